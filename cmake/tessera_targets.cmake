@@ -1,44 +1,119 @@
-# tessera_add_library(folder HEADERS ... SOURCES ... DEPS ... LIBS ...): one folder of
-# tessera/, one static target tessera_<folder> with the alias tessera::<folder>.
-# tessera_add_test(name SOURCES ... DEPS ... [LABELS ...]): one GoogleTest program without ranks.
+# tessera_add_library(folder [TORCH] [MPI] HEADERS ... SOURCES ... DEPS ... LIBS ...)
+#   one folder of tessera/, one static target tessera_<folder>, alias tessera::<folder>.
+#   DEPS are folders. TORCH links libtorch and uses the shared precompiled header.
+# tessera_add_program(name [TORCH] SOURCES ... DEPS ... LIBS ...)
+# tessera_add_test(name [TORCH] SOURCES ... DEPS ... [LABELS ...] [TIMEOUT s])
+#   a GoogleTest program without ranks.
+# tessera_add_mpi_test(name RANKS n... SOURCES ... DEPS ... [LABELS ...] [TIMEOUT s] [ARGS ...])
+#   a GoogleTest program run under mpirun once for each number of ranks.
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
-set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
-if(NOT CMAKE_BUILD_TYPE)
-  set(CMAKE_BUILD_TYPE RelWithDebInfo)
-endif()
+
 find_program(CCACHE ccache)
 if(CCACHE)
-  set(CMAKE_CXX_COMPILER_LAUNCHER "${CCACHE}")
+  # Without these ccache never hits a file that uses a precompiled header.
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env
+    CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime "${CCACHE}")
 endif()
 
+# -fPIC for programs too: the precompiled header is shared between them and the libraries.
 add_library(tessera_flags INTERFACE)
-target_include_directories(tessera_flags INTERFACE "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>")
+target_include_directories(tessera_flags INTERFACE
+  "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>" "$<INSTALL_INTERFACE:include>")
 target_compile_features(tessera_flags INTERFACE cxx_std_20)
 target_compile_options(tessera_flags INTERFACE
-  "$<BUILD_INTERFACE:-Wall;-Wextra>" "$<$<BOOL:${TESSERA_WERROR}>:$<BUILD_INTERFACE:-Werror>>")
+  "$<BUILD_INTERFACE:-Wall;-Wextra;-fPIC>" "$<$<BOOL:${TESSERA_WERROR}>:$<BUILD_INTERFACE:-Werror>>")
+if(CCACHE)
+  target_compile_options(tessera_flags INTERFACE "$<BUILD_INTERFACE:-fpch-preprocess>")
+endif()
+if(TESSERA_SANITIZE)
+  target_compile_options(tessera_flags INTERFACE
+    "$<BUILD_INTERFACE:-fsanitize=${TESSERA_SANITIZE};-fno-omit-frame-pointer>")
+  target_link_options(tessera_flags INTERFACE "$<BUILD_INTERFACE:-fsanitize=${TESSERA_SANITIZE}>")
+endif()
+
+# The one precompiled header, shared by every target that uses libtorch.
+file(WRITE "${PROJECT_BINARY_DIR}/tessera_pch.cpp" "")
+add_library(tessera_pch OBJECT "${PROJECT_BINARY_DIR}/tessera_pch.cpp")
+target_link_libraries(tessera_pch PRIVATE tessera_flags tessera_torch)
+target_precompile_headers(tessera_pch PRIVATE <torch/torch.h>)
+
+function(tessera_use_torch target)
+  target_link_libraries(${target} PUBLIC tessera_torch)
+  target_precompile_headers(${target} REUSE_FROM tessera_pch)
+endfunction()
+
+function(tessera_add_if_present folder)
+  if(EXISTS "${CMAKE_CURRENT_SOURCE_DIR}/${folder}/CMakeLists.txt")
+    add_subdirectory(${folder})
+  endif()
+endfunction()
 
 function(tessera_add_library folder)
-  cmake_parse_arguments(ARG "" "" "HEADERS;SOURCES;DEPS;LIBS" ${ARGN})
+  cmake_parse_arguments(ARG "TORCH;MPI" "" "HEADERS;SOURCES;DEPS;LIBS" ${ARGN})
   add_library(tessera_${folder} STATIC ${ARG_SOURCES})
   add_library(tessera::${folder} ALIAS tessera_${folder})
   list(TRANSFORM ARG_DEPS PREPEND tessera::)
   target_link_libraries(tessera_${folder} PUBLIC tessera_flags ${ARG_DEPS} ${ARG_LIBS})
+  if(ARG_TORCH)
+    tessera_use_torch(tessera_${folder})
+  endif()
+  if(ARG_MPI)
+    target_link_libraries(tessera_${folder} PUBLIC tessera_mpi)
+  endif()
   set_target_properties(tessera_${folder} PROPERTIES EXPORT_NAME ${folder} LINKER_LANGUAGE CXX)
   target_sources(tessera_${folder} PUBLIC FILE_SET HEADERS
     BASE_DIRS "${PROJECT_SOURCE_DIR}" FILES ${ARG_HEADERS})
+  set_property(GLOBAL APPEND PROPERTY tessera_libraries tessera_${folder})
+endfunction()
+
+function(tessera_add_program name)
+  cmake_parse_arguments(ARG "TORCH" "" "SOURCES;DEPS;LIBS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  list(TRANSFORM ARG_DEPS PREPEND tessera::)
+  target_link_libraries(${name} PUBLIC tessera_flags ${ARG_DEPS} ${ARG_LIBS})
+  if(ARG_TORCH)
+    tessera_use_torch(${name})
+  endif()
 endfunction()
 
 function(tessera_add_test name)
-  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
-  add_executable(${name} ${ARG_SOURCES})
-  list(TRANSFORM ARG_DEPS PREPEND tessera::)
-  target_link_libraries(${name} PRIVATE ${ARG_DEPS} GTest::gtest_main)
+  cmake_parse_arguments(ARG "TORCH" "TIMEOUT" "SOURCES;DEPS;LABELS;LIBS" ${ARGN})
+  set(torch "")
+  if(ARG_TORCH)
+    set(torch TORCH)
+  endif()
+  tessera_add_program(${name} ${torch} SOURCES ${ARG_SOURCES} DEPS ${ARG_DEPS}
+    LIBS GTest::gtest_main GTest::gmock ${ARG_LIBS})
   add_test(NAME ${name} COMMAND ${name})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
   endif()
-  set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "unit;${ARG_LABELS}")
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "unit;${ARG_LABELS}"
+    ENVIRONMENT "OMP_NUM_THREADS=1")
+endfunction()
+
+# Root, fewer cores than ranks, and containers without cross-process copies.
+set(TESSERA_MPIRUN mpirun --allow-run-as-root --oversubscribe --bind-to none
+  --mca mpi_yield_when_idle 1 --mca btl_vader_single_copy_mechanism none)
+
+function(tessera_add_mpi_test name)
+  cmake_parse_arguments(ARG "" "TIMEOUT" "RANKS;SOURCES;DEPS;LABELS;LIBS;ARGS" ${ARGN})
+  if(ARG_SOURCES)
+    tessera_add_program(${name} TORCH
+      SOURCES ${ARG_SOURCES} ${PROJECT_SOURCE_DIR}/tests/support/mpi_main.cpp
+      DEPS ${ARG_DEPS} LIBS tessera_mpi GTest::gtest GTest::gmock ${ARG_LIBS})
+  endif()
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 120)
+  endif()
+  foreach(ranks IN LISTS ARG_RANKS)
+    add_test(NAME ${name}.${ranks}
+      COMMAND ${TESSERA_MPIRUN} -n ${ranks} $<TARGET_FILE:${name}> ${ARG_ARGS})
+    set_tests_properties(${name}.${ranks} PROPERTIES TIMEOUT ${ARG_TIMEOUT} PROCESSORS 2
+      LABELS "mpi;${ARG_LABELS}"
+      ENVIRONMENT "OMP_NUM_THREADS=1;OMPI_MCA_rmaps_base_oversubscribe=1")
+  endforeach()
 endfunction()

@@ -1,0 +1,41 @@
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+
+#include "tessera/base/error.h"
+
+#include "cli/command.h"
+
+namespace tessera::cli {
+
+std::vector<Command>& commands() {
+  static std::vector<Command> list;
+  return list;
+}
+
+} // namespace tessera::cli
+
+int main(int argc, char** argv) {
+  CLI::App app("Tessera trains models that are too large for one device.");
+  app.name("tessera");
+  app.require_subcommand(1);
+  auto& list = tessera::cli::commands();
+  std::sort(list.begin(), list.end(), [](const auto& a, const auto& b) {
+    return a.name < b.name;
+  });
+  for (const auto& command : list) {
+    command.set_up(*app.add_subcommand(command.name, command.help));
+  }
+  try {
+    app.parse(argc, argv);
+    return 0;
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error);
+  } catch (const tessera::Error& error) {
+    std::fprintf(stderr, "tessera: %s\n", error.what());
+    return 1;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "tessera: unexpected: %s\n", error.what());
+    return 1;
+  }
+}

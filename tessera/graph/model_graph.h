@@ -1,0 +1,70 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace tessera::graph {
+
+/// One parameter tensor of the model, listed once however many modules hold it.
+struct Parameter {
+  std::string name; // first path under which it is found, "layers.0.weight"
+  std::vector<std::int64_t> shape;
+  std::string dtype; // "float32"
+  std::int64_t elements = 0;
+  std::int64_t bytes = 0;
+};
+
+/// One module that calls can be intercepted at (others are part of their
+/// parent: their parameters are counted there).
+struct Module {
+  std::string path; // "" is the root
+  std::string type; // class name without "Impl"
+  int parent = -1; // index into ModelGraph::modules
+  std::vector<int> children; // in order of registration
+  std::vector<int> parameters; // own ones, not those of children
+  /// Position of the first call among all calls of the trace, -1 when the trace
+  /// did not reach it.
+  int first_call = -1;
+  int calls = 0;
+  double forward_seconds = 0; // children included; 0 when not measured
+  /// Bytes of tensors that this module's calls returned.
+  std::int64_t activation_bytes = 0;
+  /// Tessera's manual partition (`tessera::partition` scope), -1 for none.
+  int manual_partition = -1;
+};
+
+/// The traced model as plain data: what partitioners and planners decide on.
+struct ModelGraph {
+  std::string name;
+  std::vector<Module> modules; // pre-order of registration; [0] is the root
+  std::vector<Parameter> parameters;
+  bool traced = false; // orders and calls come from a run
+  bool timed = false; // forward_seconds were measured
+};
+
+/// Modules that share parameters, directly or through others, as one unit of
+/// partitioning. Source: Karakus et al. 2021, appendix C.2.
+struct ModuleNode {
+  std::vector<int> modules; // indices into ModelGraph::modules
+  int parent = -1; // index into ModuleTree::nodes
+  std::vector<int> children; // in order of execution
+};
+
+/// nodes[0] is the root; every parent stands before its children.
+struct ModuleTree {
+  std::vector<ModuleNode> nodes;
+  std::vector<int> node_of_module;
+};
+
+/// Connected components of the module-parameter graph, joined into a tree by
+/// module ownership; of several parents the one with the smallest index stays.
+/// Children follow the trace (first call), modules that were not called come
+/// last in order of registration.
+ModuleTree build_module_tree(const ModelGraph& graph);
+
+std::string to_json(const ModelGraph& graph);
+/// Throws: PlanError that says what is missing.
+ModelGraph model_graph_from_json(const std::string& text);
+
+} // namespace tessera::graph

@@ -1,0 +1,170 @@
+#include "tessera/nn/interceptor.h"
+
+#include <mutex>
+#include <unordered_map>
+
+#include <c10/util/Type.h>
+
+#include "tessera/base/error.h"
+
+namespace tessera::nn {
+
+namespace {
+
+thread_local Interceptor* t_interceptor = nullptr;
+thread_local int t_partition = -1;
+
+// FNV-1a: the same number for the same name on every rank and machine.
+std::uint64_t hash_of(const std::string& name) {
+  std::uint64_t hash = 1469598103934665603ULL;
+  for (const char c : name) {
+    hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ULL;
+  }
+  return hash;
+}
+
+struct InvokerTable {
+  std::mutex mutex;
+  std::unordered_map<std::uint64_t, std::pair<std::string, Invoker>> entries;
+};
+
+// Function-local: registrations run during static initialisation, in no order.
+InvokerTable& invokers() {
+  static auto* table = new InvokerTable;
+  return *table;
+}
+
+struct Mark {
+  std::weak_ptr<torch::nn::Module> module;
+  int partition = -1;
+};
+
+struct MarkTable {
+  std::mutex mutex;
+  std::unordered_map<const torch::nn::Module*, Mark> entries;
+  std::size_t sweep_at = 1024;
+};
+
+MarkTable& marks() {
+  static auto* table = new MarkTable;
+  return *table;
+}
+
+// A mark counts only while its module lives: addresses are used again.
+Mark* live_mark(MarkTable& table, const torch::nn::Module& module) {
+  const auto entry = table.entries.find(&module);
+  if (entry == table.entries.end() || entry->second.module.expired()) {
+    return nullptr;
+  }
+  return &entry->second;
+}
+
+} // namespace
+
+CallKey register_invoker(const std::string& name, Invoker invoker) {
+  CallKey key{name, hash_of(name)};
+  InvokerTable& table = invokers();
+  const std::lock_guard lock(table.mutex);
+  const auto [entry, added] =
+      table.entries.emplace(key.hash, std::make_pair(name, invoker));
+  TESSERA_CHECK(
+      added || entry->second.first == name,
+      "two calls hash alike: ",
+      name,
+      " and ",
+      entry->second.first);
+  return key;
+}
+
+Invoker find_invoker(std::uint64_t hash) {
+  InvokerTable& table = invokers();
+  const std::lock_guard lock(table.mutex);
+  const auto entry = table.entries.find(hash);
+  TESSERA_CHECK(
+      entry != table.entries.end(),
+      "a module call that this program does not contain was asked for; do all "
+      "ranks run the same binary?");
+  return entry->second.second;
+}
+
+Interceptor* current_interceptor() {
+  return t_interceptor;
+}
+
+InterceptorScope::InterceptorScope(Interceptor* interceptor)
+    : previous_(t_interceptor) {
+  t_interceptor = interceptor;
+}
+
+InterceptorScope::~InterceptorScope() {
+  t_interceptor = previous_;
+}
+
+void mark_interceptable(const std::shared_ptr<torch::nn::Module>& module) {
+  MarkTable& table = marks();
+  const std::lock_guard lock(table.mutex);
+  if (live_mark(table, *module) != nullptr) {
+    return;
+  }
+  if (table.entries.size() >= table.sweep_at) {
+    std::erase_if(table.entries, [](const auto& entry) {
+      return entry.second.module.expired();
+    });
+    table.sweep_at = 2 * table.entries.size() + 1024;
+  }
+  table.entries[module.get()] = Mark{module, t_partition};
+}
+
+bool is_interceptable(const torch::nn::Module& module) {
+  MarkTable& table = marks();
+  const std::lock_guard lock(table.mutex);
+  return live_mark(table, module) != nullptr;
+}
+
+int manual_partition(const torch::nn::Module& module) {
+  MarkTable& table = marks();
+  const std::lock_guard lock(table.mutex);
+  const Mark* mark = live_mark(table, module);
+  return mark == nullptr ? -1 : mark->partition;
+}
+
+void set_manual_partition(const torch::nn::Module& module, int partition) {
+  MarkTable& table = marks();
+  const std::lock_guard lock(table.mutex);
+  Mark* mark = live_mark(table, module);
+  if (mark == nullptr) {
+    throw ConfigError(
+        str("set_partition: ",
+            type_name(module),
+            " is not held by a tessera module holder, so it is part of its "
+            "parent; declare it with TESSERA_MODULE or tessera::nn"));
+  }
+  mark->partition = partition;
+}
+
+PartitionScope::PartitionScope(int index) : previous_(t_partition) {
+  if (index < 0) {
+    throw ConfigError(
+        str("partition(", index, "): write an index of 0 or more"));
+  }
+  t_partition = index;
+}
+
+PartitionScope::~PartitionScope() {
+  t_partition = previous_;
+}
+
+std::string type_name(const torch::nn::Module& module) {
+  std::string name = c10::demangle(typeid(module).name());
+  const auto arguments = name.find('<');
+  const auto scope = name.rfind("::", arguments);
+  if (scope != std::string::npos) {
+    name = name.substr(scope + 2);
+  }
+  if (name.size() > 4 && name.ends_with("Impl")) {
+    name.resize(name.size() - 4);
+  }
+  return name;
+}
+
+} // namespace tessera::nn
