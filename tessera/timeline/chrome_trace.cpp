@@ -1,22 +1,16 @@
 #include <map>
 #include <set>
-
-#include <nlohmann/json.hpp>
+#include <utility>
 
 #include "tessera/base/error.h"
+#include "tessera/base/json_fields.h"
 #include "tessera/timeline/timeline.h"
 
 namespace tessera::timeline {
 
 namespace {
 
-using Json = nlohmann::ordered_json;
-
-// Names come from users' modules: bytes that are no UTF-8 become U+FFFD
-// instead of an exception.
-std::string dump(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
+using Json = OrderedJson;
 
 Json metadata(const char* kind, int rank, int lane, const Json& value) {
   return {
@@ -37,12 +31,12 @@ std::string to_chrome_trace(const Timeline& timeline) {
     lanes.insert({event.rank, event.lane});
   }
   std::string out = "{\"displayTimeUnit\":\"ms\",\"otherData\":";
-  out += dump({{"origin", timeline.origin}});
+  out += one_line({{"origin", timeline.origin}});
   out += ",\"traceEvents\":[";
   const char* separator = "\n";
   const auto put = [&](const Json& json) {
     out += separator;
-    out += dump(json);
+    out += one_line(json);
     separator = ",\n";
   };
   for (const auto& entry : pp_rank_of) {
