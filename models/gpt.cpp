@@ -18,14 +18,6 @@ LayerNorm make_norm(const GptOptions& options) {
                        .eps(options.layer_norm_epsilon));
 }
 
-Embedding
-make_embedding(std::int64_t rows, std::int64_t width, double deviation) {
-  // Given as a weight, so that torch does not draw values to throw away.
-  auto weight = torch::empty({rows, width}).normal_(0, deviation);
-  return Embedding(
-      torch::nn::EmbeddingOptions(rows, width)._weight(std::move(weight)));
-}
-
 } // namespace
 
 GptAttentionImpl::GptAttentionImpl(const GptOptions& options)
@@ -105,10 +97,10 @@ GptTransformerImpl::GptTransformerImpl(const GptOptions& options)
               options.n_positions,
               options.n_embd,
               options.initializer_range))),
-      h_(*this, "h"),
+      h_(register_module("h", nn::Sequential())),
       ln_f_(nullptr) {
   for (std::int64_t i = 0; i < options.n_layer; ++i) {
-    h_.push_back(GptBlock(options));
+    h_->push_back(GptBlock(options));
   }
   ln_f_ = register_module("ln_f", make_norm(options));
 }
@@ -123,11 +115,7 @@ at::Tensor GptTransformerImpl::forward(const at::Tensor& ids) {
         " (n_positions)"));
   }
   const at::Tensor places = at::arange(ids.size(1), ids.options());
-  at::Tensor x = drop(wte(ids) + wpe_(places), dropout_, is_training());
-  for (auto& block : h_) {
-    x = block(x);
-  }
-  return ln_f_(x);
+  return ln_f_(h_(drop(wte(ids) + wpe_(places), dropout_, is_training())));
 }
 
 GptImpl::GptImpl(const GptOptions& options)

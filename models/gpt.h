@@ -61,7 +61,7 @@ class GptTransformerImpl : public torch::nn::Module {
   std::int64_t positions_;
   double dropout_;
   Embedding wpe_;
-  HolderList<GptBlock> h_;
+  nn::Sequential h_;
   LayerNorm ln_f_;
 };
 TESSERA_MODULE(GptTransformer);

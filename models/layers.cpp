@@ -23,16 +23,36 @@ at::Tensor Conv1DImpl::forward(const at::Tensor& x) {
       at::addmm(bias, x.reshape({-1, x.size(-1)}), weight), shape);
 }
 
-TiedLinearImpl::TiedLinearImpl(at::Tensor shared, bool with_bias) {
-  weight = register_parameter("weight", std::move(shared));
-  if (with_bias) {
-    bias = register_parameter(
-        "bias", torch::zeros({weight.size(0)}, weight.options()));
-  }
-}
+TiedLinearImpl::TiedLinearImpl(at::Tensor shared)
+    : weight(register_parameter("weight", std::move(shared))) {}
 
 at::Tensor TiedLinearImpl::forward(const at::Tensor& x) {
-  return torch::nn::functional::linear(x, weight, bias);
+  return at::linear(x, weight);
+}
+
+Embedding make_embedding(
+    std::int64_t rows,
+    std::int64_t width,
+    double deviation,
+    std::int64_t padding_row) {
+  auto weight = torch::empty({rows, width}).normal_(0, deviation);
+  torch::nn::EmbeddingOptions options(rows, width);
+  if (padding_row >= 0) {
+    weight.select(0, padding_row).zero_();
+    options.padding_idx(padding_row);
+  }
+  return Embedding(options._weight(std::move(weight)));
+}
+
+Linear
+make_linear(std::int64_t in, std::int64_t out, double deviation, bool bias) {
+  Linear linear(torch::nn::LinearOptions(in, out).bias(bias));
+  const torch::NoGradGuard no_grad;
+  linear->weight.normal_(0, deviation);
+  if (bias) {
+    linear->bias.zero_();
+  }
+  return linear;
 }
 
 at::Tensor split_heads(const at::Tensor& x, std::int64_t heads) {

@@ -1,24 +1,19 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
-#include <utility>
-#include <vector>
 
-#include <torch/nn/modules/container/modulelist.h>
-#include <torch/nn/modules/embedding.h>
-#include <torch/nn/modules/linear.h>
-#include <torch/nn/modules/normalization.h>
+#include <ATen/core/Tensor.h>
 
+#include "tessera/nn/containers.h"
 #include "tessera/nn/module.h"
 
 // Letters of shapes: B samples, S positions (T of keys), H heads, D width of a
 // head, I width of the model, V vocabulary, N = B * H.
 namespace tessera::models {
 
-using Linear = tessera::Module<torch::nn::LinearImpl>;
-using Embedding = tessera::Module<torch::nn::EmbeddingImpl>;
-using LayerNorm = tessera::Module<torch::nn::LayerNormImpl>;
+using nn::Embedding;
+using nn::LayerNorm;
+using nn::Linear;
 
 /// y = x W + b with W stored [in, out], the layout of GPT-2's checkpoints (a
 /// torch Linear stores [out, in]).
@@ -33,47 +28,30 @@ class Conv1DImpl : public torch::nn::Module {
 };
 TESSERA_MODULE(Conv1D);
 
-/// y = x W^T (+ b) with a weight that another module owns, such as the output
+/// y = x W^T with a weight that another module owns, such as the output
 /// layer of a language model that shares its embedding. Both modules hold the
 /// same tensor, so a partitioner keeps them on one rank.
 /// Shapes: x_BSI -> y_BSV, weight_VI.
 class TiedLinearImpl : public torch::nn::Module {
  public:
-  /// `with_bias` adds a bias of its own, zero at first.
-  explicit TiedLinearImpl(at::Tensor weight, bool with_bias = false);
+  explicit TiedLinearImpl(at::Tensor weight);
   at::Tensor forward(const at::Tensor& x);
 
   at::Tensor weight;
-  at::Tensor bias; // undefined without
 };
 TESSERA_MODULE(TiedLinear);
 
-/// Typed holders registered under `name.0`, `name.1`, ... of a parent, as a
-/// torch::nn::ModuleList does, but called through their own type.
-template <typename Holder>
-class HolderList {
- public:
-  HolderList(torch::nn::Module& parent, const std::string& name)
-      : list_(parent.register_module(name, torch::nn::ModuleList())) {}
-
-  void push_back(Holder holder) {
-    list_->push_back(holder.ptr());
-    holders_.push_back(std::move(holder));
-  }
-  auto begin() {
-    return holders_.begin();
-  }
-  auto end() {
-    return holders_.end();
-  }
-  Holder& operator[](std::size_t index) {
-    return holders_.at(index);
-  }
-
- private:
-  torch::nn::ModuleList list_;
-  std::vector<Holder> holders_;
-};
+/// Layers whose weights are drawn from normal(0, deviation), biases zero.
+Embedding make_embedding(
+    std::int64_t rows,
+    std::int64_t width,
+    double deviation,
+    std::int64_t padding_row = -1); // >= 0: zero, and gets no gradient
+Linear make_linear(
+    std::int64_t in,
+    std::int64_t out,
+    double deviation,
+    bool bias = true);
 
 /// x_BSI -> heads_NSD.
 at::Tensor split_heads(const at::Tensor& x, std::int64_t heads);
