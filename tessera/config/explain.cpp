@@ -108,7 +108,12 @@ std::string markdown_head() {
          "together. An unknown key is an error that names the nearest known "
          "one, a key given twice (also once under an alias) is an error, and "
          "a key whose function this version does not have is accepted with "
-         "its default only. Integers may be written as `5e8`.\n";
+         "its default only. Integers may be written as `5e8`.\n"
+         "\n"
+         "In the column Source, \"documentation\" is the parameter reference "
+         "of "
+         "SageMaker's model parallel library and \"paper\" is Karakus et al. "
+         "2021, which describes it.\n";
 }
 
 std::string markdown_rules() {
