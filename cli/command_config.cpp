@@ -6,6 +6,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "tessera/base/error.h"
 #include "tessera/config/config.h"
 #include "tessera/config/explain.h"
 #include "tessera/schedule/schedule.h"
@@ -35,16 +36,25 @@ struct Options {
   int world_size = 0;
 };
 
-void check_file(const Options& options) {
-  const config::Config config = config::load_config(options.check);
+// What needs more than the file: the order of a custom schedule, the world.
+void check_beyond_file(const config::Config& config, int world_size) {
   if (config.custom_schedule) {
     schedule::validate_order(
         schedule::parse_order(*config.custom_schedule),
         config.microbatches,
         config.effective_active_microbatches());
   }
-  if (options.world_size > 0) {
-    config::check_world(config, options.world_size);
+  if (world_size > 0) {
+    config::check_world(config, world_size);
+  }
+}
+
+void check_file(const Options& options) {
+  const config::Config config = config::load_config(options.check);
+  try {
+    check_beyond_file(config, options.world_size);
+  } catch (const ConfigError& error) {
+    throw ConfigError(options.check + ": " + error.what());
   }
   if (options.json) {
     std::fputs(config::to_json(config).c_str(), stdout);
@@ -58,21 +68,23 @@ void set_up(CLI::App& app) {
   auto* action = app.add_option_group("action");
   action->add_flag(
       "--explain", options->explain, "print every key, aligned for a terminal");
-  action->add_flag(
+  auto* markdown = action->add_flag(
       "--markdown", options->markdown, "print docs/configuration.md");
-  action->add_option(
+  auto* check = action->add_option(
       "--check", options->check, "validate a file and report every error");
   action->require_option(1);
   app.add_flag(
-      "--json",
-      options->json,
-      "with --explain: the table as JSON; with --check: the configuration "
-      "with every default filled in");
+         "--json",
+         options->json,
+         "with --explain: the table as JSON; with --check: the configuration "
+         "with every default filled in")
+      ->excludes(markdown);
   app.add_option(
          "--world-size",
          options->world_size,
          "with --check: also check the degrees against so many processes")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::PositiveNumber)
+      ->needs(check);
   app.callback([options] {
     if (!options->check.empty()) {
       check_file(*options);

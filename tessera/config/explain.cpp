@@ -108,7 +108,12 @@ std::string markdown_head() {
          "together. An unknown key is an error that names the nearest known "
          "one, a key given twice (also once under an alias) is an error, and "
          "a key whose function this version does not have is accepted with "
-         "its default only. Integers may be written as `5e8`.\n";
+         "its default only. Integers may be written as `5e8`.\n"
+         "\n"
+         "In the column Source, \"documentation\" is the parameter reference "
+         "of "
+         "SageMaker's model parallel library and \"paper\" is Karakus et al. "
+         "2021, which describes it.\n";
 }
 
 std::string markdown_rules() {
@@ -135,24 +140,32 @@ std::string markdown_rules() {
 std::string explain_text(int columns) {
   const std::size_t width = static_cast<std::size_t>(std::max(columns, 40));
   std::size_t name_width = 0;
-  std::size_t default_width = 0;
+  std::size_t type_width = 0;
   for (const Key& key : keys()) {
     name_width = std::max(name_width, key.name.size());
-    default_width = std::max(default_width, default_of(key).size());
+    type_width = std::max(type_width, name_of(type_of(key)).size());
   }
-  std::string out;
+  const auto row = [&](const std::string& name,
+                       std::string_view type,
+                       const std::string& value) {
+    return "  " + padded(name, name_width) + "  " +
+           padded(std::string(type), type_width) + "  " + value + "\n";
+  };
+  std::string out = row("KEY", "TYPE", "DEFAULT");
   std::string section;
   for (const Key& key : keys()) {
     if (key.section != section) {
       section = key.section;
-      out += (out.empty() ? "" : "\n") + section + "\n";
+      out += "\n" + section + "\n";
     }
-    const bool refused = key.status == Status::kRefused;
-    out += "  " + padded(key.name, name_width) + "  " +
-           (refused ? "refused"
-                    : padded(default_of(key), default_width) + "  " +
-                          allowed(key)) +
-           "\n" + wrapped(key.description + remarks(key), width);
+    const bool bounded =
+        key.status != Status::kRefused && type_of(key) != Type::kBool;
+    out += row(key.name, name_of(type_of(key)), default_of(key)) +
+           wrapped(
+               key.description +
+                   (bounded ? " Allowed: " + allowed(key) + "." : "") +
+                   remarks(key),
+               width);
   }
   out += "\nRules between keys\n";
   for (const Coupling& coupling : couplings()) {

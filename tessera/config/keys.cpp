@@ -59,7 +59,7 @@ std::vector<Key> pipeline_keys() {
        .field = &Config::active_microbatches,
        .min = 1,
        .max = kMost,
-       .unsaid = "pipeline_parallel_degree + 2",
+       .unsaid = "partitions + 2",
        .source = kTorch,
        .description = "Most microbatches in execution at one time; caps the "
                       "memory of activations."},
@@ -188,7 +188,7 @@ std::vector<Key> partition_keys() {
        .field = &Config::memory_weight,
        .min = 0,
        .max = 1,
-       .unsaid = "0.2 when optimize is \"speed\", else 0.8",
+       .unsaid = "0.2 for speed, else 0.8",
        .source = kTorch + "; paper, equation (1)",
        .description = "Weight of memory in the cost that the automatic "
                       "partition balances: 0 balances computation only, 1 "
@@ -368,10 +368,11 @@ std::vector<Key> process_keys() {
        .field = &Config::processes_per_host,
        .min = 1,
        .max = kMost,
-       .unsaid = "shared out over the hosts",
+       .unsaid = "shared out",
        .source = kMpi,
-       .description = "Processes that tessera launch starts on each host; may "
-                      "stand in an \"mpi\" object."},
+       .description =
+           "Processes that tessera launch starts on each host, else "
+           "shared out over the hosts; may stand in an \"mpi\" object."},
       {.name = "custom_mpi_options",
        .section = section,
        .field = &Config::custom_mpi_options,

@@ -15,14 +15,14 @@ namespace tessera::plan {
 /// whether a person, the partitioner, the planner or a test wrote it.
 struct Plan {
   int version = 1;
-  std::string model; // for messages; "" when unknown
-  topology::Degrees degrees;
+  std::string model = {}; // for messages; "" when unknown
+  topology::Degrees degrees = {};
   std::string placement = "DPT";
   std::string schedule = "interleaved";
   int microbatches = 1;
   int active_microbatches = 0; // 0: partitions + 2
   /// module path -> pp rank, for every interceptable module; "" is the root.
-  std::map<std::string, int> partition;
+  std::map<std::string, int> partition = {};
   /// Order of a "custom" schedule, as schedule::parse_order reads it.
   std::string custom_schedule = {};
 
