@@ -19,10 +19,11 @@ namespace {
 constexpr double kMargin = 24;
 constexpr double kBoxHeight = 40;
 constexpr double kRow = 50;
+constexpr double kHeader = 76;
 constexpr double kColumnGap = 56;
 constexpr double kLetter = 8.4; // width of a bold letter at 13 px
 constexpr double kSmallestBox = 156;
-constexpr double kChipWidth = 190;
+constexpr double kChipWidth = 206;
 constexpr double kChipRow = 26;
 constexpr double kLeastWidth = 2 * kMargin + 4 * kChipWidth;
 
@@ -173,7 +174,7 @@ class Drawing {
     const int rows =
         (static_cast<int>(view_.total.size()) + chips_per_row() - 1) /
         chips_per_row();
-    tree_top_ = kMargin + 56 + kChipRow * rows + 20;
+    tree_top_ = kMargin + kHeader + kChipRow * rows + 20;
     // Leaves from the top down, in pre-order; parents once all children of
     // theirs, which stand behind them, are placed.
     y_.assign(boxes_.size(), 0);
@@ -214,8 +215,13 @@ class Drawing {
         view_.memory_weight,
         ", even share ",
         fixed(1.0 / static_cast<double>(view_.total.size())),
-        ". Boxes: cost as a share of the model, partition. Dashed: the call "
-        "goes to another partition.</text>\n");
+        "</text>\n<text x=\"",
+        kMargin,
+        "\" y=\"",
+        kMargin + 58,
+        "\" fill=\"#56636f\">A box says what share of the model it costs and "
+        "where it runs; a dashed line is a call to another "
+        "partition.</text>\n");
     const double largest = std::max(
         1e-12, *std::max_element(view_.total.begin(), view_.total.end()));
     for (std::size_t i = 0; i < view_.total.size(); ++i) {
@@ -224,7 +230,7 @@ class Drawing {
       text += chip(
           static_cast<int>(i),
           kMargin + column * kChipWidth,
-          kMargin + 56 + row * kChipRow,
+          kMargin + kHeader + row * kChipRow,
           view_.total[i] / largest);
     }
     for (std::size_t i = 0; i < view_.warnings.size(); ++i) {
@@ -242,7 +248,7 @@ class Drawing {
 
   // One partition of the legend: colour, number, total, bar.
   std::string chip(int partition, double x, double y, double share) const {
-    constexpr double kBarLeft = 92;
+    constexpr double kBarLeft = 110;
     constexpr double kBarWidth = kChipWidth - kBarLeft - 20;
     const std::string colour = colour_of(partition);
     return str(
