@@ -3,6 +3,8 @@
 #include <functional>
 #include <sstream>
 
+#include <nlohmann/json.hpp>
+
 #include "tessera/base/error.h"
 #include "tessera/config/findings.h"
 #include "tessera/config/nearest.h"
@@ -14,45 +16,8 @@ namespace {
 
 using nlohmann::json;
 
-constexpr double kTwoTo63 = 9223372036854775808.0;
-
 // Follows "parameters": "other.json"; only a config read from a file may.
 using Opener = std::function<std::string(const std::string& name)>;
-
-std::optional<std::int64_t> integer(const json& value) {
-  if (value.is_number_unsigned()) {
-    const auto number = value.get<std::uint64_t>();
-    return number <= INT64_MAX ? std::optional<std::int64_t>(number)
-                               : std::nullopt;
-  }
-  if (value.is_number_integer()) {
-    return value.get<std::int64_t>();
-  }
-  // 5e8 is how the documentation itself writes bucket sizes.
-  if (value.is_number_float()) {
-    const double number = value.get<double>();
-    if (number >= -kTwoTo63 && number < kTwoTo63 &&
-        static_cast<double>(static_cast<std::int64_t>(number)) == number) {
-      return static_cast<std::int64_t>(number);
-    }
-  }
-  return std::nullopt;
-}
-
-std::optional<std::map<std::string, int>> integer_map(const json& value) {
-  if (!value.is_object()) {
-    return std::nullopt;
-  }
-  std::map<std::string, int> map;
-  for (const auto& [path, entry] : value.items()) {
-    const auto number = integer(entry);
-    if (!number || *number < INT32_MIN || *number > INT32_MAX) {
-      return std::nullopt;
-    }
-    map[path] = static_cast<int>(*number);
-  }
-  return map;
-}
 
 // The JSON value as the key's type; monostate when it is of another type.
 Value convert(const Key& key, const json& value) {
@@ -60,16 +25,16 @@ Value convert(const Key& key, const json& value) {
     case Type::kBool:
       return value.is_boolean() ? Value{value.get<bool>()} : Value{};
     case Type::kInteger: {
-      const auto number = integer(value);
-      return number ? Value{*number} : Value{};
+      std::int64_t number = 0;
+      return to_integer(value, number) ? Value{number} : Value{};
     }
     case Type::kNumber:
       return value.is_number() ? Value{value.get<double>()} : Value{};
     case Type::kText:
       return value.is_string() ? Value{value.get<std::string>()} : Value{};
     case Type::kMap: {
-      auto map = integer_map(value);
-      return map ? Value{std::move(*map)} : Value{};
+      std::map<std::string, int> map;
+      return to_integer_map(value, map) ? Value{std::move(map)} : Value{};
     }
     case Type::kNone:
       return {};
@@ -83,7 +48,7 @@ class Reader {
       : origin_(std::move(origin)), open_(std::move(open)) {}
 
   Config read(const std::string& text) {
-    const json root = strict_json(text, origin_, findings_);
+    const json root = parse(text, origin_);
     if (!root.is_object()) {
       throw ConfigError(
           str(origin_,
@@ -103,6 +68,18 @@ class Reader {
   }
 
  private:
+  json parse(const std::string& text, const std::string& name) {
+    json value;
+    const JsonFaults faults = parse_strictly(text, value);
+    if (!faults.invalid.empty()) {
+      throw ConfigError(name + ": " + faults.invalid);
+    }
+    for (const std::string& key : faults.repeated) {
+      findings_.add(quoted(key) + ": stands twice in one object; keep one");
+    }
+    return value;
+  }
+
   void read_outer(const json& root) {
     for (const auto& [name, value] : root.items()) {
       if (name == "mpi") {
@@ -171,7 +148,7 @@ class Reader {
           "keys here");
       return;
     }
-    const json inner = strict_json(open_(name), name, findings_);
+    const json inner = parse(open_(name), name);
     if (expect_object(inner, quoted(name))) {
       read_keys(inner, false);
     }

@@ -1,7 +1,7 @@
 #include "tessera/cost/module_cost.h"
 
 #include <algorithm>
-#include <cstdint>
+#include <vector>
 
 #include "tessera/base/error.h"
 
@@ -9,45 +9,54 @@ namespace tessera::cost {
 
 namespace {
 
-// Adds to every node what its children have. Parents stand before children, so
-// the last node is complete first.
-template <typename T>
-void sum_subtrees(const graph::ModuleTree& tree, std::vector<T>& values) {
+// What nodes have themselves and with everything below them.
+struct Amounts {
+  std::vector<double> own;
+  std::vector<double> subtree;
+};
+
+// Parents stand before children, so the last node is complete first.
+std::vector<double> sum_subtrees(
+    const graph::ModuleTree& tree,
+    std::vector<double> values) {
   for (std::size_t n = tree.nodes.size(); n-- > 1;) {
     values[tree.nodes[n].parent] += values[n];
   }
+  return values;
 }
 
-// w: parameters are counted at the node that holds them, which is one only.
-std::vector<double> memory_bytes(
+// w: a parameter is counted at the node that holds it, which is one only.
+// Doubles are exact for whole bytes up to 8 PiB.
+Amounts memory_bytes(
     const graph::ModelGraph& graph,
     const graph::ModuleTree& tree) {
-  std::vector<std::int64_t> bytes(tree.nodes.size(), 0);
+  Amounts bytes;
+  bytes.own.assign(tree.nodes.size(), 0);
   std::vector<bool> counted(graph.parameters.size(), false);
   for (std::size_t i = 0; i < graph.modules.size(); ++i) {
-    std::int64_t& at = bytes[tree.node_of_module[i]];
-    at += graph.modules[i].activation_bytes;
+    double& at = bytes.own[tree.node_of_module[i]];
+    at += static_cast<double>(graph.modules[i].activation_bytes);
     for (const int parameter : graph.modules[i].parameters) {
       if (!counted[parameter]) {
         counted[parameter] = true;
-        at += graph.parameters[parameter].bytes;
+        at += static_cast<double>(graph.parameters[parameter].bytes);
       }
     }
   }
-  sum_subtrees(tree, bytes);
-  return {bytes.begin(), bytes.end()};
+  bytes.subtree = sum_subtrees(tree, bytes.own);
+  return bytes;
 }
 
 // psi of a timed graph. The tracer's seconds include submodules; their
 // difference is attributed to each module and summed again along the node
 // tree, which differs from the module tree where nodes span levels.
-std::vector<double> forward_seconds(
+Amounts forward_seconds(
     const graph::ModelGraph& graph,
     const graph::ModuleTree& tree) {
-  const std::size_t count = graph.modules.size();
-  std::vector<double> inclusive(count, 0);
-  std::vector<double> seconds(tree.nodes.size(), 0);
-  for (std::size_t i = count; i-- > 0;) {
+  std::vector<double> inclusive(graph.modules.size(), 0);
+  Amounts seconds;
+  seconds.own.assign(tree.nodes.size(), 0);
+  for (std::size_t i = graph.modules.size(); i-- > 0;) {
     const graph::Module& module = graph.modules[i];
     double below = 0;
     for (const int child : module.children) {
@@ -57,28 +66,29 @@ std::vector<double> forward_seconds(
     inclusive[i] = module.calls > 0 ? module.forward_seconds : below;
     // Below zero by the clock's noise, or because something else called the
     // children.
-    seconds[tree.node_of_module[i]] += std::max(0.0, inclusive[i] - below);
+    seconds.own[tree.node_of_module[i]] += std::max(0.0, inclusive[i] - below);
   }
-  sum_subtrees(tree, seconds);
+  seconds.subtree = sum_subtrees(tree, seconds.own);
   return seconds;
 }
 
 // psi of an untimed graph: the modules below a node.
-std::vector<double> descendants(const graph::ModuleTree& tree) {
-  std::vector<double> modules(tree.nodes.size());
-  for (std::size_t n = 0; n < tree.nodes.size(); ++n) {
-    modules[n] = static_cast<double>(tree.nodes[n].modules.size());
+Amounts descendants(const graph::ModuleTree& tree) {
+  Amounts modules;
+  for (const graph::ModuleNode& node : tree.nodes) {
+    modules.own.push_back(static_cast<double>(node.modules.size()));
   }
-  sum_subtrees(tree, modules);
+  modules.subtree = sum_subtrees(tree, modules.own);
   for (std::size_t n = 0; n < tree.nodes.size(); ++n) {
-    modules[n] -= static_cast<double>(tree.nodes[n].modules.size());
+    modules.subtree[n] -= modules.own[n];
   }
+  modules.own[0] = 0; // the root is below nothing
   return modules;
 }
 
 } // namespace
 
-std::vector<double> node_costs(
+NodeCosts node_costs(
     const graph::ModelGraph& graph,
     const graph::ModuleTree& tree,
     const CostOptions& options) {
@@ -89,35 +99,28 @@ std::vector<double> node_costs(
             alpha,
             "; expected 0 (only computation) to 1 (only memory)"));
   }
-  const std::vector<double> w = memory_bytes(graph, tree);
-  const std::vector<double> psi =
+  const Amounts w = memory_bytes(graph, tree);
+  const Amounts psi =
       graph.timed ? forward_seconds(graph, tree) : descendants(tree);
-  if (w[0] == 0) {
-    alpha = 0;
-  } else if (psi[0] == 0) {
-    alpha = 1;
+  const std::size_t count = tree.nodes.size();
+  NodeCosts costs{std::vector<double>(count), std::vector<double>(count)};
+  if (w.subtree[0] == 0 && psi.subtree[0] == 0) {
+    costs.own[0] = 1; // nothing to weigh: the root is the whole by definition
+  } else {
+    if (w.subtree[0] == 0) {
+      alpha = 0;
+    } else if (psi.subtree[0] == 0) {
+      alpha = 1;
+    }
+    const double per_byte = alpha == 0 ? 0 : alpha / w.subtree[0];
+    const double per_psi = alpha == 1 ? 0 : (1 - alpha) / psi.subtree[0];
+    for (std::size_t n = 0; n < count; ++n) {
+      costs.subtree[n] = per_byte * w.subtree[n] + per_psi * psi.subtree[n];
+      costs.own[n] = per_byte * w.own[n] + per_psi * psi.own[n];
+    }
   }
-  std::vector<double> costs(tree.nodes.size(), 0);
-  for (std::size_t n = 0; n < costs.size(); ++n) {
-    costs[n] = (w[0] == 0 ? 0 : alpha * (w[n] / w[0])) +
-               (psi[0] == 0 ? 0 : (1 - alpha) * (psi[n] / psi[0]));
-  }
-  // Exactly, whatever alpha rounds to; also when there is nothing to weigh.
-  costs[0] = 1;
+  costs.subtree[0] = 1; // exactly, however the shares round
   return costs;
-}
-
-std::vector<double> own_costs(
-    const graph::ModuleTree& tree,
-    const std::vector<double>& node_costs) {
-  std::vector<double> own = node_costs;
-  for (std::size_t n = 1; n < tree.nodes.size(); ++n) {
-    own[tree.nodes[n].parent] -= node_costs[n];
-  }
-  for (double& cost : own) {
-    cost = std::max(0.0, cost); // what remains below zero is rounding
-  }
-  return own;
 }
 
 } // namespace tessera::cost

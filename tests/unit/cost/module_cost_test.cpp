@@ -21,9 +21,10 @@ using testing::ElementsAre;
 
 std::vector<double> costs_of(GraphBuilder& model, double memory_weight) {
   return node_costs(
-      model.graph(),
-      build_module_tree(model.graph()),
-      {.memory_weight = memory_weight});
+             model.graph(),
+             build_module_tree(model.graph()),
+             {.memory_weight = memory_weight})
+      .subtree;
 }
 
 auto near(double value) {
@@ -84,10 +85,10 @@ TEST(NodeCosts, TimedComputationIsForwardSeconds) {
   const auto tree = build_module_tree(model.graph());
   const auto costs = node_costs(model.graph(), tree, {.memory_weight = 0.0});
   EXPECT_THAT(
-      costs, ElementsAre(near(1), near(.5), near(.2), near(.3), near(.4)));
+      costs.subtree,
+      ElementsAre(near(1), near(.5), near(.2), near(.3), near(.4)));
   EXPECT_THAT(
-      own_costs(tree, costs),
-      ElementsAre(near(.1), near(0), near(.2), near(.3), near(.4)));
+      costs.own, ElementsAre(near(.1), near(0), near(.2), near(.3), near(.4)));
 }
 
 TEST(NodeCosts, SharedParametersCountOnceAndAtTheirNode) {
@@ -103,9 +104,14 @@ TEST(NodeCosts, SharedParametersCountOnceAndAtTheirNode) {
   const auto tree = build_module_tree(model.graph());
   const auto memory = node_costs(model.graph(), tree, {.memory_weight = 1});
   EXPECT_THAT(
-      memory, ElementsAre(near(1), near(1. / 3), near(2. / 3), near(1. / 3)));
+      memory.subtree,
+      ElementsAre(near(1), near(1. / 3), near(2. / 3), near(1. / 3)));
   const auto modules = node_costs(model.graph(), tree, {.memory_weight = 0});
-  EXPECT_THAT(modules, ElementsAre(near(1), near(.25), near(0), near(0)));
+  EXPECT_THAT(
+      modules.subtree, ElementsAre(near(1), near(.25), near(0), near(0)));
+  // Four modules below the root, two of them in the tied node.
+  EXPECT_THAT(
+      modules.own, ElementsAre(near(0), near(.25), near(.5), near(.25)));
 }
 
 TEST(NodeCosts, WhatTheRootHasNothingOfTakesNoPart) {
@@ -139,18 +145,18 @@ TEST(NodeCosts, RandomGraphsAreSuperAdditiveAndAddUp) {
     const auto tree = build_module_tree(graph);
     const auto costs =
         node_costs(graph, tree, {.memory_weight = (round % 11) / 10.0});
-    ASSERT_EQ(costs.size(), tree.nodes.size());
-    EXPECT_EQ(costs[0], 1);
-    for (std::size_t n = 0; n < costs.size(); ++n) {
+    ASSERT_EQ(costs.subtree.size(), tree.nodes.size());
+    EXPECT_EQ(costs.subtree[0], 1);
+    for (std::size_t n = 0; n < tree.nodes.size(); ++n) {
       double below = 0;
       for (const int child : tree.nodes[n].children) {
-        below += costs[child];
+        below += costs.subtree[child];
       }
-      EXPECT_GE(costs[n], below - 1e-12);
-      EXPECT_GE(costs[n], 0);
+      EXPECT_GE(costs.subtree[n], below - 1e-12);
+      EXPECT_GE(costs.own[n], 0);
     }
-    const auto own = own_costs(tree, costs);
-    EXPECT_NEAR(std::accumulate(own.begin(), own.end(), 0.0), 1, 1e-9);
+    EXPECT_NEAR(
+        std::accumulate(costs.own.begin(), costs.own.end(), 0.0), 1, 1e-9);
     ASSERT_FALSE(HasFailure()) << "round " << round;
   }
 }
