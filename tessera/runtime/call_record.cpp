@@ -1,0 +1,49 @@
+#include "tessera/runtime/call_record.h"
+
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include "tessera/base/error.h"
+#include "tessera/tensor/value.h"
+
+namespace tessera::runtime {
+
+torch::autograd::variable_list InputCapture::apply(
+    torch::autograd::variable_list&& gradients) {
+  captured = std::move(gradients);
+  return {};
+}
+
+Cut cut(const c10::IValue& value) {
+  Cut result;
+  result.value = map_tensors(value, [&](const at::Tensor& tensor) {
+    result.needs_grad += tensor.requires_grad() ? '1' : '0';
+    return tensor.detach();
+  });
+  return result;
+}
+
+std::vector<torch::Tensor> marked_tensors(
+    const c10::IValue& value,
+    const std::string& needs_grad) {
+  std::vector<torch::Tensor> tensors;
+  std::size_t at = 0;
+  for_each_tensor(value, [&](const at::Tensor& tensor) {
+    if (needs_grad.at(at++) == '1') {
+      tensors.push_back(tensor);
+    }
+  });
+  TESSERA_CHECK(at == needs_grad.size());
+  return tensors;
+}
+
+void hang(
+    const c10::IValue& value,
+    const std::string& needs_grad,
+    const std::shared_ptr<torch::autograd::Node>& node) {
+  for (torch::Tensor& tensor : marked_tensors(value, needs_grad)) {
+    torch::autograd::set_history(tensor, node);
+  }
+}
+
+} // namespace tessera::runtime

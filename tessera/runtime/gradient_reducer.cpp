@@ -1,0 +1,264 @@
+#include "tessera/runtime/gradient_reducer.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include "tessera/base/error.h"
+#include "tessera/tensor/value.h"
+
+namespace tessera::runtime {
+
+namespace {
+
+// Runs after a parameter's gradient was added to, with nothing to change.
+class CountHook : public torch::autograd::FunctionPostHook {
+ public:
+  explicit CountHook(std::function<void()> count) : count_(std::move(count)) {}
+  torch::autograd::variable_list operator()(
+      const torch::autograd::variable_list& outputs,
+      const torch::autograd::variable_list&) override {
+    count_();
+    return outputs;
+  }
+
+ private:
+  std::function<void()> count_;
+};
+
+} // namespace
+
+GradientReducer::GradientReducer(
+    comm::World& world,
+    comm::ProcessGroup& group,
+    comm::ProcessGroup& control,
+    std::vector<std::pair<std::string, at::Tensor>> parameters,
+    Options options)
+    : world_(world), group_(group), control_(control), options_(options) {
+  for (auto& [name, tensor] : parameters) {
+    if (tensor.requires_grad()) {
+      parameters_.push_back({name, tensor, nullptr, 0, 0, -1});
+    }
+  }
+  for (int i = 0; i < static_cast<int>(parameters_.size()); ++i) {
+    hook(i);
+  }
+  // Until the first step shows better: last registered, first complete.
+  std::vector<int> order(parameters_.size());
+  std::iota(order.rbegin(), order.rend(), 0);
+  make_buckets(order);
+}
+
+GradientReducer::~GradientReducer() = default;
+
+void GradientReducer::hook(int index) {
+  const auto node =
+      torch::autograd::impl::grad_accumulator(parameters_[index].tensor);
+  node->add_post_hook(
+      std::make_unique<CountHook>([this, index] { counted(index); }));
+  parameters_[index].accumulator = node;
+}
+
+void GradientReducer::make_buckets(const std::vector<int>& order) {
+  buckets_.clear();
+  bucket_of_.assign(parameters_.size(), -1);
+  std::int64_t bytes = 0;
+  for (const int index : order) {
+    const at::Tensor& tensor = parameters_[index].tensor;
+    const std::int64_t size = tensor.numel() * tensor.element_size();
+    const bool fits =
+        !buckets_.empty() &&
+        parameters_[buckets_.back().parameters[0]].tensor.scalar_type() ==
+            tensor.scalar_type() &&
+        bytes + size <= options_.bucket_bytes;
+    if (!fits) {
+      buckets_.emplace_back();
+      bytes = 0;
+    }
+    buckets_.back().parameters.push_back(index);
+    bucket_of_[index] = static_cast<int>(buckets_.size()) - 1;
+    bytes += size;
+  }
+}
+
+void GradientReducer::begin(bool reduce) {
+  reduce_ = reduce;
+  active_ = true;
+  backward_ = false;
+  next_bucket_ = 0;
+  completed_ = 0;
+  for (Parameter& parameter : parameters_) {
+    parameter.count = 0;
+  }
+  for (Bucket& bucket : buckets_) {
+    bucket.late = false;
+    bucket.work = nullptr;
+    bucket.missing = static_cast<int>(bucket.parameters.size());
+  }
+}
+
+void GradientReducer::counted(int index) {
+  if (!active_) {
+    return; // a backward of the user's own, outside a step
+  }
+  Parameter& parameter = parameters_[index];
+  ++parameter.count;
+  backward_ = true;
+  if (!learnt_) {
+    parameter.first_done = completed_++; // the last addition counts
+    return;
+  }
+  Bucket& bucket = buckets_[bucket_of_[index]];
+  if (bucket.work != nullptr) {
+    bucket.late = true;
+  }
+  if (parameter.count == parameter.expected) {
+    --bucket.missing;
+    if (reduce_ && options_.overlap) {
+      launch_ready();
+    }
+  }
+}
+
+void GradientReducer::launch_ready() {
+  while (next_bucket_ < buckets_.size() &&
+         buckets_[next_bucket_].missing == 0) {
+    launch(buckets_[next_bucket_++], false);
+  }
+}
+
+void GradientReducer::launch(Bucket& bucket, bool zeros) {
+  const at::NoGradGuard no_grad;
+  std::int64_t elements = 0;
+  for (const int index : bucket.parameters) {
+    elements += parameters_[index].tensor.numel();
+  }
+  const at::Tensor& first = parameters_[bucket.parameters[0]].tensor;
+  if (!bucket.flat.defined()) {
+    bucket.flat = at::empty({elements}, first.options().requires_grad(false));
+  }
+  std::int64_t at = 0;
+  for (const int index : bucket.parameters) {
+    const Parameter& parameter = parameters_[index];
+    const at::Tensor slice =
+        bucket.flat.narrow(0, at, parameter.tensor.numel());
+    const at::Tensor& gradient = parameter.tensor.grad();
+    if (gradient.defined() && !zeros) {
+      if (gradient.is_sparse()) {
+        throw UserError(
+            str("parameter '",
+                parameter.name,
+                "' has a sparse gradient, which data parallelism cannot "
+                "average; make the embedding with sparse(false)"));
+      }
+      // Scaled before the sum: half-precision sums must not overflow.
+      at::mul_out(
+          const_cast<at::Tensor&>(slice),
+          gradient.reshape({-1}),
+          at::scalar_tensor(1.0 / group_.size(), slice.options()));
+    } else {
+      const_cast<at::Tensor&>(slice).zero_();
+    }
+    at += parameter.tensor.numel();
+  }
+  bucket.work = group_.all_reduce_async(bucket.flat, comm::ReduceOp::kSum);
+}
+
+bool GradientReducer::finish(const std::optional<std::string>& failure) {
+  active_ = false;
+  const at::NoGradGuard no_grad;
+  const bool failed = failure.has_value();
+  // One round: who failed, was there a backward, which bucket was late, which
+  // gradient exists.
+  const std::size_t head = 2 + buckets_.size();
+  at::Tensor flags = at::zeros(
+      {static_cast<std::int64_t>(head + parameters_.size())}, at::kByte);
+  auto* flag = flags.data_ptr<std::uint8_t>();
+  flag[0] = failed ? 1 : 0;
+  flag[1] = backward_ ? 1 : 0;
+  for (std::size_t i = 0; i < buckets_.size(); ++i) {
+    flag[2 + i] = buckets_[i].late ? 1 : 0;
+  }
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    flag[head + i] = parameters_[i].tensor.grad().defined() ? 1 : 0;
+  }
+  control_.all_reduce(flags, comm::ReduceOp::kMax);
+  const bool reduce = reduce_ && flag[1] != 0;
+  if (reduce) {
+    for (; next_bucket_ < buckets_.size(); ++next_bucket_) {
+      launch(buckets_[next_bucket_], failed);
+    }
+  }
+  for (Bucket& bucket : buckets_) {
+    if (bucket.work != nullptr) {
+      bucket.work->wait();
+    }
+  }
+  if (flag[0] != 0) {
+    const auto texts = comm::all_gather_object(
+        world_, control_, c10::IValue(failed ? *failure : std::string()));
+    for (const auto& text : texts) {
+      if (!text.toStringRef().empty()) {
+        throw UserError(text.toStringRef());
+      }
+    }
+  }
+  if (reduce) {
+    for (std::size_t i = 0; i < buckets_.size(); ++i) {
+      if (flag[2 + i] != 0) {
+        launch(buckets_[i], false);
+        buckets_[i].work->wait();
+      }
+    }
+    for (Bucket& bucket : buckets_) {
+      std::int64_t at = 0;
+      for (const int index : bucket.parameters) {
+        at::Tensor& tensor = parameters_[index].tensor;
+        const at::Tensor slice = bucket.flat.narrow(0, at, tensor.numel());
+        at += tensor.numel();
+        if (flag[head + index] == 0) {
+          continue;
+        }
+        at::Tensor& gradient = tensor.mutable_grad();
+        if (gradient.defined()) {
+          gradient.copy_(slice.view(tensor.sizes()));
+        } else {
+          gradient = slice.view(tensor.sizes()).clone();
+        }
+      }
+      bucket.work = nullptr;
+    }
+  }
+  if (flag[1] != 0) {
+    learn_order();
+    for (Parameter& parameter : parameters_) {
+      parameter.expected = parameter.count;
+    }
+  }
+  return flag[1] != 0;
+}
+
+void GradientReducer::learn_order() {
+  if (learnt_) {
+    return;
+  }
+  std::vector<std::int64_t> order(parameters_.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto position = [&](std::int64_t index) {
+    const int done = parameters_[index].first_done;
+    return done < 0 ? completed_ : done; // never reached: last
+  };
+  std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) {
+    return position(a) < position(b);
+  });
+  // The first rank's order serves all.
+  const auto agreed = unpack<std::vector<std::int64_t>>(
+      comm::broadcast_object(world_, control_, pack(order), 0));
+  make_buckets(std::vector<int>(agreed.begin(), agreed.end()));
+  learnt_ = true;
+}
+
+} // namespace tessera::runtime

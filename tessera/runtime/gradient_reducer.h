@@ -1,0 +1,103 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "tessera/comm/world.h"
+
+namespace tessera::runtime {
+
+/// Averages the gradients of data-parallel replicas in buckets that travel
+/// while the step's backward still runs.
+///
+/// A bucket leaves when each of its parameters has been added to as often as in
+/// the step before, in an order all ranks share; what comes later than that is
+/// noticed at the end of the step and sent again, so data-dependent flow costs
+/// time, never correctness. A parameter that has no gradient on any rank stays
+/// without one.
+/// Collective over the group. Threads: construction, begin and finish on the
+/// step thread; gradients are counted on whichever thread holds the baton.
+/// Source: Karakus et al. 2021, section 3.2; Li et al. 2020, section 3.2.
+class GradientReducer {
+ public:
+  struct Options {
+    std::int64_t bucket_bytes = 25 << 20;
+    /// false: all buckets leave at the end of the step
+    bool overlap = true;
+  };
+
+  /// `parameters`: those of this rank, the same on all ranks of the group.
+  /// `control`: a second group of the same ranks, for agreements that must not
+  /// queue behind buckets.
+  GradientReducer(
+      comm::World& world,
+      comm::ProcessGroup& group,
+      comm::ProcessGroup& control,
+      std::vector<std::pair<std::string, at::Tensor>> parameters,
+      Options options);
+  ~GradientReducer();
+  GradientReducer(const GradientReducer&) = delete;
+  GradientReducer& operator=(const GradientReducer&) = delete;
+
+  /// Starts counting; `reduce` false: gradients of this step only add up.
+  void begin(bool reduce);
+
+  /// A backward was called in this step (on pp rank 0; other ranks notice by
+  /// their gradients).
+  void expect_backward() {
+    backward_ = true;
+  }
+
+  /// Sends what has not left, agrees with the other ranks on who has which
+  /// gradient, and puts the averages into the parameters' grad.
+  /// `failure`: this rank's step failed; takes part so that no rank hangs.
+  /// Returns whether any rank had a backward in this step.
+  /// Throws: UserError with the failing rank's text when any rank failed.
+  bool finish(const std::optional<std::string>& failure);
+
+ private:
+  struct Parameter {
+    std::string name;
+    at::Tensor tensor;
+    std::shared_ptr<void> accumulator; // keeps the hook's node alive
+    int count = 0; // additions in this step
+    int expected = 0; // additions in the step before
+    int first_done = -1; // position in the order of completion
+  };
+  struct Bucket {
+    std::vector<int> parameters;
+    at::Tensor flat;
+    comm::WorkPtr work;
+    int missing = 0; // parameters that are not complete yet
+    bool late = false;
+  };
+
+  void hook(int index);
+  void counted(int index);
+  void make_buckets(const std::vector<int>& order);
+  void launch(Bucket& bucket, bool zeros);
+  void launch_ready();
+  void learn_order();
+
+  comm::World& world_;
+  comm::ProcessGroup& group_;
+  comm::ProcessGroup& control_;
+  Options options_;
+  std::vector<Parameter> parameters_;
+  std::vector<int> bucket_of_;
+  std::vector<Bucket> buckets_;
+  std::size_t next_bucket_ = 0;
+  int completed_ = 0;
+  bool reduce_ = true;
+  bool active_ = false;
+  bool backward_ = false;
+  bool learnt_ = false;
+};
+
+} // namespace tessera::runtime

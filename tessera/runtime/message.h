@@ -1,0 +1,60 @@
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "tessera/schedule/schedule.h"
+#include "tessera/transport/transport.h"
+
+namespace tessera::runtime {
+
+using schedule::Phase;
+
+enum class Kind : std::uint8_t {
+  kRequest, // run a phase of a module call
+  kResponse, // its result, or the text of its error
+  kEnd // the root is done with the step: results, or the text of its error
+};
+
+/// The fixed fields of every message between the servers of one pipeline.
+/// Source: Karakus et al. 2021, appendix B (execution request).
+struct Fields {
+  Kind kind = Kind::kRequest;
+  Phase phase = Phase::kForward;
+  std::uint8_t grad_enabled = 0; // forward requests
+  std::uint8_t failed = 0; // responses and ends: the body is an error's text
+  std::uint8_t autocast = 0; // forward requests: CPU autocast and its dtype
+  std::int8_t autocast_dtype = 0;
+  std::int32_t microbatch = -1;
+  std::int32_t module = -1; // index into the module table
+  std::int32_t first = -1; // children of a Sequential, or -1, -1
+  std::int32_t last = -1;
+  std::int64_t step = 0;
+  std::uint64_t call = 0; // names the call within its step, on every replica
+  std::uint64_t invoker = 0; // nn::CallKey::hash
+};
+static_assert(std::is_trivially_copyable_v<Fields>);
+static_assert(sizeof(Fields) <= sizeof(transport::Header));
+
+inline transport::Header to_header(const Fields& fields) {
+  transport::Header header{};
+  std::memcpy(header.data(), &fields, sizeof(fields));
+  return header;
+}
+
+inline Fields from_header(const transport::Header& header) {
+  Fields fields;
+  std::memcpy(&fields, header.data(), sizeof(fields));
+  return fields;
+}
+
+/// Spreads bits (splitmix64's finaliser): ids made of ids stay distinct.
+inline std::uint64_t mix(std::uint64_t a, std::uint64_t b) {
+  std::uint64_t x = a + 0x9e3779b97f4a7c15ULL * (b + 1);
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
+  return x ^ (x >> 31);
+}
+
+} // namespace tessera::runtime

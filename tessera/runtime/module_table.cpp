@@ -1,0 +1,150 @@
+#include "tessera/runtime/module_table.h"
+
+#include <set>
+
+#include "tessera/base/error.h"
+#include "tessera/nn/interceptor.h"
+#include "tessera/nn/sequential.h"
+
+namespace tessera::runtime {
+
+ModuleTable::ModuleTable(
+    std::shared_ptr<torch::nn::Module> root,
+    const std::map<std::string, int>& partition,
+    int pp_rank)
+    : root_(std::move(root)), pp_rank_(pp_rank) {
+  visit(root_, "", 0, partition);
+}
+
+void ModuleTable::visit(
+    const std::shared_ptr<torch::nn::Module>& module,
+    const std::string& path,
+    int owner,
+    const std::map<std::string, int>& partition) {
+  if (ids_.contains(module.get())) {
+    return; // registered under two paths: the first one counts
+  }
+  // The root is a node whether or not it is held by a tessera holder.
+  const bool node = path.empty() || nn::is_interceptable(*module);
+  if (node) {
+    const auto entry = partition.find(path);
+    if (entry == partition.end()) {
+      throw PlanError(
+          str("the plan has no partition for module '",
+              path,
+              "' (",
+              nn::type_name(*module),
+              ")"));
+    }
+    owner = entry->second;
+    ids_[module.get()] = static_cast<int>(entries_.size());
+    entries_.push_back({path, module.get(), owner});
+  } else {
+    ids_[module.get()] = -1;
+  }
+  const std::string prefix = path.empty() ? "" : path + ".";
+  const auto hold = [&](std::vector<Held>& list,
+                        const std::string& name,
+                        const torch::Tensor& tensor) {
+    if (!tensor.defined()) {
+      return;
+    }
+    const auto [at, first] =
+        seen_.emplace(tensor.unsafeGetTensorImpl(), list.size());
+    if (first) {
+      list.push_back({prefix + name, tensor, owner});
+    } else if (list.at(at->second).owner != owner) {
+      throw PlanError(
+          str("parameter '",
+              list[at->second].name,
+              "' is shared with '",
+              prefix + name,
+              "', so both must be on one partition; the plan puts them on ",
+              list[at->second].owner,
+              " and ",
+              owner));
+    }
+    tensor_owner_[prefix + name] = owner;
+  };
+  for (const auto& item : module->named_parameters(false)) {
+    hold(parameters_, item.key(), item.value());
+  }
+  for (const auto& item : module->named_buffers(false)) {
+    hold(buffers_, item.key(), item.value());
+  }
+  for (const auto& child : module->named_children()) {
+    visit(child.value(), prefix + child.key(), owner, partition);
+  }
+  if (dynamic_cast<nn::SequentialImpl*>(module.get()) != nullptr) {
+    auto& owners = child_owners_[module.get()];
+    for (const auto& child : module->named_children()) {
+      owners.push_back(entries_.at(ids_.at(child.value().get())).owner);
+    }
+  }
+}
+
+int ModuleTable::id_of(const torch::nn::Module& module) const {
+  const auto entry = ids_.find(&module);
+  return entry == ids_.end() ? -1 : entry->second;
+}
+
+std::string ModuleTable::name_of(int id) const {
+  const std::string& path = entries_.at(id).path;
+  return path.empty() ? "the model" : path;
+}
+
+int ModuleTable::owner_of_child(const torch::nn::Module& sequential, int child)
+    const {
+  return child_owners_.at(&sequential).at(child);
+}
+
+namespace {
+
+template <typename List>
+std::vector<std::pair<std::string, torch::Tensor>> of_rank(
+    const List& list,
+    int pp_rank) {
+  std::vector<std::pair<std::string, torch::Tensor>> result;
+  for (const auto& held : list) {
+    if (held.owner == pp_rank) {
+      result.emplace_back(held.name, held.tensor);
+    }
+  }
+  return result;
+}
+
+} // namespace
+
+std::vector<std::pair<std::string, torch::Tensor>>
+ModuleTable::local_parameters() const {
+  return of_rank(parameters_, pp_rank_);
+}
+
+std::vector<std::pair<std::string, torch::Tensor>> ModuleTable::local_buffers()
+    const {
+  return of_rank(buffers_, pp_rank_);
+}
+
+int ModuleTable::owner_of_tensor(const std::string& name) const {
+  const auto entry = tensor_owner_.find(name);
+  TESSERA_CHECK(entry != tensor_owner_.end(), "no parameter '", name, "'");
+  return entry->second;
+}
+
+void ModuleTable::drop_remote_tensors() {
+  const torch::NoGradGuard no_grad;
+  for (auto* list : {&parameters_, &buffers_}) {
+    for (Held& held : *list) {
+      if (held.owner == pp_rank_) {
+        continue;
+      }
+      held.tensor.mutable_grad() = torch::Tensor();
+      // Not on the meta device: an optimizer's zero_grad or a dtype query on
+      // the handle must go on working.
+      held.tensor.set_data(torch::empty(
+          {0}, torch::dtype(held.tensor.scalar_type()).device(torch::kCPU)));
+    }
+  }
+}
+
+} // namespace tessera::runtime

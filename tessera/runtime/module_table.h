@@ -1,0 +1,90 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include <torch/nn/module.h>
+
+namespace tessera::runtime {
+
+/// The interceptable modules of a model with the pp rank that owns each; ids
+/// are positions in registration order and equal on every rank.
+/// Threads: read from any thread after construction.
+class ModuleTable {
+ public:
+  /// `partition` holds a pp rank for the path of every interceptable module.
+  /// Throws: PlanError naming the path that is missing.
+  ModuleTable(
+      std::shared_ptr<torch::nn::Module> root,
+      const std::map<std::string, int>& partition,
+      int pp_rank);
+
+  struct Entry {
+    std::string path;
+    torch::nn::Module* module;
+    int owner; // pp rank
+  };
+  const std::vector<Entry>& entries() const {
+    return entries_;
+  }
+  int pp_rank() const {
+    return pp_rank_;
+  }
+  torch::nn::Module& root() const {
+    return *root_;
+  }
+
+  /// -1 for a module that is not in the table.
+  int id_of(const torch::nn::Module& module) const;
+
+  /// "layers.3", or "the model" for the root.
+  std::string name_of(int id) const;
+
+  /// Owner of children of a Sequential by position.
+  int owner_of_child(const torch::nn::Module& sequential, int child) const;
+
+  /// Parameters (buffers) that live here, each once, by their first path:
+  /// those of the modules this rank owns and of what is folded into them.
+  std::vector<std::pair<std::string, torch::Tensor>> local_parameters() const;
+  std::vector<std::pair<std::string, torch::Tensor>> local_buffers() const;
+
+  /// Whether a parameter or buffer has this name (any of its paths).
+  bool has_tensor(const std::string& name) const {
+    return tensor_owner_.contains(name);
+  }
+
+  /// pp rank that owns the parameter or buffer of this name.
+  int owner_of_tensor(const std::string& name) const;
+
+  /// Frees the parameters and buffers that other ranks own; their tensors stay
+  /// as empty handles, so an optimizer made before still works.
+  void drop_remote_tensors();
+
+ private:
+  void visit(
+      const std::shared_ptr<torch::nn::Module>& module,
+      const std::string& path,
+      int owner,
+      const std::map<std::string, int>& partition);
+
+  struct Held {
+    std::string name;
+    torch::Tensor tensor;
+    int owner;
+  };
+
+  std::shared_ptr<torch::nn::Module> root_;
+  int pp_rank_;
+  std::vector<Entry> entries_;
+  std::unordered_map<const torch::nn::Module*, int> ids_;
+  std::unordered_map<const torch::nn::Module*, std::vector<int>> child_owners_;
+  std::vector<Held> parameters_;
+  std::vector<Held> buffers_;
+  std::unordered_map<std::string, int> tensor_owner_;
+  std::unordered_map<const void*, std::size_t> seen_;
+};
+
+} // namespace tessera::runtime

@@ -1,0 +1,423 @@
+#include "tessera/runtime/server.h"
+
+#include <algorithm>
+#include <tuple>
+
+#include "tessera/base/error.h"
+#include "tessera/runtime/call_modes.h"
+#include "tessera/runtime/error_text.h"
+
+namespace tessera::runtime {
+
+namespace {
+
+constexpr std::uint64_t kRootSeed = 0x726f6f74; // "root"
+constexpr auto kPoll = std::chrono::milliseconds(200);
+
+std::string text_of(const Fields& fields, const ModuleTable& modules) {
+  const std::string what =
+      fields.module < 0 ? "the step function"
+                        : "module '" + modules.name_of(fields.module) + "'";
+  return str(
+      what,
+      ", microbatch ",
+      fields.microbatch,
+      fields.phase == Phase::kForward ? ", forward" : ", backward");
+}
+
+} // namespace
+
+Server::Server(ServerContext context) : context_(std::move(context)) {}
+
+Server::~Server() = default;
+
+std::vector<c10::IValue> Server::run_step(const StepWork& work) {
+  work_ = &work;
+  failure_.reset();
+  end_.reset();
+  results_.assign(work.microbatches, c10::IValue());
+  progress_.states.assign(
+      work.microbatches, schedule::Progress::State::kWaiting);
+  root_tasks_.assign(work.microbatches, nullptr);
+  idle_since_ = std::chrono::steady_clock::now();
+  // Tasks draw from streams of their own; the script's goes on untouched.
+  const RandomState random = RandomState::capture();
+  auto early = std::exchange(early_, {});
+  for (auto& parcel : early) {
+    take(std::move(parcel));
+  }
+  try {
+    loop(work);
+    end_step(failure_.has_value());
+  } catch (...) {
+    cancel_suspended();
+    ready_.clear();
+    records_.clear();
+    random.restore();
+    throw;
+  }
+  random.restore();
+  if (failure_) {
+    throw UserError(*failure_);
+  }
+  return std::move(results_);
+}
+
+void Server::loop(const StepWork& work) {
+  const bool follows = context_.order != nullptr && !context_.order->leads();
+  bool ordered = false; // the leader's next choice is known, not yet run
+  std::uint64_t order_key = 0;
+  bool orders_ended = false;
+  for (;;) {
+    take_all();
+    if (end_ || (root() && (failure_ || root_done()))) {
+      return;
+    }
+    if (follows && !ordered && !orders_ended) {
+      const auto order = context_.order->next(work.step, kPoll);
+      if (!order) {
+        continue; // the end of a failed step may have come meanwhile
+      }
+      if (order->end) {
+        orders_ended = true;
+        if (order->failed && root()) {
+          failure_ =
+              str("rank ",
+                  context_.order->leader_rank(),
+                  ", which leads the order of tasks, gave the step up");
+        }
+      } else {
+        ordered = true;
+        order_key = order->key;
+      }
+      continue;
+    }
+    const std::vector<Choice> all = choices();
+    auto chosen = all.begin();
+    if (follows) {
+      chosen = std::find_if(all.begin(), all.end(), [&](const Choice& c) {
+        return ordered && c.key == order_key;
+      });
+    }
+    if (chosen == all.end()) {
+      wait_for_message();
+      continue;
+    }
+    ordered = false;
+    if (context_.order != nullptr && !follows) {
+      context_.order->announce(work.step, chosen->key);
+    }
+    execute(*chosen);
+  }
+}
+
+bool Server::root_done() const {
+  return std::all_of(
+      progress_.states.begin(), progress_.states.end(), [](auto state) {
+        return state == schedule::Progress::State::kDone;
+      });
+}
+
+std::vector<Server::Choice> Server::choices() const {
+  using State = schedule::Progress::State;
+  std::vector<Choice> list;
+  const auto add =
+      [&](std::shared_ptr<Task> task, Worker* worker, Phase phase) {
+        Choice choice;
+        choice.worker = worker;
+        choice.microbatch = task->request.microbatch;
+        choice.phase = phase;
+        choice.resume = worker != nullptr;
+        choice.key = mix(task->id, task->turns);
+        choice.task = std::move(task);
+        list.push_back(std::move(choice));
+      };
+  const auto add_root = [&](int microbatch) {
+    const auto& task = root_tasks_.at(microbatch);
+    if (progress_.states.at(microbatch) == State::kWaiting) {
+      Choice choice;
+      choice.microbatch = microbatch;
+      choice.key = mix(mix(kRootSeed, microbatch), 0);
+      list.push_back(std::move(choice));
+      return;
+    }
+    for (const auto& [worker, held] : suspended_) {
+      if (held == task) {
+        add(task, worker, Phase::kBackward);
+      }
+    }
+  };
+  for (const auto& [worker, task] : suspended_) {
+    if (task->response) {
+      add(task, worker, task->request.phase);
+    }
+  }
+  for (const auto& task : ready_) {
+    add(task, nullptr, task->request.phase);
+  }
+  if (root()) {
+    if (context_.order != nullptr && !context_.order->leads()) {
+      // The leader's schedule decides; here everything legal is on offer.
+      for (int i = 0; i < static_cast<int>(root_tasks_.size()); ++i) {
+        const State state = progress_.states[i];
+        if (state == State::kWaiting || state == State::kReady) {
+          add_root(i);
+        }
+      }
+    } else if (const auto action = context_.schedule->next(progress_)) {
+      add_root(action->microbatch);
+    }
+  }
+  // Backward before forward, old microbatches before new ones (so gradients
+  // add up in one order), begun tasks before fresh ones.
+  std::sort(list.begin(), list.end(), [](const Choice& a, const Choice& b) {
+    return std::make_tuple(
+               a.phase != Phase::kBackward, a.microbatch, !a.resume, a.key) <
+           std::make_tuple(
+               b.phase != Phase::kBackward, b.microbatch, !b.resume, b.key);
+  });
+  return list;
+}
+
+std::shared_ptr<Task> Server::make_root_task(
+    int microbatch,
+    const StepWork& work) {
+  auto task = std::make_shared<Task>();
+  task->id = mix(kRootSeed, microbatch);
+  task->request.step = work.step;
+  task->request.microbatch = microbatch;
+  capture_modes(task->request);
+  Task* raw = task.get();
+  task->run = [this, raw, microbatch, &work] {
+    const ModeScope modes(raw->request);
+    const nn::InterceptorScope interceptor(this);
+    results_.at(microbatch) = work.run(microbatch);
+  };
+  return task;
+}
+
+std::shared_ptr<Task> Server::make_call_task(transport::Parcel parcel) {
+  auto task = std::make_shared<Task>();
+  task->kind = Task::Kind::kCall;
+  task->source = parcel.source;
+  task->request = from_header(parcel.header);
+  task->body = std::move(parcel.body);
+  const bool forward = task->request.phase == Phase::kForward;
+  task->id = mix(task->request.call, forward ? 1 : 2);
+  Task* raw = task.get();
+  task->run = [this, raw, forward] {
+    const nn::InterceptorScope interceptor(this);
+    forward ? run_forward(*raw) : run_backward(*raw);
+  };
+  return task;
+}
+
+void Server::execute(const Choice& choice) {
+  using State = schedule::Progress::State;
+  std::shared_ptr<Task> task = choice.task;
+  if (task == nullptr) {
+    task = make_root_task(choice.microbatch, *work_);
+    root_tasks_.at(choice.microbatch) = task;
+    progress_.states.at(choice.microbatch) = State::kForward;
+  } else if (
+      task->kind == Task::Kind::kRoot && task->awaits == 0 &&
+      choice.phase == Phase::kBackward) {
+    progress_.states.at(choice.microbatch) = State::kBackward;
+    task->request.phase = Phase::kBackward;
+  }
+  if (choice.resume) {
+    std::erase_if(
+        suspended_, [&](const auto& held) { return held.second == task; });
+  } else {
+    std::erase(ready_, task);
+    task->random = RandomState::seeded(mix(
+        mix(context_.seed, static_cast<std::uint64_t>(work_->step)), task->id));
+  }
+  Worker& worker = choice.resume ? *choice.worker : idle_worker();
+  timeline::Recorder* recorder = context_.recorder;
+  const bool record = recorder != nullptr && recorder->enabled();
+  timeline::Event event;
+  if (record) {
+    event.start_us = recorder->now_us();
+    event.category = choice.phase == Phase::kForward ? "forward" : "backward";
+  }
+  ++task->turns;
+  worker.give(task);
+  if (record) {
+    event.end_us = recorder->now_us();
+    event.name = task->request.module < 0
+                     ? "step function"
+                     : context_.modules->name_of(task->request.module);
+    event.microbatch = choice.microbatch;
+    event.step = static_cast<int>(work_->step);
+    for (std::size_t i = 0; i < workers_.size(); ++i) {
+      if (workers_[i].get() == &worker) {
+        event.lane = static_cast<int>(i);
+      }
+    }
+    recorder->add(std::move(event));
+  }
+  idle_since_ = std::chrono::steady_clock::now();
+  settle(worker, task);
+}
+
+void Server::settle(Worker& worker, const std::shared_ptr<Task>& task) {
+  if (!task->finished) {
+    suspended_.emplace_back(&worker, task);
+    return;
+  }
+  if (task->kind == Task::Kind::kRoot) {
+    if (task->error) {
+      fail(error_text(
+          task->error,
+          context_.rank,
+          text_of(task->request, *context_.modules)));
+    }
+    progress_.states.at(task->request.microbatch) =
+        schedule::Progress::State::kDone;
+    root_tasks_.at(task->request.microbatch) = nullptr;
+    return;
+  }
+  if (task->error) {
+    Fields fields = task->request;
+    fields.kind = Kind::kResponse;
+    fields.failed = 1;
+    context_.transport->send(
+        task->source,
+        to_header(fields),
+        c10::IValue(error_text(
+            task->error,
+            context_.rank,
+            text_of(task->request, *context_.modules))));
+  }
+}
+
+Worker& Server::idle_worker() {
+  for (const auto& worker : workers_) {
+    if (worker->idle()) {
+      return *worker;
+    }
+  }
+  workers_.push_back(std::make_unique<Worker>());
+  return *workers_.back();
+}
+
+void Server::take_all() {
+  while (auto parcel = context_.transport->try_receive()) {
+    take(std::move(*parcel));
+  }
+}
+
+void Server::take(transport::Parcel parcel) {
+  const Fields fields = from_header(parcel.header);
+  if (fields.step != work_->step) {
+    if (fields.step > work_->step) {
+      early_.push_back(std::move(parcel));
+    }
+    return; // older: of a step that was given up
+  }
+  idle_since_ = std::chrono::steady_clock::now();
+  switch (fields.kind) {
+    case Kind::kRequest:
+      ready_.push_back(make_call_task(std::move(parcel)));
+      break;
+    case Kind::kResponse:
+      for (const auto& [worker, task] : suspended_) {
+        if (task->awaits == fields.call && !task->response) {
+          task->response = std::move(parcel);
+          break;
+        }
+      }
+      break;
+    case Kind::kEnd:
+      if (fields.failed != 0) {
+        failure_ = parcel.body.toStringRef();
+      } else {
+        const auto& values = parcel.body.toTupleRef().elements();
+        results_.assign(values.begin(), values.end());
+      }
+      end_ = std::move(parcel);
+      break;
+  }
+}
+
+void Server::wait_for_message() {
+  if (auto parcel = context_.transport->receive(kPoll)) {
+    take(std::move(*parcel));
+    return;
+  }
+  const auto idle = std::chrono::steady_clock::now() - idle_since_;
+  if (idle > context_.timeout) {
+    throw CommError(
+        str("rank ",
+            context_.rank,
+            " heard nothing for ",
+            std::chrono::duration_cast<std::chrono::seconds>(idle).count(),
+            " s in step ",
+            work_->step,
+            "; ",
+            state()));
+  }
+}
+
+std::string Server::state() const {
+  if (suspended_.empty()) {
+    return str(
+        "it has no task and waits for requests of pp ranks (global ranks ",
+        context_.pp_ranks.front(),
+        " to ",
+        context_.pp_ranks.back(),
+        ")");
+  }
+  std::string text = "it waits for:";
+  for (const auto& [worker, task] : suspended_) {
+    text += str(" [", text_of(task->request, *context_.modules), ": ");
+    text += task->awaits == 0
+                ? std::string("its turn in the schedule")
+                : str("module '",
+                      context_.modules->name_of(task->awaits_module),
+                      "' on rank ",
+                      task->awaits_rank);
+    text += "]";
+  }
+  return text;
+}
+
+void Server::fail(std::string text) {
+  if (!failure_) {
+    failure_ = std::move(text);
+  }
+}
+
+void Server::cancel_suspended() {
+  auto held = std::exchange(suspended_, {});
+  for (auto& [worker, task] : held) {
+    task->cancelled = true;
+    worker->give(task);
+    TESSERA_CHECK(task->finished);
+  }
+}
+
+void Server::end_step(bool failed) {
+  if (root()) {
+    Fields fields;
+    fields.kind = Kind::kEnd;
+    fields.step = work_->step;
+    fields.failed = failed ? 1 : 0;
+    const c10::IValue body =
+        failed ? c10::IValue(*failure_)
+               : c10::IValue(c10::ivalue::Tuple::create(results_));
+    for (std::size_t i = 1; i < context_.pp_ranks.size(); ++i) {
+      context_.transport->send(context_.pp_ranks[i], to_header(fields), body);
+    }
+  }
+  if (context_.order != nullptr && context_.order->leads()) {
+    context_.order->announce_end(work_->step, failed);
+  }
+  cancel_suspended();
+  ready_.clear();
+  records_.clear();
+  root_tasks_.clear();
+}
+
+} // namespace tessera::runtime

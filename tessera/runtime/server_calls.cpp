@@ -1,0 +1,232 @@
+// The server's side of module calls: sending them, running those of others.
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/functions/utils.h>
+
+#include "tessera/base/error.h"
+#include "tessera/runtime/call_modes.h"
+#include "tessera/runtime/remote_backward.h"
+#include "tessera/runtime/server.h"
+#include "tessera/tensor/value.h"
+
+namespace tessera::runtime {
+
+namespace {
+
+Task& current_task(const char* what) {
+  Worker* worker = Worker::current();
+  if (worker == nullptr) {
+    throw UserError(
+        str(what, " reaches another rank, so it must be called inside a step"));
+  }
+  if (worker->task().cancelled) {
+    throw StepCancelled();
+  }
+  return worker->task();
+}
+
+} // namespace
+
+bool Server::wants(const torch::nn::Module& module) {
+  const int id = context_.modules->id_of(module);
+  return id >= 0 &&
+         context_.modules->entries()[id].owner != context_.modules->pp_rank();
+}
+
+int Server::range_end(const torch::nn::Module& sequential, int first) {
+  const ModuleTable& modules = *context_.modules;
+  const int owner = modules.owner_of_child(sequential, first);
+  const int size = static_cast<int>(
+      static_cast<const torch::nn::Module&>(sequential).children().size());
+  int end = first + 1;
+  if (owner != modules.pp_rank()) {
+    while (end < size && modules.owner_of_child(sequential, end) == owner) {
+      ++end;
+    }
+  }
+  return end;
+}
+
+transport::Parcel
+Server::await(Task& task, std::uint64_t call, int owner, int module) {
+  task.awaits = call;
+  task.awaits_rank = context_.pp_ranks.at(owner);
+  task.awaits_module = module;
+  Worker::current()->suspend();
+  task.awaits = 0;
+  transport::Parcel parcel = std::move(*task.response);
+  task.response.reset();
+  if (from_header(parcel.header).failed != 0) {
+    throw UserError(parcel.body.toStringRef());
+  }
+  return parcel;
+}
+
+c10::IValue Server::call(
+    torch::nn::Module& module,
+    const nn::CallKey& key,
+    const c10::IValue& args,
+    int first,
+    int last) {
+  Task& task = current_task("a module of another partition");
+  const ModuleTable& modules = *context_.modules;
+  Fields fields;
+  fields.step = work_->step;
+  fields.microbatch = task.request.microbatch;
+  fields.module = modules.id_of(module);
+  fields.first = first;
+  fields.last = last;
+  fields.invoker = key.hash;
+  fields.call = mix(task.id, 16 + task.calls++);
+  capture_modes(fields);
+  const int owner = first >= 0 ? modules.owner_of_child(module, first)
+                               : modules.entries().at(fields.module).owner;
+  Cut sent = cut(args);
+  if (fields.grad_enabled == 0) {
+    std::fill(sent.needs_grad.begin(), sent.needs_grad.end(), '0');
+  }
+  context_.transport->send(
+      context_.pp_ranks.at(owner),
+      to_header(fields),
+      c10::ivalue::Tuple::create({sent.value, c10::IValue(sent.needs_grad)}));
+  const transport::Parcel response =
+      await(task, fields.call, owner, fields.module);
+
+  const auto& parts = response.body.toTupleRef().elements();
+  const std::string& needs_grad = parts[1].toStringRef();
+  if (needs_grad.find('1') != std::string::npos) {
+    torch::autograd::edge_list edges;
+    std::size_t at = 0;
+    for_each_tensor(args, [&](const at::Tensor& tensor) {
+      edges.push_back(
+          sent.needs_grad[at++] == '1'
+              ? torch::autograd::impl::gradient_edge(tensor)
+              : torch::autograd::Edge());
+    });
+    hang(
+        parts[0],
+        needs_grad,
+        std::make_shared<RemoteBackward>(
+            std::move(edges),
+            *this,
+            fields.call,
+            owner,
+            fields.module,
+            fields.microbatch));
+  }
+  return parts[0];
+}
+
+std::vector<torch::Tensor> Server::call_backward(
+    std::uint64_t call,
+    int owner,
+    int module,
+    int microbatch,
+    const std::vector<torch::Tensor>& gradients) {
+  Task& task = current_task("a backward through a module of another partition");
+  Fields fields;
+  fields.step = work_->step;
+  fields.phase = Phase::kBackward;
+  fields.microbatch = microbatch;
+  fields.module = module;
+  fields.call = call;
+  context_.transport->send(
+      context_.pp_ranks.at(owner), to_header(fields), pack(gradients));
+  const transport::Parcel response = await(task, call, owner, module);
+  return unpack<std::vector<torch::Tensor>>(response.body);
+}
+
+void Server::run_forward(Task& task) {
+  const Fields& request = task.request;
+  const auto parts = tessera::detail::copy_elements(task.body);
+  task.body = c10::IValue();
+  const c10::IValue& args = parts.at(0);
+  const std::string& needs_grad = parts.at(1).toStringRef();
+
+  CallRecord record;
+  record.module = request.module;
+  if (needs_grad.find('1') != std::string::npos) {
+    record.inputs = std::make_shared<InputCapture>();
+    hang(args, needs_grad, record.inputs);
+  }
+  std::vector<std::pair<torch::Tensor, std::uint32_t>> versions;
+  for_each_tensor(args, [&](const at::Tensor& tensor) {
+    versions.emplace_back(tensor, tensor._version());
+  });
+  c10::IValue result;
+  {
+    const ModeScope modes(request);
+    result = nn::find_invoker(request.invoker)(
+        *context_.modules->entries().at(request.module).module,
+        args,
+        request.first,
+        request.last);
+  }
+  for (const auto& [tensor, version] : versions) {
+    if (tensor._version() != version) {
+      throw UserError(
+          "the module changed one of its inputs in place; its caller is on "
+          "another rank and cannot see that: use the out-of-place form");
+    }
+  }
+  Cut sent = cut(result);
+  record.outputs = marked_tensors(result, sent.needs_grad);
+  Fields fields = request;
+  fields.kind = Kind::kResponse;
+  context_.transport->send(
+      task.source,
+      to_header(fields),
+      c10::ivalue::Tuple::create({sent.value, c10::IValue(sent.needs_grad)}));
+  if (!record.outputs.empty()) {
+    records_.emplace(request.call, std::move(record));
+  }
+}
+
+void Server::run_backward(Task& task) {
+  const auto found = records_.find(task.request.call);
+  if (found == records_.end()) {
+    throw UserError(
+        "backward reached a module call a second time in one step; combine the "
+        "losses and call model.backward once");
+  }
+  const CallRecord record = std::move(found->second);
+  records_.erase(found);
+  const auto gradients = unpack<std::vector<torch::Tensor>>(task.body);
+  task.body = c10::IValue();
+  torch::autograd::variable_list roots;
+  torch::autograd::variable_list root_gradients;
+  for (std::size_t i = 0; i < record.outputs.size(); ++i) {
+    if (gradients.at(i).defined()) {
+      roots.push_back(record.outputs[i]);
+      root_gradients.push_back(gradients[i]);
+    }
+  }
+  torch::autograd::backward(roots, root_gradients);
+  std::vector<torch::Tensor> result;
+  if (record.inputs != nullptr) {
+    result = std::move(record.inputs->captured);
+    result.resize(record.inputs->num_inputs());
+  }
+  Fields fields = task.request;
+  fields.kind = Kind::kResponse;
+  context_.transport->send(task.source, to_header(fields), pack(result));
+}
+
+void Server::backward(
+    const std::vector<torch::Tensor>& tensors,
+    const std::vector<torch::Tensor>& gradients) {
+  Task& task = current_task("model.backward");
+  if (task.kind != Task::Kind::kRoot) {
+    throw UserError(
+        "model.backward was called inside a module; call it in the step "
+        "function");
+  }
+  auto& state = progress_.states.at(task.request.microbatch);
+  if (state == schedule::Progress::State::kForward) {
+    state = schedule::Progress::State::kReady;
+    task.awaits = 0;
+    Worker::current()->suspend();
+  }
+  torch::autograd::backward(tensors, gradients);
+}
+
+} // namespace tessera::runtime

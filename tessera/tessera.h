@@ -1,0 +1,10 @@
+#pragma once
+
+/// The one header of a training script.
+#include "tessera/nn/containers.h"
+#include "tessera/nn/module.h"
+#include "tessera/train/distributed_model.h"
+#include "tessera/train/distributed_optimizer.h"
+#include "tessera/train/objects.h"
+#include "tessera/train/session.h"
+#include "tessera/train/step.h"

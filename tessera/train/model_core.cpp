@@ -1,0 +1,201 @@
+#include "tessera/train/model_core.h"
+
+#include <torch/csrc/autograd/autograd.h>
+
+#include "tessera/base/error.h"
+#include "tessera/runtime/error_text.h"
+#include "tessera/tensor/value.h"
+
+namespace tessera::train {
+
+ModelCore::ModelCore(
+    std::shared_ptr<torch::nn::Module> root,
+    ModelOptions options)
+    : root_(std::move(root)), options_(options) {
+  Session& s = session();
+  if (options_.backward_passes_per_step < 1) {
+    throw ConfigError(tessera::str(
+        "backward_passes_per_step is ",
+        options_.backward_passes_per_step,
+        "; write 1 or more"));
+  }
+  if (options_.bucket_cap_mb <= 0) {
+    throw ConfigError(tessera::str(
+        "bucket_cap_mb is ", options_.bucket_cap_mb, "; write more than 0"));
+  }
+  if (!s.model.expired()) {
+    throw ConfigError(
+        "a second DistributedModel was made; a script has one, put several "
+        "networks into one module");
+  }
+  if (s.config.pipeline_parallel_degree == 1) {
+    ensure_partitioned({}); // nothing has to be known of a run
+  }
+}
+
+const plan::Plan& ModelCore::plan() const {
+  if (!plan_) {
+    throw ConfigError(
+        "the model is not partitioned yet: that happens in the first step");
+  }
+  return *plan_;
+}
+
+const runtime::ModuleTable& ModelCore::table() const {
+  plan();
+  return *table_;
+}
+
+std::vector<c10::IValue> ModelCore::run_step(
+    int microbatches,
+    const std::function<c10::IValue(int)>& run) {
+  const bool first = step_ == 0;
+  ensure_partitioned([&] { run(0); });
+  scale_ = options_.average_grads_across_microbatches ? 1.0 / microbatches : 1;
+  if (options_.broadcast_buffers && root_->is_training()) {
+    broadcast_buffers();
+  }
+  if (reducer_ != nullptr) {
+    reducer_->begin(passes_ + 1 >= options_.backward_passes_per_step);
+  }
+  std::vector<c10::IValue> results;
+  std::optional<std::string> failure;
+  in_step_ = true;
+  try {
+    if (server_ != nullptr) {
+      runtime::StepWork work;
+      work.step = step_;
+      work.microbatches = microbatches;
+      work.run = run;
+      results = server_->run_step(work);
+    } else {
+      results = run_alone(microbatches, run);
+    }
+  } catch (const UserError& error) {
+    failure = error.what();
+  } catch (...) {
+    in_step_ = false;
+    throw;
+  }
+  in_step_ = false;
+  ++step_;
+  if (reducer_ != nullptr) {
+    if (reducer_->finish(failure)) {
+      passes_ = (passes_ + 1) % options_.backward_passes_per_step;
+    }
+  } else if (failure) {
+    throw UserError(*failure);
+  }
+  if (first) {
+    for (const Hook& hook : first_step_hooks_) {
+      hook();
+    }
+  }
+  return results;
+}
+
+// One partition: each microbatch runs to its end on the calling thread.
+std::vector<c10::IValue> ModelCore::run_alone(
+    int microbatches,
+    const std::function<c10::IValue(int)>& run) {
+  std::vector<c10::IValue> results;
+  timeline::Recorder& recorder = *session().recorder;
+  for (int i = 0; i < microbatches; ++i) {
+    timeline::Event event;
+    event.start_us = recorder.now_us();
+    try {
+      results.push_back(run(i));
+    } catch (...) {
+      throw UserError(runtime::error_text(
+          std::current_exception(),
+          session().world->rank(),
+          tessera::str("the step function, microbatch ", i)));
+    }
+    if (recorder.enabled()) {
+      event.end_us = recorder.now_us();
+      event.name = "step function";
+      event.category = "forward";
+      event.microbatch = i;
+      event.step = static_cast<int>(step_);
+      recorder.add(std::move(event));
+    }
+  }
+  return results;
+}
+
+void ModelCore::backward(
+    const std::vector<at::Tensor>& tensors,
+    const std::vector<at::Tensor>& gradients) {
+  if (session().tracing) {
+    return; // the tracing pass follows the forward only
+  }
+  if (!in_step_) {
+    throw UserError("model.backward was called outside a step function");
+  }
+  if (!gradients.empty() && gradients.size() != tensors.size()) {
+    throw UserError(tessera::str(
+        "model.backward got ",
+        tensors.size(),
+        " tensors and ",
+        gradients.size(),
+        " gradients"));
+  }
+  std::vector<at::Tensor> scaled;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const bool given = !gradients.empty() && gradients[i].defined();
+    if (!given && tensors[i].numel() != 1) {
+      throw UserError(tessera::str(
+          "model.backward got a tensor of shape ",
+          tensors[i].sizes(),
+          " without a gradient; reduce it to one number, or give its "
+          "gradient"));
+    }
+    if (!tensors[i].requires_grad()) {
+      throw UserError(
+          "model.backward got a tensor that needs no gradient; is grad mode "
+          "off, or was it detached?");
+    }
+    scaled.push_back(
+        given ? gradients[i] * scale_ : at::full_like(tensors[i], scale_));
+  }
+  if (reducer_ != nullptr) {
+    reducer_->expect_backward();
+  }
+  if (server_ != nullptr) {
+    server_->backward(tensors, scaled);
+  } else {
+    torch::autograd::backward(tensors, scaled);
+  }
+}
+
+void ModelCore::check_call() const {
+  if (session().config.pipeline_parallel_degree > 1 &&
+      nn::current_interceptor() == nullptr) {
+    throw UserError(
+        "the model was called outside a step function; with "
+        "pipeline_parallel_degree > 1 its parts are on several ranks, so call "
+        "it inside tessera::step");
+  }
+}
+
+NamedTensors ModelCore::local_parameters() const {
+  return table().local_parameters();
+}
+
+NamedTensors ModelCore::local_buffers() const {
+  return table().local_buffers();
+}
+
+void ModelCore::on_partition(Hook hook) {
+  if (partitioned()) {
+    hook();
+  } else {
+    partition_hooks_.push_back(std::move(hook));
+  }
+}
+
+void ModelCore::on_first_step(Hook hook) {
+  first_step_hooks_.push_back(std::move(hook));
+}
+
+} // namespace tessera::train

@@ -1,0 +1,198 @@
+// The first step's part of ModelCore: trace, partition, placing of parameters.
+#include <cstdio>
+#include <fstream>
+#include <sstream>
+
+#include "tessera/base/error.h"
+#include "tessera/partition/partition.h"
+#include "tessera/runtime/error_text.h"
+#include "tessera/tracer/describe.h"
+#include "tessera/tracer/trace.h"
+#include "tessera/train/decision.h"
+#include "tessera/train/model_core.h"
+
+namespace tessera::train {
+
+namespace {
+
+std::string read_file(const std::string& path) {
+  std::ifstream in(path);
+  std::ostringstream text;
+  text << in.rdbuf();
+  if (!in) {
+    throw PlanError(str("partition_file '", path, "' cannot be read"));
+  }
+  return text.str();
+}
+
+plan::Plan plan_frame(const Session& s, const torch::nn::Module& root) {
+  plan::Plan plan;
+  plan.model = nn::type_name(root);
+  plan.degrees = s.layout->degrees();
+  plan.placement = s.config.placement_strategy;
+  plan.schedule = s.config.pipeline;
+  plan.microbatches = s.config.microbatches;
+  plan.active_microbatches = s.config.effective_active_microbatches();
+  return plan;
+}
+
+class TracingFlag {
+ public:
+  explicit TracingFlag(bool& flag) : flag_(flag) {
+    flag_ = true;
+  }
+  ~TracingFlag() {
+    flag_ = false;
+  }
+  TracingFlag(const TracingFlag&) = delete;
+  TracingFlag& operator=(const TracingFlag&) = delete;
+
+ private:
+  bool& flag_;
+};
+
+} // namespace
+
+void ModelCore::ensure_partitioned(
+    const std::function<void()>& first_microbatch) {
+  if (partitioned()) {
+    return;
+  }
+  apply_plan(agree_on_plan(first_microbatch));
+  broadcast_parameters();
+  if (deferred_state_) {
+    apply_state(deferred_state_->first, deferred_state_->second);
+    deferred_state_.reset();
+  }
+  Session& s = session();
+  if (s.group(Group::kDP).size() > 1) {
+    runtime::GradientReducer::Options options;
+    options.bucket_bytes =
+        static_cast<std::int64_t>(options_.bucket_cap_mb * (1 << 20));
+    options.overlap = options_.overlapping_allreduce;
+    reducer_ = std::make_unique<runtime::GradientReducer>(
+        *s.world,
+        s.group(Group::kDP),
+        *s.control,
+        table_->local_parameters(),
+        options);
+  }
+  for (const Hook& hook : std::exchange(partition_hooks_, {})) {
+    hook();
+  }
+}
+
+// Rank 0 decides for all; an error there is an error on every rank.
+plan::Plan ModelCore::agree_on_plan(
+    const std::function<void()>& first_microbatch) {
+  Session& s = session();
+  std::string text;
+  bool failed = false;
+  if (s.world->rank() == 0) {
+    try {
+      text = plan::to_json(decide(first_microbatch));
+    } catch (...) {
+      failed = true;
+      text = runtime::error_text(
+          std::current_exception(), 0, "partitioning the model");
+    }
+  }
+  const c10::IValue agreed = comm::broadcast_object(
+      *s.world,
+      s.group(Group::kWorld),
+      c10::ivalue::Tuple::create({c10::IValue(failed), c10::IValue(text)}),
+      0);
+  const auto& parts = agreed.toTupleRef().elements();
+  if (parts[0].toBool()) {
+    throw PlanError(parts[1].toStringRef());
+  }
+  return plan::plan_from_json(parts[1].toStringRef());
+}
+
+plan::Plan ModelCore::decide(const std::function<void()>& first_microbatch) {
+  Session& s = session();
+  const Config& config = s.config;
+  plan::Plan plan = plan_frame(s, *root_);
+  if (config.load_partition) {
+    plan.partition =
+        plan::plan_from_json(read_file(*config.partition_file)).partition;
+    return plan;
+  }
+  graph::ModelGraph graph;
+  const bool alone = config.pipeline_parallel_degree == 1;
+  if (alone || config.skip_tracing || !config.auto_partition) {
+    graph = tracer::describe(*root_, plan.model);
+  } else {
+    const TracingFlag flag(s.tracing);
+    tracer::TraceOptions options;
+    options.measure_seconds = config.trace_execution_times;
+    options.name = plan.model;
+    graph = tracer::trace(*root_, first_microbatch, options);
+  }
+  partition::Options options;
+  options.partitions = config.pipeline_parallel_degree;
+  options.memory_weight = config.effective_memory_weight();
+  options.auto_partition = config.auto_partition;
+  options.default_partition = config.effective_default_partition();
+  options.manual = config.partition;
+  partition::Result result = partition::partition(graph, options);
+  for (const std::string& warning : result.warnings) {
+    std::fprintf(stderr, "tessera: warning: %s\n", warning.c_str());
+  }
+  plan.partition = result.partition;
+  decision_ = std::make_shared<const Decision>(
+      Decision{std::move(graph), std::move(result)});
+  if (config.partition_file) {
+    std::ofstream out(*config.partition_file);
+    out << plan::to_json(plan) << '\n';
+    if (!out) {
+      throw PlanError(str(
+          "partition_file '", *config.partition_file, "' cannot be written"));
+    }
+  }
+  return plan;
+}
+
+void ModelCore::apply_plan(plan::Plan plan) {
+  Session& s = session();
+  plan_ = std::move(plan);
+  auto table = std::make_unique<runtime::ModuleTable>(
+      root_, plan_->partition, s.group(Group::kPP).rank());
+  std::vector<at::Tensor> mine;
+  for (const auto& list : {table->local_parameters(), table->local_buffers()}) {
+    for (const auto& [name, tensor] : list) {
+      mine.push_back(tensor);
+    }
+  }
+  table->drop_remote_tensors();
+  table_ = std::move(table);
+  if (s.config.pipeline_parallel_degree == 1) {
+    return;
+  }
+  schedule_ = schedule::make_schedule(
+      s.config.pipeline,
+      s.config.microbatches,
+      s.config.effective_active_microbatches(),
+      s.config.custom_schedule
+          ? schedule::parse_order(*s.config.custom_schedule)
+          : std::vector<schedule::Action>());
+  if (s.order_transport != nullptr) {
+    order_ = std::make_unique<runtime::OrderChannel>(
+        s.group(Group::kDP), std::move(s.order_transport));
+  }
+  runtime::ServerContext context;
+  context.modules = table_.get();
+  context.transport = s.transport.get();
+  context.pp_ranks = s.group(Group::kPP).ranks();
+  context.schedule = schedule_.get();
+  context.order = order_.get();
+  context.recorder = s.recorder.get();
+  context.timeout = s.world->options().timeout;
+  // Replicas draw different random numbers, as the samples are different.
+  context.seed = runtime::mix(
+      static_cast<std::uint64_t>(s.config.seed), s.group(Group::kDP).rank());
+  context.rank = s.world->rank();
+  server_ = std::make_unique<runtime::Server>(std::move(context));
+}
+
+} // namespace tessera::train

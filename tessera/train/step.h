@@ -1,0 +1,129 @@
+#pragma once
+
+#include <map>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "tessera/train/model_core.h"
+#include "tessera/train/split.h"
+#include "tessera/train/step_output.h"
+
+namespace tessera {
+
+/// How a step treats its arguments; arguments are named by position, from 0.
+struct StepOptions {
+  /// Given whole to every microbatch.
+  std::vector<int> non_split_inputs = {};
+  /// Axis to split along; 0 for those not named.
+  std::map<int, int> input_split_axes = {};
+  /// Returned tensors keep no graph (a graph would keep activations alive).
+  bool detach_outputs = true;
+};
+
+/// A training or evaluation step: calls the user's function once for each
+/// microbatch, on pp rank 0, with its part of the arguments, while all ranks
+/// serve the modules they own. Made by `step`.
+template <typename Function>
+class Step {
+ public:
+  Step(Function function, StepOptions options)
+      : function_(std::move(function)), options_(std::move(options)) {}
+
+  /// Tensors anywhere in the arguments are split into `microbatches` parts.
+  /// Only pp rank 0's arguments count; other ranks may pass the same or empty
+  /// ones. Returns, on every rank of the replica, the function's result with
+  /// each tensor as a StepOutput and anything else as one entry a microbatch.
+  ///
+  /// Collective over the world.
+  /// Throws: UserError (on every rank, naming rank and module) when the
+  /// function or a module threw; ShapeError for a batch that does not divide.
+  template <typename... Args>
+  auto operator()(const Args&... args) const {
+    using Result =
+        std::decay_t<std::invoke_result_t<const Function&, Args&...>>;
+    train::Session& s = train::session();
+    const auto core = s.model.lock();
+    if (core == nullptr) {
+      throw ConfigError(
+          "a step was called without a model; make a DistributedModel first");
+    }
+    const int microbatches = s.config.microbatches;
+    const auto run = [&](int microbatch) -> c10::IValue {
+      std::tuple<Args...> parts = parts_of(
+          std::tie(args...),
+          microbatches,
+          microbatch,
+          std::index_sequence_for<Args...>());
+      if constexpr (std::is_void_v<Result>) {
+        std::apply(function_, parts);
+        return {};
+      } else {
+        static_assert(
+            detail::Packable<Result>,
+            "the step function's result must be something tessera::Value "
+            "knows");
+        const c10::IValue packed = pack(std::apply(function_, parts));
+        return options_.detach_outputs
+                   ? map_tensors(
+                         packed, [](const at::Tensor& t) { return t.detach(); })
+                   : packed;
+      }
+    };
+    const std::vector<c10::IValue> values = core->run_step(microbatches, run);
+    if constexpr (!std::is_void_v<Result>) {
+      std::vector<Result> results;
+      for (const c10::IValue& value : values) {
+        results.push_back(unpack<Result>(value));
+      }
+      return detail::StepResult<Result>::join(std::move(results));
+    }
+  }
+
+ private:
+  template <typename... Args, std::size_t... I>
+  std::tuple<Args...> parts_of(
+      const std::tuple<const Args&...>& args,
+      int microbatches,
+      int microbatch,
+      std::index_sequence<I...>) const {
+    return {part(std::get<I>(args), microbatches, microbatch, I)...};
+  }
+
+  template <typename T>
+  T part(const T& value, int microbatches, int microbatch, int position) const {
+    for (const int whole : options_.non_split_inputs) {
+      if (whole == position) {
+        return value;
+      }
+    }
+    const auto axis = options_.input_split_axes.find(position);
+    return detail::slice_argument(
+        value,
+        microbatches,
+        microbatch,
+        axis == options_.input_split_axes.end() ? 0 : axis->second,
+        position);
+  }
+
+  Function function_;
+  StepOptions options_;
+};
+
+/// Makes a step of a function of one microbatch:
+///
+///     auto train_step = tessera::step([&](torch::Tensor x, torch::Tensor y) {
+///       auto loss = torch::mse_loss(model(x), y);
+///       model.backward(loss);
+///       return loss;
+///     });
+///     float loss = train_step(x, y).reduce_mean().item<float>();
+///
+/// Source: the library's documentation, `step`.
+template <typename Function>
+auto step(Function function, StepOptions options = {}) {
+  return Step<Function>(std::move(function), std::move(options));
+}
+
+} // namespace tessera
