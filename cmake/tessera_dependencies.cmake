@@ -13,18 +13,6 @@ find_package(MPI REQUIRED COMPONENTS CXX)
 if(TESSERA_BUILD_TESTS)
   find_package(GTest REQUIRED)
 endif()
-
-# One target each, as SYSTEM: their warnings are not ours to mend.
-add_library(tessera_torch INTERFACE)
+include(tessera_imports)
 add_library(tessera::torch ALIAS tessera_torch)
-target_include_directories(tessera_torch SYSTEM INTERFACE ${TORCH_INCLUDE_DIRS})
-target_link_libraries(tessera_torch INTERFACE ${TORCH_LIBRARIES} Threads::Threads)
-separate_arguments(torch_flags UNIX_COMMAND "${TORCH_CXX_FLAGS}")
-target_compile_options(tessera_torch INTERFACE ${torch_flags})
-
-add_library(tessera_mpi INTERFACE)
 add_library(tessera::mpi ALIAS tessera_mpi)
-target_include_directories(tessera_mpi SYSTEM INTERFACE ${MPI_CXX_INCLUDE_DIRS})
-target_link_libraries(tessera_mpi INTERFACE MPI::MPI_CXX)
-# Open MPI's C++ bindings warn under -Wextra.
-target_compile_definitions(tessera_mpi INTERFACE OMPI_SKIP_MPICXX)

@@ -1,15 +1,19 @@
 # tessera_add_library(folder [TORCH] [MPI] HEADERS ... SOURCES ... DEPS ... LIBS ...)
-#   one folder of tessera/, one static target tessera_<folder>, alias tessera::<folder>.
-#   DEPS are folders. TORCH links libtorch and uses the shared precompiled header.
+#   one folder of tessera/, one static target tessera_<folder> (INTERFACE without
+#   SOURCES), alias tessera::<folder>. HEADERS are installed. DEPS are folders.
+#   TORCH links libtorch and uses the shared precompiled header.
 # tessera_add_program(name [TORCH] SOURCES ... DEPS ... LIBS ...)
 # tessera_add_test(name [TORCH] SOURCES ... DEPS ... [LABELS ...] [TIMEOUT s])
 #   a GoogleTest program without ranks.
 # tessera_add_mpi_test(name RANKS n... SOURCES ... DEPS ... [LABELS ...] [TIMEOUT s] [ARGS ...])
 #   a GoogleTest program run under mpirun once for each number of ranks.
+include(GNUInstallDirs)
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+# The target all_verify_interface_header_sets compiles every public header alone.
+set(CMAKE_VERIFY_INTERFACE_HEADER_SETS ON)
 
 find_program(CCACHE ccache)
 if(CCACHE)
@@ -21,7 +25,7 @@ endif()
 # -fPIC for programs too: the precompiled header is shared between them and the libraries.
 add_library(tessera_flags INTERFACE)
 target_include_directories(tessera_flags INTERFACE
-  "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>" "$<INSTALL_INTERFACE:include>")
+  "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>" "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>")
 target_compile_features(tessera_flags INTERFACE cxx_std_20)
 target_compile_options(tessera_flags INTERFACE
   "$<BUILD_INTERFACE:-Wall;-Wextra;-fPIC>" "$<$<BOOL:${TESSERA_WERROR}>:$<BUILD_INTERFACE:-Werror>>")
@@ -53,20 +57,31 @@ endfunction()
 
 function(tessera_add_library folder)
   cmake_parse_arguments(ARG "TORCH;MPI" "" "HEADERS;SOURCES;DEPS;LIBS" ${ARGN})
-  add_library(tessera_${folder} STATIC ${ARG_SOURCES})
-  add_library(tessera::${folder} ALIAS tessera_${folder})
+  set(target tessera_${folder})
   list(TRANSFORM ARG_DEPS PREPEND tessera::)
-  target_link_libraries(tessera_${folder} PUBLIC tessera_flags ${ARG_DEPS} ${ARG_LIBS})
   if(ARG_TORCH)
-    tessera_use_torch(tessera_${folder})
+    list(APPEND ARG_LIBS tessera_torch)
   endif()
   if(ARG_MPI)
-    target_link_libraries(tessera_${folder} PUBLIC tessera_mpi)
+    list(APPEND ARG_LIBS tessera_mpi)
   endif()
-  set_target_properties(tessera_${folder} PROPERTIES EXPORT_NAME ${folder} LINKER_LANGUAGE CXX)
-  target_sources(tessera_${folder} PUBLIC FILE_SET HEADERS
+  if(ARG_SOURCES)
+    add_library(${target} STATIC ${ARG_SOURCES})
+    set(scope PUBLIC)
+    set_target_properties(${target} PROPERTIES LINKER_LANGUAGE CXX)
+    if(ARG_TORCH)
+      target_precompile_headers(${target} REUSE_FROM tessera_pch)
+    endif()
+  else()
+    add_library(${target} INTERFACE)
+    set(scope INTERFACE)
+  endif()
+  add_library(tessera::${folder} ALIAS ${target})
+  target_link_libraries(${target} ${scope} tessera_flags ${ARG_DEPS} ${ARG_LIBS})
+  set_target_properties(${target} PROPERTIES EXPORT_NAME ${folder})
+  target_sources(${target} ${scope} FILE_SET HEADERS
     BASE_DIRS "${PROJECT_SOURCE_DIR}" FILES ${ARG_HEADERS})
-  set_property(GLOBAL APPEND PROPERTY tessera_libraries tessera_${folder})
+  set_property(GLOBAL APPEND PROPERTY tessera_libraries ${target})
 endfunction()
 
 function(tessera_add_program name)

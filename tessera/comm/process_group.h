@@ -9,9 +9,9 @@
 
 #include <ATen/core/Tensor.h>
 
-namespace tessera::comm {
+#include "tessera/comm/collective.h"
 
-enum class ReduceOp { kSum, kMax, kMin };
+namespace tessera::comm {
 
 /// A collective in flight. Keeps its tensors alive.
 /// Threads: any thread.
@@ -84,28 +84,31 @@ class ProcessGroup {
   /// Collective over this group.
   virtual WorkPtr barrier_async() = 0;
 
-  void all_reduce(at::Tensor tensor, ReduceOp op = ReduceOp::kSum) {
+  // The blocking forms. A backend may run them on the calling thread when
+  // nothing is queued before them.
+  virtual void all_reduce(at::Tensor tensor, ReduceOp op = ReduceOp::kSum) {
     all_reduce_async(std::move(tensor), op)->wait();
   }
-  void all_gather(at::Tensor output, at::Tensor input) {
+  virtual void all_gather(at::Tensor output, at::Tensor input) {
     all_gather_async(std::move(output), std::move(input))->wait();
   }
-  void reduce_scatter(
+  virtual void reduce_scatter(
       at::Tensor output,
       at::Tensor input,
       ReduceOp op = ReduceOp::kSum) {
     reduce_scatter_async(std::move(output), std::move(input), op)->wait();
   }
-  void all_to_all(at::Tensor output, at::Tensor input) {
+  virtual void all_to_all(at::Tensor output, at::Tensor input) {
     all_to_all_async(std::move(output), std::move(input))->wait();
   }
-  void broadcast(at::Tensor tensor, int root) {
+  virtual void broadcast(at::Tensor tensor, int root) {
     broadcast_async(std::move(tensor), root)->wait();
   }
-  void reduce(at::Tensor tensor, int root, ReduceOp op = ReduceOp::kSum) {
+  virtual void
+  reduce(at::Tensor tensor, int root, ReduceOp op = ReduceOp::kSum) {
     reduce_async(std::move(tensor), root, op)->wait();
   }
-  void barrier() {
+  virtual void barrier() {
     barrier_async()->wait();
   }
 

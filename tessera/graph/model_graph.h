@@ -57,14 +57,33 @@ struct ModuleTree {
   std::vector<int> node_of_module;
 };
 
+/// Checks what every reader relies on: modules in pre-order with consistent
+/// parents and children, unique paths, indices in range, each parameter held
+/// by a module, element counts that match shapes, no negative size or time.
+///
+/// Throws: PlanError naming the module or parameter, what was found and what
+/// is expected.
+void validate(const ModelGraph& graph);
+
 /// Connected components of the module-parameter graph, joined into a tree by
 /// module ownership; of several parents the one with the smallest index stays.
 /// Children follow the trace (first call), modules that were not called come
-/// last in order of registration.
+/// last in order of registration. A container that is never called itself but
+/// whose modules are (a list of layers) stands where the first of them does.
+///
+/// Nodes are ordered by their smallest module, which is also what makes the
+/// result a tree: that module's parent has a smaller index, so the parent that
+/// stays always stands before its child, however components span levels.
+///
+/// Throws: PlanError as `validate`.
+/// Source: Karakus et al. 2021, appendix C.2.
 ModuleTree build_module_tree(const ModelGraph& graph);
 
+/// Throws: PlanError as `validate`.
 std::string to_json(const ModelGraph& graph);
-/// Throws: PlanError that says what is missing.
+
+/// Throws: PlanError naming the field that is missing, unknown or of another
+/// type, or as `validate`.
 ModelGraph model_graph_from_json(const std::string& text);
 
 } // namespace tessera::graph

@@ -1,0 +1,19 @@
+# One target each for libtorch and MPI, used by this build and, installed beside
+# the package files, by projects that link the library. Imported, so that their
+# headers are SYSTEM (their warnings are not ours to mend) and no path of the
+# machine that built the library is written into the package.
+if(NOT TARGET tessera_torch)
+  add_library(tessera_torch INTERFACE IMPORTED GLOBAL)
+  target_include_directories(tessera_torch SYSTEM INTERFACE ${TORCH_INCLUDE_DIRS})
+  target_link_libraries(tessera_torch INTERFACE ${TORCH_LIBRARIES} Threads::Threads)
+  separate_arguments(tessera_torch_flags UNIX_COMMAND "${TORCH_CXX_FLAGS}")
+  target_compile_options(tessera_torch INTERFACE ${tessera_torch_flags})
+endif()
+
+if(NOT TARGET tessera_mpi)
+  add_library(tessera_mpi INTERFACE IMPORTED GLOBAL)
+  target_include_directories(tessera_mpi SYSTEM INTERFACE ${MPI_CXX_INCLUDE_DIRS})
+  target_link_libraries(tessera_mpi INTERFACE MPI::MPI_CXX)
+  # Open MPI's C++ bindings warn under -Wextra.
+  target_compile_definitions(tessera_mpi INTERFACE OMPI_SKIP_MPICXX)
+endif()

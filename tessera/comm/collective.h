@@ -1,0 +1,91 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tessera::comm {
+
+enum class ReduceOp { kSum, kMax, kMin };
+
+enum class DataType { kF32, kF64, kF16, kBF16, kI32, kI64, kU8 };
+
+enum class Collective {
+  kAllReduce,
+  kAllGather,
+  kReduceScatter,
+  kAllToAll,
+  kBroadcast,
+  kReduce,
+  kBarrier
+};
+
+/// Units: bytes.
+std::size_t size_of(DataType type);
+/// "f32", "all_reduce", "sum" and so on.
+std::string_view name_of(DataType type);
+std::string_view name_of(Collective kind);
+std::string_view name_of(ReduceOp reduce);
+
+/// One collective in terms of raw memory; what an Engine executes.
+///
+/// `count` is the number of elements of the whole tensor for all_reduce,
+/// broadcast and reduce, and of one slice (1 / size of the longer side) for
+/// all_gather, reduce_scatter and all_to_all.
+struct Operation {
+  Collective kind = Collective::kBarrier;
+  DataType type = DataType::kU8;
+  ReduceOp reduce = ReduceOp::kSum;
+  int root = 0; // rank in the group
+  const void* input = nullptr;
+  void* output = nullptr; // equals input for the in-place operations
+  std::int64_t count = 0;
+};
+
+/// Payload that leaves rank `rank` of `size` when `operation` runs, by the
+/// closed formulas of docs/algorithms.md. Units: bytes.
+std::int64_t traffic_bytes(const Operation& operation, int size, int rank);
+
+/// Who takes part, for engines and their messages.
+struct GroupInfo {
+  std::string name;
+  std::vector<int> ranks; // global, ascending
+  int rank = 0; // position of this rank in `ranks`
+  std::chrono::milliseconds timeout{0};
+
+  int size() const {
+    return static_cast<int>(ranks.size());
+  }
+  /// "group 'dp' (ranks 0 2 4)"
+  std::string text() const;
+};
+
+/// Executes collectives on one group, one at a time, over some medium.
+/// Threads: `run` from one thread at a time, `cancel` from any thread.
+class Engine {
+ public:
+  virtual ~Engine() = default;
+  /// Collective over the group. Sleeps while it waits.
+  /// Throws: CommError naming group, operation and the ranks that are missing
+  /// once no progress was made for the group's timeout.
+  virtual void run(const Operation& operation) = 0;
+  /// Makes a `run` in progress, and every later one, throw soon.
+  void cancel() {
+    cancelled_.store(true);
+  }
+
+ protected:
+  bool cancelled() const {
+    return cancelled_.load();
+  }
+
+ private:
+  std::atomic<bool> cancelled_{false};
+};
+
+} // namespace tessera::comm

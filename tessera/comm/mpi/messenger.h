@@ -1,0 +1,48 @@
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include <mpi.h>
+
+namespace tessera::comm::mpi {
+
+/// Byte strings of any length between ranks, matched by (source, tag) in order.
+/// `send` never waits: what MPI has not taken yet is pushed on by a thread that
+/// sleeps while there is nothing to push.
+/// Not collective. Threads: any thread; one receiver at a time for each
+/// (source, tag).
+class Messenger {
+ public:
+  Messenger(MPI_Comm comm, std::chrono::milliseconds timeout);
+  /// Waits (up to the timeout) until what was sent has been taken.
+  ~Messenger();
+
+  void send(int peer, int tag, std::vector<char> bytes);
+  /// Throws: CommError naming the peer when nothing comes in time.
+  std::vector<char> receive(int peer, int tag);
+
+ private:
+  struct Outgoing;
+  using OutgoingPtr = std::unique_ptr<Outgoing>;
+
+  void push_on();
+  static bool is_done(Outgoing& message);
+
+  MPI_Comm comm_;
+  std::chrono::milliseconds timeout_;
+  std::mutex send_mutex_; // keeps the pieces of a message together
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::list<OutgoingPtr> outgoing_; // guarded by mutex_
+  bool stopping_ = false; // guarded by mutex_
+  bool give_up_ = false; // guarded by mutex_
+  std::thread thread_; // guarded by mutex_
+};
+
+} // namespace tessera::comm::mpi

@@ -1,0 +1,443 @@
+#include "tessera/comm/mpi/mpi_engine.h"
+
+#include <algorithm>
+#include <climits>
+#include <cstring>
+#include <utility>
+
+#include "tessera/comm/backoff.h"
+#include "tessera/comm/reduce_kernels.h"
+
+namespace tessera::comm::mpi {
+
+namespace {
+
+// Up to this many bytes everybody sends everything to everybody.
+constexpr std::size_t kFlatBytes = std::size_t{16} << 10;
+
+// Longer tensors are reduced chunk by chunk, which bounds the staging memory.
+constexpr std::size_t kChunkBytes = std::size_t{16} << 20;
+
+// MPI counts in int.
+constexpr std::size_t kPieceBytes = std::size_t{1} << 30;
+
+} // namespace
+
+/// The messages of one step, to and from the other ranks.
+struct MpiEngine::Exchange {
+  struct Message {
+    int peer;
+    bool receiving;
+    int bytes;
+    bool done = false;
+  };
+  std::vector<MPI_Request> requests;
+  std::vector<Message> messages;
+
+  std::string missing(const GroupInfo& info) const {
+    std::string text;
+    for (std::size_t i = 0; i < messages.size(); ++i) {
+      if (!messages[i].done) {
+        text +=
+            str(text.empty() ? "" : ", ",
+                messages[i].receiving ? "nothing came from rank "
+                                      : "nothing was taken by rank ",
+                info.ranks[static_cast<std::size_t>(messages[i].peer)]);
+      }
+    }
+    return text;
+  }
+};
+
+MpiEngine::MpiEngine(GroupInfo info, MPI_Comm comm)
+    : info_(std::move(info)), comm_(comm) {}
+
+void MpiEngine::run(const Operation& operation) {
+  operation_ = operation;
+  ++sequence_;
+  switch (operation_.kind) {
+    case Collective::kAllReduce:
+      return all_reduce();
+    case Collective::kAllGather:
+      return all_gather();
+    case Collective::kReduceScatter:
+      return reduce_scatter();
+    case Collective::kAllToAll:
+      return all_to_all();
+    case Collective::kBroadcast:
+      return broadcast();
+    case Collective::kReduce:
+      return reduce_to_root();
+    case Collective::kBarrier:
+      return barrier();
+  }
+}
+
+// ---- the collectives ------------------------------------------------------
+
+void MpiEngine::all_reduce() {
+  const std::int64_t count = operation_.count;
+  if (bytes(count) <= kFlatBytes) {
+    std::byte* room = staging(bytes(count * info_.size()));
+    Exchange exchange;
+    for (int peer = 0; peer < info_.size(); ++peer) {
+      receive(exchange, peer, room + bytes(peer * count), count);
+      send(exchange, peer, operation_.input, count);
+    }
+    wait(exchange);
+    reduce_own_slice(0, count, output_at(0));
+    return;
+  }
+  const auto chunk =
+      static_cast<std::int64_t>(kChunkBytes / size_of(operation_.type));
+  for (std::int64_t start = 0; start < count; start += chunk) {
+    const std::int64_t length = std::min(chunk, count - start);
+    exchange_slices(start, length);
+    const Span own = cut(start, length, info_.rank);
+    reduce_own_slice(own.offset, own.length, output_at(own.offset));
+    share_slices(start, length);
+  }
+}
+
+void MpiEngine::all_gather() {
+  const std::int64_t count = operation_.count;
+  Exchange exchange;
+  for (int peer = 0; peer < info_.size(); ++peer) {
+    receive(exchange, peer, output_at(peer * count), count);
+    send(exchange, peer, operation_.input, count);
+  }
+  std::byte* own = output_at(info_.rank * count);
+  if (count > 0 && own != operation_.input) {
+    std::memcpy(own, operation_.input, bytes(count));
+  }
+  wait(exchange);
+}
+
+void MpiEngine::reduce_scatter() {
+  const std::int64_t count = operation_.count;
+  const std::int64_t chunk = std::max<std::int64_t>(
+      1,
+      static_cast<std::int64_t>(kChunkBytes / size_of(operation_.type)) /
+          info_.size());
+  std::int64_t start = 0;
+  do {
+    const std::int64_t length = std::min(chunk, count - start);
+    std::byte* room = staging(bytes(length * info_.size()));
+    Exchange exchange;
+    for (int peer = 0; peer < info_.size(); ++peer) {
+      receive(exchange, peer, room + bytes(peer * length), length);
+      send(exchange, peer, input_at(peer * count + start), length);
+    }
+    wait(exchange);
+    reduce_own_slice(info_.rank * count + start, length, output_at(start));
+    start += length;
+  } while (start < count);
+}
+
+void MpiEngine::all_to_all() {
+  const std::int64_t count = operation_.count;
+  Exchange exchange;
+  for (int peer = 0; peer < info_.size(); ++peer) {
+    receive(exchange, peer, output_at(peer * count), count);
+    send(exchange, peer, input_at(peer * count), count);
+  }
+  std::byte* own = output_at(info_.rank * count);
+  const std::byte* from = input_at(info_.rank * count);
+  if (count > 0 && own != from) {
+    std::memcpy(own, from, bytes(count));
+  }
+  wait(exchange);
+}
+
+void MpiEngine::broadcast() {
+  const std::int64_t count = operation_.count;
+  const int root = operation_.root;
+  const bool is_root = info_.rank == root;
+  const bool direct = bytes(count) <= kFlatBytes || info_.size() == 2;
+  Exchange scatter;
+  for (int peer = 0; peer < info_.size(); ++peer) {
+    const Span span = direct ? Span{0, count} : cut(0, count, peer);
+    if (is_root) {
+      send(scatter, peer, input_at(span.offset), span.length);
+    } else if (peer == info_.rank) {
+      receive(scatter, root, output_at(span.offset), span.length);
+    }
+  }
+  wait(scatter);
+  if (direct) {
+    return;
+  }
+  // The root sends its own slice and needs none.
+  const Span own = cut(0, count, info_.rank);
+  Exchange share;
+  for (int peer = 0; peer < info_.size(); ++peer) {
+    if (peer != root) {
+      send(share, peer, output_at(own.offset), own.length);
+    }
+    if (!is_root) {
+      const Span span = cut(0, count, peer);
+      receive(share, peer, output_at(span.offset), span.length);
+    }
+  }
+  wait(share);
+}
+
+void MpiEngine::reduce_to_root() {
+  const std::int64_t count = operation_.count;
+  const auto chunk =
+      static_cast<std::int64_t>(kChunkBytes / size_of(operation_.type));
+  std::int64_t start = 0;
+  do {
+    const std::int64_t length = std::min(chunk, count - start);
+    exchange_slices(start, length);
+    const Span own = cut(start, length, info_.rank);
+    Exchange gather;
+    if (info_.rank == operation_.root) {
+      reduce_own_slice(own.offset, own.length, output_at(own.offset));
+      for (int peer = 0; peer < info_.size(); ++peer) {
+        const Span span = cut(start, length, peer);
+        receive(gather, peer, output_at(span.offset), span.length);
+      }
+    } else {
+      // Only the root's tensor may change. The first slot of the staging
+      // memory can take the result: it is read element by element before.
+      reduce_own_slice(own.offset, own.length, staging_.data());
+      send(gather, operation_.root, staging_.data(), own.length);
+    }
+    wait(gather);
+    start += length;
+  } while (start < count);
+}
+
+void MpiEngine::barrier() {
+  Exchange exchange;
+  for (int peer = 0; peer < info_.size(); ++peer) {
+    receive(exchange, peer, nullptr, 0);
+    send(exchange, peer, nullptr, 0);
+  }
+  wait(exchange);
+}
+
+// ---- their parts ----------------------------------------------------------
+
+MpiEngine::Span
+MpiEngine::cut(std::int64_t start, std::int64_t length, int owner) const {
+  const std::int64_t even = (length + info_.size() - 1) / info_.size();
+  const std::int64_t begin = std::min(owner * even, length);
+  return {start + begin, std::min(begin + even, length) - begin};
+}
+
+void MpiEngine::exchange_slices(std::int64_t start, std::int64_t length) {
+  const Span own = cut(start, length, info_.rank);
+  std::byte* room = staging(
+      bytes(std::max<std::int64_t>(own.length, 1)) *
+      static_cast<std::size_t>(info_.size()));
+  Exchange exchange;
+  for (int peer = 0; peer < info_.size(); ++peer) {
+    const Span span = cut(start, length, peer);
+    receive(exchange, peer, room + bytes(peer * own.length), own.length);
+    send(exchange, peer, input_at(span.offset), span.length);
+  }
+  wait(exchange);
+}
+
+void MpiEngine::share_slices(std::int64_t start, std::int64_t length) {
+  const Span own = cut(start, length, info_.rank);
+  Exchange exchange;
+  for (int peer = 0; peer < info_.size(); ++peer) {
+    const Span span = cut(start, length, peer);
+    receive(exchange, peer, output_at(span.offset), span.length);
+    send(exchange, peer, output_at(own.offset), own.length);
+  }
+  wait(exchange);
+}
+
+void MpiEngine::reduce_own_slice(
+    std::int64_t own_offset,
+    std::int64_t length,
+    std::byte* out) {
+  std::vector<const void*> sources;
+  for (int peer = 0; peer < info_.size(); ++peer) {
+    sources.push_back(
+        peer == info_.rank ? static_cast<const void*>(input_at(own_offset))
+                           : staging_.data() + bytes(peer * length));
+  }
+  reduce(
+      operation_.type,
+      operation_.reduce,
+      out,
+      sources.data(),
+      info_.size(),
+      length);
+}
+
+void MpiEngine::send(
+    Exchange& exchange,
+    int peer,
+    const void* from,
+    std::int64_t count) {
+  if (peer == info_.rank) {
+    return;
+  }
+  const std::size_t total = bytes(count);
+  std::size_t at = 0;
+  do {
+    const std::size_t piece = std::min(kPieceBytes, total - at);
+    exchange.requests.push_back(MPI_REQUEST_NULL);
+    exchange.messages.push_back({peer, false, static_cast<int>(piece)});
+    check_mpi(
+        MPI_Isend(
+            static_cast<const std::byte*>(from) + at,
+            static_cast<int>(piece),
+            MPI_BYTE,
+            peer,
+            tag(),
+            comm_.get(),
+            &exchange.requests.back()),
+        operation_text());
+    at += piece;
+  } while (at < total);
+}
+
+void MpiEngine::receive(
+    Exchange& exchange,
+    int peer,
+    void* to,
+    std::int64_t count) {
+  if (peer == info_.rank) {
+    return;
+  }
+  const std::size_t total = bytes(count);
+  std::size_t at = 0;
+  do {
+    const std::size_t piece = std::min(kPieceBytes, total - at);
+    exchange.requests.push_back(MPI_REQUEST_NULL);
+    exchange.messages.push_back({peer, true, static_cast<int>(piece)});
+    check_mpi(
+        MPI_Irecv(
+            static_cast<std::byte*>(to) + at,
+            static_cast<int>(piece),
+            MPI_BYTE,
+            peer,
+            tag(),
+            comm_.get(),
+            &exchange.requests.back()),
+        operation_text());
+    at += piece;
+  } while (at < total);
+}
+
+int MpiEngine::tag() const {
+  // Calls that differ in kind never match; 32767 is the least MPI allows.
+  return static_cast<int>(sequence_ % 4096) * 8 +
+         static_cast<int>(operation_.kind);
+}
+
+void MpiEngine::wait(Exchange& exchange) {
+  const int total = static_cast<int>(exchange.requests.size());
+  std::vector<int> indices(exchange.requests.size());
+  std::vector<MPI_Status> statuses(exchange.requests.size());
+  Backoff backoff;
+  int left = total;
+  while (left > 0) {
+    int finished = 0;
+    const int code = MPI_Testsome(
+        total,
+        exchange.requests.data(),
+        &finished,
+        indices.data(),
+        statuses.data());
+    if (code == MPI_ERR_IN_STATUS) {
+      for (int i = 0; i < finished; ++i) {
+        check_mpi(
+            statuses[static_cast<std::size_t>(i)].MPI_ERROR, operation_text());
+      }
+    }
+    check_mpi(code, operation_text());
+    for (int i = 0; i < finished; ++i) {
+      finish(
+          exchange,
+          static_cast<std::size_t>(indices[static_cast<std::size_t>(i)]),
+          statuses[static_cast<std::size_t>(i)]);
+    }
+    left -= finished;
+    if (finished > 0) {
+      backoff.restart();
+    } else if (cancelled()) {
+      throw CommError(
+          str(operation_text(),
+              ": this rank gave the group up after an error of its own"));
+    } else if (backoff.waited() > info_.timeout) {
+      throw CommError(
+          str(operation_text(),
+              ": rank ",
+              info_.ranks[static_cast<std::size_t>(info_.rank)],
+              " saw no progress for ",
+              info_.timeout.count(),
+              " ms; ",
+              exchange.missing(info_)));
+    } else {
+      backoff.pause();
+    }
+  }
+}
+
+void MpiEngine::finish(
+    Exchange& exchange,
+    std::size_t index,
+    const MPI_Status& status) {
+  auto& message = exchange.messages[index];
+  message.done = true;
+  if (!message.receiving) {
+    return;
+  }
+  int came = 0;
+  MPI_Get_count(&status, MPI_BYTE, &came);
+  if (came != message.bytes) {
+    throw CommError(str(
+        operation_text(),
+        ": rank ",
+        info_.ranks[static_cast<std::size_t>(message.peer)],
+        " sent ",
+        came,
+        " bytes where ",
+        message.bytes,
+        " were expected; all ranks must make the same calls with equal sizes "
+        "and dtypes"));
+  }
+}
+
+std::byte* MpiEngine::staging(std::size_t bytes) {
+  if (staging_.size() < bytes) {
+    staging_.resize(bytes);
+  }
+  return staging_.data();
+}
+
+const std::byte* MpiEngine::input_at(std::int64_t element) const {
+  return static_cast<const std::byte*>(operation_.input) + bytes(element);
+}
+
+std::byte* MpiEngine::output_at(std::int64_t element) const {
+  return static_cast<std::byte*>(operation_.output) + bytes(element);
+}
+
+std::size_t MpiEngine::bytes(std::int64_t elements) const {
+  return static_cast<std::size_t>(elements) * size_of(operation_.type);
+}
+
+std::string MpiEngine::operation_text() const {
+  return str(
+      name_of(operation_.kind),
+      " #",
+      sequence_,
+      " of ",
+      operation_.count,
+      " elements of ",
+      name_of(operation_.type),
+      " in ",
+      info_.text(),
+      " over MPI");
+}
+
+} // namespace tessera::comm::mpi

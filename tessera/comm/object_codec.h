@@ -1,0 +1,20 @@
+#pragma once
+
+#include <vector>
+
+#include <ATen/core/ivalue.h>
+
+namespace tessera::comm {
+
+/// Bytes of any value: nested tuples, lists, dicts, strings, numbers, None, and
+/// tensors of every plain dtype and layout, undefined ones included. Tensors
+/// are copied; they arrive contiguous, on the CPU and without history.
+/// Not collective. Threads: any thread.
+/// Throws: CommError for quantized and sparse tensors and for objects that
+/// cannot be pickled.
+std::vector<char> encode_object(const c10::IValue& value);
+
+/// Throws: CommError when the bytes are not those of encode_object.
+c10::IValue decode_object(const char* data, std::size_t size);
+
+} // namespace tessera::comm

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <vector>
+
+#include "tessera/partition/partition.h"
+
+// The two ways to decide; private to this folder.
+namespace tessera::partition {
+
+/// Fills partition_of_node, segments and warnings from tree and cost.
+void partition_automatically(
+    const graph::ModelGraph& graph,
+    int partitions,
+    Result& result);
+
+/// Fills partition_of_node and warnings from the tree and what the user wrote.
+void partition_manually(
+    const graph::ModelGraph& graph,
+    const Options& options,
+    Result& result);
+
+/// Per node of the tree: how many nodes of its sub-tree hold a parameter.
+std::vector<int> count_holders(
+    const graph::ModelGraph& graph,
+    const graph::ModuleTree& tree);
+
+} // namespace tessera::partition

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include <ATen/core/Tensor.h>
+
+namespace tessera {
+
+/// "float32", "bfloat16", "int64", "bool", ...: the names of files and configs.
+/// Throws: ConfigError for a type without a name (quantized ones).
+std::string dtype_name(at::ScalarType dtype);
+
+/// Throws: ConfigError that lists the known names.
+at::ScalarType dtype_from_name(const std::string& name);
+
+/// Bytes of the elements of `tensor`, as if it were contiguous; 0 when it is
+/// undefined. A meta tensor counts what it would take.
+std::int64_t bytes_of(const at::Tensor& tensor);
+
+} // namespace tessera

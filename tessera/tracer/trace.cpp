@@ -1,0 +1,345 @@
+#include "tessera/tracer/trace.h"
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include <ATen/ATen.h>
+#include <ATen/Context.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include "tessera/base/error.h"
+#include "tessera/nn/interceptor.h"
+#include "tessera/tensor/dispatch_mode.h"
+#include "tessera/tensor/dtype.h"
+#include "tessera/tensor/meta_call.h"
+#include "tessera/tensor/value.h"
+#include "tessera/tracer/describe.h"
+
+namespace tessera::tracer {
+
+namespace {
+
+thread_local int t_traces = 0;
+
+using Clock = std::chrono::steady_clock;
+
+// Devices other than the CPU run behind the caller: wait before reading clocks.
+void wait_for(const std::vector<at::Device>& devices) {
+  for (const at::Device device : devices) {
+    if (!device.is_cpu() && !device.is_meta()) {
+      c10::impl::VirtualGuardImpl(device.type())
+          .getStream(device)
+          .synchronize();
+    }
+  }
+}
+
+std::int64_t returned_bytes(const c10::IValue& result) {
+  std::unordered_set<const c10::TensorImpl*> seen;
+  std::int64_t bytes = 0;
+  for_each_tensor(result, [&](const at::Tensor& tensor) {
+    if (seen.insert(tensor.unsafeGetTensorImpl()).second) {
+      bytes += bytes_of(tensor);
+    }
+  });
+  return bytes;
+}
+
+bool has_version(const at::Tensor& tensor) {
+  return tensor.defined() && !tensor.is_meta() && !tensor.is_inference();
+}
+
+// Puts back what a forward may change: buffers and random state. Parameters are
+// not copied (they may fill the memory), but watched.
+class ModelState {
+ public:
+  ModelState(torch::nn::Module& root, const std::vector<at::Device>& devices) {
+    for (const at::Tensor& buffer : root.buffers()) {
+      if (buffer.defined() && !buffer.is_meta()) {
+        buffers_.emplace_back(buffer, buffer.detach().clone());
+      }
+    }
+    for (const auto& parameter : root.named_parameters()) {
+      if (has_version(parameter.value())) {
+        parameters_.push_back(
+            {parameter.key(),
+             parameter.value(),
+             static_cast<std::int64_t>(parameter.value()._version())});
+      }
+    }
+    for (const at::Device device : devices) {
+      if (!device.is_meta()) {
+        at::Generator generator = at::globalContext().defaultGenerator(device);
+        const std::lock_guard lock(generator.mutex());
+        generators_.emplace_back(generator, generator.get_state());
+      }
+    }
+  }
+
+  ~ModelState() {
+    restore();
+  }
+  ModelState(const ModelState&) = delete;
+  ModelState& operator=(const ModelState&) = delete;
+
+  void check_parameters() const {
+    for (const Parameter& parameter : parameters_) {
+      if (parameter.tensor._version() != parameter.version) {
+        throw ConfigError(
+            str("trace: the forward changes parameter ",
+                parameter.name,
+                " in place, which cannot be undone; make it a buffer, or set "
+                "skip_tracing: true"));
+      }
+    }
+  }
+
+  void restore() {
+    const at::NoGradGuard no_grad;
+    // Whatever the version counter says: batch norm's kernel does not count.
+    for (auto& [buffer, saved] : buffers_) {
+      buffer.copy_(saved);
+    }
+    for (auto& [generator, state] : generators_) {
+      const std::lock_guard lock(generator.mutex());
+      generator.set_state(state);
+    }
+  }
+
+ private:
+  struct Parameter {
+    std::string name;
+    at::Tensor tensor;
+    std::int64_t version;
+  };
+  std::vector<std::pair<at::Tensor, at::Tensor>> buffers_; // tensor, copy
+  std::vector<Parameter> parameters_;
+  std::vector<std::pair<at::Generator, at::Tensor>> generators_;
+};
+
+// Writes calls into the graph.
+class Recorder : public nn::Interceptor {
+ public:
+  Recorder(
+      ModelParts& parts,
+      std::vector<at::Device> devices,
+      bool seconds,
+      bool memory)
+      : graph_(parts.graph),
+        devices_(std::move(devices)),
+        seconds_(seconds),
+        memory_(memory),
+        open_calls_(parts.modules.size(), 0) {
+    for (std::size_t i = 0; i < parts.modules.size(); ++i) {
+      node_of_.emplace(parts.modules[i], static_cast<int>(i));
+    }
+  }
+
+  bool wants(const torch::nn::Module& module) override {
+    return node_of_.count(&module) != 0;
+  }
+
+  c10::IValue call(
+      torch::nn::Module& module,
+      const nn::CallKey& key,
+      const c10::IValue& args,
+      int first,
+      int last) override {
+    const auto run = [&] {
+      return nn::find_invoker(key.hash)(module, args, first, last);
+    };
+    if (first >= 0) {
+      return run(); // part of a call that was seen already; its children follow
+    }
+    const int node = node_of_.at(&module);
+    graph::Module& entry = graph_.modules[node];
+    if (entry.calls++ == 0) {
+      entry.first_call = calls_;
+    }
+    ++calls_;
+    const OpenCall open(*this, node);
+    const auto start = now();
+    c10::IValue result = run();
+    // A module that calls itself would count its inner calls twice.
+    if (seconds_ && open_calls_[node] == 1) {
+      entry.forward_seconds += seconds_since(start);
+    }
+    if (memory_) {
+      entry.activation_bytes += returned_bytes(result);
+    }
+    return result;
+  }
+
+  Clock::time_point now() const {
+    if (seconds_) {
+      wait_for(devices_);
+    }
+    return Clock::now();
+  }
+  double seconds_since(Clock::time_point start) const {
+    return seconds_ ? std::chrono::duration<double>(now() - start).count() : 0;
+  }
+
+  /// Called when `run` is over: a root whose forward was called past its holder
+  /// was called all the same.
+  void finish(double seconds) {
+    graph::Module& root = graph_.modules[0];
+    if (root.calls == 0) {
+      for (graph::Module& entry : graph_.modules) {
+        entry.first_call += entry.first_call >= 0 ? 1 : 0;
+      }
+      root.calls = 1;
+      root.first_call = 0;
+      root.forward_seconds = seconds;
+    }
+    graph_.traced = true;
+    graph_.timed = seconds_;
+  }
+
+  /// The innermost module that is running, for messages.
+  std::string here() const {
+    const graph::Module& entry =
+        graph_.modules[path_.empty() ? 0 : path_.back()];
+    return str(
+        "module ",
+        entry.path.empty() ? "(root)" : entry.path,
+        " (",
+        entry.type,
+        ")");
+  }
+
+ private:
+  // Closed by exceptions too: a forward may catch what a child throws.
+  class OpenCall {
+   public:
+    OpenCall(Recorder& recorder, int node) : recorder_(recorder) {
+      recorder_.path_.push_back(node);
+      ++recorder_.open_calls_[node];
+    }
+    ~OpenCall() {
+      --recorder_.open_calls_[recorder_.path_.back()];
+      recorder_.path_.pop_back();
+    }
+
+   private:
+    Recorder& recorder_;
+  };
+
+  graph::ModelGraph& graph_;
+  std::vector<at::Device> devices_;
+  bool seconds_;
+  bool memory_;
+  int calls_ = 0;
+  std::unordered_map<const torch::nn::Module*, int> node_of_;
+  std::vector<int> path_;
+  std::vector<int> open_calls_; // by node
+};
+
+// Follows shapes where parameters are meta tensors.
+class ShapesOnly : public DispatchMode {
+ public:
+  explicit ShapesOnly(const Recorder& recorder) : recorder_(recorder) {}
+
+  void call(const c10::OperatorHandle& op, torch::jit::Stack* stack) override {
+    if (!takes_meta_tensor(op, *stack)) {
+      call_plain(op, stack);
+      return;
+    }
+    try {
+      call_on_meta(op, stack);
+    } catch (const NoMetaKernel& error) {
+      throw ConfigError(
+          str("trace: in ",
+              recorder_.here(),
+              " ",
+              error.what(),
+              error.reads_numbers()
+                  ? "; build the model without delayed parameters to trace a "
+                    "forward that depends on data, or set skip_tracing: true"
+                  : "; build the model without delayed parameters, or set "
+                    "skip_tracing: true"));
+    }
+  }
+
+ private:
+  const Recorder& recorder_;
+};
+
+// The CPU first: its random state is used whatever the parameters' device is.
+std::vector<at::Device> devices_of(torch::nn::Module& root) {
+  std::vector<at::Device> devices{at::kCPU};
+  for (const auto& list : {root.parameters(), root.buffers()}) {
+    for (const at::Tensor& tensor : list) {
+      if (tensor.defined() &&
+          std::find(devices.begin(), devices.end(), tensor.device()) ==
+              devices.end()) {
+        devices.push_back(tensor.device());
+      }
+    }
+  }
+  return devices;
+}
+
+struct TracingMark {
+  TracingMark() {
+    ++t_traces;
+  }
+  ~TracingMark() {
+    --t_traces;
+  }
+};
+
+} // namespace
+
+graph::ModelGraph trace(
+    torch::nn::Module& root,
+    const std::function<void()>& run,
+    const TraceOptions& options) {
+  ModelParts parts = take_apart(root, options.name);
+  const std::vector<at::Device> devices = devices_of(root);
+  const bool on_meta =
+      std::any_of(devices.begin(), devices.end(), [](at::Device device) {
+        return device.is_meta();
+      });
+  if (on_meta && options.measure_seconds) {
+    throw ConfigError(
+        "trace: measure_seconds was asked for a model whose parameters are "
+        "delayed (meta tensors): nothing is computed, so there is no time to "
+        "measure; set measure_seconds to false or materialize the model");
+  }
+  const TracingMark mark;
+  const at::NoGradGuard no_grad;
+  ModelState state(root, devices);
+  if (options.measure_seconds) {
+    run();
+    state.restore();
+  }
+  Recorder recorder(
+      parts, devices, options.measure_seconds, options.measure_memory);
+  {
+    const nn::InterceptorScope intercept(&recorder);
+    ShapesOnly shapes(recorder);
+    std::optional<DispatchScope> scope;
+    if (on_meta) {
+      scope.emplace(&shapes);
+    }
+    const auto start = recorder.now();
+    run();
+    recorder.finish(recorder.seconds_since(start));
+  }
+  state.check_parameters();
+  return std::move(parts.graph);
+}
+
+bool is_tracing() {
+  return t_traces > 0;
+}
+
+} // namespace tessera::tracer

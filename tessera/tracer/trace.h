@@ -1,0 +1,43 @@
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include <torch/nn/module.h>
+
+#include "tessera/graph/model_graph.h"
+
+namespace tessera::tracer {
+
+struct TraceOptions {
+  /// Measure the wall time of each module's calls, children included. The
+  /// forward then runs once before, so that first-use costs are not counted.
+  bool measure_seconds = false;
+  /// Count the bytes of the tensors that each module's calls return.
+  bool measure_memory = true;
+  std::string name = {}; // ModelGraph::name
+};
+
+/// Runs one forward pass and writes down which modules it called, in which
+/// order. `run` calls the model on one microbatch; it runs without gradients,
+/// and the model is left as it was: buffers, random state, no graph. Should the
+/// root be no interceptable module, `run` itself counts as its call.
+///
+/// Works on meta parameters (and inputs) too: nothing is computed, only shapes
+/// are followed. Then inputs that have data stand for their shape.
+///
+/// Throws: ConfigError when seconds are asked of meta tensors, when an operator
+/// has no meta kernel or reads numbers of a meta tensor (names operator and
+/// module), or when the forward changes a parameter in place. What `run` throws
+/// passes through.
+/// Threads: the calling thread runs the forward. Not collective.
+/// Source: Karakus et al. 2021, appendix C.1.
+graph::ModelGraph trace(
+    torch::nn::Module& root,
+    const std::function<void()>& run,
+    const TraceOptions& options = {});
+
+/// Whether this thread is inside the forward of a trace.
+bool is_tracing();
+
+} // namespace tessera::tracer

@@ -1,0 +1,93 @@
+#!/usr/bin/env bash
+# usage: check.sh CHECK ROOT     CHECK: length readme links paths self_test
+# Prints what is wrong, one line each; exit status 1 when anything is.
+set -euo pipefail
+
+readonly kMostLines=600
+self=$(realpath "$0")
+readonly self
+failures=0
+fail() {
+  echo "$*"
+  failures=$((failures + 1))
+}
+
+# Files of the tree without what a build or an editor puts there.
+files() {
+  find . -path ./.git -prune -o -path './build*' -prune -o -path ./run -prune \
+    -o -path ./.cache -prune -o -type f \( "$@" \) -print | sort
+}
+
+check_length() {
+  local file lines
+  while read -r file; do
+    lines=$(wc -l < "$file")
+    [ "$lines" -le $kMostLines ] || fail "$file: $lines lines; divide it, the limit is $kMostLines"
+  done < <(files -name '*.h' -o -name '*.cpp' -o -name '*.cmake' -o -name '*.sh')
+}
+
+check_readme() {
+  local folder lines
+  for folder in tessera/*/; do
+    if [ ! -f "${folder}README.md" ]; then
+      fail "${folder}README.md is missing: what, entry file, invariants, tests"
+      continue
+    fi
+    lines=$(wc -l < "${folder}README.md")
+    if [ "$lines" -lt 5 ] || [ "$lines" -gt 24 ]; then
+      fail "${folder}README.md: $lines lines; 5 to 24 are allowed, 10 to 20 are wanted"
+    fi
+  done
+}
+
+check_links() {
+  local file target path
+  while read -r file; do
+    while read -r target; do
+      path=${target%%#*}
+      case "$target" in
+        '' | \#* | http://* | https://* | mailto:*) continue ;;
+      esac
+      [ -e "$(dirname "$file")/$path" ] || fail "$file: link to '$target' leads nowhere"
+    done < <(grep -o '\](\([^)]*\))' "$file" | sed 's/^](//; s/)$//; s/ ".*//')
+  done < <(files -name '*.md')
+}
+
+# Paths of one machine mean nothing on another. (The brackets keep this file
+# from finding itself.)
+check_paths() {
+  local hit
+  while read -r hit; do
+    fail "path of a machine: $hit"
+  done < <(files -name '*' | tr '\n' '\0' | xargs -0 grep -nIE '(^|[^[:alnum:]_.])/(hom[e]|roo[t]|wor[k])/|/tmp/[w]/' | cut -c1-160)
+}
+
+# Each check must find what it is there to find, and nothing in a clean tree.
+self_test() {
+  local check
+  tree=$(mktemp -d) # global: the trap outlives this function
+  trap 'rm -rf "$tree"' EXIT
+  mkdir -p "$tree/clean/tessera/a" "$tree/bad/tessera/a"
+  seq 12 > "$tree/clean/tessera/a/README.md"
+  echo '[here](a/README.md#top) [there](https://example.org)' > "$tree/clean/tessera/page.md"
+  seq 601 > "$tree/bad/tessera/a/long.cpp"
+  echo '[gone](nowhere.md)' > "$tree/bad/page.md"
+  echo "see /hom""e/someone/file" > "$tree/bad/notes.txt"
+  for check in length readme links paths; do
+    if ! "$self" "$check" "$tree/clean" > /dev/null; then
+      fail "check '$check' fails on a clean tree"
+    fi
+    if "$self" "$check" "$tree/bad" > /dev/null; then
+      fail "check '$check' finds nothing in a tree that breaks its rule"
+    fi
+  done
+}
+
+check=$1
+cd "$2"
+case "$check" in
+  length | readme | links | paths) "check_$check" ;;
+  self_test) self_test ;;
+  *) echo "unknown check '$check'" >&2; exit 2 ;;
+esac
+[ "$failures" -eq 0 ]

@@ -1,0 +1,41 @@
+# Runs `tessera config` as a user does.
+# Run: cmake -DPROGRAM=<tessera> -DROOT=<repository> -DWORK=<scratch> -P cli_test.cmake
+cmake_minimum_required(VERSION 3.25)
+
+function(expect status pattern)
+  execute_process(COMMAND ${PROGRAM} config ${ARGN}
+    RESULT_VARIABLE result OUTPUT_VARIABLE out ERROR_VARIABLE err)
+  if(NOT result EQUAL status)
+    message(FATAL_ERROR "tessera config ${ARGN}: status ${result}, not ${status}\n${out}${err}")
+  endif()
+  if(NOT "${out}${err}" MATCHES "${pattern}")
+    message(FATAL_ERROR "tessera config ${ARGN}: no '${pattern}' in\n${out}${err}")
+  endif()
+endfunction()
+
+set(good "${WORK}/good.json")
+file(WRITE "${good}" "{\"partitions\": 2, \"microbatches\": 2, \"ddp\": true}")
+set(bad "${WORK}/bad.json")
+file(WRITE "${bad}" "{\"partitions\": 0, \"pipline\": 1}")
+set(order "${WORK}/order.json")
+file(WRITE "${order}" "{\"microbatches\": 2, \"pipeline\": \"custom\", \"custom_schedule\": \"0F 0B\"}")
+
+expect(0 "good.json: valid" --check "${good}")
+expect(0 "\"pipeline_parallel_degree\": 2" --check "${good}" --json)
+expect(0 "valid" --check "${good}" --world-size 4)
+expect(1 "start 2 or 4 processes" --check "${good}" --world-size 3)
+expect(1 "bad.json: 2 errors" --check "${bad}")
+expect(1 "order.json: custom_schedule: 1F is missing" --check "${order}")
+expect(1 "no such file" --check "${WORK}/missing.json")
+expect(0 "pipeline_parallel_degree  *integer  *1\n" --explain)
+expect(0 "\"name\": \"pipeline_parallel_degree\"" --explain --json)
+
+execute_process(COMMAND ${PROGRAM} config --markdown OUTPUT_VARIABLE page)
+file(READ "${ROOT}/docs/configuration.md" committed)
+if(NOT page STREQUAL committed)
+  message(FATAL_ERROR "docs/configuration.md: run tessera config --markdown > docs/configuration.md")
+endif()
+execute_process(COMMAND ${PROGRAM} config RESULT_VARIABLE none OUTPUT_QUIET ERROR_QUIET)
+if(none EQUAL 0)
+  message(FATAL_ERROR "tessera config without an action: status 0")
+endif()

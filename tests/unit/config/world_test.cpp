@@ -1,0 +1,71 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "support.h"
+
+namespace tessera::config::test {
+
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string world_error(const Config& config, int world_size) {
+  return error_of([&] { check_world(config, world_size); });
+}
+
+TEST(World, TheProductOfTheDegreesAndReplicas) {
+  EXPECT_EQ(world_error({}, 1), "no error");
+  EXPECT_EQ(world_error({.pipeline_parallel_degree = 4}, 4), "no error");
+  EXPECT_EQ(
+      world_error({.pipeline_parallel_degree = 2, .ddp = true}, 4), "no error");
+  EXPECT_EQ(
+      world_error(
+          {.pipeline_parallel_degree = 2,
+           .ddp = true,
+           .tensor_parallel_degree = 2},
+          8),
+      "no error");
+}
+
+TEST(World, SaysHowManyProcessesFit) {
+  EXPECT_EQ(
+      world_error({.pipeline_parallel_degree = 2, .ddp = true}, 5),
+      "world size 5 is not a multiple of pipeline_parallel_degree 2 x "
+      "tensor_parallel_degree 1 = 2; start 4 or 6 processes, or change a "
+      "degree");
+  EXPECT_THAT(
+      world_error({.pipeline_parallel_degree = 4}, 2),
+      HasSubstr("start 4 processes"));
+  EXPECT_THAT(
+      world_error(
+          {.pipeline_parallel_degree = 1'000'000,
+           .tensor_parallel_degree = 1'000'000},
+          8),
+      HasSubstr("= 1000000000000;"));
+  EXPECT_THAT(world_error({}, 0), HasSubstr("world size 0"));
+}
+
+TEST(World, SeveralReplicasNeedDdp) {
+  EXPECT_EQ(
+      world_error({.pipeline_parallel_degree = 2}, 4),
+      "world size 4 holds 2 replicas of the model (pipeline_parallel_degree 2 "
+      "x tensor_parallel_degree 1 = 2) but ddp is false, so their gradients "
+      "would not be averaged; add \"ddp\": true, or start 2 processes");
+}
+
+TEST(World, ShardingDividesTheDataParallelRanks) {
+  EXPECT_EQ(
+      world_error({.ddp = true, .sharded_data_parallel_degree = 2}, 4),
+      "no error");
+  EXPECT_THAT(
+      world_error({.ddp = true, .sharded_data_parallel_degree = 3}, 4),
+      HasSubstr("sharded_data_parallel_degree 3 does not divide the 4 "
+                "data-parallel ranks"));
+  EXPECT_THAT(
+      world_error({.ddp = true, .sharded_data_parallel_degree = 0}, 4),
+      HasSubstr("sharded_data_parallel_degree 0"));
+}
+
+} // namespace
+
+} // namespace tessera::config::test
