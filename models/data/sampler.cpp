@@ -1,0 +1,144 @@
+#include "models/data/sampler.h"
+
+#include <bit>
+
+#include <nlohmann/json.hpp>
+
+#include "tessera/base/error.h"
+
+namespace tessera::data {
+
+namespace {
+
+// The finaliser of splitmix64: every bit of the input reaches every output bit.
+std::uint64_t mix(std::uint64_t x) {
+  x += 0x9E3779B97F4A7C15ULL;
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ULL;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBULL;
+  return x ^ (x >> 31);
+}
+
+} // namespace
+
+std::string to_json(const SamplerState& state) {
+  return nlohmann::ordered_json{{"epoch", state.epoch}, {"index", state.index}}
+      .dump();
+}
+
+SamplerState sampler_state_from_json(const std::string& text) {
+  const auto json = nlohmann::json::parse(text, nullptr, false);
+  SamplerState state;
+  const auto read = [&](const char* key, std::uint64_t& value) {
+    if (!json.is_object() || !json.contains(key) ||
+        !json[key].is_number_unsigned()) {
+      throw CheckpointError(
+          str("sampler state: \"",
+              key,
+              "\" must be an integer of 0 or more, found: ",
+              text.substr(0, 80)));
+    }
+    value = json[key].get<std::uint64_t>();
+  };
+  read("epoch", state.epoch);
+  read("index", state.index);
+  return state;
+}
+
+Sampler::Sampler(const SamplerOptions& options) : options_(options) {
+  if (options.samples == 0 || options.batch == 0) {
+    throw ConfigError(
+        str("sampler: ",
+            options.samples,
+            " samples and a batch of ",
+            options.batch,
+            ", expected 1 or more of both"));
+  }
+  if (options.dp_size < 1 || options.dp_rank < 0 ||
+      options.dp_rank >= options.dp_size) {
+    throw ConfigError(
+        str("sampler: data-parallel rank ",
+            options.dp_rank,
+            " of ",
+            options.dp_size));
+  }
+  const int bits = std::bit_width(options.samples - 1);
+  half_bits_ = (bits + 1) / 2;
+}
+
+// A Feistel network permutes the numbers below 4^half_bits; results beyond the
+// samples are sent through again until they fall inside (at most four times as
+// many numbers as samples: four rounds on average, one at best).
+std::uint64_t Sampler::sample_at(std::uint64_t epoch, std::uint64_t index)
+    const {
+  if (!options_.shuffle || options_.samples == 1) {
+    return index;
+  }
+  const std::uint64_t key = mix(mix(options_.seed) ^ epoch);
+  const std::uint64_t mask = (std::uint64_t{1} << half_bits_) - 1;
+  std::uint64_t value = index;
+  do {
+    std::uint64_t left = value >> half_bits_;
+    std::uint64_t right = value & mask;
+    for (std::uint64_t round = 0; round < 6; ++round) {
+      const std::uint64_t next =
+          left ^ (mix(key ^ (round << 56) ^ right) & mask);
+      left = right;
+      right = next;
+    }
+    value = left << half_bits_ | right;
+  } while (value >= options_.samples);
+  return value;
+}
+
+std::vector<std::uint64_t> Sampler::next() {
+  const auto size = static_cast<std::uint64_t>(options_.dp_size);
+  const auto rank = static_cast<std::uint64_t>(options_.dp_rank);
+  std::vector<std::uint64_t> samples;
+  samples.reserve(options_.batch);
+  for (std::uint64_t k = 0; k < options_.batch; ++k) {
+    const std::uint64_t index = state_.index + rank * options_.batch + k;
+    samples.push_back(sample_at(
+        state_.epoch + index / options_.samples, index % options_.samples));
+  }
+  state_.index += options_.batch * size;
+  state_.epoch += state_.index / options_.samples;
+  state_.index %= options_.samples;
+  return samples;
+}
+
+void Sampler::set_state(const SamplerState& state) {
+  if (state.index >= options_.samples) {
+    throw CheckpointError(
+        str("sampler state: index ",
+            state.index,
+            " of an epoch of ",
+            options_.samples,
+            " samples; was it saved with other data or another sequence "
+            "length?"));
+  }
+  state_ = state;
+}
+
+std::uint64_t count_samples(
+    std::uint64_t tokens,
+    std::int64_t sequence,
+    const std::string& what) {
+  if (sequence < 1) {
+    throw ConfigError(str("sequence length ", sequence, ": write 1 or more"));
+  }
+  const auto length = static_cast<std::uint64_t>(sequence);
+  if (tokens < length + 1) {
+    throw ConfigError(
+        str(what,
+            " has ",
+            tokens,
+            " tokens, one sample of sequence length ",
+            sequence,
+            " needs ",
+            length + 1,
+            ": give more text or a shorter sequence"));
+  }
+  return (tokens - 1) / length;
+}
+
+} // namespace tessera::data

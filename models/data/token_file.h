@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace tessera::data {
+
+/// Writes tokens as a file that TokenDataset maps: a header of 64 bytes, then
+/// the ids, little-endian, two bytes each up to a vocabulary of 65536, else
+/// four. The file appears whole or not at all.
+///
+///     byte 0  "TSRTOKEN"     8  version, u32      12  bytes per token, u32
+///         16  tokens, u64   24  vocabulary, u64   32  FNV-1a of the ids, u64
+///         40  zeros
+///
+/// Throws: ConfigError when an id is not in [0, vocab_size) or on a disk error.
+void write_token_file(
+    const std::string& path,
+    const std::vector<std::int32_t>& tokens,
+    std::int64_t vocab_size);
+
+/// Tokens of a file, mapped into memory: opening costs no memory, reading
+/// brings in the pages it touches, ranks of one machine share them.
+/// Threads: any thread. Not collective.
+class TokenDataset {
+ public:
+  /// Throws: ConfigError that names the file and what is wrong with it:
+  /// missing, another format or version, truncated, or (with `verify`, which
+  /// reads everything) changed since it was written.
+  explicit TokenDataset(const std::string& path, bool verify = true);
+  ~TokenDataset();
+  TokenDataset(TokenDataset&& other) noexcept;
+  TokenDataset& operator=(TokenDataset&& other) noexcept;
+  TokenDataset(const TokenDataset&) = delete;
+  TokenDataset& operator=(const TokenDataset&) = delete;
+
+  const std::string& path() const {
+    return path_;
+  }
+  std::uint64_t size() const {
+    return count_;
+  }
+  std::int64_t vocab_size() const {
+    return vocab_size_;
+  }
+
+  /// Copies tokens [begin, begin + count) to `out`. Throws: InternalError
+  /// outside of the file.
+  void copy(std::uint64_t begin, std::uint64_t count, std::int64_t* out) const;
+
+ private:
+  const unsigned char* data() const;
+  void check_header();
+
+  std::string path_;
+  void* mapping_ = nullptr;
+  std::uint64_t mapped_bytes_ = 0;
+  std::uint64_t count_ = 0;
+  std::uint32_t token_bytes_ = 0;
+  std::int64_t vocab_size_ = 0;
+};
+
+} // namespace tessera::data
