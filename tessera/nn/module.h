@@ -24,8 +24,16 @@ struct ModuleCall {
       decltype(std::declval<Impl&>().forward(std::declval<Args>()...));
   using Arguments = std::tuple<std::decay_t<Args>...>;
 
-  static c10::IValue
-  invoke(torch::nn::Module& module, const c10::IValue& args, int, int) {
+  static c10::IValue invoke(
+      torch::nn::Module& module,
+      const c10::IValue& args,
+      int first,
+      int last) {
+    if constexpr (requires(Impl & impl) { impl.run_range(args, 0, 0); }) {
+      if (first >= 0) {
+        return dynamic_cast<Impl&>(module).run_range(args, first, last);
+      }
+    }
     auto values = unpack<Arguments>(args);
     return run(
         dynamic_cast<Impl&>(module),

@@ -2,9 +2,11 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "tessera/schedule/schedule.h"
 #include "tessera/topology/rank_layout.h"
 
 namespace tessera::plan {
@@ -19,16 +21,43 @@ struct Plan {
   std::string schedule = "interleaved";
   int microbatches = 1;
   int active_microbatches = 0; // 0: partitions + 2
-  /// module path -> pp rank, for every interceptable module.
+  /// module path -> pp rank, for every interceptable module; "" is the root.
   std::map<std::string, int> partition;
+  /// Order of a "custom" schedule, as schedule::parse_order reads it.
+  std::string custom_schedule = {};
+
+  bool operator==(const Plan&) const = default;
+
+  /// `active_microbatches`, or pipeline degree + 2.
+  int effective_active_microbatches() const;
 };
 
 std::string to_json(const Plan& plan);
+/// Any bytes are safe. Checks everything but the fit to a model and a world.
 /// Throws: PlanError naming the field, what was found and what is allowed.
 Plan plan_from_json(const std::string& text);
+
+/// Writes or reads a plan file. Writing replaces the file in one step, so that
+/// a reader never sees half a plan.
+/// Throws: PlanError naming the file.
+void save_plan(const Plan& plan, const std::string& path);
+Plan load_plan(const std::string& path);
+
+/// Checks the plan by itself: version, degrees, placement, schedule, and that
+/// every entry of the partition is one of the pp ranks.
+/// Throws: PlanError naming the field.
+void validate(const Plan& plan);
 
 /// Throws: PlanError when a path of `modules` has no entry, an entry is outside
 /// 0 .. pipeline - 1, or the plan names a module that the model lacks.
 void validate(const Plan& plan, const std::vector<std::string>& modules);
+
+/// Throws: PlanError when the product of the degrees is not `world_size`, or a
+/// degree is less than 1; says which number of processes fits.
+void validate_degrees(const Plan& plan, int world_size);
+
+/// The schedule the plan asks for.
+/// Throws: PlanError naming the field.
+std::unique_ptr<schedule::Schedule> make_schedule(const Plan& plan);
 
 } // namespace tessera::plan

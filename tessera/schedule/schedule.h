@@ -39,19 +39,36 @@ class Schedule {
   virtual std::optional<Action> next(const Progress& progress) const = 0;
 };
 
-/// `kind` is "simple", "interleaved" or "custom" (then `order` holds every
-/// microbatch once forward and at most once backward, backward after forward).
-/// `active` caps the microbatches that are started and not done (for "simple":
-/// whose forward is running, since all forwards precede the first backward).
-/// Throws: ConfigError that names what is wrong with the order.
+/// `kind` is "simple", "interleaved" or "custom".
+/// interleaved: the lowest microbatch that is ready for its backward, else the
+///   next forward while fewer than `active` are started and not done.
+/// simple: every forward, then every backward; at most `active` of them run at
+///   one time. (All microbatches hold activations between the two halves, so a
+///   cap on those that are started would never let the backwards begin.)
+/// custom: exactly `order`, each action when it can start; what cannot start
+///   yet holds up what follows. `order` obeys validate_order. The backward of a
+///   microbatch that is done without one (an evaluation step) is passed over.
+/// Threads: the result may be asked from any thread.
+/// Throws: ConfigError that names what is wrong with the kind, the counts or
+/// the order.
 std::unique_ptr<Schedule> make_schedule(
     const std::string& kind,
     int microbatches,
     int active,
     const std::vector<Action>& order = {});
 
-/// Text form of a custom schedule: "0F 1F 0B 1B".
+/// Text form of a custom schedule: "0F 1F 0B 1B". Any bytes are safe.
+/// Throws: ConfigError naming the token, its place and the form.
 std::vector<Action> parse_order(const std::string& text);
 std::string to_text(const std::vector<Action>& order);
+
+/// Checks that `order` starts the forward and the backward of every microbatch
+/// exactly once, each backward after its forward, and that it cannot stand
+/// still: no forward waits for a microbatch whose backward comes later.
+/// Throws: ConfigError naming the action and what to change.
+void validate_order(
+    const std::vector<Action>& order,
+    int microbatches,
+    int active);
 
 } // namespace tessera::schedule

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <mutex>
 #include <string>
@@ -31,37 +33,66 @@ struct Timeline {
   std::vector<Event> events;
 };
 
-/// Collects the events of one rank; off until enabled, bounded in size.
+/// Collects the events of one rank; off until enabled. It holds at most
+/// `capacity` events: later ones are counted, not kept, so that a forgotten
+/// recorder cannot eat the memory of a long run.
 /// Threads: any thread.
 class Recorder {
  public:
-  Recorder(int rank, int pp_rank);
+  static constexpr std::size_t kDefaultCapacity = 1 << 18;
+
+  Recorder(int rank, int pp_rank, std::size_t capacity = kDefaultCapacity);
   void enable(bool on);
   bool enabled() const;
+  /// Microseconds since the origin. Until set_origin is called the origin is
+  /// that of the steady clock, which all ranks of a node share.
   double now_us() const;
-  /// Origin shared by all ranks of a node (steady clock); call on all ranks
-  /// after a barrier so that ranks of several nodes agree too.
+  /// Makes now the origin; call on all ranks after a barrier so that ranks of
+  /// several nodes agree too. Events added before keep their old origin: take
+  /// them first.
   void set_origin();
-  void add(Event event); // rank and pp_rank are filled in
+  /// Keeps `event` while enabled; rank and pp_rank are filled in.
+  void add(Event event);
+  /// The events since the last call, in order of their start; makes room.
   std::vector<Event> take();
+  /// Number of events refused since the last call of take() because the
+  /// recorder was full.
+  std::size_t dropped() const;
 
  private:
-  int rank_;
-  int pp_rank_;
-  bool enabled_ = false;
-  std::chrono::steady_clock::time_point origin_;
+  const int rank_;
+  const int pp_rank_;
+  const std::size_t capacity_;
+  std::atomic<bool> enabled_{false};
+  std::atomic<std::chrono::steady_clock::rep> origin_{0};
   mutable std::mutex mutex_;
   std::vector<Event> events_;
+  std::size_t dropped_ = 0;
 };
 
-/// Share of (ranks x span) in which pp ranks ran neither forward nor backward,
-/// for one step (or all when step < 0). 0 for an empty timeline.
+/// Share of (ranks x span) in which ranks ran neither forward nor backward, for
+/// one step (or all when step < 0). The span of a step reaches from its first
+/// forward or backward event to the end of its last, over all ranks; ranks are
+/// those with any event in the timeline. An event of category "wait" inside a
+/// forward or backward event of the same lane is not running. Over all steps it
+/// is the mean weighted by span, so that time between steps is no bubble.
+/// Returns: 0 when the step has no forward or backward event.
 double bubble_share(const Timeline& timeline, int step = -1);
 
-/// Chrome trace event format (chrome://tracing, Perfetto): process = rank.
+/// Steps that have events, ascending; events outside any step (-1) are left
+/// out.
+std::vector<int> steps(const Timeline& timeline);
+
+/// Chrome trace event format (chrome://tracing, Perfetto): process = rank,
+/// thread = lane, one complete event ("X") each.
+/// Source: Google, "Trace Event Format".
 std::string to_chrome_trace(const Timeline& timeline);
 
+/// The versioned file form: an object with one line for each event.
 std::string to_json(const Timeline& timeline);
+/// Throws: Error naming the event, the field, what was found and what is
+/// allowed: a rank outside the world, an end before its start, a number that
+/// is not one, a field that is missing or unknown.
 Timeline timeline_from_json(const std::string& text);
 
 } // namespace tessera::timeline

@@ -1,0 +1,93 @@
+#include <cerrno>
+#include <cstdio>
+#include <fstream>
+#include <memory>
+#include <sstream>
+#include <system_error>
+
+#include "tessera/base/error.h"
+#include "tessera/report/report.h"
+#include "tessera/timeline/timeline.h"
+
+#include "cli/command.h"
+
+namespace tessera::cli {
+
+namespace {
+
+struct Options {
+  std::string log;
+  std::string timeline;
+  std::string output = "report.html";
+  std::string chrome_trace;
+  bool quiet = false;
+};
+
+std::string read_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  if (!file || !(text << file.rdbuf())) {
+    throw Error(str(
+        "cannot read '", path, "': ", std::system_category().message(errno)));
+  }
+  return text.str();
+}
+
+void write_file(const std::string& path, const std::string& text) {
+  errno = 0;
+  std::ofstream file(path, std::ios::binary | std::ios::trunc);
+  file << text << std::flush;
+  if (!file) {
+    throw Error(str(
+        "cannot write '", path, "': ", std::system_category().message(errno)));
+  }
+}
+
+void run(const Options& options) {
+  if (!options.chrome_trace.empty() && options.timeline.empty()) {
+    throw ConfigError(
+        "--chrome-trace needs the events: give --timeline FILE as well");
+  }
+  report::ReportInput input;
+  input.log = report::read_run_log(options.log);
+  if (!options.timeline.empty()) {
+    try {
+      input.timeline =
+          timeline::timeline_from_json(read_file(options.timeline));
+    } catch (const Error& error) {
+      throw Error(str(options.timeline, ": ", error.what()));
+    }
+  }
+  write_file(options.output, report::to_html(input));
+  if (!options.chrome_trace.empty()) {
+    write_file(options.chrome_trace, timeline::to_chrome_trace(input.timeline));
+  }
+  if (!options.quiet) {
+    std::printf("%s\n", report::to_text(input).c_str());
+  }
+  std::printf("report: %s\n", options.output.c_str());
+}
+
+const RegisterCommand kReport({
+    "report",
+    "show a run: losses, pipeline, memory, traffic",
+    [](CLI::App& app) {
+      auto options = std::make_shared<Options>();
+      app.add_option("log", options->log, "log of tessera train --log")
+          ->required();
+      app.add_option(
+          "--timeline", options->timeline, "timeline file of the same run");
+      app.add_option("-o,--output", options->output, "HTML file to write")
+          ->capture_default_str();
+      app.add_option(
+          "--chrome-trace",
+          options->chrome_trace,
+          "also write the timeline for chrome://tracing and Perfetto");
+      app.add_flag("-q,--quiet", options->quiet, "no tables on the terminal");
+      app.callback([options] { run(*options); });
+    },
+});
+
+} // namespace
+
+} // namespace tessera::cli

@@ -1,0 +1,130 @@
+#include "models/gpt.h"
+
+#include <cmath>
+
+#include <torch/torch.h>
+
+namespace tessera::models {
+
+namespace {
+
+double residual_deviation(const GptOptions& options) {
+  return options.initializer_range /
+         std::sqrt(2.0 * static_cast<double>(options.n_layer));
+}
+
+LayerNorm make_norm(const GptOptions& options) {
+  return LayerNorm(torch::nn::LayerNormOptions({options.n_embd})
+                       .eps(options.layer_norm_epsilon));
+}
+
+} // namespace
+
+GptAttentionImpl::GptAttentionImpl(const GptOptions& options)
+    : heads_(options.n_head),
+      dropout_(options.dropout),
+      c_attn_(register_module(
+          "c_attn",
+          Conv1D(
+              options.n_embd,
+              3 * options.n_embd,
+              options.initializer_range))),
+      c_proj_(register_module(
+          "c_proj",
+          Conv1D(
+              options.n_embd,
+              options.n_embd,
+              residual_deviation(options)))) {}
+
+at::Tensor GptAttentionImpl::forward(const at::Tensor& x) {
+  const auto batch = x.size(0);
+  const auto positions = x.size(1);
+  const auto head_width = x.size(2) / heads_;
+  // One copy brings queries, keys and values of all heads into place.
+  const auto qkv = c_attn_(x)
+                       .view({batch, positions, 3, heads_, head_width})
+                       .permute({2, 0, 3, 1, 4})
+                       .reshape({3, batch * heads_, positions, head_width})
+                       .unbind(0);
+  const at::Tensor joined = attend(
+      qkv[0],
+      qkv[1],
+      qkv[2],
+      causal_bias(positions, x),
+      heads_,
+      1 / std::sqrt(static_cast<double>(head_width)),
+      is_training() ? dropout_ : 0);
+  return drop(c_proj_(joined), dropout_, is_training());
+}
+
+GptMlpImpl::GptMlpImpl(const GptOptions& options)
+    : dropout_(options.dropout), c_fc_(nullptr), c_proj_(nullptr) {
+  const auto inner =
+      options.n_inner == 0 ? 4 * options.n_embd : options.n_inner;
+  c_fc_ = register_module(
+      "c_fc", Conv1D(options.n_embd, inner, options.initializer_range));
+  c_proj_ = register_module(
+      "c_proj", Conv1D(inner, options.n_embd, residual_deviation(options)));
+}
+
+at::Tensor GptMlpImpl::forward(const at::Tensor& x) {
+  return drop(c_proj_(at::gelu(c_fc_(x), "tanh")), dropout_, is_training());
+}
+
+GptBlockImpl::GptBlockImpl(const GptOptions& options)
+    : ln_1_(register_module("ln_1", make_norm(options))),
+      attn_(register_module("attn", GptAttention(options))),
+      ln_2_(register_module("ln_2", make_norm(options))),
+      mlp_(register_module("mlp", GptMlp(options))) {}
+
+at::Tensor GptBlockImpl::forward(at::Tensor x) {
+  x = x + attn_(ln_1_(x));
+  return x + mlp_(ln_2_(x));
+}
+
+GptTransformerImpl::GptTransformerImpl(const GptOptions& options)
+    : wte(register_module(
+          "wte",
+          make_embedding(
+              options.vocab_size,
+              options.n_embd,
+              options.initializer_range))),
+      positions_(options.n_positions),
+      dropout_(options.dropout),
+      wpe_(register_module(
+          "wpe",
+          make_embedding(
+              options.n_positions,
+              options.n_embd,
+              options.initializer_range))),
+      h_(register_module("h", nn::Sequential())),
+      ln_f_(nullptr) {
+  for (std::int64_t i = 0; i < options.n_layer; ++i) {
+    h_->push_back(GptBlock(options));
+  }
+  ln_f_ = register_module("ln_f", make_norm(options));
+}
+
+at::Tensor GptTransformerImpl::forward(const at::Tensor& ids) {
+  if (ids.dim() != 2 || ids.size(1) > positions_) {
+    throw ShapeError(tessera::str(
+        "gpt: ids are ",
+        ids.sizes(),
+        ", expected [batch, sequence] with a sequence of at most ",
+        positions_,
+        " (n_positions)"));
+  }
+  const at::Tensor places = at::arange(ids.size(1), ids.options());
+  return ln_f_(h_(drop(wte(ids) + wpe_(places), dropout_, is_training())));
+}
+
+GptImpl::GptImpl(const GptOptions& options)
+    : transformer_(register_module("transformer", GptTransformer(options))),
+      lm_head_(
+          register_module("lm_head", TiedLinear(transformer_->wte->weight))) {}
+
+at::Tensor GptImpl::forward(const at::Tensor& ids) {
+  return lm_head_(transformer_(ids));
+}
+
+} // namespace tessera::models

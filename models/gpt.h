@@ -1,0 +1,86 @@
+#pragma once
+
+#include "models/layers.h"
+#include "models/options.h"
+
+// GPT-2 and GPT-3 under the names and shapes of Hugging Face's GPT-2
+// checkpoints ("transformer.h.0.attn.c_attn.weight" is [I, 3 I]).
+// Source: Radford et al. 2019, section 2.3; Brown et al. 2020, section 2.1.
+namespace tessera::models {
+
+/// Causal self-attention. Shapes: x_BSI -> y_BSI.
+class GptAttentionImpl : public torch::nn::Module {
+ public:
+  explicit GptAttentionImpl(const GptOptions& options);
+  at::Tensor forward(const at::Tensor& x);
+
+ private:
+  std::int64_t heads_;
+  double dropout_;
+  Conv1D c_attn_;
+  Conv1D c_proj_;
+};
+TESSERA_MODULE(GptAttention);
+
+/// Two products with a GELU between. Shapes: x_BSI -> y_BSI.
+class GptMlpImpl : public torch::nn::Module {
+ public:
+  explicit GptMlpImpl(const GptOptions& options);
+  at::Tensor forward(const at::Tensor& x);
+
+ private:
+  double dropout_;
+  Conv1D c_fc_;
+  Conv1D c_proj_;
+};
+TESSERA_MODULE(GptMlp);
+
+/// x + attention(norm(x)), then the same with the MLP. Shapes: x_BSI -> y_BSI.
+class GptBlockImpl : public torch::nn::Module {
+ public:
+  explicit GptBlockImpl(const GptOptions& options);
+  at::Tensor forward(at::Tensor x);
+
+ private:
+  LayerNorm ln_1_;
+  GptAttention attn_;
+  LayerNorm ln_2_;
+  GptMlp mlp_;
+};
+TESSERA_MODULE(GptBlock);
+
+/// Embeddings, blocks, final norm. Shapes: ids_BS -> hidden_BSI.
+class GptTransformerImpl : public torch::nn::Module {
+ public:
+  explicit GptTransformerImpl(const GptOptions& options);
+  at::Tensor forward(const at::Tensor& ids);
+
+  Embedding wte; // public: the output layer shares its weight
+
+ private:
+  std::int64_t positions_;
+  double dropout_;
+  Embedding wpe_;
+  nn::Sequential h_;
+  LayerNorm ln_f_;
+};
+TESSERA_MODULE(GptTransformer);
+
+/// A language model whose output layer shares the token embedding.
+/// Shapes: ids_BS (int64) -> logits_BSV in the parameters' dtype.
+/// Initialisation: normal(0, 0.02), the projections that end a residual branch
+/// divided by sqrt(2 n_layer), biases 0.
+/// Threads: as torch::nn::Module. Not collective.
+/// Throws: ShapeError when ids are not [B, S] or S exceeds n_positions.
+class GptImpl : public torch::nn::Module {
+ public:
+  explicit GptImpl(const GptOptions& options);
+  at::Tensor forward(const at::Tensor& ids);
+
+ private:
+  GptTransformer transformer_;
+  TiedLinear lm_head_;
+};
+TESSERA_MODULE(Gpt);
+
+} // namespace tessera::models

@@ -1,0 +1,27 @@
+#pragma once
+
+#include "models/layers.h"
+#include "models/options.h"
+
+namespace tessera::models {
+
+/// Neural matrix factorisation: the product of two embeddings and a tower over
+/// two others, joined by one linear layer.
+/// Shapes: users_B, items_B (int64) -> logits_B (of "they interacted").
+/// Source: He et al. 2017, section 3.4, equation (12).
+class NcfImpl : public torch::nn::Module {
+ public:
+  explicit NcfImpl(const NcfOptions& options);
+  at::Tensor forward(const at::Tensor& users, const at::Tensor& items);
+
+ private:
+  Embedding mf_user_embed_;
+  Embedding mf_item_embed_;
+  Embedding mlp_user_embed_;
+  Embedding mlp_item_embed_;
+  nn::Sequential mlp_;
+  Linear final_;
+};
+TESSERA_MODULE(Ncf);
+
+} // namespace tessera::models

@@ -1,0 +1,102 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace tessera::models {
+
+// The sizes of each family, under the names that Hugging Face's config.json
+// files use: a published configuration can be passed as it is.
+
+/// Decoder-only transformer. Source: Radford et al. 2019 (GPT-2), Brown et al.
+/// 2020 (GPT-3; its alternating sparse attention is dense here).
+struct GptOptions {
+  std::int64_t vocab_size = 50257;
+  std::int64_t n_positions = 1024; // longest sequence
+  std::int64_t n_embd = 768; // width
+  std::int64_t n_layer = 12;
+  std::int64_t n_head = 12;
+  std::int64_t n_inner = 0; // 0: 4 * n_embd
+  double dropout = 0.1; // after embeddings, in attention, after both sub-layers
+  double layer_norm_epsilon = 1e-5;
+  double initializer_range = 0.02;
+};
+
+/// Encoder-decoder with relative position bias. Source: Raffel et al. 2020.
+struct T5Options {
+  std::int64_t vocab_size = 32128;
+  std::int64_t d_model = 512;
+  std::int64_t d_kv = 64; // of one head; heads * d_kv need not be d_model
+  std::int64_t d_ff = 2048;
+  std::int64_t num_layers = 6; // of the encoder
+  std::int64_t num_decoder_layers = 0; // 0: num_layers
+  std::int64_t num_heads = 8;
+  std::int64_t relative_attention_num_buckets = 32;
+  std::int64_t relative_attention_max_distance = 128;
+  double dropout_rate = 0.1;
+  double layer_norm_epsilon = 1e-6;
+  double initializer_factor = 1.0;
+  std::int64_t decoder_start_token_id = 0; // also what pads the decoder input
+};
+
+/// Encoder with masked-language-model and next-sentence heads; RoBERTa is the
+/// same without token types and the second head.
+/// Source: Devlin et al. 2019; Liu et al. 2019.
+struct BertOptions {
+  std::int64_t vocab_size = 30522;
+  std::int64_t hidden_size = 768;
+  std::int64_t num_hidden_layers = 12;
+  std::int64_t num_attention_heads = 12;
+  std::int64_t intermediate_size = 3072; // 0: 4 * hidden_size
+  std::int64_t max_position_embeddings = 512;
+  std::int64_t type_vocab_size = 2;
+  std::int64_t pad_token_id = 0;
+  double hidden_dropout_prob = 0.1;
+  double attention_probs_dropout_prob = 0.1;
+  double layer_norm_eps = 1e-12;
+  double initializer_range = 0.02;
+  /// RoBERTa: positions start after pad_token_id, parameters are named
+  /// "roberta." and "lm_head.", no next-sentence head.
+  bool roberta = false;
+};
+
+/// Neural matrix factorisation. Source: He et al. 2017, section 3.4.
+struct NcfOptions {
+  std::int64_t users = 138493; // MovieLens 20M
+  std::int64_t items = 26744;
+  std::int64_t factors = 64; // of the generalised matrix factorisation
+  /// Widths of the tower's layers; the first is that of both embeddings
+  /// together. He et al. halve it each time.
+  std::int64_t first_layer = 256;
+  std::int64_t layers = 3; // after the first: 256 -> 128 -> 64 -> 32
+  double dropout = 0.0;
+};
+
+/// Reads options from the text of a JSON object over given defaults. Throws:
+/// ConfigError that names the key, what was found and what is allowed.
+/// Keys of a Hugging Face configuration that do not concern the shape
+/// ("architectures", "model_type", ...) are ignored only under
+/// `ignore_unknown`; else they are errors with the nearest known key.
+GptOptions gpt_options(
+    const std::string& json,
+    GptOptions defaults = {},
+    bool ignore_unknown = false);
+T5Options t5_options(
+    const std::string& json,
+    T5Options defaults = {},
+    bool ignore_unknown = false);
+BertOptions bert_options(
+    const std::string& json,
+    BertOptions defaults = {},
+    bool ignore_unknown = false);
+NcfOptions ncf_options(
+    const std::string& json,
+    NcfOptions defaults = {},
+    bool ignore_unknown = false);
+
+std::string to_json(const GptOptions& options);
+std::string to_json(const T5Options& options);
+std::string to_json(const BertOptions& options);
+std::string to_json(const NcfOptions& options);
+
+} // namespace tessera::models

@@ -1,0 +1,233 @@
+#include "models/presets.h"
+
+#include <algorithm>
+#include <type_traits>
+
+#include "tessera/base/error.h"
+
+#include "models/nearest.h"
+
+namespace tessera::models {
+
+namespace {
+
+std::int64_t count(const GptOptions& o) {
+  const auto inner = o.n_inner == 0 ? 4 * o.n_embd : o.n_inner;
+  const auto norm = 2 * o.n_embd;
+  const auto attention = 4 * o.n_embd * (o.n_embd + 1);
+  const auto mlp = 2 * o.n_embd * inner + inner + o.n_embd;
+  return (o.vocab_size + o.n_positions) * o.n_embd +
+         o.n_layer * (2 * norm + attention + mlp) + norm;
+}
+
+std::int64_t count(const T5Options& o) {
+  const auto decoder_layers =
+      o.num_decoder_layers == 0 ? o.num_layers : o.num_decoder_layers;
+  const auto attention = 4 * o.d_model * o.num_heads * o.d_kv;
+  const auto feed_forward = 2 * o.d_model * o.d_ff;
+  return o.vocab_size * o.d_model +
+         o.num_layers * (attention + feed_forward + 2 * o.d_model) +
+         decoder_layers * (2 * attention + feed_forward + 3 * o.d_model) +
+         2 * (o.d_model + o.relative_attention_num_buckets * o.num_heads);
+}
+
+std::int64_t count(const BertOptions& o) {
+  const auto h = o.hidden_size;
+  const auto inner = o.intermediate_size == 0 ? 4 * h : o.intermediate_size;
+  const auto square = h * (h + 1);
+  const auto norm = 2 * h;
+  const auto layer = 4 * square + 2 * h * inner + inner + h + 2 * norm;
+  const auto embeddings =
+      (o.vocab_size + o.max_position_embeddings + o.type_vocab_size) * h + norm;
+  const auto masked_head = square + norm + o.vocab_size;
+  // The pooler and the two classes of the next-sentence head.
+  const auto pair_head = o.roberta ? 0 : square + 2 * (h + 1);
+  return embeddings + o.num_hidden_layers * layer + masked_head + pair_head;
+}
+
+std::int64_t count(const NcfOptions& o) {
+  std::int64_t total = (o.users + o.items) * (o.factors + o.first_layer / 2);
+  auto width = o.first_layer;
+  for (std::int64_t i = 0; i < o.layers; ++i) {
+    total += width * (width / 2) + width / 2;
+    width /= 2;
+  }
+  return total + o.factors + width + 1;
+}
+
+Preset gpt(
+    std::string name,
+    std::string description,
+    std::int64_t vocabulary,
+    std::int64_t positions,
+    std::int64_t width,
+    std::int64_t layers,
+    std::int64_t heads,
+    double dropout) {
+  GptOptions o;
+  o.vocab_size = vocabulary;
+  o.n_positions = positions;
+  o.n_embd = width;
+  o.n_layer = layers;
+  o.n_head = heads;
+  o.dropout = dropout;
+  return {
+      std::move(name), "gpt", std::move(description), 0, o, {1, positions, 0}};
+}
+
+Preset t5(
+    std::string name,
+    std::string description,
+    std::int64_t d_model,
+    std::int64_t d_kv,
+    std::int64_t d_ff,
+    std::int64_t layers,
+    std::int64_t heads) {
+  T5Options o;
+  o.d_model = d_model;
+  o.d_kv = d_kv;
+  o.d_ff = d_ff;
+  o.num_layers = layers;
+  o.num_heads = heads;
+  // Span corruption of 512 tokens leaves 114 in the decoder: Raffel et al.
+  // 2020, section 3.1.4.
+  return {std::move(name), "t5", std::move(description), 0, o, {1, 512, 114}};
+}
+
+Preset bert(
+    std::string name,
+    std::string description,
+    std::int64_t hidden,
+    std::int64_t layers,
+    std::int64_t heads) {
+  BertOptions o;
+  o.hidden_size = hidden;
+  o.num_hidden_layers = layers;
+  o.num_attention_heads = heads;
+  o.intermediate_size = 4 * hidden;
+  return {std::move(name), "bert", std::move(description), 0, o, {1, 512, 0}};
+}
+
+Preset roberta(
+    std::string name,
+    std::string description,
+    std::int64_t hidden,
+    std::int64_t layers,
+    std::int64_t heads) {
+  Preset preset =
+      bert(std::move(name), std::move(description), hidden, layers, heads);
+  auto& o = std::get<BertOptions>(preset.options);
+  o.roberta = true;
+  o.vocab_size = 50265;
+  o.max_position_embeddings = 514;
+  o.type_vocab_size = 1;
+  o.pad_token_id = 1;
+  o.layer_norm_eps = 1e-5;
+  preset.family = "roberta";
+  return preset;
+}
+
+std::vector<Preset> make_presets() {
+  std::vector<Preset> list{
+      gpt("gpt-tiny", "for tests", 2048, 128, 96, 3, 4, 0),
+      gpt("gpt-mini", "trains on a laptop core", 2048, 256, 192, 6, 6, 0),
+      gpt("gpt-small", "trains on a few cores", 2048, 512, 384, 6, 6, 0),
+      gpt("gpt2", "Radford et al. 2019", 50257, 1024, 768, 12, 12, 0.1),
+      gpt("gpt2-medium", "Radford et al. 2019", 50257, 1024, 1024, 24, 16, 0.1),
+      gpt("gpt2-large", "Radford et al. 2019", 50257, 1024, 1280, 36, 20, 0.1),
+      gpt("gpt2-xl", "Radford et al. 2019", 50257, 1024, 1600, 48, 25, 0.1),
+      gpt("gpt3-6.7b", "Brown et al. 2020", 50257, 2048, 4096, 32, 32, 0),
+      gpt("gpt3-175b", "Brown et al. 2020", 50257, 2048, 12288, 96, 96, 0),
+      t5("t5-tiny", "for tests", 64, 16, 128, 2, 4),
+      t5("t5-small", "Raffel et al. 2020", 512, 64, 2048, 6, 8),
+      t5("t5-base", "Raffel et al. 2020", 768, 64, 3072, 12, 12),
+      t5("t5-large", "Raffel et al. 2020", 1024, 64, 4096, 24, 16),
+      t5("t5-3b", "Raffel et al. 2020", 1024, 128, 16384, 24, 32),
+      t5("t5-11b", "Raffel et al. 2020", 1024, 128, 65536, 24, 128),
+      bert("bert-tiny", "for tests", 64, 2, 4),
+      bert("bert-base", "Devlin et al. 2019", 768, 12, 12),
+      bert("bert-large", "Devlin et al. 2019", 1024, 24, 16),
+      bert("bert-10b", "Karakus et al. 2021, table 1", 2560, 127, 40),
+      roberta("roberta-base", "Liu et al. 2019", 768, 12, 12),
+      roberta("roberta-large", "Liu et al. 2019", 1024, 24, 16),
+      roberta("roberta-10b", "Karakus et al. 2021, table 1", 4096, 48, 32),
+      {"ncf", "ncf", "He et al. 2017, MovieLens 20M", 0, NcfOptions{}, {256}},
+  };
+  for (auto& preset : list) {
+    if (preset.name == "t5-tiny" || preset.name == "bert-tiny") {
+      // Small, and without dropout so that runs can be compared.
+      std::visit(
+          [](auto& o) {
+            using T = std::decay_t<decltype(o)>;
+            if constexpr (std::is_same_v<T, T5Options>) {
+              o.vocab_size = 2048;
+              o.dropout_rate = 0;
+            } else if constexpr (std::is_same_v<T, BertOptions>) {
+              o.vocab_size = 2048;
+              o.max_position_embeddings = 128;
+              o.hidden_dropout_prob = 0;
+              o.attention_probs_dropout_prob = 0;
+            }
+          },
+          preset.options);
+      preset.sample.sequence = 128;
+      preset.sample.decoder_sequence = preset.family == "t5" ? 32 : 0;
+    }
+    preset.parameters = count_parameters(preset.options);
+  }
+  return list;
+}
+
+} // namespace
+
+std::int64_t count_parameters(const Options& options) {
+  return std::visit([](const auto& o) { return count(o); }, options);
+}
+
+const std::vector<Preset>& presets() {
+  static const std::vector<Preset> list = make_presets();
+  return list;
+}
+
+const Preset& find_preset(const std::string& name) {
+  std::vector<std::string> names;
+  for (const auto& preset : presets()) {
+    if (preset.name == name) {
+      return preset;
+    }
+    names.push_back(preset.name);
+  }
+  throw ConfigError(
+      str("there is no model \"",
+          name,
+          "\"; the nearest is \"",
+          nearest(name, names),
+          "\", and `tessera partition --list` names all"));
+}
+
+Preset resolve_preset(const std::string& name, const std::string& overrides) {
+  Preset preset = find_preset(name);
+  std::visit(
+      [&](auto& o) {
+        using T = std::decay_t<decltype(o)>;
+        auto& sequence = preset.sample.sequence;
+        if constexpr (std::is_same_v<T, GptOptions>) {
+          o = gpt_options(overrides, o);
+          sequence = std::min(sequence, o.n_positions);
+        } else if constexpr (std::is_same_v<T, T5Options>) {
+          o = t5_options(overrides, o);
+        } else if constexpr (std::is_same_v<T, BertOptions>) {
+          o = bert_options(overrides, o);
+          const auto reserved = o.roberta ? o.pad_token_id + 1 : 0;
+          sequence = std::min(sequence, o.max_position_embeddings - reserved);
+          preset.family = o.roberta ? "roberta" : "bert";
+        } else {
+          o = ncf_options(overrides, o);
+        }
+      },
+      preset.options);
+  preset.parameters = count_parameters(preset.options);
+  return preset;
+}
+
+} // namespace tessera::models

@@ -1,0 +1,101 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "tessera/checkpoint/file_system.h"
+
+namespace tessera::checkpoint {
+
+/// "F64" "F32" "F16" "BF16" "I64" "I32" "I16" "I8" "U8" "BOOL".
+/// Throws: CheckpointError for any other type, naming `what`.
+std::string dtype_name(at::ScalarType dtype, const std::string& what);
+at::ScalarType dtype_of(const std::string& name, const std::string& what);
+
+using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
+using Metadata = std::map<std::string, std::string>;
+
+/// What a file of tensors holds about one of them.
+struct TensorInfo {
+  at::ScalarType dtype = at::kFloat;
+  std::vector<std::int64_t> shape;
+  /// Bytes [begin, end) of the file.
+  std::uint64_t begin = 0;
+  std::uint64_t end = 0;
+};
+
+/// A safetensors file open for reading: the header is read and checked at once,
+/// data when asked for. Whatever the file holds, the outcome is its tensors or
+/// a CheckpointError that names the file and what is wrong with it.
+///
+/// Stricter than the format's text in one place: a boolean that is neither 0
+/// nor 1 is an error, since C++ gives such a value no meaning.
+///
+/// Threads: any thread. Not collective.
+/// Source: the safetensors format, version 0.3 and later.
+class SafetensorsFile {
+ public:
+  explicit SafetensorsFile(const std::string& path);
+
+  const std::string& path() const {
+    return file_.path();
+  }
+  const std::map<std::string, TensorInfo>& tensors() const {
+    return tensors_;
+  }
+  const Metadata& metadata() const {
+    return metadata_;
+  }
+  /// A new tensor on the CPU. Throws: CheckpointError when there is none.
+  at::Tensor read(const std::string& name) const;
+
+ private:
+  // Returns where the data begins.
+  std::uint64_t read_header();
+  void check_layout(std::uint64_t data_begin) const;
+
+  InputFile file_;
+  std::map<std::string, TensorInfo> tensors_;
+  Metadata metadata_;
+};
+
+/// All tensors of a file.
+std::map<std::string, at::Tensor> read_safetensors(const std::string& path);
+
+/// A file as it was written and, in the order given, a checksum of each
+/// tensor's bytes.
+struct TensorsRecord {
+  FileRecord file;
+  std::vector<std::uint64_t> data_checksums;
+};
+
+/// Writes tensors of any device, stride and dtype listed above. The file
+/// appears whole or not at all. Same tensors in the same order and same
+/// metadata give the same bytes. One tensor at a time is copied, and only when
+/// it is not contiguous on the CPU already.
+///
+/// Data stands in order of falling element size, then as given, so that every
+/// tensor is aligned to its element; the header is padded to 8 bytes.
+///
+/// Throws: CheckpointError naming file and tensor: a type that the format
+/// lacks, a tensor without data, a name given twice or not UTF-8, a full disk.
+/// Threads: any thread. Not collective.
+TensorsRecord write_safetensors(
+    FileSystem& files,
+    const std::string& path,
+    const NamedTensors& tensors,
+    const Metadata& metadata = {});
+
+inline TensorsRecord write_safetensors(
+    const std::string& path,
+    const NamedTensors& tensors,
+    const Metadata& metadata = {}) {
+  return write_safetensors(real_file_system(), path, tensors, metadata);
+}
+
+} // namespace tessera::checkpoint

@@ -1,0 +1,91 @@
+#include "tessera/config/config.h"
+
+#include "tessera/base/error.h"
+#include "tessera/config/findings.h"
+
+namespace tessera::config {
+
+namespace {
+
+// Documented defaults of memory_weight.
+constexpr double kMemoryWeightForSpeed = 0.2;
+constexpr double kMemoryWeightForMemory = 0.8;
+// Documented default of active_microbatches beyond the degree.
+constexpr int kActiveBeyondDegree = 2;
+
+} // namespace
+
+int Config::effective_active_microbatches() const {
+  return active_microbatches.value_or(
+      pipeline_parallel_degree + kActiveBeyondDegree);
+}
+
+double Config::effective_memory_weight() const {
+  return memory_weight.value_or(
+      optimize == "speed" ? kMemoryWeightForSpeed : kMemoryWeightForMemory);
+}
+
+int Config::effective_default_partition() const {
+  return default_partition.value_or(0);
+}
+
+void validate(const Config& config) {
+  Findings findings;
+  findings.check(config);
+  findings.throw_any("config");
+}
+
+void check_world(const Config& config, int world_size) {
+  // 64 bits: a degree alone may be as large as an int.
+  const std::int64_t replica = std::int64_t{config.pipeline_parallel_degree} *
+                               config.tensor_parallel_degree;
+  const std::string product =
+      str("pipeline_parallel_degree ",
+          config.pipeline_parallel_degree,
+          " x tensor_parallel_degree ",
+          config.tensor_parallel_degree,
+          " = ",
+          replica);
+  if (replica < 1 || world_size < 1 || world_size % replica != 0) {
+    const std::int64_t below = replica < 1 ? 0 : world_size / replica * replica;
+    throw ConfigError(
+        str("world size ",
+            world_size,
+            " is not a multiple of ",
+            product,
+            "; start ",
+            below > 0 ? str(below, " or ") : "",
+            below + replica,
+            " processes, or change a degree"));
+  }
+  const std::int64_t replicas = world_size / replica;
+  if (replicas > 1 && !config.ddp) {
+    throw ConfigError(
+        str("world size ",
+            world_size,
+            " holds ",
+            replicas,
+            " replicas of the model (",
+            product,
+            ") but ddp is false, so their gradients would not be averaged; "
+            "add \"ddp\": true, or start ",
+            replica,
+            " process",
+            replica == 1 ? "" : "es"));
+  }
+  const std::int64_t data = replicas * config.tensor_parallel_degree;
+  if (config.sharded_data_parallel_degree < 1 ||
+      data % config.sharded_data_parallel_degree != 0) {
+    throw ConfigError(
+        str("sharded_data_parallel_degree ",
+            config.sharded_data_parallel_degree,
+            " does not divide the ",
+            data,
+            " data-parallel ranks of world size ",
+            world_size,
+            "; write a divisor of ",
+            data));
+  }
+}
+
+} // namespace tessera::config

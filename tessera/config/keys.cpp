@@ -1,0 +1,493 @@
+#include "tessera/config/keys.h"
+
+namespace tessera::config {
+
+namespace {
+
+// Keeps products of degrees and lists of microbatches inside an int.
+constexpr double kMost = 1'000'000;
+constexpr double kTcpPorts = 65535;
+constexpr double kSmallestBuffer = 65536;
+
+const std::string kCommon = "documentation, common parameters";
+const std::string kTorch = "documentation, PyTorch parameters";
+const std::string kPaperKeys = "paper, appendix I.1";
+const std::string kPaperModes = "paper, section 4.4";
+const std::string kMpi = "documentation, parameters for mpi";
+const std::string kOwn = "Tessera";
+
+std::vector<Key> pipeline_keys() {
+  const std::string section = "Pipeline";
+  return {
+      {.name = "pipeline_parallel_degree",
+       .section = section,
+       .field = &Config::pipeline_parallel_degree,
+       .aliases = {"partitions"},
+       .min = 1,
+       .max = kMost,
+       .source = kCommon + "; " + kPaperKeys,
+       .description = "Ranks that one model replica is cut into."},
+      {.name = "microbatches",
+       .section = section,
+       .field = &Config::microbatches,
+       .min = 1,
+       .max = kMost,
+       .source = kCommon,
+       .description = "Slices of a step's batch that travel through the "
+                      "pipeline; 1 means no pipelining. The batch must be "
+                      "divisible by it."},
+      {.name = "pipeline",
+       .section = section,
+       .field = &Config::pipeline,
+       .choices = {"interleaved", "simple", "custom"},
+       .source = kCommon + "; paper, section 4.3",
+       .description = "The schedule. interleaved: a microbatch that is ready "
+                      "for its backward goes first, else the next forward. "
+                      "simple: all forwards, then all backwards. custom: the "
+                      "order in custom_schedule."},
+      {.name = "custom_schedule",
+       .section = section,
+       .field = &Config::custom_schedule,
+       .open = true,
+       .unsaid = "none",
+       .source = kOwn + "; paper, section 4.3",
+       .description = "Order in which pp rank 0 starts the phases of the "
+                      "microbatches, such as \"0F 1F 0B 1B\"; with pipeline "
+                      "\"custom\"."},
+      {.name = "active_microbatches",
+       .section = section,
+       .field = &Config::active_microbatches,
+       .min = 1,
+       .max = kMost,
+       .unsaid = "pipeline_parallel_degree + 2",
+       .source = kTorch,
+       .description = "Most microbatches in execution at one time; caps the "
+                      "memory of activations."},
+      {.name = "deterministic_server",
+       .section = section,
+       .field = &Config::deterministic_server,
+       .source = kTorch,
+       .description = "Execution servers handle requests in the same order on "
+                      "all data-parallel ranks."},
+      {.name = "static_mode",
+       .section = section,
+       .field = &Config::static_mode,
+       .status = Status::kNotYet,
+       .source = kPaperModes,
+       .description = "Promises that every step takes the same path: the order "
+                      "of requests of the fastest of the first steps is then "
+                      "repeated without asking."},
+      {.name = "static_mode_steps",
+       .section = section,
+       .field = &Config::static_mode_steps,
+       .min = 1,
+       .max = kMost,
+       .status = Status::kNotYet,
+       .source = kPaperModes + " (T)",
+       .description = "Steps that static_mode records before it chooses."},
+      {.name = "fast_mode",
+       .section = section,
+       .field = &Config::fast_mode,
+       .status = Status::kNotYet,
+       .source = kPaperModes,
+       .description = "On top of static_mode: a tensor goes from the module "
+                      "that makes it to the module that reads it, not through "
+                      "their parent."},
+  };
+}
+
+std::vector<Key> rank_keys() {
+  const std::string section = "Ranks";
+  return {
+      {.name = "placement_strategy",
+       .section = section,
+       .field = &Config::placement_strategy,
+       .choices =
+           {"cluster", "spread", "DPT", "DTP", "PDT", "PTD", "TDP", "TPD"},
+       .source = kCommon + "; " + kPaperKeys,
+       .description = "Order in which reduced-data (D), pipeline (P) and "
+                      "tensor (T) ranks are laid out; the right-most letter "
+                      "varies fastest. cluster is DPT, spread is TPD."},
+      {.name = "ddp",
+       .section = section,
+       .field = &Config::ddp,
+       .source = kTorch,
+       .description = "Data parallelism beside model parallelism; needed as "
+                      "soon as there is more than one model replica."},
+      {.name = "ddp_dist_backend",
+       .section = section,
+       .field = &Config::ddp_dist_backend,
+       .choices = {"auto", "nccl"},
+       .status = Status::kNotYet,
+       .source = kTorch,
+       .description = "Collectives of the data-parallel groups; auto takes the "
+                      "fastest that the ranks share."},
+      {.name = "ddp_port",
+       .section = section,
+       .field = &Config::ddp_port,
+       .min = 0,
+       .max = kTcpPorts,
+       .status = Status::kNotYet,
+       .unsaid = "none",
+       .source = kTorch,
+       .description = "TCP port on which data-parallel groups meet.",
+       .reason = "groups meet through MPI, which needs no port"},
+  };
+}
+
+std::vector<Key> partition_keys() {
+  const std::string section = "Partition";
+  return {
+      {.name = "auto_partition",
+       .section = section,
+       .field = &Config::auto_partition,
+       .source = kCommon,
+       .description = "Assigns modules to pp ranks automatically; partition "
+                      "scopes in the script are then not looked at."},
+      {.name = "default_partition",
+       .section = section,
+       .field = &Config::default_partition,
+       .min = 0,
+       .unsaid = "0",
+       .source = kCommon,
+       .description = "pp rank of modules that neither a partition scope nor "
+                      "partition names."},
+      {.name = "partition",
+       .section = section,
+       .field = &Config::partition,
+       .min = 0,
+       .unsaid = "none",
+       .source = kOwn,
+       .description = "Manual partition: module path to pp rank, such as "
+                      "{\"encoder\": 0, \"decoder\": 1}."},
+      {.name = "partition_file",
+       .section = section,
+       .field = &Config::partition_file,
+       .open = true,
+       .unsaid = "none",
+       .source = kTorch,
+       .description = "File that the partition decision is written to, or "
+                      "read from with load_partition."},
+      {.name = "load_partition",
+       .section = section,
+       .field = &Config::load_partition,
+       .source = kTorch,
+       .description = "Takes the partition decision from partition_file "
+                      "instead of making one."},
+      {.name = "optimize",
+       .section = section,
+       .field = &Config::optimize,
+       .choices = {"memory", "speed"},
+       .source = kCommon + "; " + kPaperKeys,
+       .description = "Objective of the automatic partition (see "
+                      "memory_weight), and with tensor parallelism the "
+                      "distribution of transformer layers: memory stores no "
+                      "activation twice, speed communicates less."},
+      {.name = "memory_weight",
+       .section = section,
+       .field = &Config::memory_weight,
+       .min = 0,
+       .max = 1,
+       .unsaid = "0.2 when optimize is \"speed\", else 0.8",
+       .source = kTorch + "; paper, equation (1)",
+       .description = "Weight of memory in the cost that the automatic "
+                      "partition balances: 0 balances computation only, 1 "
+                      "memory only."},
+  };
+}
+
+std::vector<Key> tracing_keys() {
+  const std::string section = "Tracing and creation";
+  return {
+      {.name = "skip_tracing",
+       .section = section,
+       .field = &Config::skip_tracing,
+       .source = kTorch,
+       .description = "Leaves out the tracing pass of the first step, for "
+                      "models too large to run in one place."},
+      {.name = "trace_device",
+       .section = section,
+       .field = &Config::trace_device,
+       .choices = {"auto", "cpu", "gpu"},
+       .source = "documentation, DistributedModel",
+       .description = "Where the tracing pass runs; auto is the device that "
+                      "trains."},
+      {.name = "trace_execution_times",
+       .section = section,
+       .field = &Config::trace_execution_times,
+       .source = "documentation, DistributedModel",
+       .description = "Measures each module's forward time for the partition; "
+                      "the decision then depends on the clock."},
+      {.name = "trace_memory_usage",
+       .section = section,
+       .field = &Config::trace_memory_usage,
+       .source = "documentation, DistributedModel",
+       .description = "Measures each module's memory while tracing instead of "
+                      "estimating it from the sizes of its outputs."},
+      {.name = "delayed_parameter_initialization",
+       .section = section,
+       .field = &Config::delayed_parameter_initialization,
+       .aliases = {"delay_param_initialization"},
+       .source = kTorch + "; paper, appendix I.5",
+       .description = "Gives parameters no memory until the partition is "
+                      "known; each rank then fills only its own."},
+  };
+}
+
+std::vector<Key> tensor_keys() {
+  const std::string section = "Tensor parallelism";
+  return {
+      {.name = "tensor_parallel_degree",
+       .section = section,
+       .field = &Config::tensor_parallel_degree,
+       .min = 1,
+       .max = kMost,
+       .status = Status::kNotYet,
+       .source = kTorch + "; " + kPaperKeys,
+       .description = "Ranks over which tensor-parallel modules are "
+                      "distributed."},
+      {.name = "prescaled_batch",
+       .section = section,
+       .field = &Config::prescaled_batch,
+       .aliases = {"_prescaled_batch"},
+       .status = Status::kNotYet,
+       .source = kTorch + "; " + kPaperKeys,
+       .description = "The ranks of a tensor-parallel group are fed the same, "
+                      "larger batch instead of one each."},
+  };
+}
+
+std::vector<Key> memory_keys() {
+  const std::string precision = "Precision";
+  const std::string memory = "Memory";
+  return {
+      {.name = "fp16",
+       .section = precision,
+       .field = &Config::fp16,
+       .status = Status::kNotYet,
+       .source = kTorch,
+       .description = "Trains in fp16 with f32 master weights and loss "
+                      "scaling."},
+      {.name = "fp16_params",
+       .section = precision,
+       .field = &Config::fp16_params,
+       .status = Status::kNotYet,
+       .source = kTorch + "; " + kPaperKeys,
+       .description = "Initialises the parameters of distributed modules in "
+                      "fp16."},
+      {.name = "bf16",
+       .section = precision,
+       .field = &Config::bf16,
+       .status = Status::kNotYet,
+       .source = kTorch,
+       .description = "bfloat16 together with sharded data parallelism."},
+      {.name = "offload_activations",
+       .section = memory,
+       .field = &Config::offload_activations,
+       .status = Status::kNotYet,
+       .source = kTorch + "; " + kPaperKeys,
+       .description = "Moves checkpointed activations to the host and brings "
+                      "them back before their microbatch's backward."},
+      {.name = "activation_loading_horizon",
+       .section = memory,
+       .field = &Config::activation_loading_horizon,
+       .min = 1,
+       .max = kMost,
+       .status = Status::kNotYet,
+       .source = kTorch + "; " + kPaperKeys,
+       .description = "How early offloaded activations are brought back, in "
+                      "pipeline tasks."},
+      {.name = "shard_optimizer_state",
+       .section = memory,
+       .field = &Config::shard_optimizer_state,
+       .status = Status::kNotYet,
+       .source = kTorch + "; " + kPaperKeys,
+       .description = "Shards optimizer state evenly over the data-parallel "
+                      "ranks that hold the same parameters."},
+  };
+}
+
+std::vector<Key> sharding_keys() {
+  const std::string section = "Sharded data parallelism";
+  return {
+      {.name = "sharded_data_parallel_degree",
+       .section = section,
+       .field = &Config::sharded_data_parallel_degree,
+       .min = 1,
+       .max = kMost,
+       .status = Status::kNotYet,
+       .source = kTorch,
+       .description = "Ranks of a data-parallel group over which parameters, "
+                      "gradients and optimizer state are sharded."},
+      {.name = "sdp_reduce_bucket_size",
+       .section = section,
+       .field = &Config::sdp_reduce_bucket_size,
+       .min = 1,
+       .status = Status::kNotYet,
+       .source = kTorch,
+       .description = "Gradient bucket, in elements."},
+      {.name = "sdp_param_persistence_threshold",
+       .section = section,
+       .field = &Config::sdp_param_persistence_threshold,
+       .min = 0,
+       .status = Status::kNotYet,
+       .source = kTorch,
+       .description = "Parameter tensors of fewer elements stay whole on every "
+                      "rank."},
+      {.name = "sdp_max_live_parameters",
+       .section = section,
+       .field = &Config::sdp_max_live_parameters,
+       .min = 1,
+       .status = Status::kNotYet,
+       .source = kTorch,
+       .description = "Most parameters, in elements, that are gathered at one "
+                      "time; gathering pauses at this number."},
+      {.name = "sdp_hierarchical_allgather",
+       .section = section,
+       .field = &Config::sdp_hierarchical_allgather,
+       .status = Status::kNotYet,
+       .source = kTorch,
+       .description = "Gathers inside each node first, then between nodes."},
+      {.name = "sdp_gradient_clipping",
+       .section = section,
+       .field = &Config::sdp_gradient_clipping,
+       .min = 0,
+       .open = true,
+       .status = Status::kNotYet,
+       .source = kTorch,
+       .description = "L2 norm to which gradients are clipped whenever they "
+                      "are sharded."},
+  };
+}
+
+std::vector<Key> process_keys() {
+  const std::string section = "Processes";
+  return {
+      {.name = "processes_per_host",
+       .section = section,
+       .field = &Config::processes_per_host,
+       .min = 1,
+       .max = kMost,
+       .unsaid = "shared out over the hosts",
+       .source = kMpi,
+       .description = "Processes that tessera launch starts on each host; may "
+                      "stand in an \"mpi\" object."},
+      {.name = "custom_mpi_options",
+       .section = section,
+       .field = &Config::custom_mpi_options,
+       .source = kMpi,
+       .description = "More options that tessera launch hands to mpirun; may "
+                      "stand in an \"mpi\" object."},
+      {.name = "seed",
+       .section = section,
+       .field = &Config::seed,
+       .min = 0,
+       .source = kOwn,
+       .description = "Seed of every random number that the library draws."},
+      {.name = "timeout_seconds",
+       .section = section,
+       .field = &Config::timeout_seconds,
+       .min = 0,
+       .max = 31'536'000,
+       .open = true,
+       .source = kOwn,
+       .description = "Longest wait for another rank, in seconds, before the "
+                      "run ends with an error that names it."},
+      {.name = "transport_buffer_bytes",
+       .section = section,
+       .field = &Config::transport_buffer_bytes,
+       .min = kSmallestBuffer,
+       .source = kOwn + "; paper, appendix G",
+       .description = "Persistent buffer of the transport between ranks of one "
+                      "node; what does not fit goes through MPI."},
+      {.name = "same_node_backend",
+       .section = section,
+       .field = &Config::same_node_backend,
+       .choices = {"auto", "shm", "mpi"},
+       .source = kOwn + "; paper, section 6",
+       .description = "What ranks of one node exchange data through: shared "
+                      "memory, MPI, or the faster of the two."},
+  };
+}
+
+// Names that configurations written for other libraries may hold.
+std::vector<Key> refused_keys() {
+  const auto refused = [](std::string name,
+                          std::string source,
+                          std::string description,
+                          std::string reason) {
+    return Key{
+        .name = std::move(name),
+        .section = "Refused names",
+        .field = std::monostate{},
+        .status = Status::kRefused,
+        .source = std::move(source),
+        .description = std::move(description),
+        .reason = std::move(reason)};
+  };
+  const std::string tensorflow = "documentation, TensorFlow parameters";
+  const std::string scripts = "example scripts";
+  return {
+      refused(
+          "contiguous",
+          tensorflow,
+          "Whether every partition is a connected part of the graph.",
+          "it concerns TensorFlow graphs only; modules are assigned to pp "
+          "ranks as a tree"),
+      refused(
+          "horovod",
+          tensorflow,
+          "Data parallelism through Horovod.",
+          "it concerns TensorFlow only; write \"ddp\": true for data "
+          "parallelism"),
+      refused(
+          "checkpoint_attentions",
+          scripts,
+          "Activation checkpointing of attention layers.",
+          "it was never documented; choose modules for activation "
+          "checkpointing in the script"),
+      refused(
+          "use_times",
+          scripts,
+          "Module times in the partition cost.",
+          "it was never documented; write \"trace_execution_times\""),
+      refused(
+          "_match_weights",
+          scripts,
+          "Equal weights with and without tensor parallelism.",
+          "it was never documented; load the same weights instead"),
+      refused(
+          "_fp32_grad_accumulation",
+          scripts,
+          "Gradients accumulated in f32 under fp16.",
+          "it was never documented and has no meaning without fp16"),
+  };
+}
+
+std::vector<Key> build() {
+  std::vector<Key> all;
+  for (auto part :
+       {pipeline_keys,
+        rank_keys,
+        partition_keys,
+        tracing_keys,
+        tensor_keys,
+        memory_keys,
+        sharding_keys,
+        process_keys,
+        refused_keys}) {
+    for (Key& key : part()) {
+      all.push_back(std::move(key));
+    }
+  }
+  return all;
+}
+
+} // namespace
+
+const std::vector<Key>& keys() {
+  static const std::vector<Key> table = build();
+  return table;
+}
+
+} // namespace tessera::config

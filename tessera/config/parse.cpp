@@ -1,0 +1,300 @@
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <sstream>
+
+#include <nlohmann/json.hpp>
+
+#include "tessera/base/error.h"
+#include "tessera/config/findings.h"
+#include "tessera/config/nearest.h"
+#include "tessera/config/strict_json.h"
+
+namespace tessera::config {
+
+namespace {
+
+using nlohmann::json;
+
+// Follows "parameters": "other.json"; only a config read from a file may.
+using Opener = std::function<std::string(const std::string& name)>;
+
+// The JSON value as the key's type; monostate when it is of another type.
+Value convert(const Key& key, const json& value) {
+  switch (type_of(key)) {
+    case Type::kBool:
+      return value.is_boolean() ? Value{value.get<bool>()} : Value{};
+    case Type::kInteger: {
+      std::int64_t number = 0;
+      return to_integer(value, number) ? Value{number} : Value{};
+    }
+    case Type::kNumber:
+      return value.is_number() ? Value{value.get<double>()} : Value{};
+    case Type::kText:
+      return value.is_string() ? Value{value.get<std::string>()} : Value{};
+    case Type::kMap: {
+      std::map<std::string, int> map;
+      return to_integer_map(value, map) ? Value{std::move(map)} : Value{};
+    }
+    case Type::kNone:
+      return {};
+  }
+  return {};
+}
+
+class Reader {
+ public:
+  Reader(std::string origin, Opener open)
+      : origin_(std::move(origin)), open_(std::move(open)) {}
+
+  Config read(const std::string& text) {
+    const json root = parse(text, origin_);
+    if (!root.is_object()) {
+      throw ConfigError(
+          str(origin_,
+              ": found ",
+              describe(root),
+              "; write an object of keys such as "
+              "{\"pipeline_parallel_degree\": 2}"));
+    }
+    if (root.contains("smdistributed")) {
+      read_outer(root);
+    } else {
+      read_keys(root, true);
+    }
+    findings_.check(config_);
+    findings_.throw_any(origin_);
+    return config_;
+  }
+
+ private:
+  json parse(const std::string& text, const std::string& name) {
+    json value;
+    const JsonFaults faults = parse_strictly(text, value);
+    if (!faults.invalid.empty()) {
+      throw ConfigError(name + ": " + faults.invalid);
+    }
+    for (const std::string& key : faults.repeated) {
+      findings_.add(quoted(key) + ": stands twice in one object; keep one");
+    }
+    return value;
+  }
+
+  void read_outer(const json& root) {
+    for (const auto& [name, value] : root.items()) {
+      if (name == "mpi") {
+        read_mpi(value);
+      } else if (name == "smdistributed") {
+        read_smdistributed(value);
+      } else {
+        findings_.add(
+            quoted(name) +
+            ": only \"smdistributed\" and \"mpi\" may stand here; "
+            "parallelism keys belong into "
+            "smdistributed.modelparallel.parameters");
+      }
+    }
+  }
+
+  void read_smdistributed(const json& value) {
+    if (!expect_object(value, "smdistributed")) {
+      return;
+    }
+    for (const auto& [name, inner] : value.items()) {
+      if (name == "modelparallel") {
+        read_modelparallel(inner);
+      } else if (name == "dataparallel") {
+        findings_.add(
+            "smdistributed.dataparallel: cannot be joined with modelparallel "
+            "in one job; leave it out and write \"ddp\": true among the "
+            "parameters");
+      } else {
+        unknown("smdistributed.", name, {"modelparallel"});
+      }
+    }
+    if (!value.contains("modelparallel")) {
+      findings_.add("smdistributed: \"modelparallel\" is missing");
+    }
+  }
+
+  void read_modelparallel(const json& value) {
+    const std::string place = "smdistributed.modelparallel";
+    if (!expect_object(value, place)) {
+      return;
+    }
+    for (const auto& [name, inner] : value.items()) {
+      if (name == "enabled") {
+        expect_enabled(inner, place);
+      } else if (name != "parameters") {
+        unknown(place + ".", name, {"enabled", "parameters"});
+      } else if (inner.is_string()) {
+        read_parameter_file(inner.get<std::string>());
+      } else if (expect_object(inner, place + ".parameters")) {
+        read_keys(inner, false);
+      }
+    }
+    if (!value.contains("parameters")) {
+      findings_.add(
+          place + ": \"parameters\" is missing; write an object of keys");
+    }
+  }
+
+  void read_parameter_file(const std::string& name) {
+    if (!open_) {
+      findings_.add(
+          "smdistributed.modelparallel.parameters: a file name (" +
+          quoted(name) +
+          ") is followed only from a config that is itself a file; write the "
+          "keys here");
+      return;
+    }
+    const json inner = parse(open_(name), name);
+    if (expect_object(inner, quoted(name))) {
+      read_keys(inner, false);
+    }
+  }
+
+  void read_mpi(const json& value) {
+    if (!expect_object(value, "mpi")) {
+      return;
+    }
+    for (const auto& [name, inner] : value.items()) {
+      if (name == "enabled") {
+        expect_enabled(inner, "mpi");
+      } else if (name == "processes_per_host" || name == "custom_mpi_options") {
+        read_key(*find_key(name), name, inner);
+      } else {
+        unknown(
+            "mpi.",
+            name,
+            {"enabled", "processes_per_host", "custom_mpi_options"});
+      }
+    }
+  }
+
+  void read_keys(const json& object, bool with_mpi) {
+    for (const auto& [name, value] : object.items()) {
+      if (const Key* key = find_key(name)) {
+        read_key(*key, name, value);
+      } else if (with_mpi && name == "mpi") {
+        read_mpi(value);
+      } else {
+        std::vector<std::string> names;
+        for (const Key& known : keys()) {
+          names.push_back(known.name);
+          names.insert(names.end(), known.aliases.begin(), known.aliases.end());
+        }
+        unknown("", name, names);
+      }
+    }
+  }
+
+  void read_key(const Key& key, const std::string& name, const json& value) {
+    const auto [earlier, first] = given_.emplace(key.name, name);
+    if (!first) {
+      findings_.add(
+          key,
+          str("given twice, as ",
+              quoted(earlier->second),
+              " and as ",
+              quoted(name),
+              "; keep one"));
+      return;
+    }
+    findings_.spelled(key, name);
+    if (key.status == Status::kRefused) {
+      findings_.add(key, "not a key of Tessera: " + key.reason);
+      return;
+    }
+    const Value converted = convert(key, value);
+    if (std::holds_alternative<std::monostate>(converted) ||
+        !in_range(key, converted)) {
+      findings_.add(
+          key, str("found ", describe(value), "; write ", allowed(key)));
+      return;
+    }
+    set(key, config_, converted);
+  }
+
+  void unknown(
+      const std::string& place,
+      const std::string& name,
+      const std::vector<std::string>& known) {
+    findings_.add(
+        str(place,
+            quoted(name),
+            ": unknown key; the nearest known key is \"",
+            nearest(name, known),
+            "\""));
+  }
+
+  bool expect_object(const json& value, const std::string& place) {
+    if (!value.is_object()) {
+      findings_.add(
+          str(place, ": found ", describe(value), "; write an object"));
+    }
+    return value.is_object();
+  }
+
+  void expect_enabled(const json& value, const std::string& place) {
+    if (value != json(true)) {
+      findings_.add(
+          str(place,
+              ".enabled: found ",
+              describe(value),
+              "; write true, or leave the whole block out"));
+    }
+  }
+
+  std::string origin_;
+  Opener open_;
+  Findings findings_;
+  Config config_;
+  std::map<std::string, std::string> given_; // key -> name it was given under
+};
+
+std::string read_file(const std::filesystem::path& path) {
+  std::error_code failure;
+  if (!std::filesystem::is_regular_file(path, failure)) {
+    throw ConfigError(
+        path.string() + ": no such file; give the name of a JSON file");
+  }
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream text;
+  text << in.rdbuf();
+  if (!in) {
+    throw ConfigError(path.string() + ": cannot be read");
+  }
+  return text.str();
+}
+
+} // namespace
+
+Config parse_config(const std::string& json_text, const std::string& origin) {
+  return Reader(origin, nullptr).read(json_text);
+}
+
+Config load_config(const std::string& path) {
+  const auto folder = std::filesystem::path(path).parent_path();
+  return Reader(
+             path,
+             [&](const std::string& name) { return read_file(folder / name); })
+      .read(read_file(path));
+}
+
+std::string to_json(const Config& config) {
+  nlohmann::ordered_json object;
+  for (const Key& key : keys()) {
+    std::visit(
+        [&](const auto& value) {
+          using T = std::decay_t<decltype(value)>;
+          if constexpr (!std::is_same_v<T, std::monostate>) {
+            object[key.name] = value;
+          }
+        },
+        get(key, config));
+  }
+  return object.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
+}
+
+} // namespace tessera::config

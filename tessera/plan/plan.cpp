@@ -1,0 +1,150 @@
+#include "tessera/plan/plan.h"
+
+#include <set>
+
+#include "tessera/base/error.h"
+
+namespace tessera::plan {
+
+namespace {
+
+constexpr int kVersion = 1;
+constexpr int kActiveBeyondDegree = 2; // documented default
+constexpr std::size_t kMostNames = 5; // of a list in a message
+
+void check_at_least(const char* field, int value, int least) {
+  if (value < least) {
+    throw PlanError(
+        str("plan: ", field, " is ", value, "; it must be at least ", least));
+  }
+}
+
+void check_positive_degrees(const topology::Degrees& degrees) {
+  check_at_least("degrees.pipeline", degrees.pipeline, 1);
+  check_at_least("degrees.tensor", degrees.tensor, 1);
+  check_at_least("degrees.reduced_data", degrees.reduced_data, 1);
+}
+
+std::string name_of(const Plan& plan) {
+  return plan.model.empty() ? "plan" : "plan of " + plan.model;
+}
+
+// "a", "b" and 3 more
+std::string list_of(const std::vector<std::string>& paths) {
+  std::string text;
+  for (std::size_t i = 0; i < paths.size() && i < kMostNames; ++i) {
+    text += (i == 0 ? "\"" : ", \"") + paths[i] + "\"";
+  }
+  return paths.size() > kMostNames
+             ? str(text, " and ", paths.size() - kMostNames, " more")
+             : text;
+}
+
+} // namespace
+
+int Plan::effective_active_microbatches() const {
+  return active_microbatches > 0 ? active_microbatches
+                                 : degrees.pipeline + kActiveBeyondDegree;
+}
+
+void validate(const Plan& plan) {
+  if (plan.version != kVersion) {
+    throw PlanError(
+        str(name_of(plan),
+            ": version is ",
+            plan.version,
+            "; this program reads version ",
+            kVersion));
+  }
+  check_positive_degrees(plan.degrees);
+  check_at_least("microbatches", plan.microbatches, 1);
+  check_at_least("active_microbatches", plan.active_microbatches, 0);
+  try {
+    topology::Placement{plan.placement};
+  } catch (const ConfigError& error) {
+    throw PlanError(str(name_of(plan), ": placement: ", error.what()));
+  }
+  make_schedule(plan);
+  for (const auto& [path, rank] : plan.partition) {
+    if (rank < 0 || rank >= plan.degrees.pipeline) {
+      throw PlanError(
+          str(name_of(plan),
+              ": partition of \"",
+              path,
+              "\" is ",
+              rank,
+              "; pp ranks are 0 to ",
+              plan.degrees.pipeline - 1));
+    }
+  }
+}
+
+void validate(const Plan& plan, const std::vector<std::string>& modules) {
+  validate(plan);
+  const std::set<std::string> known(modules.begin(), modules.end());
+  std::vector<std::string> missing;
+  for (const std::string& path : known) {
+    if (plan.partition.count(path) == 0) {
+      missing.push_back(path);
+    }
+  }
+  if (!missing.empty()) {
+    throw PlanError(
+        str(name_of(plan),
+            ": partition has no entry for ",
+            list_of(missing),
+            "; the model has ",
+            known.size(),
+            " modules and each needs its pp rank"));
+  }
+  std::vector<std::string> strange;
+  for (const auto& [path, rank] : plan.partition) {
+    if (known.count(path) == 0) {
+      strange.push_back(path);
+    }
+  }
+  if (!strange.empty()) {
+    throw PlanError(
+        str(name_of(plan),
+            ": partition names ",
+            list_of(strange),
+            ", which the model does not have; was the plan made for another "
+            "model?"));
+  }
+}
+
+void validate_degrees(const Plan& plan, int world_size) {
+  check_positive_degrees(plan.degrees);
+  // Division, since the product of three degrees may not fit an int.
+  const topology::Degrees& degrees = plan.degrees;
+  const std::int64_t replica = std::int64_t{degrees.pipeline} * degrees.tensor;
+  if (world_size < 1 || world_size % replica != 0 ||
+      world_size / replica != degrees.reduced_data) {
+    throw PlanError(
+        str(name_of(plan),
+            ": degrees pipeline ",
+            degrees.pipeline,
+            " x tensor ",
+            degrees.tensor,
+            " x reduced_data ",
+            degrees.reduced_data,
+            " do not make the world size ",
+            world_size,
+            "; start as many processes as their product, or make a plan for ",
+            world_size));
+  }
+}
+
+std::unique_ptr<schedule::Schedule> make_schedule(const Plan& plan) {
+  try {
+    return schedule::make_schedule(
+        plan.schedule,
+        plan.microbatches,
+        plan.effective_active_microbatches(),
+        schedule::parse_order(plan.custom_schedule));
+  } catch (const ConfigError& error) {
+    throw PlanError(str(name_of(plan), ": schedule: ", error.what()));
+  }
+}
+
+} // namespace tessera::plan

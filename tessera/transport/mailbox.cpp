@@ -1,0 +1,158 @@
+#include "tessera/transport/mailbox.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace tessera::transport {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// How often a rank that waits looks whether its peers are alive.
+constexpr std::chrono::milliseconds kCheckEvery{100};
+// The message thread needs no clock; this only bounds one sleep.
+constexpr std::chrono::nanoseconds kLongSleep = std::chrono::seconds(3600);
+
+} // namespace
+
+Mailbox::Mailbox(Parts parts)
+    : parts_(std::move(parts)),
+      own_(parts_.peers.at(parts_.self).mapping->control()),
+      outbox_(parts_.peers, parts_.self, *parts_.channel, counters_),
+      inbox_(
+          parts_.peers,
+          parts_.self,
+          *parts_.channel,
+          parts_.zero_copy_share),
+      waiter_(parts_.may_spin),
+      next_check_(Clock::now() + kCheckEvery) {
+  for (std::size_t i = 0; i < parts_.peers.size(); ++i) {
+    index_of_rank_.emplace(parts_.peers[i].rank, static_cast<int>(i));
+  }
+  thread_ = std::thread([this] { run_on_message_thread(); });
+}
+
+Mailbox::~Mailbox() {
+  stop_.store(true);
+  shm::notify(own_.thread);
+  thread_.join();
+  own_.closed.store(1);
+  for (const Peer& peer : parts_.peers) {
+    if (peer.mapping) {
+      // It may be waiting for room in its ring to here.
+      shm::notify(peer.mapping->control().thread);
+    }
+  }
+}
+
+std::optional<std::chrono::nanoseconds> Mailbox::work_on_message_thread() {
+  outbox_.flush();
+  return parts_.channel->progress(
+      [this](int source, std::vector<std::byte> bytes) {
+        inbox_.arrived(source, std::move(bytes));
+      });
+}
+
+void Mailbox::run_on_message_thread() {
+  try {
+    shm::Waiter waiter(false);
+    while (!stop_.load()) {
+      const auto seen = own_.thread.count.load();
+      const auto next = work_on_message_thread();
+      if (!stop_.load()) {
+        waiter.wait(own_.thread, seen, next.value_or(kLongSleep));
+      }
+    }
+    const auto deadline = Clock::now() + parts_.drain;
+    for (;;) {
+      const auto seen = own_.thread.count.load();
+      const auto next = work_on_message_thread();
+      if ((outbox_.flush() && !parts_.channel->sending()) ||
+          Clock::now() >= deadline) {
+        return;
+      }
+      const std::chrono::nanoseconds sleep = next.value_or(kCheckEvery);
+      waiter.wait(own_.thread, seen, std::min<>(sleep, {kCheckEvery}));
+    }
+  } catch (...) {
+    // It must not leave this thread; whoever calls next gets it.
+    failure_ = std::current_exception();
+    failed_.store(true);
+    shm::notify(own_.inbox);
+  }
+}
+
+void Mailbox::throw_if_failed() {
+  if (failed_.load()) {
+    std::rethrow_exception(failure_);
+  }
+  if (const Peer* peer = dead_.load()) {
+    throw_gone(*peer);
+  }
+}
+
+void Mailbox::send(int peer, const Header& header, const c10::IValue& body) {
+  throw_if_failed();
+  const auto found = index_of_rank_.find(peer);
+  if (found == index_of_rank_.end()) {
+    throw CommError(
+        str("rank ",
+            parts_.peers[parts_.self].rank,
+            " cannot send to rank ",
+            peer,
+            ": it is no peer of this transport"));
+  }
+  outbox_.send(found->second, header, body);
+}
+
+std::optional<Parcel> Mailbox::try_receive() {
+  return inbox_.poll();
+}
+
+const Peer* Mailbox::find_dead() const {
+  for (const Peer& peer : parts_.peers) {
+    if (peer.process && peer.mapping->control().closed.load() == 0 &&
+        peer.process->ended()) {
+      return &peer;
+    }
+  }
+  return nullptr;
+}
+
+std::optional<Parcel> Mailbox::receive(std::chrono::milliseconds timeout) {
+  const auto deadline = Clock::now() + timeout;
+  for (;;) {
+    const auto seen = own_.inbox.count.load();
+    const bool known = failed_.load() || dead_.load() != nullptr;
+    if (auto parcel = inbox_.poll()) {
+      return parcel;
+    }
+    if (known) { // and what arrived before has been delivered
+      throw_if_failed();
+    }
+    const auto now = Clock::now();
+    if (now >= next_check_) {
+      next_check_ = now + kCheckEvery;
+      if (const Peer* peer = find_dead()) {
+        dead_.store(peer);
+        continue;
+      }
+    }
+    if (now >= deadline) {
+      return std::nullopt;
+    }
+    waiter_.wait(own_.inbox, seen, std::min(deadline, next_check_) - now);
+  }
+}
+
+Counters Mailbox::counters() const {
+  Counters counters;
+  counters.messages_sent = counters_.messages_sent.load();
+  counters.bytes_sent = counters_.bytes_sent.load();
+  counters.shared_memory_tensors = counters_.shared_memory_tensors.load();
+  counters.mpi_tensors = counters_.mpi_tensors.load();
+  return counters;
+}
+
+} // namespace tessera::transport

@@ -1,0 +1,212 @@
+#include "tessera/transport/outbox.h"
+
+#include <cstring>
+#include <utility>
+
+#include <ATen/ATen.h>
+
+#include "tessera/transport/shm/event.h"
+
+namespace tessera::transport {
+
+namespace {
+
+// Tensors of a message travel inside it while they sum up to less than this:
+// two copies of so little cost less than a block's bookkeeping.
+constexpr std::size_t kInlineBytes = 4096;
+
+void copy_out(const at::Tensor& tensor, std::byte* into, std::size_t bytes) {
+  if (tensor.device().is_cpu() && tensor.is_contiguous() && !tensor.is_conj() &&
+      !tensor.is_neg()) {
+    std::memcpy(into, tensor.data_ptr(), bytes);
+    return;
+  }
+  const at::NoGradGuard no_grad;
+  at::from_blob(into, tensor.sizes(), at::dtype(tensor.scalar_type()))
+      .copy_(tensor);
+}
+
+std::size_t rounded(std::size_t bytes) {
+  return (bytes + 15) / 16 * 16;
+}
+
+} // namespace
+
+Outbox::Outbox(
+    const std::vector<Peer>& peers,
+    int self,
+    Channel& channel,
+    SharedCounters& counters)
+    : peers_(peers),
+      self_(self),
+      channel_(channel),
+      counters_(counters),
+      arena_(peers[self].mapping) {
+  const auto& own = *peers[self].mapping;
+  for (const Peer& peer : peers) {
+    auto& lane = *lanes_.emplace_back(std::make_unique<Lane>());
+    if (peer.mapping) {
+      lane.ring = std::make_unique<shm::RingWriter>(
+          own.ring_head(peer.ring), own.ring_data(peer.ring));
+    }
+  }
+}
+
+// Bytes for the channel must outlive the caller's tensor. The arena serves
+// other nodes too: its pages are there already.
+BulkSend Outbox::make_bulk(int peer, std::size_t bytes, std::byte*& room) {
+  BulkSend bulk;
+  bulk.peer = peer;
+  bulk.bytes = bytes;
+  const auto& own = peers_[self_].mapping;
+  if (const auto offset = arena_.allocate(bytes)) {
+    room = own->arena() + *offset;
+    bulk.keep = std::shared_ptr<const void>(
+        room, [own, at = *offset](const void*) { own->release(at); });
+  } else {
+    auto heap = std::shared_ptr<std::byte[]>(new std::byte[bytes]);
+    room = heap.get();
+    bulk.keep = std::move(heap);
+  }
+  bulk.data = room;
+  return bulk;
+}
+
+Outbox::Prepared
+Outbox::prepare(int peer, const Header& header, const c10::IValue& body) {
+  const Stripped stripped = strip(body);
+  std::vector<TensorStub> stubs;
+  stubs.reserve(stripped.tensors.size());
+  for (const auto& tensor : stripped.tensors) {
+    stubs.push_back(describe(tensor));
+  }
+  const bool same_node = peers_[peer].mapping != nullptr;
+  std::vector<std::byte> payload;
+  Prepared prepared;
+  for (std::size_t i = 0; i < stubs.size(); ++i) {
+    TensorStub& stub = stubs[i];
+    const at::Tensor& tensor = stripped.tensors[i];
+    if (stub.bytes == 0) {
+      continue;
+    }
+    counters_.bytes_sent += static_cast<std::int64_t>(stub.bytes);
+    if (payload.size() + stub.bytes < kInlineBytes) {
+      stub.place = Place::kInline;
+      stub.offset = payload.size();
+      payload.resize(rounded(payload.size() + stub.bytes));
+      copy_out(tensor, payload.data() + stub.offset, stub.bytes);
+    } else if (
+        const auto offset =
+            same_node ? arena_.allocate(stub.bytes) : std::nullopt) {
+      stub.place = Place::kArena;
+      stub.offset = *offset;
+      copy_out(tensor, peers_[self_].mapping->arena() + *offset, stub.bytes);
+    } else {
+      stub.place = Place::kChannel;
+      std::byte* room = nullptr;
+      prepared.bulks.push_back(make_bulk(peer, stub.bytes, room));
+      copy_out(tensor, room, stub.bytes);
+    }
+    const bool by_channel = stub.place == Place::kChannel || !same_node;
+    ++(by_channel ? counters_.mpi_tensors : counters_.shared_memory_tensors);
+  }
+  prepared.message = encode(header, stubs, stripped.structure, payload);
+  counters_.bytes_sent +=
+      static_cast<std::int64_t>(prepared.message.size() - payload.size());
+  ++counters_.messages_sent;
+  return prepared;
+}
+
+// How the message itself goes to a peer of this node.
+Outbox::Pending Outbox::frame(int peer, Prepared& prepared) {
+  Pending pending;
+  pending.bytes = prepared.message.size();
+  if (pending.bytes <= shm::kLargestFramed) {
+    pending.message = std::move(prepared.message);
+    return pending;
+  }
+  if (const auto offset = arena_.allocate(pending.bytes)) {
+    pending.kind = shm::FrameKind::kArena;
+    pending.offset = *offset;
+    std::memcpy(
+        peers_[self_].mapping->arena() + *offset,
+        prepared.message.data(),
+        pending.bytes);
+    return pending;
+  }
+  pending.kind = shm::FrameKind::kChannel;
+  auto keep =
+      std::make_shared<std::vector<std::byte>>(std::move(prepared.message));
+  BulkSend bulk{peer, keep->data(), keep->size(), keep};
+  prepared.bulks.insert(prepared.bulks.begin(), std::move(bulk));
+  return pending;
+}
+
+void Outbox::send(int peer, const Header& header, const c10::IValue& body) {
+  Prepared prepared = prepare(peer, header, body);
+  Lane& lane = *lanes_[peer];
+  if (!lane.ring) {
+    const std::scoped_lock lock(lane.mutex);
+    channel_.send_message(peer, std::move(prepared.message));
+    for (auto& bulk : prepared.bulks) {
+      channel_.send_bulk(std::move(bulk));
+    }
+    return;
+  }
+  Pending pending = frame(peer, prepared);
+  bool written = false;
+  {
+    const std::scoped_lock lock(lane.mutex);
+    // Bulks first: in-process they must be there when the message is read.
+    for (auto& bulk : prepared.bulks) {
+      channel_.send_bulk(std::move(bulk));
+    }
+    written = lane.waiting.empty() && lane.ring->write(
+                                          pending.kind,
+                                          pending.message.data(),
+                                          pending.bytes,
+                                          pending.offset);
+    if (!written) {
+      lane.waiting.push_back(std::move(pending));
+    }
+  }
+  // A full ring is the message thread's: its reader will wake it.
+  if (written) {
+    shm::notify(peers_[peer].mapping->control().inbox);
+  }
+}
+
+bool Outbox::flush_lane(const Peer& peer, Lane& lane) {
+  bool written = false;
+  bool empty = true;
+  {
+    const std::scoped_lock lock(lane.mutex);
+    while (!lane.waiting.empty()) {
+      const Pending& next = lane.waiting.front();
+      if (!lane.ring->write(
+              next.kind, next.message.data(), next.bytes, next.offset)) {
+        empty = false;
+        break;
+      }
+      written = true;
+      lane.waiting.pop_front();
+    }
+  }
+  if (written) {
+    shm::notify(peer.mapping->control().inbox);
+  }
+  return empty || peer.mapping->control().closed.load() != 0 ||
+         (peer.process && peer.process->ended());
+}
+
+bool Outbox::flush() {
+  bool all = true;
+  for (std::size_t i = 0; i < peers_.size(); ++i) {
+    if (lanes_[i]->ring) {
+      all = flush_lane(peers_[i], *lanes_[i]) && all;
+    }
+  }
+  return all;
+}
+
+} // namespace tessera::transport

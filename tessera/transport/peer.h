@@ -1,0 +1,43 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "tessera/base/error.h"
+#include "tessera/transport/shm/mapping.h"
+#include "tessera/transport/shm/process_watch.h"
+
+namespace tessera::transport {
+
+/// One rank of a transport as this rank sees it.
+struct Peer {
+  int rank = -1; // global
+  std::string host;
+  shm::MappingPtr mapping; // its segment; null on another node
+  int ring = -1; // its position among the ranks of its node
+  std::shared_ptr<shm::ProcessWatch> process; // null in-process, other node
+};
+
+/// Counters that several threads raise.
+struct SharedCounters {
+  std::atomic<std::int64_t> messages_sent{0};
+  std::atomic<std::int64_t> bytes_sent{0};
+  std::atomic<std::int64_t> shared_memory_tensors{0};
+  std::atomic<std::int64_t> mpi_tensors{0};
+};
+
+/// Throws the CommError for a peer whose process has ended.
+[[noreturn]] inline void throw_gone(const Peer& peer) {
+  throw CommError(
+      str("rank ",
+          peer.rank,
+          " (process ",
+          peer.process->pid(),
+          " on ",
+          peer.host,
+          ") has died; see its own output for the cause"));
+}
+
+} // namespace tessera::transport

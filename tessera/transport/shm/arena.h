@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <unordered_map>
+#include <utility>
+
+#include "tessera/transport/shm/mapping.h"
+
+namespace tessera::transport::shm {
+
+/// The manager of a rank's persistent send buffer (paper, appendix G.2): only
+/// its owner allocates; whoever received a block gives it back through
+/// Mapping::release, and the owner takes it in at the next allocation.
+/// Best fit, neighbours merged. Its books are private to the owner, so a
+/// receiver cannot damage them.
+/// Threads: any thread of the owner.
+class Arena {
+ public:
+  explicit Arena(MappingPtr own);
+
+  /// Offset in the arena of `bytes` bytes, a multiple of 64; empty when no
+  /// free piece is large enough. Never waits.
+  std::optional<std::uint64_t> allocate(std::size_t bytes);
+
+  /// Bytes in use, heads and rounding included; blocks given back count until
+  /// the next allocation.
+  std::uint64_t in_use() const;
+
+ private:
+  void reclaim();
+  void add_free(std::uint64_t at, std::uint64_t bytes);
+  void remove_free(std::map<std::uint64_t, std::uint64_t>::iterator piece);
+
+  MappingPtr own_;
+  mutable std::mutex mutex_;
+  std::map<std::uint64_t, std::uint64_t> free_by_place_; // start -> bytes
+  std::set<std::pair<std::uint64_t, std::uint64_t>> free_by_size_;
+  std::unordered_map<std::uint64_t, std::uint64_t> used_; // offset -> bytes
+  std::uint64_t in_use_ = 0;
+};
+
+} // namespace tessera::transport::shm

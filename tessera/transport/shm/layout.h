@@ -1,0 +1,48 @@
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace tessera::transport::shm {
+
+inline constexpr std::size_t kLine = 64;
+
+/// A count that others raise and one thread sleeps on.
+struct alignas(kLine) Event {
+  std::atomic<std::uint32_t> count;
+  std::atomic<std::uint32_t> sleepers;
+};
+
+/// Head of a rank's segment. Behind it lie one ring for each rank of the node
+/// (what this rank sends there) and the arena.
+struct Control {
+  alignas(kLine) std::uint64_t nonce; // tells this segment from any other
+  std::atomic<std::uint32_t> closed; // this rank has left in good order
+  Event inbox; // raised by who sends to this rank
+  Event thread; // raised to wake this rank's message thread
+  // Stack of arena blocks given back: offset of the first, 0 when empty.
+  alignas(kLine) std::atomic<std::uint64_t> released;
+  alignas(kLine) std::atomic<std::uint64_t> arena_in_use; // bytes
+};
+
+struct RingHead {
+  alignas(kLine) std::atomic<std::uint64_t> written; // bytes ever, by sender
+  alignas(kLine) std::atomic<std::uint64_t> read; // bytes ever, by receiver
+  alignas(kLine) std::atomic<std::uint32_t> writer_waits;
+};
+
+/// Stands before each block of the arena.
+struct alignas(kLine) BlockHead {
+  std::atomic<std::uint64_t> next; // in the stack of released blocks
+};
+
+inline constexpr std::size_t kControlBytes = 4096;
+inline constexpr std::size_t kRingHeadBytes = 256;
+inline constexpr std::size_t kRingBytes = std::size_t{128} << 10;
+static_assert(sizeof(Control) <= kControlBytes);
+static_assert(sizeof(RingHead) <= kRingHeadBytes);
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
+static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
+
+} // namespace tessera::transport::shm

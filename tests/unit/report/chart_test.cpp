@@ -1,0 +1,114 @@
+#include "tessera/report/chart.h"
+
+#include <algorithm>
+#include <cmath>
+#include <regex>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/report/format.h"
+
+namespace tessera::report {
+namespace {
+
+ChartOptions options() {
+  ChartOptions result;
+  result.title = "loss <of> it";
+  result.x_label = "step";
+  result.y_text = [](double value) { return format_number(value); };
+  return result;
+}
+
+std::size_t count(const std::string& text, const std::string& what) {
+  std::size_t found = 0;
+  for (auto at = text.find(what); at != std::string::npos;
+       at = text.find(what, at + 1)) {
+    ++found;
+  }
+  return found;
+}
+
+TEST(Ticks, AreRoundAndCoverTheRange) {
+  EXPECT_THAT(ticks(0, 10, 5), testing::ElementsAre(0, 2, 4, 6, 8, 10));
+  EXPECT_THAT(ticks(2.1, 3.9, 4), testing::ElementsAre(2, 2.5, 3, 3.5, 4));
+  EXPECT_THAT(ticks(-3, 3, 3), testing::ElementsAre(-4, -2, 0, 2, 4));
+  EXPECT_THAT(
+      ticks(0, 0.0003, 3),
+      testing::Pointwise(
+          testing::DoubleEq(), std::vector<double>{0, 0.0001, 0.0002, 0.0003}));
+}
+
+TEST(Smoothed, KeepsALineAndLeavesOutWhatIsNotFinite) {
+  std::vector<Point> constant;
+  for (int i = 0; i < 50; ++i) {
+    constant.emplace_back(i, i == 7 ? std::nan("") : 3.0);
+  }
+  const auto result = smoothed(constant, 4);
+  ASSERT_EQ(result.size(), 49U);
+  for (const Point& point : result) {
+    EXPECT_NEAR(point.second, 3, 1e-12);
+  }
+}
+
+TEST(Smoothed, WeighsByDistanceOnBothSides) {
+  // Weights 1/4 1/2 1 1/2 1/4 around the middle.
+  const auto result = smoothed({{0, 0}, {1, 0}, {2, 10}, {3, 0}, {4, 0}}, 1);
+  EXPECT_NEAR(result[2].second, 10 / 2.5, 1e-12);
+  EXPECT_NEAR(result[1].second, 5 / (0.5 + 1 + 0.5 + 0.25 + 0.125), 1e-12);
+  EXPECT_NEAR(result[3].second, result[1].second, 1e-12);
+}
+
+TEST(LineChart, BreaksTheLineWhereAValueIsMissing) {
+  const std::string svg = line_chart(
+      options(),
+      {{"a", "main", false, {{0, 1}, {1, 2}, {2, std::nan("")}, {3, 1}}}});
+  EXPECT_EQ(count(svg, "<path class=\"main\""), 1U);
+  const auto begin = svg.find(" d=\"");
+  const std::string path = svg.substr(begin, svg.find("/>", begin) - begin);
+  EXPECT_EQ(count(path, "M"), 2U);
+  EXPECT_EQ(count(path, "L"), 1U);
+  EXPECT_EQ(svg.find("nan"), std::string::npos);
+  EXPECT_THAT(svg, testing::HasSubstr("loss &lt;of&gt; it"));
+}
+
+TEST(LineChart, ThinsLongLinesButKeepsTheirPeaks) {
+  Series series{"a", "main", false, {}};
+  for (int i = 0; i < 100'000; ++i) {
+    series.points.emplace_back(i, i == 54'321 ? 100.0 : 1.0 + i % 2);
+  }
+  ChartOptions small = options();
+  small.from_zero = true;
+  const std::string svg = line_chart(small, {series});
+  EXPECT_LT(svg.size(), 40'000U);
+  // 100 is the top of the axis: y = 30, the upper edge.
+  EXPECT_TRUE(std::regex_search(svg, std::regex("L[0-9.]+ 30[ML]")));
+}
+
+TEST(LineChart, DrawsOnePointAndNone) {
+  EXPECT_THAT(
+      line_chart(options(), {{"a", "main", true, {{5, 2}}}}),
+      testing::HasSubstr("<circle"));
+  const std::string empty = line_chart(options(), {{"a", "main", true, {}}});
+  EXPECT_EQ(count(empty, "<circle"), 0U);
+  EXPECT_EQ(empty.find("nan"), std::string::npos);
+}
+
+TEST(BarChart, LengthsAreInProportion) {
+  const std::string svg =
+      bar_chart({{"a&b", 100, 0, "x"}, {"c", 50, 25, "y"}}, 400);
+  std::vector<double> widths;
+  const std::regex pattern("height=\"18\" width=\"([0-9.]+)\"");
+  for (std::sregex_iterator it(svg.begin(), svg.end(), pattern), end; it != end;
+       ++it) {
+    widths.push_back(std::stod((*it)[1]));
+  }
+  ASSERT_EQ(widths.size(), 3U);
+  EXPECT_NEAR(widths[1], widths[0] / 2, 0.1);
+  EXPECT_NEAR(widths[2], widths[0] / 4, 0.1);
+  EXPECT_THAT(svg, testing::HasSubstr("a&amp;b"));
+  EXPECT_EQ(bar_chart({{"a", 0, 0, ""}}).find("nan"), std::string::npos);
+}
+
+} // namespace
+} // namespace tessera::report
