@@ -13,6 +13,7 @@
 
 #include "cli/command.h"
 #include "cli/preset_graph.h"
+#include "models/presets.h"
 
 namespace tessera::cli {
 
@@ -53,8 +54,8 @@ void write_file(const std::string& path, const std::string& text) {
 }
 
 void list_presets() {
-  for (const Preset& preset : presets()) {
-    std::printf("%-16s %s\n", preset.name.c_str(), preset.summary.c_str());
+  for (const models::Preset& preset : models::presets()) {
+    std::printf("%-14s %s\n", preset.name.c_str(), preset.description.c_str());
   }
 }
 

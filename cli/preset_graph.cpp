@@ -2,19 +2,16 @@
 
 #include "tessera/base/error.h"
 
-namespace tessera::cli {
+#include "models/presets.h"
 
-const std::vector<Preset>& presets() {
-  static const std::vector<Preset> list; // the program has no models yet
-  return list;
-}
+namespace tessera::cli {
 
 graph::ModelGraph graph_of_preset(const std::string& name) {
   throw ConfigError(
-      str("--model: found \"",
-          name,
-          "\", but this program was built without the model registry; write "
-          "--graph FILE.json with the graph of a model instead"));
+      str("--model: \"",
+          models::find_preset(name).name,
+          "\" cannot be traced by this program, which was built without the "
+          "tracer; write --graph FILE.json with the graph of a model instead"));
 }
 
 } // namespace tessera::cli

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/error.h"
+#include "tessera/report/format.h"
 #include "tessera/report/partition_tree.h"
 
 // Layout: a header with the name and one chip per partition, below it the tree
@@ -51,35 +52,11 @@ std::string colour_of(int partition) {
 
 // Names come from users' modules: what is no UTF-8 becomes U+FFFD, because one
 // such byte would keep a browser from showing the whole file.
-std::string valid_utf8(const std::string& text) {
+std::string readable(const std::string& text) {
   using Json = nlohmann::json;
-  return Json::parse(
-             Json(text).dump(-1, ' ', false, Json::error_handler_t::replace))
-      .get<std::string>();
-}
-
-std::string escape(const std::string& text) {
-  std::string safe;
-  for (const char c : valid_utf8(text)) {
-    switch (c) {
-      case '&':
-        safe += "&amp;";
-        break;
-      case '<':
-        safe += "&lt;";
-        break;
-      case '>':
-        safe += "&gt;";
-        break;
-      case '"':
-        safe += "&quot;";
-        break;
-      default:
-        // Control characters have no place in XML.
-        safe += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
-    }
-  }
-  return safe;
+  return escape(Json::parse(Json(text).dump(
+                                -1, ' ', false, Json::error_handler_t::replace))
+                    .get<std::string>());
 }
 
 std::string fixed(double value) {
@@ -134,7 +111,7 @@ class Drawing {
         "\" font-family=\"system-ui,Helvetica,Arial,sans-serif\" "
         "font-size=\"13\" fill=\"#1d2731\">\n"
         "<title>Partition of ",
-        escape(name(0)),
+        readable(name(0)),
         "</title>\n<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n",
         body,
         "</svg>\n");
@@ -203,7 +180,7 @@ class Drawing {
         "\" y=\"",
         kMargin + 18,
         "\" font-size=\"20\" font-weight=\"600\">",
-        escape(name(0)),
+        readable(name(0)),
         "</text>\n<text x=\"",
         kMargin,
         "\" y=\"",
@@ -240,7 +217,7 @@ class Drawing {
               "\" y=\"",
               height_ - 20 * static_cast<double>(view_.warnings.size() - i) + 4,
               "\" fill=\"#a33\">warning: ",
-              escape(view_.warnings[i]),
+              readable(view_.warnings[i]),
               "</text>\n");
     }
     return text;
@@ -332,9 +309,9 @@ class Drawing {
     const std::string colour = colour_of(box.partition);
     return str(
         "<g><title>",
-        escape(name(i)),
+        readable(name(i)),
         " (",
-        escape(box.type),
+        readable(box.type),
         ", ",
         box.modules,
         box.modules == 1 ? " module" : " modules",
@@ -367,7 +344,7 @@ class Drawing {
         "\" y=\"",
         y + 17,
         "\" font-weight=\"600\">",
-        escape(shorten(name(i))),
+        readable(shorten(name(i))),
         "</text><text x=\"",
         x + 14,
         "\" y=\"",
