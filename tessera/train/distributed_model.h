@@ -47,10 +47,11 @@ class DistributedModel {
     core_->backward(tensors, gradients);
   }
 
-  /// All parameters of the model; those of other ranks become empty handles
-  /// with the partition, and optimizers pass over them. Not collective.
+  /// All parameters of the model, shared ones once; those of other ranks become
+  /// empty handles with the partition, and optimizers pass over them.
+  /// Not collective.
   std::vector<at::Tensor> parameters() const {
-    return net_->parameters();
+    return core_->all_parameters();
   }
   /// Not collective.
   void train(bool on = true) const {

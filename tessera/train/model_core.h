@@ -74,6 +74,9 @@ class ModelCore {
   /// on several ranks.
   void check_call() const;
 
+  /// Every parameter of the model once, whoever owns it.
+  std::vector<at::Tensor> all_parameters() const;
+
   /// Tensors that this rank owns, each once, under its first path.
   NamedTensors local_parameters() const;
   NamedTensors local_buffers() const;

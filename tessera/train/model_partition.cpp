@@ -5,6 +5,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/partition/partition.h"
+#include "tessera/plan/from_config.h"
 #include "tessera/runtime/error_text.h"
 #include "tessera/tracer/describe.h"
 #include "tessera/tracer/trace.h"
@@ -23,17 +24,6 @@ std::string read_file(const std::string& path) {
     throw PlanError(str("partition_file '", path, "' cannot be read"));
   }
   return text.str();
-}
-
-plan::Plan plan_frame(const Session& s, const torch::nn::Module& root) {
-  plan::Plan plan;
-  plan.model = nn::type_name(root);
-  plan.degrees = s.layout->degrees();
-  plan.placement = s.config.placement_strategy;
-  plan.schedule = s.config.pipeline;
-  plan.microbatches = s.config.microbatches;
-  plan.active_microbatches = s.config.effective_active_microbatches();
-  return plan;
 }
 
 class TracingFlag {
@@ -112,7 +102,8 @@ plan::Plan ModelCore::agree_on_plan(
 plan::Plan ModelCore::decide(const std::function<void()>& first_microbatch) {
   Session& s = session();
   const Config& config = s.config;
-  plan::Plan plan = plan_frame(s, *root_);
+  plan::Plan plan = plan::plan_from_config(config, s.world->size());
+  plan.model = nn::type_name(*root_);
   if (config.load_partition) {
     plan.partition =
         plan::plan_from_json(read_file(*config.partition_file)).partition;
@@ -169,13 +160,7 @@ void ModelCore::apply_plan(plan::Plan plan) {
   if (s.config.pipeline_parallel_degree == 1) {
     return;
   }
-  schedule_ = schedule::make_schedule(
-      s.config.pipeline,
-      s.config.microbatches,
-      s.config.effective_active_microbatches(),
-      s.config.custom_schedule
-          ? schedule::parse_order(*s.config.custom_schedule)
-          : std::vector<schedule::Action>());
+  schedule_ = plan::make_schedule(*plan_);
   if (s.order_transport != nullptr) {
     order_ = std::make_unique<runtime::OrderChannel>(
         s.group(Group::kDP), std::move(s.order_transport));

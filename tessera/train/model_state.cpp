@@ -1,6 +1,7 @@
 // Parameters and buffers of ModelCore as a whole: broadcast, state
 // dictionaries.
 #include <map>
+#include <set>
 
 #include "tessera/base/error.h"
 #include "tessera/tensor/value.h"
@@ -63,6 +64,18 @@ void ModelCore::broadcast_buffers() {
   if (!buffers.empty()) {
     broadcast_together(group, buffers);
   }
+}
+
+std::vector<at::Tensor> ModelCore::all_parameters() const {
+  // libtorch lists a shared parameter once for each module that holds it.
+  std::vector<at::Tensor> unique;
+  std::set<const void*> seen;
+  for (const at::Tensor& parameter : root_->parameters()) {
+    if (seen.insert(parameter.unsafeGetTensorImpl()).second) {
+      unique.push_back(parameter);
+    }
+  }
+  return unique;
 }
 
 TensorMap ModelCore::local_state_dict() const {

@@ -62,8 +62,17 @@ Trained train_plain(
     const Loss& loss_of = squared) {
   torch::manual_seed(7);
   auto net = make_net();
+  // libtorch lists a shared parameter once for each module that holds it.
+  std::vector<torch::Tensor> unique;
+  for (const auto& parameter : net->parameters()) {
+    if (std::none_of(unique.begin(), unique.end(), [&](const auto& known) {
+          return known.is_same(parameter);
+        })) {
+      unique.push_back(parameter);
+    }
+  }
   torch::optim::SGD optimizer(
-      net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+      unique, torch::optim::SGDOptions(0.1).momentum(0.9));
   Trained result;
   for (int step = 0; step < steps; ++step) {
     const Batch batch = batches(step);
@@ -78,7 +87,11 @@ Trained train_plain(
     optimizer.step();
     result.losses.push_back(total);
   }
+  std::set<const void*> seen;
   for (const auto& item : net->named_parameters()) {
+    if (!seen.insert(item.value().unsafeGetTensorImpl()).second) {
+      continue; // under its first name only, as the library lists it
+    }
     result.parameters[item.key()] = item.value().detach();
   }
   for (const auto& item : net->named_buffers()) {
@@ -86,6 +99,16 @@ Trained train_plain(
   }
   return result;
 }
+
+/// Ends the library whichever way a test leaves.
+struct Ended {
+  Ended() = default;
+  Ended(const Ended&) = delete;
+  Ended& operator=(const Ended&) = delete;
+  ~Ended() {
+    shutdown();
+  }
+};
 
 /// The same script with this library. Collective over the world.
 template <typename MakeNet>
@@ -96,6 +119,7 @@ Trained train_distributed(
     int steps,
     const Loss& loss_of = squared) {
   init(config);
+  const Ended ended;
   Trained result;
   {
     // Only the first replica's parameters may count.
@@ -122,7 +146,6 @@ Trained train_distributed(
     }
     result.parameters = model.state_dict();
   }
-  shutdown();
   return result;
 }
 
