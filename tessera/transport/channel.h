@@ -46,13 +46,14 @@ class Channel {
 
   /// Does what can be done now; `arrived` gets messages of other nodes, in the
   /// order sent. Returns when to call again at the latest; empty: not before
-  /// one of the three above.
+  /// one of the three above. `awaited`: a thread sleeps until a message comes.
   /// Threads: message thread. Throws: CommError.
   virtual std::optional<std::chrono::nanoseconds> progress(
-      const Arrived& arrived) = 0;
+      const Arrived& arrived,
+      bool awaited) = 0;
 
-  /// Whether something sent has not left yet. Threads: message thread.
-  virtual bool sending() const = 0;
+  /// Whether something sent to `peer` has not left yet. Threads: any thread.
+  virtual bool sending_to(int peer) const = 0;
 };
 
 } // namespace tessera::transport

@@ -3,6 +3,10 @@
 #include <algorithm>
 #include <utility>
 
+#include <sys/prctl.h>
+
+#include <pthread.h>
+
 namespace tessera::transport {
 
 namespace {
@@ -34,16 +38,29 @@ Mailbox::Mailbox(Parts parts)
 }
 
 Mailbox::~Mailbox() {
-  stop_.store(true);
-  shm::notify(own_.thread);
-  thread_.join();
+  // First, so that two ranks that leave do not wait for each other to read.
   own_.closed.store(1);
   for (const Peer& peer : parts_.peers) {
     if (peer.mapping) {
-      // It may be waiting for room in its ring to here.
       shm::notify(peer.mapping->control().thread);
     }
   }
+  stop_.store(true);
+  shm::notify(own_.thread);
+  thread_.join();
+}
+
+bool Mailbox::all_taken() {
+  if (!outbox_.flush()) {
+    return false;
+  }
+  for (std::size_t i = 0; i < parts_.peers.size(); ++i) {
+    if (parts_.channel->sending_to(static_cast<int>(i)) &&
+        !has_left(parts_.peers[i])) {
+      return false;
+    }
+  }
+  return true;
 }
 
 std::optional<std::chrono::nanoseconds> Mailbox::work_on_message_thread() {
@@ -51,10 +68,14 @@ std::optional<std::chrono::nanoseconds> Mailbox::work_on_message_thread() {
   return parts_.channel->progress(
       [this](int source, std::vector<std::byte> bytes) {
         inbox_.arrived(source, std::move(bytes));
-      });
+      },
+      own_.inbox.sleepers.load() != 0);
 }
 
 void Mailbox::run_on_message_thread() {
+  ::pthread_setname_np(::pthread_self(), "tessera-message");
+  // Its short sleeps are what a message of another node waits for.
+  ::prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
   try {
     shm::Waiter waiter(false);
     while (!stop_.load()) {
@@ -68,8 +89,7 @@ void Mailbox::run_on_message_thread() {
     for (;;) {
       const auto seen = own_.thread.count.load();
       const auto next = work_on_message_thread();
-      if ((outbox_.flush() && !parts_.channel->sending()) ||
-          Clock::now() >= deadline) {
+      if (all_taken() || Clock::now() >= deadline) {
         return;
       }
       const std::chrono::nanoseconds sleep = next.value_or(kCheckEvery);
@@ -107,7 +127,11 @@ void Mailbox::send(int peer, const Header& header, const c10::IValue& body) {
 }
 
 std::optional<Parcel> Mailbox::try_receive() {
-  return inbox_.poll();
+  auto parcel = inbox_.poll();
+  if (!parcel) {
+    throw_if_failed();
+  }
+  return parcel;
 }
 
 const Peer* Mailbox::find_dead() const {

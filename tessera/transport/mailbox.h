@@ -43,6 +43,7 @@ class Mailbox : public Transport {
  private:
   void run_on_message_thread();
   std::optional<std::chrono::nanoseconds> work_on_message_thread();
+  bool all_taken();
   void throw_if_failed();
   const Peer* find_dead() const;
 

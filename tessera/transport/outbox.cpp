@@ -195,8 +195,7 @@ bool Outbox::flush_lane(const Peer& peer, Lane& lane) {
   if (written) {
     shm::notify(peer.mapping->control().inbox);
   }
-  return empty || peer.mapping->control().closed.load() != 0 ||
-         (peer.process && peer.process->ended());
+  return empty || has_left(peer);
 }
 
 bool Outbox::flush() {

@@ -28,6 +28,13 @@ struct SharedCounters {
   std::atomic<std::int64_t> mpi_tensors{0};
 };
 
+/// Whether it takes no more messages: it has left in good order or died. Not
+/// known of peers on other nodes.
+inline bool has_left(const Peer& peer) {
+  return peer.mapping && (peer.mapping->control().closed.load() != 0 ||
+                          (peer.process && peer.process->ended()));
+}
+
 /// Throws the CommError for a peer whose process has ended.
 [[noreturn]] inline void throw_gone(const Peer& peer) {
   throw CommError(

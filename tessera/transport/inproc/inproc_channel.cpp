@@ -37,11 +37,12 @@ void InprocChannel::send_message(int peer, std::vector<std::byte>) {
 }
 
 std::optional<std::chrono::nanoseconds> InprocChannel::progress(
-    const Arrived&) {
+    const Arrived&,
+    bool) {
   return std::nullopt;
 }
 
-bool InprocChannel::sending() const {
+bool InprocChannel::sending_to(int) const {
   return false;
 }
 

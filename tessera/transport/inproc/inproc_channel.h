@@ -25,8 +25,9 @@ class InprocChannel : public Channel {
   void receive_bulk(BulkReceive bulk) override;
   void send_message(int peer, std::vector<std::byte> message) override;
   std::optional<std::chrono::nanoseconds> progress(
-      const Arrived& arrived) override;
-  bool sending() const override;
+      const Arrived& arrived,
+      bool awaited) override;
+  bool sending_to(int peer) const override;
 
  private:
   int self_;

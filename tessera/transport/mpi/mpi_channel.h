@@ -1,0 +1,24 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "tessera/transport/channel.h"
+
+namespace tessera::transport::mpi {
+
+struct MpiChannelOptions {
+  std::vector<int> ranks; // of MPI_COMM_WORLD, ascending, own included
+  std::vector<bool> other_node; // by position in `ranks`
+  std::function<void()> wake; // makes the message thread call progress
+};
+
+/// A channel over a communicator of its own. All MPI calls but those that make
+/// it happen on the message thread. Listens, by polling at growing distances
+/// (up to a millisecond), only where ranks of other nodes exist.
+/// Collective over `ranks`. Threads: one of each rank.
+/// Throws: CommError when MPI does not run or a call fails.
+std::unique_ptr<Channel> make_mpi_channel(MpiChannelOptions options);
+
+} // namespace tessera::transport::mpi
