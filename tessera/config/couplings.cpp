@@ -311,8 +311,8 @@ std::vector<Coupling> build() {
 } // namespace
 
 const std::vector<Coupling>& couplings() {
-  static const std::vector<Coupling> table = build();
-  return table;
+  static const std::vector<Coupling> kTable = build();
+  return kTable;
 }
 
 } // namespace tessera::config

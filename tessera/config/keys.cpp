@@ -1,5 +1,7 @@
 #include "tessera/config/keys.h"
 
+#include "tessera/base/error.h"
+
 namespace tessera::config {
 
 namespace {
@@ -9,12 +11,12 @@ constexpr double kMost = 1'000'000;
 constexpr double kTcpPorts = 65535;
 constexpr double kSmallestBuffer = 65536;
 
-const std::string kCommon = "documentation, common parameters";
-const std::string kTorch = "documentation, PyTorch parameters";
-const std::string kPaperKeys = "paper, appendix I.1";
-const std::string kPaperModes = "paper, section 4.4";
-const std::string kMpi = "documentation, parameters for mpi";
-const std::string kOwn = "Tessera";
+constexpr const char* kCommon = "documentation, common parameters";
+constexpr const char* kTorch = "documentation, PyTorch parameters";
+constexpr const char* kPaperKeys = "paper, appendix I.1";
+constexpr const char* kPaperModes = "paper, section 4.4";
+constexpr const char* kMpi = "documentation, parameters for mpi";
+constexpr const char* kOwn = "Tessera";
 
 std::vector<Key> pipeline_keys() {
   const std::string section = "Pipeline";
@@ -25,7 +27,7 @@ std::vector<Key> pipeline_keys() {
        .aliases = {"partitions"},
        .min = 1,
        .max = kMost,
-       .source = kCommon + "; " + kPaperKeys,
+       .source = str(kCommon, "; ", kPaperKeys),
        .description = "Ranks that one model replica is cut into."},
       {.name = "microbatches",
        .section = section,
@@ -40,7 +42,7 @@ std::vector<Key> pipeline_keys() {
        .section = section,
        .field = &Config::pipeline,
        .choices = {"interleaved", "simple", "custom"},
-       .source = kCommon + "; paper, section 4.3",
+       .source = str(kCommon, "; paper, section 4.3"),
        .description = "The schedule. interleaved: a microbatch that is ready "
                       "for its backward goes first, else the next forward. "
                       "simple: all forwards, then all backwards. custom: the "
@@ -50,7 +52,7 @@ std::vector<Key> pipeline_keys() {
        .field = &Config::custom_schedule,
        .open = true,
        .unsaid = "none",
-       .source = kOwn + "; paper, section 4.3",
+       .source = str(kOwn, "; paper, section 4.3"),
        .description = "Order in which pp rank 0 starts the phases of the "
                       "microbatches, such as \"0F 1F 0B 1B\"; with pipeline "
                       "\"custom\"."},
@@ -83,7 +85,7 @@ std::vector<Key> pipeline_keys() {
        .min = 1,
        .max = kMost,
        .status = Status::kNotYet,
-       .source = kPaperModes + " (T)",
+       .source = str(kPaperModes, " (T)"),
        .description = "Steps that static_mode records before it chooses."},
       {.name = "fast_mode",
        .section = section,
@@ -104,7 +106,7 @@ std::vector<Key> rank_keys() {
        .field = &Config::placement_strategy,
        .choices =
            {"cluster", "spread", "DPT", "DTP", "PDT", "PTD", "TDP", "TPD"},
-       .source = kCommon + "; " + kPaperKeys,
+       .source = str(kCommon, "; ", kPaperKeys),
        .description = "Order in which reduced-data (D), pipeline (P) and "
                       "tensor (T) ranks are laid out; the right-most letter "
                       "varies fastest. cluster is DPT, spread is TPD."},
@@ -178,7 +180,7 @@ std::vector<Key> partition_keys() {
        .section = section,
        .field = &Config::optimize,
        .choices = {"memory", "speed"},
-       .source = kCommon + "; " + kPaperKeys,
+       .source = str(kCommon, "; ", kPaperKeys),
        .description = "Objective of the automatic partition (see "
                       "memory_weight), and with tensor parallelism the "
                       "distribution of transformer layers: memory stores no "
@@ -189,7 +191,7 @@ std::vector<Key> partition_keys() {
        .min = 0,
        .max = 1,
        .unsaid = "0.2 for speed, else 0.8",
-       .source = kTorch + "; paper, equation (1)",
+       .source = str(kTorch, "; paper, equation (1)"),
        .description = "Weight of memory in the cost that the automatic "
                       "partition balances: 0 balances computation only, 1 "
                       "memory only."},
@@ -228,7 +230,7 @@ std::vector<Key> tracing_keys() {
        .section = section,
        .field = &Config::delayed_parameter_initialization,
        .aliases = {"delay_param_initialization"},
-       .source = kTorch + "; paper, appendix I.5",
+       .source = str(kTorch, "; paper, appendix I.5"),
        .description = "Gives parameters no memory until the partition is "
                       "known; each rank then fills only its own."},
   };
@@ -243,7 +245,7 @@ std::vector<Key> tensor_keys() {
        .min = 1,
        .max = kMost,
        .status = Status::kNotYet,
-       .source = kTorch + "; " + kPaperKeys,
+       .source = str(kTorch, "; ", kPaperKeys),
        .description = "Ranks over which tensor-parallel modules are "
                       "distributed."},
       {.name = "prescaled_batch",
@@ -251,7 +253,7 @@ std::vector<Key> tensor_keys() {
        .field = &Config::prescaled_batch,
        .aliases = {"_prescaled_batch"},
        .status = Status::kNotYet,
-       .source = kTorch + "; " + kPaperKeys,
+       .source = str(kTorch, "; ", kPaperKeys),
        .description = "The ranks of a tensor-parallel group are fed the same, "
                       "larger batch instead of one each."},
   };
@@ -272,7 +274,7 @@ std::vector<Key> memory_keys() {
        .section = precision,
        .field = &Config::fp16_params,
        .status = Status::kNotYet,
-       .source = kTorch + "; " + kPaperKeys,
+       .source = str(kTorch, "; ", kPaperKeys),
        .description = "Initialises the parameters of distributed modules in "
                       "fp16."},
       {.name = "bf16",
@@ -285,7 +287,7 @@ std::vector<Key> memory_keys() {
        .section = memory,
        .field = &Config::offload_activations,
        .status = Status::kNotYet,
-       .source = kTorch + "; " + kPaperKeys,
+       .source = str(kTorch, "; ", kPaperKeys),
        .description = "Moves checkpointed activations to the host and brings "
                       "them back before their microbatch's backward."},
       {.name = "activation_loading_horizon",
@@ -294,14 +296,14 @@ std::vector<Key> memory_keys() {
        .min = 1,
        .max = kMost,
        .status = Status::kNotYet,
-       .source = kTorch + "; " + kPaperKeys,
+       .source = str(kTorch, "; ", kPaperKeys),
        .description = "How early offloaded activations are brought back, in "
                       "pipeline tasks."},
       {.name = "shard_optimizer_state",
        .section = memory,
        .field = &Config::shard_optimizer_state,
        .status = Status::kNotYet,
-       .source = kTorch + "; " + kPaperKeys,
+       .source = str(kTorch, "; ", kPaperKeys),
        .description = "Shards optimizer state evenly over the data-parallel "
                       "ranks that hold the same parameters."},
   };
@@ -398,14 +400,14 @@ std::vector<Key> process_keys() {
        .section = section,
        .field = &Config::transport_buffer_bytes,
        .min = kSmallestBuffer,
-       .source = kOwn + "; paper, appendix G",
+       .source = str(kOwn, "; paper, appendix G"),
        .description = "Persistent buffer of the transport between ranks of one "
                       "node; what does not fit goes through MPI."},
       {.name = "same_node_backend",
        .section = section,
        .field = &Config::same_node_backend,
        .choices = {"auto", "shm", "mpi"},
-       .source = kOwn + "; paper, section 6",
+       .source = str(kOwn, "; paper, section 6"),
        .description = "What ranks of one node exchange data through: shared "
                       "memory, MPI, or the faster of the two."},
   };
@@ -487,8 +489,8 @@ std::vector<Key> build() {
 } // namespace
 
 const std::vector<Key>& keys() {
-  static const std::vector<Key> table = build();
-  return table;
+  static const std::vector<Key> kTable = build();
+  return kTable;
 }
 
 } // namespace tessera::config

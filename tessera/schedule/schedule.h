@@ -34,7 +34,10 @@ struct Progress {
 /// Source: Karakus et al. 2021, section 4.3.
 class Schedule {
  public:
+  Schedule() = default;
   virtual ~Schedule() = default;
+  Schedule(const Schedule&) = delete;
+  Schedule& operator=(const Schedule&) = delete;
   /// nullopt: nothing may start now, wait for progress.
   virtual std::optional<Action> next(const Progress& progress) const = 0;
 };
