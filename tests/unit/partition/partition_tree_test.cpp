@@ -1,6 +1,7 @@
 #include "tessera/report/partition_tree.h"
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>

@@ -1,6 +1,7 @@
 #include "tessera/partition/segments.h"
 
 #include <algorithm>
+#include <compare>
 #include <random>
 #include <vector>
 
