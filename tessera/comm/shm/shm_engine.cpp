@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include "tessera/base/error.h"
@@ -414,12 +415,14 @@ void ShmEngine::sleep_on(
   const auto start = Clock::now();
   if (may_spin_) {
     do {
-      for (int i = 0; i < 32; ++i) {
+      for (int i = 0; i < 16; ++i) {
         if (reached(counter.value.load(std::memory_order_acquire), target)) {
           return;
         }
         relax();
       }
+      // The peer may be waiting for this very core.
+      std::this_thread::yield();
     } while (Clock::now() - start < kSpin);
   }
   const auto deadline = start + info_.timeout;
