@@ -1,5 +1,8 @@
 #include "tessera/tensor/meta_call.h"
 
+#include <mutex>
+#include <sstream>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -111,14 +114,31 @@ bool takes_integers(const torch::jit::Stack& call) {
   return found;
 }
 
-torch::jit::Stack results_without_kernel(
+// What the shapes of results depend on, as text: operator, shapes, types,
+// numbers.
+std::string call_text(
     const c10::OperatorHandle& op,
     const torch::jit::Stack& call) {
-  const auto& arguments = op.schema().arguments();
-  if (op.schema().returns().size() == 1 && !arguments.empty() &&
-      is_written(arguments[0]) && op.schema().name().back() == '_') {
-    return {call[0]};
+  std::ostringstream text;
+  text << operator_name(op);
+  for (const c10::IValue& argument : call) {
+    text << ';';
+    bool tensors = false;
+    for_each_operator_tensor(argument, [&](const at::Tensor& tensor) {
+      tensors = true;
+      text << tensor.sizes() << tensor.strides() << tensor.scalar_type()
+           << tensor.device();
+    });
+    if (!tensors && !argument.isGenerator()) {
+      text << argument;
+    }
   }
+  return text.str();
+}
+
+torch::jit::Stack run_for_shapes(
+    const c10::OperatorHandle& op,
+    const torch::jit::Stack& call) {
   const at::NoGradGuard no_grad;
   torch::jit::Stack results = call_on_constants(op, call, 0);
   if (takes_integers(call)) {
@@ -135,6 +155,31 @@ torch::jit::Stack results_without_kernel(
   for (c10::IValue& result : results) {
     result = map_operator_tensors(
         result, [](const at::Tensor& tensor) { return stand_in(tensor); });
+  }
+  return results;
+}
+
+// The layers of a model repeat the same calls: each is run once.
+torch::jit::Stack results_without_kernel(
+    const c10::OperatorHandle& op,
+    const torch::jit::Stack& call) {
+  const auto& arguments = op.schema().arguments();
+  if (op.schema().returns().size() == 1 && !arguments.empty() &&
+      is_written(arguments[0]) && op.schema().name().back() == '_') {
+    return {call[0]};
+  }
+  static std::mutex mutex;
+  static auto* known = new std::unordered_map<std::string, torch::jit::Stack>;
+  const std::string text = call_text(op, call);
+  const std::lock_guard lock(mutex);
+  auto entry = known->find(text);
+  if (entry == known->end()) {
+    entry = known->emplace(text, run_for_shapes(op, call)).first;
+  }
+  torch::jit::Stack results;
+  for (const c10::IValue& result : entry->second) {
+    results.push_back(map_operator_tensors(
+        result, [](const at::Tensor& tensor) { return stand_in(tensor); }));
   }
   return results;
 }

@@ -30,7 +30,8 @@ bool takes_meta_tensor(
 /// once more on ones, they must be the same, or they depend on numbers.
 ///
 /// Throws: ReadsNumbers; what the operator throws on wrong shapes.
-/// Cost: with such operators the memory and time of one result on the CPU.
+/// Cost: with such operators the memory and time of one result on the CPU, once
+/// for each shape.
 void call_on_meta(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 
 /// `Device` or `Device?` in the schema.

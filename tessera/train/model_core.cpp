@@ -49,7 +49,6 @@ const runtime::ModuleTable& ModelCore::table() const {
 std::vector<c10::IValue> ModelCore::run_step(
     int microbatches,
     const std::function<c10::IValue(int)>& run) {
-  const bool first = step_ == 0;
   ensure_partitioned([&] { run(0); });
   scale_ = options_.average_grads_across_microbatches ? 1.0 / microbatches : 1;
   if (options_.broadcast_buffers && root_->is_training()) {
@@ -86,10 +85,8 @@ std::vector<c10::IValue> ModelCore::run_step(
   } else if (failure) {
     throw UserError(*failure);
   }
-  if (first) {
-    for (const Hook& hook : first_step_hooks_) {
-      hook();
-    }
+  for (const Hook& hook : std::exchange(first_step_hooks_, {})) {
+    hook();
   }
   return results;
 }

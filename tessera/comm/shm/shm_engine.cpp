@@ -18,7 +18,7 @@ constexpr std::size_t kFlatBytes = kSlotBytes;
 
 constexpr std::size_t kCopyBlock = std::size_t{8} << 10;
 
-// So long a spin costs less than a sleep and a wake-up.
+// A peer that comes within this time costs no sleep and no wake-up.
 constexpr std::chrono::microseconds kSpin{10};
 
 // Sleeps are cut into pieces so that a peer's failure is seen.
@@ -52,13 +52,9 @@ std::size_t group_segment_bytes(int size) {
          static_cast<std::size_t>(size) * kDepth * kSlotBytes;
 }
 
-ShmEngine::ShmEngine(
-    GroupInfo info,
-    std::shared_ptr<const Segment> segment,
-    bool may_spin)
+ShmEngine::ShmEngine(GroupInfo info, std::shared_ptr<const Segment> segment)
     : info_(std::move(info)),
       segment_(std::move(segment)),
-      may_spin_(may_spin),
       header_(reinterpret_cast<Header*>(segment_->data())),
       blocks_(reinterpret_cast<RankBlock*>(segment_->data() + sizeof(Header))),
       slots_(segment_->data() + slots_offset(info_.size())),
@@ -413,18 +409,16 @@ void ShmEngine::sleep_on(
   using Clock = std::chrono::steady_clock;
   Counter& counter = block(rank).*stage;
   const auto start = Clock::now();
-  if (may_spin_) {
-    do {
-      for (int i = 0; i < 16; ++i) {
-        if (reached(counter.value.load(std::memory_order_acquire), target)) {
-          return;
-        }
-        relax();
+  do {
+    for (int i = 0; i < 16; ++i) {
+      if (reached(counter.value.load(std::memory_order_acquire), target)) {
+        return;
       }
-      // The peer may be waiting for this very core.
-      std::this_thread::yield();
-    } while (Clock::now() - start < kSpin);
-  }
+      relax();
+    }
+    // The peer may be waiting for this very core.
+    std::this_thread::yield();
+  } while (Clock::now() - start < kSpin);
   const auto deadline = start + info_.timeout;
   while (true) {
     counter.sleepers.fetch_add(1);

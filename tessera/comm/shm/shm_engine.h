@@ -31,11 +31,7 @@ std::size_t group_segment_bytes(int size);
 class ShmEngine final : public Engine {
  public:
   /// `segment` is zero-filled at first and shared by the group's ranks.
-  /// `may_spin`: ranks do not outnumber cores, so a short spin pays.
-  ShmEngine(
-      GroupInfo info,
-      std::shared_ptr<const Segment> segment,
-      bool may_spin);
+  ShmEngine(GroupInfo info, std::shared_ptr<const Segment> segment);
 
   void run(const Operation& operation) override;
 
@@ -87,7 +83,6 @@ class ShmEngine final : public Engine {
 
   GroupInfo info_;
   std::shared_ptr<const Segment> segment_;
-  bool may_spin_;
   Header* header_;
   RankBlock* blocks_;
   std::byte* slots_;

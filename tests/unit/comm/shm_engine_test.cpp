@@ -31,7 +31,7 @@ class ShmEngineTest : public testing::Test {
       info.ranks.push_back(10 + rank); // not the ranks in the group
     }
     for (info.rank = 0; info.rank < size; ++info.rank) {
-      engines_.push_back(std::make_unique<ShmEngine>(info, segment, false));
+      engines_.push_back(std::make_unique<ShmEngine>(info, segment));
     }
   }
 
