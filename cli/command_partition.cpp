@@ -63,7 +63,7 @@ void show(const Options& options) {
   const graph::ModelGraph graph = options.graph_file.empty()
                                       ? graph_of_preset(options.model)
                                       : read_graph(options.graph_file);
-  const partition::Result result = partition::partition(
+  const partitioning::Result result = partitioning::partition(
       graph,
       {.partitions = options.pipeline_parallel_degree,
        .memory_weight = options.memory_weight});

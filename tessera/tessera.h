@@ -3,6 +3,8 @@
 /// The one header of a training script.
 #include "tessera/nn/containers.h"
 #include "tessera/nn/module.h"
+#include "tessera/optim/learning_rate.h"
+#include "tessera/train/checkpoints.h"
 #include "tessera/train/distributed_model.h"
 #include "tessera/train/distributed_optimizer.h"
 #include "tessera/train/objects.h"

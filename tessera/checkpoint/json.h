@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <vector>
 
 #include <nlohmann/json_fwd.hpp>
 
@@ -15,5 +17,40 @@ nlohmann::json parse_json(const std::string& text, const std::string& what);
 
 /// A value as text for a message, cut after 80 characters.
 std::string brief(const nlohmann::json& value);
+
+/// A JSON object with what was expected of it: every access that fails throws
+/// a CheckpointError that names the object, the key and what was found.
+class JsonObject {
+ public:
+  /// `value` must outlive this.
+  JsonObject(const nlohmann::json& value, std::string what);
+
+  const nlohmann::json& at(const char* key) const;
+  std::string string(const char* key) const;
+  std::uint64_t number(const char* key) const; // 0 .. 2^63 - 1
+  int small_number(const char* key) const; // 0 .. 2^31 - 1
+  std::uint64_t hash(const char* key) const;
+  const nlohmann::json& list(const char* key) const;
+  JsonObject object(const char* key) const;
+  std::vector<std::string> strings(const char* key) const;
+  std::vector<std::int64_t> sizes(const char* key) const;
+
+  std::string what(const char* key) const;
+  const nlohmann::json& members() const {
+    return value_;
+  }
+
+ private:
+  const nlohmann::json& value_;
+  std::string what_;
+};
+
+/// A whole number from 0 to 2^63 - 1.
+std::uint64_t unsigned_of(const nlohmann::json& value, const std::string& what);
+
+/// The object as indented text with a "checksum" over all the rest.
+std::string seal(nlohmann::json object);
+/// Throws: CheckpointError when the checksum differs.
+nlohmann::json unseal(const std::string& text, const std::string& what);
 
 } // namespace tessera::checkpoint

@@ -77,6 +77,14 @@ std::map<std::string, std::size_t> groups_by_parameter(
   return groups;
 }
 
+// The optimizer will change it in place, so nobody else may hold it.
+at::Tensor own(at::Tensor tensor, at::Device device) {
+  const bool alone =
+      tensor.use_count() == 1 && tensor.storage().use_count() == 1;
+  return tensor.detach().to(
+      device, tensor.scalar_type(), /*non_blocking=*/false, /*copy=*/!alone);
+}
+
 // What a restore will put in place once all of it is known to fit.
 struct Restored {
   std::vector<std::unique_ptr<torch::optim::OptimizerOptions>> options;
@@ -90,11 +98,11 @@ class Restorer {
  public:
   Restorer(
       const Optimizer& optimizer,
-      const OptimizerState& state,
+      OptimizerState state,
       const NamedParameters& parameters)
       : codec_(codec_of(optimizer)),
-        saved_(state),
-        saved_groups_(groups_by_parameter(state)),
+        saved_(std::move(state)),
+        saved_groups_(groups_by_parameter(saved_)),
         names_(parameters) {
     if (saved_.kind != codec_.kind) {
       throw CheckpointError(
@@ -165,12 +173,12 @@ class Restorer {
       return;
     }
     Fields fields;
-    for (const auto& [field, value] : found->second) {
+    for (auto& [field, value] : found->second) {
       if (!value.isTensor()) {
         fields[field] = value;
         continue;
       }
-      const at::Tensor tensor = value.toTensor();
+      at::Tensor tensor = std::move(value).toTensor();
       if (codec_.state_has_parameter_shape &&
           tensor.sizes() != parameter.sizes()) {
         problems_ += tessera::str(
@@ -183,9 +191,7 @@ class Restorer {
             ", the parameter is ",
             parameter.sizes());
       }
-      // A copy always: the optimizer will change it in place.
-      fields[field] = tensor.detach().to(
-          parameter.device(), tensor.scalar_type(), false, /*copy=*/true);
+      fields[field] = own(std::move(tensor), parameter.device());
     }
     try {
       restored_.states.emplace_back(parameter, codec_.make_state(fields));
@@ -195,7 +201,7 @@ class Restorer {
   }
 
   const OptimizerCodec& codec_;
-  const OptimizerState& saved_;
+  OptimizerState saved_;
   std::map<std::string, std::size_t> saved_groups_;
   Names names_;
   std::string problems_;
@@ -242,9 +248,9 @@ OptimizerState capture(
 
 void restore(
     Optimizer& optimizer,
-    const OptimizerState& state,
+    OptimizerState state,
     const NamedParameters& parameters) {
-  Restored restored = Restorer(optimizer, state, parameters).take();
+  Restored restored = Restorer(optimizer, std::move(state), parameters).take();
   for (std::size_t i = 0; i < restored.options.size(); ++i) {
     optimizer.param_groups()[i].set_options(std::move(restored.options[i]));
   }

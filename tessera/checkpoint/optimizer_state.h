@@ -51,14 +51,15 @@ OptimizerState capture(
 /// what the captured one's would have been, bit for bit. The state may hold
 /// more parameters than this optimizer, and in other groups, as long as all
 /// parameters of one of its groups were saved with equal options. State goes
-/// to the parameter's device. On an error nothing has changed.
+/// to the parameter's device; a tensor that nobody else holds is taken, not
+/// copied, so move a loaded state in. On an error nothing has changed.
 ///
 /// Threads: step thread only. Not collective.
 /// Throws: CheckpointError that lists every parameter that is missing or whose
 /// state has another shape, or says which kind was saved.
 void restore(
     torch::optim::Optimizer& optimizer,
-    const OptimizerState& state,
+    OptimizerState state,
     const NamedParameters& parameters);
 
 /// "Adam", "SGD", ... or the name it was registered under.

@@ -51,27 +51,6 @@ std::string all_dtypes() {
   return names;
 }
 
-std::uint64_t unsigned_at(const json& value, const std::string& what) {
-  constexpr auto kMax =
-      static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
-  if (!value.is_number_unsigned() || value.get<std::uint64_t>() > kMax) {
-    throw CheckpointError(
-        str(what,
-            ": expected a whole number from 0 to 2^63 - 1, found ",
-            brief(value)));
-  }
-  return value.get<std::uint64_t>();
-}
-
-const json&
-member(const json& object, const char* key, const std::string& what) {
-  const auto found = object.find(key);
-  if (found == object.end()) {
-    throw CheckpointError(str(what, ": \"", key, "\" is missing"));
-  }
-  return *found;
-}
-
 TensorInfo parse_entry(
     const json& entry,
     std::uint64_t data_begin,
@@ -83,19 +62,11 @@ TensorInfo parse_entry(
             ": expected an object of dtype, shape and data_offsets, found ",
             brief(entry)));
   }
+  const JsonObject members(entry, what);
   TensorInfo info;
-  const json& dtype = member(entry, "dtype", what);
-  if (!dtype.is_string()) {
-    throw CheckpointError(
-        str(what, ": dtype must be a string, found ", brief(dtype)));
-  }
-  info.dtype = dtype_of(dtype.get<std::string>(), what);
+  info.dtype = dtype_of(members.string("dtype"), what);
   std::uint64_t bytes = c10::elementSize(info.dtype);
-  const json& shape = member(entry, "shape", what);
-  if (!shape.is_array()) {
-    throw CheckpointError(
-        str(what, ": shape must be a list, found ", brief(shape)));
-  }
+  const json& shape = members.list("shape");
   if (shape.size() > kMaxDimensions) {
     throw CheckpointError(
         str(what,
@@ -107,7 +78,7 @@ TensorInfo parse_entry(
   bool overflow = false;
   bool empty = false;
   for (const auto& size : shape) {
-    const std::uint64_t length = unsigned_at(size, what + ": shape");
+    const std::uint64_t length = unsigned_of(size, what + ": shape");
     info.shape.push_back(static_cast<std::int64_t>(length));
     empty = empty || length == 0;
     // Sizes of 0 do not excuse the rest: strides are products of all of them.
@@ -122,13 +93,13 @@ TensorInfo parse_entry(
         str(what, ": the shape is too large: ", brief(shape)));
   }
   bytes = empty ? 0 : bytes;
-  const json& offsets = member(entry, "data_offsets", what);
-  if (!offsets.is_array() || offsets.size() != 2) {
+  const json& offsets = members.list("data_offsets");
+  if (offsets.size() != 2) {
     throw CheckpointError(str(
         what, ": data_offsets must be two numbers, found ", brief(offsets)));
   }
-  const std::uint64_t begin = unsigned_at(offsets[0], what + ": data_offsets");
-  const std::uint64_t end = unsigned_at(offsets[1], what + ": data_offsets");
+  const std::uint64_t begin = unsigned_of(offsets[0], what + ": data_offsets");
+  const std::uint64_t end = unsigned_of(offsets[1], what + ": data_offsets");
   if (begin > end || end > data_bytes) {
     throw CheckpointError(
         str(what,

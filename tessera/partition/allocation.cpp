@@ -4,7 +4,7 @@
 
 #include "tessera/base/error.h"
 
-namespace tessera::partition {
+namespace tessera::partitioning {
 
 Seats allocate_seats(
     const std::vector<std::int64_t>& costs,
@@ -58,4 +58,4 @@ std::vector<std::vector<int>> hand_out(
   return sets;
 }
 
-} // namespace tessera::partition
+} // namespace tessera::partitioning

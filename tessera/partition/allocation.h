@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace tessera::partition {
+namespace tessera::partitioning {
 
 /// What D'Hondt's method gives to segments of these costs.
 struct Seats {
@@ -38,4 +38,4 @@ std::vector<std::vector<int>> hand_out(
     const std::vector<int>& devices,
     const Seats& seats);
 
-} // namespace tessera::partition
+} // namespace tessera::partitioning

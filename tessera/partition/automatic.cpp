@@ -7,7 +7,7 @@
 #include "tessera/partition/segments.h"
 #include "tessera/partition/strategies.h"
 
-namespace tessera::partition {
+namespace tessera::partitioning {
 
 namespace {
 
@@ -135,4 +135,4 @@ void partition_automatically(
   }
 }
 
-} // namespace tessera::partition
+} // namespace tessera::partitioning

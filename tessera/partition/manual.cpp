@@ -4,7 +4,7 @@
 #include "tessera/base/error.h"
 #include "tessera/partition/strategies.h"
 
-namespace tessera::partition {
+namespace tessera::partitioning {
 
 namespace {
 
@@ -92,4 +92,4 @@ void partition_manually(
   }
 }
 
-} // namespace tessera::partition
+} // namespace tessera::partitioning

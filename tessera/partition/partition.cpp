@@ -9,7 +9,7 @@
 #include "tessera/cost/module_cost.h"
 #include "tessera/partition/strategies.h"
 
-namespace tessera::partition {
+namespace tessera::partitioning {
 
 namespace {
 
@@ -104,4 +104,4 @@ Result partition(const graph::ModelGraph& graph, const Options& options) {
   return result;
 }
 
-} // namespace tessera::partition
+} // namespace tessera::partitioning

@@ -6,7 +6,7 @@
 
 #include "tessera/graph/model_graph.h"
 
-namespace tessera::partition {
+namespace tessera::partitioning {
 
 struct Options {
   int partitions = 1; // pipeline_parallel_degree
@@ -64,4 +64,4 @@ struct Result {
 /// apart (names both and the parameter). PlanError as graph::validate.
 Result partition(const graph::ModelGraph& graph, const Options& options);
 
-} // namespace tessera::partition
+} // namespace tessera::partitioning

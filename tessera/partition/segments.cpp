@@ -7,7 +7,7 @@
 
 #include "tessera/base/error.h"
 
-namespace tessera::partition {
+namespace tessera::partitioning {
 
 namespace {
 
@@ -86,4 +86,4 @@ std::vector<int> split_evenly(
   return begins;
 }
 
-} // namespace tessera::partition
+} // namespace tessera::partitioning

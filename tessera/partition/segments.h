@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace tessera::partition {
+namespace tessera::partitioning {
 
 /// Costs are compared as whole numbers of this share of the root's cost, so
 /// that sums do not depend on their order and equal layers are equal: 2^-30,
@@ -29,4 +29,4 @@ std::vector<int> split_evenly(
     const std::vector<std::int64_t>& costs,
     int segments);
 
-} // namespace tessera::partition
+} // namespace tessera::partitioning

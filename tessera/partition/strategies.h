@@ -5,7 +5,7 @@
 #include "tessera/partition/partition.h"
 
 // The two ways to decide; private to this folder.
-namespace tessera::partition {
+namespace tessera::partitioning {
 
 /// Fills partition_of_node, segments and warnings from tree and cost.
 void partition_automatically(
@@ -24,4 +24,4 @@ std::vector<int> count_holders(
     const graph::ModelGraph& graph,
     const graph::ModuleTree& tree);
 
-} // namespace tessera::partition
+} // namespace tessera::partitioning

@@ -137,6 +137,16 @@ std::vector<std::pair<std::string, torch::Tensor>> ModuleTable::local_buffers()
   return of_rank(buffers_, pp_rank_);
 }
 
+std::vector<std::string> ModuleTable::tensor_names() const {
+  std::vector<std::string> names;
+  for (const auto* list : {&parameters_, &buffers_}) {
+    for (const Held& held : *list) {
+      names.push_back(held.name);
+    }
+  }
+  return names;
+}
+
 int ModuleTable::owner_of_tensor(const std::string& name) const {
   const auto entry = tensor_owner_.find(name);
   TESSERA_CHECK(entry != tensor_owner_.end(), "no parameter '", name, "'");
@@ -151,6 +161,9 @@ void ModuleTable::drop_remote_tensors() {
         continue;
       }
       held.tensor.mutable_grad() = torch::Tensor();
+      if (held.tensor.is_meta()) {
+        continue; // delayed: it never had memory
+      }
       // Not on the meta device: an optimizer's zero_grad or a dtype query on
       // the handle must go on working.
       held.tensor.set_data(torch::empty(

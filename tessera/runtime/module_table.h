@@ -52,6 +52,9 @@ class ModuleTable {
   std::vector<std::pair<std::string, torch::Tensor>> local_parameters() const;
   std::vector<std::pair<std::string, torch::Tensor>> local_buffers() const;
 
+  /// First paths of all parameters and buffers of the model.
+  std::vector<std::string> tensor_names() const;
+
   /// Whether a parameter or buffer has this name (any of its paths).
   bool has_tensor(const std::string& name) const {
     return tensor_owner_.contains(name);

@@ -38,6 +38,8 @@ class Schedule {
   virtual ~Schedule() = default;
   Schedule(const Schedule&) = delete;
   Schedule& operator=(const Schedule&) = delete;
+  Schedule(Schedule&&) = delete;
+  Schedule& operator=(Schedule&&) = delete;
   /// nullopt: nothing may start now, wait for progress.
   virtual std::optional<Action> next(const Progress& progress) const = 0;
 };

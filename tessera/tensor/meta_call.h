@@ -7,23 +7,11 @@
 
 namespace tessera {
 
-/// An operator needs the numbers of a tensor that has only a shape, or this
-/// libtorch cannot tell the shape of its result. Callers add where it happened.
-class NoMetaKernel : public Error {
+/// An operator needs the numbers of a tensor that has only a shape: item(),
+/// nonzero() and the like. Callers add where it happened.
+class ReadsNumbers : public Error {
  public:
-  NoMetaKernel(std::string op, bool reads_numbers);
-
-  const std::string& op() const {
-    return op_;
-  }
-  /// item(), nonzero() and the like: no libtorch can do it.
-  bool reads_numbers() const {
-    return reads_numbers_;
-  }
-
- private:
-  std::string op_;
-  bool reads_numbers_;
+  explicit ReadsNumbers(const std::string& op);
 };
 
 /// Whether an argument of the operator on the stack is a meta tensor.
@@ -35,7 +23,15 @@ bool takes_meta_tensor(
 /// a device argument becomes meta. An argument with data that the operator
 /// would write stays as it is and is returned in place of its stand-in.
 ///
-/// Throws: NoMetaKernel.
+/// Many operators of libtorch 1.13 (embedding, layer_norm, relu, where, conv)
+/// have no meta kernel outside Python. A written argument is then its own
+/// result; otherwise the operator runs once on the CPU, on zeros that take no
+/// memory (one element, strides 0), and the shapes of its results count; run
+/// once more on ones, they must be the same, or they depend on numbers.
+///
+/// Throws: ReadsNumbers; what the operator throws on wrong shapes.
+/// Cost: with such operators the memory and time of one result on the CPU, once
+/// for each shape.
 void call_on_meta(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 
 /// `Device` or `Device?` in the schema.

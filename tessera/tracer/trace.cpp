@@ -254,17 +254,14 @@ class ShapesOnly : public DispatchMode {
     }
     try {
       call_on_meta(op, stack);
-    } catch (const NoMetaKernel& error) {
+    } catch (const ReadsNumbers& error) {
       throw ConfigError(
           str("trace: in ",
               recorder_.here(),
               " ",
               error.what(),
-              error.reads_numbers()
-                  ? "; build the model without delayed parameters to trace a "
-                    "forward that depends on data, or set skip_tracing: true"
-                  : "; build the model without delayed parameters, or set "
-                    "skip_tracing: true"));
+              ": the parameters are delayed, so there is nothing to read; "
+              "trace with materialized parameters, or set skip_tracing: true"));
     }
   }
 

@@ -24,12 +24,12 @@ struct TraceOptions {
 /// root be no interceptable module, `run` itself counts as its call.
 ///
 /// Works on meta parameters (and inputs) too: nothing is computed, only shapes
-/// are followed. Then inputs that have data stand for their shape.
+/// are followed. Then inputs that have data stand for their shape, and an
+/// operator without meta kernel is run on the CPU on zeros (meta_call.h).
 ///
 /// Throws: ConfigError when seconds are asked of meta tensors, when an operator
-/// has no meta kernel or reads numbers of a meta tensor (names operator and
-/// module), or when the forward changes a parameter in place. What `run` throws
-/// passes through.
+/// reads numbers of a meta tensor (names operator and module), or when the
+/// forward changes a parameter in place. What `run` throws passes through.
 /// Threads: the calling thread runs the forward. Not collective.
 /// Source: Karakus et al. 2021, appendix C.1.
 graph::ModelGraph trace(

@@ -8,7 +8,7 @@ namespace tessera::train {
 /// What rank 0 decided the partition from, for reports.
 struct Decision {
   graph::ModelGraph graph;
-  partition::Result result;
+  partitioning::Result result;
 };
 
 } // namespace tessera::train

@@ -1,20 +1,25 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include <torch/optim/optimizer.h>
 
+#include "tessera/optim/master_weights.h"
 #include "tessera/train/model_core.h"
 
 namespace tessera {
 
 /// Any torch::optim optimizer over a DistributedModel's parameters. It may be
-/// made before the partition: each rank updates what it owns.
+/// made before the partition: each rank then keeps only what it owns.
 ///
 ///     tessera::DistributedOptimizer optimizer(
 ///         torch::optim::AdamW(model.parameters(), options));
 ///
+/// Parameters of 16 bits get an f32 master copy: the optimizer updates the
+/// master, and the parameter is its rounded value.
 /// Threads: step thread only.
 /// Source: the library's documentation, `DistributedOptimizer`.
 class DistributedOptimizer {
@@ -47,8 +52,23 @@ class DistributedOptimizer {
     return *optimizer_;
   }
 
+  /// After the partition: leaves what other ranks own to them and makes the
+  /// masters. Called by step and by checkpoints; harmless to repeat.
+  void prepare();
+  /// The tensor the optimizer updates for a parameter: its master or itself.
+  at::Tensor updated_tensor(const at::Tensor& parameter) const {
+    return masters_.of(parameter);
+  }
+  /// After masters were loaded: parameters take their values.
+  void refresh_parameters() {
+    masters_.write_back();
+  }
+
  private:
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
+  std::vector<at::Tensor> parameters_; // the model's own, masters or not
+  optim::MasterWeights masters_;
+  bool prepared_ = false;
 };
 
 } // namespace tessera

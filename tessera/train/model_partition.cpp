@@ -7,6 +7,7 @@
 #include "tessera/partition/partition.h"
 #include "tessera/plan/from_config.h"
 #include "tessera/runtime/error_text.h"
+#include "tessera/tracer/delayed_init.h"
 #include "tessera/tracer/describe.h"
 #include "tessera/tracer/trace.h"
 #include "tessera/train/decision.h"
@@ -137,13 +138,13 @@ plan::Plan ModelCore::decide(const std::function<void()>& first_microbatch) {
     options.name = plan.model;
     graph = tracer::trace(*root_, first_microbatch, options);
   }
-  partition::Options options;
+  partitioning::Options options;
   options.partitions = config.pipeline_parallel_degree;
   options.memory_weight = config.effective_memory_weight();
   options.auto_partition = config.auto_partition;
   options.default_partition = config.effective_default_partition();
   options.manual = config.partition;
-  partition::Result result = partition::partition(graph, options);
+  partitioning::Result result = partitioning::partition(graph, options);
   for (const std::string& warning : result.warnings) {
     std::fprintf(stderr, "tessera: warning: %s\n", warning.c_str());
   }
@@ -172,6 +173,7 @@ void ModelCore::apply_plan(plan::Plan plan) {
       mine.push_back(tensor);
     }
   }
+  tracer::materialize(mine);
   table->drop_remote_tensors();
   table_ = std::move(table);
   if (s.config.pipeline_parallel_degree == 1) {

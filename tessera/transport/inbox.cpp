@@ -41,11 +41,13 @@ Inbox::Inbox(
     const std::vector<Peer>& peers,
     int self,
     Channel& channel,
-    double zero_copy_share)
+    double zero_copy_share,
+    std::shared_ptr<ReceivePool> pool)
     : peers_(peers),
       self_(self),
       channel_(channel),
-      zero_copy_share_(zero_copy_share) {
+      zero_copy_share_(zero_copy_share),
+      pool_(std::move(pool)) {
   const int ring = peers[self].ring;
   for (const Peer& peer : peers) {
     auto& source = *sources_.emplace_back(std::make_unique<Source>());
@@ -200,11 +202,10 @@ at::Tensor Inbox::materialise(
   if (stub.place == Place::kArena) {
     return from_arena(index, stub);
   }
-  const auto options = at::dtype(stub.dtype);
   if (stub.place == Place::kNone) {
-    return at::empty(stub.shape, options.device(stub.device));
+    return at::empty(stub.shape, at::dtype(stub.dtype).device(stub.device));
   }
-  at::Tensor tensor = at::empty(stub.shape, options);
+  at::Tensor tensor = pool_->make(stub.shape, stub.dtype, stub.bytes);
   if (stub.place == Place::kInline) {
     std::memcpy(tensor.data_ptr(), message.payload + stub.offset, stub.bytes);
   }
@@ -226,7 +227,7 @@ at::Tensor Inbox::from_arena(int index, const TensorStub& stub) {
         [mapping, offset = stub.offset](void*) { mapping->release(offset); },
         at::dtype(stub.dtype));
   }
-  at::Tensor tensor = at::empty(stub.shape, at::dtype(stub.dtype));
+  at::Tensor tensor = pool_->make(stub.shape, stub.dtype, stub.bytes);
   std::memcpy(tensor.data_ptr(), data, stub.bytes);
   mapping->release(stub.offset);
   return tensor;

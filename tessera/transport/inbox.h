@@ -10,6 +10,7 @@
 #include "tessera/transport/channel.h"
 #include "tessera/transport/message.h"
 #include "tessera/transport/peer.h"
+#include "tessera/transport/receive_pool.h"
 #include "tessera/transport/shm/ring.h"
 
 namespace tessera::transport {
@@ -22,7 +23,8 @@ class Inbox {
       const std::vector<Peer>& peers,
       int self,
       Channel& channel,
-      double zero_copy_share);
+      double zero_copy_share,
+      std::shared_ptr<ReceivePool> pool);
 
   /// The next message of any source, sources taken in turn.
   /// Threads: one at a time.
@@ -70,6 +72,7 @@ class Inbox {
   const int self_;
   Channel& channel_;
   const double zero_copy_share_;
+  const std::shared_ptr<ReceivePool> pool_;
   std::vector<std::unique_ptr<Source>> sources_;
   std::size_t turn_ = 0;
 };

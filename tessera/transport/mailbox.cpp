@@ -28,7 +28,10 @@ Mailbox::Mailbox(Parts parts)
           parts_.peers,
           parts_.self,
           *parts_.channel,
-          parts_.zero_copy_share),
+          parts_.zero_copy_share,
+          std::make_shared<ReceivePool>(
+              parts_.peers[static_cast<std::size_t>(parts_.self)]
+                  .mapping->arena_bytes())),
       waiter_(parts_.may_spin),
       next_check_(Clock::now() + kCheckEvery) {
   for (std::size_t i = 0; i < parts_.peers.size(); ++i) {

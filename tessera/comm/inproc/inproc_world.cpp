@@ -1,3 +1,4 @@
+#include <array>
 #include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
@@ -5,7 +6,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <thread>
 #include <tuple>
 #include <utility>
 
@@ -119,10 +119,8 @@ class InprocWorld final : public World {
     std::unique_ptr<Engine> engine;
     if (info.size() > 1) {
       const int nth = groups_made_[ranks]++;
-      const bool may_spin =
-          static_cast<unsigned>(size()) <= std::thread::hardware_concurrency();
-      engine = std::make_unique<shm::ShmEngine>(
-          info, hub_->segment(ranks, nth), may_spin);
+      engine =
+          std::make_unique<shm::ShmEngine>(info, hub_->segment(ranks, nth));
     }
     return std::make_shared<QueuedGroup>(info, std::move(engine));
   }

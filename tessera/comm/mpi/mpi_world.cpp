@@ -5,7 +5,6 @@
 #include <cstdlib>
 #include <memory>
 #include <string>
-#include <thread>
 #include <utility>
 
 #include <mpi.h>
@@ -284,9 +283,7 @@ std::unique_ptr<Engine> MpiWorld::shm_engine(const GroupInfo& info) {
       throw CommError(verdict.toStringRef());
     }
   }
-  const bool may_spin =
-      static_cast<unsigned>(local_size_) <= std::thread::hardware_concurrency();
-  return std::make_unique<shm::ShmEngine>(info, segment, may_spin);
+  return std::make_unique<shm::ShmEngine>(info, segment);
 }
 
 std::unique_ptr<Engine> MpiWorld::mpi_engine(const GroupInfo& info) {

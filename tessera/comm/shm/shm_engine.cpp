@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include "tessera/base/error.h"
@@ -11,11 +12,13 @@ namespace tessera::comm::shm {
 
 namespace {
 
-// Up to this many bytes every rank reduces everything itself: one wait instead
-// of two.
-constexpr std::size_t kFlatBytes = std::size_t{16} << 10;
+// While all ranks together bring no more than this, every rank reduces
+// everything itself: more reading, but one wait instead of two.
+constexpr std::size_t kFlatBytes = kSlotBytes;
 
-// So long a spin costs less than a sleep and a wake-up.
+constexpr std::size_t kCopyBlock = std::size_t{8} << 10;
+
+// A peer that comes within this time costs no sleep and no wake-up.
 constexpr std::chrono::microseconds kSpin{10};
 
 // Sleeps are cut into pieces so that a peer's failure is seen.
@@ -49,16 +52,13 @@ std::size_t group_segment_bytes(int size) {
          static_cast<std::size_t>(size) * kDepth * kSlotBytes;
 }
 
-ShmEngine::ShmEngine(
-    GroupInfo info,
-    std::shared_ptr<const Segment> segment,
-    bool may_spin)
+ShmEngine::ShmEngine(GroupInfo info, std::shared_ptr<const Segment> segment)
     : info_(std::move(info)),
       segment_(std::move(segment)),
-      may_spin_(may_spin),
       header_(reinterpret_cast<Header*>(segment_->data())),
       blocks_(reinterpret_cast<RankBlock*>(segment_->data() + sizeof(Header))),
-      slots_(segment_->data() + slots_offset(info_.size())) {
+      slots_(segment_->data() + slots_offset(info_.size())),
+      sources_(static_cast<std::size_t>(info_.size())) {
   TESSERA_CHECK(segment_->size() >= group_segment_bytes(info_.size()));
 }
 
@@ -110,7 +110,7 @@ std::byte* ShmEngine::slot(int rank, std::uint32_t round) const {
 
 bool ShmEngine::is_flat() const {
   return operation_.kind == Collective::kAllReduce &&
-         bytes(operation_.count) <= kFlatBytes;
+         bytes(operation_.count * info_.size()) <= kFlatBytes;
 }
 
 bool ShmEngine::has_reduce_stage() const {
@@ -244,14 +244,22 @@ void ShmEngine::reduce_slice(std::uint32_t round) {
   const Span span = slice(round, info_.rank);
   const bool to_all = operation_.kind == Collective::kAllReduce;
   const bool result_is_mine = to_all || info_.rank == operation_.root;
-  const bool result_is_others = to_all || !result_is_mine;
   std::byte* shared =
       slot(info_.rank, round) +
       bytes(static_cast<std::int64_t>(info_.rank) * slice_capacity());
-  std::byte* out = result_is_mine ? output_at(span.offset) : shared;
-  reduce_from_slots(round, span, out);
-  if (result_is_mine && result_is_others) {
-    copy(shared, out, span.length);
+  if (!to_all) {
+    reduce_from_slots(
+        round, span, 0, result_is_mine ? output_at(span.offset) : shared);
+  } else {
+    // In blocks, so that a result is copied while the first-level cache still
+    // holds it.
+    const auto step =
+        static_cast<std::int64_t>(kCopyBlock / size_of(operation_.type));
+    for (std::int64_t at = 0; at < span.length; at += step) {
+      const Span part = {span.offset + at, std::min(step, span.length - at)};
+      reduce_from_slots(round, part, at, output_at(part.offset));
+      copy(shared + bytes(at), output_at(part.offset), part.length);
+    }
   }
   post(block(info_.rank).reduced, round + 1);
 }
@@ -259,21 +267,21 @@ void ShmEngine::reduce_slice(std::uint32_t round) {
 void ShmEngine::reduce_from_slots(
     std::uint32_t round,
     Span span,
+    std::int64_t in_slice,
     std::byte* out) {
   // My own data come from my tensor, the others' from their slots.
-  std::vector<const void*> sources(static_cast<std::size_t>(info_.size()));
-  const std::int64_t in_slot =
+  const std::int64_t slice_start =
       is_flat() ? 0 : static_cast<std::int64_t>(info_.rank) * slice_capacity();
   for (int peer = 0; peer < info_.size(); ++peer) {
-    sources[static_cast<std::size_t>(peer)] =
+    sources_[static_cast<std::size_t>(peer)] =
         peer == info_.rank ? static_cast<const void*>(input_at(span.offset))
-                           : slot(peer, round) + bytes(in_slot);
+                           : slot(peer, round) + bytes(slice_start + in_slice);
   }
   reduce(
       operation_.type,
       operation_.reduce,
       out,
-      sources.data(),
+      sources_.data(),
       info_.size(),
       span.length);
 }
@@ -311,7 +319,7 @@ void ShmEngine::drain_data(std::uint32_t round) {
     case Collective::kReduceScatter: {
       const Span span = slice(round, me);
       reduce_from_slots(
-          round, span, output_at(span.offset - me * operation_.count));
+          round, span, 0, output_at(span.offset - me * operation_.count));
       return;
     }
     case Collective::kAllToAll: {
@@ -327,7 +335,7 @@ void ShmEngine::drain_data(std::uint32_t round) {
     }
     case Collective::kAllReduce:
       if (is_flat()) {
-        reduce_from_slots(round, {0, operation_.count}, output_at(0));
+        reduce_from_slots(round, {0, operation_.count}, 0, output_at(0));
         return;
       }
       break;
@@ -401,16 +409,16 @@ void ShmEngine::sleep_on(
   using Clock = std::chrono::steady_clock;
   Counter& counter = block(rank).*stage;
   const auto start = Clock::now();
-  if (may_spin_) {
-    do {
-      for (int i = 0; i < 32; ++i) {
-        if (reached(counter.value.load(std::memory_order_acquire), target)) {
-          return;
-        }
-        relax();
+  do {
+    for (int i = 0; i < 16; ++i) {
+      if (reached(counter.value.load(std::memory_order_acquire), target)) {
+        return;
       }
-    } while (Clock::now() - start < kSpin);
-  }
+      relax();
+    }
+    // The peer may be waiting for this very core.
+    std::this_thread::yield();
+  } while (Clock::now() - start < kSpin);
   const auto deadline = start + info_.timeout;
   while (true) {
     counter.sleepers.fetch_add(1);

@@ -31,11 +31,7 @@ std::size_t group_segment_bytes(int size);
 class ShmEngine final : public Engine {
  public:
   /// `segment` is zero-filled at first and shared by the group's ranks.
-  /// `may_spin`: ranks do not outnumber cores, so a short spin pays.
-  ShmEngine(
-      GroupInfo info,
-      std::shared_ptr<const Segment> segment,
-      bool may_spin);
+  ShmEngine(GroupInfo info, std::shared_ptr<const Segment> segment);
 
   void run(const Operation& operation) override;
 
@@ -65,7 +61,12 @@ class ShmEngine final : public Engine {
   void reduce_slice(std::uint32_t round);
   void drain(std::uint32_t round);
   void drain_data(std::uint32_t round);
-  void reduce_from_slots(std::uint32_t round, Span span, std::byte* out);
+  /// `span` of the tensor begins `in_slice` elements into this rank's slice.
+  void reduce_from_slots(
+      std::uint32_t round,
+      Span span,
+      std::int64_t in_slice,
+      std::byte* out);
   void copy(void* to, const void* from, std::int64_t elements) const;
 
   int first_behind(Counter RankBlock::*stage, std::uint32_t target) const;
@@ -82,10 +83,10 @@ class ShmEngine final : public Engine {
 
   GroupInfo info_;
   std::shared_ptr<const Segment> segment_;
-  bool may_spin_;
   Header* header_;
   RankBlock* blocks_;
   std::byte* slots_;
+  std::vector<const void*> sources_; // of a reduction, by rank
   std::uint32_t sequence_ = 0; // operations begun
   std::uint32_t base_ = 0; // rounds of the operations before this one
   Operation operation_; // the one that runs

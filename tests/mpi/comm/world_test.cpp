@@ -18,7 +18,7 @@ class MpiWorld : public testing::TestWithParam<std::tuple<std::string, Case>> {
 TEST_P(MpiWorld, Conforms) {
   const auto [same_node, test] = GetParam();
   WorldOptions options;
-  options.timeout = std::chrono::seconds(60);
+  options.timeout = test.timeout;
   options.same_node = same_node;
   const WorldPtr world = mpi_world(options);
   if (world->size() < test.min_ranks) {

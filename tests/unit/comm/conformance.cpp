@@ -25,7 +25,8 @@ std::vector<int> everybody(const World& world) {
   return ranks;
 }
 
-/// Empty, one, odd, around the flat limit, more than one round of a slot.
+/// Empty, one, odd, around the MPI engine's flat limit (the other's lies above
+/// it, below the last), more than one round of a slot.
 std::vector<std::int64_t> sizes_for(at::ScalarType type) {
   const auto width = static_cast<std::int64_t>(c10::elementSize(type));
   return {0, 1, 37, 16384 / width, 16384 / width + 3, 600007 / width};
@@ -352,6 +353,52 @@ void mesh_groups_follow_the_layout(World& world) {
   });
 }
 
+void late_rank_is_named(World& world) {
+  const auto group = world.new_group("late", everybody(world));
+  const int last = world.size() - 1;
+  if (world.rank() == last) {
+    return; // never comes
+  }
+  const auto start = std::chrono::steady_clock::now();
+  const WorkPtr first =
+      group->all_reduce_async(at::ones({1000}), ReduceOp::kSum);
+  const WorkPtr second = group->barrier_async();
+  const std::string text = message_of<CommError>([&] { first->wait(); });
+  require_contains(text, "all_reduce #1");
+  require_contains(text, "group 'late'");
+  require_contains(text, tessera::str("rank ", last));
+  // What was queued, and what is called later, fails with the first reason.
+  require_contains(
+      message_of<CommError>([&] { second->wait(); }), "all_reduce #1");
+  require_contains(
+      message_of<CommError>([&] { group->all_reduce(at::ones({1})); }),
+      "stays unusable");
+  require(
+      std::chrono::steady_clock::now() - start < 5 * world.options().timeout,
+      "the error came too late");
+}
+
+void object_that_does_not_come(World& world) {
+  const int next = (world.rank() + 1) % world.size();
+  const std::string text =
+      message_of<CommError>([&] { world.receive(next, 9); });
+  require_contains(text, tessera::str("no object came from rank ", next));
+  require_contains(text, "tag 9");
+  require_contains(
+      message_of<CommError>([&] { world.send(world.size(), c10::IValue(1)); }),
+      "the world has");
+}
+
+void dropped_group_finishes_its_work(World& world) {
+  at::Tensor tensor = at::ones({200000});
+  {
+    const auto group = world.new_group("dropped", everybody(world));
+    group->all_reduce_async(tensor, ReduceOp::kSum);
+  } // nobody waited
+  require_equal(
+      tensor, at::full({200000}, double(world.size())), "dropped group");
+}
+
 c10::IValue nested_value(int rank) {
   c10::impl::GenericDict dict(c10::StringType::get(), c10::AnyType::get());
   dict.insert("rank", rank);
@@ -502,6 +549,15 @@ const std::vector<Case>& all_cases() {
       {"objects_pass", 1, objects_pass},
       {"all_dtypes_pass", 1, all_dtypes_pass},
       {"object_collectives", 1, object_collectives},
+      {"dropped_group_finishes_its_work", 1, dropped_group_finishes_its_work},
+      {"late_rank_is_named",
+       2,
+       late_rank_is_named,
+       std::chrono::milliseconds(2000)},
+      {"object_that_does_not_come",
+       2,
+       object_that_does_not_come,
+       std::chrono::milliseconds(500)},
   };
   return cases;
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -20,6 +21,8 @@ struct Case {
   const char* name;
   int min_ranks;
   void (*run)(World& world);
+  /// For the world's options; short where a case waits for it to pass.
+  std::chrono::milliseconds timeout{60000};
 };
 
 /// All cases, those of collectives and those of objects.

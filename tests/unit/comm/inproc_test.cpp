@@ -7,6 +7,8 @@
 
 #include <gtest/gtest.h>
 
+#include "tessera/base/error.h"
+
 #include "conformance.h"
 
 namespace tessera::comm {
@@ -22,7 +24,7 @@ TEST_P(Inproc, Conforms) {
     GTEST_SKIP() << "needs " << test.min_ranks << " ranks";
   }
   WorldOptions options;
-  options.timeout = std::chrono::seconds(60);
+  options.timeout = test.timeout;
   const std::vector<WorldPtr> worlds = inproc_worlds(size, options);
   std::vector<std::string> errors(worlds.size());
   std::vector<std::thread> threads;
@@ -54,6 +56,18 @@ INSTANTIATE_TEST_SUITE_P(
       return std::string(std::get<1>(info.param).name) + "_" +
              std::to_string(std::get<0>(info.param));
     });
+
+TEST(InprocWorlds, RefusesOptionsThatMakeNoSense) {
+  WorldOptions options;
+  EXPECT_THROW(inproc_worlds(0, options), ConfigError);
+  options.same_node = "mpi";
+  EXPECT_THROW(inproc_worlds(2, options), ConfigError);
+  options.same_node = "pigeon";
+  EXPECT_THROW(inproc_worlds(2, options), ConfigError);
+  options.same_node = "auto";
+  options.timeout = std::chrono::milliseconds(0);
+  EXPECT_THROW(inproc_worlds(2, options), ConfigError);
+}
 
 } // namespace
 } // namespace tessera::comm

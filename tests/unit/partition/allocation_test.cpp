@@ -9,7 +9,7 @@
 
 #include "tessera/partition/segments.h"
 
-namespace tessera::partition {
+namespace tessera::partitioning {
 namespace {
 
 using Counts = std::vector<int>;
@@ -107,4 +107,4 @@ TEST(HandOut, FirstDeviceGoesToTheLeastCostPerDeviceOthersInOrder) {
 }
 
 } // namespace
-} // namespace tessera::partition
+} // namespace tessera::partitioning

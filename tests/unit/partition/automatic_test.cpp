@@ -12,7 +12,7 @@
 
 #include "tests/unit/graph/graph_builder.h"
 
-namespace tessera::partition {
+namespace tessera::partitioning {
 namespace {
 
 using graph::GraphBuilder;
@@ -224,4 +224,4 @@ TEST(AutomaticPartition, RandomModels) {
 }
 
 } // namespace
-} // namespace tessera::partition
+} // namespace tessera::partitioning

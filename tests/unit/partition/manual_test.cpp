@@ -10,7 +10,7 @@
 
 #include "tests/unit/graph/graph_builder.h"
 
-namespace tessera::partition {
+namespace tessera::partitioning {
 namespace {
 
 using graph::GraphBuilder;
@@ -140,4 +140,4 @@ TEST(ManualPartition, IsIgnoredWithAWarningInAutomaticMode) {
 }
 
 } // namespace
-} // namespace tessera::partition
+} // namespace tessera::partitioning

@@ -22,12 +22,12 @@ using testing::Not;
 // A graph and its partition, which a view refers to.
 struct Decided {
   graph::ModelGraph graph;
-  partition::Result result;
+  partitioning::Result result;
   PartitionView view;
 
-  Decided(graph::ModelGraph model, const partition::Options& options)
+  Decided(graph::ModelGraph model, const partitioning::Options& options)
       : graph(std::move(model)),
-        result(partition::partition(graph, options)),
+        result(partitioning::partition(graph, options)),
         view{
             graph,
             result.tree,
@@ -40,7 +40,7 @@ struct Decided {
 
 Decided decide_t5(int partitions, double memory_weight) {
   return Decided(
-      partition::t5_graph(),
+      partitioning::t5_graph(),
       {.partitions = partitions, .memory_weight = memory_weight});
 }
 

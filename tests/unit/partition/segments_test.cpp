@@ -9,7 +9,7 @@
 
 #include "tessera/base/error.h"
 
-namespace tessera::partition {
+namespace tessera::partitioning {
 namespace {
 
 using Costs = std::vector<std::int64_t>;
@@ -118,4 +118,4 @@ TEST(CostUnits, EqualSharesAreEqualHoweverTheyWereSummed) {
 }
 
 } // namespace
-} // namespace tessera::partition
+} // namespace tessera::partitioning

@@ -23,7 +23,7 @@
 // Different: at alpha 0.2 our encoder partitions carry 0.136 where the paper's
 // largest total is 0.131, and partition 0 has 0.103 for the paper's 0.107. The
 // decoder would be dearer if psi were measured time, which the figures may use.
-namespace tessera::partition {
+namespace tessera::partitioning {
 namespace {
 
 std::set<int> partitions_below(const Result& result, const std::string& path) {
@@ -139,4 +139,4 @@ TEST(T5Figures, TotalsBesideThoseOfThePaper) {
 }
 
 } // namespace
-} // namespace tessera::partition
+} // namespace tessera::partitioning

@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-namespace tessera::partition {
+namespace tessera::partitioning {
 
 namespace {
 
@@ -162,4 +162,4 @@ graph::ModelGraph t5_graph(const T5Shape& shape) {
   return Writer(shape).write();
 }
 
-} // namespace tessera::partition
+} // namespace tessera::partitioning

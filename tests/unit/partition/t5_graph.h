@@ -4,7 +4,7 @@
 
 #include "tessera/graph/model_graph.h"
 
-namespace tessera::partition {
+namespace tessera::partitioning {
 
 /// Hyperparameters of a T5 and what one traced pass sees.
 /// Source: Raffel et al. 2020, section 3.7 (11B) and 3.1.4 (lengths).
@@ -27,4 +27,4 @@ struct T5Shape {
 /// embedding's weight is that of lm_head.
 graph::ModelGraph t5_graph(const T5Shape& shape = {});
 
-} // namespace tessera::partition
+} // namespace tessera::partitioning

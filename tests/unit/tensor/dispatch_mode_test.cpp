@@ -121,10 +121,40 @@ TEST(MetaCall, MixesTensorsWithDataAndNamesWhatHasNoShape) {
   try {
     y.sum().item<float>();
     FAIL() << "a number came from nowhere";
-  } catch (const NoMetaKernel& error) {
-    EXPECT_TRUE(error.reads_numbers());
-    EXPECT_EQ(error.op(), "aten::item");
+  } catch (const ReadsNumbers& error) {
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("aten::item"));
   }
+}
+
+TEST(MetaCall, OperatorsWithoutMetaKernelGiveTheShapesOfTheCpu) {
+  FactoriesOnMeta mode;
+  const DispatchScope scope(&mode);
+  torch::Tensor huge = torch::empty({1 << 20, 1 << 16}); // 256 GiB
+  const torch::Tensor ids = torch::empty({2, 3}, torch::kLong);
+  const torch::Tensor x = torch::embedding(huge.slice(1, 0, 8), ids);
+  EXPECT_TRUE(x.is_meta());
+  EXPECT_EQ(x.sizes(), (std::vector<std::int64_t>{2, 3, 8}));
+  EXPECT_EQ(torch::layer_norm(x, {8}).sizes(), x.sizes());
+  EXPECT_EQ(torch::relu(x).sizes(), x.sizes());
+  EXPECT_EQ(torch::where(x > 0, x, x).scalar_type(), torch::kFloat);
+  EXPECT_EQ(torch::isnan(x).scalar_type(), torch::kBool);
+  EXPECT_TRUE(torch::relu_(huge).is_same(huge));
+  const torch::Tensor image = torch::empty({2, 3, 8, 8});
+  EXPECT_EQ(
+      torch::conv2d(image, torch::empty({5, 3, 3, 3})).sizes(),
+      (std::vector<std::int64_t>{2, 5, 6, 6}));
+}
+
+TEST(MetaCall, ShapesThatDependOnNumbersAreRefused) {
+  FactoriesOnMeta mode;
+  const DispatchScope scope(&mode);
+  const torch::Tensor ids = torch::empty({3}, torch::kLong);
+  EXPECT_THROW(torch::one_hot(ids), ReadsNumbers);
+  EXPECT_EQ(torch::one_hot(ids, 5).size(1), 5);
+  EXPECT_THROW(torch::nonzero(ids), ReadsNumbers);
+  EXPECT_THROW(torch::ones({3}).index({ids > 0}), ReadsNumbers);
+  // A mistake of the caller stays what it is.
+  EXPECT_THROW(torch::ones({2, 3}).mm(torch::ones({2, 3})), c10::Error);
 }
 
 } // namespace

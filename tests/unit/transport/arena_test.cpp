@@ -69,16 +69,19 @@ TEST(Ring, FramesOfAllSizesPassInOrderAndFullIsTold) {
     std::vector<std::byte> message;
     for (int i = 0; i < kFrames; ++i) {
       message.assign(random() % 3000, static_cast<std::byte>(i));
+      // Read before the try, as the message thread does: a wake in between
+      // must not be missed.
+      int before = wakes.load();
       while (!writer.write(
           FrameKind::kMessage,
           message.data(),
           message.size(),
           static_cast<std::uint64_t>(i))) {
-        const int before = wakes.load();
         // A full ring's reader says when it has made room.
         while (wakes.load() == before) {
           std::this_thread::yield();
         }
+        before = wakes.load();
       }
     }
   });

@@ -1,0 +1,127 @@
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <memory>
+#include <sstream>
+#include <system_error>
+#include <vector>
+
+#include <unistd.h>
+
+#include "tessera/base/error.h"
+#include "tessera/config/config.h"
+
+#include "cli/command.h"
+#include "cli/launch_command.h"
+#include "cli/launch_run.h"
+
+namespace tessera::cli {
+
+namespace {
+
+struct Options {
+  int ranks = 0;
+  std::string hostfile;
+  std::string config;
+  std::vector<std::string> program;
+  int grace_seconds = 60;
+  bool dry_run = false;
+};
+
+std::string read_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  if (!file || !(text << file.rdbuf())) {
+    throw ConfigError(
+        str("--hostfile: cannot read '",
+            path,
+            "': ",
+            std::system_category().message(errno)));
+  }
+  return text.str();
+}
+
+LaunchRequest request_of(
+    const Options& options,
+    const std::vector<std::string>& program) {
+  LaunchRequest request;
+  request.program = program;
+  if (options.ranks > 0) {
+    request.ranks = options.ranks;
+  }
+  if (!options.hostfile.empty()) {
+    request.hostfile = options.hostfile;
+    request.hostfile_text = read_file(options.hostfile);
+  }
+  if (!options.config.empty()) {
+    const config::Config config = config::load_config(options.config);
+    request.processes_per_host = config.processes_per_host;
+    request.custom_mpi_options = config.custom_mpi_options;
+  }
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): no other thread runs yet
+  request.threads_are_set = std::getenv("OMP_NUM_THREADS") != nullptr;
+  return request;
+}
+
+/// Once here instead of once a rank.
+void check_program(const LaunchRequest& request) {
+  const std::string& program = request.program.front();
+  if (request.hostfile.empty() && program.find('/') != std::string::npos &&
+      access(program.c_str(), X_OK) != 0) {
+    throw ConfigError(str(
+        "cannot run '", program, "': ", std::system_category().message(errno)));
+  }
+}
+
+void launch(const Options& options, const std::vector<std::string>& program) {
+  const LaunchRequest request = request_of(options, program);
+  const auto command = mpirun_command(request, this_machine());
+  if (options.dry_run) {
+    std::printf("%s\n", quoted(command).c_str());
+    return;
+  }
+  check_program(request);
+  const RunOutcome outcome =
+      run_child(command, std::chrono::seconds(options.grace_seconds));
+  if (outcome.exit_status != 0) {
+    std::fprintf(
+        stderr,
+        "tessera: the run ended with exit status %d%s\n",
+        outcome.exit_status,
+        outcome.asked_to_end ? " after it was asked to end" : "");
+    throw CLI::RuntimeError(outcome.exit_status);
+  }
+}
+
+const RegisterCommand kLaunch({
+    "launch",
+    "run a program on several ranks with mpirun: tessera launch -n 4 -- prog",
+    [](CLI::App& app) {
+      auto options = std::make_shared<Options>();
+      app.add_option("-n", options->ranks, "number of ranks")
+          ->check(CLI::PositiveNumber);
+      app.add_option("--hostfile", options->hostfile, "hosts, one a line");
+      app.add_option(
+          "--config",
+          options->config,
+          "configuration with processes_per_host and custom_mpi_options");
+      app.add_option(
+             "--grace",
+             options->grace_seconds,
+             "seconds that ranks have to end in good order after SIGTERM")
+          ->check(CLI::NonNegativeNumber)
+          ->capture_default_str();
+      app.add_flag("--dry-run", options->dry_run, "print the command only");
+      app.add_option(
+             "program",
+             options->program,
+             "after --: the program and its arguments")
+          ->required();
+      app.callback([options] { launch(*options, options->program); });
+    },
+});
+
+} // namespace
+
+} // namespace tessera::cli

@@ -1,0 +1,72 @@
+#include <memory>
+
+#include "tessera/base/error.h"
+#include "tessera/train/session.h"
+
+#include "cli/command.h"
+#include "cli/train/trainer.h"
+
+namespace tessera::cli {
+
+namespace {
+
+struct Options {
+  std::string job;
+  std::int64_t steps = 0;
+  bool check = false;
+  TrainArguments train;
+};
+
+void run(const Options& options) {
+  Job job = load_job(options.job);
+  if (options.steps > 0) {
+    // The learning rate's course is that of the job: a run cut short can be
+    // taken up again.
+    job.steps = std::min(job.steps, options.steps);
+  }
+  if (options.check) {
+    std::printf("%s is a valid job\n", options.job.c_str());
+    return;
+  }
+  init(job.parallel);
+  int status = 1;
+  {
+    Trainer trainer(std::move(job), options.train);
+    status = trainer.run();
+  }
+  shutdown();
+  if (status != 0) {
+    throw Error("training failed");
+  }
+}
+
+void set_up(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  app.add_option("job", options->job, "the job's JSON file")
+      ->required()
+      ->check(CLI::ExistingFile);
+  app.add_option(
+         "--steps", options->steps, "stop after this many steps of the job")
+      ->check(CLI::PositiveNumber);
+  app.add_flag(
+      "--resume",
+      options->train.resume,
+      "go on from the newest checkpoint of the job, if there is one");
+  app.add_option("--log", options->train.log, "write a JSONL log");
+  app.add_option(
+      "--timeline",
+      options->train.timeline,
+      "write the events of the last steps");
+  app.add_flag("--check", options->check, "only check the job file");
+  app.callback([options] { run(*options); });
+}
+
+const RegisterCommand registered({
+    "train",
+    "train a gpt as a job file says; run it on several ranks with launch",
+    set_up,
+});
+
+} // namespace
+
+} // namespace tessera::cli

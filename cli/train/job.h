@@ -1,0 +1,68 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "tessera/config/config.h"
+#include "tessera/optim/learning_rate.h"
+
+namespace tessera::cli {
+
+/// One training job as its file says: the sections of `tessera train CONFIG`.
+struct Job {
+  config::Config parallel; // "parallel": the library's own keys
+
+  struct Model {
+    std::string name = "gpt-mini";
+    std::string options = "{}"; // JSON, written over the preset's
+  } model;
+
+  struct Data {
+    std::string directory; // made by `tessera data prepare`
+    std::int64_t sequence = 128; // tokens in a sample
+    std::int64_t batch = 16; // samples in a step, over all replicas
+  } data;
+
+  struct Optimizer {
+    std::string type = "adamw"; // "adamw", "adam" or "sgd"
+    optim::LearningRate rate;
+    double weight_decay = 0.01;
+    double beta1 = 0.9;
+    double beta2 = 0.95;
+    double momentum = 0.9; // sgd
+    double clip_norm = 1.0; // 0: no clipping
+  } optimizer;
+
+  struct Checkpoint {
+    std::string directory; // "": none
+    std::int64_t every = 0; // steps; 0: at the end and on a signal only
+    int keep = 2;
+    bool full = false;
+  } checkpoint;
+
+  struct Validation {
+    std::int64_t every = 0; // steps; 0: never
+    std::int64_t batches = 4;
+  } validation;
+
+  struct Sample {
+    std::string prompt; // "": none
+    std::int64_t tokens = 40;
+    double temperature = 0.8;
+    std::int64_t top_k = 40;
+  } sample;
+
+  std::int64_t steps = 100;
+  std::int64_t accumulation = 1; // steps whose gradients add up
+  std::string precision = "f32"; // or "bf16", with f32 master weights
+  std::int64_t log_every = 10; // steps between printed lines
+};
+
+/// Reads and checks a job.
+/// Throws: ConfigError with every error of the file, naming section and key,
+/// what was found and what is allowed.
+Job parse_job(const std::string& json, const std::string& origin);
+Job load_job(const std::string& path);
+
+} // namespace tessera::cli

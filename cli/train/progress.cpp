@@ -1,0 +1,121 @@
+#include "cli/train/progress.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+
+#include <unistd.h>
+
+namespace tessera::cli {
+
+namespace {
+
+std::string duration(double seconds) {
+  const auto whole = static_cast<std::int64_t>(seconds);
+  char text[32];
+  std::snprintf(
+      text,
+      sizeof(text),
+      "%lld:%02lld",
+      static_cast<long long>(whole / 60),
+      static_cast<long long>(whole % 60));
+  return text;
+}
+
+std::string figures(const report::StepRecord& record) {
+  char text[200];
+  int used = std::snprintf(
+      text,
+      sizeof(text),
+      "loss %.4f  %.0f tokens/s  %.0f ms/step",
+      record.loss,
+      record.tokens_per_second,
+      record.step_seconds * 1e3);
+  if (record.bubble_share) {
+    used += std::snprintf(
+        text + used,
+        sizeof(text) - used,
+        "  bubble %.0f %%",
+        *record.bubble_share * 100);
+  }
+  if (!record.memory_bytes.empty()) {
+    const auto most = *std::max_element(
+        record.memory_bytes.begin(), record.memory_bytes.end());
+    std::snprintf(
+        text + used,
+        sizeof(text) - used,
+        "  memory <= %.0f MiB/rank",
+        static_cast<double>(most) / (1 << 20));
+  }
+  return text;
+}
+
+} // namespace
+
+Progress::Progress(std::int64_t first, std::int64_t total, std::int64_t every)
+    : first_(first),
+      total_(total),
+      every_(every),
+      terminal_(::isatty(STDOUT_FILENO) == 1),
+      start_(std::chrono::steady_clock::now()) {}
+
+void Progress::step(const report::StepRecord& record) {
+  const std::int64_t done = record.step + 1;
+  const double elapsed =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start_)
+          .count();
+  const double left = elapsed / static_cast<double>(done - first_) *
+                      static_cast<double>(total_ - done);
+  if (terminal_) {
+    constexpr int kWidth = 24;
+    const auto filled = static_cast<int>(kWidth * done / total_);
+    clear();
+    std::printf(
+        "[%s%s] %lld/%lld  %s  %s left",
+        std::string(filled, '#').c_str(),
+        std::string(kWidth - filled, '.').c_str(),
+        static_cast<long long>(done),
+        static_cast<long long>(total_),
+        figures(record).c_str(),
+        duration(left).c_str());
+    drawn_ = true;
+  } else if (done % every_ == 0 || done == total_ || done == first_ + 1) {
+    std::printf(
+        "step %lld/%lld  %s  %s left\n",
+        static_cast<long long>(done),
+        static_cast<long long>(total_),
+        figures(record).c_str(),
+        duration(left).c_str());
+  }
+  std::fflush(stdout);
+}
+
+void Progress::clear() {
+  if (drawn_) {
+    std::printf("\r\033[K");
+    drawn_ = false;
+  }
+}
+
+void Progress::note(const std::string& text) {
+  clear();
+  std::printf("%s\n", text.c_str());
+  std::fflush(stdout);
+}
+
+void Progress::finish() {
+  if (drawn_) {
+    std::printf("\n");
+    drawn_ = false;
+  }
+}
+
+std::int64_t resident_bytes() {
+  std::ifstream file("/proc/self/statm");
+  std::int64_t pages = 0;
+  std::int64_t resident = 0;
+  file >> pages >> resident;
+  return file ? resident * ::sysconf(_SC_PAGESIZE) : 0;
+}
+
+} // namespace tessera::cli

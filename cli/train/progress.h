@@ -1,0 +1,38 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tessera/report/run_log.h"
+
+namespace tessera::cli {
+
+/// What the user sees of a run: a bar that is redrawn on a terminal, a plain
+/// line every `every` steps elsewhere. Only rank 0 has one.
+class Progress {
+ public:
+  Progress(std::int64_t first, std::int64_t total, std::int64_t every);
+
+  void step(const report::StepRecord& record);
+  /// A line of its own, above the bar.
+  void note(const std::string& text);
+  void finish();
+
+ private:
+  void clear();
+
+  std::int64_t first_;
+  std::int64_t total_;
+  std::int64_t every_;
+  bool terminal_;
+  bool drawn_ = false;
+  std::chrono::steady_clock::time_point start_;
+};
+
+/// Resident memory of this process. Units: bytes. 0 when not known.
+std::int64_t resident_bytes();
+
+} // namespace tessera::cli

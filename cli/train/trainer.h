@@ -1,0 +1,81 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tessera/report/run_log.h"
+#include "tessera/tessera.h"
+#include "tessera/timeline/timeline.h"
+#include "tessera/tracer/delayed_init.h"
+
+#include "cli/train/job.h"
+#include "cli/train/progress.h"
+#include "models/data/batch.h"
+#include "models/data/sampler.h"
+#include "models/data/token_file.h"
+#include "models/data/tokenizer.h"
+#include "models/registry.h"
+
+namespace tessera::cli {
+
+struct TrainArguments {
+  std::string log; // "": none
+  std::string timeline; // events of the last steps, "": none
+  bool resume = false;
+};
+
+/// Trains a GPT as a job says, on every rank of the world.
+/// Collective over the world. Threads: the main thread.
+class Trainer {
+ public:
+  /// Throws: ConfigError when job, data and world do not fit each other.
+  Trainer(Job job, TrainArguments arguments);
+  ~Trainer();
+
+  /// Returns the process's exit status: 0 also when a signal ended the run
+  /// early with everything saved.
+  int run();
+
+ private:
+  struct Totals { // of one step, over the world
+    double loss = 0;
+    double bubble_share = 0;
+    bool stop = false;
+    std::vector<std::int64_t> memory;
+  };
+
+  void build_model();
+  void build_data();
+  void build_optimizer();
+  void resume();
+  void start_log();
+  void log_partition();
+  double train_step();
+  double validate();
+  void sample(std::int64_t step);
+  void save(std::int64_t steps_done);
+  Totals add_up(double loss, double span_us);
+  void log_traffic(std::int64_t step);
+  void write_timeline();
+  void tell(const std::string& text);
+
+  Job job_;
+  TrainArguments arguments_;
+  std::optional<models::AnyModel> model_;
+  std::shared_ptr<train::ModelCore> core_;
+  std::optional<DistributedOptimizer> optimizer_;
+  std::optional<data::TokenDataset> train_data_;
+  std::optional<data::TokenDataset> validation_data_;
+  std::optional<data::Sampler> sampler_;
+  std::optional<report::RunLogWriter> log_;
+  std::optional<Progress> progress_; // rank 0
+  std::vector<timeline::Event> kept_events_; // of the last steps
+  std::int64_t first_step_ = 0;
+  std::int64_t local_batch_ = 0;
+  std::optional<double> grad_norm_;
+};
+
+} // namespace tessera::cli

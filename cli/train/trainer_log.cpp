@@ -1,0 +1,185 @@
+// What the trainer writes down: log, partition, traffic, timeline, samples.
+#include <ctime>
+#include <fstream>
+
+#include <torch/torch.h>
+
+#include "tessera/base/json_fields.h"
+#include "tessera/plan/plan.h"
+#include "tessera/report/partition_tree.h"
+#include "tessera/train/decision.h"
+
+#include "cli/train/trainer.h"
+#include "models/data/prepare.h"
+#include "models/generate.h"
+
+namespace tessera::cli {
+
+namespace {
+
+std::string now_utc() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  ::gmtime_r(&now, &parts);
+  char text[32];
+  std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", &parts);
+  return text;
+}
+
+} // namespace
+
+void Trainer::start_log() {
+  if (rank() != 0) {
+    return;
+  }
+  const auto& sizes = std::get<models::GptOptions>(model_->preset.options);
+  tell(
+      str(job_.model.name,
+          " of ",
+          models::count_parameters(model_->preset.options),
+          " parameters (",
+          sizes.n_layer,
+          " layers of width ",
+          sizes.n_embd,
+          "), ",
+          job_.precision,
+          ", on ",
+          size(),
+          " ranks: ",
+          pp_size(),
+          " pipeline x ",
+          dp_size(),
+          " data parallel, ",
+          job_.parallel.microbatches,
+          " microbatches, ",
+          job_.parallel.pipeline));
+  if (arguments_.log.empty()) {
+    return;
+  }
+  log_.emplace(
+      arguments_.log,
+      first_step_ > 0 ? report::RunLogWriter::Mode::kContinue
+                      : report::RunLogWriter::Mode::kNew);
+  report::RunFacts facts;
+  facts.model = job_.model.name;
+  facts.started = now_utc();
+  facts.data = job_.data.directory;
+  facts.precision = job_.precision;
+  facts.schedule = job_.parallel.pipeline;
+  facts.world_size = size();
+  facts.pipeline_parallel_degree = pp_size();
+  facts.tensor_parallel_degree = tp_size();
+  facts.data_parallel_degree = dp_size();
+  facts.microbatches = job_.parallel.microbatches;
+  facts.parameters = models::count_parameters(model_->preset.options);
+  facts.tokens_per_step =
+      job_.data.batch * job_.data.sequence * job_.accumulation;
+  facts.first_step = first_step_;
+  facts.hosts = train::session().world->hosts();
+  facts.config_json = config::to_json(job_.parallel);
+  log_->write(facts);
+}
+
+void Trainer::log_partition() {
+  const auto decision = core_->decision();
+  if (!log_ || decision == nullptr || pp_size() == 1) {
+    return;
+  }
+  const report::PartitionView view{
+      decision->graph,
+      decision->result.tree,
+      decision->result.cost,
+      decision->result.partition_of_node,
+      decision->result.total,
+      decision->result.warnings,
+      job_.parallel.effective_memory_weight()};
+  log_->write_partition(report::partition_tree_svg(view));
+}
+
+void Trainer::sample(std::int64_t step) {
+  const torch::NoGradGuard no_grad;
+  model_->module->eval();
+  const data::Tokenizer tokenizer(
+      job_.data.directory + "/" + data::kTokenizerFile);
+  const auto forward = tessera::step(
+      [&](torch::Tensor ids) { return model_->forward({ids}).at(0); });
+  models::GenerateOptions options;
+  options.tokens = job_.sample.tokens;
+  options.temperature = job_.sample.temperature;
+  options.top_k = job_.sample.top_k;
+  options.context =
+      std::get<models::GptOptions>(model_->preset.options).n_positions;
+  options.stop = tokenizer.end_of_document();
+  options.seed = static_cast<std::uint64_t>(job_.parallel.seed);
+  // Every rank draws the same tokens from the same logits; a step needs a row
+  // for each microbatch, of which one is looked at.
+  const auto tokens = models::generate(
+      [&](const torch::Tensor& ids) {
+        return forward(ids.expand({job_.parallel.microbatches, -1}))
+            .outputs()
+            .at(0);
+      },
+      tokenizer.encode(job_.sample.prompt),
+      options);
+  train::session().recorder->take();
+  const std::string text = tokenizer.decode(tokens);
+  tell("sample: " + job_.sample.prompt + text);
+  if (log_) {
+    log_->write(report::SampleRecord{step, job_.sample.prompt, text});
+  }
+}
+
+void Trainer::log_traffic(std::int64_t step) {
+  train::Session& s = train::session();
+  std::vector<report::TrafficRecord> mine;
+  for (const Group kind : topology::kAllGroups) {
+    auto& traffic = s.group(kind).traffic();
+    mine.push_back(
+        {step,
+         std::string(topology::name_of(kind)),
+         traffic.calls.load(),
+         traffic.bytes.load()});
+  }
+  if (s.transport != nullptr) {
+    const auto counters = s.transport->counters();
+    mine.push_back(
+        {step, "transport", counters.messages_sent, counters.bytes_sent});
+  }
+  for (auto& record : mine) {
+    torch::Tensor sum = torch::tensor({record.calls, record.bytes});
+    s.group(Group::kWorld).all_reduce(sum);
+    record.calls = sum[0].item<std::int64_t>();
+    record.bytes = sum[1].item<std::int64_t>();
+    if (log_ && record.calls > 0) {
+      log_->write(record);
+    }
+  }
+}
+
+void Trainer::write_timeline() {
+  if (arguments_.timeline.empty()) {
+    return;
+  }
+  timeline::Timeline whole;
+  whole.world_size = size();
+  timeline::Timeline mine;
+  mine.world_size = size();
+  mine.events = kept_events_;
+  for (const std::string& text : allgather(timeline::to_json(mine))) {
+    auto part = timeline::timeline_from_json(text);
+    whole.events.insert(
+        whole.events.end(),
+        std::make_move_iterator(part.events.begin()),
+        std::make_move_iterator(part.events.end()));
+  }
+  if (rank() == 0) {
+    std::ofstream out(arguments_.timeline);
+    out << timeline::to_json(whole) << '\n';
+    if (!out) {
+      throw Error(
+          str("timeline '", arguments_.timeline, "' cannot be written"));
+    }
+  }
+}
+
+} // namespace tessera::cli

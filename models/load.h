@@ -1,0 +1,28 @@
+#pragma once
+
+#include <map>
+#include <string>
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+
+namespace tessera::models {
+
+/// Copies tensors (of a safetensors file, say) into a model's parameters, by
+/// name; dtypes are converted.
+///
+/// Published files differ from a model's names in three ways that are taken
+/// care of: names without the root ("h.0.ln_1.weight" for
+/// "transformer.h.0.ln_1.weight"), tied weights written once, and constant
+/// masks of attention layers, which are left out.
+///
+/// Throws: CheckpointError that names what is missing, what is not of this
+/// model, or both shapes where they differ; `what` names the file. Then the
+/// model is unchanged.
+/// Not collective: for whole models, not for parts of a distributed one.
+void load_parameters(
+    torch::nn::Module& module,
+    const std::map<std::string, at::Tensor>& tensors,
+    const std::string& what);
+
+} // namespace tessera::models

@@ -1,0 +1,124 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "tessera/checkpoint/optimizer_state.h"
+#include "tessera/checkpoint/records.h"
+#include "tessera/checkpoint/safetensors.h"
+
+namespace tessera::checkpoint {
+
+/// How much of a checkpoint is looked at when it is opened.
+enum class Verify {
+  kSizes, // meta.json whole, every file there and of its size
+  kContent // and every file's checksum: reads all of it once
+};
+
+/// A tensor that this rank wants.
+struct Wanted {
+  std::string name;
+  at::ScalarType dtype = at::kFloat;
+  std::vector<std::int64_t> shape; // on this rank
+  Slice slice;
+};
+
+struct LoadOptions {
+  /// "" does not compare.
+  std::string model;
+  /// All parameters and buffers of the whole model; what the checkpoint holds
+  /// besides them is an error. Empty does not compare.
+  std::vector<std::string> all_names;
+  /// Loads f32 into bf16 and the like, instead of refusing.
+  bool convert_dtypes = false;
+};
+
+/// A complete checkpoint, written under any layout, to be loaded under any.
+/// Each rank opens it and reads what it wants from whichever files hold it;
+/// every tensor's hash is compared when it is read.
+///
+/// Threads: one object, one thread. Not collective.
+class Checkpoint {
+ public:
+  /// The checkpoint `tag` of a folder and no other.
+  /// Throws: CheckpointError that names the file that is missing, torn or
+  /// damaged, or that says that there is no such checkpoint.
+  static Checkpoint open(
+      const std::string& directory,
+      const std::string& tag,
+      Verify verify = Verify::kContent);
+
+  /// A single safetensors file from anywhere as a checkpoint of a model without
+  /// optimizer; it carries no hashes, so none are compared.
+  static Checkpoint open_weights(const std::string& path);
+
+  const std::string& path() const {
+    return path_;
+  }
+  const Meta& meta() const {
+    return meta_;
+  }
+
+  /// New tensors on the CPU, in the order of `wanted`.
+  /// Throws: CheckpointError that lists at once all that is missing or
+  /// unexpected or has another shape or dtype, and says which model was saved.
+  std::vector<at::Tensor> load_model(
+      const std::vector<Wanted>& wanted,
+      const LoadOptions& options = {}) const;
+
+  /// The state of these parameters (name, shape and slice are used), for
+  /// `restore`. Groups name only these parameters.
+  /// Throws: CheckpointError when the checkpoint has no optimizer, or a part is
+  /// missing or damaged.
+  OptimizerState load_optimizer(const std::vector<Wanted>& parameters) const;
+
+  /// What rank `rank` saved for itself alone; empty when there is nothing.
+  std::map<std::string, at::Tensor> load_rank_tensors(int rank) const;
+
+ private:
+  Checkpoint(std::string path, Meta meta);
+
+  const SafetensorsFile& file(const std::string& name) const;
+  at::Tensor read(const TensorRecord& record) const;
+  at::Tensor assemble(
+      const std::vector<const TensorRecord*>& pieces,
+      const std::vector<std::int64_t>& shape,
+      const Slice& slice) const;
+  std::string mismatches(
+      const std::vector<Wanted>& wanted,
+      const LoadOptions& options) const;
+
+  std::string path_;
+  Meta meta_;
+  bool has_hashes_ = true;
+  std::map<std::string, std::vector<const TensorRecord*>> tensors_;
+  // parameter -> its records in the optimizer's files
+  std::map<std::string, std::vector<const TensorRecord*>> optimizer_tensors_;
+  mutable std::map<std::string, std::unique_ptr<SafetensorsFile>> open_files_;
+};
+
+/// The newest checkpoint that is whole, and what was passed over.
+struct Newest {
+  std::optional<Checkpoint> checkpoint;
+  std::vector<std::string> warnings;
+};
+
+/// Opens the checkpoint that `newest` names. When that one is missing, torn or
+/// damaged, the whole one that was saved last, with a warning for each that was
+/// skipped and why. Nothing when the folder does not exist or holds no
+/// checkpoint at all.
+///
+/// Threads: any thread. Not collective.
+/// Throws: CheckpointError when there are checkpoints, but none is whole; lists
+/// each with the reason.
+Newest open_newest(
+    const std::string& directory,
+    Verify verify = Verify::kContent);
+
+} // namespace tessera::checkpoint

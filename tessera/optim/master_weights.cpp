@@ -1,0 +1,43 @@
+#include "tessera/optim/master_weights.h"
+
+#include <ATen/ATen.h>
+
+namespace tessera::optim {
+
+at::Tensor MasterWeights::add(const at::Tensor& parameter) {
+  const auto type = parameter.scalar_type();
+  if (type != at::kBFloat16 && type != at::kHalf) {
+    return parameter;
+  }
+  at::Tensor master = parameter.detach().to(at::kFloat);
+  master.set_requires_grad(parameter.requires_grad());
+  pairs_.push_back({parameter, master});
+  return master;
+}
+
+at::Tensor MasterWeights::of(const at::Tensor& parameter) const {
+  for (const Pair& pair : pairs_) {
+    if (pair.parameter.is_same(parameter)) {
+      return pair.master;
+    }
+  }
+  return parameter;
+}
+
+void MasterWeights::take_gradients() {
+  for (Pair& pair : pairs_) {
+    const at::Tensor& gradient = pair.parameter.grad();
+    pair.master.mutable_grad() =
+        gradient.defined() ? gradient.detach().to(at::kFloat) : at::Tensor();
+  }
+}
+
+void MasterWeights::write_back() {
+  const at::NoGradGuard no_grad;
+  for (Pair& pair : pairs_) {
+    pair.parameter.copy_(pair.master);
+    pair.master.mutable_grad() = at::Tensor();
+  }
+}
+
+} // namespace tessera::optim

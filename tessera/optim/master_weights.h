@@ -1,0 +1,36 @@
+#pragma once
+
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+namespace tessera::optim {
+
+/// f32 copies of 16-bit parameters. An optimizer steps on the copies, so that
+/// updates smaller than a parameter's last bit are not lost.
+/// Not collective. Threads: step thread only.
+/// Source: Micikevicius et al. 2018, section 3.1.
+class MasterWeights {
+ public:
+  /// The tensor to optimize: a new master of a 16-bit parameter, or the
+  /// parameter itself.
+  at::Tensor add(const at::Tensor& parameter);
+
+  /// The same for a parameter that was added; itself for others.
+  at::Tensor of(const at::Tensor& parameter) const;
+
+  /// Before the optimizer's step: each master's gradient is its parameter's.
+  void take_gradients();
+  /// After it: each parameter is its master's rounded value. The masters'
+  /// gradients are freed.
+  void write_back();
+
+ private:
+  struct Pair {
+    at::Tensor parameter;
+    at::Tensor master;
+  };
+  std::vector<Pair> pairs_;
+};
+
+} // namespace tessera::optim

@@ -1,0 +1,342 @@
+#include "tessera/train/checkpoints.h"
+
+#include <iomanip>
+#include <sstream>
+
+#include <ATen/CPUGeneratorImpl.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tessera/base/error.h"
+#include "tessera/checkpoint/directory.h"
+#include "tessera/checkpoint/optimizer_state.h"
+#include "tessera/checkpoint/reader.h"
+#include "tessera/checkpoint/writer.h"
+#include "tessera/nn/interceptor.h"
+#include "tessera/tensor/value.h"
+
+namespace tessera {
+
+bool checkpoint_exists(const std::string& directory) {
+  return checkpoint::read_newest(directory).has_value();
+}
+
+namespace train {
+
+namespace {
+
+using Json = nlohmann::json;
+
+std::string hex(std::uint64_t parameters, std::uint64_t optimizer) {
+  std::ostringstream out;
+  out << std::hex << std::setfill('0') << std::setw(16) << parameters << '-'
+      << std::setw(16) << optimizer;
+  return out.str();
+}
+
+/// Runs `work` on rank 0; its text or its error reaches every rank.
+template <typename Work>
+std::string on_first_rank(Work work) {
+  Session& s = session();
+  bool failed = false;
+  std::string text;
+  if (s.world->rank() == 0) {
+    try {
+      text = work();
+    } catch (const std::exception& error) {
+      failed = true;
+      text = error.what();
+    }
+  }
+  const c10::IValue agreed = comm::broadcast_object(
+      *s.world,
+      s.group(Group::kWorld),
+      c10::ivalue::Tuple::create({c10::IValue(failed), c10::IValue(text)}),
+      0);
+  const auto& parts = agreed.toTupleRef().elements();
+  if (parts[0].toBool()) {
+    throw CheckpointError(parts[1].toStringRef());
+  }
+  return parts[1].toStringRef();
+}
+
+/// Every rank did its part, or every rank throws what the first failing one
+/// says.
+void agree(const std::optional<std::string>& error) {
+  Session& s = session();
+  for (const auto& text : comm::all_gather_object(
+           *s.world, s.group(Group::kWorld), c10::IValue(error.value_or("")))) {
+    if (!text.toStringRef().empty()) {
+      throw CheckpointError(text.toStringRef());
+    }
+  }
+}
+
+at::Generator generator() {
+  return at::detail::getDefaultCPUGenerator();
+}
+
+NamedTensors updated_tensors(
+    const ModelCore& model,
+    const DistributedOptimizer* optimizer) {
+  NamedTensors tensors = model.local_parameters();
+  if (optimizer != nullptr) {
+    for (auto& [name, tensor] : tensors) {
+      tensor = optimizer->updated_tensor(tensor);
+    }
+  }
+  return tensors;
+}
+
+c10::IValue pack_state(const checkpoint::OptimizerState& state) {
+  std::vector<std::tuple<std::vector<std::string>, checkpoint::Fields>> groups;
+  for (const auto& group : state.groups) {
+    groups.emplace_back(group.parameters, group.options);
+  }
+  return pack(std::make_tuple(state.kind, groups, state.parameters));
+}
+
+checkpoint::OptimizerState unpack_state(const c10::IValue& value) {
+  auto [kind, groups, parameters] = unpack<std::tuple<
+      std::string,
+      std::vector<std::tuple<std::vector<std::string>, checkpoint::Fields>>,
+      std::map<std::string, checkpoint::Fields>>>(value);
+  checkpoint::OptimizerState state;
+  state.kind = kind;
+  for (auto& [names, options] : groups) {
+    state.groups.push_back({names, options});
+  }
+  state.parameters = std::move(parameters);
+  return state;
+}
+
+void merge_into(
+    checkpoint::OptimizerState& whole,
+    checkpoint::OptimizerState part) {
+  if (whole.groups.empty()) {
+    whole = std::move(part);
+    return;
+  }
+  for (std::size_t i = 0; i < part.groups.size(); ++i) {
+    auto& names = whole.groups.at(i).parameters;
+    names.insert(
+        names.end(),
+        part.groups[i].parameters.begin(),
+        part.groups[i].parameters.end());
+  }
+  whole.parameters.merge(part.parameters);
+}
+
+/// The whole replica on its pp rank 0; others are left with nothing.
+void gather_whole(checkpoint::RankContent& content) {
+  Session& s = session();
+  comm::ProcessGroup& group = s.group(Group::kPP);
+  TensorMap tensors(content.model.begin(), content.model.end());
+  const auto models = comm::gather_object(*s.world, group, pack(tensors), 0);
+  std::vector<c10::IValue> states;
+  if (content.optimizer) {
+    states =
+        comm::gather_object(*s.world, group, pack_state(*content.optimizer), 0);
+  }
+  content.model.clear();
+  const bool had_optimizer = content.optimizer.has_value();
+  content.optimizer.reset();
+  if (group.rank() != 0) {
+    return;
+  }
+  TensorMap whole;
+  for (const auto& part : models) {
+    whole.merge(unpack<TensorMap>(part));
+  }
+  content.model.assign(whole.begin(), whole.end());
+  if (had_optimizer) {
+    content.optimizer.emplace();
+    for (const auto& part : states) {
+      merge_into(*content.optimizer, unpack_state(part));
+    }
+  }
+}
+
+checkpoint::SaveInfo info_of(
+    const ModelCore& model,
+    const SaveOptions& options) {
+  checkpoint::SaveInfo info;
+  info.model = nn::type_name(*model.root());
+  info.degrees = session().layout->degrees();
+  info.placement = session().config.placement_strategy;
+  info.partition = model.plan().partition;
+  info.num_kept_checkpoints = options.num_kept_checkpoints;
+  Json content;
+  content["steps"] = model.step_number();
+  try {
+    content["user"] = Json::parse(options.user_content);
+  } catch (const Json::exception&) {
+    throw CheckpointError(
+        str("user_content is not JSON: ", options.user_content));
+  }
+  info.user_content = content.dump();
+  return info;
+}
+
+} // namespace
+
+Saved save(
+    ModelCore& model,
+    DistributedOptimizer* optimizer,
+    const std::string& directory,
+    const std::string& tag,
+    const SaveOptions& options) {
+  Session& s = session();
+  const checkpoint::SaveInfo info = info_of(model, options);
+  checkpoint::Writer writer(directory, tag);
+  on_first_rank([&] {
+    writer.begin();
+    return std::string();
+  });
+
+  // Replicas hold the same; the first of them writes.
+  checkpoint::RankContent content;
+  const topology::Coordinates at = s.layout->coordinates(s.world->rank());
+  const bool writes = at.rdp == 0;
+  if (writes) {
+    if (optimizer != nullptr) {
+      optimizer->prepare();
+    }
+    content.model = updated_tensors(model, optimizer);
+    if (optimizer != nullptr) {
+      content.optimizer =
+          checkpoint::capture(optimizer->inner(), content.model);
+    }
+    for (const auto& buffer : model.local_buffers()) {
+      content.model.push_back(buffer);
+    }
+    if (options.full) {
+      gather_whole(content);
+    }
+  }
+  content.rank_tensors.emplace_back("random_state", generator().get_state());
+  const checkpoint::RankFiles mine = writer.write_rank_files(
+      s.world->rank(), at, content, options.full && writes && at.pp == 0);
+  const auto all = comm::gather_object(
+      *s.world,
+      s.group(Group::kWorld),
+      c10::IValue(checkpoint::to_text(mine)),
+      0);
+  const std::string result = on_first_rank([&] {
+    std::vector<checkpoint::RankFiles> files;
+    for (const auto& text : all) {
+      files.push_back(checkpoint::rank_files_from_text(text.toStringRef()));
+    }
+    const checkpoint::SaveResult saved = writer.commit(files, info);
+    return Json({{"path", saved.path},
+                 {"hash", hex(saved.parameter_hash, saved.optimizer_hash)},
+                 {"warnings", saved.warnings}})
+        .dump();
+  });
+  const Json json = Json::parse(result);
+  return {json["path"], json["hash"], json["warnings"]};
+}
+
+namespace {
+
+std::vector<checkpoint::Wanted> wanted_of(const NamedTensors& tensors) {
+  std::vector<checkpoint::Wanted> wanted;
+  for (const auto& [name, tensor] : tensors) {
+    wanted.push_back({name, tensor.scalar_type(), tensor.sizes().vec(), {}});
+  }
+  return wanted;
+}
+
+void apply(
+    ModelCore& model,
+    DistributedOptimizer* optimizer,
+    const checkpoint::Checkpoint& from,
+    bool with_optimizer) {
+  const at::NoGradGuard no_grad;
+  if (optimizer != nullptr) {
+    optimizer->prepare();
+  }
+  const NamedTensors parameters = updated_tensors(model, optimizer);
+  NamedTensors all = parameters;
+  for (const auto& buffer : model.local_buffers()) {
+    all.push_back(buffer);
+  }
+  checkpoint::LoadOptions options;
+  options.model = nn::type_name(*model.root());
+  options.convert_dtypes = true; // a bf16 run may go on from an f32 one
+  options.all_names = model.table().tensor_names();
+  const auto loaded = from.load_model(wanted_of(all), options);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    all[i].second.detach().copy_(loaded[i]);
+  }
+  if (optimizer != nullptr) {
+    optimizer->refresh_parameters();
+    if (with_optimizer) {
+      checkpoint::restore(
+          optimizer->inner(),
+          from.load_optimizer(wanted_of(parameters)),
+          parameters);
+    }
+  }
+  const Session& s = session();
+  if (from.meta().degrees == s.layout->degrees() &&
+      from.meta().placement == s.config.placement_strategy) {
+    const auto own = from.load_rank_tensors(s.world->rank());
+    const auto found = own.find("random_state");
+    if (found != own.end()) {
+      generator().set_state(found->second);
+    }
+  }
+}
+
+} // namespace
+
+std::optional<Loaded> load(
+    const std::shared_ptr<ModelCore>& model,
+    DistributedOptimizer* optimizer,
+    const std::string& directory,
+    const LoadOptions& options) {
+  // Rank 0 chooses, and reads all of it to see that it is whole.
+  std::vector<std::string> warnings;
+  const std::string tag = on_first_rank([&] {
+    if (!options.tag.empty()) {
+      checkpoint::Checkpoint::open(directory, options.tag);
+      return options.tag;
+    }
+    auto newest = checkpoint::open_newest(directory);
+    warnings = newest.warnings;
+    return newest.checkpoint ? newest.checkpoint->meta().tag : std::string();
+  });
+  if (tag.empty()) {
+    return std::nullopt;
+  }
+  auto from = std::make_shared<checkpoint::Checkpoint>(
+      checkpoint::Checkpoint::open(directory, tag, checkpoint::Verify::kSizes));
+  const Json content = Json::parse(from->meta().user_content);
+  if (!content.contains("steps") || !content.contains("user")) {
+    throw CheckpointError(
+        str(from->path(),
+            " was not written by tessera::save; load its model with "
+            "load_state_dict"));
+  }
+  model->set_step_number(content["steps"].get<std::int64_t>());
+  ModelCore* target = model.get();
+  const bool with_optimizer = options.optimizer;
+  model->on_partition([target, optimizer, from, with_optimizer] {
+    std::optional<std::string> error;
+    try {
+      apply(*target, optimizer, *from, with_optimizer);
+    } catch (const std::exception& caught) {
+      error = str("rank ", session().world->rank(), ": ", caught.what());
+    }
+    agree(error);
+  });
+  return Loaded{
+      from->path(),
+      content["user"].dump(),
+      hex(from->meta().parameter_hash, from->meta().optimizer_hash),
+      warnings};
+}
+
+} // namespace train
+} // namespace tessera

@@ -1,0 +1,86 @@
+#!/usr/bin/env bash
+# usage: launch_ranks.sh PROGRAM      PROGRAM: tessera, or its main with `launch`
+# What a user sees of ranks that end, fail, are killed, or are asked to end.
+set -uo pipefail
+
+launch() { timeout 60 "$PROGRAM" launch "$@"; }
+PROGRAM=$1
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+failures=0
+expect() { # what, wanted pattern, text
+  if ! grep -qE -- "$2" <<< "$3"; then
+    echo "FAILED: $1: wanted '$2' in:"
+    sed 's/^/    /' <<< "$3"
+    failures=$((failures + 1))
+  fi
+}
+host=$(hostname)
+
+out=$(launch -n 2 -- sh -c 'echo "rank $OMPI_COMM_WORLD_RANK of $OMPI_COMM_WORLD_SIZE, $OMP_NUM_THREADS threads"' 2>&1)
+status=$?
+expect "two ranks end well" '^0$' "$status"
+expect "rank 0 runs" 'rank 0 of 2, [0-9]+ threads' "$out"
+expect "rank 1 runs" 'rank 1 of 2' "$out"
+
+out=$(launch -n 2 -- sh -c '[ "$OMPI_COMM_WORLD_RANK" = 0 ] && sleep 50; exit 3' 2>&1)
+status=$?
+expect "the program's status is the launcher's" '^3$' "$status"
+expect "who failed" "^tessera: rank 1 on host $host ended with exit status 3\$" "$out"
+expect "one message" '^1$' "$(grep -c 'tessera: rank' <<< "$out")"
+
+begin=$SECONDS
+out=$(launch -n 3 -- sh -c 'echo $$ >> '"$work"'/pids; [ "$OMPI_COMM_WORLD_RANK" = 2 ] && sleep 1 && kill -9 $$; exec sleep 50' 2>&1)
+status=$?
+expect "128 + 9" '^137$' "$status"
+expect "who was killed" "^tessera: rank 2 on host $host was killed by signal 9 \(SIGKILL\)\$" "$out"
+expect "one message" '^1$' "$(grep -c 'tessera: rank' <<< "$out")"
+expect "the others end within 10 s" '^[0-9]$' "$((SECONDS - begin))"
+expect "three ranks had run" '^3$' "$(wc -l < "$work/pids" | tr -d ' ')"
+while read -r pid; do
+  for _ in $(seq 50); do # what was killed is there until it is reaped
+    kill -0 "$pid" 2> /dev/null || break
+    sleep 0.1
+  done
+  if kill -0 "$pid" 2> /dev/null; then
+    expect "no process is left" '^none$' "$pid"
+  fi
+done < "$work/pids"
+
+# A SIGTERM for the launcher reaches the ranks as SIGTERM, and they have time.
+cat > "$work/save.sh" <<'S'
+trap 'sleep 2; echo "rank $OMPI_COMM_WORLD_RANK saved"; exit 0' TERM
+echo ready
+while :; do sleep 0.1; done
+S
+timeout 60 "$PROGRAM" launch -n 2 -- sh "$work/save.sh" > "$work/out" 2>&1 &
+launcher=$!
+for _ in $(seq 200); do
+  [ "$(grep -c ready "$work/out")" = 2 ] && break
+  sleep 0.1
+done
+kill -TERM "$(pgrep -P "$launcher")"
+wait "$launcher"
+status=$?
+expect "a run that saved ends well" '^0$' "$status"
+expect "rank 0 saves" 'rank 0 saved' "$(cat "$work/out")"
+expect "rank 1 saves" 'rank 1 saved' "$(cat "$work/out")"
+
+out=$(echo "a line" | launch -n 1 -- cat 2>&1)
+expect "rank 0 reads the input" '^a line$' "$out"
+
+cat > "$work/config.json" <<'S'
+{"mpi": {"processes_per_host": 2, "custom_mpi_options": "--mca btl_vader_single_copy_mechanism none -x MARK=seen"}}
+S
+out=$(launch --config "$work/config.json" -- sh -c 'echo "$OMPI_COMM_WORLD_SIZE $MARK"' 2>&1)
+expect "the configuration's ranks and options" '^2 seen$' "$out"
+out=$(launch --config "$work/config.json" --dry-run -- prog 2>&1)
+expect "an option stands once" '^1$' "$(grep -o btl_vader_single_copy_mechanism <<< "$out" | wc -l | tr -d ' ')"
+
+out=$(launch -n 1 -- ./no-such-program 2>&1)
+status=$?
+expect "a program that is not there" '^1$' "$status"
+expect "is named" "cannot run './no-such-program': No such file" "$out"
+
+[ "$failures" -eq 0 ] && echo "all as expected"
+exit "$failures"
