@@ -3,10 +3,19 @@
 #include <exception>
 #include <string>
 
+#include "tessera/base/error.h"
+
 namespace tessera::runtime {
 
+/// A failure on another rank of the pipeline; its text names the origin.
+class FailedElsewhere : public UserError {
+ public:
+  using UserError::UserError;
+};
+
 /// "rank 2, module 'h.3', microbatch 1, forward: <message>"; an error that
-/// already came from another rank keeps its own origin.
+/// came from another rank keeps its own origin.
+/// Threads: any thread. Not collective.
 std::string
 error_text(const std::exception_ptr& error, int rank, const std::string& where);
 

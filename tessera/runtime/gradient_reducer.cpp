@@ -39,27 +39,48 @@ GradientReducer::GradientReducer(
     Options options)
     : world_(world), group_(group), control_(control), options_(options) {
   for (auto& [name, tensor] : parameters) {
-    if (tensor.requires_grad()) {
-      parameters_.push_back({name, tensor, nullptr, 0, 0, -1});
+    Parameter& parameter = parameters_.emplace_back();
+    parameter.name = name;
+    parameter.tensor = tensor;
+  }
+  find_trainable();
+}
+
+GradientReducer::~GradientReducer() {
+  for (const Parameter& parameter : parameters_) {
+    if (parameter.accumulator != nullptr) {
+      parameter.accumulator->del_post_hook(parameter.hook);
     }
   }
-  for (int i = 0; i < static_cast<int>(parameters_.size()); ++i) {
-    hook(i);
+}
+
+void GradientReducer::hook(int index) {
+  Parameter& parameter = parameters_[index];
+  parameter.accumulator =
+      torch::autograd::impl::grad_accumulator(parameter.tensor);
+  parameter.hook = parameter.accumulator->add_post_hook(
+      std::make_unique<CountHook>([this, index] { counted(index); }));
+}
+
+// A script may freeze parameters and thaw them again between steps.
+void GradientReducer::find_trainable() {
+  bool changed = false;
+  for (Parameter& parameter : parameters_) {
+    const bool trainable = parameter.tensor.requires_grad();
+    changed = changed || trainable != parameter.trainable;
+    parameter.trainable = trainable;
+    if (trainable && parameter.accumulator == nullptr) {
+      hook(static_cast<int>(&parameter - parameters_.data()));
+    }
   }
-  // Until the first step shows better: last registered, first complete.
+  if (!changed) {
+    return;
+  }
+  // Until the next step shows better: last registered, first complete.
   std::vector<int> order(parameters_.size());
   std::iota(order.rbegin(), order.rend(), 0);
   make_buckets(order);
-}
-
-GradientReducer::~GradientReducer() = default;
-
-void GradientReducer::hook(int index) {
-  const auto node =
-      torch::autograd::impl::grad_accumulator(parameters_[index].tensor);
-  node->add_post_hook(
-      std::make_unique<CountHook>([this, index] { counted(index); }));
-  parameters_[index].accumulator = node;
+  learnt_ = false;
 }
 
 void GradientReducer::make_buckets(const std::vector<int>& order) {
@@ -67,6 +88,9 @@ void GradientReducer::make_buckets(const std::vector<int>& order) {
   bucket_of_.assign(parameters_.size(), -1);
   std::int64_t bytes = 0;
   for (const int index : order) {
+    if (!parameters_[index].trainable) {
+      continue;
+    }
     const at::Tensor& tensor = parameters_[index].tensor;
     const std::int64_t size = tensor.numel() * tensor.element_size();
     const bool fits =
@@ -90,18 +114,24 @@ void GradientReducer::begin(bool reduce) {
   backward_ = false;
   next_bucket_ = 0;
   completed_ = 0;
+  find_trainable();
   for (Parameter& parameter : parameters_) {
     parameter.count = 0;
+    parameter.first_done = -1;
   }
   for (Bucket& bucket : buckets_) {
     bucket.late = false;
     bucket.work = nullptr;
-    bucket.missing = static_cast<int>(bucket.parameters.size());
+    // What got nothing in the step before is not waited for.
+    bucket.missing = static_cast<int>(std::count_if(
+        bucket.parameters.begin(), bucket.parameters.end(), [&](int index) {
+          return parameters_[index].expected > 0;
+        }));
   }
 }
 
 void GradientReducer::counted(int index) {
-  if (!active_) {
+  if (!active_ || !parameters_[index].trainable) {
     return; // a backward of the user's own, outside a step
   }
   Parameter& parameter = parameters_[index];
@@ -126,8 +156,25 @@ void GradientReducer::counted(int index) {
 void GradientReducer::launch_ready() {
   while (next_bucket_ < buckets_.size() &&
          buckets_[next_bucket_].missing == 0) {
-    launch(buckets_[next_bucket_++], false);
+    launch(buckets_[next_bucket_], false);
+    ++next_bucket_; // only now: a launch that threw is made up for in finish
   }
+}
+
+std::string GradientReducer::sparse_gradient() const {
+  for (const Parameter& parameter : parameters_) {
+    const at::Tensor& gradient = parameter.tensor.grad();
+    if (parameter.trainable && gradient.defined() && gradient.is_sparse()) {
+      return str(
+          "rank ",
+          world_.rank(),
+          ": parameter '",
+          parameter.name,
+          "' has a sparse gradient, which data parallelism cannot average; "
+          "make the embedding with sparse(false)");
+    }
+  }
+  return {};
 }
 
 void GradientReducer::launch(Bucket& bucket, bool zeros) {
@@ -148,17 +195,14 @@ void GradientReducer::launch(Bucket& bucket, bool zeros) {
     const at::Tensor& gradient = parameter.tensor.grad();
     if (gradient.defined() && !zeros) {
       if (gradient.is_sparse()) {
-        throw UserError(
-            str("parameter '",
-                parameter.name,
-                "' has a sparse gradient, which data parallelism cannot "
-                "average; make the embedding with sparse(false)"));
+        throw UserError(sparse_gradient());
       }
-      // Scaled before the sum: half-precision sums must not overflow.
+      // Scaled before the sum: half-precision sums must not overflow. The
+      // factor is a double, since 1 / 3 in half precision is off by 0.1 %.
       at::mul_out(
           const_cast<at::Tensor&>(slice),
           gradient.reshape({-1}),
-          at::scalar_tensor(1.0 / group_.size(), slice.options()));
+          at::scalar_tensor(1.0 / group_.size(), at::kDouble));
     } else {
       const_cast<at::Tensor&>(slice).zero_();
     }
@@ -170,7 +214,8 @@ void GradientReducer::launch(Bucket& bucket, bool zeros) {
 bool GradientReducer::finish(const std::optional<std::string>& failure) {
   active_ = false;
   const at::NoGradGuard no_grad;
-  const bool failed = failure.has_value();
+  const std::string problem = failure ? *failure : sparse_gradient();
+  const bool failed = failure.has_value() || !problem.empty();
   // One round: who failed, was there a backward, which bucket was late, which
   // gradient exists.
   const std::size_t head = 2 + buckets_.size();
@@ -199,9 +244,9 @@ bool GradientReducer::finish(const std::optional<std::string>& failure) {
   }
   if (flag[0] != 0) {
     const auto texts = comm::all_gather_object(
-        world_, control_, c10::IValue(failed ? *failure : std::string()));
+        world_, control_, failed ? c10::IValue(problem) : c10::IValue());
     for (const auto& text : texts) {
-      if (!text.toStringRef().empty()) {
+      if (!text.isNone()) {
         throw UserError(text.toStringRef());
       }
     }

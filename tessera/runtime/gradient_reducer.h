@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <torch/csrc/autograd/function.h>
 
 #include "tessera/comm/world.h"
 
@@ -32,7 +33,8 @@ class GradientReducer {
     bool overlap = true;
   };
 
-  /// `parameters`: those of this rank, the same on all ranks of the group.
+  /// `parameters`: those of this rank, the same on all ranks of the group;
+  /// which of them need gradients may change from step to step.
   /// `control`: a second group of the same ranks, for agreements that must not
   /// queue behind buckets.
   GradientReducer(
@@ -58,14 +60,18 @@ class GradientReducer {
   /// gradient, and puts the averages into the parameters' grad.
   /// `failure`: this rank's step failed; takes part so that no rank hangs.
   /// Returns whether any rank had a backward in this step.
-  /// Throws: UserError with the failing rank's text when any rank failed.
+  /// Throws: UserError with the failing rank's text when any rank failed, or
+  /// naming a parameter with a sparse gradient.
   bool finish(const std::optional<std::string>& failure);
 
  private:
   struct Parameter {
     std::string name;
     at::Tensor tensor;
-    std::shared_ptr<void> accumulator; // keeps the hook's node alive
+    // The node that adds to its gradient, once it needed one, with our hook.
+    std::shared_ptr<torch::autograd::Node> accumulator;
+    std::uintptr_t hook = 0;
+    bool trainable = false;
     int count = 0; // additions in this step
     int expected = 0; // additions in the step before
     int first_done = -1; // position in the order of completion
@@ -80,7 +86,9 @@ class GradientReducer {
 
   void hook(int index);
   void counted(int index);
+  void find_trainable();
   void make_buckets(const std::vector<int>& order);
+  std::string sparse_gradient() const;
   void launch(Bucket& bucket, bool zeros);
   void launch_ready();
   void learn_order();
@@ -90,7 +98,7 @@ class GradientReducer {
   comm::ProcessGroup& control_;
   Options options_;
   std::vector<Parameter> parameters_;
-  std::vector<int> bucket_of_;
+  std::vector<int> bucket_of_; // -1: needs no gradient
   std::vector<Bucket> buckets_;
   std::size_t next_bucket_ = 0;
   int completed_ = 0;

@@ -14,7 +14,9 @@ using schedule::Phase;
 enum class Kind : std::uint8_t {
   kRequest, // run a phase of a module call
   kResponse, // its result, or the text of its error
-  kEnd // the root is done with the step: results, or the text of its error
+  kEnd, // the root is done with the step: results, or the text of its error
+  kProbe, // a rank that waits too long asks: what do you wait for?
+  kState // the answer, as text
 };
 
 /// The fixed fields of every message between the servers of one pipeline.
@@ -30,7 +32,7 @@ struct Fields {
   std::int32_t module = -1; // index into the module table
   std::int32_t first = -1; // children of a Sequential, or -1, -1
   std::int32_t last = -1;
-  std::int64_t step = 0;
+  std::int64_t serial = 0; // of the step, see StepWork
   std::uint64_t call = 0; // names the call within its step, on every replica
   std::uint64_t invoker = 0; // nn::CallKey::hash
 };

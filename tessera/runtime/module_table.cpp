@@ -1,7 +1,5 @@
 #include "tessera/runtime/module_table.h"
 
-#include <set>
-
 #include "tessera/base/error.h"
 #include "tessera/nn/interceptor.h"
 #include "tessera/nn/sequential.h"
@@ -21,12 +19,14 @@ void ModuleTable::visit(
     const std::string& path,
     int owner,
     const std::map<std::string, int>& partition) {
-  if (ids_.contains(module.get())) {
-    return; // registered under two paths: the first one counts
-  }
   // The root is a node whether or not it is held by a tessera holder.
   const bool node = path.empty() || nn::is_interceptable(*module);
-  if (node) {
+  const auto known = ids_.find(module.get());
+  if (known != ids_.end()) {
+    // Registered under a second path: the first one decides, but its tensors
+    // go by both names, and a part of two parents must suit both.
+    owner = node ? entries_.at(known->second).owner : owner;
+  } else if (node) {
     const auto entry = partition.find(path);
     if (entry == partition.end()) {
       throw PlanError(
@@ -43,44 +43,56 @@ void ModuleTable::visit(
     ids_[module.get()] = -1;
   }
   const std::string prefix = path.empty() ? "" : path + ".";
-  const auto hold = [&](std::vector<Held>& list,
-                        const std::string& name,
-                        const torch::Tensor& tensor) {
-    if (!tensor.defined()) {
-      return;
-    }
-    const auto [at, first] =
-        seen_.emplace(tensor.unsafeGetTensorImpl(), list.size());
-    if (first) {
-      list.push_back({prefix + name, tensor, owner});
-    } else if (list.at(at->second).owner != owner) {
-      throw PlanError(
-          str("parameter '",
-              list[at->second].name,
-              "' is shared with '",
-              prefix + name,
-              "', so both must be on one partition; the plan puts them on ",
-              list[at->second].owner,
-              " and ",
-              owner));
-    }
-    tensor_owner_[prefix + name] = owner;
-  };
   for (const auto& item : module->named_parameters(false)) {
-    hold(parameters_, item.key(), item.value());
+    hold(parameters_, prefix + item.key(), item.value(), owner);
   }
   for (const auto& item : module->named_buffers(false)) {
-    hold(buffers_, item.key(), item.value());
+    hold(buffers_, prefix + item.key(), item.value(), owner);
   }
   for (const auto& child : module->named_children()) {
     visit(child.value(), prefix + child.key(), owner, partition);
   }
   if (dynamic_cast<nn::SequentialImpl*>(module.get()) != nullptr) {
+    if (!node) {
+      throw PlanError(
+          str("Sequential '",
+              path,
+              "' is not held by a holder of this library; make it with "
+              "tessera::nn::Sequential"));
+    }
     auto& owners = child_owners_[module.get()];
+    owners.clear();
     for (const auto& child : module->named_children()) {
       owners.push_back(entries_.at(ids_.at(child.value().get())).owner);
     }
   }
+}
+
+void ModuleTable::hold(
+    std::vector<Held>& list,
+    const std::string& name,
+    const torch::Tensor& tensor,
+    int owner) {
+  if (!tensor.defined()) {
+    return;
+  }
+  const auto [known, first] = first_held_.emplace(
+      tensor.unsafeGetTensorImpl(), Held{name, tensor, owner});
+  const Held& held = known->second;
+  if (first) {
+    list.push_back(held);
+  } else if (held.owner != owner) {
+    throw PlanError(
+        str("parameter '",
+            held.name,
+            "' is shared with '",
+            name,
+            "', so both must be on one partition; the plan puts them on ",
+            held.owner,
+            " and ",
+            owner));
+  }
+  tensor_owner_[name] = owner;
 }
 
 int ModuleTable::id_of(const torch::nn::Module& module) const {

@@ -16,7 +16,8 @@ namespace tessera::runtime {
 class ModuleTable {
  public:
   /// `partition` holds a pp rank for the path of every interceptable module.
-  /// Throws: PlanError naming the path that is missing.
+  /// Throws: PlanError naming the path that is missing, or a parameter whose
+  /// holders are on two ranks.
   ModuleTable(
       std::shared_ptr<torch::nn::Module> root,
       const std::map<std::string, int>& partition,
@@ -78,6 +79,11 @@ class ModuleTable {
     torch::Tensor tensor;
     int owner;
   };
+  void hold(
+      std::vector<Held>& list,
+      const std::string& name,
+      const torch::Tensor& tensor,
+      int owner);
 
   std::shared_ptr<torch::nn::Module> root_;
   int pp_rank_;
@@ -87,7 +93,7 @@ class ModuleTable {
   std::vector<Held> parameters_;
   std::vector<Held> buffers_;
   std::unordered_map<std::string, int> tensor_owner_;
-  std::unordered_map<const void*, std::size_t> seen_;
+  std::unordered_map<const void*, Held> first_held_; // by tensor
 };
 
 } // namespace tessera::runtime

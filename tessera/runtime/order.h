@@ -12,31 +12,32 @@ namespace tessera::runtime {
 /// Makes the ranks of a group run their tasks in one order: the first rank
 /// leads and announces each choice, the others follow. Needed wherever tasks
 /// hold collectives (tensor parallelism), and for `deterministic_server`.
-/// Threads: server thread only.
+/// Steps are told apart by the serial numbers of StepWork.
+/// Not collective. Threads: server thread only.
 class OrderChannel {
  public:
-  /// `transport` joins the ranks of `group`; its first rank is the leader.
-  OrderChannel(
-      comm::ProcessGroup& group,
-      std::unique_ptr<transport::Transport> transport);
+  /// `transport` joins the ranks of `group`, carries nothing else, and outlives
+  /// this; the group's first rank is the leader.
+  OrderChannel(comm::ProcessGroup& group, transport::Transport& transport);
 
   bool leads() const {
     return group_.rank() == 0;
   }
 
   /// Leader: all followers will run `key` next.
-  void announce(std::int64_t step, std::uint64_t key);
+  void announce(std::int64_t serial, std::uint64_t key);
   /// Leader: nothing more comes in this step.
-  void announce_end(std::int64_t step, bool failed);
+  void announce_end(std::int64_t serial, bool failed);
 
   struct Order {
     std::uint64_t key = 0;
     bool end = false;
     bool failed = false;
   };
-  /// Follower: the next order of `step`, or nothing after `timeout`.
+  /// Follower: the next order of the step, or nothing after `timeout`.
+  /// Throws: CommError when a rank of the group is gone.
   std::optional<Order> next(
-      std::int64_t step,
+      std::int64_t serial,
       std::chrono::milliseconds timeout);
 
   int leader_rank() const {
@@ -45,13 +46,13 @@ class OrderChannel {
 
  private:
   struct Message {
-    std::int64_t step = 0;
+    std::int64_t serial = 0;
     Order order;
   };
   void send(const Message& message);
 
   comm::ProcessGroup& group_;
-  std::unique_ptr<transport::Transport> transport_;
+  transport::Transport& transport_;
 };
 
 } // namespace tessera::runtime

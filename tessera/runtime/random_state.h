@@ -21,9 +21,15 @@ class RandomState {
   void restore() const;
 
  private:
-  at::mt19937 engine_;
+  at::mt19937 engine_{};
   c10::optional<float> normal_float_;
   c10::optional<double> normal_double_;
 };
+
+/// Seed of the stream of one task (an id that is equal in every run) of a step.
+std::uint64_t
+stream_seed(std::uint64_t seed, std::int64_t step, std::uint64_t task);
+/// Task id of the step function on one microbatch.
+std::uint64_t step_function_id(int microbatch);
 
 } // namespace tessera::runtime

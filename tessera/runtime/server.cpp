@@ -11,8 +11,9 @@ namespace tessera::runtime {
 
 namespace {
 
-constexpr std::uint64_t kRootSeed = 0x726f6f74; // "root"
 constexpr auto kPoll = std::chrono::milliseconds(200);
+// How long a rank that gives up waits for others to say what they wait for.
+constexpr auto kAnswerWithin = std::chrono::seconds(1);
 
 std::string text_of(const Fields& fields, const ModuleTable& modules) {
   const std::string what =
@@ -41,22 +42,31 @@ std::vector<c10::IValue> Server::run_step(const StepWork& work) {
   root_tasks_.assign(work.microbatches, nullptr);
   idle_since_ = std::chrono::steady_clock::now();
   // Tasks draw from streams of their own; the script's goes on untouched.
-  const RandomState random = RandomState::capture();
+  std::optional<RandomState> random;
+  if (context_.random_streams) {
+    random = RandomState::capture();
+  }
   auto early = std::exchange(early_, {});
   for (auto& parcel : early) {
     take(std::move(parcel));
   }
+  const auto leave = [&] {
+    cancel_suspended();
+    ready_.clear();
+    records_.clear();
+    root_tasks_.clear();
+    if (random) {
+      random->restore();
+    }
+  };
   try {
     loop(work);
     end_step(failure_.has_value());
   } catch (...) {
-    cancel_suspended();
-    ready_.clear();
-    records_.clear();
-    random.restore();
+    leave();
     throw;
   }
-  random.restore();
+  leave();
   if (failure_) {
     throw UserError(*failure_);
   }
@@ -64,50 +74,63 @@ std::vector<c10::IValue> Server::run_step(const StepWork& work) {
 }
 
 void Server::loop(const StepWork& work) {
-  const bool follows = context_.order != nullptr && !context_.order->leads();
-  bool ordered = false; // the leader's next choice is known, not yet run
-  std::uint64_t order_key = 0;
-  bool orders_ended = false;
+  ordered_.reset();
+  orders_ended_ = false;
   for (;;) {
     take_all();
     if (end_ || (root() && (failure_ || root_done()))) {
       return;
     }
-    if (follows && !ordered && !orders_ended) {
-      const auto order = context_.order->next(work.step, kPoll);
-      if (!order) {
-        continue; // the end of a failed step may have come meanwhile
-      }
-      if (order->end) {
-        orders_ended = true;
-        if (order->failed && root()) {
-          failure_ =
-              str("rank ",
-                  context_.order->leader_rank(),
-                  ", which leads the order of tasks, gave the step up");
-        }
-      } else {
-        ordered = true;
-        order_key = order->key;
-      }
+    if (follows() && !ordered_ && !orders_ended_) {
+      receive_order();
       continue;
     }
     const std::vector<Choice> all = choices();
     auto chosen = all.begin();
-    if (follows) {
+    if (follows()) {
       chosen = std::find_if(all.begin(), all.end(), [&](const Choice& c) {
-        return ordered && c.key == order_key;
+        return ordered_ && c.key == *ordered_;
       });
     }
     if (chosen == all.end()) {
-      wait_for_message();
+      if (orders_ended_ && !all.empty()) {
+        reject(all.front());
+      } else {
+        wait_for_message();
+      }
       continue;
     }
-    ordered = false;
-    if (context_.order != nullptr && !follows) {
-      context_.order->announce(work.step, chosen->key);
+    ordered_.reset();
+    if (context_.order != nullptr && !follows()) {
+      context_.order->announce(work.serial, chosen->key);
     }
     execute(*chosen);
+  }
+}
+
+void Server::receive_order() {
+  const auto order = context_.order->next(work_->serial, kPoll);
+  if (!order) {
+    // Also finds out that a rank of the pipeline is gone.
+    if (auto parcel =
+            context_.transport->receive(std::chrono::milliseconds(0))) {
+      take(std::move(*parcel));
+    }
+    check_timeout();
+    return;
+  }
+  idle_since_ = std::chrono::steady_clock::now();
+  if (!order->end) {
+    ordered_ = order->key;
+    return;
+  }
+  // After a failure only the end of the step is waited for.
+  orders_ended_ = !order->failed;
+  if (order->failed && root()) {
+    failure_ =
+        str("rank ",
+            context_.order->leader_rank(),
+            ", which leads the order of tasks, gave the step up");
   }
 }
 
@@ -137,7 +160,7 @@ std::vector<Server::Choice> Server::choices() const {
     if (progress_.states.at(microbatch) == State::kWaiting) {
       Choice choice;
       choice.microbatch = microbatch;
-      choice.key = mix(mix(kRootSeed, microbatch), 0);
+      choice.key = mix(step_function_id(microbatch), 0);
       list.push_back(std::move(choice));
       return;
     }
@@ -183,8 +206,8 @@ std::shared_ptr<Task> Server::make_root_task(
     int microbatch,
     const StepWork& work) {
   auto task = std::make_shared<Task>();
-  task->id = mix(kRootSeed, microbatch);
-  task->request.step = work.step;
+  task->id = step_function_id(microbatch);
+  task->request.serial = work.serial;
   task->request.microbatch = microbatch;
   capture_modes(task->request);
   Task* raw = task.get();
@@ -230,8 +253,10 @@ void Server::execute(const Choice& choice) {
         suspended_, [&](const auto& held) { return held.second == task; });
   } else {
     std::erase(ready_, task);
-    task->random = RandomState::seeded(mix(
-        mix(context_.seed, static_cast<std::uint64_t>(work_->step)), task->id));
+    if (context_.random_streams) {
+      task->random = RandomState::seeded(
+          stream_seed(context_.seed, work_->step, task->id));
+    }
   }
   Worker& worker = choice.resume ? *choice.worker : idle_worker();
   timeline::Recorder* recorder = context_.recorder;
@@ -258,12 +283,44 @@ void Server::execute(const Choice& choice) {
     recorder->add(std::move(event));
   }
   idle_since_ = std::chrono::steady_clock::now();
-  settle(worker, task);
+  settle(&worker, task);
 }
 
-void Server::settle(Worker& worker, const std::shared_ptr<Task>& task) {
+// The leader's replica ran all it had; what is still here has no counterpart.
+// It may hold collectives, so it must not run.
+void Server::reject(const Choice& choice) {
+  const std::string text =
+      str("the flow of modules differs between replicas: rank ",
+          context_.order->leader_rank(),
+          ", which leads the order of tasks, has finished the step, but rank ",
+          context_.rank,
+          " still has to run ",
+          choice.task == nullptr
+              ? str("the step function, microbatch ", choice.microbatch)
+              : text_of(choice.task->request, *context_.modules),
+          "; with deterministic_server every replica must call the same "
+          "modules in every step");
+  const std::shared_ptr<Task> task = choice.task;
+  if (task == nullptr || task->kind == Task::Kind::kRoot) {
+    fail(text);
+    return;
+  }
+  if (choice.resume) {
+    std::erase_if(
+        suspended_, [&](const auto& held) { return held.second == task; });
+    task->cancelled = true;
+    choice.worker->give(task);
+  } else {
+    std::erase(ready_, task);
+  }
+  task->finished = true;
+  task->error = std::make_exception_ptr(UserError(text));
+  settle(choice.worker, task);
+}
+
+void Server::settle(Worker* worker, const std::shared_ptr<Task>& task) {
   if (!task->finished) {
-    suspended_.emplace_back(&worker, task);
+    suspended_.emplace_back(worker, task);
     return;
   }
   if (task->kind == Task::Kind::kRoot) {
@@ -310,12 +367,21 @@ void Server::take_all() {
 
 void Server::take(transport::Parcel parcel) {
   const Fields fields = from_header(parcel.header);
-  if (fields.step != work_->step) {
-    if (fields.step > work_->step) {
-      early_.push_back(std::move(parcel));
-    }
-    return; // older: of a step that was given up
-  }
+  if (fields.kind == Kind::kProbe) {
+    Fields answer;
+    answer.kind = Kind::kState;
+    context_.transport->send(
+        parcel.source, to_header(answer), c10::IValue(state()));
+  } else if (fields.kind == Kind::kState) {
+    answers_[parcel.source] = parcel.body.toStringRef();
+  } else if (fields.serial > work_->serial) {
+    early_.push_back(std::move(parcel));
+  } else if (fields.serial == work_->serial) {
+    take_step_message(fields, std::move(parcel));
+  } // else of a step that was given up
+}
+
+void Server::take_step_message(const Fields& fields, transport::Parcel parcel) {
   idle_since_ = std::chrono::steady_clock::now();
   switch (fields.kind) {
     case Kind::kRequest:
@@ -338,6 +404,9 @@ void Server::take(transport::Parcel parcel) {
       }
       end_ = std::move(parcel);
       break;
+    case Kind::kProbe:
+    case Kind::kState:
+      break; // taken before
   }
 }
 
@@ -346,39 +415,90 @@ void Server::wait_for_message() {
     take(std::move(*parcel));
     return;
   }
-  const auto idle = std::chrono::steady_clock::now() - idle_since_;
-  if (idle > context_.timeout) {
-    throw CommError(
-        str("rank ",
-            context_.rank,
-            " heard nothing for ",
-            std::chrono::duration_cast<std::chrono::seconds>(idle).count(),
-            " s in step ",
-            work_->step,
-            "; ",
-            state()));
+  check_timeout();
+}
+
+void Server::check_timeout() {
+  const auto started = idle_since_;
+  const auto idle = std::chrono::steady_clock::now() - started;
+  if (idle <= context_.timeout) {
+    return;
   }
+  const std::string others = ask_others();
+  if (idle_since_ != started) {
+    return; // what was waited for came after all
+  }
+  throw CommError(
+      str("rank ",
+          context_.rank,
+          " heard nothing for ",
+          std::chrono::duration<double>(idle).count(),
+          " s in step ",
+          work_->step,
+          "; ",
+          state(),
+          others));
+}
+
+// The rank that is asked for something may itself wait for the one at fault.
+std::string Server::ask_others() {
+  answers_.clear();
+  Fields probe;
+  probe.kind = Kind::kProbe;
+  for (const int rank : context_.pp_ranks) {
+    if (rank != context_.rank) {
+      context_.transport->send(rank, to_header(probe), c10::IValue());
+    }
+  }
+  const auto deadline = std::chrono::steady_clock::now() + kAnswerWithin;
+  while (answers_.size() + 1 < context_.pp_ranks.size() &&
+         std::chrono::steady_clock::now() < deadline) {
+    if (auto parcel = context_.transport->receive(kPoll / 4)) {
+      take(std::move(*parcel));
+    }
+  }
+  std::string text;
+  for (const int rank : context_.pp_ranks) {
+    if (rank == context_.rank) {
+      continue;
+    }
+    const auto answer = answers_.find(rank);
+    text += answer == answers_.end()
+                ? str("; rank ",
+                      rank,
+                      " gives no answer: it is stopped, or busy with its own "
+                      "work for longer than timeout_seconds")
+                : str("; rank ", rank, " answers: ", answer->second);
+  }
+  return text;
 }
 
 std::string Server::state() const {
-  if (suspended_.empty()) {
-    return str(
-        "it has no task and waits for requests of pp ranks (global ranks ",
-        context_.pp_ranks.front(),
-        " to ",
-        context_.pp_ranks.back(),
-        ")");
-  }
-  std::string text = "it waits for:";
+  std::string text;
   for (const auto& [worker, task] : suspended_) {
-    text += str(" [", text_of(task->request, *context_.modules), ": ");
+    if (task->response) {
+      continue;
+    }
+    text += text.empty() ? "it waits for" : ", and for";
     text += task->awaits == 0
-                ? std::string("its turn in the schedule")
-                : str("module '",
+                ? std::string(" the schedule")
+                : str(" module '",
                       context_.modules->name_of(task->awaits_module),
                       "' on rank ",
                       task->awaits_rank);
-    text += "]";
+    text += str(" (for ", text_of(task->request, *context_.modules), ")");
+  }
+  if (text.empty()) {
+    text =
+        str("it has no task and waits for requests; rank ",
+            context_.pp_ranks.front(),
+            " runs the step");
+  }
+  if (follows()) {
+    text += ordered_ ? ". It follows the order of rank " : ". Rank ";
+    text += std::to_string(context_.order->leader_rank());
+    text += ordered_ ? ", whose next task has not come here"
+                     : ", whose order it follows, announced nothing more";
   }
   return text;
 }
@@ -402,7 +522,7 @@ void Server::end_step(bool failed) {
   if (root()) {
     Fields fields;
     fields.kind = Kind::kEnd;
-    fields.step = work_->step;
+    fields.serial = work_->serial;
     fields.failed = failed ? 1 : 0;
     const c10::IValue body =
         failed ? c10::IValue(*failure_)
@@ -412,12 +532,8 @@ void Server::end_step(bool failed) {
     }
   }
   if (context_.order != nullptr && context_.order->leads()) {
-    context_.order->announce_end(work_->step, failed);
+    context_.order->announce_end(work_->serial, failed);
   }
-  cancel_suspended();
-  ready_.clear();
-  records_.clear();
-  root_tasks_.clear();
 }
 
 } // namespace tessera::runtime

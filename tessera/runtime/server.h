@@ -32,12 +32,20 @@ struct ServerContext {
   timeline::Recorder* recorder = nullptr;
   std::chrono::milliseconds timeout{std::chrono::minutes(30)};
   std::uint64_t seed = 0;
+  /// Each task draws from a stream of its own. False where several servers
+  /// share a process, and with it the one default generator (tests).
+  bool random_streams = true;
   int rank = 0; // global, for messages
 };
 
 /// What to do in one step.
 struct StepWork {
+  /// Of the training: seeds the random streams, names events. May go back, when
+  /// an older checkpoint is loaded.
   std::int64_t step = 0;
+  /// Rises with every step that the transport sees, and is equal on all ranks:
+  /// what arrives late, from a step that failed, is known by it.
+  std::int64_t serial = 0;
   int microbatches = 1;
   /// The user's step function on one microbatch; used on pp rank 0 only.
   std::function<c10::IValue(int microbatch)> run;
@@ -57,8 +65,8 @@ class Server : public nn::Interceptor {
 
   /// What the step function returned for each microbatch, on every pp rank.
   /// Throws: UserError with rank and text when user code failed anywhere in the
-  /// pipeline (the next step may follow); CommError when a peer is lost or the
-  /// timeout passes.
+  /// pipeline (the next step may follow; gradients are undefined until they
+  /// are zeroed); CommError when a peer is lost or the timeout passes.
   std::vector<c10::IValue> run_step(const StepWork& work);
 
   /// From the step function: waits until the schedule starts this microbatch's
@@ -100,17 +108,25 @@ class Server : public nn::Interceptor {
   }
   void loop(const StepWork& work);
   bool root_done() const;
+  bool follows() const {
+    return context_.order != nullptr && !context_.order->leads();
+  }
+  void receive_order();
   /// All that could run now, best first.
   std::vector<Choice> choices() const;
   void execute(const Choice& choice);
-  void settle(Worker& worker, const std::shared_ptr<Task>& task);
+  void reject(const Choice& choice);
+  void settle(Worker* worker, const std::shared_ptr<Task>& task);
   std::shared_ptr<Task> make_root_task(int microbatch, const StepWork& work);
   std::shared_ptr<Task> make_call_task(transport::Parcel parcel);
   void run_forward(Task& task);
   void run_backward(Task& task);
   void take(transport::Parcel parcel);
+  void take_step_message(const Fields& fields, transport::Parcel parcel);
   void take_all();
   void wait_for_message();
+  void check_timeout();
+  std::string ask_others();
   Worker& idle_worker();
   transport::Parcel
   await(Task& task, std::uint64_t call, int owner, int module);
@@ -134,6 +150,10 @@ class Server : public nn::Interceptor {
   std::optional<std::string> failure_;
   std::deque<transport::Parcel> early_; // of steps not yet begun here
   std::chrono::steady_clock::time_point idle_since_;
+  std::map<int, std::string> answers_; // to this rank's probe, by global rank
+  // Followers: what the leader announced and has not run here yet.
+  std::optional<std::uint64_t> ordered_;
+  bool orders_ended_ = false;
 };
 
 } // namespace tessera::runtime

@@ -4,6 +4,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/runtime/call_modes.h"
+#include "tessera/runtime/error_text.h"
 #include "tessera/runtime/remote_backward.h"
 #include "tessera/runtime/server.h"
 #include "tessera/tensor/value.h"
@@ -56,7 +57,7 @@ Server::await(Task& task, std::uint64_t call, int owner, int module) {
   transport::Parcel parcel = std::move(*task.response);
   task.response.reset();
   if (from_header(parcel.header).failed != 0) {
-    throw UserError(parcel.body.toStringRef());
+    throw FailedElsewhere(parcel.body.toStringRef());
   }
   return parcel;
 }
@@ -70,7 +71,7 @@ c10::IValue Server::call(
   Task& task = current_task("a module of another partition");
   const ModuleTable& modules = *context_.modules;
   Fields fields;
-  fields.step = work_->step;
+  fields.serial = work_->serial;
   fields.microbatch = task.request.microbatch;
   fields.module = modules.id_of(module);
   fields.first = first;
@@ -124,7 +125,7 @@ std::vector<torch::Tensor> Server::call_backward(
     const std::vector<torch::Tensor>& gradients) {
   Task& task = current_task("a backward through a module of another partition");
   Fields fields;
-  fields.step = work_->step;
+  fields.serial = work_->serial;
   fields.phase = Phase::kBackward;
   fields.microbatch = microbatch;
   fields.module = module;

@@ -1,5 +1,9 @@
 #include "tessera/runtime/worker.h"
 
+#include <ATen/Parallel.h>
+
+#include <pthread.h>
+
 #include "tessera/base/error.h"
 
 namespace tessera::runtime {
@@ -32,19 +36,25 @@ void Worker::give(std::shared_ptr<Task> task) {
 
 void Worker::suspend() {
   Task& task = *task_;
-  task.random = RandomState::capture();
-  task.waiting = true;
+  if (task.random) {
+    task.random = RandomState::capture();
+  }
   server_turn_.release();
   worker_turn_.acquire();
-  task.waiting = false;
   if (task.cancelled) {
     throw StepCancelled();
   }
-  task.random.restore();
+  if (task.random) {
+    task.random->restore();
+  }
 }
 
 void Worker::loop() {
   t_worker = this;
+  ::pthread_setname_np(::pthread_self(), "tessera-worker");
+  // The thread count that the script set; without this a product that is a
+  // worker's first work would start a BLAS thread on every core.
+  at::init_num_threads();
   for (;;) {
     worker_turn_.acquire();
     if (stop_) {
@@ -52,13 +62,15 @@ void Worker::loop() {
     }
     Task& task = *task_;
     try {
-      task.random.restore();
+      if (task.random) {
+        task.random->restore();
+      }
       task.run();
     } catch (...) {
       task.error = std::current_exception();
     }
-    task.run =
-        nullptr; // what it holds is freed while this thread has the baton
+    // What it holds is freed while this thread has the baton.
+    task.run = nullptr;
     task.finished = true;
     server_turn_.release();
   }

@@ -35,9 +35,8 @@ struct Task {
   // While it runs:
   std::uint32_t calls = 0; // remote calls so far, for their ids
   std::uint32_t turns = 0; // times it was given the baton
-  RandomState random;
+  std::optional<RandomState> random; // none: the generator is left alone
   // While it waits: for the response to this call, or (0) for the schedule.
-  bool waiting = false;
   std::uint64_t awaits = 0;
   int awaits_rank = -1;
   int awaits_module = -1;

@@ -4,9 +4,27 @@
 
 #include "tessera/base/error.h"
 #include "tessera/runtime/error_text.h"
+#include "tessera/runtime/random_state.h"
 #include "tessera/tensor/value.h"
 
 namespace tessera::train {
+
+namespace {
+
+class RestoredRandomState {
+ public:
+  RestoredRandomState() : state_(runtime::RandomState::capture()) {}
+  ~RestoredRandomState() {
+    state_.restore();
+  }
+  RestoredRandomState(const RestoredRandomState&) = delete;
+  RestoredRandomState& operator=(const RestoredRandomState&) = delete;
+
+ private:
+  runtime::RandomState state_;
+};
+
+} // namespace
 
 ModelCore::ModelCore(
     std::shared_ptr<torch::nn::Module> root,
@@ -64,6 +82,7 @@ std::vector<c10::IValue> ModelCore::run_step(
     if (server_ != nullptr) {
       runtime::StepWork work;
       work.step = step_;
+      work.serial = ++session().steps_run;
       work.microbatches = microbatches;
       work.run = run;
       results = server_->run_step(work);
@@ -79,8 +98,12 @@ std::vector<c10::IValue> ModelCore::run_step(
   in_step_ = false;
   ++step_;
   if (reducer_ != nullptr) {
+    // A step that failed leaves gradients that only zero_grad mends.
+    const int passes = std::exchange(passes_, 0);
     if (reducer_->finish(failure)) {
-      passes_ = (passes_ + 1) % options_.backward_passes_per_step;
+      passes_ = (passes + 1) % options_.backward_passes_per_step;
+    } else {
+      passes_ = passes;
     }
   } else if (failure) {
     throw UserError(*failure);
@@ -91,15 +114,27 @@ std::vector<c10::IValue> ModelCore::run_step(
   return results;
 }
 
+// Replicas draw different random numbers, as their samples are different.
+std::uint64_t ModelCore::seed() const {
+  const Session& s = session();
+  return runtime::mix(
+      static_cast<std::uint64_t>(s.config.seed), s.group(Group::kDP).rank());
+}
+
 // One partition: each microbatch runs to its end on the calling thread.
 std::vector<c10::IValue> ModelCore::run_alone(
     int microbatches,
     const std::function<c10::IValue(int)>& run) {
   std::vector<c10::IValue> results;
+  // The streams that a server would use: a resumed run draws the same numbers.
+  const RestoredRandomState script;
   timeline::Recorder& recorder = *session().recorder;
   for (int i = 0; i < microbatches; ++i) {
     timeline::Event event;
     event.start_us = recorder.now_us();
+    runtime::RandomState::seeded(
+        runtime::stream_seed(seed(), step_, runtime::step_function_id(i)))
+        .restore();
     try {
       results.push_back(run(i));
     } catch (...) {

@@ -104,10 +104,12 @@ class ModelCore {
   void ensure_partitioned(const std::function<void()>& first_microbatch);
   plan::Plan decide(const std::function<void()>& first_microbatch);
   plan::Plan agree_on_plan(const std::function<void()>& first_microbatch);
+  void place(plan::Plan plan);
   void apply_plan(plan::Plan plan);
   void apply_state(const TensorMap& state, bool strict);
   void broadcast_parameters();
   void broadcast_buffers();
+  std::uint64_t seed() const;
   std::vector<c10::IValue> run_alone(
       int microbatches,
       const std::function<c10::IValue(int)>& run);
@@ -122,7 +124,7 @@ class ModelCore {
   std::unique_ptr<runtime::Server> server_;
   std::unique_ptr<runtime::GradientReducer> reducer_;
   std::vector<Hook> partition_hooks_;
-  std::vector<Hook> first_step_hooks_;
+  std::vector<Hook> first_step_hooks_; // empty after the first step
   std::optional<std::pair<TensorMap, bool>> deferred_state_;
   std::int64_t step_ = 0;
   int passes_ = 0; // steps since gradients were last averaged

@@ -46,16 +46,23 @@ class TracingFlag {
 
 void ModelCore::ensure_partitioned(
     const std::function<void()>& first_microbatch) {
-  if (partitioned()) {
-    return;
+  if (!partitioned()) {
+    place(agree_on_plan(first_microbatch));
   }
-  apply_plan(agree_on_plan(first_microbatch));
-  broadcast_parameters();
-  if (deferred_state_) {
-    apply_state(deferred_state_->first, deferred_state_->second);
-    deferred_state_.reset();
+  // A state that does not fit is an error now; the step may be called again,
+  // after another load_state_dict or without one.
+  if (const auto state = std::exchange(deferred_state_, std::nullopt)) {
+    apply_state(state->first, state->second);
   }
+  for (const Hook& hook : std::exchange(partition_hooks_, {})) {
+    hook();
+  }
+}
+
+void ModelCore::place(plan::Plan plan) {
   Session& s = session();
+  apply_plan(std::move(plan));
+  broadcast_parameters();
   if (s.group(Group::kDP).size() > 1) {
     runtime::GradientReducer::Options options;
     options.bucket_bytes =
@@ -68,9 +75,6 @@ void ModelCore::ensure_partitioned(
         table_->local_parameters(),
         options);
   }
-  for (const Hook& hook : std::exchange(partition_hooks_, {})) {
-    hook();
-  }
 }
 
 // Rank 0 decides for all; an error there is an error on every rank.
@@ -79,21 +83,34 @@ plan::Plan ModelCore::agree_on_plan(
   Session& s = session();
   std::string text;
   bool failed = false;
+  bool tracing = false;
   if (s.world->rank() == 0) {
+    const auto traced = [&] {
+      tracing = true;
+      first_microbatch();
+      tracing = false;
+    };
     try {
-      text = plan::to_json(decide(first_microbatch));
+      text = plan::to_json(decide(traced));
     } catch (...) {
       failed = true;
       text = runtime::error_text(
-          std::current_exception(), 0, "partitioning the model");
+          std::current_exception(),
+          0,
+          tracing ? "the step function, while it is traced"
+                  : "partitioning the model");
     }
   }
   const c10::IValue agreed = comm::broadcast_object(
       *s.world,
       s.group(Group::kWorld),
-      c10::ivalue::Tuple::create({c10::IValue(failed), c10::IValue(text)}),
+      c10::ivalue::Tuple::create(
+          {c10::IValue(failed), c10::IValue(text), c10::IValue(tracing)}),
       0);
   const auto& parts = agreed.toTupleRef().elements();
+  if (parts[0].toBool() && parts[2].toBool()) {
+    throw UserError(parts[1].toStringRef());
+  }
   if (parts[0].toBool()) {
     throw PlanError(parts[1].toStringRef());
   }
@@ -165,7 +182,7 @@ void ModelCore::apply_plan(plan::Plan plan) {
   schedule_ = plan::make_schedule(*plan_);
   if (s.order_transport != nullptr) {
     order_ = std::make_unique<runtime::OrderChannel>(
-        s.group(Group::kDP), std::move(s.order_transport));
+        s.group(Group::kDP), *s.order_transport);
   }
   runtime::ServerContext context;
   context.modules = table_.get();
@@ -175,9 +192,7 @@ void ModelCore::apply_plan(plan::Plan plan) {
   context.order = order_.get();
   context.recorder = s.recorder.get();
   context.timeout = s.world->options().timeout;
-  // Replicas draw different random numbers, as the samples are different.
-  context.seed = runtime::mix(
-      static_cast<std::uint64_t>(s.config.seed), s.group(Group::kDP).rank());
+  context.seed = seed();
   context.rank = s.world->rank();
   server_ = std::make_unique<runtime::Server>(std::move(context));
 }

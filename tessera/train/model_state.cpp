@@ -116,42 +116,58 @@ void ModelCore::load_state_dict(TensorMap state, bool strict) {
   }
 }
 
+// Collective over the world: one rank's problem is every rank's error, and
+// nothing is loaded when anything does not fit.
 void ModelCore::apply_state(const TensorMap& state, bool strict) {
   const at::NoGradGuard no_grad;
-  std::string problems;
+  std::set<std::string> problems;
+  std::vector<std::pair<at::Tensor, at::Tensor>> copies; // to, from
   for (const auto& list : {local_parameters(), local_buffers()}) {
     for (const auto& [name, tensor] : list) {
       const auto found = state.find(name);
       if (found == state.end()) {
         if (strict) {
-          problems += tessera::str("\n  '", name, "' is missing");
+          problems.insert(tessera::str("'", name, "' is missing"));
         }
-        continue;
-      }
-      if (found->second.sizes() != tensor.sizes()) {
-        problems += tessera::str(
-            "\n  '",
+      } else if (found->second.sizes() != tensor.sizes()) {
+        problems.insert(tessera::str(
+            "'",
             name,
             "' has shape ",
             found->second.sizes(),
             ", the model's is ",
-            tensor.sizes());
-        continue;
+            tensor.sizes()));
+      } else {
+        copies.emplace_back(tensor.detach(), found->second);
       }
-      at::Tensor target = tensor;
-      target.detach().copy_(found->second);
     }
   }
   if (strict) {
     for (const auto& [name, tensor] : state) {
       if (!table_->has_tensor(name)) {
-        problems += tessera::str("\n  '", name, "' is not in the model");
+        problems.insert(tessera::str("'", name, "' is not in the model"));
       }
     }
   }
+  Session& s = session();
+  const auto everybodys = comm::all_gather_object(
+      *s.world,
+      s.group(Group::kWorld),
+      pack(std::vector<std::string>(problems.begin(), problems.end())));
+  for (const auto& theirs : everybodys) {
+    for (std::string& problem : unpack<std::vector<std::string>>(theirs)) {
+      problems.insert(std::move(problem));
+    }
+  }
   if (!problems.empty()) {
-    throw CheckpointError(
-        "load_state_dict: the state does not fit:" + problems);
+    std::string text = "load_state_dict: the state does not fit:";
+    for (const std::string& problem : problems) {
+      text += "\n  " + problem;
+    }
+    throw CheckpointError(text);
+  }
+  for (auto& [to, from] : copies) {
+    to.copy_(from);
   }
 }
 

@@ -31,6 +31,7 @@ struct Session {
   transport::TransportPtr transport; // among the ranks of this pipeline
   transport::TransportPtr order_transport; // deterministic_server only
   std::unique_ptr<timeline::Recorder> recorder;
+  std::int64_t steps_run = 0; // of all models; equal on all ranks
   std::weak_ptr<ModelCore> model;
   bool tracing = false;
 

@@ -38,7 +38,8 @@ class Step {
   ///
   /// Collective over the world.
   /// Throws: UserError (on every rank, naming rank and module) when the
-  /// function or a module threw; ShapeError for a batch that does not divide.
+  /// function or a module threw, or the batch does not divide; gradients are
+  /// undefined then until zero_grad.
   template <typename... Args>
   auto operator()(const Args&... args) const {
     using Result =
