@@ -8,18 +8,8 @@
 
 #include "models/registry.h"
 
-#include "models/presets.h"
-
-<<<<<<< HEAD
 namespace tessera::cli {
 
-graph::ModelGraph graph_of_preset(const std::string& name) {
-  throw ConfigError(
-      str("--model: \"",
-          models::find_preset(name).name,
-          "\" cannot be traced by this program, which was built without the "
-          "tracer; write --graph FILE.json with the graph of a model instead"));
-=======
 namespace {
 
 // "175 B", "3.1 M"
@@ -60,7 +50,6 @@ graph::ModelGraph graph_of_preset(const std::string& name) {
   const auto inputs = model.sample_inputs({0, 0, 0});
   return tracer::trace(
       *model.module, [&] { model.forward(inputs); }, {.name = name});
->>>>>>> models
 }
 
 } // namespace tessera::cli
