@@ -1,8 +1,6 @@
 // What a step gives back: nested results, one StepOutput for each tensor; an
 // argument that is not split; an evaluation step. Run on 2 ranks.
 #include <cstdio>
-#include <map>
-#include <string>
 #include <tuple>
 
 #include <torch/torch.h>
@@ -41,8 +39,7 @@ int main() {
   tessera::DistributedOptimizer optimizer(
       torch::optim::Adam(model.parameters(), torch::optim::AdamOptions(0.02)));
 
-  // The classes' weights have no batch axis: argument 2 goes whole to every
-  // microbatch.
+  // The weights have no batch axis: they go whole to every microbatch.
   auto train_step = tessera::step(
       [&](torch::Tensor x, torch::Tensor y, torch::Tensor weight) {
         auto loss = torch::cross_entropy_loss(model(x), y, weight);
@@ -59,27 +56,25 @@ int main() {
     optimizer.step();
   }
 
-  // No backward, no gradient; any nested result. A tensor becomes a StepOutput,
-  // a number one entry for each microbatch.
+  // No backward. Results may be nested in tuples, vectors and maps; a tensor
+  // becomes a StepOutput, a number one entry for each microbatch.
   auto eval_step = tessera::step([&](torch::Tensor x, torch::Tensor y) {
     const auto logits = model(x);
-    return std::make_tuple(
-        std::map<std::string, torch::Tensor>{
-            {"logits", logits}, {"loss", torch::cross_entropy_loss(logits, y)}},
-        x.size(0));
+    const auto loss = torch::cross_entropy_loss(logits, y);
+    return std::make_tuple(logits, loss, x.size(0));
   });
   model.net()->eval();
   const torch::NoGradGuard no_grad;
   const auto x = torch::randn({256, 4});
-  const auto [out, rows] = eval_step(x, classes_of(x));
-  const auto best = out.at("logits").concat().argmax(1); // [256]
+  const auto [logits, loss, rows] = eval_step(x, classes_of(x));
+  const auto best = logits.concat().argmax(1); // [256]
   const auto right = best.eq(classes_of(x)).to(torch::kDouble).mean();
   if (tessera::rank() == 0) {
     std::printf(
         "%zu microbatches of %ld rows, loss %.4f, accuracy %.2f\n",
         rows.size(),
         static_cast<long>(rows[0]),
-        out.at("loss").reduce_mean().item<double>(),
+        loss.reduce_mean().item<double>(),
         right.item<double>());
   }
 }
