@@ -15,6 +15,12 @@ set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 # The target all_verify_interface_header_sets compiles every public header alone.
 set(CMAKE_VERIFY_INTERFACE_HEADER_SETS ON)
 
+# Several sources in one translation unit: reading libtorch's headers costs more than most of our
+# files do. Off for clang-tidy and for working on one file at a time.
+option(TESSERA_UNITY "join sources of a target while compiling" ON)
+set(CMAKE_UNITY_BUILD ${TESSERA_UNITY})
+set(CMAKE_UNITY_BUILD_BATCH_SIZE 6)
+
 find_program(CCACHE ccache)
 if(CCACHE)
   # Without these ccache never hits a file that uses a precompiled header.

@@ -43,6 +43,9 @@ FileSystem& real_file_system();
 /// "dir/name"
 std::string join(const std::string& directory, const std::string& name);
 
+/// Whether a folder is there. Reads only, so it is no call of FileSystem.
+bool is_directory(const std::string& path);
+
 /// mkdir -p. Throws: CheckpointError naming the folder and the system's reason.
 void make_directories(FileSystem& files, const std::string& path);
 

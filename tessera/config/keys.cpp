@@ -467,7 +467,7 @@ std::vector<Key> refused_keys() {
   };
 }
 
-std::vector<Key> build() {
+std::vector<Key> all_keys_built() {
   std::vector<Key> all;
   for (auto part :
        {pipeline_keys,
@@ -489,7 +489,7 @@ std::vector<Key> build() {
 } // namespace
 
 const std::vector<Key>& keys() {
-  static const std::vector<Key> kTable = build();
+  static const std::vector<Key> kTable = all_keys_built();
   return kTable;
 }
 

@@ -89,6 +89,12 @@ std::string format_number(double value, int digits) {
   return print("%.*g", digits, value);
 }
 
+std::string format_fixed(double value) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.4f", value);
+  return text;
+}
+
 std::string escape(const std::string& text) {
   std::string result;
   result.reserve(text.size());

@@ -16,6 +16,9 @@ std::string format_share(double share);
 /// `digits` significant digits without trailing zeros; "NaN" when it is none.
 std::string format_number(double value, int digits = 4);
 
+/// Four digits after the point: "0.1250".
+std::string format_fixed(double value);
+
 /// `text` for the content of an HTML or SVG element and for an attribute in
 /// either kind of quotes. Control characters other than tab and line break,
 /// which neither form may hold, become U+FFFD.

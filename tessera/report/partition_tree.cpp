@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/error.h"
+#include "tessera/report/format.h"
 
 namespace tessera::report {
 
@@ -133,12 +134,6 @@ class BoxWriter {
   std::vector<PartitionBox> boxes_;
 };
 
-std::string fixed(double value) {
-  char text[32];
-  std::snprintf(text, sizeof(text), "%.4f", value);
-  return text;
-}
-
 // Columns on a terminal: code points, for names and box-drawing characters.
 std::size_t columns(const std::string& text) {
   return static_cast<std::size_t>(
@@ -182,7 +177,7 @@ std::string bars(const PartitionView& view, bool colour) {
   }
   std::string text =
       str("\npartition   cost  (even: ",
-          fixed(1.0 / static_cast<double>(view.total.size())),
+          format_fixed(1.0 / static_cast<double>(view.total.size())),
           ")\n");
   for (std::size_t i = 0; i < view.total.size(); ++i) {
     std::string bar;
@@ -198,7 +193,7 @@ std::string bars(const PartitionView& view, bool colour) {
         str(std::string(9 - std::min<std::size_t>(9, number.size()), ' '),
             number,
             "  ",
-            fixed(view.total[i]),
+            format_fixed(view.total[i]),
             "  ",
             in_colour(bar, partition, colour),
             "\n");
@@ -231,7 +226,7 @@ partition_tree_text(const PartitionView& view, bool every_node, bool colour) {
     text +=
         str(pad(names[i], width),
             "  ",
-            fixed(boxes[i].cost),
+            format_fixed(boxes[i].cost),
             "  ",
             in_colour(str(boxes[i].partition), boxes[i].partition, colour),
             "\n");

@@ -59,12 +59,6 @@ std::string readable(const std::string& text) {
                     .get<std::string>());
 }
 
-std::string fixed(double value) {
-  char text[32];
-  std::snprintf(text, sizeof(text), "%.4f", value);
-  return text;
-}
-
 // The place at or before `at` where a UTF-8 letter begins.
 std::size_t letter_at(const std::string& text, std::size_t at) {
   while (at > 0 && (static_cast<unsigned char>(text[at]) & 0xC0U) == 0x80U) {
@@ -191,7 +185,7 @@ class Drawing {
         ", memory weight ",
         view_.memory_weight,
         ", even share ",
-        fixed(1.0 / static_cast<double>(view_.total.size())),
+        format_fixed(1.0 / static_cast<double>(view_.total.size())),
         "</text>\n<text x=\"",
         kMargin,
         "\" y=\"",
@@ -232,7 +226,7 @@ class Drawing {
         "<g><title>partition ",
         partition,
         ": ",
-        fixed(view_.total[partition]),
+        format_fixed(view_.total[partition]),
         "</title><rect x=\"",
         x,
         "\" y=\"",
@@ -250,7 +244,7 @@ class Drawing {
         "\" y=\"",
         y + 13,
         "\" text-anchor=\"end\">",
-        fixed(view_.total[partition]),
+        format_fixed(view_.total[partition]),
         "</text><rect x=\"",
         x + kBarLeft,
         "\" y=\"",
@@ -316,7 +310,7 @@ class Drawing {
         box.modules,
         box.modules == 1 ? " module" : " modules",
         "): cost ",
-        fixed(box.cost),
+        format_fixed(box.cost),
         ", partition ",
         box.partition,
         "</title><rect x=\"",
@@ -350,7 +344,7 @@ class Drawing {
         "\" y=\"",
         y + 33,
         "\" font-size=\"12\">",
-        fixed(box.cost),
+        format_fixed(box.cost),
         " on partition ",
         box.partition,
         "</text></g>\n");

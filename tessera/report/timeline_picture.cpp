@@ -97,7 +97,7 @@ Step collect(
   return result;
 }
 
-std::string px(double value) {
+std::string length(double value) {
   return format_number(std::max(0.0, value), 6);
 }
 
@@ -118,7 +118,7 @@ class Drawing {
         str("<svg class=\"timeline\" role=\"img\" viewBox=\"0 0 ",
             width_,
             " ",
-            px(height),
+            length(height),
             "\"><title>pipeline of step ",
             number,
             "</title>\n");
@@ -144,20 +144,20 @@ class Drawing {
         if (value > span_ms) {
           continue;
         }
-        const std::string at = px(x(step_.span.start + value * 1e3));
+        const std::string at = length(x(step_.span.start + value * 1e3));
         out +=
             str("<line class=\"grid\" x1=\"",
                 at,
                 "\" x2=\"",
                 at,
                 "\" y1=\"",
-                px(kTop - 4),
+                length(kTop - 4),
                 "\" y2=\"",
-                px(bottom),
+                length(bottom),
                 "\"/><text class=\"tick\" text-anchor=\"middle\" x=\"",
                 at,
                 "\" y=\"",
-                px(bottom + 16),
+                length(bottom + 16),
                 "\">",
                 format_number(value),
                 value == 0 ? " ms" : "",
@@ -168,17 +168,17 @@ class Drawing {
       const double y = kTop + kRow * entry.second;
       out +=
           str("<rect class=\"row\" x=\"",
-              px(kLeft),
+              length(kLeft),
               "\" width=\"",
-              px(width_ - kLeft - 12),
+              length(width_ - kLeft - 12),
               "\" y=\"",
-              px(y),
+              length(y),
               "\" height=\"",
-              px(kBox + kStrip + 2),
+              length(kBox + kStrip + 2),
               "\"/><text class=\"tick\" text-anchor=\"end\" x=\"",
-              px(kLeft - 8),
+              length(kLeft - 8),
               "\" y=\"",
-              px(y + 16),
+              length(y + 16),
               "\">rank ",
               entry.first,
               " (pp ",
@@ -202,13 +202,13 @@ class Drawing {
             box.category,
             odd ? " odd" : "",
             "\" x=\"",
-            px(left),
+            length(left),
             "\" y=\"",
-            px(y),
+            length(y),
             "\" width=\"",
-            px(width),
+            length(width),
             "\" height=\"",
-            px(computes ? kBox : kStrip),
+            length(computes ? kBox : kStrip),
             "\"><title>",
             escape(box.category));
     if (box.microbatch >= 0) {
@@ -227,9 +227,9 @@ class Drawing {
         width > 4 + 7.0 * static_cast<double>(label.size())) {
       out +=
           str("<text class=\"batch\" text-anchor=\"middle\" x=\"",
-              px(left + width / 2),
+              length(left + width / 2),
               "\" y=\"",
-              px(y + kBox / 2),
+              length(y + kBox / 2),
               "\" dy=\"0.35em\">",
               label,
               "</text>");

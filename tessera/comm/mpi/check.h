@@ -8,6 +8,9 @@
 
 namespace tessera::comm::mpi {
 
+/// Longer messages travel in pieces: MPI counts bytes in an int.
+inline constexpr std::size_t kPieceBytes = std::size_t{1} << 30;
+
 /// Every MPI call goes through here; communicators have MPI_ERRORS_RETURN.
 /// Throws: CommError with MPI's own text and `what` was tried.
 inline void check_mpi(int code, const std::string& what) {

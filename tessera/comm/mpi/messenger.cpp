@@ -13,9 +13,6 @@ namespace tessera::comm::mpi {
 
 namespace {
 
-// MPI counts in int; longer messages travel in pieces.
-constexpr std::size_t kPieceBytes = std::size_t{1} << 30;
-
 constexpr std::size_t kLengthBytes = sizeof(std::uint64_t);
 
 } // namespace

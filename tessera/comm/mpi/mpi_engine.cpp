@@ -18,9 +18,6 @@ constexpr std::size_t kFlatBytes = std::size_t{16} << 10;
 // Longer tensors are reduced chunk by chunk, which bounds the staging memory.
 constexpr std::size_t kChunkBytes = std::size_t{16} << 20;
 
-// MPI counts in int.
-constexpr std::size_t kPieceBytes = std::size_t{1} << 30;
-
 } // namespace
 
 /// The messages of one step, to and from the other ranks.

@@ -11,6 +11,8 @@
 #include "tessera/base/error.h"
 #include "tessera/checkpoint/optimizer_registry.h"
 
+#include "tests/unit/checkpoint/message_of.h"
+
 namespace tessera::checkpoint {
 
 // An optimizer of a user's own: its state is known by visit_fields.
@@ -323,15 +325,6 @@ TEST(OptimizerState, WhatDoesNotFitIsListedAndNothingChanges) {
   }
   EXPECT_TRUE(other.state().empty());
   EXPECT_EQ(other.param_groups()[0].options().get_lr(), 0.5);
-}
-
-std::string message_of(const std::function<void()>& run) {
-  try {
-    run();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
 }
 
 struct UnknownOptions

@@ -11,6 +11,7 @@
 #include "tessera/base/error.h"
 
 #include "temporary_directory.h"
+#include "tests/unit/checkpoint/message_of.h"
 
 namespace tessera::checkpoint {
 namespace {
@@ -25,15 +26,6 @@ std::string file_bytes(const std::string& header, const std::string& data) {
   std::string bytes(sizeof(length), '\0');
   std::memcpy(bytes.data(), &length, sizeof(length));
   return bytes + header + data;
-}
-
-std::string message_of(const std::function<void()>& run) {
-  try {
-    run();
-  } catch (const CheckpointError& error) {
-    return error.what();
-  }
-  return "no CheckpointError";
 }
 
 NamedTensors one_of_each() {

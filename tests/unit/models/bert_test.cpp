@@ -12,7 +12,7 @@
 namespace tessera::models {
 namespace {
 
-BertOptions small(bool roberta = false) {
+BertOptions small_bert(bool roberta = false) {
   BertOptions options;
   options.vocab_size = 23;
   options.hidden_size = 12;
@@ -28,7 +28,7 @@ BertOptions small(bool roberta = false) {
   return options;
 }
 
-at::Tensor ids(std::initializer_list<std::int64_t> values) {
+at::Tensor ids_of(std::initializer_list<std::int64_t> values) {
   return torch::tensor(std::vector<std::int64_t>(values), at::kLong)
       .unsqueeze(0);
 }
@@ -88,7 +88,7 @@ TEST(Bert, ParameterNamesAndShapesAreThoseOfTheCheckpoints) {
     expected.emplace_back(rest);
   }
   EXPECT_THAT(
-      names(*Bert(small())), testing::UnorderedElementsAreArray(expected));
+      names(*Bert(small_bert())), testing::UnorderedElementsAreArray(expected));
 }
 
 TEST(Roberta, ParameterNamesAndShapesAreThoseOfTheCheckpoints) {
@@ -103,43 +103,43 @@ TEST(Roberta, ParameterNamesAndShapesAreThoseOfTheCheckpoints) {
     expected.emplace_back(rest);
   }
   EXPECT_THAT(
-      names(*Roberta(small(true))),
+      names(*Roberta(small_bert(true))),
       testing::UnorderedElementsAreArray(expected));
 }
 
 TEST(Bert, PaddingDoesNotCount) {
   torch::manual_seed(1);
   const torch::NoGradGuard no_grad;
-  Bert model(small());
+  Bert model(small_bert());
   for (auto& parameter : model->parameters()) {
     parameter.normal_(0, 0.3);
   }
-  const auto [logits, next] = model(ids({5, 6, 7}));
+  const auto [logits, next] = model(ids_of({5, 6, 7}));
   const auto [padded, padded_next] =
-      model(ids({5, 6, 7, 9, 9}), ids({1, 1, 1, 0, 0}));
+      model(ids_of({5, 6, 7, 9, 9}), ids_of({1, 1, 1, 0, 0}));
   EXPECT_EQ(logits.sizes(), (std::vector<std::int64_t>{1, 3, 23}));
   EXPECT_EQ(next.sizes(), (std::vector<std::int64_t>{1, 2}));
   EXPECT_TRUE(torch::allclose(logits, padded.slice(1, 0, 3), 1e-4, 1e-5));
   EXPECT_TRUE(torch::allclose(next, padded_next, 1e-4, 1e-5));
-  const auto unmasked = std::get<0>(model(ids({5, 6, 7, 9, 9})));
+  const auto unmasked = std::get<0>(model(ids_of({5, 6, 7, 9, 9})));
   EXPECT_FALSE(torch::allclose(logits, unmasked.slice(1, 0, 3), 1e-3));
 }
 
 TEST(Bert, EveryPositionSeesEveryOtherAndTypesMatter) {
   torch::manual_seed(2);
   const torch::NoGradGuard no_grad;
-  Bert model(small());
+  Bert model(small_bert());
   for (auto& parameter : model->parameters()) {
     parameter.normal_(0, 0.3);
   }
-  const auto a = std::get<0>(model(ids({5, 6, 7, 8})));
-  const auto b = std::get<0>(model(ids({5, 6, 7, 11})));
+  const auto a = std::get<0>(model(ids_of({5, 6, 7, 8})));
+  const auto b = std::get<0>(model(ids_of({5, 6, 7, 11})));
   EXPECT_FALSE(torch::allclose(a.slice(1, 0, 1), b.slice(1, 0, 1)));
   const at::Tensor no_mask;
   const auto zeros =
-      std::get<0>(model(ids({5, 6, 7, 8}), no_mask, ids({0, 0, 0, 0})));
+      std::get<0>(model(ids_of({5, 6, 7, 8}), no_mask, ids_of({0, 0, 0, 0})));
   const auto pair =
-      std::get<0>(model(ids({5, 6, 7, 8}), no_mask, ids({0, 0, 1, 1})));
+      std::get<0>(model(ids_of({5, 6, 7, 8}), no_mask, ids_of({0, 0, 1, 1})));
   EXPECT_TRUE(torch::allclose(a, zeros));
   EXPECT_FALSE(torch::allclose(a, pair));
 }
@@ -149,17 +149,17 @@ TEST(Bert, EveryPositionSeesEveryOtherAndTypesMatter) {
 TEST(Roberta, PositionsSkipPadding) {
   torch::manual_seed(3);
   const torch::NoGradGuard no_grad;
-  Roberta model(small(true));
+  Roberta model(small_bert(true));
   for (auto& parameter : model->parameters()) {
     parameter.normal_(0, 0.3);
   }
-  const auto logits = model(ids({5, 6, 7}));
-  const auto padded = model(ids({1, 1, 5, 6, 7}), ids({0, 0, 1, 1, 1}));
+  const auto logits = model(ids_of({5, 6, 7}));
+  const auto padded = model(ids_of({1, 1, 5, 6, 7}), ids_of({0, 0, 1, 1, 1}));
   EXPECT_TRUE(torch::allclose(logits, padded.slice(1, 2), 1e-4, 1e-5));
 }
 
 TEST(Roberta, TooLongASequenceNamesTheLimit) {
-  Roberta model(small(true));
+  Roberta model(small_bert(true));
   try {
     model(torch::full({2, 9}, 4, at::kLong));
     FAIL();
@@ -172,9 +172,9 @@ TEST(Roberta, TooLongASequenceNamesTheLimit) {
 
 TEST(Bert, Bfloat16StaysNearF32AndEveryParameterLearns) {
   torch::manual_seed(4);
-  Bert model(small());
-  const auto source = ids({5, 6, 7, 8});
-  const auto targets = ids({kIgnoredTarget, 9, kIgnoredTarget, 3});
+  Bert model(small_bert());
+  const auto source = ids_of({5, 6, 7, 8});
+  const auto targets = ids_of({kIgnoredTarget, 9, kIgnoredTarget, 3});
   const auto loss_of = [&] {
     const auto [logits, next] = model(source);
     return cross_entropy(logits, targets) +

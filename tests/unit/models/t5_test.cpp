@@ -8,7 +8,7 @@
 namespace tessera::models {
 namespace {
 
-T5Options small() {
+T5Options small_t5() {
   T5Options options;
   options.vocab_size = 19;
   options.d_model = 12;
@@ -27,7 +27,7 @@ at::Tensor ids(std::initializer_list<std::int64_t> values) {
 }
 
 TEST(T5, ParameterNamesAndShapesAreThoseOfTheCheckpoints) {
-  T5 model(small());
+  T5 model(small_t5());
   std::vector<std::string> found;
   for (const auto& item : model->named_parameters()) {
     found.push_back(tessera::str(item.key(), " ", item.value().sizes()));
@@ -100,7 +100,7 @@ TEST(T5, RelativePositionBuckets) {
 
 TEST(T5, PositionBiasHoldsTheBucketOfEveryPair) {
   torch::manual_seed(1);
-  const T5Options options = small();
+  const T5Options options = small_t5();
   T5Attention attention(options, T5Attends::kBothWays, true);
   const auto table =
       attention->named_parameters()["relative_attention_bias.weight"];
@@ -121,7 +121,7 @@ TEST(T5, PositionBiasHoldsTheBucketOfEveryPair) {
 TEST(T5, AttentionEqualsTheDefinition) {
   torch::manual_seed(2);
   const torch::NoGradGuard no_grad;
-  const T5Options options = small();
+  const T5Options options = small_t5();
   T5Attention attention(options, T5Attends::kEncoder, false);
   attention->to(at::kDouble);
   const auto p = attention->named_parameters();
@@ -146,7 +146,7 @@ TEST(T5, AttentionEqualsTheDefinition) {
 }
 
 TEST(T5, LayerNormHasNoMeanAndSumsInF32) {
-  T5LayerNorm norm(small());
+  T5LayerNorm norm(small_t5());
   const auto x = torch::randn({2, 3, 12}) + 4;
   const auto expected = x / (x.square().mean(-1, true) + 1e-6).sqrt();
   EXPECT_TRUE(torch::allclose(norm(x), expected, 1e-5, 1e-6));
@@ -159,7 +159,7 @@ TEST(T5, LayerNormHasNoMeanAndSumsInF32) {
 TEST(T5, DecoderSeesOnlyThePastAndTheWholeEncoder) {
   torch::manual_seed(3);
   const torch::NoGradGuard no_grad;
-  T5 model(small());
+  T5 model(small_t5());
   const auto source = ids({3, 1, 4, 1, 5});
   const auto a = model(source, ids({0, 7, 8, 9}));
   const auto b = model(source, ids({0, 7, 8, 2}));
@@ -173,7 +173,7 @@ TEST(T5, DecoderSeesOnlyThePastAndTheWholeEncoder) {
 TEST(T5, PaddingDoesNotCount) {
   torch::manual_seed(4);
   const torch::NoGradGuard no_grad;
-  T5 model(small());
+  T5 model(small_t5());
   const auto mask = ids({1, 1, 1, 0, 0});
   const auto decoder_ids = ids({0, 7});
   const auto plain = model(ids({3, 1, 4}), decoder_ids);
@@ -185,9 +185,9 @@ TEST(T5, PaddingDoesNotCount) {
 
 TEST(T5, Bfloat16StaysNearF32AndEveryParameterLearns) {
   torch::manual_seed(5);
-  T5 model(small());
+  T5 model(small_t5());
   const auto targets = ids({4, 8, 12, kIgnoredTarget});
-  const auto decoder_ids = shift_right(targets, small());
+  const auto decoder_ids = shift_right(targets, small_t5());
   EXPECT_TRUE(torch::equal(decoder_ids, ids({0, 4, 8, 12})));
   const auto source = ids({3, 1, 4, 1, 5});
   const auto exact = cross_entropy(model(source, decoder_ids), targets);
