@@ -55,11 +55,11 @@ class DistributedModel {
   }
   /// Not collective.
   void train(bool on = true) const {
-    net_->train(on);
+    core_->root()->train(on);
   }
   /// Not collective.
   void eval() const {
-    net_->eval();
+    core_->root()->eval();
   }
 
   bool partitioned() const {
