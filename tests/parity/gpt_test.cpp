@@ -18,10 +18,12 @@ models::Gpt make_gpt() {
       std::get<models::GptOptions>(models::find_preset("gpt-tiny").options));
 }
 
-// x: tokens, y: the next ones.
+// x: tokens, y: the next ones. They count from a random number, so there is
+// something to learn.
 Batch tokens_of(int step) {
   torch::manual_seed(500 + step);
-  const auto text = torch::randint(0, 2048, {kRows, kTokens + 1});
+  const auto start = torch::randint(0, 32, {kRows, 1});
+  const auto text = (start + torch::arange(kTokens + 1)) % 32;
   return {
       text.narrow(1, 0, kTokens).contiguous(),
       text.narrow(1, 1, kTokens).contiguous()};
