@@ -75,6 +75,8 @@ void check_program(const LaunchRequest& request) {
 }
 
 void launch(const Options& options, const std::vector<std::string>& program) {
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): no other thread runs yet
+  setenv("TESSERA_TERMINAL", isatty(STDOUT_FILENO) == 1 ? "1" : "0", 0);
   const LaunchRequest request = request_of(options, program);
   const auto command = mpirun_command(request, this_machine());
   if (options.dry_run) {

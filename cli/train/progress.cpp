@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 
 #include <unistd.h>
@@ -9,6 +10,16 @@
 namespace tessera::cli {
 
 namespace {
+
+/// mpirun gives rank 0 a terminal of its own whatever its output goes to, so
+/// under it only the launcher can tell.
+bool on_terminal() {
+  if (const char* said = std::getenv("TESSERA_TERMINAL")) {
+    return std::string(said) == "1";
+  }
+  return std::getenv("OMPI_COMM_WORLD_RANK") == nullptr &&
+      ::isatty(STDOUT_FILENO) == 1;
+}
 
 std::string duration(double seconds) {
   const auto whole = static_cast<std::int64_t>(seconds);
@@ -56,7 +67,7 @@ Progress::Progress(std::int64_t first, std::int64_t total, std::int64_t every)
     : first_(first),
       total_(total),
       every_(every),
-      terminal_(::isatty(STDOUT_FILENO) == 1),
+      terminal_(on_terminal()),
       start_(std::chrono::steady_clock::now()) {}
 
 void Progress::step(const report::StepRecord& record) {

@@ -220,7 +220,7 @@ void Trainer::resume() {
           loaded->state_hash));
 }
 
-double Trainer::train_step() {
+double Trainer::train_step(std::int64_t number) {
   model_->module->train();
   optimizer_->zero_grad();
   double loss = 0;
@@ -244,6 +244,10 @@ double Trainer::train_step() {
   if (job_.optimizer.clip_norm > 0) {
     grad_norm_ = optimizer_->clip_grad_norm(job_.optimizer.clip_norm);
   }
+  // Here, not before: a checkpoint that is loaded with the first step's
+  // partition brings the rate of its own time.
+  optim::set_learning_rate(
+      optimizer_->inner(), job_.optimizer.rate.at(number));
   optimizer_->step();
   return loss;
 }
@@ -353,9 +357,8 @@ int Trainer::run() {
   std::int64_t saved_at = first_step_;
   std::int64_t done = first_step_;
   while (done < job_.steps && !stopped) {
-    optim::set_learning_rate(optimizer_->inner(), job_.optimizer.rate.at(done));
     const auto start = Clock::now();
-    const double loss = train_step();
+    const double loss = train_step(done);
     const std::chrono::duration<double> seconds = Clock::now() - start;
     const Totals totals = add_up(loss, seconds.count() * 1e6);
     stopped = totals.stop;

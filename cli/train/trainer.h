@@ -53,7 +53,7 @@ class Trainer {
   void resume();
   void start_log();
   void log_partition();
-  double train_step();
+  double train_step(std::int64_t number);
   double validate();
   void sample(std::int64_t step);
   void save(std::int64_t steps_done);

@@ -40,7 +40,8 @@ class World {
       const std::string& name,
       const std::vector<int>& ranks) = 0;
 
-  /// Host objects: any IValue, tensors included. `send` may return before the
+  /// Host objects: any IValue, tensors included; tags from 1 << 24 are the
+  /// library's own. Not collective. Threads: any. `send` may return before the
   /// receiver has called `receive`. Matching is by (source, tag), in order.
   /// Throws: CommError after the timeout, naming the peer.
   virtual void send(int peer, const c10::IValue& value, int tag = 0) = 0;
