@@ -3,6 +3,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
@@ -24,10 +25,42 @@ namespace tessera::comm::mpi {
 
 namespace {
 
-void finalize_at_exit() {
-  if (mpi_is_running()) {
-    MPI_Finalize();
+// MPI_Finalize waits for all ranks. One that ends with an error must not wait
+// for others that train on and, in turn, wait for it.
+constexpr unsigned kLeaveSeconds = 3;
+int g_exit_status = 0;
+std::array<char, 128> g_farewell{};
+
+void leave_at_once(int) {
+  const ssize_t written =
+      ::write(STDERR_FILENO, g_farewell.data(), std::strlen(g_farewell.data()));
+  static_cast<void>(written);
+  ::_exit(g_exit_status);
+}
+
+void finalize_at_exit(int status, void*) {
+  if (!mpi_is_running()) {
+    return;
   }
+  if (status != 0) {
+    int rank = 0;
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    std::snprintf(
+        g_farewell.data(),
+        g_farewell.size(),
+        "rank %d ended with status %d while other ranks still ran\n",
+        rank,
+        status);
+    g_exit_status = status;
+    std::signal(SIGALRM, leave_at_once);
+    sigset_t alarm_only;
+    sigemptyset(&alarm_only);
+    sigaddset(&alarm_only, SIGALRM);
+    ::pthread_sigmask(SIG_UNBLOCK, &alarm_only, nullptr);
+    ::alarm(kLeaveSeconds);
+  }
+  MPI_Finalize();
+  ::alarm(0);
 }
 
 void start_mpi() {
@@ -38,7 +71,8 @@ void start_mpi() {
     check_mpi(
         MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided),
         "MPI_Init_thread");
-    std::atexit(finalize_at_exit);
+    ::on_exit(
+        finalize_at_exit, nullptr); // glibc: unlike atexit, with the status
   } else {
     check_mpi(MPI_Query_thread(&provided), "MPI_Query_thread");
   }

@@ -106,15 +106,14 @@ Trained train_with_fault(const Config& config, const Case& fault, int at) {
                              ? 0
                              : group_ranks(Group::kPP).at(last);
       const auto origins = allgather(origin);
-      const int rank = fault.place == Place::kOneReplica ? origins.back()
-                                                         : origins.front();
+      const int rank =
+          fault.place == Place::kOneReplica ? origins.back() : origins.front();
       EXPECT_THAT(text, HasSubstr(str("rank ", rank, ", "))) << fault.name;
       const auto texts = allgather(text);
       EXPECT_EQ(texts, std::vector<std::string>(texts.size(), text));
       continue;
     }
-    const double loss =
-        train_step(mine.x, mine.y).reduce_mean().item<double>();
+    const double loss = train_step(mine.x, mine.y).reduce_mean().item<double>();
     optimizer.step();
     double mean = 0;
     for (const double value : allgather(loss, Group::kDP)) {
@@ -251,8 +250,9 @@ TEST(Errors, InputChangedInPlace) {
   const Ended ended;
   DistributedModel model{InPlaceNet()};
   auto forward = tessera::step([&](torch::Tensor x) { return model(x); });
-  const std::string text =
-      error_of<UserError>([&] { forward(torch::ones({2, kWidth})); });
+  const std::string text = error_of<UserError>([&] {
+    forward(torch::ones({2, kWidth}));
+  });
   EXPECT_THAT(text, HasSubstr("module 'a'"));
   EXPECT_THAT(text, HasSubstr("changed one of its inputs in place"));
 }
@@ -295,8 +295,9 @@ TEST(Errors, SecondBackwardThroughOneCall) {
     model.backward(out.sum());
     model.backward(out.mean());
   });
-  const std::string text =
-      error_of<UserError>([&] { twice(torch::ones({2, kWidth})); });
+  const std::string text = error_of<UserError>([&] {
+    twice(torch::ones({2, kWidth}));
+  });
   EXPECT_THAT(text, HasSubstr("a second time in one step"));
 }
 

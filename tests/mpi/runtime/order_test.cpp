@@ -104,10 +104,7 @@ void check_collectives(const std::string& schedule) {
   const int replicas = world_size() / pp;
   const auto make = [] { return Stack(); };
   const auto wanted = train_plain(
-      make,
-      interleaved_rows(rows, replicas, microbatches),
-      4,
-      microbatches);
+      make, interleaved_rows(rows, replicas, microbatches), 4, microbatches);
   const auto got = train_distributed(config, make, random_batches(rows), 4);
   expect_equal(got, wanted, schedule);
 }
@@ -152,8 +149,8 @@ TEST(Order, ReplicasThatCallDifferentModulesAreToldSo) {
   const auto even = torch::ones({2, kWidth});
   forward(even);
   // The replica that leads has one call, the other two.
-  const std::string text = error_of<UserError>(
-      [&] { forward(dp_rank() == 0 ? even : even * 2); });
+  const std::string text =
+      error_of<UserError>([&] { forward(dp_rank() == 0 ? even : even * 2); });
   EXPECT_THAT(text, HasSubstr("the flow of modules differs between replicas"));
   EXPECT_THAT(text, HasSubstr("deterministic_server"));
   forward(even); // and it can go on

@@ -1,9 +1,9 @@
 #pragma once
 
-#include <mpi.h>
-
 #include <map>
 #include <string>
+
+#include <mpi.h>
 
 #include "tests/support/parity.h"
 #include "tests/support/tiny_models.h"

@@ -1,0 +1,66 @@
+// The smallest GPT under every strategy that fits this number of ranks equals
+// the plain loop after 5 steps: losses and every parameter.
+#include "models/gpt.h"
+
+#include <mpi.h>
+
+#include "models/presets.h"
+#include "tests/support/parity.h"
+
+namespace tessera::testing {
+namespace {
+
+constexpr int kRows = 8;
+constexpr int kTokens = 12;
+
+models::Gpt make_gpt() {
+  return models::Gpt(
+      std::get<models::GptOptions>(models::find_preset("gpt-tiny").options));
+}
+
+// x: tokens, y: the next ones. They count from a random number, so there is
+// something to learn.
+Batch tokens_of(int step) {
+  torch::manual_seed(500 + step);
+  const auto start = torch::randint(0, 32, {kRows, 1});
+  const auto text = (start + torch::arange(kTokens + 1)) % 32;
+  return {
+      text.narrow(1, 0, kTokens).contiguous(),
+      text.narrow(1, 1, kTokens).contiguous()};
+}
+
+torch::Tensor cross_entropy(
+    const torch::Tensor& logits,
+    const torch::Tensor& targets) {
+  return torch::nn::functional::cross_entropy(
+      logits.flatten(0, 1), targets.flatten());
+}
+
+class Gpt : public ::testing::TestWithParam<int> {};
+
+TEST_P(Gpt, EqualsOneProcess) {
+  int world = 1;
+  MPI_Comm_size(MPI_COMM_WORLD, &world);
+  const int pp = GetParam();
+  const int dp = world / pp;
+  if (world % pp != 0 || dp > 2) {
+    GTEST_SKIP() << pp << " pipeline ranks do not fit " << world;
+  }
+  Config config;
+  config.pipeline_parallel_degree = pp;
+  config.microbatches = 4;
+  config.ddp = dp > 1;
+  config.timeout_seconds = 60;
+  config.transport_buffer_bytes = 16 << 20;
+  const auto wanted = train_plain(
+      make_gpt, tokens_of, 5, config.microbatches * dp, cross_entropy);
+  EXPECT_LT(wanted.losses.back(), wanted.losses.front());
+  const auto got =
+      train_distributed(config, make_gpt, tokens_of, 5, cross_entropy);
+  expect_equal(got, wanted, str("pp ", pp, ", dp ", dp));
+}
+
+INSTANTIATE_TEST_SUITE_P(Pipelines, Gpt, ::testing::Values(1, 2, 4));
+
+} // namespace
+} // namespace tessera::testing

@@ -1,0 +1,164 @@
+#include <gmock/gmock.h>
+
+#include "tessera/runtime/gradient_reducer.h"
+
+#include "tests/unit/runtime/pipeline.h"
+
+namespace tessera::runtime::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using Parameters = std::vector<std::pair<std::string, at::Tensor>>;
+
+/// One rank of two: parameters 0 .. 3 of ten elements each.
+struct Replica {
+  Replica(comm::World& world, GradientReducer::Options options) {
+    for (int i = 0; i < 4; ++i) {
+      parameters.emplace_back(str("p", i), torch::ones({10}).requires_grad_());
+    }
+    group = world.new_group("dp", {0, 1});
+    control = world.new_group("control", {0, 1});
+    reducer = std::make_unique<GradientReducer>(
+        world, *group, *control, parameters, options);
+  }
+  // Adds `factor` to the gradient of parameter `i`.
+  void add(int i, double factor) {
+    (parameters[i].second * factor).sum().backward();
+  }
+  double gradient(int i) const {
+    const auto& grad = parameters[i].second.grad();
+    return grad.defined() ? grad.mean().item<double>() : -1;
+  }
+  void zero() {
+    for (auto& [name, parameter] : parameters) {
+      parameter.mutable_grad() = at::Tensor();
+    }
+  }
+  Parameters parameters;
+  comm::ProcessGroupPtr group;
+  comm::ProcessGroupPtr control;
+  std::unique_ptr<GradientReducer> reducer;
+};
+
+void on_replicas(const std::function<void(Replica&, int rank)>& body) {
+  auto worlds = comm::inproc_worlds(2, {});
+  GradientReducer::Options options;
+  options.bucket_bytes = 80; // two parameters
+  on_ranks(2, [&](int rank) {
+    Replica replica(*worlds[rank], options);
+    body(replica, rank);
+  });
+}
+
+TEST(GradientReducer, AveragesWhatAnyRankHas) {
+  on_replicas([](Replica& replica, int rank) {
+    for (int step = 0; step < 4; ++step) {
+      replica.zero();
+      replica.reducer->begin(true);
+      replica.add(0, 2 * rank);
+      replica.add(1, 1);
+      if (rank == step % 2) {
+        replica.add(2, 4); // now here, now there
+      }
+      if (step == 2) {
+        replica.add(0, 10); // more often than in the step before
+      }
+      EXPECT_TRUE(replica.reducer->finish({}));
+      EXPECT_FLOAT_EQ(replica.gradient(0), step == 2 ? 11 : 1);
+      EXPECT_FLOAT_EQ(replica.gradient(1), 1);
+      EXPECT_FLOAT_EQ(replica.gradient(2), 2);
+      EXPECT_EQ(replica.gradient(3), -1); // none has one: stays without
+    }
+  });
+}
+
+TEST(GradientReducer, OneRanksFailureIsEverybodys) {
+  on_replicas([](Replica& replica, int rank) {
+    for (int step = 0; step < 4; ++step) {
+      replica.zero();
+      replica.reducer->begin(true);
+      replica.add(3, 1);
+      if (step % 2 == 1 && rank == 1) { // before its other gradients
+        EXPECT_THROW(replica.reducer->finish("rank 1: fault"), UserError);
+        continue;
+      }
+      for (int i = 0; i < 3; ++i) {
+        replica.add(i, 1);
+      }
+      if (step % 2 == 0) {
+        EXPECT_TRUE(replica.reducer->finish({}));
+        EXPECT_FLOAT_EQ(replica.gradient(0), 1);
+        continue;
+      }
+      try {
+        replica.reducer->finish({});
+        ADD_FAILURE() << "no error";
+      } catch (const UserError& error) {
+        EXPECT_STREQ(error.what(), "rank 1: fault");
+      }
+    }
+  });
+}
+
+TEST(GradientReducer, GradientsAddUpWhenNotReduced) {
+  on_replicas([](Replica& replica, int rank) {
+    replica.reducer->begin(false);
+    replica.add(0, rank);
+    EXPECT_TRUE(replica.reducer->finish({}));
+    EXPECT_FLOAT_EQ(replica.gradient(0), rank);
+    replica.reducer->begin(true);
+    replica.add(0, 1);
+    EXPECT_TRUE(replica.reducer->finish({}));
+    EXPECT_FLOAT_EQ(replica.gradient(0), 1.5);
+    replica.reducer->begin(true); // no backward at all
+    EXPECT_FALSE(replica.reducer->finish({}));
+  });
+}
+
+TEST(GradientReducer, ThawedParametersAreAveraged) {
+  on_replicas([](Replica& replica, int rank) {
+    replica.parameters[1].second.requires_grad_(false);
+    for (int step = 0; step < 4; ++step) {
+      replica.zero();
+      replica.parameters[1].second.requires_grad_(step >= 2);
+      replica.reducer->begin(true);
+      replica.add(0, 1);
+      if (step >= 2) {
+        replica.add(1, 2 * rank);
+      }
+      EXPECT_TRUE(replica.reducer->finish({}));
+      EXPECT_FLOAT_EQ(replica.gradient(1), step >= 2 ? 1 : -1);
+    }
+  });
+}
+
+TEST(GradientReducer, ASparseGradientOnOneRankIsEverybodysError) {
+  on_replicas([](Replica& replica, int rank) {
+    replica.reducer->begin(true);
+    replica.add(0, 1);
+    if (rank == 0) {
+      replica.parameters[2].second.mutable_grad() = torch::sparse_coo_tensor(
+          torch::zeros({1, 1}, torch::kLong), torch::ones({1}), {10});
+    }
+    try {
+      replica.reducer->finish({});
+      ADD_FAILURE() << "no error";
+    } catch (const UserError& error) {
+      EXPECT_THAT(error.what(), HasSubstr("rank 0: parameter 'p2'"));
+    }
+  });
+}
+
+TEST(GradientReducer, ItsHooksEndWithIt) {
+  on_replicas([](Replica& replica, int) {
+    replica.reducer->begin(true);
+    replica.add(0, 1);
+    replica.reducer->finish({});
+    replica.reducer.reset();
+    replica.add(0, 1); // a script that goes on with the bare model
+    EXPECT_FLOAT_EQ(replica.gradient(0), 2);
+  });
+}
+
+} // namespace
+} // namespace tessera::runtime::testing
