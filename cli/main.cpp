@@ -5,6 +5,7 @@
 #include "tessera/base/error.h"
 
 #include "cli/command.h"
+#include "cli/launch_restart.h"
 
 namespace tessera::cli {
 
@@ -29,8 +30,13 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
     return 0;
+  } catch (const CLI::RuntimeError& error) {
+    return error.get_exit_code(); // what a command ends with
   } catch (const CLI::ParseError& error) {
-    return app.exit(error);
+    return app.exit(error) == 0 ? 0 : tessera::cli::kWrongUsageStatus;
+  } catch (const tessera::ConfigError& error) {
+    std::fprintf(stderr, "tessera: %s\n", error.what());
+    return tessera::cli::kWrongUsageStatus;
   } catch (const tessera::Error& error) {
     std::fprintf(stderr, "tessera: %s\n", error.what());
     return 1;
