@@ -10,7 +10,8 @@ namespace tessera::cli {
 
 /// One subcommand of the program `tessera`. `set_up` adds options and a
 /// callback to its CLI11 app; the callback sets the exit status by returning
-/// or throwing (an Error is printed as one message, status 1).
+/// or throwing: an Error is printed as one message and gives status 1, a
+/// ConfigError or a wrong command line status 2.
 struct Command {
   std::string name;
   std::string help;

@@ -12,8 +12,10 @@
 #include "tessera/base/error.h"
 #include "tessera/config/config.h"
 
+#include "cli/blas_kernel.h"
 #include "cli/command.h"
 #include "cli/launch_command.h"
+#include "cli/launch_restart.h"
 #include "cli/launch_run.h"
 
 namespace tessera::cli {
@@ -26,6 +28,7 @@ struct Options {
   std::string config;
   std::vector<std::string> program;
   int grace_seconds = 60;
+  int max_restarts = 0;
   bool dry_run = false;
 };
 
@@ -61,6 +64,12 @@ LaunchRequest request_of(
   }
   // NOLINTNEXTLINE(concurrency-mt-unsafe): no other thread runs yet
   request.threads_are_set = std::getenv("OMP_NUM_THREADS") != nullptr;
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): no other thread runs yet
+  if (std::getenv("OPENBLAS_CORETYPE") == nullptr) {
+    request.blas_kernel =
+        better_blas_kernel(picked_blas_kernel(), processor_features())
+            .value_or("");
+  }
   return request;
 }
 
@@ -77,15 +86,21 @@ void check_program(const LaunchRequest& request) {
 void launch(const Options& options, const std::vector<std::string>& program) {
   // NOLINTNEXTLINE(concurrency-mt-unsafe): no other thread runs yet
   setenv("TESSERA_TERMINAL", isatty(STDOUT_FILENO) == 1 ? "1" : "0", 0);
-  const LaunchRequest request = request_of(options, program);
-  const auto command = mpirun_command(request, this_machine());
+  LaunchRequest request = request_of(options, program);
+  const Machine machine = this_machine();
   if (options.dry_run) {
-    std::printf("%s\n", quoted(command).c_str());
+    std::printf("%s\n", quoted(mpirun_command(request, machine)).c_str());
     return;
   }
   check_program(request);
-  const RunOutcome outcome =
-      run_child(command, std::chrono::seconds(options.grace_seconds));
+  const RunOutcome outcome = run_with_restarts(
+      [&](int restart) {
+        request.restart = restart;
+        return run_child(
+            mpirun_command(request, machine),
+            std::chrono::seconds(options.grace_seconds));
+      },
+      options.max_restarts);
   if (outcome.exit_status != 0) {
     std::fprintf(
         stderr,
@@ -96,14 +111,36 @@ void launch(const Options& options, const std::vector<std::string>& program) {
   }
 }
 
+constexpr const char* kFooter =
+    "Examples:\n"
+    "  tessera launch -n 4 -- tessera train job.json\n"
+    "  tessera launch -n 8 --hostfile hosts -- ./my_training   "
+    "(hosts: lines such as 'node1 slots=4')\n"
+    "  tessera launch --config run.json --max-restarts 3 -- ./my_training\n"
+    "\n"
+    "Each rank gets cores / ranks-on-its-host threads unless OMP_NUM_THREADS "
+    "is "
+    "set.\n"
+    "SIGTERM or Ctrl-C asks the ranks to end in good order; a second one ends "
+    "them now.\n"
+    "Exit status: the program's, 128 + N when signal N killed it, 2 for wrong "
+    "usage.";
+
 const RegisterCommand kLaunch({
     "launch",
     "run a program on several ranks with mpirun: tessera launch -n 4 -- prog",
     [](CLI::App& app) {
       auto options = std::make_shared<Options>();
-      app.add_option("-n", options->ranks, "number of ranks")
+      app.add_option(
+             "-n",
+             options->ranks,
+             "number of ranks; without it processes_per_host of --config on "
+             "every host")
           ->check(CLI::PositiveNumber);
-      app.add_option("--hostfile", options->hostfile, "hosts, one a line");
+      app.add_option(
+          "--hostfile",
+          options->hostfile,
+          "hosts, one a line: NAME slots=N; without it this machine alone");
       app.add_option(
           "--config",
           options->config,
@@ -114,12 +151,21 @@ const RegisterCommand kLaunch({
              "seconds that ranks have to end in good order after SIGTERM")
           ->check(CLI::NonNegativeNumber)
           ->capture_default_str();
+      app.add_option(
+             "--max-restarts",
+             options->max_restarts,
+             "start a job that fails again, at most so many times, with "
+             "TESSERA_RESTART=1, 2, ... in its environment; not after wrong "
+             "usage (exit status 2) or when it was asked to end")
+          ->check(CLI::NonNegativeNumber)
+          ->capture_default_str();
       app.add_flag("--dry-run", options->dry_run, "print the command only");
       app.add_option(
              "program",
              options->program,
              "after --: the program and its arguments")
           ->required();
+      app.footer(kFooter);
       app.callback([options] { launch(*options, options->program); });
     },
 });

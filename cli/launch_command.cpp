@@ -317,6 +317,16 @@ std::vector<std::string> mpirun_command(
     const int threads = std::max(1, machine.cores / layout.most_on_a_host);
     options.put("x OMP_NUM_THREADS", {"-x", str("OMP_NUM_THREADS=", threads)});
   }
+  // Other hosts may have other processors.
+  if (alone && !request.blas_kernel.empty()) {
+    options.put(
+        "x OPENBLAS_CORETYPE",
+        {"-x", "OPENBLAS_CORETYPE=" + request.blas_kernel});
+  }
+  if (request.restart > 0) {
+    options.put(
+        "x TESSERA_RESTART", {"-x", str("TESSERA_RESTART=", request.restart)});
+  }
   std::vector<std::string> command = {"mpirun"};
   const auto append = [&command](const std::vector<std::string>& words) {
     command.insert(command.end(), words.begin(), words.end());

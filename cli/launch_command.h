@@ -17,6 +17,9 @@ struct LaunchRequest {
   std::string custom_mpi_options; // from the configuration
   std::vector<std::string> program; // with its arguments
   bool threads_are_set = false; // OMP_NUM_THREADS is in the environment
+  // OPENBLAS_CORETYPE for ranks on this machine, "" for OpenBLAS's own choice
+  std::string blas_kernel;
+  int restart = 0; // 0: first start
 };
 
 /// One line of a host file.

@@ -1,10 +1,13 @@
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
+#include <string>
 
 #include "tessera/base/error.h"
 
 #include "cli/command.h"
+#include "cli/launch_restart.h"
 
 namespace tessera::cli {
 
@@ -29,8 +32,21 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
     return 0;
+  } catch (const CLI::RuntimeError& error) {
+    return error.get_exit_code(); // what a command ends with
   } catch (const CLI::ParseError& error) {
-    return app.exit(error);
+    return app.exit(error) == 0 ? 0 : tessera::cli::kWrongUsageStatus;
+  } catch (const tessera::ReportedConfigError&) {
+    return tessera::cli::kWrongUsageStatus;
+  } catch (const tessera::ConfigError& error) {
+    // Wrong input is wrong on every rank alike: one of them says it.
+    // NOLINTNEXTLINE(concurrency-mt-unsafe): no thread changes the environment
+    const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
+    if (rank != nullptr && std::string(rank) != "0") {
+      return tessera::cli::kWrongUsageStatus;
+    }
+    std::fprintf(stderr, "tessera: %s\n", error.what());
+    return tessera::cli::kWrongUsageStatus;
   } catch (const tessera::Error& error) {
     std::fprintf(stderr, "tessera: %s\n", error.what());
     return 1;

@@ -35,14 +35,10 @@ target_include_directories(tessera_flags INTERFACE
 target_compile_features(tessera_flags INTERFACE cxx_std_20)
 target_compile_options(tessera_flags INTERFACE
   "$<BUILD_INTERFACE:-Wall;-Wextra;-fPIC>" "$<$<BOOL:${TESSERA_WERROR}>:$<BUILD_INTERFACE:-Werror>>")
-if(CCACHE)
+if(CCACHE AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   target_compile_options(tessera_flags INTERFACE "$<BUILD_INTERFACE:-fpch-preprocess>")
 endif()
-if(TESSERA_SANITIZE)
-  target_compile_options(tessera_flags INTERFACE
-    "$<BUILD_INTERFACE:-fsanitize=${TESSERA_SANITIZE};-fno-omit-frame-pointer>")
-  target_link_options(tessera_flags INTERFACE "$<BUILD_INTERFACE:-fsanitize=${TESSERA_SANITIZE}>")
-endif()
+include(tessera_sanitize)
 
 # The one precompiled header, shared by every target that uses libtorch.
 file(WRITE "${PROJECT_BINARY_DIR}/tessera_pch.cpp" "")
@@ -114,6 +110,7 @@ function(tessera_add_test name)
   endif()
   set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "unit;${ARG_LABELS}"
     ENVIRONMENT "OMP_NUM_THREADS=1")
+  tessera_sanitize_test(${name})
 endfunction()
 
 # Root, fewer cores than ranks, and containers without cross-process copies.

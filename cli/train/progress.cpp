@@ -18,7 +18,7 @@ bool on_terminal() {
     return std::string(said) == "1";
   }
   return std::getenv("OMPI_COMM_WORLD_RANK") == nullptr &&
-      ::isatty(STDOUT_FILENO) == 1;
+         ::isatty(STDOUT_FILENO) == 1;
 }
 
 std::string duration(double seconds) {

@@ -10,6 +10,7 @@
 #include "tessera/base/json_fields.h"
 #include "tessera/timeline/intervals.h"
 
+#include "models/data/files.h"
 #include "models/data/prepare.h"
 #include "models/gpt.h"
 
@@ -246,8 +247,7 @@ double Trainer::train_step(std::int64_t number) {
   }
   // Here, not before: a checkpoint that is loaded with the first step's
   // partition brings the rate of its own time.
-  optim::set_learning_rate(
-      optimizer_->inner(), job_.optimizer.rate.at(number));
+  optim::set_learning_rate(optimizer_->inner(), job_.optimizer.rate.at(number));
   optimizer_->step();
   return loss;
 }
@@ -341,11 +341,18 @@ void Trainer::save(std::int64_t steps_done) {
         job_.checkpoint.directory,
         str("step_", steps_done),
         options);
+    if (rank() == 0) {
+      // What `tessera generate --config` reads.
+      data::write_file(
+          job_.checkpoint.directory + "/config.json",
+          models::to_json(
+              std::get<models::GptOptions>(model_->preset.options)));
+    }
     tell(str("saved ", saved.path, ", state ", saved.state_hash));
     for (const std::string& warning : saved.warnings) {
       tell("warning: " + warning);
     }
-  } catch (const CheckpointError& error) {
+  } catch (const Error& error) {
     // A full disk must not cost the run; the checkpoint before is still there.
     tell(str("warning: not saved, training goes on: ", error.what()));
   }

@@ -19,6 +19,12 @@ class ConfigError : public Error {
   using Error::Error;
 };
 
+/// A ConfigError that one rank has printed for all: nobody prints it again.
+class ReportedConfigError : public ConfigError {
+ public:
+  using ConfigError::ConfigError;
+};
+
 /// No plan fits, or a plan contradicts itself or the model.
 class PlanError : public Error {
  public:

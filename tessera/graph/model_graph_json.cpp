@@ -167,7 +167,7 @@ ModelGraph model_graph_from_json(const std::string& text) {
   ModelGraph graph;
   try {
     graph = graph_from(JsonFields(OrderedJson::parse(text), "model graph"));
-  } catch (const OrderedJson::parse_error& error) {
+  } catch (const OrderedJson::exception& error) {
     throw PlanError(str("model graph: not JSON: ", error.what()));
   } catch (const Error& error) {
     throw PlanError(error.what());

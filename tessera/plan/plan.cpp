@@ -9,6 +9,7 @@ namespace tessera::plan {
 namespace {
 
 constexpr int kVersion = 1;
+constexpr int kMostMicrobatches = 1'000'000; // as the configuration's
 constexpr int kActiveBeyondDegree = 2; // documented default
 constexpr std::size_t kMostNames = 5; // of a list in a message
 
@@ -16,6 +17,18 @@ void check_at_least(const char* field, int value, int least) {
   if (value < least) {
     throw PlanError(
         str("plan: ", field, " is ", value, "; it must be at least ", least));
+  }
+}
+
+// A damaged number must not make the check of an order allocate gigabytes.
+void check_microbatches(int value) {
+  check_at_least("microbatches", value, 1);
+  if (value > kMostMicrobatches) {
+    throw PlanError(
+        str("plan: microbatches is ",
+            value,
+            "; it must be at most ",
+            kMostMicrobatches));
   }
 }
 
@@ -57,7 +70,7 @@ void validate(const Plan& plan) {
             kVersion));
   }
   check_positive_degrees(plan.degrees);
-  check_at_least("microbatches", plan.microbatches, 1);
+  check_microbatches(plan.microbatches);
   check_at_least("active_microbatches", plan.active_microbatches, 0);
   try {
     topology::Placement{plan.placement};

@@ -27,7 +27,7 @@ Json number(double value) {
 Json object_of(const std::string& text, const char* field) {
   try {
     return text.empty() ? Json(nullptr) : Json::parse(text);
-  } catch (const Json::parse_error& error) {
+  } catch (const Json::exception& error) {
     throw Error(str("run log: ", field, " is not JSON: ", error.what()));
   }
 }
@@ -313,7 +313,7 @@ RunLog parse_run_log(const std::string& text, const std::string& name) {
     Json json;
     try {
       json = Json::parse(text.begin() + begin, text.begin() + end);
-    } catch (const Json::parse_error& error) {
+    } catch (const Json::exception& error) {
       throw Error(str(place, ": not JSON: ", error.what()));
     }
     read_line(json, place, log);

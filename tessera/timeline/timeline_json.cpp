@@ -83,7 +83,7 @@ Timeline timeline_from_json(const std::string& text) {
   OrderedJson json;
   try {
     json = OrderedJson::parse(text);
-  } catch (const OrderedJson::parse_error& error) {
+  } catch (const OrderedJson::exception& error) {
     throw Error(str("timeline: not JSON: ", error.what()));
   }
   const JsonFields fields(json, "timeline");

@@ -14,6 +14,7 @@
 #include "tessera/checkpoint/writer.h"
 #include "tessera/nn/interceptor.h"
 #include "tessera/tensor/value.h"
+#include "tessera/train/optimizer_parts.h"
 
 namespace tessera {
 
@@ -74,57 +75,6 @@ void agree(const std::optional<std::string>& error) {
 
 at::Generator generator() {
   return at::detail::getDefaultCPUGenerator();
-}
-
-NamedTensors updated_tensors(
-    const ModelCore& model,
-    const DistributedOptimizer* optimizer) {
-  NamedTensors tensors = model.local_parameters();
-  if (optimizer != nullptr) {
-    for (auto& [name, tensor] : tensors) {
-      tensor = optimizer->updated_tensor(tensor);
-    }
-  }
-  return tensors;
-}
-
-c10::IValue pack_state(const checkpoint::OptimizerState& state) {
-  std::vector<std::tuple<std::vector<std::string>, checkpoint::Fields>> groups;
-  for (const auto& group : state.groups) {
-    groups.emplace_back(group.parameters, group.options);
-  }
-  return pack(std::make_tuple(state.kind, groups, state.parameters));
-}
-
-checkpoint::OptimizerState unpack_state(const c10::IValue& value) {
-  auto [kind, groups, parameters] = unpack<std::tuple<
-      std::string,
-      std::vector<std::tuple<std::vector<std::string>, checkpoint::Fields>>,
-      std::map<std::string, checkpoint::Fields>>>(value);
-  checkpoint::OptimizerState state;
-  state.kind = kind;
-  for (auto& [names, options] : groups) {
-    state.groups.push_back({names, options});
-  }
-  state.parameters = std::move(parameters);
-  return state;
-}
-
-void merge_into(
-    checkpoint::OptimizerState& whole,
-    checkpoint::OptimizerState part) {
-  if (whole.groups.empty()) {
-    whole = std::move(part);
-    return;
-  }
-  for (std::size_t i = 0; i < part.groups.size(); ++i) {
-    auto& names = whole.groups.at(i).parameters;
-    names.insert(
-        names.end(),
-        part.groups[i].parameters.begin(),
-        part.groups[i].parameters.end());
-  }
-  whole.parameters.merge(part.parameters);
 }
 
 /// The whole replica on its pp rank 0; others are left with nothing.

@@ -7,6 +7,7 @@
 
 #include <torch/optim/optimizer.h>
 
+#include "tessera/checkpoint/optimizer_state.h"
 #include "tessera/optim/master_weights.h"
 #include "tessera/train/model_core.h"
 
@@ -46,6 +47,18 @@ class DistributedOptimizer {
   /// `max_norm`; returns the norm before. Collective over the model replica.
   /// Throws: ConfigError for max_norm <= 0.
   double clip_grad_norm(double max_norm);
+
+  /// State of the parameters that this rank owns, by name; the tensors are the
+  /// optimizer's own. The model must be partitioned. Not collective.
+  /// Throws: CheckpointError for an optimizer that cannot be divided.
+  checkpoint::OptimizerState local_state_dict();
+  /// State of all parameters on every rank of the pipeline, as copies.
+  /// Collective over the pipeline. Throws: as local_state_dict.
+  checkpoint::OptimizerState state_dict();
+  /// A whole state (or this rank's part), of which each rank takes its own:
+  /// now, or after the partition; then the optimizer must live until that.
+  /// Throws: CheckpointError listing what is missing or has another shape.
+  void load_state_dict(checkpoint::OptimizerState state);
 
   /// What schedulers and checkpoints work with.
   torch::optim::Optimizer& inner() {

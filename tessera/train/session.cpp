@@ -45,7 +45,7 @@ void init(const Config& config) {
     if (world.rank() == 0) {
       std::fprintf(stderr, "%s\n", error.what());
     }
-    throw;
+    throw ReportedConfigError(error.what());
   }
   topology::Degrees degrees;
   degrees.pipeline = config.pipeline_parallel_degree;

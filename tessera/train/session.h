@@ -47,7 +47,7 @@ Session& session();
 
 /// Starts the library: MPI, groups, buffers. The first call of a script.
 /// Collective over all processes.
-/// Throws: ConfigError (every rank alike; rank 0 prints it) for a bad config
+/// Throws: ReportedConfigError (every rank alike; rank 0 prints it) for a bad config
 /// or a world that does not fit it; CommError when MPI lacks threads.
 /// Source: the library's documentation, `init`.
 void init(const Config& config);

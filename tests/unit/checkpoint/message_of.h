@@ -7,14 +7,14 @@
 
 namespace tessera::checkpoint {
 
-/// What the CheckpointError says that `run` throws.
+/// What the Error says that `run` throws.
 inline std::string message_of(const std::function<void()>& run) {
   try {
     run();
-  } catch (const CheckpointError& error) {
+  } catch (const Error& error) {
     return error.what();
   }
-  return "no CheckpointError";
+  return "no error";
 }
 
 } // namespace tessera::checkpoint

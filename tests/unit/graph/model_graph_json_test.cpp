@@ -132,6 +132,10 @@ TEST(ModelGraphJson, OtherFilesAndTornFilesAreRefused) {
   EXPECT_THAT(error_of(huge.dump()), HasSubstr("modules[1]: 'calls'"));
 }
 
+TEST(ModelGraphJson, ANumberThatNoDoubleHoldsIsRefused) {
+  EXPECT_THROW(model_graph_from_json("[1e999]"), PlanError);
+}
+
 TEST(ModelGraphJson, EveryBrokenRuleIsFound) {
   struct Case {
     const char* text;

@@ -121,6 +121,31 @@ TEST(LaunchCommand, PassesOnThreadsThatAreSet) {
   EXPECT_THAT(words, Not(Contains("OMP_NUM_THREADS=4")));
 }
 
+TEST(LaunchCommand, SaysWhichKernelsOnThisMachineOnly) {
+  LaunchRequest one = request(2);
+  one.blas_kernel = "Haswell";
+  EXPECT_THAT(
+      options_of(one, Machine{8, false}),
+      Contains("OPENBLAS_CORETYPE=Haswell"));
+  one.custom_mpi_options = "-x OPENBLAS_CORETYPE=Zen";
+  EXPECT_THAT(
+      options_of(one, Machine{8, false}),
+      Not(Contains("OPENBLAS_CORETYPE=Haswell")));
+  one.custom_mpi_options = "";
+  one.hostfile = "hosts";
+  one.hostfile_text = "node1 slots=4\n";
+  EXPECT_THAT(
+      options_of(one, Machine{8, false}),
+      Not(Contains("OPENBLAS_CORETYPE=Haswell")));
+}
+
+TEST(LaunchCommand, CountsRestarts) {
+  LaunchRequest one = request(2);
+  one.restart = 3;
+  EXPECT_THAT(
+      options_of(one, Machine{8, false}), Contains("TESSERA_RESTART=3"));
+}
+
 TEST(LaunchCommand, FillsHostsAndPutsProcessesPerHost) {
   LaunchRequest one = request(6);
   one.hostfile = "hosts";

@@ -79,8 +79,41 @@ expect "an option stands once" '^1$' "$(grep -o btl_vader_single_copy_mechanism 
 
 out=$(launch -n 1 -- ./no-such-program 2>&1)
 status=$?
-expect "a program that is not there" '^1$' "$status"
+expect "a program that is not there" '^2$' "$status"
 expect "is named" "cannot run './no-such-program': No such file" "$out"
+
+# A host file with this machine: its slots, and more ranks than slots.
+echo "localhost slots=2" > "$work/hosts"
+for ranks in 2 3; do
+  out=$(launch -n $ranks --hostfile "$work/hosts" -- sh -c 'echo "of $OMPI_COMM_WORLD_SIZE on $(hostname)"' 2>&1)
+  status=$?
+  expect "$ranks ranks on the host file's machine" '^0$' "$status"
+  expect "all $ranks run here" "^$ranks\$" "$(grep -c "^of $ranks on $host\$" <<< "$out")"
+done
+out=$(launch --hostfile "$work/hosts" --config "$work/config.json" -- sh -c 'echo "of $OMPI_COMM_WORLD_SIZE"' 2>&1)
+expect "processes_per_host on each host of the file" '^2$' "$(grep -c '^of 2$' <<< "$out")"
+out=$(launch -n 2 --hostfile "$work/none" -- true 2>&1)
+expect "a host file that is not there" "cannot read '$work/none': No such file" "$out"
+
+# A job that fails is started again, with its number.
+cat > "$work/fails_twice.sh" <<'S'
+echo "start ${TESSERA_RESTART:-0}"
+[ "${TESSERA_RESTART:-0}" = 0 ] && kill -9 $$
+[ "${TESSERA_RESTART:-0}" = 1 ] && exit 5
+exit 0
+S
+out=$(launch -n 1 --max-restarts 3 -- sh "$work/fails_twice.sh" 2>&1)
+status=$?
+expect "the third start ends well" '^0$' "$status"
+expect "three starts" '^start 0 start 1 start 2 $' "$(grep '^start' <<< "$out" | tr '\n' ' ')"
+expect "first message" '^tessera: the run ended with exit status 137; restart 1 of 3$' "$out"
+expect "second message" '^tessera: the run ended with exit status 5; restart 2 of 3$' "$out"
+out=$(launch -n 1 --max-restarts 1 -- sh "$work/fails_twice.sh" 2>&1)
+status=$?
+expect "restarts have an end" '^5$' "$status"
+out=$(launch -n 1 --max-restarts 3 -- sh -c 'echo start; exit 2' 2>&1)
+status=$?
+expect "wrong usage is not repeated" '^2 1$' "$status $(grep -c '^start' <<< "$out")"
 
 [ "$failures" -eq 0 ] && echo "all as expected"
 exit "$failures"

@@ -121,6 +121,16 @@ TEST(Plan, MakesItsSchedule) {
       (schedule::Action{1, schedule::Phase::kForward}));
 }
 
+TEST(Plan, MicrobatchesHaveALimit) {
+  Plan plan = test::sample();
+  plan.microbatches = 1'000'000;
+  EXPECT_EQ(test::error_of([&] { validate(plan); }), "no error");
+  plan.microbatches = 1'000'001;
+  EXPECT_THAT(
+      test::error_of([&] { validate(plan); }),
+      ::testing::HasSubstr("must be at most 1000000"));
+}
+
 } // namespace
 
 } // namespace tessera::plan::test

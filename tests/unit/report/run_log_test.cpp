@@ -207,6 +207,10 @@ TEST_F(RunLogFile, RefusesAConfigurationThatIsNoJson) {
   EXPECT_THROW(writer.write(run), Error);
 }
 
+TEST_F(RunLogFile, RefusesANumberThatNoDoubleHolds) {
+  EXPECT_THROW(parse_run_log("[1e999]\n", "log"), Error);
+}
+
 TEST_F(RunLogFile, NamesLineAndField) {
   RunLogWriter(path_, RunLogWriter::Mode::kNew).write(facts());
   const std::string run = text();

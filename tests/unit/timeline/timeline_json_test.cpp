@@ -83,6 +83,10 @@ TEST(TimelineJson, RefusesWhatItDoesNotUnderstand) {
   EXPECT_THAT(error_of(json.dump()), HasSubstr("found 'guessed'"));
 }
 
+TEST(TimelineJson, RefusesANumberThatNoDoubleHolds) {
+  EXPECT_THROW(timeline_from_json("[1e999]"), Error);
+}
+
 TEST(TimelineJson, RefusesToWriteTimesThatAreNotFinite) {
   Timeline timeline = example();
   timeline.events[0].end_us = std::numeric_limits<double>::infinity();

@@ -1,0 +1,96 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace tessera::cli::doctor {
+
+/// A kernel of OpenBLAS that was tried in a process of its own.
+struct KernelTrial {
+  std::string kernel;
+  double f32_gflops = 0;
+};
+
+/// Dense products as training runs them. Units: 1e9 floating-point operations
+/// a second, with this rank's number of threads, all ranks at the same time.
+struct ProductFacts {
+  std::string library; // file that holds sgemm_
+  bool optimised = false; // false: the reference BLAS
+  std::string kernel; // what OpenBLAS picked, "" for other libraries
+  double f32_gflops = 0;
+  double bf16_gflops = 0;
+  double f32_error = 0; // largest relative error against f64
+  std::optional<KernelTrial> trial;
+};
+
+/// Units: bytes.
+struct MemoryFacts {
+  std::int64_t total = 0;
+  std::int64_t available = 0;
+  std::optional<std::int64_t> group_limit; // of the control group
+  std::optional<std::int64_t> group_used;
+};
+
+/// What one rank found about itself and its machine.
+struct RankFacts {
+  int rank = 0;
+  int local_rank = 0;
+  int local_size = 1;
+  std::string host;
+  std::string mpi; // library and version
+  std::string thread_level; // that MPI granted
+  std::string processor;
+  std::vector<std::string> features; // of those that matter here
+  int cores = 1; // physical, that this rank may use
+  int threads = 1; // of this rank's products
+  ProductFacts products;
+  MemoryFacts memory;
+  double copy_bytes_per_s = 0; // read and written once each
+  double clock_offset_us = 0; // against rank 0; within +- clock_error_us
+  double clock_error_us = 0;
+};
+
+/// Messages between two ranks, there and back.
+struct PairFacts {
+  int first = 0;
+  int second = 0;
+  double latency_us = 0; // one way, smallest message, median
+  double bytes_per_s = 0; // one way, 16 MiB, until the receiver has a copy
+  bool shared_memory = false;
+};
+
+struct Finding {
+  bool fatal = false; // training is impossible
+  std::string what;
+  std::string advice;
+  std::vector<int> ranks;
+};
+
+struct Examination {
+  std::vector<RankFacts> ranks; // by rank
+  std::vector<PairFacts> pairs;
+  std::vector<int> unmeasured; // ranks left out of the pairs
+  double all_reduce_bytes_per_s = 0; // 16 MiB f32 over all ranks; 0: one rank
+  std::vector<Finding> findings;
+};
+
+/// One rank's facts as text that travels, and back.
+/// Throws: Error when the text is not what to_text made.
+std::string to_text(const RankFacts& facts);
+RankFacts rank_facts_from_text(const std::string& text);
+
+/// The whole as JSON for machines: keys as the fields above.
+std::string to_json(const Examination& examination);
+
+/// Rules over what was measured; needs nothing but the facts. Equal findings of
+/// several ranks are one.
+std::vector<Finding> judge(const Examination& examination);
+
+bool any_fatal(const std::vector<Finding>& findings);
+
+/// Tables for people.
+std::string to_tables(const Examination& examination);
+
+} // namespace tessera::cli::doctor

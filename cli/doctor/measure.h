@@ -1,0 +1,41 @@
+#pragma once
+
+#include <string>
+
+#include "tessera/comm/world.h"
+
+#include "cli/doctor/facts.h"
+
+namespace tessera::cli::doctor {
+
+/// BLAS in use, speed and correctness of products with this process's threads.
+ProductFacts measure_products();
+
+/// Starts `program` doctor --products-only with each kernel that might be
+/// better than the one picked; none when the pick is as wide as the processor.
+std::optional<KernelTrial> try_better_kernel(
+    const std::string& picked,
+    const std::string& program);
+
+/// One thread copies 64 MiB. Units: bytes copied a second.
+double measure_copy();
+
+/// Fills the clock fields of `facts`. Collective over the world.
+void measure_clock(comm::World& world, RankFacts& facts);
+
+/// Fills pairs, unmeasured and all_reduce_bytes_per_s on rank 0; one pair at a
+/// time, at most `most_ranks` ranks. Collective over the world.
+void measure_pairs(
+    comm::World& world,
+    comm::ProcessGroup& group,
+    int most_ranks,
+    Examination& examination);
+
+/// All ranks' facts on rank 0. Collective over the world.
+void gather(
+    comm::World& world,
+    const comm::ProcessGroup& group,
+    const RankFacts& facts,
+    Examination& examination);
+
+} // namespace tessera::cli::doctor

@@ -1,0 +1,53 @@
+# Sanitizer builds (TESSERA_SANITIZE): their flags, which tests run under them,
+# and with which options. `./test --sanitize address|thread` builds the target
+# sanitized_tests in a build folder of its own and runs the label sanitize.
+#
+# libtorch, OpenBLAS, OpenMP and MPI are Debian's own builds, not instrumented:
+# tests that spend their time inside them would show little and take long, so the
+# list holds the half without libtorch and those folders above it whose own code
+# shares memory between threads or reads bytes from outside.
+set(tessera_sanitized_tests
+  checkpoint_test comm_test config_test cost_test doctor_test fuzz_checkpoint
+  fuzz_config fuzz_graph fuzz_message fuzz_plan fuzz_safetensors fuzz_timeline
+  graph_test launch_test partition_test plan_test report_test schedule_test timeline_test
+  topology_test transport_test)
+
+if(TESSERA_LIBFUZZER)
+  target_compile_options(tessera_flags INTERFACE "$<BUILD_INTERFACE:-fsanitize=fuzzer-no-link>")
+endif()
+if(TESSERA_SANITIZE)
+  # -O1 compiles in half the time of -O2 and keeps back traces whole.
+  target_compile_options(tessera_flags INTERFACE
+    "$<BUILD_INTERFACE:-fsanitize=${TESSERA_SANITIZE};-fno-sanitize-recover=all;-fno-omit-frame-pointer;-O1>")
+  target_link_options(tessera_flags INTERFACE "$<BUILD_INTERFACE:-fsanitize=${TESSERA_SANITIZE}>")
+endif()
+
+set(tessera_sanitizer_environment
+  "ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1"
+  "LSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/cmake/leaks.supp:print_suppressions=0"
+  "UBSAN_OPTIONS=print_stacktrace=1"
+  "TSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/cmake/threads.supp:second_deadlock_stack=1:ignore_noninstrumented_modules=1")
+
+# Called by tessera_add_test.
+function(tessera_sanitize_test name)
+  if(TESSERA_SANITIZE AND name IN_LIST tessera_sanitized_tests)
+    set_property(TEST ${name} APPEND PROPERTY LABELS sanitize)
+    set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT ${tessera_sanitizer_environment})
+    # They run 5 to 20 times slower.
+    set_tests_properties(${name} PROPERTIES TIMEOUT 900)
+    set_property(GLOBAL APPEND PROPERTY tessera_sanitized ${name})
+  endif()
+endfunction()
+
+# Called when all tests are known.
+function(tessera_add_sanitized_tests)
+  if(TESSERA_SANITIZE AND NOT TESSERA_LIBFUZZER)
+    get_property(targets GLOBAL PROPERTY tessera_sanitized)
+    add_custom_target(sanitized_tests DEPENDS ${targets})
+    foreach(name IN LISTS tessera_sanitized_tests)
+      if(NOT name IN_LIST targets)
+        message(FATAL_ERROR "cmake/tessera_sanitize.cmake names '${name}', which is no test")
+      endif()
+    endforeach()
+  endif()
+endfunction()

@@ -1,0 +1,41 @@
+#!/usr/bin/env python3
+"""tessera partition on the models of the paper. Usage: partition_test.py PROGRAM"""
+import json
+import subprocess
+import sys
+
+program = sys.argv[1]
+
+
+def partition(model, degree, weight):
+    command = [program, "partition", "--model", model, "--pipeline-parallel-degree", str(degree),
+               "--memory-weight", str(weight), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+# T5-11B on 8 devices: figure 9 (alpha 1.0) and figure 10 (alpha 0.2).
+for weight, encoder, decoder in ((1.0, 4, 4), (0.2, 3, 5)):
+    result = partition("t5-11b", 8, weight)
+    used = {"encoder": set(), "decoder": set()}
+    for node in result["nodes"]:
+        parts = node["path"].split(".")
+        if len(parts) == 3 and parts[1] == "block":
+            used[parts[0]].add(node["partition"])
+    assert len(used["encoder"]) == encoder, (weight, used)
+    assert len(used["decoder"]) == decoder, (weight, used)
+    assert abs(sum(result["totals"]) - 1) < 1e-6, result["totals"]
+    print(weight, "per partition", min(result["totals"]), "to", max(result["totals"]))
+
+for model in ("bert-10b", "roberta-10b", "ncf"):
+    result = partition(model, 2, 0.5)
+    assert {node["partition"] for node in result["nodes"]} == {0, 1}, model
+
+listed = subprocess.run([program, "partition", "--list"], capture_output=True, text=True, check=True)
+for model in ("t5-11b", "gpt3-175b", "bert-10b", "roberta-10b", "ncf"):
+    assert model in listed.stdout, model
+wrong = subprocess.run([program, "partition", "--model", "t5-11", "--pipeline-parallel-degree", "2"],
+                       capture_output=True, text=True)
+assert wrong.returncode != 0 and "t5-11b" in wrong.stderr, wrong.stderr
+print("all as expected")
