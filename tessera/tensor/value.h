@@ -306,12 +306,23 @@ c10::IValue map_tensors(const c10::IValue& value, Map&& map) {
     }
     return detail::make_tuple_value(std::move(elements));
   }
-  if (value.isTensorList() || value.isList()) {
+  if (value.isList()) {
     std::vector<c10::IValue> elements;
+    bool tensors = true;
     for (const c10::IValue& element : value.toListRef()) {
       elements.push_back(map_tensors(element, map));
+      tensors = tensors && elements.back().isTensor();
     }
-    return detail::make_tuple_value(std::move(elements));
+    // A list stays a list; it loses its type only where tensors are replaced.
+    const c10::TypePtr type = value.toList().elementType();
+    c10::impl::GenericList to(
+        !tensors && type->kind() == c10::TypeKind::TensorType
+            ? c10::TypePtr(c10::AnyType::get())
+            : type);
+    for (c10::IValue& element : elements) {
+      to.push_back(std::move(element));
+    }
+    return to;
   }
   if (value.isGenericDict()) {
     const auto from = value.toGenericDict();

@@ -1,0 +1,148 @@
+#include "tests/equivalence/strategy.h"
+
+#include <numeric>
+#include <sstream>
+#include <vector>
+
+#include "tests/equivalence/random.h"
+
+namespace tessera::equivalence {
+
+namespace {
+
+// Any order that the library allows: each F before its B, at most `active`
+// microbatches between the two.
+std::string random_order(Random& random, int microbatches, int active) {
+  std::vector<int> waiting(static_cast<std::size_t>(microbatches));
+  std::iota(waiting.begin(), waiting.end(), 0);
+  std::vector<int> open;
+  std::string text;
+  const auto take = [&](std::vector<int>& list) {
+    const auto at = random.integer(0, static_cast<int>(list.size()) - 1);
+    const int value = list[at];
+    list.erase(list.begin() + at);
+    return value;
+  };
+  while (!waiting.empty() || !open.empty()) {
+    const bool room = static_cast<int>(open.size()) < active;
+    if (!waiting.empty() && room && (open.empty() || random.chance(60))) {
+      open.push_back(take(waiting));
+      text += std::to_string(open.back()) + "F ";
+    } else {
+      text += std::to_string(take(open)) + "B ";
+    }
+  }
+  text.pop_back();
+  return text;
+}
+
+// Modules that share a weight must be on one rank.
+int holder_of_weight(const Tree& tree, int module) {
+  while (tree.modules[module].tied_to >= 0) {
+    module = tree.modules[module].tied_to;
+  }
+  return module;
+}
+
+void choose_partition(
+    Random& random,
+    const Tree& tree,
+    int pp,
+    Strategy& strategy) {
+  config::Config& config = strategy.config;
+  if (random.chance(35)) {
+    config.memory_weight = random.integer(0, 4) / 4.0;
+    config.skip_tracing = random.chance(20);
+    return;
+  }
+  config.auto_partition = false;
+  config.default_partition = random.integer(0, pp - 1);
+  const bool in_scopes = random.chance(40);
+  std::vector<int> rank_of(tree.modules.size(), -1);
+  for (const Node& node : nodes_of(tree)) {
+    int chosen = random.integer(0, pp - 1);
+    if (node.child < 0) {
+      int& decided = rank_of[holder_of_weight(tree, node.module)];
+      chosen = decided = decided < 0 ? chosen : decided;
+    }
+    if (in_scopes) {
+      strategy.scopes[{node.module, node.child, node.layer}] = chosen;
+    } else {
+      config.partition[node.path] = chosen;
+    }
+  }
+}
+
+} // namespace
+
+Strategy random_strategy(
+    const Tree& tree,
+    int world,
+    std::uint64_t seed,
+    std::uint64_t number) {
+  Random random(seed, 2 * number + 1);
+  Strategy made;
+  config::Config& config = made.config;
+  std::vector<int> degrees;
+  for (int pp = 1; pp <= world; ++pp) {
+    if (world % pp == 0) {
+      degrees.push_back(pp);
+      if (pp > 1) { // where most can go wrong
+        degrees.push_back(pp);
+      }
+    }
+  }
+  const int pp = random.pick(degrees);
+  const int dp = world / pp;
+  config.pipeline_parallel_degree = pp;
+  config.ddp = dp > 1;
+  config.microbatches = random.integer(1, 8);
+  config.timeout_seconds = 60;
+  config.transport_buffer_bytes = random.pick<std::int64_t>(
+      {std::int64_t{1} << 16, std::int64_t{1} << 20, std::int64_t{4} << 20});
+  config.same_node_backend = random.pick<std::string>({"auto", "shm", "mpi"});
+  config.placement_strategy =
+      random.pick<std::string>({"cluster", "spread", "PDT", "DPT", "TPD"});
+  if (pp > 1) {
+    choose_partition(random, tree, pp, made);
+    int active = pp + 2;
+    if (random.chance(50)) {
+      active = random.integer(1, config.microbatches);
+      config.active_microbatches = active;
+    }
+    config.pipeline =
+        random.pick<std::string>({"simple", "interleaved", "custom"});
+    if (config.pipeline == "custom") {
+      config.custom_schedule =
+          random_order(random, config.microbatches, active);
+    }
+    // One order of tasks needs the same modules called everywhere.
+    config.deterministic_server =
+        dp > 1 && !tree.depends_on_data && random.chance(50);
+  }
+  made.rows = random.integer(1, 3);
+  made.passes = random.chance(20) ? 2 : 1;
+  made.overlap = random.chance(70);
+  made.average = random.chance(80);
+  made.bucket_mb = random.chance(50) ? 25 : 0.0005;
+  made.two_losses = random.chance(30);
+  return made;
+}
+
+std::string to_text(const Strategy& strategy) {
+  std::ostringstream out;
+  out << config::to_json(strategy.config) << "\nrows of a microbatch "
+      << strategy.rows << ", optimizer steps " << strategy.steps
+      << ", backward passes " << strategy.passes << ", overlap "
+      << strategy.overlap << ", average " << strategy.average << ", bucket "
+      << strategy.bucket_mb << " MiB, two losses " << strategy.two_losses
+      << '\n';
+  for (const auto& [place, rank] : strategy.scopes) {
+    out << "scope of (module " << std::get<0>(place) << ", child "
+        << std::get<1>(place) << ", layer " << std::get<2>(place)
+        << "): " << rank << '\n';
+  }
+  return out.str();
+}
+
+} // namespace tessera::equivalence
