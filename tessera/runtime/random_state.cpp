@@ -28,17 +28,14 @@ RandomState RandomState::capture() {
   at::CPUGeneratorImpl& from = generator();
   // Threads of the user's own, such as data loaders, draw from it too.
   const std::lock_guard lock(from.mutex_);
-  RandomState state;
-  state.engine_ = from.engine();
+  RandomState state(from.engine());
   state.normal_float_ = from.next_float_normal_sample();
   state.normal_double_ = from.next_double_normal_sample();
   return state;
 }
 
 RandomState RandomState::seeded(std::uint64_t seed) {
-  RandomState state;
-  state.engine_ = at::mt19937(seed);
-  return state;
+  return RandomState(at::mt19937(seed));
 }
 
 void RandomState::restore() const {

@@ -21,7 +21,10 @@ class RandomState {
   void restore() const;
 
  private:
-  at::mt19937 engine_{};
+  // Filling an engine's 624 words takes as long as a small message: once only.
+  explicit RandomState(const at::mt19937& engine) : engine_(engine) {}
+
+  at::mt19937 engine_;
   c10::optional<float> normal_float_;
   c10::optional<double> normal_double_;
 };

@@ -41,6 +41,8 @@ std::vector<c10::IValue> Server::run_step(const StepWork& work) {
       work.microbatches, schedule::Progress::State::kWaiting);
   root_tasks_.assign(work.microbatches, nullptr);
   idle_since_ = std::chrono::steady_clock::now();
+  error_ = nullptr;
+  capture_modes(caller_modes_);
   // Tasks draw from streams of their own; the script's goes on untouched.
   std::optional<RandomState> random;
   if (context_.random_streams) {
@@ -60,7 +62,7 @@ std::vector<c10::IValue> Server::run_step(const StepWork& work) {
     }
   };
   try {
-    loop(work);
+    loop();
     end_step(failure_.has_value());
   } catch (...) {
     leave();
@@ -73,13 +75,23 @@ std::vector<c10::IValue> Server::run_step(const StepWork& work) {
   return std::move(results_);
 }
 
-void Server::loop(const StepWork& work) {
+void Server::loop() {
   ordered_.reset();
   orders_ended_ = false;
+  while (const auto choice = next_choice()) {
+    Worker& worker = choice->resume ? *choice->worker : idle_worker();
+    worker.give(begin(*choice));
+    if (error_) {
+      std::rethrow_exception(std::exchange(error_, nullptr));
+    }
+  }
+}
+
+std::optional<Server::Choice> Server::next_choice() {
   for (;;) {
     take_all();
     if (end_ || (root() && (failure_ || root_done()))) {
-      return;
+      return std::nullopt;
     }
     if (follows() && !ordered_ && !orders_ended_) {
       receive_order();
@@ -102,9 +114,9 @@ void Server::loop(const StepWork& work) {
     }
     ordered_.reset();
     if (context_.order != nullptr && !follows()) {
-      context_.order->announce(work.serial, chosen->key);
+      context_.order->announce(work_->serial, chosen->key);
     }
-    execute(*chosen);
+    return *chosen;
   }
 }
 
@@ -207,9 +219,9 @@ std::shared_ptr<Task> Server::make_root_task(
     const StepWork& work) {
   auto task = std::make_shared<Task>();
   task->id = step_function_id(microbatch);
+  task->request = caller_modes_;
   task->request.serial = work.serial;
   task->request.microbatch = microbatch;
-  capture_modes(task->request);
   Task* raw = task.get();
   task->run = [this, raw, microbatch, &work] {
     const ModeScope modes(raw->request);
@@ -233,57 +245,6 @@ std::shared_ptr<Task> Server::make_call_task(transport::Parcel parcel) {
     forward ? run_forward(*raw) : run_backward(*raw);
   };
   return task;
-}
-
-void Server::execute(const Choice& choice) {
-  using State = schedule::Progress::State;
-  std::shared_ptr<Task> task = choice.task;
-  if (task == nullptr) {
-    task = make_root_task(choice.microbatch, *work_);
-    root_tasks_.at(choice.microbatch) = task;
-    progress_.states.at(choice.microbatch) = State::kForward;
-  } else if (
-      task->kind == Task::Kind::kRoot && task->awaits == 0 &&
-      choice.phase == Phase::kBackward) {
-    progress_.states.at(choice.microbatch) = State::kBackward;
-    task->request.phase = Phase::kBackward;
-  }
-  if (choice.resume) {
-    std::erase_if(
-        suspended_, [&](const auto& held) { return held.second == task; });
-  } else {
-    std::erase(ready_, task);
-    if (context_.random_streams) {
-      task->random = RandomState::seeded(
-          stream_seed(context_.seed, work_->step, task->id));
-    }
-  }
-  Worker& worker = choice.resume ? *choice.worker : idle_worker();
-  timeline::Recorder* recorder = context_.recorder;
-  const bool record = recorder != nullptr && recorder->enabled();
-  timeline::Event event;
-  if (record) {
-    event.start_us = recorder->now_us();
-    event.category = choice.phase == Phase::kForward ? "forward" : "backward";
-  }
-  ++task->turns;
-  worker.give(task);
-  if (record) {
-    event.end_us = recorder->now_us();
-    event.name = task->request.module < 0
-                     ? "step function"
-                     : context_.modules->name_of(task->request.module);
-    event.microbatch = choice.microbatch;
-    event.step = static_cast<int>(work_->step);
-    for (std::size_t i = 0; i < workers_.size(); ++i) {
-      if (workers_[i].get() == &worker) {
-        event.lane = static_cast<int>(i);
-      }
-    }
-    recorder->add(std::move(event));
-  }
-  idle_since_ = std::chrono::steady_clock::now();
-  settle(&worker, task);
 }
 
 // The leader's replica ran all it had; what is still here has no counterpart.
@@ -315,14 +276,10 @@ void Server::reject(const Choice& choice) {
   }
   task->finished = true;
   task->error = std::make_exception_ptr(UserError(text));
-  settle(choice.worker, task);
+  settle(task);
 }
 
-void Server::settle(Worker* worker, const std::shared_ptr<Task>& task) {
-  if (!task->finished) {
-    suspended_.emplace_back(worker, task);
-    return;
-  }
+void Server::settle(const std::shared_ptr<Task>& task) {
   if (task->kind == Task::Kind::kRoot) {
     if (task->error) {
       fail(error_text(
@@ -347,16 +304,6 @@ void Server::settle(Worker* worker, const std::shared_ptr<Task>& task) {
             context_.rank,
             text_of(task->request, *context_.modules))));
   }
-}
-
-Worker& Server::idle_worker() {
-  for (const auto& worker : workers_) {
-    if (worker->idle()) {
-      return *worker;
-    }
-  }
-  workers_.push_back(std::make_unique<Worker>());
-  return *workers_.back();
 }
 
 void Server::take_all() {

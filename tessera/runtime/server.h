@@ -54,10 +54,12 @@ struct StepWork {
 /// Runs the steps of one pipeline rank: requests of other ranks, the module
 /// calls of its own tasks, and on pp rank 0 the schedule of microbatches.
 ///
-/// The loop runs on the thread that calls run_step; tasks run on workers, of
-/// which exactly one at a time holds the baton, so user code never races.
-/// Collective over the pipeline (and the order group).
-/// Source: Karakus et al. 2021, sections 4.2-4.3, appendix B.
+/// Tasks run on workers, of which exactly one at a time holds the baton, so
+/// user code never races. Whoever holds the baton runs the loop: a worker that
+/// waits or has finished chooses what comes next, and hands the baton over only
+/// when that is another worker's; the thread that called run_step begins and
+/// ends the step. Collective over the pipeline (and the order group). Source:
+/// Karakus et al. 2021, sections 4.2-4.3, appendix B.
 class Server : public nn::Interceptor {
  public:
   explicit Server(ServerContext context);
@@ -106,7 +108,15 @@ class Server : public nn::Interceptor {
   bool root() const {
     return context_.modules->pp_rank() == 0;
   }
-  void loop(const StepWork& work);
+  void loop();
+  /// Waits for something to run. Nothing: the step is over.
+  std::optional<Choice> next_choice();
+  /// On a worker; nothing: the server thread must go on.
+  std::optional<Choice> choose_on_worker();
+  /// On a worker, from inside its task: other tasks run until it is chosen.
+  void pause();
+  /// On a worker, behind its task: see Worker::After.
+  std::shared_ptr<Task> after(std::shared_ptr<Task> done);
   bool root_done() const;
   bool follows() const {
     return context_.order != nullptr && !context_.order->leads();
@@ -114,9 +124,11 @@ class Server : public nn::Interceptor {
   void receive_order();
   /// All that could run now, best first.
   std::vector<Choice> choices() const;
-  void execute(const Choice& choice);
+  /// Marks a choice as running: the task that its worker gets.
+  std::shared_ptr<Task> begin(const Choice& choice);
+  void end_turn(Task& task);
   void reject(const Choice& choice);
-  void settle(Worker* worker, const std::shared_ptr<Task>& task);
+  void settle(const std::shared_ptr<Task>& task);
   std::shared_ptr<Task> make_root_task(int microbatch, const StepWork& work);
   std::shared_ptr<Task> make_call_task(transport::Parcel parcel);
   void run_forward(Task& task);
@@ -136,10 +148,13 @@ class Server : public nn::Interceptor {
   std::string state() const;
 
   ServerContext context_;
+  std::binary_semaphore server_turn_{0};
   std::vector<std::unique_ptr<Worker>> workers_;
 
   // Of the step that runs:
   const StepWork* work_ = nullptr;
+  Fields caller_modes_; // grad mode and autocast of run_step's caller
+  std::exception_ptr error_; // from choose_on_worker, for run_step's caller
   schedule::Progress progress_;
   std::vector<std::shared_ptr<Task>> root_tasks_;
   std::deque<std::shared_ptr<Task>> ready_; // requests not yet started

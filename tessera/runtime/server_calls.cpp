@@ -19,10 +19,10 @@ Task& current_task(const char* what) {
     throw UserError(
         str(what, " reaches another rank, so it must be called inside a step"));
   }
-  if (worker->task().cancelled) {
+  if (worker->task()->cancelled) {
     throw StepCancelled();
   }
-  return worker->task();
+  return *worker->task();
 }
 
 } // namespace
@@ -52,7 +52,7 @@ Server::await(Task& task, std::uint64_t call, int owner, int module) {
   task.awaits = call;
   task.awaits_rank = context_.pp_ranks.at(owner);
   task.awaits_module = module;
-  Worker::current()->suspend();
+  pause();
   task.awaits = 0;
   transport::Parcel parcel = std::move(*task.response);
   task.response.reset();
@@ -225,7 +225,7 @@ void Server::backward(
   if (state == schedule::Progress::State::kForward) {
     state = schedule::Progress::State::kReady;
     task.awaits = 0;
-    Worker::current()->suspend();
+    pause();
   }
   torch::autograd::backward(tensors, gradients);
 }

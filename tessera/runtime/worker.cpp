@@ -1,5 +1,7 @@
 #include "tessera/runtime/worker.h"
 
+#include <utility>
+
 #include <ATen/Parallel.h>
 
 #include <pthread.h>
@@ -12,7 +14,10 @@ namespace {
 thread_local Worker* t_worker = nullptr;
 }
 
-Worker::Worker() : thread_([this] { loop(); }) {}
+Worker::Worker(std::binary_semaphore& server_turn, After after)
+    : server_turn_(server_turn),
+      after_(std::move(after)),
+      thread_([this] { loop(); }) {}
 
 Worker::~Worker() {
   stop_ = true;
@@ -25,21 +30,22 @@ Worker* Worker::current() {
 }
 
 void Worker::give(std::shared_ptr<Task> task) {
+  pass(std::move(task));
+  server_turn_.acquire();
+}
+
+void Worker::pass(std::shared_ptr<Task> task) {
   TESSERA_CHECK(task_ == nullptr || task_ == task);
   task_ = std::move(task);
   worker_turn_.release();
-  server_turn_.acquire();
-  if (task_->finished) {
-    task_ = nullptr;
-  }
 }
 
-void Worker::suspend() {
+void Worker::suspend(const std::function<void()>& hand_over) {
   Task& task = *task_;
   if (task.random) {
     task.random = RandomState::capture();
   }
-  server_turn_.release();
+  hand_over();
   worker_turn_.acquire();
   if (task.cancelled) {
     throw StepCancelled();
@@ -60,19 +66,25 @@ void Worker::loop() {
     if (stop_) {
       return;
     }
-    Task& task = *task_;
-    try {
-      if (task.random) {
-        task.random->restore();
+    while (task_ != nullptr) {
+      Task& task = *task_;
+      try {
+        if (task.random) {
+          task.random->restore();
+        }
+        task.run();
+      } catch (...) {
+        task.error = std::current_exception();
       }
-      task.run();
-    } catch (...) {
-      task.error = std::current_exception();
+      // What it holds is freed while this thread has the baton.
+      task.run = nullptr;
+      task.finished = true;
+      auto next = after_(std::exchange(task_, nullptr));
+      if (next == nullptr) {
+        break; // the baton is gone, and task_ may be another's to set
+      }
+      task_ = std::move(next);
     }
-    // What it holds is freed while this thread has the baton.
-    task.run = nullptr;
-    task.finished = true;
-    server_turn_.release();
   }
 }
 

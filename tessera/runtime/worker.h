@@ -41,6 +41,7 @@ struct Task {
   int awaits_rank = -1;
   int awaits_module = -1;
   std::optional<transport::Parcel> response;
+  std::optional<double> turn_start_us; // of the turn that runs, when recorded
   bool cancelled = false;
   bool finished = false;
   std::exception_ptr error;
@@ -48,27 +49,37 @@ struct Task {
 
 /// A thread that runs one task at a time and only while it holds the baton.
 /// States of the paper: no task = IDLE, suspended = PENDING, else EXECUTING.
-/// Threads: give() from the server thread, suspend() from the worker's.
+/// The baton goes to the server thread by releasing its semaphore, to another
+/// worker by pass(); each hand-over is a context switch.
 /// Source: Karakus et al. 2021, section 4.3 and appendix B.
 class Worker {
  public:
-  Worker();
+  /// Runs on the worker when it has finished a task: the next task for it, or
+  /// nullptr when the baton has been handed on.
+  using After = std::function<std::shared_ptr<Task>(std::shared_ptr<Task>)>;
+
+  Worker(std::binary_semaphore& server_turn, After after);
   ~Worker();
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
 
-  /// Server thread: hands the baton over and waits until it comes back, because
-  /// the task finished or suspended itself.
+  /// Server thread: hands the baton over and waits until it comes back, from
+  /// this worker or another.
   void give(std::shared_ptr<Task> task);
 
-  /// Worker thread: hands the baton back until the server gives it again.
+  /// Any thread with the baton: hands it over. The worker may be the caller's
+  /// own, which then goes on as soon as it suspends itself.
+  void pass(std::shared_ptr<Task> task);
+
+  /// Worker thread: hands the baton on by calling `hand_over`, and waits until
+  /// the task is given it again.
   /// Throws: StepCancelled when the step was given up meanwhile.
-  void suspend();
+  void suspend(const std::function<void()>& hand_over);
 
   /// The worker of this thread, or nullptr on others.
   static Worker* current();
-  Task& task() const {
-    return *task_;
+  const std::shared_ptr<Task>& task() const {
+    return task_;
   }
   bool idle() const {
     return task_ == nullptr;
@@ -77,8 +88,9 @@ class Worker {
  private:
   void loop();
 
+  std::binary_semaphore& server_turn_;
+  After after_;
   std::binary_semaphore worker_turn_{0};
-  std::binary_semaphore server_turn_{0};
   std::shared_ptr<Task> task_;
   bool stop_ = false;
   std::thread thread_;

@@ -1,0 +1,313 @@
+// Residual blocks x + W2 gelu(W1 x) under a strategy, beside one process that
+// does the same work alone. Run under mpirun with pp * tp * dp processes:
+//
+//   mpirun -n 2 bench_blocks --pp 2 [--schedule interleaved] [--json]
+//
+// 8 blocks of hidden 512 and inner 2048, 8 microbatches of 64 rows in all, f32,
+// SGD, one thread a rank: the work that other libraries were timed with.
+//
+// Every round times four things, one after the other, so that whatever else the
+// machine does meets all of them alike:
+//   alone     rank 0 trains the whole model; the others sleep
+//   stage     rank 0 trains the largest part of the model; the others sleep
+//   together  every rank trains that part, each by itself: what the ranks cost
+//             each other through memory and clock without a word exchanged
+//   strategy  the step of the library
+#include <cstdio>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include <torch/torch.h>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include "tessera/tessera.h"
+
+#include "bench/support/measure.h"
+
+namespace {
+
+using tessera::bench::milliseconds_of;
+using tessera::bench::Summary;
+using tessera::bench::summary_of;
+
+constexpr int kBlocks = 8;
+constexpr int kHidden = 512;
+constexpr int kInner = 2048;
+constexpr int kRows = 64; // of a microbatch
+constexpr double kLearningRate = 1e-3;
+
+struct BlockImpl : torch::nn::Module {
+  BlockImpl() {
+    up = register_module("up", tessera::nn::Linear(kHidden, kInner));
+    down = register_module("down", tessera::nn::Linear(kInner, kHidden));
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    return x + down(torch::gelu(up(x)));
+  }
+  tessera::nn::Linear up{nullptr};
+  tessera::nn::Linear down{nullptr};
+};
+TESSERA_MODULE(Block);
+
+struct NetImpl : torch::nn::Module {
+  explicit NetImpl(int count) {
+    for (int i = 0; i < count; ++i) {
+      blocks->push_back(Block());
+    }
+    register_module("blocks", blocks);
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    return blocks(x);
+  }
+  tessera::nn::Sequential blocks;
+};
+TESSERA_MODULE(Net);
+
+struct Settings {
+  int pp = 1;
+  int tp = 1;
+  int dp = 1;
+  std::string schedule = "interleaved";
+  int microbatches = 8;
+  int steps = 5;
+  int warm_up = 2;
+  bool json = false;
+};
+
+struct Batch {
+  at::Tensor x;
+  at::Tensor y;
+};
+
+Batch random_batch(int rows) {
+  torch::manual_seed(11);
+  return {torch::randn({rows, kHidden}), torch::randn({rows, kHidden})};
+}
+
+/// A model of some of the blocks in one process, with libtorch alone.
+class Plain {
+ public:
+  explicit Plain(int blocks)
+      : net_(blocks), optimizer_(net_->parameters(), kLearningRate) {}
+
+  void step(const Batch& batch, int microbatches, bool input_gradient) {
+    optimizer_.zero_grad();
+    const auto rows = batch.x.size(0) / microbatches;
+    for (int i = 0; i < microbatches; ++i) {
+      at::Tensor x = batch.x.narrow(0, i * rows, rows).detach();
+      x.requires_grad_(input_gradient);
+      const auto y = batch.y.narrow(0, i * rows, rows);
+      (torch::mse_loss(net_(x), y) / microbatches).backward();
+    }
+    optimizer_.step();
+  }
+
+ private:
+  Net net_;
+  torch::optim::SGD optimizer_;
+};
+
+tessera::Config config_of(const Settings& settings) {
+  tessera::Config config;
+  config.pipeline_parallel_degree = settings.pp;
+  config.tensor_parallel_degree = settings.tp;
+  config.ddp = settings.dp > 1;
+  config.pipeline = settings.schedule;
+  config.microbatches = settings.microbatches / settings.dp;
+  if (settings.pp > 1) {
+    config.auto_partition = false;
+    for (int i = 0; i < kBlocks; ++i) {
+      config.partition[tessera::str("blocks.", i)] = i * settings.pp / kBlocks;
+    }
+    config.default_partition = 0;
+  }
+  return config;
+}
+
+struct Times {
+  std::vector<double> alone;
+  std::vector<double> stage;
+  std::vector<double> together;
+  std::vector<double> strategy;
+};
+
+Times measure(const Settings& settings) {
+  torch::manual_seed(5);
+  tessera::DistributedModel model{Net(kBlocks)};
+  tessera::DistributedOptimizer optimizer(
+      torch::optim::SGD(model.parameters(), kLearningRate));
+  auto train_step = tessera::step([&](at::Tensor x, at::Tensor y) {
+    auto loss = torch::mse_loss(model(x), y);
+    model.backward(loss);
+    return loss;
+  });
+  const bool first = tessera::rank() == 0;
+  const int own_microbatches = settings.microbatches / settings.dp;
+  const Batch whole = random_batch(settings.microbatches * kRows);
+  const Batch own = random_batch(own_microbatches * kRows);
+  Plain alone(kBlocks);
+  Plain stage((kBlocks + settings.pp - 1) / settings.pp);
+
+  // Seen from rank 0, until the last rank is done.
+  const auto timed = [&](std::vector<double>& times,
+                         int round,
+                         const std::function<void()>& run) {
+    tessera::barrier();
+    const double time = milliseconds_of([&] {
+      run();
+      tessera::barrier();
+    });
+    if (round >= 0) {
+      times.push_back(time);
+    }
+  };
+  const auto stage_step = [&] {
+    stage.step(own, own_microbatches, settings.pp > 1);
+  };
+  Times times;
+  for (int round = -settings.warm_up; round < settings.steps; ++round) {
+    timed(times.alone, round, [&] {
+      if (first) {
+        alone.step(whole, settings.microbatches, false);
+      }
+    });
+    timed(times.stage, round, [&] {
+      if (first) {
+        stage_step();
+      }
+    });
+    timed(times.together, round, stage_step);
+    timed(times.strategy, round, [&] {
+      optimizer.zero_grad();
+      train_step(own.x, own.y);
+      optimizer.step();
+    });
+  }
+  return times;
+}
+
+nlohmann::json to_json(const Summary& summary) {
+  return {{"best_ms", summary.best}, {"median_ms", summary.median}};
+}
+
+void report(const Settings& settings, const Times& times) {
+  const Summary alone = summary_of(times.alone);
+  const Summary stage = summary_of(times.stage);
+  const Summary together = summary_of(times.together);
+  const Summary strategy = summary_of(times.strategy);
+  // A pipeline of n stages cannot use (n - 1) of (m + n - 1) places.
+  const int own = settings.microbatches / settings.dp;
+  const double bubble = static_cast<double>(own + settings.pp - 1) / own;
+  const int largest = (kBlocks + settings.pp - 1) / settings.pp;
+  const double share = static_cast<double>(largest) / kBlocks / settings.dp;
+  const double ideal = alone.best * share * bubble;
+  const double loaded = together.best * bubble;
+  if (settings.json) {
+    const nlohmann::json document = {
+        {"benchmark", "blocks"},
+        {"pp", settings.pp},
+        {"tp", settings.tp},
+        {"dp", settings.dp},
+        {"schedule", settings.schedule},
+        {"microbatches", settings.microbatches},
+        {"one_process", to_json(alone)},
+        {"stage", to_json(stage)},
+        {"stage_all_ranks", to_json(together)},
+        {"step", to_json(strategy)},
+        {"ideal_ms", ideal},
+        {"over_ideal", strategy.best / ideal},
+        {"over_ideal_of_stage", strategy.best / (stage.best * bubble)},
+        {"over_ideal_all_ranks", strategy.best / loaded},
+        {"over_one_process", strategy.best / alone.best}};
+    std::printf("%s\n", document.dump().c_str());
+    return;
+  }
+  const auto line = [](const char* name, const Summary& summary) {
+    std::printf("%-34s %9.1f %9.1f\n", name, summary.best, summary.median);
+  };
+  std::printf(
+      "pp %d, tp %d, dp %d, %s, %d microbatches of %d rows\n%-34s %9s %9s\n",
+      settings.pp,
+      settings.tp,
+      settings.dp,
+      settings.schedule.c_str(),
+      settings.microbatches,
+      kRows,
+      "milliseconds",
+      "best",
+      "median");
+  line("one process, all blocks", alone);
+  line("one process, largest part", stage);
+  line("every rank its part, no exchange", together);
+  line("step", strategy);
+  std::printf(
+      "ideal %.1f ms; step / ideal %.3f\n", ideal, strategy.best / ideal);
+  std::printf(
+      "step / ideal of the parts run together %.3f; step / one process %.3f\n",
+      strategy.best / loaded,
+      strategy.best / alone.best);
+}
+
+int run(const Settings& settings) {
+  tessera::init(config_of(settings));
+  const int wanted = settings.pp * settings.tp * settings.dp;
+  if (tessera::size() != wanted) {
+    throw tessera::ConfigError(tessera::str(
+        "pp ",
+        settings.pp,
+        " x tp ",
+        settings.tp,
+        " x dp ",
+        settings.dp,
+        " takes ",
+        wanted,
+        " ranks; found ",
+        tessera::size(),
+        ": write mpirun -n ",
+        wanted));
+  }
+  if (settings.microbatches % settings.dp != 0) {
+    throw tessera::ConfigError(tessera::str(
+        "--microbatches is ",
+        settings.microbatches,
+        "; write a multiple of --dp ",
+        settings.dp));
+  }
+  const Times times = measure(settings);
+  if (tessera::rank() == 0) {
+    report(settings, times);
+  }
+  tessera::shutdown();
+  return 0;
+}
+
+} // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("Residual blocks under a strategy, beside one process");
+  Settings settings;
+  app.add_option("--pp", settings.pp, "pipeline ranks")
+      ->check(CLI::Range(1, kBlocks));
+  app.add_option("--tp", settings.tp, "tensor-parallel ranks")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--dp", settings.dp, "data-parallel ranks")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--schedule", settings.schedule, "simple or interleaved");
+  app.add_option(
+         "--microbatches", settings.microbatches, "of 64 rows, over all ranks")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--steps", settings.steps, "timed rounds")
+      ->check(CLI::PositiveNumber);
+  app.add_flag("--json", settings.json, "one JSON line in place of the table");
+  CLI11_PARSE(app, argc, argv);
+  torch::set_num_threads(1);
+  try {
+    return run(settings);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+}

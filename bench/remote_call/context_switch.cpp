@@ -1,0 +1,75 @@
+#include "bench/remote_call/context_switch.h"
+
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <cstdint>
+#include <new>
+#include <system_error>
+
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tessera/comm/shm/segment.h"
+
+namespace tessera::bench {
+
+namespace {
+
+constexpr std::chrono::hours kLong{1};
+
+void wait_for_other_than(std::atomic<std::uint32_t>& word, std::uint32_t seen) {
+  while (word.load() == seen) {
+    comm::shm::wait_while_equal(word, seen, kLong);
+  }
+}
+
+} // namespace
+
+struct ContextSwitch::Shared {
+  std::atomic<std::uint32_t> asked{0};
+  std::atomic<std::uint32_t> answered{0};
+};
+
+ContextSwitch::ContextSwitch() {
+  void* memory = ::mmap(
+      nullptr,
+      sizeof(Shared),
+      PROT_READ | PROT_WRITE,
+      MAP_SHARED | MAP_ANONYMOUS,
+      -1,
+      0);
+  if (memory == MAP_FAILED) {
+    throw std::system_error(errno, std::generic_category(), "mmap");
+  }
+  shared_ = new (memory) Shared;
+  child_ = ::fork();
+  if (child_ < 0) {
+    throw std::system_error(errno, std::generic_category(), "fork");
+  }
+  if (child_ == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    for (std::uint32_t seen = 0;; ++seen) {
+      wait_for_other_than(shared_->asked, seen);
+      shared_->answered.fetch_add(1);
+      comm::shm::wake_all(shared_->answered);
+    }
+  }
+}
+
+ContextSwitch::~ContextSwitch() {
+  ::kill(child_, SIGKILL);
+  ::waitpid(child_, nullptr, 0);
+  ::munmap(shared_, sizeof(Shared));
+}
+
+void ContextSwitch::round() {
+  const std::uint32_t seen = shared_->answered.load();
+  shared_->asked.fetch_add(1);
+  comm::shm::wake_all(shared_->asked);
+  wait_for_other_than(shared_->answered, seen);
+}
+
+} // namespace tessera::bench
