@@ -24,7 +24,10 @@ struct Strategy {
   /// "interleaved" (one forward, one backward) or "simple" (all forwards
   /// first).
   std::string schedule = "interleaved";
-  /// Most microbatches in flight; 0: as many as there are stages.
+  /// Of "interleaved". 0: stages keep the fixed order of one forward, one
+  /// backward, in which stage k holds at most pp - k microbatches. Above: the
+  /// runtime's order, in which stages run what is ready, backwards first, and
+  /// any stage may hold this many.
   int active_microbatches = 0;
   bool activation_checkpointing = true;
   bool shard_optimizer_state = false;

@@ -134,13 +134,13 @@ void add_pipeline_seconds(
 } // namespace
 
 int in_flight(const Strategy& strategy, int stage, int microbatches) {
-  if (strategy.schedule == "simple") {
+  if (strategy.schedule != "interleaved") {
     return microbatches;
   }
-  const int active = strategy.active_microbatches > 0
-                         ? strategy.active_microbatches
-                         : strategy.pp;
-  return std::clamp(active - stage, 1, microbatches);
+  return std::min(
+      microbatches,
+      strategy.active_microbatches > 0 ? strategy.active_microbatches
+                                       : strategy.pp - stage);
 }
 
 StrategyCost price(
