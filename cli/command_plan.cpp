@@ -29,9 +29,11 @@ void print(const std::string& text) {
   std::fputs(text.c_str(), stdout);
 }
 
-const planner::Candidate& first_runnable(const planner::SearchResult& result) {
+const planner::Candidate& first_runnable(
+    const planner::SearchResult& result,
+    const cost::DescribedModel& model) {
   for (const planner::Candidate& candidate : result.best) {
-    if (!planner::not_runnable(candidate)) {
+    if (!planner::not_runnable(candidate, model)) {
       return candidate;
     }
   }
@@ -39,7 +41,7 @@ const planner::Candidate& first_runnable(const planner::SearchResult& result) {
       str("none of the ",
           result.best.size(),
           " best strategies runs in this version: the first, for one, ",
-          *planner::not_runnable(result.best.front()),
+          *planner::not_runnable(result.best.front(), model),
           "; take another --method"));
 }
 
@@ -47,7 +49,7 @@ void write_decision(
     const Options& options,
     const planner::SearchResult& result,
     const cost::DescribedModel& model) {
-  const planner::Candidate& chosen = first_runnable(result);
+  const planner::Candidate& chosen = first_runnable(result, model);
   if (!options.config_file.empty()) {
     write_text_file(
         options.config_file, planner::to_config_json(chosen, model));
@@ -104,7 +106,7 @@ void run(const Options& options) {
     const auto& candidate = result.best[static_cast<std::size_t>(i)];
     std::printf("\n%d. ", i + 1);
     print(planner::explain(candidate, model, cluster));
-    if (const auto reason = planner::not_runnable(candidate)) {
+    if (const auto reason = planner::not_runnable(candidate, model)) {
       std::printf("  priced but not runnable: %s\n", reason->c_str());
     }
   }

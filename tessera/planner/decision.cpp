@@ -4,6 +4,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/config/config.h"
+#include "tessera/planner/space.h"
 
 namespace tessera::planner {
 
@@ -51,7 +52,9 @@ plan::Plan to_plan(
   return plan;
 }
 
-std::optional<std::string> not_runnable(const Candidate& candidate) {
+std::optional<std::string> not_runnable(
+    const Candidate& candidate,
+    const cost::DescribedModel& model) {
   const cost::Strategy& strategy = candidate.strategy;
   if (strategy.placement.empty()) {
     return "its placement is none of the runtime's placement strategies";
@@ -67,6 +70,9 @@ std::optional<std::string> not_runnable(const Candidate& candidate) {
     return "it recomputes activations (the model says activation "
            "checkpointing \"every layer\"), which this version cannot do";
   }
+  if (ties_apart(strategy, model)) {
+    return "layers that share parameters are on different pipeline ranks";
+  }
   if (strategy.pp > 1 && strategy.active_microbatches == 0) {
     return "it is priced in the fixed order of one forward, one backward; "
            "search with --runnable for the runtime's order";
@@ -77,7 +83,7 @@ std::optional<std::string> not_runnable(const Candidate& candidate) {
 std::string to_config_json(
     const Candidate& candidate,
     const cost::DescribedModel& model) {
-  if (const auto reason = not_runnable(candidate)) {
+  if (const auto reason = not_runnable(candidate, model)) {
     throw PlanError(str(
         "the strategy is priced but not runnable in this version: ", *reason));
   }

@@ -10,7 +10,9 @@ namespace tessera::planner {
 
 /// What the runtime of this version lacks for the strategy, as a sentence;
 /// nullopt when it runs.
-std::optional<std::string> not_runnable(const Candidate& candidate);
+std::optional<std::string> not_runnable(
+    const Candidate& candidate,
+    const cost::DescribedModel& model);
 
 /// The strategy as a Plan: layer names are module paths, the root runs on pp
 /// rank 0.

@@ -85,6 +85,8 @@ SearchResult amp(
             devices_in_order(cluster, layout.node_order));
         auto candidate = pricer.assigned(std::move(strategy), table);
         if (candidate && candidate->cost.fits() &&
+            !(options.runnable_only &&
+              ties_apart(candidate->strategy, model)) &&
             (!of_point || candidate->cost.seconds < of_point->cost.seconds)) {
           candidate->node_order = layout.node_order;
           of_point = std::move(candidate);
@@ -118,6 +120,9 @@ Candidate nearest_to_fit(
     const int layers = static_cast<int>(model.layers.size());
     for (int k = 0; k <= point.pp; ++k) {
       strategy.boundaries.push_back(layers * k / point.pp);
+    }
+    if (options.runnable_only && ties_apart(strategy, model)) {
+      continue;
     }
     const Layout layout = layouts_of(model, cluster, point).front();
     strategy.device_of_rank = cost::lay_out(

@@ -97,6 +97,24 @@ std::vector<Layout> layouts_of(
   return layouts;
 }
 
+bool ties_apart(
+    const cost::Strategy& strategy,
+    const cost::DescribedModel& model) {
+  const auto stage_of = [&strategy](int layer) {
+    return std::upper_bound(
+               strategy.boundaries.begin(), strategy.boundaries.end(), layer) -
+           strategy.boundaries.begin();
+  };
+  const std::vector<int> shared = model.shared_with();
+  for (std::size_t i = 0; i < shared.size(); ++i) {
+    if (shared[i] >= 0 &&
+        stage_of(static_cast<int>(i)) != stage_of(shared[i])) {
+      return true;
+    }
+  }
+  return false;
+}
+
 std::vector<int> devices_in_order(
     const cost::Cluster& cluster,
     const std::vector<int>& node_order) {

@@ -40,6 +40,12 @@ std::vector<Layout> layouts_of(
     const cost::Cluster& cluster,
     const Point& point);
 
+/// Whether layers that share parameters are on different stages, which the
+/// runtime refuses.
+bool ties_apart(
+    const cost::Strategy& strategy,
+    const cost::DescribedModel& model);
+
 std::vector<int> devices_in_order(
     const cost::Cluster& cluster,
     const std::vector<int>& node_order);

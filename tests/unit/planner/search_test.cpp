@@ -176,7 +176,7 @@ TEST(Decision, IsAcceptedByTheConfiguration) {
   SearchOptions options;
   options.runnable_only = true;
   for (const auto& one : search(model, cluster, options).best) {
-    ASSERT_FALSE(not_runnable(one));
+    ASSERT_FALSE(not_runnable(one, model));
     const auto config =
         config::parse_config(to_config_json(one, model), "planned");
     EXPECT_EQ(config.pipeline_parallel_degree, one.strategy.pp);
@@ -187,11 +187,29 @@ TEST(Decision, IsAcceptedByTheConfiguration) {
   }
 }
 
+TEST(Decision, LayersThatShareParametersStayTogether) {
+  auto model = small_model(4);
+  model.layers[3].shares_parameters_with = "layer.0";
+  SearchOptions options;
+  options.runnable_only = true;
+  const auto result = search(model, small_cluster(2, 0), options);
+  for (const auto& one : result.best) {
+    EXPECT_EQ(one.strategy.pp, 1);
+  }
+  options.runnable_only = false;
+  options.keep = 100;
+  bool apart = false;
+  for (const auto& one : search(model, small_cluster(2, 0), options).best) {
+    apart = apart || one.strategy.pp > 1;
+  }
+  EXPECT_TRUE(apart);
+}
+
 TEST(Decision, WhatTheRuntimeLacksIsSaid) {
   const auto model = small_model(4);
   const auto result = search(model, small_cluster(1, 0), {});
   const auto& candidate = result.best.front();
-  ASSERT_TRUE(not_runnable(candidate)); // recomputes activations
+  ASSERT_TRUE(not_runnable(candidate, model)); // recomputes activations
   EXPECT_THROW(to_config_json(candidate, model), PlanError);
 }
 
