@@ -1,0 +1,192 @@
+#include "cli/planning.h"
+
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <csignal>
+#include <cstdio>
+#include <fstream>
+
+#include <unistd.h>
+
+#include "tessera/base/error.h"
+#include "tessera/planner/description.h"
+
+namespace tessera::cli {
+
+namespace {
+
+std::atomic<bool> g_interrupted{false};
+
+extern "C" void on_interrupt(int /*signal*/) {
+  g_interrupted.store(true);
+}
+
+// A second interruption ends the program as usual.
+class InterruptionGuard {
+ public:
+  InterruptionGuard() {
+    g_interrupted.store(false);
+    struct sigaction action = {};
+    action.sa_handler = on_interrupt;
+    action.sa_flags = static_cast<int>(SA_RESETHAND);
+    sigaction(SIGINT, &action, &before_);
+  }
+  ~InterruptionGuard() {
+    sigaction(SIGINT, &before_, nullptr);
+  }
+  InterruptionGuard(const InterruptionGuard&) = delete;
+  InterruptionGuard& operator=(const InterruptionGuard&) = delete;
+
+ private:
+  struct sigaction before_ = {};
+};
+
+void draw(const planner::SearchProgress& progress) {
+  constexpr int kWidth = 30;
+  const int filled =
+      progress.total > 0 ? kWidth * progress.done / progress.total : 0;
+  std::fprintf(
+      stderr,
+      "\r[%s%s] %d of %d",
+      std::string(static_cast<std::size_t>(filled), '#').c_str(),
+      std::string(static_cast<std::size_t>(kWidth - filled), '.').c_str(),
+      progress.done,
+      progress.total);
+  if (std::isfinite(progress.best_seconds)) {
+    std::fprintf(stderr, "  best %.4f s", progress.best_seconds);
+  }
+}
+
+} // namespace
+
+void add_planning_options(CLI::App& app, PlanningInput& input) {
+  app.add_option(
+      "--model-file", input.model_file, "a described model, see plan --schema");
+  app.add_option(
+      "--cluster-file",
+      input.cluster_file,
+      "a described cluster, see plan --schema");
+  app.add_option(
+      "--global-batch-size",
+      input.global_batch_size,
+      "samples of an iteration; the model file's when not given");
+  app.add_option(
+         "--method",
+         input.search.method,
+         "amp, annealing (of the placement), megatron (its heuristics) or "
+         "random")
+      ->capture_default_str();
+  app.add_option("--keep", input.search.keep, "best strategies to show")
+      ->check(CLI::Range(1, 100000))
+      ->capture_default_str();
+  app.add_option("--seed", input.search.seed, "of annealing and random")
+      ->capture_default_str();
+  app.add_option(
+         "--samples", input.search.samples, "strategies that random draws")
+      ->check(CLI::Range(1, 10000000))
+      ->capture_default_str();
+  app.add_option("--schedule", input.search.schedule, "interleaved or simple")
+      ->check(CLI::IsMember({"interleaved", "simple"}))
+      ->capture_default_str();
+  app.add_option(
+         "--active-microbatches",
+         input.search.active_microbatches,
+         "most microbatches in flight in the runtime's order; 0 is the fixed "
+         "order of one forward, one backward")
+      ->check(CLI::Range(0, 1000000))
+      ->capture_default_str();
+  app.add_flag(
+      "--shard-optimizer-state",
+      input.search.shard_optimizer_state,
+      "divide the optimizer's state over replicas");
+  app.add_flag(
+      "--overlap-gradients",
+      input.search.overlap_gradients,
+      "gradients travel while the last backward runs");
+  app.add_flag(
+      "--runnable",
+      input.search.runnable_only,
+      "only what this version can train with, priced as it runs");
+}
+
+cost::DescribedModel model_of(const PlanningInput& input) {
+  if (input.model_file.empty()) {
+    throw ConfigError(
+        "--model-file is missing; write the file of a described model "
+        "(tessera plan --schema prints its form)");
+  }
+  cost::DescribedModel model = planner::load_model(input.model_file);
+  if (input.global_batch_size != 0) {
+    model.global_batch_size = input.global_batch_size;
+    cost::validate(model);
+  }
+  return model;
+}
+
+cost::Cluster cluster_of(const PlanningInput& input) {
+  if (input.cluster_file.empty()) {
+    throw ConfigError(
+        "--cluster-file is missing; write the file of a described cluster "
+        "(tessera plan --schema prints its form)");
+  }
+  cost::Cluster cluster = planner::load_cluster(input.cluster_file);
+  for (const cost::DeviceKind& kind : cluster.kinds) {
+    if (kind.memory_bytes_per_s == 0) {
+      std::fprintf(
+          stderr,
+          "tessera: the memory bandwidth of device \"%s\" is not known, so "
+          "the optimizer step takes no time in the estimate; write "
+          "memory_gb_per_s in %s\n",
+          kind.name.c_str(),
+          input.cluster_file.c_str());
+    }
+  }
+  return cluster;
+}
+
+planner::SearchResult search_with_progress(
+    const cost::DescribedModel& model,
+    const cost::Cluster& cluster,
+    planner::SearchOptions options) {
+  const InterruptionGuard guard;
+  options.stop = &g_interrupted;
+  using Clock = std::chrono::steady_clock;
+  Clock::time_point drawn = Clock::now();
+  bool any = false;
+  if (isatty(STDERR_FILENO) != 0) {
+    options.progress = [&](const planner::SearchProgress& progress) {
+      if (Clock::now() - drawn > std::chrono::milliseconds(100)) {
+        drawn = Clock::now();
+        any = true;
+        draw(progress);
+      }
+    };
+  }
+  planner::SearchResult result = planner::search(model, cluster, options);
+  if (any) {
+    std::fprintf(stderr, "\r%*s\r", 79, "");
+  }
+  if (result.interrupted) {
+    std::fprintf(stderr, "tessera: interrupted; this is the best so far\n");
+    if (result.best.empty()) {
+      throw PlanError("interrupted before any strategy was found");
+    }
+  }
+  return result;
+}
+
+void write_text_file(const std::string& path, const std::string& text) {
+  std::ofstream file(path, std::ios::binary | std::ios::trunc);
+  file << text;
+  file.close();
+  if (!file) {
+    throw ConfigError(
+        str("\"",
+            path,
+            "\" cannot be written; does its folder exist, and is "
+            "there room?"));
+  }
+}
+
+} // namespace tessera::cli

@@ -1,0 +1,121 @@
+#include "tessera/cost/described_model.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "tessera/base/error.h"
+
+namespace tessera::cost {
+
+std::vector<int> DescribedModel::shared_with() const {
+  std::map<std::string, int> index;
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    index[layers[i].name] = static_cast<int>(i);
+  }
+  std::vector<int> result;
+  for (const Layer& layer : layers) {
+    const auto found = index.find(layer.shares_parameters_with);
+    result.push_back(
+        layer.shares_parameters_with.empty() || found == index.end()
+            ? -1
+            : found->second);
+  }
+  return result;
+}
+
+std::vector<int> DescribedModel::measured_degrees(
+    const std::string& device) const {
+  std::vector<int> result;
+  bool first = true;
+  for (const Layer& layer : layers) {
+    const auto found = layer.forward_seconds_per_sample.find(device);
+    std::vector<int> here;
+    if (found != layer.forward_seconds_per_sample.end()) {
+      for (const auto& [degree, seconds] : found->second) {
+        here.push_back(degree);
+      }
+    }
+    if (first) {
+      result = here;
+      first = false;
+      continue;
+    }
+    std::erase_if(result, [&here](int degree) {
+      return std::find(here.begin(), here.end(), degree) == here.end();
+    });
+  }
+  return result;
+}
+
+void validate(const DescribedModel& model) {
+  if (model.layers.empty()) {
+    throw ConfigError("model: layers: found none; list at least one layer");
+  }
+  if (model.global_batch_size < 1) {
+    throw ConfigError(
+        str("model: global_batch_size: found ",
+            model.global_batch_size,
+            "; write 1 or more"));
+  }
+  std::set<std::string> names;
+  for (const Layer& layer : model.layers) {
+    if (!names.insert(layer.name).second) {
+      throw ConfigError(
+          str("model: layer \"",
+              layer.name,
+              "\" stands twice; every layer needs a name of its own"));
+    }
+  }
+  for (const Layer& layer : model.layers) {
+    const std::string place = str("model: layer \"", layer.name, "\": ");
+    if (layer.parameters < 0 || layer.output_elements_per_sample < 0) {
+      throw ConfigError(
+          str(place,
+              "parameters and output_elements_per_sample: found ",
+              layer.parameters,
+              " and ",
+              layer.output_elements_per_sample,
+              "; write 0 or more"));
+    }
+    if (!layer.shares_parameters_with.empty() &&
+        (!names.count(layer.shares_parameters_with) ||
+         layer.shares_parameters_with == layer.name)) {
+      throw ConfigError(
+          str(place,
+              "shares_parameters_with: found \"",
+              layer.shares_parameters_with,
+              "\"; write the name of another layer"));
+    }
+    if (layer.forward_seconds_per_sample.empty()) {
+      throw ConfigError(
+          str(place,
+              "forward_seconds_per_sample: found no device; write the measured "
+              "seconds of at least one"));
+    }
+    for (const auto& [device, by_degree] : layer.forward_seconds_per_sample) {
+      if (!by_degree.count(1)) {
+        throw ConfigError(
+            str(place,
+                "forward_seconds_per_sample.",
+                device,
+                ": degree 1 is missing; the other degrees build on it"));
+      }
+      for (const auto& [degree, seconds] : by_degree) {
+        if (degree < 1 || !std::isfinite(seconds) || seconds < 0) {
+          throw ConfigError(
+              str(place,
+                  "forward_seconds_per_sample.",
+                  device,
+                  ".",
+                  degree,
+                  ": found ",
+                  seconds,
+                  "; write seconds, 0 or more, at a degree of 1 or more"));
+        }
+      }
+    }
+  }
+}
+
+} // namespace tessera::cost

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace tessera::cost {
+
+/// One layer of a described model; what a pipeline is cut between.
+struct Layer {
+  std::string name;
+  /// "transformer_layer": two tensor-parallel blocks with an all-reduce each;
+  /// "lm_head": its outputs are the logits; others are taken as measured.
+  std::string kind;
+  std::int64_t parameters = 0;
+  /// Name of the layer whose parameters this one uses; "" for none.
+  std::string shares_parameters_with;
+  std::int64_t output_elements_per_sample = 0;
+  /// Device name -> tensor-parallel degree -> seconds of the forward of one
+  /// sample.
+  std::map<std::string, std::map<int, double>> forward_seconds_per_sample;
+};
+
+enum class Precision { kHalf, kFull };
+
+/// A model as measured: uneven layers in order of execution.
+struct DescribedModel {
+  std::string name;
+  int global_batch_size = 0;
+  /// 0 when not said; only the size of attention scores follows from them.
+  std::int64_t sequence_length = 0;
+  std::int64_t hidden_size = 0;
+  std::int64_t num_attention_heads = 0;
+  std::int64_t vocabulary_size = 0;
+  Precision precision = Precision::kHalf;
+  bool activation_checkpointing = false;
+  std::vector<Layer> layers;
+
+  /// Index of the layer this one shares parameters with, or -1.
+  std::vector<int> shared_with() const;
+  /// Tensor-parallel degrees that every layer was measured at on `device`.
+  std::vector<int> measured_degrees(const std::string& device) const;
+};
+
+/// Throws: ConfigError naming the layer, what was found and what to write: no
+/// layer, a name twice, a negative or infinite time, a size below 0, a shared
+/// layer that does not exist.
+void validate(const DescribedModel& model);
+
+} // namespace tessera::cost

@@ -1,0 +1,237 @@
+#include "tessera/cost/layer_table.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "tessera/base/error.h"
+
+namespace tessera::cost {
+
+namespace {
+
+bool is_transformer(const Layer& layer) {
+  return layer.kind == "transformer_layer";
+}
+
+double measured(const Layer& layer, const std::string& device, int degree) {
+  const auto by_device = layer.forward_seconds_per_sample.find(device);
+  if (by_device == layer.forward_seconds_per_sample.end()) {
+    throw ConfigError(
+        str("model: layer \"",
+            layer.name,
+            "\" was not measured on device \"",
+            device,
+            "\", which the cluster has; add forward_seconds_per_sample.",
+            device));
+  }
+  const auto by_degree = by_device->second.find(degree);
+  if (by_degree == by_device->second.end()) {
+    throw ConfigError(
+        str("model: layer \"",
+            layer.name,
+            "\" was not measured at tensor-parallel degree ",
+            degree,
+            " on device \"",
+            device,
+            "\"; add it or choose another degree"));
+  }
+  return by_degree->second;
+}
+
+// Elements of the attention scores of one sample, and how many ranks they can
+// be divided over.
+struct Scores {
+  double elements = 0;
+  double divisor = 1;
+};
+
+Scores scores_of(
+    const DescribedModel& model,
+    const Layer& layer,
+    const Cluster& cluster,
+    int tensor_degree,
+    double score_bytes) {
+  Scores scores;
+  const auto elements = static_cast<double>(layer.output_elements_per_sample);
+  if (model.sequence_length > 0 && model.num_attention_heads > 0) {
+    const auto s = static_cast<double>(model.sequence_length);
+    const auto heads = static_cast<double>(model.num_attention_heads);
+    scores.elements = heads * s * s;
+    scores.divisor = std::min<double>(tensor_degree, heads);
+    return scores;
+  }
+  // Twelve squares of the hidden size are the parameters of a layer; one head,
+  // since none is stated.
+  const double hidden = std::sqrt(static_cast<double>(layer.parameters) / 12.0);
+  const double s = hidden > 0 ? elements / hidden : 0;
+  scores.elements = s * s;
+  // What is kept was written during the measured forward, so attention that
+  // is not full (windows) cannot have kept more than the memory could take.
+  for (const DeviceKind& kind : cluster.kinds) {
+    if (kind.memory_bytes_per_s > 0) {
+      const double written =
+          measured(layer, kind.name, 1) * kind.memory_bytes_per_s;
+      scores.elements = std::min(scores.elements, written / score_bytes);
+    }
+  }
+  return scores;
+}
+
+std::vector<double> prefix_sums(const std::vector<double>& values) {
+  std::vector<double> sums(values.size() + 1, 0);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    sums[i + 1] = sums[i] + values[i];
+  }
+  return sums;
+}
+
+} // namespace
+
+LayerTable::LayerTable(
+    const DescribedModel& model,
+    const Cluster& cluster,
+    int tensor_degree,
+    int microbatch_size,
+    bool activation_checkpointing,
+    const Constants& constants)
+    : constants_(constants),
+      layers_(static_cast<int>(model.layers.size())),
+      tensor_degree_(tensor_degree),
+      microbatch_size_(microbatch_size),
+      value_bytes_(model.precision == Precision::kHalf ? 2 : 4) {
+  const double tp = tensor_degree;
+  for (const DeviceKind& kind : cluster.kinds) {
+    std::vector<double> forward;
+    std::vector<double> total;
+    for (const Layer& layer : model.layers) {
+      const bool transformer = is_transformer(layer);
+      const double recomputed =
+          transformer && activation_checkpointing ? 1.0 : 0.0;
+      const double seconds =
+          measured(layer, kind.name, transformer ? 1 : tensor_degree);
+      const double host = std::min(
+          seconds,
+          constants.operator_seconds * (transformer
+                                            ? constants.transformer_operators
+                                            : constants.other_operators));
+      const double work =
+          (seconds - host) * microbatch_size_ / (transformer ? tp : 1.0);
+      forward.push_back(host + work);
+      // The host starts the backward's operators without the interpreter: about
+      // one forward's time for its twofold work.
+      total.push_back(host * (2 + recomputed) + work * (3 + recomputed));
+    }
+    forward_.push_back(prefix_sums(forward));
+    compute_.push_back(prefix_sums(total));
+  }
+  std::vector<double> reduced, reductions, parameters, kept, logits, working;
+  cut_bytes_.push_back(0);
+  for (const Layer& layer : model.layers) {
+    const bool transformer = is_transformer(layer);
+    const auto elements =
+        static_cast<double>(layer.output_elements_per_sample) *
+        microbatch_size_;
+    const double bytes = elements * value_bytes_;
+    cut_bytes_.push_back(bytes);
+    // Two blocks, each all-reduced in forward, backward and recomputation.
+    const double passes = transformer && tensor_degree > 1
+                              ? (activation_checkpointing ? 3 : 2)
+                              : 0;
+    reductions.push_back(2 * passes);
+    reduced.push_back(2 * passes * bytes);
+    parameters.push_back(static_cast<double>(layer.parameters) / tp);
+    const bool head = layer.kind == "lm_head" ||
+                      (model.vocabulary_size > 0 && model.sequence_length > 0 &&
+                       layer.output_elements_per_sample ==
+                           model.vocabulary_size * model.sequence_length);
+    // The head's copies of logits are counted once, at the head itself.
+    logits.push_back(
+        layer.kind == "lm_head" ? constants.logit_bytes * elements / tp : 0);
+    double keeps = head ? 0 : 2 * bytes; // with the buffer that it came in
+    double works = 0;
+    if (transformer) {
+      const Scores scores = scores_of(
+          model, layer, cluster, tensor_degree, constants.score_bytes);
+      const double kept_scores = constants.score_bytes * scores.elements *
+                                 microbatch_size_ / scores.divisor;
+      works = elements * (constants.whole_working_bytes +
+                          constants.divided_working_bytes / tp) +
+              kept_scores;
+      if (!activation_checkpointing) {
+        // Korthikanti et al. 2022, section 4.1: 10 + 24/t bytes an element.
+        keeps += elements * (10 + 24 / tp) * value_bytes_ / 2 + kept_scores;
+      }
+    }
+    kept.push_back(keeps);
+    working.push_back(works);
+  }
+  reduced_ = prefix_sums(reduced);
+  reductions_ = prefix_sums(reductions);
+  parameters_ = prefix_sums(parameters);
+  kept_ = prefix_sums(kept);
+  logits_ = prefix_sums(logits);
+  most_working_.resize(working.size());
+  for (std::size_t first = 0; first < working.size(); ++first) {
+    double most = 0;
+    for (std::size_t i = first; i < working.size(); ++i) {
+      most = std::max(most, working[i]);
+      most_working_[first].push_back(most);
+    }
+  }
+  const std::vector<int> shared = model.shared_with();
+  for (int i = 0; i < layers_; ++i) {
+    if (shared[at(i)] >= 0) {
+      ties_.push_back(
+          {i,
+           shared[at(i)],
+           static_cast<double>(model.layers[at(shared[at(i)])].parameters) /
+               tp});
+    }
+  }
+}
+
+double LayerTable::parameters(int first, int last) const {
+  double sum = parameters_[at(last)] - parameters_[at(first)];
+  for (const Tie& tie : ties_) {
+    const bool here = tie.layer >= first && tie.layer < last;
+    const bool there = tie.with >= first && tie.with < last;
+    if (here && !there) {
+      sum += tie.parameters;
+    }
+  }
+  return sum;
+}
+
+double LayerTable::tied_parameters(int first, int last) const {
+  double sum = 0;
+  for (const Tie& tie : ties_) {
+    const bool here = tie.layer >= first && tie.layer < last;
+    const bool there = tie.with >= first && tie.with < last;
+    if (here != there) {
+      sum += tie.parameters;
+    }
+  }
+  return sum;
+}
+
+StageMemory LayerTable::memory(int first, int last, const StageState& state)
+    const {
+  const double count = parameters(first, last);
+  const bool half = value_bytes_ == 2;
+  StageMemory memory;
+  memory.weights = count * value_bytes_;
+  memory.gradients = count * (value_bytes_ + constants_.gradient_copies_bytes);
+  // Two moments, and f32 master weights beside half-precision ones.
+  memory.optimizer = count * (half ? 12 : 8) / state.optimizer_shards;
+  memory.activations = (kept_[at(last)] - kept_[at(first)]) * state.in_flight;
+  memory.working = most_working_[at(first)][at(last - first - 1)];
+  memory.logits = logits_[at(last)] - logits_[at(first)];
+  return memory;
+}
+
+double usable_bytes(const DeviceKind& kind, const Constants& constants) {
+  return kind.memory_bytes * constants.usable_memory_share -
+         constants.context_bytes;
+}
+
+} // namespace tessera::cost

@@ -1,0 +1,119 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tessera/cost/cluster.h"
+#include "tessera/cost/constants.h"
+#include "tessera/cost/described_model.h"
+
+namespace tessera::cost {
+
+/// Bytes on the device of one stage that needs the most.
+struct StageMemory {
+  double weights = 0;
+  double gradients = 0; // with the copies that reducing them needs
+  double optimizer = 0;
+  double activations = 0; // kept for microbatches in flight
+  double working = 0; // of the one layer that runs
+  double logits = 0;
+
+  double total() const {
+    return weights + gradients + optimizer + activations + working + logits;
+  }
+};
+
+/// What decides the memory of a stage beside its layers.
+struct StageState {
+  int in_flight = 1; // microbatches between forward and backward
+  int optimizer_shards = 1;
+};
+
+/// Sums over runs of layers [first, last) at one tensor-parallel degree and
+/// microbatch size, each in constant time.
+///
+/// Seconds of a microbatch. A layer's measured seconds for one sample are taken
+/// apart into what the host needs to start its operators (`Constants`), paid
+/// once for a microbatch, and work that grows with the samples. A transformer
+/// layer's work is that of degree 1 divided by the degree, since its
+/// all-reduces are priced where they run; other layers are taken as measured at
+/// the degree. Backward costs two forwards, activation checkpointing one more
+/// for transformer layers.
+///
+/// Source: Li et al. 2022, section 3.4, bottom level (a table of measured
+/// layers). There one entry stands for every microbatch size and placement.
+class LayerTable {
+ public:
+  /// Throws: ConfigError naming layer, device and degree that were not
+  /// measured.
+  LayerTable(
+      const DescribedModel& model,
+      const Cluster& cluster,
+      int tensor_degree,
+      int microbatch_size,
+      bool activation_checkpointing,
+      const Constants& constants);
+
+  int layers() const {
+    return layers_;
+  }
+  /// Forward and backward of one microbatch without tensor-parallel traffic.
+  double compute_seconds(int kind, int first, int last) const {
+    const auto& sums = compute_[static_cast<std::size_t>(kind)];
+    return sums[at(last)] - sums[at(first)];
+  }
+  /// Share of compute_seconds that is the forward.
+  double forward_seconds(int kind, int first, int last) const {
+    const auto& sums = forward_[static_cast<std::size_t>(kind)];
+    return sums[at(last)] - sums[at(first)];
+  }
+  /// Bytes that tensor-parallel ranks all-reduce for one microbatch, and in how
+  /// many all-reduces.
+  double reduced_bytes(int first, int last) const {
+    return reduced_[at(last)] - reduced_[at(first)];
+  }
+  double reductions(int first, int last) const {
+    return reductions_[at(last)] - reductions_[at(first)];
+  }
+  /// Bytes of the activation between layer `cut` - 1 and `cut`.
+  double cut_bytes(int cut) const {
+    return cut_bytes_[at(cut)];
+  }
+  /// Parameters on one rank; those that layers of the run share count once.
+  double parameters(int first, int last) const;
+  /// Parameters of [first, last) that another part of the model holds as well.
+  double tied_parameters(int first, int last) const;
+  StageMemory memory(int first, int last, const StageState& state) const;
+
+ private:
+  static std::size_t at(int index) {
+    return static_cast<std::size_t>(index);
+  }
+
+  struct Tie {
+    int layer = 0;
+    int with = 0;
+    double parameters = 0;
+  };
+
+  Constants constants_;
+  int layers_;
+  int tensor_degree_;
+  double microbatch_size_;
+  double value_bytes_; // of a weight or an activation
+  std::vector<std::vector<double>> compute_; // per kind, prefix sums
+  std::vector<std::vector<double>> forward_;
+  std::vector<double> reduced_;
+  std::vector<double> reductions_;
+  std::vector<double> cut_bytes_;
+  std::vector<double> parameters_;
+  std::vector<double> kept_; // bytes one microbatch in flight keeps
+  std::vector<double> logits_;
+  std::vector<std::vector<double>> most_working_; // [first][length - 1]
+  std::vector<Tie> ties_;
+};
+
+/// Bytes of a device that tensors can have.
+double usable_bytes(const DeviceKind& kind, const Constants& constants);
+
+} // namespace tessera::cost

@@ -1,0 +1,243 @@
+#include "tessera/cost/links.h"
+
+#include <algorithm>
+#include <limits>
+#include <set>
+
+namespace tessera::cost {
+
+namespace {
+
+constexpr double kUnlimited = std::numeric_limits<double>::infinity();
+
+std::size_t at(int index) {
+  return static_cast<std::size_t>(index);
+}
+
+// Flows on every node's network, each direction alike.
+class Networks {
+ public:
+  Networks(const Strategy& strategy, const Cluster& cluster)
+      : strategy_(strategy),
+        cluster_(cluster),
+        node_of_device_(cluster.node_of_device()),
+        count_(cluster.nodes.size(), 0) {}
+
+  int node(int stage, int replica, int tensor) const {
+    const int rank = strategy_.rank(stage, replica, tensor);
+    return node_of_device_[at(strategy_.device_of_rank[at(rank)])];
+  }
+
+  std::vector<double>& count() {
+    return count_;
+  }
+
+  // Nodes of a group, each once.
+  static std::set<int> nodes_of(const std::vector<int>& members) {
+    return {members.begin(), members.end()};
+  }
+
+  std::vector<int> tensor_group(int stage, int replica) const {
+    std::vector<int> members;
+    for (int t = 0; t < strategy_.tp; ++t) {
+      members.push_back(node(stage, replica, t));
+    }
+    return members;
+  }
+
+  std::vector<int> data_group(int stage, int tensor) const {
+    std::vector<int> members;
+    for (int d = 0; d < strategy_.dp; ++d) {
+      members.push_back(node(stage, d, tensor));
+    }
+    return members;
+  }
+
+  // The slowest link of a ring over these nodes.
+  double ring_bytes_per_s(const std::vector<int>& members) const {
+    const std::set<int> nodes = nodes_of(members);
+    double slowest = kUnlimited;
+    for (const int n : nodes) {
+      const Node& node = cluster_.nodes[at(n)];
+      if (nodes.size() < members.size() && node.count > 1) {
+        slowest = std::min(slowest, node.intra_bytes_per_s);
+      }
+      if (nodes.size() > 1) {
+        slowest = std::min(
+            slowest, node.inter_bytes_per_s / std::max(1.0, count_[at(n)]));
+      }
+    }
+    return slowest;
+  }
+
+ private:
+  const Strategy& strategy_;
+  const Cluster& cluster_;
+  std::vector<int> node_of_device_;
+  std::vector<double> count_;
+};
+
+} // namespace
+
+double ring_all_reduce_seconds(
+    double bytes,
+    int ranks,
+    double bytes_per_s,
+    double latency_seconds) {
+  if (ranks < 2) {
+    return 0;
+  }
+  const double steps = 2.0 * (ranks - 1);
+  return steps * (bytes / ranks / bytes_per_s + latency_seconds);
+}
+
+PlacementLinks place(
+    const Strategy& strategy,
+    const Cluster& cluster,
+    const Constants& constants) {
+  PlacementLinks result;
+  Networks tensor(strategy, cluster);
+  if (strategy.tp > 1) {
+    for (int k = 0; k < strategy.pp; ++k) {
+      for (int d = 0; d < strategy.dp; ++d) {
+        const auto nodes = Networks::nodes_of(tensor.tensor_group(k, d));
+        for (const int n : nodes) {
+          tensor.count()[at(n)] += nodes.size() > 1 ? 1 : 0;
+        }
+      }
+    }
+  }
+  std::set<std::vector<int>> pipelines;
+  std::vector<std::set<int>> kinds(at(strategy.pp));
+  std::vector<std::vector<int>> kinds_of(
+      at(strategy.dp * strategy.tp), std::vector<int>(at(strategy.pp), 0));
+  for (int k = 0; k < strategy.pp; ++k) {
+    StageLinks links;
+    links.tensor_bytes_per_s = kUnlimited;
+    links.next_bytes_per_s = kUnlimited;
+    // Sends of one stage happen at one time in all replicas.
+    std::vector<double> out(cluster.nodes.size(), 0);
+    std::vector<double> in(cluster.nodes.size(), 0);
+    for (int d = 0; d < strategy.dp; ++d) {
+      if (strategy.tp > 1) {
+        links.tensor_bytes_per_s = std::min(
+            links.tensor_bytes_per_s,
+            tensor.ring_bytes_per_s(tensor.tensor_group(k, d)));
+      }
+      for (int t = 0; t < strategy.tp; ++t) {
+        const int here = tensor.node(k, d, t);
+        const int kind = cluster.nodes[at(here)].kind;
+        kinds[at(k)].insert(kind);
+        kinds_of[at(d * strategy.tp + t)][at(k)] = kind;
+        if (k + 1 < strategy.pp && tensor.node(k + 1, d, t) != here) {
+          out[at(here)] += 1;
+          in[at(tensor.node(k + 1, d, t))] += 1;
+        }
+      }
+    }
+    for (int d = 0; k + 1 < strategy.pp && d < strategy.dp; ++d) {
+      for (int t = 0; t < strategy.tp; ++t) {
+        const int here = tensor.node(k, d, t);
+        const int there = tensor.node(k + 1, d, t);
+        const Node& from = cluster.nodes[at(here)];
+        const Node& to = cluster.nodes[at(there)];
+        const double bandwidth =
+            here == there ? from.intra_bytes_per_s
+                          : std::min(
+                                from.inter_bytes_per_s / out[at(here)],
+                                to.inter_bytes_per_s / in[at(there)]);
+        links.next_bytes_per_s = std::min(links.next_bytes_per_s, bandwidth);
+      }
+    }
+    links.tensor_bytes_per_s *= constants.link_efficiency;
+    links.next_bytes_per_s *= constants.link_efficiency;
+    result.stages.push_back(links);
+  }
+  pipelines.insert(kinds_of.begin(), kinds_of.end());
+  result.pipelines.assign(pipelines.begin(), pipelines.end());
+  for (const auto& set : kinds) {
+    result.kinds.emplace_back(set.begin(), set.end());
+  }
+  return result;
+}
+
+double gradient_sync_seconds(
+    const Strategy& strategy,
+    const Cluster& cluster,
+    const std::vector<double>& parameters,
+    const std::vector<double>& tied,
+    const Constants& constants) {
+  Networks networks(strategy, cluster);
+  std::vector<double> network(cluster.nodes.size(), 0); // bytes out of it
+  std::vector<double> inside(at(strategy.devices()), 0); // seconds, by rank
+  double latency = 0;
+  const double wire = constants.gradient_wire_bytes;
+  const auto add = [&](const std::vector<int>& nodes_of_members,
+                       const std::vector<int>& ranks,
+                       double bytes) {
+    const auto count = static_cast<double>(ranks.size());
+    const double sent = 2 * (count - 1) / count * bytes;
+    const auto nodes = Networks::nodes_of(nodes_of_members);
+    double slowest = kUnlimited;
+    for (const int n : nodes) {
+      if (nodes.size() > 1) {
+        network[at(n)] += sent;
+      }
+      if (cluster.nodes[at(n)].count > 1) {
+        slowest = std::min(slowest, cluster.nodes[at(n)].intra_bytes_per_s);
+      }
+    }
+    if (nodes.size() < ranks.size()) {
+      for (const int rank : ranks) {
+        inside[at(rank)] += sent / slowest;
+      }
+    }
+    latency =
+        std::max(latency, 2 * (count - 1) * constants.link_latency_seconds);
+  };
+  for (int k = 0; k < strategy.pp; ++k) {
+    if (strategy.dp == 1 || parameters[at(k)] == 0) {
+      continue;
+    }
+    for (int t = 0; t < strategy.tp; ++t) {
+      std::vector<int> ranks;
+      for (int d = 0; d < strategy.dp; ++d) {
+        ranks.push_back(strategy.rank(k, d, t));
+      }
+      add(networks.data_group(k, t), ranks, parameters[at(k)] * wire);
+    }
+  }
+  // Stages that hold the same parameters: a group of one rank each.
+  std::vector<int> sharing;
+  double shared = 0;
+  for (int k = 0; k < strategy.pp; ++k) {
+    if (tied[at(k)] > 0) {
+      sharing.push_back(k);
+      shared = std::max(shared, tied[at(k)]);
+    }
+  }
+  for (int d = 0; sharing.size() > 1 && d < strategy.dp; ++d) {
+    for (int t = 0; t < strategy.tp; ++t) {
+      std::vector<int> ranks;
+      std::vector<int> nodes;
+      for (const int k : sharing) {
+        ranks.push_back(strategy.rank(k, d, t));
+        nodes.push_back(networks.node(k, d, t));
+      }
+      add(nodes, ranks, shared * wire);
+    }
+  }
+  double seconds = 0;
+  for (std::size_t n = 0; n < network.size(); ++n) {
+    if (network[n] > 0) {
+      seconds =
+          std::max(seconds, network[n] / cluster.nodes[n].inter_bytes_per_s);
+    }
+  }
+  for (const double busy : inside) {
+    seconds = std::max(seconds, busy);
+  }
+  return seconds > 0 ? seconds / constants.link_efficiency + latency : 0;
+}
+
+} // namespace tessera::cost

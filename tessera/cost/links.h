@@ -1,0 +1,56 @@
+#pragma once
+
+#include <vector>
+
+#include "tessera/cost/cluster.h"
+#include "tessera/cost/constants.h"
+#include "tessera/cost/strategy.h"
+
+namespace tessera::cost {
+
+/// Seconds of a ring all-reduce of `bytes` over `ranks` at `bytes_per_s`.
+/// Source: Li et al. 2022, equation (3), with 2 (n - 1) steps of `latency`.
+double ring_all_reduce_seconds(
+    double bytes,
+    int ranks,
+    double bytes_per_s,
+    double latency_seconds);
+
+/// What a stage's place in the cluster gives it.
+struct StageLinks {
+  /// Bytes per second of its slowest tensor-parallel group's ring.
+  double tensor_bytes_per_s = 0;
+  /// Bytes per second from it to the next stage, of the slowest pair.
+  double next_bytes_per_s = 0;
+};
+
+/// The bandwidth that groups of a strategy get where they are placed: links of
+/// a node belong to one pair of devices, a node's network is shared by all
+/// flows that use it at the same time (in each direction).
+struct PlacementLinks {
+  std::vector<StageLinks> stages;
+  /// Device kinds of a pipeline's stages, one entry a distinct pipeline.
+  std::vector<std::vector<int>> pipelines;
+  /// Per stage: the kinds of all its devices, each once.
+  std::vector<std::vector<int>> kinds;
+};
+
+PlacementLinks place(
+    const Strategy& strategy,
+    const Cluster& cluster,
+    const Constants& constants);
+
+/// Seconds until every stage's gradients are summed over replicas, and those of
+/// parameters that stages share over those stages: traffic is added up on every
+/// network connection and every device's links, which work at the same time;
+/// the slowest counts. `parameters` and `tied` hold the parameters of each
+/// stage on one rank.
+/// Source: Li et al. 2022, equation (4), second term.
+double gradient_sync_seconds(
+    const Strategy& strategy,
+    const Cluster& cluster,
+    const std::vector<double>& parameters,
+    const std::vector<double>& tied,
+    const Constants& constants);
+
+} // namespace tessera::cost

@@ -1,0 +1,75 @@
+#include "tessera/cost/strategy.h"
+
+#include "tessera/base/error.h"
+
+namespace tessera::cost {
+
+std::vector<int> lay_out(
+    const Strategy& strategy,
+    const std::string& letters,
+    const std::vector<int>& device_order) {
+  const topology::RankLayout layout(
+      {.pipeline = strategy.pp,
+       .tensor = strategy.tp,
+       .reduced_data = strategy.dp},
+      topology::Placement(letters));
+  std::vector<int> result(device_order.size());
+  for (int position = 0; position < layout.world_size(); ++position) {
+    const topology::Coordinates at = layout.coordinates(position);
+    result[static_cast<std::size_t>(strategy.rank(at.pp, at.rdp, at.tp))] =
+        device_order[static_cast<std::size_t>(position)];
+  }
+  return result;
+}
+
+void validate(
+    const Strategy& strategy,
+    int devices,
+    int layers,
+    int global_batch_size) {
+  const auto fail = [](const auto&... parts) {
+    throw ConfigError(str("strategy: ", parts...));
+  };
+  if (strategy.pp < 1 || strategy.dp < 1 || strategy.tp < 1 ||
+      strategy.microbatch_size < 1) {
+    fail("pp, dp, tp and mbs must be 1 or more");
+  }
+  if (strategy.devices() != devices) {
+    fail(
+        "pp x dp x tp = ",
+        strategy.pp,
+        " x ",
+        strategy.dp,
+        " x ",
+        strategy.tp,
+        " is not the number of devices, ",
+        devices);
+  }
+  if (global_batch_size % (strategy.dp * strategy.microbatch_size) != 0) {
+    fail(
+        "dp x mbs = ",
+        strategy.dp * strategy.microbatch_size,
+        " does not divide the global batch size ",
+        global_batch_size);
+  }
+  const auto& cuts = strategy.boundaries;
+  bool ascending = cuts.size() == static_cast<std::size_t>(strategy.pp) + 1 &&
+                   cuts.front() == 0 && cuts.back() == layers;
+  for (std::size_t i = 1; ascending && i < cuts.size(); ++i) {
+    ascending = cuts[i - 1] < cuts[i];
+  }
+  if (!ascending) {
+    fail(
+        "layer_boundaries: found ",
+        cuts.size(),
+        " numbers; write ",
+        strategy.pp + 1,
+        " ascending ones from 0 to ",
+        layers);
+  }
+  if (strategy.device_of_rank.size() != static_cast<std::size_t>(devices)) {
+    fail("the placement names ", strategy.device_of_rank.size(), " devices");
+  }
+}
+
+} // namespace tessera::cost

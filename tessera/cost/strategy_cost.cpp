@@ -1,0 +1,217 @@
+#include "tessera/cost/strategy_cost.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace tessera::cost {
+
+namespace {
+
+std::size_t at(int index) {
+  return static_cast<std::size_t>(index);
+}
+
+double tensor_seconds(
+    const LayerTable& table,
+    int first,
+    int last,
+    int degree,
+    double bytes_per_s,
+    const Constants& constants) {
+  if (degree == 1) {
+    return 0;
+  }
+  const double n = degree;
+  return 2 * (n - 1) *
+         (table.reduced_bytes(first, last) / n / bytes_per_s +
+          table.reductions(first, last) * constants.link_latency_seconds);
+}
+
+double optimizer_seconds(
+    double parameters,
+    const DeviceKind& kind,
+    const Strategy& strategy,
+    const Constants& constants) {
+  if (kind.memory_bytes_per_s == 0) {
+    return 0;
+  }
+  return parameters * constants.optimizer_traffic_bytes /
+         (kind.memory_bytes_per_s * constants.memory_efficiency) /
+         (strategy.shard_optimizer_state ? strategy.dp : 1);
+}
+
+StageCost price_stage(
+    const Cluster& cluster,
+    const Strategy& strategy,
+    const LayerTable& table,
+    const PlacementLinks& links,
+    int stage,
+    int microbatches,
+    const Constants& constants) {
+  const int first = strategy.boundaries[at(stage)];
+  const int last = strategy.boundaries[at(stage) + 1];
+  StageCost cost;
+  cost.parameters = table.parameters(first, last);
+  cost.tensor_seconds = tensor_seconds(
+      table,
+      first,
+      last,
+      strategy.tp,
+      links.stages[at(stage)].tensor_bytes_per_s,
+      constants);
+  if (stage + 1 < strategy.pp) {
+    cost.send_seconds =
+        table.cut_bytes(last) / links.stages[at(stage)].next_bytes_per_s +
+        constants.link_latency_seconds;
+  }
+  cost.in_flight = in_flight(strategy, stage, microbatches);
+  cost.memory = table.memory(
+      first,
+      last,
+      {.in_flight = cost.in_flight,
+       .optimizer_shards = strategy.shard_optimizer_state ? strategy.dp : 1});
+  cost.needed_bytes = (cost.memory.total() + constants.context_bytes) /
+                      constants.usable_memory_share;
+  cost.device_bytes = std::numeric_limits<double>::infinity();
+  for (const int kind : links.kinds[at(stage)]) {
+    const DeviceKind& device = cluster.kinds[at(kind)];
+    cost.compute_seconds = std::max(
+        cost.compute_seconds, table.compute_seconds(kind, first, last));
+    cost.optimizer_seconds = std::max(
+        cost.optimizer_seconds,
+        optimizer_seconds(cost.parameters, device, strategy, constants));
+    cost.device_bytes = std::min(cost.device_bytes, device.memory_bytes);
+  }
+  return cost;
+}
+
+// Equation (5) of the slowest pipeline.
+void add_pipeline_seconds(
+    const Strategy& strategy,
+    const LayerTable& table,
+    const PlacementLinks& links,
+    int microbatches,
+    StrategyCost& cost) {
+  double transfer = 0;
+  double slowest_send = 0;
+  for (const StageCost& stage : cost.stages) {
+    transfer += 2 * stage.send_seconds;
+    slowest_send = std::max(slowest_send, stage.send_seconds);
+  }
+  double slowest = -1;
+  for (const std::vector<int>& kinds : links.pipelines) {
+    double sum = 0;
+    double most = 0;
+    double most_compute = 0;
+    double most_tensor = 0;
+    for (int k = 0; k < strategy.pp; ++k) {
+      const double compute = table.compute_seconds(
+          kinds[at(k)],
+          strategy.boundaries[at(k)],
+          strategy.boundaries[at(k) + 1]);
+      const double tensor = cost.stages[at(k)].tensor_seconds;
+      sum += compute + tensor;
+      if (compute + tensor > most) {
+        most = compute + tensor;
+        most_compute = compute;
+        most_tensor = tensor;
+      }
+    }
+    const double seconds =
+        (microbatches - 1) * std::max(most, slowest_send) + sum;
+    if (seconds > slowest) {
+      slowest = seconds;
+      cost.compute_seconds = microbatches * most_compute;
+      cost.tensor_seconds = microbatches * most_tensor;
+      cost.bubble_seconds =
+          seconds - cost.compute_seconds - cost.tensor_seconds;
+    }
+  }
+  cost.transfer_seconds = transfer;
+  cost.seconds = slowest + transfer;
+}
+
+} // namespace
+
+int in_flight(const Strategy& strategy, int stage, int microbatches) {
+  if (strategy.schedule != "interleaved") {
+    return microbatches;
+  }
+  return std::min(
+      microbatches,
+      strategy.active_microbatches > 0 ? strategy.active_microbatches
+                                       : strategy.pp - stage);
+}
+
+StrategyCost price(
+    const DescribedModel& model,
+    const Cluster& cluster,
+    const Strategy& strategy,
+    const LayerTable& table,
+    const PlacementLinks& links,
+    const Constants& constants) {
+  const int microbatches = strategy.microbatches(model.global_batch_size);
+  StrategyCost cost;
+  std::vector<double> parameters;
+  std::vector<double> tied;
+  double fullest = -1;
+  double shortest_backward = std::numeric_limits<double>::infinity();
+  for (int k = 0; k < strategy.pp; ++k) {
+    cost.stages.push_back(price_stage(
+        cluster, strategy, table, links, k, microbatches, constants));
+    const StageCost& stage = cost.stages.back();
+    const int first = strategy.boundaries[at(k)];
+    const int last = strategy.boundaries[at(k) + 1];
+    parameters.push_back(stage.parameters);
+    tied.push_back(table.tied_parameters(first, last));
+    cost.optimizer_seconds =
+        std::max(cost.optimizer_seconds, stage.optimizer_seconds);
+    if (stage.needed_bytes / stage.device_bytes > fullest) {
+      fullest = stage.needed_bytes / stage.device_bytes;
+      cost.fullest_stage = k;
+    }
+    for (const int kind : links.kinds[at(k)]) {
+      shortest_backward = std::min(
+          shortest_backward,
+          table.compute_seconds(kind, first, last) -
+              table.forward_seconds(kind, first, last));
+    }
+  }
+  add_pipeline_seconds(strategy, table, links, microbatches, cost);
+  cost.gradient_seconds =
+      gradient_sync_seconds(strategy, cluster, parameters, tied, constants);
+  if (strategy.overlap_gradients) {
+    cost.gradient_seconds =
+        std::max(0.0, cost.gradient_seconds - shortest_backward);
+  }
+  cost.seconds += cost.gradient_seconds + cost.optimizer_seconds;
+  return cost;
+}
+
+StrategyCost price(
+    const DescribedModel& model,
+    const Cluster& cluster,
+    const Strategy& strategy,
+    const Constants& constants) {
+  validate(
+      strategy,
+      cluster.device_count(),
+      static_cast<int>(model.layers.size()),
+      model.global_batch_size);
+  const LayerTable table(
+      model,
+      cluster,
+      strategy.tp,
+      strategy.microbatch_size,
+      strategy.activation_checkpointing,
+      constants);
+  return price(
+      model,
+      cluster,
+      strategy,
+      table,
+      place(strategy, cluster, constants),
+      constants);
+}
+
+} // namespace tessera::cost

@@ -1,0 +1,104 @@
+#include "tessera/planner/decision.h"
+
+#include <nlohmann/json.hpp>
+
+#include "tessera/base/error.h"
+#include "tessera/config/config.h"
+#include "tessera/planner/space.h"
+
+namespace tessera::planner {
+
+namespace {
+
+config::Config config_of(const Candidate& candidate, const plan::Plan& plan) {
+  config::Config config;
+  config.pipeline_parallel_degree = candidate.strategy.pp;
+  config.tensor_parallel_degree = candidate.strategy.tp;
+  config.ddp = candidate.strategy.dp > 1 || candidate.strategy.tp > 1;
+  config.microbatches = plan.microbatches;
+  config.pipeline = plan.schedule;
+  config.active_microbatches = plan.active_microbatches;
+  config.placement_strategy = plan.placement;
+  config.shard_optimizer_state = candidate.strategy.shard_optimizer_state;
+  config.auto_partition = false;
+  config.partition = plan.partition;
+  return config;
+}
+
+} // namespace
+
+plan::Plan to_plan(
+    const Candidate& candidate,
+    const cost::DescribedModel& model) {
+  const cost::Strategy& strategy = candidate.strategy;
+  plan::Plan plan;
+  plan.model = model.name;
+  plan.degrees = {
+      .pipeline = strategy.pp,
+      .tensor = strategy.tp,
+      .reduced_data = strategy.dp};
+  plan.placement = strategy.placement.empty() ? "PDT" : strategy.placement;
+  plan.schedule = strategy.schedule;
+  plan.microbatches = strategy.microbatches(model.global_batch_size);
+  plan.active_microbatches = strategy.active_microbatches;
+  plan.partition[""] = 0;
+  for (int k = 0; k < strategy.pp; ++k) {
+    for (int i = strategy.boundaries[static_cast<std::size_t>(k)];
+         i < strategy.boundaries[static_cast<std::size_t>(k) + 1];
+         ++i) {
+      plan.partition[model.layers[static_cast<std::size_t>(i)].name] = k;
+    }
+  }
+  return plan;
+}
+
+std::optional<std::string> not_runnable(
+    const Candidate& candidate,
+    const cost::DescribedModel& model) {
+  const cost::Strategy& strategy = candidate.strategy;
+  if (strategy.placement.empty()) {
+    return "its placement is none of the runtime's placement strategies";
+  }
+  if (strategy.tp > 1) {
+    return "it has a tensor-parallel degree of " + std::to_string(strategy.tp) +
+           ", which this version cannot train with";
+  }
+  if (strategy.shard_optimizer_state) {
+    return "it shards the optimizer state, which this version cannot do";
+  }
+  if (strategy.activation_checkpointing) {
+    return "it recomputes activations (the model says activation "
+           "checkpointing \"every layer\"), which this version cannot do";
+  }
+  if (ties_apart(strategy, model)) {
+    return "layers that share parameters are on different pipeline ranks";
+  }
+  if (strategy.pp > 1 && strategy.active_microbatches == 0) {
+    return "it is priced in the fixed order of one forward, one backward; "
+           "search with --runnable for the runtime's order";
+  }
+  return std::nullopt;
+}
+
+std::string to_config_json(
+    const Candidate& candidate,
+    const cost::DescribedModel& model) {
+  if (const auto reason = not_runnable(candidate, model)) {
+    throw PlanError(str(
+        "the strategy is priced but not runnable in this version: ", *reason));
+  }
+  const config::Config config = config_of(candidate, to_plan(candidate, model));
+  config::validate(config);
+  const auto all = nlohmann::ordered_json::parse(config::to_json(config));
+  const auto usual =
+      nlohmann::ordered_json::parse(config::to_json(config::Config{}));
+  nlohmann::ordered_json said;
+  for (const auto& item : all.items()) {
+    if (!usual.contains(item.key()) || usual[item.key()] != item.value()) {
+      said[item.key()] = item.value();
+    }
+  }
+  return said.dump(2) + "\n";
+}
+
+} // namespace tessera::planner

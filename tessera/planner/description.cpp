@@ -1,0 +1,263 @@
+#include "tessera/planner/description.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "tessera/base/error.h"
+#include "tessera/base/json_fields.h"
+#include "tessera/config/nearest.h"
+#include "tessera/config/strict_json.h"
+
+namespace tessera::planner {
+
+namespace {
+
+constexpr double kBytesPerGigabit = 1e9 / 8;
+constexpr double kGib = 1024.0 * 1024.0 * 1024.0;
+
+OrderedJson parse(const std::string& text) {
+  nlohmann::json strict;
+  const config::JsonFaults faults = config::parse_strictly(text, strict);
+  if (!faults.invalid.empty()) {
+    throw ConfigError(faults.invalid);
+  }
+  if (!faults.repeated.empty()) {
+    throw ConfigError(
+        str(config::quoted(faults.repeated.front()),
+            ": stands twice in one object; keep one"));
+  }
+  return OrderedJson::parse(text);
+}
+
+const OrderedJson& list_of(const JsonFields& fields, const char* key) {
+  const OrderedJson& value = fields.at(key);
+  if (!value.is_array()) {
+    fields.fail(str("'", key, "' must be a list, found ", one_line(value)));
+  }
+  return value;
+}
+
+const OrderedJson& object_of(const JsonFields& fields, const char* key) {
+  const OrderedJson& value = fields.at(key);
+  if (!value.is_object()) {
+    fields.fail(str("'", key, "' must be an object, found ", one_line(value)));
+  }
+  return value;
+}
+
+cost::Precision precision_of(const JsonFields& fields) {
+  const std::string text = fields.text("precision");
+  for (const char* half : {"fp16", "bf16", "f16"}) {
+    if (text.rfind(half, 0) == 0) {
+      return cost::Precision::kHalf;
+    }
+  }
+  for (const char* full : {"fp32", "f32"}) {
+    if (text.rfind(full, 0) == 0) {
+      return cost::Precision::kFull;
+    }
+  }
+  fields.fail(
+      str("'precision' must begin with \"fp16\", \"bf16\" or \"fp32\", the "
+          "type of parameters and activations; found \"",
+          text,
+          "\""));
+}
+
+bool checkpointing_of(const JsonFields& fields) {
+  if (!fields.has("activation_checkpointing")) {
+    return false;
+  }
+  const std::string text = fields.text("activation_checkpointing");
+  if (text != "every layer" && text != "none") {
+    fields.fail(
+        str("'activation_checkpointing' must be \"every layer\" or \"none\"; "
+            "found \"",
+            text,
+            "\""));
+  }
+  return text == "every layer";
+}
+
+int degree_of(const JsonFields& fields, const std::string& key) {
+  const bool digits = !key.empty() && key.size() <= 6 &&
+                      key.find_first_not_of("0123456789") == std::string::npos;
+  if (!digits || key.front() == '0') {
+    fields.fail(
+        str("'",
+            key,
+            "' is no tensor-parallel degree; write whole numbers such as "
+            "\"1\", \"2\", \"4\" as names"));
+  }
+  return std::stoi(key);
+}
+
+cost::Layer layer_of(const OrderedJson& json, const std::string& place) {
+  const JsonFields fields(json, place);
+  fields.allow_only(
+      {"name",
+       "kind",
+       "parameters",
+       "shares_parameters_with",
+       "output_elements_per_sample",
+       "forward_seconds_per_sample"});
+  cost::Layer layer;
+  layer.name = fields.text("name");
+  layer.kind = fields.text("kind");
+  layer.parameters = fields.integer("parameters");
+  if (fields.has("shares_parameters_with")) {
+    layer.shares_parameters_with = fields.text("shares_parameters_with");
+  }
+  layer.output_elements_per_sample =
+      fields.integer("output_elements_per_sample");
+  const OrderedJson& devices = object_of(fields, "forward_seconds_per_sample");
+  for (const auto& device : devices.items()) {
+    const std::string inner =
+        str(place, ".forward_seconds_per_sample.", device.key());
+    const JsonFields by_degree(device.value(), inner);
+    for (const auto& entry : device.value().items()) {
+      const int degree = degree_of(by_degree, entry.key());
+      layer.forward_seconds_per_sample[device.key()][degree] =
+          by_degree.number(entry.key().c_str());
+    }
+  }
+  return layer;
+}
+
+cost::DescribedModel model_of(const OrderedJson& json) {
+  const JsonFields fields(json, "model");
+  fields.allow_only(
+      {"name",
+       "global_batch_size",
+       "sequence_length",
+       "hidden_size",
+       "num_attention_heads",
+       "vocabulary_size",
+       "precision",
+       "activation_checkpointing",
+       "layers"});
+  const auto optional = [&fields](const char* key) {
+    return fields.has(key) ? fields.integer(key, 1) : 0;
+  };
+  cost::DescribedModel model;
+  model.name = fields.text("name");
+  model.global_batch_size = fields.small_integer("global_batch_size", 1);
+  model.sequence_length = optional("sequence_length");
+  model.hidden_size = optional("hidden_size");
+  model.num_attention_heads = optional("num_attention_heads");
+  model.vocabulary_size = optional("vocabulary_size");
+  model.precision = precision_of(fields);
+  model.activation_checkpointing = checkpointing_of(fields);
+  const OrderedJson& layers = list_of(fields, "layers");
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    model.layers.push_back(layer_of(layers[i], str("layers[", i, "]")));
+  }
+  cost::validate(model);
+  return model;
+}
+
+cost::DeviceKind kind_of(const std::string& name, const OrderedJson& json) {
+  const JsonFields fields(json, str("devices.", name));
+  fields.allow_only({"memory_gib", "memory_gb_per_s"});
+  cost::DeviceKind kind;
+  kind.name = name;
+  kind.memory_bytes = fields.number("memory_gib") * kGib;
+  kind.memory_bytes_per_s = cost::known_memory_bandwidth(name);
+  if (fields.has("memory_gb_per_s")) {
+    kind.memory_bytes_per_s = fields.number("memory_gb_per_s") * 1e9;
+    if (!(kind.memory_bytes_per_s > 0)) {
+      fields.fail(
+          str("'memory_gb_per_s' must be more than 0, found ",
+              one_line(fields.at("memory_gb_per_s"))));
+    }
+  }
+  return kind;
+}
+
+cost::Cluster cluster_of(const OrderedJson& json) {
+  const JsonFields fields(json, "cluster");
+  fields.allow_only({"name", "devices", "nodes"});
+  cost::Cluster cluster;
+  cluster.name = fields.text("name");
+  std::vector<std::string> names;
+  for (const auto& device : object_of(fields, "devices").items()) {
+    cluster.kinds.push_back(kind_of(device.key(), device.value()));
+    names.push_back(device.key());
+  }
+  const OrderedJson& nodes = list_of(fields, "nodes");
+  for (std::size_t n = 0; n < nodes.size(); ++n) {
+    const JsonFields node(nodes[n], str("nodes[", n, "]"));
+    node.allow_only(
+        {"device", "count", "intra_node_gbit_per_s", "inter_node_gbit_per_s"});
+    const std::string device = node.text("device");
+    const auto found = std::find(names.begin(), names.end(), device);
+    if (found == names.end()) {
+      node.fail(
+          str("'device': found \"",
+              device,
+              "\", which devices does not describe",
+              names.empty() ? std::string()
+                            : str("; the nearest is \"",
+                                  config::nearest(device, names),
+                                  "\"")));
+    }
+    cluster.nodes.push_back(
+        {.kind = static_cast<int>(found - names.begin()),
+         .count = node.small_integer("count", 1, 1 << 20),
+         .intra_bytes_per_s =
+             node.number("intra_node_gbit_per_s") * kBytesPerGigabit,
+         .inter_bytes_per_s =
+             node.number("inter_node_gbit_per_s") * kBytesPerGigabit});
+  }
+  cost::validate(cluster);
+  return cluster;
+}
+
+template <typename Read>
+auto named(const std::string& text, const std::string& origin, Read read) {
+  try {
+    return read(parse(text));
+  } catch (const Error& error) {
+    throw ConfigError(str(origin, ": ", error.what()));
+  }
+}
+
+} // namespace
+
+cost::DescribedModel model_from_json(
+    const std::string& text,
+    const std::string& origin) {
+  return named(text, origin, model_of);
+}
+
+cost::Cluster cluster_from_json(
+    const std::string& text,
+    const std::string& origin) {
+  return named(text, origin, cluster_of);
+}
+
+std::string read_text_file(const std::string& path) {
+  std::error_code failure;
+  const bool regular = std::filesystem::is_regular_file(path, failure);
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  if (regular) {
+    text << file.rdbuf();
+  }
+  if (!regular || !file) {
+    throw ConfigError(str("\"", path, "\" cannot be read"));
+  }
+  return text.str();
+}
+
+cost::DescribedModel load_model(const std::string& path) {
+  return model_from_json(read_text_file(path), path);
+}
+
+cost::Cluster load_cluster(const std::string& path) {
+  return cluster_from_json(read_text_file(path), path);
+}
+
+} // namespace tessera::planner

@@ -1,0 +1,93 @@
+#include <cstdio>
+#include <string>
+
+#include "tessera/planner/search.h"
+
+namespace tessera::planner {
+
+namespace {
+
+constexpr double kGib = 1024.0 * 1024.0 * 1024.0;
+
+template <typename... Values>
+std::string line(const char* format, Values... values) {
+  char text[256];
+  std::snprintf(text, sizeof text, format, values...);
+  return std::string(text) + "\n";
+}
+
+std::string headline(const cost::Strategy& strategy) {
+  char text[160];
+  std::snprintf(
+      text,
+      sizeof text,
+      "pp %d  dp %d  tp %d  microbatch size %d  placement %s",
+      strategy.pp,
+      strategy.dp,
+      strategy.tp,
+      strategy.microbatch_size,
+      strategy.placement.empty() ? "own" : strategy.placement.c_str());
+  return text;
+}
+
+} // namespace
+
+std::string explain(
+    const Candidate& candidate,
+    const cost::DescribedModel& model,
+    const cost::Cluster& cluster) {
+  const cost::Strategy& strategy = candidate.strategy;
+  const cost::StrategyCost& cost = candidate.cost;
+  std::string text = headline(strategy) + "\n";
+  text += line("  %10.4f s  an iteration, of which", cost.seconds);
+  text += line(
+      "  %10.4f s  computation of the slowest stage, %d microbatches",
+      cost.compute_seconds,
+      strategy.microbatches(model.global_batch_size));
+  text += line("  %10.4f s  its tensor-parallel traffic", cost.tensor_seconds);
+  text += line("  %10.4f s  bubble", cost.bubble_seconds);
+  text += line("  %10.4f s  between stages", cost.transfer_seconds);
+  text += line("  %10.4f s  gradients", cost.gradient_seconds);
+  text += line("  %10.4f s  optimizer", cost.optimizer_seconds);
+  text +=
+      "  memory in GiB, one device of each stage:\n"
+      "  stage  layers    weights  gradients  optimizer  kept  working  logits"
+      "  needs  has\n";
+  const std::vector<int> node_of = cluster.node_of_device();
+  for (int k = 0; k < strategy.pp; ++k) {
+    const auto at = static_cast<std::size_t>(k);
+    const cost::StageCost& stage = cost.stages[at];
+    text += line(
+        "  %5d  %3d..%-3d  %8.2f  %9.2f  %9.2f  %4.1f  %7.2f  %6.2f  %5.1f  "
+        "%.1f",
+        k,
+        strategy.boundaries[at],
+        strategy.boundaries[at + 1] - 1,
+        stage.memory.weights / kGib,
+        stage.memory.gradients / kGib,
+        stage.memory.optimizer / kGib,
+        stage.memory.activations / kGib,
+        stage.memory.working / kGib,
+        stage.memory.logits / kGib,
+        stage.needed_bytes / kGib,
+        stage.device_bytes / kGib);
+  }
+  text += "  (\"needs\" adds the driver's context and fragmentation)\n";
+  return text;
+}
+
+std::string summary(const SearchResult& result) {
+  std::string text = "  rank   seconds  memory GiB  strategy\n";
+  for (std::size_t i = 0; i < result.best.size(); ++i) {
+    const Candidate& candidate = result.best[i];
+    text += line(
+        "  %4zu  %8.4f  %10.2f  %s",
+        i + 1,
+        candidate.cost.seconds,
+        candidate.cost.needed_bytes() / kGib,
+        headline(candidate.strategy).c_str());
+  }
+  return text;
+}
+
+} // namespace tessera::planner

@@ -1,0 +1,199 @@
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <set>
+
+#include "tessera/planner/space.h"
+
+namespace tessera::planner {
+
+namespace {
+
+std::size_t below(std::mt19937_64& random, std::size_t count) {
+  return static_cast<std::size_t>(random() % count);
+}
+
+bool stopped(const SearchOptions& options) {
+  return options.stop != nullptr && options.stop->load();
+}
+
+std::vector<int> even_layers(int layers, int stages) {
+  std::vector<int> cuts;
+  for (int k = 0; k <= stages; ++k) {
+    cuts.push_back(layers * k / stages);
+  }
+  return cuts;
+}
+
+// Cuts where the parameters so far pass the even share, a layer a stage at
+// least.
+std::vector<int> even_parameters(
+    const cost::DescribedModel& model,
+    int stages) {
+  const int layers = static_cast<int>(model.layers.size());
+  double total = 0;
+  for (const cost::Layer& layer : model.layers) {
+    total += static_cast<double>(layer.parameters);
+  }
+  std::vector<int> cuts = {0};
+  double sum = 0;
+  for (int i = 0; i < layers && static_cast<int>(cuts.size()) < stages; ++i) {
+    const int left = stages - static_cast<int>(cuts.size());
+    sum += static_cast<double>(
+        model.layers[static_cast<std::size_t>(i)].parameters);
+    const double share = total * static_cast<double>(cuts.size()) / stages;
+    if ((sum >= share || layers - (i + 1) == left) && i + 1 > cuts.back()) {
+      cuts.push_back(i + 1);
+    }
+  }
+  cuts.push_back(layers);
+  return cuts;
+}
+
+std::vector<int> file_order(const cost::Cluster& cluster) {
+  std::vector<int> order(cluster.nodes.size());
+  std::iota(order.begin(), order.end(), 0);
+  return order;
+}
+
+} // namespace
+
+std::vector<Candidate> megatron_heuristics(
+    const cost::DescribedModel& model,
+    const cost::Cluster& cluster,
+    const SearchOptions& options) {
+  const Pricer pricer(model, cluster, options);
+  int smallest_node = cluster.nodes.front().count;
+  std::set<int> sizes;
+  for (const cost::Node& node : cluster.nodes) {
+    smallest_node = std::min(smallest_node, node.count);
+  }
+  std::vector<Point> points = points_of(model, cluster, options);
+  std::erase_if(
+      points, [&](const Point& point) { return point.tp > smallest_node; });
+  for (const Point& point : points) {
+    sizes.insert(point.microbatch_size);
+  }
+  std::stable_sort(
+      points.begin(), points.end(), [](const Point& a, const Point& b) {
+        return a.tp * a.pp < b.tp * b.pp;
+      });
+  const int layers = static_cast<int>(model.layers.size());
+  std::vector<Candidate> result;
+  for (const int size : sizes) {
+    // The least tp x pp that fits, by layers or by parameters; the least with
+    // equal products are all tried.
+    int product = 0;
+    for (const Point& point : points) {
+      if (point.microbatch_size != size ||
+          (product > 0 && point.tp * point.pp > product)) {
+        continue;
+      }
+      for (const auto& cuts :
+           {even_layers(layers, point.pp), even_parameters(model, point.pp)}) {
+        cost::Strategy strategy = pricer.strategy(point);
+        strategy.boundaries = cuts;
+        strategy.device_of_rank = cost::lay_out(
+            strategy, "PDT", devices_in_order(cluster, file_order(cluster)));
+        Candidate candidate = pricer.priced(std::move(strategy));
+        candidate.node_order = file_order(cluster);
+        if (candidate.cost.fits()) {
+          product = point.tp * point.pp;
+          result.push_back(std::move(candidate));
+        }
+        if (point.pp == 1) {
+          break; // both are the whole model
+        }
+      }
+    }
+  }
+  return result;
+}
+
+std::vector<Candidate> random_strategies(
+    const cost::DescribedModel& model,
+    const cost::Cluster& cluster,
+    const SearchOptions& options) {
+  const Pricer pricer(model, cluster, options);
+  const std::vector<Point> points = points_of(model, cluster, options);
+  const int layers = static_cast<int>(model.layers.size());
+  std::mt19937_64 random(options.seed);
+  std::vector<Candidate> result;
+  for (int i = 0; !points.empty() && i < options.samples; ++i) {
+    if (stopped(options)) {
+      break;
+    }
+    const Point& point = points[below(random, points.size())];
+    cost::Strategy strategy = pricer.strategy(point);
+    std::set<int> cuts = {0, layers};
+    while (static_cast<int>(cuts.size()) < point.pp + 1) {
+      cuts.insert(
+          1 + static_cast<int>(
+                  below(random, static_cast<std::size_t>(layers) - 1)));
+    }
+    strategy.boundaries.assign(cuts.begin(), cuts.end());
+    std::vector<int> devices = devices_in_order(cluster, file_order(cluster));
+    for (std::size_t d = devices.size(); d > 1; --d) {
+      std::swap(devices[d - 1], devices[below(random, d)]);
+    }
+    strategy.placement = "";
+    strategy.device_of_rank = std::move(devices);
+    result.push_back(pricer.priced(std::move(strategy)));
+  }
+  return result;
+}
+
+std::vector<Candidate> annealed(
+    const cost::DescribedModel& model,
+    const cost::Cluster& cluster,
+    const SearchOptions& options,
+    const std::vector<Candidate>& start) {
+  const Pricer pricer(model, cluster, options);
+  std::mt19937_64 random(options.seed);
+  std::vector<Candidate> result;
+  const std::size_t chains = std::min<std::size_t>(start.size(), 3);
+  for (std::size_t chain = 0; chain < chains; ++chain) {
+    Candidate current = start[chain];
+    Candidate best = current;
+    const cost::Strategy& first = current.strategy;
+    const cost::LayerTable table =
+        pricer.table({first.pp, first.dp, first.tp, first.microbatch_size});
+    // Moves two tensor-parallel groups, which keeps them in their nodes, or two
+    // single devices. The temperature falls from a tenth of the estimate.
+    double temperature = current.cost.seconds / 10;
+    for (int step = 0; step < options.annealing_steps; ++step) {
+      if (stopped(options)) {
+        break;
+      }
+      cost::Strategy next = current.strategy;
+      const std::size_t width =
+          below(random, 4) == 0 ? 1 : static_cast<std::size_t>(next.tp);
+      const std::size_t groups = next.device_of_rank.size() / width;
+      const std::size_t a = below(random, groups) * width;
+      const std::size_t b = below(random, groups) * width;
+      for (std::size_t i = 0; i < width; ++i) {
+        std::swap(next.device_of_rank[a + i], next.device_of_rank[b + i]);
+      }
+      next.placement = "";
+      temperature *= 1 - 4.0 / std::max(options.annealing_steps, 5);
+      auto candidate = pricer.assigned(std::move(next), table);
+      if (!candidate || !candidate->cost.fits()) {
+        continue;
+      }
+      const double worse = candidate->cost.seconds - current.cost.seconds;
+      const double draw = static_cast<double>(random() >> 11) * 0x1.0p-53;
+      if (worse <= 0 || draw < std::exp(-worse / temperature)) {
+        current = std::move(*candidate);
+        if (current.cost.seconds < best.cost.seconds) {
+          best = current;
+        }
+      }
+    }
+    if (best.cost.seconds < start[chain].cost.seconds) {
+      result.push_back(std::move(best));
+    }
+  }
+  return result;
+}
+
+} // namespace tessera::planner

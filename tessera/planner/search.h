@@ -1,0 +1,76 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tessera/cost/strategy_cost.h"
+
+namespace tessera::planner {
+
+/// A strategy with its price.
+struct Candidate {
+  cost::Strategy strategy;
+  cost::StrategyCost cost;
+  /// Nodes in the order their devices were laid out; empty for a placement that
+  /// no order of nodes gives.
+  std::vector<int> node_order;
+};
+
+struct SearchProgress {
+  int done = 0; // degrees, microbatch sizes and placements looked at
+  int total = 0;
+  double best_seconds = 0; // infinite before anything fits
+};
+
+struct SearchOptions {
+  /// "amp": all degrees and microbatch sizes, placement heuristic, optimal
+  ///   layer assignment (section 3.6).
+  /// "annealing": amp, then simulated annealing of the placement (section 4.2).
+  /// "megatron": the least tp x pp that fits, even layers (section 4.1).
+  /// "random": strategies drawn without a cost model (section 4.5, RS).
+  std::string method = "amp";
+  int keep = 10; // best candidates that are returned
+  std::uint64_t seed = 0;
+  int samples = 50; // of "random"
+  int annealing_steps = 400;
+  std::string schedule = "interleaved";
+  int active_microbatches = 0; // see cost::Strategy
+  bool shard_optimizer_state = false;
+  bool overlap_gradients = false;
+  /// Only what the runtime of this version can run, priced as it runs: tensor
+  /// degree 1, no activation checkpointing, pp + 2 active microbatches.
+  bool runnable_only = false;
+  cost::Constants constants = {};
+  /// Set from anywhere (a signal handler): the search returns its best so far.
+  const std::atomic<bool>* stop = nullptr;
+  std::function<void(const SearchProgress&)> progress = {};
+};
+
+struct SearchResult {
+  /// By estimate, fastest first; all fit. "random": in that order too.
+  std::vector<Candidate> best;
+  int considered = 0;
+  bool interrupted = false;
+};
+
+/// Throws: ConfigError for an unknown method and for a model that was not
+/// measured on a device of the cluster. PlanError when nothing fits: names the
+/// nearest strategy, how much memory it lacks, and what would make it fit.
+SearchResult search(
+    const cost::DescribedModel& model,
+    const cost::Cluster& cluster,
+    const SearchOptions& options);
+
+/// The parts of an estimate, stage by stage, as text for people.
+std::string explain(
+    const Candidate& candidate,
+    const cost::DescribedModel& model,
+    const cost::Cluster& cluster);
+
+/// One line for each candidate.
+std::string summary(const SearchResult& result);
+
+} // namespace tessera::planner

@@ -1,0 +1,260 @@
+#include "tessera/planner/space.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+#include "tessera/planner/layer_assignment.h"
+
+namespace tessera::planner {
+
+namespace {
+
+std::size_t at(int index) {
+  return static_cast<std::size_t>(index);
+}
+
+double whole_model_seconds(
+    const cost::DescribedModel& model,
+    const std::string& device) {
+  double seconds = 0;
+  for (const cost::Layer& layer : model.layers) {
+    seconds += layer.forward_seconds_per_sample.at(device).at(1);
+  }
+  return seconds;
+}
+
+} // namespace
+
+std::vector<Point> points_of(
+    const cost::DescribedModel& model,
+    const cost::Cluster& cluster,
+    const SearchOptions& options) {
+  const int devices = cluster.device_count();
+  const int layers = static_cast<int>(model.layers.size());
+  std::vector<int> degrees;
+  for (int tp = 1; tp <= devices; ++tp) {
+    const bool measured = std::all_of(
+        cluster.kinds.begin(), cluster.kinds.end(), [&](const auto& kind) {
+          const auto known = model.measured_degrees(kind.name);
+          return std::find(known.begin(), known.end(), tp) != known.end();
+        });
+    if (devices % tp == 0 && measured && (tp == 1 || !options.runnable_only)) {
+      degrees.push_back(tp);
+    }
+  }
+  std::vector<Point> points;
+  for (const int tp : degrees) {
+    for (int pp = 1; pp <= std::min(layers, devices / tp); ++pp) {
+      if (devices / tp % pp != 0) {
+        continue;
+      }
+      const int dp = devices / tp / pp;
+      for (int mbs = 1; mbs <= model.global_batch_size / dp; ++mbs) {
+        if (model.global_batch_size % dp == 0 &&
+            model.global_batch_size / dp % mbs == 0) {
+          points.push_back({pp, dp, tp, mbs});
+        }
+      }
+    }
+  }
+  return points;
+}
+
+std::vector<Layout> layouts_of(
+    const cost::DescribedModel& model,
+    const cost::Cluster& cluster,
+    const Point& point) {
+  std::vector<std::vector<int>> orders(1);
+  orders[0].resize(cluster.nodes.size());
+  std::iota(orders[0].begin(), orders[0].end(), 0);
+  std::vector<double> speed;
+  for (const cost::DeviceKind& kind : cluster.kinds) {
+    speed.push_back(whole_model_seconds(model, kind.name));
+  }
+  const auto slower = [&](int a, int b) {
+    return speed[at(cluster.nodes[at(a)].kind)] <
+           speed[at(cluster.nodes[at(b)].kind)];
+  };
+  std::vector<int> grouped = orders[0];
+  std::stable_sort(grouped.begin(), grouped.end(), slower);
+  std::vector<int> reversed = orders[0];
+  std::stable_sort(reversed.begin(), reversed.end(), [&](int a, int b) {
+    return slower(b, a);
+  });
+  for (const auto& order : {grouped, reversed}) {
+    if (std::find(orders.begin(), orders.end(), order) == orders.end()) {
+      orders.push_back(order);
+    }
+  }
+  std::vector<Layout> layouts;
+  for (const auto& order : orders) {
+    layouts.push_back({order, "PDT"});
+    if (point.pp > 1 && point.dp > 1) {
+      layouts.push_back({order, "DPT"});
+    }
+  }
+  return layouts;
+}
+
+bool ties_apart(
+    const cost::Strategy& strategy,
+    const cost::DescribedModel& model) {
+  const auto stage_of = [&strategy](int layer) {
+    return std::upper_bound(
+               strategy.boundaries.begin(), strategy.boundaries.end(), layer) -
+           strategy.boundaries.begin();
+  };
+  const std::vector<int> shared = model.shared_with();
+  for (std::size_t i = 0; i < shared.size(); ++i) {
+    if (shared[i] >= 0 &&
+        stage_of(static_cast<int>(i)) != stage_of(shared[i])) {
+      return true;
+    }
+  }
+  return false;
+}
+
+std::vector<int> devices_in_order(
+    const cost::Cluster& cluster,
+    const std::vector<int>& node_order) {
+  std::vector<int> first;
+  int count = 0;
+  for (const cost::Node& node : cluster.nodes) {
+    first.push_back(count);
+    count += node.count;
+  }
+  std::vector<int> devices;
+  for (const int n : node_order) {
+    for (int i = 0; i < cluster.nodes[at(n)].count; ++i) {
+      devices.push_back(first[at(n)] + i);
+    }
+  }
+  return devices;
+}
+
+cost::Strategy Pricer::strategy(const Point& point) const {
+  cost::Strategy strategy;
+  strategy.pp = point.pp;
+  strategy.dp = point.dp;
+  strategy.tp = point.tp;
+  strategy.microbatch_size = point.microbatch_size;
+  strategy.schedule = options_.schedule;
+  strategy.active_microbatches =
+      options_.runnable_only && options_.active_microbatches == 0
+          ? point.pp + 2
+          : options_.active_microbatches;
+  strategy.activation_checkpointing = checkpointing();
+  strategy.shard_optimizer_state = options_.shard_optimizer_state;
+  strategy.overlap_gradients = options_.overlap_gradients;
+  return strategy;
+}
+
+bool Pricer::checkpointing() const {
+  return model_.activation_checkpointing && !options_.runnable_only;
+}
+
+cost::LayerTable Pricer::table(const Point& point) const {
+  return {
+      model_,
+      cluster_,
+      point.tp,
+      point.microbatch_size,
+      checkpointing(),
+      options_.constants};
+}
+
+double Pricer::lower_bound(const Point& point, const cost::LayerTable& table)
+    const {
+  const int layers = table.layers();
+  double fastest = std::numeric_limits<double>::infinity();
+  for (std::size_t kind = 0; kind < cluster_.kinds.size(); ++kind) {
+    fastest = std::min(
+        fastest, table.compute_seconds(static_cast<int>(kind), 0, layers));
+  }
+  const int microbatches =
+      model_.global_batch_size / point.dp / point.microbatch_size;
+  return fastest * (1.0 + (microbatches - 1.0) / point.pp);
+}
+
+std::optional<Candidate> Pricer::assigned(
+    cost::Strategy strategy,
+    const cost::LayerTable& table) const {
+  const cost::PlacementLinks links =
+      cost::place(strategy, cluster_, options_.constants);
+  const int layers = table.layers();
+  AssignmentProblem problem;
+  problem.layers = layers;
+  problem.stages = strategy.pp;
+  problem.microbatches = strategy.microbatches(model_.global_batch_size);
+  std::vector<std::vector<int>> fits(at(strategy.pp));
+  for (int k = 0; k < strategy.pp; ++k) {
+    const cost::StageLinks& stage = links.stages[at(k)];
+    // A stage goes as fast as its slowest kind of device.
+    int slowest = links.kinds[at(k)].front();
+    double usable = std::numeric_limits<double>::infinity();
+    for (const int kind : links.kinds[at(k)]) {
+      if (table.compute_seconds(kind, 0, layers) >
+          table.compute_seconds(slowest, 0, layers)) {
+        slowest = kind;
+      }
+      usable = std::min(
+          usable,
+          cost::usable_bytes(cluster_.kinds[at(kind)], options_.constants));
+    }
+    std::vector<double> seconds;
+    std::vector<double> sends;
+    for (int i = 0; i <= layers; ++i) {
+      double tensor = 0;
+      if (strategy.tp > 1) {
+        const double n = strategy.tp;
+        tensor =
+            2 * (n - 1) *
+            (table.reduced_bytes(0, i) / n / stage.tensor_bytes_per_s +
+             table.reductions(0, i) * options_.constants.link_latency_seconds);
+      }
+      seconds.push_back(table.compute_seconds(slowest, 0, i) + tensor);
+      sends.push_back(
+          k + 1 < strategy.pp ? table.cut_bytes(i) / stage.next_bytes_per_s +
+                                    options_.constants.link_latency_seconds
+                              : 0);
+    }
+    problem.seconds.push_back(std::move(seconds));
+    if (k + 1 < strategy.pp) {
+      problem.send_seconds.push_back(std::move(sends));
+    }
+    const cost::StageState state = {
+        .in_flight = cost::in_flight(strategy, k, problem.microbatches),
+        .optimizer_shards = strategy.shard_optimizer_state ? strategy.dp : 1};
+    // Memory grows with the run of layers, so its start only moves forward.
+    int first = 0;
+    for (int last = 0; last <= layers; ++last) {
+      while (first < last &&
+             table.memory(first, last, state).total() > usable) {
+        ++first;
+      }
+      fits[at(k)].push_back(first);
+    }
+  }
+  problem.first_that_fits = [&fits](int stage, int last) {
+    return fits[at(stage)][at(last)];
+  };
+  strategy.boundaries = assign_layers(problem).boundaries;
+  if (strategy.boundaries.empty()) {
+    return std::nullopt;
+  }
+  Candidate candidate;
+  candidate.cost =
+      cost::price(model_, cluster_, strategy, table, links, options_.constants);
+  candidate.strategy = std::move(strategy);
+  return candidate;
+}
+
+Candidate Pricer::priced(cost::Strategy strategy) const {
+  Candidate candidate;
+  candidate.cost = cost::price(model_, cluster_, strategy, options_.constants);
+  candidate.strategy = std::move(strategy);
+  return candidate;
+}
+
+} // namespace tessera::planner

@@ -1,0 +1,109 @@
+#pragma once
+
+// Private to the simulator: the pipelines of all replicas and what follows.
+
+#include <functional>
+#include <memory>
+#include <queue>
+#include <set>
+#include <vector>
+
+#include "tessera/simulator/network.h"
+#include "tessera/simulator/simulate.h"
+
+namespace tessera::simulator {
+
+class Pipelines {
+ public:
+  Pipelines(
+      const cost::DescribedModel& model,
+      const cost::Cluster& cluster,
+      const cost::Strategy& strategy,
+      const SimulationOptions& options);
+
+  SimulationResult run();
+
+ private:
+  using State = schedule::Progress::State;
+
+  // One stage of one replica: tensor-parallel ranks in step.
+  struct Unit {
+    double forward_seconds = 0;
+    double backward_seconds = 0;
+    double optimizer_seconds = 0;
+    std::set<int> forwards; // ready microbatches
+    std::set<int> backwards;
+    bool busy = false;
+    int backwards_left = 0;
+    int in_flight = 0;
+    int most_in_flight = 0;
+  };
+  struct Event {
+    double time = 0;
+    long order = 0; // of creation: ties go first come, first served
+    std::function<void()> act;
+    bool operator>(const Event& other) const {
+      return time != other.time ? time > other.time : order > other.order;
+    }
+  };
+
+  Unit& unit(int stage, int replica) {
+    return units_[static_cast<std::size_t>(stage * strategy_.dp + replica)];
+  }
+  int node_of(int stage, int replica, int tensor) const;
+  void build_units(
+      const cost::LayerTable& table,
+      const cost::PlacementLinks& links);
+  void at_time(double time, std::function<void()> act);
+  void ask_schedule(int replica);
+  void try_start(int stage, int replica);
+  void finish(int stage, int replica, int microbatch, bool forward);
+  void send(int from, int to, int replica, int microbatch, bool forward);
+  void end_of_stage(int stage);
+  void reduce_gradients(int stage);
+  void reduce_shared();
+  void collective(
+      const std::vector<std::vector<int>>& groups,
+      double bytes,
+      const std::string& name,
+      std::function<void()> then);
+  void step_optimizer();
+  void record(
+      int stage,
+      int replica,
+      const std::string& name,
+      const std::string& category,
+      int microbatch,
+      int lane,
+      double start,
+      double end,
+      double bytes = 0);
+  void sample_memory(int stage, int replica);
+  SimulationResult result();
+
+  const cost::DescribedModel& model_;
+  const cost::Cluster& cluster_;
+  const cost::Strategy& strategy_;
+  const SimulationOptions& options_;
+  cost::LayerTable table_;
+  int microbatches_;
+  std::vector<int> node_of_device_;
+  std::vector<Unit> units_;
+  std::vector<schedule::Progress> progress_; // per replica
+  std::vector<std::unique_ptr<schedule::Schedule>> schedules_;
+  Network network_;
+  std::vector<std::function<void()>> on_flow_end_;
+  std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
+  long created_ = 0;
+  double now_ = 0;
+  std::vector<int> replicas_left_; // per stage, until its backwards are done
+  int stages_left_ = 0;
+  int reductions_left_ = 0;
+  double iteration_ = 0;
+  bool stepped_ = false;
+  double busy_seconds_ = 0;
+  double span_seconds_ = 0;
+  SimulationResult result_;
+};
+
+} // namespace tessera::simulator

@@ -1,0 +1,228 @@
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "tessera/simulator/pipeline.h"
+
+namespace tessera::simulator {
+
+namespace {
+
+constexpr double kUnlimited = std::numeric_limits<double>::infinity();
+
+std::size_t at(int index) {
+  return static_cast<std::size_t>(index);
+}
+
+} // namespace
+
+void Pipelines::end_of_stage(int stage) {
+  --stages_left_;
+  if (strategy_.overlap_gradients) {
+    reduce_gradients(stage);
+  } else if (stages_left_ == 0) {
+    for (int k = 0; k < strategy_.pp; ++k) {
+      reduce_gradients(k);
+    }
+  }
+}
+
+void Pipelines::collective(
+    const std::vector<std::vector<int>>& groups,
+    double bytes,
+    const std::string& name,
+    std::function<void()> then) {
+  const double start = now_;
+  auto left = std::make_shared<std::size_t>(groups.size());
+  for (const std::vector<int>& ranks : groups) {
+    const auto n = static_cast<double>(ranks.size());
+    // A ring: every rank sends to the next, so a node's network carries the
+    // ring once, whatever the number of its ranks.
+    std::set<int> nodes;
+    for (const int rank : ranks) {
+      nodes.insert(node_of_device_[at(strategy_.device_of_rank[at(rank)])]);
+    }
+    std::vector<int> links;
+    double limit = kUnlimited;
+    for (const int node : nodes) {
+      if (nodes.size() > 1) {
+        links.push_back(2 * node);
+        links.push_back(2 * node + 1);
+      }
+      if (nodes.size() < ranks.size() && cluster_.nodes[at(node)].count > 1) {
+        limit = std::min(
+            limit,
+            cluster_.nodes[at(node)].intra_bytes_per_s *
+                options_.constants.link_efficiency);
+      }
+    }
+    on_flow_end_.push_back([this, ranks, bytes, n, name, start, left, then] {
+      at_time(
+          now_ + 2 * (n - 1) * options_.constants.link_latency_seconds,
+          [this, ranks, bytes, name, start, left, then] {
+            for (const int rank : ranks) {
+              const int group = rank / strategy_.tp;
+              if (rank % strategy_.tp == 0) {
+                record(
+                    group / strategy_.dp,
+                    group % strategy_.dp,
+                    name,
+                    "comm",
+                    -1,
+                    1,
+                    start,
+                    now_,
+                    bytes);
+              }
+            }
+            if (--*left == 0) {
+              then();
+            }
+          });
+    });
+    network_.start(now_, 2 * (n - 1) / n * bytes, std::move(links), 1, limit);
+  }
+}
+
+void Pipelines::reduce_gradients(int stage) {
+  const double parameters = table_.parameters(
+      strategy_.boundaries[at(stage)], strategy_.boundaries[at(stage) + 1]);
+  const auto done = [this] {
+    if (--reductions_left_ == 0) {
+      reduce_shared();
+    }
+  };
+  if (strategy_.dp == 1 || parameters == 0) {
+    done();
+    return;
+  }
+  std::vector<std::vector<int>> groups;
+  for (int t = 0; t < strategy_.tp; ++t) {
+    groups.emplace_back();
+    for (int d = 0; d < strategy_.dp; ++d) {
+      groups.back().push_back(strategy_.rank(stage, d, t));
+    }
+  }
+  collective(
+      groups,
+      parameters * options_.constants.gradient_wire_bytes,
+      "all_reduce rdp",
+      done);
+}
+
+void Pipelines::reduce_shared() {
+  std::vector<int> sharing;
+  double parameters = 0;
+  for (int k = 0; k < strategy_.pp; ++k) {
+    const double tied = table_.tied_parameters(
+        strategy_.boundaries[at(k)], strategy_.boundaries[at(k) + 1]);
+    if (tied > 0) {
+      sharing.push_back(k);
+      parameters = std::max(parameters, tied);
+    }
+  }
+  if (sharing.size() < 2) {
+    step_optimizer();
+    return;
+  }
+  std::vector<std::vector<int>> groups;
+  for (int d = 0; d < strategy_.dp; ++d) {
+    for (int t = 0; t < strategy_.tp; ++t) {
+      groups.emplace_back();
+      for (const int k : sharing) {
+        groups.back().push_back(strategy_.rank(k, d, t));
+      }
+    }
+  }
+  collective(
+      groups,
+      parameters * options_.constants.gradient_wire_bytes,
+      "all_reduce shared",
+      [this] { step_optimizer(); });
+}
+
+void Pipelines::step_optimizer() {
+  stepped_ = true;
+  iteration_ = now_;
+  for (int k = 0; k < strategy_.pp; ++k) {
+    for (int d = 0; d < strategy_.dp; ++d) {
+      const double seconds = unit(k, d).optimizer_seconds;
+      record(k, d, "step", "optimizer", -1, 0, now_, now_ + seconds);
+      iteration_ = std::max(iteration_, now_ + seconds);
+    }
+  }
+}
+
+void Pipelines::record(
+    int stage,
+    int replica,
+    const std::string& name,
+    const std::string& category,
+    int microbatch,
+    int lane,
+    double start,
+    double end,
+    double bytes) {
+  if (!options_.keep_events) {
+    return;
+  }
+  for (int t = 0; t < strategy_.tp; ++t) {
+    timeline::Event event;
+    event.name = name;
+    event.category = category;
+    event.rank = strategy_.rank(stage, replica, t);
+    event.pp_rank = stage;
+    event.microbatch = microbatch;
+    event.step = 0;
+    event.lane = lane;
+    event.start_us = start * 1e6;
+    event.end_us = end * 1e6;
+    event.bytes = static_cast<std::int64_t>(bytes);
+    result_.timeline.events.push_back(std::move(event));
+  }
+}
+
+void Pipelines::sample_memory(int stage, int replica) {
+  if (replica != 0) {
+    return;
+  }
+  const cost::StageMemory memory = table_.memory(
+      strategy_.boundaries[at(stage)],
+      strategy_.boundaries[at(stage) + 1],
+      {.in_flight = unit(stage, replica).in_flight,
+       .optimizer_shards = strategy_.shard_optimizer_state ? strategy_.dp : 1});
+  // Between tasks no layer runs; the peak of a task is in the high water.
+  result_.memory_over_time[at(stage)].push_back(
+      {now_ * 1e6, memory.total() - memory.working - memory.logits});
+}
+
+SimulationResult Pipelines::result() {
+  SimulationResult result = std::move(result_);
+  result.iteration_seconds = iteration_;
+  const double whole = span_seconds_ * strategy_.devices();
+  result.bubble_share = whole > 0 ? 1 - busy_seconds_ / whole : 0;
+  result.timeline.world_size = strategy_.devices();
+  result.timeline.origin = "simulated";
+  const auto& constants = options_.constants;
+  for (int k = 0; k < strategy_.pp; ++k) {
+    for (int d = 0; d < strategy_.dp; ++d) {
+      const double bytes =
+          table_
+              .memory(
+                  strategy_.boundaries[at(k)],
+                  strategy_.boundaries[at(k) + 1],
+                  {.in_flight = unit(k, d).most_in_flight,
+                   .optimizer_shards =
+                       strategy_.shard_optimizer_state ? strategy_.dp : 1})
+              .total();
+      for (int t = 0; t < strategy_.tp; ++t) {
+        result.memory_high_water.push_back(bytes);
+        result.needed_bytes.push_back(
+            (bytes + constants.context_bytes) / constants.usable_memory_share);
+      }
+    }
+  }
+  return result;
+}
+
+} // namespace tessera::simulator

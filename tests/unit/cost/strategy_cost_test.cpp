@@ -1,0 +1,195 @@
+#include "tessera/cost/strategy_cost.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+
+#include "tests/unit/cost/small_cases.h"
+
+namespace tessera::cost {
+namespace {
+
+double sum_of_parts(const StrategyCost& cost) {
+  return cost.compute_seconds + cost.tensor_seconds + cost.bubble_seconds +
+         cost.transfer_seconds + cost.gradient_seconds + cost.optimizer_seconds;
+}
+
+TEST(RingAllReduce, IsEquationThree) {
+  EXPECT_DOUBLE_EQ(
+      ring_all_reduce_seconds(8e9, 4, 2e9, 0), 2 * 3 * 8e9 / 4 / 2e9);
+  EXPECT_DOUBLE_EQ(ring_all_reduce_seconds(0, 4, 1, 1e-3), 6e-3);
+  EXPECT_EQ(ring_all_reduce_seconds(8e9, 1, 2e9, 1), 0);
+}
+
+TEST(Price, OnePipelineIsEquationFive) {
+  const DescribedModel model = small_model(4);
+  const Cluster cluster = small_cluster(2, 0);
+  const Strategy strategy = small_strategy(4, 1, 1, 2, 4);
+  const StrategyCost cost = price(model, cluster, strategy, bare_constants());
+  // Two samples, forward and twofold backward; 8 microbatches.
+  const double t = 2 * 3 * 1e-3;
+  const double v = 2 * 1000 * 2;
+  const double e = 2 * (v / 10e9) + v / 1e9; // two links inside, one between
+  EXPECT_NEAR(cost.seconds, 7 * t + 4 * t + 2 * e, 1e-12);
+  EXPECT_NEAR(cost.compute_seconds, 8 * t, 1e-12);
+  EXPECT_NEAR(cost.bubble_seconds, 3 * t, 1e-12);
+  EXPECT_NEAR(cost.seconds, sum_of_parts(cost), 1e-12);
+}
+
+TEST(Price, TheSlowestDeviceOfAStageSetsItsTime) {
+  const DescribedModel model = small_model(4);
+  const Cluster cluster = small_cluster(1, 1);
+  // PDT: stage 0 on the fast node, stage 1 on the slow one.
+  const auto stages =
+      price(model, cluster, small_strategy(2, 2, 1, 1, 4), bare_constants());
+  EXPECT_NEAR(
+      stages.stages[1].compute_seconds,
+      2 * stages.stages[0].compute_seconds,
+      1e-12);
+  // DPT: a fast and a slow replica; both stages have a slow device.
+  const auto replicas = price(
+      model, cluster, small_strategy(2, 2, 1, 1, 4, "DPT"), bare_constants());
+  EXPECT_NEAR(
+      replicas.stages[0].compute_seconds,
+      stages.stages[1].compute_seconds,
+      1e-12);
+  EXPECT_GT(
+      replicas.compute_seconds + replicas.bubble_seconds,
+      stages.compute_seconds + stages.bubble_seconds - 1e-12);
+}
+
+TEST(Price, GradientsShareTheNetworkOfANode) {
+  const DescribedModel model = small_model(2);
+  const Cluster cluster = small_cluster(2, 0);
+  const double bytes = 2e6 * 4; // both layers on one rank, f32
+  // One ring of four over both nodes.
+  const auto ring =
+      price(model, cluster, small_strategy(1, 4, 1, 1, 2), bare_constants());
+  EXPECT_NEAR(ring.gradient_seconds, 2 * 3.0 / 4 * bytes / 1e9, 1e-12);
+  // DPT: replicas on different nodes, so both stages' rings share a network.
+  const auto shared = price(
+      model, cluster, small_strategy(2, 2, 1, 1, 2, "DPT"), bare_constants());
+  EXPECT_NEAR(shared.gradient_seconds, 2 * (bytes / 2) / 1e9, 1e-12);
+  // PDT: every ring stays inside a node.
+  const auto inside =
+      price(model, cluster, small_strategy(2, 2, 1, 1, 2), bare_constants());
+  EXPECT_NEAR(inside.gradient_seconds, (bytes / 2) / 10e9, 1e-12);
+}
+
+TEST(Price, TensorParallelLayersAreDividedAndReduced) {
+  const DescribedModel model = small_model(1, 0, "transformer_layer");
+  const Cluster cluster = small_cluster(1, 0);
+  const auto cost =
+      price(model, cluster, small_strategy(1, 1, 2, 1, 1), bare_constants());
+  // Forward, recomputation and twofold backward of half the layer.
+  EXPECT_NEAR(cost.stages[0].compute_seconds, 4 * 0.5e-3, 1e-12);
+  EXPECT_NEAR(
+      cost.stages[0].tensor_seconds,
+      6 * ring_all_reduce_seconds(2000, 2, 10e9, 0),
+      1e-15);
+}
+
+TEST(Price, HostTimeIsPaidOnceForAMicrobatch) {
+  const DescribedModel model = small_model(1, 0, "transformer_layer");
+  const Cluster cluster = small_cluster(1, 0);
+  Constants constants = bare_constants();
+  constants.operator_seconds = 5e-6; // 70 operators: 0.35 ms of the 1 ms
+  const auto at = [&](int mbs) {
+    return price(model, cluster, small_strategy(1, 2, 1, mbs, 1), constants)
+        .stages[0]
+        .compute_seconds;
+  };
+  EXPECT_NEAR(at(1), 3 * 0.35e-3 + 4 * 0.65e-3, 1e-12);
+  EXPECT_NEAR(at(4) - at(2), 2 * 4 * 0.65e-3, 1e-12);
+}
+
+TEST(Price, OverlapHidesGradientsBehindTheLastBackward) {
+  const DescribedModel model = small_model(2);
+  const Cluster cluster = small_cluster(2, 0);
+  Strategy strategy = small_strategy(1, 4, 1, 1, 2);
+  const double whole =
+      price(model, cluster, strategy, bare_constants()).gradient_seconds;
+  strategy.overlap_gradients = true;
+  EXPECT_NEAR(
+      price(model, cluster, strategy, bare_constants()).gradient_seconds,
+      whole - 2 * 2e-3,
+      1e-12);
+}
+
+TEST(Memory, SchedulesKeepDifferentNumbersOfMicrobatches) {
+  Strategy strategy = small_strategy(4, 1, 1, 1, 4);
+  EXPECT_EQ(in_flight(strategy, 0, 16), 4);
+  EXPECT_EQ(in_flight(strategy, 3, 16), 1);
+  EXPECT_EQ(in_flight(strategy, 0, 2), 2);
+  strategy.active_microbatches = 6;
+  EXPECT_EQ(in_flight(strategy, 1, 16), 6);
+  strategy.schedule = "simple";
+  EXPECT_EQ(in_flight(strategy, 3, 16), 16);
+}
+
+TEST(Memory, StatesAreCountedAndShardingDividesThem) {
+  const DescribedModel model = small_model(2);
+  const Cluster cluster = small_cluster(2, 0);
+  Strategy strategy = small_strategy(1, 4, 1, 1, 2);
+  const auto whole = price(model, cluster, strategy).stages[0].memory;
+  EXPECT_EQ(whole.weights, 2e6 * 2);
+  EXPECT_EQ(whole.optimizer, 2e6 * 12);
+  strategy.shard_optimizer_state = true;
+  const auto sharded = price(model, cluster, strategy).stages[0].memory;
+  EXPECT_EQ(sharded.optimizer, 2e6 * 3);
+  EXPECT_EQ(sharded.weights, whole.weights);
+}
+
+TEST(Memory, TiedParametersAreHeldByBothStagesAndExchanged) {
+  DescribedModel model = small_model(4);
+  model.layers[3].parameters = 0;
+  model.layers[3].shares_parameters_with = "layer.0";
+  const Cluster cluster = small_cluster(1, 0);
+  const auto one =
+      price(model, cluster, small_strategy(1, 2, 1, 1, 4), bare_constants());
+  EXPECT_EQ(one.stages[0].parameters, 3e6);
+  const auto two =
+      price(model, cluster, small_strategy(2, 1, 1, 1, 4), bare_constants());
+  EXPECT_EQ(two.stages[0].parameters, 2e6);
+  EXPECT_EQ(two.stages[1].parameters, 2e6);
+  EXPECT_NEAR(two.gradient_seconds, 1e6 * 4 / 10e9, 1e-12);
+}
+
+TEST(Memory, WhatDoesNotFitIsSaid) {
+  DescribedModel model = small_model(2);
+  model.layers[1].parameters = 1'000'000'000;
+  const Cluster cluster = small_cluster(1, 0);
+  const auto cost = price(model, cluster, small_strategy(2, 1, 1, 1, 2));
+  EXPECT_FALSE(cost.fits());
+  EXPECT_EQ(cost.fullest_stage, 1);
+  EXPECT_GT(cost.needed_bytes(), 28e9);
+}
+
+TEST(Validate, NamesWhatIsWrong) {
+  const DescribedModel model = small_model(4);
+  const Cluster cluster = small_cluster(2, 0);
+  const auto message = [&](const Strategy& strategy) -> std::string {
+    try {
+      price(model, cluster, strategy);
+    } catch (const ConfigError& error) {
+      return error.what();
+    }
+    return "accepted";
+  };
+  EXPECT_THAT(
+      message(small_strategy(2, 1, 1, 1, 4)),
+      testing::HasSubstr("is not the number of devices, 4"));
+  EXPECT_THAT(
+      message(small_strategy(1, 4, 1, 3, 4)),
+      testing::HasSubstr("does not divide the global batch size 16"));
+  Strategy strategy = small_strategy(2, 2, 1, 1, 4);
+  strategy.boundaries = {0, 4, 4};
+  EXPECT_THAT(message(strategy), testing::HasSubstr("layer_boundaries"));
+  EXPECT_THAT(
+      message(small_strategy(1, 1, 4, 1, 4)),
+      testing::HasSubstr("not measured at tensor-parallel degree 4"));
+}
+
+} // namespace
+} // namespace tessera::cost

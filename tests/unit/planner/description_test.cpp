@@ -1,0 +1,152 @@
+#include "tessera/planner/description.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "tessera/base/error.h"
+
+namespace tessera::planner {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+json model() {
+  return json::parse(R"({
+    "name": "m", "global_batch_size": 8, "sequence_length": 16,
+    "num_attention_heads": 2,
+    "precision": "fp16 parameters", "activation_checkpointing": "every layer",
+    "layers": [
+      {"name": "a", "kind": "embedding", "parameters": 10,
+       "output_elements_per_sample": 4,
+       "forward_seconds_per_sample": {"t4": {"1": 0.5, "2": 0.25}}},
+      {"name": "b", "kind": "lm_head", "parameters": 0,
+       "shares_parameters_with": "a", "output_elements_per_sample": 4,
+       "forward_seconds_per_sample": {"t4": {"1": 0.5}}}]})");
+}
+
+json cluster() {
+  return json::parse(R"({
+    "name": "c", "devices": {"t4": {"memory_gib": 15}},
+    "nodes": [
+      {"device": "t4", "count": 4, "intra_node_gbit_per_s": 50,
+       "inter_node_gbit_per_s": 10},
+      {"device": "t4", "count": 2, "intra_node_gbit_per_s": 50,
+       "inter_node_gbit_per_s": 10}]})");
+}
+
+std::string refusal_of_model(const json& value) {
+  try {
+    model_from_json(value.dump(), "m.json");
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+std::string refusal_of_cluster(const json& value) {
+  try {
+    cluster_from_json(value.dump(), "c.json");
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(Description, ReadsAModel) {
+  const auto read = model_from_json(model().dump(), "m.json");
+  EXPECT_EQ(read.global_batch_size, 8);
+  EXPECT_TRUE(read.activation_checkpointing);
+  EXPECT_EQ(read.precision, cost::Precision::kHalf);
+  ASSERT_EQ(read.layers.size(), 2u);
+  EXPECT_EQ(read.layers[0].forward_seconds_per_sample.at("t4").at(2), 0.25);
+  EXPECT_THAT(read.shared_with(), testing::ElementsAre(-1, 0));
+  EXPECT_THAT(read.measured_degrees("t4"), testing::ElementsAre(1));
+}
+
+TEST(Description, ReadsACluster) {
+  const auto read = cluster_from_json(cluster().dump(), "c.json");
+  EXPECT_EQ(read.device_count(), 6);
+  EXPECT_THAT(read.node_of_device(), testing::ElementsAre(0, 0, 0, 0, 1, 1));
+  EXPECT_EQ(read.nodes[0].intra_bytes_per_s, 6.25e9);
+  EXPECT_EQ(read.kinds[0].memory_bytes_per_s, 320e9); // known by its name
+}
+
+TEST(Description, RefusesImpossibleModels) {
+  json value = model();
+  value["layers"][0]["forward_seconds_per_sample"]["t4"]["1"] = -1;
+  EXPECT_THAT(
+      refusal_of_model(value),
+      AllOf(HasSubstr("m.json"), HasSubstr("layer \"a\""), HasSubstr("-1")));
+  value = model();
+  value["layers"][0]["forward_seconds_per_sample"]["t4"].erase("1");
+  EXPECT_THAT(refusal_of_model(value), HasSubstr("degree 1 is missing"));
+  value = model();
+  value["layers"][0]["forward_seconds_per_sample"]["t4"]["two"] = 1;
+  EXPECT_THAT(refusal_of_model(value), HasSubstr("'two' is no"));
+  value = model();
+  value["layers"][1]["shares_parameters_with"] = "c";
+  EXPECT_THAT(refusal_of_model(value), HasSubstr("name of another layer"));
+  value = model();
+  value["layers"][1]["name"] = "a";
+  EXPECT_THAT(refusal_of_model(value), HasSubstr("stands twice"));
+  value = model();
+  value["precision"] = "int4";
+  EXPECT_THAT(refusal_of_model(value), HasSubstr("must begin with"));
+  value = model();
+  value["batch"] = 3;
+  EXPECT_THAT(refusal_of_model(value), HasSubstr("unknown field 'batch'"));
+  value = model();
+  value.erase("layers");
+  EXPECT_THAT(refusal_of_model(value), HasSubstr("'layers' is missing"));
+}
+
+TEST(Description, RefusesImpossibleClusters) {
+  json value = cluster();
+  value["nodes"][1]["inter_node_gbit_per_s"] = 0;
+  EXPECT_THAT(
+      refusal_of_cluster(value),
+      AllOf(HasSubstr("nodes[1]"), HasSubstr("cannot be reached")));
+  value = cluster();
+  value["nodes"][0]["intra_node_gbit_per_s"] = 0;
+  EXPECT_THAT(refusal_of_cluster(value), HasSubstr("cannot reach each other"));
+  value = cluster();
+  value["nodes"][0]["device"] = "t5";
+  EXPECT_THAT(refusal_of_cluster(value), HasSubstr("the nearest is \"t4\""));
+  value = cluster();
+  value["devices"]["t4"]["memory_gib"] = 0;
+  EXPECT_THAT(refusal_of_cluster(value), HasSubstr("devices.t4.memory_gib"));
+  value = cluster();
+  value["nodes"] = json::array();
+  EXPECT_THAT(refusal_of_cluster(value), HasSubstr("nodes: found none"));
+}
+
+TEST(Description, AnyBytesAreSafe) {
+  for (const char* text : {"", "[", "{}", "\"x\"", "{\"name\":1,\"name\":2}"}) {
+    EXPECT_THROW(model_from_json(text, "f"), ConfigError) << text;
+    EXPECT_THROW(cluster_from_json(text, "f"), ConfigError) << text;
+  }
+  EXPECT_THROW(load_model("/nowhere/at/all.json"), ConfigError);
+}
+
+TEST(Description, TheSchemaNamesEveryFieldThatIsRead) {
+  const json schema = json::parse(planner::schema());
+  const json& parts = schema.at("$defs");
+  const json read_model = model();
+  const json read_layer = read_model.at("layers").at(1);
+  const json read_node = cluster().at("nodes").at(0);
+  const json& node = parts.at("cluster").at("properties").at("nodes");
+  for (const auto& item : read_model.items()) {
+    EXPECT_TRUE(parts["model"]["properties"].contains(item.key()));
+  }
+  for (const auto& item : read_layer.items()) {
+    EXPECT_TRUE(parts["layer"]["properties"].contains(item.key()));
+  }
+  for (const auto& item : read_node.items()) {
+    EXPECT_TRUE(node["items"]["properties"].contains(item.key()));
+  }
+}
+
+} // namespace
+} // namespace tessera::planner

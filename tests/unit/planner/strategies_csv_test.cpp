@@ -1,0 +1,78 @@
+#include "tessera/planner/strategies_csv.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+#include "tessera/planner/rank_correlation.h"
+
+#include "tests/unit/cost/small_cases.h"
+
+namespace tessera::planner {
+namespace {
+
+using testing::HasSubstr;
+using testing::StartsWith;
+
+std::string priced(const std::string& csv) {
+  return price_table(
+      csv, "s.csv", cost::small_model(4), cost::small_cluster(2, 0));
+}
+
+std::string refusal(const std::string& csv) {
+  try {
+    priced(csv);
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(PriceTable, OtherColumnsPassThroughInTheirOrder) {
+  const std::string out = priced(
+      "note,mbs,layer_boundaries,tp,dp,pp\r\n"
+      "\"a, b\",1,[0;2;4],1,2,2\n"
+      "\n"
+      "x,2,[0;4],1,4,1\n");
+  EXPECT_THAT(
+      out,
+      StartsWith("note,mbs,layer_boundaries,tp,dp,pp,predicted_s,memory_gib\n"
+                 "\"a, b\",1,[0;2;4],1,2,2,0."));
+  EXPECT_THAT(out, HasSubstr("\nx,2,[0;4],1,4,1,0."));
+}
+
+TEST(PriceTable, WhatDoesNotFitIsInfinite) {
+  cost::DescribedModel model = cost::small_model(4);
+  model.layers[0].parameters = 5'000'000'000;
+  EXPECT_THAT(
+      price_table(
+          "pp,dp,tp,mbs,layer_boundaries,predicted_s\n1,4,1,1,[0;4],7\n",
+          "s.csv",
+          model,
+          cost::small_cluster(2, 0)),
+      HasSubstr("\n1,4,1,1,[0;4],inf,"));
+}
+
+TEST(PriceTable, ErrorsNameTheLine) {
+  const std::string head = "pp,dp,tp,mbs,layer_boundaries\n";
+  EXPECT_THAT(refusal("pp,dp,tp,mbs\n"), HasSubstr("\"layer_boundaries\""));
+  EXPECT_THAT(
+      refusal(head + "1,4,1,1,[0;4]\n1,4,1,x,[0;4]\n"),
+      AllOf(HasSubstr("s.csv: line 3"), HasSubstr("mbs: found \"x\"")));
+  EXPECT_THAT(refusal(head + "1,4,1,1,0;4\n"), HasSubstr("[0;15;30]"));
+  EXPECT_THAT(refusal(head + "1,4,1,1\n"), HasSubstr("found 4 cells"));
+  EXPECT_THAT(
+      refusal(head + "1,3,1,1,[0;4]\n"), HasSubstr("number of devices, 4"));
+  EXPECT_THAT(refusal(""), HasSubstr("is empty"));
+}
+
+TEST(Spearman, IsTheCorrelationOfRanks) {
+  EXPECT_DOUBLE_EQ(spearman({1, 2, 3}, {10, 20, 1000}), 1);
+  EXPECT_DOUBLE_EQ(spearman({1, 2, 3}, {3, 2, 1}), -1);
+  EXPECT_DOUBLE_EQ(spearman({1, 2, 3, 4}, {1, 3, 2, 4}), 0.8);
+  EXPECT_DOUBLE_EQ(spearman({1, 1, 2}, {1, 1, 5}), 1);
+  EXPECT_EQ(spearman({1, 1}, {1, 2}), 0);
+}
+
+} // namespace
+} // namespace tessera::planner

@@ -1,0 +1,208 @@
+#include "tessera/simulator/simulate.h"
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+#include "tessera/simulator/network.h"
+
+#include "tests/unit/cost/small_cases.h"
+
+namespace tessera::simulator {
+namespace {
+
+using cost::bare_constants;
+using cost::small_cluster;
+using cost::small_model;
+using cost::small_strategy;
+
+SimulationOptions bare() {
+  SimulationOptions options;
+  options.constants = bare_constants();
+  return options;
+}
+
+TEST(Network, FlowsOnALinkShareItEvenly) {
+  Network network({10});
+  network.start(0, 100, {0}, 1, 1e9); // alone until 4: 40 of 100
+  EXPECT_DOUBLE_EQ(network.next_end(), 10);
+  network.start(4, 15, {0}, 1, 1e9); // both at 5 a second
+  EXPECT_DOUBLE_EQ(network.next_end(), 7);
+  EXPECT_EQ(network.end_next(), 1);
+  EXPECT_DOUBLE_EQ(network.next_end(), 11.5); // 45 left at 10 a second
+  EXPECT_EQ(network.end_next(), 0);
+  EXPECT_GT(network.next_end(), 1e300);
+}
+
+TEST(Network, WeightAndLimitBoundARate) {
+  Network network({12, 100});
+  network.start(0, 4, {0, 1}, 3, 1e9); // three streams of 4 each
+  EXPECT_DOUBLE_EQ(network.next_end(), 1);
+  network.start(0, 8, {}, 1, 2);
+  EXPECT_EQ(network.end_next(), 0);
+  EXPECT_DOUBLE_EQ(network.next_end(), 4);
+}
+
+TEST(Simulate, OneDeviceRunsItsMicrobatchesOneAfterAnother) {
+  const auto model = small_model(3);
+  cost::Cluster cluster = small_cluster(1, 0);
+  cluster.nodes[0].count = 1;
+  const auto result =
+      simulate(model, cluster, small_strategy(1, 1, 1, 4, 3), bare());
+  EXPECT_NEAR(result.iteration_seconds, 4 * 4 * 3 * 3e-3, 1e-12);
+  EXPECT_NEAR(result.bubble_share, 0, 1e-12);
+  EXPECT_EQ(result.timeline.origin, "simulated");
+}
+
+TEST(Simulate, EvenPipelinesTakeWhatEquationFiveSays) {
+  // Without transfers to speak of and with equal stages, one forward and one
+  // backward at a time reach the estimate exactly.
+  auto model = small_model(8);
+  for (auto& layer : model.layers) {
+    layer.output_elements_per_sample = 0;
+  }
+  const auto cluster = small_cluster(4, 0);
+  for (const int pp : {2, 4, 8}) {
+    const auto strategy = small_strategy(pp, 8 / pp, 1, 1, 8);
+    auto constants = bare_constants();
+    constants.gradient_wire_bytes = 1e-9;
+    SimulationOptions options;
+    options.constants = constants;
+    const auto result = simulate(model, cluster, strategy, options);
+    const auto estimate = cost::price(model, cluster, strategy, constants);
+    EXPECT_NEAR(result.iteration_seconds, estimate.seconds, 1e-9) << pp;
+    const double m = strategy.microbatches(16);
+    EXPECT_NEAR(result.bubble_share, (pp - 1) / (m + pp - 1), 1e-9) << pp;
+    EXPECT_NEAR(
+        timeline::bubble_share(result.timeline), result.bubble_share, 1e-9);
+  }
+}
+
+TEST(Simulate, IsNearTheEstimateWithTransfersAndUnevenDevices) {
+  const auto model = small_model(8, 0.2);
+  const auto cluster = small_cluster(2, 2);
+  for (const char* letters : {"PDT", "DPT"}) {
+    for (const int pp : {1, 2, 4}) {
+      const auto strategy = small_strategy(pp, 8 / pp, 1, 1, 8, letters);
+      const auto result = simulate(model, cluster, strategy);
+      const auto estimate = cost::price(model, cluster, strategy);
+      EXPECT_NEAR(result.iteration_seconds / estimate.seconds, 1, 0.15)
+          << letters << pp;
+    }
+  }
+}
+
+TEST(Simulate, NoRankRunsTwoTasksAtOneTime) {
+  const auto model = small_model(8, 0.3);
+  const auto cluster = small_cluster(2, 2);
+  const auto result = simulate(model, cluster, small_strategy(4, 2, 1, 1, 8));
+  std::map<int, std::vector<timeline::Event>> tasks;
+  for (const auto& event : result.timeline.events) {
+    if (event.lane == 0) {
+      tasks[event.rank].push_back(event);
+    }
+  }
+  ASSERT_EQ(tasks.size(), 8u);
+  for (auto& [rank, events] : tasks) {
+    EXPECT_EQ(events.size(), 8u * 2 + 1); // and the optimizer step
+    std::sort(events.begin(), events.end(), [](const auto& a, const auto& b) {
+      return a.start_us < b.start_us;
+    });
+    for (std::size_t i = 1; i < events.size(); ++i) {
+      EXPECT_GE(events[i].start_us, events[i - 1].end_us - 1e-6);
+    }
+  }
+}
+
+TEST(Simulate, SchedulesHoldWhatTheyAllow) {
+  auto model = small_model(4);
+  const auto cluster = small_cluster(2, 0);
+  auto strategy = small_strategy(4, 1, 1, 1, 4);
+  const auto held = [&](const char* schedule) {
+    strategy.schedule = schedule;
+    const auto result = simulate(model, cluster, strategy, bare());
+    const auto estimate =
+        cost::price(model, cluster, strategy, bare().constants);
+    for (int k = 0; k < 4; ++k) {
+      EXPECT_LE(
+          result.memory_high_water[static_cast<std::size_t>(k)],
+          estimate.stages[static_cast<std::size_t>(k)].memory.total() + 1);
+    }
+    return result.memory_high_water[0];
+  };
+  const double bytes_of_fixed = held("interleaved");
+  EXPECT_LT(bytes_of_fixed, held("simple"));
+  strategy.active_microbatches = 6;
+  EXPECT_GT(held("interleaved"), bytes_of_fixed);
+}
+
+TEST(Simulate, CustomSchedulesAreObeyed) {
+  auto model = small_model(2);
+  model.global_batch_size = 2;
+  const auto cluster = [] {
+    auto one = small_cluster(1, 0);
+    return one;
+  }();
+  auto strategy = small_strategy(2, 1, 1, 1, 2);
+  strategy.schedule = "custom";
+  auto options = bare();
+  options.custom_order = schedule::parse_order("1F 1B 0F 0B");
+  const auto result = simulate(model, cluster, strategy, options);
+  std::vector<int> order;
+  for (const auto& event : result.timeline.events) {
+    if (event.rank == 0 && event.category == "forward") {
+      order.push_back(event.microbatch);
+    }
+  }
+  EXPECT_THAT(order, testing::ElementsAre(1, 0));
+}
+
+TEST(Simulate, SharedNetworksSlowReplicasDown) {
+  auto model = small_model(4);
+  for (auto& layer : model.layers) {
+    layer.output_elements_per_sample = 1'000'000; // 2 ms over the network
+  }
+  auto cluster = small_cluster(2, 0);
+  const auto shared =
+      simulate(model, cluster, small_strategy(2, 2, 1, 1, 4), bare());
+  for (auto& node : cluster.nodes) {
+    node.inter_bytes_per_s *= 2;
+  }
+  const auto wide =
+      simulate(model, cluster, small_strategy(2, 2, 1, 1, 4), bare());
+  EXPECT_GT(shared.iteration_seconds, wide.iteration_seconds + 3e-3);
+}
+
+TEST(Simulate, OverlappedGradientsEndEarlier) {
+  const auto model = small_model(8);
+  const auto cluster = small_cluster(4, 0);
+  auto strategy = small_strategy(4, 2, 1, 1, 8, "DPT");
+  const double after =
+      simulate(model, cluster, strategy, bare()).iteration_seconds;
+  strategy.overlap_gradients = true;
+  EXPECT_LT(
+      simulate(model, cluster, strategy, bare()).iteration_seconds,
+      after - 1e-3);
+}
+
+TEST(Simulate, AThousandDevicesTakeSeconds) {
+  auto model = small_model(64);
+  model.global_batch_size = 1024;
+  const auto cluster = small_cluster(256, 256);
+  SimulationOptions options;
+  options.keep_events = false;
+  const auto start = std::chrono::steady_clock::now();
+  const auto result =
+      simulate(model, cluster, small_strategy(16, 64, 1, 1, 64), options);
+  const std::chrono::duration<double> took =
+      std::chrono::steady_clock::now() - start;
+  EXPECT_EQ(result.memory_high_water.size(), 1024u);
+  EXPECT_LT(took.count(), 10);
+}
+
+} // namespace
+} // namespace tessera::simulator
