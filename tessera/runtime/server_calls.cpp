@@ -81,10 +81,9 @@ c10::IValue Server::call(
   capture_modes(fields);
   const int owner = first >= 0 ? modules.owner_of_child(module, first)
                                : modules.entries().at(fields.module).owner;
-  Cut sent = cut(args);
-  if (fields.grad_enabled == 0) {
-    std::fill(sent.needs_grad.begin(), sent.needs_grad.end(), '0');
-  }
+  // Marked with grad mode off as well: a module may hand an input through, and
+  // that keeps its history.
+  const Cut sent = cut(args);
   context_.transport->send(
       context_.pp_ranks.at(owner),
       to_header(fields),

@@ -11,6 +11,7 @@
 #include "tessera/checkpoint/json.h"
 
 #include "temporary_directory.h"
+#include "tests/unit/checkpoint/message_of.h"
 #include "tiny_model.h"
 
 namespace tessera::checkpoint {
@@ -22,15 +23,6 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::SizeIs;
-
-std::string message_of(const std::function<void()>& run) {
-  try {
-    run();
-  } catch (const CheckpointError& error) {
-    return error.what();
-  }
-  return "no CheckpointError";
-}
 
 // Parameters of each pp rank, for 1, 2 and 4 ranks.
 std::vector<std::vector<std::string>> divided(int ranks) {
