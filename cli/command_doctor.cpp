@@ -56,7 +56,7 @@ RankFacts facts_of_machine(const MpiFacts& mpi) {
   RankFacts facts;
   facts.rank = mpi.rank;
   facts.host = host_name();
-  facts.mpi = mpi.library;
+  facts.mpi = mpi.provider;
   facts.thread_level = mpi.thread_level;
   facts.processor = processor_name();
   facts.features = features_that_matter();

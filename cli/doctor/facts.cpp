@@ -22,7 +22,7 @@ std::optional<std::int64_t> bytes_or_none(const json& value) {
 
 json json_of(const ProductFacts& facts) {
   return {
-      {"library", facts.library},
+      {"library", facts.provider},
       {"optimised", facts.optimised},
       {"kernel", facts.kernel},
       {"f32_gflops", facts.f32_gflops},
@@ -36,7 +36,7 @@ json json_of(const ProductFacts& facts) {
 
 ProductFacts products_of(const json& value) {
   ProductFacts facts;
-  facts.library = value.at("library");
+  facts.provider = value.at("library");
   facts.optimised = value.at("optimised");
   facts.kernel = value.at("kernel");
   facts.f32_gflops = value.at("f32_gflops");

@@ -16,7 +16,7 @@ struct KernelTrial {
 /// Dense products as training runs them. Units: 1e9 floating-point operations
 /// a second, with this rank's number of threads, all ranks at the same time.
 struct ProductFacts {
-  std::string library; // file that holds sgemm_
+  std::string provider; // file that holds sgemm_
   bool optimised = false; // false: the reference BLAS
   std::string kernel; // what OpenBLAS picked, "" for other libraries
   double f32_gflops = 0;

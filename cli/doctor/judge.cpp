@@ -79,14 +79,14 @@ void judge_products(const RankFacts& facts, Findings& out) {
         str("products in f32 are wrong: relative error ",
             report::format_number(products.f32_error, 3),
             " with ",
-            products.library),
+            products.provider),
         "choose another BLAS (update-alternatives --list "
         "libblas.so.3-x86_64-linux-gnu) or kernel (OPENBLAS_CORETYPE=Haswell)");
   }
   if (!products.optimised) {
     out.warn(
         facts.rank,
-        str("the BLAS in use is the reference one (", products.library, ")"),
+        str("the BLAS in use is the reference one (", products.provider, ")"),
         "install the Debian package libopenblas0-openmp: products are about "
         "20 times faster");
   } else if (

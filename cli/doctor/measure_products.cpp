@@ -104,8 +104,8 @@ bool is_optimised(const std::string& library) {
 ProductFacts measure_products() {
   at::manual_seed(1);
   ProductFacts facts;
-  facts.library = blas_library();
-  facts.optimised = is_optimised(facts.library);
+  facts.provider = blas_library();
+  facts.optimised = is_optimised(facts.provider);
   facts.kernel = facts.optimised ? picked_blas_kernel() : "";
   facts.f32_error = f32_error();
   facts.f32_gflops = gflops(at::kFloat);

@@ -56,7 +56,7 @@ MpiFacts start_mpi() {
   int major = 0;
   int minor = 0;
   MPI_Get_version(&major, &minor);
-  facts.library =
+  facts.provider =
       str(all.substr(0, all.find_first_of(",\n")),
           " (MPI ",
           major,

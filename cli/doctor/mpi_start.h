@@ -5,7 +5,7 @@
 namespace tessera::cli::doctor {
 
 struct MpiFacts {
-  std::string library; // "Open MPI v4.1.4 (MPI 3.1)"
+  std::string provider; // "Open MPI v4.1.4 (MPI 3.1)"
   std::string thread_level; // granted: single funneled serialized multiple
   int rank = 0;
   int size = 1;

@@ -49,7 +49,7 @@ std::string host_lines(const RankFacts& facts) {
       ", threads: ",
       facts.thread_level,
       "\n  BLAS       ",
-      facts.products.library,
+      facts.products.provider,
       facts.products.kernel.empty() ? "" : ", kernel " + facts.products.kernel,
       "\n  memory     ",
       format_bytes(static_cast<double>(memory.available)),

@@ -53,7 +53,7 @@ TEST(Judge, WrongProductsAreFatalNaNToo) {
 TEST(Judge, TheReferenceBlasIsNamedWithItsPackage) {
   RankFacts facts = healthy(0);
   facts.products.optimised = false;
-  facts.products.library = "/usr/lib/blas/libblas.so.3";
+  facts.products.provider = "/usr/lib/blas/libblas.so.3";
   facts.products.f32_gflops = 4;
   const auto findings = judge_one(facts);
   EXPECT_FALSE(any_fatal(findings));
