@@ -119,8 +119,6 @@ TEST(Keys, NotYetAvailable) {
   EXPECT_THAT(
       names,
       ::testing::UnorderedElementsAre(
-          "tensor_parallel_degree",
-          "prescaled_batch",
           "static_mode",
           "static_mode_steps",
           "fast_mode",
