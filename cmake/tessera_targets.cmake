@@ -59,6 +59,7 @@ function(tessera_use_torch target)
   target_link_libraries(${target} PUBLIC tessera_torch)
   if(TESSERA_TESTING)
     target_compile_options(${target} PRIVATE -O0)
+    target_link_libraries(${target} PUBLIC GTest::gmock) # for the definitions it compiles with
     target_precompile_headers(${target} REUSE_FROM tessera_pch_tests)
   else()
     target_precompile_headers(${target} REUSE_FROM tessera_pch)
