@@ -45,6 +45,12 @@ struct Operation {
   const void* input = nullptr;
   void* output = nullptr; // equals input for the in-place operations
   std::int64_t count = 0;
+
+  /// Size of so many elements, and the element at a position of input and
+  /// output. Units: bytes.
+  std::size_t bytes(std::int64_t elements) const;
+  const std::byte* input_at(std::int64_t element) const;
+  std::byte* output_at(std::int64_t element) const;
 };
 
 /// Payload that leaves rank `rank` of `size` when `operation` runs, by the

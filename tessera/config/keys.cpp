@@ -223,6 +223,7 @@ std::vector<Key> tracing_keys() {
       {.name = "trace_memory_usage",
        .section = section,
        .field = &Config::trace_memory_usage,
+       .status = Status::kNotYet,
        .source = "documentation, DistributedModel",
        .description = "Measures each module's memory while tracing instead of "
                       "estimating it from the sizes of its outputs."},
@@ -232,7 +233,9 @@ std::vector<Key> tracing_keys() {
        .aliases = {"delay_param_initialization"},
        .source = str(kTorch, "; paper, appendix I.5"),
        .description = "Gives parameters no memory until the partition is "
-                      "known; each rank then fills only its own."},
+                      "known; each rank then fills only its own. The program "
+                      "acts on it; a script of one's own builds its model "
+                      "under tessera::delay_param_initialization."},
   };
 }
 

@@ -121,6 +121,7 @@ TEST(Keys, NotYetAvailable) {
       ::testing::UnorderedElementsAre(
           "tensor_parallel_degree",
           "prescaled_batch",
+          "trace_memory_usage",
           "static_mode",
           "static_mode_steps",
           "fast_mode",
