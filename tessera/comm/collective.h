@@ -80,6 +80,10 @@ class Engine {
   /// Throws: CommError naming group, operation and the ranks that are missing
   /// once no progress was made for the group's timeout.
   virtual void run(const Operation& operation) = 0;
+  /// Whether all ranks of the group can map each other's memory.
+  virtual bool shares_memory() const {
+    return false;
+  }
   /// Makes a `run` in progress, and every later one, throw soon.
   void cancel() {
     cancelled_.store(true);

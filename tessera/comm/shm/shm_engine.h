@@ -34,6 +34,9 @@ class ShmEngine final : public Engine {
   ShmEngine(GroupInfo info, std::shared_ptr<const Segment> segment);
 
   void run(const Operation& operation) override;
+  bool shares_memory() const override {
+    return true;
+  }
 
  private:
   /// Where a slice of a round lies in the full tensor. Units: elements.
