@@ -4,6 +4,7 @@
 
 #include "tessera/nn/containers.h"
 #include "tessera/nn/tensor_parallel/marking.h"
+
 #include "tests/support/tiny_models.h"
 
 /// A model of which tensor parallelism replaces a part.
