@@ -15,6 +15,7 @@
 #include "tessera/runtime/gradient_reducer.h"
 #include "tessera/runtime/module_table.h"
 #include "tessera/runtime/server.h"
+#include "tessera/runtime/static_mode.h"
 #include "tessera/train/session.h"
 
 namespace tessera {
@@ -60,9 +61,10 @@ class ModelCore {
     return root_;
   }
 
-  /// Runs one step; `run` is the user's function on one microbatch.
-  /// Collective over the world.
+  /// Runs one step; `run` is the user's function on one microbatch, `function`
+  /// the number of the step object. Collective over the world.
   std::vector<c10::IValue> run_step(
+      std::int64_t function,
       int microbatches,
       const std::function<c10::IValue(int)>& run);
 
@@ -110,6 +112,10 @@ class ModelCore {
   void broadcast_parameters();
   void broadcast_buffers();
   std::uint64_t seed() const;
+  std::vector<c10::IValue> run_on_server(
+      std::int64_t function,
+      int microbatches,
+      const std::function<c10::IValue(int)>& run);
   std::vector<c10::IValue> run_alone(
       int microbatches,
       const std::function<c10::IValue(int)>& run);
@@ -122,6 +128,7 @@ class ModelCore {
   std::unique_ptr<schedule::Schedule> schedule_;
   std::unique_ptr<runtime::OrderChannel> order_;
   std::unique_ptr<runtime::Server> server_;
+  std::unique_ptr<runtime::StaticMode> static_mode_; // null: off, one partition
   std::unique_ptr<runtime::GradientReducer> reducer_;
   std::vector<Hook> partition_hooks_;
   std::vector<Hook> first_step_hooks_; // empty after the first step

@@ -32,6 +32,7 @@ struct Session {
   transport::TransportPtr order_transport; // deterministic_server only
   std::unique_ptr<timeline::Recorder> recorder;
   std::int64_t steps_run = 0; // of all models; equal on all ranks
+  std::int64_t step_functions = 0; // step objects that ran, likewise
   std::weak_ptr<ModelCore> model;
   bool tracing = false;
 

@@ -121,9 +121,6 @@ TEST(Keys, NotYetAvailable) {
       ::testing::UnorderedElementsAre(
           "tensor_parallel_degree",
           "prescaled_batch",
-          "static_mode",
-          "static_mode_steps",
-          "fast_mode",
           "offload_activations",
           "activation_loading_horizon",
           "fp16",
