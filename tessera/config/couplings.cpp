@@ -170,6 +170,16 @@ std::vector<Coupling> partition_rules() {
                           " is true; set one of them to false")
                     : "";
        }},
+      {"tracing happens on the cpu",
+       "trace_device \"gpu\" is refused: the tracing pass runs on the "
+       "processor.",
+       {"trace_device"},
+       [](const Config& c) -> std::string {
+         return c.trace_device == "gpu"
+                    ? "trace_device is \"gpu\", but the tracing pass runs on "
+                      "the processor; write \"auto\" or \"cpu\""
+                    : "";
+       }},
   };
 }
 

@@ -221,6 +221,7 @@ std::vector<Key> tracing_keys() {
       {.name = "trace_memory_usage",
        .section = section,
        .field = &Config::trace_memory_usage,
+       .status = Status::kNotYet,
        .source = "documentation, DistributedModel",
        .description = "Measures each module's memory while tracing instead of "
                       "estimating it from the sizes of its outputs."},
@@ -230,7 +231,9 @@ std::vector<Key> tracing_keys() {
        .aliases = {"delay_param_initialization"},
        .source = str(kTorch, "; paper, appendix I.5"),
        .description = "Gives parameters no memory until the partition is "
-                      "known; each rank then fills only its own."},
+                      "known; each rank then fills only its own. The program "
+                      "acts on it; a script of one's own builds its model "
+                      "under tessera::delay_param_initialization."},
   };
 }
 
@@ -242,7 +245,6 @@ std::vector<Key> tensor_keys() {
        .field = &Config::tensor_parallel_degree,
        .min = 1,
        .max = kMost,
-       .status = Status::kNotYet,
        .source = str(kTorch, "; ", kPaperKeys),
        .description = "Ranks over which tensor-parallel modules are "
                       "distributed."},
@@ -250,7 +252,6 @@ std::vector<Key> tensor_keys() {
        .section = section,
        .field = &Config::prescaled_batch,
        .aliases = {"_prescaled_batch"},
-       .status = Status::kNotYet,
        .source = str(kTorch, "; ", kPaperKeys),
        .description = "The ranks of a tensor-parallel group are fed the same, "
                       "larger batch instead of one each."},

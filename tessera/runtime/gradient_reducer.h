@@ -31,6 +31,8 @@ class GradientReducer {
     std::int64_t bucket_bytes = 25 << 20;
     /// false: all buckets leave at the end of the step
     bool overlap = true;
+    /// Of the ranks' sum; not given: one over the size of the group.
+    std::optional<double> scale = {};
   };
 
   /// `parameters`: those of this rank, the same on all ranks of the group;
@@ -57,12 +59,17 @@ class GradientReducer {
   }
 
   /// Sends what has not left, agrees with the other ranks on who has which
-  /// gradient, and puts the averages into the parameters' grad.
+  /// gradient, and makes the averages the parameters' grad: new tensors, which
+  /// lie in the buckets; a handle taken before keeps what it held.
   /// `failure`: this rank's step failed; takes part so that no rank hangs.
   /// Returns whether any rank had a backward in this step.
   /// Throws: UserError with the failing rank's text when any rank failed, or
   /// naming a parameter with a sparse gradient.
   bool finish(const std::optional<std::string>& failure);
+
+  /// What is wrong when a parameter has a sparse gradient, else "". Not
+  /// collective.
+  std::string sparse_gradient() const;
 
  private:
   struct Parameter {
@@ -88,7 +95,6 @@ class GradientReducer {
   void counted(int index);
   void find_trainable();
   void make_buckets(const std::vector<int>& order);
-  std::string sparse_gradient() const;
   void launch(Bucket& bucket, bool zeros);
   void launch_ready();
   void learn_order();

@@ -31,7 +31,7 @@ class RestoredRandomState {
 ModelCore::ModelCore(
     std::shared_ptr<torch::nn::Module> root,
     ModelOptions options)
-    : root_(std::move(root)), options_(options) {
+    : root_(std::move(root)), name_(nn::type_name(*root_)), options_(options) {
   Session& s = session();
   if (options_.backward_passes_per_step < 1) {
     throw ConfigError(tessera::str(
@@ -48,6 +48,7 @@ ModelCore::ModelCore(
         "a second DistributedModel was made; a script has one, put several "
         "networks into one module");
   }
+  replace_modules();
   if (s.config.pipeline_parallel_degree == 1) {
     ensure_partitioned({}); // nothing has to be known of a run
   }
@@ -66,6 +67,11 @@ const runtime::ModuleTable& ModelCore::table() const {
   return *table_;
 }
 
+const StateLayout& ModelCore::state_layout() const {
+  plan();
+  return *layout_;
+}
+
 std::vector<c10::IValue> ModelCore::run_step(
     std::int64_t function,
     int microbatches,
@@ -73,10 +79,10 @@ std::vector<c10::IValue> ModelCore::run_step(
   ensure_partitioned([&] { run(0); });
   scale_ = options_.average_grads_across_microbatches ? 1.0 / microbatches : 1;
   if (options_.broadcast_buffers && root_->is_training()) {
-    broadcast_buffers();
+    broadcast_from_first(local_buffers());
   }
-  if (reducer_ != nullptr) {
-    reducer_->begin(passes_ + 1 >= options_.backward_passes_per_step);
+  for (const auto& reducer : reducers_) {
+    reducer->begin(passes_ + 1 >= options_.backward_passes_per_step);
   }
   std::vector<c10::IValue> results;
   std::optional<std::string> failure;
@@ -98,10 +104,10 @@ std::vector<c10::IValue> ModelCore::run_step(
   const std::chrono::duration<double> seconds =
       std::chrono::steady_clock::now() - started;
   ++step_;
-  if (reducer_ != nullptr) {
+  if (!reducers_.empty()) {
     // A step that failed leaves gradients that only zero_grad mends.
     const int passes = std::exchange(passes_, 0);
-    if (reducer_->finish(failure)) {
+    if (finish_reducers(failure)) {
       passes_ = (passes + 1) % options_.backward_passes_per_step;
     } else {
       passes_ = passes;
@@ -134,11 +140,10 @@ std::vector<c10::IValue> ModelCore::run_on_server(
   return server_->run_step(work);
 }
 
-// Replicas draw different random numbers, as their samples are different.
+// Ranks draw different random numbers where their samples are different.
 std::uint64_t ModelCore::seed() const {
-  const Session& s = session();
   return runtime::mix(
-      static_cast<std::uint64_t>(s.config.seed), s.group(Group::kDP).rank());
+      static_cast<std::uint64_t>(session().config.seed), data_rank());
 }
 
 // One partition: each microbatch runs to its end on the calling thread.
@@ -210,8 +215,8 @@ void ModelCore::backward(
     scaled.push_back(
         given ? gradients[i] * scale_ : at::full_like(tensors[i], scale_));
   }
-  if (reducer_ != nullptr) {
-    reducer_->expect_backward();
+  for (const auto& reducer : reducers_) {
+    reducer->expect_backward();
   }
   if (server_ != nullptr) {
     server_->backward(tensors, scaled);

@@ -121,6 +121,7 @@ TEST(Keys, NotYetAvailable) {
       ::testing::UnorderedElementsAre(
           "tensor_parallel_degree",
           "prescaled_batch",
+          "trace_memory_usage",
           "offload_activations",
           "activation_loading_horizon",
           "fp16",

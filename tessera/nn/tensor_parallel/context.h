@@ -1,0 +1,56 @@
+#pragma once
+
+#include "tessera/comm/process_group.h"
+
+namespace tessera::nn {
+
+/// How distributed modules split their work over the TP_GROUP.
+enum class Distribution {
+  /// Megatron's: activations between blocks are whole on every rank
+  /// (Karakus et al. 2021, appendix F.1).
+  kSpeed,
+  /// Every activation is sharded over its channels (appendix F.2).
+  kMemory,
+  /// SUMMA on a q x q mesh (Xu et al. 2021).
+  kTwoD
+};
+
+/// What a distributed module must know of the ranks it is spread over.
+struct TensorParallel {
+  /// TP_GROUP. nullptr: no tensor parallelism, one rank.
+  comm::ProcessGroup* group = nullptr;
+  Distribution distribution = Distribution::kSpeed;
+  /// true: all ranks of the group bring the same samples; false: each its own.
+  bool prescaled_batch = false;
+  /// true while one rank traces alone: collectives only shape their results.
+  bool shapes_only = false;
+
+  int size() const {
+    return group == nullptr ? 1 : group->size();
+  }
+  int rank() const {
+    return group == nullptr ? 0 : group->rank();
+  }
+};
+
+/// What is in force on this thread: the innermost TensorParallelScope, else the
+/// process's own. Modules keep what was in force when they were made.
+const TensorParallel& tensor_parallel();
+
+/// For the whole process. Threads: before other threads make or call modules.
+void set_tensor_parallel(const TensorParallel& context);
+
+/// For this thread and a scope; for ranks that are threads, and for tracing.
+class TensorParallelScope {
+ public:
+  explicit TensorParallelScope(const TensorParallel& context);
+  ~TensorParallelScope();
+  TensorParallelScope(const TensorParallelScope&) = delete;
+  TensorParallelScope& operator=(const TensorParallelScope&) = delete;
+
+ private:
+  TensorParallel context_;
+  const TensorParallel* previous_;
+};
+
+} // namespace tessera::nn

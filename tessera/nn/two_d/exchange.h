@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstdint>
+
+#include <ATen/core/Tensor.h>
+
+#include "tessera/nn/two_d/blocks.h"
+
+namespace tessera::nn::two_d {
+
+/// The three products of SUMMA; in all of them step l runs over the blocks of
+/// one dimension, "inner".
+enum class Form {
+  kAB, ///< C_ij  = sum over l of A_il B_lj
+  kABt, ///< C_il = sum over j of A_ij B_lj^T
+  kAtB ///< C_lj  = sum over i of A_il^T B_ij
+};
+
+/// One product as this rank sees it. All matrices are its own blocks.
+struct Product {
+  Form form;
+  at::Tensor a;
+  at::Tensor b;
+  Blocks inner;
+  at::Tensor out; ///< contiguous
+};
+
+/// How the panels of a product come to the ranks that need them.
+///
+/// For each product: `begin`, then for l = 0 .. q-1 the panels and partial
+/// results its form has, then `finish`. A panel stays valid until the panel
+/// after the next is asked for. Bytes are counted in the traffic of the row and
+/// column groups as one broadcast or reduction of each block, whichever way
+/// they travel.
+/// Collective over the mesh. Threads: one at a time.
+class Exchange {
+ public:
+  virtual ~Exchange() = default;
+
+  virtual void begin(const Product& product) = 0;
+  /// Block l of A of my row: [a.size(0), inner.size(l)]. kAB, kAtB.
+  virtual at::Tensor panel_a(int step) = 0;
+  /// Block l of B of my column: [inner.size(l), b.size(1)]. kAB, kABt.
+  virtual at::Tensor panel_b(int step) = 0;
+  /// Where my part of the result of step l goes: `out` itself where the result
+  /// is mine. kABt, kAtB.
+  virtual at::Tensor partial(int step) = 0;
+  virtual void send_partial(int step) = 0;
+  /// The parts of the others are in `out`.
+  virtual void finish() = 0;
+
+  /// Returns when no other rank reads memory of `allocate` any more, which may
+  /// then be changed. Not collective.
+  virtual void wait_for_readers() = 0;
+  /// A tensor whose blocks travel without a copy where that is possible.
+  virtual at::Tensor allocate(
+      at::IntArrayRef sizes,
+      const at::TensorOptions& options) = 0;
+  /// Memory that travels or waits to be read: what has been used at most.
+  virtual std::int64_t workspace_bytes() const = 0;
+};
+
+} // namespace tessera::nn::two_d
