@@ -119,8 +119,6 @@ TEST(Keys, NotYetAvailable) {
   EXPECT_THAT(
       names,
       ::testing::UnorderedElementsAre(
-          "tensor_parallel_degree",
-          "prescaled_batch",
           "trace_memory_usage",
           "offload_activations",
           "activation_loading_horizon",
