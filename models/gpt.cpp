@@ -119,7 +119,8 @@ at::Tensor GptTransformerImpl::forward(const at::Tensor& ids) {
 }
 
 GptImpl::GptImpl(const GptOptions& options)
-    : transformer_(register_module("transformer", GptTransformer(options))),
+    : options_(options),
+      transformer_(register_module("transformer", GptTransformer(options))),
       lm_head_(
           register_module("lm_head", TiedLinear(transformer_->wte->weight))) {}
 

@@ -1,6 +1,12 @@
 #pragma once
 
+#include <memory>
+
 #include "tessera/comm/process_group.h"
+
+namespace tessera::nn::two_d {
+class Mesh;
+}
 
 namespace tessera::nn {
 
@@ -20,6 +26,8 @@ struct TensorParallel {
   /// TP_GROUP. nullptr: no tensor parallelism, one rank.
   comm::ProcessGroup* group = nullptr;
   Distribution distribution = Distribution::kSpeed;
+  /// Over `group`; kTwoD only.
+  std::shared_ptr<two_d::Mesh> mesh;
   /// true: all ranks of the group bring the same samples; false: each its own.
   bool prescaled_batch = false;
   /// true while one rank traces alone: collectives only shape their results.

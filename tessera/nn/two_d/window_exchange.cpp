@@ -47,6 +47,7 @@ struct alignas(64) WindowExchange::Offer {
   std::int64_t form;
   std::int64_t dtype;
   std::int64_t inner; // whole length
+  std::int64_t transposed;
   std::int64_t a;
   std::int64_t b;
   std::int64_t partial;
@@ -98,20 +99,20 @@ void WindowExchange::begin(const Product& product) {
   mine.form = static_cast<std::int64_t>(product.form);
   mine.dtype = static_cast<std::int64_t>(product.out.scalar_type());
   mine.inner = product.inner.length();
-  if (product.form != Form::kABt) {
+  mine.transposed = static_cast<std::int64_t>(product.transposed);
+  if (moves_a(product.form)) {
     mine.a = offer_block(product.a, used);
   }
-  if (product.form != Form::kAtB) {
+  if (moves_b(product.form)) {
     mine.b = offer_block(product.b, used);
   }
-  if (product.form != Form::kAB) {
-    const std::int64_t other =
-        product.form == Form::kABt ? product.a.size(0) : product.b.size(1);
+  if (adds_parts(product.form)) {
     partial_base_ =
         static_cast<std::size_t>(staging() - window.region(window.rank())) +
         used;
     partial_stride_ = whole_lines(
-        static_cast<std::size_t>(product.inner.largest() * other) *
+        static_cast<std::size_t>(
+            c10::multiply_integers(product.partial_sizes(0))) *
         product.out.element_size());
     used += partial_stride_ * static_cast<std::size_t>(mesh_.side());
     mine.partial = static_cast<std::int64_t>(partial_base_);
@@ -157,7 +158,8 @@ const WindowExchange::Offer& WindowExchange::wait_for_offer(int rank) {
   const bool same =
       theirs.form == static_cast<std::int64_t>(product_->form) &&
       theirs.dtype == static_cast<std::int64_t>(product_->out.scalar_type()) &&
-      theirs.inner == product_->inner.length();
+      theirs.inner == product_->inner.length() &&
+      theirs.transposed == static_cast<std::int64_t>(product_->transposed);
   if (!same) {
     const std::string reason = tessera::str(
         "product ",
@@ -197,7 +199,7 @@ at::Tensor WindowExchange::panel_a(int step) {
   if (step != mesh_.column()) {
     const int peer = peer_in_row(step);
     panel = block_of(
-        peer, wait_for_offer(peer).a, {p.a.size(0), p.inner.size(step)});
+        peer, wait_for_offer(peer).a, p.panel_a_sizes(step));
   }
   count(
       mesh_.row_group(),
@@ -213,7 +215,7 @@ at::Tensor WindowExchange::panel_b(int step) {
   if (step != mesh_.row()) {
     const int peer = peer_in_column(step);
     panel = block_of(
-        peer, wait_for_offer(peer).b, {p.inner.size(step), p.b.size(1)});
+        peer, wait_for_offer(peer).b, p.panel_b_sizes(step));
   }
   count(
       mesh_.column_group(),
@@ -229,15 +231,11 @@ at::Tensor WindowExchange::partial(int step) {
   if (step == (along_row ? mesh_.column() : mesh_.row())) {
     return p.out;
   }
-  const std::int64_t inner = p.inner.size(step);
-  const std::vector<std::int64_t> sizes =
-      along_row ? std::vector<std::int64_t>{p.a.size(0), inner}
-                : std::vector<std::int64_t>{inner, p.b.size(1)};
   return block_of(
       region_->window->rank(),
       static_cast<std::int64_t>(
           partial_base_ + static_cast<std::size_t>(step) * partial_stride_),
-      sizes);
+      p.partial_sizes(step));
 }
 
 void WindowExchange::send_partial(int step) {
@@ -285,7 +283,7 @@ void WindowExchange::add_partials() {
 }
 
 void WindowExchange::finish() {
-  if (product_->form != Form::kAB) {
+  if (adds_parts(product_->form)) {
     add_partials();
   }
   ++sequence_;
