@@ -9,8 +9,8 @@
 set(tessera_sanitized_tests
   checkpoint_test comm_test config_test cost_test doctor_test fuzz_checkpoint
   fuzz_config fuzz_graph fuzz_message fuzz_plan fuzz_safetensors fuzz_timeline
-  graph_test launch_test partition_test plan_test report_test schedule_test timeline_test
-  topology_test transport_test)
+  graph_test launch_test partition_test plan_test report_test runtime_test schedule_test
+  timeline_test topology_test transport_test)
 
 if(TESSERA_LIBFUZZER)
   target_compile_options(tessera_flags INTERFACE "$<BUILD_INTERFACE:-fsanitize=fuzzer-no-link>")

@@ -277,7 +277,7 @@ std::string Checkpoint::mismatches(
          dtypes.text();
 }
 
-std::vector<at::Tensor> Checkpoint::load_model(
+void Checkpoint::check_model(
     const std::vector<Wanted>& wanted,
     const LoadOptions& options) const {
   const std::string problems = mismatches(wanted, options);
@@ -285,6 +285,12 @@ std::vector<at::Tensor> Checkpoint::load_model(
     throw CheckpointError(
         str("the checkpoint ", path_, " does not fit the model:", problems));
   }
+}
+
+std::vector<at::Tensor> Checkpoint::load_model(
+    const std::vector<Wanted>& wanted,
+    const LoadOptions& options) const {
+  check_model(wanted, options);
   std::vector<at::Tensor> loaded;
   loaded.reserve(wanted.size());
   for (const auto& tensor : wanted) {

@@ -72,6 +72,12 @@ class Checkpoint {
       const std::vector<Wanted>& wanted,
       const LoadOptions& options = {}) const;
 
+  /// What load_model would say, without loading.
+  /// Throws: as load_model, for all of `wanted` at once.
+  void check_model(
+      const std::vector<Wanted>& wanted,
+      const LoadOptions& options = {}) const;
+
   /// The state of these parameters (name, shape and slice are used), for
   /// `restore`. Groups name only these parameters.
   /// Throws: CheckpointError when the checkpoint has no optimizer, or a part is

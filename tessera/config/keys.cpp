@@ -247,7 +247,6 @@ std::vector<Key> tensor_keys() {
        .field = &Config::tensor_parallel_degree,
        .min = 1,
        .max = kMost,
-       .status = Status::kNotYet,
        .source = str(kTorch, "; ", kPaperKeys),
        .description = "Ranks over which tensor-parallel modules are "
                       "distributed."},
@@ -255,7 +254,6 @@ std::vector<Key> tensor_keys() {
        .section = section,
        .field = &Config::prescaled_batch,
        .aliases = {"_prescaled_batch"},
-       .status = Status::kNotYet,
        .source = str(kTorch, "; ", kPaperKeys),
        .description = "The ranks of a tensor-parallel group are fed the same, "
                       "larger batch instead of one each."},

@@ -111,9 +111,8 @@ LayerTable::LayerTable(
           measured(layer, kind.name, transformer ? 1 : tensor_degree);
       const double host = std::min(
           seconds,
-          constants.operator_seconds * (transformer
-                                            ? constants.transformer_operators
-                                            : constants.other_operators));
+          transformer ? constants.transformer_host_seconds
+                      : constants.other_host_seconds);
       const double work =
           (seconds - host) * microbatch_size_ / (transformer ? tp : 1.0);
       forward.push_back(host + work);

@@ -1,18 +1,21 @@
 #include "tessera/nn/interceptor.h"
 
+#include <atomic>
 #include <mutex>
 #include <unordered_map>
 
 #include <c10/util/Type.h>
 
 #include "tessera/base/error.h"
+#include "tessera/nn/marks.h"
 
 namespace tessera::nn {
 
 namespace {
 
 thread_local Interceptor* t_interceptor = nullptr;
-thread_local int t_partition = -1;
+// Replacements in this process, ever: none, and calls need not look for one.
+std::atomic<int> g_replacements{0};
 
 // FNV-1a: the same number for the same name on every rank and machine.
 std::uint64_t hash_of(const std::string& name) {
@@ -39,11 +42,6 @@ InvokerTable& invokers() {
   static auto* table = new InvokerTable;
   return *table;
 }
-
-struct Mark {
-  std::weak_ptr<torch::nn::Module> module;
-  int partition = -1;
-};
 
 struct MarkTable {
   std::mutex mutex;
@@ -130,7 +128,26 @@ void mark_interceptable(const std::shared_ptr<torch::nn::Module>& module) {
     });
     table.sweep_at = 2 * table.entries.size() + 1024;
   }
-  table.entries[module.get()] = Mark{module, t_partition};
+  const MarkDefaults& defaults = mark_defaults();
+  Mark mark;
+  mark.module = module;
+  mark.partition = defaults.partition;
+  mark.tensor_parallel = defaults.tensor_parallel;
+  mark.options = defaults.options;
+  table.entries[module.get()] = std::move(mark);
+}
+
+MarkDefaults& mark_defaults() {
+  static thread_local MarkDefaults defaults;
+  return defaults;
+}
+
+void with_mark(
+    const torch::nn::Module& module,
+    const std::function<void(Mark*)>& work) {
+  MarkTable& table = marks();
+  const std::lock_guard lock(table.mutex);
+  work(live_mark(table, module));
 }
 
 bool is_interceptable(const torch::nn::Module& module) {
@@ -150,6 +167,12 @@ void set_manual_partition(const torch::nn::Module& module, int partition) {
   MarkTable& table = marks();
   const std::lock_guard lock(table.mutex);
   Mark* mark = live_mark(table, module);
+  if (mark != nullptr && mark->replaced) {
+    // The script names the module it made.
+    if (const auto replacement = mark->stand_in.lock()) {
+      mark = live_mark(table, *replacement);
+    }
+  }
   if (mark == nullptr) {
     throw ConfigError(
         str("set_partition: ",
@@ -160,16 +183,67 @@ void set_manual_partition(const torch::nn::Module& module, int partition) {
   mark->partition = partition;
 }
 
-PartitionScope::PartitionScope(int index) : previous_(t_partition) {
+void set_stand_in(
+    const std::shared_ptr<torch::nn::Module>& original,
+    const std::shared_ptr<torch::nn::Module>& replacement,
+    CallAdapter adapter) {
+  mark_interceptable(original);
+  mark_interceptable(replacement);
+  int partition = -1;
+  with_mark(*original, [&](Mark* mark) {
+    mark->replaced = true;
+    mark->stand_in = replacement;
+    partition = mark->partition;
+  });
+  with_mark(*replacement, [&](Mark* mark) {
+    mark->partition = partition;
+    mark->adapter = std::move(adapter);
+  });
+  ++g_replacements;
+}
+
+torch::nn::Module& stand_in(torch::nn::Module& module) {
+  if (g_replacements == 0) {
+    return module;
+  }
+  MarkTable& table = marks();
+  const std::lock_guard lock(table.mutex);
+  const Mark* mark = live_mark(table, module);
+  if (mark == nullptr || !mark->replaced) {
+    return module;
+  }
+  const auto replacement = mark->stand_in.lock();
+  if (replacement == nullptr) {
+    throw UserError(
+        str("a ",
+            type_name(module),
+            " was called whose DistributedModel is gone; its parameters went "
+            "with it"));
+  }
+  return *replacement; // its parent holds it
+}
+
+const CallAdapter* adapter_of(const torch::nn::Module& module) {
+  if (g_replacements == 0) {
+    return nullptr;
+  }
+  MarkTable& table = marks();
+  const std::lock_guard lock(table.mutex);
+  const Mark* mark = live_mark(table, module);
+  return mark == nullptr || !mark->adapter ? nullptr : &mark->adapter;
+}
+
+PartitionScope::PartitionScope(int index)
+    : previous_(mark_defaults().partition) {
   if (index < 0) {
     throw ConfigError(
         str("partition(", index, "): write an index of 0 or more"));
   }
-  t_partition = index;
+  mark_defaults().partition = index;
 }
 
 PartitionScope::~PartitionScope() {
-  t_partition = previous_;
+  mark_defaults().partition = previous_;
 }
 
 std::string type_name(const torch::nn::Module& module) {

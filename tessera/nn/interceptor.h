@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -74,6 +75,26 @@ class InterceptorScope {
 /// as long as the module.
 void mark_interceptable(const std::shared_ptr<torch::nn::Module>& module);
 bool is_interceptable(const torch::nn::Module& module);
+
+/// Runs a module on the packed arguments of another that it stands in for;
+/// returns that one's packed result.
+using CallAdapter =
+    std::function<c10::IValue(torch::nn::Module&, const c10::IValue& args)>;
+
+/// From now on calls of `original` through its holder run `replacement`, which
+/// takes over its manual partition. The replacement lives as long as its parent
+/// holds it.
+void set_stand_in(
+    const std::shared_ptr<torch::nn::Module>& original,
+    const std::shared_ptr<torch::nn::Module>& replacement,
+    CallAdapter adapter);
+
+/// What runs when `module` is called: its replacement, or the module itself.
+/// Throws: UserError when the replacement is gone.
+torch::nn::Module& stand_in(torch::nn::Module& module);
+
+/// Of a replacement; nullptr for other modules.
+const CallAdapter* adapter_of(const torch::nn::Module& module);
 
 /// The manual partition that was in scope (`tessera::partition`) when the
 /// module was made; -1 for none.

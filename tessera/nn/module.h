@@ -29,6 +29,9 @@ struct ModuleCall {
       const c10::IValue& args,
       int first,
       int last) {
+    if (const nn::CallAdapter* adapter = nn::adapter_of(module)) {
+      return (*adapter)(module, args);
+    }
     if constexpr (requires(Impl & impl) { impl.run_range(args, 0, 0); }) {
       if (first >= 0) {
         return dynamic_cast<Impl&>(module).run_range(args, first, last);
@@ -108,15 +111,20 @@ class Module : public torch::nn::ModuleHolder<Impl> {
     using Call = detail::ModuleCall<Impl, Args...>;
     using Result = typename Call::Result;
     Impl& impl = const_cast<Impl&>(**this);
+    torch::nn::Module& target = nn::stand_in(impl);
     nn::Interceptor* interceptor = nn::current_interceptor();
     // Naming the key here is what instantiates its registration.
     const nn::CallKey& key = Call::key;
-    if (interceptor == nullptr || !interceptor->wants(impl)) {
+    const bool intercepted =
+        interceptor != nullptr && interceptor->wants(target);
+    if (!intercepted && &target == &impl) {
       return impl.forward(std::forward<Args>(args)...);
     }
     const c10::IValue packed =
         detail::make_tuple_value({tessera::pack<std::decay_t<Args>>(args)...});
-    const c10::IValue result = interceptor->call(impl, key, packed, -1, -1);
+    const c10::IValue result =
+        intercepted ? interceptor->call(target, key, packed, -1, -1)
+                    : Call::invoke(target, packed, -1, -1);
     if constexpr (!std::is_void_v<Result>) {
       static_assert(
           !std::is_reference_v<Result>,

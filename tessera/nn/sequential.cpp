@@ -35,11 +35,12 @@ c10::IValue SequentialImpl::call_child(
     }
     values = elements[0];
   }
+  torch::nn::Module& target = stand_in(*child.module);
   Interceptor* interceptor = current_interceptor();
   const c10::IValue result =
-      interceptor != nullptr && interceptor->wants(*child.module)
-          ? interceptor->call(*child.module, *child.key, values, -1, -1)
-          : find_invoker(child.key->hash)(*child.module, values, -1, -1);
+      interceptor != nullptr && interceptor->wants(target)
+          ? interceptor->call(target, *child.key, values, -1, -1)
+          : find_invoker(child.key->hash)(target, values, -1, -1);
   return tessera::detail::make_tuple_value({result});
 }
 

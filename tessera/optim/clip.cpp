@@ -10,6 +10,7 @@ namespace tessera::optim {
 
 double clip_grad_norm(
     const std::vector<at::Tensor>& gradients,
+    const std::vector<at::Tensor>& counted,
     double max_norm,
     comm::ProcessGroup& group) {
   if (!(max_norm > 0)) {
@@ -18,7 +19,7 @@ double clip_grad_norm(
   }
   const at::NoGradGuard no_grad;
   double square = 0;
-  for (const at::Tensor& gradient : gradients) {
+  for (const at::Tensor& gradient : counted) {
     const double norm =
         gradient.to(at::kFloat).norm(2, at::kDouble).item<double>();
     square += norm * norm;

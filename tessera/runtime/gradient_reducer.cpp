@@ -204,7 +204,8 @@ void GradientReducer::launch(Bucket& bucket, bool zeros) {
       at::mul_out(
           const_cast<at::Tensor&>(slice),
           gradient.reshape({-1}),
-          at::scalar_tensor(1.0 / group_.size(), at::kDouble));
+          at::scalar_tensor(
+              options_.scale.value_or(1.0 / group_.size()), at::kDouble));
     } else {
       const_cast<at::Tensor&>(slice).zero_();
     }

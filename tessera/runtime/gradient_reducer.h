@@ -31,6 +31,8 @@ class GradientReducer {
     std::int64_t bucket_bytes = 25 << 20;
     /// false: all buckets leave at the end of the step
     bool overlap = true;
+    /// Of the ranks' sum; not given: one over the size of the group.
+    std::optional<double> scale = {};
   };
 
   /// `parameters`: those of this rank, the same on all ranks of the group;
@@ -65,6 +67,10 @@ class GradientReducer {
   /// naming a parameter with a sparse gradient.
   bool finish(const std::optional<std::string>& failure);
 
+  /// What is wrong when a parameter has a sparse gradient, else "". Not
+  /// collective.
+  std::string sparse_gradient() const;
+
  private:
   struct Parameter {
     std::string name;
@@ -89,7 +95,6 @@ class GradientReducer {
   void counted(int index);
   void find_trainable();
   void make_buckets(const std::vector<int>& order);
-  std::string sparse_gradient() const;
   void launch(Bucket& bucket, bool zeros);
   void launch_ready();
   void learn_order();

@@ -77,10 +77,10 @@ at::Generator generator() {
   return at::detail::getDefaultCPUGenerator();
 }
 
-/// The whole replica on its pp rank 0; others are left with nothing.
+/// The whole replica on its first rank; others are left with nothing.
 void gather_whole(checkpoint::RankContent& content) {
   Session& s = session();
-  comm::ProcessGroup& group = s.group(Group::kPP);
+  comm::ProcessGroup& group = s.group(Group::kMP);
   TensorMap tensors(content.model.begin(), content.model.end());
   const auto models = comm::gather_object(*s.world, group, pack(tensors), 0);
   std::vector<c10::IValue> states;
@@ -111,7 +111,7 @@ checkpoint::SaveInfo info_of(
     const ModelCore& model,
     const SaveOptions& options) {
   checkpoint::SaveInfo info;
-  info.model = nn::type_name(*model.root());
+  info.model = model.name();
   info.degrees = session().layout->degrees();
   info.placement = session().config.placement_strategy;
   info.partition = model.plan().partition;
@@ -144,7 +144,8 @@ Saved save(
     return std::string();
   });
 
-  // Replicas hold the same; the first of them writes.
+  // Replicas hold the same; the first of them writes. What the ranks of a
+  // TP_GROUP hold together they put together and share out.
   checkpoint::RankContent content;
   const topology::Coordinates at = s.layout->coordinates(s.world->rank());
   const bool writes = at.rdp == 0;
@@ -152,13 +153,16 @@ Saved save(
     if (optimizer != nullptr) {
       optimizer->prepare();
     }
-    content.model = updated_tensors(model, optimizer);
-    if (optimizer != nullptr) {
-      content.optimizer =
-          checkpoint::capture(optimizer->inner(), content.model);
-    }
+    const NamedTensors parameters = updated_tensors(model, optimizer);
+    TensorMap tensors(parameters.begin(), parameters.end());
     for (const auto& buffer : model.local_buffers()) {
-      content.model.push_back(buffer);
+      tensors.insert(buffer);
+    }
+    const TensorMap share = model.state_layout().whole_share(tensors);
+    content.model.assign(share.begin(), share.end());
+    if (optimizer != nullptr) {
+      content.optimizer = model.state_layout().whole_share(
+          checkpoint::capture(optimizer->inner(), parameters));
     }
     if (options.full) {
       gather_whole(content);
@@ -166,7 +170,10 @@ Saved save(
   }
   content.rank_tensors.emplace_back("random_state", generator().get_state());
   const checkpoint::RankFiles mine = writer.write_rank_files(
-      s.world->rank(), at, content, options.full && writes && at.pp == 0);
+      s.world->rank(),
+      at,
+      content,
+      options.full && writes && at.pp == 0 && at.tp == 0);
   const auto all = comm::gather_object(
       *s.world,
       s.group(Group::kWorld),
@@ -189,10 +196,23 @@ Saved save(
 
 namespace {
 
-std::vector<checkpoint::Wanted> wanted_of(const NamedTensors& tensors) {
+// `master`: 16-bit parameters are saved, and wanted, as their f32 masters.
+std::vector<checkpoint::Wanted> wanted_of(
+    const std::vector<StateLayout::Whole>& tensors,
+    bool master,
+    bool parameters_only) {
   std::vector<checkpoint::Wanted> wanted;
-  for (const auto& [name, tensor] : tensors) {
-    wanted.push_back({name, tensor.scalar_type(), tensor.sizes().vec(), {}});
+  for (const StateLayout::Whole& tensor : tensors) {
+    if (parameters_only && !tensor.parameter) {
+      continue;
+    }
+    const bool is_short =
+        tensor.dtype == at::kHalf || tensor.dtype == at::kBFloat16;
+    wanted.push_back(
+        {tensor.name,
+         master && tensor.parameter && is_short ? at::kFloat : tensor.dtype,
+         tensor.sizes,
+         {}});
   }
   return wanted;
 }
@@ -206,26 +226,46 @@ void apply(
   if (optimizer != nullptr) {
     optimizer->prepare();
   }
+  const StateLayout& layout = model.state_layout();
   const NamedTensors parameters = updated_tensors(model, optimizer);
-  NamedTensors all = parameters;
+  TensorMap own(parameters.begin(), parameters.end());
   for (const auto& buffer : model.local_buffers()) {
-    all.push_back(buffer);
+    own.insert(buffer);
   }
   checkpoint::LoadOptions options;
-  options.model = nn::type_name(*model.root());
+  options.model = model.name();
   options.convert_dtypes = true; // a bf16 run may go on from an f32 one
-  options.all_names = model.table().tensor_names();
-  const auto loaded = from.load_model(wanted_of(all), options);
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    all[i].second.detach().copy_(loaded[i]);
+  const auto names = layout.whole_names();
+  options.all_names.assign(names.begin(), names.end());
+  std::vector<checkpoint::Wanted> all;
+  for (int part = 0; part < layout.parts(); ++part) {
+    const auto wanted =
+        wanted_of(layout.wanted(part), optimizer != nullptr, false);
+    all.insert(all.end(), wanted.begin(), wanted.end());
+  }
+  from.check_model(all, options);
+  // One distributed module at a time is whole here.
+  for (int part = 0; part < layout.parts(); ++part) {
+    const auto wanted =
+        wanted_of(layout.wanted(part), optimizer != nullptr, false);
+    const auto loaded = from.load_model(wanted, options);
+    TensorMap whole;
+    for (std::size_t i = 0; i < wanted.size(); ++i) {
+      whole.emplace(wanted[i].name, loaded[i]);
+    }
+    for (const auto& [name, tensor] : layout.to_local(part, whole)) {
+      own.at(name).detach().copy_(tensor);
+    }
   }
   if (optimizer != nullptr) {
     optimizer->refresh_parameters();
     if (with_optimizer) {
-      checkpoint::restore(
-          optimizer->inner(),
-          from.load_optimizer(wanted_of(parameters)),
-          parameters);
+      checkpoint::OptimizerState state;
+      for (int part = 0; part < layout.parts(); ++part) {
+        const auto wanted = wanted_of(layout.wanted(part), true, true);
+        merge_into(state, layout.to_local(from.load_optimizer(wanted)));
+      }
+      checkpoint::restore(optimizer->inner(), std::move(state), parameters);
     }
   }
   const Session& s = session();

@@ -1,5 +1,6 @@
 #include "tessera/train/distributed_optimizer.h"
 
+#include <map>
 #include <set>
 
 #include "tessera/base/error.h"
@@ -71,14 +72,33 @@ void DistributedOptimizer::zero_grad(bool set_to_none) {
 
 double DistributedOptimizer::clip_grad_norm(double max_norm) {
   prepare();
+  std::map<const void*, std::string> names;
+  const auto model = train::session().model.lock();
+  if (model != nullptr && model->partitioned()) {
+    for (const auto& [name, tensor] : model->local_parameters()) {
+      names.emplace(tensor.unsafeGetTensorImpl(), name);
+    }
+  }
   std::vector<at::Tensor> gradients;
+  std::vector<at::Tensor> counted;
   for (const at::Tensor& parameter : parameters_) {
-    if (parameter.grad().defined()) {
-      gradients.push_back(parameter.grad());
+    const at::Tensor& gradient = parameter.grad();
+    if (!gradient.defined()) {
+      continue;
+    }
+    gradients.push_back(gradient);
+    const auto name = names.find(parameter.unsafeGetTensorImpl());
+    if (name == names.end()) {
+      counted.push_back(gradient); // a parameter that is not the model's
+      continue;
+    }
+    for (const at::Tensor& part :
+         model->state_layout().counted_once(name->second, gradient)) {
+      counted.push_back(part);
     }
   }
   return optim::clip_grad_norm(
-      gradients, max_norm, train::session().group(Group::kMP));
+      gradients, counted, max_norm, train::session().group(Group::kMP));
 }
 
 } // namespace tessera

@@ -29,7 +29,7 @@ class RestoredRandomState {
 ModelCore::ModelCore(
     std::shared_ptr<torch::nn::Module> root,
     ModelOptions options)
-    : root_(std::move(root)), options_(options) {
+    : root_(std::move(root)), name_(nn::type_name(*root_)), options_(options) {
   Session& s = session();
   if (options_.backward_passes_per_step < 1) {
     throw ConfigError(tessera::str(
@@ -46,6 +46,7 @@ ModelCore::ModelCore(
         "a second DistributedModel was made; a script has one, put several "
         "networks into one module");
   }
+  replace_modules();
   if (s.config.pipeline_parallel_degree == 1) {
     ensure_partitioned({}); // nothing has to be known of a run
   }
@@ -64,16 +65,21 @@ const runtime::ModuleTable& ModelCore::table() const {
   return *table_;
 }
 
+const StateLayout& ModelCore::state_layout() const {
+  plan();
+  return *layout_;
+}
+
 std::vector<c10::IValue> ModelCore::run_step(
     int microbatches,
     const std::function<c10::IValue(int)>& run) {
   ensure_partitioned([&] { run(0); });
   scale_ = options_.average_grads_across_microbatches ? 1.0 / microbatches : 1;
   if (options_.broadcast_buffers && root_->is_training()) {
-    broadcast_buffers();
+    broadcast_from_first(local_buffers());
   }
-  if (reducer_ != nullptr) {
-    reducer_->begin(passes_ + 1 >= options_.backward_passes_per_step);
+  for (const auto& reducer : reducers_) {
+    reducer->begin(passes_ + 1 >= options_.backward_passes_per_step);
   }
   std::vector<c10::IValue> results;
   std::optional<std::string> failure;
@@ -97,10 +103,10 @@ std::vector<c10::IValue> ModelCore::run_step(
   }
   in_step_ = false;
   ++step_;
-  if (reducer_ != nullptr) {
+  if (!reducers_.empty()) {
     // A step that failed leaves gradients that only zero_grad mends.
     const int passes = std::exchange(passes_, 0);
-    if (reducer_->finish(failure)) {
+    if (finish_reducers(failure)) {
       passes_ = (passes + 1) % options_.backward_passes_per_step;
     } else {
       passes_ = passes;
@@ -114,11 +120,10 @@ std::vector<c10::IValue> ModelCore::run_step(
   return results;
 }
 
-// Replicas draw different random numbers, as their samples are different.
+// Ranks draw different random numbers where their samples are different.
 std::uint64_t ModelCore::seed() const {
-  const Session& s = session();
   return runtime::mix(
-      static_cast<std::uint64_t>(s.config.seed), s.group(Group::kDP).rank());
+      static_cast<std::uint64_t>(session().config.seed), data_rank());
 }
 
 // One partition: each microbatch runs to its end on the calling thread.
@@ -190,8 +195,8 @@ void ModelCore::backward(
     scaled.push_back(
         given ? gradients[i] * scale_ : at::full_like(tensors[i], scale_));
   }
-  if (reducer_ != nullptr) {
-    reducer_->expect_backward();
+  for (const auto& reducer : reducers_) {
+    reducer->expect_backward();
   }
   if (server_ != nullptr) {
     server_->backward(tensors, scaled);

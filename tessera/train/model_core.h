@@ -11,11 +11,13 @@
 
 #include <torch/nn/module.h>
 
+#include "tessera/nn/tensor_parallel/replace.h"
 #include "tessera/plan/plan.h"
 #include "tessera/runtime/gradient_reducer.h"
 #include "tessera/runtime/module_table.h"
 #include "tessera/runtime/server.h"
 #include "tessera/train/session.h"
+#include "tessera/train/state_layout.h"
 
 namespace tessera {
 
@@ -33,9 +35,6 @@ struct ModelOptions {
   /// Training steps begin with the buffers of the first data-parallel rank.
   bool broadcast_buffers = true;
 };
-
-using TensorMap = std::map<std::string, at::Tensor>;
-using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
 namespace train {
 
@@ -59,6 +58,16 @@ class ModelCore {
   const std::shared_ptr<torch::nn::Module>& root() const {
     return root_;
   }
+  /// Class of the model that the script made.
+  const std::string& name() const {
+    return name_;
+  }
+  /// Which modules tensor parallelism replaced, and why others stayed.
+  const nn::Replacements& replacements() const {
+    return replacements_;
+  }
+  /// Throws: ConfigError before the model is partitioned.
+  const StateLayout& state_layout() const;
 
   /// Runs one step; `run` is the user's function on one microbatch.
   /// Collective over the world.
@@ -82,8 +91,9 @@ class ModelCore {
   NamedTensors local_buffers() const;
 
   TensorMap local_state_dict() const;
-  /// Every rank of this replica gives its part; all (or only pp rank 0) get the
-  /// whole on the host. Collective over the pipeline.
+  /// Every rank of this replica gives its part; all (or only the first) get the
+  /// whole on the host, as a single process would have it. Collective over the
+  /// replica.
   TensorMap state_dict(bool only_first);
   /// Takes effect at once, or after the partition when there is none yet.
   void load_state_dict(TensorMap state, bool strict);
@@ -101,28 +111,35 @@ class ModelCore {
   }
 
  private:
+  void replace_modules();
+  void take_over_weights();
+  void make_reducers();
+  bool finish_reducers(const std::optional<std::string>& failure);
   void ensure_partitioned(const std::function<void()>& first_microbatch);
   plan::Plan decide(const std::function<void()>& first_microbatch);
   plan::Plan agree_on_plan(const std::function<void()>& first_microbatch);
   void place(plan::Plan plan);
   void apply_plan(plan::Plan plan);
   void apply_state(const TensorMap& state, bool strict);
-  void broadcast_parameters();
-  void broadcast_buffers();
+  void broadcast_from_first(const NamedTensors& tensors);
   std::uint64_t seed() const;
   std::vector<c10::IValue> run_alone(
       int microbatches,
       const std::function<c10::IValue(int)>& run);
 
   std::shared_ptr<torch::nn::Module> root_;
+  std::string name_;
   ModelOptions options_;
+  nn::Replacements replacements_;
+  std::unique_ptr<StateLayout> layout_;
   std::shared_ptr<const Decision> decision_;
   std::optional<plan::Plan> plan_;
   std::unique_ptr<runtime::ModuleTable> table_;
   std::unique_ptr<schedule::Schedule> schedule_;
   std::unique_ptr<runtime::OrderChannel> order_;
   std::unique_ptr<runtime::Server> server_;
-  std::unique_ptr<runtime::GradientReducer> reducer_;
+  // Over the DP_GROUP, and over the RDP_GROUP for distributed parameters.
+  std::vector<std::unique_ptr<runtime::GradientReducer>> reducers_;
   std::vector<Hook> partition_hooks_;
   std::vector<Hook> first_step_hooks_; // empty after the first step
   std::optional<std::pair<TensorMap, bool>> deferred_state_;

@@ -60,21 +60,10 @@ void ModelCore::ensure_partitioned(
 }
 
 void ModelCore::place(plan::Plan plan) {
-  Session& s = session();
   apply_plan(std::move(plan));
-  broadcast_parameters();
-  if (s.group(Group::kDP).size() > 1) {
-    runtime::GradientReducer::Options options;
-    options.bucket_bytes =
-        static_cast<std::int64_t>(options_.bucket_cap_mb * (1 << 20));
-    options.overlap = options_.overlapping_allreduce;
-    reducer_ = std::make_unique<runtime::GradientReducer>(
-        *s.world,
-        s.group(Group::kDP),
-        *s.control,
-        table_->local_parameters(),
-        options);
-  }
+  broadcast_from_first(local_parameters());
+  broadcast_from_first(local_buffers());
+  make_reducers();
 }
 
 // Rank 0 decides for all; an error there is an error on every rank.
@@ -121,7 +110,7 @@ plan::Plan ModelCore::decide(const std::function<void()>& first_microbatch) {
   Session& s = session();
   const Config& config = s.config;
   plan::Plan plan = plan::plan_from_config(config, s.world->size());
-  plan.model = nn::type_name(*root_);
+  plan.model = name_;
   if (config.load_partition) {
     plan.partition =
         plan::plan_from_json(read_file(*config.partition_file)).partition;
@@ -133,6 +122,10 @@ plan::Plan ModelCore::decide(const std::function<void()>& first_microbatch) {
     graph = tracer::describe(*root_, plan.model);
   } else {
     const TracingFlag flag(s.tracing);
+    // Rank 0 is alone here: distributed modules only shape what they exchange.
+    nn::TensorParallel alone_of_group = nn::tensor_parallel();
+    alone_of_group.shapes_only = true;
+    const nn::TensorParallelScope scope(alone_of_group);
     tracer::TraceOptions options;
     options.measure_seconds = config.trace_execution_times;
     options.name = plan.model;
@@ -174,6 +167,8 @@ void ModelCore::apply_plan(plan::Plan plan) {
     }
   }
   tracer::materialize(mine);
+  layout_->place(*table);
+  take_over_weights();
   table->drop_remote_tensors();
   table_ = std::move(table);
   if (s.config.pipeline_parallel_degree == 1) {
@@ -182,7 +177,7 @@ void ModelCore::apply_plan(plan::Plan plan) {
   schedule_ = plan::make_schedule(*plan_);
   if (s.order_transport != nullptr) {
     order_ = std::make_unique<runtime::OrderChannel>(
-        s.group(Group::kDP), *s.order_transport);
+        s.group(s.order_group), *s.order_transport);
   }
   runtime::ServerContext context;
   context.modules = table_.get();

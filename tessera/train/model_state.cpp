@@ -36,33 +36,23 @@ void broadcast_together(
   }
 }
 
-std::vector<at::Tensor> tensors_of(const NamedTensors& named) {
-  std::vector<at::Tensor> tensors;
-  for (const auto& [name, tensor] : named) {
-    tensors.push_back(tensor);
-  }
-  return tensors;
-}
-
 } // namespace
 
-void ModelCore::broadcast_parameters() {
-  comm::ProcessGroup& group = session().group(Group::kRDP);
-  if (group.size() == 1) {
-    return;
+// What every rank of the DP_GROUP holds comes from its first rank, what is
+// distributed from the first that holds the same shard.
+void ModelCore::broadcast_from_first(const NamedTensors& tensors) {
+  std::vector<at::Tensor> equal;
+  std::vector<at::Tensor> shards;
+  for (const auto& [name, tensor] : tensors) {
+    (layout_->in_distributed_module(name) ? shards : equal).push_back(tensor);
   }
-  broadcast_together(group, tensors_of(table_->local_parameters()));
-  broadcast_together(group, tensors_of(table_->local_buffers()));
-}
-
-void ModelCore::broadcast_buffers() {
-  comm::ProcessGroup& group = session().group(Group::kRDP);
-  if (group.size() == 1) {
-    return;
-  }
-  const auto buffers = tensors_of(table_->local_buffers());
-  if (!buffers.empty()) {
-    broadcast_together(group, buffers);
+  for (const auto& [kind, list] :
+       {std::make_pair(Group::kDP, &equal),
+        std::make_pair(Group::kRDP, &shards)}) {
+    comm::ProcessGroup& group = session().group(kind);
+    if (group.size() > 1 && !list->empty()) {
+      broadcast_together(group, *list);
+    }
   }
 }
 
@@ -90,8 +80,8 @@ TensorMap ModelCore::local_state_dict() const {
 
 TensorMap ModelCore::state_dict(bool only_first) {
   Session& s = session();
-  comm::ProcessGroup& group = s.group(Group::kPP);
-  const TensorMap local = local_state_dict();
+  comm::ProcessGroup& group = s.group(Group::kMP);
+  const TensorMap local = layout_->whole_share(local_state_dict());
   TensorMap whole;
   if (group.size() == 1) {
     for (const auto& [name, tensor] : local) {
@@ -121,30 +111,44 @@ void ModelCore::load_state_dict(TensorMap state, bool strict) {
 void ModelCore::apply_state(const TensorMap& state, bool strict) {
   const at::NoGradGuard no_grad;
   std::set<std::string> problems;
-  std::vector<std::pair<at::Tensor, at::Tensor>> copies; // to, from
+  TensorMap own;
   for (const auto& list : {local_parameters(), local_buffers()}) {
-    for (const auto& [name, tensor] : list) {
-      const auto found = state.find(name);
+    own.insert(list.begin(), list.end());
+  }
+  std::vector<std::pair<at::Tensor, at::Tensor>> copies; // to, from
+  for (int part = 0; part < layout_->parts(); ++part) {
+    TensorMap given = layout_->to_local(part, state);
+    for (auto& [name, tensor] : given) {
+      at::Tensor& to = own.at(name);
+      if (to.sizes() == tensor.sizes()) {
+        copies.emplace_back(to.detach(), tensor);
+      }
+    }
+    for (const auto& entry : layout_->wanted(part)) {
+      const auto found = state.find(entry.name);
       if (found == state.end()) {
-        if (strict) {
-          problems.insert(tessera::str("'", name, "' is missing"));
+        // A rank's own local state has other names, or a distributed module
+        // has a buffer that its original lacks.
+        if (strict && (part == 0 || given.empty())) {
+          problems.insert(tessera::str("'", entry.name, "' is missing"));
         }
-      } else if (found->second.sizes() != tensor.sizes()) {
+      } else if (
+          found->second.sizes() != entry.sizes &&
+          (part == 0 || given.empty())) {
         problems.insert(tessera::str(
             "'",
-            name,
+            entry.name,
             "' has shape ",
             found->second.sizes(),
             ", the model's is ",
-            tensor.sizes()));
-      } else {
-        copies.emplace_back(tensor.detach(), found->second);
+            at::IntArrayRef(entry.sizes)));
       }
     }
   }
   if (strict) {
+    const std::set<std::string> known = layout_->whole_names();
     for (const auto& [name, tensor] : state) {
-      if (!table_->has_tensor(name)) {
+      if (!known.contains(name) && !own.contains(name)) {
         problems.insert(tessera::str("'", name, "' is not in the model"));
       }
     }

@@ -83,7 +83,10 @@ checkpoint::OptimizerState DistributedOptimizer::local_state_dict() {
 checkpoint::OptimizerState DistributedOptimizer::state_dict() {
   train::Session& s = train::session();
   const auto parts = comm::all_gather_object(
-      *s.world, s.group(Group::kPP), train::pack_state(local_state_dict()));
+      *s.world,
+      s.group(Group::kMP),
+      train::pack_state(train::current_model()->state_layout().whole_share(
+          local_state_dict())));
   checkpoint::OptimizerState whole;
   for (const auto& part : parts) {
     train::merge_into(whole, train::unpack_state(part));
@@ -104,7 +107,9 @@ void DistributedOptimizer::load_state_dict(checkpoint::OptimizerState state) {
   model->on_partition([this, target, shared] {
     prepare();
     checkpoint::restore(
-        *optimizer_, std::move(*shared), train::updated_tensors(*target, this));
+        *optimizer_,
+        target->state_layout().to_local(*shared),
+        train::updated_tensors(*target, this));
   });
 }
 

@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "tessera/base/error.h"
+#include "tessera/nn/tensor_parallel/context.h"
 
 namespace tessera {
 
@@ -56,17 +57,32 @@ void init(const Config& config) {
   made->groups = std::make_unique<comm::MeshGroups>(world, *made->layout);
   const auto& dp = made->groups->at(Group::kDP).ranks();
   made->control = world.new_group("dp control", dp);
+  if (degrees.tensor > 1) {
+    made->rdp_control =
+        world.new_group("rdp control", made->groups->at(Group::kRDP).ranks());
+  }
   transport::Options buffers;
   buffers.buffer_bytes = config.transport_buffer_bytes;
   if (degrees.pipeline > 1) {
     made->transport = transport::make_transport(
         world, made->groups->at(Group::kPP).ranks(), buffers);
-    if (config.deterministic_server && dp.size() > 1) {
+    made->order_group = config.deterministic_server ? Group::kDP : Group::kTP;
+    const auto& ordered = made->groups->at(made->order_group).ranks();
+    if (ordered.size() > 1) {
       transport::Options small;
       small.buffer_bytes = 1 << 20; // orders carry no tensors
-      made->order_transport = transport::make_transport(world, dp, small);
+      made->order_transport = transport::make_transport(world, ordered, small);
     }
   }
+  nn::TensorParallel parallel;
+  if (degrees.tensor > 1) {
+    parallel.group = &made->groups->at(Group::kTP);
+    parallel.distribution = config.optimize == "memory"
+                                ? nn::Distribution::kMemory
+                                : nn::Distribution::kSpeed;
+    parallel.prescaled_batch = config.prescaled_batch;
+  }
+  nn::set_tensor_parallel(parallel);
   made->recorder = std::make_unique<timeline::Recorder>(
       world.rank(), made->layout->coordinates(world.rank()).pp);
   train::holder() = std::move(made);
@@ -78,6 +94,7 @@ void init(const std::string& config_file) {
 
 void shutdown() {
   barrier();
+  nn::set_tensor_parallel({});
   train::holder().reset();
 }
 
@@ -143,6 +160,13 @@ int mp_rank() {
 }
 int mp_size() {
   return size_of(Group::kMP);
+}
+
+int data_rank() {
+  return config_in_force().prescaled_batch ? rdp_rank() : dp_rank();
+}
+int data_size() {
+  return config_in_force().prescaled_batch ? rdp_size() : dp_size();
 }
 
 std::vector<int> group_ranks(Group group) {

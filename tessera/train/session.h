@@ -28,8 +28,12 @@ struct Session {
   /// Second data-parallel group: agreements at the end of a step must not queue
   /// behind gradient buckets.
   comm::ProcessGroupPtr control;
+  comm::ProcessGroupPtr rdp_control; // the same; with tensor parallelism only
   transport::TransportPtr transport; // among the ranks of this pipeline
-  transport::TransportPtr order_transport; // deterministic_server only
+  /// Where ranks must run tasks in one order: those of a TP_GROUP, whose tasks
+  /// hold collectives, or with deterministic_server of a DP_GROUP.
+  Group order_group = Group::kTP;
+  transport::TransportPtr order_transport; // nullptr: each its own order
   std::unique_ptr<timeline::Recorder> recorder;
   std::int64_t steps_run = 0; // of all models; equal on all ranks
   std::weak_ptr<ModelCore> model;
@@ -77,6 +81,12 @@ int rdp_rank();
 int rdp_size();
 int mp_rank();
 int mp_size();
+
+/// Which part of the global batch this rank is fed, of how many: with
+/// prescaled_batch the ranks of a TP_GROUP get the same, so it is rdp_rank of
+/// rdp_size, else dp_rank of dp_size.
+int data_rank();
+int data_size();
 
 /// Global ranks of this rank's group of a kind, ascending.
 std::vector<int> group_ranks(Group group);

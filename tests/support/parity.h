@@ -122,8 +122,8 @@ Trained train_distributed(
   const Ended ended;
   Trained result;
   {
-    // Only the first replica's parameters may count.
-    torch::manual_seed(rdp_rank() == 0 ? 7 : 8);
+    // Only the first data-parallel rank's parameters may count.
+    torch::manual_seed(dp_rank() == 0 ? 7 : 8);
     DistributedModel model(make_net());
     DistributedOptimizer optimizer(torch::optim::SGD(
         model.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9)));
@@ -133,7 +133,7 @@ Trained train_distributed(
       return loss;
     });
     for (int step = 0; step < steps; ++step) {
-      const Batch mine = part_of(batches(step), dp_size(), dp_rank());
+      const Batch mine = part_of(batches(step), data_size(), data_rank());
       optimizer.zero_grad();
       const double loss =
           train_step(mine.x, mine.y).reduce_mean().template item<double>();

@@ -8,6 +8,12 @@ namespace tessera::nn {
 
 DistributedModule::DistributedModule() : parallel_(tensor_parallel()) {}
 
+TensorParallel DistributedModule::parallel_now() const {
+  TensorParallel now = parallel_;
+  now.shapes_only = tensor_parallel().shapes_only;
+  return now;
+}
+
 at::Tensor& DistributedModule::register_distributed_parameter(
     const std::string& name,
     at::Tensor local,

@@ -35,6 +35,8 @@ class DistributedModule : public torch::nn::Module {
   const TensorParallel& parallel() const {
     return parallel_;
   }
+  /// The same, with what the calling thread says of tracing.
+  TensorParallel parallel_now() const;
 
   /// Of this module, not of its children; by parameter name.
   const std::map<std::string, DistributedParameter>& distributed_parameters()
@@ -51,6 +53,8 @@ class DistributedModule : public torch::nn::Module {
       DistributedParameter description);
 
  private:
+  friend class ParameterCreationScope; // creates what is registered
+
   TensorParallel parallel_;
   std::map<std::string, DistributedParameter> distributed_;
 };

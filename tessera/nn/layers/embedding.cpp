@@ -1,0 +1,195 @@
+#include "tessera/nn/layers/embedding.h"
+
+#include <cmath>
+
+#include <ATen/ATen.h>
+
+#include "tessera/base/error.h"
+#include "tessera/nn/layers/placement.h"
+#include "tessera/nn/tensor_parallel/parameter_creation.h"
+
+namespace tessera::nn {
+
+namespace {
+
+Initializer table(const DistributedEmbeddingOptions& options) {
+  return [&options](at::Tensor& full) {
+    if (options._weight.defined()) {
+      full.copy_(options._weight);
+      return; // the user's values, the padding row among them
+    }
+    full.normal_(0, options.initializer_range);
+    if (options.padding_idx) {
+      full.select(0, *options.padding_idx).zero_();
+    }
+  };
+}
+
+void check_options(DistributedEmbeddingOptions& o) {
+  if (o.padding_idx) {
+    const std::int64_t row = *o.padding_idx;
+    if (row < -o.num_embeddings || row >= o.num_embeddings) {
+      throw ConfigError(tessera::str(
+          "DistributedEmbedding: padding_idx is ",
+          row,
+          "; the table has rows 0 to ",
+          o.num_embeddings - 1));
+    }
+    if (row < 0) {
+      o.padding_idx = row + o.num_embeddings;
+    }
+  }
+  if (o._weight.defined() &&
+      o._weight.sizes() !=
+          at::IntArrayRef({o.num_embeddings, o.embedding_dim})) {
+    throw ShapeError(tessera::str(
+        "DistributedEmbedding: _weight has sizes ",
+        o._weight.sizes(),
+        "; expected [",
+        o.num_embeddings,
+        ", ",
+        o.embedding_dim,
+        "]"));
+  }
+  if (o._skip_scatter_and_merge && o.split == EmbeddingSplit::kVocabulary) {
+    throw ConfigError(
+        "DistributedEmbedding: _skip_scatter_and_merge asks for this rank's "
+        "columns, a table divided by vocabulary has none; divide it by "
+        "embedding_dim");
+  }
+  if (o._skip_allgather && !o._skip_scatter_and_merge) {
+    throw ConfigError(
+        "DistributedEmbedding: with _skip_allgather the ranks do not know "
+        "whose sample is whose; set _skip_scatter_and_merge too");
+  }
+}
+
+} // namespace
+
+DistributedEmbeddingImpl::DistributedEmbeddingImpl(
+    const DistributedEmbeddingOptions& given)
+    : options(given) {
+  check_options(options);
+  const std::vector<std::int64_t> sizes{
+      options.num_embeddings, options.embedding_dim};
+  ParameterCreation how;
+  if (options._weight.defined()) {
+    how.dtype = options._weight.scalar_type();
+  }
+  const auto create = parameter_creation_scope(*this, how);
+  if (options.split == EmbeddingSplit::kVocabulary) {
+    weight = create.initialize_with_output_partition(
+        "weight", sizes, table(options));
+    first_row_ =
+        even_range(options.num_embeddings, parallel().size(), parallel().rank())
+            .start;
+  } else {
+    weight =
+        create.initialize_with_input_partition("weight", sizes, table(options));
+  }
+  options._weight = at::Tensor(); // not a second copy of the table
+  if (options.padding_idx) {
+    const std::int64_t row = *options.padding_idx - first_row_;
+    padding_row_ = row >= 0 && row < weight.size(0) ? row : -1;
+  }
+}
+
+at::Tensor DistributedEmbeddingImpl::look_up(const at::Tensor& ids) {
+  return at::embedding(
+      weight, ids, padding_row_, options.scale_grad_by_freq, options.sparse);
+}
+
+void DistributedEmbeddingImpl::limit_norms(
+    const TensorParallel& parallel,
+    const at::Tensor& ids) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor rows = std::get<0>(at::_unique(ids.reshape({-1})));
+  at::Tensor table = weight.detach();
+  if (options.split == EmbeddingSplit::kVocabulary) {
+    at::embedding_renorm_(table, rows, *options.max_norm, options.norm_type);
+    return;
+  }
+  // The norm of a row is a sum over all ranks' columns.
+  const at::Tensor found = table.index_select(0, rows);
+  at::Tensor norms;
+  if (std::isinf(options.norm_type)) {
+    norms = std::get<0>(found.abs().max(1)).to(at::kFloat);
+    if (parallel.size() > 1 && !parallel.shapes_only) {
+      parallel.group->all_reduce(norms, comm::ReduceOp::kMax);
+    }
+  } else {
+    norms = found.to(at::kFloat).abs().pow(options.norm_type).sum(1);
+    all_reduce(parallel, norms);
+    norms = norms.pow(1 / options.norm_type);
+  }
+  // As torch: only rows above the limit, with its margin of 1e-7.
+  const at::Tensor factors = at::where(
+      norms > *options.max_norm,
+      *options.max_norm / (norms + 1e-7),
+      at::ones_like(norms));
+  table.index_copy_(
+      0, rows, found * factors.unsqueeze(1).to(found.scalar_type()));
+}
+
+at::Tensor DistributedEmbeddingImpl::look_up_own_rows(
+    const TensorParallel& parallel,
+    const at::Tensor& ids) {
+  const at::Tensor flat = ids.reshape({-1});
+  if (flat.numel() > 0 && !parallel.shapes_only) {
+    const auto lowest = flat.min().item<std::int64_t>();
+    const auto highest = flat.max().item<std::int64_t>();
+    if (lowest < 0 || highest >= options.num_embeddings) {
+      throw ShapeError(tessera::str(
+          "DistributedEmbedding: index ",
+          lowest < 0 ? lowest : highest,
+          " is outside the table's rows 0 to ",
+          options.num_embeddings - 1));
+    }
+  }
+  const at::Tensor local = flat - first_row_;
+  const at::Tensor places =
+      at::logical_and(local >= 0, local < weight.size(0)).nonzero().squeeze(1);
+  const at::Tensor rows = local.index_select(0, places);
+  if (options.max_norm) {
+    limit_norms(parallel, rows);
+  }
+  std::vector<std::int64_t> sizes = ids.sizes().vec();
+  sizes.push_back(options.embedding_dim);
+  return at::zeros({flat.numel(), options.embedding_dim}, weight.options())
+      .index_copy(0, places, look_up(rows))
+      .view(sizes);
+}
+
+at::Tensor DistributedEmbeddingImpl::forward(const at::Tensor& ids) {
+  const TensorParallel parallel = parallel_now();
+  // A single index has no dimension along which samples could be joined.
+  const bool single = ids.dim() == 0;
+  at::Tensor all = single ? ids.reshape({1}) : ids;
+  const bool own_samples = !parallel.prescaled_batch;
+  Lengths samples;
+  if (own_samples && !options._skip_allgather) {
+    samples = samples_of_ranks(parallel, all.size(0));
+    all = gather(parallel, all, 0, samples);
+  }
+  at::Tensor y;
+  if (options.split == EmbeddingSplit::kVocabulary) {
+    y = sum_of_partials(
+        parallel,
+        look_up_own_rows(parallel, all),
+        outside_placement(parallel),
+        samples);
+  } else {
+    if (options.max_norm) {
+      limit_norms(parallel, all);
+    }
+    y = look_up(all);
+    if (!options._skip_scatter_and_merge) {
+      y = own_samples
+              ? shard_to_samples(parallel, y, options.embedding_dim, samples)
+              : gather_channels(parallel, y, options.embedding_dim);
+    }
+  }
+  return single ? y.squeeze(0) : y;
+}
+
+} // namespace tessera::nn

@@ -1,0 +1,248 @@
+#include "tessera/nn/layers/product.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "tessera/tensor/torch_compat.h"
+
+namespace tessera::nn {
+
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::Function;
+using torch::autograd::variable_list;
+
+struct ProductCall : torch::CustomClassHolder {
+  TensorParallel parallel;
+  ProductPlan plan;
+  bool has_bias = false;
+};
+using ProductCallPtr = c10::intrusive_ptr<ProductCall>;
+
+at::Tensor operand_of(const ProductCall& call, const at::Tensor& x) {
+  switch (call.plan.operand) {
+    case Operand::kOwnSamples:
+      return gather(call.parallel, x, 0, call.plan.rows);
+    case Operand::kOwnSamplesToShard:
+      return exchange(call.parallel, x, 1, call.plan.in, 0, call.plan.rows);
+    case Operand::kSharded:
+    case Operand::kReplicated:
+      break;
+  }
+  return x;
+}
+
+/// The adjoint of operand_of, started.
+Pending start_adjoint(const ProductCall& call, const at::Tensor& gradient) {
+  switch (call.plan.operand) {
+    case Operand::kReplicated:
+      return start_all_reduce(call.parallel, gradient);
+    case Operand::kOwnSamples:
+      return start_reduce_scatter(call.parallel, gradient, 0, call.plan.rows);
+    case Operand::kOwnSamplesToShard:
+      return start_exchange(
+          call.parallel, gradient, 0, call.plan.rows, 1, call.plan.in);
+    case Operand::kSharded:
+      break;
+  }
+  return [gradient] { return gradient; };
+}
+
+std::int64_t widest(const Lengths& lengths) {
+  return *std::max_element(lengths.begin(), lengths.end());
+}
+
+/// x W^T with the columns of every rank in a block of their own, as the
+/// reduce-scatter wants them: no copy between the two.
+at::Tensor product_in_blocks(
+    const Lengths& out,
+    const at::Tensor& x,
+    const at::Tensor& weight) {
+  const std::int64_t ranks = static_cast<std::int64_t>(out.size());
+  const std::int64_t width = widest(out);
+  const std::vector<std::int64_t> sizes{ranks, x.size(0), width};
+  const bool even = weight.size(0) == ranks * width;
+  const at::Tensor blocks =
+      even ? at::empty(sizes, x.options()) : at::zeros(sizes, x.options());
+  std::int64_t start = 0;
+  for (std::int64_t r = 0; r < ranks; ++r) {
+    at::Tensor block = blocks.select(0, r).narrow(1, 0, out[r]);
+    at::mm_out(block, x, weight.narrow(0, start, out[r]).t());
+    start += out[r];
+  }
+  return blocks;
+}
+
+at::Tensor plain_product(
+    const at::Tensor& x,
+    const at::Tensor& weight,
+    const at::Tensor& bias) {
+  return bias.defined() ? at::addmm(bias, x, weight.t())
+                        : at::mm(x, weight.t());
+}
+
+at::Tensor result_of(
+    const ProductCall& call,
+    const at::Tensor& x,
+    const at::Tensor& weight,
+    const at::Tensor& bias) {
+  const TensorParallel& parallel = call.parallel;
+  const ProductPlan& plan = call.plan;
+  const bool inside = plan.bias_inside || plan.result == Result::kSharded;
+  if (inside || parallel.size() == 1) {
+    const at::Tensor product = plain_product(x, weight, bias);
+    if (plan.result == Result::kReplicated) {
+      all_reduce(parallel, product);
+    } else if (plan.result == Result::kOwnSamples) {
+      return reduce_scatter(parallel, product, 0, plan.rows);
+    }
+    return product;
+  }
+  at::Tensor result;
+  if (plan.result == Result::kShardChannels) {
+    result =
+        reduce_scatter_blocks(parallel, product_in_blocks(plan.out, x, weight));
+    const std::int64_t own = plan.out[parallel.rank()];
+    if (result.size(1) != own) {
+      result = result.narrow(1, 0, own).contiguous();
+    }
+  } else {
+    result = at::mm(x, weight.t());
+    if (plan.result == Result::kReplicated) {
+      all_reduce(parallel, result);
+    } else {
+      result = reduce_scatter(parallel, result, 0, plan.rows);
+    }
+  }
+  return bias.defined() ? result.add_(bias) : result;
+}
+
+/// Every rank's part of the gradient of the product, [n, R, widest].
+at::Tensor gradient_blocks(const ProductCall& call, const at::Tensor& own) {
+  const std::int64_t width = widest(call.plan.out);
+  if (own.size(1) == width) {
+    return gather_blocks(call.parallel, own);
+  }
+  const at::Tensor padded = at::zeros({own.size(0), width}, own.options());
+  padded.narrow(1, 0, own.size(1)).copy_(own);
+  return gather_blocks(call.parallel, padded);
+}
+
+struct ProductGradients {
+  at::Tensor x;
+  at::Tensor weight;
+};
+
+ProductGradients gradients_of_blocks(
+    const ProductCall& call,
+    const at::Tensor& blocks,
+    const at::Tensor& x,
+    const at::Tensor& weight,
+    bool for_x,
+    bool for_weight) {
+  ProductGradients gradients;
+  if (for_weight) {
+    gradients.weight = at::empty_like(weight);
+  }
+  std::int64_t start = 0;
+  for (std::size_t r = 0; r < call.plan.out.size(); ++r) {
+    const std::int64_t width = call.plan.out[r];
+    const at::Tensor block =
+        blocks.select(0, static_cast<std::int64_t>(r)).narrow(1, 0, width);
+    if (for_x) {
+      const at::Tensor rows = weight.narrow(0, start, width);
+      if (r == 0) {
+        gradients.x = at::mm(block, rows);
+      } else {
+        gradients.x.addmm_(block, rows);
+      }
+    }
+    if (for_weight) {
+      at::Tensor rows = gradients.weight.narrow(0, start, width);
+      at::mm_out(rows, block.t(), x);
+    }
+    start += width;
+  }
+  return gradients;
+}
+
+struct ProductNode : Function<ProductNode> {
+  static at::Tensor forward(
+      AutogradContext* context,
+      const at::Tensor& x,
+      const at::Tensor& weight,
+      const TorchOptional<at::Tensor>& bias,
+      const ProductCallPtr& call) {
+    call->has_bias = bias.has_value();
+    const at::Tensor operand = operand_of(*call, x);
+    context->save_for_backward({operand, weight});
+    context->saved_data["call"] = c10::IValue::make_capsule(call);
+    return result_of(
+        *call, operand, weight, bias.has_value() ? *bias : at::Tensor());
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list grads) {
+    const auto capsule = context->saved_data["call"].toCapsule();
+    const auto& call = static_cast<const ProductCall&>(*capsule);
+    const auto saved = context->get_saved_variables();
+    const at::Tensor& x = saved[0];
+    const at::Tensor& weight = saved[1];
+    const bool for_x = context->needs_input_grad(0);
+    const bool for_weight = context->needs_input_grad(1);
+    const ProductPlan& plan = call.plan;
+    const at::Tensor own = grads[0].contiguous();
+
+    at::Tensor whole = own;
+    ProductGradients gradients;
+    Pending x_gradient;
+    if (plan.result == Result::kShardChannels && call.parallel.size() > 1) {
+      const at::Tensor blocks = gradient_blocks(call, own);
+      gradients =
+          gradients_of_blocks(call, blocks, x, weight, for_x, for_weight);
+      if (for_x) {
+        x_gradient = start_adjoint(call, gradients.x);
+      }
+    } else {
+      if (plan.result == Result::kOwnSamples) {
+        whole = gather(call.parallel, own, 0, plan.rows);
+      }
+      if (for_x) {
+        // On its way while the weight's is computed.
+        x_gradient = start_adjoint(call, at::mm(whole, weight));
+      }
+      if (for_weight) {
+        gradients.weight = at::mm(whole.t(), x);
+      }
+    }
+    at::Tensor bias;
+    if (call.has_bias && context->needs_input_grad(2)) {
+      bias = (plan.bias_inside ? whole : own).sum(0);
+    }
+    return {for_x ? x_gradient() : at::Tensor(), gradients.weight, bias, {}};
+  }
+};
+
+} // namespace
+
+at::Tensor distributed_product(
+    const TensorParallel& parallel,
+    const ProductPlan& plan,
+    const at::Tensor& x,
+    const at::Tensor& weight,
+    const at::Tensor& bias) {
+  auto call = c10::make_intrusive<ProductCall>();
+  call->parallel = parallel;
+  call->plan = plan;
+  TorchOptional<at::Tensor> given;
+  if (bias.defined()) {
+    given = bias;
+  }
+  return ProductNode::apply(x, weight, given, call);
+}
+
+} // namespace tessera::nn

@@ -1,0 +1,38 @@
+#include "tessera/nn/tensor_parallel/builtin.h"
+
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
+
+#include "tessera/nn/layers/embedding.h"
+#include "tessera/nn/layers/linear.h"
+#include "tessera/nn/tensor_parallel/registry.h"
+
+namespace tessera::nn {
+
+// Names and layouts of states are torch's own, so no state hooks.
+void register_builtin_tp_rules() {
+  tp_register_with_module<torch::nn::LinearImpl, DistributedLinear>().init(
+      [](const torch::nn::LinearImpl& linear) {
+        return DistributedLinearOptions{
+            linear.options.in_features(),
+            linear.options.out_features(),
+            linear.options.bias()};
+      });
+  tp_register_with_module<torch::nn::EmbeddingImpl, DistributedEmbedding>()
+      .init([](const torch::nn::EmbeddingImpl& embedding,
+               const GivenOptions& given) {
+        const auto& options = embedding.options;
+        DistributedEmbeddingOptions result;
+        result.num_embeddings = options.num_embeddings();
+        result.embedding_dim = options.embedding_dim();
+        result.padding_idx = options.padding_idx();
+        result.max_norm = options.max_norm();
+        result.norm_type = options.norm_type();
+        result.scale_grad_by_freq = options.scale_grad_by_freq();
+        result.sparse = options.sparse();
+        given.take("split", result.split);
+        return result;
+      });
+}
+
+} // namespace tessera::nn

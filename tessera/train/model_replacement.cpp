@@ -1,0 +1,142 @@
+// ModelCore's part of tensor parallelism: distributed modules in the place of
+// marked ones, their weights, the groups over which gradients are averaged.
+#include <cstdio>
+
+#include "tessera/base/error.h"
+#include "tessera/runtime/random_state.h"
+#include "tessera/tracer/delayed_init.h"
+#include "tessera/train/model_core.h"
+
+namespace tessera::train {
+
+namespace {
+
+// The script's random numbers go on as if nothing had been made here.
+std::shared_ptr<nn::DistributedModule> make_beside(
+    const torch::nn::Module& original,
+    const nn::Make& make) {
+  const auto script = runtime::RandomState::capture();
+  std::shared_ptr<nn::DistributedModule> made;
+  try {
+    const tracer::DelayedInitScope delayed(tracer::has_delayed(original));
+    made = make();
+  } catch (...) {
+    script.restore();
+    throw;
+  }
+  script.restore();
+  return made;
+}
+
+bool is_delayed(const nn::ReplacedModule& replaced) {
+  for (const auto& [name, tensor] : replaced.tensors) {
+    if (tracer::is_delayed(tensor)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+} // namespace
+
+void ModelCore::replace_modules() {
+  Session& s = session();
+  replacements_.root = root_;
+  if (s.group(Group::kTP).size() > 1) {
+    replacements_ = nn::replace_marked(root_, make_beside);
+    root_ = replacements_.root;
+    if (s.world->rank() == 0) {
+      for (const std::string& line : nn::text_of(replacements_)) {
+        std::fprintf(stderr, "tessera: tensor parallelism: %s\n", line.c_str());
+      }
+      if (replacements_.replaced.empty()) {
+        std::fprintf(
+            stderr,
+            "tessera: warning: tensor_parallel_degree is %d, but no module was "
+            "replaced; mark modules with tessera::tensor_parallelism\n",
+            s.group(Group::kTP).size());
+      }
+    }
+  }
+  layout_ = std::make_unique<StateLayout>(*root_, replacements_.replaced);
+  for (nn::ReplacedModule& replaced : replacements_.replaced) {
+    if (!is_delayed(replaced)) {
+      nn::take_over(replaced);
+    }
+  }
+}
+
+// Of delayed modules: each rank makes the values of those it holds, one module
+// at a time.
+void ModelCore::take_over_weights() {
+  for (nn::ReplacedModule& replaced : replacements_.replaced) {
+    if (replaced.tensors.empty()) {
+      continue;
+    }
+    if (layout_->holds_part_of(replaced.path)) {
+      std::vector<at::Tensor> tensors;
+      for (const auto& [name, tensor] : replaced.tensors) {
+        tensors.push_back(tensor);
+      }
+      tracer::materialize(tensors);
+      nn::take_over(replaced);
+    }
+    replaced.tensors.clear();
+  }
+}
+
+// A distributed parameter that met the samples of its whole TP_GROUP has the
+// sum of that group's gradients already, so only the replicas' sum is missing;
+// what it is divided by is the number of different batches in any case.
+void ModelCore::make_reducers() {
+  Session& s = session();
+  comm::ProcessGroup& dp = s.group(Group::kDP);
+  if (dp.size() == 1) {
+    return;
+  }
+  NamedTensors equal;
+  NamedTensors scaled;
+  for (const auto& item : table_->local_parameters()) {
+    (layout_->is_scaled_batch(item.first) ? scaled : equal).push_back(item);
+  }
+  runtime::GradientReducer::Options options;
+  options.bucket_bytes =
+      static_cast<std::int64_t>(options_.bucket_cap_mb * (1 << 20));
+  options.overlap = options_.overlapping_allreduce;
+  reducers_.push_back(std::make_unique<runtime::GradientReducer>(
+      *s.world, dp, *s.control, equal, options));
+  if (s.group(Group::kTP).size() == 1) {
+    return;
+  }
+  options.scale = 1.0 / data_size();
+  reducers_.push_back(std::make_unique<runtime::GradientReducer>(
+      *s.world, s.group(Group::kRDP), *s.rdp_control, scaled, options));
+}
+
+// Every rank of the DP_GROUP learns of a failure in the first round; the others
+// follow all the same, so that no collective is left half done.
+bool ModelCore::finish_reducers(const std::optional<std::string>& failure) {
+  std::optional<std::string> problem = failure;
+  for (const auto& reducer : reducers_) {
+    const std::string sparse = reducer->sparse_gradient();
+    if (!problem && !sparse.empty()) {
+      problem = sparse;
+    }
+  }
+  bool backward = false;
+  std::optional<UserError> thrown;
+  for (const auto& reducer : reducers_) {
+    try {
+      backward = reducer->finish(problem) || backward;
+    } catch (const UserError& error) {
+      thrown = thrown.value_or(error);
+      problem = problem.value_or(error.what());
+    }
+  }
+  if (thrown) {
+    throw UserError(*thrown);
+  }
+  return backward;
+}
+
+} // namespace tessera::train

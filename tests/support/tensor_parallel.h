@@ -1,0 +1,47 @@
+#pragma once
+
+#include <torch/torch.h>
+
+#include "tessera/nn/containers.h"
+#include "tessera/nn/tensor_parallel/marking.h"
+#include "tests/support/tiny_models.h"
+
+/// A model of which tensor parallelism replaces a part.
+namespace tessera::testing {
+
+constexpr int kWords = 23; // sizes that two ranks do not divide
+constexpr int kInner = 13;
+
+/// Takes tokens [B, S], gives logits [B, S, kWords].
+struct PartlyMarkedImpl : torch::nn::Module {
+  PartlyMarkedImpl() {
+    {
+      const tensor_parallelism marked;
+      words = register_module("words", nn::Embedding(kWords, kWidth));
+      in = register_module("in", nn::Linear(kWidth, kInner));
+      middle = register_module(
+          "middle", nn::Sequential(nn::Linear(kInner, kInner), nn::Tanh()));
+      // Shares its weight, so it stays although it is marked.
+      first = register_module("first", nn::Linear(kInner, kInner));
+      const tensor_parallelism not_marked(false);
+      plain = register_module("plain", nn::Linear(kInner, kInner));
+    }
+    second = register_module("second", nn::Linear(kInner, kInner));
+    second->weight = second->register_parameter("weight", first->weight);
+    out = register_module("out", nn::Linear(kInner, kWords));
+    set_tensor_parallelism(out);
+  }
+  torch::Tensor forward(const torch::Tensor& ids) {
+    auto x = torch::relu(in(words(ids)));
+    x = middle(x) + in(words(ids.flip(1))); // modules are called twice
+    x = second(torch::tanh(first(x))) + plain(x);
+    return out(x);
+  }
+  nn::Embedding words{nullptr};
+  nn::Linear in{nullptr};
+  nn::Sequential middle{nullptr};
+  nn::Linear first{nullptr}, plain{nullptr}, second{nullptr}, out{nullptr};
+};
+TESSERA_MODULE(PartlyMarked);
+
+} // namespace tessera::testing
