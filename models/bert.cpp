@@ -4,6 +4,9 @@
 
 #include <torch/torch.h>
 
+#include "models/two_d/bert_2d.h"
+#include "tessera/nn/tensor_parallel/registry.h"
+
 namespace tessera::models {
 
 namespace {
@@ -223,7 +226,8 @@ std::tuple<at::Tensor, at::Tensor> BertHeadsImpl::forward(
 }
 
 BertImpl::BertImpl(const BertOptions& options)
-    : bert_(register_module("bert", BertModel(options))),
+    : options_(options),
+      bert_(register_module("bert", BertModel(options))),
       cls_(register_module(
           "cls",
           BertHeads(options, bert_->embeddings->word_embeddings->weight))) {}
@@ -259,5 +263,9 @@ RobertaImpl::RobertaImpl(const BertOptions& options)
 at::Tensor RobertaImpl::forward(const at::Tensor& ids, const at::Tensor& mask) {
   return lm_head_(std::get<0>(roberta_(ids, mask, at::Tensor())));
 }
+
+namespace {
+const auto bert_on_mesh = tp_register_on_mesh<Bert, Bert2D>();
+} // namespace
 
 } // namespace tessera::models

@@ -4,6 +4,9 @@
 
 #include <torch/torch.h>
 
+#include "models/two_d/gpt_2d.h"
+#include "tessera/nn/tensor_parallel/registry.h"
+
 namespace tessera::models {
 
 namespace {
@@ -127,5 +130,9 @@ GptImpl::GptImpl(const GptOptions& options)
 at::Tensor GptImpl::forward(const at::Tensor& ids) {
   return lm_head_(transformer_(ids));
 }
+
+namespace {
+const auto gpt_on_mesh = tp_register_on_mesh<Gpt, Gpt2D>();
+} // namespace
 
 } // namespace tessera::models

@@ -26,12 +26,12 @@ struct TensorParallel {
   /// TP_GROUP. nullptr: no tensor parallelism, one rank.
   comm::ProcessGroup* group = nullptr;
   Distribution distribution = Distribution::kSpeed;
-  /// Over `group`; kTwoD only.
-  std::shared_ptr<two_d::Mesh> mesh;
   /// true: all ranks of the group bring the same samples; false: each its own.
   bool prescaled_batch = false;
   /// true while one rank traces alone: collectives only shape their results.
   bool shapes_only = false;
+  /// Over `group`; kTwoD only.
+  std::shared_ptr<two_d::Mesh> mesh;
 
   int size() const {
     return group == nullptr ? 1 : group->size();

@@ -95,6 +95,9 @@ class Exchange {
       const at::TensorOptions& options) = 0;
   /// Memory that travels or waits to be read: what has been used at most.
   virtual std::int64_t workspace_bytes() const = 0;
+  /// Shared memory of this rank that was in use at most, which no allocator of
+  /// tensors counts: the workspace and what `allocate` gave.
+  virtual std::int64_t shared_bytes() const = 0;
 };
 
 } // namespace tessera::nn::two_d

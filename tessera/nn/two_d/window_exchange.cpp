@@ -88,6 +88,12 @@ std::byte* WindowExchange::staging() const {
 }
 
 void WindowExchange::begin(const Product& product) {
+  if (!product.out.is_cpu()) {
+    throw ShapeError(tessera::str(
+        "a product on a mesh in shared memory of tensors on ",
+        product.out.device().str(),
+        "; this mesh moves CPU tensors"));
+  }
   product_ = &product;
   comm::shm::Window& window = *region_->window;
   // Who reads what I staged two products ago?
@@ -332,6 +338,12 @@ at::Tensor WindowExchange::allocate(
 
 std::int64_t WindowExchange::workspace_bytes() const {
   return static_cast<std::int64_t>(2 * staged_high_water_);
+}
+
+std::int64_t WindowExchange::shared_bytes() const {
+  const std::lock_guard lock(region_->mutex);
+  return workspace_bytes() +
+         static_cast<std::int64_t>(region_->arena.high_water());
 }
 
 void WindowExchange::count(
