@@ -4,8 +4,9 @@
 
 #include <torch/torch.h>
 
-#include "models/two_d/gpt_2d.h"
 #include "tessera/nn/tensor_parallel/registry.h"
+
+#include "models/two_d/gpt_2d.h"
 
 namespace tessera::models {
 

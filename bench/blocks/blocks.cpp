@@ -113,8 +113,9 @@ class Net2DImpl : public tessera::nn::two_d::MeshModule {
   tessera::nn::Sequential blocks;
 };
 
-const auto net_on_mesh = tessera::tp_register_on_mesh<NetImpl, Net2DImpl>().init(
-    [](const NetImpl& net) { return net.blocks->size(); });
+const auto net_on_mesh =
+    tessera::tp_register_on_mesh<NetImpl, Net2DImpl>().init(
+        [](const NetImpl& net) { return net.blocks->size(); });
 
 struct Settings {
   int pp = 1;

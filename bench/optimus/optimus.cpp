@@ -191,10 +191,11 @@ class Experiment {
     const std::int64_t optimus = std::int64_t{settings_.batch} * side_;
     const double share[] = {60, 60, 60, 40, 30};
     const auto megatron = std::max<std::int64_t>(
-        1,
-        std::llround(
-            settings_.batch * share[std::min(side_, 4)] / 48.0));
-    both("weak", {optimus, hidden, world_.size()}, {megatron, hidden, world_.size()});
+        1, std::llround(settings_.batch * share[std::min(side_, 4)] / 48.0));
+    both(
+        "weak",
+        {optimus, hidden, world_.size()},
+        {megatron, hidden, world_.size()});
   }
 
   void strong() {
@@ -249,7 +250,8 @@ class Experiment {
       savings.update_at_once = (set & 2) != 0;
       savings.skip_products = (set & 4) != 0;
       Optimus scheme(world_, *group_, settings_, problem, savings);
-      json line = describe("savings", scheme, problem, run(scheme, settings_.rounds));
+      json line =
+          describe("savings", scheme, problem, run(scheme, settings_.rounds));
       line["reuse_outputs"] = savings.reuse_outputs;
       line["update_at_once"] = savings.update_at_once;
       line["skip_products"] = savings.skip_products;

@@ -10,7 +10,12 @@ extern "C" {
 void Cblacs_pinfo(int* rank, int* size);
 void Cblacs_get(int context, int what, int* value);
 void Cblacs_gridinit(int* context, const char* order, int rows, int columns);
-void Cblacs_gridinfo(int context, int* rows, int* columns, int* row, int* column);
+void Cblacs_gridinfo(
+    int context,
+    int* rows,
+    int* columns,
+    int* row,
+    int* column);
 void Cblacs_gridexit(int context);
 int numroc_(
     const int* n,

@@ -1,7 +1,7 @@
 // Takes the place of scalapack.cpp where the library was not found.
-#include "bench/summa/scalapack.h"
-
 #include "tessera/base/error.h"
+
+#include "bench/summa/scalapack.h"
 
 namespace tessera::bench {
 

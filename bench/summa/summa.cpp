@@ -84,11 +84,10 @@ class Bench {
     }
     tessera::bench::Scalapack scalapack(shared_->side(), n);
 
-    const auto summa = [&](const Mesh& mesh,
-                           const at::Tensor& x,
-                           const at::Tensor& y) {
-      tessera::nn::two_d::multiply(mesh, Form::kAB, x, y, blocks, c);
-    };
+    const auto summa =
+        [&](const Mesh& mesh, const at::Tensor& x, const at::Tensor& y) {
+          tessera::nn::two_d::multiply(mesh, Form::kAB, x, y, blocks, c);
+        };
     Times times;
     for (int round = -2; round < settings_.rounds; ++round) {
       timed(times, round, "one process", [&] {

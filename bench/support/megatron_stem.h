@@ -123,7 +123,8 @@ class MegatronStem {
     const at::Tensor a =
         Share::apply(at::layer_norm(x, {hidden_}, w[0], w[1]), key);
     const at::Tensor y =
-        x + Sum::apply(at::matmul(attend(at::matmul(a, w[2]) + w[3]), w[4]), key) +
+        x +
+        Sum::apply(at::matmul(attend(at::matmul(a, w[2]) + w[3]), w[4]), key) +
         w[5];
     const at::Tensor b =
         Share::apply(at::layer_norm(y, {hidden_}, w[6], w[7]), key);
@@ -140,11 +141,10 @@ class MegatronStem {
                            .permute({2, 0, 3, 1, 4})
                            .reshape({3, b * heads, s, width})
                            .unbind(0);
-    const at::Tensor above = at::full(
-                                 {s, s},
-                                 -std::numeric_limits<double>::infinity(),
-                                 qkv.options())
-                                 .triu_(1);
+    const at::Tensor above =
+        at::full(
+            {s, s}, -std::numeric_limits<double>::infinity(), qkv.options())
+            .triu_(1);
     const at::Tensor scores =
         at::bmm(
             parts[0] / std::sqrt(static_cast<double>(width)),

@@ -57,7 +57,9 @@ BertEmbeddings2DImpl::BertEmbeddings2DImpl(const BertOptions& o)
               bert_hidden(o, *mesh())))),
       token_type_embeddings_(register_module(
           "token_type_embeddings",
-          Embedding2D(few(o.type_vocab_size, *mesh()), bert_hidden(o, *mesh())))),
+          Embedding2D(
+              few(o.type_vocab_size, *mesh()),
+              bert_hidden(o, *mesh())))),
       layer_norm_(register_module("LayerNorm", bert_norm(o, *mesh()))) {
   if (o.roberta) {
     throw ShapeError(
@@ -122,9 +124,9 @@ at::Tensor BertOutput2DImpl::forward(
 
 BertAttention2DImpl::BertAttention2DImpl(const BertOptions& o)
     : self_(register_module("self", BertSelfAttention2D(o))),
-      output_(register_module(
-          "output",
-          BertOutput2D(o, bert_hidden(o, *mesh())))) {}
+      output_(
+          register_module("output", BertOutput2D(o, bert_hidden(o, *mesh())))) {
+}
 
 at::Tensor BertAttention2DImpl::forward(
     const at::Tensor& x,
@@ -144,9 +146,8 @@ at::Tensor BertIntermediate2DImpl::forward(const at::Tensor& x) {
 BertLayer2DImpl::BertLayer2DImpl(const BertOptions& o)
     : attention_(register_module("attention", BertAttention2D(o))),
       intermediate_(register_module("intermediate", BertIntermediate2D(o))),
-      output_(register_module(
-          "output",
-          BertOutput2D(o, bert_inner(o, *mesh())))) {}
+      output_(
+          register_module("output", BertOutput2D(o, bert_inner(o, *mesh())))) {}
 
 std::tuple<at::Tensor, at::Tensor> BertLayer2DImpl::forward(
     const at::Tensor& x,
@@ -221,8 +222,7 @@ at::Tensor BertPredictions2DImpl::forward(const at::Tensor& hidden) {
 BertHeads2DImpl::BertHeads2DImpl(
     const BertOptions& o,
     const nn::two_d::Embedding2DImpl& words)
-    : predictions_(
-          register_module("predictions", BertPredictions2D(o, words))),
+    : predictions_(register_module("predictions", BertPredictions2D(o, words))),
       seq_relationship_(register_module(
           "seq_relationship",
           bert_dense(bert_hidden(o, *mesh()), few(2, *mesh())))) {}

@@ -2,11 +2,12 @@
 
 #include <tuple>
 
-#include "models/bert.h"
-#include "models/options.h"
 #include "tessera/nn/sequential.h"
 #include "tessera/nn/two_d/boundary.h"
 #include "tessera/nn/two_d/transformer.h"
+
+#include "models/bert.h"
+#include "models/options.h"
 
 // BERT on a mesh: the modules, names and function of models/bert.h. A rank
 // brings its own tokens and gets its own scores; between them activations are
@@ -176,8 +177,8 @@ class BertHeads2DImpl : public MeshModule {
 };
 TESSERA_MODULE(BertHeads2D);
 
-/// Shapes: ids [b, s], mask [b, s], token types [b, s] -> logits [b, s, v], next
-/// sentence [b, 2], all of this rank alone. Undefined mask: no padding.
+/// Shapes: ids [b, s], mask [b, s], token types [b, s] -> logits [b, s, v],
+/// next sentence [b, 2], all of this rank alone. Undefined mask: no padding.
 class Bert2DImpl : public MeshModule {
  public:
   explicit Bert2DImpl(const BertOptions& options);

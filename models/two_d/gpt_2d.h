@@ -1,10 +1,11 @@
 #pragma once
 
-#include "models/gpt.h"
-#include "models/options.h"
 #include "tessera/nn/sequential.h"
 #include "tessera/nn/two_d/boundary.h"
 #include "tessera/nn/two_d/transformer.h"
+
+#include "models/gpt.h"
+#include "models/options.h"
 
 // GPT on a mesh: the modules, names and function of models/gpt.h. A rank brings
 // its own token ids and gets its own logits; between them activations are
@@ -13,8 +14,8 @@
 // Source: Xu et al. 2021, section 3.2.1.
 namespace tessera::models {
 
-/// Embeddings, blocks, final norm. Shapes: ids of the row [q b, s] -> [q b, s, h
-/// of my column].
+/// Embeddings, blocks, final norm. Shapes: ids of the row [q b, s] -> [q b, s,
+/// h of my column].
 class GptTransformer2DImpl : public nn::two_d::MeshModule {
  public:
   explicit GptTransformer2DImpl(const GptOptions& options);
@@ -32,8 +33,8 @@ class GptTransformer2DImpl : public nn::two_d::MeshModule {
 TESSERA_MODULE(GptTransformer2D);
 
 /// Shapes: ids [b, s] -> logits [b, s, v], both of this rank alone.
-/// Throws: ShapeError when heads, positions, hidden size or vocabulary are fewer
-/// than the sides of the mesh; it says which sizes work.
+/// Throws: ShapeError when heads, positions, hidden size or vocabulary are
+/// fewer than the sides of the mesh; it says which sizes work.
 class Gpt2DImpl : public nn::two_d::MeshModule {
  public:
   explicit Gpt2DImpl(const GptOptions& options);

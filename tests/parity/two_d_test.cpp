@@ -58,9 +58,8 @@ struct OneOutputBertImpl : torch::nn::Module {
   }
   torch::Tensor forward(const torch::Tensor& ids) {
     const auto mask = ids.ne(1).to(torch::kLong); // 1 stands for padding here
-    const auto types = (torch::arange(ids.size(1)) >= 3)
-                           .to(torch::kLong)
-                           .expand(ids.sizes());
+    const auto types =
+        (torch::arange(ids.size(1)) >= 3).to(torch::kLong).expand(ids.sizes());
     const auto [words, pairs] = bert(ids, mask, types.contiguous());
     return torch::cat({words.flatten(1), pairs}, 1);
   }
@@ -72,8 +71,9 @@ torch::Tensor two_losses(const torch::Tensor& out, const torch::Tensor& y) {
   const auto words = out.narrow(1, 0, kTokens * kVocabulary)
                          .reshape({-1, kTokens, kVocabulary});
   const auto pairs = out.narrow(1, kTokens * kVocabulary, 2);
-  return mean_loss(words, y) + torch::nn::functional::cross_entropy(
-                                   pairs, (y.select(1, 0) > 16).to(torch::kLong));
+  return mean_loss(words, y) +
+         torch::nn::functional::cross_entropy(
+             pairs, (y.select(1, 0) > 16).to(torch::kLong));
 }
 
 struct Case {
@@ -104,8 +104,7 @@ void check(MakeNet make_net, const Loss& loss) {
     config.timeout_seconds = 60;
     config.transport_buffer_bytes = 16 << 20;
     const int slices = 2 * (c.prescaled ? 1 : 4 * c.rdp);
-    const auto wanted =
-        train_plain(make_net, tokens_of, kSteps, slices, loss);
+    const auto wanted = train_plain(make_net, tokens_of, kSteps, slices, loss);
     EXPECT_LT(wanted.losses.back(), wanted.losses.front());
     const auto got =
         train_distributed(config, make_net, tokens_of, kSteps, loss);

@@ -115,9 +115,7 @@ class OwnSamples : public torch::autograd::Function<OwnSamples> {
           of_row,
           0,
           Blocks(
-              of_row.size(0) * c.mesh->side(),
-              c.mesh->side(),
-              of_row.size(0)));
+              of_row.size(0) * c.mesh->side(), c.mesh->side(), of_row.size(0)));
     }
     return samples_at(*c.mesh, of_row, c.mesh->column()).contiguous();
   }

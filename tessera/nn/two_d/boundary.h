@@ -8,8 +8,8 @@ namespace tessera::nn::two_d {
 /// Between data-parallel activations, where a rank has its samples whole, and
 /// those on a mesh, where it has the samples of its row and the hidden part of
 /// its column. Mesh row i works on the samples of the ranks of row i, in the
-/// order of columns; with `prescaled` all ranks bring the same samples and row i
-/// works on the i-th part of them.
+/// order of columns; with `prescaled` all ranks bring the same samples and row
+/// i works on the i-th part of them.
 ///
 /// Collective over the mesh, forward and backward. Threads: one at a time.
 class Boundary {

@@ -18,22 +18,22 @@ void BroadcastExchange::begin(const Product& product) {
 
 void BroadcastExchange::start_a(int step) {
   Panel& panel = panels_a_[static_cast<std::size_t>(step % 2)];
-  panel.tensor = step == mesh_.column()
-                     ? a_
-                     : workspace_.take(
-                           Workspace::kA0 + step % 2, product_->panel_a_sizes(step),
-                           a_.options());
+  panel.tensor = step == mesh_.column() ? a_
+                                        : workspace_.take(
+                                              Workspace::kA0 + step % 2,
+                                              product_->panel_a_sizes(step),
+                                              a_.options());
   panel.work =
       mesh_.row_group().broadcast_async(panel.tensor, mesh_.in_row(step));
 }
 
 void BroadcastExchange::start_b(int step) {
   Panel& panel = panels_b_[static_cast<std::size_t>(step % 2)];
-  panel.tensor = step == mesh_.row()
-                     ? b_
-                     : workspace_.take(
-                           Workspace::kB0 + step % 2, product_->panel_b_sizes(step),
-                           b_.options());
+  panel.tensor = step == mesh_.row() ? b_
+                                     : workspace_.take(
+                                           Workspace::kB0 + step % 2,
+                                           product_->panel_b_sizes(step),
+                                           b_.options());
   panel.work =
       mesh_.column_group().broadcast_async(panel.tensor, mesh_.in_column(step));
 }

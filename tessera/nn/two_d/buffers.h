@@ -7,11 +7,11 @@
 
 namespace tessera::nn::two_d {
 
-/// The reusable memory of layers that run one after the other. A buffer is taken
-/// from its beginning, in stretches, and reset as a whole; its size is fixed by
-/// `reserve`, so that nothing is allocated while layers run.
-/// Not collective. Threads: one at a time.
-/// Source: Xu et al. 2021, section 3.2.3 and figure 6.
+/// The reusable memory of layers that run one after the other. A buffer is
+/// taken from its beginning, in stretches, and reset as a whole; its size is
+/// fixed by `reserve`, so that nothing is allocated while layers run. Not
+/// collective. Threads: one at a time. Source: Xu et al. 2021, section 3.2.3
+/// and figure 6.
 class Buffers {
  public:
   enum Kind {

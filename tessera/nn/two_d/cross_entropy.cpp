@@ -27,8 +27,7 @@ class CrossEntropyOnMesh
       const KeptPtr<Classes>& classes) {
     const Classes& of = classes->value;
     const Mesh& mesh = *of.mesh;
-    const at::Tensor x =
-        logits.reshape({-1, logits.size(-1)}).to(at::kFloat);
+    const at::Tensor x = logits.reshape({-1, logits.size(-1)}).to(at::kFloat);
     const at::Tensor labels = targets.reshape({-1});
     const at::Tensor largest = std::get<0>(x.max(1));
     max_along(mesh, Along::kRow, largest);
@@ -38,15 +37,15 @@ class CrossEntropyOnMesh
     const std::int64_t start = of.vocabulary.start(mesh.column());
     const at::Tensor here = labels.ge(start).logical_and_(
         labels.lt(start + of.vocabulary.size(mesh.column())));
-    const at::Tensor index = at::where(here, labels - start, at::zeros_like(labels));
+    const at::Tensor index =
+        at::where(here, labels - start, at::zeros_like(labels));
     const at::Tensor own =
         x.gather(1, index.unsqueeze(1)).squeeze(1).mul_(here);
     const at::Tensor sums = at::stack({powers.sum(1), own});
     sum_along(mesh, Along::kRow, sums);
 
     const at::Tensor counts = labels.ne(of.ignored);
-    const at::Tensor loss =
-        (sums[0].log() + largest - sums[1]).mul_(counts);
+    const at::Tensor loss = (sums[0].log() + largest - sums[1]).mul_(counts);
     powers.div_(sums[0].unsqueeze(1)); // now probabilities
     ctx->save_for_backward({powers, index, here, counts});
     ctx->saved_data["dtype"] = static_cast<std::int64_t>(logits.scalar_type());
@@ -61,9 +60,7 @@ class CrossEntropyOnMesh
         (gradients[0].reshape({-1}).to(at::kFloat) * tensors[3]).unsqueeze(1);
     at::Tensor gradient = tensors[0] * weight;
     gradient.scatter_add_(
-        1,
-        tensors[1].unsqueeze(1),
-        -weight * tensors[2].unsqueeze(1));
+        1, tensors[1].unsqueeze(1), -weight * tensors[2].unsqueeze(1));
     return {
         gradient
             .to(static_cast<at::ScalarType>(ctx->saved_data["dtype"].toInt()))

@@ -35,13 +35,11 @@ DropInLinear2D::DropInLinear2D(const torch::nn::LinearOptions& options)
 
 at::Tensor DropInLinear2D::forward(const at::Tensor& x) {
   return boundary_.leave(
-      Linear2DImpl::forward(
-          boundary_.enter(x, Linear2DImpl::options().in)),
+      Linear2DImpl::forward(boundary_.enter(x, Linear2DImpl::options().in)),
       Linear2DImpl::options().out);
 }
 
-DropInEmbedding2D::DropInEmbedding2D(
-    const torch::nn::EmbeddingOptions& options)
+DropInEmbedding2D::DropInEmbedding2D(const torch::nn::EmbeddingOptions& options)
     : Embedding2DImpl(
           blocks_of(checked(options).num_embeddings()),
           blocks_of(options.embedding_dim()),

@@ -26,10 +26,10 @@ struct Hits {
 
 Hits hits_of(const Blocks& vocabulary, int step, const at::Tensor& ids) {
   const std::int64_t start = vocabulary.start(step);
-  const at::Tensor places = at::nonzero(
-                                ids.ge(start).logical_and_(
-                                    ids.lt(start + vocabulary.size(step))))
-                                .view({-1});
+  const at::Tensor places =
+      at::nonzero(
+          ids.ge(start).logical_and_(ids.lt(start + vocabulary.size(step))))
+          .view({-1});
   return {places, ids.index_select(0, places) - start};
 }
 
@@ -101,8 +101,7 @@ class EmbeddingOnMesh : public torch::autograd::Function<EmbeddingOnMesh> {
       to.zero_();
       const Hits hits = hits_of(of.vocabulary, step, ids);
       to.index_add_(0, hits.rows, rows.index_select(0, hits.places));
-      const std::int64_t padding =
-          of.padding_row - of.vocabulary.start(step);
+      const std::int64_t padding = of.padding_row - of.vocabulary.start(step);
       if (of.padding_row >= 0 && padding >= 0 &&
           padding < of.vocabulary.size(step)) {
         to.select(0, padding).zero_();
@@ -144,8 +143,8 @@ at::Tensor embedding(
           most));
     }
   }
-  const at::Tensor out =
-      EmbeddingOnMesh::apply(table, ids, keep(Table{mesh, vocabulary, padding_row}));
+  const at::Tensor out = EmbeddingOnMesh::apply(
+      table, ids, keep(Table{mesh, vocabulary, padding_row}));
   if (!at::GradMode::is_enabled()) {
     mesh->exchange().wait_for_readers();
   }

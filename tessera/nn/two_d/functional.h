@@ -3,8 +3,9 @@
 #include "tessera/nn/two_d/blocks.h"
 #include "tessera/nn/two_d/mesh.h"
 
-// Functions on activations that lie on a mesh: [b of my row, s, h of my column].
-// Collective over the mesh, forward and backward. Threads: one at a time.
+// Functions on activations that lie on a mesh: [b of my row, s, h of my
+// column]. Collective over the mesh, forward and backward. Threads: one at a
+// time.
 namespace tessera::nn::two_d {
 
 /// (x - mean) / sqrt(variance + eps) * gamma + beta over the whole hidden
@@ -14,10 +15,10 @@ namespace tessera::nn::two_d {
 /// Shapes: x [..., h of my column]; gamma, beta [h of my column] on row 0, any
 /// tensors with the same requires_grad elsewhere.
 /// Cost: forward an all-gather of 2 numbers a position along the row and a
-/// broadcast of 2 h / q along the column; backward an all-reduce and a reduction
-/// of the same. 16-bit tensors are normed in f32.
-/// Source: Xu et al. 2021, section 3.2.2. There E[X] and E[X^2] are summed;
-/// E[X^2] - E[X]^2 loses digits where the mean is large.
+/// broadcast of 2 h / q along the column; backward an all-reduce and a
+/// reduction of the same. 16-bit tensors are normed in f32. Source: Xu et al.
+/// 2021, section 3.2.2. There E[X] and E[X^2] are summed; E[X^2] - E[X]^2 loses
+/// digits where the mean is large.
 at::Tensor layer_norm(
     const MeshPtr& mesh,
     const at::Tensor& x,

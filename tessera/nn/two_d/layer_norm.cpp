@@ -30,8 +30,7 @@ Moments moments_of(const Norm& norm, const at::Tensor& x) {
   at::Tensor whole_mean = at::zeros_like(mean);
   for (int column = 0; column < mesh.side(); ++column) {
     whole_mean.add_(
-        all[column][0],
-        static_cast<double>(norm.hidden.size(column)) / length);
+        all[column][0], static_cast<double>(norm.hidden.size(column)) / length);
   }
   at::Tensor sum = at::zeros_like(mean);
   for (int column = 0; column < mesh.side(); ++column) {
@@ -115,8 +114,8 @@ NormGradients norm_backward(
   const at::Tensor wide = gradient.reshape(normed.sizes()).to(at::kFloat);
   NormGradients result;
   if (for_parameters) {
-    const at::Tensor sum = reduce_to_row0(
-        mesh, at::stack({(wide * normed).sum(0), wide.sum(0)}));
+    const at::Tensor sum =
+        reduce_to_row0(mesh, at::stack({(wide * normed).sum(0), wide.sum(0)}));
     if (sum.defined()) {
       result.gamma = sum[0];
       result.beta = sum[1];
@@ -124,8 +123,8 @@ NormGradients norm_backward(
   }
   if (for_x) {
     const at::Tensor of_normed = wide * state.affine[0];
-    const at::Tensor sums = at::stack(
-        {of_normed.sum(1, true), (of_normed * normed).sum(1, true)});
+    const at::Tensor sums =
+        at::stack({of_normed.sum(1, true), (of_normed * normed).sum(1, true)});
     sum_along(mesh, Along::kRow, sums);
     sums.div_(static_cast<double>(norm.hidden.length()));
     result.x = (of_normed - sums[0])

@@ -63,8 +63,8 @@ ManagedLayer::ManagedLayer(
 
 std::int64_t ManagedLayer::forward_bytes(std::int64_t positions) const {
   const int column = layer_->mesh()->column();
-  const auto element = static_cast<std::int64_t>(
-      layer_->attn->c_attn->weight.element_size());
+  const auto element =
+      static_cast<std::int64_t>(layer_->attn->c_attn->weight.element_size());
   const auto of = [&](std::int64_t width) {
     return Buffers::stretch(positions * width, element);
   };
@@ -75,8 +75,8 @@ std::int64_t ManagedLayer::forward_bytes(std::int64_t positions) const {
 
 std::int64_t ManagedLayer::backward_bytes(std::int64_t positions) const {
   const int column = layer_->mesh()->column();
-  const auto element = static_cast<std::int64_t>(
-      layer_->attn->c_attn->weight.element_size());
+  const auto element =
+      static_cast<std::int64_t>(layer_->attn->c_attn->weight.element_size());
   const auto of = [&](std::int64_t width) {
     return Buffers::stretch(positions * width, element);
   };
@@ -94,8 +94,7 @@ std::int64_t ManagedLayer::parameter_bytes() const {
   std::int64_t bytes = 0;
   for (const at::Tensor& parameter : layer_->parameters()) {
     bytes += Buffers::stretch(
-        parameter.numel(),
-        static_cast<std::int64_t>(parameter.element_size()));
+        parameter.numel(), static_cast<std::int64_t>(parameter.element_size()));
   }
   return bytes;
 }
@@ -120,8 +119,7 @@ at::Tensor ManagedLayer::input_gradient(
       Buffers::kBackward,
       {gradient.size(0), o.in.size(mesh.column())},
       gradient.options());
-  multiply(
-      mesh, Form::kABt, gradient, linear.weight, o.in, out, o.out_in());
+  multiply(mesh, Form::kABt, gradient, linear.weight, o.in, out, o.out_in());
   return out;
 }
 
@@ -139,8 +137,8 @@ void ManagedLayer::parameter_gradients(
   mesh.exchange().wait_for_readers(); // the weight may change now
   deliver(linear.weight, of_weight);
   if (of_bias.defined()) {
-    const at::Tensor kept = buffers_.take(
-        Buffers::kParameter, of_bias.sizes(), of_bias.options());
+    const at::Tensor kept =
+        buffers_.take(Buffers::kParameter, of_bias.sizes(), of_bias.options());
     kept.copy_(of_bias);
     deliver(linear.bias, kept);
   }
@@ -183,8 +181,7 @@ ManagedLayer::run(const at::Tensor& x, Saved& saved, bool with_result) {
       norm_, flat, layer_->ln_1->weight, layer_->ln_1->bias, saved.norm_1);
   saved.qkv = product(saved.normed_1, *layer_->attn->c_attn);
   saved.attended =
-      attention_of(
-          layer_->options(), saved.qkv.view({shape[0], shape[1], -1}))
+      attention_of(layer_->options(), saved.qkv.view({shape[0], shape[1], -1}))
           .view(flat.sizes());
   const at::Tensor middle = product(saved.attended, *layer_->attn->c_proj);
   middle.add_(flat);
@@ -226,8 +223,8 @@ at::Tensor ManagedLayer::backward(
   at::gelu_backward_out(of_wide, of_gelu, s.wide, gelu_name(options));
   const at::Tensor of_normed_2 = input_gradient(of_wide, *layer_->mlp->c_fc);
   parameter_gradients(s.normed_2, of_wide, *layer_->mlp->c_fc, deliver);
-  const at::Tensor of_middle = norm_gradient(
-      norm_, s.norm_2, of_normed_2, *layer_->ln_2, deliver);
+  const at::Tensor of_middle =
+      norm_gradient(norm_, s.norm_2, of_normed_2, *layer_->ln_2, deliver);
   of_middle.add_(g);
   s.norm_2 = {};
   s.normed_2 = at::Tensor();
@@ -247,11 +244,10 @@ at::Tensor ManagedLayer::backward(
                      {result}, {leaf}, {of_attended.view(result.sizes())})[0]
                      .view(of_qkv.sizes()));
   }
-  const at::Tensor of_normed_1 =
-      input_gradient(of_qkv, *layer_->attn->c_attn);
+  const at::Tensor of_normed_1 = input_gradient(of_qkv, *layer_->attn->c_attn);
   parameter_gradients(s.normed_1, of_qkv, *layer_->attn->c_attn, deliver);
-  const at::Tensor of_x = norm_gradient(
-      norm_, s.norm_1, of_normed_1, *layer_->ln_1, deliver);
+  const at::Tensor of_x =
+      norm_gradient(norm_, s.norm_1, of_normed_1, *layer_->ln_1, deliver);
   return of_x.add_(of_middle).view(gradient.sizes());
 }
 

@@ -12,10 +12,11 @@ namespace tessera::nn::two_d {
 struct Savings {
   /// (1) The memory of a product's result takes the gradient of that result.
   bool reuse_outputs = true;
-  /// (2) A parameter is updated as soon as its layer's backward is done, and the
-  /// memory of its gradient goes to the next layer. Needs `Update`.
+  /// (2) A parameter is updated as soon as its layer's backward is done, and
+  /// the memory of its gradient goes to the next layer. Needs `Update`.
   bool update_at_once = false;
-  /// (3) The backward does not run again products whose result it does not need.
+  /// (3) The backward does not run again products whose result it does not
+  /// need.
   bool skip_products = true;
 };
 
@@ -55,9 +56,7 @@ class ManagedLayer {
   struct Saved;
   at::Tensor run(const at::Tensor& x, Saved& saved, bool with_result);
   at::Tensor product(const at::Tensor& x, Linear2DImpl& linear);
-  at::Tensor input_gradient(
-      const at::Tensor& gradient,
-      Linear2DImpl& linear);
+  at::Tensor input_gradient(const at::Tensor& gradient, Linear2DImpl& linear);
   void parameter_gradients(
       const at::Tensor& x,
       const at::Tensor& gradient,

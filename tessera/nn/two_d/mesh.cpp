@@ -83,7 +83,8 @@ Mesh::Mesh(
           layout_.column(cell_.column),
           ".mesh_column")),
       in_row_(ranks_in(*row_group_, group, layout_.row(cell_.row))),
-      in_column_(ranks_in(*column_group_, group, layout_.column(cell_.column))) {
+      in_column_(
+          ranks_in(*column_group_, group, layout_.column(cell_.column))) {
   std::shared_ptr<comm::shm::Window> window;
   if (options.shared_memory) {
     window = group.make_window(

@@ -12,10 +12,8 @@ namespace tessera::nn::two_d {
 
 namespace {
 
-std::vector<std::int64_t> in_order(
-    std::int64_t rows,
-    std::int64_t columns,
-    bool transposed) {
+std::vector<std::int64_t>
+in_order(std::int64_t rows, std::int64_t columns, bool transposed) {
   return transposed ? std::vector<std::int64_t>{columns, rows}
                     : std::vector<std::int64_t>{rows, columns};
 }
@@ -44,8 +42,7 @@ Shard block_shard(
   return shard;
 }
 
-Shard
-row0_shard(const Mesh& mesh, const Blocks& columns, int groups) {
+Shard row0_shard(const Mesh& mesh, const Blocks& columns, int groups) {
   const std::int64_t c = columns.size(mesh.column());
   Shard shard;
   shard.full_sizes = {groups * columns.length()};
@@ -60,8 +57,8 @@ row0_shard(const Mesh& mesh, const Blocks& columns, int groups) {
 }
 
 at::TensorOptions new_parameter() {
-  return at::TensorOptions().dtype(at::typeMetaToScalarType(
-      at::get_default_dtype()));
+  return at::TensorOptions().dtype(
+      at::typeMetaToScalarType(at::get_default_dtype()));
 }
 
 } // namespace
@@ -81,8 +78,7 @@ at::Tensor MeshModule::register_block(
     int groups,
     bool transposed) {
   DistributedParameter description;
-  description.shard =
-      block_shard(*mesh(), rows, columns, groups, transposed);
+  description.shard = block_shard(*mesh(), rows, columns, groups, transposed);
   // Where ranks share memory, peers read the block where it lies.
   const at::Tensor local = mesh()->exchange().allocate(
       description.shard.local_sizes, new_parameter());
@@ -162,8 +158,8 @@ TiedLinear2DImpl::TiedLinear2DImpl(
     : vocabulary_(vocabulary) {
   DistributedParameter description;
   description.shard = block_shard(*mesh(), vocabulary, hidden, 1, false);
-  weight_ = register_distributed_parameter(
-      "weight", embedding.weight, description);
+  weight_ =
+      register_distributed_parameter("weight", embedding.weight, description);
 }
 
 at::Tensor TiedLinear2DImpl::forward(const at::Tensor& x) {

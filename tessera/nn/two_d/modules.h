@@ -23,9 +23,9 @@ class MeshModule : public DistributedModule {
   }
 
  protected:
-  /// Blocks of a matrix of `rows` x (`groups` times `columns`): this rank's rows
-  /// and, of each group, its columns. `transposed`: the full tensor is stored
-  /// [columns, rows].
+  /// Blocks of a matrix of `rows` x (`groups` times `columns`): this rank's
+  /// rows and, of each group, its columns. `transposed`: the full tensor is
+  /// stored [columns, rows].
   at::Tensor register_block(
       const std::string& name,
       const Blocks& rows,
@@ -34,10 +34,8 @@ class MeshModule : public DistributedModule {
       bool transposed = false);
   /// A vector along the columns of the mesh that lives on row 0; elsewhere a
   /// stand-in that is registered nowhere.
-  at::Tensor register_row0(
-      const std::string& name,
-      const Blocks& columns,
-      int groups = 1);
+  at::Tensor
+  register_row0(const std::string& name, const Blocks& columns, int groups = 1);
 };
 
 struct Linear2DOptions {
@@ -52,8 +50,8 @@ struct Linear2DOptions {
   TORCH_ARG(bool, out_in) = true;
 };
 
-/// y = x W + b by SUMMA. Shapes: [..., in of my column] -> [..., groups * out of
-/// my column]. Cost: `multiply` of kAB, in the backward of kABt and kAtB.
+/// y = x W + b by SUMMA. Shapes: [..., in of my column] -> [..., groups * out
+/// of my column]. Cost: `multiply` of kAB, in the backward of kABt and kAtB.
 class Linear2DImpl : public MeshModule {
  public:
   explicit Linear2DImpl(const Linear2DOptions& options);

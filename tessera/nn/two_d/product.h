@@ -12,8 +12,8 @@ namespace tessera::nn::two_d {
 ///   kAB   A [m, inner] B [inner, n] -> [m, n]
 ///   kABt  A [m, k] B [inner, k] -> [m, inner]
 ///   kAtB  A [k, inner] B [k, n] -> [inner, n]
-/// With `transposed` the matrix whose rows are the inner dimension is stored the
-/// other way round: B of kAB [n, inner], B of kABt [k, inner], C of kAtB
+/// With `transposed` the matrix whose rows are the inner dimension is stored
+/// the other way round: B of kAB [n, inner], B of kABt [k, inner], C of kAtB
 /// [n, inner].
 /// While tensor_parallel().shapes_only nothing travels and the result is zero.
 /// Collective over the mesh. Threads: one at a time.

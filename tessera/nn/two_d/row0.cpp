@@ -19,8 +19,8 @@ class AddFromRow0 : public torch::autograd::Function<AddFromRow0> {
       at::Tensor y,
       const at::Tensor& vector,
       const KeptPtr<MeshPtr>& mesh) {
-    y.add_(broadcast_from_row0(
-        *mesh->value, vector, {y.size(-1)}, y.options()));
+    y.add_(
+        broadcast_from_row0(*mesh->value, vector, {y.size(-1)}, y.options()));
     ctx->mark_dirty({y});
     save(ctx, mesh);
     return y;

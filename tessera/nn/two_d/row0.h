@@ -7,11 +7,11 @@ namespace tessera::nn::two_d {
 /// y + vector, in place, where the vector lives on mesh row 0 and is broadcast
 /// along columns; its gradient is the columns' sum and comes to row 0.
 ///
-/// Shapes: y [..., n of my column], vector [n of my column] on row 0, any tensor
-/// with the same requires_grad elsewhere.
-/// Collective over the column, forward and backward. Threads: one at a time.
-/// Cost: one broadcast, in the backward one reduction, of n elements.
-/// Source: Xu et al. 2021, section 3.2.2 and figure 5.
+/// Shapes: y [..., n of my column], vector [n of my column] on row 0, any
+/// tensor with the same requires_grad elsewhere. Collective over the column,
+/// forward and backward. Threads: one at a time. Cost: one broadcast, in the
+/// backward one reduction, of n elements. Source: Xu et al. 2021, section 3.2.2
+/// and figure 5.
 at::Tensor add_from_row0(
     const MeshPtr& mesh,
     const at::Tensor& y,

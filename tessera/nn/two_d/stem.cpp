@@ -47,8 +47,8 @@ ManagedStem::ManagedStem(
 void ManagedStem::reserve(const at::Tensor& x) {
   const auto layers = static_cast<std::int64_t>(layers_.size());
   const std::int64_t positions = x.numel() / x.size(-1);
-  const std::int64_t activation = Buffers::stretch(
-      x.numel(), static_cast<std::int64_t>(x.element_size()));
+  const std::int64_t activation =
+      Buffers::stretch(x.numel(), static_cast<std::int64_t>(x.element_size()));
   const at::Device device = x.device();
   std::int64_t forward = 0;
   std::int64_t backward = 0;

@@ -9,8 +9,8 @@ namespace tessera::nn::two_d {
 
 /// Transformer layers one after the other with activation checkpointing: only
 /// the input of each layer is kept, and it lies on the mesh as every activation
-/// (distributed activation checkpointing). All memory of products is taken once,
-/// at the first batch of a size (see Buffers).
+/// (distributed activation checkpointing). All memory of products is taken
+/// once, at the first batch of a size (see Buffers).
 ///
 /// Parameters are those of `layers`; without `Savings::update_at_once` their
 /// gradients are added to `grad`.

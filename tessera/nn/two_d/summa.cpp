@@ -43,7 +43,8 @@ class Summa : public torch::autograd::Function<Summa> {
       const c10::intrusive_ptr<ProductNode>& node) {
     const Mesh& mesh = *node->mesh;
     const at::Tensor out = at::empty(
-        result_sizes(mesh, node->form, a, b, node->inner, node->transposed), a.options());
+        result_sizes(mesh, node->form, a, b, node->inner, node->transposed),
+        a.options());
     multiply(mesh, node->form, a, b, node->inner, out, node->transposed);
     ctx->save_for_backward({a, b});
     ctx->saved_data["node"] = c10::IValue::make_capsule(node);

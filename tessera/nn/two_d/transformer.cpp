@@ -63,16 +63,14 @@ at::Tensor attend_locally(
         .reshape({batch * heads, x.size(1), head_width});
   };
   const double scale = 1 / std::sqrt(static_cast<double>(head_width));
-  at::Tensor scores =
-      at::bmm(split(q * scale), split(k).transpose(1, 2));
+  at::Tensor scores = at::bmm(split(q * scale), split(k).transpose(1, 2));
   const auto keys = scores.size(2);
   if (causal) {
-    const at::Tensor above =
-        at::full(
-            {positions, keys},
-            -std::numeric_limits<double>::infinity(),
-            q.options())
-            .triu_(1);
+    const at::Tensor above = at::full(
+                                 {positions, keys},
+                                 -std::numeric_limits<double>::infinity(),
+                                 q.options())
+                                 .triu_(1);
     // The product itself is not used again: the sum is made in its place.
     scores = at::_unsafe_view(scores, scores.sizes()).add_(above);
   }
@@ -94,10 +92,9 @@ at::Tensor attend_locally(
 Attention2DImpl::Attention2DImpl(const Transformer2DOptions& options)
     : c_attn(nullptr), c_proj(nullptr), options_(options) {
   const Blocks hidden = options.hidden_blocks(*mesh());
-  c_attn = register_module(
-      "c_attn", linear_on_mesh(options, hidden, hidden, 3));
-  c_proj =
-      register_module("c_proj", linear_on_mesh(options, hidden, hidden));
+  c_attn =
+      register_module("c_attn", linear_on_mesh(options, hidden, hidden, 3));
+  c_proj = register_module("c_proj", linear_on_mesh(options, hidden, hidden));
 }
 
 at::Tensor Attention2DImpl::forward(const at::Tensor& x) {

@@ -4,10 +4,9 @@
 #include "tessera/nn/two_d/modules.h"
 
 // A transformer layer on the mesh. Activations are [b of my row, s, h of my
-// column]; a rank has whole sequences and some of the heads, so attention itself
-// moves nothing.
-// Calls are collective over the mesh. Threads: as torch::nn::Module.
-// Source: Xu et al. 2021, section 3.2.1 and figure 4.
+// column]; a rank has whole sequences and some of the heads, so attention
+// itself moves nothing. Calls are collective over the mesh. Threads: as
+// torch::nn::Module. Source: Xu et al. 2021, section 3.2.1 and figure 4.
 namespace tessera::nn::two_d {
 
 struct Transformer2DOptions {

@@ -204,8 +204,7 @@ at::Tensor WindowExchange::panel_a(int step) {
   at::Tensor panel = p.a;
   if (step != mesh_.column()) {
     const int peer = peer_in_row(step);
-    panel = block_of(
-        peer, wait_for_offer(peer).a, p.panel_a_sizes(step));
+    panel = block_of(peer, wait_for_offer(peer).a, p.panel_a_sizes(step));
   }
   count(
       mesh_.row_group(),
@@ -220,8 +219,7 @@ at::Tensor WindowExchange::panel_b(int step) {
   at::Tensor panel = p.b;
   if (step != mesh_.row()) {
     const int peer = peer_in_column(step);
-    panel = block_of(
-        peer, wait_for_offer(peer).b, p.panel_b_sizes(step));
+    panel = block_of(peer, wait_for_offer(peer).b, p.panel_b_sizes(step));
   }
   count(
       mesh_.column_group(),

@@ -1,9 +1,10 @@
 // Every layer against torch's own: result, gradients of inputs and parameters.
-#include "cases.h"
 #include "tessera/base/error.h"
 #include "tessera/nn/two_d/boundary.h"
 #include "tessera/nn/two_d/functional.h"
 #include "tessera/nn/two_d/modules.h"
+
+#include "cases.h"
 
 namespace tessera::nn::two_d::cases {
 
@@ -93,8 +94,10 @@ void linear_of(const MeshPtr& mesh, bool out_in, bool with_bias, int groups) {
 
   auto linear = on<Linear2D>(
       mesh,
-      Linear2DOptions(s.in, s.out).out_in(out_in).bias(with_bias).groups(
-          groups));
+      Linear2DOptions(s.in, s.out)
+          .out_in(out_in)
+          .bias(with_bias)
+          .groups(groups));
   const auto stored = [&](const at::Tensor& t) {
     return out_in ? t.t().contiguous() : t;
   };
@@ -122,7 +125,8 @@ void linear_of(const MeshPtr& mesh, bool out_in, bool with_bias, int groups) {
   if (with_bias) {
     require_gradient(*linear, "bias", b.grad());
     const bool registered = linear->named_parameters().contains("bias");
-    require(registered == (mesh->row() == 0), "a bias lives on mesh row 0 only");
+    require(
+        registered == (mesh->row() == 0), "a bias lives on mesh row 0 only");
   }
 }
 
@@ -171,8 +175,7 @@ void embedding_and_head(const MeshPtr& mesh) {
   const std::int64_t padding = 4;
   const at::Tensor table =
       random.normal({s.vocabulary, s.hidden}).requires_grad_();
-  const at::Tensor ids =
-      random.integers(s.vocabulary, {s.batch, s.positions});
+  const at::Tensor ids = random.integers(s.vocabulary, {s.batch, s.positions});
   ids[0][0] = padding;
   const at::Tensor g = random.normal({s.batch, s.positions, s.vocabulary});
   const at::Tensor x = at::embedding(table, ids, padding);
@@ -186,10 +189,7 @@ void embedding_and_head(const MeshPtr& mesh) {
   const at::Tensor found = head(at::tanh(found_x));
   found.backward(local(*mesh, g, s.rows, s.words));
   require_close(
-      found_x.detach(),
-      local(*mesh, x.detach(), s.rows, s.in),
-      0,
-      "embedding");
+      found_x.detach(), local(*mesh, x.detach(), s.rows, s.in), 0, "embedding");
   require_close(
       found.detach(),
       local(*mesh, logits.detach(), s.rows, s.words),
@@ -225,8 +225,8 @@ void losses(const MeshPtr& mesh) {
 
   const at::Tensor mine = local(*mesh, logits.detach(), s.rows, s.words);
   mine.requires_grad_();
-  const at::Tensor found = cross_entropy(
-      mesh, mine, local_rows(*mesh, targets, s.rows), s.words);
+  const at::Tensor found =
+      cross_entropy(mesh, mine, local_rows(*mesh, targets, s.rows), s.words);
   (found * local_rows(*mesh, weights, s.rows)).sum().backward();
   require_close(
       found.detach(),
@@ -277,7 +277,10 @@ void boundaries(const MeshPtr& mesh) {
     require_close(back.detach(), mine.detach(), 0, "own samples");
     back.backward(prescaled ? g : g.narrow(0, place * own, own));
     require_close(
-        of_row.grad(), local_rows(*mesh, g, rows), 0, "gradient of own samples");
+        of_row.grad(),
+        local_rows(*mesh, g, rows),
+        0,
+        "gradient of own samples");
   }
 }
 

@@ -79,11 +79,10 @@ void check_kind(
     return placed.requires_grad_();
   };
   const at::Tensor a = place(block_of(*mesh, p.a, p.a_rows, p.a_columns));
-  const at::Tensor b = place(
-      stored(block_of(*mesh, p.b, p.b_rows, p.b_columns), !is_c));
+  const at::Tensor b =
+      place(stored(block_of(*mesh, p.b, p.b_rows, p.b_columns), !is_c));
   const at::Tensor c = kind.summa(mesh, a, b, p.inner, transposed);
-  c.backward(
-      stored(block_of(*mesh, p.gradient, p.c_rows, p.c_columns), is_c));
+  c.backward(stored(block_of(*mesh, p.gradient, p.c_rows, p.c_columns), is_c));
 
   const at::Tensor whole_a = p.a.to(at::kDouble).requires_grad_();
   const at::Tensor whole_b = p.b.to(at::kDouble).requires_grad_();
@@ -103,8 +102,7 @@ void check_kind(
       type);
   require_close(
       c.detach(),
-      stored(
-          block_of(*mesh, expected.detach(), p.c_rows, p.c_columns), is_c),
+      stored(block_of(*mesh, expected.detach(), p.c_rows, p.c_columns), is_c),
       tolerance,
       name);
   require_close(

@@ -1,9 +1,10 @@
 // Managed memory: equal to plain autograd with every set of savings, and no
 // memory is taken after the first step.
-#include "cases.h"
 #include "tessera/base/error.h"
 #include "tessera/nn/two_d/exchange.h"
 #include "tessera/nn/two_d/stem.h"
+
+#include "cases.h"
 #include "weights.h"
 
 namespace tessera::nn::two_d::cases {

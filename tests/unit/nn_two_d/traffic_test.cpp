@@ -4,11 +4,12 @@
 
 #include <gtest/gtest.h>
 
+#include "tessera/base/error.h"
+#include "tessera/nn/two_d/stem.h"
+
 #include "bench/support/megatron_stem.h"
 #include "cases.h"
 #include "mesh_ranks.h"
-#include "tessera/base/error.h"
-#include "tessera/nn/two_d/stem.h"
 #include "weights.h"
 
 namespace tessera::nn::two_d {
@@ -17,7 +18,8 @@ namespace {
 constexpr std::int64_t kPositions = 3; // s
 constexpr double kFloatBytes = 4;
 
-/// Scalars that left ranks through these groups, all ranks of the mesh together.
+/// Scalars that left ranks through these groups, all ranks of the mesh
+/// together.
 double total_scalars(
     comm::ProcessGroup& all,
     std::initializer_list<comm::ProcessGroup*> groups) {
@@ -51,8 +53,8 @@ void optimus(const MeshPtr& mesh) {
   const double b = 2 * q;
   const double s = kPositions;
   const double h = static_cast<double>(options.hidden);
-  std::vector<TransformerLayer2D> layers = {cases::make_on(
-      mesh, [&] { return TransformerLayer2D(options); })};
+  std::vector<TransformerLayer2D> layers = {
+      cases::make_on(mesh, [&] { return TransformerLayer2D(options); })};
   {
     const torch::NoGradGuard no_grad;
     for (at::Tensor& parameter : layers[0]->parameters()) {
@@ -85,8 +87,7 @@ void optimus(const MeshPtr& mesh) {
   const double backward = counted() - start - forward;
   // The forward's again; gradients of the same to row 0; two sums a position,
   // all-reduced along rows.
-  const double small_backward = small_forward +
-                                (q - 1) * (9 * h + 2 * 2 * h) +
+  const double small_backward = small_forward + (q - 1) * (9 * h + 2 * 2 * h) +
                                 2 * (2 * (q - 1) * 2 * b * s);
   require_equal(
       (backward - small_backward) * model_factor(q),
@@ -133,9 +134,7 @@ TEST_P(Table1, OptimusByBroadcasts) {
 TEST_P(Table1, Megatron) {
   EXPECT_EQ(
       run_on_mesh(
-          GetParam(),
-          {},
-          [](const MeshPtr& mesh) { megatron(mesh->group()); }),
+          GetParam(), {}, [](const MeshPtr& mesh) { megatron(mesh->group()); }),
       "");
 }
 

@@ -2,9 +2,10 @@
 #include <cmath>
 #include <limits>
 
-#include "cases.h"
 #include "tessera/base/error.h"
 #include "tessera/nn/two_d/transformer.h"
+
+#include "cases.h"
 #include "weights.h"
 
 namespace tessera::nn::two_d::cases {
@@ -21,16 +22,15 @@ FullTensors make_parameters(const Transformer2DOptions& o, Random& random) {
     add(std::string(norm) + ".weight", {o.hidden});
     add(std::string(norm) + ".bias", {o.hidden});
   }
-  const auto linear = [&](const std::string& name,
-                          std::int64_t in,
-                          std::int64_t out) {
-    if (o.out_in()) {
-      add(name + ".weight", {out, in});
-    } else {
-      add(name + ".weight", {in, out});
-    }
-    add(name + ".bias", {out});
-  };
+  const auto linear =
+      [&](const std::string& name, std::int64_t in, std::int64_t out) {
+        if (o.out_in()) {
+          add(name + ".weight", {out, in});
+        } else {
+          add(name + ".weight", {in, out});
+        }
+        add(name + ".bias", {out});
+      };
   linear("attn.c_attn", o.hidden, 3 * o.hidden);
   linear("attn.c_proj", o.hidden, o.hidden);
   linear("mlp.c_fc", o.hidden, o.inner);
@@ -127,8 +127,7 @@ void check_layer(const MeshPtr& mesh, const Transformer2DOptions& options) {
         .narrow(-1, hidden.start(mesh->column()), hidden.size(mesh->column()))
         .contiguous();
   };
-  auto layer =
-      make_on(mesh, [&] { return TransformerLayer2D(options); });
+  auto layer = make_on(mesh, [&] { return TransformerLayer2D(options); });
   load_full(*layer, detached(full));
   const at::Tensor mine = part(x.detach()).requires_grad_();
   const at::Tensor found = layer(mine);

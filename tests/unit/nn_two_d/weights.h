@@ -3,8 +3,9 @@
 #include <map>
 #include <string>
 
-#include "cases.h"
 #include "tessera/nn/two_d/modules.h"
+
+#include "cases.h"
 
 namespace tessera::nn::two_d::cases {
 
@@ -44,7 +45,9 @@ inline void require_gradients(
     double tolerance) {
   for_each_shard(
       module,
-      [&](const std::string& name, const at::Tensor& local, const Shard& shard) {
+      [&](const std::string& name,
+          const at::Tensor& local,
+          const Shard& shard) {
         require_close(
             local.grad(),
             take_shard(shard, full.at(name)),
