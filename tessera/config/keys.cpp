@@ -248,6 +248,15 @@ std::vector<Key> tensor_keys() {
        .source = str(kTorch, "; ", kPaperKeys),
        .description = "Ranks over which tensor-parallel modules are "
                       "distributed."},
+      {.name = "tensor_parallel_kind",
+       .section = section,
+       .field = &Config::tensor_parallel_kind,
+       .choices = {"1d", "2d"},
+       .source = "Optimus (Xu et al. 2021)",
+       .description = "How tensor-parallel modules are distributed: 1d cuts "
+                      "matrices by columns or rows (see optimize); 2d lays "
+                      "matrices and activations in blocks on a mesh of q x q "
+                      "ranks, q x q = tensor_parallel_degree."},
       {.name = "prescaled_batch",
        .section = section,
        .field = &Config::prescaled_batch,

@@ -12,8 +12,13 @@ class Blocks {
   /// `length` in `parts` blocks that are multiples of `unit` and differ by one
   /// unit at most, the larger ones first. Attention heads are a unit.
   /// Throws: ShapeError when `unit` does not divide `length`, or when there are
-  /// fewer units than parts; it names the lengths that work.
-  Blocks(std::int64_t length, int parts, std::int64_t unit = 1);
+  /// fewer units than parts; it names the lengths that work. `may_be_empty`:
+  /// the last parts may be left without a unit.
+  Blocks(
+      std::int64_t length,
+      int parts,
+      std::int64_t unit = 1,
+      bool may_be_empty = false);
 
   int parts() const {
     return static_cast<int>(starts_.size()) - 1;

@@ -6,36 +6,34 @@ namespace tessera::nn::two_d {
 
 void BroadcastExchange::begin(const Product& product) {
   product_ = &product;
-  a_ = product.form == Form::kABt ? product.a : product.a.contiguous();
-  b_ = product.form == Form::kAtB ? product.b : product.b.contiguous();
-  if (product.form != Form::kABt) {
+  if (moves_a(product.form)) {
+    a_ = product.a.contiguous();
     start_a(0);
   }
-  if (product.form != Form::kAtB) {
+  if (moves_b(product.form)) {
+    b_ = product.b.contiguous();
     start_b(0);
   }
 }
 
 void BroadcastExchange::start_a(int step) {
   Panel& panel = panels_a_[static_cast<std::size_t>(step % 2)];
-  panel.tensor = step == mesh_.column()
-                     ? a_
-                     : workspace_.take(
-                           Workspace::kA0 + step % 2,
-                           {a_.size(0), product_->inner.size(step)},
-                           a_.options());
+  panel.tensor = step == mesh_.column() ? a_
+                                        : workspace_.take(
+                                              Workspace::kA0 + step % 2,
+                                              product_->panel_a_sizes(step),
+                                              a_.options());
   panel.work =
       mesh_.row_group().broadcast_async(panel.tensor, mesh_.in_row(step));
 }
 
 void BroadcastExchange::start_b(int step) {
   Panel& panel = panels_b_[static_cast<std::size_t>(step % 2)];
-  panel.tensor = step == mesh_.row()
-                     ? b_
-                     : workspace_.take(
-                           Workspace::kB0 + step % 2,
-                           {product_->inner.size(step), b_.size(1)},
-                           b_.options());
+  panel.tensor = step == mesh_.row() ? b_
+                                     : workspace_.take(
+                                           Workspace::kB0 + step % 2,
+                                           product_->panel_b_sizes(step),
+                                           b_.options());
   panel.work =
       mesh_.column_group().broadcast_async(panel.tensor, mesh_.in_column(step));
 }
@@ -73,15 +71,10 @@ at::Tensor BroadcastExchange::partial(int step) {
   if (step == mine) {
     panel.tensor = p.out;
   } else {
-    const std::int64_t inner = p.inner.size(step);
-    panel.tensor = along_row ? workspace_.take(
-                                   Workspace::kPartial0 + step % 2,
-                                   {p.a.size(0), inner},
-                                   p.out.options())
-                             : workspace_.take(
-                                   Workspace::kPartial0 + step % 2,
-                                   {inner, p.b.size(1)},
-                                   p.out.options());
+    panel.tensor = workspace_.take(
+        Workspace::kPartial0 + step % 2,
+        p.partial_sizes(step),
+        p.out.options());
   }
   return panel.tensor;
 }

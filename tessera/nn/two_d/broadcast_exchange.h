@@ -28,6 +28,9 @@ class BroadcastExchange final : public Exchange {
   std::int64_t workspace_bytes() const override {
     return workspace_.bytes();
   }
+  std::int64_t shared_bytes() const override {
+    return 0;
+  }
 
  private:
   struct Panel {

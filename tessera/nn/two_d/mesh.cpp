@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include "tessera/nn/two_d/broadcast_exchange.h"
-#include "tessera/nn/two_d/buffers.h"
 #include "tessera/nn/two_d/exchange.h"
 #include "tessera/nn/two_d/window_exchange.h"
 
@@ -84,8 +83,8 @@ Mesh::Mesh(
           layout_.column(cell_.column),
           ".mesh_column")),
       in_row_(ranks_in(*row_group_, group, layout_.row(cell_.row))),
-      in_column_(ranks_in(*column_group_, group, layout_.column(cell_.column))),
-      buffers_(std::make_unique<Buffers>()) {
+      in_column_(
+          ranks_in(*column_group_, group, layout_.column(cell_.column))) {
   std::shared_ptr<comm::shm::Window> window;
   if (options.shared_memory) {
     window = group.make_window(

@@ -10,7 +10,6 @@
 namespace tessera::nn::two_d {
 
 class Exchange;
-class Buffers;
 
 struct MeshOptions {
   topology::MeshArrangement arrangement = topology::MeshArrangement::kBunched;
@@ -75,9 +74,6 @@ class Mesh {
   Exchange& exchange() const {
     return *exchange_;
   }
-  Buffers& buffers() const {
-    return *buffers_;
-  }
 
  private:
   Mesh(
@@ -93,7 +89,6 @@ class Mesh {
   std::vector<int> in_row_;
   std::vector<int> in_column_;
   std::unique_ptr<Exchange> exchange_;
-  std::unique_ptr<Buffers> buffers_;
 };
 using MeshPtr = std::shared_ptr<Mesh>;
 

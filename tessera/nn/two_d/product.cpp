@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "tessera/base/error.h"
+#include "tessera/nn/tensor_parallel/context.h"
 
 namespace tessera::nn::two_d {
 
@@ -16,6 +17,8 @@ const char* name_of(Form form) {
       return "C = A B^T";
     case Form::kAtB:
       return "C = A^T B";
+    default:
+      break;
   }
   return "";
 }
@@ -38,7 +41,9 @@ void check(
     Form form,
     const at::Tensor& a,
     const at::Tensor& b,
-    const Blocks& inner) {
+    const Blocks& inner,
+    bool transposed) {
+  const std::int64_t rows = transposed ? 1 : 0; // dimension of B's inner rows
   const auto of_column = inner.size(mesh.column());
   const auto of_row = inner.size(mesh.row());
   bool fits = a.dim() == 2 && b.dim() == 2 && inner.parts() == mesh.side() &&
@@ -46,14 +51,16 @@ void check(
   if (fits) {
     switch (form) {
       case Form::kAB:
-        fits = a.size(1) == of_column && b.size(0) == of_row;
+        fits = a.size(1) == of_column && b.size(rows) == of_row;
         break;
       case Form::kABt:
-        fits = b.size(0) == of_row && a.size(1) == b.size(1);
+        fits = b.size(rows) == of_row && a.size(1) == b.size(1 - rows);
         break;
       case Form::kAtB:
         fits = a.size(1) == of_column && a.size(0) == b.size(0);
         break;
+      default:
+        fits = false;
     }
   }
   if (!fits) {
@@ -92,16 +99,17 @@ std::vector<std::int64_t> result_sizes(
     Form form,
     const at::Tensor& a,
     const at::Tensor& b,
-    const Blocks& inner) {
-  switch (form) {
-    case Form::kAB:
-      return {a.size(0), b.size(1)};
-    case Form::kABt:
-      return {a.size(0), inner.size(mesh.column())};
-    case Form::kAtB:
-      return {inner.size(mesh.row()), b.size(1)};
+    const Blocks& inner,
+    bool transposed) {
+  if (form == Form::kAB) {
+    return {a.size(0), b.size(transposed ? 0 : 1)};
   }
-  return {};
+  if (form == Form::kABt) {
+    return {a.size(0), inner.size(mesh.column())};
+  }
+  const std::int64_t rows = inner.size(mesh.row());
+  return transposed ? std::vector<std::int64_t>{b.size(1), rows}
+                    : std::vector<std::int64_t>{rows, b.size(1)};
 }
 
 void multiply(
@@ -111,32 +119,53 @@ void multiply(
     const at::Tensor& b,
     const Blocks& inner,
     const at::Tensor& out,
+    bool transposed,
     bool accumulate) {
   const at::NoGradGuard no_grad;
-  check(mesh, form, a, b, inner);
+  check(mesh, form, a, b, inner, transposed);
+  if (tensor_parallel().shapes_only) {
+    if (!accumulate) {
+      out.zero_();
+    }
+    return;
+  }
+  // One step with the panels of A and B that it needs.
+  const auto step = [&](const at::Tensor& to,
+                        const at::Tensor& x,
+                        const at::Tensor& y,
+                        bool add) {
+    switch (form) {
+      case Form::kAB:
+        gemm(to, x, transposed ? y.t() : y, add);
+        break;
+      case Form::kABt:
+        gemm(to, x, transposed ? y : y.t(), add);
+        break;
+      default:
+        if (transposed) {
+          gemm(to, y.t(), x, add);
+        } else {
+          gemm(to, x.t(), y, add);
+        }
+    }
+  };
   if (mesh.side() == 1) {
-    gemm(
-        out,
-        form == Form::kAtB ? a.t() : a,
-        form == Form::kABt ? b.t() : b,
-        accumulate);
+    step(out, a, b, accumulate);
     return;
   }
   Exchange& exchange = mesh.exchange();
-  const Product product = {form, a, b, inner, out};
+  const Product product = {form, a, b, inner, out, transposed};
   exchange.begin(product);
   const int mine = form == Form::kABt ? mesh.column() : mesh.row();
   for (int l = 0; l < mesh.side(); ++l) {
-    if (form == Form::kAB) {
-      const at::Tensor panel_a = exchange.panel_a(l);
-      const at::Tensor panel_b = exchange.panel_b(l);
-      gemm(out, panel_a, panel_b, accumulate || l > 0);
-      continue;
+    const at::Tensor x = moves_a(form) ? exchange.panel_a(l) : a;
+    const at::Tensor y = moves_b(form) ? exchange.panel_b(l) : b;
+    if (adds_parts(form)) {
+      step(exchange.partial(l), x, y, accumulate && l == mine);
+      exchange.send_partial(l);
+    } else {
+      step(out, x, y, accumulate || l > 0);
     }
-    const at::Tensor x = form == Form::kABt ? a : exchange.panel_a(l).t();
-    const at::Tensor y = form == Form::kABt ? exchange.panel_b(l).t() : b;
-    gemm(exchange.partial(l), x, y, accumulate && l == mine);
-    exchange.send_partial(l);
   }
   exchange.finish();
 }

@@ -12,6 +12,10 @@ namespace tessera::nn::two_d {
 ///   kAB   A [m, inner] B [inner, n] -> [m, n]
 ///   kABt  A [m, k] B [inner, k] -> [m, inner]
 ///   kAtB  A [k, inner] B [k, n] -> [inner, n]
+/// With `transposed` the matrix whose rows are the inner dimension is stored
+/// the other way round: B of kAB [n, inner], B of kABt [k, inner], C of kAtB
+/// [n, inner].
+/// While tensor_parallel().shapes_only nothing travels and the result is zero.
 /// Collective over the mesh. Threads: one at a time.
 /// Cost: 2 m n k / q^2 multiplications and additions of the whole matrices;
 /// each rank sends (q - 1) times its blocks of the two matrices that move.
@@ -24,6 +28,7 @@ void multiply(
     const at::Tensor& b,
     const Blocks& inner,
     const at::Tensor& out,
+    bool transposed = false,
     bool accumulate = false);
 
 /// Sizes of the result's block.
@@ -32,6 +37,7 @@ std::vector<std::int64_t> result_sizes(
     Form form,
     const at::Tensor& a,
     const at::Tensor& b,
-    const Blocks& inner);
+    const Blocks& inner,
+    bool transposed = false);
 
 } // namespace tessera::nn::two_d

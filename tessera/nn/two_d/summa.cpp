@@ -1,8 +1,9 @@
 #include "tessera/nn/two_d/summa.h"
 
+#include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "tessera/nn/two_d/buffers.h"
+#include "tessera/base/error.h"
 #include "tessera/nn/two_d/product.h"
 
 namespace tessera::nn::two_d {
@@ -14,11 +15,15 @@ using torch::autograd::variable_list;
 
 /// What a node keeps besides tensors.
 struct ProductNode : torch::CustomClassHolder {
-  ProductNode(MeshPtr on, Form of, Blocks over)
-      : mesh(std::move(on)), form(of), inner(std::move(over)) {}
+  ProductNode(MeshPtr on, Form of, Blocks over, bool stored_transposed)
+      : mesh(std::move(on)),
+        form(of),
+        inner(std::move(over)),
+        transposed(stored_transposed) {}
   MeshPtr mesh;
   Form form;
   Blocks inner;
+  bool transposed; // the same matrix in the product and in its gradients
 };
 
 at::Tensor summa(
@@ -26,7 +31,8 @@ at::Tensor summa(
     Form form,
     const at::Tensor& a,
     const at::Tensor& b,
-    const Blocks& inner);
+    const Blocks& inner,
+    bool transposed);
 
 class Summa : public torch::autograd::Function<Summa> {
  public:
@@ -36,9 +42,10 @@ class Summa : public torch::autograd::Function<Summa> {
       const at::Tensor& b,
       const c10::intrusive_ptr<ProductNode>& node) {
     const Mesh& mesh = *node->mesh;
-    const at::Tensor out = mesh.buffers().output(
-        result_sizes(mesh, node->form, a, b, node->inner), a.options());
-    multiply(mesh, node->form, a, b, node->inner, out);
+    const at::Tensor out = at::empty(
+        result_sizes(mesh, node->form, a, b, node->inner, node->transposed),
+        a.options());
+    multiply(mesh, node->form, a, b, node->inner, out, node->transposed);
     ctx->save_for_backward({a, b});
     ctx->saved_data["node"] = c10::IValue::make_capsule(node);
     return out;
@@ -53,7 +60,7 @@ class Summa : public torch::autograd::Function<Summa> {
     const at::Tensor& c = gradients[0];
     const auto product =
         [&](Form form, const at::Tensor& x, const at::Tensor& y) {
-          return summa(node.mesh, form, x, y, node.inner);
+          return summa(node.mesh, form, x, y, node.inner, node.transposed);
         };
     const bool for_a = ctx->needs_input_grad(0);
     const bool for_b = ctx->needs_input_grad(1);
@@ -72,6 +79,8 @@ class Summa : public torch::autograd::Function<Summa> {
         grad_a = for_a ? product(Form::kAB, c, b) : at::Tensor();
         grad_b = for_b ? product(Form::kAtB, c, a) : at::Tensor();
         break;
+      default:
+        TESSERA_CHECK(false, "not a product");
     }
     // Whoever gets these gradients may change what others read.
     node.mesh->exchange().wait_for_readers();
@@ -84,9 +93,10 @@ at::Tensor summa(
     Form form,
     const at::Tensor& a,
     const at::Tensor& b,
-    const Blocks& inner) {
+    const Blocks& inner,
+    bool transposed) {
   return Summa::apply(
-      a, b, c10::make_intrusive<ProductNode>(mesh, form, inner));
+      a, b, c10::make_intrusive<ProductNode>(mesh, form, inner, transposed));
 }
 
 /// With history the backward comes before anybody changes an operand.
@@ -103,24 +113,27 @@ at::Tensor summa_ab(
     const MeshPtr& mesh,
     const at::Tensor& a,
     const at::Tensor& b,
-    const Blocks& inner) {
-  return settled(mesh, summa(mesh, Form::kAB, a, b, inner));
+    const Blocks& inner,
+    bool transposed) {
+  return settled(mesh, summa(mesh, Form::kAB, a, b, inner, transposed));
 }
 
 at::Tensor summa_abt(
     const MeshPtr& mesh,
     const at::Tensor& a,
     const at::Tensor& b,
-    const Blocks& inner) {
-  return settled(mesh, summa(mesh, Form::kABt, a, b, inner));
+    const Blocks& inner,
+    bool transposed) {
+  return settled(mesh, summa(mesh, Form::kABt, a, b, inner, transposed));
 }
 
 at::Tensor summa_atb(
     const MeshPtr& mesh,
     const at::Tensor& a,
     const at::Tensor& b,
-    const Blocks& inner) {
-  return settled(mesh, summa(mesh, Form::kAtB, a, b, inner));
+    const Blocks& inner,
+    bool transposed) {
+  return settled(mesh, summa(mesh, Form::kAtB, a, b, inner, transposed));
 }
 
 } // namespace tessera::nn::two_d

@@ -47,6 +47,7 @@ struct alignas(64) WindowExchange::Offer {
   std::int64_t form;
   std::int64_t dtype;
   std::int64_t inner; // whole length
+  std::int64_t transposed;
   std::int64_t a;
   std::int64_t b;
   std::int64_t partial;
@@ -87,6 +88,12 @@ std::byte* WindowExchange::staging() const {
 }
 
 void WindowExchange::begin(const Product& product) {
+  if (!product.out.is_cpu()) {
+    throw ShapeError(tessera::str(
+        "a product on a mesh in shared memory of tensors on ",
+        product.out.device().str(),
+        "; this mesh moves CPU tensors"));
+  }
   product_ = &product;
   comm::shm::Window& window = *region_->window;
   // Who reads what I staged two products ago?
@@ -98,20 +105,20 @@ void WindowExchange::begin(const Product& product) {
   mine.form = static_cast<std::int64_t>(product.form);
   mine.dtype = static_cast<std::int64_t>(product.out.scalar_type());
   mine.inner = product.inner.length();
-  if (product.form != Form::kABt) {
+  mine.transposed = static_cast<std::int64_t>(product.transposed);
+  if (moves_a(product.form)) {
     mine.a = offer_block(product.a, used);
   }
-  if (product.form != Form::kAtB) {
+  if (moves_b(product.form)) {
     mine.b = offer_block(product.b, used);
   }
-  if (product.form != Form::kAB) {
-    const std::int64_t other =
-        product.form == Form::kABt ? product.a.size(0) : product.b.size(1);
+  if (adds_parts(product.form)) {
     partial_base_ =
         static_cast<std::size_t>(staging() - window.region(window.rank())) +
         used;
     partial_stride_ = whole_lines(
-        static_cast<std::size_t>(product.inner.largest() * other) *
+        static_cast<std::size_t>(
+            c10::multiply_integers(product.partial_sizes(0))) *
         product.out.element_size());
     used += partial_stride_ * static_cast<std::size_t>(mesh_.side());
     mine.partial = static_cast<std::int64_t>(partial_base_);
@@ -157,7 +164,8 @@ const WindowExchange::Offer& WindowExchange::wait_for_offer(int rank) {
   const bool same =
       theirs.form == static_cast<std::int64_t>(product_->form) &&
       theirs.dtype == static_cast<std::int64_t>(product_->out.scalar_type()) &&
-      theirs.inner == product_->inner.length();
+      theirs.inner == product_->inner.length() &&
+      theirs.transposed == static_cast<std::int64_t>(product_->transposed);
   if (!same) {
     const std::string reason = tessera::str(
         "product ",
@@ -196,8 +204,7 @@ at::Tensor WindowExchange::panel_a(int step) {
   at::Tensor panel = p.a;
   if (step != mesh_.column()) {
     const int peer = peer_in_row(step);
-    panel = block_of(
-        peer, wait_for_offer(peer).a, {p.a.size(0), p.inner.size(step)});
+    panel = block_of(peer, wait_for_offer(peer).a, p.panel_a_sizes(step));
   }
   count(
       mesh_.row_group(),
@@ -212,8 +219,7 @@ at::Tensor WindowExchange::panel_b(int step) {
   at::Tensor panel = p.b;
   if (step != mesh_.row()) {
     const int peer = peer_in_column(step);
-    panel = block_of(
-        peer, wait_for_offer(peer).b, {p.inner.size(step), p.b.size(1)});
+    panel = block_of(peer, wait_for_offer(peer).b, p.panel_b_sizes(step));
   }
   count(
       mesh_.column_group(),
@@ -229,15 +235,11 @@ at::Tensor WindowExchange::partial(int step) {
   if (step == (along_row ? mesh_.column() : mesh_.row())) {
     return p.out;
   }
-  const std::int64_t inner = p.inner.size(step);
-  const std::vector<std::int64_t> sizes =
-      along_row ? std::vector<std::int64_t>{p.a.size(0), inner}
-                : std::vector<std::int64_t>{inner, p.b.size(1)};
   return block_of(
       region_->window->rank(),
       static_cast<std::int64_t>(
           partial_base_ + static_cast<std::size_t>(step) * partial_stride_),
-      sizes);
+      p.partial_sizes(step));
 }
 
 void WindowExchange::send_partial(int step) {
@@ -285,7 +287,7 @@ void WindowExchange::add_partials() {
 }
 
 void WindowExchange::finish() {
-  if (product_->form != Form::kAB) {
+  if (adds_parts(product_->form)) {
     add_partials();
   }
   ++sequence_;
@@ -334,6 +336,12 @@ at::Tensor WindowExchange::allocate(
 
 std::int64_t WindowExchange::workspace_bytes() const {
   return static_cast<std::int64_t>(2 * staged_high_water_);
+}
+
+std::int64_t WindowExchange::shared_bytes() const {
+  const std::lock_guard lock(region_->mutex);
+  return workspace_bytes() +
+         static_cast<std::int64_t>(region_->arena.high_water());
 }
 
 void WindowExchange::count(

@@ -34,6 +34,7 @@ class WindowExchange final : public Exchange {
   at::Tensor allocate(at::IntArrayRef sizes, const at::TensorOptions& options)
       override;
   std::int64_t workspace_bytes() const override;
+  std::int64_t shared_bytes() const override;
 
  private:
   struct Offer;

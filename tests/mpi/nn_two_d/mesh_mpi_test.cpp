@@ -42,11 +42,11 @@ std::string name_of_test(const testing::TestParamInfo<Parameters>& info) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Products,
+    Cases,
     OnMeshOfProcesses,
     testing::Combine(
         testing::Values("window", "shm", "mpi"),
-        testing::ValuesIn(cases::product_cases())),
+        testing::ValuesIn(cases::all_cases())),
     name_of_test);
 
 } // namespace

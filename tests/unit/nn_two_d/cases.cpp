@@ -20,6 +20,15 @@ at::Tensor Random::integers(std::int64_t end, at::IntArrayRef sizes) {
   return at::randint(0, end, sizes, generator_, at::kLong);
 }
 
+std::vector<Case> all_cases() {
+  std::vector<Case> all = product_cases();
+  for (const auto* more :
+       {&layer_cases(), &transformer_cases(), &stem_cases()}) {
+    all.insert(all.end(), more->begin(), more->end());
+  }
+  return all;
+}
+
 void require(bool condition, const std::string& text) {
   if (!condition) {
     throw std::runtime_error(text);

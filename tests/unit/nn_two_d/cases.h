@@ -20,6 +20,13 @@ struct Case {
 
 /// Products and their gradients.
 const std::vector<Case>& product_cases();
+/// Layers against torch's.
+const std::vector<Case>& layer_cases();
+const std::vector<Case>& transformer_cases();
+/// Managed memory.
+const std::vector<Case>& stem_cases();
+/// All of them.
+std::vector<Case> all_cases();
 
 /// Numbers that are equal on all ranks; ranks that are threads share torch's
 /// own generator.

@@ -31,12 +31,12 @@ std::string name_of_test(const testing::TestParamInfo<Parameters>& info) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Products,
+    Cases,
     OnMesh,
     testing::Combine(
         testing::Values(1, 2, 3),
         testing::Bool(),
-        testing::ValuesIn(cases::product_cases())),
+        testing::ValuesIn(cases::all_cases())),
     name_of_test);
 
 TEST(Blocks, DividesUnitsAndSaysWhatWorks) {

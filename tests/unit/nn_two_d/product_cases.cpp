@@ -13,7 +13,8 @@ using Function = at::Tensor (*)(
     const MeshPtr&,
     const at::Tensor&,
     const at::Tensor&,
-    const Blocks&);
+    const Blocks&,
+    bool transposed);
 
 struct Kind {
   const char* name;
@@ -61,8 +62,13 @@ void check_kind(
     Sizes sizes,
     at::ScalarType type,
     double tolerance,
-    bool allocated) {
+    bool allocated,
+    bool transposed = false) {
   const Problem p(*mesh, kind, sizes, type);
+  const bool is_c = kind.transpose_a; // the matrix that is stored transposed
+  const auto stored = [&](const at::Tensor& block, bool this_one) {
+    return transposed && this_one ? block.t().contiguous() : block;
+  };
   const auto place = [&](const at::Tensor& block) {
     if (!allocated) {
       return block.clone().requires_grad_();
@@ -73,9 +79,10 @@ void check_kind(
     return placed.requires_grad_();
   };
   const at::Tensor a = place(block_of(*mesh, p.a, p.a_rows, p.a_columns));
-  const at::Tensor b = place(block_of(*mesh, p.b, p.b_rows, p.b_columns));
-  const at::Tensor c = kind.summa(mesh, a, b, p.inner);
-  c.backward(block_of(*mesh, p.gradient, p.c_rows, p.c_columns));
+  const at::Tensor b =
+      place(stored(block_of(*mesh, p.b, p.b_rows, p.b_columns), !is_c));
+  const at::Tensor c = kind.summa(mesh, a, b, p.inner, transposed);
+  c.backward(stored(block_of(*mesh, p.gradient, p.c_rows, p.c_columns), is_c));
 
   const at::Tensor whole_a = p.a.to(at::kDouble).requires_grad_();
   const at::Tensor whole_b = p.b.to(at::kDouble).requires_grad_();
@@ -84,10 +91,18 @@ void check_kind(
       kind.transpose_b ? whole_b.t() : whole_b);
   expected.backward(p.gradient.to(at::kDouble));
   const std::string name = tessera::str(
-      kind.name, " ", sizes.m, " x ", sizes.k, " x ", sizes.n, " ", type);
+      kind.name,
+      transposed ? ", transposed, " : " ",
+      sizes.m,
+      " x ",
+      sizes.k,
+      " x ",
+      sizes.n,
+      " ",
+      type);
   require_close(
       c.detach(),
-      block_of(*mesh, expected.detach(), p.c_rows, p.c_columns),
+      stored(block_of(*mesh, expected.detach(), p.c_rows, p.c_columns), is_c),
       tolerance,
       name);
   require_close(
@@ -97,7 +112,7 @@ void check_kind(
       name + ", gradient of A");
   require_close(
       b.grad(),
-      block_of(*mesh, whole_b.grad(), p.b_rows, p.b_columns),
+      stored(block_of(*mesh, whole_b.grad(), p.b_rows, p.b_columns), !is_c),
       tolerance,
       name + ", gradient of B");
 }
@@ -107,6 +122,8 @@ void f32(const MeshPtr& mesh) {
     for (const Sizes sizes : {Sizes{12, 24, 18}, Sizes{7, 5, 11}}) {
       check_kind(mesh, kind, sizes, at::kFloat, 1e-5, false);
       check_kind(mesh, kind, sizes, at::kFloat, 1e-5, true);
+      check_kind(mesh, kind, sizes, at::kFloat, 1e-5, false, true);
+      check_kind(mesh, kind, sizes, at::kFloat, 1e-5, true, true);
     }
   }
   check_kind(mesh, kKinds[0], {65, 200, 97}, at::kFloat, 1e-5, false);
@@ -134,7 +151,7 @@ void second_order(const MeshPtr& mesh) {
         block_of(*mesh, p.a, p.a_rows, p.a_columns).requires_grad_();
     const at::Tensor b =
         block_of(*mesh, p.b, p.b_rows, p.b_columns).requires_grad_();
-    const auto found = twice(a, b, kind.summa(mesh, a, b, p.inner));
+    const auto found = twice(a, b, kind.summa(mesh, a, b, p.inner, false));
     const at::Tensor x = p.a.to(at::kDouble).requires_grad_();
     const at::Tensor y = p.b.to(at::kDouble).requires_grad_();
     const auto expected = twice(
