@@ -5,6 +5,8 @@
 
 #include <torch/torch.h>
 
+#include "models/t5_distributed.h"
+
 namespace tessera::models {
 
 namespace {
@@ -21,6 +23,8 @@ double width_deviation(const T5Options& o) {
 Linear make_projection(std::int64_t in, std::int64_t out, double deviation) {
   return make_linear(in, out, deviation, false);
 }
+
+[[maybe_unused]] const bool kT5Distributed = register_t5_distributed();
 
 } // namespace
 
@@ -150,7 +154,8 @@ std::tuple<at::Tensor, at::Tensor> T5LayerSelfAttentionImpl::forward(
 }
 
 T5LayerCrossAttentionImpl::T5LayerCrossAttentionImpl(const T5Options& options)
-    : dropout_(options.dropout_rate),
+    : options(options),
+      dropout_(options.dropout_rate),
       attention_(register_module(
           "EncDecAttention",
           T5Attention(options, T5Attends::kEncoder, false))),
@@ -185,7 +190,8 @@ at::Tensor T5DenseReluDenseImpl::forward(const at::Tensor& x) {
 }
 
 T5LayerFFImpl::T5LayerFFImpl(const T5Options& options)
-    : dropout_(options.dropout_rate),
+    : options(options),
+      dropout_(options.dropout_rate),
       dense_(register_module("DenseReluDense", T5DenseReluDense(options))),
       layer_norm_(register_module("layer_norm", T5LayerNorm(options))) {}
 
@@ -194,7 +200,9 @@ at::Tensor T5LayerFFImpl::forward(const at::Tensor& x) {
 }
 
 T5EncoderBlockImpl::T5EncoderBlockImpl(const T5Options& options, bool first)
-    : layer_(register_module("layer", torch::nn::ModuleList())),
+    : options(options),
+      first(first),
+      layer_(register_module("layer", torch::nn::ModuleList())),
       self_attention_(options, T5Attends::kBothWays, first),
       feed_forward_(options) {
   layer_->push_back(self_attention_.ptr());
@@ -209,7 +217,9 @@ std::tuple<at::Tensor, at::Tensor> T5EncoderBlockImpl::forward(
 }
 
 T5DecoderBlockImpl::T5DecoderBlockImpl(const T5Options& options, bool first)
-    : layer_(register_module("layer", torch::nn::ModuleList())),
+    : options(options),
+      first(first),
+      layer_(register_module("layer", torch::nn::ModuleList())),
       self_attention_(options, T5Attends::kBackwards, first),
       cross_attention_(options),
       feed_forward_(options) {

@@ -89,6 +89,8 @@ class T5LayerCrossAttentionImpl : public torch::nn::Module {
       const at::Tensor& encoded,
       const at::Tensor& mask_bias);
 
+  T5Options options;
+
  private:
   double dropout_;
   T5Attention attention_;
@@ -113,6 +115,8 @@ class T5LayerFFImpl : public torch::nn::Module {
   explicit T5LayerFFImpl(const T5Options& options);
   at::Tensor forward(const at::Tensor& x);
 
+  T5Options options;
+
  private:
   double dropout_;
   T5DenseReluDense dense_;
@@ -127,6 +131,9 @@ class T5EncoderBlockImpl : public torch::nn::Module {
   std::tuple<at::Tensor, at::Tensor> forward(
       const at::Tensor& x,
       const at::Tensor& bias);
+
+  T5Options options;
+  bool first; // makes the stack's bias
 
  private:
   torch::nn::ModuleList layer_;
@@ -147,6 +154,9 @@ class T5DecoderBlockImpl : public torch::nn::Module {
       const at::Tensor& bias,
       const at::Tensor& encoded,
       const at::Tensor& mask_bias);
+
+  T5Options options;
+  bool first; // makes the stack's bias
 
  private:
   torch::nn::ModuleList layer_;

@@ -2,7 +2,9 @@
 // does the same work alone. Run under mpirun with pp * tp * dp processes:
 //
 //   mpirun -n 2 bench_blocks --pp 2 [--schedule interleaved] [--json]
+//   mpirun -n 4 bench_blocks --tp 4 --kind 2d
 //
+// Ranks of a tensor-parallel group share the rows of a microbatch.
 // 8 blocks of hidden 512 and inner 2048, 8 microbatches of 64 rows in all, f32,
 // SGD, one thread a rank: the work that other libraries were timed with.
 //
@@ -25,6 +27,9 @@
 
 #include "tessera/nn/layers/placement.h"
 #include "tessera/nn/layers/projection.h"
+#include "tessera/nn/tensor_parallel/registry.h"
+#include "tessera/nn/two_d/boundary.h"
+#include "tessera/nn/two_d/modules.h"
 #include "tessera/tessera.h"
 
 #include "bench/support/measure.h"
@@ -104,12 +109,58 @@ struct NetImpl : torch::nn::Module {
 };
 TESSERA_MODULE(Net);
 
+/// The same blocks on a mesh of ranks; activations stay on it between them.
+class Block2DImpl : public tessera::nn::two_d::MeshModule {
+ public:
+  Block2DImpl() {
+    const Blocks hidden(kHidden, mesh()->side());
+    const Blocks inner(kInner, mesh()->side());
+    up = register_module("up", Linear2D(Linear2DOptions(hidden, inner)));
+    down = register_module("down", Linear2D(Linear2DOptions(inner, hidden)));
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    return x + down(torch::gelu(up(x)));
+  }
+
+ private:
+  using Blocks = tessera::nn::two_d::Blocks;
+  using Linear2D = tessera::nn::two_d::Linear2D;
+  using Linear2DOptions = tessera::nn::two_d::Linear2DOptions;
+  Linear2D up{nullptr};
+  Linear2D down{nullptr};
+};
+TESSERA_MODULE(Block2D);
+
+class Net2DImpl : public tessera::nn::two_d::MeshModule {
+ public:
+  explicit Net2DImpl(std::size_t count)
+      : hidden_(kHidden, mesh()->side()),
+        boundary_(mesh(), parallel().prescaled_batch) {
+    for (std::size_t i = 0; i < count; ++i) {
+      blocks->push_back(Block2D());
+    }
+    register_module("blocks", blocks);
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    return boundary_.leave(blocks(boundary_.enter(x, hidden_)), hidden_);
+  }
+
+ private:
+  tessera::nn::two_d::Blocks hidden_;
+  tessera::nn::two_d::Boundary boundary_;
+  tessera::nn::Sequential blocks;
+};
+
+const auto net_on_mesh =
+    tessera::tp_register_on_mesh<NetImpl, Net2DImpl>().init(
+        [](const NetImpl& net) { return net.blocks->size(); });
+
 struct Settings {
   int pp = 1;
   int tp = 1;
+  std::string kind = "speed"; // of tensor parallelism
   int dp = 1;
   std::string schedule = "interleaved";
-  std::string optimize = "speed"; // of tensor parallelism
   int microbatches = 8;
   int steps = 5;
   int warm_up = 2;
@@ -153,8 +204,9 @@ tessera::Config config_of(const Settings& settings) {
   tessera::Config config;
   config.pipeline_parallel_degree = settings.pp;
   config.tensor_parallel_degree = settings.tp;
+  config.tensor_parallel_kind = settings.kind == "2d" ? "2d" : "1d";
   config.ddp = settings.dp * settings.tp > 1;
-  config.optimize = settings.optimize;
+  config.optimize = settings.kind == "memory" ? "memory" : "speed";
   config.pipeline = settings.schedule;
   config.microbatches = settings.microbatches / settings.dp;
   if (settings.pp > 1) {
@@ -257,6 +309,7 @@ void report(const Settings& settings, const Times& times) {
         {"benchmark", "blocks"},
         {"pp", settings.pp},
         {"tp", settings.tp},
+        {"kind", settings.kind},
         {"dp", settings.dp},
         {"schedule", settings.schedule},
         {"microbatches", settings.microbatches},
@@ -276,9 +329,10 @@ void report(const Settings& settings, const Times& times) {
     std::printf("%-34s %9.1f %9.1f\n", name, summary.best, summary.median);
   };
   std::printf(
-      "pp %d, tp %d, dp %d, %s, %d microbatches of %d rows\n%-34s %9s %9s\n",
+      "pp %d, tp %d %s, dp %d, %s, %d microbatches of %d rows\n%-34s %9s %9s\n",
       settings.pp,
       settings.tp,
+      settings.kind.c_str(),
       settings.dp,
       settings.schedule.c_str(),
       settings.microbatches,
@@ -344,10 +398,11 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(1, kBlocks));
   app.add_option("--tp", settings.tp, "tensor-parallel ranks")
       ->check(CLI::PositiveNumber);
+  app.add_option("--kind", settings.kind, "of tensor parallelism")
+      ->check(CLI::IsMember({"speed", "memory", "2d"}));
   app.add_option("--dp", settings.dp, "data-parallel ranks")
       ->check(CLI::PositiveNumber);
   app.add_option("--schedule", settings.schedule, "simple or interleaved");
-  app.add_option("--optimize", settings.optimize, "speed or memory");
   app.add_option(
          "--microbatches", settings.microbatches, "of 64 rows, over all ranks")
       ->check(CLI::PositiveNumber);

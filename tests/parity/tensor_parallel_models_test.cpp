@@ -8,6 +8,7 @@
 #include "models/experts.h"
 #include "models/gpt.h"
 #include "models/presets.h"
+#include "models/t5.h"
 #include "tests/support/parity.h"
 
 namespace tessera::testing {
@@ -150,6 +151,28 @@ TEST(TensorParallelModels, Experts) {
   check_all([=] {
     const tensor_parallelism marked;
     return Mixed(gpt, experts);
+  });
+}
+
+/// The text is translated into itself.
+struct CopiedImpl : torch::nn::Module {
+  explicit CopiedImpl(const models::T5Options& options)
+      : t5(register_module("t5", models::T5(options))) {}
+  torch::Tensor forward(const torch::Tensor& ids) {
+    return t5(ids, ids.flip(1), ids.ne(3).to(torch::kLong), torch::Tensor());
+  }
+  models::T5 t5{nullptr};
+};
+TESSERA_MODULE(Copied);
+
+TEST(TensorParallelModels, T5) {
+  auto options =
+      std::get<models::T5Options>(models::find_preset("t5-tiny").options);
+  options.num_heads = 4;
+  options.vocab_size = 32;
+  check_all([=] {
+    const tensor_parallelism marked;
+    return Copied(options);
   });
 }
 

@@ -2,15 +2,20 @@
 
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
 
+#include "tessera/base/error.h"
 #include "tessera/nn/layers/embedding.h"
+#include "tessera/nn/layers/layer_norm.h"
 #include "tessera/nn/layers/linear.h"
 #include "tessera/nn/tensor_parallel/registry.h"
+#include "tessera/nn/two_d/drop_in.h"
 
 namespace tessera::nn {
 
 // Names and layouts of states are torch's own, so no state hooks.
 void register_builtin_tp_rules() {
+  two_d::register_mesh_rules();
   tp_register_with_module<torch::nn::LinearImpl, DistributedLinear>().init(
       [](const torch::nn::LinearImpl& linear) {
         return DistributedLinearOptions{
@@ -32,6 +37,18 @@ void register_builtin_tp_rules() {
         result.sparse = options.sparse();
         given.take("split", result.split);
         return result;
+      });
+  tp_register_with_module<torch::nn::LayerNormImpl, DistributedLayerNorm>()
+      .init([](const torch::nn::LayerNormImpl& norm) {
+        const auto& options = norm.options;
+        if (!options.elementwise_affine() ||
+            options.normalized_shape().size() != 1) {
+          throw ShapeError(
+              "only norms over the last dimension, with weight and bias, have "
+              "a distributed form");
+        }
+        return DistributedLayerNormOptions{
+            options.normalized_shape().front(), options.eps()};
       });
 }
 

@@ -93,14 +93,22 @@ class Holders {
 // The dtype and device of the original's floating-point tensors, and whether
 // they need gradients.
 void make_alike(torch::nn::Module& module, const torch::nn::Module& original) {
-  for (const auto& parameter : original.parameters()) {
-    if (parameter.defined() && parameter.is_floating_point()) {
-      if (parameter.is_meta()) {
-        module.to(parameter.scalar_type());
-      } else {
-        module.to(parameter.device(), parameter.scalar_type());
+  const auto first_of = [](const torch::nn::Module& of) {
+    for (const auto& parameter : of.parameters()) {
+      if (parameter.defined() && parameter.is_floating_point()) {
+        return parameter;
       }
-      break;
+    }
+    return at::Tensor();
+  };
+  const at::Tensor there = first_of(original);
+  const at::Tensor here = first_of(module);
+  if (there.defined() && here.defined()) {
+    if (here.scalar_type() != there.scalar_type()) {
+      module.to(there.scalar_type());
+    }
+    if (here.device() != there.device() && !there.is_meta()) {
+      module.to(there.device());
     }
   }
   for (const auto& parameter : original.parameters()) {
@@ -227,7 +235,7 @@ class Replacing {
       const TensorParallelismScope plain(false);
       made = around_(*module, [&] { return rule->make(*module, options); });
     } catch (const ShapeError& error) {
-      return str("does not divide: ", error.what());
+      return str("cannot be distributed: ", error.what());
     }
     make_alike(*made, *module);
     set_stand_in(module, made, rule->call);

@@ -65,12 +65,12 @@ int of_world() {
 }
 
 /// Trains, then gives model and optimizer state and the checkpoint's hash.
-struct Run {
+struct Saving {
   TensorMap model;
   std::string hash;
 };
 
-Run run(
+Saving run(
     const std::pair<int, int>& layout,
     const std::string& folder,
     int steps,
@@ -96,7 +96,7 @@ Run run(
   }
   SaveOptions options;
   options.full = full;
-  Run result;
+  Saving result;
   result.hash =
       save(model, optimizer, folder + (resume ? "/again" : ""), "a", options)
           .state_hash;
@@ -116,10 +116,10 @@ TEST(TensorParallelState, CheckpointsFitEveryLayout) {
       MPI_Barrier(MPI_COMM_WORLD);
     };
     clean();
-    const Run trained = run(layouts().front(), folder, 3, false, full);
+    const Saving trained = run(layouts().front(), folder, 3, false, full);
     for (const auto& layout : layouts()) {
       SCOPED_TRACE(text_of(layout));
-      const Run loaded = run(layout, folder, 0, true, full);
+      const Saving loaded = run(layout, folder, 0, true, full);
       expect_same_bits(loaded.model, trained.model);
       EXPECT_EQ(loaded.hash, trained.hash); // of the optimizer's state as well
       MPI_Barrier(MPI_COMM_WORLD);
@@ -188,7 +188,7 @@ TEST(TensorParallelState, DelayedModels) {
       const tracer::DelayedInitScope delayed;
       return Mixed();
     };
-    const Mixed plain = make();
+    Mixed plain = make();
     tracer::materialize(*plain);
     init(tp_config(layout.first, layout.second));
     const Ended ended;
