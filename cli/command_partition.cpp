@@ -24,6 +24,8 @@ struct Options {
   std::string graph_file;
   std::string svg_file;
   int pipeline_parallel_degree = 0;
+  int tensor_parallel_degree = 1;
+  std::string optimize = "memory";
   double memory_weight = 0.8;
   bool json = false;
   bool all = false;
@@ -60,9 +62,14 @@ void list_presets() {
 }
 
 void show(const Options& options) {
-  const graph::ModelGraph graph = options.graph_file.empty()
-                                      ? graph_of_preset(options.model)
-                                      : read_graph(options.graph_file);
+  DistributedGraph model;
+  if (options.graph_file.empty()) {
+    model = graph_of_preset(
+        options.model, options.tensor_parallel_degree, options.optimize);
+  } else {
+    model.graph = read_graph(options.graph_file);
+  }
+  const graph::ModelGraph& graph = model.graph;
   const partitioning::Result result = partitioning::partition(
       graph,
       {.partitions = options.pipeline_parallel_degree,
@@ -78,6 +85,11 @@ void show(const Options& options) {
   // The file first: after it, what is printed is complete.
   if (!options.svg_file.empty()) {
     write_file(options.svg_file, report::partition_tree_svg(view));
+  }
+  if (!options.json) {
+    for (const std::string& line : model.replaced) {
+      std::printf("tensor parallelism: %s\n", line.c_str());
+    }
   }
   const std::string text =
       options.json ? report::partition_tree_json(view)
@@ -98,6 +110,19 @@ void set_up(CLI::App& app) {
       "--pipeline-parallel-degree",
       options->pipeline_parallel_degree,
       "number of partitions; needed but with --list");
+  app.add_option(
+         "--tensor-parallel-degree",
+         options->tensor_parallel_degree,
+         "the part of the first rank of so many")
+      ->check(CLI::Range(1, 1000000))
+      ->excludes("--graph")
+      ->capture_default_str();
+  app.add_option(
+         "--optimize",
+         options->optimize,
+         "how tensor parallelism distributes: memory or speed")
+      ->check(CLI::IsMember({"memory", "speed"}))
+      ->capture_default_str();
   app.add_option(
          "--memory-weight",
          options->memory_weight,

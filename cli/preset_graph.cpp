@@ -3,9 +3,11 @@
 #include <cstdio>
 
 #include "tessera/base/error.h"
+#include "tessera/nn/tensor_parallel/replace.h"
 #include "tessera/tracer/delayed_init.h"
 #include "tessera/tracer/trace.h"
 
+#include "cli/lone_group.h"
 #include "models/registry.h"
 
 namespace tessera::cli {
@@ -44,12 +46,41 @@ const std::vector<Preset>& presets() {
 }
 
 graph::ModelGraph graph_of_preset(const std::string& name) {
+  return graph_of_preset(name, 1, "speed").graph;
+}
+
+DistributedGraph graph_of_preset(
+    const std::string& name,
+    int tensor_parallel_degree,
+    const std::string& optimize) {
   const auto& preset = models::find_preset(name);
   const tracer::DelayedInitScope delayed;
-  const auto model = models::make_model(preset);
+  models::AnyModel model;
+  {
+    const tensor_parallelism marked;
+    model = models::make_model(preset);
+  }
   const auto inputs = model.sample_inputs({0, 0, 0});
-  return tracer::trace(
-      *model.module, [&] { model.forward(inputs); }, {.name = name});
+  LoneGroup group(tensor_parallel_degree);
+  nn::TensorParallel parallel;
+  parallel.group = &group;
+  parallel.distribution = optimize == "memory" ? nn::Distribution::kMemory
+                                               : nn::Distribution::kSpeed;
+  parallel.shapes_only = true;
+  const nn::TensorParallelScope scope(parallel);
+  nn::Replacements replacements;
+  replacements.root = model.module;
+  DistributedGraph result;
+  if (tensor_parallel_degree > 1) {
+    replacements = nn::replace_marked(
+        model.module,
+        [](const torch::nn::Module&, const nn::Make& make) { return make(); });
+    nn::keep_parts_together(*replacements.root);
+    result.replaced = nn::text_of(replacements);
+  }
+  result.graph = tracer::trace(
+      *replacements.root, [&] { model.forward(inputs); }, {.name = name});
+  return result;
 }
 
 } // namespace tessera::cli

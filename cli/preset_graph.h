@@ -22,4 +22,15 @@ const std::vector<Preset>& presets();
 /// name.
 graph::ModelGraph graph_of_preset(const std::string& name);
 
+/// The same as the first rank of a tensor-parallel group would hold it, and
+/// lines that say what was replaced and why the rest was not.
+struct DistributedGraph {
+  graph::ModelGraph graph;
+  std::vector<std::string> replaced;
+};
+DistributedGraph graph_of_preset(
+    const std::string& name,
+    int tensor_parallel_degree,
+    const std::string& optimize);
+
 } // namespace tessera::cli

@@ -11,7 +11,7 @@ echo "$output"
 case "$check" in
   same_losses)
     # "step 20 loss 0.873": equal but for the last digit printed.
-    paste <("$first") <(echo "$output") | awk '
+    paste <($first) <(echo "$output") | awk '
       $1 != "step" || $2 != $6 || ($4 - $8) ^ 2 > 0.0015 ^ 2 { bad = 1 }
       { print "plain " $4 ", distributed " $8 }
       END { exit bad || NR < 5 }'

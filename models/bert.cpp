@@ -4,8 +4,10 @@
 
 #include <torch/torch.h>
 
+#include "tessera/nn/layers/transformer_layer.h"
 #include "tessera/nn/tensor_parallel/registry.h"
 
+#include "models/state_names.h"
 #include "models/two_d/bert_2d.h"
 
 namespace tessera::models {
@@ -140,7 +142,8 @@ at::Tensor BertIntermediateImpl::forward(const at::Tensor& x) {
 }
 
 BertLayerImpl::BertLayerImpl(const BertOptions& options)
-    : attention_(register_module("attention", BertAttention(options))),
+    : options(options),
+      attention_(register_module("attention", BertAttention(options))),
       intermediate_(register_module("intermediate", BertIntermediate(options))),
       output_(register_module(
           "output",
@@ -152,6 +155,77 @@ std::tuple<at::Tensor, at::Tensor> BertLayerImpl::forward(
   const at::Tensor attended = attention_(x, bias);
   return {output_(intermediate_(attended), attended), bias};
 }
+
+namespace {
+
+nn::TransformerOptions bert_layer_options(const BertLayerImpl& layer) {
+  const BertOptions& from = layer.options;
+  nn::TransformerOptions to;
+  to.num_attention_heads = from.num_attention_heads;
+  to.attention_head_size = from.hidden_size / from.num_attention_heads;
+  to.hidden_size = from.hidden_size;
+  to.intermediate_size = inner_width(from);
+  to.attention_dropout_prob = from.attention_probs_dropout_prob;
+  to.hidden_dropout_prob = from.hidden_dropout_prob;
+  to.activation = "gelu";
+  to.layernorm_epsilon = from.layer_norm_eps;
+  to.initializer_range = from.initializer_range;
+  to.use_normal_initialization = true;
+  to.pre_layernorm = false;
+  to.post_layernorm = true;
+  return to;
+}
+
+const StateNames& bert_layer_names() {
+  static const StateNames names = [] {
+    StateNames list;
+    add_linear(list, "attention.output.dense", "attention.dense");
+    add_linear(list, "attention.output.LayerNorm", "attention.layernorm");
+    add_linear(list, "intermediate.dense", "output.dense1");
+    add_linear(list, "output.dense", "output.dense2");
+    add_linear(list, "output.LayerNorm", "output.layernorm");
+    return list;
+  }();
+  return names;
+}
+
+const std::string kQkv = "attention.query_key_value";
+
+nn::StateMap bert_layer_to_distributed(const nn::StateMap& state) {
+  nn::StateMap result = renamed_to_distributed(bert_layer_names(), state);
+  for (const char* tensor : {".weight", ".bias"}) {
+    std::vector<at::Tensor> parts;
+    for (const char* part : {"query", "key", "value"}) {
+      parts.push_back(state.at(std::string("attention.self.") + part + tensor));
+    }
+    result[kQkv + tensor] = at::cat(parts);
+  }
+  return result;
+}
+
+nn::StateMap bert_layer_to_original(const nn::StateMap& state) {
+  nn::StateMap result = renamed_to_original(bert_layer_names(), state);
+  for (const char* tensor : {".weight", ".bias"}) {
+    const auto parts = state.at(kQkv + tensor).chunk(3);
+    int at = 0;
+    for (const char* part : {"query", "key", "value"}) {
+      result[std::string("attention.self.") + part + tensor] = parts[at++];
+    }
+  }
+  return result;
+}
+
+} // namespace
+
+TESSERA_TP_REGISTER(BertLayer, nn::DistributedTransformerLayer)
+    .init(bert_layer_options)
+    .forward([](const at::Tensor& x, const at::Tensor& bias) {
+      return std::make_tuple(x, bias, at::Tensor(), at::Tensor());
+    })
+    .returns([](const nn::TransformerState& state) {
+      return std::make_tuple(std::get<0>(state), std::get<1>(state));
+    })
+    .state(bert_layer_to_distributed, bert_layer_to_original);
 
 BertEncoderImpl::BertEncoderImpl(const BertOptions& options)
     : layer_(register_module("layer", nn::Sequential())) {

@@ -84,6 +84,8 @@ class BertLayerImpl : public torch::nn::Module {
       const at::Tensor& x,
       const at::Tensor& bias);
 
+  BertOptions options;
+
  private:
   BertAttention attention_;
   BertIntermediate intermediate_;

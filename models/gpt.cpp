@@ -4,8 +4,10 @@
 
 #include <torch/torch.h>
 
+#include "tessera/nn/layers/transformer_layer.h"
 #include "tessera/nn/tensor_parallel/registry.h"
 
+#include "models/state_names.h"
 #include "models/two_d/gpt_2d.h"
 
 namespace tessera::models {
@@ -76,7 +78,8 @@ at::Tensor GptMlpImpl::forward(const at::Tensor& x) {
 }
 
 GptBlockImpl::GptBlockImpl(const GptOptions& options)
-    : ln_1_(register_module("ln_1", make_norm(options))),
+    : options(options),
+      ln_1_(register_module("ln_1", make_norm(options))),
       attn_(register_module("attn", GptAttention(options))),
       ln_2_(register_module("ln_2", make_norm(options))),
       mlp_(register_module("mlp", GptMlp(options))) {}
@@ -85,6 +88,59 @@ at::Tensor GptBlockImpl::forward(at::Tensor x) {
   x = x + attn_(ln_1_(x));
   return x + mlp_(ln_2_(x));
 }
+
+namespace {
+
+nn::TransformerOptions gpt_block_options(const GptBlockImpl& block) {
+  const GptOptions& from = block.options;
+  nn::TransformerOptions to;
+  to.num_attention_heads = from.n_head;
+  to.attention_head_size = from.n_embd / from.n_head;
+  to.hidden_size = from.n_embd;
+  to.intermediate_size = from.n_inner == 0 ? 4 * from.n_embd : from.n_inner;
+  to.attention_dropout_prob = from.dropout;
+  to.hidden_dropout_prob = from.dropout;
+  to.activation = "gelu_tanh";
+  to.layernorm_epsilon = from.layer_norm_epsilon;
+  to.initializer_range = from.initializer_range;
+  to.use_normal_initialization = true;
+  to.causal_mask_size = from.n_positions;
+  to.pre_layernorm = true;
+  to.post_layernorm = false;
+  return to;
+}
+
+const StateNames& gpt_block_names() {
+  static const StateNames names = [] {
+    StateNames list;
+    add_linear(list, "ln_1", "attention.pre_layernorm");
+    add_linear(list, "attn.c_attn", "attention.query_key_value", true);
+    add_linear(list, "attn.c_proj", "attention.dense", true);
+    add_linear(list, "ln_2", "output.pre_layernorm");
+    add_linear(list, "mlp.c_fc", "output.dense1", true);
+    add_linear(list, "mlp.c_proj", "output.dense2", true);
+    return list;
+  }();
+  return names;
+}
+
+} // namespace
+
+TESSERA_TP_REGISTER(GptBlock, nn::DistributedTransformerLayer)
+    .init(gpt_block_options)
+    .forward([](const at::Tensor& x) {
+      return std::make_tuple(x, at::Tensor(), at::Tensor(), at::Tensor());
+    })
+    .returns([](const nn::TransformerState& state) {
+      return std::get<0>(state);
+    })
+    .state(
+        [](const nn::StateMap& state) {
+          return renamed_to_distributed(gpt_block_names(), state);
+        },
+        [](const nn::StateMap& state) {
+          return renamed_to_original(gpt_block_names(), state);
+        });
 
 GptTransformerImpl::GptTransformerImpl(const GptOptions& options)
     : wte(register_module(

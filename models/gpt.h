@@ -41,6 +41,8 @@ class GptBlockImpl : public torch::nn::Module {
   explicit GptBlockImpl(const GptOptions& options);
   at::Tensor forward(at::Tensor x);
 
+  GptOptions options;
+
  private:
   LayerNorm ln_1_;
   GptAttention attn_;

@@ -3,6 +3,9 @@
 /// The one header of a training script.
 #include "tessera/nn/containers.h"
 #include "tessera/nn/module.h"
+#include "tessera/nn/tensor_parallel/parameter_creation.h"
+#include "tessera/nn/tensor_parallel/primitives.h"
+#include "tessera/nn/tensor_parallel/registry.h"
 #include "tessera/optim/learning_rate.h"
 #include "tessera/train/checkpoints.h"
 #include "tessera/train/delay.h"

@@ -77,25 +77,27 @@ void Trainer::build_data() {
   train_data_.emplace(folder + "/" + data::kTrainFile, verify);
   validation_data_.emplace(folder + "/" + data::kValidationFile, verify);
   const std::int64_t share =
-      static_cast<std::int64_t>(dp_size()) * job_.parallel.microbatches;
+      static_cast<std::int64_t>(data_size()) * job_.parallel.microbatches;
   if (job_.data.batch % share != 0) {
     throw ConfigError(
         str("'data.batch' is ",
             job_.data.batch,
             "; ",
-            dp_size(),
-            " data-parallel ranks with ",
+            data_size(),
+            job_.parallel.prescaled_batch
+                ? " replicas, whose tensor-parallel ranks get the same, with "
+                : " data-parallel ranks with ",
             job_.parallel.microbatches,
             " microbatches need a multiple of ",
             share));
   }
-  local_batch_ = job_.data.batch / dp_size();
+  local_batch_ = job_.data.batch / data_size();
   data::SamplerOptions options;
   options.samples = data::count_samples(
       train_data_->size(), job_.data.sequence, train_data_->path());
   options.batch = static_cast<std::uint64_t>(local_batch_);
-  options.dp_rank = dp_rank();
-  options.dp_size = dp_size();
+  options.dp_rank = data_rank();
+  options.dp_size = data_size();
   options.seed = static_cast<std::uint64_t>(job_.parallel.seed);
   sampler_.emplace(options);
 }
@@ -131,6 +133,7 @@ void Trainer::build_model() {
   {
     const tracer::DelayedInitScope delayed(
         job_.parallel.delayed_parameter_initialization);
+    const tensor_parallelism marked(job_.parallel.tensor_parallel_degree > 1);
     model_ = models::make_model(preset);
     if (job_.precision == "bf16") {
       model_->module->to(torch::kBFloat16);
@@ -259,8 +262,8 @@ double Trainer::validate() {
   options.samples = data::count_samples(
       validation_data_->size(), job_.data.sequence, validation_data_->path());
   options.batch = static_cast<std::uint64_t>(local_batch_);
-  options.dp_rank = dp_rank();
-  options.dp_size = dp_size();
+  options.dp_rank = data_rank();
+  options.dp_size = data_size();
   options.shuffle = false;
   data::Sampler sampler(options);
   const auto step =

@@ -48,8 +48,10 @@ void Trainer::start_log() {
           " ranks: ",
           pp_size(),
           " pipeline x ",
-          dp_size(),
-          " data parallel, ",
+          tp_size(),
+          " tensor x ",
+          rdp_size(),
+          " replicas, ",
           job_.parallel.microbatches,
           " microbatches, ",
           job_.parallel.pipeline));

@@ -74,7 +74,6 @@ std::vector<Key> pipeline_keys() {
       {.name = "static_mode",
        .section = section,
        .field = &Config::static_mode,
-       .status = Status::kNotYet,
        .source = kPaperModes,
        .description = "Promises that every step takes the same path: the order "
                       "of requests of the fastest of the first steps is then "
@@ -84,17 +83,16 @@ std::vector<Key> pipeline_keys() {
        .field = &Config::static_mode_steps,
        .min = 1,
        .max = kMost,
-       .status = Status::kNotYet,
        .source = str(kPaperModes, " (T)"),
-       .description = "Steps that static_mode records before it chooses."},
+       .description = "Steps of each kind that static_mode records before it "
+                      "chooses; with fast_mode one more goes before them."},
       {.name = "fast_mode",
        .section = section,
        .field = &Config::fast_mode,
-       .status = Status::kNotYet,
        .source = kPaperModes,
        .description = "On top of static_mode: a tensor goes from the module "
                       "that makes it to the module that reads it, not through "
-                      "their parent."},
+                      "a parent that only hands it on."},
   };
 }
 

@@ -1,5 +1,8 @@
 #pragma once
 
+#include "tessera/cost/cluster.h"
+#include "tessera/cost/described_model.h"
+
 namespace tessera::cost {
 
 /// Physical properties of devices, links and training software that the
@@ -46,5 +49,9 @@ struct Constants {
   /// Bytes of one attention score that is kept.
   double score_bytes = 5;
 };
+
+/// The constants of Tessera's own runtime on a cluster: what a file of measured
+/// speeds says replaces what is assumed of described ones.
+Constants runtime_constants(const Cluster& cluster, Precision precision);
 
 } // namespace tessera::cost

@@ -153,7 +153,8 @@ void with_mark(
 bool is_interceptable(const torch::nn::Module& module) {
   MarkTable& table = marks();
   const std::lock_guard lock(table.mutex);
-  return live_mark(table, module) != nullptr;
+  const Mark* mark = live_mark(table, module);
+  return mark != nullptr && !mark->folded;
 }
 
 int manual_partition(const torch::nn::Module& module) {

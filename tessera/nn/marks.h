@@ -18,6 +18,8 @@ namespace tessera::nn {
 struct Mark {
   std::weak_ptr<torch::nn::Module> module;
   int partition = -1;
+  /// Part of its parent whatever its holder: see keep_parts_together.
+  bool folded = false;
   /// As the innermost tensor_parallelism scope or set_tensor_parallelism said.
   bool tensor_parallel = false;
   std::map<std::string, c10::IValue> options;

@@ -58,6 +58,7 @@ void ModelCore::replace_modules() {
       }
     }
   }
+  nn::keep_parts_together(*root_);
   layout_ = std::make_unique<StateLayout>(*root_, replacements_.replaced);
   for (nn::ReplacedModule& replaced : replacements_.replaced) {
     if (!is_delayed(replaced)) {

@@ -32,6 +32,15 @@ for model in ("bert-10b", "roberta-10b", "ncf"):
     result = partition(model, 2, 0.5)
     assert {node["partition"] for node in result["nodes"]} == {0, 1}, model
 
+# Tensor parallelism: blocks are replaced, what shares parameters is not.
+done = subprocess.run([program, "partition", "--model", "gpt2", "--pipeline-parallel-degree", "2",
+                       "--tensor-parallel-degree", "4"], capture_output=True, text=True, timeout=200)
+assert done.returncode == 0, done.stderr
+for line in ("transformer.h.* (GptBlock, 12 modules): DistributedTransformerLayer",
+             "transformer.wpe (Embedding): DistributedEmbedding",
+             "transformer.wte (Embedding): not distributed, shares its parameter weight with lm_head.weight"):
+    assert "tensor parallelism: " + line in done.stdout, done.stdout
+
 listed = subprocess.run([program, "partition", "--list"], capture_output=True, text=True, check=True)
 for model in ("t5-11b", "gpt3-175b", "bert-10b", "roberta-10b", "ncf"):
     assert model in listed.stdout, model

@@ -1,9 +1,10 @@
 // Models with replaced modules under pp x tp x rdp equal the plain loop: losses
 // and every parameter, under the plain model's names.
+#include "tests/support/tensor_parallel.h"
+
 #include <mpi.h>
 
 #include "tests/support/parity.h"
-#include "tests/support/tensor_parallel.h"
 
 namespace tessera::testing {
 namespace {
@@ -37,7 +38,12 @@ std::vector<Degrees> degrees_of_world() {
 
 std::string text_of(const Degrees& d) {
   return str(
-      "pp ", d.pp, ", tp ", d.tp, ", rdp ", d.rdp,
+      "pp ",
+      d.pp,
+      ", tp ",
+      d.tp,
+      ", rdp ",
+      d.rdp,
       d.prescaled ? ", prescaled" : "");
 }
 

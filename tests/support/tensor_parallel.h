@@ -4,6 +4,7 @@
 
 #include "tessera/nn/containers.h"
 #include "tessera/nn/tensor_parallel/marking.h"
+
 #include "tests/support/tiny_models.h"
 
 /// A model of which tensor parallelism replaces a part.
@@ -11,6 +12,17 @@ namespace tessera::testing {
 
 constexpr int kWords = 23; // sizes that two ranks do not divide
 constexpr int kInner = 13;
+
+/// Shares its weight with another module.
+struct SharerImpl : torch::nn::Module {
+  explicit SharerImpl(torch::Tensor shared)
+      : weight(register_parameter("weight", std::move(shared))) {}
+  torch::Tensor forward(const torch::Tensor& x) {
+    return torch::nn::functional::linear(x, weight);
+  }
+  torch::Tensor weight;
+};
+TESSERA_MODULE(Sharer);
 
 /// Takes tokens [B, S], gives logits [B, S, kWords].
 struct PartlyMarkedImpl : torch::nn::Module {
@@ -26,8 +38,7 @@ struct PartlyMarkedImpl : torch::nn::Module {
       const tensor_parallelism not_marked(false);
       plain = register_module("plain", nn::Linear(kInner, kInner));
     }
-    second = register_module("second", nn::Linear(kInner, kInner));
-    second->weight = second->register_parameter("weight", first->weight);
+    second = register_module("second", Sharer(first->weight));
     out = register_module("out", nn::Linear(kInner, kWords));
     set_tensor_parallelism(out);
   }
@@ -40,7 +51,9 @@ struct PartlyMarkedImpl : torch::nn::Module {
   nn::Embedding words{nullptr};
   nn::Linear in{nullptr};
   nn::Sequential middle{nullptr};
-  nn::Linear first{nullptr}, plain{nullptr}, second{nullptr}, out{nullptr};
+  nn::Linear first{nullptr}, plain{nullptr};
+  Sharer second{nullptr};
+  nn::Linear out{nullptr};
 };
 TESSERA_MODULE(PartlyMarked);
 

@@ -52,16 +52,17 @@ class DistributedEmbeddingImpl : public DistributedModule {
  public:
   explicit DistributedEmbeddingImpl(const DistributedEmbeddingOptions& options);
   at::Tensor forward(const at::Tensor& ids);
+  /// For modules around this one, divided by vocabulary: rows of the indices of
+  /// all ranks, zeros where another rank has the row.
+  at::Tensor look_up_own_rows(
+      const TensorParallel& parallel,
+      const at::Tensor& ids);
 
   DistributedEmbeddingOptions options;
   at::Tensor weight;
 
  private:
   at::Tensor look_up(const at::Tensor& ids);
-  /// y_B...E with zeros where another rank has the row.
-  at::Tensor look_up_own_rows(
-      const TensorParallel& parallel,
-      const at::Tensor& ids);
   void limit_norms(const TensorParallel& parallel, const at::Tensor& ids);
 
   std::int64_t first_row_ = 0; // of this rank

@@ -101,11 +101,18 @@ at::Tensor samples_to_shard(
     const TensorParallel& parallel,
     const at::Tensor& x,
     const Lengths& samples) {
+  return samples_to_shard(parallel, x, x.dim() - 1, samples);
+}
+
+at::Tensor samples_to_shard(
+    const TensorParallel& parallel,
+    const at::Tensor& x,
+    std::int64_t dim,
+    const Lengths& samples) {
   if (parallel.size() == 1) {
     return x;
   }
-  const std::int64_t dim = x.dim() - 1;
-  const Lengths channels = even_lengths(x.size(-1), parallel.size());
+  const Lengths channels = even_lengths(x.size(dim), parallel.size());
   return moved(
       x,
       [=](const at::Tensor& t) {

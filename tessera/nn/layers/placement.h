@@ -44,7 +44,13 @@ at::Tensor gather_channels(
     const at::Tensor& x,
     std::int64_t channels);
 
-/// x_b...I -> x_B...i and back, by all-to-all.
+/// x_b...I -> x_B...i and back, by all-to-all. `dim` is divided, the last one
+/// unless given.
+at::Tensor samples_to_shard(
+    const TensorParallel& parallel,
+    const at::Tensor& x,
+    std::int64_t dim,
+    const Lengths& samples);
 at::Tensor samples_to_shard(
     const TensorParallel& parallel,
     const at::Tensor& x,

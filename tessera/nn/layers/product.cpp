@@ -7,6 +7,7 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "tessera/base/error.h"
 #include "tessera/tensor/torch_compat.h"
 
 namespace tessera::nn {
@@ -32,6 +33,7 @@ at::Tensor operand_of(const ProductCall& call, const at::Tensor& x) {
       return exchange(call.parallel, x, 1, call.plan.in, 0, call.plan.rows);
     case Operand::kSharded:
     case Operand::kReplicated:
+    case Operand::kShardedToWhole: // joined by the product itself
       break;
   }
   return x;
@@ -48,6 +50,7 @@ Pending start_adjoint(const ProductCall& call, const at::Tensor& gradient) {
       return start_exchange(
           call.parallel, gradient, 0, call.plan.rows, 1, call.plan.in);
     case Operand::kSharded:
+    case Operand::kShardedToWhole:
       break;
   }
   return [gradient] { return gradient; };
@@ -78,6 +81,46 @@ at::Tensor product_in_blocks(
   return blocks;
 }
 
+/// Every rank's columns, [n, R, widest].
+at::Tensor column_blocks(
+    const TensorParallel& parallel,
+    const Lengths& lengths,
+    const at::Tensor& own) {
+  const std::int64_t width = widest(lengths);
+  if (own.size(1) == width) {
+    return gather_blocks(parallel, own);
+  }
+  const at::Tensor padded = at::zeros({own.size(0), width}, own.options());
+  padded.narrow(1, 0, own.size(1)).copy_(own);
+  return gather_blocks(parallel, padded);
+}
+
+bool gathers_columns(const ProductCall& call) {
+  return call.plan.operand == Operand::kShardedToWhole &&
+         call.parallel.size() > 1;
+}
+
+/// x W^T, x in blocks of columns: they are never joined.
+at::Tensor product_of_blocks(
+    const Lengths& in,
+    const at::Tensor& blocks,
+    const at::Tensor& weight) {
+  at::Tensor product;
+  std::int64_t start = 0;
+  for (std::size_t r = 0; r < in.size(); ++r) {
+    const at::Tensor block =
+        blocks.select(0, static_cast<std::int64_t>(r)).narrow(1, 0, in[r]);
+    const at::Tensor columns = weight.narrow(1, start, in[r]).t();
+    if (r == 0) {
+      product = at::mm(block, columns);
+    } else {
+      product.addmm_(block, columns);
+    }
+    start += in[r];
+  }
+  return product;
+}
+
 at::Tensor plain_product(
     const at::Tensor& x,
     const at::Tensor& weight,
@@ -94,7 +137,7 @@ at::Tensor result_of(
   const TensorParallel& parallel = call.parallel;
   const ProductPlan& plan = call.plan;
   const bool inside = plan.bias_inside || plan.result == Result::kSharded;
-  if (inside || parallel.size() == 1) {
+  if ((inside && !gathers_columns(call)) || parallel.size() == 1) {
     const at::Tensor product = plain_product(x, weight, bias);
     if (plan.result == Result::kReplicated) {
       all_reduce(parallel, product);
@@ -104,7 +147,11 @@ at::Tensor result_of(
     return product;
   }
   at::Tensor result;
-  if (plan.result == Result::kShardChannels) {
+  if (gathers_columns(call)) {
+    TESSERA_CHECK(plan.result == Result::kSharded);
+    result =
+        product_of_blocks(plan.in, column_blocks(parallel, plan.in, x), weight);
+  } else if (plan.result == Result::kShardChannels) {
     result =
         reduce_scatter_blocks(parallel, product_in_blocks(plan.out, x, weight));
     const std::int64_t own = plan.out[parallel.rank()];
@@ -120,17 +167,6 @@ at::Tensor result_of(
     }
   }
   return bias.defined() ? result.add_(bias) : result;
-}
-
-/// Every rank's part of the gradient of the product, [n, R, widest].
-at::Tensor gradient_blocks(const ProductCall& call, const at::Tensor& own) {
-  const std::int64_t width = widest(call.plan.out);
-  if (own.size(1) == width) {
-    return gather_blocks(call.parallel, own);
-  }
-  const at::Tensor padded = at::zeros({own.size(0), width}, own.options());
-  padded.narrow(1, 0, own.size(1)).copy_(own);
-  return gather_blocks(call.parallel, padded);
 }
 
 struct ProductGradients {
@@ -171,6 +207,38 @@ ProductGradients gradients_of_blocks(
   return gradients;
 }
 
+/// The gradients of product_of_blocks, x gathered again.
+ProductGradients gradients_of_gathered(
+    const ProductCall& call,
+    const at::Tensor& gradient,
+    const at::Tensor& x,
+    const at::Tensor& weight,
+    bool for_x,
+    bool for_weight) {
+  const Lengths& in = call.plan.in;
+  ProductGradients gradients;
+  std::int64_t start = 0;
+  if (for_x) {
+    // g W in blocks of columns, for the reduce-scatter.
+    gradients.x = reduce_scatter_blocks(
+        call.parallel, product_in_blocks(in, gradient, weight.t()));
+    gradients.x = gradients.x.narrow(1, 0, in[call.parallel.rank()]);
+  }
+  if (for_weight) {
+    const at::Tensor blocks = column_blocks(call.parallel, in, x);
+    gradients.weight = at::empty_like(weight);
+    for (std::size_t r = 0; r < in.size(); ++r) {
+      at::Tensor columns = gradients.weight.narrow(1, start, in[r]);
+      at::mm_out(
+          columns,
+          gradient.t(),
+          blocks.select(0, static_cast<std::int64_t>(r)).narrow(1, 0, in[r]));
+      start += in[r];
+    }
+  }
+  return gradients;
+}
+
 struct ProductNode : Function<ProductNode> {
   static at::Tensor forward(
       AutogradContext* context,
@@ -200,8 +268,13 @@ struct ProductNode : Function<ProductNode> {
     at::Tensor whole = own;
     ProductGradients gradients;
     Pending x_gradient;
-    if (plan.result == Result::kShardChannels && call.parallel.size() > 1) {
-      const at::Tensor blocks = gradient_blocks(call, own);
+    if (gathers_columns(call)) {
+      gradients =
+          gradients_of_gathered(call, own, x, weight, for_x, for_weight);
+      x_gradient = [g = gradients.x] { return g; };
+    } else if (
+        plan.result == Result::kShardChannels && call.parallel.size() > 1) {
+      const at::Tensor blocks = column_blocks(call.parallel, plan.out, own);
       gradients =
           gradients_of_blocks(call, blocks, x, weight, for_x, for_weight);
       if (for_x) {

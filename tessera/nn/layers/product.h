@@ -21,7 +21,9 @@ enum class Operand {
   kSharded, // x_Ri is this rank's columns already (nothing)
   kReplicated, // x_RI on every rank (all-reduce)
   kOwnSamples, // x_rI: all-gather of rows (reduce-scatter)
-  kOwnSamplesToShard // x_rI: all-to-all to x_Ri (all-to-all)
+  kOwnSamplesToShard, // x_rI: all-to-all to x_Ri (all-to-all)
+  kShardedToWhole // x_Ri: all-gather of columns, again in the backward, so that
+                  // only x_Ri is kept (reduce-scatter)
 };
 
 /// What is done with the product; in brackets the adjoint in the backward.
@@ -37,7 +39,7 @@ struct ProductPlan {
   Result result = Result::kSharded;
   /// Rows of every rank's own samples; for the kOwnSamples kinds.
   Lengths rows;
-  /// Columns of x for every rank; for kOwnSamplesToShard.
+  /// Columns of x for every rank; for kOwnSamplesToShard, kShardedToWhole.
   Lengths in;
   /// Columns of y for every rank; for kShardChannels. The rows of W lie in this
   /// order: those of rank 0's columns first.

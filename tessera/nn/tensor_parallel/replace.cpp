@@ -11,6 +11,7 @@
 #include "tessera/base/error.h"
 #include "tessera/nn/interceptor.h"
 #include "tessera/nn/marks.h"
+#include "tessera/nn/sequential.h"
 
 namespace tessera::nn {
 
@@ -422,6 +423,31 @@ StateMap named_state(const torch::nn::Module& module) {
   add(module.named_parameters());
   add(module.named_buffers());
   return state;
+}
+
+namespace {
+
+void fold(const torch::nn::Module& module, bool inside) {
+  const bool sequence = dynamic_cast<const SequentialImpl*>(&module) != nullptr;
+  inside = inside || dynamic_cast<const DistributedModule*>(&module) != nullptr;
+  for (const auto& child : module.named_children()) {
+    const torch::nn::Module& part = *child.value();
+    if (inside && !sequence &&
+        dynamic_cast<const SequentialImpl*>(&part) == nullptr) {
+      with_mark(part, [](Mark* mark) {
+        if (mark != nullptr) {
+          mark->folded = true;
+        }
+      });
+    }
+    fold(part, inside);
+  }
+}
+
+} // namespace
+
+void keep_parts_together(const torch::nn::Module& root) {
+  fold(root, false);
 }
 
 namespace {

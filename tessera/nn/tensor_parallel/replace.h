@@ -68,6 +68,11 @@ std::vector<std::string> text_of(const Replacements& replacements);
 /// memory by now. Collective over the TP_GROUP. Threads: step thread only.
 void take_over(ReplacedModule& replaced);
 
+/// What is inside a distributed module stays with it on one pipeline rank,
+/// since its forward may reach parts past their holders; but children of a
+/// Sequential may go where they like. Not collective.
+void keep_parts_together(const torch::nn::Module& root);
+
 /// Parameters and buffers of a module and those inside it by name, each tensor
 /// once, under its first name.
 StateMap named_state(const torch::nn::Module& module);

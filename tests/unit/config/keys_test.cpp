@@ -119,12 +119,7 @@ TEST(Keys, NotYetAvailable) {
   EXPECT_THAT(
       names,
       ::testing::UnorderedElementsAre(
-          "tensor_parallel_degree",
-          "prescaled_batch",
           "trace_memory_usage",
-          "static_mode",
-          "static_mode_steps",
-          "fast_mode",
           "offload_activations",
           "activation_loading_horizon",
           "fp16",

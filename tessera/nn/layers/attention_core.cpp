@@ -1,0 +1,140 @@
+#include <limits>
+
+#include <ATen/ATen.h>
+
+#include "tessera/base/error.h"
+#include "tessera/nn/layers/attention_layer.h"
+#include "tessera/nn/tensor_parallel/primitives.h"
+#include "tessera/nn/tensor_parallel/random_streams.h"
+
+namespace tessera::nn {
+
+namespace {
+
+/// [b, H, S, T] from fewer dimensions.
+at::Tensor four_dimensions(at::Tensor mask) {
+  if (mask.dim() > 4) {
+    throw ShapeError(tessera::str(
+        "attention mask has sizes ",
+        mask.sizes(),
+        "; expected up to four dimensions that broadcast to [batch, heads, "
+        "queries, keys]"));
+  }
+  while (mask.dim() < 4) {
+    mask = mask.unsqueeze(0);
+  }
+  return mask;
+}
+
+bool all_equal_to(const Lengths& lengths, std::int64_t value) {
+  for (const std::int64_t length : lengths) {
+    if (length != value) {
+      return false;
+    }
+  }
+  return true;
+}
+
+} // namespace
+
+SampleSizes sample_sizes(
+    const TensorParallel& parallel,
+    const at::Tensor& hidden,
+    const at::Tensor& mask,
+    const at::Tensor& cross_mask) {
+  const auto mask_samples = [](const at::Tensor& t) -> std::int64_t {
+    return t.defined() && t.dim() == 4 ? t.size(0) : 1;
+  };
+  SampleSizes sizes;
+  if (parallel.prescaled_batch) {
+    sizes.samples = Lengths(parallel.size(), hidden.size(0));
+    return sizes;
+  }
+  const auto numbers = exchange_numbers(
+      parallel, {hidden.size(0), mask_samples(mask), mask_samples(cross_mask)});
+  sizes.samples = numbers[0];
+  // One sample a rank: its mask may be its own or everybody's. Taking it for
+  // its own is right in both cases.
+  const bool one_each = all_equal_to(numbers[0], 1);
+  sizes.own_masks = one_each || !all_equal_to(numbers[1], 1);
+  sizes.own_cross_masks = one_each || !all_equal_to(numbers[2], 1);
+  return sizes;
+}
+
+at::Tensor mask_for_heads(
+    const TensorParallel& parallel,
+    const at::Tensor& mask,
+    std::int64_t heads,
+    bool own,
+    const Lengths& samples) {
+  if (!mask.defined() || parallel.size() == 1) {
+    return mask.defined() ? four_dimensions(mask) : mask;
+  }
+  at::Tensor all = four_dimensions(mask);
+  const bool by_head = heads > 1 && all.size(1) == heads;
+  if (own) {
+    const std::int64_t count = samples[parallel.rank()];
+    all = all.expand({count, all.size(1), all.size(2), all.size(3)});
+    if (by_head) {
+      return samples_to_shard(parallel, all, 1, samples);
+    }
+    return gather_samples(parallel, all, samples);
+  }
+  if (parallel.prescaled_batch && all.requires_grad()) {
+    const TensorParallelScope scope(parallel);
+    all = bwd_allreduce_for_tp(all);
+  }
+  if (by_head) {
+    const Range range = even_range(heads, parallel.size(), parallel.rank());
+    all = all.narrow(1, range.start, range.size());
+  }
+  return all;
+}
+
+at::Tensor attend_over_heads(
+    const TensorParallel& parallel,
+    const at::Tensor& q,
+    const at::Tensor& k,
+    const at::Tensor& v,
+    const at::Tensor& mask,
+    bool causal,
+    double scale,
+    double dropout) {
+  const std::int64_t batch = q.size(0);
+  const std::int64_t queries = q.size(1);
+  const std::int64_t keys = k.size(1);
+  const std::int64_t heads = q.size(2);
+  const std::int64_t width = q.size(3);
+  // Heads in front, so that every head is one matrix.
+  const auto by_head = [&](const at::Tensor& t) {
+    return t.transpose(1, 2).reshape({batch * heads, t.size(1), width});
+  };
+  const at::Tensor q_heads = by_head(q);
+  at::Tensor scores = at::bmm(
+      scale == 1 ? q_heads : q_heads * scale, by_head(k).transpose(1, 2));
+  if (mask.defined() || causal) {
+    // The product itself is not used again: the sums may be made in place.
+    scores = at::_unsafe_view(scores, {batch, heads, queries, keys});
+    if (mask.defined()) {
+      scores.add_(mask);
+    }
+    if (causal) {
+      scores.add_(at::full(
+                      {queries, keys},
+                      -std::numeric_limits<double>::infinity(),
+                      scores.options())
+                      .triu_(keys - queries + 1));
+    }
+    scores = scores.view({batch * heads, queries, keys});
+  }
+  at::Tensor weights = at::softmax(scores, -1);
+  if (dropout > 0) {
+    weights = drop_sharded(parallel, weights, dropout);
+  }
+  return at::bmm(weights, by_head(v))
+      .view({batch, heads, queries, width})
+      .transpose(1, 2)
+      .reshape({batch, queries, heads * width});
+}
+
+} // namespace tessera::nn

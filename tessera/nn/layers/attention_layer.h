@@ -1,0 +1,99 @@
+#pragma once
+
+#include "tessera/nn/layers/layer_norm.h"
+#include "tessera/nn/layers/placement.h"
+#include "tessera/nn/layers/projection.h"
+#include "tessera/nn/layers/transformer_options.h"
+
+namespace tessera::nn {
+
+/// What an activation's samples and masks look like on all ranks.
+struct SampleSizes {
+  Lengths samples; // empty where nobody needs to know
+  bool own_masks = false; // the masks differ from sample to sample
+  bool own_cross_masks = false;
+};
+
+/// Collective over the TP_GROUP unless the batch is prescaled.
+/// Cost: one all-gather of 24 bytes.
+SampleSizes sample_sizes(
+    const TensorParallel& parallel,
+    const at::Tensor& hidden,
+    const at::Tensor& mask,
+    const at::Tensor& cross_mask);
+
+/// A mask as a rank's attention wants it: of all samples, for its own heads.
+/// Shapes: up to four dimensions that broadcast to [b, H, S, T] -> the same
+/// with B and this rank's heads where it had b and H. Undefined stays so.
+/// Gradients come back the same way; of a mask that all samples share a rank
+/// gets the part of its own heads, which data parallelism sums.
+at::Tensor mask_for_heads(
+    const TensorParallel& parallel,
+    const at::Tensor& mask,
+    std::int64_t heads,
+    bool own,
+    const Lengths& samples);
+
+/// softmax(scale q k^T + mask) v over this rank's heads; heads joined again.
+/// Shapes: q_BSnd, k_BTnd, v_BTnd (any strides) -> y_BS(nd). `causal` hides
+/// keys after the query.
+at::Tensor attend_over_heads(
+    const TensorParallel& parallel,
+    const at::Tensor& q,
+    const at::Tensor& k,
+    const at::Tensor& v,
+    const at::Tensor& mask,
+    bool causal,
+    double scale,
+    double dropout);
+
+/// Attention with its residual: y = post(x + drop(dense(attention(pre(x))))),
+/// heads divided over the ranks; with cross_attention keys and values come from
+/// cross_states.
+///
+/// Shapes: hidden_bSI, attention_mask (added to the scores; undefined: none)
+/// broadcastable to bHST, cross_states_bTI (cross_attention only) -> y_bSI.
+/// Parameters: query_key_value [3 H D, I] (or query, key_value), dense [I, H
+/// D], pre_layernorm, layernorm. Collective over the TP_GROUP. Threads: as
+/// torch::nn::Module. Throws: ConfigError for the options; ShapeError when a
+/// rank would have no head, or for hidden states that do not fit. Source:
+/// Karakus et al. 2021, Figures 11, 13, appendix I.3.
+class DistributedAttentionLayerImpl : public DistributedModule {
+ public:
+  explicit DistributedAttentionLayerImpl(const TransformerOptions& options);
+  at::Tensor forward(
+      const at::Tensor& hidden,
+      const at::Tensor& attention_mask,
+      const at::Tensor& cross_states);
+  at::Tensor forward_self(
+      const at::Tensor& hidden,
+      const at::Tensor& attention_mask = {}) {
+    return forward(hidden, attention_mask, {});
+  }
+
+  /// For parts: everything in the inside placement, the mask for this rank's
+  /// heads.
+  at::Tensor forward_part(
+      const at::Tensor& hidden,
+      const at::Tensor& mask,
+      const at::Tensor& cross_states,
+      const Lengths& samples);
+
+  TransformerOptions options;
+
+ private:
+  std::int64_t own_heads_;
+  DistributedLayerNorm pre_layernorm_{nullptr};
+  DistributedProjection query_key_value_{nullptr};
+  DistributedProjection query_{nullptr};
+  DistributedProjection key_value_{nullptr};
+  DistributedProjection dense_{nullptr};
+  DistributedLayerNorm layernorm_{nullptr};
+};
+TESSERA_MODULE(DistributedAttentionLayer);
+
+/// x + update, in f32 when asked for.
+at::Tensor
+residual_sum(const at::Tensor& x, const at::Tensor& update, bool in_f32);
+
+} // namespace tessera::nn

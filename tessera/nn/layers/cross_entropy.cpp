@@ -1,0 +1,133 @@
+#include "tessera/nn/layers/cross_entropy.h"
+
+#include <limits>
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "tessera/base/error.h"
+#include "tessera/nn/layers/placement.h"
+#include "tessera/nn/tensor_parallel/shard.h"
+
+namespace tessera::nn {
+
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::Function;
+using torch::autograd::variable_list;
+
+struct LossCall : torch::CustomClassHolder {
+  TensorParallel parallel;
+  Range own; // of the vocabulary
+};
+
+/// Losses_R of logits_Rv and targets_R; a target outside [0, V) has loss 0 and
+/// no gradient.
+struct LossNode : Function<LossNode> {
+  static at::Tensor forward(
+      AutogradContext* context,
+      const at::Tensor& logits,
+      const at::Tensor& targets,
+      const c10::intrusive_ptr<LossCall>& call) {
+    const Range own = call->own;
+    const at::Tensor mine =
+        at::logical_and(targets >= own.start, targets < own.end);
+    const at::Tensor column =
+        (targets - own.start).masked_fill_(mine.logical_not(), 0);
+    at::Tensor log_sums;
+    at::Tensor scores;
+    if (own.size() == 0) {
+      log_sums = at::full(
+          targets.sizes(),
+          -std::numeric_limits<float>::infinity(),
+          logits.options().dtype(at::kFloat));
+      scores = at::zeros_like(log_sums);
+    } else {
+      log_sums = at::logsumexp(logits.to(at::kFloat), {1});
+      scores = logits.gather(1, column.unsqueeze(1))
+                   .squeeze(1)
+                   .to(at::kFloat)
+                   .mul_(mine);
+    }
+    const at::Tensor all =
+        gather_blocks(call->parallel, at::stack({log_sums, scores}));
+    const at::Tensor log_sum = at::logsumexp(all.select(1, 0), {0});
+    const at::Tensor score = all.select(1, 1).sum(0);
+    const at::Tensor counts = targets >= 0;
+    context->save_for_backward({logits, log_sum, column, mine, counts});
+    return (log_sum - score).masked_fill_(counts.logical_not(), 0);
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list grads) {
+    const auto saved = context->get_saved_variables();
+    const at::Tensor& logits = saved[0];
+    if (logits.size(1) == 0) {
+      return {at::zeros_like(logits), {}, {}};
+    }
+    const at::Tensor factor =
+        grads[0].masked_fill(saved[4].logical_not(), 0).unsqueeze(1);
+    at::Tensor gradient =
+        (logits.to(at::kFloat) - saved[1].unsqueeze(1)).exp_().mul_(factor);
+    gradient.scatter_add_(
+        1, saved[2].unsqueeze(1), -(factor * saved[3].unsqueeze(1)));
+    return {gradient.to(logits.scalar_type()), {}, {}};
+  }
+};
+
+} // namespace
+
+DistributedCrossEntropyImpl::DistributedCrossEntropyImpl(
+    const DistributedCrossEntropyOptions& options)
+    : options(options) {}
+
+at::Tensor DistributedCrossEntropyImpl::forward(
+    const at::Tensor& logits,
+    const at::Tensor& targets) {
+  const TensorParallel parallel = parallel_now();
+  auto call = c10::make_intrusive<LossCall>();
+  call->parallel = parallel;
+  call->own = even_range(options.vocab_size, parallel.size(), parallel.rank());
+  if (logits.size(-1) != call->own.size()) {
+    throw ShapeError(tessera::str(
+        "DistributedCrossEntropy: logits have sizes ",
+        logits.sizes(),
+        "; their last dimension should be this rank's part of the vocabulary, ",
+        call->own.size(),
+        " of ",
+        options.vocab_size));
+  }
+  const at::Tensor counts = targets.ne(options.ignore_index);
+  if (!parallel.shapes_only) {
+    const at::Tensor wrong = at::logical_and(
+        counts, at::logical_or(targets < 0, targets >= options.vocab_size));
+    if (wrong.any().item<bool>()) {
+      throw ShapeError(tessera::str(
+          "DistributedCrossEntropy: target ",
+          targets.masked_select(wrong)[0].item<std::int64_t>(),
+          " is outside the vocabulary of ",
+          options.vocab_size,
+          " and is not ignore_index ",
+          options.ignore_index));
+    }
+  }
+  const at::Tensor marked =
+      targets.masked_fill(counts.logical_not(), -1).contiguous();
+  Lengths samples;
+  at::Tensor all_targets = marked;
+  if (!parallel.prescaled_batch) {
+    samples = samples_of_ranks(parallel, targets.size(0));
+    all_targets = gather(parallel, marked, 0, samples);
+  }
+  const at::Tensor losses = LossNode::apply(
+                                logits.reshape({-1, call->own.size()}),
+                                all_targets.reshape({-1}),
+                                call)
+                                .view(all_targets.sizes());
+  const at::Tensor own = parallel.prescaled_batch
+                             ? losses
+                             : keep_own_samples(parallel, losses, samples);
+  return own.sum() / counts.sum().to(own.scalar_type());
+}
+
+} // namespace tessera::nn

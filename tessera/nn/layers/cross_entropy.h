@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+
+#include "tessera/nn/module.h"
+#include "tessera/nn/tensor_parallel/distributed_module.h"
+
+namespace tessera::nn {
+
+struct DistributedCrossEntropyOptions {
+  std::int64_t vocab_size = 0;
+  /// Positions with this target do not count.
+  std::int64_t ignore_index = -100;
+};
+
+/// Mean cross entropy over a vocabulary divided among the ranks, in f32. Two
+/// numbers a position travel, never a logit.
+///
+/// Shapes: logits_B...v of all samples (v = even_range(vocab_size, tp, rank)),
+/// targets_b... of this rank's samples -> the mean over this rank's targets
+/// (NaN when none counts, as torch's).
+/// Collective over the TP_GROUP. Threads: as torch::nn::Module.
+/// Cost for R positions of all ranks, r of this one: forward, all-gather of two
+/// f32 for R positions, and of r targets when samples are the ranks' own;
+/// backward, then also an all-gather of r f32. Keeps the logits.
+/// Throws: ShapeError for a target outside the vocabulary.
+/// Source: Shoeybi et al. 2019, section 3, where the sums are all-reduced;
+/// Karakus et al. 2021, appendix I.3 (DistributedTransformerLMHead).
+class DistributedCrossEntropyImpl : public DistributedModule {
+ public:
+  explicit DistributedCrossEntropyImpl(
+      const DistributedCrossEntropyOptions& options);
+  at::Tensor forward(const at::Tensor& logits, const at::Tensor& targets);
+
+  DistributedCrossEntropyOptions options;
+};
+TESSERA_MODULE(DistributedCrossEntropy);
+
+} // namespace tessera::nn

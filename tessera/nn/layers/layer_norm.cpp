@@ -1,0 +1,220 @@
+#include "tessera/nn/layers/layer_norm.h"
+
+#include <vector>
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "tessera/base/error.h"
+#include "tessera/nn/layers/placement.h"
+#include "tessera/nn/tensor_parallel/parameter_creation.h"
+#include "tessera/tensor/torch_compat.h"
+
+namespace tessera::nn {
+
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::Function;
+using torch::autograd::variable_list;
+
+struct NormCall : torch::CustomClassHolder {
+  TensorParallel parallel;
+  double channels = 0; // of all ranks
+  double epsilon = 0;
+  bool rms = false;
+};
+
+struct Moments {
+  at::Tensor mean; // undefined for rms
+  at::Tensor inverse; // 1 / deviation
+};
+
+/// Sums over this rank's channels go to f64 before they meet the others': the
+/// variance is a difference of two large numbers when the mean is large.
+Moments moments_of(const NormCall& call, const at::Tensor& x) {
+  const bool none = x.size(-1) == 0;
+  const auto own = static_cast<double>(x.size(-1));
+  std::vector<std::int64_t> rows = x.sizes().vec();
+  rows.back() = 1;
+  const auto squares_of = [](const at::Tensor& t) {
+    return at::linalg_vector_norm(t, 2, at::IntArrayRef{-1}, true)
+        .to(at::kDouble)
+        .square_();
+  };
+  if (call.rms) {
+    const at::Tensor squares =
+        none ? at::zeros(rows, x.options().dtype(at::kDouble)) : squares_of(x);
+    all_reduce(call.parallel, squares);
+    return {
+        {},
+        squares.div_(call.channels).add_(call.epsilon).rsqrt_().to(at::kFloat)};
+  }
+  at::Tensor sums = at::zeros({2}, x.options().dtype(at::kDouble));
+  if (none) {
+    std::vector<std::int64_t> both = rows;
+    both.insert(both.begin(), 2);
+    sums = at::zeros(both, x.options().dtype(at::kDouble));
+  } else {
+    const at::Tensor mean = x.mean(-1, true);
+    const at::Tensor wide = mean.to(at::kDouble);
+    sums = at::stack({wide * own, squares_of(x - mean) + wide.square() * own});
+  }
+  all_reduce(call.parallel, sums);
+  sums.div_(call.channels);
+  const at::Tensor mean = sums[0];
+  const at::Tensor variance = (sums[1] - mean.square()).clamp_min_(0);
+  return {
+      mean.to(at::kFloat), variance.add_(call.epsilon).rsqrt_().to(at::kFloat)};
+}
+
+at::Tensor
+normed(const at::Tensor& x, const at::Tensor& mean, const at::Tensor& inverse) {
+  return mean.defined() ? (x - mean).mul_(inverse) : x * inverse;
+}
+
+struct NormNode : Function<NormNode> {
+  static at::Tensor forward(
+      AutogradContext* context,
+      const at::Tensor& x,
+      const at::Tensor& weight,
+      const TorchOptional<at::Tensor>& bias,
+      const c10::intrusive_ptr<NormCall>& call) {
+    const at::Tensor exact = x.to(at::kFloat);
+    const Moments moments = moments_of(*call, exact);
+    context->save_for_backward({x, weight, moments.mean, moments.inverse});
+    context->saved_data["call"] = c10::IValue::make_capsule(call);
+    const at::Tensor unit = normed(exact, moments.mean, moments.inverse);
+    const at::Tensor factor = weight.to(at::kFloat);
+    const at::Tensor y = bias.has_value()
+                             ? at::addcmul(bias->to(at::kFloat), unit, factor)
+                             : unit * factor;
+    return y.to(x.scalar_type());
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list grads) {
+    const auto capsule = context->saved_data["call"].toCapsule();
+    const auto& call = static_cast<const NormCall&>(*capsule);
+    const auto saved = context->get_saved_variables();
+    const at::Tensor& weight = saved[1];
+    const at::Tensor& inverse = saved[3];
+    const at::Tensor unit = normed(saved[0].to(at::kFloat), saved[2], inverse);
+    const at::Tensor g = grads[0].to(at::kFloat);
+    at::Tensor along = g * weight.to(at::kFloat);
+    const at::Tensor sums =
+        call.rms
+            ? (along * unit).sum(-1, true)
+            : at::stack({(along * unit).sum(-1, true), along.sum(-1, true)});
+    all_reduce(call.parallel, sums);
+    sums.div_(call.channels);
+    if (call.rms) {
+      along.addcmul_(unit, sums, -1);
+    } else {
+      along.addcmul_(unit, sums[0], -1).sub_(sums[1]);
+    }
+    const std::int64_t width = weight.size(0);
+    const at::Tensor rows = g.reshape({-1, width});
+    const at::Tensor of_weight =
+        (rows * unit.reshape({-1, width})).sum(0).to(weight.scalar_type());
+    at::Tensor of_bias;
+    if (!call.rms) {
+      of_bias = rows.sum(0).to(weight.scalar_type());
+    }
+    return {
+        along.mul_(inverse).to(grads[0].scalar_type()), of_weight, of_bias, {}};
+  }
+};
+
+/// The norm of a rank that has all channels.
+at::Tensor plain_norm(
+    const DistributedLayerNormOptions& options,
+    const at::Tensor& x,
+    const at::Tensor& weight,
+    const at::Tensor& bias) {
+  if (!options.rms) {
+    return at::layer_norm(
+        x, {options.hidden_size}, weight, bias, options.layernorm_epsilon);
+  }
+  const at::Tensor exact = x.to(at::kFloat);
+  const at::Tensor scale = exact.square()
+                               .mean(-1, /*keepdim=*/true)
+                               .add_(options.layernorm_epsilon)
+                               .rsqrt();
+  return weight * (exact * scale).to(weight.scalar_type());
+}
+
+} // namespace
+
+DistributedLayerNormImpl::DistributedLayerNormImpl(
+    const DistributedLayerNormOptions& options,
+    Role role)
+    : options(options), role_(role) {
+  const auto create = parameter_creation_scope(*this);
+  const bool sharded = inside_placement(parallel()) == Placement::kSharded;
+  const auto made = [&](const char* name, double value) {
+    const std::vector<std::int64_t> sizes{options.hidden_size};
+    return sharded ? create.initialize_with_output_partition(
+                         name, sizes, constant(value))
+                   : create.initialize_whole(name, sizes, constant(value));
+  };
+  weight = made("weight", 1);
+  if (!options.rms) {
+    bias = made("bias", 0);
+  }
+}
+
+at::Tensor DistributedLayerNormImpl::norm(
+    const TensorParallel& parallel,
+    const at::Tensor& x) {
+  if (parallel.size() == 1 ||
+      inside_placement(parallel) != Placement::kSharded) {
+    return plain_norm(options, x, weight, bias);
+  }
+  auto call = c10::make_intrusive<NormCall>();
+  call->parallel = parallel;
+  call->channels = static_cast<double>(options.hidden_size);
+  call->epsilon = options.layernorm_epsilon;
+  call->rms = options.rms;
+  TorchOptional<at::Tensor> given;
+  if (bias.defined()) {
+    given = bias;
+  }
+  return NormNode::apply(x, weight, given, call);
+}
+
+at::Tensor DistributedLayerNormImpl::forward(const at::Tensor& x) {
+  const TensorParallel parallel = parallel_now();
+  if (role_ == Role::kPart) {
+    return norm(parallel, x);
+  }
+  if (x.dim() == 0 || x.size(-1) != options.hidden_size) {
+    throw ShapeError(tessera::str(
+        "DistributedLayerNorm: the input has sizes ",
+        x.sizes(),
+        "; its last dimension should be ",
+        options.hidden_size,
+        " (hidden_size)"));
+  }
+  const at::Tensor rows = x.reshape({-1, options.hidden_size});
+  if (inside_placement(parallel) != Placement::kSharded) {
+    return norm(parallel, x);
+  }
+  const Lengths samples = samples_of_ranks(parallel, rows.size(0));
+  return leave(
+             parallel,
+             norm(parallel, enter(parallel, rows, samples)),
+             options.hidden_size,
+             samples)
+      .view(x.sizes());
+}
+
+DistributedLayerNorm make_part_norm(const TransformerOptions& options) {
+  return DistributedLayerNorm(
+      DistributedLayerNormOptions{
+          options.hidden_size,
+          options.layernorm_epsilon,
+          options.rms_layernorm},
+      Role::kPart);
+}
+
+} // namespace tessera::nn

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+
+#include "tessera/nn/layers/transformer_options.h"
+#include "tessera/nn/module.h"
+#include "tessera/nn/tensor_parallel/distributed_module.h"
+
+namespace tessera::nn {
+
+struct DistributedLayerNormOptions {
+  std::int64_t hidden_size = 0;
+  double layernorm_epsilon = 1e-5;
+  /// By the root mean square: no mean, no bias.
+  bool rms = false;
+};
+
+/// Layer norm over the last dimension. Under `memory` every rank has some of
+/// the channels of all samples: the two moments are all-reduced, the rest is
+/// element by element. Under `speed` it is the plain norm of what a rank has.
+///
+/// Shapes: x_...I -> y_...I; as a part of another module under `memory`,
+/// x_...i -> y_...i. Weights are ones, biases zeros.
+/// Collective over the TP_GROUP. Threads: as torch::nn::Module.
+/// Cost under `memory`: an all-reduce of two numbers a row, f64 in forward
+/// (sums of squares cancel), f32 in backward. Source: Karakus et al. 2021,
+/// appendix F.2.
+class DistributedLayerNormImpl : public DistributedModule {
+ public:
+  explicit DistributedLayerNormImpl(
+      const DistributedLayerNormOptions& options,
+      Role role = Role::kAlone);
+  at::Tensor forward(const at::Tensor& x);
+
+  DistributedLayerNormOptions options;
+  at::Tensor weight;
+  at::Tensor bias; // undefined for rms
+
+ private:
+  at::Tensor norm(const TensorParallel& parallel, const at::Tensor& x);
+
+  Role role_;
+};
+TESSERA_MODULE(DistributedLayerNorm);
+
+/// For the parts of a transformer layer.
+DistributedLayerNorm make_part_norm(const TransformerOptions& options);
+
+} // namespace tessera::nn

@@ -1,0 +1,36 @@
+#pragma once
+
+#include "tessera/nn/layers/layer_norm.h"
+#include "tessera/nn/layers/projection.h"
+#include "tessera/nn/layers/transformer_options.h"
+
+namespace tessera::nn {
+
+/// The block of two products after the attention, with its residual:
+/// y = post(x + drop(dense2(activation(dense1(pre(x)))))). The inner features
+/// are divided over the ranks.
+///
+/// Shapes: hidden_bSI -> y_bSI. Parameters: dense1 [F, I], dense2 [I, F],
+/// pre_layernorm, layernorm.
+/// Collective over the TP_GROUP. Threads: as torch::nn::Module.
+/// Throws: ConfigError for the options; ShapeError for hidden states that do
+/// not fit.
+/// Source: Karakus et al. 2021, Figures 12, 14, appendix I.3.
+class DistributedTransformerOutputLayerImpl : public DistributedModule {
+ public:
+  explicit DistributedTransformerOutputLayerImpl(
+      const TransformerOptions& options);
+  at::Tensor forward(const at::Tensor& hidden);
+  at::Tensor forward_part(const at::Tensor& hidden, const Lengths& samples);
+
+  TransformerOptions options;
+
+ private:
+  DistributedLayerNorm pre_layernorm_{nullptr};
+  DistributedProjection dense1_{nullptr};
+  DistributedProjection dense2_{nullptr};
+  DistributedLayerNorm layernorm_{nullptr};
+};
+TESSERA_MODULE(DistributedTransformerOutputLayer);
+
+} // namespace tessera::nn

@@ -1,0 +1,178 @@
+#include "tessera/nn/layers/transformer_layer.h"
+
+#include <ATen/ATen.h>
+
+#include "tessera/base/error.h"
+#include "tessera/nn/layers/placement.h"
+
+namespace tessera::nn {
+
+InsideState enter_state(
+    const char* module,
+    const TensorParallel& parallel,
+    const TransformerOptions& o,
+    const at::Tensor& hidden,
+    const at::Tensor& attention_mask,
+    const at::Tensor& cross_states,
+    const at::Tensor& cross_mask) {
+  if (hidden.dim() != 3 || hidden.size(2) != o.hidden_size) {
+    throw ShapeError(tessera::str(
+        module,
+        ": hidden states have sizes ",
+        hidden.sizes(),
+        "; expected [batch, sequence, ",
+        o.hidden_size,
+        "] (hidden_size)"));
+  }
+  if (o.add_cross_attention && !cross_states.defined()) {
+    throw ShapeError(tessera::str(
+        module, ": add_cross_attention is true but there are no cross_states"));
+  }
+  InsideState state;
+  state.sizes = sample_sizes(parallel, hidden, attention_mask, cross_mask);
+  const Lengths& samples = state.sizes.samples;
+  state.hidden = enter(parallel, hidden, samples);
+  state.mask = mask_for_heads(
+      parallel,
+      attention_mask,
+      o.num_attention_heads,
+      state.sizes.own_masks,
+      samples);
+  if (o.add_cross_attention) {
+    state.cross_states = enter(parallel, cross_states, samples);
+    state.cross_mask = mask_for_heads(
+        parallel,
+        cross_mask,
+        o.num_attention_heads,
+        state.sizes.own_cross_masks,
+        samples);
+  }
+  return state;
+}
+
+DistributedTransformerLayerImpl::DistributedTransformerLayerImpl(
+    const TransformerOptions& given,
+    Role role)
+    : options(given), role_(role) {
+  check_options("DistributedTransformerLayer", options, parallel());
+  TransformerOptions self = options;
+  self.cross_attention = false;
+  attention_ = register_module("attention", DistributedAttentionLayer(self));
+  if (options.add_cross_attention) {
+    TransformerOptions cross = options;
+    cross.cross_attention = true;
+    cross_attention_ =
+        register_module("cross_attention", DistributedAttentionLayer(cross));
+  }
+  output_ =
+      register_module("output", DistributedTransformerOutputLayer(options));
+}
+
+at::Tensor DistributedTransformerLayerImpl::forward_part(
+    const at::Tensor& hidden,
+    const at::Tensor& mask,
+    const at::Tensor& cross_states,
+    const at::Tensor& cross_mask,
+    const Lengths& samples) {
+  at::Tensor x = attention_->forward_part(hidden, mask, {}, samples);
+  if (!cross_attention_.is_empty()) {
+    x = cross_attention_->forward_part(x, cross_mask, cross_states, samples);
+  }
+  return output_->forward_part(x, samples);
+}
+
+TransformerState DistributedTransformerLayerImpl::forward(
+    const at::Tensor& hidden,
+    const at::Tensor& attention_mask,
+    const at::Tensor& cross_states,
+    const at::Tensor& cross_mask) {
+  const TensorParallel parallel = parallel_now();
+  at::Tensor y;
+  if (role_ == Role::kPart) {
+    // Layers of a stack may be on several pipeline ranks: each asks for itself.
+    Lengths samples;
+    if (inside_placement(parallel) == Placement::kOwnSamples) {
+      samples = samples_of_ranks(parallel, hidden.size(0));
+    }
+    y = forward_part(hidden, attention_mask, cross_states, cross_mask, samples);
+  } else {
+    const InsideState state = enter_state(
+        "DistributedTransformerLayer",
+        parallel,
+        options,
+        hidden,
+        attention_mask,
+        cross_states,
+        cross_mask);
+    y = leave(
+        parallel,
+        forward_part(
+            state.hidden,
+            state.mask,
+            state.cross_states,
+            state.cross_mask,
+            state.sizes.samples),
+        options.hidden_size,
+        state.sizes.samples);
+  }
+  return {y, attention_mask, cross_states, cross_mask};
+}
+
+at::Tensor DistributedTransformerLayerImpl::hidden_states(
+    const at::Tensor& hidden,
+    const at::Tensor& attention_mask,
+    const at::Tensor& cross_states,
+    const at::Tensor& cross_mask) {
+  return std::get<0>(forward(hidden, attention_mask, cross_states, cross_mask));
+}
+
+DistributedTransformerImpl::DistributedTransformerImpl(
+    const TransformerOptions& given)
+    : options(given), seq_layers_(register_module("seq_layers", Sequential())) {
+  check_options("DistributedTransformer", options, parallel());
+  for (std::int64_t i = 0; i < options.num_layers; ++i) {
+    seq_layers_->push_back(DistributedTransformerLayer(options, Role::kPart));
+  }
+}
+
+at::Tensor DistributedTransformerImpl::forward_part(
+    const at::Tensor& hidden,
+    const at::Tensor& mask,
+    const at::Tensor& cross_states,
+    const at::Tensor& cross_mask) {
+  return std::get<0>(seq_layers_->forward_as<TransformerState>(
+      hidden, mask, cross_states, cross_mask));
+}
+
+TransformerState DistributedTransformerImpl::forward(
+    const at::Tensor& hidden,
+    const at::Tensor& attention_mask,
+    const at::Tensor& cross_states,
+    const at::Tensor& cross_mask) {
+  const TensorParallel parallel = parallel_now();
+  const InsideState state = enter_state(
+      "DistributedTransformer",
+      parallel,
+      options,
+      hidden,
+      attention_mask,
+      cross_states,
+      cross_mask);
+  const at::Tensor y = forward_part(
+      state.hidden, state.mask, state.cross_states, state.cross_mask);
+  return {
+      leave(parallel, y, options.hidden_size, state.sizes.samples),
+      attention_mask,
+      cross_states,
+      cross_mask};
+}
+
+at::Tensor DistributedTransformerImpl::hidden_states(
+    const at::Tensor& hidden,
+    const at::Tensor& attention_mask,
+    const at::Tensor& cross_states,
+    const at::Tensor& cross_mask) {
+  return std::get<0>(forward(hidden, attention_mask, cross_states, cross_mask));
+}
+
+} // namespace tessera::nn

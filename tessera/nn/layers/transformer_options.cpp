@@ -1,0 +1,73 @@
+#include "tessera/nn/layers/transformer_options.h"
+
+#include <utility>
+
+#include "tessera/base/error.h"
+
+namespace tessera::nn {
+
+namespace {
+
+void check_positive(const char* module, const char* name, std::int64_t value) {
+  if (value <= 0) {
+    throw ConfigError(tessera::str(
+        module, ": ", name, " is ", value, "; it should be at least 1"));
+  }
+}
+
+void check_probability(const char* module, const char* name, double value) {
+  if (!(value >= 0 && value < 1)) {
+    throw ConfigError(tessera::str(
+        module, ": ", name, " is ", value, "; it should be in [0, 1)"));
+  }
+}
+
+} // namespace
+
+void check_options(
+    const char* module,
+    const TransformerOptions& o,
+    const TensorParallel& parallel) {
+  check_positive(module, "num_attention_heads", o.num_attention_heads);
+  check_positive(module, "attention_head_size", o.attention_head_size);
+  check_positive(module, "hidden_size", o.hidden_size);
+  check_positive(module, "intermediate_size", o.intermediate_size);
+  check_probability(module, "attention_dropout_prob", o.attention_dropout_prob);
+  check_probability(module, "hidden_dropout_prob", o.hidden_dropout_prob);
+  check_probability(
+      module, "intermediate_dropout_prob", o.intermediate_dropout_prob);
+  if (o.activation != "gelu" && o.activation != "gelu_tanh" &&
+      o.activation != "relu") {
+    throw ConfigError(tessera::str(
+        module,
+        ": activation is \"",
+        o.activation,
+        "\"; write \"gelu\", \"gelu_tanh\" or \"relu\""));
+  }
+  if (!o.pre_layernorm && !o.post_layernorm) {
+    throw ConfigError(tessera::str(
+        module,
+        ": pre_layernorm and post_layernorm are both false; at least one of "
+        "them should be true"));
+  }
+  if (parallel.distribution == Distribution::kTwoD) {
+    throw ConfigError(tessera::str(
+        module,
+        " is distributed over one dimension; under the 2-D distribution use "
+        "the layers of the mesh, or optimize \"speed\" or \"memory\""));
+  }
+  if (o.num_attention_heads < parallel.size()) {
+    throw ShapeError(tessera::str(
+        module,
+        ": ",
+        o.num_attention_heads,
+        " attention heads cannot be divided over ",
+        parallel.size(),
+        " tensor-parallel ranks, every rank needs at least one; use a "
+        "tensor_parallel_degree of at most ",
+        o.num_attention_heads,
+        ", best one that divides it"));
+  }
+}
+
+} // namespace tessera::nn

@@ -1,0 +1,205 @@
+// State dictionaries, optimizer state and checkpoints: what a single process
+// has, whatever the ranks hold.
+#include <filesystem>
+
+#include "tessera/tracer/delayed_init.h"
+
+#include "tests/mpi/tensor_parallel/support.h"
+
+namespace tessera::testing {
+namespace {
+
+/// pp x tp of this world.
+std::vector<std::pair<int, int>> layouts() {
+  return world_size() == 2
+             ? std::vector<std::pair<int, int>>{{1, 2}, {2, 1}, {1, 1}}
+             : std::vector<std::pair<int, int>>{{2, 2}, {1, 4}, {1, 2}, {4, 1}};
+}
+
+std::string text_of(const std::pair<int, int>& layout) {
+  return str("pp ", layout.first, ", tp ", layout.second);
+}
+
+TEST(TensorParallelState, AnyStateGoesInAndComesOut) {
+  torch::manual_seed(21);
+  const TensorMap wanted = plain_state(Mixed());
+  for (const auto& layout : layouts()) {
+    SCOPED_TRACE(text_of(layout));
+    init(tp_config(layout.first, layout.second));
+    const Ended ended;
+    torch::manual_seed(5 + rank());
+    DistributedModel model{Mixed()};
+    model.load_state_dict(wanted);
+    const Batch mine = mine_of(word_batch(0));
+    auto forward = tessera::step([&](torch::Tensor x) { return model(x); });
+    const torch::NoGradGuard no_grad;
+    forward(mine.x); // partitioned now
+    expect_same_bits(model.state_dict(), wanted);
+    const TensorMap first = model.state_dict(/*gather_to_rank0=*/true);
+    EXPECT_EQ(first.size(), mp_rank() == 0 ? wanted.size() : 0U);
+    // A rank's own part goes in as well.
+    TensorMap own;
+    for (const auto& [name, tensor] : model.local_state_dict()) {
+      own.emplace(name, tensor + 1);
+    }
+    model.load_state_dict(own);
+    for (const auto& [name, tensor] : model.state_dict()) {
+      EXPECT_TRUE(tensor.equal(wanted.at(name) + 1)) << name;
+    }
+    // Nothing is loaded when anything does not fit.
+    TensorMap other = wanted;
+    other["gated.down"] = torch::zeros({3, 3});
+    other["unknown"] = torch::zeros({1});
+    const std::string error =
+        error_of<CheckpointError>([&] { model.load_state_dict(other); });
+    EXPECT_NE(error.find("'gated.down' has shape [3, 3]"), std::string::npos)
+        << error;
+    EXPECT_NE(error.find("'unknown' is not in the model"), std::string::npos);
+  }
+}
+
+int of_world() {
+  int rank = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  return rank;
+}
+
+/// Trains, then gives model and optimizer state and the checkpoint's hash.
+struct Run {
+  TensorMap model;
+  std::string hash;
+};
+
+Run run(
+    const std::pair<int, int>& layout,
+    const std::string& folder,
+    int steps,
+    bool resume,
+    bool full) {
+  init(tp_config(layout.first, layout.second));
+  const Ended ended;
+  torch::manual_seed(dp_rank() == 0 ? 7 : 8);
+  DistributedModel model{Mixed()};
+  DistributedOptimizer optimizer = adam(model.parameters());
+  auto train_step = word_step(model);
+  if (resume) {
+    EXPECT_TRUE(load(model, optimizer, folder).has_value());
+    auto forward = tessera::step([&](torch::Tensor x) { return model(x); });
+    const torch::NoGradGuard no_grad;
+    forward(mine_of(word_batch(0)).x);
+  }
+  for (int i = 0; i < steps; ++i) {
+    const Batch mine = mine_of(word_batch(i));
+    optimizer.zero_grad();
+    train_step(mine.x, mine.y);
+    optimizer.step();
+  }
+  SaveOptions options;
+  options.full = full;
+  Run result;
+  result.hash =
+      save(model, optimizer, folder + (resume ? "/again" : ""), "a", options)
+          .state_hash;
+  result.model = model.state_dict();
+  return result;
+}
+
+TEST(TensorParallelState, CheckpointsFitEveryLayout) {
+  for (const bool full : {false, true}) {
+    const std::string folder =
+        str("tp_state_", world_size(), full ? "_full" : "_parts");
+    const auto clean = [&] {
+      MPI_Barrier(MPI_COMM_WORLD);
+      if (of_world() == 0) {
+        std::filesystem::remove_all(folder);
+      }
+      MPI_Barrier(MPI_COMM_WORLD);
+    };
+    clean();
+    const Run trained = run(layouts().front(), folder, 3, false, full);
+    for (const auto& layout : layouts()) {
+      SCOPED_TRACE(text_of(layout));
+      const Run loaded = run(layout, folder, 0, true, full);
+      expect_same_bits(loaded.model, trained.model);
+      EXPECT_EQ(loaded.hash, trained.hash); // of the optimizer's state as well
+      MPI_Barrier(MPI_COMM_WORLD);
+      if (of_world() == 0) {
+        std::filesystem::remove_all(folder + "/again");
+      }
+    }
+    clean();
+  }
+}
+
+TEST(TensorParallelState, OptimizerStateGoesInAndComesOut) {
+  checkpoint::OptimizerState whole;
+  TensorMap parameters;
+  {
+    init(tp_config(1, world_size()));
+    const Ended ended;
+    torch::manual_seed(7);
+    DistributedModel model{Mixed()};
+    DistributedOptimizer optimizer = adam(model.parameters());
+    auto train_step = word_step(model);
+    for (int i = 0; i < 2; ++i) {
+      const Batch mine = mine_of(word_batch(i));
+      optimizer.zero_grad();
+      train_step(mine.x, mine.y);
+      optimizer.step();
+    }
+    whole = optimizer.state_dict();
+    parameters = model.state_dict();
+    const auto own = optimizer.local_state_dict();
+    EXPECT_TRUE(own.parameters.contains("gated.up"));
+    optimizer.load_state_dict(own);
+    const auto again = optimizer.state_dict();
+    EXPECT_TRUE(
+        again.parameters.at("gated.down")
+            .at("exp_avg")
+            .toTensor()
+            .equal(whole.parameters.at("gated.down").at("exp_avg").toTensor()));
+  }
+  // In a plain optimizer, by the plain model's names.
+  Mixed plain;
+  std::vector<torch::Tensor> list = plain->parameters();
+  torch::optim::Adam optimizer(list, torch::optim::AdamOptions(0.5));
+  checkpoint::NamedParameters names;
+  for (const auto& item : plain->named_parameters()) {
+    EXPECT_EQ(
+        whole.parameters.at(item.key()).at("exp_avg").toTensor().sizes(),
+        item.value().sizes())
+        << item.key();
+    names.emplace_back(item.key(), item.value());
+  }
+  checkpoint::restore(optimizer, whole, names);
+  EXPECT_EQ(
+      static_cast<torch::optim::AdamOptions&>(
+          optimizer.param_groups()[0].options())
+          .lr(),
+      0.01);
+  EXPECT_EQ(parameters.size(), names.size());
+}
+
+TEST(TensorParallelState, DelayedModels) {
+  for (const auto& layout : layouts()) {
+    SCOPED_TRACE(text_of(layout));
+    const auto make = [] {
+      torch::manual_seed(17);
+      const tracer::DelayedInitScope delayed;
+      return Mixed();
+    };
+    const Mixed plain = make();
+    tracer::materialize(*plain);
+    init(tp_config(layout.first, layout.second));
+    const Ended ended;
+    DistributedModel model{make()};
+    const Batch mine = mine_of(word_batch(0));
+    auto forward = tessera::step([&](torch::Tensor x) { return model(x); });
+    const torch::NoGradGuard no_grad;
+    forward(mine.x);
+    expect_same_bits(model.state_dict(), plain_state(plain));
+  }
+}
+
+} // namespace
+} // namespace tessera::testing

@@ -1,0 +1,93 @@
+// Custom and built-in modules trained together; the norm of all gradients.
+#include "tests/mpi/tensor_parallel/support.h"
+
+namespace tessera::testing {
+namespace {
+
+struct Layout {
+  int pp, tp;
+};
+
+std::vector<Layout> layouts_of_world() {
+  return world_size() == 2 ? std::vector<Layout>{{1, 2}}
+                           : std::vector<Layout>{{1, 4}, {2, 2}, {1, 2}};
+}
+
+TEST(TensorParallelTraining, CustomModule) {
+  for (const Layout& layout : layouts_of_world()) {
+    for (const bool prescaled : {false, true}) {
+      const auto make = [] { return Mixed(); };
+      const Config config = tp_config(layout.pp, layout.tp, prescaled);
+      const int rdp = world_size() / layout.pp / layout.tp;
+      const int slices = 2 * rdp * (prescaled ? 1 : layout.tp);
+      const auto wanted = train_plain(make, word_batch, 5, slices, word_loss);
+      const auto got =
+          train_distributed(config, make, word_batch, 5, word_loss);
+      expect_equal(
+          got,
+          wanted,
+          str("pp ", layout.pp, ", tp ", layout.tp, ", prescaled ", prescaled));
+    }
+  }
+}
+
+TEST(TensorParallelTraining, ClipCountsEverythingOnce) {
+  const double max_norm = 0.05;
+  for (const Layout& layout : layouts_of_world()) {
+    torch::manual_seed(7);
+    Mixed plain;
+    const Batch batch = word_batch(0);
+    word_loss(plain(batch.x), batch.y).backward();
+    const double wanted =
+        torch::nn::utils::clip_grad_norm_(plain->parameters(), max_norm);
+    ASSERT_GT(wanted, max_norm);
+    TensorMap expected;
+    for (const auto& item : plain->named_parameters()) {
+      expected[item.key()] = item.value() - item.value().grad();
+    }
+    init(tp_config(layout.pp, layout.tp));
+    const Ended ended;
+    torch::manual_seed(7);
+    DistributedModel model{Mixed()};
+    DistributedOptimizer optimizer(
+        torch::optim::SGD(model.parameters(), torch::optim::SGDOptions(1.0)));
+    auto train_step = word_step(model);
+    const Batch mine = mine_of(batch);
+    train_step(mine.x, mine.y);
+    EXPECT_NEAR(optimizer.clip_grad_norm(max_norm), wanted, 1e-5 * wanted);
+    optimizer.step();
+    for (const auto& [name, tensor] : model.state_dict()) {
+      EXPECT_LE(relative_error(tensor, expected.at(name)), 1e-5) << name;
+    }
+  }
+}
+
+// Ranks that take gradients of several steps together average them once.
+TEST(TensorParallelTraining, AccumulatedGradients) {
+  const auto train = [&](int passes) {
+    init(tp_config(1, 2));
+    const Ended ended;
+    torch::manual_seed(7);
+    ModelOptions options;
+    options.backward_passes_per_step = passes;
+    DistributedModel model(Mixed(), options);
+    DistributedOptimizer optimizer(
+        torch::optim::SGD(model.parameters(), torch::optim::SGDOptions(0.1)));
+    auto train_step = tessera::step([&](torch::Tensor x, torch::Tensor y) {
+      model.backward(word_loss(model(x), y) / passes);
+    });
+    const Batch mine = mine_of(word_batch(0));
+    for (int i = 0; i < passes; ++i) {
+      train_step(mine.x, mine.y);
+    }
+    optimizer.step();
+    return model.state_dict();
+  };
+  const TensorMap once = train(1);
+  for (const auto& [name, tensor] : train(2)) {
+    EXPECT_LE(relative_error(tensor, once.at(name)), 1e-6) << name;
+  }
+}
+
+} // namespace
+} // namespace tessera::testing

@@ -1,0 +1,129 @@
+// GPT and BERT with their layers distributed, under pp x tp x rdp, both
+// distributions, batches prescaled and not: 10 steps equal the plain loop.
+#include <functional>
+
+#include <mpi.h>
+
+#include "models/bert.h"
+#include "models/gpt.h"
+#include "models/presets.h"
+#include "tests/support/parity.h"
+
+namespace tessera::testing {
+namespace {
+
+struct Layout {
+  int pp, tp, rdp;
+  bool prescaled;
+  std::string optimize;
+};
+
+std::vector<Layout> all_layouts() {
+  int world = 1;
+  MPI_Comm_size(MPI_COMM_WORLD, &world);
+  std::vector<Layout> list;
+  for (const int pp : {1, 2}) {
+    for (const int rdp : {1, 2}) {
+      const int tp = world / pp / rdp;
+      if (pp * tp * rdp != world || tp < 2 || tp > 4) {
+        continue;
+      }
+      for (const bool prescaled : {false, true}) {
+        for (const char* optimize : {"speed", "memory"}) {
+          list.push_back({pp, tp, rdp, prescaled, optimize});
+        }
+      }
+    }
+  }
+  return list;
+}
+
+constexpr int kRows = 16;
+constexpr int kTokens = 6;
+
+Batch tokens_of(int step) {
+  torch::manual_seed(500 + step);
+  const auto start = torch::randint(0, 32, {kRows, 1});
+  const auto text = (start + torch::arange(kTokens + 1)) % 32;
+  return {
+      text.narrow(1, 0, kTokens).contiguous(),
+      text.narrow(1, 1, kTokens).contiguous()};
+}
+
+torch::Tensor token_loss(
+    const torch::Tensor& logits,
+    const torch::Tensor& targets) {
+  return torch::nn::functional::cross_entropy(
+      logits.flatten(0, 1), targets.flatten());
+}
+
+template <typename MakeNet>
+void check_all(MakeNet make_net) {
+  for (const Layout& layout : all_layouts()) {
+    Config config;
+    config.pipeline_parallel_degree = layout.pp;
+    config.tensor_parallel_degree = layout.tp;
+    config.prescaled_batch = layout.prescaled;
+    config.optimize = layout.optimize;
+    config.ddp = true;
+    config.microbatches = 2;
+    config.timeout_seconds = 60;
+    config.transport_buffer_bytes = 16 << 20;
+    const int parts = layout.prescaled ? layout.rdp : layout.tp * layout.rdp;
+    const auto wanted = train_plain(
+        make_net, tokens_of, 10, config.microbatches * parts, token_loss);
+    EXPECT_LT(wanted.losses.back(), wanted.losses.front());
+    const auto got =
+        train_distributed(config, make_net, tokens_of, 10, token_loss);
+    expect_equal(
+        got,
+        wanted,
+        str("pp ",
+            layout.pp,
+            ", tp ",
+            layout.tp,
+            ", rdp ",
+            layout.rdp,
+            ", ",
+            layout.optimize,
+            layout.prescaled ? ", prescaled" : ""));
+  }
+}
+
+TEST(TensorParallelModels, Gpt) {
+  auto options =
+      std::get<models::GptOptions>(models::find_preset("gpt-tiny").options);
+  options.n_head = 4;
+  check_all([=] {
+    const tensor_parallelism marked;
+    return models::Gpt(options);
+  });
+}
+
+/// Logits of masked tokens alone.
+struct MaskedImpl : torch::nn::Module {
+  explicit MaskedImpl(const models::BertOptions& options)
+      : bert(register_module("bert", models::Bert(options))) {}
+  torch::Tensor forward(const torch::Tensor& ids) {
+    const auto mask = ids.ne(3).to(torch::kLong);
+    const auto types = torch::zeros_like(ids);
+    const auto [logits, next] = bert(ids, mask, types);
+    return logits + next.mean();
+  }
+  models::Bert bert{nullptr};
+};
+TESSERA_MODULE(Masked);
+
+TEST(TensorParallelModels, Bert) {
+  auto options =
+      std::get<models::BertOptions>(models::find_preset("bert-tiny").options);
+  options.num_attention_heads = 4;
+  options.vocab_size = 32;
+  check_all([=] {
+    const tensor_parallelism marked;
+    return Masked(options);
+  });
+}
+
+} // namespace
+} // namespace tessera::testing
