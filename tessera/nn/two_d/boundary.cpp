@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <c10/util/accumulate.h>
 
+#include "tessera/base/error.h"
 #include "tessera/nn/two_d/gather.h"
 #include "tessera/nn/two_d/node.h"
 
