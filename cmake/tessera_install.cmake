@@ -37,6 +37,7 @@ install(FILES
   "${PROJECT_BINARY_DIR}/tessera-config.cmake"
   "${PROJECT_BINARY_DIR}/tessera-config-version.cmake"
   "${PROJECT_SOURCE_DIR}/cmake/tessera_imports.cmake"
+  "${PROJECT_SOURCE_DIR}/cmake/tessera_torch.cmake"
   DESTINATION ${package_folder} COMPONENT development)
 
 if(TARGET tessera_program)

@@ -5,8 +5,10 @@
 #include <torch/torch.h>
 
 #include "tessera/nn/layers/transformer_layer.h"
+#include "tessera/nn/tensor_parallel/registry.h"
 
 #include "models/state_names.h"
+#include "models/two_d/bert_2d.h"
 
 namespace tessera::models {
 
@@ -299,7 +301,8 @@ std::tuple<at::Tensor, at::Tensor> BertHeadsImpl::forward(
 }
 
 BertImpl::BertImpl(const BertOptions& options)
-    : bert_(register_module("bert", BertModel(options))),
+    : options_(options),
+      bert_(register_module("bert", BertModel(options))),
       cls_(register_module(
           "cls",
           BertHeads(options, bert_->embeddings->word_embeddings->weight))) {}
@@ -335,5 +338,9 @@ RobertaImpl::RobertaImpl(const BertOptions& options)
 at::Tensor RobertaImpl::forward(const at::Tensor& ids, const at::Tensor& mask) {
   return lm_head_(std::get<0>(roberta_(ids, mask, at::Tensor())));
 }
+
+namespace {
+const auto bert_on_mesh = tp_register_on_mesh<Bert, Bert2D>();
+} // namespace
 
 } // namespace tessera::models

@@ -181,7 +181,12 @@ class BertImpl : public torch::nn::Module {
       const at::Tensor& mask = {},
       const at::Tensor& token_types = {});
 
+  const BertOptions& options() const {
+    return options_;
+  }
+
  private:
+  BertOptions options_;
   BertModel bert_;
   BertHeads cls_;
 };

@@ -5,8 +5,10 @@
 #include <torch/torch.h>
 
 #include "tessera/nn/layers/transformer_layer.h"
+#include "tessera/nn/tensor_parallel/registry.h"
 
 #include "models/state_names.h"
+#include "models/two_d/gpt_2d.h"
 
 namespace tessera::models {
 
@@ -177,12 +179,17 @@ at::Tensor GptTransformerImpl::forward(const at::Tensor& ids) {
 }
 
 GptImpl::GptImpl(const GptOptions& options)
-    : transformer_(register_module("transformer", GptTransformer(options))),
+    : options_(options),
+      transformer_(register_module("transformer", GptTransformer(options))),
       lm_head_(
           register_module("lm_head", TiedLinear(transformer_->wte->weight))) {}
 
 at::Tensor GptImpl::forward(const at::Tensor& ids) {
   return lm_head_(transformer_(ids));
 }
+
+namespace {
+const auto gpt_on_mesh = tp_register_on_mesh<Gpt, Gpt2D>();
+} // namespace
 
 } // namespace tessera::models

@@ -79,7 +79,12 @@ class GptImpl : public torch::nn::Module {
   explicit GptImpl(const GptOptions& options);
   at::Tensor forward(const at::Tensor& ids);
 
+  const GptOptions& options() const {
+    return options_;
+  }
+
  private:
+  GptOptions options_;
   GptTransformer transformer_;
   TiedLinear lm_head_;
 };

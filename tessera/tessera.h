@@ -8,6 +8,7 @@
 #include "tessera/nn/tensor_parallel/registry.h"
 #include "tessera/optim/learning_rate.h"
 #include "tessera/train/checkpoints.h"
+#include "tessera/train/delay.h"
 #include "tessera/train/distributed_model.h"
 #include "tessera/train/distributed_optimizer.h"
 #include "tessera/train/objects.h"

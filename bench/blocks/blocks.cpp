@@ -2,7 +2,9 @@
 // does the same work alone. Run under mpirun with pp * tp * dp processes:
 //
 //   mpirun -n 2 bench_blocks --pp 2 [--schedule interleaved] [--json]
+//   mpirun -n 4 bench_blocks --tp 4 --kind 2d
 //
+// Ranks of a tensor-parallel group share the rows of a microbatch.
 // 8 blocks of hidden 512 and inner 2048, 8 microbatches of 64 rows in all, f32,
 // SGD, one thread a rank: the work that other libraries were timed with.
 //
@@ -23,6 +25,9 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "tessera/nn/tensor_parallel/registry.h"
+#include "tessera/nn/two_d/boundary.h"
+#include "tessera/nn/two_d/modules.h"
 #include "tessera/tessera.h"
 
 #include "bench/support/measure.h"
@@ -66,9 +71,56 @@ struct NetImpl : torch::nn::Module {
 };
 TESSERA_MODULE(Net);
 
+/// The same blocks on a mesh of ranks; activations stay on it between them.
+class Block2DImpl : public tessera::nn::two_d::MeshModule {
+ public:
+  Block2DImpl() {
+    const Blocks hidden(kHidden, mesh()->side());
+    const Blocks inner(kInner, mesh()->side());
+    up = register_module("up", Linear2D(Linear2DOptions(hidden, inner)));
+    down = register_module("down", Linear2D(Linear2DOptions(inner, hidden)));
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    return x + down(torch::gelu(up(x)));
+  }
+
+ private:
+  using Blocks = tessera::nn::two_d::Blocks;
+  using Linear2D = tessera::nn::two_d::Linear2D;
+  using Linear2DOptions = tessera::nn::two_d::Linear2DOptions;
+  Linear2D up{nullptr};
+  Linear2D down{nullptr};
+};
+TESSERA_MODULE(Block2D);
+
+class Net2DImpl : public tessera::nn::two_d::MeshModule {
+ public:
+  explicit Net2DImpl(std::size_t count)
+      : hidden_(kHidden, mesh()->side()),
+        boundary_(mesh(), parallel().prescaled_batch) {
+    for (std::size_t i = 0; i < count; ++i) {
+      blocks->push_back(Block2D());
+    }
+    register_module("blocks", blocks);
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    return boundary_.leave(blocks(boundary_.enter(x, hidden_)), hidden_);
+  }
+
+ private:
+  tessera::nn::two_d::Blocks hidden_;
+  tessera::nn::two_d::Boundary boundary_;
+  tessera::nn::Sequential blocks;
+};
+
+const auto net_on_mesh =
+    tessera::tp_register_on_mesh<NetImpl, Net2DImpl>().init(
+        [](const NetImpl& net) { return net.blocks->size(); });
+
 struct Settings {
   int pp = 1;
   int tp = 1;
+  std::string kind = "1d";
   int dp = 1;
   std::string schedule = "interleaved";
   int microbatches = 8;
@@ -114,7 +166,9 @@ tessera::Config config_of(const Settings& settings) {
   tessera::Config config;
   config.pipeline_parallel_degree = settings.pp;
   config.tensor_parallel_degree = settings.tp;
-  config.ddp = settings.dp > 1;
+  config.tensor_parallel_kind = settings.kind;
+  config.optimize = "speed";
+  config.ddp = settings.dp * settings.tp > 1;
   config.pipeline = settings.schedule;
   config.microbatches = settings.microbatches / settings.dp;
   if (settings.pp > 1) {
@@ -136,7 +190,11 @@ struct Times {
 
 Times measure(const Settings& settings) {
   torch::manual_seed(5);
-  tessera::DistributedModel model{Net(kBlocks)};
+  const auto make_net = [&] {
+    const tessera::tensor_parallelism marked(settings.tp > 1);
+    return Net(kBlocks);
+  };
+  tessera::DistributedModel model{make_net()};
   tessera::DistributedOptimizer optimizer(
       torch::optim::SGD(model.parameters(), kLearningRate));
   auto train_step = tessera::step([&](at::Tensor x, at::Tensor y) {
@@ -147,7 +205,7 @@ Times measure(const Settings& settings) {
   const bool first = tessera::rank() == 0;
   const int own_microbatches = settings.microbatches / settings.dp;
   const Batch whole = random_batch(settings.microbatches * kRows);
-  const Batch own = random_batch(own_microbatches * kRows);
+  const Batch own = random_batch(own_microbatches * kRows / settings.tp);
   Plain alone(kBlocks);
   Plain stage((kBlocks + settings.pp - 1) / settings.pp);
 
@@ -202,7 +260,8 @@ void report(const Settings& settings, const Times& times) {
   const int own = settings.microbatches / settings.dp;
   const double bubble = static_cast<double>(own + settings.pp - 1) / own;
   const int largest = (kBlocks + settings.pp - 1) / settings.pp;
-  const double share = static_cast<double>(largest) / kBlocks / settings.dp;
+  const double share =
+      static_cast<double>(largest) / kBlocks / settings.dp / settings.tp;
   const double ideal = alone.best * share * bubble;
   const double loaded = together.best * bubble;
   if (settings.json) {
@@ -210,6 +269,7 @@ void report(const Settings& settings, const Times& times) {
         {"benchmark", "blocks"},
         {"pp", settings.pp},
         {"tp", settings.tp},
+        {"kind", settings.kind},
         {"dp", settings.dp},
         {"schedule", settings.schedule},
         {"microbatches", settings.microbatches},
@@ -229,9 +289,10 @@ void report(const Settings& settings, const Times& times) {
     std::printf("%-34s %9.1f %9.1f\n", name, summary.best, summary.median);
   };
   std::printf(
-      "pp %d, tp %d, dp %d, %s, %d microbatches of %d rows\n%-34s %9s %9s\n",
+      "pp %d, tp %d %s, dp %d, %s, %d microbatches of %d rows\n%-34s %9s %9s\n",
       settings.pp,
       settings.tp,
+      settings.kind.c_str(),
       settings.dp,
       settings.schedule.c_str(),
       settings.microbatches,
@@ -269,6 +330,10 @@ int run(const Settings& settings) {
         ": write mpirun -n ",
         wanted));
   }
+  if (kRows % settings.tp != 0) {
+    throw tessera::ConfigError(tessera::str(
+        "--tp is ", settings.tp, "; write a number that divides ", kRows));
+  }
   if (settings.microbatches % settings.dp != 0) {
     throw tessera::ConfigError(tessera::str(
         "--microbatches is ",
@@ -293,6 +358,8 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(1, kBlocks));
   app.add_option("--tp", settings.tp, "tensor-parallel ranks")
       ->check(CLI::PositiveNumber);
+  app.add_option("--kind", settings.kind, "of tensor parallelism")
+      ->check(CLI::IsMember({"1d", "2d"}));
   app.add_option("--dp", settings.dp, "data-parallel ranks")
       ->check(CLI::PositiveNumber);
   app.add_option("--schedule", settings.schedule, "simple or interleaved");

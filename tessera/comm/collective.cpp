@@ -73,6 +73,18 @@ std::string_view name_of(ReduceOp reduce) {
   return "?";
 }
 
+std::size_t Operation::bytes(std::int64_t elements) const {
+  return static_cast<std::size_t>(elements) * size_of(type);
+}
+
+const std::byte* Operation::input_at(std::int64_t element) const {
+  return static_cast<const std::byte*>(input) + bytes(element);
+}
+
+std::byte* Operation::output_at(std::int64_t element) const {
+  return static_cast<std::byte*>(output) + bytes(element);
+}
+
 std::int64_t traffic_bytes(const Operation& operation, int size, int rank) {
   const std::int64_t bytes =
       operation.count * static_cast<std::int64_t>(size_of(operation.type));

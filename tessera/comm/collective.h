@@ -45,6 +45,12 @@ struct Operation {
   const void* input = nullptr;
   void* output = nullptr; // equals input for the in-place operations
   std::int64_t count = 0;
+
+  /// Size of so many elements, and the element at a position of input and
+  /// output. Units: bytes.
+  std::size_t bytes(std::int64_t elements) const;
+  const std::byte* input_at(std::int64_t element) const;
+  std::byte* output_at(std::int64_t element) const;
 };
 
 /// Payload that leaves rank `rank` of `size` when `operation` runs, by the
@@ -74,6 +80,10 @@ class Engine {
   /// Throws: CommError naming group, operation and the ranks that are missing
   /// once no progress was made for the group's timeout.
   virtual void run(const Operation& operation) = 0;
+  /// Whether all ranks of the group can map each other's memory.
+  virtual bool shares_memory() const {
+    return false;
+  }
   /// Makes a `run` in progress, and every later one, throw soon.
   void cancel() {
     cancelled_.store(true);

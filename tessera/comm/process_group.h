@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -12,6 +13,10 @@
 #include "tessera/comm/collective.h"
 
 namespace tessera::comm {
+
+namespace shm {
+class Window;
+}
 
 /// A collective in flight. Keeps its tensors alive.
 /// Threads: any thread.
@@ -110,6 +115,15 @@ class ProcessGroup {
   }
   virtual void barrier() {
     barrier_async()->wait();
+  }
+
+  /// Memory of each rank that the others read where it lies; nullptr where the
+  /// group's ranks do not share memory, and in a group of one. Address space is
+  /// reserved, pages are given when first written.
+  /// Collective over this group. Throws: CommError when it cannot be mapped.
+  virtual std::shared_ptr<shm::Window> make_window(std::size_t bytes_of_rank) {
+    static_cast<void>(bytes_of_rank);
+    return nullptr;
   }
 
  private:

@@ -8,6 +8,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "tessera/base/error.h"
+#include "tessera/comm/shm/window.h"
 
 namespace tessera::comm {
 
@@ -388,6 +389,14 @@ void QueuedGroup::reduce(at::Tensor tensor, int root, ReduceOp op) {
 
 void QueuedGroup::barrier() {
   run(Job());
+}
+
+std::shared_ptr<shm::Window> QueuedGroup::make_window(
+    std::size_t bytes_of_rank) {
+  if (engine_ == nullptr || !engine_->shares_memory()) {
+    return nullptr;
+  }
+  return shm::Window::make(*this, info_, bytes_of_rank);
 }
 
 } // namespace tessera::comm

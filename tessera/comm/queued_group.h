@@ -45,6 +45,8 @@ class QueuedGroup final : public ProcessGroup {
   void reduce(at::Tensor tensor, int root, ReduceOp op) override;
   void barrier() override;
 
+  std::shared_ptr<shm::Window> make_window(std::size_t bytes_of_rank) override;
+
  private:
   struct Job {
     Operation operation;

@@ -84,6 +84,9 @@ struct Config {
   // -- Tensor parallelism --
   /// Ranks over which tensor-parallel modules are distributed.
   int tensor_parallel_degree = 1;
+  /// "1d": one matrix of a pair by columns, the other by rows (see `optimize`);
+  /// "2d": all matrices and activations in blocks on a square mesh of ranks.
+  std::string tensor_parallel_kind = "1d";
   /// Ranks of one tensor-parallel group are fed the same batch.
   bool prescaled_batch = false;
 

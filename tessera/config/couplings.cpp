@@ -71,6 +71,26 @@ std::vector<Coupling> data_parallel_rules() {
                     ? "ddp_port is given but ddp is false; add \"ddp\": true"
                     : "";
        }},
+      {"tensor_parallel_kind 2d needs a square",
+       "tensor_parallel_kind \"2d\" needs a tensor_parallel_degree that is a "
+       "square: ranks form a mesh of q x q.",
+       {"tensor_parallel_kind", "tensor_parallel_degree"},
+       [](const Config& c) -> std::string {
+         int side = 1;
+         while ((side + 1) * (side + 1) <= c.tensor_parallel_degree) {
+           ++side;
+         }
+         return c.tensor_parallel_kind == "2d" &&
+                        side * side != c.tensor_parallel_degree
+                    ? str("tensor_parallel_kind is \"2d\" but "
+                          "tensor_parallel_degree is ",
+                          c.tensor_parallel_degree,
+                          "; write ",
+                          side * side,
+                          " or ",
+                          (side + 1) * (side + 1))
+                    : "";
+       }},
       {"tensor_parallel_degree needs ddp",
        "tensor_parallel_degree greater than 1 needs ddp: tensor parallelism "
        "runs over data-parallel ranks.",
@@ -168,6 +188,16 @@ std::vector<Coupling> partition_rules() {
                           c.trace_execution_times ? "trace_execution_times"
                                                   : "trace_memory_usage",
                           " is true; set one of them to false")
+                    : "";
+       }},
+      {"tracing happens on the cpu",
+       "trace_device \"gpu\" is refused: the tracing pass runs on the "
+       "processor.",
+       {"trace_device"},
+       [](const Config& c) -> std::string {
+         return c.trace_device == "gpu"
+                    ? "trace_device is \"gpu\", but the tracing pass runs on "
+                      "the processor; write \"auto\" or \"cpu\""
                     : "";
        }},
   };

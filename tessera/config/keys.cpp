@@ -74,7 +74,6 @@ std::vector<Key> pipeline_keys() {
       {.name = "static_mode",
        .section = section,
        .field = &Config::static_mode,
-       .status = Status::kNotYet,
        .source = kPaperModes,
        .description = "Promises that every step takes the same path: the order "
                       "of requests of the fastest of the first steps is then "
@@ -84,17 +83,16 @@ std::vector<Key> pipeline_keys() {
        .field = &Config::static_mode_steps,
        .min = 1,
        .max = kMost,
-       .status = Status::kNotYet,
        .source = str(kPaperModes, " (T)"),
-       .description = "Steps that static_mode records before it chooses."},
+       .description = "Steps of each kind that static_mode records before it "
+                      "chooses; with fast_mode one more goes before them."},
       {.name = "fast_mode",
        .section = section,
        .field = &Config::fast_mode,
-       .status = Status::kNotYet,
        .source = kPaperModes,
        .description = "On top of static_mode: a tensor goes from the module "
                       "that makes it to the module that reads it, not through "
-                      "their parent."},
+                      "a parent that only hands it on."},
   };
 }
 
@@ -223,6 +221,7 @@ std::vector<Key> tracing_keys() {
       {.name = "trace_memory_usage",
        .section = section,
        .field = &Config::trace_memory_usage,
+       .status = Status::kNotYet,
        .source = "documentation, DistributedModel",
        .description = "Measures each module's memory while tracing instead of "
                       "estimating it from the sizes of its outputs."},
@@ -232,7 +231,9 @@ std::vector<Key> tracing_keys() {
        .aliases = {"delay_param_initialization"},
        .source = str(kTorch, "; paper, appendix I.5"),
        .description = "Gives parameters no memory until the partition is "
-                      "known; each rank then fills only its own."},
+                      "known; each rank then fills only its own. The program "
+                      "acts on it; a script of one's own builds its model "
+                      "under tessera::delay_param_initialization."},
   };
 }
 
@@ -247,6 +248,15 @@ std::vector<Key> tensor_keys() {
        .source = str(kTorch, "; ", kPaperKeys),
        .description = "Ranks over which tensor-parallel modules are "
                       "distributed."},
+      {.name = "tensor_parallel_kind",
+       .section = section,
+       .field = &Config::tensor_parallel_kind,
+       .choices = {"1d", "2d"},
+       .source = "Optimus (Xu et al. 2021)",
+       .description = "How tensor-parallel modules are distributed: 1d cuts "
+                      "matrices by columns or rows (see optimize); 2d lays "
+                      "matrices and activations in blocks on a mesh of q x q "
+                      "ranks, q x q = tensor_parallel_degree."},
       {.name = "prescaled_batch",
        .section = section,
        .field = &Config::prescaled_batch,

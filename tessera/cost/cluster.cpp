@@ -29,6 +29,82 @@ bool positive(double value) {
   return std::isfinite(value) && value > 0;
 }
 
+void validate_links(const Cluster& cluster) {
+  const int nodes = static_cast<int>(cluster.nodes.size());
+  for (std::size_t i = 0; i < cluster.links.size(); ++i) {
+    const NodeLink& link = cluster.links[i];
+    const std::string place = str("cluster: links[", i, "].");
+    if (link.first < 0 || link.second < 0 || link.first >= nodes ||
+        link.second >= nodes || link.first == link.second) {
+      throw ConfigError(
+          str(place,
+              "nodes: found ",
+              link.first,
+              " and ",
+              link.second,
+              "; write the numbers of two different nodes, 0 to ",
+              nodes - 1));
+    }
+    if (!positive(link.bytes_per_s)) {
+      throw ConfigError(
+          str(place,
+              "gbit_per_s: found ",
+              link.bytes_per_s * 8e-9,
+              "; nodes ",
+              link.first,
+              " and ",
+              link.second,
+              " cannot reach each other; write their bandwidth, more than 0, "
+              "or leave one of them out"));
+    }
+    if (!std::isfinite(link.latency_seconds) || link.latency_seconds < 0) {
+      throw ConfigError(
+          str(place,
+              "latency_us: found ",
+              link.latency_seconds * 1e6,
+              "; write 0 or more"));
+    }
+  }
+}
+
+void validate_points(
+    const std::vector<MeasuredPoint>& points,
+    const std::string& place) {
+  double before = 0;
+  for (const MeasuredPoint& point : points) {
+    if (!(point.size > before) || !positive(point.seconds)) {
+      throw ConfigError(
+          str(place,
+              ": found [",
+              point.size,
+              ", ",
+              point.seconds,
+              "]; write ascending sizes, each with seconds of more than 0"));
+    }
+    before = point.size;
+  }
+}
+
+void validate_speed(const DeviceKind& kind) {
+  const std::string place = str("cluster: devices.", kind.name, ".");
+  for (const auto& [precision, points] : kind.speed.products) {
+    validate_points(points, str(place, "product_seconds.", precision));
+  }
+  validate_points(kind.speed.moves, place + "move_seconds");
+  validate_points(kind.speed.functions, place + "function_seconds");
+  validate_points(kind.speed.random, place + "random_seconds");
+  const bool some = kind.speed.measured() || !kind.speed.functions.empty() ||
+                    !kind.speed.random.empty() || !kind.speed.products.empty();
+  const bool all = kind.speed.measured() && !kind.speed.functions.empty() &&
+                   !kind.speed.random.empty() && !kind.speed.products.empty();
+  if (some && !all) {
+    throw ConfigError(
+        str(place,
+            "product_seconds, move_seconds, function_seconds and "
+            "random_seconds belong together; write all or none"));
+  }
+}
+
 } // namespace
 
 int Cluster::device_count() const {
@@ -48,6 +124,50 @@ std::vector<int> Cluster::node_of_device() const {
         static_cast<int>(n));
   }
   return result;
+}
+
+double Cluster::between(int first, int second) const {
+  for (const NodeLink& link : links) {
+    if ((link.first == first && link.second == second) ||
+        (link.first == second && link.second == first)) {
+      return link.bytes_per_s;
+    }
+  }
+  return std::min(
+      nodes[static_cast<std::size_t>(first)].inter_bytes_per_s,
+      nodes[static_cast<std::size_t>(second)].inter_bytes_per_s);
+}
+
+double Cluster::latency_seconds() const {
+  double longest = 0;
+  for (const Node& node : nodes) {
+    longest = std::max(longest, node.latency_seconds);
+  }
+  for (const NodeLink& link : links) {
+    longest = std::max(longest, link.latency_seconds);
+  }
+  return longest;
+}
+
+double Cluster::collective_seconds(
+    const std::string& operation,
+    int ranks,
+    int nodes_spanned,
+    double bytes) const {
+  std::vector<MeasuredPoint> points;
+  for (const CollectiveTime& one : collectives) {
+    if (one.operation == operation && one.ranks == ranks &&
+        one.nodes == nodes_spanned) {
+      points.push_back({one.bytes, one.seconds});
+    }
+  }
+  if (points.empty()) {
+    return 0;
+  }
+  std::sort(points.begin(), points.end(), [](const auto& a, const auto& b) {
+    return a.size < b.size;
+  });
+  return seconds_at(points, bytes, 1);
 }
 
 double known_memory_bandwidth(const std::string& device_name) {
@@ -76,6 +196,7 @@ void validate(const Cluster& cluster) {
               kind.memory_bytes / (1 << 30),
               "; write the device's memory, more than 0"));
     }
+    validate_speed(kind);
   }
   for (std::size_t n = 0; n < cluster.nodes.size(); ++n) {
     const Node& node = cluster.nodes[n];
@@ -104,6 +225,27 @@ void validate(const Cluster& cluster) {
               node.inter_bytes_per_s * 8e-9,
               "; the other nodes cannot be reached from this one; write the "
               "bandwidth of its network, more than 0, or leave the node out"));
+    }
+    if (!std::isfinite(node.cores) || node.cores < 0) {
+      throw ConfigError(
+          str(place, "cores: found ", node.cores, "; write more than 0"));
+    }
+  }
+  validate_links(cluster);
+  for (const CollectiveTime& one : cluster.collectives) {
+    if (one.ranks < 2 || one.nodes < 1 || !positive(one.bytes) ||
+        !positive(one.seconds)) {
+      throw ConfigError(
+          str("cluster: collectives: found ",
+              one.operation,
+              " of ",
+              one.ranks,
+              " ranks, ",
+              one.bytes,
+              " bytes in ",
+              one.seconds,
+              " s; write 2 ranks or more, and bytes and seconds of more than "
+              "0"));
     }
   }
 }

@@ -26,6 +26,10 @@ std::vector<int> DescribedModel::shared_with() const {
 
 std::vector<int> DescribedModel::measured_degrees(
     const std::string& device) const {
+  if (traced()) {
+    const auto& priced = layers.front().microbatch_seconds;
+    return priced.count(device) != 0 ? std::vector<int>{1} : std::vector<int>{};
+  }
   std::vector<int> result;
   bool first = true;
   for (const Layer& layer : layers) {
@@ -87,7 +91,7 @@ void validate(const DescribedModel& model) {
               layer.shares_parameters_with,
               "\"; write the name of another layer"));
     }
-    if (layer.forward_seconds_per_sample.empty()) {
+    if (layer.forward_seconds_per_sample.empty() && !model.traced()) {
       throw ConfigError(
           str(place,
               "forward_seconds_per_sample: found no device; write the measured "

@@ -5,7 +5,12 @@
 #include <string>
 #include <vector>
 
+#include "tessera/cost/device_speed.h"
+
 namespace tessera::cost {
+
+/// Device name -> microbatch size -> seconds of a microbatch.
+using MicrobatchSeconds = std::map<std::string, std::map<int, PassSeconds>>;
 
 /// One layer of a described model; what a pipeline is cut between.
 struct Layer {
@@ -20,6 +25,10 @@ struct Layer {
   /// Device name -> tensor-parallel degree -> seconds of the forward of one
   /// sample.
   std::map<std::string, std::map<int, double>> forward_seconds_per_sample;
+  /// Of traced models, in place of forward_seconds_per_sample.
+  MicrobatchSeconds microbatch_seconds = {};
+  /// Of traced models: bytes that the forward of a sample keeps.
+  double kept_bytes_per_sample = 0;
 };
 
 enum class Precision { kHalf, kFull };
@@ -36,10 +45,21 @@ struct DescribedModel {
   Precision precision = Precision::kHalf;
   bool activation_checkpointing = false;
   std::vector<Layer> layers;
+  /// Of traced models: the first layer is what stays on pipeline rank 0, in
+  /// front of the other layers and behind them (embedding, output layer, loss);
+  /// outputs of the last stage return there, and so does everything between two
+  /// other stages, since the module that calls both is there.
+  bool returns_home = false;
+  /// The part of the first layer's seconds that runs behind the others.
+  MicrobatchSeconds tail_seconds = {};
 
+  bool traced() const {
+    return !layers.empty() && !layers.front().microbatch_seconds.empty();
+  }
   /// Index of the layer this one shares parameters with, or -1.
   std::vector<int> shared_with() const;
-  /// Tensor-parallel degrees that every layer was measured at on `device`.
+  /// Tensor-parallel degrees that every layer was measured at on `device`;
+  /// degree 1 of a traced model.
   std::vector<int> measured_degrees(const std::string& device) const;
 };
 

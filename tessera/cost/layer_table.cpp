@@ -98,32 +98,16 @@ LayerTable::LayerTable(
       layers_(static_cast<int>(model.layers.size())),
       tensor_degree_(tensor_degree),
       microbatch_size_(microbatch_size),
-      value_bytes_(model.precision == Precision::kHalf ? 2 : 4) {
-  const double tp = tensor_degree;
+      value_bytes_(model.precision == Precision::kHalf ? 2 : 4),
+      returns_home_(model.returns_home) {
   for (const DeviceKind& kind : cluster.kinds) {
-    std::vector<double> forward;
-    std::vector<double> total;
-    for (const Layer& layer : model.layers) {
-      const bool transformer = is_transformer(layer);
-      const double recomputed =
-          transformer && activation_checkpointing ? 1.0 : 0.0;
-      const double seconds =
-          measured(layer, kind.name, transformer ? 1 : tensor_degree);
-      const double host = std::min(
-          seconds,
-          constants.operator_seconds * (transformer
-                                            ? constants.transformer_operators
-                                            : constants.other_operators));
-      const double work =
-          (seconds - host) * microbatch_size_ / (transformer ? tp : 1.0);
-      forward.push_back(host + work);
-      // The host starts the backward's operators without the interpreter: about
-      // one forward's time for its twofold work.
-      total.push_back(host * (2 + recomputed) + work * (3 + recomputed));
+    if (model.traced()) {
+      add_traced_layers(model, kind);
+    } else {
+      add_measured_layers(model, kind, activation_checkpointing);
     }
-    forward_.push_back(prefix_sums(forward));
-    compute_.push_back(prefix_sums(total));
   }
+  const double tp = tensor_degree;
   std::vector<double> reduced, reductions, parameters, kept, logits, working;
   cut_bytes_.push_back(0);
   for (const Layer& layer : model.layers) {
@@ -140,16 +124,20 @@ LayerTable::LayerTable(
     reductions.push_back(2 * passes);
     reduced.push_back(2 * passes * bytes);
     parameters.push_back(static_cast<double>(layer.parameters) / tp);
-    const bool head = layer.kind == "lm_head" ||
+    const bool head = model.traced() || layer.kind == "lm_head" ||
                       (model.vocabulary_size > 0 && model.sequence_length > 0 &&
                        layer.output_elements_per_sample ==
                            model.vocabulary_size * model.sequence_length);
     // The head's copies of logits are counted once, at the head itself.
     logits.push_back(
-        layer.kind == "lm_head" ? constants.logit_bytes * elements / tp : 0);
+        layer.kind == "lm_head" && !model.traced()
+            ? constants.logit_bytes * elements / tp
+            : 0);
     double keeps = head ? 0 : 2 * bytes; // with the buffer that it came in
     double works = 0;
-    if (transformer) {
+    if (model.traced()) {
+      keeps = layer.kept_bytes_per_sample * microbatch_size_;
+    } else if (transformer) {
       const Scores scores = scores_of(
           model, layer, cluster, tensor_degree, constants.score_bytes);
       const double kept_scores = constants.score_bytes * scores.elements *
@@ -187,6 +175,65 @@ LayerTable::LayerTable(
            static_cast<double>(model.layers[at(shared[at(i)])].parameters) /
                tp});
     }
+  }
+}
+
+void LayerTable::add_measured_layers(
+    const DescribedModel& model,
+    const DeviceKind& kind,
+    bool activation_checkpointing) {
+  std::vector<double> forward;
+  std::vector<double> total;
+  for (const Layer& layer : model.layers) {
+    const bool transformer = is_transformer(layer);
+    const double recomputed =
+        transformer && activation_checkpointing ? 1.0 : 0.0;
+    const double seconds =
+        measured(layer, kind.name, transformer ? 1 : tensor_degree_);
+    const double host = std::min(
+        seconds,
+        transformer ? constants_.transformer_host_seconds
+                    : constants_.other_host_seconds);
+    const double work = (seconds - host) * microbatch_size_ /
+                        (transformer ? tensor_degree_ : 1.0);
+    forward.push_back(host + work);
+    // The host starts the backward's operators without the interpreter: about
+    // one forward's time for its twofold work.
+    total.push_back(host * (2 + recomputed) + work * (3 + recomputed));
+  }
+  forward_.push_back(prefix_sums(forward));
+  compute_.push_back(prefix_sums(total));
+}
+
+void LayerTable::add_traced_layers(
+    const DescribedModel& model,
+    const DeviceKind& kind) {
+  const int size = static_cast<int>(microbatch_size_);
+  const auto seconds_of = [&](const MicrobatchSeconds& seconds) {
+    const auto device = seconds.find(kind.name);
+    if (device == seconds.end() || device->second.count(size) == 0) {
+      throw ConfigError(
+          str("model: ",
+              model.name,
+              " was not priced on device \"",
+              kind.name,
+              "\" with microbatches of ",
+              size,
+              " samples"));
+    }
+    return device->second.at(size);
+  };
+  std::vector<double> forward;
+  std::vector<double> total;
+  for (const Layer& layer : model.layers) {
+    const PassSeconds pass = seconds_of(layer.microbatch_seconds);
+    forward.push_back(pass.forward);
+    total.push_back(pass.forward + pass.backward);
+  }
+  forward_.push_back(prefix_sums(forward));
+  compute_.push_back(prefix_sums(total));
+  if (model.returns_home) {
+    tail_.push_back(seconds_of(model.tail_seconds));
   }
 }
 

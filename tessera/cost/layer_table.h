@@ -67,6 +67,15 @@ class LayerTable {
     const auto& sums = forward_[static_cast<std::size_t>(kind)];
     return sums[at(last)] - sums[at(first)];
   }
+  /// Of a model that returns home: the part of stage 0's seconds that runs
+  /// behind the last layer.
+  PassSeconds tail_seconds(int kind) const {
+    return tail_.empty() ? PassSeconds{}
+                         : tail_[static_cast<std::size_t>(kind)];
+  }
+  bool returns_home() const {
+    return returns_home_;
+  }
   /// Bytes that tensor-parallel ranks all-reduce for one microbatch, and in how
   /// many all-reduces.
   double reduced_bytes(int first, int last) const {
@@ -90,6 +99,12 @@ class LayerTable {
     return static_cast<std::size_t>(index);
   }
 
+  void add_measured_layers(
+      const DescribedModel& model,
+      const DeviceKind& kind,
+      bool activation_checkpointing);
+  void add_traced_layers(const DescribedModel& model, const DeviceKind& kind);
+
   struct Tie {
     int layer = 0;
     int with = 0;
@@ -101,6 +116,8 @@ class LayerTable {
   int tensor_degree_;
   double microbatch_size_;
   double value_bytes_; // of a weight or an activation
+  bool returns_home_;
+  std::vector<PassSeconds> tail_; // per kind
   std::vector<std::vector<double>> compute_; // per kind, prefix sums
   std::vector<std::vector<double>> forward_;
   std::vector<double> reduced_;

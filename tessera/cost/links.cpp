@@ -135,22 +135,34 @@ PlacementLinks place(
         }
       }
     }
-    for (int d = 0; k + 1 < strategy.pp && d < strategy.dp; ++d) {
+    links.home_bytes_per_s = kUnlimited;
+    const auto bandwidth = [&](int here, int there) {
+      const Node& from = cluster.nodes[at(here)];
+      const Node& to = cluster.nodes[at(there)];
+      return here == there
+                 ? from.intra_bytes_per_s
+                 : std::min(
+                       {from.inter_bytes_per_s / std::max(1.0, out[at(here)]),
+                        to.inter_bytes_per_s / std::max(1.0, in[at(there)]),
+                        cluster.between(here, there)});
+    };
+    for (int d = 0; d < strategy.dp; ++d) {
       for (int t = 0; t < strategy.tp; ++t) {
         const int here = tensor.node(k, d, t);
-        const int there = tensor.node(k + 1, d, t);
-        const Node& from = cluster.nodes[at(here)];
-        const Node& to = cluster.nodes[at(there)];
-        const double bandwidth =
-            here == there ? from.intra_bytes_per_s
-                          : std::min(
-                                from.inter_bytes_per_s / out[at(here)],
-                                to.inter_bytes_per_s / in[at(there)]);
-        links.next_bytes_per_s = std::min(links.next_bytes_per_s, bandwidth);
+        if (k + 1 < strategy.pp) {
+          links.next_bytes_per_s = std::min(
+              links.next_bytes_per_s,
+              bandwidth(here, tensor.node(k + 1, d, t)));
+        }
+        if (k > 0) {
+          links.home_bytes_per_s = std::min(
+              links.home_bytes_per_s, bandwidth(here, tensor.node(0, d, t)));
+        }
       }
     }
     links.tensor_bytes_per_s *= constants.link_efficiency;
     links.next_bytes_per_s *= constants.link_efficiency;
+    links.home_bytes_per_s *= constants.link_efficiency;
     result.stages.push_back(links);
   }
   pipelines.insert(kinds_of.begin(), kinds_of.end());
@@ -159,6 +171,26 @@ PlacementLinks place(
     result.kinds.emplace_back(set.begin(), set.end());
   }
   return result;
+}
+
+double send_seconds(
+    const PlacementLinks& links,
+    int stage,
+    double bytes,
+    bool returns_home,
+    const Constants& constants) {
+  const int stages = static_cast<int>(links.stages.size());
+  const double latency = constants.link_latency_seconds;
+  const auto home = [&](int k) {
+    return bytes / links.stages[at(k)].home_bytes_per_s + latency;
+  };
+  if (stage + 1 == stages) {
+    return returns_home && stages > 1 ? home(stage) : 0;
+  }
+  if (returns_home && stage > 0) {
+    return home(stage) + home(stage + 1);
+  }
+  return bytes / links.stages[at(stage)].next_bytes_per_s + latency;
 }
 
 double gradient_sync_seconds(
@@ -171,6 +203,7 @@ double gradient_sync_seconds(
   std::vector<double> network(cluster.nodes.size(), 0); // bytes out of it
   std::vector<double> inside(at(strategy.devices()), 0); // seconds, by rank
   double latency = 0;
+  double measured = 0; // of groups whose all-reduce was measured
   const double wire = constants.gradient_wire_bytes;
   const auto add = [&](const std::vector<int>& nodes_of_members,
                        const std::vector<int>& ranks,
@@ -178,6 +211,15 @@ double gradient_sync_seconds(
     const auto count = static_cast<double>(ranks.size());
     const double sent = 2 * (count - 1) / count * bytes;
     const auto nodes = Networks::nodes_of(nodes_of_members);
+    const double found = cluster.collective_seconds(
+        "all_reduce",
+        static_cast<int>(ranks.size()),
+        static_cast<int>(nodes.size()),
+        bytes);
+    if (found > 0) {
+      measured = std::max(measured, found);
+      return;
+    }
     double slowest = kUnlimited;
     for (const int n : nodes) {
       if (nodes.size() > 1) {
@@ -237,7 +279,10 @@ double gradient_sync_seconds(
   for (const double busy : inside) {
     seconds = std::max(seconds, busy);
   }
-  return seconds > 0 ? seconds / constants.link_efficiency + latency : 0;
+  // Groups of all stages were at work when one was measured.
+  return std::max(
+      measured,
+      seconds > 0 ? seconds / constants.link_efficiency + latency : 0);
 }
 
 } // namespace tessera::cost

@@ -22,6 +22,9 @@ struct StageLinks {
   double tensor_bytes_per_s = 0;
   /// Bytes per second from it to the next stage, of the slowest pair.
   double next_bytes_per_s = 0;
+  /// Bytes per second between it and stage 0, of the slowest pair; not for
+  /// stage 0 itself.
+  double home_bytes_per_s = 0;
 };
 
 /// The bandwidth that groups of a strategy get where they are placed: links of
@@ -38,6 +41,16 @@ struct PlacementLinks {
 PlacementLinks place(
     const Strategy& strategy,
     const Cluster& cluster,
+    const Constants& constants);
+
+/// Seconds of one activation on its way from stage `stage` to the next one: of
+/// a model that returns home by way of stage 0, and from the last stage back to
+/// it. 0 when nothing is sent.
+double send_seconds(
+    const PlacementLinks& links,
+    int stage,
+    double bytes,
+    bool returns_home,
     const Constants& constants);
 
 /// Seconds until every stage's gradients are summed over replicas, and those of

@@ -59,11 +59,8 @@ StageCost price_stage(
       strategy.tp,
       links.stages[at(stage)].tensor_bytes_per_s,
       constants);
-  if (stage + 1 < strategy.pp) {
-    cost.send_seconds =
-        table.cut_bytes(last) / links.stages[at(stage)].next_bytes_per_s +
-        constants.link_latency_seconds;
-  }
+  cost.send_seconds = send_seconds(
+      links, stage, table.cut_bytes(last), table.returns_home(), constants);
   cost.in_flight = in_flight(strategy, stage, microbatches);
   cost.memory = table.memory(
       first,
@@ -85,8 +82,34 @@ StageCost price_stage(
   return cost;
 }
 
+// Seconds that the fullest node's cores need for all its ranks' computation.
+double shared_cores_seconds(
+    const Cluster& cluster,
+    const Strategy& strategy,
+    const LayerTable& table,
+    int microbatches) {
+  std::vector<double> work(cluster.nodes.size(), 0);
+  const std::vector<int> node_of_device = cluster.node_of_device();
+  for (int rank = 0; rank < strategy.devices(); ++rank) {
+    const int node = node_of_device[at(strategy.device_of_rank[at(rank)])];
+    const int stage = rank / (strategy.dp * strategy.tp);
+    work[at(node)] += microbatches * table.compute_seconds(
+                                         cluster.nodes[at(node)].kind,
+                                         strategy.boundaries[at(stage)],
+                                         strategy.boundaries[at(stage) + 1]);
+  }
+  double longest = 0;
+  for (std::size_t n = 0; n < work.size(); ++n) {
+    if (cluster.nodes[n].cores > 0) {
+      longest = std::max(longest, work[n] / cluster.nodes[n].cores);
+    }
+  }
+  return longest;
+}
+
 // Equation (5) of the slowest pipeline.
 void add_pipeline_seconds(
+    const Cluster& cluster,
     const Strategy& strategy,
     const LayerTable& table,
     const PlacementLinks& links,
@@ -126,6 +149,16 @@ void add_pipeline_seconds(
       cost.bubble_seconds =
           seconds - cost.compute_seconds - cost.tensor_seconds;
     }
+  }
+  const bool shared = std::any_of(
+      cluster.nodes.begin(), cluster.nodes.end(), [](const Node& node) {
+        return node.cores > 0;
+      });
+  if (shared) {
+    const double bound =
+        shared_cores_seconds(cluster, strategy, table, microbatches);
+    cost.shared_cores_seconds = std::max(0.0, bound - slowest);
+    slowest += cost.shared_cores_seconds;
   }
   cost.transfer_seconds = transfer;
   cost.seconds = slowest + transfer;
@@ -177,7 +210,7 @@ StrategyCost price(
               table.forward_seconds(kind, first, last));
     }
   }
-  add_pipeline_seconds(strategy, table, links, microbatches, cost);
+  add_pipeline_seconds(cluster, strategy, table, links, microbatches, cost);
   cost.gradient_seconds =
       gradient_sync_seconds(strategy, cluster, parameters, tied, constants);
   if (strategy.overlap_gradients) {

@@ -36,6 +36,7 @@ struct StrategyCost {
   double compute_seconds = 0; // of the slowest stage, all microbatches
   double tensor_seconds = 0; // its tensor-parallel traffic
   double bubble_seconds = 0; // filling, draining, waiting for links
+  double shared_cores_seconds = 0; // ranks of a host wait for its cores
   double transfer_seconds = 0; // between stages, not hidden
   double gradient_seconds = 0; // data-parallel traffic that is not hidden
   double optimizer_seconds = 0;
@@ -57,6 +58,9 @@ int in_flight(const Strategy& strategy, int stage, int microbatches);
 
 /// Prices a strategy: equations (3) to (5) with links that are shared, uneven
 /// devices, latency, host overhead, the optimizer step, and memory.
+///
+/// A node's cores, where ranks share them, bound the same from below by the
+/// work of all its ranks.
 ///
 ///   T = max over pipelines of
 ///         (m - 1) max_i max(t_i, e_i) + sum_i t_i + 2 sum_i e_i

@@ -26,9 +26,15 @@ std::uint64_t hash_of(const std::string& name) {
   return hash;
 }
 
+struct KnownCall {
+  std::string name;
+  Invoker invoker = nullptr;
+  bool ambiguous = false;
+};
+
 struct InvokerTable {
   std::mutex mutex;
-  std::unordered_map<std::uint64_t, std::pair<std::string, Invoker>> entries;
+  std::unordered_map<std::uint64_t, KnownCall> entries;
 };
 
 // Function-local: registrations run during static initialisation, in no order.
@@ -64,13 +70,17 @@ CallKey register_invoker(const std::string& name, Invoker invoker) {
   InvokerTable& table = invokers();
   const std::lock_guard lock(table.mutex);
   const auto [entry, added] =
-      table.entries.emplace(key.hash, std::make_pair(name, invoker));
+      table.entries.emplace(key.hash, KnownCall{name, invoker});
+  KnownCall& known = entry->second;
   TESSERA_CHECK(
-      added || entry->second.first == name,
+      added || known.name == name,
       "two calls hash alike: ",
       name,
       " and ",
-      entry->second.first);
+      known.name);
+  // Not an error yet: this runs before main, and a call that never leaves its
+  // rank needs no name.
+  known.ambiguous = known.ambiguous || known.invoker != invoker;
   return key;
 }
 
@@ -82,7 +92,15 @@ Invoker find_invoker(std::uint64_t hash) {
       entry != table.entries.end(),
       "a module call that this program does not contain was asked for; do all "
       "ranks run the same binary?");
-  return entry->second.second;
+  if (entry->second.ambiguous) {
+    throw PlanError(
+        str("two module classes of this program have the name ",
+            c10::demangle(entry->second.name.c_str()),
+            ", so a call cannot say which of them to run on another rank; give "
+            "them different names (classes in anonymous namespaces of two "
+            "files share theirs)"));
+  }
+  return entry->second.invoker;
 }
 
 Interceptor* current_interceptor() {

@@ -27,7 +27,8 @@ struct CallKey {
 /// by every instantiation of Module<Impl>::operator().
 CallKey register_invoker(const std::string& name, Invoker invoker);
 
-/// Throws: InternalError when no such call was instantiated in this program.
+/// Throws: InternalError when no such call was instantiated in this program;
+/// PlanError when two classes of one name were.
 Invoker find_invoker(std::uint64_t hash);
 
 /// Who decides what a call of an interceptable module does on this thread: the

@@ -60,6 +60,7 @@ class ChildPartitioner {
   // leave no reason to prefer any split.
   std::vector<std::int64_t> units(const std::vector<int>& nodes) const {
     std::vector<std::int64_t> costs;
+    costs.reserve(nodes.size());
     for (const int node : nodes) {
       costs.push_back(cost_units(result_.cost[node]));
     }

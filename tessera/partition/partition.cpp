@@ -43,10 +43,11 @@ std::vector<int> count_holders(
   std::vector<int> holders(tree.nodes.size(), 0);
   for (std::size_t n = tree.nodes.size(); n-- > 0;) {
     const graph::ModuleNode& node = tree.nodes[n];
-    holders[n] += std::any_of(
+    const bool holds = std::any_of(
         node.modules.begin(), node.modules.end(), [&graph](int module) {
           return !graph.modules[module].parameters.empty();
         });
+    holders[n] += holds ? 1 : 0;
     if (n > 0) {
       holders[node.parent] += holders[n];
     }
@@ -68,7 +69,7 @@ Result partition(const graph::ModelGraph& graph, const Options& options) {
   result.cost = std::move(costs.subtree);
   if (options.auto_partition) {
     if (!options.manual.empty()) {
-      result.warnings.push_back(
+      result.warnings.emplace_back(
           "auto_partition is true, so the manual partition of modules is "
           "ignored; set auto_partition to false to use it");
     }

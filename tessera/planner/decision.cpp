@@ -4,6 +4,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/config/config.h"
+#include "tessera/planner/abilities.h"
 #include "tessera/planner/space.h"
 
 namespace tessera::planner {
@@ -56,24 +57,26 @@ std::optional<std::string> not_runnable(
     const Candidate& candidate,
     const cost::DescribedModel& model) {
   const cost::Strategy& strategy = candidate.strategy;
+  const RuntimeAbilities can = runtime_abilities();
   if (strategy.placement.empty()) {
     return "its placement is none of the runtime's placement strategies";
   }
-  if (strategy.tp > 1) {
+  if (strategy.tp > 1 && !can.tensor_parallelism) {
     return "it has a tensor-parallel degree of " + std::to_string(strategy.tp) +
            ", which this version cannot train with";
   }
-  if (strategy.shard_optimizer_state) {
+  if (strategy.shard_optimizer_state && !can.optimizer_sharding) {
     return "it shards the optimizer state, which this version cannot do";
   }
-  if (strategy.activation_checkpointing) {
+  if (strategy.activation_checkpointing && !can.activation_checkpointing) {
     return "it recomputes activations (the model says activation "
            "checkpointing \"every layer\"), which this version cannot do";
   }
-  if (ties_apart(strategy, model)) {
+  if (!can.shared_parameters_apart && ties_apart(strategy, model)) {
     return "layers that share parameters are on different pipeline ranks";
   }
-  if (strategy.pp > 1 && strategy.active_microbatches == 0) {
+  if (strategy.pp > 1 && strategy.active_microbatches == 0 &&
+      !can.fixed_order) {
     return "it is priced in the fixed order of one forward, one backward; "
            "search with --runnable for the runtime's order";
   }

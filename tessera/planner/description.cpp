@@ -6,46 +6,11 @@
 #include <sstream>
 
 #include "tessera/base/error.h"
-#include "tessera/base/json_fields.h"
-#include "tessera/config/nearest.h"
-#include "tessera/config/strict_json.h"
+#include "tessera/planner/described_json.h"
 
 namespace tessera::planner {
 
 namespace {
-
-constexpr double kBytesPerGigabit = 1e9 / 8;
-constexpr double kGib = 1024.0 * 1024.0 * 1024.0;
-
-OrderedJson parse(const std::string& text) {
-  nlohmann::json strict;
-  const config::JsonFaults faults = config::parse_strictly(text, strict);
-  if (!faults.invalid.empty()) {
-    throw ConfigError(faults.invalid);
-  }
-  if (!faults.repeated.empty()) {
-    throw ConfigError(
-        str(config::quoted(faults.repeated.front()),
-            ": stands twice in one object; keep one"));
-  }
-  return OrderedJson::parse(text);
-}
-
-const OrderedJson& list_of(const JsonFields& fields, const char* key) {
-  const OrderedJson& value = fields.at(key);
-  if (!value.is_array()) {
-    fields.fail(str("'", key, "' must be a list, found ", one_line(value)));
-  }
-  return value;
-}
-
-const OrderedJson& object_of(const JsonFields& fields, const char* key) {
-  const OrderedJson& value = fields.at(key);
-  if (!value.is_object()) {
-    fields.fail(str("'", key, "' must be an object, found ", one_line(value)));
-  }
-  return value;
-}
 
 cost::Precision precision_of(const JsonFields& fields) {
   const std::string text = fields.text("precision");
@@ -158,84 +123,12 @@ cost::DescribedModel model_of(const OrderedJson& json) {
   return model;
 }
 
-cost::DeviceKind kind_of(const std::string& name, const OrderedJson& json) {
-  const JsonFields fields(json, str("devices.", name));
-  fields.allow_only({"memory_gib", "memory_gb_per_s"});
-  cost::DeviceKind kind;
-  kind.name = name;
-  kind.memory_bytes = fields.number("memory_gib") * kGib;
-  kind.memory_bytes_per_s = cost::known_memory_bandwidth(name);
-  if (fields.has("memory_gb_per_s")) {
-    kind.memory_bytes_per_s = fields.number("memory_gb_per_s") * 1e9;
-    if (!(kind.memory_bytes_per_s > 0)) {
-      fields.fail(
-          str("'memory_gb_per_s' must be more than 0, found ",
-              one_line(fields.at("memory_gb_per_s"))));
-    }
-  }
-  return kind;
-}
-
-cost::Cluster cluster_of(const OrderedJson& json) {
-  const JsonFields fields(json, "cluster");
-  fields.allow_only({"name", "devices", "nodes"});
-  cost::Cluster cluster;
-  cluster.name = fields.text("name");
-  std::vector<std::string> names;
-  for (const auto& device : object_of(fields, "devices").items()) {
-    cluster.kinds.push_back(kind_of(device.key(), device.value()));
-    names.push_back(device.key());
-  }
-  const OrderedJson& nodes = list_of(fields, "nodes");
-  for (std::size_t n = 0; n < nodes.size(); ++n) {
-    const JsonFields node(nodes[n], str("nodes[", n, "]"));
-    node.allow_only(
-        {"device", "count", "intra_node_gbit_per_s", "inter_node_gbit_per_s"});
-    const std::string device = node.text("device");
-    const auto found = std::find(names.begin(), names.end(), device);
-    if (found == names.end()) {
-      node.fail(
-          str("'device': found \"",
-              device,
-              "\", which devices does not describe",
-              names.empty() ? std::string()
-                            : str("; the nearest is \"",
-                                  config::nearest(device, names),
-                                  "\"")));
-    }
-    cluster.nodes.push_back(
-        {.kind = static_cast<int>(found - names.begin()),
-         .count = node.small_integer("count", 1, 1 << 20),
-         .intra_bytes_per_s =
-             node.number("intra_node_gbit_per_s") * kBytesPerGigabit,
-         .inter_bytes_per_s =
-             node.number("inter_node_gbit_per_s") * kBytesPerGigabit});
-  }
-  cost::validate(cluster);
-  return cluster;
-}
-
-template <typename Read>
-auto named(const std::string& text, const std::string& origin, Read read) {
-  try {
-    return read(parse(text));
-  } catch (const Error& error) {
-    throw ConfigError(str(origin, ": ", error.what()));
-  }
-}
-
 } // namespace
 
 cost::DescribedModel model_from_json(
     const std::string& text,
     const std::string& origin) {
-  return named(text, origin, model_of);
-}
-
-cost::Cluster cluster_from_json(
-    const std::string& text,
-    const std::string& origin) {
-  return named(text, origin, cluster_of);
+  return read_named(text, origin, model_of);
 }
 
 std::string read_text_file(const std::string& path) {
@@ -254,10 +147,6 @@ std::string read_text_file(const std::string& path) {
 
 cost::DescribedModel load_model(const std::string& path) {
   return model_from_json(read_text_file(path), path);
-}
-
-cost::Cluster load_cluster(const std::string& path) {
-  return cluster_from_json(read_text_file(path), path);
 }
 
 } // namespace tessera::planner

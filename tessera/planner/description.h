@@ -22,6 +22,9 @@ cost::Cluster cluster_from_json(
 cost::DescribedModel load_model(const std::string& path);
 cost::Cluster load_cluster(const std::string& path);
 
+/// The form that cluster_from_json reads back to an equal cluster.
+std::string cluster_to_json(const cost::Cluster& cluster);
+
 /// The whole text of a file. Throws: ConfigError when it cannot be read.
 std::string read_text_file(const std::string& path);
 

@@ -87,7 +87,19 @@ std::string schema() {
                 "type": "number",
                 "exclusiveMinimum": 0,
                 "description": "bandwidth of the device's memory; not needed for devices the planner knows by name"
-              }
+              },
+              "product_seconds": {
+                "type": "object",
+                "additionalProperties": false,
+                "description": "measured: products of square matrices of this many rows",
+                "properties": {
+                  "f32": {"$ref": "#/$defs/points"},
+                  "bf16": {"$ref": "#/$defs/points"}
+                }
+              },
+              "move_seconds": {"$ref": "#/$defs/points"},
+              "function_seconds": {"$ref": "#/$defs/points"},
+              "random_seconds": {"$ref": "#/$defs/points"}
             }
           }
         },
@@ -97,26 +109,80 @@ std::string schema() {
           "items": {
             "type": "object",
             "additionalProperties": false,
-            "required": [
-              "device", "count", "intra_node_gbit_per_s",
-              "inter_node_gbit_per_s"
-            ],
+            "required": ["device", "count"],
             "properties": {
               "device": {"type": "string"},
               "count": {"type": "integer", "minimum": 1},
               "intra_node_gbit_per_s": {
                 "type": "number",
                 "exclusiveMinimum": 0,
-                "description": "between two devices of the node"
+                "description": "between two devices of the node; needed where there are two"
               },
               "inter_node_gbit_per_s": {
                 "type": "number",
                 "exclusiveMinimum": 0,
-                "description": "of the node's network, each direction, shared by its devices"
-              }
+                "description": "of the node's network, each direction, shared by its devices; needed where there are several nodes"
+              },
+              "cores": {
+                "type": "number",
+                "exclusiveMinimum": 0,
+                "description": "devices that compute at full speed at one time, where they share processor cores"
+              },
+              "latency_us": {"type": "number", "minimum": 0},
+              "host": {"type": "string"}
             }
           }
+        },
+        "links": {
+          "type": "array",
+          "description": "what two nodes reach between each other, where their networks alone do not say it",
+          "items": {
+            "type": "object",
+            "additionalProperties": false,
+            "required": ["nodes", "gbit_per_s"],
+            "properties": {
+              "nodes": {
+                "type": "array",
+                "items": {"type": "integer", "minimum": 0},
+                "minItems": 2,
+                "maxItems": 2
+              },
+              "gbit_per_s": {"type": "number", "exclusiveMinimum": 0},
+              "latency_us": {"type": "number", "minimum": 0}
+            }
+          }
+        },
+        "collectives": {
+          "type": "array",
+          "description": "measured, all groups of the size at work at one time",
+          "items": {
+            "type": "object",
+            "additionalProperties": false,
+            "required": ["operation", "ranks", "nodes", "bytes", "seconds"],
+            "properties": {
+              "operation": {"type": "string"},
+              "ranks": {"type": "integer", "minimum": 2},
+              "nodes": {"type": "integer", "minimum": 1},
+              "bytes": {"type": "number", "exclusiveMinimum": 0},
+              "seconds": {"type": "number", "exclusiveMinimum": 0}
+            }
+          }
+        },
+        "measured": {
+          "type": "boolean",
+          "default": false,
+          "description": "bandwidths are payload, as tessera probe measures them"
         }
+      }
+    },
+    "points": {
+      "type": "array",
+      "description": "[size, seconds] in order of size; sizes are elements, of products rows",
+      "items": {
+        "type": "array",
+        "items": {"type": "number", "exclusiveMinimum": 0},
+        "minItems": 2,
+        "maxItems": 2
       }
     }
   }

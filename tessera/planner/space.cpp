@@ -4,6 +4,7 @@
 #include <limits>
 #include <numeric>
 
+#include "tessera/planner/abilities.h"
 #include "tessera/planner/layer_assignment.h"
 
 namespace tessera::planner {
@@ -19,7 +20,9 @@ double whole_model_seconds(
     const std::string& device) {
   double seconds = 0;
   for (const cost::Layer& layer : model.layers) {
-    seconds += layer.forward_seconds_per_sample.at(device).at(1);
+    seconds += model.traced()
+                   ? layer.microbatch_seconds.at(device).begin()->second.forward
+                   : layer.forward_seconds_per_sample.at(device).at(1);
   }
   return seconds;
 }
@@ -39,7 +42,9 @@ std::vector<Point> points_of(
           const auto known = model.measured_degrees(kind.name);
           return std::find(known.begin(), known.end(), tp) != known.end();
         });
-    if (devices % tp == 0 && measured && (tp == 1 || !options.runnable_only)) {
+    if (devices % tp == 0 && measured &&
+        (tp == 1 || !options.runnable_only ||
+         runtime_abilities().tensor_parallelism)) {
       degrees.push_back(tp);
     }
   }
@@ -151,7 +156,9 @@ cost::Strategy Pricer::strategy(const Point& point) const {
 }
 
 bool Pricer::checkpointing() const {
-  return model_.activation_checkpointing && !options_.runnable_only;
+  return model_.activation_checkpointing &&
+         (!options_.runnable_only ||
+          runtime_abilities().activation_checkpointing);
 }
 
 cost::LayerTable Pricer::table(const Point& point) const {
@@ -214,10 +221,12 @@ std::optional<Candidate> Pricer::assigned(
              table.reductions(0, i) * options_.constants.link_latency_seconds);
       }
       seconds.push_back(table.compute_seconds(slowest, 0, i) + tensor);
-      sends.push_back(
-          k + 1 < strategy.pp ? table.cut_bytes(i) / stage.next_bytes_per_s +
-                                    options_.constants.link_latency_seconds
-                              : 0);
+      sends.push_back(cost::send_seconds(
+          links,
+          k,
+          table.cut_bytes(i),
+          table.returns_home(),
+          options_.constants));
     }
     problem.seconds.push_back(std::move(seconds));
     if (k + 1 < strategy.pp) {

@@ -1,6 +1,8 @@
 #include "tessera/report/partition_tree.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <utility>
@@ -181,10 +183,9 @@ std::string bars(const PartitionView& view, bool colour) {
           ")\n");
   for (std::size_t i = 0; i < view.total.size(); ++i) {
     std::string bar;
-    const int length =
-        largest > 0 ? static_cast<int>(kWidth * view.total[i] / largest + 0.5)
-                    : 0;
-    for (int k = 0; k < length; ++k) {
+    const std::int64_t length =
+        largest > 0 ? std::llround(kWidth * view.total[i] / largest) : 0;
+    for (std::int64_t k = 0; k < length; ++k) {
       bar += "█";
     }
     const int partition = static_cast<int>(i);

@@ -3,18 +3,19 @@
 #include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 
+#include "tessera/tensor/torch_compat.h"
+
 namespace tessera::runtime {
 
 namespace {
 
 void apply_modes(const Fields& fields) {
   at::GradMode::set_enabled(fields.grad_enabled != 0);
-  if (at::autocast::is_cpu_enabled() != (fields.autocast != 0)) {
-    at::autocast::set_cpu_enabled(fields.autocast != 0);
+  if (cpu_autocast::enabled() != (fields.autocast != 0)) {
+    cpu_autocast::set_enabled(fields.autocast != 0);
   }
   if (fields.autocast != 0) {
-    at::autocast::set_autocast_cpu_dtype(
-        static_cast<at::ScalarType>(fields.autocast_dtype));
+    cpu_autocast::set_dtype(static_cast<at::ScalarType>(fields.autocast_dtype));
   }
 }
 
@@ -22,9 +23,8 @@ void apply_modes(const Fields& fields) {
 
 void capture_modes(Fields& fields) {
   fields.grad_enabled = at::GradMode::is_enabled() ? 1 : 0;
-  fields.autocast = at::autocast::is_cpu_enabled() ? 1 : 0;
-  fields.autocast_dtype =
-      static_cast<std::int8_t>(at::autocast::get_autocast_cpu_dtype());
+  fields.autocast = cpu_autocast::enabled() ? 1 : 0;
+  fields.autocast_dtype = static_cast<std::int8_t>(cpu_autocast::dtype());
 }
 
 ModeScope::ModeScope(const Fields& fields) {
@@ -33,7 +33,7 @@ ModeScope::ModeScope(const Fields& fields) {
 }
 
 ModeScope::~ModeScope() {
-  if (at::autocast::is_cpu_enabled() && previous_.autocast == 0) {
+  if (cpu_autocast::enabled() && previous_.autocast == 0) {
     // Casts kept for this call's parameters must not serve another call.
     at::autocast::clear_cache();
   }

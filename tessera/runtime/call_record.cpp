@@ -14,13 +14,17 @@ torch::autograd::variable_list InputCapture::apply(
   return {};
 }
 
-Cut cut(const c10::IValue& value) {
-  Cut result;
-  result.value = map_tensors(value, [&](const at::Tensor& tensor) {
-    result.needs_grad += tensor.requires_grad() ? '1' : '0';
-    return tensor.detach();
+std::string gradient_marks(const c10::IValue& value) {
+  std::string marks;
+  for_each_tensor(value, [&](const at::Tensor& tensor) {
+    marks += tensor.requires_grad() ? '1' : '0';
   });
-  return result;
+  return marks;
+}
+
+c10::IValue cut(const c10::IValue& value) {
+  return map_tensors(
+      value, [](const at::Tensor& tensor) { return tensor.detach(); });
 }
 
 std::vector<torch::Tensor> marked_tensors(

@@ -24,15 +24,12 @@ struct CallRecord {
   int module = -1;
 };
 
-/// A value that travels, its tensors cut from the graph, and which of them need
-/// gradients ('1' or '0' each, in for_each_tensor order).
-struct Cut {
-  c10::IValue value;
-  std::string needs_grad;
-};
+/// Which tensors of `value` need gradients: '1' or '0' each, in
+/// for_each_tensor order.
+std::string gradient_marks(const c10::IValue& value);
 
-/// Cuts `value` from the graph it is part of.
-Cut cut(const c10::IValue& value);
+/// The value with its tensors cut from the graph.
+c10::IValue cut(const c10::IValue& value);
 
 /// The tensors of `value` marked in `needs_grad`.
 std::vector<torch::Tensor> marked_tensors(

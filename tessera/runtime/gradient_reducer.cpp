@@ -184,7 +184,9 @@ void GradientReducer::launch(Bucket& bucket, bool zeros) {
     elements += parameters_[index].tensor.numel();
   }
   const at::Tensor& first = parameters_[bucket.parameters[0]].tensor;
-  if (!bucket.flat.defined()) {
+  // Gradients of the step before, or a script's own handles, may still lie in
+  // the buffer: they keep it, and this step gets another one.
+  if (!bucket.flat.defined() || bucket.flat.storage().use_count() > 1) {
     bucket.flat = at::empty({elements}, first.options().requires_grad(false));
   }
   std::int64_t at = 0;
@@ -268,12 +270,9 @@ bool GradientReducer::finish(const std::optional<std::string>& failure) {
         if (flag[head + index] == 0) {
           continue;
         }
-        at::Tensor& gradient = tensor.mutable_grad();
-        if (gradient.defined()) {
-          gradient.copy_(slice.view(tensor.sizes()));
-        } else {
-          gradient = slice.view(tensor.sizes()).clone();
-        }
+        // A part of the bucket without a copy back, and no view to autograd,
+        // which would refuse the optimizer's detach_().
+        tensor.mutable_grad() = slice.view(tensor.sizes()).variable_data();
       }
       bucket.work = nullptr;
     }

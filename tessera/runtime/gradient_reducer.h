@@ -59,7 +59,8 @@ class GradientReducer {
   }
 
   /// Sends what has not left, agrees with the other ranks on who has which
-  /// gradient, and puts the averages into the parameters' grad.
+  /// gradient, and makes the averages the parameters' grad: new tensors, which
+  /// lie in the buckets; a handle taken before keeps what it held.
   /// `failure`: this rank's step failed; takes part so that no rank hangs.
   /// Returns whether any rank had a backward in this step.
   /// Throws: UserError with the failing rank's text when any rank failed, or

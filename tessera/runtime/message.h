@@ -16,7 +16,10 @@ enum class Kind : std::uint8_t {
   kResponse, // its result, or the text of its error
   kEnd, // the root is done with the step: results, or the text of its error
   kProbe, // a rank that waits too long asks: what do you wait for?
-  kState // the answer, as text
+  kState, // the answer, as text
+  kPacket, // static steps: tensors, without a word about them
+  kDone, // static steps, to pp rank 0: all turns were had
+  kFailed // static steps, to pp rank 0: the text of an error
 };
 
 /// The fixed fields of every message between the servers of one pipeline.
@@ -28,10 +31,12 @@ struct Fields {
   std::uint8_t failed = 0; // responses and ends: the body is an error's text
   std::uint8_t autocast = 0; // forward requests: CPU autocast and its dtype
   std::int8_t autocast_dtype = 0;
+  std::uint8_t leg = 0; // packets: see Leg
   std::int32_t microbatch = -1;
   std::int32_t module = -1; // index into the module table
   std::int32_t first = -1; // children of a Sequential, or -1, -1
   std::int32_t last = -1;
+  std::int32_t program = -1; // static steps: which is repeated
   std::int64_t serial = 0; // of the step, see StepWork
   std::uint64_t call = 0; // names the call within its step, on every replica
   std::uint64_t invoker = 0; // nn::CallKey::hash

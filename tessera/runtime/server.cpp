@@ -15,6 +15,19 @@ constexpr auto kPoll = std::chrono::milliseconds(200);
 // How long a rank that gives up waits for others to say what they wait for.
 constexpr auto kAnswerWithin = std::chrono::seconds(1);
 
+// A task's operators are seen by a watcher, where there is one.
+class WatchedScope {
+ public:
+  explicit WatchedScope(DispatchMode* watcher) {
+    if (watcher != nullptr) {
+      scope_.emplace(watcher);
+    }
+  }
+
+ private:
+  std::optional<DispatchScope> scope_;
+};
+
 std::string text_of(const Fields& fields, const ModuleTable& modules) {
   const std::string what =
       fields.module < 0 ? "the step function"
@@ -28,7 +41,9 @@ std::string text_of(const Fields& fields, const ModuleTable& modules) {
 
 } // namespace
 
-Server::Server(ServerContext context) : context_(std::move(context)) {}
+Server::Server(ServerContext context)
+    : context_(std::move(context)),
+      dynamic_(*this, *context_.transport, context_.pp_ranks) {}
 
 Server::~Server() = default;
 
@@ -48,6 +63,7 @@ std::vector<c10::IValue> Server::run_step(const StepWork& work) {
   if (context_.random_streams) {
     random = RandomState::capture();
   }
+  open_exchange();
   auto early = std::exchange(early_, {});
   for (auto& parcel : early) {
     take(std::move(parcel));
@@ -57,6 +73,9 @@ std::vector<c10::IValue> Server::run_step(const StepWork& work) {
     ready_.clear();
     records_.clear();
     root_tasks_.clear();
+    exchange_ = nullptr;
+    static_ = nullptr;
+    other_exchange_.reset();
     if (random) {
       random->restore();
     }
@@ -75,6 +94,30 @@ std::vector<c10::IValue> Server::run_step(const StepWork& work) {
   return std::move(results_);
 }
 
+void Server::open_exchange() {
+  exchange_ = &dynamic_;
+  gave_up_ = false;
+  reported_ = false;
+  reports_ = 0;
+  if (work_->program != nullptr) {
+    auto made = std::make_unique<StaticExchange>(
+        *this,
+        *context_.transport,
+        *context_.modules,
+        context_.pp_ranks,
+        *work_->program,
+        work_->serial);
+    static_ = made.get();
+    other_exchange_ = std::move(made);
+  } else if (work_->recording != nullptr) {
+    other_exchange_ = std::make_unique<RecordingExchange>(
+        dynamic_, *work_->recording, context_.pp_ranks);
+  }
+  if (other_exchange_ != nullptr) {
+    exchange_ = other_exchange_.get();
+  }
+}
+
 void Server::loop() {
   ordered_.reset();
   orders_ended_ = false;
@@ -88,6 +131,9 @@ void Server::loop() {
 }
 
 std::optional<Server::Choice> Server::next_choice() {
+  if (static_ != nullptr) {
+    return next_static_choice();
+  }
   for (;;) {
     take_all();
     if (end_ || (root() && (failure_ || root_done()))) {
@@ -226,7 +272,8 @@ std::shared_ptr<Task> Server::make_root_task(
   task->run = [this, raw, microbatch, &work] {
     const ModeScope modes(raw->request);
     const nn::InterceptorScope interceptor(this);
-    results_.at(microbatch) = work.run(microbatch);
+    const WatchedScope watched(exchange_->watcher());
+    results_.at(microbatch) = exchange_->read(work.run(microbatch));
   };
   return task;
 }
@@ -242,6 +289,7 @@ std::shared_ptr<Task> Server::make_call_task(transport::Parcel parcel) {
   Task* raw = task.get();
   task->run = [this, raw, forward] {
     const nn::InterceptorScope interceptor(this);
+    const WatchedScope watched(exchange_->watcher());
     forward ? run_forward(*raw) : run_backward(*raw);
   };
   return task;
@@ -280,6 +328,13 @@ void Server::reject(const Choice& choice) {
 }
 
 void Server::settle(const std::shared_ptr<Task>& task) {
+  if (static_ != nullptr && !task->error) {
+    try {
+      static_->check_finished(*task);
+    } catch (const UserError&) {
+      task->error = std::current_exception();
+    }
+  }
   if (task->kind == Task::Kind::kRoot) {
     if (task->error) {
       fail(error_text(
@@ -293,16 +348,17 @@ void Server::settle(const std::shared_ptr<Task>& task) {
     return;
   }
   if (task->error) {
+    std::string text = error_text(
+        task->error, context_.rank, text_of(task->request, *context_.modules));
+    if (static_ != nullptr) {
+      give_step_up(std::move(text));
+      return;
+    }
     Fields fields = task->request;
     fields.kind = Kind::kResponse;
     fields.failed = 1;
     context_.transport->send(
-        task->source,
-        to_header(fields),
-        c10::IValue(error_text(
-            task->error,
-            context_.rank,
-            text_of(task->request, *context_.modules))));
+        task->source, to_header(fields), c10::IValue(std::move(text)));
   }
 }
 
@@ -330,6 +386,7 @@ void Server::take(transport::Parcel parcel) {
 
 void Server::take_step_message(const Fields& fields, transport::Parcel parcel) {
   idle_since_ = std::chrono::steady_clock::now();
+  check_mode(fields, parcel.source);
   switch (fields.kind) {
     case Kind::kRequest:
       ready_.push_back(make_call_task(std::move(parcel)));
@@ -350,6 +407,17 @@ void Server::take_step_message(const Fields& fields, transport::Parcel parcel) {
         results_.assign(values.begin(), values.end());
       }
       end_ = std::move(parcel);
+      break;
+    case Kind::kPacket:
+      if (static_ != nullptr && !gave_up_) {
+        static_->take(fields, parcel.body);
+      }
+      break;
+    case Kind::kDone:
+      ++reports_;
+      break;
+    case Kind::kFailed:
+      fail(parcel.body.toStringRef());
       break;
     case Kind::kProbe:
     case Kind::kState:
@@ -435,6 +503,9 @@ std::string Server::state() const {
                       task->awaits_rank);
     text += str(" (for ", text_of(task->request, *context_.modules), ")");
   }
+  if (text.empty() && static_ != nullptr) {
+    text = static_state();
+  }
   if (text.empty()) {
     text =
         str("it has no task and waits for requests; rank ",
@@ -478,7 +549,8 @@ void Server::end_step(bool failed) {
       context_.transport->send(context_.pp_ranks[i], to_header(fields), body);
     }
   }
-  if (context_.order != nullptr && context_.order->leads()) {
+  if (context_.order != nullptr && context_.order->leads() &&
+      static_ == nullptr) {
     context_.order->announce_end(work_->serial, failed);
   }
 }

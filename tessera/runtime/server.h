@@ -12,9 +12,11 @@
 #include "tessera/comm/world.h"
 #include "tessera/nn/interceptor.h"
 #include "tessera/runtime/call_record.h"
+#include "tessera/runtime/exchange.h"
 #include "tessera/runtime/message.h"
 #include "tessera/runtime/module_table.h"
 #include "tessera/runtime/order.h"
+#include "tessera/runtime/static_run.h"
 #include "tessera/runtime/worker.h"
 #include "tessera/schedule/schedule.h"
 #include "tessera/timeline/timeline.h"
@@ -49,6 +51,10 @@ struct StepWork {
   int microbatches = 1;
   /// The user's step function on one microbatch; used on pp rank 0 only.
   std::function<c10::IValue(int microbatch)> run;
+  /// Static mode: what the step did is written here, or what it repeats. At
+  /// most one of the two, and the same on all ranks of the pipeline.
+  Recording* recording = nullptr;
+  const StaticProgram* program = nullptr;
 };
 
 /// Runs the steps of one pipeline rank: requests of other ranks, the module
@@ -87,6 +93,12 @@ class Server : public nn::Interceptor {
       int last) override;
   int range_end(const torch::nn::Module& sequential, int first) override;
 
+  /// From an Exchange: other tasks run until the answer to this call is there.
+  void wait_for_answer(Task& task, const Fields& fields, int owner);
+  int rank() const {
+    return context_.rank;
+  }
+
   /// From RemoteBackward: gradients of a call's inputs from its owner.
   std::vector<torch::Tensor> call_backward(
       std::uint64_t call,
@@ -119,8 +131,18 @@ class Server : public nn::Interceptor {
   std::shared_ptr<Task> after(std::shared_ptr<Task> done);
   bool root_done() const;
   bool follows() const {
-    return context_.order != nullptr && !context_.order->leads();
+    return context_.order != nullptr && !context_.order->leads() &&
+           static_ == nullptr;
   }
+  void open_exchange();
+  void record_turn(const Task& task, const Choice& choice);
+  // Static steps (server_static.cpp).
+  std::optional<Choice> next_static_choice();
+  Choice choice_of(const PlannedTurn& turn);
+  bool static_done() const;
+  void give_step_up(std::string text);
+  void check_mode(const Fields& fields, int source);
+  std::string static_state() const;
   void receive_order();
   /// All that could run now, best first.
   std::vector<Choice> choices() const;
@@ -140,8 +162,6 @@ class Server : public nn::Interceptor {
   void check_timeout();
   std::string ask_others();
   Worker& idle_worker();
-  transport::Parcel
-  await(Task& task, std::uint64_t call, int owner, int module);
   void fail(std::string text);
   void cancel_suspended();
   void end_step(bool failed);
@@ -163,6 +183,13 @@ class Server : public nn::Interceptor {
   std::vector<c10::IValue> results_;
   std::optional<transport::Parcel> end_;
   std::optional<std::string> failure_;
+  DynamicExchange dynamic_;
+  std::unique_ptr<Exchange> other_exchange_; // one that is not dynamic_
+  Exchange* exchange_ = nullptr;
+  StaticExchange* static_ = nullptr; // in a static step
+  bool gave_up_ = false; // static step: pp rank 0 is to end it
+  bool reported_ = false;
+  int reports_ = 0; // of other ranks, on pp rank 0
   std::deque<transport::Parcel> early_; // of steps not yet begun here
   std::chrono::steady_clock::time_point idle_since_;
   std::map<int, std::string> answers_; // to this rank's probe, by global rank

@@ -4,7 +4,6 @@
 
 #include "tessera/base/error.h"
 #include "tessera/runtime/call_modes.h"
-#include "tessera/runtime/error_text.h"
 #include "tessera/runtime/remote_backward.h"
 #include "tessera/runtime/server.h"
 #include "tessera/tensor/value.h"
@@ -47,19 +46,12 @@ int Server::range_end(const torch::nn::Module& sequential, int first) {
   return end;
 }
 
-transport::Parcel
-Server::await(Task& task, std::uint64_t call, int owner, int module) {
-  task.awaits = call;
+void Server::wait_for_answer(Task& task, const Fields& fields, int owner) {
+  task.awaits = fields.call;
   task.awaits_rank = context_.pp_ranks.at(owner);
-  task.awaits_module = module;
+  task.awaits_module = fields.module;
   pause();
   task.awaits = 0;
-  transport::Parcel parcel = std::move(*task.response);
-  task.response.reset();
-  if (from_header(parcel.header).failed != 0) {
-    throw FailedElsewhere(parcel.body.toStringRef());
-  }
-  return parcel;
 }
 
 c10::IValue Server::call(
@@ -83,28 +75,20 @@ c10::IValue Server::call(
                                : modules.entries().at(fields.module).owner;
   // Marked with grad mode off as well: a module may hand an input through, and
   // that keeps its history.
-  const Cut sent = cut(args);
-  context_.transport->send(
-      context_.pp_ranks.at(owner),
-      to_header(fields),
-      c10::ivalue::Tuple::create({sent.value, c10::IValue(sent.needs_grad)}));
-  const transport::Parcel response =
-      await(task, fields.call, owner, fields.module);
-
-  const auto& parts = response.body.toTupleRef().elements();
-  const std::string& needs_grad = parts[1].toStringRef();
-  if (needs_grad.find('1') != std::string::npos) {
+  const std::string marks = gradient_marks(args);
+  exchange_->request(task, fields, owner, {args, marks});
+  const Content result = exchange_->response(task, fields, owner);
+  if (result.needs_grad.find('1') != std::string::npos) {
     torch::autograd::edge_list edges;
     std::size_t at = 0;
     for_each_tensor(args, [&](const at::Tensor& tensor) {
       edges.push_back(
-          sent.needs_grad[at++] == '1'
-              ? torch::autograd::impl::gradient_edge(tensor)
-              : torch::autograd::Edge());
+          marks[at++] == '1' ? torch::autograd::impl::gradient_edge(tensor)
+                             : torch::autograd::Edge());
     });
     hang(
-        parts[0],
-        needs_grad,
+        result.value,
+        result.needs_grad,
         std::make_shared<RemoteBackward>(
             std::move(edges),
             *this,
@@ -113,7 +97,7 @@ c10::IValue Server::call(
             fields.module,
             fields.microbatch));
   }
-  return parts[0];
+  return exchange_->hand_over(response_leg(fields), result.value);
 }
 
 std::vector<torch::Tensor> Server::call_backward(
@@ -129,27 +113,24 @@ std::vector<torch::Tensor> Server::call_backward(
   fields.microbatch = microbatch;
   fields.module = module;
   fields.call = call;
-  context_.transport->send(
-      context_.pp_ranks.at(owner), to_header(fields), pack(gradients));
-  const transport::Parcel response = await(task, call, owner, module);
-  return unpack<std::vector<torch::Tensor>>(response.body);
+  exchange_->request(task, fields, owner, {pack(gradients), {}});
+  const Content result = exchange_->response(task, fields, owner);
+  return unpack<std::vector<torch::Tensor>>(
+      exchange_->hand_over(response_leg(fields), result.value));
 }
 
 void Server::run_forward(Task& task) {
   const Fields& request = task.request;
-  const auto parts = tessera::detail::copy_elements(task.body);
-  task.body = c10::IValue();
-  const c10::IValue& args = parts.at(0);
-  const std::string& needs_grad = parts.at(1).toStringRef();
+  const Content given = exchange_->arguments(task);
 
   CallRecord record;
   record.module = request.module;
-  if (needs_grad.find('1') != std::string::npos) {
+  if (given.needs_grad.find('1') != std::string::npos) {
     record.inputs = std::make_shared<InputCapture>();
-    hang(args, needs_grad, record.inputs);
+    hang(given.value, given.needs_grad, record.inputs);
   }
   std::vector<std::pair<torch::Tensor, std::uint32_t>> versions;
-  for_each_tensor(args, [&](const at::Tensor& tensor) {
+  for_each_tensor(given.value, [&](const at::Tensor& tensor) {
     versions.emplace_back(tensor, tensor._version());
   });
   c10::IValue result;
@@ -157,7 +138,7 @@ void Server::run_forward(Task& task) {
     const ModeScope modes(request);
     result = nn::find_invoker(request.invoker)(
         *context_.modules->entries().at(request.module).module,
-        args,
+        exchange_->hand_over(request_leg(request), given.value),
         request.first,
         request.last);
   }
@@ -168,14 +149,9 @@ void Server::run_forward(Task& task) {
           "another rank and cannot see that: use the out-of-place form");
     }
   }
-  Cut sent = cut(result);
-  record.outputs = marked_tensors(result, sent.needs_grad);
-  Fields fields = request;
-  fields.kind = Kind::kResponse;
-  context_.transport->send(
-      task.source,
-      to_header(fields),
-      c10::ivalue::Tuple::create({sent.value, c10::IValue(sent.needs_grad)}));
+  const std::string marks = gradient_marks(result);
+  record.outputs = marked_tensors(result, marks);
+  exchange_->respond(task, {result, marks});
   if (!record.outputs.empty()) {
     records_.emplace(request.call, std::move(record));
   }
@@ -190,8 +166,9 @@ void Server::run_backward(Task& task) {
   }
   const CallRecord record = std::move(found->second);
   records_.erase(found);
-  const auto gradients = unpack<std::vector<torch::Tensor>>(task.body);
-  task.body = c10::IValue();
+  const auto gradients =
+      unpack<std::vector<torch::Tensor>>(exchange_->hand_over(
+          request_leg(task.request), exchange_->arguments(task).value));
   torch::autograd::variable_list roots;
   torch::autograd::variable_list root_gradients;
   for (std::size_t i = 0; i < record.outputs.size(); ++i) {
@@ -206,9 +183,7 @@ void Server::run_backward(Task& task) {
     result = std::move(record.inputs->captured);
     result.resize(record.inputs->num_inputs());
   }
-  Fields fields = task.request;
-  fields.kind = Kind::kResponse;
-  context_.transport->send(task.source, to_header(fields), pack(result));
+  exchange_->respond(task, {pack(result), {}});
 }
 
 void Server::backward(
@@ -226,7 +201,11 @@ void Server::backward(
     task.awaits = 0;
     pause();
   }
-  torch::autograd::backward(tensors, gradients);
+  std::vector<torch::Tensor> real;
+  for (const torch::Tensor& tensor : tensors) {
+    real.push_back(exchange_->read(tensor).toTensor());
+  }
+  torch::autograd::backward(real, gradients);
 }
 
 } // namespace tessera::runtime

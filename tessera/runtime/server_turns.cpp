@@ -9,7 +9,7 @@ namespace tessera::runtime {
 // The thread that has the baton looks itself what comes next. A switch to the
 // server thread and back would cost as much as the message that is waited for.
 std::optional<Server::Choice> Server::choose_on_worker() {
-  if (context_.order != nullptr) {
+  if (context_.order != nullptr && static_ == nullptr) {
     return std::nullopt; // a choice may have to be rejected: the server's work
   }
   const ModeScope modes(caller_modes_); // not those of the task that waits
@@ -24,6 +24,9 @@ std::optional<Server::Choice> Server::choose_on_worker() {
 void Server::pause() {
   Worker& worker = *Worker::current();
   const std::shared_ptr<Task> task = worker.task();
+  if (static_ != nullptr) {
+    static_->check_pause(*task);
+  }
   end_turn(*task);
   suspended_.emplace_back(&worker, task);
   const auto choice = choose_on_worker();
@@ -96,8 +99,26 @@ std::shared_ptr<Task> Server::begin(const Choice& choice) {
   if (recorder != nullptr && recorder->enabled()) {
     task->turn_start_us = recorder->now_us();
   }
+  if (work_->recording != nullptr) {
+    record_turn(*task, choice);
+  }
   ++task->turns;
   return task;
+}
+
+void Server::record_turn(const Task& task, const Choice& choice) {
+  Turn turn;
+  turn.task = task.id;
+  turn.number = static_cast<int>(task.turns);
+  if (choice.resume) {
+    turn.cause = task.response ? Cause::kResponse : Cause::kSchedule;
+    if (task.response) {
+      turn.leg = response_leg(from_header(task.response->header));
+    }
+  } else if (task.kind == Task::Kind::kCall) {
+    turn.leg = request_leg(task.request);
+  }
+  work_->recording->turns.push_back(turn);
 }
 
 void Server::end_turn(Task& task) {

@@ -15,7 +15,8 @@ std::size_t at(int index) {
   return static_cast<std::size_t>(index);
 }
 
-// Links 2n and 2n + 1: out of and into node n.
+// Links 2n and 2n + 1: out of and into node n. Behind all of these one for each
+// node whose ranks share cores: seconds of computation in a second.
 std::vector<double> network_links(
     const cost::Cluster& cluster,
     double efficiency) {
@@ -23,6 +24,9 @@ std::vector<double> network_links(
   for (const cost::Node& node : cluster.nodes) {
     links.push_back(node.inter_bytes_per_s * efficiency);
     links.push_back(node.inter_bytes_per_s * efficiency);
+  }
+  for (const cost::Node& node : cluster.nodes) {
+    links.push_back(node.cores > 0 ? node.cores : kUnlimited);
   }
   return links;
 }
@@ -45,6 +49,7 @@ Pipelines::Pipelines(
           strategy.microbatch_size,
           strategy.activation_checkpointing,
           options.constants),
+      returns_home_(model.returns_home && strategy.pp > 1),
       microbatches_(strategy.microbatches(model.global_batch_size)),
       node_of_device_(cluster.node_of_device()),
       network_(network_links(cluster, options.constants.link_efficiency)) {
@@ -95,8 +100,11 @@ void Pipelines::build_units(
         const int kind = cluster_.nodes[at(node_of(k, d, t))].kind;
         const double forward = table.forward_seconds(kind, first, last);
         const double all = table.compute_seconds(kind, first, last);
-        unit.forward_seconds = std::max(unit.forward_seconds, forward);
-        unit.backward_seconds = std::max(unit.backward_seconds, all - forward);
+        unit.layers.forward = std::max(unit.layers.forward, forward);
+        unit.layers.backward = std::max(unit.layers.backward, all - forward);
+        if (returns_home_ && k == 0) {
+          unit.tail = table.tail_seconds(kind);
+        }
         const double bandwidth = cluster_.kinds[at(kind)].memory_bytes_per_s;
         if (bandwidth > 0) {
           unit.optimizer_seconds = std::max(
@@ -107,8 +115,9 @@ void Pipelines::build_units(
                   (strategy_.shard_optimizer_state ? strategy_.dp : 1));
         }
       }
-      unit.forward_seconds += tensor_forward;
-      unit.backward_seconds += tensor - tensor_forward;
+      unit.layers.forward += tensor_forward - unit.tail.forward;
+      unit.layers.backward += tensor - tensor_forward - unit.tail.backward;
+      unit.node = node_of(k, d, 0);
       units_.push_back(std::move(unit));
     }
   }
@@ -152,88 +161,142 @@ void Pipelines::ask_schedule(int replica) {
   schedule::Progress& progress = progress_[at(replica)];
   while (const auto action = schedules_[at(replica)]->next(progress)) {
     State& state = progress.states[at(action->microbatch)];
-    if (action->phase == schedule::Phase::kForward) {
+    Task task;
+    task.microbatch = action->microbatch;
+    task.forward = action->phase == schedule::Phase::kForward;
+    if (task.forward) {
       state = State::kForward;
-      unit(0, replica).forwards.insert(action->microbatch);
-      try_start(0, replica);
+      make_ready(0, replica, task);
     } else {
       state = State::kBackward;
-      unit(strategy_.pp - 1, replica).backwards.insert(action->microbatch);
-      try_start(strategy_.pp - 1, replica);
+      task.part = returns_home_ ? Part::kTail : Part::kLayers;
+      make_ready(returns_home_ ? 0 : strategy_.pp - 1, replica, task);
     }
   }
+}
+
+void Pipelines::make_ready(int stage, int replica, const Task& task) {
+  unit(stage, replica).ready.insert(task);
+  try_start(stage, replica);
+}
+
+double Pipelines::seconds_of(const Unit& unit, const Task& task) const {
+  switch (task.part) {
+    case Part::kLayers:
+      return task.forward ? unit.layers.forward : unit.layers.backward;
+    case Part::kTail:
+      return task.forward ? unit.tail.forward : unit.tail.backward;
+    case Part::kRelay:
+      return options_.constants.link_latency_seconds; // takes and hands on
+  }
+  return 0;
 }
 
 void Pipelines::try_start(int stage, int replica) {
   Unit& here = unit(stage, replica);
-  if (here.busy || (here.forwards.empty() && here.backwards.empty())) {
+  if (here.busy || here.ready.empty()) {
     return;
   }
-  const bool forward = here.backwards.empty();
-  if (forward &&
+  const Task task = *here.ready.begin();
+  const bool begins = task.forward && task.part == Part::kLayers;
+  if (begins &&
       here.in_flight >= cost::in_flight(strategy_, stage, microbatches_)) {
     return; // the fixed order waits for a backward here
   }
-  std::set<int>& ready = forward ? here.forwards : here.backwards;
-  const int microbatch = *ready.begin();
-  ready.erase(ready.begin());
+  here.ready.erase(here.ready.begin());
   here.busy = true;
-  if (forward) {
+  if (begins) {
     ++here.in_flight;
     here.most_in_flight = std::max(here.most_in_flight, here.in_flight);
     sample_memory(stage, replica);
   }
-  const double seconds = forward ? here.forward_seconds : here.backward_seconds;
-  record(
-      stage,
-      replica,
-      "stage " + std::to_string(stage),
-      forward ? "forward" : "backward",
-      microbatch,
-      0,
-      now_,
-      now_ + seconds);
-  busy_seconds_ += seconds * strategy_.tp;
-  span_seconds_ = std::max(span_seconds_, now_ + seconds);
-  at_time(now_ + seconds, [this, stage, replica, microbatch, forward] {
-    finish(stage, replica, microbatch, forward);
-  });
+  const double seconds = seconds_of(here, task);
+  const double start = now_;
+  const auto end = [this, stage, replica, task, start] {
+    finish(stage, replica, task, start);
+  };
+  if (cluster_.nodes[at(here.node)].cores > 0) {
+    // Ranks that compute at one time share the cores of their host.
+    const int cores = 2 * static_cast<int>(cluster_.nodes.size()) + here.node;
+    on_flow_end_.push_back(end);
+    network_.start(now_, seconds, {cores}, strategy_.tp, 1);
+  } else {
+    at_time(now_ + seconds, end);
+  }
 }
 
-void Pipelines::finish(int stage, int replica, int microbatch, bool forward) {
-  Unit& here = unit(stage, replica);
-  here.busy = false;
-  State& state = progress_[at(replica)].states[at(microbatch)];
-  if (forward) {
-    if (stage + 1 < strategy_.pp) {
-      send(stage, stage + 1, replica, microbatch, true);
-    } else {
-      state = State::kReady;
-    }
+void Pipelines::finish(int stage, int replica, const Task& task, double start) {
+  unit(stage, replica).busy = false;
+  if (task.part != Part::kRelay) {
+    record(
+        stage,
+        replica,
+        "stage " + std::to_string(stage),
+        task.forward ? "forward" : "backward",
+        task.microbatch,
+        0,
+        start,
+        now_);
+    busy_seconds_ += (now_ - start) * strategy_.tp;
+    span_seconds_ = std::max(span_seconds_, now_);
+  }
+  if (task.forward) {
+    after_forward(stage, replica, task);
   } else {
-    --here.in_flight;
-    sample_memory(stage, replica);
-    if (stage > 0) {
-      send(stage, stage - 1, replica, microbatch, false);
-    } else {
-      state = State::kDone;
-    }
-    if (--here.backwards_left == 0 && --replicas_left_[at(stage)] == 0) {
-      end_of_stage(stage);
-    }
+    after_backward(stage, replica, task);
   }
   ask_schedule(replica);
   try_start(stage, replica);
 }
 
-void Pipelines::send(
-    int from,
-    int to,
-    int replica,
-    int microbatch,
-    bool forward) {
-  const double bytes =
-      table_.cut_bytes(strategy_.boundaries[at(forward ? to : from)]);
+void Pipelines::after_forward(int stage, int replica, const Task& task) {
+  const int last = strategy_.pp - 1;
+  Task next = {.forward = true, .microbatch = task.microbatch};
+  if (task.part == Part::kRelay) {
+    send(0, task.target, replica, task.target, next);
+  } else if (task.part == Part::kTail || (stage == last && !returns_home_)) {
+    progress_[at(replica)].states[at(task.microbatch)] = State::kReady;
+  } else if (stage == last) {
+    next.part = Part::kTail;
+    send(stage, 0, replica, strategy_.pp, next);
+  } else if (returns_home_ && stage > 0) {
+    next.part = Part::kRelay;
+    next.target = stage + 1;
+    send(stage, 0, replica, stage + 1, next);
+  } else {
+    send(stage, stage + 1, replica, stage + 1, next);
+  }
+}
+
+void Pipelines::after_backward(int stage, int replica, const Task& task) {
+  Task next = {.forward = false, .microbatch = task.microbatch};
+  if (task.part == Part::kRelay) {
+    send(0, task.target, replica, task.target + 1, next);
+    return;
+  }
+  if (task.part == Part::kTail) {
+    send(0, strategy_.pp - 1, replica, strategy_.pp, next);
+    return;
+  }
+  Unit& here = unit(stage, replica);
+  --here.in_flight;
+  sample_memory(stage, replica);
+  if (stage == 0) {
+    progress_[at(replica)].states[at(task.microbatch)] = State::kDone;
+  } else if (returns_home_ && stage > 1) {
+    next.part = Part::kRelay;
+    next.target = stage - 1;
+    send(stage, 0, replica, stage, next);
+  } else {
+    send(stage, stage - 1, replica, stage, next);
+  }
+  if (--here.backwards_left == 0 && --replicas_left_[at(stage)] == 0) {
+    end_of_stage(stage);
+  }
+}
+
+void Pipelines::send(int from, int to, int replica, int cut, const Task& task) {
+  const double bytes = table_.cut_bytes(strategy_.boundaries[at(cut)]);
   const double start = now_;
   // The streams of tensor-parallel ranks, joined where they share their links.
   auto streams = std::make_shared<int>(0);
@@ -248,29 +311,26 @@ void Pipelines::send(
     }
   }
   *streams = static_cast<int>(routes.size());
-  const auto arrive =
-      [this, from, to, replica, microbatch, forward, bytes, start, streams] {
-        if (--*streams > 0) {
-          return;
-        }
-        at_time(
-            now_ + options_.constants.link_latency_seconds,
-            [this, from, to, replica, microbatch, forward, bytes, start] {
-              record(
-                  from,
-                  replica,
-                  forward ? "activation" : "gradient",
-                  "comm",
-                  microbatch,
-                  1,
-                  start,
-                  now_,
-                  bytes);
-              Unit& there = unit(to, replica);
-              (forward ? there.forwards : there.backwards).insert(microbatch);
-              try_start(to, replica);
-            });
-      };
+  const auto arrive = [this, from, to, replica, task, bytes, start, streams] {
+    if (--*streams > 0) {
+      return;
+    }
+    at_time(
+        now_ + options_.constants.link_latency_seconds,
+        [this, from, to, replica, task, bytes, start] {
+          record(
+              from,
+              replica,
+              task.forward ? "activation" : "gradient",
+              "comm",
+              task.microbatch,
+              1,
+              start,
+              now_,
+              bytes);
+          make_ready(to, replica, task);
+        });
+  };
   for (const auto& [route, weight] : routes) {
     const auto& [source, target] = route;
     std::vector<int> links;
@@ -280,6 +340,8 @@ void Pipelines::send(
               options_.constants.link_efficiency;
     } else {
       links = {2 * source, 2 * target + 1};
+      limit =
+          cluster_.between(source, target) * options_.constants.link_efficiency;
     }
     on_flow_end_.push_back(arrive);
     network_.start(now_, bytes, links, weight, limit);

@@ -6,6 +6,7 @@
 #include <memory>
 #include <queue>
 #include <set>
+#include <tuple>
 #include <vector>
 
 #include "tessera/simulator/network.h"
@@ -26,13 +27,28 @@ class Pipelines {
  private:
   using State = schedule::Progress::State;
 
+  // What a stage runs: its layers, on stage 0 also what comes behind the last
+  // stage, or passing a tensor on between two other stages.
+  enum class Part { kLayers, kTail, kRelay };
+  struct Task {
+    bool forward = true;
+    int microbatch = 0;
+    Part part = Part::kLayers;
+    int target = 0; // of a relay: the stage that it passes on to
+
+    // In the order of preference: backwards first, low microbatches first.
+    bool operator<(const Task& other) const {
+      return std::tie(forward, microbatch, part) <
+             std::tie(other.forward, other.microbatch, other.part);
+    }
+  };
   // One stage of one replica: tensor-parallel ranks in step.
   struct Unit {
-    double forward_seconds = 0;
-    double backward_seconds = 0;
+    cost::PassSeconds layers;
+    cost::PassSeconds tail;
     double optimizer_seconds = 0;
-    std::set<int> forwards; // ready microbatches
-    std::set<int> backwards;
+    int node = 0; // of its first rank
+    std::set<Task> ready;
     bool busy = false;
     int backwards_left = 0;
     int in_flight = 0;
@@ -56,9 +72,15 @@ class Pipelines {
       const cost::PlacementLinks& links);
   void at_time(double time, std::function<void()> act);
   void ask_schedule(int replica);
+  void make_ready(int stage, int replica, const Task& task);
   void try_start(int stage, int replica);
-  void finish(int stage, int replica, int microbatch, bool forward);
-  void send(int from, int to, int replica, int microbatch, bool forward);
+  double seconds_of(const Unit& unit, const Task& task) const;
+  void finish(int stage, int replica, const Task& task, double start);
+  void after_forward(int stage, int replica, const Task& task);
+  void after_backward(int stage, int replica, const Task& task);
+  /// The activation (or its gradient) between stage `cut` - 1 and `cut`
+  /// travels; then the task is ready on stage `to`.
+  void send(int from, int to, int replica, int cut, const Task& task);
   void end_of_stage(int stage);
   void reduce_gradients(int stage);
   void reduce_shared();
@@ -86,6 +108,8 @@ class Pipelines {
   const cost::Strategy& strategy_;
   const SimulationOptions& options_;
   cost::LayerTable table_;
+  /// Several stages whose last one returns to the first.
+  bool returns_home_;
   int microbatches_;
   std::vector<int> node_of_device_;
   std::vector<Unit> units_;

@@ -56,31 +56,44 @@ void Pipelines::collective(
                 options_.constants.link_efficiency);
       }
     }
-    on_flow_end_.push_back([this, ranks, bytes, n, name, start, left, then] {
-      at_time(
-          now_ + 2 * (n - 1) * options_.constants.link_latency_seconds,
-          [this, ranks, bytes, name, start, left, then] {
-            for (const int rank : ranks) {
-              const int group = rank / strategy_.tp;
-              if (rank % strategy_.tp == 0) {
-                record(
-                    group / strategy_.dp,
-                    group % strategy_.dp,
-                    name,
-                    "comm",
-                    -1,
-                    1,
-                    start,
-                    now_,
-                    bytes);
-              }
-            }
-            if (--*left == 0) {
-              then();
-            }
-          });
-    });
-    network_.start(now_, 2 * (n - 1) / n * bytes, std::move(links), 1, limit);
+    const double measured = cluster_.collective_seconds(
+        "all_reduce",
+        static_cast<int>(ranks.size()),
+        static_cast<int>(nodes.size()),
+        bytes);
+    const double latency =
+        measured > 0 ? 0
+                     : 2 * (n - 1) * options_.constants.link_latency_seconds;
+    on_flow_end_.push_back(
+        [this, ranks, bytes, latency, name, start, left, then] {
+          at_time(
+              now_ + latency, [this, ranks, bytes, name, start, left, then] {
+                for (const int rank : ranks) {
+                  const int group = rank / strategy_.tp;
+                  if (rank % strategy_.tp == 0) {
+                    record(
+                        group / strategy_.dp,
+                        group % strategy_.dp,
+                        name,
+                        "comm",
+                        -1,
+                        1,
+                        start,
+                        now_,
+                        bytes);
+                  }
+                }
+                if (--*left == 0) {
+                  then();
+                }
+              });
+        });
+    if (measured > 0) {
+      // As it was: all groups of this size at once, whatever they shared.
+      network_.start(now_, measured, {}, 1, 1);
+    } else {
+      network_.start(now_, 2 * (n - 1) / n * bytes, std::move(links), 1, limit);
+    }
   }
 }
 

@@ -1,20 +1,54 @@
 #include "tessera/tensor/dispatch_mode.h"
 
+#include <array>
 #include <atomic>
 
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>
+
+#include "tessera/base/error.h"
 
 namespace tessera {
 
 namespace {
 
 thread_local DispatchMode* t_mode = nullptr;
-std::atomic<DispatchMode*> tensor_mode{nullptr};
+
+// Filled by static initialisers and first uses, never emptied.
+constexpr std::size_t kMostTensorModes = 4;
+std::array<std::atomic<TensorDispatchMode*>, kMostTensorModes> tensor_modes{};
+
+// Names the protected member of TensorImpl; no object of this class exists.
+struct ModeKeySet : c10::TensorImpl {
+  static constexpr auto member() {
+    return &ModeKeySet::key_set_;
+  }
+};
+
+DispatchMode* owner_among(
+    const c10::OperatorHandle& op,
+    const torch::jit::Stack& stack) {
+  for (const auto& entry : tensor_modes) {
+    TensorDispatchMode* mode = entry.load();
+    if (mode == nullptr) {
+      break;
+    }
+    bool owns = false;
+    for (const c10::IValue& argument : arguments_of(op, stack)) {
+      for_each_operator_tensor(argument, [&](const at::Tensor& tensor) {
+        owns = owns || (tensor.key_set().has(kModeKey) && mode->owns(tensor));
+      });
+    }
+    if (owns) {
+      return mode;
+    }
+  }
+  return nullptr;
+}
 
 void ask_mode(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const c10::impl::ExcludeDispatchKeyGuard below(kModeKey);
-  DispatchMode* mode = t_mode != nullptr ? t_mode : tensor_mode.load();
+  DispatchMode* mode = t_mode != nullptr ? t_mode : owner_among(op, *stack);
   // Another thread may have inherited the key, but not the mode: plain there.
   if (mode == nullptr) {
     op.callBoxed(stack);
@@ -42,8 +76,20 @@ DispatchScope::~DispatchScope() {
   c10::impl::tls_set_dispatch_key_included(kModeKey, previous_included_);
 }
 
-void set_tensor_dispatch_mode(DispatchMode* mode) {
-  tensor_mode.store(mode);
+void add_tensor_dispatch_mode(TensorDispatchMode* mode) {
+  for (auto& entry : tensor_modes) {
+    TensorDispatchMode* empty = nullptr;
+    if (entry.compare_exchange_strong(empty, mode)) {
+      return;
+    }
+  }
+  TESSERA_CHECK(false, "more than ", kMostTensorModes, " tensor modes");
+}
+
+void attract_mode(const at::Tensor& tensor) {
+  c10::DispatchKeySet& keys =
+      tensor.unsafeGetTensorImpl()->*ModeKeySet::member();
+  keys = keys.add(kModeKey);
 }
 
 } // namespace tessera

@@ -44,12 +44,23 @@ class DispatchScope {
   bool previous_included_;
 };
 
-/// The mode that is asked, on any thread and without a scope, about operators
-/// with a tensor that carries kModeKey. It must live as long as the program.
-void set_tensor_dispatch_mode(DispatchMode* mode);
+/// Sees, on any thread and without a scope, the operators on tensors of its own
+/// that were given to it with `attract_mode`.
+class TensorDispatchMode : public DispatchMode {
+ public:
+  /// Only asked about tensors with kModeKey.
+  virtual bool owns(const at::Tensor& tensor) const = 0;
+};
 
-/// A tensor with this key in its key set goes to the tensor dispatch mode.
+/// `mode` must live as long as the program. Of several modes the first that
+/// owns a tensor among the arguments is asked.
+void add_tensor_dispatch_mode(TensorDispatchMode* mode);
+
 inline constexpr c10::DispatchKey kModeKey = c10::DispatchKey::DeferredInit;
+
+/// Puts kModeKey into the tensor's key set, and with that its operators before
+/// the tensor dispatch modes.
+void attract_mode(const at::Tensor& tensor);
 
 /// The arguments of `op`: the last ones on the stack.
 inline at::ArrayRef<c10::IValue> arguments_of(

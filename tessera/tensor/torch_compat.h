@@ -5,6 +5,7 @@
 #include <utility>
 
 #include <ATen/ATen.h>
+#include <ATen/autocast_mode.h>
 #include <torch/version.h>
 
 /// What differs between libtorch 1.13.1 and the current 2.x, in one place. No
@@ -27,6 +28,38 @@ static_assert(
         TorchOptional<at::Device>,
         decltype(std::declval<const at::TensorOptions&>().device_opt())>,
     "this libtorch takes another kind of optional: mend TorchOptional");
+
+/// Autocast of the processor, on this thread.
+namespace cpu_autocast {
+#if TORCH_VERSION_MAJOR > 2 || \
+    (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 4)
+inline bool enabled() {
+  return at::autocast::is_autocast_enabled(at::kCPU);
+}
+inline void set_enabled(bool on) {
+  at::autocast::set_autocast_enabled(at::kCPU, on);
+}
+inline at::ScalarType dtype() {
+  return at::autocast::get_autocast_dtype(at::kCPU);
+}
+inline void set_dtype(at::ScalarType dtype) {
+  at::autocast::set_autocast_dtype(at::kCPU, dtype);
+}
+#else
+inline bool enabled() {
+  return at::autocast::is_cpu_enabled();
+}
+inline void set_enabled(bool on) {
+  at::autocast::set_cpu_enabled(on);
+}
+inline at::ScalarType dtype() {
+  return at::autocast::get_autocast_cpu_dtype();
+}
+inline void set_dtype(at::ScalarType dtype) {
+  at::autocast::set_autocast_cpu_dtype(dtype);
+}
+#endif
+} // namespace cpu_autocast
 
 /// "1.13.1": what messages and reports say was used.
 inline constexpr const char* kTorchVersion = TORCH_VERSION;

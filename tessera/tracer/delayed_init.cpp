@@ -100,8 +100,11 @@ at::Tensor keep_constant(Operation& operation, const at::Tensor& tensor) {
   return copy;
 }
 
-class DelayingMode : public DispatchMode {
+class DelayingMode : public TensorDispatchMode {
  public:
+  bool owns(const at::Tensor& tensor) const override {
+    return state_of(tensor) != nullptr;
+  }
   void call(const c10::OperatorHandle& op, torch::jit::Stack* stack) override {
     const auto arguments = arguments_of(op, *stack);
     bool delayed = false;
@@ -188,7 +191,7 @@ class DelayingMode : public DispatchMode {
         if (!tensor.is_meta()) {
           return;
         }
-        mark_delayed(tensor);
+        attract_mode(tensor);
         if (state_of(tensor) != nullptr) {
           return; // an argument, or a view of one
         }
@@ -240,7 +243,7 @@ class DelayingMode : public DispatchMode {
 DelayingMode& delaying_mode() {
   static DelayingMode* mode = [] {
     auto* made = new DelayingMode;
-    set_tensor_dispatch_mode(made);
+    add_tensor_dispatch_mode(made);
     return made;
   }();
   return *mode;

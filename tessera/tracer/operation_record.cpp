@@ -22,13 +22,6 @@ void delete_holder(void* context) {
   delete static_cast<StateHolder*>(context);
 }
 
-// Names the protected member of TensorImpl; no object of this class exists.
-struct KeySetName : c10::TensorImpl {
-  static constexpr auto member() {
-    return &KeySetName::key_set_;
-  }
-};
-
 std::vector<const Operation*> needed_for(const Operation* last) {
   std::unordered_set<const Operation*> seen{last};
   std::vector<const Operation*> needed{last};
@@ -192,12 +185,6 @@ void attach_state(
       new StateHolder(std::move(state)),
       &delete_holder,
       at::Device(at::kMeta)));
-}
-
-void mark_delayed(const at::Tensor& tensor) {
-  c10::DispatchKeySet& keys =
-      tensor.unsafeGetTensorImpl()->*KeySetName::member();
-  keys = keys.add(kModeKey);
 }
 
 at::Tensor view_storage(const at::Tensor& base, const Geometry& geometry) {

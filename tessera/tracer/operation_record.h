@@ -75,9 +75,6 @@ struct StorageState {
 /// The state of a delayed tensor's storage, nullptr for any other tensor.
 std::shared_ptr<StorageState> state_of(const at::Tensor& tensor);
 
-/// Lets operators on the tensor reach the tensor dispatch mode, on any thread.
-void mark_delayed(const at::Tensor& tensor);
-
 /// Ties the state to the storage of a new meta tensor.
 void attach_state(
     const at::Tensor& tensor,

@@ -1,5 +1,7 @@
 #include "tessera/train/model_core.h"
 
+#include <chrono>
+
 #include <torch/csrc/autograd/autograd.h>
 
 #include "tessera/base/error.h"
@@ -71,6 +73,7 @@ const StateLayout& ModelCore::state_layout() const {
 }
 
 std::vector<c10::IValue> ModelCore::run_step(
+    std::int64_t function,
     int microbatches,
     const std::function<c10::IValue(int)>& run) {
   ensure_partitioned([&] { run(0); });
@@ -83,15 +86,11 @@ std::vector<c10::IValue> ModelCore::run_step(
   }
   std::vector<c10::IValue> results;
   std::optional<std::string> failure;
+  const auto started = std::chrono::steady_clock::now();
   in_step_ = true;
   try {
     if (server_ != nullptr) {
-      runtime::StepWork work;
-      work.step = step_;
-      work.serial = ++session().steps_run;
-      work.microbatches = microbatches;
-      work.run = run;
-      results = server_->run_step(work);
+      results = run_on_server(function, microbatches, run);
     } else {
       results = run_alone(microbatches, run);
     }
@@ -102,6 +101,8 @@ std::vector<c10::IValue> ModelCore::run_step(
     throw;
   }
   in_step_ = false;
+  const std::chrono::duration<double> seconds =
+      std::chrono::steady_clock::now() - started;
   ++step_;
   if (!reducers_.empty()) {
     // A step that failed leaves gradients that only zero_grad mends.
@@ -114,10 +115,29 @@ std::vector<c10::IValue> ModelCore::run_step(
   } else if (failure) {
     throw UserError(*failure);
   }
+  if (static_mode_ != nullptr) {
+    static_mode_->completed(seconds.count());
+  }
   for (const Hook& hook : std::exchange(first_step_hooks_, {})) {
     hook();
   }
   return results;
+}
+
+std::vector<c10::IValue> ModelCore::run_on_server(
+    std::int64_t function,
+    int microbatches,
+    const std::function<c10::IValue(int)>& run) {
+  runtime::StepWork work;
+  work.step = step_;
+  work.serial = ++session().steps_run;
+  work.microbatches = microbatches;
+  work.run = run;
+  if (static_mode_ != nullptr) {
+    static_mode_->begin(
+        {function, at::GradMode::is_enabled(), root_->is_training()}, work);
+  }
+  return server_->run_step(work);
 }
 
 // Ranks draw different random numbers where their samples are different.

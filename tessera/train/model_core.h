@@ -16,6 +16,7 @@
 #include "tessera/runtime/gradient_reducer.h"
 #include "tessera/runtime/module_table.h"
 #include "tessera/runtime/server.h"
+#include "tessera/runtime/static_mode.h"
 #include "tessera/train/session.h"
 #include "tessera/train/state_layout.h"
 
@@ -69,9 +70,10 @@ class ModelCore {
   /// Throws: ConfigError before the model is partitioned.
   const StateLayout& state_layout() const;
 
-  /// Runs one step; `run` is the user's function on one microbatch.
-  /// Collective over the world.
+  /// Runs one step; `run` is the user's function on one microbatch, `function`
+  /// the number of the step object. Collective over the world.
   std::vector<c10::IValue> run_step(
+      std::int64_t function,
       int microbatches,
       const std::function<c10::IValue(int)>& run);
 
@@ -123,6 +125,10 @@ class ModelCore {
   void apply_state(const TensorMap& state, bool strict);
   void broadcast_from_first(const NamedTensors& tensors);
   std::uint64_t seed() const;
+  std::vector<c10::IValue> run_on_server(
+      std::int64_t function,
+      int microbatches,
+      const std::function<c10::IValue(int)>& run);
   std::vector<c10::IValue> run_alone(
       int microbatches,
       const std::function<c10::IValue(int)>& run);
@@ -138,6 +144,7 @@ class ModelCore {
   std::unique_ptr<schedule::Schedule> schedule_;
   std::unique_ptr<runtime::OrderChannel> order_;
   std::unique_ptr<runtime::Server> server_;
+  std::unique_ptr<runtime::StaticMode> static_mode_; // null: off, one partition
   // Over the DP_GROUP, and over the RDP_GROUP for distributed parameters.
   std::vector<std::unique_ptr<runtime::GradientReducer>> reducers_;
   std::vector<Hook> partition_hooks_;

@@ -190,6 +190,19 @@ void ModelCore::apply_plan(plan::Plan plan) {
   context.seed = seed();
   context.rank = s.world->rank();
   server_ = std::make_unique<runtime::Server>(std::move(context));
+  if (s.config.static_mode) {
+    runtime::StaticMode::Context around;
+    around.modules = table_.get();
+    around.world = s.world.get();
+    around.all = &s.group(Group::kWorld);
+    around.pipeline = &s.group(Group::kPP);
+    around.ordered = order_ != nullptr ? &s.group(s.order_group) : nullptr;
+    around.rank = s.world->rank();
+    static_mode_ = std::make_unique<runtime::StaticMode>(
+        runtime::StaticMode::Options{
+            s.config.static_mode_steps, s.config.fast_mode},
+        std::move(around));
+  }
 }
 
 } // namespace tessera::train

@@ -4,6 +4,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/nn/tensor_parallel/context.h"
+#include "tessera/nn/two_d/mesh.h"
 
 namespace tessera {
 
@@ -81,6 +82,10 @@ void init(const Config& config) {
                                 ? nn::Distribution::kMemory
                                 : nn::Distribution::kSpeed;
     parallel.prescaled_batch = config.prescaled_batch;
+    if (config.tensor_parallel_kind == "2d") {
+      parallel.distribution = nn::Distribution::kTwoD;
+      parallel.mesh = nn::two_d::Mesh::make(world, *parallel.group);
+    }
   }
   nn::set_tensor_parallel(parallel);
   made->recorder = std::make_unique<timeline::Recorder>(

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstdint>
 #include <map>
+#include <memory>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -72,7 +74,11 @@ class Step {
                    : packed;
       }
     };
-    const std::vector<c10::IValue> values = core->run_step(microbatches, run);
+    if (*function_number_ == 0) {
+      *function_number_ = ++s.step_functions;
+    }
+    const std::vector<c10::IValue> values =
+        core->run_step(*function_number_, microbatches, run);
     if constexpr (!std::is_void_v<Result>) {
       std::vector<Result> results;
       for (const c10::IValue& value : values) {
@@ -110,6 +116,9 @@ class Step {
 
   Function function_;
   StepOptions options_;
+  // Copies are the same step to static_mode; 0 before the first call.
+  std::shared_ptr<std::int64_t> function_number_ =
+      std::make_shared<std::int64_t>(0);
 };
 
 /// Makes a step of a function of one microbatch:

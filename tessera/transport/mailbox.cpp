@@ -115,8 +115,7 @@ void Mailbox::throw_if_failed() {
   }
 }
 
-void Mailbox::send(int peer, const Header& header, const c10::IValue& body) {
-  throw_if_failed();
+int Mailbox::index_of(int peer) const {
   const auto found = index_of_rank_.find(peer);
   if (found == index_of_rank_.end()) {
     throw CommError(
@@ -126,7 +125,20 @@ void Mailbox::send(int peer, const Header& header, const c10::IValue& body) {
             peer,
             ": it is no peer of this transport"));
   }
-  outbox_.send(found->second, header, body);
+  return found->second;
+}
+
+void Mailbox::send(int peer, const Header& header, const c10::IValue& body) {
+  throw_if_failed();
+  outbox_.send(index_of(peer), header, body);
+}
+
+void Mailbox::send_packed(
+    int peer,
+    const Header& header,
+    const std::vector<at::Tensor>& tensors) {
+  throw_if_failed();
+  outbox_.send_packed(index_of(peer), header, tensors);
 }
 
 std::optional<Parcel> Mailbox::try_receive() {

@@ -36,6 +36,10 @@ class Mailbox : public Transport {
   ~Mailbox() override;
 
   void send(int peer, const Header& header, const c10::IValue& body) override;
+  void send_packed(
+      int peer,
+      const Header& header,
+      const std::vector<at::Tensor>& tensors) override;
   std::optional<Parcel> try_receive() override;
   std::optional<Parcel> receive(std::chrono::milliseconds timeout) override;
   Counters counters() const override;
@@ -45,6 +49,7 @@ class Mailbox : public Transport {
   std::optional<std::chrono::nanoseconds> work_on_message_thread();
   bool all_taken();
   void throw_if_failed();
+  int index_of(int rank) const;
   const Peer* find_dead() const;
 
   Parts parts_;

@@ -56,13 +56,15 @@ std::vector<Peer> list_peers(
     const std::vector<int>& ranks) {
   const auto& hosts = world.hosts();
   const std::string& own_host = hosts[static_cast<std::size_t>(world.rank())];
+  const bool share = world.options().same_node != "mpi";
   std::vector<Peer> peers;
   int ring = 0;
   for (const int rank : ranks) {
     Peer& peer = peers.emplace_back();
     peer.rank = rank;
     peer.host = hosts[static_cast<std::size_t>(rank)];
-    if (peer.host == own_host) {
+    // A rank has a ring for itself in any case: it may send to itself.
+    if (rank == world.rank() || (share && peer.host == own_host)) {
       peer.ring = ring++;
     }
   }

@@ -32,6 +32,19 @@ std::size_t rounded(std::size_t bytes) {
 
 } // namespace
 
+std::vector<std::int64_t> packed_places(
+    const std::vector<std::int64_t>& bytes) {
+  constexpr std::int64_t kAligned = 64;
+  std::vector<std::int64_t> places;
+  std::int64_t end = 0;
+  for (const std::int64_t size : bytes) {
+    places.push_back((end + kAligned - 1) / kAligned * kAligned);
+    end = places.back() + size;
+  }
+  places.push_back(end);
+  return places;
+}
+
 Outbox::Outbox(
     const std::vector<Peer>& peers,
     int self,
@@ -72,6 +85,40 @@ BulkSend Outbox::make_bulk(int peer, std::size_t bytes, std::byte*& room) {
   return bulk;
 }
 
+std::byte* Outbox::place(
+    int peer,
+    TensorStub& stub,
+    std::vector<std::byte>& payload,
+    Prepared& prepared) {
+  const bool same_node = peers_[peer].mapping != nullptr;
+  std::byte* room = nullptr;
+  counters_.bytes_sent += static_cast<std::int64_t>(stub.bytes);
+  if (payload.size() + stub.bytes < kInlineBytes) {
+    stub.place = Place::kInline;
+    stub.offset = payload.size();
+    payload.resize(rounded(payload.size() + stub.bytes));
+    room = payload.data() + stub.offset;
+  } else if (
+      const auto offset =
+          same_node ? arena_.allocate(stub.bytes) : std::nullopt) {
+    stub.place = Place::kArena;
+    stub.offset = *offset;
+    room = peers_[self_].mapping->arena() + *offset;
+  } else {
+    stub.place = Place::kChannel;
+    prepared.bulks.push_back(make_bulk(peer, stub.bytes, room));
+  }
+  const bool by_channel = stub.place == Place::kChannel || !same_node;
+  ++(by_channel ? counters_.mpi_tensors : counters_.shared_memory_tensors);
+  return room;
+}
+
+void Outbox::count(const Prepared& prepared, std::size_t payload_bytes) {
+  counters_.bytes_sent +=
+      static_cast<std::int64_t>(prepared.message.size() - payload_bytes);
+  ++counters_.messages_sent;
+}
+
 Outbox::Prepared
 Outbox::prepare(int peer, const Header& header, const c10::IValue& body) {
   const Stripped stripped = strip(body);
@@ -80,41 +127,48 @@ Outbox::prepare(int peer, const Header& header, const c10::IValue& body) {
   for (const auto& tensor : stripped.tensors) {
     stubs.push_back(describe(tensor));
   }
-  const bool same_node = peers_[peer].mapping != nullptr;
   std::vector<std::byte> payload;
   Prepared prepared;
   for (std::size_t i = 0; i < stubs.size(); ++i) {
-    TensorStub& stub = stubs[i];
-    const at::Tensor& tensor = stripped.tensors[i];
-    if (stub.bytes == 0) {
-      continue;
+    if (stubs[i].bytes != 0) {
+      std::byte* room = place(peer, stubs[i], payload, prepared);
+      copy_out(stripped.tensors[i], room, stubs[i].bytes);
     }
-    counters_.bytes_sent += static_cast<std::int64_t>(stub.bytes);
-    if (payload.size() + stub.bytes < kInlineBytes) {
-      stub.place = Place::kInline;
-      stub.offset = payload.size();
-      payload.resize(rounded(payload.size() + stub.bytes));
-      copy_out(tensor, payload.data() + stub.offset, stub.bytes);
-    } else if (
-        const auto offset =
-            same_node ? arena_.allocate(stub.bytes) : std::nullopt) {
-      stub.place = Place::kArena;
-      stub.offset = *offset;
-      copy_out(tensor, peers_[self_].mapping->arena() + *offset, stub.bytes);
-    } else {
-      stub.place = Place::kChannel;
-      std::byte* room = nullptr;
-      prepared.bulks.push_back(make_bulk(peer, stub.bytes, room));
-      copy_out(tensor, room, stub.bytes);
-    }
-    const bool by_channel = stub.place == Place::kChannel || !same_node;
-    ++(by_channel ? counters_.mpi_tensors : counters_.shared_memory_tensors);
   }
   prepared.message = encode(header, stubs, stripped.structure, payload);
-  counters_.bytes_sent +=
-      static_cast<std::int64_t>(prepared.message.size() - payload.size());
-  ++counters_.messages_sent;
+  count(prepared, payload.size());
   return prepared;
+}
+
+void Outbox::send_packed(
+    int peer,
+    const Header& header,
+    const std::vector<at::Tensor>& tensors) {
+  std::vector<std::int64_t> bytes;
+  for (const auto& tensor : tensors) {
+    bytes.push_back(static_cast<std::int64_t>(describe(tensor).bytes));
+  }
+  const std::vector<std::int64_t> places = packed_places(bytes);
+  TensorStub stub;
+  stub.dtype = at::kByte;
+  stub.device = tensors.empty() ? c10::kCPU : tensors[0].device().type();
+  stub.shape = {places.back()};
+  stub.bytes = static_cast<std::uint64_t>(places.back());
+  std::vector<std::byte> payload;
+  Prepared prepared;
+  if (stub.bytes != 0) {
+    std::byte* room = place(peer, stub, payload, prepared);
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      if (bytes[i] != 0) {
+        copy_out(tensors[i], room + places[i], bytes[i]);
+      }
+    }
+  }
+  static const std::vector<std::byte> one_tensor =
+      strip(at::empty({0}, at::kByte)).structure;
+  prepared.message = encode(header, {stub}, one_tensor, payload);
+  count(prepared, payload.size());
+  post(peer, std::move(prepared));
 }
 
 // How the message itself goes to a peer of this node.
@@ -143,7 +197,10 @@ Outbox::Pending Outbox::frame(int peer, Prepared& prepared) {
 }
 
 void Outbox::send(int peer, const Header& header, const c10::IValue& body) {
-  Prepared prepared = prepare(peer, header, body);
+  post(peer, prepare(peer, header, body));
+}
+
+void Outbox::post(int peer, Prepared prepared) {
   Lane& lane = *lanes_[peer];
   if (!lane.ring) {
     const std::scoped_lock lock(lane.mutex);

@@ -30,6 +30,12 @@ class Outbox {
   /// Threads: any thread.
   void send(int peer, const Header& header, const c10::IValue& body);
 
+  /// See Transport::send_packed.
+  void send_packed(
+      int peer,
+      const Header& header,
+      const std::vector<at::Tensor>& tensors);
+
   /// Writes what found its ring full. True when nothing is left, not counting
   /// peers that have left or died. Threads: message thread.
   bool flush();
@@ -53,6 +59,14 @@ class Outbox {
   };
 
   Prepared prepare(int peer, const Header& header, const c10::IValue& body);
+  /// Room for the bytes of a stub, which learns its place.
+  std::byte* place(
+      int peer,
+      TensorStub& stub,
+      std::vector<std::byte>& payload,
+      Prepared& prepared);
+  void post(int peer, Prepared prepared);
+  void count(const Prepared& prepared, std::size_t payload_bytes);
   BulkSend make_bulk(int peer, std::size_t bytes, std::byte*& room);
   Pending frame(int peer, Prepared& prepared);
   bool flush_lane(const Peer& peer, Lane& lane);

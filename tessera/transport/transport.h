@@ -33,6 +33,10 @@ struct Options {
   double zero_copy_share = 0.5;
 };
 
+/// Where tensors of these numbers of bytes stand in a packed message, and
+/// behind them the size of the whole. Aligned for every type.
+std::vector<std::int64_t> packed_places(const std::vector<std::int64_t>& bytes);
+
 /// Counts since construction.
 struct Counters {
   std::int64_t messages_sent = 0;
@@ -55,6 +59,14 @@ class Transport {
   /// The caller may change tensors after return. A rank may send to itself.
   virtual void
   send(int peer, const Header& header, const c10::IValue& body) = 0;
+
+  /// The bytes of `tensors`, which are all on one device and defined, for a
+  /// receiver that knows their shapes: it gets one byte tensor in which they
+  /// stand at the places of `packed_places`. Else as `send`.
+  virtual void send_packed(
+      int peer,
+      const Header& header,
+      const std::vector<at::Tensor>& tensors) = 0;
 
   virtual std::optional<Parcel> try_receive() = 0;
 

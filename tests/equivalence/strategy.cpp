@@ -120,12 +120,23 @@ Strategy random_strategy(
     config.deterministic_server =
         dp > 1 && !tree.depends_on_data && random.chance(50);
   }
+  // Recorded steps must all take one way.
+  if (!tree.depends_on_data && random.chance(60)) {
+    config.static_mode = true;
+    config.static_mode_steps = random.integer(1, 2);
+    config.fast_mode = random.chance(60);
+  }
   made.rows = random.integer(1, 3);
   made.passes = random.chance(20) ? 2 : 1;
   made.overlap = random.chance(70);
   made.average = random.chance(80);
   made.bucket_mb = random.chance(50) ? 25 : 0.0005;
   made.two_losses = random.chance(30);
+  if (config.static_mode) { // some steps that are repeated, at the least
+    made.steps =
+        (config.static_mode_steps + (config.fast_mode ? 1 : 0)) / made.passes +
+        2;
+  }
   return made;
 }
 

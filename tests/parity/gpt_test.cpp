@@ -58,6 +58,14 @@ TEST_P(Gpt, EqualsOneProcess) {
   const auto got =
       train_distributed(config, make_gpt, tokens_of, 5, cross_entropy);
   expect_equal(got, wanted, str("pp ", pp, ", dp ", dp));
+  if (pp > 1) {
+    config.static_mode = true;
+    config.static_mode_steps = 2;
+    config.fast_mode = true;
+    const auto fast =
+        train_distributed(config, make_gpt, tokens_of, 5, cross_entropy);
+    expect_equal(fast, wanted, str("pp ", pp, ", dp ", dp, ", fast"));
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Pipelines, Gpt, ::testing::Values(1, 2, 4));

@@ -13,6 +13,7 @@ struct Strategy {
   int microbatches;
   std::string schedule;
   int active;
+  std::string mode = "dynamic"; // or "static", "fast"
 };
 
 int world_size() {
@@ -41,6 +42,10 @@ std::vector<Strategy> strategies() {
       if (microbatches == 4) {
         list.push_back({pp, microbatches, "interleaved", 1});
         list.push_back({pp, microbatches, "simple", 2});
+        for (const char* mode : {"static", "fast"}) {
+          list.push_back({pp, microbatches, "interleaved", 0, mode});
+          list.push_back({pp, microbatches, "custom", 0, mode});
+        }
       }
     }
   }
@@ -60,15 +65,22 @@ Config config_of(const Strategy& strategy) {
     config.custom_schedule =
         strategy.microbatches == 1 ? "0F 0B" : "1F 0F 1B 3F 0B 2F 2B 3B";
   }
+  config.static_mode = strategy.mode != "dynamic";
+  config.fast_mode = strategy.mode == "fast";
+  config.static_mode_steps = config.static_mode ? 2 : 5;
   if (strategy.active > 0) {
     config.active_microbatches = strategy.active;
   }
   return config;
 }
 
+// Data-dependent flow is for the dynamic mode only.
 template <typename MakeNet>
-void check(MakeNet make_net) {
+void check(MakeNet make_net, bool same_flow = true) {
   for (const Strategy& strategy : strategies()) {
+    if (!same_flow && strategy.mode != "dynamic") {
+      continue;
+    }
     const Config config = config_of(strategy);
     const int slices = strategy.microbatches * (world_size() / strategy.pp);
     const auto wanted = train_plain(make_net, random_batches(), 5, slices);
@@ -83,7 +95,9 @@ void check(MakeNet make_net) {
             ", microbatches ",
             strategy.microbatches,
             ", active ",
-            strategy.active));
+            strategy.active,
+            ", ",
+            strategy.mode));
   }
 }
 
@@ -96,7 +110,7 @@ TEST(Parity, TiedWeights) {
 }
 
 TEST(Parity, DataDependentControlFlow) {
-  check([] { return Control(); });
+  check([] { return Control(); }, false);
 }
 
 TEST(Parity, NestedInputsAndOutputs) {

@@ -74,15 +74,15 @@ void MpiEngine::run(const Operation& operation) {
 
 void MpiEngine::all_reduce() {
   const std::int64_t count = operation_.count;
-  if (bytes(count) <= kFlatBytes) {
-    std::byte* room = staging(bytes(count * info_.size()));
+  if (operation_.bytes(count) <= kFlatBytes) {
+    std::byte* room = staging(operation_.bytes(count * info_.size()));
     Exchange exchange;
     for (int peer = 0; peer < info_.size(); ++peer) {
-      receive(exchange, peer, room + bytes(peer * count), count);
+      receive(exchange, peer, room + operation_.bytes(peer * count), count);
       send(exchange, peer, operation_.input, count);
     }
     wait(exchange);
-    reduce_own_slice(0, count, output_at(0));
+    reduce_own_slice(0, count, operation_.output_at(0));
     return;
   }
   const auto chunk =
@@ -91,7 +91,7 @@ void MpiEngine::all_reduce() {
     const std::int64_t length = std::min(chunk, count - start);
     exchange_slices(start, length);
     const Span own = cut(start, length, info_.rank);
-    reduce_own_slice(own.offset, own.length, output_at(own.offset));
+    reduce_own_slice(own.offset, own.length, operation_.output_at(own.offset));
     share_slices(start, length);
   }
 }
@@ -100,12 +100,12 @@ void MpiEngine::all_gather() {
   const std::int64_t count = operation_.count;
   Exchange exchange;
   for (int peer = 0; peer < info_.size(); ++peer) {
-    receive(exchange, peer, output_at(peer * count), count);
+    receive(exchange, peer, operation_.output_at(peer * count), count);
     send(exchange, peer, operation_.input, count);
   }
-  std::byte* own = output_at(info_.rank * count);
+  std::byte* own = operation_.output_at(info_.rank * count);
   if (count > 0 && own != operation_.input) {
-    std::memcpy(own, operation_.input, bytes(count));
+    std::memcpy(own, operation_.input, operation_.bytes(count));
   }
   wait(exchange);
 }
@@ -119,14 +119,15 @@ void MpiEngine::reduce_scatter() {
   std::int64_t start = 0;
   do {
     const std::int64_t length = std::min(chunk, count - start);
-    std::byte* room = staging(bytes(length * info_.size()));
+    std::byte* room = staging(operation_.bytes(length * info_.size()));
     Exchange exchange;
     for (int peer = 0; peer < info_.size(); ++peer) {
-      receive(exchange, peer, room + bytes(peer * length), length);
-      send(exchange, peer, input_at(peer * count + start), length);
+      receive(exchange, peer, room + operation_.bytes(peer * length), length);
+      send(exchange, peer, operation_.input_at(peer * count + start), length);
     }
     wait(exchange);
-    reduce_own_slice(info_.rank * count + start, length, output_at(start));
+    reduce_own_slice(
+        info_.rank * count + start, length, operation_.output_at(start));
     start += length;
   } while (start < count);
 }
@@ -135,13 +136,13 @@ void MpiEngine::all_to_all() {
   const std::int64_t count = operation_.count;
   Exchange exchange;
   for (int peer = 0; peer < info_.size(); ++peer) {
-    receive(exchange, peer, output_at(peer * count), count);
-    send(exchange, peer, input_at(peer * count), count);
+    receive(exchange, peer, operation_.output_at(peer * count), count);
+    send(exchange, peer, operation_.input_at(peer * count), count);
   }
-  std::byte* own = output_at(info_.rank * count);
-  const std::byte* from = input_at(info_.rank * count);
+  std::byte* own = operation_.output_at(info_.rank * count);
+  const std::byte* from = operation_.input_at(info_.rank * count);
   if (count > 0 && own != from) {
-    std::memcpy(own, from, bytes(count));
+    std::memcpy(own, from, operation_.bytes(count));
   }
   wait(exchange);
 }
@@ -150,14 +151,15 @@ void MpiEngine::broadcast() {
   const std::int64_t count = operation_.count;
   const int root = operation_.root;
   const bool is_root = info_.rank == root;
-  const bool direct = bytes(count) <= kFlatBytes || info_.size() == 2;
+  const bool direct =
+      operation_.bytes(count) <= kFlatBytes || info_.size() == 2;
   Exchange scatter;
   for (int peer = 0; peer < info_.size(); ++peer) {
     const Span span = direct ? Span{0, count} : cut(0, count, peer);
     if (is_root) {
-      send(scatter, peer, input_at(span.offset), span.length);
+      send(scatter, peer, operation_.input_at(span.offset), span.length);
     } else if (peer == info_.rank) {
-      receive(scatter, root, output_at(span.offset), span.length);
+      receive(scatter, root, operation_.output_at(span.offset), span.length);
     }
   }
   wait(scatter);
@@ -169,11 +171,11 @@ void MpiEngine::broadcast() {
   Exchange share;
   for (int peer = 0; peer < info_.size(); ++peer) {
     if (peer != root) {
-      send(share, peer, output_at(own.offset), own.length);
+      send(share, peer, operation_.output_at(own.offset), own.length);
     }
     if (!is_root) {
       const Span span = cut(0, count, peer);
-      receive(share, peer, output_at(span.offset), span.length);
+      receive(share, peer, operation_.output_at(span.offset), span.length);
     }
   }
   wait(share);
@@ -190,10 +192,11 @@ void MpiEngine::reduce_to_root() {
     const Span own = cut(start, length, info_.rank);
     Exchange gather;
     if (info_.rank == operation_.root) {
-      reduce_own_slice(own.offset, own.length, output_at(own.offset));
+      reduce_own_slice(
+          own.offset, own.length, operation_.output_at(own.offset));
       for (int peer = 0; peer < info_.size(); ++peer) {
         const Span span = cut(start, length, peer);
-        receive(gather, peer, output_at(span.offset), span.length);
+        receive(gather, peer, operation_.output_at(span.offset), span.length);
       }
     } else {
       // Only the root's tensor may change. The first slot of the staging
@@ -227,13 +230,14 @@ MpiEngine::cut(std::int64_t start, std::int64_t length, int owner) const {
 void MpiEngine::exchange_slices(std::int64_t start, std::int64_t length) {
   const Span own = cut(start, length, info_.rank);
   std::byte* room = staging(
-      bytes(std::max<std::int64_t>(own.length, 1)) *
+      operation_.bytes(std::max<std::int64_t>(own.length, 1)) *
       static_cast<std::size_t>(info_.size()));
   Exchange exchange;
   for (int peer = 0; peer < info_.size(); ++peer) {
     const Span span = cut(start, length, peer);
-    receive(exchange, peer, room + bytes(peer * own.length), own.length);
-    send(exchange, peer, input_at(span.offset), span.length);
+    receive(
+        exchange, peer, room + operation_.bytes(peer * own.length), own.length);
+    send(exchange, peer, operation_.input_at(span.offset), span.length);
   }
   wait(exchange);
 }
@@ -243,8 +247,8 @@ void MpiEngine::share_slices(std::int64_t start, std::int64_t length) {
   Exchange exchange;
   for (int peer = 0; peer < info_.size(); ++peer) {
     const Span span = cut(start, length, peer);
-    receive(exchange, peer, output_at(span.offset), span.length);
-    send(exchange, peer, output_at(own.offset), own.length);
+    receive(exchange, peer, operation_.output_at(span.offset), span.length);
+    send(exchange, peer, operation_.output_at(own.offset), own.length);
   }
   wait(exchange);
 }
@@ -256,8 +260,9 @@ void MpiEngine::reduce_own_slice(
   std::vector<const void*> sources;
   for (int peer = 0; peer < info_.size(); ++peer) {
     sources.push_back(
-        peer == info_.rank ? static_cast<const void*>(input_at(own_offset))
-                           : staging_.data() + bytes(peer * length));
+        peer == info_.rank
+            ? static_cast<const void*>(operation_.input_at(own_offset))
+            : staging_.data() + operation_.bytes(peer * length));
   }
   reduce(
       operation_.type,
@@ -268,32 +273,47 @@ void MpiEngine::reduce_own_slice(
       length);
 }
 
+template <typename Start>
+void MpiEngine::exchange_pieces(
+    Exchange& exchange,
+    int peer,
+    bool incoming,
+    std::int64_t count,
+    const Start& start) {
+  if (peer == info_.rank) {
+    return;
+  }
+  const std::size_t total = operation_.bytes(count);
+  std::size_t at = 0;
+  do {
+    const int piece = static_cast<int>(std::min(kPieceBytes, total - at));
+    exchange.requests.push_back(MPI_REQUEST_NULL);
+    exchange.messages.push_back({peer, incoming, piece});
+    check_mpi(start(at, piece, &exchange.requests.back()), operation_text());
+    at += static_cast<std::size_t>(piece);
+  } while (at < total);
+}
+
 void MpiEngine::send(
     Exchange& exchange,
     int peer,
     const void* from,
     std::int64_t count) {
-  if (peer == info_.rank) {
-    return;
-  }
-  const std::size_t total = bytes(count);
-  std::size_t at = 0;
-  do {
-    const std::size_t piece = std::min(kPieceBytes, total - at);
-    exchange.requests.push_back(MPI_REQUEST_NULL);
-    exchange.messages.push_back({peer, false, static_cast<int>(piece)});
-    check_mpi(
-        MPI_Isend(
+  exchange_pieces(
+      exchange,
+      peer,
+      false,
+      count,
+      [&](std::size_t at, int bytes, MPI_Request* request) {
+        return MPI_Isend(
             static_cast<const std::byte*>(from) + at,
-            static_cast<int>(piece),
+            bytes,
             MPI_BYTE,
             peer,
             tag(),
             comm_.get(),
-            &exchange.requests.back()),
-        operation_text());
-    at += piece;
-  } while (at < total);
+            request);
+      });
 }
 
 void MpiEngine::receive(
@@ -301,27 +321,21 @@ void MpiEngine::receive(
     int peer,
     void* to,
     std::int64_t count) {
-  if (peer == info_.rank) {
-    return;
-  }
-  const std::size_t total = bytes(count);
-  std::size_t at = 0;
-  do {
-    const std::size_t piece = std::min(kPieceBytes, total - at);
-    exchange.requests.push_back(MPI_REQUEST_NULL);
-    exchange.messages.push_back({peer, true, static_cast<int>(piece)});
-    check_mpi(
-        MPI_Irecv(
+  exchange_pieces(
+      exchange,
+      peer,
+      true,
+      count,
+      [&](std::size_t at, int bytes, MPI_Request* request) {
+        return MPI_Irecv(
             static_cast<std::byte*>(to) + at,
-            static_cast<int>(piece),
+            bytes,
             MPI_BYTE,
             peer,
             tag(),
             comm_.get(),
-            &exchange.requests.back()),
-        operation_text());
-    at += piece;
-  } while (at < total);
+            request);
+      });
 }
 
 int MpiEngine::tag() const {
@@ -409,18 +423,6 @@ std::byte* MpiEngine::staging(std::size_t bytes) {
     staging_.resize(bytes);
   }
   return staging_.data();
-}
-
-const std::byte* MpiEngine::input_at(std::int64_t element) const {
-  return static_cast<const std::byte*>(operation_.input) + bytes(element);
-}
-
-std::byte* MpiEngine::output_at(std::int64_t element) const {
-  return static_cast<std::byte*>(operation_.output) + bytes(element);
-}
-
-std::size_t MpiEngine::bytes(std::int64_t elements) const {
-  return static_cast<std::size_t>(elements) * size_of(operation_.type);
 }
 
 std::string MpiEngine::operation_text() const {

@@ -49,15 +49,20 @@ class MpiEngine final : public Engine {
       std::byte* out);
   void exchange_slices(std::int64_t start, std::int64_t length);
   void share_slices(std::int64_t start, std::int64_t length);
+  // `start(offset, bytes, request)` begins one message of at most kPieceBytes.
+  template <typename Start>
+  void exchange_pieces(
+      Exchange& exchange,
+      int peer,
+      bool incoming,
+      std::int64_t count,
+      const Start& start);
   void send(Exchange& exchange, int peer, const void* from, std::int64_t count);
   void receive(Exchange& exchange, int peer, void* to, std::int64_t count);
   int tag() const;
   void wait(Exchange& exchange);
   void finish(Exchange& exchange, std::size_t index, const MPI_Status& status);
   std::byte* staging(std::size_t bytes);
-  const std::byte* input_at(std::int64_t element) const;
-  std::byte* output_at(std::int64_t element) const;
-  std::size_t bytes(std::int64_t elements) const;
   std::string operation_text() const;
 
   GroupInfo info_;

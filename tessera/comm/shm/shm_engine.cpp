@@ -110,7 +110,7 @@ std::byte* ShmEngine::slot(int rank, std::uint32_t round) const {
 
 bool ShmEngine::is_flat() const {
   return operation_.kind == Collective::kAllReduce &&
-         bytes(operation_.count * info_.size()) <= kFlatBytes;
+         operation_.bytes(operation_.count * info_.size()) <= kFlatBytes;
 }
 
 bool ShmEngine::has_reduce_stage() const {
@@ -167,21 +167,9 @@ ShmEngine::Span ShmEngine::whole(std::uint32_t round) const {
   return {offset, std::min(slot_capacity(), operation_.count - offset)};
 }
 
-const std::byte* ShmEngine::input_at(std::int64_t element) const {
-  return static_cast<const std::byte*>(operation_.input) + bytes(element);
-}
-
-std::byte* ShmEngine::output_at(std::int64_t element) const {
-  return static_cast<std::byte*>(operation_.output) + bytes(element);
-}
-
-std::size_t ShmEngine::bytes(std::int64_t elements) const {
-  return static_cast<std::size_t>(elements) * size_of(operation_.type);
-}
-
 void ShmEngine::copy(void* to, const void* from, std::int64_t elements) const {
   if (elements > 0 && to != from) {
-    std::memcpy(to, from, bytes(elements));
+    std::memcpy(to, from, operation_.bytes(elements));
   }
 }
 
@@ -207,12 +195,12 @@ void ShmEngine::fill_data(std::uint32_t round) {
     case Collective::kBroadcast:
       if (info_.rank == operation_.root) {
         const Span span = whole(round);
-        copy(mine, input_at(span.offset), span.length);
+        copy(mine, operation_.input_at(span.offset), span.length);
       }
       return;
     case Collective::kAllGather: {
       const Span span = whole(round);
-      copy(mine, input_at(span.offset), span.length);
+      copy(mine, operation_.input_at(span.offset), span.length);
       return;
     }
     case Collective::kAllReduce:
@@ -229,8 +217,8 @@ void ShmEngine::fill_data(std::uint32_t round) {
     if (peer != info_.rank) {
       const Span span = slice(round, peer);
       copy(
-          mine + bytes(peer * slice_capacity()),
-          input_at(span.offset),
+          mine + operation_.bytes(peer * slice_capacity()),
+          operation_.input_at(span.offset),
           span.length);
     }
   }
@@ -246,10 +234,14 @@ void ShmEngine::reduce_slice(std::uint32_t round) {
   const bool result_is_mine = to_all || info_.rank == operation_.root;
   std::byte* shared =
       slot(info_.rank, round) +
-      bytes(static_cast<std::int64_t>(info_.rank) * slice_capacity());
+      operation_.bytes(
+          static_cast<std::int64_t>(info_.rank) * slice_capacity());
   if (!to_all) {
     reduce_from_slots(
-        round, span, 0, result_is_mine ? output_at(span.offset) : shared);
+        round,
+        span,
+        0,
+        result_is_mine ? operation_.output_at(span.offset) : shared);
   } else {
     // In blocks, so that a result is copied while the first-level cache still
     // holds it.
@@ -257,8 +249,11 @@ void ShmEngine::reduce_slice(std::uint32_t round) {
         static_cast<std::int64_t>(kCopyBlock / size_of(operation_.type));
     for (std::int64_t at = 0; at < span.length; at += step) {
       const Span part = {span.offset + at, std::min(step, span.length - at)};
-      reduce_from_slots(round, part, at, output_at(part.offset));
-      copy(shared + bytes(at), output_at(part.offset), part.length);
+      reduce_from_slots(round, part, at, operation_.output_at(part.offset));
+      copy(
+          shared + operation_.bytes(at),
+          operation_.output_at(part.offset),
+          part.length);
     }
   }
   post(block(info_.rank).reduced, round + 1);
@@ -274,8 +269,9 @@ void ShmEngine::reduce_from_slots(
       is_flat() ? 0 : static_cast<std::int64_t>(info_.rank) * slice_capacity();
   for (int peer = 0; peer < info_.size(); ++peer) {
     sources_[static_cast<std::size_t>(peer)] =
-        peer == info_.rank ? static_cast<const void*>(input_at(span.offset))
-                           : slot(peer, round) + bytes(slice_start + in_slice);
+        peer == info_.rank
+            ? static_cast<const void*>(operation_.input_at(span.offset))
+            : slot(peer, round) + operation_.bytes(slice_start + in_slice);
   }
   reduce(
       operation_.type,
@@ -300,7 +296,10 @@ void ShmEngine::drain_data(std::uint32_t round) {
     case Collective::kBroadcast: {
       if (me != operation_.root) {
         const Span span = whole(round);
-        copy(output_at(span.offset), slot(operation_.root, round), span.length);
+        copy(
+            operation_.output_at(span.offset),
+            slot(operation_.root, round),
+            span.length);
       }
       return;
     }
@@ -308,9 +307,9 @@ void ShmEngine::drain_data(std::uint32_t round) {
       const Span span = whole(round);
       for (int peer = 0; peer < info_.size(); ++peer) {
         const void* from =
-            peer == me ? input_at(span.offset) : slot(peer, round);
+            peer == me ? operation_.input_at(span.offset) : slot(peer, round);
         copy(
-            output_at(peer * operation_.count + span.offset),
+            operation_.output_at(peer * operation_.count + span.offset),
             from,
             span.length);
       }
@@ -319,7 +318,10 @@ void ShmEngine::drain_data(std::uint32_t round) {
     case Collective::kReduceScatter: {
       const Span span = slice(round, me);
       reduce_from_slots(
-          round, span, 0, output_at(span.offset - me * operation_.count));
+          round,
+          span,
+          0,
+          operation_.output_at(span.offset - me * operation_.count));
       return;
     }
     case Collective::kAllToAll: {
@@ -327,15 +329,20 @@ void ShmEngine::drain_data(std::uint32_t round) {
       const std::int64_t offset = span.offset - me * operation_.count;
       for (int peer = 0; peer < info_.size(); ++peer) {
         const void* from =
-            peer == me ? input_at(span.offset)
-                       : slot(peer, round) + bytes(me * slice_capacity());
-        copy(output_at(peer * operation_.count + offset), from, span.length);
+            peer == me
+                ? operation_.input_at(span.offset)
+                : slot(peer, round) + operation_.bytes(me * slice_capacity());
+        copy(
+            operation_.output_at(peer * operation_.count + offset),
+            from,
+            span.length);
       }
       return;
     }
     case Collective::kAllReduce:
       if (is_flat()) {
-        reduce_from_slots(round, {0, operation_.count}, 0, output_at(0));
+        reduce_from_slots(
+            round, {0, operation_.count}, 0, operation_.output_at(0));
         return;
       }
       break;
@@ -349,8 +356,8 @@ void ShmEngine::drain_data(std::uint32_t round) {
     if (peer != me) {
       const Span span = slice(round, peer);
       copy(
-          output_at(span.offset),
-          slot(peer, round) + bytes(peer * slice_capacity()),
+          operation_.output_at(span.offset),
+          slot(peer, round) + operation_.bytes(peer * slice_capacity()),
           span.length);
     }
   }

@@ -34,6 +34,9 @@ class ShmEngine final : public Engine {
   ShmEngine(GroupInfo info, std::shared_ptr<const Segment> segment);
 
   void run(const Operation& operation) override;
+  bool shares_memory() const override {
+    return true;
+  }
 
  private:
   /// Where a slice of a round lies in the full tensor. Units: elements.
@@ -52,9 +55,6 @@ class ShmEngine final : public Engine {
   std::int64_t slot_capacity() const;
   Span slice(std::uint32_t round, int owner) const;
   Span whole(std::uint32_t round) const;
-  const std::byte* input_at(std::int64_t element) const;
-  std::byte* output_at(std::int64_t element) const;
-  std::size_t bytes(std::int64_t elements) const;
 
   void fill(std::uint32_t round);
   void fill_data(std::uint32_t round);

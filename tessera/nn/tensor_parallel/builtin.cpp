@@ -9,11 +9,13 @@
 #include "tessera/nn/layers/layer_norm.h"
 #include "tessera/nn/layers/linear.h"
 #include "tessera/nn/tensor_parallel/registry.h"
+#include "tessera/nn/two_d/drop_in.h"
 
 namespace tessera::nn {
 
 // Names and layouts of states are torch's own, so no state hooks.
 void register_builtin_tp_rules() {
+  two_d::register_mesh_rules();
   tp_register_with_module<torch::nn::LinearImpl, DistributedLinear>().init(
       [](const torch::nn::LinearImpl& linear) {
         return DistributedLinearOptions{

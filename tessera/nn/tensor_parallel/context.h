@@ -1,6 +1,12 @@
 #pragma once
 
+#include <memory>
+
 #include "tessera/comm/process_group.h"
+
+namespace tessera::nn::two_d {
+class Mesh;
+}
 
 namespace tessera::nn {
 
@@ -24,6 +30,8 @@ struct TensorParallel {
   bool prescaled_batch = false;
   /// true while one rank traces alone: collectives only shape their results.
   bool shapes_only = false;
+  /// Over `group`; kTwoD only.
+  std::shared_ptr<two_d::Mesh> mesh;
 
   int size() const {
     return group == nullptr ? 1 : group->size();

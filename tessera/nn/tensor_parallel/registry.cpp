@@ -29,7 +29,10 @@ namespace {
 struct RuleTable {
   std::recursive_mutex mutex; // the built-in rules are registered inside
   bool complete = false;
-  std::unordered_map<std::type_index, std::shared_ptr<const TpRule>> rules;
+  using Rules =
+      std::unordered_map<std::type_index, std::shared_ptr<const TpRule>>;
+  Rules rules;
+  Rules rules_on_mesh;
 };
 
 // Function-local: registrations run during static initialisation, in no order.
@@ -51,15 +54,19 @@ void set_tp_rule(std::type_index original, TpRule rule) {
   RuleTable& table = rule_table();
   const std::lock_guard lock(table.mutex);
   complete(table);
-  table.rules[original] = std::make_shared<const TpRule>(std::move(rule));
+  auto& rules = rule.on_mesh ? table.rules_on_mesh : table.rules;
+  rules[original] = std::make_shared<const TpRule>(std::move(rule));
 }
 
 std::shared_ptr<const TpRule> find_tp_rule(const torch::nn::Module& module) {
   RuleTable& table = rule_table();
   const std::lock_guard lock(table.mutex);
   complete(table);
-  const auto found = table.rules.find(typeid(module));
-  return found == table.rules.end() ? nullptr : found->second;
+  const auto& rules = tensor_parallel().distribution == Distribution::kTwoD
+                          ? table.rules_on_mesh
+                          : table.rules;
+  const auto found = rules.find(typeid(module));
+  return found == rules.end() ? nullptr : found->second;
 }
 
 } // namespace nn

@@ -68,6 +68,9 @@ class GivenOptions {
 struct TpRule {
   std::string original; // class names, for people
   std::string distributed;
+  /// Only where the ranks form a mesh (Distribution::kTwoD), and there only
+  /// such rules count.
+  bool on_mesh = false;
   /// Makes the implementation with the original's hyperparameters. Throws
   /// ShapeError when sizes do not divide.
   std::function<std::shared_ptr<DistributedModule>(
@@ -84,9 +87,11 @@ struct TpRule {
       to_original;
 };
 
-/// Makes a rule known; the last one for a class counts. Threads: any.
+/// Makes a rule known; the last one for a class counts, on a mesh and without
+/// one. Threads: any.
 void set_tp_rule(std::type_index original, TpRule rule);
-/// nullptr when the module's class has none; else it lives as long as the
+/// nullptr when the module's class has none for the distribution that
+/// tensor_parallel() says; else it lives as long as the
 /// program or until a later rule for the class. Threads: any.
 std::shared_ptr<const TpRule> find_tp_rule(const torch::nn::Module& module);
 
@@ -106,7 +111,8 @@ class TpRegistration {
       "tessera::nn::DistributedModule");
 
  public:
-  TpRegistration() {
+  explicit TpRegistration(bool on_mesh = false) {
+    rule_.on_mesh = on_mesh;
     rule_.original = detail::short_type_name(typeid(Original));
     rule_.distributed = detail::short_type_name(typeid(Distributed));
     if constexpr (std::is_constructible_v<Distributed, const Original&>) {
@@ -268,6 +274,15 @@ auto tp_register_with_module() {
   return TpRegistration<
       nn::detail::ImplOf<Original>,
       nn::detail::ImplOf<Distributed>>();
+}
+
+/// The same for an implementation on a q x q mesh (tensor_parallel_kind "2d").
+/// Source: Xu et al. 2021.
+template <typename Original, typename Distributed>
+auto tp_register_on_mesh() {
+  return TpRegistration<
+      nn::detail::ImplOf<Original>,
+      nn::detail::ImplOf<Distributed>>(/*on_mesh=*/true);
 }
 
 } // namespace tessera

@@ -186,6 +186,43 @@ TensorMap damaged(TensorMap state) {
   return state;
 }
 
+// Each rank makes only its own parameters, with the values that a process which
+// makes all of them gets.
+TEST(Partition, OfAModelWithoutMemory) {
+  const auto x = torch::rand({4, kWidth});
+  for (const bool automatic : {true, false}) {
+    torch::manual_seed(11);
+    Trio plain{nullptr};
+    {
+      const tracer::DelayedInitScope delayed;
+      plain = Trio();
+    }
+    tracer::materialize(*plain);
+    const auto wanted = plain(x).detach();
+    Config config =
+        automatic ? config_of(2, 2) : placed(2, 2, {{"b", 1}, {"c", 1}});
+    init(config);
+    const Ended ended;
+    torch::manual_seed(11);
+    Trio net{nullptr};
+    {
+      const delay_param_initialization delayed;
+      net = Trio();
+    }
+    EXPECT_TRUE(tracer::has_delayed(*net));
+    DistributedModel model{net};
+    auto forward = tessera::step([&](torch::Tensor in) { return model(in); });
+    const torch::NoGradGuard no_grad;
+    EXPECT_LE(relative_error(forward(x).concat(), wanted), 1e-6);
+    for (const auto& [name, tensor] : model.state_dict()) {
+      EXPECT_TRUE(tensor.equal(plain->named_parameters()[name])) << name;
+    }
+    const auto here = model.local_parameters().size();
+    EXPECT_GT(here, 0U);
+    EXPECT_LT(here, 10U);
+  }
+}
+
 TEST(State, LoadedAfterThePartition) {
   init(placed(2, 1, {{"b", 1}, {"c", 1}}));
   const Ended ended;

@@ -9,12 +9,18 @@
 
 namespace tessera::transport::testing {
 
-/// A world that says its ranks live on other hosts than they do, so that one
-/// machine can test what happens between nodes. All else is the real one.
+/// A world that says its ranks live on other hosts than they do, or share no
+/// memory, so that one machine can test what happens between nodes. All else is
+/// the real one.
 class SplitWorld : public comm::World {
  public:
-  SplitWorld(comm::World& real, std::vector<std::string> hosts)
-      : real_(real), hosts_(std::move(hosts)) {}
+  SplitWorld(
+      comm::World& real,
+      std::vector<std::string> hosts,
+      const std::string& same_node = "auto")
+      : real_(real), hosts_(std::move(hosts)), options_(real.options()) {
+    options_.same_node = same_node;
+  }
 
   int rank() const override {
     return real_.rank();
@@ -32,7 +38,7 @@ class SplitWorld : public comm::World {
     return hosts_;
   }
   const comm::WorldOptions& options() const override {
-    return real_.options();
+    return options_;
   }
   comm::ProcessGroupPtr new_group(
       const std::string& name,
@@ -53,6 +59,7 @@ class SplitWorld : public comm::World {
  private:
   comm::World& real_;
   std::vector<std::string> hosts_;
+  comm::WorldOptions options_;
 };
 
 } // namespace tessera::transport::testing

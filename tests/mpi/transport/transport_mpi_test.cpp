@@ -129,6 +129,13 @@ TEST(OverNodes, ValuesOfEveryKind) {
   EXPECT_GT(transport->counters().mpi_tensors, 20);
 }
 
+TEST(OverProcesses, ShareNothingWhenToldToUseMpi) {
+  testing::SplitWorld over(world(), world().hosts(), "mpi");
+  const auto transport = make(over, 64 << 20);
+  testing::check_values(side_of(transport));
+  EXPECT_GT(transport->counters().mpi_tensors, 20);
+}
+
 TEST(OverNodes, TrafficKeepsOrder) {
   auto over = two_nodes();
   const auto transport = make(over, 4 << 20);

@@ -87,6 +87,8 @@ const std::map<std::string, Example>& examples() {
        {{.skip_tracing = true, .trace_memory_usage = true},
         {.trace_execution_times = true, .trace_memory_usage = true},
         "trace_memory_usage"}},
+      {"tracing happens on the cpu",
+       {{.trace_device = "gpu"}, {.trace_device = "cpu"}, "\"auto\""}},
       {"fp16 excludes bf16",
        {{.fp16 = true, .bf16 = true},
         {.fp16 = true},

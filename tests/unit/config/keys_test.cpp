@@ -119,9 +119,7 @@ TEST(Keys, NotYetAvailable) {
   EXPECT_THAT(
       names,
       ::testing::UnorderedElementsAre(
-          "static_mode",
-          "static_mode_steps",
-          "fast_mode",
+          "trace_memory_usage",
           "offload_activations",
           "activation_loading_horizon",
           "fp16",

@@ -79,7 +79,8 @@ inline Strategy small_strategy(
 /// Constants that leave equations (3) to (5) alone.
 inline Constants bare_constants() {
   Constants constants;
-  constants.operator_seconds = 0;
+  constants.transformer_host_seconds = 0;
+  constants.other_host_seconds = 0;
   constants.link_efficiency = 1;
   constants.link_latency_seconds = 0;
   constants.optimizer_traffic_bytes = 0;

@@ -94,7 +94,7 @@ TEST(Price, HostTimeIsPaidOnceForAMicrobatch) {
   const DescribedModel model = small_model(1, 0, "transformer_layer");
   const Cluster cluster = small_cluster(1, 0);
   Constants constants = bare_constants();
-  constants.operator_seconds = 5e-6; // 70 operators: 0.35 ms of the 1 ms
+  constants.transformer_host_seconds = 0.35e-3; // of the 1 ms
   const auto at = [&](int mbs) {
     return price(model, cluster, small_strategy(1, 2, 1, mbs, 1), constants)
         .stages[0]

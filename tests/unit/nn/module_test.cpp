@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include "tessera/base/error.h"
+
 namespace tessera {
 namespace {
 
@@ -39,6 +41,27 @@ class Everything : public nn::Interceptor {
   }
   int calls = 0;
 };
+
+c10::IValue first_net(torch::nn::Module&, const c10::IValue&, int, int) {
+  return 1;
+}
+c10::IValue second_net(torch::nn::Module&, const c10::IValue&, int, int) {
+  return 2;
+}
+
+TEST(Calls, OfTwoClassesWithOneNameAreRefusedWhenAskedFor) {
+  const nn::CallKey key = nn::register_invoker("twice named", &first_net);
+  EXPECT_EQ(nn::find_invoker(key.hash), &first_net);
+  nn::register_invoker("twice named", &first_net);
+  EXPECT_EQ(nn::find_invoker(key.hash), &first_net);
+  nn::register_invoker("twice named", &second_net);
+  try {
+    nn::find_invoker(key.hash);
+    ADD_FAILURE() << "found one of two";
+  } catch (const PlanError& error) {
+    EXPECT_NE(std::string(error.what()).find("twice named"), std::string::npos);
+  }
+}
 
 TEST(Module, PlainCallWithoutInterceptor) {
   Affine affine(3.0);

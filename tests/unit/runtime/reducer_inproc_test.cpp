@@ -72,6 +72,36 @@ TEST(GradientReducer, AveragesWhatAnyRankHas) {
   });
 }
 
+TEST(GradientReducer, AHandleTakenInOneStepKeepsItsValuesInTheNext) {
+  on_replicas([](Replica& replica, int rank) {
+    std::vector<at::Tensor> handles;
+    for (int step = 0; step < 4; ++step) {
+      if (step < 2) {
+        replica.zero();
+      } else { // as a script that keeps the memory of its gradients
+        for (auto& [name, parameter] : replica.parameters) {
+          if (parameter.grad().defined()) {
+            parameter.mutable_grad().detach_().zero_();
+          }
+        }
+      }
+      replica.reducer->begin(true);
+      replica.add(0, 2 * rank + step);
+      replica.add(1, 3);
+      replica.reducer->finish({});
+      EXPECT_FLOAT_EQ(replica.gradient(0), 1 + step);
+      EXPECT_FLOAT_EQ(replica.gradient(1), 3);
+      handles.push_back(replica.parameters[0].second.grad());
+      if (step == 1) {
+        EXPECT_FLOAT_EQ(handles[0].mean().item<float>(), 1);
+      }
+    }
+    // This rank's own gradient was added to the zeroed handle.
+    EXPECT_FLOAT_EQ(handles[2].mean().item<float>(), 2 * rank + 3);
+    EXPECT_FLOAT_EQ(handles[3].mean().item<float>(), 4);
+  });
+}
+
 TEST(GradientReducer, OneRanksFailureIsEverybodys) {
   on_replicas([](Replica& replica, int rank) {
     for (int step = 0; step < 4; ++step) {

@@ -1,0 +1,88 @@
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include <c10/core/Allocator.h>
+#include <c10/core/CPUAllocator.h>
+
+/// Bytes that CPU tensors of this process hold, now and at most.
+namespace tessera::bench {
+
+class MemoryCount {
+ public:
+  /// Counts all tensors made from now on. Threads: before others make tensors.
+  static MemoryCount& install() {
+    static MemoryCount count;
+    static Counting allocator(count, c10::GetCPUAllocator());
+    c10::SetCPUAllocator(&allocator, /*priority=*/1);
+    return count;
+  }
+
+  std::int64_t now() const {
+    return now_.load();
+  }
+  std::int64_t most() const {
+    return most_.load();
+  }
+  /// From here on `most` is of what follows.
+  void restart() {
+    most_.store(now_.load());
+  }
+
+ private:
+  void add(std::int64_t bytes) {
+    const std::int64_t now = now_.fetch_add(bytes) + bytes;
+    std::int64_t most = most_.load();
+    while (now > most && !most_.compare_exchange_weak(most, now)) {
+    }
+  }
+
+  struct Piece {
+    c10::DataPtr memory;
+    std::int64_t bytes;
+    MemoryCount* count;
+  };
+
+  // `allocate` is const in one version of libtorch and not in another, and
+  // copy_data is new: no `override`, so that both compile.
+  class Counting final : public c10::Allocator {
+   public:
+    Counting(MemoryCount& count, c10::Allocator* inner)
+        : count_(&count), inner_(inner) {}
+    c10::DataPtr allocate(std::size_t bytes) const {
+      return counted(inner_->allocate(bytes), bytes);
+    }
+    c10::DataPtr allocate(std::size_t bytes) {
+      return counted(inner_->allocate(bytes), bytes);
+    }
+    void copy_data(void* to, const void* from, std::size_t bytes) const {
+      std::copy_n(
+          static_cast<const char*>(from), bytes, static_cast<char*>(to));
+    }
+
+   private:
+    c10::DataPtr counted(c10::DataPtr memory, std::size_t bytes) const {
+      void* data = memory.get();
+      const auto size = static_cast<std::int64_t>(bytes);
+      const c10::Device device = memory.device();
+      auto* piece = new Piece{std::move(memory), size, count_};
+      count_->add(size);
+      return {data, piece, &forget, device};
+    }
+    static void forget(void* context) {
+      const std::unique_ptr<Piece> piece(static_cast<Piece*>(context));
+      piece->count->now_.fetch_sub(piece->bytes);
+    }
+    MemoryCount* count_;
+    c10::Allocator* inner_;
+  };
+
+  std::atomic<std::int64_t> now_{0};
+  std::atomic<std::int64_t> most_{0};
+};
+
+} // namespace tessera::bench

@@ -1,0 +1,62 @@
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "tessera/comm/world.h"
+#include "tessera/planner/description.h"
+
+#include "cli/command.h"
+#include "cli/planning.h"
+#include "cli/probe/probe.h"
+
+namespace tessera::cli {
+
+namespace {
+
+struct Options {
+  std::string output;
+  probe::Effort effort;
+};
+
+void run(const Options& options) {
+  const cost::Cluster cluster = probe::measure_cluster_now(options.effort);
+  if (comm::mpi_world({})->rank() != 0) {
+    return;
+  }
+  std::fputs(probe::to_tables(cluster).c_str(), stdout);
+  if (!options.output.empty()) {
+    write_text_file(options.output, planner::cluster_to_json(cluster));
+    std::printf("written: %s\n", options.output.c_str());
+  }
+}
+
+const RegisterCommand kProbe({
+    "probe",
+    "measure this machine for the planner: computation, links, collectives",
+    [](CLI::App& app) {
+      auto options = std::make_shared<Options>();
+      app.add_option(
+          "-o,--output",
+          options->output,
+          "write the cluster file that tessera plan reads");
+      app.add_flag(
+          "--quick",
+          options->effort.quick,
+          "fewer sizes, and of the collectives only all_reduce");
+      app.footer(
+          "Run it as the job will run:\n"
+          "  tessera launch -n 4 -- tessera probe -o cluster.json\n"
+          "Ranks of one host are measured alone first, then all together, "
+          "since they share its cores.");
+      app.callback([options] {
+        if (options->effort.quick) {
+          options->effort.seconds_a_point = 0.01;
+        }
+        run(*options);
+      });
+    },
+});
+
+} // namespace
+
+} // namespace tessera::cli

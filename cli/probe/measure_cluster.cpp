@@ -1,0 +1,112 @@
+#include <algorithm>
+#include <chrono>
+#include <numeric>
+
+#include <ATen/ATen.h>
+
+#include "tessera/base/error.h"
+#include "tessera/planner/description.h"
+
+#include "cli/doctor/measure.h"
+#include "cli/probe/probe.h"
+
+namespace tessera::cli::probe {
+
+namespace {
+
+// A measurement travels as a one-node cluster file and the rest.
+c10::IValue pack(const RankMeasurement& one) {
+  cost::Cluster carrier;
+  carrier.name = one.host;
+  cost::DeviceKind kind;
+  kind.name = "device";
+  kind.memory_bytes = one.free_bytes;
+  kind.speed = one.speed;
+  carrier.kinds.push_back(std::move(kind));
+  carrier.nodes.push_back({.kind = 0, .count = 1});
+  return c10::ivalue::Tuple::create(
+      {c10::IValue(planner::cluster_to_json(carrier)),
+       c10::IValue(one.processor),
+       c10::IValue(at::tensor(
+           {one.alone_products_per_s,
+            one.busy_products_per_s,
+            one.busy_bytes_per_s},
+           at::kDouble))});
+}
+
+RankMeasurement unpack(const c10::IValue& value) {
+  const auto& parts = value.toTupleRef().elements();
+  const cost::Cluster carrier =
+      planner::cluster_from_json(parts[0].toStringRef(), "probe");
+  RankMeasurement one;
+  one.host = carrier.name;
+  one.free_bytes = carrier.kinds[0].memory_bytes;
+  one.speed = carrier.kinds[0].speed;
+  one.processor = parts[1].toStringRef();
+  const at::Tensor rates = parts[2].toTensor();
+  one.alone_products_per_s = rates[0].item<double>();
+  one.busy_products_per_s = rates[1].item<double>();
+  one.busy_bytes_per_s = rates[2].item<double>();
+  return one;
+}
+
+} // namespace
+
+cost::Cluster measure_cluster(comm::World& world, const Effort& effort) {
+  std::vector<int> ranks(static_cast<std::size_t>(world.size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  const auto everyone = world.new_group("probe", ranks);
+  const RankMeasurement mine = measure_speed(world, *everyone, effort);
+  doctor::Examination examination;
+  // Pairs of a few ranks stand for those of many.
+  constexpr int kMostRanks = 16;
+  doctor::measure_pairs(
+      world, *everyone, effort.quick ? 4 : kMostRanks, examination);
+  auto collectives = measure_collectives(world, *everyone, effort);
+  std::vector<RankMeasurement> all;
+  for (const c10::IValue& value :
+       comm::gather_object(world, *everyone, pack(mine), 0)) {
+    all.push_back(unpack(value));
+  }
+  // Rank 0 decides for all, also what goes wrong.
+  std::string text;
+  std::string failure;
+  if (world.rank() == 0) {
+    try {
+      text = planner::cluster_to_json(
+          to_cluster(all, examination.pairs, std::move(collectives)));
+    } catch (const ConfigError& error) {
+      failure = error.what();
+    }
+  }
+  const c10::IValue agreed = comm::broadcast_object(
+      world,
+      *everyone,
+      c10::ivalue::Tuple::create({c10::IValue(text), c10::IValue(failure)}),
+      0);
+  const auto& parts = agreed.toTupleRef().elements();
+  if (!parts[1].toStringRef().empty()) {
+    throw ConfigError(parts[1].toStringRef());
+  }
+  return planner::cluster_from_json(parts[0].toStringRef(), "probe");
+}
+
+cost::Cluster measure_cluster_now(const Effort& effort) {
+  comm::WorldOptions options;
+  // A rank that cannot be reached must not keep the others for long.
+  options.timeout = std::chrono::seconds(120);
+  const auto world = comm::mpi_world(options);
+  try {
+    return measure_cluster(*world, effort);
+  } catch (const ConfigError&) {
+    throw; // the same on every rank
+  } catch (const std::exception& error) {
+    if (world->size() > 1) {
+      // The others wait for this rank: end them too. Does not return.
+      world->abort(error.what(), 1);
+    }
+    throw;
+  }
+}
+
+} // namespace tessera::cli::probe

@@ -1,0 +1,62 @@
+#pragma once
+
+#include <string>
+
+#include "tessera/comm/world.h"
+#include "tessera/cost/cluster.h"
+
+#include "cli/doctor/facts.h"
+
+namespace tessera::cli::probe {
+
+/// How long to look. `quick` leaves out sizes and collectives that a plan for
+/// pipelines and replicas does not ask for.
+struct Effort {
+  double seconds_a_point = 0.04;
+  bool quick = false;
+};
+
+/// What one rank measured; speeds are those of a host's first rank.
+struct RankMeasurement {
+  std::string host;
+  std::string processor;
+  double free_bytes = 0; // this rank's share of its host's free memory
+  cost::DeviceSpeed speed; // alone on its host
+  double alone_products_per_s = 0; // of one rank while the others sleep
+  double busy_products_per_s = 0; // of every rank while all compute
+  double busy_bytes_per_s = 0; // memory traffic of every rank while all move
+};
+
+/// Measures computation: first one rank of every host alone, then all at once.
+/// Collective over the world.
+RankMeasurement measure_speed(
+    comm::World& world,
+    comm::ProcessGroup& everyone,
+    const Effort& effort);
+
+/// Collectives for groups of 2 ranks and more, all groups of one size at one
+/// time, neighbours and, with several hosts, ranks far apart. The result is on
+/// every rank. Collective over the world.
+std::vector<cost::CollectiveTime> measure_collectives(
+    comm::World& world,
+    comm::ProcessGroup& everyone,
+    const Effort& effort);
+
+/// Rank measurements as a cluster: a node a host, hosts of like speed as one
+/// kind of device.
+/// Throws: ConfigError when a host's ranks do not follow each other.
+cost::Cluster to_cluster(
+    const std::vector<RankMeasurement>& ranks,
+    const std::vector<doctor::PairFacts>& pairs,
+    std::vector<cost::CollectiveTime> collectives);
+
+/// All of it; the cluster is on every rank. Collective over the world.
+cost::Cluster measure_cluster(comm::World& world, const Effort& effort);
+
+/// The same in a world of its own, for use before `init`.
+cost::Cluster measure_cluster_now(const Effort& effort);
+
+/// Tables for people.
+std::string to_tables(const cost::Cluster& cluster);
+
+} // namespace tessera::cli::probe

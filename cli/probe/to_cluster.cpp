@@ -1,0 +1,245 @@
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <set>
+
+#include "tessera/base/error.h"
+
+#include "cli/probe/probe.h"
+
+namespace tessera::cli::probe {
+
+namespace {
+
+constexpr double kGib = 1024.0 * 1024.0 * 1024.0;
+
+double median(std::vector<double> values) {
+  if (values.empty()) {
+    return 0;
+  }
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+bool like(double a, double b) {
+  constexpr double kNoise = 0.15;
+  return std::abs(a - b) <= kNoise * std::max(a, b);
+}
+
+struct HostRange {
+  std::string name;
+  int first = 0;
+  int last = 0;
+};
+
+std::vector<HostRange> hosts_in_order(
+    const std::vector<RankMeasurement>& ranks) {
+  std::vector<HostRange> hosts;
+  std::set<std::string> seen;
+  for (int rank = 0; rank < static_cast<int>(ranks.size()); ++rank) {
+    const std::string& host = ranks[static_cast<std::size_t>(rank)].host;
+    if (!hosts.empty() && hosts.back().name == host) {
+      ++hosts.back().last;
+      continue;
+    }
+    if (!seen.insert(host).second) {
+      throw ConfigError(
+          str("probe: the ranks of host ",
+              host,
+              " do not follow each other (rank ",
+              rank,
+              " is on it again); start them host by host, mpirun --map-by "
+              "slot"));
+    }
+    hosts.push_back({host, rank, rank + 1});
+  }
+  return hosts;
+}
+
+double product_seconds(const RankMeasurement& rank) {
+  return rank.speed.products.at("f32").back().seconds;
+}
+
+// The kind of device of a host: one that another host has too, or a new one.
+int kind_of(
+    const RankMeasurement& rank,
+    std::vector<const RankMeasurement*>& kinds) {
+  for (std::size_t k = 0; k < kinds.size(); ++k) {
+    const RankMeasurement& known = *kinds[k];
+    if (known.processor == rank.processor &&
+        known.speed.products.at("f32").size() ==
+            rank.speed.products.at("f32").size() &&
+        like(product_seconds(known), product_seconds(rank)) &&
+        like(known.free_bytes, rank.free_bytes)) {
+      return static_cast<int>(k);
+    }
+  }
+  kinds.push_back(&rank);
+  return static_cast<int>(kinds.size()) - 1;
+}
+
+// Bandwidths and latencies between ranks become those between nodes.
+void add_pairs(
+    const std::vector<HostRange>& hosts,
+    const std::vector<doctor::PairFacts>& pairs,
+    cost::Cluster& cluster) {
+  const auto host_of = [&](int rank) {
+    std::size_t host = 0;
+    while (hosts[host].last <= rank) {
+      ++host;
+    }
+    return host;
+  };
+  for (std::size_t a = 0; a < hosts.size(); ++a) {
+    for (std::size_t b = a; b < hosts.size(); ++b) {
+      std::vector<double> bandwidth;
+      std::vector<double> latency;
+      for (const doctor::PairFacts& pair : pairs) {
+        if (std::minmax(host_of(pair.first), host_of(pair.second)) ==
+            std::pair<const std::size_t&, const std::size_t&>(a, b)) {
+          bandwidth.push_back(pair.bytes_per_s);
+          latency.push_back(pair.latency_us * 1e-6);
+        }
+      }
+      if (bandwidth.empty()) {
+        continue;
+      }
+      if (a == b) {
+        cluster.nodes[a].intra_bytes_per_s = median(bandwidth);
+        cluster.nodes[a].latency_seconds = median(latency);
+        continue;
+      }
+      cluster.links.push_back(
+          {.first = static_cast<int>(a),
+           .second = static_cast<int>(b),
+           .bytes_per_s = median(bandwidth),
+           .latency_seconds = median(latency)});
+      for (const std::size_t node : {a, b}) {
+        // A connection carries at least what its best pair gets.
+        cluster.nodes[node].inter_bytes_per_s =
+            std::max(cluster.nodes[node].inter_bytes_per_s, median(bandwidth));
+      }
+    }
+  }
+}
+
+template <typename... Values>
+std::string line(const char* format, Values... values) {
+  char text[256];
+  std::snprintf(text, sizeof text, format, values...);
+  return std::string(text) + "\n";
+}
+
+} // namespace
+
+cost::Cluster to_cluster(
+    const std::vector<RankMeasurement>& ranks,
+    const std::vector<doctor::PairFacts>& pairs,
+    std::vector<cost::CollectiveTime> collectives) {
+  const std::vector<HostRange> hosts = hosts_in_order(ranks);
+  cost::Cluster cluster;
+  cluster.measured = true;
+  cluster.collectives = std::move(collectives);
+  std::vector<const RankMeasurement*> kinds;
+  for (const HostRange& host : hosts) {
+    const RankMeasurement& first = ranks[static_cast<std::size_t>(host.first)];
+    cost::Node node;
+    node.kind = kind_of(first, kinds);
+    node.count = host.last - host.first;
+    node.host = host.name;
+    double busy = 0;
+    for (int rank = host.first; rank < host.last; ++rank) {
+      busy += ranks[static_cast<std::size_t>(rank)].busy_products_per_s;
+    }
+    // Never more than there are ranks, whatever the noise; less than one core
+    // would only repeat that the measured rank is slow.
+    node.cores = std::clamp(
+        busy / first.alone_products_per_s,
+        1.0,
+        static_cast<double>(node.count));
+    cluster.nodes.push_back(node);
+    cluster.name += (cluster.name.empty() ? "" : " + ") +
+                    std::to_string(node.count) + " ranks on " + host.name;
+  }
+  for (std::size_t k = 0; k < kinds.size(); ++k) {
+    cost::DeviceKind kind;
+    kind.name = kinds.size() == 1 ? "cpu" : "cpu-" + kinds[k]->host;
+    kind.speed = kinds[k]->speed;
+    kind.memory_bytes = kinds[k]->free_bytes;
+    kind.memory_bytes_per_s = kinds[k]->busy_bytes_per_s;
+    for (std::size_t n = 0; n < hosts.size(); ++n) {
+      if (cluster.nodes[n].kind != static_cast<int>(k)) {
+        continue;
+      }
+      for (int rank = hosts[n].first; rank < hosts[n].last; ++rank) {
+        const RankMeasurement& one = ranks[static_cast<std::size_t>(rank)];
+        kind.memory_bytes = std::min(kind.memory_bytes, one.free_bytes);
+        kind.memory_bytes_per_s =
+            std::min(kind.memory_bytes_per_s, one.busy_bytes_per_s);
+      }
+    }
+    cluster.kinds.push_back(std::move(kind));
+  }
+  add_pairs(hosts, pairs, cluster);
+  cost::validate(cluster);
+  return cluster;
+}
+
+std::string to_tables(const cost::Cluster& cluster) {
+  std::string text = cluster.name + "\n";
+  for (const cost::DeviceKind& kind : cluster.kinds) {
+    text += line(
+        "%s: %.1f GiB free a rank, %.1f GB/s of memory while all ranks move",
+        kind.name.c_str(),
+        kind.memory_bytes / kGib,
+        kind.memory_bytes_per_s * 1e-9);
+    for (const auto& [precision, points] : kind.speed.products) {
+      text += line("  products of size n in %s, GFLOP/s:", precision.c_str());
+      text += "   ";
+      for (const cost::MeasuredPoint& point : points) {
+        char cell[48];
+        std::snprintf(
+            cell,
+            sizeof cell,
+            " %g: %.1f",
+            point.size,
+            2e-9 * std::pow(point.size, 3) / point.seconds);
+        text += cell;
+      }
+      text += "\n";
+    }
+  }
+  for (std::size_t n = 0; n < cluster.nodes.size(); ++n) {
+    const cost::Node& node = cluster.nodes[n];
+    text += line(
+        "node %zu, %s: %d ranks that compute like %.2f at full speed; inside "
+        "%.1f Gbit/s, %.0f us",
+        n,
+        node.host.c_str(),
+        node.count,
+        node.cores,
+        node.intra_bytes_per_s * 8e-9,
+        node.latency_seconds * 1e6);
+  }
+  for (const cost::NodeLink& link : cluster.links) {
+    text += line(
+        "node %d to node %d: %.2f Gbit/s, %.0f us",
+        link.first,
+        link.second,
+        link.bytes_per_s * 8e-9,
+        link.latency_seconds * 1e6);
+  }
+  for (const cost::CollectiveTime& one : cluster.collectives) {
+    if (one.operation == "all_reduce") {
+      text += line(
+          "all_reduce of %.0f KiB over %d ranks on %d nodes: %.3f ms",
+          one.bytes / 1024,
+          one.ranks,
+          one.nodes,
+          one.seconds * 1e3);
+    }
+  }
+  return text;
+}
+
+} // namespace tessera::cli::probe

@@ -1,0 +1,23 @@
+# find_package(Torch), also for a libtorch that was built for CUDA on a machine
+# without the CUDA toolkit: its own package file stops there, though all that
+# runs on the processor (headers, libtorch_cpu, libc10) is complete.
+find_file(TESSERA_TORCH_CONFIG TorchConfig.cmake
+  PATHS ${CMAKE_PREFIX_PATH} ${Torch_DIR} PATH_SUFFIXES Torch share/cmake/Torch lib/cmake/Torch
+  NO_DEFAULT_PATH)
+if(TESSERA_TORCH_CONFIG)
+  get_filename_component(tessera_torch_home "${TESSERA_TORCH_CONFIG}/../../../.." ABSOLUTE)
+  find_package(CUDAToolkit QUIET)
+endif()
+
+if(TESSERA_TORCH_CONFIG AND EXISTS "${tessera_torch_home}/lib/libtorch_cuda.so"
+   AND NOT CUDAToolkit_FOUND)
+  message(STATUS "libtorch in ${tessera_torch_home} was built for CUDA; without the CUDA toolkit "
+    "its processor part is used")
+  set(TORCH_INCLUDE_DIRS
+    "${tessera_torch_home}/include" "${tessera_torch_home}/include/torch/csrc/api/include")
+  set(TORCH_LIBRARIES
+    "${tessera_torch_home}/lib/libtorch_cpu.so" "${tessera_torch_home}/lib/libc10.so")
+  set(TORCH_CXX_FLAGS "")
+else()
+  find_package(Torch REQUIRED)
+endif()

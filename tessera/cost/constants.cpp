@@ -1,0 +1,28 @@
+#include "tessera/cost/constants.h"
+
+namespace tessera::cost {
+
+Constants runtime_constants(const Cluster& cluster, Precision precision) {
+  Constants constants;
+  const bool half = precision == Precision::kHalf;
+  // Gradients travel in the parameters' type, through buckets of that type;
+  // half-precision ones are applied to f32 master weights.
+  constants.gradient_wire_bytes = half ? 2 : 4;
+  constants.gradient_copies_bytes = half ? 2 + 4 : 4;
+  // AdamW operator by operator, in f32: decay 8; first moment 8 + 12; second
+  // 8 + 16; its root, the correction and epsilon 8 + 8 + 8; the update 16;
+  // clipping by norm 4 + 8. Half precision: both casts, 6 + 6.
+  constants.optimizer_traffic_bytes = half ? 104 + 12 : 104;
+  if (cluster.measured) {
+    constants.link_efficiency = 1;
+    constants.memory_efficiency = 1;
+    // What was free was free beside the measuring process.
+    constants.context_bytes = 0;
+    if (cluster.latency_seconds() > 0) {
+      constants.link_latency_seconds = cluster.latency_seconds();
+    }
+  }
+  return constants;
+}
+
+} // namespace tessera::cost

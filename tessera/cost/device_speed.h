@@ -1,0 +1,64 @@
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tessera/graph/operator_work.h"
+
+namespace tessera::cost {
+
+/// One measured point: an operator on `size` elements (of products: on square
+/// matrices of `size` rows) takes `seconds`.
+struct MeasuredPoint {
+  double size = 0;
+  double seconds = 0;
+};
+
+/// How fast one device runs operators, measured at several sizes: small ones
+/// show what starting an operator costs, large ones what memory gives. Sizes
+/// ascend.
+struct DeviceSpeed {
+  /// By precision, "f32" or "bf16".
+  std::map<std::string, std::vector<MeasuredPoint>> products;
+  std::vector<MeasuredPoint> moves; // sum of two tensors
+  std::vector<MeasuredPoint> functions; // GELU
+  std::vector<MeasuredPoint> random; // dropout
+
+  bool measured() const {
+    return !moves.empty();
+  }
+};
+
+/// Seconds between measured points by interpolation of logarithms; above them
+/// in proportion to the size to the power of `exponent`; below them what the
+/// smallest takes. `points` is not empty.
+double seconds_at(
+    const std::vector<MeasuredPoint>& points,
+    double size,
+    double exponent);
+
+/// Seconds of one operator. A product takes what a square one of as many
+/// operations takes at the rate of that size, or at least what moving its
+/// matrices takes.
+/// Throws: ConfigError when products were not measured in this precision.
+double operator_seconds(
+    const graph::OperatorWork& work,
+    const DeviceSpeed& speed,
+    const std::string& precision);
+
+struct PassSeconds {
+  double forward = 0;
+  double backward = 0;
+};
+
+/// Forward and backward of an operator. The backward of a product is two of its
+/// size (for both factors); a random mask is only moved again; a function's
+/// derivative costs as much as the function, and adding up gradients moves
+/// elements.
+PassSeconds pass_seconds(
+    const graph::OperatorWork& work,
+    const DeviceSpeed& speed,
+    const std::string& precision);
+
+} // namespace tessera::cost

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace tessera::graph {
+
+/// What one operator call of a forward makes a device do. Sizes are doubles:
+/// they are also interpolated between two batch sizes.
+struct OperatorWork {
+  enum class Kind {
+    kProduct, // matrices multiplied
+    kMove, // elements read and written, next to no arithmetic
+    kFunction, // exponentials and the like for every element
+    kRandom, // a random number for every element
+    kView // no elements touched
+  };
+
+  std::string name; // "aten::linear"
+  int module = 0; // index into ModelGraph::modules, the innermost that runs
+  Kind kind = Kind::kMove;
+  /// Of products: `count` of them, (rows x inner) times (inner x columns).
+  double count = 0;
+  double rows = 0;
+  double inner = 0;
+  double columns = 0;
+  /// Of all kinds: elements and bytes of the results.
+  double elements = 0;
+  double bytes = 0;
+
+  double flops() const {
+    return 2 * count * rows * inner * columns;
+  }
+};
+
+/// Operators of one forward, in order.
+using ForwardWork = std::vector<OperatorWork>;
+
+/// The work of a batch of `batch` samples from those of one and of two samples,
+/// since every size is a constant or grows with the batch.
+/// Throws: PlanError when the two forwards did not run the same operators.
+ForwardWork
+work_of_batch(const ForwardWork& one, const ForwardWork& two, double batch);
+
+} // namespace tessera::graph

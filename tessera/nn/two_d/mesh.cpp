@@ -1,0 +1,102 @@
+#include "tessera/nn/two_d/mesh.h"
+
+#include <algorithm>
+#include <map>
+#include <string>
+
+#include <unistd.h>
+
+#include "tessera/nn/two_d/broadcast_exchange.h"
+#include "tessera/nn/two_d/exchange.h"
+#include "tessera/nn/two_d/window_exchange.h"
+
+namespace tessera::nn::two_d {
+
+namespace {
+
+/// A number for the host of each rank of the group.
+std::vector<int> nodes_of(
+    const comm::World& world,
+    const comm::ProcessGroup& group) {
+  std::map<std::string, int> number;
+  std::vector<int> nodes;
+  for (const int rank : group.ranks()) {
+    const std::string& host = world.hosts()[static_cast<std::size_t>(rank)];
+    nodes.push_back(
+        number.emplace(host, static_cast<int>(number.size())).first->second);
+  }
+  return nodes;
+}
+
+comm::ProcessGroupPtr make_group(
+    comm::World& world,
+    const comm::ProcessGroup& group,
+    const std::vector<int>& positions,
+    const char* name) {
+  std::vector<int> ranks;
+  for (const int position : positions) {
+    ranks.push_back(group.ranks()[static_cast<std::size_t>(position)]);
+  }
+  std::sort(ranks.begin(), ranks.end());
+  return world.new_group(tessera::str(group.name(), name), ranks);
+}
+
+std::vector<int> ranks_in(
+    const comm::ProcessGroup& part,
+    const comm::ProcessGroup& group,
+    const std::vector<int>& positions) {
+  std::vector<int> result;
+  for (const int position : positions) {
+    const int rank = group.ranks()[static_cast<std::size_t>(position)];
+    const auto found =
+        std::find(part.ranks().begin(), part.ranks().end(), rank);
+    result.push_back(static_cast<int>(found - part.ranks().begin()));
+  }
+  return result;
+}
+
+std::size_t physical_memory() {
+  return static_cast<std::size_t>(::sysconf(_SC_PHYS_PAGES)) *
+         static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+}
+
+} // namespace
+
+MeshPtr Mesh::make(
+    comm::World& world,
+    comm::ProcessGroup& group,
+    const MeshOptions& options) {
+  return MeshPtr(new Mesh(world, group, options));
+}
+
+Mesh::Mesh(
+    comm::World& world,
+    comm::ProcessGroup& group,
+    const MeshOptions& options)
+    : group_(group),
+      layout_(nodes_of(world, group), options.arrangement),
+      cell_(layout_.cell_of(group.rank())),
+      row_group_(make_group(world, group, layout_.row(cell_.row), ".mesh_row")),
+      column_group_(make_group(
+          world,
+          group,
+          layout_.column(cell_.column),
+          ".mesh_column")),
+      in_row_(ranks_in(*row_group_, group, layout_.row(cell_.row))),
+      in_column_(
+          ranks_in(*column_group_, group, layout_.column(cell_.column))) {
+  std::shared_ptr<comm::shm::Window> window;
+  if (options.shared_memory) {
+    window = group.make_window(
+        options.shared_bytes > 0 ? options.shared_bytes : physical_memory());
+  }
+  if (window != nullptr) {
+    exchange_ = std::make_unique<WindowExchange>(*this, std::move(window));
+  } else {
+    exchange_ = std::make_unique<BroadcastExchange>(*this);
+  }
+}
+
+Mesh::~Mesh() = default;
+
+} // namespace tessera::nn::two_d

@@ -1,0 +1,95 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "tessera/comm/world.h"
+#include "tessera/topology/mesh_layout.h"
+
+namespace tessera::nn::two_d {
+
+class Exchange;
+
+struct MeshOptions {
+  topology::MeshArrangement arrangement = topology::MeshArrangement::kBunched;
+  /// false: panels travel through the row and column groups even where ranks
+  /// share memory.
+  bool shared_memory = true;
+  /// Address space of each rank's shared panels; 0: as much as the machine has
+  /// memory. Pages are given when first written.
+  std::size_t shared_bytes = 0;
+};
+
+/// A q x q mesh over a TP_GROUP: where this rank is, the groups of its row and
+/// column, and how panels of a product travel in them.
+///
+/// All ranks run the same products in the same order. One thread at a time.
+/// Source: Xu et al. 2021, section 2.4 and figure 8.
+class Mesh {
+ public:
+  /// `group` and `world` must outlive the mesh. Collective over `group`.
+  /// Throws: ConfigError when the group's size is no square.
+  static std::shared_ptr<Mesh> make(
+      comm::World& world,
+      comm::ProcessGroup& group,
+      const MeshOptions& options = {});
+  ~Mesh();
+  Mesh(const Mesh&) = delete;
+  Mesh& operator=(const Mesh&) = delete;
+
+  /// q
+  int side() const {
+    return layout_.side();
+  }
+  int row() const {
+    return cell_.row;
+  }
+  int column() const {
+    return cell_.column;
+  }
+  const topology::MeshLayout& layout() const {
+    return layout_;
+  }
+  /// The whole mesh.
+  comm::ProcessGroup& group() const {
+    return group_;
+  }
+  /// Ranks of my mesh row, and of my mesh column.
+  comm::ProcessGroup& row_group() const {
+    return *row_group_;
+  }
+  comm::ProcessGroup& column_group() const {
+    return *column_group_;
+  }
+  /// Rank in row_group() of the rank of my row that stands in `column`.
+  int in_row(int column) const {
+    return in_row_[static_cast<std::size_t>(column)];
+  }
+  /// Rank in column_group() of the rank of my column that stands in `row`.
+  int in_column(int row) const {
+    return in_column_[static_cast<std::size_t>(row)];
+  }
+
+  Exchange& exchange() const {
+    return *exchange_;
+  }
+
+ private:
+  Mesh(
+      comm::World& world,
+      comm::ProcessGroup& group,
+      const MeshOptions& options);
+
+  comm::ProcessGroup& group_;
+  topology::MeshLayout layout_;
+  topology::MeshCell cell_;
+  comm::ProcessGroupPtr row_group_;
+  comm::ProcessGroupPtr column_group_;
+  std::vector<int> in_row_;
+  std::vector<int> in_column_;
+  std::unique_ptr<Exchange> exchange_;
+};
+using MeshPtr = std::shared_ptr<Mesh>;
+
+} // namespace tessera::nn::two_d

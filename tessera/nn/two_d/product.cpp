@@ -1,0 +1,173 @@
+#include "tessera/nn/two_d/product.h"
+
+#include <ATen/ATen.h>
+
+#include "tessera/base/error.h"
+#include "tessera/nn/tensor_parallel/context.h"
+
+namespace tessera::nn::two_d {
+
+namespace {
+
+const char* name_of(Form form) {
+  switch (form) {
+    case Form::kAB:
+      return "C = A B";
+    case Form::kABt:
+      return "C = A B^T";
+    case Form::kAtB:
+      return "C = A^T B";
+    default:
+      break;
+  }
+  return "";
+}
+
+/// c = x y, or c += x y.
+void gemm(
+    at::Tensor c,
+    const at::Tensor& x,
+    const at::Tensor& y,
+    bool accumulate) {
+  if (accumulate) {
+    c.addmm_(x, y);
+  } else {
+    at::mm_out(c, x, y);
+  }
+}
+
+void check(
+    const Mesh& mesh,
+    Form form,
+    const at::Tensor& a,
+    const at::Tensor& b,
+    const Blocks& inner,
+    bool transposed) {
+  const std::int64_t rows = transposed ? 1 : 0; // dimension of B's inner rows
+  const auto of_column = inner.size(mesh.column());
+  const auto of_row = inner.size(mesh.row());
+  bool fits = a.dim() == 2 && b.dim() == 2 && inner.parts() == mesh.side() &&
+              a.scalar_type() == b.scalar_type();
+  if (fits) {
+    switch (form) {
+      case Form::kAB:
+        fits = a.size(1) == of_column && b.size(rows) == of_row;
+        break;
+      case Form::kABt:
+        fits = b.size(rows) == of_row && a.size(1) == b.size(1 - rows);
+        break;
+      case Form::kAtB:
+        fits = a.size(1) == of_column && a.size(0) == b.size(0);
+        break;
+      default:
+        fits = false;
+    }
+  }
+  if (!fits) {
+    throw ShapeError(tessera::str(
+        name_of(form),
+        " on a mesh of ",
+        mesh.side(),
+        " x ",
+        mesh.side(),
+        ": at row ",
+        mesh.row(),
+        ", column ",
+        mesh.column(),
+        " the blocks are A ",
+        a.sizes(),
+        " ",
+        a.scalar_type(),
+        " and B ",
+        b.sizes(),
+        " ",
+        b.scalar_type(),
+        ", but the dimension of ",
+        inner.length(),
+        " has blocks of ",
+        of_column,
+        " (my column) and ",
+        of_row,
+        " (my row); give every rank its own blocks, of one dtype"));
+  }
+}
+
+} // namespace
+
+std::vector<std::int64_t> result_sizes(
+    const Mesh& mesh,
+    Form form,
+    const at::Tensor& a,
+    const at::Tensor& b,
+    const Blocks& inner,
+    bool transposed) {
+  if (form == Form::kAB) {
+    return {a.size(0), b.size(transposed ? 0 : 1)};
+  }
+  if (form == Form::kABt) {
+    return {a.size(0), inner.size(mesh.column())};
+  }
+  const std::int64_t rows = inner.size(mesh.row());
+  return transposed ? std::vector<std::int64_t>{b.size(1), rows}
+                    : std::vector<std::int64_t>{rows, b.size(1)};
+}
+
+void multiply(
+    const Mesh& mesh,
+    Form form,
+    const at::Tensor& a,
+    const at::Tensor& b,
+    const Blocks& inner,
+    const at::Tensor& out,
+    bool transposed,
+    bool accumulate) {
+  const at::NoGradGuard no_grad;
+  check(mesh, form, a, b, inner, transposed);
+  if (tensor_parallel().shapes_only) {
+    if (!accumulate) {
+      out.zero_();
+    }
+    return;
+  }
+  // One step with the panels of A and B that it needs.
+  const auto step = [&](const at::Tensor& to,
+                        const at::Tensor& x,
+                        const at::Tensor& y,
+                        bool add) {
+    switch (form) {
+      case Form::kAB:
+        gemm(to, x, transposed ? y.t() : y, add);
+        break;
+      case Form::kABt:
+        gemm(to, x, transposed ? y : y.t(), add);
+        break;
+      default:
+        if (transposed) {
+          gemm(to, y.t(), x, add);
+        } else {
+          gemm(to, x.t(), y, add);
+        }
+    }
+  };
+  if (mesh.side() == 1) {
+    step(out, a, b, accumulate);
+    return;
+  }
+  Exchange& exchange = mesh.exchange();
+  const Product product = {form, a, b, inner, out, transposed};
+  exchange.begin(product);
+  const int mine = form == Form::kABt ? mesh.column() : mesh.row();
+  for (int l = 0; l < mesh.side(); ++l) {
+    const at::Tensor x = moves_a(form) ? exchange.panel_a(l) : a;
+    const at::Tensor y = moves_b(form) ? exchange.panel_b(l) : b;
+    if (adds_parts(form)) {
+      step(exchange.partial(l), x, y, accumulate && l == mine);
+      exchange.send_partial(l);
+    } else {
+      step(out, x, y, accumulate || l > 0);
+    }
+  }
+  exchange.finish();
+}
+
+} // namespace tessera::nn::two_d

@@ -1,0 +1,270 @@
+// The JSON form of clusters: those that people describe and those that
+// `tessera probe` measured.
+#include <algorithm>
+
+#include "tessera/planner/described_json.h"
+#include "tessera/planner/description.h"
+
+namespace tessera::planner {
+
+namespace {
+
+constexpr double kBytesPerGigabit = 1e9 / 8;
+constexpr double kGib = 1024.0 * 1024.0 * 1024.0;
+
+std::vector<cost::MeasuredPoint> points_of(
+    const JsonFields& fields,
+    const char* key) {
+  std::vector<cost::MeasuredPoint> points;
+  if (!fields.has(key)) {
+    return points;
+  }
+  for (const OrderedJson& pair : list_of(fields, key)) {
+    if (!pair.is_array() || pair.size() != 2 || !pair[0].is_number() ||
+        !pair[1].is_number()) {
+      fields.fail(
+          str("'",
+              key,
+              "' must be a list of [size, seconds], found ",
+              one_line(pair)));
+    }
+    points.push_back({pair[0].get<double>(), pair[1].get<double>()});
+  }
+  return points;
+}
+
+cost::DeviceKind kind_of(const std::string& name, const OrderedJson& json) {
+  const JsonFields fields(json, str("devices.", name));
+  fields.allow_only(
+      {"memory_gib",
+       "memory_gb_per_s",
+       "product_seconds",
+       "move_seconds",
+       "function_seconds",
+       "random_seconds"});
+  cost::DeviceKind kind;
+  kind.name = name;
+  kind.memory_bytes = fields.number("memory_gib") * kGib;
+  kind.memory_bytes_per_s = cost::known_memory_bandwidth(name);
+  if (fields.has("memory_gb_per_s")) {
+    kind.memory_bytes_per_s = fields.number("memory_gb_per_s") * 1e9;
+    if (!(kind.memory_bytes_per_s > 0)) {
+      fields.fail(
+          str("'memory_gb_per_s' must be more than 0, found ",
+              one_line(fields.at("memory_gb_per_s"))));
+    }
+  }
+  if (fields.has("product_seconds")) {
+    const OrderedJson& products = object_of(fields, "product_seconds");
+    const JsonFields by_precision(products, str("devices.", name));
+    by_precision.allow_only({"f32", "bf16"});
+    for (const auto& entry : products.items()) {
+      kind.speed.products[entry.key()] =
+          points_of(by_precision, entry.key().c_str());
+    }
+  }
+  kind.speed.moves = points_of(fields, "move_seconds");
+  kind.speed.functions = points_of(fields, "function_seconds");
+  kind.speed.random = points_of(fields, "random_seconds");
+  return kind;
+}
+
+double optional_number(const JsonFields& fields, const char* key) {
+  return fields.has(key) ? fields.number(key) : 0;
+}
+
+cost::Node node_of(
+    const OrderedJson& json,
+    const std::string& place,
+    const std::vector<std::string>& kinds) {
+  const JsonFields node(json, place);
+  node.allow_only(
+      {"device",
+       "count",
+       "intra_node_gbit_per_s",
+       "inter_node_gbit_per_s",
+       "cores",
+       "latency_us",
+       "host"});
+  const std::string device = node.text("device");
+  const auto found = std::find(kinds.begin(), kinds.end(), device);
+  if (found == kinds.end()) {
+    node.fail(
+        str("'device': found \"",
+            device,
+            "\", which devices does not describe",
+            kinds.empty() ? std::string()
+                          : str("; the nearest is \"",
+                                config::nearest(device, kinds),
+                                "\"")));
+  }
+  return {
+      .kind = static_cast<int>(found - kinds.begin()),
+      .count = node.small_integer("count", 1, 1 << 20),
+      .intra_bytes_per_s =
+          optional_number(node, "intra_node_gbit_per_s") * kBytesPerGigabit,
+      .inter_bytes_per_s =
+          optional_number(node, "inter_node_gbit_per_s") * kBytesPerGigabit,
+      .cores = optional_number(node, "cores"),
+      .latency_seconds = optional_number(node, "latency_us") * 1e-6,
+      .host = node.has("host") ? node.text("host") : ""};
+}
+
+cost::NodeLink link_of(const OrderedJson& json, const std::string& place) {
+  const JsonFields fields(json, place);
+  fields.allow_only({"nodes", "gbit_per_s", "latency_us"});
+  const auto nodes = fields.integers("nodes");
+  if (nodes.size() != 2 || nodes[0] > 1 << 20 || nodes[1] > 1 << 20) {
+    fields.fail("'nodes' must be the numbers of two nodes");
+  }
+  return {
+      .first = static_cast<int>(nodes[0]),
+      .second = static_cast<int>(nodes[1]),
+      .bytes_per_s = fields.number("gbit_per_s") * kBytesPerGigabit,
+      .latency_seconds = optional_number(fields, "latency_us") * 1e-6};
+}
+
+cost::CollectiveTime collective_of(
+    const OrderedJson& json,
+    const std::string& place) {
+  const JsonFields fields(json, place);
+  fields.allow_only({"operation", "ranks", "nodes", "bytes", "seconds"});
+  return {
+      .operation = fields.text("operation"),
+      .ranks = fields.small_integer("ranks"),
+      .nodes = fields.small_integer("nodes"),
+      .bytes = fields.number("bytes"),
+      .seconds = fields.number("seconds")};
+}
+
+cost::Cluster cluster_of(const OrderedJson& json) {
+  const JsonFields fields(json, "cluster");
+  fields.allow_only(
+      {"name", "devices", "nodes", "links", "collectives", "measured"});
+  cost::Cluster cluster;
+  cluster.name = fields.text("name");
+  std::vector<std::string> names;
+  for (const auto& device : object_of(fields, "devices").items()) {
+    cluster.kinds.push_back(kind_of(device.key(), device.value()));
+    names.push_back(device.key());
+  }
+  const OrderedJson& nodes = list_of(fields, "nodes");
+  for (std::size_t n = 0; n < nodes.size(); ++n) {
+    cluster.nodes.push_back(node_of(nodes[n], str("nodes[", n, "]"), names));
+  }
+  if (fields.has("links")) {
+    const OrderedJson& links = list_of(fields, "links");
+    for (std::size_t i = 0; i < links.size(); ++i) {
+      cluster.links.push_back(link_of(links[i], str("links[", i, "]")));
+    }
+  }
+  if (fields.has("collectives")) {
+    const OrderedJson& list = list_of(fields, "collectives");
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      cluster.collectives.push_back(
+          collective_of(list[i], str("collectives[", i, "]")));
+    }
+  }
+  if (fields.has("measured")) {
+    const OrderedJson& measured = fields.at("measured");
+    if (!measured.is_boolean()) {
+      fields.fail(
+          str("'measured' must be true or false, found ", one_line(measured)));
+    }
+    cluster.measured = measured.get<bool>();
+  }
+  cost::validate(cluster);
+  return cluster;
+}
+
+OrderedJson to_json(const std::vector<cost::MeasuredPoint>& points) {
+  OrderedJson list = OrderedJson::array();
+  for (const cost::MeasuredPoint& point : points) {
+    list.push_back(OrderedJson::array({point.size, point.seconds}));
+  }
+  return list;
+}
+
+OrderedJson to_json(const cost::DeviceKind& kind) {
+  OrderedJson json;
+  json["memory_gib"] = kind.memory_bytes / kGib;
+  if (kind.memory_bytes_per_s > 0) {
+    json["memory_gb_per_s"] = kind.memory_bytes_per_s * 1e-9;
+  }
+  if (kind.speed.measured()) {
+    for (const auto& [precision, points] : kind.speed.products) {
+      json["product_seconds"][precision] = to_json(points);
+    }
+    json["move_seconds"] = to_json(kind.speed.moves);
+    json["function_seconds"] = to_json(kind.speed.functions);
+    json["random_seconds"] = to_json(kind.speed.random);
+  }
+  return json;
+}
+
+void put_if(OrderedJson& json, const char* key, double value) {
+  if (value > 0) {
+    json[key] = value;
+  }
+}
+
+} // namespace
+
+cost::Cluster cluster_from_json(
+    const std::string& text,
+    const std::string& origin) {
+  return read_named(text, origin, cluster_of);
+}
+
+cost::Cluster load_cluster(const std::string& path) {
+  return cluster_from_json(read_text_file(path), path);
+}
+
+std::string cluster_to_json(const cost::Cluster& cluster) {
+  OrderedJson json;
+  json["name"] = cluster.name;
+  json["measured"] = cluster.measured;
+  for (const cost::DeviceKind& kind : cluster.kinds) {
+    json["devices"][kind.name] = to_json(kind);
+  }
+  json["nodes"] = OrderedJson::array();
+  for (const cost::Node& node : cluster.nodes) {
+    OrderedJson entry;
+    entry["device"] =
+        cluster.kinds.at(static_cast<std::size_t>(node.kind)).name;
+    entry["count"] = node.count;
+    if (!node.host.empty()) {
+      entry["host"] = node.host;
+    }
+    put_if(
+        entry,
+        "intra_node_gbit_per_s",
+        node.intra_bytes_per_s / kBytesPerGigabit);
+    put_if(
+        entry,
+        "inter_node_gbit_per_s",
+        node.inter_bytes_per_s / kBytesPerGigabit);
+    put_if(entry, "cores", node.cores);
+    put_if(entry, "latency_us", node.latency_seconds * 1e6);
+    json["nodes"].push_back(entry);
+  }
+  for (const cost::NodeLink& link : cluster.links) {
+    OrderedJson entry;
+    entry["nodes"] = {link.first, link.second};
+    entry["gbit_per_s"] = link.bytes_per_s / kBytesPerGigabit;
+    put_if(entry, "latency_us", link.latency_seconds * 1e6);
+    json["links"].push_back(entry);
+  }
+  for (const cost::CollectiveTime& one : cluster.collectives) {
+    OrderedJson entry;
+    entry["operation"] = one.operation;
+    entry["ranks"] = one.ranks;
+    entry["nodes"] = one.nodes;
+    entry["bytes"] = one.bytes;
+    entry["seconds"] = one.seconds;
+    json["collectives"].push_back(entry);
+  }
+  return json.dump(1) + "\n";
+}
+
+} // namespace tessera::planner

@@ -1,0 +1,74 @@
+#pragma once
+
+#include <map>
+#include <vector>
+
+#include "tessera/runtime/flow.h"
+
+namespace tessera::runtime {
+
+/// Tensors of one sent leg that go to one rank, in one message.
+struct Outgoing {
+  int peer = 0; // pp rank; the sender itself where it also reads them
+  std::vector<int> slots;
+};
+
+/// What becomes of a leg on the rank that sends it.
+struct SentLeg {
+  std::vector<bool> made; // by slot: made here, else handed on by a stand-in
+  std::vector<Outgoing> outgoing;
+};
+
+/// Where a received tensor comes from: a place in the packet of a sent leg.
+struct PacketPlace {
+  LegId leg;
+  int at = 0;
+};
+
+/// What becomes of a leg on the rank that receives it: for each slot the
+/// tensors whose sum it is; none: a stand-in, or no gradient.
+struct ReceivedLeg {
+  std::vector<std::vector<PacketPlace>> places;
+  bool waits = false; // any place
+};
+
+/// A packet as its receiver knows it.
+struct PacketPlan {
+  std::vector<Slot> like; // a received slot of the same shape for each tensor
+  std::vector<int> uses; // received slots that take each tensor
+};
+
+/// A turn of a task and the packets that must be there before.
+struct PlannedTurn {
+  Turn turn;
+  std::vector<LegId> needs;
+};
+
+/// What one rank does in a static step.
+struct RankPlan {
+  std::vector<PlannedTurn> turns;
+  std::map<LegId, SentLeg> sent;
+  std::map<LegId, ReceivedLeg> received;
+  std::map<LegId, PacketPlan> packets;
+  /// The rank tells pp rank 0 when it is done, since no tensor does.
+  bool reports = false;
+  /// On pp rank 0: how many do.
+  int reports_expected = 0;
+};
+
+/// Turns the recorded flows of all pp ranks into what each does in a static
+/// step. A turn that would only wait for what its rank does not need is joined
+/// to the turn before. `direct`: tensors go straight from the rank that makes
+/// them to those that read them (fast mode); else from caller to owner and back
+/// as recorded.
+///
+/// A tensor takes the direct way where every rank between only hands it on, in
+/// the forward and, if it has a gradient, in the backward.
+/// Pure: every rank computes the same. Not collective. Threads: any thread.
+/// Throws: InternalError when the flows do not fit together.
+/// Source: Karakus et al. 2021, section 4.4.
+std::vector<RankPlan> make_static_plan(
+    const std::vector<RankFlow>& flows,
+    bool direct);
+
+} // namespace tessera::runtime

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+namespace tessera::topology {
+
+/// Place of a rank on a q x q mesh.
+struct MeshCell {
+  int row = 0;
+  int column = 0;
+
+  bool operator==(const MeshCell&) const = default;
+};
+
+/// How the ranks of a group become a mesh.
+enum class MeshArrangement {
+  /// Ranks of a node form a rectangle as near to a square as divides the mesh,
+  /// so that a row or column touches few nodes and few ranks share a cable
+  /// (Xu et al. 2021, figure 8 b).
+  kBunched,
+  /// Ranks in their order, row after row (figure 8 a).
+  kRowMajor
+};
+
+/// "bunched" or "row_major".
+std::string_view name_of(MeshArrangement arrangement);
+/// Throws: ConfigError that lists what is allowed.
+MeshArrangement mesh_arrangement(std::string_view name);
+
+/// q where q * q == ranks.
+/// Throws: ConfigError naming the nearest degrees that work.
+int mesh_side(int ranks);
+
+/// Arithmetic of a q x q mesh over the positions 0 .. q * q - 1 of a group;
+/// holds no communication.
+class MeshLayout {
+ public:
+  /// `node_of_position`: any number for each position, equal for positions on
+  /// one node. Nodes that cannot be tiled (unequal numbers of ranks, no
+  /// rectangle that divides the mesh) are laid out row after row, node by node.
+  MeshLayout(
+      const std::vector<int>& node_of_position,
+      MeshArrangement arrangement);
+
+  int side() const {
+    return side_;
+  }
+  MeshCell cell_of(int position) const {
+    return cells_[static_cast<std::size_t>(position)];
+  }
+  int position_at(MeshCell cell) const;
+
+  /// Positions of a mesh row from column 0 on; of a column from row 0 on.
+  std::vector<int> row(int index) const;
+  std::vector<int> column(int index) const;
+
+  /// Rows and columns of the rectangle that a node holds; {1, q} when row after
+  /// row.
+  MeshCell tile() const {
+    return tile_;
+  }
+
+ private:
+  int side_;
+  MeshCell tile_;
+  std::vector<MeshCell> cells_; // by position
+  std::vector<int> positions_; // by row * side + column
+};
+
+} // namespace tessera::topology

@@ -1,0 +1,230 @@
+#include "tessera/tracer/record_work.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include <ATen/ATen.h>
+
+#include "tessera/base/error.h"
+#include "tessera/nn/interceptor.h"
+#include "tessera/tensor/dispatch_mode.h"
+#include "tessera/tensor/dtype.h"
+#include "tessera/tensor/meta_call.h"
+#include "tessera/tracer/describe.h"
+
+namespace tessera::tracer {
+
+namespace {
+
+using graph::OperatorWork;
+using Kind = OperatorWork::Kind;
+
+template <std::size_t N>
+bool among(
+    const std::array<std::string_view, N>& names,
+    std::string_view name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+// Without "aten::" and the overload.
+std::string_view base_name(std::string_view name) {
+  const auto colons = name.rfind("::");
+  name.remove_prefix(colons == std::string_view::npos ? 0 : colons + 2);
+  return name.substr(0, name.find('.'));
+}
+
+constexpr std::array<std::string_view, 24> kViews = {
+    "view",      "transpose", "permute",      "t",
+    "slice",     "select",    "split",        "chunk",
+    "unsqueeze", "squeeze",   "expand",       "narrow",
+    "flatten",   "unflatten", "detach",       "alias",
+    "size",      "stride",    "is_same_size", "numpy_T",
+    "expand_as", "view_as",   "unbind",       "unsafe_chunk"};
+
+constexpr std::array<std::string_view, 22> kFunctions = {
+    "gelu",         "softmax",
+    "_softmax",     "log_softmax",
+    "_log_softmax", "exp",
+    "log",          "tanh",
+    "sigmoid",      "silu",
+    "erf",          "sqrt",
+    "rsqrt",        "pow",
+    "layer_norm",   "native_layer_norm",
+    "batch_norm",   "cross_entropy_loss",
+    "logsumexp",    "binary_cross_entropy_with_logits",
+    "elu",          "softplus"};
+
+constexpr std::array<std::string_view, 7> kRandom = {
+    "dropout",
+    "native_dropout",
+    "bernoulli",
+    "bernoulli_",
+    "rand",
+    "randn",
+    "dropout_"};
+
+constexpr std::array<std::string_view, 8> kProducts =
+    {"linear", "matmul", "mm", "bmm", "addmm", "baddbmm", "einsum", "conv2d"};
+
+// The last two tensor arguments that are matrices or more, in order; a bias of
+// addmm and baddbmm comes first, of linear last and with one dimension.
+std::vector<at::Tensor> factors_of(
+    const c10::OperatorHandle& op,
+    const torch::jit::Stack& stack) {
+  std::vector<at::Tensor> found;
+  for (const c10::IValue& argument : arguments_of(op, stack)) {
+    for_each_operator_tensor(
+        argument, [&](const at::Tensor& tensor) { found.push_back(tensor); });
+  }
+  const std::string_view name = base_name(operator_name(op));
+  const bool bias_first = name == "addmm" || name == "baddbmm";
+  if (bias_first && found.size() > 2) {
+    found.erase(found.begin());
+  }
+  found.resize(std::min<std::size_t>(found.size(), 2));
+  return found;
+}
+
+void describe_product(
+    std::string_view name,
+    const std::vector<at::Tensor>& factors,
+    OperatorWork& work) {
+  if (factors.size() < 2 || factors[1].dim() < 1 || factors[0].dim() < 1) {
+    work.kind = Kind::kMove;
+    return;
+  }
+  const at::Tensor& a = factors[0];
+  const at::Tensor& b = factors[1];
+  work.count = 1;
+  if (name == "conv2d") {
+    work.columns = static_cast<double>(b.size(0));
+    work.inner = static_cast<double>(b.numel()) / work.columns;
+    work.rows = work.elements / work.columns;
+    return;
+  }
+  work.inner = static_cast<double>(a.size(-1));
+  const bool stacked = name != "linear" && b.dim() > 2;
+  if (stacked) {
+    // As many products as the result has matrices.
+    work.rows = a.dim() > 1 ? static_cast<double>(a.size(-2)) : 1;
+    work.columns = static_cast<double>(b.size(-1));
+    work.count = work.elements / std::max(1.0, work.rows * work.columns);
+    return;
+  }
+  // One product of all rows: elements = rows x columns.
+  work.columns = name == "linear" ? static_cast<double>(b.size(0))
+                 : b.dim() > 1    ? static_cast<double>(b.size(-1))
+                                  : 1;
+  work.rows = work.elements / std::max(1.0, work.columns);
+}
+
+Kind kind_of(std::string_view name) {
+  return among(kProducts, name)    ? Kind::kProduct
+         : among(kViews, name)     ? Kind::kView
+         : among(kFunctions, name) ? Kind::kFunction
+         : among(kRandom, name)    ? Kind::kRandom
+                                   : Kind::kMove;
+}
+
+// The innermost module that runs.
+class Path : public nn::Interceptor {
+ public:
+  explicit Path(const ModelParts& parts) {
+    for (std::size_t i = 0; i < parts.modules.size(); ++i) {
+      node_of_.emplace(parts.modules[i], static_cast<int>(i));
+    }
+  }
+
+  bool wants(const torch::nn::Module& module) override {
+    return node_of_.count(&module) != 0;
+  }
+
+  c10::IValue call(
+      torch::nn::Module& module,
+      const nn::CallKey& key,
+      const c10::IValue& args,
+      int first,
+      int last) override {
+    const int before = here_;
+    here_ = node_of_.at(&module);
+    c10::IValue result = nn::find_invoker(key.hash)(module, args, first, last);
+    here_ = before;
+    return result;
+  }
+
+  int here() const {
+    return here_;
+  }
+
+ private:
+  std::unordered_map<const torch::nn::Module*, int> node_of_;
+  int here_ = 0;
+};
+
+class Operators : public DispatchMode {
+ public:
+  explicit Operators(const Path& path) : path_(path) {}
+
+  void call(const c10::OperatorHandle& op, torch::jit::Stack* stack) override {
+    OperatorWork work;
+    work.name = operator_name(op);
+    work.module = path_.here();
+    const std::string_view name = base_name(work.name);
+    work.kind = kind_of(name);
+    std::vector<at::Tensor> factors;
+    if (work.kind == Kind::kProduct) {
+      factors = factors_of(op, *stack);
+    }
+    if (takes_meta_tensor(op, *stack)) {
+      try {
+        call_on_meta(op, stack);
+      } catch (const ReadsNumbers& error) {
+        throw ConfigError(
+            str("counting the model's work: ",
+                error.what(),
+                ": there is nothing to read in a model without memory"));
+      }
+    } else {
+      call_plain(op, stack);
+    }
+    const std::size_t results = op.schema().returns().size();
+    for (std::size_t i = stack->size() - results; i < stack->size(); ++i) {
+      for_each_operator_tensor((*stack)[i], [&](const at::Tensor& tensor) {
+        work.elements += static_cast<double>(tensor.numel());
+        work.bytes += static_cast<double>(bytes_of(tensor));
+      });
+    }
+    if (work.kind == Kind::kProduct) {
+      describe_product(name, factors, work);
+    }
+    work_.push_back(std::move(work));
+  }
+
+  graph::ForwardWork take() {
+    return std::move(work_);
+  }
+
+ private:
+  const Path& path_;
+  graph::ForwardWork work_;
+};
+
+} // namespace
+
+graph::ForwardWork record_work(
+    torch::nn::Module& root,
+    const std::function<void()>& run) {
+  const ModelParts parts = take_apart(root, "");
+  const at::NoGradGuard no_grad;
+  Path path(parts);
+  Operators operators(path);
+  const nn::InterceptorScope intercept(&path);
+  const DispatchScope scope(&operators);
+  run();
+  return operators.take();
+}
+
+} // namespace tessera::tracer

@@ -1,0 +1,152 @@
+// GPT and BERT on a 2 x 2 mesh, alone, with two pipeline ranks and with two
+// replicas, equal the plain loop after 10 steps: losses and every parameter.
+#include <mpi.h>
+
+#include "models/bert.h"
+#include "models/gpt.h"
+#include "tests/support/parity.h"
+
+namespace tessera::testing {
+namespace {
+
+constexpr int kSteps = 10;
+constexpr int kSamples = 16;
+constexpr int kTokens = 6;
+constexpr int kVocabulary = 33; // no multiple of a side
+
+models::Gpt make_gpt() {
+  models::GptOptions options;
+  options.vocab_size = kVocabulary;
+  options.n_positions = 7;
+  options.n_embd = 12;
+  options.n_layer = 2;
+  options.n_head = 3; // 2 and 1 on the columns
+  options.n_inner = 25;
+  options.dropout = 0;
+  const tensor_parallelism marked;
+  return models::Gpt(options);
+}
+
+Batch tokens_of(int step) {
+  torch::manual_seed(500 + step);
+  const auto start = torch::randint(0, kVocabulary, {kSamples, 1});
+  const auto text = (start + torch::arange(kTokens + 1)) % kVocabulary;
+  return {
+      text.narrow(1, 0, kTokens).contiguous(),
+      text.narrow(1, 1, kTokens).contiguous()};
+}
+
+torch::Tensor mean_loss(const torch::Tensor& logits, const torch::Tensor& y) {
+  return torch::nn::functional::cross_entropy(
+      logits.flatten(0, 1), y.flatten());
+}
+
+/// BERT with one tensor as its result: scores of tokens, then of pairs.
+struct OneOutputBertImpl : torch::nn::Module {
+  OneOutputBertImpl() {
+    models::BertOptions options;
+    options.vocab_size = kVocabulary;
+    options.hidden_size = 12;
+    options.num_hidden_layers = 2;
+    options.num_attention_heads = 3;
+    options.intermediate_size = 25;
+    options.max_position_embeddings = 7;
+    options.hidden_dropout_prob = 0;
+    options.attention_probs_dropout_prob = 0;
+    const tensor_parallelism marked;
+    bert = register_module("bert", models::Bert(options));
+  }
+  torch::Tensor forward(const torch::Tensor& ids) {
+    const auto mask = ids.ne(1).to(torch::kLong); // 1 stands for padding here
+    const auto types =
+        (torch::arange(ids.size(1)) >= 3).to(torch::kLong).expand(ids.sizes());
+    const auto [words, pairs] = bert(ids, mask, types.contiguous());
+    return torch::cat({words.flatten(1), pairs}, 1);
+  }
+  models::Bert bert{nullptr};
+};
+TESSERA_MODULE(OneOutputBert);
+
+torch::Tensor two_losses(const torch::Tensor& out, const torch::Tensor& y) {
+  const auto words = out.narrow(1, 0, kTokens * kVocabulary)
+                         .reshape({-1, kTokens, kVocabulary});
+  const auto pairs = out.narrow(1, kTokens * kVocabulary, 2);
+  return mean_loss(words, y) +
+         torch::nn::functional::cross_entropy(
+             pairs, (y.select(1, 0) > 16).to(torch::kLong));
+}
+
+struct Case {
+  int pp;
+  int rdp;
+  bool prescaled;
+};
+
+template <typename MakeNet>
+void check(MakeNet make_net, const Loss& loss) {
+  int world = 1;
+  MPI_Comm_size(MPI_COMM_WORLD, &world);
+  for (const Case c :
+       {Case{1, 1, false},
+        Case{1, 1, true},
+        Case{2, 1, false},
+        Case{1, 2, false}}) {
+    if (4 * c.pp * c.rdp != world) {
+      continue;
+    }
+    Config config;
+    config.pipeline_parallel_degree = c.pp;
+    config.tensor_parallel_degree = 4;
+    config.tensor_parallel_kind = "2d";
+    config.prescaled_batch = c.prescaled;
+    config.ddp = true;
+    config.microbatches = 2;
+    config.timeout_seconds = 60;
+    config.transport_buffer_bytes = 16 << 20;
+    const int slices = 2 * (c.prescaled ? 1 : 4 * c.rdp);
+    const auto wanted = train_plain(make_net, tokens_of, kSteps, slices, loss);
+    EXPECT_LT(wanted.losses.back(), wanted.losses.front());
+    const auto got =
+        train_distributed(config, make_net, tokens_of, kSteps, loss);
+    expect_equal(
+        got,
+        wanted,
+        str("pp ",
+            c.pp,
+            ", rdp ",
+            c.rdp,
+            c.prescaled ? ", prescaled" : "",
+            ", 2 x 2"));
+  }
+}
+
+TEST(TwoDParity, Gpt) {
+  check(make_gpt, mean_loss);
+}
+
+TEST(TwoDParity, Bert) {
+  check([] { return OneOutputBert(); }, two_losses);
+}
+
+/// torch's layers, each replaced by itself.
+struct TwoLinearsImpl : torch::nn::Module {
+  TwoLinearsImpl() {
+    const tensor_parallelism marked;
+    words = register_module("words", nn::Embedding(kVocabulary, 7));
+    in = register_module("in", nn::Linear(7, 11));
+    out = register_module("out", nn::Linear(11, kVocabulary));
+  }
+  torch::Tensor forward(const torch::Tensor& ids) {
+    return out(torch::tanh(in(words(ids))));
+  }
+  nn::Embedding words{nullptr};
+  nn::Linear in{nullptr}, out{nullptr};
+};
+TESSERA_MODULE(TwoLinears);
+
+TEST(TwoDParity, LayersOfTorch) {
+  check([] { return TwoLinears(); }, mean_loss);
+}
+
+} // namespace
+} // namespace tessera::testing

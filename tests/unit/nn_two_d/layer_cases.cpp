@@ -1,0 +1,300 @@
+// Every layer against torch's own: result, gradients of inputs and parameters.
+#include "tessera/base/error.h"
+#include "tessera/nn/two_d/boundary.h"
+#include "tessera/nn/two_d/functional.h"
+#include "tessera/nn/two_d/modules.h"
+
+#include "cases.h"
+
+namespace tessera::nn::two_d::cases {
+
+namespace {
+
+/// Sizes of one problem on a mesh; none divides by 2 and 3.
+struct Setting {
+  explicit Setting(const Mesh& mesh)
+      : rows(batch, mesh.side()),
+        in(hidden, mesh.side()),
+        out(inner, mesh.side()),
+        words(vocabulary, mesh.side()) {}
+  static constexpr std::int64_t batch = 5;
+  static constexpr std::int64_t positions = 3;
+  static constexpr std::int64_t hidden = 11;
+  static constexpr std::int64_t inner = 13;
+  static constexpr std::int64_t vocabulary = 17;
+  Blocks rows;
+  Blocks in;
+  Blocks out;
+  Blocks words;
+};
+
+/// [b of my row, ..., h of my column]
+at::Tensor local(
+    const Mesh& mesh,
+    const at::Tensor& full,
+    const Blocks& rows,
+    const Blocks& columns) {
+  return full.narrow(0, rows.start(mesh.row()), rows.size(mesh.row()))
+      .narrow(-1, columns.start(mesh.column()), columns.size(mesh.column()))
+      .contiguous();
+}
+
+/// [b of my row, ...]
+at::Tensor
+local_rows(const Mesh& mesh, const at::Tensor& full, const Blocks& rows) {
+  return full.narrow(0, rows.start(mesh.row()), rows.size(mesh.row()))
+      .contiguous();
+}
+
+void set(MeshModule& module, const std::string& name, const at::Tensor& full) {
+  const torch::NoGradGuard no_grad;
+  const auto found = module.distributed_parameters().find(name);
+  if (found != module.distributed_parameters().end()) {
+    module.named_parameters(false)[name].copy_(
+        take_shard(found->second.shard, full));
+  }
+}
+
+void require_gradient(
+    const MeshModule& module,
+    const std::string& name,
+    const at::Tensor& full) {
+  const auto found = module.distributed_parameters().find(name);
+  if (found != module.distributed_parameters().end()) {
+    require_close(
+        module.named_parameters(false)[name].grad(),
+        take_shard(found->second.shard, full),
+        1e-5,
+        module.name() + ", gradient of " + name);
+  }
+}
+
+template <typename Holder, typename... Args>
+Holder on(const MeshPtr& mesh, const Args&... args) {
+  TensorParallel context;
+  context.group = &mesh->group();
+  context.distribution = Distribution::kTwoD;
+  context.mesh = mesh;
+  const TensorParallelScope scope(context);
+  return Holder(args...);
+}
+
+void linear_of(const MeshPtr& mesh, bool out_in, bool with_bias, int groups) {
+  const Setting s(*mesh);
+  Random random(5);
+  const auto width = groups * s.inner;
+  const at::Tensor x =
+      random.normal({s.batch, s.positions, s.hidden}).requires_grad_();
+  const at::Tensor w = random.normal({s.hidden, width}).requires_grad_();
+  const at::Tensor b = random.normal({width}).requires_grad_();
+  const at::Tensor g = random.normal({s.batch, s.positions, width});
+  at::Tensor y = at::matmul(x, w);
+  y = with_bias ? y + b : y;
+  y.backward(g);
+
+  auto linear = on<Linear2D>(
+      mesh,
+      Linear2DOptions(s.in, s.out)
+          .out_in(out_in)
+          .bias(with_bias)
+          .groups(groups));
+  const auto stored = [&](const at::Tensor& t) {
+    return out_in ? t.t().contiguous() : t;
+  };
+  set(*linear, "weight", stored(w.detach()));
+  set(*linear, "bias", b.detach());
+  const at::Tensor mine = local(*mesh, x.detach(), s.rows, s.in);
+  mine.requires_grad_();
+  // Of a result with groups this rank has its columns of each.
+  const auto result_part = [&](const at::Tensor& full) {
+    std::vector<at::Tensor> parts;
+    for (const at::Tensor& group : full.chunk(groups, -1)) {
+      parts.push_back(local(*mesh, group, s.rows, s.out));
+    }
+    return at::cat(parts, -1);
+  };
+  const at::Tensor found = linear(mine);
+  found.backward(result_part(g));
+  require_close(found.detach(), result_part(y.detach()), 1e-5, "linear");
+  require_close(
+      mine.grad(),
+      local(*mesh, x.grad(), s.rows, s.in),
+      1e-5,
+      "linear, gradient of x");
+  require_gradient(*linear, "weight", stored(w.grad()));
+  if (with_bias) {
+    require_gradient(*linear, "bias", b.grad());
+    const bool registered = linear->named_parameters().contains("bias");
+    require(
+        registered == (mesh->row() == 0), "a bias lives on mesh row 0 only");
+  }
+}
+
+void linear(const MeshPtr& mesh) {
+  for (const bool out_in : {true, false}) {
+    linear_of(mesh, out_in, true, 1);
+    linear_of(mesh, out_in, false, 1);
+    linear_of(mesh, out_in, true, 3);
+  }
+}
+
+void layer_norm_of(const MeshPtr& mesh) {
+  const Setting s(*mesh);
+  Random random(6);
+  // A mean far from zero: moments must not lose its digits.
+  const at::Tensor x =
+      random.normal({s.batch, s.positions, s.hidden}).add_(100);
+  x.requires_grad_();
+  const at::Tensor gamma = random.normal({s.hidden}).requires_grad_();
+  const at::Tensor beta = random.normal({s.hidden}).requires_grad_();
+  const at::Tensor g = random.normal(x.sizes());
+  const at::Tensor y = at::layer_norm(x, {s.hidden}, gamma, beta, 1e-5);
+  y.backward(g);
+
+  auto norm = on<LayerNorm2D>(mesh, s.in, 1e-5);
+  set(*norm, "weight", gamma.detach());
+  set(*norm, "bias", beta.detach());
+  const at::Tensor mine = local(*mesh, x.detach(), s.rows, s.in);
+  mine.requires_grad_();
+  const at::Tensor found = norm(mine);
+  found.backward(local(*mesh, g, s.rows, s.in));
+  require_close(
+      found.detach(), local(*mesh, y.detach(), s.rows, s.in), 1e-5, "norm");
+  require_close(
+      mine.grad(),
+      local(*mesh, x.grad(), s.rows, s.in),
+      1e-5,
+      "norm, gradient of x");
+  require_gradient(*norm, "weight", gamma.grad());
+  require_gradient(*norm, "bias", beta.grad());
+}
+
+void embedding_and_head(const MeshPtr& mesh) {
+  const Setting s(*mesh);
+  Random random(7);
+  const std::int64_t padding = 4;
+  const at::Tensor table =
+      random.normal({s.vocabulary, s.hidden}).requires_grad_();
+  const at::Tensor ids = random.integers(s.vocabulary, {s.batch, s.positions});
+  ids[0][0] = padding;
+  const at::Tensor g = random.normal({s.batch, s.positions, s.vocabulary});
+  const at::Tensor x = at::embedding(table, ids, padding);
+  const at::Tensor logits = at::linear(at::tanh(x), table);
+  logits.backward(g);
+
+  auto words = on<Embedding2D>(mesh, s.words, s.in, padding);
+  set(*words, "weight", table.detach());
+  auto head = on<TiedLinear2D>(mesh, *words, s.words, s.in);
+  const at::Tensor found_x = words(local_rows(*mesh, ids, s.rows));
+  const at::Tensor found = head(at::tanh(found_x));
+  found.backward(local(*mesh, g, s.rows, s.words));
+  require_close(
+      found_x.detach(), local(*mesh, x.detach(), s.rows, s.in), 0, "embedding");
+  require_close(
+      found.detach(),
+      local(*mesh, logits.detach(), s.rows, s.words),
+      1e-5,
+      "output layer");
+  require_gradient(*words, "weight", table.grad());
+  try {
+    words(at::full({1, 1}, s.vocabulary, at::kLong));
+  } catch (const ShapeError& error) {
+    return;
+  }
+  throw std::runtime_error("an id beyond the table was looked up");
+}
+
+void losses(const MeshPtr& mesh) {
+  const Setting s(*mesh);
+  Random random(8);
+  const at::Tensor logits =
+      random.normal({s.batch, s.positions, s.vocabulary}).mul_(20);
+  logits.requires_grad_();
+  const at::Tensor targets =
+      random.integers(s.vocabulary, {s.batch, s.positions});
+  targets[1][1] = -100;
+  const at::Tensor weights = random.normal({s.batch, s.positions});
+  const at::Tensor loss = at::cross_entropy_loss(
+                              logits.view({-1, s.vocabulary}),
+                              targets.view({-1}),
+                              {},
+                              at::Reduction::None,
+                              -100)
+                              .view(targets.sizes());
+  (loss * weights).sum().backward();
+
+  const at::Tensor mine = local(*mesh, logits.detach(), s.rows, s.words);
+  mine.requires_grad_();
+  const at::Tensor found =
+      cross_entropy(mesh, mine, local_rows(*mesh, targets, s.rows), s.words);
+  (found * local_rows(*mesh, weights, s.rows)).sum().backward();
+  require_close(
+      found.detach(),
+      local_rows(*mesh, loss.detach(), s.rows),
+      1e-5,
+      "cross entropy");
+  require_close(
+      mine.grad(),
+      local(*mesh, logits.grad(), s.rows, s.words),
+      1e-5,
+      "cross entropy, gradient");
+}
+
+void boundaries(const MeshPtr& mesh) {
+  const std::int64_t q = mesh->side();
+  const Blocks hidden(11, mesh->side());
+  Random random(9);
+  for (const bool prescaled : {false, true}) {
+    const Boundary boundary(mesh, prescaled);
+    // Each rank's samples; with `prescaled` all bring the same.
+    const std::int64_t own = prescaled ? 2 * q : 2;
+    const std::int64_t all = prescaled ? 2 * q : 2 * q * q;
+    const at::Tensor whole = random.normal({all, 3, 11});
+    const Blocks rows(all, mesh->side(), all / q);
+    const std::int64_t place = mesh->row() * q + mesh->column();
+    const at::Tensor mine =
+        (prescaled ? whole : whole.narrow(0, place * own, own)).clone();
+    mine.requires_grad_();
+    const at::Tensor inside = boundary.enter(mine, hidden);
+    require_close(
+        inside.detach(), local(*mesh, whole, rows, hidden), 0, "enter");
+    const at::Tensor outside = boundary.leave(inside * 2, hidden);
+    require_close(outside.detach(), mine.detach() * 2, 0, "leave");
+    const at::Tensor g = random.normal(whole.sizes());
+    outside.backward(prescaled ? g : g.narrow(0, place * own, own));
+    require_close(
+        mine.grad(),
+        (prescaled ? g : g.narrow(0, place * own, own)) * 2,
+        1e-6,
+        "gradient across the boundary");
+    require_close(
+        boundary.samples_of_row(mine.detach()),
+        local_rows(*mesh, whole, rows),
+        0,
+        "samples of a row");
+    at::Tensor of_row = local_rows(*mesh, whole, rows).requires_grad_();
+    const at::Tensor back = boundary.own_samples(of_row);
+    require_close(back.detach(), mine.detach(), 0, "own samples");
+    back.backward(prescaled ? g : g.narrow(0, place * own, own));
+    require_close(
+        of_row.grad(),
+        local_rows(*mesh, g, rows),
+        0,
+        "gradient of own samples");
+  }
+}
+
+} // namespace
+
+const std::vector<Case>& layer_cases() {
+  static const std::vector<Case> cases = {
+      {"linear", linear},
+      {"layer_norm", layer_norm_of},
+      {"embedding_and_head", embedding_and_head},
+      {"cross_entropy", losses},
+      {"boundary", boundaries},
+  };
+  return cases;
+}
+
+} // namespace tessera::nn::two_d::cases

@@ -1,0 +1,58 @@
+// The cases on threads of this process, for meshes of side 1, 2 and 3, with
+// panels in shared memory and with panels through broadcasts.
+#include <string>
+#include <tuple>
+
+#include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+
+#include "cases.h"
+#include "mesh_ranks.h"
+
+namespace tessera::nn::two_d {
+namespace {
+
+using Parameters = std::tuple<int, bool, cases::Case>;
+
+class OnMesh : public testing::TestWithParam<Parameters> {};
+
+TEST_P(OnMesh, Holds) {
+  const auto [side, shared, test] = GetParam();
+  MeshOptions options;
+  options.shared_memory = shared;
+  EXPECT_EQ(run_on_mesh(side, options, test.run), "");
+}
+
+std::string name_of_test(const testing::TestParamInfo<Parameters>& info) {
+  return std::string(std::get<2>(info.param).name) + "_" +
+         std::to_string(std::get<0>(info.param)) +
+         (std::get<1>(info.param) ? "_shared" : "_broadcast");
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Cases,
+    OnMesh,
+    testing::Combine(
+        testing::Values(1, 2, 3),
+        testing::Bool(),
+        testing::ValuesIn(cases::all_cases())),
+    name_of_test);
+
+TEST(Blocks, DividesUnitsAndSaysWhatWorks) {
+  const Blocks heads(7 * 8, 3, 8);
+  EXPECT_EQ(heads.size(0), 24);
+  EXPECT_EQ(heads.size(2), 16);
+  EXPECT_EQ(heads.start(2), 40);
+  try {
+    Blocks(10, 3, 4);
+    FAIL();
+  } catch (const ShapeError& error) {
+    const std::string text = error.what();
+    EXPECT_NE(text.find("multiple of 4"), std::string::npos) << text;
+    EXPECT_NE(text.find("at least 12"), std::string::npos) << text;
+  }
+}
+
+} // namespace
+} // namespace tessera::nn::two_d

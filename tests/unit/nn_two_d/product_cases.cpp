@@ -1,0 +1,223 @@
+// C = A B, A B^T, A^T B: results, gradients, gradients of gradients.
+#include "tessera/base/error.h"
+#include "tessera/nn/two_d/product.h"
+#include "tessera/nn/two_d/summa.h"
+
+#include "cases.h"
+
+namespace tessera::nn::two_d::cases {
+
+namespace {
+
+using Function = at::Tensor (*)(
+    const MeshPtr&,
+    const at::Tensor&,
+    const at::Tensor&,
+    const Blocks&,
+    bool transposed);
+
+struct Kind {
+  const char* name;
+  Function summa;
+  bool transpose_a;
+  bool transpose_b;
+};
+
+const Kind kKinds[] = {
+    {"AB", summa_ab, false, false},
+    {"ABt", summa_abt, false, true},
+    {"AtB", summa_atb, true, false},
+};
+
+struct Sizes {
+  std::int64_t m;
+  std::int64_t k;
+  std::int64_t n;
+};
+
+/// Whole operands and how they are divided, equal on all ranks.
+struct Problem {
+  Problem(const Mesh& mesh, const Kind& kind, Sizes sizes, at::ScalarType type)
+      : a_rows(kind.transpose_a ? sizes.k : sizes.m, mesh.side()),
+        a_columns(kind.transpose_a ? sizes.m : sizes.k, mesh.side()),
+        b_rows(kind.transpose_b ? sizes.n : sizes.k, mesh.side()),
+        b_columns(kind.transpose_b ? sizes.k : sizes.n, mesh.side()),
+        c_rows(sizes.m, mesh.side()),
+        c_columns(sizes.n, mesh.side()),
+        inner(
+            kind.transpose_a ? sizes.m : (kind.transpose_b ? sizes.n : sizes.k),
+            mesh.side()) {
+    Random random(3);
+    a = random.normal({a_rows.length(), a_columns.length()}).to(type);
+    b = random.normal({b_rows.length(), b_columns.length()}).to(type);
+    gradient = random.normal({sizes.m, sizes.n}).to(type);
+  }
+  Blocks a_rows, a_columns, b_rows, b_columns, c_rows, c_columns, inner;
+  at::Tensor a, b, gradient;
+};
+
+void check_kind(
+    const MeshPtr& mesh,
+    const Kind& kind,
+    Sizes sizes,
+    at::ScalarType type,
+    double tolerance,
+    bool allocated,
+    bool transposed = false) {
+  const Problem p(*mesh, kind, sizes, type);
+  const bool is_c = kind.transpose_a; // the matrix that is stored transposed
+  const auto stored = [&](const at::Tensor& block, bool this_one) {
+    return transposed && this_one ? block.t().contiguous() : block;
+  };
+  const auto place = [&](const at::Tensor& block) {
+    if (!allocated) {
+      return block.clone().requires_grad_();
+    }
+    at::Tensor placed =
+        mesh->exchange().allocate(block.sizes(), block.options());
+    placed.copy_(block);
+    return placed.requires_grad_();
+  };
+  const at::Tensor a = place(block_of(*mesh, p.a, p.a_rows, p.a_columns));
+  const at::Tensor b =
+      place(stored(block_of(*mesh, p.b, p.b_rows, p.b_columns), !is_c));
+  const at::Tensor c = kind.summa(mesh, a, b, p.inner, transposed);
+  c.backward(stored(block_of(*mesh, p.gradient, p.c_rows, p.c_columns), is_c));
+
+  const at::Tensor whole_a = p.a.to(at::kDouble).requires_grad_();
+  const at::Tensor whole_b = p.b.to(at::kDouble).requires_grad_();
+  const at::Tensor expected = at::matmul(
+      kind.transpose_a ? whole_a.t() : whole_a,
+      kind.transpose_b ? whole_b.t() : whole_b);
+  expected.backward(p.gradient.to(at::kDouble));
+  const std::string name = tessera::str(
+      kind.name,
+      transposed ? ", transposed, " : " ",
+      sizes.m,
+      " x ",
+      sizes.k,
+      " x ",
+      sizes.n,
+      " ",
+      type);
+  require_close(
+      c.detach(),
+      stored(block_of(*mesh, expected.detach(), p.c_rows, p.c_columns), is_c),
+      tolerance,
+      name);
+  require_close(
+      a.grad(),
+      block_of(*mesh, whole_a.grad(), p.a_rows, p.a_columns),
+      tolerance,
+      name + ", gradient of A");
+  require_close(
+      b.grad(),
+      stored(block_of(*mesh, whole_b.grad(), p.b_rows, p.b_columns), !is_c),
+      tolerance,
+      name + ", gradient of B");
+}
+
+void f32(const MeshPtr& mesh) {
+  for (const Kind& kind : kKinds) {
+    for (const Sizes sizes : {Sizes{12, 24, 18}, Sizes{7, 5, 11}}) {
+      check_kind(mesh, kind, sizes, at::kFloat, 1e-5, false);
+      check_kind(mesh, kind, sizes, at::kFloat, 1e-5, true);
+      check_kind(mesh, kind, sizes, at::kFloat, 1e-5, false, true);
+      check_kind(mesh, kind, sizes, at::kFloat, 1e-5, true, true);
+    }
+  }
+  check_kind(mesh, kKinds[0], {65, 200, 97}, at::kFloat, 1e-5, false);
+}
+
+void bf16(const MeshPtr& mesh) {
+  for (const Kind& kind : kKinds) {
+    // A step of the sum over q panels rounds to 8 bits.
+    check_kind(mesh, kind, {16, 12, 20}, at::kBFloat16, 2e-2, false);
+  }
+}
+
+/// d/dA of |dC/dA|^2 and the like: the closed set, differentiated twice.
+void second_order(const MeshPtr& mesh) {
+  for (const Kind& kind : kKinds) {
+    const Problem p(*mesh, kind, {6, 5, 7}, at::kFloat);
+    const auto twice =
+        [&](const at::Tensor& a, const at::Tensor& b, const at::Tensor& c) {
+          const auto first = torch::autograd::grad(
+              {c.pow(3).sum()}, {a, b}, {}, c10::nullopt, true);
+          return torch::autograd::grad(
+              {first[0].pow(2).sum() + first[1].pow(2).sum()}, {a, b});
+        };
+    const at::Tensor a =
+        block_of(*mesh, p.a, p.a_rows, p.a_columns).requires_grad_();
+    const at::Tensor b =
+        block_of(*mesh, p.b, p.b_rows, p.b_columns).requires_grad_();
+    const auto found = twice(a, b, kind.summa(mesh, a, b, p.inner, false));
+    const at::Tensor x = p.a.to(at::kDouble).requires_grad_();
+    const at::Tensor y = p.b.to(at::kDouble).requires_grad_();
+    const auto expected = twice(
+        x,
+        y,
+        at::matmul(kind.transpose_a ? x.t() : x, kind.transpose_b ? y.t() : y));
+    require_close(
+        found[0],
+        block_of(*mesh, expected[0], p.a_rows, p.a_columns),
+        1e-5,
+        tessera::str(kind.name, ", second gradient of A"));
+    require_close(
+        found[1],
+        block_of(*mesh, expected[1], p.b_rows, p.b_columns),
+        1e-5,
+        tessera::str(kind.name, ", second gradient of B"));
+  }
+}
+
+/// After the first product of the largest size nothing more is taken.
+void workspace_is_sized_once(const MeshPtr& mesh) {
+  const auto run_all = [&] {
+    for (const Kind& kind : kKinds) {
+      check_kind(mesh, kind, {24, 16, 12}, at::kFloat, 1e-5, false);
+    }
+  };
+  run_all();
+  const std::int64_t first = mesh->exchange().workspace_bytes();
+  require(mesh->side() == 1 || first > 0, "no workspace was counted");
+  for (int i = 0; i < 3; ++i) {
+    run_all();
+  }
+  require(
+      mesh->exchange().workspace_bytes() == first,
+      tessera::str(
+          "the workspace grew from ",
+          first,
+          " to ",
+          mesh->exchange().workspace_bytes()));
+}
+
+/// Blocks that do not fit are named, and no rank hangs.
+void wrong_sizes(const MeshPtr& mesh) {
+  const Blocks inner(6, mesh->side());
+  const at::Tensor wrong = torch::zeros({4, 7});
+  try {
+    summa_ab(mesh, wrong, wrong, inner);
+  } catch (const ShapeError& error) {
+    const std::string text = error.what();
+    require(text.find("[4, 7]") != std::string::npos, text);
+    return;
+  }
+  throw std::runtime_error("wrong blocks were multiplied");
+}
+
+} // namespace
+
+const std::vector<Case>& product_cases() {
+  static const std::vector<Case> cases = {
+      {"f32", f32},
+      {"bf16", bf16},
+      {"second_order", second_order},
+      {"workspace_is_sized_once", workspace_is_sized_once},
+      {"wrong_sizes", wrong_sizes},
+  };
+  return cases;
+}
+
+} // namespace tessera::nn::two_d::cases

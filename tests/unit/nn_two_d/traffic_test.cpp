@@ -1,0 +1,144 @@
+// Counted traffic of a layer against Table 1 of Xu et al. 2021, p = 4, 9, 16.
+#include <cmath>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+#include "tessera/nn/two_d/stem.h"
+
+#include "bench/support/megatron_stem.h"
+#include "cases.h"
+#include "mesh_ranks.h"
+#include "weights.h"
+
+namespace tessera::nn::two_d {
+namespace {
+
+constexpr std::int64_t kPositions = 3; // s
+constexpr double kFloatBytes = 4;
+
+/// Scalars that left ranks through these groups, all ranks of the mesh
+/// together.
+double total_scalars(
+    comm::ProcessGroup& all,
+    std::initializer_list<comm::ProcessGroup*> groups) {
+  at::Tensor sum = at::zeros({1}, at::kLong);
+  for (comm::ProcessGroup* group : groups) {
+    sum += group->traffic().bytes.load();
+  }
+  all.all_reduce(sum);
+  return static_cast<double>(sum.item<std::int64_t>()) / kFloatBytes;
+}
+
+void require_equal(double found, double expected, const std::string& what) {
+  cases::require(
+      std::abs(found - expected) < 0.5,
+      tessera::str(what, ": counted ", found, ", the formula says ", expected));
+}
+
+/// The paper charges a broadcast or reduction of B scalars among q ranks with
+/// log2(q) B; the counters say what leaves ranks, (q - 1) B over its line. So
+/// the counters of all ranks together, times this, are one rank's scalars in
+/// the paper's model: each of q lines carries a q-th of the blocks.
+double model_factor(double q) {
+  return std::log2(q) / (q * (q - 1));
+}
+
+void optimus(const MeshPtr& mesh) {
+  const double q = mesh->side();
+  const double p = q * q;
+  const auto side = static_cast<std::int64_t>(mesh->side());
+  Transformer2DOptions options(4 * side, side);
+  const double b = 2 * q;
+  const double s = kPositions;
+  const double h = static_cast<double>(options.hidden);
+  std::vector<TransformerLayer2D> layers = {
+      cases::make_on(mesh, [&] { return TransformerLayer2D(options); })};
+  {
+    const torch::NoGradGuard no_grad;
+    for (at::Tensor& parameter : layers[0]->parameters()) {
+      parameter.fill_(0.1);
+    }
+  }
+  // Table 1 counts the whole forward again in the backward.
+  Savings savings;
+  savings.skip_products = false;
+  ManagedStem stem(layers, savings);
+  const at::Tensor x = at::ones({2, kPositions, options.hidden / side});
+  const auto counted = [&] {
+    return total_scalars(
+        mesh->group(), {&mesh->row_group(), &mesh->column_group()});
+  };
+
+  const double start = counted();
+  stem.forward(x);
+  const double forward = counted() - start;
+  // What the paper leaves out as negligible: biases (9 h) and norms (2 h each)
+  // from row 0, moments along rows (2 numbers a position from each rank).
+  const double small_forward =
+      (q - 1) * (9 * h + 2 * 2 * h) + 2 * q * (q - 1) * 2 * b * s;
+  require_equal(
+      (forward - small_forward) * model_factor(q),
+      std::log2(p) / (2 * std::sqrt(p)) * (7 * b * s * h + 12 * h * h),
+      "forward");
+
+  stem.backward(at::ones_like(x));
+  const double backward = counted() - start - forward;
+  // The forward's again; gradients of the same to row 0; two sums a position,
+  // all-reduced along rows.
+  const double small_backward = small_forward + (q - 1) * (9 * h + 2 * 2 * h) +
+                                2 * (2 * (q - 1) * 2 * b * s);
+  require_equal(
+      (backward - small_backward) * model_factor(q),
+      std::log2(p) / (2 * std::sqrt(p)) * (21 * b * s * h + 36 * h * h),
+      "backward");
+}
+
+void megatron(comm::ProcessGroup& group) {
+  const double p = group.size();
+  const auto ranks = static_cast<std::int64_t>(group.size());
+  const std::int64_t hidden = 4 * ranks;
+  bench::MegatronStem stem(group, 1, hidden, ranks);
+  const at::Tensor x = torch::ones({ranks, kPositions, hidden});
+  const double b = p;
+  const double s = kPositions;
+  const double h = static_cast<double>(hidden);
+  const auto counted = [&] {
+    return static_cast<double>(group.traffic().bytes.load()) / kFloatBytes;
+  };
+  const double start = counted();
+  const at::Tensor y = stem.forward(x);
+  const double forward = counted() - start;
+  require_equal(forward, 4 * (p - 1) / p * b * s * h, "Megatron, forward");
+  stem.backward(torch::ones_like(y));
+  const double gathered = (p - 1) * b * s * h / p; // the checkpoint
+  require_equal(
+      counted() - start - forward - gathered,
+      8 * (p - 1) / p * b * s * h,
+      "Megatron, backward");
+}
+
+class Table1 : public testing::TestWithParam<int> {};
+
+TEST_P(Table1, OptimusInSharedMemory) {
+  EXPECT_EQ(run_on_mesh(GetParam(), {}, optimus), "");
+}
+
+TEST_P(Table1, OptimusByBroadcasts) {
+  MeshOptions options;
+  options.shared_memory = false;
+  EXPECT_EQ(run_on_mesh(GetParam(), options, optimus), "");
+}
+
+TEST_P(Table1, Megatron) {
+  EXPECT_EQ(
+      run_on_mesh(
+          GetParam(), {}, [](const MeshPtr& mesh) { megatron(mesh->group()); }),
+      "");
+}
+
+INSTANTIATE_TEST_SUITE_P(Sides, Table1, testing::Values(2, 3, 4));
+
+} // namespace
+} // namespace tessera::nn::two_d

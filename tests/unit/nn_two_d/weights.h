@@ -1,0 +1,70 @@
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "tessera/nn/two_d/modules.h"
+
+#include "cases.h"
+
+namespace tessera::nn::two_d::cases {
+
+using FullTensors = std::map<std::string, at::Tensor>;
+
+/// Calls `visit(name, parameter, shard)` for all that this rank holds.
+template <typename Visit>
+void for_each_shard(torch::nn::Module& module, const Visit& visit) {
+  for (const auto& entry : module.named_modules()) {
+    const auto* part =
+        dynamic_cast<const DistributedModule*>(entry.value().get());
+    if (part == nullptr) {
+      continue;
+    }
+    for (const auto& [name, description] : part->distributed_parameters()) {
+      visit(
+          entry.key().empty() ? name : entry.key() + "." + name,
+          entry.value()->named_parameters(false)[name],
+          description.shard);
+    }
+  }
+}
+
+inline void load_full(torch::nn::Module& module, const FullTensors& full) {
+  const torch::NoGradGuard no_grad;
+  for_each_shard(
+      module,
+      [&](const std::string& name, at::Tensor local, const Shard& shard) {
+        local.copy_(take_shard(shard, full.at(name)));
+      });
+}
+
+/// `full` by the names of `module`'s parameters.
+inline void require_gradients(
+    torch::nn::Module& module,
+    const FullTensors& full,
+    double tolerance) {
+  for_each_shard(
+      module,
+      [&](const std::string& name,
+          const at::Tensor& local,
+          const Shard& shard) {
+        require_close(
+            local.grad(),
+            take_shard(shard, full.at(name)),
+            tolerance,
+            "gradient of " + name);
+      });
+}
+
+/// Makes a module on the mesh.
+template <typename Make>
+auto make_on(const MeshPtr& mesh, const Make& make) {
+  TensorParallel context;
+  context.group = &mesh->group();
+  context.distribution = Distribution::kTwoD;
+  context.mesh = mesh;
+  const TensorParallelScope scope(context);
+  return make();
+}
+
+} // namespace tessera::nn::two_d::cases

@@ -1,0 +1,100 @@
+#include "tessera/optim/master_weights.h"
+
+#include <torch/torch.h>
+
+#include <gtest/gtest.h>
+
+namespace tessera::optim {
+namespace {
+
+class Masters : public ::testing::TestWithParam<at::ScalarType> {};
+
+// An update below the parameter's last bit is lost without a master: 256 of
+// them are one eighth with it.
+TEST_P(Masters, SmallUpdatesAddUp) {
+  const auto parameter =
+      torch::ones({3}, torch::TensorOptions(GetParam())).requires_grad_();
+  const auto alone = parameter.detach().clone().requires_grad_();
+  MasterWeights masters;
+  const auto master = masters.add(parameter);
+  ASSERT_EQ(master.scalar_type(), at::kFloat);
+  torch::optim::SGD optimizer({master}, torch::optim::SGDOptions(1.0));
+  torch::optim::SGD rounding({alone}, torch::optim::SGDOptions(1.0));
+  constexpr double kUpdate = 1.0 / 8192; // bits end at 1/256 (f16: 1/2048)
+  for (int i = 0; i < 1024; ++i) {
+    for (const auto& tensor : {parameter, alone}) {
+      tensor.mutable_grad() = torch::full_like(tensor, kUpdate);
+    }
+    masters.take_gradients();
+    optimizer.step();
+    masters.write_back();
+    rounding.step();
+  }
+  EXPECT_TRUE(master.equal(torch::full({3}, 0.875)));
+  EXPECT_TRUE(parameter.equal(torch::full_like(parameter, 0.875)));
+  EXPECT_TRUE(alone.equal(torch::ones_like(alone)));
+}
+
+TEST_P(Masters, ParameterIsTheRoundedMaster) {
+  torch::manual_seed(1);
+  const auto parameter =
+      torch::randn({100}).to(GetParam()).requires_grad_(true);
+  MasterWeights masters;
+  const auto master = masters.add(parameter);
+  EXPECT_TRUE(master.equal(parameter.detach().to(at::kFloat)));
+  EXPECT_TRUE(master.requires_grad());
+  EXPECT_TRUE(master.is_leaf());
+  EXPECT_TRUE(masters.of(parameter).is_same(master));
+  parameter.mutable_grad() = torch::randn({100}).to(GetParam());
+  masters.take_gradients();
+  EXPECT_TRUE(master.grad().equal(parameter.grad().to(at::kFloat)));
+  {
+    const torch::NoGradGuard no_grad;
+    master.sub_(master.grad() * 0.01);
+  }
+  masters.write_back();
+  EXPECT_TRUE(parameter.equal(master.detach().to(GetParam())));
+  EXPECT_FALSE(master.grad().defined()); // its memory is free until the next
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Types,
+    Masters,
+    ::testing::Values(at::kBFloat16, at::kHalf));
+
+TEST(MasterWeights, WiderParametersAreTheirOwn) {
+  MasterWeights masters;
+  for (const auto type : {at::kFloat, at::kDouble}) {
+    const auto parameter = torch::ones({2}, torch::TensorOptions(type));
+    EXPECT_TRUE(masters.add(parameter).is_same(parameter));
+    EXPECT_TRUE(masters.of(parameter).is_same(parameter));
+    parameter.mutable_grad() = torch::ones_like(parameter);
+    masters.take_gradients();
+    masters.write_back();
+    EXPECT_TRUE(parameter.grad().defined()) << "not a master's to free";
+  }
+}
+
+// A frozen parameter, or one that no loss reached: the optimizer passes over
+// it, and a gradient of the step before does not come back.
+TEST(MasterWeights, WithoutAGradientNothingMoves) {
+  const auto parameter =
+      torch::ones({2}, torch::TensorOptions(at::kBFloat16)).requires_grad_();
+  MasterWeights masters;
+  const auto master = masters.add(parameter);
+  torch::optim::SGD optimizer(
+      {master}, torch::optim::SGDOptions(0.5).momentum(0.0));
+  parameter.mutable_grad() = torch::ones_like(parameter);
+  masters.take_gradients();
+  parameter.mutable_grad() = at::Tensor();
+  masters.take_gradients();
+  EXPECT_FALSE(master.grad().defined());
+  optimizer.step();
+  masters.write_back();
+  EXPECT_TRUE(parameter.equal(torch::ones_like(parameter)));
+  const auto frozen = torch::ones({2}, torch::TensorOptions(at::kHalf));
+  EXPECT_FALSE(masters.add(frozen).requires_grad());
+}
+
+} // namespace
+} // namespace tessera::optim

@@ -1,0 +1,161 @@
+#include "tessera/runtime/static_plan.h"
+
+#include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+
+namespace tessera::runtime {
+namespace {
+
+/// Two calls made one after the other by the step function on rank 0, forward
+/// only: A on rank 1 makes what B on rank 2 takes.
+constexpr std::uint64_t kRoot = 1;
+constexpr LegId kToA{10, Leg::kArguments};
+constexpr LegId kFromA{10, Leg::kResults};
+constexpr LegId kToB{20, Leg::kArguments};
+constexpr LegId kFromB{20, Leg::kResults};
+
+LegFlow leg(const LegId& id, bool sent, int peer, SlotFlow slot = {}) {
+  LegFlow flow;
+  flow.id = id;
+  flow.sent = sent;
+  flow.peer = peer;
+  flow.slots = {std::move(slot)};
+  return flow;
+}
+
+std::vector<RankFlow> two_calls(bool parent_reads) {
+  SlotFlow received;
+  received.read = parent_reads;
+  SlotFlow handed_on;
+  handed_on.origins = {{kFromA, 0}};
+  RankFlow root;
+  root.turns = {
+      {kRoot, 0, Cause::kStart, {}},
+      {kRoot, 1, Cause::kResponse, kFromA},
+      {kRoot, 2, Cause::kResponse, kFromB}};
+  root.legs = {
+      leg(kToA, true, 1),
+      leg(kFromA, false, 1, received),
+      leg(kToB, true, 2, handed_on),
+      leg(kFromB, false, 2)};
+  RankFlow a;
+  a.turns = {{101, 0, Cause::kStart, kToA}};
+  a.legs = {leg(kToA, false, 0), leg(kFromA, true, 0)};
+  RankFlow b;
+  b.turns = {{201, 0, Cause::kStart, kToB}};
+  b.legs = {leg(kToB, false, 0), leg(kFromB, true, 0)};
+  return {root, a, b};
+}
+
+std::vector<int> peers(const SentLeg& sent) {
+  std::vector<int> list;
+  for (const Outgoing& outgoing : sent.outgoing) {
+    list.push_back(outgoing.peer);
+  }
+  return list;
+}
+
+TEST(StaticPlan, PlainWaysAreThoseRecorded) {
+  const auto plans = make_static_plan(two_calls(false), false);
+  EXPECT_EQ(plans[0].turns.size(), 3U);
+  EXPECT_EQ(peers(plans[1].sent.at(kFromA)), std::vector<int>{0});
+  EXPECT_EQ(peers(plans[0].sent.at(kToB)), std::vector<int>{2});
+  EXPECT_EQ(plans[2].turns[0].needs, std::vector<LegId>{kToB});
+  EXPECT_EQ(plans[0].reports_expected, 0);
+}
+
+TEST(StaticPlan, AnUnreadTensorGoesStraightToItsReader) {
+  const auto plans = make_static_plan(two_calls(false), true);
+  // The parent does not wait for A.
+  ASSERT_EQ(plans[0].turns.size(), 2U);
+  EXPECT_EQ(plans[0].turns[1].turn.number, 2);
+  EXPECT_EQ(peers(plans[1].sent.at(kFromA)), std::vector<int>{2});
+  EXPECT_TRUE(plans[0].sent.at(kToB).outgoing.empty());
+  EXPECT_FALSE(plans[0].sent.at(kToB).made[0]);
+  EXPECT_EQ(plans[2].turns[0].needs, std::vector<LegId>{kFromA});
+  EXPECT_TRUE(plans[0].received.at(kFromA).places[0].empty());
+  // A's tensor reaches B, B's the root: nobody has to report.
+  EXPECT_EQ(plans[0].reports_expected, 0);
+}
+
+TEST(StaticPlan, AReadTensorGoesThePlainWay) {
+  const auto plans = make_static_plan(two_calls(true), true);
+  EXPECT_EQ(plans[0].turns.size(), 3U);
+  EXPECT_EQ(peers(plans[1].sent.at(kFromA)), std::vector<int>{0});
+  EXPECT_EQ(plans[2].turns[0].needs, std::vector<LegId>{kToB});
+}
+
+TEST(StaticPlan, ARankWhoseLastTensorNobodyTakesReports) {
+  auto flows = two_calls(false);
+  // B's result is thrown away, so B's rank ends without a word.
+  flows[0].legs[3].slots[0].read = false;
+  const auto plans = make_static_plan(flows, true);
+  EXPECT_TRUE(plans[2].reports);
+  EXPECT_FALSE(plans[1].reports);
+  EXPECT_EQ(plans[0].reports_expected, 1);
+  EXPECT_EQ(plans[0].turns.size(), 1U);
+}
+
+// A gradient that is read pulls its tensor to the plain way: autograd wants the
+// two alike.
+TEST(StaticPlan, ATensorAndItsGradientGoTheSameWay) {
+  constexpr LegId kGradientToB{20, Leg::kOutputGradients};
+  constexpr LegId kGradientFromB{20, Leg::kInputGradients};
+  constexpr LegId kGradientToA{10, Leg::kOutputGradients};
+  for (const bool read : {false, true}) {
+    auto flows = two_calls(false);
+    for (auto& flow : flows) {
+      for (auto& one : flow.legs) {
+        one.slots[0].needs_grad = one.id != kToA;
+      }
+    }
+    SlotFlow gradient;
+    gradient.read = read;
+    SlotFlow handed_on;
+    if (!read) {
+      handed_on.origins = {{kGradientFromB, 0}};
+    }
+    flows[0].legs.push_back(leg(kGradientToB, true, 2));
+    flows[0].legs.push_back(leg(kGradientFromB, false, 2, gradient));
+    flows[0].legs.push_back(leg(kGradientToA, true, 1, handed_on));
+    flows[1].legs.push_back(leg(kGradientToA, false, 0));
+    flows[2].legs.push_back(leg(kGradientToB, false, 0));
+    flows[2].legs.push_back(leg(kGradientFromB, true, 0));
+    flows[0].turns.push_back({kRoot, 3, Cause::kResponse, kGradientFromB});
+    flows[1].turns.push_back({102, 0, Cause::kStart, kGradientToA});
+    flows[2].turns.push_back({202, 0, Cause::kStart, kGradientToB});
+    const auto plans = make_static_plan(flows, true);
+    EXPECT_EQ(peers(plans[1].sent.at(kFromA)), std::vector<int>{read ? 0 : 2});
+    EXPECT_EQ(
+        peers(plans[2].sent.at(kGradientFromB)),
+        std::vector<int>{read ? 0 : 1});
+    EXPECT_EQ(plans[0].turns.size(), read ? 4U : 2U);
+    EXPECT_TRUE(plans[1].reports);
+  }
+}
+
+TEST(StaticPlan, FlowsThatDoNotFitTogetherAreAnError) {
+  auto flows = two_calls(false);
+  flows[2].legs.pop_back();
+  EXPECT_THROW(make_static_plan(flows, false), InternalError);
+}
+
+TEST(Flow, NumbersAndBack) {
+  const auto flows = two_calls(false);
+  const auto numbers = to_numbers(flows[0]);
+  const RankFlow back = flow_from_numbers(numbers);
+  EXPECT_EQ(back.turns, flows[0].turns);
+  ASSERT_EQ(back.legs.size(), flows[0].legs.size());
+  for (std::size_t i = 0; i < back.legs.size(); ++i) {
+    EXPECT_EQ(back.legs[i].id, flows[0].legs[i].id);
+    EXPECT_EQ(back.legs[i].slots, flows[0].legs[i].slots);
+  }
+  for (std::size_t size = 0; size < numbers.size(); ++size) {
+    EXPECT_THROW(
+        flow_from_numbers(std::span(numbers).subspan(0, size)), InternalError);
+  }
+}
+
+} // namespace
+} // namespace tessera::runtime

@@ -1,0 +1,113 @@
+#include "tessera/tracer/record_work.h"
+
+#include <torch/torch.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+#include "tessera/nn/containers.h"
+#include "tessera/tracer/delayed_init.h"
+#include "tessera/tracer/describe.h"
+
+namespace tessera::tracer {
+namespace {
+
+using Kind = graph::OperatorWork::Kind;
+
+struct WorkNetImpl : torch::nn::Module {
+  WorkNetImpl() {
+    first = register_module("first", nn::Linear(4, 6));
+    second = register_module("second", nn::Linear(6, 2));
+  }
+  torch::Tensor forward(torch::Tensor x) {
+    const auto hidden = torch::gelu(first(x));
+    const auto scores = torch::matmul(hidden, hidden.transpose(1, 2));
+    return second(torch::dropout(torch::matmul(scores, hidden), 0.5, true));
+  }
+  nn::Linear first{nullptr};
+  nn::Linear second{nullptr};
+};
+TESSERA_MODULE(WorkNet);
+
+graph::ForwardWork work_of(bool delayed, int batch) {
+  const DelayedInitScope scope(delayed);
+  WorkNet net;
+  const auto x =
+      torch::zeros({batch, 3, 4}, delayed ? torch::kMeta : torch::kCPU);
+  return record_work(*net, [&] { net(x); });
+}
+
+std::vector<graph::OperatorWork> of_kind(
+    const graph::ForwardWork& work,
+    Kind kind) {
+  std::vector<graph::OperatorWork> found;
+  for (const auto& one : work) {
+    if (one.kind == kind) {
+      found.push_back(one);
+    }
+  }
+  return found;
+}
+
+void expect_product(
+    const graph::OperatorWork& work,
+    double count,
+    double rows,
+    double inner,
+    double columns) {
+  EXPECT_EQ(work.count, count) << work.name;
+  EXPECT_EQ(work.rows, rows) << work.name;
+  EXPECT_EQ(work.inner, inner) << work.name;
+  EXPECT_EQ(work.columns, columns) << work.name;
+}
+
+TEST(RecordWork, CountsProductsByTheirSizes) {
+  const auto products = of_kind(work_of(false, 5), Kind::kProduct);
+  ASSERT_EQ(products.size(), 4u);
+  expect_product(products[0], 1, 15, 4, 6); // first
+  expect_product(products[1], 5, 3, 6, 3); // scores
+  expect_product(products[2], 5, 3, 3, 6);
+  expect_product(products[3], 1, 15, 6, 2); // second
+  EXPECT_EQ(products[0].flops(), 2.0 * 15 * 4 * 6);
+  // The root runs what its children do not.
+  EXPECT_EQ(products[0].module, 1);
+  EXPECT_EQ(products[1].module, 0);
+  EXPECT_EQ(products[3].module, 2);
+}
+
+TEST(RecordWork, TellsFunctionsAndRandomNumbersApart) {
+  const auto work = work_of(false, 5);
+  ASSERT_EQ(of_kind(work, Kind::kFunction).size(), 1u);
+  EXPECT_EQ(of_kind(work, Kind::kFunction)[0].elements, 90);
+  EXPECT_EQ(of_kind(work, Kind::kFunction)[0].bytes, 360);
+  ASSERT_EQ(of_kind(work, Kind::kRandom).size(), 1u);
+}
+
+TEST(RecordWork, AModelWithoutMemoryGivesTheSame) {
+  const auto real = work_of(false, 3);
+  const auto delayed = work_of(true, 3);
+  ASSERT_EQ(real.size(), delayed.size());
+  for (std::size_t i = 0; i < real.size(); ++i) {
+    EXPECT_EQ(real[i].name, delayed[i].name);
+    EXPECT_EQ(real[i].flops(), delayed[i].flops());
+    EXPECT_EQ(real[i].bytes, delayed[i].bytes);
+  }
+}
+
+TEST(RecordWork, AnyBatchFollowsFromOneAndTwoSamples) {
+  const auto seven =
+      graph::work_of_batch(work_of(true, 1), work_of(true, 2), 7);
+  const auto real = work_of(true, 7);
+  ASSERT_EQ(seven.size(), real.size());
+  for (std::size_t i = 0; i < real.size(); ++i) {
+    EXPECT_DOUBLE_EQ(seven[i].flops(), real[i].flops()) << real[i].name;
+    EXPECT_DOUBLE_EQ(seven[i].elements, real[i].elements) << real[i].name;
+  }
+  auto other = work_of(true, 2);
+  other.pop_back();
+  EXPECT_THROW(graph::work_of_batch(work_of(true, 1), other, 7), PlanError);
+}
+
+} // namespace
+} // namespace tessera::tracer
