@@ -25,6 +25,8 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "tessera/nn/layers/placement.h"
+#include "tessera/nn/layers/projection.h"
 #include "tessera/nn/tensor_parallel/registry.h"
 #include "tessera/nn/two_d/boundary.h"
 #include "tessera/nn/two_d/modules.h"
@@ -45,9 +47,9 @@ constexpr int kRows = 64; // of a microbatch
 constexpr double kLearningRate = 1e-3;
 
 struct BlockImpl : torch::nn::Module {
-  BlockImpl() {
-    up = register_module("up", tessera::nn::Linear(kHidden, kInner));
-    down = register_module("down", tessera::nn::Linear(kInner, kHidden));
+  explicit BlockImpl(int inner) {
+    up = register_module("up", tessera::nn::Linear(kHidden, inner));
+    down = register_module("down", tessera::nn::Linear(inner, kHidden));
   }
   at::Tensor forward(const at::Tensor& x) {
     return x + down(torch::gelu(up(x)));
@@ -57,10 +59,46 @@ struct BlockImpl : torch::nn::Module {
 };
 TESSERA_MODULE(Block);
 
+/// The block with its inner features divided over the tensor-parallel ranks;
+/// names and layouts of its parameters are the block's.
+struct DistributedBlockImpl : tessera::nn::DistributedModule {
+  explicit DistributedBlockImpl(const BlockImpl& /*original*/) {
+    using Direction = tessera::nn::DistributedProjectionImpl::Direction;
+    const tessera::nn::FeatureSplit split{1, kInner, 1};
+    up = register_module(
+        "up",
+        tessera::nn::DistributedProjection(
+            Direction::kInto,
+            kHidden,
+            split,
+            tessera::nn::TransformerOptions()));
+    down = register_module(
+        "down",
+        tessera::nn::DistributedProjection(
+            Direction::kOutOf,
+            kHidden,
+            split,
+            tessera::nn::TransformerOptions()));
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    const auto now = parallel_now();
+    const auto samples = tessera::nn::samples_of_ranks(now, x.size(0));
+    const at::Tensor inside = tessera::nn::enter(now, x.unsqueeze(1), samples);
+    const at::Tensor update =
+        down->forward(torch::gelu(up->forward(inside, samples)), samples);
+    return tessera::nn::leave(now, inside + update, kHidden, samples)
+        .squeeze(1);
+  }
+  tessera::nn::DistributedProjection up{nullptr};
+  tessera::nn::DistributedProjection down{nullptr};
+};
+TESSERA_MODULE(DistributedBlock);
+TESSERA_TP_REGISTER(Block, DistributedBlock);
+
 struct NetImpl : torch::nn::Module {
-  explicit NetImpl(int count) {
+  NetImpl(int count, int inner) {
     for (int i = 0; i < count; ++i) {
-      blocks->push_back(Block());
+      blocks->push_back(Block(inner));
     }
     register_module("blocks", blocks);
   }
@@ -120,7 +158,7 @@ const auto net_on_mesh =
 struct Settings {
   int pp = 1;
   int tp = 1;
-  std::string kind = "1d";
+  std::string kind = "speed"; // of tensor parallelism
   int dp = 1;
   std::string schedule = "interleaved";
   int microbatches = 8;
@@ -142,8 +180,8 @@ Batch random_batch(int rows) {
 /// A model of some of the blocks in one process, with libtorch alone.
 class Plain {
  public:
-  explicit Plain(int blocks)
-      : net_(blocks), optimizer_(net_->parameters(), kLearningRate) {}
+  Plain(int blocks, int inner)
+      : net_(blocks, inner), optimizer_(net_->parameters(), kLearningRate) {}
 
   void step(const Batch& batch, int microbatches, bool input_gradient) {
     optimizer_.zero_grad();
@@ -166,9 +204,9 @@ tessera::Config config_of(const Settings& settings) {
   tessera::Config config;
   config.pipeline_parallel_degree = settings.pp;
   config.tensor_parallel_degree = settings.tp;
-  config.tensor_parallel_kind = settings.kind;
-  config.optimize = "speed";
+  config.tensor_parallel_kind = settings.kind == "2d" ? "2d" : "1d";
   config.ddp = settings.dp * settings.tp > 1;
+  config.optimize = settings.kind == "memory" ? "memory" : "speed";
   config.pipeline = settings.schedule;
   config.microbatches = settings.microbatches / settings.dp;
   if (settings.pp > 1) {
@@ -190,11 +228,11 @@ struct Times {
 
 Times measure(const Settings& settings) {
   torch::manual_seed(5);
-  const auto make_net = [&] {
-    const tessera::tensor_parallelism marked(settings.tp > 1);
-    return Net(kBlocks);
+  const auto marked = [&] {
+    const tessera::tensor_parallelism scope(settings.tp > 1);
+    return Net(kBlocks, kInner);
   };
-  tessera::DistributedModel model{make_net()};
+  tessera::DistributedModel model{marked()};
   tessera::DistributedOptimizer optimizer(
       torch::optim::SGD(model.parameters(), kLearningRate));
   auto train_step = tessera::step([&](at::Tensor x, at::Tensor y) {
@@ -205,9 +243,11 @@ Times measure(const Settings& settings) {
   const bool first = tessera::rank() == 0;
   const int own_microbatches = settings.microbatches / settings.dp;
   const Batch whole = random_batch(settings.microbatches * kRows);
+  // Tensor-parallel ranks bring samples of their own.
   const Batch own = random_batch(own_microbatches * kRows / settings.tp);
-  Plain alone(kBlocks);
-  Plain stage((kBlocks + settings.pp - 1) / settings.pp);
+  const Batch met = random_batch(own_microbatches * kRows);
+  Plain alone(kBlocks, kInner);
+  Plain stage((kBlocks + settings.pp - 1) / settings.pp, kInner / settings.tp);
 
   // Seen from rank 0, until the last rank is done.
   const auto timed = [&](std::vector<double>& times,
@@ -223,7 +263,7 @@ Times measure(const Settings& settings) {
     }
   };
   const auto stage_step = [&] {
-    stage.step(own, own_microbatches, settings.pp > 1);
+    stage.step(met, own_microbatches, settings.pp > 1);
   };
   Times times;
   for (int round = -settings.warm_up; round < settings.steps; ++round) {
@@ -261,7 +301,7 @@ void report(const Settings& settings, const Times& times) {
   const double bubble = static_cast<double>(own + settings.pp - 1) / own;
   const int largest = (kBlocks + settings.pp - 1) / settings.pp;
   const double share =
-      static_cast<double>(largest) / kBlocks / settings.dp / settings.tp;
+      static_cast<double>(largest) / kBlocks / (settings.dp * settings.tp);
   const double ideal = alone.best * share * bubble;
   const double loaded = together.best * bubble;
   if (settings.json) {
@@ -332,7 +372,7 @@ int run(const Settings& settings) {
   }
   if (kRows % settings.tp != 0) {
     throw tessera::ConfigError(tessera::str(
-        "--tp is ", settings.tp, "; write a number that divides ", kRows));
+        "--tp is ", settings.tp, "; write a divisor of ", kRows, " rows"));
   }
   if (settings.microbatches % settings.dp != 0) {
     throw tessera::ConfigError(tessera::str(
@@ -359,7 +399,7 @@ int main(int argc, char** argv) {
   app.add_option("--tp", settings.tp, "tensor-parallel ranks")
       ->check(CLI::PositiveNumber);
   app.add_option("--kind", settings.kind, "of tensor parallelism")
-      ->check(CLI::IsMember({"1d", "2d"}));
+      ->check(CLI::IsMember({"speed", "memory", "2d"}));
   app.add_option("--dp", settings.dp, "data-parallel ranks")
       ->check(CLI::PositiveNumber);
   app.add_option("--schedule", settings.schedule, "simple or interleaved");

@@ -8,16 +8,12 @@
 
 namespace tessera::nn {
 
-namespace {
-
 at::Tensor activated(const std::string& activation, const at::Tensor& x) {
   if (activation == "relu") {
     return at::relu(x);
   }
   return at::gelu(x, activation == "gelu_tanh" ? "tanh" : "none");
 }
-
-} // namespace
 
 DistributedTransformerOutputLayerImpl::DistributedTransformerOutputLayerImpl(
     const TransformerOptions& given)

@@ -6,6 +6,9 @@
 
 namespace tessera::nn {
 
+/// x through "gelu", "gelu_tanh" or "relu".
+at::Tensor activated(const std::string& activation, const at::Tensor& x);
+
 /// The block of two products after the attention, with its residual:
 /// y = post(x + drop(dense2(activation(dense1(pre(x)))))). The inner features
 /// are divided over the ranks.

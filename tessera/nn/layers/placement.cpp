@@ -109,18 +109,8 @@ at::Tensor samples_to_shard(
     const at::Tensor& x,
     std::int64_t dim,
     const Lengths& samples) {
-  if (parallel.size() == 1) {
-    return x;
-  }
   const Lengths channels = even_lengths(x.size(dim), parallel.size());
-  return moved(
-      x,
-      [=](const at::Tensor& t) {
-        return exchange(parallel, t, dim, channels, 0, samples);
-      },
-      [=](const at::Tensor& g) {
-        return exchange(parallel, g, 0, samples, dim, channels);
-      });
+  return exchanged(parallel, x, dim, channels, 0, samples);
 }
 
 at::Tensor shard_to_samples(
@@ -128,18 +118,29 @@ at::Tensor shard_to_samples(
     const at::Tensor& x,
     std::int64_t channels,
     const Lengths& samples) {
+  const Lengths lengths = even_lengths(channels, parallel.size());
+  return exchanged(parallel, x, 0, samples, x.dim() - 1, lengths);
+}
+
+at::Tensor exchanged(
+    const TensorParallel& parallel,
+    const at::Tensor& x,
+    std::int64_t split_dim,
+    const Lengths& split_lengths,
+    std::int64_t merge_dim,
+    const Lengths& merge_lengths) {
   if (parallel.size() == 1) {
     return x;
   }
-  const std::int64_t dim = x.dim() - 1;
-  const Lengths lengths = even_lengths(channels, parallel.size());
   return moved(
       x,
       [=](const at::Tensor& t) {
-        return exchange(parallel, t, 0, samples, dim, lengths);
+        return exchange(
+            parallel, t, split_dim, split_lengths, merge_dim, merge_lengths);
       },
       [=](const at::Tensor& g) {
-        return exchange(parallel, g, dim, lengths, 0, samples);
+        return exchange(
+            parallel, g, merge_dim, merge_lengths, split_dim, split_lengths);
       });
 }
 

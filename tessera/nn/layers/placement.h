@@ -61,6 +61,16 @@ at::Tensor shard_to_samples(
     std::int64_t channels,
     const Lengths& samples);
 
+/// Slices of `split_dim` to their ranks, joined along `merge_dim`: see
+/// collectives.h. Backward: the way back.
+at::Tensor exchanged(
+    const TensorParallel& parallel,
+    const at::Tensor& x,
+    std::int64_t split_dim,
+    const Lengths& split_lengths,
+    std::int64_t merge_dim,
+    const Lengths& merge_lengths);
+
 /// x_b... -> x_B.... Backward: the sum of all ranks' gradients of this rank's
 /// samples (reduce-scatter).
 at::Tensor gather_samples(

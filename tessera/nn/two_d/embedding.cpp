@@ -1,5 +1,6 @@
 #include <ATen/ATen.h>
 
+#include "tessera/base/error.h"
 #include "tessera/nn/tensor_parallel/context.h"
 #include "tessera/nn/two_d/exchange.h"
 #include "tessera/nn/two_d/functional.h"

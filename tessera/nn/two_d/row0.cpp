@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include "tessera/base/error.h"
 #include "tessera/nn/tensor_parallel/context.h"
 #include "tessera/nn/two_d/node.h"
 

@@ -5,6 +5,8 @@
 
 #include <ATen/ATen.h>
 
+#include "tessera/base/error.h"
+
 namespace tessera::nn::two_d {
 
 namespace {

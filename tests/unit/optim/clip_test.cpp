@@ -33,7 +33,8 @@ std::vector<double> clip(std::vector<Tensors>& gradients, double max_norm) {
     threads.emplace_back([&, rank] {
       try {
         const auto group = worlds[rank]->new_group("mp", ranks);
-        norms[rank] = clip_grad_norm(gradients[rank], max_norm, *group);
+        norms[rank] =
+            clip_grad_norm(gradients[rank], gradients[rank], max_norm, *group);
       } catch (const std::exception& error) {
         errors[rank] = error.what();
       }
@@ -105,7 +106,7 @@ TEST(Clip, WrongBoundIsNamed) {
     const auto worlds = comm::inproc_worlds(1, {});
     const auto group = worlds[0]->new_group("mp", {0});
     try {
-      clip_grad_norm({}, bound, *group);
+      clip_grad_norm({}, {}, bound, *group);
       FAIL() << bound;
     } catch (const ConfigError& error) {
       EXPECT_THAT(error.what(), ::testing::HasSubstr("max_norm is"));
