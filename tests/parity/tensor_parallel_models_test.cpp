@@ -5,6 +5,7 @@
 #include <mpi.h>
 
 #include "models/bert.h"
+#include "models/experts.h"
 #include "models/gpt.h"
 #include "models/presets.h"
 #include "models/t5.h"
@@ -132,6 +133,33 @@ TEST(TensorParallelModels, Bert) {
   check_all([=] {
     const tensor_parallelism marked;
     return Masked(options);
+  });
+}
+
+/// Logits that the load-balancing loss changes.
+struct MixedImpl : torch::nn::Module {
+  MixedImpl(
+      const models::GptOptions& gpt,
+      const models::ExpertsOptions& experts)
+      : model(register_module("model", models::ExpertModel(gpt, experts))) {}
+  torch::Tensor forward(const torch::Tensor& ids) {
+    const auto [logits, balance] = model(ids);
+    return logits * (1 + 0.1 * balance);
+  }
+  models::ExpertModel model{nullptr};
+};
+TESSERA_MODULE(Mixed);
+
+TEST(TensorParallelModels, Experts) {
+  auto gpt =
+      std::get<models::GptOptions>(models::find_preset("gpt-tiny").options);
+  gpt.n_head = 4;
+  models::ExpertsOptions experts;
+  experts.intermediate_size = 24;
+  experts.num_experts = 5;
+  check_all([=] {
+    const tensor_parallelism marked;
+    return Mixed(gpt, experts);
   });
 }
 

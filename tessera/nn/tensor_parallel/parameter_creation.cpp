@@ -99,7 +99,8 @@ at::Tensor ParameterCreationScope::initialize_whole(
 void ParameterCreationScope::skip(
     const std::vector<std::int64_t>& sizes,
     Initializer initializer) const {
-  drawn(sizes, initializer);
+  // The copy too: where parameters are delayed every operator draws a number.
+  take_shard(whole(sizes), drawn(sizes, initializer));
 }
 
 ParameterCreationScope parameter_creation_scope(

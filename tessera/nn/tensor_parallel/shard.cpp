@@ -70,7 +70,8 @@ Shard slice_of(
 at::Tensor take_shard(const Shard& shard, const at::Tensor& full) {
   const at::NoGradGuard no_grad;
   check_sizes("full", full.sizes(), shard.full_sizes);
-  at::Tensor local = at::empty(shard.local_sizes, full.options());
+  // Not by the full one's device by name: the full one may be delayed.
+  at::Tensor local = full.new_empty(shard.local_sizes);
   for (const Piece& piece : shard.pieces) {
     box(local, piece.local_start, piece.sizes)
         .copy_(box(full, piece.full_start, piece.sizes));

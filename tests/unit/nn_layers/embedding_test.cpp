@@ -133,6 +133,38 @@ TEST_P(EmbeddingLayer, OwnColumnsForAllSamplesOnRequest) {
   });
 }
 
+TEST_P(EmbeddingLayer, BytesFollowTheFormulas) {
+  const bool prescaled = GetParam().prescaled;
+  on_ranks(GetParam(), [&](const nn::TensorParallel& parallel) {
+    const std::int64_t n = parallel.size();
+    const std::int64_t others = n - 1;
+    for (const auto split :
+         {nn::EmbeddingSplit::kEmbeddingDim, nn::EmbeddingSplit::kVocabulary}) {
+      nn::DistributedEmbedding layer(nn::DistributedEmbeddingOptions{
+          .num_embeddings = 12, .embedding_dim = 16, .split = split});
+      const auto ids = torch::zeros({8, 3}, torch::kLong);
+      auto& bytes = parallel.group->traffic().bytes;
+      std::int64_t before = bytes;
+      const auto y = layer(ids);
+      const std::int64_t rows = 24 * 16 * 4; // bytes of this rank's result
+      const bool by_width = split == nn::EmbeddingSplit::kEmbeddingDim;
+      const std::int64_t indices = others * (8 + 8 * 24);
+      EXPECT_EQ(
+          bytes - before,
+          prescaled ? (by_width ? others * rows / n : 2 * others * rows / n)
+          : n == 1  ? 0
+                    : indices + (by_width ? others * rows / n : others * rows));
+      before = bytes;
+      y.sum().backward();
+      EXPECT_EQ(
+          bytes - before,
+          prescaled  ? 0
+          : by_width ? others * rows / n
+                     : others * rows);
+    }
+  });
+}
+
 TEST_P(EmbeddingLayer, AnIndexOutsideTheTableIsAnError) {
   on_ranks(GetParam(), [&](const nn::TensorParallel&) {
     nn::DistributedEmbedding layer(nn::DistributedEmbeddingOptions{

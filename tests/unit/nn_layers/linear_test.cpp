@@ -85,6 +85,20 @@ TEST_P(LinearLayer, BytesFollowTheFormulas) {
   });
 }
 
+TEST_P(LinearLayer, AnInputWithoutGradientGetsNone) {
+  on_ranks(GetParam(), [&](const nn::TensorParallel& parallel) {
+    nn::DistributedLinear layer(8, 4);
+    const auto y = layer(torch::ones({2, 8}));
+    const std::int64_t before = parallel.group->traffic().calls;
+    y.sum().backward();
+    // The results' gradients of own samples are gathered, nothing else is sent.
+    EXPECT_EQ(
+        parallel.group->traffic().calls - before,
+        GetParam().prescaled || parallel.size() == 1 ? 0 : 1);
+    EXPECT_TRUE(layer->weight.grad().defined());
+  });
+}
+
 TEST(LinearErrors, NameTheFeatures) {
   nn::DistributedLinear layer(4, 2);
   try {

@@ -1,6 +1,9 @@
 // Attention, output layer, layer and stack beside the same written with torch.
+#include <mutex>
+
 #include "tessera/base/error.h"
 #include "tessera/nn/layers/transformer_layer.h"
+#include "tessera/tracer/delayed_init.h"
 
 #include "plain_transformer.h"
 #include "ranks.h"
@@ -312,6 +315,70 @@ TEST_P(Transformers, NormalInitialisationOnRequest) {
     });
     expect_parts_of(*layer, full);
   });
+}
+
+TEST_P(Transformers, StateComesBackToTheBit) {
+  auto options = odd_options();
+  options.add_cross_attention = true;
+  options.pre_layernorm = true;
+  auto plain = seeded(21, [&] { return PlainLayer(options); });
+  const auto expected = parameters_of(*plain);
+  std::map<std::string, torch::Tensor> joined;
+  for (const auto& [name, tensor] : expected) {
+    joined[name] = torch::full_like(tensor, 77); // what nobody writes stays
+  }
+  std::mutex mutex;
+  on_ranks(GetParam(), [&](const nn::TensorParallel&) {
+    auto layer =
+        seeded(99, [&] { return nn::DistributedTransformerLayer(options); });
+    const torch::NoGradGuard no_grad;
+    for (auto& parameter : distributed_parameters(*layer)) {
+      const auto& shard = parameter.description.shard;
+      parameter.tensor.copy_(
+          nn::take_shard(shard, expected.at(parameter.name)));
+      const std::lock_guard lock(mutex);
+      nn::put_shard(shard, parameter.tensor, joined.at(parameter.name));
+    }
+  });
+  for (const auto& [name, tensor] : expected) {
+    EXPECT_TRUE(torch::equal(joined.at(name), tensor)) << name;
+  }
+}
+
+TEST_P(Transformers, DelayedLayersAreSharesOfOneLayer) {
+  const auto options = odd_options();
+  std::map<std::string, torch::Tensor> joined;
+  for (const auto& [name, tensor] : parameters_of(*PlainLayer(options))) {
+    joined[name] = torch::full_like(tensor, 77); // what nobody writes stays
+  }
+  std::mutex mutex;
+  on_ranks(GetParam(), [&](const nn::TensorParallel&) {
+    const auto layer = seeded(31, [&] {
+      const tracer::DelayedInitScope scope;
+      return nn::DistributedTransformerLayer(options);
+    });
+    EXPECT_TRUE(tracer::has_delayed(*layer));
+    seeded(32, [&] { // one thread at a time
+      tracer::materialize(*layer);
+      return 0;
+    });
+    const torch::NoGradGuard no_grad;
+    const std::lock_guard lock(mutex);
+    for (const auto& parameter : distributed_parameters(*layer)) {
+      const auto& shard = parameter.description.shard;
+      torch::Tensor& full = joined.at(parameter.name);
+      // Ranks that hold the same agree about it.
+      const auto before = nn::take_shard(shard, full);
+      EXPECT_TRUE(
+          before.eq(77).all().item<bool>() ||
+          torch::equal(before, parameter.tensor))
+          << parameter.name;
+      nn::put_shard(shard, parameter.tensor, full);
+    }
+  });
+  for (const auto& [name, tensor] : joined) {
+    EXPECT_LT(tensor.abs().max().item<double>(), 2) << name;
+  }
 }
 
 TEST(TransformerErrors, SayWhatWorks) {
