@@ -48,6 +48,7 @@ struct Settings {
   bool prescaled = false;
   int steps = 5;
   int warm_up = 2;
+  bool with_threads = true;
   bool json = false;
 };
 
@@ -159,7 +160,7 @@ Times measure(const Settings& s, tessera::comm::World& world) {
       }
     });
     timed(times.threads, round, [&] {
-      if (first) {
+      if (first && s.with_threads) {
         torch::set_num_threads(ranks);
         forward_backward(*plain, plain_call, all);
         torch::set_num_threads(1);
@@ -183,7 +184,7 @@ void report(const Settings& s, int ranks, const Times& times) {
   const Summary layer = summary_of(times.layer);
   const double floor = one.best / ranks + exchange.best;
   if (s.json) {
-    const nlohmann::json document = {
+    nlohmann::json document = {
         {"benchmark", "tensor_parallel"},
         {"ranks", ranks},
         {"hidden", s.hidden},
@@ -193,15 +194,17 @@ void report(const Settings& s, int ranks, const Times& times) {
         {"optimize", s.optimize},
         {"prescaled_batch", s.prescaled},
         {"one_thread_ms", one.best},
-        {"threads_ms", threads.best},
         {"parts_ms", parts.best},
         {"exchange_ms", exchange.best},
         {"layer_ms", layer.best},
         {"bytes_a_rank", times.bytes},
         {"floor_ms", floor},
         {"over_floor", layer.best / floor},
-        {"over_threads", layer.best / threads.best},
         {"over_parts", layer.best / (parts.best + exchange.best)}};
+    if (s.with_threads) {
+      document["threads_ms"] = threads.best;
+      document["over_threads"] = layer.best / threads.best;
+    }
     std::printf("%s\n", document.dump().c_str());
     return;
   }
@@ -222,18 +225,22 @@ void report(const Settings& s, int ranks, const Times& times) {
       "best",
       "median");
   line("plain layer, one thread", one);
-  line("plain layer, as many threads as ranks", threads);
+  if (s.with_threads) {
+    line("plain layer, as many threads as ranks", threads);
+  }
   line("every rank its part, no exchange", parts);
   line("the layer's bytes alone", exchange);
   line("distributed layer", layer);
   std::printf(
       "%.1f MB leave a rank; floor %.1f ms; layer / floor %.3f\n"
-      "layer / (parts + exchange) %.3f; layer / threads %.3f\n",
+      "layer / (parts + exchange) %.3f\n",
       static_cast<double>(times.bytes) / 1e6,
       floor,
       layer.best / floor,
-      layer.best / (parts.best + exchange.best),
-      layer.best / threads.best);
+      layer.best / (parts.best + exchange.best));
+  if (s.with_threads) {
+    std::printf("layer / threads %.3f\n", layer.best / threads.best);
+  }
 }
 
 int run(const Settings& settings) {
@@ -275,6 +282,13 @@ int main(int argc, char** argv) {
   app.add_flag("--prescaled", s.prescaled, "all ranks get all samples");
   app.add_option("--steps", s.steps, "timed rounds")
       ->check(CLI::PositiveNumber);
+  app.add_option("--warm-up", s.warm_up, "rounds that do not count")
+      ->check(CLI::NonNegativeNumber);
+  app.add_flag(
+      "!--no-threads",
+      s.with_threads,
+      "without the plain layer on several threads: on a loaded machine they "
+      "spin against the others");
   app.add_flag("--json", s.json, "one JSON line in place of the table");
   CLI11_PARSE(app, argc, argv);
   torch::set_num_threads(1);

@@ -353,7 +353,7 @@ TEST_P(Transformers, DelayedLayersAreSharesOfOneLayer) {
   }
   std::mutex mutex;
   on_ranks(GetParam(), [&](const nn::TensorParallel&) {
-    const auto layer = seeded(31, [&] {
+    auto layer = seeded(31, [&] {
       const tracer::DelayedInitScope scope;
       return nn::DistributedTransformerLayer(options);
     });
