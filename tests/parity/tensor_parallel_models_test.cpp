@@ -95,7 +95,10 @@ void check_all(MakeNet make_net) {
 TEST(TensorParallelModels, Gpt) {
   auto options =
       std::get<models::GptOptions>(models::find_preset("gpt-tiny").options);
+  options.n_layer = 2;
   options.n_head = 4;
+  options.n_embd = 32;
+  options.vocab_size = 32;
   check_all([=] {
     const tensor_parallelism marked;
     return models::Gpt(options);
@@ -129,6 +132,7 @@ TEST(TensorParallelModels, Bert) {
   auto options =
       std::get<models::BertOptions>(models::find_preset("bert-tiny").options);
   options.num_attention_heads = 4;
+  options.hidden_size = 32;
   options.vocab_size = 32;
   check_all([=] {
     const tensor_parallelism marked;
@@ -178,6 +182,9 @@ TEST(TensorParallelModels, T5) {
   auto options =
       std::get<models::T5Options>(models::find_preset("t5-tiny").options);
   options.num_heads = 4;
+  options.d_model = 32;
+  options.d_kv = 8;
+  options.d_ff = 48;
   options.vocab_size = 32;
   check_all([=] {
     const tensor_parallelism marked;
