@@ -28,17 +28,6 @@ class WatchedScope {
   std::optional<DispatchScope> scope_;
 };
 
-std::string text_of(const Fields& fields, const ModuleTable& modules) {
-  const std::string what =
-      fields.module < 0 ? "the step function"
-                        : "module '" + modules.name_of(fields.module) + "'";
-  return str(
-      what,
-      ", microbatch ",
-      fields.microbatch,
-      fields.phase == Phase::kForward ? ", forward" : ", backward");
-}
-
 } // namespace
 
 Server::Server(ServerContext context)
@@ -306,7 +295,7 @@ void Server::reject(const Choice& choice) {
           " still has to run ",
           choice.task == nullptr
               ? str("the step function, microbatch ", choice.microbatch)
-              : text_of(choice.task->request, *context_.modules),
+              : task_text(choice.task->request, *context_.modules),
           "; with deterministic_server every replica must call the same "
           "modules in every step");
   const std::shared_ptr<Task> task = choice.task;
@@ -340,7 +329,7 @@ void Server::settle(const std::shared_ptr<Task>& task) {
       fail(error_text(
           task->error,
           context_.rank,
-          text_of(task->request, *context_.modules)));
+          task_text(task->request, *context_.modules)));
     }
     progress_.states.at(task->request.microbatch) =
         schedule::Progress::State::kDone;
@@ -349,7 +338,9 @@ void Server::settle(const std::shared_ptr<Task>& task) {
   }
   if (task->error) {
     std::string text = error_text(
-        task->error, context_.rank, text_of(task->request, *context_.modules));
+        task->error,
+        context_.rank,
+        task_text(task->request, *context_.modules));
     if (static_ != nullptr) {
       give_step_up(std::move(text));
       return;
@@ -501,7 +492,7 @@ std::string Server::state() const {
                       context_.modules->name_of(task->awaits_module),
                       "' on rank ",
                       task->awaits_rank);
-    text += str(" (for ", text_of(task->request, *context_.modules), ")");
+    text += str(" (for ", task_text(task->request, *context_.modules), ")");
   }
   if (text.empty() && static_ != nullptr) {
     text = static_state();

@@ -24,9 +24,6 @@ std::optional<Server::Choice> Server::choose_on_worker() {
 void Server::pause() {
   Worker& worker = *Worker::current();
   const std::shared_ptr<Task> task = worker.task();
-  if (static_ != nullptr) {
-    static_->check_pause(*task);
-  }
   end_turn(*task);
   suspended_.emplace_back(&worker, task);
   const auto choice = choose_on_worker();
