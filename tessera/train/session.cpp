@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "tessera/base/error.h"
+#include "tessera/comm/activity.h"
 
 namespace tessera {
 
@@ -54,6 +55,7 @@ void init(const Config& config) {
   made->layout = std::make_unique<topology::RankLayout>(
       degrees, topology::Placement(config.placement_strategy));
   made->groups = std::make_unique<comm::MeshGroups>(world, *made->layout);
+  comm::activity::share(world, made->groups->at(Group::kWorld));
   const auto& dp = made->groups->at(Group::kDP).ranks();
   made->control = world.new_group("dp control", dp);
   transport::Options buffers;
@@ -78,6 +80,7 @@ void init(const std::string& config_file) {
 
 void shutdown() {
   barrier();
+  comm::activity::leave();
   train::holder().reset();
 }
 
