@@ -4,6 +4,7 @@
 #include <tuple>
 
 #include "tessera/base/error.h"
+#include "tessera/comm/activity.h"
 #include "tessera/runtime/call_modes.h"
 #include "tessera/runtime/error_text.h"
 
@@ -27,6 +28,29 @@ class WatchedScope {
  private:
   std::optional<DispatchScope> scope_;
 };
+
+// What the others of the node read when this rank never comes back.
+void note_waiting(
+    const Task* task, // one of those suspended, or none
+    std::int64_t step,
+    const ModuleTable& modules) {
+  if (task == nullptr) {
+    comm::activity::waits_for_requests(step);
+    return;
+  }
+  const auto name = [&](int module) {
+    return module < 0 ? std::string() : modules.name_of(module);
+  };
+  const Fields& request = task->request;
+  const bool for_call = task->awaits != 0;
+  comm::activity::waits(
+      step,
+      name(request.module),
+      request.microbatch,
+      request.phase == Phase::kBackward,
+      for_call ? name(task->awaits_module) : std::string(),
+      for_call ? task->awaits_rank : -1);
+}
 
 } // namespace
 
@@ -417,6 +441,10 @@ void Server::take_step_message(const Fields& fields, transport::Parcel parcel) {
 }
 
 void Server::wait_for_message() {
+  note_waiting(
+      suspended_.empty() ? nullptr : suspended_.front().second.get(),
+      work_->step,
+      *context_.modules);
   if (auto parcel = context_.transport->receive(kPoll)) {
     take(std::move(*parcel));
     return;
@@ -434,6 +462,7 @@ void Server::check_timeout() {
   if (idle_since_ != started) {
     return; // what was waited for came after all
   }
+  comm::activity::leave(); // this error tells of this rank's end
   throw CommError(
       str("rank ",
           context_.rank,
@@ -443,7 +472,8 @@ void Server::check_timeout() {
           work_->step,
           "; ",
           state(),
-          others));
+          others,
+          comm::activity::of_node()));
 }
 
 // The rank that is asked for something may itself wait for the one at fault.

@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "tessera/base/error.h"
+#include "tessera/comm/activity.h"
 #include "tessera/runtime/error_text.h"
 #include "tessera/runtime/random_state.h"
 #include "tessera/tensor/value.h"
@@ -104,6 +105,7 @@ std::vector<c10::IValue> ModelCore::run_step(
   const std::chrono::duration<double> seconds =
       std::chrono::steady_clock::now() - started;
   ++step_;
+  comm::activity::script(step_);
   if (!reducers_.empty()) {
     // A step that failed leaves gradients that only zero_grad mends.
     const int passes = std::exchange(passes_, 0);
@@ -155,6 +157,7 @@ std::vector<c10::IValue> ModelCore::run_alone(
   const RestoredRandomState script;
   timeline::Recorder& recorder = *session().recorder;
   for (int i = 0; i < microbatches; ++i) {
+    comm::activity::runs(step_, "", i, false);
     timeline::Event event;
     event.start_us = recorder.now_us();
     runtime::RandomState::seeded(
@@ -221,6 +224,7 @@ void ModelCore::backward(
   if (server_ != nullptr) {
     server_->backward(tensors, scaled);
   } else {
+    comm::activity::turns_backward();
     torch::autograd::backward(tensors, scaled);
   }
 }
