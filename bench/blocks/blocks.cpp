@@ -1,7 +1,7 @@
 // Residual blocks x + W2 gelu(W1 x) under a strategy, beside one process that
 // does the same work alone. Run under mpirun with pp * tp * dp processes:
 //
-//   mpirun -n 2 bench_blocks --pp 2 [--schedule interleaved] [--json]
+//   mpirun -n 2 bench_blocks --pp 2 [--mode fast] [--json]
 //   mpirun -n 4 bench_blocks --tp 4 --kind 2d
 //
 // Ranks of a tensor-parallel group share the rows of a microbatch.
@@ -33,6 +33,7 @@
 #include "tessera/tessera.h"
 
 #include "bench/support/measure.h"
+#include "bench/support/mode.h"
 
 namespace {
 
@@ -163,7 +164,7 @@ struct Settings {
   std::string schedule = "interleaved";
   int microbatches = 8;
   int steps = 5;
-  int warm_up = 2;
+  std::string mode = "dynamic";
   bool json = false;
 };
 
@@ -210,6 +211,9 @@ tessera::Config config_of(const Settings& settings) {
   config.pipeline = settings.schedule;
   config.microbatches = settings.microbatches / settings.dp;
   if (settings.pp > 1) {
+    tessera::bench::set_mode(config, settings.mode);
+  }
+  if (settings.pp > 1) {
     config.auto_partition = false;
     for (int i = 0; i < kBlocks; ++i) {
       config.partition[tessera::str("blocks.", i)] = i * settings.pp / kBlocks;
@@ -224,6 +228,7 @@ struct Times {
   std::vector<double> stage;
   std::vector<double> together;
   std::vector<double> strategy;
+  tessera::bench::Traffic traffic; // of the last step
 };
 
 Times measure(const Settings& settings) {
@@ -266,7 +271,8 @@ Times measure(const Settings& settings) {
     stage.step(met, own_microbatches, settings.pp > 1);
   };
   Times times;
-  for (int round = -settings.warm_up; round < settings.steps; ++round) {
+  const int warm_up = tessera::bench::warm_up_of(tessera::config_in_force());
+  for (int round = -warm_up; round < settings.steps; ++round) {
     timed(times.alone, round, [&] {
       if (first) {
         alone.step(whole, settings.microbatches, false);
@@ -278,11 +284,13 @@ Times measure(const Settings& settings) {
       }
     });
     timed(times.together, round, stage_step);
+    const auto before = tessera::bench::traffic();
     timed(times.strategy, round, [&] {
       optimizer.zero_grad();
       train_step(own.x, own.y);
       optimizer.step();
     });
+    times.traffic = tessera::bench::traffic() - before;
   }
   return times;
 }
@@ -312,6 +320,10 @@ void report(const Settings& settings, const Times& times) {
         {"kind", settings.kind},
         {"dp", settings.dp},
         {"schedule", settings.schedule},
+        {"mode", settings.mode},
+        {"messages", times.traffic.messages},
+        {"bytes", times.traffic.bytes},
+        {"context_switches", times.traffic.switches},
         {"microbatches", settings.microbatches},
         {"one_process", to_json(alone)},
         {"stage", to_json(stage)},
@@ -329,12 +341,14 @@ void report(const Settings& settings, const Times& times) {
     std::printf("%-34s %9.1f %9.1f\n", name, summary.best, summary.median);
   };
   std::printf(
-      "pp %d, tp %d %s, dp %d, %s, %d microbatches of %d rows\n%-34s %9s %9s\n",
+      "pp %d, tp %d %s, dp %d, %s, %s, %d microbatches of %d rows\n"
+      "%-34s %9s %9s\n",
       settings.pp,
       settings.tp,
       settings.kind.c_str(),
       settings.dp,
       settings.schedule.c_str(),
+      settings.mode.c_str(),
       settings.microbatches,
       kRows,
       "milliseconds",
@@ -344,6 +358,11 @@ void report(const Settings& settings, const Times& times) {
   line("one process, largest part", stage);
   line("every rank its part, no exchange", together);
   line("step", strategy);
+  std::printf(
+      "a step: %lld messages, %.2f MB, %lld context switches\n",
+      static_cast<long long>(times.traffic.messages),
+      static_cast<double>(times.traffic.bytes) / 1e6,
+      static_cast<long long>(times.traffic.switches));
   std::printf(
       "ideal %.1f ms; step / ideal %.3f\n", ideal, strategy.best / ideal);
   std::printf(
@@ -403,6 +422,8 @@ int main(int argc, char** argv) {
   app.add_option("--dp", settings.dp, "data-parallel ranks")
       ->check(CLI::PositiveNumber);
   app.add_option("--schedule", settings.schedule, "simple or interleaved");
+  app.add_option("--mode", settings.mode, "dynamic, static or fast")
+      ->check(CLI::IsMember({"dynamic", "static", "fast"}));
   app.add_option(
          "--microbatches", settings.microbatches, "of 64 rows, over all ranks")
       ->check(CLI::PositiveNumber);

@@ -1,6 +1,6 @@
 // A GPT of about 10 M parameters on two pipeline ranks, against the ideal:
 //
-//   mpirun -n 2 bench_pipeline [--dtype bf16] [--json]
+//   mpirun -n 2 bench_pipeline [--dtype bf16] [--mode fast] [--json]
 //
 // ideal = largest stage's compute x (microbatches + stages - 1) / microbatches.
 // The largest stage is rank 0's: embeddings, half of the blocks, final norm,
@@ -20,6 +20,7 @@
 #include "tessera/tessera.h"
 
 #include "bench/support/measure.h"
+#include "bench/support/mode.h"
 #include "models/gpt.h"
 
 namespace {
@@ -39,7 +40,7 @@ struct Settings {
   int tokens = 128; // of a row
   int layers = 8;
   int steps = 7;
-  int warm_up = 2;
+  std::string mode = "dynamic";
   bool json = false;
 };
 
@@ -73,6 +74,7 @@ struct Times {
   std::vector<double> together;
   std::vector<double> step;
   std::int64_t parameters = 0;
+  tessera::bench::Traffic traffic; // of the last step
 };
 
 Times measure(const Settings& settings) {
@@ -120,14 +122,17 @@ Times measure(const Settings& settings) {
       list.push_back(time);
     }
   };
-  for (int round = -settings.warm_up; round < settings.steps; ++round) {
+  const int warm_up = tessera::bench::warm_up_of(tessera::config_in_force());
+  for (int round = -warm_up; round < settings.steps; ++round) {
     timed(times.stage, round, [&] {
       if (tessera::rank() == 0) {
         stage_step();
       }
     });
     timed(times.together, round, stage_step);
+    const auto before = tessera::bench::traffic();
     timed(times.step, round, [&] { train_step(ids, targets); });
+    times.traffic = tessera::bench::traffic() - before;
   }
   return times;
 }
@@ -151,6 +156,10 @@ void report(const Settings& settings, const Times& times) {
         {"benchmark", "pipeline"},
         {"dtype", settings.dtype},
         {"schedule", settings.schedule},
+        {"mode", settings.mode},
+        {"messages", times.traffic.messages},
+        {"bytes", times.traffic.bytes},
+        {"context_switches", times.traffic.switches},
         {"parameters", times.parameters},
         {"microbatches", settings.microbatches},
         {"stage", to_json(stage)},
@@ -166,11 +175,13 @@ void report(const Settings& settings, const Times& times) {
     std::printf("%-34s %9.1f %9.1f\n", name, summary.best, summary.median);
   };
   std::printf(
-      "GPT of %.1f M parameters, %s, %s, %d microbatches of %d x %d tokens\n"
+      "GPT of %.1f M parameters, %s, %s, %s, %d microbatches of %d x %d "
+      "tokens\n"
       "%-34s %9s %9s\n",
       static_cast<double>(times.parameters) / 1e6,
       settings.dtype.c_str(),
       settings.schedule.c_str(),
+      settings.mode.c_str(),
       settings.microbatches,
       settings.rows,
       settings.tokens,
@@ -182,6 +193,11 @@ void report(const Settings& settings, const Times& times) {
   line("step", step);
   std::printf("ideal %.1f ms; step / ideal %.3f\n", ideal, over);
   std::printf("step / ideal of the stages run together %.3f\n", over_together);
+  std::printf(
+      "a step: %lld messages, %.2f MB, %lld context switches\n",
+      static_cast<long long>(times.traffic.messages),
+      static_cast<double>(times.traffic.bytes) / 1e6,
+      static_cast<long long>(times.traffic.switches));
 }
 
 tessera::Config config_of(const Settings& settings) {
@@ -189,6 +205,7 @@ tessera::Config config_of(const Settings& settings) {
   config.pipeline_parallel_degree = kStages;
   config.microbatches = settings.microbatches;
   config.pipeline = settings.schedule;
+  tessera::bench::set_mode(config, settings.mode);
   config.auto_partition = false;
   config.default_partition = 0;
   for (int i = settings.layers / kStages; i < settings.layers; ++i) {
@@ -205,6 +222,8 @@ int main(int argc, char** argv) {
   app.add_option("--dtype", settings.dtype, "f32 or bf16")
       ->check(CLI::IsMember({"f32", "bf16"}));
   app.add_option("--schedule", settings.schedule, "simple or interleaved");
+  app.add_option("--mode", settings.mode, "dynamic, static or fast")
+      ->check(CLI::IsMember({"dynamic", "static", "fast"}));
   app.add_option("--microbatches", settings.microbatches, "of a step")
       ->check(CLI::PositiveNumber);
   app.add_option("--rows", settings.rows, "of a microbatch")

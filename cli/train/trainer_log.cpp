@@ -104,7 +104,8 @@ void Trainer::sample(std::int64_t step) {
   const data::Tokenizer tokenizer(
       job_.data.directory + "/" + data::kTokenizerFile);
   const auto forward = tessera::step(
-      [&](torch::Tensor ids) { return model_->forward({ids}).at(0); });
+      [&](torch::Tensor ids) { return model_->forward({ids}).at(0); },
+      {.static_mode = false}); // the text grows
   models::GenerateOptions options;
   options.tokens = job_.sample.tokens;
   options.temperature = job_.sample.temperature;

@@ -2,6 +2,7 @@
 
 #include <torch/torch.h>
 
+#include "tessera/base/error.h"
 #include "tessera/nn/two_d/row0.h"
 
 namespace tessera::models {
@@ -216,6 +217,7 @@ BertPredictions2DImpl::BertPredictions2DImpl(
               bert_hidden(o, *mesh())))) {}
 
 at::Tensor BertPredictions2DImpl::forward(const at::Tensor& hidden) {
+  agree_on_row0();
   return nn::two_d::add_from_row0(mesh(), decoder_(transform_(hidden)), bias_);
 }
 

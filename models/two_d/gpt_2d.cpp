@@ -2,6 +2,8 @@
 
 #include <torch/torch.h>
 
+#include "tessera/base/error.h"
+
 namespace tessera::models {
 
 namespace {

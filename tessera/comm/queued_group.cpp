@@ -8,6 +8,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "tessera/base/error.h"
+#include "tessera/comm/activity.h"
 #include "tessera/comm/shm/window.h"
 
 namespace tessera::comm {
@@ -286,10 +287,13 @@ void QueuedGroup::execute(const Job& job) {
     }
     return;
   }
+  const activity::Operation shown(name_of(operation.kind), info_.name);
   try {
     engine_->run(operation);
   } catch (const std::exception& e) {
-    error_ = e.what();
+    // What the others do tells who is at fault, who may be in another group.
+    error_ = e.what() + activity::of_node();
+    activity::leave(); // this error tells of this rank's end
     keep_for_ever(job.output, job.input);
     throw CommError(error_);
   }

@@ -23,4 +23,15 @@ std::string error_text(
   return str("rank ", rank, ", ", where, ": ", message);
 }
 
+std::string task_text(const Fields& fields, const ModuleTable& modules) {
+  const std::string what =
+      fields.module < 0 ? "the step function"
+                        : "module '" + modules.name_of(fields.module) + "'";
+  return str(
+      what,
+      ", microbatch ",
+      fields.microbatch,
+      fields.phase == Phase::kForward ? ", forward" : ", backward");
+}
+
 } // namespace tessera::runtime

@@ -4,6 +4,8 @@
 #include <string>
 
 #include "tessera/base/error.h"
+#include "tessera/runtime/message.h"
+#include "tessera/runtime/module_table.h"
 
 namespace tessera::runtime {
 
@@ -18,5 +20,8 @@ class FailedElsewhere : public UserError {
 /// Threads: any thread. Not collective.
 std::string
 error_text(const std::exception_ptr& error, int rank, const std::string& where);
+
+/// "module 'h.3', microbatch 1, forward": what a task does.
+std::string task_text(const Fields& fields, const ModuleTable& modules);
 
 } // namespace tessera::runtime

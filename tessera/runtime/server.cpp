@@ -4,6 +4,7 @@
 #include <tuple>
 
 #include "tessera/base/error.h"
+#include "tessera/comm/activity.h"
 #include "tessera/runtime/call_modes.h"
 #include "tessera/runtime/error_text.h"
 
@@ -28,15 +29,27 @@ class WatchedScope {
   std::optional<DispatchScope> scope_;
 };
 
-std::string text_of(const Fields& fields, const ModuleTable& modules) {
-  const std::string what =
-      fields.module < 0 ? "the step function"
-                        : "module '" + modules.name_of(fields.module) + "'";
-  return str(
-      what,
-      ", microbatch ",
-      fields.microbatch,
-      fields.phase == Phase::kForward ? ", forward" : ", backward");
+// What the others of the node read when this rank never comes back.
+void note_waiting(
+    const Task* task, // one of those suspended, or none
+    std::int64_t step,
+    const ModuleTable& modules) {
+  if (task == nullptr) {
+    comm::activity::waits_for_requests(step);
+    return;
+  }
+  const auto name = [&](int module) {
+    return module < 0 ? std::string() : modules.name_of(module);
+  };
+  const Fields& request = task->request;
+  const bool for_call = task->awaits != 0;
+  comm::activity::waits(
+      step,
+      name(request.module),
+      request.microbatch,
+      request.phase == Phase::kBackward,
+      for_call ? name(task->awaits_module) : std::string(),
+      for_call ? task->awaits_rank : -1);
 }
 
 } // namespace
@@ -306,7 +319,7 @@ void Server::reject(const Choice& choice) {
           " still has to run ",
           choice.task == nullptr
               ? str("the step function, microbatch ", choice.microbatch)
-              : text_of(choice.task->request, *context_.modules),
+              : task_text(choice.task->request, *context_.modules),
           "; with deterministic_server every replica must call the same "
           "modules in every step");
   const std::shared_ptr<Task> task = choice.task;
@@ -340,7 +353,7 @@ void Server::settle(const std::shared_ptr<Task>& task) {
       fail(error_text(
           task->error,
           context_.rank,
-          text_of(task->request, *context_.modules)));
+          task_text(task->request, *context_.modules)));
     }
     progress_.states.at(task->request.microbatch) =
         schedule::Progress::State::kDone;
@@ -349,7 +362,9 @@ void Server::settle(const std::shared_ptr<Task>& task) {
   }
   if (task->error) {
     std::string text = error_text(
-        task->error, context_.rank, text_of(task->request, *context_.modules));
+        task->error,
+        context_.rank,
+        task_text(task->request, *context_.modules));
     if (static_ != nullptr) {
       give_step_up(std::move(text));
       return;
@@ -426,6 +441,10 @@ void Server::take_step_message(const Fields& fields, transport::Parcel parcel) {
 }
 
 void Server::wait_for_message() {
+  note_waiting(
+      suspended_.empty() ? nullptr : suspended_.front().second.get(),
+      work_->step,
+      *context_.modules);
   if (auto parcel = context_.transport->receive(kPoll)) {
     take(std::move(*parcel));
     return;
@@ -443,6 +462,7 @@ void Server::check_timeout() {
   if (idle_since_ != started) {
     return; // what was waited for came after all
   }
+  comm::activity::leave(); // this error tells of this rank's end
   throw CommError(
       str("rank ",
           context_.rank,
@@ -452,7 +472,8 @@ void Server::check_timeout() {
           work_->step,
           "; ",
           state(),
-          others));
+          others,
+          comm::activity::of_node()));
 }
 
 // The rank that is asked for something may itself wait for the one at fault.
@@ -501,7 +522,7 @@ std::string Server::state() const {
                       context_.modules->name_of(task->awaits_module),
                       "' on rank ",
                       task->awaits_rank);
-    text += str(" (for ", text_of(task->request, *context_.modules), ")");
+    text += str(" (for ", task_text(task->request, *context_.modules), ")");
   }
   if (text.empty() && static_ != nullptr) {
     text = static_state();

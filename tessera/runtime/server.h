@@ -95,6 +95,9 @@ class Server : public nn::Interceptor {
 
   /// From an Exchange: other tasks run until the answer to this call is there.
   void wait_for_answer(Task& task, const Fields& fields, int owner);
+  /// From a StaticExchange, while an exception is handled: `task` does not
+  /// follow its program. User code may catch the exception; the step fails.
+  void left_program(const Task& task);
   int rank() const {
     return context_.rank;
   }

@@ -197,6 +197,9 @@ void Server::backward(
   }
   auto& state = progress_.states.at(task.request.microbatch);
   if (state == schedule::Progress::State::kForward) {
+    if (static_ != nullptr) {
+      static_->before_schedule(task);
+    }
     state = schedule::Progress::State::kReady;
     task.awaits = 0;
     pause();

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "tessera/base/error.h"
+#include "tessera/runtime/error_text.h"
 #include "tessera/runtime/server.h"
 
 namespace tessera::runtime {
@@ -89,6 +90,13 @@ void Server::give_step_up(std::string text) {
       context_.pp_ranks.front(),
       to_header(fields),
       c10::IValue(std::move(text)));
+}
+
+void Server::left_program(const Task& task) {
+  give_step_up(error_text(
+      std::current_exception(),
+      context_.rank,
+      task_text(task.request, *context_.modules)));
 }
 
 // Each rank knows by itself that a step is static; the script may have seen to

@@ -1,6 +1,7 @@
 // Who runs next, and how the baton gets there.
 #include <algorithm>
 
+#include "tessera/comm/activity.h"
 #include "tessera/runtime/call_modes.h"
 #include "tessera/runtime/server.h"
 
@@ -24,9 +25,6 @@ std::optional<Server::Choice> Server::choose_on_worker() {
 void Server::pause() {
   Worker& worker = *Worker::current();
   const std::shared_ptr<Task> task = worker.task();
-  if (static_ != nullptr) {
-    static_->check_pause(*task);
-  }
   end_turn(*task);
   suspended_.emplace_back(&worker, task);
   const auto choice = choose_on_worker();
@@ -95,6 +93,13 @@ std::shared_ptr<Task> Server::begin(const Choice& choice) {
           stream_seed(context_.seed, work_->step, task->id));
     }
   }
+  comm::activity::runs(
+      work_->step,
+      task->request.module < 0
+          ? std::string()
+          : context_.modules->name_of(task->request.module),
+      task->request.microbatch,
+      task->request.phase == Phase::kBackward);
   timeline::Recorder* recorder = context_.recorder;
   if (recorder != nullptr && recorder->enabled()) {
     task->turn_start_us = recorder->now_us();

@@ -188,6 +188,7 @@ at::Tensor read_tensor(const at::Tensor& tensor, const std::string& reader) {
         "the tensor went to other ranks; read it in every step, or write "
         "\"fast_mode\": false"));
   }
+  const std::lock_guard lock(info->reads->mutex);
   info->reads->slots.insert(info->origins.begin(), info->origins.end());
   if (info->self == tensor.unsafeGetTensorImpl()) {
     return info->real;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <set>
 #include <string>
 #include <vector>
@@ -23,6 +24,7 @@ namespace tessera::runtime {
 
 /// The received slots that a rank read in a verifying step.
 struct ReadSlots {
+  std::mutex mutex; // threads of the user's own may read too
   std::set<Slot> slots;
   /// A tensor was made with the options of a stand-in: which is not known.
   bool all = false;

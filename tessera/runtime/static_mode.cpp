@@ -106,37 +106,24 @@ int StaticMode::agree_on_fastest(Kind& kind) const {
 }
 
 void StaticMode::make_program(Kind& kind, int fastest) const {
-  auto program = std::make_unique<StaticProgram>();
-  program->recording = std::move(kind.recordings.front());
-  RankFlow flow = flow_of(program->recording);
-  if (fastest > 0) {
-    flow.turns = kind.recordings[fastest].turns;
-  }
+  RankFlow flow = flow_of(kind.recordings.front());
+  flow.turns = kind.recordings.at(fastest).turns;
   std::vector<RankFlow> flows;
   for (const c10::IValue& value : comm::all_gather_object(
            *context_.world, *context_.pipeline, as_value(to_numbers(flow)))) {
     flows.push_back(flow_from_numbers(as_numbers(value)));
   }
   auto plans = make_static_plan(flows, options_.direct);
-  program->plan = std::move(plans.at(context_.modules->pp_rank()));
-  for (const auto& [id, leg] : program->recording.legs) {
-    if (!leg.sent) {
-      program->texts[id] = std::make_shared<const std::string>(
-          leg_text(id, leg.fields.module, *context_.modules));
-    }
-  }
-  for (const Turn& turn : flow.turns) {
-    ++program->turns[turn.task];
-  }
-  for (const PlannedTurn& planned : program->plan.turns) {
-    if (planned.turn.cause != Cause::kStart) {
-      program->waits[{planned.turn.task, planned.turn.number}] =
-          planned.turn.leg;
-    }
-  }
+  int number = 0;
   for (const auto& [key, other] : kinds_) {
-    program->number += other.program != nullptr ? 1 : 0;
+    number += other.program != nullptr ? 1 : 0;
   }
+  auto program = std::make_unique<StaticProgram>(
+      number,
+      std::move(plans.at(context_.modules->pp_rank())),
+      std::move(kind.recordings.front()),
+      flow.turns,
+      *context_.modules);
   if (context_.ordered != nullptr) {
     const c10::IValue mine = digest(program->plan.turns);
     for (const c10::IValue& other :

@@ -19,7 +19,7 @@ struct StepWork;
 
 /// Steps that must take the same path in static mode.
 struct StepKind {
-  std::int64_t function = 0; // the step object
+  std::string function; // type of the step function
   bool gradients = true; // grad mode of the step's caller
   bool training = true; // mode of the model
   auto operator<=>(const StepKind&) const = default;

@@ -1,58 +1,13 @@
 #pragma once
 
-#include <map>
-#include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "tessera/runtime/exchange.h"
-#include "tessera/runtime/recording.h"
-#include "tessera/runtime/static_plan.h"
+#include "tessera/runtime/packet_store.h"
+#include "tessera/runtime/static_program.h"
 
 namespace tessera::runtime {
-
-/// What a rank repeats in every static step of one kind.
-struct StaticProgram {
-  int number = 0; // of the kind of step, equal on all ranks
-  RankPlan plan;
-  Recording recording; // shapes, types, fields of the first recorded step
-  /// By task: how often it gets the baton, joined turns included.
-  std::map<std::uint64_t, int> turns;
-  /// By task and turn: what the task waits for before it; no joined turns.
-  std::map<std::pair<std::uint64_t, int>, LegId> waits;
-  /// Received legs in words.
-  std::map<LegId, std::shared_ptr<const std::string>> texts;
-};
-
-/// Packets of one step that have come and not all been used.
-class PacketStore {
- public:
-  explicit PacketStore(const StaticProgram& program) : program_(program) {}
-
-  /// Bytes from another rank. Throws: CommError when their number is wrong.
-  void put(const LegId& packet, at::Tensor bytes);
-  /// Tensors that this rank sends itself.
-  void put(const LegId& packet, std::vector<at::Tensor> tensors);
-  bool has(const LegId& packet) const {
-    return arrived_.contains(packet);
-  }
-  /// The tensor at a place. Each use gets a tensor of its own; `may_change`: it
-  /// is user code's to write into, and shares memory with no other use.
-  at::Tensor take(const PacketPlace& place, bool may_change);
-
- private:
-  struct Arrived {
-    std::vector<at::Tensor> tensors;
-    std::vector<int> uses; // left
-    int left = 0; // uses of all
-  };
-  void keep(const LegId& packet, std::vector<at::Tensor> tensors);
-  const TensorForm& form_of(const Slot& slot) const;
-
-  const StaticProgram& program_;
-  std::map<LegId, Arrived> arrived_;
-};
 
 /// The legs of a static step: only tensors travel, each to the ranks that read
 /// it, and what a rank does otherwise than recorded is an error there.
@@ -88,9 +43,9 @@ class StaticExchange : public Exchange {
   /// A message of kind kPacket.
   void take(const Fields& fields, const c10::IValue& body);
 
-  /// A task is about to wait, which its program must know of.
-  /// Throws: UserError.
-  void check_pause(const Task& task) const;
+  /// A microbatch is about to wait for the schedule to start its backward.
+  /// Throws: UserError when its program does not do so there.
+  void before_schedule(const Task& task);
 
   /// A task has come to its end: it must have had all its turns.
   /// Throws: UserError that names module and microbatch.
@@ -102,12 +57,20 @@ class StaticExchange : public Exchange {
 
  private:
   const RecordedLeg* find(const LegId& id) const;
+  /// Runs what throws when the task leaves its program.
+  template <typename Run>
+  void following(const Task& task, const Run& run);
+  /// `call`: what the task waits for; 0: the schedule.
+  void check_pause(const Task& task, std::uint64_t call) const;
   void send(const LegId& id, const Fields& fields, const Content& content);
   Content receive(const LegId& id);
+  void check_same(const LegId& id, const Fields& fields, const Content& content)
+      const;
   void check_origins(
       const LegId& id,
-      const std::string& what,
+      const Fields& fields,
       const std::vector<at::Tensor>& tensors) const;
+  std::string text(const LegId& id, const Fields& fields) const;
 
   Server& server_;
   transport::Transport& transport_;

@@ -12,6 +12,7 @@
 #include "tessera/checkpoint/optimizer_state.h"
 #include "tessera/checkpoint/reader.h"
 #include "tessera/checkpoint/writer.h"
+#include "tessera/comm/activity.h"
 #include "tessera/nn/interceptor.h"
 #include "tessera/tensor/value.h"
 #include "tessera/train/optimizer_parts.h"
@@ -72,6 +73,22 @@ void agree(const std::optional<std::string>& error) {
     }
   }
 }
+
+/// What this rank is seen to do meanwhile.
+class Doing {
+ public:
+  Doing(const ModelCore& model, const std::string& what) : model_(model) {
+    comm::activity::script(model_.step_number(), what);
+  }
+  ~Doing() {
+    comm::activity::script(model_.step_number());
+  }
+  Doing(const Doing&) = delete;
+  Doing& operator=(const Doing&) = delete;
+
+ private:
+  const ModelCore& model_;
+};
 
 at::Generator generator() {
   return at::detail::getDefaultCPUGenerator();
@@ -137,6 +154,7 @@ Saved save(
     const std::string& tag,
     const SaveOptions& options) {
   Session& s = session();
+  const Doing doing(model, tessera::str("saving checkpoint '", tag, "'"));
   const checkpoint::SaveInfo info = info_of(model, options);
   checkpoint::Writer writer(directory, tag);
   on_first_rank([&] {
@@ -286,6 +304,8 @@ std::optional<Loaded> load(
     DistributedOptimizer* optimizer,
     const std::string& directory,
     const LoadOptions& options) {
+  const Doing doing(
+      *model, tessera::str("loading a checkpoint of '", directory, "'"));
   // Rank 0 chooses, and reads all of it to see that it is whole.
   std::vector<std::string> warnings;
   const std::string tag = on_first_rank([&] {

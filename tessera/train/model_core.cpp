@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "tessera/base/error.h"
+#include "tessera/comm/activity.h"
 #include "tessera/runtime/error_text.h"
 #include "tessera/runtime/random_state.h"
 #include "tessera/tensor/value.h"
@@ -73,9 +74,9 @@ const StateLayout& ModelCore::state_layout() const {
 }
 
 std::vector<c10::IValue> ModelCore::run_step(
-    std::int64_t function,
-    int microbatches,
+    const StepCall& call,
     const std::function<c10::IValue(int)>& run) {
+  const int microbatches = call.microbatches;
   ensure_partitioned([&] { run(0); });
   scale_ = options_.average_grads_across_microbatches ? 1.0 / microbatches : 1;
   if (options_.broadcast_buffers && root_->is_training()) {
@@ -90,7 +91,7 @@ std::vector<c10::IValue> ModelCore::run_step(
   in_step_ = true;
   try {
     if (server_ != nullptr) {
-      results = run_on_server(function, microbatches, run);
+      results = run_on_server(call, run);
     } else {
       results = run_alone(microbatches, run);
     }
@@ -104,6 +105,7 @@ std::vector<c10::IValue> ModelCore::run_step(
   const std::chrono::duration<double> seconds =
       std::chrono::steady_clock::now() - started;
   ++step_;
+  comm::activity::script(step_);
   if (!reducers_.empty()) {
     // A step that failed leaves gradients that only zero_grad mends.
     const int passes = std::exchange(passes_, 0);
@@ -115,7 +117,7 @@ std::vector<c10::IValue> ModelCore::run_step(
   } else if (failure) {
     throw UserError(*failure);
   }
-  if (static_mode_ != nullptr) {
+  if (static_mode_ != nullptr && call.static_mode) {
     static_mode_->completed(seconds.count());
   }
   for (const Hook& hook : std::exchange(first_step_hooks_, {})) {
@@ -125,17 +127,17 @@ std::vector<c10::IValue> ModelCore::run_step(
 }
 
 std::vector<c10::IValue> ModelCore::run_on_server(
-    std::int64_t function,
-    int microbatches,
+    const StepCall& call,
     const std::function<c10::IValue(int)>& run) {
   runtime::StepWork work;
   work.step = step_;
   work.serial = ++session().steps_run;
-  work.microbatches = microbatches;
+  work.microbatches = call.microbatches;
   work.run = run;
-  if (static_mode_ != nullptr) {
+  if (static_mode_ != nullptr && call.static_mode) {
     static_mode_->begin(
-        {function, at::GradMode::is_enabled(), root_->is_training()}, work);
+        {call.function, at::GradMode::is_enabled(), root_->is_training()},
+        work);
   }
   return server_->run_step(work);
 }
@@ -155,6 +157,7 @@ std::vector<c10::IValue> ModelCore::run_alone(
   const RestoredRandomState script;
   timeline::Recorder& recorder = *session().recorder;
   for (int i = 0; i < microbatches; ++i) {
+    comm::activity::runs(step_, "", i, false);
     timeline::Event event;
     event.start_us = recorder.now_us();
     runtime::RandomState::seeded(
@@ -221,6 +224,7 @@ void ModelCore::backward(
   if (server_ != nullptr) {
     server_->backward(tensors, scaled);
   } else {
+    comm::activity::turns_backward();
     torch::autograd::backward(tensors, scaled);
   }
 }

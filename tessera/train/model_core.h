@@ -41,6 +41,13 @@ namespace train {
 
 struct Decision;
 
+/// What a step says of itself.
+struct StepCall {
+  std::string function; // type of the step function
+  bool static_mode = true; // may be repeated as recorded
+  int microbatches = 1;
+};
+
 /// DistributedModel without its module's type.
 class ModelCore {
  public:
@@ -70,11 +77,10 @@ class ModelCore {
   /// Throws: ConfigError before the model is partitioned.
   const StateLayout& state_layout() const;
 
-  /// Runs one step; `run` is the user's function on one microbatch, `function`
-  /// the number of the step object. Collective over the world.
+  /// Runs one step; `run` is the user's function on one microbatch.
+  /// Collective over the world.
   std::vector<c10::IValue> run_step(
-      std::int64_t function,
-      int microbatches,
+      const StepCall& call,
       const std::function<c10::IValue(int)>& run);
 
   void backward(
@@ -126,8 +132,7 @@ class ModelCore {
   void broadcast_from_first(const NamedTensors& tensors);
   std::uint64_t seed() const;
   std::vector<c10::IValue> run_on_server(
-      std::int64_t function,
-      int microbatches,
+      const StepCall& call,
       const std::function<c10::IValue(int)>& run);
   std::vector<c10::IValue> run_alone(
       int microbatches,

@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "tessera/base/error.h"
+#include "tessera/comm/activity.h"
 #include "tessera/nn/tensor_parallel/context.h"
 #include "tessera/nn/two_d/mesh.h"
 
@@ -56,6 +57,7 @@ void init(const Config& config) {
   made->layout = std::make_unique<topology::RankLayout>(
       degrees, topology::Placement(config.placement_strategy));
   made->groups = std::make_unique<comm::MeshGroups>(world, *made->layout);
+  comm::activity::share(world, made->groups->at(Group::kWorld));
   const auto& dp = made->groups->at(Group::kDP).ranks();
   made->control = world.new_group("dp control", dp);
   if (degrees.tensor > 1) {
@@ -100,6 +102,7 @@ void init(const std::string& config_file) {
 void shutdown() {
   barrier();
   nn::set_tensor_parallel({});
+  comm::activity::leave();
   train::holder().reset();
 }
 

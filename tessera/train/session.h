@@ -36,7 +36,6 @@ struct Session {
   transport::TransportPtr order_transport; // nullptr: each its own order
   std::unique_ptr<timeline::Recorder> recorder;
   std::int64_t steps_run = 0; // of all models; equal on all ranks
-  std::int64_t step_functions = 0; // step objects that ran, likewise
   std::weak_ptr<ModelCore> model;
   bool tracing = false;
 

@@ -1,10 +1,10 @@
 #pragma once
 
-#include <cstdint>
 #include <map>
-#include <memory>
+#include <string>
 #include <tuple>
 #include <type_traits>
+#include <typeinfo>
 #include <utility>
 #include <vector>
 
@@ -22,6 +22,10 @@ struct StepOptions {
   std::map<int, int> input_split_axes = {};
   /// Returned tensors keep no graph (a graph would keep activations alive).
   bool detach_outputs = true;
+  /// With the key static_mode: this step is repeated as recorded. False for one
+  /// whose shapes or whose way through the model change from call to call, such
+  /// as the generation of text.
+  bool static_mode = true;
 };
 
 /// A training or evaluation step: calls the user's function once for each
@@ -74,11 +78,8 @@ class Step {
                    : packed;
       }
     };
-    if (*function_number_ == 0) {
-      *function_number_ = ++s.step_functions;
-    }
-    const std::vector<c10::IValue> values =
-        core->run_step(*function_number_, microbatches, run);
+    const std::vector<c10::IValue> values = core->run_step(
+        {type_of(function_), options_.static_mode, microbatches}, run);
     if constexpr (!std::is_void_v<Result>) {
       std::vector<Result> results;
       for (const c10::IValue& value : values) {
@@ -89,6 +90,15 @@ class Step {
   }
 
  private:
+  // A step may be made anew for each call: what is recorded goes by the type.
+  static std::string type_of(const Function& function) {
+    if constexpr (requires { function.target_type(); }) { // std::function
+      return function.target_type().name();
+    } else {
+      return typeid(function).name();
+    }
+  }
+
   template <typename... Args, std::size_t... I>
   std::tuple<Args...> parts_of(
       const std::tuple<const Args&...>& args,
@@ -116,9 +126,6 @@ class Step {
 
   Function function_;
   StepOptions options_;
-  // Copies are the same step to static_mode; 0 before the first call.
-  std::shared_ptr<std::int64_t> function_number_ =
-      std::make_shared<std::int64_t>(0);
 };
 
 /// Makes a step of a function of one microbatch:

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "tessera/base/error.h"
+#include "tessera/comm/activity.h"
 #include "tessera/transport/shm/mapping.h"
 #include "tessera/transport/shm/process_watch.h"
 
@@ -37,6 +38,8 @@ inline bool has_left(const Peer& peer) {
 
 /// Throws the CommError for a peer whose process has ended.
 [[noreturn]] inline void throw_gone(const Peer& peer) {
+  const std::string doing = comm::activity::of_rank(peer.rank);
+  comm::activity::leave(); // this rank's end is no news of its own
   throw CommError(
       str("rank ",
           peer.rank,
@@ -44,7 +47,10 @@ inline bool has_left(const Peer& peer) {
           peer.process->pid(),
           " on ",
           peer.host,
-          ") has died; see its own output for the cause"));
+          ") has died",
+          doing.empty() ? "" : "; it was in ",
+          doing,
+          "; see its own output for the cause"));
 }
 
 } // namespace tessera::transport

@@ -36,7 +36,7 @@ for model in ("bert-10b", "roberta-10b", "ncf"):
 done = subprocess.run([program, "partition", "--model", "gpt2", "--pipeline-parallel-degree", "2",
                        "--tensor-parallel-degree", "4"], capture_output=True, text=True, timeout=200)
 assert done.returncode == 0, done.stderr
-for line in ("transformer.h.* (GptBlock, 12 modules): DistributedTransformerLayer",
+for line in ("transformer.h.* (GptBlock, 12 modules): DistributedTransformerLayer, which does the work of 8 modules inside it",
              "transformer.wpe (Embedding): DistributedEmbedding",
              "transformer.wte (Embedding): not distributed, shares its parameter weight with lm_head.weight"):
     assert "tensor parallelism: " + line in done.stdout, done.stdout

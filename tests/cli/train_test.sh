@@ -16,10 +16,10 @@ fail() {
 "$tessera" data prepare --output data --vocab-size 400 \
   --text "$repository"/README.md "$repository"/docs/*.md > prepare.txt
 
-job() { # name, pipeline degree, steps
+job() { # name, pipeline degree, steps, full checkpoints, more parallel keys
   cat > "$1.json" <<JSON
 {
-  "parallel": {"pipeline_parallel_degree": $2, "ddp": true, "microbatches": 2, "timeout_seconds": 60},
+  "parallel": {"pipeline_parallel_degree": $2, "ddp": true, "microbatches": 2, "timeout_seconds": 60${5:-}},
   "model": {"name": "gpt-tiny", "options": {"dropout": 0.1}},
   "data": {"directory": "data", "sequence": 16, "batch": 8},
   "optimizer": {"learning_rate": 2e-3, "warmup_steps": 2},
@@ -42,6 +42,18 @@ grep -q "resumed from .*step_3" resumed.txt || fail "did not resume: $(cat resum
 [ -n "$(state_of whole.txt 6)" ] || fail "no state printed: $(cat whole.txt)"
 [ "$(state_of whole.txt 6)" = "$(state_of resumed.txt 6)" ] ||
   fail "an interrupted run ends elsewhere: $(cat whole.txt resumed.txt)"
+
+# Static and fast mode: one verifying and one recorded step, four that repeat it.
+job repeated 2 6 false ', "static_mode": true, "static_mode_steps": 1, "fast_mode": true'
+train repeated.json --log repeated.jsonl > repeated.txt
+python3 - whole.jsonl repeated.jsonl <<'PY' || fail "static and fast mode: $(cat repeated.txt)"
+import json, sys
+dynamic, repeated = ([line["loss"] for line in map(json.loads, open(name)) if "loss" in line]
+                     for name in sys.argv[1:])
+assert len(dynamic) == len(repeated) >= 6, (dynamic, repeated)
+for one, other in zip(dynamic, repeated):
+    assert abs(one - other) <= 1e-5 * abs(one), (dynamic, repeated)
+PY
 
 # The same checkpoint under four pipeline ranks, and one that is whole.
 cp -r cut wide

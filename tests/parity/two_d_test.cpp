@@ -128,6 +128,50 @@ TEST(TwoDParity, Bert) {
   check([] { return OneOutputBert(); }, two_losses);
 }
 
+/// The state after it went through a model of this distribution.
+TensorMap
+passed_through(const Config& config, const TensorMap& state, int seed) {
+  init(config);
+  const Ended ended;
+  torch::manual_seed(seed);
+  DistributedModel model(make_gpt());
+  model.load_state_dict(state);
+  return model.state_dict();
+}
+
+TEST(TwoDParity, WeightsConvertToTheBit) {
+  int world = 1;
+  MPI_Comm_size(MPI_COMM_WORLD, &world);
+  if (world != 4) {
+    GTEST_SKIP() << "a mesh of 2 x 2 alone";
+  }
+  torch::manual_seed(7);
+  TensorMap plain;
+  for (const auto& item : make_gpt()->named_parameters()) {
+    if (item.key() != "lm_head.weight") { // shared; listed once
+      plain[item.key()] = item.value().detach().clone();
+    }
+  }
+  Config two_d;
+  two_d.tensor_parallel_degree = 4;
+  two_d.tensor_parallel_kind = "2d";
+  two_d.ddp = true;
+  two_d.timeout_seconds = 60;
+  Config one_d = two_d;
+  one_d.tensor_parallel_degree = 2; // three heads: their layers stay whole
+  one_d.tensor_parallel_kind = "1d";
+  TensorMap state = plain;
+  int seed = 100;
+  for (const Config& config : {two_d, one_d, two_d}) {
+    state = passed_through(config, state, seed++);
+    ASSERT_EQ(state.size(), plain.size());
+    for (const auto& [name, tensor] : plain) {
+      EXPECT_TRUE(torch::equal(state.at(name), tensor))
+          << name << " through " << config.tensor_parallel_kind;
+    }
+  }
+}
+
 /// torch's layers, each replaced by itself.
 struct TwoLinearsImpl : torch::nn::Module {
   TwoLinearsImpl() {

@@ -6,6 +6,7 @@
 #include <exception>
 #include <utility>
 
+#include "tessera/comm/activity.h"
 #include "tessera/comm/backoff.h"
 #include "tessera/comm/mpi/check.h"
 
@@ -146,7 +147,8 @@ std::vector<char> Messenger::receive(int peer, int tag) {
               ") within ",
               timeout_.count(),
               " ms while ",
-              what));
+              what,
+              activity::of_node()));
     }
     backoff.pause();
   };

@@ -20,7 +20,7 @@ namespace tessera::comm::shm {
 
 namespace {
 
-constexpr std::size_t kPage = 4096;
+constexpr std::size_t kPageBytes = 4096;
 
 std::string reason() {
   return std::string(std::strerror(errno));
@@ -74,8 +74,9 @@ Segment Segment::open(int pid, int fd, std::size_t bytes) {
 
 Segment Segment::heap(std::size_t bytes) {
   Segment segment;
-  const std::size_t rounded = (bytes + kPage - 1) / kPage * kPage;
-  void* at = std::aligned_alloc(kPage, rounded);
+  const std::size_t rounded =
+      (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+  void* at = std::aligned_alloc(kPageBytes, rounded);
   if (at == nullptr) {
     throw CommError(str("no memory for ", bytes, " bytes"));
   }

@@ -28,6 +28,9 @@ std::uint64_t scrambled(std::uint64_t x) {
 
 at::Tensor
 drop_with(const at::Tensor& x, double probability, std::uint64_t seed) {
+  if (x.is_meta()) {
+    return x * at::empty_like(x); // only shapes are followed: nothing to draw
+  }
   at::Generator stream =
       at::globalContext().defaultGenerator(x.device()).clone();
   stream.set_current_seed(seed);

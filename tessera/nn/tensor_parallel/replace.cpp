@@ -19,6 +19,8 @@ namespace {
 
 using ModulePtr = std::shared_ptr<torch::nn::Module>;
 
+constexpr const char* kInside = "is inside a module that is";
+
 std::string joined(const std::string& path, const std::string& name) {
   return path.empty() ? name : path + "." + name;
 }
@@ -268,7 +270,7 @@ class Replacing {
       }
       const std::string child_path = joined(path, child.key());
       if (is_marked_tensor_parallel(*child.value())) {
-        keep(*child.value(), child_path, "is inside a module that is");
+        keep(*child.value(), child_path, kInside);
         ++result_.replaced.back().modules_inside;
       }
       keep_inside(*child.value(), child_path);
@@ -350,10 +352,18 @@ std::vector<std::string> text_of(const Replacements& replacements) {
     groups.push_back({path, type, text, 1});
   };
   for (const ReplacedModule& entry : replacements.replaced) {
-    add(entry.path, entry.type, entry.rule->distributed);
+    add(entry.path,
+        entry.type,
+        entry.modules_inside == 0 ? entry.rule->distributed
+                                  : str(entry.rule->distributed,
+                                        ", which does the work of ",
+                                        entry.modules_inside,
+                                        " modules inside it"));
   }
   for (const KeptModule& entry : replacements.kept) {
-    add(entry.path, entry.type, "not distributed, " + entry.reason);
+    if (entry.reason != kInside) {
+      add(entry.path, entry.type, "not distributed, " + entry.reason);
+    }
   }
   std::vector<std::string> lines;
   for (const Alike& group : groups) {

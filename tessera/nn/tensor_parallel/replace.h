@@ -58,7 +58,8 @@ Replacements replace_marked(
         const torch::nn::Module& original,
         const Make& make)>& around);
 
-/// Lines for people, one for each group of modules that are alike:
+/// Lines for people, one for each group of modules that are alike; modules
+/// inside replaced ones are counted with these:
 ///   h.* (GptBlock, 4 modules): DistributedTransformerLayer
 ///   lm_head (TiedLinear): not distributed, has no distributed implementation
 std::vector<std::string> text_of(const Replacements& replacements);

@@ -1,6 +1,7 @@
 #include "tessera/nn/two_d/boundary.h"
 
 #include <ATen/ATen.h>
+#include <c10/util/accumulate.h>
 
 #include "tessera/base/error.h"
 #include "tessera/nn/two_d/gather.h"
@@ -30,6 +31,11 @@ at::Tensor samples_at(const Mesh& mesh, const at::Tensor& x, int column) {
   return x.narrow(0, column * each, each);
 }
 
+/// Product of all sizes but the last, which may be 0.
+std::int64_t positions_of(const at::Tensor& x) {
+  return c10::multiply_integers(x.sizes().slice(0, x.dim() - 1));
+}
+
 at::Tensor hidden_at(const Crossing& c, const at::Tensor& x, int column) {
   return x.narrow(-1, c.hidden.start(column), c.hidden.size(column));
 }
@@ -52,7 +58,7 @@ at::Tensor enter_now(const Crossing& c, const at::Tensor& x) {
       Along::kRow,
       to_each,
       std::vector<std::vector<std::int64_t>>(to_each.size(), sizes),
-      x.numel() / x.size(-1) * c.hidden.largest()));
+      positions_of(x) * c.hidden.largest()));
 }
 
 at::Tensor leave_now(const Crossing& c, const at::Tensor& x) {
@@ -80,7 +86,7 @@ at::Tensor leave_now(const Crossing& c, const at::Tensor& x) {
           Along::kRow,
           to_each,
           sizes,
-          x.numel() / mesh.side() / x.size(-1) * c.hidden.largest()),
+          positions_of(x) / mesh.side() * c.hidden.largest()),
       -1);
 }
 

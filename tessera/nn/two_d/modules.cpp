@@ -91,14 +91,37 @@ at::Tensor MeshModule::register_row0(
     int groups) {
   if (mesh()->row() != 0) {
     // Stands for the vector in autograd, so that all rows have the same graph.
-    return at::empty({0}, new_parameter()).requires_grad_();
+    stand_ins_.push_back(at::empty({0}, new_parameter()).requires_grad_());
+    return stand_ins_.back();
   }
   DistributedParameter description;
   description.shard = row0_shard(*mesh(), columns, groups);
-  return register_distributed_parameter(
+  stand_ins_.push_back(register_distributed_parameter(
       name,
       at::empty(description.shard.local_sizes, new_parameter()),
-      description);
+      description));
+  return stand_ins_.back();
+}
+
+void MeshModule::agree_on_row0() {
+  if (agreed_ || stand_ins_.empty() || mesh()->side() == 1 ||
+      tensor_parallel().shapes_only) {
+    return;
+  }
+  const at::Tensor trained =
+      at::zeros({static_cast<std::int64_t>(stand_ins_.size())}, at::kLong);
+  for (std::size_t i = 0; i < stand_ins_.size(); ++i) {
+    trained[static_cast<std::int64_t>(i)] =
+        static_cast<std::int64_t>(stand_ins_[i].requires_grad());
+  }
+  mesh()->column_group().broadcast(trained, mesh()->in_column(0));
+  if (mesh()->row() != 0) {
+    for (std::size_t i = 0; i < stand_ins_.size(); ++i) {
+      stand_ins_[i].set_requires_grad(
+          trained[static_cast<std::int64_t>(i)].item<std::int64_t>() != 0);
+    }
+  }
+  agreed_ = true;
 }
 
 Linear2DImpl::Linear2DImpl(const Linear2DOptions& options)
@@ -115,6 +138,7 @@ Linear2DImpl::Linear2DImpl(const Linear2DOptions& options)
 }
 
 at::Tensor Linear2DImpl::forward(const at::Tensor& x) {
+  agree_on_row0();
   std::vector<std::int64_t> sizes = x.sizes().vec();
   sizes.back() = options_.groups() * options_.out.size(mesh()->column());
   at::Tensor y = summa_ab(
@@ -136,6 +160,7 @@ LayerNorm2DImpl::LayerNorm2DImpl(const Blocks& hidden, double eps)
       eps_(eps) {}
 
 at::Tensor LayerNorm2DImpl::forward(const at::Tensor& x) {
+  agree_on_row0();
   return layer_norm(mesh(), x, weight, bias, hidden_, eps_);
 }
 

@@ -36,6 +36,13 @@ class MeshModule : public DistributedModule {
   /// stand-in that is registered nowhere.
   at::Tensor
   register_row0(const std::string& name, const Blocks& columns, int groups = 1);
+  /// Call first in `forward`: at the first call the column learns whether row 0
+  /// trains its vectors, so that all rows have the same graph. One broadcast.
+  void agree_on_row0();
+
+ private:
+  std::vector<at::Tensor> stand_ins_; // or row 0's vectors
+  bool agreed_ = false;
 };
 
 struct Linear2DOptions {

@@ -241,6 +241,7 @@ TEST(Keys, BoundsOfNumbersAndTexts) {
       {"sdp_reduce_bucket_size", "5e8", "0.5", "an integer of at least 1"},
       {"pipeline", "\"simple\"", "\"gpipe\"", "\"interleaved\", \"simple\" or"},
       {"optimize", "\"speed\"", "\"fast\"", "\"memory\" or \"speed\""},
+      {"tensor_parallel_kind", "\"2d\"", "\"3d\"", "\"1d\" or \"2d\""},
       {"placement_strategy", "\"PTD\"", "\"DDP\"", "\"cluster\", \"spread\""},
       {"same_node_backend", "\"shm\"", "\"tcp\"", "\"shm\""},
       {"trace_device", "\"cpu\"", "\"tpu\"", "\"cpu\""},

@@ -138,26 +138,50 @@ void linear(const MeshPtr& mesh) {
   }
 }
 
+/// Row 0 alone knows that its vectors are frozen; nobody may wait for it.
+void frozen_row0(const MeshPtr& mesh) {
+  const Setting s(*mesh);
+  auto linear = on<Linear2D>(mesh, Linear2DOptions(s.in, s.out));
+  auto norm = on<LayerNorm2D>(mesh, s.out, 1e-5);
+  for (at::Tensor parameter : linear->parameters()) {
+    parameter.set_requires_grad(false);
+    parameter.zero_();
+  }
+  for (at::Tensor parameter : norm->parameters()) {
+    parameter.set_requires_grad(false);
+    parameter.zero_();
+  }
+  const at::Tensor x =
+      at::ones({s.rows.size(mesh->row()), s.in.size(mesh->column())});
+  require(!norm(linear(x)).requires_grad(), "a frozen layer has a graph");
+  const at::Tensor leaf = x.clone().requires_grad_();
+  norm(linear(leaf)).sum().backward();
+  require_close(leaf.grad(), at::zeros_like(x), 1e-6, "gradient of x");
+}
+
 void layer_norm_of(const MeshPtr& mesh) {
   const Setting s(*mesh);
   Random random(6);
   // A mean far from zero: moments must not lose its digits.
   const at::Tensor x =
-      random.normal({s.batch, s.positions, s.hidden}).add_(100);
+      random.normal({s.batch, s.positions, s.hidden}).add_(30).to(at::kDouble);
   x.requires_grad_();
-  const at::Tensor gamma = random.normal({s.hidden}).requires_grad_();
-  const at::Tensor beta = random.normal({s.hidden}).requires_grad_();
-  const at::Tensor g = random.normal(x.sizes());
+  const auto vector = [&] {
+    return random.normal({s.hidden}).to(at::kDouble).requires_grad_();
+  };
+  const at::Tensor gamma = vector();
+  const at::Tensor beta = vector();
+  const at::Tensor g = random.normal(x.sizes()).to(at::kDouble);
   const at::Tensor y = at::layer_norm(x, {s.hidden}, gamma, beta, 1e-5);
   y.backward(g);
 
   auto norm = on<LayerNorm2D>(mesh, s.in, 1e-5);
   set(*norm, "weight", gamma.detach());
   set(*norm, "bias", beta.detach());
-  const at::Tensor mine = local(*mesh, x.detach(), s.rows, s.in);
+  const at::Tensor mine = local(*mesh, x.detach(), s.rows, s.in).to(at::kFloat);
   mine.requires_grad_();
   const at::Tensor found = norm(mine);
-  found.backward(local(*mesh, g, s.rows, s.in));
+  found.backward(local(*mesh, g, s.rows, s.in).to(at::kFloat));
   require_close(
       found.detach(), local(*mesh, y.detach(), s.rows, s.in), 1e-5, "norm");
   require_close(
@@ -240,6 +264,16 @@ void losses(const MeshPtr& mesh) {
       "cross entropy, gradient");
 }
 
+/// Two columns on a mesh of three: one of its columns has none.
+void fewer_columns_than_ranks(const MeshPtr& mesh) {
+  const Blocks few(2, mesh->side(), 1, /*may_be_empty=*/true);
+  const Boundary boundary(mesh, false);
+  Random random(10 + static_cast<std::uint64_t>(mesh->group().rank()));
+  const at::Tensor mine = random.normal({2, 2});
+  require_close(
+      boundary.leave(boundary.enter(mine, few), few), mine, 0, "two columns");
+}
+
 void boundaries(const MeshPtr& mesh) {
   const std::int64_t q = mesh->side();
   const Blocks hidden(11, mesh->side());
@@ -289,10 +323,12 @@ void boundaries(const MeshPtr& mesh) {
 const std::vector<Case>& layer_cases() {
   static const std::vector<Case> cases = {
       {"linear", linear},
+      {"frozen_row0", frozen_row0},
       {"layer_norm", layer_norm_of},
       {"embedding_and_head", embedding_and_head},
       {"cross_entropy", losses},
       {"boundary", boundaries},
+      {"fewer_columns_than_ranks", fewer_columns_than_ranks},
   };
   return cases;
 }
