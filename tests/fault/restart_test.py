@@ -50,6 +50,6 @@ with tempfile.TemporaryDirectory() as work:
     assert re.search(r"^RESUMED \S+/step_(4 4|6 6)$", killed, re.M), killed
     assert losses(killed) == losses(whole), (losses(killed), losses(whole))
     # No more restarts than asked for.
-    status, given_up = run(work + "/given_up", [(0, "forward", 1), (3, "forward", 1)], 1)
+    status, given_up = run(work + "/given_up", [(0, "forward", 1), (3, "forward", 3)], 1)
     assert status == 137, (status, given_up)
     print("losses after two kills are those of an undisturbed run:", len(losses(whole)), "steps")

@@ -1,0 +1,178 @@
+// Checkpoints as a script meets them: of another layout, of another model. (A
+// full disk: tests/cli/full_disk_test.sh.)
+#include <filesystem>
+
+#include <unistd.h>
+
+#include <gmock/gmock.h>
+
+#include "tests/mpi/runtime/support.h"
+
+namespace tessera::testing {
+namespace {
+
+using ::testing::HasSubstr;
+namespace fs = std::filesystem;
+
+struct KeptNetImpl : torch::nn::Module {
+  explicit KeptNetImpl(int width = kWidth) {
+    a = register_module("a", nn::Linear(kWidth, width));
+    norm = register_module("norm", nn::BatchNorm1d(width));
+    b = register_module("b", nn::Linear(width, kWidth));
+  }
+  torch::Tensor forward(const torch::Tensor& x) {
+    return b(torch::tanh(norm(a(x))));
+  }
+  nn::Linear a{nullptr};
+  nn::BatchNorm1d norm{nullptr};
+  nn::Linear b{nullptr};
+};
+TESSERA_MODULE(KeptNet);
+
+// One folder for all ranks, removed by the first of them.
+class SharedFolder {
+ public:
+  SharedFolder() {
+    int id = static_cast<int>(::getpid());
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
+    MPI_Bcast(&id, 1, MPI_INT, 0, MPI_COMM_WORLD);
+    path_ = fs::temp_directory_path() / str("tessera_kept_", id);
+  }
+  ~SharedFolder() {
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (rank_ == 0) {
+      fs::remove_all(path_);
+    }
+    MPI_Barrier(MPI_COMM_WORLD);
+  }
+  SharedFolder(const SharedFolder&) = delete;
+  SharedFolder& operator=(const SharedFolder&) = delete;
+  std::string path() const {
+    return path_.string();
+  }
+  // On one rank, between barriers.
+  template <typename Change>
+  void change(Change run) const {
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (rank_ == 0) {
+      run(path_);
+    }
+    MPI_Barrier(MPI_COMM_WORLD);
+  }
+
+ private:
+  int rank_ = 0;
+  fs::path path_;
+};
+
+struct KeptRun {
+  explicit KeptRun(int width = kWidth)
+      : model{KeptNet(width)},
+        optimizer(torch::optim::AdamW(
+            model.parameters(),
+            torch::optim::AdamWOptions(0.01))) {}
+  void step(int number) {
+    auto train_step = tessera::step([&](torch::Tensor x, torch::Tensor y) {
+      model.backward(torch::mse_loss(model(x), y));
+    });
+    const Batch mine = mine_of(random_batches(16)(number));
+    optimizer.zero_grad();
+    train_step(mine.x, mine.y);
+    optimizer.step();
+  }
+  DistributedModel<KeptNet> model;
+  DistributedOptimizer optimizer;
+};
+
+Config kept_config(int pp) {
+  return placed(pp, 2, {{"b", pp - 1}, {"norm", pp / 2}});
+}
+
+// Two checkpoints of one run: after one step and after two.
+std::string save_two(const SharedFolder& folder, bool full) {
+  init(kept_config(2));
+  const Ended ended;
+  torch::manual_seed(3);
+  KeptRun run;
+  SaveOptions options;
+  options.full = full;
+  run.step(0);
+  save(run.model, run.optimizer, folder.path(), "one", options);
+  run.step(1);
+  return save(run.model, run.optimizer, folder.path(), "two", options)
+      .state_hash;
+}
+
+// Parameters, buffers and optimizer state are the saved ones, bit for bit: the
+// hash over all of them does not depend on the layout.
+TEST(CheckpointOfOtherLayout, LoadsBitForBit) {
+  for (const bool full : {false, true}) {
+    const SharedFolder folder;
+    const std::string hash = save_two(folder, full);
+    for (const int pp : {1, 2, 4}) {
+      if (world_size() % pp != 0) {
+        continue;
+      }
+      init(kept_config(pp));
+      const Ended ended;
+      torch::manual_seed(4);
+      KeptRun run;
+      const auto loaded = load(run.model, run.optimizer, folder.path());
+      ASSERT_TRUE(loaded.has_value());
+      EXPECT_EQ(loaded->state_hash, hash);
+      EXPECT_TRUE(loaded->warnings.empty());
+      // Nothing is known of the parameters before the partition: one forward.
+      auto forward =
+          tessera::step([&](torch::Tensor x) { return run.model(x); });
+      run.model.eval();
+      {
+        const torch::NoGradGuard no_grad;
+        forward(torch::ones({4, kWidth}));
+      }
+      const std::string tag = str("again_", pp);
+      EXPECT_EQ(
+          save(run.model, run.optimizer, folder.path(), tag).state_hash, hash)
+          << "pp " << pp << (full ? ", full" : ", partial");
+      folder.change([&](const fs::path& path) {
+        fs::remove_all(path / tag); // `newest` names it and is passed over
+        fs::remove(path / "newest");
+      });
+    }
+  }
+}
+
+std::string load_error(const std::string& folder, int width, std::string tag) {
+  init(kept_config(2));
+  const Ended ended;
+  KeptRun run(width);
+  LoadOptions options;
+  options.tag = std::move(tag);
+  const std::string text = error_of<CheckpointError>([&] {
+    load(run.model, run.optimizer, folder, options);
+    run.step(0); // the partition, and with it the loading
+  });
+  const auto texts = allgather(text);
+  EXPECT_EQ(texts, std::vector<std::string>(texts.size(), text));
+  return text;
+}
+
+TEST(CheckpointOfOtherModel, IsAnErrorOnEveryRank) {
+  const SharedFolder folder;
+  save_two(folder, false);
+  const std::string text = load_error(folder.path(), 2 * kWidth, "two");
+  EXPECT_THAT(text, HasSubstr("a.weight"));
+  EXPECT_THAT(text, HasSubstr("[8, 8]"));
+  EXPECT_THAT(text, HasSubstr("[16, 8]"));
+}
+
+TEST(NoCheckpoint, IsNothing) {
+  const SharedFolder folder;
+  init(kept_config(2));
+  const Ended ended;
+  KeptRun run;
+  EXPECT_FALSE(load(run.model, run.optimizer, folder.path()).has_value());
+  run.step(0);
+}
+
+} // namespace
+} // namespace tessera::testing
