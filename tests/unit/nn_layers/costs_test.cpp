@@ -184,6 +184,10 @@ TEST_P(LayerCosts, RanksThatHoldTheSameDropTheSame) {
         seeded(2, [&] { return nn::DistributedTransformerLayer(options); });
     // Threads share one default generator, so ranks draw unlike numbers here.
     const auto x = fixed_random({4, kLength, options.hidden_size}, 5);
+    if (parallel.group != nullptr) {
+      // Dropout draws without the lock of `seeded`.
+      parallel.group->barrier();
+    }
     const auto y = layer->hidden_states(x);
     layer->eval();
     const auto without = layer->hidden_states(x);

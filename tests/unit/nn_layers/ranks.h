@@ -90,11 +90,16 @@ inline void on_ranks(
   }
 }
 
+/// Threads share torch's generator; one for all instantiations of `seeded`.
+inline std::mutex& generator_mutex() {
+  static std::mutex mutex;
+  return mutex;
+}
+
 /// Calls `make` with a seed of its own while no other thread draws numbers.
 template <typename Make>
 auto seeded(std::uint64_t seed, const Make& make) {
-  static std::mutex mutex;
-  const std::lock_guard lock(mutex);
+  const std::lock_guard lock(generator_mutex());
   torch::manual_seed(seed);
   return make();
 }
