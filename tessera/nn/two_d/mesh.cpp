@@ -6,6 +6,7 @@
 
 #include <unistd.h>
 
+#include "tessera/base/error.h"
 #include "tessera/nn/two_d/broadcast_exchange.h"
 #include "tessera/nn/two_d/exchange.h"
 #include "tessera/nn/two_d/window_exchange.h"
