@@ -1,16 +1,24 @@
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
+#include <numeric>
 #include <string>
 
+#include <unistd.h>
+
 #include "tessera/base/error.h"
+#include "tessera/base/json_fields.h"
 #include "tessera/plan/plan.h"
 #include "tessera/planner/decision.h"
 #include "tessera/planner/description.h"
 #include "tessera/planner/strategies_csv.h"
 
 #include "cli/command.h"
+#include "cli/job_preset.h"
+#include "cli/planned_config.h"
 #include "cli/planning.h"
+#include "cli/trials.h"
 
 namespace tessera::cli {
 
@@ -22,11 +30,23 @@ struct Options {
   std::string price;
   int explain = 0;
   std::string config_file;
+  std::string library_file;
   std::string plan_file;
+  std::string data;
+  int trials = 0;
+  TrialOptions trial;
+  std::string calibration;
+  std::string write_calibration = "calibration.json";
 };
 
 void print(const std::string& text) {
   std::fputs(text.c_str(), stdout);
+  std::fflush(stdout);
+}
+
+bool writes(const Options& options) {
+  return !options.config_file.empty() || !options.library_file.empty() ||
+         !options.plan_file.empty();
 }
 
 const planner::Candidate& first_runnable(
@@ -45,14 +65,50 @@ const planner::Candidate& first_runnable(
           "; take another --method"));
 }
 
+/// The job that is planned for: the file, or one made for a preset.
+std::string job_text(const Options& options) {
+  const PlanningInput& input = options.input;
+  if (!input.job_file.empty()) {
+    return planner::read_text_file(input.job_file);
+  }
+  const models::Preset& preset = models::find_preset(input.preset);
+  OrderedJson job;
+  job["model"]["name"] = preset.name;
+  job["data"]["directory"] = options.data;
+  job["data"]["sequence"] =
+      input.sequence > 0 ? input.sequence : preset.sample.sequence;
+  job["data"]["batch"] = input.global_batch_size;
+  job["precision"] = input.precision.empty() ? "f32" : input.precision;
+  return job.dump();
+}
+
+std::string written_config(
+    const Options& options,
+    const planner::Candidate& chosen,
+    const cost::DescribedModel& model) {
+  const std::string planned = planner::to_config_json(chosen, model);
+  if (!model.traced()) {
+    return planned;
+  }
+  const std::string job = job_text(options);
+  const auto json = OrderedJson::parse(job);
+  const std::string base =
+      json.contains("parallel") ? json["parallel"].dump() : "{}";
+  return job_with_parallel(
+      job, with_plan(config::parse_config(base, "parallel"), planned));
+}
+
 void write_decision(
     const Options& options,
-    const planner::SearchResult& result,
+    const planner::Candidate& chosen,
     const cost::DescribedModel& model) {
-  const planner::Candidate& chosen = first_runnable(result, model);
   if (!options.config_file.empty()) {
     write_text_file(
-        options.config_file, planner::to_config_json(chosen, model));
+        options.config_file, written_config(options, chosen, model));
+  }
+  if (!options.library_file.empty()) {
+    write_text_file(
+        options.library_file, planner::to_config_json(chosen, model));
   }
   if (!options.plan_file.empty()) {
     plan::save_plan(planner::to_plan(chosen, model), options.plan_file);
@@ -73,33 +129,95 @@ void write_decision(
   }
 }
 
-void run(const Options& options) {
-  if (options.schema) {
-    print(planner::schema());
-    return;
+/// Runs the best, prints predicted beside measured, keeps the figures; the
+/// index of the winner.
+int try_best(
+    const Options& options,
+    const planner::SearchResult& result,
+    const cost::DescribedModel& model,
+    const cost::Cluster& cluster) {
+  if (!model.traced()) {
+    throw ConfigError(
+        "--trials trains, so it needs a model: write --model or --job in place "
+        "of --model-file");
   }
-  const cost::DescribedModel model = model_of(options.input);
-  const cost::Cluster cluster = cluster_of(options.input);
-  if (!options.price.empty()) {
-    print(planner::price_table(
-        planner::read_text_file(options.price), options.price, model, cluster));
-    return;
+  if (!options.input.preset.empty() &&
+      models::find_preset(options.input.preset).family != "gpt") {
+    throw ConfigError(
+        str("--trials: tessera train runs the gpt family; ",
+            options.input.preset,
+            " can be planned, not tried"));
   }
-  planner::SearchOptions search = options.input.search;
-  search.keep = std::max(search.keep, options.explain);
-  // What is written must run.
-  search.runnable_only = search.runnable_only || !options.config_file.empty() ||
-                         !options.plan_file.empty();
-  const planner::SearchResult result =
-      search_with_progress(model, cluster, search);
+  TrialOptions trial = options.trial;
+  trial.ranks = cluster.device_count();
+  std::filesystem::path made_data;
+  auto job = OrderedJson::parse(job_text(options));
+  if (options.input.job_file.empty() && options.data.empty()) {
+    // Timing needs tokens, not text.
+    const auto& sizes = std::get<models::GptOptions>(
+        models::find_preset(options.input.preset).options);
+    made_data = std::filesystem::temp_directory_path() /
+                ("tessera-tokens-" + std::to_string(getpid()));
+    write_random_tokens(
+        made_data.string(),
+        sizes.vocab_size,
+        4 * job["data"]["batch"].get<std::int64_t>() *
+            (job["data"]["sequence"].get<std::int64_t>() + 1));
+    job["data"]["directory"] = made_data.string();
+  }
+  trial.job = job.dump();
+  std::vector<planner::Candidate> candidates = result.best;
+  candidates.resize(
+      std::min(candidates.size(), static_cast<std::size_t>(options.trials)));
   std::printf(
-      "%s on %s, global batch size %d: %d combinations of degrees and "
-      "microbatch sizes\n",
-      model.name.c_str(),
-      cluster.name.c_str(),
-      model.global_batch_size,
-      result.considered);
-  print(planner::summary(result));
+      "\ntrials of %d steps on %d ranks:\n  rank  predicted s  measured s  "
+      "strategy\n",
+      trial.steps,
+      trial.ranks);
+  const auto told = [&](std::size_t i, const Trial& one) {
+    const cost::Strategy& strategy = candidates[i].strategy;
+    const std::string measured =
+        one.measured_seconds ? str(*one.measured_seconds) : "failed";
+    std::printf(
+        "  %4zu  %11.4f  %10s  pp %d  dp %d  tp %d  microbatch size %d  "
+        "%s%s%s\n",
+        i + 1,
+        one.predicted_seconds,
+        measured.c_str(),
+        strategy.pp,
+        strategy.dp,
+        strategy.tp,
+        strategy.microbatch_size,
+        strategy.schedule.c_str(),
+        one.failure.empty() ? "" : ": ",
+        one.failure.c_str());
+    std::fflush(stdout);
+  };
+  const std::vector<Trial> trials = run_trials(candidates, model, trial, told);
+  if (!made_data.empty()) {
+    std::filesystem::remove_all(made_data);
+  }
+  if (const auto agreement = rank_agreement(trials)) {
+    std::printf("Spearman of predicted and measured: %.3f\n", *agreement);
+  }
+  write_text_file(
+      options.write_calibration,
+      calibration_json(candidates, trials, model, cluster));
+  std::printf("kept in %s\n", options.write_calibration.c_str());
+  const int winner = fastest(trials);
+  if (winner < 0) {
+    throw PlanError(
+        str("all ", trials.size(), " trials failed; see the lines above"));
+  }
+  std::printf("winner: %d\n", winner + 1);
+  return winner;
+}
+
+void explain_best(
+    const Options& options,
+    const planner::SearchResult& result,
+    const cost::DescribedModel& model,
+    const cost::Cluster& cluster) {
   for (int i = 0;
        i < std::min(options.explain, static_cast<int>(result.best.size()));
        ++i) {
@@ -110,8 +228,57 @@ void run(const Options& options) {
       std::printf("  priced but not runnable: %s\n", reason->c_str());
     }
   }
-  if (!options.config_file.empty() || !options.plan_file.empty()) {
-    write_decision(options, result, model);
+}
+
+void run(const Options& options) {
+  if (options.schema) {
+    print(planner::schema());
+    return;
+  }
+  const cost::Cluster cluster = cluster_of(options.input);
+  const cost::DescribedModel model = model_of(options.input, cluster);
+  planner::SearchOptions search = search_options(options.input, model, cluster);
+  if (!options.price.empty()) {
+    print(planner::price_table(
+        planner::read_text_file(options.price),
+        options.price,
+        model,
+        cluster,
+        search.constants));
+    return;
+  }
+  search.keep = std::max({search.keep, options.explain, options.trials});
+  // What is written must run; what is tried runs on the hosts as they are.
+  search.runnable_only = search.runnable_only || writes(options);
+  search.keep_node_order = search.keep_node_order || options.trials > 0;
+  const planner::SearchResult result =
+      search_with_progress(model, cluster, search);
+  std::printf(
+      "%s on %s, global batch size %d: %d combinations of degrees and "
+      "microbatch sizes\n",
+      model.name.c_str(),
+      cluster.name.c_str(),
+      model.global_batch_size,
+      result.considered);
+  print(planner::summary(result));
+  if (!options.calibration.empty()) {
+    const double ratio = calibration_ratio(options.calibration);
+    std::printf(
+        "the first, calibrated by %.3f: %.4f s\n",
+        ratio,
+        ratio * result.best.front().seconds());
+  }
+  explain_best(options, result, model, cluster);
+  const planner::Candidate* chosen = nullptr;
+  if (options.trials > 0) {
+    const int winner = try_best(options, result, model, cluster);
+    chosen = &result.best[static_cast<std::size_t>(winner)];
+  }
+  if (writes(options)) {
+    write_decision(
+        options,
+        chosen != nullptr ? *chosen : first_runnable(result, model),
+        model);
   }
 }
 
@@ -129,9 +296,45 @@ void set_up(CLI::App& app) {
   app.add_option(
       "-o,--output",
       options->config_file,
-      "write the configuration of the best strategy that runs");
+      "write the best strategy that runs: for --model and --job the job that "
+      "tessera train runs, for --model-file the library's configuration");
+  app.add_option(
+      "--library-config",
+      options->library_file,
+      "write the configuration that tessera::init reads");
   app.add_option(
       "--plan-file", options->plan_file, "also write it as a plan file");
+  app.add_option(
+      "--data",
+      options->data,
+      "with --model: the data folder of the job that is written; trials "
+      "without one use random tokens");
+  app.add_option(
+         "--trials",
+         options->trials,
+         "run the K best for a few steps on the ranks at hand and take the "
+         "fastest")
+      ->check(CLI::Range(0, 1000));
+  app.add_option("--trial-steps", options->trial.steps, "steps of a trial")
+      ->check(CLI::Range(3, 100000))
+      ->capture_default_str();
+  app.add_option(
+         "--trial-timeout",
+         options->trial.timeout_seconds,
+         "seconds after which a trial has failed")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option(
+      "--hostfile", options->trial.hostfile, "hosts of trials, as for launch");
+  app.add_option(
+         "--calibration-file",
+         options->write_calibration,
+         "where trials keep predicted and measured seconds")
+      ->capture_default_str();
+  app.add_option(
+      "--calibrate",
+      options->calibration,
+      "also show seconds scaled by such a file");
   app.callback([options] { run(*options); });
 }
 

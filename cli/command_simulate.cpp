@@ -36,18 +36,17 @@ struct Options {
 cost::Strategy strategy_of(
     const Options& options,
     const cost::DescribedModel& model,
-    const cost::Cluster& cluster) {
+    const cost::Cluster& cluster,
+    const planner::SearchOptions& search) {
   if (options.pp == 0 && options.dp == 0) {
-    return search_with_progress(model, cluster, options.input.search)
-        .best.front()
-        .strategy;
+    return search_with_progress(model, cluster, search).best.front().strategy;
   }
   if (options.pp == 0 || options.dp == 0) {
     throw ConfigError(
         "--pp and --dp belong together; write both, or neither to simulate "
         "the best strategy");
   }
-  const planner::Pricer pricer(model, cluster, options.input.search);
+  const planner::Pricer pricer(model, cluster, search);
   const planner::Point point = {
       options.pp, options.dp, options.tp, options.microbatch_size};
   cost::Strategy strategy = pricer.strategy(point);
@@ -77,10 +76,13 @@ cost::Strategy strategy_of(
 }
 
 void run(const Options& options) {
-  const cost::DescribedModel model = model_of(options.input);
   const cost::Cluster cluster = cluster_of(options.input);
-  cost::Strategy strategy = strategy_of(options, model, cluster);
+  const cost::DescribedModel model = model_of(options.input, cluster);
+  const planner::SearchOptions search =
+      search_options(options.input, model, cluster);
+  cost::Strategy strategy = strategy_of(options, model, cluster, search);
   simulator::SimulationOptions simulation;
+  simulation.constants = search.constants;
   if (!options.custom_schedule.empty()) {
     strategy.schedule = "custom";
     simulation.custom_order = schedule::parse_order(options.custom_schedule);

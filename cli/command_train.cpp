@@ -4,6 +4,7 @@
 #include "tessera/train/session.h"
 
 #include "cli/command.h"
+#include "cli/train/auto_strategy.h"
 #include "cli/train/trainer.h"
 
 namespace tessera::cli {
@@ -27,6 +28,9 @@ void run(const Options& options) {
   if (options.check) {
     std::printf("%s is a valid job\n", options.job.c_str());
     return;
+  }
+  if (job.strategy == "auto") {
+    choose_strategy(job);
   }
   init(job.parallel);
   int status = 1;

@@ -10,7 +10,11 @@
 #include <unistd.h>
 
 #include "tessera/base/error.h"
+#include "tessera/cost/constants.h"
 #include "tessera/planner/description.h"
+
+#include "cli/job_preset.h"
+#include "cli/preset_model.h"
 
 namespace tessera::cli {
 
@@ -58,15 +62,55 @@ void draw(const planner::SearchProgress& progress) {
   }
 }
 
+planner::TracedModel traced_of(const PlanningInput& input) {
+  PresetRun run;
+  run.precision = "f32";
+  run.sequence = input.sequence;
+  run.global_batch_size = input.global_batch_size;
+  models::Preset preset;
+  if (!input.job_file.empty()) {
+    const Job job = load_job(input.job_file);
+    preset = preset_of(job);
+    run = run_of(job);
+  } else {
+    preset = models::find_preset(input.preset);
+    if (run.global_batch_size == 0) {
+      throw ConfigError(
+          str("--global-batch-size is missing; write the samples of one step "
+              "of ",
+              input.preset));
+    }
+  }
+  if (!input.precision.empty()) {
+    run.precision = input.precision;
+  }
+  return trace_preset(preset, run);
+}
+
 } // namespace
 
 void add_planning_options(CLI::App& app, PlanningInput& input) {
   app.add_option(
       "--model-file", input.model_file, "a described model, see plan --schema");
   app.add_option(
+      "--model",
+      input.preset,
+      "a preset in place of --model-file, see partition --list");
+  app.add_option(
+      "--job",
+      input.job_file,
+      "a job of tessera train in place of --model-file: its model, data, batch "
+      "and precision");
+  app.add_option("--precision", input.precision, "of a preset: f32 or bf16")
+      ->check(CLI::IsMember({"f32", "bf16"}));
+  app.add_option(
+         "--sequence", input.sequence, "of a preset: positions of a sample")
+      ->check(CLI::PositiveNumber);
+  app.add_option(
       "--cluster-file",
       input.cluster_file,
-      "a described cluster, see plan --schema");
+      "a cluster that tessera probe measured, or a described one, see plan "
+      "--schema");
   app.add_option(
       "--global-batch-size",
       input.global_batch_size,
@@ -110,11 +154,22 @@ void add_planning_options(CLI::App& app, PlanningInput& input) {
       "only what this version can train with, priced as it runs");
 }
 
-cost::DescribedModel model_of(const PlanningInput& input) {
-  if (input.model_file.empty()) {
+cost::DescribedModel model_of(
+    const PlanningInput& input,
+    const cost::Cluster& cluster) {
+  const int sources = (input.model_file.empty() ? 0 : 1) +
+                      (input.preset.empty() ? 0 : 1) +
+                      (input.job_file.empty() ? 0 : 1);
+  if (sources != 1) {
     throw ConfigError(
-        "--model-file is missing; write the file of a described model "
-        "(tessera plan --schema prints its form)");
+        str(sources == 0 ? "--model-file, --model or --job is missing"
+                         : "--model-file, --model and --job exclude each other",
+            "; write the file of a described model (tessera plan --schema "
+            "prints its form), the name of a preset (tessera partition "
+            "--list), or a job of tessera train"));
+  }
+  if (input.model_file.empty()) {
+    return planner::describe_traced(traced_of(input), cluster);
   }
   cost::DescribedModel model = planner::load_model(input.model_file);
   if (input.global_batch_size != 0) {
@@ -122,6 +177,30 @@ cost::DescribedModel model_of(const PlanningInput& input) {
     cost::validate(model);
   }
   return model;
+}
+
+void plan_for_runtime(
+    const cost::DescribedModel& model,
+    const cost::Cluster& cluster,
+    planner::SearchOptions& search) {
+  // The simulator takes well under a second for what this many devices need.
+  constexpr int kSimulated = 24;
+  constexpr int kMostDevices = 256;
+  search.runnable_only = true;
+  search.constants = cost::runtime_constants(cluster, model.precision);
+  search.simulate =
+      cluster.device_count() <= kMostDevices ? kSimulated : search.simulate;
+}
+
+planner::SearchOptions search_options(
+    const PlanningInput& input,
+    const cost::DescribedModel& model,
+    const cost::Cluster& cluster) {
+  planner::SearchOptions search = input.search;
+  if (model.traced()) {
+    plan_for_runtime(model, cluster, search);
+  }
+  return search;
 }
 
 cost::Cluster cluster_of(const PlanningInput& input) {
@@ -132,7 +211,7 @@ cost::Cluster cluster_of(const PlanningInput& input) {
   }
   cost::Cluster cluster = planner::load_cluster(input.cluster_file);
   for (const cost::DeviceKind& kind : cluster.kinds) {
-    if (kind.memory_bytes_per_s == 0) {
+    if (kind.memory_bytes_per_s == 0 && !cluster.measured) {
       std::fprintf(
           stderr,
           "tessera: the memory bandwidth of device \"%s\" is not known, so "

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include <CLI/CLI.hpp>
@@ -12,17 +13,36 @@ namespace tessera::cli {
 /// search.
 struct PlanningInput {
   std::string model_file;
+  std::string preset; // in place of model_file
+  std::string job_file; // a job whose model, batch and precision are planned
+  std::string precision; // of a preset; "": f32, or the job's
+  std::int64_t sequence = 0; // of a preset's sample; 0: its own, or the job's
   std::string cluster_file;
-  int global_batch_size = 0; // 0: the model file's
+  int global_batch_size = 0; // 0: the model file's or the job's
   planner::SearchOptions search = {};
 };
 
 void add_planning_options(CLI::App& app, PlanningInput& input);
 
 /// Throws: ConfigError that names the missing option, or as the readers.
-cost::DescribedModel model_of(const PlanningInput& input);
+cost::DescribedModel model_of(
+    const PlanningInput& input,
+    const cost::Cluster& cluster);
 /// Also says on standard error what is left out of the estimate.
 cost::Cluster cluster_of(const PlanningInput& input);
+
+/// The search that suits the model: a preset is planned for what this version
+/// runs, as it runs.
+planner::SearchOptions search_options(
+    const PlanningInput& input,
+    const cost::DescribedModel& model,
+    const cost::Cluster& cluster);
+/// How a traced model is planned for: only what runs, with the constants of the
+/// runtime, the best executed by the simulator.
+void plan_for_runtime(
+    const cost::DescribedModel& model,
+    const cost::Cluster& cluster,
+    planner::SearchOptions& search);
 
 /// A search with a progress bar on a terminal; the first interruption (Ctrl-C)
 /// ends it with the best so far.

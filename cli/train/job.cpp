@@ -9,6 +9,8 @@
 
 #include "tessera/base/json_fields.h"
 
+#include "cli/planned_config.h"
+
 namespace tessera::cli {
 
 namespace {
@@ -139,6 +141,15 @@ void check_couplings(const Job& job, bool has_warmup, Reader& reader) {
         "'data.directory' is missing; name the folder that `tessera data "
         "prepare` wrote");
   }
+  if (job.strategy == "auto") {
+    for (const std::string& key : planned_keys_said(job.parallel)) {
+      reader.error(
+          str("'parallel.",
+              key,
+              "' is what \"strategy\": \"auto\" decides; leave one of them "
+              "out"));
+    }
+  }
   const std::int64_t microbatches = job.parallel.microbatches;
   if (job.data.batch % microbatches != 0) {
     reader.error(
@@ -241,6 +252,7 @@ Job parse_job(const std::string& json, const std::string& origin) {
              {"tokens", integer(job.sample.tokens, 1)},
              {"temperature", number(job.sample.temperature, 0)},
              {"top_k", integer(job.sample.top_k, 0)}})},
+       {"strategy", choice(job.strategy, {"given", "auto"})},
        {"steps", integer(job.steps, 1)},
        {"accumulation", integer(job.accumulation, 1)},
        {"precision", choice(job.precision, {"f32", "bf16"})},

@@ -53,6 +53,9 @@ struct Job {
     std::int64_t top_k = 40;
   } sample;
 
+  /// "given": `parallel` says how to train; "auto": the planner decides in
+  /// place, on the ranks that are there.
+  std::string strategy = "given";
   std::int64_t steps = 100;
   std::int64_t accumulation = 1; // steps whose gradients add up
   std::string precision = "f32"; // or "bf16", with f32 master weights

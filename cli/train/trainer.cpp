@@ -10,6 +10,7 @@
 #include "tessera/base/json_fields.h"
 #include "tessera/timeline/intervals.h"
 
+#include "cli/job_preset.h"
 #include "models/data/files.h"
 #include "models/data/prepare.h"
 #include "models/gpt.h"
@@ -24,21 +25,6 @@ std::atomic<bool> g_stop{false};
 
 extern "C" void on_signal(int) {
   g_stop = true;
-}
-
-/// The model takes its vocabulary and length from the data unless the job says
-/// otherwise.
-std::string options_with_sizes(
-    const Job& job,
-    const data::TokenDataset& dataset) {
-  auto options = OrderedJson::parse(job.model.options);
-  if (!options.contains("vocab_size")) {
-    options["vocab_size"] = dataset.vocab_size();
-  }
-  if (!options.contains("n_positions")) {
-    options["n_positions"] = job.data.sequence;
-  }
-  return options.dump();
 }
 
 } // namespace
@@ -103,32 +89,7 @@ void Trainer::build_data() {
 }
 
 void Trainer::build_model() {
-  const models::Preset preset = models::resolve_preset(
-      job_.model.name, options_with_sizes(job_, *train_data_));
-  if (preset.family != "gpt") {
-    throw ConfigError(
-        str("'model.name' is ",
-            job_.model.name,
-            ", of the family ",
-            preset.family,
-            "; this program trains the gpt family"));
-  }
-  const auto& sizes = std::get<models::GptOptions>(preset.options);
-  if (sizes.vocab_size < train_data_->vocab_size()) {
-    throw ConfigError(
-        str("model.options.vocab_size is ",
-            sizes.vocab_size,
-            ", the data has ",
-            train_data_->vocab_size(),
-            " tokens; leave it out to follow the data"));
-  }
-  if (sizes.n_positions < job_.data.sequence) {
-    throw ConfigError(
-        str("model.options.n_positions is ",
-            sizes.n_positions,
-            ", shorter than data.sequence = ",
-            job_.data.sequence));
-  }
+  const models::Preset preset = preset_of(job_);
   torch::manual_seed(static_cast<std::uint64_t>(job_.parallel.seed));
   {
     const tracer::DelayedInitScope delayed(

@@ -1,29 +1,13 @@
 #include "tessera/cost/cluster.h"
 
 #include <algorithm>
-#include <array>
-#include <cctype>
 #include <cmath>
-#include <utility>
 
 #include "tessera/base/error.h"
 
 namespace tessera::cost {
 
 namespace {
-
-// GB/s, from the makers' data sheets.
-constexpr std::array<std::pair<const char*, double>, 9> kMemoryBandwidth = {{
-    {"t4", 320},
-    {"l4", 300},
-    {"p100", 732},
-    {"v100", 900},
-    {"a10", 600},
-    {"a10g", 600},
-    {"a100", 1555},
-    {"h100", 3350},
-    {"h200", 4800},
-}};
 
 bool positive(double value) {
   return std::isfinite(value) && value > 0;
@@ -168,19 +152,6 @@ double Cluster::collective_seconds(
     return a.size < b.size;
   });
   return seconds_at(points, bytes, 1);
-}
-
-double known_memory_bandwidth(const std::string& device_name) {
-  std::string lower = device_name;
-  std::transform(lower.begin(), lower.end(), lower.begin(), [](char c) {
-    return static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  });
-  for (const auto& [name, gigabytes] : kMemoryBandwidth) {
-    if (lower == name) {
-      return gigabytes * 1e9;
-    }
-  }
-  return 0;
 }
 
 void validate(const Cluster& cluster) {

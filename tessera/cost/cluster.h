@@ -77,10 +77,6 @@ struct Cluster {
       double bytes) const;
 };
 
-/// Data-sheet bandwidth of a device's memory by its name, without regard to
-/// case: "t4", "v100", "a100" ... Returns: bytes per second, 0 when unknown.
-double known_memory_bandwidth(const std::string& device_name);
-
 /// Throws: ConfigError naming the node, what was found and what to write: no
 /// node, no device, a bandwidth or a memory that is not a positive number.
 void validate(const Cluster& cluster);

@@ -2,6 +2,7 @@
 // `tessera probe` measured.
 #include <algorithm>
 
+#include "tessera/cost/data_sheets.h"
 #include "tessera/planner/described_json.h"
 #include "tessera/planner/description.h"
 

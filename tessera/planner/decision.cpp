@@ -65,6 +65,13 @@ std::optional<std::string> not_runnable(
     return "it has a tensor-parallel degree of " + std::to_string(strategy.tp) +
            ", which this version cannot train with";
   }
+  if (strategy.microbatch_size % strategy.tp != 0) {
+    return "its microbatches of " + std::to_string(strategy.microbatch_size) +
+           " samples cannot be divided over the " +
+           std::to_string(strategy.tp) +
+           " ranks of a tensor-parallel group, which bring samples of their "
+           "own";
+  }
   if (strategy.shard_optimizer_state && !can.optimizer_sharding) {
     return "it shards the optimizer state, which this version cannot do";
   }

@@ -1,5 +1,7 @@
 #include <cstdio>
+#include <set>
 #include <string>
+#include <vector>
 
 #include "tessera/planner/search.h"
 
@@ -30,6 +32,24 @@ std::string headline(const cost::Strategy& strategy) {
   return text;
 }
 
+// The nodes whose devices run a stage, "0,3".
+std::string nodes_of_stage(
+    const cost::Strategy& strategy,
+    int stage,
+    const std::vector<int>& node_of_device) {
+  std::set<int> nodes;
+  for (int i = 0; i < strategy.dp * strategy.tp; ++i) {
+    const int rank = strategy.rank(stage, 0, 0) + i;
+    const int device = strategy.device_of_rank[static_cast<std::size_t>(rank)];
+    nodes.insert(node_of_device[static_cast<std::size_t>(device)]);
+  }
+  std::string text;
+  for (const int node : nodes) {
+    text += (text.empty() ? "" : ",") + std::to_string(node);
+  }
+  return text;
+}
+
 } // namespace
 
 std::string explain(
@@ -39,27 +59,37 @@ std::string explain(
   const cost::Strategy& strategy = candidate.strategy;
   const cost::StrategyCost& cost = candidate.cost;
   std::string text = headline(strategy) + "\n";
-  text += line("  %10.4f s  an iteration, of which", cost.seconds);
+  if (candidate.simulated_seconds > 0) {
+    text += line(
+        "  %10.4f s  an iteration, executed event by event",
+        candidate.simulated_seconds);
+  }
+  text += line("  %10.4f s  an iteration by estimate, of which", cost.seconds);
   text += line(
       "  %10.4f s  computation of the slowest stage, %d microbatches",
       cost.compute_seconds,
       strategy.microbatches(model.global_batch_size));
   text += line("  %10.4f s  its tensor-parallel traffic", cost.tensor_seconds);
   text += line("  %10.4f s  bubble", cost.bubble_seconds);
+  if (cost.shared_cores_seconds > 0) {
+    text += line(
+        "  %10.4f s  waiting for cores that ranks share",
+        cost.shared_cores_seconds);
+  }
   text += line("  %10.4f s  between stages", cost.transfer_seconds);
   text += line("  %10.4f s  gradients", cost.gradient_seconds);
   text += line("  %10.4f s  optimizer", cost.optimizer_seconds);
   text +=
       "  memory in GiB, one device of each stage:\n"
       "  stage  layers    weights  gradients  optimizer  kept  working  logits"
-      "  needs  has\n";
+      "  needs  has  nodes\n";
   const std::vector<int> node_of = cluster.node_of_device();
   for (int k = 0; k < strategy.pp; ++k) {
     const auto at = static_cast<std::size_t>(k);
     const cost::StageCost& stage = cost.stages[at];
     text += line(
         "  %5d  %3d..%-3d  %8.2f  %9.2f  %9.2f  %4.1f  %7.2f  %6.2f  %5.1f  "
-        "%.1f",
+        "%-4.1f %s",
         k,
         strategy.boundaries[at],
         strategy.boundaries[at + 1] - 1,
@@ -70,7 +100,8 @@ std::string explain(
         stage.memory.working / kGib,
         stage.memory.logits / kGib,
         stage.needed_bytes / kGib,
-        stage.device_bytes / kGib);
+        stage.device_bytes / kGib,
+        nodes_of_stage(strategy, k, node_of).c_str());
   }
   text += "  (\"needs\" adds the driver's context and fragmentation)\n";
   return text;
@@ -83,7 +114,7 @@ std::string summary(const SearchResult& result) {
     text += line(
         "  %4zu  %8.4f  %10.2f  %s",
         i + 1,
-        candidate.cost.seconds,
+        candidate.seconds(),
         candidate.cost.needed_bytes() / kGib,
         headline(candidate.strategy).c_str());
   }

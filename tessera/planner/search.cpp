@@ -6,6 +6,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/planner/space.h"
+#include "tessera/simulator/simulate.h"
 
 namespace tessera::planner {
 
@@ -76,7 +77,7 @@ SearchResult amp(
     if (pricer.lower_bound(point, table) < best.worst()) {
       // Of the placements of one point only the best is a strategy of its own.
       std::optional<Candidate> of_point;
-      for (const Layout& layout : layouts_of(model, cluster, point)) {
+      for (const Layout& layout : layouts_of(model, cluster, point, options)) {
         cost::Strategy strategy = pricer.strategy(point);
         strategy.placement = layout.letters;
         strategy.device_of_rank = cost::lay_out(
@@ -124,7 +125,7 @@ Candidate nearest_to_fit(
     if (options.runnable_only && ties_apart(strategy, model)) {
       continue;
     }
-    const Layout layout = layouts_of(model, cluster, point).front();
+    const Layout layout = layouts_of(model, cluster, point, options).front();
     strategy.device_of_rank = cost::lay_out(
         strategy, layout.letters, devices_in_order(cluster, layout.node_order));
     Candidate candidate = pricer.priced(std::move(strategy));
@@ -206,8 +207,8 @@ bool anything_fits(
   all.runnable_only = false;
   if (options.runnable_only && anything_fits(model, cluster, all)) {
     ways.emplace_back(
-        "tensor parallelism or activation checkpointing, which this version "
-        "cannot train with");
+        "a strategy that this version cannot train with (search without "
+        "--runnable; --explain says what it lacks)");
   }
   for (std::size_t i = 0; i < ways.size(); ++i) {
     message += (i == 0 ? "; it fits with " : " or ") + ways[i];
@@ -222,7 +223,9 @@ bool anything_fits(
 
 } // namespace
 
-SearchResult search(
+namespace {
+
+SearchResult search_by_estimate(
     const cost::DescribedModel& model,
     const cost::Cluster& cluster,
     const SearchOptions& options) {
@@ -264,6 +267,38 @@ SearchResult search(
   }
   if (result.best.empty() && !result.interrupted) {
     refuse(model, cluster, options);
+  }
+  return result;
+}
+
+} // namespace
+
+SearchResult search(
+    const cost::DescribedModel& model,
+    const cost::Cluster& cluster,
+    const SearchOptions& options) {
+  SearchOptions wider = options;
+  wider.keep = std::max(options.keep, options.simulate);
+  SearchResult result = search_by_estimate(model, cluster, wider);
+  if (options.simulate > 0) {
+    for (Candidate& candidate : result.best) {
+      candidate.simulated_seconds =
+          simulator::simulate(
+              model,
+              cluster,
+              candidate.strategy,
+              {.keep_events = false, .constants = options.constants})
+              .iteration_seconds;
+    }
+    std::stable_sort(
+        result.best.begin(),
+        result.best.end(),
+        [](const Candidate& a, const Candidate& b) {
+          return a.seconds() < b.seconds();
+        });
+  }
+  if (result.best.size() > static_cast<std::size_t>(options.keep)) {
+    result.best.resize(static_cast<std::size_t>(options.keep));
   }
   return result;
 }

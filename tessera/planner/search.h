@@ -17,6 +17,13 @@ struct Candidate {
   /// Nodes in the order their devices were laid out; empty for a placement that
   /// no order of nodes gives.
   std::vector<int> node_order;
+  /// Seconds of an iteration that was executed event by event; 0: it was not.
+  double simulated_seconds = 0;
+
+  /// The best that is known before it runs.
+  double seconds() const {
+    return simulated_seconds > 0 ? simulated_seconds : cost.seconds;
+  }
 };
 
 struct SearchProgress {
@@ -43,6 +50,12 @@ struct SearchOptions {
   /// Only what the runtime of this version can run, priced as it runs: tensor
   /// degree 1, no activation checkpointing, pp + 2 active microbatches.
   bool runnable_only = false;
+  /// So many of the best by estimate are executed by the simulator, which
+  /// decides their order: it sees what equation (5) leaves out, ranks that
+  /// share cores above all.
+  int simulate = 0;
+  /// Hosts were started in the cluster's order and cannot change it.
+  bool keep_node_order = false;
   cost::Constants constants = {};
   /// Set from anywhere (a signal handler): the search returns its best so far.
   const std::atomic<bool>* stop = nullptr;
@@ -50,7 +63,8 @@ struct SearchOptions {
 };
 
 struct SearchResult {
-  /// By estimate, fastest first; all fit. "random": in that order too.
+  /// By Candidate::seconds, fastest first; all fit. "random": in that order
+  /// too.
   std::vector<Candidate> best;
   int considered = 0;
   bool interrupted = false;

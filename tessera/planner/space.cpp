@@ -57,7 +57,8 @@ std::vector<Point> points_of(
       const int dp = devices / tp / pp;
       for (int mbs = 1; mbs <= model.global_batch_size / dp; ++mbs) {
         if (model.global_batch_size % dp == 0 &&
-            model.global_batch_size / dp % mbs == 0) {
+            model.global_batch_size / dp % mbs == 0 &&
+            !(options.runnable_only && mbs % tp != 0)) {
           points.push_back({pp, dp, tp, mbs});
         }
       }
@@ -69,7 +70,8 @@ std::vector<Point> points_of(
 std::vector<Layout> layouts_of(
     const cost::DescribedModel& model,
     const cost::Cluster& cluster,
-    const Point& point) {
+    const Point& point,
+    const SearchOptions& options) {
   std::vector<std::vector<int>> orders(1);
   orders[0].resize(cluster.nodes.size());
   std::iota(orders[0].begin(), orders[0].end(), 0);
@@ -88,7 +90,8 @@ std::vector<Layout> layouts_of(
     return slower(b, a);
   });
   for (const auto& order : {grouped, reversed}) {
-    if (std::find(orders.begin(), orders.end(), order) == orders.end()) {
+    if (!options.keep_node_order &&
+        std::find(orders.begin(), orders.end(), order) == orders.end()) {
       orders.push_back(order);
     }
   }

@@ -26,7 +26,8 @@ struct Layout {
 };
 
 /// All points: pp x dp x tp = devices, pp <= layers, tp measured everywhere,
-/// dp x microbatch size divides the global batch.
+/// dp x microbatch size divides the global batch. The runtime's tensor-parallel
+/// ranks bring samples of their own, so there they divide a microbatch.
 std::vector<Point> points_of(
     const cost::DescribedModel& model,
     const cost::Cluster& cluster,
@@ -38,7 +39,8 @@ std::vector<Point> points_of(
 std::vector<Layout> layouts_of(
     const cost::DescribedModel& model,
     const cost::Cluster& cluster,
-    const Point& point);
+    const Point& point,
+    const SearchOptions& options);
 
 /// Whether layers that share parameters are on different stages, which the
 /// runtime refuses.

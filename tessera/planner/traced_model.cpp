@@ -5,6 +5,7 @@
 #include <map>
 
 #include "tessera/base/error.h"
+#include "tessera/cost/data_sheets.h"
 
 namespace tessera::planner {
 
@@ -102,6 +103,7 @@ class Pricing {
 
   void price(
       const cost::DeviceKind& kind,
+      const cost::DeviceSpeed& speed,
       int size,
       cost::DescribedModel& described) const {
     std::vector<cost::PassSeconds> layers(described.layers.size());
@@ -110,7 +112,7 @@ class Pricing {
         graph::work_of_batch(model_.one_sample, model_.two_samples, size);
     for (std::size_t i = 0; i < work.size(); ++i) {
       const cost::PassSeconds pass =
-          cost::pass_seconds(work[i], kind.speed, model_.precision);
+          cost::pass_seconds(work[i], speed, model_.precision);
       add(pass, layers[layer_[i]]);
       if (layer_[i] == 0 && i > last_away_) {
         add(pass, tail);
@@ -208,7 +210,9 @@ cost::DescribedModel describe_traced(
   }
   const Pricing pricing(model, owner, layer_of);
   for (const cost::DeviceKind& kind : cluster.kinds) {
-    if (!kind.speed.measured()) {
+    const cost::DeviceSpeed speed =
+        kind.speed.measured() ? kind.speed : cost::data_sheet_speed(kind.name);
+    if (!speed.measured()) {
       throw ConfigError(str(
           "cluster: device \"",
           kind.name,
@@ -218,7 +222,7 @@ cost::DescribedModel describe_traced(
     }
     for (int size = 1; size <= model.global_batch_size; ++size) {
       if (model.global_batch_size % size == 0) {
-        pricing.price(kind, size, described);
+        pricing.price(kind, speed, size, described);
       }
     }
   }

@@ -29,9 +29,9 @@ std::vector<int> movable_modules(const graph::ModelGraph& graph);
 /// The model as the planner prices it: layer 0 is what stays on pipeline rank 0
 /// (named "", the root), every further layer one movable module under its path.
 /// Seconds of every microbatch size that divides the global batch follow from
-/// the measured speed of each kind of device in the cluster.
+/// the measured speed of each kind of device in the cluster, or its data sheet.
 ///
-/// Throws: ConfigError when a kind of device has no measured speed; PlanError
+/// Throws: ConfigError when a kind of device has neither; PlanError
 /// when the traced forwards do not belong together.
 cost::DescribedModel describe_traced(
     const TracedModel& model,

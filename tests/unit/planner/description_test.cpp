@@ -122,6 +122,63 @@ TEST(Description, RefusesImpossibleClusters) {
   EXPECT_THAT(refusal_of_cluster(value), HasSubstr("nodes: found none"));
 }
 
+TEST(Description, WhatProbeWritesIsReadBack) {
+  cost::Cluster cluster;
+  cluster.name = "measured";
+  cluster.measured = true;
+  cost::DeviceKind kind;
+  kind.name = "cpu";
+  kind.memory_bytes = 3.5 * (1 << 30);
+  kind.memory_bytes_per_s = 7e9;
+  kind.speed.products["f32"] = {{8, 1e-6}, {512, 3e-3}};
+  kind.speed.moves = kind.speed.functions = {{16, 1e-6}, {4096, 2e-6}};
+  kind.speed.random = {{16, 5e-6}};
+  cluster.kinds.push_back(kind);
+  cluster.nodes = {
+      {.kind = 0,
+       .count = 2,
+       .intra_bytes_per_s = 4e9,
+       .inter_bytes_per_s = 1e8,
+       .cores = 1.5,
+       .latency_seconds = 5e-6,
+       .host = "a"},
+      {.kind = 0, .count = 1, .inter_bytes_per_s = 1e8, .host = "b"}};
+  cluster.links = {
+      {.first = 0, .second = 1, .bytes_per_s = 1e8, .latency_seconds = 4e-5}};
+  cluster.collectives = {{"all_reduce", 2, 1, 65536, 1e-4}};
+  const std::string text = cluster_to_json(cluster);
+  const auto read = cluster_from_json(text, "c.json");
+  EXPECT_EQ(cluster_to_json(read), text);
+  EXPECT_TRUE(read.measured);
+  EXPECT_EQ(read.kinds[0].speed.products.at("f32").back().seconds, 3e-3);
+  EXPECT_DOUBLE_EQ(read.nodes[0].cores, 1.5);
+  EXPECT_EQ(read.nodes[1].host, "b");
+  EXPECT_EQ(read.collectives[0].seconds, 1e-4);
+}
+
+TEST(Description, RefusesImpossibleMeasurements) {
+  json value = cluster();
+  value["links"] = json::parse(R"([{"nodes": [0, 1], "gbit_per_s": 0}])");
+  EXPECT_THAT(
+      refusal_of_cluster(value),
+      AllOf(HasSubstr("links[0]"), HasSubstr("nodes 0 and 1 cannot reach")));
+  value["links"] = json::parse(R"([{"nodes": [0, 2], "gbit_per_s": 1}])");
+  EXPECT_THAT(refusal_of_cluster(value), HasSubstr("two different nodes"));
+  value = cluster();
+  value["devices"]["t4"]["move_seconds"] = json::parse("[[16, -1]]");
+  EXPECT_THAT(refusal_of_cluster(value), HasSubstr("move_seconds"));
+  value["devices"]["t4"]["move_seconds"] = json::parse("[[16, 1]]");
+  EXPECT_THAT(refusal_of_cluster(value), HasSubstr("belong together"));
+  value = cluster();
+  value["collectives"] = json::parse(
+      R"([{"operation": "all_reduce", "ranks": 1, "nodes": 1, "bytes": 1,
+           "seconds": 1}])");
+  EXPECT_THAT(refusal_of_cluster(value), HasSubstr("2 ranks or more"));
+  value = cluster();
+  value["measured"] = 1;
+  EXPECT_THAT(refusal_of_cluster(value), HasSubstr("true or false"));
+}
+
 TEST(Description, AnyBytesAreSafe) {
   for (const char* text : {"", "[", "{}", "\"x\"", "{\"name\":1,\"name\":2}"}) {
     EXPECT_THROW(model_from_json(text, "f"), ConfigError) << text;

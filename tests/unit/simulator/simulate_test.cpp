@@ -189,6 +189,65 @@ TEST(Simulate, OverlappedGradientsEndEarlier) {
       after - 1e-3);
 }
 
+TEST(Simulate, RanksThatShareCoresSlowEachOtherDown) {
+  const auto model = small_model(4);
+  auto cluster = small_cluster(1, 0);
+  const auto replicas = small_strategy(1, 2, 1, 1, 4);
+  const double apart =
+      simulate(model, cluster, replicas, bare()).iteration_seconds;
+  cluster.nodes[0].cores = 1;
+  const auto together = simulate(model, cluster, replicas, bare());
+  EXPECT_NEAR(together.iteration_seconds / apart, 2, 0.05);
+  // A pipeline keeps the core busy but for nothing: the same work, no bubble.
+  const auto pipeline = small_strategy(2, 1, 1, 1, 4);
+  EXPECT_NEAR(
+      simulate(model, cluster, pipeline, bare()).iteration_seconds,
+      16 * 4 * 3e-3,
+      2e-3);
+}
+
+// A model whose first layer is the home of embedding and head.
+cost::DescribedModel home_model(int layers) {
+  cost::DescribedModel model;
+  model.name = "home";
+  model.global_batch_size = 8;
+  model.returns_home = true;
+  for (int i = 0; i < layers; ++i) {
+    cost::Layer layer;
+    layer.name = i == 0 ? "" : "h." + std::to_string(i - 1);
+    layer.kind = "Block";
+    layer.microbatch_seconds["fast"][1] = {1e-3, 2e-3};
+    model.layers.push_back(layer);
+  }
+  model.tail_seconds["fast"][1] = {0.6e-3, 1.2e-3};
+  return model;
+}
+
+TEST(Simulate, AModelThatReturnsHomeEndsOnItsFirstStage) {
+  const auto model = home_model(4);
+  auto cluster = small_cluster(2, 0);
+  cluster.kinds.pop_back();
+  auto strategy = small_strategy(4, 1, 1, 1, 4);
+  strategy.active_microbatches = 6;
+  strategy.activation_checkpointing = false;
+  auto options = bare();
+  const auto result = simulate(model, cluster, strategy, options);
+  // Stage 0 has its layers and the tail, 3 ms in all, for every microbatch.
+  EXPECT_GT(result.iteration_seconds, 8 * 3e-3);
+  int tails = 0;
+  for (const auto& event : result.timeline.events) {
+    tails += event.rank == 0 && event.category == "forward" ? 1 : 0;
+  }
+  EXPECT_EQ(tails, 16); // entry and tail of eight microbatches
+  // Alone there is nothing to return from.
+  auto alone = small_strategy(1, 4, 1, 1, 4);
+  alone.activation_checkpointing = false;
+  EXPECT_NEAR(
+      simulate(model, cluster, alone, options).iteration_seconds,
+      2 * 4 * 3e-3,
+      1e-9);
+}
+
 TEST(Simulate, AThousandDevicesTakeSeconds) {
   auto model = small_model(64);
   model.global_batch_size = 1024;

@@ -1,0 +1,120 @@
+// How long searches take, and how that grows: with devices, layers and batch.
+// usage: planner_search_time
+// Seconds are processor time of this thread, so that other programs on the
+// machine do not count; the best of three.
+#include <algorithm>
+#include <cstdio>
+#include <ctime>
+#include <string>
+
+#include "tessera/planner/search.h"
+
+namespace {
+
+using namespace tessera;
+
+// Nodes of eight, three kinds of device in turn.
+cost::Cluster cluster_of(int devices, int kinds) {
+  cost::Cluster cluster;
+  cluster.name = std::to_string(devices) + " devices";
+  const char* names[] = {"v100", "a100", "t4"};
+  const double memory[] = {32e9, 80e9, 16e9};
+  for (int k = 0; k < kinds; ++k) {
+    cluster.kinds.push_back(
+        {.name = names[k],
+         .memory_bytes = memory[k],
+         .memory_bytes_per_s = 9e11});
+  }
+  const int in_node = std::min(devices, 8);
+  for (int n = 0; n < devices / in_node; ++n) {
+    cluster.nodes.push_back(
+        {.kind = n % kinds,
+         .count = in_node,
+         .intra_bytes_per_s = 2e10,
+         .inter_bytes_per_s = 1.25e9});
+  }
+  return cluster;
+}
+
+// Layers of uneven cost.
+cost::DescribedModel model_of(int layers, int batch) {
+  cost::DescribedModel model;
+  model.name = std::to_string(layers) + " layers";
+  model.global_batch_size = batch;
+  model.sequence_length = 1024;
+  model.num_attention_heads = 16;
+  model.activation_checkpointing = true;
+  for (int i = 0; i < layers; ++i) {
+    cost::Layer layer;
+    layer.name = "layer." + std::to_string(i);
+    layer.kind = "transformer_layer";
+    layer.parameters = 12'000'000;
+    layer.output_elements_per_sample = 1 << 20;
+    const double seconds = 4e-3 * (1 + 0.3 * (i % 7));
+    for (const char* device : {"v100", "a100", "t4"}) {
+      for (const int degree : {1, 2, 4, 8}) {
+        layer.forward_seconds_per_sample[device][degree] =
+            seconds * (device[0] == 't' ? 2 : 1);
+      }
+    }
+    model.layers.push_back(layer);
+  }
+  return model;
+}
+
+double processor_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) +
+         1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+void measure(
+    int devices,
+    int kinds,
+    int layers,
+    int batch,
+    const char* method) {
+  const auto cluster = cluster_of(devices, kinds);
+  const auto model = model_of(layers, batch);
+  planner::SearchOptions options;
+  options.method = method;
+  double best = 1e9;
+  int considered = 0;
+  for (int round = 0; round < 3; ++round) {
+    const double start = processor_seconds();
+    considered = planner::search(model, cluster, options).considered;
+    best = std::min(best, processor_seconds() - start);
+  }
+  std::printf(
+      "%8d  %5d  %6d  %6d  %-10s  %12d  %9.3f\n",
+      devices,
+      kinds,
+      layers,
+      batch,
+      method,
+      considered,
+      best);
+}
+
+} // namespace
+
+int main() {
+  std::printf(
+      " devices  kinds  layers   batch  method        combinations    "
+      "seconds\n");
+  for (const char* method : {"amp", "annealing"}) {
+    measure(16, 1, 30, 32, method); // the paper's clusters
+    measure(16, 2, 30, 32, method);
+  }
+  for (const int devices : {4, 64, 256, 1024}) {
+    measure(devices, 3, 96, 1024, "amp");
+  }
+  for (const int layers : {12, 24, 48, 192}) {
+    measure(64, 3, layers, 1024, "amp");
+  }
+  for (const int batch : {64, 256, 4096}) {
+    measure(64, 3, 96, batch, "amp");
+  }
+  return 0;
+}

@@ -1,0 +1,292 @@
+#include "cli/trials.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <random>
+#include <sstream>
+
+#include <unistd.h>
+
+#include "tessera/base/json_fields.h"
+#include "tessera/planner/decision.h"
+#include "tessera/planner/description.h"
+#include "tessera/planner/rank_correlation.h"
+#include "tessera/report/run_log.h"
+
+#include "cli/launch_run.h"
+#include "cli/planned_config.h"
+#include "models/data/files.h"
+#include "models/data/prepare.h"
+#include "models/data/token_file.h"
+
+namespace tessera::cli {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// A folder of its own, removed at the end.
+class WorkFolder {
+ public:
+  WorkFolder() {
+    std::string name = (fs::temp_directory_path() / "tessera-XXXXXX").string();
+    if (mkdtemp(name.data()) == nullptr) {
+      throw Error(str("trials: cannot make a folder like ", name));
+    }
+    path_ = name;
+  }
+  ~WorkFolder() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  WorkFolder(const WorkFolder&) = delete;
+  WorkFolder& operator=(const WorkFolder&) = delete;
+
+  std::string file(const std::string& name) const {
+    return (path_ / name).string();
+  }
+
+ private:
+  fs::path path_;
+};
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const std::size_t half = values.size() / 2;
+  return values.size() % 2 == 1 ? values[half]
+                                : (values[half - 1] + values[half]) / 2;
+}
+
+std::string trial_job(
+    const planner::Candidate& candidate,
+    const cost::DescribedModel& model,
+    const TrialOptions& options) {
+  auto job = OrderedJson::parse(options.job);
+  // A trial leaves nothing behind.
+  for (const char* section : {"checkpoint", "validation", "sample"}) {
+    job.erase(section);
+  }
+  job["log_every"] = 1;
+  const std::int64_t steps = job.value("steps", std::int64_t{0});
+  job["steps"] = std::max<std::int64_t>(steps, options.steps);
+  const std::string base =
+      job.contains("parallel") ? job["parallel"].dump() : "{}";
+  return job_with_parallel(
+      job.dump(),
+      with_plan(
+          config::parse_config(base, "parallel"),
+          planner::to_config_json(candidate, model)));
+}
+
+std::string whole_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+Trial run_one(
+    const planner::Candidate& candidate,
+    const cost::DescribedModel& model,
+    const TrialOptions& options,
+    const WorkFolder& folder) {
+  constexpr int kWarmUp = 2;
+  Trial trial;
+  trial.predicted_seconds = candidate.seconds();
+  data::write_file(
+      folder.file("job.json"), trial_job(candidate, model, options));
+  const std::string log = folder.file("log.jsonl");
+  const std::string errors = folder.file("errors.txt");
+  fs::remove(log);
+  const std::string self = fs::read_symlink("/proc/self/exe").string();
+  // The shell only redirects; timeout ends what hangs.
+  std::vector<std::string> command = {
+      "/bin/sh",
+      "-c",
+      "exec timeout -k 10 \"$0\" \"$@\" > /dev/null 2> " + errors,
+      std::to_string(options.timeout_seconds),
+      self,
+      "launch",
+      "-n",
+      std::to_string(options.ranks)};
+  if (!options.hostfile.empty()) {
+    command.insert(command.end(), {"--hostfile", options.hostfile});
+  }
+  command.insert(
+      command.end(),
+      {"--",
+       self,
+       "train",
+       folder.file("job.json"),
+       "--steps",
+       std::to_string(options.steps),
+       "--log",
+       log});
+  const RunOutcome outcome = run_child(command, std::chrono::seconds(10));
+  if (outcome.asked_to_end) {
+    throw Error("trials: interrupted");
+  }
+  if (outcome.exit_status != 0) {
+    trial.failure = reason_of_failure(whole_file(errors), outcome.exit_status);
+    return trial;
+  }
+  std::vector<double> seconds;
+  for (const report::StepRecord& step : report::read_run_log(log).steps) {
+    if (step.step >= kWarmUp) {
+      seconds.push_back(step.step_seconds);
+    }
+  }
+  if (seconds.empty()) {
+    trial.failure = str("it logged no step after the first ", kWarmUp);
+    return trial;
+  }
+  trial.measured_seconds = median(std::move(seconds));
+  return trial;
+}
+
+} // namespace
+
+std::string reason_of_failure(const std::string& log, int status) {
+  constexpr int kTimedOut = 124; // of timeout(1)
+  if (status == kTimedOut) {
+    return "it did not end in time";
+  }
+  std::istringstream lines(log);
+  std::string last;
+  for (std::string line; std::getline(lines, line);) {
+    for (const char* sign :
+         {"bad_alloc", "can't allocate memory", "out of memory", "signal 9"}) {
+      if (line.find(sign) != std::string::npos) {
+        return "out of memory: " + line;
+      }
+    }
+    const bool own = line.rfind("tessera: ", 0) == 0;
+    if (own && line.find("ended with exit status") == std::string::npos) {
+      last = line;
+    }
+  }
+  return last.empty() ? str("exit status ", status) : last;
+}
+
+std::vector<Trial> run_trials(
+    const std::vector<planner::Candidate>& candidates,
+    const cost::DescribedModel& model,
+    const TrialOptions& options,
+    const std::function<void(std::size_t, const Trial&)>& told) {
+  const WorkFolder folder;
+  std::vector<Trial> trials;
+  for (std::size_t i = 0; i < candidates.size(); ++i) {
+    trials.push_back(run_one(candidates[i], model, options, folder));
+    told(i, trials.back());
+  }
+  return trials;
+}
+
+int fastest(const std::vector<Trial>& trials) {
+  int best = -1;
+  for (std::size_t i = 0; i < trials.size(); ++i) {
+    if (trials[i].measured_seconds &&
+        (best < 0 ||
+         *trials[i].measured_seconds <
+             *trials[static_cast<std::size_t>(best)].measured_seconds)) {
+      best = static_cast<int>(i);
+    }
+  }
+  return best;
+}
+
+std::optional<double> rank_agreement(const std::vector<Trial>& trials) {
+  constexpr std::size_t kLeast = 3;
+  std::vector<double> predicted;
+  std::vector<double> measured;
+  for (const Trial& trial : trials) {
+    if (trial.measured_seconds) {
+      predicted.push_back(trial.predicted_seconds);
+      measured.push_back(*trial.measured_seconds);
+    }
+  }
+  if (predicted.size() < kLeast) {
+    return std::nullopt;
+  }
+  return planner::spearman(predicted, measured);
+}
+
+std::string calibration_json(
+    const std::vector<planner::Candidate>& candidates,
+    const std::vector<Trial>& trials,
+    const cost::DescribedModel& model,
+    const cost::Cluster& cluster) {
+  OrderedJson json;
+  json["cluster"] = cluster.name;
+  json["model"] = model.name;
+  json["global_batch_size"] = model.global_batch_size;
+  json["trials"] = OrderedJson::array();
+  std::vector<double> ratios;
+  for (std::size_t i = 0; i < trials.size(); ++i) {
+    const cost::Strategy& strategy = candidates[i].strategy;
+    OrderedJson entry;
+    entry["pp"] = strategy.pp;
+    entry["dp"] = strategy.dp;
+    entry["tp"] = strategy.tp;
+    entry["mbs"] = strategy.microbatch_size;
+    entry["layer_boundaries"] = strategy.boundaries;
+    entry["schedule"] = strategy.schedule;
+    entry["predicted_s"] = trials[i].predicted_seconds;
+    entry["memory_gib"] = candidates[i].cost.needed_bytes() / (1 << 30);
+    if (trials[i].measured_seconds) {
+      entry["measured_s"] = *trials[i].measured_seconds;
+      ratios.push_back(
+          *trials[i].measured_seconds / trials[i].predicted_seconds);
+    } else {
+      entry["failure"] = trials[i].failure;
+    }
+    json["trials"].push_back(entry);
+  }
+  if (const auto agreement = rank_agreement(trials)) {
+    json["spearman"] = *agreement;
+  }
+  if (!ratios.empty()) {
+    json["measured_by_predicted"] = median(std::move(ratios));
+  }
+  return json.dump(1) + "\n";
+}
+
+double calibration_ratio(const std::string& path) {
+  try {
+    const auto json = OrderedJson::parse(planner::read_text_file(path));
+    const JsonFields fields(json, path);
+    const double ratio = fields.number("measured_by_predicted");
+    if (!(ratio > 0)) {
+      fields.fail(
+          str("'measured_by_predicted' must be more than 0, found ", ratio));
+    }
+    return ratio;
+  } catch (const OrderedJson::exception& error) {
+    throw ConfigError(str(path, ": no JSON: ", error.what()));
+  } catch (const ConfigError&) {
+    throw;
+  } catch (const Error& error) {
+    throw ConfigError(error.what());
+  }
+}
+
+void write_random_tokens(
+    const std::string& folder,
+    std::int64_t vocabulary,
+    std::int64_t tokens) {
+  fs::create_directories(folder);
+  std::mt19937_64 random(1);
+  std::vector<std::int32_t> ids;
+  for (std::int64_t i = 0; i < tokens; ++i) {
+    ids.push_back(static_cast<std::int32_t>(
+        random() % static_cast<std::uint64_t>(vocabulary)));
+  }
+  for (const char* name : {data::kTrainFile, data::kValidationFile}) {
+    data::write_token_file(folder + "/" + name, ids, vocabulary);
+  }
+}
+
+} // namespace tessera::cli

@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tessera/planner/search.h"
+
+namespace tessera::cli {
+
+/// Where and how long trials run.
+struct TrialOptions {
+  int steps = 6; // of which the first two are not counted
+  int ranks = 0;
+  std::string hostfile; // "": this machine
+  int timeout_seconds = 600; // of one trial
+  std::string job; // JSON of a job that trains the model, without a strategy
+};
+
+struct Trial {
+  double predicted_seconds = 0;
+  std::optional<double> measured_seconds; // median step; none: it failed
+  std::string failure; // one line
+};
+
+/// Trains a few steps under each candidate in a process tree of its own, so
+/// that a candidate that runs out of memory ends alone. Output is in the order
+/// of `candidates`; `told` gets a line for each as it ends.
+/// Throws: Error when nothing can be started.
+std::vector<Trial> run_trials(
+    const std::vector<planner::Candidate>& candidates,
+    const cost::DescribedModel& model,
+    const TrialOptions& options,
+    const std::function<void(std::size_t, const Trial&)>& told);
+
+/// Index of the fastest, or -1 when all failed.
+int fastest(const std::vector<Trial>& trials);
+
+/// Spearman's coefficient of the trials that finished; none below three.
+std::optional<double> rank_agreement(const std::vector<Trial>& trials);
+
+/// What a later plan is calibrated with: every trial, and the median of
+/// measured by predicted seconds.
+std::string calibration_json(
+    const std::vector<planner::Candidate>& candidates,
+    const std::vector<Trial>& trials,
+    const cost::DescribedModel& model,
+    const cost::Cluster& cluster);
+
+/// The ratio of a calibration file. Throws: ConfigError.
+double calibration_ratio(const std::string& path);
+
+/// A folder with random tokens that a GPT of this vocabulary trains on.
+void write_random_tokens(
+    const std::string& folder,
+    std::int64_t vocabulary,
+    std::int64_t tokens);
+
+/// The line of `log` that says best why a run failed.
+std::string reason_of_failure(const std::string& log, int status);
+
+} // namespace tessera::cli

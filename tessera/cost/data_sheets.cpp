@@ -1,0 +1,93 @@
+#include "tessera/cost/data_sheets.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <optional>
+#include <string_view>
+
+namespace tessera::cost {
+
+namespace {
+
+// From the makers' data sheets.
+struct Sheet {
+  std::string_view name;
+  double gigabytes_per_s; // of its memory
+  double f32_tflops;
+  double half_tflops; // dense, on tensor cores where there are any
+};
+
+constexpr std::array<Sheet, 9> kSheets = {{
+    {"t4", 320, 8.1, 65},
+    {"l4", 300, 30.3, 121},
+    {"p100", 732, 10.6, 21.2},
+    {"v100", 900, 15.7, 125},
+    {"a10", 600, 31.2, 125},
+    {"a10g", 600, 35, 70},
+    {"a100", 1555, 19.5, 312},
+    {"h100", 3350, 67, 989},
+    {"h200", 4800, 67, 989},
+}};
+
+// Large products reach about 0.7 of the peak (Narayanan et al. 2021, section
+// 5: whole models at 0.52 of an A100's); streaming kernels 0.75 of the
+// memory's bandwidth. An eager framework starts an operator in 5 to 25 us.
+constexpr double kProductShare = 0.7;
+constexpr double kMemoryShare = 0.75;
+constexpr double kStartSeconds = 10e-6;
+
+std::optional<Sheet> sheet_of(const std::string& device_name) {
+  std::string lower = device_name;
+  std::transform(lower.begin(), lower.end(), lower.begin(), [](char c) {
+    return static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  });
+  for (const Sheet& sheet : kSheets) {
+    if (lower == sheet.name) {
+      return sheet;
+    }
+  }
+  return std::nullopt;
+}
+
+std::vector<MeasuredPoint> products(double tflops) {
+  std::vector<MeasuredPoint> points;
+  for (double size = 64; size <= 8192; size *= 2) {
+    const double seconds = 2 * size * size * size / (kProductShare * tflops);
+    points.push_back({size, std::max(kStartSeconds, seconds * 1e-12)});
+  }
+  return points;
+}
+
+std::vector<MeasuredPoint> elements(double bytes_each, double bytes_per_s) {
+  std::vector<MeasuredPoint> points;
+  for (double size = 1024; size <= (1 << 26); size *= 4) {
+    const double seconds = size * bytes_each / (kMemoryShare * bytes_per_s);
+    points.push_back({size, std::max(kStartSeconds, seconds)});
+  }
+  return points;
+}
+
+} // namespace
+
+double known_memory_bandwidth(const std::string& device_name) {
+  const auto sheet = sheet_of(device_name);
+  return sheet ? sheet->gigabytes_per_s * 1e9 : 0;
+}
+
+DeviceSpeed data_sheet_speed(const std::string& device_name) {
+  DeviceSpeed speed;
+  const auto sheet = sheet_of(device_name);
+  if (!sheet) {
+    return speed;
+  }
+  const double bytes_per_s = sheet->gigabytes_per_s * 1e9;
+  speed.products["f32"] = products(sheet->f32_tflops);
+  speed.products["bf16"] = products(sheet->half_tflops);
+  speed.moves = elements(12, bytes_per_s); // two f32 read, one written
+  speed.functions = elements(8, bytes_per_s);
+  speed.random = elements(9, bytes_per_s); // and a mask of a byte
+  return speed;
+}
+
+} // namespace tessera::cost

@@ -1,0 +1,83 @@
+#!/usr/bin/env bash
+# From the machine to a run: probe, plan for a preset and a job, train what was
+# planned, plan in place, trials, and what bad input is told.
+# Usage: plan_test.sh PROGRAM REPOSITORY
+set -euo pipefail
+tessera=$1
+repository=$2
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work"
+export OMP_NUM_THREADS=1
+
+fail() {
+  echo "FAILED: $*" >&2
+  exit 1
+}
+refused() { # expected text, command...
+  local expected=$1
+  shift
+  if "$@" > refused.txt 2>&1; then fail "accepted: $*"; fi
+  grep -q -- "$expected" refused.txt || fail "expected '$expected': $(cat refused.txt)"
+}
+
+"$tessera" launch -n 2 -- "$tessera" probe --quick -o cluster.json > probe.txt
+grep -q "2 ranks that compute like" probe.txt || fail "probe: $(cat probe.txt)"
+
+"$tessera" data prepare --output data --vocab-size 400 --text "$repository"/README.md "$repository"/docs/*.md > /dev/null
+cat > job.json <<'JSON'
+{"parallel": {"timeout_seconds": 60, "seed": 7},
+ "model": {"name": "gpt-tiny", "options": {"dropout": 0}},
+ "data": {"directory": "data", "sequence": 16, "batch": 8},
+ "checkpoint": {"directory": "saved"},
+ "steps": 2, "log_every": 1}
+JSON
+
+# What is planned runs, with the job's other keys as they were.
+"$tessera" plan --job job.json --cluster-file cluster.json --explain 1 -o planned.json > plan.txt
+grep -q "executed event by event" plan.txt || fail "plan: $(cat plan.txt)"
+grep -q '"seed": 7' planned.json || fail "the seed is lost: $(cat planned.json)"
+"$tessera" launch -n 2 -- "$tessera" train planned.json > planned.txt
+grep -q "saved/step_2" planned.txt || fail "planned: $(cat planned.txt)"
+
+# Trials: predicted beside measured, kept in a file; failures are survived.
+"$tessera" plan --job job.json --cluster-file cluster.json --trials 3 --trial-steps 3 \
+  --calibration-file kept.json -o winner.json > trials.txt
+grep -q "^winner: [123]" trials.txt || fail "trials: $(cat trials.txt)"
+[ "$(grep -c measured_s kept.json)" = 3 ] || fail "kept: $(cat kept.json)"
+"$tessera" train winner.json --check > /dev/null
+"$tessera" plan --job job.json --cluster-file cluster.json --calibrate kept.json --keep 1 |
+  grep -q "calibrated by" || fail "not calibrated"
+refused "all 1 trials failed" "$tessera" plan --job job.json --cluster-file cluster.json \
+  --trials 1 --trial-timeout 1 --trial-steps 100000 --calibration-file failed.json
+grep -q "did not end in time" failed.json || fail "no reason: $(cat failed.json)"
+
+# In place. The same losses as a run under the given strategy.
+sed 's/"parallel": {/"strategy": "auto", &/; s/"saved"/"auto"/' job.json > auto.json
+"$tessera" launch -n 2 -- "$tessera" train auto.json > auto.txt
+grep -q "strategy auto: .* combinations" auto.txt || fail "auto: $(cat auto.txt)"
+grep -q "auto/step_2" auto.txt || fail "auto did not train: $(cat auto.txt)"
+sed 's/"seed": 7/"microbatches": 2/' auto.json > both.json
+refused "'parallel.microbatches' is what" "$tessera" train both.json --check
+
+# A preset without a job, on a device of a data sheet.
+cat > v100.json <<'JSON'
+{"name": "four", "devices": {"v100": {"memory_gib": 16}},
+ "nodes": [{"device": "v100", "count": 4, "intra_node_gbit_per_s": 170, "inter_node_gbit_per_s": 10}]}
+JSON
+"$tessera" plan --model gpt2 --sequence 128 --global-batch-size 16 --cluster-file v100.json \
+  --library-config library.json > preset.txt
+grep -q "pipeline_parallel_degree\|ddp" library.json || fail "library: $(cat library.json)"
+
+# Bad input: what is missing, and the nearest thing that would fit.
+sed 's/"memory_gib": 16/"memory_gib": 1/' v100.json > small.json
+refused "GiB more than a device has" "$tessera" plan --model gpt2 --sequence 128 \
+  --global-batch-size 16 --cluster-file small.json
+sed 's/"intra_node_gbit_per_s": 170/"intra_node_gbit_per_s": 0/' v100.json > zero.json
+refused "cannot reach each other" "$tessera" plan --model gpt2 --global-batch-size 16 \
+  --cluster-file zero.json
+refused "global-batch-size is missing" "$tessera" plan --model gpt2 --cluster-file v100.json
+refused "exclude each other" "$tessera" plan --model gpt2 --job job.json --cluster-file v100.json
+sed 's/v100/abacus/g' v100.json > unknown.json
+refused "tessera probe" "$tessera" plan --model gpt2 --global-batch-size 16 \
+  --cluster-file unknown.json

@@ -1,0 +1,137 @@
+#include "tessera/cost/device_speed.h"
+
+#include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+#include "tessera/cost/constants.h"
+#include "tessera/cost/data_sheets.h"
+
+#include "tests/unit/cost/small_cases.h"
+
+namespace tessera::cost {
+namespace {
+
+using Kind = graph::OperatorWork::Kind;
+
+DeviceSpeed simple_speed() {
+  DeviceSpeed speed;
+  // 1 GFLOP/s from size 10 on; starting costs a microsecond.
+  speed.products["f32"] = {{1, 1e-6}, {10, 2e-6}, {100, 2e-3}};
+  speed.moves = {{1, 1e-6}, {1000, 1e-6}, {1e6, 1e-3}};
+  speed.functions = {{1, 1e-6}, {1e6, 1e-2}};
+  speed.random = {{1, 1e-6}, {1e6, 2e-2}};
+  return speed;
+}
+
+graph::OperatorWork product(double rows, double inner, double columns) {
+  graph::OperatorWork work;
+  work.kind = Kind::kProduct;
+  work.count = 1;
+  work.rows = rows;
+  work.inner = inner;
+  work.columns = columns;
+  work.elements = rows * columns;
+  return work;
+}
+
+TEST(DeviceSpeed, PointsAreInterpolatedAndExtended) {
+  const std::vector<MeasuredPoint> points = {{10, 1e-6}, {1000, 1e-4}};
+  EXPECT_DOUBLE_EQ(seconds_at(points, 1, 1), 1e-6);
+  EXPECT_NEAR(seconds_at(points, 100, 1), 1e-5, 1e-12);
+  EXPECT_NEAR(seconds_at(points, 4000, 1), 4e-4, 1e-12);
+  EXPECT_NEAR(seconds_at(points, 2000, 3), 8e-4, 1e-12);
+}
+
+TEST(DeviceSpeed, ProductsGoByTheirVolumeAndAtLeastAsMovesDo) {
+  const DeviceSpeed speed = simple_speed();
+  EXPECT_NEAR(
+      operator_seconds(product(100, 100, 100), speed, "f32"), 2e-3, 1e-9);
+  EXPECT_NEAR(
+      operator_seconds(product(50, 200, 100), speed, "f32"), 2e-3, 1e-9);
+  graph::OperatorWork many = product(10, 10, 10);
+  many.count = 7;
+  EXPECT_NEAR(operator_seconds(many, speed, "f32"), 14e-6, 1e-12);
+  // 1e6 x 1 x 1: two million elements are moved for two million operations.
+  const double narrow = operator_seconds(product(1e6, 1, 1), speed, "f32");
+  EXPECT_NEAR(narrow, 2e-3, 2e-4);
+  EXPECT_THROW(operator_seconds(product(2, 2, 2), speed, "bf16"), ConfigError);
+}
+
+TEST(DeviceSpeed, BackwardsAreTwoProductsAndNoNewRandomNumbers) {
+  const DeviceSpeed speed = simple_speed();
+  const PassSeconds both = pass_seconds(product(100, 100, 100), speed, "f32");
+  EXPECT_DOUBLE_EQ(both.backward, 2 * both.forward);
+  graph::OperatorWork mask;
+  mask.kind = Kind::kRandom;
+  mask.elements = 1e6;
+  EXPECT_DOUBLE_EQ(pass_seconds(mask, speed, "f32").forward, 2e-2);
+  EXPECT_DOUBLE_EQ(pass_seconds(mask, speed, "f32").backward, 1e-3);
+}
+
+TEST(DeviceSpeed, DataSheetsStandInForKnownDevices) {
+  const DeviceSpeed speed = data_sheet_speed("A100");
+  ASSERT_TRUE(speed.measured());
+  // 312 TFLOP/s at 0.7.
+  EXPECT_NEAR(
+      seconds_at(speed.products.at("bf16"), 8192, 3),
+      2 * 8192.0 * 8192 * 8192 / (0.7 * 312e12),
+      1e-6);
+  EXPECT_FALSE(data_sheet_speed("cpu").measured());
+}
+
+TEST(RuntimeConstants, MeasuredBandwidthsAreNotDiscounted) {
+  Cluster cluster = small_cluster(1, 0);
+  EXPECT_LT(runtime_constants(cluster, Precision::kFull).link_efficiency, 1);
+  cluster.measured = true;
+  cluster.nodes[0].latency_seconds = 3e-6;
+  const Constants constants = runtime_constants(cluster, Precision::kHalf);
+  EXPECT_EQ(constants.link_efficiency, 1);
+  EXPECT_EQ(constants.link_latency_seconds, 3e-6);
+  EXPECT_EQ(constants.gradient_wire_bytes, 2);
+}
+
+TEST(Cluster, MeasuredCollectivesReplaceTheRing) {
+  Cluster cluster = small_cluster(1, 0);
+  const DescribedModel model = small_model(2);
+  const Strategy strategy = small_strategy(1, 2, 1, 1, 2);
+  cluster.collectives = {
+      {"all_reduce", 2, 1, 4e6, 0.1}, {"all_reduce", 2, 1, 16e6, 0.4}};
+  // Two layers of a million parameters, 4 bytes each: 8 MB.
+  EXPECT_NEAR(
+      price(model, cluster, strategy, bare_constants()).gradient_seconds,
+      0.2,
+      1e-9);
+  EXPECT_EQ(cluster.collective_seconds("all_reduce", 3, 1, 1), 0);
+  EXPECT_EQ(cluster.collective_seconds("all_reduce", 2, 2, 1), 0);
+}
+
+TEST(Cluster, SharedCoresBoundTheEstimate) {
+  Cluster cluster = small_cluster(1, 0);
+  const DescribedModel model = small_model(2);
+  const Strategy strategy = small_strategy(1, 2, 1, 1, 2);
+  const double apart =
+      price(model, cluster, strategy, bare_constants()).seconds;
+  cluster.nodes[0].cores = 2;
+  EXPECT_DOUBLE_EQ(
+      price(model, cluster, strategy, bare_constants()).seconds, apart);
+  cluster.nodes[0].cores = 1;
+  const StrategyCost cost = price(model, cluster, strategy, bare_constants());
+  // Eight microbatches of six milliseconds on each of two ranks.
+  EXPECT_NEAR(cost.compute_seconds, 0.048, 1e-9);
+  EXPECT_NEAR(cost.shared_cores_seconds, 0.048, 1e-9);
+  EXPECT_NEAR(cost.seconds, apart + 0.048, 1e-9);
+}
+
+TEST(Cluster, LinksBoundFlowsBetweenNodes) {
+  Cluster cluster = small_cluster(2, 0);
+  EXPECT_EQ(cluster.between(0, 1), 1e9);
+  cluster.links = {{.first = 1, .second = 0, .bytes_per_s = 2e8}};
+  EXPECT_EQ(cluster.between(0, 1), 2e8);
+  const Strategy strategy = small_strategy(4, 1, 1, 1, 4);
+  EXPECT_EQ(
+      place(strategy, cluster, bare_constants()).stages[1].next_bytes_per_s,
+      2e8);
+}
+
+} // namespace
+} // namespace tessera::cost

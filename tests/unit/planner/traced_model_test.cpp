@@ -1,0 +1,188 @@
+#include "tessera/planner/traced_model.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+#include "tessera/config/config.h"
+#include "tessera/planner/abilities.h"
+#include "tessera/planner/decision.h"
+
+namespace tessera::planner {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+// A language model: embedding and head share a weight, `blocks` blocks between.
+TracedModel small_language_model(int blocks) {
+  TracedModel model;
+  graph::ModelGraph& graph = model.graph;
+  graph.name = "small";
+  graph.traced = true;
+  const auto add = [&](const std::string& path,
+                       const std::string& type,
+                       int parent,
+                       std::vector<int> parameters) {
+    graph::Module module;
+    module.path = path;
+    module.type = type;
+    module.parent = parent;
+    module.parameters = std::move(parameters);
+    module.calls = 1;
+    module.first_call = static_cast<int>(graph.modules.size());
+    module.activation_bytes = 400; // of one sample
+    graph.modules.push_back(module);
+    const int index = static_cast<int>(graph.modules.size()) - 1;
+    if (parent >= 0) {
+      graph.modules[static_cast<std::size_t>(parent)].children.push_back(index);
+    }
+    return index;
+  };
+  const auto parameter = [&](const std::string& name, std::int64_t elements) {
+    graph.parameters.push_back(
+        {name, {elements}, "float32", elements, 4 * elements});
+    return static_cast<int>(graph.parameters.size()) - 1;
+  };
+  const int weight = parameter("wte.weight", 1000);
+  const int root = add("", "Net", -1, {});
+  const int embedding = add("wte", "Embedding", root, {weight});
+  const int list = add("h", "Sequential", root, {});
+  std::vector<int> made;
+  for (int i = 0; i < blocks; ++i) {
+    const std::string path = "h." + std::to_string(i);
+    made.push_back(
+        add(path, "Block", list, {parameter(path + ".weight", 500)}));
+  }
+  const int head = add("head", "Tied", root, {weight});
+  const auto work = [&](double batch) {
+    graph::ForwardWork forward;
+    const auto move = [&](int module, double elements) {
+      graph::OperatorWork one;
+      one.name = "aten::add";
+      one.module = module;
+      one.elements = elements * batch;
+      one.bytes = 4 * one.elements;
+      forward.push_back(one);
+    };
+    move(embedding, 1e6);
+    for (const int block : made) {
+      move(block, 4e6);
+    }
+    move(head, 2e6);
+    return forward;
+  };
+  model.one_sample = work(1);
+  model.two_samples = work(2);
+  model.global_batch_size = 8;
+  return model;
+}
+
+// A million elements take a millisecond.
+cost::Cluster measured_cluster(int ranks) {
+  cost::Cluster cluster;
+  cluster.name = "here";
+  cluster.measured = true;
+  cost::DeviceKind kind;
+  kind.name = "cpu";
+  kind.memory_bytes = 1e9;
+  kind.speed.moves = {{1, 1e-9}, {1e6, 1e-3}};
+  kind.speed.functions = kind.speed.random = kind.speed.moves;
+  kind.speed.products["f32"] = {{1, 1e-9}};
+  cluster.kinds.push_back(kind);
+  cluster.nodes.push_back(
+      {.kind = 0, .count = ranks, .intra_bytes_per_s = 1e9});
+  return cluster;
+}
+
+TEST(TracedModel, BlocksMoveAndWhatSharesParametersStays) {
+  TracedModel model = small_language_model(3);
+  EXPECT_THAT(movable_modules(model.graph), ElementsAre(3, 4, 5));
+  // A block that holds the embedding's weight stays with it.
+  model.graph.modules[4].parameters.push_back(0);
+  EXPECT_THAT(movable_modules(model.graph), ElementsAre(3, 5));
+  // So does one that is called twice.
+  model.graph.modules[3].calls = 2;
+  EXPECT_THAT(movable_modules(model.graph), ElementsAre(5));
+}
+
+TEST(TracedModel, SecondsAreThoseOfItsOperators) {
+  const auto described =
+      describe_traced(small_language_model(3), measured_cluster(2));
+  ASSERT_EQ(described.layers.size(), 4u);
+  EXPECT_EQ(described.layers[0].name, "");
+  EXPECT_EQ(described.layers[2].name, "h.1");
+  EXPECT_EQ(described.layers[0].parameters, 1000);
+  EXPECT_EQ(described.layers[1].parameters, 500);
+  EXPECT_EQ(described.layers[1].output_elements_per_sample, 100);
+  const auto seconds = [](const cost::MicrobatchSeconds& all, int size) {
+    return all.at("cpu").at(size).forward;
+  };
+  EXPECT_NEAR(seconds(described.layers[1].microbatch_seconds, 2), 8e-3, 1e-9);
+  // Embedding and head; the head alone runs behind the blocks.
+  EXPECT_NEAR(seconds(described.layers[0].microbatch_seconds, 2), 6e-3, 1e-9);
+  EXPECT_NEAR(seconds(described.tail_seconds, 2), 4e-3, 1e-9);
+  EXPECT_EQ(described.layers[1].kept_bytes_per_sample, 16e6);
+  // Sizes that divide the batch, and no others.
+  EXPECT_EQ(described.tail_seconds.at("cpu").size(), 4u);
+}
+
+TEST(TracedModel, UnknownDevicesAreRefusedByName) {
+  cost::Cluster cluster = measured_cluster(2);
+  cluster.kinds[0].speed = {};
+  try {
+    describe_traced(small_language_model(2), cluster);
+    FAIL();
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(
+        error.what(), AllOf(HasSubstr("\"cpu\""), HasSubstr("tessera probe")));
+  }
+  cluster.kinds[0].name = "v100";
+  EXPECT_NO_THROW(describe_traced(small_language_model(2), cluster));
+}
+
+TEST(TracedModel, WhatIsPlannedRuns) {
+  const cost::Cluster cluster = measured_cluster(4);
+  const auto model = describe_traced(small_language_model(8), cluster);
+  SearchOptions options;
+  options.runnable_only = true;
+  options.simulate = 8;
+  options.keep_node_order = true;
+  options.constants = cost::runtime_constants(cluster, model.precision);
+  const SearchResult result = search(model, cluster, options);
+  ASSERT_GT(result.best.size(), 3u);
+  bool pipeline = false;
+  double before = 0;
+  for (const Candidate& one : result.best) {
+    EXPECT_GE(one.seconds(), before);
+    before = one.seconds();
+    ASSERT_FALSE(not_runnable(one, model));
+    const auto config =
+        config::parse_config(to_config_json(one, model), "planned");
+    config::check_world(config, 4);
+    EXPECT_EQ(config.partition.at(""), 0);
+    if (one.strategy.pp > 1) {
+      pipeline = true;
+      EXPECT_EQ(config.partition.at("h.7"), one.strategy.pp - 1);
+      EXPECT_EQ(config.effective_active_microbatches(), one.strategy.pp + 2);
+    }
+  }
+  EXPECT_TRUE(pipeline);
+}
+
+TEST(RuntimeAbilities, FollowTheConfigurationsKeys) {
+  const RuntimeAbilities can = runtime_abilities();
+  config::Config config;
+  config.tensor_parallel_degree = 2;
+  config.ddp = true;
+  bool accepted = true;
+  try {
+    config::validate(config);
+  } catch (const ConfigError&) {
+    accepted = false;
+  }
+  EXPECT_EQ(can.tensor_parallelism, accepted);
+}
+
+} // namespace
+} // namespace tessera::planner
