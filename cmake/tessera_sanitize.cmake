@@ -1,7 +1,6 @@
 # Sanitizer builds (TESSERA_SANITIZE): their flags, which tests run under them,
 # and with which options. `./test --sanitize address|thread` builds the target
-# sanitized_tests in a build folder of its own and runs the label sanitize; plain
-# `./test` does the same with the few of tessera_sanitized_first (sanitized_first).
+# sanitized_tests in a build folder of its own and runs the label sanitize.
 #
 # libtorch, OpenBLAS, OpenMP and MPI are Debian's own builds, not instrumented:
 # tests that spend their time inside them would show little and take long, so the
@@ -13,13 +12,6 @@ set(tessera_sanitized_tests
   graph_test launch_test partition_test plan_test report_test runtime_test schedule_test
   timeline_test topology_test transport_test)
 
-# The smallest programs that go through server, transport and collectives, and
-# through the checkpoint reader and message decoding: four minutes to build both.
-set(tessera_sanitized_first runtime_test)
-if(NOT TESSERA_SANITIZE STREQUAL "thread")
-  list(APPEND tessera_sanitized_first fuzz_checkpoint fuzz_message)
-endif()
-
 if(TESSERA_LIBFUZZER)
   target_compile_options(tessera_flags INTERFACE "$<BUILD_INTERFACE:-fsanitize=fuzzer-no-link>")
 endif()
@@ -28,6 +20,10 @@ if(TESSERA_SANITIZE)
   target_compile_options(tessera_flags INTERFACE
     "$<BUILD_INTERFACE:-fsanitize=${TESSERA_SANITIZE};-fno-sanitize-recover=all;-fno-omit-frame-pointer;-O1>")
   target_link_options(tessera_flags INTERFACE "$<BUILD_INTERFACE:-fsanitize=${TESSERA_SANITIZE}>")
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    # g++ 12 sees what is not there (in std::regex, std::optional) once the address sanitizer is on.
+    target_compile_options(tessera_flags INTERFACE "$<BUILD_INTERFACE:-Wno-maybe-uninitialized>")
+  endif()
 endif()
 
 set(tessera_sanitizer_environment
@@ -39,14 +35,7 @@ set(tessera_sanitizer_environment
 # Called by tessera_add_test.
 function(tessera_sanitize_test name)
   if(TESSERA_SANITIZE AND name IN_LIST tessera_sanitized_tests)
-    if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-      # g++ 12 sees what is not there inside std::regex once the address sanitizer is on.
-      target_compile_options(${name} PRIVATE -Wno-maybe-uninitialized)
-    endif()
     set_property(TEST ${name} APPEND PROPERTY LABELS sanitize)
-    if(name IN_LIST tessera_sanitized_first)
-      set_property(TEST ${name} APPEND PROPERTY LABELS sanitize_first)
-    endif()
     set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT ${tessera_sanitizer_environment})
     # They run 5 to 20 times slower.
     set_tests_properties(${name} PROPERTIES TIMEOUT 900)
@@ -59,7 +48,6 @@ function(tessera_add_sanitized_tests)
   if(TESSERA_SANITIZE AND NOT TESSERA_LIBFUZZER)
     get_property(targets GLOBAL PROPERTY tessera_sanitized)
     add_custom_target(sanitized_tests DEPENDS ${targets})
-    add_custom_target(sanitized_first DEPENDS ${tessera_sanitized_first})
     foreach(name IN LISTS tessera_sanitized_tests)
       if(NOT name IN_LIST targets)
         message(FATAL_ERROR "cmake/tessera_sanitize.cmake names '${name}', which is no test")
