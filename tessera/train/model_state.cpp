@@ -81,14 +81,15 @@ TensorMap ModelCore::local_state_dict() const {
 TensorMap ModelCore::state_dict(bool only_first) {
   Session& s = session();
   comm::ProcessGroup& group = s.group(Group::kMP);
-  const TensorMap local = layout_->whole_share(local_state_dict());
-  TensorMap whole;
-  if (group.size() == 1) {
-    for (const auto& [name, tensor] : local) {
-      whole.emplace(name, tensor.cpu().clone());
-    }
-    return whole;
+  // Copies: what is returned must not change with the next step.
+  TensorMap local;
+  for (const auto& [name, tensor] : layout_->whole_share(local_state_dict())) {
+    local.emplace(name, tensor.cpu().clone());
   }
+  if (group.size() == 1) {
+    return local;
+  }
+  TensorMap whole;
   const auto parts =
       only_first ? comm::gather_object(*s.world, group, pack(local), 0)
                  : comm::all_gather_object(*s.world, group, pack(local));

@@ -1,6 +1,7 @@
-// Checkpoints as a script meets them: of another layout, of another model. (A
-// full disk: tests/cli/full_disk_test.sh.)
+// Checkpoints as a script meets them: of another layout, of another model, with
+// a file that cannot be read. (A full disk: tests/cli/full_disk_test.sh.)
 #include <filesystem>
+#include <fstream>
 
 #include <unistd.h>
 
@@ -163,6 +164,36 @@ TEST(CheckpointOfOtherModel, IsAnErrorOnEveryRank) {
   EXPECT_THAT(text, HasSubstr("a.weight"));
   EXPECT_THAT(text, HasSubstr("[8, 8]"));
   EXPECT_THAT(text, HasSubstr("[16, 8]"));
+}
+
+TEST(UnreadableCheckpoint, IsNamedOnEveryRankOrPassedOver) {
+  const SharedFolder folder;
+  save_two(folder, false);
+  folder.change([](const fs::path& path) {
+    // For root too: a folder in the place of the file.
+    for (const auto& entry : fs::directory_iterator(path / "two")) {
+      const std::string name = entry.path().filename().string();
+      if (name.starts_with("model_0")) {
+        fs::remove(entry.path());
+        fs::create_directory(entry.path());
+        break;
+      }
+    }
+  });
+  EXPECT_THAT(
+      load_error(folder.path(), kWidth, "two"),
+      ::testing::AllOf(HasSubstr("two is torn"), HasSubstr("model_0")));
+  init(kept_config(2));
+  const Ended ended;
+  KeptRun run;
+  const auto loaded = load(run.model, run.optimizer, folder.path());
+  ASSERT_TRUE(loaded.has_value());
+  EXPECT_THAT(loaded->path, HasSubstr("one"));
+  if (rank() == 0) { // which chose
+    ASSERT_EQ(loaded->warnings.size(), 1U);
+    EXPECT_THAT(loaded->warnings[0], HasSubstr("two"));
+  }
+  run.step(1);
 }
 
 TEST(NoCheckpoint, IsNothing) {

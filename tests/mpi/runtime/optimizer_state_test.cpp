@@ -220,6 +220,39 @@ TEST_P(LoadedState, TrainingGoesOnAsItWouldHave) {
   expect_same_state(run.optimizer.state_dict(), plain.state(), kNames);
 }
 
+// What a rank gave out as its own part is enough for that rank.
+TEST_P(LoadedState, PartOfThisRankIsEnough) {
+  const bool before_partition = GetParam();
+  checkpoint::OptimizerState part;
+  TensorMap parameters;
+  TensorMap wanted;
+  {
+    init(tower_config());
+    const Ended ended;
+    Distributed run;
+    for (int i = 0; i < 2; ++i) {
+      run.step(i);
+    }
+    part = copy_of(run.optimizer.local_state_dict());
+    parameters = run.model.state_dict();
+    run.step(2);
+    wanted = run.model.state_dict();
+  }
+  init(tower_config());
+  const Ended ended;
+  Distributed run;
+  if (!before_partition) {
+    run.step(7);
+  }
+  run.model.load_state_dict(parameters);
+  run.optimizer.load_state_dict(part);
+  run.step(2);
+  const auto got = run.model.state_dict();
+  for (const auto& [name, tensor] : wanted) {
+    EXPECT_TRUE(got.at(name).equal(tensor)) << name;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(
     When,
     LoadedState,

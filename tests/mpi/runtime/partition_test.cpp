@@ -240,6 +240,9 @@ TEST(State, LoadedAfterThePartition) {
   expect_state(model.state_dict(), before); // nothing was half loaded
   model.load_state_dict(state_of_plain(11));
   expect_state(model.state_dict(), state_of_plain(11));
+  for (const auto& [name, tensor] : state_of_plain(11)) {
+    EXPECT_FALSE(before.at(name).equal(tensor)) << name; // it was a copy
+  }
   // Only what it has, when not strict.
   TensorMap part = {{"c.bias", torch::ones({kWidth})}};
   model.load_state_dict(part, false);
