@@ -21,6 +21,10 @@ set(CMAKE_VERIFY_INTERFACE_HEADER_SETS ON)
 option(TESSERA_UNITY "join sources of a target while compiling" ON)
 set(CMAKE_UNITY_BUILD ${TESSERA_UNITY})
 set(CMAKE_UNITY_BUILD_BATCH_SIZE 6)
+if(TESSERA_SANITIZE)
+  # There even an empty file with libtorch's headers takes half as long as six of ours.
+  set(CMAKE_UNITY_BUILD_BATCH_SIZE 12)
+endif()
 
 find_program(CCACHE ccache)
 if(CCACHE)
