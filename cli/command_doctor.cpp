@@ -21,6 +21,7 @@
 
 namespace tessera::cli {
 
+namespace doctor_command {
 namespace {
 
 using namespace doctor;
@@ -164,5 +165,6 @@ const RegisterCommand kDoctor({
 });
 
 } // namespace
+} // namespace doctor_command
 
 } // namespace tessera::cli

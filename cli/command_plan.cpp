@@ -22,6 +22,7 @@
 
 namespace tessera::cli {
 
+namespace plan_command {
 namespace {
 
 struct Options {
@@ -345,5 +346,6 @@ const RegisterCommand registered({
 });
 
 } // namespace
+} // namespace plan_command
 
 } // namespace tessera::cli

@@ -15,6 +15,7 @@
 
 namespace tessera::cli {
 
+namespace simulate_command {
 namespace {
 
 constexpr double kGib = 1024.0 * 1024.0 * 1024.0;
@@ -161,5 +162,6 @@ const RegisterCommand registered({
 });
 
 } // namespace
+} // namespace simulate_command
 
 } // namespace tessera::cli

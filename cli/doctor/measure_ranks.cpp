@@ -8,22 +8,17 @@
 #include "tessera/transport/transport.h"
 
 #include "cli/doctor/measure.h"
+#include "cli/stopwatch.h"
 
 namespace tessera::cli::doctor {
 
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 constexpr int kClockTag = 1;
 constexpr int kRounds = 100;
 constexpr int kWarmRounds = 10;
 constexpr int kLargeRounds = 5;
 constexpr std::int64_t kLargeElements = std::int64_t{4} << 20; // 16 MiB f32
-
-double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
 
 std::int64_t wall_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(

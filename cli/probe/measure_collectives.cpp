@@ -7,12 +7,11 @@
 #include <ATen/ATen.h>
 
 #include "cli/probe/probe.h"
+#include "cli/stopwatch.h"
 
 namespace tessera::cli::probe {
 
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 struct Grouping {
   int ranks = 0;

@@ -1,22 +1,17 @@
 #include <algorithm>
-#include <chrono>
 #include <functional>
 
 #include <ATen/ATen.h>
 
 #include "cli/doctor/memory.h"
 #include "cli/probe/probe.h"
+#include "cli/stopwatch.h"
 
 namespace tessera::cli::probe {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
 using Points = std::vector<cost::MeasuredPoint>;
-
-double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
 
 /// The shortest of many runs: other programs only add. Runs are repeated within
 /// one reading of the clock until they outlast its resolution.
