@@ -6,7 +6,10 @@
 #include <cstdio>
 #include <ctime>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "tessera/planner/layer_assignment.h"
 #include "tessera/planner/search.h"
 
 namespace {
@@ -97,6 +100,35 @@ void measure(
       best);
 }
 
+// The layer assignment alone: uneven layers on stages of three kinds of device,
+// with transfers.
+void measure_assignment(int layers, int stages) {
+  planner::AssignmentProblem problem;
+  problem.layers = layers;
+  problem.stages = stages;
+  problem.microbatches = 64;
+  for (int k = 0; k < stages; ++k) {
+    std::vector<double> seconds = {0};
+    std::vector<double> sends = {0};
+    for (int i = 0; i < layers; ++i) {
+      seconds.push_back(
+          seconds.back() + 1e-3 * (1 + 0.3 * (i % 7)) * (1 + 0.5 * (k % 3)));
+      sends.push_back(1e-4 * (1 + i % 5));
+    }
+    problem.seconds.push_back(std::move(seconds));
+    if (k + 1 < stages) {
+      problem.send_seconds.push_back(std::move(sends));
+    }
+  }
+  double best = 1e9;
+  for (int round = 0; round < 3; ++round) {
+    const double start = processor_seconds();
+    planner::assign_layers(problem);
+    best = std::min(best, processor_seconds() - start);
+  }
+  std::printf("%8d  %6d  %9.4f\n", layers, stages, best);
+}
+
 } // namespace
 
 int main() {
@@ -116,5 +148,9 @@ int main() {
   for (const int batch : {64, 256, 4096}) {
     measure(64, 3, 96, batch, "amp");
   }
+  std::printf("\n  layers  stages  seconds of the layer assignment\n");
+  measure_assignment(24, 8);
+  measure_assignment(100, 64);
+  measure_assignment(400, 64);
   return 0;
 }

@@ -13,7 +13,7 @@ namespace tessera::cli::probe {
 namespace {
 
 // Further rounds for points in doubt.
-constexpr int kMostExtraRounds = 4;
+constexpr int kMostExtraRounds = 8;
 
 /// Runs in a second, over a fixed time: what is left of a machine that others
 /// use too, or that a quota of processor time holds back.
@@ -32,8 +32,10 @@ double runs_per_s(const std::function<void()>& run, double budget_s) {
 /// one reading of the clock until they outlast its resolution.
 double best_seconds(const std::function<void()>& run, double budget_s) {
   constexpr double kLongEnough = 20e-6;
+  constexpr int kLeast = 3;
   run();
   int repeats = 1;
+  int timed = 0;
   double best = 1e30;
   const auto begin = Clock::now();
   do {
@@ -46,7 +48,8 @@ double best_seconds(const std::function<void()>& run, double budget_s) {
     if (seconds < kLongEnough) {
       repeats *= 2;
     }
-  } while (seconds_since(begin) < budget_s);
+    ++timed;
+  } while (timed < kLeast || seconds_since(begin) < budget_s);
   return best;
 }
 
@@ -155,6 +158,27 @@ void slow_down(cost::DeviceSpeed& speed, double share) {
   }
 }
 
+/// What lasts: in windows until the two best agree, as those under a quota do.
+void measure_lasting(
+    const std::function<void()>& product,
+    double window_s,
+    const Effort& effort,
+    RankMeasurement& result) {
+  constexpr int kMostWindows = 10;
+  Rounds lasting;
+  for (int window = 0; window < kMostWindows; ++window) {
+    if (window >= effort.rounds) {
+      if (lasting.spread() <= kAgreement / 2) {
+        break;
+      }
+      ++result.repeated;
+    }
+    lasting.add(1 / runs_per_s(product, window_s));
+  }
+  result.alone_products_per_s = 1 / lasting.best();
+  result.spread = std::max(result.spread, lasting.spread());
+}
+
 double free_bytes_of_rank(const comm::World& world) {
   const doctor::MemoryFacts memory = doctor::memory_facts();
   std::int64_t free = memory.available;
@@ -191,13 +215,9 @@ RankMeasurement measure_speed(
   if (first) {
     measure_device(effort, result);
     at_its_best_s = best_seconds(product, effort.seconds_a_point);
+    measure_lasting(product, window_s, effort, result);
   }
   for (int round = 0; round < effort.rounds; ++round) {
-    everyone.barrier();
-    if (first) {
-      result.alone_products_per_s =
-          std::max(result.alone_products_per_s, runs_per_s(product, window_s));
-    }
     everyone.barrier();
     result.busy_products_per_s =
         std::max(result.busy_products_per_s, runs_per_s(product, window_s));

@@ -25,6 +25,17 @@ std::vector<cost::MeasuredPoint> Series::measured() const {
   for (std::size_t i = 0; i < sizes.size(); ++i) {
     result.push_back({sizes[i], points[i].best()});
   }
+  // A smaller size is part of a larger one.
+  for (std::size_t i = result.size(); i-- > 1;) {
+    result[i - 1].seconds = std::min(result[i - 1].seconds, result[i].seconds);
+  }
+  // A larger one could be done in parts of the size before it.
+  for (std::size_t i = 1; i < result.size(); ++i) {
+    result[i].seconds = std::min(
+        result[i].seconds,
+        result[i - 1].seconds * slowdown *
+            std::pow(sizes[i] / sizes[i - 1], exponent));
+  }
   return result;
 }
 

@@ -39,6 +39,8 @@ struct Series {
   double slowdown = 1;
 
   void add_size(double size);
+  /// The best of every size, and no more than its neighbours allow, whatever
+  /// load there was.
   std::vector<cost::MeasuredPoint> measured() const;
 };
 

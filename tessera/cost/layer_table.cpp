@@ -182,6 +182,7 @@ LayerTable::LayerTable(
     working.push_back(works);
   }
   std::vector<const PassCollectives*> in_order;
+  in_order.reserve(of_layers.size() + 1);
   for (const PassCollectives& one : of_layers) {
     in_order.push_back(&one);
   }

@@ -164,7 +164,11 @@ Candidate nearest_to_fit(
 
 std::string gib(double bytes) {
   char text[32];
-  std::snprintf(text, sizeof text, "%.1f GiB", bytes / kGib);
+  if (bytes < kGib / 10) {
+    std::snprintf(text, sizeof text, "%.1f MiB", bytes / kGib * 1024);
+  } else {
+    std::snprintf(text, sizeof text, "%.1f GiB", bytes / kGib);
+  }
   return text;
 }
 

@@ -130,7 +130,10 @@ SimulationResult Pipelines::run() {
   }
   for (;;) {
     const double flow = network_.next_end();
-    const double event = events_.empty() ? kUnlimited : events_.top().time;
+    double event = kUnlimited;
+    if (!events_.empty()) {
+      event = events_.top().time;
+    }
     if (flow == kUnlimited && event == kUnlimited) {
       break;
     }
@@ -230,7 +233,7 @@ void Pipelines::try_start(int stage, int replica) {
     // Ranks that compute at one time share the cores of their host.
     const int cores = 2 * static_cast<int>(cluster_.nodes.size()) + here.node;
     // What they exchange was measured with all of them at work.
-    on_flow_end_.push_back([this, end, exchange] {
+    on_flow_end_.emplace_back([this, end, exchange] {
       if (exchange > 0) {
         at_time(now_ + exchange, end);
       } else {
@@ -325,7 +328,7 @@ void Pipelines::send(int from, int to, int replica, int cut, const Task& task) {
     if (!routes.empty() && routes.back().first == route) {
       ++routes.back().second;
     } else {
-      routes.push_back({route, 1});
+      routes.emplace_back(route, 1);
     }
   }
   *streams = static_cast<int>(routes.size());
@@ -361,7 +364,7 @@ void Pipelines::send(int from, int to, int replica, int cut, const Task& task) {
       limit =
           cluster_.between(source, target) * options_.constants.link_efficiency;
     }
-    on_flow_end_.push_back(arrive);
+    on_flow_end_.emplace_back(arrive);
     network_.start(now_, bytes, links, weight, limit);
   }
 }

@@ -66,7 +66,8 @@ class Pipelines {
   };
 
   Unit& unit(int stage, int replica) {
-    return units_[static_cast<std::size_t>(stage * strategy_.dp + replica)];
+    const int index = stage * strategy_.dp + replica;
+    return units_[static_cast<std::size_t>(index)];
   }
   int node_of(int stage, int replica, int tensor) const;
   void build_units(
@@ -91,7 +92,7 @@ class Pipelines {
       const std::vector<std::vector<int>>& groups,
       double bytes,
       const std::string& name,
-      std::function<void()> then);
+      const std::function<void()>& then);
   void step_optimizer();
   void record(
       int stage,

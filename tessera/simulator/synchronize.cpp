@@ -31,7 +31,7 @@ void Pipelines::collective(
     const std::vector<std::vector<int>>& groups,
     double bytes,
     const std::string& name,
-    std::function<void()> then) {
+    const std::function<void()>& then) {
   const double start = now_;
   auto left = std::make_shared<std::size_t>(groups.size());
   for (const std::vector<int>& ranks : groups) {
@@ -64,7 +64,7 @@ void Pipelines::collective(
     const double latency =
         measured > 0 ? 0
                      : 2 * (n - 1) * options_.constants.link_latency_seconds;
-    on_flow_end_.push_back(
+    on_flow_end_.emplace_back(
         [this, ranks, bytes, latency, name, start, left, then] {
           at_time(
               now_ + latency, [this, ranks, bytes, name, start, left, then] {

@@ -69,6 +69,8 @@ refused "prices it but cannot train" "$tessera" plan --job job.json --cluster-fi
   --shard-optimizer-state -o never.json
 "$tessera" plan --job job.json --cluster-file cluster.json --shard-optimizer-state --explain 1 |
   grep -q "not runnable: it shards" || fail "sharding is not said to be priced only"
+"$tessera" plan --job job.json --cluster-file cluster.json --activation-checkpointing --explain 1 |
+  grep -q "not runnable: it recomputes" || fail "recomputation is not said to be priced only"
 
 # In place. The same losses as a run under the given strategy.
 sed 's/"parallel": {/"strategy": "auto", &/; s/"saved"/"auto"/' job.json > auto.json

@@ -86,9 +86,7 @@ done
 cat > "$work/agent" << AGENT
 #!/bin/bash
 host=\$1; shift
-for group in ${groups[*]}; do
-  case \$group in *$prefix\$host) echo \$\$ > \$group/cgroup.procs ;; esac
-done
+[ ! -e "$work/group.\$host/cgroup.procs" ] || echo \$\$ > "$work/group.\$host/cgroup.procs"
 exec ip netns exec "$prefix\$host" unshare --uts sh -c "hostname \$host; \$*"
 AGENT
 chmod +x "$work/agent"
@@ -103,10 +101,17 @@ JSON
 
 cd "$work"
 export OMP_NUM_THREADS=1
-# The head is the first host; names are resolved there as everywhere.
+# The head is the first host; names are resolved there as everywhere. A network
+# namespace has a /sys of its own, so control groups are reached through $work.
 launch() {
-  unshare --mount sh -c "mount --bind '$work/names' /etc/hosts
-    [ -z '${groups[0]:-}' ] || echo \$\$ > '${groups[0]:-/dev/null}/cgroup.procs'
+  local bind=""
+  for group in "${groups[@]}"; do
+    local place=$work/group.${group##*"$prefix"}
+    mkdir -p "$place"
+    bind+="mount --bind '$group' '$place'; "
+  done
+  unshare --mount sh -c "mount --bind '$work/names' /etc/hosts; $bind
+    [ ! -e '$work/group.${hosts[0]}/cgroup.procs' ] || echo \$\$ > '$work/group.${hosts[0]}/cgroup.procs'
     exec ip netns exec '$prefix${hosts[0]}' unshare --uts sh -c 'hostname ${hosts[0]}; exec \"\$@\"' _ \"\$@\"" _ \
     "$tessera" launch -n 4 --hostfile "$work/hosts" --config "$work/launch.json" -- "$@"
 }

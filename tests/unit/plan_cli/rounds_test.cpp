@@ -70,7 +70,20 @@ TEST(Doubtful, TheLastSizeIsComparedWithTheOneBefore) {
   series.points[3].add(5e-3);
   series.points[3].add(5e-3);
   EXPECT_THAT(doubtful(series), ElementsAre(3));
-  EXPECT_THAT(series.measured().back().seconds, 5e-3);
+}
+
+TEST(Series, WhatStaysOutOfLineIsBoundedByItsNeighbours) {
+  Series series = products();
+  for (const std::size_t outlier : {std::size_t{1}, std::size_t{3}}) {
+    series.points[outlier] = {};
+    series.points[outlier].add(1.0);
+    series.points[outlier].add(1.0);
+  }
+  const auto measured = series.measured();
+  EXPECT_DOUBLE_EQ(measured[0].seconds, 1e-6);
+  EXPECT_DOUBLE_EQ(measured[1].seconds, 1e-6 * 8 * 2);
+  EXPECT_DOUBLE_EQ(measured[2].seconds, 64e-6);
+  EXPECT_DOUBLE_EQ(measured[3].seconds, 64e-6 * 8 * 2);
 }
 
 } // namespace

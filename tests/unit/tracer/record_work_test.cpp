@@ -7,6 +7,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/nn/containers.h"
+#include "tessera/nn/tensor_parallel/skipped.h"
 #include "tessera/tracer/delayed_init.h"
 #include "tessera/tracer/describe.h"
 
@@ -107,6 +108,30 @@ TEST(RecordWork, AnyBatchFollowsFromOneAndTwoSamples) {
   auto other = work_of(true, 2);
   other.pop_back();
   EXPECT_THROW(graph::work_of_batch(work_of(true, 1), other, 7), PlanError);
+}
+
+TEST(RecordWork, WhatDistributedModulesLeaveOutIsWrittenDown) {
+  WorkNet net;
+  const auto work = record_work(*net, [&] {
+    nn::tell_skipped("all_gather", 2, torch::zeros({3}));
+    nn::SkippedWork product;
+    product.operation = "product";
+    product.count = 2;
+    product.rows = 3;
+    product.inner = 4;
+    product.columns = 5;
+    nn::tell_skipped(product);
+  });
+  const auto collectives = of_kind(work, Kind::kCollective);
+  ASSERT_EQ(collectives.size(), 1u);
+  EXPECT_EQ(collectives[0].name, "all_gather");
+  EXPECT_EQ(collectives[0].ranks, 2);
+  EXPECT_EQ(collectives[0].bytes, 12);
+  const auto products = of_kind(work, Kind::kProduct);
+  ASSERT_EQ(products.size(), 1u);
+  EXPECT_EQ(products[0].flops(), 2 * 2 * 3 * 4 * 5);
+  // Nobody listens any more.
+  nn::tell_skipped("all_gather", 2, torch::zeros({3}));
 }
 
 } // namespace
