@@ -15,6 +15,7 @@
 
 namespace tessera::cli {
 
+namespace config_command {
 namespace {
 
 constexpr int kPlainColumns = 80; // where the output is no terminal
@@ -106,5 +107,6 @@ const RegisterCommand registered({
 });
 
 } // namespace
+} // namespace config_command
 
 } // namespace tessera::cli

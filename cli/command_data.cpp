@@ -6,6 +6,7 @@
 
 namespace tessera::cli {
 
+namespace data_command {
 namespace {
 
 void set_up_prepare(CLI::App& app) {
@@ -45,5 +46,6 @@ const RegisterCommand registered({
 });
 
 } // namespace
+} // namespace data_command
 
 } // namespace tessera::cli

@@ -21,6 +21,7 @@
 
 namespace tessera::cli {
 
+namespace doctor_command {
 namespace {
 
 using namespace doctor;
@@ -99,6 +100,7 @@ bool examine_together(comm::World& world, RankFacts facts, const Options& o) {
   group->barrier();
   measure_clock(world, facts);
   Examination examination;
+  examination.all_reduce_bytes_per_s = measure_all_reduce(*group);
   measure_pairs(world, *group, o.most_ranks, examination);
   gather(world, *group, facts, examination);
   return world.rank() != 0 || finish(examination, o);
@@ -164,5 +166,6 @@ const RegisterCommand kDoctor({
 });
 
 } // namespace
+} // namespace doctor_command
 
 } // namespace tessera::cli

@@ -17,6 +17,7 @@
 
 namespace tessera::cli {
 
+namespace generate_command {
 namespace {
 
 struct Options {
@@ -114,5 +115,6 @@ const RegisterCommand registered({
 });
 
 } // namespace
+} // namespace generate_command
 
 } // namespace tessera::cli

@@ -20,6 +20,7 @@
 
 namespace tessera::cli {
 
+namespace launch_command {
 namespace {
 
 struct Options {
@@ -171,5 +172,6 @@ const RegisterCommand kLaunch({
 });
 
 } // namespace
+} // namespace launch_command
 
 } // namespace tessera::cli

@@ -17,6 +17,7 @@
 
 namespace tessera::cli {
 
+namespace partition_command {
 namespace {
 
 struct Options {
@@ -156,5 +157,6 @@ const RegisterCommand registered({
 });
 
 } // namespace
+} // namespace partition_command
 
 } // namespace tessera::cli

@@ -11,6 +11,7 @@
 
 namespace tessera::cli {
 
+namespace probe_command {
 namespace {
 
 struct Options {
@@ -58,5 +59,6 @@ const RegisterCommand kProbe({
 });
 
 } // namespace
+} // namespace probe_command
 
 } // namespace tessera::cli

@@ -13,6 +13,7 @@
 
 namespace tessera::cli {
 
+namespace report_command {
 namespace {
 
 struct Options {
@@ -89,5 +90,6 @@ const RegisterCommand kReport({
 });
 
 } // namespace
+} // namespace report_command
 
 } // namespace tessera::cli

@@ -9,6 +9,7 @@
 
 namespace tessera::cli {
 
+namespace train_command {
 namespace {
 
 struct Options {
@@ -72,5 +73,6 @@ const RegisterCommand registered({
 });
 
 } // namespace
+} // namespace train_command
 
 } // namespace tessera::cli

@@ -1,16 +1,30 @@
 # Sanitizer builds (TESSERA_SANITIZE): their flags, which tests run under them,
-# and with which options. `./test --sanitize address|thread` builds the target
-# sanitized_tests in a build folder of its own and runs the label sanitize.
+# and with which options.
+#   ./test runs the small set, each kind as one test (tests/sanitize): target
+#     sanitized_small_tests, label sanitize_small.
+#   ./test --sanitize address|thread runs the larger set: target sanitized_tests,
+#     label sanitize, in a build folder of its own.
 #
 # libtorch, OpenBLAS, OpenMP and MPI are Debian's own builds, not instrumented:
 # tests that spend their time inside them would show little and take long, so the
-# list holds the half without libtorch and those folders above it whose own code
+# lists hold the half without libtorch and those folders above it whose own code
 # shares memory between threads or reads bytes from outside.
 set(tessera_sanitized_tests
   checkpoint_test comm_test config_test cost_test doctor_test fuzz_checkpoint
   fuzz_config fuzz_graph fuzz_message fuzz_plan fuzz_safetensors fuzz_timeline
-  graph_test launch_test partition_test plan_test report_test runtime_test schedule_test
-  timeline_test topology_test transport_test)
+  graph_test launch_test nn_test partition_test plan_test planner_test report_test
+  runtime_test schedule_test simulator_test tensor_test timeline_test topology_test
+  transport_test)
+
+# Server, transport, collectives: all that runs on more than one thread.
+set(tessera_sanitized_small_tests comm_test runtime_test transport_test)
+if(NOT TESSERA_SANITIZE MATCHES "thread")
+  # What reads bytes from outside, and the torch-free half. Left to the larger set: programs that
+  # fork (launch_test, doctor_test) and fuzz_*, which fuzz.libfuzzer runs under these sanitizers.
+  list(APPEND tessera_sanitized_small_tests checkpoint_test config_test cost_test graph_test
+    partition_test plan_test planner_test report_test schedule_test simulator_test timeline_test
+    topology_test)
+endif()
 
 if(TESSERA_LIBFUZZER)
   target_compile_options(tessera_flags INTERFACE "$<BUILD_INTERFACE:-fsanitize=fuzzer-no-link>")
@@ -36,6 +50,9 @@ set(tessera_sanitizer_environment
 function(tessera_sanitize_test name)
   if(TESSERA_SANITIZE AND name IN_LIST tessera_sanitized_tests)
     set_property(TEST ${name} APPEND PROPERTY LABELS sanitize)
+    if(name IN_LIST tessera_sanitized_small_tests)
+      set_property(TEST ${name} APPEND PROPERTY LABELS sanitize_small)
+    endif()
     set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT ${tessera_sanitizer_environment})
     # They run 5 to 20 times slower.
     set_tests_properties(${name} PROPERTIES TIMEOUT 900)
@@ -47,11 +64,13 @@ endfunction()
 function(tessera_add_sanitized_tests)
   if(TESSERA_SANITIZE AND NOT TESSERA_LIBFUZZER)
     get_property(targets GLOBAL PROPERTY tessera_sanitized)
-    add_custom_target(sanitized_tests DEPENDS ${targets})
-    foreach(name IN LISTS tessera_sanitized_tests)
+    foreach(name IN LISTS tessera_sanitized_tests tessera_sanitized_small_tests)
       if(NOT name IN_LIST targets)
-        message(FATAL_ERROR "cmake/tessera_sanitize.cmake names '${name}', which is no test")
+        message(FATAL_ERROR "cmake/tessera_sanitize.cmake names '${name}', which is no sanitized test")
       endif()
     endforeach()
+    add_custom_target(sanitized_tests DEPENDS ${targets} sanitize_planted)
+    add_custom_target(sanitized_small_tests
+      DEPENDS ${tessera_sanitized_small_tests} sanitize_planted)
   endif()
 endfunction()

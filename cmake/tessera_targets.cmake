@@ -1,6 +1,7 @@
 # tessera_add_library(folder [TORCH] [MPI] HEADERS ... SOURCES ... DEPS ... LIBS ...)
-#   one folder of tessera/, one static target tessera_<folder> (INTERFACE without
-#   SOURCES), alias tessera::<folder>. HEADERS are installed. DEPS are folders.
+#   one folder of tessera/ (or room of one, see nn), one static target tessera_<folder>
+#   (INTERFACE without SOURCES), alias tessera::<folder>. HEADERS are installed. DEPS are
+#   such names.
 #   TORCH links libtorch and uses the shared precompiled header.
 # tessera_add_program(name [TORCH] SOURCES ... DEPS ... LIBS ...)
 # tessera_add_test(name [TORCH] SOURCES ... DEPS ... [LABELS ...] [TIMEOUT s])
@@ -20,6 +21,10 @@ set(CMAKE_VERIFY_INTERFACE_HEADER_SETS ON)
 option(TESSERA_UNITY "join sources of a target while compiling" ON)
 set(CMAKE_UNITY_BUILD ${TESSERA_UNITY})
 set(CMAKE_UNITY_BUILD_BATCH_SIZE 6)
+if(TESSERA_SANITIZE)
+  # There even an empty file with libtorch's headers takes half as long as six of ours.
+  set(CMAKE_UNITY_BUILD_BATCH_SIZE 12)
+endif()
 
 find_program(CCACHE ccache)
 if(CCACHE)
@@ -41,25 +46,44 @@ endif()
 include(tessera_sanitize)
 
 # The one precompiled header, shared by every target that uses libtorch.
-file(WRITE "${PROJECT_BINARY_DIR}/tessera_pch.cpp" "")
-add_library(tessera_pch OBJECT "${PROJECT_BINARY_DIR}/tessera_pch.cpp")
-target_link_libraries(tessera_pch PRIVATE tessera_flags tessera_torch)
-target_precompile_headers(tessera_pch PRIVATE <torch/torch.h>)
+if(NOT EXISTS "${PROJECT_BINARY_DIR}/tessera_pch.cpp")
+  file(WRITE "${PROJECT_BINARY_DIR}/tessera_pch.cpp" "")
+endif()
+set(tessera_pch_headers <torch/torch.h>)
+if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+  # clang 14 reads libtorch 1.13.1 as C++20 only if this header comes first.
+  list(PREPEND tessera_pch_headers <ATen/core/ivalue.h>)
+endif()
 
 # Tests are compiled once and run for seconds: without optimization their compile time is a third.
-# The flag makes another precompiled header necessary. TESSERA_TESTING is set below tests/.
+# The flag makes another precompiled header necessary, but in a sanitizer build, where all is
+# compiled with the same flags. TESSERA_TESTING is set below tests/.
+set(tessera_shared_pch OFF)
+if(TESSERA_BUILD_TESTS AND TESSERA_SANITIZE)
+  set(tessera_shared_pch ON)
+endif()
+if(NOT tessera_shared_pch)
+  add_library(tessera_pch OBJECT "${PROJECT_BINARY_DIR}/tessera_pch.cpp")
+  target_link_libraries(tessera_pch PRIVATE tessera_flags tessera_torch)
+  target_precompile_headers(tessera_pch PRIVATE ${tessera_pch_headers})
+endif()
 if(TESSERA_BUILD_TESTS)
   add_library(tessera_pch_tests OBJECT "${PROJECT_BINARY_DIR}/tessera_pch.cpp")
   target_link_libraries(tessera_pch_tests PRIVATE tessera_flags tessera_torch GTest::gmock)
-  target_compile_options(tessera_pch_tests PRIVATE -O0)
-  target_precompile_headers(tessera_pch_tests PRIVATE <torch/torch.h> <gmock/gmock.h>)
+  if(NOT tessera_shared_pch)
+    target_compile_options(tessera_pch_tests PRIVATE -O0)
+  endif()
+  target_precompile_headers(tessera_pch_tests PRIVATE ${tessera_pch_headers} <gmock/gmock.h>)
 endif()
 
 function(tessera_use_torch target)
   target_link_libraries(${target} PUBLIC tessera_torch)
-  if(TESSERA_TESTING)
+  if(TESSERA_TESTING AND NOT tessera_shared_pch)
     target_compile_options(${target} PRIVATE -O0)
-    target_link_libraries(${target} PUBLIC GTest::gmock) # for the definitions it compiles with
+  endif()
+  if(TESSERA_TESTING OR tessera_shared_pch)
+    # For the definitions that the header was compiled with.
+    target_link_libraries(${target} PUBLIC "$<BUILD_INTERFACE:GTest::gmock>")
     target_precompile_headers(${target} REUSE_FROM tessera_pch_tests)
   else()
     target_precompile_headers(${target} REUSE_FROM tessera_pch)
@@ -108,7 +132,7 @@ function(tessera_add_program name)
   target_link_libraries(${name} PUBLIC tessera_flags ${ARG_DEPS} ${ARG_LIBS})
   if(ARG_TORCH)
     tessera_use_torch(${name})
-  elseif(TESSERA_TESTING)
+  elseif(TESSERA_TESTING AND NOT tessera_shared_pch)
     target_compile_options(${name} PRIVATE -O0)
   endif()
 endfunction()

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <climits>
 #include <cstdio>
 #include <cstdlib>
@@ -16,16 +15,11 @@
 #include "cli/blas_kernel.h"
 #include "cli/doctor/measure.h"
 #include "cli/launch_command.h"
+#include "cli/stopwatch.h"
 
 namespace tessera::cli::doctor {
 
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
 
 /// The shortest of several runs within some time: other programs only add.
 template <typename Function>

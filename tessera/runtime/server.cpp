@@ -7,6 +7,7 @@
 #include "tessera/comm/activity.h"
 #include "tessera/runtime/call_modes.h"
 #include "tessera/runtime/error_text.h"
+#include "tessera/tensor/weight_gradient.h"
 
 namespace tessera::runtime {
 
@@ -285,6 +286,7 @@ std::shared_ptr<Task> Server::make_root_task(
   task->run = [this, raw, microbatch, &work] {
     const ModeScope modes(raw->request);
     const nn::InterceptorScope interceptor(this);
+    const WeightGradientScope in_place;
     const WatchedScope watched(exchange_->watcher());
     results_.at(microbatch) = exchange_->read(work.run(microbatch));
   };
@@ -302,6 +304,7 @@ std::shared_ptr<Task> Server::make_call_task(transport::Parcel parcel) {
   Task* raw = task.get();
   task->run = [this, raw, forward] {
     const nn::InterceptorScope interceptor(this);
+    const WeightGradientScope in_place;
     const WatchedScope watched(exchange_->watcher());
     forward ? run_forward(*raw) : run_backward(*raw);
   };

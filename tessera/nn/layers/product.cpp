@@ -9,6 +9,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/tensor/torch_compat.h"
+#include "tessera/tensor/weight_gradient.h"
 
 namespace tessera::nn {
 
@@ -169,6 +170,37 @@ at::Tensor result_of(
   return bias.defined() ? result.add_(bias) : result;
 }
 
+/// The gradient of a weight, computed in parts: in the parameter's own gradient
+/// where that can be added to, else in a tensor to return.
+class WeightGradient {
+ public:
+  explicit WeightGradient(const at::Tensor& weight)
+      : tensor_(addable_gradient(weight)), adds_(tensor_.defined()) {
+    if (!adds_) {
+      tensor_ = at::empty_like(weight);
+    }
+  }
+  const at::Tensor& tensor() const {
+    return tensor_;
+  }
+  /// `part` of the tensor gets x y.
+  void add(at::Tensor part, const at::Tensor& x, const at::Tensor& y) const {
+    if (adds_) {
+      part.addmm_(x, y);
+    } else {
+      at::mm_out(part, x, y);
+    }
+  }
+  /// What the backward returns.
+  at::Tensor left_over() const {
+    return adds_ ? at::Tensor() : tensor_;
+  }
+
+ private:
+  at::Tensor tensor_;
+  bool adds_;
+};
+
 struct ProductGradients {
   at::Tensor x;
   at::Tensor weight;
@@ -182,9 +214,7 @@ ProductGradients gradients_of_blocks(
     bool for_x,
     bool for_weight) {
   ProductGradients gradients;
-  if (for_weight) {
-    gradients.weight = at::empty_like(weight);
-  }
+  WeightGradient sum(weight);
   std::int64_t start = 0;
   for (std::size_t r = 0; r < call.plan.out.size(); ++r) {
     const std::int64_t width = call.plan.out[r];
@@ -199,11 +229,11 @@ ProductGradients gradients_of_blocks(
       }
     }
     if (for_weight) {
-      at::Tensor rows = gradients.weight.narrow(0, start, width);
-      at::mm_out(rows, block.t(), x);
+      sum.add(sum.tensor().narrow(0, start, width), block.t(), x);
     }
     start += width;
   }
+  gradients.weight = for_weight ? sum.left_over() : at::Tensor();
   return gradients;
 }
 
@@ -226,15 +256,15 @@ ProductGradients gradients_of_gathered(
   }
   if (for_weight) {
     const at::Tensor blocks = column_blocks(call.parallel, in, x);
-    gradients.weight = at::empty_like(weight);
+    WeightGradient sum(weight);
     for (std::size_t r = 0; r < in.size(); ++r) {
-      at::Tensor columns = gradients.weight.narrow(1, start, in[r]);
-      at::mm_out(
-          columns,
+      sum.add(
+          sum.tensor().narrow(1, start, in[r]),
           gradient.t(),
           blocks.select(0, static_cast<std::int64_t>(r)).narrow(1, 0, in[r]));
       start += in[r];
     }
+    gradients.weight = sum.left_over();
   }
   return gradients;
 }
@@ -289,7 +319,7 @@ struct ProductNode : Function<ProductNode> {
         x_gradient = start_adjoint(call, at::mm(whole, weight));
       }
       if (for_weight) {
-        gradients.weight = at::mm(whole.t(), x);
+        gradients.weight = add_weight_gradient(weight, whole, x);
       }
     }
     at::Tensor bias;

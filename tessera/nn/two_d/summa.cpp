@@ -5,6 +5,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/nn/two_d/product.h"
+#include "tessera/tensor/weight_gradient.h"
 
 namespace tessera::nn::two_d {
 
@@ -69,7 +70,7 @@ class Summa : public torch::autograd::Function<Summa> {
     switch (node.form) {
       case Form::kAB: // equation 1
         grad_a = for_a ? product(Form::kABt, c, b) : at::Tensor();
-        grad_b = for_b ? product(Form::kAtB, a, c) : at::Tensor();
+        grad_b = for_b ? weight_gradient(node, a, c, b) : at::Tensor();
         break;
       case Form::kAtB: // equation 2
         grad_a = for_a ? product(Form::kABt, b, c) : at::Tensor();
@@ -85,6 +86,22 @@ class Summa : public torch::autograd::Function<Summa> {
     // Whoever gets these gradients may change what others read.
     node.mesh->exchange().wait_for_readers();
     return {grad_a, grad_b, at::Tensor()};
+  }
+
+ private:
+  /// A^T C; added to B's gradient where that is possible.
+  static at::Tensor weight_gradient(
+      const ProductNode& node,
+      const at::Tensor& a,
+      const at::Tensor& c,
+      const at::Tensor& b) {
+    const at::Tensor sum = addable_gradient(b);
+    if (!sum.defined() || !sum.is_contiguous()) {
+      return summa(node.mesh, Form::kAtB, a, c, node.inner, node.transposed);
+    }
+    multiply(
+        *node.mesh, Form::kAtB, a, c, node.inner, sum, node.transposed, true);
+    return {};
   }
 };
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# usage: launch_ranks.sh PROGRAM      PROGRAM: tessera, or its main with `launch`
+# usage: launch_ranks.sh PROGRAM      PROGRAM: tessera
 # What a user sees of ranks that end, fail, are killed, or are asked to end.
 set -uo pipefail
 

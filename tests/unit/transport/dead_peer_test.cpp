@@ -24,7 +24,7 @@ using std::chrono::steady_clock;
 
 // This process is rank 4; rank 7 is a child that does nothing and whose
 // segment the test writes.
-class DeadPeer : public testing::Test {
+class DeadPeer : public ::testing::Test {
  protected:
   void SetUp() override {
     child_ = ::fork();

@@ -1,0 +1,350 @@
+#include "tessera/tensor/weight_gradient.h"
+
+#include <memory>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include <ATen/ATen.h>
+#include <ATen/ExpandUtils.h>
+#include <ATen/Operators.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/variable.h>
+#include <torch/library.h>
+
+#include "tessera/tensor/torch_compat.h"
+
+namespace tessera {
+
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::Function;
+using torch::autograd::variable_list;
+
+thread_local bool t_in_place = false;
+thread_local const WeightGradientPass* t_pass = nullptr;
+
+bool is_trained_leaf(const at::Tensor& tensor) {
+  return tensor.requires_grad() && tensor.is_leaf() && !tensor.is_sparse();
+}
+
+/// The parameter that `matrix` shows the transpose of (weight.t()), or itself;
+/// undefined for anything else.
+struct Weight {
+  at::Tensor tensor;
+  bool transposed = false; // the product is with tensor^T
+};
+
+Weight weight_of(const at::Tensor& matrix) {
+  if (matrix.dim() != 2 || !matrix.requires_grad()) {
+    return {};
+  }
+  if (is_trained_leaf(matrix)) {
+    return {matrix, false};
+  }
+  if (!matrix.is_view()) {
+    return {};
+  }
+  const at::Tensor base(matrix._base());
+  const auto node = matrix.grad_fn();
+  // A view that was written to, or a view of a view, has another node.
+  const bool transpose =
+      node != nullptr && node->name() == "TBackward0" &&
+      is_trained_leaf(base) && base.dim() == 2 &&
+      matrix.storage_offset() == base.storage_offset() &&
+      matrix.size(0) == base.size(1) && matrix.size(1) == base.size(0) &&
+      matrix.stride(0) == base.stride(1) && matrix.stride(1) == base.stride(0);
+  return transpose ? Weight{base, true} : Weight{};
+}
+
+/// x W^T (W: [out, in]) or x W (W: [in, out]), with or without a bias.
+struct ProductWithWeight : Function<ProductWithWeight> {
+  static at::Tensor forward(
+      AutogradContext* context,
+      const at::Tensor& x,
+      const at::Tensor& weight,
+      const TorchOptional<at::Tensor>& bias,
+      bool transposed) {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    // A gradient that did not arrive is none, not zeros: a parameter that gets
+    // nothing stays without a gradient.
+    context->set_materialize_grads(false);
+    context->save_for_backward({x, weight});
+    context->saved_data["transposed"] = transposed;
+    if (bias.has_value()) {
+      context->saved_data["bias_sizes"] = bias->sizes().vec();
+    }
+    const at::Tensor matrix = transposed ? weight.t() : weight;
+    return bias.has_value() ? at::addmm(*bias, x, matrix) : at::mm(x, matrix);
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list grads) {
+    const auto saved = context->get_saved_variables();
+    const at::Tensor& x = saved[0];
+    const at::Tensor& weight = saved[1];
+    const at::Tensor& rows = grads[0];
+    const bool transposed = context->saved_data["transposed"].toBool();
+    variable_list result(4);
+    if (!rows.defined()) {
+      return result;
+    }
+    if (context->needs_input_grad(0)) {
+      result[0] = rows.mm(transposed ? weight : weight.t());
+    }
+    if (context->needs_input_grad(1)) {
+      result[1] = transposed ? add_weight_gradient(weight, rows, x)
+                             : add_weight_gradient(weight, x, rows);
+    }
+    // An absent bias has no edge to ask about.
+    if (context->saved_data.count("bias_sizes") != 0 &&
+        context->needs_input_grad(2)) {
+      result[2] =
+          at::sum_to(rows, context->saved_data["bias_sizes"].toIntVector());
+    }
+    return result;
+  }
+};
+
+/// Rows of a table.
+struct LookUp : Function<LookUp> {
+  static at::Tensor forward(
+      AutogradContext* context,
+      const at::Tensor& table,
+      const at::Tensor& ids,
+      std::int64_t padding,
+      bool by_frequency) {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    context->set_materialize_grads(false);
+    context->save_for_backward({table, ids});
+    context->saved_data["padding"] = padding;
+    context->saved_data["by_frequency"] = by_frequency;
+    return at::embedding(table, ids, padding, by_frequency);
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list grads) {
+    const auto saved = context->get_saved_variables();
+    const at::Tensor& table = saved[0];
+    const at::Tensor& ids = saved[1];
+    const std::int64_t padding = context->saved_data["padding"].toInt();
+    const bool by_frequency = context->saved_data["by_frequency"].toBool();
+    variable_list result(4);
+    if (!grads[0].defined()) {
+      return result;
+    }
+    const at::Tensor sum =
+        by_frequency ? at::Tensor() : addable_gradient(table);
+    if (!sum.defined()) {
+      result[0] = at::embedding_backward(
+          grads[0], ids, table.size(0), padding, by_frequency, false);
+      return result;
+    }
+    // What goes to the row of padding is dropped.
+    const bool padded = padding >= 0 && padding < table.size(0);
+    const at::Tensor kept = padded ? sum.select(0, padding).clone() : sum;
+    sum.index_add_(0, ids.reshape({-1}), grads[0].reshape({-1, table.size(1)}));
+    if (padded) {
+      sum.select(0, padding).copy_(kept);
+    }
+    return result;
+  }
+};
+
+/// Whether this call is to be recorded by a node of ours.
+bool wanted(const at::Tensor& x, const Weight& weight) {
+  return weight.tensor.defined() && x.dim() == 2 &&
+         x.scalar_type() == weight.tensor.scalar_type() &&
+         x.device() == weight.tensor.device() && !x.is_sparse();
+}
+
+/// libtorch's own kernels of this operator are found under the alias key that
+/// stands for all devices; AutogradOther is the one that nobody overrides.
+c10::DispatchKeySet as_libtorch(c10::DispatchKeySet keys) {
+  return keys.remove(c10::DispatchKey::AutogradCPU)
+      .add(c10::DispatchKey::AutogradOther);
+}
+
+at::Tensor
+mm(c10::DispatchKeySet keys, const at::Tensor& x, const at::Tensor& matrix) {
+  if (t_in_place && at::GradMode::is_enabled()) {
+    const Weight weight = weight_of(matrix);
+    if (wanted(x, weight)) {
+      return ProductWithWeight::apply(
+          x, weight.tensor, TorchOptional<at::Tensor>(), weight.transposed);
+    }
+  }
+  return at::_ops::mm::redispatch(as_libtorch(keys), x, matrix);
+}
+
+at::Tensor addmm(
+    c10::DispatchKeySet keys,
+    const at::Tensor& bias,
+    const at::Tensor& x,
+    const at::Tensor& matrix,
+    const at::Scalar& beta,
+    const at::Scalar& alpha) {
+  if (t_in_place && at::GradMode::is_enabled() && beta.equal(1) &&
+      alpha.equal(1) && !bias.is_sparse()) {
+    const Weight weight = weight_of(matrix);
+    if (wanted(x, weight)) {
+      return ProductWithWeight::apply(
+          x, weight.tensor, TorchOptional<at::Tensor>(bias), weight.transposed);
+    }
+  }
+  return at::_ops::addmm::redispatch(
+      as_libtorch(keys), bias, x, matrix, beta, alpha);
+}
+
+// libtorch's type of a padding index: int64_t, since 2.0 c10::SymInt.
+template <typename Integer>
+Integer type_of_padding(at::Tensor (*)(
+    c10::DispatchKeySet,
+    const at::Tensor&,
+    const at::Tensor&,
+    Integer,
+    bool,
+    bool));
+using Padding = decltype(type_of_padding(&at::_ops::embedding::redispatch));
+
+at::Tensor embedding(
+    c10::DispatchKeySet keys,
+    const at::Tensor& table,
+    const at::Tensor& ids,
+    Padding padding,
+    bool by_frequency,
+    bool sparse) {
+  if (t_in_place && at::GradMode::is_enabled() && !sparse &&
+      is_trained_leaf(table) && table.dim() == 2 &&
+      table.device() == ids.device()) {
+    return LookUp::apply(
+        table,
+        ids,
+        c10::SymInt(padding).guard_int(__FILE__, __LINE__),
+        by_frequency);
+  }
+  return at::_ops::embedding::redispatch(
+      as_libtorch(keys), table, ids, padding, by_frequency, sparse);
+}
+
+// Registered by the first scope, not by static initialisation: a program that
+// never opens one has libtorch's dispatch table untouched.
+void register_kernels() {
+  static const auto libraries = [] {
+    std::vector<std::unique_ptr<torch::Library>> made;
+    for (const auto key :
+         {c10::DispatchKey::AutogradCPU, c10::DispatchKey::AutogradCUDA}) {
+      auto library = std::make_unique<torch::Library>(
+          torch::Library::IMPL,
+          "aten",
+          TorchOptional<c10::DispatchKey>(key),
+          __FILE__,
+          __LINE__);
+      library->impl("mm", TORCH_FN(mm));
+      library->impl("addmm", TORCH_FN(addmm));
+      library->impl("embedding", TORCH_FN(embedding));
+      made.push_back(std::move(library));
+    }
+    return made;
+  }();
+  (void)libraries;
+}
+
+/// Whether a backward that runs now may add to the parameter's gradient, or
+/// make it.
+bool takes_parts(const at::Tensor& parameter) {
+  if (t_pass == nullptr || at::GradMode::is_enabled() ||
+      !is_trained_leaf(parameter)) {
+    return false;
+  }
+  // Not empty: torch::autograd::grad, or backward with chosen inputs.
+  const auto* chosen = torch::autograd::get_current_graph_task_exec_info();
+  if (chosen == nullptr || !chosen->empty()) {
+    return false;
+  }
+  const at::Tensor& gradient = parameter.grad();
+  const bool fits =
+      !gradient.defined() ||
+      (gradient.layout() == at::kStrided &&
+       gradient.sizes() == parameter.sizes() &&
+       gradient.scalar_type() == parameter.scalar_type() &&
+       gradient.device() == parameter.device() && !gradient.requires_grad());
+  const auto accumulator = torch::autograd::impl::grad_accumulator(parameter);
+  return fits && t_pass->adds_once(accumulator.get()) &&
+         torch::autograd::impl::hooks(parameter).empty() &&
+         torch::autograd::impl::grad_accumulator(parameter)
+             ->pre_hooks()
+             .empty();
+}
+
+} // namespace
+
+WeightGradientScope::WeightGradientScope() : previous_(t_in_place) {
+  register_kernels();
+  t_in_place = true;
+}
+
+WeightGradientScope::~WeightGradientScope() {
+  t_in_place = previous_;
+}
+
+WeightGradientPass::WeightGradientPass(const std::vector<at::Tensor>& roots)
+    : previous_(t_pass) {
+  std::unordered_set<const torch::autograd::Node*> seen;
+  std::vector<const torch::autograd::Node*> open;
+  const auto reach = [&](const torch::autograd::Edge& edge) {
+    if (!edge.is_valid()) {
+      return;
+    }
+    const torch::autograd::Node* node = edge.function.get();
+    if (node->num_outputs() == 0) {
+      ++additions_[node]; // an end of the graph: an accumulator, mostly
+    } else if (seen.insert(node).second) {
+      open.push_back(node);
+    }
+  };
+  for (const at::Tensor& root : roots) {
+    if (root.defined() && root.requires_grad()) {
+      reach(torch::autograd::impl::gradient_edge(root));
+    }
+  }
+  while (!open.empty()) {
+    const torch::autograd::Node* node = open.back();
+    open.pop_back();
+    for (const torch::autograd::Edge& edge : node->next_edges()) {
+      reach(edge);
+    }
+  }
+  t_pass = this;
+}
+
+WeightGradientPass::~WeightGradientPass() {
+  t_pass = previous_;
+}
+
+at::Tensor addable_gradient(const at::Tensor& parameter) {
+  if (!takes_parts(parameter)) {
+    return {};
+  }
+  if (!parameter.grad().defined()) {
+    parameter.mutable_grad() =
+        at::zeros_like(parameter, parameter.options().requires_grad(false));
+  }
+  return parameter.grad();
+}
+
+at::Tensor add_weight_gradient(
+    const at::Tensor& weight,
+    const at::Tensor& rows,
+    const at::Tensor& x) {
+  const at::Tensor sum = addable_gradient(weight);
+  if (!sum.defined()) {
+    return rows.t().mm(x);
+  }
+  // Also to zeros: a BLAS may sum in another order when it has nothing to add
+  // to, and then the bits would tell whether a gradient was there.
+  sum.addmm_(rows.t(), x);
+  return {};
+}
+
+} // namespace tessera
