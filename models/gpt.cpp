@@ -4,6 +4,7 @@
 
 #include <torch/torch.h>
 
+#include "tessera/nn/layers/lm_head.h"
 #include "tessera/nn/layers/transformer_layer.h"
 #include "tessera/nn/tensor_parallel/registry.h"
 
@@ -91,8 +92,7 @@ at::Tensor GptBlockImpl::forward(at::Tensor x) {
 
 namespace {
 
-nn::TransformerOptions gpt_block_options(const GptBlockImpl& block) {
-  const GptOptions& from = block.options;
+nn::TransformerOptions distributed_options(const GptOptions& from) {
   nn::TransformerOptions to;
   to.num_attention_heads = from.n_head;
   to.attention_head_size = from.n_embd / from.n_head;
@@ -108,6 +108,10 @@ nn::TransformerOptions gpt_block_options(const GptBlockImpl& block) {
   to.pre_layernorm = true;
   to.post_layernorm = false;
   return to;
+}
+
+nn::TransformerOptions gpt_block_options(const GptBlockImpl& block) {
+  return distributed_options(block.options);
 }
 
 const StateNames& gpt_block_names() {
@@ -189,7 +193,54 @@ at::Tensor GptImpl::forward(const at::Tensor& ids) {
 }
 
 namespace {
+
 const auto gpt_on_mesh = tp_register_on_mesh<Gpt, Gpt2D>();
+
+StateNames gpt_names(const GptOptions& options) {
+  StateNames names = {
+      {"transformer.wte.weight", "word_embedding.weight"},
+      {"transformer.wpe.weight", "position_embedding.weight"}};
+  add_linear(names, "transformer.ln_f", "layernorm");
+  for (std::int64_t i = 0; i < options.n_layer; ++i) {
+    const std::string block = tessera::str("transformer.h.", i, ".");
+    const std::string layer = tessera::str("transformer.seq_layers.", i, ".");
+    for (const StateName& name : gpt_block_names()) {
+      names.push_back(
+          {block + name.original, layer + name.distributed, name.transposed});
+    }
+  }
+  return names;
+}
+
 } // namespace
+
+// Only where it is asked for: block by block leaves the embedding and the
+// output layer as they are, and costs them no collective.
+TESSERA_TP_REGISTER(Gpt, nn::DistributedTransformerLMHead)
+    .init([](const GptImpl& gpt, const nn::GivenOptions& given) {
+      if (!given.get("whole_model", false)) {
+        throw ShapeError(
+            "its blocks are replaced one by one; with the option "
+            "\"whole_model\" of tensor_parallelism it becomes one "
+            "DistributedTransformerLMHead");
+      }
+      const GptOptions& from = gpt.options();
+      nn::TransformerOptions to = distributed_options(from);
+      to.num_layers = from.n_layer;
+      to.vocab_size = from.vocab_size;
+      to.num_positions = from.n_positions;
+      return to;
+    })
+    .forward([](const at::Tensor& ids) {
+      const at::Tensor none;
+      return std::make_tuple(ids, none, none, none, none, none, none);
+    })
+    .state(
+        [](const nn::StateMap& state, const GptImpl& gpt) {
+          return renamed_to_distributed(gpt_names(gpt.options()), state);
+        },
+        [](const nn::StateMap& state, const GptImpl& gpt) {
+          return renamed_to_original(gpt_names(gpt.options()), state);
+        });
 
 } // namespace tessera::models

@@ -44,7 +44,8 @@ data_type_of(const at::Tensor& tensor, Collective kind, const GroupInfo& info) {
 }
 
 /// After a failure MPI may still read and write the memory of the operation, so
-/// it is never given back. One operation of a group can come here.
+/// it is never given back. One operation of a group can come here, and one for
+/// each failed step that it recovers from.
 void keep_for_ever(at::Tensor output, at::Tensor input) {
   static std::mutex mutex;
   static auto* kept = new std::vector<at::Tensor>(); // outlives static objects
@@ -294,6 +295,9 @@ void QueuedGroup::execute(const Job& job) {
   try {
     engine_->run(operation);
   } catch (const PeerFailed&) {
+    if (!engine_->shares_memory()) {
+      keep_for_ever(job.output, job.input);
+    }
     throw; // the group can go on once all have recovered
   } catch (const std::exception& e) {
     // What the others do tells who is at fault, who may be in another group.

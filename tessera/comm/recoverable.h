@@ -28,8 +28,8 @@ class Recoverable {
   virtual void recover() = 0;
 };
 
-/// Of a group that can; a group over MPI's messages cannot: there peers wait
-/// for its timeout. As the members of Recoverable.
+/// The members of Recoverable, of a group that is one; else nothing, and peers
+/// wait for its timeout.
 void abandon(ProcessGroup& group, const std::string& why);
 void recover(ProcessGroup& group);
 

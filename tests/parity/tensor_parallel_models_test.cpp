@@ -1,8 +1,11 @@
 // GPT and BERT with their layers distributed, under pp x tp x rdp, both
 // distributions, batches prescaled and not: 10 steps equal the plain loop.
+#include <algorithm>
 #include <functional>
 
 #include <mpi.h>
+
+#include "tessera/nn/layers/lm_head.h"
 
 #include "models/bert.h"
 #include "models/experts.h"
@@ -60,8 +63,13 @@ torch::Tensor token_loss(
 }
 
 template <typename MakeNet>
-void check_all(MakeNet make_net) {
+void check_all(
+    MakeNet make_net,
+    const std::function<bool(const Layout&)>& wanted_layout = {}) {
   for (const Layout& layout : all_layouts()) {
+    if (wanted_layout && !wanted_layout(layout)) {
+      continue;
+    }
     Config config;
     config.pipeline_parallel_degree = layout.pp;
     config.tensor_parallel_degree = layout.tp;
@@ -92,17 +100,66 @@ void check_all(MakeNet make_net) {
   }
 }
 
-TEST(TensorParallelModels, Gpt) {
+models::GptOptions small_gpt() {
   auto options =
       std::get<models::GptOptions>(models::find_preset("gpt-tiny").options);
   options.n_layer = 2;
   options.n_head = 4;
   options.n_embd = 32;
   options.vocab_size = 32;
-  check_all([=] {
+  return options;
+}
+
+TEST(TensorParallelModels, Gpt) {
+  check_all([] {
     const tensor_parallelism marked;
-    return models::Gpt(options);
+    return models::Gpt(small_gpt());
   });
+}
+
+models::Gpt whole_gpt() {
+  models::GptOptions options = small_gpt();
+  options.vocab_size = 33; // no two ranks have equally many rows
+  models::Gpt net(options);
+  set_tensor_parallelism(net, true, {{"whole_model", true}});
+  return net;
+}
+
+// Embeddings and output layer distributed as well: one module in its place.
+TEST(TensorParallelModels, GptAsOneModule) {
+  check_all(whole_gpt, [](const Layout& layout) {
+    return layout.prescaled == (layout.optimize == "memory");
+  });
+}
+
+TEST(TensorParallelModels, WeightsOfGptAsOneModule) {
+  int world = 1;
+  MPI_Comm_size(MPI_COMM_WORLD, &world);
+  Config config;
+  config.tensor_parallel_degree = std::min(world, 4); // as many heads
+  config.ddp = true;
+  init(config);
+  const Ended ended;
+  torch::manual_seed(3);
+  const models::Gpt plain = whole_gpt();
+  TensorMap wanted;
+  for (const auto& [name, tensor] : nn::named_state(*plain)) {
+    wanted.emplace(name, tensor.detach().clone());
+  }
+  torch::manual_seed(4 + rank());
+  DistributedModel model(whole_gpt());
+  ASSERT_EQ(model.core()->replacements().replaced.size(), 1U);
+  const auto& made = *model.core()->replacements().replaced.front().module;
+  EXPECT_NE(
+      dynamic_cast<const nn::DistributedTransformerLMHeadImpl*>(&made),
+      nullptr);
+  model.load_state_dict(wanted);
+  const TensorMap got = model.state_dict();
+  EXPECT_EQ(got.size(), wanted.size());
+  for (const auto& [name, tensor] : wanted) {
+    ASSERT_TRUE(got.contains(name)) << name;
+    EXPECT_TRUE(got.at(name).equal(tensor)) << name;
+  }
 }
 
 /// Both heads in one output.

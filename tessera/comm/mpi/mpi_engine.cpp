@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "tessera/comm/backoff.h"
+#include "tessera/comm/mpi/engine_messages.h"
 #include "tessera/comm/reduce_kernels.h"
 
 namespace tessera::comm::mpi {
@@ -20,40 +21,10 @@ constexpr std::size_t kChunkBytes = std::size_t{16} << 20;
 
 } // namespace
 
-/// The messages of one step, to and from the other ranks.
-struct MpiEngine::Exchange {
-  struct Message {
-    int peer;
-    bool receiving;
-    int bytes;
-    bool done = false;
-  };
-  std::vector<MPI_Request> requests;
-  std::vector<Message> messages;
-
-  std::string missing(const GroupInfo& info) const {
-    std::string text;
-    for (std::size_t i = 0; i < messages.size(); ++i) {
-      if (!messages[i].done) {
-        text +=
-            str(text.empty() ? "" : ", ",
-                messages[i].receiving ? "nothing came from rank "
-                                      : "nothing was taken by rank ",
-                info.ranks[static_cast<std::size_t>(messages[i].peer)]);
-      }
-    }
-    return text;
-  }
-};
-
-MpiEngine::MpiEngine(GroupInfo info, MPI_Comm comm, std::vector<int> nodes)
-    : info_(std::move(info)), comm_(comm), nodes_(std::move(nodes)) {
-  TESSERA_CHECK(static_cast<int>(nodes_.size()) == info_.size());
-}
-
 void MpiEngine::run(const Operation& operation) {
   operation_ = operation;
   ++sequence_;
+  failures_ = failures_before(sequence_);
   switch (operation_.kind) {
     case Collective::kAllReduce:
       return all_reduce();
@@ -352,7 +323,7 @@ void MpiEngine::send(
             MPI_BYTE,
             peer,
             tag(),
-            comm_.get(),
+            comm_->get(),
             request);
       });
 }
@@ -374,14 +345,15 @@ void MpiEngine::receive(
             MPI_BYTE,
             peer,
             tag(),
-            comm_.get(),
+            comm_->get(),
             request);
       });
 }
 
 int MpiEngine::tag() const {
-  // Calls that differ in kind never match; 32767 is the least MPI allows.
-  return static_cast<int>(sequence_ % 4096) * 8 +
+  // Calls that differ in kind, or of ranks that have failed less or more often,
+  // never match; 32767 is the least MPI allows, and kNoticeTag.
+  return static_cast<int>(failures_ % 2 * 2048 + sequence_ % 2048) * 8 +
          static_cast<int>(operation_.kind);
 }
 
@@ -429,6 +401,13 @@ void MpiEngine::wait(Exchange& exchange) {
               " ms; ",
               exchange.missing(info_)));
     } else {
+      take_notices();
+      try {
+        check_abandoned();
+      } catch (...) {
+        drop(exchange);
+        throw;
+      }
       backoff.pause();
     }
   }

@@ -2,6 +2,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -9,6 +12,7 @@
 
 #include "tessera/comm/collective.h"
 #include "tessera/comm/mpi/check.h"
+#include "tessera/comm/recoverable_engine.h"
 
 namespace tessera::comm::mpi {
 
@@ -20,16 +24,21 @@ namespace tessera::comm::mpi {
 /// it waits for. all_reduce is a reduce_scatter and an all_gather (bandwidth
 /// optimal), small ones one exchange of everything; broadcast is a scatter and
 /// an all_gather, of one rank of each node, which hands on to its neighbours.
-class MpiEngine final : public Engine {
+class MpiEngine final : public RecoverableEngine {
  public:
   /// Collective over `comm`, whose ranks are the group's; takes it over.
   /// `nodes`: a number for the node of each rank of the group.
   MpiEngine(GroupInfo info, MPI_Comm comm, std::vector<int> nodes);
+  ~MpiEngine() override;
 
   void run(const Operation& operation) override;
+  void abandon(std::uint32_t started, const std::string& why) override;
+  std::uint32_t recover() override;
 
  private:
   struct Exchange;
+  struct Notice; // what a failing rank sends to the others
+  struct SentNotice;
   struct Span {
     std::int64_t offset;
     std::int64_t length;
@@ -69,12 +78,28 @@ class MpiEngine final : public Engine {
   std::byte* staging(std::size_t bytes);
   std::string operation_text() const;
 
+  // Of failures (mpi_recovery.cpp).
+  std::uint32_t failures_before(std::uint32_t sequence) const;
+  void take_notices();
+  void check_abandoned();
+  [[noreturn]] void leave(const std::string& why);
+  static void drop(Exchange& exchange);
+  void wait_for(MPI_Request request, const char* what) const;
+
   GroupInfo info_;
-  Communicator comm_;
+  std::unique_ptr<Communicator> comm_;
   std::vector<int> nodes_; // by rank in the group
   std::uint32_t sequence_ = 0;
   Operation operation_;
   std::vector<std::byte> staging_;
+
+  std::uint32_t failures_ = 0; // of this rank, before it started operation_
+  std::vector<std::vector<Notice>> told_; // by rank: all that came
+  mutable std::mutex mutex_; // guards what follows
+  std::vector<std::uint32_t> abandoned_at_; // operations started by then
+  std::optional<std::uint32_t> broken_at_; // last operation before it broke
+  std::string broken_why_;
+  std::vector<std::unique_ptr<SentNotice>> sent_; // messages of them on the way
 };
 
 } // namespace tessera::comm::mpi

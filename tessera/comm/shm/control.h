@@ -51,28 +51,32 @@ struct alignas(kLine) Notice {
 /// What a rank tells of failures of its own code, which make it leave the
 /// group's operations (comm/recoverable.h).
 struct alignas(kLine) Failures {
-  /// How many since the group was whole, above; below, how many operations the
-  /// rank had started at the last of them.
-  std::atomic<std::uint64_t> state{0};
-  std::array<char, 512> why; // the first; valid once state is not 0
-};
-inline std::uint32_t count_of(std::uint64_t failures) {
-  return static_cast<std::uint32_t>(failures >> 32);
-}
-inline std::uint32_t started_at(std::uint64_t failures) {
-  return static_cast<std::uint32_t>(failures);
-}
-/// One thread at a time.
-inline void
-tell(Failures& mine, std::uint32_t started, const std::string& why) {
-  const std::uint32_t count = count_of(mine.state.load()) + 1;
-  if (count == 1) {
-    const std::size_t length = std::min(why.size(), mine.why.size() - 1);
-    std::memcpy(mine.why.data(), why.data(), length);
-    mine.why[length] = '\0';
+  static constexpr std::uint32_t kKept = 16;
+  std::atomic<std::uint32_t> count{0}; // since the group was whole
+  /// How many operations the rank had started at each of the last kKept.
+  std::array<std::atomic<std::uint32_t>, kKept> started;
+  std::array<char, 512> why; // the first; valid once count is not 0
+
+  /// One thread at a time.
+  void tell(std::uint32_t operations, const std::string& text) {
+    const std::uint32_t number = count.load();
+    if (number == 0) {
+      const std::size_t length = std::min(text.size(), why.size() - 1);
+      std::memcpy(why.data(), text.data(), length);
+      why[length] = '\0';
+    }
+    started[number % kKept].store(operations);
+    count.store(number + 1);
   }
-  mine.state.store(std::uint64_t{count} << 32 | started);
-}
+  /// Whether an operation that a rank with `failures` of its own has started
+  /// as its `sequence`th will never see this rank: it failed once more before.
+  bool misses(std::uint32_t sequence, std::uint32_t failures) const {
+    const std::uint32_t number = count.load(std::memory_order_acquire);
+    return number > failures &&
+           (number - failures > kKept ||
+            !reached(started[failures % kKept].load(), sequence));
+  }
+};
 
 struct RankBlock {
   /// Operations this rank has begun: who has arrived, for error messages.

@@ -11,7 +11,7 @@ namespace tessera::comm::shm {
 void ShmEngine::abandon(std::uint32_t started, const std::string& why) {
   const std::lock_guard lock(mutex_);
   abandoned_at_.push_back(started);
-  tell(block(info_.rank).failures, started, why);
+  block(info_.rank).failures.tell(started, why);
 }
 
 std::uint32_t ShmEngine::failures_before(std::uint32_t sequence) const {
@@ -32,12 +32,8 @@ void ShmEngine::check_whole() const {
 // operation, will never be in it.
 void ShmEngine::check_abandoned() const {
   for (int peer = 0; peer < info_.size(); ++peer) {
-    const std::uint64_t told =
-        block(peer).failures.state.load(std::memory_order_acquire);
-    const bool as_often = count_of(told) <= failures_;
-    const bool later =
-        count_of(told) == failures_ + 1 && reached(started_at(told), sequence_);
-    if (peer != info_.rank && !as_often && !later) {
+    if (peer != info_.rank &&
+        block(peer).failures.misses(sequence_, failures_)) {
       leave(peer);
     }
   }
@@ -71,7 +67,7 @@ std::uint32_t ShmEngine::recover() {
     stage->value.store(base_);
   }
   mine.entered.store(sequence_);
-  mine.failures.state.store(0);
+  mine.failures.count.store(0);
   {
     const std::lock_guard lock(mutex_);
     abandoned_at_.clear();

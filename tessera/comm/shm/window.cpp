@@ -171,12 +171,12 @@ void Window::wait(
     if (header_->broken.load(std::memory_order_acquire) != 0) {
       leave(info_.rank); // whose it is stands there already
     }
-    const std::uint64_t told =
-        counters(rank).failures.state.load(std::memory_order_acquire);
+    const std::uint32_t told =
+        counters(rank).failures.count.load(std::memory_order_acquire);
     if (come()) { // perhaps posted before its failure
       return;
     }
-    if (count_of(told) > failures_) {
+    if (told > failures_) {
       leave(rank);
     }
     if (Clock::now() >= deadline) {
@@ -225,7 +225,7 @@ void Window::fail(const std::string& reason) {
 
 void Window::abandon(const std::string& why) {
   ++failures_;
-  tell(counters(info_.rank).failures, 0, why);
+  counters(info_.rank).failures.tell(0, why);
 }
 
 void Window::differs(int rank, std::uint32_t its_failures) {
@@ -234,7 +234,7 @@ void Window::differs(int rank, std::uint32_t its_failures) {
 
 void Window::recover() {
   failures_ = 0;
-  counters(info_.rank).failures.state.store(0);
+  counters(info_.rank).failures.count.store(0);
   header_->broken.store(0);
 }
 

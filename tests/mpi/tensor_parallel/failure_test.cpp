@@ -74,14 +74,23 @@ struct FailureCase {
   int pp, tp;
   std::string kind = "1d";
   bool static_mode = false;
+  std::string same_node = "auto";
 
   std::string text() const {
     return str(
-        "pp ", pp, ", tp ", tp, ", ", kind, static_mode ? ", static" : "");
+        "pp ",
+        pp,
+        ", tp ",
+        tp,
+        ", ",
+        kind,
+        static_mode ? ", static, " : ", ",
+        same_node);
   }
   Config config() const {
     Config config = tp_config(pp, tp);
     config.tensor_parallel_kind = kind;
+    config.same_node_backend = same_node; // "mpi": as between nodes
     config.static_mode = static_mode;
     if (static_mode) {
       config.static_mode_steps = 1;
@@ -161,10 +170,16 @@ Trained train_with_failure(const FailureCase& c, FaultIn place, int at) {
 
 std::vector<FailureCase> failure_cases() {
   if (world_size() == 2) {
-    return {{1, 2}};
+    return {{1, 2}, {1, 2, "1d", false, "mpi"}};
   }
   return {
-      {1, 4}, {2, 2}, {1, 2}, {1, 4, "2d"}, {2, 2, "1d", /*static_mode=*/true}};
+      {1, 4},
+      {2, 2},
+      {1, 2},
+      {1, 4, "2d"},
+      {2, 2, "1d", /*static_mode=*/true},
+      {1, 4, "2d", false, "mpi"},
+      {2, 2, "1d", false, "mpi"}};
 }
 
 void check_failure(FaultIn place, int at, bool everywhere = false) {

@@ -4,6 +4,8 @@
 
 #include "tessera/base/error.h"
 
+#include "recovery_cases.h"
+
 namespace tessera::comm::conformance {
 
 namespace {
@@ -539,7 +541,7 @@ at::Tensor make_input(
 }
 
 const std::vector<Case>& all_cases() {
-  static const std::vector<Case> cases = {
+  static const std::vector<Case> own = {
       {"operations_of_the_whole_world", 1, operations_of_the_whole_world},
       {"operations_of_subgroups", 3, operations_of_subgroups},
       {"group_of_one", 1, group_of_one},
@@ -564,6 +566,12 @@ const std::vector<Case>& all_cases() {
        object_that_does_not_come,
        std::chrono::milliseconds(500)},
   };
+  static const std::vector<Case> cases = [] {
+    std::vector<Case> all = own;
+    const std::vector<Case>& recovery = recovery_cases();
+    all.insert(all.end(), recovery.begin(), recovery.end());
+    return all;
+  }();
   return cases;
 }
 

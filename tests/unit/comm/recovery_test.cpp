@@ -1,5 +1,5 @@
-// Ranks whose own code fails between two collectives: their peers are told, and
-// all go on together after `recover`. Ranks are threads.
+// Windows that a rank abandons because its own code has failed. Ranks are
+// threads; the cases of groups are in recovery_cases.cpp.
 #include <functional>
 #include <numeric>
 #include <stdexcept>
@@ -19,9 +19,6 @@ namespace tessera::comm {
 namespace {
 
 constexpr const char* kWhy = "rank 1, a layer: no such token";
-// More than the four rounds that a rank may be ahead of the others.
-constexpr std::int64_t kMany = 3000000;
-
 /// Runs `run` as every rank of a world; fails with what a rank throws.
 void on_ranks(int size, const std::function<void(ProcessGroup&)>& run) {
   WorldOptions options;
@@ -61,91 +58,6 @@ void require_failed(const std::function<void()>& run) {
     found = error.what();
   }
   require(found == kWhy, found);
-}
-
-/// Sums that show whether all ranks are in one operation.
-void require_sums(ProcessGroup& group, int from) {
-  for (int i = from; i < from + 5; ++i) {
-    for (const std::int64_t count : {std::int64_t{3}, kMany}) {
-      const auto x = torch::full({count}, i + group.rank());
-      group.all_reduce(x);
-      const int wanted =
-          group.size() * i + group.size() * (group.size() - 1) / 2;
-      require(x.eq(wanted).all().item<bool>(), str("sums of turn ", i));
-    }
-  }
-  group.barrier();
-}
-
-TEST(Recovery, OneRankFails) {
-  on_ranks(3, [](ProcessGroup& group) {
-    for (int turn = 0; turn < 3; ++turn) {
-      require_sums(group, turn);
-      if (group.rank() == 1) {
-        abandon(group, kWhy);
-      } else {
-        // The first may be one whose root never waits.
-        require_failed([&] {
-          for (int i = 0; i < 10; ++i) {
-            group.broadcast(torch::zeros({kMany}), 0);
-          }
-        });
-        require_failed([&] { group.barrier(); });
-        require_failed([&] { group.barrier_async()->wait(); });
-        abandon(group, "what this rank says of that");
-      }
-      recover(group);
-    }
-    require_sums(group, 9);
-  });
-}
-
-TEST(Recovery, WhatWasStartedBeforeTheFailureEnds) {
-  on_ranks(2, [](ProcessGroup& group) {
-    const auto x = torch::ones({kMany});
-    const auto y = torch::ones({kMany});
-    const WorkPtr first = group.all_reduce_async(x, ReduceOp::kSum);
-    const WorkPtr second = group.all_reduce_async(y, ReduceOp::kSum);
-    if (group.rank() == 1) {
-      abandon(group, kWhy);
-    } else {
-      const WorkPtr third = group.barrier_async();
-      first->wait();
-      second->wait();
-      require(y.eq(2).all().item<bool>(), "the second operation");
-      require_failed([&] { third->wait(); });
-    }
-    recover(group);
-    require_sums(group, 1);
-  });
-}
-
-TEST(Recovery, RanksThatFailTogetherGoOn) {
-  on_ranks(3, [](ProcessGroup& group) {
-    require_sums(group, 0);
-    abandon(group, kWhy);
-    require_sums(group, 1);
-    abandon(group, kWhy);
-    require_sums(group, 2);
-    recover(group);
-    require_sums(group, 3);
-  });
-}
-
-TEST(Recovery, OneThatGoesOnAloneFailsToo) {
-  on_ranks(3, [](ProcessGroup& group) {
-    require_sums(group, 0);
-    if (group.rank() == 1) {
-      abandon(group, kWhy);
-    }
-    require_failed([&] {
-      for (int i = 0; i < 3; ++i) {
-        group.all_reduce(torch::ones({kMany}));
-      }
-    });
-    recover(group);
-    require_sums(group, 1);
-  });
 }
 
 TEST(Recovery, Windows) {
