@@ -15,6 +15,7 @@
 //   together  every rank trains that part, each by itself: what the ranks cost
 //             each other through memory and clock without a word exchanged
 //   strategy  the step of the library
+#include <array>
 #include <cstdio>
 #include <fstream>
 #include <string>
@@ -228,6 +229,8 @@ struct Times {
   std::vector<double> stage;
   std::vector<double> together;
   std::vector<double> strategy;
+  // Of rank 0, in the order above.
+  std::array<std::vector<double>, 4> processor;
   tessera::bench::Traffic traffic; // of the last step
 };
 
@@ -256,15 +259,18 @@ Times measure(const Settings& settings) {
 
   // Seen from rank 0, until the last rank is done.
   const auto timed = [&](std::vector<double>& times,
+                         std::vector<double>& processor,
                          int round,
                          const std::function<void()>& run) {
     tessera::barrier();
+    const double before = tessera::bench::processor_ms();
     const double time = milliseconds_of([&] {
       run();
       tessera::barrier();
     });
     if (round >= 0) {
       times.push_back(time);
+      processor.push_back(tessera::bench::processor_ms() - before);
     }
   };
   const auto stage_step = [&] {
@@ -273,19 +279,19 @@ Times measure(const Settings& settings) {
   Times times;
   const int warm_up = tessera::bench::warm_up_of(tessera::config_in_force());
   for (int round = -warm_up; round < settings.steps; ++round) {
-    timed(times.alone, round, [&] {
+    timed(times.alone, times.processor[0], round, [&] {
       if (first) {
         alone.step(whole, settings.microbatches, false);
       }
     });
-    timed(times.stage, round, [&] {
+    timed(times.stage, times.processor[1], round, [&] {
       if (first) {
         stage_step();
       }
     });
-    timed(times.together, round, stage_step);
+    timed(times.together, times.processor[2], round, stage_step);
     const auto before = tessera::bench::traffic();
-    timed(times.strategy, round, [&] {
+    timed(times.strategy, times.processor[3], round, [&] {
       optimizer.zero_grad();
       train_step(own.x, own.y);
       optimizer.step();
@@ -329,6 +335,11 @@ void report(const Settings& settings, const Times& times) {
         {"stage", to_json(stage)},
         {"stage_all_ranks", to_json(together)},
         {"step", to_json(strategy)},
+        {"processor_ms_of_rank_0",
+         {{"one_process", summary_of(times.processor[0]).best},
+          {"stage", summary_of(times.processor[1]).best},
+          {"stage_all_ranks", summary_of(times.processor[2]).best},
+          {"step", summary_of(times.processor[3]).best}}},
         {"ideal_ms", ideal},
         {"over_ideal", strategy.best / ideal},
         {"over_ideal_of_stage", strategy.best / (stage.best * bubble)},
@@ -337,12 +348,18 @@ void report(const Settings& settings, const Times& times) {
     std::printf("%s\n", document.dump().c_str());
     return;
   }
-  const auto line = [](const char* name, const Summary& summary) {
-    std::printf("%-34s %9.1f %9.1f\n", name, summary.best, summary.median);
+  const auto line = [&](const char* name, const Summary& summary, int what) {
+    const Summary processor = summary_of(times.processor.at(what));
+    std::printf(
+        "%-34s %9.1f %9.1f %12.1f\n",
+        name,
+        summary.best,
+        summary.median,
+        processor.best);
   };
   std::printf(
       "pp %d, tp %d %s, dp %d, %s, %s, %d microbatches of %d rows\n"
-      "%-34s %9s %9s\n",
+      "%-34s %9s %9s %12s\n",
       settings.pp,
       settings.tp,
       settings.kind.c_str(),
@@ -353,11 +370,12 @@ void report(const Settings& settings, const Times& times) {
       kRows,
       "milliseconds",
       "best",
-      "median");
-  line("one process, all blocks", alone);
-  line("one process, largest part", stage);
-  line("every rank its part, no exchange", together);
-  line("step", strategy);
+      "median",
+      "cpu, rank 0");
+  line("one process, all blocks", alone, 0);
+  line("one process, largest part", stage, 1);
+  line("every rank its part, no exchange", together, 2);
+  line("step", strategy, 3);
   std::printf(
       "a step: %lld messages, %.2f MB, %lld context switches\n",
       static_cast<long long>(times.traffic.messages),

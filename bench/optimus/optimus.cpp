@@ -52,6 +52,8 @@ struct Settings {
   int rounds = 3;
   double limit_mib = 24;
   bool json = false;
+  std::string scheme; // "": both
+  std::string arrangement = "bunched"; // of ranks on the mesh, figure 8
 };
 
 /// What one step is asked to do.
@@ -91,7 +93,11 @@ class Optimus final : public Scheme {
       const Settings& settings,
       const Problem& problem,
       const two_d::Savings& savings = {})
-      : mesh_(two_d::Mesh::make(world, group)) {
+      : mesh_(two_d::Mesh::make(
+            world,
+            group,
+            {.arrangement =
+                 topology::mesh_arrangement(settings.arrangement)})) {
     two_d::Transformer2DOptions options(problem.hidden, problem.heads);
     nn::TensorParallel context;
     context.group = &group;
@@ -210,7 +216,7 @@ class Experiment {
 
   void memory() {
     const std::int64_t hidden = settings_.width * side_;
-    for (const bool two_dimensions : {false, true}) {
+    for (const bool two_dimensions : schemes()) {
       const std::int64_t step = two_dimensions ? side_ : 1;
       const auto fits = [&](std::int64_t units) {
         const Problem problem = {units * step, hidden, world_.size()};
@@ -260,6 +266,13 @@ class Experiment {
   }
 
  private:
+  std::vector<bool> schemes() const {
+    if (settings_.scheme.empty()) {
+      return {false, true};
+    }
+    return {settings_.scheme == "optimus"};
+  }
+
   std::unique_ptr<Scheme> make(bool two_dimensions, const Problem& problem) {
     if (two_dimensions) {
       return std::make_unique<Optimus>(world_, *group_, settings_, problem);
@@ -268,7 +281,7 @@ class Experiment {
   }
 
   void both(const char* what, const Problem& optimus, const Problem& megatron) {
-    for (const bool two_dimensions : {false, true}) {
+    for (const bool two_dimensions : schemes()) {
       const Problem& problem = two_dimensions ? optimus : megatron;
       const auto scheme = make(two_dimensions, problem);
       print(describe(what, *scheme, problem, run(*scheme, settings_.rounds)));
@@ -386,6 +399,13 @@ int main(int argc, char** argv) {
   number("--rounds", settings.rounds, "timed steps");
   app.add_option("--limit-mib", settings.limit_mib, "memory of a rank")
       ->check(CLI::PositiveNumber);
+  app.add_option("--scheme", settings.scheme, "one of them alone")
+      ->check(CLI::IsMember({"megatron", "optimus"}));
+  app.add_option(
+         "--arrangement",
+         settings.arrangement,
+         "of the ranks on Optimus's mesh: bunched or row_major")
+      ->check(CLI::IsMember({"bunched", "row_major"}));
   app.add_flag("--json", settings.json, "JSON lines");
   CLI11_PARSE(app, argc, argv);
   torch::set_num_threads(1);

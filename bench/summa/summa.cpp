@@ -18,6 +18,7 @@
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
+#include <time.h>
 
 #include "tessera/base/error.h"
 #include "tessera/comm/world.h"
@@ -44,7 +45,19 @@ struct Settings {
   bool json = false;
 };
 
-using Times = std::map<std::string, std::vector<double>>;
+struct Taken {
+  std::vector<double> wall_ms;
+  std::vector<double> cpu_ms; // of all ranks together
+};
+using Times = std::map<std::string, Taken>;
+
+/// Processor time of this process so far, all threads.
+double cpu_ms() {
+  timespec now{};
+  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) * 1e3 +
+         static_cast<double>(now.tv_nsec) / 1e6;
+}
 
 class Bench {
  public:
@@ -118,12 +131,16 @@ class Bench {
       const std::string& name,
       const std::function<void()>& run) {
     group_->barrier();
+    const double cpu_before = cpu_ms();
     const double time = milliseconds_of([&] {
       run();
       group_->barrier();
     });
+    const at::Tensor cpu = torch::full({1}, cpu_ms() - cpu_before, at::kDouble);
+    group_->all_reduce(cpu);
     if (round >= 0) {
-      times[name].push_back(time);
+      times[name].wall_ms.push_back(time);
+      times[name].cpu_ms.push_back(cpu.item<double>());
     }
   }
 
@@ -136,22 +153,25 @@ class Bench {
 
 void report(const Settings& settings, std::int64_t n, const Times& times) {
   const double flops = 2.0 * std::pow(static_cast<double>(n), 3);
-  const double alone = summary_of(times.at("one process")).best;
+  const double alone = summary_of(times.at("one process").wall_ms).best;
   nlohmann::json document = {{"benchmark", "summa"}, {"n", n}};
   for (const auto& [name, measured] : times) {
-    const auto summary = summary_of(measured);
+    const auto summary = summary_of(measured.wall_ms);
+    const double cpu = summary_of(measured.cpu_ms).median;
     document["ways"][name] = {
         {"best_ms", summary.best},
         {"median_ms", summary.median},
+        {"cpu_ms", cpu},
         {"gflops", flops / summary.best / 1e6},
         {"of_one_process", alone / summary.best}};
     if (!settings.json) {
       std::printf(
-          "%6lld  %-18s %9.2f %9.2f %8.1f %8.3f\n",
+          "%6lld  %-18s %9.2f %9.2f %9.2f %8.1f %8.3f\n",
           static_cast<long long>(n),
           name.c_str(),
           summary.best,
           summary.median,
+          cpu,
           flops / summary.best / 1e6,
           alone / summary.best);
     }
@@ -166,11 +186,12 @@ int run(const Settings& settings) {
   Bench bench(*world, settings);
   if (world->rank() == 0 && !settings.json) {
     std::printf(
-        "%6s  %-18s %9s %9s %8s %8s\n",
+        "%6s  %-18s %9s %9s %9s %8s %8s\n",
         "N",
         "f32",
         "best ms",
         "median",
+        "CPU ms",
         "GFLOP/s",
         "of one");
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <ctime>
 #include <functional>
 #include <vector>
 
@@ -15,6 +16,15 @@ inline double milliseconds_of(const std::function<void()>& run) {
   run();
   return std::chrono::duration<double, std::milli>(Clock::now() - start)
       .count();
+}
+
+/// What this process's threads computed so far: unlike the time that passed, it
+/// does not grow when other programs take the processor. Units: milliseconds.
+inline double processor_ms() {
+  std::timespec now{};
+  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) * 1e3 +
+         static_cast<double>(now.tv_nsec) / 1e6;
 }
 
 /// `times` is not empty. Other load on the machine only ever adds time, so the

@@ -90,7 +90,7 @@ class QueuedGroup::Task : public Work {
   void wait() override {
     state_.wait(kPending, std::memory_order_acquire);
     if (state_.load(std::memory_order_acquire) == kFailed) {
-      throw CommError(error_);
+      std::rethrow_exception(error_);
     }
   }
   bool done() override {
@@ -103,8 +103,8 @@ class QueuedGroup::Task : public Work {
   void finish() {
     set(kDone);
   }
-  void fail(const std::string& error) {
-    error_ = error;
+  void fail(std::exception_ptr error) {
+    error_ = std::move(error);
     set(kFailed);
   }
 
@@ -118,14 +118,15 @@ class QueuedGroup::Task : public Work {
   }
 
   Job job_;
-  std::string error_; // written before state_ says so
+  std::exception_ptr error_; // written before state_ says so
   std::atomic<int> state_{kPending};
 };
 
 QueuedGroup::QueuedGroup(const GroupInfo& info, std::unique_ptr<Engine> engine)
     : ProcessGroup(info.name, info.ranks, info.rank),
       info_(info),
-      engine_(std::move(engine)) {
+      engine_(std::move(engine)),
+      recoverable_(dynamic_cast<RecoverableEngine*>(engine_.get())) {
   TESSERA_CHECK(engine_ != nullptr || info_.size() == 1, info_.text());
 }
 
@@ -237,6 +238,7 @@ WorkPtr QueuedGroup::start(Job job) {
   {
     const std::lock_guard lock(mutex_);
     queue_.push_back(task);
+    ++started_;
     if (!thread_.joinable()) {
       thread_ = std::thread([this] { work(); });
     }
@@ -251,25 +253,26 @@ void QueuedGroup::run(Job job) {
     const std::lock_guard lock(mutex_);
     inline_call = queue_.empty() && !executing_;
     executing_ = executing_ || inline_call;
+    started_ += inline_call ? 1 : 0;
   }
   if (!inline_call) {
     start(std::move(job))->wait();
     return;
   }
   count_traffic(job);
-  std::string error;
+  std::exception_ptr error;
   try {
     execute(job);
-  } catch (const Error& e) {
-    error = e.what();
+  } catch (const Error&) {
+    error = std::current_exception();
   }
   {
     const std::lock_guard lock(mutex_);
     executing_ = false;
   }
   wake_.notify_all();
-  if (!error.empty()) {
-    throw CommError(error);
+  if (error) {
+    std::rethrow_exception(error);
   }
 }
 
@@ -290,6 +293,8 @@ void QueuedGroup::execute(const Job& job) {
   const activity::Operation shown(name_of(operation.kind), info_.name);
   try {
     engine_->run(operation);
+  } catch (const PeerFailed&) {
+    throw; // the group can go on once all have recovered
   } catch (const std::exception& e) {
     // What the others do tells who is at fault, who may be in another group.
     error_ = e.what() + activity::of_node();
@@ -310,11 +315,11 @@ void QueuedGroup::work() {
     const std::shared_ptr<Task> task = queue_.front();
     executing_ = true;
     lock.unlock();
-    std::string error;
+    std::exception_ptr error;
     try {
       execute(task->job());
-    } catch (const Error& e) {
-      error = e.what();
+    } catch (const Error&) {
+      error = std::current_exception();
     }
     lock.lock();
     // Removed only now: a blocking call must not overtake it.
@@ -322,10 +327,10 @@ void QueuedGroup::work() {
     executing_ = false;
     lock.unlock();
     wake_.notify_all();
-    if (error.empty()) {
-      task->finish();
-    } else {
+    if (error) {
       task->fail(error);
+    } else {
+      task->finish();
     }
     lock.lock();
   }
@@ -393,6 +398,44 @@ void QueuedGroup::reduce(at::Tensor tensor, int root, ReduceOp op) {
 
 void QueuedGroup::barrier() {
   run(Job());
+}
+
+void QueuedGroup::abandon(const std::string& why) {
+  const std::lock_guard lock(mutex_);
+  if (recoverable_ != nullptr) {
+    recoverable_->abandon(started_, why);
+  }
+}
+
+void QueuedGroup::recover() {
+  std::unique_lock lock(mutex_);
+  // What the failed step has queued ends: with its result, or as PeerFailed.
+  wake_.wait(lock, [this] { return queue_.empty() && !executing_; });
+  if (!error_.empty()) {
+    throw CommError(tessera::str(
+        info_.text(), " has failed before and stays unusable: ", error_));
+  }
+  if (recoverable_ == nullptr) {
+    return;
+  }
+  executing_ = true;
+  lock.unlock();
+  std::exception_ptr error;
+  std::uint32_t started = 0;
+  try {
+    started = recoverable_->recover();
+  } catch (const Error& e) {
+    error_ = e.what();
+    error = std::current_exception();
+  }
+  lock.lock();
+  executing_ = false;
+  started_ = started;
+  lock.unlock();
+  wake_.notify_all();
+  if (error) {
+    std::rethrow_exception(error);
+  }
 }
 
 std::shared_ptr<shm::Window> QueuedGroup::make_window(

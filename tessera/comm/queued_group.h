@@ -1,6 +1,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <cstdint>
 #include <deque>
 #include <memory>
 #include <mutex>
@@ -10,6 +11,7 @@
 
 #include "tessera/comm/collective.h"
 #include "tessera/comm/process_group.h"
+#include "tessera/comm/recoverable.h"
 
 namespace tessera::comm {
 
@@ -18,10 +20,11 @@ namespace tessera::comm {
 /// A blocking call with nothing before it runs on its caller.
 ///
 /// After an error the group stays failed: everything queued and everything
-/// later throws, naming the first error. Destruction finishes what is queued,
+/// later throws, naming the first error; a PeerFailed is none of that kind and
+/// passes with `recover`. Destruction finishes what is queued,
 /// or drops it when an exception is on its way.
 /// Collective, as its base. Threads: any thread.
-class QueuedGroup final : public ProcessGroup {
+class QueuedGroup final : public ProcessGroup, public Recoverable {
  public:
   /// `engine` may be null for a group of one.
   QueuedGroup(const GroupInfo& info, std::unique_ptr<Engine> engine);
@@ -47,6 +50,9 @@ class QueuedGroup final : public ProcessGroup {
 
   std::shared_ptr<shm::Window> make_window(std::size_t bytes_of_rank) override;
 
+  void abandon(const std::string& why) override;
+  void recover() override;
+
  private:
   struct Job {
     Operation operation;
@@ -71,12 +77,14 @@ class QueuedGroup final : public ProcessGroup {
 
   GroupInfo info_;
   std::unique_ptr<Engine> engine_;
+  RecoverableEngine* recoverable_; // engine_, where it is one
 
   std::mutex mutex_;
   std::condition_variable wake_;
   std::deque<std::shared_ptr<Task>> queue_; // guarded by mutex_
   bool executing_ = false; // guarded by mutex_
   bool stopping_ = false; // guarded by mutex_
+  std::uint32_t started_ = 0; // operations; guarded by mutex_
   std::string error_; // used by whoever executes
   std::thread thread_; // guarded by mutex_
 };

@@ -2,6 +2,8 @@
 
 #include <c10/util/Exception.h>
 
+#include "tessera/comm/recoverable.h"
+
 namespace tessera::runtime {
 
 std::string error_text(
@@ -12,6 +14,8 @@ std::string error_text(
   try {
     std::rethrow_exception(error);
   } catch (const FailedElsewhere& e) {
+    return e.what();
+  } catch (const comm::PeerFailed& e) {
     return e.what();
   } catch (const c10::Error& e) {
     message = e.what_without_backtrace();

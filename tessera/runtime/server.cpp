@@ -353,10 +353,7 @@ void Server::settle(const std::shared_ptr<Task>& task) {
   }
   if (task->kind == Task::Kind::kRoot) {
     if (task->error) {
-      fail(error_text(
-          task->error,
-          context_.rank,
-          task_text(task->request, *context_.modules)));
+      fail(failure_of(*task));
     }
     progress_.states.at(task->request.microbatch) =
         schedule::Progress::State::kDone;
@@ -364,10 +361,7 @@ void Server::settle(const std::shared_ptr<Task>& task) {
     return;
   }
   if (task->error) {
-    std::string text = error_text(
-        task->error,
-        context_.rank,
-        task_text(task->request, *context_.modules));
+    std::string text = failure_of(*task);
     if (static_ != nullptr) {
       give_step_up(std::move(text));
       return;
@@ -378,6 +372,15 @@ void Server::settle(const std::shared_ptr<Task>& task) {
     context_.transport->send(
         task->source, to_header(fields), c10::IValue(std::move(text)));
   }
+}
+
+std::string Server::failure_of(const Task& task) const {
+  const std::string text = error_text(
+      task.error, context_.rank, task_text(task.request, *context_.modules));
+  if (context_.failed) {
+    context_.failed(text);
+  }
+  return text;
 }
 
 void Server::take_all() {

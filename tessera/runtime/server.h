@@ -38,6 +38,9 @@ struct ServerContext {
   /// share a process, and with it the one default generator (tests).
   bool random_streams = true;
   int rank = 0; // global, for messages
+  /// Told at once, with the error's text, when a task of this rank has failed:
+  /// other ranks may be waiting for it in a collective.
+  std::function<void(const std::string&)> failed;
 };
 
 /// What to do in one step.
@@ -154,6 +157,7 @@ class Server : public nn::Interceptor {
   void end_turn(Task& task);
   void reject(const Choice& choice);
   void settle(const std::shared_ptr<Task>& task);
+  std::string failure_of(const Task& task) const;
   std::shared_ptr<Task> make_root_task(int microbatch, const StepWork& work);
   std::shared_ptr<Task> make_call_task(transport::Parcel parcel);
   void run_forward(Task& task);

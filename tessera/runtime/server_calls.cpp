@@ -7,6 +7,7 @@
 #include "tessera/runtime/remote_backward.h"
 #include "tessera/runtime/server.h"
 #include "tessera/tensor/value.h"
+#include "tessera/tensor/weight_gradient.h"
 
 namespace tessera::runtime {
 
@@ -177,7 +178,10 @@ void Server::run_backward(Task& task) {
       root_gradients.push_back(gradients[i]);
     }
   }
-  torch::autograd::backward(roots, root_gradients);
+  {
+    const WeightGradientPass in_place(roots);
+    torch::autograd::backward(roots, root_gradients);
+  }
   std::vector<torch::Tensor> result;
   if (record.inputs != nullptr) {
     result = std::move(record.inputs->captured);
@@ -208,6 +212,7 @@ void Server::backward(
   for (const torch::Tensor& tensor : tensors) {
     real.push_back(exchange_->read(tensor).toTensor());
   }
+  const WeightGradientPass in_place(real);
   torch::autograd::backward(real, gradients);
 }
 

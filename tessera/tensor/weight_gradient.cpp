@@ -1,6 +1,7 @@
 #include "tessera/tensor/weight_gradient.h"
 
 #include <memory>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -23,6 +24,7 @@ using torch::autograd::Function;
 using torch::autograd::variable_list;
 
 thread_local bool t_in_place = false;
+thread_local const WeightGradientPass* t_pass = nullptr;
 
 bool is_trained_leaf(const at::Tensor& tensor) {
   return tensor.requires_grad() && tensor.is_leaf() && !tensor.is_sparse();
@@ -66,6 +68,9 @@ struct ProductWithWeight : Function<ProductWithWeight> {
       const TorchOptional<at::Tensor>& bias,
       bool transposed) {
     const at::AutoDispatchBelowADInplaceOrView below;
+    // A gradient that did not arrive is none, not zeros: a parameter that gets
+    // nothing stays without a gradient.
+    context->set_materialize_grads(false);
     context->save_for_backward({x, weight});
     context->saved_data["transposed"] = transposed;
     if (bias.has_value()) {
@@ -111,6 +116,7 @@ struct LookUp : Function<LookUp> {
       std::int64_t padding,
       bool by_frequency) {
     const at::AutoDispatchBelowADInplaceOrView below;
+    context->set_materialize_grads(false);
     context->save_for_backward({table, ids});
     context->saved_data["padding"] = padding;
     context->saved_data["by_frequency"] = by_frequency;
@@ -244,6 +250,33 @@ void register_kernels() {
   (void)libraries;
 }
 
+/// Whether a backward that runs now may add to the parameter's gradient, or
+/// make it.
+bool takes_parts(const at::Tensor& parameter) {
+  if (t_pass == nullptr || at::GradMode::is_enabled() ||
+      !is_trained_leaf(parameter)) {
+    return false;
+  }
+  // Not empty: torch::autograd::grad, or backward with chosen inputs.
+  const auto* chosen = torch::autograd::get_current_graph_task_exec_info();
+  if (chosen == nullptr || !chosen->empty()) {
+    return false;
+  }
+  const at::Tensor& gradient = parameter.grad();
+  const bool fits =
+      !gradient.defined() ||
+      (gradient.layout() == at::kStrided &&
+       gradient.sizes() == parameter.sizes() &&
+       gradient.scalar_type() == parameter.scalar_type() &&
+       gradient.device() == parameter.device() && !gradient.requires_grad());
+  const auto accumulator = torch::autograd::impl::grad_accumulator(parameter);
+  return fits && t_pass->adds_once(accumulator.get()) &&
+         torch::autograd::impl::hooks(parameter).empty() &&
+         torch::autograd::impl::grad_accumulator(parameter)
+             ->pre_hooks()
+             .empty();
+}
+
 } // namespace
 
 WeightGradientScope::WeightGradientScope() : previous_(t_in_place) {
@@ -255,29 +288,49 @@ WeightGradientScope::~WeightGradientScope() {
   t_in_place = previous_;
 }
 
+WeightGradientPass::WeightGradientPass(const std::vector<at::Tensor>& roots)
+    : previous_(t_pass) {
+  std::unordered_set<const torch::autograd::Node*> seen;
+  std::vector<const torch::autograd::Node*> open;
+  const auto reach = [&](const torch::autograd::Edge& edge) {
+    if (!edge.is_valid()) {
+      return;
+    }
+    const torch::autograd::Node* node = edge.function.get();
+    if (node->num_outputs() == 0) {
+      ++additions_[node]; // an end of the graph: an accumulator, mostly
+    } else if (seen.insert(node).second) {
+      open.push_back(node);
+    }
+  };
+  for (const at::Tensor& root : roots) {
+    if (root.defined() && root.requires_grad()) {
+      reach(torch::autograd::impl::gradient_edge(root));
+    }
+  }
+  while (!open.empty()) {
+    const torch::autograd::Node* node = open.back();
+    open.pop_back();
+    for (const torch::autograd::Edge& edge : node->next_edges()) {
+      reach(edge);
+    }
+  }
+  t_pass = this;
+}
+
+WeightGradientPass::~WeightGradientPass() {
+  t_pass = previous_;
+}
+
 at::Tensor addable_gradient(const at::Tensor& parameter) {
-  if (at::GradMode::is_enabled() || !is_trained_leaf(parameter)) {
+  if (!takes_parts(parameter)) {
     return {};
   }
-  // Not empty: torch::autograd::grad, or backward with chosen inputs.
-  const auto* chosen = torch::autograd::get_current_graph_task_exec_info();
-  if (chosen == nullptr || !chosen->empty()) {
-    return {};
+  if (!parameter.grad().defined()) {
+    parameter.mutable_grad() =
+        at::zeros_like(parameter, parameter.options().requires_grad(false));
   }
-  const at::Tensor& gradient = parameter.grad();
-  if (!gradient.defined() || gradient.layout() != at::kStrided ||
-      gradient.sizes() != parameter.sizes() ||
-      gradient.scalar_type() != parameter.scalar_type() ||
-      gradient.device() != parameter.device() || gradient.requires_grad()) {
-    return {};
-  }
-  if (!torch::autograd::impl::hooks(parameter).empty() ||
-      !torch::autograd::impl::grad_accumulator(parameter)
-           ->pre_hooks()
-           .empty()) {
-    return {};
-  }
-  return gradient;
+  return parameter.grad();
 }
 
 at::Tensor add_weight_gradient(
@@ -288,6 +341,8 @@ at::Tensor add_weight_gradient(
   if (!sum.defined()) {
     return rows.t().mm(x);
   }
+  // Also to zeros: a BLAS may sum in another order when it has nothing to add
+  // to, and then the bits would tell whether a gradient was there.
   sum.addmm_(rows.t(), x);
   return {};
 }

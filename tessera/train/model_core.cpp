@@ -9,6 +9,7 @@
 #include "tessera/runtime/error_text.h"
 #include "tessera/runtime/random_state.h"
 #include "tessera/tensor/value.h"
+#include "tessera/train/step_failure.h"
 
 namespace tessera::train {
 
@@ -97,6 +98,7 @@ std::vector<c10::IValue> ModelCore::run_step(
     }
   } catch (const UserError& error) {
     failure = error.what();
+    abandon_collectives(*failure);
   } catch (...) {
     in_step_ = false;
     throw;
@@ -109,11 +111,15 @@ std::vector<c10::IValue> ModelCore::run_step(
   if (!reducers_.empty()) {
     // A step that failed leaves gradients that only zero_grad mends.
     const int passes = std::exchange(passes_, 0);
-    if (finish_reducers(failure)) {
-      passes_ = (passes + 1) % options_.backward_passes_per_step;
-    } else {
-      passes_ = passes;
+    bool backward = false;
+    try {
+      backward = finish_reducers(failure);
+    } catch (const UserError&) {
+      recover_collectives(); // every rank of the DP_GROUP comes here
+      throw;
     }
+    passes_ =
+        backward ? (passes + 1) % options_.backward_passes_per_step : passes;
   } else if (failure) {
     throw UserError(*failure);
   }

@@ -12,6 +12,7 @@
 #include "tessera/tracer/trace.h"
 #include "tessera/train/decision.h"
 #include "tessera/train/model_core.h"
+#include "tessera/train/step_failure.h"
 
 namespace tessera::train {
 
@@ -189,6 +190,7 @@ void ModelCore::apply_plan(plan::Plan plan) {
   context.timeout = s.world->options().timeout;
   context.seed = seed();
   context.rank = s.world->rank();
+  context.failed = abandon_collectives;
   server_ = std::make_unique<runtime::Server>(std::move(context));
   if (s.config.static_mode) {
     runtime::StaticMode::Context around;

@@ -46,8 +46,10 @@ struct MpiEngine::Exchange {
   }
 };
 
-MpiEngine::MpiEngine(GroupInfo info, MPI_Comm comm)
-    : info_(std::move(info)), comm_(comm) {}
+MpiEngine::MpiEngine(GroupInfo info, MPI_Comm comm, std::vector<int> nodes)
+    : info_(std::move(info)), comm_(comm), nodes_(std::move(nodes)) {
+  TESSERA_CHECK(static_cast<int>(nodes_.size()) == info_.size());
+}
 
 void MpiEngine::run(const Operation& operation) {
   operation_ = operation;
@@ -147,15 +149,46 @@ void MpiEngine::all_to_all() {
   wait(exchange);
 }
 
+// The tensor crosses each connection between nodes once for each node, however
+// many of its ranks are in the group.
 void MpiEngine::broadcast() {
-  const std::int64_t count = operation_.count;
   const int root = operation_.root;
+  const auto node_of = [&](int rank) {
+    return nodes_[static_cast<std::size_t>(rank)];
+  };
+  // One of each node: the root of its own, the first of every other.
+  std::vector<int> leaders;
+  std::vector<int> neighbours; // and their leader
+  int leader = -1; // of my node
+  for (int rank = 0; rank < info_.size(); ++rank) {
+    const bool known =
+        std::any_of(leaders.begin(), leaders.end(), [&](int other) {
+          return node_of(other) == node_of(rank);
+        });
+    const bool leads = node_of(rank) == node_of(root) ? rank == root : !known;
+    if (leads) {
+      leaders.push_back(rank);
+    }
+    if (node_of(rank) == node_of(info_.rank)) {
+      neighbours.push_back(rank);
+      leader = leads ? rank : leader;
+    }
+  }
+  if (leader == info_.rank) {
+    broadcast_among(leaders, root);
+  }
+  broadcast_among(neighbours, leader);
+}
+
+void MpiEngine::broadcast_among(const std::vector<int>& members, int root) {
+  const std::int64_t count = operation_.count;
+  const int parts = static_cast<int>(members.size());
   const bool is_root = info_.rank == root;
-  const bool direct =
-      operation_.bytes(count) <= kFlatBytes || info_.size() == 2;
+  const bool direct = operation_.bytes(count) <= kFlatBytes || parts == 2;
   Exchange scatter;
-  for (int peer = 0; peer < info_.size(); ++peer) {
-    const Span span = direct ? Span{0, count} : cut(0, count, peer);
+  for (int i = 0; i < parts; ++i) {
+    const int peer = members[static_cast<std::size_t>(i)];
+    const Span span = direct ? Span{0, count} : cut(0, count, i, parts);
     if (is_root) {
       send(scatter, peer, operation_.input_at(span.offset), span.length);
     } else if (peer == info_.rank) {
@@ -167,14 +200,17 @@ void MpiEngine::broadcast() {
     return;
   }
   // The root sends its own slice and needs none.
-  const Span own = cut(0, count, info_.rank);
+  const auto mine = std::find(members.begin(), members.end(), info_.rank);
+  const Span own =
+      cut(0, count, static_cast<int>(mine - members.begin()), parts);
   Exchange share;
-  for (int peer = 0; peer < info_.size(); ++peer) {
+  for (int i = 0; i < parts; ++i) {
+    const int peer = members[static_cast<std::size_t>(i)];
     if (peer != root) {
       send(share, peer, operation_.output_at(own.offset), own.length);
     }
     if (!is_root) {
-      const Span span = cut(0, count, peer);
+      const Span span = cut(0, count, i, parts);
       receive(share, peer, operation_.output_at(span.offset), span.length);
     }
   }
@@ -221,10 +257,15 @@ void MpiEngine::barrier() {
 // ---- their parts ----------------------------------------------------------
 
 MpiEngine::Span
-MpiEngine::cut(std::int64_t start, std::int64_t length, int owner) const {
-  const std::int64_t even = (length + info_.size() - 1) / info_.size();
+MpiEngine::cut(std::int64_t start, std::int64_t length, int owner, int parts) {
+  const std::int64_t even = (length + parts - 1) / parts;
   const std::int64_t begin = std::min(owner * even, length);
   return {start + begin, std::min(begin + even, length) - begin};
+}
+
+MpiEngine::Span
+MpiEngine::cut(std::int64_t start, std::int64_t length, int owner) const {
+  return cut(start, length, owner, info_.size());
 }
 
 void MpiEngine::exchange_slices(std::int64_t start, std::int64_t length) {

@@ -19,11 +19,12 @@ namespace tessera::comm::mpi {
 /// engine; f16 and bf16 need no operator of MPI's; and a wait knows which rank
 /// it waits for. all_reduce is a reduce_scatter and an all_gather (bandwidth
 /// optimal), small ones one exchange of everything; broadcast is a scatter and
-/// an all_gather.
+/// an all_gather, of one rank of each node, which hands on to its neighbours.
 class MpiEngine final : public Engine {
  public:
   /// Collective over `comm`, whose ranks are the group's; takes it over.
-  MpiEngine(GroupInfo info, MPI_Comm comm);
+  /// `nodes`: a number for the node of each rank of the group.
+  MpiEngine(GroupInfo info, MPI_Comm comm, std::vector<int> nodes);
 
   void run(const Operation& operation) override;
 
@@ -39,10 +40,13 @@ class MpiEngine final : public Engine {
   void reduce_scatter();
   void all_to_all();
   void broadcast();
+  void broadcast_among(const std::vector<int>& members, int root);
   void reduce_to_root();
   void barrier();
 
   Span cut(std::int64_t start, std::int64_t length, int owner) const;
+  static Span
+  cut(std::int64_t start, std::int64_t length, int owner, int parts);
   void reduce_own_slice(
       std::int64_t own_offset,
       std::int64_t length,
@@ -67,6 +71,7 @@ class MpiEngine final : public Engine {
 
   GroupInfo info_;
   Communicator comm_;
+  std::vector<int> nodes_; // by rank in the group
   std::uint32_t sequence_ = 0;
   Operation operation_;
   std::vector<std::byte> staging_;

@@ -333,7 +333,11 @@ std::unique_ptr<Engine> MpiWorld::mpi_engine(const GroupInfo& info) {
       "MPI_Comm_create_group");
   MPI_Group_free(&members);
   MPI_Group_free(&all);
-  return std::make_unique<MpiEngine>(info, comm);
+  std::vector<int> nodes;
+  for (const int rank : info.ranks) {
+    nodes.push_back(nodes_[static_cast<std::size_t>(rank)]);
+  }
+  return std::make_unique<MpiEngine>(info, comm, std::move(nodes));
 }
 
 void MpiWorld::abort(const std::string& message, int code) {

@@ -1,9 +1,13 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <string>
 
 #include "tessera/comm/collective.h"
 
@@ -17,6 +21,14 @@ namespace tessera::comm::shm {
 inline constexpr std::uint32_t kDepth = 4;
 inline constexpr std::size_t kSlotBytes = std::size_t{256} << 10;
 inline constexpr std::size_t kLine = 64;
+
+/// Sleeps are cut into pieces so that a peer's failure is seen.
+inline constexpr std::chrono::milliseconds kSleepPiece{50};
+
+/// Whether a counter (modulo 2^32) has come to `target`.
+inline bool reached(std::uint32_t value, std::uint32_t target) {
+  return static_cast<std::int32_t>(value - target) >= 0;
+}
 
 /// Number of rounds a rank has finished some stage of; others sleep on it.
 struct alignas(kLine) Counter {
@@ -32,8 +44,35 @@ struct alignas(kLine) Notice {
   std::int32_t type;
   std::int32_t reduce;
   std::int32_t root;
+  std::uint32_t failures; // of this rank, before it started the operation
   std::int64_t count;
 };
+
+/// What a rank tells of failures of its own code, which make it leave the
+/// group's operations (comm/recoverable.h).
+struct alignas(kLine) Failures {
+  /// How many since the group was whole, above; below, how many operations the
+  /// rank had started at the last of them.
+  std::atomic<std::uint64_t> state{0};
+  std::array<char, 512> why; // the first; valid once state is not 0
+};
+inline std::uint32_t count_of(std::uint64_t failures) {
+  return static_cast<std::uint32_t>(failures >> 32);
+}
+inline std::uint32_t started_at(std::uint64_t failures) {
+  return static_cast<std::uint32_t>(failures);
+}
+/// One thread at a time.
+inline void
+tell(Failures& mine, std::uint32_t started, const std::string& why) {
+  const std::uint32_t count = count_of(mine.state.load()) + 1;
+  if (count == 1) {
+    const std::size_t length = std::min(why.size(), mine.why.size() - 1);
+    std::memcpy(mine.why.data(), why.data(), length);
+    mine.why[length] = '\0';
+  }
+  mine.state.store(std::uint64_t{count} << 32 | started);
+}
 
 struct RankBlock {
   /// Operations this rank has begun: who has arrived, for error messages.
@@ -42,6 +81,10 @@ struct RankBlock {
   Counter reduced; // my slice of the round's result is in my slot
   Counter drained; // I will not read anybody's slot of the round again
   std::array<Notice, kDepth> notices;
+  Failures failures;
+  Counter met; // how often I came to a meeting of `recover`
+  std::uint32_t rounds; // I had come so far; valid once `met` says so
+  std::uint32_t sequence;
 };
 
 struct Header {
@@ -52,6 +95,9 @@ struct Header {
   alignas(kLine) std::atomic<std::uint32_t> failing{0};
   std::atomic<std::uint32_t> failed{0};
   std::array<char, 1024> reason;
+  /// 0, or 1 + the rank that left an operation in which others are: until all
+  /// ranks have recovered, every operation ends with that rank's `why`.
+  std::atomic<std::uint32_t> broken{0};
 };
 
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);

@@ -21,14 +21,6 @@ constexpr std::size_t kCopyBlock = std::size_t{8} << 10;
 // A peer that comes within this time costs no sleep and no wake-up.
 constexpr std::chrono::microseconds kSpin{10};
 
-// Sleeps are cut into pieces so that a peer's failure is seen.
-constexpr std::chrono::milliseconds kSleepPiece{50};
-
-/// Whether a counter (modulo 2^32) has come to `target`.
-bool reached(std::uint32_t value, std::uint32_t target) {
-  return static_cast<std::int32_t>(value - target) >= 0;
-}
-
 std::size_t control_bytes(int size) {
   return sizeof(Header) + static_cast<std::size_t>(size) * sizeof(RankBlock);
 }
@@ -65,6 +57,7 @@ ShmEngine::ShmEngine(GroupInfo info, std::shared_ptr<const Segment> segment)
 void ShmEngine::run(const Operation& operation) {
   operation_ = operation;
   ++sequence_;
+  failures_ = failures_before(sequence_);
   block(info_.rank).entered.store(sequence_, std::memory_order_release);
   const std::uint32_t end = base_ + count_rounds();
   std::uint32_t filled = base_;
@@ -72,6 +65,7 @@ void ShmEngine::run(const Operation& operation) {
   std::uint32_t drained = base_;
   while (drained != end) {
     check_running();
+    check_whole();
     if (drained != reduced && drain_blocker(drained) < 0) {
       drain(drained++);
     } else if (reduced != filled && reduce_blocker(reduced) < 0) {
@@ -183,6 +177,7 @@ void ShmEngine::fill(std::uint32_t round) {
   notice.type = static_cast<std::int32_t>(operation_.type);
   notice.reduce = static_cast<std::int32_t>(operation_.reduce);
   notice.root = operation_.root;
+  notice.failures = failures_;
   notice.count = operation_.count;
   post(block(info_.rank).filled, round + 1);
 }
@@ -438,6 +433,8 @@ void ShmEngine::sleep_on(
       return;
     }
     check_running();
+    check_whole();
+    check_abandoned();
     if (Clock::now() >= deadline) {
       fail(
           str(operation_text(),
@@ -462,6 +459,9 @@ void ShmEngine::check_notices(std::uint32_t round) const {
       continue;
     }
     const Notice& notice = other.notices[round % kDepth];
+    if (notice.failures != failures_) {
+      leave(notice.failures > failures_ ? peer : info_.rank);
+    }
     const bool same =
         notice.sequence == sequence_ &&
         notice.kind == static_cast<std::int32_t>(operation_.kind) &&

@@ -4,10 +4,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
 #include "tessera/comm/collective.h"
+#include "tessera/comm/recoverable_engine.h"
 #include "tessera/comm/shm/control.h"
 #include "tessera/comm/shm/segment.h"
 
@@ -28,7 +30,7 @@ std::size_t group_segment_bytes(int size);
 ///
 /// Every element is reduced by one rank and in rank order: the same bits on
 /// all ranks and in every run.
-class ShmEngine final : public Engine {
+class ShmEngine final : public RecoverableEngine {
  public:
   /// `segment` is zero-filled at first and shared by the group's ranks.
   ShmEngine(GroupInfo info, std::shared_ptr<const Segment> segment);
@@ -37,6 +39,8 @@ class ShmEngine final : public Engine {
   bool shares_memory() const override {
     return true;
   }
+  void abandon(std::uint32_t started, const std::string& why) override;
+  std::uint32_t recover() override;
 
  private:
   /// Where a slice of a round lies in the full tensor. Units: elements.
@@ -77,6 +81,11 @@ class ShmEngine final : public Engine {
   void sleep_on(int rank, Counter RankBlock::*stage, std::uint32_t target);
   void check_notices(std::uint32_t round) const;
   void check_running() const;
+  void check_whole() const;
+  void check_abandoned() const;
+  [[noreturn]] void leave(int origin) const;
+  std::uint32_t failures_before(std::uint32_t sequence) const;
+  void meet();
   [[noreturn]] void fail(const std::string& reason) const;
   std::string operation_text() const;
   std::string missing_text() const;
@@ -90,6 +99,11 @@ class ShmEngine final : public Engine {
   std::uint32_t sequence_ = 0; // operations begun
   std::uint32_t base_ = 0; // rounds of the operations before this one
   Operation operation_; // the one that runs
+  std::uint32_t failures_ = 0; // of this rank, before it started that one
+  std::uint32_t meetings_ = 0;
+  mutable std::mutex mutex_;
+  /// Operations started at each failure of this rank; guarded by mutex_.
+  std::vector<std::uint32_t> abandoned_at_;
 };
 
 } // namespace tessera::comm::shm

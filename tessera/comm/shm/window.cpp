@@ -15,28 +15,25 @@
 #include "tessera/base/error.h"
 #include "tessera/comm/group_setup.h"
 #include "tessera/comm/process_group.h"
+#include "tessera/comm/recoverable_engine.h"
 
 namespace tessera::comm::shm {
 
 namespace {
 
 constexpr std::size_t kWindowPage = 4096;
-// As in the engine: a peer that comes soon costs no sleep, a failure is seen.
+// As in the engine: a peer that comes soon costs no sleep.
 constexpr std::chrono::microseconds kLook{10};
-constexpr std::chrono::milliseconds kNap{50};
 
 std::size_t whole_pages(std::size_t bytes) {
   return (bytes + kWindowPage - 1) / kWindowPage * kWindowPage;
-}
-
-bool has_come(std::uint32_t value, std::uint32_t target) {
-  return static_cast<std::int32_t>(value - target) >= 0;
 }
 
 } // namespace
 
 struct Window::Counters {
   std::array<Counter, kCounters> of;
+  Failures failures;
 };
 
 std::shared_ptr<Window> Window::make(
@@ -146,7 +143,7 @@ void Window::wait(
   using Clock = std::chrono::steady_clock;
   Counter& theirs = counters(rank).of[static_cast<std::size_t>(counter)];
   const auto come = [&] {
-    return has_come(theirs.value.load(std::memory_order_acquire), target);
+    return reached(theirs.value.load(std::memory_order_acquire), target);
   };
   if (come()) {
     return;
@@ -163,14 +160,25 @@ void Window::wait(
   while (true) {
     theirs.sleepers.fetch_add(1);
     const std::uint32_t seen = theirs.value.load();
-    if (!has_come(seen, target)) {
-      wait_while_equal(theirs.value, seen, kNap);
+    if (!reached(seen, target)) {
+      wait_while_equal(theirs.value, seen, kSleepPiece);
     }
     theirs.sleepers.fetch_sub(1);
     if (come()) {
       return;
     }
     check_running(what);
+    if (header_->broken.load(std::memory_order_acquire) != 0) {
+      leave(info_.rank); // whose it is stands there already
+    }
+    const std::uint64_t told =
+        counters(rank).failures.state.load(std::memory_order_acquire);
+    if (come()) { // perhaps posted before its failure
+      return;
+    }
+    if (count_of(told) > failures_) {
+      leave(rank);
+    }
     if (Clock::now() >= deadline) {
       const std::string reason =
           str(what,
@@ -213,6 +221,30 @@ void Window::fail(const std::string& reason) {
     header_->reason[length] = '\0';
     header_->failed.store(me, std::memory_order_release);
   }
+}
+
+void Window::abandon(const std::string& why) {
+  ++failures_;
+  tell(counters(info_.rank).failures, 0, why);
+}
+
+void Window::differs(int rank, std::uint32_t its_failures) {
+  leave(its_failures > failures_ ? rank : info_.rank);
+}
+
+void Window::recover() {
+  failures_ = 0;
+  counters(info_.rank).failures.state.store(0);
+  header_->broken.store(0);
+}
+
+void Window::leave(int origin) const {
+  std::uint32_t nobody = 0;
+  const auto first = static_cast<std::uint32_t>(origin) + 1;
+  if (!header_->broken.compare_exchange_strong(nobody, first)) {
+    origin = static_cast<int>(nobody) - 1;
+  }
+  throw PeerFailed(counters(origin).failures.why.data());
 }
 
 } // namespace tessera::comm::shm

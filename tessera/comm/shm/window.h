@@ -54,6 +54,21 @@ class Window {
   /// Makes the waits of all ranks throw with `reason`.
   void fail(const std::string& reason);
 
+  /// As Recoverable::abandon: who waits here for a value that this rank has not
+  /// posted, and has not failed as often itself, gets PeerFailed; so does
+  /// everybody from then on.
+  void abandon(const std::string& why);
+  /// How often this rank has abandoned it since it was whole.
+  std::uint32_t failures() const {
+    return failures_;
+  }
+  /// Throws PeerFailed: `rank` has failed more often than this one, or less
+  /// often (then this rank is the origin), and yet goes on.
+  [[noreturn]] void differs(int rank, std::uint32_t its_failures);
+  /// Forgets failures, this rank's part. All ranks call it after none waits
+  /// here any more, and wait for each other before one uses it again.
+  void recover();
+
  private:
   Window(
       GroupInfo info,
@@ -62,11 +77,13 @@ class Window {
   struct Counters;
   Counters& counters(int rank) const;
   void check_running(const char* what) const;
+  [[noreturn]] void leave(int origin) const;
 
   GroupInfo info_;
   std::shared_ptr<const Segment> segment_;
   std::size_t bytes_of_rank_;
   Header* header_;
+  std::uint32_t failures_ = 0;
 };
 
 } // namespace tessera::comm::shm

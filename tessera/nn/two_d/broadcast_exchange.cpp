@@ -101,6 +101,20 @@ void BroadcastExchange::finish() {
   product_ = nullptr;
 }
 
+// Panels travel in the groups of row and column, which the mesh tells.
+void BroadcastExchange::abandon(const std::string&) {}
+
+void BroadcastExchange::recover() {
+  for (auto* panels : {&panels_a_, &panels_b_, &partials_}) {
+    for (Panel& panel : *panels) {
+      panel = Panel(); // what was on its way has ended with its group
+    }
+  }
+  a_ = at::Tensor();
+  b_ = at::Tensor();
+  product_ = nullptr;
+}
+
 at::Tensor BroadcastExchange::allocate(
     at::IntArrayRef sizes,
     const at::TensorOptions& options) {

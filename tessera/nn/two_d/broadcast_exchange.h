@@ -22,6 +22,8 @@ class BroadcastExchange final : public Exchange {
   at::Tensor partial(int step) override;
   void send_partial(int step) override;
   void finish() override;
+  void abandon(const std::string& why) override;
+  void recover() override;
   void wait_for_readers() override {}
   at::Tensor allocate(at::IntArrayRef sizes, const at::TensorOptions& options)
       override;

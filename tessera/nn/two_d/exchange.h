@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -85,6 +86,12 @@ class Exchange {
   virtual void send_partial(int step) = 0;
   /// The parts of the others are in `out`.
   virtual void finish() = 0;
+
+  /// This rank's own code has failed between two products, or in one by a
+  /// PeerFailed; and all ranks go on after that, whatever each left undone:
+  /// as comm::Recoverable.
+  virtual void abandon(const std::string& why) = 0;
+  virtual void recover() = 0;
 
   /// Returns when no other rank reads memory of `allocate` any more, which may
   /// then be changed. Not collective.

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "tessera/base/error.h"
+#include "tessera/comm/recoverable.h"
 #include "tessera/nn/two_d/broadcast_exchange.h"
 #include "tessera/nn/two_d/exchange.h"
 #include "tessera/nn/two_d/window_exchange.h"
@@ -99,5 +100,17 @@ Mesh::Mesh(
 }
 
 Mesh::~Mesh() = default;
+
+void Mesh::abandon(const std::string& why) const {
+  comm::abandon(*row_group_, why);
+  comm::abandon(*column_group_, why);
+  exchange_->abandon(why);
+}
+
+void Mesh::recover() const {
+  comm::recover(*row_group_);
+  comm::recover(*column_group_);
+  exchange_->recover();
+}
 
 } // namespace tessera::nn::two_d

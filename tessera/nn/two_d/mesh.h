@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "tessera/comm/world.h"
@@ -74,6 +75,11 @@ class Mesh {
   Exchange& exchange() const {
     return *exchange_;
   }
+
+  /// As comm::Recoverable, for the mesh's own groups and panels; `group()` is
+  /// told apart, and recovers before the mesh does.
+  void abandon(const std::string& why) const;
+  void recover() const;
 
  private:
   Mesh(

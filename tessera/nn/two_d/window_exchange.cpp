@@ -48,6 +48,7 @@ struct alignas(64) WindowExchange::Offer {
   std::int64_t dtype;
   std::int64_t inner; // whole length
   std::int64_t transposed;
+  std::int64_t failures; // of this rank before the product
   std::int64_t a;
   std::int64_t b;
   std::int64_t partial;
@@ -106,6 +107,7 @@ void WindowExchange::begin(const Product& product) {
   mine.dtype = static_cast<std::int64_t>(product.out.scalar_type());
   mine.inner = product.inner.length();
   mine.transposed = static_cast<std::int64_t>(product.transposed);
+  mine.failures = window.failures();
   if (moves_a(product.form)) {
     mine.a = offer_block(product.a, used);
   }
@@ -161,6 +163,9 @@ std::int64_t WindowExchange::offer_block(
 const WindowExchange::Offer& WindowExchange::wait_for_offer(int rank) {
   region_->window->wait(rank, kOffered, sequence_ + 1, kWhat);
   const Offer& theirs = offer_of(rank);
+  if (theirs.failures != region_->window->failures()) {
+    region_->window->differs(rank, static_cast<std::uint32_t>(theirs.failures));
+  }
   const bool same =
       theirs.form == static_cast<std::int64_t>(product_->form) &&
       theirs.dtype == static_cast<std::int64_t>(product_->out.scalar_type()) &&
@@ -293,6 +298,26 @@ void WindowExchange::finish() {
   ++sequence_;
   region_->window->post(kDone, sequence_);
   product_ = nullptr;
+}
+
+void WindowExchange::abandon(const std::string& why) {
+  region_->window->abandon(why);
+}
+
+void WindowExchange::recover() {
+  // All have left their products, some one product further than others.
+  at::Tensor latest =
+      at::full({1}, static_cast<std::int64_t>(sequence_) + 1, at::kLong);
+  mesh_.group().all_reduce(latest, comm::ReduceOp::kMax);
+  sequence_ = static_cast<std::uint32_t>(latest.item<std::int64_t>());
+  product_ = nullptr;
+  last_read_in_place_ = 0;
+  comm::shm::Window& window = *region_->window;
+  window.recover();
+  window.post(kOffered, sequence_);
+  window.post(kPartial, sequence_ * static_cast<std::uint32_t>(mesh_.side()));
+  window.post(kDone, sequence_);
+  mesh_.group().barrier();
 }
 
 void WindowExchange::wait_until_done(std::uint32_t product) {

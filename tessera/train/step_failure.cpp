@@ -1,0 +1,31 @@
+#include "tessera/train/step_failure.h"
+
+#include "tessera/comm/recoverable.h"
+#include "tessera/nn/tensor_parallel/context.h"
+#include "tessera/nn/two_d/mesh.h"
+
+namespace tessera::train {
+
+void abandon_collectives(const std::string& why) {
+  const nn::TensorParallel& parallel = nn::tensor_parallel();
+  if (parallel.size() == 1) {
+    return;
+  }
+  comm::abandon(*parallel.group, why);
+  if (parallel.mesh != nullptr) {
+    parallel.mesh->abandon(why);
+  }
+}
+
+void recover_collectives() {
+  const nn::TensorParallel& parallel = nn::tensor_parallel();
+  if (parallel.size() == 1) {
+    return;
+  }
+  comm::recover(*parallel.group);
+  if (parallel.mesh != nullptr) {
+    parallel.mesh->recover();
+  }
+}
+
+} // namespace tessera::train
