@@ -34,7 +34,7 @@ run() {
 }
 
 failed=0
-for name in $(cat "$build/tests/fuzz/libfuzzer_targets.txt"); do
+while read -r name; do
   begin=$SECONDS
   if ! run "$name" "$runs"; then
     echo "$name: failed; its input is kept in $build"
@@ -51,7 +51,7 @@ for name in $(cat "$build/tests/fuzz/libfuzzer_targets.txt"); do
     echo "$name: the inputs reach one side only"
     failed=1
   fi
-done
+done < "$build/tests/fuzz/libfuzzer_targets.txt"
 
 # libFuzzer must find what is there to be found.
 if run fuzz_planted_crash 10000000 || ! grep -q 'broken promise: planted' "$log"; then
