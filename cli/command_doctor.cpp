@@ -100,6 +100,7 @@ bool examine_together(comm::World& world, RankFacts facts, const Options& o) {
   group->barrier();
   measure_clock(world, facts);
   Examination examination;
+  examination.all_reduce_bytes_per_s = measure_all_reduce(*group);
   measure_pairs(world, *group, o.most_ranks, examination);
   gather(world, *group, facts, examination);
   return world.rank() != 0 || finish(examination, o);

@@ -10,6 +10,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/json_fields.h"
 #include "tessera/plan/plan.h"
+#include "tessera/planner/abilities.h"
 #include "tessera/planner/decision.h"
 #include "tessera/planner/description.h"
 #include "tessera/planner/strategies_csv.h"
@@ -35,6 +36,7 @@ struct Options {
   std::string plan_file;
   std::string data;
   int trials = 0;
+  bool spread_trials = false;
   TrialOptions trial;
   std::string calibration;
   std::string write_calibration = "calibration.json";
@@ -63,7 +65,7 @@ const planner::Candidate& first_runnable(
           result.best.size(),
           " best strategies runs in this version: the first, for one, ",
           *planner::not_runnable(result.best.front(), model),
-          "; take another --method"));
+          "; leave out what it names, or take another --method"));
 }
 
 /// The job that is planned for: the file, or one made for a preset.
@@ -120,14 +122,27 @@ void write_decision(
     in_order = in_order && chosen.node_order[i] == static_cast<int>(i);
     order += (i == 0 ? "" : ",") + std::to_string(chosen.node_order[i]);
   }
-  std::printf(
-      "written: pp %d  dp %d  microbatch size %d\n",
-      chosen.strategy.pp,
-      chosen.strategy.dp,
-      chosen.strategy.microbatch_size);
+  std::printf("written: %s\n", planner::headline(chosen.strategy).c_str());
   if (!in_order) {
     std::printf("start the hosts in the order %s\n", order.c_str());
   }
+}
+
+/// Which of the search's results are trained: the best, or as many spread over
+/// all of them, the best and the worst included.
+std::vector<std::size_t> tried_of(
+    const Options& options,
+    const planner::SearchResult& result) {
+  const std::size_t count =
+      std::min(result.best.size(), static_cast<std::size_t>(options.trials));
+  std::vector<std::size_t> tried;
+  for (std::size_t i = 0; i < count; ++i) {
+    tried.push_back(
+        options.spread_trials && count > 1
+            ? i * (result.best.size() - 1) / (count - 1)
+            : i);
+  }
+  return tried;
 }
 
 /// Runs the best, prints predicted beside measured, keeps the figures; the
@@ -167,9 +182,11 @@ int try_best(
     job["data"]["directory"] = made_data.string();
   }
   trial.job = job.dump();
-  std::vector<planner::Candidate> candidates = result.best;
-  candidates.resize(
-      std::min(candidates.size(), static_cast<std::size_t>(options.trials)));
+  const std::vector<std::size_t> tried = tried_of(options, result);
+  std::vector<planner::Candidate> candidates;
+  for (const std::size_t i : tried) {
+    candidates.push_back(result.best[i]);
+  }
   std::printf(
       "\ntrials of %d steps on %d ranks:\n  rank  predicted s  measured s  "
       "strategy\n",
@@ -180,15 +197,11 @@ int try_best(
     const std::string measured =
         one.measured_seconds ? str(*one.measured_seconds) : "failed";
     std::printf(
-        "  %4zu  %11.4f  %10s  pp %d  dp %d  tp %d  microbatch size %d  "
-        "%s%s%s\n",
-        i + 1,
+        "  %4zu  %11.4f  %10s  %s  %s%s%s\n",
+        tried[i] + 1,
         one.predicted_seconds,
         measured.c_str(),
-        strategy.pp,
-        strategy.dp,
-        strategy.tp,
-        strategy.microbatch_size,
+        planner::headline(strategy).c_str(),
         strategy.schedule.c_str(),
         one.failure.empty() ? "" : ": ",
         one.failure.c_str());
@@ -210,8 +223,9 @@ int try_best(
     throw PlanError(
         str("all ", trials.size(), " trials failed; see the lines above"));
   }
-  std::printf("winner: %d\n", winner + 1);
-  return winner;
+  const std::size_t best = tried[static_cast<std::size_t>(winner)];
+  std::printf("winner: %zu\n", best + 1);
+  return static_cast<int>(best);
 }
 
 void explain_best(
@@ -231,14 +245,42 @@ void explain_best(
   }
 }
 
+/// What is only priced cannot be written or tried.
+void refuse_what_cannot_run(const Options& options) {
+  const planner::RuntimeAbilities can = planner::runtime_abilities();
+  const auto refuse = [&](const char* option, bool asked, bool able) {
+    if (asked && !able && (writes(options) || options.trials > 0)) {
+      throw ConfigError(
+          str(option,
+              ": this version prices it but cannot train with it; leave it out "
+              "where a strategy is written or tried, or leave -o and --trials "
+              "out to see its price"));
+    }
+  };
+  refuse(
+      "--shard-optimizer-state",
+      options.input.search.shard_optimizer_state,
+      can.optimizer_sharding);
+  refuse(
+      "--activation-checkpointing",
+      options.input.activation_checkpointing,
+      can.activation_checkpointing);
+}
+
 void run(const Options& options) {
   if (options.schema) {
     print(planner::schema());
     return;
   }
-  const cost::Cluster cluster = cluster_of(options.input);
-  const cost::DescribedModel model = model_of(options.input, cluster);
-  planner::SearchOptions search = search_options(options.input, model, cluster);
+  // What is written must run; what is tried runs on the hosts as they are.
+  PlanningInput input = options.input;
+  input.search.runnable_only = input.search.runnable_only || writes(options);
+  input.search.keep_node_order =
+      input.search.keep_node_order || options.trials > 0;
+  refuse_what_cannot_run(options);
+  const cost::Cluster cluster = cluster_of(input);
+  const cost::DescribedModel model = model_of(input, cluster);
+  planner::SearchOptions search = search_options(input, model, cluster);
   if (!options.price.empty()) {
     print(planner::price_table(
         planner::read_text_file(options.price),
@@ -248,10 +290,10 @@ void run(const Options& options) {
         search.constants));
     return;
   }
-  search.keep = std::max({search.keep, options.explain, options.trials});
-  // What is written must run; what is tried runs on the hosts as they are.
-  search.runnable_only = search.runnable_only || writes(options);
-  search.keep_node_order = search.keep_node_order || options.trials > 0;
+  constexpr int kAll = 100000;
+  search.keep = options.spread_trials
+                    ? kAll
+                    : std::max({search.keep, options.explain, options.trials});
   const planner::SearchResult result =
       search_with_progress(model, cluster, search);
   std::printf(
@@ -261,7 +303,16 @@ void run(const Options& options) {
       cluster.name.c_str(),
       model.global_batch_size,
       result.considered);
-  print(planner::summary(result));
+  planner::SearchResult shown;
+  shown.best.assign(
+      result.best.begin(),
+      result.best.begin() + std::min(
+                                static_cast<std::ptrdiff_t>(result.best.size()),
+                                static_cast<std::ptrdiff_t>(std::max(
+                                    {options.input.search.keep,
+                                     options.explain,
+                                     options.trials}))));
+  print(planner::summary(shown));
   if (!options.calibration.empty()) {
     const double ratio = calibration_ratio(options.calibration);
     std::printf(
@@ -316,6 +367,11 @@ void set_up(CLI::App& app) {
          "run the K best for a few steps on the ranks at hand and take the "
          "fastest")
       ->check(CLI::Range(0, 1000));
+  app.add_flag(
+      "--spread-trials",
+      options->spread_trials,
+      "try K spread over all that fit, not the K best: to see how good "
+      "predictions are");
   app.add_option("--trial-steps", options->trial.steps, "steps of a trial")
       ->check(CLI::Range(3, 100000))
       ->capture_default_str();

@@ -25,6 +25,8 @@ struct Options {
   int pp = 0;
   int dp = 0;
   int tp = 1;
+  std::string tensor_kind = "speed";
+  bool prescaled_batch = false;
   int microbatch_size = 1;
   std::string placement = "PDT";
   std::vector<int> boundaries;
@@ -49,7 +51,12 @@ cost::Strategy strategy_of(
   }
   const planner::Pricer pricer(model, cluster, search);
   const planner::Point point = {
-      options.pp, options.dp, options.tp, options.microbatch_size};
+      options.pp,
+      options.dp,
+      options.tp,
+      options.microbatch_size,
+      options.tp > 1 && model.traced() ? options.tensor_kind : "",
+      options.tp > 1 && model.traced() && options.prescaled_batch};
   cost::Strategy strategy = pricer.strategy(point);
   strategy.placement = options.placement;
   std::vector<int> nodes;
@@ -96,13 +103,10 @@ void run(const Options& options) {
   const std::chrono::duration<double> took =
       std::chrono::steady_clock::now() - start;
   std::printf(
-      "pp %d  dp %d  tp %d  microbatch size %d  schedule %s\n"
+      "%s  schedule %s\n"
       "iteration     %.4f s\n"
       "bubble        %.1f %%\n",
-      strategy.pp,
-      strategy.dp,
-      strategy.tp,
-      strategy.microbatch_size,
+      planner::headline(strategy).c_str(),
       strategy.schedule.c_str(),
       result.iteration_seconds,
       100 * result.bubble_share);
@@ -134,6 +138,16 @@ void set_up(CLI::App& app) {
   app.add_option("--dp", options->dp, "data-parallel replicas");
   app.add_option("--tp", options->tp, "tensor-parallel degree")
       ->capture_default_str();
+  app.add_option(
+         "--tensor-kind",
+         options->tensor_kind,
+         "of a preset with --tp: speed, memory or 2d")
+      ->check(CLI::IsMember({"speed", "memory", "2d"}))
+      ->capture_default_str();
+  app.add_flag(
+      "--prescaled-batch",
+      options->prescaled_batch,
+      "of a preset with --tp: its ranks bring the same samples");
   app.add_option("--mbs", options->microbatch_size, "microbatch size")
       ->check(CLI::Range(1, 1000000))
       ->capture_default_str();

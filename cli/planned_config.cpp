@@ -10,6 +10,9 @@ namespace {
 constexpr const char* kPlannedKeys[] = {
     "pipeline_parallel_degree",
     "tensor_parallel_degree",
+    "tensor_parallel_kind",
+    "optimize",
+    "prescaled_batch",
     "ddp",
     "microbatches",
     "pipeline",

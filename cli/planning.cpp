@@ -62,7 +62,9 @@ void draw(const planner::SearchProgress& progress) {
   }
 }
 
-planner::TracedModel traced_of(const PlanningInput& input) {
+planner::TracedModel traced_of(
+    const PlanningInput& input,
+    const cost::Cluster& cluster) {
   PresetRun run;
   run.precision = "f32";
   run.sequence = input.sequence;
@@ -84,6 +86,7 @@ planner::TracedModel traced_of(const PlanningInput& input) {
   if (!input.precision.empty()) {
     run.precision = input.precision;
   }
+  run.tensor_degrees = tensor_degrees_of(cluster);
   return trace_preset(preset, run);
 }
 
@@ -106,6 +109,10 @@ void add_planning_options(CLI::App& app, PlanningInput& input) {
   app.add_option(
          "--sequence", input.sequence, "of a preset: positions of a sample")
       ->check(CLI::PositiveNumber);
+  app.add_flag(
+      "--activation-checkpointing",
+      input.activation_checkpointing,
+      "of a preset: recompute the activations of every layer but the first");
   app.add_option(
       "--cluster-file",
       input.cluster_file,
@@ -148,6 +155,15 @@ void add_planning_options(CLI::App& app, PlanningInput& input) {
       "--overlap-gradients",
       input.search.overlap_gradients,
       "gradients travel while the last backward runs");
+  app.add_option(
+         "--only-tp",
+         input.search.tensor_degree,
+         "only strategies of this tensor-parallel degree")
+      ->check(CLI::PositiveNumber);
+  app.add_flag(
+      "--keep-node-order",
+      input.search.keep_node_order,
+      "only strategies for the hosts as the cluster file orders them");
   app.add_flag(
       "--runnable",
       input.search.runnable_only,
@@ -169,9 +185,14 @@ cost::DescribedModel model_of(
             "--list), or a job of tessera train"));
   }
   if (input.model_file.empty()) {
-    return planner::describe_traced(traced_of(input), cluster);
+    cost::DescribedModel model =
+        planner::describe_traced(traced_of(input, cluster), cluster);
+    model.activation_checkpointing = input.activation_checkpointing;
+    return model;
   }
   cost::DescribedModel model = planner::load_model(input.model_file);
+  // The runtime's stages answer the module that called them (decision 20).
+  model.returns_home = input.search.runnable_only;
   if (input.global_batch_size != 0) {
     model.global_batch_size = input.global_batch_size;
     cost::validate(model);
@@ -197,7 +218,8 @@ planner::SearchOptions search_options(
     const cost::DescribedModel& model,
     const cost::Cluster& cluster) {
   planner::SearchOptions search = input.search;
-  if (model.traced()) {
+  // On a cluster that was measured, what runs is priced as it runs here.
+  if (model.traced() || (search.runnable_only && cluster.measured)) {
     plan_for_runtime(model, cluster, search);
   }
   return search;

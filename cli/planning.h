@@ -17,6 +17,7 @@ struct PlanningInput {
   std::string job_file; // a job whose model, batch and precision are planned
   std::string precision; // of a preset; "": f32, or the job's
   std::int64_t sequence = 0; // of a preset's sample; 0: its own, or the job's
+  bool activation_checkpointing = false; // of a preset
   std::string cluster_file;
   int global_batch_size = 0; // 0: the model file's or the job's
   planner::SearchOptions search = {};
@@ -37,8 +38,8 @@ planner::SearchOptions search_options(
     const PlanningInput& input,
     const cost::DescribedModel& model,
     const cost::Cluster& cluster);
-/// How a traced model is planned for: only what runs, with the constants of the
-/// runtime, the best executed by the simulator.
+/// How what will be trained is planned for: only what runs, with the constants
+/// of the runtime, the best executed by the simulator.
 void plan_for_runtime(
     const cost::DescribedModel& model,
     const cost::Cluster& cluster,

@@ -231,10 +231,15 @@ std::string calibration_json(
     entry["pp"] = strategy.pp;
     entry["dp"] = strategy.dp;
     entry["tp"] = strategy.tp;
+    if (!strategy.tensor_kind.empty()) {
+      entry["tensor_kind"] = strategy.tensor_kind;
+      entry["prescaled_batch"] = strategy.same_samples;
+    }
     entry["mbs"] = strategy.microbatch_size;
     entry["layer_boundaries"] = strategy.boundaries;
     entry["schedule"] = strategy.schedule;
     entry["predicted_s"] = trials[i].predicted_seconds;
+    entry["estimated_s"] = candidates[i].cost.seconds;
     entry["memory_gib"] = candidates[i].cost.needed_bytes() / (1 << 30);
     if (trials[i].measured_seconds) {
       entry["measured_s"] = *trials[i].measured_seconds;

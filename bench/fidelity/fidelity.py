@@ -2,21 +2,23 @@
 """Predicted and measured step time of one GPT under many strategies, in one run.
 
 usage: fidelity.py [--build build] [--ranks 4] [--batch 16] [--model gpt-mini]
-                   [--sequence 64] [--steps 8] [--json FILE]
+                   [--sequence 64] [--steps 8] [--strategies 8]
+                   [--json FILE] [--table FILE]
 
 Probes the machine under the launcher, then lets `tessera plan --trials` price and
-train every strategy that the runtime can execute on these ranks (pipeline degrees,
-replicas, microbatch sizes), under both schedules. Prints one table, Spearman's
-coefficient and how far predictions are off.
+train strategies that the runtime can execute on these ranks, spread over all of
+them from the best to the worst, under both schedules. Prints one table with the
+cost model's seconds (equation 5 and what was added to it), the simulator's and the
+measured ones, Spearman's coefficients and how far predictions are off.
 """
 import argparse
 import json
 import math
 import os
-import platform
 import subprocess
 import sys
 import tempfile
+import time
 
 SCHEDULES = ["interleaved", "simple"]
 
@@ -43,6 +45,24 @@ def spearman(a, b):
     return over / under if under else 0.0
 
 
+def agreement(predicted, measured):
+    """Spearman's coefficient, the middle of measured / predicted, and the middle
+    distance from that as a share."""
+    ratios = sorted(m / p for m, p in zip(measured, predicted))
+    middle = ratios[len(ratios) // 2]
+    away = sorted(abs(r / middle - 1) for r in ratios)
+    return {"spearman": round(spearman(predicted, measured), 3),
+            "measured_by_predicted": round(middle, 3),
+            "middle_deviation": round(away[len(away) // 2], 3),
+            "largest_deviation": round(away[-1], 3)}
+
+
+def kind_of(trial):
+    if trial["tp"] == 1:
+        return "-"
+    return trial["tensor_kind"] + (", prescaled" if trial["prescaled_batch"] else "")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--build", default="build")
@@ -51,11 +71,14 @@ def main():
     parser.add_argument("--model", default="gpt-mini")
     parser.add_argument("--sequence", type=int, default=64)
     parser.add_argument("--steps", type=int, default=8)
-    parser.add_argument("--strategies", type=int, default=12, help="of each schedule, at most")
+    parser.add_argument("--strategies", type=int, default=8, help="of each schedule")
     parser.add_argument("--json")
+    parser.add_argument("--table", help="the table as Markdown")
     options = parser.parse_args()
     tessera = os.path.abspath(os.path.join(options.build, "bin", "tessera"))
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    began = time.monotonic()
+    load = os.getloadavg()[0]
     trials = []
     with tempfile.TemporaryDirectory() as work:
         cluster = os.path.join(work, "cluster.json")
@@ -67,7 +90,7 @@ def main():
             subprocess.run(
                 [tessera, "plan", "--model", options.model, "--sequence", str(options.sequence),
                  "--global-batch-size", str(options.batch), "--cluster-file", cluster,
-                 "--schedule", schedule, "--trials", str(options.strategies),
+                 "--schedule", schedule, "--trials", str(options.strategies), "--spread-trials",
                  "--trial-steps", str(options.steps), "--calibration-file", kept],
                 check=True)
             with open(kept) as file:
@@ -76,28 +99,44 @@ def main():
             machine = json.load(file)
     done = [t for t in trials if "measured_s" in t]
     done.sort(key=lambda t: t["predicted_s"])
-    print(f"\n{options.model}, sequence {options.sequence}, batch {options.batch}, "
-          f"{options.ranks} ranks on {os.cpu_count()} processors")
-    print("  pp  dp  mbs  schedule      predicted s  measured s  measured / predicted")
+    measured = [t["measured_s"] for t in done]
+    result = {
+        "command": " ".join(sys.argv), "model": options.model, "sequence": options.sequence,
+        "batch": options.batch, "ranks": options.ranks, "processors": os.cpu_count(),
+        "nodes": machine["nodes"], "probe": machine["probe"], "load_average_before": load,
+        "seconds": round(time.monotonic() - began), "strategies": len(done),
+        "simulator": agreement([t["predicted_s"] for t in done], measured),
+        "cost_model": agreement([t["estimated_s"] for t in done], measured), "trials": trials}
+    lines = [
+        f"{options.model}, sequence {options.sequence}, batch {options.batch}, {options.ranks} ranks on "
+        f"{os.cpu_count()} processors; load average before: {load:.1f}", "",
+        "| pp | dp | tp | kind | microbatch | schedule | cost model s | simulator s | measured s "
+        "| measured / simulator |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"]
     for t in done:
-        print(f"  {t['pp']:2}  {t['dp']:2}  {t['mbs']:3}  {t['schedule']:12}  {t['predicted_s']:11.4f}"
-              f"  {t['measured_s']:10.4f}  {t['measured_s'] / t['predicted_s']:20.2f}")
+        lines.append(
+            f"| {t['pp']} | {t['dp']} | {t['tp']} | {kind_of(t)} | {t['mbs']} | {t['schedule']} "
+            f"| {t['estimated_s']:.4f} | {t['predicted_s']:.4f} | {t['measured_s']:.4f} "
+            f"| {t['measured_s'] / t['predicted_s']:.2f} |")
     for t in trials:
         if "failure" in t:
-            print(f"  {t['pp']:2}  {t['dp']:2}  {t['mbs']:3}  {t['schedule']:12}  failed: {t['failure']}")
-    predicted = [t["predicted_s"] for t in done]
-    measured = [t["measured_s"] for t in done]
-    ratios = sorted(m / p for m, p in zip(measured, predicted))
-    middle = ratios[len(ratios) // 2]
-    spread = sorted(abs(r / middle - 1) for r in ratios)[len(ratios) // 2]
-    result = {
-        "command": " ".join(sys.argv), "machine": platform.processor() or platform.machine(),
-        "nodes": machine["nodes"], "load_average": os.getloadavg(), "trials": trials,
-        "strategies": len(done), "spearman": spearman(predicted, measured),
-        "median_measured_by_predicted": middle, "median_deviation_from_it": spread}
-    print(f"{len(done)} strategies: Spearman {result['spearman']:.3f}; measured / predicted is "
-          f"{middle:.2f} in the middle, half of them within {100 * spread:.0f} % of that; "
-          f"load average {result['load_average'][0]:.1f}")
+            lines.append(f"| {t['pp']} | {t['dp']} | {t['tp']} | {kind_of(t)} | {t['mbs']} "
+                         f"| {t['schedule']} | {t['estimated_s']:.4f} | {t['predicted_s']:.4f} "
+                         f"| failed: {t['failure']} | |")
+    lines.append("")
+    for name in ("simulator", "cost_model"):
+        figures = result[name]
+        lines.append(
+            f"{name.replace('_', ' ')}: Spearman {figures['spearman']:.3f}; measured / predicted "
+            f"{figures['measured_by_predicted']:.2f} in the middle, half of them within "
+            f"{100 * figures['middle_deviation']:.0f} % of that, all within "
+            f"{100 * figures['largest_deviation']:.0f} %.")
+    lines.append(f"{len(done)} strategies in {result['seconds']} s.")
+    text = "\n".join(lines) + "\n"
+    print("\n" + text)
+    if options.table:
+        with open(options.table, "w") as file:
+            file.write(text)
     if options.json:
         with open(options.json, "w") as file:
             json.dump(result, file, indent=1)

@@ -23,8 +23,12 @@ double measure_copy();
 /// Fills the clock fields of `facts`. Collective over the world.
 void measure_clock(comm::World& world, RankFacts& facts);
 
-/// Fills pairs, unmeasured and all_reduce_bytes_per_s on rank 0; one pair at a
-/// time, at most `most_ranks` ranks. Collective over the world.
+/// Bytes of a 16 MiB f32 tensor that an all-reduce sums in a second; 0 for one
+/// rank. Collective over the group.
+double measure_all_reduce(comm::ProcessGroup& group);
+
+/// Fills pairs and unmeasured on rank 0; one pair at a time, at most
+/// `most_ranks` ranks. Collective over the world.
 void measure_pairs(
     comm::World& world,
     comm::ProcessGroup& group,

@@ -71,14 +71,15 @@ double measure_exchange(
     int peer,
     bool begins,
     std::int64_t elements,
-    int rounds) {
+    int rounds,
+    int warm_rounds = kWarmRounds) {
   const at::Tensor out = at::ones({elements});
   at::Tensor in = at::zeros({elements});
   std::vector<double> seconds;
-  for (int round = 0; round < rounds + kWarmRounds; ++round) {
+  for (int round = 0; round < rounds + warm_rounds; ++round) {
     const auto begin = Clock::now();
     exchange(transport, world, peer, begins, out, in);
-    if (round >= kWarmRounds) {
+    if (round >= warm_rounds) {
       seconds.push_back(seconds_since(begin) / 2);
     }
   }
@@ -92,7 +93,41 @@ double measure_exchange(
   return median(seconds);
 }
 
+/// One-way seconds of the largest message. A slow link is given fewer rounds,
+/// on which the rank that begins decides.
+double measure_large(
+    transport::Transport& transport,
+    const comm::World& world,
+    int peer,
+    bool begins) {
+  constexpr std::int64_t kPart = 16;
+  constexpr double kLongS = 0.1;
+  const double part_s = measure_exchange(
+      transport, world, peer, begins, kLargeElements / kPart, 2, 1);
+  at::Tensor slow = at::zeros({1});
+  if (begins) {
+    slow.fill_(part_s * kPart > kLongS ? 1.0 : 0.0);
+    transport.send(peer, {}, slow);
+  } else {
+    slow.copy_(next(transport, world, peer).body.toTensor());
+  }
+  const bool is_slow = slow.item<float>() != 0;
+  return measure_exchange(
+      transport,
+      world,
+      peer,
+      begins,
+      kLargeElements,
+      is_slow ? 1 : kLargeRounds,
+      is_slow ? 0 : kWarmRounds);
+}
+
+} // namespace
+
 double measure_all_reduce(comm::ProcessGroup& group) {
+  if (group.size() < 2) {
+    return 0;
+  }
   at::Tensor tensor = at::zeros({kLargeElements});
   std::vector<double> seconds;
   for (int round = 0; round < kLargeRounds + 1; ++round) {
@@ -105,8 +140,6 @@ double measure_all_reduce(comm::ProcessGroup& group) {
   }
   return static_cast<double>(tensor.nbytes()) / median(seconds);
 }
-
-} // namespace
 
 void measure_clock(comm::World& world, RankFacts& facts) {
   // Cristian's method: the shortest round trip bounds the error best.
@@ -144,7 +177,6 @@ void measure_pairs(
   if (world.size() < 2) {
     return;
   }
-  examination.all_reduce_bytes_per_s = measure_all_reduce(group);
   const int size = world.size();
   const int measured = std::clamp(most_ranks, 2, size);
   std::vector<bool> chosen(static_cast<std::size_t>(size), false);
@@ -176,8 +208,7 @@ void measure_pairs(
       pair.latency_us =
           1e6 * measure_exchange(*transport, world, peer, begins, 1, kRounds);
       const auto before = transport->counters().shared_memory_tensors;
-      const double large_s = measure_exchange(
-          *transport, world, peer, begins, kLargeElements, kLargeRounds);
+      const double large_s = measure_large(*transport, world, peer, begins);
       pair.shared_memory = transport->counters().shared_memory_tensors > before;
       pair.bytes_per_s = 4.0 * static_cast<double>(kLargeElements) / large_s;
       if (begins) {

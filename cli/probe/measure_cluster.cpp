@@ -7,7 +7,6 @@
 #include "tessera/base/error.h"
 #include "tessera/planner/description.h"
 
-#include "cli/doctor/measure.h"
 #include "cli/probe/probe.h"
 
 namespace tessera::cli::probe {
@@ -30,7 +29,9 @@ c10::IValue pack(const RankMeasurement& one) {
        c10::IValue(at::tensor(
            {one.alone_products_per_s,
             one.busy_products_per_s,
-            one.busy_bytes_per_s},
+            one.busy_bytes_per_s,
+            one.spread,
+            static_cast<double>(one.repeated)},
            at::kDouble))});
 }
 
@@ -47,6 +48,8 @@ RankMeasurement unpack(const c10::IValue& value) {
   one.alone_products_per_s = rates[0].item<double>();
   one.busy_products_per_s = rates[1].item<double>();
   one.busy_bytes_per_s = rates[2].item<double>();
+  one.spread = rates[3].item<double>();
+  one.repeated = static_cast<int>(rates[4].item<double>());
   return one;
 }
 
@@ -57,12 +60,10 @@ cost::Cluster measure_cluster(comm::World& world, const Effort& effort) {
   std::iota(ranks.begin(), ranks.end(), 0);
   const auto everyone = world.new_group("probe", ranks);
   const RankMeasurement mine = measure_speed(world, *everyone, effort);
-  doctor::Examination examination;
-  // Pairs of a few ranks stand for those of many.
-  constexpr int kMostRanks = 16;
-  doctor::measure_pairs(
-      world, *everyone, effort.quick ? 4 : kMostRanks, examination);
-  auto collectives = measure_collectives(world, *everyone, effort);
+  cost::ProbeQuality quality;
+  quality.rounds = effort.rounds;
+  const auto pairs = measure_links(world, *everyone, effort, quality);
+  auto collectives = measure_collectives(world, *everyone, effort, quality);
   std::vector<RankMeasurement> all;
   for (const c10::IValue& value :
        comm::gather_object(world, *everyone, pack(mine), 0)) {
@@ -74,7 +75,7 @@ cost::Cluster measure_cluster(comm::World& world, const Effort& effort) {
   if (world.rank() == 0) {
     try {
       text = planner::cluster_to_json(
-          to_cluster(all, examination.pairs, std::move(collectives)));
+          to_cluster(all, pairs, std::move(collectives), quality));
     } catch (const ConfigError& error) {
       failure = error.what();
     }

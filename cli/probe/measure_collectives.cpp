@@ -7,6 +7,7 @@
 #include <ATen/ATen.h>
 
 #include "cli/probe/probe.h"
+#include "cli/probe/rounds.h"
 #include "cli/stopwatch.h"
 
 namespace tessera::cli::probe {
@@ -43,23 +44,65 @@ int hosts_of(const comm::World& world, const std::vector<int>& ranks) {
   return static_cast<int>(hosts.size());
 }
 
+/// The middle of some runs: what a run costs while the group's ranks share
+/// cores and links with each other. `runs` is equal on all its ranks.
 double median_seconds(
     comm::ProcessGroup& group,
     const std::function<void()>& run,
-    const Effort& effort) {
-  const int rounds = effort.quick ? 3 : 7;
+    int runs) {
   std::vector<double> seconds;
-  for (int round = -1; round < rounds; ++round) {
+  for (int i = 0; i < runs; ++i) {
     group.barrier();
     const auto start = Clock::now();
     run();
-    if (round >= 0) {
-      seconds.push_back(
-          std::chrono::duration<double>(Clock::now() - start).count());
-    }
+    seconds.push_back(
+        std::chrono::duration<double>(Clock::now() - start).count());
   }
   std::sort(seconds.begin(), seconds.end());
   return seconds[seconds.size() / 2];
+}
+
+/// The longest of the ranks' seconds, on all of them.
+double longest(comm::ProcessGroup& group, double seconds) {
+  const at::Tensor agreed = at::full({1}, seconds, at::kDouble);
+  group.all_reduce(agreed, comm::ReduceOp::kMax);
+  return agreed.item<double>();
+}
+
+/// One collective at one size, and how long a run takes.
+struct Timed {
+  std::string name;
+  double bytes = 0;
+  std::function<void()> run;
+  int runs = 3; // in a round
+  bool slow = false; // one round says enough, and another takes long
+  Rounds rounds;
+};
+
+/// Every collective of a group in rounds that lie apart, the middle of each
+/// round, the best round: foreign load meets a round, not all of them.
+/// Appends (ranks, hosts, bytes, seconds) a collective.
+void measure_group(
+    comm::ProcessGroup& group,
+    std::vector<Timed>& all,
+    const Effort& effort) {
+  constexpr double kRoundS = 0.05;
+  constexpr double kSlowS = 0.3;
+  for (Timed& one : all) {
+    median_seconds(group, one.run, 1); // connections, buffers
+    const double seconds = longest(group, median_seconds(group, one.run, 1));
+    one.runs = std::clamp(static_cast<int>(kRoundS / seconds), 1, 5);
+    one.slow = seconds > kSlowS;
+    one.rounds.add(seconds);
+  }
+  for (int round = 0; round < effort.rounds; ++round) {
+    for (Timed& one : all) {
+      if (!one.slow) {
+        one.rounds.add(
+            longest(group, median_seconds(group, one.run, one.runs)));
+      }
+    }
+  }
 }
 
 // Each operation on a tensor of `elements` f32 on every rank before it.
@@ -95,7 +138,8 @@ operations(comm::ProcessGroup& group, std::int64_t elements, bool quick) {
 std::vector<cost::CollectiveTime> measure_collectives(
     comm::World& world,
     comm::ProcessGroup& everyone,
-    const Effort& effort) {
+    const Effort& effort,
+    cost::ProbeQuality& quality) {
   std::vector<std::int64_t> sizes = {1 << 14, 1 << 18, 1 << 22};
   if (effort.quick) {
     sizes = {1 << 14, 1 << 20};
@@ -120,14 +164,27 @@ std::vector<cost::CollectiveTime> measure_collectives(
       std::vector<std::string> names;
       if (!grouping.mine.empty()) {
         const auto group = world.new_group("probe", grouping.mine);
+        std::vector<Timed> all;
         for (const std::int64_t size : sizes) {
           for (const auto& [name, run] :
                operations(*group, size, effort.quick)) {
-            names.push_back(name);
-            mine.push_back(ranks);
-            mine.push_back(hosts_of(world, grouping.mine));
-            mine.push_back(4.0 * static_cast<double>(size));
-            mine.push_back(median_seconds(*group, run, effort));
+            Timed one;
+            one.name = name;
+            one.bytes = 4.0 * static_cast<double>(size);
+            one.run = run;
+            all.push_back(std::move(one));
+          }
+        }
+        measure_group(*group, all, effort);
+        for (const Timed& one : all) {
+          names.push_back(one.name);
+          mine.push_back(ranks);
+          mine.push_back(hosts_of(world, grouping.mine));
+          mine.push_back(one.bytes);
+          mine.push_back(one.rounds.best());
+          if (!one.slow) {
+            quality.collective_spread =
+                std::max(quality.collective_spread, one.rounds.spread());
           }
         }
       }
@@ -159,6 +216,7 @@ std::vector<cost::CollectiveTime> measure_collectives(
       }
     }
   }
+  quality.collective_spread = longest(everyone, quality.collective_spread);
   std::vector<cost::CollectiveTime> result;
   for (const auto& [key, seconds] : slowest) {
     const auto& [name, ranks, nodes, bytes] = key;

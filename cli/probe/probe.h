@@ -12,7 +12,8 @@ namespace tessera::cli::probe {
 /// How long to look. `quick` leaves out sizes and collectives that a plan for
 /// pipelines and replicas does not ask for.
 struct Effort {
-  double seconds_a_point = 0.04;
+  double seconds_a_point = 0.04; // in all rounds together
+  int rounds = 3; // interleaved; the best counts, since load only adds time
   bool quick = false;
 };
 
@@ -25,10 +26,12 @@ struct RankMeasurement {
   double alone_products_per_s = 0; // of one rank while the others sleep
   double busy_products_per_s = 0; // of every rank while all compute
   double busy_bytes_per_s = 0; // memory traffic of every rank while all move
+  double spread = 0; // of the point whose two best rounds are furthest apart
+  int repeated = 0; // rounds beyond the planned ones
 };
 
-/// Measures computation: first one rank of every host alone, then all at once.
-/// Collective over the world.
+/// Measures computation: one rank of every host alone, then all at once, in
+/// rounds. Collective over the world.
 RankMeasurement measure_speed(
     comm::World& world,
     comm::ProcessGroup& everyone,
@@ -40,7 +43,17 @@ RankMeasurement measure_speed(
 std::vector<cost::CollectiveTime> measure_collectives(
     comm::World& world,
     comm::ProcessGroup& everyone,
-    const Effort& effort);
+    const Effort& effort,
+    cost::ProbeQuality& quality);
+
+/// Bandwidth and latency of every pair of (a few) ranks, the best of several
+/// rounds; rounds go on until the two best of every pair agree. Fills `quality`
+/// and returns pairs on rank 0. Collective over the world.
+std::vector<doctor::PairFacts> measure_links(
+    comm::World& world,
+    comm::ProcessGroup& everyone,
+    const Effort& effort,
+    cost::ProbeQuality& quality);
 
 /// Rank measurements as a cluster: a node a host, hosts of like speed as one
 /// kind of device.
@@ -48,7 +61,8 @@ std::vector<cost::CollectiveTime> measure_collectives(
 cost::Cluster to_cluster(
     const std::vector<RankMeasurement>& ranks,
     const std::vector<doctor::PairFacts>& pairs,
-    std::vector<cost::CollectiveTime> collectives);
+    std::vector<cost::CollectiveTime> collectives,
+    cost::ProbeQuality quality = {});
 
 /// All of it; the cluster is on every rank. Collective over the world.
 cost::Cluster measure_cluster(comm::World& world, const Effort& effort);

@@ -6,6 +6,7 @@
 #include "tessera/base/error.h"
 
 #include "cli/probe/probe.h"
+#include "cli/probe/rounds.h"
 
 namespace tessera::cli::probe {
 
@@ -135,11 +136,17 @@ std::string line(const char* format, Values... values) {
 cost::Cluster to_cluster(
     const std::vector<RankMeasurement>& ranks,
     const std::vector<doctor::PairFacts>& pairs,
-    std::vector<cost::CollectiveTime> collectives) {
+    std::vector<cost::CollectiveTime> collectives,
+    cost::ProbeQuality quality) {
   const std::vector<HostRange> hosts = hosts_in_order(ranks);
   cost::Cluster cluster;
   cluster.measured = true;
   cluster.collectives = std::move(collectives);
+  for (const RankMeasurement& rank : ranks) {
+    quality.repeated += rank.repeated;
+    quality.compute_spread = std::max(quality.compute_spread, rank.spread);
+  }
+  cluster.quality = quality;
   std::vector<const RankMeasurement*> kinds;
   for (const HostRange& host : hosts) {
     const RankMeasurement& first = ranks[static_cast<std::size_t>(host.first)];
@@ -228,6 +235,22 @@ std::string to_tables(const cost::Cluster& cluster) {
         link.second,
         link.bytes_per_s * 8e-9,
         link.latency_seconds * 1e6);
+  }
+  const cost::ProbeQuality& quality = cluster.quality;
+  text += line(
+      "best of %d rounds, %d of them repeated; the two best are at most %.0f "
+      "%% "
+      "(computation), %.0f %% (links) and %.0f %% (collectives) apart",
+      quality.rounds,
+      quality.repeated,
+      100 * quality.compute_spread,
+      100 * quality.link_spread,
+      100 * quality.collective_spread);
+  if (std::max(quality.compute_spread, quality.link_spread) > kAgreement) {
+    text +=
+        "the machine is busy: rounds do not agree, so plans on this file may "
+        "be "
+        "off; probe again when it is quiet\n";
   }
   for (const cost::CollectiveTime& one : cluster.collectives) {
     if (one.operation == "all_reduce") {

@@ -19,8 +19,10 @@ namespace tessera::cli {
 namespace {
 
 std::string planned_on(const Job& job, const cost::Cluster& cluster) {
-  const cost::DescribedModel model = planner::describe_traced(
-      trace_preset(preset_of(job), run_of(job)), cluster);
+  PresetRun run = run_of(job);
+  run.tensor_degrees = tensor_degrees_of(cluster);
+  const cost::DescribedModel model =
+      planner::describe_traced(trace_preset(preset_of(job), run), cluster);
   planner::SearchOptions search;
   search.keep = 3;
   search.keep_node_order = true;

@@ -51,6 +51,16 @@ struct CollectiveTime {
   double seconds = 0;
 };
 
+/// How sure a measured cluster file is. Spreads: how far apart the two best
+/// rounds are of the quantity where they are furthest, as a share of the best.
+struct ProbeQuality {
+  int rounds = 0; // of every quantity; 0: the file does not say
+  int repeated = 0; // further ones, where rounds disagreed
+  double compute_spread = 0;
+  double link_spread = 0;
+  double collective_spread = 0;
+};
+
 /// Devices are numbered node by node in the order of `nodes`.
 struct Cluster {
   std::string name;
@@ -60,6 +70,7 @@ struct Cluster {
   std::vector<CollectiveTime> collectives = {};
   /// Whether bandwidths were measured as payload (else they are nominal).
   bool measured = false;
+  ProbeQuality quality = {};
 
   int device_count() const;
   /// Per device: the node it is in.

@@ -24,11 +24,39 @@ std::vector<int> DescribedModel::shared_with() const {
   return result;
 }
 
+const DividedModel* DescribedModel::divided_in(const TensorWay& way) const {
+  if (way.degree == 1) {
+    return nullptr;
+  }
+  for (const DividedModel& one : divided) {
+    if (one.way == way) {
+      return &one;
+    }
+  }
+  throw ConfigError(
+      str("model: ",
+          name,
+          " was not traced at tensor-parallel degree ",
+          way.degree,
+          " of kind \"",
+          way.kind,
+          way.same_samples ? "\" with a prescaled batch" : "\"",
+          "; no module of it can be divided so, or no node has so many "
+          "devices"));
+}
+
 std::vector<int> DescribedModel::measured_degrees(
     const std::string& device) const {
   if (traced()) {
     const auto& priced = layers.front().microbatch_seconds;
-    return priced.count(device) != 0 ? std::vector<int>{1} : std::vector<int>{};
+    if (priced.count(device) == 0) {
+      return {};
+    }
+    std::set<int> degrees = {1};
+    for (const DividedModel& one : divided) {
+      degrees.insert(one.way.degree);
+    }
+    return {degrees.begin(), degrees.end()};
   }
   std::vector<int> result;
   bool first = true;
@@ -83,7 +111,7 @@ void validate(const DescribedModel& model) {
               "; write 0 or more"));
     }
     if (!layer.shares_parameters_with.empty() &&
-        (!names.count(layer.shares_parameters_with) ||
+        (names.count(layer.shares_parameters_with) == 0 ||
          layer.shares_parameters_with == layer.name)) {
       throw ConfigError(
           str(place,
@@ -98,7 +126,7 @@ void validate(const DescribedModel& model) {
               "seconds of at least one"));
     }
     for (const auto& [device, by_degree] : layer.forward_seconds_per_sample) {
-      if (!by_degree.count(1)) {
+      if (by_degree.count(1) == 0) {
         throw ConfigError(
             str(place,
                 "forward_seconds_per_sample.",

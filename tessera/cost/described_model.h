@@ -12,6 +12,32 @@ namespace tessera::cost {
 /// Device name -> microbatch size -> seconds of a microbatch.
 using MicrobatchSeconds = std::map<std::string, std::map<int, PassSeconds>>;
 
+/// A collective of a tensor-parallel group: `times` of them.
+struct TensorCollective {
+  std::string operation; // as CollectiveTime
+  int ranks = 0;
+  double bytes = 0; // of one rank's tensor before it
+  int times = 1;
+};
+
+struct PassCollectives {
+  std::vector<TensorCollective> forward;
+  std::vector<TensorCollective> backward;
+};
+
+/// Microbatch size -> what is exchanged for one microbatch.
+using MicrobatchCollectives = std::map<int, PassCollectives>;
+
+/// How tensor-parallel ranks divide a traced model.
+struct TensorWay {
+  int degree = 1;
+  std::string kind; // "speed", "memory" or "2d"
+  /// Whether the ranks of a group bring the same samples, or each its own.
+  bool same_samples = false;
+
+  bool operator==(const TensorWay&) const = default;
+};
+
 /// One layer of a described model; what a pipeline is cut between.
 struct Layer {
   std::string name;
@@ -29,6 +55,20 @@ struct Layer {
   MicrobatchSeconds microbatch_seconds = {};
   /// Of traced models: bytes that the forward of a sample keeps.
   double kept_bytes_per_sample = 0;
+  /// Of traced models divided over tensor-parallel ranks: what the ranks
+  /// exchange, and the parameters that each of them holds whole and has met its
+  /// own samples with, so that their gradients are averaged over all of them.
+  MicrobatchCollectives collectives = {};
+  std::int64_t whole_parameters = 0;
+};
+
+/// A traced model as one rank of a tensor-parallel group holds it: the layers
+/// of the whole model, sizes per sample of the group's microbatch.
+struct DividedModel {
+  TensorWay way;
+  std::vector<Layer> layers;
+  MicrobatchSeconds tail_seconds;
+  MicrobatchCollectives tail_collectives;
 };
 
 enum class Precision { kHalf, kFull };
@@ -52,14 +92,19 @@ struct DescribedModel {
   bool returns_home = false;
   /// The part of the first layer's seconds that runs behind the others.
   MicrobatchSeconds tail_seconds = {};
+  /// Of traced models: every way of dividing them that was traced.
+  std::vector<DividedModel> divided = {};
 
   bool traced() const {
     return !layers.empty() && !layers.front().microbatch_seconds.empty();
   }
   /// Index of the layer this one shares parameters with, or -1.
   std::vector<int> shared_with() const;
-  /// Tensor-parallel degrees that every layer was measured at on `device`;
-  /// degree 1 of a traced model.
+  /// nullptr for degree 1.
+  /// Throws: ConfigError when the model was not traced so.
+  const DividedModel* divided_in(const TensorWay& way) const;
+  /// Tensor-parallel degrees that every layer was measured at on `device`; of a
+  /// traced model those it was traced at.
   std::vector<int> measured_degrees(const std::string& device) const;
 };
 

@@ -81,6 +81,8 @@ double operator_seconds(
       return seconds_at(speed.random, work.elements, 1);
     case Kind::kView:
       return speed.moves.front().seconds;
+    case Kind::kCollective:
+      return 0; // depends on where its ranks are
   }
   return 0;
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "tessera/base/error.h"
 
@@ -90,40 +91,64 @@ std::vector<double> prefix_sums(const std::vector<double>& values) {
 LayerTable::LayerTable(
     const DescribedModel& model,
     const Cluster& cluster,
-    int tensor_degree,
-    int microbatch_size,
-    bool activation_checkpointing,
+    const Strategy& strategy,
     const Constants& constants)
     : constants_(constants),
+      divided_(
+          model.traced()
+              ? model.divided_in(
+                    {strategy.tp, strategy.tensor_kind, strategy.same_samples})
+              : nullptr),
       layers_(static_cast<int>(model.layers.size())),
-      tensor_degree_(tensor_degree),
-      microbatch_size_(microbatch_size),
+      tensor_degree_(strategy.tp),
+      microbatch_size_(strategy.microbatch_size),
       value_bytes_(model.precision == Precision::kHalf ? 2 : 4),
       returns_home_(model.returns_home) {
+  const int tensor_degree = strategy.tp;
+  const bool activation_checkpointing = strategy.activation_checkpointing;
   for (const DeviceKind& kind : cluster.kinds) {
     if (model.traced()) {
-      add_traced_layers(model, kind);
+      add_traced_layers(model, kind, activation_checkpointing);
     } else {
       add_measured_layers(model, kind, activation_checkpointing);
     }
   }
-  const double tp = tensor_degree;
-  std::vector<double> reduced, reductions, parameters, kept, logits, working;
+  // A traced model was traced as one rank holds it.
+  const double tp = model.traced() ? 1 : tensor_degree;
+  const std::vector<Layer>& layers =
+      divided_ != nullptr ? divided_->layers : model.layers;
+  std::vector<double> parameters, whole, kept, logits, working;
+  std::vector<PassCollectives> of_layers;
   cut_bytes_.push_back(0);
-  for (const Layer& layer : model.layers) {
+  for (const Layer& layer : layers) {
     const bool transformer = is_transformer(layer);
     const auto elements =
         static_cast<double>(layer.output_elements_per_sample) *
         microbatch_size_;
     const double bytes = elements * value_bytes_;
     cut_bytes_.push_back(bytes);
-    // Two blocks, each all-reduced in forward, backward and recomputation.
-    const double passes = transformer && tensor_degree > 1
-                              ? (activation_checkpointing ? 3 : 2)
-                              : 0;
-    reductions.push_back(2 * passes);
-    reduced.push_back(2 * passes * bytes);
+    PassCollectives& exchanged = of_layers.emplace_back();
+    if (transformer && tensor_degree > 1) {
+      // Two blocks, each all-reduced in forward, backward and recomputation.
+      exchanged.forward = {{"all_reduce", tensor_degree, bytes, 2}};
+      exchanged.backward = {
+          {"all_reduce",
+           tensor_degree,
+           bytes,
+           activation_checkpointing ? 4 : 2}};
+    }
+    const auto size = layer.collectives.find(strategy.microbatch_size);
+    if (size != layer.collectives.end()) {
+      exchanged = size->second;
+      if (activation_checkpointing && !parameters.empty()) {
+        exchanged.backward.insert(
+            exchanged.backward.end(),
+            exchanged.forward.begin(),
+            exchanged.forward.end());
+      }
+    }
     parameters.push_back(static_cast<double>(layer.parameters) / tp);
+    whole.push_back(static_cast<double>(layer.whole_parameters));
     const bool head = model.traced() || layer.kind == "lm_head" ||
                       (model.vocabulary_size > 0 && model.sequence_length > 0 &&
                        layer.output_elements_per_sample ==
@@ -136,7 +161,10 @@ LayerTable::LayerTable(
     double keeps = head ? 0 : 2 * bytes; // with the buffer that it came in
     double works = 0;
     if (model.traced()) {
-      keeps = layer.kept_bytes_per_sample * microbatch_size_;
+      const double all = layer.kept_bytes_per_sample * microbatch_size_;
+      const bool recomputed = activation_checkpointing && !kept.empty();
+      keeps = recomputed ? bytes : all;
+      works = recomputed ? all : 0;
     } else if (transformer) {
       const Scores scores = scores_of(
           model, layer, cluster, tensor_degree, constants.score_bytes);
@@ -153,9 +181,21 @@ LayerTable::LayerTable(
     kept.push_back(keeps);
     working.push_back(works);
   }
-  reduced_ = prefix_sums(reduced);
-  reductions_ = prefix_sums(reductions);
+  std::vector<const PassCollectives*> in_order;
+  for (const PassCollectives& one : of_layers) {
+    in_order.push_back(&one);
+  }
+  const PassCollectives none;
+  in_order.push_back(
+      divided_ != nullptr &&
+              divided_->tail_collectives.count(strategy.microbatch_size) != 0
+          ? &divided_->tail_collectives.at(strategy.microbatch_size)
+          : &none);
+  if (tensor_degree > 1) {
+    add_collectives(cluster, in_order);
+  }
   parameters_ = prefix_sums(parameters);
+  whole_parameters_ = prefix_sums(whole);
   kept_ = prefix_sums(kept);
   logits_ = prefix_sums(logits);
   most_working_.resize(working.size());
@@ -207,7 +247,8 @@ void LayerTable::add_measured_layers(
 
 void LayerTable::add_traced_layers(
     const DescribedModel& model,
-    const DeviceKind& kind) {
+    const DeviceKind& kind,
+    bool activation_checkpointing) {
   const int size = static_cast<int>(microbatch_size_);
   const auto seconds_of = [&](const MicrobatchSeconds& seconds) {
     const auto device = seconds.find(kind.name);
@@ -225,16 +266,101 @@ void LayerTable::add_traced_layers(
   };
   std::vector<double> forward;
   std::vector<double> total;
-  for (const Layer& layer : model.layers) {
+  for (const Layer& layer :
+       divided_ != nullptr ? divided_->layers : model.layers) {
     const PassSeconds pass = seconds_of(layer.microbatch_seconds);
+    const bool recomputed = activation_checkpointing && !total.empty();
     forward.push_back(pass.forward);
-    total.push_back(pass.forward + pass.backward);
+    total.push_back((recomputed ? 2 : 1) * pass.forward + pass.backward);
   }
   forward_.push_back(prefix_sums(forward));
   compute_.push_back(prefix_sums(total));
   if (model.returns_home) {
-    tail_.push_back(seconds_of(model.tail_seconds));
+    tail_.push_back(seconds_of(
+        divided_ != nullptr ? divided_->tail_seconds : model.tail_seconds));
   }
+}
+
+LayerTable::Traffic LayerTable::traffic_of(
+    const std::vector<TensorCollective>& collectives,
+    const Cluster& cluster,
+    int nodes) {
+  Traffic traffic;
+  for (const TensorCollective& one : collectives) {
+    const double measured = cluster.collective_seconds(
+        one.operation, one.ranks, std::min(nodes, one.ranks), one.bytes);
+    if (measured > 0) {
+      traffic.seconds += one.times * measured;
+      continue;
+    }
+    const double n = one.ranks;
+    double bytes = one.bytes; // of "broadcast" and "panel"
+    double steps = 1;
+    if (one.operation == "all_reduce") {
+      bytes *= 2 * (n - 1) / n;
+      steps = 2 * (n - 1);
+    } else if (one.operation == "all_gather") {
+      bytes *= n - 1;
+      steps = n - 1;
+    } else if (
+        one.operation == "reduce_scatter" || one.operation == "all_to_all") {
+      bytes *= (n - 1) / n;
+      steps = n - 1;
+    }
+    traffic.wire_bytes += one.times * bytes;
+    traffic.steps += one.times * steps;
+  }
+  return traffic;
+}
+
+void LayerTable::add_collectives(
+    const Cluster& cluster,
+    const std::vector<const PassCollectives*>& of_layers) {
+  const int most =
+      std::min(tensor_degree_, static_cast<int>(cluster.nodes.size()));
+  for (int nodes = 1; nodes <= most; ++nodes) {
+    std::vector<PassTraffic> sums(1);
+    for (const PassCollectives* layer : of_layers) {
+      PassTraffic sum = sums.back();
+      sum.forward.add(traffic_of(layer->forward, cluster, nodes));
+      sum.backward.add(traffic_of(layer->backward, cluster, nodes));
+      sums.push_back(sum);
+    }
+    traffic_.push_back(std::move(sums));
+  }
+}
+
+PassSeconds LayerTable::placed(
+    const PassTraffic& from,
+    const PassTraffic& to,
+    double bytes_per_s) const {
+  const auto seconds = [&](const Traffic& traffic) {
+    return traffic.seconds + traffic.wire_bytes / bytes_per_s +
+           traffic.steps * constants_.link_latency_seconds;
+  };
+  return {
+      seconds(to.forward - from.forward), seconds(to.backward - from.backward)};
+}
+
+PassSeconds LayerTable::tensor_seconds(
+    int first,
+    int last,
+    int nodes,
+    double bytes_per_s) const {
+  if (traffic_.empty()) {
+    return {};
+  }
+  const auto& sums = traffic_[at(nodes - 1)];
+  return placed(sums[at(first)], sums[at(last)], bytes_per_s);
+}
+
+PassSeconds LayerTable::tail_tensor_seconds(int nodes, double bytes_per_s)
+    const {
+  if (traffic_.empty()) {
+    return {};
+  }
+  const auto& sums = traffic_[at(nodes - 1)];
+  return placed(sums[at(layers_)], sums[at(layers_) + 1], bytes_per_s);
 }
 
 double LayerTable::parameters(int first, int last) const {

@@ -6,6 +6,7 @@
 #include "tessera/cost/cluster.h"
 #include "tessera/cost/constants.h"
 #include "tessera/cost/described_model.h"
+#include "tessera/cost/strategy.h"
 
 namespace tessera::cost {
 
@@ -40,18 +41,22 @@ struct StageState {
 /// the degree. Backward costs two forwards, activation checkpointing one more
 /// for transformer layers.
 ///
+/// A traced model is taken as it was traced at the degree, and the collectives
+/// of its tensor-parallel groups are priced one by one. Recomputed are all of
+/// its movable layers; what stays on stage 0 is not.
+///
 /// Source: Li et al. 2022, section 3.4, bottom level (a table of measured
 /// layers). There one entry stands for every microbatch size and placement.
 class LayerTable {
  public:
+  /// Of the strategy only degrees, microbatch size, tensor kind and activation
+  /// checkpointing are looked at.
   /// Throws: ConfigError naming layer, device and degree that were not
   /// measured.
   LayerTable(
       const DescribedModel& model,
       const Cluster& cluster,
-      int tensor_degree,
-      int microbatch_size,
-      bool activation_checkpointing,
+      const Strategy& strategy,
       const Constants& constants);
 
   int layers() const {
@@ -76,20 +81,22 @@ class LayerTable {
   bool returns_home() const {
     return returns_home_;
   }
-  /// Bytes that tensor-parallel ranks all-reduce for one microbatch, and in how
-  /// many all-reduces.
-  double reduced_bytes(int first, int last) const {
-    return reduced_[at(last)] - reduced_[at(first)];
-  }
-  double reductions(int first, int last) const {
-    return reductions_[at(last)] - reductions_[at(first)];
-  }
+  /// Tensor-parallel traffic of one microbatch, forward and backward, of groups
+  /// that span `nodes` nodes and whose slowest link carries `bytes_per_s`.
+  PassSeconds tensor_seconds(int first, int last, int nodes, double bytes_per_s)
+      const;
+  /// The part of it that runs behind the last layer, on stage 0.
+  PassSeconds tail_tensor_seconds(int nodes, double bytes_per_s) const;
   /// Bytes of the activation between layer `cut` - 1 and `cut`.
   double cut_bytes(int cut) const {
     return cut_bytes_[at(cut)];
   }
   /// Parameters on one rank; those that layers of the run share count once.
   double parameters(int first, int last) const;
+  /// Those of them whose gradients are averaged over tensor-parallel ranks too.
+  double whole_parameters(int first, int last) const {
+    return whole_parameters_[at(last)] - whole_parameters_[at(first)];
+  }
   /// Parameters of [first, last) that another part of the model holds as well.
   double tied_parameters(int first, int last) const;
   StageMemory memory(int first, int last, const StageState& state) const;
@@ -103,7 +110,45 @@ class LayerTable {
       const DescribedModel& model,
       const DeviceKind& kind,
       bool activation_checkpointing);
-  void add_traced_layers(const DescribedModel& model, const DeviceKind& kind);
+  void add_traced_layers(
+      const DescribedModel& model,
+      const DeviceKind& kind,
+      bool activation_checkpointing);
+  void add_collectives(
+      const Cluster& cluster,
+      const std::vector<const PassCollectives*>& of_layers);
+
+  /// Traffic before it is placed: bytes over the slowest link, steps with a
+  /// latency each, and seconds of what was measured.
+  struct Traffic {
+    double wire_bytes = 0;
+    double steps = 0;
+    double seconds = 0;
+
+    Traffic operator-(const Traffic& other) const {
+      return {
+          wire_bytes - other.wire_bytes,
+          steps - other.steps,
+          seconds - other.seconds};
+    }
+    void add(const Traffic& other) {
+      wire_bytes += other.wire_bytes;
+      steps += other.steps;
+      seconds += other.seconds;
+    }
+  };
+  struct PassTraffic {
+    Traffic forward;
+    Traffic backward;
+  };
+  PassSeconds placed(
+      const PassTraffic& from,
+      const PassTraffic& to,
+      double bytes_per_s) const;
+  static Traffic traffic_of(
+      const std::vector<TensorCollective>& collectives,
+      const Cluster& cluster,
+      int nodes);
 
   struct Tie {
     int layer = 0;
@@ -112,6 +157,7 @@ class LayerTable {
   };
 
   Constants constants_;
+  const DividedModel* divided_;
   int layers_;
   int tensor_degree_;
   double microbatch_size_;
@@ -120,8 +166,10 @@ class LayerTable {
   std::vector<PassSeconds> tail_; // per kind
   std::vector<std::vector<double>> compute_; // per kind, prefix sums
   std::vector<std::vector<double>> forward_;
-  std::vector<double> reduced_;
-  std::vector<double> reductions_;
+  /// [nodes - 1][layer]: sums of traffic of groups that span so many nodes. The
+  /// last entry is that behind the last layer.
+  std::vector<std::vector<PassTraffic>> traffic_;
+  std::vector<double> whole_parameters_;
   std::vector<double> cut_bytes_;
   std::vector<double> parameters_;
   std::vector<double> kept_; // bytes one microbatch in flight keeps

@@ -39,6 +39,7 @@ class Networks {
 
   std::vector<int> tensor_group(int stage, int replica) const {
     std::vector<int> members;
+    members.reserve(at(strategy_.tp));
     for (int t = 0; t < strategy_.tp; ++t) {
       members.push_back(node(stage, replica, t));
     }
@@ -47,6 +48,7 @@ class Networks {
 
   std::vector<int> data_group(int stage, int tensor) const {
     std::vector<int> members;
+    members.reserve(at(strategy_.dp));
     for (int d = 0; d < strategy_.dp; ++d) {
       members.push_back(node(stage, d, tensor));
     }
@@ -120,9 +122,12 @@ PlacementLinks place(
     std::vector<double> in(cluster.nodes.size(), 0);
     for (int d = 0; d < strategy.dp; ++d) {
       if (strategy.tp > 1) {
-        links.tensor_bytes_per_s = std::min(
-            links.tensor_bytes_per_s,
-            tensor.ring_bytes_per_s(tensor.tensor_group(k, d)));
+        const std::vector<int> group = tensor.tensor_group(k, d);
+        links.tensor_bytes_per_s =
+            std::min(links.tensor_bytes_per_s, tensor.ring_bytes_per_s(group));
+        links.tensor_nodes = std::max(
+            links.tensor_nodes,
+            static_cast<int>(Networks::nodes_of(group).size()));
       }
       for (int t = 0; t < strategy.tp; ++t) {
         const int here = tensor.node(k, d, t);
@@ -197,6 +202,7 @@ double gradient_sync_seconds(
     const Strategy& strategy,
     const Cluster& cluster,
     const std::vector<double>& parameters,
+    const std::vector<double>& whole,
     const std::vector<double>& tied,
     const Constants& constants) {
   Networks networks(strategy, cluster);
@@ -238,15 +244,29 @@ double gradient_sync_seconds(
         std::max(latency, 2 * (count - 1) * constants.link_latency_seconds);
   };
   for (int k = 0; k < strategy.pp; ++k) {
-    if (strategy.dp == 1 || parameters[at(k)] == 0) {
+    if (strategy.tp > 1 && whole[at(k)] > 0) {
+      std::vector<int> ranks;
+      std::vector<int> nodes;
+      for (int d = 0; d < strategy.dp; ++d) {
+        for (int t = 0; t < strategy.tp; ++t) {
+          ranks.push_back(strategy.rank(k, d, t));
+          nodes.push_back(networks.node(k, d, t));
+        }
+      }
+      add(nodes, ranks, whole[at(k)] * wire);
+    }
+    const double divided =
+        parameters[at(k)] - (strategy.tp > 1 ? whole[at(k)] : 0);
+    if (strategy.dp == 1 || divided <= 0) {
       continue;
     }
     for (int t = 0; t < strategy.tp; ++t) {
       std::vector<int> ranks;
+      ranks.reserve(at(strategy.dp));
       for (int d = 0; d < strategy.dp; ++d) {
         ranks.push_back(strategy.rank(k, d, t));
       }
-      add(networks.data_group(k, t), ranks, parameters[at(k)] * wire);
+      add(networks.data_group(k, t), ranks, divided * wire);
     }
   }
   // Stages that hold the same parameters: a group of one rank each.

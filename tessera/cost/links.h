@@ -20,6 +20,8 @@ double ring_all_reduce_seconds(
 struct StageLinks {
   /// Bytes per second of its slowest tensor-parallel group's ring.
   double tensor_bytes_per_s = 0;
+  /// Most nodes that one of its tensor-parallel groups spans.
+  int tensor_nodes = 1;
   /// Bytes per second from it to the next stage, of the slowest pair.
   double next_bytes_per_s = 0;
   /// Bytes per second between it and stage 0, of the slowest pair; not for
@@ -56,13 +58,15 @@ double send_seconds(
 /// Seconds until every stage's gradients are summed over replicas, and those of
 /// parameters that stages share over those stages: traffic is added up on every
 /// network connection and every device's links, which work at the same time;
-/// the slowest counts. `parameters` and `tied` hold the parameters of each
-/// stage on one rank.
+/// the slowest counts. `parameters`, `whole` and `tied` hold the parameters of
+/// each stage on one rank: all, those that are averaged over tensor-parallel
+/// ranks too, and those that other stages hold as well.
 /// Source: Li et al. 2022, equation (4), second term.
 double gradient_sync_seconds(
     const Strategy& strategy,
     const Cluster& cluster,
     const std::vector<double>& parameters,
+    const std::vector<double>& whole,
     const std::vector<double>& tied,
     const Constants& constants);
 

@@ -29,6 +29,11 @@ struct Strategy {
   /// runtime's order, in which stages run what is ready, backwards first, and
   /// any stage may hold this many.
   int active_microbatches = 0;
+  /// Of a traced model with tp > 1: how modules are divided, "speed", "memory"
+  /// or "2d", and whether the ranks of a tensor-parallel group bring the same
+  /// samples. "" for described models, whose layers were measured.
+  std::string tensor_kind = {};
+  bool same_samples = false;
   bool activation_checkpointing = true;
   bool shard_optimizer_state = false;
   /// Gradients travel while the last microbatch's backward still runs.

@@ -11,22 +11,6 @@ std::size_t at(int index) {
   return static_cast<std::size_t>(index);
 }
 
-double tensor_seconds(
-    const LayerTable& table,
-    int first,
-    int last,
-    int degree,
-    double bytes_per_s,
-    const Constants& constants) {
-  if (degree == 1) {
-    return 0;
-  }
-  const double n = degree;
-  return 2 * (n - 1) *
-         (table.reduced_bytes(first, last) / n / bytes_per_s +
-          table.reductions(first, last) * constants.link_latency_seconds);
-}
-
 double optimizer_seconds(
     double parameters,
     const DeviceKind& kind,
@@ -52,13 +36,15 @@ StageCost price_stage(
   const int last = strategy.boundaries[at(stage) + 1];
   StageCost cost;
   cost.parameters = table.parameters(first, last);
-  cost.tensor_seconds = tensor_seconds(
-      table,
-      first,
-      last,
-      strategy.tp,
-      links.stages[at(stage)].tensor_bytes_per_s,
-      constants);
+  const StageLinks& place = links.stages[at(stage)];
+  const PassSeconds tensor = table.tensor_seconds(
+      first, last, place.tensor_nodes, place.tensor_bytes_per_s);
+  cost.tensor_seconds = tensor.forward + tensor.backward;
+  if (stage == 0) {
+    const PassSeconds tail =
+        table.tail_tensor_seconds(place.tensor_nodes, place.tensor_bytes_per_s);
+    cost.tensor_seconds += tail.forward + tail.backward;
+  }
   cost.send_seconds = send_seconds(
       links, stage, table.cut_bytes(last), table.returns_home(), constants);
   cost.in_flight = in_flight(strategy, stage, microbatches);
@@ -186,6 +172,7 @@ StrategyCost price(
   const int microbatches = strategy.microbatches(model.global_batch_size);
   StrategyCost cost;
   std::vector<double> parameters;
+  std::vector<double> whole;
   std::vector<double> tied;
   double fullest = -1;
   double shortest_backward = std::numeric_limits<double>::infinity();
@@ -196,6 +183,7 @@ StrategyCost price(
     const int first = strategy.boundaries[at(k)];
     const int last = strategy.boundaries[at(k) + 1];
     parameters.push_back(stage.parameters);
+    whole.push_back(table.whole_parameters(first, last));
     tied.push_back(table.tied_parameters(first, last));
     cost.optimizer_seconds =
         std::max(cost.optimizer_seconds, stage.optimizer_seconds);
@@ -211,8 +199,8 @@ StrategyCost price(
     }
   }
   add_pipeline_seconds(cluster, strategy, table, links, microbatches, cost);
-  cost.gradient_seconds =
-      gradient_sync_seconds(strategy, cluster, parameters, tied, constants);
+  cost.gradient_seconds = gradient_sync_seconds(
+      strategy, cluster, parameters, whole, tied, constants);
   if (strategy.overlap_gradients) {
     cost.gradient_seconds =
         std::max(0.0, cost.gradient_seconds - shortest_backward);
@@ -231,13 +219,7 @@ StrategyCost price(
       cluster.device_count(),
       static_cast<int>(model.layers.size()),
       model.global_batch_size);
-  const LayerTable table(
-      model,
-      cluster,
-      strategy.tp,
-      strategy.microbatch_size,
-      strategy.activation_checkpointing,
-      constants);
+  const LayerTable table(model, cluster, strategy, constants);
   return price(
       model,
       cluster,

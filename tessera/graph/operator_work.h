@@ -13,7 +13,8 @@ struct OperatorWork {
     kMove, // elements read and written, next to no arithmetic
     kFunction, // exponentials and the like for every element
     kRandom, // a random number for every element
-    kView // no elements touched
+    kView, // no elements touched
+    kCollective // ranks of a group exchange tensors
   };
 
   std::string name; // "aten::linear"
@@ -26,7 +27,11 @@ struct OperatorWork {
   double columns = 0;
   /// Of all kinds: elements and bytes of the results.
   double elements = 0;
-  double bytes = 0;
+  double bytes = 0; // of collectives: of one rank's tensor before it
+  /// Of collectives, whose name is the operation's: ranks of the group, and
+  /// whether the backward has one too.
+  int ranks = 0;
+  bool has_adjoint = true;
 
   double flops() const {
     return 2 * count * rows * inner * columns;

@@ -138,10 +138,33 @@ cost::CollectiveTime collective_of(
       .seconds = fields.number("seconds")};
 }
 
+cost::ProbeQuality quality_of(const OrderedJson& json) {
+  const JsonFields fields(json, "probe");
+  fields.allow_only(
+      {"rounds",
+       "repeated",
+       "compute_spread",
+       "link_spread",
+       "collective_spread"});
+  cost::ProbeQuality quality;
+  quality.rounds = fields.small_integer("rounds", 1, 1 << 20);
+  quality.repeated = fields.small_integer("repeated", 0, 1 << 30);
+  quality.compute_spread = fields.number("compute_spread");
+  quality.link_spread = fields.number("link_spread");
+  quality.collective_spread = fields.number("collective_spread");
+  return quality;
+}
+
 cost::Cluster cluster_of(const OrderedJson& json) {
   const JsonFields fields(json, "cluster");
   fields.allow_only(
-      {"name", "devices", "nodes", "links", "collectives", "measured"});
+      {"name",
+       "devices",
+       "nodes",
+       "links",
+       "collectives",
+       "measured",
+       "probe"});
   cost::Cluster cluster;
   cluster.name = fields.text("name");
   std::vector<std::string> names;
@@ -173,6 +196,9 @@ cost::Cluster cluster_of(const OrderedJson& json) {
           str("'measured' must be true or false, found ", one_line(measured)));
     }
     cluster.measured = measured.get<bool>();
+  }
+  if (fields.has("probe")) {
+    cluster.quality = quality_of(fields.at("probe"));
   }
   cost::validate(cluster);
   return cluster;
@@ -225,6 +251,15 @@ std::string cluster_to_json(const cost::Cluster& cluster) {
   OrderedJson json;
   json["name"] = cluster.name;
   json["measured"] = cluster.measured;
+  if (cluster.quality.rounds > 0) {
+    const cost::ProbeQuality& quality = cluster.quality;
+    json["probe"] = {
+        {"rounds", quality.rounds},
+        {"repeated", quality.repeated},
+        {"compute_spread", quality.compute_spread},
+        {"link_spread", quality.link_spread},
+        {"collective_spread", quality.collective_spread}};
+  }
   for (const cost::DeviceKind& kind : cluster.kinds) {
     json["devices"][kind.name] = to_json(kind);
   }

@@ -15,6 +15,13 @@ config::Config config_of(const Candidate& candidate, const plan::Plan& plan) {
   config::Config config;
   config.pipeline_parallel_degree = candidate.strategy.pp;
   config.tensor_parallel_degree = candidate.strategy.tp;
+  if (candidate.strategy.tp > 1) {
+    const std::string& kind = candidate.strategy.tensor_kind;
+    config.tensor_parallel_kind = kind == "2d" ? "2d" : "1d";
+    // Layers that were measured are divided as Megatron divides them.
+    config.optimize = kind == "memory" ? "memory" : "speed";
+    config.prescaled_batch = candidate.strategy.same_samples;
+  }
   config.ddp = candidate.strategy.dp > 1 || candidate.strategy.tp > 1;
   config.microbatches = plan.microbatches;
   config.pipeline = plan.schedule;
@@ -65,7 +72,7 @@ std::optional<std::string> not_runnable(
     return "it has a tensor-parallel degree of " + std::to_string(strategy.tp) +
            ", which this version cannot train with";
   }
-  if (strategy.microbatch_size % strategy.tp != 0) {
+  if (!strategy.same_samples && strategy.microbatch_size % strategy.tp != 0) {
     return "its microbatches of " + std::to_string(strategy.microbatch_size) +
            " samples cannot be divided over the " +
            std::to_string(strategy.tp) +
@@ -76,8 +83,8 @@ std::optional<std::string> not_runnable(
     return "it shards the optimizer state, which this version cannot do";
   }
   if (strategy.activation_checkpointing && !can.activation_checkpointing) {
-    return "it recomputes activations (the model says activation "
-           "checkpointing \"every layer\"), which this version cannot do";
+    return "it recomputes the activations of every layer, as was asked for, "
+           "which this version cannot do";
   }
   if (!can.shared_parameters_apart && ties_apart(strategy, model)) {
     return "layers that share parameters are on different pipeline ranks";

@@ -18,20 +18,6 @@ std::string line(const char* format, Values... values) {
   return std::string(text) + "\n";
 }
 
-std::string headline(const cost::Strategy& strategy) {
-  char text[160];
-  std::snprintf(
-      text,
-      sizeof text,
-      "pp %d  dp %d  tp %d  microbatch size %d  placement %s",
-      strategy.pp,
-      strategy.dp,
-      strategy.tp,
-      strategy.microbatch_size,
-      strategy.placement.empty() ? "own" : strategy.placement.c_str());
-  return text;
-}
-
 // The nodes whose devices run a stage, "0,3".
 std::string nodes_of_stage(
     const cost::Strategy& strategy,
@@ -51,6 +37,23 @@ std::string nodes_of_stage(
 }
 
 } // namespace
+
+std::string tensor_text(const cost::Strategy& strategy) {
+  std::string text = "tp " + std::to_string(strategy.tp);
+  if (strategy.tp > 1 && !strategy.tensor_kind.empty()) {
+    text += " " + strategy.tensor_kind +
+            (strategy.same_samples ? ", prescaled batch" : "");
+  }
+  return text;
+}
+
+std::string headline(const cost::Strategy& strategy) {
+  return "pp " + std::to_string(strategy.pp) + "  dp " +
+         std::to_string(strategy.dp) + "  " + tensor_text(strategy) +
+         "  microbatch size " + std::to_string(strategy.microbatch_size) +
+         "  placement " +
+         (strategy.placement.empty() ? "own" : strategy.placement);
+}
 
 std::string explain(
     const Candidate& candidate,

@@ -69,8 +69,11 @@ std::vector<Candidate> megatron_heuristics(
     smallest_node = std::min(smallest_node, node.count);
   }
   std::vector<Point> points = points_of(model, cluster, options);
-  std::erase_if(
-      points, [&](const Point& point) { return point.tp > smallest_node; });
+  // Megatron's own way to divide layers; of a traced model that is "speed".
+  std::erase_if(points, [&](const Point& point) {
+    return point.tp > smallest_node ||
+           (!point.tensor_kind.empty() && point.tensor_kind != "speed");
+  });
   for (const Point& point : points) {
     sizes.insert(point.microbatch_size);
   }
@@ -156,8 +159,13 @@ std::vector<Candidate> annealed(
     Candidate current = start[chain];
     Candidate best = current;
     const cost::Strategy& first = current.strategy;
-    const cost::LayerTable table =
-        pricer.table({first.pp, first.dp, first.tp, first.microbatch_size});
+    const cost::LayerTable table = pricer.table(
+        {first.pp,
+         first.dp,
+         first.tp,
+         first.microbatch_size,
+         first.tensor_kind,
+         first.same_samples});
     // Moves two tensor-parallel groups, which keeps them in their nodes, or two
     // single devices. The temperature falls from a tenth of the estimate.
     double temperature = current.cost.seconds / 10;

@@ -172,6 +172,19 @@ std::string schema() {
           "type": "boolean",
           "default": false,
           "description": "bandwidths are payload, as tessera probe measures them"
+        },
+        "probe": {
+          "type": "object",
+          "additionalProperties": false,
+          "required": ["rounds", "repeated", "compute_spread", "link_spread", "collective_spread"],
+          "description": "how often tessera probe measured, and how far the two best rounds are apart at most, as a share of the best",
+          "properties": {
+            "rounds": {"type": "integer", "minimum": 1},
+            "repeated": {"type": "integer", "minimum": 0},
+            "compute_spread": {"type": "number", "minimum": 0},
+            "link_spread": {"type": "number", "minimum": 0},
+            "collective_spread": {"type": "number", "minimum": 0}
+          }
         }
       }
     },

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "tessera/base/error.h"
+#include "tessera/planner/abilities.h"
 #include "tessera/planner/space.h"
 #include "tessera/simulator/simulate.h"
 
@@ -35,12 +36,17 @@ class Best {
   }
 
   double worst() const {
-    return candidates_.size() < keep_ ? kNever
-                                      : candidates_.back().cost.seconds;
+    if (candidates_.size() < keep_) {
+      return kNever;
+    }
+    return candidates_.back().cost.seconds;
   }
 
   double best() const {
-    return candidates_.empty() ? kNever : candidates_.front().cost.seconds;
+    if (candidates_.empty()) {
+      return kNever;
+    }
+    return candidates_.front().cost.seconds;
   }
 
   std::vector<Candidate>& candidates() {
@@ -142,7 +148,11 @@ Candidate nearest_to_fit(
     throw PlanError(
         str("no strategy: no pipeline degree up to ",
             model.layers.size(),
-            " layers and tensor degree that was measured makes ",
+            " layers and tensor degree that was measured",
+            options.tensor_degree > 0
+                ? str(" and asked for (", options.tensor_degree, ")")
+                : std::string(),
+            " makes ",
             cluster.device_count(),
             " devices with data-parallel replicas that divide the global "
             "batch size ",
@@ -193,15 +203,24 @@ bool anything_fits(
   std::vector<std::string> ways;
   SearchOptions sharded = options;
   sharded.shard_optimizer_state = true;
+  const RuntimeAbilities can = runtime_abilities();
+  const auto way = [&options](const std::string& name, bool can_train) {
+    return name + (options.runnable_only && !can_train
+                       ? " (which this version prices but cannot train with)"
+                       : "");
+  };
   if (!options.shard_optimizer_state &&
       anything_fits(model, cluster, sharded)) {
-    ways.emplace_back("optimizer sharding");
+    ways.push_back(way("optimizer sharding", can.optimizer_sharding));
   }
   cost::DescribedModel checkpointed = model;
   checkpointed.activation_checkpointing = true;
-  if (!model.activation_checkpointing && !options.runnable_only &&
+  if (!model.activation_checkpointing &&
+      (!options.runnable_only || model.traced()) &&
       anything_fits(checkpointed, cluster, options)) {
-    ways.emplace_back("activation checkpointing of every layer");
+    ways.push_back(
+        way("activation checkpointing of every layer",
+            can.activation_checkpointing));
   }
   SearchOptions all = options;
   all.runnable_only = false;

@@ -47,13 +47,14 @@ struct SearchOptions {
   int active_microbatches = 0; // see cost::Strategy
   bool shard_optimizer_state = false;
   bool overlap_gradients = false;
-  /// Only what the runtime of this version can run, priced as it runs: tensor
-  /// degree 1, no activation checkpointing, pp + 2 active microbatches.
+  /// Only what the runtime of this version can run (`abilities.h`), priced as
+  /// it runs: no activation checkpointing, pp + 2 active microbatches.
   bool runnable_only = false;
   /// So many of the best by estimate are executed by the simulator, which
   /// decides their order: it sees what equation (5) leaves out, ranks that
   /// share cores above all.
   int simulate = 0;
+  int tensor_degree = 0; // only strategies of this degree; 0: of any
   /// Hosts were started in the cluster's order and cannot change it.
   bool keep_node_order = false;
   cost::Constants constants = {};
@@ -77,6 +78,11 @@ SearchResult search(
     const cost::DescribedModel& model,
     const cost::Cluster& cluster,
     const SearchOptions& options);
+
+/// "tp 2 speed, prescaled batch"
+std::string tensor_text(const cost::Strategy& strategy);
+/// Degrees, microbatch size and placement in one line.
+std::string headline(const cost::Strategy& strategy);
 
 /// The parts of an estimate, stage by stage, as text for people.
 std::string explain(

@@ -42,24 +42,50 @@ std::vector<Point> points_of(
           const auto known = model.measured_degrees(kind.name);
           return std::find(known.begin(), known.end(), tp) != known.end();
         });
-    if (devices % tp == 0 && measured &&
+    const bool asked =
+        options.tensor_degree == 0 || options.tensor_degree == tp;
+    if (devices % tp == 0 && measured && asked &&
         (tp == 1 || !options.runnable_only ||
          runtime_abilities().tensor_parallelism)) {
       degrees.push_back(tp);
     }
   }
+  // A described model has one way to divide it: as its layers were measured.
+  const auto ways_of = [&model](int tp) {
+    std::vector<cost::TensorWay> ways;
+    if (tp == 1 || !model.traced()) {
+      ways.push_back({tp, "", false});
+    } else {
+      for (const cost::DividedModel& one : model.divided) {
+        if (one.way.degree == tp) {
+          ways.push_back(one.way);
+        }
+      }
+    }
+    return ways;
+  };
   std::vector<Point> points;
   for (const int tp : degrees) {
+    const std::vector<cost::TensorWay> ways = ways_of(tp);
     for (int pp = 1; pp <= std::min(layers, devices / tp); ++pp) {
       if (devices / tp % pp != 0) {
         continue;
       }
       const int dp = devices / tp / pp;
       for (int mbs = 1; mbs <= model.global_batch_size / dp; ++mbs) {
-        if (model.global_batch_size % dp == 0 &&
-            model.global_batch_size / dp % mbs == 0 &&
-            !(options.runnable_only && mbs % tp != 0)) {
-          points.push_back({pp, dp, tp, mbs});
+        if (model.global_batch_size % dp != 0 ||
+            model.global_batch_size / dp % mbs != 0) {
+          continue;
+        }
+        for (const cost::TensorWay& way : ways) {
+          const bool divides =
+              tp == 1 ||
+              (model.traced()
+                   ? model.divided_in(way)->tail_collectives.count(mbs) != 0
+                   : !options.runnable_only || mbs % tp == 0);
+          if (divides) {
+            points.push_back({pp, dp, tp, mbs, way.kind, way.same_samples});
+          }
         }
       }
     }
@@ -147,6 +173,8 @@ cost::Strategy Pricer::strategy(const Point& point) const {
   strategy.dp = point.dp;
   strategy.tp = point.tp;
   strategy.microbatch_size = point.microbatch_size;
+  strategy.tensor_kind = point.tensor_kind;
+  strategy.same_samples = point.same_samples;
   strategy.schedule = options_.schedule;
   strategy.active_microbatches =
       options_.runnable_only && options_.active_microbatches == 0
@@ -160,18 +188,12 @@ cost::Strategy Pricer::strategy(const Point& point) const {
 
 bool Pricer::checkpointing() const {
   return model_.activation_checkpointing &&
-         (!options_.runnable_only ||
+         (!options_.runnable_only || model_.traced() ||
           runtime_abilities().activation_checkpointing);
 }
 
 cost::LayerTable Pricer::table(const Point& point) const {
-  return {
-      model_,
-      cluster_,
-      point.tp,
-      point.microbatch_size,
-      checkpointing(),
-      options_.constants};
+  return {model_, cluster_, strategy(point), options_.constants};
 }
 
 double Pricer::lower_bound(const Point& point, const cost::LayerTable& table)
@@ -215,15 +237,15 @@ std::optional<Candidate> Pricer::assigned(
     std::vector<double> seconds;
     std::vector<double> sends;
     for (int i = 0; i <= layers; ++i) {
-      double tensor = 0;
-      if (strategy.tp > 1) {
-        const double n = strategy.tp;
-        tensor =
-            2 * (n - 1) *
-            (table.reduced_bytes(0, i) / n / stage.tensor_bytes_per_s +
-             table.reductions(0, i) * options_.constants.link_latency_seconds);
-      }
-      seconds.push_back(table.compute_seconds(slowest, 0, i) + tensor);
+      const cost::PassSeconds tensor = table.tensor_seconds(
+          0, i, stage.tensor_nodes, stage.tensor_bytes_per_s);
+      const cost::PassSeconds tail =
+          k == 0 && i > 0 ? table.tail_tensor_seconds(
+                                stage.tensor_nodes, stage.tensor_bytes_per_s)
+                          : cost::PassSeconds{};
+      seconds.push_back(
+          table.compute_seconds(slowest, 0, i) + tensor.forward +
+          tensor.backward + tail.forward + tail.backward);
       sends.push_back(cost::send_seconds(
           links,
           k,

@@ -17,6 +17,8 @@ struct Point {
   int dp = 1;
   int tp = 1;
   int microbatch_size = 1;
+  std::string tensor_kind = {}; // see cost::Strategy
+  bool same_samples = false;
 };
 
 /// Orders of nodes and letters to lay devices out by.
@@ -26,8 +28,8 @@ struct Layout {
 };
 
 /// All points: pp x dp x tp = devices, pp <= layers, tp measured everywhere,
-/// dp x microbatch size divides the global batch. The runtime's tensor-parallel
-/// ranks bring samples of their own, so there they divide a microbatch.
+/// dp x microbatch size divides the global batch. Tensor-parallel ranks that
+/// bring samples of their own divide a microbatch.
 std::vector<Point> points_of(
     const cost::DescribedModel& model,
     const cost::Cluster& cluster,

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <map>
+#include <utility>
 
 #include "tessera/base/error.h"
 #include "tessera/cost/data_sheets.h"
@@ -64,89 +65,214 @@ std::vector<int> without_shared(
   return result;
 }
 
-// Elements of parameters of the model's parts: [0] what stays, [i + 1] movable
-// module i.
-std::vector<std::int64_t> elements_of_parts(
-    const graph::ModelGraph& graph,
-    const std::vector<int>& owner,
-    const std::map<int, std::size_t>& layer_of) {
-  std::vector<std::int64_t> elements(layer_of.size() + 1, 0);
-  std::vector<bool> counted(graph.parameters.size(), false);
-  for (std::size_t i = 0; i < graph.modules.size(); ++i) {
-    for (const int parameter : graph.modules[i].parameters) {
-      if (!counted[at(parameter)]) {
-        counted[at(parameter)] = true;
-        elements[owner[i] < 0 ? 0 : layer_of.at(owner[i])] +=
-            graph.parameters[at(parameter)].elements;
-      }
-    }
-  }
-  return elements;
-}
+// One way a model was traced: whole, or as a rank of a tensor-parallel group.
+struct Trace {
+  const graph::ModelGraph& graph;
+  const graph::ForwardWork& one_sample;
+  const graph::ForwardWork& two_samples;
+  int samples = 1; // of a microbatch in the first of the two
+  const std::set<std::string>* whole = nullptr; // of tensor-parallel ranks
+};
 
-// Adds up the operators of each layer, and of what stays at home those behind
-// the last operator of a movable module.
-class Pricing {
+// The layers of a trace, to be priced at any microbatch size.
+class Layers {
  public:
-  Pricing(
-      const TracedModel& model,
-      const std::vector<int>& owner,
-      const std::map<int, std::size_t>& layer_of)
-      : model_(model) {
-    const graph::ForwardWork& work = model.one_sample;
+  explicit Layers(const Trace& trace)
+      : trace_(trace),
+        movable_(movable_modules(trace.graph)),
+        owner_(owner_of(trace.graph, movable_)) {
+    for (const int module : movable_) {
+      layer_of_.emplace(module, layer_of_.size() + 1);
+    }
+    const graph::ForwardWork& work = trace.one_sample;
     for (std::size_t i = 0; i < work.size(); ++i) {
-      const int part = owner[at(work[i].module)];
-      layer_.push_back(part < 0 ? 0 : layer_of.at(part));
+      const int part = owner_[at(work[i].module)];
+      layer_.push_back(part < 0 ? 0 : layer_of_.at(part));
       last_away_ = part < 0 ? last_away_ : i;
     }
   }
 
+  std::vector<cost::Layer> described(cost::Precision precision) const {
+    std::vector<cost::Layer> layers(movable_.size() + 1);
+    layers[0].kind = "home";
+    add_parameters(layers);
+    const std::int64_t value_bytes =
+        precision == cost::Precision::kHalf ? 2 : 4;
+    // What stays sends the same activation on as the first movable module.
+    for (std::size_t l = movable_.size(); l-- > 0;) {
+      const graph::Module& module = trace_.graph.modules[at(movable_[l])];
+      cost::Layer& layer = layers[l + 1];
+      layer.name = module.path;
+      layer.kind = module.type;
+      // Of one sample of the group's microbatch.
+      layer.output_elements_per_sample =
+          module.activation_bytes / value_bytes / trace_.samples;
+      layers[0].output_elements_per_sample = layer.output_elements_per_sample;
+    }
+    add_kept_bytes(layers);
+    return layers;
+  }
+
+  /// Adds what a microbatch of `size` samples takes on a device.
   void price(
       const cost::DeviceKind& kind,
       const cost::DeviceSpeed& speed,
+      const std::string& precision,
       int size,
-      cost::DescribedModel& described) const {
-    std::vector<cost::PassSeconds> layers(described.layers.size());
+      std::vector<cost::Layer>& layers,
+      cost::MicrobatchSeconds& tail_seconds) const {
+    std::vector<cost::PassSeconds> seconds(layers.size());
     cost::PassSeconds tail;
-    const graph::ForwardWork work =
-        graph::work_of_batch(model_.one_sample, model_.two_samples, size);
+    const graph::ForwardWork work = work_of(size);
     for (std::size_t i = 0; i < work.size(); ++i) {
       const cost::PassSeconds pass =
-          cost::pass_seconds(work[i], speed, model_.precision);
-      add(pass, layers[layer_[i]]);
-      if (layer_[i] == 0 && i > last_away_) {
+          cost::pass_seconds(work[i], speed, precision);
+      add(pass, seconds[layer_[i]]);
+      if (is_tail(i)) {
         add(pass, tail);
       }
     }
     for (std::size_t l = 0; l < layers.size(); ++l) {
-      described.layers[l].microbatch_seconds[kind.name][size] = layers[l];
+      layers[l].microbatch_seconds[kind.name][size] = seconds[l];
     }
-    described.tail_seconds[kind.name][size] = tail;
+    tail_seconds[kind.name][size] = tail;
   }
 
-  /// Bytes of the results of a sample's operators, which is what their
-  /// backwards read. A view keeps nothing of its own.
-  void add_kept_bytes(cost::DescribedModel& described) const {
-    const graph::ForwardWork& one = model_.one_sample;
-    const graph::ForwardWork& two = model_.two_samples;
-    for (std::size_t i = 0; i < one.size(); ++i) {
-      if (one[i].kind != graph::OperatorWork::Kind::kView) {
-        described.layers[layer_[i]].kept_bytes_per_sample +=
-            two[i].bytes - one[i].bytes;
+  /// Adds what tensor-parallel ranks exchange for a microbatch.
+  void exchange(
+      int size,
+      std::vector<cost::Layer>& layers,
+      cost::MicrobatchCollectives& tail) const {
+    const graph::ForwardWork work = work_of(size);
+    tail[size] = {};
+    for (cost::Layer& layer : layers) {
+      layer.collectives[size] = {};
+    }
+    for (std::size_t i = 0; i < work.size(); ++i) {
+      if (work[i].kind == graph::OperatorWork::Kind::kCollective) {
+        add(work[i],
+            is_tail(i) ? tail[size] : layers[layer_[i]].collectives[size]);
       }
     }
   }
 
  private:
+  graph::ForwardWork work_of(int size) const {
+    return graph::work_of_batch(
+        trace_.one_sample,
+        trace_.two_samples,
+        static_cast<double>(size) / trace_.samples);
+  }
+
+  /// Of what stays at home, whether it runs behind the movable modules.
+  bool is_tail(std::size_t i) const {
+    return layer_[i] == 0 && i > last_away_;
+  }
+
+  void add_parameters(std::vector<cost::Layer>& layers) const {
+    std::vector<bool> counted(trace_.graph.parameters.size(), false);
+    for (std::size_t i = 0; i < trace_.graph.modules.size(); ++i) {
+      cost::Layer& layer = layers[owner_[i] < 0 ? 0 : layer_of_.at(owner_[i])];
+      for (const int index : trace_.graph.modules[i].parameters) {
+        if (counted[at(index)]) {
+          continue;
+        }
+        counted[at(index)] = true;
+        const graph::Parameter& parameter = trace_.graph.parameters[at(index)];
+        layer.parameters += parameter.elements;
+        if (trace_.whole != nullptr &&
+            trace_.whole->count(parameter.name) != 0) {
+          layer.whole_parameters += parameter.elements;
+        }
+      }
+    }
+  }
+
+  /// Bytes of the results of a sample's operators, which is what their
+  /// backwards read. A view keeps nothing of its own.
+  void add_kept_bytes(std::vector<cost::Layer>& layers) const {
+    using Kind = graph::OperatorWork::Kind;
+    const graph::ForwardWork& one = trace_.one_sample;
+    const graph::ForwardWork& two = trace_.two_samples;
+    for (std::size_t i = 0; i < one.size(); ++i) {
+      if (one[i].kind != Kind::kView && one[i].kind != Kind::kCollective) {
+        layers[layer_[i]].kept_bytes_per_sample +=
+            (two[i].bytes - one[i].bytes) / trace_.samples;
+      }
+    }
+  }
+
   static void add(const cost::PassSeconds& pass, cost::PassSeconds& sum) {
     sum.forward += pass.forward;
     sum.backward += pass.backward;
   }
 
-  const TracedModel& model_;
+  // The backward of a gather is a reduce-scatter of what was gathered, and the
+  // other way round; all others are their own.
+  static void add(const graph::OperatorWork& work, cost::PassCollectives& sum) {
+    cost::TensorCollective one = {work.name, work.ranks, work.bytes};
+    put(one, sum.forward);
+    if (!work.has_adjoint) {
+      return;
+    }
+    if (work.name == "all_gather") {
+      one = {"reduce_scatter", work.ranks, work.bytes * work.ranks};
+    } else if (work.name == "reduce_scatter") {
+      one = {"all_gather", work.ranks, work.bytes / work.ranks};
+    } else if (work.name == "panel") {
+      // Both factors' gradients are products on the mesh.
+      one.times = 2;
+    }
+    put(one, sum.backward);
+  }
+
+  static void put(
+      const cost::TensorCollective& one,
+      std::vector<cost::TensorCollective>& list) {
+    for (cost::TensorCollective& known : list) {
+      if (known.operation == one.operation && known.ranks == one.ranks &&
+          known.bytes == one.bytes) {
+        known.times += one.times;
+        return;
+      }
+    }
+    list.push_back(one);
+  }
+
+  const Trace trace_;
+  std::vector<int> movable_;
+  std::vector<int> owner_;
+  std::map<int, std::size_t> layer_of_;
   std::vector<std::size_t> layer_; // of every operator
   std::size_t last_away_ = 0;
 };
+
+bool same_places(
+    const std::vector<cost::Layer>& a,
+    const std::vector<cost::Layer>& b) {
+  return std::equal(
+      a.begin(),
+      a.end(),
+      b.begin(),
+      b.end(),
+      [](const cost::Layer& one, const cost::Layer& other) {
+        return one.name == other.name;
+      });
+}
+
+cost::DeviceSpeed speed_of(const cost::DeviceKind& kind) {
+  cost::DeviceSpeed speed =
+      kind.speed.measured() ? kind.speed : cost::data_sheet_speed(kind.name);
+  if (!speed.measured()) {
+    throw ConfigError(
+        str("cluster: device \"",
+            kind.name,
+            "\" has no measured speed (product_seconds and the like), so a "
+            "preset cannot be priced on it; let tessera probe write the "
+            "cluster file, or describe the model's layers with --model-file"));
+  }
+  return speed;
+}
 
 } // namespace
 
@@ -177,56 +303,68 @@ std::vector<int> movable_modules(const graph::ModelGraph& graph) {
 cost::DescribedModel describe_traced(
     const TracedModel& model,
     const cost::Cluster& cluster) {
-  const std::vector<int> movable = movable_modules(model.graph);
-  const std::vector<int> owner = owner_of(model.graph, movable);
-  std::map<int, std::size_t> layer_of;
-  for (const int module : movable) {
-    layer_of.emplace(module, layer_of.size() + 1);
-  }
-  const std::vector<std::int64_t> elements =
-      elements_of_parts(model.graph, owner, layer_of);
   cost::DescribedModel described;
   described.name = model.graph.name;
   described.global_batch_size = model.global_batch_size;
   described.precision = model.precision == "bf16" ? cost::Precision::kHalf
                                                   : cost::Precision::kFull;
   described.returns_home = true;
-  described.layers.resize(movable.size() + 1);
-  described.layers[0].kind = "home";
-  described.layers[0].parameters = elements[0];
-  const std::int64_t value_bytes =
-      described.precision == cost::Precision::kHalf ? 2 : 4;
-  // What stays sends the same activation on as the first movable module.
-  for (std::size_t l = movable.size(); l-- > 0;) {
-    const graph::Module& module = model.graph.modules[at(movable[l])];
-    cost::Layer& layer = described.layers[l + 1];
-    layer.name = module.path;
-    layer.kind = module.type;
-    layer.parameters = elements[l + 1];
-    // The graph was traced on one sample.
-    layer.output_elements_per_sample = module.activation_bytes / value_bytes;
-    described.layers[0].output_elements_per_sample =
-        layer.output_elements_per_sample;
+  const Layers whole(
+      {.graph = model.graph,
+       .one_sample = model.one_sample,
+       .two_samples = model.two_samples});
+  described.layers = whole.described(described.precision);
+  std::vector<int> sizes;
+  for (int size = 1; size <= model.global_batch_size; ++size) {
+    if (model.global_batch_size % size == 0) {
+      sizes.push_back(size);
+    }
   }
-  const Pricing pricing(model, owner, layer_of);
+  std::vector<std::pair<const cost::DeviceKind*, cost::DeviceSpeed>> speeds;
   for (const cost::DeviceKind& kind : cluster.kinds) {
-    const cost::DeviceSpeed speed =
-        kind.speed.measured() ? kind.speed : cost::data_sheet_speed(kind.name);
-    if (!speed.measured()) {
-      throw ConfigError(str(
-          "cluster: device \"",
-          kind.name,
-          "\" has no measured speed (product_seconds and the like), so a "
-          "preset cannot be priced on it; let tessera probe write the "
-          "cluster file, or describe the model's layers with --model-file"));
-    }
-    for (int size = 1; size <= model.global_batch_size; ++size) {
-      if (model.global_batch_size % size == 0) {
-        pricing.price(kind, speed, size, described);
-      }
+    speeds.emplace_back(&kind, speed_of(kind));
+  }
+  for (const auto& [kind, speed] : speeds) {
+    for (const int size : sizes) {
+      whole.price(
+          *kind,
+          speed,
+          model.precision,
+          size,
+          described.layers,
+          described.tail_seconds);
     }
   }
-  pricing.add_kept_bytes(described);
+  for (const TracedDivision& division : model.divisions) {
+    const Layers part(
+        {.graph = division.graph,
+         .one_sample = division.least,
+         .two_samples = division.twice,
+         .samples = division.samples,
+         .whole = &division.whole});
+    cost::DividedModel divided;
+    divided.way = division.way;
+    divided.layers = part.described(described.precision);
+    if (!same_places(divided.layers, described.layers)) {
+      continue;
+    }
+    for (const int size : sizes) {
+      if (size % division.samples != 0) {
+        continue;
+      }
+      for (const auto& [kind, speed] : speeds) {
+        part.price(
+            *kind,
+            speed,
+            model.precision,
+            size,
+            divided.layers,
+            divided.tail_seconds);
+      }
+      part.exchange(size, divided.layers, divided.tail_collectives);
+    }
+    described.divided.push_back(std::move(divided));
+  }
   cost::validate(described);
   return described;
 }

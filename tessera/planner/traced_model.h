@@ -1,5 +1,6 @@
 #pragma once
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,20 @@
 
 namespace tessera::planner {
 
+/// A traced model as the first rank of a tensor-parallel group holds it: its
+/// operators with the collectives that run among them.
+struct TracedDivision {
+  cost::TensorWay way;
+  /// Samples of the group's microbatch in the first trace, the least there can
+  /// be: one of every rank, or of the common ones one for every part.
+  int samples = 1;
+  graph::ModelGraph graph; // of the least microbatch
+  graph::ForwardWork least;
+  graph::ForwardWork twice;
+  /// Parameters, by name, whose gradients are averaged over the group's ranks.
+  std::set<std::string> whole;
+};
+
 /// A model of which the forward was traced, once for one sample and once for
 /// two. Work includes the loss.
 struct TracedModel {
@@ -18,6 +33,7 @@ struct TracedModel {
   graph::ForwardWork two_samples;
   std::string precision = "f32"; // or "bf16": parameters and activations
   int global_batch_size = 0;
+  std::vector<TracedDivision> divisions = {};
 };
 
 /// What of a model can be placed on any pipeline rank: the children of its
@@ -28,8 +44,10 @@ std::vector<int> movable_modules(const graph::ModelGraph& graph);
 
 /// The model as the planner prices it: layer 0 is what stays on pipeline rank 0
 /// (named "", the root), every further layer one movable module under its path.
-/// Seconds of every microbatch size that divides the global batch follow from
-/// the measured speed of each kind of device in the cluster, or its data sheet.
+/// Divisions whose movable modules are others than the whole model's are left
+/// out. Seconds of every microbatch size that divides the global batch follow
+/// from the measured speed of each kind of device in the cluster, or its data
+/// sheet.
 ///
 /// Throws: ConfigError when a kind of device has neither; PlanError
 /// when the traced forwards do not belong together.

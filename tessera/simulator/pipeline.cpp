@@ -42,13 +42,7 @@ Pipelines::Pipelines(
       cluster_(cluster),
       strategy_(strategy),
       options_(options),
-      table_(
-          model,
-          cluster,
-          strategy.tp,
-          strategy.microbatch_size,
-          strategy.activation_checkpointing,
-          options.constants),
+      table_(model, cluster, strategy, options.constants),
       returns_home_(model.returns_home && strategy.pp > 1),
       microbatches_(strategy.microbatches(model.global_batch_size)),
       node_of_device_(cluster.node_of_device()),
@@ -82,17 +76,13 @@ void Pipelines::build_units(
   for (int k = 0; k < strategy_.pp; ++k) {
     const int first = strategy_.boundaries[at(k)];
     const int last = strategy_.boundaries[at(k) + 1];
-    double tensor = 0;
-    if (strategy_.tp > 1) {
-      const double n = strategy_.tp;
-      tensor = 2 * (n - 1) *
-               (table.reduced_bytes(first, last) / n /
-                    links.stages[at(k)].tensor_bytes_per_s +
-                table.reductions(first, last) * constants.link_latency_seconds);
-    }
-    // One of its two or three passes is the forward.
-    const double tensor_forward =
-        tensor / (strategy_.activation_checkpointing ? 3 : 2);
+    const cost::StageLinks& place = links.stages[at(k)];
+    const cost::PassSeconds tensor = table.tensor_seconds(
+        first, last, place.tensor_nodes, place.tensor_bytes_per_s);
+    const cost::PassSeconds tail_tensor =
+        k == 0 ? table.tail_tensor_seconds(
+                     place.tensor_nodes, place.tensor_bytes_per_s)
+               : cost::PassSeconds{};
     for (int d = 0; d < strategy_.dp; ++d) {
       Unit unit;
       unit.backwards_left = microbatches_;
@@ -115,8 +105,15 @@ void Pipelines::build_units(
                   (strategy_.shard_optimizer_state ? strategy_.dp : 1));
         }
       }
-      unit.layers.forward += tensor_forward - unit.tail.forward;
-      unit.layers.backward += tensor - tensor_forward - unit.tail.backward;
+      unit.layers.forward -= unit.tail.forward;
+      unit.layers.backward -= unit.tail.backward;
+      unit.exchange = tensor;
+      if (returns_home_) {
+        unit.tail_exchange = tail_tensor;
+      } else {
+        unit.exchange.forward += tail_tensor.forward;
+        unit.exchange.backward += tail_tensor.backward;
+      }
       unit.node = node_of(k, d, 0);
       units_.push_back(std::move(unit));
     }
@@ -192,6 +189,19 @@ double Pipelines::seconds_of(const Unit& unit, const Task& task) const {
   return 0;
 }
 
+double Pipelines::exchange_seconds_of(const Unit& unit, const Task& task) {
+  switch (task.part) {
+    case Part::kLayers:
+      return task.forward ? unit.exchange.forward : unit.exchange.backward;
+    case Part::kTail:
+      return task.forward ? unit.tail_exchange.forward
+                          : unit.tail_exchange.backward;
+    case Part::kRelay:
+      break;
+  }
+  return 0;
+}
+
 void Pipelines::try_start(int stage, int replica) {
   Unit& here = unit(stage, replica);
   if (here.busy || here.ready.empty()) {
@@ -212,16 +222,24 @@ void Pipelines::try_start(int stage, int replica) {
   }
   const double seconds = seconds_of(here, task);
   const double start = now_;
+  const double exchange = exchange_seconds_of(here, task);
   const auto end = [this, stage, replica, task, start] {
     finish(stage, replica, task, start);
   };
   if (cluster_.nodes[at(here.node)].cores > 0) {
     // Ranks that compute at one time share the cores of their host.
     const int cores = 2 * static_cast<int>(cluster_.nodes.size()) + here.node;
-    on_flow_end_.push_back(end);
+    // What they exchange was measured with all of them at work.
+    on_flow_end_.push_back([this, end, exchange] {
+      if (exchange > 0) {
+        at_time(now_ + exchange, end);
+      } else {
+        end();
+      }
+    });
     network_.start(now_, seconds, {cores}, strategy_.tp, 1);
   } else {
-    at_time(now_ + seconds, end);
+    at_time(now_ + seconds + exchange, end);
   }
 }
 

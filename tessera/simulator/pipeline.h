@@ -46,6 +46,8 @@ class Pipelines {
   struct Unit {
     cost::PassSeconds layers;
     cost::PassSeconds tail;
+    cost::PassSeconds exchange; // of tensor-parallel ranks, in `layers`
+    cost::PassSeconds tail_exchange;
     double optimizer_seconds = 0;
     int node = 0; // of its first rank
     std::set<Task> ready;
@@ -75,6 +77,7 @@ class Pipelines {
   void make_ready(int stage, int replica, const Task& task);
   void try_start(int stage, int replica);
   double seconds_of(const Unit& unit, const Task& task) const;
+  static double exchange_seconds_of(const Unit& unit, const Task& task);
   void finish(int stage, int replica, const Task& task, double start);
   void after_forward(int stage, int replica, const Task& task);
   void after_backward(int stage, int replica, const Task& task);

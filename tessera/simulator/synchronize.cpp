@@ -98,29 +98,39 @@ void Pipelines::collective(
 }
 
 void Pipelines::reduce_gradients(int stage) {
-  const double parameters = table_.parameters(
-      strategy_.boundaries[at(stage)], strategy_.boundaries[at(stage) + 1]);
+  const int first = strategy_.boundaries[at(stage)];
+  const int last = strategy_.boundaries[at(stage) + 1];
+  const double whole =
+      strategy_.tp > 1 ? table_.whole_parameters(first, last) : 0;
+  const double divided = table_.parameters(first, last) - whole;
   const auto done = [this] {
     if (--reductions_left_ == 0) {
       reduce_shared();
     }
   };
-  if (strategy_.dp == 1 || parameters == 0) {
-    done();
-    return;
-  }
-  std::vector<std::vector<int>> groups;
+  // Replicas of what is divided; then all ranks that hold the rest whole.
+  std::vector<std::vector<int>> replicas;
+  std::vector<int> everyone;
   for (int t = 0; t < strategy_.tp; ++t) {
-    groups.emplace_back();
+    replicas.emplace_back();
     for (int d = 0; d < strategy_.dp; ++d) {
-      groups.back().push_back(strategy_.rank(stage, d, t));
+      replicas.back().push_back(strategy_.rank(stage, d, t));
+      everyone.push_back(strategy_.rank(stage, d, t));
     }
   }
-  collective(
-      groups,
-      parameters * options_.constants.gradient_wire_bytes,
-      "all_reduce rdp",
-      done);
+  const double wire = options_.constants.gradient_wire_bytes;
+  const auto reduce_whole = [this, everyone, whole, wire, done] {
+    if (whole > 0) {
+      collective({everyone}, whole * wire, "all_reduce dp", done);
+    } else {
+      done();
+    }
+  };
+  if (strategy_.dp > 1 && divided > 0) {
+    collective(replicas, divided * wire, "all_reduce rdp", reduce_whole);
+  } else {
+    reduce_whole();
+  }
 }
 
 void Pipelines::reduce_shared() {

@@ -10,6 +10,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/nn/interceptor.h"
+#include "tessera/nn/tensor_parallel/skipped.h"
 #include "tessera/tensor/dispatch_mode.h"
 #include "tessera/tensor/dtype.h"
 #include "tessera/tensor/meta_call.h"
@@ -203,6 +204,26 @@ class Operators : public DispatchMode {
     work_.push_back(std::move(work));
   }
 
+  /// What distributed modules leave out while one rank traces alone.
+  void skipped(const nn::SkippedWork& skipped) {
+    OperatorWork work;
+    work.name = skipped.operation;
+    work.module = path_.here();
+    if (skipped.operation == "product") {
+      work.kind = Kind::kProduct;
+      work.count = skipped.count;
+      work.rows = skipped.rows;
+      work.inner = skipped.inner;
+      work.columns = skipped.columns;
+    } else {
+      work.kind = Kind::kCollective;
+      work.ranks = skipped.ranks;
+      work.bytes = skipped.bytes;
+      work.has_adjoint = skipped.has_adjoint;
+    }
+    work_.push_back(std::move(work));
+  }
+
   graph::ForwardWork take() {
     return std::move(work_);
   }
@@ -222,6 +243,8 @@ graph::ForwardWork record_work(
   Path path(parts);
   Operators operators(path);
   const nn::InterceptorScope intercept(&path);
+  const nn::SkippedWorkScope listen(
+      [&operators](const nn::SkippedWork& work) { operators.skipped(work); });
   const DispatchScope scope(&operators);
   run();
   return operators.take();

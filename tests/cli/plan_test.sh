@@ -23,6 +23,8 @@ refused() { # expected text, command...
 
 "$tessera" launch -n 2 -- "$tessera" probe --quick -o cluster.json > probe.txt
 grep -q "2 ranks that compute like" probe.txt || fail "probe: $(cat probe.txt)"
+grep -q "best of 3 rounds" probe.txt || fail "rounds: $(cat probe.txt)"
+grep -q '"compute_spread"' cluster.json || fail "spread: $(cat cluster.json)"
 
 "$tessera" data prepare --output data --vocab-size 400 --text "$repository"/README.md "$repository"/docs/*.md > /dev/null
 cat > job.json <<'JSON'
@@ -51,6 +53,22 @@ grep -q "^winner: [123]" trials.txt || fail "trials: $(cat trials.txt)"
 refused "all 1 trials failed" "$tessera" plan --job job.json --cluster-file cluster.json \
   --trials 1 --trial-timeout 1 --trial-steps 100000 --calibration-file failed.json
 grep -q "did not end in time" failed.json || fail "no reason: $(cat failed.json)"
+
+# Tensor parallelism: every way is tried, and what is written trains.
+"$tessera" plan --job job.json --cluster-file cluster.json --only-tp 2 --trials 4 --spread-trials \
+  --trial-steps 3 --keep 100 --calibration-file kept_tp.json -o tp.json > tp.txt
+[ "$(grep -c measured_s kept_tp.json)" = 4 ] || fail "tensor parallelism: $(cat tp.txt)"
+for kind in speed memory "prescaled batch"; do
+  grep -q "tp 2 .*$kind" tp.txt || fail "no $kind among $(cat tp.txt)"
+done
+grep -q '"tensor_parallel_degree": 2' tp.json || fail "tp.json: $(cat tp.json)"
+sed -i 's/"saved"/"saved_tp"/' tp.json
+"$tessera" launch -n 2 -- "$tessera" train tp.json > tp_trained.txt
+grep -q "saved_tp/step_2" tp_trained.txt || fail "tp: $(cat tp_trained.txt)"
+refused "prices it but cannot train" "$tessera" plan --job job.json --cluster-file cluster.json \
+  --shard-optimizer-state -o never.json
+"$tessera" plan --job job.json --cluster-file cluster.json --shard-optimizer-state --explain 1 |
+  grep -q "not runnable: it shards" || fail "sharding is not said to be priced only"
 
 # In place. The same losses as a run under the given strategy.
 sed 's/"parallel": {/"strategy": "auto", &/; s/"saved"/"auto"/' job.json > auto.json

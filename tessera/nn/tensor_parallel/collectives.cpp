@@ -8,6 +8,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/nn/tensor_parallel/shard.h"
+#include "tessera/nn/tensor_parallel/skipped.h"
 
 namespace tessera::nn {
 
@@ -144,6 +145,7 @@ Pending begin_reduce_scatter(
   check_lengths("reduce_scatter", parallel, tensor, dim, lengths, true);
   const std::int64_t own = lengths[parallel.rank()];
   if (parallel.shapes_only) {
+    tell_skipped("reduce_scatter", parallel.size(), tensor);
     return ready(shaped(tensor, with_size(tensor.sizes(), dim, own)));
   }
   at::Tensor input = tensor.contiguous();
@@ -186,6 +188,7 @@ Pending begin_exchange(
   const auto one = with_size(tensor.sizes(), split_dim, own);
   const auto merged = with_size(one, merge_dim, total(merge_lengths));
   if (parallel.shapes_only) {
+    tell_skipped("all_to_all", parallel.size(), tensor);
     return ready(shaped(tensor, merged));
   }
   const bool even = equal(split_lengths) && equal(merge_lengths);
@@ -239,6 +242,14 @@ std::vector<Lengths> exchange_numbers(
   const int ranks = parallel.size();
   std::vector<Lengths> numbers;
   if (ranks == 1 || parallel.shapes_only) {
+    if (ranks > 1) {
+      SkippedWork work;
+      work.operation = "all_gather";
+      work.ranks = ranks;
+      work.bytes = 8 * static_cast<double>(count);
+      work.has_adjoint = false;
+      tell_skipped(work);
+    }
     for (const std::int64_t number : own) {
       numbers.emplace_back(ranks, number);
     }
@@ -265,9 +276,14 @@ Lengths exchange_length(const TensorParallel& parallel, std::int64_t own) {
 }
 
 void all_reduce(const TensorParallel& parallel, const at::Tensor& tensor) {
-  if (parallel.size() > 1 && !parallel.shapes_only) {
-    parallel.group->all_reduce(tensor);
+  if (parallel.size() == 1) {
+    return;
   }
+  if (parallel.shapes_only) {
+    tell_skipped("all_reduce", parallel.size(), tensor);
+    return;
+  }
+  parallel.group->all_reduce(tensor);
 }
 
 at::Tensor gather(
@@ -281,6 +297,7 @@ at::Tensor gather(
   check_lengths("all_gather", parallel, tensor, dim, lengths, false);
   const auto joined = with_size(tensor.sizes(), dim, total(lengths));
   if (parallel.shapes_only) {
+    tell_skipped("all_gather", parallel.size(), tensor);
     return shaped(tensor, joined);
   }
   if (equal(lengths) && outer(tensor.sizes(), dim) == 1) {
@@ -325,7 +342,11 @@ at::Tensor exchange(
 Pending start_all_reduce(
     const TensorParallel& parallel,
     const at::Tensor& tensor) {
-  if (parallel.size() == 1 || parallel.shapes_only) {
+  if (parallel.size() == 1) {
+    return ready(tensor);
+  }
+  if (parallel.shapes_only) {
+    tell_skipped("all_reduce", parallel.size(), tensor);
     return ready(tensor);
   }
   return after(
@@ -363,6 +384,9 @@ at::Tensor reduce_scatter_blocks(
     const TensorParallel& parallel,
     const at::Tensor& blocks) {
   TESSERA_CHECK(blocks.size(0) == parallel.size());
+  if (parallel.shapes_only && parallel.size() > 1) {
+    tell_skipped("reduce_scatter", parallel.size(), blocks);
+  }
   if (parallel.size() == 1 || parallel.shapes_only) {
     return blocks.select(0, parallel.rank()); // the one block, or its shape
   }
@@ -379,6 +403,7 @@ at::Tensor gather_blocks(
     return block.unsqueeze(0);
   }
   if (parallel.shapes_only) {
+    tell_skipped("all_gather", parallel.size(), block);
     return shaped(block, sizes);
   }
   at::Tensor output = at::empty(sizes, block.options());

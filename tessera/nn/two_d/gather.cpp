@@ -4,13 +4,25 @@
 #include <c10/util/accumulate.h>
 
 #include "tessera/nn/tensor_parallel/context.h"
+#include "tessera/nn/tensor_parallel/skipped.h"
 
 namespace tessera::nn::two_d {
 
 namespace {
 
-bool nothing_moves(const Mesh& mesh) {
-  return mesh.side() == 1 || tensor_parallel().shapes_only;
+/// Whether `operation` on `tensor` is left out.
+bool nothing_moves(
+    const Mesh& mesh,
+    const char* operation,
+    const at::Tensor& tensor) {
+  if (mesh.side() == 1) {
+    return true;
+  }
+  if (tensor_parallel().shapes_only) {
+    tell_skipped(operation, mesh.side(), tensor);
+    return true;
+  }
+  return false;
 }
 
 /// Rank in its group of a position of the line.
@@ -30,13 +42,13 @@ int position_along(const Mesh& mesh, Along along) {
 }
 
 void sum_along(const Mesh& mesh, Along along, const at::Tensor& tensor) {
-  if (!nothing_moves(mesh)) {
+  if (!nothing_moves(mesh, "all_reduce", tensor)) {
     group_along(mesh, along).all_reduce(tensor, comm::ReduceOp::kSum);
   }
 }
 
 void max_along(const Mesh& mesh, Along along, const at::Tensor& tensor) {
-  if (!nothing_moves(mesh)) {
+  if (!nothing_moves(mesh, "all_reduce", tensor)) {
     group_along(mesh, along).all_reduce(tensor, comm::ReduceOp::kMax);
   }
 }
@@ -46,7 +58,7 @@ gather_along(const Mesh& mesh, Along along, const at::Tensor& tensor) {
   const at::NoGradGuard no_grad;
   std::vector<std::int64_t> sizes = tensor.sizes().vec();
   sizes.insert(sizes.begin(), mesh.side());
-  if (nothing_moves(mesh)) {
+  if (nothing_moves(mesh, "all_gather", tensor)) {
     return tensor.unsqueeze(0).expand(sizes).contiguous();
   }
   const at::Tensor by_rank = at::empty(sizes, tensor.options());
@@ -90,7 +102,16 @@ std::vector<at::Tensor> exchange_along(
     std::int64_t longest) {
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> came;
-  if (nothing_moves(mesh)) {
+  const bool shapes_only = mesh.side() > 1 && tensor_parallel().shapes_only;
+  if (shapes_only) {
+    SkippedWork work;
+    work.operation = "all_to_all";
+    work.ranks = mesh.side();
+    work.bytes = static_cast<double>(longest * mesh.side()) *
+                 static_cast<double>(to_each[0].element_size());
+    tell_skipped(work);
+  }
+  if (mesh.side() == 1 || shapes_only) {
     for (int i = 0; i < mesh.side(); ++i) {
       came.push_back(
           mesh.side() == 1

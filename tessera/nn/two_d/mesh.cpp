@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <string>
+#include <utility>
 
 #include <unistd.h>
 
@@ -97,6 +99,31 @@ Mesh::Mesh(
   } else {
     exchange_ = std::make_unique<BroadcastExchange>(*this);
   }
+}
+
+MeshPtr Mesh::outline(
+    comm::ProcessGroup& group,
+    comm::ProcessGroupPtr row,
+    comm::ProcessGroupPtr column) {
+  return MeshPtr(new Mesh(group, std::move(row), std::move(column)));
+}
+
+Mesh::Mesh(
+    comm::ProcessGroup& group,
+    comm::ProcessGroupPtr row,
+    comm::ProcessGroupPtr column)
+    : group_(group),
+      layout_(
+          std::vector<int>(static_cast<std::size_t>(group.size()), 0),
+          topology::MeshArrangement::kBunched),
+      cell_(layout_.cell_of(0)),
+      row_group_(std::move(row)),
+      column_group_(std::move(column)),
+      in_row_(static_cast<std::size_t>(layout_.side())),
+      in_column_(in_row_.size()),
+      exchange_(std::make_unique<BroadcastExchange>(*this)) {
+  std::iota(in_row_.begin(), in_row_.end(), 0);
+  in_column_ = in_row_;
 }
 
 Mesh::~Mesh() = default;

@@ -35,6 +35,12 @@ class Mesh {
       comm::World& world,
       comm::ProcessGroup& group,
       const MeshOptions& options = {});
+  /// A mesh of one node that is only looked at: rank 0 of `group`, whose other
+  /// ranks need not exist, while it traces alone (shapes_only).
+  static std::shared_ptr<Mesh> outline(
+      comm::ProcessGroup& group,
+      comm::ProcessGroupPtr row,
+      comm::ProcessGroupPtr column);
   ~Mesh();
   Mesh(const Mesh&) = delete;
   Mesh& operator=(const Mesh&) = delete;
@@ -86,6 +92,10 @@ class Mesh {
       comm::World& world,
       comm::ProcessGroup& group,
       const MeshOptions& options);
+  Mesh(
+      comm::ProcessGroup& group,
+      comm::ProcessGroupPtr row,
+      comm::ProcessGroupPtr column);
 
   comm::ProcessGroup& group_;
   topology::MeshLayout layout_;

@@ -1,9 +1,12 @@
 #include "tessera/nn/two_d/product.h"
 
+#include <algorithm>
+
 #include <ATen/ATen.h>
 
 #include "tessera/base/error.h"
 #include "tessera/nn/tensor_parallel/context.h"
+#include "tessera/nn/tensor_parallel/skipped.h"
 
 namespace tessera::nn::two_d {
 
@@ -92,6 +95,42 @@ void check(
   }
 }
 
+/// A tracer hears of q products, each with a panel of every operand that moves,
+/// or a part of the result.
+void tell_skipped_product(
+    const Mesh& mesh,
+    Form form,
+    const at::Tensor& a,
+    const at::Tensor& b,
+    const Blocks& inner,
+    const at::Tensor& out) {
+  SkippedWork work;
+  work.operation = "product";
+  work.count = mesh.side();
+  work.inner = static_cast<double>(inner.length()) / mesh.side();
+  work.rows = static_cast<double>(a.size(0));
+  // Elements of the result, or of A where its columns are the inner ones.
+  const double others = form == Form::kABt ? static_cast<double>(a.size(1))
+                                           : static_cast<double>(b.numel()) /
+                                                 std::max(1.0, work.inner);
+  work.columns = form == Form::kAtB ? static_cast<double>(b.size(1)) : others;
+  tell_skipped(work);
+  if (mesh.side() == 1) {
+    return;
+  }
+  for (int step = 0; step < mesh.side(); ++step) {
+    if (moves_a(form)) {
+      tell_skipped("panel", mesh.side(), a);
+    }
+    if (moves_b(form)) {
+      tell_skipped("panel", mesh.side(), b);
+    }
+    if (adds_parts(form)) {
+      tell_skipped("panel", mesh.side(), out);
+    }
+  }
+}
+
 } // namespace
 
 std::vector<std::int64_t> result_sizes(
@@ -124,6 +163,7 @@ void multiply(
   const at::NoGradGuard no_grad;
   check(mesh, form, a, b, inner, transposed);
   if (tensor_parallel().shapes_only) {
+    tell_skipped_product(mesh, form, a, b, inner, out);
     if (!accumulate) {
       out.zero_();
     }

@@ -4,6 +4,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/nn/tensor_parallel/context.h"
+#include "tessera/nn/tensor_parallel/skipped.h"
 #include "tessera/nn/two_d/node.h"
 
 namespace tessera::nn::two_d {
@@ -63,7 +64,9 @@ at::Tensor broadcast_from_row0(
   }
   const at::Tensor whole = mine ? vector.detach().to(options).contiguous()
                                 : at::zeros(sizes, options);
-  if (!tensor_parallel().shapes_only) {
+  if (tensor_parallel().shapes_only) {
+    tell_skipped("broadcast", mesh.side(), whole);
+  } else {
     mesh.column_group().broadcast(whole, mesh.in_column(0));
   }
   return whole;

@@ -1,0 +1,112 @@
+# Sourced: an emulated cluster of several hosts on one machine. Network
+# namespaces joined by a bridge, links slowed by tc, hosts slowed by quotas of
+# processor time. Before: tessera=PROGRAM, and one entry a host in
+#   hosts=(a b)  slots=(2 1)  rates=(1gbit 100mbit)  shares=(100 50)
+# (shares: percent of one processor). After: `launch COMMAND...` runs it on every
+# rank, $work is a folder of its own, everything is removed at the end.
+# Exit status 77: namespaces are not permitted here; nothing was tested.
+prefix=tsr$$
+work=$(mktemp -d)
+groups=()
+period_us=10000 # short, so that a stopped rank soon goes on
+
+skip() {
+  echo "SKIPPED: $*"
+  exit 77
+}
+fail() {
+  echo "FAILED: $*" >&2
+  exit 1
+}
+clean() {
+  for host in "${hosts[@]}"; do
+    ip netns del "$prefix$host" 2> /dev/null || true
+  done
+  ip netns del "${prefix}net" 2> /dev/null || true
+  for group in "${groups[@]}"; do
+    rmdir "$group" 2> /dev/null || true
+  done
+  rm -rf "$work"
+}
+
+command -v ip > /dev/null || skip "no program ip; install the Debian package iproute2"
+command -v tc > /dev/null || skip "no program tc; install the Debian package iproute2"
+[ "$(id -u)" = 0 ] || skip "network namespaces need root"
+trap clean EXIT
+ip netns add "${prefix}net" 2> "$work/err" ||
+  skip "no network namespace: $(cat "$work/err")"
+ip -n "${prefix}net" link add name switch0 type bridge 2> "$work/err" ||
+  skip "no bridge: $(cat "$work/err")"
+ip -n "${prefix}net" link set switch0 up
+for i in "${!hosts[@]}"; do
+  name=$prefix${hosts[$i]}
+  ip netns add "$name"
+  ip -n "$name" link set lo up
+  ip -n "$name" link add eth0 type veth peer name "port$i" netns "${prefix}net"
+  ip -n "$name" addr add "10.77.0.$((i + 1))/24" dev eth0
+  ip -n "$name" link set eth0 up
+  ip -n "${prefix}net" link set "port$i" master switch0 up
+  # Out of the host, and into it.
+  ip netns exec "$name" tc qdisc add dev eth0 root tbf \
+    rate "${rates[$i]}" burst 256kb latency 50ms 2> "$work/err" ||
+    skip "links cannot be slowed: $(cat "$work/err")"
+  ip netns exec "${prefix}net" tc qdisc add dev "port$i" root tbf \
+    rate "${rates[$i]}" burst 256kb latency 50ms
+done
+
+# A control group for a host: of version 2, else of version 1.
+slow_host() { # name, percent of one processor
+  local quota_us=$((period_us * $2 / 100)) group
+  for parent in /sys/fs/cgroup /sys/fs/cgroup/cpu; do
+    group=$parent/$prefix$1
+    mkdir "$group" 2> /dev/null || continue
+    # The kernel fills in a control group's files; elsewhere there are none.
+    if [ -w "$group/cpu.max" ] && echo "$quota_us $period_us" > "$group/cpu.max"; then
+      groups+=("$group")
+      return 0
+    fi
+    if [ -w "$group/cpu.cfs_quota_us" ] && echo "$period_us" > "$group/cpu.cfs_period_us" &&
+      echo "$quota_us" > "$group/cpu.cfs_quota_us"; then
+      groups+=("$group")
+      return 0
+    fi
+    rmdir "$group"
+  done
+  return 1
+}
+for i in "${!hosts[@]}"; do
+  if ! slow_host "${hosts[$i]}" "${shares[$i]}" 2> /dev/null; then
+    echo "no CPU quota here (control groups cannot be written): hosts take processor time from each other"
+    break
+  fi
+done
+[ ${#groups[@]} = 0 ] || echo "hosts ${hosts[*]} have ${shares[*]} % of a processor, links ${rates[*]}"
+
+# mpirun's way to another host: its namespace under its name, in its group.
+cat > "$work/agent" << AGENT
+#!/bin/bash
+host=\$1; shift
+for group in ${groups[*]}; do
+  case \$group in *$prefix\$host) echo \$\$ > \$group/cgroup.procs ;; esac
+done
+exec ip netns exec "$prefix\$host" unshare --uts sh -c "hostname \$host; \$*"
+AGENT
+chmod +x "$work/agent"
+for i in "${!hosts[@]}"; do
+  echo "${hosts[$i]} slots=${slots[$i]}" >> "$work/hosts"
+  echo "10.77.0.$((i + 1)) ${hosts[$i]}" >> "$work/names"
+done
+cat /etc/hosts >> "$work/names"
+cat > "$work/launch.json" << JSON
+{"mpi": {"custom_mpi_options": "--mca plm_rsh_agent $work/agent --mca btl self,vader,tcp --mca btl_tcp_if_include 10.77.0.0/24 --mca oob_tcp_if_include 10.77.0.0/24 --mca mpi_yield_when_idle 1 --map-by slot"}}
+JSON
+
+cd "$work"
+export OMP_NUM_THREADS=1
+# The head is the first host; names are resolved there as everywhere.
+launch() {
+  unshare --mount sh -c "mount --bind '$work/names' /etc/hosts
+    [ -z '${groups[0]:-}' ] || echo \$\$ > '${groups[0]:-/dev/null}/cgroup.procs'
+    exec ip netns exec '$prefix${hosts[0]}' unshare --uts sh -c 'hostname ${hosts[0]}; exec \"\$@\"' _ \"\$@\"" _ \
+    "$tessera" launch -n 4 --hostfile "$work/hosts" --config "$work/launch.json" -- "$@"
+}
