@@ -1,7 +1,7 @@
 # Sanitizer builds (TESSERA_SANITIZE): their flags, which tests run under them,
 # and with which options.
-#   ./test runs the small set, each kind as one test (tests/sanitize): target
-#     sanitized_small_tests, label sanitize_small.
+#   ./test runs the small set of the thread sanitizer as one test (tests/sanitize):
+#     target sanitized_small_tests, label sanitize_small.
 #   ./test --sanitize address|thread runs the larger set: target sanitized_tests,
 #     label sanitize, in a build folder of its own.
 #
