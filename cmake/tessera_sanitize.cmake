@@ -1,7 +1,7 @@
 # Sanitizer builds (TESSERA_SANITIZE): their flags, which tests run under them,
 # and with which options.
-#   ./test runs the small set, each kind as one test (tests/sanitize): target
-#     sanitized_small_tests, label sanitize_small.
+#   ./test runs the small set of the thread sanitizer as one test (tests/sanitize):
+#     target sanitized_small_tests, label sanitize_small.
 #   ./test --sanitize address|thread runs the larger set: target sanitized_tests,
 #     label sanitize, in a build folder of its own.
 #
@@ -19,11 +19,11 @@ set(tessera_sanitized_tests
 # Server, transport, collectives: all that runs on more than one thread.
 set(tessera_sanitized_small_tests comm_test runtime_test transport_test)
 if(NOT TESSERA_SANITIZE MATCHES "thread")
-  # What reads bytes from outside, and the torch-free half. Left to the larger set: programs that
-  # fork (launch_test, doctor_test) and fuzz_*, which fuzz.libfuzzer runs under these sanitizers.
+  # What reads bytes from outside, and the torch-free half. Left to the larger set: planner and
+  # simulator (pure computation, long to compile), programs that fork (launch_test, doctor_test) and
+  # fuzz_*, which fuzz.libfuzzer runs under these sanitizers.
   list(APPEND tessera_sanitized_small_tests checkpoint_test config_test cost_test graph_test
-    partition_test plan_test planner_test report_test schedule_test simulator_test timeline_test
-    topology_test)
+    partition_test plan_test report_test schedule_test timeline_test topology_test)
 endif()
 
 if(TESSERA_LIBFUZZER)

@@ -21,10 +21,6 @@ set(CMAKE_VERIFY_INTERFACE_HEADER_SETS ON)
 option(TESSERA_UNITY "join sources of a target while compiling" ON)
 set(CMAKE_UNITY_BUILD ${TESSERA_UNITY})
 set(CMAKE_UNITY_BUILD_BATCH_SIZE 6)
-if(TESSERA_SANITIZE)
-  # There even an empty file with libtorch's headers takes half as long as six of ours.
-  set(CMAKE_UNITY_BUILD_BATCH_SIZE 12)
-endif()
 
 find_program(CCACHE ccache)
 if(CCACHE)
@@ -78,6 +74,10 @@ endif()
 
 function(tessera_use_torch target)
   target_link_libraries(${target} PUBLIC tessera_torch)
+  if(TESSERA_SANITIZE)
+    # There even an empty file with libtorch's headers takes half as long as six of ours.
+    set_target_properties(${target} PROPERTIES UNITY_BUILD_BATCH_SIZE 12)
+  endif()
   if(TESSERA_TESTING AND NOT tessera_shared_pch)
     target_compile_options(${target} PRIVATE -O0)
   endif()

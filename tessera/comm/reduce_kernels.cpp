@@ -114,10 +114,17 @@ struct Min {
   }
 };
 
-// `ivdep`: out may equal a source, but only element by element.
+// The loop below may be vectorized: out may equal a source, but only element by
+// element.
+#ifdef __clang__
+#define TESSERA_VECTORIZE _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define TESSERA_VECTORIZE _Pragma("GCC ivdep")
+#endif
+
 template <typename T, typename Op>
 void reduce_two(T* out, const T* a, const T* b, std::int64_t count) {
-#pragma GCC ivdep
+  TESSERA_VECTORIZE
   for (std::int64_t i = 0; i < count; ++i) {
     out[i] = narrow<T>(Op::apply(widen(a[i]), widen(b[i])));
   }
@@ -131,7 +138,7 @@ void reduce_four(
     const T* c,
     const T* d,
     std::int64_t count) {
-#pragma GCC ivdep
+  TESSERA_VECTORIZE
   for (std::int64_t i = 0; i < count; ++i) {
     const auto ab = Op::apply(widen(a[i]), widen(b[i]));
     const auto abc = Op::apply(ab, widen(c[i]));

@@ -1,5 +1,7 @@
 #include "tessera/plan/plan.h"
 
+#include <algorithm>
+#include <limits>
 #include <set>
 
 #include "tessera/base/error.h"
@@ -56,8 +58,11 @@ std::string list_of(const std::vector<std::string>& paths) {
 } // namespace
 
 int Plan::effective_active_microbatches() const {
-  return active_microbatches > 0 ? active_microbatches
-                                 : degrees.pipeline + kActiveBeyondDegree;
+  if (active_microbatches > 0) {
+    return active_microbatches;
+  }
+  constexpr int kMost = std::numeric_limits<int>::max() - kActiveBeyondDegree;
+  return std::min(degrees.pipeline, kMost) + kActiveBeyondDegree;
 }
 
 void validate(const Plan& plan) {

@@ -1,6 +1,9 @@
 // What a target linked with libFuzzer needs besides libFuzzer's own main:
 //   PROGRAM --write-seeds FOLDER    writes the target's seeds as files and ends
-// and, at the end of every run, how many inputs were accepted and refused.
+// at the end of every run, how many inputs were accepted and refused; and
+// besides libFuzzer's own changes those of mutate.h, which keep more inputs
+// valid.
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -8,6 +11,7 @@
 #include <string>
 
 #include "tests/fuzz/fuzz.h"
+#include "tests/fuzz/mutate.h"
 
 namespace {
 
@@ -39,6 +43,25 @@ void write_seeds(const std::string& folder) {
 }
 
 } // namespace
+
+extern "C" std::size_t
+LLVMFuzzerMutate(std::uint8_t* data, std::size_t size, std::size_t most);
+
+extern "C" std::size_t LLVMFuzzerCustomMutator(
+    std::uint8_t* data,
+    std::size_t size,
+    std::size_t most,
+    unsigned seed) {
+  std::mt19937_64 random(seed);
+  if (random() % 2 == 0) {
+    return LLVMFuzzerMutate(data, size, most);
+  }
+  const std::string changed = tessera::fuzz::mutated(
+      {std::string(reinterpret_cast<const char*>(data), size)}, 0, random);
+  const std::size_t kept = std::min(changed.size(), most);
+  std::copy_n(changed.data(), kept, reinterpret_cast<char*>(data));
+  return kept;
+}
 
 extern "C" int LLVMFuzzerInitialize(int* argc, char*** argv) {
   if (*argc == 3 && std::strcmp((*argv)[1], "--write-seeds") == 0) {

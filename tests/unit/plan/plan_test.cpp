@@ -1,3 +1,5 @@
+#include <limits>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -108,6 +110,10 @@ TEST(Plan, ActiveMicrobatchesByDefault) {
   EXPECT_EQ(sample().effective_active_microbatches(), 3);
   EXPECT_EQ(
       (Plan{.degrees = {.pipeline = 4}}.effective_active_microbatches()), 6);
+  constexpr int kMost = std::numeric_limits<int>::max();
+  EXPECT_EQ(
+      (Plan{.degrees = {.pipeline = kMost}}.effective_active_microbatches()),
+      kMost);
 }
 
 TEST(Plan, MakesItsSchedule) {
