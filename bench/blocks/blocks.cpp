@@ -8,17 +8,20 @@
 // 8 blocks of hidden 512 and inner 2048, 8 microbatches of 64 rows in all, f32,
 // SGD, one thread a rank: the work that other libraries were timed with.
 //
-// Every round times four things, one after the other, so that whatever else the
+// Every round times five things, one after the other, so that whatever else the
 // machine does meets all of them alike:
 //   alone     rank 0 trains the whole model; the others sleep
+//   threads   the same with a thread for each core that the ranks take
 //   stage     rank 0 trains the largest part of the model; the others sleep
 //   together  every rank trains that part, each by itself: what the ranks cost
 //             each other through memory and clock without a word exchanged
 //   strategy  the step of the library
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <fstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <torch/torch.h>
@@ -226,11 +229,12 @@ tessera::Config config_of(const Settings& settings) {
 
 struct Times {
   std::vector<double> alone;
+  std::vector<double> threads;
   std::vector<double> stage;
   std::vector<double> together;
   std::vector<double> strategy;
   // Of rank 0, in the order above.
-  std::array<std::vector<double>, 4> processor;
+  std::array<std::vector<double>, 5> processor;
   tessera::bench::Traffic traffic; // of the last step
 };
 
@@ -276,12 +280,21 @@ Times measure(const Settings& settings) {
   const auto stage_step = [&] {
     stage.step(met, own_microbatches, settings.pp > 1);
   };
+  const int cores = std::min(
+      tessera::size(), static_cast<int>(std::thread::hardware_concurrency()));
   Times times;
   const int warm_up = tessera::bench::warm_up_of(tessera::config_in_force());
   for (int round = -warm_up; round < settings.steps; ++round) {
     timed(times.alone, times.processor[0], round, [&] {
       if (first) {
         alone.step(whole, settings.microbatches, false);
+      }
+    });
+    timed(times.threads, times.processor[4], round, [&] {
+      if (first) {
+        torch::set_num_threads(cores);
+        alone.step(whole, settings.microbatches, false);
+        torch::set_num_threads(1);
       }
     });
     timed(times.stage, times.processor[1], round, [&] {
@@ -307,6 +320,7 @@ nlohmann::json to_json(const Summary& summary) {
 
 void report(const Settings& settings, const Times& times) {
   const Summary alone = summary_of(times.alone);
+  const Summary threads = summary_of(times.threads);
   const Summary stage = summary_of(times.stage);
   const Summary together = summary_of(times.together);
   const Summary strategy = summary_of(times.strategy);
@@ -332,6 +346,7 @@ void report(const Settings& settings, const Times& times) {
         {"context_switches", times.traffic.switches},
         {"microbatches", settings.microbatches},
         {"one_process", to_json(alone)},
+        {"one_process_threads", to_json(threads)},
         {"stage", to_json(stage)},
         {"stage_all_ranks", to_json(together)},
         {"step", to_json(strategy)},
@@ -344,7 +359,8 @@ void report(const Settings& settings, const Times& times) {
         {"over_ideal", strategy.best / ideal},
         {"over_ideal_of_stage", strategy.best / (stage.best * bubble)},
         {"over_ideal_all_ranks", strategy.best / loaded},
-        {"over_one_process", strategy.best / alone.best}};
+        {"over_one_process", strategy.best / alone.best},
+        {"over_threads", strategy.best / threads.best}};
     std::printf("%s\n", document.dump().c_str());
     return;
   }
@@ -373,6 +389,7 @@ void report(const Settings& settings, const Times& times) {
       "median",
       "cpu, rank 0");
   line("one process, all blocks", alone, 0);
+  line("the same, a thread for each core", threads, 4);
   line("one process, largest part", stage, 1);
   line("every rank its part, no exchange", together, 2);
   line("step", strategy, 3);
@@ -384,9 +401,11 @@ void report(const Settings& settings, const Times& times) {
   std::printf(
       "ideal %.1f ms; step / ideal %.3f\n", ideal, strategy.best / ideal);
   std::printf(
-      "step / ideal of the parts run together %.3f; step / one process %.3f\n",
+      "step / ideal of the parts run together %.3f; step / one process %.3f; "
+      "step / its threads %.3f\n",
       strategy.best / loaded,
-      strategy.best / alone.best);
+      strategy.best / alone.best,
+      strategy.best / threads.best);
 }
 
 int run(const Settings& settings) {

@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
-#include <memory>
+#include <mutex>
+#include <unordered_map>
 #include <utility>
 
 #include <c10/core/Allocator.h>
@@ -16,10 +17,15 @@ class MemoryCount {
  public:
   /// Counts all tensors made from now on. Threads: before others make tensors.
   static MemoryCount& install() {
-    static MemoryCount count;
-    static Counting allocator(count, c10::GetCPUAllocator());
-    c10::SetCPUAllocator(&allocator, /*priority=*/1);
-    return count;
+    // Never destroyed: tensors of static objects outlive what is.
+    static auto* count = new MemoryCount;
+    static auto* allocator = [] {
+      auto* made = new Counting(*count, c10::GetCPUAllocator());
+      c10::SetCPUAllocator(made, /*priority=*/1);
+      return made;
+    }();
+    static_cast<void>(allocator);
+    return *count;
   }
 
   std::int64_t now() const {
@@ -44,7 +50,6 @@ class MemoryCount {
   struct Piece {
     c10::DataPtr memory;
     std::int64_t bytes;
-    MemoryCount* count;
   };
 
   // `allocate` is const in one version of libtorch and not in another, and
@@ -64,23 +69,42 @@ class MemoryCount {
           static_cast<const char*>(from), bytes, static_cast<char*>(to));
     }
 
+    // What raw_allocate asks for: operators that call another library want
+    // memory whose context is the memory itself.
+    c10::DeleterFnPtr raw_deleter() const override {
+      return &forget;
+    }
+
    private:
     c10::DataPtr counted(c10::DataPtr memory, std::size_t bytes) const {
       void* data = memory.get();
       const auto size = static_cast<std::int64_t>(bytes);
       const c10::Device device = memory.device();
-      auto* piece = new Piece{std::move(memory), size, count_};
+      if (data == nullptr) {
+        return memory; // of no bytes
+      }
+      {
+        const std::lock_guard lock(count_->mutex_);
+        count_->pieces_.emplace(data, Piece{std::move(memory), size});
+      }
       count_->add(size);
-      return {data, piece, &forget, device};
+      return {data, data, &forget, device};
     }
-    static void forget(void* context) {
-      const std::unique_ptr<Piece> piece(static_cast<Piece*>(context));
-      piece->count->now_.fetch_sub(piece->bytes);
+    static void forget(void* data) {
+      MemoryCount& count = install();
+      std::unique_lock lock(count.mutex_);
+      auto piece = count.pieces_.extract(data);
+      lock.unlock();
+      if (!piece.empty()) {
+        count.now_.fetch_sub(piece.mapped().bytes);
+      }
     }
     MemoryCount* count_;
     c10::Allocator* inner_;
   };
 
+  std::mutex mutex_;
+  std::unordered_map<void*, Piece> pieces_; // by where they begin
   std::atomic<std::int64_t> now_{0};
   std::atomic<std::int64_t> most_{0};
 };

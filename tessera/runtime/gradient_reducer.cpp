@@ -117,6 +117,7 @@ void GradientReducer::begin(bool reduce) {
   find_trainable();
   for (Parameter& parameter : parameters_) {
     parameter.count = 0;
+    parameter.travels = false;
     parameter.first_done = -1;
   }
   for (Bucket& bucket : buckets_) {
@@ -177,41 +178,105 @@ std::string GradientReducer::sparse_gradient() const {
   return {};
 }
 
-void GradientReducer::launch(Bucket& bucket, bool zeros) {
-  const at::NoGradGuard no_grad;
-  std::int64_t elements = 0;
-  for (const int index : bucket.parameters) {
-    elements += parameters_[index].tensor.numel();
+/// Whether the gradients that the bucket's parameters have lie in its buffer,
+/// each at its place, and nobody else holds one of them: then they can travel
+/// as they are. So it is from the second step on, unless a script replaces
+/// gradients.
+bool GradientReducer::holds_its_gradients(const Bucket& bucket) const {
+  if (!bucket.flat.defined()) {
+    return false;
   }
-  const at::Tensor& first = parameters_[bucket.parameters[0]].tensor;
-  // Gradients of the step before, or a script's own handles, may still lie in
-  // the buffer: they keep it, and this step gets another one.
-  if (!bucket.flat.defined() || bucket.flat.storage().use_count() > 1) {
-    bucket.flat = at::empty({elements}, first.options().requires_grad(false));
-  }
+  std::size_t holders = 1; // of the buffer: the bucket itself
   std::int64_t at = 0;
   for (const int index : bucket.parameters) {
     const Parameter& parameter = parameters_[index];
-    const at::Tensor slice =
-        bucket.flat.narrow(0, at, parameter.tensor.numel());
+    const at::Tensor& gradient = parameter.tensor.grad();
+    if (gradient.defined()) {
+      const auto* place = static_cast<const char*>(bucket.flat.data_ptr()) +
+                          at * bucket.flat.element_size();
+      if (gradient.is_sparse() || gradient.data_ptr() != place ||
+          !gradient.is_contiguous() || gradient.use_count() != 1) {
+        return false;
+      }
+      ++holders;
+    }
+    at += parameter.tensor.numel();
+  }
+  return static_cast<std::size_t>(bucket.flat.storage().use_count()) == holders;
+}
+
+/// Scaled gradients, and zeros where there are none, to `flat`.
+void GradientReducer::fill(Bucket& bucket, at::Tensor& flat, bool zeros) {
+  // Scaled before the sum: half-precision sums must not overflow. The factor is
+  // a double, since 1 / 3 in half precision is off by 0.1 %.
+  const at::Tensor scale = at::scalar_tensor(
+      options_.scale.value_or(1.0 / group_.size()), at::kDouble);
+  std::int64_t at = 0;
+  for (const int index : bucket.parameters) {
+    const Parameter& parameter = parameters_[index];
+    at::Tensor slice = flat.narrow(0, at, parameter.tensor.numel());
     const at::Tensor& gradient = parameter.tensor.grad();
     if (gradient.defined() && !zeros) {
       if (gradient.is_sparse()) {
         throw UserError(sparse_gradient());
       }
-      // Scaled before the sum: half-precision sums must not overflow. The
-      // factor is a double, since 1 / 3 in half precision is off by 0.1 %.
-      at::mul_out(
-          const_cast<at::Tensor&>(slice),
-          gradient.reshape({-1}),
-          at::scalar_tensor(
-              options_.scale.value_or(1.0 / group_.size()), at::kDouble));
+      at::mul_out(slice, gradient.reshape({-1}), scale);
     } else {
-      const_cast<at::Tensor&>(slice).zero_();
+      slice.zero_();
     }
     at += parameter.tensor.numel();
   }
+}
+
+void GradientReducer::launch(Bucket& bucket, bool zeros) {
+  const at::NoGradGuard no_grad;
+  if (!holds_its_gradients(bucket)) {
+    std::int64_t elements = 0;
+    for (const int index : bucket.parameters) {
+      elements += parameters_[index].tensor.numel();
+    }
+    // Gradients of the step before, or a script's own handles, may still lie in
+    // the buffer: they keep it, and this step gets another one.
+    if (!bucket.flat.defined() || bucket.flat.storage().use_count() > 1) {
+      const at::Tensor& first = parameters_[bucket.parameters[0]].tensor;
+      bucket.flat = at::empty({elements}, first.options().requires_grad(false));
+    }
+  }
+  fill(bucket, bucket.flat, zeros);
+  // What is added from now on begins anew: the buffer is on its way.
+  for (const int index : bucket.parameters) {
+    Parameter& parameter = parameters_[index];
+    parameter.travels = parameter.travels || parameter.tensor.grad().defined();
+    parameter.tensor.mutable_grad() = at::Tensor();
+  }
   bucket.work = group_.all_reduce_async(bucket.flat, comm::ReduceOp::kSum);
+}
+
+/// Adds what any rank's gradients got after the bucket had left.
+void GradientReducer::send_late_parts(Bucket& bucket) {
+  bucket.late_parts = at::empty_like(bucket.flat);
+  fill(bucket, bucket.late_parts, false);
+  group_.all_reduce(bucket.late_parts, comm::ReduceOp::kSum);
+  bucket.flat.add_(bucket.late_parts);
+  bucket.late_parts = at::Tensor();
+}
+
+/// The parameters whose gradient travelled get their parts of the buffer.
+void GradientReducer::hand_back(Bucket& bucket) {
+  std::int64_t at = 0;
+  for (const int index : bucket.parameters) {
+    Parameter& parameter = parameters_[index];
+    const at::Tensor slice =
+        bucket.flat.narrow(0, at, parameter.tensor.numel());
+    at += parameter.tensor.numel();
+    if (parameter.travels) {
+      // A part of the bucket without a copy back, and no view to autograd,
+      // which would refuse the optimizer's detach_().
+      parameter.tensor.mutable_grad() =
+          slice.view(parameter.tensor.sizes()).variable_data();
+    }
+  }
+  bucket.work = nullptr;
 }
 
 bool GradientReducer::finish(const std::optional<std::string>& failure) {
@@ -231,7 +296,9 @@ bool GradientReducer::finish(const std::optional<std::string>& failure) {
     flag[2 + i] = buckets_[i].late ? 1 : 0;
   }
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    flag[head + i] = parameters_[i].tensor.grad().defined() ? 1 : 0;
+    flag[head + i] =
+        parameters_[i].travels || parameters_[i].tensor.grad().defined() ? 1
+                                                                         : 0;
   }
   control_.all_reduce(flags, comm::ReduceOp::kMax);
   const bool reduce = reduce_ && flag[1] != 0;
@@ -246,6 +313,11 @@ bool GradientReducer::finish(const std::optional<std::string>& failure) {
     }
   }
   if (flag[0] != 0) {
+    for (Bucket& bucket : buckets_) {
+      if (bucket.work != nullptr) {
+        hand_back(bucket); // of no meaning, but the step's gradients stay set
+      }
+    }
     const auto texts = comm::all_gather_object(
         world_, control_, failed ? c10::IValue(problem) : c10::IValue());
     for (const auto& text : texts) {
@@ -257,24 +329,15 @@ bool GradientReducer::finish(const std::optional<std::string>& failure) {
   if (reduce) {
     for (std::size_t i = 0; i < buckets_.size(); ++i) {
       if (flag[2 + i] != 0) {
-        launch(buckets_[i], false);
-        buckets_[i].work->wait();
+        send_late_parts(buckets_[i]);
       }
     }
+    // A gradient that any rank has, all have.
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      parameters_[i].travels = flag[head + i] != 0;
+    }
     for (Bucket& bucket : buckets_) {
-      std::int64_t at = 0;
-      for (const int index : bucket.parameters) {
-        at::Tensor& tensor = parameters_[index].tensor;
-        const at::Tensor slice = bucket.flat.narrow(0, at, tensor.numel());
-        at += tensor.numel();
-        if (flag[head + index] == 0) {
-          continue;
-        }
-        // A part of the bucket without a copy back, and no view to autograd,
-        // which would refuse the optimizer's detach_().
-        tensor.mutable_grad() = slice.view(tensor.sizes()).variable_data();
-      }
-      bucket.work = nullptr;
+      hand_back(bucket);
     }
   }
   if (flag[1] != 0) {

@@ -60,7 +60,8 @@ class GradientReducer {
 
   /// Sends what has not left, agrees with the other ranks on who has which
   /// gradient, and makes the averages the parameters' grad: new tensors, which
-  /// lie in the buckets; a handle taken before keeps what it held.
+  /// lie in the buckets; a handle taken before keeps what it held. Between the
+  /// start of its bucket and the end of the step a parameter has no gradient.
   /// `failure`: this rank's step failed; takes part so that no rank hangs.
   /// Returns whether any rank had a backward in this step.
   /// Throws: UserError with the failing rank's text when any rank failed, or
@@ -79,6 +80,7 @@ class GradientReducer {
     std::shared_ptr<torch::autograd::Node> accumulator;
     std::uintptr_t hook = 0;
     bool trainable = false;
+    bool travels = false; // its gradient left with a bucket in this step
     int count = 0; // additions in this step
     int expected = 0; // additions in the step before
     int first_done = -1; // position in the order of completion
@@ -86,6 +88,7 @@ class GradientReducer {
   struct Bucket {
     std::vector<int> parameters;
     at::Tensor flat;
+    at::Tensor late_parts; // what came after the bucket had left
     comm::WorkPtr work;
     int missing = 0; // parameters that are not complete yet
     bool late = false;
@@ -95,8 +98,12 @@ class GradientReducer {
   void counted(int index);
   void find_trainable();
   void make_buckets(const std::vector<int>& order);
+  bool holds_its_gradients(const Bucket& bucket) const;
+  void fill(Bucket& bucket, at::Tensor& flat, bool zeros);
   void launch(Bucket& bucket, bool zeros);
   void launch_ready();
+  void send_late_parts(Bucket& bucket);
+  void hand_back(Bucket& bucket);
   void learn_order();
 
   comm::World& world_;

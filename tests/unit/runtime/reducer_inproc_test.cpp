@@ -102,6 +102,36 @@ TEST(GradientReducer, AHandleTakenInOneStepKeepsItsValuesInTheNext) {
   });
 }
 
+// As a script that zeroes its gradients in place: from then on they lie in the
+// buckets, and no step moves them.
+TEST(GradientReducer, GradientsTravelWhereTheyLie) {
+  on_replicas([](Replica& replica, int rank) {
+    const void* place = nullptr;
+    for (int step = 0; step < 5; ++step) {
+      for (auto& [name, parameter] : replica.parameters) {
+        if (parameter.grad().defined()) {
+          parameter.mutable_grad().zero_();
+        }
+      }
+      replica.reducer->begin(true);
+      replica.add(0, 2 * rank + step);
+      replica.add(1, 3);
+      if (step == 3) {
+        replica.add(0, 6 * rank); // after its bucket has left
+      }
+      replica.reducer->finish({});
+      EXPECT_FLOAT_EQ(replica.gradient(0), 1 + step + (step == 3 ? 3 : 0));
+      EXPECT_FLOAT_EQ(replica.gradient(1), 3);
+      EXPECT_EQ(replica.gradient(2), -1);
+      const void* now = replica.parameters[0].second.grad().data_ptr();
+      if (step > 1) { // buckets are made anew after the first step
+        EXPECT_EQ(now, place) << "step " << step;
+      }
+      place = now;
+    }
+  });
+}
+
 TEST(GradientReducer, OneRanksFailureIsEverybodys) {
   on_replicas([](Replica& replica, int rank) {
     for (int step = 0; step < 4; ++step) {
