@@ -32,7 +32,7 @@ struct Options {
   std::string price;
   int explain = 0;
   std::string config_file;
-  std::string library_file;
+  std::string parallel_config_file;
   std::string plan_file;
   std::string data;
   int trials = 0;
@@ -48,8 +48,8 @@ void print(const std::string& text) {
 }
 
 bool writes(const Options& options) {
-  return !options.config_file.empty() || !options.library_file.empty() ||
-         !options.plan_file.empty();
+  return !options.config_file.empty() ||
+         !options.parallel_config_file.empty() || !options.plan_file.empty();
 }
 
 const planner::Candidate& first_runnable(
@@ -109,9 +109,9 @@ void write_decision(
     write_text_file(
         options.config_file, written_config(options, chosen, model));
   }
-  if (!options.library_file.empty()) {
+  if (!options.parallel_config_file.empty()) {
     write_text_file(
-        options.library_file, planner::to_config_json(chosen, model));
+        options.parallel_config_file, planner::to_config_json(chosen, model));
   }
   if (!options.plan_file.empty()) {
     plan::save_plan(planner::to_plan(chosen, model), options.plan_file);
@@ -352,7 +352,7 @@ void set_up(CLI::App& app) {
       "tessera train runs, for --model-file the library's configuration");
   app.add_option(
       "--library-config",
-      options->library_file,
+      options->parallel_config_file,
       "write the configuration that tessera::init reads");
   app.add_option(
       "--plan-file", options->plan_file, "also write it as a plan file");
