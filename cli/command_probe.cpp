@@ -5,6 +5,7 @@
 #include "tessera/comm/world.h"
 #include "tessera/planner/description.h"
 
+#include "cli/allocator.h"
 #include "cli/command.h"
 #include "cli/planning.h"
 #include "cli/probe/probe.h"
@@ -20,6 +21,7 @@ struct Options {
 };
 
 void run(const Options& options) {
+  keep_freed_memory(); // as tessera train does
   const cost::Cluster cluster = probe::measure_cluster_now(options.effort);
   if (comm::mpi_world({})->rank() != 0) {
     return;

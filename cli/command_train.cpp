@@ -3,6 +3,7 @@
 #include "tessera/base/error.h"
 #include "tessera/train/session.h"
 
+#include "cli/allocator.h"
 #include "cli/command.h"
 #include "cli/train/auto_strategy.h"
 #include "cli/train/trainer.h"
@@ -30,6 +31,7 @@ void run(const Options& options) {
     std::printf("%s is a valid job\n", options.job.c_str());
     return;
   }
+  keep_freed_memory();
   if (job.strategy == "auto") {
     choose_strategy(job);
   }

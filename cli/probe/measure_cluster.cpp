@@ -31,7 +31,8 @@ c10::IValue pack(const RankMeasurement& one) {
             one.busy_products_per_s,
             one.busy_bytes_per_s,
             one.spread,
-            static_cast<double>(one.repeated)},
+            static_cast<double>(one.repeated),
+            static_cast<double>(one.processors)},
            at::kDouble))});
 }
 
@@ -50,6 +51,7 @@ RankMeasurement unpack(const c10::IValue& value) {
   one.busy_bytes_per_s = rates[2].item<double>();
   one.spread = rates[3].item<double>();
   one.repeated = static_cast<int>(rates[4].item<double>());
+  one.processors = static_cast<int>(rates[5].item<double>());
   return one;
 }
 

@@ -44,22 +44,21 @@ int hosts_of(const comm::World& world, const std::vector<int>& ranks) {
   return static_cast<int>(hosts.size());
 }
 
-/// The middle of some runs: what a run costs while the group's ranks share
-/// cores and links with each other. `runs` is equal on all its ranks.
-double median_seconds(
+/// What a run costs when it follows another, as in training: the group's ranks
+/// share cores and links with each other, and a rank that is not scheduled
+/// keeps the others waiting. A single run between barriers would hide that: its
+/// clock starts only when a rank is scheduled. `runs` is equal on all its
+/// ranks.
+double seconds_in_a_row(
     comm::ProcessGroup& group,
     const std::function<void()>& run,
     int runs) {
-  std::vector<double> seconds;
+  group.barrier();
+  const auto start = Clock::now();
   for (int i = 0; i < runs; ++i) {
-    group.barrier();
-    const auto start = Clock::now();
     run();
-    seconds.push_back(
-        std::chrono::duration<double>(Clock::now() - start).count());
   }
-  std::sort(seconds.begin(), seconds.end());
-  return seconds[seconds.size() / 2];
+  return seconds_since(start) / runs;
 }
 
 /// The longest of the ranks' seconds, on all of them.
@@ -79,19 +78,20 @@ struct Timed {
   Rounds rounds;
 };
 
-/// Every collective of a group in rounds that lie apart, the middle of each
-/// round, the best round: foreign load meets a round, not all of them.
-/// Appends (ranks, hosts, bytes, seconds) a collective.
+/// Every collective of a group in rounds that lie apart, the best round:
+/// foreign load meets a round, not all of them. Appends (ranks, hosts, bytes,
+/// seconds) a collective.
 void measure_group(
     comm::ProcessGroup& group,
     std::vector<Timed>& all,
     const Effort& effort) {
   constexpr double kRoundS = 0.05;
   constexpr double kSlowS = 0.3;
+  constexpr int kMostRuns = 100;
   for (Timed& one : all) {
-    median_seconds(group, one.run, 1); // connections, buffers
-    const double seconds = longest(group, median_seconds(group, one.run, 1));
-    one.runs = std::clamp(static_cast<int>(kRoundS / seconds), 1, 5);
+    seconds_in_a_row(group, one.run, 1); // connections, buffers
+    const double seconds = longest(group, seconds_in_a_row(group, one.run, 1));
+    one.runs = std::clamp(static_cast<int>(kRoundS / seconds), 1, kMostRuns);
     one.slow = seconds > kSlowS;
     one.rounds.add(seconds);
   }
@@ -99,7 +99,7 @@ void measure_group(
     for (Timed& one : all) {
       if (!one.slow) {
         one.rounds.add(
-            longest(group, median_seconds(group, one.run, one.runs)));
+            longest(group, seconds_in_a_row(group, one.run, one.runs)));
       }
     }
   }

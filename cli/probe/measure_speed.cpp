@@ -3,6 +3,8 @@
 
 #include <ATen/ATen.h>
 
+#include <sched.h>
+
 #include "cli/doctor/memory.h"
 #include "cli/probe/probe.h"
 #include "cli/probe/rounds.h"
@@ -11,9 +13,6 @@
 namespace tessera::cli::probe {
 
 namespace {
-
-// Further rounds for points in doubt.
-constexpr int kMostExtraRounds = 8;
 
 /// Runs in a second, over a fixed time: what is left of a machine that others
 /// use too, or that a quota of processor time holds back.
@@ -53,107 +52,21 @@ double best_seconds(const std::function<void()>& run, double budget_s) {
   return best;
 }
 
-/// A series and what runs each of its points.
-struct Measured {
-  Series series;
-  std::vector<std::function<void()>> runs;
-  double budget_s = 0; // of one round of one point
-
-  void once(std::size_t i) {
-    series.points[i].add(best_seconds(runs[i], budget_s));
-  }
-};
-
-Measured products_of(at::ScalarType dtype, const Effort& effort) {
-  constexpr double kLongS = 0.25;
-  Measured result;
-  result.series.exponent = 3;
-  // Larger products run at higher rates until caches are full.
-  result.series.slowdown = 2;
-  result.budget_s = effort.seconds_a_point / effort.rounds;
-  for (const std::int64_t size : {8, 16, 32, 64, 128, 256, 512, 1024}) {
-    const at::Tensor a = at::randn({size, size}).to(dtype);
-    const at::Tensor b = at::randn({size, size}).to(dtype);
-    const at::Tensor c = at::empty({size, size}, a.options());
-    result.runs.emplace_back([a, b, c] {
-      at::Tensor out = c;
-      at::matmul_out(out, a, b);
-    });
-    result.series.add_size(static_cast<double>(size));
-    result.once(result.runs.size() - 1);
-    const double seconds = result.series.points.back().best();
-    if (seconds * 8 > kLongS || (effort.quick && size == 512)) {
-      break; // the next one takes eight times as long
-    }
-  }
-  return result;
-}
-
-Measured elements_of(
-    const std::function<void(const at::Tensor&)>& run,
-    const Effort& effort) {
-  Measured result;
-  // What leaves the caches slows down.
-  result.series.slowdown = 6;
-  result.budget_s = effort.seconds_a_point / 2 / effort.rounds;
-  for (std::int64_t size = 16; size <= std::int64_t{1} << 22; size *= 8) {
-    const at::Tensor x = at::randn({size});
-    result.runs.emplace_back([run, x] { run(x); });
-    result.series.add_size(static_cast<double>(size));
-    result.once(result.runs.size() - 1);
-  }
-  return result;
-}
-
-/// All series in rounds, one point of each after the other, so that a burst of
-/// foreign load meets one round of a point and not all of them. Points in doubt
-/// get further rounds.
-void measure_device(const Effort& effort, RankMeasurement& result) {
-  std::vector<Measured> all;
-  all.push_back(products_of(at::kFloat, effort));
-  all.push_back(products_of(at::kBFloat16, effort));
-  all.push_back(elements_of([](const at::Tensor& x) { x + x; }, effort));
-  all.push_back(elements_of([](const at::Tensor& x) { at::gelu(x); }, effort));
-  all.push_back(elements_of(
-      [](const at::Tensor& x) { at::dropout(x, 0.1, true); }, effort));
-  for (int round = 1; round < effort.rounds; ++round) {
-    for (Measured& one : all) {
-      for (std::size_t i = 0; i < one.runs.size(); ++i) {
-        one.once(i);
-      }
-    }
-  }
-  for (int extra = 0; extra < kMostExtraRounds; ++extra) {
-    for (Measured& one : all) {
-      for (const std::size_t i : doubtful(one.series)) {
-        one.once(i);
-        ++result.repeated;
-      }
-    }
-  }
-  result.speed.products["f32"] = all[0].series.measured();
-  result.speed.products["bf16"] = all[1].series.measured();
-  result.speed.moves = all[2].series.measured();
-  result.speed.functions = all[3].series.measured();
-  result.speed.random = all[4].series.measured();
-  for (const Measured& one : all) {
-    for (const Rounds& point : one.series.points) {
-      result.spread = std::max(result.spread, point.spread());
-    }
-  }
-}
-
 /// A quota of processor time lets short runs through at full speed and stops
 /// long ones: what `share` of that speed lasts.
 void slow_down(cost::DeviceSpeed& speed, double share) {
   std::vector<std::vector<cost::MeasuredPoint>*> all = {
-      &speed.moves, &speed.functions, &speed.random};
-  for (auto& [precision, points] : speed.products) {
-    all.push_back(&points);
+      &speed.moves, &speed.functions, &speed.random, &speed.weights};
+  for (auto* by_name :
+       {&speed.products, &speed.batched_products, &speed.operators}) {
+    for (auto& [name, points] : *by_name) {
+      all.push_back(&points);
+    }
   }
   for (auto* points : all) {
     for (cost::MeasuredPoint& point : *points) {
       point.seconds /= share;
+      point.backward_seconds /= share;
     }
   }
 }
@@ -179,6 +92,12 @@ void measure_lasting(
   result.spread = std::max(result.spread, lasting.spread());
 }
 
+int processors_of_rank() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  return ::sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 0;
+}
+
 double free_bytes_of_rank(const comm::World& world) {
   const doctor::MemoryFacts memory = doctor::memory_facts();
   std::int64_t free = memory.available;
@@ -198,6 +117,7 @@ RankMeasurement measure_speed(
   RankMeasurement result;
   result.host = world.hosts()[static_cast<std::size_t>(world.rank())];
   result.processor = doctor::processor_name();
+  result.processors = processors_of_rank();
   result.free_bytes = free_bytes_of_rank(world);
   const at::Tensor a = at::randn({256, 256});
   at::Tensor c = at::empty({256, 256});
@@ -213,7 +133,7 @@ RankMeasurement measure_speed(
   everyone.barrier();
   double at_its_best_s = 0;
   if (first) {
-    measure_device(effort, result);
+    measure_operators(effort, result);
     at_its_best_s = best_seconds(product, effort.seconds_a_point);
     measure_lasting(product, window_s, effort, result);
   }

@@ -23,6 +23,7 @@ struct RankMeasurement {
   std::string processor;
   double free_bytes = 0; // this rank's share of its host's free memory
   cost::DeviceSpeed speed; // alone on its host
+  int processors = 0; // that this rank may run on; 0: not known
   double alone_products_per_s = 0; // of one rank while the others sleep
   double busy_products_per_s = 0; // of every rank while all compute
   double busy_bytes_per_s = 0; // memory traffic of every rank while all move
@@ -36,6 +37,10 @@ RankMeasurement measure_speed(
     comm::World& world,
     comm::ProcessGroup& everyone,
     const Effort& effort);
+
+/// Operators on this rank, forward and backward, at several sizes: fills the
+/// speed, the spread and how much was repeated. Not collective.
+void measure_operators(const Effort& effort, RankMeasurement& result);
 
 /// Collectives for groups of 2 ranks and more, all groups of one size at one
 /// time, neighbours and, with several hosts, ranks far apart. The result is on

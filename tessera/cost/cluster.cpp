@@ -56,7 +56,8 @@ void validate_points(
     const std::string& place) {
   double before = 0;
   for (const MeasuredPoint& point : points) {
-    if (!(point.size > before) || !positive(point.seconds)) {
+    if (!(point.size > before) || !positive(point.seconds) ||
+        !(point.backward_seconds >= 0)) {
       throw ConfigError(
           str(place,
               ": found [",
@@ -74,6 +75,13 @@ void validate_speed(const DeviceKind& kind) {
   for (const auto& [precision, points] : kind.speed.products) {
     validate_points(points, str(place, "product_seconds.", precision));
   }
+  for (const auto& [precision, points] : kind.speed.batched_products) {
+    validate_points(points, str(place, "batched_product_seconds.", precision));
+  }
+  for (const auto& [name, points] : kind.speed.operators) {
+    validate_points(points, str(place, "operator_seconds.", name));
+  }
+  validate_points(kind.speed.weights, place + "weight_seconds");
   validate_points(kind.speed.moves, place + "move_seconds");
   validate_points(kind.speed.functions, place + "function_seconds");
   validate_points(kind.speed.random, place + "random_seconds");

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string_view>
 
 #include "tessera/base/error.h"
 
@@ -24,37 +25,44 @@ const std::vector<MeasuredPoint>& products_of(
   return found->second;
 }
 
-double product_seconds(
-    const graph::OperatorWork& work,
-    const DeviceSpeed& speed,
-    const std::string& precision) {
-  const double each = work.rows * work.inner * work.columns;
-  if (each <= 0 || work.count <= 0) {
-    return 0;
+// "aten::_softmax.int" -> "softmax.int"
+std::string_view short_name(std::string_view name) {
+  const auto colons = name.rfind("::");
+  name.remove_prefix(colons == std::string_view::npos ? 0 : colons + 2);
+  for (const std::string_view prefix : {"_", "native_"}) {
+    if (name.substr(0, prefix.size()) == prefix) {
+      name.remove_prefix(prefix.size());
+    }
   }
-  const double seconds =
-      work.count *
-      seconds_at(products_of(speed, precision), std::cbrt(each), 3);
-  // A long and narrow product reads and writes more for its operations.
-  const double elements =
-      work.count * (work.rows * work.inner + work.inner * work.columns +
-                    work.rows * work.columns);
-  // A measured move touches three elements for each of its size.
-  return std::max(seconds, seconds_at(speed.moves, elements / 3, 1));
+  return name;
 }
 
-} // namespace
+/// What was measured under an operator's name, with its variant or without;
+/// nullptr when nothing was.
+const std::vector<MeasuredPoint>* named(
+    const DeviceSpeed& speed,
+    std::string_view name) {
+  name = short_name(name);
+  for (const std::string_view one : {name, name.substr(0, name.find('.'))}) {
+    const auto found = speed.operators.find(std::string(one));
+    if (found != speed.operators.end() && !found->second.empty()) {
+      return &found->second;
+    }
+  }
+  return nullptr;
+}
 
-double seconds_at(
+double interpolated(
     const std::vector<MeasuredPoint>& points,
     double size,
-    double exponent) {
+    double exponent,
+    double MeasuredPoint::*seconds) {
   if (size <= points.front().size) {
-    return points.front().seconds;
+    return points.front().*seconds;
   }
   const MeasuredPoint& last = points.back();
   if (size >= last.size) {
-    return last.seconds * std::pow(size / last.size, exponent);
+    return last.*seconds * std::pow(size / last.size, exponent);
   }
   std::size_t i = 1;
   while (points[i].size < size) {
@@ -63,43 +71,107 @@ double seconds_at(
   const MeasuredPoint& a = points[i - 1];
   const MeasuredPoint& b = points[i];
   const double share = std::log(size / a.size) / std::log(b.size / a.size);
-  return a.seconds * std::pow(b.seconds / a.seconds, share);
+  return a.*seconds * std::pow(b.*seconds / (a.*seconds), share);
 }
 
-double operator_seconds(
+/// Both passes; `ratio` is the backward's share of the forward where it was not
+/// measured.
+PassSeconds both(
+    const std::vector<MeasuredPoint>& points,
+    double size,
+    double exponent,
+    double ratio) {
+  PassSeconds result;
+  result.forward =
+      interpolated(points, size, exponent, &MeasuredPoint::seconds);
+  const bool measured =
+      std::all_of(points.begin(), points.end(), [](const MeasuredPoint& one) {
+        return one.backward_seconds > 0;
+      });
+  result.backward =
+      measured ? interpolated(
+                     points, size, exponent, &MeasuredPoint::backward_seconds)
+               : ratio * result.forward;
+  return result;
+}
+
+PassSeconds product_seconds(
     const graph::OperatorWork& work,
     const DeviceSpeed& speed,
     const std::string& precision) {
-  switch (work.kind) {
-    case Kind::kProduct:
-      return product_seconds(work, speed, precision);
-    case Kind::kMove:
-      return seconds_at(speed.moves, work.elements, 1);
-    case Kind::kFunction:
-      return seconds_at(speed.functions, work.elements, 1);
-    case Kind::kRandom:
-      return seconds_at(speed.random, work.elements, 1);
-    case Kind::kView:
-      return speed.moves.front().seconds;
-    case Kind::kCollective:
-      return 0; // depends on where its ranks are
+  const double each = work.rows * work.inner * work.columns;
+  if (each <= 0 || work.count <= 0) {
+    return {};
   }
-  return 0;
+  const auto batched = speed.batched_products.find(precision);
+  const bool many = work.count > 1 && batched != speed.batched_products.end() &&
+                    !batched->second.empty();
+  PassSeconds one = both(
+      many ? batched->second : products_of(speed, precision),
+      std::cbrt(each),
+      3,
+      2);
+  if (work.count == 1) {
+    const double weight = work.inner * work.columns;
+    for (const MeasuredPoint& point : speed.weights) {
+      one.forward += weight * point.seconds / point.size;
+      one.backward += weight * point.backward_seconds / point.size;
+    }
+  }
+  // A long and narrow product reads and writes more for its operations.
+  const double elements =
+      work.count * (work.rows * work.inner + work.inner * work.columns +
+                    work.rows * work.columns);
+  // A measured move touches three elements for each of its size.
+  const double moved = seconds_at(speed.moves, elements / 3, 1);
+  return {
+      std::max(work.count * one.forward, moved),
+      std::max(work.count * one.backward, 2 * moved)};
+}
+
+} // namespace
+
+double seconds_at(
+    const std::vector<MeasuredPoint>& points,
+    double size,
+    double exponent) {
+  return interpolated(points, size, exponent, &MeasuredPoint::seconds);
+}
+
+double gradient_sum_seconds(double elements, const DeviceSpeed& speed) {
+  const MeasuredPoint& largest = speed.moves.back();
+  return std::max(
+      speed.moves.front().seconds, elements * largest.seconds / largest.size);
 }
 
 PassSeconds pass_seconds(
     const graph::OperatorWork& work,
     const DeviceSpeed& speed,
     const std::string& precision) {
-  PassSeconds result;
-  result.forward = operator_seconds(work, speed, precision);
-  result.backward = result.forward;
-  if (work.kind == Kind::kProduct) {
-    result.backward = 2 * result.forward;
-  } else if (work.kind == Kind::kRandom) {
-    result.backward = seconds_at(speed.moves, work.elements, 1);
+  const std::vector<MeasuredPoint>* known = named(speed, work.name);
+  switch (work.kind) {
+    case Kind::kProduct:
+      return product_seconds(work, speed, precision);
+    case Kind::kMove:
+      return both(known ? *known : speed.moves, work.elements, 1, 1);
+    case Kind::kFunction:
+      return both(known ? *known : speed.functions, work.elements, 1, 1);
+    case Kind::kRandom: {
+      PassSeconds result =
+          both(known ? *known : speed.random, work.elements, 1, 0);
+      if (result.backward == 0) {
+        result.backward = seconds_at(speed.moves, work.elements, 1);
+      }
+      return result;
+    }
+    case Kind::kView: {
+      const std::vector<MeasuredPoint>* view = named(speed, "view");
+      return both(view ? *view : speed.moves, 0, 1, 1);
+    }
+    case Kind::kCollective:
+      return {}; // depends on where its ranks are
   }
-  return result;
+  return {};
 }
 
 } // namespace tessera::cost

@@ -13,6 +13,7 @@ namespace tessera::cost {
 struct MeasuredPoint {
   double size = 0;
   double seconds = 0;
+  double backward_seconds = 0; // 0: not measured, follows from the forward
 };
 
 /// How fast one device runs operators, measured at several sizes: small ones
@@ -21,9 +22,19 @@ struct MeasuredPoint {
 struct DeviceSpeed {
   /// By precision, "f32" or "bf16".
   std::map<std::string, std::vector<MeasuredPoint>> products;
+  /// One of the products of an operator that makes many small ones; empty: as
+  /// `products`.
+  std::map<std::string, std::vector<MeasuredPoint>> batched_products;
   std::vector<MeasuredPoint> moves; // sum of two tensors
   std::vector<MeasuredPoint> functions; // GELU
   std::vector<MeasuredPoint> random; // dropout
+  /// What a weight adds to a product, of so many elements, when it comes from
+  /// memory and not from a cache: in the forward, and for the input's gradient.
+  /// Empty: nothing.
+  std::vector<MeasuredPoint> weights;
+  /// Operators that are known by name, "softmax", "gelu.tanh", "view": those
+  /// that their kind's example does not stand for.
+  std::map<std::string, std::vector<MeasuredPoint>> operators;
 
   bool measured() const {
     return !moves.empty();
@@ -38,24 +49,23 @@ double seconds_at(
     double size,
     double exponent);
 
-/// Seconds of one operator. A product takes what a square one of as many
-/// operations takes at the rate of that size, or at least what moving its
-/// matrices takes.
-/// Throws: ConfigError when products were not measured in this precision.
-double operator_seconds(
-    const graph::OperatorWork& work,
-    const DeviceSpeed& speed,
-    const std::string& precision);
-
 struct PassSeconds {
   double forward = 0;
   double backward = 0;
 };
 
-/// Forward and backward of an operator. The backward of a product is two of its
-/// size (for both factors); a random mask is only moved again; a function's
-/// derivative costs as much as the function, and adding up gradients moves
-/// elements.
+/// Seconds of adding a gradient of so many elements to the one before it.
+/// Neither is in a cache by then: at the rate of the largest move.
+double gradient_sum_seconds(double elements, const DeviceSpeed& speed);
+
+/// Forward and backward of an operator: as measured under its name, else as its
+/// kind's example. A product takes what a square one of as many operations
+/// takes at the rate of that size, or at least what moving its matrices takes.
+///
+/// Where backwards were not measured: that of a product is two of its size (for
+/// both factors); a random mask is only moved again; a function's derivative
+/// costs as much as the function.
+/// Throws: ConfigError when products were not measured in this precision.
 PassSeconds pass_seconds(
     const graph::OperatorWork& work,
     const DeviceSpeed& speed,

@@ -1,6 +1,7 @@
 // The JSON form of clusters: those that people describe and those that
 // `tessera probe` measured.
 #include <algorithm>
+#include <map>
 
 #include "tessera/cost/data_sheets.h"
 #include "tessera/planner/described_json.h"
@@ -21,17 +22,41 @@ std::vector<cost::MeasuredPoint> points_of(
     return points;
   }
   for (const OrderedJson& pair : list_of(fields, key)) {
-    if (!pair.is_array() || pair.size() != 2 || !pair[0].is_number() ||
-        !pair[1].is_number()) {
+    const bool numbers =
+        pair.is_array() &&
+        std::all_of(pair.begin(), pair.end(), [](const OrderedJson& value) {
+          return value.is_number();
+        });
+    if (!numbers || pair.size() < 2 || pair.size() > 3) {
       fields.fail(
           str("'",
               key,
-              "' must be a list of [size, seconds], found ",
+              "' must be a list of [size, seconds] or [size, seconds, "
+              "backward seconds], found ",
               one_line(pair)));
     }
-    points.push_back({pair[0].get<double>(), pair[1].get<double>()});
+    points.push_back(
+        {pair[0].get<double>(),
+         pair[1].get<double>(),
+         pair.size() == 3 ? pair[2].get<double>() : 0});
   }
   return points;
+}
+
+std::map<std::string, std::vector<cost::MeasuredPoint>> products_of(
+    const JsonFields& fields,
+    const std::string& device,
+    const char* key) {
+  std::map<std::string, std::vector<cost::MeasuredPoint>> result;
+  if (fields.has(key)) {
+    const OrderedJson& products = object_of(fields, key);
+    const JsonFields by_precision(products, str("devices.", device));
+    by_precision.allow_only({"f32", "bf16"});
+    for (const auto& entry : products.items()) {
+      result[entry.key()] = points_of(by_precision, entry.key().c_str());
+    }
+  }
+  return result;
 }
 
 cost::DeviceKind kind_of(const std::string& name, const OrderedJson& json) {
@@ -40,9 +65,12 @@ cost::DeviceKind kind_of(const std::string& name, const OrderedJson& json) {
       {"memory_gib",
        "memory_gb_per_s",
        "product_seconds",
+       "batched_product_seconds",
+       "weight_seconds",
        "move_seconds",
        "function_seconds",
-       "random_seconds"});
+       "random_seconds",
+       "operator_seconds"});
   cost::DeviceKind kind;
   kind.name = name;
   kind.memory_bytes = fields.number("memory_gib") * kGib;
@@ -55,18 +83,22 @@ cost::DeviceKind kind_of(const std::string& name, const OrderedJson& json) {
               one_line(fields.at("memory_gb_per_s"))));
     }
   }
-  if (fields.has("product_seconds")) {
-    const OrderedJson& products = object_of(fields, "product_seconds");
-    const JsonFields by_precision(products, str("devices.", name));
-    by_precision.allow_only({"f32", "bf16"});
-    for (const auto& entry : products.items()) {
-      kind.speed.products[entry.key()] =
-          points_of(by_precision, entry.key().c_str());
-    }
-  }
+  kind.speed.products = products_of(fields, name, "product_seconds");
+  kind.speed.batched_products =
+      products_of(fields, name, "batched_product_seconds");
+  kind.speed.weights = points_of(fields, "weight_seconds");
   kind.speed.moves = points_of(fields, "move_seconds");
   kind.speed.functions = points_of(fields, "function_seconds");
   kind.speed.random = points_of(fields, "random_seconds");
+  if (fields.has("operator_seconds")) {
+    const OrderedJson& operators = object_of(fields, "operator_seconds");
+    const JsonFields by_name(
+        operators, str("devices.", name, ".operator_seconds"));
+    for (const auto& entry : operators.items()) {
+      kind.speed.operators[entry.key()] =
+          points_of(by_name, entry.key().c_str());
+    }
+  }
   return kind;
 }
 
@@ -208,6 +240,9 @@ OrderedJson to_json(const std::vector<cost::MeasuredPoint>& points) {
   OrderedJson list = OrderedJson::array();
   for (const cost::MeasuredPoint& point : points) {
     list.push_back(OrderedJson::array({point.size, point.seconds}));
+    if (point.backward_seconds > 0) {
+      list.back().push_back(point.backward_seconds);
+    }
   }
   return list;
 }
@@ -222,9 +257,18 @@ OrderedJson to_json(const cost::DeviceKind& kind) {
     for (const auto& [precision, points] : kind.speed.products) {
       json["product_seconds"][precision] = to_json(points);
     }
+    for (const auto& [precision, points] : kind.speed.batched_products) {
+      json["batched_product_seconds"][precision] = to_json(points);
+    }
+    if (!kind.speed.weights.empty()) {
+      json["weight_seconds"] = to_json(kind.speed.weights);
+    }
     json["move_seconds"] = to_json(kind.speed.moves);
     json["function_seconds"] = to_json(kind.speed.functions);
     json["random_seconds"] = to_json(kind.speed.random);
+    for (const auto& [name, points] : kind.speed.operators) {
+      json["operator_seconds"][name] = to_json(points);
+    }
   }
   return json;
 }

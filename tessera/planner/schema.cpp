@@ -97,9 +97,28 @@ std::string schema() {
                   "bf16": {"$ref": "#/$defs/points"}
                 }
               },
+              "batched_product_seconds": {
+                "type": "object",
+                "additionalProperties": false,
+                "description": "measured: one of the products of an operator that makes many small ones",
+                "properties": {
+                  "f32": {"$ref": "#/$defs/points"},
+                  "bf16": {"$ref": "#/$defs/points"}
+                }
+              },
+              "weight_seconds": {
+                "$ref": "#/$defs/points",
+                "maxItems": 1,
+                "description": "measured: what reading a weight of so many elements from memory adds to a product"
+              },
               "move_seconds": {"$ref": "#/$defs/points"},
               "function_seconds": {"$ref": "#/$defs/points"},
-              "random_seconds": {"$ref": "#/$defs/points"}
+              "random_seconds": {"$ref": "#/$defs/points"},
+              "operator_seconds": {
+                "type": "object",
+                "description": "measured: operators by name, where these are not as the examples above",
+                "additionalProperties": {"$ref": "#/$defs/points"}
+              }
             }
           }
         },
@@ -190,12 +209,12 @@ std::string schema() {
     },
     "points": {
       "type": "array",
-      "description": "[size, seconds] in order of size; sizes are elements, of products rows",
+      "description": "[size, seconds] or [size, seconds, seconds of the backward] in order of size; sizes are elements, of products rows",
       "items": {
         "type": "array",
         "items": {"type": "number", "exclusiveMinimum": 0},
         "minItems": 2,
-        "maxItems": 2
+        "maxItems": 3
       }
     }
   }

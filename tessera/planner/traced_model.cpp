@@ -132,6 +132,7 @@ class Layers {
         add(pass, tail);
       }
     }
+    add_gradient_sums(speed, seconds);
     for (std::size_t l = 0; l < layers.size(); ++l) {
       layers[l].microbatch_seconds[kind.name][size] = seconds[l];
     }
@@ -169,23 +170,38 @@ class Layers {
     return layer_[i] == 0 && i > last_away_;
   }
 
-  void add_parameters(std::vector<cost::Layer>& layers) const {
-    std::vector<bool> counted(trace_.graph.parameters.size(), false);
+  /// Calls act(parameter, layer) once for every parameter.
+  template <typename Act>
+  void for_each_parameter(Act&& act) const {
+    std::vector<bool> seen(trace_.graph.parameters.size(), false);
     for (std::size_t i = 0; i < trace_.graph.modules.size(); ++i) {
-      cost::Layer& layer = layers[owner_[i] < 0 ? 0 : layer_of_.at(owner_[i])];
       for (const int index : trace_.graph.modules[i].parameters) {
-        if (counted[at(index)]) {
-          continue;
-        }
-        counted[at(index)] = true;
-        const graph::Parameter& parameter = trace_.graph.parameters[at(index)];
-        layer.parameters += parameter.elements;
-        if (trace_.whole != nullptr &&
-            trace_.whole->count(parameter.name) != 0) {
-          layer.whole_parameters += parameter.elements;
+        if (!seen[at(index)]) {
+          seen[at(index)] = true;
+          act(trace_.graph.parameters[at(index)],
+              owner_[i] < 0 ? 0 : layer_of_.at(owner_[i]));
         }
       }
     }
+  }
+
+  /// Every microbatch's gradients are added to those before it.
+  void add_gradient_sums(
+      const cost::DeviceSpeed& speed,
+      std::vector<cost::PassSeconds>& seconds) const {
+    for_each_parameter([&](const graph::Parameter& one, std::size_t layer) {
+      seconds[layer].backward +=
+          cost::seconds_at(speed.moves, static_cast<double>(one.elements), 1);
+    });
+  }
+
+  void add_parameters(std::vector<cost::Layer>& layers) const {
+    for_each_parameter([&](const graph::Parameter& one, std::size_t layer) {
+      layers[layer].parameters += one.elements;
+      if (trace_.whole != nullptr && trace_.whole->count(one.name) != 0) {
+        layers[layer].whole_parameters += one.elements;
+      }
+    });
   }
 
   /// Bytes of the results of a sample's operators, which is what their
@@ -195,7 +211,7 @@ class Layers {
     const graph::ForwardWork& one = trace_.one_sample;
     const graph::ForwardWork& two = trace_.two_samples;
     for (std::size_t i = 0; i < one.size(); ++i) {
-      if (one[i].kind != Kind::kView && one[i].kind != Kind::kCollective) {
+      if (two[i].kind != Kind::kView && two[i].kind != Kind::kCollective) {
         layers[layer_[i]].kept_bytes_per_sample +=
             (two[i].bytes - one[i].bytes) / trace_.samples;
       }

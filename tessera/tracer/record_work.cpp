@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
@@ -58,6 +59,17 @@ constexpr std::array<std::string_view, 22> kFunctions = {
     "logsumexp",    "binary_cross_entropy_with_logits",
     "elu",          "softplus"};
 
+// What reads far more than it writes: its work goes by what it reads.
+constexpr std::array<std::string_view, 8> kReductions = {
+    "cross_entropy_loss",
+    "nll_loss",
+    "binary_cross_entropy_with_logits",
+    "mse_loss",
+    "logsumexp",
+    "sum",
+    "mean",
+    "norm"};
+
 constexpr std::array<std::string_view, 7> kRandom = {
     "dropout",
     "native_dropout",
@@ -87,6 +99,52 @@ std::vector<at::Tensor> factors_of(
   }
   found.resize(std::min<std::size_t>(found.size(), 2));
   return found;
+}
+
+// The storages that arguments lie in.
+std::set<const c10::StorageImpl*> storages_of(
+    at::ArrayRef<c10::IValue> arguments) {
+  std::set<const c10::StorageImpl*> storages;
+  for (const c10::IValue& argument : arguments) {
+    for_each_operator_tensor(argument, [&](const at::Tensor& tensor) {
+      if (tensor.has_storage()) {
+        storages.insert(tensor.storage().unsafeGetStorageImpl());
+      }
+    });
+  }
+  return storages;
+}
+
+// Whether every result is another view of an argument: reshape and to copy or
+// do not, as the strides and types have it.
+bool only_views(
+    at::ArrayRef<c10::IValue> results,
+    const std::set<const c10::StorageImpl*>& storages) {
+  bool any = false;
+  bool views = true;
+  for (const c10::IValue& result : results) {
+    for_each_operator_tensor(result, [&](const at::Tensor& tensor) {
+      any = true;
+      views = views && tensor.has_storage() &&
+              storages.count(tensor.storage().unsafeGetStorageImpl()) != 0;
+    });
+  }
+  return any && views;
+}
+
+// gelu has two forms, and the tanh of one costs several times the other.
+std::string name_of(
+    const c10::OperatorHandle& op,
+    at::ArrayRef<c10::IValue> arguments) {
+  std::string name = operator_name(op);
+  if (base_name(name) == "gelu") {
+    for (const c10::IValue& argument : arguments) {
+      if (argument.isString() && argument.toStringRef() != "none") {
+        name += "." + argument.toStringRef();
+      }
+    }
+  }
+  return name;
 }
 
 void describe_product(
@@ -171,9 +229,21 @@ class Operators : public DispatchMode {
 
   void call(const c10::OperatorHandle& op, torch::jit::Stack* stack) override {
     OperatorWork work;
-    work.name = operator_name(op);
+    const auto arguments = arguments_of(op, *stack);
+    work.name = name_of(op, arguments);
     work.module = path_.here();
     const std::string_view name = base_name(work.name);
+    const auto storages = storages_of(arguments);
+    if (among(kReductions, name)) {
+      for (const c10::IValue& argument : arguments) {
+        for_each_operator_tensor(argument, [&](const at::Tensor& tensor) {
+          work.elements =
+              std::max(work.elements, static_cast<double>(tensor.numel()));
+          work.bytes =
+              std::max(work.bytes, static_cast<double>(bytes_of(tensor)));
+        });
+      }
+    }
     work.kind = kind_of(name);
     std::vector<at::Tensor> factors;
     if (work.kind == Kind::kProduct) {
@@ -191,12 +261,20 @@ class Operators : public DispatchMode {
     } else {
       call_plain(op, stack);
     }
-    const std::size_t results = op.schema().returns().size();
-    for (std::size_t i = stack->size() - results; i < stack->size(); ++i) {
-      for_each_operator_tensor((*stack)[i], [&](const at::Tensor& tensor) {
-        work.elements += static_cast<double>(tensor.numel());
-        work.bytes += static_cast<double>(bytes_of(tensor));
-      });
+    const std::size_t count = op.schema().returns().size();
+    const at::ArrayRef<c10::IValue> results(
+        stack->data() + (stack->size() - count), count);
+    if (!among(kReductions, name)) {
+      for (const c10::IValue& result : results) {
+        for_each_operator_tensor(result, [&](const at::Tensor& tensor) {
+          work.elements += static_cast<double>(tensor.numel());
+          work.bytes += static_cast<double>(bytes_of(tensor));
+        });
+      }
+    }
+    if (work.kind == Kind::kMove && !op.schema().is_mutable() &&
+        only_views(results, storages)) {
+      work.kind = Kind::kView;
     }
     if (work.kind == Kind::kProduct) {
       describe_product(name, factors, work);

@@ -34,6 +34,18 @@ graph::OperatorWork product(double rows, double inner, double columns) {
   return work;
 }
 
+double forward_of(const graph::OperatorWork& work, const DeviceSpeed& speed) {
+  return pass_seconds(work, speed, "f32").forward;
+}
+
+graph::OperatorWork function(const std::string& name, double elements) {
+  graph::OperatorWork work;
+  work.name = name;
+  work.kind = Kind::kFunction;
+  work.elements = elements;
+  return work;
+}
+
 TEST(DeviceSpeed, PointsAreInterpolatedAndExtended) {
   const std::vector<MeasuredPoint> points = {{10, 1e-6}, {1000, 1e-4}};
   EXPECT_DOUBLE_EQ(seconds_at(points, 1, 1), 1e-6);
@@ -44,17 +56,15 @@ TEST(DeviceSpeed, PointsAreInterpolatedAndExtended) {
 
 TEST(DeviceSpeed, ProductsGoByTheirVolumeAndAtLeastAsMovesDo) {
   const DeviceSpeed speed = simple_speed();
-  EXPECT_NEAR(
-      operator_seconds(product(100, 100, 100), speed, "f32"), 2e-3, 1e-9);
-  EXPECT_NEAR(
-      operator_seconds(product(50, 200, 100), speed, "f32"), 2e-3, 1e-9);
+  EXPECT_NEAR(forward_of(product(100, 100, 100), speed), 2e-3, 1e-9);
+  EXPECT_NEAR(forward_of(product(50, 200, 100), speed), 2e-3, 1e-9);
   graph::OperatorWork many = product(10, 10, 10);
   many.count = 7;
-  EXPECT_NEAR(operator_seconds(many, speed, "f32"), 14e-6, 1e-12);
+  EXPECT_NEAR(forward_of(many, speed), 14e-6, 1e-12);
   // 1e6 x 1 x 1: two million elements are moved for two million operations.
-  const double narrow = operator_seconds(product(1e6, 1, 1), speed, "f32");
+  const double narrow = forward_of(product(1e6, 1, 1), speed);
   EXPECT_NEAR(narrow, 2e-3, 2e-4);
-  EXPECT_THROW(operator_seconds(product(2, 2, 2), speed, "bf16"), ConfigError);
+  EXPECT_THROW(pass_seconds(product(2, 2, 2), speed, "bf16"), ConfigError);
 }
 
 TEST(DeviceSpeed, BackwardsAreTwoProductsAndNoNewRandomNumbers) {
@@ -66,6 +76,57 @@ TEST(DeviceSpeed, BackwardsAreTwoProductsAndNoNewRandomNumbers) {
   mask.elements = 1e6;
   EXPECT_DOUBLE_EQ(pass_seconds(mask, speed, "f32").forward, 2e-2);
   EXPECT_DOUBLE_EQ(pass_seconds(mask, speed, "f32").backward, 1e-3);
+}
+
+TEST(DeviceSpeed, MeasuredBackwardsReplaceTheRules) {
+  DeviceSpeed speed = simple_speed();
+  speed.products["f32"] = {{10, 2e-6, 5e-6}, {100, 2e-3, 5e-3}};
+  speed.random = {{1, 1e-6, 3e-6}, {1e6, 2e-2, 4e-3}};
+  EXPECT_NEAR(
+      pass_seconds(product(100, 100, 100), speed, "f32").backward, 5e-3, 1e-9);
+  graph::OperatorWork mask;
+  mask.kind = Kind::kRandom;
+  mask.elements = 1e6;
+  EXPECT_NEAR(pass_seconds(mask, speed, "f32").backward, 4e-3, 1e-9);
+  // One point without is none.
+  speed.random[0].backward_seconds = 0;
+  EXPECT_NEAR(pass_seconds(mask, speed, "f32").backward, 1e-3, 1e-9);
+}
+
+TEST(DeviceSpeed, OperatorsAreLookedUpByNameAndVariant) {
+  DeviceSpeed speed = simple_speed();
+  speed.operators["softmax"] = {{1e6, 3e-3, 4e-3}};
+  speed.operators["gelu.tanh"] = {{1e6, 7e-3, 8e-3}};
+  EXPECT_NEAR(
+      forward_of(function("aten::_softmax.int", 1e6), speed), 3e-3, 1e-9);
+  EXPECT_NEAR(forward_of(function("aten::gelu.tanh", 1e6), speed), 7e-3, 1e-9);
+  EXPECT_NEAR(forward_of(function("aten::gelu", 1e6), speed), 1e-2, 1e-9);
+  speed.operators["view"] = {{1, 2e-7, 6e-7}};
+  graph::OperatorWork view = function("aten::transpose.int", 1e6);
+  view.kind = Kind::kView;
+  EXPECT_NEAR(pass_seconds(view, speed, "f32").backward, 6e-7, 1e-12);
+}
+
+TEST(DeviceSpeed, ManySmallProductsHaveTheirOwnSeries) {
+  DeviceSpeed speed = simple_speed();
+  graph::OperatorWork many = product(10, 10, 10);
+  many.count = 7;
+  speed.batched_products["f32"] = {{10, 3e-6, 9e-6}};
+  EXPECT_NEAR(forward_of(many, speed), 21e-6, 1e-12);
+  EXPECT_NEAR(pass_seconds(many, speed, "f32").backward, 63e-6, 1e-12);
+  EXPECT_NEAR(forward_of(product(10, 10, 10), speed), 2e-6, 1e-12);
+}
+
+TEST(DeviceSpeed, WeightsAndGradientsComeFromMemory) {
+  DeviceSpeed speed = simple_speed();
+  const double near = forward_of(product(50, 200, 100), speed);
+  speed.weights = {{1000, 1e-6, 2e-6}}; // a nanosecond an element
+  const PassSeconds far = pass_seconds(product(50, 200, 100), speed, "f32");
+  EXPECT_NEAR(far.forward - near, 20e-6, 1e-12);
+  EXPECT_NEAR(far.backward - 2 * near, 40e-6, 1e-12);
+  // As the largest move, or a start.
+  EXPECT_NEAR(gradient_sum_seconds(5e5, speed), 5e-4, 1e-12);
+  EXPECT_NEAR(gradient_sum_seconds(1, speed), 1e-6, 1e-12);
 }
 
 TEST(DeviceSpeed, DataSheetsStandInForKnownDevices) {

@@ -43,6 +43,21 @@ TEST(ToCluster, RanksOfAHostShareItsCores) {
   EXPECT_TRUE(cluster.measured);
 }
 
+TEST(ToCluster, NoMoreCoresThanProcessorsThatAllRanksMayUse) {
+  std::vector<RankMeasurement> ranks(4, rank_on("a"));
+  const std::vector<doctor::PairFacts> pairs = {pair_of(0, 1, 1e9)};
+  EXPECT_NEAR(to_cluster(ranks, pairs, {}).nodes[0].cores, 2.4, 1e-12);
+  for (RankMeasurement& rank : ranks) {
+    rank.processors = 2;
+  }
+  EXPECT_EQ(to_cluster(ranks, pairs, {}).nodes[0].cores, 2);
+  // Bound to one of its own each.
+  for (RankMeasurement& rank : ranks) {
+    rank.processors = 1;
+  }
+  EXPECT_NEAR(to_cluster(ranks, pairs, {}).nodes[0].cores, 2.4, 1e-12);
+}
+
 TEST(ToCluster, HostsOfLikeSpeedAreOneKind) {
   const std::vector<doctor::PairFacts> pairs = {
       pair_of(0, 1, 1e8), pair_of(0, 2, 2e7), pair_of(1, 2, 2e7)};

@@ -133,6 +133,9 @@ TEST(Description, WhatProbeWritesIsReadBack) {
   kind.speed.products["f32"] = {{8, 1e-6}, {512, 3e-3}};
   kind.speed.moves = kind.speed.functions = {{16, 1e-6}, {4096, 2e-6}};
   kind.speed.random = {{16, 5e-6}};
+  kind.speed.batched_products["bf16"] = {{8, 1e-6, 3e-6}};
+  kind.speed.weights = {{65536, 2e-5, 3e-5}};
+  kind.speed.operators["gelu.tanh"] = {{16, 1e-6, 2e-6}};
   cluster.kinds.push_back(kind);
   cluster.nodes = {
       {.kind = 0,
@@ -151,6 +154,10 @@ TEST(Description, WhatProbeWritesIsReadBack) {
   EXPECT_EQ(cluster_to_json(read), text);
   EXPECT_TRUE(read.measured);
   EXPECT_EQ(read.kinds[0].speed.products.at("f32").back().seconds, 3e-3);
+  EXPECT_EQ(read.kinds[0].speed.products.at("f32").back().backward_seconds, 0);
+  EXPECT_EQ(
+      read.kinds[0].speed.operators.at("gelu.tanh")[0].backward_seconds, 2e-6);
+  EXPECT_EQ(read.kinds[0].speed.weights[0].seconds, 2e-5);
   EXPECT_DOUBLE_EQ(read.nodes[0].cores, 1.5);
   EXPECT_EQ(read.nodes[1].host, "b");
   EXPECT_EQ(read.collectives[0].seconds, 1e-4);
@@ -167,6 +174,8 @@ TEST(Description, RefusesImpossibleMeasurements) {
   value = cluster();
   value["devices"]["t4"]["move_seconds"] = json::parse("[[16, -1]]");
   EXPECT_THAT(refusal_of_cluster(value), HasSubstr("move_seconds"));
+  value["devices"]["t4"]["move_seconds"] = json::parse("[[16, 1, 1, 1]]");
+  EXPECT_THAT(refusal_of_cluster(value), HasSubstr("backward seconds"));
   value["devices"]["t4"]["move_seconds"] = json::parse("[[16, 1]]");
   EXPECT_THAT(refusal_of_cluster(value), HasSubstr("belong together"));
   value = cluster();

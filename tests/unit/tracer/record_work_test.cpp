@@ -96,6 +96,54 @@ TEST(RecordWork, AModelWithoutMemoryGivesTheSame) {
   }
 }
 
+TEST(RecordWork, WhatDoesNotCopyIsAView) {
+  WorkNet net;
+  const auto kinds = [&](bool delayed) {
+    const auto x = torch::zeros(
+        {2, 3, 4},
+        torch::dtype(torch::kFloat)
+            .device(delayed ? torch::kMeta : torch::kCPU));
+    return record_work(*net, [&] {
+      x.reshape({6, 4}); // as it lies
+      x.transpose(0, 1).reshape({6, 4}); // copies
+      x.to(torch::kFloat);
+      x.to(torch::kDouble);
+    });
+  };
+  for (const bool delayed : {false, true}) {
+    const auto work = kinds(delayed);
+    ASSERT_EQ(work.size(), 5u);
+    EXPECT_EQ(work[0].kind, Kind::kView);
+    EXPECT_EQ(work[2].kind, Kind::kMove) << work[2].name;
+    EXPECT_EQ(work[3].kind, Kind::kView) << work[3].name;
+    EXPECT_EQ(work[4].kind, Kind::kMove) << work[4].name;
+  }
+}
+
+TEST(RecordWork, ALossGoesByWhatItReads) {
+  WorkNet net;
+  const auto logits = torch::zeros({5, 7});
+  const auto targets = torch::zeros({5}, torch::kLong);
+  const auto work =
+      record_work(*net, [&] { at::cross_entropy_loss(logits, targets); });
+  ASSERT_EQ(work.size(), 1u);
+  EXPECT_EQ(work[0].kind, Kind::kFunction);
+  EXPECT_EQ(work[0].elements, 35);
+  EXPECT_EQ(work[0].bytes, 140);
+}
+
+TEST(RecordWork, TellsTheFormsOfGeluApart) {
+  WorkNet net;
+  const auto work = record_work(*net, [&] {
+    at::gelu(torch::zeros({2}));
+    at::gelu(torch::zeros({2}), "tanh");
+  });
+  const auto functions = of_kind(work, Kind::kFunction);
+  ASSERT_EQ(functions.size(), 2u);
+  EXPECT_EQ(functions[0].name, "aten::gelu");
+  EXPECT_EQ(functions[1].name, "aten::gelu.tanh");
+}
+
 TEST(RecordWork, AnyBatchFollowsFromOneAndTwoSamples) {
   const auto seven =
       graph::work_of_batch(work_of(true, 1), work_of(true, 2), 7);
@@ -105,6 +153,12 @@ TEST(RecordWork, AnyBatchFollowsFromOneAndTwoSamples) {
     EXPECT_DOUBLE_EQ(seven[i].flops(), real[i].flops()) << real[i].name;
     EXPECT_DOUBLE_EQ(seven[i].elements, real[i].elements) << real[i].name;
   }
+  // Reshaped without a copy only while there is one sample.
+  graph::ForwardWork one(1);
+  one[0].kind = Kind::kView;
+  const graph::ForwardWork two(1);
+  EXPECT_EQ(graph::work_of_batch(one, two, 1)[0].kind, Kind::kView);
+  EXPECT_EQ(graph::work_of_batch(one, two, 2)[0].kind, Kind::kMove);
   auto other = work_of(true, 2);
   other.pop_back();
   EXPECT_THROW(graph::work_of_batch(work_of(true, 1), other, 7), PlanError);

@@ -1,0 +1,21 @@
+#include "cli/allocator.h"
+
+#include <climits>
+#include <cstdlib>
+
+#if defined(__GLIBC__)
+#include <malloc.h>
+#endif
+
+namespace tessera::cli {
+
+void keep_freed_memory() {
+#if defined(__GLIBC__)
+  constexpr int kGib = 1 << 30;
+  // Larger blocks still come from the system, and go back to it.
+  mallopt(M_MMAP_THRESHOLD, kGib);
+  mallopt(M_TRIM_THRESHOLD, INT_MAX);
+#endif
+}
+
+} // namespace tessera::cli

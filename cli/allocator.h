@@ -1,0 +1,10 @@
+#pragma once
+
+namespace tessera::cli {
+
+/// Lets this process keep the memory that it frees. A step frees what the next
+/// one allocates again; given back in between, every page of it is a fault and
+/// is zeroed anew. Only glibc gives it back: a no-op with another C library.
+void keep_freed_memory();
+
+} // namespace tessera::cli
