@@ -27,8 +27,8 @@ c10::IValue pack(const RankMeasurement& one) {
       {c10::IValue(planner::cluster_to_json(carrier)),
        c10::IValue(one.processor),
        c10::IValue(at::tensor(
-           {one.alone_products_per_s,
-            one.busy_products_per_s,
+           {one.alone_layers_per_s,
+            one.busy_layers_per_s,
             one.busy_bytes_per_s,
             one.spread,
             static_cast<double>(one.repeated),
@@ -46,8 +46,8 @@ RankMeasurement unpack(const c10::IValue& value) {
   one.speed = carrier.kinds[0].speed;
   one.processor = parts[1].toStringRef();
   const at::Tensor rates = parts[2].toTensor();
-  one.alone_products_per_s = rates[0].item<double>();
-  one.busy_products_per_s = rates[1].item<double>();
+  one.alone_layers_per_s = rates[0].item<double>();
+  one.busy_layers_per_s = rates[1].item<double>();
   one.busy_bytes_per_s = rates[2].item<double>();
   one.spread = rates[3].item<double>();
   one.repeated = static_cast<int>(rates[4].item<double>());

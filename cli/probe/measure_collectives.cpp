@@ -85,9 +85,10 @@ void measure_group(
     comm::ProcessGroup& group,
     std::vector<Timed>& all,
     const Effort& effort) {
-  constexpr double kRoundS = 0.05;
+  // Longer than the scheduler's time slices, so that groups meet each other.
+  constexpr double kRoundS = 0.03;
   constexpr double kSlowS = 0.3;
-  constexpr int kMostRuns = 100;
+  constexpr int kMostRuns = 2000;
   for (Timed& one : all) {
     seconds_in_a_row(group, one.run, 1); // connections, buffers
     const double seconds = longest(group, seconds_in_a_row(group, one.run, 1));

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -267,6 +268,30 @@ std::vector<std::pair<std::string, ElementStep>> named_operators() {
 }
 
 } // namespace
+
+std::function<void()> training_layers() {
+  constexpr std::int64_t kRows = 128;
+  constexpr std::int64_t kWidth = 256;
+  constexpr std::int64_t kInner = 512;
+  constexpr int kLayers = 16; // of a MiB each
+  const auto weights = std::make_shared<std::vector<at::Tensor>>();
+  for (int i = 0; i < kLayers; ++i) {
+    weights->push_back(leaf(at::randn({kWidth, kInner}) / 16));
+    weights->push_back(leaf(at::randn({kInner, kWidth}) / 16));
+  }
+  const at::Tensor x = leaf(at::randn({kRows, kWidth}));
+  const auto next = std::make_shared<std::size_t>(0);
+  return [weights, x, next] {
+    const at::AutoGradMode gradients(true);
+    const at::Tensor& first = (*weights)[*next];
+    const at::Tensor& second = (*weights)[*next + 1];
+    *next = (*next + 2) % weights->size();
+    const at::Tensor hidden =
+        at::gelu(at::mm(at::layer_norm(x, {kWidth}), first), "tanh");
+    const at::Tensor y = x + at::mm(hidden, second);
+    y.backward(at::ones_like(y));
+  };
+}
 
 /// All series in rounds, one point of each after the other, so that a burst of
 /// foreign load meets one round of a point and not all of them. Points in doubt

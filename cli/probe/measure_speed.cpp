@@ -73,7 +73,7 @@ void slow_down(cost::DeviceSpeed& speed, double share) {
 
 /// What lasts: in windows until the two best agree, as those under a quota do.
 void measure_lasting(
-    const std::function<void()>& product,
+    const std::function<void()>& layer,
     double window_s,
     const Effort& effort,
     RankMeasurement& result) {
@@ -86,9 +86,9 @@ void measure_lasting(
       }
       ++result.repeated;
     }
-    lasting.add(1 / runs_per_s(product, window_s));
+    lasting.add(1 / runs_per_s(layer, window_s));
   }
-  result.alone_products_per_s = 1 / lasting.best();
+  result.alone_layers_per_s = 1 / lasting.best();
   result.spread = std::max(result.spread, lasting.spread());
 }
 
@@ -119,9 +119,7 @@ RankMeasurement measure_speed(
   result.processor = doctor::processor_name();
   result.processors = processors_of_rank();
   result.free_bytes = free_bytes_of_rank(world);
-  const at::Tensor a = at::randn({256, 256});
-  at::Tensor c = at::empty({256, 256});
-  const auto product = [&] { at::matmul_out(c, a, a); };
+  const auto layer = training_layers();
   constexpr std::int64_t kElements = std::int64_t{4} << 20;
   const at::Tensor x = at::ones({kElements});
   at::Tensor sum = at::empty({kElements});
@@ -134,20 +132,20 @@ RankMeasurement measure_speed(
   double at_its_best_s = 0;
   if (first) {
     measure_operators(effort, result);
-    at_its_best_s = best_seconds(product, effort.seconds_a_point);
-    measure_lasting(product, window_s, effort, result);
+    at_its_best_s = best_seconds(layer, effort.seconds_a_point);
+    measure_lasting(layer, window_s, effort, result);
   }
   for (int round = 0; round < effort.rounds; ++round) {
     everyone.barrier();
-    result.busy_products_per_s =
-        std::max(result.busy_products_per_s, runs_per_s(product, window_s));
+    result.busy_layers_per_s =
+        std::max(result.busy_layers_per_s, runs_per_s(layer, window_s));
     everyone.barrier();
     result.busy_bytes_per_s = std::max(
         result.busy_bytes_per_s, kBytes * runs_per_s(move, window_s / 2));
   }
   everyone.barrier();
   constexpr double kHeldBack = 0.9;
-  const double share = result.alone_products_per_s * at_its_best_s;
+  const double share = result.alone_layers_per_s * at_its_best_s;
   if (first && share < kHeldBack) {
     slow_down(result.speed, share);
   }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "tessera/comm/world.h"
@@ -24,8 +25,8 @@ struct RankMeasurement {
   double free_bytes = 0; // this rank's share of its host's free memory
   cost::DeviceSpeed speed; // alone on its host
   int processors = 0; // that this rank may run on; 0: not known
-  double alone_products_per_s = 0; // of one rank while the others sleep
-  double busy_products_per_s = 0; // of every rank while all compute
+  double alone_layers_per_s = 0; // of one rank while the others sleep
+  double busy_layers_per_s = 0; // of every rank while all compute
   double busy_bytes_per_s = 0; // memory traffic of every rank while all move
   double spread = 0; // of the point whose two best rounds are furthest apart
   int repeated = 0; // rounds beyond the planned ones
@@ -41,6 +42,11 @@ RankMeasurement measure_speed(
 /// Operators on this rank, forward and backward, at several sizes: fills the
 /// speed, the spread and how much was repeated. Not collective.
 void measure_operators(const Effort& effort, RankMeasurement& result);
+
+/// One layer's forward and backward, the next one at every call: products,
+/// functions and weights from memory mixed as in training, so that what ranks
+/// take from each other's caches and memory shows when all run it.
+std::function<void()> training_layers();
 
 /// Collectives for groups of 2 ranks and more, all groups of one size at one
 /// time, neighbours and, with several hosts, ranks far apart. The result is on

@@ -156,14 +156,14 @@ cost::Cluster to_cluster(
     node.host = host.name;
     double busy = 0;
     for (int rank = host.first; rank < host.last; ++rank) {
-      busy += ranks[static_cast<std::size_t>(rank)].busy_products_per_s;
+      busy += ranks[static_cast<std::size_t>(rank)].busy_layers_per_s;
     }
     // Never more than there are ranks, nor processors where no rank has its
     // own, whatever the noise; less than one core would only repeat that the
     // measured rank is slow.
     const bool free_to_move = first.processors >= 2;
     node.cores = std::clamp(
-        busy / first.alone_products_per_s,
+        busy / first.alone_layers_per_s,
         1.0,
         static_cast<double>(
             free_to_move ? std::min(node.count, first.processors)

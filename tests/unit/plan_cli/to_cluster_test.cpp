@@ -16,8 +16,8 @@ RankMeasurement rank_on(const std::string& host, double slower = 1) {
   one.speed.products["f32"] = {{8, 1e-6 * slower}, {512, 1e-3 * slower}};
   one.speed.moves = one.speed.functions =
       one.speed.random = {{16, 1e-6 * slower}};
-  one.alone_products_per_s = 100 / slower;
-  one.busy_products_per_s = 60 / slower;
+  one.alone_layers_per_s = 100 / slower;
+  one.busy_layers_per_s = 60 / slower;
   one.busy_bytes_per_s = 1e9 / slower;
   return one;
 }
