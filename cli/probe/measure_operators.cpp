@@ -247,11 +247,21 @@ ElementStep layer_norm(std::int64_t width) {
 
 /// Operators that differ from their kind's example by several times.
 std::vector<std::pair<std::string, ElementStep>> named_operators() {
+  constexpr std::int64_t kHead = 32; // width of one head
   constexpr std::int64_t kPositions = 64; // of one row of attention
   constexpr std::int64_t kWidth = 256; // of a hidden state
   constexpr std::int64_t kVocabulary = 1024;
   return {
       {"gelu.tanh", [](const at::Tensor& x) { return at::gelu(x, "tanh"); }},
+      {"reshape",
+       [](const at::Tensor& x) {
+         // As heads are brought together: short rows from far apart.
+         const at::Tensor parts = rows(x, kHead);
+         const std::int64_t count = std::min<std::int64_t>(8, parts.size(0));
+         return parts.view({-1, count, parts.size(1)})
+             .transpose(0, 1)
+             .reshape({-1});
+       }},
       {"softmax",
        [](const at::Tensor& x) {
          return at::softmax(rows(x, kPositions), -1).view({-1});
@@ -358,6 +368,7 @@ void measure_operators(const Effort& effort, RankMeasurement& result) {
   for (std::size_t i = 0; i < known.size(); ++i) {
     speed.operators[known[i].first] = all[first_known + i].measured();
   }
+  speed.operators["contiguous"] = speed.operators["reshape"];
   for (const Measured& one : all) {
     for (const Series* series : {&one.forward, &one.backward}) {
       for (const Rounds& point : series->points) {

@@ -125,6 +125,21 @@ void validate(const DescribedModel& model) {
               "forward_seconds_per_sample: found no device; write the measured "
               "seconds of at least one"));
     }
+    for (const auto& [device, seconds] : layer.fixed_seconds) {
+      const auto measured = layer.forward_seconds_per_sample.find(device);
+      if (measured == layer.forward_seconds_per_sample.end() ||
+          !(seconds >= 0) || seconds > measured->second.begin()->second) {
+        throw ConfigError(
+            str(place,
+                "fixed_seconds.",
+                device,
+                ": found ",
+                seconds,
+                "; write the part of forward_seconds_per_sample.",
+                device,
+                " that does not grow with the samples"));
+      }
+    }
     for (const auto& [device, by_degree] : layer.forward_seconds_per_sample) {
       if (by_degree.count(1) == 0) {
         throw ConfigError(

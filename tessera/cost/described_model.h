@@ -51,6 +51,10 @@ struct Layer {
   /// Device name -> tensor-parallel degree -> seconds of the forward of one
   /// sample.
   std::map<std::string, std::map<int, double>> forward_seconds_per_sample;
+  /// Device name -> seconds of them that a microbatch costs whatever its size:
+  /// starting operators, weights from memory. Where none is said the
+  /// `Constants` say it.
+  std::map<std::string, double> fixed_seconds = {};
   /// Of traced models, in place of forward_seconds_per_sample.
   MicrobatchSeconds microbatch_seconds = {};
   /// Of traced models: bytes that the forward of a sample keeps.

@@ -95,6 +95,13 @@ PassSeconds both(
   return result;
 }
 
+/// Whether the gradients of its results are copied into one.
+bool joins_gradients(std::string_view name) {
+  const std::string_view plain = short_name(name);
+  const std::string_view base = plain.substr(0, plain.find('.'));
+  return base == "unbind" || base == "split" || base == "chunk";
+}
+
 PassSeconds product_seconds(
     const graph::OperatorWork& work,
     const DeviceSpeed& speed,
@@ -166,7 +173,11 @@ PassSeconds pass_seconds(
     }
     case Kind::kView: {
       const std::vector<MeasuredPoint>* view = named(speed, "view");
-      return both(view ? *view : speed.moves, 0, 1, 1);
+      PassSeconds result = both(view ? *view : speed.moves, 0, 1, 1);
+      if (joins_gradients(work.name)) {
+        result.backward += seconds_at(speed.moves, work.elements, 1);
+      }
+      return result;
     }
     case Kind::kCollective:
       return {}; // depends on where its ranks are

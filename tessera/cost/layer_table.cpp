@@ -231,10 +231,12 @@ void LayerTable::add_measured_layers(
         transformer && activation_checkpointing ? 1.0 : 0.0;
     const double seconds =
         measured(layer, kind.name, transformer ? 1 : tensor_degree_);
+    const auto said = layer.fixed_seconds.find(kind.name);
     const double host = std::min(
         seconds,
-        transformer ? constants_.transformer_host_seconds
-                    : constants_.other_host_seconds);
+        said != layer.fixed_seconds.end() ? said->second
+        : transformer                     ? constants_.transformer_host_seconds
+                                          : constants_.other_host_seconds);
     const double work = (seconds - host) * microbatch_size_ /
                         (transformer ? tensor_degree_ : 1.0);
     forward.push_back(host + work);

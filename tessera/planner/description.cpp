@@ -67,7 +67,8 @@ cost::Layer layer_of(const OrderedJson& json, const std::string& place) {
        "parameters",
        "shares_parameters_with",
        "output_elements_per_sample",
-       "forward_seconds_per_sample"});
+       "forward_seconds_per_sample",
+       "fixed_seconds"});
   cost::Layer layer;
   layer.name = fields.text("name");
   layer.kind = fields.text("kind");
@@ -86,6 +87,13 @@ cost::Layer layer_of(const OrderedJson& json, const std::string& place) {
       const int degree = degree_of(by_degree, entry.key());
       layer.forward_seconds_per_sample[device.key()][degree] =
           by_degree.number(entry.key().c_str());
+    }
+  }
+  if (fields.has("fixed_seconds")) {
+    const OrderedJson& fixed = object_of(fields, "fixed_seconds");
+    const JsonFields by_device(fixed, str(place, ".fixed_seconds"));
+    for (const auto& entry : fixed.items()) {
+      layer.fixed_seconds[entry.key()] = by_device.number(entry.key().c_str());
     }
   }
   return layer;

@@ -65,6 +65,11 @@ std::string schema() {
             "propertyNames": {"pattern": "^[1-9][0-9]{0,5}$"},
             "additionalProperties": {"type": "number", "minimum": 0}
           }
+        },
+        "fixed_seconds": {
+          "type": "object",
+          "description": "device name -> the part of these seconds that a microbatch costs whatever its size",
+          "additionalProperties": {"type": "number", "minimum": 0}
         }
       }
     },

@@ -23,7 +23,7 @@ python3 - << 'PY'
 import json
 for layer in json.load(open("model.json"))["layers"]:
     print(layer["name"], layer["parameters"], layer["output_elements_per_sample"],
-          layer["forward_seconds_per_sample"])
+          layer["forward_seconds_per_sample"], layer["fixed_seconds"])
 PY
 plan() { # file, option...
   local file=$1

@@ -104,6 +104,27 @@ TEST(Price, HostTimeIsPaidOnceForAMicrobatch) {
   EXPECT_NEAR(at(4) - at(2), 2 * 4 * 0.65e-3, 1e-12);
 }
 
+TEST(Price, MeasuredFixedSecondsReplaceTheConstants) {
+  const Cluster cluster = small_cluster(1, 0);
+  DescribedModel model = small_model(2);
+  model.activation_checkpointing = false;
+  for (Layer& layer : model.layers) {
+    layer.fixed_seconds["fast"] = 4e-4;
+  }
+  validate(model);
+  Strategy strategy = small_strategy(1, 2, 1, 4, 2);
+  strategy.activation_checkpointing = false;
+  Constants constants = bare_constants();
+  constants.other_host_seconds = 1;
+  // Twice 0.4 ms, and 0.6 ms of each of four samples three times.
+  EXPECT_NEAR(
+      price(model, cluster, strategy, constants).stages[0].compute_seconds,
+      2 * (2 * 4e-4 + 4 * 3 * 6e-4),
+      1e-9);
+  model.layers[0].fixed_seconds["fast"] = 2e-3;
+  EXPECT_THROW(validate(model), ConfigError);
+}
+
 TEST(Price, OverlapHidesGradientsBehindTheLastBackward) {
   const DescribedModel model = small_model(2);
   const Cluster cluster = small_cluster(2, 0);
