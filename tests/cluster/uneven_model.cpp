@@ -1,8 +1,9 @@
 // A generator of uneven layers, as TransGAN stacks them: wide transformer
 // layers on few positions, then narrow ones on many (Li et al. 2022,
-// section 4.3). Their profile: a wide layer takes 2.04 ms a sample, a narrow one
-// 4.0 ms with 1 / 4096 of the parameters and 16 times the activations. Here both
-// take about 4 ms, with 1 / 240 of the parameters and 4 times the activations.
+// section 4.3). Their profile: a wide layer takes 2.04 ms a sample, a narrow
+// one 4.0 ms with 1 / 4096 of the parameters and 16 times the activations. Here
+// both take about 4 ms, with 1 / 240 of the parameters and 4 times the
+// activations.
 //
 //   uneven_model profile CLUSTER.json MODEL.json   measures the layers on every
 //                                                  host, for tessera plan

@@ -94,6 +94,24 @@ TEST(Search, PlacementsAreBijections) {
   }
 }
 
+TEST(Search, NodesStayInTheFilesOrderWhereAsked) {
+  const auto model = small_model(6, 0.5);
+  const auto cluster = small_cluster(1, 1);
+  const auto orders_of = [&](bool keep) {
+    SearchOptions options;
+    options.keep_node_order = keep;
+    std::set<std::vector<int>> orders;
+    for (const Point& point : points_of(model, cluster, options)) {
+      for (const Layout& layout : layouts_of(model, cluster, point, options)) {
+        orders.insert(layout.node_order);
+      }
+    }
+    return orders;
+  };
+  EXPECT_EQ(orders_of(true), (std::set<std::vector<int>>{{0, 1}}));
+  EXPECT_EQ(orders_of(false).count({1, 0}), 1u);
+}
+
 TEST(Search, SmallClustersAreSearchedAtOnce) {
   auto model = small_model(56, 0.1, "transformer_layer");
   model.global_batch_size = 64;
