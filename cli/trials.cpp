@@ -1,6 +1,8 @@
 #include "cli/trials.h"
 
 #include <algorithm>
+#include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -88,6 +90,35 @@ std::string whole_file(const std::string& path) {
   return text.str();
 }
 
+struct TrialInterrupted {};
+
+volatile std::sig_atomic_t g_between_trials = 0;
+
+// While a trial runs, its launch takes signals; this is for the time between.
+class BetweenTrials {
+ public:
+  BetweenTrials() {
+    g_between_trials = 0;
+    struct sigaction action = {};
+    action.sa_handler = [](int) { g_between_trials = 1; };
+    sigaction(SIGINT, &action, &before_);
+  }
+  ~BetweenTrials() {
+    sigaction(SIGINT, &before_, nullptr);
+  }
+  BetweenTrials(const BetweenTrials&) = delete;
+  BetweenTrials& operator=(const BetweenTrials&) = delete;
+
+  static void check() {
+    if (g_between_trials != 0) {
+      throw TrialInterrupted{};
+    }
+  }
+
+ private:
+  struct sigaction before_ = {};
+};
+
 Trial run_one(
     const planner::Candidate& candidate,
     const cost::DescribedModel& model,
@@ -127,7 +158,7 @@ Trial run_one(
        log});
   const RunOutcome outcome = run_child(command, std::chrono::seconds(10));
   if (outcome.asked_to_end) {
-    throw Error("trials: interrupted");
+    throw TrialInterrupted{};
   }
   if (outcome.exit_status != 0) {
     trial.failure = reason_of_failure(whole_file(errors), outcome.exit_status);
@@ -177,9 +208,24 @@ std::vector<Trial> run_trials(
     const TrialOptions& options,
     const std::function<void(std::size_t, const Trial&)>& told) {
   const WorkFolder folder;
+  const BetweenTrials guard;
   std::vector<Trial> trials;
   for (std::size_t i = 0; i < candidates.size(); ++i) {
-    trials.push_back(run_one(candidates[i], model, options, folder));
+    try {
+      BetweenTrials::check();
+      trials.push_back(run_one(candidates[i], model, options, folder));
+    } catch (const TrialInterrupted&) {
+      if (fastest(trials) < 0) {
+        throw Error("trials: interrupted before any had finished");
+      }
+      std::fprintf(
+          stderr,
+          "tessera: interrupted after %zu of %zu trials; the fastest of these "
+          "counts\n",
+          trials.size(),
+          candidates.size());
+      break;
+    }
     told(i, trials.back());
   }
   return trials;

@@ -28,7 +28,9 @@ struct Trial {
 /// Trains a few steps under each candidate in a process tree of its own, so
 /// that a candidate that runs out of memory ends alone. Output is in the order
 /// of `candidates`; `told` gets a line for each as it ends.
-/// Throws: Error when nothing can be started.
+/// An interruption ends the trial that runs; those that have ended are
+/// returned. Throws: Error when nothing can be started, or when none had ended
+/// well before the interruption.
 std::vector<Trial> run_trials(
     const std::vector<planner::Candidate>& candidates,
     const cost::DescribedModel& model,

@@ -54,6 +54,26 @@ refused "all 1 trials failed" "$tessera" plan --job job.json --cluster-file clus
   --trials 1 --trial-timeout 1 --trial-steps 100000 --calibration-file failed.json
 grep -q "did not end in time" failed.json || fail "no reason: $(cat failed.json)"
 
+# An interruption after the first trial: what has ended counts. (A shell ignores
+# SIGINT for what it runs in the background, so Python starts it.)
+python3 - "$tessera" > interrupted.txt << 'PY' || fail "interruption: $(cat interrupted.txt)"
+import signal, subprocess, sys
+plan = subprocess.Popen(
+    [sys.argv[1], "plan", "--job", "job.json", "--cluster-file", "cluster.json", "--trials", "3",
+     "--trial-steps", "60", "--calibration-file", "interrupted.json", "-o", "interrupted_job.json"],
+    stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+trials = False
+for line in plan.stdout:
+    print(line, end="")
+    if trials and line.split()[:1] == ["1"]:
+        plan.send_signal(signal.SIGINT)
+    trials = trials or line.startswith("trials of")
+sys.exit(plan.wait())
+PY
+grep -q "interrupted after [12] of 3 trials" interrupted.txt || fail "interrupted: $(cat interrupted.txt)"
+grep -q "^winner: [12]" interrupted.txt || fail "no winner: $(cat interrupted.txt)"
+"$tessera" train interrupted_job.json --check > /dev/null
+
 # Tensor parallelism: every way is tried, and what is written trains.
 "$tessera" plan --job job.json --cluster-file cluster.json --only-tp 2 --trials 4 --spread-trials \
   --trial-steps 3 --keep 100 --calibration-file kept_tp.json -o tp.json > tp.txt
