@@ -4,32 +4,13 @@
 #include <numeric>
 
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include "tessera/base/error.h"
 #include "tessera/tensor/value.h"
+#include "tessera/tensor/weight_gradient.h"
 
 namespace tessera::runtime {
-
-namespace {
-
-// Runs after a parameter's gradient was added to, with nothing to change.
-class CountHook : public torch::autograd::FunctionPostHook {
- public:
-  explicit CountHook(std::function<void()> count) : count_(std::move(count)) {}
-  torch::autograd::variable_list operator()(
-      const torch::autograd::variable_list& outputs,
-      const torch::autograd::variable_list&) override {
-    count_();
-    return outputs;
-  }
-
- private:
-  std::function<void()> count_;
-};
-
-} // namespace
 
 GradientReducer::GradientReducer(
     comm::World& world,
@@ -58,8 +39,9 @@ void GradientReducer::hook(int index) {
   Parameter& parameter = parameters_[index];
   parameter.accumulator =
       torch::autograd::impl::grad_accumulator(parameter.tensor);
-  parameter.hook = parameter.accumulator->add_post_hook(
-      std::make_unique<CountHook>([this, index] { counted(index); }));
+  parameter.hook =
+      parameter.accumulator->add_post_hook(std::make_unique<AdditionHook>(
+          parameter.accumulator.get(), [this, index] { counted(index); }));
 }
 
 // A script may freeze parameters and thaw them again between steps.

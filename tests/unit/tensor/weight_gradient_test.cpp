@@ -1,6 +1,8 @@
 #include "tessera/tensor/weight_gradient.h"
 
+#include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -212,6 +214,98 @@ TEST(WeightGradient, OtherProductsAreLibtorchs) {
 
 // What a run finds at the start of a step must not show in its sums: a resumed
 // run has no gradients yet, the uninterrupted one has zeros.
+/// A node like the one of a call to another rank.
+struct Request : torch::autograd::Function<Request> {
+  static at::Tensor forward(
+      torch::autograd::AutogradContext* /*context*/,
+      const at::Tensor& x) {
+    return x.clone();
+  }
+  static torch::autograd::variable_list backward(
+      torch::autograd::AutogradContext* /*context*/,
+      torch::autograd::variable_list gradients) {
+    if (auto* pass = WeightGradientPass::current()) {
+      pass->requested();
+    }
+    return gradients;
+  }
+  static bool is(const torch::autograd::Node& node) {
+    return node.name().find("Request") != std::string::npos;
+  }
+};
+
+struct TwoLinears {
+  TwoLinears() : before(4, 4), after(4, 4), x(rows({3, 4}, 1)) {
+    x.requires_grad_();
+  }
+  /// before -> a call to another rank -> after
+  at::Tensor loss() {
+    const WeightGradientScope scope;
+    return after(Request::apply(before(x))).pow(2).sum();
+  }
+  torch::nn::Linear before;
+  torch::nn::Linear after;
+  at::Tensor x;
+};
+
+TEST(WeightGradient, PutOffUntilWhoWaitsIsServed) {
+  TwoLinears net;
+  net.loss().backward();
+  const at::Tensor of_before = net.before->weight.grad().clone();
+  const at::Tensor of_after = net.after->weight.grad().clone();
+  const at::Tensor of_x = net.x.grad().clone();
+  for (const bool end : {false, true}) {
+    SCOPED_TRACE(end ? "the end is awaited" : "a request is ahead");
+    for (at::Tensor tensor : {net.before->weight, net.after->weight, net.x}) {
+      tensor.mutable_grad() = at::Tensor();
+    }
+    int additions = 0;
+    auto accumulator =
+        torch::autograd::impl::grad_accumulator(net.after->weight);
+    const auto hook = accumulator->add_post_hook(std::make_unique<AdditionHook>(
+        accumulator.get(), [&] { ++additions; }));
+    const at::Tensor loss = net.loss();
+    WeightGradientPass pass({loss}, {end, Request::is});
+    loss.backward();
+    EXPECT_TRUE(torch::equal(net.x.grad(), of_x));
+    EXPECT_FALSE(net.after->weight.grad().defined());
+    EXPECT_EQ(net.before->weight.grad().defined(), !end); // nobody waits now
+    EXPECT_EQ(additions, 0);
+    pass.catch_up();
+    EXPECT_EQ(additions, 1);
+    EXPECT_TRUE(torch::allclose(net.after->weight.grad(), of_after));
+    EXPECT_TRUE(torch::allclose(net.before->weight.grad(), of_before));
+    pass.catch_up();
+    EXPECT_EQ(additions, 1);
+    accumulator->del_post_hook(hook);
+  }
+}
+
+TEST(WeightGradient, NotPutOffWhereAnotherHookHears) {
+  TwoLinears net;
+  Parts parts;
+  const auto keep = count(net.after->weight, parts);
+  const at::Tensor loss = net.loss();
+  WeightGradientPass pass({loss}, {true, nullptr});
+  loss.backward();
+  EXPECT_EQ(parts.all, 1);
+  EXPECT_TRUE(net.after->weight.grad().defined());
+  EXPECT_FALSE(net.before->weight.grad().defined());
+  pass.catch_up();
+  EXPECT_TRUE(net.before->weight.grad().defined());
+}
+
+TEST(WeightGradient, AFailedPassDropsWhatItPutOff) {
+  TwoLinears net;
+  {
+    const at::Tensor loss = net.loss();
+    const WeightGradientPass pass({loss}, {true, nullptr});
+    loss.backward();
+  }
+  EXPECT_EQ(WeightGradientPass::current(), nullptr);
+  EXPECT_FALSE(net.after->weight.grad().defined());
+}
+
 TEST(WeightGradient, ZerosAndNoGradientGiveTheSameBits) {
   const auto gradient_of = [](bool zeros) {
     at::Tensor table = rows({9, 4}, 65).requires_grad_();
