@@ -187,27 +187,28 @@ bool GradientReducer::holds_its_gradients(const Bucket& bucket) const {
   return static_cast<std::size_t>(bucket.flat.storage().use_count()) == holders;
 }
 
-/// Scaled gradients, and zeros where there are none, to `flat`.
+/// Gradients, and zeros where there are none, to `flat`, if they do not lie
+/// there.
 void GradientReducer::fill(Bucket& bucket, at::Tensor& flat, bool zeros) {
-  // Scaled before the sum: half-precision sums must not overflow. The factor is
-  // a double, since 1 / 3 in half precision is off by 0.1 %.
-  const at::Tensor scale = at::scalar_tensor(
-      options_.scale.value_or(1.0 / group_.size()), at::kDouble);
   std::int64_t at = 0;
   for (const int index : bucket.parameters) {
     const Parameter& parameter = parameters_[index];
     at::Tensor slice = flat.narrow(0, at, parameter.tensor.numel());
     const at::Tensor& gradient = parameter.tensor.grad();
-    if (gradient.defined() && !zeros) {
-      if (gradient.is_sparse()) {
-        throw UserError(sparse_gradient());
-      }
-      at::mul_out(slice, gradient.reshape({-1}), scale);
-    } else {
+    if (!gradient.defined() || zeros) {
       slice.zero_();
+    } else if (gradient.is_sparse()) {
+      throw UserError(sparse_gradient());
+    } else if (gradient.data_ptr() != slice.data_ptr()) {
+      slice.copy_(gradient.reshape({-1}));
     }
     at += parameter.tensor.numel();
   }
+}
+
+comm::WorkPtr GradientReducer::average(const at::Tensor& flat) {
+  return group_.scaled_sum_async(
+      flat, options_.scale.value_or(1.0 / group_.size()));
 }
 
 void GradientReducer::launch(Bucket& bucket, bool zeros) {
@@ -231,14 +232,14 @@ void GradientReducer::launch(Bucket& bucket, bool zeros) {
     parameter.travels = parameter.travels || parameter.tensor.grad().defined();
     parameter.tensor.mutable_grad() = at::Tensor();
   }
-  bucket.work = group_.all_reduce_async(bucket.flat, comm::ReduceOp::kSum);
+  bucket.work = average(bucket.flat);
 }
 
 /// Adds what any rank's gradients got after the bucket had left.
 void GradientReducer::send_late_parts(Bucket& bucket) {
   bucket.late_parts = at::empty_like(bucket.flat);
   fill(bucket, bucket.late_parts, false);
-  group_.all_reduce(bucket.late_parts, comm::ReduceOp::kSum);
+  average(bucket.late_parts)->wait();
   bucket.flat.add_(bucket.late_parts);
   bucket.late_parts = at::Tensor();
 }
