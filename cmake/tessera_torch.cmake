@@ -18,6 +18,13 @@ if(TESSERA_TORCH_CONFIG AND EXISTS "${tessera_torch_home}/lib/libtorch_cuda.so"
   set(TORCH_LIBRARIES
     "${tessera_torch_home}/lib/libtorch_cpu.so" "${tessera_torch_home}/lib/libc10.so")
   set(TORCH_CXX_FLAGS "")
+elseif(TESSERA_TORCH_CONFIG)
+  # Its package file looks for libc10 in the system's folders before its own: where Debian's libtorch is
+  # installed too, a program would load both.
+  set(tessera_library_path "${CMAKE_LIBRARY_PATH}")
+  list(PREPEND CMAKE_LIBRARY_PATH "${tessera_torch_home}/lib")
+  find_package(Torch REQUIRED)
+  set(CMAKE_LIBRARY_PATH "${tessera_library_path}")
 else()
   find_package(Torch REQUIRED)
 endif()
