@@ -29,6 +29,11 @@ comm::WorkPtr LoneGroup::all_reduce_async(
     comm::ReduceOp /*op*/) {
   refuse("all_reduce");
 }
+comm::WorkPtr LoneGroup::scaled_sum_async(
+    at::Tensor /*tensor*/,
+    double /*scale*/) {
+  refuse("scaled_sum");
+}
 comm::WorkPtr LoneGroup::all_gather_async(
     at::Tensor /*output*/,
     at::Tensor /*input*/) {

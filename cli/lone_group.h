@@ -14,6 +14,7 @@ class LoneGroup : public comm::ProcessGroup {
   explicit LoneGroup(int size);
 
   comm::WorkPtr all_reduce_async(at::Tensor tensor, comm::ReduceOp op) override;
+  comm::WorkPtr scaled_sum_async(at::Tensor tensor, double scale) override;
   comm::WorkPtr all_gather_async(at::Tensor output, at::Tensor input) override;
   comm::WorkPtr reduce_scatter_async(
       at::Tensor output,

@@ -5,7 +5,9 @@
 if(NOT TARGET tessera_torch)
   add_library(tessera_torch INTERFACE IMPORTED GLOBAL)
   target_include_directories(tessera_torch SYSTEM INTERFACE ${TORCH_INCLUDE_DIRS})
-  target_link_libraries(tessera_torch INTERFACE ${TORCH_LIBRARIES} Threads::Threads)
+  # libstdc++ first: wheels export parts of a newer one (std::filesystem), which would otherwise serve
+  # our calls too, mixed with the rest of the system's.
+  target_link_libraries(tessera_torch INTERFACE stdc++ ${TORCH_LIBRARIES} Threads::Threads)
   separate_arguments(tessera_torch_flags UNIX_COMMAND "${TORCH_CXX_FLAGS}")
   target_compile_options(tessera_torch INTERFACE ${tessera_torch_flags})
 endif()

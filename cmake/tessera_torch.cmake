@@ -18,6 +18,25 @@ if(TESSERA_TORCH_CONFIG AND EXISTS "${tessera_torch_home}/lib/libtorch_cuda.so"
   set(TORCH_LIBRARIES
     "${tessera_torch_home}/lib/libtorch_cpu.so" "${tessera_torch_home}/lib/libc10.so")
   set(TORCH_CXX_FLAGS "")
+elseif(TESSERA_TORCH_CONFIG)
+  # Its package file looks for Caffe2 and libc10 in the system's folders before its own: where
+  # Debian's libtorch is installed too, a program would load both.
+  set(tessera_prefix_path "${CMAKE_PREFIX_PATH}")
+  list(PREPEND CMAKE_PREFIX_PATH "${tessera_torch_home}")
+  find_package(Torch REQUIRED)
+  set(CMAKE_PREFIX_PATH "${tessera_prefix_path}")
 else()
   find_package(Torch REQUIRED)
 endif()
+
+# Of the headers: a library built with one version does not run with another.
+set(tessera_torch_version "")
+foreach(folder IN LISTS TORCH_INCLUDE_DIRS)
+  foreach(header IN ITEMS torch/headeronly/version.h torch/version.h)
+    if(tessera_torch_version STREQUAL "" AND EXISTS "${folder}/${header}")
+      file(STRINGS "${folder}/${header}" lines REGEX "define TORCH_VERSION_(MAJOR|MINOR) [0-9]+")
+      string(REGEX REPLACE "[^0-9;]" "" lines "${lines}")
+      list(JOIN lines "." tessera_torch_version)
+    endif()
+  endforeach()
+endforeach()

@@ -1,8 +1,6 @@
 #include "tessera/checkpoint/optimizer_state.h"
 
 #include <set>
-#include <sstream>
-#include <type_traits>
 #include <unordered_map>
 
 #include <torch/optim/optimizer.h>
@@ -10,26 +8,13 @@
 #include "tessera/base/error.h"
 #include "tessera/checkpoint/fields.h"
 #include "tessera/checkpoint/optimizer_registry.h"
+#include "tessera/checkpoint/optimizer_state_key.h"
 
 namespace tessera::checkpoint {
 
 namespace {
 
 using torch::optim::Optimizer;
-using StateMap = std::decay_t<decltype(std::declval<Optimizer&>().state())>;
-
-// Under which key an optimizer keeps a parameter's state: the address of the
-// tensor's implementation, as text up to torch 1.13 and as a pointer later.
-template <typename Key = typename StateMap::key_type>
-Key state_key(const at::Tensor& parameter) {
-  if constexpr (std::is_pointer_v<Key>) {
-    return parameter.unsafeGetTensorImpl();
-  } else {
-    std::ostringstream text;
-    text << parameter.unsafeGetTensorImpl();
-    return text.str();
-  }
-}
 
 class Names {
  public:
@@ -225,7 +210,7 @@ OptimizerState capture(
     for (std::size_t j = 0; j < params.size(); ++j) {
       const std::string& name = names.of(params[j], i, j);
       group.parameters.push_back(name);
-      const auto found = optimizer.state().find(state_key(params[j]));
+      const auto found = optimizer.state().find(optimizer_state_key(params[j]));
       if (found == optimizer.state().end() || found->second == nullptr) {
         continue;
       }
@@ -256,9 +241,9 @@ void restore(
   }
   for (auto& [parameter, made] : restored.states) {
     if (made == nullptr) {
-      optimizer.state().erase(state_key(parameter));
+      optimizer.state().erase(optimizer_state_key(parameter));
     } else {
-      optimizer.state()[state_key(parameter)] = std::move(made);
+      optimizer.state()[optimizer_state_key(parameter)] = std::move(made);
     }
   }
 }

@@ -41,6 +41,7 @@ struct Operation {
   Collective kind = Collective::kBarrier;
   DataType type = DataType::kU8;
   ReduceOp reduce = ReduceOp::kSum;
+  double scale = 1; // of a sum, before it is rounded
   int root = 0; // rank in the group
   const void* input = nullptr;
   void* output = nullptr; // equals input for the in-place operations

@@ -72,6 +72,9 @@ class ProcessGroup {
 
   /// In place. Collective over this group.
   virtual WorkPtr all_reduce_async(at::Tensor tensor, ReduceOp op) = 0;
+  /// The sum times `scale`, rounded once. In place; floating-point tensors.
+  /// Collective over this group.
+  virtual WorkPtr scaled_sum_async(at::Tensor tensor, double scale) = 0;
   /// output = inputs of rank 0, 1, ... one after the other; output has
   /// size() times the elements of input. Collective over this group.
   virtual WorkPtr all_gather_async(at::Tensor output, at::Tensor input) = 0;

@@ -9,6 +9,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/comm/activity.h"
+#include "tessera/comm/reduce_kernels.h"
 #include "tessera/comm/shm/window.h"
 
 namespace tessera::comm {
@@ -286,7 +287,16 @@ void QueuedGroup::execute(const Job& job) {
   if (size() == 1) {
     const auto bytes =
         static_cast<std::size_t>(operation.count) * size_of(operation.type);
-    if (operation.output != operation.input && bytes > 0) {
+    if (operation.scale != 1) {
+      comm::reduce(
+          operation.type,
+          operation.reduce,
+          operation.output,
+          &operation.input,
+          1,
+          operation.count,
+          operation.scale);
+    } else if (operation.output != operation.input && bytes > 0) {
       std::memmove(operation.output, operation.input, bytes);
     }
     return;
@@ -342,6 +352,19 @@ void QueuedGroup::work() {
 
 WorkPtr QueuedGroup::all_reduce_async(at::Tensor tensor, ReduceOp op) {
   return start(reducing(in_place_job(Collective::kAllReduce, tensor), op));
+}
+
+WorkPtr QueuedGroup::scaled_sum_async(at::Tensor tensor, double scale) {
+  Job job = in_place_job(Collective::kAllReduce, tensor);
+  if (!tensor.is_floating_point()) {
+    throw ShapeError(tessera::str(
+        info_.text(),
+        ": a scaled sum of dtype ",
+        tensor.scalar_type(),
+        "; use f32, f64, f16 or bf16"));
+  }
+  job.operation.scale = scale;
+  return start(std::move(job));
 }
 
 WorkPtr QueuedGroup::all_gather_async(at::Tensor output, at::Tensor input) {

@@ -31,6 +31,7 @@ class QueuedGroup final : public ProcessGroup, public Recoverable {
   ~QueuedGroup() override;
 
   WorkPtr all_reduce_async(at::Tensor tensor, ReduceOp op) override;
+  WorkPtr scaled_sum_async(at::Tensor tensor, double scale) override;
   WorkPtr all_gather_async(at::Tensor output, at::Tensor input) override;
   WorkPtr reduce_scatter_async(at::Tensor output, at::Tensor input, ReduceOp op)
       override;

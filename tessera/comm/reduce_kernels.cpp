@@ -114,6 +114,22 @@ struct Min {
   }
 };
 
+/// What is done to a result before it is rounded.
+struct AsItIs {
+  template <typename T>
+  T operator()(T value) const {
+    return value;
+  }
+};
+
+struct Times {
+  double scale;
+  template <typename T>
+  T operator()(T value) const {
+    return value * static_cast<T>(scale);
+  }
+};
+
 // The loop below may be vectorized: out may equal a source, but only element by
 // element.
 #ifdef __clang__
@@ -122,36 +138,38 @@ struct Min {
 #define TESSERA_VECTORIZE _Pragma("GCC ivdep")
 #endif
 
-template <typename T, typename Op>
-void reduce_two(T* out, const T* a, const T* b, std::int64_t count) {
+template <typename T, typename Op, typename Last>
+void reduce_two(T* out, const T* a, const T* b, std::int64_t count, Last last) {
   TESSERA_VECTORIZE
   for (std::int64_t i = 0; i < count; ++i) {
-    out[i] = narrow<T>(Op::apply(widen(a[i]), widen(b[i])));
+    out[i] = narrow<T>(last(Op::apply(widen(a[i]), widen(b[i]))));
   }
 }
 
-template <typename T, typename Op>
+template <typename T, typename Op, typename Last>
 void reduce_four(
     T* out,
     const T* a,
     const T* b,
     const T* c,
     const T* d,
-    std::int64_t count) {
+    std::int64_t count,
+    Last last) {
   TESSERA_VECTORIZE
   for (std::int64_t i = 0; i < count; ++i) {
     const auto ab = Op::apply(widen(a[i]), widen(b[i]));
     const auto abc = Op::apply(ab, widen(c[i]));
-    out[i] = narrow<T>(Op::apply(abc, widen(d[i])));
+    out[i] = narrow<T>(last(Op::apply(abc, widen(d[i]))));
   }
 }
 
-template <typename T, typename Op>
+template <typename T, typename Op, typename Last>
 void reduce_many(
     T* out,
     const T* const* sources,
     int source_count,
-    std::int64_t count) {
+    std::int64_t count,
+    Last last) {
   constexpr std::int64_t kBlock = 1024; // stays in the first-level cache
   Accumulator<T> block[kBlock];
   for (std::int64_t at = 0; at < count; at += kBlock) {
@@ -166,25 +184,26 @@ void reduce_many(
       }
     }
     for (std::int64_t i = 0; i < length; ++i) {
-      out[at + i] = narrow<T>(block[i]);
+      out[at + i] = narrow<T>(last(block[i]));
     }
   }
 }
 
-template <typename T, typename Op>
+template <typename T, typename Op, typename Last = AsItIs>
 void reduce_as(
     void* out,
     const void* const* sources,
     int source_count,
-    std::int64_t count) {
+    std::int64_t count,
+    Last last = {}) {
   auto* to = static_cast<T*>(out);
   const auto* from = reinterpret_cast<const T* const*>(sources);
   if (source_count == 2) {
-    reduce_two<T, Op>(to, from[0], from[1], count);
+    reduce_two<T, Op>(to, from[0], from[1], count, last);
   } else if (source_count == 4) {
-    reduce_four<T, Op>(to, from[0], from[1], from[2], from[3], count);
+    reduce_four<T, Op>(to, from[0], from[1], from[2], from[3], count, last);
   } else {
-    reduce_many<T, Op>(to, from, source_count, count);
+    reduce_many<T, Op>(to, from, source_count, count, last);
   }
 }
 
@@ -194,7 +213,16 @@ void reduce_by(
     void* out,
     const void* const* sources,
     int source_count,
-    std::int64_t count) {
+    std::int64_t count,
+    double scale) {
+  if constexpr (!std::is_integral_v<T>) {
+    if (scale != 1) {
+      TESSERA_CHECK(op == ReduceOp::kSum, "only a sum is scaled");
+      return reduce_as<T, Sum>(out, sources, source_count, count, Times{scale});
+    }
+  } else {
+    TESSERA_CHECK(scale == 1, "integers are not scaled");
+  }
   switch (op) {
     case ReduceOp::kSum:
       return reduce_as<T, Sum>(out, sources, source_count, count);
@@ -213,23 +241,27 @@ void reduce(
     void* out,
     const void* const* sources,
     int source_count,
-    std::int64_t count) {
+    std::int64_t count,
+    double scale) {
   TESSERA_CHECK(source_count > 0);
   switch (type) {
     case DataType::kF32:
-      return reduce_by<float>(op, out, sources, source_count, count);
+      return reduce_by<float>(op, out, sources, source_count, count, scale);
     case DataType::kF64:
-      return reduce_by<double>(op, out, sources, source_count, count);
+      return reduce_by<double>(op, out, sources, source_count, count, scale);
     case DataType::kF16:
-      return reduce_by<F16>(op, out, sources, source_count, count);
+      return reduce_by<F16>(op, out, sources, source_count, count, scale);
     case DataType::kBF16:
-      return reduce_by<BF16>(op, out, sources, source_count, count);
+      return reduce_by<BF16>(op, out, sources, source_count, count, scale);
     case DataType::kI32:
-      return reduce_by<std::int32_t>(op, out, sources, source_count, count);
+      return reduce_by<std::int32_t>(
+          op, out, sources, source_count, count, scale);
     case DataType::kI64:
-      return reduce_by<std::int64_t>(op, out, sources, source_count, count);
+      return reduce_by<std::int64_t>(
+          op, out, sources, source_count, count, scale);
     case DataType::kU8:
-      return reduce_by<std::uint8_t>(op, out, sources, source_count, count);
+      return reduce_by<std::uint8_t>(
+          op, out, sources, source_count, count, scale);
   }
 }
 

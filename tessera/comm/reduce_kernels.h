@@ -9,7 +9,8 @@ namespace tessera::comm {
 /// out[i] = op over sources[0][i], sources[1][i], ... in that order.
 /// f16 and bf16 are accumulated in f32 and rounded once (nearest, ties to
 /// even); integers wrap; max and min hand a NaN on. `out` may be one of the
-/// sources, but may not overlap them otherwise.
+/// sources, but may not overlap them otherwise. `scale`: a factor of a sum of
+/// floating-point numbers, applied before it is rounded.
 /// Not collective. Threads: any thread.
 void reduce(
     DataType type,
@@ -17,6 +18,7 @@ void reduce(
     void* out,
     const void* const* sources,
     int source_count,
-    std::int64_t count);
+    std::int64_t count,
+    double scale = 1);
 
 } // namespace tessera::comm

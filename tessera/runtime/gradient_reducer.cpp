@@ -4,32 +4,13 @@
 #include <numeric>
 
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include "tessera/base/error.h"
 #include "tessera/tensor/value.h"
+#include "tessera/tensor/weight_gradient.h"
 
 namespace tessera::runtime {
-
-namespace {
-
-// Runs after a parameter's gradient was added to, with nothing to change.
-class CountHook : public torch::autograd::FunctionPostHook {
- public:
-  explicit CountHook(std::function<void()> count) : count_(std::move(count)) {}
-  torch::autograd::variable_list operator()(
-      const torch::autograd::variable_list& outputs,
-      const torch::autograd::variable_list&) override {
-    count_();
-    return outputs;
-  }
-
- private:
-  std::function<void()> count_;
-};
-
-} // namespace
 
 GradientReducer::GradientReducer(
     comm::World& world,
@@ -58,8 +39,9 @@ void GradientReducer::hook(int index) {
   Parameter& parameter = parameters_[index];
   parameter.accumulator =
       torch::autograd::impl::grad_accumulator(parameter.tensor);
-  parameter.hook = parameter.accumulator->add_post_hook(
-      std::make_unique<CountHook>([this, index] { counted(index); }));
+  parameter.hook =
+      parameter.accumulator->add_post_hook(std::make_unique<AdditionHook>(
+          parameter.accumulator.get(), [this, index] { counted(index); }));
 }
 
 // A script may freeze parameters and thaw them again between steps.
@@ -205,27 +187,28 @@ bool GradientReducer::holds_its_gradients(const Bucket& bucket) const {
   return static_cast<std::size_t>(bucket.flat.storage().use_count()) == holders;
 }
 
-/// Scaled gradients, and zeros where there are none, to `flat`.
+/// Gradients, and zeros where there are none, to `flat`, if they do not lie
+/// there.
 void GradientReducer::fill(Bucket& bucket, at::Tensor& flat, bool zeros) {
-  // Scaled before the sum: half-precision sums must not overflow. The factor is
-  // a double, since 1 / 3 in half precision is off by 0.1 %.
-  const at::Tensor scale = at::scalar_tensor(
-      options_.scale.value_or(1.0 / group_.size()), at::kDouble);
   std::int64_t at = 0;
   for (const int index : bucket.parameters) {
     const Parameter& parameter = parameters_[index];
     at::Tensor slice = flat.narrow(0, at, parameter.tensor.numel());
     const at::Tensor& gradient = parameter.tensor.grad();
-    if (gradient.defined() && !zeros) {
-      if (gradient.is_sparse()) {
-        throw UserError(sparse_gradient());
-      }
-      at::mul_out(slice, gradient.reshape({-1}), scale);
-    } else {
+    if (!gradient.defined() || zeros) {
       slice.zero_();
+    } else if (gradient.is_sparse()) {
+      throw UserError(sparse_gradient());
+    } else if (gradient.data_ptr() != slice.data_ptr()) {
+      slice.copy_(gradient.reshape({-1}));
     }
     at += parameter.tensor.numel();
   }
+}
+
+comm::WorkPtr GradientReducer::average(const at::Tensor& flat) {
+  return group_.scaled_sum_async(
+      flat, options_.scale.value_or(1.0 / group_.size()));
 }
 
 void GradientReducer::launch(Bucket& bucket, bool zeros) {
@@ -249,14 +232,14 @@ void GradientReducer::launch(Bucket& bucket, bool zeros) {
     parameter.travels = parameter.travels || parameter.tensor.grad().defined();
     parameter.tensor.mutable_grad() = at::Tensor();
   }
-  bucket.work = group_.all_reduce_async(bucket.flat, comm::ReduceOp::kSum);
+  bucket.work = average(bucket.flat);
 }
 
 /// Adds what any rank's gradients got after the bucket had left.
 void GradientReducer::send_late_parts(Bucket& bucket) {
   bucket.late_parts = at::empty_like(bucket.flat);
   fill(bucket, bucket.late_parts, false);
-  group_.all_reduce(bucket.late_parts, comm::ReduceOp::kSum);
+  average(bucket.late_parts)->wait();
   bucket.flat.add_(bucket.late_parts);
   bucket.late_parts = at::Tensor();
 }

@@ -100,6 +100,7 @@ class GradientReducer {
   void make_buckets(const std::vector<int>& order);
   bool holds_its_gradients(const Bucket& bucket) const;
   void fill(Bucket& bucket, at::Tensor& flat, bool zeros);
+  comm::WorkPtr average(const at::Tensor& flat);
   void launch(Bucket& bucket, bool zeros);
   void launch_ready();
   void send_late_parts(Bucket& bucket);

@@ -33,6 +33,9 @@ class RemoteBackward : public torch::autograd::Node {
   std::string name() const override {
     return "TesseraRemoteBackward";
   }
+  static bool is(const torch::autograd::Node& node) {
+    return dynamic_cast<const RemoteBackward*>(&node) != nullptr;
+  }
 
  private:
   Server& server_;

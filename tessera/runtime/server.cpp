@@ -102,6 +102,9 @@ std::vector<c10::IValue> Server::run_step(const StepWork& work) {
     throw;
   }
   leave();
+  if (!failure_ && failed_late_) { // the step had ended elsewhere
+    failure_ = failed_late_;
+  }
   if (failure_) {
     throw UserError(*failure_);
   }
@@ -111,6 +114,7 @@ std::vector<c10::IValue> Server::run_step(const StepWork& work) {
 void Server::open_exchange() {
   exchange_ = &dynamic_;
   gave_up_ = false;
+  failed_late_.reset();
   reported_ = false;
   reports_ = 0;
   if (work_->program != nullptr) {
@@ -362,7 +366,10 @@ void Server::settle(const std::shared_ptr<Task>& task) {
   }
   if (task->error) {
     std::string text = failure_of(*task);
-    if (static_ != nullptr) {
+    if (task->responded) { // too late to fail there
+      failed_late_ = text;
+    }
+    if (static_ != nullptr || task->responded) {
       give_step_up(std::move(text));
       return;
     }

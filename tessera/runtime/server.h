@@ -194,7 +194,9 @@ class Server : public nn::Interceptor {
   std::unique_ptr<Exchange> other_exchange_; // one that is not dynamic_
   Exchange* exchange_ = nullptr;
   StaticExchange* static_ = nullptr; // in a static step
-  bool gave_up_ = false; // static step: pp rank 0 is to end it
+  bool gave_up_ = false; // pp rank 0 is to end the step
+  // Of a task whose caller had its answer: perhaps the step had ended there.
+  std::optional<std::string> failed_late_;
   bool reported_ = false;
   int reports_ = 0; // of other ranks, on pp rank 0
   std::deque<transport::Parcel> early_; // of steps not yet begun here

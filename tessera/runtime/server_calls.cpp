@@ -115,6 +115,9 @@ std::vector<torch::Tensor> Server::call_backward(
   fields.module = module;
   fields.call = call;
   exchange_->request(task, fields, owner, {pack(gradients), {}});
+  if (auto* pass = WeightGradientPass::current()) {
+    pass->requested();
+  }
   const Content result = exchange_->response(task, fields, owner);
   return unpack<std::vector<torch::Tensor>>(
       exchange_->hand_over(response_leg(fields), result.value));
@@ -178,16 +181,17 @@ void Server::run_backward(Task& task) {
       root_gradients.push_back(gradients[i]);
     }
   }
-  {
-    const WeightGradientPass in_place(roots);
-    torch::autograd::backward(roots, root_gradients);
-  }
+  const bool awaited = record.inputs != nullptr;
+  WeightGradientPass in_place(roots, {awaited, RemoteBackward::is});
+  torch::autograd::backward(roots, root_gradients);
   std::vector<torch::Tensor> result;
-  if (record.inputs != nullptr) {
+  if (awaited) {
     result = std::move(record.inputs->captured);
     result.resize(record.inputs->num_inputs());
   }
   exchange_->respond(task, {pack(result), {}});
+  task.responded = true;
+  in_place.catch_up();
 }
 
 void Server::backward(
@@ -212,8 +216,9 @@ void Server::backward(
   for (const torch::Tensor& tensor : tensors) {
     real.push_back(exchange_->read(tensor).toTensor());
   }
-  const WeightGradientPass in_place(real);
+  WeightGradientPass in_place(real, {false, RemoteBackward::is});
   torch::autograd::backward(real, gradients);
+  in_place.catch_up();
 }
 
 } // namespace tessera::runtime

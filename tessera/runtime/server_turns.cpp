@@ -4,6 +4,7 @@
 #include "tessera/comm/activity.h"
 #include "tessera/runtime/call_modes.h"
 #include "tessera/runtime/server.h"
+#include "tessera/tensor/weight_gradient.h"
 
 namespace tessera::runtime {
 
@@ -23,6 +24,10 @@ std::optional<Server::Choice> Server::choose_on_worker() {
 }
 
 void Server::pause() {
+  // The others have what they need of this task; now is the time for the rest.
+  if (auto* pass = WeightGradientPass::current()) {
+    pass->catch_up();
+  }
   Worker& worker = *Worker::current();
   const std::shared_ptr<Task> task = worker.task();
   end_turn(*task);

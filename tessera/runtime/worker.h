@@ -42,6 +42,7 @@ struct Task {
   int awaits_module = -1;
   std::optional<transport::Parcel> response;
   std::optional<double> turn_start_us; // of the turn that runs, when recorded
+  bool responded = false; // what it does now, its caller does not wait for
   bool cancelled = false;
   bool finished = false;
   std::exception_ptr error;

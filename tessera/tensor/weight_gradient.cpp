@@ -1,5 +1,6 @@
 #include "tessera/tensor/weight_gradient.h"
 
+#include <algorithm>
 #include <memory>
 #include <unordered_set>
 #include <utility>
@@ -24,7 +25,7 @@ using torch::autograd::Function;
 using torch::autograd::variable_list;
 
 thread_local bool t_in_place = false;
-thread_local const WeightGradientPass* t_pass = nullptr;
+thread_local WeightGradientPass* t_pass = nullptr;
 
 bool is_trained_leaf(const at::Tensor& tensor) {
   return tensor.requires_grad() && tensor.is_leaf() && !tensor.is_sparse();
@@ -57,6 +58,62 @@ Weight weight_of(const at::Tensor& matrix) {
       matrix.size(0) == base.size(1) && matrix.size(1) == base.size(0) &&
       matrix.stride(0) == base.stride(1) && matrix.stride(1) == base.stride(0);
   return transpose ? Weight{base, true} : Weight{};
+}
+
+/// Whether something waits for the accumulator's sum: hooks that libtorch has
+/// since 2.1, and calls only when a part was handed to the accumulator.
+template <typename Node>
+bool has_sum_hook(Node& accumulator) {
+  if constexpr (requires { accumulator.tensor_post_acc_grad_hooks(); }) {
+    return accumulator.tensor_post_acc_grad_hooks() != nullptr;
+  } else {
+    return false;
+  }
+}
+
+/// Whether a backward that runs now may add to the parameter's gradient, or
+/// make it.
+bool takes_parts(const at::Tensor& parameter) {
+  if (t_pass == nullptr || at::GradMode::is_enabled() ||
+      !is_trained_leaf(parameter)) {
+    return false;
+  }
+  // Not empty: torch::autograd::grad, or backward with chosen inputs.
+  const auto* chosen = torch::autograd::get_current_graph_task_exec_info();
+  if (chosen == nullptr || !chosen->empty()) {
+    return false;
+  }
+  const at::Tensor& gradient = parameter.grad();
+  const bool fits =
+      !gradient.defined() ||
+      (gradient.layout() == at::kStrided &&
+       gradient.sizes() == parameter.sizes() &&
+       gradient.scalar_type() == parameter.scalar_type() &&
+       gradient.device() == parameter.device() && !gradient.requires_grad());
+  const auto accumulator = torch::autograd::impl::grad_accumulator(parameter);
+  return fits && t_pass->adds_once(accumulator.get()) &&
+         torch::autograd::impl::hooks(parameter).empty() &&
+         accumulator->pre_hooks().empty() && !has_sum_hook(*accumulator);
+}
+
+at::Tensor gradient_to_add_to(const at::Tensor& parameter) {
+  if (!parameter.grad().defined()) {
+    parameter.mutable_grad() =
+        at::zeros_like(parameter, parameter.options().requires_grad(false));
+  }
+  return parameter.grad();
+}
+
+/// Whether the part may be added when the pass catches up.
+bool may_come_later(const at::Tensor& parameter) {
+  if (!takes_parts(parameter) || !t_pass->puts_off()) {
+    return false;
+  }
+  const auto accumulator = torch::autograd::impl::grad_accumulator(parameter);
+  const auto& hooks = accumulator->post_hooks();
+  return std::all_of(hooks.begin(), hooks.end(), [](const auto& hook) {
+    return dynamic_cast<const AdditionHook*>(hook.get()) != nullptr;
+  });
 }
 
 /// x W^T (W: [out, in]) or x W (W: [in, out]), with or without a bias.
@@ -94,8 +151,8 @@ struct ProductWithWeight : Function<ProductWithWeight> {
       result[0] = rows.mm(transposed ? weight : weight.t());
     }
     if (context->needs_input_grad(1)) {
-      result[1] = transposed ? add_weight_gradient(weight, rows, x)
-                             : add_weight_gradient(weight, x, rows);
+      result[1] = transposed ? now_or_later(weight, rows, x)
+                             : now_or_later(weight, x, rows);
     }
     // An absent bias has no edge to ask about.
     if (context->saved_data.count("bias_sizes") != 0 &&
@@ -104,6 +161,18 @@ struct ProductWithWeight : Function<ProductWithWeight> {
           at::sum_to(rows, context->saved_data["bias_sizes"].toIntVector());
     }
     return result;
+  }
+
+  /// add_weight_gradient, or a promise of it.
+  static at::Tensor now_or_later(
+      const at::Tensor& weight,
+      const at::Tensor& rows,
+      const at::Tensor& x) {
+    if (!may_come_later(weight)) {
+      return add_weight_gradient(weight, rows, x);
+    }
+    t_pass->put_off(weight, rows, x);
+    return {};
   }
 };
 
@@ -250,33 +319,6 @@ void register_kernels() {
   (void)libraries;
 }
 
-/// Whether a backward that runs now may add to the parameter's gradient, or
-/// make it.
-bool takes_parts(const at::Tensor& parameter) {
-  if (t_pass == nullptr || at::GradMode::is_enabled() ||
-      !is_trained_leaf(parameter)) {
-    return false;
-  }
-  // Not empty: torch::autograd::grad, or backward with chosen inputs.
-  const auto* chosen = torch::autograd::get_current_graph_task_exec_info();
-  if (chosen == nullptr || !chosen->empty()) {
-    return false;
-  }
-  const at::Tensor& gradient = parameter.grad();
-  const bool fits =
-      !gradient.defined() ||
-      (gradient.layout() == at::kStrided &&
-       gradient.sizes() == parameter.sizes() &&
-       gradient.scalar_type() == parameter.scalar_type() &&
-       gradient.device() == parameter.device() && !gradient.requires_grad());
-  const auto accumulator = torch::autograd::impl::grad_accumulator(parameter);
-  return fits && t_pass->adds_once(accumulator.get()) &&
-         torch::autograd::impl::hooks(parameter).empty() &&
-         torch::autograd::impl::grad_accumulator(parameter)
-             ->pre_hooks()
-             .empty();
-}
-
 } // namespace
 
 WeightGradientScope::WeightGradientScope() : previous_(t_in_place) {
@@ -289,7 +331,12 @@ WeightGradientScope::~WeightGradientScope() {
 }
 
 WeightGradientPass::WeightGradientPass(const std::vector<at::Tensor>& roots)
-    : previous_(t_pass) {
+    : WeightGradientPass(roots, Awaited()) {}
+
+WeightGradientPass::WeightGradientPass(
+    const std::vector<at::Tensor>& roots,
+    const Awaited& awaited)
+    : awaited_(awaited), previous_(t_pass) {
   std::unordered_set<const torch::autograd::Node*> seen;
   std::vector<const torch::autograd::Node*> open;
   const auto reach = [&](const torch::autograd::Edge& edge) {
@@ -301,6 +348,9 @@ WeightGradientPass::WeightGradientPass(const std::vector<at::Tensor>& roots)
       ++additions_[node]; // an end of the graph: an accumulator, mostly
     } else if (seen.insert(node).second) {
       open.push_back(node);
+      if (awaited.node != nullptr && awaited.node(*node)) {
+        ++requests_ahead_;
+      }
     }
   };
   for (const at::Tensor& root : roots) {
@@ -322,15 +372,53 @@ WeightGradientPass::~WeightGradientPass() {
   t_pass = previous_;
 }
 
+WeightGradientPass* WeightGradientPass::current() {
+  return t_pass;
+}
+
+void WeightGradientPass::put_off(
+    at::Tensor parameter,
+    at::Tensor rows,
+    at::Tensor x) {
+  auto accumulator = torch::autograd::impl::grad_accumulator(parameter);
+  put_off_.push_back(
+      {std::move(parameter),
+       std::move(rows),
+       std::move(x),
+       std::move(accumulator)});
+}
+
+bool WeightGradientPass::awaits(
+    const torch::autograd::Node* accumulator) const {
+  return std::any_of(
+      put_off_.begin(), put_off_.end(), [&](const Product& product) {
+        return product.accumulator.get() == accumulator;
+      });
+}
+
+void WeightGradientPass::catch_up() {
+  const at::NoGradGuard no_grad;
+  for (Product& product : std::exchange(put_off_, {})) {
+    // Looked up now: its bucket may have left meanwhile.
+    gradient_to_add_to(product.parameter).addmm_(product.rows.t(), product.x);
+    for (const auto& hook : product.accumulator->post_hooks()) {
+      static_cast<const AdditionHook&>(*hook).added();
+    }
+    product = {}; // its activations are free now
+  }
+}
+
+torch::autograd::variable_list AdditionHook::operator()(
+    const torch::autograd::variable_list& outputs,
+    const torch::autograd::variable_list& /*inputs*/) {
+  if (t_pass == nullptr || !t_pass->awaits(accumulator_)) {
+    added_();
+  }
+  return outputs;
+}
+
 at::Tensor addable_gradient(const at::Tensor& parameter) {
-  if (!takes_parts(parameter)) {
-    return {};
-  }
-  if (!parameter.grad().defined()) {
-    parameter.mutable_grad() =
-        at::zeros_like(parameter, parameter.options().requires_grad(false));
-  }
-  return parameter.grad();
+  return takes_parts(parameter) ? gradient_to_add_to(parameter) : at::Tensor();
 }
 
 at::Tensor add_weight_gradient(

@@ -1,10 +1,14 @@
 #pragma once
 
+#include <functional>
+#include <memory>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/function_hook.h>
 
 /// Gradients of weights, added where they belong. With microbatches a product's
 /// weight gradient is otherwise written to a new tensor, and that tensor added
@@ -41,12 +45,29 @@ class WeightGradientScope {
 /// parts first, as ever: a backward that waits for another rank between them
 /// would else let the parts of other microbatches in, in an order that changes
 /// from run to run.
+///
+/// While another rank waits for what this backward computes next, products for
+/// weights are put off: nobody waits for those (Qi et
+/// al. 2023 call the two halves B and W). `catch_up` computes them in the order
+/// in which they came, before the pass waits itself and before it ends. Not put
+/// off is what something hears of by another hook than an AdditionHook.
 /// Threads: a pass belongs to the thread that opened it; a backward that the
 /// engine runs elsewhere (on an accelerator's thread) adds as usual.
 /// Cost: one walk over the graph.
 class WeightGradientPass {
  public:
+  /// Who waits for this backward.
+  struct Awaited {
+    /// Its end: it computes what another rank asked for.
+    bool end = false;
+    /// Nodes that ask other ranks; each calls `requested` when it has.
+    bool (*node)(const torch::autograd::Node&) = nullptr;
+  };
+
   explicit WeightGradientPass(const std::vector<at::Tensor>& roots);
+  WeightGradientPass(
+      const std::vector<at::Tensor>& roots,
+      const Awaited& awaited);
   ~WeightGradientPass();
   WeightGradientPass(const WeightGradientPass&) = delete;
   WeightGradientPass& operator=(const WeightGradientPass&) = delete;
@@ -57,9 +78,55 @@ class WeightGradientPass {
     return found != additions_.end() && found->second == 1;
   }
 
+  /// The innermost one of this thread, or none.
+  static WeightGradientPass* current();
+  void requested() {
+    --requests_ahead_;
+  }
+  bool puts_off() const {
+    return awaited_.end || requests_ahead_ > 0;
+  }
+  /// The parameter's gradient += rows^T x, later.
+  void put_off(at::Tensor parameter, at::Tensor rows, at::Tensor x);
+  /// Whether the addition of this node is still to come.
+  bool awaits(const torch::autograd::Node* accumulator) const;
+  /// Computes what was put off. A pass that is left without it has failed, and
+  /// drops it.
+  void catch_up();
+
  private:
+  struct Product {
+    at::Tensor parameter;
+    at::Tensor rows;
+    at::Tensor x;
+    std::shared_ptr<torch::autograd::Node> accumulator;
+  };
+
   std::unordered_map<const torch::autograd::Node*, int> additions_;
-  const WeightGradientPass* previous_;
+  Awaited awaited_;
+  int requests_ahead_ = 0;
+  std::vector<Product> put_off_;
+  WeightGradientPass* previous_;
+};
+
+/// On the node that adds to a parameter's gradient: calls `added` after every
+/// addition, be it the engine's, in place, or put off.
+class AdditionHook : public torch::autograd::FunctionPostHook {
+ public:
+  AdditionHook(
+      const torch::autograd::Node* accumulator,
+      std::function<void()> added)
+      : accumulator_(accumulator), added_(std::move(added)) {}
+  torch::autograd::variable_list operator()(
+      const torch::autograd::variable_list& outputs,
+      const torch::autograd::variable_list& inputs) override;
+  void added() const {
+    added_();
+  }
+
+ private:
+  const torch::autograd::Node* accumulator_;
+  std::function<void()> added_;
 };
 
 /// For the backward of a node that has `parameter` as an input: the gradient to

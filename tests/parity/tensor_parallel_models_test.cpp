@@ -65,7 +65,8 @@ torch::Tensor token_loss(
 template <typename MakeNet>
 void check_all(
     MakeNet make_net,
-    const std::function<bool(const Layout&)>& wanted_layout = {}) {
+    const std::function<bool(const Layout&)>& wanted_layout = {},
+    double tolerance = 1e-5) {
   for (const Layout& layout : all_layouts()) {
     if (wanted_layout && !wanted_layout(layout)) {
       continue;
@@ -96,7 +97,8 @@ void check_all(
             layout.rdp,
             ", ",
             layout.optimize,
-            layout.prescaled ? ", prescaled" : ""));
+            layout.prescaled ? ", prescaled" : ""),
+        tolerance);
   }
 }
 
@@ -218,10 +220,15 @@ TEST(TensorParallelModels, Experts) {
   models::ExpertsOptions experts;
   experts.intermediate_size = 24;
   experts.num_experts = 5;
-  check_all([=] {
+  // In f64: in f32, ten steps of this model let roundings grow to 2e-5, more
+  // or less with the version of libtorch.
+  const auto make_net = [=] {
     const tensor_parallelism marked;
-    return Mixed(gpt, experts);
-  });
+    Mixed net(gpt, experts);
+    net->to(torch::kDouble);
+    return net;
+  };
+  check_all(make_net, {}, 1e-12);
 }
 
 /// The text is translated into itself.

@@ -282,7 +282,8 @@ void MpiEngine::reduce_own_slice(
       out,
       sources.data(),
       info_.size(),
-      length);
+      length,
+      operation_.scale);
 }
 
 template <typename Start>

@@ -46,6 +46,7 @@ struct alignas(kLine) Notice {
   std::int32_t root;
   std::uint32_t failures; // of this rank, before it started the operation
   std::int64_t count;
+  double scale;
 };
 
 /// What a rank tells of failures of its own code, which make it leave the

@@ -176,6 +176,7 @@ void ShmEngine::fill(std::uint32_t round) {
   notice.kind = static_cast<std::int32_t>(operation_.kind);
   notice.type = static_cast<std::int32_t>(operation_.type);
   notice.reduce = static_cast<std::int32_t>(operation_.reduce);
+  notice.scale = operation_.scale;
   notice.root = operation_.root;
   notice.failures = failures_;
   notice.count = operation_.count;
@@ -274,7 +275,8 @@ void ShmEngine::reduce_from_slots(
       out,
       sources_.data(),
       info_.size(),
-      span.length);
+      span.length,
+      operation_.scale);
 }
 
 void ShmEngine::drain(std::uint32_t round) {
@@ -467,7 +469,8 @@ void ShmEngine::check_notices(std::uint32_t round) const {
         notice.kind == static_cast<std::int32_t>(operation_.kind) &&
         notice.type == static_cast<std::int32_t>(operation_.type) &&
         notice.reduce == static_cast<std::int32_t>(operation_.reduce) &&
-        notice.root == operation_.root && notice.count == operation_.count;
+        notice.scale == operation_.scale && notice.root == operation_.root &&
+        notice.count == operation_.count;
     if (!same) {
       fail(
           str(operation_text(),
@@ -483,6 +486,8 @@ void ShmEngine::check_notices(std::uint32_t round) const {
               name_of(static_cast<DataType>(notice.type)),
               ", ",
               name_of(static_cast<ReduceOp>(notice.reduce)),
+              ", scale ",
+              notice.scale,
               ", root ",
               notice.root,
               "; all ranks must make the same calls in the same order"));

@@ -3,6 +3,7 @@
 #include <limits>
 
 #include <ATen/ATen.h>
+#include <ATen/OpMathType.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "tessera/base/error.h"
@@ -35,20 +36,19 @@ struct LossNode : Function<LossNode> {
         at::logical_and(targets >= own.start, targets < own.end);
     const at::Tensor column =
         (targets - own.start).masked_fill_(mine.logical_not(), 0);
+    const auto wide = at::toOpMathType(logits.scalar_type());
     at::Tensor log_sums;
     at::Tensor scores;
     if (own.size() == 0) {
       log_sums = at::full(
           targets.sizes(),
           -std::numeric_limits<float>::infinity(),
-          logits.options().dtype(at::kFloat));
+          logits.options().dtype(wide));
       scores = at::zeros_like(log_sums);
     } else {
-      log_sums = at::logsumexp(logits.to(at::kFloat), {1});
-      scores = logits.gather(1, column.unsqueeze(1))
-                   .squeeze(1)
-                   .to(at::kFloat)
-                   .mul_(mine);
+      log_sums = at::logsumexp(logits.to(wide), {1});
+      scores =
+          logits.gather(1, column.unsqueeze(1)).squeeze(1).to(wide).mul_(mine);
     }
     const at::Tensor all =
         gather_blocks(call->parallel, at::stack({log_sums, scores}));
@@ -68,7 +68,9 @@ struct LossNode : Function<LossNode> {
     const at::Tensor factor =
         grads[0].masked_fill(saved[4].logical_not(), 0).unsqueeze(1);
     at::Tensor gradient =
-        (logits.to(at::kFloat) - saved[1].unsqueeze(1)).exp_().mul_(factor);
+        (logits.to(saved[1].scalar_type()) - saved[1].unsqueeze(1))
+            .exp_()
+            .mul_(factor);
     gradient.scatter_add_(
         1, saved[2].unsqueeze(1), -(factor * saved[3].unsqueeze(1)));
     return {gradient.to(logits.scalar_type()), {}, {}};

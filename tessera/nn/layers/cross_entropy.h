@@ -13,8 +13,8 @@ struct DistributedCrossEntropyOptions {
   std::int64_t ignore_index = -100;
 };
 
-/// Mean cross entropy over a vocabulary divided among the ranks, in f32. Two
-/// numbers a position travel, never a logit.
+/// Mean cross entropy over a vocabulary divided among the ranks, in f32 (f64
+/// for f64 logits). Two numbers a position travel, never a logit.
 ///
 /// Shapes: logits_B...v of all samples (v = even_range(vocab_size, tp, rank)),
 /// targets_b... of this rank's samples -> the mean over this rank's targets

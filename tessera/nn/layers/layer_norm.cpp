@@ -3,6 +3,7 @@
 #include <vector>
 
 #include <ATen/ATen.h>
+#include <ATen/OpMathType.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "tessera/base/error.h"
@@ -30,8 +31,9 @@ struct Moments {
   at::Tensor inverse; // 1 / deviation
 };
 
-/// Sums over this rank's channels go to f64 before they meet the others': the
-/// variance is a difference of two large numbers when the mean is large.
+/// In the type of `x`, which is f32 or f64. Sums over this rank's channels go
+/// to f64 before they meet the others': the variance is a difference of two
+/// large numbers when the mean is large.
 Moments moments_of(const NormCall& call, const at::Tensor& x) {
   const bool none = x.size(-1) == 0;
   const auto own = static_cast<double>(x.size(-1));
@@ -48,7 +50,10 @@ Moments moments_of(const NormCall& call, const at::Tensor& x) {
     all_reduce(call.parallel, squares);
     return {
         {},
-        squares.div_(call.channels).add_(call.epsilon).rsqrt_().to(at::kFloat)};
+        squares.div_(call.channels)
+            .add_(call.epsilon)
+            .rsqrt_()
+            .to(x.scalar_type())};
   }
   at::Tensor sums = at::zeros({2}, x.options().dtype(at::kDouble));
   if (none) {
@@ -65,7 +70,8 @@ Moments moments_of(const NormCall& call, const at::Tensor& x) {
   const at::Tensor mean = sums[0];
   const at::Tensor variance = (sums[1] - mean.square()).clamp_min_(0);
   return {
-      mean.to(at::kFloat), variance.add_(call.epsilon).rsqrt_().to(at::kFloat)};
+      mean.to(x.scalar_type()),
+      variance.add_(call.epsilon).rsqrt_().to(x.scalar_type())};
 }
 
 at::Tensor
@@ -80,14 +86,15 @@ struct NormNode : Function<NormNode> {
       const at::Tensor& weight,
       const TorchOptional<at::Tensor>& bias,
       const c10::intrusive_ptr<NormCall>& call) {
-    const at::Tensor exact = x.to(at::kFloat);
+    const auto wide = at::toOpMathType(x.scalar_type());
+    const at::Tensor exact = x.to(wide);
     const Moments moments = moments_of(*call, exact);
     context->save_for_backward({x, weight, moments.mean, moments.inverse});
     context->saved_data["call"] = c10::IValue::make_capsule(call);
     const at::Tensor unit = normed(exact, moments.mean, moments.inverse);
-    const at::Tensor factor = weight.to(at::kFloat);
+    const at::Tensor factor = weight.to(wide);
     const at::Tensor y = bias.has_value()
-                             ? at::addcmul(bias->to(at::kFloat), unit, factor)
+                             ? at::addcmul(bias->to(wide), unit, factor)
                              : unit * factor;
     return y.to(x.scalar_type());
   }
@@ -98,9 +105,10 @@ struct NormNode : Function<NormNode> {
     const auto saved = context->get_saved_variables();
     const at::Tensor& weight = saved[1];
     const at::Tensor& inverse = saved[3];
-    const at::Tensor unit = normed(saved[0].to(at::kFloat), saved[2], inverse);
-    const at::Tensor g = grads[0].to(at::kFloat);
-    at::Tensor along = g * weight.to(at::kFloat);
+    const auto wide = inverse.scalar_type();
+    const at::Tensor unit = normed(saved[0].to(wide), saved[2], inverse);
+    const at::Tensor g = grads[0].to(wide);
+    at::Tensor along = g * weight.to(wide);
     const at::Tensor sums =
         call.rms
             ? (along * unit).sum(-1, true)
@@ -135,7 +143,7 @@ at::Tensor plain_norm(
     return at::layer_norm(
         x, {options.hidden_size}, weight, bias, options.layernorm_epsilon);
   }
-  const at::Tensor exact = x.to(at::kFloat);
+  const at::Tensor exact = x.to(at::toOpMathType(x.scalar_type()));
   const at::Tensor scale = exact.square()
                                .mean(-1, /*keepdim=*/true)
                                .add_(options.layernorm_epsilon)

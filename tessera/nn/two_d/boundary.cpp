@@ -2,8 +2,10 @@
 
 #include <ATen/ATen.h>
 #include <c10/util/accumulate.h>
+#include <c10/util/hash.h>
 
 #include "tessera/base/error.h"
+#include "tessera/nn/tensor_parallel/context.h"
 #include "tessera/nn/two_d/gather.h"
 #include "tessera/nn/two_d/node.h"
 
@@ -158,6 +160,19 @@ void Boundary::check_batch(const at::Tensor& x) const {
   }
 }
 
+void Boundary::note_entered(at::IntArrayRef leading) const {
+  bool same = true;
+  if (!prescaled_ && mesh_->side() > 1 && mesh_->reads_all() &&
+      !tensor_parallel().shapes_only) {
+    const auto mine = static_cast<std::int64_t>(
+        c10::get_hash(std::vector<std::int64_t>(leading.vec())));
+    const at::Tensor all =
+        gather_along(*mesh_, Along::kColumn, at::full({1}, mine, at::kLong));
+    same = all.eq(mine).all().item<bool>();
+  }
+  mesh_->note_entered(leading, same);
+}
+
 at::Tensor Boundary::enter(const at::Tensor& x, const Blocks& hidden) const {
   check_batch(x);
   if (x.size(-1) != hidden.length()) {
@@ -168,7 +183,10 @@ at::Tensor Boundary::enter(const at::Tensor& x, const Blocks& hidden) const {
         hidden.length(),
         " in the last dimension"));
   }
-  return Cross::apply(x, keep(Crossing{mesh_, hidden, prescaled_, true}));
+  at::Tensor inside =
+      Cross::apply(x, keep(Crossing{mesh_, hidden, prescaled_, true}));
+  note_entered(inside.sizes().slice(0, inside.dim() - 1));
+  return inside;
 }
 
 at::Tensor Boundary::leave(const at::Tensor& x, const Blocks& hidden) const {
@@ -180,11 +198,13 @@ at::Tensor Boundary::samples_of_row(const at::Tensor& own) const {
     return own;
   }
   check_batch(own);
-  if (prescaled_) {
-    const std::int64_t each = own.size(0) / mesh_->side();
-    return own.narrow(0, mesh_->row() * each, each);
-  }
-  return gather_along(*mesh_, Along::kRow, own.detach()).flatten(0, 1);
+  const std::int64_t each = own.size(0) / mesh_->side();
+  const at::Tensor of_row =
+      prescaled_
+          ? own.narrow(0, mesh_->row() * each, each)
+          : gather_along(*mesh_, Along::kRow, own.detach()).flatten(0, 1);
+  note_entered(of_row.sizes());
+  return of_row;
 }
 
 at::Tensor Boundary::own_samples(const at::Tensor& of_row) const {

@@ -32,6 +32,8 @@ class Boundary {
 
  private:
   void check_batch(const at::Tensor& x) const;
+  /// Tells the mesh of activations of these sizes that come to it.
+  void note_entered(at::IntArrayRef leading) const;
 
   MeshPtr mesh_;
   bool prescaled_;

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -33,6 +34,25 @@ inline bool adds_parts(Form form) {
   return form == Form::kABt || form == Form::kAtB || form == Form::kSumB;
 }
 
+/// The matrix whose rows are the inner dimension (B in kAB and kABt, C in
+/// kAtB): the same one in a product and in its gradients.
+struct WeightLayout {
+  // NOLINTNEXTLINE(google-explicit-constructor): most are divided, no more
+  WeightLayout(
+      Blocks inner_rows,
+      bool stored_transposed = false,
+      std::int64_t whole_columns = 0)
+      : rows(std::move(inner_rows)),
+        transposed(stored_transposed),
+        columns(whole_columns) {}
+
+  Blocks rows;
+  /// Stored [columns, rows], as torch::nn::Linear stores its weight.
+  bool transposed;
+  /// Of the whole matrix; 0: not told, its panels always travel.
+  std::int64_t columns;
+};
+
 /// One product as this rank sees it. All matrices are its own blocks.
 struct Product {
   Form form;
@@ -63,6 +83,8 @@ struct Product {
   }
 };
 
+class WindowRows;
+
 /// How the panels of a product come to the ranks that need them.
 ///
 /// For each product: `begin`, then for l = 0 .. q-1 the panels and partial
@@ -86,6 +108,12 @@ class Exchange {
   virtual void send_partial(int step) = 0;
   /// The parts of the others are in `out`.
   virtual void finish() = 0;
+
+  /// Where any rank's blocks can be read: how rows of activations come to a
+  /// weight that stays where it lies. Else none.
+  virtual WindowRows* rows() {
+    return nullptr;
+  }
 
   /// This rank's own code has failed between two products, or in one by a
   /// PeerFailed; and all ranks go on after that, whatever each left undone:

@@ -105,7 +105,7 @@ at::Tensor ManagedLayer::product(const at::Tensor& x, Linear2DImpl& linear) {
   const auto width = o.groups() * o.out.size(mesh.column());
   const at::Tensor out = buffers_.take(
       Buffers::kForward, {x.size(0), width}, linear.weight.options());
-  multiply(mesh, Form::kAB, x, linear.weight, o.in, out, o.out_in());
+  multiply(mesh, Form::kAB, x, linear.weight, {o.in, o.out_in()}, out);
   out.add_(broadcast_from_row0(mesh, linear.bias, {width}, out.options()));
   return out;
 }
@@ -119,7 +119,7 @@ at::Tensor ManagedLayer::input_gradient(
       Buffers::kBackward,
       {gradient.size(0), o.in.size(mesh.column())},
       gradient.options());
-  multiply(mesh, Form::kABt, gradient, linear.weight, o.in, out, o.out_in());
+  multiply(mesh, Form::kABt, gradient, linear.weight, {o.in, o.out_in()}, out);
   return out;
 }
 
@@ -132,7 +132,7 @@ void ManagedLayer::parameter_gradients(
   const Linear2DOptions& o = linear.options();
   const at::Tensor of_weight = buffers_.take(
       Buffers::kParameter, linear.weight.sizes(), gradient.options());
-  multiply(mesh, Form::kAtB, x, gradient, o.in, of_weight, o.out_in());
+  multiply(mesh, Form::kAtB, x, gradient, {o.in, o.out_in()}, of_weight);
   const at::Tensor of_bias = reduce_to_row0(mesh, gradient.sum(0));
   mesh.exchange().wait_for_readers(); // the weight may change now
   deliver(linear.weight, of_weight);

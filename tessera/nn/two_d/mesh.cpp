@@ -121,12 +121,22 @@ Mesh::Mesh(
       column_group_(std::move(column)),
       in_row_(static_cast<std::size_t>(layout_.side())),
       in_column_(in_row_.size()),
-      exchange_(std::make_unique<BroadcastExchange>(*this)) {
+      exchange_(std::make_unique<BroadcastExchange>(*this)),
+      outline_(true) {
   std::iota(in_row_.begin(), in_row_.end(), 0);
   in_column_ = in_row_;
 }
 
 Mesh::~Mesh() = default;
+
+bool Mesh::reads_all() const {
+  return outline_ || exchange_->rows() != nullptr;
+}
+
+void Mesh::note_entered(c10::IntArrayRef leading, bool same) {
+  // No activation has no dimensions, so none is as long as this.
+  entered_ = same ? leading.vec() : std::vector<std::int64_t>();
+}
 
 void Mesh::abandon(const std::string& why) const {
   comm::abandon(*row_group_, why);

@@ -1,9 +1,12 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
+
+#include <c10/util/ArrayRef.h>
 
 #include "tessera/comm/world.h"
 #include "tessera/topology/mesh_layout.h"
@@ -81,6 +84,19 @@ class Mesh {
   Exchange& exchange() const {
     return *exchange_;
   }
+  /// Whether a rank can read blocks of every other one (exchange().rows()), or
+  /// could on the mesh that this outlines.
+  bool reads_all() const;
+
+  /// Activations have come to the mesh: sizes of this rank's block, but not the
+  /// last one, and whether they are the same in all mesh rows. The same call on
+  /// all ranks.
+  void note_entered(c10::IntArrayRef leading, bool same);
+  /// Whether an activation of such sizes is as long on every rank, so that all
+  /// choose alike by them. False also where it is not known.
+  bool as_long_everywhere(c10::IntArrayRef leading) const {
+    return leading == c10::IntArrayRef(entered_);
+  }
 
   /// As comm::Recoverable, for the mesh's own groups and panels; `group()` is
   /// told apart, and recovers before the mesh does.
@@ -105,6 +121,8 @@ class Mesh {
   std::vector<int> in_row_;
   std::vector<int> in_column_;
   std::unique_ptr<Exchange> exchange_;
+  bool outline_ = false;
+  std::vector<std::int64_t> entered_; // last, and alike in all mesh rows
 };
 using MeshPtr = std::shared_ptr<Mesh>;
 

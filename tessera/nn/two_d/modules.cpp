@@ -61,6 +61,13 @@ at::TensorOptions new_parameter() {
       at::typeMetaToScalarType(at::get_default_dtype()));
 }
 
+/// The whole columns of a weight, where the ranks of the mesh may choose by
+/// them and by the sizes of `x` what travels; else 0.
+std::int64_t
+columns_to_tell(const Mesh& mesh, const at::Tensor& x, std::int64_t columns) {
+  return mesh.as_long_everywhere(x.sizes().slice(0, x.dim() - 1)) ? columns : 0;
+}
+
 } // namespace
 
 MeshModule::MeshModule() {
@@ -145,8 +152,9 @@ at::Tensor Linear2DImpl::forward(const at::Tensor& x) {
       mesh(),
       x.reshape({-1, x.size(-1)}),
       weight,
-      options_.in,
-      options_.out_in());
+      {options_.in,
+       options_.out_in(),
+       columns_to_tell(*mesh(), x, options_.groups() * options_.out.length())});
   if (options_.bias()) {
     y = add_from_row0(mesh(), y, bias);
   }
@@ -180,7 +188,7 @@ TiedLinear2DImpl::TiedLinear2DImpl(
     const Embedding2DImpl& embedding,
     const Blocks& vocabulary,
     const Blocks& hidden)
-    : vocabulary_(vocabulary) {
+    : vocabulary_(vocabulary), hidden_(hidden.length()) {
   DistributedParameter description;
   description.shard = block_shard(*mesh(), vocabulary, hidden, 1, false);
   weight_ =
@@ -191,7 +199,11 @@ at::Tensor TiedLinear2DImpl::forward(const at::Tensor& x) {
   std::vector<std::int64_t> sizes = x.sizes().vec();
   sizes.back() = vocabulary_.size(mesh()->column());
   return at::_unsafe_view(
-      summa_abt(mesh(), x.reshape({-1, x.size(-1)}), weight_, vocabulary_),
+      summa_abt(
+          mesh(),
+          x.reshape({-1, x.size(-1)}),
+          weight_,
+          {vocabulary_, false, columns_to_tell(*mesh(), x, hidden_)}),
       sizes);
 }
 

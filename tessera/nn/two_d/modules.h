@@ -120,6 +120,7 @@ class TiedLinear2DImpl : public MeshModule {
 
  private:
   Blocks vocabulary_;
+  std::int64_t hidden_; // whole length
   at::Tensor weight_;
 };
 TESSERA_MODULE(TiedLinear2D);

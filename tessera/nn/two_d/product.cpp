@@ -1,12 +1,14 @@
 #include "tessera/nn/two_d/product.h"
 
 #include <algorithm>
+#include <vector>
 
 #include <ATen/ATen.h>
 
 #include "tessera/base/error.h"
 #include "tessera/nn/tensor_parallel/context.h"
 #include "tessera/nn/tensor_parallel/skipped.h"
+#include "tessera/nn/two_d/weight_stays.h"
 
 namespace tessera::nn::two_d {
 
@@ -26,27 +28,15 @@ const char* name_of(Form form) {
   return "";
 }
 
-/// c = x y, or c += x y.
-void gemm(
-    at::Tensor c,
-    const at::Tensor& x,
-    const at::Tensor& y,
-    bool accumulate) {
-  if (accumulate) {
-    c.addmm_(x, y);
-  } else {
-    at::mm_out(c, x, y);
-  }
-}
-
 void check(
     const Mesh& mesh,
     Form form,
     const at::Tensor& a,
     const at::Tensor& b,
-    const Blocks& inner,
-    bool transposed) {
-  const std::int64_t rows = transposed ? 1 : 0; // dimension of B's inner rows
+    const WeightLayout& layout) {
+  const Blocks& inner = layout.rows;
+  // Dimension of B's inner rows.
+  const std::int64_t rows = layout.transposed ? 1 : 0;
   const auto of_column = inner.size(mesh.column());
   const auto of_row = inner.size(mesh.row());
   bool fits = a.dim() == 2 && b.dim() == 2 && inner.parts() == mesh.side() &&
@@ -96,19 +86,21 @@ void check(
 }
 
 /// A tracer hears of q products, each with a panel of every operand that moves,
-/// or a part of the result.
+/// or a part of the result; where the weight stays, of one product over the
+/// rows of all, and of the blocks that come and go.
 void tell_skipped_product(
     const Mesh& mesh,
     Form form,
     const at::Tensor& a,
     const at::Tensor& b,
     const Blocks& inner,
-    const at::Tensor& out) {
+    const at::Tensor& out,
+    bool stays) {
   SkippedWork work;
   work.operation = "product";
-  work.count = mesh.side();
+  work.count = stays ? 1 : mesh.side();
   work.inner = static_cast<double>(inner.length()) / mesh.side();
-  work.rows = static_cast<double>(a.size(0));
+  work.rows = static_cast<double>(a.size(0) * (stays ? mesh.side() : 1));
   // Elements of the result, or of A where its columns are the inner ones.
   const double others = form == Form::kABt ? static_cast<double>(a.size(1))
                                            : static_cast<double>(b.numel()) /
@@ -118,37 +110,57 @@ void tell_skipped_product(
   if (mesh.side() == 1) {
     return;
   }
-  for (int step = 0; step < mesh.side(); ++step) {
+  std::vector<at::Tensor> moving;
+  if (stays) {
+    moving = {a, form == Form::kAtB ? b : out};
+  } else {
     if (moves_a(form)) {
-      tell_skipped("panel", mesh.side(), a);
+      moving.push_back(a);
     }
     if (moves_b(form)) {
-      tell_skipped("panel", mesh.side(), b);
+      moving.push_back(b);
     }
     if (adds_parts(form)) {
-      tell_skipped("panel", mesh.side(), out);
+      moving.push_back(out);
+    }
+  }
+  for (int step = 0; step < mesh.side(); ++step) {
+    for (const at::Tensor& tensor : moving) {
+      tell_skipped("panel", mesh.side(), tensor);
     }
   }
 }
 
 } // namespace
 
+void gemm(
+    const at::Tensor& c,
+    const at::Tensor& x,
+    const at::Tensor& y,
+    bool accumulate) {
+  at::Tensor to = c;
+  if (accumulate) {
+    to.addmm_(x, y);
+  } else {
+    at::mm_out(to, x, y);
+  }
+}
+
 std::vector<std::int64_t> result_sizes(
     const Mesh& mesh,
     Form form,
     const at::Tensor& a,
     const at::Tensor& b,
-    const Blocks& inner,
-    bool transposed) {
+    const WeightLayout& layout) {
   if (form == Form::kAB) {
-    return {a.size(0), b.size(transposed ? 0 : 1)};
+    return {a.size(0), b.size(layout.transposed ? 0 : 1)};
   }
   if (form == Form::kABt) {
-    return {a.size(0), inner.size(mesh.column())};
+    return {a.size(0), layout.rows.size(mesh.column())};
   }
-  const std::int64_t rows = inner.size(mesh.row());
-  return transposed ? std::vector<std::int64_t>{b.size(1), rows}
-                    : std::vector<std::int64_t>{rows, b.size(1)};
+  const std::int64_t rows = layout.rows.size(mesh.row());
+  return layout.transposed ? std::vector<std::int64_t>{b.size(1), rows}
+                           : std::vector<std::int64_t>{rows, b.size(1)};
 }
 
 void multiply(
@@ -156,14 +168,15 @@ void multiply(
     Form form,
     const at::Tensor& a,
     const at::Tensor& b,
-    const Blocks& inner,
+    const WeightLayout& layout,
     const at::Tensor& out,
-    bool transposed,
     bool accumulate) {
   const at::NoGradGuard no_grad;
-  check(mesh, form, a, b, inner, transposed);
+  check(mesh, form, a, b, layout);
+  const bool transposed = layout.transposed;
+  const bool stays = weight_stays(mesh, form, a.size(0), layout);
   if (tensor_parallel().shapes_only) {
-    tell_skipped_product(mesh, form, a, b, inner, out);
+    tell_skipped_product(mesh, form, a, b, layout.rows, out, stays);
     if (!accumulate) {
       out.zero_();
     }
@@ -193,8 +206,12 @@ void multiply(
     step(out, a, b, accumulate);
     return;
   }
+  if (stays) {
+    multiply_at_weight(mesh, form, a, b, layout, out, accumulate);
+    return;
+  }
   Exchange& exchange = mesh.exchange();
-  const Product product = {form, a, b, inner, out, transposed};
+  const Product product = {form, a, b, layout.rows, out, transposed};
   exchange.begin(product);
   const int mine = form == Form::kABt ? mesh.column() : mesh.row();
   for (int l = 0; l < mesh.side(); ++l) {

@@ -12,9 +12,10 @@ namespace tessera::nn::two_d {
 ///   kAB   A [m, inner] B [inner, n] -> [m, n]
 ///   kABt  A [m, k] B [inner, k] -> [m, inner]
 ///   kAtB  A [k, inner] B [k, n] -> [inner, n]
-/// With `transposed` the matrix whose rows are the inner dimension is stored
-/// the other way round: B of kAB [n, inner], B of kABt [k, inner], C of kAtB
-/// [n, inner].
+/// With `layout.transposed` the matrix whose rows are the inner dimension is
+/// stored the other way round: B of kAB [n, inner], B of kABt [k, inner], C of
+/// kAtB [n, inner]. Where that matrix is far larger than the other two, and its
+/// layout tells its columns, it does not move (weight_stays.h).
 /// While tensor_parallel().shapes_only nothing travels and the result is zero.
 /// Collective over the mesh. Threads: one at a time.
 /// Cost: 2 m n k / q^2 multiplications and additions of the whole matrices;
@@ -26,10 +27,16 @@ void multiply(
     Form form,
     const at::Tensor& a,
     const at::Tensor& b,
-    const Blocks& inner,
+    const WeightLayout& layout,
     const at::Tensor& out,
-    bool transposed = false,
     bool accumulate = false);
+
+/// c = x y, or c += x y.
+void gemm(
+    const at::Tensor& c,
+    const at::Tensor& x,
+    const at::Tensor& y,
+    bool accumulate);
 
 /// Sizes of the result's block.
 std::vector<std::int64_t> result_sizes(
@@ -37,7 +44,6 @@ std::vector<std::int64_t> result_sizes(
     Form form,
     const at::Tensor& a,
     const at::Tensor& b,
-    const Blocks& inner,
-    bool transposed = false);
+    const WeightLayout& layout);
 
 } // namespace tessera::nn::two_d

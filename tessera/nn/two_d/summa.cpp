@@ -4,7 +4,9 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "tessera/base/error.h"
+#include "tessera/nn/tensor_parallel/context.h"
 #include "tessera/nn/two_d/product.h"
+#include "tessera/nn/two_d/weight_stays.h"
 #include "tessera/tensor/weight_gradient.h"
 
 namespace tessera::nn::two_d {
@@ -16,15 +18,11 @@ using torch::autograd::variable_list;
 
 /// What a node keeps besides tensors.
 struct ProductNode : torch::CustomClassHolder {
-  ProductNode(MeshPtr on, Form of, Blocks over, bool stored_transposed)
-      : mesh(std::move(on)),
-        form(of),
-        inner(std::move(over)),
-        transposed(stored_transposed) {}
+  ProductNode(MeshPtr on, Form of, WeightLayout over)
+      : mesh(std::move(on)), form(of), layout(std::move(over)) {}
   MeshPtr mesh;
   Form form;
-  Blocks inner;
-  bool transposed; // the same matrix in the product and in its gradients
+  WeightLayout layout; // of the same matrix in the product and its gradients
 };
 
 at::Tensor summa(
@@ -32,8 +30,7 @@ at::Tensor summa(
     Form form,
     const at::Tensor& a,
     const at::Tensor& b,
-    const Blocks& inner,
-    bool transposed);
+    const WeightLayout& layout);
 
 class Summa : public torch::autograd::Function<Summa> {
  public:
@@ -44,9 +41,8 @@ class Summa : public torch::autograd::Function<Summa> {
       const c10::intrusive_ptr<ProductNode>& node) {
     const Mesh& mesh = *node->mesh;
     const at::Tensor out = at::empty(
-        result_sizes(mesh, node->form, a, b, node->inner, node->transposed),
-        a.options());
-    multiply(mesh, node->form, a, b, node->inner, out, node->transposed);
+        result_sizes(mesh, node->form, a, b, node->layout), a.options());
+    multiply(mesh, node->form, a, b, node->layout, out);
     ctx->save_for_backward({a, b});
     ctx->saved_data["node"] = c10::IValue::make_capsule(node);
     return out;
@@ -61,7 +57,7 @@ class Summa : public torch::autograd::Function<Summa> {
     const at::Tensor& c = gradients[0];
     const auto product =
         [&](Form form, const at::Tensor& x, const at::Tensor& y) {
-          return summa(node.mesh, form, x, y, node.inner, node.transposed);
+          return summa(node.mesh, form, x, y, node.layout);
         };
     const bool for_a = ctx->needs_input_grad(0);
     const bool for_b = ctx->needs_input_grad(1);
@@ -69,6 +65,11 @@ class Summa : public torch::autograd::Function<Summa> {
     at::Tensor grad_b;
     switch (node.form) {
       case Form::kAB: // equation 1
+        if (for_a && for_b && both_at_weight(node, c)) {
+          grad_a = at::empty(a.sizes(), c.options());
+          grad_b = both_gradients(node, a, c, b, grad_a);
+          break;
+        }
         grad_a = for_a ? product(Form::kABt, c, b) : at::Tensor();
         grad_b = for_b ? weight_gradient(node, a, c, b) : at::Tensor();
         break;
@@ -95,13 +96,39 @@ class Summa : public torch::autograd::Function<Summa> {
       const at::Tensor& a,
       const at::Tensor& c,
       const at::Tensor& b) {
-    const at::Tensor sum = addable_gradient(b);
-    if (!sum.defined() || !sum.is_contiguous()) {
-      return summa(node.mesh, Form::kAtB, a, c, node.inner, node.transposed);
+    const at::Tensor sum = addable(b);
+    if (!sum.defined()) {
+      return summa(node.mesh, Form::kAtB, a, c, node.layout);
     }
-    multiply(
-        *node.mesh, Form::kAtB, a, c, node.inner, sum, node.transposed, true);
+    multiply(*node.mesh, Form::kAtB, a, c, node.layout, sum, true);
     return {};
+  }
+
+  /// No history of the gradients is asked for, and the weight stays in both.
+  static bool both_at_weight(const ProductNode& node, const at::Tensor& c) {
+    return !at::GradMode::is_enabled() && !tensor_parallel().shapes_only &&
+           weight_stays(*node.mesh, Form::kABt, c.size(0), node.layout) &&
+           weight_stays(*node.mesh, Form::kAtB, c.size(0), node.layout);
+  }
+
+  /// A's into `of_a`; B's is added to its gradient where that is possible.
+  static at::Tensor both_gradients(
+      const ProductNode& node,
+      const at::Tensor& a,
+      const at::Tensor& c,
+      const at::Tensor& b,
+      const at::Tensor& of_a) {
+    const at::Tensor sum = addable(b);
+    const at::Tensor of_b =
+        sum.defined() ? sum : at::empty(b.sizes(), b.options());
+    gradients_at_weight(
+        *node.mesh, a, c, b, node.layout, of_a, of_b, sum.defined());
+    return sum.defined() ? at::Tensor() : of_b;
+  }
+
+  static at::Tensor addable(const at::Tensor& weight) {
+    const at::Tensor sum = addable_gradient(weight);
+    return sum.defined() && sum.is_contiguous() ? sum : at::Tensor();
   }
 };
 
@@ -110,10 +137,9 @@ at::Tensor summa(
     Form form,
     const at::Tensor& a,
     const at::Tensor& b,
-    const Blocks& inner,
-    bool transposed) {
+    const WeightLayout& layout) {
   return Summa::apply(
-      a, b, c10::make_intrusive<ProductNode>(mesh, form, inner, transposed));
+      a, b, c10::make_intrusive<ProductNode>(mesh, form, layout));
 }
 
 /// With history the backward comes before anybody changes an operand.
@@ -130,27 +156,24 @@ at::Tensor summa_ab(
     const MeshPtr& mesh,
     const at::Tensor& a,
     const at::Tensor& b,
-    const Blocks& inner,
-    bool transposed) {
-  return settled(mesh, summa(mesh, Form::kAB, a, b, inner, transposed));
+    const WeightLayout& layout) {
+  return settled(mesh, summa(mesh, Form::kAB, a, b, layout));
 }
 
 at::Tensor summa_abt(
     const MeshPtr& mesh,
     const at::Tensor& a,
     const at::Tensor& b,
-    const Blocks& inner,
-    bool transposed) {
-  return settled(mesh, summa(mesh, Form::kABt, a, b, inner, transposed));
+    const WeightLayout& layout) {
+  return settled(mesh, summa(mesh, Form::kABt, a, b, layout));
 }
 
 at::Tensor summa_atb(
     const MeshPtr& mesh,
     const at::Tensor& a,
     const at::Tensor& b,
-    const Blocks& inner,
-    bool transposed) {
-  return settled(mesh, summa(mesh, Form::kAtB, a, b, inner, transposed));
+    const WeightLayout& layout) {
+  return settled(mesh, summa(mesh, Form::kAtB, a, b, layout));
 }
 
 } // namespace tessera::nn::two_d

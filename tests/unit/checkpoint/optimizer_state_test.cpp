@@ -10,6 +10,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/checkpoint/optimizer_registry.h"
+#include "tessera/checkpoint/optimizer_state_key.h"
 
 #include "tests/unit/checkpoint/message_of.h"
 
@@ -82,9 +83,7 @@ class Decayed : public torch::optim::Optimizer {
     for (auto& group : param_groups()) {
       auto& options = static_cast<Options&>(group.options());
       for (auto& parameter : group.params()) {
-        std::ostringstream key;
-        key << parameter.unsafeGetTensorImpl();
-        auto& slot = state()[key.str()];
+        auto& slot = state()[optimizer_state_key(parameter)];
         if (slot == nullptr) {
           auto made = std::make_unique<State>();
           made->average = torch::zeros_like(parameter);

@@ -103,6 +103,11 @@ void check_all_operations(ProcessGroup& group) {
         at::Tensor tensor = inputs[static_cast<std::size_t>(me)].clone();
         group.all_reduce(tensor, op);
         require_equal(tensor, expected, what + "all_reduce");
+        if (op == ReduceOp::kSum && tensor.is_floating_point()) {
+          tensor = inputs[static_cast<std::size_t>(me)].clone();
+          group.scaled_sum_async(tensor, 0.5)->wait();
+          require_equal(tensor, expected * 0.5, what + "scaled_sum");
+        }
 
         const int root = static_cast<int>(seed % n);
         tensor = inputs[static_cast<std::size_t>(me)].clone();

@@ -41,7 +41,8 @@ template <typename T>
 std::vector<T> reduce_all(
     DataType type,
     ReduceOp op,
-    const std::vector<std::vector<T>>& inputs) {
+    const std::vector<std::vector<T>>& inputs,
+    double scale = 1) {
   std::vector<const void*> sources;
   for (const auto& input : inputs) {
     sources.push_back(input.data());
@@ -53,7 +54,8 @@ std::vector<T> reduce_all(
       out.data(),
       sources.data(),
       static_cast<int>(inputs.size()),
-      static_cast<std::int64_t>(out.size()));
+      static_cast<std::int64_t>(out.size()),
+      scale);
   return out;
 }
 
@@ -157,6 +159,29 @@ TEST(ReduceKernels, TheOutputMayBeAnySource) {
       EXPECT_EQ(out, std::vector<std::int32_t>(3000, (1 << count) - 1));
     }
   }
+}
+
+TEST(ReduceKernels, AScaledSumIsRoundedOnce) {
+  // 60000 in f16; two of them are more than it holds.
+  for (const std::size_t count : {1U, 2U, 3U, 4U, 5U}) {
+    const std::vector<std::vector<std::uint16_t>> halves(
+        count, std::vector<std::uint16_t>(70, 0x7B53));
+    EXPECT_EQ(
+        reduce_all(
+            DataType::kF16,
+            ReduceOp::kSum,
+            halves,
+            1.0 / static_cast<double>(count)),
+        halves[0]);
+    const std::vector<std::vector<float>> thirds(
+        count, std::vector<float>(70, 1.0F / 3));
+    EXPECT_EQ(
+        reduce_all(DataType::kF32, ReduceOp::kSum, thirds, 3.0)[69],
+        static_cast<float>(count));
+  }
+  const std::vector<std::vector<std::int32_t>> integers(2, {1, 2});
+  EXPECT_THROW(
+      reduce_all(DataType::kI32, ReduceOp::kSum, integers, 0.5), Error);
 }
 
 } // namespace

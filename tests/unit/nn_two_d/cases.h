@@ -22,6 +22,7 @@ struct Case {
 const std::vector<Case>& product_cases();
 /// Layers against torch's.
 const std::vector<Case>& layer_cases();
+const std::vector<Case>& few_rows_cases();
 const std::vector<Case>& transformer_cases();
 /// Managed memory.
 const std::vector<Case>& stem_cases();

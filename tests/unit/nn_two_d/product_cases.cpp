@@ -2,6 +2,7 @@
 #include "tessera/base/error.h"
 #include "tessera/nn/two_d/product.h"
 #include "tessera/nn/two_d/summa.h"
+#include "tessera/nn/two_d/weight_stays.h"
 
 #include "cases.h"
 
@@ -13,20 +14,20 @@ using Function = at::Tensor (*)(
     const MeshPtr&,
     const at::Tensor&,
     const at::Tensor&,
-    const Blocks&,
-    bool transposed);
+    const WeightLayout&);
 
 struct Kind {
   const char* name;
+  Form form;
   Function summa;
   bool transpose_a;
   bool transpose_b;
 };
 
 const Kind kKinds[] = {
-    {"AB", summa_ab, false, false},
-    {"ABt", summa_abt, false, true},
-    {"AtB", summa_atb, true, false},
+    {"AB", Form::kAB, summa_ab, false, false},
+    {"ABt", Form::kABt, summa_abt, false, true},
+    {"AtB", Form::kAtB, summa_atb, true, false},
 };
 
 struct Sizes {
@@ -52,6 +53,10 @@ struct Problem {
     b = random.normal({b_rows.length(), b_columns.length()}).to(type);
     gradient = random.normal({sizes.m, sizes.n}).to(type);
   }
+  /// Of the matrix whose rows are the inner dimension.
+  std::int64_t weight_columns() const {
+    return b_columns.length();
+  }
   Blocks a_rows, a_columns, b_rows, b_columns, c_rows, c_columns, inner;
   at::Tensor a, b, gradient;
 };
@@ -63,8 +68,11 @@ void check_kind(
     at::ScalarType type,
     double tolerance,
     bool allocated,
-    bool transposed = false) {
+    bool transposed = false,
+    bool tell_columns = false) {
   const Problem p(*mesh, kind, sizes, type);
+  const WeightLayout layout(
+      p.inner, transposed, tell_columns ? p.weight_columns() : 0);
   const bool is_c = kind.transpose_a; // the matrix that is stored transposed
   const auto stored = [&](const at::Tensor& block, bool this_one) {
     return transposed && this_one ? block.t().contiguous() : block;
@@ -81,7 +89,7 @@ void check_kind(
   const at::Tensor a = place(block_of(*mesh, p.a, p.a_rows, p.a_columns));
   const at::Tensor b =
       place(stored(block_of(*mesh, p.b, p.b_rows, p.b_columns), !is_c));
-  const at::Tensor c = kind.summa(mesh, a, b, p.inner, transposed);
+  const at::Tensor c = kind.summa(mesh, a, b, layout);
   c.backward(stored(block_of(*mesh, p.gradient, p.c_rows, p.c_columns), is_c));
 
   const at::Tensor whole_a = p.a.to(at::kDouble).requires_grad_();
@@ -136,6 +144,40 @@ void bf16(const MeshPtr& mesh) {
   }
 }
 
+/// Few rows: the weight's blocks stay, rows of activations travel. Its sides
+/// are not divisible by that of the mesh.
+void few_rows(const MeshPtr& mesh) {
+  const std::int64_t rows = mesh->side();
+  const std::int64_t inner = 61;
+  const std::int64_t outer = 50;
+  for (const Kind& kind : kKinds) {
+    Sizes sizes{rows, inner, outer}; // kAB
+    if (kind.form == Form::kABt) {
+      sizes = {rows, outer, inner};
+    } else if (kind.form == Form::kAtB) {
+      sizes = {inner, rows, outer};
+    }
+    require(
+        weight_stays(
+            *mesh, kind.form, 1, {Blocks(inner, mesh->side()), false, outer}) ==
+            (mesh->reads_all() && mesh->side() > 1),
+        tessera::str(kind.name, ": what travels"));
+    comm::Traffic& of_panels = mesh->row_group().traffic();
+    comm::Traffic& of_rows = mesh->group().traffic();
+    const auto panels = of_panels.bytes.load();
+    const auto before = of_rows.bytes.load();
+    for (const bool transposed : {false, true}) {
+      check_kind(mesh, kind, sizes, at::kFloat, 1e-5, false, transposed, true);
+      check_kind(mesh, kind, sizes, at::kFloat, 1e-5, true, transposed, true);
+    }
+    check_kind(mesh, kind, sizes, at::kBFloat16, 2e-2, false, true, true);
+    if (mesh->reads_all() && mesh->side() > 1) {
+      require(of_rows.bytes.load() > before, "no rows travelled");
+      require(of_panels.bytes.load() == panels, "panels travelled as well");
+    }
+  }
+}
+
 /// d/dA of |dC/dA|^2 and the like: the closed set, differentiated twice.
 void second_order(const MeshPtr& mesh) {
   for (const Kind& kind : kKinds) {
@@ -151,7 +193,7 @@ void second_order(const MeshPtr& mesh) {
         block_of(*mesh, p.a, p.a_rows, p.a_columns).requires_grad_();
     const at::Tensor b =
         block_of(*mesh, p.b, p.b_rows, p.b_columns).requires_grad_();
-    const auto found = twice(a, b, kind.summa(mesh, a, b, p.inner, false));
+    const auto found = twice(a, b, kind.summa(mesh, a, b, p.inner));
     const at::Tensor x = p.a.to(at::kDouble).requires_grad_();
     const at::Tensor y = p.b.to(at::kDouble).requires_grad_();
     const auto expected = twice(
@@ -213,6 +255,7 @@ const std::vector<Case>& product_cases() {
   static const std::vector<Case> cases = {
       {"f32", f32},
       {"bf16", bf16},
+      {"few_rows", few_rows},
       {"second_order", second_order},
       {"workspace_is_sized_once", workspace_is_sized_once},
       {"wrong_sizes", wrong_sizes},

@@ -1,6 +1,9 @@
 #include "tessera/tensor/weight_gradient.h"
 
+#include <memory>
 #include <optional>
+#include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -191,6 +194,48 @@ TEST(WeightGradient, PartsThatAreAskedForAreGiven) {
       weight.grad(), torch::ones({4, 6}) + expected, 1e-5, 1e-6));
 }
 
+// libtorch's base of hooks that see the sum; older versions have none.
+template <typename Node>
+concept HasSumHooks = requires(Node& node) {
+  node.tensor_post_acc_grad_hooks();
+};
+
+template <typename Node>
+void expect_sum_hook_called() {
+  if constexpr (HasSumHooks<Node>) {
+    using Base = typename std::decay_t<
+        decltype(std::declval<Node&>()
+                     .tensor_post_acc_grad_hooks())>::element_type;
+    struct Hook : Base {
+      explicit Hook(at::Tensor& sum) : sum(sum) {}
+      void operator()(const at::Tensor& parameter) override {
+        sum = parameter.grad().clone();
+      }
+      at::Tensor& sum;
+    };
+    at::Tensor weight = rows({4, 6}, 70).requires_grad_();
+    weight.mutable_grad() = torch::ones({4, 6});
+    at::Tensor sum;
+    const auto accumulator = torch::autograd::impl::grad_accumulator(weight);
+    accumulator->tensor_post_acc_grad_hooks() = std::make_unique<Hook>(sum);
+    at::Tensor loss;
+    {
+      const WeightGradientScope scope;
+      loss = rows({3, 6}, 1).mm(weight.t()).sum();
+    }
+    const WeightGradientPass pass({loss});
+    loss.backward();
+    ASSERT_TRUE(sum.defined());
+    EXPECT_TRUE(torch::equal(sum, weight.grad()));
+  } else {
+    GTEST_SKIP() << "this libtorch has no such hooks";
+  }
+}
+
+TEST(WeightGradient, HooksThatSeeTheSumAreCalled) {
+  expect_sum_hook_called<torch::autograd::Node>();
+}
+
 TEST(WeightGradient, OtherProductsAreLibtorchs) {
   const at::Tensor weight = rows({4, 6}, 80).requires_grad_();
   const at::Tensor x = rows({3, 6}, 2);
@@ -212,6 +257,98 @@ TEST(WeightGradient, OtherProductsAreLibtorchs) {
 
 // What a run finds at the start of a step must not show in its sums: a resumed
 // run has no gradients yet, the uninterrupted one has zeros.
+/// A node like the one of a call to another rank.
+struct Request : torch::autograd::Function<Request> {
+  static at::Tensor forward(
+      torch::autograd::AutogradContext* /*context*/,
+      const at::Tensor& x) {
+    return x.clone();
+  }
+  static torch::autograd::variable_list backward(
+      torch::autograd::AutogradContext* /*context*/,
+      torch::autograd::variable_list gradients) {
+    if (auto* pass = WeightGradientPass::current()) {
+      pass->requested();
+    }
+    return gradients;
+  }
+  static bool is(const torch::autograd::Node& node) {
+    return node.name().find("Request") != std::string::npos;
+  }
+};
+
+struct TwoLinears {
+  TwoLinears() : before(4, 4), after(4, 4), x(rows({3, 4}, 1)) {
+    x.requires_grad_();
+  }
+  /// before -> a call to another rank -> after
+  at::Tensor loss() {
+    const WeightGradientScope scope;
+    return after(Request::apply(before(x))).pow(2).sum();
+  }
+  torch::nn::Linear before;
+  torch::nn::Linear after;
+  at::Tensor x;
+};
+
+TEST(WeightGradient, PutOffUntilWhoWaitsIsServed) {
+  TwoLinears net;
+  net.loss().backward();
+  const at::Tensor of_before = net.before->weight.grad().clone();
+  const at::Tensor of_after = net.after->weight.grad().clone();
+  const at::Tensor of_x = net.x.grad().clone();
+  for (const bool end : {false, true}) {
+    SCOPED_TRACE(end ? "the end is awaited" : "a request is ahead");
+    for (at::Tensor tensor : {net.before->weight, net.after->weight, net.x}) {
+      tensor.mutable_grad() = at::Tensor();
+    }
+    int additions = 0;
+    auto accumulator =
+        torch::autograd::impl::grad_accumulator(net.after->weight);
+    const auto hook = accumulator->add_post_hook(std::make_unique<AdditionHook>(
+        accumulator.get(), [&] { ++additions; }));
+    const at::Tensor loss = net.loss();
+    WeightGradientPass pass({loss}, {end, Request::is});
+    loss.backward();
+    EXPECT_TRUE(torch::equal(net.x.grad(), of_x));
+    EXPECT_FALSE(net.after->weight.grad().defined());
+    EXPECT_EQ(net.before->weight.grad().defined(), !end); // nobody waits now
+    EXPECT_EQ(additions, 0);
+    pass.catch_up();
+    EXPECT_EQ(additions, 1);
+    EXPECT_TRUE(torch::allclose(net.after->weight.grad(), of_after));
+    EXPECT_TRUE(torch::allclose(net.before->weight.grad(), of_before));
+    pass.catch_up();
+    EXPECT_EQ(additions, 1);
+    accumulator->del_post_hook(hook);
+  }
+}
+
+TEST(WeightGradient, NotPutOffWhereAnotherHookHears) {
+  TwoLinears net;
+  Parts parts;
+  const auto keep = count(net.after->weight, parts);
+  const at::Tensor loss = net.loss();
+  WeightGradientPass pass({loss}, {true, nullptr});
+  loss.backward();
+  EXPECT_EQ(parts.all, 1);
+  EXPECT_TRUE(net.after->weight.grad().defined());
+  EXPECT_FALSE(net.before->weight.grad().defined());
+  pass.catch_up();
+  EXPECT_TRUE(net.before->weight.grad().defined());
+}
+
+TEST(WeightGradient, AFailedPassDropsWhatItPutOff) {
+  TwoLinears net;
+  {
+    const at::Tensor loss = net.loss();
+    const WeightGradientPass pass({loss}, {true, nullptr});
+    loss.backward();
+  }
+  EXPECT_EQ(WeightGradientPass::current(), nullptr);
+  EXPECT_FALSE(net.after->weight.grad().defined());
+}
+
 TEST(WeightGradient, ZerosAndNoGradientGiveTheSameBits) {
   const auto gradient_of = [](bool zeros) {
     at::Tensor table = rows({9, 4}, 65).requires_grad_();
