@@ -215,7 +215,8 @@ void expect_sum_hook_called() {
     at::Tensor weight = rows({4, 6}, 70).requires_grad_();
     weight.mutable_grad() = torch::ones({4, 6});
     at::Tensor sum;
-    const auto accumulator = torch::autograd::impl::grad_accumulator(weight);
+    const std::shared_ptr<Node> accumulator =
+        torch::autograd::impl::grad_accumulator(weight);
     accumulator->tensor_post_acc_grad_hooks() = std::make_unique<Hook>(sum);
     at::Tensor loss;
     {
