@@ -60,17 +60,6 @@ Weight weight_of(const at::Tensor& matrix) {
   return transpose ? Weight{base, true} : Weight{};
 }
 
-/// Whether something waits for the accumulator's sum: hooks that libtorch has
-/// since 2.1, and calls only when a part was handed to the accumulator.
-template <typename Node>
-bool has_sum_hook(Node& accumulator) {
-  if constexpr (requires { accumulator.tensor_post_acc_grad_hooks(); }) {
-    return accumulator.tensor_post_acc_grad_hooks() != nullptr;
-  } else {
-    return false;
-  }
-}
-
 /// Whether a backward that runs now may add to the parameter's gradient, or
 /// make it.
 bool takes_parts(const at::Tensor& parameter) {
@@ -93,7 +82,7 @@ bool takes_parts(const at::Tensor& parameter) {
   const auto accumulator = torch::autograd::impl::grad_accumulator(parameter);
   return fits && t_pass->adds_once(accumulator.get()) &&
          torch::autograd::impl::hooks(parameter).empty() &&
-         accumulator->pre_hooks().empty() && !has_sum_hook(*accumulator);
+         accumulator->pre_hooks().empty();
 }
 
 at::Tensor gradient_to_add_to(const at::Tensor& parameter) {

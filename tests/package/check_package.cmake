@@ -40,13 +40,15 @@ set(configure ${CMAKE_COMMAND} -S "${CONSUMER}" -B "${build}" -G "${GENERATOR}"
   "-DCMAKE_PREFIX_PATH=${prefix}" "-DCMAKE_BUILD_TYPE=${BUILD_TYPE}"
   "-DCMAKE_CXX_COMPILER=${COMPILER}" "-DCMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER}"
   "-DCMAKE_CXX_FLAGS=${FLAGS}" -DCMAKE_EXPORT_COMPILE_COMMANDS=ON)
-if(TORCH_CONFIG)
-  # Built with another libtorch than the system's, which is refused with both versions named.
+if(OTHER_TORCH)
+  # Not named, the system's is found: refused, with both versions.
   execute_process(COMMAND ${configure} RESULT_VARIABLE status OUTPUT_QUIET ERROR_VARIABLE output)
   if(status EQUAL 0 OR NOT output MATCHES "built with libtorch")
     message(FATAL_ERROR "the system's libtorch was not refused: exit status ${status}\n${output}")
   endif()
   file(REMOVE_RECURSE "${build}")
+endif()
+if(TORCH_CONFIG)
   cmake_path(GET TORCH_CONFIG PARENT_PATH torch_folder)
   list(APPEND configure "-DTorch_DIR=${torch_folder}")
 endif()

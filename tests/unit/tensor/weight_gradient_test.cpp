@@ -1,9 +1,7 @@
 #include "tessera/tensor/weight_gradient.h"
 
-#include <memory>
 #include <optional>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -192,48 +190,6 @@ TEST(WeightGradient, PartsThatAreAskedForAreGiven) {
   EXPECT_TRUE(torch::allclose(seen, expected, 1e-5, 1e-6));
   EXPECT_TRUE(torch::allclose(
       weight.grad(), torch::ones({4, 6}) + expected, 1e-5, 1e-6));
-}
-
-// libtorch's base of hooks that see the sum; older versions have none.
-template <typename Node>
-concept HasSumHooks = requires(Node& node) {
-  node.tensor_post_acc_grad_hooks();
-};
-
-template <typename Node>
-void expect_sum_hook_called() {
-  if constexpr (HasSumHooks<Node>) {
-    using Base = typename std::decay_t<
-        decltype(std::declval<Node&>()
-                     .tensor_post_acc_grad_hooks())>::element_type;
-    struct Hook : Base {
-      explicit Hook(at::Tensor& sum) : sum(sum) {}
-      void operator()(const at::Tensor& parameter) override {
-        sum = parameter.grad().clone();
-      }
-      at::Tensor& sum;
-    };
-    at::Tensor weight = rows({4, 6}, 70).requires_grad_();
-    weight.mutable_grad() = torch::ones({4, 6});
-    at::Tensor sum;
-    const auto accumulator = torch::autograd::impl::grad_accumulator(weight);
-    accumulator->tensor_post_acc_grad_hooks() = std::make_unique<Hook>(sum);
-    at::Tensor loss;
-    {
-      const WeightGradientScope scope;
-      loss = rows({3, 6}, 1).mm(weight.t()).sum();
-    }
-    const WeightGradientPass pass({loss});
-    loss.backward();
-    ASSERT_TRUE(sum.defined());
-    EXPECT_TRUE(torch::equal(sum, weight.grad()));
-  } else {
-    GTEST_SKIP() << "this libtorch has no such hooks";
-  }
-}
-
-TEST(WeightGradient, HooksThatSeeTheSumAreCalled) {
-  expect_sum_hook_called<torch::autograd::Node>();
 }
 
 TEST(WeightGradient, OtherProductsAreLibtorchs) {
