@@ -1,5 +1,6 @@
 #include "tessera/tensor/weight_gradient.h"
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
