@@ -16,15 +16,9 @@ set(tessera_sanitized_tests
   runtime_test schedule_test simulator_test tensor_test timeline_test topology_test
   transport_test)
 
-# Server, transport, collectives: all that runs on more than one thread.
-set(tessera_sanitized_small_tests comm_test runtime_test transport_test)
-if(NOT TESSERA_SANITIZE MATCHES "thread")
-  # What reads bytes from outside, and the torch-free half. Left to the larger set: planner and
-  # simulator (pure computation, long to compile), programs that fork (launch_test, doctor_test) and
-  # fuzz_*, which fuzz.libfuzzer runs under these sanitizers.
-  list(APPEND tessera_sanitized_small_tests checkpoint_test config_test cost_test graph_test
-    partition_test plan_test report_test schedule_test timeline_test topology_test)
-endif()
+# Server, transport, collectives, checkpoints. Left to the larger set: the torch-free half, programs
+# that fork (launch_test, doctor_test), and fuzz_*, which fuzz.libfuzzer runs.
+set(tessera_sanitized_small_tests checkpoint_test comm_test runtime_test transport_test)
 
 if(TESSERA_LIBFUZZER)
   target_compile_options(tessera_flags INTERFACE "$<BUILD_INTERFACE:-fsanitize=fuzzer-no-link>")
