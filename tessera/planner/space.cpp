@@ -212,6 +212,45 @@ double Pricer::lower_bound(const Point& point, const cost::LayerTable& table)
 std::optional<Candidate> Pricer::assigned(
     cost::Strategy strategy,
     const cost::LayerTable& table) const {
+  const std::vector<double> alone(at(strategy.pp), 1.0);
+  const std::vector<double> crowded = crowding(strategy);
+  auto best = assigned(strategy, table, alone);
+  const bool even = std::all_of(crowded.begin(), crowded.end(), [&](double c) {
+    return c == crowded.front();
+  });
+  if (best && !even) {
+    auto other = assigned(std::move(strategy), table, crowded);
+    if (other && other->cost.seconds < best->cost.seconds) {
+      best = std::move(other);
+    }
+  }
+  return best;
+}
+
+std::vector<double> Pricer::crowding(const cost::Strategy& strategy) const {
+  const std::vector<int> node_of_device = cluster_.node_of_device();
+  const auto node_of = [&](int rank) {
+    return at(node_of_device[at(strategy.device_of_rank[at(rank)])]);
+  };
+  std::vector<double> ranks(cluster_.nodes.size(), 0);
+  for (int rank = 0; rank < strategy.devices(); ++rank) {
+    ranks[node_of(rank)] += 1;
+  }
+  std::vector<double> result(at(strategy.pp), 1.0);
+  for (int rank = 0; rank < strategy.devices(); ++rank) {
+    const std::size_t node = node_of(rank);
+    double& of_stage = result[at(rank / (strategy.dp * strategy.tp))];
+    if (cluster_.nodes[node].cores > 0) {
+      of_stage = std::max(of_stage, ranks[node] / cluster_.nodes[node].cores);
+    }
+  }
+  return result;
+}
+
+std::optional<Candidate> Pricer::assigned(
+    cost::Strategy strategy,
+    const cost::LayerTable& table,
+    const std::vector<double>& crowded) const {
   const cost::PlacementLinks links =
       cost::place(strategy, cluster_, options_.constants);
   const int layers = table.layers();
@@ -244,8 +283,8 @@ std::optional<Candidate> Pricer::assigned(
                                 stage.tensor_nodes, stage.tensor_bytes_per_s)
                           : cost::PassSeconds{};
       seconds.push_back(
-          table.compute_seconds(slowest, 0, i) + tensor.forward +
-          tensor.backward + tail.forward + tail.backward);
+          crowded[at(k)] * table.compute_seconds(slowest, 0, i) +
+          tensor.forward + tensor.backward + tail.forward + tail.backward);
       sends.push_back(cost::send_seconds(
           links,
           k,

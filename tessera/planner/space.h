@@ -68,7 +68,9 @@ class Pricer {
   double lower_bound(const Point& point, const cost::LayerTable& table) const;
   cost::LayerTable table(const Point& point) const;
   /// The strategy with its best layer assignment; nullopt when no assignment
-  /// fits the devices.
+  /// fits the devices. Where ranks of a host share its cores, the best of two:
+  /// one made for ranks that compute alone, and one for ranks that always
+  /// share.
   std::optional<Candidate> assigned(
       cost::Strategy strategy,
       const cost::LayerTable& table) const;
@@ -77,6 +79,12 @@ class Pricer {
 
  private:
   bool checkpointing() const;
+  /// For each stage, ranks of its fullest host over the cores of that host.
+  std::vector<double> crowding(const cost::Strategy& strategy) const;
+  std::optional<Candidate> assigned(
+      cost::Strategy strategy,
+      const cost::LayerTable& table,
+      const std::vector<double>& crowded) const;
 
   const cost::DescribedModel& model_;
   const cost::Cluster& cluster_;

@@ -112,6 +112,26 @@ TEST(Search, NodesStayInTheFilesOrderWhereAsked) {
   EXPECT_EQ(orders_of(false).count({1, 0}), 1u);
 }
 
+TEST(Search, RanksThatShareCoresGetLess) {
+  const auto model = small_model(8);
+  auto cluster = small_cluster(2, 0);
+  cluster.nodes[1].count = 1;
+  const auto layers_of_first_host = [&] {
+    SearchOptions options;
+    options.keep_node_order = true;
+    const Pricer pricer(model, cluster, options);
+    Point point;
+    point.pp = 3;
+    auto strategy = pricer.strategy(point);
+    strategy.device_of_rank = {0, 1, 2};
+    const auto one = pricer.assigned(strategy, pricer.table(point));
+    return one.value().strategy.boundaries.at(2);
+  };
+  EXPECT_GE(layers_of_first_host(), 5); // 3, 3, 2 or 3, 2, 3
+  cluster.nodes[0].cores = 1;
+  EXPECT_EQ(layers_of_first_host(), 4); // half of all for each host's core
+}
+
 TEST(Search, SmallClustersAreSearchedAtOnce) {
   auto model = small_model(56, 0.1, "transformer_layer");
   model.global_batch_size = 64;
