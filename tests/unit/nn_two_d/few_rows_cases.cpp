@@ -5,6 +5,7 @@
 #include "tessera/nn/two_d/modules.h"
 
 #include "cases.h"
+#include "weights.h"
 
 namespace tessera::nn::two_d::cases {
 
@@ -26,16 +27,6 @@ struct Whole {
   at::Tensor x, table, weight, gradient, y;
 };
 
-template <typename Make>
-auto on_mesh(const MeshPtr& mesh, const Make& make) {
-  TensorParallel context;
-  context.group = &mesh->group();
-  context.distribution = Distribution::kTwoD;
-  context.mesh = mesh;
-  const TensorParallelScope scope(context);
-  return make();
-}
-
 at::Tensor part_of(const MeshModule& module, const at::Tensor& full) {
   return take_shard(module.distributed_parameters().at("weight").shard, full);
 }
@@ -55,12 +46,12 @@ void run(const MeshPtr& mesh, std::int64_t in_first_row, std::int64_t in_rest) {
   };
   const Blocks hidden(kHidden, mesh->side());
   const Blocks vocabulary(kVocabulary, mesh->side());
-  auto linear = on_mesh(mesh, [&] {
+  auto linear = make_on(mesh, [&] {
     return Linear2D(Linear2DOptions(hidden, hidden).bias(false).out_in(false));
   });
   auto embedding =
-      on_mesh(mesh, [&] { return Embedding2D(vocabulary, hidden); });
-  auto head = on_mesh(
+      make_on(mesh, [&] { return Embedding2D(vocabulary, hidden); });
+  auto head = make_on(
       mesh, [&] { return TiedLinear2D(*embedding, vocabulary, hidden); });
   {
     const at::NoGradGuard no_grad;
