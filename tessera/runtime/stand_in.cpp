@@ -82,6 +82,21 @@ void add_stand_ins(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   }
 }
 
+/// Stand-ins that the operator changes in place.
+std::vector<at::Tensor> changed_by(
+    const c10::OperatorHandle& op,
+    at::ArrayRef<c10::IValue> arguments) {
+  std::vector<at::Tensor> changed;
+  const auto& declared = op.schema().arguments();
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    if (is_stand_in(arguments[i]) && declared[i].alias_info() != nullptr &&
+        declared[i].alias_info()->isWrite()) {
+      changed.push_back(arguments[i].toTensor());
+    }
+  }
+  return changed;
+}
+
 void call_with_real(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const auto arguments = arguments_of(op, *stack);
   if (adds_stand_ins(op, arguments)) {
@@ -89,6 +104,7 @@ void call_with_real(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     add_stand_ins(op, stack);
     return;
   }
+  const std::vector<at::Tensor> changed = changed_by(op, arguments);
   const std::size_t first = stack->size() - arguments.size();
   for (std::size_t i = first; i < stack->size(); ++i) {
     (*stack)[i] =
@@ -97,6 +113,15 @@ void call_with_real(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
         });
   }
   call_plain(op, stack);
+  // It is this rank's own tensor from now on, with the history of the real one.
+  for (const at::Tensor& tensor : changed) {
+    StandIn& info = *stand_in_of(tensor);
+    info.origins.clear();
+    if (info.real.requires_grad()) {
+      torch::autograd::impl::set_gradient_edge(
+          tensor, torch::autograd::impl::gradient_edge(info.real));
+    }
+  }
 }
 
 class StandInMode : public TensorDispatchMode {
