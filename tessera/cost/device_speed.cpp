@@ -145,12 +145,6 @@ double seconds_at(
   return interpolated(points, size, exponent, &MeasuredPoint::seconds);
 }
 
-double gradient_sum_seconds(double elements, const DeviceSpeed& speed) {
-  const MeasuredPoint& largest = speed.moves.back();
-  return std::max(
-      speed.moves.front().seconds, elements * largest.seconds / largest.size);
-}
-
 PassSeconds pass_seconds(
     const graph::OperatorWork& work,
     const DeviceSpeed& speed,

@@ -54,10 +54,6 @@ struct PassSeconds {
   double backward = 0;
 };
 
-/// Seconds of adding a gradient of so many elements to the one before it.
-/// Neither is in a cache by then: at the rate of the largest move.
-double gradient_sum_seconds(double elements, const DeviceSpeed& speed);
-
 /// Forward and backward of an operator: as measured under its name, else as its
 /// kind's example. A product takes what a square one of as many operations
 /// takes at the rate of that size, or at least what moving its matrices takes.

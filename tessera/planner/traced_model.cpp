@@ -185,7 +185,8 @@ class Layers {
     }
   }
 
-  /// Every microbatch's gradients are added to those before it.
+  /// Every microbatch's gradients meet those before it: a product that adds to
+  /// them reads and writes them, as a sum of its own would.
   void add_gradient_sums(
       const cost::DeviceSpeed& speed,
       std::vector<cost::PassSeconds>& seconds) const {

@@ -1,8 +1,12 @@
 // An exception anywhere in a step is a UserError on every rank, and the steps
 // after it are as if it had not been.
+#include <memory>
 #include <stdexcept>
+#include <vector>
 
 #include <gmock/gmock.h>
+
+#include "tessera/tensor/weight_gradient.h"
 
 #include "tests/mpi/runtime/support.h"
 
@@ -11,7 +15,14 @@ namespace {
 
 using ::testing::HasSubstr;
 
-enum class Place { kNone, kForward, kBackward, kStepFunction, kOneReplica };
+enum class Place {
+  kNone,
+  kForward,
+  kBackward,
+  kAddition,
+  kStepFunction,
+  kOneReplica
+};
 Place g_place = Place::kNone;
 
 void explode() {
@@ -36,6 +47,18 @@ struct BrokenBackward : torch::autograd::Function<BrokenBackward> {
 struct FaultyImpl : torch::nn::Module {
   FaultyImpl() {
     inner = register_module("inner", Block());
+    for (const torch::Tensor& parameter : inner->parameters()) {
+      if (parameter.dim() == 2) {
+        accumulators_.push_back(
+            torch::autograd::impl::grad_accumulator(parameter));
+        accumulators_.back()->add_post_hook(
+            std::make_unique<AdditionHook>(accumulators_.back().get(), [] {
+              if (g_place == Place::kAddition) {
+                explode();
+              }
+            }));
+      }
+    }
   }
   torch::Tensor forward(const torch::Tensor& x) {
     if (g_place == Place::kForward && !is_tracing()) {
@@ -48,6 +71,10 @@ struct FaultyImpl : torch::nn::Module {
     return g_place == Place::kBackward ? BrokenBackward::apply(y) : y;
   }
   Block inner{nullptr};
+
+ private:
+  // A hook lives as long as its node.
+  std::vector<std::shared_ptr<torch::autograd::Node>> accumulators_;
 };
 TESSERA_MODULE(Faulty);
 
@@ -162,6 +189,13 @@ TEST_P(Errors, InRemoteForward) {
 TEST_P(Errors, InRemoteBackward) {
   check_recovery(
       pp(), microbatches(), {"backward", Place::kBackward, faulty()}, 2);
+}
+
+// A weight's gradient, which a pipeline puts off until the caller has its
+// answer.
+TEST_P(Errors, AfterTheAnswerOfABackward) {
+  check_recovery(
+      pp(), microbatches(), {"addition", Place::kAddition, faulty()}, 2);
 }
 
 TEST_P(Errors, InStepFunction) {
