@@ -28,12 +28,12 @@ c10::IValue pack(const RankMeasurement& one) {
        c10::IValue(one.processor),
        c10::IValue(at::tensor(
            {one.alone_layers_per_s,
-            one.busy_layers_per_s,
             one.busy_bytes_per_s,
             one.spread,
             static_cast<double>(one.repeated),
             static_cast<double>(one.processors)},
-           at::kDouble))});
+           at::kDouble)),
+       c10::IValue(one.busy_layers_per_s)});
 }
 
 RankMeasurement unpack(const c10::IValue& value) {
@@ -47,11 +47,11 @@ RankMeasurement unpack(const c10::IValue& value) {
   one.processor = parts[1].toStringRef();
   const at::Tensor rates = parts[2].toTensor();
   one.alone_layers_per_s = rates[0].item<double>();
-  one.busy_layers_per_s = rates[1].item<double>();
-  one.busy_bytes_per_s = rates[2].item<double>();
-  one.spread = rates[3].item<double>();
-  one.repeated = static_cast<int>(rates[4].item<double>());
-  one.processors = static_cast<int>(rates[5].item<double>());
+  one.busy_bytes_per_s = rates[1].item<double>();
+  one.spread = rates[2].item<double>();
+  one.repeated = static_cast<int>(rates[3].item<double>());
+  one.processors = static_cast<int>(rates[4].item<double>());
+  one.busy_layers_per_s = parts[3].toDoubleVector();
   return one;
 }
 

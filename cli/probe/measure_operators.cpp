@@ -10,6 +10,7 @@
 
 #include "cli/probe/probe.h"
 #include "cli/probe/rounds.h"
+#include "cli/probe/work_clock.h"
 #include "cli/stopwatch.h"
 
 namespace tessera::cli::probe {
@@ -38,19 +39,19 @@ struct Chain {
 PassTime run_once(const Chain& chain) {
   std::vector<at::Tensor> inputs = chain.parameters;
   inputs.push_back(chain.input);
-  const auto start = Clock::now();
+  const WorkClock forward;
   at::Tensor y = chain.input;
   for (std::size_t i = 0; i < chain.length; ++i) {
     y = chain.step(y, i);
   }
   PassTime time;
   const auto length = static_cast<double>(chain.length);
-  time.forward = seconds_since(start) / length;
+  time.forward = forward.seconds() / length;
   const at::Tensor gradient = at::ones_like(y);
-  const auto back = Clock::now();
+  const WorkClock backward;
   const auto gradients =
       torch::autograd::grad({std::exchange(y, {})}, inputs, {gradient});
-  time.backward = seconds_since(back) / length;
+  time.backward = backward.seconds() / length;
   return time;
 }
 
@@ -209,12 +210,12 @@ struct Weights {
   void once() {
     const at::NoGradGuard no_grad;
     const auto seconds = [&](std::size_t used, bool transposed) {
-      const auto start = Clock::now();
+      const WorkClock clock;
       for (std::size_t i = 0; i < kCount; ++i) {
         const at::Tensor& weight = weights[i % used];
         at::mm(x, transposed ? weight.t() : weight);
       }
-      return seconds_since(start) / static_cast<double>(kCount);
+      return clock.seconds() / static_cast<double>(kCount);
     };
     seconds(1, false);
     near_forward.add(seconds(1, false));

@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "tessera/comm/world.h"
 #include "tessera/cost/cluster.h"
@@ -26,7 +27,8 @@ struct RankMeasurement {
   cost::DeviceSpeed speed; // alone on its host
   int processors = 0; // that this rank may run on; 0: not known
   double alone_layers_per_s = 0; // of one rank while the others sleep
-  double busy_layers_per_s = 0; // of every rank while all compute
+  // While all ranks compute, in every round; those of a round belong together.
+  std::vector<double> busy_layers_per_s;
   double busy_bytes_per_s = 0; // memory traffic of every rank while all move
   double spread = 0; // of the point whose two best rounds are furthest apart
   int repeated = 0; // rounds beyond the planned ones

@@ -61,6 +61,22 @@ double product_seconds(const RankMeasurement& rank) {
   return rank.speed.products.at("f32").back().seconds;
 }
 
+// Of all ranks of a host in the best round: what one of them wins in a round,
+// another loses.
+double busy_layers_per_s(
+    const std::vector<RankMeasurement>& ranks,
+    const HostRange& host) {
+  std::vector<double> rounds;
+  for (int rank = host.first; rank < host.last; ++rank) {
+    const auto& own = ranks[static_cast<std::size_t>(rank)].busy_layers_per_s;
+    rounds.resize(std::max(rounds.size(), own.size()));
+    for (std::size_t i = 0; i < own.size(); ++i) {
+      rounds[i] += own[i];
+    }
+  }
+  return rounds.empty() ? 0 : *std::max_element(rounds.begin(), rounds.end());
+}
+
 // The kind of device of a host: one that another host has too, or a new one.
 int kind_of(
     const RankMeasurement& rank,
@@ -154,10 +170,7 @@ cost::Cluster to_cluster(
     node.kind = kind_of(first, kinds);
     node.count = host.last - host.first;
     node.host = host.name;
-    double busy = 0;
-    for (int rank = host.first; rank < host.last; ++rank) {
-      busy += ranks[static_cast<std::size_t>(rank)].busy_layers_per_s;
-    }
+    const double busy = busy_layers_per_s(ranks, host);
     // Never more than there are ranks, nor processors where no rank has its
     // own, whatever the noise; less than one core would only repeat that the
     // measured rank is slow.

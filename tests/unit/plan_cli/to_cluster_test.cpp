@@ -17,7 +17,7 @@ RankMeasurement rank_on(const std::string& host, double slower = 1) {
   one.speed.moves = one.speed.functions =
       one.speed.random = {{16, 1e-6 * slower}};
   one.alone_layers_per_s = 100 / slower;
-  one.busy_layers_per_s = 60 / slower;
+  one.busy_layers_per_s = {50 / slower, 60 / slower};
   one.busy_bytes_per_s = 1e9 / slower;
   return one;
 }
@@ -41,6 +41,14 @@ TEST(ToCluster, RanksOfAHostShareItsCores) {
   EXPECT_NEAR(cluster.nodes[0].latency_seconds, 1e-5, 1e-12);
   EXPECT_EQ(cluster.kinds[0].name, "cpu");
   EXPECT_TRUE(cluster.measured);
+}
+
+TEST(ToCluster, WhatOneRankWinsAnotherLoses) {
+  std::vector<RankMeasurement> ranks(2, rank_on("a"));
+  ranks[0].busy_layers_per_s = {80, 20, 55};
+  ranks[1].busy_layers_per_s = {20, 80, 55};
+  EXPECT_NEAR(
+      to_cluster(ranks, {pair_of(0, 1, 1e9)}, {}).nodes[0].cores, 1.1, 1e-12);
 }
 
 TEST(ToCluster, NoMoreCoresThanProcessorsThatAllRanksMayUse) {
