@@ -95,10 +95,8 @@ double lasting_runs_per_s(
 
 /// The part of full speed that lasts, at most 1. Full speed is that of runs
 /// which are much shorter than the time that a quota gives out at once.
-double lasting_share(
-    double window_s,
-    const Effort& effort,
-    RankMeasurement& result) {
+double
+lasting_share(double window_s, const Effort& effort, RankMeasurement& result) {
   constexpr std::int64_t kSize = 64;
   constexpr double kHeldBack = 0.9;
   constexpr double kManyQuotas = 6; // times the window

@@ -1,10 +1,9 @@
 #pragma once
 
 #include <chrono>
+#include <ctime>
 
 #include <ATen/Parallel.h>
-
-#include <ctime>
 
 #include "cli/stopwatch.h"
 

@@ -41,7 +41,9 @@ void GradientReducer::hook(int index) {
       torch::autograd::impl::grad_accumulator(parameter.tensor);
   parameter.hook =
       parameter.accumulator->add_post_hook(std::make_unique<AdditionHook>(
-          parameter.accumulator.get(), [this, index] { counted(index); }));
+          parameter.accumulator.get(),
+          [this, index] { counted(index); },
+          [this, index] { return place(index); }));
 }
 
 // A script may freeze parameters and thaw them again between steps.
@@ -84,7 +86,10 @@ void GradientReducer::make_buckets(const std::vector<int>& order) {
       buckets_.emplace_back();
       bytes = 0;
     }
-    buckets_.back().parameters.push_back(index);
+    Bucket& bucket = buckets_.back();
+    bucket.parameters.push_back(index);
+    bucket.offsets.push_back(bucket.elements);
+    bucket.elements += tensor.numel();
     bucket_of_[index] = static_cast<int>(buckets_.size()) - 1;
     bytes += size;
   }
@@ -160,40 +165,65 @@ std::string GradientReducer::sparse_gradient() const {
   return {};
 }
 
-/// Whether the gradients that the bucket's parameters have lie in its buffer,
-/// each at its place, and nobody else holds one of them: then they can travel
-/// as they are. So it is from the second step on, unless a script replaces
-/// gradients.
-bool GradientReducer::holds_its_gradients(const Bucket& bucket) const {
+/// The i-th parameter's part of the buffer: a tensor of its own, not a view to
+/// autograd, which would refuse the optimizer's detach_().
+at::Tensor GradientReducer::slice_of(const Bucket& bucket, std::size_t i)
+    const {
+  const at::Tensor& parameter = parameters_[bucket.parameters[i]].tensor;
+  return bucket.flat.narrow(0, bucket.offsets[i], parameter.numel())
+      .view(parameter.sizes())
+      .variable_data();
+}
+
+/// Whether nobody holds a part of the buffer but gradients of the bucket's
+/// parameters, each at its place: then they can travel as they are, and what
+/// else there is be put beside them. Not so while a script keeps a gradient of
+/// the step before.
+bool GradientReducer::is_free_but_for_its_gradients(
+    const Bucket& bucket) const {
   if (!bucket.flat.defined()) {
     return false;
   }
-  std::size_t holders = 1; // of the buffer: the bucket itself
-  std::int64_t at = 0;
-  for (const int index : bucket.parameters) {
-    const Parameter& parameter = parameters_[index];
-    const at::Tensor& gradient = parameter.tensor.grad();
-    if (gradient.defined()) {
-      const auto* place = static_cast<const char*>(bucket.flat.data_ptr()) +
-                          at * bucket.flat.element_size();
-      if (gradient.is_sparse() || gradient.data_ptr() != place ||
-          !gradient.is_contiguous() || gradient.use_count() != 1) {
-        return false;
-      }
-      ++holders;
+  std::size_t holders = 1; // the bucket itself
+  for (std::size_t i = 0; i < bucket.parameters.size(); ++i) {
+    const at::Tensor& gradient =
+        parameters_[bucket.parameters[i]].tensor.grad();
+    if (!gradient.defined() || gradient.is_sparse() ||
+        !gradient.storage().is_alias_of(bucket.flat.storage())) {
+      continue;
     }
-    at += parameter.tensor.numel();
+    if (gradient.storage_offset() != bucket.offsets[i] ||
+        !gradient.is_contiguous() || gradient.use_count() != 1) {
+      return false;
+    }
+    ++holders;
   }
   return static_cast<std::size_t>(bucket.flat.storage().use_count()) == holders;
+}
+
+/// Where a parameter's first gradient of a step is made, so that it need not be
+/// copied there. Not after its bucket has left: that is on its way.
+at::Tensor GradientReducer::place(int index) const {
+  if (!active_ || !learnt_ || !parameters_[index].trainable) {
+    return {};
+  }
+  const Bucket& bucket = buckets_[bucket_of_[index]];
+  if (bucket.work != nullptr || !is_free_but_for_its_gradients(bucket)) {
+    return {};
+  }
+  const auto found =
+      std::find(bucket.parameters.begin(), bucket.parameters.end(), index);
+  return slice_of(
+      bucket, static_cast<std::size_t>(found - bucket.parameters.begin()));
 }
 
 /// Gradients, and zeros where there are none, to `flat`, if they do not lie
 /// there.
 void GradientReducer::fill(Bucket& bucket, at::Tensor& flat, bool zeros) {
-  std::int64_t at = 0;
-  for (const int index : bucket.parameters) {
-    const Parameter& parameter = parameters_[index];
-    at::Tensor slice = flat.narrow(0, at, parameter.tensor.numel());
+  for (std::size_t i = 0; i < bucket.parameters.size(); ++i) {
+    const Parameter& parameter = parameters_[bucket.parameters[i]];
+    at::Tensor slice =
+        flat.narrow(0, bucket.offsets[i], parameter.tensor.numel());
     const at::Tensor& gradient = parameter.tensor.grad();
     if (!gradient.defined() || zeros) {
       slice.zero_();
@@ -202,7 +232,6 @@ void GradientReducer::fill(Bucket& bucket, at::Tensor& flat, bool zeros) {
     } else if (gradient.data_ptr() != slice.data_ptr()) {
       slice.copy_(gradient.reshape({-1}));
     }
-    at += parameter.tensor.numel();
   }
 }
 
@@ -213,17 +242,12 @@ comm::WorkPtr GradientReducer::average(const at::Tensor& flat) {
 
 void GradientReducer::launch(Bucket& bucket, bool zeros) {
   const at::NoGradGuard no_grad;
-  if (!holds_its_gradients(bucket)) {
-    std::int64_t elements = 0;
-    for (const int index : bucket.parameters) {
-      elements += parameters_[index].tensor.numel();
-    }
-    // Gradients of the step before, or a script's own handles, may still lie in
-    // the buffer: they keep it, and this step gets another one.
-    if (!bucket.flat.defined() || bucket.flat.storage().use_count() > 1) {
-      const at::Tensor& first = parameters_[bucket.parameters[0]].tensor;
-      bucket.flat = at::empty({elements}, first.options().requires_grad(false));
-    }
+  if (!is_free_but_for_its_gradients(bucket)) {
+    // A script's own handles may still lie in the buffer: they keep it, and
+    // this step gets another one.
+    const at::Tensor& first = parameters_[bucket.parameters[0]].tensor;
+    bucket.flat =
+        at::empty({bucket.elements}, first.options().requires_grad(false));
   }
   fill(bucket, bucket.flat, zeros);
   // What is added from now on begins anew: the buffer is on its way.
@@ -246,17 +270,10 @@ void GradientReducer::send_late_parts(Bucket& bucket) {
 
 /// The parameters whose gradient travelled get their parts of the buffer.
 void GradientReducer::hand_back(Bucket& bucket) {
-  std::int64_t at = 0;
-  for (const int index : bucket.parameters) {
-    Parameter& parameter = parameters_[index];
-    const at::Tensor slice =
-        bucket.flat.narrow(0, at, parameter.tensor.numel());
-    at += parameter.tensor.numel();
+  for (std::size_t i = 0; i < bucket.parameters.size(); ++i) {
+    Parameter& parameter = parameters_[bucket.parameters[i]];
     if (parameter.travels) {
-      // A part of the bucket without a copy back, and no view to autograd,
-      // which would refuse the optimizer's detach_().
-      parameter.tensor.mutable_grad() =
-          slice.view(parameter.tensor.sizes()).variable_data();
+      parameter.tensor.mutable_grad() = slice_of(bucket, i); // no copy back
     }
   }
   bucket.work = nullptr;

@@ -87,6 +87,8 @@ class GradientReducer {
   };
   struct Bucket {
     std::vector<int> parameters;
+    std::vector<std::int64_t> offsets; // of theirs in the buffer, in elements
+    std::int64_t elements = 0;
     at::Tensor flat;
     at::Tensor late_parts; // what came after the bucket had left
     comm::WorkPtr work;
@@ -98,7 +100,9 @@ class GradientReducer {
   void counted(int index);
   void find_trainable();
   void make_buckets(const std::vector<int>& order);
-  bool holds_its_gradients(const Bucket& bucket) const;
+  at::Tensor slice_of(const Bucket& bucket, std::size_t i) const;
+  bool is_free_but_for_its_gradients(const Bucket& bucket) const;
+  at::Tensor place(int index) const;
   void fill(Bucket& bucket, at::Tensor& flat, bool zeros);
   comm::WorkPtr average(const at::Tensor& flat);
   void launch(Bucket& bucket, bool zeros);

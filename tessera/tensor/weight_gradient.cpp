@@ -85,10 +85,21 @@ bool takes_parts(const at::Tensor& parameter) {
          accumulator->pre_hooks().empty();
 }
 
+at::Tensor zeros_for(const at::Tensor& parameter) {
+  const auto accumulator = torch::autograd::impl::grad_accumulator(parameter);
+  for (const auto& hook : accumulator->post_hooks()) {
+    if (const auto* ours = dynamic_cast<const AdditionHook*>(hook.get())) {
+      if (const at::Tensor place = ours->place(); place.defined()) {
+        return place.zero_();
+      }
+    }
+  }
+  return at::zeros_like(parameter, parameter.options().requires_grad(false));
+}
+
 at::Tensor gradient_to_add_to(const at::Tensor& parameter) {
   if (!parameter.grad().defined()) {
-    parameter.mutable_grad() =
-        at::zeros_like(parameter, parameter.options().requires_grad(false));
+    parameter.mutable_grad() = zeros_for(parameter);
   }
   return parameter.grad();
 }

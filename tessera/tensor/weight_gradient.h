@@ -110,23 +110,33 @@ class WeightGradientPass {
 };
 
 /// On the node that adds to a parameter's gradient: calls `added` after every
-/// addition, be it the engine's, in place, or put off.
+/// addition, be it the engine's, in place, or put off. `place`, where given, is
+/// asked when an addition in place finds no gradient: a dense tensor of the
+/// parameter's shape and kind that nobody else reads, whose values are of no
+/// meaning, becomes it; an undefined one leaves it to fresh memory.
 class AdditionHook : public torch::autograd::FunctionPostHook {
  public:
   AdditionHook(
       const torch::autograd::Node* accumulator,
-      std::function<void()> added)
-      : accumulator_(accumulator), added_(std::move(added)) {}
+      std::function<void()> added,
+      std::function<at::Tensor()> place = {})
+      : accumulator_(accumulator),
+        added_(std::move(added)),
+        place_(std::move(place)) {}
   torch::autograd::variable_list operator()(
       const torch::autograd::variable_list& outputs,
       const torch::autograd::variable_list& inputs) override;
   void added() const {
     added_();
   }
+  at::Tensor place() const {
+    return place_ ? place_() : at::Tensor();
+  }
 
  private:
   const torch::autograd::Node* accumulator_;
   std::function<void()> added_;
+  std::function<at::Tensor()> place_;
 };
 
 /// For the backward of a node that has `parameter` as an input: the gradient to

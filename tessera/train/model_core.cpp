@@ -9,6 +9,7 @@
 #include "tessera/runtime/error_text.h"
 #include "tessera/runtime/random_state.h"
 #include "tessera/tensor/value.h"
+#include "tessera/tensor/weight_gradient.h"
 #include "tessera/train/step_failure.h"
 
 namespace tessera::train {
@@ -161,6 +162,7 @@ std::vector<c10::IValue> ModelCore::run_alone(
   std::vector<c10::IValue> results;
   // The streams that a server would use: a resumed run draws the same numbers.
   const RestoredRandomState script;
+  const WeightGradientScope in_place;
   timeline::Recorder& recorder = *session().recorder;
   for (int i = 0; i < microbatches; ++i) {
     comm::activity::runs(step_, "", i, false);
@@ -231,6 +233,7 @@ void ModelCore::backward(
     server_->backward(tensors, scaled);
   } else {
     comm::activity::turns_backward();
+    const WeightGradientPass in_place(tensors);
     torch::autograd::backward(tensors, scaled);
   }
 }

@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 
 #include "tessera/runtime/gradient_reducer.h"
+#include "tessera/tensor/weight_gradient.h"
 
 #include "tests/unit/runtime/pipeline.h"
 
@@ -10,11 +11,12 @@ namespace {
 using ::testing::HasSubstr;
 using Parameters = std::vector<std::pair<std::string, at::Tensor>>;
 
-/// One rank of two: parameters 0 .. 3 of ten elements each.
+/// One rank of two: parameters 0 .. 3 of ten elements each, in two columns.
 struct Replica {
   Replica(comm::World& world, GradientReducer::Options options) {
     for (int i = 0; i < 4; ++i) {
-      parameters.emplace_back(str("p", i), torch::ones({10}).requires_grad_());
+      parameters.emplace_back(
+          str("p", i), torch::ones({5, 2}).requires_grad_());
     }
     group = world.new_group("dp", {0, 1});
     control = world.new_group("control", {0, 1});
@@ -24,6 +26,16 @@ struct Replica {
   // Adds `factor` to the gradient of parameter `i`.
   void add(int i, double factor) {
     (parameters[i].second * factor).sum().backward();
+  }
+  // The same by a product, whose part is added in place.
+  void add_by_product(int i, double factor) {
+    const WeightGradientScope in_place;
+    const auto sum = at::full({1, 5}, factor).mm(parameters[i].second).sum();
+    const WeightGradientPass pass({sum});
+    sum.backward();
+  }
+  const void* place(int i) const {
+    return parameters[i].second.grad().data_ptr();
   }
   double gradient(int i) const {
     const auto& grad = parameters[i].second.grad();
@@ -128,6 +140,41 @@ TEST(GradientReducer, GradientsTravelWhereTheyLie) {
         EXPECT_EQ(now, place) << "step " << step;
       }
       place = now;
+    }
+  });
+}
+
+// As a script that drops its gradients: a product makes the next step's where
+// they will travel, unless the script still looks at those of the step before.
+TEST(GradientReducer, ProductsMakeGradientsWhereTheyTravel) {
+  on_replicas([](Replica& replica, int rank) {
+    const void* place = nullptr;
+    at::Tensor handle;
+    for (int step = 0; step < 7; ++step) {
+      replica.zero();
+      replica.reducer->begin(true);
+      replica.add_by_product(1, 2 * rank + step);
+      const void* made = replica.place(1);
+      if (step == 5) {
+        EXPECT_NE(made, place);
+      } else if (step > 1) { // buckets are made anew after the first step
+        EXPECT_EQ(made, place) << "step " << step;
+      }
+      replica.add(0, 3); // put beside it
+      if (step == 3) {
+        replica.add_by_product(1, 6 * rank); // after its bucket has left
+      }
+      replica.reducer->finish({});
+      EXPECT_FLOAT_EQ(replica.gradient(0), 3);
+      EXPECT_FLOAT_EQ(replica.gradient(1), 1 + step + (step == 3 ? 3 : 0));
+      EXPECT_EQ(replica.gradient(2), -1); // nothing arrived: none is made
+      place = replica.place(1);
+      if (step == 4) {
+        handle = replica.parameters[1].second.grad();
+      } else if (step == 5) {
+        EXPECT_FLOAT_EQ(handle.mean().item<float>(), 5);
+        handle = at::Tensor();
+      }
     }
   });
 }
