@@ -3,12 +3,13 @@
 # ranks, a slower one, and a slow one behind a slow link. Probes it, plans on it,
 # trains the planner's pick and the Megatron heuristic's pick, and prints both
 # step times.
-# usage: cluster_test.sh PROGRAM REPOSITORY [STEPS]
+# usage: cluster_test.sh PROGRAM REPOSITORY [STEPS [LAYERS]]
 # Exit status 77: namespaces are not permitted here; nothing was tested.
 set -euo pipefail
 tessera=$(realpath "$1")
 repository=$(realpath "$2")
 steps=${3:-8}
+layers=${4:-8}
 hosts=(a b c)
 slots=(2 1 1)
 rates=(1gbit 1gbit 100mbit)
@@ -29,9 +30,9 @@ PY
 
 "$tessera" data prepare --output data --vocab-size 400 \
   --text "$repository"/README.md "$repository"/docs/*.md > /dev/null
-cat > job.json << 'JSON'
+cat > job.json << JSON
 {"parallel": {"timeout_seconds": 100},
- "model": {"name": "gpt-mini", "options": {"dropout": 0, "n_layer": 8, "n_embd": 192, "n_head": 4}},
+ "model": {"name": "gpt-mini", "options": {"dropout": 0, "n_layer": $layers, "n_embd": 192, "n_head": 4}},
  "data": {"directory": "data", "sequence": 32, "batch": 16},
  "steps": 100, "log_every": 1}
 JSON
