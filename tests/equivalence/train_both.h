@@ -14,6 +14,9 @@ struct Outcome {
   std::vector<std::string> differences;
   bool planted = false; // on this rank
   double worst = 0; // relative error of all that was compared
+  /// How far one process is from itself when the last bit of every parameter is
+  /// another at the start, as `worst`; looked at only where numbers differ.
+  double shaken = 0;
 };
 
 /// Trains the tree without the library and under the strategy, and compares
