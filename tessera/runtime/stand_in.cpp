@@ -97,6 +97,25 @@ std::vector<at::Tensor> changed_by(
   return changed;
 }
 
+/// Autograd adds to a gradient in place when nobody else holds its memory. Of a
+/// stand-in it sees the stand-in's; views of the real tensor hold the other, as
+/// a product that was put off does. They keep it, and the sum gets its own.
+void own_before_change(const at::Tensor& gradient) {
+  StandIn& info = *stand_in_of(gradient);
+  if (info.real.use_count() == 1 && info.real.storage().use_count() == 1) {
+    return;
+  }
+  // The stand-in's shape and strides stay as they are.
+  info.real = at::empty_strided(
+                  info.real.sizes(), info.real.strides(), info.real.options())
+                  .copy_(info.real);
+  c10::StorageImpl& storage = *gradient.storage().unsafeGetStorageImpl();
+  at::DataPtr held = storage.set_data_ptr(at::DataPtr());
+  const at::Device device = held.device();
+  storage.set_data_ptr(at::DataPtr(
+      info.real.data_ptr(), held.release_context(), &delete_stand_in, device));
+}
+
 void call_with_real(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const auto arguments = arguments_of(op, *stack);
   if (adds_stand_ins(op, arguments)) {
@@ -105,6 +124,11 @@ void call_with_real(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     return;
   }
   const std::vector<at::Tensor> changed = changed_by(op, arguments);
+  for (const at::Tensor& tensor : changed) {
+    if (!tensor.is_meta()) { // a gradient
+      own_before_change(tensor);
+    }
+  }
   const std::size_t first = stack->size() - arguments.size();
   for (std::size_t i = first; i < stack->size(); ++i) {
     (*stack)[i] =
