@@ -17,31 +17,16 @@ enum : int { kSse = 0, kAvx = 1, kAvx2 = 2, kAvx512 = 3 };
 
 std::optional<int> width_class(std::string kernel) {
   static const std::map<std::string, int> kKnown = {
-      {"prescott", kSse},
-      {"core2", kSse},
-      {"penryn", kSse},
-      {"dunnington", kSse},
-      {"nehalem", kSse},
-      {"atom", kSse},
-      {"nano", kSse},
-      {"opteron", kSse},
-      {"opteron_sse3", kSse},
-      {"barcelona", kSse},
-      {"bobcat", kSse},
-      {"sandybridge", kAvx},
-      {"bulldozer", kAvx},
-      {"piledriver", kAvx},
-      {"steamroller", kAvx},
-      {"excavator", kAvx2},
-      {"haswell", kAvx2},
-      {"zen", kAvx2},
-      {"skylakex", kAvx512},
-      {"cooperlake", kAvx512},
-      {"sapphirerapids", kAvx512}};
-  std::transform(
-      kernel.begin(), kernel.end(), kernel.begin(), [](unsigned char c) {
-        return static_cast<char>(std::tolower(c));
-      });
+      {"prescott", kSse},    {"core2", kSse},         {"penryn", kSse},
+      {"dunnington", kSse},  {"nehalem", kSse},       {"atom", kSse},
+      {"nano", kSse},        {"opteron", kSse},       {"opteron_sse3", kSse},
+      {"barcelona", kSse},   {"bobcat", kSse},        {"sandybridge", kAvx},
+      {"bulldozer", kAvx},   {"piledriver", kAvx},    {"steamroller", kAvx},
+      {"excavator", kAvx2},  {"haswell", kAvx2},      {"zen", kAvx2},
+      {"skylakex", kAvx512}, {"cooperlake", kAvx512}, {"sapphirerapids", kAvx512}};
+  std::transform(kernel.begin(), kernel.end(), kernel.begin(), [](unsigned char c) {
+    return static_cast<char>(std::tolower(c));
+  });
   const auto found = kKnown.find(kernel);
   return found == kKnown.end() ? std::nullopt : std::optional(found->second);
 }
@@ -68,8 +53,7 @@ std::set<std::string> processor_features() {
 
 std::string picked_blas_kernel() {
   using Corename = char* (*)();
-  const auto corename =
-      reinterpret_cast<Corename>(dlsym(RTLD_DEFAULT, "openblas_get_corename"));
+  const auto corename = reinterpret_cast<Corename>(dlsym(RTLD_DEFAULT, "openblas_get_corename"));
   return corename == nullptr ? "" : corename();
 }
 
@@ -80,11 +64,9 @@ std::optional<std::string> better_blas_kernel(
   if (!have) {
     return std::nullopt;
   }
-  const auto has = [&features](const char* name) {
-    return features.count(name) > 0;
-  };
-  if (*have < kAvx512 && has("avx512f") && has("avx512dq") && has("avx512bw") &&
-      has("avx512vl") && has("avx512cd")) {
+  const auto has = [&features](const char* name) { return features.count(name) > 0; };
+  if (*have < kAvx512 && has("avx512f") && has("avx512dq") && has("avx512bw") && has("avx512vl") &&
+      has("avx512cd")) {
     return "SkylakeX";
   }
   if (*have < kAvx2 && has("avx2") && has("fma")) {

@@ -23,9 +23,8 @@ constexpr int kWidestColumns = 110;
 
 int terminal_columns() {
   winsize size{};
-  const bool terminal = isatty(STDOUT_FILENO) != 0 &&
-                        ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 &&
-                        size.ws_col > 0;
+  const bool terminal =
+      isatty(STDOUT_FILENO) != 0 && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
   return terminal ? std::min<int>(size.ws_col, kWidestColumns) : kPlainColumns;
 }
 
@@ -67,12 +66,10 @@ void check_file(const Options& options) {
 void set_up(CLI::App& app) {
   auto options = std::make_shared<Options>();
   auto* action = app.add_option_group("action");
-  action->add_flag(
-      "--explain", options->explain, "print every key, aligned for a terminal");
-  auto* markdown = action->add_flag(
-      "--markdown", options->markdown, "print docs/configuration.md");
-  auto* check = action->add_option(
-      "--check", options->check, "validate a file and report every error");
+  action->add_flag("--explain", options->explain, "print every key, aligned for a terminal");
+  auto* markdown = action->add_flag("--markdown", options->markdown, "print docs/configuration.md");
+  auto* check =
+      action->add_option("--check", options->check, "validate a file and report every error");
   action->require_option(1);
   app.add_flag(
          "--json",
@@ -92,9 +89,8 @@ void set_up(CLI::App& app) {
     } else if (options->markdown) {
       std::fputs(config::explain_markdown().c_str(), stdout);
     } else {
-      const std::string text = options->json
-                                   ? config::explain_json()
-                                   : config::explain_text(terminal_columns());
+      const std::string text =
+          options->json ? config::explain_json() : config::explain_text(terminal_columns());
       std::fputs(text.c_str(), stdout);
     }
   });

@@ -11,8 +11,7 @@ namespace {
 
 void set_up_prepare(CLI::App& app) {
   auto options = std::make_shared<data::PrepareOptions>();
-  app.add_option("--output", options->output, "folder for the files")
-      ->required();
+  app.add_option("--output", options->output, "folder for the files")->required();
   app.add_option(
       "--text",
       options->texts,
@@ -40,8 +39,7 @@ const RegisterCommand registered({
     "prepare text for training",
     [](CLI::App& app) {
       app.require_subcommand(1);
-      set_up_prepare(*app.add_subcommand(
-          "prepare", "train a tokenizer and write token files"));
+      set_up_prepare(*app.add_subcommand("prepare", "train a tokenizer and write token files"));
     },
 });
 

@@ -38,8 +38,7 @@ constexpr std::chrono::seconds kTimeout(60);
 std::vector<std::string> features_that_matter() {
   const auto all = processor_features();
   std::vector<std::string> found;
-  for (const char* name :
-       {"avx2", "fma", "avx512f", "avx512_bf16", "amx_bf16"}) {
+  for (const char* name : {"avx2", "fma", "avx512f", "avx512_bf16", "amx_bf16"}) {
     if (all.count(name) > 0) {
       found.emplace_back(name);
     }
@@ -76,8 +75,7 @@ void measure_alone(RankFacts& facts) {
 /// nothing to print and return true.
 bool finish(Examination& examination, const Options& options) {
   examination.findings = judge(examination);
-  const std::string text =
-      options.json ? to_json(examination) + "\n" : to_tables(examination);
+  const std::string text = options.json ? to_json(examination) + "\n" : to_tables(examination);
   std::fputs(text.c_str(), stdout);
   return !any_fatal(examination.findings);
 }
@@ -94,8 +92,7 @@ bool examine_together(comm::World& world, RankFacts facts, const Options& o) {
   group->barrier();
   if (facts.local_rank == 0) {
     facts.products.trial = try_better_kernel(
-        facts.products.kernel,
-        std::filesystem::read_symlink("/proc/self/exe").string());
+        facts.products.kernel, std::filesystem::read_symlink("/proc/self/exe").string());
   }
   group->barrier();
   measure_clock(world, facts);
@@ -134,9 +131,7 @@ void run(const Options& options) {
   if (options.products_only) {
     const ProductFacts facts = measure_products();
     std::printf(
-        "%s %.3f\n",
-        facts.kernel.empty() ? "none" : facts.kernel.c_str(),
-        facts.f32_gflops);
+        "%s %.3f\n", facts.kernel.empty() ? "none" : facts.kernel.c_str(), facts.f32_gflops);
     return;
   }
   if (!examine(options)) {
@@ -151,9 +146,7 @@ const RegisterCommand kDoctor({
       auto options = std::make_shared<Options>();
       app.add_flag("--json", options->json, "print JSON instead of tables");
       app.add_option(
-             "--most-ranks",
-             options->most_ranks,
-             "measure the pairs of at most this many ranks")
+             "--most-ranks", options->most_ranks, "measure the pairs of at most this many ranks")
           ->check(CLI::Range(2, 1 << 20))
           ->capture_default_str();
       app.add_flag("--products-only", options->products_only)->group("");

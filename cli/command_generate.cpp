@@ -31,8 +31,7 @@ struct Options {
 
 models::GptOptions model_options(const Options& options) {
   if (!options.config.empty()) {
-    return models::gpt_options(
-        data::read_file(options.config), {}, /*ignore_unknown=*/true);
+    return models::gpt_options(data::read_file(options.config), {}, /*ignore_unknown=*/true);
   }
   const auto& preset = models::find_preset(options.model);
   if (preset.family != "gpt") {
@@ -61,9 +60,7 @@ void run(Options options) {
   models::Gpt model(sizes);
   model->eval();
   models::load_parameters(
-      *model,
-      checkpoint::read_safetensors(options.checkpoint),
-      options.checkpoint);
+      *model, checkpoint::read_safetensors(options.checkpoint), options.checkpoint);
   auto ids = tokenizer.encode(options.prompt);
   if (ids.empty()) {
     // What stands before the first word of a document in training.
@@ -72,39 +69,27 @@ void run(Options options) {
   options.generate.context = sizes.n_positions;
   options.generate.stop = tokenizer.end_of_document();
   const auto continued = models::generate(
-      [&](const at::Tensor& input) { return model(input); },
-      ids,
-      options.generate);
-  std::printf(
-      "%s%s\n", options.prompt.c_str(), tokenizer.decode(continued).c_str());
+      [&](const at::Tensor& input) { return model(input); }, ids, options.generate);
+  std::printf("%s%s\n", options.prompt.c_str(), tokenizer.decode(continued).c_str());
 }
 
 void set_up(CLI::App& app) {
   auto options = std::make_shared<Options>();
   auto& generate = options->generate;
-  app.add_option(
-         "--checkpoint", options->checkpoint, "weights, a .safetensors file")
-      ->required();
+  app.add_option("--checkpoint", options->checkpoint, "weights, a .safetensors file")->required();
   auto* model = app.add_option_group("model", "what the weights are of");
   model->add_option("--model", options->model, "a gpt preset");
-  model->add_option(
-      "--config", options->config, "a config.json of the gpt2 kind");
+  model->add_option("--config", options->config, "a config.json of the gpt2 kind");
   model->require_option(1);
-  app.add_option("--tokenizer", options->tokenizer, "a tokenizer.model file")
-      ->required();
+  app.add_option("--tokenizer", options->tokenizer, "a tokenizer.model file")->required();
   app.add_option("--prompt", options->prompt, "text to continue")->required();
-  app.add_option("--tokens", generate.tokens, "how many at most")
-      ->capture_default_str();
+  app.add_option("--tokens", generate.tokens, "how many at most")->capture_default_str();
   app.add_option(
-         "--temperature",
-         generate.temperature,
-         "0: always the likeliest; higher: more varied")
+         "--temperature", generate.temperature, "0: always the likeliest; higher: more varied")
       ->capture_default_str();
-  app.add_option(
-         "--top-k", generate.top_k, "among the k likeliest; 0: among all")
+  app.add_option("--top-k", generate.top_k, "among the k likeliest; 0: among all")
       ->capture_default_str();
-  app.add_option("--seed", generate.seed, "same seed, same text")
-      ->capture_default_str();
+  app.add_option("--seed", generate.seed, "same seed, same text")->capture_default_str();
   app.callback([options] { run(*options); });
 }
 

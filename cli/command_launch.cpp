@@ -38,17 +38,12 @@ std::string read_file(const std::string& path) {
   std::ostringstream text;
   if (!file || !(text << file.rdbuf())) {
     throw ConfigError(
-        str("--hostfile: cannot read '",
-            path,
-            "': ",
-            std::system_category().message(errno)));
+        str("--hostfile: cannot read '", path, "': ", std::system_category().message(errno)));
   }
   return text.str();
 }
 
-LaunchRequest request_of(
-    const Options& options,
-    const std::vector<std::string>& program) {
+LaunchRequest request_of(const Options& options, const std::vector<std::string>& program) {
   LaunchRequest request;
   request.program = program;
   if (options.ranks > 0) {
@@ -68,8 +63,7 @@ LaunchRequest request_of(
   // NOLINTNEXTLINE(concurrency-mt-unsafe): no other thread runs yet
   if (std::getenv("OPENBLAS_CORETYPE") == nullptr) {
     request.blas_kernel =
-        better_blas_kernel(picked_blas_kernel(), processor_features())
-            .value_or("");
+        better_blas_kernel(picked_blas_kernel(), processor_features()).value_or("");
   }
   return request;
 }
@@ -79,8 +73,7 @@ void check_program(const LaunchRequest& request) {
   const std::string& program = request.program.front();
   if (request.hostfile.empty() && program.find('/') != std::string::npos &&
       access(program.c_str(), X_OK) != 0) {
-    throw ConfigError(str(
-        "cannot run '", program, "': ", std::system_category().message(errno)));
+    throw ConfigError(str("cannot run '", program, "': ", std::system_category().message(errno)));
   }
 }
 
@@ -98,8 +91,7 @@ void launch(const Options& options, const std::vector<std::string>& program) {
       [&](int restart) {
         request.restart = restart;
         return run_child(
-            mpirun_command(request, machine),
-            std::chrono::seconds(options.grace_seconds));
+            mpirun_command(request, machine), std::chrono::seconds(options.grace_seconds));
       },
       options.max_restarts);
   if (outcome.exit_status != 0) {
@@ -161,10 +153,7 @@ const RegisterCommand kLaunch({
           ->check(CLI::NonNegativeNumber)
           ->capture_default_str();
       app.add_flag("--dry-run", options->dry_run, "print the command only");
-      app.add_option(
-             "program",
-             options->program,
-             "after --: the program and its arguments")
+      app.add_option("program", options->program, "after --: the program and its arguments")
           ->required();
       app.footer(kFooter);
       app.callback([options] { launch(*options, options->program); });

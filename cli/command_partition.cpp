@@ -35,8 +35,7 @@ struct Options {
 
 graph::ModelGraph read_graph(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  const std::string text{
-      std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
   if (!file) {
     throw ConfigError(str("--graph: cannot read \"", path, "\""));
   }
@@ -65,16 +64,14 @@ void list_presets() {
 void show(const Options& options) {
   DistributedGraph model;
   if (options.graph_file.empty()) {
-    model = graph_of_preset(
-        options.model, options.tensor_parallel_degree, options.optimize);
+    model = graph_of_preset(options.model, options.tensor_parallel_degree, options.optimize);
   } else {
     model.graph = read_graph(options.graph_file);
   }
   const graph::ModelGraph& graph = model.graph;
   const partitioning::Result result = partitioning::partition(
       graph,
-      {.partitions = options.pipeline_parallel_degree,
-       .memory_weight = options.memory_weight});
+      {.partitions = options.pipeline_parallel_degree, .memory_weight = options.memory_weight});
   const report::PartitionView view = {
       .graph = graph,
       .tree = result.tree,
@@ -94,8 +91,7 @@ void show(const Options& options) {
   }
   const std::string text =
       options.json ? report::partition_tree_json(view)
-                   : report::partition_tree_text(
-                         view, options.all, isatty(STDOUT_FILENO) != 0);
+                   : report::partition_tree_text(view, options.all, isatty(STDOUT_FILENO) != 0);
   std::fputs(text.c_str(), stdout);
 }
 
@@ -103,8 +99,7 @@ void set_up(CLI::App& app) {
   auto options = std::make_shared<Options>();
   auto* source = app.add_option_group("source");
   source->add_option("--model", options->model, "a preset, see --list");
-  source->add_option(
-      "--graph", options->graph_file, "a traced model graph as JSON");
+  source->add_option("--graph", options->graph_file, "a traced model graph as JSON");
   source->add_flag("--list", options->list, "print the presets and stop");
   source->require_option(1);
   app.add_option(
@@ -119,15 +114,11 @@ void set_up(CLI::App& app) {
       ->excludes("--graph")
       ->capture_default_str();
   app.add_option(
-         "--optimize",
-         options->optimize,
-         "how tensor parallelism distributes: memory or speed")
+         "--optimize", options->optimize, "how tensor parallelism distributes: memory or speed")
       ->check(CLI::IsMember({"memory", "speed"}))
       ->capture_default_str();
   app.add_option(
-         "--memory-weight",
-         options->memory_weight,
-         "0 balances computation, 1 balances memory")
+         "--memory-weight", options->memory_weight, "0 balances computation, 1 balances memory")
       ->capture_default_str();
   app.add_flag("--json", options->json, "every node and the totals as JSON");
   app.add_flag(

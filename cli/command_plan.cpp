@@ -48,8 +48,8 @@ void print(const std::string& text) {
 }
 
 bool writes(const Options& options) {
-  return !options.config_file.empty() ||
-         !options.parallel_config_file.empty() || !options.plan_file.empty();
+  return !options.config_file.empty() || !options.parallel_config_file.empty() ||
+         !options.plan_file.empty();
 }
 
 const planner::Candidate& first_runnable(
@@ -78,8 +78,7 @@ std::string job_text(const Options& options) {
   OrderedJson job;
   job["model"]["name"] = preset.name;
   job["data"]["directory"] = options.data;
-  job["data"]["sequence"] =
-      input.sequence > 0 ? input.sequence : preset.sample.sequence;
+  job["data"]["sequence"] = input.sequence > 0 ? input.sequence : preset.sample.sequence;
   job["data"]["batch"] = input.global_batch_size;
   job["precision"] = input.precision.empty() ? "f32" : input.precision;
   return job.dump();
@@ -95,10 +94,8 @@ std::string written_config(
   }
   const std::string job = job_text(options);
   const auto json = OrderedJson::parse(job);
-  const std::string base =
-      json.contains("parallel") ? json["parallel"].dump() : "{}";
-  return job_with_parallel(
-      job, with_plan(config::parse_config(base, "parallel"), planned));
+  const std::string base = json.contains("parallel") ? json["parallel"].dump() : "{}";
+  return job_with_parallel(job, with_plan(config::parse_config(base, "parallel"), planned));
 }
 
 void write_decision(
@@ -106,12 +103,10 @@ void write_decision(
     const planner::Candidate& chosen,
     const cost::DescribedModel& model) {
   if (!options.config_file.empty()) {
-    write_text_file(
-        options.config_file, written_config(options, chosen, model));
+    write_text_file(options.config_file, written_config(options, chosen, model));
   }
   if (!options.parallel_config_file.empty()) {
-    write_text_file(
-        options.parallel_config_file, planner::to_config_json(chosen, model));
+    write_text_file(options.parallel_config_file, planner::to_config_json(chosen, model));
   }
   if (!options.plan_file.empty()) {
     plan::save_plan(planner::to_plan(chosen, model), options.plan_file);
@@ -130,17 +125,12 @@ void write_decision(
 
 /// Which of the search's results are trained: the best, or as many spread over
 /// all of them, the best and the worst included.
-std::vector<std::size_t> tried_of(
-    const Options& options,
-    const planner::SearchResult& result) {
-  const std::size_t count =
-      std::min(result.best.size(), static_cast<std::size_t>(options.trials));
+std::vector<std::size_t> tried_of(const Options& options, const planner::SearchResult& result) {
+  const std::size_t count = std::min(result.best.size(), static_cast<std::size_t>(options.trials));
   std::vector<std::size_t> tried;
   for (std::size_t i = 0; i < count; ++i) {
     tried.push_back(
-        options.spread_trials && count > 1
-            ? i * (result.best.size() - 1) / (count - 1)
-            : i);
+        options.spread_trials && count > 1 ? i * (result.best.size() - 1) / (count - 1) : i);
   }
   return tried;
 }
@@ -157,8 +147,7 @@ int try_best(
         "--trials trains, so it needs a model: write --model or --job in place "
         "of --model-file");
   }
-  if (!options.input.preset.empty() &&
-      models::find_preset(options.input.preset).family != "gpt") {
+  if (!options.input.preset.empty() && models::find_preset(options.input.preset).family != "gpt") {
     throw ConfigError(
         str("--trials: tessera train runs the gpt family; ",
             options.input.preset,
@@ -170,10 +159,10 @@ int try_best(
   auto job = OrderedJson::parse(job_text(options));
   if (options.input.job_file.empty() && options.data.empty()) {
     // Timing needs tokens, not text.
-    const auto& sizes = std::get<models::GptOptions>(
-        models::find_preset(options.input.preset).options);
-    made_data = std::filesystem::temp_directory_path() /
-                ("tessera-tokens-" + std::to_string(getpid()));
+    const auto& sizes =
+        std::get<models::GptOptions>(models::find_preset(options.input.preset).options);
+    made_data =
+        std::filesystem::temp_directory_path() / ("tessera-tokens-" + std::to_string(getpid()));
     write_random_tokens(
         made_data.string(),
         sizes.vocab_size,
@@ -194,8 +183,7 @@ int try_best(
       trial.ranks);
   const auto told = [&](std::size_t i, const Trial& one) {
     const cost::Strategy& strategy = candidates[i].strategy;
-    const std::string measured =
-        one.measured_seconds ? str(*one.measured_seconds) : "failed";
+    const std::string measured = one.measured_seconds ? str(*one.measured_seconds) : "failed";
     std::printf(
         "  %4zu  %11.4f  %10s  %s  %s%s%s\n",
         tried[i] + 1,
@@ -214,14 +202,11 @@ int try_best(
   if (const auto agreement = rank_agreement(trials)) {
     std::printf("Spearman of predicted and measured: %.3f\n", *agreement);
   }
-  write_text_file(
-      options.write_calibration,
-      calibration_json(candidates, trials, model, cluster));
+  write_text_file(options.write_calibration, calibration_json(candidates, trials, model, cluster));
   std::printf("kept in %s\n", options.write_calibration.c_str());
   const int winner = fastest(trials);
   if (winner < 0) {
-    throw PlanError(
-        str("all ", trials.size(), " trials failed; see the lines above"));
+    throw PlanError(str("all ", trials.size(), " trials failed; see the lines above"));
   }
   const std::size_t best = tried[static_cast<std::size_t>(winner)];
   std::printf("winner: %zu\n", best + 1);
@@ -233,9 +218,7 @@ void explain_best(
     const planner::SearchResult& result,
     const cost::DescribedModel& model,
     const cost::Cluster& cluster) {
-  for (int i = 0;
-       i < std::min(options.explain, static_cast<int>(result.best.size()));
-       ++i) {
+  for (int i = 0; i < std::min(options.explain, static_cast<int>(result.best.size())); ++i) {
     const auto& candidate = result.best[static_cast<std::size_t>(i)];
     std::printf("\n%d. ", i + 1);
     print(planner::explain(candidate, model, cluster));
@@ -275,27 +258,20 @@ void run(const Options& options) {
   // What is written must run; what is tried runs on the hosts as they are.
   PlanningInput input = options.input;
   input.search.runnable_only = input.search.runnable_only || writes(options);
-  input.search.keep_node_order =
-      input.search.keep_node_order || options.trials > 0;
+  input.search.keep_node_order = input.search.keep_node_order || options.trials > 0;
   refuse_what_cannot_run(options);
   const cost::Cluster cluster = cluster_of(input);
   const cost::DescribedModel model = model_of(input, cluster);
   planner::SearchOptions search = search_options(input, model, cluster);
   if (!options.price.empty()) {
     print(planner::price_table(
-        planner::read_text_file(options.price),
-        options.price,
-        model,
-        cluster,
-        search.constants));
+        planner::read_text_file(options.price), options.price, model, cluster, search.constants));
     return;
   }
   constexpr int kAll = 100000;
-  search.keep = options.spread_trials
-                    ? kAll
-                    : std::max({search.keep, options.explain, options.trials});
-  const planner::SearchResult result =
-      search_with_progress(model, cluster, search);
+  search.keep =
+      options.spread_trials ? kAll : std::max({search.keep, options.explain, options.trials});
+  const planner::SearchResult result = search_with_progress(model, cluster, search);
   std::printf(
       "%s on %s, global batch size %d: %d combinations of degrees and "
       "microbatch sizes\n",
@@ -306,19 +282,16 @@ void run(const Options& options) {
   planner::SearchResult shown;
   shown.best.assign(
       result.best.begin(),
-      result.best.begin() + std::min(
-                                static_cast<std::ptrdiff_t>(result.best.size()),
-                                static_cast<std::ptrdiff_t>(std::max(
-                                    {options.input.search.keep,
-                                     options.explain,
-                                     options.trials}))));
+      result.best.begin() +
+          std::min(
+              static_cast<std::ptrdiff_t>(result.best.size()),
+              static_cast<std::ptrdiff_t>(
+                  std::max({options.input.search.keep, options.explain, options.trials}))));
   print(planner::summary(shown));
   if (!options.calibration.empty()) {
     const double ratio = calibration_ratio(options.calibration);
     std::printf(
-        "the first, calibrated by %.3f: %.4f s\n",
-        ratio,
-        ratio * result.best.front().seconds());
+        "the first, calibrated by %.3f: %.4f s\n", ratio, ratio * result.best.front().seconds());
   }
   explain_best(options, result, model, cluster);
   const planner::Candidate* chosen = nullptr;
@@ -327,22 +300,16 @@ void run(const Options& options) {
     chosen = &result.best[static_cast<std::size_t>(winner)];
   }
   if (writes(options)) {
-    write_decision(
-        options,
-        chosen != nullptr ? *chosen : first_runnable(result, model),
-        model);
+    write_decision(options, chosen != nullptr ? *chosen : first_runnable(result, model), model);
   }
 }
 
 void set_up(CLI::App& app) {
   auto options = std::make_shared<Options>();
   add_planning_options(app, options->input);
-  app.add_flag(
-      "--schema", options->schema, "print the form of both files and stop");
+  app.add_flag("--schema", options->schema, "print the form of both files and stop");
   app.add_option(
-      "--price",
-      options->price,
-      "price the strategies of this CSV file instead of searching");
+      "--price", options->price, "price the strategies of this CSV file instead of searching");
   app.add_option("--explain", options->explain, "show the parts of the K best")
       ->check(CLI::Range(0, 100000));
   app.add_option(
@@ -354,8 +321,7 @@ void set_up(CLI::App& app) {
       "--library-config",
       options->parallel_config_file,
       "write the configuration that tessera::init reads");
-  app.add_option(
-      "--plan-file", options->plan_file, "also write it as a plan file");
+  app.add_option("--plan-file", options->plan_file, "also write it as a plan file");
   app.add_option(
       "--data",
       options->data,
@@ -381,17 +347,13 @@ void set_up(CLI::App& app) {
          "seconds after which a trial has failed")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  app.add_option(
-      "--hostfile", options->trial.hostfile, "hosts of trials, as for launch");
+  app.add_option("--hostfile", options->trial.hostfile, "hosts of trials, as for launch");
   app.add_option(
          "--calibration-file",
          options->write_calibration,
          "where trials keep predicted and measured seconds")
       ->capture_default_str();
-  app.add_option(
-      "--calibrate",
-      options->calibration,
-      "also show seconds scaled by such a file");
+  app.add_option("--calibrate", options->calibration, "also show seconds scaled by such a file");
   app.callback([options] { run(*options); });
 }
 

@@ -39,13 +39,9 @@ const RegisterCommand kProbe({
     [](CLI::App& app) {
       auto options = std::make_shared<Options>();
       app.add_option(
-          "-o,--output",
-          options->output,
-          "write the cluster file that tessera plan reads");
+          "-o,--output", options->output, "write the cluster file that tessera plan reads");
       app.add_flag(
-          "--quick",
-          options->effort.quick,
-          "fewer sizes, and of the collectives only all_reduce");
+          "--quick", options->effort.quick, "fewer sizes, and of the collectives only all_reduce");
       app.footer(
           "Run it as the job will run:\n"
           "  tessera launch -n 4 -- tessera probe -o cluster.json\n"

@@ -28,8 +28,7 @@ std::string read_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;
   if (!file || !(text << file.rdbuf())) {
-    throw Error(str(
-        "cannot read '", path, "': ", std::system_category().message(errno)));
+    throw Error(str("cannot read '", path, "': ", std::system_category().message(errno)));
   }
   return text.str();
 }
@@ -39,22 +38,19 @@ void write_file(const std::string& path, const std::string& text) {
   std::ofstream file(path, std::ios::binary | std::ios::trunc);
   file << text << std::flush;
   if (!file) {
-    throw Error(str(
-        "cannot write '", path, "': ", std::system_category().message(errno)));
+    throw Error(str("cannot write '", path, "': ", std::system_category().message(errno)));
   }
 }
 
 void run(const Options& options) {
   if (!options.chrome_trace.empty() && options.timeline.empty()) {
-    throw ConfigError(
-        "--chrome-trace needs the events: give --timeline FILE as well");
+    throw ConfigError("--chrome-trace needs the events: give --timeline FILE as well");
   }
   report::ReportInput input;
   input.log = report::read_run_log(options.log);
   if (!options.timeline.empty()) {
     try {
-      input.timeline =
-          timeline::timeline_from_json(read_file(options.timeline));
+      input.timeline = timeline::timeline_from_json(read_file(options.timeline));
     } catch (const Error& error) {
       throw Error(str(options.timeline, ": ", error.what()));
     }
@@ -74,12 +70,9 @@ const RegisterCommand kReport({
     "show a run: losses, pipeline, memory, traffic",
     [](CLI::App& app) {
       auto options = std::make_shared<Options>();
-      app.add_option("log", options->log, "log of tessera train --log")
-          ->required();
-      app.add_option(
-          "--timeline", options->timeline, "timeline file of the same run");
-      app.add_option("-o,--output", options->output, "HTML file to write")
-          ->capture_default_str();
+      app.add_option("log", options->log, "log of tessera train --log")->required();
+      app.add_option("--timeline", options->timeline, "timeline file of the same run");
+      app.add_option("-o,--output", options->output, "HTML file to write")->capture_default_str();
       app.add_option(
           "--chrome-trace",
           options->chrome_trace,

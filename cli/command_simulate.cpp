@@ -70,10 +70,8 @@ cost::Strategy strategy_of(
     strategy.boundaries.push_back(layers * k / options.pp);
   }
   strategy.device_of_rank = planner::devices_in_order(cluster, nodes);
-  cost::validate(
-      strategy, cluster.device_count(), layers, model.global_batch_size);
-  strategy.device_of_rank =
-      cost::lay_out(strategy, options.placement, strategy.device_of_rank);
+  cost::validate(strategy, cluster.device_count(), layers, model.global_batch_size);
+  strategy.device_of_rank = cost::lay_out(strategy, options.placement, strategy.device_of_rank);
   if (!given) {
     auto best = pricer.assigned(strategy, pricer.table(point));
     if (best) {
@@ -86,8 +84,7 @@ cost::Strategy strategy_of(
 void run(const Options& options) {
   const cost::Cluster cluster = cluster_of(options.input);
   const cost::DescribedModel model = model_of(options.input, cluster);
-  const planner::SearchOptions search =
-      search_options(options.input, model, cluster);
+  const planner::SearchOptions search = search_options(options.input, model, cluster);
   cost::Strategy strategy = strategy_of(options, model, cluster, search);
   simulator::SimulationOptions simulation;
   simulation.constants = search.constants;
@@ -95,13 +92,11 @@ void run(const Options& options) {
     strategy.schedule = "custom";
     simulation.custom_order = schedule::parse_order(options.custom_schedule);
   }
-  simulation.keep_events =
-      !options.timeline_file.empty() || !options.chrome_trace_file.empty();
+  simulation.keep_events = !options.timeline_file.empty() || !options.chrome_trace_file.empty();
   const auto start = std::chrono::steady_clock::now();
   const simulator::SimulationResult result =
       simulator::simulate(model, cluster, strategy, simulation);
-  const std::chrono::duration<double> took =
-      std::chrono::steady_clock::now() - start;
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
   std::printf(
       "%s  schedule %s\n"
       "iteration     %.4f s\n"
@@ -119,29 +114,23 @@ void run(const Options& options) {
         result.memory_high_water[rank] / kGib,
         result.needed_bytes[rank] / kGib);
   }
-  std::printf(
-      "simulated %d devices in %.2f s\n", strategy.devices(), took.count());
+  std::printf("simulated %d devices in %.2f s\n", strategy.devices(), took.count());
   if (!options.timeline_file.empty()) {
     write_text_file(options.timeline_file, timeline::to_json(result.timeline));
   }
   if (!options.chrome_trace_file.empty()) {
-    write_text_file(
-        options.chrome_trace_file, timeline::to_chrome_trace(result.timeline));
+    write_text_file(options.chrome_trace_file, timeline::to_chrome_trace(result.timeline));
   }
 }
 
 void set_up(CLI::App& app) {
   auto options = std::make_shared<Options>();
   add_planning_options(app, options->input);
-  app.add_option(
-      "--pp", options->pp, "pipeline degree; none: the best strategy");
+  app.add_option("--pp", options->pp, "pipeline degree; none: the best strategy");
   app.add_option("--dp", options->dp, "data-parallel replicas");
-  app.add_option("--tp", options->tp, "tensor-parallel degree")
-      ->capture_default_str();
+  app.add_option("--tp", options->tp, "tensor-parallel degree")->capture_default_str();
   app.add_option(
-         "--tensor-kind",
-         options->tensor_kind,
-         "of a preset with --tp: speed, memory or 2d")
+         "--tensor-kind", options->tensor_kind, "of a preset with --tp: speed, memory or 2d")
       ->check(CLI::IsMember({"speed", "memory", "2d"}))
       ->capture_default_str();
   app.add_flag(
@@ -151,17 +140,14 @@ void set_up(CLI::App& app) {
   app.add_option("--mbs", options->microbatch_size, "microbatch size")
       ->check(CLI::Range(1, 1000000))
       ->capture_default_str();
-  app.add_option("--placement", options->placement, "letters, as PDT")
-      ->capture_default_str();
+  app.add_option("--placement", options->placement, "letters, as PDT")->capture_default_str();
   app.add_option(
          "--layer-boundaries",
          options->boundaries,
          "as 0;15;30; the best assignment when not given")
       ->delimiter(';');
-  app.add_option(
-      "--custom-schedule", options->custom_schedule, "as \"0F 1F 0B 1B\"");
-  app.add_option(
-      "--timeline", options->timeline_file, "write the timeline of all ranks");
+  app.add_option("--custom-schedule", options->custom_schedule, "as \"0F 1F 0B 1B\"");
+  app.add_option("--timeline", options->timeline_file, "write the timeline of all ranks");
   app.add_option(
       "--chrome-trace",
       options->chrome_trace_file,

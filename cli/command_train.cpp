@@ -49,21 +49,15 @@ void run(const Options& options) {
 
 void set_up(CLI::App& app) {
   auto options = std::make_shared<Options>();
-  app.add_option("job", options->job, "the job's JSON file")
-      ->required()
-      ->check(CLI::ExistingFile);
-  app.add_option(
-         "--steps", options->steps, "stop after this many steps of the job")
+  app.add_option("job", options->job, "the job's JSON file")->required()->check(CLI::ExistingFile);
+  app.add_option("--steps", options->steps, "stop after this many steps of the job")
       ->check(CLI::PositiveNumber);
   app.add_flag(
       "--resume",
       options->train.resume,
       "go on from the newest checkpoint of the job, if there is one");
   app.add_option("--log", options->train.log, "write a JSONL log");
-  app.add_option(
-      "--timeline",
-      options->train.timeline,
-      "write the events of the last steps");
+  app.add_option("--timeline", options->train.timeline, "write the events of the last steps");
   app.add_flag("--check", options->check, "only check the job file");
   app.callback([options] { run(*options); });
 }

@@ -8,8 +8,7 @@
 namespace tessera::cli {
 
 models::Preset preset_of(const Job& job) {
-  const data::TokenDataset tokens(
-      job.data.directory + "/" + data::kTrainFile, false);
+  const data::TokenDataset tokens(job.data.directory + "/" + data::kTrainFile, false);
   auto options = OrderedJson::parse(job.model.options);
   if (!options.contains("vocab_size")) {
     options["vocab_size"] = tokens.vocab_size();
@@ -17,8 +16,7 @@ models::Preset preset_of(const Job& job) {
   if (!options.contains("n_positions")) {
     options["n_positions"] = job.data.sequence;
   }
-  models::Preset preset =
-      models::resolve_preset(job.model.name, options.dump());
+  models::Preset preset = models::resolve_preset(job.model.name, options.dump());
   if (preset.family != "gpt") {
     throw ConfigError(
         str("'model.name' is ",

@@ -44,8 +44,7 @@ int positive(const std::string& text, const std::string& what) {
   const char* end = text.data() + text.size();
   const auto result = std::from_chars(text.data(), end, value);
   if (result.ec != std::errc() || result.ptr != end || value < 1) {
-    throw ConfigError(
-        str(what, " must be a positive integer, found '", text, "'"));
+    throw ConfigError(str(what, " must be a positive integer, found '", text, "'"));
   }
   return value;
 }
@@ -125,10 +124,8 @@ struct Layout {
 
 /// mpirun fills the slots of one host after the other, or puts
 /// processes_per_host on each.
-Layout lay_out(
-    const LaunchRequest& request,
-    const UserOptions& user,
-    const std::vector<Host>& hosts) {
+Layout
+lay_out(const LaunchRequest& request, const UserOptions& user, const std::vector<Host>& hosts) {
   std::optional<int> ranks = user.ranks ? user.ranks : request.ranks;
   const auto host_count = static_cast<int>(hosts.size());
   if (!ranks && request.processes_per_host) {
@@ -156,8 +153,7 @@ Layout lay_out(
     }
     layout.most_on_a_host = std::min(*ranks, *request.processes_per_host);
     for (const Host& host : hosts) {
-      layout.over_slots =
-          layout.over_slots || layout.most_on_a_host > host.slots;
+      layout.over_slots = layout.over_slots || layout.most_on_a_host > host.slots;
     }
     return layout;
   }
@@ -177,9 +173,7 @@ Layout lay_out(
 
 } // namespace
 
-std::vector<Host> parse_hostfile(
-    const std::string& text,
-    const std::string& path) {
+std::vector<Host> parse_hostfile(const std::string& text, const std::string& path) {
   std::vector<Host> hosts;
   std::istringstream lines(text);
   std::string line;
@@ -202,12 +196,7 @@ std::vector<Host> parse_hostfile(
       if (equals == std::string::npos ||
           (key != "slots" && key != "max_slots" && key != "max-slots")) {
         throw ConfigError(
-            str(path,
-                ": line ",
-                number,
-                ": expected slots=N or max_slots=N, found '",
-                word,
-                "'"));
+            str(path, ": line ", number, ": expected slots=N or max_slots=N, found '", word, "'"));
       }
       const int value = positive(word.substr(equals + 1), place);
       if (key == "slots") {
@@ -217,8 +206,7 @@ std::vector<Host> parse_hostfile(
     hosts.push_back(host);
   }
   if (hosts.empty()) {
-    throw ConfigError(
-        str(path, ": names no host; write one a line, as 'node1 slots=4'"));
+    throw ConfigError(str(path, ": names no host; write one a line, as 'node1 slots=4'"));
   }
   return hosts;
 }
@@ -254,8 +242,7 @@ std::vector<std::string> split_words(const std::string& text) {
     }
   }
   if (quote != '\0') {
-    throw ConfigError(
-        str("custom_mpi_options: a quote (", quote, ") is not closed: ", text));
+    throw ConfigError(str("custom_mpi_options: a quote (", quote, ") is not closed: ", text));
   }
   if (in_word) {
     words.push_back(word);
@@ -263,28 +250,22 @@ std::vector<std::string> split_words(const std::string& text) {
   return words;
 }
 
-std::vector<std::string> mpirun_command(
-    const LaunchRequest& request,
-    const Machine& machine) {
+std::vector<std::string> mpirun_command(const LaunchRequest& request, const Machine& machine) {
   if (request.program.empty()) {
     throw ConfigError("no program: write tessera launch -n N -- PROGRAM ...");
   }
   const auto user_words = split_words(request.custom_mpi_options);
   const UserOptions user = read_user_options(user_words);
   const bool alone = request.hostfile.empty();
-  const std::vector<Host> hosts =
-      alone ? std::vector<Host>{{"localhost", machine.cores}}
-            : parse_hostfile(request.hostfile_text, request.hostfile);
+  const std::vector<Host> hosts = alone ? std::vector<Host>{{"localhost", machine.cores}}
+                                        : parse_hostfile(request.hostfile_text, request.hostfile);
   const Layout layout = lay_out(request, user, hosts);
   const bool crowded = layout.most_on_a_host > machine.cores;
 
   Options options(user.given);
   options.put("n", {"-n", str(layout.ranks)});
   if (!alone) {
-    options.put(
-        "hostfile",
-        {"--hostfile", request.hostfile},
-        {"machinefile", "host", "H"});
+    options.put("hostfile", {"--hostfile", request.hostfile}, {"machinefile", "host", "H"});
   }
   if (request.processes_per_host && !alone) {
     options.put(
@@ -319,13 +300,10 @@ std::vector<std::string> mpirun_command(
   }
   // Other hosts may have other processors.
   if (alone && !request.blas_kernel.empty()) {
-    options.put(
-        "x OPENBLAS_CORETYPE",
-        {"-x", "OPENBLAS_CORETYPE=" + request.blas_kernel});
+    options.put("x OPENBLAS_CORETYPE", {"-x", "OPENBLAS_CORETYPE=" + request.blas_kernel});
   }
   if (request.restart > 0) {
-    options.put(
-        "x TESSERA_RESTART", {"-x", str("TESSERA_RESTART=", request.restart)});
+    options.put("x TESSERA_RESTART", {"-x", str("TESSERA_RESTART=", request.restart)});
   }
   std::vector<std::string> command = {"mpirun"};
   const auto append = [&command](const std::vector<std::string>& words) {

@@ -30,9 +30,7 @@ struct Host {
 
 /// "name slots=4", "name:4", comments after '#'; a name alone has one slot.
 /// Throws: ConfigError naming line and text.
-std::vector<Host> parse_hostfile(
-    const std::string& text,
-    const std::string& path);
+std::vector<Host> parse_hostfile(const std::string& text, const std::string& path);
 
 /// Words as a shell divides them: blanks part, quotes and backslashes keep.
 /// Throws: ConfigError when a quote is not closed.
@@ -41,9 +39,7 @@ std::vector<std::string> split_words(const std::string& text);
 /// The command line of mpirun. Options that the user gives in
 /// custom_mpi_options replace those that would be set here, one by one.
 /// Throws: ConfigError naming the option, the value and what to write instead.
-std::vector<std::string> mpirun_command(
-    const LaunchRequest& request,
-    const Machine& machine);
+std::vector<std::string> mpirun_command(const LaunchRequest& request, const Machine& machine);
 
 /// `command` as one line for a shell.
 std::string quoted(const std::vector<std::string>& command);

@@ -17,8 +17,6 @@ bool restart_may_help(const RunOutcome& outcome);
 
 /// Calls `run(0)`, and `run(1)` to `run(most)` as long as a restart may help;
 /// says so on stderr each time.
-RunOutcome run_with_restarts(
-    const std::function<RunOutcome(int restart)>& run,
-    int most);
+RunOutcome run_with_restarts(const std::function<RunOutcome(int restart)>& run, int most);
 
 } // namespace tessera::cli

@@ -53,11 +53,8 @@ class BlockedSignals {
 };
 
 /// Runs in the child; tells the parent through `report` why exec failed.
-[[noreturn]] void become(
-    std::vector<char*>& arguments,
-    const sigset_t& signals,
-    pid_t parent,
-    int report) {
+[[noreturn]] void
+become(std::vector<char*>& arguments, const sigset_t& signals, pid_t parent, int report) {
   // Its own group: Ctrl-C reaches the launcher alone, which passes it on in
   // good order.
   setpgid(0, 0);
@@ -80,8 +77,7 @@ class BlockedSignals {
 pid_t start(const std::vector<std::string>& command, const sigset_t& signals) {
   std::array<int, 2> pipe_ends{};
   if (pipe2(pipe_ends.data(), O_CLOEXEC) != 0) {
-    throw Error(
-        str("launch: no pipe: ", std::system_category().message(errno)));
+    throw Error(str("launch: no pipe: ", std::system_category().message(errno)));
   }
   std::vector<std::string> words = command; // execvp wants char*
   std::vector<char*> arguments;
@@ -117,9 +113,7 @@ int as_shell(int status) {
 
 } // namespace
 
-RunOutcome run_child(
-    const std::vector<std::string>& command,
-    std::chrono::seconds grace) {
+RunOutcome run_child(const std::vector<std::string>& command, std::chrono::seconds grace) {
   constexpr std::chrono::seconds kLastGrace(5);
   const BlockedSignals signals;
   const pid_t child = start(command, signals.before());

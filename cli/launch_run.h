@@ -18,8 +18,6 @@ struct RunOutcome {
 /// Throws: Error when the command cannot be started, naming it.
 /// Threads: one at a time; the process must have no other threads that take
 /// these signals.
-RunOutcome run_child(
-    const std::vector<std::string>& command,
-    std::chrono::seconds grace);
+RunOutcome run_child(const std::vector<std::string>& command, std::chrono::seconds grace);
 
 } // namespace tessera::cli

@@ -16,27 +16,20 @@ std::vector<int> first_ranks(int size) {
 }
 
 [[noreturn]] void refuse(const char* operation) {
-  throw InternalError(
-      str(operation, " was started although only shapes are followed"));
+  throw InternalError(str(operation, " was started although only shapes are followed"));
 }
 
 } // namespace
 
 LoneGroup::LoneGroup(int size) : ProcessGroup("lone", first_ranks(size), 0) {}
 
-comm::WorkPtr LoneGroup::all_reduce_async(
-    at::Tensor /*tensor*/,
-    comm::ReduceOp /*op*/) {
+comm::WorkPtr LoneGroup::all_reduce_async(at::Tensor /*tensor*/, comm::ReduceOp /*op*/) {
   refuse("all_reduce");
 }
-comm::WorkPtr LoneGroup::scaled_sum_async(
-    at::Tensor /*tensor*/,
-    double /*scale*/) {
+comm::WorkPtr LoneGroup::scaled_sum_async(at::Tensor /*tensor*/, double /*scale*/) {
   refuse("scaled_sum");
 }
-comm::WorkPtr LoneGroup::all_gather_async(
-    at::Tensor /*output*/,
-    at::Tensor /*input*/) {
+comm::WorkPtr LoneGroup::all_gather_async(at::Tensor /*output*/, at::Tensor /*input*/) {
   refuse("all_gather");
 }
 comm::WorkPtr LoneGroup::reduce_scatter_async(
@@ -45,18 +38,13 @@ comm::WorkPtr LoneGroup::reduce_scatter_async(
     comm::ReduceOp /*op*/) {
   refuse("reduce_scatter");
 }
-comm::WorkPtr LoneGroup::all_to_all_async(
-    at::Tensor /*output*/,
-    at::Tensor /*input*/) {
+comm::WorkPtr LoneGroup::all_to_all_async(at::Tensor /*output*/, at::Tensor /*input*/) {
   refuse("all_to_all");
 }
 comm::WorkPtr LoneGroup::broadcast_async(at::Tensor /*tensor*/, int /*root*/) {
   refuse("broadcast");
 }
-comm::WorkPtr LoneGroup::reduce_async(
-    at::Tensor /*tensor*/,
-    int /*root*/,
-    comm::ReduceOp /*op*/) {
+comm::WorkPtr LoneGroup::reduce_async(at::Tensor /*tensor*/, int /*root*/, comm::ReduceOp /*op*/) {
   refuse("reduce");
 }
 comm::WorkPtr LoneGroup::barrier_async() {

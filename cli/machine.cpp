@@ -36,8 +36,8 @@ int physical_cores() {
     if (!CPU_ISSET(cpu, &allowed)) {
       continue;
     }
-    const std::string siblings = first_line(str(
-        "/sys/devices/system/cpu/cpu", cpu, "/topology/thread_siblings_list"));
+    const std::string siblings =
+        first_line(str("/sys/devices/system/cpu/cpu", cpu, "/topology/thread_siblings_list"));
     cores.insert(siblings.empty() ? str("cpu ", cpu) : siblings);
   }
   return std::max(1, static_cast<int>(cores.size()));

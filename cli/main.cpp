@@ -23,9 +23,7 @@ int main(int argc, char** argv) {
   app.name("tessera");
   app.require_subcommand(1);
   auto& list = tessera::cli::commands();
-  std::sort(list.begin(), list.end(), [](const auto& a, const auto& b) {
-    return a.name < b.name;
-  });
+  std::sort(list.begin(), list.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
   for (const auto& command : list) {
     command.set_up(*app.add_subcommand(command.name, command.help));
   }

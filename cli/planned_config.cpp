@@ -48,9 +48,7 @@ std::vector<std::string> planned_keys_said(const config::Config& config) {
   return said;
 }
 
-config::Config with_plan(
-    const config::Config& base,
-    const std::string& planned) {
+config::Config with_plan(const config::Config& base, const std::string& planned) {
   const config::Config plan = config::parse_config(planned, "the plan");
   config::Config result = plan;
   // Every field but the plan's from `base`.
@@ -80,9 +78,7 @@ std::string to_short_json(const config::Config& config) {
   return said.dump(2);
 }
 
-std::string job_with_parallel(
-    const std::string& job_json,
-    const config::Config& parallel) {
+std::string job_with_parallel(const std::string& job_json, const config::Config& parallel) {
   auto job = OrderedJson::parse(job_json);
   job.erase("strategy");
   OrderedJson result;

@@ -48,8 +48,7 @@ class InterruptionGuard {
 
 void draw(const planner::SearchProgress& progress) {
   constexpr int kWidth = 30;
-  const int filled =
-      progress.total > 0 ? kWidth * progress.done / progress.total : 0;
+  const int filled = progress.total > 0 ? kWidth * progress.done / progress.total : 0;
   std::fprintf(
       stderr,
       "\r[%s%s] %d of %d",
@@ -62,9 +61,7 @@ void draw(const planner::SearchProgress& progress) {
   }
 }
 
-planner::TracedModel traced_of(
-    const PlanningInput& input,
-    const cost::Cluster& cluster) {
+planner::TracedModel traced_of(const PlanningInput& input, const cost::Cluster& cluster) {
   PresetRun run;
   run.precision = "f32";
   run.sequence = input.sequence;
@@ -93,12 +90,9 @@ planner::TracedModel traced_of(
 } // namespace
 
 void add_planning_options(CLI::App& app, PlanningInput& input) {
+  app.add_option("--model-file", input.model_file, "a described model, see plan --schema");
   app.add_option(
-      "--model-file", input.model_file, "a described model, see plan --schema");
-  app.add_option(
-      "--model",
-      input.preset,
-      "a preset in place of --model-file, see partition --list");
+      "--model", input.preset, "a preset in place of --model-file, see partition --list");
   app.add_option(
       "--job",
       input.job_file,
@@ -106,8 +100,7 @@ void add_planning_options(CLI::App& app, PlanningInput& input) {
       "and precision");
   app.add_option("--precision", input.precision, "of a preset: f32 or bf16")
       ->check(CLI::IsMember({"f32", "bf16"}));
-  app.add_option(
-         "--sequence", input.sequence, "of a preset: positions of a sample")
+  app.add_option("--sequence", input.sequence, "of a preset: positions of a sample")
       ->check(CLI::PositiveNumber);
   app.add_flag(
       "--activation-checkpointing",
@@ -131,10 +124,8 @@ void add_planning_options(CLI::App& app, PlanningInput& input) {
   app.add_option("--keep", input.search.keep, "best strategies to show")
       ->check(CLI::Range(1, 100000))
       ->capture_default_str();
-  app.add_option("--seed", input.search.seed, "of annealing and random")
-      ->capture_default_str();
-  app.add_option(
-         "--samples", input.search.samples, "strategies that random draws")
+  app.add_option("--seed", input.search.seed, "of annealing and random")->capture_default_str();
+  app.add_option("--samples", input.search.samples, "strategies that random draws")
       ->check(CLI::Range(1, 10000000))
       ->capture_default_str();
   app.add_option("--schedule", input.search.schedule, "interleaved or simple")
@@ -156,9 +147,7 @@ void add_planning_options(CLI::App& app, PlanningInput& input) {
       input.search.overlap_gradients,
       "gradients travel while the last backward runs");
   app.add_option(
-         "--only-tp",
-         input.search.tensor_degree,
-         "only strategies of this tensor-parallel degree")
+         "--only-tp", input.search.tensor_degree, "only strategies of this tensor-parallel degree")
       ->check(CLI::PositiveNumber);
   app.add_flag(
       "--keep-node-order",
@@ -170,11 +159,8 @@ void add_planning_options(CLI::App& app, PlanningInput& input) {
       "only what this version can train with, priced as it runs");
 }
 
-cost::DescribedModel model_of(
-    const PlanningInput& input,
-    const cost::Cluster& cluster) {
-  const int sources = (input.model_file.empty() ? 0 : 1) +
-                      (input.preset.empty() ? 0 : 1) +
+cost::DescribedModel model_of(const PlanningInput& input, const cost::Cluster& cluster) {
+  const int sources = (input.model_file.empty() ? 0 : 1) + (input.preset.empty() ? 0 : 1) +
                       (input.job_file.empty() ? 0 : 1);
   if (sources != 1) {
     throw ConfigError(
@@ -185,8 +171,7 @@ cost::DescribedModel model_of(
             "--list), or a job of tessera train"));
   }
   if (input.model_file.empty()) {
-    cost::DescribedModel model =
-        planner::describe_traced(traced_of(input, cluster), cluster);
+    cost::DescribedModel model = planner::describe_traced(traced_of(input, cluster), cluster);
     model.activation_checkpointing = input.activation_checkpointing;
     return model;
   }
@@ -209,8 +194,7 @@ void plan_for_runtime(
   constexpr int kMostDevices = 256;
   search.runnable_only = true;
   search.constants = cost::runtime_constants(cluster, model.precision);
-  search.simulate =
-      cluster.device_count() <= kMostDevices ? kSimulated : search.simulate;
+  search.simulate = cluster.device_count() <= kMostDevices ? kSimulated : search.simulate;
 }
 
 planner::SearchOptions search_options(

@@ -26,9 +26,7 @@ struct PlanningInput {
 void add_planning_options(CLI::App& app, PlanningInput& input);
 
 /// Throws: ConfigError that names the missing option, or as the readers.
-cost::DescribedModel model_of(
-    const PlanningInput& input,
-    const cost::Cluster& cluster);
+cost::DescribedModel model_of(const PlanningInput& input, const cost::Cluster& cluster);
 /// Also says on standard error what is left out of the estimate.
 cost::Cluster cluster_of(const PlanningInput& input);
 

@@ -49,10 +49,8 @@ graph::ModelGraph graph_of_preset(const std::string& name) {
   return graph_of_preset(name, 1, "speed").graph;
 }
 
-DistributedGraph graph_of_preset(
-    const std::string& name,
-    int tensor_parallel_degree,
-    const std::string& optimize) {
+DistributedGraph
+graph_of_preset(const std::string& name, int tensor_parallel_degree, const std::string& optimize) {
   const auto& preset = models::find_preset(name);
   const tracer::DelayedInitScope delayed;
   models::AnyModel model;
@@ -64,8 +62,8 @@ DistributedGraph graph_of_preset(
   LoneGroup group(tensor_parallel_degree);
   nn::TensorParallel parallel;
   parallel.group = &group;
-  parallel.distribution = optimize == "memory" ? nn::Distribution::kMemory
-                                               : nn::Distribution::kSpeed;
+  parallel.distribution =
+      optimize == "memory" ? nn::Distribution::kMemory : nn::Distribution::kSpeed;
   parallel.shapes_only = true;
   const nn::TensorParallelScope scope(parallel);
   nn::Replacements replacements;
@@ -73,13 +71,11 @@ DistributedGraph graph_of_preset(
   DistributedGraph result;
   if (tensor_parallel_degree > 1) {
     replacements = nn::replace_marked(
-        model.module,
-        [](const torch::nn::Module&, const nn::Make& make) { return make(); });
+        model.module, [](const torch::nn::Module&, const nn::Make& make) { return make(); });
     nn::keep_parts_together(*replacements.root);
     result.replaced = nn::text_of(replacements);
   }
-  result.graph = tracer::trace(
-      *replacements.root, [&] { model.forward(inputs); }, {.name = name});
+  result.graph = tracer::trace(*replacements.root, [&] { model.forward(inputs); }, {.name = name});
   return result;
 }
 

@@ -28,9 +28,7 @@ struct DistributedGraph {
   graph::ModelGraph graph;
   std::vector<std::string> replaced;
 };
-DistributedGraph graph_of_preset(
-    const std::string& name,
-    int tensor_parallel_degree,
-    const std::string& optimize);
+DistributedGraph
+graph_of_preset(const std::string& name, int tensor_parallel_degree, const std::string& optimize);
 
 } // namespace tessera::cli

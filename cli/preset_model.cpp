@@ -23,9 +23,7 @@ namespace tessera::cli {
 namespace {
 
 // Shapes and types of each family's targets (models/registry.h).
-models::Tensors targets_of(
-    const models::Preset& preset,
-    const models::Tensors& inputs) {
+models::Tensors targets_of(const models::Preset& preset, const models::Tensors& inputs) {
   if (preset.family == "t5") {
     return {inputs.at(1)};
   }
@@ -55,10 +53,8 @@ int side_of(int ranks) {
 }
 
 /// nullopt when nothing of the model can be divided so.
-std::optional<planner::TracedDivision> trace_division(
-    const models::Preset& preset,
-    const PresetRun& run,
-    const cost::TensorWay& way) {
+std::optional<planner::TracedDivision>
+trace_division(const models::Preset& preset, const PresetRun& run, const cost::TensorWay& way) {
   LoneGroup group(way.degree);
   nn::TensorParallel parallel;
   parallel.group = &group;
@@ -68,12 +64,10 @@ std::optional<planner::TracedDivision> trace_division(
     const int side = side_of(way.degree);
     parallel.distribution = nn::Distribution::kTwoD;
     parallel.mesh = nn::two_d::Mesh::outline(
-        group,
-        std::make_unique<LoneGroup>(side),
-        std::make_unique<LoneGroup>(side));
+        group, std::make_unique<LoneGroup>(side), std::make_unique<LoneGroup>(side));
   } else {
-    parallel.distribution = way.kind == "memory" ? nn::Distribution::kMemory
-                                                 : nn::Distribution::kSpeed;
+    parallel.distribution =
+        way.kind == "memory" ? nn::Distribution::kMemory : nn::Distribution::kSpeed;
   }
   const tracer::DelayedInitScope delayed;
   const nn::TensorParallelScope scope(parallel);
@@ -83,8 +77,7 @@ std::optional<planner::TracedDivision> trace_division(
     model.module->to(torch::kBFloat16);
   }
   const nn::Replacements replacements = nn::replace_marked(
-      model.module,
-      [](const torch::nn::Module&, const nn::Make& make) { return make(); });
+      model.module, [](const torch::nn::Module&, const nn::Make& make) { return make(); });
   if (replacements.replaced.empty()) {
     return std::nullopt;
   }
@@ -93,17 +86,12 @@ std::optional<planner::TracedDivision> trace_division(
   planner::TracedDivision division;
   division.way = way;
   // A mesh gives its rows parts of a common batch.
-  const int least =
-      way.same_samples && way.kind == "2d" ? side_of(way.degree) : 1;
+  const int least = way.same_samples && way.kind == "2d" ? side_of(way.degree) : 1;
   division.samples = way.same_samples ? least : way.degree;
-  division.graph = tracer::trace(
-      root,
-      forward_of(model, preset, least, run.sequence),
-      {.name = preset.name});
-  division.least =
-      tracer::record_work(root, forward_of(model, preset, least, run.sequence));
-  division.twice = tracer::record_work(
-      root, forward_of(model, preset, 2 * least, run.sequence));
+  division.graph =
+      tracer::trace(root, forward_of(model, preset, least, run.sequence), {.name = preset.name});
+  division.least = tracer::record_work(root, forward_of(model, preset, least, run.sequence));
+  division.twice = tracer::record_work(root, forward_of(model, preset, 2 * least, run.sequence));
   for (const auto& [name, local] : nn::local_tensors(root)) {
     if (local.parameter && !local.scaled_batch) {
       division.whole.insert(name);
@@ -133,9 +121,7 @@ std::vector<int> tensor_degrees_of(const cost::Cluster& cluster) {
   return degrees;
 }
 
-planner::TracedModel trace_preset(
-    const models::Preset& preset,
-    const PresetRun& run) {
+planner::TracedModel trace_preset(const models::Preset& preset, const PresetRun& run) {
   planner::TracedModel traced;
   traced.precision = run.precision;
   traced.global_batch_size = run.global_batch_size;
@@ -148,8 +134,7 @@ planner::TracedModel trace_preset(
     const auto forward = [&](std::int64_t batch) {
       return forward_of(model, preset, batch, run.sequence);
     };
-    traced.graph =
-        tracer::trace(*model.module, forward(1), {.name = preset.name});
+    traced.graph = tracer::trace(*model.module, forward(1), {.name = preset.name});
     traced.one_sample = tracer::record_work(*model.module, forward(1));
     traced.two_samples = tracer::record_work(*model.module, forward(2));
   }
@@ -160,8 +145,7 @@ planner::TracedModel trace_preset(
         continue;
       }
       for (const bool same_samples : {false, true}) {
-        if (auto division =
-                trace_division(preset, run, {degree, kind, same_samples})) {
+        if (auto division = trace_division(preset, run, {degree, kind, same_samples})) {
           traced.divisions.push_back(std::move(*division));
         }
       }

@@ -28,8 +28,6 @@ std::vector<int> tensor_degrees_of(const cost::Cluster& cluster);
 /// Traces a preset with its loss for one sample and for two, without allocating
 /// its weights.
 /// Throws: ConfigError.
-planner::TracedModel trace_preset(
-    const models::Preset& preset,
-    const PresetRun& run);
+planner::TracedModel trace_preset(const models::Preset& preset, const PresetRun& run);
 
 } // namespace tessera::cli

@@ -58,8 +58,7 @@ class WorkFolder {
 double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   const std::size_t half = values.size() / 2;
-  return values.size() % 2 == 1 ? values[half]
-                                : (values[half - 1] + values[half]) / 2;
+  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
 }
 
 std::string trial_job(
@@ -74,13 +73,10 @@ std::string trial_job(
   job["log_every"] = 1;
   const std::int64_t steps = job.value("steps", std::int64_t{0});
   job["steps"] = std::max<std::int64_t>(steps, options.steps);
-  const std::string base =
-      job.contains("parallel") ? job["parallel"].dump() : "{}";
+  const std::string base = job.contains("parallel") ? job["parallel"].dump() : "{}";
   return job_with_parallel(
       job.dump(),
-      with_plan(
-          config::parse_config(base, "parallel"),
-          planner::to_config_json(candidate, model)));
+      with_plan(config::parse_config(base, "parallel"), planner::to_config_json(candidate, model)));
 }
 
 std::string whole_file(const std::string& path) {
@@ -127,8 +123,7 @@ Trial run_one(
   constexpr int kWarmUp = 2;
   Trial trial;
   trial.predicted_seconds = candidate.seconds();
-  data::write_file(
-      folder.file("job.json"), trial_job(candidate, model, options));
+  data::write_file(folder.file("job.json"), trial_job(candidate, model, options));
   const std::string log = folder.file("log.jsonl");
   const std::string errors = folder.file("errors.txt");
   fs::remove(log);
@@ -188,8 +183,7 @@ std::string reason_of_failure(const std::string& log, int status) {
   std::istringstream lines(log);
   std::string last;
   for (std::string line; std::getline(lines, line);) {
-    for (const char* sign :
-         {"bad_alloc", "can't allocate memory", "out of memory", "signal 9"}) {
+    for (const char* sign : {"bad_alloc", "can't allocate memory", "out of memory", "signal 9"}) {
       if (line.find(sign) != std::string::npos) {
         return "out of memory: " + line;
       }
@@ -236,8 +230,7 @@ int fastest(const std::vector<Trial>& trials) {
   for (std::size_t i = 0; i < trials.size(); ++i) {
     if (trials[i].measured_seconds &&
         (best < 0 ||
-         *trials[i].measured_seconds <
-             *trials[static_cast<std::size_t>(best)].measured_seconds)) {
+         *trials[i].measured_seconds < *trials[static_cast<std::size_t>(best)].measured_seconds)) {
       best = static_cast<int>(i);
     }
   }
@@ -289,8 +282,7 @@ std::string calibration_json(
     entry["memory_gib"] = candidates[i].cost.needed_bytes() / (1 << 30);
     if (trials[i].measured_seconds) {
       entry["measured_s"] = *trials[i].measured_seconds;
-      ratios.push_back(
-          *trials[i].measured_seconds / trials[i].predicted_seconds);
+      ratios.push_back(*trials[i].measured_seconds / trials[i].predicted_seconds);
     } else {
       entry["failure"] = trials[i].failure;
     }
@@ -311,8 +303,7 @@ double calibration_ratio(const std::string& path) {
     const JsonFields fields(json, path);
     const double ratio = fields.number("measured_by_predicted");
     if (!(ratio > 0)) {
-      fields.fail(
-          str("'measured_by_predicted' must be more than 0, found ", ratio));
+      fields.fail(str("'measured_by_predicted' must be more than 0, found ", ratio));
     }
     return ratio;
   } catch (const OrderedJson::exception& error) {
@@ -324,16 +315,12 @@ double calibration_ratio(const std::string& path) {
   }
 }
 
-void write_random_tokens(
-    const std::string& folder,
-    std::int64_t vocabulary,
-    std::int64_t tokens) {
+void write_random_tokens(const std::string& folder, std::int64_t vocabulary, std::int64_t tokens) {
   fs::create_directories(folder);
   std::mt19937_64 random(1);
   std::vector<std::int32_t> ids;
   for (std::int64_t i = 0; i < tokens; ++i) {
-    ids.push_back(static_cast<std::int32_t>(
-        random() % static_cast<std::uint64_t>(vocabulary)));
+    ids.push_back(static_cast<std::int32_t>(random() % static_cast<std::uint64_t>(vocabulary)));
   }
   for (const char* name : {data::kTrainFile, data::kValidationFile}) {
     data::write_token_file(folder + "/" + name, ids, vocabulary);

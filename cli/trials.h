@@ -55,10 +55,7 @@ std::string calibration_json(
 double calibration_ratio(const std::string& path);
 
 /// A folder with random tokens that a GPT of this vocabulary trains on.
-void write_random_tokens(
-    const std::string& folder,
-    std::int64_t vocabulary,
-    std::int64_t tokens);
+void write_random_tokens(const std::string& folder, std::int64_t vocabulary, std::int64_t tokens);
 
 /// The line of `log` that says best why a run failed.
 std::string reason_of_failure(const std::string& log, int status);

@@ -43,8 +43,7 @@ std::tuple<torch::Tensor, torch::Tensor> make_batch(int rows) {
 int main() {
   torch::manual_seed(1);
   Net model;
-  torch::optim::AdamW optimizer(
-      model->parameters(), torch::optim::AdamWOptions(0.01));
+  torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(0.01));
 
   for (int step = 0; step < 100; ++step) {
     const auto [x, y] = make_batch(64);

@@ -17,8 +17,7 @@ struct GatedUnitImpl : torch::nn::Module {
     down = register_parameter("down", torch::randn({inner, width}) * 0.1);
   }
   torch::Tensor forward(const torch::Tensor& x) {
-    return torch::matmul(
-        torch::matmul(x, up) * torch::sigmoid(torch::matmul(x, gate)), down);
+    return torch::matmul(torch::matmul(x, up) * torch::sigmoid(torch::matmul(x, gate)), down);
   }
   int width, inner;
   torch::Tensor up, gate, down;
@@ -38,8 +37,7 @@ struct DistributedGatedUnitImpl : tessera::nn::DistributedModule {
   torch::Tensor forward(const torch::Tensor& x) {
     // Shapes: x_bI -> all_BI -> hidden_Bf -> part_BI -> y_bI.
     const auto all = tessera::nn::fused_allgather_for_tp(x, 0);
-    const auto hidden = torch::matmul(all, up.t()) *
-                        torch::sigmoid(torch::matmul(all, gate.t()));
+    const auto hidden = torch::matmul(all, up.t()) * torch::sigmoid(torch::matmul(all, gate.t()));
     const auto part = torch::matmul(hidden, down.t());
     return tessera::nn::reduce_scatter_for_tp(part, 0);
   }
@@ -57,9 +55,7 @@ tessera::nn::StateMap turned(const tessera::nn::StateMap& state) {
 
 // What a class decorator does in Python.
 TESSERA_TP_REGISTER(GatedUnit, DistributedGatedUnit)
-    .init([](const GatedUnitImpl& unit) {
-      return std::make_tuple(unit.width, unit.inner);
-    })
+    .init([](const GatedUnitImpl& unit) { return std::make_tuple(unit.width, unit.inner); })
     .state(turned, turned);
 
 struct NetImpl : torch::nn::Module {
@@ -98,12 +94,10 @@ int main(int argc, char** argv) {
   });
   for (int i = 1; i <= 100; ++i) {
     const auto batch = torch::randn({32, 8}); // the same on every rank
-    const auto mine =
-        batch.chunk(tessera::data_size(), 0)[tessera::data_rank()];
+    const auto mine = batch.chunk(tessera::data_size(), 0)[tessera::data_rank()];
     optimizer.zero_grad();
     double loss = 0;
-    for (const double each :
-         tessera::allgather(train_step(mine).reduce_mean().item<double>())) {
+    for (const double each : tessera::allgather(train_step(mine).reduce_mean().item<double>())) {
       loss += each / tessera::size();
     }
     optimizer.step();

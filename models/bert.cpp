@@ -15,8 +15,7 @@ namespace tessera::models {
 namespace {
 
 LayerNorm make_norm(const BertOptions& options) {
-  return LayerNorm(torch::nn::LayerNormOptions({options.hidden_size})
-                       .eps(options.layer_norm_eps));
+  return LayerNorm(torch::nn::LayerNormOptions({options.hidden_size}).eps(options.layer_norm_eps));
 }
 
 Linear make_dense(const BertOptions& o, std::int64_t in, std::int64_t out) {
@@ -51,15 +50,10 @@ BertEmbeddingsImpl::BertEmbeddingsImpl(const BertOptions& options)
               options.roberta ? options.pad_token_id : -1))),
       token_type_embeddings_(register_module(
           "token_type_embeddings",
-          make_embedding(
-              options.type_vocab_size,
-              options.hidden_size,
-              options.initializer_range))),
+          make_embedding(options.type_vocab_size, options.hidden_size, options.initializer_range))),
       layer_norm_(register_module("LayerNorm", make_norm(options))) {}
 
-at::Tensor BertEmbeddingsImpl::forward(
-    const at::Tensor& ids,
-    const at::Tensor& token_types) {
+at::Tensor BertEmbeddingsImpl::forward(const at::Tensor& ids, const at::Tensor& token_types) {
   const auto reserved = options_.roberta ? options_.pad_token_id + 1 : 0;
   const auto longest = options_.max_position_embeddings - reserved;
   if (ids.dim() != 2 || ids.size(1) > longest) {
@@ -79,10 +73,9 @@ at::Tensor BertEmbeddingsImpl::forward(
     places = at::arange(ids.size(1), ids.options());
   }
   // Without types all are of the first: one row, broadcast.
-  const at::Tensor types =
-      token_types.defined() ? token_types : at::zeros({1, 1}, ids.options());
-  const at::Tensor sum = word_embeddings(ids) + position_embeddings_(places) +
-                         token_type_embeddings_(types);
+  const at::Tensor types = token_types.defined() ? token_types : at::zeros({1, 1}, ids.options());
+  const at::Tensor sum =
+      word_embeddings(ids) + position_embeddings_(places) + token_type_embeddings_(types);
   return drop(layer_norm_(sum), options_.hidden_dropout_prob, is_training());
 }
 
@@ -93,9 +86,7 @@ BertSelfAttentionImpl::BertSelfAttentionImpl(const BertOptions& options)
       key_(register_module("key", make_dense(options))),
       value_(register_module("value", make_dense(options))) {}
 
-at::Tensor BertSelfAttentionImpl::forward(
-    const at::Tensor& x,
-    const at::Tensor& bias) {
+at::Tensor BertSelfAttentionImpl::forward(const at::Tensor& x, const at::Tensor& bias) {
   const auto head_width = static_cast<double>(x.size(2) / heads_);
   return attend(
       split_heads(query_(x), heads_),
@@ -109,26 +100,18 @@ at::Tensor BertSelfAttentionImpl::forward(
 
 BertOutputImpl::BertOutputImpl(const BertOptions& options, std::int64_t in)
     : dropout_(options.hidden_dropout_prob),
-      dense_(register_module(
-          "dense",
-          make_dense(options, in, options.hidden_size))),
+      dense_(register_module("dense", make_dense(options, in, options.hidden_size))),
       layer_norm_(register_module("LayerNorm", make_norm(options))) {}
 
-at::Tensor BertOutputImpl::forward(
-    const at::Tensor& x,
-    const at::Tensor& residual) {
+at::Tensor BertOutputImpl::forward(const at::Tensor& x, const at::Tensor& residual) {
   return layer_norm_(drop(dense_(x), dropout_, is_training()) + residual);
 }
 
 BertAttentionImpl::BertAttentionImpl(const BertOptions& options)
     : self_(register_module("self", BertSelfAttention(options))),
-      output_(
-          register_module("output", BertOutput(options, options.hidden_size))) {
-}
+      output_(register_module("output", BertOutput(options, options.hidden_size))) {}
 
-at::Tensor BertAttentionImpl::forward(
-    const at::Tensor& x,
-    const at::Tensor& bias) {
+at::Tensor BertAttentionImpl::forward(const at::Tensor& x, const at::Tensor& bias) {
   return output_(self_(x, bias), x);
 }
 
@@ -145,9 +128,7 @@ BertLayerImpl::BertLayerImpl(const BertOptions& options)
     : options(options),
       attention_(register_module("attention", BertAttention(options))),
       intermediate_(register_module("intermediate", BertIntermediate(options))),
-      output_(register_module(
-          "output",
-          BertOutput(options, inner_width(options)))) {}
+      output_(register_module("output", BertOutput(options, inner_width(options)))) {}
 
 std::tuple<at::Tensor, at::Tensor> BertLayerImpl::forward(
     const at::Tensor& x,
@@ -234,11 +215,8 @@ BertEncoderImpl::BertEncoderImpl(const BertOptions& options)
   }
 }
 
-at::Tensor BertEncoderImpl::forward(
-    const at::Tensor& x,
-    const at::Tensor& bias) {
-  return std::get<0>(
-      layer_->forward_as<std::tuple<at::Tensor, at::Tensor>>(x, bias));
+at::Tensor BertEncoderImpl::forward(const at::Tensor& x, const at::Tensor& bias) {
+  return std::get<0>(layer_->forward_as<std::tuple<at::Tensor, at::Tensor>>(x, bias));
 }
 
 BertPoolerImpl::BertPoolerImpl(const BertOptions& options)
@@ -274,9 +252,7 @@ at::Tensor BertTransformImpl::forward(const at::Tensor& x) {
   return layer_norm_(at::gelu(dense_(x)));
 }
 
-BertPredictionsImpl::BertPredictionsImpl(
-    const BertOptions& options,
-    const at::Tensor& embedding)
+BertPredictionsImpl::BertPredictionsImpl(const BertOptions& options, const at::Tensor& embedding)
     : bias_(register_parameter("bias", torch::zeros({options.vocab_size}))),
       transform_(register_module("transform", BertTransform(options))),
       decoder_(register_module("decoder", TiedLinear(embedding))) {}
@@ -285,14 +261,10 @@ at::Tensor BertPredictionsImpl::forward(const at::Tensor& hidden) {
   return decoder_(transform_(hidden)) + bias_;
 }
 
-BertHeadsImpl::BertHeadsImpl(
-    const BertOptions& options,
-    const at::Tensor& embedding)
-    : predictions_(
-          register_module("predictions", BertPredictions(options, embedding))),
-      seq_relationship_(register_module(
-          "seq_relationship",
-          make_dense(options, options.hidden_size, 2))) {}
+BertHeadsImpl::BertHeadsImpl(const BertOptions& options, const at::Tensor& embedding)
+    : predictions_(register_module("predictions", BertPredictions(options, embedding))),
+      seq_relationship_(
+          register_module("seq_relationship", make_dense(options, options.hidden_size, 2))) {}
 
 std::tuple<at::Tensor, at::Tensor> BertHeadsImpl::forward(
     const at::Tensor& hidden,
@@ -303,21 +275,16 @@ std::tuple<at::Tensor, at::Tensor> BertHeadsImpl::forward(
 BertImpl::BertImpl(const BertOptions& options)
     : options_(options),
       bert_(register_module("bert", BertModel(options))),
-      cls_(register_module(
-          "cls",
-          BertHeads(options, bert_->embeddings->word_embeddings->weight))) {}
+      cls_(register_module("cls", BertHeads(options, bert_->embeddings->word_embeddings->weight))) {
+}
 
-std::tuple<at::Tensor, at::Tensor> BertImpl::forward(
-    const at::Tensor& ids,
-    const at::Tensor& mask,
-    const at::Tensor& token_types) {
+std::tuple<at::Tensor, at::Tensor>
+BertImpl::forward(const at::Tensor& ids, const at::Tensor& mask, const at::Tensor& token_types) {
   const auto encoded = bert_(ids, mask, token_types);
   return cls_(std::get<0>(encoded), std::get<1>(encoded));
 }
 
-RobertaHeadImpl::RobertaHeadImpl(
-    const BertOptions& options,
-    const at::Tensor& embedding)
+RobertaHeadImpl::RobertaHeadImpl(const BertOptions& options, const at::Tensor& embedding)
     : bias_(register_parameter("bias", torch::zeros({options.vocab_size}))),
       dense_(register_module("dense", make_dense(options))),
       layer_norm_(register_module("layer_norm", make_norm(options))),
@@ -331,9 +298,7 @@ RobertaImpl::RobertaImpl(const BertOptions& options)
     : roberta_(register_module("roberta", BertModel(options))),
       lm_head_(register_module(
           "lm_head",
-          RobertaHead(
-              options,
-              roberta_->embeddings->word_embeddings->weight))) {}
+          RobertaHead(options, roberta_->embeddings->word_embeddings->weight))) {}
 
 at::Tensor RobertaImpl::forward(const at::Tensor& ids, const at::Tensor& mask) {
   return lm_head_(std::get<0>(roberta_(ids, mask, at::Tensor())));

@@ -80,9 +80,7 @@ TESSERA_MODULE(BertIntermediate);
 class BertLayerImpl : public torch::nn::Module {
  public:
   explicit BertLayerImpl(const BertOptions& options);
-  std::tuple<at::Tensor, at::Tensor> forward(
-      const at::Tensor& x,
-      const at::Tensor& bias);
+  std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor& x, const at::Tensor& bias);
 
   BertOptions options;
 
@@ -119,10 +117,8 @@ TESSERA_MODULE(BertPooler);
 class BertModelImpl : public torch::nn::Module {
  public:
   explicit BertModelImpl(const BertOptions& options);
-  std::tuple<at::Tensor, at::Tensor> forward(
-      const at::Tensor& ids,
-      const at::Tensor& mask,
-      const at::Tensor& token_types);
+  std::tuple<at::Tensor, at::Tensor>
+  forward(const at::Tensor& ids, const at::Tensor& mask, const at::Tensor& token_types);
 
   BertEmbeddings embeddings; // public: the masked head shares its weight
 
@@ -159,9 +155,7 @@ TESSERA_MODULE(BertPredictions);
 class BertHeadsImpl : public torch::nn::Module {
  public:
   BertHeadsImpl(const BertOptions& options, const at::Tensor& embedding);
-  std::tuple<at::Tensor, at::Tensor> forward(
-      const at::Tensor& hidden,
-      const at::Tensor& pooled);
+  std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor& hidden, const at::Tensor& pooled);
 
  private:
   BertPredictions predictions_;
@@ -176,10 +170,8 @@ TESSERA_MODULE(BertHeads);
 class BertImpl : public torch::nn::Module {
  public:
   explicit BertImpl(const BertOptions& options);
-  std::tuple<at::Tensor, at::Tensor> forward(
-      const at::Tensor& ids,
-      const at::Tensor& mask = {},
-      const at::Tensor& token_types = {});
+  std::tuple<at::Tensor, at::Tensor>
+  forward(const at::Tensor& ids, const at::Tensor& mask = {}, const at::Tensor& token_types = {});
 
   const BertOptions& options() const {
     return options_;

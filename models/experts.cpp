@@ -11,16 +11,13 @@ namespace tessera::models {
 
 namespace {
 
-at::Tensor uniform(
-    const std::vector<std::int64_t>& sizes,
-    std::int64_t fan_in) {
+at::Tensor uniform(const std::vector<std::int64_t>& sizes, std::int64_t fan_in) {
   const double bound = 1 / std::sqrt(static_cast<double>(fan_in));
   return torch::empty(sizes).uniform_(-bound, bound);
 }
 
 LayerNorm expert_norm(const GptOptions& options) {
-  return LayerNorm(torch::nn::LayerNormOptions({options.n_embd})
-                       .eps(options.layer_norm_epsilon));
+  return LayerNorm(torch::nn::LayerNormOptions({options.n_embd}).eps(options.layer_norm_epsilon));
 }
 
 } // namespace
@@ -33,43 +30,32 @@ ExpertsImpl::ExpertsImpl(const ExpertsOptions& given) : options(given) {
   const auto experts = o.num_experts;
   const auto width = o.hidden_size;
   const auto inner = o.intermediate_size;
-  gate_ = register_parameter(
-      "gate", torch::empty({experts, width}).normal_(0, o.initializer_range));
-  inner_weight_ = register_parameter(
-      "inner_weight", uniform({experts, inner, width}, width));
-  inner_bias_ =
-      register_parameter("inner_bias", uniform({experts, inner}, width));
-  outer_weight_ = register_parameter(
-      "outer_weight", uniform({experts, width, inner}, inner));
-  outer_bias_ =
-      register_parameter("outer_bias", uniform({experts, width}, inner));
+  gate_ =
+      register_parameter("gate", torch::empty({experts, width}).normal_(0, o.initializer_range));
+  inner_weight_ = register_parameter("inner_weight", uniform({experts, inner, width}, width));
+  inner_bias_ = register_parameter("inner_bias", uniform({experts, inner}, width));
+  outer_weight_ = register_parameter("outer_weight", uniform({experts, width, inner}, inner));
+  outer_bias_ = register_parameter("outer_bias", uniform({experts, width}, inner));
 }
 
 std::tuple<at::Tensor, at::Tensor> ExpertsImpl::forward(const at::Tensor& x) {
   const auto& o = options;
   const at::Tensor tokens = x.reshape({-1, o.hidden_size});
-  const nn::Routing routing =
-      nn::route(at::linear(tokens.to(at::kFloat), gate_.to(at::kFloat)), o);
+  const nn::Routing routing = nn::route(at::linear(tokens.to(at::kFloat), gate_.to(at::kFloat)), o);
   const at::Tensor expert_of = routing.slots.div(routing.capacity, "floor");
   at::Tensor y = at::zeros_like(tokens);
   for (std::int64_t e = 0; e < o.num_experts; ++e) {
     const at::Tensor mine = expert_of.eq(e).nonzero().squeeze(1);
     const at::Tensor rows = routing.tokens.index_select(0, mine);
     const at::Tensor inner = nn::activated(
-        o.activation,
-        at::linear(
-            tokens.index_select(0, rows), inner_weight_[e], inner_bias_[e]));
-    const at::Tensor gates =
-        routing.gates.index_select(0, mine).unsqueeze(1).to(x.scalar_type());
-    y = y.index_add(
-        0, rows, at::linear(inner, outer_weight_[e], outer_bias_[e]) * gates);
+        o.activation, at::linear(tokens.index_select(0, rows), inner_weight_[e], inner_bias_[e]));
+    const at::Tensor gates = routing.gates.index_select(0, mine).unsqueeze(1).to(x.scalar_type());
+    y = y.index_add(0, rows, at::linear(inner, outer_weight_[e], outer_bias_[e]) * gates);
   }
   return {y.view(x.sizes()), routing.balance};
 }
 
-ExpertBlockImpl::ExpertBlockImpl(
-    const GptOptions& gpt,
-    const ExpertsOptions& experts)
+ExpertBlockImpl::ExpertBlockImpl(const GptOptions& gpt, const ExpertsOptions& experts)
     : ln_1_(register_module("ln_1", expert_norm(gpt))),
       attn_(register_module("attn", GptAttention(gpt))),
       ln_2_(register_module("ln_2", expert_norm(gpt))),
@@ -101,8 +87,7 @@ ExpertModelImpl::ExpertModelImpl(const GptOptions& gpt, ExpertsOptions experts)
   lm_head_ = register_module("lm_head", TiedLinear(wte_->weight));
 }
 
-std::tuple<at::Tensor, at::Tensor> ExpertModelImpl::forward(
-    const at::Tensor& ids) {
+std::tuple<at::Tensor, at::Tensor> ExpertModelImpl::forward(const at::Tensor& ids) {
   const at::Tensor places = at::arange(ids.size(1), ids.options());
   const at::Tensor x = wte_(ids) + wpe_(places);
   const auto result = h_->forward_as<std::tuple<at::Tensor, at::Tensor>>(

@@ -31,9 +31,7 @@ TESSERA_MODULE(Experts);
 class ExpertBlockImpl : public torch::nn::Module {
  public:
   ExpertBlockImpl(const GptOptions& gpt, const ExpertsOptions& experts);
-  std::tuple<at::Tensor, at::Tensor> forward(
-      const at::Tensor& x,
-      const at::Tensor& balance);
+  std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor& x, const at::Tensor& balance);
 
  private:
   LayerNorm ln_1_;

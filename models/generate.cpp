@@ -11,12 +11,9 @@ namespace tessera::models {
 
 namespace {
 
-void check(
-    const std::vector<std::int32_t>& prompt,
-    const GenerateOptions& options) {
+void check(const std::vector<std::int32_t>& prompt, const GenerateOptions& options) {
   const auto refuse = [](const char* name, double found, const char* wanted) {
-    throw ConfigError(
-        tessera::str("generate: ", name, " is ", found, ", write ", wanted));
+    throw ConfigError(tessera::str("generate: ", name, " is ", found, ", write ", wanted));
   };
   if (prompt.empty()) {
     throw ConfigError("generate: the prompt has no token, give at least one");
@@ -35,21 +32,16 @@ void check(
   }
 }
 
-std::int32_t choose(
-    at::Tensor logits_V,
-    const GenerateOptions& options,
-    at::Generator& generator) {
+std::int32_t choose(at::Tensor logits_V, const GenerateOptions& options, at::Generator& generator) {
   if (options.temperature == 0) {
     return static_cast<std::int32_t>(logits_V.argmax().item<std::int64_t>());
   }
-  const auto kept = options.top_k == 0
-                        ? logits_V.size(0)
-                        : std::min(options.top_k, logits_V.size(0));
+  const auto kept =
+      options.top_k == 0 ? logits_V.size(0) : std::min(options.top_k, logits_V.size(0));
   const auto [likeliest, ids] = logits_V.topk(kept);
   const auto probabilities = at::softmax(likeliest / options.temperature, 0);
   const auto drawn = at::multinomial(probabilities, 1, false, generator);
-  return static_cast<std::int32_t>(
-      ids.index_select(0, drawn).item<std::int64_t>());
+  return static_cast<std::int32_t>(ids.index_select(0, drawn).item<std::int64_t>());
 }
 
 } // namespace
@@ -64,17 +56,12 @@ std::vector<std::int32_t> generate(
   std::vector<std::int64_t> ids(prompt.begin(), prompt.end());
   const auto begin = ids.size();
   for (std::int64_t i = 0; i < options.tokens; ++i) {
-    const auto seen =
-        std::min(ids.size(), static_cast<std::size_t>(options.context));
+    const auto seen = std::min(ids.size(), static_cast<std::size_t>(options.context));
     const auto input = torch::from_blob(
-        ids.data() + (ids.size() - seen),
-        {1, static_cast<std::int64_t>(seen)},
-        at::kLong);
+        ids.data() + (ids.size() - seen), {1, static_cast<std::int64_t>(seen)}, at::kLong);
     const auto logits = logits_of(input);
-    const auto next = choose(
-        logits.select(0, 0).select(0, -1).to(at::kCPU, at::kFloat),
-        options,
-        generator);
+    const auto next =
+        choose(logits.select(0, 0).select(0, -1).to(at::kCPU, at::kFloat), options, generator);
     if (next == options.stop) {
       break;
     }

@@ -13,8 +13,7 @@ struct GenerateOptions {
   double temperature = 0.8; // 0: always the likeliest token
   std::int64_t top_k = 40; // only among the k likeliest; 0: among all
   std::uint64_t seed = 0;
-  std::int64_t context =
-      0; // longest input of the model; longer loses its start
+  std::int64_t context = 0; // longest input of the model; longer loses its start
   std::int32_t stop = -1; // ends early at this token, which is not returned
 };
 

@@ -16,13 +16,11 @@ namespace tessera::models {
 namespace {
 
 double residual_deviation(const GptOptions& options) {
-  return options.initializer_range /
-         std::sqrt(2.0 * static_cast<double>(options.n_layer));
+  return options.initializer_range / std::sqrt(2.0 * static_cast<double>(options.n_layer));
 }
 
 LayerNorm make_norm(const GptOptions& options) {
-  return LayerNorm(torch::nn::LayerNormOptions({options.n_embd})
-                       .eps(options.layer_norm_epsilon));
+  return LayerNorm(torch::nn::LayerNormOptions({options.n_embd}).eps(options.layer_norm_epsilon));
 }
 
 } // namespace
@@ -32,16 +30,10 @@ GptAttentionImpl::GptAttentionImpl(const GptOptions& options)
       dropout_(options.dropout),
       c_attn_(register_module(
           "c_attn",
-          Conv1D(
-              options.n_embd,
-              3 * options.n_embd,
-              options.initializer_range))),
+          Conv1D(options.n_embd, 3 * options.n_embd, options.initializer_range))),
       c_proj_(register_module(
           "c_proj",
-          Conv1D(
-              options.n_embd,
-              options.n_embd,
-              residual_deviation(options)))) {}
+          Conv1D(options.n_embd, options.n_embd, residual_deviation(options)))) {}
 
 at::Tensor GptAttentionImpl::forward(const at::Tensor& x) {
   const auto batch = x.size(0);
@@ -66,12 +58,9 @@ at::Tensor GptAttentionImpl::forward(const at::Tensor& x) {
 
 GptMlpImpl::GptMlpImpl(const GptOptions& options)
     : dropout_(options.dropout), c_fc_(nullptr), c_proj_(nullptr) {
-  const auto inner =
-      options.n_inner == 0 ? 4 * options.n_embd : options.n_inner;
-  c_fc_ = register_module(
-      "c_fc", Conv1D(options.n_embd, inner, options.initializer_range));
-  c_proj_ = register_module(
-      "c_proj", Conv1D(inner, options.n_embd, residual_deviation(options)));
+  const auto inner = options.n_inner == 0 ? 4 * options.n_embd : options.n_inner;
+  c_fc_ = register_module("c_fc", Conv1D(options.n_embd, inner, options.initializer_range));
+  c_proj_ = register_module("c_proj", Conv1D(inner, options.n_embd, residual_deviation(options)));
 }
 
 at::Tensor GptMlpImpl::forward(const at::Tensor& x) {
@@ -135,32 +124,20 @@ TESSERA_TP_REGISTER(GptBlock, nn::DistributedTransformerLayer)
     .forward([](const at::Tensor& x) {
       return std::make_tuple(x, at::Tensor(), at::Tensor(), at::Tensor());
     })
-    .returns([](const nn::TransformerState& state) {
-      return std::get<0>(state);
-    })
+    .returns([](const nn::TransformerState& state) { return std::get<0>(state); })
     .state(
-        [](const nn::StateMap& state) {
-          return renamed_to_distributed(gpt_block_names(), state);
-        },
-        [](const nn::StateMap& state) {
-          return renamed_to_original(gpt_block_names(), state);
-        });
+        [](const nn::StateMap& state) { return renamed_to_distributed(gpt_block_names(), state); },
+        [](const nn::StateMap& state) { return renamed_to_original(gpt_block_names(), state); });
 
 GptTransformerImpl::GptTransformerImpl(const GptOptions& options)
     : wte(register_module(
           "wte",
-          make_embedding(
-              options.vocab_size,
-              options.n_embd,
-              options.initializer_range))),
+          make_embedding(options.vocab_size, options.n_embd, options.initializer_range))),
       positions_(options.n_positions),
       dropout_(options.dropout),
       wpe_(register_module(
           "wpe",
-          make_embedding(
-              options.n_positions,
-              options.n_embd,
-              options.initializer_range))),
+          make_embedding(options.n_positions, options.n_embd, options.initializer_range))),
       h_(register_module("h", nn::Sequential())),
       ln_f_(nullptr) {
   for (std::int64_t i = 0; i < options.n_layer; ++i) {
@@ -185,8 +162,7 @@ at::Tensor GptTransformerImpl::forward(const at::Tensor& ids) {
 GptImpl::GptImpl(const GptOptions& options)
     : options_(options),
       transformer_(register_module("transformer", GptTransformer(options))),
-      lm_head_(
-          register_module("lm_head", TiedLinear(transformer_->wte->weight))) {}
+      lm_head_(register_module("lm_head", TiedLinear(transformer_->wte->weight))) {}
 
 at::Tensor GptImpl::forward(const at::Tensor& ids) {
   return lm_head_(transformer_(ids));
@@ -205,8 +181,7 @@ StateNames gpt_names(const GptOptions& options) {
     const std::string block = tessera::str("transformer.h.", i, ".");
     const std::string layer = tessera::str("transformer.seq_layers.", i, ".");
     for (const StateName& name : gpt_block_names()) {
-      names.push_back(
-          {block + name.original, layer + name.distributed, name.transposed});
+      names.push_back({block + name.original, layer + name.distributed, name.transposed});
     }
   }
   return names;

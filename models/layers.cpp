@@ -6,12 +6,8 @@
 
 namespace tessera::models {
 
-Conv1DImpl::Conv1DImpl(
-    std::int64_t in,
-    std::int64_t out,
-    double standard_deviation) {
-  weight = register_parameter(
-      "weight", torch::empty({in, out}).normal_(0, standard_deviation));
+Conv1DImpl::Conv1DImpl(std::int64_t in, std::int64_t out, double standard_deviation) {
+  weight = register_parameter("weight", torch::empty({in, out}).normal_(0, standard_deviation));
   bias = register_parameter("bias", torch::zeros({out}));
 }
 
@@ -19,8 +15,7 @@ at::Tensor Conv1DImpl::forward(const at::Tensor& x) {
   std::vector<std::int64_t> shape = x.sizes().vec();
   shape.back() = weight.size(1);
   // The bias is added inside the product, without another pass.
-  return at::_unsafe_view(
-      at::addmm(bias, x.reshape({-1, x.size(-1)}), weight), shape);
+  return at::_unsafe_view(at::addmm(bias, x.reshape({-1, x.size(-1)}), weight), shape);
 }
 
 TiedLinearImpl::TiedLinearImpl(at::Tensor shared)
@@ -30,11 +25,8 @@ at::Tensor TiedLinearImpl::forward(const at::Tensor& x) {
   return at::linear(x, weight);
 }
 
-Embedding make_embedding(
-    std::int64_t rows,
-    std::int64_t width,
-    double deviation,
-    std::int64_t padding_row) {
+Embedding
+make_embedding(std::int64_t rows, std::int64_t width, double deviation, std::int64_t padding_row) {
   auto weight = torch::empty({rows, width}).normal_(0, deviation);
   torch::nn::EmbeddingOptions options(rows, width);
   if (padding_row >= 0) {
@@ -44,8 +36,7 @@ Embedding make_embedding(
   return Embedding(options._weight(std::move(weight)));
 }
 
-Linear
-make_linear(std::int64_t in, std::int64_t out, double deviation, bool bias) {
+Linear make_linear(std::int64_t in, std::int64_t out, double deviation, bool bias) {
   Linear linear(torch::nn::LinearOptions(in, out).bias(bias));
   const torch::NoGradGuard no_grad;
   linear->weight.normal_(0, deviation);
@@ -100,10 +91,7 @@ at::Tensor drop(const at::Tensor& x, double probability, bool training) {
 }
 
 at::Tensor causal_bias(std::int64_t positions, const at::Tensor& like) {
-  return at::full(
-             {positions, positions},
-             -std::numeric_limits<double>::infinity(),
-             like.options())
+  return at::full({positions, positions}, -std::numeric_limits<double>::infinity(), like.options())
       .triu_(1);
 }
 
@@ -112,13 +100,9 @@ at::Tensor padding_bias(const at::Tensor& mask, at::ScalarType dtype) {
     return {};
   }
   const double lowest =
-      dtype == at::kHalf
-          ? -65504.0
-          : -static_cast<double>(std::numeric_limits<float>::max()) / 2;
-  return at::zeros(
-             {mask.size(0), 1, 1, mask.size(1)}, mask.options().dtype(dtype))
-      .masked_fill_(
-          mask.eq(0).view({mask.size(0), 1, 1, mask.size(1)}), lowest);
+      dtype == at::kHalf ? -65504.0 : -static_cast<double>(std::numeric_limits<float>::max()) / 2;
+  return at::zeros({mask.size(0), 1, 1, mask.size(1)}, mask.options().dtype(dtype))
+      .masked_fill_(mask.eq(0).view({mask.size(0), 1, 1, mask.size(1)}), lowest);
 }
 
 at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& targets) {

@@ -47,11 +47,7 @@ Embedding make_embedding(
     std::int64_t width,
     double deviation,
     std::int64_t padding_row = -1); // >= 0: zero, and gets no gradient
-Linear make_linear(
-    std::int64_t in,
-    std::int64_t out,
-    double deviation,
-    bool bias = true);
+Linear make_linear(std::int64_t in, std::int64_t out, double deviation, bool bias = true);
 
 /// x_BSI -> heads_NSD.
 at::Tensor split_heads(const at::Tensor& x, std::int64_t heads);

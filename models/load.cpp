@@ -27,9 +27,7 @@ std::string first_few(const std::vector<std::string>& names) {
   for (std::size_t i = 0; i < std::min<std::size_t>(names.size(), 3); ++i) {
     text += (i == 0 ? "" : ", ") + names[i];
   }
-  return names.size() > 3
-             ? tessera::str(text, " and ", names.size() - 3, " more")
-             : text;
+  return names.size() > 3 ? tessera::str(text, " and ", names.size() - 3, " more") : text;
 }
 
 struct Source {
@@ -64,8 +62,7 @@ void load_parameters(
             item.value().sizes()));
       }
       used[name] = true;
-      sources.emplace(
-          item.value().unsafeGetTensorImpl(), Source{name, found->second});
+      sources.emplace(item.value().unsafeGetTensorImpl(), Source{name, found->second});
       break;
     }
   }

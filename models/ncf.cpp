@@ -26,16 +26,10 @@ NcfImpl::NcfImpl(const NcfOptions& options)
           make_embedding(options.items, options.factors, kEmbeddingDeviation))),
       mlp_user_embed_(register_module(
           "mlp_user_embed",
-          make_embedding(
-              options.users,
-              options.first_layer / 2,
-              kEmbeddingDeviation))),
+          make_embedding(options.users, options.first_layer / 2, kEmbeddingDeviation))),
       mlp_item_embed_(register_module(
           "mlp_item_embed",
-          make_embedding(
-              options.items,
-              options.first_layer / 2,
-              kEmbeddingDeviation))),
+          make_embedding(options.items, options.first_layer / 2, kEmbeddingDeviation))),
       mlp_(register_module("mlp", nn::Sequential())),
       final_(nullptr) {
   auto width = options.first_layer;
@@ -47,14 +41,12 @@ NcfImpl::NcfImpl(const NcfOptions& options)
     }
     width /= 2;
   }
-  final_ =
-      register_module("final", make_tower_layer(options.factors + width, 1));
+  final_ = register_module("final", make_tower_layer(options.factors + width, 1));
 }
 
 at::Tensor NcfImpl::forward(const at::Tensor& users, const at::Tensor& items) {
   const at::Tensor product = mf_user_embed_(users) * mf_item_embed_(items);
-  const at::Tensor tower =
-      mlp_(at::cat({mlp_user_embed_(users), mlp_item_embed_(items)}, -1));
+  const at::Tensor tower = mlp_(at::cat({mlp_user_embed_(users), mlp_item_embed_(items)}, -1));
   return final_(at::cat({product, tower}, -1)).squeeze(-1);
 }
 

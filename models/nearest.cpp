@@ -19,10 +19,7 @@ std::size_t edit_distance(const std::string& a, const std::string& b) {
     row[0] = i;
     for (std::size_t j = 1; j <= b.size(); ++j) {
       const std::size_t above = row[j];
-      row[j] = std::min(
-          {above + 1,
-           row[j - 1] + 1,
-           diagonal + (a[i - 1] == b[j - 1] ? 0 : 1)});
+      row[j] = std::min({above + 1, row[j - 1] + 1, diagonal + (a[i - 1] == b[j - 1] ? 0 : 1)});
       diagonal = above;
     }
   }
@@ -31,14 +28,11 @@ std::size_t edit_distance(const std::string& a, const std::string& b) {
 
 } // namespace
 
-std::string nearest(
-    const std::string& word,
-    const std::vector<std::string>& candidates) {
+std::string nearest(const std::string& word, const std::vector<std::string>& candidates) {
   TESSERA_CHECK(!candidates.empty());
-  return *std::min_element(
-      candidates.begin(), candidates.end(), [&](const auto& a, const auto& b) {
-        return edit_distance(a, word) < edit_distance(b, word);
-      });
+  return *std::min_element(candidates.begin(), candidates.end(), [&](const auto& a, const auto& b) {
+    return edit_distance(a, word) < edit_distance(b, word);
+  });
 }
 
 } // namespace tessera::models

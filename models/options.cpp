@@ -41,16 +41,8 @@ void fields(T5Options& o, Visit visit) {
   visit("num_layers", o.num_layers, 1, kNoLimit);
   visit("num_decoder_layers", o.num_decoder_layers, 0, kNoLimit);
   visit("num_heads", o.num_heads, 1, kNoLimit);
-  visit(
-      "relative_attention_num_buckets",
-      o.relative_attention_num_buckets,
-      4,
-      kNoLimit);
-  visit(
-      "relative_attention_max_distance",
-      o.relative_attention_max_distance,
-      1,
-      kNoLimit);
+  visit("relative_attention_num_buckets", o.relative_attention_num_buckets, 4, kNoLimit);
+  visit("relative_attention_max_distance", o.relative_attention_max_distance, 1, kNoLimit);
   visit("dropout_rate", o.dropout_rate, 0, 1);
   visit("layer_norm_epsilon", o.layer_norm_epsilon, 0, 1);
   visit("initializer_factor", o.initializer_factor, 0, kNoLimit);
@@ -84,10 +76,8 @@ void fields(NcfOptions& o, Visit visit) {
   visit("dropout", o.dropout, 0, 1);
 }
 
-[[noreturn]] void refuse_key(
-    const std::string& key,
-    const std::vector<std::string>& known,
-    const char* family) {
+[[noreturn]] void
+refuse_key(const std::string& key, const std::vector<std::string>& known, const char* family) {
   throw ConfigError(
       str("model option \"",
           key,
@@ -99,12 +89,7 @@ void fields(NcfOptions& o, Visit visit) {
 }
 
 template <typename T>
-void read_field(
-    const Json& found,
-    const char* key,
-    T& value,
-    double low,
-    double high) {
+void read_field(const Json& found, const char* key, T& value, double low, double high) {
   const auto refuse = [&](const char* wanted) {
     throw ConfigError(
         str("model option \"",
@@ -121,11 +106,7 @@ void read_field(
   if constexpr (std::is_same_v<T, bool>) {
     if (!found.is_boolean()) {
       throw ConfigError(
-          str("model option \"",
-              key,
-              "\": found ",
-              found.dump(),
-              ", write true or false"));
+          str("model option \"", key, "\": found ", found.dump(), ", write true or false"));
     }
     value = found.get<bool>();
   } else {
@@ -134,8 +115,7 @@ void read_field(
       refuse(integral ? "an integer" : "a number");
     }
     const T number = found.get<T>();
-    if (static_cast<double>(number) < low ||
-        static_cast<double>(number) > high) {
+    if (static_cast<double>(number) < low || static_cast<double>(number) > high) {
       refuse(integral ? "an integer" : "a number");
     }
     value = number;
@@ -143,15 +123,11 @@ void read_field(
 }
 
 template <typename Options>
-Options read_options(
-    const std::string& text,
-    Options options,
-    bool ignore_unknown,
-    const char* family) {
+Options
+read_options(const std::string& text, Options options, bool ignore_unknown, const char* family) {
   const Json json = Json::parse(text, nullptr, false);
   if (!json.is_object()) {
-    throw ConfigError(str(
-        "model options: expected a JSON object, found: ", text.substr(0, 80)));
+    throw ConfigError(str("model options: expected a JSON object, found: ", text.substr(0, 80)));
   }
   std::vector<std::string> known;
   fields(options, [&](const char* key, auto& value, double low, double high) {
@@ -192,41 +168,30 @@ void check_heads(
 template <typename Options>
 std::string write_options(Options options) {
   Json json = Json::object();
-  fields(options, [&](const char* key, const auto& value, double, double) {
-    json[key] = value;
-  });
+  fields(options, [&](const char* key, const auto& value, double, double) { json[key] = value; });
   return json.dump();
 }
 
 } // namespace
 
-GptOptions
-gpt_options(const std::string& json, GptOptions defaults, bool ignore_unknown) {
+GptOptions gpt_options(const std::string& json, GptOptions defaults, bool ignore_unknown) {
   GptOptions options = read_options(json, defaults, ignore_unknown, "gpt");
   check_heads("n_embd", options.n_embd, "n_head", options.n_head);
   return options;
 }
 
-T5Options
-t5_options(const std::string& json, T5Options defaults, bool ignore_unknown) {
+T5Options t5_options(const std::string& json, T5Options defaults, bool ignore_unknown) {
   return read_options(json, defaults, ignore_unknown, "t5");
 }
 
-BertOptions bert_options(
-    const std::string& json,
-    BertOptions defaults,
-    bool ignore_unknown) {
+BertOptions bert_options(const std::string& json, BertOptions defaults, bool ignore_unknown) {
   BertOptions options = read_options(json, defaults, ignore_unknown, "bert");
   check_heads(
-      "hidden_size",
-      options.hidden_size,
-      "num_attention_heads",
-      options.num_attention_heads);
+      "hidden_size", options.hidden_size, "num_attention_heads", options.num_attention_heads);
   return options;
 }
 
-NcfOptions
-ncf_options(const std::string& json, NcfOptions defaults, bool ignore_unknown) {
+NcfOptions ncf_options(const std::string& json, NcfOptions defaults, bool ignore_unknown) {
   NcfOptions options = read_options(json, defaults, ignore_unknown, "ncf");
   if (options.first_layer % (std::int64_t{1} << options.layers) != 0) {
     throw ConfigError(

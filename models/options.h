@@ -77,22 +77,13 @@ struct NcfOptions {
 /// Keys of a Hugging Face configuration that do not concern the shape
 /// ("architectures", "model_type", ...) are ignored only under
 /// `ignore_unknown`; else they are errors with the nearest known key.
-GptOptions gpt_options(
-    const std::string& json,
-    GptOptions defaults = {},
-    bool ignore_unknown = false);
-T5Options t5_options(
-    const std::string& json,
-    T5Options defaults = {},
-    bool ignore_unknown = false);
-BertOptions bert_options(
-    const std::string& json,
-    BertOptions defaults = {},
-    bool ignore_unknown = false);
-NcfOptions ncf_options(
-    const std::string& json,
-    NcfOptions defaults = {},
-    bool ignore_unknown = false);
+GptOptions
+gpt_options(const std::string& json, GptOptions defaults = {}, bool ignore_unknown = false);
+T5Options t5_options(const std::string& json, T5Options defaults = {}, bool ignore_unknown = false);
+BertOptions
+bert_options(const std::string& json, BertOptions defaults = {}, bool ignore_unknown = false);
+NcfOptions
+ncf_options(const std::string& json, NcfOptions defaults = {}, bool ignore_unknown = false);
 
 std::string to_json(const GptOptions& options);
 std::string to_json(const T5Options& options);

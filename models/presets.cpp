@@ -16,17 +16,15 @@ std::int64_t count(const GptOptions& o) {
   const auto norm = 2 * o.n_embd;
   const auto attention = 4 * o.n_embd * (o.n_embd + 1);
   const auto mlp = 2 * o.n_embd * inner + inner + o.n_embd;
-  return (o.vocab_size + o.n_positions) * o.n_embd +
-         o.n_layer * (2 * norm + attention + mlp) + norm;
+  return (o.vocab_size + o.n_positions) * o.n_embd + o.n_layer * (2 * norm + attention + mlp) +
+         norm;
 }
 
 std::int64_t count(const T5Options& o) {
-  const auto decoder_layers =
-      o.num_decoder_layers == 0 ? o.num_layers : o.num_decoder_layers;
+  const auto decoder_layers = o.num_decoder_layers == 0 ? o.num_layers : o.num_decoder_layers;
   const auto attention = 4 * o.d_model * o.num_heads * o.d_kv;
   const auto feed_forward = 2 * o.d_model * o.d_ff;
-  return o.vocab_size * o.d_model +
-         o.num_layers * (attention + feed_forward + 2 * o.d_model) +
+  return o.vocab_size * o.d_model + o.num_layers * (attention + feed_forward + 2 * o.d_model) +
          decoder_layers * (2 * attention + feed_forward + 3 * o.d_model) +
          2 * (o.d_model + o.relative_attention_num_buckets * o.num_heads);
 }
@@ -37,8 +35,7 @@ std::int64_t count(const BertOptions& o) {
   const auto square = h * (h + 1);
   const auto norm = 2 * h;
   const auto layer = 4 * square + 2 * h * inner + inner + h + 2 * norm;
-  const auto embeddings =
-      (o.vocab_size + o.max_position_embeddings + o.type_vocab_size) * h + norm;
+  const auto embeddings = (o.vocab_size + o.max_position_embeddings + o.type_vocab_size) * h + norm;
   const auto masked_head = square + norm + o.vocab_size;
   // The pooler and the two classes of the next-sentence head.
   const auto pair_head = o.roberta ? 0 : square + 2 * (h + 1);
@@ -71,8 +68,7 @@ Preset gpt(
   o.n_layer = layers;
   o.n_head = heads;
   o.dropout = dropout;
-  return {
-      std::move(name), "gpt", std::move(description), 0, o, {1, positions, 0}};
+  return {std::move(name), "gpt", std::move(description), 0, o, {1, positions, 0}};
 }
 
 Preset t5(
@@ -114,8 +110,7 @@ Preset roberta(
     std::int64_t hidden,
     std::int64_t layers,
     std::int64_t heads) {
-  Preset preset =
-      bert(std::move(name), std::move(description), hidden, layers, heads);
+  Preset preset = bert(std::move(name), std::move(description), hidden, layers, heads);
   auto& o = std::get<BertOptions>(preset.options);
   o.roberta = true;
   o.vocab_size = 50265;

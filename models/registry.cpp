@@ -38,10 +38,7 @@ at::Tensor optional(const Tensors& inputs, std::size_t index) {
 }
 
 // Different ids in each place; the same on every call.
-at::Tensor sample_ids(
-    at::IntArrayRef shape,
-    std::int64_t vocabulary,
-    const at::Device& device) {
+at::Tensor sample_ids(at::IntArrayRef shape, std::int64_t vocabulary, const at::Device& device) {
   std::int64_t elements = 1;
   for (const auto size : shape) {
     elements *= size;
@@ -70,8 +67,7 @@ void build(AnyModel& any, const GptOptions& options) {
   };
   any.sample_inputs = [model, preset = any.preset, options](SampleSize size) {
     size = filled(size, preset.sample);
-    return Tensors{sample_ids(
-        {size.batch, size.sequence}, options.vocab_size, device_of(*model))};
+    return Tensors{sample_ids({size.batch, size.sequence}, options.vocab_size, device_of(*model))};
   };
   any.loss = [](const Tensors& outputs, const Tensors& targets) {
     return cross_entropy(outputs.at(0), targets.at(0));
@@ -83,16 +79,14 @@ void build(AnyModel& any, const T5Options& options) {
   any.module = model.ptr();
   any.forward = [model, preset = any.preset](const Tensors& inputs) -> Tensors {
     expect_inputs(preset, inputs, 2, 4);
-    return {
-        model(inputs[0], inputs[1], optional(inputs, 2), optional(inputs, 3))};
+    return {model(inputs[0], inputs[1], optional(inputs, 2), optional(inputs, 3))};
   };
   any.sample_inputs = [model, preset = any.preset, options](SampleSize size) {
     size = filled(size, preset.sample);
     const auto device = device_of(*model);
     return Tensors{
         sample_ids({size.batch, size.sequence}, options.vocab_size, device),
-        sample_ids(
-            {size.batch, size.decoder_sequence}, options.vocab_size, device)};
+        sample_ids({size.batch, size.decoder_sequence}, options.vocab_size, device)};
   };
   any.loss = [](const Tensors& outputs, const Tensors& targets) {
     return cross_entropy(outputs.at(0), targets.at(0));
@@ -104,15 +98,12 @@ void build_bert(AnyModel& any, const BertOptions& options) {
   any.module = model.ptr();
   any.forward = [model, preset = any.preset](const Tensors& inputs) -> Tensors {
     expect_inputs(preset, inputs, 1, 3);
-    const auto outputs =
-        model(inputs[0], optional(inputs, 1), optional(inputs, 2));
+    const auto outputs = model(inputs[0], optional(inputs, 1), optional(inputs, 2));
     return {std::get<0>(outputs), std::get<1>(outputs)};
   };
   any.loss = [](const Tensors& outputs, const Tensors& targets) {
     const at::Tensor masked = cross_entropy(outputs.at(0), targets.at(0));
-    return targets.size() < 2
-               ? masked
-               : masked + cross_entropy(outputs.at(1), targets[1]);
+    return targets.size() < 2 ? masked : masked + cross_entropy(outputs.at(1), targets[1]);
   };
 }
 
@@ -134,11 +125,9 @@ void build(AnyModel& any, const BertOptions& options) {
   } else {
     build_bert(any, options);
   }
-  any.sample_inputs = [module = any.module, preset = any.preset, options](
-                          SampleSize size) {
+  any.sample_inputs = [module = any.module, preset = any.preset, options](SampleSize size) {
     size = filled(size, preset.sample);
-    return Tensors{sample_ids(
-        {size.batch, size.sequence}, options.vocab_size, device_of(*module))};
+    return Tensors{sample_ids({size.batch, size.sequence}, options.vocab_size, device_of(*module))};
   };
 }
 

@@ -37,17 +37,14 @@ struct AnyModel {
   ///   gpt, t5, roberta   targets_BS (kIgnoredTarget does not count)
   ///   bert               targets_BS[, is_next_B]
   ///   ncf                1 or 0 for each pair, float_B
-  std::function<at::Tensor(const Tensors& outputs, const Tensors& targets)>
-      loss;
+  std::function<at::Tensor(const Tensors& outputs, const Tensors& targets)> loss;
 };
 
 /// Builds a preset; `overrides` is the text of a JSON object with options of
 /// its family ("{}" for none). Random numbers come from torch's generator:
 /// seed it first. Under a delayed-initialisation scope no weight is allocated.
 /// Throws: ConfigError.
-AnyModel make_model(
-    const std::string& name,
-    const std::string& overrides = "{}");
+AnyModel make_model(const std::string& name, const std::string& overrides = "{}");
 
 AnyModel make_model(const Preset& preset);
 

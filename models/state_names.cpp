@@ -21,9 +21,7 @@ void add_linear(
   }
 }
 
-nn::StateMap renamed_to_distributed(
-    const StateNames& names,
-    const nn::StateMap& state) {
+nn::StateMap renamed_to_distributed(const StateNames& names, const nn::StateMap& state) {
   nn::StateMap result;
   for (const StateName& name : names) {
     const auto found = state.find(name.original);
@@ -34,9 +32,7 @@ nn::StateMap renamed_to_distributed(
   return result;
 }
 
-nn::StateMap renamed_to_original(
-    const StateNames& names,
-    const nn::StateMap& state) {
+nn::StateMap renamed_to_original(const StateNames& names, const nn::StateMap& state) {
   nn::StateMap result;
   for (const StateName& name : names) {
     const auto found = state.find(name.distributed);

@@ -23,11 +23,7 @@ void add_linear(
     bool transposed = false);
 
 /// Renames, transposes where asked for, and leaves out what has no name here.
-nn::StateMap renamed_to_distributed(
-    const StateNames& names,
-    const nn::StateMap& state);
-nn::StateMap renamed_to_original(
-    const StateNames& names,
-    const nn::StateMap& state);
+nn::StateMap renamed_to_distributed(const StateNames& names, const nn::StateMap& state);
+nn::StateMap renamed_to_original(const StateNames& names, const nn::StateMap& state);
 
 } // namespace tessera::models

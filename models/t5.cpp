@@ -45,12 +45,10 @@ std::int64_t relative_position_bucket(
   if (distance < exact) {
     return bucket + distance;
   }
-  const double fraction =
-      std::log(static_cast<double>(distance) / static_cast<double>(exact)) /
-      std::log(static_cast<double>(max_distance) / static_cast<double>(exact));
+  const double fraction = std::log(static_cast<double>(distance) / static_cast<double>(exact)) /
+                          std::log(static_cast<double>(max_distance) / static_cast<double>(exact));
   const auto large =
-      exact + static_cast<std::int64_t>(
-                  fraction * static_cast<double>(buckets - exact));
+      exact + static_cast<std::int64_t>(fraction * static_cast<double>(buckets - exact));
   return bucket + std::min(large, buckets - 1);
 }
 
@@ -60,15 +58,11 @@ T5LayerNormImpl::T5LayerNormImpl(const T5Options& options)
 
 at::Tensor T5LayerNormImpl::forward(const at::Tensor& x) {
   const at::Tensor exact = x.to(at::kFloat);
-  const at::Tensor scale =
-      exact.square().mean(-1, /*keepdim=*/true).add_(epsilon_).rsqrt();
+  const at::Tensor scale = exact.square().mean(-1, /*keepdim=*/true).add_(epsilon_).rsqrt();
   return weight_ * (exact * scale).to(weight_.scalar_type());
 }
 
-T5AttentionImpl::T5AttentionImpl(
-    const T5Options& options,
-    T5Attends to,
-    bool with_bias)
+T5AttentionImpl::T5AttentionImpl(const T5Options& options, T5Attends to, bool with_bias)
     : options_(options),
       to_(to),
       q_(nullptr),
@@ -79,13 +73,10 @@ T5AttentionImpl::T5AttentionImpl(
   const auto& o = options;
   const auto inner = o.num_heads * o.d_kv;
   const double width = width_deviation(o);
-  q_ = register_module(
-      "q", make_projection(o.d_model, inner, width / root(o.d_kv)));
+  q_ = register_module("q", make_projection(o.d_model, inner, width / root(o.d_kv)));
   k_ = register_module("k", make_projection(o.d_model, inner, width));
   v_ = register_module("v", make_projection(o.d_model, inner, width));
-  o_ = register_module(
-      "o",
-      make_projection(inner, o.d_model, o.initializer_factor / root(inner)));
+  o_ = register_module("o", make_projection(inner, o.d_model, o.initializer_factor / root(inner)));
   if (with_bias) {
     relative_attention_bias_ = register_module(
         "relative_attention_bias",
@@ -93,10 +84,8 @@ T5AttentionImpl::T5AttentionImpl(
   }
 }
 
-at::Tensor T5AttentionImpl::forward(
-    const at::Tensor& x,
-    const at::Tensor& source,
-    const at::Tensor& bias) {
+at::Tensor
+T5AttentionImpl::forward(const at::Tensor& x, const at::Tensor& source, const at::Tensor& bias) {
   return o_(attend(
       split_heads(q_(x), options_.num_heads),
       split_heads(k_(source), options_.num_heads),
@@ -107,9 +96,7 @@ at::Tensor T5AttentionImpl::forward(
       is_training() ? options_.dropout_rate : 0));
 }
 
-at::Tensor T5AttentionImpl::position_bias(
-    std::int64_t positions,
-    const at::Tensor& mask) {
+at::Tensor T5AttentionImpl::position_bias(std::int64_t positions, const at::Tensor& mask) {
   TESSERA_CHECK(!relative_attention_bias_.is_empty());
   // One row for each distance, not one for each pair: row i is of distance
   // i - (positions - 1).
@@ -122,11 +109,9 @@ at::Tensor T5AttentionImpl::position_bias(
         options_.relative_attention_max_distance));
   }
   const at::Tensor rows = relative_attention_bias_(
-      torch::tensor(buckets, at::kLong)
-          .to(relative_attention_bias_->weight.device()));
+      torch::tensor(buckets, at::kLong).to(relative_attention_bias_->weight.device()));
   // Query s sees the distances from -s on: a window that slides backwards.
-  at::Tensor bias =
-      rows.transpose(0, 1).unfold(1, positions, 1).flip({1}).unsqueeze(0);
+  at::Tensor bias = rows.transpose(0, 1).unfold(1, positions, 1).flip({1}).unsqueeze(0);
   if (to_ == T5Attends::kBackwards) {
     bias = bias + causal_bias(positions, bias);
   }
@@ -139,15 +124,13 @@ T5LayerSelfAttentionImpl::T5LayerSelfAttentionImpl(
     bool first)
     : dropout_(options.dropout_rate),
       first_(first),
-      attention_(
-          register_module("SelfAttention", T5Attention(options, to, first))),
+      attention_(register_module("SelfAttention", T5Attention(options, to, first))),
       layer_norm_(register_module("layer_norm", T5LayerNorm(options))) {}
 
 std::tuple<at::Tensor, at::Tensor> T5LayerSelfAttentionImpl::forward(
     const at::Tensor& x,
     const at::Tensor& bias) {
-  const at::Tensor stack_bias =
-      first_ ? attention_->position_bias(x.size(1), bias) : bias;
+  const at::Tensor stack_bias = first_ ? attention_->position_bias(x.size(1), bias) : bias;
   const at::Tensor normed = layer_norm_(x);
   const at::Tensor update = attention_->forward(normed, normed, stack_bias);
   return {x + drop(update, dropout_, is_training()), stack_bias};
@@ -156,17 +139,15 @@ std::tuple<at::Tensor, at::Tensor> T5LayerSelfAttentionImpl::forward(
 T5LayerCrossAttentionImpl::T5LayerCrossAttentionImpl(const T5Options& options)
     : options(options),
       dropout_(options.dropout_rate),
-      attention_(register_module(
-          "EncDecAttention",
-          T5Attention(options, T5Attends::kEncoder, false))),
+      attention_(
+          register_module("EncDecAttention", T5Attention(options, T5Attends::kEncoder, false))),
       layer_norm_(register_module("layer_norm", T5LayerNorm(options))) {}
 
 at::Tensor T5LayerCrossAttentionImpl::forward(
     const at::Tensor& x,
     const at::Tensor& encoded,
     const at::Tensor& mask_bias) {
-  const at::Tensor update =
-      attention_->forward(layer_norm_(x), encoded, mask_bias);
+  const at::Tensor update = attention_->forward(layer_norm_(x), encoded, mask_bias);
   return x + drop(update, dropout_, is_training());
 }
 
@@ -174,10 +155,7 @@ T5DenseReluDenseImpl::T5DenseReluDenseImpl(const T5Options& options)
     : dropout_(options.dropout_rate),
       wi_(register_module(
           "wi",
-          make_projection(
-              options.d_model,
-              options.d_ff,
-              width_deviation(options)))),
+          make_projection(options.d_model, options.d_ff, width_deviation(options)))),
       wo_(register_module(
           "wo",
           make_projection(
@@ -234,8 +212,7 @@ T5DecoderBlockImpl::State T5DecoderBlockImpl::forward(
     const at::Tensor& encoded,
     const at::Tensor& mask_bias) {
   const auto attended = self_attention_(x, bias);
-  const at::Tensor crossed =
-      cross_attention_(std::get<0>(attended), encoded, mask_bias);
+  const at::Tensor crossed = cross_attention_(std::get<0>(attended), encoded, mask_bias);
   return {feed_forward_(crossed), std::get<1>(attended), encoded, mask_bias};
 }
 
@@ -249,12 +226,9 @@ T5EncoderImpl::T5EncoderImpl(const T5Options& options)
   final_layer_norm_ = register_module("final_layer_norm", T5LayerNorm(options));
 }
 
-at::Tensor T5EncoderImpl::forward(
-    const at::Tensor& embedded,
-    const at::Tensor& mask) {
+at::Tensor T5EncoderImpl::forward(const at::Tensor& embedded, const at::Tensor& mask) {
   const auto last = block_->forward_as<std::tuple<at::Tensor, at::Tensor>>(
-      drop(embedded, dropout_, is_training()),
-      padding_bias(mask, embedded.scalar_type()));
+      drop(embedded, dropout_, is_training()), padding_bias(mask, embedded.scalar_type()));
   return drop(final_layer_norm_(std::get<0>(last)), dropout_, is_training());
 }
 
@@ -262,9 +236,8 @@ T5DecoderImpl::T5DecoderImpl(const T5Options& options)
     : dropout_(options.dropout_rate),
       block_(register_module("block", nn::Sequential())),
       final_layer_norm_(nullptr) {
-  const auto layers = options.num_decoder_layers == 0
-                          ? options.num_layers
-                          : options.num_decoder_layers;
+  const auto layers =
+      options.num_decoder_layers == 0 ? options.num_layers : options.num_decoder_layers;
   for (std::int64_t i = 0; i < layers; ++i) {
     block_->push_back(T5DecoderBlock(options, i == 0));
   }
@@ -288,10 +261,7 @@ T5Impl::T5Impl(const T5Options& options)
     : output_scale_(1 / root(options.d_model)),
       shared_(register_module(
           "shared",
-          make_embedding(
-              options.vocab_size,
-              options.d_model,
-              options.initializer_factor))),
+          make_embedding(options.vocab_size, options.d_model, options.initializer_factor))),
       encoder_(register_module("encoder", T5Encoder(options))),
       decoder_(register_module("decoder", T5Decoder(options))),
       lm_head_(register_module("lm_head", TiedLinear(shared_->weight))) {}
@@ -301,8 +271,7 @@ at::Tensor T5Impl::forward(
     const at::Tensor& decoder_ids,
     const at::Tensor& mask,
     const at::Tensor& decoder_mask) {
-  if (ids.dim() != 2 || decoder_ids.dim() != 2 ||
-      ids.size(0) != decoder_ids.size(0)) {
+  if (ids.dim() != 2 || decoder_ids.dim() != 2 || ids.size(0) != decoder_ids.size(0)) {
     throw ShapeError(tessera::str(
         "t5: ids are ",
         ids.sizes(),
@@ -311,16 +280,14 @@ at::Tensor T5Impl::forward(
         ", expected [batch, sequence] with one batch"));
   }
   const at::Tensor encoded = encoder_(shared_(ids), mask);
-  const at::Tensor hidden =
-      decoder_(shared_(decoder_ids), decoder_mask, encoded, mask);
+  const at::Tensor hidden = decoder_(shared_(decoder_ids), decoder_mask, encoded, mask);
   return lm_head_(hidden * output_scale_);
 }
 
 at::Tensor shift_right(const at::Tensor& targets, const T5Options& options) {
   at::Tensor ids = at::full_like(targets, options.decoder_start_token_id);
   ids.slice(1, 1).copy_(targets.slice(1, 0, -1));
-  return ids.masked_fill_(
-      ids.eq(kIgnoredTarget), options.decoder_start_token_id);
+  return ids.masked_fill_(ids.eq(kIgnoredTarget), options.decoder_start_token_id);
 }
 
 } // namespace tessera::models

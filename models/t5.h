@@ -43,10 +43,7 @@ enum class T5Attends { kBothWays, kBackwards, kEncoder };
 class T5AttentionImpl : public torch::nn::Module {
  public:
   T5AttentionImpl(const T5Options& options, T5Attends to, bool with_bias);
-  at::Tensor forward(
-      const at::Tensor& x,
-      const at::Tensor& source,
-      const at::Tensor& bias);
+  at::Tensor forward(const at::Tensor& x, const at::Tensor& source, const at::Tensor& bias);
 
   /// Relative position bias plus `mask` (may be undefined), and the causal mask
   /// of a decoder: [1 or B, H, S, S]. Only in the first block of a stack.
@@ -68,9 +65,7 @@ TORCH_MODULE(T5Attention);
 class T5LayerSelfAttentionImpl : public torch::nn::Module {
  public:
   T5LayerSelfAttentionImpl(const T5Options& options, T5Attends to, bool first);
-  std::tuple<at::Tensor, at::Tensor> forward(
-      const at::Tensor& x,
-      const at::Tensor& bias);
+  std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor& x, const at::Tensor& bias);
 
  private:
   double dropout_;
@@ -84,10 +79,7 @@ TESSERA_MODULE(T5LayerSelfAttention);
 class T5LayerCrossAttentionImpl : public torch::nn::Module {
  public:
   explicit T5LayerCrossAttentionImpl(const T5Options& options);
-  at::Tensor forward(
-      const at::Tensor& x,
-      const at::Tensor& encoded,
-      const at::Tensor& mask_bias);
+  at::Tensor forward(const at::Tensor& x, const at::Tensor& encoded, const at::Tensor& mask_bias);
 
   T5Options options;
 
@@ -128,9 +120,7 @@ TESSERA_MODULE(T5LayerFF);
 class T5EncoderBlockImpl : public torch::nn::Module {
  public:
   T5EncoderBlockImpl(const T5Options& options, bool first);
-  std::tuple<at::Tensor, at::Tensor> forward(
-      const at::Tensor& x,
-      const at::Tensor& bias);
+  std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor& x, const at::Tensor& bias);
 
   T5Options options;
   bool first; // makes the stack's bias

@@ -41,9 +41,7 @@ StateNames attention_names(
       {original + attention + ".o.weight", distributed + "dense.weight"}};
 }
 
-StateNames feed_forward_names(
-    const std::string& original,
-    const std::string& distributed) {
+StateNames feed_forward_names(const std::string& original, const std::string& distributed) {
   return {
       {original + "layer_norm.weight", distributed + "pre_layernorm.weight"},
       {original + "DenseReluDense.wi.weight", distributed + "dense1.weight"},
@@ -71,15 +69,11 @@ struct LayerState {
           "layer.0.SelfAttention.v.weight"},
          "attention.query_key_value.weight"});
   }
-  void add_cross_attention(
-      const std::string& original,
-      const std::string& distributed) {
+  void add_cross_attention(const std::string& original, const std::string& distributed) {
     add(attention_names(original, "EncDecAttention", distributed));
     const std::string from = original + "EncDecAttention.";
     names.push_back({from + "q.weight", distributed + "query.weight"});
-    joined.push_back(
-        {{from + "k.weight", from + "v.weight"},
-         distributed + "key_value.weight"});
+    joined.push_back({{from + "k.weight", from + "v.weight"}, distributed + "key_value.weight"});
   }
 
   nn::StateMap to_distributed(const nn::StateMap& state) const {
@@ -109,9 +103,7 @@ struct LayerState {
 template <typename Registration>
 void with_state(Registration registration, const LayerState& state) {
   registration.state(
-      [state](const nn::StateMap& whole) {
-        return state.to_distributed(whole);
-      },
+      [state](const nn::StateMap& whole) { return state.to_distributed(whole); },
       [state](const nn::StateMap& full) { return state.to_original(full); });
 }
 
@@ -144,8 +136,8 @@ void register_blocks() {
   decoder.add_cross_attention("layer.1.", "cross_attention.");
   decoder.add(feed_forward_names("layer.2.", "output."));
   with_state(
-      tp_register_with_module<T5DecoderBlock, nn::DistributedTransformerLayer>()
-          .init([](const T5DecoderBlockImpl& block) {
+      tp_register_with_module<T5DecoderBlock, nn::DistributedTransformerLayer>().init(
+          [](const T5DecoderBlockImpl& block) {
             refuse_first(block.first);
             nn::TransformerOptions options = t5_layer_options(block.options);
             options.add_cross_attention = true;
@@ -159,28 +151,20 @@ void register_layers() {
   LayerState feed_forward;
   feed_forward.add(feed_forward_names("", ""));
   with_state(
-      tp_register_with_module<
-          T5LayerFF,
-          nn::DistributedTransformerOutputLayer>()
-          .init([](const T5LayerFFImpl& layer) {
-            return t5_layer_options(layer.options);
-          }),
+      tp_register_with_module<T5LayerFF, nn::DistributedTransformerOutputLayer>().init(
+          [](const T5LayerFFImpl& layer) { return t5_layer_options(layer.options); }),
       feed_forward);
 
   LayerState cross;
   cross.add_cross_attention("", "");
   with_state(
-      tp_register_with_module<
-          T5LayerCrossAttention,
-          nn::DistributedAttentionLayer>()
+      tp_register_with_module<T5LayerCrossAttention, nn::DistributedAttentionLayer>()
           .init([](const T5LayerCrossAttentionImpl& layer) {
             nn::TransformerOptions options = t5_layer_options(layer.options);
             options.cross_attention = true;
             return options;
           })
-          .forward([](const at::Tensor& x,
-                      const at::Tensor& encoded,
-                      const at::Tensor& mask_bias) {
+          .forward([](const at::Tensor& x, const at::Tensor& encoded, const at::Tensor& mask_bias) {
             return std::make_tuple(x, mask_bias, encoded);
           }),
       cross);

@@ -73,26 +73,18 @@ struct DistributedBlockImpl : tessera::nn::DistributedModule {
     up = register_module(
         "up",
         tessera::nn::DistributedProjection(
-            Direction::kInto,
-            kHidden,
-            split,
-            tessera::nn::TransformerOptions()));
+            Direction::kInto, kHidden, split, tessera::nn::TransformerOptions()));
     down = register_module(
         "down",
         tessera::nn::DistributedProjection(
-            Direction::kOutOf,
-            kHidden,
-            split,
-            tessera::nn::TransformerOptions()));
+            Direction::kOutOf, kHidden, split, tessera::nn::TransformerOptions()));
   }
   at::Tensor forward(const at::Tensor& x) {
     const auto now = parallel_now();
     const auto samples = tessera::nn::samples_of_ranks(now, x.size(0));
     const at::Tensor inside = tessera::nn::enter(now, x.unsqueeze(1), samples);
-    const at::Tensor update =
-        down->forward(torch::gelu(up->forward(inside, samples)), samples);
-    return tessera::nn::leave(now, inside + update, kHidden, samples)
-        .squeeze(1);
+    const at::Tensor update = down->forward(torch::gelu(up->forward(inside, samples)), samples);
+    return tessera::nn::leave(now, inside + update, kHidden, samples).squeeze(1);
   }
   tessera::nn::DistributedProjection up{nullptr};
   tessera::nn::DistributedProjection down{nullptr};
@@ -139,8 +131,7 @@ TESSERA_MODULE(Block2D);
 class Net2DImpl : public tessera::nn::two_d::MeshModule {
  public:
   explicit Net2DImpl(std::size_t count)
-      : hidden_(kHidden, mesh()->side()),
-        boundary_(mesh(), parallel().prescaled_batch) {
+      : hidden_(kHidden, mesh()->side()), boundary_(mesh(), parallel().prescaled_batch) {
     for (std::size_t i = 0; i < count; ++i) {
       blocks->push_back(Block2D());
     }
@@ -156,9 +147,8 @@ class Net2DImpl : public tessera::nn::two_d::MeshModule {
   tessera::nn::Sequential blocks;
 };
 
-const auto net_on_mesh =
-    tessera::tp_register_on_mesh<NetImpl, Net2DImpl>().init(
-        [](const NetImpl& net) { return net.blocks->size(); });
+const auto net_on_mesh = tessera::tp_register_on_mesh<NetImpl, Net2DImpl>().init(
+    [](const NetImpl& net) { return net.blocks->size(); });
 
 struct Settings {
   int pp = 1;
@@ -245,8 +235,7 @@ Times measure(const Settings& settings) {
     return Net(kBlocks, kInner);
   };
   tessera::DistributedModel model{marked()};
-  tessera::DistributedOptimizer optimizer(
-      torch::optim::SGD(model.parameters(), kLearningRate));
+  tessera::DistributedOptimizer optimizer(torch::optim::SGD(model.parameters(), kLearningRate));
   auto train_step = tessera::step([&](at::Tensor x, at::Tensor y) {
     auto loss = torch::mse_loss(model(x), y);
     model.backward(loss);
@@ -277,11 +266,9 @@ Times measure(const Settings& settings) {
       processor.push_back(tessera::bench::processor_ms() - before);
     }
   };
-  const auto stage_step = [&] {
-    stage.step(met, own_microbatches, settings.pp > 1);
-  };
-  const int cores = std::min(
-      tessera::size(), static_cast<int>(std::thread::hardware_concurrency()));
+  const auto stage_step = [&] { stage.step(met, own_microbatches, settings.pp > 1); };
+  const int cores =
+      std::min(tessera::size(), static_cast<int>(std::thread::hardware_concurrency()));
   Times times;
   const int warm_up = tessera::bench::warm_up_of(tessera::config_in_force());
   for (int round = -warm_up; round < settings.steps; ++round) {
@@ -328,8 +315,7 @@ void report(const Settings& settings, const Times& times) {
   const int own = settings.microbatches / settings.dp;
   const double bubble = static_cast<double>(own + settings.pp - 1) / own;
   const int largest = (kBlocks + settings.pp - 1) / settings.pp;
-  const double share =
-      static_cast<double>(largest) / kBlocks / (settings.dp * settings.tp);
+  const double share = static_cast<double>(largest) / kBlocks / (settings.dp * settings.tp);
   const double ideal = alone.best * share * bubble;
   const double loaded = together.best * bubble;
   if (settings.json) {
@@ -366,12 +352,7 @@ void report(const Settings& settings, const Times& times) {
   }
   const auto line = [&](const char* name, const Summary& summary, int what) {
     const Summary processor = summary_of(times.processor.at(what));
-    std::printf(
-        "%-34s %9.1f %9.1f %12.1f\n",
-        name,
-        summary.best,
-        summary.median,
-        processor.best);
+    std::printf("%-34s %9.1f %9.1f %12.1f\n", name, summary.best, summary.median, processor.best);
   };
   std::printf(
       "pp %d, tp %d %s, dp %d, %s, %s, %d microbatches of %d rows\n"
@@ -398,8 +379,7 @@ void report(const Settings& settings, const Times& times) {
       static_cast<long long>(times.traffic.messages),
       static_cast<double>(times.traffic.bytes) / 1e6,
       static_cast<long long>(times.traffic.switches));
-  std::printf(
-      "ideal %.1f ms; step / ideal %.3f\n", ideal, strategy.best / ideal);
+  std::printf("ideal %.1f ms; step / ideal %.3f\n", ideal, strategy.best / ideal);
   std::printf(
       "step / ideal of the parts run together %.3f; step / one process %.3f; "
       "step / its threads %.3f\n",
@@ -427,15 +407,12 @@ int run(const Settings& settings) {
         wanted));
   }
   if (kRows % settings.tp != 0) {
-    throw tessera::ConfigError(tessera::str(
-        "--tp is ", settings.tp, "; write a divisor of ", kRows, " rows"));
+    throw tessera::ConfigError(
+        tessera::str("--tp is ", settings.tp, "; write a divisor of ", kRows, " rows"));
   }
   if (settings.microbatches % settings.dp != 0) {
     throw tessera::ConfigError(tessera::str(
-        "--microbatches is ",
-        settings.microbatches,
-        "; write a multiple of --dp ",
-        settings.dp));
+        "--microbatches is ", settings.microbatches, "; write a multiple of --dp ", settings.dp));
   }
   const Times times = measure(settings);
   if (tessera::rank() == 0) {
@@ -450,22 +427,17 @@ int run(const Settings& settings) {
 int main(int argc, char** argv) {
   CLI::App app("Residual blocks under a strategy, beside one process");
   Settings settings;
-  app.add_option("--pp", settings.pp, "pipeline ranks")
-      ->check(CLI::Range(1, kBlocks));
-  app.add_option("--tp", settings.tp, "tensor-parallel ranks")
-      ->check(CLI::PositiveNumber);
+  app.add_option("--pp", settings.pp, "pipeline ranks")->check(CLI::Range(1, kBlocks));
+  app.add_option("--tp", settings.tp, "tensor-parallel ranks")->check(CLI::PositiveNumber);
   app.add_option("--kind", settings.kind, "of tensor parallelism")
       ->check(CLI::IsMember({"speed", "memory", "2d"}));
-  app.add_option("--dp", settings.dp, "data-parallel ranks")
-      ->check(CLI::PositiveNumber);
+  app.add_option("--dp", settings.dp, "data-parallel ranks")->check(CLI::PositiveNumber);
   app.add_option("--schedule", settings.schedule, "simple or interleaved");
   app.add_option("--mode", settings.mode, "dynamic, static or fast")
       ->check(CLI::IsMember({"dynamic", "static", "fast"}));
-  app.add_option(
-         "--microbatches", settings.microbatches, "of 64 rows, over all ranks")
+  app.add_option("--microbatches", settings.microbatches, "of 64 rows, over all ranks")
       ->check(CLI::PositiveNumber);
-  app.add_option("--steps", settings.steps, "timed rounds")
-      ->check(CLI::PositiveNumber);
+  app.add_option("--steps", settings.steps, "timed rounds")->check(CLI::PositiveNumber);
   app.add_flag("--json", settings.json, "one JSON line in place of the table");
   CLI11_PARSE(app, argc, argv);
   torch::set_num_threads(1);

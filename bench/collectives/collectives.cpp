@@ -53,9 +53,7 @@ double median(std::vector<double> values) {
 }
 
 double now() {
-  return std::chrono::duration<double>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 /// Seconds of one of `calls` calls in a row.
@@ -77,14 +75,12 @@ double copy_bandwidth(int repeats) {
   std::vector<char> to(kBytes, 2);
   std::vector<double> seconds;
   for (int i = 0; i < repeats; ++i) {
-    seconds.push_back(
-        time_once([&] { std::memcpy(to.data(), from.data(), kBytes); }, 1));
+    seconds.push_back(time_once([&] { std::memcpy(to.data(), from.data(), kBytes); }, 1));
   }
   return static_cast<double>(kBytes) / median(seconds);
 }
 
-std::vector<Contest>
-contests(ProcessGroup& group, at::Tensor& whole, at::Tensor& part) {
+std::vector<Contest> contests(ProcessGroup& group, at::Tensor& whole, at::Tensor& part) {
   float* all = whole.data_ptr<float>();
   float* one = part.data_ptr<float>();
   const int count = static_cast<int>(whole.numel());
@@ -92,22 +88,13 @@ contests(ProcessGroup& group, at::Tensor& whole, at::Tensor& part) {
   return {
       {"all_reduce",
        [&group, &whole] { group.all_reduce(whole); },
-       [=] {
-         MPI_Allreduce(
-             MPI_IN_PLACE, all, count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
-       }},
+       [=] { MPI_Allreduce(MPI_IN_PLACE, all, count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD); }},
       {"all_gather",
        [&group, &whole, &part] { group.all_gather(whole, part); },
-       [=] {
-         MPI_Allgather(
-             one, slice, MPI_FLOAT, all, slice, MPI_FLOAT, MPI_COMM_WORLD);
-       }},
+       [=] { MPI_Allgather(one, slice, MPI_FLOAT, all, slice, MPI_FLOAT, MPI_COMM_WORLD); }},
       {"reduce_scatter",
        [&group, &whole, &part] { group.reduce_scatter(part, whole); },
-       [=] {
-         MPI_Reduce_scatter_block(
-             all, one, slice, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
-       }},
+       [=] { MPI_Reduce_scatter_block(all, one, slice, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD); }},
       {"broadcast",
        [&group, &whole] { group.broadcast(whole, 0); },
        [=] { MPI_Bcast(all, count, MPI_FLOAT, 0, MPI_COMM_WORLD); }}};
@@ -116,8 +103,8 @@ contests(ProcessGroup& group, at::Tensor& whole, at::Tensor& part) {
 Measured measure(const Contest& contest, std::int64_t bytes, int repeats) {
   std::vector<double> ours;
   std::vector<double> mpi;
-  const int calls = static_cast<int>(
-      std::clamp<std::int64_t>((std::int64_t{1} << 20) / bytes, 1, 50));
+  const int calls =
+      static_cast<int>(std::clamp<std::int64_t>((std::int64_t{1} << 20) / bytes, 1, 50));
   for (int i = 0; i < repeats + 2; ++i) {
     const double our_time = time_once(contest.ours, calls);
     const double mpi_time = time_once(contest.mpi, calls);

@@ -49,17 +49,16 @@ struct Settings {
 /// He et al. 2017, equation (12), with distributed tables.
 struct NetImpl : torch::nn::Module {
   explicit NetImpl(const Settings& s) {
-    const auto table =
-        [&](const char* name, std::int64_t rows, std::int64_t width) {
-          nn::DistributedEmbeddingOptions options;
-          options.num_embeddings = rows;
-          options.embedding_dim = width;
-          options.initializer_range = 0.01;
-          options.sparse = true;
-          auto made = register_module(name, nn::DistributedEmbedding(options));
-          tables.push_back(made->weight);
-          return made;
-        };
+    const auto table = [&](const char* name, std::int64_t rows, std::int64_t width) {
+      nn::DistributedEmbeddingOptions options;
+      options.num_embeddings = rows;
+      options.embedding_dim = width;
+      options.initializer_range = 0.01;
+      options.sparse = true;
+      auto made = register_module(name, nn::DistributedEmbedding(options));
+      tables.push_back(made->weight);
+      return made;
+    };
     mf_user = table("mf_user", s.users, s.gmf);
     mf_item = table("mf_item", s.items, s.gmf);
     mlp_user = table("mlp_user", s.users, s.mlp);
@@ -78,14 +77,12 @@ struct NetImpl : torch::nn::Module {
   }
   at::Tensor forward(const at::Tensor& users, const at::Tensor& items) {
     const at::Tensor product = mf_user(users) * mf_item(items);
-    const at::Tensor deep =
-        tower->forward(at::cat({mlp_user(users), mlp_item(items)}, -1));
+    const at::Tensor deep = tower->forward(at::cat({mlp_user(users), mlp_item(items)}, -1));
     return last(at::cat({product, deep}, -1)).squeeze(-1);
   }
   std::vector<at::Tensor> tables;
   std::vector<at::Tensor> dense;
-  nn::DistributedEmbedding mf_user{nullptr}, mf_item{nullptr},
-      mlp_user{nullptr}, mlp_item{nullptr};
+  nn::DistributedEmbedding mf_user{nullptr}, mf_item{nullptr}, mlp_user{nullptr}, mlp_item{nullptr};
   torch::nn::Sequential tower;
   torch::nn::Linear last{nullptr};
 };
@@ -147,8 +144,7 @@ class Strategy {
     }
     for (at::Tensor& table : net_->tables) {
       const at::Tensor gradient = table.grad();
-      table.index_add_(
-          0, gradient._indices()[0], gradient._values(), -kRate * share);
+      table.index_add_(0, gradient._indices()[0], gradient._values(), -kRate * share);
     }
     return loss.item<double>();
   }
@@ -191,9 +187,7 @@ int run(const Settings& s) {
 
   std::vector<double> own_times;
   std::vector<double> equal_times;
-  const auto timed = [&](std::vector<double>& list,
-                         int round,
-                         const std::function<void()>& step) {
+  const auto timed = [&](std::vector<double>& list, int round, const std::function<void()>& step) {
     control->barrier();
     const double time = milliseconds_of([&] {
       step();
@@ -221,13 +215,9 @@ int run(const Settings& s) {
     timed(equal_times, round, [&] { equal.step(batch); });
   }
   const Measured mine{
-      summary_of(own_times),
-      (own.traffic().bytes - own_start) / s.steps,
-      own.checksum()};
+      summary_of(own_times), (own.traffic().bytes - own_start) / s.steps, own.checksum()};
   const Measured theirs{
-      summary_of(equal_times),
-      (equal.traffic().bytes - equal_start) / s.steps,
-      equal.checksum()};
+      summary_of(equal_times), (equal.traffic().bytes - equal_start) / s.steps, equal.checksum()};
   if (world->rank() != 0) {
     return 0;
   }
@@ -285,11 +275,9 @@ int main(int argc, char** argv) {
   Settings s;
   app.add_option("--users", s.users)->check(CLI::PositiveNumber);
   app.add_option("--items", s.items)->check(CLI::PositiveNumber);
-  app.add_option("--mlp", s.mlp, "width of each table of the tower")
-      ->check(CLI::PositiveNumber);
+  app.add_option("--mlp", s.mlp, "width of each table of the tower")->check(CLI::PositiveNumber);
   app.add_option("--gmf", s.gmf)->check(CLI::PositiveNumber);
-  app.add_option("--batch", s.batch, "samples of a rank")
-      ->check(CLI::PositiveNumber);
+  app.add_option("--batch", s.batch, "samples of a rank")->check(CLI::PositiveNumber);
   app.add_option("--steps", s.steps, "timed steps")->check(CLI::PositiveNumber);
   app.add_flag("--json", s.json, "one JSON line in place of the table");
   CLI11_PARSE(app, argc, argv);

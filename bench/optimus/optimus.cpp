@@ -96,8 +96,7 @@ class Optimus final : public Scheme {
       : mesh_(two_d::Mesh::make(
             world,
             group,
-            {.arrangement =
-                 topology::mesh_arrangement(settings.arrangement)})) {
+            {.arrangement = topology::mesh_arrangement(settings.arrangement)})) {
     two_d::Transformer2DOptions options(problem.hidden, problem.heads);
     nn::TensorParallel context;
     context.group = &group;
@@ -151,10 +150,7 @@ class Optimus final : public Scheme {
 
 class Megatron final : public Scheme {
  public:
-  Megatron(
-      comm::ProcessGroup& group,
-      const Settings& settings,
-      const Problem& problem)
+  Megatron(comm::ProcessGroup& group, const Settings& settings, const Problem& problem)
       : group_(group),
         sizes_{problem.batch, settings.sequence, problem.hidden},
         stem_(group, settings.layers, problem.hidden, problem.heads) {}
@@ -196,22 +192,16 @@ class Experiment {
     // Table 2: 96 q / 2 for Optimus, 60 60 40 30 for Megatron.
     const std::int64_t optimus = std::int64_t{settings_.batch} * side_;
     const double share[] = {60, 60, 60, 40, 30};
-    const auto megatron = std::max<std::int64_t>(
-        1, std::llround(settings_.batch * share[std::min(side_, 4)] / 48.0));
-    both(
-        "weak",
-        {optimus, hidden, world_.size()},
-        {megatron, hidden, world_.size()});
+    const auto megatron =
+        std::max<std::int64_t>(1, std::llround(settings_.batch * share[std::min(side_, 4)] / 48.0));
+    both("weak", {optimus, hidden, world_.size()}, {megatron, hidden, world_.size()});
   }
 
   void strong() {
     // Table 3: Megatron's heads and hidden size must divide by p, and it takes
     // half the batch.
     const std::int64_t hidden = std::int64_t{settings_.width} * 2;
-    both(
-        "strong",
-        {2 * settings_.batch, hidden, 12},
-        {settings_.batch, hidden, world_.size()});
+    both("strong", {2 * settings_.batch, hidden, 12}, {settings_.batch, hidden, world_.size()});
   }
 
   void memory() {
@@ -221,8 +211,7 @@ class Experiment {
       const auto fits = [&](std::int64_t units) {
         const Problem problem = {units * step, hidden, world_.size()};
         const Cost cost = run(*make(two_dimensions, problem), 1);
-        return most(cost.memory) <=
-               static_cast<std::int64_t>(settings_.limit_mib * 1024 * 1024);
+        return most(cost.memory) <= static_cast<std::int64_t>(settings_.limit_mib * 1024 * 1024);
       };
       std::int64_t good = 0;
       std::int64_t bad = 1;
@@ -256,8 +245,7 @@ class Experiment {
       savings.update_at_once = (set & 2) != 0;
       savings.skip_products = (set & 4) != 0;
       Optimus scheme(world_, *group_, settings_, problem, savings);
-      json line =
-          describe("savings", scheme, problem, run(scheme, settings_.rounds));
+      json line = describe("savings", scheme, problem, run(scheme, settings_.rounds));
       line["reuse_outputs"] = savings.reuse_outputs;
       line["update_at_once"] = savings.update_at_once;
       line["skip_products"] = savings.skip_products;
@@ -335,11 +323,7 @@ class Experiment {
     return all.item<std::int64_t>();
   }
 
-  json describe(
-      const char* what,
-      const Scheme& scheme,
-      const Problem& problem,
-      const Cost& cost) {
+  json describe(const char* what, const Scheme& scheme, const Problem& problem, const Cost& cost) {
     const auto batch = static_cast<double>(problem.batch);
     return {
         {"experiment", what},
@@ -397,8 +381,7 @@ int main(int argc, char** argv) {
   number("--width", settings.width, "hidden size of a side of the mesh");
   number("--batch", settings.batch, "samples of a side of the mesh");
   number("--rounds", settings.rounds, "timed steps");
-  app.add_option("--limit-mib", settings.limit_mib, "memory of a rank")
-      ->check(CLI::PositiveNumber);
+  app.add_option("--limit-mib", settings.limit_mib, "memory of a rank")->check(CLI::PositiveNumber);
   app.add_option("--scheme", settings.scheme, "one of them alone")
       ->check(CLI::IsMember({"megatron", "optimus"}));
   app.add_option(

@@ -100,14 +100,11 @@ Times measure(const Settings& settings) {
     for (int i = 0; i < settings.microbatches; ++i) {
       const auto from = i * settings.rows;
       const auto loss = loss_of(
-          stage(ids.narrow(0, from, settings.rows)),
-          targets.narrow(0, from, settings.rows));
+          stage(ids.narrow(0, from, settings.rows)), targets.narrow(0, from, settings.rows));
       (loss / settings.microbatches).backward();
     }
   };
-  const auto timed = [&](std::vector<double>& list,
-                         int round,
-                         const std::function<void()>& run) {
+  const auto timed = [&](std::vector<double>& list, int round, const std::function<void()>& run) {
     for (const auto& net : {whole, stage}) {
       for (auto& parameter : net->parameters()) {
         parameter.mutable_grad() = at::Tensor();
@@ -146,8 +143,7 @@ void report(const Settings& settings, const Times& times) {
   const Summary together = summary_of(times.together);
   const Summary step = summary_of(times.step);
   const double bubble =
-      static_cast<double>(settings.microbatches + kStages - 1) /
-      settings.microbatches;
+      static_cast<double>(settings.microbatches + kStages - 1) / settings.microbatches;
   const double ideal = stage.best * bubble;
   const double over = step.best / ideal;
   const double over_together = step.best / (together.best * bubble);
@@ -219,19 +215,14 @@ tessera::Config config_of(const Settings& settings) {
 int main(int argc, char** argv) {
   CLI::App app("A GPT on two pipeline ranks, against the ideal");
   Settings settings;
-  app.add_option("--dtype", settings.dtype, "f32 or bf16")
-      ->check(CLI::IsMember({"f32", "bf16"}));
+  app.add_option("--dtype", settings.dtype, "f32 or bf16")->check(CLI::IsMember({"f32", "bf16"}));
   app.add_option("--schedule", settings.schedule, "simple or interleaved");
   app.add_option("--mode", settings.mode, "dynamic, static or fast")
       ->check(CLI::IsMember({"dynamic", "static", "fast"}));
-  app.add_option("--microbatches", settings.microbatches, "of a step")
-      ->check(CLI::PositiveNumber);
-  app.add_option("--rows", settings.rows, "of a microbatch")
-      ->check(CLI::PositiveNumber);
-  app.add_option("--tokens", settings.tokens, "of a row")
-      ->check(CLI::PositiveNumber);
-  app.add_option("--steps", settings.steps, "timed rounds")
-      ->check(CLI::PositiveNumber);
+  app.add_option("--microbatches", settings.microbatches, "of a step")->check(CLI::PositiveNumber);
+  app.add_option("--rows", settings.rows, "of a microbatch")->check(CLI::PositiveNumber);
+  app.add_option("--tokens", settings.tokens, "of a row")->check(CLI::PositiveNumber);
+  app.add_option("--steps", settings.steps, "timed rounds")->check(CLI::PositiveNumber);
   app.add_flag("--json", settings.json, "one JSON line in place of the table");
   CLI11_PARSE(app, argc, argv);
   torch::set_num_threads(1);

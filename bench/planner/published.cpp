@@ -180,8 +180,7 @@ void show_sensitivity(const Files& files) {
 } // namespace
 
 int main(int argc, char** argv) {
-  const bool sensitivity =
-      argc > 1 && std::string(argv[argc - 1]) == "--sensitivity";
+  const bool sensitivity = argc > 1 && std::string(argv[argc - 1]) == "--sensitivity";
   const int names = argc - (sensitivity ? 1 : 0);
   if (names != 2 && names != 5) {
     std::fprintf(

@@ -24,9 +24,7 @@ cost::Cluster cluster_of(int devices, int kinds) {
   const double memory[] = {32e9, 80e9, 16e9};
   for (int k = 0; k < kinds; ++k) {
     cluster.kinds.push_back(
-        {.name = names[k],
-         .memory_bytes = memory[k],
-         .memory_bytes_per_s = 9e11});
+        {.name = names[k], .memory_bytes = memory[k], .memory_bytes_per_s = 9e11});
   }
   const int in_node = std::min(devices, 8);
   for (int n = 0; n < devices / in_node; ++n) {
@@ -56,8 +54,7 @@ cost::DescribedModel model_of(int layers, int batch) {
     const double seconds = 4e-3 * (1 + 0.3 * (i % 7));
     for (const char* device : {"v100", "a100", "t4"}) {
       for (const int degree : {1, 2, 4, 8}) {
-        layer.forward_seconds_per_sample[device][degree] =
-            seconds * (device[0] == 't' ? 2 : 1);
+        layer.forward_seconds_per_sample[device][degree] = seconds * (device[0] == 't' ? 2 : 1);
       }
     }
     model.layers.push_back(layer);
@@ -68,16 +65,10 @@ cost::DescribedModel model_of(int layers, int batch) {
 double processor_seconds() {
   timespec now{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) +
-         1e-9 * static_cast<double>(now.tv_nsec);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-void measure(
-    int devices,
-    int kinds,
-    int layers,
-    int batch,
-    const char* method) {
+void measure(int devices, int kinds, int layers, int batch, const char* method) {
   const auto cluster = cluster_of(devices, kinds);
   const auto model = model_of(layers, batch);
   planner::SearchOptions options;
@@ -111,8 +102,7 @@ void measure_assignment(int layers, int stages) {
     std::vector<double> seconds = {0};
     std::vector<double> sends = {0};
     for (int i = 0; i < layers; ++i) {
-      seconds.push_back(
-          seconds.back() + 1e-3 * (1 + 0.3 * (i % 7)) * (1 + 0.5 * (k % 3)));
+      seconds.push_back(seconds.back() + 1e-3 * (1 + 0.3 * (i % 7)) * (1 + 0.5 * (k % 3)));
       sends.push_back(1e-4 * (1 + i % 5));
     }
     problem.seconds.push_back(std::move(seconds));

@@ -34,13 +34,8 @@ struct ContextSwitch::Shared {
 };
 
 ContextSwitch::ContextSwitch() {
-  void* memory = ::mmap(
-      nullptr,
-      sizeof(Shared),
-      PROT_READ | PROT_WRITE,
-      MAP_SHARED | MAP_ANONYMOUS,
-      -1,
-      0);
+  void* memory =
+      ::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) {
     throw std::system_error(errno, std::generic_category(), "mmap");
   }

@@ -61,10 +61,7 @@ struct Times {
 };
 
 // Milliseconds of one of `calls`.
-Times measure(
-    tessera::bench::ContextSwitch* other,
-    std::int64_t calls,
-    int rounds) {
+Times measure(tessera::bench::ContextSwitch* other, std::int64_t calls, int rounds) {
   tessera::DistributedModel model{Net()};
   std::int64_t made = calls;
   auto forward = tessera::step([&](at::Tensor x) {
@@ -78,9 +75,7 @@ Times measure(
   });
   const at::Tensor x = torch::ones({1});
   Times times;
-  const auto timed = [&](std::vector<double>& list,
-                         int round,
-                         const std::function<void()>& run) {
+  const auto timed = [&](std::vector<double>& list, int round, const std::function<void()>& run) {
     tessera::barrier();
     const double time = milliseconds_of(run) / static_cast<double>(calls);
     tessera::barrier();
@@ -98,9 +93,8 @@ Times measure(
     auto& transport = *tessera::train::session().transport;
     const auto before = transport.counters().messages_sent;
     timed(times.both, round, [&] { both(x); });
-    times.messages =
-        static_cast<double>(transport.counters().messages_sent - before) /
-        static_cast<double>(calls);
+    times.messages = static_cast<double>(transport.counters().messages_sent - before) /
+                     static_cast<double>(calls);
   }
   return times;
 }
@@ -110,8 +104,7 @@ void report(const Times& times, bool json) {
   const Summary forward = summary_of(times.forward);
   const Summary both = summary_of(times.both);
   const auto us = [](const Summary& summary) {
-    return nlohmann::json{
-        {"best_us", summary.best * 1e3}, {"median_us", summary.median * 1e3}};
+    return nlohmann::json{{"best_us", summary.best * 1e3}, {"median_us", summary.median * 1e3}};
   };
   if (json) {
     const nlohmann::json document = {
@@ -126,20 +119,12 @@ void report(const Times& times, bool json) {
     return;
   }
   const auto line = [](const char* name, const Summary& summary, double over) {
-    std::printf(
-        "%-36s %9.1f %9.1f %7.2f\n",
-        name,
-        summary.best * 1e3,
-        summary.median * 1e3,
-        over);
+    std::printf("%-36s %9.1f %9.1f %7.2f\n", name, summary.best * 1e3, summary.median * 1e3, over);
   };
   std::printf("%-36s %9s %9s %7s\n", "microseconds", "best", "median", "ratio");
   line("two context switches (futex)", switches, 1);
   line("remote call and back, forward", forward, forward.best / switches.best);
-  line(
-      "forward and backward (two calls)",
-      both,
-      both.best / (2 * switches.best));
+  line("forward and backward (two calls)", both, both.best / (2 * switches.best));
 }
 
 } // namespace
@@ -162,8 +147,7 @@ int main(int argc, char** argv) {
     config.default_partition = 0;
     config.partition = {{"echo", 1}};
     tessera::init(config);
-    const Times times =
-        measure(tessera::rank() == 0 ? &other : nullptr, calls, rounds);
+    const Times times = measure(tessera::rank() == 0 ? &other : nullptr, calls, rounds);
     if (tessera::rank() == 0) {
       report(times, json);
     }

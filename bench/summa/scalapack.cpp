@@ -10,19 +10,9 @@ extern "C" {
 void Cblacs_pinfo(int* rank, int* size);
 void Cblacs_get(int context, int what, int* value);
 void Cblacs_gridinit(int* context, const char* order, int rows, int columns);
-void Cblacs_gridinfo(
-    int context,
-    int* rows,
-    int* columns,
-    int* row,
-    int* column);
+void Cblacs_gridinfo(int context, int* rows, int* columns, int* row, int* column);
 void Cblacs_gridexit(int context);
-int numroc_(
-    const int* n,
-    const int* block,
-    const int* mine,
-    const int* first,
-    const int* count);
+int numroc_(const int* n, const int* block, const int* mine, const int* first, const int* count);
 void descinit_(
     int* descriptor,
     const int* rows,
@@ -71,8 +61,7 @@ bool Scalapack::available() {
   return true;
 }
 
-Scalapack::Scalapack(int side, std::int64_t n)
-    : state_(std::make_unique<State>()) {
+Scalapack::Scalapack(int side, std::int64_t n) : state_(std::make_unique<State>()) {
   state_->n = static_cast<int>(n);
   int rank = 0;
   int size = 0;
@@ -98,14 +87,12 @@ Scalapack::Scalapack(int side, std::int64_t n)
       &state_->context,
       &rows,
       &info);
-  const auto elements =
-      static_cast<std::size_t>(rows) * static_cast<std::size_t>(columns);
+  const auto elements = static_cast<std::size_t>(rows) * static_cast<std::size_t>(columns);
   std::mt19937 random(static_cast<unsigned>(rank));
   std::normal_distribution<float> normal;
   for (auto* matrix : {&state_->a, &state_->b, &state_->c}) {
     matrix->resize(elements);
-    std::generate(
-        matrix->begin(), matrix->end(), [&] { return normal(random); });
+    std::generate(matrix->begin(), matrix->end(), [&] { return normal(random); });
   }
 }
 

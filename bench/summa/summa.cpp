@@ -55,8 +55,7 @@ using Times = std::map<std::string, Taken>;
 double cpu_ms() {
   timespec now{};
   ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) * 1e3 +
-         static_cast<double>(now.tv_nsec) / 1e6;
+  return static_cast<double>(now.tv_sec) * 1e3 + static_cast<double>(now.tv_nsec) / 1e6;
 }
 
 class Bench {
@@ -80,10 +79,8 @@ class Bench {
     const at::Tensor a = torch::randn({rows, columns});
     const at::Tensor b = torch::randn({rows, columns});
     const at::Tensor c = torch::empty({rows, columns});
-    const at::Tensor placed_a =
-        shared_->exchange().allocate(a.sizes(), a.options());
-    const at::Tensor placed_b =
-        shared_->exchange().allocate(b.sizes(), b.options());
+    const at::Tensor placed_a = shared_->exchange().allocate(a.sizes(), a.options());
+    const at::Tensor placed_b = shared_->exchange().allocate(b.sizes(), b.options());
     placed_a.copy_(a);
     placed_b.copy_(b);
     const bool first = world_.rank() == 0;
@@ -97,10 +94,9 @@ class Bench {
     }
     tessera::bench::Scalapack scalapack(shared_->side(), n);
 
-    const auto summa =
-        [&](const Mesh& mesh, const at::Tensor& x, const at::Tensor& y) {
-          tessera::nn::two_d::multiply(mesh, Form::kAB, x, y, blocks, c);
-        };
+    const auto summa = [&](const Mesh& mesh, const at::Tensor& x, const at::Tensor& y) {
+      tessera::nn::two_d::multiply(mesh, Form::kAB, x, y, blocks, c);
+    };
     Times times;
     for (int round = -2; round < settings_.rounds; ++round) {
       timed(times, round, "one process", [&] {
@@ -110,9 +106,7 @@ class Bench {
           torch::set_num_threads(1);
         }
       });
-      timed(times, round, "summa, in place", [&] {
-        summa(*shared_, placed_a, placed_b);
-      });
+      timed(times, round, "summa, in place", [&] { summa(*shared_, placed_a, placed_b); });
       timed(times, round, "summa, staged", [&] { summa(*shared_, a, b); });
       timed(times, round, "summa, sent", [&] { summa(*sent_, a, b); });
       if (tessera::bench::Scalapack::available()) {
@@ -125,11 +119,7 @@ class Bench {
 
  private:
   /// Until the last rank is done, seen from rank 0.
-  void timed(
-      Times& times,
-      int round,
-      const std::string& name,
-      const std::function<void()>& run) {
+  void timed(Times& times, int round, const std::string& name, const std::function<void()>& run) {
     group_->barrier();
     const double cpu_before = cpu_ms();
     const double time = milliseconds_of([&] {
@@ -210,12 +200,9 @@ int run(const Settings& settings) {
 int main(int argc, char** argv) {
   CLI::App app("SUMMA on a mesh, beside ScaLAPACK and one process");
   Settings settings;
-  app.add_option("--sizes", settings.sizes, "N of the N x N matrices")
-      ->delimiter(',');
-  app.add_option("--rounds", settings.rounds, "timed rounds")
-      ->check(CLI::PositiveNumber);
-  app.add_option("--threads", settings.threads, "of the one process")
-      ->check(CLI::PositiveNumber);
+  app.add_option("--sizes", settings.sizes, "N of the N x N matrices")->delimiter(',');
+  app.add_option("--rounds", settings.rounds, "timed rounds")->check(CLI::PositiveNumber);
+  app.add_option("--threads", settings.threads, "of the one process")->check(CLI::PositiveNumber);
   app.add_flag("--json", settings.json, "one JSON line for each N");
   CLI11_PARSE(app, argc, argv);
   torch::set_num_threads(1);

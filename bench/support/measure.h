@@ -14,8 +14,7 @@ inline double milliseconds_of(const std::function<void()>& run) {
   using Clock = std::chrono::steady_clock;
   const auto start = Clock::now();
   run();
-  return std::chrono::duration<double, std::milli>(Clock::now() - start)
-      .count();
+  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
 }
 
 /// What this process's threads computed so far: unlike the time that passed, it
@@ -23,8 +22,7 @@ inline double milliseconds_of(const std::function<void()>& run) {
 inline double processor_ms() {
   std::timespec now{};
   ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) * 1e3 +
-         static_cast<double>(now.tv_nsec) / 1e6;
+  return static_cast<double>(now.tv_sec) * 1e3 + static_cast<double>(now.tv_nsec) / 1e6;
 }
 
 /// `times` is not empty. Other load on the machine only ever adds time, so the

@@ -19,11 +19,7 @@ namespace tessera::bench {
 class MegatronStem {
  public:
   /// `heads` and the inner width 4 `hidden` must be multiples of the ranks.
-  MegatronStem(
-      comm::ProcessGroup& group,
-      int layers,
-      std::int64_t hidden,
-      std::int64_t heads)
+  MegatronStem(comm::ProcessGroup& group, int layers, std::int64_t hidden, std::int64_t heads)
       : group_(group), hidden_(hidden), heads_(heads) {
     const auto p = static_cast<std::int64_t>(group.size());
     const auto parameter = [](at::IntArrayRef sizes) {
@@ -85,10 +81,8 @@ class MegatronStem {
 
   /// Sum over the ranks; the gradient passes.
   struct Sum : torch::autograd::Function<Sum> {
-    static at::Tensor forward(
-        torch::autograd::AutogradContext*,
-        const at::Tensor& x,
-        std::int64_t group) {
+    static at::Tensor
+    forward(torch::autograd::AutogradContext*, const at::Tensor& x, std::int64_t group) {
       at::Tensor sum = x.contiguous().clone();
       reinterpret_cast<comm::ProcessGroup*>(group)->all_reduce(sum);
       return sum;
@@ -101,10 +95,8 @@ class MegatronStem {
   };
   /// The tensor itself; the gradients are added.
   struct Share : torch::autograd::Function<Share> {
-    static at::Tensor forward(
-        torch::autograd::AutogradContext* ctx,
-        const at::Tensor& x,
-        std::int64_t group) {
+    static at::Tensor
+    forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x, std::int64_t group) {
       ctx->saved_data["group"] = group;
       return x.view_as(x);
     }
@@ -112,22 +104,17 @@ class MegatronStem {
         torch::autograd::AutogradContext* ctx,
         torch::autograd::variable_list gradients) {
       at::Tensor sum = gradients[0].contiguous().clone();
-      reinterpret_cast<comm::ProcessGroup*>(ctx->saved_data["group"].toInt())
-          ->all_reduce(sum);
+      reinterpret_cast<comm::ProcessGroup*>(ctx->saved_data["group"].toInt())->all_reduce(sum);
       return {sum, at::Tensor()};
     }
   };
 
   at::Tensor run(const Layer& w, const at::Tensor& x) {
     const auto key = reinterpret_cast<std::int64_t>(&group_);
-    const at::Tensor a =
-        Share::apply(at::layer_norm(x, {hidden_}, w[0], w[1]), key);
+    const at::Tensor a = Share::apply(at::layer_norm(x, {hidden_}, w[0], w[1]), key);
     const at::Tensor y =
-        x +
-        Sum::apply(at::matmul(attend(at::matmul(a, w[2]) + w[3]), w[4]), key) +
-        w[5];
-    const at::Tensor b =
-        Share::apply(at::layer_norm(y, {hidden_}, w[6], w[7]), key);
+        x + Sum::apply(at::matmul(attend(at::matmul(a, w[2]) + w[3]), w[4]), key) + w[5];
+    const at::Tensor b = Share::apply(at::layer_norm(y, {hidden_}, w[6], w[7]), key);
     const at::Tensor inner = at::gelu(at::matmul(b, w[8]) + w[9], "tanh");
     return y + Sum::apply(at::matmul(inner, w[10]), key) + w[11];
   }
@@ -142,14 +129,9 @@ class MegatronStem {
                            .reshape({3, b * heads, s, width})
                            .unbind(0);
     const at::Tensor above =
-        at::full(
-            {s, s}, -std::numeric_limits<double>::infinity(), qkv.options())
-            .triu_(1);
+        at::full({s, s}, -std::numeric_limits<double>::infinity(), qkv.options()).triu_(1);
     const at::Tensor scores =
-        at::bmm(
-            parts[0] / std::sqrt(static_cast<double>(width)),
-            parts[1].transpose(1, 2)) +
-        above;
+        at::bmm(parts[0] / std::sqrt(static_cast<double>(width)), parts[1].transpose(1, 2)) + above;
     return at::bmm(at::softmax(scores, -1), parts[2])
         .view({b, heads, s, width})
         .transpose(1, 2)

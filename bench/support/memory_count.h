@@ -56,8 +56,7 @@ class MemoryCount {
   // copy_data is new: no `override`, so that both compile.
   class Counting final : public c10::Allocator {
    public:
-    Counting(MemoryCount& count, c10::Allocator* inner)
-        : count_(&count), inner_(inner) {}
+    Counting(MemoryCount& count, c10::Allocator* inner) : count_(&count), inner_(inner) {}
     c10::DataPtr allocate(std::size_t bytes) const {
       return counted(inner_->allocate(bytes), bytes);
     }
@@ -65,8 +64,7 @@ class MemoryCount {
       return counted(inner_->allocate(bytes), bytes);
     }
     void copy_data(void* to, const void* from, std::size_t bytes) const {
-      std::copy_n(
-          static_cast<const char*>(from), bytes, static_cast<char*>(to));
+      std::copy_n(static_cast<const char*>(from), bytes, static_cast<char*>(to));
     }
 
     // What raw_allocate asks for: operators that call another library want

@@ -25,8 +25,7 @@ inline void set_mode(Config& config, const std::string& mode) {
 
 /// Steps before the first that is of the mode, and one of it.
 inline int warm_up_of(const Config& config) {
-  return config.static_mode ? kRecordedSteps + (config.fast_mode ? 1 : 0) + 1
-                            : 2;
+  return config.static_mode ? kRecordedSteps + (config.fast_mode ? 1 : 0) + 1 : 2;
 }
 
 /// Sums over the ranks of this pipeline.
@@ -36,10 +35,7 @@ struct Traffic {
   std::int64_t switches = 0; // voluntary context switches of all threads
 
   Traffic operator-(const Traffic& other) const {
-    return {
-        messages - other.messages,
-        bytes - other.bytes,
-        switches - other.switches};
+    return {messages - other.messages, bytes - other.bytes, switches - other.switches};
   }
 };
 
@@ -55,9 +51,7 @@ inline Traffic traffic() {
   own.switches = usage.ru_nvcsw;
   Traffic sum;
   for (const auto& [messages, rest] : allgather(
-           std::make_pair(
-               own.messages, std::make_pair(own.bytes, own.switches)),
-           Group::kPP)) {
+           std::make_pair(own.messages, std::make_pair(own.bytes, own.switches)), Group::kPP)) {
     sum.messages += messages;
     sum.bytes += rest.first;
     sum.switches += rest.second;

@@ -79,10 +79,7 @@ struct Times {
 
 using Call = std::function<at::Tensor(const at::Tensor&)>;
 
-void forward_backward(
-    torch::nn::Module& module,
-    const Call& call,
-    const at::Tensor& data) {
+void forward_backward(torch::nn::Module& module, const Call& call, const at::Tensor& data) {
   module.zero_grad();
   const at::Tensor x = data.detach().requires_grad_();
   call(x).sum().backward();
@@ -99,8 +96,8 @@ Times measure(const Settings& s, tessera::comm::World& world) {
   nn::TensorParallel parallel;
   parallel.group = group.get();
   parallel.prescaled_batch = s.prescaled;
-  parallel.distribution = s.optimize == "memory" ? nn::Distribution::kMemory
-                                                 : nn::Distribution::kSpeed;
+  parallel.distribution =
+      s.optimize == "memory" ? nn::Distribution::kMemory : nn::Distribution::kSpeed;
   nn::set_tensor_parallel(parallel);
   nn::DistributedTransformerLayer layer(layer_options(s, 1));
   layer->to(dtype);
@@ -116,20 +113,13 @@ Times measure(const Settings& s, tessera::comm::World& world) {
   plain->to(dtype);
 
   torch::manual_seed(7);
-  const at::Tensor all =
-      torch::randn({s.batch, s.sequence, s.hidden}).to(dtype);
+  const at::Tensor all = torch::randn({s.batch, s.sequence, s.hidden}).to(dtype);
   const at::Tensor own =
-      s.prescaled
-          ? all
-          : all.narrow(0, world.rank() * (s.batch / ranks), s.batch / ranks)
-                .contiguous();
+      s.prescaled ? all
+                  : all.narrow(0, world.rank() * (s.batch / ranks), s.batch / ranks).contiguous();
   const Call plain_call = [&](const at::Tensor& x) { return plain(x); };
-  const Call part_call = [&](const at::Tensor& x) {
-    return part->hidden_states(x);
-  };
-  const Call layer_call = [&](const at::Tensor& x) {
-    return layer->hidden_states(x);
-  };
+  const Call part_call = [&](const at::Tensor& x) { return part->hidden_states(x); };
+  const Call layer_call = [&](const at::Tensor& x) { return layer->hidden_states(x); };
 
   Times times;
   const std::int64_t before = group->traffic().bytes;
@@ -141,9 +131,7 @@ Times measure(const Settings& s, tessera::comm::World& world) {
   const at::Tensor received = at::empty({slice * ranks}, at::kByte);
 
   const bool first = world.rank() == 0;
-  const auto timed = [&](std::vector<double>& list,
-                         int round,
-                         const std::function<void()>& run) {
+  const auto timed = [&](std::vector<double>& list, int round, const std::function<void()>& run) {
     control->barrier();
     const double time = milliseconds_of([&] {
       run();
@@ -168,11 +156,9 @@ Times measure(const Settings& s, tessera::comm::World& world) {
     });
     timed(times.parts, round, [&] { forward_backward(*part, part_call, all); });
     timed(times.exchange, round, [&] { group->all_gather(received, sent); });
-    timed(
-        times.layer, round, [&] { forward_backward(*layer, layer_call, own); });
+    timed(times.layer, round, [&] { forward_backward(*layer, layer_call, own); });
   }
-  times.bandwidth =
-      static_cast<double>(times.bytes) / summary_of(times.exchange).best;
+  times.bandwidth = static_cast<double>(times.bytes) / summary_of(times.exchange).best;
   return times;
 }
 
@@ -268,22 +254,15 @@ int main(int argc, char** argv) {
   CLI::App app("A transformer layer over tensor-parallel ranks");
   Settings s;
   app.add_option("--hidden", s.hidden, "width")->check(CLI::PositiveNumber);
-  app.add_option("--heads", s.heads, "attention heads")
-      ->check(CLI::PositiveNumber);
-  app.add_option("--sequence", s.sequence, "positions")
-      ->check(CLI::PositiveNumber);
-  app.add_option("--batch", s.batch, "samples of all ranks")
-      ->check(CLI::PositiveNumber);
-  app.add_option("--dropout", s.dropout, "all probabilities")
-      ->check(CLI::Range(0.0, 0.9));
+  app.add_option("--heads", s.heads, "attention heads")->check(CLI::PositiveNumber);
+  app.add_option("--sequence", s.sequence, "positions")->check(CLI::PositiveNumber);
+  app.add_option("--batch", s.batch, "samples of all ranks")->check(CLI::PositiveNumber);
+  app.add_option("--dropout", s.dropout, "all probabilities")->check(CLI::Range(0.0, 0.9));
   app.add_option("--dtype", s.dtype)->check(CLI::IsMember({"f32", "bf16"}));
-  app.add_option("--optimize", s.optimize)
-      ->check(CLI::IsMember({"speed", "memory"}));
+  app.add_option("--optimize", s.optimize)->check(CLI::IsMember({"speed", "memory"}));
   app.add_flag("--prescaled", s.prescaled, "all ranks get all samples");
-  app.add_option("--steps", s.steps, "timed rounds")
-      ->check(CLI::PositiveNumber);
-  app.add_option("--warm-up", s.warm_up, "rounds that do not count")
-      ->check(CLI::NonNegativeNumber);
+  app.add_option("--steps", s.steps, "timed rounds")->check(CLI::PositiveNumber);
+  app.add_option("--warm-up", s.warm_up, "rounds that do not count")->check(CLI::NonNegativeNumber);
   app.add_flag(
       "!--no-threads",
       s.with_threads,

@@ -38,13 +38,7 @@ class PlainMpi final : public Path {
     return "plain MPI";
   }
   void send(std::size_t bytes) override {
-    MPI_Send(
-        out_.data(),
-        static_cast<int>(bytes),
-        MPI_BYTE,
-        partner_,
-        1,
-        MPI_COMM_WORLD);
+    MPI_Send(out_.data(), static_cast<int>(bytes), MPI_BYTE, partner_, 1, MPI_COMM_WORLD);
   }
   void receive(std::size_t bytes, bool read) override {
     MPI_Recv(
@@ -100,8 +94,7 @@ class ByTransport final : public Path {
       transport_->send(partner_, {}, {});
       return;
     }
-    transport_->send(
-        partner_, {}, out_.narrow(0, 0, static_cast<std::int64_t>(bytes)));
+    transport_->send(partner_, {}, out_.narrow(0, 0, static_cast<std::int64_t>(bytes)));
   }
   void receive(std::size_t bytes, bool read) override {
     const auto parcel = transport_->receive(std::chrono::minutes(1));
@@ -126,8 +119,7 @@ PathPtr plain_mpi(int partner, std::size_t largest) {
   return std::make_unique<PlainMpi>(partner, largest);
 }
 
-PathPtr
-transport(comm::World& world, int partner, std::size_t largest, Kind kind) {
+PathPtr transport(comm::World& world, int partner, std::size_t largest, Kind kind) {
   return std::make_unique<ByTransport>(world, partner, largest, kind);
 }
 

@@ -32,7 +32,6 @@ PathPtr plain_mpi(int partner, std::size_t largest);
 /// are told that they live on different hosts.
 /// Collective over the world.
 enum class Kind { kMapped, kCopied, kOtherNode };
-PathPtr
-transport(comm::World& world, int partner, std::size_t largest, Kind kind);
+PathPtr transport(comm::World& world, int partner, std::size_t largest, Kind kind);
 
 } // namespace tessera::bench

@@ -26,8 +26,7 @@ constexpr std::size_t kLargest = std::size_t{64} << 20;
 constexpr std::size_t kWindow = std::size_t{64} << 20;
 
 double microseconds_since(Clock::time_point start) {
-  return std::chrono::duration<double, std::micro>(Clock::now() - start)
-      .count();
+  return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
 }
 
 struct Latency {
@@ -58,8 +57,7 @@ Latency one_way(Path& path, bool first, std::size_t bytes, int rounds) {
 // Median over windows of messages, each answered by an empty one.
 // Units: 1e9 bytes per second.
 double bandwidth(Path& path, bool first, std::size_t bytes, bool read) {
-  const int messages =
-      static_cast<int>(std::min<std::size_t>(kWindow / bytes, 64));
+  const int messages = static_cast<int>(std::min<std::size_t>(kWindow / bytes, 64));
   constexpr int kWindows = 15;
   std::vector<double> rates;
   for (int window = -2; window < kWindows; ++window) {
@@ -77,9 +75,7 @@ double bandwidth(Path& path, bool first, std::size_t bytes, bool read) {
       path.send(0);
     }
     if (window >= 0) {
-      rates.push_back(
-          static_cast<double>(bytes) * messages / microseconds_since(start) /
-          1e3);
+      rates.push_back(static_cast<double>(bytes) * messages / microseconds_since(start) / 1e3);
     }
   }
   std::sort(rates.begin(), rates.end());
@@ -142,8 +138,7 @@ int run(const std::string& json_file) {
       for (const auto& path : paths) {
         MPI_Barrier(MPI_COMM_WORLD);
         const double rate = bandwidth(*path, first, bytes, read);
-        result[read ? "read_gb_s" : "gb_s"][path->name()]
-              [std::to_string(bytes)] = rate;
+        result[read ? "read_gb_s" : "gb_s"][path->name()][std::to_string(bytes)] = rate;
         if (prints) {
           std::printf(" %18.2f", rate);
           std::fflush(stdout);

@@ -16,8 +16,7 @@ json or_null(const std::optional<T>& value) {
 }
 
 std::optional<std::int64_t> bytes_or_none(const json& value) {
-  return value.is_null() ? std::nullopt
-                         : std::optional(value.get<std::int64_t>());
+  return value.is_null() ? std::nullopt : std::optional(value.get<std::int64_t>());
 }
 
 json json_of(const ProductFacts& facts) {
@@ -29,9 +28,8 @@ json json_of(const ProductFacts& facts) {
       {"bf16_gflops", facts.bf16_gflops},
       {"f32_error", facts.f32_error},
       {"trial",
-       facts.trial
-           ? json{{"kernel", facts.trial->kernel}, {"f32_gflops", facts.trial->f32_gflops}}
-           : json()}};
+       facts.trial ? json{{"kernel", facts.trial->kernel}, {"f32_gflops", facts.trial->f32_gflops}}
+                   : json()}};
 }
 
 ProductFacts products_of(const json& value) {

@@ -23,11 +23,7 @@ constexpr double kClockOffsetUs = 1000;
 
 class Findings {
  public:
-  void add(
-      int rank,
-      bool fatal,
-      const std::string& what,
-      const std::string& advice) {
+  void add(int rank, bool fatal, const std::string& what, const std::string& advice) {
     for (Finding& finding : list_) {
       if (finding.what == what && finding.advice == advice) {
         finding.ranks.push_back(rank);
@@ -40,10 +36,9 @@ class Findings {
     add(rank, false, what, advice);
   }
   std::vector<Finding> take() {
-    std::stable_sort(
-        list_.begin(), list_.end(), [](const auto& a, const auto& b) {
-          return a.fatal && !b.fatal;
-        });
+    std::stable_sort(list_.begin(), list_.end(), [](const auto& a, const auto& b) {
+      return a.fatal && !b.fatal;
+    });
     return std::move(list_);
   }
 
@@ -56,9 +51,7 @@ void judge_mpi(const RankFacts& facts, const RankFacts& first, Findings& out) {
     out.add(
         facts.rank,
         true,
-        str("MPI grants thread level '",
-            facts.thread_level,
-            "' where 'multiple' is needed"),
+        str("MPI grants thread level '", facts.thread_level, "' where 'multiple' is needed"),
         "use an MPI built with thread support (Debian packages "
         "libopenmpi-dev, openmpi-bin)");
   }
@@ -89,16 +82,14 @@ void judge_products(const RankFacts& facts, Findings& out) {
         str("the BLAS in use is the reference one (", products.provider, ")"),
         "install the Debian package libopenblas0-openmp: products are about "
         "20 times faster");
-  } else if (
-      products.f32_gflops < kSlowGflopsPerThread * std::max(1, facts.threads)) {
+  } else if (products.f32_gflops < kSlowGflopsPerThread * std::max(1, facts.threads)) {
     out.warn(
         facts.rank,
         "products in f32 run below 8 GFLOP/s a thread",
         "look for other programs on this machine, and at OPENBLAS_CORETYPE "
         "and OMP_NUM_THREADS");
   }
-  if (products.trial &&
-      products.trial->f32_gflops > kWorthwhile * products.f32_gflops) {
+  if (products.trial && products.trial->f32_gflops > kWorthwhile * products.f32_gflops) {
     out.warn(
         facts.rank,
         str("OpenBLAS picked its kernel '",
@@ -112,21 +103,12 @@ void judge_products(const RankFacts& facts, Findings& out) {
   }
 }
 
-void judge_machine(
-    const RankFacts& facts,
-    const RankFacts& first,
-    Findings& out) {
+void judge_machine(const RankFacts& facts, const RankFacts& first, Findings& out) {
   const int wanted = facts.threads * facts.local_size;
   if (facts.local_size > facts.cores) {
     out.warn(
         facts.rank,
-        str("host ",
-            facts.host,
-            " has ",
-            facts.cores,
-            " cores for ",
-            facts.local_size,
-            " ranks"),
+        str("host ", facts.host, " has ", facts.cores, " cores for ", facts.local_size, " ranks"),
         "expect ranks to take turns: use fewer ranks or more hosts for speed");
   } else if (wanted > facts.cores) {
     out.warn(
@@ -157,9 +139,8 @@ void judge_machine(
   }
   std::int64_t free_bytes = facts.memory.available;
   if (facts.memory.group_limit) {
-    free_bytes = std::min(
-        free_bytes,
-        *facts.memory.group_limit - facts.memory.group_used.value_or(0));
+    free_bytes =
+        std::min(free_bytes, *facts.memory.group_limit - facts.memory.group_used.value_or(0));
   }
   if (free_bytes < kLeastMemory * facts.local_size) {
     out.warn(
@@ -167,8 +148,7 @@ void judge_machine(
         str("host ",
             facts.host,
             " has ",
-            report::format_bytes(
-                static_cast<double>(std::max<std::int64_t>(free_bytes, 0))),
+            report::format_bytes(static_cast<double>(std::max<std::int64_t>(free_bytes, 0))),
             " of memory left for ",
             facts.local_size,
             facts.local_size == 1 ? " rank" : " ranks"),
@@ -205,9 +185,7 @@ std::vector<Finding> judge(const Examination& examination) {
 
 bool any_fatal(const std::vector<Finding>& findings) {
   return std::any_of(
-      findings.begin(), findings.end(), [](const Finding& finding) {
-        return finding.fatal;
-      });
+      findings.begin(), findings.end(), [](const Finding& finding) { return finding.fatal; });
 }
 
 } // namespace tessera::cli::doctor

@@ -13,9 +13,7 @@ ProductFacts measure_products();
 
 /// Starts `program` doctor --products-only with each kernel that might be
 /// better than the one picked; none when the pick is as wide as the processor.
-std::optional<KernelTrial> try_better_kernel(
-    const std::string& picked,
-    const std::string& program);
+std::optional<KernelTrial> try_better_kernel(const std::string& picked, const std::string& program);
 
 /// One thread copies 64 MiB. Units: bytes copied a second.
 double measure_copy();

@@ -55,10 +55,8 @@ double f32_error() {
   const at::Tensor a = at::randn({256, 256}, at::kDouble);
   const at::Tensor b = at::randn({256, 256}, at::kDouble);
   const at::Tensor exact = at::matmul(a, b);
-  const at::Tensor found =
-      at::matmul(a.to(at::kFloat), b.to(at::kFloat)).to(at::kDouble);
-  return (found - exact).abs().max().item<double>() /
-         exact.abs().max().item<double>();
+  const at::Tensor found = at::matmul(a.to(at::kFloat), b.to(at::kFloat)).to(at::kDouble);
+  return (found - exact).abs().max().item<double>() / exact.abs().max().item<double>();
 }
 
 /// The file that holds the sgemm_ which libtorch calls.
@@ -83,10 +81,7 @@ bool is_optimised(const std::string& library) {
   }
   bool found = false;
   for (const char* name :
-       {"openblas_get_config",
-        "MKL_Get_Version",
-        "bli_info_get_version_str",
-        "ATL_buildinfo"}) {
+       {"openblas_get_config", "MKL_Get_Version", "bli_info_get_version_str", "ATL_buildinfo"}) {
     found = found || dlsym(handle, name) != nullptr;
   }
   dlclose(handle);
@@ -115,16 +110,13 @@ std::optional<KernelTrial> try_better_kernel(
     return std::nullopt;
   }
   // A process of its own: OpenBLAS picks when it is loaded.
-  const std::string command = "OPENBLAS_CORETYPE=" + *kernel + " " +
-                              quoted({program, "doctor", "--products-only"});
-  const std::unique_ptr<FILE, int (*)(FILE*)> child(
-      popen(command.c_str(), "r"), &pclose);
+  const std::string command =
+      "OPENBLAS_CORETYPE=" + *kernel + " " + quoted({program, "doctor", "--products-only"});
+  const std::unique_ptr<FILE, int (*)(FILE*)> child(popen(command.c_str(), "r"), &pclose);
   std::array<char, 64> name{};
   double f32_gflops = 0;
-  if (!child ||
-      std::fscanf(child.get(), "%63s %lf", name.data(), &f32_gflops) != 2) {
-    throw Error(
-        str("doctor: no answer from '", command, "', which tries a kernel"));
+  if (!child || std::fscanf(child.get(), "%63s %lf", name.data(), &f32_gflops) != 2) {
+    throw Error(str("doctor: no answer from '", command, "', which tries a kernel"));
   }
   return KernelTrial{name.data(), f32_gflops};
 }
@@ -133,8 +125,7 @@ double measure_copy() {
   constexpr std::size_t kBytes = std::size_t{64} << 20;
   const std::vector<char> from(kBytes, 1);
   std::vector<char> to(kBytes, 2);
-  const double seconds =
-      best_seconds([&] { std::memcpy(to.data(), from.data(), kBytes); }, 0.2);
+  const double seconds = best_seconds([&] { std::memcpy(to.data(), from.data(), kBytes); }, 0.2);
   return static_cast<double>(kBytes) / seconds;
 }
 

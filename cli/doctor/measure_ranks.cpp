@@ -31,18 +31,16 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-transport::Parcel
-next(transport::Transport& transport, const comm::World& world, int peer) {
+transport::Parcel next(transport::Transport& transport, const comm::World& world, int peer) {
   auto parcel = transport.receive(world.options().timeout);
   if (!parcel || parcel->source != peer) {
-    throw CommError(str(
-        "doctor: rank ",
-        world.rank(),
-        " waits for a message of rank ",
-        peer,
-        parcel
-            ? str(" and got one of rank ", parcel->source)
-            : str(" for more than ", world.options().timeout.count(), " ms")));
+    throw CommError(
+        str("doctor: rank ",
+            world.rank(),
+            " waits for a message of rank ",
+            peer,
+            parcel ? str(" and got one of rank ", parcel->source)
+                   : str(" for more than ", world.options().timeout.count(), " ms")));
   }
   return std::move(*parcel);
 }
@@ -85,25 +83,19 @@ double measure_exchange(
   }
   if (in.sum().item<double>() != static_cast<double>(elements)) {
     throw CommError(
-        str("doctor: what rank ",
-            peer,
-            " sent arrives damaged on rank ",
-            world.rank()));
+        str("doctor: what rank ", peer, " sent arrives damaged on rank ", world.rank()));
   }
   return median(seconds);
 }
 
 /// One-way seconds of the largest message. A slow link is given fewer rounds,
 /// on which the rank that begins decides.
-double measure_large(
-    transport::Transport& transport,
-    const comm::World& world,
-    int peer,
-    bool begins) {
+double
+measure_large(transport::Transport& transport, const comm::World& world, int peer, bool begins) {
   constexpr std::int64_t kPart = 16;
   constexpr double kLongS = 0.1;
-  const double part_s = measure_exchange(
-      transport, world, peer, begins, kLargeElements / kPart, 2, 1);
+  const double part_s =
+      measure_exchange(transport, world, peer, begins, kLargeElements / kPart, 2, 1);
   at::Tensor slow = at::zeros({1});
   if (begins) {
     slow.fill_(part_s * kPart > kLongS ? 1.0 : 0.0);
@@ -153,8 +145,8 @@ void measure_clock(comm::World& world, RankFacts& facts) {
       const auto trip_ns = static_cast<double>(received - sent);
       if (round == 0 || trip_ns < shortest_ns) {
         shortest_ns = trip_ns;
-        const double middle_ns = static_cast<double>(sent - theirs) +
-                                 static_cast<double>(received - sent) / 2;
+        const double middle_ns =
+            static_cast<double>(sent - theirs) + static_cast<double>(received - sent) / 2;
         facts.clock_offset_us = middle_ns * 1e-3;
         facts.clock_error_us = trip_ns * 0.5e-3;
       }
@@ -192,8 +184,7 @@ void measure_pairs(
   std::vector<PairFacts> mine;
   for (int first = 0; first < size; ++first) {
     for (int second = first + 1; second < size; ++second) {
-      if (!chosen[static_cast<std::size_t>(first)] ||
-          !chosen[static_cast<std::size_t>(second)]) {
+      if (!chosen[static_cast<std::size_t>(first)] || !chosen[static_cast<std::size_t>(second)]) {
         continue;
       }
       group.barrier(); // one pair at a time
@@ -205,8 +196,7 @@ void measure_pairs(
       PairFacts pair;
       pair.first = first;
       pair.second = second;
-      pair.latency_us =
-          1e6 * measure_exchange(*transport, world, peer, begins, 1, kRounds);
+      pair.latency_us = 1e6 * measure_exchange(*transport, world, peer, begins, 1, kRounds);
       const auto before = transport->counters().shared_memory_tensors;
       const double large_s = measure_large(*transport, world, peer, begins);
       pair.shared_memory = transport->counters().shared_memory_tensors > before;
@@ -216,8 +206,7 @@ void measure_pairs(
       }
     }
   }
-  at::Tensor rows =
-      at::zeros({static_cast<std::int64_t>(mine.size()), 5}, at::kDouble);
+  at::Tensor rows = at::zeros({static_cast<std::int64_t>(mine.size()), 5}, at::kDouble);
   for (std::size_t i = 0; i < mine.size(); ++i) {
     const auto row = static_cast<std::int64_t>(i);
     rows[row][0] = mine[i].first;
@@ -250,8 +239,7 @@ void gather(
     const comm::ProcessGroup& group,
     const RankFacts& facts,
     Examination& examination) {
-  for (const auto& text :
-       comm::gather_object(world, group, to_text(facts), 0)) {
+  for (const auto& text : comm::gather_object(world, group, to_text(facts), 0)) {
     examination.ranks.push_back(rank_facts_from_text(text.toStringRef()));
   }
 }

@@ -12,9 +12,7 @@ namespace {
 
 /// The number after `key` in a file of "key value" lines, times 1024 when the
 /// line says kB; the first word of the file when `key` is empty.
-std::optional<std::int64_t> number_in(
-    const std::string& path,
-    const std::string& key) {
+std::optional<std::int64_t> number_in(const std::string& path, const std::string& key) {
   std::ifstream file(path);
   std::string line;
   while (std::getline(file, line)) {
@@ -80,11 +78,7 @@ void read_group(const std::string& root, MemoryFacts& facts) {
       apply_limits(mount, path, "memory.max", "memory.current", facts);
     } else if (kinds == "memory") {
       apply_limits(
-          mount + "/memory",
-          path,
-          "memory.limit_in_bytes",
-          "memory.usage_in_bytes",
-          facts);
+          mount + "/memory", path, "memory.limit_in_bytes", "memory.usage_in_bytes", facts);
     }
   }
 }
@@ -109,8 +103,7 @@ MemoryFacts memory_facts(const std::string& root) {
   const auto total = number_in(path, "MemTotal:");
   const auto available = number_in(path, "MemAvailable:");
   if (!total || !available) {
-    throw Error(str(
-        "doctor: ", path, " has no MemTotal and MemAvailable; is it mounted?"));
+    throw Error(str("doctor: ", path, " has no MemTotal and MemAvailable; is it mounted?"));
   }
   facts.total = *total;
   facts.available = *available;

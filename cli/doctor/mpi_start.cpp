@@ -38,8 +38,7 @@ std::string level_name(int level) {
 
 MpiFacts start_mpi() {
   int level = MPI_THREAD_SINGLE;
-  const int status =
-      MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &level);
+  const int status = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &level);
   if (status != MPI_SUCCESS) {
     throw Error(str("doctor: MPI_Init_thread failed with code ", status));
   }
@@ -56,13 +55,7 @@ MpiFacts start_mpi() {
   int major = 0;
   int minor = 0;
   MPI_Get_version(&major, &minor);
-  facts.provider =
-      str(all.substr(0, all.find_first_of(",\n")),
-          " (MPI ",
-          major,
-          ".",
-          minor,
-          ")");
+  facts.provider = str(all.substr(0, all.find_first_of(",\n")), " (MPI ", major, ".", minor, ")");
   return facts;
 }
 

@@ -35,26 +35,26 @@ std::string names_of(const std::vector<int>& ranks) {
 /// What is the same for every rank of a host, once.
 std::string host_lines(const RankFacts& facts) {
   const MemoryFacts& memory = facts.memory;
-  std::string lines = str(
-      "host ",
-      facts.host,
-      "\n  processor  ",
-      facts.processor,
-      ", ",
-      facts.cores,
-      " cores; vectors: ",
-      joined(facts.features),
-      "\n  MPI        ",
-      facts.mpi,
-      ", threads: ",
-      facts.thread_level,
-      "\n  BLAS       ",
-      facts.products.provider,
-      facts.products.kernel.empty() ? "" : ", kernel " + facts.products.kernel,
-      "\n  memory     ",
-      format_bytes(static_cast<double>(memory.available)),
-      " available of ",
-      format_bytes(static_cast<double>(memory.total)));
+  std::string lines =
+      str("host ",
+          facts.host,
+          "\n  processor  ",
+          facts.processor,
+          ", ",
+          facts.cores,
+          " cores; vectors: ",
+          joined(facts.features),
+          "\n  MPI        ",
+          facts.mpi,
+          ", threads: ",
+          facts.thread_level,
+          "\n  BLAS       ",
+          facts.products.provider,
+          facts.products.kernel.empty() ? "" : ", kernel " + facts.products.kernel,
+          "\n  memory     ",
+          format_bytes(static_cast<double>(memory.available)),
+          " available of ",
+          format_bytes(static_cast<double>(memory.total)));
   if (memory.group_limit) {
     lines +=
         str("; control group: ",
@@ -98,8 +98,7 @@ report::TextTable rank_table(const Examination& examination) {
          format_number(facts.products.f32_gflops, 3),
          format_number(facts.products.bf16_gflops, 3),
          per_second(facts.copy_bytes_per_s),
-         facts.rank == 0 ? "-"
-                         : str(format_number(facts.clock_offset_us, 3), " us"),
+         facts.rank == 0 ? "-" : str(format_number(facts.clock_offset_us, 3), " us"),
          facts.rank == 0 ? "-" : format_seconds(facts.clock_error_us * 1e-6)});
   }
   return table;
@@ -151,8 +150,7 @@ std::string to_tables(const Examination& examination) {
   }
   text += "\n" + report::to_text(rank_table(examination));
   if (!examination.pairs.empty()) {
-    text +=
-        "\nbetween ranks: bandwidth (above the diagonal), latency (below)\n";
+    text += "\nbetween ranks: bandwidth (above the diagonal), latency (below)\n";
     text += report::to_text(pair_table(examination));
     if (!examination.unmeasured.empty()) {
       text += "not measured: " + names_of(examination.unmeasured) + "\n";

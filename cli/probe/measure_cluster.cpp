@@ -38,8 +38,7 @@ c10::IValue pack(const RankMeasurement& one) {
 
 RankMeasurement unpack(const c10::IValue& value) {
   const auto& parts = value.toTupleRef().elements();
-  const cost::Cluster carrier =
-      planner::cluster_from_json(parts[0].toStringRef(), "probe");
+  const cost::Cluster carrier = planner::cluster_from_json(parts[0].toStringRef(), "probe");
   RankMeasurement one;
   one.host = carrier.name;
   one.free_bytes = carrier.kinds[0].memory_bytes;
@@ -67,8 +66,7 @@ cost::Cluster measure_cluster(comm::World& world, const Effort& effort) {
   const auto pairs = measure_links(world, *everyone, effort, quality);
   auto collectives = measure_collectives(world, *everyone, effort, quality);
   std::vector<RankMeasurement> all;
-  for (const c10::IValue& value :
-       comm::gather_object(world, *everyone, pack(mine), 0)) {
+  for (const c10::IValue& value : comm::gather_object(world, *everyone, pack(mine), 0)) {
     all.push_back(unpack(value));
   }
   // Rank 0 decides for all, also what goes wrong.
@@ -76,17 +74,13 @@ cost::Cluster measure_cluster(comm::World& world, const Effort& effort) {
   std::string failure;
   if (world.rank() == 0) {
     try {
-      text = planner::cluster_to_json(
-          to_cluster(all, pairs, std::move(collectives), quality));
+      text = planner::cluster_to_json(to_cluster(all, pairs, std::move(collectives), quality));
     } catch (const ConfigError& error) {
       failure = error.what();
     }
   }
   const c10::IValue agreed = comm::broadcast_object(
-      world,
-      *everyone,
-      c10::ivalue::Tuple::create({c10::IValue(text), c10::IValue(failure)}),
-      0);
+      world, *everyone, c10::ivalue::Tuple::create({c10::IValue(text), c10::IValue(failure)}), 0);
   const auto& parts = agreed.toTupleRef().elements();
   if (!parts[1].toStringRef().empty()) {
     throw ConfigError(parts[1].toStringRef());

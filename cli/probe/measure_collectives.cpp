@@ -49,10 +49,7 @@ int hosts_of(const comm::World& world, const std::vector<int>& ranks) {
 /// keeps the others waiting. A single run between barriers would hide that: its
 /// clock starts only when a rank is scheduled. `runs` is equal on all its
 /// ranks.
-double seconds_in_a_row(
-    comm::ProcessGroup& group,
-    const std::function<void()>& run,
-    int runs) {
+double seconds_in_a_row(comm::ProcessGroup& group, const std::function<void()>& run, int runs) {
   group.barrier();
   const auto start = Clock::now();
   for (int i = 0; i < runs; ++i) {
@@ -83,10 +80,7 @@ struct Timed {
 /// Every collective of a group in rounds that lie apart, the best round:
 /// foreign load meets a round, not all of them. Appends (ranks, hosts, bytes,
 /// seconds) a collective.
-void measure_group(
-    comm::ProcessGroup& group,
-    std::vector<Timed>& all,
-    const Effort& effort) {
+void measure_group(comm::ProcessGroup& group, std::vector<Timed>& all, const Effort& effort) {
   // Longer than the scheduler's time slices, so that groups meet each other.
   constexpr double kRoundS = 0.03;
   constexpr double kSlowS = 0.3;
@@ -113,8 +107,7 @@ void measure_group(
     computing.add(longest(group, seconds_in_a_row(group, compute, 200)));
     for (Timed& one : all) {
       if (!one.slow) {
-        one.rounds.add(
-            longest(group, seconds_in_a_row(group, one.run, one.runs)));
+        one.rounds.add(longest(group, seconds_in_a_row(group, one.run, one.runs)));
         one.between.add(longest(
             group,
             seconds_in_a_row(
@@ -130,8 +123,7 @@ void measure_group(
   for (Timed& one : all) {
     one.seconds = one.rounds.best();
     if (!one.slow) {
-      one.seconds =
-          std::max(one.seconds, one.between.best() - computing.best());
+      one.seconds = std::max(one.seconds, one.between.best() - computing.best());
     }
   }
 }
@@ -151,15 +143,9 @@ operations(comm::ProcessGroup& group, std::int64_t elements, bool quick) {
   const at::Tensor gathered = at::zeros({elements * n});
   const at::Tensor even = at::zeros({elements / n * n});
   const at::Tensor even_out = at::zeros({elements / n * n});
-  result["all_gather"] = [&group, whole, gathered] {
-    group.all_gather(gathered, whole);
-  };
-  result["reduce_scatter"] = [&group, slice, even] {
-    group.reduce_scatter(slice, even);
-  };
-  result["all_to_all"] = [&group, even, even_out] {
-    group.all_to_all(even_out, even);
-  };
+  result["all_gather"] = [&group, whole, gathered] { group.all_gather(gathered, whole); };
+  result["reduce_scatter"] = [&group, slice, even] { group.reduce_scatter(slice, even); };
+  result["all_to_all"] = [&group, even, even_out] { group.all_to_all(even_out, even); };
   result["broadcast"] = [&group, other] { group.broadcast(other, 0); };
   return result;
 }
@@ -197,8 +183,7 @@ std::vector<cost::CollectiveTime> measure_collectives(
         const auto group = world.new_group("probe", grouping.mine);
         std::vector<Timed> all;
         for (const std::int64_t size : sizes) {
-          for (const auto& [name, run] :
-               operations(*group, size, effort.quick)) {
+          for (const auto& [name, run] : operations(*group, size, effort.quick)) {
             Timed one;
             one.name = name;
             one.bytes = 4.0 * static_cast<double>(size);
@@ -214,8 +199,7 @@ std::vector<cost::CollectiveTime> measure_collectives(
           mine.push_back(one.bytes);
           mine.push_back(one.seconds);
           if (!one.slow) {
-            quality.collective_spread =
-                std::max(quality.collective_spread, one.rounds.spread());
+            quality.collective_spread = std::max(quality.collective_spread, one.rounds.spread());
           }
         }
       }
@@ -225,10 +209,8 @@ std::vector<cost::CollectiveTime> measure_collectives(
       }
       everyone.barrier();
       const auto packed = c10::ivalue::Tuple::create(
-          {c10::IValue(text),
-           c10::IValue(at::tensor(mine, at::kDouble).view({-1, 4}))});
-      for (const c10::IValue& value :
-           comm::all_gather_object(world, everyone, packed)) {
+          {c10::IValue(text), c10::IValue(at::tensor(mine, at::kDouble).view({-1, 4}))});
+      for (const c10::IValue& value : comm::all_gather_object(world, everyone, packed)) {
         const auto& parts = value.toTupleRef().elements();
         const at::Tensor rows = parts[1].toTensor();
         std::string rest = parts[0].toStringRef();
@@ -237,11 +219,8 @@ std::vector<cost::CollectiveTime> measure_collectives(
           const std::string name = rest.substr(0, blank);
           rest.erase(0, blank + 1);
           const double* row = rows[i].data_ptr<double>();
-          double& seconds = slowest[{
-              name,
-              static_cast<int>(row[0]),
-              static_cast<int>(row[1]),
-              row[2]}];
+          double& seconds =
+              slowest[{name, static_cast<int>(row[0]), static_cast<int>(row[1]), row[2]}];
           seconds = std::max(seconds, row[3]);
         }
       }

@@ -40,21 +40,18 @@ std::vector<doctor::PairFacts> measure_links(
   bool again = true;
   for (int round = 0; again; ++round) {
     doctor::Examination examination;
-    doctor::measure_pairs(
-        world, everyone, effort.quick ? 4 : kMostRanks, examination);
+    doctor::measure_pairs(world, everyone, effort.quick ? 4 : kMostRanks, examination);
     for (const doctor::PairFacts& found : examination.pairs) {
       Pair& pair = pairs[{found.first, found.second}];
       pair.seconds_a_byte.add(1 / found.bytes_per_s);
       if (round == 0) {
         pair.best = found;
       }
-      pair.best.bytes_per_s =
-          std::max(pair.best.bytes_per_s, found.bytes_per_s);
+      pair.best.bytes_per_s = std::max(pair.best.bytes_per_s, found.bytes_per_s);
       pair.best.latency_us = std::min(pair.best.latency_us, found.latency_us);
     }
     // Rank 0 has the pairs: it decides for all.
-    again =
-        round == 0 || (round + 1 < kMostRounds && furthest(pairs) > kAgreement);
+    again = round == 0 || (round + 1 < kMostRounds && furthest(pairs) > kAgreement);
     again = comm::broadcast_object(world, everyone, again, 0).toBool();
     quality.repeated += again && round > 0 ? 1 : 0;
   }

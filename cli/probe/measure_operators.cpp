@@ -49,8 +49,7 @@ PassTime run_once(const Chain& chain) {
   time.forward = forward.seconds() / length;
   const at::Tensor gradient = at::ones_like(y);
   const WorkClock backward;
-  const auto gradients =
-      torch::autograd::grad({std::exchange(y, {})}, inputs, {gradient});
+  const auto gradients = torch::autograd::grad({std::exchange(y, {})}, inputs, {gradient});
   time.backward = backward.seconds() / length;
   return time;
 }
@@ -108,8 +107,7 @@ struct Measured {
 std::size_t length_of(std::int64_t elements) {
   constexpr std::int64_t kMost = 16;
   constexpr std::int64_t kElements = std::int64_t{1} << 20;
-  return static_cast<std::size_t>(
-      std::clamp(kElements / elements, std::int64_t{1}, kMost));
+  return static_cast<std::size_t>(std::clamp(kElements / elements, std::int64_t{1}, kMost));
 }
 
 at::Tensor leaf(at::Tensor value) {
@@ -117,8 +115,7 @@ at::Tensor leaf(at::Tensor value) {
 }
 
 /// Products of square matrices with bias, or `count` of them in one operator.
-Measured
-products_of(at::ScalarType dtype, std::int64_t count, const Effort& effort) {
+Measured products_of(at::ScalarType dtype, std::int64_t count, const Effort& effort) {
   constexpr double kLongS = 0.25;
   constexpr std::int64_t kLargestOfMany = 256;
   Measured result;
@@ -140,9 +137,7 @@ products_of(at::ScalarType dtype, std::int64_t count, const Effort& effort) {
     chain.input = leaf(at::randn(shape).to(dtype));
     const std::vector<at::Tensor> weights = chain.parameters;
     if (count > 1) {
-      chain.step = [weights](const at::Tensor& x, std::size_t i) {
-        return at::bmm(x, weights[i]);
-      };
+      chain.step = [weights](const at::Tensor& x, std::size_t i) { return at::bmm(x, weights[i]); };
     } else {
       const at::Tensor bias = leaf(at::zeros({size}).to(dtype));
       chain.parameters.push_back(bias);
@@ -162,10 +157,7 @@ products_of(at::ScalarType dtype, std::int64_t count, const Effort& effort) {
 
 using ElementStep = std::function<at::Tensor(const at::Tensor&)>;
 
-Measured elements_of(
-    const ElementStep& step,
-    const Effort& effort,
-    bool chained = true) {
+Measured elements_of(const ElementStep& step, const Effort& effort, bool chained = true) {
   Measured result;
   // What leaves the caches slows down.
   result.set_growth(1, 6);
@@ -259,20 +251,15 @@ std::vector<std::pair<std::string, ElementStep>> named_operators() {
          // As heads are brought together: short rows from far apart.
          const at::Tensor parts = rows(x, kHead);
          const std::int64_t count = std::min<std::int64_t>(8, parts.size(0));
-         return parts.view({-1, count, parts.size(1)})
-             .transpose(0, 1)
-             .reshape({-1});
+         return parts.view({-1, count, parts.size(1)}).transpose(0, 1).reshape({-1});
        }},
       {"softmax",
-       [](const at::Tensor& x) {
-         return at::softmax(rows(x, kPositions), -1).view({-1});
-       }},
+       [](const at::Tensor& x) { return at::softmax(rows(x, kPositions), -1).view({-1}); }},
       {"layer_norm", layer_norm(kWidth)},
       {"cross_entropy_loss",
        [](const at::Tensor& x) {
          const at::Tensor logits = rows(x, kVocabulary);
-         const at::Tensor targets =
-             at::zeros({logits.size(0)}, at::dtype(at::kLong));
+         const at::Tensor targets = at::zeros({logits.size(0)}, at::dtype(at::kLong));
          return at::cross_entropy_loss(logits, targets);
        }},
   };
@@ -297,8 +284,7 @@ std::function<void()> training_layers() {
     const at::Tensor& first = (*weights)[*next];
     const at::Tensor& second = (*weights)[*next + 1];
     *next = (*next + 2) % weights->size();
-    const at::Tensor hidden =
-        at::gelu(at::mm(at::layer_norm(x, {kWidth}), first), "tanh");
+    const at::Tensor hidden = at::gelu(at::mm(at::layer_norm(x, {kWidth}), first), "tanh");
     const at::Tensor y = x + at::mm(hidden, second);
     y.backward(at::ones_like(y));
   };
@@ -316,10 +302,8 @@ void measure_operators(const Effort& effort, RankMeasurement& result) {
   all.push_back(products_of(at::kFloat, kMany, effort));
   all.push_back(products_of(at::kBFloat16, kMany, effort));
   all.push_back(elements_of([](const at::Tensor& x) { return x + x; }, effort));
-  all.push_back(
-      elements_of([](const at::Tensor& x) { return at::gelu(x); }, effort));
-  all.push_back(elements_of(
-      [](const at::Tensor& x) { return at::dropout(x, 0.1, true); }, effort));
+  all.push_back(elements_of([](const at::Tensor& x) { return at::gelu(x); }, effort));
+  all.push_back(elements_of([](const at::Tensor& x) { return at::dropout(x, 0.1, true); }, effort));
   all.push_back(views(effort));
   const auto known = named_operators();
   const std::size_t first_known = all.size();

@@ -57,8 +57,7 @@ double best_seconds(const std::function<void()>& run, double budget_s) {
 void slow_down(cost::DeviceSpeed& speed, double share) {
   std::vector<std::vector<cost::MeasuredPoint>*> all = {
       &speed.moves, &speed.functions, &speed.random, &speed.weights};
-  for (auto* by_name :
-       {&speed.products, &speed.batched_products, &speed.operators}) {
+  for (auto* by_name : {&speed.products, &speed.batched_products, &speed.operators}) {
     for (auto& [name, points] : *by_name) {
       all.push_back(&points);
     }
@@ -95,8 +94,7 @@ double lasting_runs_per_s(
 
 /// The part of full speed that lasts, at most 1. Full speed is that of runs
 /// which are much shorter than the time that a quota gives out at once.
-double
-lasting_share(double window_s, const Effort& effort, RankMeasurement& result) {
+double lasting_share(double window_s, const Effort& effort, RankMeasurement& result) {
   constexpr std::int64_t kSize = 64;
   constexpr double kHeldBack = 0.9;
   constexpr double kManyQuotas = 6; // times the window
@@ -105,8 +103,7 @@ lasting_share(double window_s, const Effort& effort, RankMeasurement& result) {
   const auto run = [&] { at::mm_out(product, factor, factor); };
   const double best_s = best_seconds(run, effort.seconds_a_point);
   const auto share = [&](double seconds) {
-    return std::min(
-        1.0, best_s * lasting_runs_per_s(run, seconds, effort, result));
+    return std::min(1.0, best_s * lasting_runs_per_s(run, seconds, effort, result));
   };
   const double found = share(window_s);
   // A window that begins or ends within a quota's period has a part too much.
@@ -130,10 +127,8 @@ double free_bytes_of_rank(const comm::World& world) {
 
 } // namespace
 
-RankMeasurement measure_speed(
-    comm::World& world,
-    comm::ProcessGroup& everyone,
-    const Effort& effort) {
+RankMeasurement
+measure_speed(comm::World& world, comm::ProcessGroup& everyone, const Effort& effort) {
   const at::NoGradGuard no_grad;
   RankMeasurement result;
   result.host = world.hosts()[static_cast<std::size_t>(world.rank())];
@@ -152,16 +147,15 @@ RankMeasurement measure_speed(
   everyone.barrier();
   if (first) {
     measure_operators(effort, result);
-    result.alone_layers_per_s =
-        lasting_runs_per_s(layer, window_s, effort, result);
+    result.alone_layers_per_s = lasting_runs_per_s(layer, window_s, effort, result);
     slow_down(result.speed, lasting_share(window_s, effort, result));
   }
   for (int round = 0; round < effort.rounds; ++round) {
     everyone.barrier();
     result.busy_layers_per_s.push_back(runs_per_s(layer, window_s));
     everyone.barrier();
-    result.busy_bytes_per_s = std::max(
-        result.busy_bytes_per_s, kBytes * runs_per_s(move, window_s / 2));
+    result.busy_bytes_per_s =
+        std::max(result.busy_bytes_per_s, kBytes * runs_per_s(move, window_s / 2));
   }
   everyone.barrier();
   return result;

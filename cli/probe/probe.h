@@ -36,10 +36,8 @@ struct RankMeasurement {
 
 /// Measures computation: one rank of every host alone, then all at once, in
 /// rounds. Collective over the world.
-RankMeasurement measure_speed(
-    comm::World& world,
-    comm::ProcessGroup& everyone,
-    const Effort& effort);
+RankMeasurement
+measure_speed(comm::World& world, comm::ProcessGroup& everyone, const Effort& effort);
 
 /// Operators on this rank, forward and backward, at several sizes: fills the
 /// speed, the spread and how much was repeated. Not collective.

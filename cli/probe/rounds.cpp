@@ -33,8 +33,7 @@ std::vector<cost::MeasuredPoint> Series::measured() const {
   for (std::size_t i = 1; i < result.size(); ++i) {
     result[i].seconds = std::min(
         result[i].seconds,
-        result[i - 1].seconds * slowdown *
-            std::pow(sizes[i] / sizes[i - 1], exponent));
+        result[i - 1].seconds * slowdown * std::pow(sizes[i] / sizes[i - 1], exponent));
   }
   return result;
 }
@@ -48,8 +47,7 @@ std::vector<std::size_t> doubtful(const Series& series) {
     bool doubt = series.points[i].spread() > kAgreement;
     if (i > 0) {
       const double growth = series.sizes[i] / series.sizes[i - 1];
-      doubt = doubt || seconds > series.points[i - 1].best() *
-                                     std::pow(growth, series.exponent) *
+      doubt = doubt || seconds > series.points[i - 1].best() * std::pow(growth, series.exponent) *
                                      series.slowdown;
     }
     if (i + 1 < series.points.size()) {

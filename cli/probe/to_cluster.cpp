@@ -33,8 +33,7 @@ struct HostRange {
   int last = 0;
 };
 
-std::vector<HostRange> hosts_in_order(
-    const std::vector<RankMeasurement>& ranks) {
+std::vector<HostRange> hosts_in_order(const std::vector<RankMeasurement>& ranks) {
   std::vector<HostRange> hosts;
   std::set<std::string> seen;
   for (int rank = 0; rank < static_cast<int>(ranks.size()); ++rank) {
@@ -63,9 +62,7 @@ double product_seconds(const RankMeasurement& rank) {
 
 // Of all ranks of a host in the best round: what one of them wins in a round,
 // another loses.
-double busy_layers_per_s(
-    const std::vector<RankMeasurement>& ranks,
-    const HostRange& host) {
+double busy_layers_per_s(const std::vector<RankMeasurement>& ranks, const HostRange& host) {
   std::vector<double> rounds;
   for (int rank = host.first; rank < host.last; ++rank) {
     const auto& own = ranks[static_cast<std::size_t>(rank)].busy_layers_per_s;
@@ -78,14 +75,11 @@ double busy_layers_per_s(
 }
 
 // The kind of device of a host: one that another host has too, or a new one.
-int kind_of(
-    const RankMeasurement& rank,
-    std::vector<const RankMeasurement*>& kinds) {
+int kind_of(const RankMeasurement& rank, std::vector<const RankMeasurement*>& kinds) {
   for (std::size_t k = 0; k < kinds.size(); ++k) {
     const RankMeasurement& known = *kinds[k];
     if (known.processor == rank.processor &&
-        known.speed.products.at("f32").size() ==
-            rank.speed.products.at("f32").size() &&
+        known.speed.products.at("f32").size() == rank.speed.products.at("f32").size() &&
         like(product_seconds(known), product_seconds(rank)) &&
         like(known.free_bytes, rank.free_bytes)) {
       return static_cast<int>(k);
@@ -178,12 +172,10 @@ cost::Cluster to_cluster(
     node.cores = std::clamp(
         busy / first.alone_layers_per_s,
         1.0,
-        static_cast<double>(
-            free_to_move ? std::min(node.count, first.processors)
-                         : node.count));
+        static_cast<double>(free_to_move ? std::min(node.count, first.processors) : node.count));
     cluster.nodes.push_back(node);
-    cluster.name += (cluster.name.empty() ? "" : " + ") +
-                    std::to_string(node.count) + " ranks on " + host.name;
+    cluster.name +=
+        (cluster.name.empty() ? "" : " + ") + std::to_string(node.count) + " ranks on " + host.name;
   }
   for (std::size_t k = 0; k < kinds.size(); ++k) {
     cost::DeviceKind kind;
@@ -198,8 +190,7 @@ cost::Cluster to_cluster(
       for (int rank = hosts[n].first; rank < hosts[n].last; ++rank) {
         const RankMeasurement& one = ranks[static_cast<std::size_t>(rank)];
         kind.memory_bytes = std::min(kind.memory_bytes, one.free_bytes);
-        kind.memory_bytes_per_s =
-            std::min(kind.memory_bytes_per_s, one.busy_bytes_per_s);
+        kind.memory_bytes_per_s = std::min(kind.memory_bytes_per_s, one.busy_bytes_per_s);
       }
     }
     cluster.kinds.push_back(std::move(kind));

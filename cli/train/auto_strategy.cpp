@@ -43,8 +43,8 @@ std::string planned_on(const Job& job, const cost::Cluster& cluster) {
 
 void choose_strategy(Job& job) {
   comm::WorldOptions options;
-  options.timeout = std::chrono::milliseconds(
-      static_cast<std::int64_t>(job.parallel.timeout_seconds * 1000));
+  options.timeout =
+      std::chrono::milliseconds(static_cast<std::int64_t>(job.parallel.timeout_seconds * 1000));
   options.same_node = job.parallel.same_node_backend;
   const auto world = comm::mpi_world(options);
   probe::Effort effort;
@@ -64,10 +64,7 @@ void choose_strategy(Job& job) {
     }
   }
   const c10::IValue agreed = comm::broadcast_object(
-      *world,
-      *everyone,
-      c10::ivalue::Tuple::create({c10::IValue(plan), c10::IValue(failure)}),
-      0);
+      *world, *everyone, c10::ivalue::Tuple::create({c10::IValue(plan), c10::IValue(failure)}), 0);
   const auto& parts = agreed.toTupleRef().elements();
   if (!parts[1].toStringRef().empty()) {
     throw ConfigError(str("strategy auto: ", parts[1].toStringRef()));

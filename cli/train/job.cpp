@@ -43,8 +43,7 @@ class Reader {
         for (const auto& [key, unused] : setters) {
           known += (known.empty() ? "" : ", ") + key;
         }
-        error(
-            str("unknown key '", prefix, item.key(), "'; known here: ", known));
+        error(str("unknown key '", prefix, item.key(), "'; known here: ", known));
         continue;
       }
       try {
@@ -90,8 +89,7 @@ Setter choice(std::string& to, std::vector<std::string> allowed) {
         return;
       }
     }
-    throw ConfigError(
-        str("must be one of ", list, "; found ", one_line(value)));
+    throw ConfigError(str("must be one of ", list, "; found ", one_line(value)));
   };
 }
 
@@ -100,11 +98,7 @@ Setter integer(T& to, std::int64_t least) {
   return [&to, least](const OrderedJson& value) {
     if (!value.is_number_integer() || value.get<std::int64_t>() < least ||
         value.get<std::int64_t>() > std::numeric_limits<T>::max()) {
-      throw ConfigError(
-          str("must be an integer of ",
-              least,
-              " or more, found ",
-              one_line(value)));
+      throw ConfigError(str("must be an integer of ", least, " or more, found ", one_line(value)));
     }
     to = value.get<T>();
   };
@@ -112,15 +106,9 @@ Setter integer(T& to, std::int64_t least) {
 
 Setter number(double& to, double least, double most = 1e30) {
   return [&to, least, most](const OrderedJson& value) {
-    if (!value.is_number() || !(value.get<double>() >= least) ||
-        !(value.get<double>() <= most)) {
+    if (!value.is_number() || !(value.get<double>() >= least) || !(value.get<double>() <= most)) {
       throw ConfigError(
-          str("must be a number from ",
-              least,
-              " to ",
-              most,
-              ", found ",
-              one_line(value)));
+          str("must be a number from ", least, " to ", most, ", found ", one_line(value)));
     }
     to = value.get<double>();
   };
@@ -168,8 +156,7 @@ void check_couplings(const Job& job, bool has_warmup, Reader& reader) {
             has_warmup ? "" : " (warmup_steps not said: a tenth of steps)"));
   }
   if (job.checkpoint.every > 0 && job.checkpoint.directory.empty()) {
-    reader.error(
-        "'checkpoint.every' needs 'checkpoint.directory'; write where to save");
+    reader.error("'checkpoint.every' needs 'checkpoint.directory'; write where to save");
   }
 }
 
@@ -228,9 +215,7 @@ Job parse_job(const std::string& json, const std::string& origin) {
                 warmup(value);
                 has_warmup = true;
               }},
-             {"decay",
-              choice(
-                  rate.decay, {"constant", "linear", "cosine", "exponential"})},
+             {"decay", choice(rate.decay, {"constant", "linear", "cosine", "exponential"})},
              {"weight_decay", number(job.optimizer.weight_decay, 0)},
              {"beta1", number(job.optimizer.beta1, 0, 1)},
              {"beta2", number(job.optimizer.beta2, 0, 1)},

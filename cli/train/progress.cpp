@@ -17,8 +17,7 @@ bool on_terminal() {
   if (const char* said = std::getenv("TESSERA_TERMINAL")) {
     return std::string(said) == "1";
   }
-  return std::getenv("OMPI_COMM_WORLD_RANK") == nullptr &&
-         ::isatty(STDOUT_FILENO) == 1;
+  return std::getenv("OMPI_COMM_WORLD_RANK") == nullptr && ::isatty(STDOUT_FILENO) == 1;
 }
 
 std::string duration(double seconds) {
@@ -44,14 +43,10 @@ std::string figures(const report::StepRecord& record) {
       record.step_seconds * 1e3);
   if (record.bubble_share) {
     used += std::snprintf(
-        text + used,
-        sizeof(text) - used,
-        "  bubble %.0f %%",
-        *record.bubble_share * 100);
+        text + used, sizeof(text) - used, "  bubble %.0f %%", *record.bubble_share * 100);
   }
   if (!record.memory_bytes.empty()) {
-    const auto most = *std::max_element(
-        record.memory_bytes.begin(), record.memory_bytes.end());
+    const auto most = *std::max_element(record.memory_bytes.begin(), record.memory_bytes.end());
     std::snprintf(
         text + used,
         sizeof(text) - used,
@@ -73,10 +68,9 @@ Progress::Progress(std::int64_t first, std::int64_t total, std::int64_t every)
 void Progress::step(const report::StepRecord& record) {
   const std::int64_t done = record.step + 1;
   const double elapsed =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - start_)
-          .count();
-  const double left = elapsed / static_cast<double>(done - first_) *
-                      static_cast<double>(total_ - done);
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  const double left =
+      elapsed / static_cast<double>(done - first_) * static_cast<double>(total_ - done);
   if (terminal_) {
     constexpr int kWidth = 24;
     const auto filled = static_cast<int>(kWidth * done / total_);

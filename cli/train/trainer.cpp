@@ -62,25 +62,23 @@ void Trainer::build_data() {
   const bool verify = local_rank() == 0;
   train_data_.emplace(folder + "/" + data::kTrainFile, verify);
   validation_data_.emplace(folder + "/" + data::kValidationFile, verify);
-  const std::int64_t share =
-      static_cast<std::int64_t>(data_size()) * job_.parallel.microbatches;
+  const std::int64_t share = static_cast<std::int64_t>(data_size()) * job_.parallel.microbatches;
   if (job_.data.batch % share != 0) {
-    throw ConfigError(
-        str("'data.batch' is ",
-            job_.data.batch,
-            "; ",
-            data_size(),
-            job_.parallel.prescaled_batch
-                ? " replicas, whose tensor-parallel ranks get the same, with "
-                : " data-parallel ranks with ",
-            job_.parallel.microbatches,
-            " microbatches need a multiple of ",
-            share));
+    throw ConfigError(str(
+        "'data.batch' is ",
+        job_.data.batch,
+        "; ",
+        data_size(),
+        job_.parallel.prescaled_batch ? " replicas, whose tensor-parallel ranks get the same, with "
+                                      : " data-parallel ranks with ",
+        job_.parallel.microbatches,
+        " microbatches need a multiple of ",
+        share));
   }
   local_batch_ = job_.data.batch / data_size();
   data::SamplerOptions options;
-  options.samples = data::count_samples(
-      train_data_->size(), job_.data.sequence, train_data_->path());
+  options.samples =
+      data::count_samples(train_data_->size(), job_.data.sequence, train_data_->path());
   options.batch = static_cast<std::uint64_t>(local_batch_);
   options.dp_rank = data_rank();
   options.dp_size = data_size();
@@ -92,8 +90,7 @@ void Trainer::build_model() {
   const models::Preset preset = preset_of(job_);
   torch::manual_seed(static_cast<std::uint64_t>(job_.parallel.seed));
   {
-    const tracer::DelayedInitScope delayed(
-        job_.parallel.delayed_parameter_initialization);
+    const tracer::DelayedInitScope delayed(job_.parallel.delayed_parameter_initialization);
     const tensor_parallelism marked(job_.parallel.tensor_parallel_degree > 1);
     model_ = models::make_model(preset);
     if (job_.precision == "bf16") {
@@ -126,19 +123,15 @@ void Trainer::build_optimizer() {
     std::vector<torch::optim::OptimizerParamGroup> groups;
     groups.emplace_back(matrices, options(asked.weight_decay));
     groups.emplace_back(vectors, options(0));
-    made = std::make_unique<torch::optim::AdamW>(
-        std::move(groups), torch::optim::AdamWOptions(rate));
+    made =
+        std::make_unique<torch::optim::AdamW>(std::move(groups), torch::optim::AdamWOptions(rate));
   } else if (asked.type == "adam") {
     made = std::make_unique<torch::optim::Adam>(
-        parameters,
-        torch::optim::AdamOptions(rate).betas(betas).weight_decay(
-            asked.weight_decay));
+        parameters, torch::optim::AdamOptions(rate).betas(betas).weight_decay(asked.weight_decay));
   } else {
     made = std::make_unique<torch::optim::SGD>(
         parameters,
-        torch::optim::SGDOptions(rate)
-            .momentum(asked.momentum)
-            .weight_decay(asked.weight_decay));
+        torch::optim::SGDOptions(rate).momentum(asked.momentum).weight_decay(asked.weight_decay));
   }
   optimizer_.emplace(std::move(made));
 }
@@ -147,8 +140,7 @@ void Trainer::resume() {
   const std::string& folder = job_.checkpoint.directory;
   if (folder.empty()) {
     if (arguments_.resume) {
-      throw ConfigError(
-          "--resume needs 'checkpoint.directory' in the job file");
+      throw ConfigError("--resume needs 'checkpoint.directory' in the job file");
     }
     return;
   }
@@ -174,15 +166,8 @@ void Trainer::resume() {
   const auto content = OrderedJson::parse(loaded->user_content);
   const JsonFields fields(content, loaded->path);
   first_step_ = fields.integer("step");
-  sampler_->set_state(
-      data::sampler_state_from_json(fields.at("sampler").dump()));
-  tell(
-      str("resumed from ",
-          loaded->path,
-          ", step ",
-          first_step_,
-          ", state ",
-          loaded->state_hash));
+  sampler_->set_state(data::sampler_state_from_json(fields.at("sampler").dump()));
+  tell(str("resumed from ", loaded->path, ", step ", first_step_, ", state ", loaded->state_hash));
 }
 
 double Trainer::train_step(std::int64_t number) {
@@ -190,21 +175,15 @@ double Trainer::train_step(std::int64_t number) {
   optimizer_->zero_grad();
   double loss = 0;
   const double share = 1.0 / static_cast<double>(job_.accumulation);
-  const auto step =
-      tessera::step([&](torch::Tensor ids, torch::Tensor targets) {
-        core_->check_call();
-        const auto value =
-            model_->loss(model_->forward({ids}), {targets}) * share;
-        core_->backward({value}, {});
-        return value;
-      });
+  const auto step = tessera::step([&](torch::Tensor ids, torch::Tensor targets) {
+    core_->check_call();
+    const auto value = model_->loss(model_->forward({ids}), {targets}) * share;
+    core_->backward({value}, {});
+    return value;
+  });
   for (std::int64_t i = 0; i < job_.accumulation; ++i) {
-    const auto batch =
-        data::load_batch(*train_data_, sampler_->next(), job_.data.sequence);
-    loss += step(batch.ids, batch.targets)
-                .reduce_mean()
-                .to(torch::kDouble)
-                .item<double>();
+    const auto batch = data::load_batch(*train_data_, sampler_->next(), job_.data.sequence);
+    loss += step(batch.ids, batch.targets).reduce_mean().to(torch::kDouble).item<double>();
   }
   if (job_.optimizer.clip_norm > 0) {
     grad_norm_ = optimizer_->clip_grad_norm(job_.optimizer.clip_norm);
@@ -220,29 +199,24 @@ double Trainer::validate() {
   const torch::NoGradGuard no_grad;
   model_->module->eval();
   data::SamplerOptions options;
-  options.samples = data::count_samples(
-      validation_data_->size(), job_.data.sequence, validation_data_->path());
+  options.samples =
+      data::count_samples(validation_data_->size(), job_.data.sequence, validation_data_->path());
   options.batch = static_cast<std::uint64_t>(local_batch_);
   options.dp_rank = data_rank();
   options.dp_size = data_size();
   options.shuffle = false;
   data::Sampler sampler(options);
-  const auto step =
-      tessera::step([&](torch::Tensor ids, torch::Tensor targets) {
-        return model_->loss(model_->forward({ids}), {targets});
-      });
+  const auto step = tessera::step([&](torch::Tensor ids, torch::Tensor targets) {
+    return model_->loss(model_->forward({ids}), {targets});
+  });
   double total = 0;
   for (std::int64_t i = 0; i < job_.validation.batches; ++i) {
-    const auto batch =
-        data::load_batch(*validation_data_, sampler.next(), job_.data.sequence);
-    total += step(batch.ids, batch.targets)
-                 .reduce_mean()
-                 .to(torch::kDouble)
-                 .item<double>();
+    const auto batch = data::load_batch(*validation_data_, sampler.next(), job_.data.sequence);
+    total += step(batch.ids, batch.targets).reduce_mean().to(torch::kDouble).item<double>();
   }
   double mean = 0;
-  for (const double value : allgather(
-           total / static_cast<double>(job_.validation.batches), Group::kDP)) {
+  for (const double value :
+       allgather(total / static_cast<double>(job_.validation.batches), Group::kDP)) {
     mean += value / dp_size();
   }
   return mean;
@@ -284,8 +258,7 @@ Trainer::Totals Trainer::add_up(double loss, double span_us) {
   totals.bubble_share = all.select(1, 1).mean().item<double>();
   totals.stop = all.select(1, 3).max().item<double>() > 0;
   for (int i = 0; i < size(); ++i) {
-    totals.memory.push_back(
-        static_cast<std::int64_t>(all[i][2].item<double>()));
+    totals.memory.push_back(static_cast<std::int64_t>(all[i][2].item<double>()));
   }
   return totals;
 }
@@ -300,17 +273,12 @@ void Trainer::save(std::int64_t steps_done) {
   options.user_content = content.dump();
   try {
     const Saved saved = train::save(
-        *core_,
-        &*optimizer_,
-        job_.checkpoint.directory,
-        str("step_", steps_done),
-        options);
+        *core_, &*optimizer_, job_.checkpoint.directory, str("step_", steps_done), options);
     if (rank() == 0) {
       // What `tessera generate --config` reads.
       data::write_file(
           job_.checkpoint.directory + "/config.json",
-          models::to_json(
-              std::get<models::GptOptions>(model_->preset.options)));
+          models::to_json(std::get<models::GptOptions>(model_->preset.options)));
     }
     tell(str("saved ", saved.path, ", state ", saved.state_hash));
     for (const std::string& warning : saved.warnings) {
@@ -339,8 +307,7 @@ int Trainer::run() {
     record.loss = totals.loss;
     record.step_seconds = seconds.count();
     record.tokens_per_second =
-        static_cast<double>(
-            job_.data.batch * job_.data.sequence * job_.accumulation) /
+        static_cast<double>(job_.data.batch * job_.data.sequence * job_.accumulation) /
         seconds.count();
     record.learning_rate = job_.optimizer.rate.at(done);
     record.grad_norm = grad_norm_;
@@ -356,8 +323,7 @@ int Trainer::run() {
       log_partition();
     }
     ++done;
-    if (job_.validation.every > 0 &&
-        (done % job_.validation.every == 0 || done == job_.steps)) {
+    if (job_.validation.every > 0 && (done % job_.validation.every == 0 || done == job_.steps)) {
       const double value = validate();
       tell(str("validation after step ", done, ": loss ", value));
       if (log_) {

@@ -60,8 +60,7 @@ void Trainer::start_log() {
   }
   log_.emplace(
       arguments_.log,
-      first_step_ > 0 ? report::RunLogWriter::Mode::kContinue
-                      : report::RunLogWriter::Mode::kNew);
+      first_step_ > 0 ? report::RunLogWriter::Mode::kContinue : report::RunLogWriter::Mode::kNew);
   report::RunFacts facts;
   facts.model = job_.model.name;
   facts.started = now_utc();
@@ -74,8 +73,7 @@ void Trainer::start_log() {
   facts.data_parallel_degree = dp_size();
   facts.microbatches = job_.parallel.microbatches;
   facts.parameters = models::count_parameters(model_->preset.options);
-  facts.tokens_per_step =
-      job_.data.batch * job_.data.sequence * job_.accumulation;
+  facts.tokens_per_step = job_.data.batch * job_.data.sequence * job_.accumulation;
   facts.first_step = first_step_;
   facts.hosts = train::session().world->hosts();
   facts.config_json = config::to_json(job_.parallel);
@@ -101,8 +99,7 @@ void Trainer::log_partition() {
 void Trainer::sample(std::int64_t step) {
   const torch::NoGradGuard no_grad;
   model_->module->eval();
-  const data::Tokenizer tokenizer(
-      job_.data.directory + "/" + data::kTokenizerFile);
+  const data::Tokenizer tokenizer(job_.data.directory + "/" + data::kTokenizerFile);
   const auto forward = tessera::step(
       [&](torch::Tensor ids) { return model_->forward({ids}).at(0); },
       {.static_mode = false}); // the text grows
@@ -110,17 +107,14 @@ void Trainer::sample(std::int64_t step) {
   options.tokens = job_.sample.tokens;
   options.temperature = job_.sample.temperature;
   options.top_k = job_.sample.top_k;
-  options.context =
-      std::get<models::GptOptions>(model_->preset.options).n_positions;
+  options.context = std::get<models::GptOptions>(model_->preset.options).n_positions;
   options.stop = tokenizer.end_of_document();
   options.seed = static_cast<std::uint64_t>(job_.parallel.seed);
   // Every rank draws the same tokens from the same logits; a step needs a row
   // for each microbatch, of which one is looked at.
   const auto tokens = models::generate(
       [&](const torch::Tensor& ids) {
-        return forward(ids.expand({job_.parallel.microbatches, -1}))
-            .outputs()
-            .at(0);
+        return forward(ids.expand({job_.parallel.microbatches, -1})).outputs().at(0);
       },
       tokenizer.encode(job_.sample.prompt),
       options);
@@ -138,15 +132,11 @@ void Trainer::log_traffic(std::int64_t step) {
   for (const Group kind : topology::kAllGroups) {
     auto& traffic = s.group(kind).traffic();
     mine.push_back(
-        {step,
-         std::string(topology::name_of(kind)),
-         traffic.calls.load(),
-         traffic.bytes.load()});
+        {step, std::string(topology::name_of(kind)), traffic.calls.load(), traffic.bytes.load()});
   }
   if (s.transport != nullptr) {
     const auto counters = s.transport->counters();
-    mine.push_back(
-        {step, "transport", counters.messages_sent, counters.bytes_sent});
+    mine.push_back({step, "transport", counters.messages_sent, counters.bytes_sent});
   }
   for (auto& record : mine) {
     torch::Tensor sum = torch::tensor({record.calls, record.bytes});
@@ -179,8 +169,7 @@ void Trainer::write_timeline() {
     std::ofstream out(arguments_.timeline);
     out << timeline::to_json(whole) << '\n';
     if (!out) {
-      throw Error(
-          str("timeline '", arguments_.timeline, "' cannot be written"));
+      throw Error(str("timeline '", arguments_.timeline, "' cannot be written"));
     }
   }
 }

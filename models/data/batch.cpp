@@ -9,9 +9,7 @@ Batch load_batch(
     const std::vector<std::uint64_t>& samples,
     std::int64_t sequence) {
   const auto rows = static_cast<std::int64_t>(samples.size());
-  Batch batch{
-      torch::empty({rows, sequence}, at::kLong),
-      torch::empty({rows, sequence}, at::kLong)};
+  Batch batch{torch::empty({rows, sequence}, at::kLong), torch::empty({rows, sequence}, at::kLong)};
   const auto length = static_cast<std::uint64_t>(sequence);
   auto* ids = batch.ids.data_ptr<std::int64_t>();
   auto* targets = batch.targets.data_ptr<std::int64_t>();

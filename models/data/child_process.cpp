@@ -17,14 +17,11 @@ extern char** environ;
 
 namespace tessera::data {
 
-ChildProcess::ChildProcess(
-    const std::vector<std::string>& words,
-    const std::string& advice)
+ChildProcess::ChildProcess(const std::vector<std::string>& words, const std::string& advice)
     : name_(words.at(0)) {
   std::array<int, 2> ends{};
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0) {
-    throw ConfigError(
-        str("cannot run \"", name_, "\": no socket: ", std::strerror(errno)));
+    throw ConfigError(str("cannot run \"", name_, "\": no socket: ", std::strerror(errno)));
   }
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
@@ -35,14 +32,13 @@ ChildProcess::ChildProcess(
     arguments.push_back(const_cast<char*>(word.c_str()));
   }
   arguments.push_back(nullptr);
-  const int failed = posix_spawnp(
-      &pid_, arguments[0], &actions, nullptr, arguments.data(), environ);
+  const int failed =
+      posix_spawnp(&pid_, arguments[0], &actions, nullptr, arguments.data(), environ);
   posix_spawn_file_actions_destroy(&actions);
   close(ends[1]);
   if (failed != 0) {
     close(ends[0]);
-    throw ConfigError(str(
-        "cannot run \"", name_, "\" (", std::strerror(failed), ")", advice));
+    throw ConfigError(str("cannot run \"", name_, "\" (", std::strerror(failed), ")", advice));
   }
   socket_ = ends[0];
 }

@@ -16,9 +16,7 @@ class ChildProcess {
  public:
   /// words[0] is looked up in PATH unless it has a slash.
   /// Throws: ConfigError "cannot run ..." followed by `advice`.
-  ChildProcess(
-      const std::vector<std::string>& words,
-      const std::string& advice);
+  ChildProcess(const std::vector<std::string>& words, const std::string& advice);
   ~ChildProcess();
   ChildProcess(const ChildProcess&) = delete;
   ChildProcess& operator=(const ChildProcess&) = delete;

@@ -26,12 +26,7 @@ std::string output_of(const std::vector<std::string>& words) {
   const int status = child.wait();
   if (status != 0) {
     throw ConfigError(
-        str("\"",
-            words[0],
-            "\" of package ",
-            kPackage,
-            " ended with status ",
-            status));
+        str("\"", words[0], "\" of package ", kPackage, " ended with status ", status));
   }
   return output;
 }
@@ -48,10 +43,8 @@ std::vector<Document> read_documents(const std::vector<std::string>& paths) {
   for (const auto& path : paths) {
     std::string text = read_file(path);
     if (text.empty() || text.find('\0') != std::string::npos) {
-      throw ConfigError(
-          str(path,
-              text.empty() ? " is empty" : " has a NUL byte",
-              ", expected a text file in UTF-8"));
+      throw ConfigError(str(
+          path, text.empty() ? " is empty" : " has a NUL byte", ", expected a text file in UTF-8"));
     }
     std::erase(text, '\r');
     if (text.empty() || text.back() != '\n') {
@@ -86,9 +79,8 @@ std::vector<Document> parse_king_james_bible(const std::string& output) {
       continue;
     }
     const auto number = line.find_first_not_of(' ');
-    const auto text = number == std::string::npos
-                          ? number
-                          : line.find_first_not_of("0123456789", number);
+    const auto text =
+        number == std::string::npos ? number : line.find_first_not_of("0123456789", number);
     if (books.empty() || text == std::string::npos || text == number) {
       throw ConfigError(
           str("the program of package ",
@@ -121,8 +113,7 @@ std::vector<Document> parse_king_james_bible(const std::string& output) {
 
 std::vector<Document> read_king_james_bible(const std::string& program) {
   // A width beyond every verse: one line each.
-  return parse_king_james_bible(
-      output_of({program, "-l100000", "Gen1:1-Rev22:21"}));
+  return parse_king_james_bible(output_of({program, "-l100000", "Gen1:1-Rev22:21"}));
 }
 
 } // namespace tessera::data

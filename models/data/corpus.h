@@ -22,8 +22,7 @@ std::vector<Document> read_documents(const std::vector<std::string>& paths);
 /// `program` is looked up in PATH.
 /// Throws: ConfigError that names the package when the program is missing, or
 /// says how the output differs from what is expected.
-std::vector<Document> read_king_james_bible(
-    const std::string& program = "bible");
+std::vector<Document> read_king_james_bible(const std::string& program = "bible");
 
 /// From the program's output; for tests.
 std::vector<Document> parse_king_james_bible(const std::string& output);

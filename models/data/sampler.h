@@ -65,9 +65,6 @@ class Sampler {
 /// Samples of `sequence` + 1 tokens (the last one is only a target) that begin
 /// every `sequence` tokens. Throws: ConfigError when there is not one, naming
 /// `what`.
-std::uint64_t count_samples(
-    std::uint64_t tokens,
-    std::int64_t sequence,
-    const std::string& what);
+std::uint64_t count_samples(std::uint64_t tokens, std::int64_t sequence, const std::string& what);
 
 } // namespace tessera::data

@@ -56,11 +56,7 @@ void write_token_file(
   for (const auto token : tokens) {
     if (token < 0 || token >= vocab_size) {
       throw ConfigError(
-          str(path,
-              ": token ",
-              token,
-              " is outside of the vocabulary of ",
-              vocab_size));
+          str(path, ": token ", token, " is outside of the vocabulary of ", vocab_size));
     }
   }
   Header header{};
@@ -69,9 +65,8 @@ void write_token_file(
   header.token_bytes = vocab_size <= 65536 ? 2 : 4;
   header.count = tokens.size();
   header.vocab_size = static_cast<std::uint64_t>(vocab_size);
-  const std::string data = header.token_bytes == 2
-                               ? to_bytes<std::uint16_t>(tokens)
-                               : to_bytes<std::uint32_t>(tokens);
+  const std::string data =
+      header.token_bytes == 2 ? to_bytes<std::uint16_t>(tokens) : to_bytes<std::uint32_t>(tokens);
   header.checksum = hash_text(data);
   std::string content(sizeof(header), '\0');
   std::memcpy(content.data(), &header, sizeof(header));
@@ -108,15 +103,13 @@ TokenDataset::TokenDataset(const std::string& path, bool verify) : path_(path) {
   close(file);
   if (mapping_ == MAP_FAILED) {
     mapping_ = nullptr;
-    throw ConfigError(
-        str("cannot map token file ", path, ": ", std::strerror(reason)));
+    throw ConfigError(str("cannot map token file ", path, ": ", std::strerror(reason)));
   }
   try {
     check_header();
     Header header;
     std::memcpy(&header, mapping_, sizeof(header));
-    if (verify &&
-        hash_bytes(data(), count_ * token_bytes_) != header.checksum) {
+    if (verify && hash_bytes(data(), count_ * token_bytes_) != header.checksum) {
       throw ConfigError(
           str(path,
               " has changed since it was written (checksum differs); remove it "
@@ -132,11 +125,9 @@ void TokenDataset::check_header() {
   Header header;
   std::memcpy(&header, mapping_, sizeof(header));
   if (std::memcmp(header.magic, kMagic, sizeof(header.magic)) != 0) {
-    throw ConfigError(
-        str(path_, " is no token file: it does not begin with ", kMagic));
+    throw ConfigError(str(path_, " is no token file: it does not begin with ", kMagic));
   }
-  if (header.version != kVersion ||
-      (header.token_bytes != 2 && header.token_bytes != 4)) {
+  if (header.version != kVersion || (header.token_bytes != 2 && header.token_bytes != 4)) {
     throw ConfigError(
         str(path_,
             " has version ",
@@ -150,11 +141,7 @@ void TokenDataset::check_header() {
   const auto room = (mapped_bytes_ - sizeof(Header)) / header.token_bytes;
   if (header.count > room) {
     throw ConfigError(
-        str(path_,
-            " is truncated: its header says ",
-            header.count,
-            " tokens, there are ",
-            room));
+        str(path_, " is truncated: its header says ", header.count, " tokens, there are ", room));
   }
   count_ = header.count;
   token_bytes_ = header.token_bytes;
@@ -185,10 +172,7 @@ const unsigned char* TokenDataset::data() const {
   return static_cast<const unsigned char*>(mapping_) + sizeof(Header);
 }
 
-void TokenDataset::copy(
-    std::uint64_t begin,
-    std::uint64_t count,
-    std::int64_t* out) const {
+void TokenDataset::copy(std::uint64_t begin, std::uint64_t count, std::int64_t* out) const {
   TESSERA_CHECK(
       begin <= count_ && count <= count_ - begin,
       path_,

@@ -23,8 +23,7 @@ constexpr std::int64_t kSmallestVocabulary = 4 + 256 + 1;
 std::string find_program() {
   std::error_code ignored;
   const auto self = std::filesystem::read_symlink("/proc/self/exe", ignored);
-  for (const auto& folder :
-       {self.parent_path(), std::filesystem::path(TESSERA_PROGRAM_FOLDER)}) {
+  for (const auto& folder : {self.parent_path(), std::filesystem::path(TESSERA_PROGRAM_FOLDER)}) {
     const auto program = folder / kProgram;
     if (std::filesystem::exists(program, ignored)) {
       return program.string();
@@ -42,10 +41,7 @@ struct Answer {
 
 class Tokenizer::Worker {
  public:
-  Worker()
-      : child_(
-            {find_program()},
-            "; it is built and installed with the program tessera") {}
+  Worker() : child_({find_program()}, "; it is built and installed with the program tessera") {}
 
   Answer ask(Kind kind, std::string_view first, std::string_view second = {}) {
     const Header request{kind, 0, first.size() + second.size()};
@@ -53,16 +49,14 @@ class Tokenizer::Worker {
     Answer answer;
     bool good = child_.write(&request, sizeof(request)) &&
                 child_.write(first.data(), first.size()) &&
-                child_.write(second.data(), second.size()) &&
-                child_.read(&reply, sizeof(reply));
+                child_.write(second.data(), second.size()) && child_.read(&reply, sizeof(reply));
     if (good) {
       answer.done = reply.kind == tokenizer_protocol::kDone;
       answer.payload.resize(reply.bytes);
       good = child_.read(answer.payload.data(), answer.payload.size());
     }
     if (!good) {
-      throw ConfigError(
-          str("the program ", kProgram, " ended with status ", child_.wait()));
+      throw ConfigError(str("the program ", kProgram, " ended with status ", child_.wait()));
     }
     return answer;
   }
@@ -71,17 +65,13 @@ class Tokenizer::Worker {
   ChildProcess child_;
 };
 
-Tokenizer::Tokenizer(std::unique_ptr<Worker> worker)
-    : worker_(std::move(worker)) {}
-Tokenizer::Tokenizer(const std::string& path)
-    : Tokenizer(from_bytes(read_file(path), path)) {}
+Tokenizer::Tokenizer(std::unique_ptr<Worker> worker) : worker_(std::move(worker)) {}
+Tokenizer::Tokenizer(const std::string& path) : Tokenizer(from_bytes(read_file(path), path)) {}
 Tokenizer::~Tokenizer() = default;
 Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
 Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
 
-Tokenizer Tokenizer::from_bytes(
-    std::string_view model,
-    const std::string& name) {
+Tokenizer Tokenizer::from_bytes(std::string_view model, const std::string& name) {
   Tokenizer tokenizer(std::make_unique<Worker>());
   const auto answer = tokenizer.worker_->ask(tokenizer_protocol::kLoad, model);
   tokenizer_protocol::Loaded loaded;
@@ -109,15 +99,13 @@ std::vector<std::int32_t> Tokenizer::encode(std::string_view text) const {
 std::string Tokenizer::decode(const std::vector<std::int32_t>& ids) const {
   for (const auto id : ids) {
     if (id < 0 || id >= vocab_size_) {
-      throw ConfigError(
-          str("token id ", id, " is not one of the tokenizer's ", vocab_size_));
+      throw ConfigError(str("token id ", id, " is not one of the tokenizer's ", vocab_size_));
     }
   }
   auto answer = worker_->ask(
       tokenizer_protocol::kDecode,
       std::string_view(
-          reinterpret_cast<const char*>(ids.data()),
-          ids.size() * sizeof(std::int32_t)));
+          reinterpret_cast<const char*>(ids.data()), ids.size() * sizeof(std::int32_t)));
   TESSERA_CHECK(answer.done, answer.payload);
   return std::move(answer.payload);
 }
@@ -143,8 +131,7 @@ std::string train_tokenizer(std::string_view text, std::int64_t vocab_size) {
   const tokenizer_protocol::Training training{vocab_size};
   auto answer = worker.ask(
       tokenizer_protocol::kTrain,
-      std::string_view(
-          reinterpret_cast<const char*>(&training), sizeof(training)),
+      std::string_view(reinterpret_cast<const char*>(&training), sizeof(training)),
       text);
   if (!answer.done) {
     throw ConfigError(

@@ -45,9 +45,7 @@ class Tokenizer {
   std::int32_t vocab_size_ = 0;
   std::int32_t end_of_document_ = 0;
 
-  friend std::string train_tokenizer(
-      std::string_view text,
-      std::int64_t vocab_size);
+  friend std::string train_tokenizer(std::string_view text, std::int64_t vocab_size);
 };
 
 /// Trains byte-pair encoding on the lines of a text; the same text gives the

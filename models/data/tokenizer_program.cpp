@@ -106,8 +106,7 @@ std::string train(std::string_view payload) {
       {"remove_extra_whitespaces", "false"},
       {"add_dummy_prefix", "false"},
       {"user_defined_symbols", "\n"}};
-  check(sentencepiece::SentencePieceTrainer::Train(
-      arguments, &sentences, &model));
+  check(sentencepiece::SentencePieceTrainer::Train(arguments, &sentences, &model));
   return model;
 }
 
@@ -116,8 +115,7 @@ std::string answer(
     std::uint32_t kind,
     const std::string& payload) {
   const auto as_bytes = [](const auto* values, std::size_t count) {
-    return std::string(
-        reinterpret_cast<const char*>(values), count * sizeof(*values));
+    return std::string(reinterpret_cast<const char*>(values), count * sizeof(*values));
   };
   std::vector<int> ids;
   std::string text;
@@ -160,9 +158,7 @@ bool transfer_all(Transfer transfer, char* at, std::size_t size) {
 
 bool read_all(void* bytes, std::size_t size) {
   return transfer_all(
-      [](char* at, std::size_t n) { return read(0, at, n); },
-      static_cast<char*>(bytes),
-      size);
+      [](char* at, std::size_t n) { return read(0, at, n); }, static_cast<char*>(bytes), size);
 }
 
 bool write_all(const void* bytes, std::size_t size) {
@@ -196,8 +192,7 @@ int main() {
       reply.kind = kFailed;
     }
     reply.bytes = result.size();
-    if (!write_all(&reply, sizeof(reply)) ||
-        !write_all(result.data(), result.size())) {
+    if (!write_all(&reply, sizeof(reply)) || !write_all(result.data(), result.size())) {
       return 1;
     }
   }

@@ -16,14 +16,11 @@ using nn::two_d::TiedLinear2D;
 using nn::two_d::Transformer2DOptions;
 
 Blocks bert_hidden(const BertOptions& options, const Mesh& mesh) {
-  return Transformer2DOptions(options.hidden_size, options.num_attention_heads)
-      .hidden_blocks(mesh);
+  return Transformer2DOptions(options.hidden_size, options.num_attention_heads).hidden_blocks(mesh);
 }
 
 Blocks bert_inner(const BertOptions& o, const Mesh& mesh) {
-  return Blocks(
-      o.intermediate_size == 0 ? 4 * o.hidden_size : o.intermediate_size,
-      mesh.side());
+  return Blocks(o.intermediate_size == 0 ? 4 * o.hidden_size : o.intermediate_size, mesh.side());
 }
 
 Linear2D bert_dense(const Blocks& in, const Blocks& out) {
@@ -53,24 +50,17 @@ BertEmbeddings2DImpl::BertEmbeddings2DImpl(const BertOptions& o)
       dropout_(o.hidden_dropout_prob),
       position_embeddings_(register_module(
           "position_embeddings",
-          Embedding2D(
-              Blocks(o.max_position_embeddings, mesh()->side()),
-              bert_hidden(o, *mesh())))),
+          Embedding2D(Blocks(o.max_position_embeddings, mesh()->side()), bert_hidden(o, *mesh())))),
       token_type_embeddings_(register_module(
           "token_type_embeddings",
-          Embedding2D(
-              few(o.type_vocab_size, *mesh()),
-              bert_hidden(o, *mesh())))),
+          Embedding2D(few(o.type_vocab_size, *mesh()), bert_hidden(o, *mesh())))),
       layer_norm_(register_module("LayerNorm", bert_norm(o, *mesh()))) {
   if (o.roberta) {
-    throw ShapeError(
-        "RoBERTa's positions count tokens; only BERT runs on a mesh");
+    throw ShapeError("RoBERTa's positions count tokens; only BERT runs on a mesh");
   }
 }
 
-at::Tensor BertEmbeddings2DImpl::forward(
-    const at::Tensor& ids,
-    const at::Tensor& token_types) {
+at::Tensor BertEmbeddings2DImpl::forward(const at::Tensor& ids, const at::Tensor& token_types) {
   if (ids.dim() != 2 || ids.size(1) > positions_) {
     throw ShapeError(tessera::str(
         "bert: ids are ",
@@ -80,10 +70,9 @@ at::Tensor BertEmbeddings2DImpl::forward(
         " (max_position_embeddings)"));
   }
   const at::Tensor places = at::arange(ids.size(1), ids.options());
-  const at::Tensor types =
-      token_types.defined() ? token_types : at::zeros({1, 1}, ids.options());
-  const at::Tensor sum = word_embeddings(ids) + position_embeddings_(places) +
-                         token_type_embeddings_(types);
+  const at::Tensor types = token_types.defined() ? token_types : at::zeros({1, 1}, ids.options());
+  const at::Tensor sum =
+      word_embeddings(ids) + position_embeddings_(places) + token_type_embeddings_(types);
   return drop(layer_norm_(sum), dropout_, is_training());
 }
 
@@ -99,9 +88,7 @@ BertSelfAttention2DImpl::BertSelfAttention2DImpl(const BertOptions& o)
   value_ = register_module("value", bert_dense(hidden, hidden));
 }
 
-at::Tensor BertSelfAttention2DImpl::forward(
-    const at::Tensor& x,
-    const at::Tensor& bias) {
+at::Tensor BertSelfAttention2DImpl::forward(const at::Tensor& x, const at::Tensor& bias) {
   return nn::two_d::attend_locally(
       query_(x),
       key_(x),
@@ -117,28 +104,21 @@ BertOutput2DImpl::BertOutput2DImpl(const BertOptions& o, const Blocks& in)
       dense_(register_module("dense", bert_dense(in, bert_hidden(o, *mesh())))),
       layer_norm_(register_module("LayerNorm", bert_norm(o, *mesh()))) {}
 
-at::Tensor BertOutput2DImpl::forward(
-    const at::Tensor& x,
-    const at::Tensor& residual) {
+at::Tensor BertOutput2DImpl::forward(const at::Tensor& x, const at::Tensor& residual) {
   return layer_norm_(drop(dense_(x), dropout_, is_training()) + residual);
 }
 
 BertAttention2DImpl::BertAttention2DImpl(const BertOptions& o)
     : self_(register_module("self", BertSelfAttention2D(o))),
-      output_(
-          register_module("output", BertOutput2D(o, bert_hidden(o, *mesh())))) {
-}
+      output_(register_module("output", BertOutput2D(o, bert_hidden(o, *mesh())))) {}
 
-at::Tensor BertAttention2DImpl::forward(
-    const at::Tensor& x,
-    const at::Tensor& bias) {
+at::Tensor BertAttention2DImpl::forward(const at::Tensor& x, const at::Tensor& bias) {
   return output_(self_(x, bias), x);
 }
 
 BertIntermediate2DImpl::BertIntermediate2DImpl(const BertOptions& o)
-    : dense_(register_module(
-          "dense",
-          bert_dense(bert_hidden(o, *mesh()), bert_inner(o, *mesh())))) {}
+    : dense_(
+          register_module("dense", bert_dense(bert_hidden(o, *mesh()), bert_inner(o, *mesh())))) {}
 
 at::Tensor BertIntermediate2DImpl::forward(const at::Tensor& x) {
   return at::gelu(dense_(x));
@@ -147,8 +127,7 @@ at::Tensor BertIntermediate2DImpl::forward(const at::Tensor& x) {
 BertLayer2DImpl::BertLayer2DImpl(const BertOptions& o)
     : attention_(register_module("attention", BertAttention2D(o))),
       intermediate_(register_module("intermediate", BertIntermediate2D(o))),
-      output_(
-          register_module("output", BertOutput2D(o, bert_inner(o, *mesh())))) {}
+      output_(register_module("output", BertOutput2D(o, bert_inner(o, *mesh())))) {}
 
 std::tuple<at::Tensor, at::Tensor> BertLayer2DImpl::forward(
     const at::Tensor& x,
@@ -164,17 +143,13 @@ BertEncoder2DImpl::BertEncoder2DImpl(const BertOptions& options)
   }
 }
 
-at::Tensor BertEncoder2DImpl::forward(
-    const at::Tensor& x,
-    const at::Tensor& bias) {
-  return std::get<0>(
-      layer_->forward_as<std::tuple<at::Tensor, at::Tensor>>(x, bias));
+at::Tensor BertEncoder2DImpl::forward(const at::Tensor& x, const at::Tensor& bias) {
+  return std::get<0>(layer_->forward_as<std::tuple<at::Tensor, at::Tensor>>(x, bias));
 }
 
 BertPooler2DImpl::BertPooler2DImpl(const BertOptions& o)
-    : dense_(register_module(
-          "dense",
-          bert_dense(bert_hidden(o, *mesh()), bert_hidden(o, *mesh())))) {}
+    : dense_(
+          register_module("dense", bert_dense(bert_hidden(o, *mesh()), bert_hidden(o, *mesh())))) {}
 
 at::Tensor BertPooler2DImpl::forward(const at::Tensor& hidden) {
   return at::tanh(dense_(hidden.select(1, 0)));
@@ -195,9 +170,8 @@ std::tuple<at::Tensor, at::Tensor> BertModel2DImpl::forward(
 }
 
 BertTransform2DImpl::BertTransform2DImpl(const BertOptions& o)
-    : dense_(register_module(
-          "dense",
-          bert_dense(bert_hidden(o, *mesh()), bert_hidden(o, *mesh())))),
+    : dense_(
+          register_module("dense", bert_dense(bert_hidden(o, *mesh()), bert_hidden(o, *mesh())))),
       layer_norm_(register_module("LayerNorm", bert_norm(o, *mesh()))) {}
 
 at::Tensor BertTransform2DImpl::forward(const at::Tensor& x) {
@@ -211,19 +185,14 @@ BertPredictions2DImpl::BertPredictions2DImpl(
       transform_(register_module("transform", BertTransform2D(o))),
       decoder_(register_module(
           "decoder",
-          TiedLinear2D(
-              words,
-              Blocks(o.vocab_size, mesh()->side()),
-              bert_hidden(o, *mesh())))) {}
+          TiedLinear2D(words, Blocks(o.vocab_size, mesh()->side()), bert_hidden(o, *mesh())))) {}
 
 at::Tensor BertPredictions2DImpl::forward(const at::Tensor& hidden) {
   agree_on_row0();
   return nn::two_d::add_from_row0(mesh(), decoder_(transform_(hidden)), bias_);
 }
 
-BertHeads2DImpl::BertHeads2DImpl(
-    const BertOptions& o,
-    const nn::two_d::Embedding2DImpl& words)
+BertHeads2DImpl::BertHeads2DImpl(const BertOptions& o, const nn::two_d::Embedding2DImpl& words)
     : predictions_(register_module("predictions", BertPredictions2D(o, words))),
       seq_relationship_(register_module(
           "seq_relationship",
@@ -239,14 +208,10 @@ Bert2DImpl::Bert2DImpl(const BertOptions& o)
     : vocabulary_(o.vocab_size, mesh()->side()),
       boundary_(mesh(), parallel().prescaled_batch),
       bert_(register_module("bert", BertModel2D(o))),
-      cls_(register_module(
-          "cls",
-          BertHeads2D(o, *bert_->embeddings->word_embeddings))) {}
+      cls_(register_module("cls", BertHeads2D(o, *bert_->embeddings->word_embeddings))) {}
 
-std::tuple<at::Tensor, at::Tensor> Bert2DImpl::forward(
-    const at::Tensor& ids,
-    const at::Tensor& mask,
-    const at::Tensor& token_types) {
+std::tuple<at::Tensor, at::Tensor>
+Bert2DImpl::forward(const at::Tensor& ids, const at::Tensor& mask, const at::Tensor& token_types) {
   const auto encoded = bert_(
       boundary_.samples_of_row(ids),
       boundary_.samples_of_row(mask),

@@ -89,9 +89,7 @@ TESSERA_MODULE(BertIntermediate2D);
 class BertLayer2DImpl : public MeshModule {
  public:
   explicit BertLayer2DImpl(const BertOptions& options);
-  std::tuple<at::Tensor, at::Tensor> forward(
-      const at::Tensor& x,
-      const at::Tensor& bias);
+  std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor& x, const at::Tensor& bias);
 
  private:
   BertAttention2D attention_;
@@ -123,10 +121,8 @@ TESSERA_MODULE(BertPooler2D);
 class BertModel2DImpl : public MeshModule {
  public:
   explicit BertModel2DImpl(const BertOptions& options);
-  std::tuple<at::Tensor, at::Tensor> forward(
-      const at::Tensor& ids,
-      const at::Tensor& mask,
-      const at::Tensor& token_types);
+  std::tuple<at::Tensor, at::Tensor>
+  forward(const at::Tensor& ids, const at::Tensor& mask, const at::Tensor& token_types);
 
   BertEmbeddings2D embeddings; // public: the masked head shares its block
 
@@ -150,9 +146,7 @@ TESSERA_MODULE(BertTransform2D);
 /// Scores of masked tokens: [..., v of my column].
 class BertPredictions2DImpl : public MeshModule {
  public:
-  BertPredictions2DImpl(
-      const BertOptions& options,
-      const nn::two_d::Embedding2DImpl& words);
+  BertPredictions2DImpl(const BertOptions& options, const nn::two_d::Embedding2DImpl& words);
   at::Tensor forward(const at::Tensor& hidden);
 
  private:
@@ -164,12 +158,8 @@ TESSERA_MODULE(BertPredictions2D);
 
 class BertHeads2DImpl : public MeshModule {
  public:
-  BertHeads2DImpl(
-      const BertOptions& options,
-      const nn::two_d::Embedding2DImpl& words);
-  std::tuple<at::Tensor, at::Tensor> forward(
-      const at::Tensor& hidden,
-      const at::Tensor& pooled);
+  BertHeads2DImpl(const BertOptions& options, const nn::two_d::Embedding2DImpl& words);
+  std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor& hidden, const at::Tensor& pooled);
 
  private:
   BertPredictions2D predictions_;
@@ -182,12 +172,9 @@ TESSERA_MODULE(BertHeads2D);
 class Bert2DImpl : public MeshModule {
  public:
   explicit Bert2DImpl(const BertOptions& options);
-  explicit Bert2DImpl(const BertImpl& original)
-      : Bert2DImpl(original.options()) {}
-  std::tuple<at::Tensor, at::Tensor> forward(
-      const at::Tensor& ids,
-      const at::Tensor& mask = {},
-      const at::Tensor& token_types = {});
+  explicit Bert2DImpl(const BertImpl& original) : Bert2DImpl(original.options()) {}
+  std::tuple<at::Tensor, at::Tensor>
+  forward(const at::Tensor& ids, const at::Tensor& mask = {}, const at::Tensor& token_types = {});
 
  private:
   Blocks vocabulary_;

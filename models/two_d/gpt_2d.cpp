@@ -39,24 +39,19 @@ Blocks hidden_of(const GptOptions& options, const Mesh& mesh) {
 GptTransformer2DImpl::GptTransformer2DImpl(const GptOptions& options)
     : wte(register_module(
           "wte",
-          Embedding2D(
-              Blocks(options.vocab_size, mesh()->side()),
-              hidden_of(options, *mesh())))),
+          Embedding2D(Blocks(options.vocab_size, mesh()->side()), hidden_of(options, *mesh())))),
       positions_(options.n_positions),
       dropout_(options.dropout),
       wpe_(register_module(
           "wpe",
-          Embedding2D(
-              Blocks(options.n_positions, mesh()->side()),
-              hidden_of(options, *mesh())))),
+          Embedding2D(Blocks(options.n_positions, mesh()->side()), hidden_of(options, *mesh())))),
       h_(register_module("h", nn::Sequential())),
       ln_f_(nullptr) {
   for (std::int64_t i = 0; i < options.n_layer; ++i) {
     h_->push_back(TransformerLayer2D(layer_options(options)));
   }
-  ln_f_ = register_module(
-      "ln_f",
-      LayerNorm2D(hidden_of(options, *mesh()), options.layer_norm_epsilon));
+  ln_f_ =
+      register_module("ln_f", LayerNorm2D(hidden_of(options, *mesh()), options.layer_norm_epsilon));
 }
 
 at::Tensor GptTransformer2DImpl::forward(const at::Tensor& ids) {
@@ -78,10 +73,7 @@ Gpt2DImpl::Gpt2DImpl(const GptOptions& options)
       transformer_(register_module("transformer", GptTransformer2D(options))),
       lm_head_(register_module(
           "lm_head",
-          TiedLinear2D(
-              *transformer_->wte,
-              vocabulary_,
-              hidden_of(options, *mesh())))) {}
+          TiedLinear2D(*transformer_->wte, vocabulary_, hidden_of(options, *mesh())))) {}
 
 at::Tensor Gpt2DImpl::forward(const at::Tensor& ids) {
   const at::Tensor hidden = transformer_(boundary_.samples_of_row(ids));

@@ -80,10 +80,8 @@ class JsonFields {
     return integer_of(key, at(key), least, most);
   }
 
-  int small_integer(
-      const char* key,
-      int least = 0,
-      int most = std::numeric_limits<int>::max()) const {
+  int small_integer(const char* key, int least = 0, int most = std::numeric_limits<int>::max())
+      const {
     return static_cast<int>(integer(key, least, most));
   }
 
@@ -97,20 +95,17 @@ class JsonFields {
 
   /// null stands for what JSON cannot write: not a number.
   double number_or_null(const char* key) const {
-    return at(key).is_null() ? std::numeric_limits<double>::quiet_NaN()
-                             : number(key);
+    return at(key).is_null() ? std::numeric_limits<double>::quiet_NaN() : number(key);
   }
 
-  std::vector<std::int64_t> integers(const char* key, std::int64_t least = 0)
-      const {
+  std::vector<std::int64_t> integers(const char* key, std::int64_t least = 0) const {
     const OrderedJson& value = at(key);
     if (!value.is_array()) {
       refuse(key, "a list of integers", value);
     }
     std::vector<std::int64_t> result;
     for (const OrderedJson& element : value) {
-      result.push_back(integer_of(
-          key, element, least, std::numeric_limits<std::int64_t>::max()));
+      result.push_back(integer_of(key, element, least, std::numeric_limits<std::int64_t>::max()));
     }
     return result;
   }
@@ -131,10 +126,8 @@ class JsonFields {
   }
 
  private:
-  [[noreturn]] void refuse(
-      const char* key,
-      const std::string& wanted,
-      const OrderedJson& found) const {
+  [[noreturn]] void refuse(const char* key, const std::string& wanted, const OrderedJson& found)
+      const {
     fail(str("'", key, "' must be ", wanted, ", found ", one_line(found)));
   }
 
@@ -144,11 +137,9 @@ class JsonFields {
       std::int64_t least,
       std::int64_t most) const {
     constexpr std::uint64_t kMost = std::numeric_limits<std::int64_t>::max();
-    const bool fits =
-        value.is_number_integer() &&
-        !(value.is_number_unsigned() && value.get<std::uint64_t>() > kMost);
-    if (!fits || value.get<std::int64_t>() < least ||
-        value.get<std::int64_t>() > most) {
+    const bool fits = value.is_number_integer() &&
+                      !(value.is_number_unsigned() && value.get<std::uint64_t>() > kMost);
+    if (!fits || value.get<std::int64_t>() < least || value.get<std::int64_t>() > most) {
       refuse(key, str("an integer from ", least, " to ", most), value);
     }
     return value.get<std::int64_t>();

@@ -8,9 +8,7 @@
 
 namespace tessera::checkpoint {
 
-static_assert(
-    std::endian::native == std::endian::little,
-    "checkpoints hold little-endian data");
+static_assert(std::endian::native == std::endian::little, "checkpoints hold little-endian data");
 
 namespace {
 
@@ -30,8 +28,7 @@ __extension__ using Wide = unsigned __int128;
 
 inline std::uint64_t fold(std::uint64_t a, std::uint64_t b) {
   const Wide product = static_cast<Wide>(a) * b;
-  return static_cast<std::uint64_t>(product) ^
-         static_cast<std::uint64_t>(product >> 64U);
+  return static_cast<std::uint64_t>(product) ^ static_cast<std::uint64_t>(product >> 64U);
 }
 
 } // namespace
@@ -87,8 +84,7 @@ std::uint64_t Checksum::value() const {
   // The length tells padding from data.
   std::uint64_t result = total_bytes_;
   for (std::size_t i = 0; i < kLanes; ++i) {
-    result = fold(result ^ end.lanes_[i], kSeeds[kLanes - 1 - i]) +
-             std::rotl(end.lanes_[i], 31);
+    result = fold(result ^ end.lanes_[i], kSeeds[kLanes - 1 - i]) + std::rotl(end.lanes_[i], 31);
   }
   return fold(result ^ (result >> 32U), kSeeds[0]);
 }
@@ -118,8 +114,7 @@ std::uint64_t from_hex(const std::string& text, const std::string& what) {
     value = (value << 4U) | (at & 15U);
   }
   if (!good) {
-    throw CheckpointError(
-        str(what, ": expected 16 hexadecimal digits, found \"", text, "\""));
+    throw CheckpointError(str(what, ": expected 16 hexadecimal digits, found \"", text, "\""));
   }
   return value;
 }

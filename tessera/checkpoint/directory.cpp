@@ -35,10 +35,7 @@ bool complete(const std::string& path) {
   throw CheckpointError(str(what, ": ", system_reason()));
 }
 
-void rename_or_fail(
-    FileSystem& files,
-    const std::string& from,
-    const std::string& to) {
+void rename_or_fail(FileSystem& files, const std::string& from, const std::string& to) {
   if (files.rename(from, to) != 0) {
     fail(str("cannot rename ", from, " to ", to));
   }
@@ -56,9 +53,7 @@ void remove_or_fail(FileSystem& files, const std::string& path) {
   }
 }
 
-std::vector<std::string> list_or_fail(
-    FileSystem& files,
-    const std::string& directory) {
+std::vector<std::string> list_or_fail(FileSystem& files, const std::string& directory) {
   auto names = files.list(directory);
   if (!names) {
     fail(str("cannot read the folder ", directory));
@@ -68,9 +63,7 @@ std::vector<std::string> list_or_fail(
 
 // "TAG" of ".saving-TAG"; empty when the name does not begin so.
 std::string tag_after(const std::string& prefix, const std::string& name) {
-  return name.compare(0, prefix.size(), prefix) == 0
-             ? name.substr(prefix.size())
-             : "";
+  return name.compare(0, prefix.size(), prefix) == 0 ? name.substr(prefix.size()) : "";
 }
 
 } // namespace
@@ -81,11 +74,9 @@ std::string system_reason() {
 
 void check_tag(const std::string& tag) {
   const bool plain = std::all_of(tag.begin(), tag.end(), [](char letter) {
-    return letter != '/' && static_cast<unsigned char>(letter) >= ' ' &&
-           letter != '\x7f';
+    return letter != '/' && static_cast<unsigned char>(letter) >= ' ' && letter != '\x7f';
   });
-  if (tag.empty() || tag.size() > 200 || !plain || tag.front() == '.' ||
-      tag == kNewestName) {
+  if (tag.empty() || tag.size() > 200 || !plain || tag.front() == '.' || tag == kNewestName) {
     throw CheckpointError(
         str("\"",
             tag,
@@ -94,15 +85,11 @@ void check_tag(const std::string& tag) {
   }
 }
 
-std::string saving_directory(
-    const std::string& directory,
-    const std::string& tag) {
+std::string saving_directory(const std::string& directory, const std::string& tag) {
   return join(directory, kSaving + tag);
 }
 
-std::string replaced_directory(
-    const std::string& directory,
-    const std::string& tag) {
+std::string replaced_directory(const std::string& directory, const std::string& tag) {
   return join(directory, kReplaced + tag);
 }
 
@@ -111,8 +98,7 @@ Candidate read_candidate(const std::string& path) {
   if (!exists(meta_path)) {
     throw CheckpointError(str(
         path,
-        is_directory(path) ? " is torn or no checkpoint: it has no meta.json"
-                           : " does not exist"));
+        is_directory(path) ? " is torn or no checkpoint: it has no meta.json" : " does not exist"));
   }
   Candidate candidate{path, meta_from_json(read_file(meta_path), meta_path)};
   for (const auto& file : candidate.meta.files) {
@@ -143,19 +129,15 @@ Candidate find_tag(const std::string& directory, const std::string& tag) {
     return read_candidate(path);
   }
   // A writer that died between two renames left it here or there.
-  for (const auto& other :
-       {saving_directory(directory, tag), replaced_directory(directory, tag)}) {
+  for (const auto& other : {saving_directory(directory, tag), replaced_directory(directory, tag)}) {
     if (exists(other) && complete(other)) {
       return read_candidate(other);
     }
   }
-  throw CheckpointError(
-      str("there is no checkpoint \"", tag, "\" in ", directory));
+  throw CheckpointError(str("there is no checkpoint \"", tag, "\" in ", directory));
 }
 
-std::vector<std::string> tags_in(
-    const std::string& directory,
-    FileSystem& files) {
+std::vector<std::string> tags_in(const std::string& directory, FileSystem& files) {
   std::set<std::string> tags;
   for (const auto& name : list_or_fail(files, directory)) {
     if (!is_directory(join(directory, name))) {
@@ -193,10 +175,7 @@ std::optional<std::string> read_newest(const std::string& directory) {
   return tag;
 }
 
-void publish(
-    const std::string& directory,
-    const std::string& tag,
-    FileSystem& files) {
+void publish(const std::string& directory, const std::string& tag, FileSystem& files) {
   const std::string path = join(directory, tag);
   const std::string saving = saving_directory(directory, tag);
   const std::string replaced = replaced_directory(directory, tag);
@@ -210,8 +189,7 @@ void publish(
     if (replaces) {
       files.rename(replaced, path); // else find_tag and tidy still find it
     }
-    throw CheckpointError(
-        str("cannot rename ", saving, " to ", path, ": ", reason));
+    throw CheckpointError(str("cannot rename ", saving, " to ", path, ": ", reason));
   }
   sync_or_fail(files, directory);
 }
@@ -244,16 +222,12 @@ void tidy(const std::string& directory, FileSystem& files) {
   }
 }
 
-std::string remove_tag(
-    const std::string& directory,
-    const std::string& tag,
-    FileSystem& files) {
+std::string remove_tag(const std::string& directory, const std::string& tag, FileSystem& files) {
   const std::string path = join(directory, tag);
   const std::string deleting = join(directory, kDeleting + tag);
   if (!remove_tree(files, deleting) || files.rename(path, deleting) != 0 ||
       !remove_tree(files, deleting)) {
-    return str(
-        "cannot remove the old checkpoint ", path, ": ", system_reason());
+    return str("cannot remove the old checkpoint ", path, ": ", system_reason());
   }
   return "";
 }

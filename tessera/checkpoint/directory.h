@@ -34,12 +34,8 @@ inline const char* const kNewestName = "newest";
 /// "newest".
 void check_tag(const std::string& tag);
 
-std::string saving_directory(
-    const std::string& directory,
-    const std::string& tag);
-std::string replaced_directory(
-    const std::string& directory,
-    const std::string& tag);
+std::string saving_directory(const std::string& directory, const std::string& tag);
+std::string replaced_directory(const std::string& directory, const std::string& tag);
 
 /// A checkpoint that says it is complete: its meta.json is whole and every file
 /// has the size listed there.
@@ -72,17 +68,11 @@ void tidy(const std::string& directory, FileSystem& files);
 
 /// Removes a tag's folder in a way that leaves it whole or invisible.
 /// Returns what went wrong, or "".
-std::string remove_tag(
-    const std::string& directory,
-    const std::string& tag,
-    FileSystem& files);
+std::string remove_tag(const std::string& directory, const std::string& tag, FileSystem& files);
 
 /// Puts the complete .saving-TAG in the place of TAG.
 /// Throws: CheckpointError; TAG is then the old one or the new, whole.
-void publish(
-    const std::string& directory,
-    const std::string& tag,
-    FileSystem& files);
+void publish(const std::string& directory, const std::string& tag, FileSystem& files);
 
 /// errno as text.
 std::string system_reason();

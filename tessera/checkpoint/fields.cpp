@@ -31,11 +31,7 @@ json to_json(const c10::IValue& value, const std::string& what) {
     if (std::isfinite(number)) {
       return number;
     }
-    return {
-        {kNumberKey,
-         std::isnan(number) ? "nan"
-         : number > 0       ? "inf"
-                            : "-inf"}};
+    return {{kNumberKey, std::isnan(number) ? "nan" : number > 0 ? "inf" : "-inf"}};
   }
   if (value.isString()) {
     return value.toStringRef();
@@ -78,8 +74,7 @@ c10::IValue from_json(const json& value, const std::string& what) {
       return value.get<std::int64_t>();
     case json::value_t::number_unsigned:
       if (value.get<std::uint64_t>() <=
-          static_cast<std::uint64_t>(
-              std::numeric_limits<std::int64_t>::max())) {
+          static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
         return value.get<std::int64_t>();
       }
       break;
@@ -88,10 +83,9 @@ c10::IValue from_json(const json& value, const std::string& what) {
     case json::value_t::string:
       return value.get<std::string>();
     case json::value_t::array: {
-      const bool integers =
-          std::all_of(value.begin(), value.end(), [](const json& element) {
-            return element.is_number_integer();
-          });
+      const bool integers = std::all_of(value.begin(), value.end(), [](const json& element) {
+        return element.is_number_integer();
+      });
       if (integers) {
         return value.get<std::vector<std::int64_t>>();
       }
@@ -99,16 +93,14 @@ c10::IValue from_json(const json& value, const std::string& what) {
       for (const auto& element : value) {
         const c10::IValue number = from_json(element, what);
         if (!number.isDouble()) {
-          throw CheckpointError(
-              str(what, ": a list holds numbers only, found ", brief(value)));
+          throw CheckpointError(str(what, ": a list holds numbers only, found ", brief(value)));
         }
         numbers.push_back(number.toDouble());
       }
       return numbers;
     }
     case json::value_t::object:
-      if (value.size() == 1 && value.contains(kTupleKey) &&
-          value[kTupleKey].is_array()) {
+      if (value.size() == 1 && value.contains(kTupleKey) && value[kTupleKey].is_array()) {
         std::vector<c10::IValue> elements;
         for (const auto& element : value[kTupleKey]) {
           elements.push_back(from_json(element, what));
@@ -129,9 +121,7 @@ c10::IValue from_json(const json& value, const std::string& what) {
       break;
   }
   throw CheckpointError(
-      str(what,
-          ": expected a number, boolean, string, list or tuple, found ",
-          brief(value)));
+      str(what, ": expected a number, boolean, string, list or tuple, found ", brief(value)));
 }
 
 } // namespace
@@ -146,13 +136,11 @@ json fields_to_json(const Fields& fields, const std::string& what) {
 
 Fields fields_from_json(const json& object, const std::string& what) {
   if (!object.is_object()) {
-    throw CheckpointError(
-        str(what, ": expected an object, found ", brief(object)));
+    throw CheckpointError(str(what, ": expected an object, found ", brief(object)));
   }
   Fields fields;
   for (const auto& item : object.items()) {
-    fields[item.key()] =
-        from_json(item.value(), str(what, ": \"", item.key(), "\""));
+    fields[item.key()] = from_json(item.value(), str(what, ": \"", item.key(), "\""));
   }
   return fields;
 }

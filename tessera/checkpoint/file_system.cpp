@@ -80,8 +80,7 @@ int FileSystem::sync_directory(const std::string& path) {
   return result;
 }
 
-std::optional<std::vector<std::string>> FileSystem::list(
-    const std::string& path) {
+std::optional<std::vector<std::string>> FileSystem::list(const std::string& path) {
   DIR* directory = ::opendir(path.c_str());
   if (directory == nullptr) {
     return std::nullopt;
@@ -113,8 +112,7 @@ FileSystem& real_file_system() {
 }
 
 std::string join(const std::string& directory, const std::string& name) {
-  return directory.empty() || directory.back() == '/' ? directory + name
-                                                      : directory + "/" + name;
+  return directory.empty() || directory.back() == '/' ? directory + name : directory + "/" + name;
 }
 
 void make_directories(FileSystem& files, const std::string& path) {
@@ -127,16 +125,13 @@ void make_directories(FileSystem& files, const std::string& path) {
   }
   // Another process may make it at the same time.
   if (files.make_directory(path) != 0 && errno != EEXIST) {
-    throw CheckpointError(
-        str("cannot make the folder ", path, ": ", reason(errno)));
+    throw CheckpointError(str("cannot make the folder ", path, ": ", reason(errno)));
   }
   if (!is_directory(path)) {
-    throw CheckpointError(
-        str(path, " is needed as a folder, but is a file; give another path"));
+    throw CheckpointError(str(path, " is needed as a folder, but is a file; give another path"));
   }
   if (files.sync_directory(parent) != 0) {
-    throw CheckpointError(
-        str("cannot sync the folder ", parent, ": ", reason(errno)));
+    throw CheckpointError(str("cannot sync the folder ", parent, ": ", reason(errno)));
   }
 }
 
@@ -162,8 +157,7 @@ AtomicFile::AtomicFile(FileSystem& files, std::string path)
     : files_(files), path_(std::move(path)) {
   const std::string parent = parent_of(path_);
   const auto slash = path_.find_last_of('/');
-  temporary_ = join(
-      parent, "." + path_.substr(slash == std::string::npos ? 0 : slash + 1));
+  temporary_ = join(parent, "." + path_.substr(slash == std::string::npos ? 0 : slash + 1));
   temporary_ += ".tmp";
   fd_ = files_.create(temporary_);
   if (fd_ < 0) {
@@ -182,8 +176,7 @@ AtomicFile::~AtomicFile() {
 
 void AtomicFile::fail(const char* call) const {
   const int error = errno;
-  throw CheckpointError(
-      str("cannot write ", path_, ": ", call, " failed: ", reason(error)));
+  throw CheckpointError(str("cannot write ", path_, ": ", call, " failed: ", reason(error)));
 }
 
 void AtomicFile::write(const void* data, std::size_t bytes) {
@@ -191,8 +184,7 @@ void AtomicFile::write(const void* data, std::size_t bytes) {
   constexpr std::size_t kChunkBytes = std::size_t{1} << 18U;
   const auto* from = static_cast<const char*>(data);
   while (bytes > 0) {
-    const ssize_t written =
-        files_.write(fd_, from, std::min(bytes, kChunkBytes));
+    const ssize_t written = files_.write(fd_, from, std::min(bytes, kChunkBytes));
     if (written < 0 && errno == EINTR) {
       continue;
     }
@@ -227,10 +219,7 @@ FileRecord AtomicFile::commit() {
   return {size_bytes_, checksum_.value()};
 }
 
-FileRecord write_file(
-    FileSystem& files,
-    const std::string& path,
-    std::string_view content) {
+FileRecord write_file(FileSystem& files, const std::string& path, std::string_view content) {
   AtomicFile file(files, path);
   file.write(content);
   return file.commit();
@@ -304,8 +293,8 @@ FileRecord measure_file(const std::string& path) {
   Checksum checksum;
   std::vector<char> chunk(std::size_t{1} << 18U);
   for (std::uint64_t at = 0; at < file.size_bytes();) {
-    const auto bytes = static_cast<std::size_t>(
-        std::min<std::uint64_t>(chunk.size(), file.size_bytes() - at));
+    const auto bytes =
+        static_cast<std::size_t>(std::min<std::uint64_t>(chunk.size(), file.size_bytes() - at));
     file.read(at, chunk.data(), bytes);
     checksum.update(chunk.data(), bytes);
     at += bytes;

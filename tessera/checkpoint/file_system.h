@@ -91,10 +91,7 @@ class AtomicFile {
 };
 
 /// Writes a whole small file atomically.
-FileRecord write_file(
-    FileSystem& files,
-    const std::string& path,
-    std::string_view content);
+FileRecord write_file(FileSystem& files, const std::string& path, std::string_view content);
 
 /// A file open for reading at any position; closed at the end.
 /// Throws (all): CheckpointError naming the file and the reason.
@@ -123,9 +120,7 @@ class InputFile {
 
 /// A whole file. Throws: CheckpointError, also when it is larger than
 /// `limit_bytes`.
-std::string read_file(
-    const std::string& path,
-    std::uint64_t limit_bytes = std::uint64_t{1} << 30U);
+std::string read_file(const std::string& path, std::uint64_t limit_bytes = std::uint64_t{1} << 30U);
 
 /// Size and checksum of a file as it is on disk.
 FileRecord measure_file(const std::string& path);

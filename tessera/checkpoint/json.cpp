@@ -23,8 +23,7 @@ json parse_json(const std::string& text, const std::string& what) {
   const auto check = [&](int depth, json::parse_event_t event, json& value) {
     // Printing and copying a value recurse into it.
     if (depth > kMaxDepth) {
-      throw CheckpointError(
-          str(what, " is nested deeper than ", kMaxDepth, " levels"));
+      throw CheckpointError(str(what, " is nested deeper than ", kMaxDepth, " levels"));
     }
     switch (event) {
       case json::parse_event_t::object_start:
@@ -35,8 +34,7 @@ json parse_json(const std::string& text, const std::string& what) {
         break;
       case json::parse_event_t::key:
         if (!open_objects.back().insert(value.get<std::string>()).second) {
-          throw CheckpointError(
-              str(what, ": the key ", brief(value), " stands twice"));
+          throw CheckpointError(str(what, ": the key ", brief(value), " stands twice"));
         }
         break;
       default:
@@ -63,8 +61,7 @@ std::string brief(const json& value) {
 JsonObject::JsonObject(const json& value, std::string what)
     : value_(value), what_(std::move(what)) {
   if (!value.is_object()) {
-    throw CheckpointError(
-        str(what_, ": expected an object, found ", brief(value)));
+    throw CheckpointError(str(what_, ": expected an object, found ", brief(value)));
   }
 }
 
@@ -83,8 +80,7 @@ const json& JsonObject::at(const char* key) const {
 std::string JsonObject::string(const char* key) const {
   const json& value = at(key);
   if (!value.is_string()) {
-    throw CheckpointError(
-        str(what(key), " must be a string, found ", brief(value)));
+    throw CheckpointError(str(what(key), " must be a string, found ", brief(value)));
   }
   return value.get<std::string>();
 }
@@ -108,8 +104,7 @@ std::uint64_t JsonObject::hash(const char* key) const {
 const json& JsonObject::list(const char* key) const {
   const json& value = at(key);
   if (!value.is_array()) {
-    throw CheckpointError(
-        str(what(key), " must be a list, found ", brief(value)));
+    throw CheckpointError(str(what(key), " must be a list, found ", brief(value)));
   }
   return value;
 }
@@ -122,8 +117,7 @@ std::vector<std::string> JsonObject::strings(const char* key) const {
   std::vector<std::string> texts;
   for (const auto& element : list(key)) {
     if (!element.is_string()) {
-      throw CheckpointError(
-          str(what(key), " must list strings, found ", brief(element)));
+      throw CheckpointError(str(what(key), " must list strings, found ", brief(element)));
     }
     texts.push_back(element.get<std::string>());
   }
@@ -133,20 +127,16 @@ std::vector<std::string> JsonObject::strings(const char* key) const {
 std::vector<std::int64_t> JsonObject::sizes(const char* key) const {
   std::vector<std::int64_t> numbers;
   for (const auto& element : list(key)) {
-    numbers.push_back(
-        static_cast<std::int64_t>(unsigned_of(element, what(key))));
+    numbers.push_back(static_cast<std::int64_t>(unsigned_of(element, what(key))));
   }
   return numbers;
 }
 
 std::uint64_t unsigned_of(const json& value, const std::string& what) {
-  constexpr auto kMax =
-      static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
+  constexpr auto kMax = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
   if (!value.is_number_unsigned() || value.get<std::uint64_t>() > kMax) {
     throw CheckpointError(
-        str(what,
-            ": expected a whole number from 0 to 2^63 - 1, found ",
-            brief(value)));
+        str(what, ": expected a whole number from 0 to 2^63 - 1, found ", brief(value)));
   }
   return value.get<std::uint64_t>();
 }
@@ -157,8 +147,7 @@ std::string seal(json object) {
     object[kChecksumKey] = to_hex(checksum_of(object.dump()));
     return object.dump(1) + "\n";
   } catch (const json::exception& error) {
-    throw CheckpointError(
-        str("a text of the checkpoint is not UTF-8: ", error.what()));
+    throw CheckpointError(str("a text of the checkpoint is not UTF-8: ", error.what()));
   }
 }
 
@@ -168,12 +157,8 @@ json unseal(const std::string& text, const std::string& what) {
   object.erase(kChecksumKey);
   const std::uint64_t found = checksum_of(object.dump());
   if (found != expected) {
-    throw CheckpointError(
-        str(what,
-            " is damaged: its checksum is ",
-            to_hex(found),
-            ", it should be ",
-            to_hex(expected)));
+    throw CheckpointError(str(
+        what, " is damaged: its checksum is ", to_hex(found), ", it should be ", to_hex(expected)));
   }
   return object;
 }

@@ -44,8 +44,7 @@ std::string problem_of(const std::string& name, const Pieces& pieces) {
           rank,
           "; one of them must leave it out");
     }
-    if (record->slice.global_shape != first->slice.global_shape ||
-        record->dtype != first->dtype) {
+    if (record->slice.global_shape != first->slice.global_shape || record->dtype != first->dtype) {
       return str(
           "\n  ranks ",
           first_rank,
@@ -82,9 +81,7 @@ std::vector<TensorRecord> merge_tensors(
   std::vector<TensorRecord> merged;
   for (auto& [name, pieces] : by_name) {
     std::stable_sort(
-        pieces.records.begin(),
-        pieces.records.end(),
-        [](const auto& a, const auto& b) {
+        pieces.records.begin(), pieces.records.end(), [](const auto& a, const auto& b) {
           return a.first->slice.offset < b.first->slice.offset;
         });
     problems += problem_of(name, pieces);
@@ -95,9 +92,7 @@ std::vector<TensorRecord> merge_tensors(
   return merged;
 }
 
-OptimizerRecord merge_optimizers(
-    const std::vector<RankFiles>& ranks,
-    std::string& problems) {
+OptimizerRecord merge_optimizers(const std::vector<RankFiles>& ranks, std::string& problems) {
   OptimizerRecord merged;
   std::set<std::string> numbers;
   std::vector<std::set<std::string>> names;
@@ -174,13 +169,11 @@ void merge_ranks(const std::vector<RankFiles>& ranks, Meta& meta) {
       meta.files.push_back(file);
     }
   }
-  std::sort(
-      meta.files.begin(),
-      meta.files.end(),
-      [](const FileEntry& a, const FileEntry& b) { return a.name < b.name; });
+  std::sort(meta.files.begin(), meta.files.end(), [](const FileEntry& a, const FileEntry& b) {
+    return a.name < b.name;
+  });
   meta.tensors = merge_tensors(ranks, &RankFiles::model, problems);
-  meta.optimizer_tensors =
-      merge_tensors(ranks, &RankFiles::optimizer_tensors, problems);
+  meta.optimizer_tensors = merge_tensors(ranks, &RankFiles::optimizer_tensors, problems);
   meta.optimizer = merge_optimizers(ranks, problems);
   if (!problems.empty()) {
     throw CheckpointError("the ranks' parts do not make one:" + problems);

@@ -112,12 +112,10 @@ void refuse_unknown_fields(const Fields& fields, std::size_t used) {
   for (const auto& [name, value] : fields) {
     names += (names.empty() ? "" : ", ") + name;
   }
-  throw CheckpointError(
-      str("of the fields ", names, " only ", used, " are known"));
+  throw CheckpointError(str("of the fields ", names, " only ", used, " are known"));
 }
 
-Fields fields_from_archive(
-    const std::function<void(torch::serialize::OutputArchive&)>& serialize) {
+Fields fields_from_archive(const std::function<void(torch::serialize::OutputArchive&)>& serialize) {
   torch::serialize::OutputArchive output;
   serialize(output);
   std::stringstream stream;

@@ -72,15 +72,13 @@ struct ReadFields {
 void refuse_unknown_fields(const Fields& fields, std::size_t used);
 
 // Through the type's own serialize: one archive in memory for each call.
-Fields fields_from_archive(
-    const std::function<void(torch::serialize::OutputArchive&)>& serialize);
+Fields fields_from_archive(const std::function<void(torch::serialize::OutputArchive&)>& serialize);
 void fields_to_archive(
     const Fields& fields,
     const std::function<void(torch::serialize::InputArchive&)>& serialize);
 
 template <typename T>
-concept HasVisitableFields =
-    requires(T& object, WriteFields& write, ReadFields& read) {
+concept HasVisitableFields = requires(T& object, WriteFields& write, ReadFields& read) {
   visit_fields(object, write);
   visit_fields(object, read);
 };
@@ -94,8 +92,7 @@ Fields to_fields(const T& object) {
     visit_fields(const_cast<T&>(object), write);
     return fields;
   } else {
-    return fields_from_archive(
-        [&](auto& archive) { object.serialize(archive); });
+    return fields_from_archive([&](auto& archive) { object.serialize(archive); });
   }
 }
 
@@ -106,8 +103,7 @@ void from_fields(const Fields& fields, T& object) {
     visit_fields(object, read);
     refuse_unknown_fields(fields, read.used);
   } else {
-    fields_to_archive(
-        fields, [&](auto& archive) { object.serialize(archive); });
+    fields_to_archive(fields, [&](auto& archive) { object.serialize(archive); });
   }
 }
 
@@ -130,9 +126,7 @@ void from_fields(const Fields& fields, T& object) {
 /// sliced parameters divide the state as its parameter.
 /// Throws: ConfigError when the name or `Options` is taken already.
 template <typename State, typename Options>
-OptimizerCodec make_optimizer_codec(
-    std::string kind,
-    bool state_has_parameter_shape) {
+OptimizerCodec make_optimizer_codec(std::string kind, bool state_has_parameter_shape) {
   static_assert(std::is_base_of_v<OptimizerCodec::State, State>);
   static_assert(std::is_base_of_v<OptimizerCodec::Options, Options>);
   OptimizerCodec codec;
@@ -151,19 +145,16 @@ OptimizerCodec make_optimizer_codec(
   codec.option_fields = [](const OptimizerCodec::Options& options) {
     return detail::to_fields(static_cast<const Options&>(options));
   };
-  codec.set_options = [](OptimizerCodec::Options& options,
-                         const Fields& fields) {
+  codec.set_options = [](OptimizerCodec::Options& options, const Fields& fields) {
     detail::from_fields(fields, static_cast<Options&>(options));
   };
   return codec;
 }
 
 template <typename State, typename Options>
-void register_optimizer_state(
-    std::string kind,
-    bool state_has_parameter_shape = true) {
-  register_optimizer_codec(make_optimizer_codec<State, Options>(
-      std::move(kind), state_has_parameter_shape));
+void register_optimizer_state(std::string kind, bool state_has_parameter_shape = true) {
+  register_optimizer_codec(
+      make_optimizer_codec<State, Options>(std::move(kind), state_has_parameter_shape));
 }
 
 /// The codec of an optimizer. Throws: CheckpointError when there is none.

@@ -22,15 +22,13 @@ class Names {
     std::set<std::string> seen;
     for (const auto& [name, tensor] : parameters) {
       if (!seen.insert(name).second) {
-        throw CheckpointError(
-            str("two parameters are named \"", name, "\"; names must differ"));
+        throw CheckpointError(str("two parameters are named \"", name, "\"; names must differ"));
       }
       names_.emplace(tensor.unsafeGetTensorImpl(), name);
     }
   }
 
-  const std::string&
-  of(const at::Tensor& tensor, std::size_t group, std::size_t index) const {
+  const std::string& of(const at::Tensor& tensor, std::size_t group, std::size_t index) const {
     const auto found = names_.find(tensor.unsafeGetTensorImpl());
     if (found == names_.end()) {
       throw CheckpointError(tessera::str(
@@ -51,8 +49,7 @@ class Names {
 };
 
 // Where each saved parameter's group is.
-std::map<std::string, std::size_t> groups_by_parameter(
-    const OptimizerState& state) {
+std::map<std::string, std::size_t> groups_by_parameter(const OptimizerState& state) {
   std::map<std::string, std::size_t> groups;
   for (std::size_t i = 0; i < state.groups.size(); ++i) {
     for (const auto& name : state.groups[i].parameters) {
@@ -64,27 +61,20 @@ std::map<std::string, std::size_t> groups_by_parameter(
 
 // The optimizer will change it in place, so nobody else may hold it.
 at::Tensor own(at::Tensor tensor, at::Device device) {
-  const bool alone =
-      tensor.use_count() == 1 && tensor.storage().use_count() == 1;
-  return tensor.detach().to(
-      device, tensor.scalar_type(), /*non_blocking=*/false, /*copy=*/!alone);
+  const bool alone = tensor.use_count() == 1 && tensor.storage().use_count() == 1;
+  return tensor.detach().to(device, tensor.scalar_type(), /*non_blocking=*/false, /*copy=*/!alone);
 }
 
 // What a restore will put in place once all of it is known to fit.
 struct Restored {
   std::vector<std::unique_ptr<torch::optim::OptimizerOptions>> options;
   // null: the parameter had no state yet
-  std::vector<
-      std::pair<at::Tensor, std::unique_ptr<torch::optim::OptimizerParamState>>>
-      states;
+  std::vector<std::pair<at::Tensor, std::unique_ptr<torch::optim::OptimizerParamState>>> states;
 };
 
 class Restorer {
  public:
-  Restorer(
-      const Optimizer& optimizer,
-      OptimizerState state,
-      const NamedParameters& parameters)
+  Restorer(const Optimizer& optimizer, OptimizerState state, const NamedParameters& parameters)
       : codec_(codec_of(optimizer)),
         saved_(std::move(state)),
         saved_groups_(groups_by_parameter(saved_)),
@@ -102,8 +92,7 @@ class Restorer {
       add_group(groups[i], i);
     }
     if (!problems_.empty()) {
-      throw CheckpointError(
-          str("the optimizer state does not fit:", problems_));
+      throw CheckpointError(str("the optimizer state does not fit:", problems_));
     }
   }
 
@@ -112,9 +101,7 @@ class Restorer {
   }
 
  private:
-  void add_group(
-      const torch::optim::OptimizerParamGroup& group,
-      std::size_t index) {
+  void add_group(const torch::optim::OptimizerParamGroup& group, std::size_t index) {
     // A group that has no parameter here is known by its position only.
     const Fields* options = nullptr;
     if (group.params().empty() && index < saved_.groups.size()) {
@@ -130,12 +117,12 @@ class Restorer {
       }
       const Fields& here = saved_.groups[at->second].options;
       if (options != nullptr && !same_fields(*options, here)) {
-        problems_ += str(
-            "\n  ",
-            name,
-            " was saved with other options than parameters before it in group ",
-            index,
-            "; divide the parameters into groups as when saving");
+        problems_ +=
+            str("\n  ",
+                name,
+                " was saved with other options than parameters before it in group ",
+                index,
+                "; divide the parameters into groups as when saving");
       }
       options = &here;
       add_state(name, parameter);
@@ -164,8 +151,7 @@ class Restorer {
         continue;
       }
       at::Tensor tensor = std::move(value).toTensor();
-      if (codec_.state_has_parameter_shape &&
-          tensor.sizes() != parameter.sizes()) {
+      if (codec_.state_has_parameter_shape && tensor.sizes() != parameter.sizes()) {
         problems_ += tessera::str(
             "\n  shape: ",
             field,
@@ -195,9 +181,7 @@ class Restorer {
 
 } // namespace
 
-OptimizerState capture(
-    const Optimizer& optimizer,
-    const NamedParameters& parameters) {
+OptimizerState capture(const Optimizer& optimizer, const NamedParameters& parameters) {
   const OptimizerCodec& codec = codec_of(optimizer);
   const Names names(parameters);
   OptimizerState captured;
@@ -231,10 +215,7 @@ OptimizerState capture(
   return captured;
 }
 
-void restore(
-    Optimizer& optimizer,
-    OptimizerState state,
-    const NamedParameters& parameters) {
+void restore(Optimizer& optimizer, OptimizerState state, const NamedParameters& parameters) {
   Restored restored = Restorer(optimizer, std::move(state), parameters).take();
   for (std::size_t i = 0; i < restored.options.size(); ++i) {
     optimizer.param_groups()[i].set_options(std::move(restored.options[i]));

@@ -43,9 +43,7 @@ struct OptimizerState {
 /// Threads: step thread only. Not collective.
 /// Throws: CheckpointError when the optimizer's kind is not known or cannot be
 /// divided by parameter, or one of its tensors has no name.
-OptimizerState capture(
-    const torch::optim::Optimizer& optimizer,
-    const NamedParameters& parameters);
+OptimizerState capture(const torch::optim::Optimizer& optimizer, const NamedParameters& parameters);
 
 /// Puts `state` into an optimizer of the same kind, whose next step is then
 /// what the captured one's would have been, bit for bit. The state may hold

@@ -9,8 +9,7 @@
 namespace tessera::checkpoint {
 
 /// The map in which a libtorch optimizer keeps its parameters' states.
-using OptimizerStateMap =
-    std::decay_t<decltype(std::declval<torch::optim::Optimizer&>().state())>;
+using OptimizerStateMap = std::decay_t<decltype(std::declval<torch::optim::Optimizer&>().state())>;
 
 /// Where an optimizer keeps the state of `parameter`, for `optimizer.state()`:
 /// the address of the tensor's implementation, as text in libtorch 1.13 and as

@@ -19,11 +19,8 @@ std::vector<std::int64_t> global_shape_of(const TensorRecord& record) {
   return record.slice.whole() ? record.shape : record.slice.global_shape;
 }
 
-std::vector<std::int64_t> offset_of(
-    const Slice& slice,
-    const std::vector<std::int64_t>& shape) {
-  return slice.whole() ? std::vector<std::int64_t>(shape.size(), 0)
-                       : slice.offset;
+std::vector<std::int64_t> offset_of(const Slice& slice, const std::vector<std::int64_t>& shape) {
+  return slice.whole() ? std::vector<std::int64_t>(shape.size(), 0) : slice.offset;
 }
 
 // A list for a message, cut where nobody reads on.
@@ -37,9 +34,9 @@ class Listing {
     }
   }
   std::string text() const {
-    return count_ == 0 ? ""
-                       : str("\n  ", title_, " (", count_, "):", text_) +
-                             (count_ > 20 ? "\n    ..." : "");
+    return count_ == 0
+               ? ""
+               : str("\n  ", title_, " (", count_, "):", text_) + (count_ > 20 ? "\n    ..." : "");
   }
 
  private:
@@ -48,19 +45,14 @@ class Listing {
   int count_ = 0;
 };
 
-at::Tensor allocate(
-    const std::vector<std::int64_t>& shape,
-    const TensorRecord& record) {
+at::Tensor allocate(const std::vector<std::int64_t>& shape, const TensorRecord& record) {
   const auto dtype = dtype_of(record.dtype, record.name);
   try {
     return at::empty(shape, at::TensorOptions().dtype(dtype));
   } catch (const c10::Error&) {
     // The shape may come from a damaged file: not the library's own fault.
-    throw CheckpointError(tessera::str(
-        "no memory for \"",
-        record.name,
-        "\" of shape ",
-        at::IntArrayRef(shape)));
+    throw CheckpointError(
+        tessera::str("no memory for \"", record.name, "\" of shape ", at::IntArrayRef(shape)));
   }
 }
 
@@ -83,8 +75,7 @@ void verify_content(const Candidate& candidate) {
 void verify_hashes(const Candidate& candidate) {
   const Meta& meta = candidate.meta;
   if (meta.parameter_hash != combined_hash(meta.tensors) ||
-      meta.optimizer_hash !=
-          combined_hash(meta.optimizer_tensors, meta.optimizer)) {
+      meta.optimizer_hash != combined_hash(meta.optimizer_tensors, meta.optimizer)) {
     throw CheckpointError(
         str(candidate.path,
             " is damaged: the hashes of its tensors do not add up to that of "
@@ -102,20 +93,14 @@ Checkpoint::Checkpoint(std::string path, Meta meta)
   for (const auto& record : meta_.optimizer_tensors) {
     const auto slash = record.name.find_last_of('/');
     if (slash == std::string::npos) {
-      throw CheckpointError(
-          str(path_,
-              ": the optimizer's tensor \"",
-              record.name,
-              "\" is not named parameter/field"));
+      throw CheckpointError(str(
+          path_, ": the optimizer's tensor \"", record.name, "\" is not named parameter/field"));
     }
     optimizer_tensors_[record.name.substr(0, slash)].push_back(&record);
   }
 }
 
-Checkpoint Checkpoint::open(
-    const std::string& directory,
-    const std::string& tag,
-    Verify verify) {
+Checkpoint Checkpoint::open(const std::string& directory, const std::string& tag, Verify verify) {
   Candidate candidate = find_tag(directory, tag);
   verify_hashes(candidate);
   if (verify == Verify::kContent) {
@@ -127,8 +112,7 @@ Checkpoint Checkpoint::open(
 Checkpoint Checkpoint::open_weights(const std::string& path) {
   const SafetensorsFile file(path);
   const auto slash = path.find_last_of('/');
-  const std::string name =
-      slash == std::string::npos ? path : path.substr(slash + 1);
+  const std::string name = slash == std::string::npos ? path : path.substr(slash + 1);
   Meta meta;
   for (const auto& [tensor, info] : file.tensors()) {
     TensorRecord record;
@@ -139,8 +123,7 @@ Checkpoint Checkpoint::open_weights(const std::string& path) {
     meta.tensors.push_back(std::move(record));
   }
   Checkpoint checkpoint(
-      slash == std::string::npos ? "." : path.substr(0, slash + 1),
-      std::move(meta));
+      slash == std::string::npos ? "." : path.substr(0, slash + 1), std::move(meta));
   checkpoint.has_hashes_ = false;
   return checkpoint;
 }
@@ -156,18 +139,13 @@ const SafetensorsFile& Checkpoint::file(const std::string& name) const {
 at::Tensor Checkpoint::read(const TensorRecord& record) const {
   const SafetensorsFile& from = file(record.file);
   at::Tensor tensor = from.read(record.name);
-  const bool as_recorded =
-      tensor.sizes().vec() == record.shape &&
-      tensor.scalar_type() == dtype_of(record.dtype, record.name);
+  const bool as_recorded = tensor.sizes().vec() == record.shape &&
+                           tensor.scalar_type() == dtype_of(record.dtype, record.name);
   Checksum data;
   data.update(tensor.data_ptr(), tensor.nbytes());
-  if (!as_recorded ||
-      (has_hashes_ && hash_of_tensor(record, data.value()) != record.hash)) {
-    throw CheckpointError(
-        str(from.path(),
-            " is damaged: tensor \"",
-            record.name,
-            "\" is not the one that was saved"));
+  if (!as_recorded || (has_hashes_ && hash_of_tensor(record, data.value()) != record.hash)) {
+    throw CheckpointError(str(
+        from.path(), " is damaged: tensor \"", record.name, "\" is not the one that was saved"));
   }
   return tensor;
 }
@@ -193,8 +171,7 @@ at::Tensor Checkpoint::assemble(
     bool overlaps = true;
     for (std::size_t i = 0; i < shape.size(); ++i) {
       begin[i] = std::max(offset[i], from[i]);
-      length[i] =
-          std::min(offset[i] + shape[i], from[i] + piece->shape[i]) - begin[i];
+      length[i] = std::min(offset[i] + shape[i], from[i] + piece->shape[i]) - begin[i];
       overlaps = overlaps && length[i] > 0;
     }
     if (!overlaps) {
@@ -224,9 +201,8 @@ at::Tensor Checkpoint::assemble(
   return result;
 }
 
-std::string Checkpoint::mismatches(
-    const std::vector<Wanted>& wanted,
-    const LoadOptions& options) const {
+std::string Checkpoint::mismatches(const std::vector<Wanted>& wanted, const LoadOptions& options)
+    const {
   Listing missing("missing in the checkpoint");
   Listing shapes("other shape");
   Listing dtypes("other dtype (convert_dtypes loads them all the same)");
@@ -238,8 +214,7 @@ std::string Checkpoint::mismatches(
       continue;
     }
     const TensorRecord& record = *found->second.front();
-    const auto shape =
-        tensor.slice.whole() ? tensor.shape : tensor.slice.global_shape;
+    const auto shape = tensor.slice.whole() ? tensor.shape : tensor.slice.global_shape;
     if (global_shape_of(record) != shape) {
       shapes.add(tessera::str(
           tensor.name,
@@ -250,13 +225,11 @@ std::string Checkpoint::mismatches(
     }
     const std::string dtype = dtype_name(tensor.dtype, tensor.name);
     if (record.dtype != dtype && !options.convert_dtypes) {
-      dtypes.add(
-          str(tensor.name, ": saved ", record.dtype, ", wanted ", dtype));
+      dtypes.add(str(tensor.name, ": saved ", record.dtype, ", wanted ", dtype));
     }
   }
   if (!options.all_names.empty()) {
-    const std::set<std::string> known(
-        options.all_names.begin(), options.all_names.end());
+    const std::set<std::string> known(options.all_names.begin(), options.all_names.end());
     for (const auto& [name, pieces] : tensors_) {
       if (known.count(name) == 0) {
         unexpected.add(name);
@@ -264,26 +237,16 @@ std::string Checkpoint::mismatches(
     }
   }
   std::string text;
-  if (!options.model.empty() && !meta_.model.empty() &&
-      options.model != meta_.model) {
-    text =
-        str("\n  it is of the model \"",
-            meta_.model,
-            "\", this is \"",
-            options.model,
-            "\"");
+  if (!options.model.empty() && !meta_.model.empty() && options.model != meta_.model) {
+    text = str("\n  it is of the model \"", meta_.model, "\", this is \"", options.model, "\"");
   }
-  return text + missing.text() + unexpected.text() + shapes.text() +
-         dtypes.text();
+  return text + missing.text() + unexpected.text() + shapes.text() + dtypes.text();
 }
 
-void Checkpoint::check_model(
-    const std::vector<Wanted>& wanted,
-    const LoadOptions& options) const {
+void Checkpoint::check_model(const std::vector<Wanted>& wanted, const LoadOptions& options) const {
   const std::string problems = mismatches(wanted, options);
   if (!problems.empty()) {
-    throw CheckpointError(
-        str("the checkpoint ", path_, " does not fit the model:", problems));
+    throw CheckpointError(str("the checkpoint ", path_, " does not fit the model:", problems));
   }
 }
 
@@ -295,23 +258,18 @@ std::vector<at::Tensor> Checkpoint::load_model(
   loaded.reserve(wanted.size());
   for (const auto& tensor : wanted) {
     loaded.push_back(
-        assemble(tensors_.at(tensor.name), tensor.shape, tensor.slice)
-            .to(tensor.dtype));
+        assemble(tensors_.at(tensor.name), tensor.shape, tensor.slice).to(tensor.dtype));
   }
   return loaded;
 }
 
-OptimizerState Checkpoint::load_optimizer(
-    const std::vector<Wanted>& parameters) const {
+OptimizerState Checkpoint::load_optimizer(const std::vector<Wanted>& parameters) const {
   const OptimizerRecord& saved = meta_.optimizer;
   if (saved.kind.empty()) {
     throw CheckpointError(
-        str("the checkpoint ",
-            path_,
-            " holds no optimizer state; load the model only"));
+        str("the checkpoint ", path_, " holds no optimizer state; load the model only"));
   }
-  const std::set<std::string> number_fields(
-      saved.number_fields.begin(), saved.number_fields.end());
+  const std::set<std::string> number_fields(saved.number_fields.begin(), saved.number_fields.end());
   OptimizerState state;
   state.kind = saved.kind;
   std::set<std::string> names;
@@ -323,22 +281,18 @@ OptimizerState Checkpoint::load_optimizer(
     }
     std::map<std::string, std::vector<const TensorRecord*>> by_field;
     for (const TensorRecord* record : found->second) {
-      by_field[record->name.substr(parameter.name.size() + 1)].push_back(
-          record);
+      by_field[record->name.substr(parameter.name.size() + 1)].push_back(record);
     }
-    const auto global_shape = parameter.slice.whole()
-                                  ? parameter.shape
-                                  : parameter.slice.global_shape;
+    const auto global_shape =
+        parameter.slice.whole() ? parameter.shape : parameter.slice.global_shape;
     Fields& fields = state.parameters[parameter.name];
     for (const auto& [field, pieces] : by_field) {
       if (number_fields.count(field) > 0) {
         const at::Tensor number = read(*pieces.front());
         if (number.dim() != 0) {
-          throw CheckpointError(
-              str(path_, ": \"", pieces.front()->name, "\" is no number"));
+          throw CheckpointError(str(path_, ": \"", pieces.front()->name, "\" is no number"));
         }
-        fields[field] = number.scalar_type() == at::kDouble
-                            ? c10::IValue(number.item<double>())
+        fields[field] = number.scalar_type() == at::kDouble ? c10::IValue(number.item<double>())
                         : number.scalar_type() == at::kBool
                             ? c10::IValue(number.item<bool>())
                             : c10::IValue(number.item<std::int64_t>());
@@ -362,8 +316,7 @@ OptimizerState Checkpoint::load_optimizer(
   return state;
 }
 
-std::map<std::string, at::Tensor> Checkpoint::load_rank_tensors(
-    int rank) const {
+std::map<std::string, at::Tensor> Checkpoint::load_rank_tensors(int rank) const {
   std::map<std::string, at::Tensor> tensors;
   const std::string name = str("rank_", rank, ".safetensors");
   for (const auto& entry : meta_.files) {
@@ -421,8 +374,7 @@ Newest open_newest(const std::string& directory, Verify verify) {
     for (const auto& warning : result.warnings) {
       reasons += "\n  " + warning;
     }
-    throw CheckpointError(
-        str("no checkpoint in ", directory, " is whole:", reasons));
+    throw CheckpointError(str("no checkpoint in ", directory, " is whole:", reasons));
   }
   return result;
 }

@@ -49,10 +49,8 @@ class Checkpoint {
   /// The checkpoint `tag` of a folder and no other.
   /// Throws: CheckpointError that names the file that is missing, torn or
   /// damaged, or that says that there is no such checkpoint.
-  static Checkpoint open(
-      const std::string& directory,
-      const std::string& tag,
-      Verify verify = Verify::kContent);
+  static Checkpoint
+  open(const std::string& directory, const std::string& tag, Verify verify = Verify::kContent);
 
   /// A single safetensors file from anywhere as a checkpoint of a model without
   /// optimizer; it carries no hashes, so none are compared.
@@ -74,9 +72,7 @@ class Checkpoint {
 
   /// What load_model would say, without loading.
   /// Throws: as load_model, for all of `wanted` at once.
-  void check_model(
-      const std::vector<Wanted>& wanted,
-      const LoadOptions& options = {}) const;
+  void check_model(const std::vector<Wanted>& wanted, const LoadOptions& options = {}) const;
 
   /// The state of these parameters (name, shape and slice are used), for
   /// `restore`. Groups name only these parameters.
@@ -96,9 +92,7 @@ class Checkpoint {
       const std::vector<const TensorRecord*>& pieces,
       const std::vector<std::int64_t>& shape,
       const Slice& slice) const;
-  std::string mismatches(
-      const std::vector<Wanted>& wanted,
-      const LoadOptions& options) const;
+  std::string mismatches(const std::vector<Wanted>& wanted, const LoadOptions& options) const;
 
   std::string path_;
   Meta meta_;
@@ -123,8 +117,6 @@ struct Newest {
 /// Threads: any thread. Not collective.
 /// Throws: CheckpointError when there are checkpoints, but none is whole; lists
 /// each with the reason.
-Newest open_newest(
-    const std::string& directory,
-    Verify verify = Verify::kContent);
+Newest open_newest(const std::string& directory, Verify verify = Verify::kContent);
 
 } // namespace tessera::checkpoint

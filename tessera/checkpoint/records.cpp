@@ -47,14 +47,11 @@ void check_slice(const TensorRecord& tensor, const std::string& what) {
            tensor.shape[i] <= slice.global_shape[i] - slice.offset[i];
   }
   if (!good) {
-    throw CheckpointError(
-        str(what, ": the slice of \"", tensor.name, "\" leaves the tensor"));
+    throw CheckpointError(str(what, ": the slice of \"", tensor.name, "\" leaves the tensor"));
   }
 }
 
-std::vector<TensorRecord> tensors_from_json(
-    const json& list,
-    const std::string& what) {
+std::vector<TensorRecord> tensors_from_json(const json& list, const std::string& what) {
   std::vector<TensorRecord> tensors;
   for (const auto& element : list) {
     const JsonObject entry(element, what);
@@ -85,9 +82,7 @@ json files_to_json(const std::vector<FileEntry>& files) {
   return list;
 }
 
-std::vector<FileEntry> files_from_json(
-    const json& list,
-    const std::string& what) {
+std::vector<FileEntry> files_from_json(const json& list, const std::string& what) {
   std::vector<FileEntry> files;
   for (const auto& element : list) {
     const JsonObject entry(element, what);
@@ -95,10 +90,8 @@ std::vector<FileEntry> files_from_json(
     file.name = entry.string("name");
     // A name from a file must not lead out of the checkpoint's folder.
     if (file.name.empty() || file.name.find('/') != std::string::npos ||
-        file.name.find('\0') != std::string::npos || file.name == "." ||
-        file.name == "..") {
-      throw CheckpointError(
-          str(what, ": \"", file.name, "\" is no file of this folder"));
+        file.name.find('\0') != std::string::npos || file.name == "." || file.name == "..") {
+      throw CheckpointError(str(what, ": \"", file.name, "\" is no file of this folder"));
     }
     file.size_bytes = entry.number("size_bytes");
     file.checksum = entry.hash("checksum");
@@ -154,8 +147,8 @@ RankFiles rank_files_from_text(const std::string& text) {
   files.error = entry.string("error");
   files.files = files_from_json(entry.list("files"), entry.what("files"));
   files.model = tensors_from_json(entry.list("model"), entry.what("model"));
-  files.optimizer_tensors = tensors_from_json(
-      entry.list("optimizer_tensors"), entry.what("optimizer_tensors"));
+  files.optimizer_tensors =
+      tensors_from_json(entry.list("optimizer_tensors"), entry.what("optimizer_tensors"));
   files.optimizer = optimizer_from_json(entry.object("optimizer"));
   return files;
 }
@@ -187,13 +180,8 @@ Meta meta_from_json(const std::string& text, const std::string& what) {
   const json parsed = unseal(text, what);
   const JsonObject entry(parsed, what);
   if (entry.string("format") != kFormat) {
-    throw CheckpointError(
-        str(entry.what("format"),
-            " is \"",
-            entry.string("format"),
-            "\", expected \"",
-            kFormat,
-            "\""));
+    throw CheckpointError(str(
+        entry.what("format"), " is \"", entry.string("format"), "\", expected \"", kFormat, "\""));
   }
   Meta meta;
   meta.version = entry.small_number("version");
@@ -221,19 +209,16 @@ Meta meta_from_json(const std::string& text, const std::string& what) {
   }
   meta.user_content = entry.at("user_content").dump();
   meta.files = files_from_json(entry.list("files"), entry.what("files"));
-  meta.tensors =
-      tensors_from_json(entry.list("tensors"), entry.what("tensors"));
-  meta.optimizer_tensors = tensors_from_json(
-      entry.list("optimizer_tensors"), entry.what("optimizer_tensors"));
+  meta.tensors = tensors_from_json(entry.list("tensors"), entry.what("tensors"));
+  meta.optimizer_tensors =
+      tensors_from_json(entry.list("optimizer_tensors"), entry.what("optimizer_tensors"));
   meta.optimizer = optimizer_from_json(entry.object("optimizer"));
   meta.parameter_hash = entry.hash("parameter_hash");
   meta.optimizer_hash = entry.hash("optimizer_hash");
   return meta;
 }
 
-std::uint64_t hash_of_tensor(
-    const TensorRecord& record,
-    std::uint64_t data_checksum) {
+std::uint64_t hash_of_tensor(const TensorRecord& record, std::uint64_t data_checksum) {
   Checksum hash;
   const auto add_text = [&](const std::string& text) {
     hash.update_number(text.size());
@@ -267,12 +252,10 @@ std::uint64_t combined_hash(
     const OptimizerRecord& optimizer) {
   std::uint64_t sum = combined_hash(tensors);
   for (const auto& group : optimizer.groups) {
-    const std::string options =
-        fields_to_json(group.options, "optimizer options").dump();
+    const std::string options = fields_to_json(group.options, "optimizer options").dump();
     for (const auto& name : group.parameters) {
-      sum += checksum_of(
-          json::array({optimizer.kind, name, options})
-              .dump(-1, ' ', false, json::error_handler_t::replace));
+      sum += checksum_of(json::array({optimizer.kind, name, options})
+                             .dump(-1, ' ', false, json::error_handler_t::replace));
     }
   }
   return sum;

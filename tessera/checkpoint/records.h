@@ -95,9 +95,7 @@ std::string to_json(const Meta& meta);
 /// the checksum differs.
 Meta meta_from_json(const std::string& text, const std::string& what);
 
-std::uint64_t hash_of_tensor(
-    const TensorRecord& record,
-    std::uint64_t data_checksum);
+std::uint64_t hash_of_tensor(const TensorRecord& record, std::uint64_t data_checksum);
 
 /// A sum: the same in any order, whoever holds which tensor.
 std::uint64_t combined_hash(const std::vector<TensorRecord>& tensors);

@@ -58,9 +58,7 @@ TensorInfo parse_entry(
     const std::string& what) {
   if (!entry.is_object() || entry.size() != 3) {
     throw CheckpointError(
-        str(what,
-            ": expected an object of dtype, shape and data_offsets, found ",
-            brief(entry)));
+        str(what, ": expected an object of dtype, shape and data_offsets, found ", brief(entry)));
   }
   const JsonObject members(entry, what);
   TensorInfo info;
@@ -69,11 +67,7 @@ TensorInfo parse_entry(
   const json& shape = members.list("shape");
   if (shape.size() > kMaxDimensions) {
     throw CheckpointError(
-        str(what,
-            ": ",
-            shape.size(),
-            " dimensions; libtorch handles ",
-            kMaxDimensions));
+        str(what, ": ", shape.size(), " dimensions; libtorch handles ", kMaxDimensions));
   }
   bool overflow = false;
   bool empty = false;
@@ -83,20 +77,16 @@ TensorInfo parse_entry(
     empty = empty || length == 0;
     // Sizes of 0 do not excuse the rest: strides are products of all of them.
     overflow = overflow ||
-               __builtin_mul_overflow(
-                   bytes, std::max<std::uint64_t>(length, 1), &bytes) ||
-               bytes > static_cast<std::uint64_t>(
-                           std::numeric_limits<std::int64_t>::max());
+               __builtin_mul_overflow(bytes, std::max<std::uint64_t>(length, 1), &bytes) ||
+               bytes > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
   }
   if (overflow) {
-    throw CheckpointError(
-        str(what, ": the shape is too large: ", brief(shape)));
+    throw CheckpointError(str(what, ": the shape is too large: ", brief(shape)));
   }
   bytes = empty ? 0 : bytes;
   const json& offsets = members.list("data_offsets");
   if (offsets.size() != 2) {
-    throw CheckpointError(str(
-        what, ": data_offsets must be two numbers, found ", brief(offsets)));
+    throw CheckpointError(str(what, ": data_offsets must be two numbers, found ", brief(offsets)));
   }
   const std::uint64_t begin = unsigned_of(offsets[0], what + ": data_offsets");
   const std::uint64_t end = unsigned_of(offsets[1], what + ": data_offsets");
@@ -111,11 +101,7 @@ TensorInfo parse_entry(
   }
   if (end - begin != bytes) {
     throw CheckpointError(
-        str(what,
-            ": dtype and shape need ",
-            bytes,
-            " bytes, data_offsets give ",
-            end - begin));
+        str(what, ": dtype and shape need ", bytes, " bytes, data_offsets give ", end - begin));
   }
   info.begin = data_begin + begin;
   info.end = data_begin + end;
@@ -128,8 +114,7 @@ void check_writable(const at::Tensor& tensor, const std::string& what) {
   }
   if (tensor.layout() != at::kStrided) {
     throw CheckpointError(
-        str(what,
-            " is sparse, which the format cannot hold; write its to_dense()"));
+        str(what, " is sparse, which the format cannot hold; write its to_dense()"));
   }
 }
 
@@ -137,11 +122,9 @@ void check_writable(const at::Tensor& tensor, const std::string& what) {
 std::vector<std::size_t> data_order(const NamedTensors& tensors) {
   std::vector<std::size_t> order(tensors.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  std::stable_sort(
-      order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-        return tensors[a].second.element_size() >
-               tensors[b].second.element_size();
-      });
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    return tensors[a].second.element_size() > tensors[b].second.element_size();
+  });
   return order;
 }
 
@@ -176,8 +159,7 @@ std::string make_header(
   try {
     text = header.dump();
   } catch (const json::exception& error) {
-    throw CheckpointError(
-        str("cannot write ", path, ": a name is not UTF-8: ", error.what()));
+    throw CheckpointError(str("cannot write ", path, ": a name is not UTF-8: ", error.what()));
   }
   text.append((8 - text.size() % 8) % 8, ' ');
   if (text.size() > kMaxHeaderBytes) {
@@ -216,8 +198,7 @@ at::ScalarType dtype_of(const std::string& name, const std::string& what) {
       return dtype.type;
     }
   }
-  throw CheckpointError(
-      str(what, ": unknown dtype \"", name, "\"; known are ", all_dtypes()));
+  throw CheckpointError(str(what, ": unknown dtype \"", name, "\"; known are ", all_dtypes()));
 }
 
 SafetensorsFile::SafetensorsFile(const std::string& path) : file_(path) {
@@ -228,10 +209,7 @@ std::uint64_t SafetensorsFile::read_header() {
   std::uint64_t header_bytes = 0;
   if (file_.size_bytes() < kPrefixBytes) {
     throw CheckpointError(
-        str(path(),
-            " is no safetensors file or is torn: it has ",
-            file_.size_bytes(),
-            " bytes"));
+        str(path(), " is no safetensors file or is torn: it has ", file_.size_bytes(), " bytes"));
   }
   file_.read(0, &header_bytes, sizeof(header_bytes));
   const std::uint64_t rest = file_.size_bytes() - kPrefixBytes;
@@ -247,8 +225,7 @@ std::uint64_t SafetensorsFile::read_header() {
   std::string text(header_bytes, '\0');
   file_.read(kPrefixBytes, text.data(), text.size());
   if (text.empty() || text.front() != '{') {
-    throw CheckpointError(
-        str(path(), " is no safetensors file: its header is no JSON object"));
+    throw CheckpointError(str(path(), " is no safetensors file: its header is no JSON object"));
   }
   const json header = parse_json(text, path() + ": header");
   const std::uint64_t data_begin = kPrefixBytes + header_bytes;
@@ -256,17 +233,12 @@ std::uint64_t SafetensorsFile::read_header() {
     if (item.key() == kMetadataKey) {
       const std::string what = path() + ": " + kMetadataKey;
       if (!item.value().is_object()) {
-        throw CheckpointError(
-            str(what, " must be an object, found ", brief(item.value())));
+        throw CheckpointError(str(what, " must be an object, found ", brief(item.value())));
       }
       for (const auto& entry : item.value().items()) {
         if (!entry.value().is_string()) {
           throw CheckpointError(
-              str(what,
-                  ": \"",
-                  entry.key(),
-                  "\" must be a string, found ",
-                  brief(entry.value())));
+              str(what, ": \"", entry.key(), "\" must be a string, found ", brief(entry.value())));
         }
         metadata_[entry.key()] = entry.value().get<std::string>();
       }
@@ -291,18 +263,13 @@ void SafetensorsFile::check_layout(std::uint64_t data_begin) const {
   for (const auto& [begin, end] : ranges) {
     if (begin != at) {
       throw CheckpointError(
-          str(path(),
-              ": tensors overlap or leave a hole at byte ",
-              std::min(begin, at)));
+          str(path(), ": tensors overlap or leave a hole at byte ", std::min(begin, at)));
     }
     at = end;
   }
   if (at != file_.size_bytes()) {
     throw CheckpointError(
-        str(path(),
-            ": ",
-            file_.size_bytes() - at,
-            " bytes after the last tensor belong to none"));
+        str(path(), ": ", file_.size_bytes() - at, " bytes after the last tensor belong to none"));
   }
 }
 
@@ -312,22 +279,16 @@ at::Tensor SafetensorsFile::read(const std::string& name) const {
     throw CheckpointError(str(path(), " holds no tensor \"", name, "\""));
   }
   const TensorInfo& info = found->second;
-  at::Tensor tensor =
-      at::empty(info.shape, at::TensorOptions().dtype(info.dtype));
+  at::Tensor tensor = at::empty(info.shape, at::TensorOptions().dtype(info.dtype));
   file_.read(info.begin, tensor.data_ptr(), info.end - info.begin);
   if (info.dtype == at::kBool) {
     // Read as bytes: a bool of another value must not exist.
     const auto* bytes = static_cast<const unsigned char*>(tensor.data_ptr());
     const bool good =
-        std::all_of(bytes, bytes + tensor.numel(), [](unsigned char byte) {
-          return byte <= 1;
-        });
+        std::all_of(bytes, bytes + tensor.numel(), [](unsigned char byte) { return byte <= 1; });
     if (!good) {
       throw CheckpointError(
-          str(path(),
-              ": tensor \"",
-              name,
-              "\" is BOOL, but holds bytes other than 0 and 1"));
+          str(path(), ": tensor \"", name, "\" is BOOL, but holds bytes other than 0 and 1"));
     }
   }
   return tensor;
@@ -359,8 +320,7 @@ TensorsRecord write_safetensors(
   file.write(&header_bytes, sizeof(header_bytes));
   file.write(header);
   for (const std::size_t i : order) {
-    const at::Tensor host =
-        tensors[i].second.detach().resolve_neg().cpu().contiguous();
+    const at::Tensor host = tensors[i].second.detach().resolve_neg().cpu().contiguous();
     Checksum checksum;
     constexpr std::size_t kChunkBytes = std::size_t{1} << 18U;
     const auto* data = static_cast<const char*>(host.data_ptr());

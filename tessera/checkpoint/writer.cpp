@@ -27,10 +27,8 @@ std::vector<TensorRecord> write_tensors(
     const std::vector<Slice>& slices,
     RankFiles& result) {
   const std::string path = join(directory, name);
-  const auto written =
-      write_safetensors(files, path, tensors, {{"format", "pt"}});
-  result.files.push_back(
-      {name, written.file.size_bytes, written.file.checksum});
+  const auto written = write_safetensors(files, path, tensors, {{"format", "pt"}});
+  result.files.push_back({name, written.file.size_bytes, written.file.checksum});
   std::vector<TensorRecord> records;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     TensorRecord record;
@@ -45,21 +43,16 @@ std::vector<TensorRecord> write_tensors(
   return records;
 }
 
-Slice slice_of(
-    const RankContent& content,
-    const std::string& parameter,
-    const at::Tensor& tensor) {
+Slice slice_of(const RankContent& content, const std::string& parameter, const at::Tensor& tensor) {
   const auto found = content.slices.find(parameter);
   if (found == content.slices.end()) {
     return {};
   }
   const Slice& slice = found->second;
   const auto dimensions = static_cast<std::size_t>(tensor.dim());
-  bool fits = slice.global_shape.size() == dimensions &&
-              slice.offset.size() == dimensions;
+  bool fits = slice.global_shape.size() == dimensions && slice.offset.size() == dimensions;
   for (std::size_t i = 0; fits && i < dimensions; ++i) {
-    fits = slice.offset[i] >= 0 &&
-           slice.offset[i] + tensor.sizes()[i] <= slice.global_shape[i];
+    fits = slice.offset[i] >= 0 && slice.offset[i] + tensor.sizes()[i] <= slice.global_shape[i];
   }
   if (!fits) {
     throw CheckpointError(
@@ -84,11 +77,8 @@ at::Tensor number_tensor(const c10::IValue& value, const std::string& what) {
   if (value.isDouble()) {
     return at::scalar_tensor(value.toDouble(), at::kDouble);
   }
-  throw CheckpointError(
-      str(what,
-          " is a ",
-          value.tagKind(),
-          "; optimizer state may hold tensors, numbers and booleans"));
+  throw CheckpointError(str(
+      what, " is a ", value.tagKind(), "; optimizer state may hold tensors, numbers and booleans"));
 }
 
 void write_optimizer(
@@ -118,11 +108,9 @@ void write_optimizer(
       not_numbers.insert(field);
       const at::Tensor tensor = value.toTensor();
       const auto shape = shapes.find(parameter);
-      const bool as_parameter =
-          shape != shapes.end() && shape->second == tensor.sizes().vec();
+      const bool as_parameter = shape != shapes.end() && shape->second == tensor.sizes().vec();
       tensors.emplace_back(full_name, tensor);
-      slices.push_back(
-          as_parameter ? slice_of(content, parameter, tensor) : Slice());
+      slices.push_back(as_parameter ? slice_of(content, parameter, tensor) : Slice());
     }
   }
   for (const auto& field : numbers) {
@@ -134,11 +122,9 @@ void write_optimizer(
               "tensor for another"));
     }
   }
-  result.optimizer = {
-      state.kind, state.groups, {numbers.begin(), numbers.end()}};
+  result.optimizer = {state.kind, state.groups, {numbers.begin(), numbers.end()}};
   if (!tensors.empty()) {
-    result.optimizer_tensors =
-        write_tensors(files, directory, name, tensors, slices, result);
+    result.optimizer_tensors = write_tensors(files, directory, name, tensors, slices, result);
   }
 }
 
@@ -170,8 +156,7 @@ RankFiles Writer::write_rank_files(
     bool full) {
   RankFiles result;
   result.rank = rank;
-  const std::string suffix =
-      full ? "" : str("_", at.pp, "_", at.tp, "_", at.rdp);
+  const std::string suffix = full ? "" : str("_", at.pp, "_", at.tp, "_", at.rdp);
   try {
     if (!content.model.empty()) {
       std::vector<Slice> slices;
@@ -179,20 +164,10 @@ RankFiles Writer::write_rank_files(
         slices.push_back(slice_of(content, name, tensor));
       }
       result.model = write_tensors(
-          files_,
-          saving_,
-          str("model", suffix, ".safetensors"),
-          content.model,
-          slices,
-          result);
+          files_, saving_, str("model", suffix, ".safetensors"), content.model, slices, result);
     }
     if (content.optimizer) {
-      write_optimizer(
-          files_,
-          saving_,
-          str("optimizer", suffix, ".safetensors"),
-          content,
-          result);
+      write_optimizer(files_, saving_, str("optimizer", suffix, ".safetensors"), content, result);
     }
     if (!content.rank_tensors.empty()) {
       write_tensors(
@@ -211,8 +186,7 @@ RankFiles Writer::write_rank_files(
   return result;
 }
 
-Meta Writer::merge(const std::vector<RankFiles>& ranks, const SaveInfo& info)
-    const {
+Meta Writer::merge(const std::vector<RankFiles>& ranks, const SaveInfo& info) const {
   std::string failures;
   for (const auto& rank : ranks) {
     if (!rank.error.empty()) {
@@ -220,8 +194,7 @@ Meta Writer::merge(const std::vector<RankFiles>& ranks, const SaveInfo& info)
     }
   }
   if (!failures.empty()) {
-    throw CheckpointError(
-        str("the checkpoint \"", tag_, "\" was not saved:", failures));
+    throw CheckpointError(str("the checkpoint \"", tag_, "\" was not saved:", failures));
   }
   Meta meta;
   meta.torch_version = TORCH_VERSION;
@@ -250,8 +223,7 @@ Meta Writer::merge(const std::vector<RankFiles>& ranks, const SaveInfo& info)
   }
   for (const auto& tag : tags_in(directory_, files_)) {
     try {
-      meta.sequence =
-          std::max(meta.sequence, find_tag(directory_, tag).meta.sequence);
+      meta.sequence = std::max(meta.sequence, find_tag(directory_, tag).meta.sequence);
     } catch (const CheckpointError&) {
       // A torn checkpoint has no place in the order.
     }
@@ -260,9 +232,7 @@ Meta Writer::merge(const std::vector<RankFiles>& ranks, const SaveInfo& info)
   return meta;
 }
 
-SaveResult Writer::commit(
-    const std::vector<RankFiles>& ranks,
-    const SaveInfo& info) {
+SaveResult Writer::commit(const std::vector<RankFiles>& ranks, const SaveInfo& info) {
   SaveResult result;
   try {
     const Meta meta = merge(ranks, info);
@@ -315,8 +285,7 @@ std::vector<std::string> Writer::remove_oldest(int num_kept) {
     return {error.what()};
   }
   std::sort(complete.begin(), complete.end());
-  const auto kept =
-      std::min(complete.size(), static_cast<std::size_t>(num_kept));
+  const auto kept = std::min(complete.size(), static_cast<std::size_t>(num_kept));
   for (std::size_t i = 0; i + kept < complete.size(); ++i) {
     if (complete[i].second == tag_) {
       continue;

@@ -67,10 +67,7 @@ struct SaveResult {
 class Writer {
  public:
   /// Throws: CheckpointError for a tag that cannot be a folder's name.
-  Writer(
-      std::string directory,
-      std::string tag,
-      FileSystem& files = real_file_system());
+  Writer(std::string directory, std::string tag, FileSystem& files = real_file_system());
 
   /// Rank 0, before all others: makes the folder, brings it in order after an
   /// interrupted save.

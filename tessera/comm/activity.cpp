@@ -67,8 +67,8 @@ class Line {
   Line& add(std::int64_t number) noexcept {
     std::array<char, 24> digits{};
     std::size_t at = digits.size();
-    std::uint64_t rest = number < 0 ? 0 - static_cast<std::uint64_t>(number)
-                                    : static_cast<std::uint64_t>(number);
+    std::uint64_t rest =
+        number < 0 ? 0 - static_cast<std::uint64_t>(number) : static_cast<std::uint64_t>(number);
     do {
       digits[--at] = static_cast<char>('0' + rest % 10);
       rest /= 10;
@@ -160,8 +160,7 @@ std::atomic<Board*> g_board{nullptr};
 
 Page* own_page() noexcept {
   Board* board = g_board.load(std::memory_order_acquire);
-  return board == nullptr ? nullptr
-                          : reinterpret_cast<Page*>(board->own.data());
+  return board == nullptr ? nullptr : reinterpret_cast<Page*>(board->own.data());
 }
 
 // mpirun ends the others when one has died; this is their chance to say more
@@ -171,8 +170,7 @@ extern "C" void tell_and_end(int number) {
     page->left.store(1);
     for (const Neighbour& other : g_board.load()->neighbours) {
       Page& theirs = other.page();
-      if (theirs.left.load() != 0 || !other.ended() ||
-          theirs.told.exchange(1) != 0) {
+      if (theirs.left.load() != 0 || !other.ended() || theirs.told.exchange(1) != 0) {
         continue;
       }
       Line line;
@@ -192,8 +190,8 @@ extern "C" void tell_and_end(int number) {
 
 void install_handler() {
   struct sigaction now {};
-  if (::sigaction(SIGTERM, nullptr, &now) == 0 &&
-      (now.sa_flags & SA_SIGINFO) == 0 && now.sa_handler == SIG_DFL) {
+  if (::sigaction(SIGTERM, nullptr, &now) == 0 && (now.sa_flags & SA_SIGINFO) == 0 &&
+      now.sa_handler == SIG_DFL) {
     std::signal(SIGTERM, tell_and_end);
   }
 }
@@ -227,14 +225,13 @@ void share(World& world, const ProcessGroup& everybody) {
   auto board = std::make_unique<Board>();
   board->own = shm::Segment::create(sizeof(Page));
   auto* page = new (board->own.data()) Page;
-  page->nonce = reinterpret_cast<std::uintptr_t>(board.get()) ^
-                static_cast<std::uint64_t>(::getpid()) << 32;
+  page->nonce =
+      reinterpret_cast<std::uintptr_t>(board.get()) ^ static_cast<std::uint64_t>(::getpid()) << 32;
   const std::vector<std::int64_t> mine = {
       ::getpid(), board->own.fd(), static_cast<std::int64_t>(page->nonce)};
   const auto all = all_gather_object(world, everybody, mine);
   for (int rank = 0; rank < world.size(); ++rank) {
-    if (rank == world.rank() ||
-        world.hosts()[rank] != world.hosts()[world.rank()]) {
+    if (rank == world.rank() || world.hosts()[rank] != world.hosts()[world.rank()]) {
       continue;
     }
     const auto where = all[rank].toIntVector();
@@ -243,16 +240,15 @@ void share(World& world, const ProcessGroup& everybody) {
     neighbour.pid = static_cast<int>(where.at(0));
     neighbour.host = world.hosts()[rank];
     try {
-      neighbour.memory = shm::Segment::open(
-          neighbour.pid, static_cast<int>(where.at(1)), sizeof(Page));
+      neighbour.memory =
+          shm::Segment::open(neighbour.pid, static_cast<int>(where.at(1)), sizeof(Page));
     } catch (const CommError&) {
       continue; // another host of the same name, or walls between processes
     }
     if (neighbour.page().nonce != static_cast<std::uint64_t>(where.at(2))) {
       continue;
     }
-    neighbour.watch =
-        static_cast<int>(::syscall(SYS_pidfd_open, neighbour.pid, 0));
+    neighbour.watch = static_cast<int>(::syscall(SYS_pidfd_open, neighbour.pid, 0));
     board->neighbours.push_back(std::move(neighbour));
   }
   // Nobody closes its page before all have mapped it.
@@ -271,11 +267,7 @@ void leave() noexcept {
   }
 }
 
-void runs(
-    std::int64_t step,
-    const std::string& module,
-    int microbatch,
-    bool backward) noexcept {
+void runs(std::int64_t step, const std::string& module, int microbatch, bool backward) noexcept {
   if (Page* page = own_page()) {
     page->step = step;
     page->microbatch = microbatch;

@@ -25,11 +25,7 @@ void leave() noexcept;
 
 // Of this rank. Not collective. Threads: that with the baton. `module` is ""
 // for the step function.
-void runs(
-    std::int64_t step,
-    const std::string& module,
-    int microbatch,
-    bool backward) noexcept;
+void runs(std::int64_t step, const std::string& module, int microbatch, bool backward) noexcept;
 /// The task that runs goes on with its backward.
 void turns_backward() noexcept;
 /// A task waits for a module that another rank runs, or (rank -1) for the

@@ -14,14 +14,13 @@ class Backoff {
  public:
   void pause() {
     using std::chrono::microseconds;
-    const auto waited = std::chrono::duration_cast<microseconds>(
-        std::chrono::steady_clock::now() - start_);
+    const auto waited =
+        std::chrono::duration_cast<microseconds>(std::chrono::steady_clock::now() - start_);
     if (waited < microseconds(20)) {
       std::this_thread::yield();
       return;
     }
-    std::this_thread::sleep_for(
-        std::clamp(waited / 8, microseconds(20), microseconds(1000)));
+    std::this_thread::sleep_for(std::clamp(waited / 8, microseconds(20), microseconds(1000)));
   }
   /// Something happened; the wait starts afresh.
   void restart() {
@@ -32,8 +31,7 @@ class Backoff {
   }
 
  private:
-  std::chrono::steady_clock::time_point start_ =
-      std::chrono::steady_clock::now();
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
 } // namespace tessera::comm

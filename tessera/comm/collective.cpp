@@ -86,8 +86,7 @@ std::byte* Operation::output_at(std::int64_t element) const {
 }
 
 std::int64_t traffic_bytes(const Operation& operation, int size, int rank) {
-  const std::int64_t bytes =
-      operation.count * static_cast<std::int64_t>(size_of(operation.type));
+  const std::int64_t bytes = operation.count * static_cast<std::int64_t>(size_of(operation.type));
   const std::int64_t peers = size - 1;
   switch (operation.kind) {
     case Collective::kAllReduce:

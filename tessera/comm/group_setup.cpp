@@ -7,10 +7,8 @@
 
 namespace tessera::comm {
 
-GroupInfo make_group_info(
-    const World& world,
-    const std::string& name,
-    const std::vector<int>& ranks) {
+GroupInfo
+make_group_info(const World& world, const std::string& name, const std::vector<int>& ranks) {
   GroupInfo info;
   info.name = name;
   info.ranks = ranks;
@@ -18,10 +16,7 @@ GroupInfo make_group_info(
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     const bool ascends = i == 0 || ranks[i - 1] < ranks[i];
     if (ranks[i] < 0 || ranks[i] >= world.size() || !ascends) {
-      throw CommError(
-          str(info.text(),
-              ": expected ascending ranks of a world of ",
-              world.size()));
+      throw CommError(str(info.text(), ": expected ascending ranks of a world of ", world.size()));
     }
   }
   const auto me = std::find(ranks.begin(), ranks.end(), world.rank());
@@ -39,12 +34,7 @@ GroupInfo make_group_info(
 
 void check_message(const World& world, int peer, int tag) {
   if (peer < 0 || peer >= world.size()) {
-    throw CommError(
-        str("an object for rank ",
-            peer,
-            ": the world has ",
-            world.size(),
-            " ranks"));
+    throw CommError(str("an object for rank ", peer, ": the world has ", world.size(), " ranks"));
   }
   if (tag < 0) {
     throw CommError(str("tag ", tag, " is negative"));
@@ -54,14 +44,10 @@ void check_message(const World& world, int peer, int tag) {
 void check_options(const WorldOptions& options) {
   const std::string& kind = options.same_node;
   if (kind != "auto" && kind != "shm" && kind != "mpi") {
-    throw ConfigError(
-        str("same_node is '", kind, "'; expected 'auto', 'shm' or 'mpi'"));
+    throw ConfigError(str("same_node is '", kind, "'; expected 'auto', 'shm' or 'mpi'"));
   }
   if (options.timeout.count() <= 0) {
-    throw ConfigError(
-        str("the timeout is ",
-            options.timeout.count(),
-            " ms; expected more than 0"));
+    throw ConfigError(str("the timeout is ", options.timeout.count(), " ms; expected more than 0"));
   }
 }
 

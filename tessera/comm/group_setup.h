@@ -16,10 +16,8 @@ inline constexpr int kGroupSetupTag = kFirstOwnTag + 1;
 
 /// Checks the arguments of World::new_group: ascending ranks of the world,
 /// `world.rank()` among them. Throws: CommError.
-GroupInfo make_group_info(
-    const World& world,
-    const std::string& name,
-    const std::vector<int>& ranks);
+GroupInfo
+make_group_info(const World& world, const std::string& name, const std::vector<int>& ranks);
 
 /// Throws: CommError when `peer` is no rank of the world or `tag` is negative.
 void check_message(const World& world, int peer, int tag);

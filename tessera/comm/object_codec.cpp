@@ -29,15 +29,11 @@ void put_tensor(std::vector<char>& out, const at::Tensor& tensor) {
   if (!tensor.defined()) {
     return;
   }
-  if (tensor.layout() != at::kStrided || tensor.is_quantized() ||
-      tensor.is_meta()) {
+  if (tensor.layout() != at::kStrided || tensor.is_quantized() || tensor.is_meta()) {
     throw CommError(
-        str("a tensor of type ",
-            tensor.toString(),
-            " cannot be sent; send a plain dense one"));
+        str("a tensor of type ", tensor.toString(), " cannot be sent; send a plain dense one"));
   }
-  const at::Tensor plain =
-      tensor.detach().cpu().contiguous().resolve_conj().resolve_neg();
+  const at::Tensor plain = tensor.detach().cpu().contiguous().resolve_conj().resolve_neg();
   put(out, static_cast<std::int8_t>(plain.scalar_type()));
   put(out, static_cast<std::int64_t>(plain.dim()));
   for (const std::int64_t size : plain.sizes()) {
@@ -86,8 +82,7 @@ at::Tensor get_tensor(Reader& in) {
     return {};
   }
   const auto type = static_cast<at::ScalarType>(in.get<std::int8_t>());
-  std::vector<std::int64_t> sizes(
-      static_cast<std::size_t>(in.get<std::int64_t>()));
+  std::vector<std::int64_t> sizes(static_cast<std::size_t>(in.get<std::int64_t>()));
   for (std::int64_t& size : sizes) {
     size = in.get<std::int64_t>();
   }
@@ -108,10 +103,7 @@ std::vector<char> encode_object(const c10::IValue& value) {
     pickled = torch::jit::pickle(value, &tensors);
   } catch (const c10::Error& e) {
     throw CommError(
-        str("a value of type ",
-            value.tagKind(),
-            " cannot be sent: ",
-            e.what_without_backtrace()));
+        str("a value of type ", value.tagKind(), " cannot be sent: ", e.what_without_backtrace()));
   }
   std::size_t total = pickled.size() + 64;
   for (const at::Tensor& tensor : tensors) {
@@ -136,8 +128,7 @@ c10::IValue decode_object(const char* data, std::size_t size) {
   Reader in(data, size);
   const auto pickled_size = static_cast<std::size_t>(in.get<std::uint64_t>());
   const char* pickled = in.take(pickled_size);
-  std::vector<at::Tensor> tensors(
-      static_cast<std::size_t>(in.get<std::uint64_t>()));
+  std::vector<at::Tensor> tensors(static_cast<std::size_t>(in.get<std::uint64_t>()));
   for (at::Tensor& tensor : tensors) {
     tensor = get_tensor(in);
   }
@@ -147,8 +138,7 @@ c10::IValue decode_object(const char* data, std::size_t size) {
   try {
     return torch::jit::unpickle(pickled, pickled_size, nullptr, tensors);
   } catch (const c10::Error& e) {
-    throw CommError(
-        str("an object message cannot be read: ", e.what_without_backtrace()));
+    throw CommError(str("an object message cannot be read: ", e.what_without_backtrace()));
   }
 }
 

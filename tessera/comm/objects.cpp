@@ -27,11 +27,8 @@ int global(const ProcessGroup& group, int rank) {
 
 } // namespace
 
-c10::IValue broadcast_object(
-    World& world,
-    const ProcessGroup& group,
-    const c10::IValue& value,
-    int root) {
+c10::IValue
+broadcast_object(World& world, const ProcessGroup& group, const c10::IValue& value, int root) {
   check_root(group, root);
   if (group.rank() != root) {
     return world.receive(global(group, root), kObjectCollectiveTag);
@@ -44,11 +41,8 @@ c10::IValue broadcast_object(
   return value;
 }
 
-std::vector<c10::IValue> gather_object(
-    World& world,
-    const ProcessGroup& group,
-    const c10::IValue& value,
-    int root) {
+std::vector<c10::IValue>
+gather_object(World& world, const ProcessGroup& group, const c10::IValue& value, int root) {
   check_root(group, root);
   if (group.rank() != root) {
     world.send(global(group, root), value, kObjectCollectiveTag);
@@ -57,20 +51,16 @@ std::vector<c10::IValue> gather_object(
   std::vector<c10::IValue> values;
   for (int peer = 0; peer < group.size(); ++peer) {
     values.push_back(
-        peer == root
-            ? value
-            : world.receive(global(group, peer), kObjectCollectiveTag));
+        peer == root ? value : world.receive(global(group, peer), kObjectCollectiveTag));
   }
   return values;
 }
 
-std::vector<c10::IValue> all_gather_object(
-    World& world,
-    const ProcessGroup& group,
-    const c10::IValue& value) {
+std::vector<c10::IValue>
+all_gather_object(World& world, const ProcessGroup& group, const c10::IValue& value) {
   std::vector<c10::IValue> values = gather_object(world, group, value, 0);
-  const c10::IValue all = broadcast_object(
-      world, group, c10::ivalue::Tuple::create(std::move(values)), 0);
+  const c10::IValue all =
+      broadcast_object(world, group, c10::ivalue::Tuple::create(std::move(values)), 0);
   const auto& elements = all.toTupleRef().elements();
   return std::vector<c10::IValue>(elements.begin(), elements.end());
 }
@@ -90,9 +80,8 @@ MeshGroups::MeshGroups(World& world, const topology::RankLayout& layout) {
             world.size()));
   }
   for (const topology::Group kind : topology::kAllGroups) {
-    groups_.push_back(world.new_group(
-        std::string(topology::name_of(kind)),
-        layout.members(kind, world.rank())));
+    groups_.push_back(
+        world.new_group(std::string(topology::name_of(kind)), layout.members(kind, world.rank())));
   }
 }
 

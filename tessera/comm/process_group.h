@@ -46,9 +46,7 @@ struct Traffic {
 class ProcessGroup {
  public:
   ProcessGroup(std::string name, std::vector<int> ranks, int rank_in_group)
-      : name_(std::move(name)),
-        ranks_(std::move(ranks)),
-        rank_(rank_in_group) {}
+      : name_(std::move(name)), ranks_(std::move(ranks)), rank_(rank_in_group) {}
   virtual ~ProcessGroup() = default;
   ProcessGroup(const ProcessGroup&) = delete;
   ProcessGroup& operator=(const ProcessGroup&) = delete;
@@ -80,8 +78,7 @@ class ProcessGroup {
   virtual WorkPtr all_gather_async(at::Tensor output, at::Tensor input) = 0;
   /// output = this rank's slice (1 / size() of the elements) of the reduced
   /// input. Collective over this group.
-  virtual WorkPtr
-  reduce_scatter_async(at::Tensor output, at::Tensor input, ReduceOp op) = 0;
+  virtual WorkPtr reduce_scatter_async(at::Tensor output, at::Tensor input, ReduceOp op) = 0;
   /// Slice i of input goes to rank i; slice j of output came from rank j.
   /// Equal slices. Collective over this group.
   virtual WorkPtr all_to_all_async(at::Tensor output, at::Tensor input) = 0;
@@ -100,10 +97,7 @@ class ProcessGroup {
   virtual void all_gather(at::Tensor output, at::Tensor input) {
     all_gather_async(std::move(output), std::move(input))->wait();
   }
-  virtual void reduce_scatter(
-      at::Tensor output,
-      at::Tensor input,
-      ReduceOp op = ReduceOp::kSum) {
+  virtual void reduce_scatter(at::Tensor output, at::Tensor input, ReduceOp op = ReduceOp::kSum) {
     reduce_scatter_async(std::move(output), std::move(input), op)->wait();
   }
   virtual void all_to_all(at::Tensor output, at::Tensor input) {
@@ -112,8 +106,7 @@ class ProcessGroup {
   virtual void broadcast(at::Tensor tensor, int root) {
     broadcast_async(std::move(tensor), root)->wait();
   }
-  virtual void
-  reduce(at::Tensor tensor, int root, ReduceOp op = ReduceOp::kSum) {
+  virtual void reduce(at::Tensor tensor, int root, ReduceOp op = ReduceOp::kSum) {
     reduce_async(std::move(tensor), root, op)->wait();
   }
   virtual void barrier() {

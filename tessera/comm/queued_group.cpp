@@ -16,8 +16,7 @@ namespace tessera::comm {
 
 namespace {
 
-DataType
-data_type_of(const at::Tensor& tensor, Collective kind, const GroupInfo& info) {
+DataType data_type_of(const at::Tensor& tensor, Collective kind, const GroupInfo& info) {
   switch (tensor.scalar_type()) {
     case at::kFloat:
       return DataType::kF32;
@@ -55,22 +54,14 @@ void keep_for_ever(at::Tensor output, at::Tensor input) {
   kept->push_back(std::move(input));
 }
 
-void check_tensor(
-    const at::Tensor& tensor,
-    Collective kind,
-    const GroupInfo& info) {
-  const auto where = [&] {
-    return tessera::str(name_of(kind), " in ", info.text());
-  };
+void check_tensor(const at::Tensor& tensor, Collective kind, const GroupInfo& info) {
+  const auto where = [&] { return tessera::str(name_of(kind), " in ", info.text()); };
   if (!tensor.defined()) {
     throw ShapeError(where() + ": the tensor is undefined");
   }
   if (!tensor.device().is_cpu()) {
     throw ShapeError(tessera::str(
-        where(),
-        ": the tensor is on ",
-        tensor.device().str(),
-        "; this group moves CPU tensors"));
+        where(), ": the tensor is on ", tensor.device().str(), "; this group moves CPU tensors"));
   }
   if (!tensor.is_contiguous()) {
     throw ShapeError(tessera::str(
@@ -147,9 +138,7 @@ QueuedGroup::~QueuedGroup() {
   }
 }
 
-QueuedGroup::Job QueuedGroup::in_place_job(
-    Collective kind,
-    const at::Tensor& tensor) const {
+QueuedGroup::Job QueuedGroup::in_place_job(Collective kind, const at::Tensor& tensor) const {
   check_tensor(tensor, kind, info_);
   Job job;
   job.operation.kind = kind;
@@ -161,14 +150,11 @@ QueuedGroup::Job QueuedGroup::in_place_job(
   return job;
 }
 
-QueuedGroup::Job QueuedGroup::sliced_job(
-    Collective kind,
-    const at::Tensor& output,
-    const at::Tensor& input) const {
+QueuedGroup::Job
+QueuedGroup::sliced_job(Collective kind, const at::Tensor& output, const at::Tensor& input) const {
   check_tensor(output, kind, info_);
   check_tensor(input, kind, info_);
-  const std::int64_t out_slices =
-      kind == Collective::kReduceScatter ? 1 : size();
+  const std::int64_t out_slices = kind == Collective::kReduceScatter ? 1 : size();
   const std::int64_t in_slices = kind == Collective::kAllGather ? 1 : size();
   if (output.scalar_type() != input.scalar_type()) {
     throw ShapeError(tessera::str(
@@ -281,12 +267,10 @@ void QueuedGroup::run(Job job) {
 void QueuedGroup::execute(const Job& job) {
   const Operation& operation = job.operation;
   if (!error_.empty()) {
-    throw CommError(tessera::str(
-        info_.text(), " has failed before and stays unusable: ", error_));
+    throw CommError(tessera::str(info_.text(), " has failed before and stays unusable: ", error_));
   }
   if (size() == 1) {
-    const auto bytes =
-        static_cast<std::size_t>(operation.count) * size_of(operation.type);
+    const auto bytes = static_cast<std::size_t>(operation.count) * size_of(operation.type);
     if (operation.scale != 1) {
       comm::reduce(
           operation.type,
@@ -321,8 +305,7 @@ void QueuedGroup::execute(const Job& job) {
 void QueuedGroup::work() {
   std::unique_lock lock(mutex_);
   while (true) {
-    wake_.wait(
-        lock, [this] { return !executing_ && (stopping_ || !queue_.empty()); });
+    wake_.wait(lock, [this] { return !executing_ && (stopping_ || !queue_.empty()); });
     if (queue_.empty()) {
       return; // stopping
     }
@@ -371,12 +354,8 @@ WorkPtr QueuedGroup::all_gather_async(at::Tensor output, at::Tensor input) {
   return start(sliced_job(Collective::kAllGather, output, input));
 }
 
-WorkPtr QueuedGroup::reduce_scatter_async(
-    at::Tensor output,
-    at::Tensor input,
-    ReduceOp op) {
-  return start(
-      reducing(sliced_job(Collective::kReduceScatter, output, input), op));
+WorkPtr QueuedGroup::reduce_scatter_async(at::Tensor output, at::Tensor input, ReduceOp op) {
+  return start(reducing(sliced_job(Collective::kReduceScatter, output, input), op));
 }
 
 WorkPtr QueuedGroup::all_to_all_async(at::Tensor output, at::Tensor input) {
@@ -388,8 +367,7 @@ WorkPtr QueuedGroup::broadcast_async(at::Tensor tensor, int root) {
 }
 
 WorkPtr QueuedGroup::reduce_async(at::Tensor tensor, int root, ReduceOp op) {
-  return start(
-      reducing(rooted(in_place_job(Collective::kReduce, tensor), root), op));
+  return start(reducing(rooted(in_place_job(Collective::kReduce, tensor), root), op));
 }
 
 WorkPtr QueuedGroup::barrier_async() {
@@ -404,10 +382,7 @@ void QueuedGroup::all_gather(at::Tensor output, at::Tensor input) {
   run(sliced_job(Collective::kAllGather, output, input));
 }
 
-void QueuedGroup::reduce_scatter(
-    at::Tensor output,
-    at::Tensor input,
-    ReduceOp op) {
+void QueuedGroup::reduce_scatter(at::Tensor output, at::Tensor input, ReduceOp op) {
   run(reducing(sliced_job(Collective::kReduceScatter, output, input), op));
 }
 
@@ -439,8 +414,7 @@ void QueuedGroup::recover() {
   // What the failed step has queued ends: with its result, or as PeerFailed.
   wake_.wait(lock, [this] { return queue_.empty() && !executing_; });
   if (!error_.empty()) {
-    throw CommError(tessera::str(
-        info_.text(), " has failed before and stays unusable: ", error_));
+    throw CommError(tessera::str(info_.text(), " has failed before and stays unusable: ", error_));
   }
   if (recoverable_ == nullptr) {
     return;
@@ -465,8 +439,7 @@ void QueuedGroup::recover() {
   }
 }
 
-std::shared_ptr<shm::Window> QueuedGroup::make_window(
-    std::size_t bytes_of_rank) {
+std::shared_ptr<shm::Window> QueuedGroup::make_window(std::size_t bytes_of_rank) {
   if (engine_ == nullptr || !engine_->shares_memory()) {
     return nullptr;
   }

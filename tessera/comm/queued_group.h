@@ -33,8 +33,7 @@ class QueuedGroup final : public ProcessGroup, public Recoverable {
   WorkPtr all_reduce_async(at::Tensor tensor, ReduceOp op) override;
   WorkPtr scaled_sum_async(at::Tensor tensor, double scale) override;
   WorkPtr all_gather_async(at::Tensor output, at::Tensor input) override;
-  WorkPtr reduce_scatter_async(at::Tensor output, at::Tensor input, ReduceOp op)
-      override;
+  WorkPtr reduce_scatter_async(at::Tensor output, at::Tensor input, ReduceOp op) override;
   WorkPtr all_to_all_async(at::Tensor output, at::Tensor input) override;
   WorkPtr broadcast_async(at::Tensor tensor, int root) override;
   WorkPtr reduce_async(at::Tensor tensor, int root, ReduceOp op) override;
@@ -42,8 +41,7 @@ class QueuedGroup final : public ProcessGroup, public Recoverable {
 
   void all_reduce(at::Tensor tensor, ReduceOp op) override;
   void all_gather(at::Tensor output, at::Tensor input) override;
-  void reduce_scatter(at::Tensor output, at::Tensor input, ReduceOp op)
-      override;
+  void reduce_scatter(at::Tensor output, at::Tensor input, ReduceOp op) override;
   void all_to_all(at::Tensor output, at::Tensor input) override;
   void broadcast(at::Tensor tensor, int root) override;
   void reduce(at::Tensor tensor, int root, ReduceOp op) override;
@@ -63,10 +61,7 @@ class QueuedGroup final : public ProcessGroup, public Recoverable {
   class Task;
 
   Job in_place_job(Collective kind, const at::Tensor& tensor) const;
-  Job sliced_job(
-      Collective kind,
-      const at::Tensor& output,
-      const at::Tensor& input) const;
+  Job sliced_job(Collective kind, const at::Tensor& output, const at::Tensor& input) const;
   Job reducing(Job job, ReduceOp op) const;
   Job rooted(Job job, int root) const;
 

@@ -28,8 +28,7 @@ inline BF16 narrow_bf16(float value) {
   // ties to even.
   const std::uint32_t rounded = bits + 0x7FFFU + ((bits >> 16) & 1U);
   const bool is_nan = (bits & 0x7FFFFFFFU) > 0x7F800000U;
-  return {
-      static_cast<std::uint16_t>((is_nan ? bits | 0x400000U : rounded) >> 16)};
+  return {static_cast<std::uint16_t>((is_nan ? bits | 0x400000U : rounded) >> 16)};
 }
 
 inline float widen(F16 value) {
@@ -37,12 +36,11 @@ inline float widen(F16 value) {
   const std::uint32_t sign = (value.bits & 0x8000U) << 16;
   // Both kinds become an f32 by a product with 2^112 (the difference of the
   // exponents' biases); it is exact, also for subnormals.
-  const float scaled = std::bit_cast<float>(magnitude << 13) *
-                       std::bit_cast<float>(std::uint32_t{127 + 112} << 23);
+  const float scaled =
+      std::bit_cast<float>(magnitude << 13) * std::bit_cast<float>(std::uint32_t{127 + 112} << 23);
   // Infinity and NaN keep their mantissa and take f32's largest exponent.
   const std::uint32_t special = (magnitude << 13) | 0x7F800000U;
-  const std::uint32_t bits =
-      magnitude >= 0x7C00U ? special : std::bit_cast<std::uint32_t>(scaled);
+  const std::uint32_t bits = magnitude >= 0x7C00U ? special : std::bit_cast<std::uint32_t>(scaled);
   return std::bit_cast<float>(bits | sign);
 }
 
@@ -52,15 +50,13 @@ inline F16 narrow_f16(float value) {
   const std::uint32_t magnitude = all & 0x7FFFFFFFU;
   // Normal results: move the exponent's bias, round to nearest, ties to even.
   const std::uint32_t odd = (magnitude >> 13) & 1U;
-  const std::uint32_t normal =
-      (magnitude - (std::uint32_t{112} << 23) + 0xFFFU + odd) >> 13;
+  const std::uint32_t normal = (magnitude - (std::uint32_t{112} << 23) + 0xFFFU + odd) >> 13;
   // Subnormal results (below 2^-14): adding 0.5 lets the adder do the
   // rounding, in units of 2^-24.
   const std::uint32_t subnormal =
       std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + 0.5F) -
       std::bit_cast<std::uint32_t>(0.5F);
-  std::uint32_t result =
-      magnitude < (std::uint32_t{113} << 23) ? subnormal : normal;
+  std::uint32_t result = magnitude < (std::uint32_t{113} << 23) ? subnormal : normal;
   result = result > 0x7C00U ? 0x7C00U : result; // too large: infinity
   const std::uint32_t special = magnitude > 0x7F800000U ? 0x7E00U : 0x7C00U;
   result = magnitude >= 0x7F800000U ? special : result;
@@ -73,8 +69,7 @@ inline T widen(T value) {
 }
 
 template <typename T>
-using Accumulator = std::
-    conditional_t<std::is_same_v<T, F16> || std::is_same_v<T, BF16>, float, T>;
+using Accumulator = std::conditional_t<std::is_same_v<T, F16> || std::is_same_v<T, BF16>, float, T>;
 
 template <typename T>
 inline T narrow(Accumulator<T> value) {
@@ -92,8 +87,7 @@ struct Sum {
   static T apply(T a, T b) {
     if constexpr (std::is_integral_v<T>) {
       using Unsigned = std::make_unsigned_t<T>; // wraps, where int is undefined
-      return static_cast<T>(
-          static_cast<Unsigned>(a) + static_cast<Unsigned>(b));
+      return static_cast<T>(static_cast<Unsigned>(a) + static_cast<Unsigned>(b));
     } else {
       return a + b;
     }
@@ -164,12 +158,7 @@ void reduce_four(
 }
 
 template <typename T, typename Op, typename Last>
-void reduce_many(
-    T* out,
-    const T* const* sources,
-    int source_count,
-    std::int64_t count,
-    Last last) {
+void reduce_many(T* out, const T* const* sources, int source_count, std::int64_t count, Last last) {
   constexpr std::int64_t kBlock = 1024; // stays in the first-level cache
   Accumulator<T> block[kBlock];
   for (std::int64_t at = 0; at < count; at += kBlock) {
@@ -254,14 +243,11 @@ void reduce(
     case DataType::kBF16:
       return reduce_by<BF16>(op, out, sources, source_count, count, scale);
     case DataType::kI32:
-      return reduce_by<std::int32_t>(
-          op, out, sources, source_count, count, scale);
+      return reduce_by<std::int32_t>(op, out, sources, source_count, count, scale);
     case DataType::kI64:
-      return reduce_by<std::int64_t>(
-          op, out, sources, source_count, count, scale);
+      return reduce_by<std::int64_t>(op, out, sources, source_count, count, scale);
     case DataType::kU8:
-      return reduce_by<std::uint8_t>(
-          op, out, sources, source_count, count, scale);
+      return reduce_by<std::uint8_t>(op, out, sources, source_count, count, scale);
   }
 }
 

@@ -36,9 +36,7 @@ class World {
 
   /// Collective over `ranks` (global, ascending); others must not call it.
   /// `name` is for messages and traffic figures.
-  virtual ProcessGroupPtr new_group(
-      const std::string& name,
-      const std::vector<int>& ranks) = 0;
+  virtual ProcessGroupPtr new_group(const std::string& name, const std::vector<int>& ranks) = 0;
 
   /// Host objects: any IValue, tensors included; tags from 1 << 24 are the
   /// library's own. Not collective. Threads: any. `send` may return before the
@@ -62,21 +60,13 @@ std::vector<WorldPtr> inproc_worlds(int size, const WorldOptions& options);
 
 /// Host-object collectives over a group, built on World::send and receive.
 /// Collective over `group`. Threads: step thread only.
-c10::IValue broadcast_object(
-    World& world,
-    const ProcessGroup& group,
-    const c10::IValue& value,
-    int root);
-std::vector<c10::IValue> all_gather_object(
-    World& world,
-    const ProcessGroup& group,
-    const c10::IValue& value);
+c10::IValue
+broadcast_object(World& world, const ProcessGroup& group, const c10::IValue& value, int root);
+std::vector<c10::IValue>
+all_gather_object(World& world, const ProcessGroup& group, const c10::IValue& value);
 /// The list on `root`, empty elsewhere.
-std::vector<c10::IValue> gather_object(
-    World& world,
-    const ProcessGroup& group,
-    const c10::IValue& value,
-    int root);
+std::vector<c10::IValue>
+gather_object(World& world, const ProcessGroup& group, const c10::IValue& value, int root);
 
 /// One process group of every kind for this rank.
 class MeshGroups {

@@ -16,8 +16,7 @@ constexpr int kActiveBeyondDegree = 2;
 } // namespace
 
 int Config::effective_active_microbatches() const {
-  return active_microbatches.value_or(
-      pipeline_parallel_degree + kActiveBeyondDegree);
+  return active_microbatches.value_or(pipeline_parallel_degree + kActiveBeyondDegree);
 }
 
 double Config::effective_memory_weight() const {
@@ -37,8 +36,8 @@ void validate(const Config& config) {
 
 void check_world(const Config& config, int world_size) {
   // 64 bits: a degree alone may be as large as an int.
-  const std::int64_t replica = std::int64_t{config.pipeline_parallel_degree} *
-                               config.tensor_parallel_degree;
+  const std::int64_t replica =
+      std::int64_t{config.pipeline_parallel_degree} * config.tensor_parallel_degree;
   const std::string product =
       str("pipeline_parallel_degree ",
           config.pipeline_parallel_degree,
@@ -74,8 +73,7 @@ void check_world(const Config& config, int world_size) {
             replica == 1 ? "" : "es"));
   }
   const std::int64_t data = replicas * config.tensor_parallel_degree;
-  if (config.sharded_data_parallel_degree < 1 ||
-      data % config.sharded_data_parallel_degree != 0) {
+  if (config.sharded_data_parallel_degree < 1 || data % config.sharded_data_parallel_degree != 0) {
     throw ConfigError(
         str("sharded_data_parallel_degree ",
             config.sharded_data_parallel_degree,

@@ -32,18 +32,16 @@ std::vector<Coupling> pipeline_rules() {
        "fast_mode needs static_mode.",
        {"fast_mode", "static_mode"},
        [](const Config& c) -> std::string {
-         return c.fast_mode && !c.static_mode
-                    ? "fast_mode works on top of static_mode; add "
-                      "\"static_mode\": "
-                      "true"
-                    : "";
+         return c.fast_mode && !c.static_mode ? "fast_mode works on top of static_mode; add "
+                                                "\"static_mode\": "
+                                                "true"
+                                              : "";
        }},
       {"static_mode_steps needs static_mode",
        "static_mode_steps needs static_mode.",
        {"static_mode_steps", "static_mode"},
        [](const Config& c) -> std::string {
-         return c.static_mode_steps != Config{}.static_mode_steps &&
-                        !c.static_mode
+         return c.static_mode_steps != Config{}.static_mode_steps && !c.static_mode
                     ? "static_mode_steps has no effect without "
                       "\"static_mode\": true"
                     : "";
@@ -67,9 +65,7 @@ std::vector<Coupling> data_parallel_rules() {
        "ddp_port needs ddp.",
        {"ddp_port", "ddp"},
        [](const Config& c) -> std::string {
-         return c.ddp_port && !c.ddp
-                    ? "ddp_port is given but ddp is false; add \"ddp\": true"
-                    : "";
+         return c.ddp_port && !c.ddp ? "ddp_port is given but ddp is false; add \"ddp\": true" : "";
        }},
       {"tensor_parallel_kind 2d needs a square",
        "tensor_parallel_kind \"2d\" needs a tensor_parallel_degree that is a "
@@ -80,8 +76,7 @@ std::vector<Coupling> data_parallel_rules() {
          while ((side + 1) * (side + 1) <= c.tensor_parallel_degree) {
            ++side;
          }
-         return c.tensor_parallel_kind == "2d" &&
-                        side * side != c.tensor_parallel_degree
+         return c.tensor_parallel_kind == "2d" && side * side != c.tensor_parallel_degree
                     ? str("tensor_parallel_kind is \"2d\" but "
                           "tensor_parallel_degree is ",
                           c.tensor_parallel_degree,
@@ -96,11 +91,10 @@ std::vector<Coupling> data_parallel_rules() {
        "runs over data-parallel ranks.",
        {"tensor_parallel_degree", "ddp"},
        [](const Config& c) -> std::string {
-         return c.tensor_parallel_degree > 1 && !c.ddp
-                    ? str("tensor_parallel_degree is ",
-                          c.tensor_parallel_degree,
-                          " but ddp is false; add \"ddp\": true")
-                    : "";
+         return c.tensor_parallel_degree > 1 && !c.ddp ? str("tensor_parallel_degree is ",
+                                                             c.tensor_parallel_degree,
+                                                             " but ddp is false; add \"ddp\": true")
+                                                       : "";
        }},
   };
 }
@@ -112,9 +106,8 @@ std::string outside(const Config& c, const std::string& what, int rank) {
       rank,
       " but pipeline_parallel_degree is ",
       c.pipeline_parallel_degree,
-      c.pipeline_parallel_degree == 1
-          ? "; write 0"
-          : str("; write 0 to ", c.pipeline_parallel_degree - 1));
+      c.pipeline_parallel_degree == 1 ? "; write 0"
+                                      : str("; write 0 to ", c.pipeline_parallel_degree - 1));
 }
 
 std::vector<Coupling> partition_rules() {
@@ -182,11 +175,9 @@ std::vector<Coupling> partition_rules() {
        "trace_execution_times and trace_memory_usage exclude skip_tracing.",
        {"skip_tracing", "trace_execution_times", "trace_memory_usage"},
        [](const Config& c) -> std::string {
-         return c.skip_tracing &&
-                        (c.trace_execution_times || c.trace_memory_usage)
+         return c.skip_tracing && (c.trace_execution_times || c.trace_memory_usage)
                     ? str("skip_tracing leaves nothing to measure, but ",
-                          c.trace_execution_times ? "trace_execution_times"
-                                                  : "trace_memory_usage",
+                          c.trace_execution_times ? "trace_execution_times" : "trace_memory_usage",
                           " is true; set one of them to false")
                     : "";
        }},
@@ -195,10 +186,9 @@ std::vector<Coupling> partition_rules() {
        "processor.",
        {"trace_device"},
        [](const Config& c) -> std::string {
-         return c.trace_device == "gpu"
-                    ? "trace_device is \"gpu\", but the tracing pass runs on "
-                      "the processor; write \"auto\" or \"cpu\""
-                    : "";
+         return c.trace_device == "gpu" ? "trace_device is \"gpu\", but the tracing pass runs on "
+                                          "the processor; write \"auto\" or \"cpu\""
+                                        : "";
        }},
   };
 }
@@ -209,8 +199,7 @@ std::string sharding_key_set(const Config& c) {
   if (c.sdp_reduce_bucket_size != unset.sdp_reduce_bucket_size) {
     return "sdp_reduce_bucket_size";
   }
-  if (c.sdp_param_persistence_threshold !=
-      unset.sdp_param_persistence_threshold) {
+  if (c.sdp_param_persistence_threshold != unset.sdp_param_persistence_threshold) {
     return "sdp_param_persistence_threshold";
   }
   if (c.sdp_max_live_parameters != unset.sdp_max_live_parameters) {
@@ -232,16 +221,14 @@ std::vector<Coupling> precision_and_memory_rules() {
        {"fp16", "fp16_params", "bf16"},
        [](const Config& c) -> std::string {
          return c.bf16 && (c.fp16 || c.fp16_params)
-                    ? str(c.fp16 ? "fp16" : "fp16_params",
-                          " and bf16 are both true; keep one")
+                    ? str(c.fp16 ? "fp16" : "fp16_params", " and bf16 are both true; keep one")
                     : "";
        }},
       {"horizon needs offloading",
        "activation_loading_horizon other than 4 needs offload_activations.",
        {"activation_loading_horizon", "offload_activations"},
        [](const Config& c) -> std::string {
-         return c.activation_loading_horizon !=
-                            Config{}.activation_loading_horizon &&
+         return c.activation_loading_horizon != Config{}.activation_loading_horizon &&
                         !c.offload_activations
                     ? "activation_loading_horizon has no effect without "
                       "\"offload_activations\": true"
@@ -288,8 +275,7 @@ std::vector<Coupling> precision_and_memory_rules() {
        "pipeline_parallel_degree 1.",
        {"sharded_data_parallel_degree", "pipeline_parallel_degree"},
        [](const Config& c) -> std::string {
-         return c.sharded_data_parallel_degree > 1 &&
-                        c.pipeline_parallel_degree > 1
+         return c.sharded_data_parallel_degree > 1 && c.pipeline_parallel_degree > 1
                     ? str("sharded_data_parallel_degree is ",
                           c.sharded_data_parallel_degree,
                           " and pipeline_parallel_degree is ",
@@ -311,12 +297,10 @@ std::vector<Coupling> precision_and_memory_rules() {
       {"sharding with tensor needs prescaled",
        "sharded_data_parallel_degree greater than 1 with "
        "tensor_parallel_degree greater than 1 needs prescaled_batch.",
-       {"sharded_data_parallel_degree",
-        "tensor_parallel_degree",
-        "prescaled_batch"},
+       {"sharded_data_parallel_degree", "tensor_parallel_degree", "prescaled_batch"},
        [](const Config& c) -> std::string {
-         return c.sharded_data_parallel_degree > 1 &&
-                        c.tensor_parallel_degree > 1 && !c.prescaled_batch
+         return c.sharded_data_parallel_degree > 1 && c.tensor_parallel_degree > 1 &&
+                        !c.prescaled_batch
                     ? "sharded data parallelism with tensor parallelism needs "
                       "\"prescaled_batch\": true"
                     : "";
@@ -327,10 +311,7 @@ std::vector<Coupling> precision_and_memory_rules() {
 std::vector<Coupling> build() {
   std::vector<Coupling> all;
   for (auto part :
-       {pipeline_rules,
-        data_parallel_rules,
-        partition_rules,
-        precision_and_memory_rules}) {
+       {pipeline_rules, data_parallel_rules, partition_rules, precision_and_memory_rules}) {
     for (Coupling& coupling : part()) {
       all.push_back(std::move(coupling));
     }

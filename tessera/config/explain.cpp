@@ -71,8 +71,7 @@ std::string remarks(const Key& key) {
 }
 
 std::string markdown_cell(std::string text) {
-  for (std::size_t at = 0; (at = text.find('|', at)) != std::string::npos;
-       at += 2) {
+  for (std::size_t at = 0; (at = text.find('|', at)) != std::string::npos; at += 2) {
     text.replace(at, 1, "\\|");
   }
   return text;
@@ -145,11 +144,9 @@ std::string explain_text(int columns) {
     name_width = std::max(name_width, key.name.size());
     type_width = std::max(type_width, name_of(type_of(key)).size());
   }
-  const auto row = [&](const std::string& name,
-                       std::string_view type,
-                       const std::string& value) {
-    return "  " + padded(name, name_width) + "  " +
-           padded(std::string(type), type_width) + "  " + value + "\n";
+  const auto row = [&](const std::string& name, std::string_view type, const std::string& value) {
+    return "  " + padded(name, name_width) + "  " + padded(std::string(type), type_width) + "  " +
+           value + "\n";
   };
   std::string out = row("KEY", "TYPE", "DEFAULT");
   std::string section;
@@ -158,13 +155,10 @@ std::string explain_text(int columns) {
       section = key.section;
       out += "\n" + section + "\n";
     }
-    const bool bounded =
-        key.status != Status::kRefused && type_of(key) != Type::kBool;
+    const bool bounded = key.status != Status::kRefused && type_of(key) != Type::kBool;
     out += row(key.name, name_of(type_of(key)), default_of(key)) +
            wrapped(
-               key.description +
-                   (bounded ? " Allowed: " + allowed(key) + "." : "") +
-                   remarks(key),
+               key.description + (bounded ? " Allowed: " + allowed(key) + "." : "") + remarks(key),
                width);
   }
   out += "\nRules between keys\n";
@@ -206,13 +200,12 @@ std::string explain_markdown() {
                        "| --- | --- | --- | --- | --- |\n";
     }
     if (refused) {
-      out += "| `" + key.name + "` | " + key.description + " (" + key.source +
-             ") | " + key.reason + " |\n";
+      out += "| `" + key.name + "` | " + key.description + " (" + key.source + ") | " + key.reason +
+             " |\n";
     } else {
       out += "| `" + key.name + "` | " + markdown_cell(allowed(key)) + " | " +
              markdown_cell(default_of(key)) + " | " +
-             markdown_cell(key.description + remarks(key)) + " | " +
-             key.source + " |\n";
+             markdown_cell(key.description + remarks(key)) + " | " + key.source + " |\n";
     }
   }
   return out + markdown_rules();

@@ -9,10 +9,8 @@ namespace tessera::config {
 
 void Findings::add(const Key& key, const std::string& message) {
   const auto spelling = spelling_.find(key.name);
-  const bool alias =
-      spelling != spelling_.end() && spelling->second != key.name;
-  add((alias ? spelling->second + " (" + key.name + ")" : key.name) + ": " +
-      message);
+  const bool alias = spelling != spelling_.end() && spelling->second != key.name;
+  add((alias ? spelling->second + " (" + key.name + ")" : key.name) + ": " + message);
   wrong_.insert(key.name);
 }
 
@@ -20,8 +18,7 @@ void Findings::check(const Config& config) {
   std::vector<std::pair<const Key*, std::string>> unavailable;
   for (const Key& key : keys()) {
     const Value value = get(key, config);
-    if (wrong_.count(key.name) > 0 ||
-        std::holds_alternative<std::monostate>(value)) {
+    if (wrong_.count(key.name) > 0 || std::holds_alternative<std::monostate>(value)) {
       continue;
     }
     if (!in_range(key, value)) {
@@ -37,10 +34,10 @@ void Findings::check(const Config& config) {
     }
   }
   for (const Coupling& coupling : couplings()) {
-    const bool readable = std::none_of(
-        coupling.keys.begin(),
-        coupling.keys.end(),
-        [&](const std::string& key) { return wrong_.count(key) > 0; });
+    const bool readable =
+        std::none_of(coupling.keys.begin(), coupling.keys.end(), [&](const std::string& key) {
+          return wrong_.count(key) > 0;
+        });
     const std::string message = readable ? coupling.broken(config) : "";
     if (!message.empty()) {
       add(message);

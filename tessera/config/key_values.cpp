@@ -73,8 +73,7 @@ std::string integer_text(double bound) {
 bool holds_int(const Key& key) {
   return std::holds_alternative<int Config::*>(key.field) ||
          std::holds_alternative<std::optional<int> Config::*>(key.field) ||
-         std::holds_alternative<std::map<std::string, int> Config::*>(
-             key.field);
+         std::holds_alternative<std::map<std::string, int> Config::*>(key.field);
 }
 
 std::string bounds(const Key& key, bool integer) {
@@ -84,10 +83,7 @@ std::string bounds(const Key& key, bool integer) {
   const bool low = std::isfinite(key.min);
   const bool high = std::isfinite(key.max);
   if (low && key.open) {
-    return str(
-        " greater than ",
-        text(key.min),
-        high ? " and at most " + text(key.max) : "");
+    return str(" greater than ", text(key.min), high ? " and at most " + text(key.max) : "");
   }
   if (low && high) {
     return str(" from ", text(key.min), " to ", text(key.max));
@@ -112,8 +108,7 @@ const Key* find_key(std::string_view name) {
 }
 
 Type type_of(const Key& key) {
-  return std::visit(
-      [](auto member) { return type_for<decltype(member)>(); }, key.field);
+  return std::visit([](auto member) { return type_for<decltype(member)>(); }, key.field);
 }
 
 std::string_view name_of(Type type) {
@@ -178,8 +173,7 @@ bool in_range(const Key& key, const Value& value) {
       return std::holds_alternative<bool>(value);
     case Type::kInteger: {
       const auto* number = std::get_if<std::int64_t>(&value);
-      return number != nullptr &&
-             number_in_range(key, static_cast<double>(*number)) &&
+      return number != nullptr && number_in_range(key, static_cast<double>(*number)) &&
              (!holds_int(key) || *number <= std::numeric_limits<int>::max());
     }
     case Type::kNumber: {

@@ -102,8 +102,7 @@ std::vector<Key> rank_keys() {
       {.name = "placement_strategy",
        .section = section,
        .field = &Config::placement_strategy,
-       .choices =
-           {"cluster", "spread", "DPT", "DTP", "PDT", "PTD", "TDP", "TPD"},
+       .choices = {"cluster", "spread", "DPT", "DTP", "PDT", "PTD", "TDP", "TPD"},
        .source = str(kCommon, "; ", kPaperKeys),
        .description = "Order in which reduced-data (D), pipeline (P) and "
                       "tensor (T) ranks are laid out; the right-most letter "
@@ -380,9 +379,8 @@ std::vector<Key> process_keys() {
        .max = kMost,
        .unsaid = "shared out",
        .source = kMpi,
-       .description =
-           "Processes that tessera launch starts on each host, else "
-           "shared out over the hosts; may stand in an \"mpi\" object."},
+       .description = "Processes that tessera launch starts on each host, else "
+                      "shared out over the hosts; may stand in an \"mpi\" object."},
       {.name = "custom_mpi_options",
        .section = section,
        .field = &Config::custom_mpi_options,
@@ -423,19 +421,17 @@ std::vector<Key> process_keys() {
 
 // Names that configurations written for other libraries may hold.
 std::vector<Key> refused_keys() {
-  const auto refused = [](std::string name,
-                          std::string source,
-                          std::string description,
-                          std::string reason) {
-    return Key{
-        .name = std::move(name),
-        .section = "Refused names",
-        .field = std::monostate{},
-        .status = Status::kRefused,
-        .source = std::move(source),
-        .description = std::move(description),
-        .reason = std::move(reason)};
-  };
+  const auto refused =
+      [](std::string name, std::string source, std::string description, std::string reason) {
+        return Key{
+            .name = std::move(name),
+            .section = "Refused names",
+            .field = std::monostate{},
+            .status = Status::kRefused,
+            .source = std::move(source),
+            .description = std::move(description),
+            .reason = std::move(reason)};
+      };
   const std::string tensorflow = "documentation, TensorFlow parameters";
   const std::string scripts = "example scripts";
   return {

@@ -14,13 +14,8 @@
 namespace tessera::config {
 
 /// The value of one key, whatever its type; monostate when it is not said.
-using Value = std::variant<
-    std::monostate,
-    bool,
-    std::int64_t,
-    double,
-    std::string,
-    std::map<std::string, int>>;
+using Value = std::
+    variant<std::monostate, bool, std::int64_t, double, std::string, std::map<std::string, int>>;
 
 /// The member of Config that holds a key; monostate for refused names.
 using Field = std::variant<

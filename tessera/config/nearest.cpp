@@ -32,8 +32,7 @@ int edit_distance(std::string_view a, std::string_view b) {
     row[0] = static_cast<int>(i);
     for (std::size_t j = 1; j <= b.size(); ++j) {
       const bool same = lower(a[i - 1]) == lower(b[j - 1]);
-      row[j] =
-          std::min({last[j] + 1, row[j - 1] + 1, last[j - 1] + (same ? 0 : 1)});
+      row[j] = std::min({last[j] + 1, row[j - 1] + 1, last[j - 1] + (same ? 0 : 1)});
       if (i > 1 && j > 1 && lower(a[i - 1]) == lower(b[j - 2]) &&
           lower(a[i - 2]) == lower(b[j - 1])) {
         row[j] = std::min(row[j], before[j - 2] + 1);
@@ -45,9 +44,7 @@ int edit_distance(std::string_view a, std::string_view b) {
   return last[b.size()];
 }
 
-std::string nearest(
-    std::string_view name,
-    const std::vector<std::string>& candidates) {
+std::string nearest(std::string_view name, const std::vector<std::string>& candidates) {
   TESSERA_CHECK(!candidates.empty());
   const std::string* best = &candidates.front();
   int best_distance = edit_distance(name, *best);

@@ -12,8 +12,6 @@ int edit_distance(std::string_view a, std::string_view b);
 
 /// The candidate nearest to `name`; the first of equals. `candidates` must not
 /// be empty.
-std::string nearest(
-    std::string_view name,
-    const std::vector<std::string>& candidates);
+std::string nearest(std::string_view name, const std::vector<std::string>& candidates);
 
 } // namespace tessera::config

@@ -44,8 +44,7 @@ Value convert(const Key& key, const json& value) {
 
 class Reader {
  public:
-  Reader(std::string origin, Opener open)
-      : origin_(std::move(origin)), open_(std::move(open)) {}
+  Reader(std::string origin, Opener open) : origin_(std::move(origin)), open_(std::move(open)) {}
 
   Config read(const std::string& text) {
     const json root = parse(text, origin_);
@@ -134,16 +133,14 @@ class Reader {
       }
     }
     if (!value.contains("parameters")) {
-      findings_.add(
-          place + ": \"parameters\" is missing; write an object of keys");
+      findings_.add(place + ": \"parameters\" is missing; write an object of keys");
     }
   }
 
   void read_parameter_file(const std::string& name) {
     if (!open_) {
       findings_.add(
-          "smdistributed.modelparallel.parameters: a file name (" +
-          quoted(name) +
+          "smdistributed.modelparallel.parameters: a file name (" + quoted(name) +
           ") is followed only from a config that is itself a file; write the "
           "keys here");
       return;
@@ -164,10 +161,7 @@ class Reader {
       } else if (name == "processes_per_host" || name == "custom_mpi_options") {
         read_key(*find_key(name), name, inner);
       } else {
-        unknown(
-            "mpi.",
-            name,
-            {"enabled", "processes_per_host", "custom_mpi_options"});
+        unknown("mpi.", name, {"enabled", "processes_per_host", "custom_mpi_options"});
       }
     }
   }
@@ -194,11 +188,7 @@ class Reader {
     if (!first) {
       findings_.add(
           key,
-          str("given twice, as ",
-              quoted(earlier->second),
-              " and as ",
-              quoted(name),
-              "; keep one"));
+          str("given twice, as ", quoted(earlier->second), " and as ", quoted(name), "; keep one"));
       return;
     }
     findings_.spelled(key, name);
@@ -207,10 +197,8 @@ class Reader {
       return;
     }
     const Value converted = convert(key, value);
-    if (std::holds_alternative<std::monostate>(converted) ||
-        !in_range(key, converted)) {
-      findings_.add(
-          key, str("found ", describe(value), "; write ", allowed(key)));
+    if (std::holds_alternative<std::monostate>(converted) || !in_range(key, converted)) {
+      findings_.add(key, str("found ", describe(value), "; write ", allowed(key)));
       return;
     }
     set(key, config_, converted);
@@ -230,8 +218,7 @@ class Reader {
 
   bool expect_object(const json& value, const std::string& place) {
     if (!value.is_object()) {
-      findings_.add(
-          str(place, ": found ", describe(value), "; write an object"));
+      findings_.add(str(place, ": found ", describe(value), "; write an object"));
     }
     return value.is_object();
   }
@@ -256,8 +243,7 @@ class Reader {
 std::string read_file(const std::filesystem::path& path) {
   std::error_code failure;
   if (!std::filesystem::is_regular_file(path, failure)) {
-    throw ConfigError(
-        path.string() + ": no such file; give the name of a JSON file");
+    throw ConfigError(path.string() + ": no such file; give the name of a JSON file");
   }
   std::ifstream in(path, std::ios::binary);
   std::ostringstream text;
@@ -276,9 +262,7 @@ Config parse_config(const std::string& json_text, const std::string& origin) {
 
 Config load_config(const std::string& path) {
   const auto folder = std::filesystem::path(path).parent_path();
-  return Reader(
-             path,
-             [&](const std::string& name) { return read_file(folder / name); })
+  return Reader(path, [&](const std::string& name) { return read_file(folder / name); })
       .read(read_file(path));
 }
 

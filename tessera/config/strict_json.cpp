@@ -68,9 +68,7 @@ JsonFaults parse_strictly(const std::string& text, json& into) {
 std::string quoted(const std::string& text) {
   // Cutting may split a UTF-8 sequence: `replace` makes that visible instead of
   // an exception.
-  const json cut = text.size() > kLongestQuote
-                       ? text.substr(0, kLongestQuote) + "..."
-                       : text;
+  const json cut = text.size() > kLongestQuote ? text.substr(0, kLongestQuote) + "..." : text;
   return cut.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
@@ -111,8 +109,7 @@ bool to_integer_map(const json& value, std::map<std::string, int>& into) {
   }
   for (const auto& [path, entry] : value.items()) {
     std::int64_t number = 0;
-    if (!to_integer(entry, number) ||
-        number < std::numeric_limits<int>::min() ||
+    if (!to_integer(entry, number) || number < std::numeric_limits<int>::min() ||
         number > std::numeric_limits<int>::max()) {
       return false;
     }

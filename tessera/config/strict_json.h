@@ -32,8 +32,6 @@ std::string quoted(const std::string& text);
 bool to_integer(const nlohmann::json& value, std::int64_t& into);
 
 /// `value` as an object of integers that fit an int; false when it is none.
-bool to_integer_map(
-    const nlohmann::json& value,
-    std::map<std::string, int>& into);
+bool to_integer_map(const nlohmann::json& value, std::map<std::string, int>& into);
 
 } // namespace tessera::config

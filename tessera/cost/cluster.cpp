@@ -18,8 +18,8 @@ void validate_links(const Cluster& cluster) {
   for (std::size_t i = 0; i < cluster.links.size(); ++i) {
     const NodeLink& link = cluster.links[i];
     const std::string place = str("cluster: links[", i, "].");
-    if (link.first < 0 || link.second < 0 || link.first >= nodes ||
-        link.second >= nodes || link.first == link.second) {
+    if (link.first < 0 || link.second < 0 || link.first >= nodes || link.second >= nodes ||
+        link.first == link.second) {
       throw ConfigError(
           str(place,
               "nodes: found ",
@@ -43,21 +43,15 @@ void validate_links(const Cluster& cluster) {
     }
     if (!std::isfinite(link.latency_seconds) || link.latency_seconds < 0) {
       throw ConfigError(
-          str(place,
-              "latency_us: found ",
-              link.latency_seconds * 1e6,
-              "; write 0 or more"));
+          str(place, "latency_us: found ", link.latency_seconds * 1e6, "; write 0 or more"));
     }
   }
 }
 
-void validate_points(
-    const std::vector<MeasuredPoint>& points,
-    const std::string& place) {
+void validate_points(const std::vector<MeasuredPoint>& points, const std::string& place) {
   double before = 0;
   for (const MeasuredPoint& point : points) {
-    if (!(point.size > before) || !positive(point.seconds) ||
-        !(point.backward_seconds >= 0)) {
+    if (!(point.size > before) || !positive(point.seconds) || !(point.backward_seconds >= 0)) {
       throw ConfigError(
           str(place,
               ": found [",
@@ -110,10 +104,7 @@ int Cluster::device_count() const {
 std::vector<int> Cluster::node_of_device() const {
   std::vector<int> result;
   for (std::size_t n = 0; n < nodes.size(); ++n) {
-    result.insert(
-        result.end(),
-        static_cast<std::size_t>(nodes[n].count),
-        static_cast<int>(n));
+    result.insert(result.end(), static_cast<std::size_t>(nodes[n].count), static_cast<int>(n));
   }
   return result;
 }
@@ -148,17 +139,15 @@ double Cluster::collective_seconds(
     double bytes) const {
   std::vector<MeasuredPoint> points;
   for (const CollectiveTime& one : collectives) {
-    if (one.operation == operation && one.ranks == ranks &&
-        one.nodes == nodes_spanned) {
+    if (one.operation == operation && one.ranks == ranks && one.nodes == nodes_spanned) {
       points.push_back({one.bytes, one.seconds});
     }
   }
   if (points.empty()) {
     return 0;
   }
-  std::sort(points.begin(), points.end(), [](const auto& a, const auto& b) {
-    return a.size < b.size;
-  });
+  std::sort(
+      points.begin(), points.end(), [](const auto& a, const auto& b) { return a.size < b.size; });
   return seconds_at(points, bytes, 1);
 }
 
@@ -181,8 +170,7 @@ void validate(const Cluster& cluster) {
     const Node& node = cluster.nodes[n];
     const std::string place = str("cluster: nodes[", n, "].");
     if (node.count < 1) {
-      throw ConfigError(
-          str(place, "count: found ", node.count, "; write 1 or more"));
+      throw ConfigError(str(place, "count: found ", node.count, "; write 1 or more"));
     }
     if (node.kind < 0 || node.kind >= static_cast<int>(cluster.kinds.size())) {
       throw ConfigError(str(place, "device: is not one of devices"));
@@ -206,14 +194,12 @@ void validate(const Cluster& cluster) {
               "bandwidth of its network, more than 0, or leave the node out"));
     }
     if (!std::isfinite(node.cores) || node.cores < 0) {
-      throw ConfigError(
-          str(place, "cores: found ", node.cores, "; write more than 0"));
+      throw ConfigError(str(place, "cores: found ", node.cores, "; write more than 0"));
     }
   }
   validate_links(cluster);
   for (const CollectiveTime& one : cluster.collectives) {
-    if (one.ranks < 2 || one.nodes < 1 || !positive(one.bytes) ||
-        !positive(one.seconds)) {
+    if (one.ranks < 2 || one.nodes < 1 || !positive(one.bytes) || !positive(one.seconds)) {
       throw ConfigError(
           str("cluster: collectives: found ",
               one.operation,

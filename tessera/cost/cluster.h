@@ -81,11 +81,7 @@ struct Cluster {
   double latency_seconds() const;
   /// Seconds of a measured collective at this size, interpolated between
   /// sizes; 0 when it was not measured for so many ranks and nodes.
-  double collective_seconds(
-      const std::string& operation,
-      int ranks,
-      int nodes,
-      double bytes) const;
+  double collective_seconds(const std::string& operation, int ranks, int nodes, double bytes) const;
 };
 
 /// Throws: ConfigError naming the node, what was found and what to write: no

@@ -17,9 +17,7 @@ std::vector<int> DescribedModel::shared_with() const {
   for (const Layer& layer : layers) {
     const auto found = index.find(layer.shares_parameters_with);
     result.push_back(
-        layer.shares_parameters_with.empty() || found == index.end()
-            ? -1
-            : found->second);
+        layer.shares_parameters_with.empty() || found == index.end() ? -1 : found->second);
   }
   return result;
 }
@@ -45,8 +43,7 @@ const DividedModel* DescribedModel::divided_in(const TensorWay& way) const {
           "devices"));
 }
 
-std::vector<int> DescribedModel::measured_degrees(
-    const std::string& device) const {
+std::vector<int> DescribedModel::measured_degrees(const std::string& device) const {
   if (traced()) {
     const auto& priced = layers.front().microbatch_seconds;
     if (priced.count(device) == 0) {
@@ -86,17 +83,13 @@ void validate(const DescribedModel& model) {
   }
   if (model.global_batch_size < 1) {
     throw ConfigError(
-        str("model: global_batch_size: found ",
-            model.global_batch_size,
-            "; write 1 or more"));
+        str("model: global_batch_size: found ", model.global_batch_size, "; write 1 or more"));
   }
   std::set<std::string> names;
   for (const Layer& layer : model.layers) {
     if (!names.insert(layer.name).second) {
-      throw ConfigError(
-          str("model: layer \"",
-              layer.name,
-              "\" stands twice; every layer needs a name of its own"));
+      throw ConfigError(str(
+          "model: layer \"", layer.name, "\" stands twice; every layer needs a name of its own"));
     }
   }
   for (const Layer& layer : model.layers) {
@@ -110,9 +103,8 @@ void validate(const DescribedModel& model) {
               layer.output_elements_per_sample,
               "; write 0 or more"));
     }
-    if (!layer.shares_parameters_with.empty() &&
-        (names.count(layer.shares_parameters_with) == 0 ||
-         layer.shares_parameters_with == layer.name)) {
+    if (!layer.shares_parameters_with.empty() && (names.count(layer.shares_parameters_with) == 0 ||
+                                                  layer.shares_parameters_with == layer.name)) {
       throw ConfigError(
           str(place,
               "shares_parameters_with: found \"",
@@ -127,8 +119,8 @@ void validate(const DescribedModel& model) {
     }
     for (const auto& [device, seconds] : layer.fixed_seconds) {
       const auto measured = layer.forward_seconds_per_sample.find(device);
-      if (measured == layer.forward_seconds_per_sample.end() ||
-          !(seconds >= 0) || seconds > measured->second.begin()->second) {
+      if (measured == layer.forward_seconds_per_sample.end() || !(seconds >= 0) ||
+          seconds > measured->second.begin()->second) {
         throw ConfigError(
             str(place,
                 "fixed_seconds.",

@@ -17,10 +17,8 @@ const std::vector<MeasuredPoint>& products_of(
     const std::string& precision) {
   const auto found = speed.products.find(precision);
   if (found == speed.products.end() || found->second.empty()) {
-    throw ConfigError(
-        str("the cluster file has no products in ",
-            precision,
-            "; measure them with tessera probe"));
+    throw ConfigError(str(
+        "the cluster file has no products in ", precision, "; measure them with tessera probe"));
   }
   return found->second;
 }
@@ -39,9 +37,7 @@ std::string_view short_name(std::string_view name) {
 
 /// What was measured under an operator's name, with its variant or without;
 /// nullptr when nothing was.
-const std::vector<MeasuredPoint>* named(
-    const DeviceSpeed& speed,
-    std::string_view name) {
+const std::vector<MeasuredPoint>* named(const DeviceSpeed& speed, std::string_view name) {
   name = short_name(name);
   for (const std::string_view one : {name, name.substr(0, name.find('.'))}) {
     const auto found = speed.operators.find(std::string(one));
@@ -76,22 +72,16 @@ double interpolated(
 
 /// Both passes; `ratio` is the backward's share of the forward where it was not
 /// measured.
-PassSeconds both(
-    const std::vector<MeasuredPoint>& points,
-    double size,
-    double exponent,
-    double ratio) {
+PassSeconds
+both(const std::vector<MeasuredPoint>& points, double size, double exponent, double ratio) {
   PassSeconds result;
-  result.forward =
-      interpolated(points, size, exponent, &MeasuredPoint::seconds);
-  const bool measured =
-      std::all_of(points.begin(), points.end(), [](const MeasuredPoint& one) {
-        return one.backward_seconds > 0;
-      });
-  result.backward =
-      measured ? interpolated(
-                     points, size, exponent, &MeasuredPoint::backward_seconds)
-               : ratio * result.forward;
+  result.forward = interpolated(points, size, exponent, &MeasuredPoint::seconds);
+  const bool measured = std::all_of(points.begin(), points.end(), [](const MeasuredPoint& one) {
+    return one.backward_seconds > 0;
+  });
+  result.backward = measured
+                        ? interpolated(points, size, exponent, &MeasuredPoint::backward_seconds)
+                        : ratio * result.forward;
   return result;
 }
 
@@ -111,13 +101,10 @@ PassSeconds product_seconds(
     return {};
   }
   const auto batched = speed.batched_products.find(precision);
-  const bool many = work.count > 1 && batched != speed.batched_products.end() &&
-                    !batched->second.empty();
-  PassSeconds one = both(
-      many ? batched->second : products_of(speed, precision),
-      std::cbrt(each),
-      3,
-      2);
+  const bool many =
+      work.count > 1 && batched != speed.batched_products.end() && !batched->second.empty();
+  PassSeconds one =
+      both(many ? batched->second : products_of(speed, precision), std::cbrt(each), 3, 2);
   if (work.count == 1) {
     const double weight = work.inner * work.columns;
     for (const MeasuredPoint& point : speed.weights) {
@@ -127,21 +114,16 @@ PassSeconds product_seconds(
   }
   // A long and narrow product reads and writes more for its operations.
   const double elements =
-      work.count * (work.rows * work.inner + work.inner * work.columns +
-                    work.rows * work.columns);
+      work.count * (work.rows * work.inner + work.inner * work.columns + work.rows * work.columns);
   // A measured move touches three elements for each of its size.
   const double moved = seconds_at(speed.moves, elements / 3, 1);
   return {
-      std::max(work.count * one.forward, moved),
-      std::max(work.count * one.backward, 2 * moved)};
+      std::max(work.count * one.forward, moved), std::max(work.count * one.backward, 2 * moved)};
 }
 
 } // namespace
 
-double seconds_at(
-    const std::vector<MeasuredPoint>& points,
-    double size,
-    double exponent) {
+double seconds_at(const std::vector<MeasuredPoint>& points, double size, double exponent) {
   return interpolated(points, size, exponent, &MeasuredPoint::seconds);
 }
 
@@ -158,8 +140,7 @@ PassSeconds pass_seconds(
     case Kind::kFunction:
       return both(known ? *known : speed.functions, work.elements, 1, 1);
     case Kind::kRandom: {
-      PassSeconds result =
-          both(known ? *known : speed.random, work.elements, 1, 0);
+      PassSeconds result = both(known ? *known : speed.random, work.elements, 1, 0);
       if (result.backward == 0) {
         result.backward = seconds_at(speed.moves, work.elements, 1);
       }

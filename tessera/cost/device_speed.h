@@ -44,10 +44,7 @@ struct DeviceSpeed {
 /// Seconds between measured points by interpolation of logarithms; above them
 /// in proportion to the size to the power of `exponent`; below them what the
 /// smallest takes. `points` is not empty.
-double seconds_at(
-    const std::vector<MeasuredPoint>& points,
-    double size,
-    double exponent);
+double seconds_at(const std::vector<MeasuredPoint>& points, double size, double exponent);
 
 struct PassSeconds {
   double forward = 0;

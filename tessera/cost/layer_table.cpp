@@ -70,8 +70,7 @@ Scores scores_of(
   // is not full (windows) cannot have kept more than the memory could take.
   for (const DeviceKind& kind : cluster.kinds) {
     if (kind.memory_bytes_per_s > 0) {
-      const double written =
-          measured(layer, kind.name, 1) * kind.memory_bytes_per_s;
+      const double written = measured(layer, kind.name, 1) * kind.memory_bytes_per_s;
       scores.elements = std::min(scores.elements, written / score_bytes);
     }
   }
@@ -96,8 +95,7 @@ LayerTable::LayerTable(
     : constants_(constants),
       divided_(
           model.traced()
-              ? model.divided_in(
-                    {strategy.tp, strategy.tensor_kind, strategy.same_samples})
+              ? model.divided_in({strategy.tp, strategy.tensor_kind, strategy.same_samples})
               : nullptr),
       layers_(static_cast<int>(model.layers.size())),
       tensor_degree_(strategy.tp),
@@ -115,49 +113,38 @@ LayerTable::LayerTable(
   }
   // A traced model was traced as one rank holds it.
   const double tp = model.traced() ? 1 : tensor_degree;
-  const std::vector<Layer>& layers =
-      divided_ != nullptr ? divided_->layers : model.layers;
+  const std::vector<Layer>& layers = divided_ != nullptr ? divided_->layers : model.layers;
   std::vector<double> parameters, whole, kept, logits, working;
   std::vector<PassCollectives> of_layers;
   cut_bytes_.push_back(0);
   for (const Layer& layer : layers) {
     const bool transformer = is_transformer(layer);
-    const auto elements =
-        static_cast<double>(layer.output_elements_per_sample) *
-        microbatch_size_;
+    const auto elements = static_cast<double>(layer.output_elements_per_sample) * microbatch_size_;
     const double bytes = elements * value_bytes_;
     cut_bytes_.push_back(bytes);
     PassCollectives& exchanged = of_layers.emplace_back();
     if (transformer && tensor_degree > 1) {
       // Two blocks, each all-reduced in forward, backward and recomputation.
       exchanged.forward = {{"all_reduce", tensor_degree, bytes, 2}};
-      exchanged.backward = {
-          {"all_reduce",
-           tensor_degree,
-           bytes,
-           activation_checkpointing ? 4 : 2}};
+      exchanged.backward = {{"all_reduce", tensor_degree, bytes, activation_checkpointing ? 4 : 2}};
     }
     const auto size = layer.collectives.find(strategy.microbatch_size);
     if (size != layer.collectives.end()) {
       exchanged = size->second;
       if (activation_checkpointing && !parameters.empty()) {
         exchanged.backward.insert(
-            exchanged.backward.end(),
-            exchanged.forward.begin(),
-            exchanged.forward.end());
+            exchanged.backward.end(), exchanged.forward.begin(), exchanged.forward.end());
       }
     }
     parameters.push_back(static_cast<double>(layer.parameters) / tp);
     whole.push_back(static_cast<double>(layer.whole_parameters));
-    const bool head = model.traced() || layer.kind == "lm_head" ||
-                      (model.vocabulary_size > 0 && model.sequence_length > 0 &&
-                       layer.output_elements_per_sample ==
-                           model.vocabulary_size * model.sequence_length);
+    const bool head =
+        model.traced() || layer.kind == "lm_head" ||
+        (model.vocabulary_size > 0 && model.sequence_length > 0 &&
+         layer.output_elements_per_sample == model.vocabulary_size * model.sequence_length);
     // The head's copies of logits are counted once, at the head itself.
     logits.push_back(
-        layer.kind == "lm_head" && !model.traced()
-            ? constants.logit_bytes * elements / tp
-            : 0);
+        layer.kind == "lm_head" && !model.traced() ? constants.logit_bytes * elements / tp : 0);
     double keeps = head ? 0 : 2 * bytes; // with the buffer that it came in
     double works = 0;
     if (model.traced()) {
@@ -166,12 +153,10 @@ LayerTable::LayerTable(
       keeps = recomputed ? bytes : all;
       works = recomputed ? all : 0;
     } else if (transformer) {
-      const Scores scores = scores_of(
-          model, layer, cluster, tensor_degree, constants.score_bytes);
-      const double kept_scores = constants.score_bytes * scores.elements *
-                                 microbatch_size_ / scores.divisor;
-      works = elements * (constants.whole_working_bytes +
-                          constants.divided_working_bytes / tp) +
+      const Scores scores = scores_of(model, layer, cluster, tensor_degree, constants.score_bytes);
+      const double kept_scores =
+          constants.score_bytes * scores.elements * microbatch_size_ / scores.divisor;
+      works = elements * (constants.whole_working_bytes + constants.divided_working_bytes / tp) +
               kept_scores;
       if (!activation_checkpointing) {
         // Korthikanti et al. 2022, section 4.1: 10 + 24/t bytes an element.
@@ -188,8 +173,7 @@ LayerTable::LayerTable(
   }
   const PassCollectives none;
   in_order.push_back(
-      divided_ != nullptr &&
-              divided_->tail_collectives.count(strategy.microbatch_size) != 0
+      divided_ != nullptr && divided_->tail_collectives.count(strategy.microbatch_size) != 0
           ? &divided_->tail_collectives.at(strategy.microbatch_size)
           : &none);
   if (tensor_degree > 1) {
@@ -211,10 +195,7 @@ LayerTable::LayerTable(
   for (int i = 0; i < layers_; ++i) {
     if (shared[at(i)] >= 0) {
       ties_.push_back(
-          {i,
-           shared[at(i)],
-           static_cast<double>(model.layers[at(shared[at(i)])].parameters) /
-               tp});
+          {i, shared[at(i)], static_cast<double>(model.layers[at(shared[at(i)])].parameters) / tp});
     }
   }
 }
@@ -227,18 +208,15 @@ void LayerTable::add_measured_layers(
   std::vector<double> total;
   for (const Layer& layer : model.layers) {
     const bool transformer = is_transformer(layer);
-    const double recomputed =
-        transformer && activation_checkpointing ? 1.0 : 0.0;
-    const double seconds =
-        measured(layer, kind.name, transformer ? 1 : tensor_degree_);
+    const double recomputed = transformer && activation_checkpointing ? 1.0 : 0.0;
+    const double seconds = measured(layer, kind.name, transformer ? 1 : tensor_degree_);
     const auto said = layer.fixed_seconds.find(kind.name);
     const double host = std::min(
         seconds,
         said != layer.fixed_seconds.end() ? said->second
         : transformer                     ? constants_.transformer_host_seconds
                                           : constants_.other_host_seconds);
-    const double work = (seconds - host) * microbatch_size_ /
-                        (transformer ? tensor_degree_ : 1.0);
+    const double work = (seconds - host) * microbatch_size_ / (transformer ? tensor_degree_ : 1.0);
     forward.push_back(host + work);
     // The host starts the backward's operators without the interpreter: about
     // one forward's time for its twofold work.
@@ -269,8 +247,7 @@ void LayerTable::add_traced_layers(
   };
   std::vector<double> forward;
   std::vector<double> total;
-  for (const Layer& layer :
-       divided_ != nullptr ? divided_->layers : model.layers) {
+  for (const Layer& layer : divided_ != nullptr ? divided_->layers : model.layers) {
     const PassSeconds pass = seconds_of(layer.microbatch_seconds);
     const bool recomputed = activation_checkpointing && !total.empty();
     forward.push_back(pass.forward);
@@ -279,8 +256,7 @@ void LayerTable::add_traced_layers(
   forward_.push_back(prefix_sums(forward));
   compute_.push_back(prefix_sums(total));
   if (model.returns_home) {
-    tail_.push_back(seconds_of(
-        divided_ != nullptr ? divided_->tail_seconds : model.tail_seconds));
+    tail_.push_back(seconds_of(divided_ != nullptr ? divided_->tail_seconds : model.tail_seconds));
   }
 }
 
@@ -290,8 +266,8 @@ LayerTable::Traffic LayerTable::traffic_of(
     int nodes) {
   Traffic traffic;
   for (const TensorCollective& one : collectives) {
-    const double measured = cluster.collective_seconds(
-        one.operation, one.ranks, std::min(nodes, one.ranks), one.bytes);
+    const double measured =
+        cluster.collective_seconds(one.operation, one.ranks, std::min(nodes, one.ranks), one.bytes);
     if (measured > 0) {
       traffic.seconds += one.times * measured;
       continue;
@@ -305,8 +281,7 @@ LayerTable::Traffic LayerTable::traffic_of(
     } else if (one.operation == "all_gather") {
       bytes *= n - 1;
       steps = n - 1;
-    } else if (
-        one.operation == "reduce_scatter" || one.operation == "all_to_all") {
+    } else if (one.operation == "reduce_scatter" || one.operation == "all_to_all") {
       bytes *= (n - 1) / n;
       steps = n - 1;
     }
@@ -319,8 +294,7 @@ LayerTable::Traffic LayerTable::traffic_of(
 void LayerTable::add_collectives(
     const Cluster& cluster,
     const std::vector<const PassCollectives*>& of_layers) {
-  const int most =
-      std::min(tensor_degree_, static_cast<int>(cluster.nodes.size()));
+  const int most = std::min(tensor_degree_, static_cast<int>(cluster.nodes.size()));
   for (int nodes = 1; nodes <= most; ++nodes) {
     std::vector<PassTraffic> sums(1);
     for (const PassCollectives* layer : of_layers) {
@@ -333,23 +307,16 @@ void LayerTable::add_collectives(
   }
 }
 
-PassSeconds LayerTable::placed(
-    const PassTraffic& from,
-    const PassTraffic& to,
-    double bytes_per_s) const {
+PassSeconds LayerTable::placed(const PassTraffic& from, const PassTraffic& to, double bytes_per_s)
+    const {
   const auto seconds = [&](const Traffic& traffic) {
     return traffic.seconds + traffic.wire_bytes / bytes_per_s +
            traffic.steps * constants_.link_latency_seconds;
   };
-  return {
-      seconds(to.forward - from.forward), seconds(to.backward - from.backward)};
+  return {seconds(to.forward - from.forward), seconds(to.backward - from.backward)};
 }
 
-PassSeconds LayerTable::tensor_seconds(
-    int first,
-    int last,
-    int nodes,
-    double bytes_per_s) const {
+PassSeconds LayerTable::tensor_seconds(int first, int last, int nodes, double bytes_per_s) const {
   if (traffic_.empty()) {
     return {};
   }
@@ -357,8 +324,7 @@ PassSeconds LayerTable::tensor_seconds(
   return placed(sums[at(first)], sums[at(last)], bytes_per_s);
 }
 
-PassSeconds LayerTable::tail_tensor_seconds(int nodes, double bytes_per_s)
-    const {
+PassSeconds LayerTable::tail_tensor_seconds(int nodes, double bytes_per_s) const {
   if (traffic_.empty()) {
     return {};
   }
@@ -390,8 +356,7 @@ double LayerTable::tied_parameters(int first, int last) const {
   return sum;
 }
 
-StageMemory LayerTable::memory(int first, int last, const StageState& state)
-    const {
+StageMemory LayerTable::memory(int first, int last, const StageState& state) const {
   const double count = parameters(first, last);
   const bool half = value_bytes_ == 2;
   StageMemory memory;
@@ -406,8 +371,7 @@ StageMemory LayerTable::memory(int first, int last, const StageState& state)
 }
 
 double usable_bytes(const DeviceKind& kind, const Constants& constants) {
-  return kind.memory_bytes * constants.usable_memory_share -
-         constants.context_bytes;
+  return kind.memory_bytes * constants.usable_memory_share - constants.context_bytes;
 }
 
 } // namespace tessera::cost

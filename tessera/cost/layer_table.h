@@ -75,16 +75,14 @@ class LayerTable {
   /// Of a model that returns home: the part of stage 0's seconds that runs
   /// behind the last layer.
   PassSeconds tail_seconds(int kind) const {
-    return tail_.empty() ? PassSeconds{}
-                         : tail_[static_cast<std::size_t>(kind)];
+    return tail_.empty() ? PassSeconds{} : tail_[static_cast<std::size_t>(kind)];
   }
   bool returns_home() const {
     return returns_home_;
   }
   /// Tensor-parallel traffic of one microbatch, forward and backward, of groups
   /// that span `nodes` nodes and whose slowest link carries `bytes_per_s`.
-  PassSeconds tensor_seconds(int first, int last, int nodes, double bytes_per_s)
-      const;
+  PassSeconds tensor_seconds(int first, int last, int nodes, double bytes_per_s) const;
   /// The part of it that runs behind the last layer, on stage 0.
   PassSeconds tail_tensor_seconds(int nodes, double bytes_per_s) const;
   /// Bytes of the activation between layer `cut` - 1 and `cut`.
@@ -126,10 +124,7 @@ class LayerTable {
     double seconds = 0;
 
     Traffic operator-(const Traffic& other) const {
-      return {
-          wire_bytes - other.wire_bytes,
-          steps - other.steps,
-          seconds - other.seconds};
+      return {wire_bytes - other.wire_bytes, steps - other.steps, seconds - other.seconds};
     }
     void add(const Traffic& other) {
       wire_bytes += other.wire_bytes;
@@ -141,14 +136,9 @@ class LayerTable {
     Traffic forward;
     Traffic backward;
   };
-  PassSeconds placed(
-      const PassTraffic& from,
-      const PassTraffic& to,
-      double bytes_per_s) const;
-  static Traffic traffic_of(
-      const std::vector<TensorCollective>& collectives,
-      const Cluster& cluster,
-      int nodes);
+  PassSeconds placed(const PassTraffic& from, const PassTraffic& to, double bytes_per_s) const;
+  static Traffic
+  traffic_of(const std::vector<TensorCollective>& collectives, const Cluster& cluster, int nodes);
 
   struct Tie {
     int layer = 0;

@@ -65,8 +65,7 @@ class Networks {
         slowest = std::min(slowest, node.intra_bytes_per_s);
       }
       if (nodes.size() > 1) {
-        slowest = std::min(
-            slowest, node.inter_bytes_per_s / std::max(1.0, count_[at(n)]));
+        slowest = std::min(slowest, node.inter_bytes_per_s / std::max(1.0, count_[at(n)]));
       }
     }
     return slowest;
@@ -81,11 +80,8 @@ class Networks {
 
 } // namespace
 
-double ring_all_reduce_seconds(
-    double bytes,
-    int ranks,
-    double bytes_per_s,
-    double latency_seconds) {
+double
+ring_all_reduce_seconds(double bytes, int ranks, double bytes_per_s, double latency_seconds) {
   if (ranks < 2) {
     return 0;
   }
@@ -93,10 +89,7 @@ double ring_all_reduce_seconds(
   return steps * (bytes / ranks / bytes_per_s + latency_seconds);
 }
 
-PlacementLinks place(
-    const Strategy& strategy,
-    const Cluster& cluster,
-    const Constants& constants) {
+PlacementLinks place(const Strategy& strategy, const Cluster& cluster, const Constants& constants) {
   PlacementLinks result;
   Networks tensor(strategy, cluster);
   if (strategy.tp > 1) {
@@ -125,9 +118,8 @@ PlacementLinks place(
         const std::vector<int> group = tensor.tensor_group(k, d);
         links.tensor_bytes_per_s =
             std::min(links.tensor_bytes_per_s, tensor.ring_bytes_per_s(group));
-        links.tensor_nodes = std::max(
-            links.tensor_nodes,
-            static_cast<int>(Networks::nodes_of(group).size()));
+        links.tensor_nodes =
+            std::max(links.tensor_nodes, static_cast<int>(Networks::nodes_of(group).size()));
       }
       for (int t = 0; t < strategy.tp; ++t) {
         const int here = tensor.node(k, d, t);
@@ -144,24 +136,22 @@ PlacementLinks place(
     const auto bandwidth = [&](int here, int there) {
       const Node& from = cluster.nodes[at(here)];
       const Node& to = cluster.nodes[at(there)];
-      return here == there
-                 ? from.intra_bytes_per_s
-                 : std::min(
-                       {from.inter_bytes_per_s / std::max(1.0, out[at(here)]),
-                        to.inter_bytes_per_s / std::max(1.0, in[at(there)]),
-                        cluster.between(here, there)});
+      return here == there ? from.intra_bytes_per_s
+                           : std::min(
+                                 {from.inter_bytes_per_s / std::max(1.0, out[at(here)]),
+                                  to.inter_bytes_per_s / std::max(1.0, in[at(there)]),
+                                  cluster.between(here, there)});
     };
     for (int d = 0; d < strategy.dp; ++d) {
       for (int t = 0; t < strategy.tp; ++t) {
         const int here = tensor.node(k, d, t);
         if (k + 1 < strategy.pp) {
-          links.next_bytes_per_s = std::min(
-              links.next_bytes_per_s,
-              bandwidth(here, tensor.node(k + 1, d, t)));
+          links.next_bytes_per_s =
+              std::min(links.next_bytes_per_s, bandwidth(here, tensor.node(k + 1, d, t)));
         }
         if (k > 0) {
-          links.home_bytes_per_s = std::min(
-              links.home_bytes_per_s, bandwidth(here, tensor.node(0, d, t)));
+          links.home_bytes_per_s =
+              std::min(links.home_bytes_per_s, bandwidth(here, tensor.node(0, d, t)));
         }
       }
     }
@@ -186,9 +176,7 @@ double send_seconds(
     const Constants& constants) {
   const int stages = static_cast<int>(links.stages.size());
   const double latency = constants.link_latency_seconds;
-  const auto home = [&](int k) {
-    return bytes / links.stages[at(k)].home_bytes_per_s + latency;
-  };
+  const auto home = [&](int k) { return bytes / links.stages[at(k)].home_bytes_per_s + latency; };
   if (stage + 1 == stages) {
     return returns_home && stages > 1 ? home(stage) : 0;
   }
@@ -211,38 +199,33 @@ double gradient_sync_seconds(
   double latency = 0;
   double measured = 0; // of groups whose all-reduce was measured
   const double wire = constants.gradient_wire_bytes;
-  const auto add = [&](const std::vector<int>& nodes_of_members,
-                       const std::vector<int>& ranks,
-                       double bytes) {
-    const auto count = static_cast<double>(ranks.size());
-    const double sent = 2 * (count - 1) / count * bytes;
-    const auto nodes = Networks::nodes_of(nodes_of_members);
-    const double found = cluster.collective_seconds(
-        "all_reduce",
-        static_cast<int>(ranks.size()),
-        static_cast<int>(nodes.size()),
-        bytes);
-    if (found > 0) {
-      measured = std::max(measured, found);
-      return;
-    }
-    double slowest = kUnlimited;
-    for (const int n : nodes) {
-      if (nodes.size() > 1) {
-        network[at(n)] += sent;
-      }
-      if (cluster.nodes[at(n)].count > 1) {
-        slowest = std::min(slowest, cluster.nodes[at(n)].intra_bytes_per_s);
-      }
-    }
-    if (nodes.size() < ranks.size()) {
-      for (const int rank : ranks) {
-        inside[at(rank)] += sent / slowest;
-      }
-    }
-    latency =
-        std::max(latency, 2 * (count - 1) * constants.link_latency_seconds);
-  };
+  const auto add =
+      [&](const std::vector<int>& nodes_of_members, const std::vector<int>& ranks, double bytes) {
+        const auto count = static_cast<double>(ranks.size());
+        const double sent = 2 * (count - 1) / count * bytes;
+        const auto nodes = Networks::nodes_of(nodes_of_members);
+        const double found = cluster.collective_seconds(
+            "all_reduce", static_cast<int>(ranks.size()), static_cast<int>(nodes.size()), bytes);
+        if (found > 0) {
+          measured = std::max(measured, found);
+          return;
+        }
+        double slowest = kUnlimited;
+        for (const int n : nodes) {
+          if (nodes.size() > 1) {
+            network[at(n)] += sent;
+          }
+          if (cluster.nodes[at(n)].count > 1) {
+            slowest = std::min(slowest, cluster.nodes[at(n)].intra_bytes_per_s);
+          }
+        }
+        if (nodes.size() < ranks.size()) {
+          for (const int rank : ranks) {
+            inside[at(rank)] += sent / slowest;
+          }
+        }
+        latency = std::max(latency, 2 * (count - 1) * constants.link_latency_seconds);
+      };
   for (int k = 0; k < strategy.pp; ++k) {
     if (strategy.tp > 1 && whole[at(k)] > 0) {
       std::vector<int> ranks;
@@ -255,8 +238,7 @@ double gradient_sync_seconds(
       }
       add(nodes, ranks, whole[at(k)] * wire);
     }
-    const double divided =
-        parameters[at(k)] - (strategy.tp > 1 ? whole[at(k)] : 0);
+    const double divided = parameters[at(k)] - (strategy.tp > 1 ? whole[at(k)] : 0);
     if (strategy.dp == 1 || divided <= 0) {
       continue;
     }
@@ -292,17 +274,14 @@ double gradient_sync_seconds(
   double seconds = 0;
   for (std::size_t n = 0; n < network.size(); ++n) {
     if (network[n] > 0) {
-      seconds =
-          std::max(seconds, network[n] / cluster.nodes[n].inter_bytes_per_s);
+      seconds = std::max(seconds, network[n] / cluster.nodes[n].inter_bytes_per_s);
     }
   }
   for (const double busy : inside) {
     seconds = std::max(seconds, busy);
   }
   // Groups of all stages were at work when one was measured.
-  return std::max(
-      measured,
-      seconds > 0 ? seconds / constants.link_efficiency + latency : 0);
+  return std::max(measured, seconds > 0 ? seconds / constants.link_efficiency + latency : 0);
 }
 
 } // namespace tessera::cost

@@ -10,11 +10,7 @@ namespace tessera::cost {
 
 /// Seconds of a ring all-reduce of `bytes` over `ranks` at `bytes_per_s`.
 /// Source: Li et al. 2022, equation (3), with 2 (n - 1) steps of `latency`.
-double ring_all_reduce_seconds(
-    double bytes,
-    int ranks,
-    double bytes_per_s,
-    double latency_seconds);
+double ring_all_reduce_seconds(double bytes, int ranks, double bytes_per_s, double latency_seconds);
 
 /// What a stage's place in the cluster gives it.
 struct StageLinks {
@@ -40,10 +36,7 @@ struct PlacementLinks {
   std::vector<std::vector<int>> kinds;
 };
 
-PlacementLinks place(
-    const Strategy& strategy,
-    const Cluster& cluster,
-    const Constants& constants);
+PlacementLinks place(const Strategy& strategy, const Cluster& cluster, const Constants& constants);
 
 /// Seconds of one activation on its way from stage `stage` to the next one: of
 /// a model that returns home by way of stage 0, and from the last stage back to

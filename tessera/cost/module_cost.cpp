@@ -16,9 +16,7 @@ struct Amounts {
 };
 
 // Parents stand before children, so the last node is complete first.
-std::vector<double> sum_subtrees(
-    const graph::ModuleTree& tree,
-    std::vector<double> values) {
+std::vector<double> sum_subtrees(const graph::ModuleTree& tree, std::vector<double> values) {
   for (std::size_t n = tree.nodes.size(); n-- > 1;) {
     values[tree.nodes[n].parent] += values[n];
   }
@@ -27,9 +25,7 @@ std::vector<double> sum_subtrees(
 
 // w: a parameter is counted at the node that holds it, which is one only.
 // Doubles are exact for whole bytes up to 8 PiB.
-Amounts memory_bytes(
-    const graph::ModelGraph& graph,
-    const graph::ModuleTree& tree) {
+Amounts memory_bytes(const graph::ModelGraph& graph, const graph::ModuleTree& tree) {
   Amounts bytes;
   bytes.own.assign(tree.nodes.size(), 0);
   std::vector<bool> counted(graph.parameters.size(), false);
@@ -50,9 +46,7 @@ Amounts memory_bytes(
 // psi of a timed graph. The tracer's seconds include submodules; their
 // difference is attributed to each module and summed again along the node
 // tree, which differs from the module tree where nodes span levels.
-Amounts forward_seconds(
-    const graph::ModelGraph& graph,
-    const graph::ModuleTree& tree) {
+Amounts forward_seconds(const graph::ModelGraph& graph, const graph::ModuleTree& tree) {
   std::vector<double> inclusive(graph.modules.size(), 0);
   Amounts seconds;
   seconds.own.assign(tree.nodes.size(), 0);
@@ -95,13 +89,10 @@ NodeCosts node_costs(
   double alpha = options.memory_weight;
   if (!(alpha >= 0 && alpha <= 1)) {
     throw ConfigError(
-        str("memory_weight: found ",
-            alpha,
-            "; expected 0 (only computation) to 1 (only memory)"));
+        str("memory_weight: found ", alpha, "; expected 0 (only computation) to 1 (only memory)"));
   }
   const Amounts w = memory_bytes(graph, tree);
-  const Amounts psi =
-      graph.timed ? forward_seconds(graph, tree) : descendants(tree);
+  const Amounts psi = graph.timed ? forward_seconds(graph, tree) : descendants(tree);
   const std::size_t count = tree.nodes.size();
   NodeCosts costs{std::vector<double>(count), std::vector<double>(count)};
   if (w.subtree[0] == 0 && psi.subtree[0] == 0) {

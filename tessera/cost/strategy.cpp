@@ -9,9 +9,7 @@ std::vector<int> lay_out(
     const std::string& letters,
     const std::vector<int>& device_order) {
   const topology::RankLayout layout(
-      {.pipeline = strategy.pp,
-       .tensor = strategy.tp,
-       .reduced_data = strategy.dp},
+      {.pipeline = strategy.pp, .tensor = strategy.tp, .reduced_data = strategy.dp},
       topology::Placement(letters));
   std::vector<int> result(device_order.size());
   for (int position = 0; position < layout.world_size(); ++position) {
@@ -22,16 +20,9 @@ std::vector<int> lay_out(
   return result;
 }
 
-void validate(
-    const Strategy& strategy,
-    int devices,
-    int layers,
-    int global_batch_size) {
-  const auto fail = [](const auto&... parts) {
-    throw ConfigError(str("strategy: ", parts...));
-  };
-  if (strategy.pp < 1 || strategy.dp < 1 || strategy.tp < 1 ||
-      strategy.microbatch_size < 1) {
+void validate(const Strategy& strategy, int devices, int layers, int global_batch_size) {
+  const auto fail = [](const auto&... parts) { throw ConfigError(str("strategy: ", parts...)); };
+  if (strategy.pp < 1 || strategy.dp < 1 || strategy.tp < 1 || strategy.microbatch_size < 1) {
     fail("pp, dp, tp and mbs must be 1 or more");
   }
   if (strategy.devices() != devices) {
@@ -53,8 +44,8 @@ void validate(
         global_batch_size);
   }
   const auto& cuts = strategy.boundaries;
-  bool ascending = cuts.size() == static_cast<std::size_t>(strategy.pp) + 1 &&
-                   cuts.front() == 0 && cuts.back() == layers;
+  bool ascending = cuts.size() == static_cast<std::size_t>(strategy.pp) + 1 && cuts.front() == 0 &&
+                   cuts.back() == layers;
   for (std::size_t i = 1; ascending && i < cuts.size(); ++i) {
     ascending = cuts[i - 1] < cuts[i];
   }

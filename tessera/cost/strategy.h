@@ -52,17 +52,11 @@ struct Strategy {
 
 /// Devices in the order `device_order`, laid out by `letters` (the right-most
 /// varies fastest): what Strategy::device_of_rank holds.
-std::vector<int> lay_out(
-    const Strategy& strategy,
-    const std::string& letters,
-    const std::vector<int>& device_order);
+std::vector<int>
+lay_out(const Strategy& strategy, const std::string& letters, const std::vector<int>& device_order);
 
 /// Throws: ConfigError when degrees do not fill the cluster, the batch does not
 /// divide, or boundaries are not pp ascending stages over all layers.
-void validate(
-    const Strategy& strategy,
-    int devices,
-    int layers,
-    int global_batch_size);
+void validate(const Strategy& strategy, int devices, int layers, int global_batch_size);
 
 } // namespace tessera::cost

@@ -37,32 +37,30 @@ StageCost price_stage(
   StageCost cost;
   cost.parameters = table.parameters(first, last);
   const StageLinks& place = links.stages[at(stage)];
-  const PassSeconds tensor = table.tensor_seconds(
-      first, last, place.tensor_nodes, place.tensor_bytes_per_s);
+  const PassSeconds tensor =
+      table.tensor_seconds(first, last, place.tensor_nodes, place.tensor_bytes_per_s);
   cost.tensor_seconds = tensor.forward + tensor.backward;
   if (stage == 0) {
     const PassSeconds tail =
         table.tail_tensor_seconds(place.tensor_nodes, place.tensor_bytes_per_s);
     cost.tensor_seconds += tail.forward + tail.backward;
   }
-  cost.send_seconds = send_seconds(
-      links, stage, table.cut_bytes(last), table.returns_home(), constants);
+  cost.send_seconds =
+      send_seconds(links, stage, table.cut_bytes(last), table.returns_home(), constants);
   cost.in_flight = in_flight(strategy, stage, microbatches);
   cost.memory = table.memory(
       first,
       last,
       {.in_flight = cost.in_flight,
        .optimizer_shards = strategy.shard_optimizer_state ? strategy.dp : 1});
-  cost.needed_bytes = (cost.memory.total() + constants.context_bytes) /
-                      constants.usable_memory_share;
+  cost.needed_bytes =
+      (cost.memory.total() + constants.context_bytes) / constants.usable_memory_share;
   cost.device_bytes = std::numeric_limits<double>::infinity();
   for (const int kind : links.kinds[at(stage)]) {
     const DeviceKind& device = cluster.kinds[at(kind)];
-    cost.compute_seconds = std::max(
-        cost.compute_seconds, table.compute_seconds(kind, first, last));
+    cost.compute_seconds = std::max(cost.compute_seconds, table.compute_seconds(kind, first, last));
     cost.optimizer_seconds = std::max(
-        cost.optimizer_seconds,
-        optimizer_seconds(cost.parameters, device, strategy, constants));
+        cost.optimizer_seconds, optimizer_seconds(cost.parameters, device, strategy, constants));
     cost.device_bytes = std::min(cost.device_bytes, device.memory_bytes);
   }
   return cost;
@@ -115,9 +113,7 @@ void add_pipeline_seconds(
     double most_tensor = 0;
     for (int k = 0; k < strategy.pp; ++k) {
       const double compute = table.compute_seconds(
-          kinds[at(k)],
-          strategy.boundaries[at(k)],
-          strategy.boundaries[at(k) + 1]);
+          kinds[at(k)], strategy.boundaries[at(k)], strategy.boundaries[at(k) + 1]);
       const double tensor = cost.stages[at(k)].tensor_seconds;
       sum += compute + tensor;
       if (compute + tensor > most) {
@@ -126,23 +122,18 @@ void add_pipeline_seconds(
         most_tensor = tensor;
       }
     }
-    const double seconds =
-        (microbatches - 1) * std::max(most, slowest_send) + sum;
+    const double seconds = (microbatches - 1) * std::max(most, slowest_send) + sum;
     if (seconds > slowest) {
       slowest = seconds;
       cost.compute_seconds = microbatches * most_compute;
       cost.tensor_seconds = microbatches * most_tensor;
-      cost.bubble_seconds =
-          seconds - cost.compute_seconds - cost.tensor_seconds;
+      cost.bubble_seconds = seconds - cost.compute_seconds - cost.tensor_seconds;
     }
   }
   const bool shared = std::any_of(
-      cluster.nodes.begin(), cluster.nodes.end(), [](const Node& node) {
-        return node.cores > 0;
-      });
+      cluster.nodes.begin(), cluster.nodes.end(), [](const Node& node) { return node.cores > 0; });
   if (shared) {
-    const double bound =
-        shared_cores_seconds(cluster, strategy, table, microbatches);
+    const double bound = shared_cores_seconds(cluster, strategy, table, microbatches);
     cost.shared_cores_seconds = std::max(0.0, bound - slowest);
     slowest += cost.shared_cores_seconds;
   }
@@ -158,8 +149,7 @@ int in_flight(const Strategy& strategy, int stage, int microbatches) {
   }
   return std::min(
       microbatches,
-      strategy.active_microbatches > 0 ? strategy.active_microbatches
-                                       : strategy.pp - stage);
+      strategy.active_microbatches > 0 ? strategy.active_microbatches : strategy.pp - stage);
 }
 
 StrategyCost price(
@@ -177,16 +167,14 @@ StrategyCost price(
   double fullest = -1;
   double shortest_backward = std::numeric_limits<double>::infinity();
   for (int k = 0; k < strategy.pp; ++k) {
-    cost.stages.push_back(price_stage(
-        cluster, strategy, table, links, k, microbatches, constants));
+    cost.stages.push_back(price_stage(cluster, strategy, table, links, k, microbatches, constants));
     const StageCost& stage = cost.stages.back();
     const int first = strategy.boundaries[at(k)];
     const int last = strategy.boundaries[at(k) + 1];
     parameters.push_back(stage.parameters);
     whole.push_back(table.whole_parameters(first, last));
     tied.push_back(table.tied_parameters(first, last));
-    cost.optimizer_seconds =
-        std::max(cost.optimizer_seconds, stage.optimizer_seconds);
+    cost.optimizer_seconds = std::max(cost.optimizer_seconds, stage.optimizer_seconds);
     if (stage.needed_bytes / stage.device_bytes > fullest) {
       fullest = stage.needed_bytes / stage.device_bytes;
       cost.fullest_stage = k;
@@ -194,16 +182,14 @@ StrategyCost price(
     for (const int kind : links.kinds[at(k)]) {
       shortest_backward = std::min(
           shortest_backward,
-          table.compute_seconds(kind, first, last) -
-              table.forward_seconds(kind, first, last));
+          table.compute_seconds(kind, first, last) - table.forward_seconds(kind, first, last));
     }
   }
   add_pipeline_seconds(cluster, strategy, table, links, microbatches, cost);
-  cost.gradient_seconds = gradient_sync_seconds(
-      strategy, cluster, parameters, whole, tied, constants);
+  cost.gradient_seconds =
+      gradient_sync_seconds(strategy, cluster, parameters, whole, tied, constants);
   if (strategy.overlap_gradients) {
-    cost.gradient_seconds =
-        std::max(0.0, cost.gradient_seconds - shortest_backward);
+    cost.gradient_seconds = std::max(0.0, cost.gradient_seconds - shortest_backward);
   }
   cost.seconds += cost.gradient_seconds + cost.optimizer_seconds;
   return cost;
@@ -220,13 +206,7 @@ StrategyCost price(
       static_cast<int>(model.layers.size()),
       model.global_batch_size);
   const LayerTable table(model, cluster, strategy, constants);
-  return price(
-      model,
-      cluster,
-      strategy,
-      table,
-      place(strategy, cluster, constants),
-      constants);
+  return price(model, cluster, strategy, table, place(strategy, cluster, constants), constants);
 }
 
 } // namespace tessera::cost

@@ -77,8 +77,7 @@ auto list_of(const JsonFields& file, const char* key, Read read) {
   std::vector<decltype(read(file))> result;
   result.reserve(array.size());
   for (std::size_t i = 0; i < array.size(); ++i) {
-    result.push_back(
-        read(JsonFields(array[i], str("model graph ", key, "[", i, "]"))));
+    result.push_back(read(JsonFields(array[i], str("model graph ", key, "[", i, "]"))));
   }
   return result;
 }
@@ -86,12 +85,7 @@ auto list_of(const JsonFields& file, const char* key, Read read) {
 ModelGraph graph_from(const JsonFields& file) {
   // The head first: of another version the other fields say nothing.
   if (file.text("format") != kFormat) {
-    file.fail(
-        str("'format' must be \"",
-            kFormat,
-            "\", found \"",
-            file.text("format"),
-            "\""));
+    file.fail(str("'format' must be \"", kFormat, "\", found \"", file.text("format"), "\""));
   }
   if (file.integer("version") != kVersion) {
     file.fail(
@@ -100,22 +94,14 @@ ModelGraph graph_from(const JsonFields& file) {
             ", which this program reads, found ",
             file.integer("version")));
   }
-  file.allow_only(
-      {"format",
-       "version",
-       "name",
-       "traced",
-       "timed",
-       "modules",
-       "parameters"});
+  file.allow_only({"format", "version", "name", "traced", "timed", "modules", "parameters"});
   ModelGraph graph;
   graph.name = file.text("name");
   for (const auto& [key, flag] :
        {std::pair<const char*, bool*>("traced", &graph.traced),
         std::pair<const char*, bool*>("timed", &graph.timed)}) {
     if (!file.at(key).is_boolean()) {
-      file.fail(str(
-          "'", key, "' must be true or false, found ", one_line(file.at(key))));
+      file.fail(str("'", key, "' must be true or false, found ", one_line(file.at(key))));
     }
     *flag = file.at(key).get<bool>();
   }

@@ -79,10 +79,9 @@ void order_by_execution(const ModelGraph& graph, ModuleTree& tree) {
   }
   for (ModuleNode& node : tree.nodes) {
     // Stable: what the trace does not tell apart keeps order of registration.
-    std::stable_sort(
-        node.children.begin(), node.children.end(), [&use](int a, int b) {
-          return use[a] < use[b];
-        });
+    std::stable_sort(node.children.begin(), node.children.end(), [&use](int a, int b) {
+      return use[a] < use[b];
+    });
   }
 }
 
@@ -109,8 +108,7 @@ ModuleTree build_module_tree(const ModelGraph& graph) {
     // also where two components own each other's modules.
     int parent = static_cast<int>(n);
     for (const int module : tree.nodes[n].modules) {
-      parent =
-          std::min(parent, tree.node_of_module[graph.modules[module].parent]);
+      parent = std::min(parent, tree.node_of_module[graph.modules[module].parent]);
     }
     tree.nodes[n].parent = parent;
     tree.nodes[parent].children.push_back(static_cast<int>(n));

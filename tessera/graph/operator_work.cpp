@@ -4,8 +4,7 @@
 
 namespace tessera::graph {
 
-ForwardWork
-work_of_batch(const ForwardWork& one, const ForwardWork& two, double batch) {
+ForwardWork work_of_batch(const ForwardWork& one, const ForwardWork& two, double batch) {
   if (one.size() != two.size()) {
     throw PlanError(
         str("the forward of one sample runs ",
@@ -30,8 +29,7 @@ work_of_batch(const ForwardWork& one, const ForwardWork& two, double batch) {
     // One sample may be reshaped without a copy where two are not.
     result[i].kind = batch > 1 ? two[i].kind : one[i].kind;
     const auto at_batch = [&](double OperatorWork::*size) {
-      result[i].*size =
-          one[i].*size + (two[i].*size - one[i].*size) * (batch - 1);
+      result[i].*size = one[i].*size + (two[i].*size - one[i].*size) * (batch - 1);
     };
     for (const auto size :
          {&OperatorWork::count,

@@ -44,7 +44,6 @@ using ForwardWork = std::vector<OperatorWork>;
 /// The work of a batch of `batch` samples from those of one and of two samples,
 /// since every size is a constant or grows with the batch.
 /// Throws: PlanError when the two forwards did not run the same operators.
-ForwardWork
-work_of_batch(const ForwardWork& one, const ForwardWork& two, double batch);
+ForwardWork work_of_batch(const ForwardWork& one, const ForwardWork& two, double batch);
 
 } // namespace tessera::graph

@@ -20,9 +20,7 @@ std::string name_of(const ModelGraph& graph, std::size_t index) {
 std::int64_t count_elements(const std::vector<std::int64_t>& shape) {
   std::int64_t elements = 1;
   for (const std::int64_t size : shape) {
-    if (size < 0 ||
-        (size > 0 &&
-         elements > std::numeric_limits<std::int64_t>::max() / size)) {
+    if (size < 0 || (size > 0 && elements > std::numeric_limits<std::int64_t>::max() / size)) {
       return -1;
     }
     elements *= size;
@@ -34,13 +32,7 @@ void validate_numbers(const ModelGraph& graph, std::size_t index) {
   const Module& module = graph.modules[index];
   const auto refuse = [&](const char* field, auto found, const char* expected) {
     throw PlanError(
-        str(name_of(graph, index),
-            ".",
-            field,
-            ": found ",
-            found,
-            "; expected ",
-            expected));
+        str(name_of(graph, index), ".", field, ": found ", found, "; expected ", expected));
   };
   if (!std::isfinite(module.forward_seconds) || module.forward_seconds < 0) {
     refuse("forward_seconds", module.forward_seconds, "seconds, 0 or more");
@@ -68,10 +60,8 @@ void validate_order(const ModelGraph& graph) {
     const int parent = graph.modules[i].parent;
     if (i == 0) {
       if (parent != -1) {
-        throw PlanError(
-            str("modules[0] is the root and has no parent; found parent ",
-                parent,
-                ", expected -1"));
+        throw PlanError(str(
+            "modules[0] is the root and has no parent; found parent ", parent, ", expected -1"));
       }
     } else {
       while (!open.empty() && open.back() != parent) {
@@ -87,17 +77,15 @@ void validate_order(const ModelGraph& graph) {
       }
       const auto& children = graph.modules[parent].children;
       const std::size_t position = seen_children[parent]++;
-      if (position >= children.size() ||
-          children[position] != static_cast<int>(i)) {
-        throw PlanError(
-            str(name_of(graph, parent),
-                ".children[",
-                position,
-                "]: expected ",
-                i,
-                ", which names it as its parent; found ",
-                position < children.size() ? str(children[position])
-                                           : std::string("no such entry")));
+      if (position >= children.size() || children[position] != static_cast<int>(i)) {
+        throw PlanError(str(
+            name_of(graph, parent),
+            ".children[",
+            position,
+            "]: expected ",
+            i,
+            ", which names it as its parent; found ",
+            position < children.size() ? str(children[position]) : std::string("no such entry")));
       }
     }
     open.push_back(static_cast<int>(i));
@@ -119,9 +107,7 @@ void validate_order(const ModelGraph& graph) {
 void validate_paths(const ModelGraph& graph) {
   if (!graph.modules[0].path.empty()) {
     throw PlanError(
-        str("modules[0] is the root, whose path is \"\"; found \"",
-            graph.modules[0].path,
-            "\""));
+        str("modules[0] is the root, whose path is \"\"; found \"", graph.modules[0].path, "\""));
   }
   std::unordered_map<std::string, std::size_t> first;
   for (std::size_t i = 0; i < graph.modules.size(); ++i) {
@@ -140,8 +126,7 @@ void validate_parameters(const ModelGraph& graph) {
   std::vector<int> last_holder(graph.parameters.size(), -1);
   for (std::size_t i = 0; i < graph.modules.size(); ++i) {
     for (const int parameter : graph.modules[i].parameters) {
-      if (parameter < 0 ||
-          parameter >= static_cast<int>(graph.parameters.size())) {
+      if (parameter < 0 || parameter >= static_cast<int>(graph.parameters.size())) {
         throw PlanError(
             str(name_of(graph, i),
                 ".parameters: found ",
@@ -152,21 +137,16 @@ void validate_parameters(const ModelGraph& graph) {
       }
       if (last_holder[parameter] == static_cast<int>(i)) {
         throw PlanError(
-            str(name_of(graph, i),
-                ".parameters lists ",
-                parameter,
-                " twice; list it once"));
+            str(name_of(graph, i), ".parameters lists ", parameter, " twice; list it once"));
       }
       last_holder[parameter] = static_cast<int>(i);
     }
   }
   for (std::size_t i = 0; i < graph.parameters.size(); ++i) {
     const Parameter& parameter = graph.parameters[i];
-    const std::string name =
-        str("parameters[", i, "] (\"", parameter.name, "\")");
+    const std::string name = str("parameters[", i, "] (\"", parameter.name, "\")");
     if (last_holder[i] < 0) {
-      throw PlanError(
-          str(name, " is held by no module; list it in the module it is in"));
+      throw PlanError(str(name, " is held by no module; list it in the module it is in"));
     }
     if (count_elements(parameter.shape) != parameter.elements) {
       throw PlanError(
@@ -177,11 +157,7 @@ void validate_parameters(const ModelGraph& graph) {
               count_elements(parameter.shape)));
     }
     if (parameter.bytes < 0) {
-      throw PlanError(
-          str(name,
-              ".bytes: found ",
-              parameter.bytes,
-              "; expected bytes, 0 or more"));
+      throw PlanError(str(name, ".bytes: found ", parameter.bytes, "; expected bytes, 0 or more"));
     }
   }
 }
@@ -190,8 +166,7 @@ void validate_parameters(const ModelGraph& graph) {
 
 void validate(const ModelGraph& graph) {
   if (graph.modules.empty()) {
-    throw PlanError(
-        "the model graph has no modules; expected at least the root");
+    throw PlanError("the model graph has no modules; expected at least the root");
   }
   validate_order(graph);
   validate_paths(graph);

@@ -75,8 +75,7 @@ class ModuleList : public torch::nn::ModuleHolder<ModuleListImpl<Holder>> {
 class Sequential : public tessera::Module<SequentialImpl> {
  public:
   using tessera::Module<SequentialImpl>::Module;
-  Sequential()
-      : tessera::Module<SequentialImpl>(std::make_shared<SequentialImpl>()) {}
+  Sequential() : tessera::Module<SequentialImpl>(std::make_shared<SequentialImpl>()) {}
 };
 
 } // namespace tessera::nn

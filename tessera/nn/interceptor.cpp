@@ -69,15 +69,9 @@ CallKey register_invoker(const std::string& name, Invoker invoker) {
   CallKey key{name, hash_of(name)};
   InvokerTable& table = invokers();
   const std::lock_guard lock(table.mutex);
-  const auto [entry, added] =
-      table.entries.emplace(key.hash, KnownCall{name, invoker});
+  const auto [entry, added] = table.entries.emplace(key.hash, KnownCall{name, invoker});
   KnownCall& known = entry->second;
-  TESSERA_CHECK(
-      added || known.name == name,
-      "two calls hash alike: ",
-      name,
-      " and ",
-      known.name);
+  TESSERA_CHECK(added || known.name == name, "two calls hash alike: ", name, " and ", known.name);
   // Not an error yet: this runs before main, and a call that never leaves its
   // rank needs no name.
   known.ambiguous = known.ambiguous || known.invoker != invoker;
@@ -107,8 +101,7 @@ Interceptor* current_interceptor() {
   return t_interceptor;
 }
 
-InterceptorScope::InterceptorScope(Interceptor* interceptor)
-    : previous_(t_interceptor) {
+InterceptorScope::InterceptorScope(Interceptor* interceptor) : previous_(t_interceptor) {
   t_interceptor = interceptor;
 }
 
@@ -123,9 +116,7 @@ void mark_interceptable(const std::shared_ptr<torch::nn::Module>& module) {
     return;
   }
   if (table.entries.size() >= table.sweep_at) {
-    std::erase_if(table.entries, [](const auto& entry) {
-      return entry.second.module.expired();
-    });
+    std::erase_if(table.entries, [](const auto& entry) { return entry.second.module.expired(); });
     table.sweep_at = 2 * table.entries.size() + 1024;
   }
   const MarkDefaults& defaults = mark_defaults();
@@ -142,9 +133,7 @@ MarkDefaults& mark_defaults() {
   return defaults;
 }
 
-void with_mark(
-    const torch::nn::Module& module,
-    const std::function<void(Mark*)>& work) {
+void with_mark(const torch::nn::Module& module, const std::function<void(Mark*)>& work) {
   MarkTable& table = marks();
   const std::lock_guard lock(table.mutex);
   work(live_mark(table, module));
@@ -234,11 +223,9 @@ const CallAdapter* adapter_of(const torch::nn::Module& module) {
   return mark == nullptr || !mark->adapter ? nullptr : &mark->adapter;
 }
 
-PartitionScope::PartitionScope(int index)
-    : previous_(mark_defaults().partition) {
+PartitionScope::PartitionScope(int index) : previous_(mark_defaults().partition) {
   if (index < 0) {
-    throw ConfigError(
-        str("partition(", index, "): write an index of 0 or more"));
+    throw ConfigError(str("partition(", index, "): write an index of 0 or more"));
   }
   mark_defaults().partition = index;
 }

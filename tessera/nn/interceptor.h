@@ -13,8 +13,7 @@ namespace tessera::nn {
 
 /// Runs a module of one static type on packed arguments: (module, args tuple,
 /// first and last child for ranges of a Sequential, else -1) -> packed result.
-using Invoker =
-    c10::IValue (*)(torch::nn::Module&, const c10::IValue& args, int, int);
+using Invoker = c10::IValue (*)(torch::nn::Module&, const c10::IValue& args, int, int);
 
 /// Names an instantiation of a call, equal on every rank of one program: the
 /// module's class and the types of the arguments.
@@ -78,8 +77,7 @@ bool is_interceptable(const torch::nn::Module& module);
 
 /// Runs a module on the packed arguments of another that it stands in for;
 /// returns that one's packed result.
-using CallAdapter =
-    std::function<c10::IValue(torch::nn::Module&, const c10::IValue& args)>;
+using CallAdapter = std::function<c10::IValue(torch::nn::Module&, const c10::IValue& args)>;
 
 /// From now on calls of `original` through its holder run `replacement`, which
 /// takes over its manual partition. The replacement lives as long as its parent

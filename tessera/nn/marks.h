@@ -31,9 +31,7 @@ struct Mark {
 };
 
 /// Calls `work` with the module's mark, or nullptr when it has none.
-void with_mark(
-    const torch::nn::Module& module,
-    const std::function<void(Mark*)>& work);
+void with_mark(const torch::nn::Module& module, const std::function<void(Mark*)>& work);
 
 /// What new marks of this thread begin with.
 struct MarkDefaults {

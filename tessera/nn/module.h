@@ -20,15 +20,11 @@ namespace detail {
 template <typename Impl, typename... Args>
 struct ModuleCall {
   // What forward returns for exactly these argument categories.
-  using Result =
-      decltype(std::declval<Impl&>().forward(std::declval<Args>()...));
+  using Result = decltype(std::declval<Impl&>().forward(std::declval<Args>()...));
   using Arguments = std::tuple<std::decay_t<Args>...>;
 
-  static c10::IValue invoke(
-      torch::nn::Module& module,
-      const c10::IValue& args,
-      int first,
-      int last) {
+  static c10::IValue
+  invoke(torch::nn::Module& module, const c10::IValue& args, int first, int last) {
     if (const nn::CallAdapter* adapter = nn::adapter_of(module)) {
       return (*adapter)(module, args);
     }
@@ -38,15 +34,11 @@ struct ModuleCall {
       }
     }
     auto values = unpack<Arguments>(args);
-    return run(
-        dynamic_cast<Impl&>(module),
-        values,
-        std::index_sequence_for<Args...>());
+    return run(dynamic_cast<Impl&>(module), values, std::index_sequence_for<Args...>());
   }
 
   template <std::size_t... I>
-  static c10::IValue
-  run(Impl& impl, Arguments& values, std::index_sequence<I...>) {
+  static c10::IValue run(Impl& impl, Arguments& values, std::index_sequence<I...>) {
     if constexpr (std::is_void_v<Result>) {
       impl.forward(static_cast<Args&&>(std::get<I>(values))...);
       return {};
@@ -61,8 +53,7 @@ struct ModuleCall {
 
 template <typename Impl, typename... Args>
 const nn::CallKey ModuleCall<Impl, Args...>::key = nn::register_invoker(
-    std::string(typeid(Impl).name()) + "(" +
-        typeid(std::tuple<Args...>).name() + ")",
+    std::string(typeid(Impl).name()) + "(" + typeid(std::tuple<Args...>).name() + ")",
     &ModuleCall<Impl, Args...>::invoke);
 
 } // namespace detail
@@ -97,8 +88,7 @@ class Module : public torch::nn::ModuleHolder<Impl> {
       typename Head,
       typename... Tail,
       typename = std::enable_if_t<
-          !(std::is_base_of_v<Module, std::decay_t<Head>> &&
-            sizeof...(Tail) == 0) &&
+          !(std::is_base_of_v<Module, std::decay_t<Head>> && sizeof...(Tail) == 0) &&
           !std::is_convertible_v<Head, std::shared_ptr<Impl>>>>
   explicit Module(Head&& head, Tail&&... tail)
       : Base(std::forward<Head>(head), std::forward<Tail>(tail)...) {
@@ -106,8 +96,7 @@ class Module : public torch::nn::ModuleHolder<Impl> {
   }
 
   template <typename... Args>
-  auto operator()(Args&&... args) const ->
-      typename detail::ModuleCall<Impl, Args...>::Result {
+  auto operator()(Args&&... args) const -> typename detail::ModuleCall<Impl, Args...>::Result {
     using Call = detail::ModuleCall<Impl, Args...>;
     using Result = typename Call::Result;
     Impl& impl = const_cast<Impl&>(**this);
@@ -115,20 +104,16 @@ class Module : public torch::nn::ModuleHolder<Impl> {
     nn::Interceptor* interceptor = nn::current_interceptor();
     // Naming the key here is what instantiates its registration.
     const nn::CallKey& key = Call::key;
-    const bool intercepted =
-        interceptor != nullptr && interceptor->wants(target);
+    const bool intercepted = interceptor != nullptr && interceptor->wants(target);
     if (!intercepted && &target == &impl) {
       return impl.forward(std::forward<Args>(args)...);
     }
     const c10::IValue packed =
         detail::make_tuple_value({tessera::pack<std::decay_t<Args>>(args)...});
-    const c10::IValue result =
-        intercepted ? interceptor->call(target, key, packed, -1, -1)
-                    : Call::invoke(target, packed, -1, -1);
+    const c10::IValue result = intercepted ? interceptor->call(target, key, packed, -1, -1)
+                                           : Call::invoke(target, packed, -1, -1);
     if constexpr (!std::is_void_v<Result>) {
-      static_assert(
-          !std::is_reference_v<Result>,
-          "forward must return a value, not a reference");
+      static_assert(!std::is_reference_v<Result>, "forward must return a value, not a reference");
       return tessera::unpack<Result>(result);
     }
   }

@@ -12,18 +12,14 @@ const CallKey& range_key() {
 
 } // namespace
 
-c10::IValue SequentialImpl::call_child(
-    const Child& child,
-    const c10::IValue& args) {
+c10::IValue SequentialImpl::call_child(const Child& child, const c10::IValue& args) {
   // A predecessor's tuple is one argument unless the child takes its elements.
   c10::IValue values = args;
   const auto& elements = args.toTupleRef().elements();
   if (static_cast<int>(elements.size()) != child.arity) {
     TESSERA_CHECK(!elements.empty());
-    const bool spread =
-        elements.size() == 1 && elements[0].isTuple() &&
-        static_cast<int>(elements[0].toTupleRef().elements().size()) ==
-            child.arity;
+    const bool spread = elements.size() == 1 && elements[0].isTuple() &&
+                        static_cast<int>(elements[0].toTupleRef().elements().size()) == child.arity;
     if (!spread) {
       throw ShapeError(
           str("Sequential: ",
@@ -37,15 +33,13 @@ c10::IValue SequentialImpl::call_child(
   }
   torch::nn::Module& target = stand_in(*child.module);
   Interceptor* interceptor = current_interceptor();
-  const c10::IValue result =
-      interceptor != nullptr && interceptor->wants(target)
-          ? interceptor->call(target, *child.key, values, -1, -1)
-          : find_invoker(child.key->hash)(target, values, -1, -1);
+  const c10::IValue result = interceptor != nullptr && interceptor->wants(target)
+                                 ? interceptor->call(target, *child.key, values, -1, -1)
+                                 : find_invoker(child.key->hash)(target, values, -1, -1);
   return tessera::detail::make_tuple_value({result});
 }
 
-c10::IValue
-SequentialImpl::run_range(const c10::IValue& args, int first, int last) {
+c10::IValue SequentialImpl::run_range(const c10::IValue& args, int first, int last) {
   TESSERA_CHECK(
       first >= 0 && first <= last && last <= static_cast<int>(layers_.size()),
       "range ",
@@ -59,9 +53,8 @@ SequentialImpl::run_range(const c10::IValue& args, int first, int last) {
   int at = first;
   while (at < last) {
     Interceptor* interceptor = current_interceptor();
-    const int end = interceptor == nullptr
-                        ? at + 1
-                        : std::min(last, interceptor->range_end(*this, at));
+    const int end =
+        interceptor == nullptr ? at + 1 : std::min(last, interceptor->range_end(*this, at));
     if (end > at + 1) {
       values = interceptor->call(*this, range_key(), values, at, end);
       at = end;

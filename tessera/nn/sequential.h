@@ -23,19 +23,16 @@ struct Signature<R (Impl::*)(Args...)> {
   static constexpr int arity = sizeof...(Args);
 };
 template <typename R, typename Impl, typename... Args>
-struct Signature<R (Impl::*)(Args...) const> : Signature<R (Impl::*)(Args...)> {
-};
+struct Signature<R (Impl::*)(Args...) const> : Signature<R (Impl::*)(Args...)> {};
 
 // Inherited forwards (BatchNorm2d, ReLU, ...) name their base class; the call
 // must name the class that the holder makes.
 template <typename Impl, typename Forward>
 struct SignatureOf;
 template <typename Impl, typename R, typename Base, typename... Args>
-struct SignatureOf<Impl, R (Base::*)(Args...)>
-    : Signature<R (Impl::*)(Args...)> {};
+struct SignatureOf<Impl, R (Base::*)(Args...)> : Signature<R (Impl::*)(Args...)> {};
 template <typename Impl, typename R, typename Base, typename... Args>
-struct SignatureOf<Impl, R (Base::*)(Args...) const>
-    : Signature<R (Impl::*)(Args...)> {};
+struct SignatureOf<Impl, R (Base::*)(Args...) const> : Signature<R (Impl::*)(Args...)> {};
 
 } // namespace detail
 
@@ -50,10 +47,7 @@ struct SignatureOf<Impl, R (Base::*)(Args...) const>
 class SequentialImpl : public torch::nn::Module {
  public:
   SequentialImpl() = default;
-  template <
-      typename First,
-      typename... Rest,
-      typename = typename std::decay_t<First>::ImplType>
+  template <typename First, typename... Rest, typename = typename std::decay_t<First>::ImplType>
   explicit SequentialImpl(First&& first, Rest&&... rest) {
     push_back(std::forward<First>(first));
     (push_back(std::forward<Rest>(rest)), ...);
@@ -85,8 +79,7 @@ class SequentialImpl : public torch::nn::Module {
   template <typename Result, typename... Args>
   Result forward_as(Args&&... args) {
     return tessera::unpack<Result>(result_of(run_range(
-        tessera::detail::make_tuple_value(
-            {tessera::pack<std::decay_t<Args>>(args)...}),
+        tessera::detail::make_tuple_value({tessera::pack<std::decay_t<Args>>(args)...}),
         0,
         static_cast<int>(layers_.size()))));
   }

@@ -14,14 +14,12 @@ double clip_grad_norm(
     double max_norm,
     comm::ProcessGroup& group) {
   if (!(max_norm > 0)) {
-    throw ConfigError(
-        str("clip_grad_norm: max_norm is ", max_norm, "; write more than 0"));
+    throw ConfigError(str("clip_grad_norm: max_norm is ", max_norm, "; write more than 0"));
   }
   const at::NoGradGuard no_grad;
   double square = 0;
   for (const at::Tensor& gradient : counted) {
-    const double norm =
-        gradient.to(at::kFloat).norm(2, at::kDouble).item<double>();
+    const double norm = gradient.to(at::kFloat).norm(2, at::kDouble).item<double>();
     square += norm * norm;
   }
   at::Tensor sum = at::full({1}, square, at::kDouble);

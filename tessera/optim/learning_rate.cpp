@@ -10,8 +10,7 @@ namespace tessera::optim {
 double LearningRate::at(std::int64_t step) const {
   if (step < warmup) {
     // The first update must not be lost: rates are those of steps 1 to warmup.
-    return peak * static_cast<double>(step + 1) /
-           static_cast<double>(warmup + 1);
+    return peak * static_cast<double>(step + 1) / static_cast<double>(warmup + 1);
   }
   if (decay == "constant") {
     return peak;
@@ -19,14 +18,12 @@ double LearningRate::at(std::int64_t step) const {
   if (step >= total) {
     return minimum;
   }
-  const double share =
-      static_cast<double>(step - warmup) / static_cast<double>(total - warmup);
+  const double share = static_cast<double>(step - warmup) / static_cast<double>(total - warmup);
   if (decay == "linear") {
     return peak + (minimum - peak) * share;
   }
   if (decay == "cosine") {
-    return minimum +
-           (peak - minimum) * 0.5 * (1 + std::cos(std::numbers::pi * share));
+    return minimum + (peak - minimum) * 0.5 * (1 + std::cos(std::numbers::pi * share));
   }
   return peak * std::pow(minimum / peak, share); // exponential
 }
@@ -37,10 +34,7 @@ void LearningRate::validate() const {
   }
   if (minimum < 0 || minimum > peak) {
     throw ConfigError(
-        str("min_learning_rate is ",
-            minimum,
-            "; write 0 to the learning rate, ",
-            peak));
+        str("min_learning_rate is ", minimum, "; write 0 to the learning rate, ", peak));
   }
   if (warmup < 0 || total <= warmup) {
     throw ConfigError(
@@ -50,16 +44,11 @@ void LearningRate::validate() const {
             total,
             "; write 0 or more, and fewer than all"));
   }
-  if (decay != "constant" && decay != "linear" && decay != "cosine" &&
-      decay != "exponential") {
-    throw ConfigError(
-        str("decay is '",
-            decay,
-            "'; write constant, linear, cosine or exponential"));
+  if (decay != "constant" && decay != "linear" && decay != "cosine" && decay != "exponential") {
+    throw ConfigError(str("decay is '", decay, "'; write constant, linear, cosine or exponential"));
   }
   if (decay == "exponential" && minimum == 0) {
-    throw ConfigError(
-        "exponential decay never reaches 0; write a min_learning_rate above 0");
+    throw ConfigError("exponential decay never reaches 0; write a min_learning_rate above 0");
   }
 }
 

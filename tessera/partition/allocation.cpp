@@ -10,9 +10,7 @@ Seats allocate_seats(
     const std::vector<std::int64_t>& costs,
     const std::vector<int>& capacity,
     int seats) {
-  TESSERA_CHECK(
-      std::accumulate(capacity.begin(), capacity.end(), std::int64_t{0}) >=
-      seats);
+  TESSERA_CHECK(std::accumulate(capacity.begin(), capacity.end(), std::int64_t{0}) >= seats);
   const int segments = static_cast<int>(costs.size());
   Seats result;
   result.count.assign(segments, 0);
@@ -26,8 +24,7 @@ Seats allocate_seats(
         // costs[i] / (count[i] + 1) against the chosen one, without dividing.
         const std::int64_t mine = costs[i] * (result.count[chosen] + 1);
         const std::int64_t other = costs[chosen] * (result.count[i] + 1);
-        if (mine < other ||
-            (mine == other && result.count[i] > result.count[chosen])) {
+        if (mine < other || (mine == other && result.count[i] > result.count[chosen])) {
           continue;
         }
       }
@@ -39,9 +36,7 @@ Seats allocate_seats(
   return result;
 }
 
-std::vector<std::vector<int>> hand_out(
-    const std::vector<int>& devices,
-    const Seats& seats) {
+std::vector<std::vector<int>> hand_out(const std::vector<int>& devices, const Seats& seats) {
   TESSERA_CHECK(!devices.empty() && devices.size() == seats.order.size());
   std::vector<std::vector<int>> sets(seats.count.size());
   std::size_t next = 1;

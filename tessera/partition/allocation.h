@@ -34,8 +34,6 @@ Seats allocate_seats(
 ///
 /// Source: figures 9 and 10 of Karakus et al. 2021, where partition 0 holds the
 /// embedding beside the smallest share of layers.
-std::vector<std::vector<int>> hand_out(
-    const std::vector<int>& devices,
-    const Seats& seats);
+std::vector<std::vector<int>> hand_out(const std::vector<int>& devices, const Seats& seats);
 
 } // namespace tessera::partitioning

@@ -21,10 +21,7 @@ class ChildPartitioner {
       const std::vector<int>& holders,
       std::vector<Devices>& devices_of_node,
       Result& result)
-      : parent_(parent),
-        holders_(holders),
-        devices_of_node_(devices_of_node),
-        result_(result) {}
+      : parent_(parent), holders_(holders), devices_of_node_(devices_of_node), result_(result) {}
 
   // Every node takes at least one device's worth of parameters, and all of them
   // together at least as many as there are devices.
@@ -36,19 +33,15 @@ class ChildPartitioner {
     std::vector<std::int64_t> run_costs;
     std::vector<int> capacity;
     for (int i = 0; i < count; ++i) {
-      runs.emplace_back(
-          nodes.begin() + begins[i], nodes.begin() + begins[i + 1]);
+      runs.emplace_back(nodes.begin() + begins[i], nodes.begin() + begins[i + 1]);
       run_costs.push_back(std::accumulate(
-          costs.begin() + begins[i],
-          costs.begin() + begins[i + 1],
-          std::int64_t{0}));
+          costs.begin() + begins[i], costs.begin() + begins[i + 1], std::int64_t{0}));
       capacity.push_back(0);
       for (const int node : runs.back()) {
         capacity.back() += holders_[node];
       }
     }
-    const Seats seats =
-        allocate_seats(run_costs, capacity, static_cast<int>(devices.size()));
+    const Seats seats = allocate_seats(run_costs, capacity, static_cast<int>(devices.size()));
     const std::vector<Devices> sets = hand_out(devices, seats);
     for (int i = 0; i < count; ++i) {
       settle(runs[i], sets[i], devices.front());
@@ -64,9 +57,7 @@ class ChildPartitioner {
     for (const int node : nodes) {
       costs.push_back(cost_units(result_.cost[node]));
     }
-    if (std::all_of(costs.begin(), costs.end(), [](std::int64_t cost) {
-          return cost == 0;
-        })) {
+    if (std::all_of(costs.begin(), costs.end(), [](std::int64_t cost) { return cost == 0; })) {
       costs.assign(nodes.size(), 1);
     }
     return costs;
@@ -98,10 +89,7 @@ class ChildPartitioner {
 
 } // namespace
 
-void partition_automatically(
-    const graph::ModelGraph& graph,
-    int partitions,
-    Result& result) {
+void partition_automatically(const graph::ModelGraph& graph, int partitions, Result& result) {
   const auto& nodes = result.tree.nodes;
   const std::vector<int> holders = count_holders(graph, result.tree);
   std::vector<Devices> devices(nodes.size());
@@ -129,9 +117,7 @@ void partition_automatically(
       // then the one that its children cannot fill.
       const bool keeps_first = static_cast<int>(mine.size()) > needed;
       ChildPartitioner(n, holders, devices, result)
-          .divide(
-              Devices(mine.begin() + (keeps_first ? 1 : 0), mine.end()),
-              to_divide);
+          .divide(Devices(mine.begin() + (keeps_first ? 1 : 0), mine.end()), to_divide);
     }
   }
 }

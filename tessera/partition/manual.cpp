@@ -56,12 +56,8 @@ void check_shared_parameters(
 
 } // namespace
 
-void partition_manually(
-    const graph::ModelGraph& graph,
-    const Options& options,
-    Result& result) {
-  check_index(
-      "default_partition", options.default_partition, options.partitions);
+void partition_manually(const graph::ModelGraph& graph, const Options& options, Result& result) {
+  check_index("default_partition", options.default_partition, options.partitions);
   std::map<std::string, int> unused = options.manual;
   std::vector<int> chosen(graph.modules.size(), options.default_partition);
   for (std::size_t i = 0; i < graph.modules.size(); ++i) {

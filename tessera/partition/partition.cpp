@@ -14,10 +14,7 @@ namespace tessera::partitioning {
 namespace {
 
 // Names the partitions that hold no parameter, for the warning.
-std::string list_of_empty(
-    const graph::ModelGraph& graph,
-    const Result& result,
-    int partitions) {
+std::string list_of_empty(const graph::ModelGraph& graph, const Result& result, int partitions) {
   std::vector<bool> holds(partitions, false);
   for (std::size_t n = 0; n < result.tree.nodes.size(); ++n) {
     for (const int module : result.tree.nodes[n].modules) {
@@ -37,16 +34,13 @@ std::string list_of_empty(
 
 } // namespace
 
-std::vector<int> count_holders(
-    const graph::ModelGraph& graph,
-    const graph::ModuleTree& tree) {
+std::vector<int> count_holders(const graph::ModelGraph& graph, const graph::ModuleTree& tree) {
   std::vector<int> holders(tree.nodes.size(), 0);
   for (std::size_t n = tree.nodes.size(); n-- > 0;) {
     const graph::ModuleNode& node = tree.nodes[n];
-    const bool holds = std::any_of(
-        node.modules.begin(), node.modules.end(), [&graph](int module) {
-          return !graph.modules[module].parameters.empty();
-        });
+    const bool holds = std::any_of(node.modules.begin(), node.modules.end(), [&graph](int module) {
+      return !graph.modules[module].parameters.empty();
+    });
     holders[n] += holds ? 1 : 0;
     if (n > 0) {
       holders[node.parent] += holders[n];
@@ -58,14 +52,12 @@ std::vector<int> count_holders(
 Result partition(const graph::ModelGraph& graph, const Options& options) {
   if (options.partitions < 1) {
     throw ConfigError(
-        str("pipeline_parallel_degree: found ",
-            options.partitions,
-            "; expected 1 or more"));
+        str("pipeline_parallel_degree: found ", options.partitions, "; expected 1 or more"));
   }
   Result result;
   result.tree = graph::build_module_tree(graph);
-  cost::NodeCosts costs = cost::node_costs(
-      graph, result.tree, {.memory_weight = options.memory_weight});
+  cost::NodeCosts costs =
+      cost::node_costs(graph, result.tree, {.memory_weight = options.memory_weight});
   result.cost = std::move(costs.subtree);
   if (options.auto_partition) {
     if (!options.manual.empty()) {
@@ -97,10 +89,9 @@ Result partition(const graph::ModelGraph& graph, const Options& options) {
             holders == 1 ? "" : "s",
             " with parameters for a pipeline_parallel_degree of ",
             options.partitions,
-            options.auto_partition
-                ? "; lower the degree, or hold more of the model's layers as "
-                  "modules that can be placed"
-                : "; place a module there or lower the degree"));
+            options.auto_partition ? "; lower the degree, or hold more of the model's layers as "
+                                     "modules that can be placed"
+                                   : "; place a module there or lower the degree"));
   }
   return result;
 }

@@ -15,9 +15,7 @@ constexpr std::int64_t kImpossible = std::numeric_limits<std::int64_t>::max();
 
 // One row of recursion (3) at a time: worst[i] = c(k, i), the smallest largest
 // run when the first i elements form k runs.
-std::int64_t smallest_largest_run(
-    const std::vector<std::int64_t>& costs,
-    int segments) {
+std::int64_t smallest_largest_run(const std::vector<std::int64_t>& costs, int segments) {
   const int count = static_cast<int>(costs.size());
   std::vector<std::int64_t> worst(count + 1, kImpossible);
   std::partial_sum(costs.begin(), costs.end(), worst.begin() + 1);
@@ -45,19 +43,15 @@ std::int64_t cost_units(double cost) {
   return std::llround(cost * static_cast<double>(kCostUnits));
 }
 
-std::vector<int> split_evenly(
-    const std::vector<std::int64_t>& costs,
-    int segments) {
+std::vector<int> split_evenly(const std::vector<std::int64_t>& costs, int segments) {
   const int count = static_cast<int>(costs.size());
-  TESSERA_CHECK(
-      segments >= 1 && segments <= count, segments, " runs of ", count);
+  TESSERA_CHECK(segments >= 1 && segments <= count, segments, " runs of ", count);
   const std::int64_t limit = smallest_largest_run(costs, segments);
   // squares[i]: least sum of squared runs when the first i elements form k
   // runs, none above the limit; it fits, since the sum of costs squared does.
   std::vector<std::int64_t> squares(count + 1, kImpossible);
   squares[0] = 0;
-  std::vector<std::vector<int>> begin_of_last(
-      segments + 1, std::vector<int>(count + 1, -1));
+  std::vector<std::vector<int>> begin_of_last(segments + 1, std::vector<int>(count + 1, -1));
   for (int k = 1; k <= segments; ++k) {
     for (int i = count; i >= 0; --i) {
       std::int64_t best = kImpossible;

@@ -25,8 +25,6 @@ std::int64_t cost_units(double cost);
 /// The sum in (3) runs over the elements j .. i; "from j onwards" as printed
 /// would not solve (2). Empty runs never lower the maximum, so leaving them
 /// out loses nothing.
-std::vector<int> split_evenly(
-    const std::vector<std::int64_t>& costs,
-    int segments);
+std::vector<int> split_evenly(const std::vector<std::int64_t>& costs, int segments);
 
 } // namespace tessera::partitioning

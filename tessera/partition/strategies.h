@@ -8,20 +8,12 @@
 namespace tessera::partitioning {
 
 /// Fills partition_of_node, segments and warnings from tree and cost.
-void partition_automatically(
-    const graph::ModelGraph& graph,
-    int partitions,
-    Result& result);
+void partition_automatically(const graph::ModelGraph& graph, int partitions, Result& result);
 
 /// Fills partition_of_node and warnings from the tree and what the user wrote.
-void partition_manually(
-    const graph::ModelGraph& graph,
-    const Options& options,
-    Result& result);
+void partition_manually(const graph::ModelGraph& graph, const Options& options, Result& result);
 
 /// Per node of the tree: how many nodes of its sub-tree hold a parameter.
-std::vector<int> count_holders(
-    const graph::ModelGraph& graph,
-    const graph::ModuleTree& tree);
+std::vector<int> count_holders(const graph::ModelGraph& graph, const graph::ModuleTree& tree);
 
 } // namespace tessera::partitioning

@@ -7,8 +7,7 @@ topology::Degrees degrees(const config::Config& config, int world_size) {
   return {
       .pipeline = config.pipeline_parallel_degree,
       .tensor = config.tensor_parallel_degree,
-      .reduced_data = world_size / config.pipeline_parallel_degree /
-                      config.tensor_parallel_degree};
+      .reduced_data = world_size / config.pipeline_parallel_degree / config.tensor_parallel_degree};
 }
 
 Plan plan_from_config(const config::Config& config, int world_size) {
@@ -20,8 +19,7 @@ Plan plan_from_config(const config::Config& config, int world_size) {
   plan.active_microbatches = config.effective_active_microbatches();
   if (config.custom_schedule) {
     const auto order = schedule::parse_order(*config.custom_schedule);
-    schedule::validate_order(
-        order, plan.microbatches, plan.active_microbatches);
+    schedule::validate_order(order, plan.microbatches, plan.active_microbatches);
     plan.custom_schedule = schedule::to_text(order);
   }
   return plan;

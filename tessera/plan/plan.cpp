@@ -17,8 +17,7 @@ constexpr std::size_t kMostNames = 5; // of a list in a message
 
 void check_at_least(const char* field, int value, int least) {
   if (value < least) {
-    throw PlanError(
-        str("plan: ", field, " is ", value, "; it must be at least ", least));
+    throw PlanError(str("plan: ", field, " is ", value, "; it must be at least ", least));
   }
 }
 
@@ -27,10 +26,7 @@ void check_microbatches(int value) {
   check_at_least("microbatches", value, 1);
   if (value > kMostMicrobatches) {
     throw PlanError(
-        str("plan: microbatches is ",
-            value,
-            "; it must be at most ",
-            kMostMicrobatches));
+        str("plan: microbatches is ", value, "; it must be at most ", kMostMicrobatches));
   }
 }
 
@@ -50,9 +46,7 @@ std::string list_of(const std::vector<std::string>& paths) {
   for (std::size_t i = 0; i < paths.size() && i < kMostNames; ++i) {
     text += (i == 0 ? "\"" : ", \"") + paths[i] + "\"";
   }
-  return paths.size() > kMostNames
-             ? str(text, " and ", paths.size() - kMostNames, " more")
-             : text;
+  return paths.size() > kMostNames ? str(text, " and ", paths.size() - kMostNames, " more") : text;
 }
 
 } // namespace
@@ -67,12 +61,8 @@ int Plan::effective_active_microbatches() const {
 
 void validate(const Plan& plan) {
   if (plan.version != kVersion) {
-    throw PlanError(
-        str(name_of(plan),
-            ": version is ",
-            plan.version,
-            "; this program reads version ",
-            kVersion));
+    throw PlanError(str(
+        name_of(plan), ": version is ", plan.version, "; this program reads version ", kVersion));
   }
   check_positive_degrees(plan.degrees);
   check_microbatches(plan.microbatches);
@@ -136,8 +126,7 @@ void validate_degrees(const Plan& plan, int world_size) {
   // Division, since the product of three degrees may not fit an int.
   const topology::Degrees& degrees = plan.degrees;
   const std::int64_t replica = std::int64_t{degrees.pipeline} * degrees.tensor;
-  if (world_size < 1 || world_size % replica != 0 ||
-      world_size / replica != degrees.reduced_data) {
+  if (world_size < 1 || world_size % replica != 0 || world_size / replica != degrees.reduced_data) {
     throw PlanError(
         str(name_of(plan),
             ": degrees pipeline ",

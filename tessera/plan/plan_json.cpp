@@ -23,10 +23,8 @@ using nlohmann::json;
 
 using Names = std::vector<std::string>;
 
-[[noreturn]] void
-fail(const std::string& field, const json& found, const std::string& write) {
-  throw PlanError(
-      str("plan: ", field, ": found ", describe(found), "; write ", write));
+[[noreturn]] void fail(const std::string& field, const json& found, const std::string& write) {
+  throw PlanError(str("plan: ", field, ": found ", describe(found), "; write ", write));
 }
 
 void require(const json& object, const std::string& place, const Names& names) {
@@ -37,10 +35,7 @@ void require(const json& object, const std::string& place, const Names& names) {
   }
 }
 
-void refuse_others(
-    const json& object,
-    const std::string& place,
-    const Names& known) {
+void refuse_others(const json& object, const std::string& place, const Names& known) {
   for (const auto& [name, value] : object.items()) {
     if (std::find(known.begin(), known.end(), name) == known.end()) {
       throw PlanError(
@@ -54,10 +49,7 @@ void refuse_others(
   }
 }
 
-int read_int(
-    const json& object,
-    const std::string& name,
-    const std::string& place = "") {
+int read_int(const json& object, const std::string& name, const std::string& place = "") {
   std::int64_t number = 0;
   const json& value = object.at(name);
   if (!config::to_integer(value, number) || number < 0 ||
@@ -101,10 +93,7 @@ void check_version(const json& root) {
   const int version = read_int(root, "version");
   if (version != Plan{}.version) {
     throw PlanError(
-        str("plan: version: found ",
-            version,
-            "; this program reads version ",
-            Plan{}.version));
+        str("plan: version: found ", version, "; this program reads version ", Plan{}.version));
   }
 }
 
@@ -115,15 +104,9 @@ Plan read(const json& root) {
   // The version first: another one may have other fields.
   check_version(root);
   const Names required = {
-      "version",
-      "degrees",
-      "placement",
-      "schedule",
-      "microbatches",
-      "partition"};
+      "version", "degrees", "placement", "schedule", "microbatches", "partition"};
   Names known = required;
-  known.insert(
-      known.end(), {"model", "active_microbatches", "custom_schedule"});
+  known.insert(known.end(), {"model", "active_microbatches", "custom_schedule"});
   refuse_others(root, "", known);
   require(root, "", required);
   Plan plan;
@@ -174,9 +157,7 @@ Plan plan_from_json(const std::string& text) {
   }
   if (!faults.repeated.empty()) {
     throw PlanError(
-        str("plan: ",
-            quoted(faults.repeated.front()),
-            ": stands twice in one object; keep one"));
+        str("plan: ", quoted(faults.repeated.front()), ": stands twice in one object; keep one"));
   }
   return read(root);
 }

@@ -14,17 +14,14 @@ namespace {
 constexpr double kBytesPerGigabit = 1e9 / 8;
 constexpr double kGib = 1024.0 * 1024.0 * 1024.0;
 
-std::vector<cost::MeasuredPoint> points_of(
-    const JsonFields& fields,
-    const char* key) {
+std::vector<cost::MeasuredPoint> points_of(const JsonFields& fields, const char* key) {
   std::vector<cost::MeasuredPoint> points;
   if (!fields.has(key)) {
     return points;
   }
   for (const OrderedJson& pair : list_of(fields, key)) {
     const bool numbers =
-        pair.is_array() &&
-        std::all_of(pair.begin(), pair.end(), [](const OrderedJson& value) {
+        pair.is_array() && std::all_of(pair.begin(), pair.end(), [](const OrderedJson& value) {
           return value.is_number();
         });
     if (!numbers || pair.size() < 2 || pair.size() > 3) {
@@ -43,10 +40,8 @@ std::vector<cost::MeasuredPoint> points_of(
   return points;
 }
 
-std::map<std::string, std::vector<cost::MeasuredPoint>> products_of(
-    const JsonFields& fields,
-    const std::string& device,
-    const char* key) {
+std::map<std::string, std::vector<cost::MeasuredPoint>>
+products_of(const JsonFields& fields, const std::string& device, const char* key) {
   std::map<std::string, std::vector<cost::MeasuredPoint>> result;
   if (fields.has(key)) {
     const OrderedJson& products = object_of(fields, key);
@@ -78,25 +73,21 @@ cost::DeviceKind kind_of(const std::string& name, const OrderedJson& json) {
   if (fields.has("memory_gb_per_s")) {
     kind.memory_bytes_per_s = fields.number("memory_gb_per_s") * 1e9;
     if (!(kind.memory_bytes_per_s > 0)) {
-      fields.fail(
-          str("'memory_gb_per_s' must be more than 0, found ",
-              one_line(fields.at("memory_gb_per_s"))));
+      fields.fail(str(
+          "'memory_gb_per_s' must be more than 0, found ", one_line(fields.at("memory_gb_per_s"))));
     }
   }
   kind.speed.products = products_of(fields, name, "product_seconds");
-  kind.speed.batched_products =
-      products_of(fields, name, "batched_product_seconds");
+  kind.speed.batched_products = products_of(fields, name, "batched_product_seconds");
   kind.speed.weights = points_of(fields, "weight_seconds");
   kind.speed.moves = points_of(fields, "move_seconds");
   kind.speed.functions = points_of(fields, "function_seconds");
   kind.speed.random = points_of(fields, "random_seconds");
   if (fields.has("operator_seconds")) {
     const OrderedJson& operators = object_of(fields, "operator_seconds");
-    const JsonFields by_name(
-        operators, str("devices.", name, ".operator_seconds"));
+    const JsonFields by_name(operators, str("devices.", name, ".operator_seconds"));
     for (const auto& entry : operators.items()) {
-      kind.speed.operators[entry.key()] =
-          points_of(by_name, entry.key().c_str());
+      kind.speed.operators[entry.key()] = points_of(by_name, entry.key().c_str());
     }
   }
   return kind;
@@ -106,10 +97,8 @@ double optional_number(const JsonFields& fields, const char* key) {
   return fields.has(key) ? fields.number(key) : 0;
 }
 
-cost::Node node_of(
-    const OrderedJson& json,
-    const std::string& place,
-    const std::vector<std::string>& kinds) {
+cost::Node
+node_of(const OrderedJson& json, const std::string& place, const std::vector<std::string>& kinds) {
   const JsonFields node(json, place);
   node.allow_only(
       {"device",
@@ -127,17 +116,13 @@ cost::Node node_of(
             device,
             "\", which devices does not describe",
             kinds.empty() ? std::string()
-                          : str("; the nearest is \"",
-                                config::nearest(device, kinds),
-                                "\"")));
+                          : str("; the nearest is \"", config::nearest(device, kinds), "\"")));
   }
   return {
       .kind = static_cast<int>(found - kinds.begin()),
       .count = node.small_integer("count", 1, 1 << 20),
-      .intra_bytes_per_s =
-          optional_number(node, "intra_node_gbit_per_s") * kBytesPerGigabit,
-      .inter_bytes_per_s =
-          optional_number(node, "inter_node_gbit_per_s") * kBytesPerGigabit,
+      .intra_bytes_per_s = optional_number(node, "intra_node_gbit_per_s") * kBytesPerGigabit,
+      .inter_bytes_per_s = optional_number(node, "inter_node_gbit_per_s") * kBytesPerGigabit,
       .cores = optional_number(node, "cores"),
       .latency_seconds = optional_number(node, "latency_us") * 1e-6,
       .host = node.has("host") ? node.text("host") : ""};
@@ -157,9 +142,7 @@ cost::NodeLink link_of(const OrderedJson& json, const std::string& place) {
       .latency_seconds = optional_number(fields, "latency_us") * 1e-6};
 }
 
-cost::CollectiveTime collective_of(
-    const OrderedJson& json,
-    const std::string& place) {
+cost::CollectiveTime collective_of(const OrderedJson& json, const std::string& place) {
   const JsonFields fields(json, place);
   fields.allow_only({"operation", "ranks", "nodes", "bytes", "seconds"});
   return {
@@ -172,12 +155,7 @@ cost::CollectiveTime collective_of(
 
 cost::ProbeQuality quality_of(const OrderedJson& json) {
   const JsonFields fields(json, "probe");
-  fields.allow_only(
-      {"rounds",
-       "repeated",
-       "compute_spread",
-       "link_spread",
-       "collective_spread"});
+  fields.allow_only({"rounds", "repeated", "compute_spread", "link_spread", "collective_spread"});
   cost::ProbeQuality quality;
   quality.rounds = fields.small_integer("rounds", 1, 1 << 20);
   quality.repeated = fields.small_integer("repeated", 0, 1 << 30);
@@ -189,14 +167,7 @@ cost::ProbeQuality quality_of(const OrderedJson& json) {
 
 cost::Cluster cluster_of(const OrderedJson& json) {
   const JsonFields fields(json, "cluster");
-  fields.allow_only(
-      {"name",
-       "devices",
-       "nodes",
-       "links",
-       "collectives",
-       "measured",
-       "probe"});
+  fields.allow_only({"name", "devices", "nodes", "links", "collectives", "measured", "probe"});
   cost::Cluster cluster;
   cluster.name = fields.text("name");
   std::vector<std::string> names;
@@ -217,15 +188,13 @@ cost::Cluster cluster_of(const OrderedJson& json) {
   if (fields.has("collectives")) {
     const OrderedJson& list = list_of(fields, "collectives");
     for (std::size_t i = 0; i < list.size(); ++i) {
-      cluster.collectives.push_back(
-          collective_of(list[i], str("collectives[", i, "]")));
+      cluster.collectives.push_back(collective_of(list[i], str("collectives[", i, "]")));
     }
   }
   if (fields.has("measured")) {
     const OrderedJson& measured = fields.at("measured");
     if (!measured.is_boolean()) {
-      fields.fail(
-          str("'measured' must be true or false, found ", one_line(measured)));
+      fields.fail(str("'measured' must be true or false, found ", one_line(measured)));
     }
     cluster.measured = measured.get<bool>();
   }
@@ -281,9 +250,7 @@ void put_if(OrderedJson& json, const char* key, double value) {
 
 } // namespace
 
-cost::Cluster cluster_from_json(
-    const std::string& text,
-    const std::string& origin) {
+cost::Cluster cluster_from_json(const std::string& text, const std::string& origin) {
   return read_named(text, origin, cluster_of);
 }
 
@@ -310,20 +277,13 @@ std::string cluster_to_json(const cost::Cluster& cluster) {
   json["nodes"] = OrderedJson::array();
   for (const cost::Node& node : cluster.nodes) {
     OrderedJson entry;
-    entry["device"] =
-        cluster.kinds.at(static_cast<std::size_t>(node.kind)).name;
+    entry["device"] = cluster.kinds.at(static_cast<std::size_t>(node.kind)).name;
     entry["count"] = node.count;
     if (!node.host.empty()) {
       entry["host"] = node.host;
     }
-    put_if(
-        entry,
-        "intra_node_gbit_per_s",
-        node.intra_bytes_per_s / kBytesPerGigabit);
-    put_if(
-        entry,
-        "inter_node_gbit_per_s",
-        node.inter_bytes_per_s / kBytesPerGigabit);
+    put_if(entry, "intra_node_gbit_per_s", node.intra_bytes_per_s / kBytesPerGigabit);
+    put_if(entry, "inter_node_gbit_per_s", node.inter_bytes_per_s / kBytesPerGigabit);
     put_if(entry, "cores", node.cores);
     put_if(entry, "latency_us", node.latency_seconds * 1e6);
     json["nodes"].push_back(entry);

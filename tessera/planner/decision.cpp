@@ -35,16 +35,11 @@ config::Config config_of(const Candidate& candidate, const plan::Plan& plan) {
 
 } // namespace
 
-plan::Plan to_plan(
-    const Candidate& candidate,
-    const cost::DescribedModel& model) {
+plan::Plan to_plan(const Candidate& candidate, const cost::DescribedModel& model) {
   const cost::Strategy& strategy = candidate.strategy;
   plan::Plan plan;
   plan.model = model.name;
-  plan.degrees = {
-      .pipeline = strategy.pp,
-      .tensor = strategy.tp,
-      .reduced_data = strategy.dp};
+  plan.degrees = {.pipeline = strategy.pp, .tensor = strategy.tp, .reduced_data = strategy.dp};
   plan.placement = strategy.placement.empty() ? "PDT" : strategy.placement;
   plan.schedule = strategy.schedule;
   plan.microbatches = strategy.microbatches(model.global_batch_size);
@@ -74,8 +69,7 @@ std::optional<std::string> not_runnable(
   }
   if (!strategy.same_samples && strategy.microbatch_size % strategy.tp != 0) {
     return "its microbatches of " + std::to_string(strategy.microbatch_size) +
-           " samples cannot be divided over the " +
-           std::to_string(strategy.tp) +
+           " samples cannot be divided over the " + std::to_string(strategy.tp) +
            " ranks of a tensor-parallel group, which bring samples of their "
            "own";
   }
@@ -89,26 +83,21 @@ std::optional<std::string> not_runnable(
   if (!can.shared_parameters_apart && ties_apart(strategy, model)) {
     return "layers that share parameters are on different pipeline ranks";
   }
-  if (strategy.pp > 1 && strategy.active_microbatches == 0 &&
-      !can.fixed_order) {
+  if (strategy.pp > 1 && strategy.active_microbatches == 0 && !can.fixed_order) {
     return "it is priced in the fixed order of one forward, one backward; "
            "search with --runnable for the runtime's order";
   }
   return std::nullopt;
 }
 
-std::string to_config_json(
-    const Candidate& candidate,
-    const cost::DescribedModel& model) {
+std::string to_config_json(const Candidate& candidate, const cost::DescribedModel& model) {
   if (const auto reason = not_runnable(candidate, model)) {
-    throw PlanError(str(
-        "the strategy is priced but not runnable in this version: ", *reason));
+    throw PlanError(str("the strategy is priced but not runnable in this version: ", *reason));
   }
   const config::Config config = config_of(candidate, to_plan(candidate, model));
   config::validate(config);
   const auto all = nlohmann::ordered_json::parse(config::to_json(config));
-  const auto usual =
-      nlohmann::ordered_json::parse(config::to_json(config::Config{}));
+  const auto usual = nlohmann::ordered_json::parse(config::to_json(config::Config{}));
   nlohmann::ordered_json said;
   for (const auto& item : all.items()) {
     if (!usual.contains(item.key()) || usual[item.key()] != item.value()) {

@@ -19,8 +19,7 @@ inline OrderedJson parse_described(const std::string& text) {
   }
   if (!faults.repeated.empty()) {
     throw ConfigError(
-        str(config::quoted(faults.repeated.front()),
-            ": stands twice in one object; keep one"));
+        str(config::quoted(faults.repeated.front()), ": stands twice in one object; keep one"));
   }
   return OrderedJson::parse(text);
 }

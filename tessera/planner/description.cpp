@@ -47,8 +47,8 @@ bool checkpointing_of(const JsonFields& fields) {
 }
 
 int degree_of(const JsonFields& fields, const std::string& key) {
-  const bool digits = !key.empty() && key.size() <= 6 &&
-                      key.find_first_not_of("0123456789") == std::string::npos;
+  const bool digits =
+      !key.empty() && key.size() <= 6 && key.find_first_not_of("0123456789") == std::string::npos;
   if (!digits || key.front() == '0') {
     fields.fail(
         str("'",
@@ -76,12 +76,10 @@ cost::Layer layer_of(const OrderedJson& json, const std::string& place) {
   if (fields.has("shares_parameters_with")) {
     layer.shares_parameters_with = fields.text("shares_parameters_with");
   }
-  layer.output_elements_per_sample =
-      fields.integer("output_elements_per_sample");
+  layer.output_elements_per_sample = fields.integer("output_elements_per_sample");
   const OrderedJson& devices = object_of(fields, "forward_seconds_per_sample");
   for (const auto& device : devices.items()) {
-    const std::string inner =
-        str(place, ".forward_seconds_per_sample.", device.key());
+    const std::string inner = str(place, ".forward_seconds_per_sample.", device.key());
     const JsonFields by_degree(device.value(), inner);
     for (const auto& entry : device.value().items()) {
       const int degree = degree_of(by_degree, entry.key());
@@ -133,9 +131,7 @@ cost::DescribedModel model_of(const OrderedJson& json) {
 
 } // namespace
 
-cost::DescribedModel model_from_json(
-    const std::string& text,
-    const std::string& origin) {
+cost::DescribedModel model_from_json(const std::string& text, const std::string& origin) {
   return read_named(text, origin, model_of);
 }
 

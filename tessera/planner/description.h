@@ -11,12 +11,8 @@ namespace tessera::planner {
 /// `origin` begins every message. Any bytes are safe; unknown, repeated and
 /// missing fields, wrong types and impossible values are errors.
 /// Throws: ConfigError naming the field, what was found and what to write.
-cost::DescribedModel model_from_json(
-    const std::string& text,
-    const std::string& origin);
-cost::Cluster cluster_from_json(
-    const std::string& text,
-    const std::string& origin);
+cost::DescribedModel model_from_json(const std::string& text, const std::string& origin);
+cost::Cluster cluster_from_json(const std::string& text, const std::string& origin);
 
 /// Throws: ConfigError also when the file cannot be read.
 cost::DescribedModel load_model(const std::string& path);

@@ -19,10 +19,8 @@ std::string line(const char* format, Values... values) {
 }
 
 // The nodes whose devices run a stage, "0,3".
-std::string nodes_of_stage(
-    const cost::Strategy& strategy,
-    int stage,
-    const std::vector<int>& node_of_device) {
+std::string
+nodes_of_stage(const cost::Strategy& strategy, int stage, const std::vector<int>& node_of_device) {
   std::set<int> nodes;
   for (int i = 0; i < strategy.dp * strategy.tp; ++i) {
     const int rank = strategy.rank(stage, 0, 0) + i;
@@ -41,18 +39,15 @@ std::string nodes_of_stage(
 std::string tensor_text(const cost::Strategy& strategy) {
   std::string text = "tp " + std::to_string(strategy.tp);
   if (strategy.tp > 1 && !strategy.tensor_kind.empty()) {
-    text += " " + strategy.tensor_kind +
-            (strategy.same_samples ? ", prescaled batch" : "");
+    text += " " + strategy.tensor_kind + (strategy.same_samples ? ", prescaled batch" : "");
   }
   return text;
 }
 
 std::string headline(const cost::Strategy& strategy) {
-  return "pp " + std::to_string(strategy.pp) + "  dp " +
-         std::to_string(strategy.dp) + "  " + tensor_text(strategy) +
-         "  microbatch size " + std::to_string(strategy.microbatch_size) +
-         "  placement " +
-         (strategy.placement.empty() ? "own" : strategy.placement);
+  return "pp " + std::to_string(strategy.pp) + "  dp " + std::to_string(strategy.dp) + "  " +
+         tensor_text(strategy) + "  microbatch size " + std::to_string(strategy.microbatch_size) +
+         "  placement " + (strategy.placement.empty() ? "own" : strategy.placement);
 }
 
 std::string explain(
@@ -63,9 +58,7 @@ std::string explain(
   const cost::StrategyCost& cost = candidate.cost;
   std::string text = headline(strategy) + "\n";
   if (candidate.simulated_seconds > 0) {
-    text += line(
-        "  %10.4f s  an iteration, executed event by event",
-        candidate.simulated_seconds);
+    text += line("  %10.4f s  an iteration, executed event by event", candidate.simulated_seconds);
   }
   text += line("  %10.4f s  an iteration by estimate, of which", cost.seconds);
   text += line(
@@ -75,9 +68,7 @@ std::string explain(
   text += line("  %10.4f s  its tensor-parallel traffic", cost.tensor_seconds);
   text += line("  %10.4f s  bubble", cost.bubble_seconds);
   if (cost.shared_cores_seconds > 0) {
-    text += line(
-        "  %10.4f s  waiting for cores that ranks share",
-        cost.shared_cores_seconds);
+    text += line("  %10.4f s  waiting for cores that ranks share", cost.shared_cores_seconds);
   }
   text += line("  %10.4f s  between stages", cost.transfer_seconds);
   text += line("  %10.4f s  gradients", cost.gradient_seconds);

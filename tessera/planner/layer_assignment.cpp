@@ -34,8 +34,7 @@ class Passes {
     fits_.resize(at(problem.stages));
     for (int k = 0; k < problem.stages; ++k) {
       for (int last = 0; last <= problem.layers; ++last) {
-        fits_[at(k)].push_back(
-            problem.first_that_fits ? problem.first_that_fits(k, last) : 0);
+        fits_[at(k)].push_back(problem.first_that_fits ? problem.first_that_fits(k, last) : 0);
       }
     }
   }
@@ -86,21 +85,19 @@ class Passes {
     std::size_t head = 0;
     std::size_t tail = 0;
     const auto value = [&](int first) {
-      return best_[at(first)] - sums[at(first)] +
-             (k > 0 ? 2 * sent(k, first) : 0.0);
+      return best_[at(first)] - sums[at(first)] + (k > 0 ? 2 * sent(k, first) : 0.0);
     };
     for (int last = k + 1; last <= problem_.layers - later; ++last) {
       const int entering = last - 1;
-      if (best_[at(entering)] < kNever &&
-          (k == 0 || sent(k, entering) <= bound)) {
+      if (best_[at(entering)] < kNever && (k == 0 || sent(k, entering) <= bound)) {
         const double v = value(entering);
         while (tail > head && value(queue_[tail - 1]) >= v) {
           --tail;
         }
         queue_[tail++] = entering;
       }
-      while (head < tail && (seconds(k, queue_[head], last) > bound ||
-                             queue_[head] < fits_[at(k)][at(last)])) {
+      while (head < tail &&
+             (seconds(k, queue_[head], last) > bound || queue_[head] < fits_[at(k)][at(last)])) {
         ++head;
       }
       if (head < tail) {
@@ -135,15 +132,13 @@ double least_bound(Passes& passes, double high) {
 
 } // namespace
 
-double pipeline_seconds(
-    const AssignmentProblem& problem,
-    const std::vector<int>& boundaries) {
+double pipeline_seconds(const AssignmentProblem& problem, const std::vector<int>& boundaries) {
   double sum = 0;
   double longest = 0;
   for (int k = 0; k < problem.stages; ++k) {
     const int last = boundaries[at(k) + 1];
-    const double seconds = problem.seconds[at(k)][at(last)] -
-                           problem.seconds[at(k)][at(boundaries[at(k)])];
+    const double seconds =
+        problem.seconds[at(k)][at(last)] - problem.seconds[at(k)][at(boundaries[at(k)])];
     sum += seconds;
     longest = std::max(longest, seconds);
     if (k + 1 < problem.stages) {
@@ -156,8 +151,7 @@ double pipeline_seconds(
 }
 
 Assignment assign_layers(const AssignmentProblem& problem) {
-  TESSERA_CHECK(
-      problem.stages >= 1 && problem.layers >= 1 && problem.microbatches >= 1);
+  TESSERA_CHECK(problem.stages >= 1 && problem.layers >= 1 && problem.microbatches >= 1);
   Assignment result;
   if (problem.layers < problem.stages) {
     return result;
@@ -169,8 +163,7 @@ Assignment assign_layers(const AssignmentProblem& problem) {
   }
   const double weight = problem.microbatches - 1;
   const double least_sum = answer.sum;
-  const double least =
-      weight > 0 ? least_bound(passes, answer.longest) : answer.longest;
+  const double least = weight > 0 ? least_bound(passes, answer.longest) : answer.longest;
   result.seconds = kNever;
   const auto consider = [&](const Answer& candidate) {
     const double seconds = weight * candidate.longest + candidate.sum;
@@ -186,8 +179,7 @@ Assignment assign_layers(const AssignmentProblem& problem) {
   consider(passes.run(least));
   // From the largest bound that could still win downwards; sums grow as the
   // bound falls.
-  double bound = std::min(
-      answer.longest, (result.seconds - least_sum) / weight * (1 + 1e-12));
+  double bound = std::min(answer.longest, (result.seconds - least_sum) / weight * (1 + 1e-12));
   while (bound >= least) {
     answer = passes.run(bound);
     if (answer.sum == kNever) {

@@ -29,9 +29,7 @@ struct Assignment {
 };
 
 /// The objective: (m - 1) max_k max(t_k, e_k) + sum_k t_k + 2 sum_k e_k.
-double pipeline_seconds(
-    const AssignmentProblem& problem,
-    const std::vector<int>& boundaries);
+double pipeline_seconds(const AssignmentProblem& problem, const std::vector<int>& boundaries);
 
 /// The boundaries with the least pipeline_seconds; every stage has a layer.
 ///

@@ -27,9 +27,7 @@ std::vector<int> even_layers(int layers, int stages) {
 
 // Cuts where the parameters so far pass the even share, a layer a stage at
 // least.
-std::vector<int> even_parameters(
-    const cost::DescribedModel& model,
-    int stages) {
+std::vector<int> even_parameters(const cost::DescribedModel& model, int stages) {
   const int layers = static_cast<int>(model.layers.size());
   double total = 0;
   for (const cost::Layer& layer : model.layers) {
@@ -39,8 +37,7 @@ std::vector<int> even_parameters(
   double sum = 0;
   for (int i = 0; i < layers && static_cast<int>(cuts.size()) < stages; ++i) {
     const int left = stages - static_cast<int>(cuts.size());
-    sum += static_cast<double>(
-        model.layers[static_cast<std::size_t>(i)].parameters);
+    sum += static_cast<double>(model.layers[static_cast<std::size_t>(i)].parameters);
     const double share = total * static_cast<double>(cuts.size()) / stages;
     if ((sum >= share || layers - (i + 1) == left) && i + 1 > cuts.back()) {
       cuts.push_back(i + 1);
@@ -71,16 +68,14 @@ std::vector<Candidate> megatron_heuristics(
   std::vector<Point> points = points_of(model, cluster, options);
   // Megatron's own way to divide layers; of a traced model that is "speed".
   std::erase_if(points, [&](const Point& point) {
-    return point.tp > smallest_node ||
-           (!point.tensor_kind.empty() && point.tensor_kind != "speed");
+    return point.tp > smallest_node || (!point.tensor_kind.empty() && point.tensor_kind != "speed");
   });
   for (const Point& point : points) {
     sizes.insert(point.microbatch_size);
   }
-  std::stable_sort(
-      points.begin(), points.end(), [](const Point& a, const Point& b) {
-        return a.tp * a.pp < b.tp * b.pp;
-      });
+  std::stable_sort(points.begin(), points.end(), [](const Point& a, const Point& b) {
+    return a.tp * a.pp < b.tp * b.pp;
+  });
   const int layers = static_cast<int>(model.layers.size());
   std::vector<Candidate> result;
   for (const int size : sizes) {
@@ -88,16 +83,14 @@ std::vector<Candidate> megatron_heuristics(
     // equal products are all tried.
     int product = 0;
     for (const Point& point : points) {
-      if (point.microbatch_size != size ||
-          (product > 0 && point.tp * point.pp > product)) {
+      if (point.microbatch_size != size || (product > 0 && point.tp * point.pp > product)) {
         continue;
       }
-      for (const auto& cuts :
-           {even_layers(layers, point.pp), even_parameters(model, point.pp)}) {
+      for (const auto& cuts : {even_layers(layers, point.pp), even_parameters(model, point.pp)}) {
         cost::Strategy strategy = pricer.strategy(point);
         strategy.boundaries = cuts;
-        strategy.device_of_rank = cost::lay_out(
-            strategy, "PDT", devices_in_order(cluster, file_order(cluster)));
+        strategy.device_of_rank =
+            cost::lay_out(strategy, "PDT", devices_in_order(cluster, file_order(cluster)));
         Candidate candidate = pricer.priced(std::move(strategy));
         candidate.node_order = file_order(cluster);
         if (candidate.cost.fits()) {
@@ -130,9 +123,7 @@ std::vector<Candidate> random_strategies(
     cost::Strategy strategy = pricer.strategy(point);
     std::set<int> cuts = {0, layers};
     while (static_cast<int>(cuts.size()) < point.pp + 1) {
-      cuts.insert(
-          1 + static_cast<int>(
-                  below(random, static_cast<std::size_t>(layers) - 1)));
+      cuts.insert(1 + static_cast<int>(below(random, static_cast<std::size_t>(layers) - 1)));
     }
     strategy.boundaries.assign(cuts.begin(), cuts.end());
     std::vector<int> devices = devices_in_order(cluster, file_order(cluster));
@@ -174,8 +165,7 @@ std::vector<Candidate> annealed(
         break;
       }
       cost::Strategy next = current.strategy;
-      const std::size_t width =
-          below(random, 4) == 0 ? 1 : static_cast<std::size_t>(next.tp);
+      const std::size_t width = below(random, 4) == 0 ? 1 : static_cast<std::size_t>(next.tp);
       const std::size_t groups = next.device_of_rank.size() / width;
       const std::size_t a = below(random, groups) * width;
       const std::size_t b = below(random, groups) * width;

@@ -13,9 +13,8 @@ namespace {
 std::vector<double> ranks_of(const std::vector<double>& values) {
   std::vector<std::size_t> order(values.size());
   std::iota(order.begin(), order.end(), 0);
-  std::sort(order.begin(), order.end(), [&values](auto a, auto b) {
-    return values[a] < values[b];
-  });
+  std::sort(
+      order.begin(), order.end(), [&values](auto a, auto b) { return values[a] < values[b]; });
   std::vector<double> ranks(values.size());
   for (std::size_t i = 0; i < order.size();) {
     std::size_t end = i + 1;

@@ -26,9 +26,7 @@ class Best {
         candidates_.begin(),
         candidates_.end(),
         candidate.cost.seconds,
-        [](double seconds, const Candidate& other) {
-          return seconds < other.cost.seconds;
-        });
+        [](double seconds, const Candidate& other) { return seconds < other.cost.seconds; });
     candidates_.insert(place, std::move(candidate));
     if (candidates_.size() > keep_) {
       candidates_.pop_back();
@@ -62,18 +60,14 @@ bool stopped(const SearchOptions& options) {
   return options.stop != nullptr && options.stop->load();
 }
 
-SearchResult amp(
-    const cost::DescribedModel& model,
-    const cost::Cluster& cluster,
-    const SearchOptions& options) {
+SearchResult
+amp(const cost::DescribedModel& model, const cost::Cluster& cluster, const SearchOptions& options) {
   const Pricer pricer(model, cluster, options);
   const std::vector<Point> points = points_of(model, cluster, options);
   SearchResult result;
   Best best(options.keep);
   SearchProgress progress{
-      .done = 0,
-      .total = static_cast<int>(points.size()),
-      .best_seconds = kNever};
+      .done = 0, .total = static_cast<int>(points.size()), .best_seconds = kNever};
   for (const Point& point : points) {
     if (stopped(options)) {
       result.interrupted = true;
@@ -86,14 +80,11 @@ SearchResult amp(
       for (const Layout& layout : layouts_of(model, cluster, point, options)) {
         cost::Strategy strategy = pricer.strategy(point);
         strategy.placement = layout.letters;
-        strategy.device_of_rank = cost::lay_out(
-            strategy,
-            layout.letters,
-            devices_in_order(cluster, layout.node_order));
+        strategy.device_of_rank =
+            cost::lay_out(strategy, layout.letters, devices_in_order(cluster, layout.node_order));
         auto candidate = pricer.assigned(std::move(strategy), table);
         if (candidate && candidate->cost.fits() &&
-            !(options.runnable_only &&
-              ties_apart(candidate->strategy, model)) &&
+            !(options.runnable_only && ties_apart(candidate->strategy, model)) &&
             (!of_point || candidate->cost.seconds < of_point->cost.seconds)) {
           candidate->node_order = layout.node_order;
           of_point = std::move(candidate);
@@ -132,12 +123,11 @@ Candidate nearest_to_fit(
       continue;
     }
     const Layout layout = layouts_of(model, cluster, point, options).front();
-    strategy.device_of_rank = cost::lay_out(
-        strategy, layout.letters, devices_in_order(cluster, layout.node_order));
+    strategy.device_of_rank =
+        cost::lay_out(strategy, layout.letters, devices_in_order(cluster, layout.node_order));
     Candidate candidate = pricer.priced(std::move(strategy));
     const auto& stage =
-        candidate.cost
-            .stages[static_cast<std::size_t>(candidate.cost.fullest_stage)];
+        candidate.cost.stages[static_cast<std::size_t>(candidate.cost.fullest_stage)];
     const double lacks = stage.needed_bytes - stage.device_bytes;
     if (lacks < least) {
       least = lacks;
@@ -149,9 +139,8 @@ Candidate nearest_to_fit(
         str("no strategy: no pipeline degree up to ",
             model.layers.size(),
             " layers and tensor degree that was measured",
-            options.tensor_degree > 0
-                ? str(" and asked for (", options.tensor_degree, ")")
-                : std::string(),
+            options.tensor_degree > 0 ? str(" and asked for (", options.tensor_degree, ")")
+                                      : std::string(),
             " makes ",
             cluster.device_count(),
             " devices with data-parallel replicas that divide the global "
@@ -213,18 +202,14 @@ bool anything_fits(
                        ? " (which this version prices but cannot train with)"
                        : "");
   };
-  if (!options.shard_optimizer_state &&
-      anything_fits(model, cluster, sharded)) {
+  if (!options.shard_optimizer_state && anything_fits(model, cluster, sharded)) {
     ways.push_back(way("optimizer sharding", can.optimizer_sharding));
   }
   cost::DescribedModel checkpointed = model;
   checkpointed.activation_checkpointing = true;
-  if (!model.activation_checkpointing &&
-      (!options.runnable_only || model.traced()) &&
+  if (!model.activation_checkpointing && (!options.runnable_only || model.traced()) &&
       anything_fits(checkpointed, cluster, options)) {
-    ways.push_back(
-        way("activation checkpointing of every layer",
-            can.activation_checkpointing));
+    ways.push_back(way("activation checkpointing of every layer", can.activation_checkpointing));
   }
   SearchOptions all = options;
   all.runnable_only = false;
@@ -305,18 +290,15 @@ SearchResult search(
   SearchResult result = search_by_estimate(model, cluster, wider);
   if (options.simulate > 0) {
     for (Candidate& candidate : result.best) {
-      candidate.simulated_seconds =
-          simulator::simulate(
-              model,
-              cluster,
-              candidate.strategy,
-              {.keep_events = false, .constants = options.constants})
-              .iteration_seconds;
+      candidate.simulated_seconds = simulator::simulate(
+                                        model,
+                                        cluster,
+                                        candidate.strategy,
+                                        {.keep_events = false, .constants = options.constants})
+                                        .iteration_seconds;
     }
     std::stable_sort(
-        result.best.begin(),
-        result.best.end(),
-        [](const Candidate& a, const Candidate& b) {
+        result.best.begin(), result.best.end(), [](const Candidate& a, const Candidate& b) {
           return a.seconds() < b.seconds();
         });
   }

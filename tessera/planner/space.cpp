@@ -15,14 +15,11 @@ std::size_t at(int index) {
   return static_cast<std::size_t>(index);
 }
 
-double whole_model_seconds(
-    const cost::DescribedModel& model,
-    const std::string& device) {
+double whole_model_seconds(const cost::DescribedModel& model, const std::string& device) {
   double seconds = 0;
   for (const cost::Layer& layer : model.layers) {
-    seconds += model.traced()
-                   ? layer.microbatch_seconds.at(device).begin()->second.forward
-                   : layer.forward_seconds_per_sample.at(device).at(1);
+    seconds += model.traced() ? layer.microbatch_seconds.at(device).begin()->second.forward
+                              : layer.forward_seconds_per_sample.at(device).at(1);
   }
   return seconds;
 }
@@ -37,16 +34,14 @@ std::vector<Point> points_of(
   const int layers = static_cast<int>(model.layers.size());
   std::vector<int> degrees;
   for (int tp = 1; tp <= devices; ++tp) {
-    const bool measured = std::all_of(
-        cluster.kinds.begin(), cluster.kinds.end(), [&](const auto& kind) {
+    const bool measured =
+        std::all_of(cluster.kinds.begin(), cluster.kinds.end(), [&](const auto& kind) {
           const auto known = model.measured_degrees(kind.name);
           return std::find(known.begin(), known.end(), tp) != known.end();
         });
-    const bool asked =
-        options.tensor_degree == 0 || options.tensor_degree == tp;
+    const bool asked = options.tensor_degree == 0 || options.tensor_degree == tp;
     if (devices % tp == 0 && measured && asked &&
-        (tp == 1 || !options.runnable_only ||
-         runtime_abilities().tensor_parallelism)) {
+        (tp == 1 || !options.runnable_only || runtime_abilities().tensor_parallelism)) {
       degrees.push_back(tp);
     }
   }
@@ -73,16 +68,13 @@ std::vector<Point> points_of(
       }
       const int dp = devices / tp / pp;
       for (int mbs = 1; mbs <= model.global_batch_size / dp; ++mbs) {
-        if (model.global_batch_size % dp != 0 ||
-            model.global_batch_size / dp % mbs != 0) {
+        if (model.global_batch_size % dp != 0 || model.global_batch_size / dp % mbs != 0) {
           continue;
         }
         for (const cost::TensorWay& way : ways) {
           const bool divides =
-              tp == 1 ||
-              (model.traced()
-                   ? model.divided_in(way)->tail_collectives.count(mbs) != 0
-                   : !options.runnable_only || mbs % tp == 0);
+              tp == 1 || (model.traced() ? model.divided_in(way)->tail_collectives.count(mbs) != 0
+                                         : !options.runnable_only || mbs % tp == 0);
           if (divides) {
             points.push_back({pp, dp, tp, mbs, way.kind, way.same_samples});
           }
@@ -106,15 +98,12 @@ std::vector<Layout> layouts_of(
     speed.push_back(whole_model_seconds(model, kind.name));
   }
   const auto slower = [&](int a, int b) {
-    return speed[at(cluster.nodes[at(a)].kind)] <
-           speed[at(cluster.nodes[at(b)].kind)];
+    return speed[at(cluster.nodes[at(a)].kind)] < speed[at(cluster.nodes[at(b)].kind)];
   };
   std::vector<int> grouped = orders[0];
   std::stable_sort(grouped.begin(), grouped.end(), slower);
   std::vector<int> reversed = orders[0];
-  std::stable_sort(reversed.begin(), reversed.end(), [&](int a, int b) {
-    return slower(b, a);
-  });
+  std::stable_sort(reversed.begin(), reversed.end(), [&](int a, int b) { return slower(b, a); });
   for (const auto& order : {grouped, reversed}) {
     if (!options.keep_node_order &&
         std::find(orders.begin(), orders.end(), order) == orders.end()) {
@@ -131,18 +120,14 @@ std::vector<Layout> layouts_of(
   return layouts;
 }
 
-bool ties_apart(
-    const cost::Strategy& strategy,
-    const cost::DescribedModel& model) {
+bool ties_apart(const cost::Strategy& strategy, const cost::DescribedModel& model) {
   const auto stage_of = [&strategy](int layer) {
-    return std::upper_bound(
-               strategy.boundaries.begin(), strategy.boundaries.end(), layer) -
+    return std::upper_bound(strategy.boundaries.begin(), strategy.boundaries.end(), layer) -
            strategy.boundaries.begin();
   };
   const std::vector<int> shared = model.shared_with();
   for (std::size_t i = 0; i < shared.size(); ++i) {
-    if (shared[i] >= 0 &&
-        stage_of(static_cast<int>(i)) != stage_of(shared[i])) {
+    if (shared[i] >= 0 && stage_of(static_cast<int>(i)) != stage_of(shared[i])) {
       return true;
     }
   }
@@ -176,10 +161,9 @@ cost::Strategy Pricer::strategy(const Point& point) const {
   strategy.tensor_kind = point.tensor_kind;
   strategy.same_samples = point.same_samples;
   strategy.schedule = options_.schedule;
-  strategy.active_microbatches =
-      options_.runnable_only && options_.active_microbatches == 0
-          ? point.pp + 2
-          : options_.active_microbatches;
+  strategy.active_microbatches = options_.runnable_only && options_.active_microbatches == 0
+                                     ? point.pp + 2
+                                     : options_.active_microbatches;
   strategy.activation_checkpointing = checkpointing();
   strategy.shard_optimizer_state = options_.shard_optimizer_state;
   strategy.overlap_gradients = options_.overlap_gradients;
@@ -187,37 +171,31 @@ cost::Strategy Pricer::strategy(const Point& point) const {
 }
 
 bool Pricer::checkpointing() const {
-  return model_.activation_checkpointing &&
-         (!options_.runnable_only || model_.traced() ||
-          runtime_abilities().activation_checkpointing);
+  return model_.activation_checkpointing && (!options_.runnable_only || model_.traced() ||
+                                             runtime_abilities().activation_checkpointing);
 }
 
 cost::LayerTable Pricer::table(const Point& point) const {
   return {model_, cluster_, strategy(point), options_.constants};
 }
 
-double Pricer::lower_bound(const Point& point, const cost::LayerTable& table)
-    const {
+double Pricer::lower_bound(const Point& point, const cost::LayerTable& table) const {
   const int layers = table.layers();
   double fastest = std::numeric_limits<double>::infinity();
   for (std::size_t kind = 0; kind < cluster_.kinds.size(); ++kind) {
-    fastest = std::min(
-        fastest, table.compute_seconds(static_cast<int>(kind), 0, layers));
+    fastest = std::min(fastest, table.compute_seconds(static_cast<int>(kind), 0, layers));
   }
-  const int microbatches =
-      model_.global_batch_size / point.dp / point.microbatch_size;
+  const int microbatches = model_.global_batch_size / point.dp / point.microbatch_size;
   return fastest * (1.0 + (microbatches - 1.0) / point.pp);
 }
 
-std::optional<Candidate> Pricer::assigned(
-    cost::Strategy strategy,
-    const cost::LayerTable& table) const {
+std::optional<Candidate> Pricer::assigned(cost::Strategy strategy, const cost::LayerTable& table)
+    const {
   const std::vector<double> alone(at(strategy.pp), 1.0);
   const std::vector<double> crowded = crowding(strategy);
   auto best = assigned(strategy, table, alone);
-  const bool even = std::all_of(crowded.begin(), crowded.end(), [&](double c) {
-    return c == crowded.front();
-  });
+  const bool even =
+      std::all_of(crowded.begin(), crowded.end(), [&](double c) { return c == crowded.front(); });
   if (best && !even) {
     auto other = assigned(std::move(strategy), table, crowded);
     if (other && other->cost.seconds < best->cost.seconds) {
@@ -251,8 +229,7 @@ std::optional<Candidate> Pricer::assigned(
     cost::Strategy strategy,
     const cost::LayerTable& table,
     const std::vector<double>& crowded) const {
-  const cost::PlacementLinks links =
-      cost::place(strategy, cluster_, options_.constants);
+  const cost::PlacementLinks links = cost::place(strategy, cluster_, options_.constants);
   const int layers = table.layers();
   AssignmentProblem problem;
   problem.layers = layers;
@@ -265,32 +242,24 @@ std::optional<Candidate> Pricer::assigned(
     int slowest = links.kinds[at(k)].front();
     double usable = std::numeric_limits<double>::infinity();
     for (const int kind : links.kinds[at(k)]) {
-      if (table.compute_seconds(kind, 0, layers) >
-          table.compute_seconds(slowest, 0, layers)) {
+      if (table.compute_seconds(kind, 0, layers) > table.compute_seconds(slowest, 0, layers)) {
         slowest = kind;
       }
-      usable = std::min(
-          usable,
-          cost::usable_bytes(cluster_.kinds[at(kind)], options_.constants));
+      usable = std::min(usable, cost::usable_bytes(cluster_.kinds[at(kind)], options_.constants));
     }
     std::vector<double> seconds;
     std::vector<double> sends;
     for (int i = 0; i <= layers; ++i) {
-      const cost::PassSeconds tensor = table.tensor_seconds(
-          0, i, stage.tensor_nodes, stage.tensor_bytes_per_s);
+      const cost::PassSeconds tensor =
+          table.tensor_seconds(0, i, stage.tensor_nodes, stage.tensor_bytes_per_s);
       const cost::PassSeconds tail =
-          k == 0 && i > 0 ? table.tail_tensor_seconds(
-                                stage.tensor_nodes, stage.tensor_bytes_per_s)
+          k == 0 && i > 0 ? table.tail_tensor_seconds(stage.tensor_nodes, stage.tensor_bytes_per_s)
                           : cost::PassSeconds{};
       seconds.push_back(
-          crowded[at(k)] * table.compute_seconds(slowest, 0, i) +
-          tensor.forward + tensor.backward + tail.forward + tail.backward);
+          crowded[at(k)] * table.compute_seconds(slowest, 0, i) + tensor.forward + tensor.backward +
+          tail.forward + tail.backward);
       sends.push_back(cost::send_seconds(
-          links,
-          k,
-          table.cut_bytes(i),
-          table.returns_home(),
-          options_.constants));
+          links, k, table.cut_bytes(i), table.returns_home(), options_.constants));
     }
     problem.seconds.push_back(std::move(seconds));
     if (k + 1 < strategy.pp) {
@@ -302,23 +271,19 @@ std::optional<Candidate> Pricer::assigned(
     // Memory grows with the run of layers, so its start only moves forward.
     int first = 0;
     for (int last = 0; last <= layers; ++last) {
-      while (first < last &&
-             table.memory(first, last, state).total() > usable) {
+      while (first < last && table.memory(first, last, state).total() > usable) {
         ++first;
       }
       fits[at(k)].push_back(first);
     }
   }
-  problem.first_that_fits = [&fits](int stage, int last) {
-    return fits[at(stage)][at(last)];
-  };
+  problem.first_that_fits = [&fits](int stage, int last) { return fits[at(stage)][at(last)]; };
   strategy.boundaries = assign_layers(problem).boundaries;
   if (strategy.boundaries.empty()) {
     return std::nullopt;
   }
   Candidate candidate;
-  candidate.cost =
-      cost::price(model_, cluster_, strategy, table, links, options_.constants);
+  candidate.cost = cost::price(model_, cluster_, strategy, table, links, options_.constants);
   candidate.strategy = std::move(strategy);
   return candidate;
 }

@@ -46,13 +46,9 @@ std::vector<Layout> layouts_of(
 
 /// Whether layers that share parameters are on different stages, which the
 /// runtime refuses.
-bool ties_apart(
-    const cost::Strategy& strategy,
-    const cost::DescribedModel& model);
+bool ties_apart(const cost::Strategy& strategy, const cost::DescribedModel& model);
 
-std::vector<int> devices_in_order(
-    const cost::Cluster& cluster,
-    const std::vector<int>& node_order);
+std::vector<int> devices_in_order(const cost::Cluster& cluster, const std::vector<int>& node_order);
 
 /// Prices points of one model on one cluster.
 class Pricer {
@@ -71,9 +67,7 @@ class Pricer {
   /// fits the devices. Where ranks of a host share its cores, the best of two:
   /// one made for ranks that compute alone, and one for ranks that always
   /// share.
-  std::optional<Candidate> assigned(
-      cost::Strategy strategy,
-      const cost::LayerTable& table) const;
+  std::optional<Candidate> assigned(cost::Strategy strategy, const cost::LayerTable& table) const;
   /// With the boundaries it has, whether it fits or not.
   Candidate priced(cost::Strategy strategy) const;
 

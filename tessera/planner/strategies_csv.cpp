@@ -65,8 +65,7 @@ class Table {
 
   int find(const std::string& name) const {
     const auto found = std::find(names_.begin(), names_.end(), name);
-    return found == names_.end() ? -1
-                                 : static_cast<int>(found - names_.begin());
+    return found == names_.end() ? -1 : static_cast<int>(found - names_.begin());
   }
 
   int need(const std::string& name) const {
@@ -94,8 +93,7 @@ class Table {
     const std::string text = cell(row, name);
     int value = 0;
     if (!to_int(text, value) || value < 1) {
-      throw ConfigError(
-          str(name, ": found \"", text, "\"; write a whole number, 1 or more"));
+      throw ConfigError(str(name, ": found \"", text, "\"; write a whole number, 1 or more"));
     }
     return value;
   }
@@ -104,9 +102,7 @@ class Table {
     std::string text = cell(row, "layer_boundaries");
     if (text.size() < 2 || text.front() != '[' || text.back() != ']') {
       throw ConfigError(
-          str("layer_boundaries: found \"",
-              text,
-              "\"; write numbers as in [0;15;30]"));
+          str("layer_boundaries: found \"", text, "\"; write numbers as in [0;15;30]"));
     }
     std::istringstream in(text.substr(1, text.size() - 2));
     std::vector<int> numbers;
@@ -114,9 +110,7 @@ class Table {
       int value = 0;
       if (!to_int(plain(part), value)) {
         throw ConfigError(
-            str("layer_boundaries: found \"",
-                part,
-                "\"; write numbers as in [0;15;30]"));
+            str("layer_boundaries: found \"", part, "\"; write numbers as in [0;15;30]"));
       }
       numbers.push_back(value);
     }
@@ -181,11 +175,7 @@ std::string price_table(
     Row row = cells_of(line);
     try {
       if (row.size() != table.size()) {
-        throw ConfigError(
-            str("found ",
-                row.size(),
-                " cells; the first line names ",
-                table.size()));
+        throw ConfigError(str("found ", row.size(), " cells; the first line names ", table.size()));
       }
       cost::Strategy strategy;
       strategy.pp = table.number(row, "pp");
@@ -204,15 +194,12 @@ std::string price_table(
           cluster.device_count(),
           static_cast<int>(model.layers.size()),
           model.global_batch_size);
-      strategy.device_of_rank =
-          cost::lay_out(strategy, strategy.placement, order);
-      const cost::StrategyCost priced =
-          cost::price(model, cluster, strategy, constants);
+      strategy.device_of_rank = cost::lay_out(strategy, strategy.placement, order);
+      const cost::StrategyCost priced = cost::price(model, cluster, strategy, constants);
       row.resize(header.size());
       row[static_cast<std::size_t>(predicted)] =
           priced.fits() ? text_of(priced.seconds, "%.6f") : "inf";
-      row[static_cast<std::size_t>(memory)] =
-          text_of(priced.needed_bytes() / (1 << 30), "%.3f");
+      row[static_cast<std::size_t>(memory)] = text_of(priced.needed_bytes() / (1 << 30), "%.3f");
     } catch (const ConfigError& error) {
       throw ConfigError(str(origin, ": line ", number, ": ", error.what()));
     }

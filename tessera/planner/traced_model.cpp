@@ -21,9 +21,7 @@ bool is_sequential(const graph::Module& module) {
 }
 
 // For every module the movable one that it is part of, or -1.
-std::vector<int> owner_of(
-    const graph::ModelGraph& graph,
-    const std::vector<int>& movable) {
+std::vector<int> owner_of(const graph::ModelGraph& graph, const std::vector<int>& movable) {
   std::vector<int> owner(graph.modules.size(), -1);
   for (const int module : movable) {
     owner[at(module)] = module;
@@ -96,8 +94,7 @@ class Layers {
     std::vector<cost::Layer> layers(movable_.size() + 1);
     layers[0].kind = "home";
     add_parameters(layers);
-    const std::int64_t value_bytes =
-        precision == cost::Precision::kHalf ? 2 : 4;
+    const std::int64_t value_bytes = precision == cost::Precision::kHalf ? 2 : 4;
     // What stays sends the same activation on as the first movable module.
     for (std::size_t l = movable_.size(); l-- > 0;) {
       const graph::Module& module = trace_.graph.modules[at(movable_[l])];
@@ -105,8 +102,7 @@ class Layers {
       layer.name = module.path;
       layer.kind = module.type;
       // Of one sample of the group's microbatch.
-      layer.output_elements_per_sample =
-          module.activation_bytes / value_bytes / trace_.samples;
+      layer.output_elements_per_sample = module.activation_bytes / value_bytes / trace_.samples;
       layers[0].output_elements_per_sample = layer.output_elements_per_sample;
     }
     add_kept_bytes(layers);
@@ -125,8 +121,7 @@ class Layers {
     cost::PassSeconds tail;
     const graph::ForwardWork work = work_of(size);
     for (std::size_t i = 0; i < work.size(); ++i) {
-      const cost::PassSeconds pass =
-          cost::pass_seconds(work[i], speed, precision);
+      const cost::PassSeconds pass = cost::pass_seconds(work[i], speed, precision);
       add(pass, seconds[layer_[i]]);
       if (is_tail(i)) {
         add(pass, tail);
@@ -140,10 +135,8 @@ class Layers {
   }
 
   /// Adds what tensor-parallel ranks exchange for a microbatch.
-  void exchange(
-      int size,
-      std::vector<cost::Layer>& layers,
-      cost::MicrobatchCollectives& tail) const {
+  void exchange(int size, std::vector<cost::Layer>& layers, cost::MicrobatchCollectives& tail)
+      const {
     const graph::ForwardWork work = work_of(size);
     tail[size] = {};
     for (cost::Layer& layer : layers) {
@@ -151,8 +144,7 @@ class Layers {
     }
     for (std::size_t i = 0; i < work.size(); ++i) {
       if (work[i].kind == graph::OperatorWork::Kind::kCollective) {
-        add(work[i],
-            is_tail(i) ? tail[size] : layers[layer_[i]].collectives[size]);
+        add(work[i], is_tail(i) ? tail[size] : layers[layer_[i]].collectives[size]);
       }
     }
   }
@@ -160,9 +152,7 @@ class Layers {
  private:
   graph::ForwardWork work_of(int size) const {
     return graph::work_of_batch(
-        trace_.one_sample,
-        trace_.two_samples,
-        static_cast<double>(size) / trace_.samples);
+        trace_.one_sample, trace_.two_samples, static_cast<double>(size) / trace_.samples);
   }
 
   /// Of what stays at home, whether it runs behind the movable modules.
@@ -178,8 +168,7 @@ class Layers {
       for (const int index : trace_.graph.modules[i].parameters) {
         if (!seen[at(index)]) {
           seen[at(index)] = true;
-          act(trace_.graph.parameters[at(index)],
-              owner_[i] < 0 ? 0 : layer_of_.at(owner_[i]));
+          act(trace_.graph.parameters[at(index)], owner_[i] < 0 ? 0 : layer_of_.at(owner_[i]));
         }
       }
     }
@@ -187,9 +176,8 @@ class Layers {
 
   /// Every microbatch's gradients meet those before it: a product that adds to
   /// them reads and writes them, as a sum of its own would.
-  void add_gradient_sums(
-      const cost::DeviceSpeed& speed,
-      std::vector<cost::PassSeconds>& seconds) const {
+  void add_gradient_sums(const cost::DeviceSpeed& speed, std::vector<cost::PassSeconds>& seconds)
+      const {
     for_each_parameter([&](const graph::Parameter& one, std::size_t layer) {
       seconds[layer].backward +=
           cost::seconds_at(speed.moves, static_cast<double>(one.elements), 1);
@@ -213,8 +201,7 @@ class Layers {
     const graph::ForwardWork& two = trace_.two_samples;
     for (std::size_t i = 0; i < one.size(); ++i) {
       if (two[i].kind != Kind::kView && two[i].kind != Kind::kCollective) {
-        layers[layer_[i]].kept_bytes_per_sample +=
-            (two[i].bytes - one[i].bytes) / trace_.samples;
+        layers[layer_[i]].kept_bytes_per_sample += (two[i].bytes - one[i].bytes) / trace_.samples;
       }
     }
   }
@@ -243,9 +230,7 @@ class Layers {
     put(one, sum.backward);
   }
 
-  static void put(
-      const cost::TensorCollective& one,
-      std::vector<cost::TensorCollective>& list) {
+  static void put(const cost::TensorCollective& one, std::vector<cost::TensorCollective>& list) {
     for (cost::TensorCollective& known : list) {
       if (known.operation == one.operation && known.ranks == one.ranks &&
           known.bytes == one.bytes) {
@@ -264,22 +249,15 @@ class Layers {
   std::size_t last_away_ = 0;
 };
 
-bool same_places(
-    const std::vector<cost::Layer>& a,
-    const std::vector<cost::Layer>& b) {
+bool same_places(const std::vector<cost::Layer>& a, const std::vector<cost::Layer>& b) {
   return std::equal(
-      a.begin(),
-      a.end(),
-      b.begin(),
-      b.end(),
-      [](const cost::Layer& one, const cost::Layer& other) {
+      a.begin(), a.end(), b.begin(), b.end(), [](const cost::Layer& one, const cost::Layer& other) {
         return one.name == other.name;
       });
 }
 
 cost::DeviceSpeed speed_of(const cost::DeviceKind& kind) {
-  cost::DeviceSpeed speed =
-      kind.speed.measured() ? kind.speed : cost::data_sheet_speed(kind.name);
+  cost::DeviceSpeed speed = kind.speed.measured() ? kind.speed : cost::data_sheet_speed(kind.name);
   if (!speed.measured()) {
     throw ConfigError(
         str("cluster: device \"",
@@ -317,19 +295,14 @@ std::vector<int> movable_modules(const graph::ModelGraph& graph) {
   return result;
 }
 
-cost::DescribedModel describe_traced(
-    const TracedModel& model,
-    const cost::Cluster& cluster) {
+cost::DescribedModel describe_traced(const TracedModel& model, const cost::Cluster& cluster) {
   cost::DescribedModel described;
   described.name = model.graph.name;
   described.global_batch_size = model.global_batch_size;
-  described.precision = model.precision == "bf16" ? cost::Precision::kHalf
-                                                  : cost::Precision::kFull;
+  described.precision = model.precision == "bf16" ? cost::Precision::kHalf : cost::Precision::kFull;
   described.returns_home = true;
   const Layers whole(
-      {.graph = model.graph,
-       .one_sample = model.one_sample,
-       .two_samples = model.two_samples});
+      {.graph = model.graph, .one_sample = model.one_sample, .two_samples = model.two_samples});
   described.layers = whole.described(described.precision);
   std::vector<int> sizes;
   for (int size = 1; size <= model.global_batch_size; ++size) {
@@ -343,13 +316,7 @@ cost::DescribedModel describe_traced(
   }
   for (const auto& [kind, speed] : speeds) {
     for (const int size : sizes) {
-      whole.price(
-          *kind,
-          speed,
-          model.precision,
-          size,
-          described.layers,
-          described.tail_seconds);
+      whole.price(*kind, speed, model.precision, size, described.layers, described.tail_seconds);
     }
   }
   for (const TracedDivision& division : model.divisions) {
@@ -370,13 +337,7 @@ cost::DescribedModel describe_traced(
         continue;
       }
       for (const auto& [kind, speed] : speeds) {
-        part.price(
-            *kind,
-            speed,
-            model.precision,
-            size,
-            divided.layers,
-            divided.tail_seconds);
+        part.price(*kind, speed, model.precision, size, divided.layers, divided.tail_seconds);
       }
       part.exchange(size, divided.layers, divided.tail_collectives);
     }

@@ -51,8 +51,6 @@ std::vector<int> movable_modules(const graph::ModelGraph& graph);
 ///
 /// Throws: ConfigError when a kind of device has neither; PlanError
 /// when the traced forwards do not belong together.
-cost::DescribedModel describe_traced(
-    const TracedModel& model,
-    const cost::Cluster& cluster);
+cost::DescribedModel describe_traced(const TracedModel& model, const cost::Cluster& cluster);
 
 } // namespace tessera::planner

@@ -143,16 +143,13 @@ std::vector<Point> thinned(const std::vector<Point>& points, double columns) {
     std::size_t greatest = i;
     std::size_t j = i;
     bool broken = false;
-    for (; j < points.size() &&
-           std::floor((points[j].first - x_min) / width) <= column;
-         ++j) {
+    for (; j < points.size() && std::floor((points[j].first - x_min) / width) <= column; ++j) {
       least = points[j].second < points[least].second ? j : least;
       greatest = points[j].second > points[greatest].second ? j : greatest;
       broken = broken || !std::isfinite(points[j].second);
     }
     if (broken) {
-      result.emplace_back(
-          points[i].first, std::numeric_limits<double>::quiet_NaN());
+      result.emplace_back(points[i].first, std::numeric_limits<double>::quiet_NaN());
     } else {
       result.push_back(points[std::min(least, greatest)]);
       if (least != greatest) {
@@ -194,8 +191,7 @@ std::string draw(const Series& series, const Frame& frame) {
               "</title></circle>\n");
     }
   }
-  return str(
-      "<path class=\"", escape(series.style), "\" d=\"", path, "\"/>\n", dots);
+  return str("<path class=\"", escape(series.style), "\" d=\"", path, "\"/>\n", dots);
 }
 
 std::string legend(const std::vector<Series>& series, double right) {
@@ -238,9 +234,7 @@ std::vector<double> ticks(double least, double greatest, int count) {
   return result;
 }
 
-std::vector<Point> smoothed(
-    const std::vector<Point>& points,
-    double half_life) {
+std::vector<Point> smoothed(const std::vector<Point>& points, double half_life) {
   const double decay = std::pow(0.5, 1 / half_life);
   std::vector<Point> result;
   for (const Point& point : points) {
@@ -268,9 +262,7 @@ std::vector<Point> smoothed(
   return result;
 }
 
-std::string line_chart(
-    const ChartOptions& options,
-    const std::vector<Series>& series) {
+std::string line_chart(const ChartOptions& options, const std::vector<Series>& series) {
   const Frame frame = frame_of(options, series);
   std::string out =
       str("<svg class=\"chart\" role=\"img\" viewBox=\"0 0 ",
@@ -303,8 +295,7 @@ std::string bar_chart(const std::vector<Bar>& bars, int width) {
     most = std::max(most, bar.value);
   }
   const double left = 16 + 7.0 * static_cast<double>(longest_label);
-  const double room =
-      width - left - 16 - 7.0 * static_cast<double>(longest_text);
+  const double room = width - left - 16 - 7.0 * static_cast<double>(longest_text);
   const auto length = [&](double value) {
     return px(most > 0 ? std::max(0.0, value / most * room) : 0.0);
   };

@@ -28,9 +28,7 @@ struct ChartOptions {
 
 /// An <svg> element. Lines of more points than the chart has room for are
 /// thinned to the least and greatest value of each column of pixels.
-std::string line_chart(
-    const ChartOptions& options,
-    const std::vector<Series>& series);
+std::string line_chart(const ChartOptions& options, const std::vector<Series>& series);
 
 struct Bar {
   std::string label;

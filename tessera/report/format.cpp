@@ -23,8 +23,7 @@ std::string three_digits(double value) {
 }
 
 template <std::size_t N>
-std::string
-scaled(double value, double base, const std::array<const char*, N>& units) {
+std::string scaled(double value, double base, const std::array<const char*, N>& units) {
   if (!std::isfinite(value)) {
     return format_number(value);
   }
@@ -35,16 +34,14 @@ scaled(double value, double base, const std::array<const char*, N>& units) {
     ++unit;
   }
   const bool whole = unit == 0 && value == std::floor(value);
-  const std::string text =
-      whole ? print("%.*f", 0, value) : three_digits(value);
+  const std::string text = whole ? print("%.*f", 0, value) : three_digits(value);
   return *units[unit] == '\0' ? text : str(text, " ", units[unit]);
 }
 
 } // namespace
 
 std::string format_bytes(double bytes) {
-  return scaled(
-      bytes, 1024, std::array{"B", "KiB", "MiB", "GiB", "TiB", "PiB"});
+  return scaled(bytes, 1024, std::array{"B", "KiB", "MiB", "GiB", "TiB", "PiB"});
 }
 
 std::string format_count(double count) {
@@ -75,8 +72,7 @@ std::string format_seconds(double seconds) {
 }
 
 std::string format_share(double share) {
-  return std::isfinite(share) ? print("%.*f", 1, share * 100) + " %"
-                              : format_number(share);
+  return std::isfinite(share) ? print("%.*f", 1, share * 100) + " %" : format_number(share);
 }
 
 std::string format_number(double value, int digits) {
@@ -117,8 +113,7 @@ std::string escape(const std::string& text) {
         break;
       default: {
         const auto byte = static_cast<unsigned char>(c);
-        const bool control =
-            (byte < 0x20 && c != '\n' && c != '\t') || byte == 0x7f;
+        const bool control = (byte < 0x20 && c != '\n' && c != '\t') || byte == 0x7f;
         if (control) {
           result += "\xEF\xBF\xBD";
         } else {

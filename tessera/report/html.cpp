@@ -16,8 +16,7 @@ namespace {
 constexpr std::size_t kMostSteps = 6;
 
 std::string figure(const std::string& value, const std::string& name) {
-  return str(
-      "<div><b>", escape(value), "</b><span>", escape(name), "</span></div>\n");
+  return str("<div><b>", escape(value), "</b><span>", escape(name), "</span></div>\n");
 }
 
 std::string none(const std::string& text) {
@@ -26,10 +25,8 @@ std::string none(const std::string& text) {
 
 std::string head(const ReportInput& input, const Summary& summary) {
   const RunFacts& run = input.log.run;
-  std::string out =
-      str("<h1>",
-          escape(run.model.empty() ? "Training run" : run.model),
-          "</h1>\n<p class=\"under\">");
+  std::string out = str(
+      "<h1>", escape(run.model.empty() ? "Training run" : run.model), "</h1>\n<p class=\"under\">");
   std::vector<std::string> facts;
   const auto add = [&facts](const std::string& fact) {
     if (!fact.empty()) {
@@ -55,20 +52,16 @@ std::string head(const ReportInput& input, const Summary& summary) {
   out += "</p>\n<div class=\"figures\">\n";
   if (summary.last_step) {
     out += figure(
-        format_number(*summary.last_loss),
-        str("training loss at step ", *summary.last_step));
+        format_number(*summary.last_loss), str("training loss at step ", *summary.last_step));
   }
   if (summary.best_validation_loss) {
-    out += figure(
-        format_number(*summary.best_validation_loss), "best validation loss");
+    out += figure(format_number(*summary.best_validation_loss), "best validation loss");
   }
   if (summary.tokens_per_second) {
-    out += figure(
-        format_count(*summary.tokens_per_second), "tokens per second (median)");
+    out += figure(format_count(*summary.tokens_per_second), "tokens per second (median)");
   }
   if (summary.step_seconds) {
-    out +=
-        figure(format_seconds(*summary.step_seconds), "a step takes (median)");
+    out += figure(format_seconds(*summary.step_seconds), "a step takes (median)");
   }
   if (summary.bubble_share) {
     out += figure(format_share(*summary.bubble_share), "pipeline bubble");
@@ -76,8 +69,7 @@ std::string head(const ReportInput& input, const Summary& summary) {
   const auto& memory = summary.peak_memory_bytes;
   if (!memory.empty()) {
     out += figure(
-        format_bytes(static_cast<double>(
-            *std::max_element(memory.begin(), memory.end()))),
+        format_bytes(static_cast<double>(*std::max_element(memory.begin(), memory.end()))),
         "most memory of a rank");
   }
   out += figure(
@@ -90,8 +82,7 @@ std::string head(const ReportInput& input, const Summary& summary) {
           run.data_parallel_degree,
           " rdp"));
   out += figure(
-      str(run.microbatches),
-      "microbatches" + (run.schedule.empty() ? "" : ", " + run.schedule));
+      str(run.microbatches), "microbatches" + (run.schedule.empty() ? "" : ", " + run.schedule));
   return out + "</div>\n";
 }
 
@@ -109,8 +100,7 @@ std::string losses(const RunLog& log) {
   const double half_life = static_cast<double>(training.size()) / 150;
   if (half_life > 1) {
     series.push_back({"each step", "raw", false, training});
-    series.push_back(
-        {"training (smoothed)", "main", false, smoothed(training, half_life)});
+    series.push_back({"training (smoothed)", "main", false, smoothed(training, half_life)});
   } else {
     series.push_back({"training", "main", false, training});
   }
@@ -128,13 +118,11 @@ std::string losses(const RunLog& log) {
   options.width = 1120;
   options.height = 330;
   out += line_chart(options, series);
-  const auto broken = std::find_if(
-      log.steps.begin(), log.steps.end(), [](const StepRecord& step) {
-        return !std::isfinite(step.loss);
-      });
+  const auto broken = std::find_if(log.steps.begin(), log.steps.end(), [](const StepRecord& step) {
+    return !std::isfinite(step.loss);
+  });
   if (broken != log.steps.end()) {
-    out += none(
-        str("The training loss was not finite at step ", broken->step, "."));
+    out += none(str("The training loss was not finite at step ", broken->step, "."));
   }
   return out;
 }
@@ -174,26 +162,20 @@ std::string progress(const RunLog& log) {
   using Value = std::optional<double>;
   const auto plain = [](double value) { return format_number(value); };
   std::string out = "<h2>Progress</h2>\n<div class=\"pair\">\n";
+  out += chart_of(log, "Tokens per second", format_count, true, [](const StepRecord& step) {
+    return Value(step.tokens_per_second);
+  });
+  out += chart_of(log, "Time of a step", format_seconds, true, [](const StepRecord& step) {
+    return Value(step.step_seconds);
+  });
+  out += chart_of(log, "Learning rate", plain, true, [](const StepRecord& step) {
+    return Value(step.learning_rate);
+  });
   out += chart_of(
-      log, "Tokens per second", format_count, true, [](const StepRecord& step) {
-        return Value(step.tokens_per_second);
-      });
-  out += chart_of(
-      log, "Time of a step", format_seconds, true, [](const StepRecord& step) {
-        return Value(step.step_seconds);
-      });
-  out +=
-      chart_of(log, "Learning rate", plain, true, [](const StepRecord& step) {
-        return Value(step.learning_rate);
-      });
-  out +=
-      chart_of(log, "Gradient norm", plain, true, [](const StepRecord& step) {
-        return step.grad_norm;
-      });
-  out += chart_of(
-      log, "Pipeline bubble", format_share, true, [](const StepRecord& step) {
-        return step.bubble_share;
-      });
+      log, "Gradient norm", plain, true, [](const StepRecord& step) { return step.grad_norm; });
+  out += chart_of(log, "Pipeline bubble", format_share, true, [](const StepRecord& step) {
+    return step.bubble_share;
+  });
   return out + "</div>\n";
 }
 
@@ -213,17 +195,16 @@ std::string pipeline(const timeline::Timeline& timeline) {
   std::string out = "<h2>Pipeline</h2>\n";
   const auto all = timeline::steps(timeline);
   if (all.empty()) {
-    return out +
-           none("No timeline was recorded (tessera report --timeline FILE).");
+    return out + none("No timeline was recorded (tessera report --timeline FILE).");
   }
-  out += str(
-      "<p class=\"under key\"><i style=\"background:var(--forward)\"></i>"
-      "forward<i style=\"background:var(--backward)\"></i>backward (the number "
-      "is the microbatch)<i style=\"background:var(--comm)\"></i>communication"
-      "<i style=\"background:var(--optimizer)\"></i>optimizer<i "
-      "style=\"background:#f4f6f9;border:1px solid var(--line)\"></i>waiting. ",
-      timeline.origin == "simulated" ? "Simulated." : "Measured.",
-      "</p>\n<div class=\"choice\">\n<span class=\"said\">step</span>");
+  out +=
+      str("<p class=\"under key\"><i style=\"background:var(--forward)\"></i>"
+          "forward<i style=\"background:var(--backward)\"></i>backward (the number "
+          "is the microbatch)<i style=\"background:var(--comm)\"></i>communication"
+          "<i style=\"background:var(--optimizer)\"></i>optimizer<i "
+          "style=\"background:#f4f6f9;border:1px solid var(--line)\"></i>waiting. ",
+          timeline.origin == "simulated" ? "Simulated." : "Measured.",
+          "</p>\n<div class=\"choice\">\n<span class=\"said\">step</span>");
   const auto shown = shown_steps(all);
   std::string style = "<style>";
   for (const int step : shown) {
@@ -268,8 +249,7 @@ std::string pipeline(const timeline::Timeline& timeline) {
   }
   out += "</div>\n";
   if (shown.size() < all.size()) {
-    out += none(
-        str(shown.size(), " of ", all.size(), " recorded steps are shown."));
+    out += none(str(shown.size(), " of ", all.size(), " recorded steps are shown."));
   }
   return out;
 }
@@ -295,11 +275,9 @@ std::string traffic(const RunLog& log) {
              format_count(static_cast<double>(entry.second.calls)),
              " calls")});
   }
-  std::stable_sort(bars.begin(), bars.end(), [](const Bar& a, const Bar& b) {
-    return a.value > b.value;
-  });
-  return out +
-         "<p class=\"under\">What left all ranks since the run began.</p>\n" +
+  std::stable_sort(
+      bars.begin(), bars.end(), [](const Bar& a, const Bar& b) { return a.value > b.value; });
+  return out + "<p class=\"under\">What left all ranks since the run began.</p>\n" +
          bar_chart(bars, 1120);
 }
 
@@ -309,18 +287,15 @@ std::string memory(const RunLog& log, const Summary& summary) {
   if (peak.empty()) {
     return out + none("The log has no memory figures.");
   }
-  const auto last = std::find_if(
-      log.steps.rbegin(), log.steps.rend(), [](const StepRecord& step) {
-        return !step.memory_bytes.empty();
-      });
+  const auto last = std::find_if(log.steps.rbegin(), log.steps.rend(), [](const StepRecord& step) {
+    return !step.memory_bytes.empty();
+  });
   std::vector<Bar> bars;
   for (std::size_t rank = 0; rank < peak.size(); ++rank) {
-    const double now = rank < last->memory_bytes.size()
-                           ? static_cast<double>(last->memory_bytes[rank])
-                           : 0;
-    const std::string host = rank < log.run.hosts.size()
-                                 ? " on " + log.run.hosts[rank]
-                                 : std::string();
+    const double now =
+        rank < last->memory_bytes.size() ? static_cast<double>(last->memory_bytes[rank]) : 0;
+    const std::string host =
+        rank < log.run.hosts.size() ? " on " + log.run.hosts[rank] : std::string();
     const auto most = static_cast<double>(peak[rank]);
     bars.push_back(
         {str("rank ", rank, host),
@@ -365,12 +340,7 @@ std::string documents(const RunLog& log) {
   std::string out = "<h2>What was asked and decided</h2>\n";
   const auto add = [&out](const char* name, const std::string& json) {
     if (!json.empty()) {
-      out +=
-          str("<details><summary>",
-              name,
-              "</summary><pre>",
-              escape(json),
-              "</pre></details>\n");
+      out += str("<details><summary>", name, "</summary><pre>", escape(json), "</pre></details>\n");
     }
   };
   add("Configuration", log.run.config_json);
@@ -386,8 +356,7 @@ std::string documents(const RunLog& log) {
 std::string to_html(const ReportInput& input) {
   const Summary summary = summarize(input);
   const RunLog& log = input.log;
-  const std::string title =
-      escape(log.run.model.empty() ? "Training run" : log.run.model);
+  const std::string title = escape(log.run.model.empty() ? "Training run" : log.run.model);
   std::string out =
       str("<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n",
           "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src "

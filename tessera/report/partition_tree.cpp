@@ -24,15 +24,12 @@ std::pair<std::string, int> split_number(const std::string& label) {
       (digits > 0 && label[digits - 1] != '.')) {
     return {label, -1};
   }
-  return {
-      label.substr(0, digits == 0 ? 0 : digits - 1),
-      std::atoi(label.c_str() + digits)};
+  return {label.substr(0, digits == 0 ? 0 : digits - 1), std::atoi(label.c_str() + digits)};
 }
 
 class BoxWriter {
  public:
-  BoxWriter(const PartitionView& view, bool every_node)
-      : view_(view), every_node_(every_node) {
+  BoxWriter(const PartitionView& view, bool every_node) : view_(view), every_node_(every_node) {
     const auto& nodes = view.tree.nodes;
     whole_.assign(nodes.size(), true);
     modules_.assign(nodes.size(), 0);
@@ -41,8 +38,7 @@ class BoxWriter {
       if (n > 0) {
         const int parent = nodes[n].parent;
         modules_[parent] += modules_[n];
-        whole_[parent] = whole_[parent] && whole_[n] &&
-                         view.partition[n] == view.partition[parent];
+        whole_[parent] = whole_[parent] && whole_[n] && view.partition[n] == view.partition[parent];
       }
     }
   }
@@ -55,8 +51,7 @@ class BoxWriter {
  private:
   // Where the parent's path is a prefix it says nothing new.
   std::string label_of(int node, int parent) const {
-    const std::string& above =
-        view_.graph.modules[view_.tree.nodes[parent].modules.front()].path;
+    const std::string& above = view_.graph.modules[view_.tree.nodes[parent].modules.front()].path;
     std::string label;
     for (const int module : view_.tree.nodes[node].modules) {
       std::string path = view_.graph.modules[module].path;
@@ -108,10 +103,7 @@ class BoxWriter {
   }
 
   // One past the last of the sisters that are drawn as one box with the first.
-  std::size_t end_of_run(
-      int node,
-      const std::vector<int>& children,
-      std::size_t first) const {
+  std::size_t end_of_run(int node, const std::vector<int>& children, std::size_t first) const {
     const auto [stem, number] = split_number(label_of(children[first], node));
     std::size_t end = first + 1;
     if (every_node_ || number < 0 || !whole_[children[first]]) {
@@ -138,10 +130,9 @@ class BoxWriter {
 
 // Columns on a terminal: code points, for names and box-drawing characters.
 std::size_t columns(const std::string& text) {
-  return static_cast<std::size_t>(
-      std::count_if(text.begin(), text.end(), [](char c) {
-        return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U;
-      }));
+  return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) {
+    return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U;
+  }));
 }
 
 std::string pad(const std::string& text, std::size_t width) {
@@ -152,8 +143,7 @@ std::string pad(const std::string& text, std::size_t width) {
 std::string in_colour(const std::string& text, int partition, bool colour) {
   // The six that are readable on dark and light terminals.
   constexpr int kColours = 6;
-  return colour ? str("\033[", 31 + partition % kColours, "m", text, "\033[0m")
-                : text;
+  return colour ? str("\033[", 31 + partition % kColours, "m", text, "\033[0m") : text;
 }
 
 // Fills `lines` with the drawing of each box, in pre-order. The vertical lines
@@ -183,8 +173,7 @@ std::string bars(const PartitionView& view, bool colour) {
           ")\n");
   for (std::size_t i = 0; i < view.total.size(); ++i) {
     std::string bar;
-    const std::int64_t length =
-        largest > 0 ? std::llround(kWidth * view.total[i] / largest) : 0;
+    const std::int64_t length = largest > 0 ? std::llround(kWidth * view.total[i] / largest) : 0;
     for (std::int64_t k = 0; k < length; ++k) {
       bar += "█";
     }
@@ -204,14 +193,11 @@ std::string bars(const PartitionView& view, bool colour) {
 
 } // namespace
 
-std::vector<PartitionBox> partition_boxes(
-    const PartitionView& view,
-    bool every_node) {
+std::vector<PartitionBox> partition_boxes(const PartitionView& view, bool every_node) {
   return BoxWriter(view, every_node).write();
 }
 
-std::string
-partition_tree_text(const PartitionView& view, bool every_node, bool colour) {
+std::string partition_tree_text(const PartitionView& view, bool every_node, bool colour) {
   const std::vector<PartitionBox> boxes = partition_boxes(view, every_node);
   const std::vector<std::string> branches = draw_branches(boxes);
   std::vector<std::string> names;

@@ -33,16 +33,12 @@ struct PartitionBox {
 };
 
 /// Boxes in pre-order, [0] is the root. With `every_node` nothing is collapsed.
-std::vector<PartitionBox> partition_boxes(
-    const PartitionView& view,
-    bool every_node = false);
+std::vector<PartitionBox> partition_boxes(const PartitionView& view, bool every_node = false);
 
 /// The tree with cost and partition of every box, then a bar per partition.
 /// With `colour`, ANSI sequences tell the partitions apart.
-std::string partition_tree_text(
-    const PartitionView& view,
-    bool every_node = false,
-    bool colour = false);
+std::string
+partition_tree_text(const PartitionView& view, bool every_node = false, bool colour = false);
 
 /// {"model", "pipeline_parallel_degree", "memory_weight", "nodes": [{"path",
 /// "cost", "partition", "modules"}], "totals": [...], "warnings": [...]}; all

@@ -54,8 +54,7 @@ std::string colour_of(int partition) {
 // such byte would keep a browser from showing the whole file.
 std::string readable(const std::string& text) {
   using Json = nlohmann::json;
-  return escape(Json::parse(Json(text).dump(
-                                -1, ' ', false, Json::error_handler_t::replace))
+  return escape(Json::parse(Json(text).dump(-1, ' ', false, Json::error_handler_t::replace))
                     .get<std::string>());
 }
 
@@ -78,8 +77,7 @@ std::string shorten(const std::string& label) {
 
 class Drawing {
  public:
-  explicit Drawing(const PartitionView& view)
-      : view_(view), boxes_(partition_boxes(view)) {
+  explicit Drawing(const PartitionView& view) : view_(view), boxes_(partition_boxes(view)) {
     place();
   }
 
@@ -127,13 +125,10 @@ class Drawing {
     std::vector<double> column_width;
     for (std::size_t i = 0; i < boxes_.size(); ++i) {
       column_width.resize(
-          std::max<std::size_t>(column_width.size(), boxes_[i].depth + 1),
-          kSmallestBox);
+          std::max<std::size_t>(column_width.size(), boxes_[i].depth + 1), kSmallestBox);
       double& width = column_width[boxes_[i].depth];
       width = std::max(
-          width,
-          24 + kLetter * static_cast<double>(
-                             shorten(name(static_cast<int>(i))).size()));
+          width, 24 + kLetter * static_cast<double>(shorten(name(static_cast<int>(i))).size()));
     }
     double x = kMargin;
     for (const double width : column_width) {
@@ -142,9 +137,7 @@ class Drawing {
     }
     box_width_ = column_width;
     width_ = std::max(kLeastWidth, x - kColumnGap + kMargin);
-    const int rows =
-        (static_cast<int>(view_.total.size()) + chips_per_row() - 1) /
-        chips_per_row();
+    const int rows = (static_cast<int>(view_.total.size()) + chips_per_row() - 1) / chips_per_row();
     tree_top_ = kMargin + kHeader + kChipRow * rows + 20;
     // Leaves from the top down, in pre-order; parents once all children of
     // theirs, which stand behind them, are placed.
@@ -158,43 +151,41 @@ class Drawing {
     }
     for (std::size_t i = boxes_.size(); i-- > 0;) {
       if (!boxes_[i].children.empty()) {
-        y_[i] =
-            (y_[boxes_[i].children.front()] + y_[boxes_[i].children.back()]) /
-            2;
+        y_[i] = (y_[boxes_[i].children.front()] + y_[boxes_[i].children.back()]) / 2;
       }
     }
-    height_ = leaf_y - kRow + kBoxHeight + kMargin +
-              20 * static_cast<double>(view_.warnings.size());
+    height_ =
+        leaf_y - kRow + kBoxHeight + kMargin + 20 * static_cast<double>(view_.warnings.size());
   }
 
   std::string header() const {
-    std::string text = str(
-        "<text x=\"",
-        kMargin,
-        "\" y=\"",
-        kMargin + 18,
-        "\" font-size=\"20\" font-weight=\"600\">",
-        readable(name(0)),
-        "</text>\n<text x=\"",
-        kMargin,
-        "\" y=\"",
-        kMargin + 40,
-        "\" fill=\"#56636f\">",
-        view_.total.size(),
-        view_.total.size() == 1 ? " partition" : " partitions",
-        ", memory weight ",
-        view_.memory_weight,
-        ", even share ",
-        format_fixed(1.0 / static_cast<double>(view_.total.size())),
-        "</text>\n<text x=\"",
-        kMargin,
-        "\" y=\"",
-        kMargin + 58,
-        "\" fill=\"#56636f\">A box says what share of the model it costs and "
-        "where it runs; a dashed line is a call to another "
-        "partition.</text>\n");
-    const double largest = std::max(
-        1e-12, *std::max_element(view_.total.begin(), view_.total.end()));
+    std::string text =
+        str("<text x=\"",
+            kMargin,
+            "\" y=\"",
+            kMargin + 18,
+            "\" font-size=\"20\" font-weight=\"600\">",
+            readable(name(0)),
+            "</text>\n<text x=\"",
+            kMargin,
+            "\" y=\"",
+            kMargin + 40,
+            "\" fill=\"#56636f\">",
+            view_.total.size(),
+            view_.total.size() == 1 ? " partition" : " partitions",
+            ", memory weight ",
+            view_.memory_weight,
+            ", even share ",
+            format_fixed(1.0 / static_cast<double>(view_.total.size())),
+            "</text>\n<text x=\"",
+            kMargin,
+            "\" y=\"",
+            kMargin + 58,
+            "\" fill=\"#56636f\">A box says what share of the model it costs and "
+            "where it runs; a dashed line is a call to another "
+            "partition.</text>\n");
+    const double largest =
+        std::max(1e-12, *std::max_element(view_.total.begin(), view_.total.end()));
     for (std::size_t i = 0; i < view_.total.size(); ++i) {
       const int row = static_cast<int>(i) / chips_per_row();
       const int column = static_cast<int>(i) % chips_per_row();
@@ -263,8 +254,7 @@ class Drawing {
   }
 
   std::string link(int from, int to) const {
-    const double x1 =
-        column_x_[boxes_[from].depth] + box_width_[boxes_[from].depth];
+    const double x1 = column_x_[boxes_[from].depth] + box_width_[boxes_[from].depth];
     const double x2 = column_x_[boxes_[to].depth];
     const double y1 = y_[from] + kBoxHeight / 2;
     const double y2 = y_[to] + kBoxHeight / 2;

@@ -65,8 +65,7 @@ RunFacts read_run(const JsonFields& fields) {
        "plan"});
   const int version = fields.small_integer("version");
   if (version != kVersion) {
-    fields.fail(str(
-        "version ", version, " is not known; this program reads ", kVersion));
+    fields.fail(str("version ", version, " is not known; this program reads ", kVersion));
   }
   RunFacts run;
   run.model = fields.text("model");
@@ -75,10 +74,8 @@ RunFacts read_run(const JsonFields& fields) {
   run.precision = fields.text("precision");
   run.schedule = fields.text("schedule");
   run.world_size = fields.small_integer("world_size", 1);
-  run.pipeline_parallel_degree =
-      fields.small_integer("pipeline_parallel_degree", 1);
-  run.tensor_parallel_degree =
-      fields.small_integer("tensor_parallel_degree", 1);
+  run.pipeline_parallel_degree = fields.small_integer("pipeline_parallel_degree", 1);
+  run.tensor_parallel_degree = fields.small_integer("tensor_parallel_degree", 1);
   run.data_parallel_degree = fields.small_integer("data_parallel_degree", 1);
   run.microbatches = fields.small_integer("microbatches", 1);
   run.parameters = fields.integer("parameters");
@@ -113,8 +110,7 @@ StepRecord read_step(const JsonFields& fields) {
   if (fields.has("bubble_share")) {
     step.bubble_share = fields.number("bubble_share");
     if (*step.bubble_share < 0 || *step.bubble_share > 1) {
-      fields.fail(str(
-          "'bubble_share' must be from 0 to 1, found ", *step.bubble_share));
+      fields.fail(str("'bubble_share' must be from 0 to 1, found ", *step.bubble_share));
     }
   }
   step.memory_bytes = fields.integers("memory_bytes");
@@ -146,9 +142,7 @@ void drop_from(std::vector<Record>& records, std::int64_t first_step) {
       std::remove_if(
           records.begin(),
           records.end(),
-          [first_step](const Record& record) {
-            return record.step >= first_step;
-          }),
+          [first_step](const Record& record) { return record.step >= first_step; }),
       records.end());
 }
 
@@ -194,26 +188,18 @@ std::uintmax_t whole_lines(const std::string& path) {
 
 } // namespace
 
-RunLogWriter::RunLogWriter(std::string path, Mode mode)
-    : path_(std::move(path)) {
+RunLogWriter::RunLogWriter(std::string path, Mode mode) : path_(std::move(path)) {
   if (mode == Mode::kContinue && std::filesystem::exists(path_)) {
     std::error_code error;
     std::filesystem::resize_file(path_, whole_lines(path_), error);
     if (error) {
-      throw Error(
-          str("run log: cannot shorten '", path_, "': ", error.message()));
+      throw Error(str("run log: cannot shorten '", path_, "': ", error.message()));
     }
   }
-  file_.open(
-      path_,
-      std::ios::binary |
-          (mode == Mode::kNew ? std::ios::trunc : std::ios::app));
+  file_.open(path_, std::ios::binary | (mode == Mode::kNew ? std::ios::trunc : std::ios::app));
   if (!file_) {
-    throw Error(
-        str("run log: cannot open '",
-            path_,
-            "' for writing: ",
-            std::system_category().message(errno)));
+    throw Error(str(
+        "run log: cannot open '", path_, "' for writing: ", std::system_category().message(errno)));
   }
 }
 
@@ -225,8 +211,7 @@ void RunLogWriter::write_line(const std::string& line) {
         str("run log: cannot write to '",
             path_,
             "': ",
-            errno != 0 ? std::system_category().message(errno)
-                       : std::string("the stream failed")));
+            errno != 0 ? std::system_category().message(errno) : std::string("the stream failed")));
   }
 }
 
@@ -272,9 +257,7 @@ void RunLogWriter::write(const StepRecord& step) {
 
 void RunLogWriter::write(const ValidationRecord& validation) {
   write_line(one_line(
-      {{"type", "validation"},
-       {"step", validation.step},
-       {"loss", number(validation.loss)}}));
+      {{"type", "validation"}, {"step", validation.step}, {"loss", number(validation.loss)}}));
 }
 
 void RunLogWriter::write(const TrafficRecord& traffic) {
@@ -332,11 +315,7 @@ RunLog parse_run_log(const std::string& text, const std::string& name) {
 RunLog read_run_log(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) {
-    throw Error(
-        str("run log: cannot open '",
-            path,
-            "': ",
-            std::system_category().message(errno)));
+    throw Error(str("run log: cannot open '", path, "': ", std::system_category().message(errno)));
   }
   std::ostringstream text;
   text << file.rdbuf();

@@ -12,8 +12,7 @@ std::optional<double> median(std::vector<double> values) {
   if (values.empty()) {
     return std::nullopt;
   }
-  const auto middle =
-      values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());
   if (values.size() % 2 == 1) {
     return *middle;
@@ -25,8 +24,7 @@ std::optional<double> mean(const std::vector<double>& values) {
   if (values.empty()) {
     return std::nullopt;
   }
-  return std::accumulate(values.begin(), values.end(), 0.0) /
-         static_cast<double>(values.size());
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
 
 } // namespace
@@ -68,8 +66,7 @@ Summary summarize(const ReportInput& input) {
   }
   for (const ValidationRecord& validation : input.log.validations) {
     if (std::isfinite(validation.loss) &&
-        (!summary.best_validation_loss ||
-         validation.loss < *summary.best_validation_loss)) {
+        (!summary.best_validation_loss || validation.loss < *summary.best_validation_loss)) {
       summary.best_validation_loss = validation.loss;
     }
   }

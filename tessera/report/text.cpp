@@ -10,9 +10,7 @@ namespace tessera::report {
 
 namespace {
 
-std::string or_dash(
-    const std::optional<double>& value,
-    std::string (*format)(double)) {
+std::string or_dash(const std::optional<double>& value, std::string (*format)(double)) {
   return value ? format(*value) : "-";
 }
 
@@ -56,14 +54,12 @@ std::string figures(const RunFacts& run, const Summary& summary) {
 std::string step_table(const RunLog& log) {
   constexpr std::size_t kMostRows = 12;
   TextTable table;
-  table.headers = {
-      "step", "loss", "tokens/s", "step time", "bubble", "lr", "grad norm"};
+  table.headers = {"step", "loss", "tokens/s", "step time", "bubble", "lr", "grad norm"};
   const auto& steps = log.steps;
   const std::size_t rows = std::min(kMostRows, steps.size());
   for (std::size_t i = 0; i < rows; ++i) {
     // Evenly spread, the first and the last among them.
-    const StepRecord& step =
-        steps[rows == 1 ? 0 : i * (steps.size() - 1) / (rows - 1)];
+    const StepRecord& step = steps[rows == 1 ? 0 : i * (steps.size() - 1) / (rows - 1)];
     table.rows.push_back(
         {str(step.step),
          format_number(step.loss),

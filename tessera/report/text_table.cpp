@@ -11,10 +11,9 @@ namespace {
 
 /// Code points, so that columns of UTF-8 text line up.
 std::size_t width_of(const std::string& text) {
-  return static_cast<std::size_t>(
-      std::count_if(text.begin(), text.end(), [](char c) {
-        return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U;
-      }));
+  return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) {
+    return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U;
+  }));
 }
 
 bool is_figure(const std::string& text) {
@@ -23,8 +22,7 @@ bool is_figure(const std::string& text) {
   }
   const std::size_t first = text[0] == '-' || text[0] == '+' ? 1 : 0;
   return first < text.size() &&
-         (std::isdigit(static_cast<unsigned char>(text[first])) != 0 ||
-          text[first] == '.');
+         (std::isdigit(static_cast<unsigned char>(text[first])) != 0 || text[first] == '.');
 }
 
 struct Column {

@@ -37,14 +37,11 @@ struct Step {
 };
 
 bool is_drawn(const std::string& category) {
-  return category == "forward" || category == "backward" ||
-         category == "comm" || category == "optimizer";
+  return category == "forward" || category == "backward" || category == "comm" ||
+         category == "optimizer";
 }
 
-Step collect(
-    const timeline::Timeline& timeline,
-    int step,
-    const PictureOptions& options) {
+Step collect(const timeline::Timeline& timeline, int step, const PictureOptions& options) {
   Step result;
   bool any = false;
   // Waits of a lane interrupt its boxes.
@@ -60,8 +57,7 @@ Step collect(
     if (event.category == "wait") {
       waits[{event.rank, event.lane}].push_back(time);
     } else if (is_drawn(event.category)) {
-      pieces[{event.rank, event.lane, event.category, event.microbatch}]
-          .push_back(time);
+      pieces[{event.rank, event.lane, event.category, event.microbatch}].push_back(time);
       if (!any) {
         result.span = time;
         any = true;
@@ -71,8 +67,7 @@ Step collect(
     }
   }
   if (!any) {
-    throw Error(
-        str("timeline: step ", step, " has no event that can be drawn"));
+    throw Error(str("timeline: step ", step, " has no event that can be drawn"));
   }
   std::map<Key, std::vector<Interval>> running; // lane 0 for all lanes
   for (auto& entry : pieces) {
@@ -85,12 +80,10 @@ Step collect(
     auto& all = running[{rank, 0, category, microbatch}];
     all.insert(all.end(), rest.begin(), rest.end());
   }
-  const double gap =
-      (result.span.end - result.span.start) * options.merge_share;
+  const double gap = (result.span.end - result.span.start) * options.merge_share;
   for (auto& entry : running) {
     const auto& [rank, lane, category, microbatch] = entry.first;
-    for (const Interval& time :
-         timeline::united(std::move(entry.second), gap)) {
+    for (const Interval& time : timeline::united(std::move(entry.second), gap)) {
       result.boxes.push_back({rank, category, microbatch, time});
     }
   }
@@ -103,8 +96,7 @@ std::string length(double value) {
 
 class Drawing {
  public:
-  Drawing(const Step& step, const PictureOptions& options)
-      : step_(step), width_(options.width) {
+  Drawing(const Step& step, const PictureOptions& options) : step_(step), width_(options.width) {
     int row = 0;
     for (const auto& entry : step.pp_rank_of) {
       row_of_[entry.first] = row++;
@@ -112,8 +104,7 @@ class Drawing {
   }
 
   std::string svg(int number) const {
-    const double height =
-        kTop + kRow * static_cast<double>(row_of_.size()) + 22;
+    const double height = kTop + kRow * static_cast<double>(row_of_.size()) + 22;
     std::string out =
         str("<svg class=\"timeline\" role=\"img\" viewBox=\"0 0 ",
             width_,
@@ -189,10 +180,8 @@ class Drawing {
   }
 
   std::string draw(const Box& box) const {
-    const bool computes =
-        box.category == "forward" || box.category == "backward";
-    const double y =
-        kTop + kRow * row_of_.at(box.rank) + (computes ? 0 : kBox + 1);
+    const bool computes = box.category == "forward" || box.category == "backward";
+    const double y = kTop + kRow * row_of_.at(box.rank) + (computes ? 0 : kBox + 1);
     const double left = x(box.time.start);
     const double width = std::max(0.4, x(box.time.end) - left);
     // Neighbouring microbatches differ in shade.
@@ -223,8 +212,7 @@ class Drawing {
             format_seconds((box.time.end - box.time.start) / 1e6),
             "</title></rect>");
     const std::string label = str(box.microbatch);
-    if (computes && box.microbatch >= 0 &&
-        width > 4 + 7.0 * static_cast<double>(label.size())) {
+    if (computes && box.microbatch >= 0 && width > 4 + 7.0 * static_cast<double>(label.size())) {
       out +=
           str("<text class=\"batch\" text-anchor=\"middle\" x=\"",
               length(left + width / 2),
@@ -244,21 +232,16 @@ class Drawing {
 
 } // namespace
 
-std::string timeline_picture(
-    const timeline::Timeline& timeline,
-    int step,
-    const PictureOptions& options) {
+std::string
+timeline_picture(const timeline::Timeline& timeline, int step, const PictureOptions& options) {
   Step collected = collect(timeline, step, options);
   auto& boxes = collected.boxes;
   const std::size_t total = boxes.size();
   if (total > options.most_boxes) {
-    const auto length = [](const Box& box) {
-      return box.time.end - box.time.start;
-    };
-    std::stable_sort(
-        boxes.begin(), boxes.end(), [&length](const Box& a, const Box& b) {
-          return length(a) > length(b);
-        });
+    const auto length = [](const Box& box) { return box.time.end - box.time.start; };
+    std::stable_sort(boxes.begin(), boxes.end(), [&length](const Box& a, const Box& b) {
+      return length(a) > length(b);
+    });
     boxes.resize(options.most_boxes);
   }
   std::string out = Drawing(collected, options).svg(step);

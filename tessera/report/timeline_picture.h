@@ -23,9 +23,7 @@ struct PictureOptions {
 /// box: the picture is that of requests.
 /// Throws: Error when the timeline has no event of that step.
 /// Source: Karakus et al. 2021, figure 5.
-std::string timeline_picture(
-    const timeline::Timeline& timeline,
-    int step,
-    const PictureOptions& options = {});
+std::string
+timeline_picture(const timeline::Timeline& timeline, int step, const PictureOptions& options = {});
 
 } // namespace tessera::report

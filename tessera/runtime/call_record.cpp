@@ -8,28 +8,23 @@
 
 namespace tessera::runtime {
 
-torch::autograd::variable_list InputCapture::apply(
-    torch::autograd::variable_list&& gradients) {
+torch::autograd::variable_list InputCapture::apply(torch::autograd::variable_list&& gradients) {
   captured = std::move(gradients);
   return {};
 }
 
 std::string gradient_marks(const c10::IValue& value) {
   std::string marks;
-  for_each_tensor(value, [&](const at::Tensor& tensor) {
-    marks += tensor.requires_grad() ? '1' : '0';
-  });
+  for_each_tensor(
+      value, [&](const at::Tensor& tensor) { marks += tensor.requires_grad() ? '1' : '0'; });
   return marks;
 }
 
 c10::IValue cut(const c10::IValue& value) {
-  return map_tensors(
-      value, [](const at::Tensor& tensor) { return tensor.detach(); });
+  return map_tensors(value, [](const at::Tensor& tensor) { return tensor.detach(); });
 }
 
-std::vector<torch::Tensor> marked_tensors(
-    const c10::IValue& value,
-    const std::string& needs_grad) {
+std::vector<torch::Tensor> marked_tensors(const c10::IValue& value, const std::string& needs_grad) {
   std::vector<torch::Tensor> tensors;
   std::size_t at = 0;
   for_each_tensor(value, [&](const at::Tensor& tensor) {

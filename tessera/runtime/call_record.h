@@ -12,8 +12,7 @@ namespace tessera::runtime {
 /// Takes the gradients of a module call's inputs on the owner. The inputs hang
 /// on it as non-leaf tensors, so that the module may change them in place.
 struct InputCapture : torch::autograd::Node {
-  torch::autograd::variable_list apply(
-      torch::autograd::variable_list&& gradients) override;
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override;
   torch::autograd::variable_list captured;
 };
 
@@ -32,9 +31,7 @@ std::string gradient_marks(const c10::IValue& value);
 c10::IValue cut(const c10::IValue& value);
 
 /// The tensors of `value` marked in `needs_grad`.
-std::vector<torch::Tensor> marked_tensors(
-    const c10::IValue& value,
-    const std::string& needs_grad);
+std::vector<torch::Tensor> marked_tensors(const c10::IValue& value, const std::string& needs_grad);
 
 /// Hangs the marked tensors of `value` on `node` as its outputs.
 void hang(

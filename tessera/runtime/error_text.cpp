@@ -6,10 +6,7 @@
 
 namespace tessera::runtime {
 
-std::string error_text(
-    const std::exception_ptr& error,
-    int rank,
-    const std::string& where) {
+std::string error_text(const std::exception_ptr& error, int rank, const std::string& where) {
   std::string message;
   try {
     std::rethrow_exception(error);
@@ -29,8 +26,7 @@ std::string error_text(
 
 std::string task_text(const Fields& fields, const ModuleTable& modules) {
   const std::string what =
-      fields.module < 0 ? "the step function"
-                        : "module '" + modules.name_of(fields.module) + "'";
+      fields.module < 0 ? "the step function" : "module '" + modules.name_of(fields.module) + "'";
   return str(
       what,
       ", microbatch ",

@@ -18,8 +18,7 @@ class FailedElsewhere : public UserError {
 /// "rank 2, module 'h.3', microbatch 1, forward: <message>"; an error that
 /// came from another rank keeps its own origin.
 /// Threads: any thread. Not collective.
-std::string
-error_text(const std::exception_ptr& error, int rank, const std::string& where);
+std::string error_text(const std::exception_ptr& error, int rank, const std::string& where);
 
 /// "module 'h.3', microbatch 1, forward": what a task does.
 std::string task_text(const Fields& fields, const ModuleTable& modules);

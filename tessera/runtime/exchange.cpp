@@ -12,8 +12,7 @@ namespace tessera::runtime {
 namespace {
 
 c10::IValue body_of(const Content& content) {
-  return c10::ivalue::Tuple::create(
-      {cut(content.value), c10::IValue(content.needs_grad)});
+  return c10::ivalue::Tuple::create({cut(content.value), c10::IValue(content.needs_grad)});
 }
 
 Content content_of(const c10::IValue& body) {
@@ -29,11 +28,7 @@ DynamicExchange::DynamicExchange(
     const std::vector<int>& pp_ranks)
     : server_(server), transport_(transport), pp_ranks_(pp_ranks) {}
 
-void DynamicExchange::request(
-    Task& task,
-    const Fields& fields,
-    int owner,
-    Content content) {
+void DynamicExchange::request(Task& task, const Fields& fields, int owner, Content content) {
   (void)task;
   transport_.send(pp_ranks_.at(owner), to_header(fields), body_of(content));
 }

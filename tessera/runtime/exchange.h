@@ -32,8 +32,7 @@ class Exchange {
   virtual ~Exchange() = default;
 
   /// Caller: sends arguments or output gradients to the owner (a pp rank).
-  virtual void
-  request(Task& task, const Fields& fields, int owner, Content content) = 0;
+  virtual void request(Task& task, const Fields& fields, int owner, Content content) = 0;
   /// Caller: the answer; suspends the task until it is there.
   virtual Content response(Task& task, const Fields& fields, int owner) = 0;
   /// Owner: what the task was asked with.
@@ -66,8 +65,7 @@ class DynamicExchange : public Exchange {
       transport::Transport& transport,
       const std::vector<int>& pp_ranks);
 
-  void request(Task& task, const Fields& fields, int owner, Content content)
-      override;
+  void request(Task& task, const Fields& fields, int owner, Content content) override;
   Content response(Task& task, const Fields& fields, int owner) override;
   Content arguments(Task& task) override;
   void respond(Task& task, Content content) override;
@@ -80,15 +78,10 @@ class DynamicExchange : public Exchange {
 
 /// The legs of a call in the phase of its fields.
 inline LegId request_leg(const Fields& fields) {
-  return {
-      fields.call,
-      fields.phase == Phase::kForward ? Leg::kArguments
-                                      : Leg::kOutputGradients};
+  return {fields.call, fields.phase == Phase::kForward ? Leg::kArguments : Leg::kOutputGradients};
 }
 inline LegId response_leg(const Fields& fields) {
-  return {
-      fields.call,
-      fields.phase == Phase::kForward ? Leg::kResults : Leg::kInputGradients};
+  return {fields.call, fields.phase == Phase::kForward ? Leg::kResults : Leg::kInputGradients};
 }
 
 } // namespace tessera::runtime

@@ -37,13 +37,11 @@ GradientReducer::~GradientReducer() {
 
 void GradientReducer::hook(int index) {
   Parameter& parameter = parameters_[index];
-  parameter.accumulator =
-      torch::autograd::impl::grad_accumulator(parameter.tensor);
-  parameter.hook =
-      parameter.accumulator->add_post_hook(std::make_unique<AdditionHook>(
-          parameter.accumulator.get(),
-          [this, index] { counted(index); },
-          [this, index] { return place(index); }));
+  parameter.accumulator = torch::autograd::impl::grad_accumulator(parameter.tensor);
+  parameter.hook = parameter.accumulator->add_post_hook(std::make_unique<AdditionHook>(
+      parameter.accumulator.get(),
+      [this, index] { counted(index); },
+      [this, index] { return place(index); }));
 }
 
 // A script may freeze parameters and thaw them again between steps.
@@ -79,8 +77,7 @@ void GradientReducer::make_buckets(const std::vector<int>& order) {
     const std::int64_t size = tensor.numel() * tensor.element_size();
     const bool fits =
         !buckets_.empty() &&
-        parameters_[buckets_.back().parameters[0]].tensor.scalar_type() ==
-            tensor.scalar_type() &&
+        parameters_[buckets_.back().parameters[0]].tensor.scalar_type() == tensor.scalar_type() &&
         bytes + size <= options_.bucket_bytes;
     if (!fits) {
       buckets_.emplace_back();
@@ -111,8 +108,8 @@ void GradientReducer::begin(bool reduce) {
     bucket.late = false;
     bucket.work = nullptr;
     // What got nothing in the step before is not waited for.
-    bucket.missing = static_cast<int>(std::count_if(
-        bucket.parameters.begin(), bucket.parameters.end(), [&](int index) {
+    bucket.missing = static_cast<int>(
+        std::count_if(bucket.parameters.begin(), bucket.parameters.end(), [&](int index) {
           return parameters_[index].expected > 0;
         }));
   }
@@ -142,8 +139,7 @@ void GradientReducer::counted(int index) {
 }
 
 void GradientReducer::launch_ready() {
-  while (next_bucket_ < buckets_.size() &&
-         buckets_[next_bucket_].missing == 0) {
+  while (next_bucket_ < buckets_.size() && buckets_[next_bucket_].missing == 0) {
     launch(buckets_[next_bucket_], false);
     ++next_bucket_; // only now: a launch that threw is made up for in finish
   }
@@ -167,8 +163,7 @@ std::string GradientReducer::sparse_gradient() const {
 
 /// The i-th parameter's part of the buffer: a tensor of its own, not a view to
 /// autograd, which would refuse the optimizer's detach_().
-at::Tensor GradientReducer::slice_of(const Bucket& bucket, std::size_t i)
-    const {
+at::Tensor GradientReducer::slice_of(const Bucket& bucket, std::size_t i) const {
   const at::Tensor& parameter = parameters_[bucket.parameters[i]].tensor;
   return bucket.flat.narrow(0, bucket.offsets[i], parameter.numel())
       .view(parameter.sizes())
@@ -179,21 +174,19 @@ at::Tensor GradientReducer::slice_of(const Bucket& bucket, std::size_t i)
 /// parameters, each at its place: then they can travel as they are, and what
 /// else there is be put beside them. Not so while a script keeps a gradient of
 /// the step before.
-bool GradientReducer::is_free_but_for_its_gradients(
-    const Bucket& bucket) const {
+bool GradientReducer::is_free_but_for_its_gradients(const Bucket& bucket) const {
   if (!bucket.flat.defined()) {
     return false;
   }
   std::size_t holders = 1; // the bucket itself
   for (std::size_t i = 0; i < bucket.parameters.size(); ++i) {
-    const at::Tensor& gradient =
-        parameters_[bucket.parameters[i]].tensor.grad();
+    const at::Tensor& gradient = parameters_[bucket.parameters[i]].tensor.grad();
     if (!gradient.defined() || gradient.is_sparse() ||
         !gradient.storage().is_alias_of(bucket.flat.storage())) {
       continue;
     }
-    if (gradient.storage_offset() != bucket.offsets[i] ||
-        !gradient.is_contiguous() || gradient.use_count() != 1) {
+    if (gradient.storage_offset() != bucket.offsets[i] || !gradient.is_contiguous() ||
+        gradient.use_count() != 1) {
       return false;
     }
     ++holders;
@@ -211,10 +204,8 @@ at::Tensor GradientReducer::place(int index) const {
   if (bucket.work != nullptr || !is_free_but_for_its_gradients(bucket)) {
     return {};
   }
-  const auto found =
-      std::find(bucket.parameters.begin(), bucket.parameters.end(), index);
-  return slice_of(
-      bucket, static_cast<std::size_t>(found - bucket.parameters.begin()));
+  const auto found = std::find(bucket.parameters.begin(), bucket.parameters.end(), index);
+  return slice_of(bucket, static_cast<std::size_t>(found - bucket.parameters.begin()));
 }
 
 /// Gradients, and zeros where there are none, to `flat`, if they do not lie
@@ -222,8 +213,7 @@ at::Tensor GradientReducer::place(int index) const {
 void GradientReducer::fill(Bucket& bucket, at::Tensor& flat, bool zeros) {
   for (std::size_t i = 0; i < bucket.parameters.size(); ++i) {
     const Parameter& parameter = parameters_[bucket.parameters[i]];
-    at::Tensor slice =
-        flat.narrow(0, bucket.offsets[i], parameter.tensor.numel());
+    at::Tensor slice = flat.narrow(0, bucket.offsets[i], parameter.tensor.numel());
     const at::Tensor& gradient = parameter.tensor.grad();
     if (!gradient.defined() || zeros) {
       slice.zero_();
@@ -236,8 +226,7 @@ void GradientReducer::fill(Bucket& bucket, at::Tensor& flat, bool zeros) {
 }
 
 comm::WorkPtr GradientReducer::average(const at::Tensor& flat) {
-  return group_.scaled_sum_async(
-      flat, options_.scale.value_or(1.0 / group_.size()));
+  return group_.scaled_sum_async(flat, options_.scale.value_or(1.0 / group_.size()));
 }
 
 void GradientReducer::launch(Bucket& bucket, bool zeros) {
@@ -246,8 +235,7 @@ void GradientReducer::launch(Bucket& bucket, bool zeros) {
     // A script's own handles may still lie in the buffer: they keep it, and
     // this step gets another one.
     const at::Tensor& first = parameters_[bucket.parameters[0]].tensor;
-    bucket.flat =
-        at::empty({bucket.elements}, first.options().requires_grad(false));
+    bucket.flat = at::empty({bucket.elements}, first.options().requires_grad(false));
   }
   fill(bucket, bucket.flat, zeros);
   // What is added from now on begins anew: the buffer is on its way.
@@ -287,8 +275,7 @@ bool GradientReducer::finish(const std::optional<std::string>& failure) {
   // One round: who failed, was there a backward, which bucket was late, which
   // gradient exists.
   const std::size_t head = 2 + buckets_.size();
-  at::Tensor flags = at::zeros(
-      {static_cast<std::int64_t>(head + parameters_.size())}, at::kByte);
+  at::Tensor flags = at::zeros({static_cast<std::int64_t>(head + parameters_.size())}, at::kByte);
   auto* flag = flags.data_ptr<std::uint8_t>();
   flag[0] = failed ? 1 : 0;
   flag[1] = backward_ ? 1 : 0;
@@ -296,9 +283,7 @@ bool GradientReducer::finish(const std::optional<std::string>& failure) {
     flag[2 + i] = buckets_[i].late ? 1 : 0;
   }
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    flag[head + i] =
-        parameters_[i].travels || parameters_[i].tensor.grad().defined() ? 1
-                                                                         : 0;
+    flag[head + i] = parameters_[i].travels || parameters_[i].tensor.grad().defined() ? 1 : 0;
   }
   control_.all_reduce(flags, comm::ReduceOp::kMax);
   const bool reduce = reduce_ && flag[1] != 0;
@@ -318,8 +303,8 @@ bool GradientReducer::finish(const std::optional<std::string>& failure) {
         hand_back(bucket); // of no meaning, but the step's gradients stay set
       }
     }
-    const auto texts = comm::all_gather_object(
-        world_, control_, failed ? c10::IValue(problem) : c10::IValue());
+    const auto texts =
+        comm::all_gather_object(world_, control_, failed ? c10::IValue(problem) : c10::IValue());
     for (const auto& text : texts) {
       if (!text.isNone()) {
         throw UserError(text.toStringRef());
@@ -359,12 +344,11 @@ void GradientReducer::learn_order() {
     const int done = parameters_[index].first_done;
     return done < 0 ? completed_ : done; // never reached: last
   };
-  std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) {
-    return position(a) < position(b);
-  });
+  std::stable_sort(
+      order.begin(), order.end(), [&](auto a, auto b) { return position(a) < position(b); });
   // The first rank's order serves all.
-  const auto agreed = unpack<std::vector<std::int64_t>>(
-      comm::broadcast_object(world_, control_, pack(order), 0));
+  const auto agreed =
+      unpack<std::vector<std::int64_t>>(comm::broadcast_object(world_, control_, pack(order), 0));
   make_buckets(std::vector<int>(agreed.begin(), agreed.end()));
   learnt_ = true;
 }

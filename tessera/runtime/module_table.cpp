@@ -30,11 +30,7 @@ void ModuleTable::visit(
     const auto entry = partition.find(path);
     if (entry == partition.end()) {
       throw PlanError(
-          str("the plan has no partition for module '",
-              path,
-              "' (",
-              nn::type_name(*module),
-              ")"));
+          str("the plan has no partition for module '", path, "' (", nn::type_name(*module), ")"));
     }
     owner = entry->second;
     ids_[module.get()] = static_cast<int>(entries_.size());
@@ -76,8 +72,8 @@ void ModuleTable::hold(
   if (!tensor.defined()) {
     return;
   }
-  const auto [known, first] = first_held_.emplace(
-      tensor.unsafeGetTensorImpl(), Held{name, tensor, owner});
+  const auto [known, first] =
+      first_held_.emplace(tensor.unsafeGetTensorImpl(), Held{name, tensor, owner});
   const Held& held = known->second;
   if (first) {
     list.push_back(held);
@@ -105,17 +101,14 @@ std::string ModuleTable::name_of(int id) const {
   return path.empty() ? "the model" : path;
 }
 
-int ModuleTable::owner_of_child(const torch::nn::Module& sequential, int child)
-    const {
+int ModuleTable::owner_of_child(const torch::nn::Module& sequential, int child) const {
   return child_owners_.at(&sequential).at(child);
 }
 
 namespace {
 
 template <typename List>
-std::vector<std::pair<std::string, torch::Tensor>> of_rank(
-    const List& list,
-    int pp_rank) {
+std::vector<std::pair<std::string, torch::Tensor>> of_rank(const List& list, int pp_rank) {
   std::vector<std::pair<std::string, torch::Tensor>> result;
   for (const auto& held : list) {
     if (held.owner == pp_rank) {
@@ -127,13 +120,11 @@ std::vector<std::pair<std::string, torch::Tensor>> of_rank(
 
 } // namespace
 
-std::vector<std::pair<std::string, torch::Tensor>>
-ModuleTable::local_parameters() const {
+std::vector<std::pair<std::string, torch::Tensor>> ModuleTable::local_parameters() const {
   return of_rank(parameters_, pp_rank_);
 }
 
-std::vector<std::pair<std::string, torch::Tensor>> ModuleTable::local_buffers()
-    const {
+std::vector<std::pair<std::string, torch::Tensor>> ModuleTable::local_buffers() const {
   return of_rank(buffers_, pp_rank_);
 }
 
@@ -166,8 +157,8 @@ void ModuleTable::drop_remote_tensors() {
       }
       // Not on the meta device: an optimizer's zero_grad or a dtype query on
       // the handle must go on working.
-      held.tensor.set_data(torch::empty(
-          {0}, torch::dtype(held.tensor.scalar_type()).device(torch::kCPU)));
+      held.tensor.set_data(
+          torch::empty({0}, torch::dtype(held.tensor.scalar_type()).device(torch::kCPU)));
     }
   }
 }

@@ -79,11 +79,8 @@ class ModuleTable {
     torch::Tensor tensor;
     int owner;
   };
-  void hold(
-      std::vector<Held>& list,
-      const std::string& name,
-      const torch::Tensor& tensor,
-      int owner);
+  void
+  hold(std::vector<Held>& list, const std::string& name, const torch::Tensor& tensor, int owner);
 
   std::shared_ptr<torch::nn::Module> root_;
   int pp_rank_;

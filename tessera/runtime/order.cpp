@@ -4,9 +4,7 @@
 
 namespace tessera::runtime {
 
-OrderChannel::OrderChannel(
-    comm::ProcessGroup& group,
-    transport::Transport& transport)
+OrderChannel::OrderChannel(comm::ProcessGroup& group, transport::Transport& transport)
     : group_(group), transport_(transport) {}
 
 void OrderChannel::announce(std::int64_t serial, std::uint64_t key) {

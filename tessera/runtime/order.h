@@ -36,9 +36,7 @@ class OrderChannel {
   };
   /// Follower: the next order of the step, or nothing after `timeout`.
   /// Throws: CommError when a rank of the group is gone.
-  std::optional<Order> next(
-      std::int64_t serial,
-      std::chrono::milliseconds timeout);
+  std::optional<Order> next(std::int64_t serial, std::chrono::milliseconds timeout);
 
   int leader_rank() const {
     return group_.ranks().front();

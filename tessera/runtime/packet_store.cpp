@@ -12,21 +12,14 @@ namespace tessera::runtime {
 namespace {
 
 // A tensor of this form at a place in `bytes`, without a copy.
-at::Tensor view_bytes(
-    const at::Tensor& bytes,
-    std::int64_t place,
-    const TensorForm& form) {
+at::Tensor view_bytes(const at::Tensor& bytes, std::int64_t place, const TensorForm& form) {
   std::vector<std::int64_t> strides(form.sizes.size(), 1);
   for (std::size_t d = strides.size(); d-- > 1;) {
     strides[d - 1] = strides[d] * std::max<std::int64_t>(form.sizes[d], 1);
   }
   const auto element = static_cast<std::int64_t>(c10::elementSize(form.dtype));
   return at::empty({0}, bytes.options().dtype(form.dtype))
-      .set_(
-          bytes.storage(),
-          (bytes.storage_offset() + place) / element,
-          form.sizes,
-          strides);
+      .set_(bytes.storage(), (bytes.storage_offset() + place) / element, form.sizes, strides);
 }
 
 } // namespace
@@ -37,11 +30,7 @@ void PacketStore::put(const LegId& packet, const at::Tensor& bytes) {
   const auto& form = found->second;
   if (bytes.scalar_type() != at::kByte || bytes.numel() != form.places.back()) {
     throw CommError(tessera::str(
-        "a packet of ",
-        bytes.numel(),
-        " bytes came where ",
-        form.places.back(),
-        " were planned"));
+        "a packet of ", bytes.numel(), " bytes came where ", form.places.back(), " were planned"));
   }
   std::vector<at::Tensor> tensors;
   for (std::size_t i = 0; i < form.tensors.size(); ++i) {

@@ -15,8 +15,7 @@ at::CPUGeneratorImpl& generator() {
 
 } // namespace
 
-std::uint64_t
-stream_seed(std::uint64_t seed, std::int64_t step, std::uint64_t task) {
+std::uint64_t stream_seed(std::uint64_t seed, std::int64_t step, std::uint64_t task) {
   return mix(mix(seed, static_cast<std::uint64_t>(step)), task);
 }
 

@@ -30,8 +30,7 @@ class RandomState {
 };
 
 /// Seed of the stream of one task (an id that is equal in every run) of a step.
-std::uint64_t
-stream_seed(std::uint64_t seed, std::int64_t step, std::uint64_t task);
+std::uint64_t stream_seed(std::uint64_t seed, std::int64_t step, std::uint64_t task);
 /// Task id of the step function on one microbatch.
 std::uint64_t step_function_id(int microbatch);
 

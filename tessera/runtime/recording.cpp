@@ -36,10 +36,9 @@ std::string call_text(const Fields& fields, const ModuleTable& modules) {
 std::string mode_text(const Fields& fields) {
   return str(
       fields.grad_enabled != 0 ? "gradients on" : "gradients off",
-      fields.autocast != 0 ? str(", autocast to ",
-                                 c10::toString(static_cast<at::ScalarType>(
-                                     fields.autocast_dtype)))
-                           : std::string());
+      fields.autocast != 0
+          ? str(", autocast to ", c10::toString(static_cast<at::ScalarType>(fields.autocast_dtype)))
+          : std::string());
 }
 
 } // namespace
@@ -48,10 +47,8 @@ std::string leg_text(const LegId& leg, int module, const ModuleTable& modules) {
   return leg_name(leg.leg) + ("module '" + modules.name_of(module) + "'");
 }
 
-std::optional<std::string> fields_difference(
-    const Fields& recorded,
-    const Fields& found,
-    const ModuleTable& modules) {
+std::optional<std::string>
+fields_difference(const Fields& recorded, const Fields& found, const ModuleTable& modules) {
   if (recorded.module != found.module || recorded.first != found.first ||
       recorded.last != found.last) {
     return str(
@@ -63,14 +60,10 @@ std::optional<std::string> fields_difference(
   }
   if (recorded.invoker != found.invoker) {
     return str(
-        "it called ",
-        call_text(found, modules),
-        " with arguments of other types than recorded");
+        "it called ", call_text(found, modules), " with arguments of other types than recorded");
   }
-  if (recorded.grad_enabled != found.grad_enabled ||
-      recorded.autocast != found.autocast ||
-      (recorded.autocast != 0 &&
-       recorded.autocast_dtype != found.autocast_dtype)) {
+  if (recorded.grad_enabled != found.grad_enabled || recorded.autocast != found.autocast ||
+      (recorded.autocast != 0 && recorded.autocast_dtype != found.autocast_dtype)) {
     return str(
         "it called ",
         call_text(found, modules),
@@ -83,10 +76,8 @@ std::optional<std::string> fields_difference(
   return std::nullopt;
 }
 
-std::optional<std::string> flow_difference(
-    const Recording& recorded,
-    const Recording& found,
-    const ModuleTable& modules) {
+std::optional<std::string>
+flow_difference(const Recording& recorded, const Recording& found, const ModuleTable& modules) {
   const auto where = [](const Fields& fields) {
     return str("microbatch ", fields.microbatch, ": ");
   };
@@ -99,16 +90,11 @@ std::optional<std::string> flow_difference(
           leg.sent ? " were sent" : " came",
           ", which did not happen in the first recorded step");
     }
-    if (const auto text =
-            fields_difference(known->second.fields, leg.fields, modules)) {
+    if (const auto text = fields_difference(known->second.fields, leg.fields, modules)) {
       return where(leg.fields) + *text;
     }
     if (const auto text = known->second.form.difference(leg.form)) {
-      return str(
-          where(leg.fields),
-          leg_text(id, leg.fields.module, modules),
-          ": ",
-          *text);
+      return str(where(leg.fields), leg_text(id, leg.fields.module, modules), ": ", *text);
     }
     if (known->second.needs_grad != leg.needs_grad) {
       return str(
@@ -140,8 +126,7 @@ RankFlow flow_of(const Recording& recording) {
     flow.legs.push_back(std::move(leg));
     auto& slots = flow.legs.back().slots;
     if (is_backward(id.leg)) {
-      for (const auto& element :
-           recorded.form.structure().toTupleRef().elements()) {
+      for (const auto& element : recorded.form.structure().toTupleRef().elements()) {
         slots.emplace_back().defined = element.isTensor();
       }
     } else {
@@ -151,8 +136,7 @@ RankFlow flow_of(const Recording& recording) {
     }
     const ReadSlots* reads = recording.reads.get();
     for (int i = 0; i < static_cast<int>(slots.size()); ++i) {
-      slots[i].read =
-          reads == nullptr || reads->all || reads->slots.contains({id, i});
+      slots[i].read = reads == nullptr || reads->all || reads->slots.contains({id, i});
       if (!recorded.origins.empty()) {
         slots[i].origins = recorded.origins.at(i);
       }
@@ -193,11 +177,7 @@ RecordedLeg& RecordingExchange::note(
 }
 
 // What travels is what stand-ins stand for.
-Content RecordingExchange::send(
-    const LegId& id,
-    int peer,
-    const Fields& fields,
-    Content content) {
+Content RecordingExchange::send(const LegId& id, int peer, const Fields& fields, Content content) {
   const DispatchScope unwatched(nullptr);
   RecordedLeg& leg = note(id, true, peer, fields, content);
   if (recording_.reads == nullptr) {
@@ -218,25 +198,19 @@ Content RecordingExchange::send(
     return content;
   }
   std::vector<at::Tensor> gradients;
-  for (const at::Tensor& gradient :
-       unpack<std::vector<at::Tensor>>(content.value)) {
+  for (const at::Tensor& gradient : unpack<std::vector<at::Tensor>>(content.value)) {
     gradients.push_back(real(gradient)); // a missing one has a slot too
   }
   content.value = pack(gradients);
   return content;
 }
 
-void RecordingExchange::request(
-    Task& task,
-    const Fields& fields,
-    int owner,
-    Content content) {
+void RecordingExchange::request(Task& task, const Fields& fields, int owner, Content content) {
   content = send(request_leg(fields), owner, fields, std::move(content));
   inner_.request(task, fields, owner, std::move(content));
 }
 
-Content
-RecordingExchange::response(Task& task, const Fields& fields, int owner) {
+Content RecordingExchange::response(Task& task, const Fields& fields, int owner) {
   try {
     Content content = inner_.response(task, fields, owner);
     const DispatchScope unwatched(nullptr);
@@ -251,21 +225,13 @@ RecordingExchange::response(Task& task, const Fields& fields, int owner) {
 Content RecordingExchange::arguments(Task& task) {
   const DispatchScope unwatched(nullptr);
   Content content = inner_.arguments(task);
-  note(
-      request_leg(task.request),
-      false,
-      pp_rank_of(task.source),
-      task.request,
-      content);
+  note(request_leg(task.request), false, pp_rank_of(task.source), task.request, content);
   return content;
 }
 
 void RecordingExchange::respond(Task& task, Content content) {
-  content = send(
-      response_leg(task.request),
-      pp_rank_of(task.source),
-      task.request,
-      std::move(content));
+  content =
+      send(response_leg(task.request), pp_rank_of(task.source), task.request, std::move(content));
   inner_.respond(task, std::move(content));
 }
 
@@ -277,15 +243,13 @@ c10::IValue RecordingExchange::hand_over(const LegId& leg, c10::IValue value) {
   int index = 0;
   if (!is_backward(leg.leg)) {
     return map_tensors(value, [&](const at::Tensor& tensor) {
-      return verifying_stand_in(
-          tensor, {{leg, index++}}, recording_.reads, false);
+      return verifying_stand_in(tensor, {{leg, index++}}, recording_.reads, false);
     });
   }
   auto gradients = unpack<std::vector<at::Tensor>>(value);
   for (at::Tensor& gradient : gradients) {
     if (gradient.defined()) {
-      gradient =
-          verifying_stand_in(gradient, {{leg, index}}, recording_.reads, true);
+      gradient = verifying_stand_in(gradient, {{leg, index}}, recording_.reads, true);
     }
     ++index;
   }

@@ -41,17 +41,13 @@ std::string leg_text(const LegId& leg, int module, const ModuleTable& modules);
 
 /// How the flows of two steps on this rank differ, for people; nothing: only
 /// the order of tasks may.
-std::optional<std::string> flow_difference(
-    const Recording& recorded,
-    const Recording& found,
-    const ModuleTable& modules);
+std::optional<std::string>
+flow_difference(const Recording& recorded, const Recording& found, const ModuleTable& modules);
 
 /// What of a message's fixed fields differs from the recorded ones (not the
 /// step), for people.
-std::optional<std::string> fields_difference(
-    const Fields& recorded,
-    const Fields& found,
-    const ModuleTable& modules);
+std::optional<std::string>
+fields_difference(const Fields& recorded, const Fields& found, const ModuleTable& modules);
 
 /// Plain data of a recording. Where no verifying step was, received slots are
 /// all read and sent ones all made.
@@ -62,13 +58,9 @@ RankFlow flow_of(const Recording& recording);
 class RecordingExchange : public Exchange {
  public:
   /// Both outlive it. `pp_ranks`: global rank of each pp rank.
-  RecordingExchange(
-      Exchange& inner,
-      Recording& recording,
-      const std::vector<int>& pp_ranks);
+  RecordingExchange(Exchange& inner, Recording& recording, const std::vector<int>& pp_ranks);
 
-  void request(Task& task, const Fields& fields, int owner, Content content)
-      override;
+  void request(Task& task, const Fields& fields, int owner, Content content) override;
   Content response(Task& task, const Fields& fields, int owner) override;
   Content arguments(Task& task) override;
   void respond(Task& task, Content content) override;
@@ -79,14 +71,9 @@ class RecordingExchange : public Exchange {
   }
 
  private:
-  RecordedLeg& note(
-      const LegId& id,
-      bool sent,
-      int peer,
-      const Fields& fields,
-      const Content& content);
-  Content
-  send(const LegId& id, int peer, const Fields& fields, Content content);
+  RecordedLeg&
+  note(const LegId& id, bool sent, int peer, const Fields& fields, const Content& content);
+  Content send(const LegId& id, int peer, const Fields& fields, Content content);
   int pp_rank_of(int rank) const;
 
   Exchange& inner_;

@@ -5,15 +5,13 @@
 
 namespace tessera::runtime {
 
-torch::autograd::variable_list RemoteBackward::apply(
-    torch::autograd::variable_list&& gradients) {
+torch::autograd::variable_list RemoteBackward::apply(torch::autograd::variable_list&& gradients) {
   if (torch::GradMode::is_enabled()) {
     throw UserError(
         "create_graph is not supported across ranks: a gradient of a gradient "
         "would have to cross the pipeline");
   }
-  const auto received =
-      server_.call_backward(call_, owner_, module_, microbatch_, gradients);
+  const auto received = server_.call_backward(call_, owner_, module_, microbatch_, gradients);
   // The owner answers for the inputs that need a gradient, in order.
   torch::autograd::variable_list result(num_outputs());
   std::size_t at = 0;

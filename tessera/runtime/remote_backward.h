@@ -28,8 +28,7 @@ class RemoteBackward : public torch::autograd::Node {
         module_(module),
         microbatch_(microbatch) {}
 
-  torch::autograd::variable_list apply(
-      torch::autograd::variable_list&& gradients) override;
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override;
   std::string name() const override {
     return "TesseraRemoteBackward";
   }

@@ -56,8 +56,7 @@ void note_waiting(
 } // namespace
 
 Server::Server(ServerContext context)
-    : context_(std::move(context)),
-      dynamic_(*this, *context_.transport, context_.pp_ranks) {}
+    : context_(std::move(context)), dynamic_(*this, *context_.transport, context_.pp_ranks) {}
 
 Server::~Server() = default;
 
@@ -66,8 +65,7 @@ std::vector<c10::IValue> Server::run_step(const StepWork& work) {
   failure_.reset();
   end_.reset();
   results_.assign(work.microbatches, c10::IValue());
-  progress_.states.assign(
-      work.microbatches, schedule::Progress::State::kWaiting);
+  progress_.states.assign(work.microbatches, schedule::Progress::State::kWaiting);
   root_tasks_.assign(work.microbatches, nullptr);
   idle_since_ = std::chrono::steady_clock::now();
   error_ = nullptr;
@@ -128,8 +126,8 @@ void Server::open_exchange() {
     static_ = made.get();
     other_exchange_ = std::move(made);
   } else if (work_->recording != nullptr) {
-    other_exchange_ = std::make_unique<RecordingExchange>(
-        dynamic_, *work_->recording, context_.pp_ranks);
+    other_exchange_ =
+        std::make_unique<RecordingExchange>(dynamic_, *work_->recording, context_.pp_ranks);
   }
   if (other_exchange_ != nullptr) {
     exchange_ = other_exchange_.get();
@@ -164,9 +162,8 @@ std::optional<Server::Choice> Server::next_choice() {
     const std::vector<Choice> all = choices();
     auto chosen = all.begin();
     if (follows()) {
-      chosen = std::find_if(all.begin(), all.end(), [&](const Choice& c) {
-        return ordered_ && c.key == *ordered_;
-      });
+      chosen = std::find_if(
+          all.begin(), all.end(), [&](const Choice& c) { return ordered_ && c.key == *ordered_; });
     }
     if (chosen == all.end()) {
       if (orders_ended_ && !all.empty()) {
@@ -188,8 +185,7 @@ void Server::receive_order() {
   const auto order = context_.order->next(work_->serial, kPoll);
   if (!order) {
     // Also finds out that a rank of the pipeline is gone.
-    if (auto parcel =
-            context_.transport->receive(std::chrono::milliseconds(0))) {
+    if (auto parcel = context_.transport->receive(std::chrono::milliseconds(0))) {
       take(std::move(*parcel));
     }
     check_timeout();
@@ -211,26 +207,24 @@ void Server::receive_order() {
 }
 
 bool Server::root_done() const {
-  return std::all_of(
-      progress_.states.begin(), progress_.states.end(), [](auto state) {
-        return state == schedule::Progress::State::kDone;
-      });
+  return std::all_of(progress_.states.begin(), progress_.states.end(), [](auto state) {
+    return state == schedule::Progress::State::kDone;
+  });
 }
 
 std::vector<Server::Choice> Server::choices() const {
   using State = schedule::Progress::State;
   std::vector<Choice> list;
-  const auto add =
-      [&](std::shared_ptr<Task> task, Worker* worker, Phase phase) {
-        Choice choice;
-        choice.worker = worker;
-        choice.microbatch = task->request.microbatch;
-        choice.phase = phase;
-        choice.resume = worker != nullptr;
-        choice.key = mix(task->id, task->turns);
-        choice.task = std::move(task);
-        list.push_back(std::move(choice));
-      };
+  const auto add = [&](std::shared_ptr<Task> task, Worker* worker, Phase phase) {
+    Choice choice;
+    choice.worker = worker;
+    choice.microbatch = task->request.microbatch;
+    choice.phase = phase;
+    choice.resume = worker != nullptr;
+    choice.key = mix(task->id, task->turns);
+    choice.task = std::move(task);
+    list.push_back(std::move(choice));
+  };
   const auto add_root = [&](int microbatch) {
     const auto& task = root_tasks_.at(microbatch);
     if (progress_.states.at(microbatch) == State::kWaiting) {
@@ -270,17 +264,13 @@ std::vector<Server::Choice> Server::choices() const {
   // Backward before forward, old microbatches before new ones (so gradients
   // add up in one order), begun tasks before fresh ones.
   std::sort(list.begin(), list.end(), [](const Choice& a, const Choice& b) {
-    return std::make_tuple(
-               a.phase != Phase::kBackward, a.microbatch, !a.resume, a.key) <
-           std::make_tuple(
-               b.phase != Phase::kBackward, b.microbatch, !b.resume, b.key);
+    return std::make_tuple(a.phase != Phase::kBackward, a.microbatch, !a.resume, a.key) <
+           std::make_tuple(b.phase != Phase::kBackward, b.microbatch, !b.resume, b.key);
   });
   return list;
 }
 
-std::shared_ptr<Task> Server::make_root_task(
-    int microbatch,
-    const StepWork& work) {
+std::shared_ptr<Task> Server::make_root_task(int microbatch, const StepWork& work) {
   auto task = std::make_shared<Task>();
   task->id = step_function_id(microbatch);
   task->request = caller_modes_;
@@ -324,9 +314,8 @@ void Server::reject(const Choice& choice) {
           ", which leads the order of tasks, has finished the step, but rank ",
           context_.rank,
           " still has to run ",
-          choice.task == nullptr
-              ? str("the step function, microbatch ", choice.microbatch)
-              : task_text(choice.task->request, *context_.modules),
+          choice.task == nullptr ? str("the step function, microbatch ", choice.microbatch)
+                                 : task_text(choice.task->request, *context_.modules),
           "; with deterministic_server every replica must call the same "
           "modules in every step");
   const std::shared_ptr<Task> task = choice.task;
@@ -335,8 +324,7 @@ void Server::reject(const Choice& choice) {
     return;
   }
   if (choice.resume) {
-    std::erase_if(
-        suspended_, [&](const auto& held) { return held.second == task; });
+    std::erase_if(suspended_, [&](const auto& held) { return held.second == task; });
     task->cancelled = true;
     choice.worker->give(task);
   } else {
@@ -359,8 +347,7 @@ void Server::settle(const std::shared_ptr<Task>& task) {
     if (task->error) {
       fail(failure_of(*task));
     }
-    progress_.states.at(task->request.microbatch) =
-        schedule::Progress::State::kDone;
+    progress_.states.at(task->request.microbatch) = schedule::Progress::State::kDone;
     root_tasks_.at(task->request.microbatch) = nullptr;
     return;
   }
@@ -376,14 +363,13 @@ void Server::settle(const std::shared_ptr<Task>& task) {
     Fields fields = task->request;
     fields.kind = Kind::kResponse;
     fields.failed = 1;
-    context_.transport->send(
-        task->source, to_header(fields), c10::IValue(std::move(text)));
+    context_.transport->send(task->source, to_header(fields), c10::IValue(std::move(text)));
   }
 }
 
 std::string Server::failure_of(const Task& task) const {
-  const std::string text = error_text(
-      task.error, context_.rank, task_text(task.request, *context_.modules));
+  const std::string text =
+      error_text(task.error, context_.rank, task_text(task.request, *context_.modules));
   if (context_.failed) {
     context_.failed(text);
   }
@@ -401,8 +387,7 @@ void Server::take(transport::Parcel parcel) {
   if (fields.kind == Kind::kProbe) {
     Fields answer;
     answer.kind = Kind::kState;
-    context_.transport->send(
-        parcel.source, to_header(answer), c10::IValue(state()));
+    context_.transport->send(parcel.source, to_header(answer), c10::IValue(state()));
   } else if (fields.kind == Kind::kState) {
     answers_[parcel.source] = parcel.body.toStringRef();
   } else if (fields.serial > work_->serial) {
@@ -512,12 +497,11 @@ std::string Server::ask_others() {
       continue;
     }
     const auto answer = answers_.find(rank);
-    text += answer == answers_.end()
-                ? str("; rank ",
-                      rank,
-                      " gives no answer: it is stopped, or busy with its own "
-                      "work for longer than timeout_seconds")
-                : str("; rank ", rank, " answers: ", answer->second);
+    text += answer == answers_.end() ? str("; rank ",
+                                           rank,
+                                           " gives no answer: it is stopped, or busy with its own "
+                                           "work for longer than timeout_seconds")
+                                     : str("; rank ", rank, " answers: ", answer->second);
   }
   return text;
 }
@@ -529,12 +513,11 @@ std::string Server::state() const {
       continue;
     }
     text += text.empty() ? "it waits for" : ", and for";
-    text += task->awaits == 0
-                ? std::string(" the schedule")
-                : str(" module '",
-                      context_.modules->name_of(task->awaits_module),
-                      "' on rank ",
-                      task->awaits_rank);
+    text += task->awaits == 0 ? std::string(" the schedule")
+                              : str(" module '",
+                                    context_.modules->name_of(task->awaits_module),
+                                    "' on rank ",
+                                    task->awaits_rank);
     text += str(" (for ", task_text(task->request, *context_.modules), ")");
   }
   if (text.empty() && static_ != nullptr) {
@@ -577,14 +560,12 @@ void Server::end_step(bool failed) {
     fields.serial = work_->serial;
     fields.failed = failed ? 1 : 0;
     const c10::IValue body =
-        failed ? c10::IValue(*failure_)
-               : c10::IValue(c10::ivalue::Tuple::create(results_));
+        failed ? c10::IValue(*failure_) : c10::IValue(c10::ivalue::Tuple::create(results_));
     for (std::size_t i = 1; i < context_.pp_ranks.size(); ++i) {
       context_.transport->send(context_.pp_ranks[i], to_header(fields), body);
     }
   }
-  if (context_.order != nullptr && context_.order->leads() &&
-      static_ == nullptr) {
+  if (context_.order != nullptr && context_.order->leads() && static_ == nullptr) {
     context_.order->announce_end(work_->serial, failed);
   }
 }

@@ -137,8 +137,7 @@ class Server : public nn::Interceptor {
   std::shared_ptr<Task> after(std::shared_ptr<Task> done);
   bool root_done() const;
   bool follows() const {
-    return context_.order != nullptr && !context_.order->leads() &&
-           static_ == nullptr;
+    return context_.order != nullptr && !context_.order->leads() && static_ == nullptr;
   }
   void open_exchange();
   void record_turn(const Task& task, const Choice& choice);

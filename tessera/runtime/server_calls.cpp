@@ -16,8 +16,7 @@ namespace {
 Task& current_task(const char* what) {
   Worker* worker = Worker::current();
   if (worker == nullptr) {
-    throw UserError(
-        str(what, " reaches another rank, so it must be called inside a step"));
+    throw UserError(str(what, " reaches another rank, so it must be called inside a step"));
   }
   if (worker->task()->cancelled) {
     throw StepCancelled();
@@ -29,15 +28,14 @@ Task& current_task(const char* what) {
 
 bool Server::wants(const torch::nn::Module& module) {
   const int id = context_.modules->id_of(module);
-  return id >= 0 &&
-         context_.modules->entries()[id].owner != context_.modules->pp_rank();
+  return id >= 0 && context_.modules->entries()[id].owner != context_.modules->pp_rank();
 }
 
 int Server::range_end(const torch::nn::Module& sequential, int first) {
   const ModuleTable& modules = *context_.modules;
   const int owner = modules.owner_of_child(sequential, first);
-  const int size = static_cast<int>(
-      static_cast<const torch::nn::Module&>(sequential).children().size());
+  const int size =
+      static_cast<int>(static_cast<const torch::nn::Module&>(sequential).children().size());
   int end = first + 1;
   if (owner != modules.pp_rank()) {
     while (end < size && modules.owner_of_child(sequential, end) == owner) {
@@ -91,12 +89,7 @@ c10::IValue Server::call(
         result.value,
         result.needs_grad,
         std::make_shared<RemoteBackward>(
-            std::move(edges),
-            *this,
-            fields.call,
-            owner,
-            fields.module,
-            fields.microbatch));
+            std::move(edges), *this, fields.call, owner, fields.module, fields.microbatch));
   }
   return exchange_->hand_over(response_leg(fields), result.value);
 }
@@ -170,9 +163,8 @@ void Server::run_backward(Task& task) {
   }
   const CallRecord record = std::move(found->second);
   records_.erase(found);
-  const auto gradients =
-      unpack<std::vector<torch::Tensor>>(exchange_->hand_over(
-          request_leg(task.request), exchange_->arguments(task).value));
+  const auto gradients = unpack<std::vector<torch::Tensor>>(
+      exchange_->hand_over(request_leg(task.request), exchange_->arguments(task).value));
   torch::autograd::variable_list roots;
   torch::autograd::variable_list root_gradients;
   for (std::size_t i = 0; i < record.outputs.size(); ++i) {

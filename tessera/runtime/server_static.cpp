@@ -19,13 +19,11 @@ std::optional<Server::Choice> Server::next_static_choice() {
         static_->advance();
         return choice_of(*turn);
       }
-      if (static_->next_turn() == nullptr && !reported_ &&
-          static_->program().plan.reports) {
+      if (static_->next_turn() == nullptr && !reported_ && static_->program().plan.reports) {
         Fields fields;
         fields.kind = Kind::kDone;
         fields.serial = work_->serial;
-        context_.transport->send(
-            context_.pp_ranks.front(), to_header(fields), c10::IValue());
+        context_.transport->send(context_.pp_ranks.front(), to_header(fields), c10::IValue());
         reported_ = true;
       }
     }
@@ -43,18 +41,15 @@ Server::Choice Server::choice_of(const PlannedTurn& planned) {
   Choice choice;
   choice.key = mix(turn.task, static_cast<std::uint64_t>(turn.number));
   if (turn.cause != Cause::kStart) {
-    const auto held = std::find_if(
-        suspended_.begin(), suspended_.end(), [&](const auto& entry) {
-          return entry.second->id == turn.task;
-        });
-    TESSERA_CHECK(
-        held != suspended_.end(), "a static turn of a task that is not there");
+    const auto held = std::find_if(suspended_.begin(), suspended_.end(), [&](const auto& entry) {
+      return entry.second->id == turn.task;
+    });
+    TESSERA_CHECK(held != suspended_.end(), "a static turn of a task that is not there");
     choice.worker = held->first;
     choice.task = held->second;
     choice.resume = true;
     choice.microbatch = choice.task->request.microbatch;
-    choice.phase = turn.cause == Cause::kSchedule ? Phase::kBackward
-                                                  : choice.task->request.phase;
+    choice.phase = turn.cause == Cause::kSchedule ? Phase::kBackward : choice.task->request.phase;
   } else if (turn.leg.call == 0) {
     while (step_function_id(choice.microbatch) != turn.task) {
       ++choice.microbatch;
@@ -87,27 +82,21 @@ void Server::give_step_up(std::string text) {
   fields.kind = Kind::kFailed;
   fields.serial = work_->serial;
   context_.transport->send(
-      context_.pp_ranks.front(),
-      to_header(fields),
-      c10::IValue(std::move(text)));
+      context_.pp_ranks.front(), to_header(fields), c10::IValue(std::move(text)));
 }
 
 void Server::left_program(const Task& task) {
   give_step_up(error_text(
-      std::current_exception(),
-      context_.rank,
-      task_text(task.request, *context_.modules)));
+      std::current_exception(), context_.rank, task_text(task.request, *context_.modules)));
 }
 
 // Each rank knows by itself that a step is static; the script may have seen to
 // it that they disagree.
 void Server::check_mode(const Fields& fields, int source) {
   const bool packet = fields.kind == Kind::kPacket;
-  const bool call =
-      fields.kind == Kind::kRequest || fields.kind == Kind::kResponse;
-  const bool agreed =
-      packet ? static_ != nullptr && static_->program().number == fields.program
-             : !call || static_ == nullptr;
+  const bool call = fields.kind == Kind::kRequest || fields.kind == Kind::kResponse;
+  const bool agreed = packet ? static_ != nullptr && static_->program().number == fields.program
+                             : !call || static_ == nullptr;
   if (!agreed) {
     give_step_up(
         str("rank ",

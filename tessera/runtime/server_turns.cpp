@@ -83,26 +83,21 @@ std::shared_ptr<Task> Server::begin(const Choice& choice) {
     root_tasks_.at(choice.microbatch) = task;
     progress_.states.at(choice.microbatch) = State::kForward;
   } else if (
-      task->kind == Task::Kind::kRoot && task->awaits == 0 &&
-      choice.phase == Phase::kBackward) {
+      task->kind == Task::Kind::kRoot && task->awaits == 0 && choice.phase == Phase::kBackward) {
     progress_.states.at(choice.microbatch) = State::kBackward;
     task->request.phase = Phase::kBackward;
   }
   if (choice.resume) {
-    std::erase_if(
-        suspended_, [&](const auto& held) { return held.second == task; });
+    std::erase_if(suspended_, [&](const auto& held) { return held.second == task; });
   } else {
     std::erase(ready_, task);
     if (context_.random_streams) {
-      task->random = RandomState::seeded(
-          stream_seed(context_.seed, work_->step, task->id));
+      task->random = RandomState::seeded(stream_seed(context_.seed, work_->step, task->id));
     }
   }
   comm::activity::runs(
       work_->step,
-      task->request.module < 0
-          ? std::string()
-          : context_.modules->name_of(task->request.module),
+      task->request.module < 0 ? std::string() : context_.modules->name_of(task->request.module),
       task->request.microbatch,
       task->request.phase == Phase::kBackward);
   timeline::Recorder* recorder = context_.recorder;
@@ -139,11 +134,9 @@ void Server::end_turn(Task& task) {
   timeline::Event event;
   event.start_us = *std::exchange(task.turn_start_us, std::nullopt);
   event.end_us = context_.recorder->now_us();
-  event.category =
-      task.request.phase == Phase::kForward ? "forward" : "backward";
-  event.name = task.request.module < 0
-                   ? "step function"
-                   : context_.modules->name_of(task.request.module);
+  event.category = task.request.phase == Phase::kForward ? "forward" : "backward";
+  event.name =
+      task.request.module < 0 ? "step function" : context_.modules->name_of(task.request.module);
   event.microbatch = task.request.microbatch;
   event.step = static_cast<int>(work_->step);
   for (std::size_t i = 0; i < workers_.size(); ++i) {
@@ -161,8 +154,7 @@ Worker& Server::idle_worker() {
     }
   }
   workers_.push_back(std::make_unique<Worker>(
-      server_turn_,
-      [this](std::shared_ptr<Task> done) { return after(std::move(done)); }));
+      server_turn_, [this](std::shared_ptr<Task> done) { return after(std::move(done)); }));
   return *workers_.back();
 }
 

@@ -19,17 +19,14 @@ void delete_stand_in(void* context) {
   delete static_cast<StandInHolder*>(context);
 }
 
-StandIn& attach(
-    const at::Tensor& tensor,
-    std::vector<Slot> origins,
-    void* data,
-    at::Device device) {
+StandIn&
+attach(const at::Tensor& tensor, std::vector<Slot> origins, void* data, at::Device device) {
   auto made = std::make_shared<StandIn>();
   made->origins = std::move(origins);
   made->self = tensor.unsafeGetTensorImpl();
   StandIn& info = *made;
-  tensor.storage().unsafeGetStorageImpl()->set_data_ptr(at::DataPtr(
-      data, new StandInHolder(std::move(made)), &delete_stand_in, device));
+  tensor.storage().unsafeGetStorageImpl()->set_data_ptr(
+      at::DataPtr(data, new StandInHolder(std::move(made)), &delete_stand_in, device));
   attract_mode(tensor);
   return info;
 }
@@ -39,12 +36,9 @@ bool is_stand_in(const c10::IValue& value) {
 }
 
 // The sum of two stand-ins stands for the sum; autograd adds up gradients so.
-bool adds_stand_ins(
-    const c10::OperatorHandle& op,
-    at::ArrayRef<c10::IValue> arguments) {
+bool adds_stand_ins(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments) {
   const std::string& name = op.schema().name();
-  if (at::GradMode::is_enabled() ||
-      (name != "aten::add" && name != "aten::add_") ||
+  if (at::GradMode::is_enabled() || (name != "aten::add" && name != "aten::add_") ||
       op.schema().overload_name() != "Tensor" || !is_stand_in(arguments[0]) ||
       !is_stand_in(arguments[1]) || !arguments[2].toScalar().equal(1)) {
     return false;
@@ -67,18 +61,16 @@ void add_stand_ins(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const StandIn& y = *stand_in_of(b);
   std::vector<Slot> origins = x.origins;
   origins.insert(origins.end(), y.origins.begin(), y.origins.end());
-  const at::Tensor sum =
-      x.real.defined() ? at::add(x.real, y.real) : at::Tensor();
+  const at::Tensor sum = x.real.defined() ? at::add(x.real, y.real) : at::Tensor();
   if (op.schema().name() == "aten::add_") {
     x.origins = std::move(origins);
     x.real = sum;
     stack->emplace_back(a);
   } else if (sum.defined()) {
-    stack->emplace_back(
-        verifying_stand_in(sum, std::move(origins), x.reads, !a.is_meta()));
+    stack->emplace_back(verifying_stand_in(sum, std::move(origins), x.reads, !a.is_meta()));
   } else {
-    stack->emplace_back(static_stand_in(
-        at::empty(a.sizes(), a.options()), std::move(origins), x.what));
+    stack->emplace_back(
+        static_stand_in(at::empty(a.sizes(), a.options()), std::move(origins), x.what));
   }
 }
 
@@ -106,14 +98,13 @@ void own_before_change(const at::Tensor& gradient) {
     return;
   }
   // The stand-in's shape and strides stay as they are.
-  info.real = at::empty_strided(
-                  info.real.sizes(), info.real.strides(), info.real.options())
+  info.real = at::empty_strided(info.real.sizes(), info.real.strides(), info.real.options())
                   .copy_(info.real);
   c10::StorageImpl& storage = *gradient.storage().unsafeGetStorageImpl();
   at::DataPtr held = storage.set_data_ptr(at::DataPtr());
   const at::Device device = held.device();
-  storage.set_data_ptr(at::DataPtr(
-      info.real.data_ptr(), held.release_context(), &delete_stand_in, device));
+  storage.set_data_ptr(
+      at::DataPtr(info.real.data_ptr(), held.release_context(), &delete_stand_in, device));
 }
 
 void call_with_real(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
@@ -131,10 +122,9 @@ void call_with_real(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   }
   const std::size_t first = stack->size() - arguments.size();
   for (std::size_t i = first; i < stack->size(); ++i) {
-    (*stack)[i] =
-        map_operator_tensors((*stack)[i], [&](const at::Tensor& tensor) {
-          return read_tensor(tensor, operator_name(op));
-        });
+    (*stack)[i] = map_operator_tensors((*stack)[i], [&](const at::Tensor& tensor) {
+      return read_tensor(tensor, operator_name(op));
+    });
   }
   call_plain(op, stack);
   // It is this rank's own tensor from now on, with the history of the real one.
@@ -164,14 +154,11 @@ class StandInMode : public TensorDispatchMode {
 }();
 
 // Without tensors among its arguments, and told to make its result on meta.
-bool makes_meta_tensor(
-    const c10::OperatorHandle& op,
-    at::ArrayRef<c10::IValue> arguments) {
+bool makes_meta_tensor(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments) {
   bool meta = false;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
-    meta =
-        meta || (is_device_argument(op.schema().arguments()[i]) &&
-                 arguments[i].isDevice() && arguments[i].toDevice().is_meta());
+    meta = meta || (is_device_argument(op.schema().arguments()[i]) && arguments[i].isDevice() &&
+                    arguments[i].toDevice().is_meta());
   }
   return meta;
 }
@@ -197,15 +184,13 @@ at::Tensor verifying_stand_in(
   at::Tensor made;
   StandIn* info = nullptr;
   if (gradient) {
-    made = at::from_blob(
-        real.data_ptr(), real.sizes(), real.strides(), real.options());
+    made = at::from_blob(real.data_ptr(), real.sizes(), real.strides(), real.options());
     info = &attach(made, std::move(origins), real.data_ptr(), real.device());
   } else {
     made = at::empty(real.sizes(), real.options().device(at::kMeta));
     info = &attach(made, std::move(origins), nullptr, made.device());
     if (real.requires_grad()) {
-      torch::autograd::impl::set_gradient_edge(
-          made, torch::autograd::impl::gradient_edge(real));
+      torch::autograd::impl::set_gradient_edge(made, torch::autograd::impl::gradient_edge(real));
     }
   }
   info->real = real;
@@ -218,8 +203,7 @@ at::Tensor static_stand_in(
     const at::Tensor& meta,
     std::vector<Slot> origins,
     std::shared_ptr<const std::string> what) {
-  attach(meta, std::move(origins), nullptr, meta.device()).what =
-      std::move(what);
+  attach(meta, std::move(origins), nullptr, meta.device()).what = std::move(what);
   return meta;
 }
 
@@ -229,13 +213,13 @@ at::Tensor read_tensor(const at::Tensor& tensor, const std::string& reader) {
     return tensor;
   }
   if (!info->real.defined()) {
-    throw UserError(str(
-        reader,
-        " reads ",
-        info->what != nullptr ? *info->what : "a tensor",
-        ", which this rank did not do in the verifying step of fast_mode, so "
-        "the tensor went to other ranks; read it in every step, or write "
-        "\"fast_mode\": false"));
+    throw UserError(
+        str(reader,
+            " reads ",
+            info->what != nullptr ? *info->what : "a tensor",
+            ", which this rank did not do in the verifying step of fast_mode, so "
+            "the tensor went to other ranks; read it in every step, or write "
+            "\"fast_mode\": false"));
   }
   const std::lock_guard lock(info->reads->mutex);
   info->reads->slots.insert(info->origins.begin(), info->origins.end());
@@ -245,17 +229,15 @@ at::Tensor read_tensor(const at::Tensor& tensor, const std::string& reader) {
   // Another view of the storage, made past the dispatcher (Tensor::data()).
   at::Tensor view = info->real.detach();
   if (view.sizes() != tensor.sizes()) {
-    throw UserError(str(
-        reader,
-        " reads a changed view of a tensor while fast_mode verifies who reads "
-        "what; copy the tensor first, or write \"fast_mode\": false"));
+    throw UserError(
+        str(reader,
+            " reads a changed view of a tensor while fast_mode verifies who reads "
+            "what; copy the tensor first, or write \"fast_mode\": false"));
   }
   return view;
 }
 
-void VerifyingMode::call(
-    const c10::OperatorHandle& op,
-    torch::jit::Stack* stack) {
+void VerifyingMode::call(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   if (makes_meta_tensor(op, arguments_of(op, *stack))) {
     reads_->all = true;
     const std::size_t first = stack->size() - op.schema().arguments().size();

@@ -66,8 +66,7 @@ at::Tensor read_tensor(const at::Tensor& tensor, const std::string& reader);
 /// tensor on the meta device because a stand-in is there.
 class VerifyingMode : public DispatchMode {
  public:
-  explicit VerifyingMode(std::shared_ptr<ReadSlots> reads)
-      : reads_(std::move(reads)) {}
+  explicit VerifyingMode(std::shared_ptr<ReadSlots> reads) : reads_(std::move(reads)) {}
   void call(const c10::OperatorHandle& op, torch::jit::Stack* stack) override;
 
  private:

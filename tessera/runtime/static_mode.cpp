@@ -32,8 +32,7 @@ std::int64_t digest(const std::vector<PlannedTurn>& turns) {
 
 } // namespace
 
-StaticMode::StaticMode(Options options, Context context)
-    : options_(options), context_(context) {}
+StaticMode::StaticMode(Options options, Context context) : options_(options), context_(context) {}
 
 void StaticMode::begin(const StepKind& kind, StepWork& work) {
   running_ = &kinds_[kind];
@@ -54,22 +53,20 @@ void StaticMode::completed(double seconds) {
     return;
   }
   if (!kind.difference && recording_.failed_call) {
-    kind.difference = str(
-        "a module call failed and the failure was caught, which static_mode "
-        "cannot repeat: ",
-        *recording_.failed_call);
+    kind.difference =
+        str("a module call failed and the failure was caught, which static_mode "
+            "cannot repeat: ",
+            *recording_.failed_call);
   }
   if (!kind.recordings.empty()) {
     if (!kind.difference) {
-      kind.difference = flow_difference(
-          kind.recordings.front(), recording_, *context_.modules);
+      kind.difference = flow_difference(kind.recordings.front(), recording_, *context_.modules);
     }
     recording_.legs.clear(); // as in the first, or never needed
   }
   // A verifying step is slow and says nothing of time.
   kind.seconds.push_back(
-      recording_.reads != nullptr ? std::numeric_limits<double>::infinity()
-                                  : seconds);
+      recording_.reads != nullptr ? std::numeric_limits<double>::infinity() : seconds);
   kind.recordings.push_back(std::move(recording_));
   if (static_cast<int>(kind.recordings.size()) <
       options_.recorded_steps + (options_.direct ? 1 : 0)) {
@@ -84,8 +81,7 @@ int StaticMode::agree_on_fastest(Kind& kind) const {
   const c10::IValue mine = c10::ivalue::Tuple::create(
       {c10::IValue(kind.difference ? *kind.difference : std::string()),
        c10::IValue(torch::tensor(kind.seconds, at::kDouble))});
-  const auto all =
-      comm::all_gather_object(*context_.world, *context_.all, mine);
+  const auto all = comm::all_gather_object(*context_.world, *context_.all, mine);
   at::Tensor slowest;
   for (std::size_t i = 0; i < all.size(); ++i) {
     const auto& parts = all[i].toTupleRef().elements();
@@ -109,8 +105,8 @@ void StaticMode::make_program(Kind& kind, int fastest) const {
   RankFlow flow = flow_of(kind.recordings.front());
   flow.turns = kind.recordings.at(fastest).turns;
   std::vector<RankFlow> flows;
-  for (const c10::IValue& value : comm::all_gather_object(
-           *context_.world, *context_.pipeline, as_value(to_numbers(flow)))) {
+  for (const c10::IValue& value :
+       comm::all_gather_object(*context_.world, *context_.pipeline, as_value(to_numbers(flow)))) {
     flows.push_back(flow_from_numbers(as_numbers(value)));
   }
   auto plans = make_static_plan(flows, options_.direct);
@@ -129,8 +125,7 @@ void StaticMode::make_program(Kind& kind, int fastest) const {
     for (const c10::IValue& other :
          comm::all_gather_object(*context_.world, *context_.ordered, mine)) {
       TESSERA_CHECK(
-          other.toInt() == mine.toInt(),
-          "replicas recorded their tasks in different orders");
+          other.toInt() == mine.toInt(), "replicas recorded their tasks in different orders");
     }
   }
   kind.program = std::move(program);

@@ -31,8 +31,7 @@ class Planner {
         " received");
     for (const auto& [id, end] : receivers_) {
       TESSERA_CHECK(
-          senders_.contains(id) &&
-              senders_.at(id).leg->slots.size() == end.leg->slots.size(),
+          senders_.contains(id) && senders_.at(id).leg->slots.size() == end.leg->slots.size(),
           "the two ends of a leg differ");
       for (int i = 0; i < static_cast<int>(end.leg->slots.size()); ++i) {
         const SlotFlow& slot = end.leg->slots[i];
@@ -79,9 +78,7 @@ class Planner {
   bool sent_stand_in(const Slot& slot) const {
     const auto& origins = slot_of(slot).origins;
     return !origins.empty() &&
-           std::all_of(origins.begin(), origins.end(), [&](const Slot& s) {
-             return stand_in(s);
-           });
+           std::all_of(origins.begin(), origins.end(), [&](const Slot& s) { return stand_in(s); });
   }
   const SlotFlow& slot_of(const Slot& sent) const {
     return senders_.at(sent.leg).leg->slots.at(sent.index);
@@ -102,8 +99,8 @@ class Planner {
   // Numbers cannot be added to what only stands for numbers.
   void settle_sums(const LegFlow& leg) {
     for (const SlotFlow& slot : leg.slots) {
-      const bool mixed = std::any_of(
-          slot.origins.begin(), slot.origins.end(), [&](const Slot& origin) {
+      const bool mixed =
+          std::any_of(slot.origins.begin(), slot.origins.end(), [&](const Slot& origin) {
             return !stand_in(origin);
           });
       for (const Slot& origin : slot.origins) {
@@ -117,11 +114,9 @@ class Planner {
   // Autograd wants a gradient where the tensor was: a stand-in for one, numbers
   // for the other; at both ends of the call.
   void settle_gradients(const LegId& id) {
-    const Leg back = id.leg == Leg::kArguments ? Leg::kInputGradients
-                                               : Leg::kOutputGradients;
+    const Leg back = id.leg == Leg::kArguments ? Leg::kInputGradients : Leg::kOutputGradients;
     const LegId gradients{id.call, back};
-    if ((id.leg != Leg::kArguments && id.leg != Leg::kResults) ||
-        !senders_.contains(gradients)) {
+    if ((id.leg != Leg::kArguments && id.leg != Leg::kResults) || !senders_.contains(gradients)) {
       return;
     }
     const LegFlow& leg = *senders_.at(id).leg;
@@ -175,11 +170,7 @@ class Planner {
     }
   }
 
-  void send(
-      std::vector<RankPlan>& plans,
-      const LegId& id,
-      int rank,
-      const Places& slots) {
+  void send(std::vector<RankPlan>& plans, const LegId& id, int rank, const Places& slots) {
     Outgoing outgoing;
     outgoing.peer = rank;
     PacketPlan& packet = plans[rank].packets[id];
@@ -189,14 +180,10 @@ class Planner {
       packet.like.push_back(takers.front());
       packet.uses.push_back(static_cast<int>(takers.size()));
       for (const Slot& taker : takers) {
-        plans[rank]
-            .received.at(taker.leg)
-            .places.at(taker.index)
-            .push_back({id, at});
+        plans[rank].received.at(taker.leg).places.at(taker.index).push_back({id, at});
       }
     }
-    plans[senders_.at(id).rank].sent.at(id).outgoing.push_back(
-        std::move(outgoing));
+    plans[senders_.at(id).rank].sent.at(id).outgoing.push_back(std::move(outgoing));
   }
 
   static void order(const RankFlow& flow, RankPlan& plan) {
@@ -233,23 +220,19 @@ class Planner {
       }
     }
     const auto waits_only_for_unknown = [&](int rank) {
-      return std::all_of(
-          reached[rank].begin(), reached[rank].end(), [&](int peer) {
-            return peer == rank || unknown.contains(peer);
-          });
+      return std::all_of(reached[rank].begin(), reached[rank].end(), [&](int peer) {
+        return peer == rank || unknown.contains(peer);
+      });
     };
     while (!unknown.empty()) {
-      const auto known = std::find_if_not(
-          unknown.begin(), unknown.end(), waits_only_for_unknown);
+      const auto known = std::find_if_not(unknown.begin(), unknown.end(), waits_only_for_unknown);
       if (known != unknown.end()) {
         unknown.erase(known);
         continue;
       }
       // One that reaches nobody must report; then those that reach it need not.
-      auto reporting =
-          std::find_if(unknown.begin(), unknown.end(), [&](int rank) {
-            return reached[rank].empty();
-          });
+      auto reporting = std::find_if(
+          unknown.begin(), unknown.end(), [&](int rank) { return reached[rank].empty(); });
       if (reporting == unknown.end()) {
         reporting = unknown.begin();
       }
@@ -293,9 +276,7 @@ class Planner {
 
 } // namespace
 
-std::vector<RankPlan> make_static_plan(
-    const std::vector<RankFlow>& flows,
-    bool direct) {
+std::vector<RankPlan> make_static_plan(const std::vector<RankFlow>& flows, bool direct) {
   return Planner(flows, direct).plans();
 }
 

@@ -67,8 +67,6 @@ struct RankPlan {
 /// Pure: every rank computes the same. Not collective. Threads: any thread.
 /// Throws: InternalError when the flows do not fit together.
 /// Source: Karakus et al. 2021, section 4.4.
-std::vector<RankPlan> make_static_plan(
-    const std::vector<RankFlow>& flows,
-    bool direct);
+std::vector<RankPlan> make_static_plan(const std::vector<RankFlow>& flows, bool direct);
 
 } // namespace tessera::runtime

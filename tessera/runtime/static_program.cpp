@@ -12,8 +12,7 @@ namespace {
 const TensorForm& form_of(const Recording& recording, const Slot& slot) {
   const RecordedLeg& leg = recording.legs.at(slot.leg);
   const auto defined = slots_defined(slot.leg, leg.form);
-  const auto before =
-      std::count(defined.begin(), defined.begin() + slot.index, true);
+  const auto before = std::count(defined.begin(), defined.begin() + slot.index, true);
   return leg.form.tensors().at(static_cast<std::size_t>(before));
 }
 
@@ -45,8 +44,7 @@ StaticProgram::StaticProgram(
   }
   for (const auto& [id, leg] : this->recording.legs) {
     if (!leg.sent) {
-      texts[id] = std::make_shared<const std::string>(
-          leg_text(id, leg.fields.module, modules));
+      texts[id] = std::make_shared<const std::string>(leg_text(id, leg.fields.module, modules));
     }
   }
 }
@@ -67,8 +65,7 @@ std::vector<at::Tensor> slots_of(const LegId& id, const c10::IValue& value) {
     return unpack<std::vector<at::Tensor>>(value);
   }
   std::vector<at::Tensor> tensors;
-  for_each_tensor(
-      value, [&](const at::Tensor& tensor) { tensors.push_back(tensor); });
+  for_each_tensor(value, [&](const at::Tensor& tensor) { tensors.push_back(tensor); });
   return tensors;
 }
 

@@ -67,19 +67,14 @@ std::string StaticExchange::text(const LegId& id, const Fields& fields) const {
   return leg_text(id, fields.module, modules_);
 }
 
-void StaticExchange::check_same(
-    const LegId& id,
-    const Fields& fields,
-    const Content& content) const {
+void StaticExchange::check_same(const LegId& id, const Fields& fields, const Content& content)
+    const {
   const RecordedLeg* recorded = find(id);
   if (recorded == nullptr) {
     throw UserError(
-        str(text(id, fields),
-            " are to be sent, which no recorded step did",
-            kStaticAdvice));
+        str(text(id, fields), " are to be sent, which no recorded step did", kStaticAdvice));
   }
-  if (const auto difference =
-          fields_difference(recorded->fields, fields, modules_)) {
+  if (const auto difference = fields_difference(recorded->fields, fields, modules_)) {
     throw UserError(*difference + kStaticAdvice);
   }
   if (const auto difference = recorded->form.difference(content.value)) {
@@ -121,10 +116,7 @@ void StaticExchange::check_origins(
   }
 }
 
-void StaticExchange::send(
-    const LegId& id,
-    const Fields& fields,
-    const Content& content) {
+void StaticExchange::send(const LegId& id, const Fields& fields, const Content& content) {
   check_same(id, fields, content);
   const std::vector<at::Tensor> tensors = slots_of(id, content.value);
   check_origins(id, fields, tensors);
@@ -147,8 +139,7 @@ void StaticExchange::send(
       }
       store_.put(id, std::move(packet));
     } else {
-      transport_.send_packed(
-          pp_ranks_[outgoing.peer], to_header(header), packet);
+      transport_.send_packed(pp_ranks_[outgoing.peer], to_header(header), packet);
     }
   }
 }
@@ -169,10 +160,7 @@ Content StaticExchange::receive(const LegId& id) {
     if (defined.at(i)) {
       const TensorForm& form = recorded.form.tensors().at(tensor_at++);
       if (!sum.defined()) {
-        sum = static_stand_in(
-            form.stand_in(),
-            {{id, static_cast<int>(i)}},
-            program_.texts.at(id));
+        sum = static_stand_in(form.stand_in(), {{id, static_cast<int>(i)}}, program_.texts.at(id));
       }
     }
     slots.push_back(std::move(sum));
@@ -183,11 +171,7 @@ Content StaticExchange::receive(const LegId& id) {
   return {recorded.form.filled(slots), recorded.needs_grad};
 }
 
-void StaticExchange::request(
-    Task& task,
-    const Fields& fields,
-    int owner,
-    Content content) {
+void StaticExchange::request(Task& task, const Fields& fields, int owner, Content content) {
   (void)owner;
   following(task, [&] { send(request_leg(fields), fields, content); });
 }
@@ -241,8 +225,7 @@ c10::IValue StaticExchange::read(c10::IValue value) {
 }
 
 void StaticExchange::check_pause(const Task& task, std::uint64_t call) const {
-  const auto found =
-      program_.waits.find({task.id, static_cast<int>(task.turns)});
+  const auto found = program_.waits.find({task.id, static_cast<int>(task.turns)});
   if (found == program_.waits.end() || found->second.call != call) {
     throw UserError(
         str(call == 0 ? "model.backward" : "a module of another rank",

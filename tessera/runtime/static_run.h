@@ -22,8 +22,7 @@ class StaticExchange : public Exchange {
       const StaticProgram& program,
       std::int64_t serial);
 
-  void request(Task& task, const Fields& fields, int owner, Content content)
-      override;
+  void request(Task& task, const Fields& fields, int owner, Content content) override;
   Content response(Task& task, const Fields& fields, int owner) override;
   Content arguments(Task& task) override;
   void respond(Task& task, Content content) override;
@@ -64,12 +63,9 @@ class StaticExchange : public Exchange {
   void check_pause(const Task& task, std::uint64_t call) const;
   void send(const LegId& id, const Fields& fields, const Content& content);
   Content receive(const LegId& id);
-  void check_same(const LegId& id, const Fields& fields, const Content& content)
+  void check_same(const LegId& id, const Fields& fields, const Content& content) const;
+  void check_origins(const LegId& id, const Fields& fields, const std::vector<at::Tensor>& tensors)
       const;
-  void check_origins(
-      const LegId& id,
-      const Fields& fields,
-      const std::vector<at::Tensor>& tensors) const;
   std::string text(const LegId& id, const Fields& fields) const;
 
   Server& server_;

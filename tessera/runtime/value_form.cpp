@@ -40,22 +40,17 @@ bool same_plain(const c10::IValue& a, const c10::IValue& b) {
 
 class FormComparison {
  public:
-  explicit FormComparison(const std::vector<TensorForm>& tensors)
-      : tensors_(tensors) {}
+  explicit FormComparison(const std::vector<TensorForm>& tensors) : tensors_(tensors) {}
 
-  std::optional<std::string> operator()(
-      const c10::IValue& form,
-      const c10::IValue& value) {
+  std::optional<std::string> operator()(const c10::IValue& form, const c10::IValue& value) {
     if (form.tagKind() != value.tagKind()) {
-      return tessera::str(
-          "a ", value.tagKind(), " where a ", form.tagKind(), " was recorded");
+      return tessera::str("a ", value.tagKind(), " where a ", form.tagKind(), " was recorded");
     }
     if (form.isTensor()) {
       return tensor(value.toTensor());
     }
     if (form.isTuple()) {
-      return list(
-          form.toTupleRef().elements(), value.toTupleRef().elements(), "tuple");
+      return list(form.toTupleRef().elements(), value.toTupleRef().elements(), "tuple");
     }
     if (form.isList()) {
       return list(form.toListRef(), value.toListRef(), "list");
@@ -79,29 +74,16 @@ class FormComparison {
     const TensorForm found(tensor);
     if (found.dtype != wanted.dtype || found.sizes != wanted.sizes) {
       return tessera::str(
-          "tensor ",
-          at_ - 1,
-          " is ",
-          to_text(found),
-          " where ",
-          to_text(wanted),
-          " was recorded");
+          "tensor ", at_ - 1, " is ", to_text(found), " where ", to_text(wanted), " was recorded");
     }
     return std::nullopt;
   }
 
   template <typename Elements>
-  std::optional<std::string>
-  list(const Elements& form, const Elements& value, const char* kind) {
+  std::optional<std::string> list(const Elements& form, const Elements& value, const char* kind) {
     if (form.size() != value.size()) {
       return tessera::str(
-          "a ",
-          kind,
-          " of ",
-          value.size(),
-          " where one of ",
-          form.size(),
-          " was recorded");
+          "a ", kind, " of ", value.size(), " where one of ", form.size(), " was recorded");
     }
     for (std::size_t i = 0; i < form.size(); ++i) {
       if (auto text = (*this)(form[i], value[i])) {
@@ -116,11 +98,7 @@ class FormComparison {
       const c10::impl::GenericDict& value) {
     if (form.size() != value.size()) {
       return tessera::str(
-          "a dict of ",
-          value.size(),
-          " where one of ",
-          form.size(),
-          " was recorded");
+          "a dict of ", value.size(), " where one of ", form.size(), " was recorded");
     }
     // Order of insertion, which is also the order of tensors.
     auto entry = value.begin();
@@ -148,13 +126,10 @@ class FormComparison {
 } // namespace
 
 TensorForm::TensorForm(const at::Tensor& tensor)
-    : dtype(tensor.scalar_type()),
-      device(tensor.device().type()),
-      sizes(tensor.sizes().vec()) {}
+    : dtype(tensor.scalar_type()), device(tensor.device().type()), sizes(tensor.sizes().vec()) {}
 
 std::int64_t TensorForm::bytes() const {
-  return c10::multiply_integers(sizes) *
-         static_cast<std::int64_t>(c10::elementSize(dtype));
+  return c10::multiply_integers(sizes) * static_cast<std::int64_t>(c10::elementSize(dtype));
 }
 
 at::Tensor TensorForm::stand_in() const {
@@ -177,8 +152,7 @@ ValueForm::ValueForm(const c10::IValue& value) {
   });
 }
 
-std::optional<std::string> ValueForm::difference(
-    const c10::IValue& value) const {
+std::optional<std::string> ValueForm::difference(const c10::IValue& value) const {
   return FormComparison(tensors_)(structure_, value);
 }
 
@@ -193,8 +167,7 @@ std::optional<std::string> ValueForm::difference(const ValueForm& other) const {
 c10::IValue ValueForm::filled(const std::vector<at::Tensor>& tensors) const {
   TESSERA_CHECK(tensors.size() == tensors_.size());
   std::size_t at = 0;
-  return map_tensors(
-      structure_, [&](const at::Tensor&) { return tensors[at++]; });
+  return map_tensors(structure_, [&](const at::Tensor&) { return tensors[at++]; });
 }
 
 } // namespace tessera::runtime

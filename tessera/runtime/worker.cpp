@@ -15,9 +15,7 @@ thread_local Worker* t_worker = nullptr;
 }
 
 Worker::Worker(std::binary_semaphore& server_turn, After after)
-    : server_turn_(server_turn),
-      after_(std::move(after)),
-      thread_([this] { loop(); }) {}
+    : server_turn_(server_turn), after_(std::move(after)), thread_([this] { loop(); }) {}
 
 Worker::~Worker() {
   stop_ = true;

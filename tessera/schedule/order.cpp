@@ -29,10 +29,8 @@ std::string quoted(std::string_view token) {
 Action parse_action(std::string_view token, std::size_t place) {
   Action action;
   const char* const end = token.data() + token.size();
-  const auto [stop, failure] =
-      std::from_chars(token.data(), end, action.microbatch);
-  const bool number =
-      failure == std::errc{} && stop + 1 == end && action.microbatch >= 0;
+  const auto [stop, failure] = std::from_chars(token.data(), end, action.microbatch);
+  const bool number = failure == std::errc{} && stop + 1 == end && action.microbatch >= 0;
   const char letter = token.back();
   if (!number || (letter != 'F' && letter != 'B')) {
     throw ConfigError(
@@ -53,10 +51,7 @@ struct Started {
 };
 
 // Throws unless `action` may follow what was started before it.
-void check_action(
-    const Action& action,
-    const std::vector<Started>& started,
-    int microbatches) {
+void check_action(const Action& action, const std::vector<Started>& started, int microbatches) {
   if (action.microbatch < 0 || action.microbatch >= microbatches) {
     throw ConfigError(
         str("custom_schedule: ",
@@ -71,8 +66,7 @@ void check_action(
   const Started& own = started[static_cast<std::size_t>(action.microbatch)];
   const bool forward = action.phase == Phase::kForward;
   if (forward ? own.forward : own.backward) {
-    throw ConfigError(
-        str("custom_schedule: ", text_of(action), " stands twice; keep one"));
+    throw ConfigError(str("custom_schedule: ", text_of(action), " stands twice; keep one"));
   }
   if (!forward && !own.forward) {
     throw ConfigError(
@@ -91,8 +85,7 @@ std::vector<Action> parse_order(const std::string& text) {
   const std::string_view view = text;
   std::size_t at = view.find_first_not_of(kSpace);
   while (at != std::string_view::npos) {
-    const std::size_t end =
-        std::min(view.find_first_of(kSpace, at), view.size());
+    const std::size_t end = std::min(view.find_first_of(kSpace, at), view.size());
     order.push_back(parse_action(view.substr(at, end - at), order.size() + 1));
     at = view.find_first_not_of(kSpace, end);
   }
@@ -107,10 +100,7 @@ std::string to_text(const std::vector<Action>& order) {
   return text;
 }
 
-void validate_order(
-    const std::vector<Action>& order,
-    int microbatches,
-    int active) {
+void validate_order(const std::vector<Action>& order, int microbatches, int active) {
   if (microbatches < 1 || active < 1) {
     throw ConfigError(
         str("microbatches and active_microbatches must be at least 1; found ",

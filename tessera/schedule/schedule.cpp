@@ -11,17 +11,13 @@ namespace {
 using State = Progress::State;
 
 int count(const Progress& progress, State state) {
-  return static_cast<int>(
-      std::count(progress.states.begin(), progress.states.end(), state));
+  return static_cast<int>(std::count(progress.states.begin(), progress.states.end(), state));
 }
 
 // The lowest microbatch in this state, or -1.
 int lowest(const Progress& progress, State state) {
-  const auto found =
-      std::find(progress.states.begin(), progress.states.end(), state);
-  return found == progress.states.end()
-             ? -1
-             : static_cast<int>(found - progress.states.begin());
+  const auto found = std::find(progress.states.begin(), progress.states.end(), state);
+  return found == progress.states.end() ? -1 : static_cast<int>(found - progress.states.begin());
 }
 
 int started_and_not_done(const Progress& progress) {
@@ -30,14 +26,12 @@ int started_and_not_done(const Progress& progress) {
 }
 
 std::optional<Action> start(int microbatch, Phase phase) {
-  return microbatch < 0 ? std::nullopt
-                        : std::optional(Action{microbatch, phase});
+  return microbatch < 0 ? std::nullopt : std::optional(Action{microbatch, phase});
 }
 
 class Counted : public Schedule {
  public:
-  Counted(int microbatches, int active)
-      : microbatches_(microbatches), active_(active) {}
+  Counted(int microbatches, int active) : microbatches_(microbatches), active_(active) {}
 
   std::optional<Action> next(const Progress& progress) const final {
     TESSERA_CHECK(
@@ -75,9 +69,7 @@ class Simple : public Counted {
       return start(waiting, Phase::kForward);
     }
     // No backward before the last forward has ended.
-    return forwards > 0
-               ? std::nullopt
-               : start(lowest(progress, State::kReady), Phase::kBackward);
+    return forwards > 0 ? std::nullopt : start(lowest(progress, State::kReady), Phase::kBackward);
   }
 };
 
@@ -105,13 +97,10 @@ class Custom : public Counted {
   // has to be remembered.
   std::optional<Action> choose(const Progress& progress) const override {
     for (const Action& action : order_) {
-      const State state =
-          progress.states[static_cast<std::size_t>(action.microbatch)];
+      const State state = progress.states[static_cast<std::size_t>(action.microbatch)];
       if (action.phase == Phase::kForward) {
         if (state == State::kWaiting) {
-          return started_and_not_done(progress) >= active()
-                     ? std::nullopt
-                     : std::optional(action);
+          return started_and_not_done(progress) >= active() ? std::nullopt : std::optional(action);
         }
       } else if (state == State::kReady) {
         return action;
@@ -145,9 +134,7 @@ std::unique_ptr<Schedule> make_schedule(
   }
   if (kind != "simple" && kind != "interleaved") {
     throw ConfigError(
-        str("pipeline: found \"",
-            kind,
-            "\"; write \"interleaved\", \"simple\" or \"custom\""));
+        str("pipeline: found \"", kind, "\"; write \"interleaved\", \"simple\" or \"custom\""));
   }
   if (!order.empty()) {
     throw ConfigError(

@@ -71,9 +71,6 @@ std::string to_text(const std::vector<Action>& order);
 /// exactly once, each backward after its forward, and that it cannot stand
 /// still: no forward waits for a microbatch whose backward comes later.
 /// Throws: ConfigError naming the action and what to change.
-void validate_order(
-    const std::vector<Action>& order,
-    int microbatches,
-    int active);
+void validate_order(const std::vector<Action>& order, int microbatches, int active);
 
 } // namespace tessera::schedule

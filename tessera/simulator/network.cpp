@@ -18,12 +18,7 @@ Network::Network(std::vector<double> bytes_per_s)
       weight_on_(bytes_per_s_.size(), 0),
       flows_on_(bytes_per_s_.size()) {}
 
-int Network::start(
-    double now,
-    double bytes,
-    std::vector<int> links,
-    double weight,
-    double limit) {
+int Network::start(double now, double bytes, std::vector<int> links, double weight, double limit) {
   const int id = static_cast<int>(flows_.size());
   Flow flow;
   flow.left = bytes;
@@ -48,8 +43,7 @@ int Network::start(
 void Network::set_rates(double now, const std::vector<int>& links) {
   std::vector<int> touched;
   for (const int link : links) {
-    touched.insert(
-        touched.end(), flows_on_[at(link)].begin(), flows_on_[at(link)].end());
+    touched.insert(touched.end(), flows_on_[at(link)].begin(), flows_on_[at(link)].end());
   }
   std::sort(touched.begin(), touched.end());
   touched.erase(std::unique(touched.begin(), touched.end()), touched.end());
@@ -59,8 +53,7 @@ void Network::set_rates(double now, const std::vector<int>& links) {
     flow.updated = now;
     flow.rate = flow.limit;
     for (const int link : flow.links) {
-      flow.rate =
-          std::min(flow.rate, bytes_per_s_[at(link)] / weight_on_[at(link)]);
+      flow.rate = std::min(flow.rate, bytes_per_s_[at(link)] / weight_on_[at(link)]);
     }
     ++flow.version;
     ends_.push({now + flow.left / flow.rate, id, flow.version});
@@ -80,8 +73,7 @@ void Network::drop_stale() {
 
 double Network::next_end() {
   drop_stale();
-  return ends_.empty() ? std::numeric_limits<double>::infinity()
-                       : ends_.top().time;
+  return ends_.empty() ? std::numeric_limits<double>::infinity() : ends_.top().time;
 }
 
 int Network::end_next() {

@@ -17,12 +17,7 @@ class Network {
 
   /// Starts a flow of `bytes` at `now` over `links`, as `weight` equal streams
   /// that each carry `bytes`; `limit` bounds the rate of one. Returns its id.
-  int start(
-      double now,
-      double bytes,
-      std::vector<int> links,
-      double weight,
-      double limit);
+  int start(double now, double bytes, std::vector<int> links, double weight, double limit);
 
   /// Time of the next end; infinite when nothing flows.
   double next_end();

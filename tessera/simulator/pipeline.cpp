@@ -17,9 +17,7 @@ std::size_t at(int index) {
 
 // Links 2n and 2n + 1: out of and into node n. Behind all of these one for each
 // node whose ranks share cores: seconds of computation in a second.
-std::vector<double> network_links(
-    const cost::Cluster& cluster,
-    double efficiency) {
+std::vector<double> network_links(const cost::Cluster& cluster, double efficiency) {
   std::vector<double> links;
   for (const cost::Node& node : cluster.nodes) {
     links.push_back(node.inter_bytes_per_s * efficiency);
@@ -48,14 +46,13 @@ Pipelines::Pipelines(
       node_of_device_(cluster.node_of_device()),
       network_(network_links(cluster, options.constants.link_efficiency)) {
   // A custom order says itself what is in flight.
-  const int active = strategy.schedule == "custom" ? microbatches_
-                     : strategy.active_microbatches > 0
-                         ? strategy.active_microbatches
-                         : strategy.pp;
+  const int active = strategy.schedule == "custom"      ? microbatches_
+                     : strategy.active_microbatches > 0 ? strategy.active_microbatches
+                                                        : strategy.pp;
   for (int d = 0; d < strategy.dp; ++d) {
     progress_.push_back({std::vector<State>(at(microbatches_))});
-    schedules_.push_back(schedule::make_schedule(
-        strategy.schedule, microbatches_, active, options.custom_order));
+    schedules_.push_back(
+        schedule::make_schedule(strategy.schedule, microbatches_, active, options.custom_order));
   }
   build_units(table_, cost::place(strategy, cluster, options.constants));
   replicas_left_.assign(at(strategy.pp), strategy.dp);
@@ -69,19 +66,16 @@ int Pipelines::node_of(int stage, int replica, int tensor) const {
   return node_of_device_[at(strategy_.device_of_rank[at(rank)])];
 }
 
-void Pipelines::build_units(
-    const cost::LayerTable& table,
-    const cost::PlacementLinks& links) {
+void Pipelines::build_units(const cost::LayerTable& table, const cost::PlacementLinks& links) {
   const cost::Constants& constants = options_.constants;
   for (int k = 0; k < strategy_.pp; ++k) {
     const int first = strategy_.boundaries[at(k)];
     const int last = strategy_.boundaries[at(k) + 1];
     const cost::StageLinks& place = links.stages[at(k)];
-    const cost::PassSeconds tensor = table.tensor_seconds(
-        first, last, place.tensor_nodes, place.tensor_bytes_per_s);
+    const cost::PassSeconds tensor =
+        table.tensor_seconds(first, last, place.tensor_nodes, place.tensor_bytes_per_s);
     const cost::PassSeconds tail_tensor =
-        k == 0 ? table.tail_tensor_seconds(
-                     place.tensor_nodes, place.tensor_bytes_per_s)
+        k == 0 ? table.tail_tensor_seconds(place.tensor_nodes, place.tensor_bytes_per_s)
                : cost::PassSeconds{};
     for (int d = 0; d < strategy_.dp; ++d) {
       Unit unit;
@@ -99,8 +93,7 @@ void Pipelines::build_units(
         if (bandwidth > 0) {
           unit.optimizer_seconds = std::max(
               unit.optimizer_seconds,
-              table.parameters(first, last) *
-                  constants.optimizer_traffic_bytes /
+              table.parameters(first, last) * constants.optimizer_traffic_bytes /
                   (bandwidth * constants.memory_efficiency) /
                   (strategy_.shard_optimizer_state ? strategy_.dp : 1));
         }
@@ -197,8 +190,7 @@ double Pipelines::exchange_seconds_of(const Unit& unit, const Task& task) {
     case Part::kLayers:
       return task.forward ? unit.exchange.forward : unit.exchange.backward;
     case Part::kTail:
-      return task.forward ? unit.tail_exchange.forward
-                          : unit.tail_exchange.backward;
+      return task.forward ? unit.tail_exchange.forward : unit.tail_exchange.backward;
     case Part::kRelay:
       break;
   }
@@ -212,8 +204,7 @@ void Pipelines::try_start(int stage, int replica) {
   }
   const Task task = *here.ready.begin();
   const bool begins = task.forward && task.part == Part::kLayers;
-  if (begins &&
-      here.in_flight >= cost::in_flight(strategy_, stage, microbatches_)) {
+  if (begins && here.in_flight >= cost::in_flight(strategy_, stage, microbatches_)) {
     return; // the fixed order waits for a backward here
   }
   here.ready.erase(here.ready.begin());
@@ -226,9 +217,7 @@ void Pipelines::try_start(int stage, int replica) {
   const double seconds = seconds_of(here, task);
   const double start = now_;
   const double exchange = exchange_seconds_of(here, task);
-  const auto end = [this, stage, replica, task, start] {
-    finish(stage, replica, task, start);
-  };
+  const auto end = [this, stage, replica, task, start] { finish(stage, replica, task, start); };
   if (cluster_.nodes[at(here.node)].cores > 0) {
     // Ranks that compute at one time share the cores of their host.
     const int cores = 2 * static_cast<int>(cluster_.nodes.size()) + here.node;
@@ -323,8 +312,7 @@ void Pipelines::send(int from, int to, int replica, int cut, const Task& task) {
   auto streams = std::make_shared<int>(0);
   std::vector<std::pair<std::pair<int, int>, int>> routes;
   for (int t = 0; t < strategy_.tp; ++t) {
-    const std::pair<int, int> route = {
-        node_of(from, replica, t), node_of(to, replica, t)};
+    const std::pair<int, int> route = {node_of(from, replica, t), node_of(to, replica, t)};
     if (!routes.empty() && routes.back().first == route) {
       ++routes.back().second;
     } else {
@@ -357,12 +345,10 @@ void Pipelines::send(int from, int to, int replica, int cut, const Task& task) {
     std::vector<int> links;
     double limit = kUnlimited;
     if (source == target) {
-      limit = cluster_.nodes[at(source)].intra_bytes_per_s *
-              options_.constants.link_efficiency;
+      limit = cluster_.nodes[at(source)].intra_bytes_per_s * options_.constants.link_efficiency;
     } else {
       links = {2 * source, 2 * target + 1};
-      limit =
-          cluster_.between(source, target) * options_.constants.link_efficiency;
+      limit = cluster_.between(source, target) * options_.constants.link_efficiency;
     }
     on_flow_end_.emplace_back(arrive);
     network_.start(now_, bytes, links, weight, limit);

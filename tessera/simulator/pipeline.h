@@ -70,9 +70,7 @@ class Pipelines {
     return units_[static_cast<std::size_t>(index)];
   }
   int node_of(int stage, int replica, int tensor) const;
-  void build_units(
-      const cost::LayerTable& table,
-      const cost::PlacementLinks& links);
+  void build_units(const cost::LayerTable& table, const cost::PlacementLinks& links);
   void at_time(double time, std::function<void()> act);
   void ask_schedule(int replica);
   void make_ready(int stage, int replica, const Task& task);

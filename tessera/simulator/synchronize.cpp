@@ -51,43 +51,34 @@ void Pipelines::collective(
       }
       if (nodes.size() < ranks.size() && cluster_.nodes[at(node)].count > 1) {
         limit = std::min(
-            limit,
-            cluster_.nodes[at(node)].intra_bytes_per_s *
-                options_.constants.link_efficiency);
+            limit, cluster_.nodes[at(node)].intra_bytes_per_s * options_.constants.link_efficiency);
       }
     }
     const double measured = cluster_.collective_seconds(
-        "all_reduce",
-        static_cast<int>(ranks.size()),
-        static_cast<int>(nodes.size()),
-        bytes);
-    const double latency =
-        measured > 0 ? 0
-                     : 2 * (n - 1) * options_.constants.link_latency_seconds;
-    on_flow_end_.emplace_back(
-        [this, ranks, bytes, latency, name, start, left, then] {
-          at_time(
-              now_ + latency, [this, ranks, bytes, name, start, left, then] {
-                for (const int rank : ranks) {
-                  const int group = rank / strategy_.tp;
-                  if (rank % strategy_.tp == 0) {
-                    record(
-                        group / strategy_.dp,
-                        group % strategy_.dp,
-                        name,
-                        "comm",
-                        -1,
-                        1,
-                        start,
-                        now_,
-                        bytes);
-                  }
-                }
-                if (--*left == 0) {
-                  then();
-                }
-              });
-        });
+        "all_reduce", static_cast<int>(ranks.size()), static_cast<int>(nodes.size()), bytes);
+    const double latency = measured > 0 ? 0 : 2 * (n - 1) * options_.constants.link_latency_seconds;
+    on_flow_end_.emplace_back([this, ranks, bytes, latency, name, start, left, then] {
+      at_time(now_ + latency, [this, ranks, bytes, name, start, left, then] {
+        for (const int rank : ranks) {
+          const int group = rank / strategy_.tp;
+          if (rank % strategy_.tp == 0) {
+            record(
+                group / strategy_.dp,
+                group % strategy_.dp,
+                name,
+                "comm",
+                -1,
+                1,
+                start,
+                now_,
+                bytes);
+          }
+        }
+        if (--*left == 0) {
+          then();
+        }
+      });
+    });
     if (measured > 0) {
       // As it was: all groups of this size at once, whatever they shared.
       network_.start(now_, measured, {}, 1, 1);
@@ -100,8 +91,7 @@ void Pipelines::collective(
 void Pipelines::reduce_gradients(int stage) {
   const int first = strategy_.boundaries[at(stage)];
   const int last = strategy_.boundaries[at(stage) + 1];
-  const double whole =
-      strategy_.tp > 1 ? table_.whole_parameters(first, last) : 0;
+  const double whole = strategy_.tp > 1 ? table_.whole_parameters(first, last) : 0;
   const double divided = table_.parameters(first, last) - whole;
   const auto done = [this] {
     if (--reductions_left_ == 0) {
@@ -137,8 +127,8 @@ void Pipelines::reduce_shared() {
   std::vector<int> sharing;
   double parameters = 0;
   for (int k = 0; k < strategy_.pp; ++k) {
-    const double tied = table_.tied_parameters(
-        strategy_.boundaries[at(k)], strategy_.boundaries[at(k) + 1]);
+    const double tied =
+        table_.tied_parameters(strategy_.boundaries[at(k)], strategy_.boundaries[at(k) + 1]);
     if (tied > 0) {
       sharing.push_back(k);
       parameters = std::max(parameters, tied);
@@ -158,10 +148,9 @@ void Pipelines::reduce_shared() {
     }
   }
   collective(
-      groups,
-      parameters * options_.constants.gradient_wire_bytes,
-      "all_reduce shared",
-      [this] { step_optimizer(); });
+      groups, parameters * options_.constants.gradient_wire_bytes, "all_reduce shared", [this] {
+        step_optimizer();
+      });
 }
 
 void Pipelines::step_optimizer() {
@@ -235,8 +224,7 @@ SimulationResult Pipelines::result() {
                   strategy_.boundaries[at(k)],
                   strategy_.boundaries[at(k) + 1],
                   {.in_flight = unit(k, d).most_in_flight,
-                   .optimizer_shards =
-                       strategy_.shard_optimizer_state ? strategy_.dp : 1})
+                   .optimizer_shards = strategy_.shard_optimizer_state ? strategy_.dp : 1})
               .total();
       for (int t = 0; t < strategy_.tp; ++t) {
         result.memory_high_water.push_back(bytes);

@@ -25,9 +25,7 @@ struct ModeKeySet : c10::TensorImpl {
   }
 };
 
-DispatchMode* owner_among(
-    const c10::OperatorHandle& op,
-    const torch::jit::Stack& stack) {
+DispatchMode* owner_among(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
   for (const auto& entry : tensor_modes) {
     TensorDispatchMode* mode = entry.load();
     if (mode == nullptr) {
@@ -87,8 +85,7 @@ void add_tensor_dispatch_mode(TensorDispatchMode* mode) {
 }
 
 void attract_mode(const at::Tensor& tensor) {
-  c10::DispatchKeySet& keys =
-      tensor.unsafeGetTensorImpl()->*ModeKeySet::member();
+  c10::DispatchKeySet& keys = tensor.unsafeGetTensorImpl()->*ModeKeySet::member();
   keys = keys.add(kModeKey);
 }
 

@@ -22,9 +22,7 @@ class DispatchMode {
 
   /// Takes the arguments of `op` from the top of `stack` and leaves its results
   /// there. Operators called from inside are not seen by any mode.
-  virtual void call(
-      const c10::OperatorHandle& op,
-      torch::jit::Stack* stack) = 0;
+  virtual void call(const c10::OperatorHandle& op, torch::jit::Stack* stack) = 0;
 };
 
 /// Runs `op` as if no mode were there.
@@ -67,8 +65,7 @@ inline at::ArrayRef<c10::IValue> arguments_of(
     const c10::OperatorHandle& op,
     const torch::jit::Stack& stack) {
   const std::size_t count = op.schema().arguments().size();
-  return at::ArrayRef<c10::IValue>(
-      stack.data() + (stack.size() - count), count);
+  return at::ArrayRef<c10::IValue>(stack.data() + (stack.size() - count), count);
 }
 
 /// Calls visit(tensor) for every defined tensor in one argument or result of an
@@ -91,8 +88,7 @@ void for_each_operator_tensor(const c10::IValue& value, Visit&& visit) {
 template <typename Map>
 c10::IValue map_operator_tensors(const c10::IValue& value, Map&& map) {
   if (value.isTensor()) {
-    return value.toTensor().defined() ? c10::IValue(map(value.toTensor()))
-                                      : value;
+    return value.toTensor().defined() ? c10::IValue(map(value.toTensor())) : value;
   }
   if (value.isList()) {
     bool any = false;

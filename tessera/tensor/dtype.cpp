@@ -46,14 +46,11 @@ at::ScalarType dtype_from_name(const std::string& name) {
     }
     known += known.empty() ? known_name : str(", ", known_name);
   }
-  throw ConfigError(
-      str("unknown tensor type \"", name, "\"; write one of ", known));
+  throw ConfigError(str("unknown tensor type \"", name, "\"; write one of ", known));
 }
 
 std::int64_t bytes_of(const at::Tensor& tensor) {
-  return tensor.defined()
-             ? tensor.numel() * static_cast<std::int64_t>(tensor.itemsize())
-             : 0;
+  return tensor.defined() ? tensor.numel() * static_cast<std::int64_t>(tensor.itemsize()) : 0;
 }
 
 } // namespace tessera

@@ -11,8 +11,7 @@ FlatLayout flat_layout(at::TensorList tensors, std::int64_t alignment_bytes) {
   FlatLayout layout;
   for (const at::Tensor& tensor : tensors) {
     const at::Tensor& first = tensors.front();
-    if (tensor.scalar_type() != first.scalar_type() ||
-        tensor.device() != first.device()) {
+    if (tensor.scalar_type() != first.scalar_type() || tensor.device() != first.device()) {
       throw ShapeError(tessera::str(
           "one flat buffer holds one type on one device, found ",
           dtype_name(first.scalar_type()),
@@ -41,10 +40,8 @@ FlatLayout flat_layout(at::TensorList tensors, std::int64_t alignment_bytes) {
   return layout;
 }
 
-std::vector<at::Tensor> views_of(
-    const at::Tensor& buffer,
-    at::TensorList like,
-    const FlatLayout& layout) {
+std::vector<at::Tensor>
+views_of(const at::Tensor& buffer, at::TensorList like, const FlatLayout& layout) {
   if (buffer.dim() != 1 || buffer.numel() < layout.elements ||
       like.size() != layout.offsets.size()) {
     throw ShapeError(tessera::str(
@@ -60,8 +57,7 @@ std::vector<at::Tensor> views_of(
   std::vector<at::Tensor> views;
   views.reserve(like.size());
   for (std::size_t i = 0; i < like.size(); ++i) {
-    views.push_back(buffer.narrow(0, layout.offsets[i], like[i].numel())
-                        .view(like[i].sizes()));
+    views.push_back(buffer.narrow(0, layout.offsets[i], like[i].numel()).view(like[i].sizes()));
   }
   return views;
 }
@@ -75,17 +71,13 @@ at::Tensor flatten(at::TensorList tensors, const FlatLayout& layout) {
   for (std::size_t i = 0; i < views.size(); ++i) {
     views[i].copy_(tensors[i].detach());
     const std::int64_t end = layout.offsets[i] + tensors[i].numel();
-    const std::int64_t next =
-        i + 1 < views.size() ? layout.offsets[i + 1] : layout.elements;
+    const std::int64_t next = i + 1 < views.size() ? layout.offsets[i + 1] : layout.elements;
     buffer.narrow(0, end, next - end).zero_();
   }
   return buffer;
 }
 
-void unflatten_into(
-    const at::Tensor& buffer,
-    at::TensorList tensors,
-    const FlatLayout& layout) {
+void unflatten_into(const at::Tensor& buffer, at::TensorList tensors, const FlatLayout& layout) {
   const auto views = views_of(buffer, tensors, layout);
   for (std::size_t i = 0; i < views.size(); ++i) {
     tensors[i].detach().copy_(views[i]);

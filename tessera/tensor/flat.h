@@ -18,9 +18,7 @@ struct FlatLayout {
 ///
 /// Throws: ShapeError when dtypes or devices differ or `alignment_bytes` is no
 /// multiple of the element size.
-FlatLayout flat_layout(
-    at::TensorList tensors,
-    std::int64_t alignment_bytes = 64);
+FlatLayout flat_layout(at::TensorList tensors, std::int64_t alignment_bytes = 64);
 
 /// One 1-D buffer with the elements of all tensors; padding is zero.
 ///
@@ -31,15 +29,10 @@ at::Tensor flatten(at::TensorList tensors, const FlatLayout& layout);
 /// to a view writes the buffer.
 ///
 /// Throws: ShapeError when the buffer does not fit the layout.
-std::vector<at::Tensor> views_of(
-    const at::Tensor& buffer,
-    at::TensorList like,
-    const FlatLayout& layout);
+std::vector<at::Tensor>
+views_of(const at::Tensor& buffer, at::TensorList like, const FlatLayout& layout);
 
 /// Copies the buffer's parts back into the tensors.
-void unflatten_into(
-    const at::Tensor& buffer,
-    at::TensorList tensors,
-    const FlatLayout& layout);
+void unflatten_into(const at::Tensor& buffer, at::TensorList tensors, const FlatLayout& layout);
 
 } // namespace tessera

@@ -43,9 +43,7 @@ bool needs_stand_in(const at::Tensor& tensor) {
 
 at::Tensor stand_in(const at::Tensor& tensor) {
   return at::empty_strided(
-      tensor.sizes(),
-      tensor.strides(),
-      tensor.options().device(at::kMeta).pinned_memory({}));
+      tensor.sizes(), tensor.strides(), tensor.options().device(at::kMeta).pinned_memory({}));
 }
 
 // The operator's random state is not what a shape may depend on, or change.
@@ -59,16 +57,13 @@ class KeepCpuRandomState {
   KeepCpuRandomState& operator=(const KeepCpuRandomState&) = delete;
 
  private:
-  at::Generator generator_ =
-      at::globalContext().defaultGenerator(at::Device(at::kCPU));
+  at::Generator generator_ = at::globalContext().defaultGenerator(at::Device(at::kCPU));
   at::Tensor state_;
 };
 
 // Runs `call` on the CPU with every element of every tensor `value`.
-torch::jit::Stack call_on_constants(
-    const c10::OperatorHandle& op,
-    const torch::jit::Stack& call,
-    int value) {
+torch::jit::Stack
+call_on_constants(const c10::OperatorHandle& op, const torch::jit::Stack& call, int value) {
   const auto& arguments = op.schema().arguments();
   torch::jit::Stack stack;
   for (std::size_t i = 0; i < call.size(); ++i) {
@@ -77,28 +72,25 @@ torch::jit::Stack call_on_constants(
       continue;
     }
     const bool written = is_written(arguments[i]);
-    stack.push_back(
-        map_operator_tensors(call[i], [&](const at::Tensor& tensor) {
-          if (!tensor.is_meta()) {
-            return tensor;
-          }
-          const auto options = tensor.options().device(at::kCPU);
-          return written ? at::full(tensor.sizes(), value, options)
-                         : at::full({}, value, options).expand(tensor.sizes());
-        }));
+    stack.push_back(map_operator_tensors(call[i], [&](const at::Tensor& tensor) {
+      if (!tensor.is_meta()) {
+        return tensor;
+      }
+      const auto options = tensor.options().device(at::kCPU);
+      return written ? at::full(tensor.sizes(), value, options)
+                     : at::full({}, value, options).expand(tensor.sizes());
+    }));
   }
   const KeepCpuRandomState keep;
   call_plain(op, &stack);
   return stack;
 }
 
-std::vector<std::vector<std::int64_t>> shapes_of(
-    const torch::jit::Stack& results) {
+std::vector<std::vector<std::int64_t>> shapes_of(const torch::jit::Stack& results) {
   std::vector<std::vector<std::int64_t>> shapes;
   for (const c10::IValue& result : results) {
-    for_each_operator_tensor(result, [&](const at::Tensor& tensor) {
-      shapes.push_back(tensor.sizes().vec());
-    });
+    for_each_operator_tensor(
+        result, [&](const at::Tensor& tensor) { shapes.push_back(tensor.sizes().vec()); });
   }
   return shapes;
 }
@@ -107,8 +99,7 @@ bool takes_integers(const torch::jit::Stack& call) {
   bool found = false;
   for (const c10::IValue& argument : call) {
     for_each_operator_tensor(argument, [&](const at::Tensor& tensor) {
-      found = found || (tensor.is_meta() &&
-                        at::isIntegralType(tensor.scalar_type(), true));
+      found = found || (tensor.is_meta() && at::isIntegralType(tensor.scalar_type(), true));
     });
   }
   return found;
@@ -116,9 +107,7 @@ bool takes_integers(const torch::jit::Stack& call) {
 
 // What the shapes of results depend on, as text: operator, shapes, types,
 // numbers.
-std::string call_text(
-    const c10::OperatorHandle& op,
-    const torch::jit::Stack& call) {
+std::string call_text(const c10::OperatorHandle& op, const torch::jit::Stack& call) {
   std::ostringstream text;
   text << operator_name(op);
   for (const c10::IValue& argument : call) {
@@ -126,8 +115,7 @@ std::string call_text(
     bool tensors = false;
     for_each_operator_tensor(argument, [&](const at::Tensor& tensor) {
       tensors = true;
-      text << tensor.sizes() << tensor.strides() << tensor.scalar_type()
-           << tensor.device();
+      text << tensor.sizes() << tensor.strides() << tensor.scalar_type() << tensor.device();
     });
     if (!tensors && !argument.isGenerator()) {
       text << argument;
@@ -136,9 +124,7 @@ std::string call_text(
   return text.str();
 }
 
-torch::jit::Stack run_for_shapes(
-    const c10::OperatorHandle& op,
-    const torch::jit::Stack& call) {
+torch::jit::Stack run_for_shapes(const c10::OperatorHandle& op, const torch::jit::Stack& call) {
   const at::NoGradGuard no_grad;
   torch::jit::Stack results = call_on_constants(op, call, 0);
   if (takes_integers(call)) {
@@ -153,8 +139,8 @@ torch::jit::Stack run_for_shapes(
     }
   }
   for (c10::IValue& result : results) {
-    result = map_operator_tensors(
-        result, [](const at::Tensor& tensor) { return stand_in(tensor); });
+    result =
+        map_operator_tensors(result, [](const at::Tensor& tensor) { return stand_in(tensor); });
   }
   return results;
 }
@@ -164,8 +150,8 @@ torch::jit::Stack results_without_kernel(
     const c10::OperatorHandle& op,
     const torch::jit::Stack& call) {
   const auto& arguments = op.schema().arguments();
-  if (op.schema().returns().size() == 1 && !arguments.empty() &&
-      is_written(arguments[0]) && op.schema().name().back() == '_') {
+  if (op.schema().returns().size() == 1 && !arguments.empty() && is_written(arguments[0]) &&
+      op.schema().name().back() == '_') {
     return {call[0]};
   }
   static std::mutex mutex;
@@ -178,8 +164,8 @@ torch::jit::Stack results_without_kernel(
   }
   torch::jit::Stack results;
   for (const c10::IValue& result : entry->second) {
-    results.push_back(map_operator_tensors(
-        result, [](const at::Tensor& tensor) { return stand_in(tensor); }));
+    results.push_back(
+        map_operator_tensors(result, [](const at::Tensor& tensor) { return stand_in(tensor); }));
   }
   return results;
 }
@@ -191,8 +177,7 @@ ReadsNumbers::ReadsNumbers(const std::string& op)
 
 std::string operator_name(const c10::OperatorHandle& op) {
   const auto& name = op.operator_name();
-  return name.overload_name.empty() ? name.name
-                                    : name.name + "." + name.overload_name;
+  return name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
 }
 
 bool is_device_argument(const c10::Argument& argument) {
@@ -203,14 +188,11 @@ bool is_device_argument(const c10::Argument& argument) {
   return type->kind() == c10::TypeKind::DeviceObjType;
 }
 
-bool takes_meta_tensor(
-    const c10::OperatorHandle& op,
-    const torch::jit::Stack& stack) {
+bool takes_meta_tensor(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
   bool found = false;
   for (const c10::IValue& argument : arguments_of(op, stack)) {
-    for_each_operator_tensor(argument, [&](const at::Tensor& tensor) {
-      found = found || tensor.is_meta();
-    });
+    for_each_operator_tensor(
+        argument, [&](const at::Tensor& tensor) { found = found || tensor.is_meta(); });
   }
   return found;
 }
@@ -246,15 +228,14 @@ void call_on_meta(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     }
   }
   for (std::size_t i = first; i < stack->size(); ++i) {
-    (*stack)[i] =
-        map_operator_tensors((*stack)[i], [&](const at::Tensor& tensor) {
-          for (const auto& [temporary, original] : replaced) {
-            if (tensor.is_same(temporary)) {
-              return original;
-            }
-          }
-          return tensor;
-        });
+    (*stack)[i] = map_operator_tensors((*stack)[i], [&](const at::Tensor& tensor) {
+      for (const auto& [temporary, original] : replaced) {
+        if (tensor.is_same(temporary)) {
+          return original;
+        }
+      }
+      return tensor;
+    });
   }
 }
 

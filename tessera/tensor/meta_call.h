@@ -15,9 +15,7 @@ class ReadsNumbers : public Error {
 };
 
 /// Whether an argument of the operator on the stack is a meta tensor.
-bool takes_meta_tensor(
-    const c10::OperatorHandle& op,
-    const torch::jit::Stack& stack);
+bool takes_meta_tensor(const c10::OperatorHandle& op, const torch::jit::Stack& stack);
 
 /// Runs an operator for shapes only: tensors with data stand for their shapes,
 /// a device argument becomes meta. An argument with data that the operator

@@ -14,8 +14,7 @@ namespace tessera {
 
 /// The optional that libtorch's functions take: c10::optional up to 2.3, after
 /// that std::optional. Write `{}` for "none" wherever that is enough.
-#if TORCH_VERSION_MAJOR > 2 || \
-    (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 4)
+#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 4)
 template <typename T>
 using TorchOptional = std::optional<T>;
 #else
@@ -31,8 +30,7 @@ static_assert(
 
 /// Autocast of the processor, on this thread.
 namespace cpu_autocast {
-#if TORCH_VERSION_MAJOR > 2 || \
-    (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 4)
+#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 4)
 inline bool enabled() {
   return at::autocast::is_autocast_enabled(at::kCPU);
 }

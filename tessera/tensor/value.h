@@ -54,8 +54,7 @@ namespace detail {
 inline std::vector<c10::IValue> copy_elements(const c10::IValue& value) {
   TESSERA_CHECK(value.isTuple(), "a tuple was sent, found ", value.tagKind());
   const auto& tuple = value.toTupleRef();
-  return std::vector<c10::IValue>(
-      tuple.elements().begin(), tuple.elements().end());
+  return std::vector<c10::IValue>(tuple.elements().begin(), tuple.elements().end());
 }
 
 inline c10::IValue make_tuple_value(std::vector<c10::IValue> elements) {
@@ -96,9 +95,7 @@ struct Value<bool> {
 };
 
 template <typename T>
-struct Value<
-    T,
-    std::enable_if_t<std::is_integral_v<T> && !std::is_same_v<T, bool>>> {
+struct Value<T, std::enable_if_t<std::is_integral_v<T> && !std::is_same_v<T, bool>>> {
   static c10::IValue pack(T value) {
     return static_cast<std::int64_t>(value);
   }
@@ -229,13 +226,11 @@ struct Value<std::array<T, N>> {
 template <typename A, typename B>
 struct Value<std::pair<A, B>> {
   static c10::IValue pack(const std::pair<A, B>& value) {
-    return detail::make_tuple_value(
-        {tessera::pack(value.first), tessera::pack(value.second)});
+    return detail::make_tuple_value({tessera::pack(value.first), tessera::pack(value.second)});
   }
   static std::pair<A, B> unpack(const c10::IValue& value) {
     const auto elements = detail::copy_elements(value);
-    return {
-        tessera::unpack<A>(elements.at(0)), tessera::unpack<B>(elements.at(1))};
+    return {tessera::unpack<A>(elements.at(0)), tessera::unpack<B>(elements.at(1))};
   }
 };
 
@@ -245,8 +240,7 @@ struct Value<std::tuple<Ts...>> {
     return detail::pack_tuple(values, std::index_sequence_for<Ts...>());
   }
   static std::tuple<Ts...> unpack(const c10::IValue& value) {
-    return detail::unpack_tuple<std::tuple<Ts...>>(
-        value, std::index_sequence_for<Ts...>());
+    return detail::unpack_tuple<std::tuple<Ts...>>(value, std::index_sequence_for<Ts...>());
   }
 };
 
@@ -255,8 +249,7 @@ struct Value<std::map<std::string, T>> {
   static c10::IValue pack(const std::map<std::string, T>& values) {
     std::vector<c10::IValue> elements;
     for (const auto& [key, value] : values) {
-      elements.push_back(
-          detail::make_tuple_value({c10::IValue(key), tessera::pack(value)}));
+      elements.push_back(detail::make_tuple_value({c10::IValue(key), tessera::pack(value)}));
     }
     return detail::make_tuple_value(std::move(elements));
   }
@@ -264,8 +257,7 @@ struct Value<std::map<std::string, T>> {
     std::map<std::string, T> values;
     for (const auto& element : detail::copy_elements(value)) {
       const auto entry = detail::copy_elements(element);
-      values.emplace(
-          entry.at(0).toStringRef(), tessera::unpack<T>(entry.at(1)));
+      values.emplace(entry.at(0).toStringRef(), tessera::unpack<T>(entry.at(1)));
     }
     return values;
   }
@@ -316,9 +308,8 @@ c10::IValue map_tensors(const c10::IValue& value, Map&& map) {
     // A list stays a list; it loses its type only where tensors are replaced.
     const c10::TypePtr type = value.toList().elementType();
     c10::impl::GenericList to(
-        !tensors && type->kind() == c10::TypeKind::TensorType
-            ? c10::TypePtr(c10::AnyType::get())
-            : type);
+        !tensors && type->kind() == c10::TypeKind::TensorType ? c10::TypePtr(c10::AnyType::get())
+                                                              : type);
     for (c10::IValue& element : elements) {
       to.push_back(std::move(element));
     }

@@ -51,20 +51,17 @@ Weight weight_of(const at::Tensor& matrix) {
   const at::Tensor base(matrix._base());
   const auto node = matrix.grad_fn();
   // A view that was written to, or a view of a view, has another node.
-  const bool transpose =
-      node != nullptr && node->name() == "TBackward0" &&
-      is_trained_leaf(base) && base.dim() == 2 &&
-      matrix.storage_offset() == base.storage_offset() &&
-      matrix.size(0) == base.size(1) && matrix.size(1) == base.size(0) &&
-      matrix.stride(0) == base.stride(1) && matrix.stride(1) == base.stride(0);
+  const bool transpose = node != nullptr && node->name() == "TBackward0" && is_trained_leaf(base) &&
+                         base.dim() == 2 && matrix.storage_offset() == base.storage_offset() &&
+                         matrix.size(0) == base.size(1) && matrix.size(1) == base.size(0) &&
+                         matrix.stride(0) == base.stride(1) && matrix.stride(1) == base.stride(0);
   return transpose ? Weight{base, true} : Weight{};
 }
 
 /// Whether a backward that runs now may add to the parameter's gradient, or
 /// make it.
 bool takes_parts(const at::Tensor& parameter) {
-  if (t_pass == nullptr || at::GradMode::is_enabled() ||
-      !is_trained_leaf(parameter)) {
+  if (t_pass == nullptr || at::GradMode::is_enabled() || !is_trained_leaf(parameter)) {
     return false;
   }
   // Not empty: torch::autograd::grad, or backward with chosen inputs.
@@ -73,16 +70,13 @@ bool takes_parts(const at::Tensor& parameter) {
     return false;
   }
   const at::Tensor& gradient = parameter.grad();
-  const bool fits =
-      !gradient.defined() ||
-      (gradient.layout() == at::kStrided &&
-       gradient.sizes() == parameter.sizes() &&
-       gradient.scalar_type() == parameter.scalar_type() &&
-       gradient.device() == parameter.device() && !gradient.requires_grad());
+  const bool fits = !gradient.defined() ||
+                    (gradient.layout() == at::kStrided && gradient.sizes() == parameter.sizes() &&
+                     gradient.scalar_type() == parameter.scalar_type() &&
+                     gradient.device() == parameter.device() && !gradient.requires_grad());
   const auto accumulator = torch::autograd::impl::grad_accumulator(parameter);
   return fits && t_pass->adds_once(accumulator.get()) &&
-         torch::autograd::impl::hooks(parameter).empty() &&
-         accumulator->pre_hooks().empty();
+         torch::autograd::impl::hooks(parameter).empty() && accumulator->pre_hooks().empty();
 }
 
 at::Tensor zeros_for(const at::Tensor& parameter) {
@@ -151,23 +145,18 @@ struct ProductWithWeight : Function<ProductWithWeight> {
       result[0] = rows.mm(transposed ? weight : weight.t());
     }
     if (context->needs_input_grad(1)) {
-      result[1] = transposed ? now_or_later(weight, rows, x)
-                             : now_or_later(weight, x, rows);
+      result[1] = transposed ? now_or_later(weight, rows, x) : now_or_later(weight, x, rows);
     }
     // An absent bias has no edge to ask about.
-    if (context->saved_data.count("bias_sizes") != 0 &&
-        context->needs_input_grad(2)) {
-      result[2] =
-          at::sum_to(rows, context->saved_data["bias_sizes"].toIntVector());
+    if (context->saved_data.count("bias_sizes") != 0 && context->needs_input_grad(2)) {
+      result[2] = at::sum_to(rows, context->saved_data["bias_sizes"].toIntVector());
     }
     return result;
   }
 
   /// add_weight_gradient, or a promise of it.
-  static at::Tensor now_or_later(
-      const at::Tensor& weight,
-      const at::Tensor& rows,
-      const at::Tensor& x) {
+  static at::Tensor
+  now_or_later(const at::Tensor& weight, const at::Tensor& rows, const at::Tensor& x) {
     if (!may_come_later(weight)) {
       return add_weight_gradient(weight, rows, x);
     }
@@ -202,11 +191,10 @@ struct LookUp : Function<LookUp> {
     if (!grads[0].defined()) {
       return result;
     }
-    const at::Tensor sum =
-        by_frequency ? at::Tensor() : addable_gradient(table);
+    const at::Tensor sum = by_frequency ? at::Tensor() : addable_gradient(table);
     if (!sum.defined()) {
-      result[0] = at::embedding_backward(
-          grads[0], ids, table.size(0), padding, by_frequency, false);
+      result[0] =
+          at::embedding_backward(grads[0], ids, table.size(0), padding, by_frequency, false);
       return result;
     }
     // What goes to the row of padding is dropped.
@@ -223,19 +211,17 @@ struct LookUp : Function<LookUp> {
 /// Whether this call is to be recorded by a node of ours.
 bool wanted(const at::Tensor& x, const Weight& weight) {
   return weight.tensor.defined() && x.dim() == 2 &&
-         x.scalar_type() == weight.tensor.scalar_type() &&
-         x.device() == weight.tensor.device() && !x.is_sparse();
+         x.scalar_type() == weight.tensor.scalar_type() && x.device() == weight.tensor.device() &&
+         !x.is_sparse();
 }
 
 /// libtorch's own kernels of this operator are found under the alias key that
 /// stands for all devices; AutogradOther is the one that nobody overrides.
 c10::DispatchKeySet as_libtorch(c10::DispatchKeySet keys) {
-  return keys.remove(c10::DispatchKey::AutogradCPU)
-      .add(c10::DispatchKey::AutogradOther);
+  return keys.remove(c10::DispatchKey::AutogradCPU).add(c10::DispatchKey::AutogradOther);
 }
 
-at::Tensor
-mm(c10::DispatchKeySet keys, const at::Tensor& x, const at::Tensor& matrix) {
+at::Tensor mm(c10::DispatchKeySet keys, const at::Tensor& x, const at::Tensor& matrix) {
   if (t_in_place && at::GradMode::is_enabled()) {
     const Weight weight = weight_of(matrix);
     if (wanted(x, weight)) {
@@ -253,27 +239,21 @@ at::Tensor addmm(
     const at::Tensor& matrix,
     const at::Scalar& beta,
     const at::Scalar& alpha) {
-  if (t_in_place && at::GradMode::is_enabled() && beta.equal(1) &&
-      alpha.equal(1) && !bias.is_sparse()) {
+  if (t_in_place && at::GradMode::is_enabled() && beta.equal(1) && alpha.equal(1) &&
+      !bias.is_sparse()) {
     const Weight weight = weight_of(matrix);
     if (wanted(x, weight)) {
       return ProductWithWeight::apply(
           x, weight.tensor, TorchOptional<at::Tensor>(bias), weight.transposed);
     }
   }
-  return at::_ops::addmm::redispatch(
-      as_libtorch(keys), bias, x, matrix, beta, alpha);
+  return at::_ops::addmm::redispatch(as_libtorch(keys), bias, x, matrix, beta, alpha);
 }
 
 // libtorch's type of a padding index: int64_t, since 2.0 c10::SymInt.
 template <typename Integer>
-Integer type_of_padding(at::Tensor (*)(
-    c10::DispatchKeySet,
-    const at::Tensor&,
-    const at::Tensor&,
-    Integer,
-    bool,
-    bool));
+Integer type_of_padding(
+    at::Tensor (*)(c10::DispatchKeySet, const at::Tensor&, const at::Tensor&, Integer, bool, bool));
 using Padding = decltype(type_of_padding(&at::_ops::embedding::redispatch));
 
 at::Tensor embedding(
@@ -283,14 +263,10 @@ at::Tensor embedding(
     Padding padding,
     bool by_frequency,
     bool sparse) {
-  if (t_in_place && at::GradMode::is_enabled() && !sparse &&
-      is_trained_leaf(table) && table.dim() == 2 &&
-      table.device() == ids.device()) {
+  if (t_in_place && at::GradMode::is_enabled() && !sparse && is_trained_leaf(table) &&
+      table.dim() == 2 && table.device() == ids.device()) {
     return LookUp::apply(
-        table,
-        ids,
-        c10::SymInt(padding).guard_int(__FILE__, __LINE__),
-        by_frequency);
+        table, ids, c10::SymInt(padding).guard_int(__FILE__, __LINE__), by_frequency);
   }
   return at::_ops::embedding::redispatch(
       as_libtorch(keys), table, ids, padding, by_frequency, sparse);
@@ -301,14 +277,9 @@ at::Tensor embedding(
 void register_kernels() {
   static const auto libraries = [] {
     std::vector<std::unique_ptr<torch::Library>> made;
-    for (const auto key :
-         {c10::DispatchKey::AutogradCPU, c10::DispatchKey::AutogradCUDA}) {
+    for (const auto key : {c10::DispatchKey::AutogradCPU, c10::DispatchKey::AutogradCUDA}) {
       auto library = std::make_unique<torch::Library>(
-          torch::Library::IMPL,
-          "aten",
-          TorchOptional<c10::DispatchKey>(key),
-          __FILE__,
-          __LINE__);
+          torch::Library::IMPL, "aten", TorchOptional<c10::DispatchKey>(key), __FILE__, __LINE__);
       library->impl("mm", TORCH_FN(mm));
       library->impl("addmm", TORCH_FN(addmm));
       library->impl("embedding", TORCH_FN(embedding));
@@ -333,9 +304,7 @@ WeightGradientScope::~WeightGradientScope() {
 WeightGradientPass::WeightGradientPass(const std::vector<at::Tensor>& roots)
     : WeightGradientPass(roots, Awaited()) {}
 
-WeightGradientPass::WeightGradientPass(
-    const std::vector<at::Tensor>& roots,
-    const Awaited& awaited)
+WeightGradientPass::WeightGradientPass(const std::vector<at::Tensor>& roots, const Awaited& awaited)
     : awaited_(awaited), previous_(t_pass) {
   std::unordered_set<const torch::autograd::Node*> seen;
   std::vector<const torch::autograd::Node*> open;
@@ -376,24 +345,15 @@ WeightGradientPass* WeightGradientPass::current() {
   return t_pass;
 }
 
-void WeightGradientPass::put_off(
-    at::Tensor parameter,
-    at::Tensor rows,
-    at::Tensor x) {
+void WeightGradientPass::put_off(at::Tensor parameter, at::Tensor rows, at::Tensor x) {
   auto accumulator = torch::autograd::impl::grad_accumulator(parameter);
-  put_off_.push_back(
-      {std::move(parameter),
-       std::move(rows),
-       std::move(x),
-       std::move(accumulator)});
+  put_off_.push_back({std::move(parameter), std::move(rows), std::move(x), std::move(accumulator)});
 }
 
-bool WeightGradientPass::awaits(
-    const torch::autograd::Node* accumulator) const {
-  return std::any_of(
-      put_off_.begin(), put_off_.end(), [&](const Product& product) {
-        return product.accumulator.get() == accumulator;
-      });
+bool WeightGradientPass::awaits(const torch::autograd::Node* accumulator) const {
+  return std::any_of(put_off_.begin(), put_off_.end(), [&](const Product& product) {
+    return product.accumulator.get() == accumulator;
+  });
 }
 
 void WeightGradientPass::catch_up() {
@@ -421,10 +381,8 @@ at::Tensor addable_gradient(const at::Tensor& parameter) {
   return takes_parts(parameter) ? gradient_to_add_to(parameter) : at::Tensor();
 }
 
-at::Tensor add_weight_gradient(
-    const at::Tensor& weight,
-    const at::Tensor& rows,
-    const at::Tensor& x) {
+at::Tensor
+add_weight_gradient(const at::Tensor& weight, const at::Tensor& rows, const at::Tensor& x) {
   const at::Tensor sum = addable_gradient(weight);
   if (!sum.defined()) {
     return rows.t().mm(x);

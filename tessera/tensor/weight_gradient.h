@@ -65,9 +65,7 @@ class WeightGradientPass {
   };
 
   explicit WeightGradientPass(const std::vector<at::Tensor>& roots);
-  WeightGradientPass(
-      const std::vector<at::Tensor>& roots,
-      const Awaited& awaited);
+  WeightGradientPass(const std::vector<at::Tensor>& roots, const Awaited& awaited);
   ~WeightGradientPass();
   WeightGradientPass(const WeightGradientPass&) = delete;
   WeightGradientPass& operator=(const WeightGradientPass&) = delete;
@@ -120,9 +118,7 @@ class AdditionHook : public torch::autograd::FunctionPostHook {
       const torch::autograd::Node* accumulator,
       std::function<void()> added,
       std::function<at::Tensor()> place = {})
-      : accumulator_(accumulator),
-        added_(std::move(added)),
-        place_(std::move(place)) {}
+      : accumulator_(accumulator), added_(std::move(added)), place_(std::move(place)) {}
   torch::autograd::variable_list operator()(
       const torch::autograd::variable_list& outputs,
       const torch::autograd::variable_list& inputs) override;
@@ -153,9 +149,7 @@ at::Tensor addable_gradient(const at::Tensor& parameter);
 /// rows^T x, the gradient of a weight [out, in] with `rows` [n, out] and `x`
 /// [n, in]: added to the weight's gradient (then the result is undefined) or
 /// returned, as `addable_gradient` allows.
-at::Tensor add_weight_gradient(
-    const at::Tensor& weight,
-    const at::Tensor& rows,
-    const at::Tensor& x);
+at::Tensor
+add_weight_gradient(const at::Tensor& weight, const at::Tensor& rows, const at::Tensor& x);
 
 } // namespace tessera

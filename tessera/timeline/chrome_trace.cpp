@@ -13,12 +13,7 @@ namespace {
 using Json = OrderedJson;
 
 Json metadata(const char* kind, int rank, int lane, const Json& value) {
-  return {
-      {"ph", "M"},
-      {"name", kind},
-      {"pid", rank},
-      {"tid", lane},
-      {"args", value}};
+  return {{"ph", "M"}, {"name", kind}, {"pid", rank}, {"tid", lane}, {"args", value}};
 }
 
 } // namespace
@@ -42,18 +37,11 @@ std::string to_chrome_trace(const Timeline& timeline) {
   for (const auto& entry : pp_rank_of) {
     const int rank = entry.first;
     put(metadata(
-        "process_name",
-        rank,
-        0,
-        {{"name", str("rank ", rank, " (pp ", entry.second, ")")}}));
+        "process_name", rank, 0, {{"name", str("rank ", rank, " (pp ", entry.second, ")")}}));
     put(metadata("process_sort_index", rank, 0, {{"sort_index", rank}}));
   }
   for (const auto& entry : lanes) {
-    put(metadata(
-        "thread_name",
-        entry.first,
-        entry.second,
-        {{"name", str("lane ", entry.second)}}));
+    put(metadata("thread_name", entry.first, entry.second, {{"name", str("lane ", entry.second)}}));
   }
   for (const Event& event : timeline.events) {
     Json arguments = Json::object();

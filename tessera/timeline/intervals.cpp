@@ -5,10 +5,9 @@
 namespace tessera::timeline {
 
 std::vector<Interval> united(std::vector<Interval> intervals, double gap) {
-  std::sort(
-      intervals.begin(),
-      intervals.end(),
-      [](const Interval& a, const Interval& b) { return a.start < b.start; });
+  std::sort(intervals.begin(), intervals.end(), [](const Interval& a, const Interval& b) {
+    return a.start < b.start;
+  });
   std::vector<Interval> result;
   for (const Interval& next : intervals) {
     if (!result.empty() && next.start <= result.back().end + gap) {

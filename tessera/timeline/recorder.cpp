@@ -19,15 +19,13 @@ bool Recorder::enabled() const {
 double Recorder::now_us() const {
   using Clock = std::chrono::steady_clock;
   const Clock::duration since(
-      Clock::now().time_since_epoch().count() -
-      origin_.load(std::memory_order_relaxed));
+      Clock::now().time_since_epoch().count() - origin_.load(std::memory_order_relaxed));
   return std::chrono::duration<double, std::micro>(since).count();
 }
 
 void Recorder::set_origin() {
   origin_.store(
-      std::chrono::steady_clock::now().time_since_epoch().count(),
-      std::memory_order_relaxed);
+      std::chrono::steady_clock::now().time_since_epoch().count(), std::memory_order_relaxed);
 }
 
 void Recorder::add(Event event) {
@@ -51,10 +49,9 @@ std::vector<Event> Recorder::take() {
     events.swap(events_);
     dropped_ = 0;
   }
-  std::stable_sort(
-      events.begin(), events.end(), [](const Event& a, const Event& b) {
-        return a.start_us < b.start_us;
-      });
+  std::stable_sort(events.begin(), events.end(), [](const Event& a, const Event& b) {
+    return a.start_us < b.start_us;
+  });
   return events;
 }
 

@@ -36,8 +36,7 @@ Event read_event(const OrderedJson& json, std::size_t index, int world_size) {
   event.end_us = fields.number("end_us");
   event.bytes = fields.integer("bytes");
   if (event.end_us < event.start_us) {
-    fields.fail(str(
-        "'end_us' ", event.end_us, " is before 'start_us' ", event.start_us));
+    fields.fail(str("'end_us' ", event.end_us, " is before 'start_us' ", event.start_us));
   }
   return event;
 }
@@ -93,17 +92,13 @@ Timeline timeline_from_json(const std::string& text) {
   }
   const int version = fields.small_integer("version", 0);
   if (version != kVersion) {
-    fields.fail(str(
-        "version ", version, " is not known; this program reads ", kVersion));
+    fields.fail(str("version ", version, " is not known; this program reads ", kVersion));
   }
   Timeline timeline;
   timeline.world_size = fields.small_integer("world_size", 1);
   timeline.origin = fields.text("origin");
   if (timeline.origin != "measured" && timeline.origin != "simulated") {
-    fields.fail(
-        str("'origin' must be 'measured' or 'simulated', found '",
-            timeline.origin,
-            "'"));
+    fields.fail(str("'origin' must be 'measured' or 'simulated', found '", timeline.origin, "'"));
   }
   const OrderedJson& events = fields.at("events");
   if (!events.is_array()) {

@@ -16,10 +16,9 @@ MeshCell tile_for(int ranks_of_node, int side) {
   MeshCell best;
   for (int rows = 1; rows <= ranks_of_node; ++rows) {
     const int columns = ranks_of_node / rows;
-    const bool fits = rows * columns == ranks_of_node && side % rows == 0 &&
-                      side % columns == 0;
-    const bool squarer = best.row == 0 || std::abs(rows - columns) <
-                                              std::abs(best.row - best.column);
+    const bool fits = rows * columns == ranks_of_node && side % rows == 0 && side % columns == 0;
+    const bool squarer =
+        best.row == 0 || std::abs(rows - columns) < std::abs(best.row - best.column);
     if (fits && squarer) {
       best = {rows, columns};
     }
@@ -34,9 +33,8 @@ int ranks_of_each(const std::vector<int>& node_of_position) {
     ++count[node];
   }
   const int first = count.begin()->second;
-  const bool equal = std::all_of(count.begin(), count.end(), [&](auto& entry) {
-    return entry.second == first;
-  });
+  const bool equal =
+      std::all_of(count.begin(), count.end(), [&](auto& entry) { return entry.second == first; });
   return equal ? first : 0;
 }
 
@@ -62,14 +60,12 @@ std::string_view name_of(MeshArrangement arrangement) {
 }
 
 MeshArrangement mesh_arrangement(std::string_view name) {
-  for (const auto known :
-       {MeshArrangement::kBunched, MeshArrangement::kRowMajor}) {
+  for (const auto known : {MeshArrangement::kBunched, MeshArrangement::kRowMajor}) {
     if (name == name_of(known)) {
       return known;
     }
   }
-  throw ConfigError(
-      str("mesh arrangement '", name, "'; write 'bunched' or 'row_major'"));
+  throw ConfigError(str("mesh arrangement '", name, "'; write 'bunched' or 'row_major'"));
 }
 
 int mesh_side(int ranks) {
@@ -89,9 +85,7 @@ int mesh_side(int ranks) {
   return side;
 }
 
-MeshLayout::MeshLayout(
-    const std::vector<int>& node_of_position,
-    MeshArrangement arrangement)
+MeshLayout::MeshLayout(const std::vector<int>& node_of_position, MeshArrangement arrangement)
     : side_(mesh_side(static_cast<int>(node_of_position.size()))),
       tile_{1, side_},
       cells_(node_of_position.size()),
@@ -115,8 +109,7 @@ MeshLayout::MeshLayout(
         tile / tiles_in_row * tile_.row + inside / tile_.column,
         tile % tiles_in_row * tile_.column + inside % tile_.column};
     cells_[static_cast<std::size_t>(order[i])] = cell;
-    positions_[static_cast<std::size_t>(cell.row * side_ + cell.column)] =
-        order[i];
+    positions_[static_cast<std::size_t>(cell.row * side_ + cell.column)] = order[i];
   }
 }
 

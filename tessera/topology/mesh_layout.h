@@ -39,9 +39,7 @@ class MeshLayout {
   /// `node_of_position`: any number for each position, equal for positions on
   /// one node. Nodes that cannot be tiled (unequal numbers of ranks, no
   /// rectangle that divides the mesh) are laid out row after row, node by node.
-  MeshLayout(
-      const std::vector<int>& node_of_position,
-      MeshArrangement arrangement);
+  MeshLayout(const std::vector<int>& node_of_position, MeshArrangement arrangement);
 
   int side() const {
     return side_;

@@ -139,8 +139,7 @@ std::vector<std::vector<int>> RankLayout::all(Group group) const {
 
 int RankLayout::rank_in(Group group, int rank) const {
   const auto ranks = members(group, rank);
-  return static_cast<int>(
-      std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
+  return static_cast<int>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
 }
 
 int RankLayout::size_of(Group group) const {

@@ -50,13 +50,8 @@ class Placement {
 /// (tp x rdp), RDP the same parameters, MP one whole model replica (pp x tp).
 enum class Group { kWorld, kPP, kTP, kDP, kRDP, kMP };
 
-inline constexpr std::array<Group, 6> kAllGroups = {
-    Group::kWorld,
-    Group::kPP,
-    Group::kTP,
-    Group::kDP,
-    Group::kRDP,
-    Group::kMP};
+inline constexpr std::array<Group, 6> kAllGroups =
+    {Group::kWorld, Group::kPP, Group::kTP, Group::kDP, Group::kRDP, Group::kMP};
 
 /// "world", "pp", "tp", "dp", "rdp" or "mp".
 std::string_view name_of(Group group);

@@ -48,24 +48,19 @@ bool is_written(const c10::Argument& argument) {
 }
 
 bool overwrites(const c10::OperatorHandle& op, const at::Tensor& first) {
-  return std::find(
-             kOverwriting.begin(), kOverwriting.end(), op.schema().name()) !=
+  return std::find(kOverwriting.begin(), kOverwriting.end(), op.schema().name()) !=
              kOverwriting.end() &&
-         static_cast<std::size_t>(bytes_of(first)) ==
-             first.storage().nbytes() &&
+         static_cast<std::size_t>(bytes_of(first)) == first.storage().nbytes() &&
          first.is_non_overlapping_and_dense();
 }
 
 // A call without tensors that was not told where to make its result, or was
 // told with the options of a delayed tensor.
-bool makes_tensor_anywhere(
-    const c10::OperatorHandle& op,
-    at::ArrayRef<c10::IValue> arguments) {
+bool makes_tensor_anywhere(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments) {
   bool anywhere = false;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     bool tensors = false;
-    for_each_operator_tensor(
-        arguments[i], [&](const at::Tensor&) { tensors = true; });
+    for_each_operator_tensor(arguments[i], [&](const at::Tensor&) { tensors = true; });
     if (tensors) {
       return false;
     }
@@ -89,8 +84,7 @@ std::uint64_t draw_seed(at::Generator generator) {
 
 at::Tensor keep_constant(Operation& operation, const at::Tensor& tensor) {
   if (bytes_of(tensor) > kCopiedConstantBytes && !tensor.is_inference()) {
-    operation.constants.push_back(
-        {tensor.detach(), static_cast<std::int64_t>(tensor._version())});
+    operation.constants.push_back({tensor.detach(), static_cast<std::int64_t>(tensor._version())});
     return operation.constants.back().tensor;
   }
   at::Tensor copy = tensor.detach().clone();
@@ -150,8 +144,7 @@ class DelayingMode : public TensorDispatchMode {
       at::ArrayRef<c10::IValue> arguments) {
     const auto& schema = operation.op.schema().arguments();
     std::vector<std::shared_ptr<StorageState>> written;
-    at::Generator generator =
-        at::globalContext().defaultGenerator(at::Device(at::kCPU));
+    at::Generator generator = at::globalContext().defaultGenerator(at::Device(at::kCPU));
     for (std::size_t i = 0; i < arguments.size(); ++i) {
       if (arguments[i].isGenerator()) {
         generator = arguments[i].toGenerator();
@@ -168,9 +161,7 @@ class DelayingMode : public TensorDispatchMode {
             check_not_materialized(operation.op, *state);
             const bool fresh = i == 0 && overwrites(operation.op, tensor);
             operation.inputs.push_back(
-                {state->id,
-                 Geometry(tensor),
-                 fresh ? state->first : state->last});
+                {state->id, Geometry(tensor), fresh ? state->first : state->last});
             if (is_written(schema[i])) {
               written.push_back(state);
             }
@@ -226,9 +217,7 @@ class DelayingMode : public TensorDispatchMode {
     }
   }
 
-  static void check_not_materialized(
-      const c10::OperatorHandle& op,
-      const StorageState& state) {
+  static void check_not_materialized(const c10::OperatorHandle& op, const StorageState& state) {
     if (state.bytes.defined()) {
       throw ConfigError(
           str("delay_param_initialization: ",
@@ -255,8 +244,7 @@ void tell_accumulator(const at::Tensor& tensor) {
   if (!tensor.is_leaf() || !tensor.requires_grad()) {
     return;
   }
-  if (const auto node =
-          torch::autograd::impl::try_get_grad_accumulator(tensor)) {
+  if (const auto node = torch::autograd::impl::try_get_grad_accumulator(tensor)) {
     node->clear_input_metadata();
     node->add_input_metadata(tensor);
   }

@@ -67,11 +67,9 @@ class Walk {
     }
   }
 
-  void
-  add_parameter(const at::Tensor& tensor, const std::string& name, int node) {
-    const auto [entry, added] = index_of_.emplace(
-        tensor.unsafeGetTensorImpl(),
-        static_cast<int>(parts_.parameters.size()));
+  void add_parameter(const at::Tensor& tensor, const std::string& name, int node) {
+    const auto [entry, added] =
+        index_of_.emplace(tensor.unsafeGetTensorImpl(), static_cast<int>(parts_.parameters.size()));
     if (added) {
       graph::Parameter parameter;
       parameter.name = name;

@@ -31,8 +31,6 @@ struct ModelParts {
 ModelParts take_apart(torch::nn::Module& root, const std::string& name);
 
 /// The graph alone: traced = false, no order, no seconds, no activations.
-graph::ModelGraph describe(
-    torch::nn::Module& root,
-    const std::string& name = "");
+graph::ModelGraph describe(torch::nn::Module& root, const std::string& name = "");
 
 } // namespace tessera::tracer

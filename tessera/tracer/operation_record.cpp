@@ -32,18 +32,16 @@ std::vector<const Operation*> needed_for(const Operation* last) {
       }
     }
   }
-  std::sort(
-      needed.begin(), needed.end(), [](const Operation* a, const Operation* b) {
-        return a->order < b->order;
-      });
+  std::sort(needed.begin(), needed.end(), [](const Operation* a, const Operation* b) {
+    return a->order < b->order;
+  });
   return needed;
 }
 
 class Replay {
  public:
   explicit Replay(at::Device device)
-      : device_(device),
-        generator_(at::globalContext().defaultGenerator(device)) {}
+      : device_(device), generator_(at::globalContext().defaultGenerator(device)) {}
 
   void run(const Operation& operation) {
     for (const WatchedConstant& constant : operation.constants) {
@@ -65,8 +63,7 @@ class Replay {
     call_plain(operation.op, &stack);
     std::vector<at::Tensor> tensors;
     for (const c10::IValue& value : stack) {
-      for_each_operator_tensor(
-          value, [&](const at::Tensor& tensor) { tensors.push_back(tensor); });
+      for_each_operator_tensor(value, [&](const at::Tensor& tensor) { tensors.push_back(tensor); });
     }
     for (std::size_t i = 0; i < operation.results.size(); ++i) {
       keep(operation, operation.results[i], tensors);
@@ -89,16 +86,14 @@ class Replay {
         stack.emplace_back(device_);
         continue;
       }
-      stack.push_back(map_operator_tensors(
-          operation.arguments[i], [&](const at::Tensor& tensor) {
-            if (!tensor.is_meta()) {
-              // A constant; numbers (0-dim) mix with every device.
-              return tensor.dim() == 0 && tensor.is_cpu() ? tensor
-                                                          : tensor.to(device_);
-            }
-            const TensorRef& input = operation.inputs.at(next++);
-            return view_storage(storage(input.storage), input.geometry);
-          }));
+      stack.push_back(map_operator_tensors(operation.arguments[i], [&](const at::Tensor& tensor) {
+        if (!tensor.is_meta()) {
+          // A constant; numbers (0-dim) mix with every device.
+          return tensor.dim() == 0 && tensor.is_cpu() ? tensor : tensor.to(device_);
+        }
+        const TensorRef& input = operation.inputs.at(next++);
+        return view_storage(storage(input.storage), input.geometry);
+      }));
     }
     return stack;
   }
@@ -128,8 +123,7 @@ class Replay {
             " when it was delayed"));
       }
       TESSERA_CHECK(expected.geometry.offset == 0);
-      kept = at::empty_strided(
-          expected.geometry.sizes, expected.geometry.strides, found.options());
+      kept = at::empty_strided(expected.geometry.sizes, expected.geometry.strides, found.options());
       kept.copy_(found);
     }
     storages_[expected.storage] = kept;
@@ -172,19 +166,13 @@ std::shared_ptr<StorageState> state_of(const at::Tensor& tensor) {
     return nullptr;
   }
   const at::DataPtr& pointer = tensor.storage().data_ptr();
-  return pointer.get_deleter() == &delete_holder
-             ? *static_cast<StateHolder*>(pointer.get_context())
-             : nullptr;
+  return pointer.get_deleter() == &delete_holder ? *static_cast<StateHolder*>(pointer.get_context())
+                                                 : nullptr;
 }
 
-void attach_state(
-    const at::Tensor& tensor,
-    std::shared_ptr<StorageState> state) {
+void attach_state(const at::Tensor& tensor, std::shared_ptr<StorageState> state) {
   tensor.storage().unsafeGetStorageImpl()->set_data_ptr(at::DataPtr(
-      nullptr,
-      new StateHolder(std::move(state)),
-      &delete_holder,
-      at::Device(at::kMeta)));
+      nullptr, new StateHolder(std::move(state)), &delete_holder, at::Device(at::kMeta)));
 }
 
 at::Tensor view_storage(const at::Tensor& base, const Geometry& geometry) {

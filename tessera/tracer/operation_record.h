@@ -76,9 +76,7 @@ struct StorageState {
 std::shared_ptr<StorageState> state_of(const at::Tensor& tensor);
 
 /// Ties the state to the storage of a new meta tensor.
-void attach_state(
-    const at::Tensor& tensor,
-    std::shared_ptr<StorageState> state);
+void attach_state(const at::Tensor& tensor, std::shared_ptr<StorageState> state);
 
 /// Executes on `device`, in order, what the storage's present content needs.
 /// Gives a tensor that holds the storage. The default random generator of the

@@ -25,9 +25,7 @@ using graph::OperatorWork;
 using Kind = OperatorWork::Kind;
 
 template <std::size_t N>
-bool among(
-    const std::array<std::string_view, N>& names,
-    std::string_view name) {
+bool among(const std::array<std::string_view, N>& names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
@@ -39,12 +37,10 @@ std::string_view base_name(std::string_view name) {
 }
 
 constexpr std::array<std::string_view, 24> kViews = {
-    "view",      "transpose", "permute",      "t",
-    "slice",     "select",    "split",        "chunk",
-    "unsqueeze", "squeeze",   "expand",       "narrow",
-    "flatten",   "unflatten", "detach",       "alias",
-    "size",      "stride",    "is_same_size", "numpy_T",
-    "expand_as", "view_as",   "unbind",       "unsafe_chunk"};
+    "view",         "transpose", "permute",   "t",       "slice",  "select",
+    "split",        "chunk",     "unsqueeze", "squeeze", "expand", "narrow",
+    "flatten",      "unflatten", "detach",    "alias",   "size",   "stride",
+    "is_same_size", "numpy_T",   "expand_as", "view_as", "unbind", "unsafe_chunk"};
 
 constexpr std::array<std::string_view, 22> kFunctions = {
     "gelu",         "softmax",
@@ -70,27 +66,18 @@ constexpr std::array<std::string_view, 8> kReductions = {
     "mean",
     "norm"};
 
-constexpr std::array<std::string_view, 7> kRandom = {
-    "dropout",
-    "native_dropout",
-    "bernoulli",
-    "bernoulli_",
-    "rand",
-    "randn",
-    "dropout_"};
+constexpr std::array<std::string_view, 7> kRandom =
+    {"dropout", "native_dropout", "bernoulli", "bernoulli_", "rand", "randn", "dropout_"};
 
 constexpr std::array<std::string_view, 8> kProducts =
     {"linear", "matmul", "mm", "bmm", "addmm", "baddbmm", "einsum", "conv2d"};
 
 // The last two tensor arguments that are matrices or more, in order; a bias of
 // addmm and baddbmm comes first, of linear last and with one dimension.
-std::vector<at::Tensor> factors_of(
-    const c10::OperatorHandle& op,
-    const torch::jit::Stack& stack) {
+std::vector<at::Tensor> factors_of(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
   std::vector<at::Tensor> found;
   for (const c10::IValue& argument : arguments_of(op, stack)) {
-    for_each_operator_tensor(
-        argument, [&](const at::Tensor& tensor) { found.push_back(tensor); });
+    for_each_operator_tensor(argument, [&](const at::Tensor& tensor) { found.push_back(tensor); });
   }
   const std::string_view name = base_name(operator_name(op));
   const bool bias_first = name == "addmm" || name == "baddbmm";
@@ -102,8 +89,7 @@ std::vector<at::Tensor> factors_of(
 }
 
 // The storages that arguments lie in.
-std::set<const c10::StorageImpl*> storages_of(
-    at::ArrayRef<c10::IValue> arguments) {
+std::set<const c10::StorageImpl*> storages_of(at::ArrayRef<c10::IValue> arguments) {
   std::set<const c10::StorageImpl*> storages;
   for (const c10::IValue& argument : arguments) {
     for_each_operator_tensor(argument, [&](const at::Tensor& tensor) {
@@ -133,9 +119,7 @@ bool only_views(
 }
 
 // gelu has two forms, and the tanh of one costs several times the other.
-std::string name_of(
-    const c10::OperatorHandle& op,
-    at::ArrayRef<c10::IValue> arguments) {
+std::string name_of(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments) {
   std::string name = operator_name(op);
   if (base_name(name) == "gelu") {
     for (const c10::IValue& argument : arguments) {
@@ -237,10 +221,8 @@ class Operators : public DispatchMode {
     if (among(kReductions, name)) {
       for (const c10::IValue& argument : arguments) {
         for_each_operator_tensor(argument, [&](const at::Tensor& tensor) {
-          work.elements =
-              std::max(work.elements, static_cast<double>(tensor.numel()));
-          work.bytes =
-              std::max(work.bytes, static_cast<double>(bytes_of(tensor)));
+          work.elements = std::max(work.elements, static_cast<double>(tensor.numel()));
+          work.bytes = std::max(work.bytes, static_cast<double>(bytes_of(tensor)));
         });
       }
     }
@@ -262,8 +244,7 @@ class Operators : public DispatchMode {
       call_plain(op, stack);
     }
     const std::size_t count = op.schema().returns().size();
-    const at::ArrayRef<c10::IValue> results(
-        stack->data() + (stack->size() - count), count);
+    const at::ArrayRef<c10::IValue> results(stack->data() + (stack->size() - count), count);
     if (!among(kReductions, name)) {
       for (const c10::IValue& result : results) {
         for_each_operator_tensor(result, [&](const at::Tensor& tensor) {
@@ -272,8 +253,7 @@ class Operators : public DispatchMode {
         });
       }
     }
-    if (work.kind == Kind::kMove && !op.schema().is_mutable() &&
-        only_views(results, storages)) {
+    if (work.kind == Kind::kMove && !op.schema().is_mutable() && only_views(results, storages)) {
       work.kind = Kind::kView;
     }
     if (work.kind == Kind::kProduct) {
@@ -313,9 +293,7 @@ class Operators : public DispatchMode {
 
 } // namespace
 
-graph::ForwardWork record_work(
-    torch::nn::Module& root,
-    const std::function<void()>& run) {
+graph::ForwardWork record_work(torch::nn::Module& root, const std::function<void()>& run) {
   const ModelParts parts = take_apart(root, "");
   const at::NoGradGuard no_grad;
   Path path(parts);

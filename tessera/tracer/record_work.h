@@ -16,8 +16,6 @@ namespace tessera::tracer {
 /// Throws: ConfigError when an operator reads numbers of a meta tensor (names
 /// the operator). What `run` throws passes through.
 /// Threads: the calling thread runs the forward. Not collective.
-graph::ForwardWork record_work(
-    torch::nn::Module& root,
-    const std::function<void()>& run);
+graph::ForwardWork record_work(torch::nn::Module& root, const std::function<void()>& run);
 
 } // namespace tessera::tracer

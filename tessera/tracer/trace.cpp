@@ -34,9 +34,7 @@ using Clock = std::chrono::steady_clock;
 void wait_for(const std::vector<at::Device>& devices) {
   for (const at::Device device : devices) {
     if (!device.is_cpu() && !device.is_meta()) {
-      c10::impl::VirtualGuardImpl(device.type())
-          .getStream(device)
-          .synchronize();
+      c10::impl::VirtualGuardImpl(device.type()).getStream(device).synchronize();
     }
   }
 }
@@ -127,11 +125,7 @@ class ModelState {
 // Writes calls into the graph.
 class Recorder : public nn::Interceptor {
  public:
-  Recorder(
-      ModelParts& parts,
-      std::vector<at::Device> devices,
-      bool seconds,
-      bool memory)
+  Recorder(ModelParts& parts, std::vector<at::Device> devices, bool seconds, bool memory)
       : graph_(parts.graph),
         devices_(std::move(devices)),
         seconds_(seconds),
@@ -152,9 +146,7 @@ class Recorder : public nn::Interceptor {
       const c10::IValue& args,
       int first,
       int last) override {
-    const auto run = [&] {
-      return nn::find_invoker(key.hash)(module, args, first, last);
-    };
+    const auto run = [&] { return nn::find_invoker(key.hash)(module, args, first, last); };
     if (first >= 0) {
       return run(); // part of a call that was seen already; its children follow
     }
@@ -205,14 +197,8 @@ class Recorder : public nn::Interceptor {
 
   /// The innermost module that is running, for messages.
   std::string here() const {
-    const graph::Module& entry =
-        graph_.modules[path_.empty() ? 0 : path_.back()];
-    return str(
-        "module ",
-        entry.path.empty() ? "(root)" : entry.path,
-        " (",
-        entry.type,
-        ")");
+    const graph::Module& entry = graph_.modules[path_.empty() ? 0 : path_.back()];
+    return str("module ", entry.path.empty() ? "(root)" : entry.path, " (", entry.type, ")");
   }
 
  private:
@@ -275,8 +261,7 @@ std::vector<at::Device> devices_of(torch::nn::Module& root) {
   for (const auto& list : {root.parameters(), root.buffers()}) {
     for (const at::Tensor& tensor : list) {
       if (tensor.defined() &&
-          std::find(devices.begin(), devices.end(), tensor.device()) ==
-              devices.end()) {
+          std::find(devices.begin(), devices.end(), tensor.device()) == devices.end()) {
         devices.push_back(tensor.device());
       }
     }
@@ -295,16 +280,12 @@ struct TracingMark {
 
 } // namespace
 
-graph::ModelGraph trace(
-    torch::nn::Module& root,
-    const std::function<void()>& run,
-    const TraceOptions& options) {
+graph::ModelGraph
+trace(torch::nn::Module& root, const std::function<void()>& run, const TraceOptions& options) {
   ModelParts parts = take_apart(root, options.name);
   const std::vector<at::Device> devices = devices_of(root);
-  const bool on_meta =
-      std::any_of(devices.begin(), devices.end(), [](at::Device device) {
-        return device.is_meta();
-      });
+  const bool on_meta = std::any_of(
+      devices.begin(), devices.end(), [](at::Device device) { return device.is_meta(); });
   if (on_meta && options.measure_seconds) {
     throw ConfigError(
         "trace: measure_seconds was asked for a model whose parameters are "
@@ -318,8 +299,7 @@ graph::ModelGraph trace(
     run();
     state.restore();
   }
-  Recorder recorder(
-      parts, devices, options.measure_seconds, options.measure_memory);
+  Recorder recorder(parts, devices, options.measure_seconds, options.measure_memory);
   {
     const nn::InterceptorScope intercept(&recorder);
     ShapesOnly shapes(recorder);

@@ -32,10 +32,8 @@ struct TraceOptions {
 /// forward changes a parameter in place. What `run` throws passes through.
 /// Threads: the calling thread runs the forward. Not collective.
 /// Source: Karakus et al. 2021, appendix C.1.
-graph::ModelGraph trace(
-    torch::nn::Module& root,
-    const std::function<void()>& run,
-    const TraceOptions& options = {});
+graph::ModelGraph
+trace(torch::nn::Module& root, const std::function<void()>& run, const TraceOptions& options = {});
 
 /// Whether this thread is inside the forward of a trace.
 bool is_tracing();

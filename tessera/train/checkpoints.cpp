@@ -31,8 +31,8 @@ using Json = nlohmann::json;
 
 std::string hex(std::uint64_t parameters, std::uint64_t optimizer) {
   std::ostringstream out;
-  out << std::hex << std::setfill('0') << std::setw(16) << parameters << '-'
-      << std::setw(16) << optimizer;
+  out << std::hex << std::setfill('0') << std::setw(16) << parameters << '-' << std::setw(16)
+      << optimizer;
   return out.str();
 }
 
@@ -66,8 +66,8 @@ std::string on_first_rank(Work work) {
 /// says.
 void agree(const std::optional<std::string>& error) {
   Session& s = session();
-  for (const auto& text : comm::all_gather_object(
-           *s.world, s.group(Group::kWorld), c10::IValue(error.value_or("")))) {
+  for (const auto& text :
+       comm::all_gather_object(*s.world, s.group(Group::kWorld), c10::IValue(error.value_or("")))) {
     if (!text.toStringRef().empty()) {
       throw CheckpointError(text.toStringRef());
     }
@@ -102,8 +102,7 @@ void gather_whole(checkpoint::RankContent& content) {
   const auto models = comm::gather_object(*s.world, group, pack(tensors), 0);
   std::vector<c10::IValue> states;
   if (content.optimizer) {
-    states =
-        comm::gather_object(*s.world, group, pack_state(*content.optimizer), 0);
+    states = comm::gather_object(*s.world, group, pack_state(*content.optimizer), 0);
   }
   content.model.clear();
   const bool had_optimizer = content.optimizer.has_value();
@@ -124,9 +123,7 @@ void gather_whole(checkpoint::RankContent& content) {
   }
 }
 
-checkpoint::SaveInfo info_of(
-    const ModelCore& model,
-    const SaveOptions& options) {
+checkpoint::SaveInfo info_of(const ModelCore& model, const SaveOptions& options) {
   checkpoint::SaveInfo info;
   info.model = model.name();
   info.degrees = session().layout->degrees();
@@ -138,8 +135,7 @@ checkpoint::SaveInfo info_of(
   try {
     content["user"] = Json::parse(options.user_content);
   } catch (const Json::exception&) {
-    throw CheckpointError(
-        str("user_content is not JSON: ", options.user_content));
+    throw CheckpointError(str("user_content is not JSON: ", options.user_content));
   }
   info.user_content = content.dump();
   return info;
@@ -179,8 +175,8 @@ Saved save(
     const TensorMap share = model.state_layout().whole_share(tensors);
     content.model.assign(share.begin(), share.end());
     if (optimizer != nullptr) {
-      content.optimizer = model.state_layout().whole_share(
-          checkpoint::capture(optimizer->inner(), parameters));
+      content.optimizer =
+          model.state_layout().whole_share(checkpoint::capture(optimizer->inner(), parameters));
     }
     if (options.full) {
       gather_whole(content);
@@ -188,15 +184,9 @@ Saved save(
   }
   content.rank_tensors.emplace_back("random_state", generator().get_state());
   const checkpoint::RankFiles mine = writer.write_rank_files(
-      s.world->rank(),
-      at,
-      content,
-      options.full && writes && at.pp == 0 && at.tp == 0);
+      s.world->rank(), at, content, options.full && writes && at.pp == 0 && at.tp == 0);
   const auto all = comm::gather_object(
-      *s.world,
-      s.group(Group::kWorld),
-      c10::IValue(checkpoint::to_text(mine)),
-      0);
+      *s.world, s.group(Group::kWorld), c10::IValue(checkpoint::to_text(mine)), 0);
   const std::string result = on_first_rank([&] {
     std::vector<checkpoint::RankFiles> files;
     for (const auto& text : all) {
@@ -215,17 +205,14 @@ Saved save(
 namespace {
 
 // `master`: 16-bit parameters are saved, and wanted, as their f32 masters.
-std::vector<checkpoint::Wanted> wanted_of(
-    const std::vector<StateLayout::Whole>& tensors,
-    bool master,
-    bool parameters_only) {
+std::vector<checkpoint::Wanted>
+wanted_of(const std::vector<StateLayout::Whole>& tensors, bool master, bool parameters_only) {
   std::vector<checkpoint::Wanted> wanted;
   for (const StateLayout::Whole& tensor : tensors) {
     if (parameters_only && !tensor.parameter) {
       continue;
     }
-    const bool is_short =
-        tensor.dtype == at::kHalf || tensor.dtype == at::kBFloat16;
+    const bool is_short = tensor.dtype == at::kHalf || tensor.dtype == at::kBFloat16;
     wanted.push_back(
         {tensor.name,
          master && tensor.parameter && is_short ? at::kFloat : tensor.dtype,
@@ -257,15 +244,13 @@ void apply(
   options.all_names.assign(names.begin(), names.end());
   std::vector<checkpoint::Wanted> all;
   for (int part = 0; part < layout.parts(); ++part) {
-    const auto wanted =
-        wanted_of(layout.wanted(part), optimizer != nullptr, false);
+    const auto wanted = wanted_of(layout.wanted(part), optimizer != nullptr, false);
     all.insert(all.end(), wanted.begin(), wanted.end());
   }
   from.check_model(all, options);
   // One distributed module at a time is whole here.
   for (int part = 0; part < layout.parts(); ++part) {
-    const auto wanted =
-        wanted_of(layout.wanted(part), optimizer != nullptr, false);
+    const auto wanted = wanted_of(layout.wanted(part), optimizer != nullptr, false);
     const auto loaded = from.load_model(wanted, options);
     TensorMap whole;
     for (std::size_t i = 0; i < wanted.size(); ++i) {
@@ -304,8 +289,7 @@ std::optional<Loaded> load(
     DistributedOptimizer* optimizer,
     const std::string& directory,
     const LoadOptions& options) {
-  const Doing doing(
-      *model, tessera::str("loading a checkpoint of '", directory, "'"));
+  const Doing doing(*model, tessera::str("loading a checkpoint of '", directory, "'"));
   // Rank 0 chooses, and reads all of it to see that it is whole.
   std::vector<std::string> warnings;
   const std::string tag = on_first_rank([&] {

@@ -8,8 +8,7 @@
 
 namespace tessera {
 
-DistributedOptimizer::DistributedOptimizer(
-    std::unique_ptr<torch::optim::Optimizer> optimizer)
+DistributedOptimizer::DistributedOptimizer(std::unique_ptr<torch::optim::Optimizer> optimizer)
     : optimizer_(std::move(optimizer)) {
   std::set<const void*> seen;
   for (const auto& group : optimizer_->param_groups()) {
@@ -92,13 +91,11 @@ double DistributedOptimizer::clip_grad_norm(double max_norm) {
       counted.push_back(gradient); // a parameter that is not the model's
       continue;
     }
-    for (const at::Tensor& part :
-         model->state_layout().counted_once(name->second, gradient)) {
+    for (const at::Tensor& part : model->state_layout().counted_once(name->second, gradient)) {
       counted.push_back(part);
     }
   }
-  return optim::clip_grad_norm(
-      gradients, counted, max_norm, train::session().group(Group::kMP));
+  return optim::clip_grad_norm(gradients, counted, max_norm, train::session().group(Group::kMP));
 }
 
 } // namespace tessera

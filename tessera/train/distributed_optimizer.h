@@ -25,15 +25,12 @@ namespace tessera {
 /// Source: the library's documentation, `DistributedOptimizer`.
 class DistributedOptimizer {
  public:
-  explicit DistributedOptimizer(
-      std::unique_ptr<torch::optim::Optimizer> optimizer);
+  explicit DistributedOptimizer(std::unique_ptr<torch::optim::Optimizer> optimizer);
   template <
       typename Optimizer,
-      typename = std::enable_if_t<
-          std::is_base_of_v<torch::optim::Optimizer, Optimizer>>>
+      typename = std::enable_if_t<std::is_base_of_v<torch::optim::Optimizer, Optimizer>>>
   explicit DistributedOptimizer(Optimizer&& optimizer)
-      : DistributedOptimizer(
-            std::make_unique<Optimizer>(std::move(optimizer))) {}
+      : DistributedOptimizer(std::make_unique<Optimizer>(std::move(optimizer))) {}
 
   /// Not collective.
   void step();

@@ -31,20 +31,16 @@ class RestoredRandomState {
 
 } // namespace
 
-ModelCore::ModelCore(
-    std::shared_ptr<torch::nn::Module> root,
-    ModelOptions options)
+ModelCore::ModelCore(std::shared_ptr<torch::nn::Module> root, ModelOptions options)
     : root_(std::move(root)), name_(nn::type_name(*root_)), options_(options) {
   Session& s = session();
   if (options_.backward_passes_per_step < 1) {
     throw ConfigError(tessera::str(
-        "backward_passes_per_step is ",
-        options_.backward_passes_per_step,
-        "; write 1 or more"));
+        "backward_passes_per_step is ", options_.backward_passes_per_step, "; write 1 or more"));
   }
   if (options_.bucket_cap_mb <= 0) {
-    throw ConfigError(tessera::str(
-        "bucket_cap_mb is ", options_.bucket_cap_mb, "; write more than 0"));
+    throw ConfigError(
+        tessera::str("bucket_cap_mb is ", options_.bucket_cap_mb, "; write more than 0"));
   }
   if (!s.model.expired()) {
     throw ConfigError(
@@ -59,8 +55,7 @@ ModelCore::ModelCore(
 
 const plan::Plan& ModelCore::plan() const {
   if (!plan_) {
-    throw ConfigError(
-        "the model is not partitioned yet: that happens in the first step");
+    throw ConfigError("the model is not partitioned yet: that happens in the first step");
   }
   return *plan_;
 }
@@ -105,8 +100,7 @@ std::vector<c10::IValue> ModelCore::run_step(
     throw;
   }
   in_step_ = false;
-  const std::chrono::duration<double> seconds =
-      std::chrono::steady_clock::now() - started;
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - started;
   ++step_;
   comm::activity::script(step_);
   if (!reducers_.empty()) {
@@ -119,8 +113,7 @@ std::vector<c10::IValue> ModelCore::run_step(
       recover_collectives(); // every rank of the DP_GROUP comes here
       throw;
     }
-    passes_ =
-        backward ? (passes + 1) % options_.backward_passes_per_step : passes;
+    passes_ = backward ? (passes + 1) % options_.backward_passes_per_step : passes;
   } else if (failure) {
     throw UserError(*failure);
   }
@@ -142,17 +135,14 @@ std::vector<c10::IValue> ModelCore::run_on_server(
   work.microbatches = call.microbatches;
   work.run = run;
   if (static_mode_ != nullptr && call.static_mode) {
-    static_mode_->begin(
-        {call.function, at::GradMode::is_enabled(), root_->is_training()},
-        work);
+    static_mode_->begin({call.function, at::GradMode::is_enabled(), root_->is_training()}, work);
   }
   return server_->run_step(work);
 }
 
 // Ranks draw different random numbers where their samples are different.
 std::uint64_t ModelCore::seed() const {
-  return runtime::mix(
-      static_cast<std::uint64_t>(session().config.seed), data_rank());
+  return runtime::mix(static_cast<std::uint64_t>(session().config.seed), data_rank());
 }
 
 // One partition: each microbatch runs to its end on the calling thread.
@@ -168,8 +158,7 @@ std::vector<c10::IValue> ModelCore::run_alone(
     comm::activity::runs(step_, "", i, false);
     timeline::Event event;
     event.start_us = recorder.now_us();
-    runtime::RandomState::seeded(
-        runtime::stream_seed(seed(), step_, runtime::step_function_id(i)))
+    runtime::RandomState::seeded(runtime::stream_seed(seed(), step_, runtime::step_function_id(i)))
         .restore();
     try {
       results.push_back(run(i));
@@ -202,11 +191,7 @@ void ModelCore::backward(
   }
   if (!gradients.empty() && gradients.size() != tensors.size()) {
     throw UserError(tessera::str(
-        "model.backward got ",
-        tensors.size(),
-        " tensors and ",
-        gradients.size(),
-        " gradients"));
+        "model.backward got ", tensors.size(), " tensors and ", gradients.size(), " gradients"));
   }
   std::vector<at::Tensor> scaled;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
@@ -223,8 +208,7 @@ void ModelCore::backward(
           "model.backward got a tensor that needs no gradient; is grad mode "
           "off, or was it detached?");
     }
-    scaled.push_back(
-        given ? gradients[i] * scale_ : at::full_like(tensors[i], scale_));
+    scaled.push_back(given ? gradients[i] * scale_ : at::full_like(tensors[i], scale_));
   }
   for (const auto& reducer : reducers_) {
     reducer->expect_backward();
@@ -239,8 +223,7 @@ void ModelCore::backward(
 }
 
 void ModelCore::check_call() const {
-  if (session().config.pipeline_parallel_degree > 1 &&
-      nn::current_interceptor() == nullptr) {
+  if (session().config.pipeline_parallel_degree > 1 && nn::current_interceptor() == nullptr) {
     throw UserError(
         "the model was called outside a step function; with "
         "pipeline_parallel_degree > 1 its parts are on several ranks, so call "

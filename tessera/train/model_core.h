@@ -83,9 +83,7 @@ class ModelCore {
       const StepCall& call,
       const std::function<c10::IValue(int)>& run);
 
-  void backward(
-      const std::vector<at::Tensor>& tensors,
-      const std::vector<at::Tensor>& gradients);
+  void backward(const std::vector<at::Tensor>& tensors, const std::vector<at::Tensor>& gradients);
 
   /// Throws: UserError when a call would leave the step although the model is
   /// on several ranks.
@@ -134,9 +132,7 @@ class ModelCore {
   std::vector<c10::IValue> run_on_server(
       const StepCall& call,
       const std::function<c10::IValue(int)>& run);
-  std::vector<c10::IValue> run_alone(
-      int microbatches,
-      const std::function<c10::IValue(int)>& run);
+  std::vector<c10::IValue> run_alone(int microbatches, const std::function<c10::IValue(int)>& run);
 
   std::shared_ptr<torch::nn::Module> root_;
   std::string name_;

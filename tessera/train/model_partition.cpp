@@ -45,8 +45,7 @@ class TracingFlag {
 
 } // namespace
 
-void ModelCore::ensure_partitioned(
-    const std::function<void()>& first_microbatch) {
+void ModelCore::ensure_partitioned(const std::function<void()>& first_microbatch) {
   if (!partitioned()) {
     place(agree_on_plan(first_microbatch));
   }
@@ -68,8 +67,7 @@ void ModelCore::place(plan::Plan plan) {
 }
 
 // Rank 0 decides for all; an error there is an error on every rank.
-plan::Plan ModelCore::agree_on_plan(
-    const std::function<void()>& first_microbatch) {
+plan::Plan ModelCore::agree_on_plan(const std::function<void()>& first_microbatch) {
   Session& s = session();
   std::string text;
   bool failed = false;
@@ -87,15 +85,13 @@ plan::Plan ModelCore::agree_on_plan(
       text = runtime::error_text(
           std::current_exception(),
           0,
-          tracing ? "the step function, while it is traced"
-                  : "partitioning the model");
+          tracing ? "the step function, while it is traced" : "partitioning the model");
     }
   }
   const c10::IValue agreed = comm::broadcast_object(
       *s.world,
       s.group(Group::kWorld),
-      c10::ivalue::Tuple::create(
-          {c10::IValue(failed), c10::IValue(text), c10::IValue(tracing)}),
+      c10::ivalue::Tuple::create({c10::IValue(failed), c10::IValue(text), c10::IValue(tracing)}),
       0);
   const auto& parts = agreed.toTupleRef().elements();
   if (parts[0].toBool() && parts[2].toBool()) {
@@ -113,8 +109,7 @@ plan::Plan ModelCore::decide(const std::function<void()>& first_microbatch) {
   plan::Plan plan = plan::plan_from_config(config, s.world->size());
   plan.model = name_;
   if (config.load_partition) {
-    plan.partition =
-        plan::plan_from_json(read_file(*config.partition_file)).partition;
+    plan.partition = plan::plan_from_json(read_file(*config.partition_file)).partition;
     return plan;
   }
   graph::ModelGraph graph;
@@ -143,14 +138,12 @@ plan::Plan ModelCore::decide(const std::function<void()>& first_microbatch) {
     std::fprintf(stderr, "tessera: warning: %s\n", warning.c_str());
   }
   plan.partition = result.partition;
-  decision_ = std::make_shared<const Decision>(
-      Decision{std::move(graph), std::move(result)});
+  decision_ = std::make_shared<const Decision>(Decision{std::move(graph), std::move(result)});
   if (config.partition_file) {
     std::ofstream out(*config.partition_file);
     out << plan::to_json(plan) << '\n';
     if (!out) {
-      throw PlanError(str(
-          "partition_file '", *config.partition_file, "' cannot be written"));
+      throw PlanError(str("partition_file '", *config.partition_file, "' cannot be written"));
     }
   }
   return plan;
@@ -159,8 +152,8 @@ plan::Plan ModelCore::decide(const std::function<void()>& first_microbatch) {
 void ModelCore::apply_plan(plan::Plan plan) {
   Session& s = session();
   plan_ = std::move(plan);
-  auto table = std::make_unique<runtime::ModuleTable>(
-      root_, plan_->partition, s.group(Group::kPP).rank());
+  auto table =
+      std::make_unique<runtime::ModuleTable>(root_, plan_->partition, s.group(Group::kPP).rank());
   std::vector<at::Tensor> mine;
   for (const auto& list : {table->local_parameters(), table->local_buffers()}) {
     for (const auto& [name, tensor] : list) {
@@ -177,8 +170,7 @@ void ModelCore::apply_plan(plan::Plan plan) {
   }
   schedule_ = plan::make_schedule(*plan_);
   if (s.order_transport != nullptr) {
-    order_ = std::make_unique<runtime::OrderChannel>(
-        s.group(s.order_group), *s.order_transport);
+    order_ = std::make_unique<runtime::OrderChannel>(s.group(s.order_group), *s.order_transport);
   }
   runtime::ServerContext context;
   context.modules = table_.get();
@@ -201,8 +193,7 @@ void ModelCore::apply_plan(plan::Plan plan) {
     around.ordered = order_ != nullptr ? &s.group(s.order_group) : nullptr;
     around.rank = s.world->rank();
     static_mode_ = std::make_unique<runtime::StaticMode>(
-        runtime::StaticMode::Options{
-            s.config.static_mode_steps, s.config.fast_mode},
+        runtime::StaticMode::Options{s.config.static_mode_steps, s.config.fast_mode},
         std::move(around));
   }
 }

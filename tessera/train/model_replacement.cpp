@@ -101,11 +101,10 @@ void ModelCore::make_reducers() {
     (layout_->is_scaled_batch(item.first) ? scaled : equal).push_back(item);
   }
   runtime::GradientReducer::Options options;
-  options.bucket_bytes =
-      static_cast<std::int64_t>(options_.bucket_cap_mb * (1 << 20));
+  options.bucket_bytes = static_cast<std::int64_t>(options_.bucket_cap_mb * (1 << 20));
   options.overlap = options_.overlapping_allreduce;
-  reducers_.push_back(std::make_unique<runtime::GradientReducer>(
-      *s.world, dp, *s.control, equal, options));
+  reducers_.push_back(
+      std::make_unique<runtime::GradientReducer>(*s.world, dp, *s.control, equal, options));
   if (s.group(Group::kTP).size() == 1) {
     return;
   }

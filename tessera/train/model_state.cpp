@@ -12,9 +12,7 @@ namespace tessera::train {
 namespace {
 
 // Several tensors of one dtype in one message; bool travels as bytes.
-void broadcast_together(
-    comm::ProcessGroup& group,
-    const std::vector<at::Tensor>& tensors) {
+void broadcast_together(comm::ProcessGroup& group, const std::vector<at::Tensor>& tensors) {
   const at::NoGradGuard no_grad;
   std::map<at::ScalarType, std::vector<at::Tensor>> by_type;
   for (const at::Tensor& tensor : tensors) {
@@ -29,8 +27,7 @@ void broadcast_together(
     group.broadcast(type == at::kBool ? flat.view(at::kByte) : flat, 0);
     std::int64_t at = 0;
     for (at::Tensor& tensor : list) {
-      tensor.detach().copy_(
-          flat.narrow(0, at, tensor.numel()).view(tensor.sizes()));
+      tensor.detach().copy_(flat.narrow(0, at, tensor.numel()).view(tensor.sizes()));
       at += tensor.numel();
     }
   }
@@ -47,8 +44,7 @@ void ModelCore::broadcast_from_first(const NamedTensors& tensors) {
     (layout_->in_distributed_module(name) ? shards : equal).push_back(tensor);
   }
   for (const auto& [kind, list] :
-       {std::make_pair(Group::kDP, &equal),
-        std::make_pair(Group::kRDP, &shards)}) {
+       {std::make_pair(Group::kDP, &equal), std::make_pair(Group::kRDP, &shards)}) {
     comm::ProcessGroup& group = session().group(kind);
     if (group.size() > 1 && !list->empty()) {
       broadcast_together(group, *list);
@@ -90,9 +86,8 @@ TensorMap ModelCore::state_dict(bool only_first) {
     return local;
   }
   TensorMap whole;
-  const auto parts =
-      only_first ? comm::gather_object(*s.world, group, pack(local), 0)
-                 : comm::all_gather_object(*s.world, group, pack(local));
+  const auto parts = only_first ? comm::gather_object(*s.world, group, pack(local), 0)
+                                : comm::all_gather_object(*s.world, group, pack(local));
   for (const auto& part : parts) {
     whole.merge(unpack<TensorMap>(part));
   }
@@ -133,9 +128,7 @@ void ModelCore::apply_state(const TensorMap& state, bool strict) {
         if (strict && (part == 0 || given.empty())) {
           problems.insert(tessera::str("'", entry.name, "' is missing"));
         }
-      } else if (
-          found->second.sizes() != entry.sizes &&
-          (part == 0 || given.empty())) {
+      } else if (found->second.sizes() != entry.sizes && (part == 0 || given.empty())) {
         problems.insert(tessera::str(
             "'",
             entry.name,
@@ -150,8 +143,7 @@ void ModelCore::apply_state(const TensorMap& state, bool strict) {
     const std::set<std::string> known = layout_->whole_names();
     for (const auto& [name, tensor] : state) {
       // The table knows the further names of what is registered twice.
-      if (!known.contains(name) && !own.contains(name) &&
-          !table_->has_tensor(name)) {
+      if (!known.contains(name) && !own.contains(name) && !table_->has_tensor(name)) {
         problems.insert(tessera::str("'", name, "' is not in the model"));
       }
     }

@@ -18,8 +18,7 @@ void send(const T& value, int rank, Group group = Group::kWorld) {
 /// What `rank` sent to this one with `send`.
 template <typename T>
 T recv_from(int rank, Group group = Group::kWorld) {
-  return unpack<T>(
-      train::session().world->receive(global_rank(rank, group), 1));
+  return unpack<T>(train::session().world->receive(global_rank(rank, group), 1));
 }
 
 /// The value of `root` (a rank in the group) on every rank of the group.
@@ -28,8 +27,7 @@ T recv_from(int rank, Group group = Group::kWorld) {
 template <typename T>
 T broadcast(const T& value, int root = 0, Group group = Group::kWorld) {
   auto& s = train::session();
-  return unpack<T>(
-      comm::broadcast_object(*s.world, s.group(group), pack(value), root));
+  return unpack<T>(comm::broadcast_object(*s.world, s.group(group), pack(value), root));
 }
 
 /// Entry i came from rank i of the group. Collective over `group`.
@@ -37,8 +35,7 @@ template <typename T>
 std::vector<T> allgather(const T& value, Group group = Group::kWorld) {
   auto& s = train::session();
   std::vector<T> result;
-  for (const auto& entry :
-       comm::all_gather_object(*s.world, s.group(group), pack(value))) {
+  for (const auto& entry : comm::all_gather_object(*s.world, s.group(group), pack(value))) {
     result.push_back(unpack<T>(entry));
   }
   return result;

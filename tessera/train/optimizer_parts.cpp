@@ -7,9 +7,7 @@ namespace tessera {
 
 namespace train {
 
-NamedTensors updated_tensors(
-    const ModelCore& model,
-    const DistributedOptimizer* optimizer) {
+NamedTensors updated_tensors(const ModelCore& model, const DistributedOptimizer* optimizer) {
   NamedTensors tensors = model.local_parameters();
   if (optimizer != nullptr) {
     for (auto& [name, tensor] : tensors) {
@@ -41,19 +39,14 @@ checkpoint::OptimizerState unpack_state(const c10::IValue& value) {
   return state;
 }
 
-void merge_into(
-    checkpoint::OptimizerState& whole,
-    checkpoint::OptimizerState part) {
+void merge_into(checkpoint::OptimizerState& whole, checkpoint::OptimizerState part) {
   if (whole.groups.empty()) {
     whole = std::move(part);
     return;
   }
   for (std::size_t i = 0; i < part.groups.size(); ++i) {
     auto& names = whole.groups.at(i).parameters;
-    names.insert(
-        names.end(),
-        part.groups[i].parameters.begin(),
-        part.groups[i].parameters.end());
+    names.insert(names.end(), part.groups[i].parameters.begin(), part.groups[i].parameters.end());
   }
   whole.parameters.merge(part.parameters);
 }
@@ -85,16 +78,14 @@ checkpoint::OptimizerState DistributedOptimizer::state_dict() {
   const auto parts = comm::all_gather_object(
       *s.world,
       s.group(Group::kMP),
-      train::pack_state(train::current_model()->state_layout().whole_share(
-          local_state_dict())));
+      train::pack_state(train::current_model()->state_layout().whole_share(local_state_dict())));
   checkpoint::OptimizerState whole;
   for (const auto& part : parts) {
     train::merge_into(whole, train::unpack_state(part));
   }
   for (auto& [name, fields] : whole.parameters) {
     for (auto& [key, value] : fields) {
-      value = map_tensors(
-          value, [](const at::Tensor& tensor) { return tensor.clone(); });
+      value = map_tensors(value, [](const at::Tensor& tensor) { return tensor.clone(); });
     }
   }
   return whole;

@@ -9,16 +9,12 @@
 namespace tessera::train {
 
 /// This rank's parameters by name, each as the tensor the optimizer updates.
-NamedTensors updated_tensors(
-    const ModelCore& model,
-    const DistributedOptimizer* optimizer);
+NamedTensors updated_tensors(const ModelCore& model, const DistributedOptimizer* optimizer);
 
 c10::IValue pack_state(const checkpoint::OptimizerState& state);
 checkpoint::OptimizerState unpack_state(const c10::IValue& value);
 
 /// Adds another rank's parameters, group by group.
-void merge_into(
-    checkpoint::OptimizerState& whole,
-    checkpoint::OptimizerState part);
+void merge_into(checkpoint::OptimizerState& whole, checkpoint::OptimizerState part);
 
 } // namespace tessera::train

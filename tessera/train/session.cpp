@@ -20,8 +20,7 @@ std::unique_ptr<Session>& holder() {
 
 Session& session() {
   if (holder() == nullptr) {
-    throw ConfigError(
-        "tessera::init has not been called; call it first in main");
+    throw ConfigError("tessera::init has not been called; call it first in main");
   }
   return *holder();
 }
@@ -35,8 +34,8 @@ void init(const Config& config) {
   auto made = std::make_unique<train::Session>();
   made->config = config;
   comm::WorldOptions options;
-  options.timeout = std::chrono::milliseconds(
-      static_cast<std::int64_t>(config.timeout_seconds * 1000));
+  options.timeout =
+      std::chrono::milliseconds(static_cast<std::int64_t>(config.timeout_seconds * 1000));
   options.same_node = config.same_node_backend;
   made->world = comm::mpi_world(options);
   comm::World& world = *made->world;
@@ -61,14 +60,13 @@ void init(const Config& config) {
   const auto& dp = made->groups->at(Group::kDP).ranks();
   made->control = world.new_group("dp control", dp);
   if (degrees.tensor > 1) {
-    made->rdp_control =
-        world.new_group("rdp control", made->groups->at(Group::kRDP).ranks());
+    made->rdp_control = world.new_group("rdp control", made->groups->at(Group::kRDP).ranks());
   }
   transport::Options buffers;
   buffers.buffer_bytes = config.transport_buffer_bytes;
   if (degrees.pipeline > 1) {
-    made->transport = transport::make_transport(
-        world, made->groups->at(Group::kPP).ranks(), buffers);
+    made->transport =
+        transport::make_transport(world, made->groups->at(Group::kPP).ranks(), buffers);
     made->order_group = config.deterministic_server ? Group::kDP : Group::kTP;
     const auto& ordered = made->groups->at(made->order_group).ranks();
     if (ordered.size() > 1) {
@@ -80,9 +78,8 @@ void init(const Config& config) {
   nn::TensorParallel parallel;
   if (degrees.tensor > 1) {
     parallel.group = &made->groups->at(Group::kTP);
-    parallel.distribution = config.optimize == "memory"
-                                ? nn::Distribution::kMemory
-                                : nn::Distribution::kSpeed;
+    parallel.distribution =
+        config.optimize == "memory" ? nn::Distribution::kMemory : nn::Distribution::kSpeed;
     parallel.prescaled_batch = config.prescaled_batch;
     if (config.tensor_parallel_kind == "2d") {
       parallel.distribution = nn::Distribution::kTwoD;

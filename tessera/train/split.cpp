@@ -4,12 +4,8 @@
 
 namespace tessera::detail {
 
-at::Tensor slice_tensor(
-    const at::Tensor& tensor,
-    int microbatches,
-    int microbatch,
-    int axis,
-    int argument) {
+at::Tensor
+slice_tensor(const at::Tensor& tensor, int microbatches, int microbatch, int axis, int argument) {
   if (axis < 0 || axis >= tensor.dim()) {
     throw ShapeError(tessera::str(
         "argument ",

@@ -24,23 +24,14 @@ concept Sliceable = requires(const T& value) {
 /// Rows of `tensor` for one microbatch along `axis`.
 /// Throws: ShapeError naming the argument when the axis is missing or does not
 /// divide.
-at::Tensor slice_tensor(
-    const at::Tensor& tensor,
-    int microbatches,
-    int microbatch,
-    int axis,
-    int argument);
+at::Tensor
+slice_tensor(const at::Tensor& tensor, int microbatches, int microbatch, int axis, int argument);
 
 /// The part of an argument of a step for one microbatch: every tensor in it is
 /// split along `axis`; a type with `tessera_slice(microbatches, microbatch,
 /// axis)` splits itself; anything else is passed whole.
 template <typename T>
-T slice_argument(
-    const T& value,
-    int microbatches,
-    int microbatch,
-    int axis,
-    int argument) {
+T slice_argument(const T& value, int microbatches, int microbatch, int axis, int argument) {
   if constexpr (Sliceable<T>) {
     return value.tessera_slice(microbatches, microbatch, axis);
   } else if constexpr (Packable<T>) {

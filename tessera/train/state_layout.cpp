@@ -18,12 +18,8 @@ std::string path_join(const std::string& path, const std::string& name) {
 using Sizes = std::vector<std::int64_t>;
 using PackedPiece = std::tuple<Sizes, Sizes, Sizes>;
 // name, full sizes, local sizes, pieces, (distributed, scaled batch, parameter)
-using PackedHeld = std::tuple<
-    std::string,
-    Sizes,
-    Sizes,
-    std::vector<PackedPiece>,
-    std::vector<bool>>;
+using PackedHeld =
+    std::tuple<std::string, Sizes, Sizes, std::vector<PackedPiece>, std::vector<bool>>;
 using PackedUnit = std::tuple<std::string, std::vector<PackedHeld>>;
 
 std::vector<PackedPiece> packed(const nn::Shard& shard) {
@@ -44,8 +40,8 @@ StateLayout::StateLayout(
     of[entry.module.get()] = &entry;
   }
   std::set<const torch::nn::Module*> seen;
-  const std::function<void(const torch::nn::Module&, const std::string&)>
-      visit = [&](const torch::nn::Module& module, const std::string& path) {
+  const std::function<void(const torch::nn::Module&, const std::string&)> visit =
+      [&](const torch::nn::Module& module, const std::string& path) {
         if (!seen.insert(&module).second) {
           return;
         }
@@ -54,8 +50,7 @@ StateLayout::StateLayout(
           add_unit(path, module, found == of.end() ? nullptr : found->second);
           return;
         }
-        for (const auto& list :
-             {module.named_parameters(false), module.named_buffers(false)}) {
+        for (const auto& list : {module.named_parameters(false), module.named_buffers(false)}) {
           for (const auto& item : list) {
             if (item.value().defined()) {
               plain_names_.insert(path_join(path, item.key()));
@@ -81,8 +76,7 @@ void StateLayout::add_unit(
   unit.path = path;
   const int rank = session().group(Group::kTP).rank();
   for (const auto& [name, local] : nn::local_tensors(module)) {
-    unit.held[name][rank] = {
-        local.shard, local.distributed, local.scaled_batch, local.parameter};
+    unit.held[name][rank] = {local.shard, local.distributed, local.scaled_batch, local.parameter};
     unit.whole.push_back({name, {}, local.tensor.scalar_type(), true});
   }
   if (replaced != nullptr) {
@@ -92,10 +86,7 @@ void StateLayout::add_unit(
     const auto parameters = replaced->original->named_parameters();
     for (const auto& [name, tensor] : replaced->tensors) {
       unit.whole.push_back(
-          {name,
-           tensor.sizes().vec(),
-           tensor.scalar_type(),
-           parameters.find(name) != nullptr});
+          {name, tensor.sizes().vec(), tensor.scalar_type(), parameters.find(name) != nullptr});
     }
   }
   units_.push_back(std::move(unit));
@@ -118,8 +109,7 @@ void StateLayout::exchange() {
           held.shard.full_sizes,
           held.shard.local_sizes,
           packed(held.shard),
-          std::vector<bool>{
-              held.distributed, held.scaled_batch, held.parameter});
+          std::vector<bool>{held.distributed, held.scaled_batch, held.parameter});
     }
     mine.emplace_back(unit.path, std::move(list));
   }
@@ -127,8 +117,7 @@ void StateLayout::exchange() {
   for (int rank = 0; rank < group.size(); ++rank) {
     const auto theirs = unpack<std::vector<PackedUnit>>(all[rank]);
     for (std::size_t i = 0; i < std::max(theirs.size(), units_.size()); ++i) {
-      if (i >= theirs.size() || i >= units_.size() ||
-          std::get<0>(theirs[i]) != units_[i].path) {
+      if (i >= theirs.size() || i >= units_.size() || std::get<0>(theirs[i]) != units_[i].path) {
         throw ConfigError(
             str("ranks ",
                 s.world->rank(),
@@ -139,8 +128,7 @@ void StateLayout::exchange() {
                 i + 1,
                 ". on; build the model alike on every rank"));
       }
-      for (const auto& [name, full, local, pieces, flags] :
-           std::get<1>(theirs[i])) {
+      for (const auto& [name, full, local, pieces, flags] : std::get<1>(theirs[i])) {
         Held held;
         held.shard.full_sizes = full;
         held.shard.local_sizes = local;
@@ -161,8 +149,7 @@ void StateLayout::fill_whole(Unit& unit) const {
   if (unit.rule != nullptr) {
     return;
   }
-  const at::ScalarType dtype =
-      unit.whole.empty() ? at::kFloat : unit.whole.front().dtype;
+  const at::ScalarType dtype = unit.whole.empty() ? at::kFloat : unit.whole.front().dtype;
   std::map<std::string, at::ScalarType> own;
   for (const Whole& entry : unit.whole) {
     own[entry.name] = entry.dtype;
@@ -172,10 +159,7 @@ void StateLayout::fill_whole(Unit& unit) const {
     const Held& held = by_rank.begin()->second;
     const auto known = own.find(name);
     unit.whole.push_back(
-        {name,
-         held.shard.full_sizes,
-         known == own.end() ? dtype : known->second,
-         held.parameter});
+        {name, held.shard.full_sizes, known == own.end() ? dtype : known->second, held.parameter});
   }
 }
 
@@ -232,8 +216,7 @@ bool StateLayout::holds_part_of(const std::string& path) const {
   return false;
 }
 
-const StateLayout::Unit* StateLayout::unit_of(
-    const std::string& local_name) const {
+const StateLayout::Unit* StateLayout::unit_of(const std::string& local_name) const {
   for (const Unit& unit : units_) {
     if (unit.path.empty() || local_name.starts_with(unit.path + ".")) {
       return &unit;
@@ -242,15 +225,13 @@ const StateLayout::Unit* StateLayout::unit_of(
   return nullptr;
 }
 
-const StateLayout::Held* StateLayout::held_here(
-    const std::string& local_name) const {
+const StateLayout::Held* StateLayout::held_here(const std::string& local_name) const {
   const Unit* unit = unit_of(local_name);
   if (unit == nullptr) {
     return nullptr;
   }
-  const std::string name = unit->path.empty()
-                               ? local_name
-                               : local_name.substr(unit->path.size() + 1);
+  const std::string name =
+      unit->path.empty() ? local_name : local_name.substr(unit->path.size() + 1);
   const auto found = unit->held.find(name);
   if (found == unit->held.end()) {
     return nullptr;
@@ -275,27 +256,24 @@ std::vector<at::Tensor> StateLayout::counted_once(
   const int tp = session().group(Group::kTP).rank();
   const Unit* unit = unit_of(local_name);
   if (unit == nullptr) {
-    return tp == 0 ? std::vector<at::Tensor>{tensor}
-                   : std::vector<at::Tensor>();
+    return tp == 0 ? std::vector<at::Tensor>{tensor} : std::vector<at::Tensor>();
   }
-  const std::string name = unit->path.empty()
-                               ? local_name
-                               : local_name.substr(unit->path.size() + 1);
+  const std::string name =
+      unit->path.empty() ? local_name : local_name.substr(unit->path.size() + 1);
   const auto& by_rank = unit->held.at(name);
   std::vector<at::Tensor> counted;
   for (const nn::Piece& piece : by_rank.at(tp).shard.pieces) {
     bool first = true;
     for (const auto& [rank, held] : by_rank) {
       for (const nn::Piece& other : held.shard.pieces) {
-        first = first && !(rank < tp && other.full_start == piece.full_start &&
-                           other.sizes == piece.sizes);
+        first = first &&
+                !(rank < tp && other.full_start == piece.full_start && other.sizes == piece.sizes);
       }
     }
     if (first) {
       at::Tensor part = tensor;
       for (std::size_t d = 0; d < piece.sizes.size(); ++d) {
-        part = part.narrow(
-            static_cast<std::int64_t>(d), piece.local_start[d], piece.sizes[d]);
+        part = part.narrow(static_cast<std::int64_t>(d), piece.local_start[d], piece.sizes[d]);
       }
       counted.push_back(part);
     }
@@ -322,8 +300,7 @@ std::vector<StateLayout::Whole> StateLayout::wanted(int part) const {
   const auto add = [&](const NamedTensors& tensors, bool parameter) {
     for (const auto& [name, tensor] : tensors) {
       if (unit_of(name) == nullptr) {
-        list.push_back(
-            {name, tensor.sizes().vec(), tensor.scalar_type(), parameter});
+        list.push_back({name, tensor.sizes().vec(), tensor.scalar_type(), parameter});
       }
     }
   };
@@ -374,24 +351,20 @@ TensorMap StateLayout::to_local(int part, const TensorMap& whole) const {
   return local;
 }
 
-TensorMap StateLayout::to_original(const Unit& unit, const TensorMap& full)
-    const {
+TensorMap StateLayout::to_original(const Unit& unit, const TensorMap& full) const {
   return unit.rule != nullptr && unit.rule->to_original
              ? unit.rule->to_original(full, *unit.original)
              : full;
 }
 
-TensorMap StateLayout::to_distributed(const Unit& unit, const TensorMap& whole)
-    const {
+TensorMap StateLayout::to_distributed(const Unit& unit, const TensorMap& whole) const {
   return unit.rule != nullptr && unit.rule->to_distributed
              ? unit.rule->to_distributed(whole, *unit.original)
              : whole;
 }
 
 // Full tensors out of what each rank of the unit's group gave.
-TensorMap StateLayout::assemble(
-    const Unit& unit,
-    const std::vector<TensorMap>& by_rank) const {
+TensorMap StateLayout::assemble(const Unit& unit, const std::vector<TensorMap>& by_rank) const {
   const Session& s = session();
   const auto& ranks = group_of(unit).ranks();
   TensorMap full;
@@ -432,8 +405,7 @@ TensorMap StateLayout::whole_share(const TensorMap& local) const {
       }
     }
     std::vector<TensorMap> by_rank;
-    for (const auto& theirs :
-         comm::all_gather_object(*s.world, group, pack(mine))) {
+    for (const auto& theirs : comm::all_gather_object(*s.world, group, pack(mine))) {
       by_rank.push_back(unpack<TensorMap>(theirs));
     }
     turn = 0;
@@ -441,8 +413,7 @@ TensorMap StateLayout::whole_share(const TensorMap& local) const {
     for (const Whole& entry : unit.whole) {
       const auto found = whole.find(entry.name);
       if (found != whole.end() && turn++ % group.size() == group.rank()) {
-        share.emplace(
-            path_join(unit.path, entry.name), found->second.contiguous());
+        share.emplace(path_join(unit.path, entry.name), found->second.contiguous());
       }
     }
   }

@@ -34,9 +34,7 @@ class StateLayout {
  public:
   /// Before the partition: all ranks still know all modules. Collective over
   /// the TP_GROUP. Throws: ConfigError when its ranks built different models.
-  StateLayout(
-      const torch::nn::Module& root,
-      const std::vector<nn::ReplacedModule>& replaced);
+  StateLayout(const torch::nn::Module& root, const std::vector<nn::ReplacedModule>& replaced);
 
   /// After the partition. `table` outlives this. Not collective.
   void place(const runtime::ModuleTable& table);
@@ -70,11 +68,9 @@ class StateLayout {
   /// The same for an optimizer's state.
   /// Throws: CheckpointError when parameters that make one tensor of the script
   /// are in different groups.
-  checkpoint::OptimizerState whole_share(
-      const checkpoint::OptimizerState& local) const;
+  checkpoint::OptimizerState whole_share(const checkpoint::OptimizerState& local) const;
   /// Not collective.
-  checkpoint::OptimizerState to_local(
-      const checkpoint::OptimizerState& whole) const;
+  checkpoint::OptimizerState to_local(const checkpoint::OptimizerState& whole) const;
 
   /// Whether the gradient is averaged over the RDP_GROUP only. Not collective.
   bool is_scaled_batch(const std::string& local_name) const;
@@ -89,9 +85,8 @@ class StateLayout {
   }
   /// The parts of a tensor of this shape that no other rank of the TP_GROUP
   /// counts, for norms over the model. Not collective.
-  std::vector<at::Tensor> counted_once(
-      const std::string& local_name,
-      const at::Tensor& tensor) const;
+  std::vector<at::Tensor> counted_once(const std::string& local_name, const at::Tensor& tensor)
+      const;
 
  private:
   /// A tensor of a unit on one tp rank.
@@ -130,8 +125,7 @@ class StateLayout {
       const std::vector<TensorMap>& by_rank) const;
   TensorMap to_original(const Unit& unit, const TensorMap& full) const;
   TensorMap to_distributed(const Unit& unit, const TensorMap& whole) const;
-  const std::map<std::string, std::vector<std::string>>& origins(
-      const Unit& unit) const;
+  const std::map<std::string, std::vector<std::string>>& origins(const Unit& unit) const;
   void share_unit_state(
       const Unit& unit,
       const checkpoint::OptimizerState& local,

@@ -58,9 +58,7 @@ const std::map<std::string, std::vector<std::string>>& StateLayout::origins(
   TensorMap labels;
   for (const auto& [name, by_rank] : unit.held) {
     labels[name] = at::full(
-        by_rank.begin()->second.shard.full_sizes,
-        static_cast<double>(names.size()),
-        at::kFloat);
+        by_rank.begin()->second.shard.full_sizes, static_cast<double>(names.size()), at::kFloat);
     names.push_back(name);
   }
   for (const auto& [name, tensor] : to_original(unit, labels)) {
@@ -94,9 +92,8 @@ void StateLayout::share_unit_state(
       continue; // a buffer, or not optimized
     }
     const auto fields = local.parameters.find(local_name);
-    mine[name] = pack(PackedParameter(
-        at->second,
-        fields == local.parameters.end() ? Fields() : fields->second));
+    mine[name] = pack(
+        PackedParameter(at->second, fields == local.parameters.end() ? Fields() : fields->second));
   }
   // Every rank's part: where each parameter is, and each field's tensors.
   std::map<std::string, int> group_of_name;
@@ -106,15 +103,13 @@ void StateLayout::share_unit_state(
   const auto all = comm::all_gather_object(*s.world, group, pack(mine));
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     const int tp = s.layout->coordinates(group.ranks()[rank]).tp;
-    for (const auto& [name, value] :
-         unpack<std::map<std::string, c10::IValue>>(all[rank])) {
+    for (const auto& [name, value] : unpack<std::map<std::string, c10::IValue>>(all[rank])) {
       const auto [index, fields] = unpack<PackedParameter>(value);
       group_of_name[name] = index;
       const nn::Shard& shard = unit.held.at(name).at(tp).shard;
       for (const auto& [field, content] : fields) {
         with_state.insert(name);
-        if (content.isTensor() &&
-            content.toTensor().sizes() == shard.local_sizes) {
+        if (content.isTensor() && content.toTensor().sizes() == shard.local_sizes) {
           auto& by_rank = divided[field];
           by_rank.resize(all.size());
           by_rank[rank].emplace(name, on_host(content));
@@ -145,8 +140,7 @@ void StateLayout::share_unit_state(
     const int index = group_of_name.at(from->second.front());
     const std::string* stated = nullptr;
     for (const std::string& origin : from->second) {
-      if (group_of_name.count(origin) == 0 ||
-          group_of_name.at(origin) != index) {
+      if (group_of_name.count(origin) == 0 || group_of_name.at(origin) != index) {
         throw CheckpointError(
             str("the optimizer has parts of '",
                 path_of(unit.path, entry.name),
@@ -219,13 +213,11 @@ bool StateLayout::take_own_state(
     own = own || (groups.count(local_name) != 0 && whole.count(name) == 0);
     const auto fields = given.parameters.find(local_name);
     const nn::Shard& shard = unit.held.at(name).at(tp).shard;
-    if (fields == given.parameters.end() ||
-        shard.local_sizes == shard.full_sizes) {
+    if (fields == given.parameters.end() || shard.local_sizes == shard.full_sizes) {
       continue;
     }
     for (const auto& [field, content] : fields->second) {
-      own = own || (content.isTensor() &&
-                    content.toTensor().sizes() == shard.local_sizes);
+      own = own || (content.isTensor() && content.toTensor().sizes() == shard.local_sizes);
     }
   }
   if (!own) {
@@ -303,12 +295,9 @@ void StateLayout::take_unit_state(
       for (const auto& [field, content] : fields->second) {
         const auto parts = divided.find(field);
         if (parts == divided.end()) {
-          mine[field] = content.isTensor()
-                            ? c10::IValue(content.toTensor().clone())
-                            : content;
+          mine[field] = content.isTensor() ? c10::IValue(content.toTensor().clone()) : content;
         } else {
-          mine[field] = nn::take_shard(
-              unit.held.at(held).at(tp).shard, parts->second.at(held));
+          mine[field] = nn::take_shard(unit.held.at(held).at(tp).shard, parts->second.at(held));
         }
       }
     }

@@ -48,21 +48,16 @@ class Step {
   /// undefined then until zero_grad.
   template <typename... Args>
   auto operator()(const Args&... args) const {
-    using Result =
-        std::decay_t<std::invoke_result_t<const Function&, Args&...>>;
+    using Result = std::decay_t<std::invoke_result_t<const Function&, Args&...>>;
     train::Session& s = train::session();
     const auto core = s.model.lock();
     if (core == nullptr) {
-      throw ConfigError(
-          "a step was called without a model; make a DistributedModel first");
+      throw ConfigError("a step was called without a model; make a DistributedModel first");
     }
     const int microbatches = s.config.microbatches;
     const auto run = [&](int microbatch) -> c10::IValue {
-      std::tuple<Args...> parts = parts_of(
-          std::tie(args...),
-          microbatches,
-          microbatch,
-          std::index_sequence_for<Args...>());
+      std::tuple<Args...> parts =
+          parts_of(std::tie(args...), microbatches, microbatch, std::index_sequence_for<Args...>());
       if constexpr (std::is_void_v<Result>) {
         std::apply(function_, parts);
         return {};
@@ -73,13 +68,12 @@ class Step {
             "knows");
         const c10::IValue packed = pack(std::apply(function_, parts));
         return options_.detach_outputs
-                   ? map_tensors(
-                         packed, [](const at::Tensor& t) { return t.detach(); })
+                   ? map_tensors(packed, [](const at::Tensor& t) { return t.detach(); })
                    : packed;
       }
     };
-    const std::vector<c10::IValue> values = core->run_step(
-        {type_of(function_), options_.static_mode, microbatches}, run);
+    const std::vector<c10::IValue> values =
+        core->run_step({type_of(function_), options_.static_mode, microbatches}, run);
     if constexpr (!std::is_void_v<Result>) {
       std::vector<Result> results;
       for (const c10::IValue& value : values) {

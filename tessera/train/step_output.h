@@ -18,8 +18,7 @@ namespace tessera {
 class StepOutput {
  public:
   StepOutput() = default;
-  explicit StepOutput(std::vector<at::Tensor> outputs)
-      : outputs_(std::move(outputs)) {}
+  explicit StepOutput(std::vector<at::Tensor> outputs) : outputs_(std::move(outputs)) {}
 
   /// By microbatch.
   const std::vector<at::Tensor>& outputs() const {
@@ -95,18 +94,14 @@ struct StepResult<std::tuple<Ts...>> {
     return join(values, std::index_sequence_for<Ts...>());
   }
   template <std::size_t... I>
-  static Type join(
-      const std::vector<std::tuple<Ts...>>& values,
-      std::index_sequence<I...>) {
-    return Type(
-        join_part(values, [](const auto& v) { return std::get<I>(v); })...);
+  static Type join(const std::vector<std::tuple<Ts...>>& values, std::index_sequence<I...>) {
+    return Type(join_part(values, [](const auto& v) { return std::get<I>(v); })...);
   }
 };
 
 template <typename A, typename B>
 struct StepResult<std::pair<A, B>> {
-  using Type =
-      std::pair<typename StepResult<A>::Type, typename StepResult<B>::Type>;
+  using Type = std::pair<typename StepResult<A>::Type, typename StepResult<B>::Type>;
   static Type join(const std::vector<std::pair<A, B>>& values) {
     return {
         join_part(values, [](const auto& v) { return v.first; }),
@@ -143,10 +138,8 @@ struct StepResult<std::map<std::string, T>> {
       result.emplace(name, join_part(values, [&](const auto& v) {
                        const auto found = v.find(name);
                        if (found == v.end() || v.size() != values[0].size()) {
-                         throw ShapeError(
-                             str("the step function returned '",
-                                 name,
-                                 "' for some microbatches only"));
+                         throw ShapeError(str(
+                             "the step function returned '", name, "' for some microbatches only"));
                        }
                        return found->second;
                      }));

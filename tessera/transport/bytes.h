@@ -37,8 +37,7 @@ class ByteWriter {
 /// Throws: CommError when fewer bytes are left than asked for.
 class ByteReader {
  public:
-  ByteReader(const std::byte* data, std::size_t size)
-      : at_(data), left_(size) {}
+  ByteReader(const std::byte* data, std::size_t size) : at_(data), left_(size) {}
 
   template <typename T>
   T get() {
@@ -49,8 +48,7 @@ class ByteReader {
   }
   const std::byte* take(std::uint64_t size) {
     if (size > left_) {
-      throw CommError(str(
-          "a message is torn: ", size, " bytes expected, ", left_, " left"));
+      throw CommError(str("a message is torn: ", size, " bytes expected, ", left_, " left"));
     }
     const std::byte* at = at_;
     at_ += size;

@@ -13,14 +13,12 @@ namespace tessera::transport {
 namespace {
 
 bool needs_channel(const MessageView& message) {
-  return std::any_of(
-      message.stubs.begin(), message.stubs.end(), [](const TensorStub& stub) {
-        return stub.place == Place::kChannel;
-      });
+  return std::any_of(message.stubs.begin(), message.stubs.end(), [](const TensorStub& stub) {
+    return stub.place == Place::kChannel;
+  });
 }
 
-const std::byte*
-arena_piece(const Peer& peer, std::uint64_t offset, std::uint64_t bytes) {
+const std::byte* arena_piece(const Peer& peer, std::uint64_t offset, std::uint64_t bytes) {
   if (!peer.mapping || offset > peer.mapping->arena_bytes() ||
       bytes > peer.mapping->arena_bytes() - offset) {
     throw CommError(
@@ -163,11 +161,7 @@ void Inbox::enqueue(int index, IncomingPtr incoming) {
   ++source.queued;
 }
 
-void Inbox::expect(
-    int index,
-    const IncomingPtr& incoming,
-    std::byte* into,
-    std::size_t bytes) {
+void Inbox::expect(int index, const IncomingPtr& incoming, std::byte* into, std::size_t bytes) {
   ++incoming->missing;
   BulkReceive bulk;
   bulk.source = index;
@@ -195,10 +189,7 @@ void Inbox::open(int index, const IncomingPtr& incoming) {
   }
 }
 
-at::Tensor Inbox::materialise(
-    int index,
-    const TensorStub& stub,
-    const MessageView& message) {
+at::Tensor Inbox::materialise(int index, const TensorStub& stub, const MessageView& message) {
   if (stub.place == Place::kArena) {
     return from_arena(index, stub);
   }
@@ -215,10 +206,8 @@ at::Tensor Inbox::materialise(
 at::Tensor Inbox::from_arena(int index, const TensorStub& stub) {
   const auto& mapping = peers_[index].mapping;
   // Not const: the tensor is its receiver's to change until it is dropped.
-  auto* data = const_cast<std::byte*>(
-      arena_piece(peers_[index], stub.offset, stub.bytes));
-  const auto in_use =
-      mapping->control().arena_in_use.load(std::memory_order_relaxed);
+  auto* data = const_cast<std::byte*>(arena_piece(peers_[index], stub.offset, stub.bytes));
+  const auto in_use = mapping->control().arena_in_use.load(std::memory_order_relaxed);
   if (static_cast<double>(in_use) <
       zero_copy_share_ * static_cast<double>(mapping->arena_bytes())) {
     return at::from_blob(
@@ -233,10 +222,7 @@ at::Tensor Inbox::from_arena(int index, const TensorStub& stub) {
   return tensor;
 }
 
-Parcel Inbox::finish(
-    int index,
-    const MessageView& message,
-    std::vector<at::Tensor>& tensors) {
+Parcel Inbox::finish(int index, const MessageView& message, std::vector<at::Tensor>& tensors) {
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     // Payloads travel through host memory; a tensor of another device goes to
     // this rank's current device of that type.

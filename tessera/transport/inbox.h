@@ -54,19 +54,11 @@ class Inbox {
   std::optional<Parcel> poll_queue(int index);
   bool poll_ring(int index, std::optional<Parcel>& parcel);
   void open(int index, const IncomingPtr& incoming);
-  void expect(
-      int index,
-      const IncomingPtr& incoming,
-      std::byte* into,
-      std::size_t bytes);
+  void expect(int index, const IncomingPtr& incoming, std::byte* into, std::size_t bytes);
   void enqueue(int index, IncomingPtr incoming);
-  at::Tensor
-  materialise(int index, const TensorStub& stub, const MessageView& message);
+  at::Tensor materialise(int index, const TensorStub& stub, const MessageView& message);
   at::Tensor from_arena(int index, const TensorStub& stub);
-  Parcel finish(
-      int index,
-      const MessageView& message,
-      std::vector<at::Tensor>& tensors);
+  Parcel finish(int index, const MessageView& message, std::vector<at::Tensor>& tensors);
 
   const std::vector<Peer>& peers_;
   const int self_;

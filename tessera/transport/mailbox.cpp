@@ -30,8 +30,7 @@ Mailbox::Mailbox(Parts parts)
           *parts_.channel,
           parts_.zero_copy_share,
           std::make_shared<ReceivePool>(
-              parts_.peers[static_cast<std::size_t>(parts_.self)]
-                  .mapping->arena_bytes())),
+              parts_.peers[static_cast<std::size_t>(parts_.self)].mapping->arena_bytes())),
       waiter_(parts_.may_spin),
       next_check_(Clock::now() + kCheckEvery) {
   for (std::size_t i = 0; i < parts_.peers.size(); ++i) {
@@ -58,8 +57,7 @@ bool Mailbox::all_taken() {
     return false;
   }
   for (std::size_t i = 0; i < parts_.peers.size(); ++i) {
-    if (parts_.channel->sending_to(static_cast<int>(i)) &&
-        !has_left(parts_.peers[i])) {
+    if (parts_.channel->sending_to(static_cast<int>(i)) && !has_left(parts_.peers[i])) {
       return false;
     }
   }
@@ -133,10 +131,7 @@ void Mailbox::send(int peer, const Header& header, const c10::IValue& body) {
   outbox_.send(index_of(peer), header, body);
 }
 
-void Mailbox::send_packed(
-    int peer,
-    const Header& header,
-    const std::vector<at::Tensor>& tensors) {
+void Mailbox::send_packed(int peer, const Header& header, const std::vector<at::Tensor>& tensors) {
   throw_if_failed();
   outbox_.send_packed(index_of(peer), header, tensors);
 }
@@ -151,8 +146,7 @@ std::optional<Parcel> Mailbox::try_receive() {
 
 const Peer* Mailbox::find_dead() const {
   for (const Peer& peer : parts_.peers) {
-    if (peer.process && peer.mapping->control().closed.load() == 0 &&
-        peer.process->ended()) {
+    if (peer.process && peer.mapping->control().closed.load() == 0 && peer.process->ended()) {
       return &peer;
     }
   }

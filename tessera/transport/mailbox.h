@@ -36,10 +36,7 @@ class Mailbox : public Transport {
   ~Mailbox() override;
 
   void send(int peer, const Header& header, const c10::IValue& body) override;
-  void send_packed(
-      int peer,
-      const Header& header,
-      const std::vector<at::Tensor>& tensors) override;
+  void send_packed(int peer, const Header& header, const std::vector<at::Tensor>& tensors) override;
   std::optional<Parcel> try_receive() override;
   std::optional<Parcel> receive(std::chrono::milliseconds timeout) override;
   Counters counters() const override;

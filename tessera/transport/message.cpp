@@ -49,8 +49,7 @@ constexpr at::ScalarType kDtypes[] = {
 };
 
 bool travels(at::ScalarType dtype) {
-  return std::find(std::begin(kDtypes), std::end(kDtypes), dtype) !=
-         std::end(kDtypes);
+  return std::find(std::begin(kDtypes), std::end(kDtypes), dtype) != std::end(kDtypes);
 }
 
 // FNV-1a. The unpickler trusts its input, so it only sees undamaged bytes.
@@ -69,9 +68,7 @@ class Stripper {
   void add(const c10::IValue& value, int depth) {
     if (depth > kMaxDepth) {
       throw CommError(
-          str("a value nested more than ",
-              kMaxDepth,
-              " deep cannot be sent; flatten it"));
+          str("a value nested more than ", kMaxDepth, " deep cannot be sent; flatten it"));
     }
     if (value.isTensor()) {
       add_tensor(value.toTensor());
@@ -188,14 +185,12 @@ class Assembler {
       case Tag::kPickle:
         return next_pickled();
     }
-    throw CommError(
-        str("a message is damaged: unknown tag ", static_cast<int>(tag)));
+    throw CommError(str("a message is damaged: unknown tag ", static_cast<int>(tag)));
   }
 
   void finish() const {
     if (in_.left() != 0) {
-      throw CommError(
-          str("a message is damaged: ", in_.left(), " bytes behind its value"));
+      throw CommError(str("a message is damaged: ", in_.left(), " bytes behind its value"));
     }
   }
 
@@ -215,8 +210,7 @@ class Assembler {
 
   const at::Tensor& tensor_at(std::uint32_t index) const {
     if (index >= tensors_.size()) {
-      throw CommError(
-          str("a message is damaged: tensor ", index, " of ", tensors_.size()));
+      throw CommError(str("a message is damaged: tensor ", index, " of ", tensors_.size()));
     }
     return tensors_[index];
   }
@@ -238,8 +232,7 @@ class Assembler {
           nullptr,
           c10::ArrayRef<at::Tensor>(tensors_.data() + first, count));
     } catch (const c10::Error& error) {
-      throw CommError(str(
-          "a pickled value cannot be read: ", error.what_without_backtrace()));
+      throw CommError(str("a pickled value cannot be read: ", error.what_without_backtrace()));
     }
   }
 
@@ -249,14 +242,11 @@ class Assembler {
 
 // Bytes of a dense tensor; checks that even without its zero dimensions the
 // shape stays within what an int64 can address.
-std::uint64_t dense_bytes(
-    const std::vector<std::int64_t>& shape,
-    at::ScalarType dtype) {
+std::uint64_t dense_bytes(const std::vector<std::int64_t>& shape, at::ScalarType dtype) {
   std::int64_t product = static_cast<std::int64_t>(c10::elementSize(dtype));
   bool empty = false;
   for (const std::int64_t extent : shape) {
-    if (extent < 0 ||
-        (extent != 0 && __builtin_mul_overflow(product, extent, &product))) {
+    if (extent < 0 || (extent != 0 && __builtin_mul_overflow(product, extent, &product))) {
       throw CommError("a message is damaged: a tensor's shape is impossible");
     }
     empty = empty || extent == 0;
@@ -287,8 +277,7 @@ TensorStub decode_stub(ByteReader& in, std::uint64_t payload_bytes) {
     throw CommError("a message is damaged: a tensor has no place");
   }
   if (stub.place == Place::kInline &&
-      (stub.offset > payload_bytes ||
-       stub.bytes > payload_bytes - stub.offset)) {
+      (stub.offset > payload_bytes || stub.bytes > payload_bytes - stub.offset)) {
     throw CommError("a message is damaged: a tensor lies outside of it");
   }
   return stub;
@@ -318,8 +307,7 @@ TensorStub describe(const at::Tensor& tensor) {
   stub.shape = tensor.sizes().vec();
   stub.bytes = stub.device == c10::kMeta
                    ? 0
-                   : static_cast<std::uint64_t>(tensor.numel()) *
-                         c10::elementSize(stub.dtype);
+                   : static_cast<std::uint64_t>(tensor.numel()) * c10::elementSize(stub.dtype);
   return stub;
 }
 
@@ -329,9 +317,7 @@ std::vector<std::byte> encode(
     const std::vector<std::byte>& structure,
     const std::vector<std::byte>& payload) {
   std::vector<std::byte> bytes;
-  bytes.reserve(
-      sizeof(Header) + 64 + stubs.size() * 64 + structure.size() +
-      payload.size());
+  bytes.reserve(sizeof(Header) + 64 + stubs.size() * 64 + structure.size() + payload.size());
   ByteWriter out(bytes);
   out.put(kMagic);
   out.put(static_cast<std::uint32_t>(stubs.size()));
@@ -371,15 +357,12 @@ MessageView decode(const std::byte* data, std::size_t size) {
   message.structure = in.take(message.structure_bytes);
   message.payload = in.take(message.payload_bytes);
   if (in.left() != 0) {
-    throw CommError(
-        str("a message is damaged: ", in.left(), " bytes behind its end"));
+    throw CommError(str("a message is damaged: ", in.left(), " bytes behind its end"));
   }
   return message;
 }
 
-c10::IValue assemble(
-    const MessageView& message,
-    const std::vector<at::Tensor>& tensors) {
+c10::IValue assemble(const MessageView& message, const std::vector<at::Tensor>& tensors) {
   Assembler assembler(message, tensors);
   c10::IValue value = assembler.next(0);
   assembler.finish();

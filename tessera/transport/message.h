@@ -68,8 +68,6 @@ MessageView decode(const std::byte* data, std::size_t size);
 
 /// The value of a message, given the tensors of its stubs in their order.
 /// Throws: CommError when the structure is damaged.
-c10::IValue assemble(
-    const MessageView& message,
-    const std::vector<at::Tensor>& tensors);
+c10::IValue assemble(const MessageView& message, const std::vector<at::Tensor>& tensors);
 
 } // namespace tessera::transport

@@ -18,9 +18,7 @@ void validate(const Options& options) {
   }
   if (!(options.zero_copy_share >= 0 && options.zero_copy_share <= 1)) {
     throw ConfigError(
-        str("transport zero_copy_share is ",
-            options.zero_copy_share,
-            "; it must lie in 0..1"));
+        str("transport zero_copy_share is ", options.zero_copy_share, "; it must lie in 0..1"));
   }
 }
 

@@ -16,14 +16,12 @@ namespace {
 constexpr std::size_t kInlineBytes = 4096;
 
 void copy_out(const at::Tensor& tensor, std::byte* into, std::size_t bytes) {
-  if (tensor.device().is_cpu() && tensor.is_contiguous() && !tensor.is_conj() &&
-      !tensor.is_neg()) {
+  if (tensor.device().is_cpu() && tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg()) {
     std::memcpy(into, tensor.data_ptr(), bytes);
     return;
   }
   const at::NoGradGuard no_grad;
-  at::from_blob(into, tensor.sizes(), at::dtype(tensor.scalar_type()))
-      .copy_(tensor);
+  at::from_blob(into, tensor.sizes(), at::dtype(tensor.scalar_type())).copy_(tensor);
 }
 
 std::size_t rounded(std::size_t bytes) {
@@ -32,8 +30,7 @@ std::size_t rounded(std::size_t bytes) {
 
 } // namespace
 
-std::vector<std::int64_t> packed_places(
-    const std::vector<std::int64_t>& bytes) {
+std::vector<std::int64_t> packed_places(const std::vector<std::int64_t>& bytes) {
   constexpr std::int64_t kAligned = 64;
   std::vector<std::int64_t> places;
   std::int64_t end = 0;
@@ -45,11 +42,7 @@ std::vector<std::int64_t> packed_places(
   return places;
 }
 
-Outbox::Outbox(
-    const std::vector<Peer>& peers,
-    int self,
-    Channel& channel,
-    SharedCounters& counters)
+Outbox::Outbox(const std::vector<Peer>& peers, int self, Channel& channel, SharedCounters& counters)
     : peers_(peers),
       self_(self),
       channel_(channel),
@@ -59,8 +52,8 @@ Outbox::Outbox(
   for (const Peer& peer : peers) {
     auto& lane = *lanes_.emplace_back(std::make_unique<Lane>());
     if (peer.mapping) {
-      lane.ring = std::make_unique<shm::RingWriter>(
-          own.ring_head(peer.ring), own.ring_data(peer.ring));
+      lane.ring =
+          std::make_unique<shm::RingWriter>(own.ring_head(peer.ring), own.ring_data(peer.ring));
     }
   }
 }
@@ -74,8 +67,8 @@ BulkSend Outbox::make_bulk(int peer, std::size_t bytes, std::byte*& room) {
   const auto& own = peers_[self_].mapping;
   if (const auto offset = arena_.allocate(bytes)) {
     room = own->arena() + *offset;
-    bulk.keep = std::shared_ptr<const void>(
-        room, [own, at = *offset](const void*) { own->release(at); });
+    bulk.keep =
+        std::shared_ptr<const void>(room, [own, at = *offset](const void*) { own->release(at); });
   } else {
     auto heap = std::shared_ptr<std::byte[]>(new std::byte[bytes]);
     room = heap.get();
@@ -85,11 +78,8 @@ BulkSend Outbox::make_bulk(int peer, std::size_t bytes, std::byte*& room) {
   return bulk;
 }
 
-std::byte* Outbox::place(
-    int peer,
-    TensorStub& stub,
-    std::vector<std::byte>& payload,
-    Prepared& prepared) {
+std::byte*
+Outbox::place(int peer, TensorStub& stub, std::vector<std::byte>& payload, Prepared& prepared) {
   const bool same_node = peers_[peer].mapping != nullptr;
   std::byte* room = nullptr;
   counters_.bytes_sent += static_cast<std::int64_t>(stub.bytes);
@@ -98,9 +88,7 @@ std::byte* Outbox::place(
     stub.offset = payload.size();
     payload.resize(rounded(payload.size() + stub.bytes));
     room = payload.data() + stub.offset;
-  } else if (
-      const auto offset =
-          same_node ? arena_.allocate(stub.bytes) : std::nullopt) {
+  } else if (const auto offset = same_node ? arena_.allocate(stub.bytes) : std::nullopt) {
     stub.place = Place::kArena;
     stub.offset = *offset;
     room = peers_[self_].mapping->arena() + *offset;
@@ -114,13 +102,11 @@ std::byte* Outbox::place(
 }
 
 void Outbox::count(const Prepared& prepared, std::size_t payload_bytes) {
-  counters_.bytes_sent +=
-      static_cast<std::int64_t>(prepared.message.size() - payload_bytes);
+  counters_.bytes_sent += static_cast<std::int64_t>(prepared.message.size() - payload_bytes);
   ++counters_.messages_sent;
 }
 
-Outbox::Prepared
-Outbox::prepare(int peer, const Header& header, const c10::IValue& body) {
+Outbox::Prepared Outbox::prepare(int peer, const Header& header, const c10::IValue& body) {
   const Stripped stripped = strip(body);
   std::vector<TensorStub> stubs;
   stubs.reserve(stripped.tensors.size());
@@ -140,10 +126,7 @@ Outbox::prepare(int peer, const Header& header, const c10::IValue& body) {
   return prepared;
 }
 
-void Outbox::send_packed(
-    int peer,
-    const Header& header,
-    const std::vector<at::Tensor>& tensors) {
+void Outbox::send_packed(int peer, const Header& header, const std::vector<at::Tensor>& tensors) {
   std::vector<std::int64_t> bytes;
   for (const auto& tensor : tensors) {
     bytes.push_back(static_cast<std::int64_t>(describe(tensor).bytes));
@@ -164,8 +147,7 @@ void Outbox::send_packed(
       }
     }
   }
-  static const std::vector<std::byte> one_tensor =
-      strip(at::empty({0}, at::kByte)).structure;
+  static const std::vector<std::byte> one_tensor = strip(at::empty({0}, at::kByte)).structure;
   prepared.message = encode(header, {stub}, one_tensor, payload);
   count(prepared, payload.size());
   post(peer, std::move(prepared));
@@ -182,15 +164,11 @@ Outbox::Pending Outbox::frame(int peer, Prepared& prepared) {
   if (const auto offset = arena_.allocate(pending.bytes)) {
     pending.kind = shm::FrameKind::kArena;
     pending.offset = *offset;
-    std::memcpy(
-        peers_[self_].mapping->arena() + *offset,
-        prepared.message.data(),
-        pending.bytes);
+    std::memcpy(peers_[self_].mapping->arena() + *offset, prepared.message.data(), pending.bytes);
     return pending;
   }
   pending.kind = shm::FrameKind::kChannel;
-  auto keep =
-      std::make_shared<std::vector<std::byte>>(std::move(prepared.message));
+  auto keep = std::make_shared<std::vector<std::byte>>(std::move(prepared.message));
   BulkSend bulk{peer, keep->data(), keep->size(), keep};
   prepared.bulks.insert(prepared.bulks.begin(), std::move(bulk));
   return pending;
@@ -218,11 +196,8 @@ void Outbox::post(int peer, Prepared prepared) {
     for (auto& bulk : prepared.bulks) {
       channel_.send_bulk(std::move(bulk));
     }
-    written = lane.waiting.empty() && lane.ring->write(
-                                          pending.kind,
-                                          pending.message.data(),
-                                          pending.bytes,
-                                          pending.offset);
+    written = lane.waiting.empty() &&
+              lane.ring->write(pending.kind, pending.message.data(), pending.bytes, pending.offset);
     if (!written) {
       lane.waiting.push_back(std::move(pending));
     }
@@ -240,8 +215,7 @@ bool Outbox::flush_lane(const Peer& peer, Lane& lane) {
     const std::scoped_lock lock(lane.mutex);
     while (!lane.waiting.empty()) {
       const Pending& next = lane.waiting.front();
-      if (!lane.ring->write(
-              next.kind, next.message.data(), next.bytes, next.offset)) {
+      if (!lane.ring->write(next.kind, next.message.data(), next.bytes, next.offset)) {
         empty = false;
         break;
       }

@@ -20,21 +20,14 @@ namespace tessera::transport {
 /// else - other node, or no room - through the channel.
 class Outbox {
  public:
-  Outbox(
-      const std::vector<Peer>& peers,
-      int self,
-      Channel& channel,
-      SharedCounters& counters);
+  Outbox(const std::vector<Peer>& peers, int self, Channel& channel, SharedCounters& counters);
 
   /// `peer`: position in `peers`. Never waits for the receiver.
   /// Threads: any thread.
   void send(int peer, const Header& header, const c10::IValue& body);
 
   /// See Transport::send_packed.
-  void send_packed(
-      int peer,
-      const Header& header,
-      const std::vector<at::Tensor>& tensors);
+  void send_packed(int peer, const Header& header, const std::vector<at::Tensor>& tensors);
 
   /// Writes what found its ring full. True when nothing is left, not counting
   /// peers that have left or died. Threads: message thread.
@@ -60,11 +53,7 @@ class Outbox {
 
   Prepared prepare(int peer, const Header& header, const c10::IValue& body);
   /// Room for the bytes of a stub, which learns its place.
-  std::byte* place(
-      int peer,
-      TensorStub& stub,
-      std::vector<std::byte>& payload,
-      Prepared& prepared);
+  std::byte* place(int peer, TensorStub& stub, std::vector<std::byte>& payload, Prepared& prepared);
   void post(int peer, Prepared prepared);
   void count(const Prepared& prepared, std::size_t payload_bytes);
   BulkSend make_bulk(int peer, std::size_t bytes, std::byte*& room);

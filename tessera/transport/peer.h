@@ -32,8 +32,8 @@ struct SharedCounters {
 /// Whether it takes no more messages: it has left in good order or died. Not
 /// known of peers on other nodes.
 inline bool has_left(const Peer& peer) {
-  return peer.mapping && (peer.mapping->control().closed.load() != 0 ||
-                          (peer.process && peer.process->ended()));
+  return peer.mapping &&
+         (peer.mapping->control().closed.load() != 0 || (peer.process && peer.process->ended()));
 }
 
 /// Throws the CommError for a peer whose process has ended.

@@ -46,10 +46,8 @@ void ReceivePool::give_back(std::size_t bytes, std::byte* at) {
   }
 }
 
-at::Tensor ReceivePool::make(
-    const std::vector<std::int64_t>& shape,
-    at::ScalarType dtype,
-    std::size_t bytes) {
+at::Tensor
+ReceivePool::make(const std::vector<std::int64_t>& shape, at::ScalarType dtype, std::size_t bytes) {
   if (bytes < kPooled) {
     return at::empty(shape, at::dtype(dtype));
   }

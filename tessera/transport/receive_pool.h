@@ -21,10 +21,7 @@ class ReceivePool : public std::enable_shared_from_this<ReceivePool> {
   explicit ReceivePool(std::size_t most) : most_(most) {}
 
   /// An uninitialised tensor of host memory; `bytes` is what its shape needs.
-  at::Tensor make(
-      const std::vector<std::int64_t>& shape,
-      at::ScalarType dtype,
-      std::size_t bytes);
+  at::Tensor make(const std::vector<std::int64_t>& shape, at::ScalarType dtype, std::size_t bytes);
 
   /// Bytes kept now.
   std::size_t kept() const;

@@ -57,16 +57,13 @@ class Transport {
 
   /// Copies or pins what it needs and returns; never waits for the receiver.
   /// The caller may change tensors after return. A rank may send to itself.
-  virtual void
-  send(int peer, const Header& header, const c10::IValue& body) = 0;
+  virtual void send(int peer, const Header& header, const c10::IValue& body) = 0;
 
   /// The bytes of `tensors`, which are all on one device and defined, for a
   /// receiver that knows their shapes: it gets one byte tensor in which they
   /// stand at the places of `packed_places`. Else as `send`.
-  virtual void send_packed(
-      int peer,
-      const Header& header,
-      const std::vector<at::Tensor>& tensors) = 0;
+  virtual void
+  send_packed(int peer, const Header& header, const std::vector<at::Tensor>& tensors) = 0;
 
   virtual std::optional<Parcel> try_receive() = 0;
 
@@ -81,14 +78,10 @@ using TransportPtr = std::unique_ptr<Transport>;
 /// Transport among `peers` (global ranks, this rank included), shared memory
 /// for those on this node and MPI for the others. Collective over `peers`.
 /// `world` must outlive it and come from comm::mpi_world.
-TransportPtr make_transport(
-    comm::World& world,
-    const std::vector<int>& peers,
-    const Options& options);
+TransportPtr
+make_transport(comm::World& world, const std::vector<int>& peers, const Options& options);
 
 /// The same machinery over this process's memory: one transport per thread.
-std::vector<TransportPtr> make_inproc_transports(
-    int size,
-    const Options& options);
+std::vector<TransportPtr> make_inproc_transports(int size, const Options& options);
 
 } // namespace tessera::transport

@@ -59,11 +59,9 @@ struct LayerImpl : torch::nn::Module {
   // x_BSI -> y_BSI
   torch::Tensor forward(torch::Tensor x) {
     const std::int64_t window = std::min(kWindow, x.size(1));
-    const auto parts =
-        qkv(norm1(x)).reshape({-1, window, 3 * x.size(2)}).chunk(3, 2);
+    const auto parts = qkv(norm1(x)).reshape({-1, window, 3 * x.size(2)}).chunk(3, 2);
     const double scale = 1 / std::sqrt(static_cast<double>(x.size(2)));
-    const auto scores =
-        (parts[0].matmul(parts[1].transpose(1, 2)) * scale).softmax(-1);
+    const auto scores = (parts[0].matmul(parts[1].transpose(1, 2)) * scale).softmax(-1);
     const auto y = x + out(scores.matmul(parts[2]).reshape(x.sizes()));
     return y + down(torch::gelu(up(norm2(y))));
   }
@@ -217,8 +215,8 @@ void train(const char* config_file, int steps) {
   tessera::init(config_file);
   torch::manual_seed(1);
   tessera::DistributedModel model(Generator{});
-  tessera::DistributedOptimizer optimizer(torch::optim::AdamW(
-      model.parameters(), torch::optim::AdamWOptions(1e-3)));
+  tessera::DistributedOptimizer optimizer(
+      torch::optim::AdamW(model.parameters(), torch::optim::AdamWOptions(1e-3)));
   auto train_step = tessera::step([&](torch::Tensor x) {
     const auto loss = model(x).square().mean();
     model.backward(loss);
@@ -241,8 +239,7 @@ void train(const char* config_file, int steps) {
   }
   std::sort(seconds.begin(), seconds.end());
   if (tessera::rank() == 0) {
-    std::printf(
-        "loss %.6f\nseconds a step %.4f\n", loss, seconds[seconds.size() / 2]);
+    std::printf("loss %.6f\nseconds a step %.4f\n", loss, seconds[seconds.size() / 2]);
   }
   tessera::shutdown();
 }

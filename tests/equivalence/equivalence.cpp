@@ -79,8 +79,7 @@ struct Verdict {
 Verdict run_case(const Arguments& arguments, const Ranks& ranks, int number) {
   const auto stream = static_cast<std::uint64_t>(number);
   const Tree tree = random_tree(arguments.seed, stream);
-  const Strategy strategy =
-      random_strategy(tree, ranks.size, arguments.seed, stream);
+  const Strategy strategy = random_strategy(tree, ranks.size, arguments.seed, stream);
   const std::string text =
       str("equivalence: case ",
           number,
@@ -99,12 +98,8 @@ Verdict run_case(const Arguments& arguments, const Ranks& ranks, int number) {
   }
   Outcome outcome;
   try {
-    outcome = train_both(
-        tree,
-        strategy,
-        ranks.size,
-        arguments.seed * 100003 + stream,
-        arguments.plant);
+    outcome =
+        train_both(tree, strategy, ranks.size, arguments.seed * 100003 + stream, arguments.plant);
   } catch (const UserError& error) { // on all ranks alike
     outcome.differences.push_back(error.what());
   } catch (const PlanError& error) {
@@ -113,15 +108,13 @@ Verdict run_case(const Arguments& arguments, const Ranks& ranks, int number) {
     outcome.differences.push_back(error.what());
   } catch (const std::exception& error) {
     // Other ranks may still wait for this one.
-    std::fprintf(
-        stderr, "%s[rank %d] %s\n", text.c_str(), ranks.rank, error.what());
+    std::fprintf(stderr, "%s[rank %d] %s\n", text.c_str(), ranks.rank, error.what());
     MPI_Abort(MPI_COMM_WORLD, 1);
   }
   // Another order of sums is worth some last bits.
   constexpr double kSomeBits = 10;
   const auto& differences = outcome.differences;
-  const bool rounding =
-      !differences.empty() && outcome.worst <= kSomeBits * outcome.shaken;
+  const bool rounding = !differences.empty() && outcome.worst <= kSomeBits * outcome.shaken;
   Verdict verdict;
   verdict.failed = largest(differences.empty() || rounding ? 0 : 1) > 0;
   verdict.amplifies = !verdict.failed && largest(rounding ? 1 : 0) > 0;
@@ -175,8 +168,7 @@ int run(const Arguments& arguments) {
     worst = std::max(worst, verdict.worst);
   }
   if (ranks.rank == 0 && arguments.plant > 0) {
-    std::printf(
-        "equivalence: %d errors planted, %d not found\n", planted, missed);
+    std::printf("equivalence: %d errors planted, %d not found\n", planted, missed);
   } else if (ranks.rank == 0) {
     std::printf(
         "equivalence: %d of %d cases on %d ranks differ, %d amplify rounding; "

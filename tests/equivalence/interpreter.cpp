@@ -58,15 +58,13 @@ ProgramImpl::ProgramImpl(
     const ScopeOf scope(scopes, index, place, -1);
     switch (child.kind) {
       case ChildKind::kProgram:
-        held->program = register_module(
-            child.name, Program(modules.at(child.modules.at(0))));
+        held->program = register_module(child.name, Program(modules.at(child.modules.at(0))));
         break;
       case ChildKind::kLinear:
         held->linear = register_module(child.name, nn::Linear(kWidth, kWidth));
         break;
       case ChildKind::kPartOfParent:
-        held->part =
-            register_module(child.name, torch::nn::Linear(kWidth, kWidth));
+        held->part = register_module(child.name, torch::nn::Linear(kWidth, kWidth));
         break;
       case ChildKind::kSequential: {
         nn::Sequential sequence;
@@ -90,22 +88,16 @@ Tensor ProgramImpl::forward(const Tensor& x) {
   return run(Pool{{x}, {}, {}}).floats.at(0);
 }
 
-std::tuple<Tensor, Pair, Pair>
-ProgramImpl::forward(const Tensor& x, Tensor y, const Tensor& ids) {
+std::tuple<Tensor, Pair, Pair> ProgramImpl::forward(const Tensor& x, Tensor y, const Tensor& ids) {
   Results r = run(Pool{{x, y}, {ids}, {}});
   return {r.floats[0], {r.floats[1], r.integers}, {r.mask, r.floats[2]}};
 }
 
 std::tuple<Bundle, std::optional<Tensor>, std::vector<std::optional<Tensor>>>
-ProgramImpl::forward(
-    const Bundle& in,
-    double scale,
-    std::optional<Tensor> extra) {
+ProgramImpl::forward(const Bundle& in, double scale, std::optional<Tensor> extra) {
   const auto& x = in.at("x");
-  Results r = run(Pool{
-      {x.at(0), x.at(1), extra ? *extra : x.at(0) * scale}, in.at("ids"), {}});
-  Bundle out = {
-      {"out", {r.floats[0], r.floats[1]}}, {"ids", {r.integers}}, {"none", {}}};
+  Results r = run(Pool{{x.at(0), x.at(1), extra ? *extra : x.at(0) * scale}, in.at("ids"), {}});
+  Bundle out = {{"out", {r.floats[0], r.floats[1]}}, {"ids", {r.integers}}, {"none", {}}};
   std::optional<Tensor> mask;
   if (r.mask.defined()) {
     mask = r.mask;
@@ -122,24 +114,20 @@ c10::IValue ProgramImpl::forward(const c10::IValue& in) {
   TORCH_CHECK(parts.at(4).toDouble() == 2.5 && parts.at(5).toBool());
   TORCH_CHECK(parts.at(6).toStringRef() == "text");
   floats.push_back(nested->elements().at(0).toTensor());
-  Results r =
-      run(Pool{floats, {parts.at(2).toTensor()}, {parts.at(3).toTensor()}});
+  Results r = run(Pool{floats, {parts.at(2).toTensor()}, {parts.at(3).toTensor()}});
   c10::impl::GenericDict out(c10::StringType::get(), c10::AnyType::get());
   out.insert("out", c10::List<Tensor>({r.floats[0], r.floats[1]}));
   out.insert("last", r.floats[2]);
-  return c10::ivalue::Tuple::create(
-      {out, c10::List<Tensor>({r.integers, r.mask}), "text"});
+  return c10::ivalue::Tuple::create({out, c10::List<Tensor>({r.integers, r.mask}), "text"});
 }
 
-std::vector<std::pair<Tensor, std::map<std::string, Tensor>>>
-ProgramImpl::forward(
+std::vector<std::pair<Tensor, std::map<std::string, Tensor>>> ProgramImpl::forward(
     std::vector<Tensor> in,
     const std::array<int, 2>& numbers) {
   TORCH_CHECK(numbers[1] == 7);
   Results r = run(Pool{std::move(in), {}, {}});
   return {
-      {r.floats[0],
-       {{"a", r.floats[1]}, {"empty", r.floats[2].narrow(0, 0, 0)}}},
+      {r.floats[0], {{"a", r.floats[1]}, {"empty", r.floats[2].narrow(0, 0, 0)}}},
       {r.floats[2], {}}};
 }
 
@@ -186,12 +174,10 @@ void ProgramImpl::run(const std::vector<Instruction>& code, Pool& pool) {
         call(one, pool);
         break;
       case Op::kIntegers:
-        pool.integers.push_back(
-            (pool.integers.at(one.a) * 3 + one.number) % kWords);
+        pool.integers.push_back((pool.integers.at(one.a) * 3 + one.number) % kWords);
         break;
       case Op::kIntegersOfMask:
-        pool.integers.push_back(
-            pool.masks.at(one.a).to(torch::kLong) + pool.integers.at(one.b));
+        pool.integers.push_back(pool.masks.at(one.a).to(torch::kLong) + pool.integers.at(one.b));
         break;
       case Op::kMask:
         pool.masks.push_back(pool.integers.at(one.a) > one.number);
@@ -245,9 +231,7 @@ void ProgramImpl::compute(const Instruction& one, Pool& pool) {
     case Op::kOwnWeight:
       return push(torch::matmul(a, weight_));
     case Op::kOwnTable:
-      return push(
-          a + torch::embedding(
-                  table_, pool.integers.at(one.b).select(1, 0) % kWords));
+      return push(a + torch::embedding(table_, pool.integers.at(one.b).select(1, 0) % kWords));
     case Op::kOwnBuffer:
       return push(a + shift_);
     case Op::kUpdateBuffer:
@@ -289,10 +273,8 @@ void ProgramImpl::call(const Instruction& one, Pool& pool) {
   }
   const int called = program_.children[one.child].modules[0];
   const Signature signature = tree_->modules[called].signature;
-  const Tensor ids = pool.integers.empty() ? integers_like(a, one.number)
-                                           : pool.integers.back();
-  Returned got = call_with(
-      child.program, signature, {a, b, pool.floats.back()}, ids, one.number);
+  const Tensor ids = pool.integers.empty() ? integers_like(a, one.number) : pool.integers.back();
+  Returned got = call_with(child.program, signature, {a, b, pool.floats.back()}, ids, one.number);
   if (one.op == Op::kCallAndDrop) {
     return;
   }
@@ -326,9 +308,7 @@ void ProgramImpl::branch(const Instruction& one, Pool& pool) {
   pool.floats.push_back(h);
 }
 
-Program make_program(
-    std::shared_ptr<const Tree> tree,
-    const ProgramImpl::Scopes& scopes) {
+Program make_program(std::shared_ptr<const Tree> tree, const ProgramImpl::Scopes& scopes) {
   ProgramImpl::Modules modules;
   for (int i = 0; i < static_cast<int>(tree->modules.size()); ++i) {
     const ScopeOf scope(scopes, i, -1, -1);
@@ -343,21 +323,13 @@ std::vector<Tensor> elements(const c10::IValue& list) {
   return {tensors.begin(), tensors.end()};
 }
 
-c10::IValue value_argument(
-    const std::array<Tensor, 3>& floats,
-    const Tensor& ids,
-    const Tensor& mask) {
+c10::IValue
+value_argument(const std::array<Tensor, 3>& floats, const Tensor& ids, const Tensor& mask) {
   c10::impl::GenericDict named(c10::StringType::get(), c10::AnyType::get());
   named.insert("f", c10::ivalue::Tuple::create({floats[2], c10::IValue()}));
   named.insert("n", 3);
   return c10::ivalue::Tuple::create(
-      {c10::List<Tensor>({floats[0], floats[1]}),
-       named,
-       ids,
-       mask,
-       2.5,
-       true,
-       "text"});
+      {c10::List<Tensor>({floats[0], floats[1]}), named, ids, mask, 2.5, true, "text"});
 }
 
 Returned from_value(const c10::IValue& value) {

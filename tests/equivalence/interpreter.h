@@ -48,14 +48,12 @@ class ProgramImpl : public torch::nn::Module {
   torch::Tensor forward(const torch::Tensor& x);
   std::tuple<torch::Tensor, Pair, Pair>
   forward(const torch::Tensor& x, torch::Tensor y, const torch::Tensor& ids);
-  std::tuple<
-      Bundle,
-      std::optional<torch::Tensor>,
-      std::vector<std::optional<torch::Tensor>>>
+  std::tuple<Bundle, std::optional<torch::Tensor>, std::vector<std::optional<torch::Tensor>>>
   forward(const Bundle& in, double scale, std::optional<torch::Tensor> extra);
   c10::IValue forward(const c10::IValue& in);
-  std::vector<std::pair<torch::Tensor, std::map<std::string, torch::Tensor>>>
-  forward(std::vector<torch::Tensor> in, const std::array<int, 2>& numbers);
+  std::vector<std::pair<torch::Tensor, std::map<std::string, torch::Tensor>>> forward(
+      std::vector<torch::Tensor> in,
+      const std::array<int, 2>& numbers);
   /// Only has an effect, on buffers.
   void forward(const torch::Tensor& x, bool update);
 
@@ -95,9 +93,7 @@ struct Returned {
 };
 
 /// The root of a tree, made with torch's default random numbers.
-Program make_program(
-    std::shared_ptr<const Tree> tree,
-    const ProgramImpl::Scopes& scopes);
+Program make_program(std::shared_ptr<const Tree> tree, const ProgramImpl::Scopes& scopes);
 
 std::vector<torch::Tensor> elements(const c10::IValue& list);
 c10::IValue value_argument(
@@ -143,9 +139,7 @@ Returned call_with(
       // Rows of none, and their gradient of none, travel too.
       const auto& named = out.at(0).second;
       return {
-          {out.at(0).first,
-           torch::cat({named.at("a"), named.at("empty")}),
-           out.at(1).first},
+          {out.at(0).first, torch::cat({named.at("a"), named.at("empty")}), out.at(1).first},
           {},
           {}};
     }

@@ -20,13 +20,10 @@ const std::vector<Signature> kSignatures = {
 constexpr int kMostCalls = 40;
 
 const std::vector<Op> kPlainOps = {
-    Op::kTanh,          Op::kSin,        Op::kGelu,
-    Op::kScale,         Op::kAdd,        Op::kAdd,
-    Op::kMultiply,      Op::kRoll,       Op::kSoftmax,
-    Op::kDetach,        Op::kTransposed, Op::kExpandMean,
-    Op::kThroughDouble, Op::kEmptyRows,  Op::kBroadcastNumber,
-    Op::kGate,          Op::kIntegers,   Op::kIntegersOfMask,
-    Op::kMask,          Op::kNotMask,
+    Op::kTanh,       Op::kSin,        Op::kGelu,           Op::kScale,     Op::kAdd,
+    Op::kAdd,        Op::kMultiply,   Op::kRoll,           Op::kSoftmax,   Op::kDetach,
+    Op::kTransposed, Op::kExpandMean, Op::kThroughDouble,  Op::kEmptyRows, Op::kBroadcastNumber,
+    Op::kGate,       Op::kIntegers,   Op::kIntegersOfMask, Op::kMask,      Op::kNotMask,
 };
 
 class Maker {
@@ -95,26 +92,22 @@ class Maker {
   }
 
   void add_children(ModuleProgram& made, int depth) {
-    const int wanted =
-        depth == 0 ? random_.integer(0, 1) : random_.integer(1, 3);
+    const int wanted = depth == 0 ? random_.integer(0, 1) : random_.integer(1, 3);
     for (int i = 0; i < wanted; ++i) {
       Child child;
       child.name = std::string(1, static_cast<char>('a' + i));
       const int draw = random_.integer(1, 100);
-      const bool room =
-          depth > 0 && static_cast<int>(tree_.modules.size()) < most_modules_;
+      const bool room = depth > 0 && static_cast<int>(tree_.modules.size()) < most_modules_;
       if (room && draw <= 60) {
         child.modules = {module(depth - 1, false)};
       } else if (!tree_.modules.empty() && draw <= 68) {
         // A module that another parent holds as well.
-        child.modules = {
-            random_.integer(0, static_cast<int>(tree_.modules.size()) - 1)};
+        child.modules = {random_.integer(0, static_cast<int>(tree_.modules.size()) - 1)};
       } else if (draw <= 80) {
         child.kind = ChildKind::kSequential;
         const int layers = random_.integer(1, 4);
         for (int layer = 0; layer < layers; ++layer) {
-          child.modules.push_back(
-              random_.chance(30) ? kTanhLayer : kLinearLayer);
+          child.modules.push_back(random_.chance(30) ? kTanhLayer : kLinearLayer);
         }
       } else if (draw <= 88) {
         child.kind = ChildKind::kPartOfParent;
@@ -134,8 +127,7 @@ class Maker {
   }
 
   int a_float() {
-    return random_.chance(50) ? sizes_.floats - 1
-                              : random_.integer(0, sizes_.floats - 1);
+    return random_.chance(50) ? sizes_.floats - 1 : random_.integer(0, sizes_.floats - 1);
   }
 
   Instruction instruction(bool control) {
@@ -166,12 +158,10 @@ class Maker {
       return pushed(random_.chance(50) ? Op::kOwnBuffer : Op::kUpdateBuffer);
     }
     Op op = random_.pick(kPlainOps);
-    const bool no_integers =
-        sizes_.integers == 0 &&
-        (op == Op::kIntegers || op == Op::kMask || op == Op::kIntegersOfMask);
+    const bool no_integers = sizes_.integers == 0 &&
+                             (op == Op::kIntegers || op == Op::kMask || op == Op::kIntegersOfMask);
     const bool no_masks =
-        sizes_.masks == 0 &&
-        (op == Op::kGate || op == Op::kNotMask || op == Op::kIntegersOfMask);
+        sizes_.masks == 0 && (op == Op::kGate || op == Op::kNotMask || op == Op::kIntegersOfMask);
     if (no_integers || no_masks) {
       op = Op::kAdd;
     }
@@ -237,8 +227,7 @@ class Maker {
     made.a = a_float();
     made.b = random_.integer(0, sizes_.floats - 1);
     made.number = random_.integer(0, kWords - 1);
-    if (op == Op::kCall || op == Op::kCallWithoutGradient ||
-        op == Op::kCallInPlace) {
+    if (op == Op::kCall || op == Op::kCallWithoutGradient || op == Op::kCallInPlace) {
       // Programs push all they return, summed where there are several floats.
       ++sizes_.floats;
       if (holds_program && op == Op::kCall) {
@@ -315,30 +304,29 @@ int outputs_of(Signature signature) {
 std::vector<Node> nodes_of(const Tree& tree) {
   std::vector<Node> nodes;
   std::vector<bool> seen(tree.modules.size(), false);
-  const std::function<void(int, const std::string&)> enter =
-      [&](int module, const std::string& path) {
-        if (seen[module]) {
-          return; // the first path wins
+  const std::function<void(int, const std::string&)> enter = [&](int module,
+                                                                 const std::string& path) {
+    if (seen[module]) {
+      return; // the first path wins
+    }
+    seen[module] = true;
+    nodes.push_back({path, module});
+    const auto& children = tree.modules[module].children;
+    for (int c = 0; c < static_cast<int>(children.size()); ++c) {
+      const Child& child = children[c];
+      const std::string below = path.empty() ? child.name : path + "." + child.name;
+      if (child.kind == ChildKind::kProgram) {
+        enter(child.modules[0], below);
+      } else if (child.kind != ChildKind::kPartOfParent) {
+        nodes.push_back({below, module, c});
+      }
+      if (child.kind == ChildKind::kSequential) {
+        for (int i = 0; i < static_cast<int>(child.modules.size()); ++i) {
+          nodes.push_back({below + "." + std::to_string(i), module, c, i});
         }
-        seen[module] = true;
-        nodes.push_back({path, module});
-        const auto& children = tree.modules[module].children;
-        for (int c = 0; c < static_cast<int>(children.size()); ++c) {
-          const Child& child = children[c];
-          const std::string below =
-              path.empty() ? child.name : path + "." + child.name;
-          if (child.kind == ChildKind::kProgram) {
-            enter(child.modules[0], below);
-          } else if (child.kind != ChildKind::kPartOfParent) {
-            nodes.push_back({below, module, c});
-          }
-          if (child.kind == ChildKind::kSequential) {
-            for (int i = 0; i < static_cast<int>(child.modules.size()); ++i) {
-              nodes.push_back({below + "." + std::to_string(i), module, c, i});
-            }
-          }
-        }
-      };
+      }
+    }
+  };
   enter(tree.root, "");
   return nodes;
 }

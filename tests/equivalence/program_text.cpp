@@ -52,10 +52,7 @@ const char* name_of(Op op) {
   return kNames.at(op);
 }
 
-void write(
-    std::ostream& out,
-    const std::vector<Instruction>& code,
-    const std::string& indent) {
+void write(std::ostream& out, const std::vector<Instruction>& code, const std::string& indent) {
   for (const Instruction& one : code) {
     out << indent << name_of(one.op);
     if (one.child >= 0) {
@@ -97,9 +94,8 @@ std::string to_text(const Tree& tree) {
   std::ostringstream out;
   for (std::size_t i = tree.modules.size(); i-- > 0;) {
     const ModuleProgram& module = tree.modules[i];
-    out << "module " << i << ": " << name_of(module.signature)
-        << (module.weight ? ", weight" : "") << (module.frozen ? " frozen" : "")
-        << (module.table ? ", table" : "")
+    out << "module " << i << ": " << name_of(module.signature) << (module.weight ? ", weight" : "")
+        << (module.frozen ? " frozen" : "") << (module.table ? ", table" : "")
         << (module.buffer ? ", buffers" : "");
     if (module.tied_to >= 0) {
       out << ", weight of module " << module.tied_to;

@@ -26,8 +26,7 @@ class Random {
   }
   template <typename T>
   const T& pick(const std::vector<T>& list) {
-    return list.at(static_cast<std::size_t>(
-        integer(0, static_cast<int>(list.size()) - 1)));
+    return list.at(static_cast<std::size_t>(integer(0, static_cast<int>(list.size()) - 1)));
   }
 
  private:

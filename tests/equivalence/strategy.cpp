@@ -44,11 +44,7 @@ int holder_of_weight(const Tree& tree, int module) {
   return module;
 }
 
-void choose_partition(
-    Random& random,
-    const Tree& tree,
-    int pp,
-    Strategy& strategy) {
+void choose_partition(Random& random, const Tree& tree, int pp, Strategy& strategy) {
   config::Config& config = strategy.config;
   if (random.chance(35)) {
     config.memory_weight = random.integer(0, 4) / 4.0;
@@ -75,11 +71,7 @@ void choose_partition(
 
 } // namespace
 
-Strategy random_strategy(
-    const Tree& tree,
-    int world,
-    std::uint64_t seed,
-    std::uint64_t number) {
+Strategy random_strategy(const Tree& tree, int world, std::uint64_t seed, std::uint64_t number) {
   Random random(seed, 2 * number + 1);
   Strategy made;
   config::Config& config = made.config;
@@ -101,8 +93,7 @@ Strategy random_strategy(
   config.transport_buffer_bytes = random.pick<std::int64_t>(
       {std::int64_t{1} << 16, std::int64_t{1} << 20, std::int64_t{4} << 20});
   config.same_node_backend = random.pick<std::string>({"auto", "shm", "mpi"});
-  config.placement_strategy =
-      random.pick<std::string>({"cluster", "spread", "PDT", "DPT", "TPD"});
+  config.placement_strategy = random.pick<std::string>({"cluster", "spread", "PDT", "DPT", "TPD"});
   if (pp > 1) {
     choose_partition(random, tree, pp, made);
     int active = pp + 2;
@@ -110,15 +101,12 @@ Strategy random_strategy(
       active = random.integer(1, config.microbatches);
       config.active_microbatches = active;
     }
-    config.pipeline =
-        random.pick<std::string>({"simple", "interleaved", "custom"});
+    config.pipeline = random.pick<std::string>({"simple", "interleaved", "custom"});
     if (config.pipeline == "custom") {
-      config.custom_schedule =
-          random_order(random, config.microbatches, active);
+      config.custom_schedule = random_order(random, config.microbatches, active);
     }
     // One order of tasks needs the same modules called everywhere.
-    config.deterministic_server =
-        dp > 1 && !tree.depends_on_data && random.chance(50);
+    config.deterministic_server = dp > 1 && !tree.depends_on_data && random.chance(50);
   }
   // Recorded steps must all take one way.
   if (!tree.depends_on_data && random.chance(60)) {
@@ -133,25 +121,20 @@ Strategy random_strategy(
   made.bucket_mb = random.chance(50) ? 25 : 0.0005;
   made.two_losses = random.chance(30);
   if (config.static_mode) { // some steps that are repeated, at the least
-    made.steps =
-        (config.static_mode_steps + (config.fast_mode ? 1 : 0)) / made.passes +
-        2;
+    made.steps = (config.static_mode_steps + (config.fast_mode ? 1 : 0)) / made.passes + 2;
   }
   return made;
 }
 
 std::string to_text(const Strategy& strategy) {
   std::ostringstream out;
-  out << config::to_json(strategy.config) << "\nrows of a microbatch "
-      << strategy.rows << ", optimizer steps " << strategy.steps
-      << ", backward passes " << strategy.passes << ", overlap "
-      << strategy.overlap << ", average " << strategy.average << ", bucket "
-      << strategy.bucket_mb << " MiB, two losses " << strategy.two_losses
-      << '\n';
+  out << config::to_json(strategy.config) << "\nrows of a microbatch " << strategy.rows
+      << ", optimizer steps " << strategy.steps << ", backward passes " << strategy.passes
+      << ", overlap " << strategy.overlap << ", average " << strategy.average << ", bucket "
+      << strategy.bucket_mb << " MiB, two losses " << strategy.two_losses << '\n';
   for (const auto& [place, rank] : strategy.scopes) {
-    out << "scope of (module " << std::get<0>(place) << ", child "
-        << std::get<1>(place) << ", layer " << std::get<2>(place)
-        << "): " << rank << '\n';
+    out << "scope of (module " << std::get<0>(place) << ", child " << std::get<1>(place)
+        << ", layer " << std::get<2>(place) << "): " << rank << '\n';
   }
   return out.str();
 }

@@ -27,11 +27,7 @@ struct Strategy {
 };
 
 /// One that fits the tree and this number of ranks.
-Strategy random_strategy(
-    const Tree& tree,
-    int world,
-    std::uint64_t seed,
-    std::uint64_t number);
+Strategy random_strategy(const Tree& tree, int world, std::uint64_t seed, std::uint64_t number);
 
 /// For people: what differs from a plain run.
 std::string to_text(const Strategy& strategy);

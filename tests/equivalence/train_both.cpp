@@ -29,10 +29,7 @@ constexpr double kLastBit = 6e-8;
 struct Batch {
   torch::Tensor x, y, ids;
   Batch rows(std::int64_t first, std::int64_t count) const {
-    return {
-        x.narrow(0, first, count),
-        y.narrow(0, first, count),
-        ids.narrow(0, first, count)};
+    return {x.narrow(0, first, count), y.narrow(0, first, count), ids.narrow(0, first, count)};
   }
 };
 
@@ -47,13 +44,9 @@ Batch batch_of(std::uint64_t seed, int number, int rows) {
 // Losses of one microbatch. The last term keeps a graph where nothing that the
 // model returns has one.
 template <typename Callee>
-std::vector<torch::Tensor> losses_of(
-    Callee& callee,
-    Signature signature,
-    const torch::Tensor& x,
-    const Batch& batch) {
-  const Returned out =
-      call_with(callee, signature, {x, torch::tanh(x), x * 0.5}, batch.ids, 4);
+std::vector<torch::Tensor>
+losses_of(Callee& callee, Signature signature, const torch::Tensor& x, const Batch& batch) {
+  const Returned out = call_with(callee, signature, {x, torch::tanh(x), x * 0.5}, batch.ids, 4);
   auto one = torch::mse_loss(out.floats[0], batch.y);
   auto two = x.pow(2).mean() * 0.1;
   for (std::size_t i = 1; i < out.floats.size(); ++i) {
@@ -131,10 +124,8 @@ Trained train_plain(
       tensor.mutable_grad() = torch::Tensor(); // zeros would be decayed
     }
     for (int pass = 0; pass < strategy.passes; ++pass) {
-      const Batch all = batch_of(
-          seed,
-          step * strategy.passes + pass,
-          strategy.rows * microbatches * replicas);
+      const Batch all =
+          batch_of(seed, step * strategy.passes + pass, strategy.rows * microbatches * replicas);
       auto& losses = result.losses.emplace_back(replicas);
       auto& gradients = result.input_gradients.emplace_back(replicas);
       State before;
@@ -147,8 +138,7 @@ Trained train_plain(
           tensor.copy_(before[name]); // of the first replica, on all
         }
         for (int i = 0; i < microbatches; ++i) {
-          const Batch mine = all.rows(
-              (replica * microbatches + i) * strategy.rows, strategy.rows);
+          const Batch mine = all.rows((replica * microbatches + i) * strategy.rows, strategy.rows);
           auto x = mine.x.clone().requires_grad_();
           const auto parts = losses_of(net, signature, x, mine);
           const auto loss = parts[0] + parts[1];
@@ -211,13 +201,11 @@ class Comparison {
     const double norm = y.norm().item<double>();
     const double allowed = std::max(kTolerance * norm, noise);
     if (allowed > 0) {
-      outcome.worst =
-          std::max(outcome.worst, kTolerance * difference / allowed);
+      outcome.worst = std::max(outcome.worst, kTolerance * difference / allowed);
     }
     if (!(difference <= allowed)) {
       only_numbers = only_numbers && std::isfinite(difference);
-      outcome.differences.push_back(
-          tessera::str(what, ": off by ", difference, ", norm ", norm));
+      outcome.differences.push_back(tessera::str(what, ": off by ", difference, ", norm ", norm));
     }
   }
   void add(std::string difference) {
@@ -265,8 +253,7 @@ void compare_gradients(
     const auto theirs = wanted.find(name);
     const std::string what = tessera::str("gradient of ", name, when);
     if ((mine == got.end()) != (theirs == wanted.end())) {
-      compare.add(
-          tessera::str(what, mine == got.end() ? " is undefined" : " exists"));
+      compare.add(tessera::str(what, mine == got.end() ? " is undefined" : " exists"));
     } else if (mine != got.end()) {
       compare.same(mine->second, theirs->second, what, noise);
     }
@@ -275,9 +262,7 @@ void compare_gradients(
 
 double relative_error(const torch::Tensor& got, const torch::Tensor& wanted) {
   const double norm = wanted.to(torch::kDouble).norm().item<double>();
-  const double error = (got.to(torch::kDouble) - wanted.to(torch::kDouble))
-                           .norm()
-                           .item<double>();
+  const double error = (got.to(torch::kDouble) - wanted.to(torch::kDouble)).norm().item<double>();
   return norm > 0 ? error / norm : 0;
 }
 
@@ -292,16 +277,13 @@ double furthest(const Trained& one, const Trained& other) {
         result = std::max(
             result,
             relative_error(
-                one.input_gradients[i][replica][m],
-                other.input_gradients[i][replica][m]));
+                one.input_gradients[i][replica][m], other.input_gradients[i][replica][m]));
       }
     }
   }
   for (std::size_t step = 0; step < one.snapshots.size(); ++step) {
     for (const auto& [name, tensor] : one.snapshots[step].values) {
-      result = std::max(
-          result,
-          relative_error(tensor, other.snapshots[step].values.at(name)));
+      result = std::max(result, relative_error(tensor, other.snapshots[step].values.at(name)));
     }
   }
   return result;
@@ -332,41 +314,30 @@ Outcome train_both(
   DistributedModel model(make_program(shared, strategy.scopes), options);
   std::vector<torch::Tensor> list = model.parameters();
   list.push_back(torch::zeros({1}, torch::requires_grad()));
-  DistributedOptimizer optimizer(
-      torch::optim::SGD(list, options_of_optimizer()));
-  auto train_step =
-      tessera::step([&](torch::Tensor in, torch::Tensor y, torch::Tensor ids) {
-        auto x = in.clone().requires_grad_();
-        const auto parts = losses_of(model, signature, x, {in, y, ids});
-        if (strategy.two_losses) {
-          model.backward(parts);
-        } else {
-          model.backward(parts[0] + parts[1]);
-        }
-        return std::make_pair(
-            (parts[0] + parts[1]).detach(), gradient_or_zeros(x));
-      });
+  DistributedOptimizer optimizer(torch::optim::SGD(list, options_of_optimizer()));
+  auto train_step = tessera::step([&](torch::Tensor in, torch::Tensor y, torch::Tensor ids) {
+    auto x = in.clone().requires_grad_();
+    const auto parts = losses_of(model, signature, x, {in, y, ids});
+    if (strategy.two_losses) {
+      model.backward(parts);
+    } else {
+      model.backward(parts[0] + parts[1]);
+    }
+    return std::make_pair((parts[0] + parts[1]).detach(), gradient_or_zeros(x));
+  });
   const int microbatches = strategy.config.microbatches;
   int number = 0;
   for (int step = 0; step < strategy.steps; ++step) {
     optimizer.zero_grad();
     for (int pass = 0; pass < strategy.passes; ++pass, ++number) {
       const int rows = strategy.rows * microbatches;
-      const Batch mine =
-          batch_of(seed, number, rows * replicas).rows(dp_rank() * rows, rows);
+      const Batch mine = batch_of(seed, number, rows * replicas).rows(dp_rank() * rows, rows);
       const auto [loss, gradient] = train_step(mine.x, mine.y, mine.ids);
       for (int i = 0; i < microbatches; ++i) {
-        const std::string where =
-            tessera::str(", step ", number, ", microbatch ", i);
+        const std::string where = tessera::str(", step ", number, ", microbatch ", i);
+        compare.same(loss[i], wanted.losses[number][dp_rank()][i], "loss" + where, kLossNoise);
         compare.same(
-            loss[i],
-            wanted.losses[number][dp_rank()][i],
-            "loss" + where,
-            kLossNoise);
-        compare.same(
-            gradient[i],
-            wanted.input_gradients[number][dp_rank()][i],
-            "input gradient" + where);
+            gradient[i], wanted.input_gradients[number][dp_rank()][i], "input gradient" + where);
       }
     }
     const Snapshot& snapshot = wanted.snapshots[step];
@@ -376,15 +347,13 @@ Outcome train_both(
       if (parameter.grad().defined()) {
         gradients[name] = parameter.grad().clone();
         if (plant > 0 && !compare.outcome.planted &&
-            gradients[name].norm().item<double>() >
-                0.1 * norm_of(snapshot.gradients)) {
+            gradients[name].norm().item<double>() > 0.1 * norm_of(snapshot.gradients)) {
           gradients[name].mul_(1 + plant);
           compare.outcome.planted = true;
         }
       }
     }
-    compare_gradients(
-        gradients, snapshot.gradients, model.local_parameters(), when, compare);
+    compare_gradients(gradients, snapshot.gradients, model.local_parameters(), when, compare);
     optimizer.step();
     State values;
     for (const auto& held : {model.local_parameters(), model.local_buffers()}) {
@@ -411,14 +380,11 @@ Outcome train_both(
     }
     if (dp_rank() == 0 && compared != snapshot.values.size()) {
       compare.add(tessera::str(
-          snapshot.values.size() - compared,
-          " tensors of the model are on no rank",
-          when));
+          snapshot.values.size() - compared, " tensors of the model are on no rank", when));
     }
   }
   if (!compare.outcome.differences.empty() && compare.only_numbers) {
-    compare.outcome.shaken =
-        furthest(wanted, train_plain(shared, strategy, replicas, seed, true));
+    compare.outcome.shaken = furthest(wanted, train_plain(shared, strategy, replicas, seed, true));
   }
   return compare.outcome;
 }

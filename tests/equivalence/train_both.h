@@ -23,11 +23,7 @@ struct Outcome {
 /// losses, gradients of inputs and parameters, and updated state. `plant`
 /// (relative) is added to one gradient of each rank, to see it found.
 /// Collective over the world.
-Outcome train_both(
-    const Tree& tree,
-    const Strategy& strategy,
-    int world,
-    std::uint64_t seed,
-    double plant);
+Outcome
+train_both(const Tree& tree, const Strategy& strategy, int world, std::uint64_t seed, double plant);
 
 } // namespace tessera::equivalence

@@ -103,8 +103,7 @@ int main(int argc, char** argv) {
   }
   torch::manual_seed(1);
   tessera::DistributedModel model{Net()};
-  tessera::DistributedOptimizer optimizer(
-      torch::optim::SGD(model.parameters(), 0.1));
+  tessera::DistributedOptimizer optimizer(torch::optim::SGD(model.parameters(), 0.1));
   auto train_step = tessera::step([&](torch::Tensor x) {
     if (tessera::pp_size() > 1) { // else Far runs on this rank as well
       wait_to_be_hurt();

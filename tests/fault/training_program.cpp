@@ -23,17 +23,14 @@ int g_step = 0;
 
 // Says so and stays a moment, for a signal to come then.
 void enter(const char* phase) {
-  std::printf(
-      "PHASE %d %d %s %d\n", tessera::rank(), ::getpid(), phase, g_step);
+  std::printf("PHASE %d %d %s %d\n", tessera::rank(), ::getpid(), phase, g_step);
   std::fflush(stdout);
   std::this_thread::sleep_for(std::chrono::milliseconds(3));
 }
 
 /// x, and says so on the way back.
 struct Marked : torch::autograd::Function<Marked> {
-  static torch::Tensor forward(
-      torch::autograd::AutogradContext*,
-      const torch::Tensor& x) {
+  static torch::Tensor forward(torch::autograd::AutogradContext*, const torch::Tensor& x) {
     return x.clone();
   }
   static torch::autograd::variable_list backward(
@@ -92,8 +89,8 @@ void train(const std::string& directory, int steps, int pp) {
   tessera::init(config_of(pp));
   torch::manual_seed(1);
   tessera::DistributedModel model{Net()};
-  tessera::DistributedOptimizer optimizer(torch::optim::AdamW(
-      model.parameters(), torch::optim::AdamWOptions(0.01)));
+  tessera::DistributedOptimizer optimizer(
+      torch::optim::AdamW(model.parameters(), torch::optim::AdamWOptions(0.01)));
   int first = 0;
   if (const auto loaded = tessera::load(model, optimizer, directory)) {
     first = std::stoi(loaded->user_content);
@@ -130,12 +127,7 @@ void train(const std::string& directory, int steps, int pp) {
       enter("save");
       tessera::SaveOptions options;
       options.user_content = std::to_string(g_step + 1);
-      tessera::save(
-          model,
-          optimizer,
-          directory,
-          "step_" + std::to_string(g_step + 1),
-          options);
+      tessera::save(model, optimizer, directory, "step_" + std::to_string(g_step + 1), options);
     }
   }
   tessera::shutdown();
@@ -145,8 +137,7 @@ void train(const std::string& directory, int steps, int pp) {
 
 int main(int argc, char** argv) {
   if (argc != 4) {
-    std::fprintf(
-        stderr, "usage: training_program DIRECTORY STEPS PIPELINE_RANKS\n");
+    std::fprintf(stderr, "usage: training_program DIRECTORY STEPS PIPELINE_RANKS\n");
     return 2;
   }
   torch::set_num_threads(1);

@@ -44,8 +44,7 @@ std::vector<std::string> seeds() {
   full.tensors = {tensor("a"), tensor("b")};
   full.parameter_hash = checkpoint::combined_hash(full.tensors);
   return {
-      without_checksum(checkpoint::to_json(empty)),
-      without_checksum(checkpoint::to_json(full))};
+      without_checksum(checkpoint::to_json(empty)), without_checksum(checkpoint::to_json(full))};
 }
 
 } // namespace tessera::fuzz
@@ -53,9 +52,7 @@ std::vector<std::string> seeds() {
 // The input is a checkpoint's meta.json without its checksum, which is put on
 // here: random changes of the sealed text would all end at the seal. The text
 // is read as it is too.
-extern "C" int LLVMFuzzerTestOneInput(
-    const std::uint8_t* data,
-    std::size_t size) {
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace tessera;
   const std::string text(reinterpret_cast<const char*>(data), size);
   try {
@@ -69,11 +66,9 @@ extern "C" int LLVMFuzzerTestOneInput(
       fuzz::count(false);
       return 0;
     }
-    const checkpoint::Meta meta =
-        checkpoint::meta_from_json(checkpoint::seal(object), "fuzz");
+    const checkpoint::Meta meta = checkpoint::meta_from_json(checkpoint::seal(object), "fuzz");
     const std::string written = checkpoint::to_json(meta);
-    if (checkpoint::to_json(checkpoint::meta_from_json(written, "again")) !=
-        written) {
+    if (checkpoint::to_json(checkpoint::meta_from_json(written, "again")) != written) {
       fuzz::broken("what was accepted is written as it was read");
     }
     fuzz::count(true);

@@ -33,8 +33,7 @@ char failure_file[256] = "fuzz-failure";
 void save_input() {
   const int file = open(failure_file, O_WRONLY | O_CREAT | O_TRUNC, 0644);
   if (file >= 0 && current_data != nullptr) {
-    [[maybe_unused]] const auto written =
-        write(file, current_data, current_size);
+    [[maybe_unused]] const auto written = write(file, current_data, current_size);
     close(file);
   }
 }
@@ -64,12 +63,9 @@ void run_one(const std::string& input) {
   current_size = input.size();
   const auto begin = Clock::now();
   try {
-    LLVMFuzzerTestOneInput(
-        reinterpret_cast<const std::uint8_t*>(input.data()), input.size());
+    LLVMFuzzerTestOneInput(reinterpret_cast<const std::uint8_t*>(input.data()), input.size());
   } catch (const std::exception& error) {
-    fail(
-        std::string("an error of another type left the target: ") +
-        error.what());
+    fail(std::string("an error of another type left the target: ") + error.what());
   }
   if (Clock::now() - begin > kTooLong) {
     fail("one input took more than 10 s");

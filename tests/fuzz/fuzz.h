@@ -26,6 +26,4 @@ long refused();
 
 /// Runs the code under test on one input. Errors of the documented type are
 /// caught and counted; anything else that is thrown is a finding.
-extern "C" int LLVMFuzzerTestOneInput(
-    const std::uint8_t* data,
-    std::size_t size);
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);

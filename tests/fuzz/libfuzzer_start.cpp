@@ -17,23 +17,18 @@ namespace {
 
 void print_counts() {
   std::fprintf(
-      stderr,
-      "%ld accepted, %ld refused\n",
-      tessera::fuzz::accepted(),
-      tessera::fuzz::refused());
+      stderr, "%ld accepted, %ld refused\n", tessera::fuzz::accepted(), tessera::fuzz::refused());
 }
 
 void write_seeds(const std::string& folder) {
   int number = 0;
   for (const std::string& seed : tessera::fuzz::seeds()) {
     const long before = tessera::fuzz::accepted();
-    LLVMFuzzerTestOneInput(
-        reinterpret_cast<const std::uint8_t*>(seed.data()), seed.size());
+    LLVMFuzzerTestOneInput(reinterpret_cast<const std::uint8_t*>(seed.data()), seed.size());
     if (tessera::fuzz::accepted() == before) {
       tessera::fuzz::broken("a seed is accepted");
     }
-    std::ofstream file(
-        folder + "/seed_" + std::to_string(number++), std::ios::binary);
+    std::ofstream file(folder + "/seed_" + std::to_string(number++), std::ios::binary);
     file << seed << std::flush;
     if (!file) {
       std::fprintf(stderr, "fuzz: cannot write into %s\n", folder.c_str());
@@ -44,20 +39,16 @@ void write_seeds(const std::string& folder) {
 
 } // namespace
 
-extern "C" std::size_t
-LLVMFuzzerMutate(std::uint8_t* data, std::size_t size, std::size_t most);
+extern "C" std::size_t LLVMFuzzerMutate(std::uint8_t* data, std::size_t size, std::size_t most);
 
-extern "C" std::size_t LLVMFuzzerCustomMutator(
-    std::uint8_t* data,
-    std::size_t size,
-    std::size_t most,
-    unsigned seed) {
+extern "C" std::size_t
+LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t size, std::size_t most, unsigned seed) {
   std::mt19937_64 random(seed);
   if (random() % 2 == 0) {
     return LLVMFuzzerMutate(data, size, most);
   }
-  const std::string changed = tessera::fuzz::mutated(
-      {std::string(reinterpret_cast<const char*>(data), size)}, 0, random);
+  const std::string changed =
+      tessera::fuzz::mutated({std::string(reinterpret_cast<const char*>(data), size)}, 0, random);
   const std::size_t kept = std::min(changed.size(), most);
   std::copy_n(changed.data(), kept, reinterpret_cast<char*>(data));
   return kept;

@@ -47,9 +47,7 @@ std::vector<std::string> seeds() {
 
 } // namespace tessera::fuzz
 
-extern "C" int LLVMFuzzerTestOneInput(
-    const std::uint8_t* data,
-    std::size_t size) {
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace tessera;
   try {
     const transport::MessageView message =
@@ -61,8 +59,7 @@ extern "C" int LLVMFuzzerTestOneInput(
         fuzz::broken("an inline tensor lies inside its message");
       }
       // Meta tensors have any shape without its memory.
-      tensors.push_back(
-          at::empty(stub.shape, at::dtype(stub.dtype).device(at::kMeta)));
+      tensors.push_back(at::empty(stub.shape, at::dtype(stub.dtype).device(at::kMeta)));
     }
     transport::strip(transport::assemble(message, tensors));
     fuzz::count(true);

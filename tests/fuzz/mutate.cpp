@@ -12,8 +12,7 @@ namespace {
 
 class Mutation {
  public:
-  Mutation(std::string text, std::mt19937_64& random)
-      : text_(std::move(text)), random_(random) {}
+  Mutation(std::string text, std::mt19937_64& random) : text_(std::move(text)), random_(random) {}
 
   void change(const std::vector<std::string>& seeds) {
     switch (below(9)) {
@@ -53,15 +52,13 @@ class Mutation {
  private:
   // Not std::uniform_int_distribution: its results differ between libraries.
   std::size_t below(std::size_t limit) {
-    return static_cast<std::size_t>(
-        random_() % std::max<std::size_t>(1, limit));
+    return static_cast<std::size_t>(random_() % std::max<std::size_t>(1, limit));
   }
   std::size_t place() {
     return below(text_.size() + 1);
   }
   char byte() {
-    constexpr char kMeaningful[] =
-        "{}[]\",:0123456789.eE+-truefalsn\\ \n\0\xff";
+    constexpr char kMeaningful[] = "{}[]\",:0123456789.eE+-truefalsn\\ \n\0\xff";
     return below(2) == 0 ? static_cast<char>(below(256))
                          : kMeaningful[below(sizeof(kMeaningful) - 1)];
   }
@@ -113,8 +110,7 @@ class Mutation {
         "-0.0"};
     const auto is_digit = [](unsigned char c) { return std::isdigit(c) != 0; };
     const auto start = static_cast<std::ptrdiff_t>(place());
-    const auto begin =
-        std::find_if(text_.begin() + start, text_.end(), is_digit);
+    const auto begin = std::find_if(text_.begin() + start, text_.end(), is_digit);
     const auto end = std::find_if_not(begin, text_.end(), is_digit);
     text_.replace(begin, end, kNumbers[below(kNumbers.size())]);
   }
@@ -125,10 +121,8 @@ class Mutation {
 
 } // namespace
 
-std::string mutated(
-    const std::vector<std::string>& seeds,
-    std::size_t base,
-    std::mt19937_64& random) {
+std::string
+mutated(const std::vector<std::string>& seeds, std::size_t base, std::mt19937_64& random) {
   Mutation mutation(seeds[base], random);
   // One change in half of the cases: what is nearly valid goes deepest.
   const std::uint64_t changes = random() % 2 == 0 ? 1 : 2 + random() % 7;

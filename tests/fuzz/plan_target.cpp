@@ -25,9 +25,7 @@ std::vector<std::string> seeds() {
 
 } // namespace tessera::fuzz
 
-extern "C" int LLVMFuzzerTestOneInput(
-    const std::uint8_t* data,
-    std::size_t size) {
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace tessera;
   const std::string text(reinterpret_cast<const char*>(data), size);
   try {

@@ -11,9 +11,7 @@ std::vector<std::string> seeds() {
 
 } // namespace tessera::fuzz
 
-extern "C" int LLVMFuzzerTestOneInput(
-    const std::uint8_t* data,
-    std::size_t size) {
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace tessera::fuzz;
   const std::string text(reinterpret_cast<const char*>(data), size);
 #ifdef PLANTED_crash
@@ -30,9 +28,7 @@ extern "C" int LLVMFuzzerTestOneInput(
 #ifdef PLANTED_one_sided
   count(true);
 #else
-  count(
-      text.find('3') != std::string::npos ||
-      text.find('a') != std::string::npos);
+  count(text.find('3') != std::string::npos || text.find('a') != std::string::npos);
 #endif
   return 0;
 }

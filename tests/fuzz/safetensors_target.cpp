@@ -34,8 +34,7 @@ class MemoryFile {
     return "/proc/self/fd/" + std::to_string(file_);
   }
   void set(const void* data, std::size_t size) const {
-    if (ftruncate(file_, 0) != 0 ||
-        pwrite(file_, data, size, 0) != static_cast<ssize_t>(size)) {
+    if (ftruncate(file_, 0) != 0 || pwrite(file_, data, size, 0) != static_cast<ssize_t>(size)) {
       broken("a file in memory can be written");
     }
   }
@@ -74,9 +73,7 @@ std::vector<std::string> seeds() {
 
 } // namespace tessera::fuzz
 
-extern "C" int LLVMFuzzerTestOneInput(
-    const std::uint8_t* data,
-    std::size_t size) {
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace tessera;
   static const fuzz::MemoryFile file;
   file.set(data, size);

@@ -17,10 +17,8 @@ namespace tessera::testing {
 struct ResidualBlockImpl : torch::nn::Module {
   ResidualBlockImpl(int in, int out, int stride) {
     const auto conv = [](int from, int to, int size, int step) {
-      return nn::Conv2d(torch::nn::Conv2dOptions(from, to, size)
-                            .stride(step)
-                            .padding(size / 2)
-                            .bias(false));
+      return nn::Conv2d(
+          torch::nn::Conv2dOptions(from, to, size).stride(step).padding(size / 2).bias(false));
     };
     conv1 = register_module("conv1", conv(in, out, 3, stride));
     bn1 = register_module("bn1", nn::BatchNorm2d(out));
@@ -28,8 +26,7 @@ struct ResidualBlockImpl : torch::nn::Module {
     bn2 = register_module("bn2", nn::BatchNorm2d(out));
     if (in != out || stride != 1) {
       shortcut = register_module(
-          "shortcut",
-          nn::Sequential(conv(in, out, 1, stride), nn::BatchNorm2d(out)));
+          "shortcut", nn::Sequential(conv(in, out, 1, stride), nn::BatchNorm2d(out)));
     }
   }
   torch::Tensor forward(const torch::Tensor& x) {
@@ -46,15 +43,11 @@ TESSERA_MODULE(ResidualBlock);
 struct ResidualNetImpl : torch::nn::Module {
   ResidualNetImpl() {
     stem = register_module(
-        "stem",
-        nn::Conv2d(torch::nn::Conv2dOptions(3, 4, 3).padding(1).bias(false)));
+        "stem", nn::Conv2d(torch::nn::Conv2dOptions(3, 4, 3).padding(1).bias(false)));
     norm = register_module("norm", nn::BatchNorm2d(4));
     blocks = register_module(
         "blocks",
-        nn::Sequential(
-            ResidualBlock(4, 4, 1),
-            ResidualBlock(4, 8, 2),
-            ResidualBlock(8, 16, 2)));
+        nn::Sequential(ResidualBlock(4, 4, 1), ResidualBlock(4, 8, 2), ResidualBlock(8, 16, 2)));
     classes = register_module("classes", nn::Linear(16, 10));
   }
   torch::Tensor forward(const torch::Tensor& x) {
@@ -72,8 +65,7 @@ TESSERA_MODULE(ResidualNet);
 struct ImageEncoderImpl : torch::nn::Module {
   explicit ImageEncoderImpl(int width) {
     first = register_module(
-        "first",
-        nn::Conv2d(torch::nn::Conv2dOptions(3, 8, 3).padding(1).stride(2)));
+        "first", nn::Conv2d(torch::nn::Conv2dOptions(3, 8, 3).padding(1).stride(2)));
     block = register_module("block", ResidualBlock(8, 8, 1));
     out = register_module("out", nn::Linear(8, width));
   }
@@ -89,14 +81,13 @@ TESSERA_MODULE(ImageEncoder);
 /// Tokens [B, S], mask [B, S] -> [B, width].
 struct TextEncoderImpl : torch::nn::Module {
   TextEncoderImpl(const models::BertOptions& options, int width) {
-    embedding = register_module(
-        "embedding", nn::Embedding(options.vocab_size, options.hidden_size));
+    embedding =
+        register_module("embedding", nn::Embedding(options.vocab_size, options.hidden_size));
     body = register_module("body", models::BertEncoder(options));
     out = register_module("out", nn::Linear(options.hidden_size, width));
   }
   torch::Tensor forward(const torch::Tensor& ids, const torch::Tensor& mask) {
-    const auto h =
-        body(embedding(ids), models::padding_bias(mask, torch::kFloat));
+    const auto h = body(embedding(ids), models::padding_bias(mask, torch::kFloat));
     const auto weight = mask.to(torch::kFloat).unsqueeze(-1);
     return out((h * weight).sum(1) / weight.sum(1));
   }
@@ -114,13 +105,9 @@ struct TwoEncodersImpl : torch::nn::Module {
     text = register_module("text", TextEncoder(options, 12));
     temperature = register_parameter("temperature", torch::tensor(1.0F));
   }
-  torch::Tensor forward(
-      const torch::Tensor& images,
-      const torch::Tensor& ids,
-      const torch::Tensor& mask) {
-    const auto unit = [](const torch::Tensor& x) {
-      return x / x.norm(2, {1}, true);
-    };
+  torch::Tensor
+  forward(const torch::Tensor& images, const torch::Tensor& ids, const torch::Tensor& mask) {
+    const auto unit = [](const torch::Tensor& x) { return x / x.norm(2, {1}, true); };
     const auto a = unit(image(images));
     const auto b = unit(text(ids, mask));
     return temperature.exp() * a.matmul(b.t());

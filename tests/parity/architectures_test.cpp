@@ -40,13 +40,13 @@ void check(
   if (world % pp != 0 || dp > 2) {
     GTEST_SKIP() << pp << " pipeline ranks do not fit " << world;
   }
-  const auto wanted = train_plain_slices(
-      make_net, batches, losses_of, kSteps, dp, kMicrobatches, rate);
+  const auto wanted =
+      train_plain_slices(make_net, batches, losses_of, kSteps, dp, kMicrobatches, rate);
   for (std::size_t k = 0; k < wanted.losses[0].size(); ++k) {
     EXPECT_LT(wanted.losses.back()[k], wanted.losses.front()[k]) << k;
   }
-  const auto got = train_distributed_slices(
-      config_of(pp, dp), make_net, batches, losses_of, kSteps, rate);
+  const auto got =
+      train_distributed_slices(config_of(pp, dp), make_net, batches, losses_of, kSteps, rate);
   expect_equal(got, wanted, str("pp ", pp, ", dp ", dp));
 }
 
@@ -78,14 +78,12 @@ TEST_P(Architecture, T5) {
     const auto ids = integers(61, {kRows, 9});
     const auto mask = mask_of(9, 3);
     const auto length = mask_of(6, 2);
-    const auto targets =
-        ids.narrow(1, 0, 6).masked_fill(length.eq(0), models::kIgnoredTarget);
+    const auto targets = ids.narrow(1, 0, 6).masked_fill(length.eq(0), models::kIgnoredTarget);
     return {ids, mask, targets, length};
   };
   const auto losses = [options](auto& model, const Tensors& batch) -> Tensors {
     const auto decoder_ids = models::shift_right(batch[2], options);
-    return {models::cross_entropy(
-        model(batch[0], decoder_ids, batch[1], batch[3]), batch[2])};
+    return {models::cross_entropy(model(batch[0], decoder_ids, batch[1], batch[3]), batch[2])};
   };
   check(
       GetParam(), [=] { return models::T5(options); }, batches, losses, 0.05);
@@ -107,17 +105,14 @@ TEST_P(Architecture, BertWithTwoLosses) {
     const auto ids = integers(53, {kRows, 12});
     const auto mask = mask_of(12, 6);
     const auto types = (torch::arange(12) >= 5).to(torch::kLong);
-    auto targets =
-        ids.masked_fill(torch::rand({kRows, 12}) < 0.7, models::kIgnoredTarget);
+    auto targets = ids.masked_fill(torch::rand({kRows, 12}) < 0.7, models::kIgnoredTarget);
     targets.select(1, 2).copy_(ids.select(1, 2)); // never none in a row
     const auto is_next = (ids.select(1, 0) > 26).to(torch::kLong);
     return {ids, mask, types.expand({kRows, 12}), targets, is_next};
   };
   const auto losses = [](auto& model, const Tensors& batch) -> Tensors {
     const auto [words, pair] = model(batch[0], batch[1], batch[2]);
-    return {
-        models::cross_entropy(words, batch[3]),
-        models::cross_entropy(pair, batch[4])};
+    return {models::cross_entropy(words, batch[3]), models::cross_entropy(pair, batch[4])};
   };
   check(
       GetParam(), [=] { return models::Bert(options); }, batches, losses, 0.05);
@@ -138,8 +133,7 @@ TEST_P(Architecture, Ncf) {
     return {users, items, (users + items > 15).to(torch::kFloat)};
   };
   const auto losses = [](auto& model, const Tensors& batch) -> Tensors {
-    return {torch::binary_cross_entropy_with_logits(
-        model(batch[0], batch[1]), batch[2])};
+    return {torch::binary_cross_entropy_with_logits(model(batch[0], batch[1]), batch[2])};
   };
   check(
       GetParam(), [=] { return models::Ncf(options); }, batches, losses, 0.1);
@@ -182,9 +176,7 @@ TEST_P(Architecture, TwoEncoders) {
   const auto losses = [](auto& model, const Tensors& batch) -> Tensors {
     const auto similar = model(batch[0], batch[1], batch[2]);
     const auto pairs = torch::arange(similar.size(0));
-    return {
-        models::cross_entropy(similar, pairs),
-        models::cross_entropy(similar.t(), pairs)};
+    return {models::cross_entropy(similar, pairs), models::cross_entropy(similar.t(), pairs)};
   };
   check(
       GetParam(), [=] { return TwoEncoders(options); }, batches, losses, 0.05);

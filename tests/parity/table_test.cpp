@@ -62,8 +62,7 @@ Config config_of(const Strategy& strategy) {
   config.transport_buffer_bytes = 16 << 20;
   config.memory_weight = 1.0;
   if (strategy.schedule == "custom") {
-    config.custom_schedule =
-        strategy.microbatches == 1 ? "0F 0B" : "1F 0F 1B 3F 0B 2F 2B 3B";
+    config.custom_schedule = strategy.microbatches == 1 ? "0F 0B" : "1F 0F 1B 3F 0B 2F 2B 3B";
   }
   config.static_mode = strategy.mode != "dynamic";
   config.fast_mode = strategy.mode == "fast";

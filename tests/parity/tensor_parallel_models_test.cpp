@@ -50,16 +50,11 @@ Batch tokens_of(int step) {
   torch::manual_seed(500 + step);
   const auto start = torch::randint(0, 32, {kRows, 1});
   const auto text = (start + torch::arange(kTokens + 1)) % 32;
-  return {
-      text.narrow(1, 0, kTokens).contiguous(),
-      text.narrow(1, 1, kTokens).contiguous()};
+  return {text.narrow(1, 0, kTokens).contiguous(), text.narrow(1, 1, kTokens).contiguous()};
 }
 
-torch::Tensor token_loss(
-    const torch::Tensor& logits,
-    const torch::Tensor& targets) {
-  return torch::nn::functional::cross_entropy(
-      logits.flatten(0, 1), targets.flatten());
+torch::Tensor token_loss(const torch::Tensor& logits, const torch::Tensor& targets) {
+  return torch::nn::functional::cross_entropy(logits.flatten(0, 1), targets.flatten());
 }
 
 template <typename MakeNet>
@@ -81,11 +76,10 @@ void check_all(
     config.timeout_seconds = 60;
     config.transport_buffer_bytes = 16 << 20;
     const int parts = layout.prescaled ? layout.rdp : layout.tp * layout.rdp;
-    const auto wanted = train_plain(
-        make_net, tokens_of, 10, config.microbatches * parts, token_loss);
+    const auto wanted =
+        train_plain(make_net, tokens_of, 10, config.microbatches * parts, token_loss);
     EXPECT_LT(wanted.losses.back(), wanted.losses.front());
-    const auto got =
-        train_distributed(config, make_net, tokens_of, 10, token_loss);
+    const auto got = train_distributed(config, make_net, tokens_of, 10, token_loss);
     expect_equal(
         got,
         wanted,
@@ -103,8 +97,7 @@ void check_all(
 }
 
 models::GptOptions small_gpt() {
-  auto options =
-      std::get<models::GptOptions>(models::find_preset("gpt-tiny").options);
+  auto options = std::get<models::GptOptions>(models::find_preset("gpt-tiny").options);
   options.n_layer = 2;
   options.n_head = 4;
   options.n_embd = 32;
@@ -152,9 +145,7 @@ TEST(TensorParallelModels, WeightsOfGptAsOneModule) {
   DistributedModel model(whole_gpt());
   ASSERT_EQ(model.core()->replacements().replaced.size(), 1U);
   const auto& made = *model.core()->replacements().replaced.front().module;
-  EXPECT_NE(
-      dynamic_cast<const nn::DistributedTransformerLMHeadImpl*>(&made),
-      nullptr);
+  EXPECT_NE(dynamic_cast<const nn::DistributedTransformerLMHeadImpl*>(&made), nullptr);
   model.load_state_dict(wanted);
   const TensorMap got = model.state_dict();
   EXPECT_EQ(got.size(), wanted.size());
@@ -188,8 +179,7 @@ struct MaskedImpl : torch::nn::Module {
 TESSERA_MODULE(Masked);
 
 TEST(TensorParallelModels, Bert) {
-  auto options =
-      std::get<models::BertOptions>(models::find_preset("bert-tiny").options);
+  auto options = std::get<models::BertOptions>(models::find_preset("bert-tiny").options);
   options.num_attention_heads = 4;
   options.hidden_size = 32;
   options.vocab_size = 32;
@@ -201,9 +191,7 @@ TEST(TensorParallelModels, Bert) {
 
 /// Logits that the load-balancing loss changes.
 struct MixedImpl : torch::nn::Module {
-  MixedImpl(
-      const models::GptOptions& gpt,
-      const models::ExpertsOptions& experts)
+  MixedImpl(const models::GptOptions& gpt, const models::ExpertsOptions& experts)
       : model(register_module("model", models::ExpertModel(gpt, experts))) {}
   torch::Tensor forward(const torch::Tensor& ids) {
     const auto [logits, balance] = model(ids);
@@ -214,8 +202,7 @@ struct MixedImpl : torch::nn::Module {
 TESSERA_MODULE(Mixed);
 
 TEST(TensorParallelModels, Experts) {
-  auto gpt =
-      std::get<models::GptOptions>(models::find_preset("gpt-tiny").options);
+  auto gpt = std::get<models::GptOptions>(models::find_preset("gpt-tiny").options);
   gpt.n_head = 4;
   models::ExpertsOptions experts;
   experts.intermediate_size = 24;
@@ -243,8 +230,7 @@ struct CopiedImpl : torch::nn::Module {
 TESSERA_MODULE(Copied);
 
 TEST(TensorParallelModels, T5) {
-  auto options =
-      std::get<models::T5Options>(models::find_preset("t5-tiny").options);
+  auto options = std::get<models::T5Options>(models::find_preset("t5-tiny").options);
   options.num_heads = 4;
   options.d_model = 32;
   options.d_kv = 8;

@@ -37,14 +37,7 @@ std::vector<Degrees> degrees_of_world() {
 }
 
 std::string text_of(const Degrees& d) {
-  return str(
-      "pp ",
-      d.pp,
-      ", tp ",
-      d.tp,
-      ", rdp ",
-      d.rdp,
-      d.prescaled ? ", prescaled" : "");
+  return str("pp ", d.pp, ", tp ", d.tp, ", rdp ", d.rdp, d.prescaled ? ", prescaled" : "");
 }
 
 Config config_of(const Degrees& d) {
@@ -61,13 +54,11 @@ Config config_of(const Degrees& d) {
 
 Batch words_of(int step) {
   torch::manual_seed(700 + step);
-  return {
-      torch::randint(0, kWords, {16, 5}), torch::randint(0, kWords, {16, 5})};
+  return {torch::randint(0, kWords, {16, 5}), torch::randint(0, kWords, {16, 5})};
 }
 
 torch::Tensor word_loss(const torch::Tensor& logits, const torch::Tensor& y) {
-  return torch::nn::functional::cross_entropy(
-      logits.flatten(0, 1), y.flatten());
+  return torch::nn::functional::cross_entropy(logits.flatten(0, 1), y.flatten());
 }
 
 TEST(TensorParallelParity, PartlyMarked) {
@@ -76,8 +67,7 @@ TEST(TensorParallelParity, PartlyMarked) {
     const int slices = 2 * (d.prescaled ? d.rdp : d.tp * d.rdp);
     const auto wanted = train_plain(make, words_of, 10, slices, word_loss);
     EXPECT_LT(wanted.losses.back(), wanted.losses.front());
-    const auto got =
-        train_distributed(config_of(d), make, words_of, 10, word_loss);
+    const auto got = train_distributed(config_of(d), make, words_of, 10, word_loss);
     expect_equal(got, wanted, text_of(d));
   }
 }

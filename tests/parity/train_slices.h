@@ -33,11 +33,8 @@ inline Tensors rows_of(const Tensors& batch, int parts, int part) {
   return slice;
 }
 
-inline torch::optim::SGD make_sgd(
-    const std::vector<torch::Tensor>& parameters,
-    double rate) {
-  return torch::optim::SGD(
-      parameters, torch::optim::SGDOptions(rate).momentum(0.9));
+inline torch::optim::SGD make_sgd(const std::vector<torch::Tensor>& parameters, double rate) {
+  return torch::optim::SGD(parameters, torch::optim::SGDOptions(rate).momentum(0.9));
 }
 
 /// A script without this library that computes what `replicas` data-parallel
@@ -140,22 +137,19 @@ TrainedSlices train_distributed_slices(
   });
   for (int step = 0; step < steps; ++step) {
     optimizer.zero_grad();
-    const auto losses =
-        train_step(rows_of(batches(step), dp_size(), dp_rank()));
+    const auto losses = train_step(rows_of(batches(step), dp_size(), dp_rank()));
     optimizer.step();
     std::vector<double> means;
     for (const auto& loss : losses) {
       double mean = 0;
-      for (const double value :
-           allgather(loss.reduce_mean().template item<double>(), Group::kDP)) {
+      for (const double value : allgather(loss.reduce_mean().template item<double>(), Group::kDP)) {
         mean += value / dp_size();
       }
       means.push_back(mean);
     }
     result.losses.push_back(means);
   }
-  EXPECT_FALSE(model.local_parameters().empty())
-      << "pp rank " << pp_rank() << " has nothing to do";
+  EXPECT_FALSE(model.local_parameters().empty()) << "pp rank " << pp_rank() << " has nothing to do";
   result.state = model.state_dict();
   if (rdp_rank() != 0) { // its buffers are its own until the next step begins
     for (const auto& name : buffer_names) {
@@ -187,14 +181,9 @@ inline void expect_equal(
     // The gradient of an attention's key bias is 0 in exact arithmetic (softmax
     // ignores what is added to all its terms): all that is in it is rounding,
     // below 1e-12 in total here.
-    const double bound =
-        tolerance * tensor.to(torch::kDouble).norm().item<double>() +
-        1e-10 * std::sqrt(static_cast<double>(tensor.numel()));
-    EXPECT_LE(
-        (mine.to(torch::kDouble) - tensor.to(torch::kDouble))
-            .norm()
-            .item<double>(),
-        bound)
+    const double bound = tolerance * tensor.to(torch::kDouble).norm().item<double>() +
+                         1e-10 * std::sqrt(static_cast<double>(tensor.numel()));
+    EXPECT_LE((mine.to(torch::kDouble) - tensor.to(torch::kDouble)).norm().item<double>(), bound)
         << what << ", " << name;
   }
 }

@@ -31,14 +31,11 @@ Batch tokens_of(int step) {
   torch::manual_seed(500 + step);
   const auto start = torch::randint(0, kVocabulary, {kSamples, 1});
   const auto text = (start + torch::arange(kTokens + 1)) % kVocabulary;
-  return {
-      text.narrow(1, 0, kTokens).contiguous(),
-      text.narrow(1, 1, kTokens).contiguous()};
+  return {text.narrow(1, 0, kTokens).contiguous(), text.narrow(1, 1, kTokens).contiguous()};
 }
 
 torch::Tensor mean_loss(const torch::Tensor& logits, const torch::Tensor& y) {
-  return torch::nn::functional::cross_entropy(
-      logits.flatten(0, 1), y.flatten());
+  return torch::nn::functional::cross_entropy(logits.flatten(0, 1), y.flatten());
 }
 
 /// BERT with one tensor as its result: scores of tokens, then of pairs.
@@ -58,8 +55,7 @@ struct OneOutputBertImpl : torch::nn::Module {
   }
   torch::Tensor forward(const torch::Tensor& ids) {
     const auto mask = ids.ne(1).to(torch::kLong); // 1 stands for padding here
-    const auto types =
-        (torch::arange(ids.size(1)) >= 3).to(torch::kLong).expand(ids.sizes());
+    const auto types = (torch::arange(ids.size(1)) >= 3).to(torch::kLong).expand(ids.sizes());
     const auto [words, pairs] = bert(ids, mask, types.contiguous());
     return torch::cat({words.flatten(1), pairs}, 1);
   }
@@ -68,12 +64,10 @@ struct OneOutputBertImpl : torch::nn::Module {
 TESSERA_MODULE(OneOutputBert);
 
 torch::Tensor two_losses(const torch::Tensor& out, const torch::Tensor& y) {
-  const auto words = out.narrow(1, 0, kTokens * kVocabulary)
-                         .reshape({-1, kTokens, kVocabulary});
+  const auto words = out.narrow(1, 0, kTokens * kVocabulary).reshape({-1, kTokens, kVocabulary});
   const auto pairs = out.narrow(1, kTokens * kVocabulary, 2);
   return mean_loss(words, y) +
-         torch::nn::functional::cross_entropy(
-             pairs, (y.select(1, 0) > 16).to(torch::kLong));
+         torch::nn::functional::cross_entropy(pairs, (y.select(1, 0) > 16).to(torch::kLong));
 }
 
 struct Case {
@@ -85,8 +79,7 @@ struct Case {
 /// A bias of keys shifts all scores of a query alike: its true gradient is 0
 /// and it stays 0 but for rounding, which has no digits to compare.
 void expect_key_biases_are_rounding(Trained& trained) {
-  for (auto item = trained.parameters.begin();
-       item != trained.parameters.end();) {
+  for (auto item = trained.parameters.begin(); item != trained.parameters.end();) {
     if (item->first.ends_with(".key.bias")) {
       EXPECT_LT(item->second.abs().max().item<double>(), 1e-6) << item->first;
       item = trained.parameters.erase(item);
@@ -100,11 +93,7 @@ template <typename MakeNet>
 void check(MakeNet make_net, const Loss& loss) {
   int world = 1;
   MPI_Comm_size(MPI_COMM_WORLD, &world);
-  for (const Case c :
-       {Case{1, 1, false},
-        Case{1, 1, true},
-        Case{2, 1, false},
-        Case{1, 2, false}}) {
+  for (const Case c : {Case{1, 1, false}, Case{1, 1, true}, Case{2, 1, false}, Case{1, 2, false}}) {
     if (4 * c.pp * c.rdp != world) {
       continue;
     }
@@ -126,12 +115,7 @@ void check(MakeNet make_net, const Loss& loss) {
     expect_equal(
         got,
         wanted,
-        str("pp ",
-            c.pp,
-            ", rdp ",
-            c.rdp,
-            c.prescaled ? ", prescaled" : "",
-            ", 2 x 2"));
+        str("pp ", c.pp, ", rdp ", c.rdp, c.prescaled ? ", prescaled" : "", ", 2 x 2"));
   }
 }
 
@@ -144,8 +128,7 @@ TEST(TwoDParity, Bert) {
 }
 
 /// The state after it went through a model of this distribution.
-TensorMap
-passed_through(const Config& config, const TensorMap& state, int seed) {
+TensorMap passed_through(const Config& config, const TensorMap& state, int seed) {
   init(config);
   const Ended ended;
   torch::manual_seed(seed);

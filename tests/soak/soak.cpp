@@ -75,8 +75,8 @@ std::int64_t shared_mappings() {
   std::string line;
   std::int64_t bytes = 0;
   while (std::getline(file, line)) {
-    const bool shared = line.find("/memfd:") != std::string::npos ||
-                        line.find("/dev/shm/") != std::string::npos;
+    const bool shared =
+        line.find("/memfd:") != std::string::npos || line.find("/dev/shm/") != std::string::npos;
     if (shared) {
       const auto dash = line.find('-');
       bytes += std::stoll(line.substr(dash + 1), nullptr, 16) -
@@ -140,8 +140,7 @@ Arguments parse(int argc, char** argv) {
       throw std::invalid_argument("unknown option " + name);
     }
   }
-  if (argc % 2 == 0 || arguments.warm_up < 1 ||
-      arguments.warm_up >= arguments.steps) {
+  if (argc % 2 == 0 || arguments.warm_up < 1 || arguments.warm_up >= arguments.steps) {
     throw std::invalid_argument(
         "every option needs a value, and the warm-up "
         "must end before the last step");
@@ -150,15 +149,13 @@ Arguments parse(int argc, char** argv) {
 }
 
 bool constant(const Usage& first, const Usage& last, std::int64_t bound) {
-  return last.resident - first.resident <= bound &&
-         last.shared == first.shared && last.threads == first.threads &&
-         last.descriptors == first.descriptors;
+  return last.resident - first.resident <= bound && last.shared == first.shared &&
+         last.threads == first.threads && last.descriptors == first.descriptors;
 }
 
 int run(const Arguments& arguments) {
   tessera::DistributedModel model{Net()};
-  tessera::DistributedOptimizer optimizer(
-      torch::optim::AdamW(model.parameters(), 1e-3));
+  tessera::DistributedOptimizer optimizer(torch::optim::AdamW(model.parameters(), 1e-3));
   auto train_step = tessera::step([&](torch::Tensor x, torch::Tensor y) {
     auto loss = torch::mse_loss(model(x), y);
     model.backward(loss);
@@ -166,8 +163,7 @@ int run(const Arguments& arguments) {
   });
   Usage first;
   Usage last;
-  const int every =
-      std::max(1, (arguments.steps - arguments.warm_up) / kSamples);
+  const int every = std::max(1, (arguments.steps - arguments.warm_up) / kSamples);
   for (int step = 1; step <= arguments.steps; ++step) {
     optimizer.zero_grad();
     train_step(torch::randn({8, kWidth}), torch::randn({8, kWidth}));
@@ -181,8 +177,7 @@ int run(const Arguments& arguments) {
   }
   const bool good = constant(first, last, arguments.bound);
   const auto all = tessera::allgather(good);
-  const bool all_good =
-      std::all_of(all.begin(), all.end(), [](bool one) { return one; });
+  const bool all_good = std::all_of(all.begin(), all.end(), [](bool one) { return one; });
   if (tessera::rank() == 0) {
     std::printf("soak: %s\n", all_good ? "constant" : "something grows");
   }
@@ -197,9 +192,7 @@ int main(int argc, char** argv) {
     arguments = parse(argc, argv);
   } catch (const std::exception& error) {
     std::fprintf(
-        stderr,
-        "soak: %s\nusage: soak [--steps N] [--warm-up W] [--bound BYTES]\n",
-        error.what());
+        stderr, "soak: %s\nusage: soak [--steps N] [--warm-up W] [--bound BYTES]\n", error.what());
     return 2;
   }
   torch::set_num_threads(1);

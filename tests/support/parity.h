@@ -39,13 +39,10 @@ inline MakeBatch random_batches(int rows = 8, int width = 8) {
 /// Rows of the batch that belong to one of `parts` replicas.
 inline Batch part_of(const Batch& batch, int parts, int part) {
   const auto rows = batch.x.size(0) / parts;
-  return {
-      batch.x.narrow(0, part * rows, rows),
-      batch.y.narrow(0, part * rows, rows)};
+  return {batch.x.narrow(0, part * rows, rows), batch.y.narrow(0, part * rows, rows)};
 }
 
-using Loss =
-    std::function<torch::Tensor(const torch::Tensor&, const torch::Tensor&)>;
+using Loss = std::function<torch::Tensor(const torch::Tensor&, const torch::Tensor&)>;
 
 inline torch::Tensor squared(const torch::Tensor& out, const torch::Tensor& y) {
   return torch::mse_loss(out, y);
@@ -71,8 +68,7 @@ Trained train_plain(
       unique.push_back(parameter);
     }
   }
-  torch::optim::SGD optimizer(
-      unique, torch::optim::SGDOptions(0.1).momentum(0.9));
+  torch::optim::SGD optimizer(unique, torch::optim::SGDOptions(0.1).momentum(0.9));
   Trained result;
   for (int step = 0; step < steps; ++step) {
     const Batch batch = batches(step);
@@ -125,8 +121,8 @@ Trained train_distributed(
     // Only the first data-parallel rank's parameters may count.
     torch::manual_seed(dp_rank() == 0 ? 7 : 8);
     DistributedModel model(make_net());
-    DistributedOptimizer optimizer(torch::optim::SGD(
-        model.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9)));
+    DistributedOptimizer optimizer(
+        torch::optim::SGD(model.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9)));
     auto train_step = tessera::step([&](torch::Tensor x, torch::Tensor y) {
       auto loss = loss_of(model(x), y);
       model.backward(loss);
@@ -135,8 +131,7 @@ Trained train_distributed(
     for (int step = 0; step < steps; ++step) {
       const Batch mine = part_of(batches(step), data_size(), data_rank());
       optimizer.zero_grad();
-      const double loss =
-          train_step(mine.x, mine.y).reduce_mean().template item<double>();
+      const double loss = train_step(mine.x, mine.y).reduce_mean().template item<double>();
       optimizer.step();
       double mean = 0;
       for (const double value : allgather(loss, Group::kDP)) {
@@ -155,8 +150,7 @@ inline double relative_error(const torch::Tensor& a, const torch::Tensor& b) {
   }
   const auto x = a.to(torch::kDouble);
   const auto y = b.to(torch::kDouble);
-  return (x - y).norm().item<double>() /
-         std::max(1e-12, y.norm().item<double>());
+  return (x - y).norm().item<double>() / std::max(1e-12, y.norm().item<double>());
 }
 
 inline void expect_equal(
@@ -166,15 +160,13 @@ inline void expect_equal(
     double tolerance = 1e-5) {
   ASSERT_EQ(got.losses.size(), wanted.losses.size());
   for (std::size_t i = 0; i < got.losses.size(); ++i) {
-    EXPECT_NEAR(
-        got.losses[i], wanted.losses[i], tolerance * std::abs(wanted.losses[i]))
+    EXPECT_NEAR(got.losses[i], wanted.losses[i], tolerance * std::abs(wanted.losses[i]))
         << what << ", loss of step " << i;
   }
   EXPECT_EQ(got.parameters.size(), wanted.parameters.size()) << what;
   for (const auto& [name, tensor] : wanted.parameters) {
     ASSERT_TRUE(got.parameters.contains(name)) << what << ", " << name;
-    EXPECT_LE(relative_error(got.parameters.at(name), tensor), tolerance)
-        << what << ", " << name;
+    EXPECT_LE(relative_error(got.parameters.at(name), tensor), tolerance) << what << ", " << name;
   }
 }
 

@@ -31,8 +31,7 @@ struct PartlyMarkedImpl : torch::nn::Module {
       const tensor_parallelism marked;
       words = register_module("words", nn::Embedding(kWords, kWidth));
       in = register_module("in", nn::Linear(kWidth, kInner));
-      middle = register_module(
-          "middle", nn::Sequential(nn::Linear(kInner, kInner), nn::Tanh()));
+      middle = register_module("middle", nn::Sequential(nn::Linear(kInner, kInner), nn::Tanh()));
       // Shares its weight, so it stays although it is marked.
       first = register_module("first", nn::Linear(kInner, kInner));
       const tensor_parallelism not_marked(false);

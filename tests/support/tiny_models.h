@@ -49,8 +49,8 @@ TESSERA_MODULE(Reused);
 /// A projection that can share its weight with another module.
 struct ProjectionImpl : torch::nn::Module {
   explicit ProjectionImpl(torch::Tensor tied = {}) {
-    weight = register_parameter(
-        "weight", tied.defined() ? tied : torch::randn({kWidth, kWidth}) * 0.3);
+    weight =
+        register_parameter("weight", tied.defined() ? tied : torch::randn({kWidth, kWidth}) * 0.3);
     bias = register_parameter("bias", torch::zeros({kWidth}));
   }
   torch::Tensor forward(const torch::Tensor& x) {
@@ -64,8 +64,7 @@ TESSERA_MODULE(Projection);
 struct TiedImpl : torch::nn::Module {
   TiedImpl() {
     in = register_module("in", Projection(torch::Tensor()));
-    body = register_module(
-        "body", nn::Sequential(Block(), Block(), nn::Tanh(), Block(), Block()));
+    body = register_module("body", nn::Sequential(Block(), Block(), nn::Tanh(), Block(), Block()));
     out = register_module("out", Projection(in->weight));
   }
   torch::Tensor forward(const torch::Tensor& x) {
@@ -132,13 +131,9 @@ struct NestedImpl : torch::nn::Module {
     out = register_module("out", nn::Linear(kWidth, kWidth));
   }
   torch::Tensor forward(const torch::Tensor& x) {
-    auto [one, mask, none] =
-        p(Bundle{{"x", {x}}}, 0.5, std::optional<torch::Tensor>());
-    auto [two, mask2, extra] =
-        q(one, 2.0, std::optional<torch::Tensor>(one.at("x").at(1)));
-    return out(
-        two.at("x").at(0) * mask.to(torch::kFloat) + *extra +
-        two.at("x").at(1));
+    auto [one, mask, none] = p(Bundle{{"x", {x}}}, 0.5, std::optional<torch::Tensor>());
+    auto [two, mask2, extra] = q(one, 2.0, std::optional<torch::Tensor>(one.at("x").at(1)));
+    return out(two.at("x").at(0) * mask.to(torch::kFloat) + *extra + two.at("x").at(1));
   }
   NestedPart p{nullptr}, q{nullptr};
   nn::Linear out{nullptr};

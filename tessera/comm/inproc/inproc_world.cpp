@@ -35,21 +35,13 @@ class Hub {
     arrived_.notify_all();
   }
 
-  std::vector<char>
-  receive(int from, int to, int tag, std::chrono::milliseconds timeout) {
+  std::vector<char> receive(int from, int to, int tag, std::chrono::milliseconds timeout) {
     std::unique_lock lock(mutex_);
     auto& box = boxes_[{from, to, tag}];
-    const bool came =
-        arrived_.wait_for(lock, timeout, [&] { return !box.empty(); });
+    const bool came = arrived_.wait_for(lock, timeout, [&] { return !box.empty(); });
     if (!came) {
-      throw CommError(
-          str("no object came from rank ",
-              from,
-              " (tag ",
-              tag,
-              ") within ",
-              timeout.count(),
-              " ms"));
+      throw CommError(str(
+          "no object came from rank ", from, " (tag ", tag, ") within ", timeout.count(), " ms"));
     }
     std::vector<char> bytes = std::move(box.front());
     box.pop_front();
@@ -62,8 +54,8 @@ class Hub {
     const auto key = std::make_pair(ranks, nth);
     auto& entry = segments_[key];
     if (entry.first == nullptr) {
-      entry.first = std::make_shared<const shm::Segment>(shm::Segment::heap(
-          shm::group_segment_bytes(static_cast<int>(ranks.size()))));
+      entry.first = std::make_shared<const shm::Segment>(
+          shm::Segment::heap(shm::group_segment_bytes(static_cast<int>(ranks.size()))));
     }
     const SegmentPtr segment = entry.first;
     if (++entry.second == static_cast<int>(ranks.size())) {
@@ -77,8 +69,7 @@ class Hub {
   std::condition_variable arrived_;
   // All guarded by mutex_.
   std::map<std::tuple<int, int, int>, std::deque<std::vector<char>>> boxes_;
-  std::map<std::pair<std::vector<int>, int>, std::pair<SegmentPtr, int>>
-      segments_;
+  std::map<std::pair<std::vector<int>, int>, std::pair<SegmentPtr, int>> segments_;
 };
 
 class InprocWorld final : public World {
@@ -88,10 +79,7 @@ class InprocWorld final : public World {
       int rank,
       std::vector<std::string> hosts,
       WorldOptions options)
-      : hub_(std::move(hub)),
-        rank_(rank),
-        hosts_(std::move(hosts)),
-        options_(std::move(options)) {}
+      : hub_(std::move(hub)), rank_(rank), hosts_(std::move(hosts)), options_(std::move(options)) {}
 
   int rank() const override {
     return rank_;
@@ -112,15 +100,12 @@ class InprocWorld final : public World {
     return options_;
   }
 
-  ProcessGroupPtr new_group(
-      const std::string& name,
-      const std::vector<int>& ranks) override {
+  ProcessGroupPtr new_group(const std::string& name, const std::vector<int>& ranks) override {
     const GroupInfo info = make_group_info(*this, name, ranks);
     std::unique_ptr<Engine> engine;
     if (info.size() > 1) {
       const int nth = groups_made_[ranks]++;
-      engine =
-          std::make_unique<shm::ShmEngine>(info, hub_->segment(ranks, nth));
+      engine = std::make_unique<shm::ShmEngine>(info, hub_->segment(ranks, nth));
     }
     return std::make_shared<QueuedGroup>(info, std::move(engine));
   }
@@ -132,8 +117,7 @@ class InprocWorld final : public World {
 
   c10::IValue receive(int peer, int tag) override {
     check_message(*this, peer, tag);
-    const std::vector<char> bytes =
-        hub_->receive(peer, rank_, tag, options_.timeout);
+    const std::vector<char> bytes = hub_->receive(peer, rank_, tag, options_.timeout);
     return decode_object(bytes.data(), bytes.size());
   }
 
@@ -169,10 +153,7 @@ std::vector<WorldPtr> inproc_worlds(int size, const WorldOptions& options) {
   std::vector<WorldPtr> worlds;
   for (int rank = 0; rank < size; ++rank) {
     worlds.push_back(std::make_shared<InprocWorld>(
-        hub,
-        rank,
-        std::vector<std::string>(static_cast<std::size_t>(size), host.data()),
-        options));
+        hub, rank, std::vector<std::string>(static_cast<std::size_t>(size), host.data()), options));
   }
   return worlds;
 }

@@ -38,9 +38,7 @@ class Communicator {
   Communicator() = default;
   /// Takes `comm` over and makes its errors return codes.
   explicit Communicator(MPI_Comm comm) : comm_(comm) {
-    check_mpi(
-        MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN),
-        "MPI_Comm_set_errhandler");
+    check_mpi(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   }
   ~Communicator() {
     if (comm_ != MPI_COMM_NULL && mpi_is_running()) {

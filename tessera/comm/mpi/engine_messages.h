@@ -29,8 +29,7 @@ struct MpiEngine::Exchange {
       if (!messages[i].done) {
         text +=
             str(text.empty() ? "" : ", ",
-                messages[i].receiving ? "nothing came from rank "
-                                      : "nothing was taken by rank ",
+                messages[i].receiving ? "nothing came from rank " : "nothing was taken by rank ",
                 info.ranks[static_cast<std::size_t>(messages[i].peer)]);
       }
     }

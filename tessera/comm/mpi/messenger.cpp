@@ -48,14 +48,12 @@ void Messenger::send(int peer, int tag, std::vector<char> bytes) {
   message->bytes = std::move(bytes);
   // The length goes first, so that the receiver knows how many pieces follow.
   message->bytes.resize(message->bytes.size() + kLengthBytes);
-  std::memmove(
-      message->bytes.data() + kLengthBytes, message->bytes.data(), length);
+  std::memmove(message->bytes.data() + kLengthBytes, message->bytes.data(), length);
   std::memcpy(message->bytes.data(), &length, kLengthBytes);
   {
     const std::lock_guard lock(send_mutex_);
     for (std::size_t at = 0; at < message->bytes.size(); at += kPieceBytes) {
-      const std::size_t piece =
-          std::min(kPieceBytes, message->bytes.size() - at);
+      const std::size_t piece = std::min(kPieceBytes, message->bytes.size() - at);
       message->requests.push_back(MPI_REQUEST_NULL);
       check_mpi(
           MPI_Isend(
@@ -106,8 +104,7 @@ void Messenger::push_on() {
       backoff.restart();
       continue;
     }
-    if (!mpi_is_running() ||
-        (stopping_ && (give_up_ || backoff.waited() > timeout_))) {
+    if (!mpi_is_running() || (stopping_ && (give_up_ || backoff.waited() > timeout_))) {
       return;
     }
     bool progressed = false;
@@ -168,12 +165,10 @@ std::vector<char> Messenger::receive(int peer, int tag) {
     backoff.restart();
     int piece = 0;
     MPI_Get_count(&status, MPI_BYTE, &piece);
-    bytes.resize(
-        std::max(bytes.size(), received + static_cast<std::size_t>(piece)));
+    bytes.resize(std::max(bytes.size(), received + static_cast<std::size_t>(piece)));
     MPI_Request request = MPI_REQUEST_NULL;
     check_mpi(
-        MPI_Imrecv(
-            bytes.data() + received, piece, MPI_BYTE, &message, &request),
+        MPI_Imrecv(bytes.data() + received, piece, MPI_BYTE, &message, &request),
         str("receiving an object from rank ", peer));
     int done = 0;
     while (true) {

@@ -58,8 +58,7 @@ void MpiEngine::all_reduce() {
     reduce_own_slice(0, count, operation_.output_at(0));
     return;
   }
-  const auto chunk =
-      static_cast<std::int64_t>(kChunkBytes / size_of(operation_.type));
+  const auto chunk = static_cast<std::int64_t>(kChunkBytes / size_of(operation_.type));
   for (std::int64_t start = 0; start < count; start += chunk) {
     const std::int64_t length = std::min(chunk, count - start);
     exchange_slices(start, length);
@@ -86,9 +85,7 @@ void MpiEngine::all_gather() {
 void MpiEngine::reduce_scatter() {
   const std::int64_t count = operation_.count;
   const std::int64_t chunk = std::max<std::int64_t>(
-      1,
-      static_cast<std::int64_t>(kChunkBytes / size_of(operation_.type)) /
-          info_.size());
+      1, static_cast<std::int64_t>(kChunkBytes / size_of(operation_.type)) / info_.size());
   std::int64_t start = 0;
   do {
     const std::int64_t length = std::min(chunk, count - start);
@@ -99,8 +96,7 @@ void MpiEngine::reduce_scatter() {
       send(exchange, peer, operation_.input_at(peer * count + start), length);
     }
     wait(exchange);
-    reduce_own_slice(
-        info_.rank * count + start, length, operation_.output_at(start));
+    reduce_own_slice(info_.rank * count + start, length, operation_.output_at(start));
     start += length;
   } while (start < count);
 }
@@ -124,18 +120,14 @@ void MpiEngine::all_to_all() {
 // many of its ranks are in the group.
 void MpiEngine::broadcast() {
   const int root = operation_.root;
-  const auto node_of = [&](int rank) {
-    return nodes_[static_cast<std::size_t>(rank)];
-  };
+  const auto node_of = [&](int rank) { return nodes_[static_cast<std::size_t>(rank)]; };
   // One of each node: the root of its own, the first of every other.
   std::vector<int> leaders;
   std::vector<int> neighbours; // and their leader
   int leader = -1; // of my node
   for (int rank = 0; rank < info_.size(); ++rank) {
-    const bool known =
-        std::any_of(leaders.begin(), leaders.end(), [&](int other) {
-          return node_of(other) == node_of(rank);
-        });
+    const bool known = std::any_of(
+        leaders.begin(), leaders.end(), [&](int other) { return node_of(other) == node_of(rank); });
     const bool leads = node_of(rank) == node_of(root) ? rank == root : !known;
     if (leads) {
       leaders.push_back(rank);
@@ -172,8 +164,7 @@ void MpiEngine::broadcast_among(const std::vector<int>& members, int root) {
   }
   // The root sends its own slice and needs none.
   const auto mine = std::find(members.begin(), members.end(), info_.rank);
-  const Span own =
-      cut(0, count, static_cast<int>(mine - members.begin()), parts);
+  const Span own = cut(0, count, static_cast<int>(mine - members.begin()), parts);
   Exchange share;
   for (int i = 0; i < parts; ++i) {
     const int peer = members[static_cast<std::size_t>(i)];
@@ -190,8 +181,7 @@ void MpiEngine::broadcast_among(const std::vector<int>& members, int root) {
 
 void MpiEngine::reduce_to_root() {
   const std::int64_t count = operation_.count;
-  const auto chunk =
-      static_cast<std::int64_t>(kChunkBytes / size_of(operation_.type));
+  const auto chunk = static_cast<std::int64_t>(kChunkBytes / size_of(operation_.type));
   std::int64_t start = 0;
   do {
     const std::int64_t length = std::min(chunk, count - start);
@@ -199,8 +189,7 @@ void MpiEngine::reduce_to_root() {
     const Span own = cut(start, length, info_.rank);
     Exchange gather;
     if (info_.rank == operation_.root) {
-      reduce_own_slice(
-          own.offset, own.length, operation_.output_at(own.offset));
+      reduce_own_slice(own.offset, own.length, operation_.output_at(own.offset));
       for (int peer = 0; peer < info_.size(); ++peer) {
         const Span span = cut(start, length, peer);
         receive(gather, peer, operation_.output_at(span.offset), span.length);
@@ -227,15 +216,13 @@ void MpiEngine::barrier() {
 
 // ---- their parts ----------------------------------------------------------
 
-MpiEngine::Span
-MpiEngine::cut(std::int64_t start, std::int64_t length, int owner, int parts) {
+MpiEngine::Span MpiEngine::cut(std::int64_t start, std::int64_t length, int owner, int parts) {
   const std::int64_t even = (length + parts - 1) / parts;
   const std::int64_t begin = std::min(owner * even, length);
   return {start + begin, std::min(begin + even, length) - begin};
 }
 
-MpiEngine::Span
-MpiEngine::cut(std::int64_t start, std::int64_t length, int owner) const {
+MpiEngine::Span MpiEngine::cut(std::int64_t start, std::int64_t length, int owner) const {
   return cut(start, length, owner, info_.size());
 }
 
@@ -247,8 +234,7 @@ void MpiEngine::exchange_slices(std::int64_t start, std::int64_t length) {
   Exchange exchange;
   for (int peer = 0; peer < info_.size(); ++peer) {
     const Span span = cut(start, length, peer);
-    receive(
-        exchange, peer, room + operation_.bytes(peer * own.length), own.length);
+    receive(exchange, peer, room + operation_.bytes(peer * own.length), own.length);
     send(exchange, peer, operation_.input_at(span.offset), span.length);
   }
   wait(exchange);
@@ -265,16 +251,12 @@ void MpiEngine::share_slices(std::int64_t start, std::int64_t length) {
   wait(exchange);
 }
 
-void MpiEngine::reduce_own_slice(
-    std::int64_t own_offset,
-    std::int64_t length,
-    std::byte* out) {
+void MpiEngine::reduce_own_slice(std::int64_t own_offset, std::int64_t length, std::byte* out) {
   std::vector<const void*> sources;
   for (int peer = 0; peer < info_.size(); ++peer) {
     sources.push_back(
-        peer == info_.rank
-            ? static_cast<const void*>(operation_.input_at(own_offset))
-            : staging_.data() + operation_.bytes(peer * length));
+        peer == info_.rank ? static_cast<const void*>(operation_.input_at(own_offset))
+                           : staging_.data() + operation_.bytes(peer * length));
   }
   reduce(
       operation_.type,
@@ -307,17 +289,9 @@ void MpiEngine::exchange_pieces(
   } while (at < total);
 }
 
-void MpiEngine::send(
-    Exchange& exchange,
-    int peer,
-    const void* from,
-    std::int64_t count) {
+void MpiEngine::send(Exchange& exchange, int peer, const void* from, std::int64_t count) {
   exchange_pieces(
-      exchange,
-      peer,
-      false,
-      count,
-      [&](std::size_t at, int bytes, MPI_Request* request) {
+      exchange, peer, false, count, [&](std::size_t at, int bytes, MPI_Request* request) {
         return MPI_Isend(
             static_cast<const std::byte*>(from) + at,
             bytes,
@@ -329,25 +303,11 @@ void MpiEngine::send(
       });
 }
 
-void MpiEngine::receive(
-    Exchange& exchange,
-    int peer,
-    void* to,
-    std::int64_t count) {
+void MpiEngine::receive(Exchange& exchange, int peer, void* to, std::int64_t count) {
   exchange_pieces(
-      exchange,
-      peer,
-      true,
-      count,
-      [&](std::size_t at, int bytes, MPI_Request* request) {
+      exchange, peer, true, count, [&](std::size_t at, int bytes, MPI_Request* request) {
         return MPI_Irecv(
-            static_cast<std::byte*>(to) + at,
-            bytes,
-            MPI_BYTE,
-            peer,
-            tag(),
-            comm_->get(),
-            request);
+            static_cast<std::byte*>(to) + at, bytes, MPI_BYTE, peer, tag(), comm_->get(), request);
       });
 }
 
@@ -366,16 +326,11 @@ void MpiEngine::wait(Exchange& exchange) {
   int left = total;
   while (left > 0) {
     int finished = 0;
-    const int code = MPI_Testsome(
-        total,
-        exchange.requests.data(),
-        &finished,
-        indices.data(),
-        statuses.data());
+    const int code =
+        MPI_Testsome(total, exchange.requests.data(), &finished, indices.data(), statuses.data());
     if (code == MPI_ERR_IN_STATUS) {
       for (int i = 0; i < finished; ++i) {
-        check_mpi(
-            statuses[static_cast<std::size_t>(i)].MPI_ERROR, operation_text());
+        check_mpi(statuses[static_cast<std::size_t>(i)].MPI_ERROR, operation_text());
       }
     }
     check_mpi(code, operation_text());
@@ -390,8 +345,7 @@ void MpiEngine::wait(Exchange& exchange) {
       backoff.restart();
     } else if (cancelled()) {
       throw CommError(
-          str(operation_text(),
-              ": this rank gave the group up after an error of its own"));
+          str(operation_text(), ": this rank gave the group up after an error of its own"));
     } else if (backoff.waited() > info_.timeout) {
       throw CommError(
           str(operation_text(),
@@ -414,10 +368,7 @@ void MpiEngine::wait(Exchange& exchange) {
   }
 }
 
-void MpiEngine::finish(
-    Exchange& exchange,
-    std::size_t index,
-    const MPI_Status& status) {
+void MpiEngine::finish(Exchange& exchange, std::size_t index, const MPI_Status& status) {
   auto& message = exchange.messages[index];
   message.done = true;
   if (!message.receiving) {
@@ -426,16 +377,16 @@ void MpiEngine::finish(
   int came = 0;
   MPI_Get_count(&status, MPI_BYTE, &came);
   if (came != message.bytes) {
-    throw CommError(str(
-        operation_text(),
-        ": rank ",
-        info_.ranks[static_cast<std::size_t>(message.peer)],
-        " sent ",
-        came,
-        " bytes where ",
-        message.bytes,
-        " were expected; all ranks must make the same calls with equal sizes "
-        "and dtypes"));
+    throw CommError(
+        str(operation_text(),
+            ": rank ",
+            info_.ranks[static_cast<std::size_t>(message.peer)],
+            " sent ",
+            came,
+            " bytes where ",
+            message.bytes,
+            " were expected; all ranks must make the same calls with equal sizes "
+            "and dtypes"));
   }
 }
 

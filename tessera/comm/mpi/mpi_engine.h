@@ -54,12 +54,8 @@ class MpiEngine final : public RecoverableEngine {
   void barrier();
 
   Span cut(std::int64_t start, std::int64_t length, int owner) const;
-  static Span
-  cut(std::int64_t start, std::int64_t length, int owner, int parts);
-  void reduce_own_slice(
-      std::int64_t own_offset,
-      std::int64_t length,
-      std::byte* out);
+  static Span cut(std::int64_t start, std::int64_t length, int owner, int parts);
+  void reduce_own_slice(std::int64_t own_offset, std::int64_t length, std::byte* out);
   void exchange_slices(std::int64_t start, std::int64_t length);
   void share_slices(std::int64_t start, std::int64_t length);
   // `start(offset, bytes, request)` begins one message of at most kPieceBytes.

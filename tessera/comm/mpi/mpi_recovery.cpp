@@ -53,8 +53,8 @@ std::uint32_t MpiEngine::failures_before(std::uint32_t sequence) const {
   if (broken_at_) {
     throw PeerFailed(broken_why_);
   }
-  return static_cast<std::uint32_t>(std::count_if(
-      abandoned_at_.begin(), abandoned_at_.end(), [&](std::uint32_t started) {
+  return static_cast<std::uint32_t>(
+      std::count_if(abandoned_at_.begin(), abandoned_at_.end(), [&](std::uint32_t started) {
         return started < sequence;
       }));
 }
@@ -122,19 +122,11 @@ std::uint32_t MpiEngine::recover() {
   const std::lock_guard lock(mutex_);
   // Whether anything was told or broke, and how far the furthest has come.
   // MPI's own collectives do not meet our messages.
-  std::array<unsigned, 2> mine = {
-      sequence_, abandoned_at_.empty() && !broken_at_ ? 0U : 1U};
+  std::array<unsigned, 2> mine = {sequence_, abandoned_at_.empty() && !broken_at_ ? 0U : 1U};
   std::array<unsigned, 2> all{};
   MPI_Request request = MPI_REQUEST_NULL;
   check_mpi(
-      MPI_Iallreduce(
-          mine.data(),
-          all.data(),
-          2,
-          MPI_UNSIGNED,
-          MPI_MAX,
-          comm_->get(),
-          &request),
+      MPI_Iallreduce(mine.data(), all.data(), 2, MPI_UNSIGNED, MPI_MAX, comm_->get(), &request),
       "agreeing after a failed step");
   wait_for(request, "agreeing after a failed step");
   sequence_ = all[0];
@@ -143,8 +135,7 @@ std::uint32_t MpiEngine::recover() {
   }
   MPI_Comm fresh = MPI_COMM_NULL;
   check_mpi(
-      MPI_Comm_idup(comm_->get(), &fresh, &request),
-      "a new communicator after a failed step");
+      MPI_Comm_idup(comm_->get(), &fresh, &request), "a new communicator after a failed step");
   wait_for(request, "a new communicator after a failed step");
   // Not freed: messages of the failed step may lie in it, and memory that they
   // are in is still MPI's.

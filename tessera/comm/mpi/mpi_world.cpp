@@ -32,8 +32,7 @@ int g_exit_status = 0;
 std::array<char, 128> g_farewell{};
 
 void leave_at_once(int) {
-  const ssize_t written =
-      ::write(STDERR_FILENO, g_farewell.data(), std::strlen(g_farewell.data()));
+  const ssize_t written = ::write(STDERR_FILENO, g_farewell.data(), std::strlen(g_farewell.data()));
   static_cast<void>(written);
   ::_exit(g_exit_status);
 }
@@ -77,22 +76,19 @@ void start_mpi() {
   int provided = MPI_THREAD_SINGLE;
   if (initialized == 0) {
     prefer_messages_over_tcp();
-    check_mpi(
-        MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided),
-        "MPI_Init_thread");
-    ::on_exit(
-        finalize_at_exit, nullptr); // glibc: unlike atexit, with the status
+    check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread");
+    ::on_exit(finalize_at_exit, nullptr); // glibc: unlike atexit, with the status
   } else {
     check_mpi(MPI_Query_thread(&provided), "MPI_Query_thread");
   }
   if (provided != MPI_THREAD_MULTIPLE) {
-    throw CommError(str(
-        "MPI grants thread level ",
-        provided,
-        " where MPI_THREAD_MULTIPLE (",
-        MPI_THREAD_MULTIPLE,
-        ") is needed; initialise it with MPI_Init_thread and that level, or "
-        "use an MPI built with thread support"));
+    throw CommError(
+        str("MPI grants thread level ",
+            provided,
+            " where MPI_THREAD_MULTIPLE (",
+            MPI_THREAD_MULTIPLE,
+            ") is needed; initialise it with MPI_Init_thread and that level, or "
+            "use an MPI built with thread support"));
   }
 }
 
@@ -134,9 +130,7 @@ class MpiWorld final : public World {
     return options_;
   }
 
-  ProcessGroupPtr new_group(
-      const std::string& name,
-      const std::vector<int>& ranks) override;
+  ProcessGroupPtr new_group(const std::string& name, const std::vector<int>& ranks) override;
 
   void send(int peer, const c10::IValue& value, int tag) override {
     check_message(*this, peer, tag);
@@ -173,18 +167,10 @@ void MpiWorld::learn_hosts(int size) {
   constexpr int kName = MPI_MAX_PROCESSOR_NAME;
   std::array<char, kName> mine{};
   int length = 0;
-  check_mpi(
-      MPI_Get_processor_name(mine.data(), &length), "MPI_Get_processor_name");
+  check_mpi(MPI_Get_processor_name(mine.data(), &length), "MPI_Get_processor_name");
   std::vector<char> all(static_cast<std::size_t>(size) * kName);
   check_mpi(
-      MPI_Allgather(
-          mine.data(),
-          kName,
-          MPI_CHAR,
-          all.data(),
-          kName,
-          MPI_CHAR,
-          comm_.get()),
+      MPI_Allgather(mine.data(), kName, MPI_CHAR, all.data(), kName, MPI_CHAR, comm_.get()),
       "exchanging host names");
   for (int rank = 0; rank < size; ++rank) {
     hosts_.emplace_back(all.data() + static_cast<std::size_t>(rank) * kName);
@@ -194,15 +180,13 @@ void MpiWorld::learn_hosts(int size) {
 void MpiWorld::learn_nodes(int size) {
   MPI_Comm raw = MPI_COMM_NULL;
   check_mpi(
-      MPI_Comm_split_type(
-          comm_.get(), MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &raw),
+      MPI_Comm_split_type(comm_.get(), MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &raw),
       "MPI_Comm_split_type");
   const Communicator node(raw);
   check_mpi(MPI_Comm_rank(node.get(), &local_rank_), "MPI_Comm_rank");
   check_mpi(MPI_Comm_size(node.get(), &local_size_), "MPI_Comm_size");
   int first = rank_;
-  check_mpi(
-      MPI_Bcast(&first, 1, MPI_INT, 0, node.get()), "numbering the nodes");
+  check_mpi(MPI_Bcast(&first, 1, MPI_INT, 0, node.get()), "numbering the nodes");
   nodes_.resize(static_cast<std::size_t>(size));
   check_mpi(
       MPI_Allgather(&first, 1, MPI_INT, nodes_.data(), 1, MPI_INT, comm_.get()),
@@ -211,17 +195,14 @@ void MpiWorld::learn_nodes(int size) {
 
 bool MpiWorld::on_one_node(const GroupInfo& info) const {
   for (const int member : info.ranks) {
-    if (nodes_[static_cast<std::size_t>(member)] !=
-        nodes_[static_cast<std::size_t>(rank_)]) {
+    if (nodes_[static_cast<std::size_t>(member)] != nodes_[static_cast<std::size_t>(rank_)]) {
       return false;
     }
   }
   return true;
 }
 
-ProcessGroupPtr MpiWorld::new_group(
-    const std::string& name,
-    const std::vector<int>& ranks) {
+ProcessGroupPtr MpiWorld::new_group(const std::string& name, const std::vector<int>& ranks) {
   const GroupInfo info = make_group_info(*this, name, ranks);
   std::unique_ptr<Engine> engine;
   if (info.size() > 1) {
@@ -301,10 +282,9 @@ std::unique_ptr<Engine> MpiWorld::shm_engine(const GroupInfo& info) {
     const auto where = receive(leader, kGroupSetupTag).toIntVector();
     std::string error;
     try {
-      segment = std::make_shared<const shm::Segment>(shm::Segment::open(
-          static_cast<int>(where.at(0)), static_cast<int>(where.at(1)), bytes));
-      const auto nonce =
-          reinterpret_cast<shm::Header*>(segment->data())->nonce.load();
+      segment = std::make_shared<const shm::Segment>(
+          shm::Segment::open(static_cast<int>(where.at(0)), static_cast<int>(where.at(1)), bytes));
+      const auto nonce = reinterpret_cast<shm::Header*>(segment->data())->nonce.load();
       if (nonce != static_cast<std::uint64_t>(where.at(2))) {
         throw CommError("other memory was found there");
       }
@@ -334,12 +314,9 @@ std::unique_ptr<Engine> MpiWorld::mpi_engine(const GroupInfo& info) {
   MPI_Group members = MPI_GROUP_NULL;
   MPI_Comm comm = MPI_COMM_NULL;
   check_mpi(MPI_Comm_group(comm_.get(), &all), "MPI_Comm_group");
+  check_mpi(MPI_Group_incl(all, info.size(), info.ranks.data(), &members), "MPI_Group_incl");
   check_mpi(
-      MPI_Group_incl(all, info.size(), info.ranks.data(), &members),
-      "MPI_Group_incl");
-  check_mpi(
-      MPI_Comm_create_group(comm_.get(), members, kGroupSetupTag, &comm),
-      "MPI_Comm_create_group");
+      MPI_Comm_create_group(comm_.get(), members, kGroupSetupTag, &comm), "MPI_Comm_create_group");
   MPI_Group_free(&members);
   MPI_Group_free(&all);
   std::vector<int> nodes;

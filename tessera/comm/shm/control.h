@@ -74,8 +74,7 @@ struct alignas(kLine) Failures {
   bool misses(std::uint32_t sequence, std::uint32_t failures) const {
     const std::uint32_t number = count.load(std::memory_order_acquire);
     return number > failures &&
-           (number - failures > kKept ||
-            !reached(started[failures % kKept].load(), sequence));
+           (number - failures > kKept || !reached(started[failures % kKept].load(), sequence));
   }
 };
 

@@ -29,8 +29,7 @@ std::string reason() {
 std::byte* map(int fd, std::size_t bytes) {
   void* at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (at == MAP_FAILED) {
-    throw CommError(str(
-        "shared memory of ", bytes, " bytes could not be mapped: ", reason()));
+    throw CommError(str("shared memory of ", bytes, " bytes could not be mapped: ", reason()));
   }
   return static_cast<std::byte*>(at);
 }
@@ -45,8 +44,7 @@ Segment Segment::create(std::size_t bytes) {
   }
   // Pages are given when first written, so a generous size costs nothing.
   if (::ftruncate(segment.fd_, static_cast<off_t>(bytes)) != 0) {
-    throw CommError(str(
-        "shared memory of ", bytes, " bytes could not be sized: ", reason()));
+    throw CommError(str("shared memory of ", bytes, " bytes could not be sized: ", reason()));
   }
   segment.data_ = map(segment.fd_, bytes);
   segment.bytes_ = bytes;
@@ -57,8 +55,7 @@ Segment Segment::open(int pid, int fd, std::size_t bytes) {
   const std::string path = str("/proc/", pid, "/fd/", fd);
   const int opened = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (opened < 0) {
-    throw CommError(str(
-        "shared memory of process ", pid, " could not be opened: ", reason()));
+    throw CommError(str("shared memory of process ", pid, " could not be opened: ", reason()));
   }
   Segment segment;
   try {
@@ -74,8 +71,7 @@ Segment Segment::open(int pid, int fd, std::size_t bytes) {
 
 Segment Segment::heap(std::size_t bytes) {
   Segment segment;
-  const std::size_t rounded =
-      (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+  const std::size_t rounded = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
   void* at = std::aligned_alloc(kPageBytes, rounded);
   if (at == nullptr) {
     throw CommError(str("no memory for ", bytes, " bytes"));
@@ -128,31 +124,18 @@ void wait_while_equal(
     std::uint32_t seen,
     std::chrono::nanoseconds timeout) {
   static_assert(sizeof(std::atomic<std::uint32_t>) == sizeof(std::uint32_t));
-  const auto seconds =
-      std::chrono::duration_cast<std::chrono::seconds>(timeout);
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(timeout);
   timespec limit{};
   limit.tv_sec = seconds.count();
   limit.tv_nsec = (timeout - seconds).count();
   // Not FUTEX_PRIVATE: the word may lie in a mapping that processes share.
   ::syscall(
-      SYS_futex,
-      reinterpret_cast<std::uint32_t*>(&word),
-      FUTEX_WAIT,
-      seen,
-      &limit,
-      nullptr,
-      0);
+      SYS_futex, reinterpret_cast<std::uint32_t*>(&word), FUTEX_WAIT, seen, &limit, nullptr, 0);
 }
 
 void wake_all(std::atomic<std::uint32_t>& word) {
   ::syscall(
-      SYS_futex,
-      reinterpret_cast<std::uint32_t*>(&word),
-      FUTEX_WAKE,
-      INT_MAX,
-      nullptr,
-      nullptr,
-      0);
+      SYS_futex, reinterpret_cast<std::uint32_t*>(&word), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
 } // namespace tessera::comm::shm

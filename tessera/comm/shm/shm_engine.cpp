@@ -40,8 +40,7 @@ void relax() {
 } // namespace
 
 std::size_t group_segment_bytes(int size) {
-  return slots_offset(size) +
-         static_cast<std::size_t>(size) * kDepth * kSlotBytes;
+  return slots_offset(size) + static_cast<std::size_t>(size) * kDepth * kSlotBytes;
 }
 
 ShmEngine::ShmEngine(GroupInfo info, std::shared_ptr<const Segment> segment)
@@ -70,13 +69,10 @@ void ShmEngine::run(const Operation& operation) {
       drain(drained++);
     } else if (reduced != filled && reduce_blocker(reduced) < 0) {
       reduce_slice(reduced++);
-    } else if (
-        filled != end && filled - drained < kDepth &&
-        fill_blocker(filled) < 0) {
+    } else if (filled != end && filled - drained < kDepth && fill_blocker(filled) < 0) {
       fill(filled++);
     } else if (drained != reduced) {
-      const auto stage =
-          has_reduce_stage() ? &RankBlock::reduced : &RankBlock::filled;
+      const auto stage = has_reduce_stage() ? &RankBlock::reduced : &RankBlock::filled;
       if (const int peer = drain_blocker(drained); peer >= 0) {
         sleep_on(peer, stage, drained + 1);
       }
@@ -96,8 +92,7 @@ RankBlock& ShmEngine::block(int rank) const {
 }
 
 std::byte* ShmEngine::slot(int rank, std::uint32_t round) const {
-  return slots_ + (static_cast<std::size_t>(rank) * kDepth + round % kDepth) *
-                      kSlotBytes;
+  return slots_ + (static_cast<std::size_t>(rank) * kDepth + round % kDepth) * kSlotBytes;
 }
 
 // ---- geometry -------------------------------------------------------------
@@ -117,8 +112,7 @@ std::int64_t ShmEngine::slot_capacity() const {
 }
 
 std::int64_t ShmEngine::slice_capacity() const {
-  const std::size_t slice =
-      kSlotBytes / static_cast<std::size_t>(info_.size()) / kLine * kLine;
+  const std::size_t slice = kSlotBytes / static_cast<std::size_t>(info_.size()) / kLine * kLine;
   return static_cast<std::int64_t>(slice / size_of(operation_.type));
 }
 
@@ -127,13 +121,12 @@ std::uint32_t ShmEngine::count_rounds() const {
   if (has_reduce_stage()) {
     per_round = slice_capacity() * info_.size();
   } else if (
-      operation_.kind == Collective::kReduceScatter ||
-      operation_.kind == Collective::kAllToAll) {
+      operation_.kind == Collective::kReduceScatter || operation_.kind == Collective::kAllToAll) {
     per_round = slice_capacity();
   }
   // One at least, so that an empty tensor is compared with the peers' too.
-  return static_cast<std::uint32_t>(std::max<std::int64_t>(
-      1, (operation_.count + per_round - 1) / per_round));
+  return static_cast<std::uint32_t>(
+      std::max<std::int64_t>(1, (operation_.count + per_round - 1) / per_round));
 }
 
 ShmEngine::Span ShmEngine::slice(std::uint32_t round, int owner) const {
@@ -146,8 +139,7 @@ ShmEngine::Span ShmEngine::slice(std::uint32_t round, int owner) const {
         std::clamp<std::int64_t>(operation_.count - offset, 0, capacity)};
   }
   const std::int64_t start = index * capacity * info_.size();
-  const std::int64_t rest =
-      std::min(capacity * info_.size(), operation_.count - start);
+  const std::int64_t rest = std::min(capacity * info_.size(), operation_.count - start);
   const auto line = static_cast<std::int64_t>(kLine / size_of(operation_.type));
   const std::int64_t even = (rest + info_.size() - 1) / info_.size();
   const std::int64_t length = (even + line - 1) / line * line;
@@ -156,8 +148,7 @@ ShmEngine::Span ShmEngine::slice(std::uint32_t round, int owner) const {
 }
 
 ShmEngine::Span ShmEngine::whole(std::uint32_t round) const {
-  const std::int64_t offset =
-      static_cast<std::int64_t>(round - base_) * slot_capacity();
+  const std::int64_t offset = static_cast<std::int64_t>(round - base_) * slot_capacity();
   return {offset, std::min(slot_capacity(), operation_.count - offset)};
 }
 
@@ -228,28 +219,18 @@ void ShmEngine::reduce_slice(std::uint32_t round) {
   const Span span = slice(round, info_.rank);
   const bool to_all = operation_.kind == Collective::kAllReduce;
   const bool result_is_mine = to_all || info_.rank == operation_.root;
-  std::byte* shared =
-      slot(info_.rank, round) +
-      operation_.bytes(
-          static_cast<std::int64_t>(info_.rank) * slice_capacity());
+  std::byte* shared = slot(info_.rank, round) +
+                      operation_.bytes(static_cast<std::int64_t>(info_.rank) * slice_capacity());
   if (!to_all) {
-    reduce_from_slots(
-        round,
-        span,
-        0,
-        result_is_mine ? operation_.output_at(span.offset) : shared);
+    reduce_from_slots(round, span, 0, result_is_mine ? operation_.output_at(span.offset) : shared);
   } else {
     // In blocks, so that a result is copied while the first-level cache still
     // holds it.
-    const auto step =
-        static_cast<std::int64_t>(kCopyBlock / size_of(operation_.type));
+    const auto step = static_cast<std::int64_t>(kCopyBlock / size_of(operation_.type));
     for (std::int64_t at = 0; at < span.length; at += step) {
       const Span part = {span.offset + at, std::min(step, span.length - at)};
       reduce_from_slots(round, part, at, operation_.output_at(part.offset));
-      copy(
-          shared + operation_.bytes(at),
-          operation_.output_at(part.offset),
-          part.length);
+      copy(shared + operation_.bytes(at), operation_.output_at(part.offset), part.length);
     }
   }
   post(block(info_.rank).reduced, round + 1);
@@ -265,9 +246,8 @@ void ShmEngine::reduce_from_slots(
       is_flat() ? 0 : static_cast<std::int64_t>(info_.rank) * slice_capacity();
   for (int peer = 0; peer < info_.size(); ++peer) {
     sources_[static_cast<std::size_t>(peer)] =
-        peer == info_.rank
-            ? static_cast<const void*>(operation_.input_at(span.offset))
-            : slot(peer, round) + operation_.bytes(slice_start + in_slice);
+        peer == info_.rank ? static_cast<const void*>(operation_.input_at(span.offset))
+                           : slot(peer, round) + operation_.bytes(slice_start + in_slice);
   }
   reduce(
       operation_.type,
@@ -293,53 +273,36 @@ void ShmEngine::drain_data(std::uint32_t round) {
     case Collective::kBroadcast: {
       if (me != operation_.root) {
         const Span span = whole(round);
-        copy(
-            operation_.output_at(span.offset),
-            slot(operation_.root, round),
-            span.length);
+        copy(operation_.output_at(span.offset), slot(operation_.root, round), span.length);
       }
       return;
     }
     case Collective::kAllGather: {
       const Span span = whole(round);
       for (int peer = 0; peer < info_.size(); ++peer) {
-        const void* from =
-            peer == me ? operation_.input_at(span.offset) : slot(peer, round);
-        copy(
-            operation_.output_at(peer * operation_.count + span.offset),
-            from,
-            span.length);
+        const void* from = peer == me ? operation_.input_at(span.offset) : slot(peer, round);
+        copy(operation_.output_at(peer * operation_.count + span.offset), from, span.length);
       }
       return;
     }
     case Collective::kReduceScatter: {
       const Span span = slice(round, me);
-      reduce_from_slots(
-          round,
-          span,
-          0,
-          operation_.output_at(span.offset - me * operation_.count));
+      reduce_from_slots(round, span, 0, operation_.output_at(span.offset - me * operation_.count));
       return;
     }
     case Collective::kAllToAll: {
       const Span span = slice(round, me);
       const std::int64_t offset = span.offset - me * operation_.count;
       for (int peer = 0; peer < info_.size(); ++peer) {
-        const void* from =
-            peer == me
-                ? operation_.input_at(span.offset)
-                : slot(peer, round) + operation_.bytes(me * slice_capacity());
-        copy(
-            operation_.output_at(peer * operation_.count + offset),
-            from,
-            span.length);
+        const void* from = peer == me ? operation_.input_at(span.offset)
+                                      : slot(peer, round) + operation_.bytes(me * slice_capacity());
+        copy(operation_.output_at(peer * operation_.count + offset), from, span.length);
       }
       return;
     }
     case Collective::kAllReduce:
       if (is_flat()) {
-        reduce_from_slots(
-            round, {0, operation_.count}, 0, operation_.output_at(0));
+        reduce_from_slots(round, {0, operation_.count}, 0, operation_.output_at(0));
         return;
       }
       break;
@@ -362,11 +325,9 @@ void ShmEngine::drain_data(std::uint32_t round) {
 
 // ---- waiting --------------------------------------------------------------
 
-int ShmEngine::first_behind(Counter RankBlock::*stage, std::uint32_t target)
-    const {
+int ShmEngine::first_behind(Counter RankBlock::*stage, std::uint32_t target) const {
   for (int peer = 0; peer < info_.size(); ++peer) {
-    const auto value =
-        (block(peer).*stage).value.load(std::memory_order_acquire);
+    const auto value = (block(peer).*stage).value.load(std::memory_order_acquire);
     if (peer != info_.rank && !reached(value, target)) {
       return peer;
     }
@@ -386,15 +347,13 @@ int ShmEngine::reduce_blocker(std::uint32_t round) const {
 int ShmEngine::drain_blocker(std::uint32_t round) const {
   const int root = operation_.root;
   if (operation_.kind == Collective::kBroadcast) {
-    const auto at_root =
-        block(root).filled.value.load(std::memory_order_acquire);
+    const auto at_root = block(root).filled.value.load(std::memory_order_acquire);
     return info_.rank == root || reached(at_root, round + 1) ? -1 : root;
   }
   if (operation_.kind == Collective::kReduce && info_.rank != root) {
     return -1;
   }
-  return first_behind(
-      has_reduce_stage() ? &RankBlock::reduced : &RankBlock::filled, round + 1);
+  return first_behind(has_reduce_stage() ? &RankBlock::reduced : &RankBlock::filled, round + 1);
 }
 
 void ShmEngine::post(Counter& counter, std::uint32_t value) {
@@ -406,10 +365,7 @@ void ShmEngine::post(Counter& counter, std::uint32_t value) {
   }
 }
 
-void ShmEngine::sleep_on(
-    int rank,
-    Counter RankBlock::*stage,
-    std::uint32_t target) {
+void ShmEngine::sleep_on(int rank, Counter RankBlock::*stage, std::uint32_t target) {
   using Clock = std::chrono::steady_clock;
   Counter& counter = block(rank).*stage;
   const auto start = Clock::now();
@@ -456,21 +412,19 @@ void ShmEngine::check_notices(std::uint32_t round) const {
   for (int peer = 0; peer < info_.size(); ++peer) {
     const RankBlock& other = block(peer);
     if (peer == info_.rank ||
-        !reached(
-            other.filled.value.load(std::memory_order_acquire), round + 1)) {
+        !reached(other.filled.value.load(std::memory_order_acquire), round + 1)) {
       continue;
     }
     const Notice& notice = other.notices[round % kDepth];
     if (notice.failures != failures_) {
       leave(notice.failures > failures_ ? peer : info_.rank);
     }
-    const bool same =
-        notice.sequence == sequence_ &&
-        notice.kind == static_cast<std::int32_t>(operation_.kind) &&
-        notice.type == static_cast<std::int32_t>(operation_.type) &&
-        notice.reduce == static_cast<std::int32_t>(operation_.reduce) &&
-        notice.scale == operation_.scale && notice.root == operation_.root &&
-        notice.count == operation_.count;
+    const bool same = notice.sequence == sequence_ &&
+                      notice.kind == static_cast<std::int32_t>(operation_.kind) &&
+                      notice.type == static_cast<std::int32_t>(operation_.type) &&
+                      notice.reduce == static_cast<std::int32_t>(operation_.reduce) &&
+                      notice.scale == operation_.scale && notice.root == operation_.root &&
+                      notice.count == operation_.count;
     if (!same) {
       fail(
           str(operation_text(),
@@ -519,12 +473,10 @@ void ShmEngine::fail(const std::string& reason) const {
   std::uint32_t nobody = 0;
   if (header_->failing.compare_exchange_strong(
           nobody, static_cast<std::uint32_t>(info_.rank) + 1)) {
-    const std::size_t length =
-        std::min(reason.size(), header_->reason.size() - 1);
+    const std::size_t length = std::min(reason.size(), header_->reason.size() - 1);
     std::memcpy(header_->reason.data(), reason.data(), length);
     header_->reason[length] = '\0';
-    header_->failed.store(
-        static_cast<std::uint32_t>(info_.rank) + 1, std::memory_order_release);
+    header_->failed.store(static_cast<std::uint32_t>(info_.rank) + 1, std::memory_order_release);
   }
   throw CommError(reason);
 }
@@ -549,8 +501,7 @@ std::string ShmEngine::operation_text() const {
 std::string ShmEngine::missing_text() const {
   std::string missing;
   for (int peer = 0; peer < info_.size(); ++peer) {
-    const std::uint32_t entered =
-        block(peer).entered.load(std::memory_order_acquire);
+    const std::uint32_t entered = block(peer).entered.load(std::memory_order_acquire);
     if (!reached(entered, sequence_)) {
       missing +=
           str(missing.empty() ? "" : ", ",
@@ -563,9 +514,8 @@ std::string ShmEngine::missing_text() const {
               " operations)");
     }
   }
-  return missing.empty()
-             ? std::string("all ranks have arrived, but one stopped inside")
-             : "not arrived: " + missing;
+  return missing.empty() ? std::string("all ranks have arrived, but one stopped inside")
+                         : "not arrived: " + missing;
 }
 
 } // namespace tessera::comm::shm

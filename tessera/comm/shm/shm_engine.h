@@ -66,11 +66,7 @@ class ShmEngine final : public RecoverableEngine {
   void drain(std::uint32_t round);
   void drain_data(std::uint32_t round);
   /// `span` of the tensor begins `in_slice` elements into this rank's slice.
-  void reduce_from_slots(
-      std::uint32_t round,
-      Span span,
-      std::int64_t in_slice,
-      std::byte* out);
+  void reduce_from_slots(std::uint32_t round, Span span, std::int64_t in_slice, std::byte* out);
   void copy(void* to, const void* from, std::int64_t elements) const;
 
   int first_behind(Counter RankBlock::*stage, std::uint32_t target) const;

@@ -16,8 +16,8 @@ void ShmEngine::abandon(std::uint32_t started, const std::string& why) {
 
 std::uint32_t ShmEngine::failures_before(std::uint32_t sequence) const {
   const std::lock_guard lock(mutex_);
-  return static_cast<std::uint32_t>(std::count_if(
-      abandoned_at_.begin(), abandoned_at_.end(), [&](std::uint32_t started) {
+  return static_cast<std::uint32_t>(
+      std::count_if(abandoned_at_.begin(), abandoned_at_.end(), [&](std::uint32_t started) {
         return !reached(started, sequence);
       }));
 }
@@ -32,8 +32,7 @@ void ShmEngine::check_whole() const {
 // operation, will never be in it.
 void ShmEngine::check_abandoned() const {
   for (int peer = 0; peer < info_.size(); ++peer) {
-    if (peer != info_.rank &&
-        block(peer).failures.misses(sequence_, failures_)) {
+    if (peer != info_.rank && block(peer).failures.misses(sequence_, failures_)) {
       leave(peer);
     }
   }
@@ -50,9 +49,7 @@ void ShmEngine::leave(int origin) const {
 
 std::uint32_t ShmEngine::recover() {
   RankBlock& mine = block(info_.rank);
-  const auto later = [](std::uint32_t a, std::uint32_t b) {
-    return reached(a, b) ? a : b;
-  };
+  const auto later = [](std::uint32_t a, std::uint32_t b) { return reached(a, b) ? a : b; };
   mine.rounds = base_;
   for (const Counter* stage : {&mine.filled, &mine.reduced, &mine.drained}) {
     mine.rounds = later(mine.rounds, stage->value.load());

@@ -36,14 +36,11 @@ struct Window::Counters {
   Failures failures;
 };
 
-std::shared_ptr<Window> Window::make(
-    ProcessGroup& group,
-    const GroupInfo& info,
-    std::size_t bytes_of_rank) {
+std::shared_ptr<Window>
+Window::make(ProcessGroup& group, const GroupInfo& info, std::size_t bytes_of_rank) {
   const auto ranks = static_cast<std::size_t>(info.size());
-  const std::size_t total =
-      whole_pages(sizeof(Header)) +
-      ranks * (whole_pages(sizeof(Counters)) + whole_pages(bytes_of_rank));
+  const std::size_t total = whole_pages(sizeof(Header)) +
+                            ranks * (whole_pages(sizeof(Counters)) + whole_pages(bytes_of_rank));
   std::shared_ptr<const Segment> segment;
   std::string error;
   at::Tensor where = at::zeros({4}, at::kLong);
@@ -68,10 +65,9 @@ std::shared_ptr<Window> Window::make(
   }
   if (error.empty() && info.rank != 0) {
     try {
-      segment = std::make_shared<const Segment>(Segment::open(
-          static_cast<int>(values[1]), static_cast<int>(values[2]), total));
-      const auto nonce =
-          reinterpret_cast<Header*>(segment->data())->nonce.load();
+      segment = std::make_shared<const Segment>(
+          Segment::open(static_cast<int>(values[1]), static_cast<int>(values[2]), total));
+      const auto nonce = reinterpret_cast<Header*>(segment->data())->nonce.load();
       if (nonce != static_cast<std::uint64_t>(values[3])) {
         error = "other memory was found there";
       }
@@ -93,14 +89,10 @@ std::shared_ptr<Window> Window::make(
             "; set same_node to 'mpi' when ranks cannot see each other's "
             "processes"));
   }
-  return std::shared_ptr<Window>(
-      new Window(info, segment, whole_pages(bytes_of_rank)));
+  return std::shared_ptr<Window>(new Window(info, segment, whole_pages(bytes_of_rank)));
 }
 
-Window::Window(
-    GroupInfo info,
-    std::shared_ptr<const Segment> segment,
-    std::size_t bytes_of_rank)
+Window::Window(GroupInfo info, std::shared_ptr<const Segment> segment, std::size_t bytes_of_rank)
     : info_(std::move(info)),
       segment_(std::move(segment)),
       bytes_of_rank_(bytes_of_rank),
@@ -120,8 +112,7 @@ Window::Counters& Window::counters(int rank) const {
 
 std::byte* Window::region(int rank) const {
   return segment_->data() + whole_pages(sizeof(Header)) +
-         static_cast<std::size_t>(info_.size()) *
-             whole_pages(sizeof(Counters)) +
+         static_cast<std::size_t>(info_.size()) * whole_pages(sizeof(Counters)) +
          static_cast<std::size_t>(rank) * bytes_of_rank_;
 }
 
@@ -135,16 +126,10 @@ void Window::post(int counter, std::uint32_t value) {
   }
 }
 
-void Window::wait(
-    int rank,
-    int counter,
-    std::uint32_t target,
-    const char* what) {
+void Window::wait(int rank, int counter, std::uint32_t target, const char* what) {
   using Clock = std::chrono::steady_clock;
   Counter& theirs = counters(rank).of[static_cast<std::size_t>(counter)];
-  const auto come = [&] {
-    return reached(theirs.value.load(std::memory_order_acquire), target);
-  };
+  const auto come = [&] { return reached(theirs.value.load(std::memory_order_acquire), target); };
   if (come()) {
     return;
   }
@@ -171,8 +156,7 @@ void Window::wait(
     if (header_->broken.load(std::memory_order_acquire) != 0) {
       leave(info_.rank); // whose it is stands there already
     }
-    const std::uint32_t told =
-        counters(rank).failures.count.load(std::memory_order_acquire);
+    const std::uint32_t told = counters(rank).failures.count.load(std::memory_order_acquire);
     if (come()) { // perhaps posted before its failure
       return;
     }
@@ -215,8 +199,7 @@ void Window::fail(const std::string& reason) {
   std::uint32_t nobody = 0;
   const auto me = static_cast<std::uint32_t>(info_.rank) + 1;
   if (header_->failing.compare_exchange_strong(nobody, me)) {
-    const std::size_t length =
-        std::min(reason.size(), header_->reason.size() - 1);
+    const std::size_t length = std::min(reason.size(), header_->reason.size() - 1);
     std::memcpy(header_->reason.data(), reason.data(), length);
     header_->reason[length] = '\0';
     header_->failed.store(me, std::memory_order_release);

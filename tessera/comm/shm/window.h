@@ -70,10 +70,7 @@ class Window {
   void recover();
 
  private:
-  Window(
-      GroupInfo info,
-      std::shared_ptr<const Segment> segment,
-      std::size_t bytes_of_rank);
+  Window(GroupInfo info, std::shared_ptr<const Segment> segment, std::size_t bytes_of_rank);
   struct Counters;
   Counters& counters(int rank) const;
   void check_running(const char* what) const;

@@ -50,8 +50,8 @@ SampleSizes sample_sizes(
     sizes.samples = Lengths(parallel.size(), hidden.size(0));
     return sizes;
   }
-  const auto numbers = exchange_numbers(
-      parallel, {hidden.size(0), mask_samples(mask), mask_samples(cross_mask)});
+  const auto numbers =
+      exchange_numbers(parallel, {hidden.size(0), mask_samples(mask), mask_samples(cross_mask)});
   sizes.samples = numbers[0];
   // One sample a rank: its mask may be its own or everybody's. Taking it for
   // its own is right in both cases.
@@ -110,8 +110,7 @@ at::Tensor attend_over_heads(
     return t.transpose(1, 2).reshape({batch * heads, t.size(1), width});
   };
   const at::Tensor q_heads = by_head(q);
-  at::Tensor scores = at::bmm(
-      scale == 1 ? q_heads : q_heads * scale, by_head(k).transpose(1, 2));
+  at::Tensor scores = at::bmm(scale == 1 ? q_heads : q_heads * scale, by_head(k).transpose(1, 2));
   if (mask.defined() || causal) {
     // The product itself is not used again: the sums may be made in place.
     scores = at::_unsafe_view(scores, {batch, heads, queries, keys});
@@ -119,11 +118,9 @@ at::Tensor attend_over_heads(
       scores.add_(mask);
     }
     if (causal) {
-      scores.add_(at::full(
-                      {queries, keys},
-                      -std::numeric_limits<double>::infinity(),
-                      scores.options())
-                      .triu_(keys - queries + 1));
+      scores.add_(
+          at::full({queries, keys}, -std::numeric_limits<double>::infinity(), scores.options())
+              .triu_(keys - queries + 1));
     }
     scores = scores.view({batch * heads, queries, keys});
   }

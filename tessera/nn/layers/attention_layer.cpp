@@ -11,20 +11,16 @@ namespace tessera::nn {
 
 using Direction = DistributedProjectionImpl::Direction;
 
-DistributedAttentionLayerImpl::DistributedAttentionLayerImpl(
-    const TransformerOptions& given)
+DistributedAttentionLayerImpl::DistributedAttentionLayerImpl(const TransformerOptions& given)
     : options(given) {
   check_options("DistributedAttentionLayer", options, parallel());
   const auto& o = options;
-  own_heads_ =
-      even_range(o.num_attention_heads, parallel().size(), parallel().rank())
-          .size();
+  own_heads_ = even_range(o.num_attention_heads, parallel().size(), parallel().rank()).size();
   const auto split = [&](std::int64_t groups) {
     return FeatureSplit{groups, o.num_attention_heads, o.attention_head_size};
   };
   const auto into = [&](std::int64_t groups) {
-    return DistributedProjection(
-        Direction::kInto, o.hidden_size, split(groups), o);
+    return DistributedProjection(Direction::kInto, o.hidden_size, split(groups), o);
   };
   if (o.pre_layernorm) {
     pre_layernorm_ = register_module("pre_layernorm", make_part_norm(o));
@@ -36,8 +32,7 @@ DistributedAttentionLayerImpl::DistributedAttentionLayerImpl(
     query_key_value_ = register_module("query_key_value", into(3));
   }
   dense_ = register_module(
-      "dense",
-      DistributedProjection(Direction::kOutOf, o.hidden_size, split(1), o));
+      "dense", DistributedProjection(Direction::kOutOf, o.hidden_size, split(1), o));
   if (o.post_layernorm) {
     layernorm_ = register_module("layernorm", make_part_norm(o));
   }
@@ -54,8 +49,7 @@ at::Tensor DistributedAttentionLayerImpl::forward_part(
   const auto features = [&](const at::Tensor& t, std::int64_t groups) {
     return t.view({t.size(0), t.size(1), groups, own_heads_, width}).unbind(2);
   };
-  const at::Tensor x =
-      pre_layernorm_.is_empty() ? hidden : pre_layernorm_->forward(hidden);
+  const at::Tensor x = pre_layernorm_.is_empty() ? hidden : pre_layernorm_->forward(hidden);
   std::vector<at::Tensor> qkv;
   if (o.cross_attention) {
     qkv = features(query_->forward(x, samples), 1);
@@ -98,11 +92,10 @@ at::Tensor DistributedAttentionLayerImpl::forward(
   const TensorParallel parallel = parallel_now();
   if (options.cross_attention != cross_states.defined()) {
     throw ShapeError(
-        options.cross_attention
-            ? "DistributedAttentionLayer: cross_attention is true but there "
-              "are no cross_states"
-            : "DistributedAttentionLayer: cross_states are given but "
-              "cross_attention is false");
+        options.cross_attention ? "DistributedAttentionLayer: cross_attention is true but there "
+                                  "are no cross_states"
+                                : "DistributedAttentionLayer: cross_states are given but "
+                                  "cross_attention is false");
   }
   if (hidden.dim() != 3 || hidden.size(2) != options.hidden_size) {
     throw ShapeError(tessera::str(
@@ -114,24 +107,17 @@ at::Tensor DistributedAttentionLayerImpl::forward(
   }
   const SampleSizes sizes = sample_sizes(parallel, hidden, attention_mask, {});
   const at::Tensor mask = mask_for_heads(
-      parallel,
-      attention_mask,
-      options.num_attention_heads,
-      sizes.own_masks,
-      sizes.samples);
+      parallel, attention_mask, options.num_attention_heads, sizes.own_masks, sizes.samples);
   const at::Tensor y = forward_part(
       enter(parallel, hidden, sizes.samples),
       mask,
-      cross_states.defined() ? enter(parallel, cross_states, sizes.samples)
-                             : at::Tensor(),
+      cross_states.defined() ? enter(parallel, cross_states, sizes.samples) : at::Tensor(),
       sizes.samples);
   return leave(parallel, y, options.hidden_size, sizes.samples);
 }
 
-at::Tensor
-residual_sum(const at::Tensor& x, const at::Tensor& update, bool in_f32) {
-  return in_f32 ? (x.to(at::kFloat) + update.to(at::kFloat)).to(x.scalar_type())
-                : x + update;
+at::Tensor residual_sum(const at::Tensor& x, const at::Tensor& update, bool in_f32) {
+  return in_f32 ? (x.to(at::kFloat) + update.to(at::kFloat)).to(x.scalar_type()) : x + update;
 }
 
 } // namespace tessera::nn

@@ -65,9 +65,7 @@ class DistributedAttentionLayerImpl : public DistributedModule {
       const at::Tensor& hidden,
       const at::Tensor& attention_mask,
       const at::Tensor& cross_states);
-  at::Tensor forward_self(
-      const at::Tensor& hidden,
-      const at::Tensor& attention_mask = {}) {
+  at::Tensor forward_self(const at::Tensor& hidden, const at::Tensor& attention_mask = {}) {
     return forward(hidden, attention_mask, {});
   }
 
@@ -93,7 +91,6 @@ class DistributedAttentionLayerImpl : public DistributedModule {
 TESSERA_MODULE(DistributedAttentionLayer);
 
 /// x + update, in f32 when asked for.
-at::Tensor
-residual_sum(const at::Tensor& x, const at::Tensor& update, bool in_f32);
+at::Tensor residual_sum(const at::Tensor& x, const at::Tensor& update, bool in_f32);
 
 } // namespace tessera::nn

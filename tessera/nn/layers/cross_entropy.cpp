@@ -32,26 +32,20 @@ struct LossNode : Function<LossNode> {
       const at::Tensor& targets,
       const c10::intrusive_ptr<LossCall>& call) {
     const Range own = call->own;
-    const at::Tensor mine =
-        at::logical_and(targets >= own.start, targets < own.end);
-    const at::Tensor column =
-        (targets - own.start).masked_fill_(mine.logical_not(), 0);
+    const at::Tensor mine = at::logical_and(targets >= own.start, targets < own.end);
+    const at::Tensor column = (targets - own.start).masked_fill_(mine.logical_not(), 0);
     const auto wide = at::toOpMathType(logits.scalar_type());
     at::Tensor log_sums;
     at::Tensor scores;
     if (own.size() == 0) {
       log_sums = at::full(
-          targets.sizes(),
-          -std::numeric_limits<float>::infinity(),
-          logits.options().dtype(wide));
+          targets.sizes(), -std::numeric_limits<float>::infinity(), logits.options().dtype(wide));
       scores = at::zeros_like(log_sums);
     } else {
       log_sums = at::logsumexp(logits.to(wide), {1});
-      scores =
-          logits.gather(1, column.unsqueeze(1)).squeeze(1).to(wide).mul_(mine);
+      scores = logits.gather(1, column.unsqueeze(1)).squeeze(1).to(wide).mul_(mine);
     }
-    const at::Tensor all =
-        gather_blocks(call->parallel, at::stack({log_sums, scores}));
+    const at::Tensor all = gather_blocks(call->parallel, at::stack({log_sums, scores}));
     const at::Tensor log_sum = at::logsumexp(all.select(1, 0), {0});
     const at::Tensor score = all.select(1, 1).sum(0);
     const at::Tensor counts = targets >= 0;
@@ -65,14 +59,10 @@ struct LossNode : Function<LossNode> {
     if (logits.size(1) == 0) {
       return {at::zeros_like(logits), {}, {}};
     }
-    const at::Tensor factor =
-        grads[0].masked_fill(saved[4].logical_not(), 0).unsqueeze(1);
+    const at::Tensor factor = grads[0].masked_fill(saved[4].logical_not(), 0).unsqueeze(1);
     at::Tensor gradient =
-        (logits.to(saved[1].scalar_type()) - saved[1].unsqueeze(1))
-            .exp_()
-            .mul_(factor);
-    gradient.scatter_add_(
-        1, saved[2].unsqueeze(1), -(factor * saved[3].unsqueeze(1)));
+        (logits.to(saved[1].scalar_type()) - saved[1].unsqueeze(1)).exp_().mul_(factor);
+    gradient.scatter_add_(1, saved[2].unsqueeze(1), -(factor * saved[3].unsqueeze(1)));
     return {gradient.to(logits.scalar_type()), {}, {}};
   }
 };
@@ -101,8 +91,8 @@ at::Tensor DistributedCrossEntropyImpl::forward(
   }
   const at::Tensor counts = targets.ne(options.ignore_index);
   if (!parallel.shapes_only) {
-    const at::Tensor wrong = at::logical_and(
-        counts, at::logical_or(targets < 0, targets >= options.vocab_size));
+    const at::Tensor wrong =
+        at::logical_and(counts, at::logical_or(targets < 0, targets >= options.vocab_size));
     if (wrong.any().item<bool>()) {
       throw ShapeError(tessera::str(
           "DistributedCrossEntropy: target ",
@@ -113,22 +103,18 @@ at::Tensor DistributedCrossEntropyImpl::forward(
           options.ignore_index));
     }
   }
-  const at::Tensor marked =
-      targets.masked_fill(counts.logical_not(), -1).contiguous();
+  const at::Tensor marked = targets.masked_fill(counts.logical_not(), -1).contiguous();
   Lengths samples;
   at::Tensor all_targets = marked;
   if (!parallel.prescaled_batch) {
     samples = samples_of_ranks(parallel, targets.size(0));
     all_targets = gather(parallel, marked, 0, samples);
   }
-  const at::Tensor losses = LossNode::apply(
-                                logits.reshape({-1, call->own.size()}),
-                                all_targets.reshape({-1}),
-                                call)
-                                .view(all_targets.sizes());
-  const at::Tensor own = parallel.prescaled_batch
-                             ? losses
-                             : keep_own_samples(parallel, losses, samples);
+  const at::Tensor losses =
+      LossNode::apply(logits.reshape({-1, call->own.size()}), all_targets.reshape({-1}), call)
+          .view(all_targets.sizes());
+  const at::Tensor own =
+      parallel.prescaled_batch ? losses : keep_own_samples(parallel, losses, samples);
   return own.sum() / counts.sum().to(own.scalar_type());
 }
 

@@ -28,8 +28,7 @@ struct DistributedCrossEntropyOptions {
 /// Karakus et al. 2021, appendix I.3 (DistributedTransformerLMHead).
 class DistributedCrossEntropyImpl : public DistributedModule {
  public:
-  explicit DistributedCrossEntropyImpl(
-      const DistributedCrossEntropyOptions& options);
+  explicit DistributedCrossEntropyImpl(const DistributedCrossEntropyOptions& options);
   at::Tensor forward(const at::Tensor& logits, const at::Tensor& targets);
 
   DistributedCrossEntropyOptions options;

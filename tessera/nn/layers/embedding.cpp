@@ -40,8 +40,7 @@ void check_options(DistributedEmbeddingOptions& o) {
     }
   }
   if (o._weight.defined() &&
-      o._weight.sizes() !=
-          at::IntArrayRef({o.num_embeddings, o.embedding_dim})) {
+      o._weight.sizes() != at::IntArrayRef({o.num_embeddings, o.embedding_dim})) {
     throw ShapeError(tessera::str(
         "DistributedEmbedding: _weight has sizes ",
         o._weight.sizes(),
@@ -66,26 +65,20 @@ void check_options(DistributedEmbeddingOptions& o) {
 
 } // namespace
 
-DistributedEmbeddingImpl::DistributedEmbeddingImpl(
-    const DistributedEmbeddingOptions& given)
+DistributedEmbeddingImpl::DistributedEmbeddingImpl(const DistributedEmbeddingOptions& given)
     : options(given) {
   check_options(options);
-  const std::vector<std::int64_t> sizes{
-      options.num_embeddings, options.embedding_dim};
+  const std::vector<std::int64_t> sizes{options.num_embeddings, options.embedding_dim};
   ParameterCreation how;
   if (options._weight.defined()) {
     how.dtype = options._weight.scalar_type();
   }
   const auto create = parameter_creation_scope(*this, how);
   if (options.split == EmbeddingSplit::kVocabulary) {
-    weight = create.initialize_with_output_partition(
-        "weight", sizes, table(options));
-    first_row_ =
-        even_range(options.num_embeddings, parallel().size(), parallel().rank())
-            .start;
+    weight = create.initialize_with_output_partition("weight", sizes, table(options));
+    first_row_ = even_range(options.num_embeddings, parallel().size(), parallel().rank()).start;
   } else {
-    weight =
-        create.initialize_with_input_partition("weight", sizes, table(options));
+    weight = create.initialize_with_input_partition("weight", sizes, table(options));
   }
   options._weight = at::Tensor(); // not a second copy of the table
   if (options.padding_idx) {
@@ -95,13 +88,10 @@ DistributedEmbeddingImpl::DistributedEmbeddingImpl(
 }
 
 at::Tensor DistributedEmbeddingImpl::look_up(const at::Tensor& ids) {
-  return at::embedding(
-      weight, ids, padding_row_, options.scale_grad_by_freq, options.sparse);
+  return at::embedding(weight, ids, padding_row_, options.scale_grad_by_freq, options.sparse);
 }
 
-void DistributedEmbeddingImpl::limit_norms(
-    const TensorParallel& parallel,
-    const at::Tensor& ids) {
+void DistributedEmbeddingImpl::limit_norms(const TensorParallel& parallel, const at::Tensor& ids) {
   const at::NoGradGuard no_grad;
   const at::Tensor rows = std::get<0>(at::_unique(ids.reshape({-1})));
   at::Tensor table = weight.detach();
@@ -124,11 +114,8 @@ void DistributedEmbeddingImpl::limit_norms(
   }
   // As torch: only rows above the limit, with its margin of 1e-7.
   const at::Tensor factors = at::where(
-      norms > *options.max_norm,
-      *options.max_norm / (norms + 1e-7),
-      at::ones_like(norms));
-  table.index_copy_(
-      0, rows, found * factors.unsqueeze(1).to(found.scalar_type()));
+      norms > *options.max_norm, *options.max_norm / (norms + 1e-7), at::ones_like(norms));
+  table.index_copy_(0, rows, found * factors.unsqueeze(1).to(found.scalar_type()));
 }
 
 at::Tensor DistributedEmbeddingImpl::look_up_own_rows(
@@ -174,19 +161,15 @@ at::Tensor DistributedEmbeddingImpl::forward(const at::Tensor& ids) {
   at::Tensor y;
   if (options.split == EmbeddingSplit::kVocabulary) {
     y = sum_of_partials(
-        parallel,
-        look_up_own_rows(parallel, all),
-        outside_placement(parallel),
-        samples);
+        parallel, look_up_own_rows(parallel, all), outside_placement(parallel), samples);
   } else {
     if (options.max_norm) {
       limit_norms(parallel, all);
     }
     y = look_up(all);
     if (!options._skip_scatter_and_merge) {
-      y = own_samples
-              ? shard_to_samples(parallel, y, options.embedding_dim, samples)
-              : gather_channels(parallel, y, options.embedding_dim);
+      y = own_samples ? shard_to_samples(parallel, y, options.embedding_dim, samples)
+                      : gather_channels(parallel, y, options.embedding_dim);
     }
   }
   return single ? y.squeeze(0) : y;

@@ -54,9 +54,7 @@ class DistributedEmbeddingImpl : public DistributedModule {
   at::Tensor forward(const at::Tensor& ids);
   /// For modules around this one, divided by vocabulary: rows of the indices of
   /// all ranks, zeros where another rank has the row.
-  at::Tensor look_up_own_rows(
-      const TensorParallel& parallel,
-      const at::Tensor& ids);
+  at::Tensor look_up_own_rows(const TensorParallel& parallel, const at::Tensor& ids);
 
   DistributedEmbeddingOptions options;
   at::Tensor weight;

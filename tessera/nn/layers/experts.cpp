@@ -16,9 +16,7 @@ namespace tessera::nn {
 
 namespace {
 
-void check_experts(
-    const DistributedExpertsOptions& o,
-    const TensorParallel& parallel) {
+void check_experts(const DistributedExpertsOptions& o, const TensorParallel& parallel) {
   if (o.top_k < 1 || o.top_k > o.num_experts) {
     throw ConfigError(tessera::str(
         "DistributedExperts: top_k is ",
@@ -44,14 +42,11 @@ void check_experts(
   }
 }
 
-std::int64_t capacity_of(
-    const DistributedExpertsOptions& o,
-    std::int64_t tokens) {
+std::int64_t capacity_of(const DistributedExpertsOptions& o, std::int64_t tokens) {
   if (o.capacity_factor == 0) {
     return tokens; // all of them may choose one expert
   }
-  const double even = o.capacity_factor *
-                      static_cast<double>(o.top_k * tokens) /
+  const double even = o.capacity_factor * static_cast<double>(o.top_k * tokens) /
                       static_cast<double>(o.num_experts);
   return std::min(tokens, static_cast<std::int64_t>(std::ceil(even)));
 }
@@ -73,26 +68,20 @@ Routing route(const at::Tensor& logits, const DistributedExpertsOptions& o) {
     gates = gates / gates.sum(1, true);
   }
   // [k T]: all first choices, then all second ones.
-  const at::Tensor experts =
-      std::get<1>(top).transpose(0, 1).contiguous().view({-1});
-  const at::Tensor chosen =
-      at::zeros({experts.size(0), o.num_experts}, experts.options())
-          .scatter_(1, experts.unsqueeze(1), 1);
-  const at::Tensor place =
-      chosen.cumsum(0).gather(1, experts.unsqueeze(1)).squeeze(1).sub_(1);
+  const at::Tensor experts = std::get<1>(top).transpose(0, 1).contiguous().view({-1});
+  const at::Tensor chosen = at::zeros({experts.size(0), o.num_experts}, experts.options())
+                                .scatter_(1, experts.unsqueeze(1), 1);
+  const at::Tensor place = chosen.cumsum(0).gather(1, experts.unsqueeze(1)).squeeze(1).sub_(1);
   const at::Tensor kept = (place < routing.capacity).nonzero().squeeze(1);
   routing.tokens = kept.remainder(tokens);
   routing.slots = (experts * routing.capacity + place).index_select(0, kept);
   routing.gates = gates.transpose(0, 1).reshape({-1}).index_select(0, kept);
-  const at::Tensor share =
-      chosen.to(probabilities.scalar_type()).mean(0); // no gradient: counts
-  routing.balance = (share * probabilities.mean(0)).sum() *
-                    static_cast<double>(o.num_experts);
+  const at::Tensor share = chosen.to(probabilities.scalar_type()).mean(0); // no gradient: counts
+  routing.balance = (share * probabilities.mean(0)).sum() * static_cast<double>(o.num_experts);
   return routing;
 }
 
-DistributedExpertsImpl::DistributedExpertsImpl(
-    const DistributedExpertsOptions& given)
+DistributedExpertsImpl::DistributedExpertsImpl(const DistributedExpertsOptions& given)
     : options(given) {
   const auto& o = options;
   check_experts(o, parallel());
@@ -100,29 +89,24 @@ DistributedExpertsImpl::DistributedExpertsImpl(
   const std::int64_t experts = o.num_experts;
   const std::int64_t width = o.hidden_size;
   const std::int64_t inner = o.intermediate_size;
-  gate = create.initialize_whole(
-      "gate", {experts, width}, normal(o.initializer_range));
+  gate = create.initialize_whole("gate", {experts, width}, normal(o.initializer_range));
   inner_weight = create.initialize_with_output_partition(
       "inner_weight", {experts, inner, width}, uniform_for(width));
-  inner_bias = create.initialize_with_output_partition(
-      "inner_bias", {experts, inner}, uniform_for(width));
+  inner_bias =
+      create.initialize_with_output_partition("inner_bias", {experts, inner}, uniform_for(width));
   outer_weight = create.initialize_with_output_partition(
       "outer_weight", {experts, width, inner}, uniform_for(inner));
-  outer_bias = create.initialize_with_output_partition(
-      "outer_bias", {experts, width}, uniform_for(inner));
+  outer_bias =
+      create.initialize_with_output_partition("outer_bias", {experts, width}, uniform_for(inner));
 }
 
 at::Tensor DistributedExpertsImpl::expert_outputs(const at::Tensor& x) {
-  const at::Tensor inner =
-      at::baddbmm(inner_bias.unsqueeze(1), x, inner_weight.transpose(1, 2));
+  const at::Tensor inner = at::baddbmm(inner_bias.unsqueeze(1), x, inner_weight.transpose(1, 2));
   return at::baddbmm(
-      outer_bias.unsqueeze(1),
-      activated(options.activation, inner),
-      outer_weight.transpose(1, 2));
+      outer_bias.unsqueeze(1), activated(options.activation, inner), outer_weight.transpose(1, 2));
 }
 
-std::tuple<at::Tensor, at::Tensor> DistributedExpertsImpl::forward(
-    const at::Tensor& x) {
+std::tuple<at::Tensor, at::Tensor> DistributedExpertsImpl::forward(const at::Tensor& x) {
   const auto& o = options;
   if (x.dim() < 2 || x.size(-1) != o.hidden_size) {
     throw ShapeError(tessera::str(
@@ -135,8 +119,7 @@ std::tuple<at::Tensor, at::Tensor> DistributedExpertsImpl::forward(
   const TensorParallel parallel = parallel_now();
   const at::Tensor tokens = x.reshape({-1, o.hidden_size});
   // The gate decides in f32: choices must not depend on rounding.
-  const Routing routing =
-      route(at::linear(tokens.to(at::kFloat), gate.to(at::kFloat)), o);
+  const Routing routing = route(at::linear(tokens.to(at::kFloat), gate.to(at::kFloat)), o);
   const std::int64_t capacity = routing.capacity;
   at::Tensor sent = tokens;
   at::Tensor gates = routing.gates;
@@ -148,21 +131,17 @@ std::tuple<at::Tensor, at::Tensor> DistributedExpertsImpl::forward(
     gates = bwd_allreduce_for_tp(gates);
   }
   const Lengths experts = even_lengths(o.num_experts, parallel.size());
-  at::Tensor table =
-      at::zeros({o.num_experts * capacity, o.hidden_size}, tokens.options())
-          .index_copy(0, routing.slots, sent.index_select(0, routing.tokens))
-          .view({o.num_experts, capacity, o.hidden_size});
+  at::Tensor table = at::zeros({o.num_experts * capacity, o.hidden_size}, tokens.options())
+                         .index_copy(0, routing.slots, sent.index_select(0, routing.tokens))
+                         .view({o.num_experts, capacity, o.hidden_size});
   at::Tensor results;
   if (shared) {
-    const Range own =
-        even_range(o.num_experts, parallel.size(), parallel.rank());
-    const at::Tensor mine =
-        expert_outputs(table.narrow(0, own.start, own.size()));
+    const Range own = even_range(o.num_experts, parallel.size(), parallel.rank());
+    const at::Tensor mine = expert_outputs(table.narrow(0, own.start, own.size()));
     results = at::zeros_like(table).slice_scatter(mine, 0, own.start, own.end);
   } else {
-    const Lengths capacities = parallel.prescaled_batch
-                                   ? Lengths{capacity}
-                                   : exchange_length(parallel, capacity);
+    const Lengths capacities =
+        parallel.prescaled_batch ? Lengths{capacity} : exchange_length(parallel, capacity);
     results = exchanged(
         parallel,
         expert_outputs(exchanged(parallel, table, 0, experts, 1, capacities)),
@@ -171,9 +150,8 @@ std::tuple<at::Tensor, at::Tensor> DistributedExpertsImpl::forward(
         0,
         experts);
   }
-  const at::Tensor taken =
-      results.reshape({-1, o.hidden_size}).index_select(0, routing.slots) *
-      gates.unsqueeze(1).to(results.scalar_type());
+  const at::Tensor taken = results.reshape({-1, o.hidden_size}).index_select(0, routing.slots) *
+                           gates.unsqueeze(1).to(results.scalar_type());
   at::Tensor y = at::zeros_like(tokens).index_add(0, routing.tokens, taken);
   if (shared) {
     y = sum_of_partials(parallel, y, Placement::kReplicated, {});

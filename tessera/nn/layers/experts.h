@@ -38,9 +38,7 @@ struct Routing {
 /// Shapes: logits_TE, f32. Not collective. Threads: any.
 /// Source: Lepikhin et al. 2021 (GShard), algorithm 1; Fedus et al. 2022
 /// (Switch), equations (4)-(6).
-Routing route(
-    const at::Tensor& logits,
-    const DistributedExpertsOptions& options);
+Routing route(const at::Tensor& logits, const DistributedExpertsOptions& options);
 
 /// A mixture of experts, each gelu(x W1 + b1) W2 + b2, divided over the ranks.
 /// Every rank routes its own tokens; an all-to-all brings them to their experts

@@ -40,20 +40,13 @@ Moments moments_of(const NormCall& call, const at::Tensor& x) {
   std::vector<std::int64_t> rows = x.sizes().vec();
   rows.back() = 1;
   const auto squares_of = [](const at::Tensor& t) {
-    return at::linalg_vector_norm(t, 2, at::IntArrayRef{-1}, true)
-        .to(at::kDouble)
-        .square_();
+    return at::linalg_vector_norm(t, 2, at::IntArrayRef{-1}, true).to(at::kDouble).square_();
   };
   if (call.rms) {
     const at::Tensor squares =
         none ? at::zeros(rows, x.options().dtype(at::kDouble)) : squares_of(x);
     all_reduce(call.parallel, squares);
-    return {
-        {},
-        squares.div_(call.channels)
-            .add_(call.epsilon)
-            .rsqrt_()
-            .to(x.scalar_type())};
+    return {{}, squares.div_(call.channels).add_(call.epsilon).rsqrt_().to(x.scalar_type())};
   }
   at::Tensor sums = at::zeros({2}, x.options().dtype(at::kDouble));
   if (none) {
@@ -69,13 +62,10 @@ Moments moments_of(const NormCall& call, const at::Tensor& x) {
   sums.div_(call.channels);
   const at::Tensor mean = sums[0];
   const at::Tensor variance = (sums[1] - mean.square()).clamp_min_(0);
-  return {
-      mean.to(x.scalar_type()),
-      variance.add_(call.epsilon).rsqrt_().to(x.scalar_type())};
+  return {mean.to(x.scalar_type()), variance.add_(call.epsilon).rsqrt_().to(x.scalar_type())};
 }
 
-at::Tensor
-normed(const at::Tensor& x, const at::Tensor& mean, const at::Tensor& inverse) {
+at::Tensor normed(const at::Tensor& x, const at::Tensor& mean, const at::Tensor& inverse) {
   return mean.defined() ? (x - mean).mul_(inverse) : x * inverse;
 }
 
@@ -93,9 +83,8 @@ struct NormNode : Function<NormNode> {
     context->saved_data["call"] = c10::IValue::make_capsule(call);
     const at::Tensor unit = normed(exact, moments.mean, moments.inverse);
     const at::Tensor factor = weight.to(wide);
-    const at::Tensor y = bias.has_value()
-                             ? at::addcmul(bias->to(wide), unit, factor)
-                             : unit * factor;
+    const at::Tensor y =
+        bias.has_value() ? at::addcmul(bias->to(wide), unit, factor) : unit * factor;
     return y.to(x.scalar_type());
   }
 
@@ -109,10 +98,9 @@ struct NormNode : Function<NormNode> {
     const at::Tensor unit = normed(saved[0].to(wide), saved[2], inverse);
     const at::Tensor g = grads[0].to(wide);
     at::Tensor along = g * weight.to(wide);
-    const at::Tensor sums =
-        call.rms
-            ? (along * unit).sum(-1, true)
-            : at::stack({(along * unit).sum(-1, true), along.sum(-1, true)});
+    const at::Tensor sums = call.rms
+                                ? (along * unit).sum(-1, true)
+                                : at::stack({(along * unit).sum(-1, true), along.sum(-1, true)});
     all_reduce(call.parallel, sums);
     sums.div_(call.channels);
     if (call.rms) {
@@ -122,14 +110,12 @@ struct NormNode : Function<NormNode> {
     }
     const std::int64_t width = weight.size(0);
     const at::Tensor rows = g.reshape({-1, width});
-    const at::Tensor of_weight =
-        (rows * unit.reshape({-1, width})).sum(0).to(weight.scalar_type());
+    const at::Tensor of_weight = (rows * unit.reshape({-1, width})).sum(0).to(weight.scalar_type());
     at::Tensor of_bias;
     if (!call.rms) {
       of_bias = rows.sum(0).to(weight.scalar_type());
     }
-    return {
-        along.mul_(inverse).to(grads[0].scalar_type()), of_weight, of_bias, {}};
+    return {along.mul_(inverse).to(grads[0].scalar_type()), of_weight, of_bias, {}};
   }
 };
 
@@ -140,14 +126,11 @@ at::Tensor plain_norm(
     const at::Tensor& weight,
     const at::Tensor& bias) {
   if (!options.rms) {
-    return at::layer_norm(
-        x, {options.hidden_size}, weight, bias, options.layernorm_epsilon);
+    return at::layer_norm(x, {options.hidden_size}, weight, bias, options.layernorm_epsilon);
   }
   const at::Tensor exact = x.to(at::toOpMathType(x.scalar_type()));
-  const at::Tensor scale = exact.square()
-                               .mean(-1, /*keepdim=*/true)
-                               .add_(options.layernorm_epsilon)
-                               .rsqrt();
+  const at::Tensor scale =
+      exact.square().mean(-1, /*keepdim=*/true).add_(options.layernorm_epsilon).rsqrt();
   return weight * (exact * scale).to(weight.scalar_type());
 }
 
@@ -161,8 +144,7 @@ DistributedLayerNormImpl::DistributedLayerNormImpl(
   const bool sharded = inside_placement(parallel()) == Placement::kSharded;
   const auto made = [&](const char* name, double value) {
     const std::vector<std::int64_t> sizes{options.hidden_size};
-    return sharded ? create.initialize_with_output_partition(
-                         name, sizes, constant(value))
+    return sharded ? create.initialize_with_output_partition(name, sizes, constant(value))
                    : create.initialize_whole(name, sizes, constant(value));
   };
   weight = made("weight", 1);
@@ -171,11 +153,8 @@ DistributedLayerNormImpl::DistributedLayerNormImpl(
   }
 }
 
-at::Tensor DistributedLayerNormImpl::norm(
-    const TensorParallel& parallel,
-    const at::Tensor& x) {
-  if (parallel.size() == 1 ||
-      inside_placement(parallel) != Placement::kSharded) {
+at::Tensor DistributedLayerNormImpl::norm(const TensorParallel& parallel, const at::Tensor& x) {
+  if (parallel.size() == 1 || inside_placement(parallel) != Placement::kSharded) {
     return plain_norm(options, x, weight, bias);
   }
   auto call = c10::make_intrusive<NormCall>();
@@ -209,19 +188,14 @@ at::Tensor DistributedLayerNormImpl::forward(const at::Tensor& x) {
   }
   const Lengths samples = samples_of_ranks(parallel, rows.size(0));
   return leave(
-             parallel,
-             norm(parallel, enter(parallel, rows, samples)),
-             options.hidden_size,
-             samples)
+             parallel, norm(parallel, enter(parallel, rows, samples)), options.hidden_size, samples)
       .view(x.sizes());
 }
 
 DistributedLayerNorm make_part_norm(const TransformerOptions& options) {
   return DistributedLayerNorm(
       DistributedLayerNormOptions{
-          options.hidden_size,
-          options.layernorm_epsilon,
-          options.rms_layernorm},
+          options.hidden_size, options.layernorm_epsilon, options.rms_layernorm},
       Role::kPart);
 }
 

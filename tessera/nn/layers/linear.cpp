@@ -11,14 +11,10 @@
 
 namespace tessera::nn {
 
-DistributedLinearImpl::DistributedLinearImpl(
-    std::int64_t in_features,
-    std::int64_t out_features)
-    : DistributedLinearImpl(
-          DistributedLinearOptions{in_features, out_features, true}) {}
+DistributedLinearImpl::DistributedLinearImpl(std::int64_t in_features, std::int64_t out_features)
+    : DistributedLinearImpl(DistributedLinearOptions{in_features, out_features, true}) {}
 
-DistributedLinearImpl::DistributedLinearImpl(
-    const DistributedLinearOptions& options)
+DistributedLinearImpl::DistributedLinearImpl(const DistributedLinearOptions& options)
     : options(options) {
   const auto create = parameter_creation_scope(*this);
   weight = create.initialize_with_input_partition(
@@ -26,8 +22,7 @@ DistributedLinearImpl::DistributedLinearImpl(
   if (options.bias) {
     const std::vector<std::int64_t> sizes{options.out_features};
     if (parallel().rank() == 0) {
-      bias = create.initialize_shard(
-          "bias", whole(sizes), linear_bias(options.in_features));
+      bias = create.initialize_shard("bias", whole(sizes), linear_bias(options.in_features));
     } else {
       create.skip(sizes, linear_bias(options.in_features));
     }

@@ -20,9 +20,7 @@ at::Tensor additive_mask(const at::Tensor& masked, at::ScalarType dtype) {
     return {};
   }
   const double lowest =
-      dtype == at::kHalf
-          ? -65504.0
-          : -static_cast<double>(std::numeric_limits<float>::max()) / 2;
+      dtype == at::kHalf ? -65504.0 : -static_cast<double>(std::numeric_limits<float>::max()) / 2;
   const std::vector<std::int64_t> sizes{masked.size(0), 1, 1, masked.size(1)};
   return at::zeros(sizes, masked.options().dtype(dtype))
       .masked_fill_(masked.ne(0).view(sizes), lowest);
@@ -37,8 +35,7 @@ DistributedTableImpl::DistributedTableImpl(
   const auto create = parameter_creation_scope(*this);
   const Initializer initializer = normal(options.initializer_range);
   weight = inside_placement(parallel()) == Placement::kSharded
-               ? create.initialize_with_input_partition(
-                     "weight", {rows, width}, initializer)
+               ? create.initialize_with_input_partition("weight", {rows, width}, initializer)
                : create.initialize_whole("weight", {rows, width}, initializer);
 }
 
@@ -46,8 +43,7 @@ at::Tensor DistributedTableImpl::forward(const at::Tensor& ids) {
   return at::embedding(weight, ids);
 }
 
-DistributedTransformerLMHeadImpl::DistributedTransformerLMHeadImpl(
-    const TransformerOptions& given)
+DistributedTransformerLMHeadImpl::DistributedTransformerLMHeadImpl(const TransformerOptions& given)
     : options(given) {
   const auto& o = options;
   check_options("DistributedTransformerLMHead", o, parallel());
@@ -58,13 +54,11 @@ DistributedTransformerLMHeadImpl::DistributedTransformerLMHeadImpl(
           .embedding_dim = o.hidden_size,
           .initializer_range = o.initializer_range,
           .split = EmbeddingSplit::kVocabulary}));
-  position_embedding_ = register_module(
-      "position_embedding",
-      DistributedTable(o.num_positions, o.hidden_size, o));
+  position_embedding_ =
+      register_module("position_embedding", DistributedTable(o.num_positions, o.hidden_size, o));
   if (o.num_token_types > 0) {
     token_type_embedding_ = register_module(
-        "token_type_embedding",
-        DistributedTable(o.num_token_types, o.hidden_size, o));
+        "token_type_embedding", DistributedTable(o.num_token_types, o.hidden_size, o));
   }
   transformer_ = register_module("transformer", DistributedTransformer(o));
   if (o.pre_layernorm && !o.post_layernorm) {
@@ -89,19 +83,14 @@ at::Tensor DistributedTransformerLMHeadImpl::embedded(
   };
   const at::Tensor& ids = inputs.input_ids;
   at::Tensor x = sum_of_partials(
-      parallel,
-      word_embedding_->look_up_own_rows(parallel, everybodys(ids)),
-      inside,
-      samples);
+      parallel, word_embedding_->look_up_own_rows(parallel, everybodys(ids)), inside, samples);
   x = x + position_embedding_->forward(
-              inputs.position_ids.defined()
-                  ? here(inputs.position_ids)
-                  : at::arange(ids.size(1), ids.options()).unsqueeze(0));
+              inputs.position_ids.defined() ? here(inputs.position_ids)
+                                            : at::arange(ids.size(1), ids.options()).unsqueeze(0));
   if (!token_type_embedding_.is_empty()) {
     x = x + token_type_embedding_->forward(
-                inputs.token_type_ids.defined()
-                    ? here(inputs.token_type_ids)
-                    : at::zeros({1, 1}, ids.options()));
+                inputs.token_type_ids.defined() ? here(inputs.token_type_ids)
+                                                : at::zeros({1, 1}, ids.options()));
   }
   return drop(parallel, x, inside, options.hidden_dropout_prob, is_training());
 }
@@ -128,11 +117,7 @@ at::Tensor DistributedTransformerLMHeadImpl::own_logits(
       break;
   }
   const at::Tensor logits = distributed_product(
-      parallel,
-      plan,
-      hidden.reshape({-1, hidden.size(2)}),
-      word_embedding_->weight,
-      {});
+      parallel, plan, hidden.reshape({-1, hidden.size(2)}), word_embedding_->weight, {});
   return logits.view({logits.size(0) / positions, positions, logits.size(1)});
 }
 
@@ -170,20 +155,15 @@ at::Tensor DistributedTransformerLMHeadImpl::run(const LMHeadInputs& inputs) {
   const at::Tensor cross_mask = additive_mask(inputs.cross_mask, dtype);
   const Lengths samples = samples_of_ranks(parallel, ids.size(0));
   const bool own = !parallel.prescaled_batch; // 0/1 masks are of samples
-  const at::Tensor mask_here =
-      mask_for_heads(parallel, mask, o.num_attention_heads, own, samples);
+  const at::Tensor mask_here = mask_for_heads(parallel, mask, o.num_attention_heads, own, samples);
   at::Tensor cross_states;
   at::Tensor cross_mask_here;
   if (inputs.cross_states.defined()) {
     cross_states = enter(parallel, inputs.cross_states, samples);
-    cross_mask_here = mask_for_heads(
-        parallel, cross_mask, o.num_attention_heads, own, samples);
+    cross_mask_here = mask_for_heads(parallel, cross_mask, o.num_attention_heads, own, samples);
   }
   at::Tensor x = transformer_->forward_part(
-      embedded(parallel, inputs, samples),
-      mask_here,
-      cross_states,
-      cross_mask_here);
+      embedded(parallel, inputs, samples), mask_here, cross_states, cross_mask_here);
   if (!layernorm_.is_empty()) {
     x = layernorm_->forward(x);
   }
@@ -207,13 +187,7 @@ at::Tensor DistributedTransformerLMHeadImpl::forward(
     const at::Tensor& cross_mask,
     const at::Tensor& labels) {
   return run(
-      {input_ids,
-       attention_mask,
-       token_type_ids,
-       position_ids,
-       cross_states,
-       cross_mask,
-       labels});
+      {input_ids, attention_mask, token_type_ids, position_ids, cross_states, cross_mask, labels});
 }
 
 } // namespace tessera::nn

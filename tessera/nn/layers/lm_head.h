@@ -10,10 +10,7 @@ namespace tessera::nn {
 /// this rank's columns. Shapes: ids -> rows_...I or rows_...i.
 class DistributedTableImpl : public DistributedModule {
  public:
-  DistributedTableImpl(
-      std::int64_t rows,
-      std::int64_t width,
-      const TransformerOptions& options);
+  DistributedTableImpl(std::int64_t rows, std::int64_t width, const TransformerOptions& options);
   at::Tensor forward(const at::Tensor& ids);
 
   at::Tensor weight;
@@ -59,14 +56,10 @@ class DistributedTransformerLMHeadImpl : public DistributedModule {
   TransformerOptions options;
 
  private:
-  at::Tensor embedded(
-      const TensorParallel& parallel,
-      const LMHeadInputs& inputs,
-      const Lengths& samples);
-  at::Tensor own_logits(
-      const TensorParallel& parallel,
-      const at::Tensor& hidden,
-      const Lengths& samples);
+  at::Tensor
+  embedded(const TensorParallel& parallel, const LMHeadInputs& inputs, const Lengths& samples);
+  at::Tensor
+  own_logits(const TensorParallel& parallel, const at::Tensor& hidden, const Lengths& samples);
 
   DistributedEmbedding word_embedding_{nullptr};
   DistributedTable position_embedding_{nullptr};

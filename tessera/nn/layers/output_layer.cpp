@@ -27,10 +27,8 @@ DistributedTransformerOutputLayerImpl::DistributedTransformerOutputLayerImpl(
   if (o.pre_layernorm) {
     pre_layernorm_ = register_module("pre_layernorm", make_part_norm(o));
   }
-  dense1_ = register_module(
-      "dense1", dense(DistributedProjectionImpl::Direction::kInto));
-  dense2_ = register_module(
-      "dense2", dense(DistributedProjectionImpl::Direction::kOutOf));
+  dense1_ = register_module("dense1", dense(DistributedProjectionImpl::Direction::kInto));
+  dense2_ = register_module("dense2", dense(DistributedProjectionImpl::Direction::kOutOf));
   if (o.post_layernorm) {
     layernorm_ = register_module("layernorm", make_part_norm(o));
   }
@@ -41,8 +39,7 @@ at::Tensor DistributedTransformerOutputLayerImpl::forward_part(
     const Lengths& samples) {
   const auto& o = options;
   const TensorParallel parallel = parallel_now();
-  const at::Tensor x =
-      pre_layernorm_.is_empty() ? hidden : pre_layernorm_->forward(hidden);
+  const at::Tensor x = pre_layernorm_.is_empty() ? hidden : pre_layernorm_->forward(hidden);
   const at::Tensor inner = drop(
       parallel,
       activated(o.activation, dense1_->forward(x, samples)),
@@ -59,8 +56,7 @@ at::Tensor DistributedTransformerOutputLayerImpl::forward_part(
   return layernorm_.is_empty() ? sum : layernorm_->forward(sum);
 }
 
-at::Tensor DistributedTransformerOutputLayerImpl::forward(
-    const at::Tensor& hidden) {
+at::Tensor DistributedTransformerOutputLayerImpl::forward(const at::Tensor& hidden) {
   if (hidden.dim() != 3 || hidden.size(2) != options.hidden_size) {
     throw ShapeError(tessera::str(
         "DistributedTransformerOutputLayer: hidden states have sizes ",

@@ -21,8 +21,7 @@ at::Tensor activated(const std::string& activation, const at::Tensor& x);
 /// Source: Karakus et al. 2021, Figures 12, 14, appendix I.3.
 class DistributedTransformerOutputLayerImpl : public DistributedModule {
  public:
-  explicit DistributedTransformerOutputLayerImpl(
-      const TransformerOptions& options);
+  explicit DistributedTransformerOutputLayerImpl(const TransformerOptions& options);
   at::Tensor forward(const at::Tensor& hidden);
   at::Tensor forward_part(const at::Tensor& hidden, const Lengths& samples);
 

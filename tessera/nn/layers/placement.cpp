@@ -26,10 +26,8 @@ struct MoveCall : torch::CustomClassHolder {
 
 /// A linear map between placements: neither direction needs the operand.
 struct MoveNode : Function<MoveNode> {
-  static at::Tensor forward(
-      AutogradContext* context,
-      const at::Tensor& x,
-      const c10::intrusive_ptr<MoveCall>& call) {
+  static at::Tensor
+  forward(AutogradContext* context, const at::Tensor& x, const c10::intrusive_ptr<MoveCall>& call) {
     context->saved_data["call"] = c10::IValue::make_capsule(call);
     return call->forward(x);
   }
@@ -46,24 +44,20 @@ at::Tensor moved(const at::Tensor& x, Move forward, Move backward) {
   return MoveNode::apply(x, call);
 }
 
-at::Tensor
-part(const at::Tensor& x, std::int64_t dim, const Lengths& lengths, int rank) {
-  const auto start =
-      std::accumulate(lengths.begin(), lengths.begin() + rank, std::int64_t{0});
+at::Tensor part(const at::Tensor& x, std::int64_t dim, const Lengths& lengths, int rank) {
+  const auto start = std::accumulate(lengths.begin(), lengths.begin() + rank, std::int64_t{0});
   return x.narrow(dim, start, lengths[rank]).contiguous();
 }
 
 } // namespace
 
 Placement outside_placement(const TensorParallel& parallel) {
-  return parallel.prescaled_batch ? Placement::kReplicated
-                                  : Placement::kOwnSamples;
+  return parallel.prescaled_batch ? Placement::kReplicated : Placement::kOwnSamples;
 }
 
 Placement inside_placement(const TensorParallel& parallel) {
-  return parallel.distribution == Distribution::kMemory
-             ? Placement::kSharded
-             : outside_placement(parallel);
+  return parallel.distribution == Distribution::kMemory ? Placement::kSharded
+                                                        : outside_placement(parallel);
 }
 
 at::Tensor shard_channels(const TensorParallel& parallel, const at::Tensor& x) {
@@ -74,16 +68,12 @@ at::Tensor shard_channels(const TensorParallel& parallel, const at::Tensor& x) {
   const std::int64_t dim = x.dim() - 1;
   return moved(
       x,
-      [=](const at::Tensor& t) {
-        return part(t, dim, channels, parallel.rank());
-      },
+      [=](const at::Tensor& t) { return part(t, dim, channels, parallel.rank()); },
       [=](const at::Tensor& g) { return gather(parallel, g, dim, channels); });
 }
 
-at::Tensor gather_channels(
-    const TensorParallel& parallel,
-    const at::Tensor& x,
-    std::int64_t channels) {
+at::Tensor
+gather_channels(const TensorParallel& parallel, const at::Tensor& x, std::int64_t channels) {
   if (parallel.size() == 1) {
     return x;
   }
@@ -92,15 +82,11 @@ at::Tensor gather_channels(
   return moved(
       x,
       [=](const at::Tensor& t) { return gather(parallel, t, dim, lengths); },
-      [=](const at::Tensor& g) {
-        return part(g, dim, lengths, parallel.rank());
-      });
+      [=](const at::Tensor& g) { return part(g, dim, lengths, parallel.rank()); });
 }
 
-at::Tensor samples_to_shard(
-    const TensorParallel& parallel,
-    const at::Tensor& x,
-    const Lengths& samples) {
+at::Tensor
+samples_to_shard(const TensorParallel& parallel, const at::Tensor& x, const Lengths& samples) {
   return samples_to_shard(parallel, x, x.dim() - 1, samples);
 }
 
@@ -135,19 +121,15 @@ at::Tensor exchanged(
   return moved(
       x,
       [=](const at::Tensor& t) {
-        return exchange(
-            parallel, t, split_dim, split_lengths, merge_dim, merge_lengths);
+        return exchange(parallel, t, split_dim, split_lengths, merge_dim, merge_lengths);
       },
       [=](const at::Tensor& g) {
-        return exchange(
-            parallel, g, merge_dim, merge_lengths, split_dim, split_lengths);
+        return exchange(parallel, g, merge_dim, merge_lengths, split_dim, split_lengths);
       });
 }
 
-at::Tensor gather_samples(
-    const TensorParallel& parallel,
-    const at::Tensor& x,
-    const Lengths& samples) {
+at::Tensor
+gather_samples(const TensorParallel& parallel, const at::Tensor& x, const Lengths& samples) {
   if (parallel.size() == 1) {
     return x;
   }
@@ -157,15 +139,11 @@ at::Tensor gather_samples(
   return moved(
       x,
       [=](const at::Tensor& t) { return gather(parallel, t, 0, samples); },
-      [=](const at::Tensor& g) {
-        return reduce_scatter(parallel, g, 0, samples);
-      });
+      [=](const at::Tensor& g) { return reduce_scatter(parallel, g, 0, samples); });
 }
 
-at::Tensor keep_own_samples(
-    const TensorParallel& parallel,
-    const at::Tensor& x,
-    const Lengths& samples) {
+at::Tensor
+keep_own_samples(const TensorParallel& parallel, const at::Tensor& x, const Lengths& samples) {
   if (parallel.size() == 1) {
     return x;
   }
@@ -195,20 +173,14 @@ at::Tensor sum_of_partials(
   }
   const bool by_samples = to == Placement::kOwnSamples;
   const std::int64_t dim = by_samples ? 0 : x.dim() - 1;
-  const Lengths lengths =
-      by_samples ? samples : even_lengths(x.size(-1), parallel.size());
+  const Lengths lengths = by_samples ? samples : even_lengths(x.size(-1), parallel.size());
   return moved(
       x,
-      [=](const at::Tensor& t) {
-        return reduce_scatter(parallel, t, dim, lengths);
-      },
+      [=](const at::Tensor& t) { return reduce_scatter(parallel, t, dim, lengths); },
       [=](const at::Tensor& g) { return gather(parallel, g, dim, lengths); });
 }
 
-at::Tensor enter(
-    const TensorParallel& parallel,
-    const at::Tensor& x,
-    const Lengths& samples) {
+at::Tensor enter(const TensorParallel& parallel, const at::Tensor& x, const Lengths& samples) {
   if (inside_placement(parallel) != Placement::kSharded) {
     return x;
   }
@@ -224,14 +196,12 @@ at::Tensor leave(
   if (inside_placement(parallel) != Placement::kSharded) {
     return x;
   }
-  return parallel.prescaled_batch
-             ? gather_channels(parallel, x, channels)
-             : shard_to_samples(parallel, x, channels, samples);
+  return parallel.prescaled_batch ? gather_channels(parallel, x, channels)
+                                  : shard_to_samples(parallel, x, channels, samples);
 }
 
 Lengths samples_of_ranks(const TensorParallel& parallel, std::int64_t own) {
-  return parallel.prescaled_batch ? Lengths(parallel.size(), own)
-                                  : exchange_length(parallel, own);
+  return parallel.prescaled_batch ? Lengths(parallel.size(), own) : exchange_length(parallel, own);
 }
 
 at::Tensor drop(

@@ -39,10 +39,8 @@ at::Tensor shard_channels(const TensorParallel& parallel, const at::Tensor& x);
 
 /// x_...i -> x_...I, replicated. Backward: this rank's channels, since every
 /// rank's gradient is the whole one.
-at::Tensor gather_channels(
-    const TensorParallel& parallel,
-    const at::Tensor& x,
-    std::int64_t channels);
+at::Tensor
+gather_channels(const TensorParallel& parallel, const at::Tensor& x, std::int64_t channels);
 
 /// x_b...I -> x_B...i and back, by all-to-all. `dim` is divided, the last one
 /// unless given.
@@ -51,10 +49,8 @@ at::Tensor samples_to_shard(
     const at::Tensor& x,
     std::int64_t dim,
     const Lengths& samples);
-at::Tensor samples_to_shard(
-    const TensorParallel& parallel,
-    const at::Tensor& x,
-    const Lengths& samples);
+at::Tensor
+samples_to_shard(const TensorParallel& parallel, const at::Tensor& x, const Lengths& samples);
 at::Tensor shard_to_samples(
     const TensorParallel& parallel,
     const at::Tensor& x,
@@ -73,17 +69,13 @@ at::Tensor exchanged(
 
 /// x_b... -> x_B.... Backward: the sum of all ranks' gradients of this rank's
 /// samples (reduce-scatter).
-at::Tensor gather_samples(
-    const TensorParallel& parallel,
-    const at::Tensor& x,
-    const Lengths& samples);
+at::Tensor
+gather_samples(const TensorParallel& parallel, const at::Tensor& x, const Lengths& samples);
 
 /// x_B..., equal on all ranks -> x_b.... Backward: every rank gives the
 /// gradient of its samples (all-gather).
-at::Tensor keep_own_samples(
-    const TensorParallel& parallel,
-    const at::Tensor& x,
-    const Lengths& samples);
+at::Tensor
+keep_own_samples(const TensorParallel& parallel, const at::Tensor& x, const Lengths& samples);
 
 /// Sum over the ranks of x_B...I, put where `to` says. `samples` for
 /// kOwnSamples. Backward: every rank gets the gradient of the whole sum
@@ -96,10 +88,7 @@ at::Tensor sum_of_partials(
 
 /// Brings x between the outside and the inside placement, `channels` wide in
 /// all; `samples` are the ranks' batch sizes (unused when they are prescaled).
-at::Tensor enter(
-    const TensorParallel& parallel,
-    const at::Tensor& x,
-    const Lengths& samples);
+at::Tensor enter(const TensorParallel& parallel, const at::Tensor& x, const Lengths& samples);
 at::Tensor leave(
     const TensorParallel& parallel,
     const at::Tensor& x,

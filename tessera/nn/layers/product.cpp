@@ -48,8 +48,7 @@ Pending start_adjoint(const ProductCall& call, const at::Tensor& gradient) {
     case Operand::kOwnSamples:
       return start_reduce_scatter(call.parallel, gradient, 0, call.plan.rows);
     case Operand::kOwnSamplesToShard:
-      return start_exchange(
-          call.parallel, gradient, 0, call.plan.rows, 1, call.plan.in);
+      return start_exchange(call.parallel, gradient, 0, call.plan.rows, 1, call.plan.in);
     case Operand::kSharded:
     case Operand::kShardedToWhole:
       break;
@@ -63,16 +62,12 @@ std::int64_t widest(const Lengths& lengths) {
 
 /// x W^T with the columns of every rank in a block of their own, as the
 /// reduce-scatter wants them: no copy between the two.
-at::Tensor product_in_blocks(
-    const Lengths& out,
-    const at::Tensor& x,
-    const at::Tensor& weight) {
+at::Tensor product_in_blocks(const Lengths& out, const at::Tensor& x, const at::Tensor& weight) {
   const std::int64_t ranks = static_cast<std::int64_t>(out.size());
   const std::int64_t width = widest(out);
   const std::vector<std::int64_t> sizes{ranks, x.size(0), width};
   const bool even = weight.size(0) == ranks * width;
-  const at::Tensor blocks =
-      even ? at::empty(sizes, x.options()) : at::zeros(sizes, x.options());
+  const at::Tensor blocks = even ? at::empty(sizes, x.options()) : at::zeros(sizes, x.options());
   std::int64_t start = 0;
   for (std::int64_t r = 0; r < ranks; ++r) {
     at::Tensor block = blocks.select(0, r).narrow(1, 0, out[r]);
@@ -83,10 +78,8 @@ at::Tensor product_in_blocks(
 }
 
 /// Every rank's columns, [n, R, widest].
-at::Tensor column_blocks(
-    const TensorParallel& parallel,
-    const Lengths& lengths,
-    const at::Tensor& own) {
+at::Tensor
+column_blocks(const TensorParallel& parallel, const Lengths& lengths, const at::Tensor& own) {
   const std::int64_t width = widest(lengths);
   if (own.size(1) == width) {
     return gather_blocks(parallel, own);
@@ -97,20 +90,16 @@ at::Tensor column_blocks(
 }
 
 bool gathers_columns(const ProductCall& call) {
-  return call.plan.operand == Operand::kShardedToWhole &&
-         call.parallel.size() > 1;
+  return call.plan.operand == Operand::kShardedToWhole && call.parallel.size() > 1;
 }
 
 /// x W^T, x in blocks of columns: they are never joined.
-at::Tensor product_of_blocks(
-    const Lengths& in,
-    const at::Tensor& blocks,
-    const at::Tensor& weight) {
+at::Tensor
+product_of_blocks(const Lengths& in, const at::Tensor& blocks, const at::Tensor& weight) {
   at::Tensor product;
   std::int64_t start = 0;
   for (std::size_t r = 0; r < in.size(); ++r) {
-    const at::Tensor block =
-        blocks.select(0, static_cast<std::int64_t>(r)).narrow(1, 0, in[r]);
+    const at::Tensor block = blocks.select(0, static_cast<std::int64_t>(r)).narrow(1, 0, in[r]);
     const at::Tensor columns = weight.narrow(1, start, in[r]).t();
     if (r == 0) {
       product = at::mm(block, columns);
@@ -122,12 +111,8 @@ at::Tensor product_of_blocks(
   return product;
 }
 
-at::Tensor plain_product(
-    const at::Tensor& x,
-    const at::Tensor& weight,
-    const at::Tensor& bias) {
-  return bias.defined() ? at::addmm(bias, x, weight.t())
-                        : at::mm(x, weight.t());
+at::Tensor plain_product(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
+  return bias.defined() ? at::addmm(bias, x, weight.t()) : at::mm(x, weight.t());
 }
 
 at::Tensor result_of(
@@ -150,11 +135,9 @@ at::Tensor result_of(
   at::Tensor result;
   if (gathers_columns(call)) {
     TESSERA_CHECK(plan.result == Result::kSharded);
-    result =
-        product_of_blocks(plan.in, column_blocks(parallel, plan.in, x), weight);
+    result = product_of_blocks(plan.in, column_blocks(parallel, plan.in, x), weight);
   } else if (plan.result == Result::kShardChannels) {
-    result =
-        reduce_scatter_blocks(parallel, product_in_blocks(plan.out, x, weight));
+    result = reduce_scatter_blocks(parallel, product_in_blocks(plan.out, x, weight));
     const std::int64_t own = plan.out[parallel.rank()];
     if (result.size(1) != own) {
       result = result.narrow(1, 0, own).contiguous();
@@ -218,8 +201,7 @@ ProductGradients gradients_of_blocks(
   std::int64_t start = 0;
   for (std::size_t r = 0; r < call.plan.out.size(); ++r) {
     const std::int64_t width = call.plan.out[r];
-    const at::Tensor block =
-        blocks.select(0, static_cast<std::int64_t>(r)).narrow(1, 0, width);
+    const at::Tensor block = blocks.select(0, static_cast<std::int64_t>(r)).narrow(1, 0, width);
     if (for_x) {
       const at::Tensor rows = weight.narrow(0, start, width);
       if (r == 0) {
@@ -250,8 +232,7 @@ ProductGradients gradients_of_gathered(
   std::int64_t start = 0;
   if (for_x) {
     // g W in blocks of columns, for the reduce-scatter.
-    gradients.x = reduce_scatter_blocks(
-        call.parallel, product_in_blocks(in, gradient, weight.t()));
+    gradients.x = reduce_scatter_blocks(call.parallel, product_in_blocks(in, gradient, weight.t()));
     gradients.x = gradients.x.narrow(1, 0, in[call.parallel.rank()]);
   }
   if (for_weight) {
@@ -280,8 +261,7 @@ struct ProductNode : Function<ProductNode> {
     const at::Tensor operand = operand_of(*call, x);
     context->save_for_backward({operand, weight});
     context->saved_data["call"] = c10::IValue::make_capsule(call);
-    return result_of(
-        *call, operand, weight, bias.has_value() ? *bias : at::Tensor());
+    return result_of(*call, operand, weight, bias.has_value() ? *bias : at::Tensor());
   }
 
   static variable_list backward(AutogradContext* context, variable_list grads) {
@@ -299,14 +279,11 @@ struct ProductNode : Function<ProductNode> {
     ProductGradients gradients;
     Pending x_gradient;
     if (gathers_columns(call)) {
-      gradients =
-          gradients_of_gathered(call, own, x, weight, for_x, for_weight);
+      gradients = gradients_of_gathered(call, own, x, weight, for_x, for_weight);
       x_gradient = [g = gradients.x] { return g; };
-    } else if (
-        plan.result == Result::kShardChannels && call.parallel.size() > 1) {
+    } else if (plan.result == Result::kShardChannels && call.parallel.size() > 1) {
       const at::Tensor blocks = column_blocks(call.parallel, plan.out, own);
-      gradients =
-          gradients_of_blocks(call, blocks, x, weight, for_x, for_weight);
+      gradients = gradients_of_blocks(call, blocks, x, weight, for_x, for_weight);
       if (for_x) {
         x_gradient = start_adjoint(call, gradients.x);
       }

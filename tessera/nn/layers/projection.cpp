@@ -36,11 +36,7 @@ void add_rows(
 }
 
 /// Columns of the features of `rank`.
-Shard column_shard(
-    const FeatureSplit& split,
-    std::int64_t rows,
-    int ranks,
-    int rank) {
+Shard column_shard(const FeatureSplit& split, std::int64_t rows, int ranks, int rank) {
   const Range parts = even_range(split.parts, ranks, rank);
   Shard shard;
   shard.full_sizes = {rows, split.total()};
@@ -103,10 +99,9 @@ DistributedProjectionImpl::DistributedProjectionImpl(
     return;
   }
   const bool into = direction == Direction::kInto;
-  const Initializer initializer =
-      options.use_normal_initialization
-          ? constant(0)
-          : nn::linear_bias(into ? hidden : split.total());
+  const Initializer initializer = options.use_normal_initialization
+                                      ? constant(0)
+                                      : nn::linear_bias(into ? hidden : split.total());
   if (into) {
     Shard shard;
     shard.full_sizes = {split.total()};
@@ -114,16 +109,13 @@ DistributedProjectionImpl::DistributedProjectionImpl(
     add_rows(split, parallel().size(), parallel().rank(), {}, false, shard);
     bias = create.initialize_shard("bias", shard, initializer);
   } else if (inside_placement(parallel()) == Placement::kSharded) {
-    bias =
-        create.initialize_with_output_partition("bias", {hidden}, initializer);
+    bias = create.initialize_with_output_partition("bias", {hidden}, initializer);
   } else {
     bias = create.initialize_whole("bias", {hidden}, initializer);
   }
 }
 
-at::Tensor DistributedProjectionImpl::forward(
-    const at::Tensor& x,
-    const Lengths& samples) {
+at::Tensor DistributedProjectionImpl::forward(const at::Tensor& x, const Lengths& samples) {
   const TensorParallel now = parallel_now();
   const std::int64_t positions = x.size(1);
   const bool into = direction_ == Direction::kInto;
@@ -131,8 +123,7 @@ at::Tensor DistributedProjectionImpl::forward(
   switch (inside_placement(now)) {
     case Placement::kSharded:
       plan.result = Result::kShardChannels;
-      plan.out =
-          into ? split_.lengths(now.size()) : even_lengths(hidden_, now.size());
+      plan.out = into ? split_.lengths(now.size()) : even_lengths(hidden_, now.size());
       break;
     case Placement::kReplicated:
       plan.operand = into ? Operand::kReplicated : Operand::kSharded;
@@ -146,8 +137,7 @@ at::Tensor DistributedProjectionImpl::forward(
       }
       break;
   }
-  const at::Tensor y =
-      distributed_product(now, plan, x.reshape({-1, x.size(-1)}), weight, bias);
+  const at::Tensor y = distributed_product(now, plan, x.reshape({-1, x.size(-1)}), weight, bias);
   return y.view({y.size(0) / positions, positions, y.size(1)});
 }
 

@@ -25,27 +25,19 @@ InsideState enter_state(
         "] (hidden_size)"));
   }
   if (o.add_cross_attention && !cross_states.defined()) {
-    throw ShapeError(tessera::str(
-        module, ": add_cross_attention is true but there are no cross_states"));
+    throw ShapeError(
+        tessera::str(module, ": add_cross_attention is true but there are no cross_states"));
   }
   InsideState state;
   state.sizes = sample_sizes(parallel, hidden, attention_mask, cross_mask);
   const Lengths& samples = state.sizes.samples;
   state.hidden = enter(parallel, hidden, samples);
   state.mask = mask_for_heads(
-      parallel,
-      attention_mask,
-      o.num_attention_heads,
-      state.sizes.own_masks,
-      samples);
+      parallel, attention_mask, o.num_attention_heads, state.sizes.own_masks, samples);
   if (o.add_cross_attention) {
     state.cross_states = enter(parallel, cross_states, samples);
     state.cross_mask = mask_for_heads(
-        parallel,
-        cross_mask,
-        o.num_attention_heads,
-        state.sizes.own_cross_masks,
-        samples);
+        parallel, cross_mask, o.num_attention_heads, state.sizes.own_cross_masks, samples);
   }
   return state;
 }
@@ -61,11 +53,9 @@ DistributedTransformerLayerImpl::DistributedTransformerLayerImpl(
   if (options.add_cross_attention) {
     TransformerOptions cross = options;
     cross.cross_attention = true;
-    cross_attention_ =
-        register_module("cross_attention", DistributedAttentionLayer(cross));
+    cross_attention_ = register_module("cross_attention", DistributedAttentionLayer(cross));
   }
-  output_ =
-      register_module("output", DistributedTransformerOutputLayer(options));
+  output_ = register_module("output", DistributedTransformerOutputLayer(options));
 }
 
 at::Tensor DistributedTransformerLayerImpl::forward_part(
@@ -107,11 +97,7 @@ TransformerState DistributedTransformerLayerImpl::forward(
     y = leave(
         parallel,
         forward_part(
-            state.hidden,
-            state.mask,
-            state.cross_states,
-            state.cross_mask,
-            state.sizes.samples),
+            state.hidden, state.mask, state.cross_states, state.cross_mask, state.sizes.samples),
         options.hidden_size,
         state.sizes.samples);
   }
@@ -126,8 +112,7 @@ at::Tensor DistributedTransformerLayerImpl::hidden_states(
   return std::get<0>(forward(hidden, attention_mask, cross_states, cross_mask));
 }
 
-DistributedTransformerImpl::DistributedTransformerImpl(
-    const TransformerOptions& given)
+DistributedTransformerImpl::DistributedTransformerImpl(const TransformerOptions& given)
     : options(given), seq_layers_(register_module("seq_layers", Sequential())) {
   check_options("DistributedTransformer", options, parallel());
   for (std::int64_t i = 0; i < options.num_layers; ++i) {
@@ -140,8 +125,8 @@ at::Tensor DistributedTransformerImpl::forward_part(
     const at::Tensor& mask,
     const at::Tensor& cross_states,
     const at::Tensor& cross_mask) {
-  return std::get<0>(seq_layers_->forward_as<TransformerState>(
-      hidden, mask, cross_states, cross_mask));
+  return std::get<0>(
+      seq_layers_->forward_as<TransformerState>(hidden, mask, cross_states, cross_mask));
 }
 
 TransformerState DistributedTransformerImpl::forward(
@@ -158,8 +143,7 @@ TransformerState DistributedTransformerImpl::forward(
       attention_mask,
       cross_states,
       cross_mask);
-  const at::Tensor y = forward_part(
-      state.hidden, state.mask, state.cross_states, state.cross_mask);
+  const at::Tensor y = forward_part(state.hidden, state.mask, state.cross_states, state.cross_mask);
   return {
       leave(parallel, y, options.hidden_size, state.sizes.samples),
       attention_mask,

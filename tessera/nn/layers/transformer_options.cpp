@@ -10,15 +10,13 @@ namespace {
 
 void check_positive(const char* module, const char* name, std::int64_t value) {
   if (value <= 0) {
-    throw ConfigError(tessera::str(
-        module, ": ", name, " is ", value, "; it should be at least 1"));
+    throw ConfigError(tessera::str(module, ": ", name, " is ", value, "; it should be at least 1"));
   }
 }
 
 void check_probability(const char* module, const char* name, double value) {
   if (!(value >= 0 && value < 1)) {
-    throw ConfigError(tessera::str(
-        module, ": ", name, " is ", value, "; it should be in [0, 1)"));
+    throw ConfigError(tessera::str(module, ": ", name, " is ", value, "; it should be in [0, 1)"));
   }
 }
 
@@ -34,10 +32,8 @@ void check_options(
   check_positive(module, "intermediate_size", o.intermediate_size);
   check_probability(module, "attention_dropout_prob", o.attention_dropout_prob);
   check_probability(module, "hidden_dropout_prob", o.hidden_dropout_prob);
-  check_probability(
-      module, "intermediate_dropout_prob", o.intermediate_dropout_prob);
-  if (o.activation != "gelu" && o.activation != "gelu_tanh" &&
-      o.activation != "relu") {
+  check_probability(module, "intermediate_dropout_prob", o.intermediate_dropout_prob);
+  if (o.activation != "gelu" && o.activation != "gelu_tanh" && o.activation != "relu") {
     throw ConfigError(tessera::str(
         module,
         ": activation is \"",

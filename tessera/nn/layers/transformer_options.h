@@ -73,8 +73,7 @@ void check_options(
 /// Hidden states, their mask, states to attend over, their mask; masks are
 /// added to attention scores and broadcast to [B, heads, S, T]. Undefined
 /// where there is none. Layers return what they got with new hidden states.
-using TransformerState =
-    std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
+using TransformerState = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 
 /// Whether a distributed module stands alone or is part of another one, which
 /// hands it activations in the inside placement and masks for this rank's

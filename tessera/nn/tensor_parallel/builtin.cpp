@@ -19,13 +19,10 @@ void register_builtin_tp_rules() {
   tp_register_with_module<torch::nn::LinearImpl, DistributedLinear>().init(
       [](const torch::nn::LinearImpl& linear) {
         return DistributedLinearOptions{
-            linear.options.in_features(),
-            linear.options.out_features(),
-            linear.options.bias()};
+            linear.options.in_features(), linear.options.out_features(), linear.options.bias()};
       });
-  tp_register_with_module<torch::nn::EmbeddingImpl, DistributedEmbedding>()
-      .init([](const torch::nn::EmbeddingImpl& embedding,
-               const GivenOptions& given) {
+  tp_register_with_module<torch::nn::EmbeddingImpl, DistributedEmbedding>().init(
+      [](const torch::nn::EmbeddingImpl& embedding, const GivenOptions& given) {
         const auto& options = embedding.options;
         DistributedEmbeddingOptions result;
         result.num_embeddings = options.num_embeddings();
@@ -38,17 +35,15 @@ void register_builtin_tp_rules() {
         given.take("split", result.split);
         return result;
       });
-  tp_register_with_module<torch::nn::LayerNormImpl, DistributedLayerNorm>()
-      .init([](const torch::nn::LayerNormImpl& norm) {
+  tp_register_with_module<torch::nn::LayerNormImpl, DistributedLayerNorm>().init(
+      [](const torch::nn::LayerNormImpl& norm) {
         const auto& options = norm.options;
-        if (!options.elementwise_affine() ||
-            options.normalized_shape().size() != 1) {
+        if (!options.elementwise_affine() || options.normalized_shape().size() != 1) {
           throw ShapeError(
               "only norms over the last dimension, with weight and bias, have "
               "a distributed form");
         }
-        return DistributedLayerNormOptions{
-            options.normalized_shape().front(), options.eps()};
+        return DistributedLayerNormOptions{options.normalized_shape().front(), options.eps()};
       });
 }
 

@@ -38,8 +38,7 @@ std::int64_t outer(at::IntArrayRef sizes, std::int64_t dim) {
   return count;
 }
 
-std::vector<std::int64_t>
-with_size(at::IntArrayRef sizes, std::int64_t dim, std::int64_t size) {
+std::vector<std::int64_t> with_size(at::IntArrayRef sizes, std::int64_t dim, std::int64_t size) {
   std::vector<std::int64_t> result = sizes.vec();
   result[dim] = size;
   return result;
@@ -52,12 +51,8 @@ std::vector<std::int64_t> in_front(std::int64_t first, at::IntArrayRef sizes) {
 }
 
 /// Padding is zeroed so that sums never meet what was in memory before.
-at::Tensor blocks_for(
-    const at::Tensor& like,
-    const std::vector<std::int64_t>& sizes,
-    bool padded) {
-  return padded ? at::zeros(sizes, like.options())
-                : at::empty(sizes, like.options());
+at::Tensor blocks_for(const at::Tensor& like, const std::vector<std::int64_t>& sizes, bool padded) {
+  return padded ? at::zeros(sizes, like.options()) : at::empty(sizes, like.options());
 }
 
 void check_lengths(
@@ -67,10 +62,8 @@ void check_lengths(
     std::int64_t dim,
     const Lengths& lengths,
     bool whole) {
-  const std::int64_t expected =
-      whole ? total(lengths) : lengths[parallel.rank()];
-  if (static_cast<int>(lengths.size()) != parallel.size() ||
-      tensor.size(dim) != expected) {
+  const std::int64_t expected = whole ? total(lengths) : lengths[parallel.rank()];
+  if (static_cast<int>(lengths.size()) != parallel.size() || tensor.size(dim) != expected) {
     throw ShapeError(tessera::str(
         what,
         " in group '",
@@ -102,12 +95,10 @@ void spread(
 }
 
 /// The reverse: joins the fronts of the blocks along `dim`.
-at::Tensor
-join(const at::Tensor& blocks, std::int64_t dim, const Lengths& lengths) {
+at::Tensor join(const at::Tensor& blocks, std::int64_t dim, const Lengths& lengths) {
   std::vector<at::Tensor> parts;
   for (std::size_t r = 0; r < lengths.size(); ++r) {
-    parts.push_back(blocks.select(0, static_cast<std::int64_t>(r))
-                        .narrow(dim, 0, lengths[r]));
+    parts.push_back(blocks.select(0, static_cast<std::int64_t>(r)).narrow(dim, 0, lengths[r]));
   }
   return at::cat(parts, dim);
 }
@@ -117,13 +108,9 @@ at::Tensor shaped(const at::Tensor& like, std::vector<std::int64_t> sizes) {
 }
 
 /// Waits and keeps the operands alive until then.
-Pending after(
-    comm::WorkPtr work,
-    std::vector<at::Tensor> operands,
-    std::function<at::Tensor()> finish) {
-  return [work = std::move(work),
-          operands = std::move(operands),
-          finish = std::move(finish)] {
+Pending
+after(comm::WorkPtr work, std::vector<at::Tensor> operands, std::function<at::Tensor()> finish) {
+  return [work = std::move(work), operands = std::move(operands), finish = std::move(finish)] {
     work->wait();
     return finish();
   };
@@ -151,14 +138,12 @@ Pending begin_reduce_scatter(
   at::Tensor input = tensor.contiguous();
   const auto block = with_size(tensor.sizes(), dim, longest(lengths));
   if (!equal(lengths) || outer(tensor.sizes(), dim) != 1) {
-    input =
-        blocks_for(tensor, in_front(parallel.size(), block), !equal(lengths));
+    input = blocks_for(tensor, in_front(parallel.size(), block), !equal(lengths));
     spread(tensor, dim, lengths, input);
   }
   const at::Tensor output = at::empty(block, tensor.options());
   auto finish = [output, dim, own] {
-    return output.size(dim) == own ? output
-                                   : output.narrow(dim, 0, own).contiguous();
+    return output.size(dim) == own ? output : output.narrow(dim, 0, own).contiguous();
   };
   if (!in_background) {
     parallel.group->reduce_scatter(output, input);
@@ -182,8 +167,7 @@ Pending begin_exchange(
     return ready(tensor);
   }
   check_lengths("all_to_all", parallel, tensor, split_dim, split_lengths, true);
-  check_lengths(
-      "all_to_all", parallel, tensor, merge_dim, merge_lengths, false);
+  check_lengths("all_to_all", parallel, tensor, merge_dim, merge_lengths, false);
   const std::int64_t own = split_lengths[parallel.rank()];
   const auto one = with_size(tensor.sizes(), split_dim, own);
   const auto merged = with_size(one, merge_dim, total(merge_lengths));
@@ -202,11 +186,7 @@ Pending begin_exchange(
   if (!even || outer(tensor.sizes(), split_dim) != 1) {
     input = blocks_for(tensor, block, !even);
     const std::int64_t length = tensor.size(merge_dim);
-    spread(
-        tensor,
-        split_dim,
-        split_lengths,
-        input.narrow(merge_dim + 1, 0, length));
+    spread(tensor, split_dim, split_lengths, input.narrow(merge_dim + 1, 0, length));
   }
   const at::Tensor output = at::empty(block, tensor.options());
   auto finish = [=] {
@@ -219,10 +199,7 @@ Pending begin_exchange(
     parallel.group->all_to_all(output, input);
     return ready(finish());
   }
-  return after(
-      parallel.group->all_to_all_async(output, input),
-      {output, input},
-      std::move(finish));
+  return after(parallel.group->all_to_all_async(output, input), {output, input}, std::move(finish));
 }
 
 } // namespace
@@ -307,8 +284,7 @@ at::Tensor gather(
   }
   at::Tensor input = tensor.contiguous();
   if (tensor.size(dim) != longest(lengths)) {
-    input = at::zeros(
-        with_size(tensor.sizes(), dim, longest(lengths)), tensor.options());
+    input = at::zeros(with_size(tensor.sizes(), dim, longest(lengths)), tensor.options());
     input.narrow(dim, 0, tensor.size(dim)).copy_(tensor);
   }
   return join(gather_blocks(parallel, input), dim, lengths);
@@ -330,18 +306,10 @@ at::Tensor exchange(
     std::int64_t merge_dim,
     const Lengths& merge_lengths) {
   return begin_exchange(
-      parallel,
-      tensor,
-      split_dim,
-      split_lengths,
-      merge_dim,
-      merge_lengths,
-      false)();
+      parallel, tensor, split_dim, split_lengths, merge_dim, merge_lengths, false)();
 }
 
-Pending start_all_reduce(
-    const TensorParallel& parallel,
-    const at::Tensor& tensor) {
+Pending start_all_reduce(const TensorParallel& parallel, const at::Tensor& tensor) {
   if (parallel.size() == 1) {
     return ready(tensor);
   }
@@ -349,10 +317,9 @@ Pending start_all_reduce(
     tell_skipped("all_reduce", parallel.size(), tensor);
     return ready(tensor);
   }
-  return after(
-      parallel.group->all_reduce_async(tensor, comm::ReduceOp::kSum),
-      {tensor},
-      [tensor] { return tensor; });
+  return after(parallel.group->all_reduce_async(tensor, comm::ReduceOp::kSum), {tensor}, [tensor] {
+    return tensor;
+  });
 }
 
 Pending start_reduce_scatter(
@@ -370,19 +337,10 @@ Pending start_exchange(
     const Lengths& split_lengths,
     std::int64_t merge_dim,
     const Lengths& merge_lengths) {
-  return begin_exchange(
-      parallel,
-      tensor,
-      split_dim,
-      split_lengths,
-      merge_dim,
-      merge_lengths,
-      true);
+  return begin_exchange(parallel, tensor, split_dim, split_lengths, merge_dim, merge_lengths, true);
 }
 
-at::Tensor reduce_scatter_blocks(
-    const TensorParallel& parallel,
-    const at::Tensor& blocks) {
+at::Tensor reduce_scatter_blocks(const TensorParallel& parallel, const at::Tensor& blocks) {
   TESSERA_CHECK(blocks.size(0) == parallel.size());
   if (parallel.shapes_only && parallel.size() > 1) {
     tell_skipped("reduce_scatter", parallel.size(), blocks);
@@ -395,9 +353,7 @@ at::Tensor reduce_scatter_blocks(
   return output;
 }
 
-at::Tensor gather_blocks(
-    const TensorParallel& parallel,
-    const at::Tensor& block) {
+at::Tensor gather_blocks(const TensorParallel& parallel, const at::Tensor& block) {
   const auto sizes = in_front(parallel.size(), block.sizes());
   if (parallel.size() == 1) {
     return block.unsqueeze(0);

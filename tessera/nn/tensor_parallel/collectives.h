@@ -64,9 +64,7 @@ using Pending = std::function<at::Tensor()>;
 
 /// The same collectives, started: the caller computes something else before it
 /// asks for the result.
-Pending start_all_reduce(
-    const TensorParallel& parallel,
-    const at::Tensor& tensor);
+Pending start_all_reduce(const TensorParallel& parallel, const at::Tensor& tensor);
 Pending start_reduce_scatter(
     const TensorParallel& parallel,
     const at::Tensor& tensor,
@@ -84,12 +82,8 @@ Pending start_exchange(
 // copies: blocks_n... has one block for each rank in front, all of one size.
 
 /// [n, ...] -> [...]: sum over the ranks of the blocks meant for this rank.
-at::Tensor reduce_scatter_blocks(
-    const TensorParallel& parallel,
-    const at::Tensor& blocks);
+at::Tensor reduce_scatter_blocks(const TensorParallel& parallel, const at::Tensor& blocks);
 /// [...] -> [n, ...].
-at::Tensor gather_blocks(
-    const TensorParallel& parallel,
-    const at::Tensor& block);
+at::Tensor gather_blocks(const TensorParallel& parallel, const at::Tensor& block);
 
 } // namespace tessera::nn

@@ -39,8 +39,7 @@ class DistributedModule : public torch::nn::Module {
   TensorParallel parallel_now() const;
 
   /// Of this module, not of its children; by parameter name.
-  const std::map<std::string, DistributedParameter>& distributed_parameters()
-      const {
+  const std::map<std::string, DistributedParameter>& distributed_parameters() const {
     return distributed_;
   }
 

@@ -75,8 +75,7 @@ std::shared_ptr<Module> make_from(Arguments&& arguments) {
   if constexpr (IsTuple<std::decay_t<Arguments>>::value) {
     return std::apply(
         [](auto&&... values) {
-          return std::make_shared<Module>(
-              std::forward<decltype(values)>(values)...);
+          return std::make_shared<Module>(std::forward<decltype(values)>(values)...);
         },
         std::forward<Arguments>(arguments));
   } else {
@@ -108,8 +107,7 @@ Arguments unpack_some(
               "; give all of them, or register a forward hook"));
     }
     return unpack<T>(
-        decltype(index)::value < given.size() ? given[decltype(index)::value]
-                                              : c10::IValue());
+        decltype(index)::value < given.size() ? given[decltype(index)::value] : c10::IValue());
   };
   return Arguments{value(std::integral_constant<std::size_t, I>())...};
 }

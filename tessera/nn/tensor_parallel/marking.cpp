@@ -7,12 +7,9 @@
 
 namespace tessera::nn {
 
-TensorParallelismScope::TensorParallelismScope(
-    bool enabled,
-    OptionValues options)
+TensorParallelismScope::TensorParallelismScope(bool enabled, OptionValues options)
     : previous_enabled_(mark_defaults().tensor_parallel),
-      previous_options_(
-          std::exchange(mark_defaults().options, std::move(options))) {
+      previous_options_(std::exchange(mark_defaults().options, std::move(options))) {
   mark_defaults().tensor_parallel = enabled;
 }
 
@@ -21,10 +18,7 @@ TensorParallelismScope::~TensorParallelismScope() {
   mark_defaults().options = std::move(previous_options_);
 }
 
-void set_tensor_parallelism(
-    torch::nn::Module& module,
-    bool enabled,
-    const OptionValues& options) {
+void set_tensor_parallelism(torch::nn::Module& module, bool enabled, const OptionValues& options) {
   int marked = 0;
   // `modules` lists the module itself too, but needs it in a shared_ptr.
   const auto set = [&](const torch::nn::Module& one) {
@@ -52,9 +46,7 @@ void set_tensor_parallelism(
 
 bool is_marked_tensor_parallel(const torch::nn::Module& module) {
   bool marked = false;
-  with_mark(module, [&](Mark* mark) {
-    marked = mark != nullptr && mark->tensor_parallel;
-  });
+  with_mark(module, [&](Mark* mark) { marked = mark != nullptr && mark->tensor_parallel; });
   return marked;
 }
 

@@ -20,9 +20,7 @@ using OptionValues = std::map<std::string, c10::IValue>;
 /// Source: Karakus et al. 2021, appendix E.2.
 class TensorParallelismScope {
  public:
-  explicit TensorParallelismScope(
-      bool enabled = true,
-      OptionValues options = {});
+  explicit TensorParallelismScope(bool enabled = true, OptionValues options = {});
   ~TensorParallelismScope();
   TensorParallelismScope(const TensorParallelismScope&) = delete;
   TensorParallelismScope& operator=(const TensorParallelismScope&) = delete;

@@ -9,9 +9,7 @@
 namespace tessera::nn {
 
 Initializer linear_weight() {
-  return [](at::Tensor& full) {
-    torch::nn::init::kaiming_uniform_(full, std::sqrt(5.0));
-  };
+  return [](at::Tensor& full) { torch::nn::init::kaiming_uniform_(full, std::sqrt(5.0)); };
 }
 
 Initializer linear_bias(std::int64_t fan_in) {
@@ -29,9 +27,7 @@ Initializer constant(double value) {
   return [value](at::Tensor& full) { full.fill_(value); };
 }
 
-ParameterCreationScope::ParameterCreationScope(
-    DistributedModule& module,
-    ParameterCreation how)
+ParameterCreationScope::ParameterCreationScope(DistributedModule& module, ParameterCreation how)
     : module_(module), how_(how) {}
 
 at::Tensor ParameterCreationScope::drawn(
@@ -71,10 +67,8 @@ at::Tensor ParameterCreationScope::initialize_with_input_partition(
     Initializer initializer) const {
   const TensorParallel& parallel = module_.parallel();
   const auto dim = static_cast<std::int64_t>(sizes.size()) - 1;
-  const Range range =
-      even_range(sizes.back(), parallel.size(), parallel.rank());
-  return initialize_shard(
-      name, slice_of(sizes, dim, range), std::move(initializer));
+  const Range range = even_range(sizes.back(), parallel.size(), parallel.rank());
+  return initialize_shard(name, slice_of(sizes, dim, range), std::move(initializer));
 }
 
 at::Tensor ParameterCreationScope::initialize_with_output_partition(
@@ -82,10 +76,8 @@ at::Tensor ParameterCreationScope::initialize_with_output_partition(
     const std::vector<std::int64_t>& sizes,
     Initializer initializer) const {
   const TensorParallel& parallel = module_.parallel();
-  const Range range =
-      even_range(sizes.front(), parallel.size(), parallel.rank());
-  return initialize_shard(
-      name, slice_of(sizes, 0, range), std::move(initializer));
+  const Range range = even_range(sizes.front(), parallel.size(), parallel.rank());
+  return initialize_shard(name, slice_of(sizes, 0, range), std::move(initializer));
 }
 
 at::Tensor ParameterCreationScope::initialize_whole(
@@ -96,16 +88,13 @@ at::Tensor ParameterCreationScope::initialize_whole(
       name, drawn(sizes, initializer), {whole(sizes), false});
 }
 
-void ParameterCreationScope::skip(
-    const std::vector<std::int64_t>& sizes,
-    Initializer initializer) const {
+void ParameterCreationScope::skip(const std::vector<std::int64_t>& sizes, Initializer initializer)
+    const {
   // The copy too: where parameters are delayed every operator draws a number.
   take_shard(whole(sizes), drawn(sizes, initializer));
 }
 
-ParameterCreationScope parameter_creation_scope(
-    DistributedModule& module,
-    ParameterCreation how) {
+ParameterCreationScope parameter_creation_scope(DistributedModule& module, ParameterCreation how) {
   return {module, how};
 }
 

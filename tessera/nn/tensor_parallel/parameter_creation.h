@@ -68,20 +68,14 @@ class ParameterCreationScope {
       const std::vector<std::int64_t>& sizes,
       Initializer initializer = {}) const;
   /// Any part.
-  at::Tensor initialize_shard(
-      const std::string& name,
-      Shard shard,
-      Initializer initializer = {}) const;
+  at::Tensor initialize_shard(const std::string& name, Shard shard, Initializer initializer = {})
+      const;
   /// Draws as the others do and keeps nothing: the parameter lives on other
   /// ranks, and the random streams of all ranks stay together.
-  void skip(
-      const std::vector<std::int64_t>& sizes,
-      Initializer initializer = {}) const;
+  void skip(const std::vector<std::int64_t>& sizes, Initializer initializer = {}) const;
 
  private:
-  at::Tensor drawn(
-      const std::vector<std::int64_t>& sizes,
-      const Initializer& initializer) const;
+  at::Tensor drawn(const std::vector<std::int64_t>& sizes, const Initializer& initializer) const;
 
   DistributedModule& module_;
   ParameterCreation how_;

@@ -29,8 +29,7 @@ void keep_call(AutogradContext* context, const PrimitiveCallPtr& call) {
   context->saved_data["call"] = c10::IValue::make_capsule(call);
 }
 
-const PrimitiveCall& call_of(
-    const c10::intrusive_ptr<torch::CustomClassHolder>& capsule) {
+const PrimitiveCall& call_of(const c10::intrusive_ptr<torch::CustomClassHolder>& capsule) {
   return static_cast<const PrimitiveCall&>(*capsule);
 }
 
@@ -41,8 +40,7 @@ PrimitiveCallPtr new_call(std::int64_t dim) {
   return call;
 }
 
-std::int64_t
-checked_dim(const char* what, const at::Tensor& tensor, std::int64_t dim) {
+std::int64_t checked_dim(const char* what, const at::Tensor& tensor, std::int64_t dim) {
   const std::int64_t dims = tensor.dim();
   if (dim < -dims || dim >= dims) {
     throw ShapeError(tessera::str(
@@ -60,26 +58,21 @@ checked_dim(const char* what, const at::Tensor& tensor, std::int64_t dim) {
 }
 
 struct GatherNode : Function<GatherNode> {
-  static at::Tensor forward(
-      AutogradContext* context,
-      const at::Tensor& tensor,
-      const PrimitiveCallPtr& call) {
+  static at::Tensor
+  forward(AutogradContext* context, const at::Tensor& tensor, const PrimitiveCallPtr& call) {
     keep_call(context, call);
     return gather(call->parallel, tensor, call->dim, call->lengths);
   }
   static variable_list backward(AutogradContext* context, variable_list grads) {
     const auto kept = context->saved_data["call"].toCapsule();
     const PrimitiveCall& call = call_of(kept);
-    return {
-        reduce_scatter(call.parallel, grads[0], call.dim, call.lengths), {}};
+    return {reduce_scatter(call.parallel, grads[0], call.dim, call.lengths), {}};
   }
 };
 
 struct ReduceScatterNode : Function<ReduceScatterNode> {
-  static at::Tensor forward(
-      AutogradContext* context,
-      const at::Tensor& tensor,
-      const PrimitiveCallPtr& call) {
+  static at::Tensor
+  forward(AutogradContext* context, const at::Tensor& tensor, const PrimitiveCallPtr& call) {
     keep_call(context, call);
     return reduce_scatter(call->parallel, tensor, call->dim, call->lengths);
   }
@@ -91,62 +84,42 @@ struct ReduceScatterNode : Function<ReduceScatterNode> {
 };
 
 struct ExchangeNode : Function<ExchangeNode> {
-  static at::Tensor forward(
-      AutogradContext* context,
-      const at::Tensor& tensor,
-      const PrimitiveCallPtr& call) {
+  static at::Tensor
+  forward(AutogradContext* context, const at::Tensor& tensor, const PrimitiveCallPtr& call) {
     keep_call(context, call);
     return exchange(
-        call->parallel,
-        tensor,
-        call->dim,
-        call->lengths,
-        call->merge_dim,
-        call->merge_lengths);
+        call->parallel, tensor, call->dim, call->lengths, call->merge_dim, call->merge_lengths);
   }
   static variable_list backward(AutogradContext* context, variable_list grads) {
     const auto kept = context->saved_data["call"].toCapsule();
     const PrimitiveCall& call = call_of(kept);
     return {
         exchange(
-            call.parallel,
-            grads[0],
-            call.merge_dim,
-            call.merge_lengths,
-            call.dim,
-            call.lengths),
+            call.parallel, grads[0], call.merge_dim, call.merge_lengths, call.dim, call.lengths),
         {}};
   }
 };
 
 /// The sum goes to a tensor of its own: the argument may be used elsewhere.
-at::Tensor reduced_copy(
-    const TensorParallel& parallel,
-    const at::Tensor& tensor) {
+at::Tensor reduced_copy(const TensorParallel& parallel, const at::Tensor& tensor) {
   at::Tensor sum = tensor.clone(at::MemoryFormat::Contiguous);
   all_reduce(parallel, sum);
   return sum;
 }
 
 struct ForwardAllReduceNode : Function<ForwardAllReduceNode> {
-  static at::Tensor forward(
-      AutogradContext* /*context*/,
-      const at::Tensor& tensor,
-      const PrimitiveCallPtr& call) {
+  static at::Tensor
+  forward(AutogradContext* /*context*/, const at::Tensor& tensor, const PrimitiveCallPtr& call) {
     return reduced_copy(call->parallel, tensor);
   }
-  static variable_list backward(
-      AutogradContext* /*context*/,
-      variable_list grads) {
+  static variable_list backward(AutogradContext* /*context*/, variable_list grads) {
     return {grads[0], {}};
   }
 };
 
 struct BackwardAllReduceNode : Function<BackwardAllReduceNode> {
-  static at::Tensor forward(
-      AutogradContext* context,
-      const at::Tensor& tensor,
-      const PrimitiveCallPtr& call) {
+  static at::Tensor
+  forward(AutogradContext* context, const at::Tensor& tensor, const PrimitiveCallPtr& call) {
     keep_call(context, call);
     return tensor.view_as(tensor);
   }
@@ -169,23 +142,17 @@ at::Tensor fused_allgather_for_tp(const at::Tensor& tensor, std::int64_t dim) {
 
 at::Tensor fwd_allreduce_for_tp(const at::Tensor& tensor) {
   auto call = new_call(0);
-  return call->parallel.size() == 1 ? tensor
-                                    : ForwardAllReduceNode::apply(tensor, call);
+  return call->parallel.size() == 1 ? tensor : ForwardAllReduceNode::apply(tensor, call);
 }
 
 at::Tensor bwd_allreduce_for_tp(const at::Tensor& tensor) {
   auto call = new_call(0);
-  return call->parallel.size() == 1
-             ? tensor
-             : BackwardAllReduceNode::apply(tensor, call);
+  return call->parallel.size() == 1 ? tensor : BackwardAllReduceNode::apply(tensor, call);
 }
 
-at::Tensor scatter_and_merge_for_tp(
-    const at::Tensor& tensor,
-    std::int64_t split_dim,
-    std::int64_t merge_dim) {
-  auto call =
-      new_call(checked_dim("scatter_and_merge_for_tp", tensor, split_dim));
+at::Tensor
+scatter_and_merge_for_tp(const at::Tensor& tensor, std::int64_t split_dim, std::int64_t merge_dim) {
+  auto call = new_call(checked_dim("scatter_and_merge_for_tp", tensor, split_dim));
   call->merge_dim = checked_dim("scatter_and_merge_for_tp", tensor, merge_dim);
   if (call->dim == call->merge_dim) {
     throw ShapeError(tessera::str(
@@ -197,8 +164,7 @@ at::Tensor scatter_and_merge_for_tp(
     return tensor;
   }
   call->lengths = even_lengths(tensor.size(call->dim), call->parallel.size());
-  call->merge_lengths =
-      exchange_length(call->parallel, tensor.size(call->merge_dim));
+  call->merge_lengths = exchange_length(call->parallel, tensor.size(call->merge_dim));
   return ExchangeNode::apply(tensor, call);
 }
 

@@ -27,10 +27,8 @@ at::Tensor bwd_allreduce_for_tp(const at::Tensor& tensor);
 
 /// Slice i along `split_dim` goes to rank i; the received slices are joined
 /// along `merge_dim`. Backward: the same with the dimensions exchanged.
-at::Tensor scatter_and_merge_for_tp(
-    const at::Tensor& tensor,
-    std::int64_t split_dim,
-    std::int64_t merge_dim);
+at::Tensor
+scatter_and_merge_for_tp(const at::Tensor& tensor, std::int64_t split_dim, std::int64_t merge_dim);
 
 /// Sum over the ranks, of which rank i keeps slice i along `dim`. Backward:
 /// all-gather along `dim`.

@@ -26,13 +26,11 @@ std::uint64_t scrambled(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
-at::Tensor
-drop_with(const at::Tensor& x, double probability, std::uint64_t seed) {
+at::Tensor drop_with(const at::Tensor& x, double probability, std::uint64_t seed) {
   if (x.is_meta()) {
     return x * at::empty_like(x); // only shapes are followed: nothing to draw
   }
-  at::Generator stream =
-      at::globalContext().defaultGenerator(x.device()).clone();
+  at::Generator stream = at::globalContext().defaultGenerator(x.device()).clone();
   stream.set_current_seed(seed);
   at::Tensor mask;
   {
@@ -46,25 +44,16 @@ drop_with(const at::Tensor& x, double probability, std::uint64_t seed) {
 
 } // namespace
 
-at::Tensor drop_sharded(
-    const TensorParallel& parallel,
-    const at::Tensor& x,
-    double probability) {
+at::Tensor drop_sharded(const TensorParallel& parallel, const at::Tensor& x, double probability) {
   const std::uint64_t number = number_of_default_generator();
-  return drop_with(
-      x,
-      probability,
-      scrambled(number + static_cast<std::uint64_t>(parallel.rank())));
+  return drop_with(x, probability, scrambled(number + static_cast<std::uint64_t>(parallel.rank())));
 }
 
-at::Tensor drop_replicated(
-    const TensorParallel& parallel,
-    const at::Tensor& x,
-    double probability) {
+at::Tensor
+drop_replicated(const TensorParallel& parallel, const at::Tensor& x, double probability) {
   std::uint64_t number = number_of_default_generator();
   if (parallel.size() > 1 && !parallel.shapes_only) {
-    const at::Tensor seed =
-        at::full({1}, static_cast<std::int64_t>(number), at::kLong);
+    const at::Tensor seed = at::full({1}, static_cast<std::int64_t>(number), at::kLong);
     parallel.group->broadcast(seed, 0);
     number = static_cast<std::uint64_t>(*seed.data_ptr<std::int64_t>());
   }

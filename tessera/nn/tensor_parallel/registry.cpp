@@ -29,8 +29,7 @@ namespace {
 struct RuleTable {
   std::recursive_mutex mutex; // the built-in rules are registered inside
   bool complete = false;
-  using Rules =
-      std::unordered_map<std::type_index, std::shared_ptr<const TpRule>>;
+  using Rules = std::unordered_map<std::type_index, std::shared_ptr<const TpRule>>;
   Rules rules;
   Rules rules_on_mesh;
 };
@@ -62,9 +61,8 @@ std::shared_ptr<const TpRule> find_tp_rule(const torch::nn::Module& module) {
   RuleTable& table = rule_table();
   const std::lock_guard lock(table.mutex);
   complete(table);
-  const auto& rules = tensor_parallel().distribution == Distribution::kTwoD
-                          ? table.rules_on_mesh
-                          : table.rules;
+  const auto& rules =
+      tensor_parallel().distribution == Distribution::kTwoD ? table.rules_on_mesh : table.rules;
   const auto found = rules.find(typeid(module));
   return found == rules.end() ? nullptr : found->second;
 }

@@ -73,18 +73,14 @@ struct TpRule {
   bool on_mesh = false;
   /// Makes the implementation with the original's hyperparameters. Throws
   /// ShapeError when sizes do not divide.
-  std::function<std::shared_ptr<DistributedModule>(
-      const torch::nn::Module&,
-      const GivenOptions&)>
+  std::function<std::shared_ptr<DistributedModule>(const torch::nn::Module&, const GivenOptions&)>
       make;
   /// Runs the implementation on the original's packed arguments.
   CallAdapter call;
   /// The original's state under the names and layout of the implementation's
   /// full (not sharded) state, and back. Empty: they are the same.
-  std::function<StateMap(const StateMap&, const torch::nn::Module& original)>
-      to_distributed;
-  std::function<StateMap(const StateMap&, const torch::nn::Module& original)>
-      to_original;
+  std::function<StateMap(const StateMap&, const torch::nn::Module& original)> to_distributed;
+  std::function<StateMap(const StateMap&, const torch::nn::Module& original)> to_original;
 };
 
 /// Makes a rule known; the last one for a class counts, on a mesh and without
@@ -116,11 +112,8 @@ class TpRegistration {
     rule_.original = detail::short_type_name(typeid(Original));
     rule_.distributed = detail::short_type_name(typeid(Distributed));
     if constexpr (std::is_constructible_v<Distributed, const Original&>) {
-      init(
-          [](const Original& original) -> const Original& { return original; });
-    } else if constexpr (requires(const Original& original) {
-                           Distributed(original.options);
-                         }) {
+      init([](const Original& original) -> const Original& { return original; });
+    } else if constexpr (requires(const Original& original) { Distributed(original.options); }) {
       init([](const Original& original) { return original.options; });
     } else {
       rule_.make = [name = rule_.original](const auto&, const auto&) {
@@ -134,8 +127,7 @@ class TpRegistration {
       };
     }
     if constexpr (nn::detail::has_one_forward<Distributed>) {
-      forward_ = [name = rule_.original](
-                     nn::DistributedModule& module, const c10::IValue& args) {
+      forward_ = [name = rule_.original](nn::DistributedModule& module, const c10::IValue& args) {
         using Arguments = nn::detail::ForwardArguments<Distributed>;
         return run(module, nn::detail::unpack_arguments<Arguments>(args, name));
       };
@@ -150,14 +142,11 @@ class TpRegistration {
   /// constructor takes.
   template <typename Hook>
   TpRegistration& init(Hook hook) {
-    rule_.make =
-        [hook](const torch::nn::Module& module, const nn::GivenOptions& options)
-        -> std::shared_ptr<nn::DistributedModule> {
+    rule_.make = [hook](
+                     const torch::nn::Module& module,
+                     const nn::GivenOptions& options) -> std::shared_ptr<nn::DistributedModule> {
       const auto& original = dynamic_cast<const Original&>(module);
-      if constexpr (std::is_invocable_v<
-                        Hook,
-                        const Original&,
-                        const nn::GivenOptions&>) {
+      if constexpr (std::is_invocable_v<Hook, const Original&, const nn::GivenOptions&>) {
         return nn::detail::make_from<Distributed>(hook(original, options));
       } else {
         return nn::detail::make_from<Distributed>(hook(original));
@@ -178,8 +167,8 @@ class TpRegistration {
       using Arguments = nn::detail::CallArguments<Hook>;
       return run(
           module,
-          nn::detail::as_tuple(std::apply(
-              hook, nn::detail::unpack_arguments<Arguments>(args, name))));
+          nn::detail::as_tuple(
+              std::apply(hook, nn::detail::unpack_arguments<Arguments>(args, name))));
     };
     publish();
     return *this;
@@ -214,21 +203,15 @@ class TpRegistration {
     auto& distributed = dynamic_cast<Distributed&>(module);
     return std::apply(
         [&](auto&&... values) {
-          return pack(
-              distributed.forward(std::forward<decltype(values)>(values)...));
+          return pack(distributed.forward(std::forward<decltype(values)>(values)...));
         },
         std::move(arguments));
   }
 
   template <typename Hook>
   static auto state_hook(Hook hook) {
-    return [hook](
-               const nn::StateMap& state,
-               const torch::nn::Module& original) -> nn::StateMap {
-      if constexpr (std::is_invocable_v<
-                        Hook,
-                        const nn::StateMap&,
-                        const Original&>) {
+    return [hook](const nn::StateMap& state, const torch::nn::Module& original) -> nn::StateMap {
+      if constexpr (std::is_invocable_v<Hook, const nn::StateMap&, const Original&>) {
         return hook(state, dynamic_cast<const Original&>(original));
       } else {
         return hook(state);
@@ -237,26 +220,23 @@ class TpRegistration {
   }
 
   void publish() {
-    rule_.call =
-        [forward = forward_, returns = returns_, name = rule_.original](
-            torch::nn::Module& module, const c10::IValue& args) {
-          if (!forward) {
-            throw ConfigError(str(
-                "the distributed form of ",
+    rule_.call = [forward = forward_, returns = returns_, name = rule_.original](
+                     torch::nn::Module& module, const c10::IValue& args) {
+      if (!forward) {
+        throw ConfigError(
+            str("the distributed form of ",
                 name,
                 " has several forwards; say with .forward(hook) which one, and "
                 "with what"));
-          }
-          const c10::IValue result =
-              forward(dynamic_cast<nn::DistributedModule&>(module), args);
-          return returns ? returns(result) : result;
-        };
+      }
+      const c10::IValue result = forward(dynamic_cast<nn::DistributedModule&>(module), args);
+      return returns ? returns(result) : result;
+    };
     nn::set_tp_rule(typeid(Original), rule_);
   }
 
   nn::TpRule rule_;
-  std::function<c10::IValue(nn::DistributedModule&, const c10::IValue&)>
-      forward_;
+  std::function<c10::IValue(nn::DistributedModule&, const c10::IValue&)> forward_;
   std::function<c10::IValue(const c10::IValue&)> returns_;
 };
 
@@ -271,18 +251,15 @@ class TpRegistration {
 /// arguments a module was made with: the init hook reads the module itself.
 template <typename Original, typename Distributed>
 auto tp_register_with_module() {
-  return TpRegistration<
-      nn::detail::ImplOf<Original>,
-      nn::detail::ImplOf<Distributed>>();
+  return TpRegistration<nn::detail::ImplOf<Original>, nn::detail::ImplOf<Distributed>>();
 }
 
 /// The same for an implementation on a q x q mesh (tensor_parallel_kind "2d").
 /// Source: Xu et al. 2021.
 template <typename Original, typename Distributed>
 auto tp_register_on_mesh() {
-  return TpRegistration<
-      nn::detail::ImplOf<Original>,
-      nn::detail::ImplOf<Distributed>>(/*on_mesh=*/true);
+  return TpRegistration<nn::detail::ImplOf<Original>, nn::detail::ImplOf<Distributed>>(
+      /*on_mesh=*/true);
 }
 
 } // namespace tessera

@@ -45,8 +45,7 @@ class Holders {
     for (const auto& inner : module->modules(/*include_self=*/false)) {
       for (const auto& [parent, path] : parents_.at(inner.get())) {
         if (inside.count(parent) == 0) {
-          return str(
-              "shares its module ", path, " with ", shown(path_of(parent)));
+          return str("shares its module ", path, " with ", shown(path_of(parent)));
         }
       }
     }
@@ -54,8 +53,7 @@ class Holders {
       if (!item.value().defined()) {
         continue;
       }
-      for (const auto& [holder, name] :
-           parameters_.at(item.value().unsafeGetTensorImpl())) {
+      for (const auto& [holder, name] : parameters_.at(item.value().unsafeGetTensorImpl())) {
         if (inside.count(holder) == 0) {
           return str("shares its parameter ", item.key(), " with ", name);
         }
@@ -143,9 +141,7 @@ std::string not_uniform(const torch::nn::Module& module) {
 class InheritedPartition {
  public:
   explicit InheritedPartition(const torch::nn::Module& module)
-      : previous_(std::exchange(
-            mark_defaults().partition,
-            manual_partition(module))) {}
+      : previous_(std::exchange(mark_defaults().partition, manual_partition(module))) {}
   ~InheritedPartition() {
     mark_defaults().partition = previous_;
   }
@@ -160,8 +156,8 @@ class Replacing {
  public:
   Replacing(
       const ModulePtr& root,
-      const std::function<std::shared_ptr<
-          DistributedModule>(const torch::nn::Module&, const Make&)>& around)
+      const std::function<
+          std::shared_ptr<DistributedModule>(const torch::nn::Module&, const Make&)>& around)
       : holders_(root), around_(around) {
     result_.root = root;
     visit(root, "", nullptr, "", true);
@@ -199,18 +195,10 @@ class Replacing {
     } else if (
         marked_above && parent != nullptr && !is_interceptable(*module) &&
         find_tp_rule(*module) != nullptr) {
-      keep(
-          *module,
-          path,
-          "is held by a holder of libtorch, not of this library");
+      keep(*module, path, "is held by a holder of libtorch, not of this library");
     }
     for (const auto& child : module->named_children()) {
-      visit(
-          child.value(),
-          joined(path, child.key()),
-          module.get(),
-          child.key(),
-          marked);
+      visit(child.value(), joined(path, child.key()), module.get(), child.key(), marked);
     }
   }
 
@@ -224,8 +212,7 @@ class Replacing {
     if (rule == nullptr) {
       return "has no distributed implementation";
     }
-    for (const std::string& reason :
-         {holders_.shared_with(module), not_uniform(*module)}) {
+    for (const std::string& reason : {holders_.shared_with(module), not_uniform(*module)}) {
       if (!reason.empty()) {
         return reason;
       }
@@ -277,10 +264,7 @@ class Replacing {
     }
   }
 
-  void keep(
-      const torch::nn::Module& module,
-      const std::string& path,
-      std::string reason) {
+  void keep(const torch::nn::Module& module, const std::string& path, std::string reason) {
     result_.kept.push_back({path, type_name(module), std::move(reason)});
   }
 
@@ -296,9 +280,8 @@ class Replacing {
   }
 
   Holders holders_;
-  const std::function<std::shared_ptr<DistributedModule>(
-      const torch::nn::Module&,
-      const Make&)>& around_;
+  const std::function<std::shared_ptr<DistributedModule>(const torch::nn::Module&, const Make&)>&
+      around_;
   Replacements result_;
   std::unordered_set<const torch::nn::Module*> seen_;
   std::unordered_map<const torch::nn::Module*, ModulePtr> replaced_;
@@ -313,10 +296,9 @@ std::string pattern_of(const std::string& path) {
   while (at <= path.size()) {
     const std::size_t end = std::min(path.find('.', at), path.size());
     const std::string part = path.substr(at, end - at);
-    const bool number =
-        !part.empty() && std::all_of(part.begin(), part.end(), [](char c) {
-          return c >= '0' && c <= '9';
-        });
+    const bool number = !part.empty() && std::all_of(part.begin(), part.end(), [](char c) {
+      return c >= '0' && c <= '9';
+    });
     pattern += (at == 0 ? "" : ".") + (number ? std::string("*") : part);
     at = end + 1;
   }
@@ -327,8 +309,8 @@ std::string pattern_of(const std::string& path) {
 
 Replacements replace_marked(
     const ModulePtr& root,
-    const std::function<std::shared_ptr<
-        DistributedModule>(const torch::nn::Module&, const Make&)>& around) {
+    const std::function<std::shared_ptr<DistributedModule>(const torch::nn::Module&, const Make&)>&
+        around) {
   return Replacing(root, around).take();
 }
 
@@ -338,13 +320,10 @@ std::vector<std::string> text_of(const Replacements& replacements) {
     int count = 0;
   };
   std::vector<Alike> groups;
-  const auto add = [&](const std::string& path,
-                       const std::string& type,
-                       const std::string& text) {
+  const auto add = [&](const std::string& path, const std::string& type, const std::string& text) {
     const std::string pattern = pattern_of(path);
     for (Alike& group : groups) {
-      if (pattern_of(group.path) == pattern && group.type == type &&
-          group.text == text) {
+      if (pattern_of(group.path) == pattern && group.type == type && group.text == text) {
         ++group.count;
         return;
       }
@@ -368,15 +347,14 @@ std::vector<std::string> text_of(const Replacements& replacements) {
   std::vector<std::string> lines;
   for (const Alike& group : groups) {
     lines.push_back(
-        group.count == 1
-            ? str(shown(group.path), " (", group.type, "): ", group.text)
-            : str(pattern_of(group.path),
-                  " (",
-                  group.type,
-                  ", ",
-                  group.count,
-                  " modules): ",
-                  group.text));
+        group.count == 1 ? str(shown(group.path), " (", group.type, "): ", group.text)
+                         : str(pattern_of(group.path),
+                               " (",
+                               group.type,
+                               ", ",
+                               group.count,
+                               " modules): ",
+                               group.text));
   }
   return lines;
 }
@@ -389,8 +367,7 @@ void take_over(ReplacedModule& replaced) {
     at::Tensor values = tensor.detach().contiguous();
     if (parallel.size() > 1) {
       parallel.group->broadcast(
-          values.scalar_type() == at::kBool ? values.view(at::kByte) : values,
-          0);
+          values.scalar_type() == at::kBool ? values.view(at::kByte) : values, 0);
     }
     state.emplace(name, values);
   }
@@ -417,8 +394,7 @@ void take_over(ReplacedModule& replaced) {
     try {
       local.tensor.copy_(take_shard(local.shard, found->second));
     } catch (const ShapeError& error) {
-      throw ShapeError(str(
-          shown(replaced.path), ", parameter '", name, "': ", error.what()));
+      throw ShapeError(str(shown(replaced.path), ", parameter '", name, "': ", error.what()));
     }
   }
   for (auto& [name, tensor] : replaced.tensors) {
@@ -432,8 +408,7 @@ StateMap named_state(const torch::nn::Module& module) {
   std::unordered_set<const void*> seen;
   const auto add = [&](const auto& items) {
     for (const auto& item : items) {
-      if (item.value().defined() &&
-          seen.insert(item.value().unsafeGetTensorImpl()).second) {
+      if (item.value().defined() && seen.insert(item.value().unsafeGetTensorImpl()).second) {
         state.emplace(item.key(), item.value());
       }
     }
@@ -450,8 +425,7 @@ void fold(const torch::nn::Module& module, bool inside) {
   inside = inside || dynamic_cast<const DistributedModule*>(&module) != nullptr;
   for (const auto& child : module.named_children()) {
     const torch::nn::Module& part = *child.value();
-    if (inside && !sequence &&
-        dynamic_cast<const SequentialImpl*>(&part) == nullptr) {
+    if (inside && !sequence && dynamic_cast<const SequentialImpl*>(&part) == nullptr) {
       with_mark(part, [](Mark* mark) {
         if (mark != nullptr) {
           mark->folded = true;
@@ -479,8 +453,7 @@ void collect(
   const auto add = [&](const auto& items, bool parameter) {
     for (const auto& item : items) {
       const at::Tensor& tensor = item.value();
-      if (!tensor.defined() ||
-          !seen.insert(tensor.unsafeGetTensorImpl()).second) {
+      if (!tensor.defined() || !seen.insert(tensor.unsafeGetTensorImpl()).second) {
         continue;
       }
       LocalTensor local;
@@ -508,8 +481,7 @@ void collect(
 
 } // namespace
 
-std::map<std::string, LocalTensor> local_tensors(
-    const torch::nn::Module& module) {
+std::map<std::string, LocalTensor> local_tensors(const torch::nn::Module& module) {
   std::unordered_set<const void*> seen;
   std::map<std::string, LocalTensor> found;
   collect(module, "", seen, found);

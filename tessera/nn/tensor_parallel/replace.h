@@ -54,9 +54,9 @@ struct Replacements {
 using Make = std::function<std::shared_ptr<DistributedModule>()>;
 Replacements replace_marked(
     const std::shared_ptr<torch::nn::Module>& root,
-    const std::function<std::shared_ptr<DistributedModule>(
-        const torch::nn::Module& original,
-        const Make& make)>& around);
+    const std::function<
+        std::shared_ptr<DistributedModule>(const torch::nn::Module& original, const Make& make)>&
+        around);
 
 /// Lines for people, one for each group of modules that are alike; modules
 /// inside replaced ones are counted with these:
@@ -87,7 +87,6 @@ struct LocalTensor {
   bool scaled_batch = false;
   bool parameter = true;
 };
-std::map<std::string, LocalTensor> local_tensors(
-    const torch::nn::Module& module);
+std::map<std::string, LocalTensor> local_tensors(const torch::nn::Module& module);
 
 } // namespace tessera::nn

@@ -46,8 +46,7 @@ void check_sizes(
 Range even_range(std::int64_t length, int parts, int index) {
   const std::int64_t least = length / parts;
   const std::int64_t larger = length % parts;
-  const std::int64_t start =
-      index * least + std::min<std::int64_t>(index, larger);
+  const std::int64_t start = index * least + std::min<std::int64_t>(index, larger);
   return {start, start + least + (index < larger ? 1 : 0)};
 }
 
@@ -56,10 +55,7 @@ Shard whole(const std::vector<std::int64_t>& sizes) {
   return {sizes, sizes, {Piece{origin, origin, sizes}}};
 }
 
-Shard slice_of(
-    const std::vector<std::int64_t>& full_sizes,
-    std::int64_t dim,
-    Range range) {
+Shard slice_of(const std::vector<std::int64_t>& full_sizes, std::int64_t dim, Range range) {
   Shard shard = whole(full_sizes);
   shard.local_sizes[dim] = range.size();
   shard.pieces.front().full_start[dim] = range.start;
@@ -73,8 +69,7 @@ at::Tensor take_shard(const Shard& shard, const at::Tensor& full) {
   // Not by the full one's device by name: the full one may be delayed.
   at::Tensor local = full.new_empty(shard.local_sizes);
   for (const Piece& piece : shard.pieces) {
-    box(local, piece.local_start, piece.sizes)
-        .copy_(box(full, piece.full_start, piece.sizes));
+    box(local, piece.local_start, piece.sizes).copy_(box(full, piece.full_start, piece.sizes));
   }
   return local;
 }
@@ -84,8 +79,7 @@ void put_shard(const Shard& shard, const at::Tensor& local, at::Tensor& full) {
   check_sizes("full", full.sizes(), shard.full_sizes);
   check_sizes("local", local.sizes(), shard.local_sizes);
   for (const Piece& piece : shard.pieces) {
-    box(full, piece.full_start, piece.sizes)
-        .copy_(box(local, piece.local_start, piece.sizes));
+    box(full, piece.full_start, piece.sizes).copy_(box(local, piece.local_start, piece.sizes));
   }
 }
 

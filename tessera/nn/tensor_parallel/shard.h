@@ -38,10 +38,7 @@ Range even_range(std::int64_t length, int parts, int index);
 Shard whole(const std::vector<std::int64_t>& sizes);
 
 /// The rows (columns, ...) `range` of dimension `dim`.
-Shard slice_of(
-    const std::vector<std::int64_t>& full_sizes,
-    std::int64_t dim,
-    Range range);
+Shard slice_of(const std::vector<std::int64_t>& full_sizes, std::int64_t dim, Range range);
 
 /// The local tensor, copied out of the full one; same dtype and device.
 /// Throws: ShapeError when `full` has other sizes than the shard expects.

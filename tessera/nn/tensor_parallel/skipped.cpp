@@ -27,11 +27,7 @@ void tell_skipped(const SkippedWork& work) {
   }
 }
 
-void tell_skipped(
-    const char* operation,
-    int ranks,
-    const at::Tensor& before,
-    bool has_adjoint) {
+void tell_skipped(const char* operation, int ranks, const at::Tensor& before, bool has_adjoint) {
   if (t_listener == nullptr) {
     return;
   }

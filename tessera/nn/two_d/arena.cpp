@@ -12,8 +12,7 @@ constexpr std::size_t kArenaLine = 64;
 
 std::size_t Arena::take(std::size_t bytes) {
   const std::size_t wanted =
-      (std::max(bytes, std::size_t{1}) + kArenaLine - 1) / kArenaLine *
-      kArenaLine;
+      (std::max(bytes, std::size_t{1}) + kArenaLine - 1) / kArenaLine * kArenaLine;
   std::size_t start = begin_;
   for (const auto& [offset, end] : taken_) {
     if (offset - start >= wanted) {

@@ -5,11 +5,7 @@
 
 namespace tessera::nn::two_d {
 
-Blocks::Blocks(
-    std::int64_t length,
-    int parts,
-    std::int64_t unit,
-    bool may_be_empty) {
+Blocks::Blocks(std::int64_t length, int parts, std::int64_t unit, bool may_be_empty) {
   const bool enough = may_be_empty || length / unit >= parts;
   if (unit < 1 || length % unit != 0 || !enough) {
     throw ShapeError(tessera::str(

@@ -14,11 +14,7 @@ class Blocks {
   /// Throws: ShapeError when `unit` does not divide `length`, or when there are
   /// fewer units than parts; it names the lengths that work. `may_be_empty`:
   /// the last parts may be left without a unit.
-  Blocks(
-      std::int64_t length,
-      int parts,
-      std::int64_t unit = 1,
-      bool may_be_empty = false);
+  Blocks(std::int64_t length, int parts, std::int64_t unit = 1, bool may_be_empty = false);
 
   int parts() const {
     return static_cast<int>(starts_.size()) - 1;

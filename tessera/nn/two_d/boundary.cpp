@@ -46,8 +46,7 @@ at::Tensor enter_now(const Crossing& c, const at::Tensor& x) {
   const Mesh& mesh = *c.mesh;
   if (c.prescaled) {
     const std::int64_t each = x.size(0) / mesh.side();
-    return hidden_at(c, x.narrow(0, mesh.row() * each, each), mesh.column())
-        .contiguous();
+    return hidden_at(c, x.narrow(0, mesh.row() * each, each), mesh.column()).contiguous();
   }
   std::vector<at::Tensor> to_each;
   std::vector<std::int64_t> sizes = x.sizes().vec();
@@ -66,14 +65,9 @@ at::Tensor enter_now(const Crossing& c, const at::Tensor& x) {
 at::Tensor leave_now(const Crossing& c, const at::Tensor& x) {
   const Mesh& mesh = *c.mesh;
   if (c.prescaled) {
-    const at::Tensor whole =
-        join_along(mesh, Along::kRow, x, x.dim() - 1, c.hidden);
+    const at::Tensor whole = join_along(mesh, Along::kRow, x, x.dim() - 1, c.hidden);
     return join_along(
-        mesh,
-        Along::kColumn,
-        whole,
-        0,
-        Blocks(x.size(0) * mesh.side(), mesh.side(), x.size(0)));
+        mesh, Along::kColumn, whole, 0, Blocks(x.size(0) * mesh.side(), mesh.side(), x.size(0)));
   }
   std::vector<at::Tensor> to_each;
   std::vector<std::vector<std::int64_t>> sizes;
@@ -84,37 +78,27 @@ at::Tensor leave_now(const Crossing& c, const at::Tensor& x) {
   }
   return at::cat(
       exchange_along(
-          mesh,
-          Along::kRow,
-          to_each,
-          sizes,
-          positions_of(x) / mesh.side() * c.hidden.largest()),
+          mesh, Along::kRow, to_each, sizes, positions_of(x) / mesh.side() * c.hidden.largest()),
       -1);
 }
 
 class Cross : public torch::autograd::Function<Cross> {
  public:
-  static at::Tensor forward(
-      AutogradContext* ctx,
-      const at::Tensor& x,
-      const KeptPtr<Crossing>& crossing) {
+  static at::Tensor
+  forward(AutogradContext* ctx, const at::Tensor& x, const KeptPtr<Crossing>& crossing) {
     save(ctx, crossing);
-    return crossing->value.enters ? enter_now(crossing->value, x)
-                                  : leave_now(crossing->value, x);
+    return crossing->value.enters ? enter_now(crossing->value, x) : leave_now(crossing->value, x);
   }
   static variable_list backward(AutogradContext* ctx, variable_list gradients) {
     const Crossing& c = saved<Crossing>(ctx)->value;
-    return {
-        Cross::apply(gradients[0].contiguous(), keep(c.back())), at::Tensor()};
+    return {Cross::apply(gradients[0].contiguous(), keep(c.back())), at::Tensor()};
   }
 };
 
 class OwnSamples : public torch::autograd::Function<OwnSamples> {
  public:
-  static at::Tensor forward(
-      AutogradContext* ctx,
-      const at::Tensor& of_row,
-      const KeptPtr<Crossing>& crossing) {
+  static at::Tensor
+  forward(AutogradContext* ctx, const at::Tensor& of_row, const KeptPtr<Crossing>& crossing) {
     save(ctx, crossing);
     const Crossing& c = crossing->value;
     if (c.prescaled) {
@@ -123,8 +107,7 @@ class OwnSamples : public torch::autograd::Function<OwnSamples> {
           Along::kColumn,
           of_row,
           0,
-          Blocks(
-              of_row.size(0) * c.mesh->side(), c.mesh->side(), of_row.size(0)));
+          Blocks(of_row.size(0) * c.mesh->side(), c.mesh->side(), of_row.size(0)));
     }
     return samples_at(*c.mesh, of_row, c.mesh->column()).contiguous();
   }
@@ -134,13 +117,9 @@ class OwnSamples : public torch::autograd::Function<OwnSamples> {
     const at::Tensor& gradient = gradients[0];
     if (c.prescaled) {
       const std::int64_t each = gradient.size(0) / c.mesh->side();
-      return {
-          gradient.narrow(0, c.mesh->row() * each, each).contiguous(),
-          at::Tensor()};
+      return {gradient.narrow(0, c.mesh->row() * each, each).contiguous(), at::Tensor()};
     }
-    return {
-        gather_along(*c.mesh, Along::kRow, gradient).flatten(0, 1),
-        at::Tensor()};
+    return {gather_along(*c.mesh, Along::kRow, gradient).flatten(0, 1), at::Tensor()};
   }
 };
 
@@ -162,12 +141,10 @@ void Boundary::check_batch(const at::Tensor& x) const {
 
 void Boundary::note_entered(at::IntArrayRef leading) const {
   bool same = true;
-  if (!prescaled_ && mesh_->side() > 1 && mesh_->reads_all() &&
-      !tensor_parallel().shapes_only) {
-    const auto mine = static_cast<std::int64_t>(
-        c10::get_hash(std::vector<std::int64_t>(leading.vec())));
-    const at::Tensor all =
-        gather_along(*mesh_, Along::kColumn, at::full({1}, mine, at::kLong));
+  if (!prescaled_ && mesh_->side() > 1 && mesh_->reads_all() && !tensor_parallel().shapes_only) {
+    const auto mine =
+        static_cast<std::int64_t>(c10::get_hash(std::vector<std::int64_t>(leading.vec())));
+    const at::Tensor all = gather_along(*mesh_, Along::kColumn, at::full({1}, mine, at::kLong));
     same = all.eq(mine).all().item<bool>();
   }
   mesh_->note_entered(leading, same);
@@ -183,8 +160,7 @@ at::Tensor Boundary::enter(const at::Tensor& x, const Blocks& hidden) const {
         hidden.length(),
         " in the last dimension"));
   }
-  at::Tensor inside =
-      Cross::apply(x, keep(Crossing{mesh_, hidden, prescaled_, true}));
+  at::Tensor inside = Cross::apply(x, keep(Crossing{mesh_, hidden, prescaled_, true}));
   note_entered(inside.sizes().slice(0, inside.dim() - 1));
   return inside;
 }
@@ -199,19 +175,16 @@ at::Tensor Boundary::samples_of_row(const at::Tensor& own) const {
   }
   check_batch(own);
   const std::int64_t each = own.size(0) / mesh_->side();
-  const at::Tensor of_row =
-      prescaled_
-          ? own.narrow(0, mesh_->row() * each, each)
-          : gather_along(*mesh_, Along::kRow, own.detach()).flatten(0, 1);
+  const at::Tensor of_row = prescaled_
+                                ? own.narrow(0, mesh_->row() * each, each)
+                                : gather_along(*mesh_, Along::kRow, own.detach()).flatten(0, 1);
   note_entered(of_row.sizes());
   return of_row;
 }
 
 at::Tensor Boundary::own_samples(const at::Tensor& of_row) const {
   return OwnSamples::apply(
-      of_row,
-      keep(Crossing{
-          mesh_, Blocks(mesh_->side(), mesh_->side()), prescaled_, false}));
+      of_row, keep(Crossing{mesh_, Blocks(mesh_->side(), mesh_->side()), prescaled_, false}));
 }
 
 } // namespace tessera::nn::two_d

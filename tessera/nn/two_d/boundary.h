@@ -14,8 +14,7 @@ namespace tessera::nn::two_d {
 /// Collective over the mesh, forward and backward. Threads: one at a time.
 class Boundary {
  public:
-  Boundary(MeshPtr mesh, bool prescaled)
-      : mesh_(std::move(mesh)), prescaled_(prescaled) {}
+  Boundary(MeshPtr mesh, bool prescaled) : mesh_(std::move(mesh)), prescaled_(prescaled) {}
 
   /// [b, ..., h] -> [q b, ..., h of my column]; prescaled [b, ...] -> [b / q].
   /// Cost: an all-to-all in the row each way (prescaled: none forward).

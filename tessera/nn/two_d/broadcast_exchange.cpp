@@ -18,24 +18,20 @@ void BroadcastExchange::begin(const Product& product) {
 
 void BroadcastExchange::start_a(int step) {
   Panel& panel = panels_a_[static_cast<std::size_t>(step % 2)];
-  panel.tensor = step == mesh_.column() ? a_
-                                        : workspace_.take(
-                                              Workspace::kA0 + step % 2,
-                                              product_->panel_a_sizes(step),
-                                              a_.options());
-  panel.work =
-      mesh_.row_group().broadcast_async(panel.tensor, mesh_.in_row(step));
+  panel.tensor =
+      step == mesh_.column()
+          ? a_
+          : workspace_.take(Workspace::kA0 + step % 2, product_->panel_a_sizes(step), a_.options());
+  panel.work = mesh_.row_group().broadcast_async(panel.tensor, mesh_.in_row(step));
 }
 
 void BroadcastExchange::start_b(int step) {
   Panel& panel = panels_b_[static_cast<std::size_t>(step % 2)];
-  panel.tensor = step == mesh_.row() ? b_
-                                     : workspace_.take(
-                                           Workspace::kB0 + step % 2,
-                                           product_->panel_b_sizes(step),
-                                           b_.options());
-  panel.work =
-      mesh_.column_group().broadcast_async(panel.tensor, mesh_.in_column(step));
+  panel.tensor =
+      step == mesh_.row()
+          ? b_
+          : workspace_.take(Workspace::kB0 + step % 2, product_->panel_b_sizes(step), b_.options());
+  panel.work = mesh_.column_group().broadcast_async(panel.tensor, mesh_.in_column(step));
 }
 
 at::Tensor BroadcastExchange::ready(Panel& panel) {
@@ -71,10 +67,8 @@ at::Tensor BroadcastExchange::partial(int step) {
   if (step == mine) {
     panel.tensor = p.out;
   } else {
-    panel.tensor = workspace_.take(
-        Workspace::kPartial0 + step % 2,
-        p.partial_sizes(step),
-        p.out.options());
+    panel.tensor =
+        workspace_.take(Workspace::kPartial0 + step % 2, p.partial_sizes(step), p.out.options());
   }
   return panel.tensor;
 }
@@ -83,8 +77,7 @@ void BroadcastExchange::send_partial(int step) {
   Panel& panel = partials_[static_cast<std::size_t>(step % 2)];
   panel.work =
       product_->form == Form::kABt
-          ? mesh_.row_group().reduce_async(
-                panel.tensor, mesh_.in_row(step), comm::ReduceOp::kSum)
+          ? mesh_.row_group().reduce_async(panel.tensor, mesh_.in_row(step), comm::ReduceOp::kSum)
           : mesh_.column_group().reduce_async(
                 panel.tensor, mesh_.in_column(step), comm::ReduceOp::kSum);
 }
@@ -115,9 +108,7 @@ void BroadcastExchange::recover() {
   product_ = nullptr;
 }
 
-at::Tensor BroadcastExchange::allocate(
-    at::IntArrayRef sizes,
-    const at::TensorOptions& options) {
+at::Tensor BroadcastExchange::allocate(at::IntArrayRef sizes, const at::TensorOptions& options) {
   return at::empty(sizes, options);
 }
 

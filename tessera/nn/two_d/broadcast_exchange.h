@@ -25,8 +25,7 @@ class BroadcastExchange final : public Exchange {
   void abandon(const std::string& why) override;
   void recover() override;
   void wait_for_readers() override {}
-  at::Tensor allocate(at::IntArrayRef sizes, const at::TensorOptions& options)
-      override;
+  at::Tensor allocate(at::IntArrayRef sizes, const at::TensorOptions& options) override;
   std::int64_t workspace_bytes() const override {
     return workspace_.bytes();
   }

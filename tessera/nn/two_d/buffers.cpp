@@ -12,24 +12,18 @@ void Buffers::reserve(Kind kind, std::int64_t bytes, const at::Device& device) {
   if (!buffer.memory.defined() || buffer.memory.numel() < bytes ||
       buffer.memory.device() != device) {
     buffer.memory = at::Tensor(); // first gone, then new
-    buffer.memory =
-        at::empty({bytes}, at::TensorOptions().dtype(at::kByte).device(device));
+    buffer.memory = at::empty({bytes}, at::TensorOptions().dtype(at::kByte).device(device));
     ++allocations_;
   }
   buffer.used = 0;
 }
 
-std::int64_t Buffers::stretch(
-    std::int64_t elements,
-    std::int64_t element_size) {
+std::int64_t Buffers::stretch(std::int64_t elements, std::int64_t element_size) {
   constexpr std::int64_t kLine = 64;
   return (elements * element_size + kLine - 1) / kLine * kLine;
 }
 
-at::Tensor Buffers::take(
-    Kind kind,
-    at::IntArrayRef sizes,
-    const at::TensorOptions& options) {
+at::Tensor Buffers::take(Kind kind, at::IntArrayRef sizes, const at::TensorOptions& options) {
   Buffer& buffer = buffers_[static_cast<std::size_t>(kind)];
   const auto dtype = c10::typeMetaToScalarType(options.dtype());
   const auto element = static_cast<std::int64_t>(c10::elementSize(dtype));
@@ -44,9 +38,7 @@ at::Tensor Buffers::take(
       buffer.used,
       " bytes of ",
       bytes(kind));
-  return buffer.memory.narrow(0, begin, elements * element)
-      .view(dtype)
-      .view(sizes);
+  return buffer.memory.narrow(0, begin, elements * element).view(dtype).view(sizes);
 }
 
 void Buffers::reset(Kind kind) {

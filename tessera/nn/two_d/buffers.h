@@ -31,8 +31,7 @@ class Buffers {
 
   /// A contiguous tensor in the buffer, not initialised; valid until `reset`.
   /// Throws: InternalError when more is taken than was reserved.
-  at::Tensor
-  take(Kind kind, at::IntArrayRef sizes, const at::TensorOptions& options);
+  at::Tensor take(Kind kind, at::IntArrayRef sizes, const at::TensorOptions& options);
   void reset(Kind kind);
 
   std::int64_t bytes(Kind kind) const;

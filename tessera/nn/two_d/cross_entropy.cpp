@@ -17,8 +17,7 @@ struct Classes {
   std::int64_t ignored;
 };
 
-class CrossEntropyOnMesh
-    : public torch::autograd::Function<CrossEntropyOnMesh> {
+class CrossEntropyOnMesh : public torch::autograd::Function<CrossEntropyOnMesh> {
  public:
   static at::Tensor forward(
       AutogradContext* ctx,
@@ -35,12 +34,10 @@ class CrossEntropyOnMesh
 
     // The target's logit is on one rank of the row; 0 on the others.
     const std::int64_t start = of.vocabulary.start(mesh.column());
-    const at::Tensor here = labels.ge(start).logical_and_(
-        labels.lt(start + of.vocabulary.size(mesh.column())));
-    const at::Tensor index =
-        at::where(here, labels - start, at::zeros_like(labels));
-    const at::Tensor own =
-        x.gather(1, index.unsqueeze(1)).squeeze(1).mul_(here);
+    const at::Tensor here =
+        labels.ge(start).logical_and_(labels.lt(start + of.vocabulary.size(mesh.column())));
+    const at::Tensor index = at::where(here, labels - start, at::zeros_like(labels));
+    const at::Tensor own = x.gather(1, index.unsqueeze(1)).squeeze(1).mul_(here);
     const at::Tensor sums = at::stack({powers.sum(1), own});
     sum_along(mesh, Along::kRow, sums);
 
@@ -56,14 +53,11 @@ class CrossEntropyOnMesh
   static variable_list backward(AutogradContext* ctx, variable_list gradients) {
     require_first_order("a cross entropy");
     const auto tensors = ctx->get_saved_variables();
-    const at::Tensor weight =
-        (gradients[0].reshape({-1}).to(at::kFloat) * tensors[3]).unsqueeze(1);
+    const at::Tensor weight = (gradients[0].reshape({-1}).to(at::kFloat) * tensors[3]).unsqueeze(1);
     at::Tensor gradient = tensors[0] * weight;
-    gradient.scatter_add_(
-        1, tensors[1].unsqueeze(1), -weight * tensors[2].unsqueeze(1));
+    gradient.scatter_add_(1, tensors[1].unsqueeze(1), -weight * tensors[2].unsqueeze(1));
     return {
-        gradient
-            .to(static_cast<at::ScalarType>(ctx->saved_data["dtype"].toInt()))
+        gradient.to(static_cast<at::ScalarType>(ctx->saved_data["dtype"].toInt()))
             .view(ctx->saved_data["sizes"].toIntVector()),
         at::Tensor(),
         at::Tensor()};
@@ -78,8 +72,7 @@ at::Tensor cross_entropy(
     const at::Tensor& targets,
     const Blocks& vocabulary,
     std::int64_t ignored) {
-  return CrossEntropyOnMesh::apply(
-      logits, targets, keep(Classes{mesh, vocabulary, ignored}));
+  return CrossEntropyOnMesh::apply(logits, targets, keep(Classes{mesh, vocabulary, ignored}));
 }
 
 } // namespace tessera::nn::two_d

@@ -13,10 +13,8 @@ Blocks blocks_of(std::int64_t length) {
   return Blocks(length, mesh == nullptr ? 1 : mesh->side());
 }
 
-const torch::nn::EmbeddingOptions& checked(
-    const torch::nn::EmbeddingOptions& options) {
-  if (options.max_norm().has_value() || options.scale_grad_by_freq() ||
-      options.sparse()) {
+const torch::nn::EmbeddingOptions& checked(const torch::nn::EmbeddingOptions& options) {
+  if (options.max_norm().has_value() || options.scale_grad_by_freq() || options.sparse()) {
     throw ShapeError(
         "an embedding with max_norm, scale_grad_by_freq or sparse needs whole "
         "rows, which no rank of a mesh has");
@@ -27,10 +25,9 @@ const torch::nn::EmbeddingOptions& checked(
 } // namespace
 
 DropInLinear2D::DropInLinear2D(const torch::nn::LinearOptions& options)
-    : Linear2DImpl(Linear2DOptions(
-                       blocks_of(options.in_features()),
-                       blocks_of(options.out_features()))
-                       .bias(options.bias())),
+    : Linear2DImpl(
+          Linear2DOptions(blocks_of(options.in_features()), blocks_of(options.out_features()))
+              .bias(options.bias())),
       boundary_(mesh(), parallel().prescaled_batch) {}
 
 at::Tensor DropInLinear2D::forward(const at::Tensor& x) {
@@ -48,17 +45,14 @@ DropInEmbedding2D::DropInEmbedding2D(const torch::nn::EmbeddingOptions& options)
       hidden_(blocks_of(options.embedding_dim())) {}
 
 at::Tensor DropInEmbedding2D::forward(const at::Tensor& ids) {
-  return boundary_.leave(
-      Embedding2DImpl::forward(boundary_.samples_of_row(ids)), hidden_);
+  return boundary_.leave(Embedding2DImpl::forward(boundary_.samples_of_row(ids)), hidden_);
 }
 
 void register_mesh_rules() {
   tp_register_on_mesh<torch::nn::LinearImpl, DropInLinear2D>().init(
       [](const torch::nn::LinearImpl& linear) { return linear.options; });
   tp_register_on_mesh<torch::nn::EmbeddingImpl, DropInEmbedding2D>().init(
-      [](const torch::nn::EmbeddingImpl& embedding) {
-        return embedding.options;
-      });
+      [](const torch::nn::EmbeddingImpl& embedding) { return embedding.options; });
 }
 
 } // namespace tessera::nn::two_d

@@ -28,9 +28,7 @@ struct Hits {
 Hits hits_of(const Blocks& vocabulary, int step, const at::Tensor& ids) {
   const std::int64_t start = vocabulary.start(step);
   const at::Tensor places =
-      at::nonzero(
-          ids.ge(start).logical_and_(ids.lt(start + vocabulary.size(step))))
-          .view({-1});
+      at::nonzero(ids.ge(start).logical_and_(ids.lt(start + vocabulary.size(step)))).view({-1});
   return {places, ids.index_select(0, places) - start};
 }
 
@@ -58,10 +56,8 @@ class EmbeddingOnMesh : public torch::autograd::Function<EmbeddingOnMesh> {
     const auto kept = saved<Table>(ctx);
     const Table& of = kept->value;
     const at::Tensor ids = ctx->get_saved_variables()[0].reshape({-1});
-    const at::Tensor rows =
-        gradients[0].reshape({ids.numel(), gradients[0].size(-1)});
-    at::Tensor sum = at::zeros(
-        {of.vocabulary.size(of.mesh->row()), rows.size(1)}, rows.options());
+    const at::Tensor rows = gradients[0].reshape({ids.numel(), gradients[0].size(-1)});
+    at::Tensor sum = at::zeros({of.vocabulary.size(of.mesh->row()), rows.size(1)}, rows.options());
     if (!tensor_parallel().shapes_only) {
       add_up(of, ids, rows, sum);
       of.mesh->exchange().wait_for_readers();
@@ -70,11 +66,8 @@ class EmbeddingOnMesh : public torch::autograd::Function<EmbeddingOnMesh> {
   }
 
  private:
-  static void look_up(
-      const Table& of,
-      const at::Tensor& table,
-      const at::Tensor& ids,
-      at::Tensor& out) {
+  static void
+  look_up(const Table& of, const at::Tensor& table, const at::Tensor& ids, at::Tensor& out) {
     const auto take = [&](int step, const at::Tensor& panel) {
       const Hits hits = hits_of(of.vocabulary, step, ids);
       out.index_copy_(0, hits.places, panel.index_select(0, hits.rows));
@@ -84,8 +77,7 @@ class EmbeddingOnMesh : public torch::autograd::Function<EmbeddingOnMesh> {
       return;
     }
     Exchange& exchange = of.mesh->exchange();
-    const Product product = {
-        Form::kTakeB, {}, table.detach(), of.vocabulary, out};
+    const Product product = {Form::kTakeB, {}, table.detach(), of.vocabulary, out};
     exchange.begin(product);
     for (int step = 0; step < of.mesh->side(); ++step) {
       take(step, exchange.panel_b(step));
@@ -93,18 +85,14 @@ class EmbeddingOnMesh : public torch::autograd::Function<EmbeddingOnMesh> {
     exchange.finish();
   }
 
-  static void add_up(
-      const Table& of,
-      const at::Tensor& ids,
-      const at::Tensor& rows,
-      at::Tensor& sum) {
+  static void
+  add_up(const Table& of, const at::Tensor& ids, const at::Tensor& rows, at::Tensor& sum) {
     const auto put = [&](int step, at::Tensor to) {
       to.zero_();
       const Hits hits = hits_of(of.vocabulary, step, ids);
       to.index_add_(0, hits.rows, rows.index_select(0, hits.places));
       const std::int64_t padding = of.padding_row - of.vocabulary.start(step);
-      if (of.padding_row >= 0 && padding >= 0 &&
-          padding < of.vocabulary.size(step)) {
+      if (of.padding_row >= 0 && padding >= 0 && padding < of.vocabulary.size(step)) {
         to.select(0, padding).zero_();
       }
     };
@@ -144,8 +132,8 @@ at::Tensor embedding(
           most));
     }
   }
-  const at::Tensor out = EmbeddingOnMesh::apply(
-      table, ids, keep(Table{mesh, vocabulary, padding_row}));
+  const at::Tensor out =
+      EmbeddingOnMesh::apply(table, ids, keep(Table{mesh, vocabulary, padding_row}));
   if (!at::GradMode::is_enabled()) {
     mesh->exchange().wait_for_readers();
   }

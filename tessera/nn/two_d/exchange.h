@@ -38,13 +38,8 @@ inline bool adds_parts(Form form) {
 /// kAtB): the same one in a product and in its gradients.
 struct WeightLayout {
   // NOLINTNEXTLINE(google-explicit-constructor): most are divided, no more
-  WeightLayout(
-      Blocks inner_rows,
-      bool stored_transposed = false,
-      std::int64_t whole_columns = 0)
-      : rows(std::move(inner_rows)),
-        transposed(stored_transposed),
-        columns(whole_columns) {}
+  WeightLayout(Blocks inner_rows, bool stored_transposed = false, std::int64_t whole_columns = 0)
+      : rows(std::move(inner_rows)), transposed(stored_transposed), columns(whole_columns) {}
 
   Blocks rows;
   /// Stored [columns, rows], as torch::nn::Linear stores its weight.
@@ -65,8 +60,7 @@ struct Product {
   bool transposed = false;
 
   /// Sizes, as stored, of a part of the rows of that matrix.
-  std::vector<std::int64_t> stored(std::int64_t rows, std::int64_t columns)
-      const {
+  std::vector<std::int64_t> stored(std::int64_t rows, std::int64_t columns) const {
     return transposed ? std::vector<std::int64_t>{columns, rows}
                       : std::vector<std::int64_t>{rows, columns};
   }
@@ -78,8 +72,7 @@ struct Product {
     return stored(inner.size(step), b.size(transposed ? 0 : 1));
   }
   std::vector<std::int64_t> partial_sizes(int step) const {
-    return form == Form::kABt ? panel_a_sizes(step)
-                              : stored(inner.size(step), b.size(1));
+    return form == Form::kABt ? panel_a_sizes(step) : stored(inner.size(step), b.size(1));
   }
 };
 
@@ -125,9 +118,7 @@ class Exchange {
   /// then be changed. Not collective.
   virtual void wait_for_readers() = 0;
   /// A tensor whose blocks travel without a copy where that is possible.
-  virtual at::Tensor allocate(
-      at::IntArrayRef sizes,
-      const at::TensorOptions& options) = 0;
+  virtual at::Tensor allocate(at::IntArrayRef sizes, const at::TensorOptions& options) = 0;
   /// Memory that travels or waits to be read: what has been used at most.
   virtual std::int64_t workspace_bytes() const = 0;
   /// Shared memory of this rank that was in use at most, which no allocator of

@@ -11,10 +11,7 @@ namespace tessera::nn::two_d {
 namespace {
 
 /// Whether `operation` on `tensor` is left out.
-bool nothing_moves(
-    const Mesh& mesh,
-    const char* operation,
-    const at::Tensor& tensor) {
+bool nothing_moves(const Mesh& mesh, const char* operation, const at::Tensor& tensor) {
   if (mesh.side() == 1) {
     return true;
   }
@@ -27,8 +24,7 @@ bool nothing_moves(
 
 /// Rank in its group of a position of the line.
 int rank_at(const Mesh& mesh, Along along, int position) {
-  return along == Along::kRow ? mesh.in_row(position)
-                              : mesh.in_column(position);
+  return along == Along::kRow ? mesh.in_row(position) : mesh.in_column(position);
 }
 
 } // namespace
@@ -53,8 +49,7 @@ void max_along(const Mesh& mesh, Along along, const at::Tensor& tensor) {
   }
 }
 
-at::Tensor
-gather_along(const Mesh& mesh, Along along, const at::Tensor& tensor) {
+at::Tensor gather_along(const Mesh& mesh, Along along, const at::Tensor& tensor) {
   const at::NoGradGuard no_grad;
   std::vector<std::int64_t> sizes = tensor.sizes().vec();
   sizes.insert(sizes.begin(), mesh.side());
@@ -107,37 +102,30 @@ std::vector<at::Tensor> exchange_along(
     SkippedWork work;
     work.operation = "all_to_all";
     work.ranks = mesh.side();
-    work.bytes = static_cast<double>(longest * mesh.side()) *
-                 static_cast<double>(to_each[0].element_size());
+    work.bytes =
+        static_cast<double>(longest * mesh.side()) * static_cast<double>(to_each[0].element_size());
     tell_skipped(work);
   }
   if (mesh.side() == 1 || shapes_only) {
     for (int i = 0; i < mesh.side(); ++i) {
       came.push_back(
-          mesh.side() == 1
-              ? to_each[0]
-              : at::zeros(
-                    sizes[static_cast<std::size_t>(i)], to_each[0].options()));
+          mesh.side() == 1 ? to_each[0]
+                           : at::zeros(sizes[static_cast<std::size_t>(i)], to_each[0].options()));
     }
     return came;
   }
   // Slices of all_to_all are equal on all ranks: everybody takes the longest.
-  const at::Tensor out =
-      at::empty({mesh.side(), longest}, to_each[0].options());
+  const at::Tensor out = at::empty({mesh.side(), longest}, to_each[0].options());
   const at::Tensor in = at::empty_like(out);
   for (int i = 0; i < mesh.side(); ++i) {
     const at::Tensor& part = to_each[static_cast<std::size_t>(i)];
-    out[rank_at(mesh, along, i)]
-        .narrow(0, 0, part.numel())
-        .view(part.sizes())
-        .copy_(part);
+    out[rank_at(mesh, along, i)].narrow(0, 0, part.numel()).view(part.sizes()).copy_(part);
   }
   group_along(mesh, along).all_to_all(in, out);
   for (int i = 0; i < mesh.side(); ++i) {
     const auto& shape = sizes[static_cast<std::size_t>(i)];
-    came.push_back(in[rank_at(mesh, along, i)]
-                       .narrow(0, 0, c10::multiply_integers(shape))
-                       .view(shape));
+    came.push_back(
+        in[rank_at(mesh, along, i)].narrow(0, 0, c10::multiply_integers(shape)).view(shape));
   }
   return came;
 }

@@ -24,8 +24,7 @@ void max_along(const Mesh& mesh, Along along, const at::Tensor& tensor);
 
 /// The line's tensors in mesh order; all of one size.
 /// Result: [q, sizes of the tensor].
-at::Tensor
-gather_along(const Mesh& mesh, Along along, const at::Tensor& tensor);
+at::Tensor gather_along(const Mesh& mesh, Along along, const at::Tensor& tensor);
 
 /// The line's blocks joined along `dim`; `blocks` says how long each is.
 at::Tensor join_along(

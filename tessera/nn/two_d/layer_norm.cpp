@@ -24,20 +24,17 @@ Moments moments_of(const Norm& norm, const at::Tensor& x) {
   const Mesh& mesh = *norm.mesh;
   const at::Tensor mean = x.mean(1);
   const at::Tensor squares = (x - mean.unsqueeze(1)).square_().sum(1);
-  const at::Tensor all =
-      gather_along(mesh, Along::kRow, at::stack({mean, squares}));
+  const at::Tensor all = gather_along(mesh, Along::kRow, at::stack({mean, squares}));
   const auto length = static_cast<double>(norm.hidden.length());
   at::Tensor whole_mean = at::zeros_like(mean);
   for (int column = 0; column < mesh.side(); ++column) {
-    whole_mean.add_(
-        all[column][0], static_cast<double>(norm.hidden.size(column)) / length);
+    whole_mean.add_(all[column][0], static_cast<double>(norm.hidden.size(column)) / length);
   }
   at::Tensor sum = at::zeros_like(mean);
   for (int column = 0; column < mesh.side(); ++column) {
     sum.add_(all[column][1]);
     sum.add_(
-        (all[column][0] - whole_mean).square_(),
-        static_cast<double>(norm.hidden.size(column)));
+        (all[column][0] - whole_mean).square_(), static_cast<double>(norm.hidden.size(column)));
   }
   return {whole_mean.unsqueeze(1), sum.div_(length).unsqueeze(1)};
 }
@@ -68,8 +65,7 @@ class LayerNormOnMesh : public torch::autograd::Function<LayerNormOnMesh> {
         ctx->needs_input_grad(0),
         ctx->needs_input_grad(1) || ctx->needs_input_grad(2));
     if (result.gamma.defined()) {
-      const auto dtype =
-          static_cast<at::ScalarType>(ctx->saved_data["dtype"].toInt());
+      const auto dtype = static_cast<at::ScalarType>(ctx->saved_data["dtype"].toInt());
       result.gamma = result.gamma.to(dtype);
       result.beta = result.beta.to(dtype);
     }
@@ -114,8 +110,7 @@ NormGradients norm_backward(
   const at::Tensor wide = gradient.reshape(normed.sizes()).to(at::kFloat);
   NormGradients result;
   if (for_parameters) {
-    const at::Tensor sum =
-        reduce_to_row0(mesh, at::stack({(wide * normed).sum(0), wide.sum(0)}));
+    const at::Tensor sum = reduce_to_row0(mesh, at::stack({(wide * normed).sum(0), wide.sum(0)}));
     if (sum.defined()) {
       result.gamma = sum[0];
       result.beta = sum[1];
@@ -123,8 +118,7 @@ NormGradients norm_backward(
   }
   if (for_x) {
     const at::Tensor of_normed = wide * state.affine[0];
-    const at::Tensor sums =
-        at::stack({of_normed.sum(1, true), (of_normed * normed).sum(1, true)});
+    const at::Tensor sums = at::stack({of_normed.sum(1, true), (of_normed * normed).sum(1, true)});
     sum_along(mesh, Along::kRow, sums);
     sums.div_(static_cast<double>(norm.hidden.length()));
     result.x = (of_normed - sums[0])

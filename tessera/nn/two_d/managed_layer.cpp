@@ -16,18 +16,10 @@ const char* gelu_name(const Transformer2DOptions& options) {
   return options.tanh_gelu() ? "tanh" : "none";
 }
 
-at::Tensor attention_of(
-    const Transformer2DOptions& options,
-    const at::Tensor& qkv) {
+at::Tensor attention_of(const Transformer2DOptions& options, const at::Tensor& qkv) {
   const auto parts = qkv.chunk(3, -1);
   return attend_locally(
-      parts[0],
-      parts[1],
-      parts[2],
-      options.hidden / options.heads,
-      options.causal(),
-      {},
-      0);
+      parts[0], parts[1], parts[2], options.hidden / options.heads, options.causal(), {}, 0);
 }
 
 } // namespace
@@ -44,10 +36,7 @@ struct ManagedLayer::Saved {
   at::Tensor gelu;
 };
 
-ManagedLayer::ManagedLayer(
-    TransformerLayer2D layer,
-    Buffers& buffers,
-    Savings savings)
+ManagedLayer::ManagedLayer(TransformerLayer2D layer, Buffers& buffers, Savings savings)
     : layer_(std::move(layer)),
       buffers_(buffers),
       savings_(savings),
@@ -63,11 +52,8 @@ ManagedLayer::ManagedLayer(
 
 std::int64_t ManagedLayer::forward_bytes(std::int64_t positions) const {
   const int column = layer_->mesh()->column();
-  const auto element =
-      static_cast<std::int64_t>(layer_->attn->c_attn->weight.element_size());
-  const auto of = [&](std::int64_t width) {
-    return Buffers::stretch(positions * width, element);
-  };
+  const auto element = static_cast<std::int64_t>(layer_->attn->c_attn->weight.element_size());
+  const auto of = [&](std::int64_t width) { return Buffers::stretch(positions * width, element); };
   const std::int64_t hidden = hidden_.size(column);
   // query, key, value; end of attention; inner; end of the layer
   return of(3 * hidden) + of(hidden) + of(inner_.size(column)) + of(hidden);
@@ -75,11 +61,8 @@ std::int64_t ManagedLayer::forward_bytes(std::int64_t positions) const {
 
 std::int64_t ManagedLayer::backward_bytes(std::int64_t positions) const {
   const int column = layer_->mesh()->column();
-  const auto element =
-      static_cast<std::int64_t>(layer_->attn->c_attn->weight.element_size());
-  const auto of = [&](std::int64_t width) {
-    return Buffers::stretch(positions * width, element);
-  };
+  const auto element = static_cast<std::int64_t>(layer_->attn->c_attn->weight.element_size());
+  const auto of = [&](std::int64_t width) { return Buffers::stretch(positions * width, element); };
   const std::int64_t hidden = hidden_.size(column);
   const std::int64_t inner = inner_.size(column);
   // of the inputs of the four products
@@ -93,8 +76,8 @@ std::int64_t ManagedLayer::backward_bytes(std::int64_t positions) const {
 std::int64_t ManagedLayer::parameter_bytes() const {
   std::int64_t bytes = 0;
   for (const at::Tensor& parameter : layer_->parameters()) {
-    bytes += Buffers::stretch(
-        parameter.numel(), static_cast<std::int64_t>(parameter.element_size()));
+    bytes +=
+        Buffers::stretch(parameter.numel(), static_cast<std::int64_t>(parameter.element_size()));
   }
   return bytes;
 }
@@ -103,22 +86,18 @@ at::Tensor ManagedLayer::product(const at::Tensor& x, Linear2DImpl& linear) {
   const Mesh& mesh = *layer_->mesh();
   const Linear2DOptions& o = linear.options();
   const auto width = o.groups() * o.out.size(mesh.column());
-  const at::Tensor out = buffers_.take(
-      Buffers::kForward, {x.size(0), width}, linear.weight.options());
+  const at::Tensor out =
+      buffers_.take(Buffers::kForward, {x.size(0), width}, linear.weight.options());
   multiply(mesh, Form::kAB, x, linear.weight, {o.in, o.out_in()}, out);
   out.add_(broadcast_from_row0(mesh, linear.bias, {width}, out.options()));
   return out;
 }
 
-at::Tensor ManagedLayer::input_gradient(
-    const at::Tensor& gradient,
-    Linear2DImpl& linear) {
+at::Tensor ManagedLayer::input_gradient(const at::Tensor& gradient, Linear2DImpl& linear) {
   const Mesh& mesh = *layer_->mesh();
   const Linear2DOptions& o = linear.options();
   const at::Tensor out = buffers_.take(
-      Buffers::kBackward,
-      {gradient.size(0), o.in.size(mesh.column())},
-      gradient.options());
+      Buffers::kBackward, {gradient.size(0), o.in.size(mesh.column())}, gradient.options());
   multiply(mesh, Form::kABt, gradient, linear.weight, {o.in, o.out_in()}, out);
   return out;
 }
@@ -130,15 +109,14 @@ void ManagedLayer::parameter_gradients(
     const Update& deliver) {
   const Mesh& mesh = *layer_->mesh();
   const Linear2DOptions& o = linear.options();
-  const at::Tensor of_weight = buffers_.take(
-      Buffers::kParameter, linear.weight.sizes(), gradient.options());
+  const at::Tensor of_weight =
+      buffers_.take(Buffers::kParameter, linear.weight.sizes(), gradient.options());
   multiply(mesh, Form::kAtB, x, gradient, {o.in, o.out_in()}, of_weight);
   const at::Tensor of_bias = reduce_to_row0(mesh, gradient.sum(0));
   mesh.exchange().wait_for_readers(); // the weight may change now
   deliver(linear.weight, of_weight);
   if (of_bias.defined()) {
-    const at::Tensor kept =
-        buffers_.take(Buffers::kParameter, of_bias.sizes(), of_bias.options());
+    const at::Tensor kept = buffers_.take(Buffers::kParameter, of_bias.sizes(), of_bias.options());
     kept.copy_(of_bias);
     deliver(linear.bias, kept);
   }
@@ -153,12 +131,10 @@ at::Tensor ManagedLayer::norm_gradient(
   const NormGradients result = norm_backward(norm, state, gradient);
   if (result.gamma.defined()) {
     for (auto [parameter, value] :
-         {std::pair<at::Tensor&, const at::Tensor&>(
-              module.weight, result.gamma),
-          std::pair<at::Tensor&, const at::Tensor&>(
-              module.bias, result.beta)}) {
-      const at::Tensor kept = buffers_.take(
-          Buffers::kParameter, parameter.sizes(), parameter.options());
+         {std::pair<at::Tensor&, const at::Tensor&>(module.weight, result.gamma),
+          std::pair<at::Tensor&, const at::Tensor&>(module.bias, result.beta)}) {
+      const at::Tensor kept =
+          buffers_.take(Buffers::kParameter, parameter.sizes(), parameter.options());
       kept.copy_(value);
       deliver(parameter, kept);
     }
@@ -169,24 +145,21 @@ at::Tensor ManagedLayer::norm_gradient(
 at::Tensor ManagedLayer::host_for(const at::Tensor& result) {
   return savings_.reuse_outputs
              ? result
-             : buffers_.take(
-                   Buffers::kBackward, result.sizes(), result.options());
+             : buffers_.take(Buffers::kBackward, result.sizes(), result.options());
 }
 
-at::Tensor
-ManagedLayer::run(const at::Tensor& x, Saved& saved, bool with_result) {
+at::Tensor ManagedLayer::run(const at::Tensor& x, Saved& saved, bool with_result) {
   const std::vector<std::int64_t> shape = x.sizes().vec();
   const at::Tensor flat = x.reshape({-1, x.size(-1)});
-  saved.normed_1 = norm_forward(
-      norm_, flat, layer_->ln_1->weight, layer_->ln_1->bias, saved.norm_1);
+  saved.normed_1 =
+      norm_forward(norm_, flat, layer_->ln_1->weight, layer_->ln_1->bias, saved.norm_1);
   saved.qkv = product(saved.normed_1, *layer_->attn->c_attn);
   saved.attended =
-      attention_of(layer_->options(), saved.qkv.view({shape[0], shape[1], -1}))
-          .view(flat.sizes());
+      attention_of(layer_->options(), saved.qkv.view({shape[0], shape[1], -1})).view(flat.sizes());
   const at::Tensor middle = product(saved.attended, *layer_->attn->c_proj);
   middle.add_(flat);
-  saved.normed_2 = norm_forward(
-      norm_, middle, layer_->ln_2->weight, layer_->ln_2->bias, saved.norm_2);
+  saved.normed_2 =
+      norm_forward(norm_, middle, layer_->ln_2->weight, layer_->ln_2->bias, saved.norm_2);
   saved.wide = product(saved.normed_2, *layer_->mlp->c_fc);
   saved.gelu = at::gelu(saved.wide, gelu_name(layer_->options()));
   if (!with_result) {
@@ -203,10 +176,8 @@ at::Tensor ManagedLayer::forward(const at::Tensor& x) {
   return run(x, saved, true);
 }
 
-at::Tensor ManagedLayer::backward(
-    const at::Tensor& x,
-    const at::Tensor& gradient,
-    const Update& deliver) {
+at::Tensor
+ManagedLayer::backward(const at::Tensor& x, const at::Tensor& gradient, const Update& deliver) {
   const at::NoGradGuard no_grad;
   buffers_.reset(Buffers::kForward);
   buffers_.reset(Buffers::kBackward);
@@ -223,31 +194,27 @@ at::Tensor ManagedLayer::backward(
   at::gelu_backward_out(of_wide, of_gelu, s.wide, gelu_name(options));
   const at::Tensor of_normed_2 = input_gradient(of_wide, *layer_->mlp->c_fc);
   parameter_gradients(s.normed_2, of_wide, *layer_->mlp->c_fc, deliver);
-  const at::Tensor of_middle =
-      norm_gradient(norm_, s.norm_2, of_normed_2, *layer_->ln_2, deliver);
+  const at::Tensor of_middle = norm_gradient(norm_, s.norm_2, of_normed_2, *layer_->ln_2, deliver);
   of_middle.add_(g);
   s.norm_2 = {};
   s.normed_2 = at::Tensor();
 
-  const at::Tensor of_attended =
-      input_gradient(of_middle, *layer_->attn->c_proj);
+  const at::Tensor of_attended = input_gradient(of_middle, *layer_->attn->c_proj);
   parameter_gradients(s.attended, of_middle, *layer_->attn->c_proj, deliver);
   s.attended = at::Tensor();
   at::Tensor of_qkv = host_for(s.qkv);
   {
     // Attention is local: torch differentiates it, on a graph of its own.
     const at::AutoGradMode grad(true);
-    const at::Tensor leaf =
-        s.qkv.view({x.size(0), x.size(1), -1}).detach().requires_grad_();
+    const at::Tensor leaf = s.qkv.view({x.size(0), x.size(1), -1}).detach().requires_grad_();
     const at::Tensor result = attention_of(options, leaf);
-    of_qkv.copy_(torch::autograd::grad(
-                     {result}, {leaf}, {of_attended.view(result.sizes())})[0]
-                     .view(of_qkv.sizes()));
+    of_qkv.copy_(
+        torch::autograd::grad({result}, {leaf}, {of_attended.view(result.sizes())})[0].view(
+            of_qkv.sizes()));
   }
   const at::Tensor of_normed_1 = input_gradient(of_qkv, *layer_->attn->c_attn);
   parameter_gradients(s.normed_1, of_qkv, *layer_->attn->c_attn, deliver);
-  const at::Tensor of_x =
-      norm_gradient(norm_, s.norm_1, of_normed_1, *layer_->ln_1, deliver);
+  const at::Tensor of_x = norm_gradient(norm_, s.norm_1, of_normed_1, *layer_->ln_1, deliver);
   return of_x.add_(of_middle).view(gradient.sizes());
 }
 

@@ -21,8 +21,7 @@ struct Savings {
 };
 
 /// Changes a parameter by its gradient, which is gone after the call.
-using Update =
-    std::function<void(at::Tensor& parameter, const at::Tensor& gradient)>;
+using Update = std::function<void(at::Tensor& parameter, const at::Tensor& gradient)>;
 
 /// One transformer layer (norm first) whose forward and backward are written
 /// out, so that every tensor's memory is known: results of products come from
@@ -47,10 +46,7 @@ class ManagedLayer {
   /// Runs the forward again from `x` and then the backward: the gradient of x,
   /// in the backward buffer. `deliver` gets every gradient of a parameter, in
   /// the parameter buffer.
-  at::Tensor backward(
-      const at::Tensor& x,
-      const at::Tensor& gradient,
-      const Update& deliver);
+  at::Tensor backward(const at::Tensor& x, const at::Tensor& gradient, const Update& deliver);
 
  private:
   struct Saved;

@@ -19,15 +19,12 @@ namespace tessera::nn::two_d {
 namespace {
 
 /// A number for the host of each rank of the group.
-std::vector<int> nodes_of(
-    const comm::World& world,
-    const comm::ProcessGroup& group) {
+std::vector<int> nodes_of(const comm::World& world, const comm::ProcessGroup& group) {
   std::map<std::string, int> number;
   std::vector<int> nodes;
   for (const int rank : group.ranks()) {
     const std::string& host = world.hosts()[static_cast<std::size_t>(rank)];
-    nodes.push_back(
-        number.emplace(host, static_cast<int>(number.size())).first->second);
+    nodes.push_back(number.emplace(host, static_cast<int>(number.size())).first->second);
   }
   return nodes;
 }
@@ -52,8 +49,7 @@ std::vector<int> ranks_in(
   std::vector<int> result;
   for (const int position : positions) {
     const int rank = group.ranks()[static_cast<std::size_t>(position)];
-    const auto found =
-        std::find(part.ranks().begin(), part.ranks().end(), rank);
+    const auto found = std::find(part.ranks().begin(), part.ranks().end(), rank);
     result.push_back(static_cast<int>(found - part.ranks().begin()));
   }
   return result;
@@ -66,33 +62,21 @@ std::size_t physical_memory() {
 
 } // namespace
 
-MeshPtr Mesh::make(
-    comm::World& world,
-    comm::ProcessGroup& group,
-    const MeshOptions& options) {
+MeshPtr Mesh::make(comm::World& world, comm::ProcessGroup& group, const MeshOptions& options) {
   return MeshPtr(new Mesh(world, group, options));
 }
 
-Mesh::Mesh(
-    comm::World& world,
-    comm::ProcessGroup& group,
-    const MeshOptions& options)
+Mesh::Mesh(comm::World& world, comm::ProcessGroup& group, const MeshOptions& options)
     : group_(group),
       layout_(nodes_of(world, group), options.arrangement),
       cell_(layout_.cell_of(group.rank())),
       row_group_(make_group(world, group, layout_.row(cell_.row), ".mesh_row")),
-      column_group_(make_group(
-          world,
-          group,
-          layout_.column(cell_.column),
-          ".mesh_column")),
+      column_group_(make_group(world, group, layout_.column(cell_.column), ".mesh_column")),
       in_row_(ranks_in(*row_group_, group, layout_.row(cell_.row))),
-      in_column_(
-          ranks_in(*column_group_, group, layout_.column(cell_.column))) {
+      in_column_(ranks_in(*column_group_, group, layout_.column(cell_.column))) {
   std::shared_ptr<comm::shm::Window> window;
   if (options.shared_memory) {
-    window = group.make_window(
-        options.shared_bytes > 0 ? options.shared_bytes : physical_memory());
+    window = group.make_window(options.shared_bytes > 0 ? options.shared_bytes : physical_memory());
   }
   if (window != nullptr) {
     exchange_ = std::make_unique<WindowExchange>(*this, std::move(window));
@@ -101,17 +85,12 @@ Mesh::Mesh(
   }
 }
 
-MeshPtr Mesh::outline(
-    comm::ProcessGroup& group,
-    comm::ProcessGroupPtr row,
-    comm::ProcessGroupPtr column) {
+MeshPtr
+Mesh::outline(comm::ProcessGroup& group, comm::ProcessGroupPtr row, comm::ProcessGroupPtr column) {
   return MeshPtr(new Mesh(group, std::move(row), std::move(column)));
 }
 
-Mesh::Mesh(
-    comm::ProcessGroup& group,
-    comm::ProcessGroupPtr row,
-    comm::ProcessGroupPtr column)
+Mesh::Mesh(comm::ProcessGroup& group, comm::ProcessGroupPtr row, comm::ProcessGroupPtr column)
     : group_(group),
       layout_(
           std::vector<int>(static_cast<std::size_t>(group.size()), 0),

@@ -34,16 +34,12 @@ class Mesh {
  public:
   /// `group` and `world` must outlive the mesh. Collective over `group`.
   /// Throws: ConfigError when the group's size is no square.
-  static std::shared_ptr<Mesh> make(
-      comm::World& world,
-      comm::ProcessGroup& group,
-      const MeshOptions& options = {});
+  static std::shared_ptr<Mesh>
+  make(comm::World& world, comm::ProcessGroup& group, const MeshOptions& options = {});
   /// A mesh of one node that is only looked at: rank 0 of `group`, whose other
   /// ranks need not exist, while it traces alone (shapes_only).
-  static std::shared_ptr<Mesh> outline(
-      comm::ProcessGroup& group,
-      comm::ProcessGroupPtr row,
-      comm::ProcessGroupPtr column);
+  static std::shared_ptr<Mesh>
+  outline(comm::ProcessGroup& group, comm::ProcessGroupPtr row, comm::ProcessGroupPtr column);
   ~Mesh();
   Mesh(const Mesh&) = delete;
   Mesh& operator=(const Mesh&) = delete;
@@ -104,14 +100,8 @@ class Mesh {
   void recover() const;
 
  private:
-  Mesh(
-      comm::World& world,
-      comm::ProcessGroup& group,
-      const MeshOptions& options);
-  Mesh(
-      comm::ProcessGroup& group,
-      comm::ProcessGroupPtr row,
-      comm::ProcessGroupPtr column);
+  Mesh(comm::World& world, comm::ProcessGroup& group, const MeshOptions& options);
+  Mesh(comm::ProcessGroup& group, comm::ProcessGroupPtr row, comm::ProcessGroupPtr column);
 
   comm::ProcessGroup& group_;
   topology::MeshLayout layout_;

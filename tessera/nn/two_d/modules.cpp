@@ -12,8 +12,7 @@ namespace tessera::nn::two_d {
 
 namespace {
 
-std::vector<std::int64_t>
-in_order(std::int64_t rows, std::int64_t columns, bool transposed) {
+std::vector<std::int64_t> in_order(std::int64_t rows, std::int64_t columns, bool transposed) {
   return transposed ? std::vector<std::int64_t>{columns, rows}
                     : std::vector<std::int64_t>{rows, columns};
 }
@@ -27,8 +26,7 @@ Shard block_shard(
   const std::int64_t r = rows.size(mesh.row());
   const std::int64_t c = columns.size(mesh.column());
   Shard shard;
-  shard.full_sizes =
-      in_order(rows.length(), groups * columns.length(), transposed);
+  shard.full_sizes = in_order(rows.length(), groups * columns.length(), transposed);
   shard.local_sizes = in_order(r, groups * c, transposed);
   for (int group = 0; group < groups; ++group) {
     shard.pieces.push_back(
@@ -49,22 +47,18 @@ Shard row0_shard(const Mesh& mesh, const Blocks& columns, int groups) {
   shard.local_sizes = {groups * c};
   for (int group = 0; group < groups; ++group) {
     shard.pieces.push_back(
-        {{group * columns.length() + columns.start(mesh.column())},
-         {group * c},
-         {c}});
+        {{group * columns.length() + columns.start(mesh.column())}, {group * c}, {c}});
   }
   return shard;
 }
 
 at::TensorOptions new_parameter() {
-  return at::TensorOptions().dtype(
-      at::typeMetaToScalarType(at::get_default_dtype()));
+  return at::TensorOptions().dtype(at::typeMetaToScalarType(at::get_default_dtype()));
 }
 
 /// The whole columns of a weight, where the ranks of the mesh may choose by
 /// them and by the sizes of `x` what travels; else 0.
-std::int64_t
-columns_to_tell(const Mesh& mesh, const at::Tensor& x, std::int64_t columns) {
+std::int64_t columns_to_tell(const Mesh& mesh, const at::Tensor& x, std::int64_t columns) {
   return mesh.as_long_everywhere(x.sizes().slice(0, x.dim() - 1)) ? columns : 0;
 }
 
@@ -87,15 +81,12 @@ at::Tensor MeshModule::register_block(
   DistributedParameter description;
   description.shard = block_shard(*mesh(), rows, columns, groups, transposed);
   // Where ranks share memory, peers read the block where it lies.
-  const at::Tensor local = mesh()->exchange().allocate(
-      description.shard.local_sizes, new_parameter());
+  const at::Tensor local =
+      mesh()->exchange().allocate(description.shard.local_sizes, new_parameter());
   return register_distributed_parameter(name, local, description);
 }
 
-at::Tensor MeshModule::register_row0(
-    const std::string& name,
-    const Blocks& columns,
-    int groups) {
+at::Tensor MeshModule::register_row0(const std::string& name, const Blocks& columns, int groups) {
   if (mesh()->row() != 0) {
     // Stands for the vector in autograd, so that all rows have the same graph.
     stand_ins_.push_back(at::empty({0}, new_parameter()).requires_grad_());
@@ -104,19 +95,15 @@ at::Tensor MeshModule::register_row0(
   DistributedParameter description;
   description.shard = row0_shard(*mesh(), columns, groups);
   stand_ins_.push_back(register_distributed_parameter(
-      name,
-      at::empty(description.shard.local_sizes, new_parameter()),
-      description));
+      name, at::empty(description.shard.local_sizes, new_parameter()), description));
   return stand_ins_.back();
 }
 
 void MeshModule::agree_on_row0() {
-  if (agreed_ || stand_ins_.empty() || mesh()->side() == 1 ||
-      tensor_parallel().shapes_only) {
+  if (agreed_ || stand_ins_.empty() || mesh()->side() == 1 || tensor_parallel().shapes_only) {
     return;
   }
-  const at::Tensor trained =
-      at::zeros({static_cast<std::int64_t>(stand_ins_.size())}, at::kLong);
+  const at::Tensor trained = at::zeros({static_cast<std::int64_t>(stand_ins_.size())}, at::kLong);
   for (std::size_t i = 0; i < stand_ins_.size(); ++i) {
     trained[static_cast<std::int64_t>(i)] =
         static_cast<std::int64_t>(stand_ins_[i].requires_grad());
@@ -132,12 +119,7 @@ void MeshModule::agree_on_row0() {
 }
 
 Linear2DImpl::Linear2DImpl(const Linear2DOptions& options)
-    : weight(register_block(
-          "weight",
-          options.in,
-          options.out,
-          options.groups(),
-          options.out_in())),
+    : weight(register_block("weight", options.in, options.out, options.groups(), options.out_in())),
       options_(options) {
   if (options.bias()) {
     bias = register_row0("bias", options.out, options.groups());
@@ -191,8 +173,7 @@ TiedLinear2DImpl::TiedLinear2DImpl(
     : vocabulary_(vocabulary), hidden_(hidden.length()) {
   DistributedParameter description;
   description.shard = block_shard(*mesh(), vocabulary, hidden, 1, false);
-  weight_ =
-      register_distributed_parameter("weight", embedding.weight, description);
+  weight_ = register_distributed_parameter("weight", embedding.weight, description);
 }
 
 at::Tensor TiedLinear2DImpl::forward(const at::Tensor& x) {

@@ -34,8 +34,7 @@ class MeshModule : public DistributedModule {
       bool transposed = false);
   /// A vector along the columns of the mesh that lives on row 0; elsewhere a
   /// stand-in that is registered nowhere.
-  at::Tensor
-  register_row0(const std::string& name, const Blocks& columns, int groups = 1);
+  at::Tensor register_row0(const std::string& name, const Blocks& columns, int groups = 1);
   /// Call first in `forward`: at the first call the column learns whether row 0
   /// trains its vectors, so that all rows have the same graph. One broadcast.
   void agree_on_row0();
@@ -46,8 +45,7 @@ class MeshModule : public DistributedModule {
 };
 
 struct Linear2DOptions {
-  Linear2DOptions(Blocks input, Blocks output)
-      : in(std::move(input)), out(std::move(output)) {}
+  Linear2DOptions(Blocks input, Blocks output) : in(std::move(input)), out(std::move(output)) {}
   Blocks in;
   Blocks out;
   /// Several matrices of `out` columns side by side (query, key, value).
@@ -94,10 +92,7 @@ TESSERA_MODULE(LayerNorm2D);
 /// `embedding` with the parameter "weight" [v, h].
 class Embedding2DImpl : public MeshModule {
  public:
-  Embedding2DImpl(
-      const Blocks& vocabulary,
-      const Blocks& hidden,
-      std::int64_t padding_row = -1);
+  Embedding2DImpl(const Blocks& vocabulary, const Blocks& hidden, std::int64_t padding_row = -1);
   at::Tensor forward(const at::Tensor& ids);
 
   at::Tensor weight;

@@ -29,8 +29,7 @@ void save(torch::autograd::AutogradContext* ctx, const KeptPtr<T>& kept) {
 
 template <typename T>
 KeptPtr<T> saved(torch::autograd::AutogradContext* ctx) {
-  return c10::static_intrusive_pointer_cast<Kept<T>>(
-      ctx->saved_data["kept"].toCapsule());
+  return c10::static_intrusive_pointer_cast<Kept<T>>(ctx->saved_data["kept"].toCapsule());
 }
 
 /// For functions whose gradient has no gradient of its own.

@@ -102,9 +102,9 @@ void tell_skipped_product(
   work.inner = static_cast<double>(inner.length()) / mesh.side();
   work.rows = static_cast<double>(a.size(0) * (stays ? mesh.side() : 1));
   // Elements of the result, or of A where its columns are the inner ones.
-  const double others = form == Form::kABt ? static_cast<double>(a.size(1))
-                                           : static_cast<double>(b.numel()) /
-                                                 std::max(1.0, work.inner);
+  const double others = form == Form::kABt
+                            ? static_cast<double>(a.size(1))
+                            : static_cast<double>(b.numel()) / std::max(1.0, work.inner);
   work.columns = form == Form::kAtB ? static_cast<double>(b.size(1)) : others;
   tell_skipped(work);
   if (mesh.side() == 1) {
@@ -133,11 +133,7 @@ void tell_skipped_product(
 
 } // namespace
 
-void gemm(
-    const at::Tensor& c,
-    const at::Tensor& x,
-    const at::Tensor& y,
-    bool accumulate) {
+void gemm(const at::Tensor& c, const at::Tensor& x, const at::Tensor& y, bool accumulate) {
   at::Tensor to = c;
   if (accumulate) {
     to.addmm_(x, y);
@@ -183,10 +179,7 @@ void multiply(
     return;
   }
   // One step with the panels of A and B that it needs.
-  const auto step = [&](const at::Tensor& to,
-                        const at::Tensor& x,
-                        const at::Tensor& y,
-                        bool add) {
+  const auto step = [&](const at::Tensor& to, const at::Tensor& x, const at::Tensor& y, bool add) {
     switch (form) {
       case Form::kAB:
         gemm(to, x, transposed ? y.t() : y, add);

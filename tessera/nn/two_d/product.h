@@ -32,11 +32,7 @@ void multiply(
     bool accumulate = false);
 
 /// c = x y, or c += x y.
-void gemm(
-    const at::Tensor& c,
-    const at::Tensor& x,
-    const at::Tensor& y,
-    bool accumulate);
+void gemm(const at::Tensor& c, const at::Tensor& x, const at::Tensor& y, bool accumulate);
 
 /// Sizes of the result's block.
 std::vector<std::int64_t> result_sizes(

@@ -21,8 +21,7 @@ class AddFromRow0 : public torch::autograd::Function<AddFromRow0> {
       at::Tensor y,
       const at::Tensor& vector,
       const KeptPtr<MeshPtr>& mesh) {
-    y.add_(
-        broadcast_from_row0(*mesh->value, vector, {y.size(-1)}, y.options()));
+    y.add_(broadcast_from_row0(*mesh->value, vector, {y.size(-1)}, y.options()));
     ctx->mark_dirty({y});
     save(ctx, mesh);
     return y;
@@ -34,8 +33,7 @@ class AddFromRow0 : public torch::autograd::Function<AddFromRow0> {
     at::Tensor of_vector;
     if (ctx->needs_input_grad(1)) {
       of_vector = reduce_to_row0(
-          *saved<MeshPtr>(ctx)->value,
-          gradient.reshape({-1, gradient.size(-1)}).sum(0));
+          *saved<MeshPtr>(ctx)->value, gradient.reshape({-1, gradient.size(-1)}).sum(0));
     }
     return {gradient, of_vector, at::Tensor()};
   }
@@ -62,8 +60,8 @@ at::Tensor broadcast_from_row0(
   if (mesh.side() == 1) {
     return vector.detach();
   }
-  const at::Tensor whole = mine ? vector.detach().to(options).contiguous()
-                                : at::zeros(sizes, options);
+  const at::Tensor whole =
+      mine ? vector.detach().to(options).contiguous() : at::zeros(sizes, options);
   if (tensor_parallel().shapes_only) {
     tell_skipped("broadcast", mesh.side(), whole);
   } else {
@@ -80,10 +78,7 @@ at::Tensor reduce_to_row0(const Mesh& mesh, const at::Tensor& tensor) {
   return mesh.row() == 0 ? tensor : at::Tensor();
 }
 
-at::Tensor add_from_row0(
-    const MeshPtr& mesh,
-    const at::Tensor& y,
-    const at::Tensor& vector) {
+at::Tensor add_from_row0(const MeshPtr& mesh, const at::Tensor& y, const at::Tensor& vector) {
   return AddFromRow0::apply(y, vector, keep(mesh));
 }
 

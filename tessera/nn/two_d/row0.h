@@ -12,10 +12,7 @@ namespace tessera::nn::two_d {
 /// forward and backward. Threads: one at a time. Cost: one broadcast, in the
 /// backward one reduction, of n elements. Source: Xu et al. 2021, section 3.2.2
 /// and figure 5.
-at::Tensor add_from_row0(
-    const MeshPtr& mesh,
-    const at::Tensor& y,
-    const at::Tensor& vector);
+at::Tensor add_from_row0(const MeshPtr& mesh, const at::Tensor& y, const at::Tensor& vector);
 
 /// The tensor of mesh row 0 on all ranks of the column. No history.
 at::Tensor broadcast_from_row0(

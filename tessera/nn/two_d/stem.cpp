@@ -25,19 +25,16 @@ ManagedStem::ManagedStem(
     std::vector<TransformerLayer2D> layers,
     const Savings& savings,
     Update update)
-    : modules_(std::move(layers)),
-      savings_(savings),
-      update_(std::move(update)) {
+    : modules_(std::move(layers)), savings_(savings), update_(std::move(update)) {
   if (modules_.empty()) {
     throw ConfigError("a stem of no layers; give it one or more");
   }
   if (savings.update_at_once != static_cast<bool>(update_)) {
     throw ConfigError(
-        savings.update_at_once
-            ? "Savings::update_at_once needs a function that updates a "
-              "parameter by its gradient; pass it as `update`"
-            : "an `update` function was given; set Savings::update_at_once, or "
-              "leave the function out and use the parameters' grad");
+        savings.update_at_once ? "Savings::update_at_once needs a function that updates a "
+                                 "parameter by its gradient; pass it as `update`"
+                               : "an `update` function was given; set Savings::update_at_once, or "
+                                 "leave the function out and use the parameters' grad");
   }
   for (const TransformerLayer2D& layer : modules_) {
     layers_.emplace_back(layer, buffers_, savings_);
@@ -73,8 +70,7 @@ at::Tensor ManagedStem::forward(const at::Tensor& x) {
   for (ManagedLayer& layer : layers_) {
     // The result of the last layer is in the forward buffer, which the next one
     // resets: it is checkpointed first, and read from there.
-    inputs_.push_back(
-        buffers_.take(Buffers::kCheckpoint, x.sizes(), x.options()));
+    inputs_.push_back(buffers_.take(Buffers::kCheckpoint, x.sizes(), x.options()));
     inputs_.back().copy_(activation);
     activation = layer.forward(inputs_.back());
   }
@@ -83,16 +79,15 @@ at::Tensor ManagedStem::forward(const at::Tensor& x) {
 
 at::Tensor ManagedStem::backward(const at::Tensor& gradient) {
   const at::NoGradGuard no_grad;
-  TESSERA_CHECK(
-      inputs_.size() == layers_.size(), "backward before its forward");
+  TESSERA_CHECK(inputs_.size() == layers_.size(), "backward before its forward");
   buffers_.reset(Buffers::kConjunction);
-  const at::Tensor between = buffers_.take(
-      Buffers::kConjunction, gradient.sizes(), gradient.options());
+  const at::Tensor between =
+      buffers_.take(Buffers::kConjunction, gradient.sizes(), gradient.options());
   between.copy_(gradient);
   for (std::size_t i = layers_.size(); i-- > 0;) {
     buffers_.reset(Buffers::kParameter);
-    const at::Tensor of_input = layers_[i].backward(
-        inputs_[i], between, savings_.update_at_once ? update_ : add_to_grad);
+    const at::Tensor of_input =
+        layers_[i].backward(inputs_[i], between, savings_.update_at_once ? update_ : add_to_grad);
     between.copy_(of_input);
   }
   inputs_.clear();

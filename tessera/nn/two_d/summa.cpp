@@ -40,8 +40,8 @@ class Summa : public torch::autograd::Function<Summa> {
       const at::Tensor& b,
       const c10::intrusive_ptr<ProductNode>& node) {
     const Mesh& mesh = *node->mesh;
-    const at::Tensor out = at::empty(
-        result_sizes(mesh, node->form, a, b, node->layout), a.options());
+    const at::Tensor out =
+        at::empty(result_sizes(mesh, node->form, a, b, node->layout), a.options());
     multiply(mesh, node->form, a, b, node->layout, out);
     ctx->save_for_backward({a, b});
     ctx->saved_data["node"] = c10::IValue::make_capsule(node);
@@ -55,10 +55,9 @@ class Summa : public torch::autograd::Function<Summa> {
     const auto capsule = ctx->saved_data["node"].toCapsule();
     const auto& node = static_cast<const ProductNode&>(*capsule);
     const at::Tensor& c = gradients[0];
-    const auto product =
-        [&](Form form, const at::Tensor& x, const at::Tensor& y) {
-          return summa(node.mesh, form, x, y, node.layout);
-        };
+    const auto product = [&](Form form, const at::Tensor& x, const at::Tensor& y) {
+      return summa(node.mesh, form, x, y, node.layout);
+    };
     const bool for_a = ctx->needs_input_grad(0);
     const bool for_b = ctx->needs_input_grad(1);
     at::Tensor grad_a;
@@ -119,10 +118,8 @@ class Summa : public torch::autograd::Function<Summa> {
       const at::Tensor& b,
       const at::Tensor& of_a) {
     const at::Tensor sum = addable(b);
-    const at::Tensor of_b =
-        sum.defined() ? sum : at::empty(b.sizes(), b.options());
-    gradients_at_weight(
-        *node.mesh, a, c, b, node.layout, of_a, of_b, sum.defined());
+    const at::Tensor of_b = sum.defined() ? sum : at::empty(b.sizes(), b.options());
+    gradients_at_weight(*node.mesh, a, c, b, node.layout, of_a, of_b, sum.defined());
     return sum.defined() ? at::Tensor() : of_b;
   }
 
@@ -138,8 +135,7 @@ at::Tensor summa(
     const at::Tensor& a,
     const at::Tensor& b,
     const WeightLayout& layout) {
-  return Summa::apply(
-      a, b, c10::make_intrusive<ProductNode>(mesh, form, layout));
+  return Summa::apply(a, b, c10::make_intrusive<ProductNode>(mesh, form, layout));
 }
 
 /// With history the backward comes before anybody changes an operand.

@@ -14,11 +14,8 @@ namespace tessera::nn::two_d {
 /// `requires_grad` of a matrix is the same on all ranks. Threads: one at a
 /// time. Cost: `multiply`; the backward two products. Throws: ShapeError as
 /// `multiply`. Source: Xu et al. 2021, section 2.4.
-at::Tensor summa_ab(
-    const MeshPtr& mesh,
-    const at::Tensor& a,
-    const at::Tensor& b,
-    const WeightLayout& layout);
+at::Tensor
+summa_ab(const MeshPtr& mesh, const at::Tensor& a, const at::Tensor& b, const WeightLayout& layout);
 at::Tensor summa_abt(
     const MeshPtr& mesh,
     const at::Tensor& a,

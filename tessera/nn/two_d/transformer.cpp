@@ -20,8 +20,7 @@ Linear2D linear_on_mesh(
     const Blocks& in,
     const Blocks& out,
     int groups = 1) {
-  return Linear2D(
-      Linear2DOptions(in, out).groups(groups).out_in(options.out_in()));
+  return Linear2D(Linear2DOptions(in, out).groups(groups).out_in(options.out_in()));
 }
 
 } // namespace
@@ -68,11 +67,8 @@ at::Tensor attend_locally(
   at::Tensor scores = at::bmm(split(q * scale), split(k).transpose(1, 2));
   const auto keys = scores.size(2);
   if (causal) {
-    const at::Tensor above = at::full(
-                                 {positions, keys},
-                                 -std::numeric_limits<double>::infinity(),
-                                 q.options())
-                                 .triu_(1);
+    const at::Tensor above =
+        at::full({positions, keys}, -std::numeric_limits<double>::infinity(), q.options()).triu_(1);
     // The product itself is not used again: the sum is made in its place.
     scores = at::_unsafe_view(scores, scores.sizes()).add_(above);
   }
@@ -94,8 +90,7 @@ at::Tensor attend_locally(
 Attention2DImpl::Attention2DImpl(const Transformer2DOptions& options)
     : c_attn(nullptr), c_proj(nullptr), options_(options) {
   const Blocks hidden = options.hidden_blocks(*mesh());
-  c_attn =
-      register_module("c_attn", linear_on_mesh(options, hidden, hidden, 3));
+  c_attn = register_module("c_attn", linear_on_mesh(options, hidden, hidden, 3));
   c_proj = register_module("c_proj", linear_on_mesh(options, hidden, hidden));
 }
 
@@ -121,20 +116,14 @@ Mlp2DImpl::Mlp2DImpl(const Transformer2DOptions& options)
 }
 
 at::Tensor Mlp2DImpl::forward(const at::Tensor& x) {
-  const at::Tensor wide =
-      at::gelu(c_fc(x), options_.tanh_gelu() ? "tanh" : "none");
+  const at::Tensor wide = at::gelu(c_fc(x), options_.tanh_gelu() ? "tanh" : "none");
   return drop_out(c_proj(wide), options_.dropout(), is_training());
 }
 
-TransformerLayer2DImpl::TransformerLayer2DImpl(
-    const Transformer2DOptions& options)
-    : ln_1(register_module(
-          "ln_1",
-          LayerNorm2D(options.hidden_blocks(*mesh()), options.eps()))),
+TransformerLayer2DImpl::TransformerLayer2DImpl(const Transformer2DOptions& options)
+    : ln_1(register_module("ln_1", LayerNorm2D(options.hidden_blocks(*mesh()), options.eps()))),
       attn(register_module("attn", Attention2D(options))),
-      ln_2(register_module(
-          "ln_2",
-          LayerNorm2D(options.hidden_blocks(*mesh()), options.eps()))),
+      ln_2(register_module("ln_2", LayerNorm2D(options.hidden_blocks(*mesh()), options.eps()))),
       mlp(register_module("mlp", Mlp2D(options))),
       options_(options) {}
 

@@ -52,11 +52,7 @@ void multiply_weight_gradient(
 
 } // namespace
 
-bool weight_stays(
-    const Mesh& mesh,
-    Form form,
-    std::int64_t rows,
-    const WeightLayout& layout) {
+bool weight_stays(const Mesh& mesh, Form form, std::int64_t rows, const WeightLayout& layout) {
   if (mesh.side() == 1 || layout.columns == 0 || !mesh.reads_all()) {
     return false;
   }
@@ -89,14 +85,12 @@ void multiply_at_weight(
     bool accumulate) {
   WindowRows& rows = *mesh.exchange().rows();
   const bool of_weight = form == Form::kAtB;
-  auto job = job_of(
-      kStays + static_cast<std::int64_t>(form), a, of_weight ? out : b, layout);
+  auto job = job_of(kStays + static_cast<std::int64_t>(form), a, of_weight ? out : b, layout);
   if (of_weight) {
     job.x = a;
     job.y = b;
     rows.begin(job);
-    multiply_weight_gradient(
-        rows.rows_of_x(), rows.rows_of_y(), layout, out, accumulate);
+    multiply_weight_gradient(rows.rows_of_x(), rows.rows_of_y(), layout, out, accumulate);
     rows.finish();
     return;
   }
@@ -135,8 +129,7 @@ void gradients_at_weight(
   const at::Tensor all_y = rows.rows_of_y();
   gemm(rows.part(), all_y, in_order(weight, layout).t(), false);
   rows.send();
-  multiply_weight_gradient(
-      rows.rows_of_x(), all_y, layout, of_weight, accumulate);
+  multiply_weight_gradient(rows.rows_of_x(), all_y, layout, of_weight, accumulate);
   rows.finish();
 }
 

@@ -23,11 +23,7 @@ namespace tessera::nn::two_d {
 /// on all ranks of the mesh, whose blocks of activations have `rows` rows each.
 /// Never where a rank cannot read every other one's memory, or where
 /// layout.columns is not told.
-bool weight_stays(
-    const Mesh& mesh,
-    Form form,
-    std::int64_t rows,
-    const WeightLayout& layout);
+bool weight_stays(const Mesh& mesh, Form form, std::int64_t rows, const WeightLayout& layout);
 
 /// As `multiply`, where weight_stays.
 /// Cost: the same multiplications; rank (l, j) reads q blocks of X or Y, and

@@ -29,9 +29,7 @@ std::string text_of(const WindowBlocks::Identity& product) {
       product.transposed != 0 ? ", stored transposed," : "",
       " in ",
       static_cast<at::ScalarType>(product.dtype),
-      product.rows > 0
-          ? tessera::str(" with ", product.rows, " rows of its own")
-          : "");
+      product.rows > 0 ? tessera::str(" with ", product.rows, " rows of its own") : "");
 }
 
 } // namespace
@@ -48,9 +46,7 @@ comm::DataType sum_type(const at::Tensor& tensor) {
       return comm::DataType::kBF16;
     default:
       throw ShapeError(tessera::str(
-          "a product on a mesh of dtype ",
-          tensor.scalar_type(),
-          "; use f32, f64, f16 or bf16"));
+          "a product on a mesh of dtype ", tensor.scalar_type(), "; use f32, f64, f16 or bf16"));
   }
 }
 
@@ -63,11 +59,8 @@ struct WindowBlocks::Region {
   Arena arena; // guarded by mutex
 };
 
-WindowBlocks::WindowBlocks(
-    const Mesh& mesh,
-    std::shared_ptr<comm::shm::Window> window)
-    : mesh_(mesh),
-      region_(std::make_shared<Region>(std::move(window), 2 * sizeof(Offer))) {}
+WindowBlocks::WindowBlocks(const Mesh& mesh, std::shared_ptr<comm::shm::Window> window)
+    : mesh_(mesh), region_(std::make_shared<Region>(std::move(window), 2 * sizeof(Offer))) {}
 
 WindowBlocks::Offer& WindowBlocks::offer_of(int rank) const {
   return reinterpret_cast<Offer*>(region_->window->region(rank))[sequence_ % 2];
@@ -79,9 +72,7 @@ std::byte* WindowBlocks::staging() const {
   return window.region(window.rank()) + (2 + sequence_ % 2) * quarter;
 }
 
-void WindowBlocks::open(
-    const Identity& product,
-    const at::TensorOptions& options) {
+void WindowBlocks::open(const Identity& product, const at::TensorOptions& options) {
   if (!options.device().is_cpu()) {
     throw ShapeError(tessera::str(
         "a product on a mesh in shared memory of tensors on ",
@@ -103,14 +94,12 @@ std::int64_t WindowBlocks::offer(const at::Tensor& block) {
   const comm::shm::Window& window = *region_->window;
   std::byte* begin = window.region(window.rank());
   const auto* data = static_cast<const std::byte*>(block.data_ptr());
-  if (block.is_contiguous() && data >= begin &&
-      data < begin + window.region_bytes()) {
+  if (block.is_contiguous() && data >= begin && data < begin + window.region_bytes()) {
     last_read_in_place_ = sequence_ + 1;
     return data - begin;
   }
   std::byte* to = staging() + used_;
-  used_ += whole_lines(
-      static_cast<std::size_t>(block.numel()) * block.element_size());
+  used_ += whole_lines(static_cast<std::size_t>(block.numel()) * block.element_size());
   if (used_ <= window.region_bytes() / 4) {
     at::from_blob(to, block.sizes(), block.options()).copy_(block);
   }
@@ -176,23 +165,19 @@ const WindowBlocks::Offer& WindowBlocks::wait_for_offer(int rank) {
   return theirs;
 }
 
-at::Tensor WindowBlocks::at_offset(
-    int rank,
-    std::int64_t offset,
-    at::IntArrayRef sizes) const {
+at::Tensor WindowBlocks::at_offset(int rank, std::int64_t offset, at::IntArrayRef sizes) const {
   return at::from_blob(region_->window->region(rank) + offset, sizes, options_);
 }
 
 at::Tensor WindowBlocks::my_part(int part, at::IntArrayRef sizes) const {
-  return at_offset(
-      region_->window->rank(), mine_.parts + part * mine_.part_bytes, sizes);
+  return at_offset(region_->window->rank(), mine_.parts + part * mine_.part_bytes, sizes);
 }
 
 /// The counter's value once the part is done. It grows by the mesh's side with
 /// every product, whether it has parts or not.
 std::uint32_t WindowBlocks::parts_until(int part) const {
-  return sequence_ * static_cast<std::uint32_t>(mesh_.side()) +
-         static_cast<std::uint32_t>(part) + 1;
+  return sequence_ * static_cast<std::uint32_t>(mesh_.side()) + static_cast<std::uint32_t>(part) +
+         1;
 }
 
 void WindowBlocks::post_part(int part) {
@@ -214,8 +199,7 @@ void WindowBlocks::abandon(const std::string& why) {
 
 void WindowBlocks::recover() {
   // All have left their products, some one product further than others.
-  at::Tensor latest =
-      at::full({1}, static_cast<std::int64_t>(sequence_) + 1, at::kLong);
+  at::Tensor latest = at::full({1}, static_cast<std::int64_t>(sequence_) + 1, at::kLong);
   mesh_.group().all_reduce(latest, comm::ReduceOp::kMax);
   sequence_ = static_cast<std::uint32_t>(latest.item<std::int64_t>());
   last_read_in_place_ = 0;
@@ -242,13 +226,10 @@ void WindowBlocks::wait_for_readers() {
   }
 }
 
-at::Tensor WindowBlocks::allocate(
-    at::IntArrayRef sizes,
-    const at::TensorOptions& options) {
+at::Tensor WindowBlocks::allocate(at::IntArrayRef sizes, const at::TensorOptions& options) {
   wait_for_readers(); // of what may have been there before
-  const auto bytes =
-      static_cast<std::size_t>(c10::multiply_integers(sizes)) *
-      c10::elementSize(c10::typeMetaToScalarType(options.dtype()));
+  const auto bytes = static_cast<std::size_t>(c10::multiply_integers(sizes)) *
+                     c10::elementSize(c10::typeMetaToScalarType(options.dtype()));
   std::size_t offset = 0;
   {
     const std::lock_guard lock(region_->mutex);
@@ -271,8 +252,7 @@ std::int64_t WindowBlocks::workspace_bytes() const {
 
 std::int64_t WindowBlocks::shared_bytes() const {
   const std::lock_guard lock(region_->mutex);
-  return workspace_bytes() +
-         static_cast<std::int64_t>(region_->arena.high_water());
+  return workspace_bytes() + static_cast<std::int64_t>(region_->arena.high_water());
 }
 
 } // namespace tessera::nn::two_d

@@ -64,8 +64,7 @@ class WindowBlocks {
   /// Throws: CommError when it runs another one; PeerFailed.
   const Offer& wait_for_offer(int rank);
   /// Memory of `rank`, of the product's dtype.
-  at::Tensor at_offset(int rank, std::int64_t offset, at::IntArrayRef sizes)
-      const;
+  at::Tensor at_offset(int rank, std::int64_t offset, at::IntArrayRef sizes) const;
   /// My own partial result.
   at::Tensor my_part(int part, at::IntArrayRef sizes) const;
   /// My partial results up to this one of the mesh's side may be read.

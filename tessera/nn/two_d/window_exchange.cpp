@@ -10,9 +10,7 @@
 
 namespace tessera::nn::two_d {
 
-WindowExchange::WindowExchange(
-    const Mesh& mesh,
-    std::shared_ptr<comm::shm::Window> window)
+WindowExchange::WindowExchange(const Mesh& mesh, std::shared_ptr<comm::shm::Window> window)
     : mesh_(mesh), blocks_(mesh, std::move(window)), rows_(mesh, blocks_) {}
 
 int WindowExchange::peer_in_row(int column) const {
@@ -39,8 +37,7 @@ void WindowExchange::begin(const Product& product) {
   }
   if (adds_parts(product.form)) {
     // That of step 0 is the largest.
-    blocks_.reserve_parts(
-        mesh_.side(), c10::multiply_integers(product.partial_sizes(0)));
+    blocks_.reserve_parts(mesh_.side(), c10::multiply_integers(product.partial_sizes(0)));
   }
   blocks_.publish();
 }
@@ -50,14 +47,9 @@ at::Tensor WindowExchange::panel_a(int step) {
   at::Tensor panel = p.a;
   if (step != mesh_.column()) {
     const int peer = peer_in_row(step);
-    panel = blocks_.at_offset(
-        peer, blocks_.wait_for_offer(peer).a, p.panel_a_sizes(step));
+    panel = blocks_.at_offset(peer, blocks_.wait_for_offer(peer).a, p.panel_a_sizes(step));
   }
-  count(
-      mesh_.row_group(),
-      comm::Collective::kBroadcast,
-      mesh_.in_row(step),
-      panel);
+  count(mesh_.row_group(), comm::Collective::kBroadcast, mesh_.in_row(step), panel);
   return panel;
 }
 
@@ -66,14 +58,9 @@ at::Tensor WindowExchange::panel_b(int step) {
   at::Tensor panel = p.b;
   if (step != mesh_.row()) {
     const int peer = peer_in_column(step);
-    panel = blocks_.at_offset(
-        peer, blocks_.wait_for_offer(peer).b, p.panel_b_sizes(step));
+    panel = blocks_.at_offset(peer, blocks_.wait_for_offer(peer).b, p.panel_b_sizes(step));
   }
-  count(
-      mesh_.column_group(),
-      comm::Collective::kBroadcast,
-      mesh_.in_column(step),
-      panel);
+  count(mesh_.column_group(), comm::Collective::kBroadcast, mesh_.in_column(step), panel);
   return panel;
 }
 
@@ -110,10 +97,7 @@ void WindowExchange::add_partials() {
     blocks_.wait_for_part(peer, mine);
     const auto& theirs = blocks_.wait_for_offer(peer);
     sources.push_back(
-        blocks_
-            .at_offset(
-                peer, theirs.parts + mine * theirs.part_bytes, p.out.sizes())
-            .data_ptr());
+        blocks_.at_offset(peer, theirs.parts + mine * theirs.part_bytes, p.out.sizes()).data_ptr());
   }
   comm::reduce(
       sum_type(p.out),
@@ -145,9 +129,7 @@ void WindowExchange::wait_for_readers() {
   blocks_.wait_for_readers();
 }
 
-at::Tensor WindowExchange::allocate(
-    at::IntArrayRef sizes,
-    const at::TensorOptions& options) {
+at::Tensor WindowExchange::allocate(at::IntArrayRef sizes, const at::TensorOptions& options) {
   return blocks_.allocate(sizes, options);
 }
 
@@ -171,8 +153,7 @@ void WindowExchange::count(
   operation.count = tensor.numel();
   group.traffic().calls.fetch_add(1, std::memory_order_relaxed);
   group.traffic().bytes.fetch_add(
-      comm::traffic_bytes(operation, group.size(), group.rank()),
-      std::memory_order_relaxed);
+      comm::traffic_bytes(operation, group.size(), group.rank()), std::memory_order_relaxed);
 }
 
 } // namespace tessera::nn::two_d

@@ -32,8 +32,7 @@ class WindowExchange final : public Exchange {
   void abandon(const std::string& why) override;
   void recover() override;
   void wait_for_readers() override;
-  at::Tensor allocate(at::IntArrayRef sizes, const at::TensorOptions& options)
-      override;
+  at::Tensor allocate(at::IntArrayRef sizes, const at::TensorOptions& options) override;
   std::int64_t workspace_bytes() const override;
   std::int64_t shared_bytes() const override;
 
@@ -41,11 +40,8 @@ class WindowExchange final : public Exchange {
   /// Rank in the whole mesh.
   int peer_in_row(int column) const;
   int peer_in_column(int row) const;
-  static void count(
-      comm::ProcessGroup& group,
-      comm::Collective kind,
-      int root,
-      const at::Tensor& tensor);
+  static void
+  count(comm::ProcessGroup& group, comm::Collective kind, int root, const at::Tensor& tensor);
   void add_partials();
 
   const Mesh& mesh_;

@@ -21,8 +21,7 @@ void WindowRows::begin(const Job& job) {
     blocks_.offer_b(job.y);
   }
   if (job.result != Result::kNone) {
-    blocks_.reserve_parts(
-        1, mesh_.side() * job.product.rows * part_columns(mesh_.row()));
+    blocks_.reserve_parts(1, mesh_.side() * job.product.rows * part_columns(mesh_.row()));
   }
   blocks_.publish();
 }
@@ -34,15 +33,12 @@ std::int64_t WindowRows::part_columns(int mesh_row) const {
 at::Tensor WindowRows::gather(int slot, std::int64_t columns, bool of_x) {
   const std::int64_t rows = job_->product.rows;
   const at::Tensor& mine = of_x ? job_->x : job_->y;
-  const at::Tensor all =
-      workspace_.take(slot, {mesh_.side() * rows, columns}, mine.options());
+  const at::Tensor all = workspace_.take(slot, {mesh_.side() * rows, columns}, mine.options());
   for (int i = 0; i < mesh_.side(); ++i) {
-    const int owner =
-        mesh_.layout().position_at({i, of_x ? mesh_.row() : mesh_.column()});
+    const int owner = mesh_.layout().position_at({i, of_x ? mesh_.row() : mesh_.column()});
     const auto& theirs = blocks_.wait_for_offer(owner);
     all.narrow(0, i * rows, rows)
-        .copy_(blocks_.at_offset(
-            owner, of_x ? theirs.a : theirs.b, {rows, columns}));
+        .copy_(blocks_.at_offset(owner, of_x ? theirs.a : theirs.b, {rows, columns}));
     count(owner, rows * columns);
   }
   return all;
@@ -57,8 +53,7 @@ at::Tensor WindowRows::rows_of_y() {
 }
 
 at::Tensor WindowRows::part() const {
-  return blocks_.my_part(
-      0, {mesh_.side() * job_->product.rows, part_columns(mesh_.row())});
+  return blocks_.my_part(0, {mesh_.side() * job_->product.rows, part_columns(mesh_.row())});
 }
 
 void WindowRows::send() {
@@ -72,19 +67,15 @@ void WindowRows::finish() {
     // column, over the ranks of mesh row l.
     const bool of_x = job.result == Result::kX;
     const std::int64_t elements = job.out.numel();
-    const auto skip = static_cast<std::int64_t>(
-        mesh_.row() * elements * job.out.element_size());
+    const auto skip = static_cast<std::int64_t>(mesh_.row() * elements * job.out.element_size());
     std::vector<const void*> sources;
     for (int k = 0; k < mesh_.side(); ++k) {
       const int rank = of_x ? mesh_.layout().position_at({mesh_.column(), k})
                             : mesh_.layout().position_at({k, mesh_.column()});
       blocks_.wait_for_part(rank, mesh_.side() - 1);
-      sources.push_back(blocks_
-                            .at_offset(
-                                rank,
-                                blocks_.wait_for_offer(rank).parts + skip,
-                                job.out.sizes())
-                            .data_ptr());
+      sources.push_back(
+          blocks_.at_offset(rank, blocks_.wait_for_offer(rank).parts + skip, job.out.sizes())
+              .data_ptr());
       count(rank, elements);
     }
     comm::reduce(
@@ -107,8 +98,7 @@ void WindowRows::count(int rank, std::int64_t elements) const {
   comm::Traffic& traffic = mesh_.group().traffic();
   traffic.calls.fetch_add(1, std::memory_order_relaxed);
   traffic.bytes.fetch_add(
-      elements * static_cast<std::int64_t>(any.element_size()),
-      std::memory_order_relaxed);
+      elements * static_cast<std::int64_t>(any.element_size()), std::memory_order_relaxed);
 }
 
 } // namespace tessera::nn::two_d

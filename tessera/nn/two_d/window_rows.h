@@ -32,8 +32,7 @@ class WindowRows {
     Result result = Result::kNone;
   };
 
-  WindowRows(const Mesh& mesh, WindowBlocks& blocks)
-      : mesh_(mesh), blocks_(blocks) {}
+  WindowRows(const Mesh& mesh, WindowBlocks& blocks) : mesh_(mesh), blocks_(blocks) {}
 
   /// `job` must live until `finish`.
   void begin(const Job& job);

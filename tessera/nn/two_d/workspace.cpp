@@ -5,16 +5,12 @@
 
 namespace tessera::nn::two_d {
 
-at::Tensor Workspace::take(
-    int slot,
-    at::IntArrayRef sizes,
-    const at::TensorOptions& options) {
+at::Tensor Workspace::take(int slot, at::IntArrayRef sizes, const at::TensorOptions& options) {
   at::Tensor& memory = memory_[static_cast<std::size_t>(slot)];
   const auto dtype = c10::typeMetaToScalarType(options.dtype());
-  const std::int64_t bytes = c10::multiply_integers(sizes) *
-                             static_cast<std::int64_t>(c10::elementSize(dtype));
-  if (!memory.defined() || memory.numel() < bytes ||
-      memory.device() != options.device()) {
+  const std::int64_t bytes =
+      c10::multiply_integers(sizes) * static_cast<std::int64_t>(c10::elementSize(dtype));
+  if (!memory.defined() || memory.numel() < bytes || memory.device() != options.device()) {
     memory = at::Tensor(); // first gone, then new
     memory = at::empty({bytes}, options.dtype(at::kByte));
   }

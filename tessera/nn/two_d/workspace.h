@@ -15,8 +15,7 @@ class Workspace {
   enum Slot { kA0, kA1, kB0, kB1, kPartial0, kPartial1, kSlots };
 
   /// A contiguous tensor in the slot; what it held before is lost.
-  at::Tensor
-  take(int slot, at::IntArrayRef sizes, const at::TensorOptions& options);
+  at::Tensor take(int slot, at::IntArrayRef sizes, const at::TensorOptions& options);
 
   std::int64_t bytes() const;
 

@@ -26,8 +26,7 @@ void InprocChannel::receive_bulk(BulkReceive bulk) {
     sent = std::move(queue.front());
     queue.pop_front();
   }
-  TESSERA_CHECK(
-      sent.bytes == bulk.bytes, sent.bytes, " sent, expected ", bulk.bytes);
+  TESSERA_CHECK(sent.bytes == bulk.bytes, sent.bytes, " sent, expected ", bulk.bytes);
   std::memcpy(bulk.into, sent.data, bulk.bytes);
   bulk.done();
 }
@@ -36,9 +35,7 @@ void InprocChannel::send_message(int peer, std::vector<std::byte>) {
   TESSERA_CHECK(false, "peer ", peer, " is in this process");
 }
 
-std::optional<std::chrono::nanoseconds> InprocChannel::progress(
-    const Arrived&,
-    bool) {
+std::optional<std::chrono::nanoseconds> InprocChannel::progress(const Arrived&, bool) {
   return std::nullopt;
 }
 

@@ -24,9 +24,7 @@ class InprocChannel : public Channel {
   void send_bulk(BulkSend bulk) override;
   void receive_bulk(BulkReceive bulk) override;
   void send_message(int peer, std::vector<std::byte> message) override;
-  std::optional<std::chrono::nanoseconds> progress(
-      const Arrived& arrived,
-      bool awaited) override;
+  std::optional<std::chrono::nanoseconds> progress(const Arrived& arrived, bool awaited) override;
   bool sending_to(int peer) const override;
 
  private:

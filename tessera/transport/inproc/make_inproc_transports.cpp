@@ -9,9 +9,7 @@
 
 namespace tessera::transport {
 
-std::vector<TransportPtr> make_inproc_transports(
-    int size,
-    const Options& options) {
+std::vector<TransportPtr> make_inproc_transports(int size, const Options& options) {
   TESSERA_CHECK(size > 0, size, " transports");
   validate(options);
   std::vector<Peer> peers(static_cast<std::size_t>(size));
@@ -22,8 +20,7 @@ std::vector<TransportPtr> make_inproc_transports(
     peer.ring = rank;
     // Mapped once and shared by all threads. Not Segment::heap, which would
     // write every page of a buffer of which little is used.
-    peer.mapping = shm::Mapping::create(
-        size, static_cast<std::size_t>(options.buffer_bytes), 0);
+    peer.mapping = shm::Mapping::create(size, static_cast<std::size_t>(options.buffer_bytes), 0);
   }
   const auto bulks = std::make_shared<inproc::Bulks>();
   std::vector<TransportPtr> transports;

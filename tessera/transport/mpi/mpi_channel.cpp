@@ -39,8 +39,7 @@ MPI_Comm make_communicator(const std::vector<int>& ranks) {
   MPI_Comm comm = MPI_COMM_NULL;
   check_mpi(MPI_Comm_group(MPI_COMM_WORLD, &world), "MPI_Comm_group");
   check_mpi(
-      MPI_Group_incl(
-          world, static_cast<int>(ranks.size()), ranks.data(), &group),
+      MPI_Group_incl(world, static_cast<int>(ranks.size()), ranks.data(), &group),
       "MPI_Group_incl");
   check_mpi(
       MPI_Comm_create_group(MPI_COMM_WORLD, group, kCreateTag, &comm),
@@ -67,11 +66,7 @@ class MpiChannel final : public Channel {
  public:
   explicit MpiChannel(MpiChannelOptions options)
       : options_(std::move(options)),
-        listens_(
-            std::count(
-                options_.other_node.begin(),
-                options_.other_node.end(),
-                true) != 0),
+        listens_(std::count(options_.other_node.begin(), options_.other_node.end(), true) != 0),
         comm_(make_communicator(options_.ranks)),
         sends_(options_.ranks.size(), 0) {}
 
@@ -116,8 +111,7 @@ class MpiChannel final : public Channel {
     ask(std::move(operation));
   }
 
-  std::optional<nanoseconds> progress(const Arrived& arrived, bool awaited)
-      override;
+  std::optional<nanoseconds> progress(const Arrived& arrived, bool awaited) override;
 
   bool sending_to(int peer) const override {
     const std::scoped_lock lock(mutex_);
@@ -200,8 +194,7 @@ bool MpiChannel::listen(const Arrived& arrived) {
     MPI_Message handle = MPI_MESSAGE_NULL;
     MPI_Status status;
     check_mpi(
-        MPI_Improbe(
-            MPI_ANY_SOURCE, kMessageTag, comm_.get(), &found, &handle, &status),
+        MPI_Improbe(MPI_ANY_SOURCE, kMessageTag, comm_.get(), &found, &handle, &status),
         "looking for messages");
     if (found == 0) {
       return any;
@@ -238,15 +231,14 @@ bool MpiChannel::complete() {
   indices_.resize(requests_.size());
   int count = 0;
   check_mpi(
-      MPI_Testsome(
-          size, requests_.data(), &count, indices_.data(), MPI_STATUSES_IGNORE),
+      MPI_Testsome(size, requests_.data(), &count, indices_.data(), MPI_STATUSES_IGNORE),
       "completing transfers");
   if (count <= 0) {
     return false;
   }
   for (int i = 0; i < count; ++i) {
-    Operation& operation = *operations_[static_cast<std::size_t>(
-        indices_[static_cast<std::size_t>(i)])];
+    Operation& operation =
+        *operations_[static_cast<std::size_t>(indices_[static_cast<std::size_t>(i)])];
     if (--operation.requests_left == 0) {
       finish(operation);
     }
@@ -264,9 +256,7 @@ bool MpiChannel::complete() {
   return true;
 }
 
-std::optional<nanoseconds> MpiChannel::progress(
-    const Arrived& arrived,
-    bool awaited) {
+std::optional<nanoseconds> MpiChannel::progress(const Arrived& arrived, bool awaited) {
   std::vector<Operation> asked;
   {
     const std::scoped_lock lock(mutex_);
@@ -313,8 +303,7 @@ MpiChannel::~MpiChannel() {
 
 std::unique_ptr<Channel> make_mpi_channel(MpiChannelOptions options) {
   if (!comm::mpi::mpi_is_running()) {
-    throw CommError(
-        "make_transport needs MPI: its world must come from comm::mpi_world");
+    throw CommError("make_transport needs MPI: its world must come from comm::mpi_world");
   }
   return std::make_unique<MpiChannel>(std::move(options));
 }

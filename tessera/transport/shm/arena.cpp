@@ -15,8 +15,7 @@ Arena::Arena(MappingPtr own) : own_(std::move(own)) {
 }
 
 std::optional<std::uint64_t> Arena::allocate(std::size_t bytes) {
-  const std::uint64_t need =
-      (bytes + kLine - 1) / kLine * kLine + sizeof(BlockHead);
+  const std::uint64_t need = (bytes + kLine - 1) / kLine * kLine + sizeof(BlockHead);
   const std::scoped_lock lock(mutex_);
   reclaim();
   const auto fit = free_by_size_.lower_bound({need, 0});
@@ -53,16 +52,14 @@ void Arena::reclaim() {
     const auto block = used_.find(offset);
     if (block == used_.end()) {
       throw CommError(
-          str("a peer gave back ",
-              offset,
-              ", which is no block of this rank's send buffer"));
+          str("a peer gave back ", offset, ", which is no block of this rank's send buffer"));
     }
     const std::uint64_t start = offset - sizeof(BlockHead);
     const std::uint64_t bytes = block->second;
     used_.erase(block);
     in_use_ -= bytes;
-    offset = reinterpret_cast<BlockHead*>(own_->arena() + start)
-                 ->next.load(std::memory_order_relaxed);
+    offset =
+        reinterpret_cast<BlockHead*>(own_->arena() + start)->next.load(std::memory_order_relaxed);
     add_free(start, bytes);
   }
   own_->control().arena_in_use.store(in_use_, std::memory_order_relaxed);
@@ -87,8 +84,7 @@ void Arena::add_free(std::uint64_t at, std::uint64_t bytes) {
   free_by_size_.emplace(bytes, at);
 }
 
-void Arena::remove_free(
-    std::map<std::uint64_t, std::uint64_t>::iterator piece) {
+void Arena::remove_free(std::map<std::uint64_t, std::uint64_t>::iterator piece) {
   free_by_size_.erase({piece->second, piece->first});
   free_by_place_.erase(piece);
 }

@@ -45,10 +45,7 @@ bool Waiter::spin(const Event& event, std::uint32_t seen) {
   return false;
 }
 
-void Waiter::wait(
-    Event& event,
-    std::uint32_t seen,
-    std::chrono::nanoseconds timeout) {
+void Waiter::wait(Event& event, std::uint32_t seen, std::chrono::nanoseconds timeout) {
   if (may_spin_ && spin(event, seen)) {
     return;
   }

@@ -8,20 +8,16 @@
 namespace tessera::transport::shm {
 
 std::size_t Mapping::total_bytes(int rings, std::size_t arena_bytes) {
-  return kControlBytes +
-         static_cast<std::size_t>(rings) * (kRingHeadBytes + kRingBytes) +
+  return kControlBytes + static_cast<std::size_t>(rings) * (kRingHeadBytes + kRingBytes) +
          arena_bytes;
 }
 
 Mapping::Mapping(comm::shm::Segment segment, int rings, std::size_t arena_bytes)
     : segment_(std::move(segment)), rings_(rings), arena_bytes_(arena_bytes) {}
 
-MappingPtr
-Mapping::create(int rings, std::size_t arena_bytes, std::uint64_t nonce) {
-  auto mapping = MappingPtr(new Mapping(
-      comm::shm::Segment::create(total_bytes(rings, arena_bytes)),
-      rings,
-      arena_bytes));
+MappingPtr Mapping::create(int rings, std::size_t arena_bytes, std::uint64_t nonce) {
+  auto mapping = MappingPtr(
+      new Mapping(comm::shm::Segment::create(total_bytes(rings, arena_bytes)), rings, arena_bytes));
   auto* control = new (mapping->segment_.data()) Control{};
   control->nonce = nonce;
   for (int ring = 0; ring < rings; ++ring) {
@@ -30,16 +26,9 @@ Mapping::create(int rings, std::size_t arena_bytes, std::uint64_t nonce) {
   return mapping;
 }
 
-MappingPtr Mapping::open(
-    int pid,
-    int fd,
-    int rings,
-    std::size_t arena_bytes,
-    std::uint64_t nonce) {
+MappingPtr Mapping::open(int pid, int fd, int rings, std::size_t arena_bytes, std::uint64_t nonce) {
   auto mapping = MappingPtr(new Mapping(
-      comm::shm::Segment::open(pid, fd, total_bytes(rings, arena_bytes)),
-      rings,
-      arena_bytes));
+      comm::shm::Segment::open(pid, fd, total_bytes(rings, arena_bytes)), rings, arena_bytes));
   if (mapping->control().nonce != nonce) {
     throw CommError(
         str("process ",
@@ -65,8 +54,7 @@ std::byte* Mapping::arena() const {
 }
 
 void Mapping::release(std::uint64_t offset) const {
-  auto* head =
-      reinterpret_cast<BlockHead*>(arena() + offset - sizeof(BlockHead));
+  auto* head = reinterpret_cast<BlockHead*>(arena() + offset - sizeof(BlockHead));
   auto& first = control().released;
   std::uint64_t next = first.load(std::memory_order_relaxed);
   do {

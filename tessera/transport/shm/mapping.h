@@ -16,16 +16,11 @@ class Mapping {
  public:
   /// This rank's own. `rings`: ranks of this node, itself included.
   /// Pages are given when first written.
-  static std::shared_ptr<Mapping>
-  create(int rings, std::size_t arena_bytes, std::uint64_t nonce);
+  static std::shared_ptr<Mapping> create(int rings, std::size_t arena_bytes, std::uint64_t nonce);
   /// Another process's.
   /// Throws: CommError when it cannot be opened or is not the one meant.
-  static std::shared_ptr<Mapping> open(
-      int pid,
-      int fd,
-      int rings,
-      std::size_t arena_bytes,
-      std::uint64_t nonce);
+  static std::shared_ptr<Mapping>
+  open(int pid, int fd, int rings, std::size_t arena_bytes, std::uint64_t nonce);
 
   Control& control() const {
     return *reinterpret_cast<Control*>(segment_.data());

@@ -99,8 +99,7 @@ bool RingReader::pop() {
   read_ += skip_;
   skip_ = 0;
   head_->read.store(read_);
-  return head_->writer_waits.load() != 0 &&
-         head_->writer_waits.exchange(0) != 0;
+  return head_->writer_waits.load() != 0 && head_->writer_waits.exchange(0) != 0;
 }
 
 } // namespace tessera::transport::shm

@@ -36,11 +36,7 @@ class RingWriter {
   /// False when there is no room; the reader then raises the writer's thread
   /// event as soon as it has taken something.
   /// `message` is copied when kind is kMessage.
-  bool write(
-      FrameKind kind,
-      const std::byte* message,
-      std::uint64_t bytes,
-      std::uint64_t offset);
+  bool write(FrameKind kind, const std::byte* message, std::uint64_t bytes, std::uint64_t offset);
 
  private:
   bool room(std::uint64_t need);
@@ -53,8 +49,7 @@ class RingWriter {
 /// Receiving end. Threads: one at a time.
 class RingReader {
  public:
-  RingReader(RingHead* head, const std::byte* data)
-      : head_(head), data_(data) {}
+  RingReader(RingHead* head, const std::byte* data) : head_(head), data_(data) {}
 
   /// The next frame, still in the ring; false when there is none.
   /// `message` points behind the frame when its kind is kMessage.

@@ -12,8 +12,7 @@ namespace {
 
 using conformance::Case;
 
-class MpiWorld : public testing::TestWithParam<std::tuple<std::string, Case>> {
-};
+class MpiWorld : public testing::TestWithParam<std::tuple<std::string, Case>> {};
 
 TEST_P(MpiWorld, Conforms) {
   const auto [same_node, test] = GetParam();
@@ -34,12 +33,9 @@ TEST_P(MpiWorld, Conforms) {
 INSTANTIATE_TEST_SUITE_P(
     Backends,
     MpiWorld,
-    testing::Combine(
-        testing::Values("shm", "mpi"),
-        testing::ValuesIn(conformance::all_cases())),
+    testing::Combine(testing::Values("shm", "mpi"), testing::ValuesIn(conformance::all_cases())),
     [](const auto& info) {
-      return std::string(std::get<1>(info.param).name) + "_" +
-             std::get<0>(info.param);
+      return std::string(std::get<1>(info.param).name) + "_" + std::get<0>(info.param);
     });
 
 } // namespace

@@ -28,29 +28,18 @@ TransformerOptions model_options() {
 }
 
 /// Loss of the ranks together and gradients beside the plain model's.
-void compare(
-    const nn::TensorParallel& parallel,
-    torch::ScalarType dtype,
-    double tolerance) {
+void compare(const nn::TensorParallel& parallel, torch::ScalarType dtype, double tolerance) {
   const auto options = model_options();
   const int ranks = parallel.size();
   torch::manual_seed(3);
-  const auto ids =
-      torch::randint(options.vocab_size, {2L * ranks, 8}, torch::kLong);
-  const auto labels =
-      torch::randint(options.vocab_size, {2L * ranks, 8}, torch::kLong);
+  const auto ids = torch::randint(options.vocab_size, {2L * ranks, 8}, torch::kLong);
+  const auto labels = torch::randint(options.vocab_size, {2L * ranks, 8}, torch::kLong);
   torch::manual_seed(4);
   PlainLMHead plain(options);
   const auto logits = plain(
-      ids,
-      torch::Tensor(),
-      torch::Tensor(),
-      torch::Tensor(),
-      torch::Tensor(),
-      torch::Tensor());
+      ids, torch::Tensor(), torch::Tensor(), torch::Tensor(), torch::Tensor(), torch::Tensor());
   // Every rank's mean counts once, as many means as ranks with own samples.
-  const auto loss = torch::nn::functional::cross_entropy(
-                        logits.flatten(0, 1), labels.flatten()) *
+  const auto loss = torch::nn::functional::cross_entropy(logits.flatten(0, 1), labels.flatten()) *
                     (parallel.prescaled_batch ? 1 : ranks);
   loss.backward();
 
@@ -77,8 +66,7 @@ TEST(LanguageModelOverProcesses, EqualsThePlainModel) {
   std::vector<int> ranks(world->size());
   std::iota(ranks.begin(), ranks.end(), 0);
   const auto group = world->new_group("tp", ranks);
-  for (const auto distribution :
-       {nn::Distribution::kSpeed, nn::Distribution::kMemory}) {
+  for (const auto distribution : {nn::Distribution::kSpeed, nn::Distribution::kMemory}) {
     for (const bool prescaled : {false, true}) {
       nn::TensorParallel parallel;
       parallel.group = group.get();

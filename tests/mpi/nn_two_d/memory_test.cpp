@@ -20,10 +20,8 @@ bench::MemoryCount& memory() {
   return count;
 }
 
-std::vector<TransformerLayer2D> make_layers(
-    comm::ProcessGroup& group,
-    const MeshPtr& mesh,
-    const Transformer2DOptions& options) {
+std::vector<TransformerLayer2D>
+make_layers(comm::ProcessGroup& group, const MeshPtr& mesh, const Transformer2DOptions& options) {
   TensorParallel context;
   context.group = &group;
   context.distribution = Distribution::kTwoD;
@@ -61,8 +59,7 @@ TEST(StemMemory, StepsAfterTheFirstTakeNoMore) {
     mesh_options.shared_memory = shared;
     const MeshPtr mesh = Mesh::make(*world, *group, mesh_options);
     const Transformer2DOptions options(48, 4);
-    const at::Tensor x = torch::randn(
-        {4, 16, options.hidden_blocks(*mesh).size(mesh->column())});
+    const at::Tensor x = torch::randn({4, 16, options.hidden_blocks(*mesh).size(mesh->column())});
     for (int set = 0; set < 8; ++set) {
       Savings savings;
       savings.reuse_outputs = (set & 1) != 0;
@@ -97,8 +94,7 @@ TEST(StemMemory, StepsAfterTheFirstTakeNoMore) {
         EXPECT_LE(memory().most(), most + gradients) << "savings " << set;
         second = i == 0 ? memory().most() : second;
         EXPECT_EQ(memory().most(), second) << "savings " << set;
-        EXPECT_EQ(mesh->exchange().shared_bytes(), shared_bytes)
-            << "savings " << set;
+        EXPECT_EQ(mesh->exchange().shared_bytes(), shared_bytes) << "savings " << set;
       }
       // (2): no parameter keeps a gradient.
       EXPECT_EQ(gradients == 0, savings.update_at_once) << "savings " << set;

@@ -37,8 +37,7 @@ TEST_P(OnMeshOfProcesses, Holds) {
 }
 
 std::string name_of_test(const testing::TestParamInfo<Parameters>& info) {
-  return std::string(std::get<1>(info.param).name) + "_" +
-         std::get<0>(info.param);
+  return std::string(std::get<1>(info.param).name) + "_" + std::get<0>(info.param);
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -69,13 +69,10 @@ class SharedFolder {
 struct KeptRun {
   explicit KeptRun(int width = kWidth)
       : model{KeptNet(width)},
-        optimizer(torch::optim::AdamW(
-            model.parameters(),
-            torch::optim::AdamWOptions(0.01))) {}
+        optimizer(torch::optim::AdamW(model.parameters(), torch::optim::AdamWOptions(0.01))) {}
   void step(int number) {
-    auto train_step = tessera::step([&](torch::Tensor x, torch::Tensor y) {
-      model.backward(torch::mse_loss(model(x), y));
-    });
+    auto train_step = tessera::step(
+        [&](torch::Tensor x, torch::Tensor y) { model.backward(torch::mse_loss(model(x), y)); });
     const Batch mine = mine_of(random_batches(16)(number));
     optimizer.zero_grad();
     train_step(mine.x, mine.y);
@@ -100,8 +97,7 @@ std::string save_two(const SharedFolder& folder, bool full) {
   run.step(0);
   save(run.model, run.optimizer, folder.path(), "one", options);
   run.step(1);
-  return save(run.model, run.optimizer, folder.path(), "two", options)
-      .state_hash;
+  return save(run.model, run.optimizer, folder.path(), "two", options).state_hash;
 }
 
 // Parameters, buffers and optimizer state are the saved ones, bit for bit: the
@@ -123,16 +119,14 @@ TEST(CheckpointOfOtherLayout, LoadsBitForBit) {
       EXPECT_EQ(loaded->state_hash, hash);
       EXPECT_TRUE(loaded->warnings.empty());
       // Nothing is known of the parameters before the partition: one forward.
-      auto forward =
-          tessera::step([&](torch::Tensor x) { return run.model(x); });
+      auto forward = tessera::step([&](torch::Tensor x) { return run.model(x); });
       run.model.eval();
       {
         const torch::NoGradGuard no_grad;
         forward(torch::ones({4, kWidth}));
       }
       const std::string tag = str("again_", pp);
-      EXPECT_EQ(
-          save(run.model, run.optimizer, folder.path(), tag).state_hash, hash)
+      EXPECT_EQ(save(run.model, run.optimizer, folder.path(), tag).state_hash, hash)
           << "pp " << pp << (full ? ", full" : ", partial");
       folder.change([&](const fs::path& path) {
         fs::remove_all(path / tag); // `newest` names it and is passed over

@@ -15,14 +15,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-enum class Place {
-  kNone,
-  kForward,
-  kBackward,
-  kAddition,
-  kStepFunction,
-  kOneReplica
-};
+enum class Place { kNone, kForward, kBackward, kAddition, kStepFunction, kOneReplica };
 Place g_place = Place::kNone;
 
 void explode() {
@@ -31,9 +24,7 @@ void explode() {
 
 /// x, with a backward that throws.
 struct BrokenBackward : torch::autograd::Function<BrokenBackward> {
-  static torch::Tensor forward(
-      torch::autograd::AutogradContext*,
-      const torch::Tensor& x) {
+  static torch::Tensor forward(torch::autograd::AutogradContext*, const torch::Tensor& x) {
     return x.clone();
   }
   static torch::autograd::variable_list backward(
@@ -49,8 +40,7 @@ struct FaultyImpl : torch::nn::Module {
     inner = register_module("inner", Block());
     for (const torch::Tensor& parameter : inner->parameters()) {
       if (parameter.dim() == 2) {
-        accumulators_.push_back(
-            torch::autograd::impl::grad_accumulator(parameter));
+        accumulators_.push_back(torch::autograd::impl::grad_accumulator(parameter));
         accumulators_.back()->add_post_hook(
             std::make_unique<AdditionHook>(accumulators_.back().get(), [] {
               if (g_place == Place::kAddition) {
@@ -122,19 +112,15 @@ Trained train_with_fault(const Config& config, const Case& fault, int at) {
     optimizer.zero_grad();
     if (step == at) {
       g_place = fault.place;
-      const std::string text =
-          error_of<UserError>([&] { train_step(mine.x, mine.y); });
+      const std::string text = error_of<UserError>([&] { train_step(mine.x, mine.y); });
       g_place = Place::kNone;
       EXPECT_THAT(text, HasSubstr("planted fault")) << fault.name;
       EXPECT_THAT(text, HasSubstr(fault.module)) << fault.name;
       EXPECT_THAT(text, HasSubstr("microbatch ")) << fault.name;
       // Origin: the first failing replica, told by its rank.
-      const int origin = fault.place == Place::kStepFunction
-                             ? 0
-                             : group_ranks(Group::kPP).at(last);
+      const int origin = fault.place == Place::kStepFunction ? 0 : group_ranks(Group::kPP).at(last);
       const auto origins = allgather(origin);
-      const int rank =
-          fault.place == Place::kOneReplica ? origins.back() : origins.front();
+      const int rank = fault.place == Place::kOneReplica ? origins.back() : origins.front();
       EXPECT_THAT(text, HasSubstr(str("rank ", rank, ", "))) << fault.name;
       const auto texts = allgather(text);
       EXPECT_EQ(texts, std::vector<std::string>(texts.size(), text));
@@ -154,14 +140,9 @@ Trained train_with_fault(const Config& config, const Case& fault, int at) {
 
 void check_recovery(int pp, int microbatches, const Case& fault, int at) {
   const Config config = placed(pp, microbatches, {{"faulty", pp - 1}});
-  const auto good_batches = [at](int i) {
-    return random_batches()(i < at ? i : i + 1);
-  };
-  const auto wanted = train_plain(
-      [] { return Net(); },
-      good_batches,
-      3,
-      microbatches * (world_size() / pp));
+  const auto good_batches = [at](int i) { return random_batches()(i < at ? i : i + 1); };
+  const auto wanted =
+      train_plain([] { return Net(); }, good_batches, 3, microbatches * (world_size() / pp));
   const auto got = train_with_fault(config, fault, at);
   expect_equal(got, wanted, str(fault.name, ", pp ", pp, ", step ", at));
 }
@@ -187,28 +168,24 @@ TEST_P(Errors, InRemoteForward) {
 }
 
 TEST_P(Errors, InRemoteBackward) {
-  check_recovery(
-      pp(), microbatches(), {"backward", Place::kBackward, faulty()}, 2);
+  check_recovery(pp(), microbatches(), {"backward", Place::kBackward, faulty()}, 2);
 }
 
 // A weight's gradient, which a pipeline puts off until the caller has its
 // answer.
 TEST_P(Errors, AfterTheAnswerOfABackward) {
-  check_recovery(
-      pp(), microbatches(), {"addition", Place::kAddition, faulty()}, 2);
+  check_recovery(pp(), microbatches(), {"addition", Place::kAddition, faulty()}, 2);
 }
 
 TEST_P(Errors, InStepFunction) {
-  check_recovery(
-      pp(), microbatches(), {"step", Place::kStepFunction, "step function"}, 1);
+  check_recovery(pp(), microbatches(), {"step", Place::kStepFunction, "step function"}, 1);
 }
 
 TEST_P(Errors, OnOneReplica) {
   if (world_size() == pp()) {
     GTEST_SKIP() << "needs data parallelism";
   }
-  check_recovery(
-      pp(), microbatches(), {"replica", Place::kOneReplica, faulty()}, 1);
+  check_recovery(pp(), microbatches(), {"replica", Place::kOneReplica, faulty()}, 1);
 }
 
 INSTANTIATE_TEST_SUITE_P(Degrees, Errors, ::testing::Values(1, 2));
@@ -284,9 +261,7 @@ TEST(Errors, InputChangedInPlace) {
   const Ended ended;
   DistributedModel model{InPlaceNet()};
   auto forward = tessera::step([&](torch::Tensor x) { return model(x); });
-  const std::string text = error_of<UserError>([&] {
-    forward(torch::ones({2, kWidth}));
-  });
+  const std::string text = error_of<UserError>([&] { forward(torch::ones({2, kWidth})); });
   EXPECT_THAT(text, HasSubstr("module 'a'"));
   EXPECT_THAT(text, HasSubstr("changed one of its inputs in place"));
 }
@@ -297,19 +272,15 @@ TEST(Errors, CallsOutsideAStep) {
   torch::manual_seed(1);
   DistributedModel model{Net()};
   const auto x = torch::ones({2, kWidth});
-  EXPECT_THAT(
-      error_of<UserError>([&] { model(x); }), HasSubstr("outside a step"));
-  EXPECT_THAT(
-      error_of<UserError>([&] { model.backward(x.sum()); }),
-      HasSubstr("outside a step"));
+  EXPECT_THAT(error_of<UserError>([&] { model(x); }), HasSubstr("outside a step"));
+  EXPECT_THAT(error_of<UserError>([&] { model.backward(x.sum()); }), HasSubstr("outside a step"));
   EXPECT_THAT(
       error_of<ConfigError>([&] { DistributedModel second{Net()}; }),
       HasSubstr("a second DistributedModel"));
   // A graph that is kept beyond its step cannot reach the other ranks.
   StepOptions keep;
   keep.detach_outputs = false;
-  auto forward =
-      tessera::step([&](torch::Tensor in) { return model(in).sum(); }, keep);
+  auto forward = tessera::step([&](torch::Tensor in) { return model(in).sum(); }, keep);
   const auto kept = forward(x);
   if (pp_rank() == 0) {
     EXPECT_TRUE(kept[0].requires_grad());
@@ -329,9 +300,7 @@ TEST(Errors, SecondBackwardThroughOneCall) {
     model.backward(out.sum());
     model.backward(out.mean());
   });
-  const std::string text = error_of<UserError>([&] {
-    twice(torch::ones({2, kWidth}));
-  });
+  const std::string text = error_of<UserError>([&] { twice(torch::ones({2, kWidth})); });
   EXPECT_THAT(text, HasSubstr("a second time in one step"));
 }
 

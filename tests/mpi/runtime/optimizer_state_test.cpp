@@ -23,15 +23,10 @@ struct TowerImpl : torch::nn::Module {
 };
 TESSERA_MODULE(Tower);
 
-const std::set<std::string> kNames = {
-    "in.weight",
-    "in.bias",
-    "out.weight",
-    "out.bias"};
+const std::set<std::string> kNames = {"in.weight", "in.bias", "out.weight", "out.bias"};
 
 torch::optim::AdamW adamw(const std::vector<torch::Tensor>& parameters) {
-  return torch::optim::AdamW(
-      parameters, torch::optim::AdamWOptions(0.01).weight_decay(0.1));
+  return torch::optim::AdamW(parameters, torch::optim::AdamWOptions(0.01).weight_decay(0.1));
 }
 
 // One process, the world's batches in the slices of the strategy.
@@ -89,8 +84,7 @@ void expect_same_state(
   EXPECT_EQ(std::set<std::string>(listed.begin(), listed.end()), names);
   EXPECT_EQ(listed.size(), names.size());
   EXPECT_EQ(
-      got.groups[0].options.at("lr").toDouble(),
-      wanted.groups[0].options.at("lr").toDouble());
+      got.groups[0].options.at("lr").toDouble(), wanted.groups[0].options.at("lr").toDouble());
   EXPECT_EQ(got.parameters.size(), names.size());
   for (const auto& name : names) {
     ASSERT_TRUE(got.parameters.contains(name)) << name;
@@ -101,8 +95,7 @@ void expect_same_state(
     for (const auto& [key, value] : theirs) {
       if (value.isTensor()) {
         ++tensors;
-        EXPECT_LE(
-            relative_error(mine.at(key).toTensor(), value.toTensor()), 1e-5)
+        EXPECT_LE(relative_error(mine.at(key).toTensor(), value.toTensor()), 1e-5)
             << name << ", " << key;
       } else {
         EXPECT_EQ(mine.at(key).toInt(), value.toInt()) << name << ", " << key;
@@ -119,12 +112,10 @@ int slices() {
 
 struct Distributed {
   Distributed()
-      : model{PlainRun::made(rdp_rank() == 0 ? 11 : 12)},
-        optimizer(adamw(model.parameters())) {}
+      : model{PlainRun::made(rdp_rank() == 0 ? 11 : 12)}, optimizer(adamw(model.parameters())) {}
   void step(int number) {
-    auto train_step = tessera::step([&](torch::Tensor x, torch::Tensor y) {
-      model.backward(torch::mse_loss(model(x), y));
-    });
+    auto train_step = tessera::step(
+        [&](torch::Tensor x, torch::Tensor y) { model.backward(torch::mse_loss(model(x), y)); });
     const Batch mine = mine_of(random_batches()(number));
     optimizer.zero_grad();
     train_step(mine.x, mine.y);
@@ -154,23 +145,21 @@ TEST(OptimizerState, IsThatOfOneProcess) {
       error_of<ConfigError>([&] { run.optimizer.local_state_dict(); }),
       HasSubstr("not partitioned yet"));
   EXPECT_THAT(
-      error_of<ConfigError>([&] { run.optimizer.state_dict(); }),
-      HasSubstr("not partitioned yet"));
+      error_of<ConfigError>([&] { run.optimizer.state_dict(); }), HasSubstr("not partitioned yet"));
   for (int i = 0; i < 3; ++i) {
     plain.step(i, slices());
     run.step(i);
   }
-  const std::set<std::string> own =
-      pp_rank() == 0 ? std::set<std::string>{"in.weight", "in.bias"}
-                     : std::set<std::string>{"out.weight", "out.bias"};
+  const std::set<std::string> own = pp_rank() == 0
+                                        ? std::set<std::string>{"in.weight", "in.bias"}
+                                        : std::set<std::string>{"out.weight", "out.bias"};
   const auto wanted = plain.state();
   expect_same_state(run.optimizer.local_state_dict(), wanted, own);
   const auto whole = run.optimizer.state_dict();
   expect_same_state(whole, wanted, kNames);
   // The local one is the optimizer's own, the whole one a copy of its time.
   const std::string name = *own.begin();
-  const auto before =
-      whole.parameters.at(name).at("exp_avg").toTensor().clone();
+  const auto before = whole.parameters.at(name).at("exp_avg").toTensor().clone();
   const auto local = run.optimizer.local_state_dict();
   run.step(3);
   const auto kept = whole.parameters.at(name).at("exp_avg").toTensor();
@@ -253,13 +242,9 @@ TEST_P(LoadedState, PartOfThisRankIsEnough) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    When,
-    LoadedState,
-    ::testing::Bool(),
-    [](const auto& info) {
-      return info.param ? "BeforeThePartition" : "AfterThePartition";
-    });
+INSTANTIATE_TEST_SUITE_P(When, LoadedState, ::testing::Bool(), [](const auto& info) {
+  return info.param ? "BeforeThePartition" : "AfterThePartition";
+});
 
 TEST(OptimizerState, WhatDoesNotFitIsNamedWhereItIsOwned) {
   PlainRun plain;
@@ -274,8 +259,7 @@ TEST(OptimizerState, WhatDoesNotFitIsNamedWhereItIsOwned) {
   auto wrong = copy_of(plain.state());
   wrong.parameters.at("out.weight")["exp_avg"] = torch::ones({2, 3});
   for (const auto& [state, name] :
-       {std::make_pair(missing, "out.bias"),
-        std::make_pair(wrong, "out.weight")}) {
+       {std::make_pair(missing, "out.bias"), std::make_pair(wrong, "out.weight")}) {
     const std::string text = error_of<CheckpointError>(
         [&, given = copy_of(state)] { run.optimizer.load_state_dict(given); });
     EXPECT_THAT(text, pp_rank() == 1 ? HasSubstr(name) : HasSubstr(""));
@@ -284,8 +268,7 @@ TEST(OptimizerState, WhatDoesNotFitIsNamedWhereItIsOwned) {
   auto other = copy_of(plain.state());
   other.kind = "SGD";
   EXPECT_THAT(
-      error_of<CheckpointError>([&] { run.optimizer.load_state_dict(other); }),
-      HasSubstr("SGD"));
+      error_of<CheckpointError>([&] { run.optimizer.load_state_dict(other); }), HasSubstr("SGD"));
 }
 
 } // namespace

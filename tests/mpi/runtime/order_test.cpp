@@ -27,9 +27,7 @@ struct MeanOverReplicas : torch::autograd::Function<MeanOverReplicas> {
     train::session().group(Group::kDP).all_reduce(result);
     return result;
   }
-  static torch::Tensor forward(
-      torch::autograd::AutogradContext*,
-      const torch::Tensor& x) {
+  static torch::Tensor forward(torch::autograd::AutogradContext*, const torch::Tensor& x) {
     return mean(x);
   }
   static torch::autograd::variable_list backward(
@@ -83,8 +81,7 @@ MakeBatch interleaved_rows(int rows, int replicas, int microbatches) {
     std::vector<torch::Tensor> y;
     for (int i = 0; i < microbatches; ++i) {
       for (int r = 0; r < replicas; ++r) {
-        const Batch part =
-            part_of(part_of(batch, replicas, r), microbatches, i);
+        const Batch part = part_of(part_of(batch, replicas, r), microbatches, i);
         x.push_back(part.x);
         y.push_back(part.y);
       }
@@ -103,8 +100,8 @@ void check_collectives(const std::string& schedule) {
   config.pipeline = schedule;
   const int replicas = world_size() / pp;
   const auto make = [] { return Stack(); };
-  const auto wanted = train_plain(
-      make, interleaved_rows(rows, replicas, microbatches), 4, microbatches);
+  const auto wanted =
+      train_plain(make, interleaved_rows(rows, replicas, microbatches), 4, microbatches);
   const auto got = train_distributed(config, make, random_batches(rows), 4);
   expect_equal(got, wanted, schedule);
 }
@@ -149,8 +146,7 @@ TEST(Order, ReplicasThatCallDifferentModulesAreToldSo) {
   const auto even = torch::ones({2, kWidth});
   forward(even);
   // The replica that leads has one call, the other two.
-  const std::string text =
-      error_of<UserError>([&] { forward(dp_rank() == 0 ? even : even * 2); });
+  const std::string text = error_of<UserError>([&] { forward(dp_rank() == 0 ? even : even * 2); });
   EXPECT_THAT(text, HasSubstr("the flow of modules differs between replicas"));
   EXPECT_THAT(text, HasSubstr("deterministic_server"));
   forward(even); // and it can go on

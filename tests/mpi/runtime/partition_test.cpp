@@ -52,15 +52,13 @@ Assignment assignment_of(const Config& config, bool scopes) {
   });
   const torch::NoGradGuard no_grad;
   EXPECT_LE(relative_error(forward(x).concat(), wanted), 1e-6);
-  const bool traces =
-      config.auto_partition && !config.skip_tracing && !config.load_partition;
+  const bool traces = config.auto_partition && !config.skip_tracing && !config.load_partition;
   EXPECT_EQ(traced, traces && rank() == 0);
   // Each rank holds what it owns, and only that.
   const auto& plan = model.core()->plan().partition;
   for (const auto& item : model.net()->named_parameters()) {
     const auto module = item.key().substr(0, item.key().rfind('.'));
-    EXPECT_EQ(item.value().numel() > 0, plan.at(module) == pp_rank())
-        << item.key();
+    EXPECT_EQ(item.value().numel() > 0, plan.at(module) == pp_rank()) << item.key();
   }
   return plan;
 }
@@ -70,31 +68,15 @@ TEST(Partition, ByScopes) {
   config.auto_partition = false;
   config.default_partition = 0;
   const Assignment wanted = {
-      {"", 0},
-      {"a", 0},
-      {"a.a", 0},
-      {"a.b", 0},
-      {"b", 1},
-      {"b.a", 1},
-      {"b.b", 1},
-      {"c", 0}};
+      {"", 0}, {"a", 0}, {"a.a", 0}, {"a.b", 0}, {"b", 1}, {"b.a", 1}, {"b.b", 1}, {"c", 0}};
   EXPECT_EQ(assignment_of(config, true), wanted);
 }
 
 TEST(Partition, ByTheConfigsMap) {
   const Assignment wanted = {
-      {"", 0},
-      {"a", 0},
-      {"a.a", 1},
-      {"a.b", 0},
-      {"b", 1},
-      {"b.a", 1},
-      {"b.b", 0},
-      {"c", 1}};
+      {"", 0}, {"a", 0}, {"a.a", 1}, {"a.b", 0}, {"b", 1}, {"b.a", 1}, {"b.b", 0}, {"c", 1}};
   EXPECT_EQ(
-      assignment_of(
-          placed(2, 2, {{"a.a", 1}, {"b", 1}, {"b.b", 0}, {"c", 1}}), false),
-      wanted);
+      assignment_of(placed(2, 2, {{"a.a", 1}, {"b", 1}, {"b.b", 0}, {"c", 1}}), false), wanted);
 }
 
 TEST(Partition, ByDefaultPartition) {
@@ -128,8 +110,8 @@ TEST(Partition, WithoutTracing) {
 TEST(Partition, SavedToAFileAndLoaded) {
   int id = static_cast<int>(::getpid());
   MPI_Bcast(&id, 1, MPI_INT, 0, MPI_COMM_WORLD);
-  const auto path = std::filesystem::temp_directory_path() /
-                    str("tessera_partition_test_", id, ".json");
+  const auto path =
+      std::filesystem::temp_directory_path() / str("tessera_partition_test_", id, ".json");
   Config config = config_of(2, 2);
   config.partition_file = path.string();
   const Assignment saved = assignment_of(config, false);
@@ -173,8 +155,7 @@ void expect_state(const TensorMap& got, const TensorMap& wanted) {
 void expect_problems(const std::string& text) {
   EXPECT_THAT(text, HasSubstr("'a.a.bias' is missing"));
   EXPECT_THAT(text, HasSubstr("'c.bias' is missing"));
-  EXPECT_THAT(
-      text, HasSubstr("'c.weight' has shape [2, 2], the model's is [8, 8]"));
+  EXPECT_THAT(text, HasSubstr("'c.weight' has shape [2, 2], the model's is [8, 8]"));
   EXPECT_THAT(text, HasSubstr("'d.weight' is not in the model"));
 }
 
@@ -199,8 +180,7 @@ TEST(Partition, OfAModelWithoutMemory) {
     }
     tracer::materialize(*plain);
     const auto wanted = plain(x).detach();
-    Config config =
-        automatic ? config_of(2, 2) : placed(2, 2, {{"b", 1}, {"c", 1}});
+    Config config = automatic ? config_of(2, 2) : placed(2, 2, {{"b", 1}, {"c", 1}});
     init(config);
     const Ended ended;
     torch::manual_seed(11);
@@ -228,15 +208,13 @@ TEST(State, LoadedAfterThePartition) {
   const Ended ended;
   torch::manual_seed(rank());
   DistributedModel model{Trio()};
-  EXPECT_THAT(
-      error_of<ConfigError>([&] { model.state_dict(); }),
-      HasSubstr("not partitioned yet"));
+  EXPECT_THAT(error_of<ConfigError>([&] { model.state_dict(); }), HasSubstr("not partitioned yet"));
   auto forward = tessera::step([&](torch::Tensor in) { return model(in); });
   const torch::NoGradGuard no_grad;
   forward(torch::ones({2, kWidth}));
   const TensorMap before = model.state_dict();
-  expect_problems(error_of<CheckpointError>(
-      [&] { model.load_state_dict(damaged(state_of_plain(11))); }));
+  expect_problems(
+      error_of<CheckpointError>([&] { model.load_state_dict(damaged(state_of_plain(11))); }));
   expect_state(model.state_dict(), before); // nothing was half loaded
   model.load_state_dict(state_of_plain(11));
   expect_state(model.state_dict(), state_of_plain(11));

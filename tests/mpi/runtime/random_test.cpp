@@ -20,8 +20,7 @@ TESSERA_MODULE(DropBlock);
 struct DropStackImpl : torch::nn::Module {
   DropStackImpl() {
     layers = register_module(
-        "layers",
-        nn::Sequential(DropBlock(), DropBlock(), DropBlock(), DropBlock()));
+        "layers", nn::Sequential(DropBlock(), DropBlock(), DropBlock(), DropBlock()));
   }
   torch::Tensor forward(const torch::Tensor& x) {
     return layers(x);
@@ -105,8 +104,7 @@ TEST(Random, ClipOverTheWholeModel) {
       wanted[item.key()] = item.value().grad();
     }
   }
-  const double wanted_norm =
-      torch::nn::utils::clip_grad_norm_(unique, max_norm);
+  const double wanted_norm = torch::nn::utils::clip_grad_norm_(unique, max_norm);
   ASSERT_GT(wanted_norm, max_norm);
 
   init(config_of(2, 2));
@@ -114,9 +112,8 @@ TEST(Random, ClipOverTheWholeModel) {
   torch::manual_seed(7);
   DistributedModel model{Tied()};
   DistributedOptimizer optimizer = sgd(model.parameters());
-  auto train_step = tessera::step([&](torch::Tensor x, torch::Tensor y) {
-    model.backward(torch::mse_loss(model(x), y));
-  });
+  auto train_step = tessera::step(
+      [&](torch::Tensor x, torch::Tensor y) { model.backward(torch::mse_loss(model(x), y)); });
   const Batch mine = mine_of(batch);
   train_step(mine.x, mine.y);
   const double norm = optimizer.clip_grad_norm(max_norm);

@@ -71,8 +71,7 @@ TEST(Step, ArgumentsAreSplit) {
       },
       options);
   const auto rows = torch::arange(12).view({4, 3}).to(torch::kFloat);
-  const std::map<std::string, std::vector<torch::Tensor>> nested = {
-      {"x", {rows, rows}}};
+  const std::map<std::string, std::vector<torch::Tensor>> nested = {{"x", {rows, rows}}};
   const auto out = look(
       rows,
       torch::ones({3}),
@@ -85,8 +84,7 @@ TEST(Step, ArgumentsAreSplit) {
   EXPECT_TRUE(out.concat().equal(rows));
   EXPECT_TRUE(out.merge().equal(rows));
   EXPECT_EQ(out.stack().sizes(), (std::vector<std::int64_t>{2, 2, 3}));
-  EXPECT_TRUE(
-      out.reduce_sum().equal(rows.narrow(0, 0, 2) + rows.narrow(0, 2, 2)));
+  EXPECT_TRUE(out.reduce_sum().equal(rows.narrow(0, 0, 2) + rows.narrow(0, 2, 2)));
   EXPECT_TRUE(out.reduce_mean().equal(out.reduce_sum() / 2));
   EXPECT_TRUE(out[1].equal(rows.narrow(0, 2, 2)));
 }
@@ -100,13 +98,11 @@ TEST(Step, ResultsKeepTheirStructureOnEveryRank) {
   auto forward = tessera::step([&](torch::Tensor x) {
     auto out = model(x);
     std::map<std::string, torch::Tensor> named = {{"sum", out.sum()}};
-    return std::make_tuple(
-        out, named, std::vector<torch::Tensor>{x, out}, std::string("text"), 7);
+    return std::make_tuple(out, named, std::vector<torch::Tensor>{x, out}, std::string("text"), 7);
   });
   // Arguments of other ranks than the first do not count.
   const auto x = torch::ones({4, kWidth});
-  const auto [out, named, list, text, number] =
-      forward(first ? x : torch::Tensor());
+  const auto [out, named, list, text, number] = forward(first ? x : torch::Tensor());
   static_assert(std::is_same_v<std::decay_t<decltype(out)>, StepOutput>);
   EXPECT_EQ(out.concat().sizes(), x.sizes());
   EXPECT_EQ(named.at("sum").outputs().size(), 2U);
@@ -128,13 +124,10 @@ TEST(Step, BatchThatDoesNotDivide) {
     if (!in_first_step) {
       forward(torch::ones({4, kWidth}));
     }
-    const std::string text = error_of<UserError>([&] {
-      forward(torch::ones({6, kWidth}));
-    });
+    const std::string text = error_of<UserError>([&] { forward(torch::ones({6, kWidth})); });
     EXPECT_THAT(text, HasSubstr("argument 0 of the step has 6 rows"));
     EXPECT_THAT(text, HasSubstr("4 microbatches do not divide"));
-    const std::string axis =
-        error_of<UserError>([&] { forward(torch::ones({})); });
+    const std::string axis = error_of<UserError>([&] { forward(torch::ones({})); });
     EXPECT_THAT(axis, HasSubstr("cannot be split along axis 0"));
     EXPECT_EQ(forward(torch::ones({8, kWidth})).concat().size(0), 8);
   }
@@ -146,9 +139,8 @@ TensorMap gradients_of(const ModelOptions& options, int steps) {
   const Ended ended;
   torch::manual_seed(3);
   DistributedModel model(PairNet(), options);
-  auto train_step = tessera::step([&](torch::Tensor x, torch::Tensor y) {
-    model.backward(torch::mse_loss(model(x), y));
-  });
+  auto train_step = tessera::step(
+      [&](torch::Tensor x, torch::Tensor y) { model.backward(torch::mse_loss(model(x), y)); });
   for (int i = 0; i < steps; ++i) {
     const Batch mine = mine_of(random_batches()(i));
     train_step(mine.x, mine.y);
@@ -213,8 +205,7 @@ TEST(Step, GradientsAreSummedOverMicrobatchesWhenAsked) {
   ModelOptions options;
   options.average_grads_across_microbatches = false;
   options.overlapping_allreduce = false;
-  expect_close(
-      gradients_of(options, 1), plain_gradients(1, world_size() / 2, 2));
+  expect_close(gradients_of(options, 1), plain_gradients(1, world_size() / 2, 2));
 }
 
 // What a script freezes has no gradient, what it thaws is averaged again.
@@ -224,9 +215,8 @@ TEST(Step, FrozenAndThawedParameters) {
   torch::manual_seed(3);
   DistributedModel model{PairNet()};
   DistributedOptimizer optimizer = sgd(model.parameters());
-  auto train_step = tessera::step([&](torch::Tensor x, torch::Tensor y) {
-    model.backward(torch::mse_loss(model(x), y));
-  });
+  auto train_step = tessera::step(
+      [&](torch::Tensor x, torch::Tensor y) { model.backward(torch::mse_loss(model(x), y)); });
   const auto run = [&](bool frozen, int step) {
     model.net()->a->weight.requires_grad_(!frozen);
     optimizer.zero_grad();
@@ -272,8 +262,7 @@ TEST(Step, HooksRunOnceAtTheirTime) {
   EXPECT_FALSE(model.partitioned());
   forward(x);
   forward(x);
-  EXPECT_EQ(
-      log, pp_rank() == 0 ? "partition run step run " : "partition step ");
+  EXPECT_EQ(log, pp_rank() == 0 ? "partition run step run " : "partition step ");
   model.register_post_partition_hook([&] { log = "at once"; });
   EXPECT_EQ(log, "at once");
 }
@@ -337,8 +326,7 @@ TEST(Step, EvaluationAndBuffers) {
     const TensorMap state = model.state_dict();
     for (const auto& item : plain->named_buffers()) {
       ASSERT_TRUE(state.contains(item.key())) << item.key();
-      EXPECT_LE(relative_error(state.at(item.key()), item.value()), 1e-5)
-          << item.key();
+      EXPECT_LE(relative_error(state.at(item.key()), item.value()), 1e-5) << item.key();
     }
     EXPECT_EQ(state.size(), 7U);
     for (const auto& [name, gradient] : model.local_parameters()) {

@@ -28,8 +28,7 @@ inline Config config_of(int pp, int microbatches) {
 }
 
 /// Modules by path on the pp ranks named; the rest on pp rank 0.
-inline Config
-placed(int pp, int microbatches, std::map<std::string, int> partition) {
+inline Config placed(int pp, int microbatches, std::map<std::string, int> partition) {
   Config config = config_of(pp, microbatches);
   if (pp > 1) {
     config.auto_partition = false;
@@ -56,8 +55,8 @@ inline Batch mine_of(const Batch& batch) {
 }
 
 inline DistributedOptimizer sgd(const std::vector<torch::Tensor>& parameters) {
-  return DistributedOptimizer(torch::optim::SGD(
-      parameters, torch::optim::SGDOptions(0.1).momentum(0.9)));
+  return DistributedOptimizer(
+      torch::optim::SGD(parameters, torch::optim::SGDOptions(0.1).momentum(0.9)));
 }
 
 } // namespace tessera::testing

@@ -63,9 +63,7 @@ void in_static_steps(const Change& change) {
     model.backward(loss);
     return loss;
   });
-  const auto batch_of = [](int number) {
-    return mine_of(random_batches(4 * dp_size())(number));
-  };
+  const auto batch_of = [](int number) { return mine_of(random_batches(4 * dp_size())(number)); };
   const auto train = [&](const Batch& batch) {
     optimizer.zero_grad();
     const torch::Tensor loss = step(batch.x, batch.y).reduce_mean();
@@ -148,8 +146,8 @@ TEST(StaticMode, AStepMayBeTakenOut) {
   const Ended ended;
   torch::manual_seed(7);
   DistributedModel model(Chain{});
-  auto step = tessera::step(
-      [&](torch::Tensor x) { return model(x).sum(); }, {.static_mode = false});
+  auto step =
+      tessera::step([&](torch::Tensor x) { return model(x).sum(); }, {.static_mode = false});
   for (int rows = 2; rows < 12; rows += 2) {
     EXPECT_EQ(step(torch::ones({rows, kWidth})).outputs().size(), 2U);
   }
@@ -206,9 +204,8 @@ TEST(StaticMode, OnlyTensorsTravel) {
   });
   const auto sent = [] {
     std::int64_t messages = 0;
-    for (const std::int64_t one : allgather(
-             train::session().transport->counters().messages_sent,
-             Group::kPP)) {
+    for (const std::int64_t one :
+         allgather(train::session().transport->counters().messages_sent, Group::kPP)) {
       messages += one;
     }
     return messages;

@@ -115,9 +115,8 @@ struct Sent {
 Sent sent_by_pipeline() {
   const auto counters = train::session().transport->counters();
   Sent sum;
-  for (const auto& [messages, bytes] : allgather(
-           std::make_pair(counters.messages_sent, counters.bytes_sent),
-           Group::kPP)) {
+  for (const auto& [messages, bytes] :
+       allgather(std::make_pair(counters.messages_sent, counters.bytes_sent), Group::kPP)) {
     sum.messages += messages;
     sum.bytes += bytes;
   }
@@ -138,8 +137,7 @@ Sent count(const Config& config, MakeNet make_net) {
   });
   Sent sent;
   for (int i = 0; i < 4; ++i) {
-    const Batch batch =
-        mine_of(random_batches(kMicrobatches * kRows * dp_size())(i));
+    const Batch batch = mine_of(random_batches(kMicrobatches * kRows * dp_size())(i));
     const Sent before = sent_by_pipeline();
     sent.loss = step(batch.x, batch.y).reduce_mean().template item<double>();
     barrier();
@@ -184,8 +182,7 @@ TEST(FastMode, ASkippingTensorMovesOnceToEachRankThatReadsIt) {
   if (world_size() != 4) {
     GTEST_SKIP() << "needs 4 ranks";
   }
-  const Config config =
-      placed(4, kMicrobatches, {{"a", 1}, {"b", 2}, {"c", 3}});
+  const Config config = placed(4, kMicrobatches, {{"a", 1}, {"b", 2}, {"c", 3}});
   const auto make = [] { return Skip(); };
   const Sent dynamic = count(with_mode(config, false, false), make);
   const Sent direct = count(with_mode(config, true, true), make);
@@ -196,13 +193,11 @@ TEST(FastMode, ASkippingTensorMovesOnceToEachRankThatReadsIt) {
   EXPECT_EQ(direct.messages, kMicrobatches * (5 + 4) + 3 + 1);
   EXPECT_LE(
       direct.bytes,
-      kMicrobatches * 9 * kTensor + direct.messages * kPerMessage +
-          3 * kMicrobatches * 64);
+      kMicrobatches * 9 * kTensor + direct.messages * kPerMessage + 3 * kMicrobatches * 64);
 }
 
 TEST(FastMode, ATensorForTwoModulesOfOneRankStaysThere) {
-  const Config config =
-      placed(2, kMicrobatches, {{"a", 1}, {"b", 0}, {"c", 1}});
+  const Config config = placed(2, kMicrobatches, {{"a", 1}, {"b", 0}, {"c", 1}});
   const auto make = [] { return Skip(); };
   const Sent dynamic = count(with_mode(config, false, false), make);
   const Sent direct = count(with_mode(config, true, true), make);
@@ -225,10 +220,8 @@ TEST(FastMode, ModulesBetweenThatOnlyPassOnAreSkipped) {
   if (world_size() != 4) {
     GTEST_SKIP() << "needs 4 ranks";
   }
-  const Config config = placed(
-      4,
-      kMicrobatches,
-      {{"first", 1}, {"first.inner", 2}, {"first.again", 3}, {"last", 2}});
+  const Config config =
+      placed(4, kMicrobatches, {{"first", 1}, {"first.inner", 2}, {"first.again", 3}, {"last", 2}});
   const auto make = [] { return NestedChain(); };
   const Sent dynamic = count(with_mode(config, false, false), make);
   const Sent direct = count(with_mode(config, true, true), make);
@@ -240,8 +233,7 @@ TEST(FastMode, ModulesBetweenThatOnlyPassOnAreSkipped) {
 }
 
 TEST(FastMode, AReadThatTheVerifyingStepDidNotSeeIsExplained) {
-  init(with_mode(
-      placed(2, kMicrobatches, {{"a", 1}, {"b", 1}, {"c", 1}}), true, true));
+  init(with_mode(placed(2, kMicrobatches, {{"a", 1}, {"b", 1}, {"c", 1}}), true, true));
   const Ended ended;
   torch::manual_seed(7);
   DistributedModel model(Skip{});

@@ -24,9 +24,7 @@ void explode_in(FaultIn place) {
 
 /// x; its backward may throw.
 struct Fuse : torch::autograd::Function<Fuse> {
-  static torch::Tensor forward(
-      torch::autograd::AutogradContext*,
-      const torch::Tensor& x) {
+  static torch::Tensor forward(torch::autograd::AutogradContext*, const torch::Tensor& x) {
     return x.clone();
   }
   static torch::autograd::variable_list backward(
@@ -77,15 +75,7 @@ struct FailureCase {
   std::string same_node = "auto";
 
   std::string text() const {
-    return str(
-        "pp ",
-        pp,
-        ", tp ",
-        tp,
-        ", ",
-        kind,
-        static_mode ? ", static, " : ", ",
-        same_node);
+    return str("pp ", pp, ", tp ", tp, ", ", kind, static_mode ? ", static, " : ", ", same_node);
   }
   Config config() const {
     Config config = tp_config(pp, tp);
@@ -113,8 +103,8 @@ Trained train_with_failure(const FailureCase& c, FaultIn place, int at) {
   Trained result;
   torch::manual_seed(7);
   DistributedModel model{FaultyNet()};
-  DistributedOptimizer optimizer(torch::optim::SGD(
-      model.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9)));
+  DistributedOptimizer optimizer(
+      torch::optim::SGD(model.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9)));
   auto train_step = tessera::step([&](torch::Tensor x, torch::Tensor y) {
     auto logits = model(x);
     explode_in(FaultIn::kStepFunction);
@@ -127,21 +117,16 @@ Trained train_with_failure(const FailureCase& c, FaultIn place, int at) {
     optimizer.zero_grad();
     if (step == at) {
       g_fault = place;
-      const std::string text =
-          error_of<UserError>([&] { train_step(mine.x, mine.y); });
+      const std::string text = error_of<UserError>([&] { train_step(mine.x, mine.y); });
       g_fault = FaultIn::kNothing;
       EXPECT_THAT(text, HasSubstr("planted fault")) << c.text();
       const auto texts = allgather(text);
-      EXPECT_EQ(texts, std::vector<std::string>(texts.size(), text))
-          << c.text();
+      EXPECT_EQ(texts, std::vector<std::string>(texts.size(), text)) << c.text();
       if (!g_on_all_ranks) {
         // The last tp rank of the first pipeline in which it is.
         const bool in_module = place != FaultIn::kStepFunction && c.pp > 1;
-        EXPECT_THAT(
-            text, HasSubstr(in_module ? "module 'fused'" : "step function"))
-            << c.text();
-        const bool mine_is =
-            tp_rank() == tp_size() - 1 && pp_rank() == (in_module ? 1 : 0);
+        EXPECT_THAT(text, HasSubstr(in_module ? "module 'fused'" : "step function")) << c.text();
+        const bool mine_is = tp_rank() == tp_size() - 1 && pp_rank() == (in_module ? 1 : 0);
         std::vector<std::string> origins;
         for (const int rank : allgather(mine_is ? rank() : -1)) {
           origins.push_back(str("rank ", rank, ", "));
@@ -149,9 +134,7 @@ Trained train_with_failure(const FailureCase& c, FaultIn place, int at) {
         EXPECT_TRUE(std::any_of(
             origins.begin(),
             origins.end(),
-            [&](const std::string& origin) {
-              return text.rfind(origin, 0) == 0;
-            }))
+            [&](const std::string& origin) { return text.rfind(origin, 0) == 0; }))
             << c.text() << ": " << text;
       }
       continue;
@@ -184,16 +167,10 @@ std::vector<FailureCase> failure_cases() {
 
 void check_failure(FaultIn place, int at, bool everywhere = false) {
   g_on_all_ranks = everywhere;
-  const auto good_batches = [at](int i) {
-    return word_batch(i < at ? i : i + 1);
-  };
+  const auto good_batches = [at](int i) { return word_batch(i < at ? i : i + 1); };
   for (const FailureCase& c : failure_cases()) {
     const auto wanted = train_plain(
-        [] { return FaultyNet(); },
-        good_batches,
-        3,
-        2 * world_size() / c.pp,
-        word_loss);
+        [] { return FaultyNet(); }, good_batches, 3, 2 * world_size() / c.pp, word_loss);
     expect_equal(train_with_failure(c, place, at), wanted, c.text());
   }
 }

@@ -46,8 +46,7 @@ TEST(Replacement, OutermostWinsAndReasonsInside) {
       for (int i = 0; i < 3; ++i) {
         wide->push_back(nn::Linear(kWidth, kWidth));
       }
-      torch_held =
-          register_module("torch_held", torch::nn::Linear(kWidth, kWidth));
+      torch_held = register_module("torch_held", torch::nn::Linear(kWidth, kWidth));
     }
     torch::Tensor forward(const torch::Tensor& x) {
       return torch_held(wide(inner(x, 1.0).at(0)));
@@ -101,9 +100,7 @@ TEST(Replacement, FreshRandomNumbersAreNotDrawn) {
   const Ended ended;
   torch::manual_seed(3);
   PartlyMarked net;
-  const auto numbers = [] {
-    return at::detail::getDefaultCPUGenerator().get_state();
-  };
+  const auto numbers = [] { return at::detail::getDefaultCPUGenerator().get_state(); };
   const auto before = numbers();
   DistributedModel model(net);
   EXPECT_TRUE(numbers().equal(before));
@@ -115,10 +112,7 @@ TEST(Replacement, OptionsOfScopes) {
   {
     nn::Embedding table(kWords, kWidth);
     set_tensor_parallelism(
-        table,
-        true,
-        {{"split",
-          static_cast<std::int64_t>(nn::EmbeddingSplit::kVocabulary)}});
+        table, true, {{"split", static_cast<std::int64_t>(nn::EmbeddingSplit::kVocabulary)}});
     DistributedModel model(table);
     EXPECT_EQ(model.local_parameters().at(0).second.size(1), kWidth);
   }

@@ -11,9 +11,8 @@ namespace {
 
 /// pp x tp of this world.
 std::vector<std::pair<int, int>> layouts() {
-  return world_size() == 2
-             ? std::vector<std::pair<int, int>>{{1, 2}, {2, 1}, {1, 1}}
-             : std::vector<std::pair<int, int>>{{2, 2}, {1, 4}, {1, 2}, {4, 1}};
+  return world_size() == 2 ? std::vector<std::pair<int, int>>{{1, 2}, {2, 1}, {1, 1}}
+                           : std::vector<std::pair<int, int>>{{2, 2}, {1, 4}, {1, 2}, {4, 1}};
 }
 
 std::string text_of(const std::pair<int, int>& layout) {
@@ -50,10 +49,8 @@ TEST(TensorParallelState, AnyStateGoesInAndComesOut) {
     TensorMap other = wanted;
     other["gated.down"] = torch::zeros({3, 3});
     other["unknown"] = torch::zeros({1});
-    const std::string error =
-        error_of<CheckpointError>([&] { model.load_state_dict(other); });
-    EXPECT_NE(error.find("'gated.down' has shape [3, 3]"), std::string::npos)
-        << error;
+    const std::string error = error_of<CheckpointError>([&] { model.load_state_dict(other); });
+    EXPECT_NE(error.find("'gated.down' has shape [3, 3]"), std::string::npos) << error;
     EXPECT_NE(error.find("'unknown' is not in the model"), std::string::npos);
   }
 }
@@ -97,17 +94,14 @@ Saving run(
   SaveOptions options;
   options.full = full;
   Saving result;
-  result.hash =
-      save(model, optimizer, folder + (resume ? "/again" : ""), "a", options)
-          .state_hash;
+  result.hash = save(model, optimizer, folder + (resume ? "/again" : ""), "a", options).state_hash;
   result.model = model.state_dict();
   return result;
 }
 
 TEST(TensorParallelState, CheckpointsFitEveryLayout) {
   for (const bool full : {false, true}) {
-    const std::string folder =
-        str("tp_state_", world_size(), full ? "_full" : "_parts");
+    const std::string folder = str("tp_state_", world_size(), full ? "_full" : "_parts");
     const auto clean = [&] {
       MPI_Barrier(MPI_COMM_WORLD);
       if (of_world() == 0) {
@@ -153,11 +147,10 @@ TEST(TensorParallelState, OptimizerStateGoesInAndComesOut) {
     EXPECT_TRUE(own.parameters.contains("gated.up"));
     optimizer.load_state_dict(own);
     const auto again = optimizer.state_dict();
-    EXPECT_TRUE(
-        again.parameters.at("gated.down")
-            .at("exp_avg")
-            .toTensor()
-            .equal(whole.parameters.at("gated.down").at("exp_avg").toTensor()));
+    EXPECT_TRUE(again.parameters.at("gated.down")
+                    .at("exp_avg")
+                    .toTensor()
+                    .equal(whole.parameters.at("gated.down").at("exp_avg").toTensor()));
   }
   // In a plain optimizer, by the plain model's names.
   Mixed plain;
@@ -166,17 +159,13 @@ TEST(TensorParallelState, OptimizerStateGoesInAndComesOut) {
   checkpoint::NamedParameters names;
   for (const auto& item : plain->named_parameters()) {
     EXPECT_EQ(
-        whole.parameters.at(item.key()).at("exp_avg").toTensor().sizes(),
-        item.value().sizes())
+        whole.parameters.at(item.key()).at("exp_avg").toTensor().sizes(), item.value().sizes())
         << item.key();
     names.emplace_back(item.key(), item.value());
   }
   checkpoint::restore(optimizer, whole, names);
   EXPECT_EQ(
-      static_cast<torch::optim::AdamOptions&>(
-          optimizer.param_groups()[0].options())
-          .lr(),
-      0.01);
+      static_cast<torch::optim::AdamOptions&>(optimizer.param_groups()[0].options()).lr(), 0.01);
   EXPECT_EQ(parameters.size(), names.size());
 }
 

@@ -32,9 +32,7 @@ inline Config tp_config(int pp, int tp, bool prescaled = false) {
 /// G)) D, weights stored [in, out]; returns a list.
 struct GatedImpl : torch::nn::Module {
   GatedImpl(std::int64_t width, std::int64_t inner)
-      : up_gate(register_parameter(
-            "up_gate",
-            torch::randn({width, 2 * inner}) * 0.3)),
+      : up_gate(register_parameter("up_gate", torch::randn({width, 2 * inner}) * 0.3)),
         down(register_parameter("down", torch::randn({inner, width}) * 0.3)) {}
   std::vector<torch::Tensor> forward(const torch::Tensor& x, double times) {
     const auto parts = torch::matmul(x * times, up_gate).chunk(2, -1);
@@ -55,13 +53,10 @@ struct DistributedGatedImpl : nn::DistributedModule {
   }
   torch::Tensor forward(const torch::Tensor& own) {
     const bool prescaled = parallel().prescaled_batch;
-    const auto x = prescaled ? nn::bwd_allreduce_for_tp(own)
-                             : nn::fused_allgather_for_tp(own, 0);
-    const auto inner =
-        torch::matmul(x, up.t()) * torch::sigmoid(torch::matmul(x, gate.t()));
+    const auto x = prescaled ? nn::bwd_allreduce_for_tp(own) : nn::fused_allgather_for_tp(own, 0);
+    const auto inner = torch::matmul(x, up.t()) * torch::sigmoid(torch::matmul(x, gate.t()));
     const auto part = torch::matmul(inner, down.t());
-    return prescaled ? nn::fwd_allreduce_for_tp(part)
-                     : nn::reduce_scatter_for_tp(part, 0);
+    return prescaled ? nn::fwd_allreduce_for_tp(part) : nn::reduce_scatter_for_tp(part, 0);
   }
   torch::Tensor up, gate, down;
 };
@@ -92,8 +87,7 @@ struct MixedImpl : torch::nn::Module {
     const tensor_parallelism marked;
     words = register_module("words", nn::Embedding(kWords, kWidth));
     gated = register_module("gated", Gated(kWidth, kInner));
-    norm = register_module(
-        "norm", nn::LayerNorm(torch::nn::LayerNormOptions({kWidth})));
+    norm = register_module("norm", nn::LayerNorm(torch::nn::LayerNormOptions({kWidth})));
     last = register_module("last", nn::Linear(kWidth, kWords));
   }
   torch::Tensor forward(const torch::Tensor& ids) {
@@ -109,20 +103,15 @@ TESSERA_MODULE(Mixed);
 
 inline Batch word_batch(int step) {
   torch::manual_seed(700 + step);
-  return {
-      torch::randint(0, kWords, {16, 5}), torch::randint(0, kWords, {16, 5})};
+  return {torch::randint(0, kWords, {16, 5}), torch::randint(0, kWords, {16, 5})};
 }
 
-inline torch::Tensor word_loss(
-    const torch::Tensor& logits,
-    const torch::Tensor& y) {
-  return torch::nn::functional::cross_entropy(
-      logits.flatten(0, 1), y.flatten());
+inline torch::Tensor word_loss(const torch::Tensor& logits, const torch::Tensor& y) {
+  return torch::nn::functional::cross_entropy(logits.flatten(0, 1), y.flatten());
 }
 
 inline DistributedOptimizer adam(const std::vector<torch::Tensor>& parameters) {
-  return DistributedOptimizer(
-      torch::optim::Adam(parameters, torch::optim::AdamOptions(0.01)));
+  return DistributedOptimizer(torch::optim::Adam(parameters, torch::optim::AdamOptions(0.01)));
 }
 
 template <typename Model>

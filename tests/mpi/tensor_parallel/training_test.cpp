@@ -21,12 +21,9 @@ TEST(TensorParallelTraining, CustomModule) {
       const int rdp = world_size() / layout.pp / layout.tp;
       const int slices = 2 * rdp * (prescaled ? 1 : layout.tp);
       const auto wanted = train_plain(make, word_batch, 5, slices, word_loss);
-      const auto got =
-          train_distributed(config, make, word_batch, 5, word_loss);
+      const auto got = train_distributed(config, make, word_batch, 5, word_loss);
       expect_equal(
-          got,
-          wanted,
-          str("pp ", layout.pp, ", tp ", layout.tp, ", prescaled ", prescaled));
+          got, wanted, str("pp ", layout.pp, ", tp ", layout.tp, ", prescaled ", prescaled));
     }
   }
 }
@@ -38,8 +35,7 @@ TEST(TensorParallelTraining, ClipCountsEverythingOnce) {
     Mixed plain;
     const Batch batch = word_batch(0);
     word_loss(plain(batch.x), batch.y).backward();
-    const double wanted =
-        torch::nn::utils::clip_grad_norm_(plain->parameters(), max_norm);
+    const double wanted = torch::nn::utils::clip_grad_norm_(plain->parameters(), max_norm);
     ASSERT_GT(wanted, max_norm);
     TensorMap expected;
     for (const auto& item : plain->named_parameters()) {
@@ -73,9 +69,8 @@ TEST(TensorParallelTraining, AccumulatedGradients) {
     DistributedModel model(Mixed(), options);
     DistributedOptimizer optimizer(
         torch::optim::SGD(model.parameters(), torch::optim::SGDOptions(0.1)));
-    auto train_step = tessera::step([&](torch::Tensor x, torch::Tensor y) {
-      model.backward(word_loss(model(x), y) / passes);
-    });
+    auto train_step = tessera::step(
+        [&](torch::Tensor x, torch::Tensor y) { model.backward(word_loss(model(x), y) / passes); });
     const Batch mine = mine_of(word_batch(0));
     for (int i = 0; i < passes; ++i) {
       train_step(mine.x, mine.y);

@@ -40,9 +40,7 @@ class SplitWorld : public comm::World {
   const comm::WorldOptions& options() const override {
     return options_;
   }
-  comm::ProcessGroupPtr new_group(
-      const std::string& name,
-      const std::vector<int>& ranks) override {
+  comm::ProcessGroupPtr new_group(const std::string& name, const std::vector<int>& ranks) override {
     return real_.new_group(name, ranks);
   }
   void send(int peer, const c10::IValue& value, int tag) override {

@@ -64,15 +64,13 @@ TEST(OverProcesses, ValuesOfEveryKind) {
 
 TEST(OverProcesses, TrafficFromSeveralThreadsKeepsOrder) {
   const auto transport = make(world(), 64 << 20);
-  testing::check_traffic(
-      side_of(transport), {.messages = 200, .threads = 2, .seed = 4});
+  testing::check_traffic(side_of(transport), {.messages = 200, .threads = 2, .seed = 4});
 }
 
 TEST(OverProcesses, AFullBufferFallsBackToMpiInOrder) {
   const auto transport = make(world(), 1 << 20);
   testing::check_traffic(
-      side_of(transport),
-      {.messages = 300, .largest = 50000, .send_first = true});
+      side_of(transport), {.messages = 300, .largest = 50000, .send_first = true});
   EXPECT_GT(transport->counters().mpi_tensors, 0);
   EXPECT_GT(transport->counters().shared_memory_tensors, 0);
 }
@@ -102,8 +100,7 @@ TEST(OverProcesses, WhatWasSentIsReadAfterItsSenderLeft) {
     if (world().rank() != 0) {
       for (int i = 0; i < size; ++i) {
         const Parcel parcel = testing::take(side_of(transport));
-        EXPECT_EQ(
-            parcel.body.toTensor()[1234].item<float>(), parcel.source + 0.5F);
+        EXPECT_EQ(parcel.body.toTensor()[1234].item<float>(), parcel.source + 0.5F);
       }
       transport.reset();
       world().send(0, world().rank(), 1);
@@ -112,8 +109,7 @@ TEST(OverProcesses, WhatWasSentIsReadAfterItsSenderLeft) {
       std::this_thread::sleep_for(std::chrono::milliseconds(200));
       for (int i = 0; i < size; ++i) {
         const Parcel parcel = testing::take(side_of(transport));
-        EXPECT_EQ(
-            parcel.body.toTensor()[1234].item<float>(), parcel.source + 0.5F);
+        EXPECT_EQ(parcel.body.toTensor()[1234].item<float>(), parcel.source + 0.5F);
       }
       for (int from = 1; from < size; ++from) {
         EXPECT_EQ(world().receive(from, 1).toInt(), from);
@@ -139,16 +135,14 @@ TEST(OverProcesses, ShareNothingWhenToldToUseMpi) {
 TEST(OverNodes, TrafficKeepsOrder) {
   auto over = two_nodes();
   const auto transport = make(over, 4 << 20);
-  testing::check_traffic(
-      side_of(transport), {.messages = 200, .threads = 2, .seed = 9});
+  testing::check_traffic(side_of(transport), {.messages = 200, .threads = 2, .seed = 9});
 }
 
 TEST(OverNodes, AllIsSentBeforeAnyIsReceived) {
   auto over = two_nodes();
   const auto transport = make(over, 1 << 20);
   testing::check_traffic(
-      side_of(transport),
-      {.messages = 300, .largest = 50000, .send_first = true});
+      side_of(transport), {.messages = 300, .largest = 50000, .send_first = true});
 }
 
 TEST(OverNodes, AHeldTensorIsItsReceiversOwn) {
@@ -165,8 +159,8 @@ TEST(OverNodes, WaitingDoesNotBurnTheCore) {
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &before);
   EXPECT_FALSE(transport->receive(std::chrono::seconds(1)));
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &after);
-  const auto busy_ms = (after.tv_sec - before.tv_sec) * 1000 +
-                       (after.tv_nsec - before.tv_nsec) / 1000000;
+  const auto busy_ms =
+      (after.tv_sec - before.tv_sec) * 1000 + (after.tv_nsec - before.tv_nsec) / 1000000;
   EXPECT_LT(busy_ms, 250); // of 1000; all threads of the process
 }
 
@@ -191,11 +185,8 @@ TEST(Groups, SeveralTransportsOverPartsOfTheWorld) {
 
 TEST(Groups, PeersThatCannotBeAreRefused) {
   EXPECT_THROW(make_transport(world(), {}, {}), CommError);
-  EXPECT_THROW(
-      make_transport(world(), {(world().rank() + 1) % world().size()}, {}),
-      CommError);
-  EXPECT_THROW(
-      make_transport(world(), {world().rank(), world().rank()}, {}), CommError);
+  EXPECT_THROW(make_transport(world(), {(world().rank() + 1) % world().size()}, {}), CommError);
+  EXPECT_THROW(make_transport(world(), {world().rank(), world().rank()}, {}), CommError);
 }
 
 } // namespace

@@ -41,10 +41,7 @@ struct Job {
       models.emplace_back(seed, names);
     }
   }
-  SaveResult save(
-      const std::string& directory,
-      const std::string& tag,
-      SaveInfo info = {}) {
+  SaveResult save(const std::string& directory, const std::string& tag, SaveInfo info = {}) {
     info.degrees.pipeline = static_cast<int>(models.size());
     for (const auto& model : models) {
       for (const auto& [name, tensor] : model.parameters) {
@@ -59,8 +56,8 @@ struct Job {
       const int rank = static_cast<int>(i);
       RankContent content = models[i].content();
       content.rank_tensors = {{"rng", torch::full({3}, rank, at::kByte)}};
-      written.push_back(rank_files_from_text(
-          to_text(writer.write_rank_files(rank, {0, rank, 0}, content))));
+      written.push_back(
+          rank_files_from_text(to_text(writer.write_rank_files(rank, {0, rank, 0}, content))));
     }
     return first.commit(written, info);
   }
@@ -142,9 +139,7 @@ TEST(Checkpoint, SaysEverythingAboutItself) {
   EXPECT_EQ(meta.degrees.pipeline, 2);
   EXPECT_EQ(meta.partition.at("head.3"), 1);
   EXPECT_EQ(meta.sequence, 1U);
-  EXPECT_EQ(
-      nlohmann::json::parse(meta.user_content),
-      nlohmann::json::parse(info.user_content));
+  EXPECT_EQ(nlohmann::json::parse(meta.user_content), nlohmann::json::parse(info.user_content));
   EXPECT_EQ(meta.optimizer.kind, "Adam");
   EXPECT_THAT(meta.optimizer.number_fields, ElementsAre("step"));
   EXPECT_THAT(meta.tensors, SizeIs(4));
@@ -182,8 +177,7 @@ TEST(Checkpoint, AFullOneIsTwoPlainFilesThatOthersCanRead) {
   const auto tensors = weights.load_model(TinyModel(3).wanted());
   EXPECT_TRUE(torch::equal(tensors.at(2), model.parameters.at(2).second));
   EXPECT_THAT(
-      message_of([&] { weights.load_optimizer({}); }),
-      HasSubstr("holds no optimizer state"));
+      message_of([&] { weights.load_optimizer({}); }), HasSubstr("holds no optimizer state"));
 }
 
 TEST(Checkpoint, ABufferOfEveryDtypeAndConversionOnRequest) {
@@ -197,8 +191,8 @@ TEST(Checkpoint, ABufferOfEveryDtypeAndConversionOnRequest) {
   writer.begin();
   writer.commit({writer.write_rank_files(0, {}, content)}, {});
   const auto checkpoint = Checkpoint::open(dir.path(), "a");
-  const auto tensors = checkpoint.load_model(
-      {{"mask", at::kBool, {2}, {}}, {"count", at::kLong, {}, {}}});
+  const auto tensors =
+      checkpoint.load_model({{"mask", at::kBool, {2}, {}}, {"count", at::kLong, {}, {}}});
   EXPECT_TRUE(torch::equal(tensors[0], content.model[1].second));
   EXPECT_EQ(tensors[1].item<int>(), 7);
   const std::vector<Wanted> as_float = {{"half", at::kFloat, {1}, {}}};
@@ -245,8 +239,7 @@ RankContent sliced(const TinyModel& whole, int dimension, int at, int parts) {
   };
   for (auto& [name, tensor] : content.model) {
     Slice slice{tensor.sizes().vec(), {0, 0}};
-    slice.offset[static_cast<std::size_t>(dimension)] =
-        at * tensor.size(dimension) / parts;
+    slice.offset[static_cast<std::size_t>(dimension)] = at * tensor.size(dimension) / parts;
     content.slices[name] = slice;
     tensor = cut(tensor);
     auto& fields = content.optimizer->parameters.at(name);
@@ -267,8 +260,7 @@ TEST(Checkpoint, SlicesOfTensorParallelRanksBecomeOtherSlices) {
   writer.begin();
   std::vector<RankFiles> ranks;
   for (int i = 0; i < 3; ++i) {
-    ranks.push_back(
-        writer.write_rank_files(i, {0, 0, i}, sliced(whole, 1, i, 3)));
+    ranks.push_back(writer.write_rank_files(i, {0, 0, i}, sliced(whole, 1, i, 3)));
   }
   EXPECT_THAT(
       message_of([&] {
@@ -291,15 +283,10 @@ TEST(Checkpoint, SlicesOfTensorParallelRanksBecomeOtherSlices) {
        {"matrix", at::kFloat, {1, 6}, {{2, 6}, {1, 0}}}});
   EXPECT_TRUE(torch::equal(half[0], matrix.narrow(1, 3, 3)));
   EXPECT_TRUE(torch::equal(half[1], matrix.narrow(0, 1, 1)));
-  const auto state = checkpoint.load_optimizer(
-      {{"matrix", at::kFloat, {2, 3}, {{2, 6}, {0, 3}}}});
+  const auto state = checkpoint.load_optimizer({{"matrix", at::kFloat, {2, 3}, {{2, 6}, {0, 3}}}});
   EXPECT_TRUE(torch::equal(
       state.parameters.at("matrix").at("exp_avg").toTensor(),
-      whole.content()
-          .optimizer->parameters.at("matrix")
-          .at("exp_avg")
-          .toTensor()
-          .narrow(1, 3, 3)));
+      whole.content().optimizer->parameters.at("matrix").at("exp_avg").toTensor().narrow(1, 3, 3)));
   EXPECT_EQ(state.parameters.at("matrix").at("step").toInt(), 1);
 }
 
@@ -323,8 +310,7 @@ TEST(Checkpoint, ATensorOfTwoOwnersIsRefused) {
       }),
       HasSubstr("wrote model_0_0_0.safetensors, as another rank did"));
   EXPECT_THAT(
-      message_of([&] { writer.commit({first}, {}); }),
-      HasSubstr("a folder that all hosts share"));
+      message_of([&] { writer.commit({first}, {}); }), HasSubstr("a folder that all hosts share"));
   EXPECT_TRUE(names_in(dir.path()).empty());
 }
 
@@ -334,22 +320,17 @@ TEST(Checkpoint, WhatCannotBeSavedFailsTheSaveOnly) {
   SaveInfo info;
   info.user_content = "{\"step\":";
   EXPECT_THAT(
-      message_of([&] {
-        save_one(dir.path(), "new", TinyModel(2), real_file_system(), info);
-      }),
+      message_of([&] { save_one(dir.path(), "new", TinyModel(2), real_file_system(), info); }),
       HasSubstr("the user's content is no valid JSON"));
   EXPECT_THAT(names_in(dir.path()), SizeIs(5));
-  for (const std::string tag :
-       {"", ".hidden", "a/b", "newest", "line\n", "../up"}) {
+  for (const std::string tag : {"", ".hidden", "a/b", "newest", "line\n", "../up"}) {
     EXPECT_THAT(
-        message_of([&] { const Writer writer(dir.path(), tag); }),
-        HasSubstr("cannot be the tag"))
+        message_of([&] { const Writer writer(dir.path(), tag); }), HasSubstr("cannot be the tag"))
         << tag;
   }
   set_bytes(dir / "file", "");
   EXPECT_THAT(
-      message_of([&] { save_one(dir / "file", "a", TinyModel(1)); }),
-      HasSubstr("is a file"));
+      message_of([&] { save_one(dir / "file", "a", TinyModel(1)); }), HasSubstr("is a file"));
 }
 
 TEST(Retention, KeepsTheYoungestCompleteOnes) {
@@ -358,8 +339,7 @@ TEST(Retention, KeepsTheYoungestCompleteOnes) {
   info.num_kept_checkpoints = 2;
   // Tags out of alphabetical order: age is the order of saving.
   const auto save = [&](const std::string& tag) {
-    const auto result =
-        save_one(dir.path(), tag, TinyModel(1), real_file_system(), info);
+    const auto result = save_one(dir.path(), tag, TinyModel(1), real_file_system(), info);
     EXPECT_THAT(result.warnings, IsEmpty());
   };
   save("z");
@@ -400,30 +380,21 @@ std::vector<Damage> damages() {
   return {
       {"FileMissing",
        "model_0_0_0.safetensors is missing",
-       [](const std::string& path) {
-         std::filesystem::remove(path + "/model_0_0_0.safetensors");
-       }},
+       [](const std::string& path) { std::filesystem::remove(path + "/model_0_0_0.safetensors"); }},
       {"FileCut",
        "bytes instead of",
        [](const std::string& path) {
-         std::filesystem::resize_file(
-             path + "/optimizer_0_0_0.safetensors", 100);
+         std::filesystem::resize_file(path + "/optimizer_0_0_0.safetensors", 100);
        }},
       {"BitFlipped",
        "model_0_0_0.safetensors has the checksum",
-       [=](const std::string& path) {
-         flip(path + "/model_0_0_0.safetensors");
-       }},
+       [=](const std::string& path) { flip(path + "/model_0_0_0.safetensors"); }},
       {"MetaMissing",
        "has no meta.json",
-       [](const std::string& path) {
-         std::filesystem::remove(path + "/meta.json");
-       }},
+       [](const std::string& path) { std::filesystem::remove(path + "/meta.json"); }},
       {"MetaCut",
        "no valid JSON",
-       [](const std::string& path) {
-         std::filesystem::resize_file(path + "/meta.json", 500);
-       }},
+       [](const std::string& path) { std::filesystem::resize_file(path + "/meta.json", 500); }},
       {"MetaChanged",
        "meta.json is damaged",
        [](const std::string& path) {
@@ -431,9 +402,9 @@ std::vector<Damage> damages() {
          text.replace(text.find("\"sequence\": 2"), 13, "\"sequence\": 3");
          set_bytes(path + "/meta.json", text);
        }},
-      {"FolderMissing",
-       "there is no checkpoint \"b\"",
-       [](const std::string& path) { std::filesystem::remove_all(path); }}};
+      {"FolderMissing", "there is no checkpoint \"b\"", [](const std::string& path) {
+         std::filesystem::remove_all(path);
+       }}};
 }
 
 TEST(TornCheckpoint, IsNamedAndOnlyNewestFallsBack) {
@@ -442,9 +413,7 @@ TEST(TornCheckpoint, IsNamedAndOnlyNewestFallsBack) {
     save_one(dir.path(), "a", TinyModel(1));
     save_one(dir.path(), "b", TinyModel(2));
     damage.apply(dir / "b");
-    EXPECT_THAT(
-        message_of([&] { Checkpoint::open(dir.path(), "b"); }),
-        HasSubstr(damage.message))
+    EXPECT_THAT(message_of([&] { Checkpoint::open(dir.path(), "b"); }), HasSubstr(damage.message))
         << damage.name;
     const Newest newest = open_newest(dir.path());
     ASSERT_TRUE(newest.checkpoint) << damage.name;

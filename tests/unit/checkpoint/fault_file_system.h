@@ -96,8 +96,7 @@ class FaultFileSystem : public FileSystem {
   int sync_directory(const std::string& path) override {
     return fails(true) || !std::filesystem::is_directory(path) ? -1 : 0;
   }
-  std::optional<std::vector<std::string>> list(
-      const std::string& path) override {
+  std::optional<std::vector<std::string>> list(const std::string& path) override {
     if (fails(false)) {
       return std::nullopt;
     }

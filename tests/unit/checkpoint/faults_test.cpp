@@ -112,10 +112,7 @@ TEST_P(Faults, AnErrorAtAnyCallIsReportedAndLeavesAWholeCheckpoint) {
       }
       // Only a call that tidies up what nobody needs may fail in silence.
       if (!said.empty()) {
-        EXPECT_THAT(
-            said,
-            HasSubstr(
-                fault == Fault::kNoSpace ? "No space left" : "Input/output"))
+        EXPECT_THAT(said, HasSubstr(fault == Fault::kNoSpace ? "No space left" : "Input/output"))
             << "call " << k;
       }
       const int held = scene.held();
@@ -151,8 +148,7 @@ TEST_P(Faults, AFullDiskFailsTheSaveAndLeavesNoTemporaryFiles) {
     if (threw && held == 1) {
       for (const auto& name : names_in(scene.dir.path())) {
         EXPECT_THAT(name, ::testing::Not(HasSubstr(".tmp"))) << "call " << k;
-        EXPECT_THAT(name, ::testing::Not(HasSubstr(".saving-")))
-            << "call " << k;
+        EXPECT_THAT(name, ::testing::Not(HasSubstr(".saving-"))) << "call " << k;
       }
     }
   }
@@ -176,9 +172,7 @@ INSTANTIATE_TEST_SUITE_P(
     NewAndSameTag,
     Faults,
     ::testing::Values("new", "old"),
-    [](const auto& tested) {
-      return tested.param == "new" ? "NewTag" : "SameTag";
-    });
+    [](const auto& tested) { return tested.param == "new" ? "NewTag" : "SameTag"; });
 
 TEST(FaultsOfTheFirstSave, ADeathLeavesNothingThatIsTakenForACheckpoint) {
   FaultFileSystem counting;
@@ -189,8 +183,7 @@ TEST(FaultsOfTheFirstSave, ADeathLeavesNothingThatIsTakenForACheckpoint) {
   for (int k = 0; k < counting.calls(); ++k) {
     const TemporaryDirectory dir;
     FaultFileSystem files(Fault::kCrash, k);
-    EXPECT_THROW(
-        save_one(dir / "job", "first", TinyModel(1), files), InjectedCrash);
+    EXPECT_THROW(save_one(dir / "job", "first", TinyModel(1), files), InjectedCrash);
     const Newest newest = open_newest(dir / "job");
     if (newest.checkpoint) {
       TinyModel loaded(3);

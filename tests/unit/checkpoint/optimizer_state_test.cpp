@@ -22,8 +22,7 @@ struct DecayedState : torch::optim::OptimizerCloneableParamState<DecayedState> {
   std::int64_t steps = 0;
   double scale = 1;
 };
-struct DecayedOptions
-    : torch::optim::OptimizerCloneableOptions<DecayedOptions> {
+struct DecayedOptions : torch::optim::OptimizerCloneableOptions<DecayedOptions> {
   double lr = 0.1;
   std::vector<double> rates = {0.5, 0.25};
 };
@@ -40,8 +39,7 @@ void visit_fields(DecayedOptions& options, Visitor& visit) {
 }
 
 // The same, known by libtorch's own serialize members only.
-struct ArchivedState
-    : torch::optim::OptimizerCloneableParamState<ArchivedState> {
+struct ArchivedState : torch::optim::OptimizerCloneableParamState<ArchivedState> {
   at::Tensor average;
   std::int64_t steps = 0;
   double scale = 1;
@@ -60,8 +58,7 @@ struct ArchivedState
     scale = value.toDouble();
   }
 };
-struct ArchivedOptions
-    : torch::optim::OptimizerCloneableOptions<ArchivedOptions> {
+struct ArchivedOptions : torch::optim::OptimizerCloneableOptions<ArchivedOptions> {
   double lr = 0.1;
   void serialize(torch::serialize::OutputArchive& archive) const override {
     archive.write("lr", c10::IValue(lr));
@@ -93,9 +90,7 @@ class Decayed : public torch::optim::Optimizer {
         mine.scale *= 0.9;
         ++mine.steps;
         mine.average.mul_(0.5).add_(parameter.grad());
-        parameter.sub_(
-            mine.average * mine.scale * options.lr /
-            static_cast<double>(mine.steps));
+        parameter.sub_(mine.average * mine.scale * options.lr / static_cast<double>(mine.steps));
       }
     }
     return {};
@@ -111,8 +106,8 @@ namespace optim = torch::optim;
 struct Net {
   explicit Net(int seed) {
     torch::manual_seed(seed);
-    layers = torch::nn::Sequential(
-        torch::nn::Linear(4, 6), torch::nn::Tanh(), torch::nn::Linear(6, 2));
+    layers =
+        torch::nn::Sequential(torch::nn::Linear(4, 6), torch::nn::Tanh(), torch::nn::Linear(6, 2));
   }
   NamedParameters named() const {
     NamedParameters names;
@@ -130,14 +125,12 @@ struct Net {
   void copy_from(const Net& other) const {
     const torch::NoGradGuard no_grad;
     for (const auto& item : layers->named_parameters()) {
-      at::Tensor(item.value())
-          .copy_(other.layers->named_parameters()[item.key()]);
+      at::Tensor(item.value()).copy_(other.layers->named_parameters()[item.key()]);
     }
   }
   bool equals(const Net& other) const {
     for (const auto& item : layers->named_parameters()) {
-      if (!torch::equal(
-              item.value(), other.layers->named_parameters()[item.key()])) {
+      if (!torch::equal(item.value(), other.layers->named_parameters()[item.key()])) {
         return false;
       }
     }
@@ -146,8 +139,7 @@ struct Net {
   torch::nn::Sequential layers{nullptr};
 };
 
-using Make =
-    std::function<std::unique_ptr<optim::Optimizer>(std::vector<at::Tensor>)>;
+using Make = std::function<std::unique_ptr<optim::Optimizer>(std::vector<at::Tensor>)>;
 
 struct Kind {
   std::string name;
@@ -168,27 +160,21 @@ Kind own_kind(const std::string& name) {
     return true;
   }();
   EXPECT_TRUE(registered);
-  return {
-      name, [](std::vector<at::Tensor> parameters) {
-        return std::make_unique<Decayed<State, Options>>(std::move(parameters));
-      }};
+  return {name, [](std::vector<at::Tensor> parameters) {
+            return std::make_unique<Decayed<State, Options>>(std::move(parameters));
+          }};
 }
 
 std::vector<Kind> kinds() {
   return {
       kind_of<optim::SGD>("SGD", optim::SGDOptions(0.01)),
       kind_of<optim::SGD>(
-          "SGD",
-          optim::SGDOptions(0.01).momentum(0.9).weight_decay(0.1).nesterov(
-              true)),
+          "SGD", optim::SGDOptions(0.01).momentum(0.9).weight_decay(0.1).nesterov(true)),
       kind_of<optim::Adam>("Adam", optim::AdamOptions(0.01)),
       kind_of<optim::Adam>("Adam", optim::AdamOptions(0.01).amsgrad(true)),
-      kind_of<optim::AdamW>(
-          "AdamW", optim::AdamWOptions(0.01).weight_decay(0.1)),
-      kind_of<optim::Adagrad>(
-          "Adagrad", optim::AdagradOptions(0.1).lr_decay(0.01)),
-      kind_of<optim::RMSprop>(
-          "RMSprop", optim::RMSpropOptions(0.01).momentum(0.9).centered(true)),
+      kind_of<optim::AdamW>("AdamW", optim::AdamWOptions(0.01).weight_decay(0.1)),
+      kind_of<optim::Adagrad>("Adagrad", optim::AdagradOptions(0.1).lr_decay(0.01)),
+      kind_of<optim::RMSprop>("RMSprop", optim::RMSpropOptions(0.01).momentum(0.9).centered(true)),
       own_kind<DecayedState, DecayedOptions>("Decayed"),
       own_kind<ArchivedState, ArchivedOptions>("Archived")};
 }
@@ -253,11 +239,9 @@ TEST(OptimizerState, ARankTakesItsPartOfALargerState) {
   const auto all = whole.layers->parameters();
   std::vector<optim::OptimizerParamGroup> groups;
   groups.emplace_back(
-      std::vector<at::Tensor>{all[0], all[2]},
-      std::make_unique<optim::AdamOptions>(0.01));
+      std::vector<at::Tensor>{all[0], all[2]}, std::make_unique<optim::AdamOptions>(0.01));
   groups.emplace_back(
-      std::vector<at::Tensor>{all[1], all[3]},
-      std::make_unique<optim::AdamOptions>(0.5));
+      std::vector<at::Tensor>{all[1], all[3]}, std::make_unique<optim::AdamOptions>(0.5));
   optim::Adam adam(groups);
   whole.step(adam, 0);
   const auto state = capture(adam, whole.named());
@@ -283,11 +267,7 @@ TEST(OptimizerState, ARankTakesItsPartOfALargerState) {
     FAIL();
   } catch (const CheckpointError& error) {
     EXPECT_THAT(
-        error.what(),
-        AllOf(
-            HasSubstr("0.bias"),
-            HasSubstr("other options"),
-            HasSubstr("2.bias")));
+        error.what(), AllOf(HasSubstr("0.bias"), HasSubstr("other options"), HasSubstr("2.bias")));
   }
   EXPECT_EQ(mixed.param_groups()[0].options().get_lr(), 7);
 }
@@ -326,8 +306,7 @@ TEST(OptimizerState, WhatDoesNotFitIsListedAndNothingChanges) {
   EXPECT_EQ(other.param_groups()[0].options().get_lr(), 0.5);
 }
 
-struct UnknownOptions
-    : torch::optim::OptimizerCloneableOptions<UnknownOptions> {
+struct UnknownOptions : torch::optim::OptimizerCloneableOptions<UnknownOptions> {
   double lr = 0.1;
 };
 
@@ -335,13 +314,11 @@ TEST(OptimizerState, OptimizersThatCannotBeSavedAreRefusedWithTheReason) {
   Net net(1);
   const auto parameters = net.layers->parameters();
   const optim::LBFGS lbfgs(parameters);
-  EXPECT_THAT(
-      message_of([&] { capture(lbfgs, net.named()); }), HasSubstr("LBFGS"));
+  EXPECT_THAT(message_of([&] { capture(lbfgs, net.named()); }), HasSubstr("LBFGS"));
   const Decayed<DecayedState, UnknownOptions> unknown(parameters);
   EXPECT_THAT(
       message_of([&] { capture(unknown, net.named()); }),
-      AllOf(
-          HasSubstr("UnknownOptions"), HasSubstr("register_optimizer_state")));
+      AllOf(HasSubstr("UnknownOptions"), HasSubstr("register_optimizer_state")));
   const optim::SGD sgd(parameters, 0.1);
   EXPECT_THAT(
       message_of([&] {
@@ -355,13 +332,10 @@ TEST(OptimizerState, OptimizersThatCannotBeSavedAreRefusedWithTheReason) {
       HasSubstr("two parameters are named \"a\""));
   optim::Adam adam(parameters);
   EXPECT_THAT(
-      message_of(
-          [&] { restore(adam, capture(sgd, net.named()), net.named()); }),
+      message_of([&] { restore(adam, capture(sgd, net.named()), net.named()); }),
       AllOf(HasSubstr("state of SGD"), HasSubstr("is Adam")));
   EXPECT_THAT(
-      message_of([] {
-        register_optimizer_state<DecayedState, optim::AdamOptions>("Again");
-      }),
+      message_of([] { register_optimizer_state<DecayedState, optim::AdamOptions>("Again"); }),
       HasSubstr("taken by Adam"));
 }
 

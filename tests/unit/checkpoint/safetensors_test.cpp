@@ -42,15 +42,13 @@ NamedTensors one_of_each() {
         at::kInt,
         at::kShort,
         at::kChar}) {
-    tensors.emplace_back(
-        str("t.", c10::toString(dtype)), random.abs().to(dtype));
+    tensors.emplace_back(str("t.", c10::toString(dtype)), random.abs().to(dtype));
   }
   tensors.emplace_back("mask", random > 0);
   tensors.emplace_back("scalar", at::tensor(-0.0));
   tensors.emplace_back("nothing", at::empty({4, 0, 2}));
   tensors.emplace_back("transposed", random.t());
-  tensors.emplace_back(
-      "not a number", at::full({2}, std::numeric_limits<float>::quiet_NaN()));
+  tensors.emplace_back("not a number", at::full({2}, std::numeric_limits<float>::quiet_NaN()));
   return tensors;
 }
 
@@ -65,8 +63,8 @@ bool same(const at::Tensor& a, const at::Tensor& b) {
 TEST(Safetensors, EveryDtypeAndShapeComesBackBitForBit) {
   const TemporaryDirectory dir;
   const auto tensors = one_of_each();
-  const auto record = write_safetensors(
-      dir / "a.safetensors", tensors, {{"format", "pt"}, {"é", "\"\\\n"}});
+  const auto record =
+      write_safetensors(dir / "a.safetensors", tensors, {{"format", "pt"}, {"é", "\"\\\n"}});
   const auto read = read_safetensors(dir / "a.safetensors");
   ASSERT_EQ(read.size(), tensors.size());
   for (std::size_t i = 0; i < tensors.size(); ++i) {
@@ -108,8 +106,7 @@ TEST(Safetensors, SameTensorsGiveSameBytes) {
 TEST(Safetensors, TheBytesAreTheFormatsOwn) {
   const TemporaryDirectory dir;
   write_safetensors(dir / "a", {{"x", at::tensor({1, 2}, at::kByte)}});
-  const std::string header =
-      R"({"x":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}})";
+  const std::string header = R"({"x":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}})";
   const std::string padding((8 - header.size() % 8) % 8, ' ');
   EXPECT_EQ(bytes_of(dir / "a"), file_bytes(header + padding, "\1\2"));
 }
@@ -126,15 +123,13 @@ TEST(Safetensors, WhatCannotBeWrittenIsNamed) {
   const auto writing = [&](const NamedTensors& tensors) {
     return message_of([&] { write_safetensors(dir / "a", tensors); });
   };
-  EXPECT_THAT(
-      writing({{"x", one}, {"x", one}}), HasSubstr("\"x\" is given tw"));
+  EXPECT_THAT(writing({{"x", one}, {"x", one}}), HasSubstr("\"x\" is given tw"));
   EXPECT_THAT(
       writing({{"c", at::ones(1, at::kComplexFloat)}}),
       AllOf(HasSubstr("\"c\""), HasSubstr("ComplexFloat")));
   EXPECT_THAT(writing({{"u", at::Tensor()}}), HasSubstr("\"u\" has no data"));
   EXPECT_THAT(
-      writing({{"m", at::empty({2}, at::device(at::kMeta))}}),
-      HasSubstr("\"m\" has no data"));
+      writing({{"m", at::empty({2}, at::device(at::kMeta))}}), HasSubstr("\"m\" has no data"));
   EXPECT_THAT(writing({{"s", one.to_sparse()}}), HasSubstr("sparse"));
   EXPECT_THAT(writing({{"\xff", one}}), HasSubstr("UTF-8"));
   EXPECT_THAT(writing({{"__metadata__", one}}), HasSubstr("reserves"));
@@ -158,18 +153,14 @@ TEST(Safetensors, WhatIsWrongWithAFileIsSaid) {
   EXPECT_THAT(
       message_of([&] { read_safetensors(dir / "none"); }),
       AllOf(HasSubstr("none"), HasSubstr("No such file")));
-  EXPECT_THAT(
-      message_of([&] { read_safetensors(dir.path()); }),
-      HasSubstr("not a plain file"));
+  EXPECT_THAT(message_of([&] { read_safetensors(dir.path()); }), HasSubstr("not a plain file"));
   EXPECT_THAT(reading("1234"), HasSubstr("it has 4 bytes"));
   EXPECT_THAT(reading(file_bytes("{", "").substr(0, 8)), HasSubstr("follow"));
   EXPECT_THAT(reading(file_bytes("[]", "")), HasSubstr("no JSON object"));
   EXPECT_THAT(reading(file_bytes("{\"x\"", "")), HasSubstr("no valid JSON"));
   EXPECT_THAT(
-      reading(file_bytes("{\"a\":" + std::string(100000, '['), "")),
-      HasSubstr("nested deeper"));
-  EXPECT_THAT(
-      reading(file_bytes(R"({"x":1,"x":2})", "")), HasSubstr("stands twice"));
+      reading(file_bytes("{\"a\":" + std::string(100000, '['), "")), HasSubstr("nested deeper"));
+  EXPECT_THAT(reading(file_bytes(R"({"x":1,"x":2})", "")), HasSubstr("stands twice"));
   EXPECT_THAT(reading(entry("3")), HasSubstr("expected an object"));
   EXPECT_THAT(
       reading(entry(R"({"dtype":"F8","shape":[],"data_offsets":[0,4]})")),
@@ -188,11 +179,9 @@ TEST(Safetensors, WhatIsWrongWithAFileIsSaid) {
                     R"("data_offsets":[0,0]})")),
       HasSubstr("too large"));
   EXPECT_THAT(
-      reading(entry(R"({"dtype":"F32","shape":[2],"data_offsets":[0,8]})")),
-      HasSubstr("torn"));
+      reading(entry(R"({"dtype":"F32","shape":[2],"data_offsets":[0,8]})")), HasSubstr("torn"));
   EXPECT_THAT(
-      reading(entry(R"({"dtype":"U8","shape":[3],"data_offsets":[1,4]})")),
-      HasSubstr("hole"));
+      reading(entry(R"({"dtype":"U8","shape":[3],"data_offsets":[1,4]})")), HasSubstr("hole"));
   EXPECT_THAT(
       reading(entry(R"({"dtype":"U8","shape":[3],"data_offsets":[0,3]})")),
       HasSubstr("1 bytes after"));
@@ -200,8 +189,7 @@ TEST(Safetensors, WhatIsWrongWithAFileIsSaid) {
       reading(entry(R"({"dtype":"BOOL","shape":[4],"data_offsets":[0,4]})")),
       HasSubstr("other than 0 and 1"));
   EXPECT_THAT(
-      reading(file_bytes(R"({"__metadata__":{"a":1}})", "")),
-      HasSubstr("must be a string"));
+      reading(file_bytes(R"({"__metadata__":{"a":1}})", "")), HasSubstr("must be a string"));
 }
 
 // Whatever happens to a file, reading it gives tensors or a CheckpointError.
@@ -217,8 +205,7 @@ TEST(Safetensors, RandomDamageGivesAnErrorOrTensors) {
   for (int i = 0; i < 2000; ++i) {
     std::string bytes = good;
     // Most damage in the header, where it is interpreted.
-    const std::size_t at =
-        i % 4 == 0 ? below(bytes.size()) : below(8 + header_bytes);
+    const std::size_t at = i % 4 == 0 ? below(bytes.size()) : below(8 + header_bytes);
     switch (i % 5) {
       case 0:
         bytes[at] = static_cast<char>(random());
@@ -257,8 +244,7 @@ TEST(Checksum, DoesNotDependOnHowTheStreamIsCut) {
   for (int i = 0; i < 200; ++i) {
     Checksum checksum;
     for (std::size_t at = 0; at < bytes.size();) {
-      const std::size_t count =
-          std::min<std::size_t>(random() % 200, bytes.size() - at);
+      const std::size_t count = std::min<std::size_t>(random() % 200, bytes.size() - at);
       checksum.update(bytes.data() + at, count);
       at += count;
     }

@@ -15,8 +15,7 @@ namespace tessera::checkpoint {
 class TemporaryDirectory {
  public:
   TemporaryDirectory() {
-    std::string pattern =
-        (std::filesystem::temp_directory_path() / "tessera_XXXXXX").string();
+    std::string pattern = (std::filesystem::temp_directory_path() / "tessera_XXXXXX").string();
     if (::mkdtemp(pattern.data()) == nullptr) {
       throw std::runtime_error("mkdtemp failed");
     }
@@ -54,8 +53,7 @@ inline void set_bytes(const std::string& path, const std::string& bytes) {
 /// Names below a folder, relative, ascending.
 inline std::vector<std::string> names_in(const std::string& path) {
   std::vector<std::string> names;
-  for (const auto& entry :
-       std::filesystem::recursive_directory_iterator(path)) {
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(path)) {
     names.push_back(std::filesystem::relative(entry.path(), path).string());
   }
   std::sort(names.begin(), names.end());

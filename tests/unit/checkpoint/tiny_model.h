@@ -19,9 +19,7 @@ struct TinyModel {
     for (const auto& name : names) {
       torch::manual_seed(seed * 1000 + name.back());
       parameters.emplace_back(
-          name,
-          torch::randn({2, static_cast<std::int64_t>(name.size())})
-              .requires_grad_());
+          name, torch::randn({2, static_cast<std::int64_t>(name.size())}).requires_grad_());
     }
     optimizer = std::make_unique<torch::optim::Adam>(
         tensors(), torch::optim::AdamOptions(0.5 / (1 + seed)));

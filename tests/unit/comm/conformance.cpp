@@ -10,14 +10,8 @@ namespace tessera::comm::conformance {
 
 namespace {
 
-const std::vector<at::ScalarType> kTypes = {
-    at::kFloat,
-    at::kDouble,
-    at::kHalf,
-    at::kBFloat16,
-    at::kInt,
-    at::kLong,
-    at::kByte};
+const std::vector<at::ScalarType> kTypes =
+    {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kInt, at::kLong, at::kByte};
 
 std::vector<int> everybody(const World& world) {
   std::vector<int> ranks;
@@ -39,11 +33,8 @@ std::vector<std::int64_t> sizes_for(at::ScalarType type) {
   return sizes;
 }
 
-std::vector<at::Tensor> inputs_of(
-    const ProcessGroup& group,
-    std::int64_t count,
-    at::ScalarType type,
-    std::int64_t seed) {
+std::vector<at::Tensor>
+inputs_of(const ProcessGroup& group, std::int64_t count, at::ScalarType type, std::int64_t seed) {
   std::vector<at::Tensor> inputs;
   for (const int rank : group.ranks()) {
     inputs.push_back(make_input(rank, count, type, seed));
@@ -70,13 +61,9 @@ at::Tensor reduced(const std::vector<at::Tensor>& inputs, ReduceOp op) {
   return result.to(inputs[0].scalar_type());
 }
 
-void require_equal(
-    const at::Tensor& found,
-    const at::Tensor& expected,
-    const std::string& what) {
+void require_equal(const at::Tensor& found, const at::Tensor& expected, const std::string& what) {
   require(
-      found.scalar_type() == expected.scalar_type() &&
-          at::equal(found, expected),
+      found.scalar_type() == expected.scalar_type() && at::equal(found, expected),
       tessera::str(what, ": the result differs from the reference"));
 }
 
@@ -90,13 +77,12 @@ void check_all_operations(ProcessGroup& group) {
   std::int64_t seed = 1;
   for (const at::ScalarType type : kTypes) {
     for (const std::int64_t count : sizes_for(type)) {
-      const std::string what = tessera::str(
-          group.name(), ' ', at::toString(type), " x ", count, ": ");
+      const std::string what =
+          tessera::str(group.name(), ' ', at::toString(type), " x ", count, ": ");
       // The way of the data is the same for every operator.
       const std::vector<ReduceOp> ops =
           count > 64 ? std::vector<ReduceOp>{ReduceOp::kSum}
-                     : std::vector<ReduceOp>{
-                           ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kMin};
+                     : std::vector<ReduceOp>{ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kMin};
       for (const ReduceOp op : ops) {
         const auto inputs = inputs_of(group, count, type, ++seed);
         const at::Tensor expected = reduced(inputs, op);
@@ -113,15 +99,12 @@ void check_all_operations(ProcessGroup& group) {
         tensor = inputs[static_cast<std::size_t>(me)].clone();
         group.reduce(tensor, root, op);
         require_equal(
-            tensor,
-            me == root ? expected : inputs[static_cast<std::size_t>(me)],
-            what + "reduce");
+            tensor, me == root ? expected : inputs[static_cast<std::size_t>(me)], what + "reduce");
 
         const auto wide = inputs_of(group, count * n, type, ++seed);
         at::Tensor part = at::empty({count}, wide[0].options());
         group.reduce_scatter(part, wide[static_cast<std::size_t>(me)], op);
-        require_equal(
-            part, slice(reduced(wide, op), me, count), what + "reduce_scatter");
+        require_equal(part, slice(reduced(wide, op), me, count), what + "reduce_scatter");
       }
       const auto inputs = inputs_of(group, count, type, ++seed);
       at::Tensor gathered = at::empty({n * count}, inputs[0].options());
@@ -131,8 +114,7 @@ void check_all_operations(ProcessGroup& group) {
       for (int root = 0; root < n; ++root) {
         at::Tensor tensor = inputs[static_cast<std::size_t>(me)].clone();
         group.broadcast(tensor, root);
-        require_equal(
-            tensor, inputs[static_cast<std::size_t>(root)], what + "broadcast");
+        require_equal(tensor, inputs[static_cast<std::size_t>(root)], what + "broadcast");
       }
 
       const auto wide = inputs_of(group, count * n, type, ++seed);
@@ -140,8 +122,7 @@ void check_all_operations(ProcessGroup& group) {
       group.all_to_all(swapped, wide[static_cast<std::size_t>(me)]);
       std::vector<at::Tensor> slices;
       for (int peer = 0; peer < n; ++peer) {
-        slices.push_back(
-            slice(wide[static_cast<std::size_t>(peer)], me, count));
+        slices.push_back(slice(wide[static_cast<std::size_t>(peer)], me, count));
       }
       require_equal(swapped, at::cat(slices), what + "all_to_all");
     }
@@ -158,14 +139,12 @@ void operations_of_subgroups(World& world) {
   // Two groups that share rank 0 and leave others out.
   for (const int stride : {1, 2}) {
     std::vector<int> ranks;
-    for (int rank = 0; rank < world.size() && ranks.size() < 3;
-         rank += stride) {
+    for (int rank = 0; rank < world.size() && ranks.size() < 3; rank += stride) {
       ranks.push_back(rank);
     }
     for (const int rank : ranks) {
       if (rank == world.rank()) {
-        check_all_operations(
-            *world.new_group(tessera::str("stride", stride), ranks));
+        check_all_operations(*world.new_group(tessera::str("stride", stride), ranks));
       }
     }
   }
@@ -191,8 +170,7 @@ void random_floats_give_equal_bits(World& world) {
     }
     expected = expected.to(type);
     for (int repeat = 0; repeat < 3; ++repeat) {
-      at::Tensor tensor =
-          inputs[static_cast<std::size_t>(world.rank())].clone();
+      at::Tensor tensor = inputs[static_cast<std::size_t>(world.rank())].clone();
       group->all_reduce(tensor);
       require_equal(tensor, expected, "bits of a sum");
     }
@@ -221,10 +199,8 @@ void asynchronous_operations_of_several_groups(World& world) {
   std::vector<at::Tensor> expected;
   for (int round = 0; round < kRounds; ++round) {
     for (const auto& group : groups) {
-      const auto inputs =
-          inputs_of(*group, 100000 + round, at::kFloat, 7 + round);
-      tensors.push_back(
-          inputs[static_cast<std::size_t>(group->rank())].clone());
+      const auto inputs = inputs_of(*group, 100000 + round, at::kFloat, 7 + round);
+      tensors.push_back(inputs[static_cast<std::size_t>(group->rank())].clone());
       expected.push_back(reduced(inputs, ReduceOp::kSum));
       works.push_back(group->all_reduce_async(tensors.back(), ReduceOp::kSum));
     }
@@ -267,42 +243,27 @@ std::string message_of(Function&& function) {
 }
 
 void require_contains(const std::string& text, const std::string& part) {
-  require(
-      text.find(part) != std::string::npos,
-      tessera::str("'", part, "' is not in: ", text));
+  require(text.find(part) != std::string::npos, tessera::str("'", part, "' is not in: ", text));
 }
 
 void bad_tensors_are_refused(World& world) {
   const auto group = world.new_group("picky", everybody(world));
   const at::Tensor matrix = at::zeros({4, 6});
   require_contains(
-      message_of<ShapeError>([&] { group->all_reduce(matrix.t()); }),
-      "not contiguous");
+      message_of<ShapeError>([&] { group->all_reduce(matrix.t()); }), "not contiguous");
+  require_contains(message_of<ShapeError>([&] { group->all_reduce(at::Tensor()); }), "undefined");
   require_contains(
-      message_of<ShapeError>([&] { group->all_reduce(at::Tensor()); }),
-      "undefined");
-  require_contains(
-      message_of<ShapeError>(
-          [&] { group->all_reduce(matrix.to(at::kComplexFloat)); }),
+      message_of<ShapeError>([&] { group->all_reduce(matrix.to(at::kComplexFloat)); }),
       "not supported");
   require_contains(
-      message_of<ShapeError>(
-          [&] { group->all_gather(at::zeros({5}), at::zeros({3})); }),
+      message_of<ShapeError>([&] { group->all_gather(at::zeros({5}), at::zeros({3})); }),
       "3 elements");
   require_contains(
-      message_of<ShapeError>([&] {
-        group->all_gather(
-            at::zeros({3 * group->size()}, at::kDouble), at::zeros({3}));
-      }),
+      message_of<ShapeError>(
+          [&] { group->all_gather(at::zeros({3 * group->size()}, at::kDouble), at::zeros({3})); }),
       "dtype");
-  require_contains(
-      message_of<CommError>([&] { group->broadcast(matrix, group->size()); }),
-      "root");
-  require_contains(
-      message_of<CommError>([&] {
-        world.new_group("twisted", {1, 0});
-      }),
-      "ascending");
+  require_contains(message_of<CommError>([&] { group->broadcast(matrix, group->size()); }), "root");
+  require_contains(message_of<CommError>([&] { world.new_group("twisted", {1, 0}); }), "ascending");
   // None of this has harmed the group.
   at::Tensor tensor = at::ones({2});
   group->all_reduce(tensor);
@@ -340,9 +301,7 @@ void traffic_follows_the_formulas(World& world) {
 void mesh_groups_follow_the_layout(World& world) {
   const int n = world.size();
   const topology::RankLayout layout(
-      {.pipeline = n % 2 == 0 ? 2 : 1,
-       .tensor = n % 2 == 0 ? n / 2 : n,
-       .reduced_data = 1},
+      {.pipeline = n % 2 == 0 ? 2 : 1, .tensor = n % 2 == 0 ? n / 2 : n, .reduced_data = 1},
       topology::Placement("cluster"));
   const MeshGroups groups(world, layout);
   for (const topology::Group kind : topology::kAllGroups) {
@@ -360,8 +319,7 @@ void mesh_groups_follow_the_layout(World& world) {
     const MeshGroups wrong(
         world,
         topology::RankLayout(
-            {.pipeline = n + 1, .tensor = 1, .reduced_data = 1},
-            topology::Placement("cluster")));
+            {.pipeline = n + 1, .tensor = 1, .reduced_data = 1}, topology::Placement("cluster")));
   });
 }
 
@@ -372,19 +330,16 @@ void late_rank_is_named(World& world) {
     return; // never comes
   }
   const auto start = std::chrono::steady_clock::now();
-  const WorkPtr first =
-      group->all_reduce_async(at::ones({1000}), ReduceOp::kSum);
+  const WorkPtr first = group->all_reduce_async(at::ones({1000}), ReduceOp::kSum);
   const WorkPtr second = group->barrier_async();
   const std::string text = message_of<CommError>([&] { first->wait(); });
   require_contains(text, "all_reduce #1");
   require_contains(text, "group 'late'");
   require_contains(text, tessera::str("rank ", last));
   // What was queued, and what is called later, fails with the first reason.
+  require_contains(message_of<CommError>([&] { second->wait(); }), "all_reduce #1");
   require_contains(
-      message_of<CommError>([&] { second->wait(); }), "all_reduce #1");
-  require_contains(
-      message_of<CommError>([&] { group->all_reduce(at::ones({1})); }),
-      "stays unusable");
+      message_of<CommError>([&] { group->all_reduce(at::ones({1})); }), "stays unusable");
   require(
       std::chrono::steady_clock::now() - start < 5 * world.options().timeout,
       "the error came too late");
@@ -392,13 +347,11 @@ void late_rank_is_named(World& world) {
 
 void object_that_does_not_come(World& world) {
   const int next = (world.rank() + 1) % world.size();
-  const std::string text =
-      message_of<CommError>([&] { world.receive(next, 9); });
+  const std::string text = message_of<CommError>([&] { world.receive(next, 9); });
   require_contains(text, tessera::str("no object came from rank ", next));
   require_contains(text, "tag 9");
   require_contains(
-      message_of<CommError>([&] { world.send(world.size(), c10::IValue(1)); }),
-      "the world has");
+      message_of<CommError>([&] { world.send(world.size(), c10::IValue(1)); }), "the world has");
 }
 
 void dropped_group_finishes_its_work(World& world) {
@@ -407,8 +360,7 @@ void dropped_group_finishes_its_work(World& world) {
     const auto group = world.new_group("dropped", everybody(world));
     group->all_reduce_async(tensor, ReduceOp::kSum);
   } // nobody waited
-  require_equal(
-      tensor, at::full({200000}, double(world.size())), "dropped group");
+  require_equal(tensor, at::full({200000}, double(world.size())), "dropped group");
 }
 
 c10::IValue nested_value(int rank) {
@@ -440,22 +392,17 @@ void require_nested(const c10::IValue& value, int rank) {
   // Copied: GCC takes elements() for the inline form of three at most.
   const std::vector<c10::IValue> parts = elements_of(value);
   require(parts.size() == 8, "number of parts");
-  require_equal(
-      parts[0].toTensor(), at::arange(12).view({3, 4}).t(), "transposed");
-  require(
-      parts[1].toTensor().sizes() == at::IntArrayRef({0, 7}), "empty tensor");
+  require_equal(parts[0].toTensor(), at::arange(12).view({3, 4}).t(), "transposed");
+  require(parts[1].toTensor().sizes() == at::IntArrayRef({0, 7}), "empty tensor");
   require(!parts[2].toTensor().defined(), "undefined tensor");
   const auto dict = parts[3].toGenericDict();
   require(dict.at("rank").toInt() == rank, "number in a dict");
-  require_equal(
-      dict.at("half").toTensor(), at::full({2, 3}, rank, at::kHalf), "half");
+  require_equal(dict.at("half").toTensor(), at::full({2, 3}, rank, at::kHalf), "half");
   const auto list = parts[4].toList();
   require(
-      list.get(0).toStringRef() == "text" && list.get(1).toDouble() == 2.5 &&
-          list.get(2).isNone(),
+      list.get(0).toStringRef() == "text" && list.get(1).toDouble() == 2.5 && list.get(2).isNone(),
       "list");
-  require_equal(
-      parts[5].toTensorVector().at(0), at::ones({1}, at::kBool), "bools");
+  require_equal(parts[5].toTensorVector().at(0), at::ones({1}, at::kBool), "bools");
   require(parts[6].toIntVector().at(2) == rank, "list of numbers");
   require(parts[7].toBool(), "bool");
 }
@@ -496,10 +443,7 @@ void all_dtypes_pass(World& world) {
         at::kBFloat16}) {
     const at::Tensor tensor = at::ones({5}).to(type);
     world.send((world.rank() + 1) % n, tensor);
-    require_equal(
-        world.receive((world.rank() + n - 1) % n).toTensor(),
-        tensor,
-        at::toString(type));
+    require_equal(world.receive((world.rank() + n - 1) % n).toTensor(), tensor, at::toString(type));
   }
 }
 
@@ -508,10 +452,7 @@ void object_collectives(World& world) {
   const int last = world.size() - 1;
   require_nested(
       broadcast_object(
-          world,
-          *group,
-          world.rank() == last ? nested_value(last) : c10::IValue(),
-          last),
+          world, *group, world.rank() == last ? nested_value(last) : c10::IValue(), last),
       last);
   const auto all = all_gather_object(world, *group, nested_value(world.rank()));
   require(all.size() == static_cast<std::size_t>(world.size()), "all_gather");
@@ -519,10 +460,7 @@ void object_collectives(World& world) {
     require_nested(all[static_cast<std::size_t>(rank)], rank);
   }
   const auto some = gather_object(world, *group, world.rank(), last);
-  require(
-      some.size() ==
-          (world.rank() == last ? static_cast<std::size_t>(last) + 1 : 0),
-      "gather");
+  require(some.size() == (world.rank() == last ? static_cast<std::size_t>(last) + 1 : 0), "gather");
 }
 
 } // namespace
@@ -533,16 +471,8 @@ void require(bool condition, const std::string& text) {
   }
 }
 
-at::Tensor make_input(
-    int rank,
-    std::int64_t count,
-    at::ScalarType type,
-    std::int64_t seed) {
-  return at::arange(count)
-      .mul(31 + seed)
-      .add(rank * 17 + seed)
-      .remainder(53)
-      .to(type);
+at::Tensor make_input(int rank, std::int64_t count, at::ScalarType type, std::int64_t seed) {
+  return at::arange(count).mul(31 + seed).add(rank * 17 + seed).remainder(53).to(type);
 }
 
 const std::vector<Case>& all_cases() {
@@ -551,9 +481,7 @@ const std::vector<Case>& all_cases() {
       {"operations_of_subgroups", 3, operations_of_subgroups},
       {"group_of_one", 1, group_of_one},
       {"random_floats_give_equal_bits", 1, random_floats_give_equal_bits},
-      {"asynchronous_operations_of_several_groups",
-       2,
-       asynchronous_operations_of_several_groups},
+      {"asynchronous_operations_of_several_groups", 2, asynchronous_operations_of_several_groups},
       {"non_participants_go_on", 2, non_participants_go_on},
       {"bad_tensors_are_refused", 2, bad_tensors_are_refused},
       {"traffic_follows_the_formulas", 1, traffic_follows_the_formulas},
@@ -562,14 +490,8 @@ const std::vector<Case>& all_cases() {
       {"all_dtypes_pass", 1, all_dtypes_pass},
       {"object_collectives", 1, object_collectives},
       {"dropped_group_finishes_its_work", 1, dropped_group_finishes_its_work},
-      {"late_rank_is_named",
-       2,
-       late_rank_is_named,
-       std::chrono::milliseconds(2000)},
-      {"object_that_does_not_come",
-       2,
-       object_that_does_not_come,
-       std::chrono::milliseconds(500)},
+      {"late_rank_is_named", 2, late_rank_is_named, std::chrono::milliseconds(2000)},
+      {"object_that_does_not_come", 2, object_that_does_not_come, std::chrono::milliseconds(500)},
   };
   static const std::vector<Case> cases = [] {
     std::vector<Case> all = own;

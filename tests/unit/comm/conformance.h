@@ -30,10 +30,6 @@ const std::vector<Case>& all_cases();
 
 /// Input of rank `rank` in an exchange named by `seed`: small whole numbers, so
 /// that sums are exact in every dtype.
-at::Tensor make_input(
-    int rank,
-    std::int64_t count,
-    at::ScalarType type,
-    std::int64_t seed);
+at::Tensor make_input(int rank, std::int64_t count, at::ScalarType type, std::int64_t seed);
 
 } // namespace tessera::comm::conformance

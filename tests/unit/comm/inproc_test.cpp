@@ -29,14 +29,13 @@ TEST_P(Inproc, Conforms) {
   std::vector<std::string> errors(worlds.size());
   std::vector<std::thread> threads;
   for (std::size_t rank = 0; rank < worlds.size(); ++rank) {
-    threads.emplace_back(
-        [world = worlds[rank], run = test.run, error = &errors[rank]] {
-          try {
-            run(*world);
-          } catch (const std::exception& e) {
-            *error = e.what();
-          }
-        });
+    threads.emplace_back([world = worlds[rank], run = test.run, error = &errors[rank]] {
+      try {
+        run(*world);
+      } catch (const std::exception& e) {
+        *error = e.what();
+      }
+    });
   }
   for (std::thread& thread : threads) {
     thread.join();
@@ -49,9 +48,7 @@ TEST_P(Inproc, Conforms) {
 INSTANTIATE_TEST_SUITE_P(
     Ranks,
     Inproc,
-    testing::Combine(
-        testing::Values(1, 2, 3, 4),
-        testing::ValuesIn(conformance::all_cases())),
+    testing::Combine(testing::Values(1, 2, 3, 4), testing::ValuesIn(conformance::all_cases())),
     [](const auto& info) {
       return std::string(std::get<1>(info.param).name) + "_" +
              std::to_string(std::get<0>(info.param));

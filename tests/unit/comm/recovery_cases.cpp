@@ -40,8 +40,7 @@ void require_sums(ProcessGroup& group, int from) {
     for (const std::int64_t count : {std::int64_t{3}, kMany}) {
       const auto x = torch::full({count}, i + group.rank());
       group.all_reduce(x);
-      const int wanted =
-          group.size() * i + group.size() * (group.size() - 1) / 2;
+      const int wanted = group.size() * i + group.size() * (group.size() - 1) / 2;
       require(x.eq(wanted).all().item<bool>(), str("sums of turn ", i));
     }
   }
@@ -129,9 +128,7 @@ void one_that_goes_on_alone_fails_too(World& world) {
 const std::vector<Case>& recovery_cases() {
   static const std::vector<Case> cases = {
       {"one_rank_fails", 2, one_rank_fails},
-      {"what_was_started_before_a_failure_ends",
-       2,
-       what_was_started_before_a_failure_ends},
+      {"what_was_started_before_a_failure_ends", 2, what_was_started_before_a_failure_ends},
       {"ranks_that_fail_together_go_on", 2, ranks_that_fail_together_go_on},
       {"one_that_goes_on_alone_fails_too", 2, one_that_goes_on_alone_fails_too},
   };

@@ -74,9 +74,7 @@ TEST(Recovery, Windows) {
       } else {
         window->wait(1, 1, turn, "what was posted before");
         // Rank 2 waits for rank 0, which waits for rank 1.
-        require_failed([&] {
-          window->wait(group.rank() == 0 ? 1 : 0, 2, turn, "a test");
-        });
+        require_failed([&] { window->wait(group.rank() == 0 ? 1 : 0, 2, turn, "a test"); });
       }
       group.barrier();
       window->recover();

@@ -16,8 +16,8 @@ namespace {
 double value_of_f16(std::uint16_t bits) {
   const int exponent = (bits >> 10) & 31;
   const int mantissa = bits & 1023;
-  double value = exponent == 0 ? std::ldexp(mantissa, -24)
-                               : std::ldexp(1024 + mantissa, exponent - 25);
+  double value =
+      exponent == 0 ? std::ldexp(mantissa, -24) : std::ldexp(1024 + mantissa, exponent - 25);
   if (exponent == 31) {
     value = mantissa == 0 ? std::numeric_limits<double>::infinity()
                           : std::numeric_limits<double>::quiet_NaN();
@@ -28,8 +28,8 @@ double value_of_f16(std::uint16_t bits) {
 double value_of_bf16(std::uint16_t bits) {
   const int exponent = (bits >> 7) & 255;
   const int mantissa = bits & 127;
-  double value = exponent == 0 ? std::ldexp(mantissa, -133)
-                               : std::ldexp(128 + mantissa, exponent - 134);
+  double value =
+      exponent == 0 ? std::ldexp(mantissa, -133) : std::ldexp(128 + mantissa, exponent - 134);
   if (exponent == 255) {
     value = mantissa == 0 ? std::numeric_limits<double>::infinity()
                           : std::numeric_limits<double>::quiet_NaN();
@@ -73,8 +73,7 @@ void check_round_trip(DataType type, double (*value_of)(std::uint16_t)) {
     for (std::size_t i = 0; i < all.size(); ++i) {
       const double expected = value_of(all[i]);
       const double found = value_of(out[i]);
-      ASSERT_TRUE(
-          found == expected || (std::isnan(found) && std::isnan(expected)))
+      ASSERT_TRUE(found == expected || (std::isnan(found) && std::isnan(expected)))
           << "bits " << i << " of " << name_of(type) << " gave " << out[i];
     }
   }
@@ -149,13 +148,7 @@ TEST(ReduceKernels, TheOutputMayBeAnySource) {
         sources.push_back(input.data());
       }
       auto& out = inputs[static_cast<std::size_t>(place)];
-      reduce(
-          DataType::kI32,
-          ReduceOp::kSum,
-          out.data(),
-          sources.data(),
-          count,
-          3000);
+      reduce(DataType::kI32, ReduceOp::kSum, out.data(), sources.data(), count, 3000);
       EXPECT_EQ(out, std::vector<std::int32_t>(3000, (1 << count) - 1));
     }
   }
@@ -167,21 +160,14 @@ TEST(ReduceKernels, AScaledSumIsRoundedOnce) {
     const std::vector<std::vector<std::uint16_t>> halves(
         count, std::vector<std::uint16_t>(70, 0x7B53));
     EXPECT_EQ(
-        reduce_all(
-            DataType::kF16,
-            ReduceOp::kSum,
-            halves,
-            1.0 / static_cast<double>(count)),
+        reduce_all(DataType::kF16, ReduceOp::kSum, halves, 1.0 / static_cast<double>(count)),
         halves[0]);
-    const std::vector<std::vector<float>> thirds(
-        count, std::vector<float>(70, 1.0F / 3));
+    const std::vector<std::vector<float>> thirds(count, std::vector<float>(70, 1.0F / 3));
     EXPECT_EQ(
-        reduce_all(DataType::kF32, ReduceOp::kSum, thirds, 3.0)[69],
-        static_cast<float>(count));
+        reduce_all(DataType::kF32, ReduceOp::kSum, thirds, 3.0)[69], static_cast<float>(count));
   }
   const std::vector<std::vector<std::int32_t>> integers(2, {1, 2});
-  EXPECT_THROW(
-      reduce_all(DataType::kI32, ReduceOp::kSum, integers, 0.5), Error);
+  EXPECT_THROW(reduce_all(DataType::kI32, ReduceOp::kSum, integers, 0.5), Error);
 }
 
 } // namespace

@@ -22,8 +22,7 @@ using std::chrono::milliseconds;
 class ShmEngineTest : public testing::Test {
  protected:
   void make_engines(int size, milliseconds timeout) {
-    const auto segment = std::make_shared<const Segment>(
-        Segment::heap(group_segment_bytes(size)));
+    const auto segment = std::make_shared<const Segment>(Segment::heap(group_segment_bytes(size)));
     GroupInfo info;
     info.name = "test";
     info.timeout = timeout;
@@ -36,8 +35,7 @@ class ShmEngineTest : public testing::Test {
   }
 
   /// Runs `run(rank, engine)` on a thread a rank; returns each one's error.
-  std::vector<std::string> on_all(
-      const std::function<void(int, ShmEngine&)>& run) {
+  std::vector<std::string> on_all(const std::function<void(int, ShmEngine&)>& run) {
     std::vector<std::string> errors(engines_.size());
     std::vector<std::thread> threads;
     for (std::size_t rank = 0; rank < engines_.size(); ++rank) {
@@ -75,13 +73,11 @@ TEST_F(ShmEngineTest, SumsOfManyRoundsAndManyOperations) {
       for (int repeat = 0; repeat < 3; ++repeat) {
         std::vector<float> data(size);
         for (std::size_t i = 0; i < size; ++i) {
-          data[i] =
-              static_cast<float>((i + static_cast<std::size_t>(rank)) % 7);
+          data[i] = static_cast<float>((i + static_cast<std::size_t>(rank)) % 7);
         }
         engine.run(all_reduce(data));
         for (std::size_t i = 0; i < size; ++i) {
-          const auto expected =
-              static_cast<float>(i % 7 + (i + 1) % 7 + (i + 2) % 7);
+          const auto expected = static_cast<float>(i % 7 + (i + 1) % 7 + (i + 2) % 7);
           if (data[i] != expected) {
             throw CommError(str("element ", i, " is ", data[i]));
           }
@@ -107,11 +103,9 @@ TEST_F(ShmEngineTest, TimeoutNamesTheRankThatDoesNotCome) {
   });
   EXPECT_EQ(errors[1], "");
   for (const std::size_t rank : {0U, 2U}) {
-    EXPECT_THAT(
-        errors[rank], testing::HasSubstr("not arrived: rank 11 (began 1 of 2"));
+    EXPECT_THAT(errors[rank], testing::HasSubstr("not arrived: rank 11 (began 1 of 2"));
     EXPECT_THAT(errors[rank], testing::HasSubstr("all_reduce #2"));
-    EXPECT_THAT(
-        errors[rank], testing::HasSubstr("group 'test' (ranks 10 11 12)"));
+    EXPECT_THAT(errors[rank], testing::HasSubstr("group 'test' (ranks 10 11 12)"));
   }
   EXPECT_LT(std::chrono::steady_clock::now() - start, milliseconds(5000));
 }

@@ -35,26 +35,18 @@ const std::map<std::string, Example>& examples() {
         {.pipeline = "simple"},
         "pipeline is \"simple\""}},
       {"fast_mode needs static_mode",
-       {{.fast_mode = true},
-        {.static_mode = true, .fast_mode = true},
-        "\"static_mode\": true"}},
+       {{.fast_mode = true}, {.static_mode = true, .fast_mode = true}, "\"static_mode\": true"}},
       {"static_mode_steps needs static_mode",
        {{.static_mode_steps = 6},
         {.static_mode = true, .static_mode_steps = 6},
         "\"static_mode\": true"}},
       {"ddp_dist_backend needs ddp",
-       {{.ddp_dist_backend = "nccl"},
-        {.ddp = true, .ddp_dist_backend = "nccl"},
-        "\"ddp\": true"}},
+       {{.ddp_dist_backend = "nccl"}, {.ddp = true, .ddp_dist_backend = "nccl"}, "\"ddp\": true"}},
       {"ddp_port needs ddp",
        {{.ddp_port = 8888}, {.ddp = true, .ddp_port = 8888}, "\"ddp\": true"}},
       {"tensor_parallel_kind 2d needs a square",
-       {{.ddp = true,
-         .tensor_parallel_degree = 6,
-         .tensor_parallel_kind = "2d"},
-        {.ddp = true,
-         .tensor_parallel_degree = 9,
-         .tensor_parallel_kind = "2d"},
+       {{.ddp = true, .tensor_parallel_degree = 6, .tensor_parallel_kind = "2d"},
+        {.ddp = true, .tensor_parallel_degree = 9, .tensor_parallel_kind = "2d"},
         "tensor_parallel_degree is 6; write 4 or 9"}},
       {"tensor_parallel_degree needs ddp",
        {{.tensor_parallel_degree = 2},
@@ -71,9 +63,7 @@ const std::map<std::string, Example>& examples() {
         "1"}},
       {"partition below degree",
        {{.auto_partition = false, .partition = {{"a.b", 1}}},
-        {.pipeline_parallel_degree = 2,
-         .auto_partition = false,
-         .partition = {{"a.b", 1}}},
+        {.pipeline_parallel_degree = 2, .auto_partition = false, .partition = {{"a.b", 1}}},
         "partition of \"a.b\" is 1 but pipeline_parallel_degree is 1; write "
         "0"}},
       {"partition needs manual",
@@ -98,9 +88,7 @@ const std::map<std::string, Example>& examples() {
       {"tracing happens on the cpu",
        {{.trace_device = "gpu"}, {.trace_device = "cpu"}, "\"auto\""}},
       {"fp16 excludes bf16",
-       {{.fp16 = true, .bf16 = true},
-        {.fp16 = true},
-        "fp16 and bf16 are both true"}},
+       {{.fp16 = true, .bf16 = true}, {.fp16 = true}, "fp16 and bf16 are both true"}},
       {"horizon needs offloading",
        {{.activation_loading_horizon = 2},
         {.offload_activations = true, .activation_loading_horizon = 2},
@@ -111,8 +99,7 @@ const std::map<std::string, Example>& examples() {
         "\"sharded_data_parallel_degree\""}},
       {"sdp keys need sharding",
        {{.sdp_hierarchical_allgather = false},
-        {.sharded_data_parallel_degree = 2,
-         .sdp_hierarchical_allgather = false},
+        {.sharded_data_parallel_degree = 2, .sdp_hierarchical_allgather = false},
         "sdp_hierarchical_allgather has no effect"}},
       {"sharding needs ddp",
        {{.sharded_data_parallel_degree = 2},
@@ -128,9 +115,7 @@ const std::map<std::string, Example>& examples() {
         "leave shard_optimizer_state out"}},
       {"sharding with tensor needs prescaled",
        {{.tensor_parallel_degree = 2, .sharded_data_parallel_degree = 2},
-        {.tensor_parallel_degree = 2,
-         .prescaled_batch = true,
-         .sharded_data_parallel_degree = 2},
+        {.tensor_parallel_degree = 2, .prescaled_batch = true, .sharded_data_parallel_degree = 2},
         "\"prescaled_batch\": true"}},
   };
   return map;
@@ -151,13 +136,11 @@ TEST(Couplings, EveryRuleHasAnExample) {
 TEST(Couplings, BrokenAndKept) {
   for (const Coupling& coupling : couplings()) {
     const Example& example = examples().at(coupling.name);
-    EXPECT_THAT(coupling.broken(example.broken), HasSubstr(example.says))
-        << coupling.name;
+    EXPECT_THAT(coupling.broken(example.broken), HasSubstr(example.says)) << coupling.name;
     EXPECT_EQ(coupling.broken(example.kept), "") << coupling.name;
     EXPECT_EQ(coupling.broken(Config{}), "") << coupling.name;
     // The same through the validator, from code and from JSON.
-    EXPECT_THAT(
-        error_of([&] { validate(example.broken); }), HasSubstr(example.says));
+    EXPECT_THAT(error_of([&] { validate(example.broken); }), HasSubstr(example.says));
     EXPECT_THAT(parse_error(to_json(example.broken)), HasSubstr(example.says));
   }
 }
@@ -198,13 +181,9 @@ TEST(Couplings, FromCodeDegreesOutOfRangeAreErrorsToo) {
   EXPECT_THAT(
       error_of([] { validate({.pipeline_parallel_degree = 0}); }),
       AllOf(HasSubstr("config: "), HasSubstr("found 0; write an integer")));
+  EXPECT_THAT(error_of([] { validate({.pipeline = "gpipe"}); }), HasSubstr("found \"gpipe\""));
   EXPECT_THAT(
-      error_of([] { validate({.pipeline = "gpipe"}); }),
-      HasSubstr("found \"gpipe\""));
-  EXPECT_THAT(
-      error_of([] {
-        validate({.memory_weight = std::numeric_limits<double>::quiet_NaN()});
-      }),
+      error_of([] { validate({.memory_weight = std::numeric_limits<double>::quiet_NaN()}); }),
       HasSubstr("memory_weight: found nan"));
   EXPECT_NO_THROW(validate({}));
 }

@@ -27,23 +27,19 @@ std::string words_of(const std::string& text) {
 }
 
 // Where two texts part, for people; empty for equal texts.
-std::string first_difference(
-    const std::string& found,
-    const std::string& expected) {
+std::string first_difference(const std::string& found, const std::string& expected) {
   std::istringstream found_lines(found);
   std::istringstream expected_lines(expected);
   for (int number = 1;; ++number) {
     std::string here;
     std::string there;
     const bool more = static_cast<bool>(std::getline(found_lines, here));
-    const bool more_expected =
-        static_cast<bool>(std::getline(expected_lines, there));
+    const bool more_expected = static_cast<bool>(std::getline(expected_lines, there));
     if (!more && !more_expected) {
       return found == expected ? "" : "one ends without a line break";
     }
     if (!more || !more_expected || here != there) {
-      return "line " + std::to_string(number) +
-             ":\n  found:    " + (more ? here : "(the end)") +
+      return "line " + std::to_string(number) + ":\n  found:    " + (more ? here : "(the end)") +
              "\n  expected: " + (more_expected ? there : "(the end)");
     }
   }
@@ -53,18 +49,14 @@ TEST(Explain, TheTextHasEveryKeyAndRule) {
   const std::string text = explain_text(100);
   const std::string words = words_of(text);
   for (const Key& key : keys()) {
-    EXPECT_NE(text.find("\n  " + key.name + " "), std::string::npos)
-        << key.name;
-    EXPECT_NE(words.find(words_of(key.description)), std::string::npos)
-        << key.name;
+    EXPECT_NE(text.find("\n  " + key.name + " "), std::string::npos) << key.name;
+    EXPECT_NE(words.find(words_of(key.description)), std::string::npos) << key.name;
     for (const std::string& alias : key.aliases) {
-      EXPECT_NE(words.find("Alias: " + alias + ". "), std::string::npos)
-          << alias;
+      EXPECT_NE(words.find("Alias: " + alias + ". "), std::string::npos) << alias;
     }
   }
   for (const Coupling& coupling : couplings()) {
-    EXPECT_NE(words.find(words_of(coupling.rule)), std::string::npos)
-        << coupling.name;
+    EXPECT_NE(words.find(words_of(coupling.rule)), std::string::npos) << coupling.name;
   }
 }
 
@@ -90,15 +82,13 @@ TEST(Explain, TheJsonHasEveryKey) {
 }
 
 TEST(Explain, TheCommittedPageIsTheTable) {
-  std::ifstream page(
-      std::string(TESSERA_SOURCE_DIR) + "/docs/configuration.md");
+  std::ifstream page(std::string(TESSERA_SOURCE_DIR) + "/docs/configuration.md");
   std::ostringstream text;
   text << page.rdbuf();
   EXPECT_EQ(first_difference(text.str(), explain_markdown()), "")
       << "run: tessera config --markdown > docs/configuration.md";
   for (const Coupling& coupling : couplings()) {
-    EXPECT_NE(text.str().find(coupling.rule), std::string::npos)
-        << coupling.name;
+    EXPECT_NE(text.str().find(coupling.rule), std::string::npos) << coupling.name;
   }
 }
 

@@ -80,9 +80,7 @@ TEST(Fuzz, DeepNestingIsRefusedWithoutUsingTheStack) {
     for (int depth = 0; depth < 200'000; ++depth) {
       text += open;
     }
-    EXPECT_THAT(
-        parse_error(text),
-        ::testing::HasSubstr("test.json: nested deeper than 32 levels"));
+    EXPECT_THAT(parse_error(text), ::testing::HasSubstr("test.json: nested deeper than 32 levels"));
   }
 }
 

@@ -73,14 +73,12 @@ TEST(Keys, EveryDocumentedParameterIsKnownWithItsDefault) {
 }
 
 TEST(Keys, EveryFieldOfTheStructHasItsRow) {
-  std::ifstream header(
-      std::string(TESSERA_SOURCE_DIR) + "/tessera/config/config.h");
+  std::ifstream header(std::string(TESSERA_SOURCE_DIR) + "/tessera/config/config.h");
   const std::regex field(R"(^  [a-z_:0-9<>, ]+ ([a-z_0-9]+) = .*;$)");
   std::set<std::string> fields;
   for (std::string line; std::getline(header, line);) {
     std::smatch match;
-    if (std::regex_match(line, match, field) &&
-        line.find("operator") == std::string::npos) {
+    if (std::regex_match(line, match, field) && line.find("operator") == std::string::npos) {
       fields.insert(match[1]);
     }
   }
@@ -162,12 +160,10 @@ TEST(Keys, EachIsReadAndEachMissingFunctionIsRefusedByName) {
     const bool port = key.name == "ddp_port"; // 65537 is no port
     const std::string value = port ? "8888" : another_value(key);
     for (const std::string& name : names) {
-      const std::string message =
-          parse_error("{\"" + name + "\": " + value + "}");
+      const std::string message = parse_error("{\"" + name + "\": " + value + "}");
       if (key.status == Status::kNotYet) {
         EXPECT_THAT(message, HasSubstr(name)) << message;
-        EXPECT_THAT(message, HasSubstr("not available in this version"))
-            << message;
+        EXPECT_THAT(message, HasSubstr("not available in this version")) << message;
       } else {
         EXPECT_THAT(message, Not(HasSubstr("not available"))) << message;
         EXPECT_THAT(message, Not(HasSubstr("unknown"))) << message;
@@ -179,12 +175,8 @@ TEST(Keys, EachIsReadAndEachMissingFunctionIsRefusedByName) {
 TEST(Keys, TheNeutralDefaultOfAMissingFunctionIsAccepted) {
   for (const Key& key : keys()) {
     const Value neutral = get(key, Config{});
-    if (key.status == Status::kNotYet &&
-        !std::holds_alternative<std::monostate>(neutral)) {
-      EXPECT_EQ(
-          parse_config(
-              "{\"" + key.name + "\": " + to_text(neutral) + "}", "test"),
-          Config{})
+    if (key.status == Status::kNotYet && !std::holds_alternative<std::monostate>(neutral)) {
+      EXPECT_EQ(parse_config("{\"" + key.name + "\": " + to_text(neutral) + "}", "test"), Config{})
           << key.name;
     }
   }
@@ -195,8 +187,7 @@ TEST(Keys, EveryWrongTypeNamesKeyValueAndAllowed) {
     if (key.status == Status::kRefused) {
       continue;
     }
-    for (const std::string wrong :
-         {"null", "[1]", "\"text\"", "true", "1.5", "{\"a\": \"b\"}"}) {
+    for (const std::string wrong : {"null", "[1]", "\"text\"", "true", "1.5", "{\"a\": \"b\"}"}) {
       const bool fits = (wrong == "true" && type_of(key) == Type::kBool) ||
                         (wrong == "1.5" && type_of(key) == Type::kNumber) ||
                         (wrong == "\"text\"" && type_of(key) == Type::kText);
@@ -207,8 +198,7 @@ TEST(Keys, EveryWrongTypeNamesKeyValueAndAllowed) {
           wrong[0] == '[' ? "a list" : (wrong[0] == '{' ? "an object" : wrong);
       EXPECT_EQ(
           parse_error("{\"" + key.name + "\": " + wrong + "}"),
-          "test.json: " + key.name + ": found " + found + "; write " +
-              allowed(key));
+          "test.json: " + key.name + ": found " + found + "; write " + allowed(key));
     }
   }
 }
@@ -266,8 +256,7 @@ TEST(Keys, RefusedNamesSayWhy) {
                 "write \"ddp\": true"));
   for (const Key& key : keys()) {
     if (key.status == Status::kRefused) {
-      EXPECT_THAT(
-          parse_error("{\"" + key.name + "\": true}"), HasSubstr(key.reason));
+      EXPECT_THAT(parse_error("{\"" + key.name + "\": true}"), HasSubstr(key.reason));
     }
   }
 }
@@ -292,8 +281,7 @@ TEST(Nearest, FindsTheKeyThatWasMeant) {
   for (const auto& [written, key] : meant) {
     EXPECT_EQ(
         parse_error("{\"" + written + "\": 1}"),
-        "test.json: \"" + written +
-            "\": unknown key; the nearest known key is \"" + key + "\"");
+        "test.json: \"" + written + "\": unknown key; the nearest known key is \"" + key + "\"");
   }
 }
 

@@ -15,10 +15,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-const Config kTwoByTwo{
-    .pipeline_parallel_degree = 2,
-    .ddp = true,
-    .processes_per_host = 4};
+const Config kTwoByTwo{.pipeline_parallel_degree = 2, .ddp = true, .processes_per_host = 4};
 
 TEST(OuterForm, TheFormsOfOneConfigurationAreEqual) {
   for (const char* text :
@@ -36,28 +33,21 @@ TEST(OuterForm, TheFormsOfOneConfigurationAreEqual) {
 
 TEST(OuterForm, NamesThePlaceOfAMistake) {
   const auto with = [](const std::string& model) {
-    return parse_error(
-        "{\"smdistributed\": {\"modelparallel\": " + model + "}}");
+    return parse_error("{\"smdistributed\": {\"modelparallel\": " + model + "}}");
   };
   EXPECT_THAT(
       with(R"({"enabled": false, "parameters": {}})"),
       HasSubstr("smdistributed.modelparallel.enabled: found false"));
+  EXPECT_THAT(with(R"({"enabled": true})"), HasSubstr("\"parameters\" is missing"));
   EXPECT_THAT(
-      with(R"({"enabled": true})"), HasSubstr("\"parameters\" is missing"));
-  EXPECT_THAT(
-      with(R"({"parameters": 3})"),
-      HasSubstr("smdistributed.modelparallel.parameters: found 3"));
+      with(R"({"parameters": 3})"), HasSubstr("smdistributed.modelparallel.parameters: found 3"));
   EXPECT_THAT(
       with(R"({"params": {}, "parameters": {}})"),
       HasSubstr("smdistributed.modelparallel.\"params\": unknown key; the "
                 "nearest known key is \"parameters\""));
   EXPECT_THAT(with("1"), HasSubstr("smdistributed.modelparallel: found 1"));
-  EXPECT_THAT(
-      parse_error(R"({"smdistributed": {}})"),
-      HasSubstr("\"modelparallel\" is missing"));
-  EXPECT_THAT(
-      parse_error(R"({"smdistributed": []})"),
-      HasSubstr("smdistributed: found a list"));
+  EXPECT_THAT(parse_error(R"({"smdistributed": {}})"), HasSubstr("\"modelparallel\" is missing"));
+  EXPECT_THAT(parse_error(R"({"smdistributed": []})"), HasSubstr("smdistributed: found a list"));
   EXPECT_THAT(
       parse_error(R"({"smdistributed": {"modelparallel": {"parameters": {}},
                                         "dataparallel": {}}})"),
@@ -76,16 +66,13 @@ TEST(OuterForm, NamesThePlaceOfAMistake) {
       parse_error(R"({"mpi": {"processes_per_host": 0}})"),
       HasSubstr("processes_per_host: found 0"));
   // "mpi" stands beside the parameters, not among them.
-  EXPECT_THAT(
-      with(R"({"parameters": {"mpi": {}}})"),
-      HasSubstr("\"mpi\": unknown key"));
+  EXPECT_THAT(with(R"({"parameters": {"mpi": {}}})"), HasSubstr("\"mpi\": unknown key"));
 }
 
 class Files : public ::testing::Test {
  protected:
   void SetUp() override {
-    folder_ = std::filesystem::temp_directory_path() /
-              str("tessera_config_test_", getpid());
+    folder_ = std::filesystem::temp_directory_path() / str("tessera_config_test_", getpid());
     std::filesystem::create_directory(folder_);
   }
   void TearDown() override {
@@ -112,27 +99,17 @@ TEST_F(Files, ParametersMayBeAnotherFile) {
 
 TEST_F(Files, ErrorsNameTheFile) {
   const std::string bad = write("bad.json", "{\"ddp\": 3}");
-  EXPECT_EQ(
-      error_of([&] { load_config(bad); }),
-      bad + ": ddp: found 3; write true or false");
+  EXPECT_EQ(error_of([&] { load_config(bad); }), bad + ": ddp: found 3; write true or false");
   const std::string missing = (folder_ / "missing.json").string();
-  EXPECT_THAT(
-      error_of([&] { load_config(missing); }),
-      HasSubstr(missing + ": no such file"));
-  EXPECT_THAT(
-      error_of([&] { load_config(folder_.string()); }),
-      HasSubstr("no such file"));
-  const std::string outer = write(
-      "outer.json",
-      R"({"smdistributed": {"modelparallel": {"parameters": "gone.json"}}})");
+  EXPECT_THAT(error_of([&] { load_config(missing); }), HasSubstr(missing + ": no such file"));
+  EXPECT_THAT(error_of([&] { load_config(folder_.string()); }), HasSubstr("no such file"));
+  const std::string outer =
+      write("outer.json", R"({"smdistributed": {"modelparallel": {"parameters": "gone.json"}}})");
   EXPECT_THAT(error_of([&] { load_config(outer); }), HasSubstr("gone.json"));
   write("broken.json", "{");
   const std::string to_broken = write(
-      "outer2.json",
-      R"({"smdistributed": {"modelparallel": {"parameters": "broken.json"}}})");
-  EXPECT_THAT(
-      error_of([&] { load_config(to_broken); }),
-      HasSubstr("broken.json: not valid JSON"));
+      "outer2.json", R"({"smdistributed": {"modelparallel": {"parameters": "broken.json"}}})");
+  EXPECT_THAT(error_of([&] { load_config(to_broken); }), HasSubstr("broken.json: not valid JSON"));
 }
 
 } // namespace

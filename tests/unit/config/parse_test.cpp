@@ -63,16 +63,11 @@ TEST(Parse, JsonRoundTrip) {
 
 TEST(Parse, ValuesInForce) {
   EXPECT_EQ(Config{}.effective_active_microbatches(), 3);
-  EXPECT_EQ(
-      Config{.pipeline_parallel_degree = 4}.effective_active_microbatches(), 6);
-  EXPECT_EQ(
-      Config{.active_microbatches = 1}.effective_active_microbatches(), 1);
+  EXPECT_EQ(Config{.pipeline_parallel_degree = 4}.effective_active_microbatches(), 6);
+  EXPECT_EQ(Config{.active_microbatches = 1}.effective_active_microbatches(), 1);
   EXPECT_EQ(Config{}.effective_memory_weight(), 0.8);
   EXPECT_EQ(Config{.optimize = "speed"}.effective_memory_weight(), 0.2);
-  EXPECT_EQ(
-      (Config{.optimize = "speed", .memory_weight = 1.0}
-           .effective_memory_weight()),
-      1.0);
+  EXPECT_EQ((Config{.optimize = "speed", .memory_weight = 1.0}.effective_memory_weight()), 1.0);
   EXPECT_EQ(Config{.default_partition = 3}.effective_default_partition(), 3);
 }
 
@@ -108,12 +103,10 @@ TEST(Parse, GivenTwice) {
       parse_error(R"({"ddp": true, "ddp": true})"),
       "test.json: \"ddp\": stands twice in one object; keep one");
   EXPECT_THAT(
-      parse_error(
-          R"({"auto_partition": false, "partition": {"a": 0, "a": 0}})"),
+      parse_error(R"({"auto_partition": false, "partition": {"a": 0, "a": 0}})"),
       HasSubstr("\"a\": stands twice"));
   EXPECT_THAT(
-      parse_error(
-          R"({"processes_per_host": 2, "mpi": {"processes_per_host": 2}})"),
+      parse_error(R"({"processes_per_host": 2, "mpi": {"processes_per_host": 2}})"),
       HasSubstr("given twice"));
 }
 
@@ -131,19 +124,15 @@ TEST(Parse, NoJsonNamesLineAndColumn) {
 }
 
 TEST(Parse, AnythingButAnObject) {
-  EXPECT_THAT(
-      parse_error("[1, 2]"),
-      HasSubstr("test.json: found a list; write an object of keys"));
+  EXPECT_THAT(parse_error("[1, 2]"), HasSubstr("test.json: found a list; write an object of keys"));
   EXPECT_THAT(parse_error("null"), HasSubstr("found null"));
   EXPECT_THAT(parse_error("3"), HasSubstr("found 3"));
 }
 
 TEST(Parse, LongTextsAreCutShort) {
-  const std::string message =
-      parse_error("{\"pipeline\": \"" + std::string(100000, 'x') + "\"}");
+  const std::string message = parse_error("{\"pipeline\": \"" + std::string(100000, 'x') + "\"}");
   EXPECT_LT(message.size(), 200U);
-  const std::string key =
-      parse_error("{\"" + std::string(100000, 'x') + "\": 1}");
+  const std::string key = parse_error("{\"" + std::string(100000, 'x') + "\": 1}");
   EXPECT_LT(key.size(), 200U);
   const std::string no_json = parse_error("{" + std::string(100000, 'x'));
   EXPECT_LT(no_json.size(), 500U);

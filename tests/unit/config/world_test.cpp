@@ -16,14 +16,9 @@ std::string world_error(const Config& config, int world_size) {
 TEST(World, TheProductOfTheDegreesAndReplicas) {
   EXPECT_EQ(world_error({}, 1), "no error");
   EXPECT_EQ(world_error({.pipeline_parallel_degree = 4}, 4), "no error");
+  EXPECT_EQ(world_error({.pipeline_parallel_degree = 2, .ddp = true}, 4), "no error");
   EXPECT_EQ(
-      world_error({.pipeline_parallel_degree = 2, .ddp = true}, 4), "no error");
-  EXPECT_EQ(
-      world_error(
-          {.pipeline_parallel_degree = 2,
-           .ddp = true,
-           .tensor_parallel_degree = 2},
-          8),
+      world_error({.pipeline_parallel_degree = 2, .ddp = true, .tensor_parallel_degree = 2}, 8),
       "no error");
 }
 
@@ -33,14 +28,9 @@ TEST(World, SaysHowManyProcessesFit) {
       "world size 5 is not a multiple of pipeline_parallel_degree 2 x "
       "tensor_parallel_degree 1 = 2; start 4 or 6 processes, or change a "
       "degree");
+  EXPECT_THAT(world_error({.pipeline_parallel_degree = 4}, 2), HasSubstr("start 4 processes"));
   EXPECT_THAT(
-      world_error({.pipeline_parallel_degree = 4}, 2),
-      HasSubstr("start 4 processes"));
-  EXPECT_THAT(
-      world_error(
-          {.pipeline_parallel_degree = 1'000'000,
-           .tensor_parallel_degree = 1'000'000},
-          8),
+      world_error({.pipeline_parallel_degree = 1'000'000, .tensor_parallel_degree = 1'000'000}, 8),
       HasSubstr("= 1000000000000;"));
   EXPECT_THAT(world_error({}, 0), HasSubstr("world size 0"));
 }
@@ -54,9 +44,7 @@ TEST(World, SeveralReplicasNeedDdp) {
 }
 
 TEST(World, ShardingDividesTheDataParallelRanks) {
-  EXPECT_EQ(
-      world_error({.ddp = true, .sharded_data_parallel_degree = 2}, 4),
-      "no error");
+  EXPECT_EQ(world_error({.ddp = true, .sharded_data_parallel_degree = 2}, 4), "no error");
   EXPECT_THAT(
       world_error({.ddp = true, .sharded_data_parallel_degree = 3}, 4),
       HasSubstr("sharded_data_parallel_degree 3 does not divide the 4 "

@@ -82,8 +82,7 @@ TEST(DeviceSpeed, MeasuredBackwardsReplaceTheRules) {
   DeviceSpeed speed = simple_speed();
   speed.products["f32"] = {{10, 2e-6, 5e-6}, {100, 2e-3, 5e-3}};
   speed.random = {{1, 1e-6, 3e-6}, {1e6, 2e-2, 4e-3}};
-  EXPECT_NEAR(
-      pass_seconds(product(100, 100, 100), speed, "f32").backward, 5e-3, 1e-9);
+  EXPECT_NEAR(pass_seconds(product(100, 100, 100), speed, "f32").backward, 5e-3, 1e-9);
   graph::OperatorWork mask;
   mask.kind = Kind::kRandom;
   mask.elements = 1e6;
@@ -97,8 +96,7 @@ TEST(DeviceSpeed, OperatorsAreLookedUpByNameAndVariant) {
   DeviceSpeed speed = simple_speed();
   speed.operators["softmax"] = {{1e6, 3e-3, 4e-3}};
   speed.operators["gelu.tanh"] = {{1e6, 7e-3, 8e-3}};
-  EXPECT_NEAR(
-      forward_of(function("aten::_softmax.int", 1e6), speed), 3e-3, 1e-9);
+  EXPECT_NEAR(forward_of(function("aten::_softmax.int", 1e6), speed), 3e-3, 1e-9);
   EXPECT_NEAR(forward_of(function("aten::gelu.tanh", 1e6), speed), 7e-3, 1e-9);
   EXPECT_NEAR(forward_of(function("aten::gelu", 1e6), speed), 1e-2, 1e-9);
   speed.operators["view"] = {{1, 2e-7, 6e-7}};
@@ -154,13 +152,9 @@ TEST(Cluster, MeasuredCollectivesReplaceTheRing) {
   Cluster cluster = small_cluster(1, 0);
   const DescribedModel model = small_model(2);
   const Strategy strategy = small_strategy(1, 2, 1, 1, 2);
-  cluster.collectives = {
-      {"all_reduce", 2, 1, 4e6, 0.1}, {"all_reduce", 2, 1, 16e6, 0.4}};
+  cluster.collectives = {{"all_reduce", 2, 1, 4e6, 0.1}, {"all_reduce", 2, 1, 16e6, 0.4}};
   // Two layers of a million parameters, 4 bytes each: 8 MB.
-  EXPECT_NEAR(
-      price(model, cluster, strategy, bare_constants()).gradient_seconds,
-      0.2,
-      1e-9);
+  EXPECT_NEAR(price(model, cluster, strategy, bare_constants()).gradient_seconds, 0.2, 1e-9);
   EXPECT_EQ(cluster.collective_seconds("all_reduce", 3, 1, 1), 0);
   EXPECT_EQ(cluster.collective_seconds("all_reduce", 2, 2, 1), 0);
 }
@@ -169,11 +163,9 @@ TEST(Cluster, SharedCoresBoundTheEstimate) {
   Cluster cluster = small_cluster(1, 0);
   const DescribedModel model = small_model(2);
   const Strategy strategy = small_strategy(1, 2, 1, 1, 2);
-  const double apart =
-      price(model, cluster, strategy, bare_constants()).seconds;
+  const double apart = price(model, cluster, strategy, bare_constants()).seconds;
   cluster.nodes[0].cores = 2;
-  EXPECT_DOUBLE_EQ(
-      price(model, cluster, strategy, bare_constants()).seconds, apart);
+  EXPECT_DOUBLE_EQ(price(model, cluster, strategy, bare_constants()).seconds, apart);
   cluster.nodes[0].cores = 1;
   const StrategyCost cost = price(model, cluster, strategy, bare_constants());
   // Eight microbatches of six milliseconds on each of two ranks.
@@ -188,9 +180,7 @@ TEST(Cluster, LinksBoundFlowsBetweenNodes) {
   cluster.links = {{.first = 1, .second = 0, .bytes_per_s = 2e8}};
   EXPECT_EQ(cluster.between(0, 1), 2e8);
   const Strategy strategy = small_strategy(4, 1, 1, 1, 4);
-  EXPECT_EQ(
-      place(strategy, cluster, bare_constants()).stages[1].next_bytes_per_s,
-      2e8);
+  EXPECT_EQ(place(strategy, cluster, bare_constants()).stages[1].next_bytes_per_s, 2e8);
 }
 
 } // namespace

@@ -21,9 +21,7 @@ using testing::ElementsAre;
 
 std::vector<double> costs_of(GraphBuilder& model, double memory_weight) {
   return node_costs(
-             model.graph(),
-             build_module_tree(model.graph()),
-             {.memory_weight = memory_weight})
+             model.graph(), build_module_tree(model.graph()), {.memory_weight = memory_weight})
       .subtree;
 }
 
@@ -43,28 +41,21 @@ GraphBuilder small_model() {
 
 TEST(NodeCosts, MemoryAloneIsTheShareOfBytes) {
   GraphBuilder model = small_model();
-  EXPECT_THAT(
-      costs_of(model, 1.0),
-      ElementsAre(near(1), near(.6), near(.2), near(.3), near(.4)));
+  EXPECT_THAT(costs_of(model, 1.0), ElementsAre(near(1), near(.6), near(.2), near(.3), near(.4)));
   model[4].activation_bytes = 400; // as much again as all parameters
-  EXPECT_THAT(
-      costs_of(model, 1.0),
-      ElementsAre(near(1), near(.3), near(.1), near(.15), near(.7)));
+  EXPECT_THAT(costs_of(model, 1.0), ElementsAre(near(1), near(.3), near(.1), near(.15), near(.7)));
 }
 
 TEST(NodeCosts, UntimedComputationIsTheNumberOfDescendants) {
   GraphBuilder model = small_model();
-  EXPECT_THAT(
-      costs_of(model, 0.0),
-      ElementsAre(near(1), near(.5), near(0), near(0), near(0)));
+  EXPECT_THAT(costs_of(model, 0.0), ElementsAre(near(1), near(.5), near(0), near(0), near(0)));
 }
 
 TEST(NodeCosts, MemoryWeightMixesBoth) {
   GraphBuilder model = small_model();
   EXPECT_THAT(
       costs_of(model, 0.2),
-      ElementsAre(
-          near(1), near(.2 * .6 + .8 * .5), near(.04), near(.06), near(.08)));
+      ElementsAre(near(1), near(.2 * .6 + .8 * .5), near(.04), near(.06), near(.08)));
 }
 
 TEST(NodeCosts, TimedComputationIsForwardSeconds) {
@@ -75,20 +66,15 @@ TEST(NodeCosts, TimedComputationIsForwardSeconds) {
     model[i].calls = 1;
     model[i].forward_seconds = seconds[i];
   }
-  EXPECT_THAT(
-      costs_of(model, 0.0),
-      ElementsAre(near(1), near(.6), near(.2), near(.3), near(.4)));
+  EXPECT_THAT(costs_of(model, 0.0), ElementsAre(near(1), near(.6), near(.2), near(.3), near(.4)));
   // A list that is never called has the time of its layers, and its parent
   // does not count that time as its own.
   model[1].calls = 0;
   model[1].forward_seconds = 0;
   const auto tree = build_module_tree(model.graph());
   const auto costs = node_costs(model.graph(), tree, {.memory_weight = 0.0});
-  EXPECT_THAT(
-      costs.subtree,
-      ElementsAre(near(1), near(.5), near(.2), near(.3), near(.4)));
-  EXPECT_THAT(
-      costs.own, ElementsAre(near(.1), near(0), near(.2), near(.3), near(.4)));
+  EXPECT_THAT(costs.subtree, ElementsAre(near(1), near(.5), near(.2), near(.3), near(.4)));
+  EXPECT_THAT(costs.own, ElementsAre(near(.1), near(0), near(.2), near(.3), near(.4)));
 }
 
 TEST(NodeCosts, SharedParametersCountOnceAndAtTheirNode) {
@@ -103,15 +89,11 @@ TEST(NodeCosts, SharedParametersCountOnceAndAtTheirNode) {
   // Nodes: root, encoder, {embedding, head} below the root, layer.
   const auto tree = build_module_tree(model.graph());
   const auto memory = node_costs(model.graph(), tree, {.memory_weight = 1});
-  EXPECT_THAT(
-      memory.subtree,
-      ElementsAre(near(1), near(1. / 3), near(2. / 3), near(1. / 3)));
+  EXPECT_THAT(memory.subtree, ElementsAre(near(1), near(1. / 3), near(2. / 3), near(1. / 3)));
   const auto modules = node_costs(model.graph(), tree, {.memory_weight = 0});
-  EXPECT_THAT(
-      modules.subtree, ElementsAre(near(1), near(.25), near(0), near(0)));
+  EXPECT_THAT(modules.subtree, ElementsAre(near(1), near(.25), near(0), near(0)));
   // Four modules below the root, two of them in the tied node.
-  EXPECT_THAT(
-      modules.own, ElementsAre(near(0), near(.25), near(.5), near(.25)));
+  EXPECT_THAT(modules.own, ElementsAre(near(0), near(.25), near(.5), near(.25)));
 }
 
 TEST(NodeCosts, WhatTheRootHasNothingOfTakesNoPart) {
@@ -127,8 +109,7 @@ TEST(NodeCosts, WhatTheRootHasNothingOfTakesNoPart) {
 
 TEST(NodeCosts, MemoryWeightOutsideItsRangeIsRefused) {
   GraphBuilder model = small_model();
-  for (const double weight :
-       {-0.1, 1.5, std::numeric_limits<double>::quiet_NaN()}) {
+  for (const double weight : {-0.1, 1.5, std::numeric_limits<double>::quiet_NaN()}) {
     try {
       costs_of(model, weight);
       FAIL() << weight << " was accepted";
@@ -143,8 +124,7 @@ TEST(NodeCosts, RandomGraphsAreSuperAdditiveAndAddUp) {
   for (int round = 0; round < 500; ++round) {
     const auto graph = graph::random_graph(random, 1 + round % 60);
     const auto tree = build_module_tree(graph);
-    const auto costs =
-        node_costs(graph, tree, {.memory_weight = (round % 11) / 10.0});
+    const auto costs = node_costs(graph, tree, {.memory_weight = (round % 11) / 10.0});
     ASSERT_EQ(costs.subtree.size(), tree.nodes.size());
     EXPECT_EQ(costs.subtree[0], 1);
     for (std::size_t n = 0; n < tree.nodes.size(); ++n) {
@@ -155,8 +135,7 @@ TEST(NodeCosts, RandomGraphsAreSuperAdditiveAndAddUp) {
       EXPECT_GE(costs.subtree[n], below - 1e-12);
       EXPECT_GE(costs.own[n], 0);
     }
-    EXPECT_NEAR(
-        std::accumulate(costs.own.begin(), costs.own.end(), 0.0), 1, 1e-9);
+    EXPECT_NEAR(std::accumulate(costs.own.begin(), costs.own.end(), 0.0), 1, 1e-9);
     ASSERT_FALSE(HasFailure()) << "round " << round;
   }
 }

@@ -27,8 +27,7 @@ inline Cluster small_cluster(int fast_nodes, int slow_nodes) {
 
 /// `count` layers of one millisecond on "fast"; layer i costs i times as much
 /// more with `growth`.
-inline DescribedModel
-small_model(int count, double growth = 0, const std::string& kind = "other") {
+inline DescribedModel small_model(int count, double growth = 0, const std::string& kind = "other") {
   DescribedModel model;
   model.name = "small";
   model.global_batch_size = 16;
@@ -56,13 +55,8 @@ inline std::vector<int> even_cuts(int layers, int stages) {
   return cuts;
 }
 
-inline Strategy small_strategy(
-    int pp,
-    int dp,
-    int tp,
-    int mbs,
-    int layers,
-    const std::string& letters = "PDT") {
+inline Strategy
+small_strategy(int pp, int dp, int tp, int mbs, int layers, const std::string& letters = "PDT") {
   Strategy strategy;
   strategy.pp = pp;
   strategy.dp = dp;

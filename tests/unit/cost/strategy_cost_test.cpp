@@ -11,13 +11,12 @@ namespace tessera::cost {
 namespace {
 
 double sum_of_parts(const StrategyCost& cost) {
-  return cost.compute_seconds + cost.tensor_seconds + cost.bubble_seconds +
-         cost.transfer_seconds + cost.gradient_seconds + cost.optimizer_seconds;
+  return cost.compute_seconds + cost.tensor_seconds + cost.bubble_seconds + cost.transfer_seconds +
+         cost.gradient_seconds + cost.optimizer_seconds;
 }
 
 TEST(RingAllReduce, IsEquationThree) {
-  EXPECT_DOUBLE_EQ(
-      ring_all_reduce_seconds(8e9, 4, 2e9, 0), 2 * 3 * 8e9 / 4 / 2e9);
+  EXPECT_DOUBLE_EQ(ring_all_reduce_seconds(8e9, 4, 2e9, 0), 2 * 3 * 8e9 / 4 / 2e9);
   EXPECT_DOUBLE_EQ(ring_all_reduce_seconds(0, 4, 1, 1e-3), 6e-3);
   EXPECT_EQ(ring_all_reduce_seconds(8e9, 1, 2e9, 1), 0);
 }
@@ -41,19 +40,12 @@ TEST(Price, TheSlowestDeviceOfAStageSetsItsTime) {
   const DescribedModel model = small_model(4);
   const Cluster cluster = small_cluster(1, 1);
   // PDT: stage 0 on the fast node, stage 1 on the slow one.
-  const auto stages =
-      price(model, cluster, small_strategy(2, 2, 1, 1, 4), bare_constants());
-  EXPECT_NEAR(
-      stages.stages[1].compute_seconds,
-      2 * stages.stages[0].compute_seconds,
-      1e-12);
+  const auto stages = price(model, cluster, small_strategy(2, 2, 1, 1, 4), bare_constants());
+  EXPECT_NEAR(stages.stages[1].compute_seconds, 2 * stages.stages[0].compute_seconds, 1e-12);
   // DPT: a fast and a slow replica; both stages have a slow device.
-  const auto replicas = price(
-      model, cluster, small_strategy(2, 2, 1, 1, 4, "DPT"), bare_constants());
-  EXPECT_NEAR(
-      replicas.stages[0].compute_seconds,
-      stages.stages[1].compute_seconds,
-      1e-12);
+  const auto replicas =
+      price(model, cluster, small_strategy(2, 2, 1, 1, 4, "DPT"), bare_constants());
+  EXPECT_NEAR(replicas.stages[0].compute_seconds, stages.stages[1].compute_seconds, 1e-12);
   EXPECT_GT(
       replicas.compute_seconds + replicas.bubble_seconds,
       stages.compute_seconds + stages.bubble_seconds - 1e-12);
@@ -64,30 +56,23 @@ TEST(Price, GradientsShareTheNetworkOfANode) {
   const Cluster cluster = small_cluster(2, 0);
   const double bytes = 2e6 * 4; // both layers on one rank, f32
   // One ring of four over both nodes.
-  const auto ring =
-      price(model, cluster, small_strategy(1, 4, 1, 1, 2), bare_constants());
+  const auto ring = price(model, cluster, small_strategy(1, 4, 1, 1, 2), bare_constants());
   EXPECT_NEAR(ring.gradient_seconds, 2 * 3.0 / 4 * bytes / 1e9, 1e-12);
   // DPT: replicas on different nodes, so both stages' rings share a network.
-  const auto shared = price(
-      model, cluster, small_strategy(2, 2, 1, 1, 2, "DPT"), bare_constants());
+  const auto shared = price(model, cluster, small_strategy(2, 2, 1, 1, 2, "DPT"), bare_constants());
   EXPECT_NEAR(shared.gradient_seconds, 2 * (bytes / 2) / 1e9, 1e-12);
   // PDT: every ring stays inside a node.
-  const auto inside =
-      price(model, cluster, small_strategy(2, 2, 1, 1, 2), bare_constants());
+  const auto inside = price(model, cluster, small_strategy(2, 2, 1, 1, 2), bare_constants());
   EXPECT_NEAR(inside.gradient_seconds, (bytes / 2) / 10e9, 1e-12);
 }
 
 TEST(Price, TensorParallelLayersAreDividedAndReduced) {
   const DescribedModel model = small_model(1, 0, "transformer_layer");
   const Cluster cluster = small_cluster(1, 0);
-  const auto cost =
-      price(model, cluster, small_strategy(1, 1, 2, 1, 1), bare_constants());
+  const auto cost = price(model, cluster, small_strategy(1, 1, 2, 1, 1), bare_constants());
   // Forward, recomputation and twofold backward of half the layer.
   EXPECT_NEAR(cost.stages[0].compute_seconds, 4 * 0.5e-3, 1e-12);
-  EXPECT_NEAR(
-      cost.stages[0].tensor_seconds,
-      6 * ring_all_reduce_seconds(2000, 2, 10e9, 0),
-      1e-15);
+  EXPECT_NEAR(cost.stages[0].tensor_seconds, 6 * ring_all_reduce_seconds(2000, 2, 10e9, 0), 1e-15);
 }
 
 TEST(Price, HostTimeIsPaidOnceForAMicrobatch) {
@@ -129,13 +114,10 @@ TEST(Price, OverlapHidesGradientsBehindTheLastBackward) {
   const DescribedModel model = small_model(2);
   const Cluster cluster = small_cluster(2, 0);
   Strategy strategy = small_strategy(1, 4, 1, 1, 2);
-  const double whole =
-      price(model, cluster, strategy, bare_constants()).gradient_seconds;
+  const double whole = price(model, cluster, strategy, bare_constants()).gradient_seconds;
   strategy.overlap_gradients = true;
   EXPECT_NEAR(
-      price(model, cluster, strategy, bare_constants()).gradient_seconds,
-      whole - 2 * 2e-3,
-      1e-12);
+      price(model, cluster, strategy, bare_constants()).gradient_seconds, whole - 2 * 2e-3, 1e-12);
 }
 
 TEST(Memory, SchedulesKeepDifferentNumbersOfMicrobatches) {
@@ -167,11 +149,9 @@ TEST(Memory, TiedParametersAreHeldByBothStagesAndExchanged) {
   model.layers[3].parameters = 0;
   model.layers[3].shares_parameters_with = "layer.0";
   const Cluster cluster = small_cluster(1, 0);
-  const auto one =
-      price(model, cluster, small_strategy(1, 2, 1, 1, 4), bare_constants());
+  const auto one = price(model, cluster, small_strategy(1, 2, 1, 1, 4), bare_constants());
   EXPECT_EQ(one.stages[0].parameters, 3e6);
-  const auto two =
-      price(model, cluster, small_strategy(2, 1, 1, 1, 4), bare_constants());
+  const auto two = price(model, cluster, small_strategy(2, 1, 1, 1, 4), bare_constants());
   EXPECT_EQ(two.stages[0].parameters, 2e6);
   EXPECT_EQ(two.stages[1].parameters, 2e6);
   EXPECT_NEAR(two.gradient_seconds, 1e6 * 4 / 10e9, 1e-12);

@@ -6,15 +6,8 @@ namespace tessera::cli {
 namespace {
 
 const std::set<std::string> kAvx2 = {"sse2", "avx", "avx2", "fma"};
-const std::set<std::string> kAvx512 = {
-    "avx",
-    "avx2",
-    "fma",
-    "avx512f",
-    "avx512dq",
-    "avx512bw",
-    "avx512vl",
-    "avx512cd"};
+const std::set<std::string> kAvx512 =
+    {"avx", "avx2", "fma", "avx512f", "avx512dq", "avx512bw", "avx512vl", "avx512cd"};
 
 TEST(BlasKernel, AWiderOneReplacesANarrowPick) {
   EXPECT_EQ(better_blas_kernel("Prescott", kAvx512), "SkylakeX");
@@ -36,9 +29,7 @@ TEST(BlasKernel, WhatIsUnknownIsLeftAlone) {
   EXPECT_EQ(better_blas_kernel("Katana", kAvx512), std::nullopt);
   EXPECT_EQ(better_blas_kernel("Prescott", {}), std::nullopt);
   // Some of the 512-bit instructions are not enough.
-  EXPECT_EQ(
-      better_blas_kernel("Haswell", {"avx", "avx2", "fma", "avx512f"}),
-      std::nullopt);
+  EXPECT_EQ(better_blas_kernel("Haswell", {"avx", "avx2", "fma", "avx512f"}), std::nullopt);
 }
 
 } // namespace

@@ -34,8 +34,7 @@ TEST(Facts, TravelAsText) {
     const std::string text = to_text(facts);
     EXPECT_EQ(to_text(rank_facts_from_text(text)), text);
   }
-  const RankFacts back =
-      rank_facts_from_text(to_text(examination.ranks.front()));
+  const RankFacts back = rank_facts_from_text(to_text(examination.ranks.front()));
   EXPECT_EQ(back.products.trial->kernel, "SkylakeX");
   EXPECT_EQ(back.memory.group_limit, std::int64_t{8} << 30);
   EXPECT_THROW(rank_facts_from_text("{}"), Error);

@@ -25,8 +25,7 @@ std::string only(const std::vector<Finding>& findings) {
   if (findings.size() != 1) {
     return std::to_string(findings.size()) + " findings";
   }
-  return (findings[0].fatal ? "FATAL " : "") + findings[0].what + "; " +
-         findings[0].advice;
+  return (findings[0].fatal ? "FATAL " : "") + findings[0].what + "; " + findings[0].advice;
 }
 
 TEST(Judge, AHealthyMachineHasNoFindings) {
@@ -74,8 +73,7 @@ TEST(Judge, AFasterKernelIsAdvisedOnlyWhenItIsFaster) {
   facts.products.trial = KernelTrial{"SkylakeX", 85};
   EXPECT_THAT(judge_one(facts), IsEmpty());
   facts.products.trial->f32_gflops = 160;
-  EXPECT_THAT(
-      only(judge_one(facts)), HasSubstr("set OPENBLAS_CORETYPE=SkylakeX"));
+  EXPECT_THAT(only(judge_one(facts)), HasSubstr("set OPENBLAS_CORETYPE=SkylakeX"));
 }
 
 TEST(Judge, ThreadsAndRanksAreHeldAgainstCores) {

@@ -13,8 +13,7 @@ namespace {
 /// A tree of files that stands for the system's.
 class System {
  public:
-  explicit System(const std::string& name)
-      : root_(std::filesystem::path(SCRATCH) / name) {
+  explicit System(const std::string& name) : root_(std::filesystem::path(SCRATCH) / name) {
     std::filesystem::remove_all(root_);
     write(
         "proc/meminfo",
@@ -64,11 +63,9 @@ TEST(Memory, AContainerSeesItsGroupAtTheMount) {
 TEST(Memory, VersionOneAndItsWordForNoLimit) {
   const System system("first");
   system.write("proc/self/cgroup", "8:pids:/\n4:memory:/job\n0::/\n");
-  system.write(
-      "sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
+  system.write("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
   EXPECT_FALSE(system.facts().group_limit);
-  system.write(
-      "sys/fs/cgroup/memory/job/memory.limit_in_bytes", "1073741824\n");
+  system.write("sys/fs/cgroup/memory/job/memory.limit_in_bytes", "1073741824\n");
   system.write("sys/fs/cgroup/memory/job/memory.usage_in_bytes", "512\n");
   EXPECT_EQ(system.facts().group_limit, kGiB);
   EXPECT_EQ(system.facts().group_used, 512);

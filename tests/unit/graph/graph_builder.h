@@ -38,11 +38,7 @@ class GraphBuilder {
   int parameter(int module, const std::string& name, std::int64_t elements) {
     const std::string& path = graph_.modules[module].path;
     graph_.parameters.push_back(
-        {path.empty() ? name : path + "." + name,
-         {elements},
-         "float32",
-         elements,
-         4 * elements});
+        {path.empty() ? name : path + "." + name, {elements}, "float32", elements, 4 * elements});
     const int index = static_cast<int>(graph_.parameters.size()) - 1;
     share(module, index);
     return index;

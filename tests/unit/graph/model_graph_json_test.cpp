@@ -88,8 +88,7 @@ TEST(ModelGraphJson, RandomGraphsRoundTripToTheSameText) {
 
 TEST(ModelGraphJson, EveryMissingOrMistypedFieldIsNamed) {
   const Json good = Json::parse(to_json(small_model()));
-  const auto check = [&](const Json::json_pointer& object,
-                         const std::string& where) {
+  const auto check = [&](const Json::json_pointer& object, const std::string& where) {
     for (const auto& [name, value] : good[object].items()) {
       Json missing = good;
       missing[object].erase(name);
@@ -116,14 +115,11 @@ TEST(ModelGraphJson, OtherFilesAndTornFilesAreRefused) {
   EXPECT_THAT(error_of(good.substr(0, good.size() / 2)), HasSubstr("not JSON"));
   EXPECT_THAT(error_of(std::string()), HasSubstr("not JSON"));
   EXPECT_THAT(error_of(std::string("[]")), HasSubstr("expected an object"));
-  EXPECT_THAT(
-      error_of(std::string(R"({"format":"tessera.plan"})")),
-      HasSubstr("tessera.plan"));
+  EXPECT_THAT(error_of(std::string(R"({"format":"tessera.plan"})")), HasSubstr("tessera.plan"));
   Json other = Json::parse(good);
   other["version"] = 2;
   EXPECT_THAT(
-      error_of(other.dump()),
-      HasSubstr("'version' must be 1, which this program reads, found 2"));
+      error_of(other.dump()), HasSubstr("'version' must be 1, which this program reads, found 2"));
   Json huge = Json::parse(good);
   huge["parameters"][0]["bytes"] = UINT64_MAX;
   EXPECT_THAT(error_of(huge.dump()), HasSubstr("parameters[0]: 'bytes'"));
@@ -157,8 +153,7 @@ TEST(ModelGraphJson, EveryBrokenRuleIsFound) {
          g.modules[0].children = {1, 2};
        }},
       {".parameters: found 1", [](auto& g) { g.modules[1].parameters = {1}; }},
-      {".parameters: found -1",
-       [](auto& g) { g.modules[1].parameters = {-1}; }},
+      {".parameters: found -1", [](auto& g) { g.modules[1].parameters = {-1}; }},
       {"twice",
        [](auto& g) {
          g.modules[1].parameters = {0, 0};

@@ -133,8 +133,7 @@ TEST(ModuleTree, ChildrenFollowTheTrace) {
   model[layer].first_call = 2;
   model[early].first_call = 1;
   const ModuleTree tree = build_module_tree(model.graph());
-  EXPECT_EQ(
-      tree.nodes[0].children, (Indices{early, list, late, never, also_never}));
+  EXPECT_EQ(tree.nodes[0].children, (Indices{early, list, late, never, also_never}));
 }
 
 TEST(ModuleTree, NodeStandsWhereItsFirstModuleIsCalled) {

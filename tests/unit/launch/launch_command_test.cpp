@@ -93,9 +93,7 @@ TEST(LaunchCommand, TheUsersOwnOptionsReplaceOursOnce) {
           "OMP_NUM_THREADS=7 --mca btl_tcp_if_include eth0"),
       Machine{2, true});
   EXPECT_EQ(std::count(words.begin(), words.end(), "--bind-to"), 1);
-  EXPECT_EQ(
-      std::count(words.begin(), words.end(), "btl_vader_single_copy_mechanism"),
-      1);
+  EXPECT_EQ(std::count(words.begin(), words.end(), "btl_vader_single_copy_mechanism"), 1);
   EXPECT_THAT(words, Contains("cma"));
   EXPECT_THAT(words, Contains("core"));
   EXPECT_THAT(words, Not(Contains("none")));
@@ -124,26 +122,19 @@ TEST(LaunchCommand, PassesOnThreadsThatAreSet) {
 TEST(LaunchCommand, SaysWhichKernelsOnThisMachineOnly) {
   LaunchRequest one = request(2);
   one.blas_kernel = "Haswell";
-  EXPECT_THAT(
-      options_of(one, Machine{8, false}),
-      Contains("OPENBLAS_CORETYPE=Haswell"));
+  EXPECT_THAT(options_of(one, Machine{8, false}), Contains("OPENBLAS_CORETYPE=Haswell"));
   one.custom_mpi_options = "-x OPENBLAS_CORETYPE=Zen";
-  EXPECT_THAT(
-      options_of(one, Machine{8, false}),
-      Not(Contains("OPENBLAS_CORETYPE=Haswell")));
+  EXPECT_THAT(options_of(one, Machine{8, false}), Not(Contains("OPENBLAS_CORETYPE=Haswell")));
   one.custom_mpi_options = "";
   one.hostfile = "hosts";
   one.hostfile_text = "node1 slots=4\n";
-  EXPECT_THAT(
-      options_of(one, Machine{8, false}),
-      Not(Contains("OPENBLAS_CORETYPE=Haswell")));
+  EXPECT_THAT(options_of(one, Machine{8, false}), Not(Contains("OPENBLAS_CORETYPE=Haswell")));
 }
 
 TEST(LaunchCommand, CountsRestarts) {
   LaunchRequest one = request(2);
   one.restart = 3;
-  EXPECT_THAT(
-      options_of(one, Machine{8, false}), Contains("TESSERA_RESTART=3"));
+  EXPECT_THAT(options_of(one, Machine{8, false}), Contains("TESSERA_RESTART=3"));
 }
 
 TEST(LaunchCommand, FillsHostsAndPutsProcessesPerHost) {
@@ -181,8 +172,7 @@ TEST(LaunchCommand, SaysWhatIsWrong) {
   one = request(1);
   one.hostfile = "hosts";
   one.hostfile_text = "node1 slots=4\nnode2 slot=4\n";
-  EXPECT_THAT(
-      error_of(one), HasSubstr("hosts: line 2: expected slots=N or max_slots"));
+  EXPECT_THAT(error_of(one), HasSubstr("hosts: line 2: expected slots=N or max_slots"));
   one.hostfile_text = "node1 slots=0\n";
   EXPECT_THAT(error_of(one), HasSubstr("hosts: line 1: slots must be"));
   one.hostfile_text = "# none\n";

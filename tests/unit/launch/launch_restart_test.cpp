@@ -26,8 +26,7 @@ TEST(Restart, StopsAtSuccessOrAtTheLimit) {
   EXPECT_THAT(runs({{0, false}}, 3), ElementsAre(0));
   EXPECT_THAT(runs({{1, false}}, 0), ElementsAre(0));
   EXPECT_THAT(runs({{137, false}, {0, false}}, 3), ElementsAre(0, 1));
-  EXPECT_THAT(
-      runs({{137, false}, {1, false}, {134, false}}, 2), ElementsAre(0, 1, 2));
+  EXPECT_THAT(runs({{137, false}, {1, false}, {134, false}}, 2), ElementsAre(0, 1, 2));
 }
 
 TEST(Restart, WhatWouldFailAgainIsNotRepeated) {

@@ -22,10 +22,7 @@ std::vector<std::string> shell(const std::string& script) {
 
 /// run_child while `signals` arrive here half a second apart. A fresh process
 /// for each, since the test's other threads would take the signals.
-int status_after(
-    const std::string& script,
-    const std::vector<int>& signals,
-    int grace_seconds) {
+int status_after(const std::string& script, const std::vector<int>& signals, int grace_seconds) {
   const pid_t launcher = fork();
   if (launcher == 0) {
     const RunOutcome outcome = run_child(shell(script), seconds(grace_seconds));
@@ -63,14 +60,12 @@ TEST(RunChild, AsksTheChildToEndInGoodOrder) {
 }
 
 TEST(RunChild, ASecondSignalEndsItNow) {
-  const std::string script =
-      "trap '' USR1; trap 'exit 6' TERM; while :; do sleep 0.1; done";
+  const std::string script = "trap '' USR1; trap 'exit 6' TERM; while :; do sleep 0.1; done";
   EXPECT_EQ(status_after(script, {SIGTERM, SIGTERM}, 30), 6);
 }
 
 TEST(RunChild, PatienceHasAnEnd) {
-  const std::string script =
-      "trap '' USR1; trap 'exit 6' TERM; while :; do sleep 0.1; done";
+  const std::string script = "trap '' USR1; trap 'exit 6' TERM; while :; do sleep 0.1; done";
   EXPECT_EQ(status_after(script, {SIGTERM}, 1), 6);
 }
 

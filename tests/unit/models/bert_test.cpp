@@ -29,8 +29,7 @@ BertOptions small_bert(bool roberta = false) {
 }
 
 at::Tensor ids_of(std::initializer_list<std::int64_t> values) {
-  return torch::tensor(std::vector<std::int64_t>(values), at::kLong)
-      .unsqueeze(0);
+  return torch::tensor(std::vector<std::int64_t>(values), at::kLong).unsqueeze(0);
 }
 
 std::vector<std::string> names(const torch::nn::Module& module) {
@@ -45,8 +44,7 @@ std::vector<std::string> body_names(const std::string& root, int types) {
   std::vector<std::string> expected{
       root + "embeddings.word_embeddings.weight [23, 12]",
       root + "embeddings.position_embeddings.weight [10, 12]",
-      root + "embeddings.token_type_embeddings.weight [" +
-          std::to_string(types) + ", 12]",
+      root + "embeddings.token_type_embeddings.weight [" + std::to_string(types) + ", 12]",
       root + "embeddings.LayerNorm.weight [12]",
       root + "embeddings.LayerNorm.bias [12]"};
   const std::string layer = root + "encoder.layer.0.";
@@ -87,8 +85,7 @@ TEST(Bert, ParameterNamesAndShapesAreThoseOfTheCheckpoints) {
         "cls.seq_relationship.bias [2]"}) {
     expected.emplace_back(rest);
   }
-  EXPECT_THAT(
-      names(*Bert(small_bert())), testing::UnorderedElementsAreArray(expected));
+  EXPECT_THAT(names(*Bert(small_bert())), testing::UnorderedElementsAreArray(expected));
 }
 
 TEST(Roberta, ParameterNamesAndShapesAreThoseOfTheCheckpoints) {
@@ -102,9 +99,7 @@ TEST(Roberta, ParameterNamesAndShapesAreThoseOfTheCheckpoints) {
         "lm_head.decoder.weight [23, 12]"}) {
     expected.emplace_back(rest);
   }
-  EXPECT_THAT(
-      names(*Roberta(small_bert(true))),
-      testing::UnorderedElementsAreArray(expected));
+  EXPECT_THAT(names(*Roberta(small_bert(true))), testing::UnorderedElementsAreArray(expected));
 }
 
 TEST(Bert, PaddingDoesNotCount) {
@@ -115,8 +110,7 @@ TEST(Bert, PaddingDoesNotCount) {
     parameter.normal_(0, 0.3);
   }
   const auto [logits, next] = model(ids_of({5, 6, 7}));
-  const auto [padded, padded_next] =
-      model(ids_of({5, 6, 7, 9, 9}), ids_of({1, 1, 1, 0, 0}));
+  const auto [padded, padded_next] = model(ids_of({5, 6, 7, 9, 9}), ids_of({1, 1, 1, 0, 0}));
   EXPECT_EQ(logits.sizes(), (std::vector<std::int64_t>{1, 3, 23}));
   EXPECT_EQ(next.sizes(), (std::vector<std::int64_t>{1, 2}));
   EXPECT_TRUE(torch::allclose(logits, padded.slice(1, 0, 3), 1e-4, 1e-5));
@@ -136,10 +130,8 @@ TEST(Bert, EveryPositionSeesEveryOtherAndTypesMatter) {
   const auto b = std::get<0>(model(ids_of({5, 6, 7, 11})));
   EXPECT_FALSE(torch::allclose(a.slice(1, 0, 1), b.slice(1, 0, 1)));
   const at::Tensor no_mask;
-  const auto zeros =
-      std::get<0>(model(ids_of({5, 6, 7, 8}), no_mask, ids_of({0, 0, 0, 0})));
-  const auto pair =
-      std::get<0>(model(ids_of({5, 6, 7, 8}), no_mask, ids_of({0, 0, 1, 1})));
+  const auto zeros = std::get<0>(model(ids_of({5, 6, 7, 8}), no_mask, ids_of({0, 0, 0, 0})));
+  const auto pair = std::get<0>(model(ids_of({5, 6, 7, 8}), no_mask, ids_of({0, 0, 1, 1})));
   EXPECT_TRUE(torch::allclose(a, zeros));
   EXPECT_FALSE(torch::allclose(a, pair));
 }
@@ -177,8 +169,7 @@ TEST(Bert, Bfloat16StaysNearF32AndEveryParameterLearns) {
   const auto targets = ids_of({kIgnoredTarget, 9, kIgnoredTarget, 3});
   const auto loss_of = [&] {
     const auto [logits, next] = model(source);
-    return cross_entropy(logits, targets) +
-           cross_entropy(next, torch::ones({1}, at::kLong));
+    return cross_entropy(logits, targets) + cross_entropy(next, torch::ones({1}, at::kLong));
   };
   const auto exact = loss_of();
   EXPECT_NEAR(exact.item<double>(), std::log(23.0) + std::log(2.0), 0.3);
@@ -188,8 +179,7 @@ TEST(Bert, Bfloat16StaysNearF32AndEveryParameterLearns) {
   loss.backward();
   for (const auto& item : model->named_parameters()) {
     ASSERT_TRUE(item.value().grad().defined()) << item.key();
-    EXPECT_TRUE(item.value().grad().isfinite().all().item<bool>())
-        << item.key();
+    EXPECT_TRUE(item.value().grad().isfinite().all().item<bool>()) << item.key();
   }
 }
 

@@ -29,9 +29,7 @@ using testing::HasSubstr;
 class Data : public testing::Test {
  protected:
   Data() {
-    std::string name =
-        (std::filesystem::temp_directory_path() / "tessera-data-XXXXXX")
-            .string();
+    std::string name = (std::filesystem::temp_directory_path() / "tessera-data-XXXXXX").string();
     TESSERA_CHECK(mkdtemp(name.data()) != nullptr);
     folder_ = name;
   }
@@ -59,14 +57,13 @@ std::string message_of(Function function) {
 std::string some_text(int sentences) {
   const std::vector<std::string> who{
       "The shepherd", "A king", "My brother", "The old woman", "Every child"};
-  const std::vector<std::string> does{
-      "counted", "remembered", "followed", "answered", "carried"};
+  const std::vector<std::string> does{"counted", "remembered", "followed", "answered", "carried"};
   const std::vector<std::string> what{
       "the sheep", "a long road", "her words", "the morning star", "bread"};
   std::string text;
   for (int i = 0; i < sentences; ++i) {
-    text += who[i % 5] + " " + does[i / 5 % 5] + " " + what[i / 25 % 5] +
-            " on day " + std::to_string(i) + ".\n";
+    text += who[i % 5] + " " + does[i / 5 % 5] + " " + what[i / 25 % 5] + " on day " +
+            std::to_string(i) + ".\n";
   }
   return text;
 }
@@ -76,8 +73,7 @@ TEST_F(Data, TokensGoThroughAFileOfEitherWidth) {
   for (const std::int64_t vocabulary : {300, 65536, 65537, 1000000}) {
     write_token_file(path("a"), tokens, vocabulary);
     EXPECT_EQ(
-        std::filesystem::file_size(path("a")),
-        64 + tokens.size() * (vocabulary <= 65536 ? 2 : 4));
+        std::filesystem::file_size(path("a")), 64 + tokens.size() * (vocabulary <= 65536 ? 2 : 4));
     const TokenDataset dataset(path("a"));
     EXPECT_EQ(dataset.size(), 5);
     EXPECT_EQ(dataset.vocab_size(), vocabulary);
@@ -88,18 +84,15 @@ TEST_F(Data, TokensGoThroughAFileOfEitherWidth) {
     EXPECT_THROW(dataset.copy(6, 0, read.data()), InternalError);
   }
   EXPECT_THAT(
-      message_of<ConfigError>(
-          [&] { write_token_file(path("b"), tokens, 299); }),
+      message_of<ConfigError>([&] { write_token_file(path("b"), tokens, 299); }),
       AllOf(HasSubstr("token 299"), HasSubstr("vocabulary of 299")));
 }
 
 TEST_F(Data, DamagedTokenFilesAreNamed) {
   const auto open_error = [&](bool verify = true) {
-    return message_of<ConfigError>(
-        [&] { const TokenDataset dataset(path("a"), verify); });
+    return message_of<ConfigError>([&] { const TokenDataset dataset(path("a"), verify); });
   };
-  EXPECT_THAT(
-      open_error(), AllOf(HasSubstr(path("a")), HasSubstr("No such file")));
+  EXPECT_THAT(open_error(), AllOf(HasSubstr(path("a")), HasSubstr("No such file")));
   write_file(path("a"), "short");
   EXPECT_THAT(open_error(), HasSubstr("5 bytes"));
   write_file(path("a"), std::string(100, 'x'));
@@ -108,9 +101,7 @@ TEST_F(Data, DamagedTokenFilesAreNamed) {
   write_token_file(path("a"), {1, 2, 3, 4}, 10);
   const std::string whole = read_file(path("a"));
   write_file(path("a"), whole.substr(0, whole.size() - 2));
-  EXPECT_THAT(
-      open_error(),
-      AllOf(HasSubstr("truncated"), HasSubstr("4 tokens, there are 3")));
+  EXPECT_THAT(open_error(), AllOf(HasSubstr("truncated"), HasSubstr("4 tokens, there are 3")));
   std::string changed = whole;
   changed[66] ^= 1;
   write_file(path("a"), changed);
@@ -131,8 +122,7 @@ TEST_F(Data, WritingLeavesNoHalfFile) {
   EXPECT_EQ(read_file(path("a")), "new");
   EXPECT_EQ(
       std::distance(
-          std::filesystem::directory_iterator(folder_),
-          std::filesystem::directory_iterator()),
+          std::filesystem::directory_iterator(folder_), std::filesystem::directory_iterator()),
       1);
 }
 
@@ -166,12 +156,10 @@ TEST_F(Data, TokenizerErrorsSayWhatToChange) {
       message_of<ConfigError>([] { train_tokenizer(some_text(50), 100); }),
       HasSubstr("261 or more"));
   EXPECT_THAT(
-      message_of<ConfigError>(
-          [] { Tokenizer::from_bytes("nonsense", "file.model"); }),
+      message_of<ConfigError>([] { Tokenizer::from_bytes("nonsense", "file.model"); }),
       HasSubstr("file.model is not a SentencePiece model"));
   EXPECT_THAT(
-      message_of<ConfigError>([&] { const Tokenizer t(path("none")); }),
-      HasSubstr(path("none")));
+      message_of<ConfigError>([&] { const Tokenizer t(path("none")); }), HasSubstr(path("none")));
 }
 
 // SentencePiece would leave out a line of more than 4 KiB.
@@ -180,8 +168,7 @@ TEST_F(Data, LongLinesTakePartInTraining) {
   for (int i = 0; i < 2000; ++i) {
     line += "zyxwvuts ";
   }
-  const Tokenizer tokenizer =
-      Tokenizer::from_bytes(train_tokenizer(line, 278), "test");
+  const Tokenizer tokenizer = Tokenizer::from_bytes(train_tokenizer(line, 278), "test");
   EXPECT_EQ(tokenizer.encode(" zyxwvuts").size(), 1);
 }
 
@@ -238,8 +225,8 @@ TEST_F(Data, TheSplitKeepsEveryLineOnce) {
   add_lines(text_of("out/validation.tokens"), found);
   add_lines(text, expected);
   EXPECT_EQ(found, expected);
-  const double share = static_cast<double>(result.validation_tokens) /
-                       static_cast<double>(result.train_tokens);
+  const double share =
+      static_cast<double>(result.validation_tokens) / static_cast<double>(result.train_tokens);
   EXPECT_GT(share, 0.02);
   EXPECT_LT(share, 0.10);
 }
@@ -262,26 +249,20 @@ TEST_F(Data, WrongTextsAreNamed) {
 
 TEST(Corpus, AMissingProgramNamesThePackage) {
   EXPECT_THAT(
-      message_of<ConfigError>(
-          [] { read_king_james_bible("no-such-program-of-tessera"); }),
-      AllOf(
-          HasSubstr("no-such-program-of-tessera"),
-          HasSubstr("apt-get install bible-kjv")));
+      message_of<ConfigError>([] { read_king_james_bible("no-such-program-of-tessera"); }),
+      AllOf(HasSubstr("no-such-program-of-tessera"), HasSubstr("apt-get install bible-kjv")));
   EXPECT_THAT(
-      message_of<ConfigError>([] { read_king_james_bible("false"); }),
-      HasSubstr("status 1"));
+      message_of<ConfigError>([] { read_king_james_bible("false"); }), HasSubstr("status 1"));
 }
 
 TEST(Corpus, OtherOutputThanTheWholeTextIsRefused) {
   EXPECT_THAT(
-      message_of<ConfigError>([] {
-        parse_king_james_bible("\nGenesis 1\n\n  1 In the beginning.\n");
-      }),
+      message_of<ConfigError>(
+          [] { parse_king_james_bible("\nGenesis 1\n\n  1 In the beginning.\n"); }),
       HasSubstr("1 books, 1 chapters and 1 verses, expected 66"));
   EXPECT_THAT(
-      message_of<ConfigError>([] {
-        parse_king_james_bible("\nGenesis 1\n\n  In the beginning\n");
-      }),
+      message_of<ConfigError>(
+          [] { parse_king_james_bible("\nGenesis 1\n\n  In the beginning\n"); }),
       HasSubstr("neither heading nor verse"));
 }
 
@@ -294,9 +275,8 @@ TEST(Corpus, KingJamesVersionIsReadWhole) {
   EXPECT_EQ(books.front().name, "Genesis");
   EXPECT_THAT(
       books.front().text,
-      testing::StartsWith(
-          "Genesis 1\n\nIn the beginning God created the heaven and the "
-          "earth.\nAnd the earth was without form,"));
+      testing::StartsWith("Genesis 1\n\nIn the beginning God created the heaven and the "
+                          "earth.\nAnd the earth was without form,"));
   EXPECT_EQ(books[21].name, "Song of Solomon");
   EXPECT_THAT(
       books.back().text,
@@ -304,11 +284,7 @@ TEST(Corpus, KingJamesVersionIsReadWhole) {
                         "all. Amen.\n"));
 }
 
-SamplerOptions sampler_options(
-    std::uint64_t samples,
-    std::uint64_t batch,
-    int rank,
-    int size) {
+SamplerOptions sampler_options(std::uint64_t samples, std::uint64_t batch, int rank, int size) {
   return {samples, batch, rank, size, /*seed=*/7, /*shuffle=*/true};
 }
 
@@ -341,8 +317,7 @@ TEST(Sampler, ShufflingLeavesNoPattern) {
   // Neighbours of a uniform permutation are a third of its length apart.
   double distance = 0;
   for (std::size_t i = 1; i < order.size(); ++i) {
-    distance += std::abs(
-        static_cast<double>(order[i]) - static_cast<double>(order[i - 1]));
+    distance += std::abs(static_cast<double>(order[i]) - static_cast<double>(order[i - 1]));
   }
   EXPECT_NEAR(distance / kSamples, kSamples / 3.0, 30);
 }
@@ -411,8 +386,7 @@ TEST(Sampler, ErrorsAreClear) {
       }),
       HasSubstr("index 10 of an epoch of 10"));
   EXPECT_THAT(
-      message_of<CheckpointError>(
-          [] { sampler_state_from_json(R"({"epoch": 1})"); }),
+      message_of<CheckpointError>([] { sampler_state_from_json(R"({"epoch": 1})"); }),
       HasSubstr("\"index\""));
   EXPECT_EQ(count_samples(65, 64, "x"), 1);
   EXPECT_EQ(count_samples(129, 64, "x"), 2);
@@ -431,9 +405,7 @@ TEST_F(Data, TargetsAreTheNextTokens) {
   ASSERT_EQ(count_samples(dataset.size(), 5, "a"), 4);
   const Batch batch = load_batch(dataset, {3, 0}, 5);
   EXPECT_TRUE(torch::equal(
-      batch.ids,
-      torch::tensor(
-          {{115, 116, 117, 118, 119}, {100, 101, 102, 103, 104}}, at::kLong)));
+      batch.ids, torch::tensor({{115, 116, 117, 118, 119}, {100, 101, 102, 103, 104}}, at::kLong)));
   EXPECT_TRUE(torch::equal(batch.targets, batch.ids + 1));
 }
 

@@ -44,15 +44,12 @@ TEST(Generate, StopsAtTheStopToken) {
   Counter counter;
   auto options = some_options();
   options.stop = 12;
-  EXPECT_THAT(
-      generate(std::ref(counter), {9}, options), testing::ElementsAre(10, 11));
+  EXPECT_THAT(generate(std::ref(counter), {9}, options), testing::ElementsAre(10, 11));
 }
 
 // Four ids of probabilities 0.5, 0.3, 0.15, 0.05 whatever came before.
 at::Tensor fixed_odds(const at::Tensor& ids) {
-  return torch::tensor({0.5, 0.3, 0.15, 0.05})
-      .log()
-      .expand({1, ids.size(1), 4});
+  return torch::tensor({0.5, 0.3, 0.15, 0.05}).log().expand({1, ids.size(1), 4});
 }
 
 std::vector<double> shares(GenerateOptions options) {
@@ -79,13 +76,9 @@ TEST(Generate, DrawsByProbabilityTemperatureAndTopK) {
           DoubleNear(0.15, 0.03),
           DoubleNear(0.05, 0.03)));
   options.top_k = 2;
-  EXPECT_THAT(
-      shares(options),
-      ElementsAre(DoubleNear(0.625, 0.03), DoubleNear(0.375, 0.03), 0, 0));
+  EXPECT_THAT(shares(options), ElementsAre(DoubleNear(0.625, 0.03), DoubleNear(0.375, 0.03), 0, 0));
   options.temperature = 0.5; // odds squared: 25 to 9
-  EXPECT_THAT(
-      shares(options),
-      ElementsAre(DoubleNear(0.735, 0.03), DoubleNear(0.265, 0.03), 0, 0));
+  EXPECT_THAT(shares(options), ElementsAre(DoubleNear(0.735, 0.03), DoubleNear(0.265, 0.03), 0, 0));
   options.temperature = 0;
   EXPECT_THAT(shares(options), ElementsAre(DoubleNear(1, 1e-9), 0, 0, 0));
 }
@@ -143,8 +136,7 @@ TEST(Load, TakesOwnAndPublishedNames) {
   source->eval();
   const auto own = tensors_of(*source);
   // As published: no root, the output layer left out, masks along.
-  std::map<std::string, at::Tensor> published{
-      {"h.0.attn.bias", torch::ones({1, 1, 8, 8})}};
+  std::map<std::string, at::Tensor> published{{"h.0.attn.bias", torch::ones({1, 1, 8, 8})}};
   for (const auto& [name, tensor] : own) {
     if (name != "lm_head.weight") {
       published[name.substr(name.find('.') + 1)] = tensor;

@@ -90,8 +90,7 @@ at::Tensor naive_attention(
         }
         for (int t = 0; t <= s; ++t) {
           for (int i = 0; i < d; ++i) {
-            out[b][s][h * d + i] +=
-                weights[t] / total * a[b][t][2 * width + h * d + i];
+            out[b][s][h * d + i] += weights[t] / total * a[b][t][2 * width + h * d + i];
           }
         }
       }
@@ -109,8 +108,7 @@ TEST(Gpt, AttentionEqualsTheDefinition) {
     parameter.normal_(0, 0.5);
   }
   const auto x = torch::randn({2, 5, 12}, at::kDouble);
-  const auto expected =
-      naive_attention(x, attention->named_parameters(), small().n_head);
+  const auto expected = naive_attention(x, attention->named_parameters(), small().n_head);
   EXPECT_TRUE(torch::allclose(attention(x), expected, 1e-10, 1e-12));
 }
 
@@ -135,9 +133,7 @@ TEST(Gpt, InitialisationFollowsThePaper) {
   options.n_layer = 8;
   Gpt model(options);
   const auto p = model->named_parameters();
-  const auto deviation = [&](const char* name) {
-    return p[name].std().item<double>();
-  };
+  const auto deviation = [&](const char* name) { return p[name].std().item<double>(); };
   EXPECT_NEAR(deviation("transformer.h.3.attn.c_attn.weight"), 0.02, 4e-4);
   EXPECT_NEAR(deviation("transformer.wte.weight"), 0.02, 1e-3);
   EXPECT_NEAR(deviation("transformer.h.3.mlp.c_proj.weight"), 0.005, 1e-4);
@@ -145,8 +141,7 @@ TEST(Gpt, InitialisationFollowsThePaper) {
   EXPECT_EQ(p["transformer.h.3.mlp.c_fc.bias"].abs().max().item<double>(), 0);
   // An untrained model knows nothing of the next token: the loss is the log of
   // the vocabulary.
-  const auto loss = cross_entropy(
-      model(some_ids().slice(1, 0, 5)), some_ids().slice(1, 1, 6));
+  const auto loss = cross_entropy(model(some_ids().slice(1, 0, 5)), some_ids().slice(1, 1, 6));
   EXPECT_NEAR(loss.item<double>(), std::log(17.0), 0.3);
 }
 
@@ -179,8 +174,7 @@ TEST(Gpt, Bfloat16StaysNearF32) {
   loss.backward();
   for (const auto& item : model->named_parameters()) {
     ASSERT_TRUE(item.value().grad().defined()) << item.key();
-    EXPECT_TRUE(item.value().grad().isfinite().all().item<bool>())
-        << item.key();
+    EXPECT_TRUE(item.value().grad().isfinite().all().item<bool>()) << item.key();
   }
 }
 
@@ -214,8 +208,7 @@ TEST(Gpt, LearnsToRepeatASequence) {
   float last = 0;
   for (int step = 0; step < 40; ++step) {
     optimizer.zero_grad();
-    const auto loss =
-        cross_entropy(model(ids.slice(1, 0, 5)), ids.slice(1, 1, 6));
+    const auto loss = cross_entropy(model(ids.slice(1, 0, 5)), ids.slice(1, 1, 6));
     loss.backward();
     optimizer.step();
     last = loss.item<float>();

@@ -17,8 +17,8 @@ TEST_P(EveryPreset, IsBuiltAndTracedWithoutItsWeights) {
   const AnyModel model = make_model(preset);
   EXPECT_TRUE(tracer::has_delayed(*model.module));
   const auto inputs = model.sample_inputs({0, 0, 0});
-  const auto graph = tracer::trace(
-      *model.module, [&] { model.forward(inputs); }, {.name = preset.name});
+  const auto graph =
+      tracer::trace(*model.module, [&] { model.forward(inputs); }, {.name = preset.name});
   EXPECT_TRUE(graph.traced);
   std::int64_t elements = 0;
   for (const auto& parameter : graph.parameters) {
@@ -27,17 +27,13 @@ TEST_P(EveryPreset, IsBuiltAndTracedWithoutItsWeights) {
   EXPECT_EQ(elements, preset.parameters);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Models,
-    EveryPreset,
-    testing::ValuesIn(presets()),
-    [](const auto& info) {
-      std::string name = info.param.name;
-      for (char& c : name) {
-        c = c == '-' || c == '.' ? '_' : c;
-      }
-      return name;
-    });
+INSTANTIATE_TEST_SUITE_P(Models, EveryPreset, testing::ValuesIn(presets()), [](const auto& info) {
+  std::string name = info.param.name;
+  for (char& c : name) {
+    c = c == '-' || c == '.' ? '_' : c;
+  }
+  return name;
+});
 
 } // namespace
 } // namespace tessera::models

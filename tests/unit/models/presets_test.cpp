@@ -49,14 +49,12 @@ TEST(Presets, SizesAreThePublishedOnes) {
 }
 
 TEST(Presets, AnUnknownNameNamesTheNearest) {
-  EXPECT_THAT(
-      message_of([] { find_preset("gpt2-medum"); }),
-      HasSubstr("\"gpt2-medium\""));
+  EXPECT_THAT(message_of([] { find_preset("gpt2-medum"); }), HasSubstr("\"gpt2-medium\""));
 }
 
 TEST(Presets, OverridesChangeThePreset) {
-  const Preset preset = resolve_preset(
-      "gpt-mini", R"({"n_layer": 2, "n_positions": 64, "dropout": 0.25})");
+  const Preset preset =
+      resolve_preset("gpt-mini", R"({"n_layer": 2, "n_positions": 64, "dropout": 0.25})");
   const auto& options = std::get<GptOptions>(preset.options);
   EXPECT_EQ(options.n_layer, 2);
   EXPECT_EQ(options.n_embd, 192);
@@ -80,8 +78,7 @@ TEST(Presets, WrongOverridesAreExplained) {
   EXPECT_THAT(
       with("gpt-mini", R"({"n_head": 5})"),
       testing::AllOf(HasSubstr("192"), HasSubstr("n_head = 5")));
-  EXPECT_THAT(
-      with("bert-tiny", R"({"roberta": 1})"), HasSubstr("true or false"));
+  EXPECT_THAT(with("bert-tiny", R"({"roberta": 1})"), HasSubstr("true or false"));
   EXPECT_THAT(with("t5-tiny", "[1]"), HasSubstr("JSON object"));
   EXPECT_THAT(with("ncf", R"({"first_layer": 100})"), HasSubstr("halved"));
 }

@@ -23,8 +23,7 @@ std::int64_t unique_elements(const torch::nn::Module& module) {
   return total;
 }
 
-constexpr const char* kSmallNcf =
-    R"({"users": 50, "items": 40, "factors": 4, "first_layer": 16})";
+constexpr const char* kSmallNcf = R"({"users": 50, "items": 40, "factors": 4, "first_layer": 16})";
 
 struct Case {
   const char* name;
@@ -57,9 +56,7 @@ TEST_P(EveryFamily, CountsItsParametersAndLearns) {
       parameter.mutable_grad().zero_(); // a shared one is visited twice
     }
   }
-  EXPECT_LT(
-      model.loss(model.forward(inputs), targets).item<float>(),
-      loss.item<float>());
+  EXPECT_LT(model.loss(model.forward(inputs), targets).item<float>(), loss.item<float>());
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -90,8 +87,7 @@ TEST(Registry, AWrongNumberOfInputsIsAClearError) {
     FAIL();
   } catch (const ConfigError& error) {
     EXPECT_THAT(
-        error.what(),
-        testing::HasSubstr("t5-tiny: expected 2 to 4 input tensors, found 1"));
+        error.what(), testing::HasSubstr("t5-tiny: expected 2 to 4 input tensors, found 1"));
   }
 }
 

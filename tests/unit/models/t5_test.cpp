@@ -22,8 +22,7 @@ T5Options small_t5() {
 }
 
 at::Tensor ids(std::initializer_list<std::int64_t> values) {
-  return torch::tensor(std::vector<std::int64_t>(values), at::kLong)
-      .unsqueeze(0);
+  return torch::tensor(std::vector<std::int64_t>(values), at::kLong).unsqueeze(0);
 }
 
 TEST(T5, ParameterNamesAndShapesAreThoseOfTheCheckpoints) {
@@ -48,8 +47,7 @@ TEST(T5, ParameterNamesAndShapesAreThoseOfTheCheckpoints) {
     expected.push_back(at + "layer_norm.weight [12]");
   };
   for (const bool first : {true, false}) {
-    const std::string block =
-        first ? "encoder.block.0.layer." : "encoder.block.1.layer.";
+    const std::string block = first ? "encoder.block.0.layer." : "encoder.block.1.layer.";
     attention(block + "0.SelfAttention.", first);
     expected.push_back(block + "0.layer_norm.weight [12]");
     feed_forward(block + "1.");
@@ -71,9 +69,7 @@ TEST(T5, ParameterNamesAndShapesAreThoseOfTheCheckpoints) {
 // By hand, 32 buckets up to a distance of 128. Both ways: 16 a sign, 8 exact,
 // then 8 + floor(8 ln(n/8) / ln(16)).
 TEST(T5, RelativePositionBuckets) {
-  const auto both = [](std::int64_t n) {
-    return relative_position_bucket(n, true, 32, 128);
-  };
+  const auto both = [](std::int64_t n) { return relative_position_bucket(n, true, 32, 128); };
   EXPECT_EQ(both(0), 0);
   EXPECT_EQ(both(-1), 1);
   EXPECT_EQ(both(-7), 7);
@@ -86,9 +82,7 @@ TEST(T5, RelativePositionBuckets) {
   EXPECT_EQ(both(20), 26);
   EXPECT_EQ(both(5000), 31);
   // Backwards: 32 for one sign, 16 exact, then 16 + floor(16 ln(n/16) / ln(8)).
-  const auto back = [](std::int64_t n) {
-    return relative_position_bucket(n, false, 32, 128);
-  };
+  const auto back = [](std::int64_t n) { return relative_position_bucket(n, false, 32, 128); };
   EXPECT_EQ(back(3), 0);
   EXPECT_EQ(back(0), 0);
   EXPECT_EQ(back(-15), 15);
@@ -102,17 +96,14 @@ TEST(T5, PositionBiasHoldsTheBucketOfEveryPair) {
   torch::manual_seed(1);
   const T5Options options = small_t5();
   T5Attention attention(options, T5Attends::kBothWays, true);
-  const auto table =
-      attention->named_parameters()["relative_attention_bias.weight"];
+  const auto table = attention->named_parameters()["relative_attention_bias.weight"];
   const auto bias = attention->position_bias(25, {});
   ASSERT_EQ(bias.sizes(), (std::vector<std::int64_t>{1, 3, 25, 25}));
   for (std::int64_t s = 0; s < 25; ++s) {
     for (std::int64_t t = 0; t < 25; ++t) {
       const auto bucket = relative_position_bucket(t - s, true, 32, 128);
       for (std::int64_t h = 0; h < 3; ++h) {
-        ASSERT_EQ(
-            bias[0][h][s][t].item<float>(), table[bucket][h].item<float>())
-            << s << " " << t;
+        ASSERT_EQ(bias[0][h][s][t].item<float>(), table[bucket][h].item<float>()) << s << " " << t;
       }
     }
   }
@@ -127,18 +118,15 @@ TEST(T5, AttentionEqualsTheDefinition) {
   const auto p = attention->named_parameters();
   const auto x = torch::randn({2, 4, 12}, at::kDouble);
   const auto source = torch::randn({2, 6, 12}, at::kDouble);
-  const auto found =
-      attention->forward(x, source, torch::zeros({2, 1, 1, 6}, at::kDouble));
+  const auto found = attention->forward(x, source, torch::zeros({2, 1, 1, 6}, at::kDouble));
   for (int b = 0; b < 2; ++b) {
     std::vector<at::Tensor> heads;
     for (int h = 0; h < 3; ++h) {
       const auto rows = [&](const char* name, const at::Tensor& of) {
         return of[b].matmul(p[name].slice(0, 5 * h, 5 * h + 5).t());
       };
-      const auto scores =
-          rows("q.weight", x).matmul(rows("k.weight", source).t());
-      heads.push_back((scores.exp() / scores.exp().sum(1, true))
-                          .matmul(rows("v.weight", source)));
+      const auto scores = rows("q.weight", x).matmul(rows("k.weight", source).t());
+      heads.push_back((scores.exp() / scores.exp().sum(1, true)).matmul(rows("v.weight", source)));
     }
     const auto expected = torch::cat(heads, 1).matmul(p["o.weight"].t());
     EXPECT_TRUE(torch::allclose(found[b], expected, 1e-9, 1e-12));
@@ -179,8 +167,7 @@ TEST(T5, PaddingDoesNotCount) {
   const auto plain = model(ids({3, 1, 4}), decoder_ids);
   const auto padded = model(ids({3, 1, 4, 9, 9}), decoder_ids, mask);
   EXPECT_TRUE(torch::allclose(plain, padded, 1e-5, 1e-6));
-  EXPECT_FALSE(
-      torch::allclose(plain, model(ids({3, 1, 4, 9, 9}), decoder_ids), 1e-4));
+  EXPECT_FALSE(torch::allclose(plain, model(ids({3, 1, 4, 9, 9}), decoder_ids), 1e-4));
 }
 
 TEST(T5, Bfloat16StaysNearF32AndEveryParameterLearns) {

@@ -14,10 +14,8 @@ struct AffineImpl : torch::nn::Module {
   torch::Tensor forward(const torch::Tensor& x) {
     return x * scale;
   }
-  std::tuple<torch::Tensor, int> forward(
-      torch::Tensor& x,
-      std::optional<torch::Tensor> y,
-      std::vector<int> counts = {3}) {
+  std::tuple<torch::Tensor, int>
+  forward(torch::Tensor& x, std::optional<torch::Tensor> y, std::vector<int> counts = {3}) {
     return {y ? x + *y : x, counts.at(0)};
   }
   double scale;
@@ -76,8 +74,7 @@ TEST(Module, InterceptedCallsEqualPlainOnesForEveryOverload) {
   const nn::InterceptorScope scope(&everything);
   EXPECT_TRUE(torch::equal(affine(torch::ones(2)), torch::full(2, 2.0)));
   torch::Tensor x = torch::ones(2);
-  const auto [sum, count] =
-      affine(x, std::optional<torch::Tensor>(x), std::vector<int>{7});
+  const auto [sum, count] = affine(x, std::optional<torch::Tensor>(x), std::vector<int>{7});
   EXPECT_TRUE(torch::equal(sum, torch::full(2, 2.0)));
   EXPECT_EQ(count, 7);
   const auto [same, three] = affine(x, std::optional<torch::Tensor>());
@@ -99,11 +96,9 @@ TEST(Module, InnermostPartitionScopeWins) {
 }
 
 TEST(Value, NestedStructuresRoundTrip) {
-  using T = std::map<
-      std::string,
-      std::vector<std::tuple<torch::Tensor, std::optional<int>, std::string>>>;
-  const T value{
-      {"a", {{torch::ones(2), 4, "x"}, {torch::Tensor(), {}, "y"}}}, {"b", {}}};
+  using T = std::
+      map<std::string, std::vector<std::tuple<torch::Tensor, std::optional<int>, std::string>>>;
+  const T value{{"a", {{torch::ones(2), 4, "x"}, {torch::Tensor(), {}, "y"}}}, {"b", {}}};
   const T back = unpack<T>(pack(value));
   EXPECT_TRUE(torch::equal(std::get<0>(back.at("a")[0]), torch::ones(2)));
   EXPECT_EQ(std::get<1>(back.at("a")[0]), 4);

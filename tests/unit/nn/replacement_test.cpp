@@ -16,10 +16,8 @@ struct ScaleImpl : torch::nn::Module {
   explicit ScaleImpl(double factor) : factor(factor) {
     weight = register_parameter("weight", torch::full({3}, factor));
   }
-  torch::Tensor forward(
-      const torch::Tensor& x,
-      const torch::Tensor& shift = {},
-      std::int64_t times = 1) {
+  torch::Tensor
+  forward(const torch::Tensor& x, const torch::Tensor& shift = {}, std::int64_t times = 1) {
     const auto y = x * weight * times;
     return shift.defined() ? y + shift : y;
   }
@@ -32,10 +30,7 @@ struct DistributedScaleImpl : DistributedModule {
   DistributedScaleImpl(double factor, bool doubled) : doubled(doubled) {
     weight = register_parameter("weight", torch::full({3}, factor));
   }
-  torch::Tensor forward(
-      const torch::Tensor& x,
-      const torch::Tensor& shift,
-      std::int64_t times) {
+  torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& shift, std::int64_t times) {
     const auto y = x * weight * times * (doubled ? 2 : 1);
     return shift.defined() ? y + shift : y;
   }
@@ -50,8 +45,7 @@ TESSERA_TP_REGISTER(Scale, DistributedScale)
     });
 
 Replacements replaced(const std::shared_ptr<torch::nn::Module>& root) {
-  return replace_marked(
-      root, [](const torch::nn::Module&, const Make& make) { return make(); });
+  return replace_marked(root, [](const torch::nn::Module&, const Make& make) { return make(); });
 }
 
 template <typename Error, typename Run>
@@ -112,9 +106,7 @@ TEST(Replacement, OptionsOfAnotherType) {
 }
 
 TEST(Replacement, ScopesNest) {
-  const auto marked = [](const auto& holder) {
-    return is_marked_tensor_parallel(*holder);
-  };
+  const auto marked = [](const auto& holder) { return is_marked_tensor_parallel(*holder); };
   const TensorParallelismScope outer;
   const Scale one(1);
   {

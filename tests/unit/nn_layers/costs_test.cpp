@@ -47,8 +47,7 @@ Bytes expected_bytes(const Setting& setting, const TransformerOptions& o) {
   const std::int64_t hidden = rows * o.hidden_size * 4;
   const std::int64_t features =
       rows * 4 *
-      (3 * o.num_attention_heads * o.attention_head_size + o.intermediate_size +
-       2 * o.hidden_size);
+      (3 * o.num_attention_heads * o.attention_head_size + o.intermediate_size + 2 * o.hidden_size);
   const std::int64_t numbers = (n - 1) * 3 * 8; // batch sizes, masks
   if (setting.distribution == nn::Distribution::kSpeed) {
     const std::int64_t four = 4 * (n - 1) * hidden / n;
@@ -75,8 +74,7 @@ TEST_P(LayerCosts, BytesFollowTheFormulas) {
   const auto options = layer_options();
   on_ranks(setting, [&](const nn::TensorParallel& parallel) {
     nn::DistributedTransformerLayer layer(options);
-    const std::int64_t own =
-        setting.prescaled ? kSamples * setting.tp : kSamples;
+    const std::int64_t own = setting.prescaled ? kSamples * setting.tp : kSamples;
     auto x = torch::ones({own, kLength, options.hidden_size}).requires_grad_();
     const Bytes expected = expected_bytes(setting, options);
     auto& bytes = parallel.group->traffic().bytes;
@@ -96,8 +94,7 @@ template <typename Class, typename Total>
 struct Totals<void (Class::*)(void*, std::int64_t, Total, Total, c10::Device)> {
   using type = Total;
 };
-using Total =
-    Totals<decltype(&c10::MemoryReportingInfoBase::reportMemoryUsage)>::type;
+using Total = Totals<decltype(&c10::MemoryReportingInfoBase::reportMemoryUsage)>::type;
 
 /// Bytes that this thread's tensors took and did not give back.
 class LiveBytes : public c10::MemoryReportingInfoBase {
@@ -136,17 +133,14 @@ TEST(LayerMemory, ActivationsUnderMemoryAreOneShare) {
   const auto x = fixed_random({batch, 32, 64}, 3);
   std::map<std::string, std::int64_t> kept;
   for (const bool prescaled : {false, true}) {
-    for (const auto distribution :
-         {nn::Distribution::kMemory, nn::Distribution::kSpeed}) {
+    for (const auto distribution : {nn::Distribution::kMemory, nn::Distribution::kSpeed}) {
       for (const int tp : {1, 2, 4}) {
         const Setting setting{tp, distribution, prescaled};
         on_ranks(setting, [&](const nn::TensorParallel& parallel) {
           nn::DistributedTransformerLayer layer(options);
-          const auto own =
-              own_part(parallel, x, std::vector<std::int64_t>(tp, batch / tp));
+          const auto own = own_part(parallel, x, std::vector<std::int64_t>(tp, batch / tp));
           const auto input = own.clone().requires_grad_();
-          std::int64_t bytes =
-              kept_bytes([&] { return layer->hidden_states(input); });
+          std::int64_t bytes = kept_bytes([&] { return layer->hidden_states(input); });
           if (tp == 1 || distribution == nn::Distribution::kSpeed) {
             bytes += input.numel() * 4; // kept as it came, not made here
           }
@@ -180,8 +174,7 @@ TEST_P(LayerCosts, RanksThatHoldTheSameDropTheSame) {
   options.attention_dropout_prob = 0.2;
   options.hidden_dropout_prob = 0.3;
   on_ranks(setting, [&](const nn::TensorParallel& parallel) {
-    auto layer =
-        seeded(2, [&] { return nn::DistributedTransformerLayer(options); });
+    auto layer = seeded(2, [&] { return nn::DistributedTransformerLayer(options); });
     // Threads share one default generator, so ranks draw unlike numbers here.
     const auto x = fixed_random({4, kLength, options.hidden_size}, 5);
     if (parallel.group != nullptr) {

@@ -26,9 +26,7 @@ torch::nn::Embedding plain_of(const nn::DistributedEmbeddingOptions& o) {
   return torch::nn::Embedding(options);
 }
 
-void compare_with_plain(
-    const Setting& setting,
-    const nn::DistributedEmbeddingOptions& options) {
+void compare_with_plain(const Setting& setting, const nn::DistributedEmbeddingOptions& options) {
   const auto samples = uneven_samples(setting.tp);
   std::int64_t batch = 0;
   for (const std::int64_t count : samples) {
@@ -57,16 +55,12 @@ void compare_with_plain(
     // max_norm changes the table itself.
     expect_close(
         layer->weight.detach(),
-        nn::take_shard(
-            layer->distributed_parameters().at("weight").shard,
-            plain->weight.detach()),
+        nn::take_shard(layer->distributed_parameters().at("weight").shard, plain->weight.detach()),
         "table");
   });
 }
 
-void compare_both_splits(
-    const Setting& setting,
-    nn::DistributedEmbeddingOptions options) {
+void compare_both_splits(const Setting& setting, nn::DistributedEmbeddingOptions options) {
   options.num_embeddings = 11;
   options.embedding_dim = 7;
   options.split = nn::EmbeddingSplit::kEmbeddingDim;
@@ -91,18 +85,14 @@ TEST_P(EmbeddingLayer, NormsAreThoseOfWholeRows) {
   compare_both_splits(GetParam(), {.max_norm = 1.5});
   compare_both_splits(GetParam(), {.max_norm = 2.0, .norm_type = 1.0});
   compare_both_splits(
-      GetParam(),
-      {.max_norm = 0.9, .norm_type = std::numeric_limits<double>::infinity()});
+      GetParam(), {.max_norm = 0.9, .norm_type = std::numeric_limits<double>::infinity()});
 }
 
 TEST_P(EmbeddingLayer, StartsAsTheGivenTableOrNormal) {
   on_ranks(GetParam(), [&](const nn::TensorParallel&) {
     const auto layer = seeded(5, [] {
       return nn::DistributedEmbedding(nn::DistributedEmbeddingOptions{
-          .num_embeddings = 6,
-          .embedding_dim = 5,
-          .padding_idx = -1,
-          .initializer_range = 0.3});
+          .num_embeddings = 6, .embedding_dim = 5, .padding_idx = -1, .initializer_range = 0.3});
     });
     const auto full = seeded(5, [] {
       auto table = torch::empty({6, 5}).normal_(0, 0.3);
@@ -125,8 +115,7 @@ TEST_P(EmbeddingLayer, OwnColumnsForAllSamplesOnRequest) {
     const auto ids = torch::tensor({{5, 0}, {3, 3}, {1, 2}});
     const auto range = nn::even_range(5, parallel.size(), parallel.rank());
     EXPECT_TRUE(torch::equal(
-        layer(ids),
-        torch::embedding(table, ids).narrow(2, range.start, range.size())));
+        layer(ids), torch::embedding(table, ids).narrow(2, range.start, range.size())));
     const std::int64_t before = parallel.group->traffic().bytes;
     layer(ids);
     EXPECT_EQ(parallel.group->traffic().bytes - before, 0);
@@ -138,8 +127,7 @@ TEST_P(EmbeddingLayer, BytesFollowTheFormulas) {
   on_ranks(GetParam(), [&](const nn::TensorParallel& parallel) {
     const std::int64_t n = parallel.size();
     const std::int64_t others = n - 1;
-    for (const auto split :
-         {nn::EmbeddingSplit::kEmbeddingDim, nn::EmbeddingSplit::kVocabulary}) {
+    for (const auto split : {nn::EmbeddingSplit::kEmbeddingDim, nn::EmbeddingSplit::kVocabulary}) {
       nn::DistributedEmbedding layer(nn::DistributedEmbeddingOptions{
           .num_embeddings = 12, .embedding_dim = 16, .split = split});
       const auto ids = torch::zeros({8, 3}, torch::kLong);
@@ -156,11 +144,7 @@ TEST_P(EmbeddingLayer, BytesFollowTheFormulas) {
                     : indices + (by_width ? others * rows / n : others * rows));
       before = bytes;
       y.sum().backward();
-      EXPECT_EQ(
-          bytes - before,
-          prescaled  ? 0
-          : by_width ? others * rows / n
-                     : others * rows);
+      EXPECT_EQ(bytes - before, prescaled ? 0 : by_width ? others * rows / n : others * rows);
     }
   });
 }
@@ -168,9 +152,7 @@ TEST_P(EmbeddingLayer, BytesFollowTheFormulas) {
 TEST_P(EmbeddingLayer, AnIndexOutsideTheTableIsAnError) {
   on_ranks(GetParam(), [&](const nn::TensorParallel&) {
     nn::DistributedEmbedding layer(nn::DistributedEmbeddingOptions{
-        .num_embeddings = 6,
-        .embedding_dim = 5,
-        .split = nn::EmbeddingSplit::kVocabulary});
+        .num_embeddings = 6, .embedding_dim = 5, .split = nn::EmbeddingSplit::kVocabulary});
     EXPECT_THROW(layer(torch::tensor({6})), ShapeError);
     EXPECT_THROW(layer(torch::tensor({-1})), ShapeError);
   });
@@ -179,18 +161,15 @@ TEST_P(EmbeddingLayer, AnIndexOutsideTheTableIsAnError) {
 TEST(EmbeddingErrors, OptionsThatExcludeEachOther) {
   using Options = nn::DistributedEmbeddingOptions;
   EXPECT_THROW(
+      nn::DistributedEmbedding(Options{.num_embeddings = 3, .embedding_dim = 2, .padding_idx = 3}),
+      ConfigError);
+  EXPECT_THROW(
       nn::DistributedEmbedding(
-          Options{.num_embeddings = 3, .embedding_dim = 2, .padding_idx = 3}),
+          Options{.num_embeddings = 3, .embedding_dim = 2, ._skip_allgather = true}),
       ConfigError);
   EXPECT_THROW(
-      nn::DistributedEmbedding(Options{
-          .num_embeddings = 3, .embedding_dim = 2, ._skip_allgather = true}),
-      ConfigError);
-  EXPECT_THROW(
-      nn::DistributedEmbedding(Options{
-          .num_embeddings = 3,
-          .embedding_dim = 2,
-          ._weight = torch::ones({2, 3})}),
+      nn::DistributedEmbedding(
+          Options{.num_embeddings = 3, .embedding_dim = 2, ._weight = torch::ones({2, 3})}),
       ShapeError);
 }
 

@@ -21,24 +21,19 @@ struct PlainExpertsImpl : torch::nn::Module {
       return torch::empty(sizes).uniform_(-bound, bound);
     };
     gate = register_parameter(
-        "gate",
-        torch::empty({experts, o.hidden_size}).normal_(0, o.initializer_range));
+        "gate", torch::empty({experts, o.hidden_size}).normal_(0, o.initializer_range));
     inner_weight = register_parameter(
-        "inner_weight",
-        uniform({experts, o.intermediate_size, o.hidden_size}, o.hidden_size));
-    inner_bias = register_parameter(
-        "inner_bias", uniform({experts, o.intermediate_size}, o.hidden_size));
+        "inner_weight", uniform({experts, o.intermediate_size, o.hidden_size}, o.hidden_size));
+    inner_bias =
+        register_parameter("inner_bias", uniform({experts, o.intermediate_size}, o.hidden_size));
     outer_weight = register_parameter(
         "outer_weight",
-        uniform(
-            {experts, o.hidden_size, o.intermediate_size},
-            o.intermediate_size));
-    outer_bias = register_parameter(
-        "outer_bias", uniform({experts, o.hidden_size}, o.intermediate_size));
+        uniform({experts, o.hidden_size, o.intermediate_size}, o.intermediate_size));
+    outer_bias =
+        register_parameter("outer_bias", uniform({experts, o.hidden_size}, o.intermediate_size));
   }
   torch::Tensor expert(std::int64_t e, const torch::Tensor& token) {
-    const auto inner =
-        torch::gelu(torch::mv(inner_weight[e], token) + inner_bias[e]);
+    const auto inner = torch::gelu(torch::mv(inner_weight[e], token) + inner_bias[e]);
     return torch::mv(outer_weight[e], inner) + outer_bias[e];
   }
   std::pair<torch::Tensor, torch::Tensor> forward(const torch::Tensor& x) {
@@ -49,9 +44,7 @@ struct PlainExpertsImpl : torch::nn::Module {
         o.capacity_factor == 0
             ? count
             : std::min<std::int64_t>(
-                  count,
-                  std::ceil(
-                      o.capacity_factor * o.top_k * count / o.num_experts));
+                  count, std::ceil(o.capacity_factor * o.top_k * count / o.num_experts));
     const auto chances = torch::softmax(torch::matmul(tokens, gate.t()), 1);
     const auto order = std::get<1>(chances.sort(1, /*descending=*/true));
     std::vector<std::int64_t> taken(o.num_experts, 0);
@@ -68,15 +61,12 @@ struct PlainExpertsImpl : torch::nn::Module {
         ++taken[e];
         torch::Tensor total = torch::ones({});
         if (o.normalize_gates) {
-          total =
-              chances[t].index_select(0, order[t].slice(0, 0, o.top_k)).sum();
+          total = chances[t].index_select(0, order[t].slice(0, 0, o.top_k)).sum();
         }
         rows[t] = rows[t] + expert(e, tokens[t]) * (chances[t][e] / total);
       }
     }
-    return {
-        torch::stack(rows).view(x.sizes()),
-        (shares * chances.mean(0)).sum() * o.num_experts};
+    return {torch::stack(rows).view(x.sizes()), (shares * chances.mean(0)).sum() * o.num_experts};
   }
   Options options;
   int dropped = 0;
@@ -91,10 +81,7 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::ValuesIn(all_settings({nn::Distribution::kSpeed})),
     [](const auto& info) { return info.param.name(); });
 
-void compare_experts(
-    const Setting& setting,
-    const Options& options,
-    bool expect_drops) {
+void compare_experts(const Setting& setting, const Options& options, bool expect_drops) {
   const auto samples = uneven_samples(setting.tp);
   std::int64_t batch = 0;
   for (const std::int64_t count : samples) {
@@ -106,8 +93,7 @@ void compare_experts(
   // Each rank's tokens compete for places among themselves.
   std::vector<torch::Tensor> outputs, losses;
   std::int64_t start = 0;
-  for (const std::int64_t count :
-       setting.prescaled ? std::vector<std::int64_t>{batch} : samples) {
+  for (const std::int64_t count : setting.prescaled ? std::vector<std::int64_t>{batch} : samples) {
     const auto result = plain(x.narrow(0, start, count));
     outputs.push_back(result.first);
     losses.push_back(result.second);
@@ -124,14 +110,9 @@ void compare_experts(
     auto own = own_part(parallel, x.detach(), samples).clone().requires_grad_();
     const auto [result, balance] = layer(own);
     expect_close(result, own_part(parallel, y, samples), "output");
-    expect_close(
-        balance,
-        losses[setting.prescaled ? 0 : parallel.rank()],
-        "load-balancing loss");
-    ((result * own_part(parallel, weights, samples)).sum() + balance * 0.7)
-        .backward();
-    expect_close(
-        own.grad(), own_part(parallel, x.grad(), samples), "input gradient");
+    expect_close(balance, losses[setting.prescaled ? 0 : parallel.rank()], "load-balancing loss");
+    ((result * own_part(parallel, weights, samples)).sum() + balance * 0.7).backward();
+    expect_close(own.grad(), own_part(parallel, x.grad(), samples), "input gradient");
     expect_gradients(parallel, *layer, gradients);
   });
 }

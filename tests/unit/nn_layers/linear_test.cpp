@@ -14,19 +14,14 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::ValuesIn(all_settings({nn::Distribution::kSpeed})),
     [](const auto& info) { return info.param.name(); });
 
-void compare_with_plain(
-    const Setting& setting,
-    std::int64_t in,
-    std::int64_t out,
-    bool bias) {
+void compare_with_plain(const Setting& setting, std::int64_t in, std::int64_t out, bool bias) {
   const auto samples = uneven_samples(setting.tp);
   std::int64_t batch = 0;
   for (const std::int64_t count : samples) {
     batch += count;
   }
-  auto plain = seeded(5, [&] {
-    return torch::nn::Linear(torch::nn::LinearOptions(in, out).bias(bias));
-  });
+  auto plain =
+      seeded(5, [&] { return torch::nn::Linear(torch::nn::LinearOptions(in, out).bias(bias)); });
   auto x = fixed_random({batch, 3, in}, 6).requires_grad_();
   const auto weights = fixed_random({batch, 3, out}, 7);
   const auto y = plain(x);
@@ -42,8 +37,7 @@ void compare_with_plain(
     const auto result = layer(own);
     expect_close(result, own_part(parallel, y, samples), "output");
     (result * own_part(parallel, weights, samples)).sum().backward();
-    expect_close(
-        own.grad(), own_part(parallel, x.grad(), samples), "input gradient");
+    expect_close(own.grad(), own_part(parallel, x.grad(), samples), "input gradient");
     expect_gradients(parallel, *layer, gradients);
   });
 }
@@ -71,16 +65,14 @@ TEST_P(LinearLayer, BytesFollowTheFormulas) {
     const std::int64_t rows = 4 * 4; // bytes of a column of this rank's rows
     std::int64_t before = bytes;
     const auto y = layer(x);
-    const std::int64_t forward =
-        setting.prescaled ? 2 * (n - 1) * rows * 24 / n
-        : n == 1          ? 0
-                          : (n - 1) * (rows * 16 / n + rows * 24 + 8);
+    const std::int64_t forward = setting.prescaled ? 2 * (n - 1) * rows * 24 / n
+                                 : n == 1          ? 0
+                                                   : (n - 1) * (rows * 16 / n + rows * 24 + 8);
     EXPECT_EQ(bytes - before, forward);
     before = bytes;
     y.sum().backward();
-    const std::int64_t backward = setting.prescaled
-                                      ? (n - 1) * rows * 16 / n
-                                      : (n - 1) * (rows * 24 + rows * 16 / n);
+    const std::int64_t backward =
+        setting.prescaled ? (n - 1) * rows * 16 / n : (n - 1) * (rows * 24 + rows * 16 / n);
     EXPECT_EQ(bytes - before, backward);
   });
 }

@@ -40,8 +40,7 @@ torch::Tensor plain_loss(
   torch::Tensor loss = torch::zeros({});
   std::int64_t start = 0;
   for (const std::int64_t count : samples) {
-    loss = loss +
-           mean(logits.narrow(0, start, count), labels.narrow(0, start, count));
+    loss = loss + mean(logits.narrow(0, start, count), labels.narrow(0, start, count));
     start += count;
   }
   return loss;
@@ -55,9 +54,7 @@ TEST_P(LanguageModel, LayerNormEqualsThePlainOne) {
       o.hidden_size = 7;
       o.rms_layernorm = rms;
       PlainNorm plain(o);
-      auto x = (fixed_random({sum_of(samples), 2, 7}, 3) + mean)
-                   .detach()
-                   .requires_grad_();
+      auto x = (fixed_random({sum_of(samples), 2, 7}, 3) + mean).detach().requires_grad_();
       const auto weights = fixed_random({sum_of(samples), 2, 7}, 4);
       // In f64, against which both are rounded.
       plain->to(torch::kDouble);
@@ -69,17 +66,12 @@ TEST_P(LanguageModel, LayerNormEqualsThePlainOne) {
       on_ranks(GetParam(), [&](const nn::TensorParallel& parallel) {
         nn::DistributedLayerNorm norm(
             nn::DistributedLayerNormOptions{.hidden_size = 7, .rms = rms});
-        auto own =
-            own_part(parallel, x.detach(), samples).clone().requires_grad_();
+        auto own = own_part(parallel, x.detach(), samples).clone().requires_grad_();
         const auto result = norm(own);
-        expect_close(
-            result, own_part(parallel, y, samples), "output", tolerance);
+        expect_close(result, own_part(parallel, y, samples), "output", tolerance);
         (result * own_part(parallel, weights, samples)).sum().backward();
         expect_close(
-            own.grad(),
-            own_part(parallel, exact.grad(), samples),
-            "input gradient",
-            tolerance);
+            own.grad(), own_part(parallel, exact.grad(), samples), "input gradient", tolerance);
         expect_gradients(parallel, *norm, gradients, tolerance);
       });
     }
@@ -90,25 +82,17 @@ TEST_P(LanguageModel, CrossEntropyEqualsTheOneOfWholeLogits) {
   constexpr std::int64_t kVocabulary = 10; // tp 4: 3, 3, 2, 2
   const auto samples = uneven_samples(GetParam().tp);
   const auto batch = sum_of(samples);
-  auto logits =
-      (fixed_random({batch, 3, kVocabulary}, 5) * 20).detach().requires_grad_();
-  auto labels = seeded(6, [&] {
-    return torch::randint(kVocabulary, {batch, 3}, torch::kLong);
-  });
+  auto logits = (fixed_random({batch, 3, kVocabulary}, 5) * 20).detach().requires_grad_();
+  auto labels = seeded(6, [&] { return torch::randint(kVocabulary, {batch, 3}, torch::kLong); });
   labels.index_put_(
       {torch::arange(batch), torch::zeros({batch}, torch::kLong)},
       torch::full({batch}, -100, torch::kLong));
   const auto loss = plain_loss(GetParam(), logits, labels, samples);
   loss.backward();
   on_ranks(GetParam(), [&](const nn::TensorParallel& parallel) {
-    nn::DistributedCrossEntropy entropy(
-        nn::DistributedCrossEntropyOptions{kVocabulary});
-    const auto range =
-        nn::even_range(kVocabulary, parallel.size(), parallel.rank());
-    auto own = logits.detach()
-                   .narrow(2, range.start, range.size())
-                   .clone()
-                   .requires_grad_();
+    nn::DistributedCrossEntropy entropy(nn::DistributedCrossEntropyOptions{kVocabulary});
+    const auto range = nn::even_range(kVocabulary, parallel.size(), parallel.rank());
+    auto own = logits.detach().narrow(2, range.start, range.size()).clone().requires_grad_();
     const auto found = entropy(own, own_part(parallel, labels, samples));
     found.backward();
     auto sum = found.detach().clone();
@@ -117,17 +101,14 @@ TEST_P(LanguageModel, CrossEntropyEqualsTheOneOfWholeLogits) {
     }
     expect_close(sum, loss, "loss");
     expect_close(
-        own.grad(),
-        logits.grad().narrow(2, range.start, range.size()),
-        "gradient of the logits");
+        own.grad(), logits.grad().narrow(2, range.start, range.size()), "gradient of the logits");
   });
 }
 
 TEST_P(LanguageModel, CrossEntropyMovesTwoNumbersAPosition) {
   on_ranks(GetParam(), [&](const nn::TensorParallel& parallel) {
     const std::int64_t n = parallel.size();
-    nn::DistributedCrossEntropy entropy(
-        nn::DistributedCrossEntropyOptions{1000});
+    nn::DistributedCrossEntropy entropy(nn::DistributedCrossEntropyOptions{1000});
     const auto range = nn::even_range(1000, parallel.size(), parallel.rank());
     const std::int64_t own = GetParam().prescaled ? 2 * n : 2;
     const auto logits = torch::zeros({2 * n, 3, range.size()}).requires_grad_();
@@ -137,9 +118,7 @@ TEST_P(LanguageModel, CrossEntropyMovesTwoNumbersAPosition) {
     const std::int64_t positions = 2 * n * 3;
     const std::int64_t expected =
         (n - 1) * 2 * 4 * positions +
-        (GetParam().prescaled || n == 1
-             ? 0
-             : (n - 1) * (8 + 8 * own * 3 + 4 * own * 3));
+        (GetParam().prescaled || n == 1 ? 0 : (n - 1) * (8 + 8 * own * 3 + 4 * own * 3));
     EXPECT_EQ(parallel.group->traffic().bytes - before, expected);
   });
 }
@@ -150,26 +129,20 @@ TEST(CrossEntropyErrors, NameTheTarget) {
   EXPECT_THROW(entropy(torch::zeros({1, 3}), torch::tensor({1})), ShapeError);
 }
 
-void compare_model(
-    const Setting& setting,
-    const TransformerOptions& options,
-    bool every_input) {
+void compare_model(const Setting& setting, const TransformerOptions& options, bool every_input) {
   const auto samples = uneven_samples(setting.tp);
   const auto batch = sum_of(samples);
   constexpr std::int64_t kLength = 4;
   nn::LMHeadInputs whole;
   seeded(9, [&] {
-    whole.input_ids =
-        torch::randint(options.vocab_size, {batch, kLength}, torch::kLong);
-    whole.labels =
-        torch::randint(options.vocab_size, {batch, kLength}, torch::kLong);
+    whole.input_ids = torch::randint(options.vocab_size, {batch, kLength}, torch::kLong);
+    whole.labels = torch::randint(options.vocab_size, {batch, kLength}, torch::kLong);
     if (every_input) {
       whole.attention_mask = torch::zeros({batch, kLength}, torch::kLong);
       whole.attention_mask.select(1, kLength - 1).fill_(1);
-      whole.token_type_ids = torch::randint(
-          options.num_token_types, {batch, kLength}, torch::kLong);
-      whole.position_ids =
-          torch::randint(options.num_positions, {batch, kLength}, torch::kLong);
+      whole.token_type_ids =
+          torch::randint(options.num_token_types, {batch, kLength}, torch::kLong);
+      whole.position_ids = torch::randint(options.num_positions, {batch, kLength}, torch::kLong);
     }
     if (options.add_cross_attention) {
       whole.cross_states = torch::randn({batch, 3, options.hidden_size});
@@ -190,12 +163,9 @@ void compare_model(
   loss.backward();
   const auto gradients = gradients_of(*plain);
   on_ranks(setting, [&](const nn::TensorParallel& parallel) {
-    auto model =
-        seeded(10, [&] { return nn::DistributedTransformerLMHead(options); });
+    auto model = seeded(10, [&] { return nn::DistributedTransformerLMHead(options); });
     expect_parts_of(*model, parameters_of(*plain));
-    const auto mine = [&](const torch::Tensor& t) {
-      return own_part(parallel, t, samples);
-    };
+    const auto mine = [&](const torch::Tensor& t) { return own_part(parallel, t, samples); };
     nn::LMHeadInputs own{
         mine(whole.input_ids),
         mine(whole.attention_mask),
@@ -255,8 +225,7 @@ TEST_P(LanguageModel, WithoutHeadReturnsHiddenStates) {
   auto options = gpt_like();
   options.add_lm_head = false;
   on_ranks(GetParam(), [&](const nn::TensorParallel&) {
-    auto model =
-        seeded(10, [&] { return nn::DistributedTransformerLMHead(options); });
+    auto model = seeded(10, [&] { return nn::DistributedTransformerLMHead(options); });
     nn::LMHeadInputs inputs;
     inputs.input_ids = torch::ones({2, 5}, torch::kLong);
     EXPECT_EQ(model->run(inputs).sizes(), at::IntArrayRef({2, 5, 8}));

@@ -23,11 +23,9 @@ struct PlainNormImpl : torch::nn::Module {
   }
   torch::Tensor forward(const torch::Tensor& x) {
     if (options.rms_layernorm) {
-      return weight * x *
-             (x.square().mean(-1, true) + options.layernorm_epsilon).rsqrt();
+      return weight * x * (x.square().mean(-1, true) + options.layernorm_epsilon).rsqrt();
     }
-    return torch::layer_norm(
-        x, {options.hidden_size}, weight, bias, options.layernorm_epsilon);
+    return torch::layer_norm(x, {options.hidden_size}, weight, bias, options.layernorm_epsilon);
   }
   TransformerOptions options;
   torch::Tensor weight, bias;
@@ -36,34 +34,29 @@ TORCH_MODULE(PlainNorm);
 
 inline torch::nn::Linear
 plain_linear(const TransformerOptions& o, std::int64_t in, std::int64_t out) {
-  return torch::nn::Linear(
-      torch::nn::LinearOptions(in, out).bias(o.linear_bias));
+  return torch::nn::Linear(torch::nn::LinearOptions(in, out).bias(o.linear_bias));
 }
 
 struct PlainAttentionImpl : torch::nn::Module {
-  PlainAttentionImpl(const TransformerOptions& o, bool is_cross)
-      : options(o), cross(is_cross) {
+  PlainAttentionImpl(const TransformerOptions& o, bool is_cross) : options(o), cross(is_cross) {
     const auto inner = o.num_attention_heads * o.attention_head_size;
     if (o.pre_layernorm) {
       pre_layernorm = register_module("pre_layernorm", PlainNorm(o));
     }
     if (cross) {
       query = register_module("query", plain_linear(o, o.hidden_size, inner));
-      key_value = register_module(
-          "key_value", plain_linear(o, o.hidden_size, 2 * inner));
+      key_value = register_module("key_value", plain_linear(o, o.hidden_size, 2 * inner));
     } else {
-      query_key_value = register_module(
-          "query_key_value", plain_linear(o, o.hidden_size, 3 * inner));
+      query_key_value =
+          register_module("query_key_value", plain_linear(o, o.hidden_size, 3 * inner));
     }
     dense = register_module("dense", plain_linear(o, inner, o.hidden_size));
     if (o.post_layernorm) {
       layernorm = register_module("layernorm", PlainNorm(o));
     }
   }
-  torch::Tensor forward(
-      const torch::Tensor& hidden,
-      const torch::Tensor& mask,
-      const torch::Tensor& states) {
+  torch::Tensor
+  forward(const torch::Tensor& hidden, const torch::Tensor& mask, const torch::Tensor& states) {
     const auto& o = options;
     const auto x = o.pre_layernorm ? pre_layernorm(hidden) : hidden;
     std::vector<torch::Tensor> qkv;
@@ -74,8 +67,7 @@ struct PlainAttentionImpl : torch::nn::Module {
       qkv = query_key_value(x).chunk(3, -1);
     }
     for (auto& t : qkv) {
-      t = t.view({t.size(0), t.size(1), o.num_attention_heads, -1})
-              .transpose(1, 2);
+      t = t.view({t.size(0), t.size(1), o.num_attention_heads, -1}).transpose(1, 2);
     }
     auto scores = torch::matmul(qkv[0], qkv[1].transpose(2, 3));
     if (o.scale_attention_scores) {
@@ -89,17 +81,15 @@ struct PlainAttentionImpl : torch::nn::Module {
           torch::ones({scores.size(2), scores.size(3)}).triu(1).ne(0),
           -std::numeric_limits<float>::infinity());
     }
-    const auto joined = torch::matmul(torch::softmax(scores, -1), qkv[2])
-                            .transpose(1, 2)
-                            .flatten(2);
+    const auto joined =
+        torch::matmul(torch::softmax(scores, -1), qkv[2]).transpose(1, 2).flatten(2);
     const auto sum = hidden + dense(joined);
     return o.post_layernorm ? layernorm(sum) : sum;
   }
   TransformerOptions options;
   bool cross;
   PlainNorm pre_layernorm{nullptr}, layernorm{nullptr};
-  torch::nn::Linear query_key_value{nullptr}, query{nullptr},
-      key_value{nullptr}, dense{nullptr};
+  torch::nn::Linear query_key_value{nullptr}, query{nullptr}, key_value{nullptr}, dense{nullptr};
 };
 TORCH_MODULE(PlainAttention);
 
@@ -108,10 +98,8 @@ struct PlainOutputImpl : torch::nn::Module {
     if (o.pre_layernorm) {
       pre_layernorm = register_module("pre_layernorm", PlainNorm(o));
     }
-    dense1 = register_module(
-        "dense1", plain_linear(o, o.hidden_size, o.intermediate_size));
-    dense2 = register_module(
-        "dense2", plain_linear(o, o.intermediate_size, o.hidden_size));
+    dense1 = register_module("dense1", plain_linear(o, o.hidden_size, o.intermediate_size));
+    dense2 = register_module("dense2", plain_linear(o, o.intermediate_size, o.hidden_size));
     if (o.post_layernorm) {
       layernorm = register_module("layernorm", PlainNorm(o));
     }
@@ -135,8 +123,7 @@ struct PlainLayerImpl : torch::nn::Module {
   explicit PlainLayerImpl(const TransformerOptions& o) {
     attention = register_module("attention", PlainAttention(o, false));
     if (o.add_cross_attention) {
-      cross_attention =
-          register_module("cross_attention", PlainAttention(o, true));
+      cross_attention = register_module("cross_attention", PlainAttention(o, true));
     }
     output = register_module("output", PlainOutput(o));
   }
@@ -182,15 +169,12 @@ struct PlainLMHeadImpl : torch::nn::Module {
     const auto table = [&](std::int64_t rows) {
       return torch::nn::Embedding(
           torch::nn::EmbeddingOptions(rows, o.hidden_size)
-              ._weight(torch::empty({rows, o.hidden_size})
-                           .normal_(0, o.initializer_range)));
+              ._weight(torch::empty({rows, o.hidden_size}).normal_(0, o.initializer_range)));
     };
     word_embedding = register_module("word_embedding", table(o.vocab_size));
-    position_embedding =
-        register_module("position_embedding", table(o.num_positions));
+    position_embedding = register_module("position_embedding", table(o.num_positions));
     if (o.num_token_types > 0) {
-      token_type_embedding =
-          register_module("token_type_embedding", table(o.num_token_types));
+      token_type_embedding = register_module("token_type_embedding", table(o.num_token_types));
     }
     transformer = register_module("transformer", PlainTransformer(o));
     if (o.pre_layernorm && !o.post_layernorm) {
@@ -206,16 +190,13 @@ struct PlainLMHeadImpl : torch::nn::Module {
       const torch::Tensor& states,
       const torch::Tensor& cross_mask) {
     const auto added = [](const torch::Tensor& hidden) {
-      return hidden.defined()
-                 ? hidden.to(torch::kFloat).mul(-1e30).unsqueeze(1).unsqueeze(1)
-                 : hidden;
+      return hidden.defined() ? hidden.to(torch::kFloat).mul(-1e30).unsqueeze(1).unsqueeze(1)
+                              : hidden;
     };
     auto x = word_embedding(ids) +
-             position_embedding(
-                 positions.defined() ? positions : torch::arange(ids.size(1)));
+             position_embedding(positions.defined() ? positions : torch::arange(ids.size(1)));
     if (!token_type_embedding.is_empty()) {
-      x = x + token_type_embedding(
-                  types.defined() ? types : torch::zeros_like(ids));
+      x = x + token_type_embedding(types.defined() ? types : torch::zeros_like(ids));
     }
     x = transformer(x, added(mask), states, added(cross_mask));
     if (!layernorm.is_empty()) {

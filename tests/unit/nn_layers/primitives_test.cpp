@@ -22,8 +22,7 @@ class Primitives : public ::testing::TestWithParam<int> {
 INSTANTIATE_TEST_SUITE_P(Ranks, Primitives, ::testing::Values(1, 2, 3, 4));
 
 /// Rank r's tensor: other numbers and, along `dim`, another length on each.
-torch::Tensor
-part(int rank, std::vector<std::int64_t> sizes, std::int64_t dim) {
+torch::Tensor part(int rank, std::vector<std::int64_t> sizes, std::int64_t dim) {
   sizes[dim] += rank;
   return fixed_random(sizes, 100 + rank);
 }
@@ -64,8 +63,7 @@ TEST_P(Primitives, ReduceScatterSumsAndItsBackwardGathers) {
       }
       auto x = fixed_random({5, 7}, 20 + parallel.rank()).requires_grad_();
       const auto y = nn::reduce_scatter_for_tp(x, dim);
-      const auto range =
-          nn::even_range(sum.size(dim), parallel.size(), parallel.rank());
+      const auto range = nn::even_range(sum.size(dim), parallel.size(), parallel.rank());
       expect_close(y, sum.narrow(dim, range.start, range.size()), "sum");
       const auto weights = fixed_random({5, 7}, 9);
       (y * weights.narrow(dim, range.start, range.size())).sum().backward();
@@ -147,14 +145,10 @@ TEST_P(Primitives, ShapesOnlyCommunicatesNothing) {
     const auto gathered = nn::fused_allgather_for_tp(x, 1);
     EXPECT_EQ(gathered.sizes(), at::IntArrayRef({2, 3 * n, 8}));
     const auto moved = nn::scatter_and_merge_for_tp(gathered, 2, 0);
-    EXPECT_EQ(
-        moved.sizes(),
-        at::IntArrayRef({2 * n, 3 * n, nn::even_range(8, n, 0).size()}));
+    EXPECT_EQ(moved.sizes(), at::IntArrayRef({2 * n, 3 * n, nn::even_range(8, n, 0).size()}));
     const auto scattered = nn::reduce_scatter_for_tp(moved, 1);
     EXPECT_EQ(scattered.size(1), 3);
-    nn::bwd_allreduce_for_tp(nn::fwd_allreduce_for_tp(scattered))
-        .sum()
-        .backward();
+    nn::bwd_allreduce_for_tp(nn::fwd_allreduce_for_tp(scattered)).sum().backward();
     EXPECT_EQ(x.grad().sizes(), x.sizes());
   });
 }
@@ -171,16 +165,11 @@ TEST_P(Primitives, BytesFollowTheFormulas) {
     const auto x = torch::ones({12, 12});
     const std::int64_t size = 12 * 12 * 4;
     const std::int64_t lengths = n == 1 ? 0 : (n - 1) * 8;
+    EXPECT_EQ(moved_by([&] { nn::fused_allgather_for_tp(x, 0); }), (n - 1) * size + lengths);
+    EXPECT_EQ(moved_by([&] { nn::reduce_scatter_for_tp(x, 1); }), (n - 1) * size / n);
     EXPECT_EQ(
-        moved_by([&] { nn::fused_allgather_for_tp(x, 0); }),
-        (n - 1) * size + lengths);
-    EXPECT_EQ(
-        moved_by([&] { nn::reduce_scatter_for_tp(x, 1); }), (n - 1) * size / n);
-    EXPECT_EQ(
-        moved_by([&] { nn::scatter_and_merge_for_tp(x, 1, 0); }),
-        (n - 1) * size / n + lengths);
-    EXPECT_EQ(
-        moved_by([&] { nn::fwd_allreduce_for_tp(x); }), 2 * (n - 1) * size / n);
+        moved_by([&] { nn::scatter_and_merge_for_tp(x, 1, 0); }), (n - 1) * size / n + lengths);
+    EXPECT_EQ(moved_by([&] { nn::fwd_allreduce_for_tp(x); }), 2 * (n - 1) * size / n);
   });
 }
 
@@ -199,9 +188,8 @@ TEST_P(Primitives, MasksAgreeWhereTheTensorIsReplicatedOnly) {
     const auto everybodys_same = nn::fused_allgather_for_tp(same, 0);
     const auto everybodys_other = nn::fused_allgather_for_tp(other, 0);
     for (int r = 1; r < parallel.size(); ++r) {
-      EXPECT_TRUE(torch::equal(
-          everybodys_same.narrow(0, 0, 64),
-          everybodys_same.narrow(0, 64 * r, 64)));
+      EXPECT_TRUE(
+          torch::equal(everybodys_same.narrow(0, 0, 64), everybodys_same.narrow(0, 64 * r, 64)));
       const auto equal = everybodys_other.narrow(0, 0, 64)
                              .eq(everybodys_other.narrow(0, 64 * r, 64))
                              .to(torch::kFloat)
@@ -221,8 +209,8 @@ TEST(PrimitiveErrors, NameTheDimension) {
 
 struct CustomImpl : nn::DistributedModule {
   CustomImpl() {
-    const auto create = nn::parameter_creation_scope(
-        *this, {.use_normal = true, .initializer_range = 0.5});
+    const auto create =
+        nn::parameter_creation_scope(*this, {.use_normal = true, .initializer_range = 0.5});
     input = create.initialize_with_input_partition("input", {4, 7});
     output = create.initialize_with_output_partition("output", {7, 4});
     both = create.initialize_whole("both", {3}, nn::constant(2));
@@ -233,17 +221,13 @@ struct CustomImpl : nn::DistributedModule {
 TEST_P(Primitives, ParametersAreThePartsOfWhatOneProcessDraws) {
   const auto one = seeded(3, [] {
     return std::vector<torch::Tensor>{
-        torch::empty({4, 7}).normal_(0, 0.5),
-        torch::empty({7, 4}).normal_(0, 0.5)};
+        torch::empty({4, 7}).normal_(0, 0.5), torch::empty({7, 4}).normal_(0, 0.5)};
   });
   on_ranks(setting(), [&](const TensorParallel& parallel) {
-    const auto module =
-        seeded(3, [] { return std::make_shared<CustomImpl>(); });
+    const auto module = seeded(3, [] { return std::make_shared<CustomImpl>(); });
     const auto range = nn::even_range(7, parallel.size(), parallel.rank());
-    EXPECT_TRUE(torch::equal(
-        module->input, one[0].narrow(1, range.start, range.size())));
-    EXPECT_TRUE(torch::equal(
-        module->output, one[1].narrow(0, range.start, range.size())));
+    EXPECT_TRUE(torch::equal(module->input, one[0].narrow(1, range.start, range.size())));
+    EXPECT_TRUE(torch::equal(module->output, one[1].narrow(0, range.start, range.size())));
     EXPECT_TRUE(torch::equal(module->both, torch::full({3}, 2.0)));
     const auto& described = module->distributed_parameters();
     EXPECT_TRUE(described.at("input").scaled_batch);

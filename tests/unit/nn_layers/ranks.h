@@ -29,8 +29,7 @@ struct Setting {
   bool prescaled = false;
 
   std::string name() const {
-    return (distribution == nn::Distribution::kSpeed ? "speed_tp"
-                                                     : "memory_tp") +
+    return (distribution == nn::Distribution::kSpeed ? "speed_tp" : "memory_tp") +
            std::to_string(tp) + (prescaled ? "_prescaled" : "");
   }
 };
@@ -139,12 +138,9 @@ inline void expect_close(
   if (found.numel() == 0) {
     return;
   }
-  const auto difference =
-      (found.to(torch::kDouble) - expected.to(torch::kDouble)).abs().max();
+  const auto difference = (found.to(torch::kDouble) - expected.to(torch::kDouble)).abs().max();
   const auto scale = expected.to(torch::kDouble).abs().max();
-  EXPECT_LE(
-      difference.item<double>(), tolerance * (1e-3 + scale.item<double>()))
-      << what;
+  EXPECT_LE(difference.item<double>(), tolerance * (1e-3 + scale.item<double>())) << what;
 }
 
 /// Every distributed parameter below `module`: (full name, local, description).
@@ -154,21 +150,17 @@ struct LocalParameter {
   nn::DistributedParameter description;
 };
 
-inline std::vector<LocalParameter> distributed_parameters(
-    const torch::nn::Module& module) {
+inline std::vector<LocalParameter> distributed_parameters(const torch::nn::Module& module) {
   std::vector<LocalParameter> found;
   for (const auto& item : module.named_modules("", /*include_self=*/true)) {
-    const auto* child =
-        dynamic_cast<const nn::DistributedModule*>(item.value().get());
+    const auto* child = dynamic_cast<const nn::DistributedModule*>(item.value().get());
     if (child == nullptr) {
       continue;
     }
     const auto local = item.value()->named_parameters(/*recurse=*/false);
     for (const auto& [name, description] : child->distributed_parameters()) {
       found.push_back(
-          {item.key().empty() ? name : item.key() + "." + name,
-           local[name],
-           description});
+          {item.key().empty() ? name : item.key() + "." + name, local[name], description});
     }
   }
   return found;
@@ -182,8 +174,7 @@ inline void expect_parts_of(
     const auto it = full.find(parameter.name);
     ASSERT_NE(it, full.end()) << parameter.name;
     EXPECT_TRUE(torch::equal(
-        parameter.tensor.detach(),
-        nn::take_shard(parameter.description.shard, it->second)))
+        parameter.tensor.detach(), nn::take_shard(parameter.description.shard, it->second)))
         << parameter.name;
   }
 }
@@ -201,21 +192,18 @@ inline void expect_gradients(
     torch::Tensor local = parameter.tensor.grad();
     ASSERT_TRUE(local.defined()) << parameter.name;
     local = (local.is_sparse() ? local.to_dense() : local).clone();
-    if (!parameter.description.scaled_batch && !parallel.prescaled_batch &&
-        parallel.size() > 1) {
+    if (!parameter.description.scaled_batch && !parallel.prescaled_batch && parallel.size() > 1) {
       parallel.group->all_reduce(local); // data parallel: the ranks' samples
     }
     expect_close(
         local,
         nn::take_shard(parameter.description.shard, it->second),
-        "gradient of " + parameter.name + " on tp_rank " +
-            std::to_string(parallel.rank()),
+        "gradient of " + parameter.name + " on tp_rank " + std::to_string(parallel.rank()),
         tolerance);
   }
 }
 
-inline std::map<std::string, torch::Tensor> parameters_of(
-    const torch::nn::Module& module) {
+inline std::map<std::string, torch::Tensor> parameters_of(const torch::nn::Module& module) {
   std::map<std::string, torch::Tensor> result;
   for (const auto& item : module.named_parameters()) {
     result[item.key()] = item.value().detach();
@@ -223,21 +211,17 @@ inline std::map<std::string, torch::Tensor> parameters_of(
   return result;
 }
 
-inline std::map<std::string, torch::Tensor> gradients_of(
-    const torch::nn::Module& module) {
+inline std::map<std::string, torch::Tensor> gradients_of(const torch::nn::Module& module) {
   std::map<std::string, torch::Tensor> result;
   for (const auto& item : module.named_parameters()) {
-    result[item.key()] = item.value().grad().defined()
-                             ? item.value().grad()
-                             : torch::zeros_like(item.value());
+    result[item.key()] =
+        item.value().grad().defined() ? item.value().grad() : torch::zeros_like(item.value());
   }
   return result;
 }
 
 /// A random tensor that is the same on every thread.
-inline torch::Tensor fixed_random(
-    const std::vector<std::int64_t>& sizes,
-    std::uint64_t seed) {
+inline torch::Tensor fixed_random(const std::vector<std::int64_t>& sizes, std::uint64_t seed) {
   return seeded(seed, [&] { return torch::randn(sizes); });
 }
 

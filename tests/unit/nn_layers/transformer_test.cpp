@@ -58,8 +58,7 @@ Whole whole_inputs(int tp, const TransformerOptions& o, Mask mask) {
     batch += count;
   }
   const auto heads = o.num_attention_heads;
-  whole.inputs.hidden =
-      fixed_random({batch, kPositions, o.hidden_size}, 1).requires_grad_();
+  whole.inputs.hidden = fixed_random({batch, kPositions, o.hidden_size}, 1).requires_grad_();
   whole.weights = fixed_random({batch, kPositions, o.hidden_size}, 2);
   switch (mask) {
     case Mask::kNone:
@@ -68,18 +67,14 @@ Whole whole_inputs(int tp, const TransformerOptions& o, Mask mask) {
       whole.inputs.mask = fixed_random({batch, 1, 1, kPositions}, 3);
       break;
     case Mask::kHeads:
-      whole.inputs.mask =
-          fixed_random({1, heads, kPositions, kPositions}, 3).requires_grad_();
+      whole.inputs.mask = fixed_random({1, heads, kPositions, kPositions}, 3).requires_grad_();
       break;
     case Mask::kSamplesAndHeads:
-      whole.inputs.mask =
-          fixed_random({batch, heads, kPositions, kPositions}, 3)
-              .requires_grad_();
+      whole.inputs.mask = fixed_random({batch, heads, kPositions, kPositions}, 3).requires_grad_();
       break;
   }
   if (o.add_cross_attention) {
-    whole.inputs.states =
-        fixed_random({batch, kKeys, o.hidden_size}, 4).requires_grad_();
+    whole.inputs.states = fixed_random({batch, kKeys, o.hidden_size}, 4).requires_grad_();
     whole.inputs.cross_mask = fixed_random({batch, 1, 1, kKeys}, 5);
   }
   return whole;
@@ -113,13 +108,10 @@ void compare(
           .requires_grad_(t.requires_grad());
     };
     Inputs own{mine(in.hidden), {}, mine(in.states), mine(in.cross_mask)};
-    own.mask =
-        shared ? in.mask.detach().clone().requires_grad_(true) : mine(in.mask);
+    own.mask = shared ? in.mask.detach().clone().requires_grad_(true) : mine(in.mask);
     const auto result = call(own);
     expect_close(result, own_part(parallel, y, whole.samples), "output");
-    (result * own_part(parallel, whole.weights, whole.samples))
-        .sum()
-        .backward();
+    (result * own_part(parallel, whole.weights, whole.samples)).sum().backward();
     expect_close(
         own.hidden.grad(),
         own_part(parallel, in.hidden.grad(), whole.samples),
@@ -137,8 +129,7 @@ void compare(
       }
       expect_close(
           found,
-          shared ? in.mask.grad()
-                 : own_part(parallel, in.mask.grad(), whole.samples),
+          shared ? in.mask.grad() : own_part(parallel, in.mask.grad(), whole.samples),
           "gradient of the mask");
     }
     expect_gradients(parallel, *module, gradients);
@@ -154,14 +145,11 @@ void compare_layer(
       setting,
       whole_inputs(setting.tp, options, mask),
       *plain,
-      [&](const Inputs& in) {
-        return plain(in.hidden, in.mask, in.states, in.cross_mask);
-      },
+      [&](const Inputs& in) { return plain(in.hidden, in.mask, in.states, in.cross_mask); },
       [&]() -> Distributed {
         nn::DistributedTransformerLayer layer(options);
         return {layer.ptr(), [layer](const Inputs& in) {
-                  return std::get<0>(
-                      layer(in.hidden, in.mask, in.states, in.cross_mask));
+                  return std::get<0>(layer(in.hidden, in.mask, in.states, in.cross_mask));
                 }};
       });
 }
@@ -199,9 +187,7 @@ TEST_P(Transformers, CrossAttentionAlone) {
       GetParam(),
       whole_inputs(GetParam().tp, with_states, Mask::kNone),
       *plain,
-      [&](const Inputs& in) {
-        return plain(in.hidden, in.cross_mask, in.states);
-      },
+      [&](const Inputs& in) { return plain(in.hidden, in.cross_mask, in.states); },
       [&]() -> Distributed {
         nn::DistributedAttentionLayer layer(options);
         return {layer.ptr(), [layer](const Inputs& in) {
@@ -222,9 +208,7 @@ TEST_P(Transformers, OutputLayerAlone) {
         [&](const Inputs& in) { return plain(in.hidden); },
         [&]() -> Distributed {
           nn::DistributedTransformerOutputLayer layer(options);
-          return {layer.ptr(), [layer](const Inputs& in) {
-                    return layer(in.hidden);
-                  }};
+          return {layer.ptr(), [layer](const Inputs& in) { return layer(in.hidden); }};
         });
   }
 }
@@ -285,14 +269,11 @@ TEST_P(Transformers, Stack) {
       GetParam(),
       whole_inputs(GetParam().tp, options, Mask::kSamplesAndHeads),
       *plain,
-      [&](const Inputs& in) {
-        return plain(in.hidden, in.mask, in.states, in.cross_mask);
-      },
+      [&](const Inputs& in) { return plain(in.hidden, in.mask, in.states, in.cross_mask); },
       [&]() -> Distributed {
         nn::DistributedTransformer stack(options);
         return {stack.ptr(), [stack](const Inputs& in) {
-                  return std::get<0>(
-                      stack(in.hidden, in.mask, in.states, in.cross_mask));
+                  return std::get<0>(stack(in.hidden, in.mask, in.states, in.cross_mask));
                 }};
       });
 }
@@ -302,8 +283,7 @@ TEST_P(Transformers, NormalInitialisationOnRequest) {
   options.use_normal_initialization = true;
   options.initializer_range = 0.5;
   on_ranks(GetParam(), [&](const nn::TensorParallel&) {
-    const auto layer = seeded(
-        8, [&] { return nn::DistributedTransformerOutputLayer(options); });
+    const auto layer = seeded(8, [&] { return nn::DistributedTransformerOutputLayer(options); });
     const auto full = seeded(8, [&] {
       return std::map<std::string, torch::Tensor>{
           {"dense1.weight", torch::empty({16, 8}).normal_(0, 0.5)},
@@ -329,13 +309,11 @@ TEST_P(Transformers, StateComesBackToTheBit) {
   }
   std::mutex mutex;
   on_ranks(GetParam(), [&](const nn::TensorParallel&) {
-    auto layer =
-        seeded(99, [&] { return nn::DistributedTransformerLayer(options); });
+    auto layer = seeded(99, [&] { return nn::DistributedTransformerLayer(options); });
     const torch::NoGradGuard no_grad;
     for (auto& parameter : distributed_parameters(*layer)) {
       const auto& shard = parameter.description.shard;
-      parameter.tensor.copy_(
-          nn::take_shard(shard, expected.at(parameter.name)));
+      parameter.tensor.copy_(nn::take_shard(shard, expected.at(parameter.name)));
       const std::lock_guard lock(mutex);
       nn::put_shard(shard, parameter.tensor, joined.at(parameter.name));
     }
@@ -369,9 +347,7 @@ TEST_P(Transformers, DelayedLayersAreSharesOfOneLayer) {
       torch::Tensor& full = joined.at(parameter.name);
       // Ranks that hold the same agree about it.
       const auto before = nn::take_shard(shard, full);
-      EXPECT_TRUE(
-          before.eq(77).all().item<bool>() ||
-          torch::equal(before, parameter.tensor))
+      EXPECT_TRUE(before.eq(77).all().item<bool>() || torch::equal(before, parameter.tensor))
           << parameter.name;
       nn::put_shard(shard, parameter.tensor, full);
     }
@@ -397,9 +373,7 @@ TEST(TransformerErrors, SayWhatWorks) {
   };
   auto options = small_options();
   options.num_attention_heads = 3;
-  EXPECT_NE(
-      message(options, 4).find("tensor_parallel_degree of at most 3"),
-      std::string::npos);
+  EXPECT_NE(message(options, 4).find("tensor_parallel_degree of at most 3"), std::string::npos);
   options = small_options();
   options.post_layernorm = false;
   EXPECT_NE(message(options, 1).find("at least one"), std::string::npos);
@@ -410,12 +384,7 @@ TEST(TransformerErrors, SayWhatWorks) {
   options.causal_mask_size = 3;
   nn::DistributedTransformerLayer layer(options);
   EXPECT_THROW(
-      layer(
-          torch::ones({1, 4, 8}),
-          torch::Tensor(),
-          torch::Tensor(),
-          torch::Tensor()),
-      ShapeError);
+      layer(torch::ones({1, 4, 8}), torch::Tensor(), torch::Tensor(), torch::Tensor()), ShapeError);
   EXPECT_THROW(layer->hidden_states(torch::ones({1, 4, 7})), ShapeError);
 }
 

@@ -9,8 +9,7 @@
 
 namespace tessera::nn::two_d::cases {
 
-Random::Random(std::uint64_t seed)
-    : generator_(at::make_generator<at::CPUGeneratorImpl>(seed)) {}
+Random::Random(std::uint64_t seed) : generator_(at::make_generator<at::CPUGeneratorImpl>(seed)) {}
 
 at::Tensor Random::normal(at::IntArrayRef sizes) {
   return at::empty(sizes).normal_(0, 1, generator_);
@@ -23,10 +22,7 @@ at::Tensor Random::integers(std::int64_t end, at::IntArrayRef sizes) {
 std::vector<Case> all_cases() {
   std::vector<Case> all = product_cases();
   for (const auto* more :
-       {&layer_cases(),
-        &few_rows_cases(),
-        &transformer_cases(),
-        &stem_cases()}) {
+       {&layer_cases(), &few_rows_cases(), &transformer_cases(), &stem_cases()}) {
     all.insert(all.end(), more->begin(), more->end());
   }
   return all;
@@ -46,25 +42,20 @@ void require_close(
   require(found.defined(), what + " is undefined");
   require(
       found.sizes() == expected.sizes(),
-      tessera::str(
-          what, " has sizes ", found.sizes(), ", not ", expected.sizes()));
+      tessera::str(what, " has sizes ", found.sizes(), ", not ", expected.sizes()));
   if (found.numel() == 0) {
     return;
   }
   const auto wide = expected.to(at::kDouble);
-  const double error =
-      (found.to(at::kDouble) - wide).abs().max().item<double>();
+  const double error = (found.to(at::kDouble) - wide).abs().max().item<double>();
   const double scale = std::max(1.0, wide.abs().max().item<double>());
   require(
       error <= tolerance * scale, // false for a NaN
       tessera::str(what, " differs by ", error, " of ", scale));
 }
 
-at::Tensor block_of(
-    const Mesh& mesh,
-    const at::Tensor& full,
-    const Blocks& rows,
-    const Blocks& columns) {
+at::Tensor
+block_of(const Mesh& mesh, const at::Tensor& full, const Blocks& rows, const Blocks& columns) {
   return full.narrow(0, rows.start(mesh.row()), rows.size(mesh.row()))
       .narrow(1, columns.start(mesh.column()), columns.size(mesh.column()))
       .contiguous();

@@ -53,10 +53,7 @@ void require_close(
     const std::string& what);
 
 /// This rank's block of a whole matrix.
-at::Tensor block_of(
-    const Mesh& mesh,
-    const at::Tensor& full,
-    const Blocks& rows,
-    const Blocks& columns);
+at::Tensor
+block_of(const Mesh& mesh, const at::Tensor& full, const Blocks& rows, const Blocks& columns);
 
 } // namespace tessera::nn::two_d::cases

@@ -38,21 +38,17 @@ void run(const MeshPtr& mesh, std::int64_t in_first_row, std::int64_t in_rest) {
   const auto own = mesh->row() == 0 ? in_first_row : in_rest;
   const std::int64_t before =
       mesh->row() == 0 ? mesh->column() * own
-                       : q * in_first_row +
-                             ((mesh->row() - 1) * q + mesh->column()) * in_rest;
+                       : q * in_first_row + ((mesh->row() - 1) * q + mesh->column()) * in_rest;
   const Whole whole(q * (in_first_row + (q - 1) * in_rest));
   const auto mine = [&](const at::Tensor& full) {
     return full.detach().narrow(0, before, own).clone();
   };
   const Blocks hidden(kHidden, mesh->side());
   const Blocks vocabulary(kVocabulary, mesh->side());
-  auto linear = make_on(mesh, [&] {
-    return Linear2D(Linear2DOptions(hidden, hidden).bias(false).out_in(false));
-  });
-  auto embedding =
-      make_on(mesh, [&] { return Embedding2D(vocabulary, hidden); });
-  auto head = make_on(
-      mesh, [&] { return TiedLinear2D(*embedding, vocabulary, hidden); });
+  auto linear = make_on(
+      mesh, [&] { return Linear2D(Linear2DOptions(hidden, hidden).bias(false).out_in(false)); });
+  auto embedding = make_on(mesh, [&] { return Embedding2D(vocabulary, hidden); });
+  auto head = make_on(mesh, [&] { return TiedLinear2D(*embedding, vocabulary, hidden); });
   {
     const at::NoGradGuard no_grad;
     linear->weight.copy_(part_of(*linear, whole.weight));
@@ -61,8 +57,7 @@ void run(const MeshPtr& mesh, std::int64_t in_first_row, std::int64_t in_rest) {
   const Boundary boundary(mesh, false);
   for (int pass = 1; pass <= 2; ++pass) {
     const at::Tensor x = mine(whole.x).requires_grad_();
-    const at::Tensor y =
-        boundary.leave(head(linear(boundary.enter(x, hidden))), vocabulary);
+    const at::Tensor y = boundary.leave(head(linear(boundary.enter(x, hidden))), vocabulary);
     y.backward(mine(whole.gradient));
     require_close(y.detach(), mine(whole.y), 1e-5, "result");
     require_close(x.grad(), mine(whole.x.grad()), 1e-5, "gradient of x");
@@ -83,8 +78,7 @@ void few_rows_of_all(const MeshPtr& mesh) {
   const auto before = mesh->group().traffic().bytes.load();
   run(mesh, 1, 1);
   require(
-      (mesh->group().traffic().bytes.load() > before) ==
-          (mesh->reads_all() && mesh->side() > 1),
+      (mesh->group().traffic().bytes.load() > before) == (mesh->reads_all() && mesh->side() > 1),
       "what travelled was not told by the memory that ranks share");
 }
 

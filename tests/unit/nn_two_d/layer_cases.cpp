@@ -29,36 +29,27 @@ struct Setting {
 };
 
 /// [b of my row, ..., h of my column]
-at::Tensor local(
-    const Mesh& mesh,
-    const at::Tensor& full,
-    const Blocks& rows,
-    const Blocks& columns) {
+at::Tensor
+local(const Mesh& mesh, const at::Tensor& full, const Blocks& rows, const Blocks& columns) {
   return full.narrow(0, rows.start(mesh.row()), rows.size(mesh.row()))
       .narrow(-1, columns.start(mesh.column()), columns.size(mesh.column()))
       .contiguous();
 }
 
 /// [b of my row, ...]
-at::Tensor
-local_rows(const Mesh& mesh, const at::Tensor& full, const Blocks& rows) {
-  return full.narrow(0, rows.start(mesh.row()), rows.size(mesh.row()))
-      .contiguous();
+at::Tensor local_rows(const Mesh& mesh, const at::Tensor& full, const Blocks& rows) {
+  return full.narrow(0, rows.start(mesh.row()), rows.size(mesh.row())).contiguous();
 }
 
 void set(MeshModule& module, const std::string& name, const at::Tensor& full) {
   const torch::NoGradGuard no_grad;
   const auto found = module.distributed_parameters().find(name);
   if (found != module.distributed_parameters().end()) {
-    module.named_parameters(false)[name].copy_(
-        take_shard(found->second.shard, full));
+    module.named_parameters(false)[name].copy_(take_shard(found->second.shard, full));
   }
 }
 
-void require_gradient(
-    const MeshModule& module,
-    const std::string& name,
-    const at::Tensor& full) {
+void require_gradient(const MeshModule& module, const std::string& name, const at::Tensor& full) {
   const auto found = module.distributed_parameters().find(name);
   if (found != module.distributed_parameters().end()) {
     require_close(
@@ -83,8 +74,7 @@ void linear_of(const MeshPtr& mesh, bool out_in, bool with_bias, int groups) {
   const Setting s(*mesh);
   Random random(5);
   const auto width = groups * s.inner;
-  const at::Tensor x =
-      random.normal({s.batch, s.positions, s.hidden}).requires_grad_();
+  const at::Tensor x = random.normal({s.batch, s.positions, s.hidden}).requires_grad_();
   const at::Tensor w = random.normal({s.hidden, width}).requires_grad_();
   const at::Tensor b = random.normal({width}).requires_grad_();
   const at::Tensor g = random.normal({s.batch, s.positions, width});
@@ -93,14 +83,8 @@ void linear_of(const MeshPtr& mesh, bool out_in, bool with_bias, int groups) {
   y.backward(g);
 
   auto linear = on<Linear2D>(
-      mesh,
-      Linear2DOptions(s.in, s.out)
-          .out_in(out_in)
-          .bias(with_bias)
-          .groups(groups));
-  const auto stored = [&](const at::Tensor& t) {
-    return out_in ? t.t().contiguous() : t;
-  };
+      mesh, Linear2DOptions(s.in, s.out).out_in(out_in).bias(with_bias).groups(groups));
+  const auto stored = [&](const at::Tensor& t) { return out_in ? t.t().contiguous() : t; };
   set(*linear, "weight", stored(w.detach()));
   set(*linear, "bias", b.detach());
   const at::Tensor mine = local(*mesh, x.detach(), s.rows, s.in);
@@ -116,17 +100,12 @@ void linear_of(const MeshPtr& mesh, bool out_in, bool with_bias, int groups) {
   const at::Tensor found = linear(mine);
   found.backward(result_part(g));
   require_close(found.detach(), result_part(y.detach()), 1e-5, "linear");
-  require_close(
-      mine.grad(),
-      local(*mesh, x.grad(), s.rows, s.in),
-      1e-5,
-      "linear, gradient of x");
+  require_close(mine.grad(), local(*mesh, x.grad(), s.rows, s.in), 1e-5, "linear, gradient of x");
   require_gradient(*linear, "weight", stored(w.grad()));
   if (with_bias) {
     require_gradient(*linear, "bias", b.grad());
     const bool registered = linear->named_parameters().contains("bias");
-    require(
-        registered == (mesh->row() == 0), "a bias lives on mesh row 0 only");
+    require(registered == (mesh->row() == 0), "a bias lives on mesh row 0 only");
   }
 }
 
@@ -151,8 +130,7 @@ void frozen_row0(const MeshPtr& mesh) {
     parameter.set_requires_grad(false);
     parameter.zero_();
   }
-  const at::Tensor x =
-      at::ones({s.rows.size(mesh->row()), s.in.size(mesh->column())});
+  const at::Tensor x = at::ones({s.rows.size(mesh->row()), s.in.size(mesh->column())});
   require(!norm(linear(x)).requires_grad(), "a frozen layer has a graph");
   const at::Tensor leaf = x.clone().requires_grad_();
   norm(linear(leaf)).sum().backward();
@@ -163,12 +141,9 @@ void layer_norm_of(const MeshPtr& mesh) {
   const Setting s(*mesh);
   Random random(6);
   // A mean far from zero: moments must not lose its digits.
-  const at::Tensor x =
-      random.normal({s.batch, s.positions, s.hidden}).add_(30).to(at::kDouble);
+  const at::Tensor x = random.normal({s.batch, s.positions, s.hidden}).add_(30).to(at::kDouble);
   x.requires_grad_();
-  const auto vector = [&] {
-    return random.normal({s.hidden}).to(at::kDouble).requires_grad_();
-  };
+  const auto vector = [&] { return random.normal({s.hidden}).to(at::kDouble).requires_grad_(); };
   const at::Tensor gamma = vector();
   const at::Tensor beta = vector();
   const at::Tensor g = random.normal(x.sizes()).to(at::kDouble);
@@ -182,13 +157,8 @@ void layer_norm_of(const MeshPtr& mesh) {
   mine.requires_grad_();
   const at::Tensor found = norm(mine);
   found.backward(local(*mesh, g, s.rows, s.in).to(at::kFloat));
-  require_close(
-      found.detach(), local(*mesh, y.detach(), s.rows, s.in), 1e-5, "norm");
-  require_close(
-      mine.grad(),
-      local(*mesh, x.grad(), s.rows, s.in),
-      1e-5,
-      "norm, gradient of x");
+  require_close(found.detach(), local(*mesh, y.detach(), s.rows, s.in), 1e-5, "norm");
+  require_close(mine.grad(), local(*mesh, x.grad(), s.rows, s.in), 1e-5, "norm, gradient of x");
   require_gradient(*norm, "weight", gamma.grad());
   require_gradient(*norm, "bias", beta.grad());
 }
@@ -197,8 +167,7 @@ void embedding_and_head(const MeshPtr& mesh) {
   const Setting s(*mesh);
   Random random(7);
   const std::int64_t padding = 4;
-  const at::Tensor table =
-      random.normal({s.vocabulary, s.hidden}).requires_grad_();
+  const at::Tensor table = random.normal({s.vocabulary, s.hidden}).requires_grad_();
   const at::Tensor ids = random.integers(s.vocabulary, {s.batch, s.positions});
   ids[0][0] = padding;
   const at::Tensor g = random.normal({s.batch, s.positions, s.vocabulary});
@@ -212,13 +181,9 @@ void embedding_and_head(const MeshPtr& mesh) {
   const at::Tensor found_x = words(local_rows(*mesh, ids, s.rows));
   const at::Tensor found = head(at::tanh(found_x));
   found.backward(local(*mesh, g, s.rows, s.words));
+  require_close(found_x.detach(), local(*mesh, x.detach(), s.rows, s.in), 0, "embedding");
   require_close(
-      found_x.detach(), local(*mesh, x.detach(), s.rows, s.in), 0, "embedding");
-  require_close(
-      found.detach(),
-      local(*mesh, logits.detach(), s.rows, s.words),
-      1e-5,
-      "output layer");
+      found.detach(), local(*mesh, logits.detach(), s.rows, s.words), 1e-5, "output layer");
   require_gradient(*words, "weight", table.grad());
   try {
     words(at::full({1, 1}, s.vocabulary, at::kLong));
@@ -231,37 +196,24 @@ void embedding_and_head(const MeshPtr& mesh) {
 void losses(const MeshPtr& mesh) {
   const Setting s(*mesh);
   Random random(8);
-  const at::Tensor logits =
-      random.normal({s.batch, s.positions, s.vocabulary}).mul_(20);
+  const at::Tensor logits = random.normal({s.batch, s.positions, s.vocabulary}).mul_(20);
   logits.requires_grad_();
-  const at::Tensor targets =
-      random.integers(s.vocabulary, {s.batch, s.positions});
+  const at::Tensor targets = random.integers(s.vocabulary, {s.batch, s.positions});
   targets[1][1] = -100;
   const at::Tensor weights = random.normal({s.batch, s.positions});
-  const at::Tensor loss = at::cross_entropy_loss(
-                              logits.view({-1, s.vocabulary}),
-                              targets.view({-1}),
-                              {},
-                              at::Reduction::None,
-                              -100)
-                              .view(targets.sizes());
+  const at::Tensor loss =
+      at::cross_entropy_loss(
+          logits.view({-1, s.vocabulary}), targets.view({-1}), {}, at::Reduction::None, -100)
+          .view(targets.sizes());
   (loss * weights).sum().backward();
 
   const at::Tensor mine = local(*mesh, logits.detach(), s.rows, s.words);
   mine.requires_grad_();
-  const at::Tensor found =
-      cross_entropy(mesh, mine, local_rows(*mesh, targets, s.rows), s.words);
+  const at::Tensor found = cross_entropy(mesh, mine, local_rows(*mesh, targets, s.rows), s.words);
   (found * local_rows(*mesh, weights, s.rows)).sum().backward();
+  require_close(found.detach(), local_rows(*mesh, loss.detach(), s.rows), 1e-5, "cross entropy");
   require_close(
-      found.detach(),
-      local_rows(*mesh, loss.detach(), s.rows),
-      1e-5,
-      "cross entropy");
-  require_close(
-      mine.grad(),
-      local(*mesh, logits.grad(), s.rows, s.words),
-      1e-5,
-      "cross entropy, gradient");
+      mine.grad(), local(*mesh, logits.grad(), s.rows, s.words), 1e-5, "cross entropy, gradient");
 }
 
 /// Two columns on a mesh of three: one of its columns has none.
@@ -270,8 +222,7 @@ void fewer_columns_than_ranks(const MeshPtr& mesh) {
   const Boundary boundary(mesh, false);
   Random random(10 + static_cast<std::uint64_t>(mesh->group().rank()));
   const at::Tensor mine = random.normal({2, 2});
-  require_close(
-      boundary.leave(boundary.enter(mine, few), few), mine, 0, "two columns");
+  require_close(boundary.leave(boundary.enter(mine, few), few), mine, 0, "two columns");
 }
 
 void boundaries(const MeshPtr& mesh) {
@@ -286,12 +237,10 @@ void boundaries(const MeshPtr& mesh) {
     const at::Tensor whole = random.normal({all, 3, 11});
     const Blocks rows(all, mesh->side(), all / q);
     const std::int64_t place = mesh->row() * q + mesh->column();
-    const at::Tensor mine =
-        (prescaled ? whole : whole.narrow(0, place * own, own)).clone();
+    const at::Tensor mine = (prescaled ? whole : whole.narrow(0, place * own, own)).clone();
     mine.requires_grad_();
     const at::Tensor inside = boundary.enter(mine, hidden);
-    require_close(
-        inside.detach(), local(*mesh, whole, rows, hidden), 0, "enter");
+    require_close(inside.detach(), local(*mesh, whole, rows, hidden), 0, "enter");
     const at::Tensor outside = boundary.leave(inside * 2, hidden);
     require_close(outside.detach(), mine.detach() * 2, 0, "leave");
     const at::Tensor g = random.normal(whole.sizes());
@@ -310,11 +259,7 @@ void boundaries(const MeshPtr& mesh) {
     const at::Tensor back = boundary.own_samples(of_row);
     require_close(back.detach(), mine.detach(), 0, "own samples");
     back.backward(prescaled ? g : g.narrow(0, place * own, own));
-    require_close(
-        of_row.grad(),
-        local_rows(*mesh, g, rows),
-        0,
-        "gradient of own samples");
+    require_close(of_row.grad(), local_rows(*mesh, g, rows), 0, "gradient of own samples");
   }
 }
 

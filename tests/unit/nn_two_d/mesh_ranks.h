@@ -33,8 +33,7 @@ inline std::string run_on_mesh(
         const MeshPtr mesh = Mesh::make(*worlds[rank], *group, small);
         run(mesh);
       } catch (const std::exception& error) {
-        errors[rank] =
-            "rank " + std::to_string(rank) + ": " + error.what() + "\n";
+        errors[rank] = "rank " + std::to_string(rank) + ": " + error.what() + "\n";
       }
     });
   }

@@ -25,8 +25,7 @@ TEST_P(OnMesh, Holds) {
 }
 
 std::string name_of_test(const testing::TestParamInfo<Parameters>& info) {
-  return std::string(std::get<2>(info.param).name) + "_" +
-         std::to_string(std::get<0>(info.param)) +
+  return std::string(std::get<2>(info.param).name) + "_" + std::to_string(std::get<0>(info.param)) +
          (std::get<1>(info.param) ? "_shared" : "_broadcast");
 }
 

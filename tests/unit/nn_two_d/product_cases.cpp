@@ -10,11 +10,8 @@ namespace tessera::nn::two_d::cases {
 
 namespace {
 
-using Function = at::Tensor (*)(
-    const MeshPtr&,
-    const at::Tensor&,
-    const at::Tensor&,
-    const WeightLayout&);
+using Function =
+    at::Tensor (*)(const MeshPtr&, const at::Tensor&, const at::Tensor&, const WeightLayout&);
 
 struct Kind {
   const char* name;
@@ -45,9 +42,7 @@ struct Problem {
         b_columns(kind.transpose_b ? sizes.k : sizes.n, mesh.side()),
         c_rows(sizes.m, mesh.side()),
         c_columns(sizes.n, mesh.side()),
-        inner(
-            kind.transpose_a ? sizes.m : (kind.transpose_b ? sizes.n : sizes.k),
-            mesh.side()) {
+        inner(kind.transpose_a ? sizes.m : (kind.transpose_b ? sizes.n : sizes.k), mesh.side()) {
     Random random(3);
     a = random.normal({a_rows.length(), a_columns.length()}).to(type);
     b = random.normal({b_rows.length(), b_columns.length()}).to(type);
@@ -71,8 +66,7 @@ void check_kind(
     bool transposed = false,
     bool tell_columns = false) {
   const Problem p(*mesh, kind, sizes, type);
-  const WeightLayout layout(
-      p.inner, transposed, tell_columns ? p.weight_columns() : 0);
+  const WeightLayout layout(p.inner, transposed, tell_columns ? p.weight_columns() : 0);
   const bool is_c = kind.transpose_a; // the matrix that is stored transposed
   const auto stored = [&](const at::Tensor& block, bool this_one) {
     return transposed && this_one ? block.t().contiguous() : block;
@@ -81,22 +75,19 @@ void check_kind(
     if (!allocated) {
       return block.clone().requires_grad_();
     }
-    at::Tensor placed =
-        mesh->exchange().allocate(block.sizes(), block.options());
+    at::Tensor placed = mesh->exchange().allocate(block.sizes(), block.options());
     placed.copy_(block);
     return placed.requires_grad_();
   };
   const at::Tensor a = place(block_of(*mesh, p.a, p.a_rows, p.a_columns));
-  const at::Tensor b =
-      place(stored(block_of(*mesh, p.b, p.b_rows, p.b_columns), !is_c));
+  const at::Tensor b = place(stored(block_of(*mesh, p.b, p.b_rows, p.b_columns), !is_c));
   const at::Tensor c = kind.summa(mesh, a, b, layout);
   c.backward(stored(block_of(*mesh, p.gradient, p.c_rows, p.c_columns), is_c));
 
   const at::Tensor whole_a = p.a.to(at::kDouble).requires_grad_();
   const at::Tensor whole_b = p.b.to(at::kDouble).requires_grad_();
   const at::Tensor expected = at::matmul(
-      kind.transpose_a ? whole_a.t() : whole_a,
-      kind.transpose_b ? whole_b.t() : whole_b);
+      kind.transpose_a ? whole_a.t() : whole_a, kind.transpose_b ? whole_b.t() : whole_b);
   expected.backward(p.gradient.to(at::kDouble));
   const std::string name = tessera::str(
       kind.name,
@@ -158,8 +149,7 @@ void few_rows(const MeshPtr& mesh) {
       sizes = {inner, rows, outer};
     }
     require(
-        weight_stays(
-            *mesh, kind.form, 1, {Blocks(inner, mesh->side()), false, outer}) ==
+        weight_stays(*mesh, kind.form, 1, {Blocks(inner, mesh->side()), false, outer}) ==
             (mesh->reads_all() && mesh->side() > 1),
         tessera::str(kind.name, ": what travels"));
     comm::Traffic& of_panels = mesh->row_group().traffic();
@@ -182,24 +172,17 @@ void few_rows(const MeshPtr& mesh) {
 void second_order(const MeshPtr& mesh) {
   for (const Kind& kind : kKinds) {
     const Problem p(*mesh, kind, {6, 5, 7}, at::kFloat);
-    const auto twice =
-        [&](const at::Tensor& a, const at::Tensor& b, const at::Tensor& c) {
-          const auto first = torch::autograd::grad(
-              {c.pow(3).sum()}, {a, b}, {}, c10::nullopt, true);
-          return torch::autograd::grad(
-              {first[0].pow(2).sum() + first[1].pow(2).sum()}, {a, b});
-        };
-    const at::Tensor a =
-        block_of(*mesh, p.a, p.a_rows, p.a_columns).requires_grad_();
-    const at::Tensor b =
-        block_of(*mesh, p.b, p.b_rows, p.b_columns).requires_grad_();
+    const auto twice = [&](const at::Tensor& a, const at::Tensor& b, const at::Tensor& c) {
+      const auto first = torch::autograd::grad({c.pow(3).sum()}, {a, b}, {}, c10::nullopt, true);
+      return torch::autograd::grad({first[0].pow(2).sum() + first[1].pow(2).sum()}, {a, b});
+    };
+    const at::Tensor a = block_of(*mesh, p.a, p.a_rows, p.a_columns).requires_grad_();
+    const at::Tensor b = block_of(*mesh, p.b, p.b_rows, p.b_columns).requires_grad_();
     const auto found = twice(a, b, kind.summa(mesh, a, b, p.inner));
     const at::Tensor x = p.a.to(at::kDouble).requires_grad_();
     const at::Tensor y = p.b.to(at::kDouble).requires_grad_();
-    const auto expected = twice(
-        x,
-        y,
-        at::matmul(kind.transpose_a ? x.t() : x, kind.transpose_b ? y.t() : y));
+    const auto expected =
+        twice(x, y, at::matmul(kind.transpose_a ? x.t() : x, kind.transpose_b ? y.t() : y));
     require_close(
         found[0],
         block_of(*mesh, expected[0], p.a_rows, p.a_columns),
@@ -228,11 +211,7 @@ void workspace_is_sized_once(const MeshPtr& mesh) {
   }
   require(
       mesh->exchange().workspace_bytes() == first,
-      tessera::str(
-          "the workspace grew from ",
-          first,
-          " to ",
-          mesh->exchange().workspace_bytes()));
+      tessera::str("the workspace grew from ", first, " to ", mesh->exchange().workspace_bytes()));
 }
 
 /// Blocks that do not fit are named, and no rank hangs.

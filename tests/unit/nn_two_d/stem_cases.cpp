@@ -89,29 +89,17 @@ void every_set_of_savings(const MeshPtr& mesh) {
     savings.skip_products = (set & 4) != 0;
     Update update;
     if (savings.update_at_once) {
-      update = [](at::Tensor& parameter, const at::Tensor& of) {
-        parameter.sub_(of, 0.5);
-      };
+      update = [](at::Tensor& parameter, const at::Tensor& of) { parameter.sub_(of, 0.5); };
     }
     ManagedStem managed(stem.layers, savings, update);
     const std::string name = tessera::str("savings ", set);
-    require_close(
-        managed.forward(x).clone(), expected.y, 1e-5, name + ", result");
-    require_close(
-        managed.backward(gradient),
-        expected.of_x,
-        1e-5,
-        name + ", gradient of x");
+    require_close(managed.forward(x).clone(), expected.y, 1e-5, name + ", result");
+    require_close(managed.backward(gradient), expected.of_x, 1e-5, name + ", gradient of x");
     const auto parameters = parameters_of(stem);
     for (std::size_t i = 0; i < parameters.size(); ++i) {
-      const at::Tensor found = savings.update_at_once
-                                   ? (before[i] - parameters[i].detach()) * 2
-                                   : parameters[i].grad();
-      require_close(
-          found,
-          expected.gradients[i],
-          1e-5,
-          tessera::str(name, ", gradient ", i));
+      const at::Tensor found =
+          savings.update_at_once ? (before[i] - parameters[i].detach()) * 2 : parameters[i].grad();
+      require_close(found, expected.gradients[i], 1e-5, tessera::str(name, ", gradient ", i));
     }
   }
 }
@@ -137,8 +125,7 @@ void memory_is_taken_once(const MeshPtr& mesh) {
   managed.forward(smaller);
   managed.backward(at::ones_like(smaller));
   require(
-      managed.buffers().allocations() == allocations &&
-          managed.buffers().bytes() == bytes &&
+      managed.buffers().allocations() == allocations && managed.buffers().bytes() == bytes &&
           mesh->exchange().workspace_bytes() == workspace,
       "memory grew after the first step");
 }
@@ -160,14 +147,13 @@ void savings_save(const MeshPtr& mesh) {
     savings.skip_products = skip;
     ManagedStem managed(stem.layers, savings);
     managed.forward(x);
-    const auto before = mesh->row_group().traffic().bytes.load() +
-                        mesh->column_group().traffic().bytes.load();
+    const auto before =
+        mesh->row_group().traffic().bytes.load() + mesh->column_group().traffic().bytes.load();
     managed.backward(at::ones_like(x));
-    return mesh->row_group().traffic().bytes.load() +
-           mesh->column_group().traffic().bytes.load() - before;
+    return mesh->row_group().traffic().bytes.load() + mesh->column_group().traffic().bytes.load() -
+           before;
   };
-  require(
-      mesh->side() == 1 || sent(true) < sent(false), "(3) saves no traffic");
+  require(mesh->side() == 1 || sent(true) < sent(false), "(3) saves no traffic");
 }
 
 void what_cannot_be_managed(const MeshPtr& mesh) {
@@ -183,15 +169,10 @@ void what_cannot_be_managed(const MeshPtr& mesh) {
   Savings savings;
   savings.update_at_once = true;
   refused([&] { ManagedStem(stem.layers, savings); });
-  refused([&] {
-    ManagedStem(stem.layers, {}, [](at::Tensor&, const at::Tensor&) {});
-  });
+  refused([&] { ManagedStem(stem.layers, {}, [](at::Tensor&, const at::Tensor&) {}); });
   refused([&] { ManagedStem({}, {}); });
   stem.options.pre_norm(false);
-  refused([&] {
-    ManagedStem(
-        {make_on(mesh, [&] { return TransformerLayer2D(stem.options); })});
-  });
+  refused([&] { ManagedStem({make_on(mesh, [&] { return TransformerLayer2D(stem.options); })}); });
 }
 
 } // namespace

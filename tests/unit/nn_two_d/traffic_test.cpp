@@ -20,9 +20,7 @@ constexpr double kFloatBytes = 4;
 
 /// Scalars that left ranks through these groups, all ranks of the mesh
 /// together.
-double total_scalars(
-    comm::ProcessGroup& all,
-    std::initializer_list<comm::ProcessGroup*> groups) {
+double total_scalars(comm::ProcessGroup& all, std::initializer_list<comm::ProcessGroup*> groups) {
   at::Tensor sum = at::zeros({1}, at::kLong);
   for (comm::ProcessGroup* group : groups) {
     sum += group->traffic().bytes.load();
@@ -67,8 +65,7 @@ void optimus(const MeshPtr& mesh) {
   ManagedStem stem(layers, savings);
   const at::Tensor x = at::ones({2, kPositions, options.hidden / side});
   const auto counted = [&] {
-    return total_scalars(
-        mesh->group(), {&mesh->row_group(), &mesh->column_group()});
+    return total_scalars(mesh->group(), {&mesh->row_group(), &mesh->column_group()});
   };
 
   const double start = counted();
@@ -76,8 +73,7 @@ void optimus(const MeshPtr& mesh) {
   const double forward = counted() - start;
   // What the paper leaves out as negligible: biases (9 h) and norms (2 h each)
   // from row 0, moments along rows (2 numbers a position from each rank).
-  const double small_forward =
-      (q - 1) * (9 * h + 2 * 2 * h) + 2 * q * (q - 1) * 2 * b * s;
+  const double small_forward = (q - 1) * (9 * h + 2 * 2 * h) + 2 * q * (q - 1) * 2 * b * s;
   require_equal(
       (forward - small_forward) * model_factor(q),
       std::log2(p) / (2 * std::sqrt(p)) * (7 * b * s * h + 12 * h * h),
@@ -87,8 +83,8 @@ void optimus(const MeshPtr& mesh) {
   const double backward = counted() - start - forward;
   // The forward's again; gradients of the same to row 0; two sums a position,
   // all-reduced along rows.
-  const double small_backward = small_forward + (q - 1) * (9 * h + 2 * 2 * h) +
-                                2 * (2 * (q - 1) * 2 * b * s);
+  const double small_backward =
+      small_forward + (q - 1) * (9 * h + 2 * 2 * h) + 2 * (2 * (q - 1) * 2 * b * s);
   require_equal(
       (backward - small_backward) * model_factor(q),
       std::log2(p) / (2 * std::sqrt(p)) * (21 * b * s * h + 36 * h * h),
@@ -114,9 +110,7 @@ void megatron(comm::ProcessGroup& group) {
   stem.backward(torch::ones_like(y));
   const double gathered = (p - 1) * b * s * h / p; // the checkpoint
   require_equal(
-      counted() - start - forward - gathered,
-      8 * (p - 1) / p * b * s * h,
-      "Megatron, backward");
+      counted() - start - forward - gathered, 8 * (p - 1) / p * b * s * h, "Megatron, backward");
 }
 
 class Table1 : public testing::TestWithParam<int> {};
@@ -132,10 +126,7 @@ TEST_P(Table1, OptimusByBroadcasts) {
 }
 
 TEST_P(Table1, Megatron) {
-  EXPECT_EQ(
-      run_on_mesh(
-          GetParam(), {}, [](const MeshPtr& mesh) { megatron(mesh->group()); }),
-      "");
+  EXPECT_EQ(run_on_mesh(GetParam(), {}, [](const MeshPtr& mesh) { megatron(mesh->group()); }), "");
 }
 
 INSTANTIATE_TEST_SUITE_P(Sides, Table1, testing::Values(2, 3, 4));

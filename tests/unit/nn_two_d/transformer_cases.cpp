@@ -22,15 +22,14 @@ FullTensors make_parameters(const Transformer2DOptions& o, Random& random) {
     add(std::string(norm) + ".weight", {o.hidden});
     add(std::string(norm) + ".bias", {o.hidden});
   }
-  const auto linear =
-      [&](const std::string& name, std::int64_t in, std::int64_t out) {
-        if (o.out_in()) {
-          add(name + ".weight", {out, in});
-        } else {
-          add(name + ".weight", {in, out});
-        }
-        add(name + ".bias", {out});
-      };
+  const auto linear = [&](const std::string& name, std::int64_t in, std::int64_t out) {
+    if (o.out_in()) {
+      add(name + ".weight", {out, in});
+    } else {
+      add(name + ".weight", {in, out});
+    }
+    add(name + ".bias", {out});
+  };
   linear("attn.c_attn", o.hidden, 3 * o.hidden);
   linear("attn.c_proj", o.hidden, o.hidden);
   linear("mlp.c_fc", o.hidden, o.inner);
@@ -56,11 +55,7 @@ class Reference {
  private:
   at::Tensor norm(const std::string& name, const at::Tensor& x) const {
     return at::layer_norm(
-        x,
-        {o_.hidden},
-        full_.at(name + ".weight"),
-        full_.at(name + ".bias"),
-        o_.eps());
+        x, {o_.hidden}, full_.at(name + ".weight"), full_.at(name + ".bias"), o_.eps());
   }
   at::Tensor linear(const std::string& name, const at::Tensor& x) const {
     const at::Tensor& w = full_.at(name + ".weight");
@@ -70,25 +65,20 @@ class Reference {
     const auto b = x.size(0);
     const auto s = x.size(1);
     const auto d = o_.hidden / o_.heads;
-    const at::Tensor qkv = linear("attn.c_attn", x)
-                               .view({b, s, 3, o_.heads, d})
-                               .permute({2, 0, 3, 1, 4});
-    at::Tensor scores = at::matmul(qkv[0], qkv[1].transpose(-1, -2)) /
-                        std::sqrt(static_cast<double>(d));
+    const at::Tensor qkv =
+        linear("attn.c_attn", x).view({b, s, 3, o_.heads, d}).permute({2, 0, 3, 1, 4});
+    at::Tensor scores =
+        at::matmul(qkv[0], qkv[1].transpose(-1, -2)) / std::sqrt(static_cast<double>(d));
     if (o_.causal()) {
       scores = scores.masked_fill(
-          at::ones({s, s}, at::kBool).triu(1),
-          -std::numeric_limits<double>::infinity());
+          at::ones({s, s}, at::kBool).triu(1), -std::numeric_limits<double>::infinity());
     }
-    const at::Tensor y = at::matmul(at::softmax(scores, -1), qkv[2])
-                             .transpose(1, 2)
-                             .reshape({b, s, o_.hidden});
+    const at::Tensor y =
+        at::matmul(at::softmax(scores, -1), qkv[2]).transpose(1, 2).reshape({b, s, o_.hidden});
     return linear("attn.c_proj", y);
   }
   at::Tensor mlp(const at::Tensor& x) const {
-    return linear(
-        "mlp.c_proj",
-        at::gelu(linear("mlp.c_fc", x), o_.tanh_gelu() ? "tanh" : "none"));
+    return linear("mlp.c_proj", at::gelu(linear("mlp.c_fc", x), o_.tanh_gelu() ? "tanh" : "none"));
   }
 
   Transformer2DOptions o_;
@@ -143,8 +133,7 @@ void layers(const MeshPtr& mesh) {
       // 5 heads of width 2 and an inner width of 13: no side divides them.
       Transformer2DOptions options(10, 5);
       options.inner = 13;
-      options.pre_norm(pre_norm).causal(causal).tanh_gelu(pre_norm).out_in(
-          causal);
+      options.pre_norm(pre_norm).causal(causal).tanh_gelu(pre_norm).out_in(causal);
       check_layer(mesh, options);
     }
   }

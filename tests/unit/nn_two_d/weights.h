@@ -15,8 +15,7 @@ using FullTensors = std::map<std::string, at::Tensor>;
 template <typename Visit>
 void for_each_shard(torch::nn::Module& module, const Visit& visit) {
   for (const auto& entry : module.named_modules()) {
-    const auto* part =
-        dynamic_cast<const DistributedModule*>(entry.value().get());
+    const auto* part = dynamic_cast<const DistributedModule*>(entry.value().get());
     if (part == nullptr) {
       continue;
     }
@@ -31,29 +30,17 @@ void for_each_shard(torch::nn::Module& module, const Visit& visit) {
 
 inline void load_full(torch::nn::Module& module, const FullTensors& full) {
   const torch::NoGradGuard no_grad;
-  for_each_shard(
-      module,
-      [&](const std::string& name, at::Tensor local, const Shard& shard) {
-        local.copy_(take_shard(shard, full.at(name)));
-      });
+  for_each_shard(module, [&](const std::string& name, at::Tensor local, const Shard& shard) {
+    local.copy_(take_shard(shard, full.at(name)));
+  });
 }
 
 /// `full` by the names of `module`'s parameters.
-inline void require_gradients(
-    torch::nn::Module& module,
-    const FullTensors& full,
-    double tolerance) {
-  for_each_shard(
-      module,
-      [&](const std::string& name,
-          const at::Tensor& local,
-          const Shard& shard) {
-        require_close(
-            local.grad(),
-            take_shard(shard, full.at(name)),
-            tolerance,
-            "gradient of " + name);
-      });
+inline void
+require_gradients(torch::nn::Module& module, const FullTensors& full, double tolerance) {
+  for_each_shard(module, [&](const std::string& name, const at::Tensor& local, const Shard& shard) {
+    require_close(local.grad(), take_shard(shard, full.at(name)), tolerance, "gradient of " + name);
+  });
 }
 
 /// Makes a module on the mesh.

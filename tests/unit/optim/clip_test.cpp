@@ -33,8 +33,7 @@ std::vector<double> clip(std::vector<Tensors>& gradients, double max_norm) {
     threads.emplace_back([&, rank] {
       try {
         const auto group = worlds[rank]->new_group("mp", ranks);
-        norms[rank] =
-            clip_grad_norm(gradients[rank], gradients[rank], max_norm, *group);
+        norms[rank] = clip_grad_norm(gradients[rank], gradients[rank], max_norm, *group);
       } catch (const std::exception& error) {
         errors[rank] = error.what();
       }
@@ -73,8 +72,7 @@ TEST(Clip, NormOverAllRanksIsThatOfOneProcess) {
 }
 
 TEST(Clip, SmallGradientsAreLeftAlone) {
-  std::vector<Tensors> gradients = {
-      {torch::full({3}, 2.0)}, {torch::full({1}, 2.0)}};
+  std::vector<Tensors> gradients = {{torch::full({3}, 2.0)}, {torch::full({1}, 2.0)}};
   for (const double norm : clip(gradients, 4.01)) {
     EXPECT_DOUBLE_EQ(norm, 4);
   }

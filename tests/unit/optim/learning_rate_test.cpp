@@ -66,10 +66,7 @@ TEST_P(Falling, EndsAtTheMinimumWhenAllStepsAreDone) {
   EXPECT_LT(last, 1.01 * before);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    All,
-    Falling,
-    ::testing::Values("linear", "cosine", "exponential"));
+INSTANTIATE_TEST_SUITE_P(All, Falling, ::testing::Values("linear", "cosine", "exponential"));
 
 TEST(LearningRate, EachDecayHasItsForm) {
   // Half of the way from step 10 to step 100.
@@ -107,28 +104,19 @@ TEST(LearningRate, WrongValuesAreNamed) {
     return std::string("accepted");
   };
   using Rate = LearningRate;
-  EXPECT_THAT(
-      error_of([](Rate& r) { r.peak = 0; }), HasSubstr("learning_rate is 0"));
-  EXPECT_THAT(
-      error_of([](Rate& r) { r.peak = std::nan(""); }),
-      HasSubstr("learning_rate is nan"));
+  EXPECT_THAT(error_of([](Rate& r) { r.peak = 0; }), HasSubstr("learning_rate is 0"));
+  EXPECT_THAT(error_of([](Rate& r) { r.peak = std::nan(""); }), HasSubstr("learning_rate is nan"));
   EXPECT_THAT(
       error_of([](Rate& r) { r.minimum = 0.9; }),
       HasSubstr("min_learning_rate is 0.9; write 0 to the learning rate, 0.8"));
+  EXPECT_THAT(error_of([](Rate& r) { r.minimum = -0.1; }), HasSubstr("min_learning_rate is -0.1"));
   EXPECT_THAT(
-      error_of([](Rate& r) { r.minimum = -0.1; }),
-      HasSubstr("min_learning_rate is -0.1"));
-  EXPECT_THAT(
-      error_of([](Rate& r) { r.minimum = 0; }),
-      HasSubstr("exponential decay never reaches 0"));
+      error_of([](Rate& r) { r.minimum = 0; }), HasSubstr("exponential decay never reaches 0"));
   EXPECT_THAT(
       error_of([](Rate& r) { r.warmup = 100; }),
       HasSubstr("warm-up of 100 steps in a schedule of 100"));
-  EXPECT_THAT(
-      error_of([](Rate& r) { r.warmup = -1; }), HasSubstr("warm-up of -1"));
-  EXPECT_THAT(
-      error_of([](Rate& r) { r.decay = "cosin"; }),
-      HasSubstr("decay is 'cosin'"));
+  EXPECT_THAT(error_of([](Rate& r) { r.warmup = -1; }), HasSubstr("warm-up of -1"));
+  EXPECT_THAT(error_of([](Rate& r) { r.decay = "cosin"; }), HasSubstr("decay is 'cosin'"));
 }
 
 TEST(LearningRate, SetsEveryParameterGroup) {

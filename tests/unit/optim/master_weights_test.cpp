@@ -12,8 +12,7 @@ class Masters : public ::testing::TestWithParam<at::ScalarType> {};
 // An update below the parameter's last bit is lost without a master: 256 of
 // them are one eighth with it.
 TEST_P(Masters, SmallUpdatesAddUp) {
-  const auto parameter =
-      torch::ones({3}, torch::TensorOptions(GetParam())).requires_grad_();
+  const auto parameter = torch::ones({3}, torch::TensorOptions(GetParam())).requires_grad_();
   const auto alone = parameter.detach().clone().requires_grad_();
   MasterWeights masters;
   const auto master = masters.add(parameter);
@@ -37,8 +36,7 @@ TEST_P(Masters, SmallUpdatesAddUp) {
 
 TEST_P(Masters, ParameterIsTheRoundedMaster) {
   torch::manual_seed(1);
-  const auto parameter =
-      torch::randn({100}).to(GetParam()).requires_grad_(true);
+  const auto parameter = torch::randn({100}).to(GetParam()).requires_grad_(true);
   MasterWeights masters;
   const auto master = masters.add(parameter);
   EXPECT_TRUE(master.equal(parameter.detach().to(at::kFloat)));
@@ -57,10 +55,7 @@ TEST_P(Masters, ParameterIsTheRoundedMaster) {
   EXPECT_FALSE(master.grad().defined()); // its memory is free until the next
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Types,
-    Masters,
-    ::testing::Values(at::kBFloat16, at::kHalf));
+INSTANTIATE_TEST_SUITE_P(Types, Masters, ::testing::Values(at::kBFloat16, at::kHalf));
 
 TEST(MasterWeights, WiderParametersAreTheirOwn) {
   MasterWeights masters;
@@ -78,12 +73,10 @@ TEST(MasterWeights, WiderParametersAreTheirOwn) {
 // A frozen parameter, or one that no loss reached: the optimizer passes over
 // it, and a gradient of the step before does not come back.
 TEST(MasterWeights, WithoutAGradientNothingMoves) {
-  const auto parameter =
-      torch::ones({2}, torch::TensorOptions(at::kBFloat16)).requires_grad_();
+  const auto parameter = torch::ones({2}, torch::TensorOptions(at::kBFloat16)).requires_grad_();
   MasterWeights masters;
   const auto master = masters.add(parameter);
-  torch::optim::SGD optimizer(
-      {master}, torch::optim::SGDOptions(0.5).momentum(0.0));
+  torch::optim::SGD optimizer({master}, torch::optim::SGDOptions(0.5).momentum(0.0));
   parameter.mutable_grad() = torch::ones_like(parameter);
   masters.take_gradients();
   parameter.mutable_grad() = at::Tensor();

@@ -27,8 +27,7 @@ Seats allocate(const std::vector<double>& costs, int seats) {
 Counts as_printed(std::vector<double> quotient, int seats) {
   Counts count(quotient.size(), 0);
   for (int s = 1; s <= seats; ++s) {
-    const auto k =
-        std::max_element(quotient.begin(), quotient.end()) - quotient.begin();
+    const auto k = std::max_element(quotient.begin(), quotient.end()) - quotient.begin();
     ++count[k];
     quotient[k] /= s + 1;
   }
@@ -40,9 +39,7 @@ TEST(AllocateSeats, GoldensOfTheCitedMethod) {
   EXPECT_EQ(allocate({.7, .3}, 8).count, (Counts{6, 2}));
   EXPECT_EQ(allocate({.5, .5}, 8).count, (Counts{4, 4}));
   // The textbook election: 100, 80, 30 and 20 thousand votes, 8 seats.
-  EXPECT_EQ(
-      allocate_seats({100, 80, 30, 20}, {8, 8, 8, 8}, 8).count,
-      (Counts{4, 3, 1, 0}));
+  EXPECT_EQ(allocate_seats({100, 80, 30, 20}, {8, 8, 8, 8}, 8).count, (Counts{4, 3, 1, 0}));
 }
 
 TEST(AllocateSeats, TheAlgorithmAsPrintedIsAnotherOne) {
@@ -87,20 +84,15 @@ TEST(AllocateSeats, MinimizesTheLargestDevicesPerCost) {
       }
     }
     const Seats found = allocate_seats(costs, {seats, seats, seats}, seats);
-    EXPECT_EQ(
-        std::accumulate(found.count.begin(), found.count.end(), 0), seats);
+    EXPECT_EQ(std::accumulate(found.count.begin(), found.count.end(), 0), seats);
     EXPECT_DOUBLE_EQ(worst(found.count), best) << "round " << round;
   }
 }
 
 TEST(HandOut, FirstDeviceGoesToTheLeastCostPerDeviceOthersInOrder) {
   using Sets = std::vector<std::vector<int>>;
-  EXPECT_EQ(
-      hand_out({0, 1, 2, 3}, allocate({.25, .25, .25, .25}, 4)),
-      (Sets{{0}, {1}, {2}, {3}}));
-  EXPECT_EQ(
-      hand_out({4, 5, 6, 7, 8}, allocate({.35, .65}, 5)),
-      (Sets{{4, 5}, {6, 7, 8}}));
+  EXPECT_EQ(hand_out({0, 1, 2, 3}, allocate({.25, .25, .25, .25}, 4)), (Sets{{0}, {1}, {2}, {3}}));
+  EXPECT_EQ(hand_out({4, 5, 6, 7, 8}, allocate({.35, .65}, 5)), (Sets{{4, 5}, {6, 7, 8}}));
   EXPECT_EQ(
       hand_out({0, 1, 2, 3, 4, 5, 6, 7}, allocate({.01, .4, .59}, 8)),
       (Sets{{}, {1, 2, 3}, {0, 4, 5, 6, 7}}));

@@ -21,8 +21,7 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 
 Result by_memory(GraphBuilder& model, int partitions) {
-  return partition(
-      model.graph(), {.partitions = partitions, .memory_weight = 1.0});
+  return partition(model.graph(), {.partitions = partitions, .memory_weight = 1.0});
 }
 
 // A sequence of `count` modules below `parent`, each with `size` parameters.
@@ -44,8 +43,7 @@ TEST(AutomaticPartition, EqualLayersAreStagesInOrder) {
   GraphBuilder model;
   sequence(model, 0, 8, 100);
   const Result result = by_memory(model, 4);
-  EXPECT_THAT(
-      partition_of_children(result, 0), ElementsAre(0, 0, 1, 1, 2, 2, 3, 3));
+  EXPECT_THAT(partition_of_children(result, 0), ElementsAre(0, 0, 1, 1, 2, 2, 3, 3));
   EXPECT_THAT(result.total, ElementsAre(.25, .25, .25, .25));
   EXPECT_THAT(result.warnings, IsEmpty());
 }
@@ -60,9 +58,7 @@ TEST(AutomaticPartition, ASegmentWithoutDevicesStaysWithTheParent) {
   EXPECT_EQ(result.segments[0].devices.size(), 8U);
   EXPECT_THAT(result.segments[1].devices, IsEmpty());
   EXPECT_EQ(result.partition.at("small"), result.partition.at(""));
-  EXPECT_THAT(
-      partition_of_children(result, large),
-      ElementsAre(0, 1, 2, 3, 4, 5, 6, 7));
+  EXPECT_THAT(partition_of_children(result, large), ElementsAre(0, 1, 2, 3, 4, 5, 6, 7));
 }
 
 TEST(AutomaticPartition, DevicesFollowCost) {
@@ -106,8 +102,7 @@ TEST(AutomaticPartition, MoreDevicesThanModulesIsAWarning) {
   EXPECT_THAT(partition_of_children(result, 0), ElementsAre(0, 1));
   EXPECT_THAT(
       result.warnings,
-      ElementsAre(testing::AllOf(
-          HasSubstr("partition 2, 3"), HasSubstr("2 separable modules"))));
+      ElementsAre(testing::AllOf(HasSubstr("partition 2, 3"), HasSubstr("2 separable modules"))));
   EXPECT_EQ(result.total.size(), 4U);
 }
 
@@ -144,10 +139,8 @@ TEST(AutomaticPartition, NothingToWeighIsSplitByNumber) {
   // All of computation, untimed: no module has descendants.
   GraphBuilder model;
   sequence(model, 0, 9, 10);
-  const Result result =
-      partition(model.graph(), {.partitions = 3, .memory_weight = 0.0});
-  EXPECT_THAT(
-      partition_of_children(result, 0), ElementsAre(0, 0, 0, 1, 1, 1, 2, 2, 2));
+  const Result result = partition(model.graph(), {.partitions = 3, .memory_weight = 0.0});
+  EXPECT_THAT(partition_of_children(result, 0), ElementsAre(0, 0, 0, 1, 1, 1, 2, 2, 2));
 }
 
 TEST(AutomaticPartition, OneModuleOnOnePartition) {
@@ -162,9 +155,7 @@ TEST(AutomaticPartition, OneModuleOnOnePartition) {
 TEST(AutomaticPartition, BadOptionsAreRefused) {
   GraphBuilder model;
   EXPECT_THROW(by_memory(model, 0), ConfigError);
-  EXPECT_THROW(
-      partition(model.graph(), {.partitions = 1, .memory_weight = 2}),
-      ConfigError);
+  EXPECT_THROW(partition(model.graph(), {.partitions = 1, .memory_weight = 2}), ConfigError);
 }
 
 // What holds for every model and every degree.
@@ -174,8 +165,7 @@ TEST(AutomaticPartition, RandomModels) {
     const int size = 1 + round % 60;
     const graph::ModelGraph model = graph::random_graph(random, size);
     const Options options = {
-        .partitions = 1 + static_cast<int>(random() % 16),
-        .memory_weight = (round % 6) / 5.0};
+        .partitions = 1 + static_cast<int>(random() % 16), .memory_weight = (round % 6) / 5.0};
     const Result result = partition(model, options);
     const Result again = partition(model, options);
     EXPECT_EQ(result.partition, again.partition);
@@ -192,8 +182,7 @@ TEST(AutomaticPartition, RandomModels) {
       for (const int parameter : model.modules[i].parameters) {
         with_parameters.insert(at);
         nodes_with_parameters.insert(result.tree.node_of_module[i]);
-        EXPECT_TRUE(
-            of_parameter[parameter] == -1 || of_parameter[parameter] == at)
+        EXPECT_TRUE(of_parameter[parameter] == -1 || of_parameter[parameter] == at)
             << "parameter " << parameter << " is on two partitions";
         of_parameter[parameter] = at;
       }
@@ -202,24 +191,17 @@ TEST(AutomaticPartition, RandomModels) {
     const std::size_t possible =
         std::min<std::size_t>(options.partitions, nodes_with_parameters.size());
     EXPECT_EQ(with_parameters.size(), possible);
-    EXPECT_EQ(
-        result.warnings.empty(),
-        possible == static_cast<std::size_t>(options.partitions));
-    EXPECT_NEAR(
-        std::accumulate(result.total.begin(), result.total.end(), 0.0),
-        1,
-        1e-9);
+    EXPECT_EQ(result.warnings.empty(), possible == static_cast<std::size_t>(options.partitions));
+    EXPECT_NEAR(std::accumulate(result.total.begin(), result.total.end(), 0.0), 1, 1e-9);
     // Each node's children divide what the node has and nothing else.
     EXPECT_EQ(result.partition_of_node[0], 0);
     for (const Segment& segment : result.segments) {
-      EXPECT_LE(
-          segment.devices.size(), segment.nodes.size() * model.modules.size());
+      EXPECT_LE(segment.devices.size(), segment.nodes.size() * model.modules.size());
       for (const int node : segment.nodes) {
         EXPECT_EQ(result.tree.nodes[node].parent, segment.parent);
       }
     }
-    ASSERT_FALSE(HasFailure())
-        << "round " << round << ", " << options.partitions << " partitions";
+    ASSERT_FALSE(HasFailure()) << "round " << round << ", " << options.partitions << " partitions";
   }
 }
 

@@ -76,9 +76,7 @@ TEST(ManualPartition, TotalsAreOfTheWholeModel) {
   Options options = manual(2, 0);
   options.memory_weight = 1;
   const Result result = partition(model.builder.graph(), options);
-  EXPECT_THAT(
-      result.total,
-      ElementsAre(testing::DoubleEq(.75), testing::DoubleEq(.25)));
+  EXPECT_THAT(result.total, ElementsAre(testing::DoubleEq(.75), testing::DoubleEq(.25)));
   EXPECT_TRUE(result.warnings.empty());
 }
 
@@ -100,33 +98,24 @@ TEST(ManualPartition, IndicesOutsideTheDegreeAreRefused) {
   Model model;
   EXPECT_THAT(
       error_of(model.builder, manual(2, 2)),
-      AllOf(
-          HasSubstr("default_partition: found partition 2"),
-          HasSubstr("0 to 1")));
+      AllOf(HasSubstr("default_partition: found partition 2"), HasSubstr("0 to 1")));
   EXPECT_THAT(
-      error_of(model.builder, manual(2, -1)),
-      HasSubstr("default_partition: found partition -1"));
+      error_of(model.builder, manual(2, -1)), HasSubstr("default_partition: found partition -1"));
   model.builder[model.b].manual_partition = 7;
   EXPECT_THAT(
-      error_of(model.builder, manual(2, 0)),
-      HasSubstr("module \"a.b\": found partition 7"));
+      error_of(model.builder, manual(2, 0)), HasSubstr("module \"a.b\": found partition 7"));
   Options options = manual(2, 0);
   options.manual = {{"a.b", -1}};
+  EXPECT_THAT(error_of(model.builder, options), HasSubstr("module \"a.b\": found partition -1"));
   EXPECT_THAT(
-      error_of(model.builder, options),
-      HasSubstr("module \"a.b\": found partition -1"));
-  EXPECT_THAT(
-      error_of(model.builder, manual(0, 0)),
-      HasSubstr("pipeline_parallel_degree: found 0"));
+      error_of(model.builder, manual(0, 0)), HasSubstr("pipeline_parallel_degree: found 0"));
 }
 
 TEST(ManualPartition, UnknownPathsAreRefused) {
   Model model;
   Options options = manual(2, 0);
   options.manual = {{"a.x", 1}};
-  EXPECT_THAT(
-      error_of(model.builder, options),
-      AllOf(HasSubstr("\"a.x\""), HasSubstr("\"net\"")));
+  EXPECT_THAT(error_of(model.builder, options), AllOf(HasSubstr("\"a.x\""), HasSubstr("\"net\"")));
 }
 
 TEST(ManualPartition, IsIgnoredWithAWarningInAutomaticMode) {

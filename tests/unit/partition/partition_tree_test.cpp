@@ -40,8 +40,7 @@ struct Decided {
 
 Decided decide_t5(int partitions, double memory_weight) {
   return Decided(
-      partitioning::t5_graph(),
-      {.partitions = partitions, .memory_weight = memory_weight});
+      partitioning::t5_graph(), {.partitions = partitions, .memory_weight = memory_weight});
 }
 
 TEST(PartitionTree, TerminalTreeOfFigureNine) {
@@ -111,8 +110,7 @@ TEST(PartitionTree, RunsEndAtAnotherNameAGapOrAnotherPartition) {
   for (const PartitionBox& box : partition_boxes(two.view)) {
     labels.push_back(box.label);
   }
-  EXPECT_THAT(
-      labels, testing::ElementsAre("", "[0:2]", "3", "h[0:2]", "x2", "x3"));
+  EXPECT_THAT(labels, testing::ElementsAre("", "[0:2]", "3", "h[0:2]", "x2", "x3"));
 }
 
 TEST(PartitionTree, JsonHasEveryNodeAndTheTotals) {
@@ -159,8 +157,7 @@ TEST(PartitionTree, NamesAreEscaped) {
   EXPECT_THAT(svg, HasSubstr("warning: "));
   EXPECT_THAT(svg, Not(HasSubstr("\xff")));
   EXPECT_NO_THROW(nlohmann::json::parse(partition_tree_json(decided.view)));
-  EXPECT_THAT(
-      partition_tree_text(decided.view), HasSubstr("warning: no parameter"));
+  EXPECT_THAT(partition_tree_text(decided.view), HasSubstr("warning: no parameter"));
 }
 
 } // namespace

@@ -62,17 +62,13 @@ TEST(SplitEvenly, ByHand) {
 }
 
 TEST(SplitEvenly, EqualLayersLeaveTheShorterRunsInFront) {
-  EXPECT_EQ(
-      split_evenly(Costs(24, 7), 5), (std::vector<int>{0, 4, 9, 14, 19, 24}));
-  EXPECT_EQ(
-      split_evenly(Costs(24, 7), 4), (std::vector<int>{0, 6, 12, 18, 24}));
+  EXPECT_EQ(split_evenly(Costs(24, 7), 5), (std::vector<int>{0, 4, 9, 14, 19, 24}));
+  EXPECT_EQ(split_evenly(Costs(24, 7), 4), (std::vector<int>{0, 6, 12, 18, 24}));
 }
 
 TEST(SplitEvenly, TheRestIsEvenWhereOneElementSetsTheMaximum) {
   // The minimum of (2) is 100 for any cut of the others.
-  EXPECT_EQ(
-      split_evenly({100, 1, 1, 1, 1, 1, 1}, 4),
-      (std::vector<int>{0, 1, 3, 5, 7}));
+  EXPECT_EQ(split_evenly({100, 1, 1, 1, 1, 1, 1}, 4), (std::vector<int>{0, 1, 3, 5, 7}));
 }
 
 TEST(SplitEvenly, AsGoodAsTryingAll) {

@@ -37,8 +37,7 @@ std::set<int> partitions_below(const Result& result, const std::string& path) {
 }
 
 // How many layers of a stack each partition runs.
-std::vector<int>
-layers_of(const Result& result, const std::string& stack, int layers = 24) {
+std::vector<int> layers_of(const Result& result, const std::string& stack, int layers = 24) {
   std::vector<int> count(result.total.size(), 0);
   for (int i = 0; i < layers; ++i) {
     ++count[result.partition.at(stack + ".layers." + std::to_string(i))];
@@ -61,14 +60,8 @@ Range print_totals(const Result& result, double memory_weight, Range paper) {
   for (const double total : result.total) {
     std::printf(" %.3f", total);
   }
-  const auto [low, high] =
-      std::minmax_element(result.total.begin(), result.total.end());
-  std::printf(
-      "\n  here %.3f..%.3f, paper %.3f..%.3f\n",
-      *low,
-      *high,
-      paper.low,
-      paper.high);
+  const auto [low, high] = std::minmax_element(result.total.begin(), result.total.end());
+  std::printf("\n  here %.3f..%.3f, paper %.3f..%.3f\n", *low, *high, paper.low, paper.high);
   return {*low, *high};
 }
 
@@ -82,9 +75,7 @@ TEST(T5Figures, TheGraphHasElevenBillionParameters) {
   const std::int64_t feed_forward = 2 * 1024 * 65536;
   const std::int64_t encoder_layer = attention + feed_forward + 2 * 1024;
   const std::int64_t decoder_layer = 2 * attention + feed_forward + 3 * 1024;
-  EXPECT_EQ(
-      elements,
-      24 * encoder_layer + 24 * decoder_layer + 2 * 1024 + 32128 * 1024);
+  EXPECT_EQ(elements, 24 * encoder_layer + 24 * decoder_layer + 2 * 1024 + 32128 * 1024);
 }
 
 TEST(T5Figures, AllOfMemoryGivesFourAndFour) {
@@ -97,14 +88,11 @@ TEST(T5Figures, AllOfMemoryGivesFourAndFour) {
 TEST(T5Figures, LittleMemoryGivesThreeAndFive) {
   const Result result = decide(0.2);
   EXPECT_EQ(partitions_below(result, "encoder"), (std::set<int>{1, 2, 3}));
-  EXPECT_EQ(
-      partitions_below(result, "decoder"), (std::set<int>{0, 4, 5, 6, 7}));
+  EXPECT_EQ(partitions_below(result, "decoder"), (std::set<int>{0, 4, 5, 6, 7}));
   // "Partition 0 gets assigned fewer decoder layers, balancing the fact that
   // it holds other layers such as embedding and lm_head."
-  EXPECT_EQ(
-      layers_of(result, "decoder"), (std::vector<int>{4, 0, 0, 0, 5, 5, 5, 5}));
-  EXPECT_EQ(
-      layers_of(result, "encoder"), (std::vector<int>{0, 8, 8, 8, 0, 0, 0, 0}));
+  EXPECT_EQ(layers_of(result, "decoder"), (std::vector<int>{4, 0, 0, 0, 5, 5, 5, 5}));
+  EXPECT_EQ(layers_of(result, "encoder"), (std::vector<int>{0, 8, 8, 8, 0, 0, 0, 0}));
 }
 
 TEST(T5Figures, TiedWeightsAreOneNodeOnPartitionZero) {

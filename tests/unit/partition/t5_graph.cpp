@@ -24,11 +24,9 @@ class Writer {
         add(root,
             "word_embedding",
             "Embedding",
-            (shape_.encoder_length + shape_.decoder_length) * shape_.samples *
-                shape_.d_model);
+            (shape_.encoder_length + shape_.decoder_length) * shape_.samples * shape_.d_model);
     graph_.modules[embedding].calls = 2;
-    const int weight =
-        parameter(embedding, {shape_.vocabulary, shape_.d_model});
+    const int weight = parameter(embedding, {shape_.vocabulary, shape_.d_model});
     stack(root, false);
     stack(root, true);
     const int head = add(root, "lm_head", "Linear", decoder(shape_.vocabulary));
@@ -45,11 +43,7 @@ class Writer {
   }
 
   // `elements` are what the module's calls return.
-  int add(
-      int parent,
-      const std::string& name,
-      const std::string& type,
-      std::int64_t elements) {
+  int add(int parent, const std::string& name, const std::string& type, std::int64_t elements) {
     const int index = static_cast<int>(graph_.modules.size());
     graph::Module module;
     module.type = type;
@@ -92,9 +86,7 @@ class Writer {
   }
 
   void norm(int parent, const std::string& name, std::int64_t tokens) {
-    parameter(
-        add(parent, name, "LayerNorm", tokens * shape_.d_model),
-        {shape_.d_model});
+    parameter(add(parent, name, "LayerNorm", tokens * shape_.d_model), {shape_.d_model});
   }
 
   void dropout(int parent, std::int64_t tokens, std::int64_t width) {
@@ -103,16 +95,11 @@ class Writer {
     }
   }
 
-  void attention(
-      int parent,
-      const std::string& name,
-      std::int64_t queries,
-      std::int64_t keys) {
+  void attention(int parent, const std::string& name, std::int64_t queries, std::int64_t keys) {
     const std::int64_t inner = shape_.heads * shape_.d_kv;
     const int block = add(parent, name, "Block", queries * shape_.d_model);
     norm(block, "layer_norm", queries);
-    const int module =
-        add(block, "attention", "Attention", queries * shape_.d_model);
+    const int module = add(block, "attention", "Attention", queries * shape_.d_model);
     linear(module, "q", shape_.d_model, inner, queries);
     linear(module, "k", shape_.d_model, inner, keys);
     linear(module, "v", shape_.d_model, inner, keys);
@@ -121,11 +108,9 @@ class Writer {
   }
 
   void feed_forward(int parent, std::int64_t tokens) {
-    const int block =
-        add(parent, "feed_forward", "Block", tokens * shape_.d_model);
+    const int block = add(parent, "feed_forward", "Block", tokens * shape_.d_model);
     norm(block, "layer_norm", tokens);
-    const int module =
-        add(block, "dense", "FeedForward", tokens * shape_.d_model);
+    const int module = add(block, "dense", "FeedForward", tokens * shape_.d_model);
     linear(module, "wi", shape_.d_model, shape_.d_ff, tokens);
     dropout(module, tokens, shape_.d_ff);
     linear(module, "wo", shape_.d_ff, shape_.d_model, tokens);
@@ -134,15 +119,10 @@ class Writer {
 
   void stack(int root, bool is_decoder) {
     const std::int64_t tokens = is_decoder ? decoder(1) : encoder(1);
-    const int top =
-        add(root,
-            is_decoder ? "decoder" : "encoder",
-            "Stack",
-            tokens * shape_.d_model);
+    const int top = add(root, is_decoder ? "decoder" : "encoder", "Stack", tokens * shape_.d_model);
     dropout(top, tokens, shape_.d_model);
     for (int i = 0; i < shape_.layers; ++i) {
-      const int layer = add(
-          top, "layers." + std::to_string(i), "Layer", tokens * shape_.d_model);
+      const int layer = add(top, "layers." + std::to_string(i), "Layer", tokens * shape_.d_model);
       attention(layer, "self_attention", tokens, tokens);
       if (is_decoder) {
         attention(layer, "cross_attention", tokens, encoder(1));

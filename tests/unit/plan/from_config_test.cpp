@@ -14,14 +14,9 @@ using config::Config;
 
 TEST(FromConfig, Degrees) {
   const Config two{.pipeline_parallel_degree = 2, .ddp = true};
-  EXPECT_EQ(
-      degrees(two, 8),
-      (topology::Degrees{.pipeline = 2, .tensor = 1, .reduced_data = 4}));
-  const Config tensor{
-      .pipeline_parallel_degree = 2, .ddp = true, .tensor_parallel_degree = 2};
-  EXPECT_EQ(
-      degrees(tensor, 8),
-      (topology::Degrees{.pipeline = 2, .tensor = 2, .reduced_data = 2}));
+  EXPECT_EQ(degrees(two, 8), (topology::Degrees{.pipeline = 2, .tensor = 1, .reduced_data = 4}));
+  const Config tensor{.pipeline_parallel_degree = 2, .ddp = true, .tensor_parallel_degree = 2};
+  EXPECT_EQ(degrees(tensor, 8), (topology::Degrees{.pipeline = 2, .tensor = 2, .reduced_data = 2}));
   EXPECT_THROW(degrees(two, 7), ConfigError);
   EXPECT_THROW(degrees(Config{}, 2), ConfigError); // two replicas without ddp
 }
@@ -48,9 +43,7 @@ TEST(FromConfig, EverythingButThePartition) {
 
 TEST(FromConfig, ACustomOrderMustFitTheMicrobatches) {
   EXPECT_THROW(
-      plan_from_config(
-          {.microbatches = 2, .pipeline = "custom", .custom_schedule = "0F 0B"},
-          1),
+      plan_from_config({.microbatches = 2, .pipeline = "custom", .custom_schedule = "0F 0B"}, 1),
       ConfigError);
 }
 
@@ -65,8 +58,7 @@ TEST(FromConfig, EveryAllowedTextIsUnderstood) {
         choice,
         1,
         1,
-        choice == "custom" ? schedule::parse_order("0F 0B")
-                           : std::vector<schedule::Action>{}))
+        choice == "custom" ? schedule::parse_order("0F 0B") : std::vector<schedule::Action>{}))
         << choice;
   }
 }

@@ -48,12 +48,8 @@ TEST(PlanFile, ErrorsNameTheField) {
       parse_error(replaced("\"tensor\": 1", "\"tensors\": 1")),
       HasSubstr("degrees.\"tensors\": unknown field; the nearest known field "
                 "is \"tensor\""));
-  EXPECT_THAT(
-      parse_error(replaced("\"tensor\": 1,", "")),
-      HasSubstr("degrees.tensor: missing"));
-  EXPECT_THAT(
-      parse_error(replaced("\"PTD\"", "4")),
-      HasSubstr("placement: found 4; write a text"));
+  EXPECT_THAT(parse_error(replaced("\"tensor\": 1,", "")), HasSubstr("degrees.tensor: missing"));
+  EXPECT_THAT(parse_error(replaced("\"PTD\"", "4")), HasSubstr("placement: found 4; write a text"));
   EXPECT_THAT(
       parse_error(replaced("\"microbatches\": 4", "\"microbatches\": 1.5")),
       HasSubstr("microbatches: found 1.5"));
@@ -64,8 +60,7 @@ TEST(PlanFile, ErrorsNameTheField) {
       parse_error(replaced("\"decoder\": 1", "\"decoder\": null")),
       HasSubstr("partition: found an object"));
   EXPECT_THAT(
-      parse_error(replaced("\"decoder\"", "\"encoder\"")),
-      HasSubstr("\"encoder\": stands twice"));
+      parse_error(replaced("\"decoder\"", "\"encoder\"")), HasSubstr("\"encoder\": stands twice"));
   EXPECT_THAT(
       parse_error(replaced("\"schedule\"", "\"shedule\"")),
       AllOf(HasSubstr("\"shedule\""), HasSubstr("\"schedule\"")));
@@ -103,8 +98,7 @@ TEST(PlanFile, AnyBytesGiveAPlanOrAPlanError) {
 class OnDisk : public ::testing::Test {
  protected:
   void SetUp() override {
-    folder_ = std::filesystem::temp_directory_path() /
-              str("tessera_plan_test_", getpid());
+    folder_ = std::filesystem::temp_directory_path() / str("tessera_plan_test_", getpid());
     std::filesystem::create_directory(folder_);
   }
   void TearDown() override {
@@ -124,29 +118,22 @@ TEST_F(OnDisk, SaveAndLoadLeaveOneFile) {
 
 TEST_F(OnDisk, ErrorsNameTheFile) {
   const std::string missing = (folder_ / "missing.json").string();
-  EXPECT_THAT(
-      error_of([&] { load_plan(missing); }),
-      HasSubstr(missing + ": cannot be read"));
-  EXPECT_THAT(
-      error_of([&] { load_plan(folder_.string()); }),
-      HasSubstr("cannot be read"));
+  EXPECT_THAT(error_of([&] { load_plan(missing); }), HasSubstr(missing + ": cannot be read"));
+  EXPECT_THAT(error_of([&] { load_plan(folder_.string()); }), HasSubstr("cannot be read"));
   const std::string nowhere = (folder_ / "no" / "plan.json").string();
   EXPECT_THAT(
-      error_of([&] { save_plan(sample(), nowhere); }),
-      HasSubstr(nowhere + ": cannot be written"));
+      error_of([&] { save_plan(sample(), nowhere); }), HasSubstr(nowhere + ": cannot be written"));
   // A folder in the file's place: the half-written file goes away again.
   const auto taken = folder_ / "taken";
   std::filesystem::create_directories(taken / "inside");
   EXPECT_THAT(
-      error_of([&] { save_plan(sample(), taken.string()); }),
-      HasSubstr("cannot be written"));
+      error_of([&] { save_plan(sample(), taken.string()); }), HasSubstr("cannot be written"));
   const std::filesystem::directory_iterator files(folder_);
   EXPECT_EQ(std::distance(begin(files), end(files)), 1);
   const std::string torn = (folder_ / "torn.json").string();
   std::ofstream(torn) << to_json(sample()).substr(0, 80);
   EXPECT_THAT(
-      error_of([&] { load_plan(torn); }),
-      AllOf(HasSubstr(torn), HasSubstr("not valid JSON")));
+      error_of([&] { load_plan(torn); }), AllOf(HasSubstr(torn), HasSubstr("not valid JSON")));
 }
 
 } // namespace

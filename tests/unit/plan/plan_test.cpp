@@ -29,15 +29,12 @@ TEST(Plan, AValidPlan) {
 }
 
 TEST(Plan, EveryFieldIsChecked) {
-  EXPECT_THAT(
-      error_after([](Plan& plan) { plan.version = 2; }),
-      HasSubstr("version is 2"));
+  EXPECT_THAT(error_after([](Plan& plan) { plan.version = 2; }), HasSubstr("version is 2"));
   EXPECT_THAT(
       error_after([](Plan& plan) { plan.degrees.pipeline = 0; }),
       HasSubstr("degrees.pipeline is 0"));
   EXPECT_THAT(
-      error_after([](Plan& plan) { plan.degrees.tensor = -1; }),
-      HasSubstr("degrees.tensor is -1"));
+      error_after([](Plan& plan) { plan.degrees.tensor = -1; }), HasSubstr("degrees.tensor is -1"));
   EXPECT_THAT(
       error_after([](Plan& plan) { plan.degrees.reduced_data = 0; }),
       HasSubstr("degrees.reduced_data is 0"));
@@ -48,8 +45,7 @@ TEST(Plan, EveryFieldIsChecked) {
       error_after([](Plan& plan) { plan.schedule = "gpipe"; }),
       AllOf(HasSubstr("schedule"), HasSubstr("\"gpipe\"")));
   EXPECT_THAT(
-      error_after([](Plan& plan) { plan.microbatches = 0; }),
-      HasSubstr("microbatches is 0"));
+      error_after([](Plan& plan) { plan.microbatches = 0; }), HasSubstr("microbatches is 0"));
   EXPECT_THAT(
       error_after([](Plan& plan) { plan.active_microbatches = -1; }),
       HasSubstr("active_microbatches is -1"));
@@ -57,11 +53,9 @@ TEST(Plan, EveryFieldIsChecked) {
       error_after([](Plan& plan) { plan.partition["decoder"] = 2; }),
       AllOf(HasSubstr("\"decoder\" is 2"), HasSubstr("0 to 1")));
   EXPECT_THAT(
-      error_after([](Plan& plan) { plan.custom_schedule = "0F 0B"; }),
-      HasSubstr("\"simple\""));
+      error_after([](Plan& plan) { plan.custom_schedule = "0F 0B"; }), HasSubstr("\"simple\""));
   EXPECT_THAT(
-      error_after([](Plan& plan) { plan.schedule = "custom"; }),
-      HasSubstr("0F is missing"));
+      error_after([](Plan& plan) { plan.schedule = "custom"; }), HasSubstr("0F is missing"));
 }
 
 TEST(Plan, NamesTheModulesThatHaveNoEntry) {
@@ -93,27 +87,20 @@ TEST(Plan, LongListsAreCutShort) {
 TEST(Plan, DegreesMakeTheWorld) {
   EXPECT_THAT(
       error_of([] { validate_degrees(sample(), 4); }),
-      AllOf(
-          HasSubstr("pipeline 2 x tensor 1 x reduced_data 3"),
-          HasSubstr("world size 4")));
+      AllOf(HasSubstr("pipeline 2 x tensor 1 x reduced_data 3"), HasSubstr("world size 4")));
   EXPECT_NE(error_of([] { validate_degrees(sample(), 0); }), "no error");
   Plan huge = sample();
   huge.degrees = {.pipeline = 65536, .tensor = 65536, .reduced_data = 65536};
   EXPECT_NE(error_of([&] { validate_degrees(huge, 1); }), "no error");
   huge.degrees.tensor = 0;
-  EXPECT_THAT(
-      error_of([&] { validate_degrees(huge, 1); }),
-      HasSubstr("degrees.tensor is 0"));
+  EXPECT_THAT(error_of([&] { validate_degrees(huge, 1); }), HasSubstr("degrees.tensor is 0"));
 }
 
 TEST(Plan, ActiveMicrobatchesByDefault) {
   EXPECT_EQ(sample().effective_active_microbatches(), 3);
-  EXPECT_EQ(
-      (Plan{.degrees = {.pipeline = 4}}.effective_active_microbatches()), 6);
+  EXPECT_EQ((Plan{.degrees = {.pipeline = 4}}.effective_active_microbatches()), 6);
   constexpr int kMost = std::numeric_limits<int>::max();
-  EXPECT_EQ(
-      (Plan{.degrees = {.pipeline = kMost}}.effective_active_microbatches()),
-      kMost);
+  EXPECT_EQ((Plan{.degrees = {.pipeline = kMost}}.effective_active_microbatches()), kMost);
 }
 
 TEST(Plan, MakesItsSchedule) {
@@ -133,8 +120,7 @@ TEST(Plan, MicrobatchesHaveALimit) {
   EXPECT_EQ(test::error_of([&] { validate(plan); }), "no error");
   plan.microbatches = 1'000'001;
   EXPECT_THAT(
-      test::error_of([&] { validate(plan); }),
-      ::testing::HasSubstr("must be at most 1000000"));
+      test::error_of([&] { validate(plan); }), ::testing::HasSubstr("must be at most 1000000"));
 }
 
 } // namespace

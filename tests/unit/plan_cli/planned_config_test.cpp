@@ -27,8 +27,7 @@ TEST(PlannedConfig, APlanReplacesItsKeysAndNoOther) {
   base.active_microbatches = 3;
   base.seed = 11;
   base.timeout_seconds = 5;
-  const config::Config result =
-      with_plan(base, R"({"ddp": true, "microbatches": 2})");
+  const config::Config result = with_plan(base, R"({"ddp": true, "microbatches": 2})");
   EXPECT_EQ(result.pipeline_parallel_degree, 1);
   EXPECT_EQ(result.microbatches, 2);
   EXPECT_FALSE(result.active_microbatches);
@@ -41,9 +40,8 @@ TEST(PlannedConfig, APlanReplacesItsKeysAndNoOther) {
 TEST(PlannedConfig, AJobKeepsEverythingButItsStrategy) {
   config::Config parallel;
   parallel.ddp = true;
-  const auto job = nlohmann::json::parse(job_with_parallel(
-      R"({"strategy": "auto", "steps": 3, "parallel": {"seed": 1}})",
-      parallel));
+  const auto job = nlohmann::json::parse(
+      job_with_parallel(R"({"strategy": "auto", "steps": 3, "parallel": {"seed": 1}})", parallel));
   EXPECT_FALSE(job.contains("strategy"));
   EXPECT_EQ(job["steps"], 3);
   EXPECT_EQ(job["parallel"], nlohmann::json::parse(R"({"ddp": true})"));

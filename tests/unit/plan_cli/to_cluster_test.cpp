@@ -14,8 +14,7 @@ RankMeasurement rank_on(const std::string& host, double slower = 1) {
   one.processor = "a processor";
   one.free_bytes = 4e9;
   one.speed.products["f32"] = {{8, 1e-6 * slower}, {512, 1e-3 * slower}};
-  one.speed.moves = one.speed.functions =
-      one.speed.random = {{16, 1e-6 * slower}};
+  one.speed.moves = one.speed.functions = one.speed.random = {{16, 1e-6 * slower}};
   one.alone_layers_per_s = 100 / slower;
   one.busy_layers_per_s = {50 / slower, 60 / slower};
   one.busy_bytes_per_s = 1e9 / slower;
@@ -32,8 +31,8 @@ doctor::PairFacts pair_of(int first, int second, double bytes_per_s) {
 }
 
 TEST(ToCluster, RanksOfAHostShareItsCores) {
-  const auto cluster = to_cluster(
-      {rank_on("a"), rank_on("a"), rank_on("a")}, {pair_of(0, 1, 1e9)}, {});
+  const auto cluster =
+      to_cluster({rank_on("a"), rank_on("a"), rank_on("a")}, {pair_of(0, 1, 1e9)}, {});
   ASSERT_EQ(cluster.nodes.size(), 1u);
   EXPECT_EQ(cluster.nodes[0].count, 3);
   EXPECT_NEAR(cluster.nodes[0].cores, 1.8, 1e-12); // 3 x 60 of 100
@@ -47,8 +46,7 @@ TEST(ToCluster, WhatOneRankWinsAnotherLoses) {
   std::vector<RankMeasurement> ranks(2, rank_on("a"));
   ranks[0].busy_layers_per_s = {80, 20, 55};
   ranks[1].busy_layers_per_s = {20, 80, 55};
-  EXPECT_NEAR(
-      to_cluster(ranks, {pair_of(0, 1, 1e9)}, {}).nodes[0].cores, 1.1, 1e-12);
+  EXPECT_NEAR(to_cluster(ranks, {pair_of(0, 1, 1e9)}, {}).nodes[0].cores, 1.1, 1e-12);
 }
 
 TEST(ToCluster, NoMoreCoresThanProcessorsThatAllRanksMayUse) {
@@ -69,8 +67,7 @@ TEST(ToCluster, NoMoreCoresThanProcessorsThatAllRanksMayUse) {
 TEST(ToCluster, HostsOfLikeSpeedAreOneKind) {
   const std::vector<doctor::PairFacts> pairs = {
       pair_of(0, 1, 1e8), pair_of(0, 2, 2e7), pair_of(1, 2, 2e7)};
-  const auto cluster = to_cluster(
-      {rank_on("a"), rank_on("b", 1.05), rank_on("c", 2)}, pairs, {});
+  const auto cluster = to_cluster({rank_on("a"), rank_on("b", 1.05), rank_on("c", 2)}, pairs, {});
   ASSERT_EQ(cluster.kinds.size(), 2u);
   EXPECT_EQ(cluster.nodes[0].kind, cluster.nodes[1].kind);
   EXPECT_EQ(cluster.kinds[1].name, "cpu-c");
@@ -84,8 +81,7 @@ TEST(ToCluster, HostsOfLikeSpeedAreOneKind) {
 
 TEST(ToCluster, ScatteredRanksAreRefused) {
   try {
-    to_cluster(
-        {rank_on("a"), rank_on("b"), rank_on("a")}, {pair_of(0, 1, 1e8)}, {});
+    to_cluster({rank_on("a"), rank_on("b"), rank_on("a")}, {pair_of(0, 1, 1e8)}, {});
     FAIL();
   } catch (const ConfigError& error) {
     EXPECT_THAT(error.what(), testing::HasSubstr("--map-by"));

@@ -43,18 +43,15 @@ TEST(Trials, FailedOnesDoNotWin) {
 
 TEST(Trials, AgreementNeedsThree) {
   EXPECT_FALSE(rank_agreement({measured(1, 1), measured(2, 2), failed(3)}));
-  EXPECT_EQ(
-      rank_agreement({measured(1, 5), measured(2, 6), measured(3, 9)}), 1);
+  EXPECT_EQ(rank_agreement({measured(1, 5), measured(2, 6), measured(3, 9)}), 1);
 }
 
 TEST(Trials, ReasonsAreReadFromTheLog) {
   EXPECT_THAT(
-      reason_of_failure(
-          "tessera: rank 1 on host x was killed by signal 9 (SIGKILL)\n", 137),
+      reason_of_failure("tessera: rank 1 on host x was killed by signal 9 (SIGKILL)\n", 137),
       HasSubstr("out of memory: tessera: rank 1"));
   EXPECT_THAT(
-      reason_of_failure(
-          "noise\nDefaultCPUAllocator: can't allocate memory: 8 bytes\n", 1),
+      reason_of_failure("noise\nDefaultCPUAllocator: can't allocate memory: 8 bytes\n", 1),
       HasSubstr("out of memory"));
   EXPECT_EQ(
       reason_of_failure(

@@ -106,8 +106,7 @@ TEST(Description, RefusesImpossibleClusters) {
   json value = cluster();
   value["nodes"][1]["inter_node_gbit_per_s"] = 0;
   EXPECT_THAT(
-      refusal_of_cluster(value),
-      AllOf(HasSubstr("nodes[1]"), HasSubstr("cannot be reached")));
+      refusal_of_cluster(value), AllOf(HasSubstr("nodes[1]"), HasSubstr("cannot be reached")));
   value = cluster();
   value["nodes"][0]["intra_node_gbit_per_s"] = 0;
   EXPECT_THAT(refusal_of_cluster(value), HasSubstr("cannot reach each other"));
@@ -146,8 +145,7 @@ TEST(Description, WhatProbeWritesIsReadBack) {
        .latency_seconds = 5e-6,
        .host = "a"},
       {.kind = 0, .count = 1, .inter_bytes_per_s = 1e8, .host = "b"}};
-  cluster.links = {
-      {.first = 0, .second = 1, .bytes_per_s = 1e8, .latency_seconds = 4e-5}};
+  cluster.links = {{.first = 0, .second = 1, .bytes_per_s = 1e8, .latency_seconds = 4e-5}};
   cluster.collectives = {{"all_reduce", 2, 1, 65536, 1e-4}};
   const std::string text = cluster_to_json(cluster);
   const auto read = cluster_from_json(text, "c.json");
@@ -155,8 +153,7 @@ TEST(Description, WhatProbeWritesIsReadBack) {
   EXPECT_TRUE(read.measured);
   EXPECT_EQ(read.kinds[0].speed.products.at("f32").back().seconds, 3e-3);
   EXPECT_EQ(read.kinds[0].speed.products.at("f32").back().backward_seconds, 0);
-  EXPECT_EQ(
-      read.kinds[0].speed.operators.at("gelu.tanh")[0].backward_seconds, 2e-6);
+  EXPECT_EQ(read.kinds[0].speed.operators.at("gelu.tanh")[0].backward_seconds, 2e-6);
   EXPECT_EQ(read.kinds[0].speed.weights[0].seconds, 2e-5);
   EXPECT_DOUBLE_EQ(read.nodes[0].cores, 1.5);
   EXPECT_EQ(read.nodes[1].host, "b");

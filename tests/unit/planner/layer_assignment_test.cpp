@@ -10,11 +10,8 @@
 namespace tessera::planner {
 namespace {
 
-AssignmentProblem random_problem(
-    std::mt19937& random,
-    int layers,
-    int stages,
-    bool even_devices = false) {
+AssignmentProblem
+random_problem(std::mt19937& random, int layers, int stages, bool even_devices = false) {
   std::uniform_real_distribution<double> seconds(0, 1);
   AssignmentProblem problem;
   problem.layers = layers;
@@ -66,9 +63,7 @@ double brute_force(const AssignmentProblem& problem) {
       cuts.pop_back();
       return;
     }
-    for (int cut = cuts.back() + 1;
-         cut <= problem.layers - (problem.stages - used);
-         ++cut) {
+    for (int cut = cuts.back() + 1; cut <= problem.layers - (problem.stages - used); ++cut) {
       cuts.push_back(cut);
       extend();
       cuts.pop_back();
@@ -82,16 +77,12 @@ TEST(LayerAssignment, AgreesWithBruteForce) {
   std::mt19937 random(7);
   for (int round = 0; round < 3000; ++round) {
     const int layers = 1 + static_cast<int>(random() % 10);
-    const int stages =
-        1 + static_cast<int>(random() % static_cast<unsigned>(layers));
-    AssignmentProblem problem =
-        random_problem(random, layers, stages, round % 5 == 0);
+    const int stages = 1 + static_cast<int>(random() % static_cast<unsigned>(layers));
+    AssignmentProblem problem = random_problem(random, layers, stages, round % 5 == 0);
     if (round % 3 == 0) {
       // At most so many layers on a stage, which differs from stage to stage.
       const int most = 1 + static_cast<int>(random() % 4);
-      problem.first_that_fits = [most](int stage, int last) {
-        return last - most - stage % 2;
-      };
+      problem.first_that_fits = [most](int stage, int last) { return last - most - stage % 2; };
     }
     const double expected = brute_force(problem);
     const Assignment found = assign_layers(problem);
@@ -101,8 +92,7 @@ TEST(LayerAssignment, AgreesWithBruteForce) {
     }
     ASSERT_EQ(found.boundaries.size(), static_cast<std::size_t>(stages) + 1);
     EXPECT_TRUE(fits(problem, found.boundaries)) << "round " << round;
-    EXPECT_NEAR(pipeline_seconds(problem, found.boundaries), expected, 1e-9)
-        << "round " << round;
+    EXPECT_NEAR(pipeline_seconds(problem, found.boundaries), expected, 1e-9) << "round " << round;
     EXPECT_NEAR(found.seconds, expected, 1e-9) << "round " << round;
   }
 }
@@ -119,8 +109,7 @@ TEST(LayerAssignment, AHundredLayersOnSixtyFourStagesAreFast) {
   const AssignmentProblem uneven = random_problem(random, 100, 64);
   const auto start = std::chrono::steady_clock::now();
   const Assignment found = assign_layers(uneven);
-  const std::chrono::duration<double> took =
-      std::chrono::steady_clock::now() - start;
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
   EXPECT_EQ(found.boundaries.size(), 65u);
   EXPECT_LT(took.count(), 1.0);
 }

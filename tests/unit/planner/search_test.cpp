@@ -39,10 +39,8 @@ TEST(Search, FindsTheBestOfEverythingItCanEnumerate) {
     for (const Layout& layout : layouts_of(model, cluster, point, options)) {
       auto strategy = pricer.strategy(point);
       strategy.placement = layout.letters;
-      strategy.device_of_rank = cost::lay_out(
-          strategy,
-          layout.letters,
-          devices_in_order(cluster, layout.node_order));
+      strategy.device_of_rank =
+          cost::lay_out(strategy, layout.letters, devices_in_order(cluster, layout.node_order));
       const auto one = pricer.assigned(strategy, pricer.table(point));
       least = std::min(least, one ? one->cost.seconds : least);
     }
@@ -57,9 +55,7 @@ TEST(Search, MethodsKeepTheirOrder) {
   const auto model = small_model(8, 1.0);
   const auto cluster = small_cluster(2, 2);
   const auto best = [&](const char* method) {
-    return search(model, cluster, with_method(method))
-        .best.front()
-        .cost.seconds;
+    return search(model, cluster, with_method(method)).best.front().cost.seconds;
   };
   EXPECT_LE(best("annealing"), best("amp"));
   EXPECT_LE(best("amp"), best("megatron"));
@@ -75,8 +71,7 @@ TEST(Search, TheSameSeedGivesTheSameAnswer) {
     ASSERT_EQ(a.best.size(), b.best.size());
     for (std::size_t i = 0; i < a.best.size(); ++i) {
       EXPECT_EQ(a.best[i].cost.seconds, b.best[i].cost.seconds) << method;
-      EXPECT_EQ(
-          a.best[i].strategy.device_of_rank, b.best[i].strategy.device_of_rank);
+      EXPECT_EQ(a.best[i].strategy.device_of_rank, b.best[i].strategy.device_of_rank);
     }
   }
 }
@@ -141,8 +136,7 @@ TEST(Search, SmallClustersAreSearchedAtOnce) {
   }
   const auto start = std::chrono::steady_clock::now();
   EXPECT_FALSE(search(model, cluster, {}).best.empty());
-  const std::chrono::duration<double> took =
-      std::chrono::steady_clock::now() - start;
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
   EXPECT_LT(took.count(), 1); // 0.2 s when nothing else runs
 }
 
@@ -204,8 +198,7 @@ TEST(Search, ShardingIsNamedWhereItHelps) {
 
 TEST(Search, UnknownMethodsAndDevicesAreNamed) {
   const auto model = small_model(4);
-  EXPECT_THROW(
-      search(model, small_cluster(1, 0), with_method("best")), ConfigError);
+  EXPECT_THROW(search(model, small_cluster(1, 0), with_method("best")), ConfigError);
   auto cluster = small_cluster(1, 0);
   cluster.kinds.push_back({.name = "other", .memory_bytes = 1e9});
   EXPECT_THROW(search(model, cluster, {}), ConfigError);
@@ -218,8 +211,7 @@ TEST(Decision, IsAcceptedByTheConfiguration) {
   options.runnable_only = true;
   for (const auto& one : search(model, cluster, options).best) {
     ASSERT_FALSE(not_runnable(one, model));
-    const auto config =
-        config::parse_config(to_config_json(one, model), "planned");
+    const auto config = config::parse_config(to_config_json(one, model), "planned");
     EXPECT_EQ(config.pipeline_parallel_degree, one.strategy.pp);
     EXPECT_FALSE(config.auto_partition);
     EXPECT_EQ(config.partition.at("layer.3"), one.strategy.pp - 1);
@@ -259,8 +251,7 @@ TEST(Explain, ShowsTheParts) {
   const auto cluster = small_cluster(1, 0);
   const auto result = search(model, cluster, {});
   const std::string text = explain(result.best.front(), model, cluster);
-  for (const char* part :
-       {"computation", "bubble", "gradients", "optimizer", "needs"}) {
+  for (const char* part : {"computation", "bubble", "gradients", "optimizer", "needs"}) {
     EXPECT_THAT(text, HasSubstr(part));
   }
   EXPECT_THAT(summary(result), HasSubstr("pp "));

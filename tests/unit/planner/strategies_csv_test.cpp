@@ -15,8 +15,7 @@ using testing::HasSubstr;
 using testing::StartsWith;
 
 std::string priced(const std::string& csv) {
-  return price_table(
-      csv, "s.csv", cost::small_model(4), cost::small_cluster(2, 0));
+  return price_table(csv, "s.csv", cost::small_model(4), cost::small_cluster(2, 0));
 }
 
 std::string refusal(const std::string& csv) {
@@ -61,8 +60,7 @@ TEST(PriceTable, ErrorsNameTheLine) {
       AllOf(HasSubstr("s.csv: line 3"), HasSubstr("mbs: found \"x\"")));
   EXPECT_THAT(refusal(head + "1,4,1,1,0;4\n"), HasSubstr("[0;15;30]"));
   EXPECT_THAT(refusal(head + "1,4,1,1\n"), HasSubstr("found 4 cells"));
-  EXPECT_THAT(
-      refusal(head + "1,3,1,1,[0;4]\n"), HasSubstr("number of devices, 4"));
+  EXPECT_THAT(refusal(head + "1,3,1,1,[0;4]\n"), HasSubstr("number of devices, 4"));
   EXPECT_THAT(refusal(""), HasSubstr("is empty"));
 }
 

@@ -41,8 +41,7 @@ TracedModel small_language_model(int blocks) {
     return index;
   };
   const auto parameter = [&](const std::string& name, std::int64_t elements) {
-    graph.parameters.push_back(
-        {name, {elements}, "float32", elements, 4 * elements});
+    graph.parameters.push_back({name, {elements}, "float32", elements, 4 * elements});
     return static_cast<int>(graph.parameters.size()) - 1;
   };
   const int weight = parameter("wte.weight", 1000);
@@ -52,8 +51,7 @@ TracedModel small_language_model(int blocks) {
   std::vector<int> made;
   for (int i = 0; i < blocks; ++i) {
     const std::string path = "h." + std::to_string(i);
-    made.push_back(
-        add(path, "Block", list, {parameter(path + ".weight", 500)}));
+    made.push_back(add(path, "Block", list, {parameter(path + ".weight", 500)}));
   }
   const int head = add("head", "Tied", root, {weight});
   const auto work = [&](double batch) {
@@ -91,8 +89,7 @@ cost::Cluster measured_cluster(int ranks) {
   kind.speed.functions = kind.speed.random = kind.speed.moves;
   kind.speed.products["f32"] = {{1, 1e-9}};
   cluster.kinds.push_back(kind);
-  cluster.nodes.push_back(
-      {.kind = 0, .count = ranks, .intra_bytes_per_s = 1e9});
+  cluster.nodes.push_back({.kind = 0, .count = ranks, .intra_bytes_per_s = 1e9});
   return cluster;
 }
 
@@ -108,8 +105,7 @@ TEST(TracedModel, BlocksMoveAndWhatSharesParametersStays) {
 }
 
 TEST(TracedModel, SecondsAreThoseOfItsOperators) {
-  const auto described =
-      describe_traced(small_language_model(3), measured_cluster(2));
+  const auto described = describe_traced(small_language_model(3), measured_cluster(2));
   ASSERT_EQ(described.layers.size(), 4u);
   EXPECT_EQ(described.layers[0].name, "");
   EXPECT_EQ(described.layers[2].name, "h.1");
@@ -135,8 +131,7 @@ TEST(TracedModel, UnknownDevicesAreRefusedByName) {
     describe_traced(small_language_model(2), cluster);
     FAIL();
   } catch (const ConfigError& error) {
-    EXPECT_THAT(
-        error.what(), AllOf(HasSubstr("\"cpu\""), HasSubstr("tessera probe")));
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("\"cpu\""), HasSubstr("tessera probe")));
   }
   cluster.kinds[0].name = "v100";
   EXPECT_NO_THROW(describe_traced(small_language_model(2), cluster));
@@ -158,8 +153,7 @@ TEST(TracedModel, WhatIsPlannedRuns) {
     EXPECT_GE(one.seconds(), before);
     before = one.seconds();
     ASSERT_FALSE(not_runnable(one, model));
-    const auto config =
-        config::parse_config(to_config_json(one, model), "planned");
+    const auto config = config::parse_config(to_config_json(one, model), "planned");
     config::check_world(config, 4);
     EXPECT_EQ(config.partition.at(""), 0);
     if (one.strategy.pp > 1) {
@@ -201,8 +195,7 @@ TracedDivision half_of(const TracedModel& whole) {
   }
   const auto work = [&](double batch) {
     graph::ForwardWork forward;
-    for (const graph::OperatorWork& one :
-         batch == 1 ? whole.one_sample : whole.two_samples) {
+    for (const graph::OperatorWork& one : batch == 1 ? whole.one_sample : whole.two_samples) {
       const auto collective = [&](const char* name, double bytes) {
         graph::OperatorWork exchange;
         exchange.name = name;
@@ -212,9 +205,7 @@ TracedDivision half_of(const TracedModel& whole) {
         exchange.bytes = bytes * batch;
         forward.push_back(exchange);
       };
-      const bool block =
-          whole.graph.modules[static_cast<std::size_t>(one.module)].type ==
-          "Block";
+      const bool block = whole.graph.modules[static_cast<std::size_t>(one.module)].type == "Block";
       if (block) {
         collective("all_gather", 400);
       }
@@ -268,9 +259,7 @@ TEST(DividedModel, IsPricedWithItsCollectives) {
   options.keep = 100;
   options.tensor_degree = 2;
   options.constants = cost::runtime_constants(cluster, model.precision);
-  const auto priced = [&] {
-    return search(model, cluster, options).best.front().cost;
-  };
+  const auto priced = [&] { return search(model, cluster, options).best.front().cost; };
   const double by_bandwidth = priced().tensor_seconds;
   EXPECT_GT(by_bandwidth, 0);
   // Gradients of what is whole are averaged over both ranks.
@@ -289,13 +278,11 @@ TEST(DividedModel, WhatIsPlannedIsAConfiguration) {
   SearchOptions options;
   options.runnable_only = true;
   options.tensor_degree = 2;
-  options.constants =
-      cost::runtime_constants(measured_cluster(2), model.precision);
+  options.constants = cost::runtime_constants(measured_cluster(2), model.precision);
   const auto best = search(model, measured_cluster(2), options).best.front();
   EXPECT_EQ(best.strategy.tensor_kind, "speed");
   EXPECT_EQ(best.strategy.microbatch_size % 2, 0);
-  const auto config =
-      config::parse_config(to_config_json(best, model), "planned");
+  const auto config = config::parse_config(to_config_json(best, model), "planned");
   EXPECT_EQ(config.tensor_parallel_degree, 2);
   EXPECT_EQ(config.optimize, "speed");
   EXPECT_EQ(config.tensor_parallel_kind, "1d");
@@ -304,8 +291,7 @@ TEST(DividedModel, WhatIsPlannedIsAConfiguration) {
 }
 
 TEST(DividedModel, ADegreeThatWasNotTracedIsNamed) {
-  const auto model =
-      describe_traced(small_language_model(3), measured_cluster(2));
+  const auto model = describe_traced(small_language_model(3), measured_cluster(2));
   try {
     model.divided_in({2, "memory", true});
     FAIL();

@@ -22,8 +22,7 @@ ChartOptions options() {
 
 std::size_t count(const std::string& text, const std::string& what) {
   std::size_t found = 0;
-  for (auto at = text.find(what); at != std::string::npos;
-       at = text.find(what, at + 1)) {
+  for (auto at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) {
     ++found;
   }
   return found;
@@ -35,8 +34,7 @@ TEST(Ticks, AreRoundAndCoverTheRange) {
   EXPECT_THAT(ticks(-3, 3, 3), testing::ElementsAre(-4, -2, 0, 2, 4));
   EXPECT_THAT(
       ticks(0, 0.0003, 3),
-      testing::Pointwise(
-          testing::DoubleEq(), std::vector<double>{0, 0.0001, 0.0002, 0.0003}));
+      testing::Pointwise(testing::DoubleEq(), std::vector<double>{0, 0.0001, 0.0002, 0.0003}));
 }
 
 TEST(Smoothed, KeepsALineAndLeavesOutWhatIsNotFinite) {
@@ -60,9 +58,8 @@ TEST(Smoothed, WeighsByDistanceOnBothSides) {
 }
 
 TEST(LineChart, BreaksTheLineWhereAValueIsMissing) {
-  const std::string svg = line_chart(
-      options(),
-      {{"a", "main", false, {{0, 1}, {1, 2}, {2, std::nan("")}, {3, 1}}}});
+  const std::string svg =
+      line_chart(options(), {{"a", "main", false, {{0, 1}, {1, 2}, {2, std::nan("")}, {3, 1}}}});
   EXPECT_EQ(count(svg, "<path class=\"main\""), 1U);
   const auto begin = svg.find(" d=\"");
   const std::string path = svg.substr(begin, svg.find("/>", begin) - begin);
@@ -87,20 +84,17 @@ TEST(LineChart, ThinsLongLinesButKeepsTheirPeaks) {
 
 TEST(LineChart, DrawsOnePointAndNone) {
   EXPECT_THAT(
-      line_chart(options(), {{"a", "main", true, {{5, 2}}}}),
-      testing::HasSubstr("<circle"));
+      line_chart(options(), {{"a", "main", true, {{5, 2}}}}), testing::HasSubstr("<circle"));
   const std::string empty = line_chart(options(), {{"a", "main", true, {}}});
   EXPECT_EQ(count(empty, "<circle"), 0U);
   EXPECT_EQ(empty.find("nan"), std::string::npos);
 }
 
 TEST(BarChart, LengthsAreInProportion) {
-  const std::string svg =
-      bar_chart({{"a&b", 100, 0, "x"}, {"c", 50, 25, "y"}}, 400);
+  const std::string svg = bar_chart({{"a&b", 100, 0, "x"}, {"c", 50, 25, "y"}}, 400);
   std::vector<double> widths;
   const std::regex pattern("height=\"18\" width=\"([0-9.]+)\"");
-  for (std::sregex_iterator it(svg.begin(), svg.end(), pattern), end; it != end;
-       ++it) {
+  for (std::sregex_iterator it(svg.begin(), svg.end(), pattern), end; it != end; ++it) {
     widths.push_back(std::stod((*it)[1]));
   }
   ASSERT_EQ(widths.size(), 3U);

@@ -43,8 +43,7 @@ TEST(Format, NumbersThatAreNone) {
   EXPECT_EQ(format_bytes(nan), "NaN");
   EXPECT_EQ(format_seconds(nan), "NaN");
   EXPECT_EQ(format_share(nan), "NaN");
-  EXPECT_EQ(
-      format_number(-std::numeric_limits<double>::infinity()), "-infinity");
+  EXPECT_EQ(format_number(-std::numeric_limits<double>::infinity()), "-infinity");
 }
 
 TEST(Format, EscapesWhatMarksUp) {
@@ -64,8 +63,8 @@ TEST(Format, Base64AsInTheStandard) {
 }
 
 TEST(TextTable, FiguresStandRightAndWordsLeft) {
-  const std::string text = to_text(
-      {{"rank", "host", "bytes"}, {{"0", "a", "1.00 KiB"}, {"10", "bb", "-"}}});
+  const std::string text =
+      to_text({{"rank", "host", "bytes"}, {{"0", "a", "1.00 KiB"}, {"10", "bb", "-"}}});
   EXPECT_EQ(
       text,
       "rank  host     bytes\n"
@@ -75,9 +74,7 @@ TEST(TextTable, FiguresStandRightAndWordsLeft) {
 }
 
 TEST(TextTable, CountsCharactersNotBytes) {
-  EXPECT_EQ(
-      to_text({{"name", "x"}, {{"\xC3\xBC", "a"}}}),
-      "name  x\n----  -\n\xC3\xBC     a\n");
+  EXPECT_EQ(to_text({{"name", "x"}, {{"\xC3\xBC", "a"}}}), "name  x\n----  -\n\xC3\xBC     a\n");
 }
 
 TEST(TextTable, RefusesRowsOfAnotherLength) {

@@ -34,8 +34,7 @@ ReportInput example() {
     input.log.steps.push_back(step);
   }
   input.log.validations = {{9, 12}, {19, std::nan("")}};
-  input.log.traffic = {
-      {9, "rdp", 10, 1024}, {19, "rdp", 20, 2048}, {19, "tp", 1, 4096}};
+  input.log.traffic = {{9, "rdp", 10, 1024}, {19, "rdp", 20, 2048}, {19, "tp", 1, 4096}};
   input.log.samples = {{19, "Once", " upon a time"}};
   input.log.partition_svg = "<svg xmlns='x'/>";
   for (int step = 0; step < 9; ++step) {
@@ -124,8 +123,7 @@ TEST(Html, IsWellFormed) {
   std::vector<std::string> open;
   const std::regex tag("<(/?)([a-z0-9]+)([^>]*?)(/?)>");
   const std::string body = html.substr(html.find("<body>"));
-  for (std::sregex_iterator it(body.begin(), body.end(), tag), end; it != end;
-       ++it) {
+  for (std::sregex_iterator it(body.begin(), body.end(), tag), end; it != end; ++it) {
     const std::string name = (*it)[2];
     if ((*it)[4] == "/" || name == "input" || name == "img" || name == "meta") {
       continue;

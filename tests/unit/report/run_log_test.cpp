@@ -20,8 +20,7 @@ class RunLogFile : public testing::Test {
   RunLogFile()
       : path_(
             testing::TempDir() + "run_log_" +
-            testing::UnitTest::GetInstance()->current_test_info()->name() +
-            ".jsonl") {
+            testing::UnitTest::GetInstance()->current_test_info()->name() + ".jsonl") {
     std::filesystem::remove(path_);
   }
   ~RunLogFile() override {

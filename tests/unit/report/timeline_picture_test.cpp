@@ -45,13 +45,8 @@ std::vector<Box> boxes_of(const std::string& svg) {
   const std::regex pattern(
       "<rect class=\"((?:forward|backward|comm|optimizer)(?: odd)?)\" "
       "x=\"([0-9.]+)\" y=\"([0-9.]+)\" width=\"([0-9.]+)\"");
-  for (std::sregex_iterator it(svg.begin(), svg.end(), pattern), end; it != end;
-       ++it) {
-    boxes.push_back(
-        {(*it)[1],
-         std::stod((*it)[2]),
-         std::stod((*it)[3]),
-         std::stod((*it)[4])});
+  for (std::sregex_iterator it(svg.begin(), svg.end(), pattern), end; it != end; ++it) {
+    boxes.push_back({(*it)[1], std::stod((*it)[2]), std::stod((*it)[3]), std::stod((*it)[4])});
   }
   return boxes;
 }
@@ -101,8 +96,7 @@ TEST(TimelinePicture, CutsWaitsOutOfTheirLane) {
 TEST(TimelinePicture, CountsTheBoxesItLeavesOut) {
   Timeline timeline;
   for (int i = 0; i < 10; ++i) {
-    timeline.events.push_back(
-        event("forward", 0, i, i * 100, i * 100 + 10 + i));
+    timeline.events.push_back(event("forward", 0, i, i * 100, i * 100 + 10 + i));
   }
   PictureOptions options;
   options.most_boxes = 4;

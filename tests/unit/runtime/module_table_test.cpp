@@ -28,9 +28,7 @@ TESSERA_MODULE(Sharing);
 TEST(ModuleTable, TensorsGoByTheirFirstNameAndAreKnownByAll) {
   Sharing net(true);
   const ModuleTable table(
-      net.ptr(),
-      {{"", 0}, {"first", 1}, {"holder", 0}, {"holder.layer", 0}},
-      1);
+      net.ptr(), {{"", 0}, {"first", 1}, {"holder", 0}, {"holder.layer", 0}}, 1);
   std::vector<std::string> names;
   for (const auto& [name, tensor] : table.local_parameters()) {
     names.push_back(name);
@@ -45,8 +43,7 @@ TEST(ModuleTable, TensorsGoByTheirFirstNameAndAreKnownByAll) {
 TEST(ModuleTable, ASharedPartOfTwoRanksIsAnError) {
   Sharing net(false);
   try {
-    const ModuleTable table(
-        net.ptr(), {{"", 0}, {"holder", 1}, {"holder.layer", 1}}, 0);
+    const ModuleTable table(net.ptr(), {{"", 0}, {"holder", 1}, {"holder.layer", 1}}, 0);
     FAIL() << "no error";
   } catch (const PlanError& error) {
     EXPECT_THAT(error.what(), HasSubstr("'first.weight'"));

@@ -15,13 +15,11 @@ using Parameters = std::vector<std::pair<std::string, at::Tensor>>;
 struct Replica {
   Replica(comm::World& world, GradientReducer::Options options) {
     for (int i = 0; i < 4; ++i) {
-      parameters.emplace_back(
-          str("p", i), torch::ones({5, 2}).requires_grad_());
+      parameters.emplace_back(str("p", i), torch::ones({5, 2}).requires_grad_());
     }
     group = world.new_group("dp", {0, 1});
     control = world.new_group("control", {0, 1});
-    reducer = std::make_unique<GradientReducer>(
-        world, *group, *control, parameters, options);
+    reducer = std::make_unique<GradientReducer>(world, *group, *control, parameters, options);
   }
   // Adds `factor` to the gradient of parameter `i`.
   void add(int i, double factor) {
@@ -244,8 +242,8 @@ TEST(GradientReducer, ASparseGradientOnOneRankIsEverybodysError) {
     replica.reducer->begin(true);
     replica.add(0, 1);
     if (rank == 0) {
-      replica.parameters[2].second.mutable_grad() = torch::sparse_coo_tensor(
-          torch::zeros({1, 1}, torch::kLong), torch::ones({1}), {10});
+      replica.parameters[2].second.mutable_grad() =
+          torch::sparse_coo_tensor(torch::zeros({1, 1}, torch::kLong), torch::ones({1}), {10});
     }
     try {
       replica.reducer->finish({});

@@ -24,8 +24,7 @@ struct Pipeline {
   Pipeline(int pp, int microbatches, milliseconds timeout = kLong)
       : transports(transport::make_inproc_transports(pp, small_buffer())) {
     for (int i = 0; i < pp; ++i) {
-      ranks.push_back(
-          std::make_unique<Rank>(pp, i, microbatches, *transports[i], timeout));
+      ranks.push_back(std::make_unique<Rank>(pp, i, microbatches, *transports[i], timeout));
     }
   }
   std::vector<transport::TransportPtr> transports; // outlive the ranks
@@ -50,9 +49,7 @@ void expect_plain_gradients(const Pipeline& pipeline, const torch::Tensor& x) {
   for (const auto& rank : pipeline.ranks) {
     for (const auto& [name, parameter] : rank->table.local_parameters()) {
       ASSERT_TRUE(parameter.grad().defined()) << name;
-      EXPECT_TRUE(
-          torch::allclose(parameter.grad(), wanted.at(name), 1e-5, 1e-6))
-          << name;
+      EXPECT_TRUE(torch::allclose(parameter.grad(), wanted.at(name), 1e-5, 1e-6)) << name;
       ++seen;
     }
   }
@@ -130,8 +127,7 @@ TEST(Server, TimeoutNamesTheRankAtFault) {
       const std::string text = error.what();
       EXPECT_THAT(text, HasSubstr("rank 2 gives no answer"));
       EXPECT_THAT(text, HasSubstr("module 'outer.inner' on rank 2"));
-      EXPECT_THAT(
-          text, HasSubstr("(for module 'outer', microbatch 0, forward)"));
+      EXPECT_THAT(text, HasSubstr("(for module 'outer', microbatch 0, forward)"));
       if (rank == 0) {
         EXPECT_THAT(text, HasSubstr("module 'outer' on rank 1"));
         EXPECT_THAT(text, HasSubstr("rank 1 answers: it waits for"));
@@ -165,8 +161,7 @@ TEST(Server, ReplicasRunTheirTasksInOneOrder) {
   std::vector<std::vector<transport::TransportPtr>> order_transports;
   for (int p = 0; p < kPipeline; ++p) {
     worlds.push_back(comm::inproc_worlds(kReplicas, options));
-    order_transports.push_back(
-        transport::make_inproc_transports(kReplicas, small_buffer()));
+    order_transports.push_back(transport::make_inproc_transports(kReplicas, small_buffer()));
   }
   const auto x = rows(kMicrobatches);
   std::vector<std::vector<Ran>> orders(kPipeline * kReplicas);

@@ -31,8 +31,7 @@ TEST(StandIn, AGradientThatIsAddedToLeavesItsViewsAlone) {
   const void* place = alone.data_ptr();
   alone.add_(torch::full({2, 3}, 2.0));
   EXPECT_EQ(alone.data_ptr(), place);
-  EXPECT_TRUE(
-      torch::equal(read_tensor(alone, "the test"), torch::full({2, 3}, 3.0)));
+  EXPECT_TRUE(torch::equal(read_tensor(alone, "the test"), torch::full({2, 3}, 3.0)));
 }
 
 } // namespace

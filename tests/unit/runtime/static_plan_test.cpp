@@ -127,9 +127,7 @@ TEST(StaticPlan, ATensorAndItsGradientGoTheSameWay) {
     flows[2].turns.push_back({202, 0, Cause::kStart, kGradientToB});
     const auto plans = make_static_plan(flows, true);
     EXPECT_EQ(peers(plans[1].sent.at(kFromA)), std::vector<int>{read ? 0 : 2});
-    EXPECT_EQ(
-        peers(plans[2].sent.at(kGradientFromB)),
-        std::vector<int>{read ? 0 : 1});
+    EXPECT_EQ(peers(plans[2].sent.at(kGradientFromB)), std::vector<int>{read ? 0 : 1});
     EXPECT_EQ(plans[0].turns.size(), read ? 4U : 2U);
     EXPECT_TRUE(plans[1].reports);
   }
@@ -152,8 +150,7 @@ TEST(Flow, NumbersAndBack) {
     EXPECT_EQ(back.legs[i].slots, flows[0].legs[i].slots);
   }
   for (std::size_t size = 0; size < numbers.size(); ++size) {
-    EXPECT_THROW(
-        flow_from_numbers(std::span(numbers).subspan(0, size)), InternalError);
+    EXPECT_THROW(flow_from_numbers(std::span(numbers).subspan(0, size)), InternalError);
   }
 }
 

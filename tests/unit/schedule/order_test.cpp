@@ -24,16 +24,12 @@ std::string error_of(Call call) {
 }
 
 std::string order_error(const std::string& text, int microbatches, int active) {
-  return error_of(
-      [&] { validate_order(parse_order(text), microbatches, active); });
+  return error_of([&] { validate_order(parse_order(text), microbatches, active); });
 }
 
 TEST(Order, TextRoundTrip) {
   const std::vector<Action> order = {
-      {0, Phase::kForward},
-      {12, Phase::kForward},
-      {0, Phase::kBackward},
-      {12, Phase::kBackward}};
+      {0, Phase::kForward}, {12, Phase::kForward}, {0, Phase::kBackward}, {12, Phase::kBackward}};
   EXPECT_EQ(to_text(order), "0F 12F 0B 12B");
   EXPECT_EQ(parse_order(to_text(order)), order);
   EXPECT_EQ(parse_order(" \t0F\n12F  0B\r\n12B "), order);
@@ -42,16 +38,12 @@ TEST(Order, TextRoundTrip) {
 }
 
 TEST(Order, NamesTheTokenThatIsNoAction) {
-  for (const char* token :
-       {"F", "0", "0f", "0X", "-1F", "F0", "0FF", "0 F", "99999999999F"}) {
-    const std::string message =
-        error_of([&] { parse_order(std::string("0F ") + token + " 0B"); });
-    EXPECT_THAT(message, AllOf(HasSubstr("entry "), HasSubstr("0F 1F 0B 1B")))
-        << token;
+  for (const char* token : {"F", "0", "0f", "0X", "-1F", "F0", "0FF", "0 F", "99999999999F"}) {
+    const std::string message = error_of([&] { parse_order(std::string("0F ") + token + " 0B"); });
+    EXPECT_THAT(message, AllOf(HasSubstr("entry "), HasSubstr("0F 1F 0B 1B"))) << token;
   }
   EXPECT_THAT(
-      error_of([] { parse_order("0F 1G"); }),
-      AllOf(HasSubstr("entry 2"), HasSubstr("\"1G\"")));
+      error_of([] { parse_order("0F 1G"); }), AllOf(HasSubstr("entry 2"), HasSubstr("\"1G\"")));
 }
 
 TEST(Order, AnyBytesGiveAnOrderOrAConfigError) {
@@ -60,8 +52,8 @@ TEST(Order, AnyBytesGiveAnOrderOrAConfigError) {
   for (int trial = 0; trial < 5000; ++trial) {
     std::string text;
     for (auto size = random() % 40; size > 0; --size) {
-      text += random() % 4 == 0 ? static_cast<char>(random() % 256)
-                                : likely[random() % likely.size()];
+      text +=
+          random() % 4 == 0 ? static_cast<char>(random() % 256) : likely[random() % likely.size()];
     }
     try {
       const auto order = parse_order(text);
@@ -110,16 +102,12 @@ TEST(MakeSchedule, NamesWhatIsWrong) {
   EXPECT_THAT(
       error_of([] { make_schedule("gpipe", 1, 1); }),
       AllOf(HasSubstr("\"gpipe\""), HasSubstr("\"interleaved\"")));
-  EXPECT_THAT(
-      error_of([] { make_schedule("simple", 0, 1); }), HasSubstr("0 and 1"));
-  EXPECT_THAT(
-      error_of([] { make_schedule("simple", 1, 0); }), HasSubstr("1 and 0"));
+  EXPECT_THAT(error_of([] { make_schedule("simple", 0, 1); }), HasSubstr("0 and 1"));
+  EXPECT_THAT(error_of([] { make_schedule("simple", 1, 0); }), HasSubstr("1 and 0"));
   EXPECT_THAT(
       error_of([] { make_schedule("simple", 1, 1, parse_order("0F 0B")); }),
       HasSubstr("\"simple\""));
-  EXPECT_THAT(
-      error_of([] { make_schedule("custom", 1, 1); }),
-      HasSubstr("0F is missing"));
+  EXPECT_THAT(error_of([] { make_schedule("custom", 1, 1); }), HasSubstr("0F is missing"));
 }
 
 } // namespace

@@ -8,16 +8,11 @@ namespace tessera::schedule::test {
 
 using State = Progress::State;
 
-void start_all(
-    const Schedule& schedule,
-    Progress& progress,
-    std::vector<Action>& started) {
+void start_all(const Schedule& schedule, Progress& progress, std::vector<Action>& started) {
   while (const auto action = schedule.next(progress)) {
     const bool forward = action->phase == Phase::kForward;
-    State& state =
-        progress.states.at(static_cast<std::size_t>(action->microbatch));
-    ASSERT_EQ(state, forward ? State::kWaiting : State::kReady)
-        << to_text({*action});
+    State& state = progress.states.at(static_cast<std::size_t>(action->microbatch));
+    ASSERT_EQ(state, forward ? State::kWaiting : State::kReady) << to_text({*action});
     state = forward ? State::kForward : State::kBackward;
     started.push_back(*action);
   }
@@ -30,8 +25,7 @@ std::vector<Happening> possible(const Progress& progress, StepKind kind) {
     if (state == State::kForward && kind != StepKind::kEvaluation) {
       events.push_back({i, Event::kAskBackward});
     }
-    if (state == State::kBackward ||
-        (state == State::kForward && kind != StepKind::kTraining)) {
+    if (state == State::kBackward || (state == State::kForward && kind != StepKind::kTraining)) {
       events.push_back({i, Event::kFinish});
     }
   }
@@ -44,29 +38,27 @@ void happen(const Happening& happening, Progress& progress) {
 }
 
 bool all_done(const Progress& progress) {
-  return std::all_of(
-      progress.states.begin(), progress.states.end(), [](State state) {
-        return state == State::kDone;
-      });
+  return std::all_of(progress.states.begin(), progress.states.end(), [](State state) {
+    return state == State::kDone;
+  });
 }
 
 int in_flight(const Progress& progress) {
-  return static_cast<int>(std::count_if(
-      progress.states.begin(), progress.states.end(), [](State state) {
+  return static_cast<int>(
+      std::count_if(progress.states.begin(), progress.states.end(), [](State state) {
         return state != State::kWaiting && state != State::kDone;
       }));
 }
 
 int running(const Progress& progress) {
-  return static_cast<int>(std::count_if(
-      progress.states.begin(), progress.states.end(), [](State state) {
+  return static_cast<int>(
+      std::count_if(progress.states.begin(), progress.states.end(), [](State state) {
         return state == State::kForward || state == State::kBackward;
       }));
 }
 
 Progress fresh(int microbatches) {
-  return {std::vector<State>(
-      static_cast<std::size_t>(microbatches), State::kWaiting)};
+  return {std::vector<State>(static_cast<std::size_t>(microbatches), State::kWaiting)};
 }
 
 } // namespace tessera::schedule::test

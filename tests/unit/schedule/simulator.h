@@ -29,10 +29,7 @@ enum class StepKind {
 /// Starts everything the schedule allows, as the root does before it waits;
 /// appends the actions to `started`. Fails the test when an action is not
 /// possible in its state.
-void start_all(
-    const Schedule& schedule,
-    Progress& progress,
-    std::vector<Action>& started);
+void start_all(const Schedule& schedule, Progress& progress, std::vector<Action>& started);
 
 /// What can happen next.
 std::vector<Happening> possible(const Progress& progress, StepKind kind);

@@ -51,8 +51,7 @@ TEST(Simulate, OneDeviceRunsItsMicrobatchesOneAfterAnother) {
   const auto model = small_model(3);
   cost::Cluster cluster = small_cluster(1, 0);
   cluster.nodes[0].count = 1;
-  const auto result =
-      simulate(model, cluster, small_strategy(1, 1, 1, 4, 3), bare());
+  const auto result = simulate(model, cluster, small_strategy(1, 1, 1, 4, 3), bare());
   EXPECT_NEAR(result.iteration_seconds, 4 * 4 * 3 * 3e-3, 1e-12);
   EXPECT_NEAR(result.bubble_share, 0, 1e-12);
   EXPECT_EQ(result.timeline.origin, "simulated");
@@ -77,8 +76,7 @@ TEST(Simulate, EvenPipelinesTakeWhatEquationFiveSays) {
     EXPECT_NEAR(result.iteration_seconds, estimate.seconds, 1e-9) << pp;
     const double m = strategy.microbatches(16);
     EXPECT_NEAR(result.bubble_share, (pp - 1) / (m + pp - 1), 1e-9) << pp;
-    EXPECT_NEAR(
-        timeline::bubble_share(result.timeline), result.bubble_share, 1e-9);
+    EXPECT_NEAR(timeline::bubble_share(result.timeline), result.bubble_share, 1e-9);
   }
 }
 
@@ -90,8 +88,7 @@ TEST(Simulate, IsNearTheEstimateWithTransfersAndUnevenDevices) {
       const auto strategy = small_strategy(pp, 8 / pp, 1, 1, 8, letters);
       const auto result = simulate(model, cluster, strategy);
       const auto estimate = cost::price(model, cluster, strategy);
-      EXPECT_NEAR(result.iteration_seconds / estimate.seconds, 1, 0.15)
-          << letters << pp;
+      EXPECT_NEAR(result.iteration_seconds / estimate.seconds, 1, 0.15) << letters << pp;
     }
   }
 }
@@ -125,8 +122,7 @@ TEST(Simulate, SchedulesHoldWhatTheyAllow) {
   const auto held = [&](const char* schedule) {
     strategy.schedule = schedule;
     const auto result = simulate(model, cluster, strategy, bare());
-    const auto estimate =
-        cost::price(model, cluster, strategy, bare().constants);
+    const auto estimate = cost::price(model, cluster, strategy, bare().constants);
     for (int k = 0; k < 4; ++k) {
       EXPECT_LE(
           result.memory_high_water[static_cast<std::size_t>(k)],
@@ -167,13 +163,11 @@ TEST(Simulate, SharedNetworksSlowReplicasDown) {
     layer.output_elements_per_sample = 1'000'000; // 2 ms over the network
   }
   auto cluster = small_cluster(2, 0);
-  const auto shared =
-      simulate(model, cluster, small_strategy(2, 2, 1, 1, 4), bare());
+  const auto shared = simulate(model, cluster, small_strategy(2, 2, 1, 1, 4), bare());
   for (auto& node : cluster.nodes) {
     node.inter_bytes_per_s *= 2;
   }
-  const auto wide =
-      simulate(model, cluster, small_strategy(2, 2, 1, 1, 4), bare());
+  const auto wide = simulate(model, cluster, small_strategy(2, 2, 1, 1, 4), bare());
   EXPECT_GT(shared.iteration_seconds, wide.iteration_seconds + 3e-3);
 }
 
@@ -181,29 +175,22 @@ TEST(Simulate, OverlappedGradientsEndEarlier) {
   const auto model = small_model(8);
   const auto cluster = small_cluster(4, 0);
   auto strategy = small_strategy(4, 2, 1, 1, 8, "DPT");
-  const double after =
-      simulate(model, cluster, strategy, bare()).iteration_seconds;
+  const double after = simulate(model, cluster, strategy, bare()).iteration_seconds;
   strategy.overlap_gradients = true;
-  EXPECT_LT(
-      simulate(model, cluster, strategy, bare()).iteration_seconds,
-      after - 1e-3);
+  EXPECT_LT(simulate(model, cluster, strategy, bare()).iteration_seconds, after - 1e-3);
 }
 
 TEST(Simulate, RanksThatShareCoresSlowEachOtherDown) {
   const auto model = small_model(4);
   auto cluster = small_cluster(1, 0);
   const auto replicas = small_strategy(1, 2, 1, 1, 4);
-  const double apart =
-      simulate(model, cluster, replicas, bare()).iteration_seconds;
+  const double apart = simulate(model, cluster, replicas, bare()).iteration_seconds;
   cluster.nodes[0].cores = 1;
   const auto together = simulate(model, cluster, replicas, bare());
   EXPECT_NEAR(together.iteration_seconds / apart, 2, 0.05);
   // A pipeline keeps the core busy but for nothing: the same work, no bubble.
   const auto pipeline = small_strategy(2, 1, 1, 1, 4);
-  EXPECT_NEAR(
-      simulate(model, cluster, pipeline, bare()).iteration_seconds,
-      16 * 4 * 3e-3,
-      2e-3);
+  EXPECT_NEAR(simulate(model, cluster, pipeline, bare()).iteration_seconds, 16 * 4 * 3e-3, 2e-3);
 }
 
 // A model whose first layer is the home of embedding and head.
@@ -242,10 +229,7 @@ TEST(Simulate, AModelThatReturnsHomeEndsOnItsFirstStage) {
   // Alone there is nothing to return from.
   auto alone = small_strategy(1, 4, 1, 1, 4);
   alone.activation_checkpointing = false;
-  EXPECT_NEAR(
-      simulate(model, cluster, alone, options).iteration_seconds,
-      2 * 4 * 3e-3,
-      1e-9);
+  EXPECT_NEAR(simulate(model, cluster, alone, options).iteration_seconds, 2 * 4 * 3e-3, 1e-9);
 }
 
 TEST(Simulate, AThousandDevicesTakeSeconds) {
@@ -255,10 +239,8 @@ TEST(Simulate, AThousandDevicesTakeSeconds) {
   SimulationOptions options;
   options.keep_events = false;
   const auto start = std::chrono::steady_clock::now();
-  const auto result =
-      simulate(model, cluster, small_strategy(16, 64, 1, 1, 64), options);
-  const std::chrono::duration<double> took =
-      std::chrono::steady_clock::now() - start;
+  const auto result = simulate(model, cluster, small_strategy(16, 64, 1, 1, 64), options);
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
   EXPECT_EQ(result.memory_high_water.size(), 1024u);
   EXPECT_LT(took.count(), 10);
 }

@@ -94,9 +94,7 @@ TEST(DispatchMode, InnermostScopeIsAskedAndExceptionsCloseScopes) {
   EXPECT_THAT(inner.names, ElementsAre("aten::ones"));
   EXPECT_ANY_THROW(torch::ones({2, 3}).mm(torch::ones({2, 3})));
   torch::zeros(1);
-  EXPECT_THAT(
-      outer.names,
-      ElementsAre("aten::ones", "aten::ones", "aten::mm", "aten::zeros"));
+  EXPECT_THAT(outer.names, ElementsAre("aten::ones", "aten::ones", "aten::mm", "aten::zeros"));
 }
 
 TEST(DispatchMode, OtherThreadsAreNotSeen) {
@@ -108,8 +106,7 @@ TEST(DispatchMode, OtherThreadsAreNotSeen) {
 
 TEST(MetaCall, MixesTensorsWithDataAndNamesWhatHasNoShape) {
   FactoriesOnMeta mode;
-  const torch::Tensor w =
-      torch::empty({4, 3}, torch::kMeta); // made outside the scope
+  const torch::Tensor w = torch::empty({4, 3}, torch::kMeta); // made outside the scope
   torch::Tensor statistics = torch::ones(4);
   const DispatchScope scope(&mode);
   const torch::Tensor y = torch::linear(torch::ones({2, 3}), w);

@@ -33,9 +33,7 @@ TEST(Dtype, NamesRoundTrip) {
 
 TEST(Dtype, BytesCountElementsOfMetaTensorsToo) {
   EXPECT_EQ(bytes_of(torch::empty({3, 5}, torch::kHalf)), 30);
-  EXPECT_EQ(
-      bytes_of(torch::empty({1 << 20, 1 << 20}, torch::kMeta)),
-      std::int64_t{4} << 40);
+  EXPECT_EQ(bytes_of(torch::empty({1 << 20, 1 << 20}, torch::kMeta)), std::int64_t{4} << 40);
   EXPECT_EQ(bytes_of(torch::Tensor()), 0);
 }
 
@@ -54,8 +52,7 @@ TEST(Flat, PartsAreAlignedAndComeBack) {
     EXPECT_TRUE(torch::equal(views[i], tensors[i]));
   }
   buffer.mul_(2);
-  std::vector<at::Tensor> back{
-      torch::empty({5, 1}), torch::empty({3, 4}).t(), torch::empty({})};
+  std::vector<at::Tensor> back{torch::empty({5, 1}), torch::empty({3, 4}).t(), torch::empty({})};
   unflatten_into(buffer, back, layout);
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     EXPECT_TRUE(torch::equal(back[i], tensors[i] * 2));
@@ -63,9 +60,7 @@ TEST(Flat, PartsAreAlignedAndComeBack) {
 }
 
 TEST(Flat, RefusesMixedTypesAndWrongBuffers) {
-  EXPECT_THROW(
-      flat_layout({torch::ones(2), torch::ones(2, torch::kDouble)}),
-      ShapeError);
+  EXPECT_THROW(flat_layout({torch::ones(2), torch::ones(2, torch::kDouble)}), ShapeError);
   EXPECT_THROW(flat_layout({torch::ones(2)}, 6), ShapeError);
   const std::vector<at::Tensor> one{torch::ones(2)};
   const FlatLayout layout = flat_layout(one);

@@ -13,8 +13,8 @@ at::Tensor doubled(const at::Tensor& tensor) {
 }
 
 TEST(MapTensors, ListsOfTensorsStayLists) {
-  const c10::IValue mapped = map_tensors(
-      c10::List<at::Tensor>({torch::ones({2}), torch::ones({3})}), doubled);
+  const c10::IValue mapped =
+      map_tensors(c10::List<at::Tensor>({torch::ones({2}), torch::ones({3})}), doubled);
   ASSERT_TRUE(mapped.isTensorList());
   const auto list = mapped.toTensorList();
   ASSERT_EQ(list.size(), 2U);

@@ -38,9 +38,7 @@ class CountParts : public torch::autograd::FunctionPostHook {
   Parts* parts_;
 };
 
-std::shared_ptr<torch::autograd::Node> count(
-    const at::Tensor& parameter,
-    Parts& parts) {
+std::shared_ptr<torch::autograd::Node> count(const at::Tensor& parameter, Parts& parts) {
   auto accumulator = torch::autograd::impl::grad_accumulator(parameter);
   accumulator->add_post_hook(std::make_unique<CountParts>(&parts));
   return accumulator;
@@ -85,8 +83,7 @@ TEST(WeightGradient, LinearLayersGiveLibtorchsGradients) {
         }
       }
       const std::vector<std::int64_t> sizes =
-          three_dimensions ? std::vector<std::int64_t>{2, 3, 5}
-                           : std::vector<std::int64_t>{6, 5};
+          three_dimensions ? std::vector<std::int64_t>{2, 3, 5} : std::vector<std::int64_t>{6, 5};
       Parts parts;
       const auto keep = count(ours->weight, parts);
       std::vector<at::Tensor> inputs;
@@ -98,15 +95,12 @@ TEST(WeightGradient, LinearLayersGiveLibtorchsGradients) {
       };
       train(false, loss_of(plain));
       train(true, loss_of(ours));
-      EXPECT_TRUE(torch::allclose(
-          ours->weight.grad(), plain->weight.grad(), 1e-5, 1e-6));
+      EXPECT_TRUE(torch::allclose(ours->weight.grad(), plain->weight.grad(), 1e-5, 1e-6));
       if (bias) {
-        EXPECT_TRUE(
-            torch::allclose(ours->bias.grad(), plain->bias.grad(), 1e-5, 1e-6));
+        EXPECT_TRUE(torch::allclose(ours->bias.grad(), plain->bias.grad(), 1e-5, 1e-6));
       }
       for (int i = 0; i < 3; ++i) {
-        EXPECT_TRUE(torch::allclose(
-            inputs[i].grad(), inputs[3 + i].grad(), 1e-5, 1e-6));
+        EXPECT_TRUE(torch::allclose(inputs[i].grad(), inputs[3 + i].grad(), 1e-5, 1e-6));
       }
       // Whoever counts additions still sees all three.
       EXPECT_EQ(parts.all, 3);
@@ -131,8 +125,8 @@ TEST(WeightGradient, ProductsWithStoredTransposes) {
 }
 
 TEST(WeightGradient, LookUpsAndATiedHead) {
-  for (const auto& [padding, tied] : std::vector<std::pair<std::int64_t, bool>>{
-           {-1, false}, {2, false}, {-1, true}, {2, true}}) {
+  for (const auto& [padding, tied] :
+       std::vector<std::pair<std::int64_t, bool>>{{-1, false}, {2, false}, {-1, true}, {2, true}}) {
     SCOPED_TRACE(str("padding ", padding, ", tied ", tied));
     const auto made = [] { return rows({9, 4}, 60).requires_grad_(); };
     at::Tensor plain = made();
@@ -163,8 +157,7 @@ TEST(WeightGradient, PartsThatAreAskedForAreGiven) {
     const WeightGradientScope scope;
     return x.mm(weight.t()).pow(2).sum();
   };
-  const at::Tensor expected =
-      2 * x.detach().mm(weight.detach().t()).t().mm(x.detach());
+  const at::Tensor expected = 2 * x.detach().mm(weight.detach().t()).t().mm(x.detach());
 
   const auto asked = [&] {
     const at::Tensor loss = product();
@@ -179,8 +172,8 @@ TEST(WeightGradient, PartsThatAreAskedForAreGiven) {
     const auto first = torch::autograd::grad({loss}, {weight}, {}, {}, true);
     return torch::autograd::grad({first[0].pow(2).sum()}, {x})[0];
   };
-  EXPECT_TRUE(torch::allclose(
-      second(product()), second(x.mm(weight.t()).pow(2).sum()), 1e-4, 1e-4));
+  EXPECT_TRUE(
+      torch::allclose(second(product()), second(x.mm(weight.t()).pow(2).sum()), 1e-4, 1e-4));
 
   at::Tensor seen;
   weight.register_hook([&](const at::Tensor& gradient) { seen = gradient; });
@@ -189,8 +182,7 @@ TEST(WeightGradient, PartsThatAreAskedForAreGiven) {
   loss.backward();
   ASSERT_TRUE(seen.defined());
   EXPECT_TRUE(torch::allclose(seen, expected, 1e-5, 1e-6));
-  EXPECT_TRUE(torch::allclose(
-      weight.grad(), torch::ones({4, 6}) + expected, 1e-5, 1e-6));
+  EXPECT_TRUE(torch::allclose(weight.grad(), torch::ones({4, 6}) + expected, 1e-5, 1e-6));
 }
 
 TEST(WeightGradient, OtherProductsAreLibtorchs) {
@@ -201,9 +193,7 @@ TEST(WeightGradient, OtherProductsAreLibtorchs) {
   EXPECT_NE(x.mm(weight.t()).grad_fn()->name(), "MmBackward0");
   // Computed matrices, parts of a parameter, frozen parameters, no gradients.
   EXPECT_EQ(x.mm((weight * 2).t()).grad_fn()->name(), "MmBackward0");
-  EXPECT_EQ(
-      x.narrow(1, 0, 3).mm(weight.narrow(1, 0, 3).t()).grad_fn()->name(),
-      "MmBackward0");
+  EXPECT_EQ(x.narrow(1, 0, 3).mm(weight.narrow(1, 0, 3).t()).grad_fn()->name(), "MmBackward0");
   const at::Tensor frozen = rows({4, 6}, 80);
   EXPECT_EQ(x.mm(frozen.t()).grad_fn(), nullptr);
   const at::Tensor input = rows({3, 6}, 2).requires_grad_();
@@ -216,9 +206,7 @@ TEST(WeightGradient, OtherProductsAreLibtorchs) {
 // run has no gradients yet, the uninterrupted one has zeros.
 /// A node like the one of a call to another rank.
 struct Request : torch::autograd::Function<Request> {
-  static at::Tensor forward(
-      torch::autograd::AutogradContext* /*context*/,
-      const at::Tensor& x) {
+  static at::Tensor forward(torch::autograd::AutogradContext* /*context*/, const at::Tensor& x) {
     return x.clone();
   }
   static torch::autograd::variable_list backward(
@@ -260,10 +248,9 @@ TEST(WeightGradient, PutOffUntilWhoWaitsIsServed) {
       tensor.mutable_grad() = at::Tensor();
     }
     int additions = 0;
-    auto accumulator =
-        torch::autograd::impl::grad_accumulator(net.after->weight);
-    const auto hook = accumulator->add_post_hook(std::make_unique<AdditionHook>(
-        accumulator.get(), [&] { ++additions; }));
+    auto accumulator = torch::autograd::impl::grad_accumulator(net.after->weight);
+    const auto hook = accumulator->add_post_hook(
+        std::make_unique<AdditionHook>(accumulator.get(), [&] { ++additions; }));
     const at::Tensor loss = net.loss();
     WeightGradientPass pass({loss}, {end, Request::is});
     loss.backward();
@@ -324,9 +311,7 @@ TEST(WeightGradient, ZerosAndNoGradientGiveTheSameBits) {
 // A node whose result was not used on gets no gradient; neither may its weight.
 TEST(WeightGradient, NothingArrivesNothingIsMade) {
   struct Stop : torch::autograd::Function<Stop> {
-    static at::Tensor forward(
-        torch::autograd::AutogradContext*,
-        const at::Tensor& x) {
+    static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x) {
       return x.clone();
     }
     static torch::autograd::variable_list backward(
@@ -349,16 +334,13 @@ TEST(WeightGradient, HalfPrecisionAndNoGradient) {
   at::Tensor weight = rows({4, 6}, 90).to(at::kBFloat16).requires_grad_();
   Parts parts;
   const auto keep = count(weight, parts);
-  train(true, [&](int i) {
-    return rows({3, 6}, i).to(at::kBFloat16).mm(weight.t()).sum();
-  });
+  train(true, [&](int i) { return rows({3, 6}, i).to(at::kBFloat16).mm(weight.t()).sum(); });
   EXPECT_EQ(parts.handed_over, 0);
   at::Tensor expected = torch::zeros({6});
   for (int i = 0; i < 3; ++i) {
     expected += rows({3, 6}, i).sum(0);
   }
-  EXPECT_TRUE(torch::allclose(
-      weight.grad().to(at::kFloat), expected.expand({4, 6}), 5e-2, 5e-2));
+  EXPECT_TRUE(torch::allclose(weight.grad().to(at::kFloat), expected.expand({4, 6}), 5e-2, 5e-2));
   weight.mutable_grad() = at::Tensor();
   EXPECT_FALSE(addable_gradient(weight).defined());
 }

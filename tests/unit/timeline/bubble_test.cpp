@@ -31,8 +31,7 @@ Timeline gpipe(int stages, int microbatches) {
   const int forward_end = stages + microbatches - 1;
   for (int rank = 0; rank < stages; ++rank) {
     for (int m = 0; m < microbatches; ++m) {
-      timeline.events.push_back(
-          event("forward", rank, 0, rank + m, rank + m + 1));
+      timeline.events.push_back(event("forward", rank, 0, rank + m, rank + m + 1));
       const int start = forward_end + stages - 1 - rank + m;
       timeline.events.push_back(event("backward", rank, 0, start, start + 1));
     }

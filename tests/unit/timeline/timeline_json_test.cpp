@@ -66,15 +66,12 @@ TEST(TimelineJson, RefusesWhatItDoesNotUnderstand) {
   EXPECT_THAT(error_of(with("rank", 1.5)), HasSubstr("found 1.5"));
   EXPECT_THAT(error_of(with("step", -2)), HasSubstr("'step'"));
   EXPECT_THAT(error_of(with("bytes", UINT64_MAX)), HasSubstr("'bytes'"));
-  EXPECT_THAT(
-      error_of(with("end_us", 0)), HasSubstr("is before 'start_us' 0.125"));
+  EXPECT_THAT(error_of(with("end_us", 0)), HasSubstr("is before 'start_us' 0.125"));
   EXPECT_THAT(error_of(with("start_us", "soon")), HasSubstr("found \"soon\""));
-  EXPECT_THAT(
-      error_of(with("colour", "red")), HasSubstr("unknown field 'colour'"));
+  EXPECT_THAT(error_of(with("colour", "red")), HasSubstr("unknown field 'colour'"));
   auto json = nlohmann::json::parse(to_json(example()));
   json["events"][1].erase("lane");
-  EXPECT_THAT(
-      error_of(json.dump()), HasSubstr("event 1: field 'lane' is missing"));
+  EXPECT_THAT(error_of(json.dump()), HasSubstr("event 1: field 'lane' is missing"));
   json = nlohmann::json::parse(to_json(example()));
   json["version"] = 2;
   EXPECT_THAT(error_of(json.dump()), HasSubstr("version 2 is not known"));
@@ -104,8 +101,7 @@ TEST(ChromeTrace, HasOneCompleteEventEach) {
       processes.push_back(event.at("args").at("name"));
     }
   }
-  EXPECT_THAT(
-      processes, testing::ElementsAre("rank 2 (pp 1)", "rank 3 (pp 1)"));
+  EXPECT_THAT(processes, testing::ElementsAre("rank 2 (pp 1)", "rank 3 (pp 1)"));
   ASSERT_EQ(complete.size(), 2U);
   EXPECT_EQ(complete[0].at("pid"), 2);
   EXPECT_EQ(complete[0].at("tid"), 1);

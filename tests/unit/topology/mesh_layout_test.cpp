@@ -19,9 +19,7 @@ std::vector<int> block_nodes(int count, int each) {
   return nodes;
 }
 
-std::size_t nodes_in(
-    const std::vector<int>& positions,
-    const std::vector<int>& nodes) {
+std::size_t nodes_in(const std::vector<int>& positions, const std::vector<int>& nodes) {
   std::set<int> found;
   for (const int position : positions) {
     found.insert(nodes[static_cast<std::size_t>(position)]);
@@ -51,8 +49,7 @@ TEST(MeshLayout, EveryPositionHasOneCell) {
       if (side * side % each != 0) {
         continue;
       }
-      for (const auto arrangement :
-           {MeshArrangement::kBunched, MeshArrangement::kRowMajor}) {
+      for (const auto arrangement : {MeshArrangement::kBunched, MeshArrangement::kRowMajor}) {
         const MeshLayout mesh(block_nodes(side * side, each), arrangement);
         std::set<int> seen;
         for (int row = 0; row < side; ++row) {
@@ -82,13 +79,10 @@ TEST(MeshLayout, RanksDealtRoundRobinAreGatheredByNode) {
 }
 
 TEST(MeshLayout, NodesThatCannotBeTiledFollowEachOther) {
-  const MeshLayout unequal(
-      {0, 0, 0, 1, 1, 1, 1, 2, 2}, MeshArrangement::kBunched);
+  const MeshLayout unequal({0, 0, 0, 1, 1, 1, 1, 2, 2}, MeshArrangement::kBunched);
   EXPECT_EQ(unequal.row(0), (std::vector<int>{0, 1, 2}));
   // Nine ranks on nodes of 9: one tile, the whole mesh.
-  EXPECT_EQ(
-      MeshLayout(block_nodes(9, 9), MeshArrangement::kBunched).tile(),
-      (MeshCell{3, 3}));
+  EXPECT_EQ(MeshLayout(block_nodes(9, 9), MeshArrangement::kBunched).tile(), (MeshCell{3, 3}));
 }
 
 TEST(MeshLayout, RefusesWhatIsNoSquare) {

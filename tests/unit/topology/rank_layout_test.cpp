@@ -12,14 +12,7 @@ using Groups = std::vector<std::vector<int>>;
 TEST(RankLayout, DocumentedTableForDPT) {
   const RankLayout layout({2, 2, 2}, Placement("DPT"));
   const std::vector<Coordinates> expected = {
-      {0, 0, 0},
-      {0, 0, 1},
-      {0, 1, 0},
-      {0, 1, 1},
-      {1, 0, 0},
-      {1, 0, 1},
-      {1, 1, 0},
-      {1, 1, 1}};
+      {0, 0, 0}, {0, 0, 1}, {0, 1, 0}, {0, 1, 1}, {1, 0, 0}, {1, 0, 1}, {1, 1, 0}, {1, 1, 1}};
   for (int rank = 0; rank < 8; ++rank) {
     EXPECT_EQ(layout.coordinates(rank), expected[rank]) << rank;
   }
@@ -28,14 +21,7 @@ TEST(RankLayout, DocumentedTableForDPT) {
 TEST(RankLayout, DocumentedTableForPTD) {
   const RankLayout layout({2, 2, 2}, Placement("PTD"));
   const std::vector<Coordinates> expected = {
-      {0, 0, 0},
-      {1, 0, 0},
-      {0, 0, 1},
-      {1, 0, 1},
-      {0, 1, 0},
-      {1, 1, 0},
-      {0, 1, 1},
-      {1, 1, 1}};
+      {0, 0, 0}, {1, 0, 0}, {0, 0, 1}, {1, 0, 1}, {0, 1, 0}, {1, 1, 0}, {0, 1, 1}, {1, 1, 1}};
   for (int rank = 0; rank < 8; ++rank) {
     EXPECT_EQ(layout.coordinates(rank), expected[rank]) << rank;
   }
@@ -57,8 +43,7 @@ TEST(RankLayout, DocumentedGroupsForCluster) {
 }
 
 TEST(RankLayout, EveryPlacementIsABijectionWithConsistentGroups) {
-  for (const char* strategy :
-       {"DPT", "DTP", "PDT", "PTD", "TDP", "TPD", "cluster", "spread"}) {
+  for (const char* strategy : {"DPT", "DTP", "PDT", "PTD", "TDP", "TPD", "cluster", "spread"}) {
     const RankLayout layout({3, 2, 2}, Placement(strategy));
     for (int rank = 0; rank < layout.world_size(); ++rank) {
       EXPECT_EQ(layout.rank_of(layout.coordinates(rank)), rank);
@@ -77,8 +62,7 @@ TEST(RankLayout, BadPlacementSaysWhatToWrite) {
       Placement placement{std::string_view(bad)};
       FAIL() << bad << " was accepted";
     } catch (const ConfigError& error) {
-      EXPECT_NE(
-          std::string(error.what()).find("permutation"), std::string::npos);
+      EXPECT_NE(std::string(error.what()).find("permutation"), std::string::npos);
     }
   }
 }

@@ -22,8 +22,7 @@ struct MixedImpl : torch::nn::Module {
   MixedImpl() {
     linear = register_module("linear", nn::Linear(8, 8));
     embedding = register_module("embedding", nn::Embedding(10, 8));
-    conv = register_module(
-        "conv", nn::Conv1d(torch::nn::Conv1dOptions(8, 8, 3).padding(1)));
+    conv = register_module("conv", nn::Conv1d(torch::nn::Conv1dOptions(8, 8, 3).padding(1)));
     norm = register_module("norm", nn::BatchNorm1d(8));
     lstm = register_module("lstm", torch::nn::LSTM(8, 8));
     tied = register_parameter("tied", embedding->weight);
@@ -34,8 +33,7 @@ struct MixedImpl : torch::nn::Module {
     }
     const auto place = torch::arange(4, torch::kFloat).unsqueeze(1);
     const auto scale = torch::exp(torch::arange(4, torch::kFloat) * -0.5);
-    angles = register_buffer(
-        "angles", torch::cat({torch::sin(place * scale), place * scale}, 1));
+    angles = register_buffer("angles", torch::cat({torch::sin(place * scale), place * scale}, 1));
     list = register_buffer("list", torch::tensor({1.0, 2.0, 3.0}));
     view = linear->weight.t();
   }
@@ -105,8 +103,7 @@ TEST(DelayedInit, ValuesWithoutRandomnessEqualTheEagerOnes) {
   // Kaiming's bound for 24 inputs of the convolution, and its spread.
   const double bound = 1 / std::sqrt(24.0);
   EXPECT_LE(delayed->conv->weight.abs().max().item<double>(), bound);
-  EXPECT_NEAR(
-      delayed->conv->weight.std().item<double>(), bound / std::sqrt(3.0), 0.02);
+  EXPECT_NEAR(delayed->conv->weight.std().item<double>(), bound / std::sqrt(3.0), 0.02);
   EXPECT_NEAR(delayed->linear->weight.std().item<double>(), 0.02, 0.006);
 }
 
@@ -116,8 +113,7 @@ TEST(DelayedInit, HandlesTiesAndGradientsWorkAfterwards) {
   // An accumulator with a hook, made while the parameter had no memory.
   int hooks = 0;
   model->linear->weight.register_hook([&](const torch::Tensor&) { ++hooks; });
-  const auto accumulator =
-      torch::autograd::impl::grad_accumulator(model->linear->weight);
+  const auto accumulator = torch::autograd::impl::grad_accumulator(model->linear->weight);
   const torch::Tensor handle = model->linear->weight;
 
   materialize(*model);
@@ -135,9 +131,7 @@ TEST(DelayedInit, HandlesTiesAndGradientsWorkAfterwards) {
   const torch::Tensor ids = torch::arange(8).view({2, 4});
   model(ids).backward();
   EXPECT_EQ(hooks, 1);
-  EXPECT_EQ(
-      torch::autograd::impl::grad_accumulator(model->linear->weight),
-      accumulator);
+  EXPECT_EQ(torch::autograd::impl::grad_accumulator(model->linear->weight), accumulator);
   for (const auto& item : model->named_parameters()) {
     ASSERT_TRUE(item.value().grad().defined()) << item.key();
     EXPECT_TRUE(item.value().grad().is_cpu()) << item.key();
@@ -193,8 +187,7 @@ TEST(DelayedInit, EveryInitFunctionReplays) {
     EXPECT_TRUE(torch::isfinite(w).all().item<bool>()) << name;
     EXPECT_GT(w.abs().sum().item<float>(), 0) << name;
     if (name == "orthogonal") {
-      EXPECT_TRUE(
-          torch::allclose(torch::matmul(w, w.t()), torch::eye(6), 1e-4, 1e-5));
+      EXPECT_TRUE(torch::allclose(torch::matmul(w, w.t()), torch::eye(6), 1e-4, 1e-5));
     } else if (name == "eye") {
       EXPECT_TRUE(torch::equal(w, torch::eye(6)));
     }
@@ -259,14 +252,10 @@ void expect_error(const Run& run, const std::string& text) {
 TEST(DelayedInit, WhatCannotBeDelayedIsRefusedWithTheReason) {
   torch::Tensor real = torch::zeros(4);
   Mixed model = build_delayed(2);
+  expect_error([&] { model->linear->bias.sum().item<float>(); }, "aten::item reads");
   expect_error(
-      [&] { model->linear->bias.sum().item<float>(); }, "aten::item reads");
-  expect_error(
-      [&] { real.copy_(model->linear->bias.slice(0, 0, 4)); },
-      "into a tensor that has memory");
-  expect_error(
-      [&] { model->linear->bias + torch::empty(8, torch::kMeta); },
-      "never have values");
+      [&] { real.copy_(model->linear->bias.slice(0, 0, 4)); }, "into a tensor that has memory");
+  expect_error([&] { model->linear->bias + torch::empty(8, torch::kMeta); }, "never have values");
   // libtorch's sparse_ reads the column numbers that it drew.
   expect_error(
       [&] {
@@ -275,11 +264,7 @@ TEST(DelayedInit, WhatCannotBeDelayedIsRefusedWithTheReason) {
       },
       "aten::item reads");
   materialize(*model);
-  expect_error(
-      [&] {
-        torch::ones({2, 8}).matmul(model->view);
-      },
-      "take it anew");
+  expect_error([&] { torch::ones({2, 8}).matmul(model->view); }, "take it anew");
 }
 
 TEST(DelayedInit, LongChainsOfOperationsAreFreed) {
@@ -308,8 +293,7 @@ TEST(DelayedInit, AModelTracesBeforeItIsMaterialized) {
   ASSERT_EQ(found.modules.size(), expected.modules.size());
   for (std::size_t i = 0; i < expected.modules.size(); ++i) {
     EXPECT_EQ(found.modules[i].first_call, expected.modules[i].first_call);
-    EXPECT_EQ(
-        found.modules[i].activation_bytes, expected.modules[i].activation_bytes)
+    EXPECT_EQ(found.modules[i].activation_bytes, expected.modules[i].activation_bytes)
         << expected.modules[i].path;
   }
   materialize(*delayed);

@@ -34,14 +34,11 @@ TESSERA_MODULE(WorkNet);
 graph::ForwardWork work_of(bool delayed, int batch) {
   const DelayedInitScope scope(delayed);
   WorkNet net;
-  const auto x =
-      torch::zeros({batch, 3, 4}, delayed ? torch::kMeta : torch::kCPU);
+  const auto x = torch::zeros({batch, 3, 4}, delayed ? torch::kMeta : torch::kCPU);
   return record_work(*net, [&] { net(x); });
 }
 
-std::vector<graph::OperatorWork> of_kind(
-    const graph::ForwardWork& work,
-    Kind kind) {
+std::vector<graph::OperatorWork> of_kind(const graph::ForwardWork& work, Kind kind) {
   std::vector<graph::OperatorWork> found;
   for (const auto& one : work) {
     if (one.kind == kind) {
@@ -100,9 +97,7 @@ TEST(RecordWork, WhatDoesNotCopyIsAView) {
   WorkNet net;
   const auto kinds = [&](bool delayed) {
     const auto x = torch::zeros(
-        {2, 3, 4},
-        torch::dtype(torch::kFloat)
-            .device(delayed ? torch::kMeta : torch::kCPU));
+        {2, 3, 4}, torch::dtype(torch::kFloat).device(delayed ? torch::kMeta : torch::kCPU));
     return record_work(*net, [&] {
       x.reshape({6, 4}); // as it lies
       x.transpose(0, 1).reshape({6, 4}); // copies
@@ -124,8 +119,7 @@ TEST(RecordWork, ALossGoesByWhatItReads) {
   WorkNet net;
   const auto logits = torch::zeros({5, 7});
   const auto targets = torch::zeros({5}, torch::kLong);
-  const auto work =
-      record_work(*net, [&] { at::cross_entropy_loss(logits, targets); });
+  const auto work = record_work(*net, [&] { at::cross_entropy_loss(logits, targets); });
   ASSERT_EQ(work.size(), 1u);
   EXPECT_EQ(work[0].kind, Kind::kFunction);
   EXPECT_EQ(work[0].elements, 35);
@@ -145,8 +139,7 @@ TEST(RecordWork, TellsTheFormsOfGeluApart) {
 }
 
 TEST(RecordWork, AnyBatchFollowsFromOneAndTwoSamples) {
-  const auto seven =
-      graph::work_of_batch(work_of(true, 1), work_of(true, 2), 7);
+  const auto seven = graph::work_of_batch(work_of(true, 1), work_of(true, 2), 7);
   const auto real = work_of(true, 7);
   ASSERT_EQ(seven.size(), real.size());
   for (std::size_t i = 0; i < real.size(); ++i) {

@@ -19,8 +19,7 @@ struct SelfAttentionImpl : torch::nn::Module {
     qkv = register_module("qkv", nn::Linear(hidden, 3 * hidden));
     out = register_module("out", nn::Linear(hidden, hidden));
     mask = register_buffer(
-        "mask",
-        torch::tril(torch::ones({64, 64}, torch::kBool)).view({1, 1, 64, 64}));
+        "mask", torch::tril(torch::ones({64, 64}, torch::kBool)).view({1, 1, 64, 64}));
   }
   torch::Tensor forward(torch::Tensor x_BSH) {
     const auto batch = x_BSH.size(0), length = x_BSH.size(1);
@@ -32,14 +31,11 @@ struct SelfAttentionImpl : torch::nn::Module {
     auto scores = torch::matmul(parts[0], parts[1].transpose(-2, -1)) /
                   std::sqrt(static_cast<double>(hidden / heads));
     using torch::indexing::Slice;
-    const auto visible =
-        mask.index({Slice(), Slice(), Slice({}, length), Slice({}, length)});
+    const auto visible = mask.index({Slice(), Slice(), Slice({}, length), Slice({}, length)});
     scores = scores.masked_fill(visible.logical_not(), -1e9);
-    const auto weights =
-        torch::dropout(torch::softmax(scores, -1), 0.1, is_training());
+    const auto weights = torch::dropout(torch::softmax(scores, -1), 0.1, is_training());
     const auto mixed = torch::matmul(weights, parts[2]);
-    return out(
-        mixed.transpose(1, 2).contiguous().view({batch, length, hidden}));
+    return out(mixed.transpose(1, 2).contiguous().view({batch, length, hidden}));
   }
   int heads;
   nn::Linear qkv{nullptr}, out{nullptr};
@@ -49,18 +45,15 @@ TESSERA_MODULE(SelfAttention);
 
 struct LayerImpl : torch::nn::Module {
   LayerImpl(int hidden, int heads) {
-    norm1 = register_module(
-        "norm1", nn::LayerNorm(torch::nn::LayerNormOptions({hidden})));
+    norm1 = register_module("norm1", nn::LayerNorm(torch::nn::LayerNormOptions({hidden})));
     attention = register_module("attention", SelfAttention(hidden, heads));
-    norm2 = register_module(
-        "norm2", nn::LayerNorm(torch::nn::LayerNormOptions({hidden})));
+    norm2 = register_module("norm2", nn::LayerNorm(torch::nn::LayerNormOptions({hidden})));
     up = register_module("up", nn::Linear(hidden, 4 * hidden));
     down = register_module("down", nn::Linear(4 * hidden, hidden));
   }
   torch::Tensor forward(torch::Tensor x) {
     x = x + attention(norm1(x));
-    return x +
-           torch::dropout(down(torch::gelu(up(norm2(x)))), 0.1, is_training());
+    return x + torch::dropout(down(torch::gelu(up(norm2(x)))), 0.1, is_training());
   }
   nn::LayerNorm norm1{nullptr}, norm2{nullptr};
   SelfAttention attention{nullptr};
@@ -76,16 +69,12 @@ struct LanguageModelImpl : torch::nn::Module {
     for (int i = 0; i < layers; ++i) {
       blocks->push_back(Layer(hidden, heads));
     }
-    norm = register_module(
-        "norm", nn::LayerNorm(torch::nn::LayerNormOptions({hidden})));
+    norm = register_module("norm", nn::LayerNorm(torch::nn::LayerNormOptions({hidden})));
   }
-  std::tuple<torch::Tensor, torch::Tensor> forward(
-      torch::Tensor ids_BS,
-      torch::Tensor labels_BS) {
+  std::tuple<torch::Tensor, torch::Tensor> forward(torch::Tensor ids_BS, torch::Tensor labels_BS) {
     const auto place = torch::arange(ids_BS.size(1)).unsqueeze(0);
     auto x = tokens(ids_BS) + positions(place);
-    x = torch::cat({x, torch::zeros_like(x.slice(1, 0, 1))}, 1)
-            .slice(1, 0, ids_BS.size(1));
+    x = torch::cat({x, torch::zeros_like(x.slice(1, 0, 1))}, 1).slice(1, 0, ids_BS.size(1));
     const auto logits = torch::matmul(norm(blocks(x)), tokens->weight.t());
     const auto loss = torch::nn::functional::cross_entropy(
         logits.view({-1, logits.size(-1)}), labels_BS.reshape(-1));
@@ -113,8 +102,7 @@ TEST(TraceMeta, ATransformerTracesAsOnRealTensors) {
       EXPECT_EQ(meta.modules[i].path, real.modules[i].path);
       EXPECT_EQ(meta.modules[i].first_call, real.modules[i].first_call);
       EXPECT_EQ(meta.modules[i].calls, real.modules[i].calls);
-      EXPECT_EQ(
-          meta.modules[i].activation_bytes, real.modules[i].activation_bytes)
+      EXPECT_EQ(meta.modules[i].activation_bytes, real.modules[i].activation_bytes)
           << real.modules[i].path;
     }
   }

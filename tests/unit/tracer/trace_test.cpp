@@ -53,8 +53,7 @@ struct NetImpl : torch::nn::Module {
     first = register_module("first", Block());
     head = register_module("head", TiedHead(first->linear->weight));
     again = register_module("again", first.ptr());
-    layers =
-        register_module("layers", nn::Sequential(nn::Linear(4, 4), nn::ReLU()));
+    layers = register_module("layers", nn::Sequential(nn::Linear(4, 4), nn::ReLU()));
   }
   torch::Tensor forward(torch::Tensor x) {
     x = first(second(first(torch::dropout(x, 0.5, is_training()))));
@@ -68,9 +67,7 @@ struct NetImpl : torch::nn::Module {
 };
 TESSERA_MODULE(Net);
 
-const graph::Module& find(
-    const graph::ModelGraph& graph,
-    const std::string& path) {
+const graph::Module& find(const graph::ModelGraph& graph, const std::string& path) {
   for (const auto& module : graph.modules) {
     if (module.path == path) {
       return module;
@@ -125,8 +122,7 @@ TEST(Describe, ParametersAreListedOnceAndNamedByEveryHolder) {
       parameter_names(graph, find(graph, "second")),
       ElementsAre("second.scale.weight", "second.scale.bias"));
   EXPECT_THAT(
-      parameter_names(graph, find(graph, "head")),
-      ElementsAre("first.linear.weight", "head.bias"));
+      parameter_names(graph, find(graph, "head")), ElementsAre("first.linear.weight", "head.bias"));
   std::int64_t elements = 0;
   for (const auto& parameter : graph.parameters) {
     elements += parameter.elements;
@@ -246,8 +242,7 @@ TEST(Trace, StateIsRestoredWhenTheForwardThrows) {
 TEST(Trace, SecondsIncludeChildren) {
   Net net;
   const torch::Tensor x = torch::ones({64, 4});
-  const graph::ModelGraph graph =
-      trace(*net, [&] { net(x); }, {.measure_seconds = true});
+  const graph::ModelGraph graph = trace(*net, [&] { net(x); }, {.measure_seconds = true});
   EXPECT_TRUE(graph.timed);
   for (const auto& module : graph.modules) {
     EXPECT_EQ(module.forward_seconds > 0, module.calls > 0) << module.path;
@@ -270,8 +265,7 @@ TEST(Trace, RunCountsAsTheRootsCallWhenTheHolderWasPassedBy) {
   EXPECT_EQ(graph.modules[0].calls, 1);
   EXPECT_EQ(graph.modules[0].first_call, 0);
   EXPECT_EQ(find(graph, "first").first_call, 1);
-  EXPECT_GE(
-      graph.modules[0].forward_seconds, find(graph, "first").forward_seconds);
+  EXPECT_GE(graph.modules[0].forward_seconds, find(graph, "first").forward_seconds);
 }
 
 TEST(Trace, AForwardThatChangesAParameterIsRefused) {

@@ -73,10 +73,7 @@ TEST(Ring, FramesOfAllSizesPassInOrderAndFullIsTold) {
       // must not be missed.
       int before = wakes.load();
       while (!writer.write(
-          FrameKind::kMessage,
-          message.data(),
-          message.size(),
-          static_cast<std::uint64_t>(i))) {
+          FrameKind::kMessage, message.data(), message.size(), static_cast<std::uint64_t>(i))) {
         // A full ring's reader says when it has made room.
         while (wakes.load() == before) {
           std::this_thread::yield();
@@ -94,10 +91,9 @@ TEST(Ring, FramesOfAllSizesPassInOrderAndFullIsTold) {
     }
     ASSERT_EQ(frame.offset, static_cast<std::uint64_t>(i));
     ASSERT_EQ(frame.bytes, random() % 3000);
-    ASSERT_TRUE(
-        std::all_of(message, message + frame.bytes, [i](std::byte byte) {
-          return byte == static_cast<std::byte>(i);
-        }));
+    ASSERT_TRUE(std::all_of(message, message + frame.bytes, [i](std::byte byte) {
+      return byte == static_cast<std::byte>(i);
+    }));
     if (reader.pop()) {
       ++wakes;
     }
@@ -129,8 +125,7 @@ TEST(Event, AWaitEndsByNotifyOrTimeout) {
   Waiter waiter(true);
   const auto start = std::chrono::steady_clock::now();
   waiter.wait(event, 0, std::chrono::milliseconds(30));
-  EXPECT_GE(
-      std::chrono::steady_clock::now() - start, std::chrono::milliseconds(25));
+  EXPECT_GE(std::chrono::steady_clock::now() - start, std::chrono::milliseconds(25));
   std::thread other([&] { notify(event); });
   while (event.count.load() == 0) {
     waiter.wait(event, 0, std::chrono::seconds(60));

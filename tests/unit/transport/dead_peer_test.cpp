@@ -45,8 +45,7 @@ class DeadPeer : public ::testing::Test {
     }
     parts.peers[1].process = std::make_shared<shm::ProcessWatch>(child_);
     theirs_ = parts.peers[1].mapping;
-    parts.channel = std::make_unique<inproc::InprocChannel>(
-        0, std::make_shared<inproc::Bulks>());
+    parts.channel = std::make_unique<inproc::InprocChannel>(0, std::make_shared<inproc::Bulks>());
     parts.drain = seconds(60);
     mailbox_ = std::make_unique<Mailbox>(std::move(parts));
   }
@@ -64,8 +63,7 @@ class DeadPeer : public ::testing::Test {
   void it_sends(int number) {
     shm::RingWriter ring(theirs_->ring_head(0), theirs_->ring_data(0));
     const auto bytes = encode({}, {}, strip(number).structure, {});
-    ASSERT_TRUE(
-        ring.write(shm::FrameKind::kMessage, bytes.data(), bytes.size(), 0));
+    ASSERT_TRUE(ring.write(shm::FrameKind::kMessage, bytes.data(), bytes.size(), 0));
   }
 
   pid_t child_ = -1;

@@ -125,17 +125,14 @@ std::size_t random_bytes(std::mt19937& random, std::size_t largest) {
 }
 
 void send_letters(const Side& side, const Traffic& traffic, int thread) {
-  std::mt19937 random(
-      traffic.seed + static_cast<unsigned>(side.rank * 100 + thread));
+  std::mt19937 random(traffic.seed + static_cast<unsigned>(side.rank * 100 + thread));
   for (int number = 0; number < traffic.messages; ++number) {
     const Letter letter{thread, number};
     for (int to = 0; to < side.size; ++to) {
       const auto first = letter.filled(random_bytes(random, traffic.largest));
       const auto second = letter.filled(random_bytes(random, traffic.largest));
       side.transport.send(
-          to,
-          numbered(thread, number),
-          pack(std::make_tuple(first, number, second)));
+          to, numbered(thread, number), pack(std::make_tuple(first, number, second)));
     }
   }
 }
@@ -184,8 +181,7 @@ void check_values(const Side& side) {
     const auto [from, to] = numbers(parcel.header);
     EXPECT_EQ(from, parcel.source);
     EXPECT_EQ(to, nth == 0 ? side.rank : -side.rank);
-    expect_same(
-        parcel.body, nth == 0 ? sample_value(parcel.source) : c10::IValue());
+    expect_same(parcel.body, nth == 0 ? sample_value(parcel.source) : c10::IValue());
   }
   EXPECT_EQ(count.size(), static_cast<std::size_t>(side.size));
   EXPECT_FALSE(side.transport.try_receive().has_value());
@@ -219,9 +215,7 @@ void check_lifetime(const Side& side, int messages) {
   at::Tensor held = first.body.toTensor();
   for (int i = 0; i < messages; ++i) {
     side.transport.send(
-        to,
-        numbered(0, i),
-        torch::full({i % 100 == 0 ? 20000 : 600}, static_cast<double>(i)));
+        to, numbered(0, i), torch::full({i % 100 == 0 ? 20000 : 600}, static_cast<double>(i)));
     const Parcel parcel = take(side);
     ASSERT_EQ(numbers(parcel.header).second, i);
     ASSERT_EQ(parcel.body.toTensor()[0].item<double>(), i);

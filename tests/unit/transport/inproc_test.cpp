@@ -64,8 +64,7 @@ TEST(Inproc, AllIsSentBeforeAnyIsReceived) {
   // Far more than the rings hold, and the buffer fills up on the way.
   auto transports = make_inproc_transports(2, small_buffer(4 << 20));
   run(transports, [](const Side& side) {
-    testing::check_traffic(
-        side, {.messages = 1500, .largest = 20000, .send_first = true});
+    testing::check_traffic(side, {.messages = 1500, .largest = 20000, .send_first = true});
   });
   EXPECT_GT(transports[0]->counters().mpi_tensors, 0);
   EXPECT_GT(transports[0]->counters().shared_memory_tensors, 0);
@@ -74,9 +73,8 @@ TEST(Inproc, AllIsSentBeforeAnyIsReceived) {
 TEST(Inproc, TensorsLargerThanTheBufferKeepTheirPlaceInTheOrder) {
   auto transports = make_inproc_transports(2, small_buffer(64 << 10));
   run(transports, testing::check_values);
-  run(transports, [](const Side& side) {
-    testing::check_traffic(side, {.messages = 300, .largest = 200000});
-  });
+  run(transports,
+      [](const Side& side) { testing::check_traffic(side, {.messages = 300, .largest = 200000}); });
   EXPECT_GT(transports[1]->counters().mpi_tensors, 0);
   EXPECT_GT(transports[1]->counters().shared_memory_tensors, 0);
 }
@@ -84,8 +82,7 @@ TEST(Inproc, TensorsLargerThanTheBufferKeepTheirPlaceInTheOrder) {
 TEST(Inproc, AHeldTensorIsItsReceiversOwn) {
   for (const double share : {0.0, 0.5, 1.0}) {
     auto transports = make_inproc_transports(2, small_buffer(8 << 20, share));
-    run(transports,
-        [](const Side& side) { testing::check_lifetime(side, 10000); });
+    run(transports, [](const Side& side) { testing::check_lifetime(side, 10000); });
     EXPECT_EQ(transports[0]->counters().mpi_tensors, 0);
   }
 }
@@ -112,8 +109,7 @@ TEST(Inproc, HeldTensorsFillTheBufferAndNothingBlocks) {
   EXPECT_EQ(transports[0]->counters().mpi_tensors, 33);
   for (int i = 0; i < 40; ++i) {
     EXPECT_TRUE(torch::equal(
-        held[static_cast<std::size_t>(i)],
-        torch::full({32768}, static_cast<double>(i))));
+        held[static_cast<std::size_t>(i)], torch::full({32768}, static_cast<double>(i))));
   }
   held.clear();
   transports[0]->send(1, {}, torch::ones({32768}));
@@ -140,8 +136,8 @@ TEST(Inproc, ReceiveSleepsAndEndsAtItsTimeout) {
   const auto waited = std::chrono::steady_clock::now() - start;
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &after);
   EXPECT_GE(waited, std::chrono::milliseconds(500));
-  const auto busy_us = (after.tv_sec - before.tv_sec) * 1000000 +
-                       (after.tv_nsec - before.tv_nsec) / 1000;
+  const auto busy_us =
+      (after.tv_sec - before.tv_sec) * 1000000 + (after.tv_nsec - before.tv_nsec) / 1000;
   EXPECT_LT(busy_us, 20000);
   EXPECT_FALSE(transports[0]->receive(std::chrono::milliseconds(0)));
 }
@@ -149,13 +145,11 @@ TEST(Inproc, ReceiveSleepsAndEndsAtItsTimeout) {
 TEST(Inproc, WhatCannotBeDoneIsToldAndHarmsNothing) {
   auto transports = make_inproc_transports(2, {});
   EXPECT_THROW(transports[0]->send(2, {}, 1), CommError);
-  EXPECT_THROW(
-      transports[0]->send(1, {}, torch::eye(3).to_sparse()), CommError);
+  EXPECT_THROW(transports[0]->send(1, {}, torch::eye(3).to_sparse()), CommError);
   transports[0]->send(1, {}, 5);
   EXPECT_EQ(transports[1]->try_receive()->body.toInt(), 5);
   EXPECT_THROW(make_inproc_transports(2, small_buffer(100)), ConfigError);
-  EXPECT_THROW(
-      make_inproc_transports(2, small_buffer(1 << 20, 1.5)), ConfigError);
+  EXPECT_THROW(make_inproc_transports(2, small_buffer(1 << 20, 1.5)), ConfigError);
 }
 
 } // namespace

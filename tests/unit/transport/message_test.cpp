@@ -76,18 +76,13 @@ TEST(Message, EveryKindOfValueComesBack) {
   EXPECT_EQ(view.header[5], std::byte{17});
   const c10::IValue value = decode_all(bytes);
   const auto parts = tessera::detail::copy_elements(value);
-  EXPECT_TRUE(
-      torch::equal(parts[0].toTensor(), torch::arange(6).reshape({2, 3})));
+  EXPECT_TRUE(torch::equal(parts[0].toTensor(), torch::arange(6).reshape({2, 3})));
   EXPECT_EQ(parts[1].toStringRef(), "text");
   using Options = std::vector<std::optional<double>>;
   EXPECT_EQ(unpack<Options>(parts[2]), (Options{1.5, std::nullopt}));
-  EXPECT_EQ(
-      (unpack<std::tuple<int, bool, bool>>(parts[3])),
-      std::make_tuple(-3, true, false));
-  EXPECT_TRUE(
-      torch::equal(parts[4].toTensorVector()[1], torch::full({2}, 3.5)));
-  EXPECT_TRUE(torch::equal(
-      parts[5].toGenericDict().at("key").toTensor(), torch::ones({3, 2})));
+  EXPECT_EQ((unpack<std::tuple<int, bool, bool>>(parts[3])), std::make_tuple(-3, true, false));
+  EXPECT_TRUE(torch::equal(parts[4].toTensorVector()[1], torch::full({2}, 3.5)));
+  EXPECT_TRUE(torch::equal(parts[5].toGenericDict().at("key").toTensor(), torch::ones({3, 2})));
   EXPECT_TRUE(parts[6].isNone());
   EXPECT_FALSE(parts[7].toTensor().defined());
   EXPECT_EQ(parts[8].toTensor().sizes().vec(), (std::vector<int64_t>{0, 5}));
