@@ -72,6 +72,7 @@ struct Config {
   // -- Tracing and creation --
   /// Leaves out the tracing pass; costs then come from parameter sizes alone.
   bool skip_tracing = false;
+  bool allow_ranks_without_parameters = false;
   /// Where the tracing pass runs: "auto" (the training device), "cpu", "gpu".
   std::string trace_device = "auto";
   /// Measures each module's forward time; makes the partition depend on clocks.

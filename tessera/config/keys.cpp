@@ -204,6 +204,12 @@ std::vector<Key> tracing_keys() {
        .source = kTorch,
        .description = "Leaves out the tracing pass of the first step, for "
                       "models too large to run in one place."},
+      {.name = "allow_ranks_without_parameters",
+       .section = section,
+       .field = &Config::allow_ranks_without_parameters,
+       .source = kOwn,
+       .description = "A model of which some pipeline rank would own no parameter is trained all "
+                      "the same; without it that is an error."},
       {.name = "trace_device",
        .section = section,
        .field = &Config::trace_device,

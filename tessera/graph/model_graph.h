@@ -34,11 +34,22 @@ struct Module {
   int manual_partition = -1;
 };
 
+/// A module with parameters of its own that cannot live on a rank of its own, and why.
+struct KeptModule {
+  std::string path;
+  std::string type;
+  std::int64_t elements = 0; // of its own parameters
+  std::string reason;
+  std::string instead; // what the script can write to have it placed
+};
+
 /// The traced model as plain data: what partitioners and planners decide on.
 struct ModelGraph {
   std::string name;
   std::vector<Module> modules; // pre-order of registration; [0] is the root
   std::vector<Parameter> parameters;
+  /// For people; not part of the JSON form.
+  std::vector<KeptModule> kept;
   bool traced = false; // orders and calls come from a run
   bool timed = false; // forward_seconds were measured
 };

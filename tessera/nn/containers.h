@@ -4,39 +4,12 @@
 #include <vector>
 
 #include <torch/nn/module.h>
-#include <torch/nn/modules/activation.h>
-#include <torch/nn/modules/batchnorm.h>
-#include <torch/nn/modules/conv.h>
-#include <torch/nn/modules/dropout.h>
-#include <torch/nn/modules/embedding.h>
-#include <torch/nn/modules/linear.h>
-#include <torch/nn/modules/normalization.h>
-#include <torch/nn/modules/pooling.h>
 
+#include "tessera/nn/layers_of_libtorch.h"
 #include "tessera/nn/module.h"
 #include "tessera/nn/sequential.h"
 
-/// Holders of torch's own layers that the runtime can place on any rank. A
-/// layer kept in a holder of torch's own is simply part of its parent.
 namespace tessera::nn {
-
-using Linear = Module<torch::nn::LinearImpl>;
-using Embedding = Module<torch::nn::EmbeddingImpl>;
-using LayerNorm = Module<torch::nn::LayerNormImpl>;
-using BatchNorm1d = Module<torch::nn::BatchNorm1dImpl>;
-using BatchNorm2d = Module<torch::nn::BatchNorm2dImpl>;
-using Conv1d = Module<torch::nn::Conv1dImpl>;
-using Conv2d = Module<torch::nn::Conv2dImpl>;
-using MaxPool2d = Module<torch::nn::MaxPool2dImpl>;
-using AdaptiveAvgPool2d = Module<torch::nn::AdaptiveAvgPool2dImpl>;
-using Flatten = Module<torch::nn::FlattenImpl>;
-using Identity = Module<torch::nn::IdentityImpl>;
-using Dropout = Module<torch::nn::DropoutImpl>;
-using ReLU = Module<torch::nn::ReLUImpl>;
-using GELU = Module<torch::nn::GELUImpl>;
-using Tanh = Module<torch::nn::TanhImpl>;
-using Sigmoid = Module<torch::nn::SigmoidImpl>;
-using SiLU = Module<torch::nn::SiLUImpl>;
 
 /// Registered children of one type, called by the parent: `for (auto& block :
 /// *blocks) x = block(x);`. Children are named "0", "1", ...; the list itself

@@ -8,6 +8,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/nn/marks.h"
+#include "tessera/nn/operator_layer.h"
 
 namespace tessera::nn {
 
@@ -101,6 +102,11 @@ Interceptor* current_interceptor() {
   return t_interceptor;
 }
 
+at::Tensor Interceptor::tensor_named(const torch::nn::Module& module, const std::string& name) {
+  TESSERA_CHECK(false, "nobody knows tensor '", name, "' of a ", type_name(module));
+  return {};
+}
+
 InterceptorScope::InterceptorScope(Interceptor* interceptor) : previous_(t_interceptor) {
   t_interceptor = interceptor;
 }
@@ -144,6 +150,28 @@ bool is_interceptable(const torch::nn::Module& module) {
   const std::lock_guard lock(table.mutex);
   const Mark* mark = live_mark(table, module);
   return mark != nullptr && !mark->folded;
+}
+
+bool has_holder(const torch::nn::Module& module) {
+  MarkTable& table = marks();
+  const std::lock_guard lock(table.mutex);
+  return live_mark(table, module) != nullptr;
+}
+
+bool is_node(const torch::nn::Module& module) {
+  MarkTable& table = marks();
+  {
+    const std::lock_guard lock(table.mutex);
+    if (const Mark* mark = live_mark(table, module)) {
+      return !mark->folded;
+    }
+  }
+  return is_operator_layer(module);
+}
+
+void fold_into_parent(const std::shared_ptr<torch::nn::Module>& module) {
+  mark_interceptable(module);
+  with_mark(*module, [](Mark* mark) { mark->folded = true; });
 }
 
 int manual_partition(const torch::nn::Module& module) {
@@ -232,19 +260,6 @@ PartitionScope::PartitionScope(int index) : previous_(mark_defaults().partition)
 
 PartitionScope::~PartitionScope() {
   mark_defaults().partition = previous_;
-}
-
-std::string type_name(const torch::nn::Module& module) {
-  std::string name = c10::demangle(typeid(module).name());
-  const auto arguments = name.find('<');
-  const auto scope = name.rfind("::", arguments);
-  if (scope != std::string::npos) {
-    name = name.substr(scope + 2);
-  }
-  if (name.size() > 4 && name.ends_with("Impl")) {
-    name.resize(name.size() - 4);
-  }
-  return name;
 }
 
 } // namespace tessera::nn

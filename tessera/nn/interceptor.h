@@ -9,6 +9,8 @@
 #include <ATen/core/ivalue.h>
 #include <torch/nn/module.h>
 
+#include "tessera/nn/script_class.h"
+
 namespace tessera::nn {
 
 /// Runs a module of one static type on packed arguments: (module, args tuple,
@@ -53,6 +55,10 @@ class Interceptor {
     (void)sequential;
     return first + 1;
   }
+
+  /// A parameter or buffer of this rank, by its name in the model that `module` belongs to: what
+  /// an operator call of another rank names. Default: an InternalError.
+  virtual at::Tensor tensor_named(const torch::nn::Module& module, const std::string& name);
 };
 
 /// The interceptor of this thread, or nullptr.
@@ -74,6 +80,16 @@ class InterceptorScope {
 /// as long as the module.
 void mark_interceptable(const std::shared_ptr<torch::nn::Module>& module);
 bool is_interceptable(const torch::nn::Module& module);
+
+/// Whether a holder of this library made the module, also one that is part of its parent now.
+bool has_holder(const torch::nn::Module& module);
+
+/// Whether a module is a node of the model graph, which can live on a rank of its own: it is
+/// interceptable, or one of libtorch's layers that needs no holder (operator_layer.h).
+bool is_node(const torch::nn::Module& module);
+
+/// From now on the module is part of its parent, whatever holds it.
+void fold_into_parent(const std::shared_ptr<torch::nn::Module>& module);
 
 /// Runs a module on the packed arguments of another that it stands in for;
 /// returns that one's packed result.
@@ -111,8 +127,5 @@ class PartitionScope {
  private:
   int previous_;
 };
-
-/// Class name without namespace and "Impl", for people: "GPTBlock".
-std::string type_name(const torch::nn::Module& module);
 
 } // namespace tessera::nn

@@ -1,13 +1,12 @@
 #pragma once
 
 #include <memory>
-#include <tuple>
 #include <type_traits>
-#include <typeinfo>
 #include <utility>
 
 #include <torch/nn/pimpl.h>
 
+#include "tessera/nn/intercepted.h"
 #include "tessera/nn/interceptor.h"
 #include "tessera/tensor/value.h"
 
@@ -15,75 +14,51 @@ namespace tessera {
 
 namespace detail {
 
-/// One instantiation of a module call, known to every rank of the program by
-/// static initialisation: any rank can run what any other rank asks for.
-template <typename Impl, typename... Args>
-struct ModuleCall {
-  // What forward returns for exactly these argument categories.
-  using Result = decltype(std::declval<Impl&>().forward(std::declval<Args>()...));
-  using Arguments = std::tuple<std::decay_t<Args>...>;
-
-  static c10::IValue
-  invoke(torch::nn::Module& module, const c10::IValue& args, int first, int last) {
-    if (const nn::CallAdapter* adapter = nn::adapter_of(module)) {
-      return (*adapter)(module, args);
-    }
-    if constexpr (requires(Impl & impl) { impl.run_range(args, 0, 0); }) {
-      if (first >= 0) {
-        return dynamic_cast<Impl&>(module).run_range(args, first, last);
-      }
-    }
-    auto values = unpack<Arguments>(args);
-    return run(dynamic_cast<Impl&>(module), values, std::index_sequence_for<Args...>());
-  }
-
-  template <std::size_t... I>
-  static c10::IValue run(Impl& impl, Arguments& values, std::index_sequence<I...>) {
-    if constexpr (std::is_void_v<Result>) {
-      impl.forward(static_cast<Args&&>(std::get<I>(values))...);
-      return {};
-    } else {
-      return tessera::pack<std::decay_t<Result>>(
-          impl.forward(static_cast<Args&&>(std::get<I>(values))...));
-    }
-  }
-
-  static const nn::CallKey key;
+/// What a holder makes, and the class that it tells libtorch it contains: `Contained::forward` is
+/// one function wherever the script's is, which libtorch's containers need.
+template <typename Impl, bool kFinal = std::is_final_v<Impl>>
+struct HeldClass {
+  using Made = Intercepted<Impl>;
+  using Contained = typename CallLayerOf<Impl>::type;
 };
-
-template <typename Impl, typename... Args>
-const nn::CallKey ModuleCall<Impl, Args...>::key = nn::register_invoker(
-    std::string(typeid(Impl).name()) + "(" + typeid(std::tuple<Args...>).name() + ")",
-    &ModuleCall<Impl, Args...>::invoke);
+/// Nothing can be derived from a final class: calls by the arrow go past the holder.
+template <typename Impl>
+struct HeldClass<Impl, true> {
+  using Made = Impl;
+  using Contained = Impl;
+};
 
 } // namespace detail
 
 /// A module holder whose calls the runtime can run on another rank. Replaces
-/// torch::nn::ModuleHolder: write TESSERA_MODULE(Net) where a libtorch script
-/// has TORCH_MODULE(Net). Outside a step, and for modules that live on this
-/// rank, `net(x)` is the plain call of `NetImpl::forward`.
+/// torch::nn::ModuleHolder: write TESSERA_MODULE(Net) where a libtorch script has
+/// TORCH_MODULE(Net). It makes objects of a class derived from `Impl`, so that `net(x)`,
+/// `net->forward(x)`, `module->as<Net>()->forward(x)` and torch's containers all arrive at the
+/// runtime. Outside a step, and for modules that live on this rank, each is the plain call of
+/// `Impl::forward`.
 ///
 /// Arguments and results may be anything tessera::Value knows.
 /// Threads: as torch::nn::Module.
 /// Source: Karakus et al. 2021, section 4.1.
 template <typename Impl>
-class Module : public torch::nn::ModuleHolder<Impl> {
-  using Base = torch::nn::ModuleHolder<Impl>;
+class Module : public torch::nn::ModuleHolder<typename detail::HeldClass<Impl>::Contained> {
+  using Made = typename detail::HeldClass<Impl>::Made;
+  using Contained = typename detail::HeldClass<Impl>::Contained;
+  using Base = torch::nn::ModuleHolder<Contained>;
 
  public:
   using ImplType = Impl;
 
-  Module() : Base() {
-    nn::mark_interceptable(this->ptr());
-  }
+  Module() : Base(made()) {}
   // NOLINTNEXTLINE(google-explicit-constructor): as ModuleHolder
   Module(std::nullptr_t) : Base(nullptr) {}
+  /// A module that a holder of this class made, or one that nobody else has: it is moved into an
+  /// object of the holder's.
+  /// Throws: ConfigError for another object, whose calls nobody could see.
+  template <typename Object>
+  requires std::is_convertible_v<std::shared_ptr<Object>, std::shared_ptr<Impl>>
   // NOLINTNEXTLINE(google-explicit-constructor): as ModuleHolder
-  Module(std::shared_ptr<Impl> impl) : Base(std::move(impl)) {
-    if (!this->is_empty()) {
-      nn::mark_interceptable(this->ptr());
-    }
-  }
+  Module(std::shared_ptr<Object> object) : Base(adopted(std::move(object))) {}
   template <
       typename Head,
       typename... Tail,
@@ -91,31 +66,69 @@ class Module : public torch::nn::ModuleHolder<Impl> {
           !(std::is_base_of_v<Module, std::decay_t<Head>> && sizeof...(Tail) == 0) &&
           !std::is_convertible_v<Head, std::shared_ptr<Impl>>>>
   explicit Module(Head&& head, Tail&&... tail)
-      : Base(std::forward<Head>(head), std::forward<Tail>(tail)...) {
-    nn::mark_interceptable(this->ptr());
+      : Base(made(std::forward<Head>(head), std::forward<Tail>(tail)...)) {}
+
+  Made* operator->() {
+    return get();
+  }
+  const Made* operator->() const {
+    return get();
+  }
+  Made& operator*() {
+    return *get();
+  }
+  const Made& operator*() const {
+    return *get();
+  }
+  // Whatever the holder contains it has made itself, as a Made.
+  Made* get() {
+    return static_cast<Made*>(Base::get());
+  }
+  const Made* get() const {
+    return static_cast<const Made*>(Base::get());
   }
 
   template <typename... Args>
-  auto operator()(Args&&... args) const -> typename detail::ModuleCall<Impl, Args...>::Result {
-    using Call = detail::ModuleCall<Impl, Args...>;
-    using Result = typename Call::Result;
-    Impl& impl = const_cast<Impl&>(**this);
-    torch::nn::Module& target = nn::stand_in(impl);
-    nn::Interceptor* interceptor = nn::current_interceptor();
-    // Naming the key here is what instantiates its registration.
-    const nn::CallKey& key = Call::key;
-    const bool intercepted = interceptor != nullptr && interceptor->wants(target);
-    if (!intercepted && &target == &impl) {
-      return impl.forward(std::forward<Args>(args)...);
+  auto operator()(Args&&... args) const {
+    Made& module = const_cast<Made&>(**this);
+    if constexpr (std::is_same_v<Made, Impl>) {
+      return detail::ModuleCall<Impl, Args...>::dispatch(module, std::forward<Args>(args)...);
+    } else {
+      return module.forward(std::forward<Args>(args)...);
     }
-    const c10::IValue packed =
-        detail::make_tuple_value({tessera::pack<std::decay_t<Args>>(args)...});
-    const c10::IValue result = intercepted ? interceptor->call(target, key, packed, -1, -1)
-                                           : Call::invoke(target, packed, -1, -1);
-    if constexpr (!std::is_void_v<Result>) {
-      static_assert(!std::is_reference_v<Result>, "forward must return a value, not a reference");
-      return tessera::unpack<Result>(result);
+  }
+
+ private:
+  template <typename... Args>
+  static std::shared_ptr<Contained> made(Args&&... args) {
+    auto module = std::make_shared<Made>(std::forward<Args>(args)...);
+    nn::mark_interceptable(module);
+    return module;
+  }
+
+  static std::shared_ptr<Contained> adopted(std::shared_ptr<Impl> impl) {
+    if (impl == nullptr) {
+      return nullptr;
     }
+    auto module = std::dynamic_pointer_cast<Made>(impl);
+    if (module == nullptr) {
+      if constexpr (std::is_constructible_v<Impl, Impl&&> && !std::is_same_v<Made, Impl>) {
+        if (impl.use_count() == 1 && typeid(*impl) == typeid(Impl)) {
+          module = std::make_shared<Made>(std::move(*impl));
+        }
+      }
+    }
+    if (module == nullptr) {
+      throw ConfigError(
+          str("a holder was given a ",
+              nn::type_name(*impl),
+              " that std::make_shared made and the script keeps, so calls of it would not be seen; "
+              "make it with the holder, `",
+              nn::type_name(*impl),
+              " name(arguments...)`, and pass that on"));
+    }
+    nn::mark_interceptable(module);
+    return module;
   }
 };
 

@@ -11,31 +11,6 @@
 
 namespace tessera::nn {
 
-namespace detail {
-
-/// The argument and result types of a forward that has exactly one overload.
-template <typename Forward>
-struct Signature;
-
-template <typename R, typename Impl, typename... Args>
-struct Signature<R (Impl::*)(Args...)> {
-  using Call = tessera::detail::ModuleCall<Impl, Args...>;
-  static constexpr int arity = sizeof...(Args);
-};
-template <typename R, typename Impl, typename... Args>
-struct Signature<R (Impl::*)(Args...) const> : Signature<R (Impl::*)(Args...)> {};
-
-// Inherited forwards (BatchNorm2d, ReLU, ...) name their base class; the call
-// must name the class that the holder makes.
-template <typename Impl, typename Forward>
-struct SignatureOf;
-template <typename Impl, typename R, typename Base, typename... Args>
-struct SignatureOf<Impl, R (Base::*)(Args...)> : Signature<R (Impl::*)(Args...)> {};
-template <typename Impl, typename R, typename Base, typename... Args>
-struct SignatureOf<Impl, R (Base::*)(Args...) const> : Signature<R (Impl::*)(Args...)> {};
-
-} // namespace detail
-
 /// Modules called one after the other, each with what its predecessor returned;
 /// a tuple is spread when the next module takes that many arguments. Unlike
 /// torch::nn::Sequential its children can live on several ranks, and a run of
@@ -65,10 +40,10 @@ class SequentialImpl : public torch::nn::Module {
   template <typename Holder>
   void push_back(std::string name, Holder holder) {
     using Impl = typename Holder::ImplType;
-    using Signature = detail::SignatureOf<Impl, decltype(&Impl::forward)>;
+    using Signature = tessera::detail::SignatureOf<Impl>;
     // A holder of torch's own is taken too: its child becomes interceptable.
     mark_interceptable(holder.ptr());
-    layers_.push_back({holder.ptr(), &Signature::Call::key, Signature::arity});
+    layers_.push_back({holder.ptr(), &Signature::template Call<Impl>::key, Signature::arity});
     register_module(std::move(name), holder.ptr());
   }
 

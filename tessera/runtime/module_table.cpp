@@ -2,6 +2,8 @@
 
 #include "tessera/base/error.h"
 #include "tessera/nn/interceptor.h"
+#include "tessera/nn/operator_layer.h"
+#include "tessera/nn/remote_tensor.h"
 #include "tessera/nn/sequential.h"
 
 namespace tessera::runtime {
@@ -19,8 +21,8 @@ void ModuleTable::visit(
     const std::string& path,
     int owner,
     const std::map<std::string, int>& partition) {
-  // The root is a node whether or not it is held by a tessera holder.
-  const bool node = path.empty() || nn::is_interceptable(*module);
+  // The root is a node whoever holds it.
+  const bool node = path.empty() || nn::is_node(*module);
   const auto known = ids_.find(module.get());
   if (known != ids_.end()) {
     // Registered under a second path: the first one decides, but its tensors
@@ -28,11 +30,12 @@ void ModuleTable::visit(
     owner = node ? entries_.at(known->second).owner : owner;
   } else if (node) {
     const auto entry = partition.find(path);
-    if (entry == partition.end()) {
+    if (entry != partition.end()) {
+      owner = entry->second;
+    } else if (nn::is_interceptable(*module)) {
       throw PlanError(
           str("the plan has no partition for module '", path, "' (", nn::type_name(*module), ")"));
-    }
-    owner = entry->second;
+    } // a plan that was written by hand may leave libtorch's own layers to their parents
     ids_[module.get()] = static_cast<int>(entries_.size());
     entries_.push_back({path, module.get(), owner});
   } else {
@@ -40,10 +43,10 @@ void ModuleTable::visit(
   }
   const std::string prefix = path.empty() ? "" : path + ".";
   for (const auto& item : module->named_parameters(false)) {
-    hold(parameters_, prefix + item.key(), item.value(), owner);
+    hold(parameters_, {prefix + item.key(), item.value(), owner, module.get()});
   }
   for (const auto& item : module->named_buffers(false)) {
-    hold(buffers_, prefix + item.key(), item.value(), owner);
+    hold(buffers_, {prefix + item.key(), item.value(), owner, module.get()});
   }
   for (const auto& child : module->named_children()) {
     visit(child.value(), prefix + child.key(), owner, partition);
@@ -64,31 +67,27 @@ void ModuleTable::visit(
   }
 }
 
-void ModuleTable::hold(
-    std::vector<Held>& list,
-    const std::string& name,
-    const torch::Tensor& tensor,
-    int owner) {
-  if (!tensor.defined()) {
+void ModuleTable::hold(std::vector<Held>& list, Held held) {
+  if (!held.tensor.defined()) {
     return;
   }
-  const auto [known, first] =
-      first_held_.emplace(tensor.unsafeGetTensorImpl(), Held{name, tensor, owner});
-  const Held& held = known->second;
+  const auto [known, first] = first_held_.emplace(held.tensor.unsafeGetTensorImpl(), held);
+  const Held& before = known->second;
   if (first) {
     list.push_back(held);
-  } else if (held.owner != owner) {
+  } else if (before.owner != held.owner) {
     throw PlanError(
         str("parameter '",
-            held.name,
+            before.name,
             "' is shared with '",
-            name,
+            held.name,
             "', so both must be on one partition; the plan puts them on ",
-            held.owner,
+            before.owner,
             " and ",
-            owner));
+            held.owner));
   }
-  tensor_owner_[name] = owner;
+  tensor_owner_[held.name] = held.owner;
+  tensors_[held.name] = held.tensor;
 }
 
 int ModuleTable::id_of(const torch::nn::Module& module) const {
@@ -144,21 +143,24 @@ int ModuleTable::owner_of_tensor(const std::string& name) const {
   return entry->second;
 }
 
-void ModuleTable::drop_remote_tensors() {
-  const torch::NoGradGuard no_grad;
-  for (auto* list : {&parameters_, &buffers_}) {
-    for (Held& held : *list) {
-      if (held.owner == pp_rank_) {
-        continue;
+const torch::Tensor& ModuleTable::tensor(const std::string& name) const {
+  const auto entry = tensors_.find(name);
+  TESSERA_CHECK(entry != tensors_.end(), "no parameter '", name, "'");
+  return entry->second;
+}
+
+void ModuleTable::drop_remote_tensors(const std::vector<int>& pp_ranks) {
+  for (const auto* list : {&parameters_, &buffers_}) {
+    for (const Held& held : *list) {
+      if (held.owner != pp_rank_) {
+        nn::RemoteTensor remote;
+        remote.name = held.name;
+        remote.rank = pp_ranks.at(held.owner);
+        remote.here = pp_ranks.at(pp_rank_);
+        remote.module = held.module;
+        remote.buffer = list == &buffers_;
+        nn::make_remote(held.tensor, std::move(remote));
       }
-      held.tensor.mutable_grad() = torch::Tensor();
-      if (held.tensor.is_meta()) {
-        continue; // delayed: it never had memory
-      }
-      // Not on the meta device: an optimizer's zero_grad or a dtype query on
-      // the handle must go on working.
-      held.tensor.set_data(
-          torch::empty({0}, torch::dtype(held.tensor.scalar_type()).device(torch::kCPU)));
     }
   }
 }

@@ -63,9 +63,14 @@ class ModuleTable {
   /// pp rank that owns the parameter or buffer of this name.
   int owner_of_tensor(const std::string& name) const;
 
-  /// Frees the parameters and buffers that other ranks own; their tensors stay
-  /// as empty handles, so an optimizer made before still works.
-  void drop_remote_tensors();
+  /// The parameter or buffer of this name (any of its paths).
+  /// Throws: InternalError when there is none.
+  const torch::Tensor& tensor(const std::string& name) const;
+
+  /// Frees the parameters and buffers that other ranks own; their handles keep shape and dtype, so
+  /// an optimizer made before still works, and refuse what asks for numbers (nn/remote_tensor.h).
+  /// `pp_ranks`: global rank of each pp rank.
+  void drop_remote_tensors(const std::vector<int>& pp_ranks);
 
  private:
   void visit(
@@ -78,9 +83,9 @@ class ModuleTable {
     std::string name;
     torch::Tensor tensor;
     int owner;
+    const torch::nn::Module* module;
   };
-  void
-  hold(std::vector<Held>& list, const std::string& name, const torch::Tensor& tensor, int owner);
+  void hold(std::vector<Held>& list, Held held);
 
   std::shared_ptr<torch::nn::Module> root_;
   int pp_rank_;
@@ -90,6 +95,7 @@ class ModuleTable {
   std::vector<Held> parameters_;
   std::vector<Held> buffers_;
   std::unordered_map<std::string, int> tensor_owner_;
+  std::unordered_map<std::string, torch::Tensor> tensors_; // by every name
   std::unordered_map<const void*, Held> first_held_; // by tensor
 };
 

@@ -95,6 +95,7 @@ class Server : public nn::Interceptor {
       int first,
       int last) override;
   int range_end(const torch::nn::Module& sequential, int first) override;
+  at::Tensor tensor_named(const torch::nn::Module& module, const std::string& name) override;
 
   /// From an Exchange: other tasks run until the answer to this call is there.
   void wait_for_answer(Task& task, const Fields& fields, int owner);

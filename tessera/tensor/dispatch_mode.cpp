@@ -17,6 +17,7 @@ thread_local DispatchMode* t_mode = nullptr;
 // Filled by static initialisers and first uses, never emptied.
 constexpr std::size_t kMostTensorModes = 4;
 std::array<std::atomic<TensorDispatchMode*>, kMostTensorModes> tensor_modes{};
+std::atomic<TensorDispatchMode*> guard_mode{nullptr};
 
 // Names the protected member of TensorImpl; no object of this class exists.
 struct ModeKeySet : c10::TensorImpl {
@@ -25,28 +26,43 @@ struct ModeKeySet : c10::TensorImpl {
   }
 };
 
+bool owns_argument(
+    const TensorDispatchMode& mode,
+    const c10::OperatorHandle& op,
+    const torch::jit::Stack& stack) {
+  bool owns = false;
+  for (const c10::IValue& argument : arguments_of(op, stack)) {
+    for_each_operator_tensor(argument, [&](const at::Tensor& tensor) {
+      owns = owns || (tensor.key_set().has(kModeKey) && mode.owns(tensor));
+    });
+  }
+  return owns;
+}
+
 DispatchMode* owner_among(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
   for (const auto& entry : tensor_modes) {
     TensorDispatchMode* mode = entry.load();
     if (mode == nullptr) {
       break;
     }
-    bool owns = false;
-    for (const c10::IValue& argument : arguments_of(op, stack)) {
-      for_each_operator_tensor(argument, [&](const at::Tensor& tensor) {
-        owns = owns || (tensor.key_set().has(kModeKey) && mode->owns(tensor));
-      });
-    }
-    if (owns) {
+    if (owns_argument(*mode, op, stack)) {
       return mode;
     }
   }
   return nullptr;
 }
 
+DispatchMode* mode_for(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+  TensorDispatchMode* guard = guard_mode.load();
+  if (guard != nullptr && owns_argument(*guard, op, stack)) {
+    return guard;
+  }
+  return t_mode != nullptr ? t_mode : owner_among(op, stack);
+}
+
 void ask_mode(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const c10::impl::ExcludeDispatchKeyGuard below(kModeKey);
-  DispatchMode* mode = t_mode != nullptr ? t_mode : owner_among(op, *stack);
+  DispatchMode* mode = mode_for(op, *stack);
   // Another thread may have inherited the key, but not the mode: plain there.
   if (mode == nullptr) {
     op.callBoxed(stack);
@@ -82,6 +98,11 @@ void add_tensor_dispatch_mode(TensorDispatchMode* mode) {
     }
   }
   TESSERA_CHECK(false, "more than ", kMostTensorModes, " tensor modes");
+}
+
+void set_guard_dispatch_mode(TensorDispatchMode* mode) {
+  TensorDispatchMode* none = nullptr;
+  TESSERA_CHECK(guard_mode.compare_exchange_strong(none, mode), "there is a guard already");
 }
 
 void attract_mode(const at::Tensor& tensor) {

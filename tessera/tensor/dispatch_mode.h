@@ -54,6 +54,10 @@ class TensorDispatchMode : public DispatchMode {
 /// owns a tensor among the arguments is asked.
 void add_tensor_dispatch_mode(TensorDispatchMode* mode);
 
+/// `mode` is asked before the thread's own mode and before all others: a tensor of its own must
+/// reach no kernel, whoever watches. There is one, which lives as long as the program.
+void set_guard_dispatch_mode(TensorDispatchMode* mode);
+
 inline constexpr c10::DispatchKey kModeKey = c10::DispatchKey::DeferredInit;
 
 /// Puts kModeKey into the tensor's key set, and with that its operators before

@@ -51,7 +51,13 @@ class Walk {
     const std::string prefix = path.empty() ? "" : path + ".";
     for (const auto& item : module.named_parameters(/*recurse=*/false)) {
       if (item.value().defined()) {
-        add_parameter(item.value(), prefix + item.key(), node);
+        const int index = add_parameter(item.value(), prefix + item.key(), node);
+        add_tensor(item.value(), prefix + item.key(), module, index, node);
+      }
+    }
+    for (const auto& item : module.named_buffers(/*recurse=*/false)) {
+      if (item.value().defined()) {
+        add_tensor(item.value(), prefix + item.key(), module, -1, node);
       }
     }
     for (const auto& item : module.named_children()) {
@@ -59,15 +65,54 @@ class Walk {
         continue;
       }
       const std::string child_path = prefix + item.key();
-      if (nn::is_interceptable(*item.value())) {
+      if (nn::is_node(*item.value())) {
         enter(*item.value(), child_path, node);
       } else {
+        keep(*item.value(), child_path);
         gather(*item.value(), child_path, node);
       }
     }
   }
 
-  void add_parameter(const at::Tensor& tensor, const std::string& name, int node) {
+  // What has a holder of ours, but is part of its parent, is so by design.
+  void keep(const torch::nn::Module& module, const std::string& path) {
+    std::int64_t elements = 0;
+    for (const at::Tensor& parameter : module.parameters(/*recurse=*/false)) {
+      elements += parameter.defined() ? parameter.numel() : 0;
+    }
+    if (elements == 0 || nn::has_holder(module)) {
+      return;
+    }
+    const std::string type = nn::type_name(module);
+    const bool of_torch = nn::script_class_name(module).starts_with("torch::nn::");
+    parts_.graph.kept.push_back(
+        {path,
+         type,
+         elements,
+         of_torch ? "libtorch's class uses its parameters in several operators"
+                  : "no holder of this library made it, so its calls are not seen",
+         of_torch ? str("tessera::nn::", type)
+                  : str("TESSERA_MODULE(", type, ") and ", type, "(arguments...)")});
+  }
+
+  void add_tensor(
+      const at::Tensor& tensor,
+      const std::string& name,
+      const torch::nn::Module& module,
+      int parameter,
+      int node) {
+    const auto [entry, added] = tensor_index_.emplace(
+        tensor.unsafeGetTensorImpl(), static_cast<int>(parts_.tensors.size()));
+    if (added) {
+      parts_.tensors.push_back({tensor, name, &module, parameter, {}});
+    }
+    auto& holders = parts_.tensors[entry->second].nodes;
+    if (std::find(holders.begin(), holders.end(), node) == holders.end()) {
+      holders.push_back(node);
+    }
+  }
+
+  int add_parameter(const at::Tensor& tensor, const std::string& name, int node) {
     const auto [entry, added] =
         index_of_.emplace(tensor.unsafeGetTensorImpl(), static_cast<int>(parts_.parameters.size()));
     if (added) {
@@ -84,11 +129,13 @@ class Walk {
     if (std::find(own.begin(), own.end(), entry->second) == own.end()) {
       own.push_back(entry->second);
     }
+    return entry->second;
   }
 
   ModelParts parts_;
   std::unordered_map<const torch::nn::Module*, int> node_of_;
   std::unordered_map<const c10::TensorImpl*, int> index_of_;
+  std::unordered_map<const c10::TensorImpl*, int> tensor_index_;
 };
 
 } // namespace

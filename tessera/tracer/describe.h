@@ -10,17 +10,27 @@
 
 namespace tessera::tracer {
 
+/// A parameter or buffer and who holds it.
+struct HeldTensor {
+  at::Tensor tensor;
+  std::string name; // first path
+  const torch::nn::Module* module; // first that registered it
+  int parameter; // index into graph.parameters; -1 for a buffer
+  std::vector<int> nodes; // entries of graph.modules that hold it
+};
+
 /// The graph of a model together with what its entries stand for.
 struct ModelParts {
   graph::ModelGraph graph;
   std::vector<torch::nn::Module*> modules; // one for each graph.modules entry
   std::vector<at::Tensor> parameters; // one for each graph.parameters entry
+  std::vector<HeldTensor> tensors;
 };
 
-/// Lists the modules whose calls can be intercepted (and the root, always), in
-/// pre-order of registration, under the names of torch's named_modules; every
-/// other module counts as part of the nearest listed ancestor. A module or a
-/// parameter registered under several paths is listed once, under the first.
+/// Lists the modules that can live on a rank of their own (nn::is_node, and the root, always), in
+/// pre-order of registration, under the names of torch's named_modules; every other module counts
+/// as part of the nearest listed ancestor, and is in graph.kept when it has parameters. A module or
+/// a parameter registered under several paths is listed once, under the first.
 ///
 /// Two modules that hold one parameter tensor both name it. Parameters that
 /// only share memory (views of one buffer) are different parameters.

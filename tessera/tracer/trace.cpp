@@ -21,6 +21,7 @@
 #include "tessera/tensor/meta_call.h"
 #include "tessera/tensor/value.h"
 #include "tessera/tracer/describe.h"
+#include "tessera/tracer/parameter_reads.h"
 
 namespace tessera::tracer {
 
@@ -127,6 +128,7 @@ class Recorder : public nn::Interceptor {
  public:
   Recorder(ModelParts& parts, std::vector<at::Device> devices, bool seconds, bool memory)
       : graph_(parts.graph),
+        reads_(parts),
         devices_(std::move(devices)),
         seconds_(seconds),
         memory_(memory),
@@ -150,23 +152,33 @@ class Recorder : public nn::Interceptor {
     if (first >= 0) {
       return run(); // part of a call that was seen already; its children follow
     }
-    const int node = node_of_.at(&module);
-    graph::Module& entry = graph_.modules[node];
-    if (entry.calls++ == 0) {
-      entry.first_call = calls_;
-    }
-    ++calls_;
-    const OpenCall open(*this, node);
-    const auto start = now();
-    c10::IValue result = run();
-    // A module that calls itself would count its inner calls twice.
-    if (seconds_ && open_calls_[node] == 1) {
-      entry.forward_seconds += seconds_since(start);
-    }
-    if (memory_) {
-      entry.activation_bytes += returned_bytes(result);
-    }
+    c10::IValue result;
+    record(node_of_.at(&module), [&] {
+      result = run();
+      return returned_bytes(result);
+    });
     return result;
+  }
+
+  /// An operator that the model runs: `run` leaves its results on the stack.
+  void operate(
+      const c10::OperatorHandle& op,
+      torch::jit::Stack* stack,
+      const std::function<void()>& run) {
+    const int layer = reads_.before(op, *stack, path_.empty() ? -1 : path_.back());
+    if (layer < 0) {
+      run();
+      return;
+    }
+    const std::size_t begin = stack->size() - op.schema().arguments().size();
+    record(layer, [&] {
+      run();
+      std::int64_t bytes = 0;
+      for (std::size_t i = begin; i < stack->size(); ++i) {
+        bytes += returned_bytes((*stack)[i]);
+      }
+      return bytes;
+    });
   }
 
   Clock::time_point now() const {
@@ -218,7 +230,28 @@ class Recorder : public nn::Interceptor {
     Recorder& recorder_;
   };
 
+  // `run` does the work and returns the bytes of what it made.
+  template <typename Run>
+  void record(int node, Run&& run) {
+    graph::Module& entry = graph_.modules[node];
+    if (entry.calls++ == 0) {
+      entry.first_call = calls_;
+    }
+    ++calls_;
+    const OpenCall open(*this, node);
+    const auto start = now();
+    const std::int64_t bytes = run();
+    // A module that calls itself would count its inner calls twice.
+    if (seconds_ && open_calls_[node] == 1) {
+      entry.forward_seconds += seconds_since(start);
+    }
+    if (memory_) {
+      entry.activation_bytes += bytes;
+    }
+  }
+
   graph::ModelGraph& graph_;
+  ParameterReads reads_;
   std::vector<at::Device> devices_;
   bool seconds_;
   bool memory_;
@@ -228,13 +261,18 @@ class Recorder : public nn::Interceptor {
   std::vector<int> open_calls_; // by node
 };
 
-// Follows shapes where parameters are meta tensors.
-class ShapesOnly : public DispatchMode {
+// Sees every operator of the forward. Where parameters are meta tensors, only shapes are followed.
+class TracingMode : public DispatchMode {
  public:
-  explicit ShapesOnly(const Recorder& recorder) : recorder_(recorder) {}
+  TracingMode(Recorder& recorder, bool on_meta) : recorder_(recorder), on_meta_(on_meta) {}
 
   void call(const c10::OperatorHandle& op, torch::jit::Stack* stack) override {
-    if (!takes_meta_tensor(op, *stack)) {
+    recorder_.operate(op, stack, [&] { run(op, stack); });
+  }
+
+ private:
+  void run(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+    if (!on_meta_ || !takes_meta_tensor(op, *stack)) {
       call_plain(op, stack);
       return;
     }
@@ -251,8 +289,8 @@ class ShapesOnly : public DispatchMode {
     }
   }
 
- private:
-  const Recorder& recorder_;
+  Recorder& recorder_;
+  bool on_meta_;
 };
 
 // The CPU first: its random state is used whatever the parameters' device is.
@@ -302,11 +340,8 @@ trace(torch::nn::Module& root, const std::function<void()>& run, const TraceOpti
   Recorder recorder(parts, devices, options.measure_seconds, options.measure_memory);
   {
     const nn::InterceptorScope intercept(&recorder);
-    ShapesOnly shapes(recorder);
-    std::optional<DispatchScope> scope;
-    if (on_meta) {
-      scope.emplace(&shapes);
-    }
+    TracingMode mode(recorder, on_meta);
+    const DispatchScope scope(&mode);
     const auto start = recorder.now();
     run();
     recorder.finish(recorder.seconds_since(start));

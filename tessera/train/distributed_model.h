@@ -10,7 +10,70 @@
 
 namespace tessera {
 
-/// A user's model, spread over ranks. `Net` is a holder made by TESSERA_MODULE.
+namespace detail {
+
+/// What a script may give to DistributedModel, and how each is held and called.
+template <typename Net>
+concept ModuleHolderType = requires(const Net& net) {
+  typename Net::ContainedType;
+  net.ptr();
+};
+template <typename Net>
+concept ModuleClass = std::is_base_of_v<torch::nn::Module, Net>;
+
+/// A call of the root goes through the interceptor of the thread once, whatever class it is of.
+template <typename Impl, typename... Args>
+auto call_root(Impl& root, Args&&... args) {
+  if constexpr (requires { typename Impl::DispatchesItself; }) {
+    return root.forward(std::forward<Args>(args)...);
+  } else {
+    return ModuleCall<Impl, Args...>::dispatch(root, std::forward<Args>(args)...);
+  }
+}
+
+template <typename Net>
+struct RootOf {
+  static_assert(
+      ModuleClass<Net>,
+      "DistributedModel takes a module holder (of TESSERA_MODULE, TORCH_MODULE or "
+      "torch::nn::Sequential), a std::shared_ptr to a class derived from torch::nn::Module, or an "
+      "object of such a class");
+  using Kept = std::shared_ptr<Net>;
+  static Kept keep(Net net) {
+    return std::make_shared<Net>(std::move(net));
+  }
+  static const Kept& pointer(const Kept& net) {
+    return net;
+  }
+};
+template <ModuleHolderType Net>
+struct RootOf<Net> {
+  using Kept = Net;
+  static Kept keep(Net net) {
+    return net;
+  }
+  static const auto& pointer(const Kept& net) {
+    return net.ptr();
+  }
+};
+template <ModuleClass Net>
+struct RootOf<std::shared_ptr<Net>> {
+  using Kept = std::shared_ptr<Net>;
+  static Kept keep(Kept net) {
+    if (net == nullptr) {
+      throw ConfigError("DistributedModel was given a null pointer in place of a module");
+    }
+    return net;
+  }
+  static const Kept& pointer(const Kept& net) {
+    return net;
+  }
+};
+
+} // namespace detail
+
+/// A user's model, spread over ranks: a holder (of TESSERA_MODULE, TORCH_MODULE or
+/// torch::nn::Sequential), a std::shared_ptr to a module, or a module object, which is moved in.
 /// Its parameters move to their ranks in the first step (at construction when
 /// pipeline_parallel_degree is 1); call it and `backward` inside a step.
 ///
@@ -19,6 +82,8 @@ namespace tessera {
 /// Source: the library's documentation, `DistributedModel`.
 template <typename Net>
 class DistributedModel {
+  using Root = detail::RootOf<Net>;
+
  public:
   using Hook = train::ModelCore::Hook;
 
@@ -32,7 +97,19 @@ class DistributedModel {
   template <typename... Args>
   auto operator()(Args&&... args) const {
     core_->check_call();
-    return net_(std::forward<Args>(args)...);
+    if constexpr (requires { typename Net::ImplType; }) {
+      return net_(std::forward<Args>(args)...); // a holder of ours knows default arguments
+    } else {
+      return detail::call_root(*Root::pointer(net_), std::forward<Args>(args)...);
+    }
+  }
+  template <typename... Args>
+  auto forward(Args&&... args) const {
+    return (*this)(std::forward<Args>(args)...);
+  }
+  /// A script that has `model->forward(x)`, `model->train()` or `model->parameters()` keeps it.
+  const DistributedModel* operator->() const {
+    return this;
   }
 
   /// Backward of a loss, or of tensors with their gradients, through all ranks.
@@ -97,7 +174,8 @@ class DistributedModel {
     core_->on_first_step(std::move(hook));
   }
 
-  Net& net() {
+  /// What the script gave; a module object is in a std::shared_ptr now.
+  auto& net() {
     return net_;
   }
   const std::shared_ptr<train::ModelCore>& core() const {
@@ -105,8 +183,15 @@ class DistributedModel {
   }
 
  private:
-  Net net_;
+  typename Root::Kept net_;
   std::shared_ptr<train::ModelCore> core_;
 };
+
+/// `auto model = tessera::distributed(Net(k));`: DistributedModel model(Net(k)) declares a
+/// function.
+template <typename Net>
+DistributedModel<Net> distributed(Net net, ModelOptions options = {}) {
+  return DistributedModel<Net>(std::move(net), options);
+}
 
 } // namespace tessera

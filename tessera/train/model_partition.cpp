@@ -12,6 +12,7 @@
 #include "tessera/tracer/trace.h"
 #include "tessera/train/decision.h"
 #include "tessera/train/model_core.h"
+#include "tessera/train/partition_notes.h"
 #include "tessera/train/step_failure.h"
 
 namespace tessera::train {
@@ -137,6 +138,14 @@ plan::Plan ModelCore::decide(const std::function<void()>& first_microbatch) {
   for (const std::string& warning : result.warnings) {
     std::fprintf(stderr, "tessera: warning: %s\n", warning.c_str());
   }
+  if (!alone) {
+    for (const std::string& note : notes_on_kept_modules(graph)) {
+      std::fprintf(stderr, "tessera: %s\n", note.c_str());
+    }
+    if (config.auto_partition && !config.allow_ranks_without_parameters) {
+      check_every_rank_owns_parameters(graph, result, options.partitions);
+    }
+  }
   plan.partition = result.partition;
   decision_ = std::make_shared<const Decision>(Decision{std::move(graph), std::move(result)});
   if (config.partition_file) {
@@ -163,7 +172,7 @@ void ModelCore::apply_plan(plan::Plan plan) {
   tracer::materialize(mine);
   layout_->place(*table);
   take_over_weights();
-  table->drop_remote_tensors();
+  table->drop_remote_tensors(s.group(Group::kPP).ranks());
   table_ = std::move(table);
   if (s.config.pipeline_parallel_degree == 1) {
     return;

@@ -63,7 +63,7 @@ std::shared_ptr<const TpRule> find_tp_rule(const torch::nn::Module& module) {
   complete(table);
   const auto& rules =
       tensor_parallel().distribution == Distribution::kTwoD ? table.rules_on_mesh : table.rules;
-  const auto found = rules.find(typeid(module));
+  const auto found = rules.find(script_class(module));
   return found == rules.end() ? nullptr : found->second;
 }
 

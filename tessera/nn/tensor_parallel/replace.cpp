@@ -426,11 +426,9 @@ void fold(const torch::nn::Module& module, bool inside) {
   for (const auto& child : module.named_children()) {
     const torch::nn::Module& part = *child.value();
     if (inside && !sequence && dynamic_cast<const SequentialImpl*>(&part) == nullptr) {
-      with_mark(part, [](Mark* mark) {
-        if (mark != nullptr) {
-          mark->folded = true;
-        }
-      });
+      if (is_node(part)) {
+        fold_into_parent(child.value());
+      }
     }
     fold(part, inside);
   }
