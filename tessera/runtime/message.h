@@ -31,6 +31,7 @@ struct Fields {
   std::uint8_t failed = 0; // responses and ends: the body is an error's text
   std::uint8_t autocast = 0; // forward requests: CPU autocast and its dtype
   std::int8_t autocast_dtype = 0;
+  std::uint8_t training = 0; // forward requests: the module's mode where it was called
   std::uint8_t leg = 0; // packets: see Leg
   std::int32_t microbatch = -1;
   std::int32_t module = -1; // index into the module table

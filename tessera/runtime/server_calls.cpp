@@ -24,6 +24,20 @@ Task& current_task(const char* what) {
   return *worker->task();
 }
 
+// In a static step no mode travels; its kind goes by the root's (StaticMode::begin).
+void check_training_mode(const torch::nn::Module& module, const Fields& request) {
+  const bool asked = request.training != 0;
+  if (request.kind == Kind::kRequest && module.is_training() != asked) {
+    throw UserError(
+        str("the module is in ",
+            asked ? "evaluation" : "training",
+            " mode here and in ",
+            asked ? "training" : "evaluation",
+            " mode on the rank that calls it: train() or eval() ran on one rank only, as it does "
+            "inside a step; call it outside, where all ranks do"));
+  }
+}
+
 } // namespace
 
 bool Server::wants(const torch::nn::Module& module) {
@@ -32,7 +46,10 @@ bool Server::wants(const torch::nn::Module& module) {
 }
 
 int Server::range_end(const torch::nn::Module& sequential, int first) {
-  const ModuleTable& modules = *context_.modules;
+  const ModuleDirectory& modules = *context_.modules;
+  if (modules.id_of(sequential) < 0) {
+    return first + 1;
+  }
   const int owner = modules.owner_of_child(sequential, first);
   const int size =
       static_cast<int>(static_cast<const torch::nn::Module&>(sequential).children().size());
@@ -46,8 +63,7 @@ int Server::range_end(const torch::nn::Module& sequential, int first) {
 }
 
 at::Tensor Server::tensor_named(const torch::nn::Module& module, const std::string& name) {
-  (void)module;
-  return context_.modules->tensor(name);
+  return context_.modules->table_of(context_.modules->id_of(module)).tensor(name);
 }
 
 void Server::wait_for_answer(Task& task, const Fields& fields, int owner) {
@@ -65,7 +81,7 @@ c10::IValue Server::call(
     int first,
     int last) {
   Task& task = current_task("a module of another partition");
-  const ModuleTable& modules = *context_.modules;
+  const ModuleDirectory& modules = *context_.modules;
   Fields fields;
   fields.serial = work_->serial;
   fields.microbatch = task.request.microbatch;
@@ -73,6 +89,7 @@ c10::IValue Server::call(
   fields.first = first;
   fields.last = last;
   fields.invoker = key.hash;
+  fields.training = module.is_training() ? 1 : 0;
   fields.call = mix(task.id, 16 + task.calls++);
   capture_modes(fields);
   const int owner = first >= 0 ? modules.owner_of_child(module, first)
@@ -125,6 +142,8 @@ void Server::run_forward(Task& task) {
   const Fields& request = task.request;
   const Content given = exchange_->arguments(task);
 
+  torch::nn::Module& module = *context_.modules->entries().at(request.module).module;
+  check_training_mode(module, request);
   CallRecord record;
   record.module = request.module;
   if (given.needs_grad.find('1') != std::string::npos) {
@@ -139,7 +158,7 @@ void Server::run_forward(Task& task) {
   {
     const ModeScope modes(request);
     result = nn::find_invoker(request.invoker)(
-        *context_.modules->entries().at(request.module).module,
+        module,
         exchange_->hand_over(request_leg(request), given.value),
         request.first,
         request.last);
