@@ -24,10 +24,9 @@ Task& current_task(const char* what) {
   return *worker->task();
 }
 
-// In a static step no mode travels; its kind goes by the root's (StaticMode::begin).
 void check_training_mode(const torch::nn::Module& module, const Fields& request) {
   const bool asked = request.training != 0;
-  if (request.kind == Kind::kRequest && module.is_training() != asked) {
+  if (module.is_training() != asked) {
     throw UserError(
         str("the module is in ",
             asked ? "evaluation" : "training",
@@ -143,7 +142,9 @@ void Server::run_forward(Task& task) {
   const Content given = exchange_->arguments(task);
 
   torch::nn::Module& module = *context_.modules->entries().at(request.module).module;
-  check_training_mode(module, request);
+  if (static_ == nullptr) { // there no mode travels: the kind of step goes by the root's
+    check_training_mode(module, request);
+  }
   CallRecord record;
   record.module = request.module;
   if (given.needs_grad.find('1') != std::string::npos) {
