@@ -4,6 +4,8 @@
 #include <type_traits>
 #include <utility>
 
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/instancenorm.h>
 #include <torch/nn/pimpl.h>
 
 #include "tessera/nn/intercepted.h"
@@ -14,16 +16,27 @@ namespace tessera {
 
 namespace detail {
 
+/// Whether a class can be derived from. libtorch does not export all that the vtable of a class
+/// derived from these norms needs; their operator is placed without (nn/operator_layer.h).
+template <typename Impl>
+constexpr bool is_derivable() {
+  using namespace torch::nn; // NOLINT(google-build-using-namespace)
+  return !std::is_final_v<Impl> && !std::is_same_v<Impl, BatchNorm1dImpl> &&
+         !std::is_same_v<Impl, BatchNorm2dImpl> && !std::is_same_v<Impl, BatchNorm3dImpl> &&
+         !std::is_same_v<Impl, InstanceNorm1dImpl> && !std::is_same_v<Impl, InstanceNorm2dImpl> &&
+         !std::is_same_v<Impl, InstanceNorm3dImpl>;
+}
+
 /// What a holder makes, and the class that it tells libtorch it contains: `Contained::forward` is
 /// one function wherever the script's is, which libtorch's containers need.
-template <typename Impl, bool kFinal = std::is_final_v<Impl>>
+template <typename Impl, bool kDerivable = is_derivable<Impl>()>
 struct HeldClass {
   using Made = Intercepted<Impl>;
   using Contained = typename CallLayerOf<Impl>::type;
 };
-/// Nothing can be derived from a final class: calls by the arrow go past the holder.
+/// Calls by the arrow go past the holder.
 template <typename Impl>
-struct HeldClass<Impl, true> {
+struct HeldClass<Impl, false> {
   using Made = Impl;
   using Contained = Impl;
 };

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include "tessera/base/error.h"
 #include "tessera/nn/operator_layer.h"
@@ -17,6 +18,7 @@ namespace {
 // What stands for an argument that does not travel as itself: a tuple that begins with one of
 // these words.
 constexpr const char* kRemote = "tensor of the model";
+constexpr const char* kTransposed = "transposed tensor of the model";
 constexpr const char* kList = "list";
 constexpr const char* kPlain = "value";
 
@@ -27,7 +29,7 @@ c10::IValue tagged(const char* tag, c10::IValue value) {
 c10::IValue encode(const c10::IValue& value) {
   if (value.isTensor()) {
     if (const RemoteTensor* remote = remote_tensor(value.toTensor())) {
-      return tagged(kRemote, remote->name);
+      return tagged(remote->transposed ? kTransposed : kRemote, remote->name);
     }
     return tagged(kPlain, tessera::pack(value.toTensor()));
   }
@@ -57,6 +59,9 @@ c10::IValue decode(
   if (tag == kRemote) {
     return interceptor.tensor_named(module, parts.at(1).toStringRef());
   }
+  if (tag == kTransposed) {
+    return interceptor.tensor_named(module, parts.at(1).toStringRef()).t();
+  }
   if (tag == kPlain) {
     return of_type(parts.at(1), type);
   }
@@ -74,15 +79,19 @@ c10::IValue decode(
   return list;
 }
 
+bool is_written(const c10::Argument& argument) {
+  return argument.alias_info() != nullptr && argument.alias_info()->isWrite();
+}
+
 // The argument that a result is, when the operator returns what it changed; else -1.
 int aliased_argument(const c10::FunctionSchema& schema, std::size_t result) {
-  const auto* alias = schema.returns()[result].alias_info();
-  if (alias == nullptr) {
+  if (!is_written(schema.returns()[result])) {
     return -1;
   }
+  const auto& sets = schema.returns()[result].alias_info()->beforeSets();
   for (std::size_t i = 0; i < schema.arguments().size(); ++i) {
     const auto* given = schema.arguments()[i].alias_info();
-    if (given != nullptr && given->beforeSets() == alias->beforeSets()) {
+    if (given != nullptr && given->beforeSets() == sets) {
       return static_cast<int>(i);
     }
   }
@@ -148,44 +157,127 @@ bool is_layer_operator(
   return !elsewhere && (computed || !parameters);
 }
 
-bool run_where_parameters_are(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
-  Interceptor* interceptor = current_interceptor();
-  if (interceptor == nullptr || !is_layer_operator(op, *stack, held_by)) {
-    return false;
+bool transposes_parameter(const c10::OperatorHandle& op) {
+  return op.schema().name() == "aten::t";
+}
+
+bool reads_layer(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+  bool layer = true;
+  for (const c10::IValue& argument : arguments_of(op, stack)) {
+    for_each_operator_tensor(argument, [&](const at::Tensor& tensor) {
+      layer = layer && held_by(tensor) != Held::kElsewhere;
+    });
   }
-  const auto arguments = arguments_of(op, *stack);
+  return layer;
+}
+
+namespace {
+
+// Operators called inside the scope are seen by the modes again, although a mode calls them.
+class SeenByModes {
+ public:
+  SeenByModes() : excluded_(c10::impl::tls_is_dispatch_key_excluded(kModeKey)) {
+    c10::impl::tls_set_dispatch_key_excluded(kModeKey, false);
+  }
+  ~SeenByModes() {
+    c10::impl::tls_set_dispatch_key_excluded(kModeKey, excluded_);
+  }
+  SeenByModes(const SeenByModes&) = delete;
+  SeenByModes& operator=(const SeenByModes&) = delete;
+
+ private:
+  bool excluded_;
+};
+
+// The module that the remote tensors of a call go by; nullptr when several ranks own them.
+torch::nn::Module* module_of(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
   const RemoteTensor* first = nullptr;
   bool one_rank = true;
-  std::vector<c10::IValue> packed{op.schema().name(), op.schema().overload_name()};
-  for (const c10::IValue& argument : arguments) {
+  for (const c10::IValue& argument : arguments_of(op, stack)) {
     for_each_operator_tensor(argument, [&](const at::Tensor& tensor) {
       if (const RemoteTensor* remote = remote_tensor(tensor)) {
         first = first == nullptr ? remote : first;
         one_rank = one_rank && remote->rank == first->rank;
       }
     });
+  }
+  TESSERA_CHECK(first != nullptr);
+  return one_rank ? const_cast<torch::nn::Module*>(first->module) : nullptr;
+}
+
+bool changes_tensor_of_this_rank(
+    const c10::OperatorHandle& op,
+    at::ArrayRef<c10::IValue> arguments) {
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    bool changes = false;
+    if (is_written(op.schema().arguments()[i])) {
+      for_each_operator_tensor(arguments[i], [&](const at::Tensor& tensor) {
+        changes = changes || remote_tensor(tensor) == nullptr;
+      });
+    }
+    if (changes) {
+      return true;
+    }
+  }
+  return false;
+}
+
+void run_at_owner(
+    Interceptor& interceptor,
+    torch::nn::Module& module,
+    const c10::OperatorHandle& op,
+    torch::jit::Stack* stack) {
+  const auto& schema = op.schema();
+  std::vector<c10::IValue> packed{schema.name(), schema.overload_name()};
+  for (const c10::IValue& argument : arguments_of(op, *stack)) {
     packed.push_back(encode(argument));
   }
-  torch::nn::Module& module = const_cast<torch::nn::Module&>(*first->module);
-  if (!one_rank || !interceptor->wants(module)) {
-    return false;
-  }
-  const c10::IValue result = interceptor->call(
-      module, operator_key(), tessera::detail::make_tuple_value(std::move(packed)), -1, -1);
-  const auto results = tessera::detail::copy_elements(result);
-  const auto& schema = op.schema();
+  const auto results = tessera::detail::copy_elements(interceptor.call(
+      module, operator_key(), tessera::detail::make_tuple_value(std::move(packed)), -1, -1));
   const std::size_t begin = stack->size() - schema.arguments().size();
   std::vector<c10::IValue> given;
   for (std::size_t i = 0; i < results.size(); ++i) {
     const int aliased = aliased_argument(schema, i);
     given.push_back(
         aliased >= 0 ? (*stack)[begin + aliased]
-                     : decode(results[i], schema.returns()[i].type(), *interceptor, module));
+                     : decode(results[i], schema.returns()[i].type(), interceptor, module));
   }
   stack->resize(begin);
   for (c10::IValue& value : given) {
     stack->push_back(std::move(value));
   }
+}
+
+at::Tensor fetch(Interceptor& interceptor, torch::nn::Module& module, const at::Tensor& tensor) {
+  static const c10::OperatorHandle alias =
+      c10::Dispatcher::singleton().findSchemaOrThrow("aten::alias", "");
+  torch::jit::Stack stack{tensor};
+  run_at_owner(interceptor, module, alias, &stack);
+  return stack.back().toTensor();
+}
+
+} // namespace
+
+bool run_where_parameters_are(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  Interceptor* interceptor = current_interceptor();
+  if (interceptor == nullptr || !is_layer_operator(op, *stack, held_by)) {
+    return false;
+  }
+  torch::nn::Module* module = module_of(op, *stack);
+  if (module == nullptr || !interceptor->wants(*module)) {
+    return false;
+  }
+  if (!changes_tensor_of_this_rank(op, arguments_of(op, *stack))) {
+    run_at_owner(*interceptor, *module, op, stack);
+    return true;
+  }
+  for (std::size_t i = stack->size() - op.schema().arguments().size(); i < stack->size(); ++i) {
+    (*stack)[i] = map_operator_tensors((*stack)[i], [&](const at::Tensor& tensor) {
+      return remote_tensor(tensor) == nullptr ? tensor : fetch(*interceptor, *module, tensor);
+    });
+  }
+  const SeenByModes again;
+  op.callBoxed(stack);
   return true;
 }
 

@@ -18,10 +18,16 @@ bool is_layer_operator(
     const torch::jit::Stack& stack,
     const std::function<Held(const at::Tensor&)>& held);
 
+/// `weight.t()`, of which libtorch's Linear makes its product: asks for no numbers yet.
+bool transposes_parameter(const c10::OperatorHandle& op);
+
+/// Whether all remote tensors among the arguments belong to operator layers.
+bool reads_layer(const c10::OperatorHandle& op, const torch::jit::Stack& stack);
+
 /// Runs the operator on the rank that owns the remote tensors among its arguments, and leaves its
-/// results on the stack. False, and nothing is done, when it is no layer's operator or this thread
-/// runs no step.
-/// Threads: as Interceptor::call.
+/// results on the stack. One that changes a tensor of this rank (`output += bias`) runs here, on a
+/// copy of the parameter through which gradients go back. False, and nothing is done, when it is no
+/// layer's operator or this thread runs no step. Threads: as Interceptor::call.
 bool run_where_parameters_are(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 
 } // namespace tessera::nn

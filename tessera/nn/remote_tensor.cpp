@@ -48,6 +48,10 @@ class RemoteTensorMode : public TensorDispatchMode {
       call_plain(op, stack);
       return;
     }
+    if (transposes_parameter(op) && reads_layer(op, *stack)) {
+      stack->back() = transpose_remote(stack->back().toTensor());
+      return;
+    }
     if (run_where_parameters_are(op, stack)) {
       return;
     }
@@ -74,16 +78,42 @@ class RemoteTensorMode : public TensorDispatchMode {
 
 } // namespace
 
+namespace {
+
+// Without memory; no bounds are checked, so the shape is that of what it stands for.
+at::Tensor hollow(
+    const at::TensorOptions& options,
+    at::IntArrayRef sizes,
+    at::IntArrayRef strides,
+    RemoteTensor description) {
+  at::Tensor made = at::empty({0}, options.requires_grad(false));
+  made.storage().unsafeGetStorageImpl()->set_data_ptr(at::DataPtr(
+      nullptr, new RemoteTensor(std::move(description)), &delete_description, made.device()));
+  made.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides);
+  return made;
+}
+
+} // namespace
+
 void make_remote(const at::Tensor& tensor, RemoteTensor description) {
   const at::NoGradGuard no_grad;
   tensor.mutable_grad() = at::Tensor();
-  at::Tensor hollow = at::empty({0}, tensor.options().requires_grad(false));
-  hollow.storage().unsafeGetStorageImpl()->set_data_ptr(at::DataPtr(
-      nullptr, new RemoteTensor(std::move(description)), &delete_description, tensor.device()));
-  // No bounds are checked here: the shape outlives the memory.
-  hollow.unsafeGetTensorImpl()->set_sizes_and_strides(tensor.sizes(), tensor.strides());
-  tensor.set_data(hollow);
+  tensor.set_data(
+      hollow(tensor.options(), tensor.sizes(), tensor.strides(), std::move(description)));
   attract_mode(tensor);
+}
+
+at::Tensor transpose_remote(const at::Tensor& matrix) {
+  TESSERA_CHECK(matrix.dim() == 2, "t() of a tensor of ", matrix.dim(), " dimensions");
+  RemoteTensor description = *remote_tensor(matrix);
+  description.transposed = !description.transposed;
+  at::Tensor made = hollow(
+      matrix.options(),
+      {matrix.size(1), matrix.size(0)},
+      {matrix.stride(1), matrix.stride(0)},
+      std::move(description));
+  attract_mode(made);
+  return made;
 }
 
 const RemoteTensor* remote_tensor(const at::Tensor& tensor) {

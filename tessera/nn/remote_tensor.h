@@ -18,6 +18,7 @@ struct RemoteTensor {
   int here = 0; // global, of this process
   const torch::nn::Module* module = nullptr; // that it was registered in first
   bool buffer = false;
+  bool transposed = false; // a handle of the matrix's transpose
 };
 
 /// Frees the memory of a parameter or buffer. The handle keeps its shape; every operator on it is
@@ -25,6 +26,9 @@ struct RemoteTensor {
 /// thread's interceptor can do that (Interceptor::call_operator), everything else is a UserError
 /// that names operator, tensor, rank and what to write. A delayed tensor (meta) keeps its device.
 void make_remote(const at::Tensor& tensor, RemoteTensor description);
+
+/// A handle of the transpose of a remote matrix: what `weight.t()` is.
+at::Tensor transpose_remote(const at::Tensor& matrix);
 
 /// nullptr for a tensor that has its numbers.
 const RemoteTensor* remote_tensor(const at::Tensor& tensor);

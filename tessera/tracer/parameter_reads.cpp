@@ -57,6 +57,12 @@ int ParameterReads::before(
   if (elsewhere.empty()) {
     return -1;
   }
+  const bool layers = std::all_of(elsewhere.begin(), elsewhere.end(), [](const HeldTensor* held) {
+    return nn::is_node(*held->module) && nn::is_operator_layer(*held->module);
+  });
+  if (layers && nn::transposes_parameter(op)) {
+    return -1; // the product that takes the result is the layer's operator
+  }
   const auto held_by = [&](const at::Tensor& tensor) {
     const HeldTensor* held = find(tensor);
     if (held == nullptr || holds(*held, current)) {

@@ -76,7 +76,7 @@ TEST(RemoteTensor, LayersOfLibtorchRunWhereTheirParametersAre) {
   expect_same(torch::nn::LayerNorm(torch::nn::LayerNormOptions({8})), forward);
   expect_same(torch::nn::BatchNorm2d(3), forward, 2); // counts the batch first
   expect_same(torch::nn::InstanceNorm2d(torch::nn::InstanceNorm2dOptions(3).affine(true)), forward);
-  expect_same(torch::nn::Linear(8, 5), forward);
+  expect_same(torch::nn::Linear(8, 5), forward, 2); // adds the bias in place, so it is fetched
   expect_same(torch::nn::Linear(torch::nn::LinearOptions(8, 5).bias(false)), forward);
   expect_same(torch::nn::PReLU(), forward);
   const auto ids = torch::randint(0, 9, {4, 5});

@@ -99,7 +99,7 @@ struct Rank {
     context.timeout = timeout;
     context.random_streams = false;
     context.rank = pp_rank;
-    table.drop_remote_tensors();
+    table.drop_remote_tensors(context.pp_ranks);
   }
 
   /// One training step of the mean square over `x`, split by rows.
