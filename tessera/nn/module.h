@@ -21,7 +21,7 @@ template <typename Impl, typename... Args>
 struct ModuleCall {
   // What forward returns for exactly these argument categories.
   using Result = decltype(std::declval<Impl&>().forward(std::declval<Args>()...));
-  using Arguments = std::tuple<std::decay_t<Args>...>;
+  using Arguments = std::tuple<Stored<std::decay_t<Args>>...>;
 
   static c10::IValue
   invoke(torch::nn::Module& module, const c10::IValue& args, int first, int last) {
