@@ -30,7 +30,7 @@ struct Output {
 };
 
 Output of_microbatch(int i) {
-  const Tensor x = torch::full({2, 1}, i);
+  const Tensor x = torch::full({2, 1}, 1.0 * i);
   return {x.sum(), {x + 1, x + 2}, {x + 3}, {{4, x + 4}}, i};
 }
 
