@@ -10,10 +10,12 @@ struct Output {
 
 struct MixImpl : torch::nn::Module {
   MixImpl(int64_t in, int64_t out) {
-    branches = register_module("branches", torch::nn::ModuleDict());
-    branches->insert("point", torch::nn::Conv2d(torch::nn::Conv2dOptions(in, out, 1)).ptr());
-    branches->insert(
-        "wide", torch::nn::Conv2d(torch::nn::Conv2dOptions(in, out, 3).padding(1)).ptr());
+    torch::nn::Conv2d point(torch::nn::Conv2dOptions(in, out, 1));
+    torch::nn::Conv2d wide(torch::nn::Conv2dOptions(in, out, 3).padding(1));
+    torch::OrderedDict<std::string, std::shared_ptr<torch::nn::Module>> both;
+    both.insert("point", point.ptr());
+    both.insert("wide", wide.ptr());
+    branches = register_module("branches", torch::nn::ModuleDict(both));
   }
   torch::Tensor forward(torch::Tensor x) {
     auto point = (*branches)["point"]->as<torch::nn::Conv2d>()->forward(x);

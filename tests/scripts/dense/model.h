@@ -51,7 +51,7 @@ TORCH_MODULE(Transition);
 struct DenseNetImpl : torch::nn::Module {
   explicit DenseNetImpl(int64_t classes) {
     const int64_t growth = 6;
-    int64_t channels = 8;
+    int64_t channels = 12;
     features = torch::nn::Sequential();
     features->push_back(
         "stem", torch::nn::Conv2d(torch::nn::Conv2dOptions(3, channels, 3).padding(1).bias(false)));

@@ -46,7 +46,8 @@ struct AttendImpl : torch::nn::Module {
 TORCH_MODULE(Attend);
 
 struct EncoderLayerImpl : torch::nn::Module {
-  explicit EncoderLayerImpl(int64_t width) : self(width), linear(width, width), norm({width}) {
+  explicit EncoderLayerImpl(int64_t width)
+      : self(width), linear(width, width), norm(torch::nn::LayerNormOptions({width})) {
     register_module("self", self);
     register_module("linear", linear);
     register_module("norm", norm);
@@ -63,7 +64,10 @@ TORCH_MODULE(EncoderLayer);
 
 struct DecoderLayerImpl : torch::nn::Module {
   explicit DecoderLayerImpl(int64_t width)
-      : self(width), cross(width), linear(width, width), norm({width}) {
+      : self(width),
+        cross(width),
+        linear(width, width),
+        norm(torch::nn::LayerNormOptions({width})) {
     register_module("self", self);
     register_module("cross", cross);
     register_module("linear", linear);
