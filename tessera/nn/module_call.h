@@ -17,7 +17,7 @@ namespace tessera::detail {
 template <typename Impl, typename... Args>
 struct ModuleCall {
   using Result = decltype(std::declval<Impl&>().forward(std::declval<Args>()...));
-  using Arguments = std::tuple<std::decay_t<Args>...>;
+  using Arguments = std::tuple<Stored<std::decay_t<Args>>...>;
 
   /// What every call of a module of this class comes to: the plain forward, or the interceptor of
   /// this thread, or the module that replaced it.

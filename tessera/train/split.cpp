@@ -1,8 +1,25 @@
 #include "tessera/train/split.h"
 
+#include <algorithm>
+
 #include "tessera/base/error.h"
 
 namespace tessera::detail {
+
+namespace {
+
+bool holds_packed_sequence(const c10::IValue& value) {
+  if (!value.isTuple()) {
+    return false;
+  }
+  const auto& elements = value.toTupleRef().elements();
+  if (!elements.empty() && elements[0].isString() && elements[0].toStringRef() == kPackedSequence) {
+    return true;
+  }
+  return std::any_of(elements.begin(), elements.end(), holds_packed_sequence);
+}
+
+} // namespace
 
 at::Tensor
 slice_tensor(const at::Tensor& tensor, int microbatches, int microbatch, int axis, int argument) {
@@ -34,6 +51,23 @@ slice_tensor(const at::Tensor& tensor, int microbatches, int microbatch, int axi
   }
   const std::int64_t size = rows / microbatches;
   return tensor.narrow(axis, microbatch * size, size);
+}
+
+c10::IValue
+slice_value(const c10::IValue& value, int microbatches, int microbatch, int axis, int argument) {
+  if (microbatches > 1 && holds_packed_sequence(value)) {
+    throw ShapeError(tessera::str(
+        "argument ",
+        argument,
+        " of the step holds a PackedSequence; its rows are time steps of all samples, so they "
+        "cannot be split into ",
+        microbatches,
+        " microbatches. Pass the padded tensor and the lengths, and call pack_padded_sequence in "
+        "the step function"));
+  }
+  return map_tensors(value, [&](const at::Tensor& tensor) {
+    return slice_tensor(tensor, microbatches, microbatch, axis, argument);
+  });
 }
 
 } // namespace tessera::detail

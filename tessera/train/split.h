@@ -10,11 +10,6 @@ namespace tessera {
 
 namespace detail {
 
-template <typename T>
-concept Packable = requires(const T& value) {
-  { Value<T>::pack(value) } -> std::same_as<c10::IValue>;
-};
-
 /// A user's type that knows how to give its part for a microbatch.
 template <typename T>
 concept Sliceable = requires(const T& value) {
@@ -27,6 +22,11 @@ concept Sliceable = requires(const T& value) {
 at::Tensor
 slice_tensor(const at::Tensor& tensor, int microbatches, int microbatch, int axis, int argument);
 
+/// `value` with the rows of one microbatch in place of each tensor.
+/// Throws: ShapeError as slice_tensor does, and for a PackedSequence, whose rows are no samples.
+c10::IValue
+slice_value(const c10::IValue& value, int microbatches, int microbatch, int axis, int argument);
+
 /// The part of an argument of a step for one microbatch: every tensor in it is
 /// split along `axis`; a type with `tessera_slice(microbatches, microbatch,
 /// axis)` splits itself; anything else is passed whole.
@@ -34,10 +34,8 @@ template <typename T>
 T slice_argument(const T& value, int microbatches, int microbatch, int axis, int argument) {
   if constexpr (Sliceable<T>) {
     return value.tessera_slice(microbatches, microbatch, axis);
-  } else if constexpr (Packable<T>) {
-    return unpack<T>(map_tensors(pack(value), [&](const at::Tensor& tensor) {
-      return slice_tensor(tensor, microbatches, microbatch, axis, argument);
-    }));
+  } else if constexpr (Packable<T> && Unpackable<T>) {
+    return unpack<T>(slice_value(pack(value), microbatches, microbatch, axis, argument));
   } else {
     return value;
   }

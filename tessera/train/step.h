@@ -59,10 +59,6 @@ class Step {
         std::apply(function_, parts);
         return {};
       } else {
-        static_assert(
-            detail::Packable<Result>,
-            "the step function's result must be something tessera::Value "
-            "knows");
         const c10::IValue packed = pack(std::apply(function_, parts));
         return options_.detach_outputs
                    ? map_tensors(packed, [](const at::Tensor& t) { return t.detach(); })

@@ -4,12 +4,14 @@
 #include <map>
 #include <string>
 #include <tuple>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include <ATen/ATen.h>
 
 #include "tessera/base/error.h"
+#include "tessera/tensor/aggregate.h"
 
 namespace tessera {
 
@@ -53,8 +55,8 @@ class StepOutput {
 namespace detail {
 
 /// What a step function's result type becomes: tensors become StepOutput
-/// wherever they stand in tuples, vectors and maps, anything else a list with
-/// one entry for each microbatch.
+/// wherever they stand in tuples, vectors, maps and structs, anything else a list
+/// with one entry for each microbatch.
 template <typename T>
 struct StepResult {
   using Type = std::vector<T>;
@@ -128,13 +130,13 @@ struct StepResult<std::vector<T>> {
   }
 };
 
-template <typename T>
-struct StepResult<std::map<std::string, T>> {
-  using Type = std::map<std::string, typename StepResult<T>::Type>;
-  static Type join(const std::vector<std::map<std::string, T>>& values) {
+template <typename K, typename T>
+struct StepResult<std::map<K, T>> {
+  using Type = std::map<K, typename StepResult<T>::Type>;
+  static Type join(const std::vector<std::map<K, T>>& values) {
     Type result;
     for (const auto& [key, unused] : values.at(0)) {
-      const std::string& name = key;
+      const K& name = key;
       result.emplace(name, join_part(values, [&](const auto& v) {
                        const auto found = v.find(name);
                        if (found == v.end() || v.size() != values[0].size()) {
@@ -149,4 +151,71 @@ struct StepResult<std::map<std::string, T>> {
 };
 
 } // namespace detail
+
+/// A plain struct that the step function returned, for every microbatch:
+///
+///     struct Output { torch::Tensor loss; torch::Tensor logits; };
+///     auto out = train_step(x, y);
+///     out[&Output::loss].reduce_mean();       // a field by its name: a StepOutput
+///     auto [loss, logits] = train_step(x, y); // all fields, in their order
+///     out[0].logits                           // the struct of microbatch 0
+///
+/// Fields are joined as elements of a tuple are: a tensor to a StepOutput, another struct to a
+/// StepStruct, a number to a list.
+template <typename T>
+class StepStruct {
+ public:
+  explicit StepStruct(std::vector<T> outputs) : outputs_(std::move(outputs)) {}
+
+  /// By microbatch.
+  const std::vector<T>& outputs() const {
+    return outputs_;
+  }
+  const T& operator[](std::size_t microbatch) const {
+    return outputs_.at(microbatch);
+  }
+  std::size_t size() const {
+    return outputs_.size();
+  }
+  auto begin() const {
+    return outputs_.begin();
+  }
+  auto end() const {
+    return outputs_.end();
+  }
+
+  template <typename Field>
+  auto operator[](Field T::*field) const {
+    return detail::join_part(outputs_, [&](const T& value) { return value.*field; });
+  }
+  template <std::size_t I>
+  auto get() const {
+    return detail::join_part(
+        outputs_, [](const T& value) { return std::get<I>(detail::tie_fields(value)); });
+  }
+
+ private:
+  std::vector<T> outputs_;
+};
+
+namespace detail {
+
+template <PlainStruct T>
+struct StepResult<T> {
+  using Type = StepStruct<T>;
+  static Type join(std::vector<T> values) {
+    return Type(std::move(values));
+  }
+};
+
+} // namespace detail
 } // namespace tessera
+
+template <typename T>
+struct std::tuple_size<tessera::StepStruct<T>>
+    : std::integral_constant<std::size_t, tessera::detail::kFieldCount<T>> {};
+
+template <std::size_t I, typename T>
+struct std::tuple_element<I, tessera::StepStruct<T>> {
+  using type = decltype(std::declval<const tessera::StepStruct<T>&>().template get<I>());
+};

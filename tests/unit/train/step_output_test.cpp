@@ -1,0 +1,77 @@
+// What a step returns for the results of its microbatches.
+#include "tessera/train/step_output.h"
+
+#include <map>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include <torch/torch.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace tessera {
+namespace {
+
+using ::testing::ElementsAre;
+using torch::Tensor;
+
+struct Heads {
+  Tensor policy;
+  Tensor value;
+};
+struct Output {
+  Tensor loss;
+  Heads heads;
+  std::vector<Tensor> levels;
+  std::map<int, Tensor> named;
+  int steps;
+};
+
+Output of_microbatch(int i) {
+  const Tensor x = torch::full({2, 1}, 1.0 * i);
+  return {x.sum(), {x + 1, x + 2}, {x + 3}, {{4, x + 4}}, i};
+}
+
+using Joined = detail::StepResult<Output>;
+
+TEST(StepStruct, EachTensorFieldIsAStepOutput) {
+  const auto out = Joined::join({of_microbatch(0), of_microbatch(10)});
+  EXPECT_EQ(out[&Output::loss].reduce_mean().item<int>(), 10);
+  EXPECT_EQ(out[&Output::heads][&Heads::value].concat().sum().item<int>(), 2 * 2 + 2 * 12);
+  EXPECT_EQ(out[&Output::levels].at(0)[1][0].item<int>(), 13);
+  EXPECT_EQ(out[&Output::named].at(4).concat().size(0), 4);
+  EXPECT_THAT(out[&Output::steps], ElementsAre(0, 10));
+}
+
+TEST(StepStruct, ItsFieldsAreNamedByStructuredBindings) {
+  const auto [loss, heads, levels, named, steps] =
+      Joined::join({of_microbatch(1), of_microbatch(3)});
+  static_assert(std::is_same_v<std::decay_t<decltype(loss)>, StepOutput>);
+  static_assert(std::is_same_v<std::decay_t<decltype(heads)>, StepStruct<Heads>>);
+  EXPECT_EQ(loss.reduce_sum().item<int>(), 8);
+  const auto [policy, value] = heads;
+  EXPECT_EQ(policy.concat().size(0), 4);
+  EXPECT_THAT(steps, ElementsAre(1, 3));
+}
+
+TEST(StepStruct, OneStructForEachMicrobatch) {
+  const auto out = Joined::join({of_microbatch(2), of_microbatch(5)});
+  ASSERT_EQ(out.size(), 2U);
+  EXPECT_EQ(out[1].steps, 5);
+  int sum = 0;
+  for (const Output& value : out) {
+    sum += value.steps;
+  }
+  EXPECT_EQ(sum, 7);
+}
+
+TEST(StepStruct, InsideOfOtherResults) {
+  using Result = detail::StepResult<std::vector<Heads>>;
+  const auto out = Result::join({{of_microbatch(0).heads}, {of_microbatch(1).heads}});
+  EXPECT_EQ(out.at(0)[&Heads::policy].outputs().size(), 2U);
+}
+
+} // namespace
+} // namespace tessera
