@@ -130,6 +130,7 @@ class Recorder : public nn::Interceptor {
         devices_(std::move(devices)),
         seconds_(seconds),
         memory_(memory),
+        outer_(nn::current_interceptor()),
         open_calls_(parts.modules.size(), 0) {
     for (std::size_t i = 0; i < parts.modules.size(); ++i) {
       node_of_.emplace(parts.modules[i], static_cast<int>(i));
@@ -137,7 +138,12 @@ class Recorder : public nn::Interceptor {
   }
 
   bool wants(const torch::nn::Module& module) override {
-    return node_of_.count(&module) != 0;
+    return node_of_.count(&module) != 0 || (outer_ != nullptr && outer_->wants(module));
+  }
+
+  int range_end(const torch::nn::Module& sequential, int first) override {
+    const bool others = outer_ != nullptr && node_of_.count(&sequential) == 0;
+    return others ? outer_->range_end(sequential, first) : first + 1;
   }
 
   c10::IValue call(
@@ -146,6 +152,9 @@ class Recorder : public nn::Interceptor {
       const c10::IValue& args,
       int first,
       int last) override {
+    if (node_of_.count(&module) == 0) {
+      return outer_->call(module, key, args, first, last);
+    }
     const auto run = [&] { return nn::find_invoker(key.hash)(module, args, first, last); };
     if (first >= 0) {
       return run(); // part of a call that was seen already; its children follow
@@ -177,6 +186,10 @@ class Recorder : public nn::Interceptor {
   }
   double seconds_since(Clock::time_point start) const {
     return seconds_ ? std::chrono::duration<double>(now() - start).count() : 0;
+  }
+
+  bool called() const {
+    return calls_ > 0;
   }
 
   /// Called when `run` is over: a root whose forward was called past its holder
@@ -222,6 +235,7 @@ class Recorder : public nn::Interceptor {
   std::vector<at::Device> devices_;
   bool seconds_;
   bool memory_;
+  nn::Interceptor* outer_; // of the other models of this run, or nullptr
   int calls_ = 0;
   std::unordered_map<const torch::nn::Module*, int> node_of_;
   std::vector<int> path_;
@@ -278,10 +292,12 @@ struct TracingMark {
   }
 };
 
-} // namespace
-
-graph::ModelGraph
-trace(torch::nn::Module& root, const std::function<void()>& run, const TraceOptions& options) {
+// `warm_up`: with measure_seconds, `run` is run once before it is measured.
+RunTrace trace_one(
+    torch::nn::Module& root,
+    const std::function<void()>& run,
+    const TraceOptions& options,
+    bool warm_up) {
   ModelParts parts = take_apart(root, options.name);
   const std::vector<at::Device> devices = devices_of(root);
   const bool on_meta = std::any_of(
@@ -295,11 +311,12 @@ trace(torch::nn::Module& root, const std::function<void()>& run, const TraceOpti
   const TracingMark mark;
   const at::NoGradGuard no_grad;
   ModelState state(root, devices);
-  if (options.measure_seconds) {
+  if (options.measure_seconds && warm_up) {
     run();
     state.restore();
   }
   Recorder recorder(parts, devices, options.measure_seconds, options.measure_memory);
+  RunTrace result;
   {
     const nn::InterceptorScope intercept(&recorder);
     ShapesOnly shapes(recorder);
@@ -309,10 +326,39 @@ trace(torch::nn::Module& root, const std::function<void()>& run, const TraceOpti
     }
     const auto start = recorder.now();
     run();
+    result.called = recorder.called();
     recorder.finish(recorder.seconds_since(start));
   }
   state.check_parameters();
-  return std::move(parts.graph);
+  result.graph = std::move(parts.graph);
+  return result;
+}
+
+} // namespace
+
+graph::ModelGraph
+trace(torch::nn::Module& root, const std::function<void()>& run, const TraceOptions& options) {
+  return trace_one(root, run, options, true).graph;
+}
+
+std::vector<RunTrace> trace_models(
+    const std::vector<RunModel>& models,
+    const std::function<void()>& run,
+    const TraceOptions& options) {
+  std::vector<RunTrace> traces(models.size());
+  // One recorder inside the other; each passes on what is not its model's.
+  const std::function<void(std::size_t)> trace_from = [&](std::size_t i) {
+    if (i == models.size()) {
+      run();
+      return;
+    }
+    TraceOptions own = options;
+    own.name = models[i].name;
+    traces[i] = trace_one(
+        *models[i].root, [&] { trace_from(i + 1); }, own, i == 0);
+  };
+  trace_from(0);
+  return traces;
 }
 
 bool is_tracing() {
