@@ -99,12 +99,12 @@ void Trainer::build_model() {
   }
   ModelOptions options;
   options.backward_passes_per_step = static_cast<int>(job_.accumulation);
-  core_ = std::make_shared<train::ModelCore>(model_->module, options);
+  distributed_.emplace(model_->module, options);
 }
 
 void Trainer::build_optimizer() {
   const Job::Optimizer& asked = job_.optimizer;
-  const auto parameters = core_->all_parameters();
+  const auto parameters = distributed_->parameters();
   const double rate = asked.rate.at(0);
   const auto betas = std::make_tuple(asked.beta1, asked.beta2);
   std::unique_ptr<torch::optim::Optimizer> made;
@@ -154,7 +154,7 @@ void Trainer::resume() {
     }
     return;
   }
-  const auto loaded = train::load(core_, &*optimizer_, folder, {});
+  const auto loaded = load(*distributed_, *optimizer_, folder);
   if (!loaded) {
     tell(str("no checkpoint in '", folder, "' yet: starting at step 0"));
     return;
@@ -175,9 +175,9 @@ double Trainer::train_step(std::int64_t number) {
   double loss = 0;
   const double share = 1.0 / static_cast<double>(job_.accumulation);
   const auto step = tessera::step([&](torch::Tensor ids, torch::Tensor targets) {
-    core_->check_call();
+    distributed_->check_call();
     const auto value = model_->loss(model_->forward({ids}), {targets}) * share;
-    core_->backward({value}, {});
+    distributed_->backward(value);
     return value;
   });
   for (std::int64_t i = 0; i < job_.accumulation; ++i) {
@@ -271,8 +271,8 @@ void Trainer::save(std::int64_t steps_done) {
   content["sampler"] = OrderedJson::parse(data::to_json(sampler_->state()));
   options.user_content = content.dump();
   try {
-    const Saved saved = train::save(
-        *core_, &*optimizer_, job_.checkpoint.directory, str("step_", steps_done), options);
+    const Saved saved = tessera::save(
+        *distributed_, *optimizer_, job_.checkpoint.directory, str("step_", steps_done), options);
     if (rank() == 0) {
       // What `tessera generate --config` reads.
       data::write_file(

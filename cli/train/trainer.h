@@ -65,7 +65,7 @@ class Trainer {
   Job job_;
   TrainArguments arguments_;
   std::optional<models::AnyModel> model_;
-  std::shared_ptr<train::ModelCore> core_;
+  std::optional<Model> distributed_;
   std::optional<DistributedOptimizer> optimizer_;
   std::optional<data::TokenDataset> train_data_;
   std::optional<data::TokenDataset> validation_data_;

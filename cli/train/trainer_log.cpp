@@ -81,7 +81,7 @@ void Trainer::start_log() {
 }
 
 void Trainer::log_partition() {
-  const auto decision = core_->decision();
+  const auto decision = distributed_->core()->decision();
   if (!log_ || decision == nullptr || pp_size() == 1) {
     return;
   }

@@ -52,8 +52,13 @@ class GradientReducer {
   /// Starts counting; `reduce` false: gradients of this step only add up.
   void begin(bool reduce);
 
-  /// A backward was called in this step (on pp rank 0; other ranks notice by
-  /// their gradients).
+  /// Whether this step has added to any gradient here so far.
+  bool had_backward() const {
+    return backward_;
+  }
+  /// A backward reached this model on some rank, perhaps not here: gradients of
+  /// earlier steps that wait to be averaged are averaged in this step. Gradients
+  /// that no rank of the group adds to are otherwise left alone.
   void expect_backward() {
     backward_ = true;
   }

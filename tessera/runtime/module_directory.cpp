@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "tessera/base/error.h"
+#include "tessera/nn/interceptor.h"
 
 namespace tessera::runtime {
 
@@ -29,6 +30,28 @@ void ModuleDirectory::remove(const ModuleTable& table) {
     ids_.erase(entries_[id].module);
     entries_[id].module = nullptr;
   }
+}
+
+void ModuleDirectory::refuse_waiting(const torch::nn::Module& root, const std::string& label) {
+  waiting_.emplace(&root, label);
+  for (const auto& module : root.modules(/*include_self=*/false)) {
+    waiting_.emplace(module.get(), label);
+  }
+}
+
+void ModuleDirectory::refuse(const torch::nn::Module& module) const {
+  const auto found = waiting_.find(&module);
+  if (found == waiting_.end()) {
+    return;
+  }
+  throw UserError(
+      str("model '",
+          found->second,
+          "' was called (module ",
+          nn::type_name(module),
+          ") in a step whose first microbatch on rank 0 does not call it, so it is not "
+          "partitioned; call the step again, which then partitions it without a trace, or call "
+          "the model in every microbatch, or set skip_tracing: true"));
 }
 
 int ModuleDirectory::id_of(const torch::nn::Module& module) const {

@@ -26,6 +26,20 @@ class ModuleDirectory {
   /// that was not added.
   void remove(const ModuleTable& table);
 
+  /// A model that is not partitioned yet, and so whole on every rank: a call of
+  /// its modules in a step would be plain, and its gradients would stay on one
+  /// rank. `refuse_waiting` refuses such calls until `admit_waiting`.
+  void refuse_waiting(const torch::nn::Module& root, const std::string& label);
+  void admit_waiting() {
+    waiting_.clear();
+  }
+  /// Throws: UserError for a module of a model that waits, with what to do.
+  void check_not_waiting(const torch::nn::Module& module) const {
+    if (!waiting_.empty()) {
+      refuse(module);
+    }
+  }
+
   int pp_rank() const {
     return pp_rank_;
   }
@@ -53,12 +67,14 @@ class ModuleDirectory {
     int end; // one past its last id
   };
   const Model& model_of(int id) const;
+  void refuse(const torch::nn::Module& module) const;
 
   int pp_rank_;
   int live_ = 0; // models that are not removed
   std::vector<Model> models_;
   std::vector<Entry> entries_;
   std::unordered_map<const torch::nn::Module*, int> ids_;
+  std::unordered_map<const torch::nn::Module*, std::string> waiting_; // label of its model
 };
 
 } // namespace tessera::runtime

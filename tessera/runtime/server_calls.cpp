@@ -41,6 +41,9 @@ void check_training_mode(const torch::nn::Module& module, const Fields& request)
 
 bool Server::wants(const torch::nn::Module& module) {
   const int id = context_.modules->id_of(module);
+  if (id < 0) {
+    context_.modules->check_not_waiting(module);
+  }
   return id >= 0 && context_.modules->entries()[id].owner != context_.modules->pp_rank();
 }
 

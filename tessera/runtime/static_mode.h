@@ -21,7 +21,8 @@ struct StepWork;
 struct StepKind {
   std::string function; // type of the step function
   bool gradients = true; // grad mode of the step's caller
-  bool training = true; // mode of the model
+  /// Which models are there, and which of them in training mode.
+  std::string models = {};
   auto operator<=>(const StepKind&) const = default;
 };
 

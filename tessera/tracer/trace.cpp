@@ -132,6 +132,7 @@ class Recorder : public nn::Interceptor {
         devices_(std::move(devices)),
         seconds_(seconds),
         memory_(memory),
+        outer_(nn::current_interceptor()),
         open_calls_(parts.modules.size(), 0) {
     for (std::size_t i = 0; i < parts.modules.size(); ++i) {
       node_of_.emplace(parts.modules[i], static_cast<int>(i));
@@ -139,7 +140,12 @@ class Recorder : public nn::Interceptor {
   }
 
   bool wants(const torch::nn::Module& module) override {
-    return node_of_.count(&module) != 0;
+    return node_of_.count(&module) != 0 || (outer_ != nullptr && outer_->wants(module));
+  }
+
+  int range_end(const torch::nn::Module& sequential, int first) override {
+    const bool others = outer_ != nullptr && node_of_.count(&sequential) == 0;
+    return others ? outer_->range_end(sequential, first) : first + 1;
   }
 
   c10::IValue call(
@@ -148,6 +154,9 @@ class Recorder : public nn::Interceptor {
       const c10::IValue& args,
       int first,
       int last) override {
+    if (node_of_.count(&module) == 0) {
+      return outer_->call(module, key, args, first, last);
+    }
     const auto run = [&] { return nn::find_invoker(key.hash)(module, args, first, last); };
     if (first >= 0) {
       return run(); // part of a call that was seen already; its children follow
@@ -189,6 +198,10 @@ class Recorder : public nn::Interceptor {
   }
   double seconds_since(Clock::time_point start) const {
     return seconds_ ? std::chrono::duration<double>(now() - start).count() : 0;
+  }
+
+  bool called() const {
+    return calls_ > 0;
   }
 
   /// Called when `run` is over: a root whose forward was called past its holder
@@ -255,22 +268,47 @@ class Recorder : public nn::Interceptor {
   std::vector<at::Device> devices_;
   bool seconds_;
   bool memory_;
+  nn::Interceptor* outer_; // of the other models of this run, or nullptr
   int calls_ = 0;
   std::unordered_map<const torch::nn::Module*, int> node_of_;
   std::vector<int> path_;
   std::vector<int> open_calls_; // by node
 };
 
+class TracingMode;
+thread_local TracingMode* t_mode = nullptr;
+
 // Sees every operator of the forward. Where parameters are meta tensors, only shapes are followed.
+// Of several models that are traced in one run each has a mode, and the inner ones pass on to the
+// outer ones.
 class TracingMode : public DispatchMode {
  public:
-  TracingMode(Recorder& recorder, bool on_meta) : recorder_(recorder), on_meta_(on_meta) {}
+  TracingMode(Recorder& recorder, bool on_meta)
+      : recorder_(recorder),
+        outer_(std::exchange(t_mode, this)),
+        on_meta_(on_meta || (outer_ != nullptr && outer_->on_meta_)) {}
+  ~TracingMode() override {
+    t_mode = outer_;
+  }
+  TracingMode(const TracingMode&) = delete;
+  TracingMode& operator=(const TracingMode&) = delete;
 
   void call(const c10::OperatorHandle& op, torch::jit::Stack* stack) override {
-    recorder_.operate(op, stack, [&] { run(op, stack); });
+    see(op, stack, [&] { run(op, stack); });
   }
 
  private:
+  void
+  see(const c10::OperatorHandle& op, torch::jit::Stack* stack, const std::function<void()>& run) {
+    recorder_.operate(op, stack, [&] {
+      if (outer_ != nullptr) {
+        outer_->see(op, stack, run);
+      } else {
+        run();
+      }
+    });
+  }
+
   void run(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     if (!on_meta_ || !takes_meta_tensor(op, *stack)) {
       call_plain(op, stack);
@@ -290,6 +328,7 @@ class TracingMode : public DispatchMode {
   }
 
   Recorder& recorder_;
+  TracingMode* outer_;
   bool on_meta_;
 };
 
@@ -316,10 +355,12 @@ struct TracingMark {
   }
 };
 
-} // namespace
-
-graph::ModelGraph
-trace(torch::nn::Module& root, const std::function<void()>& run, const TraceOptions& options) {
+// `warm_up`: with measure_seconds, `run` is run once before it is measured.
+RunTrace trace_one(
+    torch::nn::Module& root,
+    const std::function<void()>& run,
+    const TraceOptions& options,
+    bool warm_up) {
   ModelParts parts = take_apart(root, options.name);
   const std::vector<at::Device> devices = devices_of(root);
   const bool on_meta = std::any_of(
@@ -333,21 +374,51 @@ trace(torch::nn::Module& root, const std::function<void()>& run, const TraceOpti
   const TracingMark mark;
   const at::NoGradGuard no_grad;
   ModelState state(root, devices);
-  if (options.measure_seconds) {
+  if (options.measure_seconds && warm_up) {
     run();
     state.restore();
   }
   Recorder recorder(parts, devices, options.measure_seconds, options.measure_memory);
+  RunTrace result;
   {
     const nn::InterceptorScope intercept(&recorder);
     TracingMode mode(recorder, on_meta);
     const DispatchScope scope(&mode);
     const auto start = recorder.now();
     run();
+    result.called = recorder.called();
     recorder.finish(recorder.seconds_since(start));
   }
   state.check_parameters();
-  return std::move(parts.graph);
+  result.graph = std::move(parts.graph);
+  return result;
+}
+
+} // namespace
+
+graph::ModelGraph
+trace(torch::nn::Module& root, const std::function<void()>& run, const TraceOptions& options) {
+  return trace_one(root, run, options, true).graph;
+}
+
+std::vector<RunTrace> trace_models(
+    const std::vector<RunModel>& models,
+    const std::function<void()>& run,
+    const TraceOptions& options) {
+  std::vector<RunTrace> traces(models.size());
+  // One recorder inside the other; each passes on what is not its model's.
+  const std::function<void(std::size_t)> trace_from = [&](std::size_t i) {
+    if (i == models.size()) {
+      run();
+      return;
+    }
+    TraceOptions own = options;
+    own.name = models[i].name;
+    traces[i] = trace_one(
+        *models[i].root, [&] { trace_from(i + 1); }, own, i == 0);
+  };
+  trace_from(0);
+  return traces;
 }
 
 bool is_tracing() {

@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include <torch/nn/module.h>
 
@@ -34,6 +35,25 @@ struct TraceOptions {
 /// Source: Karakus et al. 2021, appendix C.1.
 graph::ModelGraph
 trace(torch::nn::Module& root, const std::function<void()>& run, const TraceOptions& options = {});
+
+/// One of several models that one run may call.
+struct RunModel {
+  torch::nn::Module* root = nullptr;
+  std::string name; // ModelGraph::name
+};
+struct RunTrace {
+  graph::ModelGraph graph;
+  bool called = false; // `run` called one of the model's interceptable modules
+};
+
+/// The same for a run that may call several models, which share no module: one
+/// graph for each, with the order of that model's own calls. Calls of modules
+/// of no listed model go to the interceptor that was current before.
+/// `options.name` is not used. Throws, Threads: as `trace`.
+std::vector<RunTrace> trace_models(
+    const std::vector<RunModel>& models,
+    const std::function<void()>& run,
+    const TraceOptions& options = {});
 
 /// Whether this thread is inside the forward of a trace.
 bool is_tracing();

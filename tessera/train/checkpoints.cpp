@@ -143,6 +143,26 @@ checkpoint::SaveInfo info_of(const ModelCore& model, const SaveOptions& options)
 
 } // namespace
 
+namespace {
+
+// A parameter of another model would be missing in both models' checkpoints.
+void check_belongs(const ModelCore& model, const DistributedOptimizer* optimizer) {
+  if (optimizer == nullptr) {
+    return;
+  }
+  const ModelCore& of = optimizer->model();
+  if (&of != &model) {
+    throw CheckpointError(tessera::str(
+        "the optimizer given has the parameters of the model '",
+        of.label(),
+        "', the model given is '",
+        model.label(),
+        "'"));
+  }
+}
+
+} // namespace
+
 Saved save(
     ModelCore& model,
     DistributedOptimizer* optimizer,
@@ -150,6 +170,8 @@ Saved save(
     const std::string& tag,
     const SaveOptions& options) {
   Session& s = session();
+  check_belongs(model, optimizer);
+  s.engine->claim_directory(model, directory);
   const Doing doing(model, tessera::str("saving checkpoint '", tag, "'"));
   const checkpoint::SaveInfo info = info_of(model, options);
   checkpoint::Writer writer(directory, tag);
@@ -289,6 +311,7 @@ std::optional<Loaded> load(
     DistributedOptimizer* optimizer,
     const std::string& directory,
     const LoadOptions& options) {
+  check_belongs(*model, optimizer);
   const Doing doing(*model, tessera::str("loading a checkpoint of '", directory, "'"));
   // Rank 0 chooses, and reads all of it to see that it is whole.
   std::vector<std::string> warnings;

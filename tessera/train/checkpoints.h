@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "tessera/train/distributed_optimizer.h"
-#include "tessera/train/model_core.h"
+#include "tessera/train/model.h"
 
 namespace tessera {
 
@@ -62,13 +62,16 @@ std::optional<Loaded> load(
 /// as it was. The folder is one that all ranks see. The model must be
 /// partitioned (after the first step, or at once with one partition).
 ///
+/// A folder takes the checkpoints of one model: a process with several gives
+/// each a folder of its own, and an optimizer for it.
+///
 /// Saved: parameters, buffers, optimizer state, random state of each rank, the
 /// number of steps done. 16-bit parameters are saved as their f32 masters.
 /// Collective over the world. Threads: step thread only.
-/// Throws: CheckpointError on every rank, naming the rank and file that failed.
+/// Throws: CheckpointError on every rank, naming the rank and file that failed;
+/// when the optimizer is not the model's, or the folder is another model's.
 /// Source: Karakus et al. 2021, section 3.2.3.
-template <typename Model>
-Saved save(
+inline Saved save(
     const Model& model,
     DistributedOptimizer& optimizer,
     const std::string& directory,
@@ -83,8 +86,7 @@ Saved save(
 /// Collective over the world. Threads: step thread only.
 /// Throws: CheckpointError on every rank: torn, damaged, of another model (all
 /// names and shapes that do not fit are listed).
-template <typename Model>
-std::optional<Loaded> load(
+inline std::optional<Loaded> load(
     const Model& model,
     DistributedOptimizer& optimizer,
     const std::string& directory,

@@ -1,12 +1,9 @@
 #pragma once
 
-#include <functional>
-#include <memory>
 #include <utility>
-#include <vector>
 
 #include "tessera/nn/module.h"
-#include "tessera/train/model_core.h"
+#include "tessera/train/model.h"
 
 namespace tessera {
 
@@ -72,29 +69,23 @@ struct RootOf<std::shared_ptr<Net>> {
 
 } // namespace detail
 
-/// A user's model, spread over ranks: a holder (of TESSERA_MODULE, TORCH_MODULE or
-/// torch::nn::Sequential), a std::shared_ptr to a module, or a module object, which is moved in.
-/// Its parameters move to their ranks in the first step (at construction when
-/// pipeline_parallel_degree is 1); call it and `backward` inside a step.
-///
-/// Methods are collective over the world unless they say otherwise.
-/// Threads: step thread only; call and backward from the step function.
+/// A Model that is called like its net. `Net` is a holder (of TESSERA_MODULE, TORCH_MODULE or
+/// torch::nn::Sequential), a std::shared_ptr to a module, or the class of a module object, which is
+/// moved in. Threads: step thread only; calls from the step function.
 /// Source: the library's documentation, `DistributedModel`.
 template <typename Net>
-class DistributedModel {
+class DistributedModel : public Model {
   using Root = detail::RootOf<Net>;
 
  public:
-  using Hook = train::ModelCore::Hook;
-
   explicit DistributedModel(Net net, ModelOptions options = {})
-      : net_(std::move(net)), core_(std::make_shared<train::ModelCore>(net_.ptr(), options)) {}
+      : DistributedModel(Given{Root::keep(std::move(net))}, std::move(options)) {}
 
   /// The model's forward. Inside a step (or tracing) only, unless the whole
-  /// model is on this rank.
+  /// model is on this rank. Not collective.
   template <typename... Args>
   auto operator()(Args&&... args) const {
-    core_->check_call();
+    check_call();
     if constexpr (requires { typename Net::ImplType; }) {
       return net_(std::forward<Args>(args)...); // a holder of ours knows default arguments
     } else {
@@ -110,86 +101,26 @@ class DistributedModel {
     return this;
   }
 
-  /// Backward of a loss, or of tensors with their gradients, through all ranks.
-  /// Gradients are divided by the number of microbatches (see ModelOptions).
-  void backward(const at::Tensor& loss, const at::Tensor& gradient = {}) const {
-    core_->backward({loss}, {gradient});
-  }
-  void backward(
-      const std::vector<at::Tensor>& tensors,
-      const std::vector<at::Tensor>& gradients = {}) const {
-    core_->backward(tensors, gradients);
-  }
-
-  /// All parameters of the model, shared ones once; those of other ranks become
-  /// empty handles with the partition, and optimizers pass over them.
-  /// Not collective.
-  std::vector<at::Tensor> parameters() const {
-    return core_->all_parameters();
-  }
-  /// Not collective.
-  void train(bool on = true) const {
-    core_->root()->train(on);
-  }
-  /// Not collective.
-  void eval() const {
-    core_->root()->eval();
-  }
-
-  bool partitioned() const {
-    return core_->partitioned();
-  }
-  /// What this rank owns, after the partition. Not collective.
-  NamedTensors local_parameters() const {
-    return core_->local_parameters();
-  }
-  /// Not collective.
-  NamedTensors local_buffers() const {
-    return core_->local_buffers();
-  }
-  /// Not collective.
-  TensorMap local_state_dict() const {
-    return core_->local_state_dict();
-  }
-  /// The whole model's tensors on the host, by name. Every rank must call it;
-  /// with `gather_to_rank0` only pp rank 0 gets them, others an empty map.
-  TensorMap state_dict(bool gather_to_rank0 = false) const {
-    return core_->state_dict(gather_to_rank0);
-  }
-  /// A whole state, of which each rank takes its part: now, or after the
-  /// partition. Throws: CheckpointError listing every name that does not fit.
-  void load_state_dict(TensorMap state, bool strict = true) const {
-    core_->load_state_dict(std::move(state), strict);
-  }
-
-  /// Runs after the partition, before the first forward; at once when the model
-  /// is partitioned already.
-  void register_post_partition_hook(Hook hook) const {
-    core_->on_partition(std::move(hook));
-  }
-  /// Runs after the first step.
-  void register_post_step_hook(Hook hook) const {
-    core_->on_first_step(std::move(hook));
-  }
-
   /// What the script gave; a module object is in a std::shared_ptr now.
   auto& net() {
     return net_;
   }
-  const std::shared_ptr<train::ModelCore>& core() const {
-    return core_;
-  }
 
  private:
+  struct Given {
+    typename Root::Kept net;
+  };
+  DistributedModel(Given given, ModelOptions options)
+      : Model(Root::pointer(given.net), std::move(options)), net_(std::move(given.net)) {}
+
   typename Root::Kept net_;
-  std::shared_ptr<train::ModelCore> core_;
 };
 
 /// `auto model = tessera::distributed(Net(k));`: DistributedModel model(Net(k)) declares a
 /// function.
 template <typename Net>
 DistributedModel<Net> distributed(Net net, ModelOptions options = {}) {
-  return DistributedModel<Net>(std::move(net), options);
+  return DistributedModel<Net>(std::move(net), std::move(options));
 }
 
 } // namespace tessera

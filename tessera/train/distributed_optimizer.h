@@ -13,8 +13,9 @@
 
 namespace tessera {
 
-/// Any torch::optim optimizer over a DistributedModel's parameters. It may be
-/// made before the partition: each rank then keeps only what it owns.
+/// Any torch::optim optimizer over parameters of one or several
+/// DistributedModels, or over some of one's. It may be made before the
+/// partition: each rank then keeps only what it owns.
 ///
 ///     tessera::DistributedOptimizer optimizer(
 ///         torch::optim::AdamW(model.parameters(), options));
@@ -40,14 +41,16 @@ class DistributedOptimizer {
     return optimizer_->param_groups();
   }
 
-  /// Scales all gradients so that their L2 norm over the whole model is at most
-  /// `max_norm`; returns the norm before. Collective over the model replica.
+  /// Scales the gradients of this optimizer's parameters so that their L2 norm,
+  /// over all ranks that hold some, is at most `max_norm`; returns the norm
+  /// before. Collective over the model replica.
   /// Throws: ConfigError for max_norm <= 0.
   double clip_grad_norm(double max_norm);
 
   /// State of the parameters that this rank owns, by name; the tensors are the
   /// optimizer's own. The model must be partitioned. Not collective.
-  /// Throws: CheckpointError for an optimizer that cannot be divided.
+  /// Throws: CheckpointError for an optimizer that cannot be divided, or whose
+  /// parameters belong to several models: their names may be the same.
   checkpoint::OptimizerState local_state_dict();
   /// State of all parameters on every rank of the pipeline, as copies.
   /// Collective over the pipeline. Throws: as local_state_dict.
@@ -65,6 +68,12 @@ class DistributedOptimizer {
   /// After the partition: leaves what other ranks own to them and makes the
   /// masters. Called by step and by checkpoints; harmless to repeat.
   void prepare();
+  /// The live models that have parameters of this optimizer, in order of
+  /// construction; the same on all ranks. Not collective.
+  std::vector<train::ModelCore*> models() const;
+  /// The only one of them. Throws: ConfigError for none, CheckpointError for
+  /// several.
+  train::ModelCore& model() const;
   /// The tensor the optimizer updates for a parameter: its master or itself.
   at::Tensor updated_tensor(const at::Tensor& parameter) const {
     return masters_.of(parameter);
@@ -78,7 +87,8 @@ class DistributedOptimizer {
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
   std::vector<at::Tensor> parameters_; // the model's own, masters or not
   optim::MasterWeights masters_;
-  bool prepared_ = false;
+  std::vector<at::Tensor> given_; // what it was made with, also empty handles
+  std::int64_t prepared_ = -1; // the engine's revision that `prepare` has seen
 };
 
 } // namespace tessera

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 
 #include <torch/csrc/autograd/autograd.h>
 
@@ -51,6 +52,18 @@ std::uint64_t seed() {
   return runtime::mix(static_cast<std::uint64_t>(session().config.seed), data_rank());
 }
 
+// What the first of the data-parallel ranks with a failure says.
+std::optional<std::string> first_problem(const std::optional<std::string>& mine) {
+  Session& s = session();
+  for (const c10::IValue& text :
+       comm::all_gather_object(*s.world, *s.control, mine ? c10::IValue(*mine) : c10::IValue())) {
+    if (!text.isNone()) {
+      return text.toStringRef();
+    }
+  }
+  return std::nullopt;
+}
+
 } // namespace
 
 StepEngine::StepEngine() : directory_(session().group(Group::kPP).rank()) {}
@@ -58,18 +71,104 @@ StepEngine::StepEngine() : directory_(session().group(Group::kPP).rank()) {}
 StepEngine::~StepEngine() = default;
 
 void StepEngine::add(ModelCore& model) {
+  if (in_step_) {
+    throw ConfigError(tessera::str(
+        "model '", model.name(), "' was made inside a step function; make models before the step"));
+  }
+  check_own(model);
+  const auto taken = [&](const std::string& label) {
+    return std::any_of(models_.begin(), models_.end(), [&](const ModelCore* other) {
+      return other->label() == label;
+    });
+  };
+  ++models_made_;
+  std::string label = model.name();
+  for (int i = 2; taken(label); ++i) {
+    label = tessera::str(model.name(), " ", i);
+  }
+  model.enter(models_made_, label);
   models_.push_back(&model);
+  ++revision_;
+}
+
+void StepEngine::check_own(const ModelCore& model) const {
+  std::set<const void*> known;
+  const auto refuse = [&](const std::string& what, const std::string& why) {
+    throw ConfigError(tessera::str("model '", model.name(), "': ", what, why));
+  };
+  for (const auto& handle : divided_) {
+    if (const auto tensor = handle.lock()) {
+      known.insert(tensor.get());
+    }
+  }
+  for (const auto& [name, tensor] : model.all_tensors()) {
+    if (known.contains(tensor.unsafeGetTensorImpl())) {
+      refuse(
+          tessera::str("'", name, "'"),
+          " was divided over pipeline ranks by a DistributedModel that is gone, so some ranks hold "
+          "nothing of it; make the modules anew and load its state_dict");
+    }
+  }
+  for (const ModelCore* other : models_) {
+    known.clear();
+    for (const auto& [name, tensor] : other->all_tensors()) {
+      known.insert(tensor.unsafeGetTensorImpl());
+    }
+    for (const auto& module : other->root()->modules()) {
+      known.insert(module.get());
+    }
+    const std::string why = tessera::str(
+        " is part of the model '",
+        other->label(),
+        "' too; put what they share into one model, whose modules a step function may call "
+        "one by one");
+    for (const auto& [name, tensor] : model.all_tensors()) {
+      if (known.contains(tensor.unsafeGetTensorImpl())) {
+        refuse(tessera::str("'", name, "'"), why);
+      }
+    }
+    for (const auto& item : model.root()->named_modules("the model")) {
+      if (known.contains(item.value().get())) {
+        refuse(tessera::str("module '", item.key(), "'"), why);
+      }
+    }
+  }
 }
 
 void StepEngine::remove(ModelCore& model) {
   std::erase(models_, &model);
-  if (model.partitioned()) {
-    directory_.remove(model.table());
+  std::erase_if(directories_, [&](const auto& claim) { return claim.second == &model; });
+  ++revision_;
+  std::erase_if(divided_, [](const auto& handle) { return handle.expired(); });
+  if (!model.partitioned() || session().config.pipeline_parallel_degree == 1) {
+    return;
+  }
+  directory_.remove(model.table());
+  for (const auto& [name, tensor] : model.all_tensors()) {
+    divided_.emplace_back(tensor.getIntrusivePtr());
   }
 }
 
-void StepEngine::serve(const runtime::ModuleTable& table, const std::string& label) {
-  directory_.add(table, label);
+void StepEngine::serve(ModelCore& model) {
+  ++revision_;
+  if (session().config.pipeline_parallel_degree > 1) {
+    directory_.add(model.table(), model.label());
+  }
+}
+
+void StepEngine::claim_directory(const ModelCore& model, const std::string& directory) {
+  const std::string path = (std::filesystem::path(directory) / "").lexically_normal().string();
+  const ModelCore* owner = directories_.emplace(path, &model).first->second;
+  if (owner != &model) {
+    throw CheckpointError(tessera::str(
+        "'",
+        directory,
+        "' holds checkpoints of the model '",
+        owner->label(),
+        "'; give the model '",
+        model.label(),
+        "' a folder of its own"));
+  }
 }
 
 void StepEngine::start_server() {
@@ -104,12 +203,6 @@ void StepEngine::start_server() {
   }
 }
 
-void StepEngine::ensure_partitioned(const std::function<c10::IValue(int)>& run) {
-  for (ModelCore* model : models_) {
-    model->ensure_partitioned([&] { run(0); });
-  }
-}
-
 std::vector<c10::IValue> StepEngine::run_step(
     const StepCall& call,
     const std::function<c10::IValue(int)>& run) {
@@ -119,9 +212,13 @@ std::vector<c10::IValue> StepEngine::run_step(
   if (server_ == nullptr && session().config.pipeline_parallel_degree > 1) {
     start_server();
   }
-  ensure_partitioned(run);
+  directory_.admit_waiting();
+  ensure_partitioned(call, run);
   for (ModelCore* model : models_) {
     model->begin_step(call.microbatches);
+    if (!model->partitioned()) {
+      directory_.refuse_waiting(*model->root(), model->label());
+    }
   }
   std::vector<c10::IValue> results;
   std::optional<std::string> failure;
@@ -146,7 +243,44 @@ std::vector<c10::IValue> StepEngine::run_step(
   return results;
 }
 
+// A recorded step holds for the models there were, in the modes they had.
+std::string StepEngine::modes_of_models() const {
+  std::string text;
+  for (const ModelCore* model : models_) {
+    if (model->partitioned()) {
+      text += tessera::str(model->number(), model->root()->is_training() ? "t" : "e", " ");
+    }
+  }
+  return text;
+}
+
+// Every rank counts the passes of a model alike, although a pass may reach only
+// some of its ranks.
+void StepEngine::agree_on_passes() {
+  std::vector<ModelCore*> counting;
+  for (ModelCore* model : models_) {
+    if (model->counts_passes()) {
+      counting.push_back(model);
+    }
+  }
+  if (counting.empty()) {
+    return;
+  }
+  at::Tensor reached = at::zeros({static_cast<std::int64_t>(counting.size())}, at::kByte);
+  auto* flags = reached.data_ptr<std::uint8_t>();
+  for (std::size_t i = 0; i < counting.size(); ++i) {
+    flags[i] = counting[i]->had_backward() ? 1 : 0;
+  }
+  session().group(Group::kWorld).all_reduce(reached, comm::ReduceOp::kMax);
+  for (std::size_t i = 0; i < counting.size(); ++i) {
+    if (flags[i] != 0) {
+      counting[i]->expect_backward();
+    }
+  }
+}
+
 void StepEngine::finish(const std::optional<std::string>& failure) {
+  agree_on_passes();
   std::optional<std::string> problem = failure;
   bool agreed = false; // a failure of any data-parallel rank is known to all
   for (const ModelCore* model : models_) {
@@ -155,6 +289,14 @@ void StepEngine::finish(const std::optional<std::string>& failure) {
     if (!problem && !sparse.empty()) {
       problem = sparse;
     }
+  }
+  if (!agreed && session().group(Group::kDP).size() > 1) {
+    problem = first_problem(failure); // no model has reducers yet
+    if (problem) {
+      recover_collectives();
+      throw UserError(*problem);
+    }
+    return;
   }
   // Every model's collectives run even after a failure, so that none is left
   // half done on another rank.
@@ -185,8 +327,7 @@ std::vector<c10::IValue> StepEngine::run_on_server(
   work.microbatches = call.microbatches;
   work.run = run;
   if (static_mode_ != nullptr && call.static_mode) {
-    const bool training = models_.front()->root()->is_training();
-    static_mode_->begin({call.function, at::GradMode::is_enabled(), training}, work);
+    static_mode_->begin({call.function, at::GradMode::is_enabled(), modes_of_models()}, work);
   }
   return server_->run_step(work);
 }

@@ -2,8 +2,10 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -14,6 +16,7 @@
 #include "tessera/runtime/module_directory.h"
 #include "tessera/runtime/server.h"
 #include "tessera/runtime/static_mode.h"
+#include "tessera/tracer/trace.h"
 
 namespace tessera::train {
 
@@ -41,16 +44,31 @@ class StepEngine {
   StepEngine& operator=(const StepEngine&) = delete;
 
   /// From a model's constructor and destructor. Not collective, but every rank
-  /// of the world must come.
+  /// of the world must come. Throws: ConfigError inside a step, or when the
+  /// model has a parameter, buffer or module of another live model, or a tensor
+  /// that a destroyed one had divided over pipeline ranks.
   void add(ModelCore& model);
   void remove(ModelCore& model);
   /// The live models in order of construction.
   const std::vector<ModelCore*>& models() const {
     return models_;
   }
-  /// From now on the modules of this table are found where they are owned; for
-  /// the table of a model that was just partitioned.
-  void serve(const runtime::ModuleTable& table, const std::string& label);
+  /// Changes whenever a model is made, partitioned or destroyed.
+  std::int64_t revision() const {
+    return revision_;
+  }
+  /// With one partition: at once, without a step. Collective over the world.
+  void partition_whole(ModelCore& model);
+  /// Told when a model was partitioned: its modules are called where they are.
+  void serve(ModelCore& model);
+  /// Told when a model that is not partitioned is called in a step.
+  /// Throws: UserError outside of the tracing pass.
+  void note_call(const ModelCore& model);
+
+  /// From `save`: a folder's checkpoints are of one model, since a tag written
+  /// twice would be replaced and the newest one be anybody's.
+  /// Throws: CheckpointError when another live model saved there.
+  void claim_directory(const ModelCore& model, const std::string& directory);
 
   /// Runs one step; `run` is the user's function on one microbatch. Models that
   /// are not partitioned yet are partitioned before.
@@ -83,14 +101,35 @@ class StepEngine {
 
  private:
   void start_server();
-  void ensure_partitioned(const std::function<c10::IValue(int)>& run);
+  // engine_partition.cpp
+  using Run = std::function<c10::IValue(int)>;
+  void ensure_partitioned(const StepCall& call, const Run& run);
+  void partition_waiting(const StepCall& call, const Run& run);
+  void place(const std::vector<ModelCore*>& models, const std::vector<std::string>& plans);
+  std::vector<std::string> agree(const std::function<std::vector<std::string>(bool&)>& decide);
+  std::vector<tracer::RunTrace> trace(const std::vector<ModelCore*>& models, const Run& run);
+  std::vector<tracer::RunTrace>
+  trace_on_pipeline(const std::vector<ModelCore*>& models, const StepCall& call, const Run& run);
+  void check_own(const ModelCore& model) const;
+  std::string modes_of_models() const;
+
   std::vector<c10::IValue> run_on_server(
       const StepCall& call,
       const std::function<c10::IValue(int)>& run);
   std::vector<c10::IValue> run_alone(int microbatches, const std::function<c10::IValue(int)>& run);
+  void agree_on_passes();
   void finish(const std::optional<std::string>& failure);
 
   std::vector<ModelCore*> models_;
+  std::int64_t revision_ = 0;
+  int models_made_ = 0;
+  // Tensors of destroyed models, each whole on one pipeline rank and empty on the
+  // others.
+  std::vector<c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>> divided_;
+  // By type of step function: numbers of models that its trace did not call.
+  std::map<std::string, std::set<int>> passed_over_;
+  std::map<std::string, const ModelCore*> directories_; // of checkpoints
+  std::set<const ModelCore*> called_; // in the tracing pass that runs
   runtime::ModuleDirectory directory_;
   std::unique_ptr<schedule::Schedule> schedule_;
   std::unique_ptr<runtime::OrderChannel> order_;

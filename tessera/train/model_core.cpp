@@ -5,7 +5,9 @@
 namespace tessera::train {
 
 ModelCore::ModelCore(std::shared_ptr<torch::nn::Module> root, ModelOptions options)
-    : root_(std::move(root)), name_(nn::type_name(*root_)), options_(options) {
+    : root_(std::move(root)),
+      name_(options.name.empty() ? nn::type_name(*root_) : options.name),
+      options_(std::move(options)) {
   Session& s = session();
   if (options_.backward_passes_per_step < 1) {
     throw ConfigError(tessera::str(
@@ -15,17 +17,22 @@ ModelCore::ModelCore(std::shared_ptr<torch::nn::Module> root, ModelOptions optio
     throw ConfigError(
         tessera::str("bucket_cap_mb is ", options_.bucket_cap_mb, "; write more than 0"));
   }
-  if (!s.engine->models().empty()) {
-    throw ConfigError(
-        "a second DistributedModel was made; a script has one, put several "
-        "networks into one module");
-  }
   replace_modules();
-  if (s.config.pipeline_parallel_degree == 1) {
-    ensure_partitioned({}); // nothing has to be known of a run
-  }
   s.engine->add(*this);
   engine_ = s.engine;
+  if (s.config.pipeline_parallel_degree == 1) {
+    try {
+      s.engine->partition_whole(*this); // nothing has to be known of a run
+    } catch (...) {
+      s.engine->remove(*this);
+      throw;
+    }
+  }
+}
+
+void ModelCore::enter(int number, const std::string& label) {
+  number_ = number;
+  label_ = label;
 }
 
 ModelCore::~ModelCore() {
@@ -36,7 +43,10 @@ ModelCore::~ModelCore() {
 
 const plan::Plan& ModelCore::plan() const {
   if (!plan_) {
-    throw ConfigError("the model is not partitioned yet: that happens in the first step");
+    throw ConfigError(tessera::str(
+        "the model '",
+        label_,
+        "' is not partitioned yet: that happens in the first step that calls it"));
   }
   return *plan_;
 }
@@ -53,6 +63,9 @@ const StateLayout& ModelCore::state_layout() const {
 
 void ModelCore::begin_step(int microbatches) {
   scale_ = options_.average_grads_across_microbatches ? 1.0 / microbatches : 1;
+  if (!partitioned()) {
+    return;
+  }
   if (options_.broadcast_buffers && root_->is_training()) {
     broadcast_from_first(local_buffers());
   }
@@ -62,6 +75,9 @@ void ModelCore::begin_step(int microbatches) {
 }
 
 void ModelCore::after_step() {
+  if (!partitioned()) {
+    return;
+  }
   for (const Hook& hook : std::exchange(first_step_hooks_, {})) {
     hook();
   }
@@ -70,9 +86,6 @@ void ModelCore::after_step() {
 void ModelCore::backward(
     const std::vector<at::Tensor>& tensors,
     const std::vector<at::Tensor>& gradients) {
-  for (const auto& reducer : reducers_) {
-    reducer->expect_backward();
-  }
   session().engine->backward(tensors, gradients, scale_);
 }
 
@@ -82,6 +95,9 @@ void ModelCore::check_call() const {
         "the model was called outside a step function; with "
         "pipeline_parallel_degree > 1 its parts are on several ranks, so call "
         "it inside tessera::step");
+  }
+  if (!partitioned()) {
+    session().engine->note_call(*this);
   }
 }
 

@@ -11,6 +11,7 @@
 
 #include <torch/nn/module.h>
 
+#include "tessera/graph/model_graph.h"
 #include "tessera/nn/tensor_parallel/replace.h"
 #include "tessera/plan/plan.h"
 #include "tessera/runtime/gradient_reducer.h"
@@ -34,6 +35,9 @@ struct ModelOptions {
   double bucket_cap_mb = 25;
   /// Training steps begin with the buffers of the first data-parallel rank.
   bool broadcast_buffers = true;
+  /// Tells the models of a process apart in messages and timelines; empty: the
+  /// name of the class.
+  std::string name = {};
 };
 
 namespace train {
@@ -62,9 +66,17 @@ class ModelCore {
   const std::shared_ptr<torch::nn::Module>& root() const {
     return root_;
   }
-  /// Class of the model that the script made.
+  /// As given in ModelOptions, or the class of the model that the script made.
   const std::string& name() const {
     return name_;
+  }
+  /// The name, made different from those of models that were there before.
+  const std::string& label() const {
+    return label_;
+  }
+  /// Of the models of this process, from 1; never given again.
+  int number() const {
+    return number_;
   }
   /// Which modules tensor parallelism replaced, and why others stayed.
   const nn::Replacements& replacements() const {
@@ -73,13 +85,29 @@ class ModelCore {
   /// Throws: ConfigError before the model is partitioned.
   const StateLayout& state_layout() const;
 
-  // From the StepEngine, in this order in every step:
-  void ensure_partitioned(const std::function<void()>& first_microbatch);
+  // From the StepEngine:
+  void enter(int number, const std::string& label);
+  /// The model's plan, on rank 0; `traced` is what a run showed of it, nothing:
+  /// it is described. Not collective. Throws: PlanError.
+  plan::Plan decide(std::optional<graph::ModelGraph> traced);
+  /// Gives every rank its part. Collective over the world.
+  void place(plan::Plan plan);
+  /// Applies a state that was loaded before the partition, and runs the hooks
+  /// that wait for it. In every step; collective over the world.
+  void complete_partition();
   /// Collective over the data-parallel ranks. So is finish_step.
   void begin_step(int microbatches);
   bool has_reducers() const {
     return !reducers_.empty();
   }
+  /// Whether gradients of several steps add up before they are averaged.
+  bool counts_passes() const {
+    return has_reducers() && options_.backward_passes_per_step > 1;
+  }
+  /// Whether this step has added to a gradient on this rank.
+  bool had_backward() const;
+  /// This step has added to a gradient on some rank of the world.
+  void expect_backward();
   /// What is wrong when a parameter has a sparse gradient, else "".
   std::string sparse_gradient() const;
   /// Averages the gradients. `failure`: this rank's step failed.
@@ -95,6 +123,11 @@ class ModelCore {
 
   /// Every parameter of the model once, whoever owns it.
   std::vector<at::Tensor> all_parameters() const;
+
+  /// Every parameter and buffer under every name it has.
+  NamedTensors all_tensors() const;
+  /// Whether any has no memory yet.
+  bool has_delayed() const;
 
   /// Tensors that this rank owns, each once, under its first path.
   NamedTensors local_parameters() const;
@@ -120,9 +153,6 @@ class ModelCore {
   void replace_modules();
   void take_over_weights();
   void make_reducers();
-  plan::Plan decide(const std::function<void()>& first_microbatch);
-  plan::Plan agree_on_plan(const std::function<void()>& first_microbatch);
-  void place(plan::Plan plan);
   void apply_plan(plan::Plan plan);
   void apply_state(const TensorMap& state, bool strict);
   void broadcast_from_first(const NamedTensors& tensors);
@@ -131,12 +161,19 @@ class ModelCore {
   std::weak_ptr<StepEngine> engine_;
   std::shared_ptr<torch::nn::Module> root_;
   std::string name_;
+  std::string label_;
+  int number_ = 0;
   ModelOptions options_;
   nn::Replacements replacements_;
   std::unique_ptr<StateLayout> layout_;
   std::shared_ptr<const Decision> decision_;
   std::optional<plan::Plan> plan_;
   std::unique_ptr<runtime::ModuleTable> table_;
+  // Groups of this model's own, with the world they belong to: reducers whose
+  // buckets leave during a backward must not share a group, on which all ranks
+  // would have to start them in one order.
+  comm::WorldPtr world_;
+  std::vector<comm::ProcessGroupPtr> own_groups_;
   // Over the DP_GROUP, and over the RDP_GROUP for distributed parameters.
   std::vector<std::unique_ptr<runtime::GradientReducer>> reducers_;
   std::vector<Hook> partition_hooks_;

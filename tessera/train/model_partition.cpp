@@ -1,4 +1,4 @@
-// The first step's part of ModelCore: trace, partition, placing of parameters.
+// ModelCore's part of the partition: the decision, placing of parameters.
 #include <cstdio>
 #include <fstream>
 #include <sstream>
@@ -6,10 +6,8 @@
 #include "tessera/base/error.h"
 #include "tessera/partition/partition.h"
 #include "tessera/plan/from_config.h"
-#include "tessera/runtime/error_text.h"
 #include "tessera/tracer/delayed_init.h"
 #include "tessera/tracer/describe.h"
-#include "tessera/tracer/trace.h"
 #include "tessera/train/decision.h"
 #include "tessera/train/model_core.h"
 #include "tessera/train/partition_notes.h"
@@ -28,27 +26,9 @@ std::string read_file(const std::string& path) {
   return text.str();
 }
 
-class TracingFlag {
- public:
-  explicit TracingFlag(bool& flag) : flag_(flag) {
-    flag_ = true;
-  }
-  ~TracingFlag() {
-    flag_ = false;
-  }
-  TracingFlag(const TracingFlag&) = delete;
-  TracingFlag& operator=(const TracingFlag&) = delete;
-
- private:
-  bool& flag_;
-};
-
 } // namespace
 
-void ModelCore::ensure_partitioned(const std::function<void()>& first_microbatch) {
-  if (!partitioned()) {
-    place(agree_on_plan(first_microbatch));
-  }
+void ModelCore::complete_partition() {
   // A state that does not fit is an error now; the step may be called again,
   // after another load_state_dict or without one.
   if (const auto state = std::exchange(deferred_state_, std::nullopt)) {
@@ -66,67 +46,24 @@ void ModelCore::place(plan::Plan plan) {
   make_reducers();
 }
 
-// Rank 0 decides for all; an error there is an error on every rank.
-plan::Plan ModelCore::agree_on_plan(const std::function<void()>& first_microbatch) {
-  Session& s = session();
-  std::string text;
-  bool failed = false;
-  bool tracing = false;
-  if (s.world->rank() == 0) {
-    const auto traced = [&] {
-      tracing = true;
-      first_microbatch();
-      tracing = false;
-    };
-    try {
-      text = plan::to_json(decide(traced));
-    } catch (...) {
-      failed = true;
-      text = runtime::error_text(
-          std::current_exception(),
-          0,
-          tracing ? "the step function, while it is traced" : "partitioning the model");
-    }
-  }
-  const c10::IValue agreed = comm::broadcast_object(
-      *s.world,
-      s.group(Group::kWorld),
-      c10::ivalue::Tuple::create({c10::IValue(failed), c10::IValue(text), c10::IValue(tracing)}),
-      0);
-  const auto& parts = agreed.toTupleRef().elements();
-  if (parts[0].toBool() && parts[2].toBool()) {
-    throw UserError(parts[1].toStringRef());
-  }
-  if (parts[0].toBool()) {
-    throw PlanError(parts[1].toStringRef());
-  }
-  return plan::plan_from_json(parts[1].toStringRef());
-}
-
-plan::Plan ModelCore::decide(const std::function<void()>& first_microbatch) {
+plan::Plan ModelCore::decide(std::optional<graph::ModelGraph> traced) {
   Session& s = session();
   const Config& config = s.config;
+  if (config.partition_file && s.engine->models().size() > 1) {
+    throw PlanError(
+        str("partition_file '",
+            *config.partition_file,
+            "' holds the partition of one model, and this process has ",
+            s.engine->models().size(),
+            "; leave the key out"));
+  }
   plan::Plan plan = plan::plan_from_config(config, s.world->size());
   plan.model = name_;
   if (config.load_partition) {
     plan.partition = plan::plan_from_json(read_file(*config.partition_file)).partition;
     return plan;
   }
-  graph::ModelGraph graph;
-  const bool alone = config.pipeline_parallel_degree == 1;
-  if (alone || config.skip_tracing || !config.auto_partition) {
-    graph = tracer::describe(*root_, plan.model);
-  } else {
-    const TracingFlag flag(s.tracing);
-    // Rank 0 is alone here: distributed modules only shape what they exchange.
-    nn::TensorParallel alone_of_group = nn::tensor_parallel();
-    alone_of_group.shapes_only = true;
-    const nn::TensorParallelScope scope(alone_of_group);
-    tracer::TraceOptions options;
-    options.measure_seconds = config.trace_execution_times;
-    options.name = plan.model;
-    graph = tracer::trace(*root_, first_microbatch, options);
-  }
+  graph::ModelGraph graph = traced ? std::move(*traced) : tracer::describe(*root_, plan.model);
   partitioning::Options options;
   options.partitions = config.pipeline_parallel_degree;
   options.memory_weight = config.effective_memory_weight();
@@ -173,9 +110,7 @@ void ModelCore::apply_plan(plan::Plan plan) {
   take_over_weights();
   table->drop_remote_tensors(s.group(Group::kPP).ranks());
   table_ = std::move(table);
-  if (s.config.pipeline_parallel_degree > 1) {
-    s.engine->serve(*table_, name_);
-  }
+  s.engine->serve(*this);
 }
 
 } // namespace tessera::train

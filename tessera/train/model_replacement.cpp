@@ -1,5 +1,6 @@
 // ModelCore's part of tensor parallelism: distributed modules in the place of
 // marked ones, their weights, the groups over which gradients are averaged.
+#include <algorithm>
 #include <cstdio>
 
 #include "tessera/base/error.h"
@@ -91,8 +92,7 @@ void ModelCore::take_over_weights() {
 // what it is divided by is the number of different batches in any case.
 void ModelCore::make_reducers() {
   Session& s = session();
-  comm::ProcessGroup& dp = s.group(Group::kDP);
-  if (dp.size() == 1) {
+  if (s.group(Group::kDP).size() == 1) {
     return;
   }
   NamedTensors equal;
@@ -100,17 +100,39 @@ void ModelCore::make_reducers() {
   for (const auto& item : table_->local_parameters()) {
     (layout_->is_scaled_batch(item.first) ? scaled : equal).push_back(item);
   }
+  world_ = s.world;
+  const bool alone = s.engine->models().size() == 1;
+  const auto group_of = [&](Group kind) -> comm::ProcessGroup& {
+    if (alone) {
+      return s.group(kind);
+    }
+    own_groups_.push_back(s.world->new_group(
+        tessera::str(topology::name_of(kind), " of model ", number_), s.group(kind).ranks()));
+    return *own_groups_.back();
+  };
   runtime::GradientReducer::Options options;
   options.bucket_bytes = static_cast<std::int64_t>(options_.bucket_cap_mb * (1 << 20));
   options.overlap = options_.overlapping_allreduce;
-  reducers_.push_back(
-      std::make_unique<runtime::GradientReducer>(*s.world, dp, *s.control, equal, options));
+  reducers_.push_back(std::make_unique<runtime::GradientReducer>(
+      *s.world, group_of(Group::kDP), *s.control, equal, options));
   if (s.group(Group::kTP).size() == 1) {
     return;
   }
   options.scale = 1.0 / data_size();
   reducers_.push_back(std::make_unique<runtime::GradientReducer>(
-      *s.world, s.group(Group::kRDP), *s.rdp_control, scaled, options));
+      *s.world, group_of(Group::kRDP), *s.rdp_control, scaled, options));
+}
+
+bool ModelCore::had_backward() const {
+  return std::any_of(reducers_.begin(), reducers_.end(), [](const auto& reducer) {
+    return reducer->had_backward();
+  });
+}
+
+void ModelCore::expect_backward() {
+  for (const auto& reducer : reducers_) {
+    reducer->expect_backward();
+  }
 }
 
 std::string ModelCore::sparse_gradient() const {

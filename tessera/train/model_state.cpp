@@ -5,6 +5,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/tensor/value.h"
+#include "tessera/tracer/delayed_init.h"
 #include "tessera/train/model_core.h"
 
 namespace tessera::train {
@@ -62,6 +63,22 @@ std::vector<at::Tensor> ModelCore::all_parameters() const {
     }
   }
   return unique;
+}
+
+NamedTensors ModelCore::all_tensors() const {
+  NamedTensors all;
+  for (const auto& item : root_->named_parameters()) {
+    all.emplace_back(item.key(), item.value());
+  }
+  for (const auto& item : root_->named_buffers()) {
+    all.emplace_back(item.key(), item.value());
+  }
+  std::erase_if(all, [](const auto& item) { return !item.second.defined(); });
+  return all;
+}
+
+bool ModelCore::has_delayed() const {
+  return tracer::has_delayed(*root_);
 }
 
 TensorMap ModelCore::local_state_dict() const {

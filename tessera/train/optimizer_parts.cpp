@@ -7,11 +7,6 @@ namespace tessera {
 
 namespace train {
 
-ModelCore* only_model() {
-  const auto& models = session().engine->models();
-  return models.empty() ? nullptr : models.front();
-}
-
 NamedTensors updated_tensors(const ModelCore& model, const DistributedOptimizer* optimizer) {
   NamedTensors tensors = model.local_parameters();
   if (optimizer != nullptr) {
@@ -56,26 +51,13 @@ void merge_into(checkpoint::OptimizerState& whole, checkpoint::OptimizerState pa
   whole.parameters.merge(part.parameters);
 }
 
-namespace {
-
-ModelCore* current_model() {
-  ModelCore* const model = only_model();
-  if (model == nullptr) {
-    throw ConfigError(
-        "an optimizer's state goes by the model's parameter names; make a "
-        "DistributedModel first");
-  }
-  return model;
-}
-
-} // namespace
 } // namespace train
 
 checkpoint::OptimizerState DistributedOptimizer::local_state_dict() {
-  train::ModelCore* const model = train::current_model();
-  model->plan(); // throws before the partition
+  const train::ModelCore& of = model();
+  of.plan(); // throws before the partition
   prepare();
-  return checkpoint::capture(*optimizer_, train::updated_tensors(*model, this));
+  return checkpoint::capture(*optimizer_, train::updated_tensors(of, this));
 }
 
 checkpoint::OptimizerState DistributedOptimizer::state_dict() {
@@ -83,7 +65,7 @@ checkpoint::OptimizerState DistributedOptimizer::state_dict() {
   const auto parts = comm::all_gather_object(
       *s.world,
       s.group(Group::kMP),
-      train::pack_state(train::current_model()->state_layout().whole_share(local_state_dict())));
+      train::pack_state(model().state_layout().whole_share(local_state_dict())));
   checkpoint::OptimizerState whole;
   for (const auto& part : parts) {
     train::merge_into(whole, train::unpack_state(part));
@@ -97,12 +79,12 @@ checkpoint::OptimizerState DistributedOptimizer::state_dict() {
 }
 
 void DistributedOptimizer::load_state_dict(checkpoint::OptimizerState state) {
-  train::ModelCore* const model = train::current_model();
+  train::ModelCore* const of = &model();
   auto shared = std::make_shared<checkpoint::OptimizerState>(std::move(state));
-  model->on_partition([this, model, shared] {
+  of->on_partition([this, of, shared] {
     prepare();
     checkpoint::restore(
-        *optimizer_, model->state_layout().to_local(*shared), train::updated_tensors(*model, this));
+        *optimizer_, of->state_layout().to_local(*shared), train::updated_tensors(*of, this));
   });
 }
 
