@@ -16,9 +16,13 @@ namespace tessera::train {
 
 namespace {
 
+/// Restores the script's stream at its end, unless the script is to go on from where it is then.
 class RestoredRandomState {
  public:
   RestoredRandomState() : state_(runtime::RandomState::capture()) {}
+  void keep_current() {
+    state_ = runtime::RandomState::capture();
+  }
   ~RestoredRandomState() {
     state_.restore();
   }
@@ -79,6 +83,7 @@ std::vector<c10::IValue> ModelCore::run_step(
   if (options_.broadcast_buffers && root_->is_training()) {
     broadcast_from_first(local_buffers());
   }
+  plain_backward_->find_trainable();
   for (const auto& reducer : reducers_) {
     reducer->begin(passes_ + 1 >= options_.backward_passes_per_step);
   }
@@ -134,6 +139,7 @@ std::vector<c10::IValue> ModelCore::run_on_server(
   work.serial = ++session().steps_run;
   work.microbatches = call.microbatches;
   work.run = run;
+  work.script_stream = continues_script_stream(call.microbatches);
   if (static_mode_ != nullptr && call.static_mode) {
     static_mode_->begin({call.function, at::GradMode::is_enabled(), root_->is_training()}, work);
   }
@@ -145,21 +151,30 @@ std::uint64_t ModelCore::seed() const {
   return runtime::mix(static_cast<std::uint64_t>(session().config.seed), data_rank());
 }
 
+// Where a step draws what a single process would draw: with several microbatches or replicas there
+// is no order in which one stream could serve all.
+bool ModelCore::continues_script_stream(int microbatches) const {
+  return microbatches == 1 && dp_size() == 1;
+}
+
 // One partition: each microbatch runs to its end on the calling thread.
 std::vector<c10::IValue> ModelCore::run_alone(
     int microbatches,
     const std::function<c10::IValue(int)>& run) {
   std::vector<c10::IValue> results;
-  // The streams that a server would use: a resumed run draws the same numbers.
-  const RestoredRandomState script;
+  const bool one_stream = continues_script_stream(microbatches);
+  RestoredRandomState script;
   const WeightGradientScope in_place;
   timeline::Recorder& recorder = *session().recorder;
   for (int i = 0; i < microbatches; ++i) {
     comm::activity::runs(step_, "", i, false);
     timeline::Event event;
     event.start_us = recorder.now_us();
-    runtime::RandomState::seeded(runtime::stream_seed(seed(), step_, runtime::step_function_id(i)))
-        .restore();
+    if (!one_stream) { // the streams that a server would use
+      runtime::RandomState::seeded(
+          runtime::stream_seed(seed(), step_, runtime::step_function_id(i)))
+          .restore();
+    }
     try {
       results.push_back(run(i));
     } catch (...) {
@@ -176,6 +191,9 @@ std::vector<c10::IValue> ModelCore::run_alone(
       event.step = static_cast<int>(step_);
       recorder.add(std::move(event));
     }
+  }
+  if (one_stream) {
+    script.keep_current();
   }
   return results;
 }
@@ -223,7 +241,9 @@ void ModelCore::backward(
 }
 
 void ModelCore::check_call() const {
-  if (session().config.pipeline_parallel_degree > 1 && nn::current_interceptor() == nullptr) {
+  // One of the tracing pass's runs has no interceptor: it only warms the machine up.
+  if (session().config.pipeline_parallel_degree > 1 && nn::current_interceptor() == nullptr &&
+      !session().tracing) {
     throw UserError(
         "the model was called outside a step function; with "
         "pipeline_parallel_degree > 1 its parts are on several ranks, so call "

@@ -15,8 +15,10 @@
 #include "tessera/plan/plan.h"
 #include "tessera/runtime/gradient_reducer.h"
 #include "tessera/runtime/module_table.h"
+#include "tessera/runtime/plain_backward.h"
 #include "tessera/runtime/server.h"
 #include "tessera/runtime/static_mode.h"
+#include "tessera/train/parameter_function.h"
 #include "tessera/train/session.h"
 #include "tessera/train/state_layout.h"
 
@@ -76,6 +78,10 @@ class ModelCore {
   }
   /// Throws: ConfigError before the model is partitioned.
   const StateLayout& state_layout() const;
+  /// What `over_parameters` made for this model.
+  ParameterFunctions& parameter_functions() {
+    return parameter_functions_;
+  }
 
   /// Runs one step; `run` is the user's function on one microbatch.
   /// Collective over the world.
@@ -129,6 +135,7 @@ class ModelCore {
   void apply_state(const TensorMap& state, bool strict);
   void broadcast_from_first(const NamedTensors& tensors);
   std::uint64_t seed() const;
+  bool continues_script_stream(int microbatches) const;
   std::vector<c10::IValue> run_on_server(
       const StepCall& call,
       const std::function<c10::IValue(int)>& run);
@@ -141,7 +148,9 @@ class ModelCore {
   std::unique_ptr<StateLayout> layout_;
   std::shared_ptr<const Decision> decision_;
   std::optional<plan::Plan> plan_;
+  ParameterFunctions parameter_functions_{*this};
   std::unique_ptr<runtime::ModuleTable> table_;
+  std::unique_ptr<runtime::PlainBackwardGuard> plain_backward_; // of what this rank owns
   std::unique_ptr<schedule::Schedule> schedule_;
   std::unique_ptr<runtime::OrderChannel> order_;
   std::unique_ptr<runtime::Server> server_;

@@ -85,7 +85,14 @@ plan::Plan ModelCore::agree_on_plan(const std::function<void()>& first_microbatc
       text = runtime::error_text(
           std::current_exception(),
           0,
-          tracing ? "the step function, while it is traced" : "partitioning the model");
+          tracing ? "the step function, microbatch 0, while it is traced"
+                  : "partitioning the model");
+      if (tracing && text.find("does not require grad") != std::string::npos) {
+        text +=
+            "\nThe tracing pass runs without gradients. Write model.backward(loss) in the place of "
+            "loss.backward(); put other code that needs gradients, such as torch::autograd::grad, "
+            "behind if (!tessera::is_tracing()), or write \"skip_tracing\": true.";
+      }
     }
   }
   const c10::IValue agreed = comm::broadcast_object(
@@ -165,6 +172,8 @@ void ModelCore::apply_plan(plan::Plan plan) {
   take_over_weights();
   table->drop_remote_tensors();
   table_ = std::move(table);
+  parameter_functions_.place(*table_, s.config.pipeline_parallel_degree);
+  plain_backward_ = std::make_unique<runtime::PlainBackwardGuard>(table_->local_parameters());
   if (s.config.pipeline_parallel_degree == 1) {
     return;
   }
