@@ -100,7 +100,6 @@ void Trainer::build_model() {
   ModelOptions options;
   options.backward_passes_per_step = static_cast<int>(job_.accumulation);
   core_ = std::make_shared<train::ModelCore>(model_->module, options);
-  train::session().model = core_;
 }
 
 void Trainer::build_optimizer() {

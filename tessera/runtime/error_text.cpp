@@ -24,7 +24,7 @@ std::string error_text(const std::exception_ptr& error, int rank, const std::str
   return str("rank ", rank, ", ", where, ": ", message);
 }
 
-std::string task_text(const Fields& fields, const ModuleTable& modules) {
+std::string task_text(const Fields& fields, const ModuleDirectory& modules) {
   const std::string what =
       fields.module < 0 ? "the step function" : "module '" + modules.name_of(fields.module) + "'";
   return str(

@@ -5,7 +5,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/runtime/message.h"
-#include "tessera/runtime/module_table.h"
+#include "tessera/runtime/module_directory.h"
 
 namespace tessera::runtime {
 
@@ -21,6 +21,6 @@ class FailedElsewhere : public UserError {
 std::string error_text(const std::exception_ptr& error, int rank, const std::string& where);
 
 /// "module 'h.3', microbatch 1, forward": what a task does.
-std::string task_text(const Fields& fields, const ModuleTable& modules);
+std::string task_text(const Fields& fields, const ModuleDirectory& modules);
 
 } // namespace tessera::runtime

@@ -25,7 +25,7 @@ const char* leg_name(Leg leg) {
   return "";
 }
 
-std::string call_text(const Fields& fields, const ModuleTable& modules) {
+std::string call_text(const Fields& fields, const ModuleDirectory& modules) {
   std::string text = "module '" + modules.name_of(fields.module) + "'";
   if (fields.first >= 0) {
     text += str(", children ", fields.first, " to ", fields.last - 1);
@@ -43,12 +43,12 @@ std::string mode_text(const Fields& fields) {
 
 } // namespace
 
-std::string leg_text(const LegId& leg, int module, const ModuleTable& modules) {
+std::string leg_text(const LegId& leg, int module, const ModuleDirectory& modules) {
   return leg_name(leg.leg) + ("module '" + modules.name_of(module) + "'");
 }
 
 std::optional<std::string>
-fields_difference(const Fields& recorded, const Fields& found, const ModuleTable& modules) {
+fields_difference(const Fields& recorded, const Fields& found, const ModuleDirectory& modules) {
   if (recorded.module != found.module || recorded.first != found.first ||
       recorded.last != found.last) {
     return str(
@@ -84,7 +84,7 @@ fields_difference(const Fields& recorded, const Fields& found, const ModuleTable
 }
 
 std::optional<std::string>
-flow_difference(const Recording& recorded, const Recording& found, const ModuleTable& modules) {
+flow_difference(const Recording& recorded, const Recording& found, const ModuleDirectory& modules) {
   const auto where = [](const Fields& fields) {
     return str("microbatch ", fields.microbatch, ": ");
   };

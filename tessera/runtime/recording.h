@@ -8,7 +8,7 @@
 
 #include "tessera/runtime/exchange.h"
 #include "tessera/runtime/flow.h"
-#include "tessera/runtime/module_table.h"
+#include "tessera/runtime/module_directory.h"
 #include "tessera/runtime/stand_in.h"
 #include "tessera/runtime/value_form.h"
 
@@ -37,17 +37,17 @@ struct Recording {
 };
 
 /// "module 'h.1'" and so on, for messages.
-std::string leg_text(const LegId& leg, int module, const ModuleTable& modules);
+std::string leg_text(const LegId& leg, int module, const ModuleDirectory& modules);
 
 /// How the flows of two steps on this rank differ, for people; nothing: only
 /// the order of tasks may.
 std::optional<std::string>
-flow_difference(const Recording& recorded, const Recording& found, const ModuleTable& modules);
+flow_difference(const Recording& recorded, const Recording& found, const ModuleDirectory& modules);
 
 /// What of a message's fixed fields differs from the recorded ones (not the
 /// step), for people.
 std::optional<std::string>
-fields_difference(const Fields& recorded, const Fields& found, const ModuleTable& modules);
+fields_difference(const Fields& recorded, const Fields& found, const ModuleDirectory& modules);
 
 /// Plain data of a recording. Where no verifying step was, received slots are
 /// all read and sent ones all made.

@@ -34,7 +34,7 @@ class WatchedScope {
 void note_waiting(
     const Task* task, // one of those suspended, or none
     std::int64_t step,
-    const ModuleTable& modules) {
+    const ModuleDirectory& modules) {
   if (task == nullptr) {
     comm::activity::waits_for_requests(step);
     return;

@@ -14,7 +14,7 @@
 #include "tessera/runtime/call_record.h"
 #include "tessera/runtime/exchange.h"
 #include "tessera/runtime/message.h"
-#include "tessera/runtime/module_table.h"
+#include "tessera/runtime/module_directory.h"
 #include "tessera/runtime/order.h"
 #include "tessera/runtime/script_stream.h"
 #include "tessera/runtime/static_run.h"
@@ -27,7 +27,7 @@ namespace tessera::runtime {
 
 /// What the server of one rank works with; all outlive it.
 struct ServerContext {
-  const ModuleTable* modules = nullptr;
+  const ModuleDirectory* modules = nullptr;
   transport::Transport* transport = nullptr;
   std::vector<int> pp_ranks; // global rank of each pp rank of this pipeline
   const schedule::Schedule* schedule = nullptr;

@@ -55,7 +55,10 @@ bool Server::wants(const torch::nn::Module& module) {
 }
 
 int Server::range_end(const torch::nn::Module& sequential, int first) {
-  const ModuleTable& modules = *context_.modules;
+  const ModuleDirectory& modules = *context_.modules;
+  if (modules.id_of(sequential) < 0) {
+    return first + 1;
+  }
   const int owner = modules.owner_of_child(sequential, first);
   const int size =
       static_cast<int>(static_cast<const torch::nn::Module&>(sequential).children().size());
@@ -83,7 +86,7 @@ c10::IValue Server::call(
     int first,
     int last) {
   Task& task = current_task("a module of another partition");
-  const ModuleTable& modules = *context_.modules;
+  const ModuleDirectory& modules = *context_.modules;
   Fields fields;
   fields.serial = work_->serial;
   fields.microbatch = task.request.microbatch;

@@ -9,7 +9,7 @@
 
 #include "tessera/comm/process_group.h"
 #include "tessera/comm/world.h"
-#include "tessera/runtime/module_table.h"
+#include "tessera/runtime/module_directory.h"
 #include "tessera/runtime/recording.h"
 #include "tessera/runtime/static_run.h"
 
@@ -39,7 +39,7 @@ class StaticMode {
   };
   /// What it works with; all outlive it.
   struct Context {
-    const ModuleTable* modules = nullptr;
+    const ModuleDirectory* modules = nullptr;
     comm::World* world = nullptr;
     const comm::ProcessGroup* all = nullptr; // the whole world
     const comm::ProcessGroup* pipeline = nullptr;

@@ -23,7 +23,7 @@ StaticProgram::StaticProgram(
     RankPlan plan,
     Recording recording,
     const std::vector<Turn>& order,
-    const ModuleTable& modules)
+    const ModuleDirectory& modules)
     : number(number), plan(std::move(plan)), recording(std::move(recording)) {
   for (const auto& [id, packet] : this->plan.packets) {
     PacketForm& form = packets[id];

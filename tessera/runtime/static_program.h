@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "tessera/runtime/module_table.h"
+#include "tessera/runtime/module_directory.h"
 #include "tessera/runtime/recording.h"
 #include "tessera/runtime/static_plan.h"
 
@@ -26,7 +26,7 @@ struct StaticProgram {
       RankPlan plan,
       Recording recording,
       const std::vector<Turn>& order,
-      const ModuleTable& modules);
+      const ModuleDirectory& modules);
 
   int number = 0;
   RankPlan plan;

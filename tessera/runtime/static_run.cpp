@@ -19,7 +19,7 @@ const char* const kStaticAdvice =
 StaticExchange::StaticExchange(
     Server& server,
     transport::Transport& transport,
-    const ModuleTable& modules,
+    const ModuleDirectory& modules,
     const std::vector<int>& pp_ranks,
     const StaticProgram& program,
     std::int64_t serial)

@@ -17,7 +17,7 @@ class StaticExchange : public Exchange {
   StaticExchange(
       Server& server,
       transport::Transport& transport,
-      const ModuleTable& modules,
+      const ModuleDirectory& modules,
       const std::vector<int>& pp_ranks,
       const StaticProgram& program,
       std::int64_t serial);
@@ -70,7 +70,7 @@ class StaticExchange : public Exchange {
 
   Server& server_;
   transport::Transport& transport_;
-  const ModuleTable& modules_;
+  const ModuleDirectory& modules_;
   const std::vector<int>& pp_ranks_;
   const StaticProgram& program_;
   const std::int64_t serial_;

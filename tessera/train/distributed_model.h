@@ -24,9 +24,7 @@ class DistributedModel {
   using Hook = train::ModelCore::Hook;
 
   explicit DistributedModel(Net net, ModelOptions options = {})
-      : net_(std::move(net)), core_(std::make_shared<train::ModelCore>(net_.ptr(), options)) {
-    train::session().model = core_;
-  }
+      : net_(std::move(net)), core_(std::make_shared<train::ModelCore>(net_.ptr(), options)) {}
 
   /// The model's forward. Inside a step (or tracing) only, unless the whole
   /// model is on this rank.

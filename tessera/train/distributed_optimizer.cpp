@@ -5,6 +5,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/optim/clip.h"
+#include "tessera/train/optimizer_parts.h"
 
 namespace tessera {
 
@@ -24,7 +25,7 @@ DistributedOptimizer::DistributedOptimizer(std::unique_ptr<torch::optim::Optimiz
 }
 
 void DistributedOptimizer::prepare() {
-  const auto model = train::session().model.lock();
+  train::ModelCore* const model = train::only_model();
   if (prepared_ || model == nullptr || !model->partitioned()) {
     return;
   }
@@ -72,7 +73,7 @@ void DistributedOptimizer::zero_grad(bool set_to_none) {
 double DistributedOptimizer::clip_grad_norm(double max_norm) {
   prepare();
   std::map<const void*, std::string> names;
-  const auto model = train::session().model.lock();
+  train::ModelCore* const model = train::only_model();
   if (model != nullptr && model->partitioned()) {
     for (const auto& [name, tensor] : model->local_parameters()) {
       names.emplace(tensor.unsafeGetTensorImpl(), name);

@@ -1,39 +1,8 @@
 #include "tessera/train/model_core.h"
 
-#include <chrono>
-
-#include <torch/csrc/autograd/autograd.h>
-
 #include "tessera/base/error.h"
-#include "tessera/comm/activity.h"
-#include "tessera/runtime/error_text.h"
-#include "tessera/runtime/random_state.h"
-#include "tessera/tensor/value.h"
-#include "tessera/tensor/weight_gradient.h"
-#include "tessera/train/step_failure.h"
 
 namespace tessera::train {
-
-namespace {
-
-/// Restores the script's stream at its end, unless the script is to go on from where it is then.
-class RestoredRandomState {
- public:
-  RestoredRandomState() : state_(runtime::RandomState::capture()) {}
-  void keep_current() {
-    state_ = runtime::RandomState::capture();
-  }
-  ~RestoredRandomState() {
-    state_.restore();
-  }
-  RestoredRandomState(const RestoredRandomState&) = delete;
-  RestoredRandomState& operator=(const RestoredRandomState&) = delete;
-
- private:
-  runtime::RandomState state_;
-};
-
-} // namespace
 
 ModelCore::ModelCore(std::shared_ptr<torch::nn::Module> root, ModelOptions options)
     : root_(std::move(root)), name_(nn::type_name(*root_)), options_(options) {
@@ -46,7 +15,7 @@ ModelCore::ModelCore(std::shared_ptr<torch::nn::Module> root, ModelOptions optio
     throw ConfigError(
         tessera::str("bucket_cap_mb is ", options_.bucket_cap_mb, "; write more than 0"));
   }
-  if (!s.model.expired()) {
+  if (!s.engine->models().empty()) {
     throw ConfigError(
         "a second DistributedModel was made; a script has one, put several "
         "networks into one module");
@@ -54,6 +23,14 @@ ModelCore::ModelCore(std::shared_ptr<torch::nn::Module> root, ModelOptions optio
   replace_modules();
   if (s.config.pipeline_parallel_degree == 1) {
     ensure_partitioned({}); // nothing has to be known of a run
+  }
+  s.engine->add(*this);
+  engine_ = s.engine;
+}
+
+ModelCore::~ModelCore() {
+  if (const auto engine = engine_.lock()) {
+    engine->remove(*this);
   }
 }
 
@@ -74,11 +51,7 @@ const StateLayout& ModelCore::state_layout() const {
   return *layout_;
 }
 
-std::vector<c10::IValue> ModelCore::run_step(
-    const StepCall& call,
-    const std::function<c10::IValue(int)>& run) {
-  const int microbatches = call.microbatches;
-  ensure_partitioned([&] { run(0); });
+void ModelCore::begin_step(int microbatches) {
   scale_ = options_.average_grads_across_microbatches ? 1.0 / microbatches : 1;
   if (options_.broadcast_buffers && root_->is_training()) {
     broadcast_from_first(local_buffers());
@@ -87,157 +60,21 @@ std::vector<c10::IValue> ModelCore::run_step(
   for (const auto& reducer : reducers_) {
     reducer->begin(passes_ + 1 >= options_.backward_passes_per_step);
   }
-  std::vector<c10::IValue> results;
-  std::optional<std::string> failure;
-  const auto started = std::chrono::steady_clock::now();
-  in_step_ = true;
-  try {
-    if (server_ != nullptr) {
-      results = run_on_server(call, run);
-    } else {
-      results = run_alone(microbatches, run);
-    }
-  } catch (const UserError& error) {
-    failure = error.what();
-    abandon_collectives(*failure);
-  } catch (...) {
-    in_step_ = false;
-    throw;
-  }
-  in_step_ = false;
-  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - started;
-  ++step_;
-  comm::activity::script(step_);
-  if (!reducers_.empty()) {
-    // A step that failed leaves gradients that only zero_grad mends.
-    const int passes = std::exchange(passes_, 0);
-    bool backward = false;
-    try {
-      backward = finish_reducers(failure);
-    } catch (const UserError&) {
-      recover_collectives(); // every rank of the DP_GROUP comes here
-      throw;
-    }
-    passes_ = backward ? (passes + 1) % options_.backward_passes_per_step : passes;
-  } else if (failure) {
-    throw UserError(*failure);
-  }
-  if (static_mode_ != nullptr && call.static_mode) {
-    static_mode_->completed(seconds.count());
-  }
+}
+
+void ModelCore::after_step() {
   for (const Hook& hook : std::exchange(first_step_hooks_, {})) {
     hook();
   }
-  return results;
-}
-
-std::vector<c10::IValue> ModelCore::run_on_server(
-    const StepCall& call,
-    const std::function<c10::IValue(int)>& run) {
-  runtime::StepWork work;
-  work.step = step_;
-  work.serial = ++session().steps_run;
-  work.microbatches = call.microbatches;
-  work.run = run;
-  work.script_stream = continues_script_stream(call.microbatches);
-  if (static_mode_ != nullptr && call.static_mode) {
-    static_mode_->begin({call.function, at::GradMode::is_enabled(), root_->is_training()}, work);
-  }
-  return server_->run_step(work);
-}
-
-// Ranks draw different random numbers where their samples are different.
-std::uint64_t ModelCore::seed() const {
-  return runtime::mix(static_cast<std::uint64_t>(session().config.seed), data_rank());
-}
-
-// Where a step draws what a single process would draw: with several microbatches or replicas there
-// is no order in which one stream could serve all.
-bool ModelCore::continues_script_stream(int microbatches) const {
-  return microbatches == 1 && dp_size() == 1;
-}
-
-// One partition: each microbatch runs to its end on the calling thread.
-std::vector<c10::IValue> ModelCore::run_alone(
-    int microbatches,
-    const std::function<c10::IValue(int)>& run) {
-  std::vector<c10::IValue> results;
-  const bool one_stream = continues_script_stream(microbatches);
-  RestoredRandomState script;
-  const WeightGradientScope in_place;
-  timeline::Recorder& recorder = *session().recorder;
-  for (int i = 0; i < microbatches; ++i) {
-    comm::activity::runs(step_, "", i, false);
-    timeline::Event event;
-    event.start_us = recorder.now_us();
-    if (!one_stream) { // the streams that a server would use
-      runtime::RandomState::seeded(
-          runtime::stream_seed(seed(), step_, runtime::step_function_id(i)))
-          .restore();
-    }
-    try {
-      results.push_back(run(i));
-    } catch (...) {
-      throw UserError(runtime::error_text(
-          std::current_exception(),
-          session().world->rank(),
-          tessera::str("the step function, microbatch ", i)));
-    }
-    if (recorder.enabled()) {
-      event.end_us = recorder.now_us();
-      event.name = "step function";
-      event.category = "forward";
-      event.microbatch = i;
-      event.step = static_cast<int>(step_);
-      recorder.add(std::move(event));
-    }
-  }
-  if (one_stream) {
-    script.keep_current();
-  }
-  return results;
 }
 
 void ModelCore::backward(
     const std::vector<at::Tensor>& tensors,
     const std::vector<at::Tensor>& gradients) {
-  if (session().tracing) {
-    return; // the tracing pass follows the forward only
-  }
-  if (!in_step_) {
-    throw UserError("model.backward was called outside a step function");
-  }
-  if (!gradients.empty() && gradients.size() != tensors.size()) {
-    throw UserError(tessera::str(
-        "model.backward got ", tensors.size(), " tensors and ", gradients.size(), " gradients"));
-  }
-  std::vector<at::Tensor> scaled;
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    const bool given = !gradients.empty() && gradients[i].defined();
-    if (!given && tensors[i].numel() != 1) {
-      throw UserError(tessera::str(
-          "model.backward got a tensor of shape ",
-          tensors[i].sizes(),
-          " without a gradient; reduce it to one number, or give its "
-          "gradient"));
-    }
-    if (!tensors[i].requires_grad()) {
-      throw UserError(
-          "model.backward got a tensor that needs no gradient; is grad mode "
-          "off, or was it detached?");
-    }
-    scaled.push_back(given ? gradients[i] * scale_ : at::full_like(tensors[i], scale_));
-  }
   for (const auto& reducer : reducers_) {
     reducer->expect_backward();
   }
-  if (server_ != nullptr) {
-    server_->backward(tensors, scaled);
-  } else {
-    comm::activity::turns_backward();
-    const WeightGradientPass in_place(tensors);
-    torch::autograd::backward(tensors, scaled);
-  }
+  session().engine->backward(tensors, gradients, scale_);
 }
 
 void ModelCore::check_call() const {
@@ -265,6 +102,14 @@ void ModelCore::on_partition(Hook hook) {
   } else {
     partition_hooks_.push_back(std::move(hook));
   }
+}
+
+std::int64_t ModelCore::step_number() const {
+  return session().engine->step_number();
+}
+
+void ModelCore::set_step_number(std::int64_t step) {
+  session().engine->set_step_number(step);
 }
 
 void ModelCore::on_first_step(Hook hook) {

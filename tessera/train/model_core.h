@@ -16,8 +16,7 @@
 #include "tessera/runtime/gradient_reducer.h"
 #include "tessera/runtime/module_table.h"
 #include "tessera/runtime/plain_backward.h"
-#include "tessera/runtime/server.h"
-#include "tessera/runtime/static_mode.h"
+#include "tessera/train/engine.h"
 #include "tessera/train/parameter_function.h"
 #include "tessera/train/session.h"
 #include "tessera/train/state_layout.h"
@@ -43,17 +42,14 @@ namespace train {
 
 struct Decision;
 
-/// What a step says of itself.
-struct StepCall {
-  std::string function; // type of the step function
-  bool static_mode = true; // may be repeated as recorded
-  int microbatches = 1;
-};
-
 /// DistributedModel without its module's type.
 class ModelCore {
  public:
+  /// From here to its destructor the model is one of the process's StepEngine.
   ModelCore(std::shared_ptr<torch::nn::Module> root, ModelOptions options);
+  ~ModelCore();
+  ModelCore(const ModelCore&) = delete;
+  ModelCore& operator=(const ModelCore&) = delete;
 
   bool partitioned() const {
     return table_ != nullptr;
@@ -83,11 +79,19 @@ class ModelCore {
     return parameter_functions_;
   }
 
-  /// Runs one step; `run` is the user's function on one microbatch.
-  /// Collective over the world.
-  std::vector<c10::IValue> run_step(
-      const StepCall& call,
-      const std::function<c10::IValue(int)>& run);
+  // From the StepEngine, in this order in every step:
+  void ensure_partitioned(const std::function<void()>& first_microbatch);
+  /// Collective over the data-parallel ranks. So is finish_step.
+  void begin_step(int microbatches);
+  bool has_reducers() const {
+    return !reducers_.empty();
+  }
+  /// What is wrong when a parameter has a sparse gradient, else "".
+  std::string sparse_gradient() const;
+  /// Averages the gradients. `failure`: this rank's step failed.
+  /// Throws: UserError when any data-parallel rank's step failed.
+  void finish_step(const std::optional<std::string>& failure);
+  void after_step();
 
   void backward(const std::vector<at::Tensor>& tensors, const std::vector<at::Tensor>& gradients);
 
@@ -114,33 +118,23 @@ class ModelCore {
   void on_partition(Hook hook);
   void on_first_step(Hook hook);
 
-  std::int64_t step_number() const {
-    return step_;
-  }
-  /// For a resumed run: random streams go on where they were.
-  void set_step_number(std::int64_t step) {
-    step_ = step;
-  }
+  /// Of the process, as StepEngine counts.
+  std::int64_t step_number() const;
+  void set_step_number(std::int64_t step);
 
  private:
   void replace_modules();
   void take_over_weights();
   void make_reducers();
-  bool finish_reducers(const std::optional<std::string>& failure);
-  void ensure_partitioned(const std::function<void()>& first_microbatch);
   plan::Plan decide(const std::function<void()>& first_microbatch);
   plan::Plan agree_on_plan(const std::function<void()>& first_microbatch);
   void place(plan::Plan plan);
   void apply_plan(plan::Plan plan);
   void apply_state(const TensorMap& state, bool strict);
   void broadcast_from_first(const NamedTensors& tensors);
-  std::uint64_t seed() const;
-  bool continues_script_stream(int microbatches) const;
-  std::vector<c10::IValue> run_on_server(
-      const StepCall& call,
-      const std::function<c10::IValue(int)>& run);
-  std::vector<c10::IValue> run_alone(int microbatches, const std::function<c10::IValue(int)>& run);
 
+  // Not owned: a model may outlive `shutdown`.
+  std::weak_ptr<StepEngine> engine_;
   std::shared_ptr<torch::nn::Module> root_;
   std::string name_;
   ModelOptions options_;
@@ -151,19 +145,13 @@ class ModelCore {
   ParameterFunctions parameter_functions_{*this};
   std::unique_ptr<runtime::ModuleTable> table_;
   std::unique_ptr<runtime::PlainBackwardGuard> plain_backward_; // of what this rank owns
-  std::unique_ptr<schedule::Schedule> schedule_;
-  std::unique_ptr<runtime::OrderChannel> order_;
-  std::unique_ptr<runtime::Server> server_;
-  std::unique_ptr<runtime::StaticMode> static_mode_; // null: off, one partition
   // Over the DP_GROUP, and over the RDP_GROUP for distributed parameters.
   std::vector<std::unique_ptr<runtime::GradientReducer>> reducers_;
   std::vector<Hook> partition_hooks_;
   std::vector<Hook> first_step_hooks_; // empty after the first step
   std::optional<std::pair<TensorMap, bool>> deferred_state_;
-  std::int64_t step_ = 0;
   int passes_ = 0; // steps since gradients were last averaged
   double scale_ = 1; // of every gradient of the running step
-  bool in_step_ = false;
 };
 
 } // namespace train

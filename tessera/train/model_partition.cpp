@@ -12,7 +12,6 @@
 #include "tessera/tracer/trace.h"
 #include "tessera/train/decision.h"
 #include "tessera/train/model_core.h"
-#include "tessera/train/step_failure.h"
 
 namespace tessera::train {
 
@@ -174,36 +173,8 @@ void ModelCore::apply_plan(plan::Plan plan) {
   table_ = std::move(table);
   parameter_functions_.place(*table_, s.config.pipeline_parallel_degree);
   plain_backward_ = std::make_unique<runtime::PlainBackwardGuard>(table_->local_parameters());
-  if (s.config.pipeline_parallel_degree == 1) {
-    return;
-  }
-  schedule_ = plan::make_schedule(*plan_);
-  if (s.order_transport != nullptr) {
-    order_ = std::make_unique<runtime::OrderChannel>(s.group(s.order_group), *s.order_transport);
-  }
-  runtime::ServerContext context;
-  context.modules = table_.get();
-  context.transport = s.transport.get();
-  context.pp_ranks = s.group(Group::kPP).ranks();
-  context.schedule = schedule_.get();
-  context.order = order_.get();
-  context.recorder = s.recorder.get();
-  context.timeout = s.world->options().timeout;
-  context.seed = seed();
-  context.rank = s.world->rank();
-  context.failed = abandon_collectives;
-  server_ = std::make_unique<runtime::Server>(std::move(context));
-  if (s.config.static_mode) {
-    runtime::StaticMode::Context around;
-    around.modules = table_.get();
-    around.world = s.world.get();
-    around.all = &s.group(Group::kWorld);
-    around.pipeline = &s.group(Group::kPP);
-    around.ordered = order_ != nullptr ? &s.group(s.order_group) : nullptr;
-    around.rank = s.world->rank();
-    static_mode_ = std::make_unique<runtime::StaticMode>(
-        runtime::StaticMode::Options{s.config.static_mode_steps, s.config.fast_mode},
-        std::move(around));
+  if (s.config.pipeline_parallel_degree > 1) {
+    s.engine->serve(*table_, name_);
   }
 }
 

@@ -113,16 +113,22 @@ void ModelCore::make_reducers() {
       *s.world, s.group(Group::kRDP), *s.rdp_control, scaled, options));
 }
 
-// Every rank of the DP_GROUP learns of a failure in the first round; the others
-// follow all the same, so that no collective is left half done.
-bool ModelCore::finish_reducers(const std::optional<std::string>& failure) {
-  std::optional<std::string> problem = failure;
+std::string ModelCore::sparse_gradient() const {
   for (const auto& reducer : reducers_) {
-    const std::string sparse = reducer->sparse_gradient();
-    if (!problem && !sparse.empty()) {
-      problem = sparse;
+    std::string sparse = reducer->sparse_gradient();
+    if (!sparse.empty()) {
+      return sparse;
     }
   }
+  return {};
+}
+
+// Every rank of the DP_GROUP learns of a failure in the first round; the others
+// follow all the same, so that no collective is left half done.
+void ModelCore::finish_step(const std::optional<std::string>& failure) {
+  // A step that failed leaves gradients that only zero_grad mends.
+  const int passes = std::exchange(passes_, 0);
+  std::optional<std::string> problem = failure;
   bool backward = false;
   std::optional<UserError> thrown;
   for (const auto& reducer : reducers_) {
@@ -136,7 +142,7 @@ bool ModelCore::finish_reducers(const std::optional<std::string>& failure) {
   if (thrown) {
     throw UserError(*thrown);
   }
-  return backward;
+  passes_ = backward ? (passes + 1) % options_.backward_passes_per_step : passes;
 }
 
 } // namespace tessera::train

@@ -7,6 +7,11 @@ namespace tessera {
 
 namespace train {
 
+ModelCore* only_model() {
+  const auto& models = session().engine->models();
+  return models.empty() ? nullptr : models.front();
+}
+
 NamedTensors updated_tensors(const ModelCore& model, const DistributedOptimizer* optimizer) {
   NamedTensors tensors = model.local_parameters();
   if (optimizer != nullptr) {
@@ -53,8 +58,8 @@ void merge_into(checkpoint::OptimizerState& whole, checkpoint::OptimizerState pa
 
 namespace {
 
-std::shared_ptr<ModelCore> current_model() {
-  auto model = session().model.lock();
+ModelCore* current_model() {
+  ModelCore* const model = only_model();
   if (model == nullptr) {
     throw ConfigError(
         "an optimizer's state goes by the model's parameter names; make a "
@@ -67,7 +72,7 @@ std::shared_ptr<ModelCore> current_model() {
 } // namespace train
 
 checkpoint::OptimizerState DistributedOptimizer::local_state_dict() {
-  const auto model = train::current_model();
+  train::ModelCore* const model = train::current_model();
   model->plan(); // throws before the partition
   prepare();
   return checkpoint::capture(*optimizer_, train::updated_tensors(*model, this));
@@ -92,15 +97,12 @@ checkpoint::OptimizerState DistributedOptimizer::state_dict() {
 }
 
 void DistributedOptimizer::load_state_dict(checkpoint::OptimizerState state) {
-  const auto model = train::current_model();
+  train::ModelCore* const model = train::current_model();
   auto shared = std::make_shared<checkpoint::OptimizerState>(std::move(state));
-  train::ModelCore* target = model.get();
-  model->on_partition([this, target, shared] {
+  model->on_partition([this, model, shared] {
     prepare();
     checkpoint::restore(
-        *optimizer_,
-        target->state_layout().to_local(*shared),
-        train::updated_tensors(*target, this));
+        *optimizer_, model->state_layout().to_local(*shared), train::updated_tensors(*model, this));
   });
 }
 

@@ -8,6 +8,9 @@
 // Parts of an optimizer's state on their way between ranks; private to train.
 namespace tessera::train {
 
+/// The process's model, or nullptr.
+ModelCore* only_model();
+
 /// This rank's parameters by name, each as the tensor the optimizer updates.
 NamedTensors updated_tensors(const ModelCore& model, const DistributedOptimizer* optimizer);
 

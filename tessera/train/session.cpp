@@ -6,6 +6,7 @@
 #include "tessera/comm/activity.h"
 #include "tessera/nn/tensor_parallel/context.h"
 #include "tessera/nn/two_d/mesh.h"
+#include "tessera/train/engine.h"
 
 namespace tessera {
 
@@ -90,6 +91,7 @@ void init(const Config& config) {
   made->recorder = std::make_unique<timeline::Recorder>(
       world.rank(), made->layout->coordinates(world.rank()).pp);
   train::holder() = std::move(made);
+  train::session().engine = std::make_shared<train::StepEngine>();
 }
 
 void init(const std::string& config_file) {

@@ -17,7 +17,7 @@ using topology::Group;
 
 namespace train {
 
-class ModelCore;
+class StepEngine;
 
 /// What `init` sets up: one per process.
 struct Session {
@@ -35,9 +35,9 @@ struct Session {
   Group order_group = Group::kTP;
   transport::TransportPtr order_transport; // nullptr: each its own order
   std::unique_ptr<timeline::Recorder> recorder;
-  std::int64_t steps_run = 0; // of all models; equal on all ranks
-  std::weak_ptr<ModelCore> model;
   bool tracing = false;
+  /// Ends before everything it works with.
+  std::shared_ptr<StepEngine> engine;
 
   comm::ProcessGroup& group(Group kind) const {
     return groups->at(kind);

@@ -8,8 +8,9 @@
 #include <utility>
 #include <vector>
 
+#include "tessera/train/engine.h"
 #include "tessera/train/fresh_copies.h"
-#include "tessera/train/model_core.h"
+#include "tessera/train/session.h"
 #include "tessera/train/split.h"
 #include "tessera/train/step_output.h"
 
@@ -51,10 +52,6 @@ class Step {
   auto operator()(const Args&... args) const {
     using Result = std::decay_t<std::invoke_result_t<const Function&, Args&...>>;
     train::Session& s = train::session();
-    const auto core = s.model.lock();
-    if (core == nullptr) {
-      throw ConfigError("a step was called without a model; make a DistributedModel first");
-    }
     const int microbatches = s.config.microbatches;
     const auto run = [&](int microbatch) -> c10::IValue {
       const auto given = [&] {
@@ -78,7 +75,7 @@ class Step {
       }
     };
     const std::vector<c10::IValue> values =
-        core->run_step({type_of(function_), options_.static_mode, microbatches}, run);
+        s.engine->run_step({type_of(function_), options_.static_mode, microbatches}, run);
     if constexpr (!std::is_void_v<Result>) {
       std::vector<Result> results;
       for (const c10::IValue& value : values) {

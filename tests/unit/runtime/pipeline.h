@@ -84,10 +84,12 @@ struct Rank {
       std::chrono::milliseconds timeout)
       : net(make_net()),
         table(net.ptr(), partition_of(pp), pp_rank),
+        modules(pp_rank),
         recorder(pp_rank, pp_rank),
         schedule(schedule::make_schedule("interleaved", microbatches, 3)) {
     recorder.enable(true);
-    context.modules = &table;
+    modules.add(table, "Net");
+    context.modules = &modules;
     context.transport = &transport;
     for (int i = 0; i < pp; ++i) {
       context.pp_ranks.push_back(i);
@@ -120,6 +122,7 @@ struct Rank {
 
   Net net;
   ModuleTable table;
+  ModuleDirectory modules;
   timeline::Recorder recorder;
   std::unique_ptr<schedule::Schedule> schedule;
   ServerContext context;

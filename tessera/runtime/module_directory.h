@@ -1,0 +1,61 @@
+#pragma once
+
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "tessera/runtime/module_table.h"
+
+namespace tessera::runtime {
+
+/// The interceptable modules of all partitioned models of this process, under
+/// ids that count through. Ids are equal on every rank because all ranks add
+/// and remove the same models in the same order.
+/// Threads: add and remove on the step thread between steps; reading is safe
+/// from any thread during a step.
+class ModuleDirectory {
+ public:
+  using Entry = ModuleTable::Entry;
+
+  explicit ModuleDirectory(int pp_rank) : pp_rank_(pp_rank) {}
+
+  /// Appends the modules of a model. `label` names the model in messages and
+  /// events once there are several. `table` must stay alive until `remove`.
+  void add(const ModuleTable& table, std::string label);
+  /// Forgets a model; its ids are never given again. Does nothing for a table
+  /// that was not added.
+  void remove(const ModuleTable& table);
+
+  int pp_rank() const {
+    return pp_rank_;
+  }
+  /// One entry for each id; `module` is nullptr after its model was removed.
+  const std::vector<Entry>& entries() const {
+    return entries_;
+  }
+  /// -1 for a module of no model in the directory.
+  int id_of(const torch::nn::Module& module) const;
+
+  /// "layers.3", or "the model" for a root. With several models the name begins
+  /// with the model's label: "Generator: layers.3", "the model Generator".
+  std::string name_of(int id) const;
+
+  /// Owner of a child of a Sequential by position.
+  int owner_of_child(const torch::nn::Module& sequential, int child) const;
+
+ private:
+  struct Model {
+    const ModuleTable* table; // nullptr after `remove`
+    std::string label;
+    int end; // one past its last id
+  };
+  const Model& model_of(int id) const;
+
+  int pp_rank_;
+  int live_ = 0; // models that are not removed
+  std::vector<Model> models_;
+  std::vector<Entry> entries_;
+  std::unordered_map<const torch::nn::Module*, int> ids_;
+};
+
+} // namespace tessera::runtime
