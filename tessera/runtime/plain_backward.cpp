@@ -1,5 +1,6 @@
 #include "tessera/runtime/plain_backward.h"
 
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include "tessera/base/error.h"
@@ -8,8 +9,10 @@
 namespace tessera::runtime {
 
 bool in_users_backward() {
-  // The scope is open where a step runs user code, the pass where the library runs a backward.
-  return WeightGradientScope::active() && WeightGradientPass::current() == nullptr;
+  // The engine runs on this thread; the scope is open where a step runs user code, the pass where
+  // the library runs a backward.
+  return torch::autograd::get_current_graph_task_exec_info() != nullptr &&
+         WeightGradientScope::active() && WeightGradientPass::current() == nullptr;
 }
 
 void refuse_users_backward(const std::string& where) {
