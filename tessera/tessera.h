@@ -11,6 +11,8 @@
 #include "tessera/train/delay.h"
 #include "tessera/train/distributed_model.h"
 #include "tessera/train/distributed_optimizer.h"
+#include "tessera/train/module_files.h"
 #include "tessera/train/objects.h"
+#include "tessera/train/parameter_function.h"
 #include "tessera/train/session.h"
 #include "tessera/train/step.h"

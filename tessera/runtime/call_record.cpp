@@ -4,11 +4,15 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include "tessera/base/error.h"
+#include "tessera/runtime/plain_backward.h"
 #include "tessera/tensor/value.h"
 
 namespace tessera::runtime {
 
 torch::autograd::variable_list InputCapture::apply(torch::autograd::variable_list&& gradients) {
+  if (in_users_backward()) {
+    refuse_users_backward("the arguments of a module that another rank called");
+  }
   captured = std::move(gradients);
   return {};
 }

@@ -12,6 +12,7 @@
 
 namespace tessera::runtime {
 
+class ScriptStream;
 class Server;
 struct Task;
 
@@ -70,10 +71,19 @@ class DynamicExchange : public Exchange {
   Content arguments(Task& task) override;
   void respond(Task& task, Content content) override;
 
+  /// Messages carry this stream of random numbers; nullptr: none. Until the next call.
+  void carry(ScriptStream* stream) {
+    stream_ = stream;
+  }
+
  private:
+  c10::IValue body_for(int rank, const Content& content);
+  Content content_of(int rank, const c10::IValue& body);
+
   Server& server_;
   transport::Transport& transport_;
   const std::vector<int>& pp_ranks_;
+  ScriptStream* stream_ = nullptr;
 };
 
 /// The legs of a call in the phase of its fields.

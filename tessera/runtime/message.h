@@ -33,6 +33,7 @@ struct Fields {
   std::int8_t autocast_dtype = 0;
   std::uint8_t training = 0; // forward requests: the module's mode where it was called
   std::uint8_t leg = 0; // packets: see Leg
+  std::uint8_t inputs_only = 0; // backward requests: no gradients of parameters
   std::int32_t microbatch = -1;
   std::int32_t module = -1; // index into the module table
   std::int32_t first = -1; // children of a Sequential, or -1, -1

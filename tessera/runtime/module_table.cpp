@@ -90,6 +90,11 @@ void ModuleTable::hold(std::vector<Held>& list, Held held) {
   tensors_[held.name] = held.tensor;
 }
 
+void ModuleTable::add(const std::string& path, torch::nn::Module& module, int owner) {
+  ids_[&module] = static_cast<int>(entries_.size());
+  entries_.push_back({path, &module, owner});
+}
+
 int ModuleTable::id_of(const torch::nn::Module& module) const {
   const auto entry = ids_.find(&module);
   return entry == ids_.end() ? -1 : entry->second;

@@ -23,6 +23,10 @@ class ModuleTable {
       const std::map<std::string, int>& partition,
       int pp_rank);
 
+  /// Makes a module callable on `owner` that the model does not hold; every rank adds the same in
+  /// the same order. `module` lives as long as the table is used.
+  void add(const std::string& path, torch::nn::Module& module, int owner);
+
   struct Entry {
     std::string path;
     torch::nn::Module* module;

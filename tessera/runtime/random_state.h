@@ -4,6 +4,7 @@
 #include <memory>
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/Tensor.h>
 
 namespace tessera::runtime {
 
@@ -19,6 +20,10 @@ class RandomState {
   static RandomState seeded(std::uint64_t seed);
   /// Makes this the generator's state.
   void restore() const;
+
+  /// As bytes, for a rank of the same program; equal states have equal bytes.
+  at::Tensor to_bytes() const;
+  static RandomState from_bytes(const at::Tensor& bytes);
 
  private:
   // Filling an engine's 624 words takes as long as a small message: once only.

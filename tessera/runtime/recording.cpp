@@ -58,6 +58,13 @@ fields_difference(const Fields& recorded, const Fields& found, const ModuleDirec
         call_text(recorded, modules),
         " was recorded");
   }
+  if (recorded.inputs_only != found.inputs_only) {
+    return str(
+        call_text(found, modules),
+        found.inputs_only != 0 ? " was reached by torch::autograd::grad"
+                               : " was reached by model.backward",
+        " where the other was recorded");
+  }
   if (recorded.invoker != found.invoker) {
     return str(
         "it called ", call_text(found, modules), " with arguments of other types than recorded");

@@ -1,6 +1,9 @@
 #include "tessera/runtime/remote_backward.h"
 
+#include <torch/csrc/autograd/graph_task.h>
+
 #include "tessera/base/error.h"
+#include "tessera/runtime/plain_backward.h"
 #include "tessera/runtime/server.h"
 
 namespace tessera::runtime {
@@ -11,7 +14,21 @@ torch::autograd::variable_list RemoteBackward::apply(torch::autograd::variable_l
         "create_graph is not supported across ranks: a gradient of a gradient "
         "would have to cross the pipeline");
   }
-  const auto received = server_.call_backward(call_, owner_, module_, microbatch_, gradients);
+  // torch::autograd::grad asks for gradients of chosen tensors and adds to none.
+  const auto* chosen = torch::autograd::get_current_graph_task_exec_info();
+  const bool inputs_only = chosen != nullptr && !chosen->empty();
+  if (!inputs_only && in_users_backward()) {
+    refuse_users_backward("module '" + server_.name_of(module_) + "' on another rank");
+  }
+  if (inputs_only && torch::autograd::get_current_graph_task_keep_graph()) {
+    throw UserError(
+        str("torch::autograd::grad with retain_graph or create_graph reached module '",
+            server_.name_of(module_),
+            "' on another rank, which keeps no graph for a second backward; call it without "
+            "them, on a forward of its own, or put the modules that it passes on one rank"));
+  }
+  const auto received =
+      server_.call_backward(call_, owner_, module_, microbatch_, gradients, inputs_only);
   // The owner answers for the inputs that need a gradient, in order.
   torch::autograd::variable_list result(num_outputs());
   std::size_t at = 0;

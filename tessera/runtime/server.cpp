@@ -70,11 +70,17 @@ std::vector<c10::IValue> Server::run_step(const StepWork& work) {
   idle_since_ = std::chrono::steady_clock::now();
   error_ = nullptr;
   capture_modes(caller_modes_);
-  // Tasks draw from streams of their own; the script's goes on untouched.
-  std::optional<RandomState> random;
+  // Tasks draw from streams of their own, and the script's goes on untouched; or all draw from the
+  // script's, and its end replaces what is kept here.
+  random_after_.reset();
+  script_stream_.reset();
   if (context_.random_streams) {
-    random = RandomState::capture();
+    random_after_ = RandomState::capture();
+    if (work.script_stream && work.recording == nullptr && work.program == nullptr) {
+      script_stream_ = std::make_unique<ScriptStream>();
+    }
   }
+  dynamic_.carry(script_stream_.get());
   open_exchange();
   auto early = std::exchange(early_, {});
   for (auto& parcel : early) {
@@ -88,8 +94,8 @@ std::vector<c10::IValue> Server::run_step(const StepWork& work) {
     exchange_ = nullptr;
     static_ = nullptr;
     other_exchange_.reset();
-    if (random) {
-      random->restore();
+    if (random_after_) {
+      random_after_->restore();
     }
   };
   try {
@@ -417,7 +423,10 @@ void Server::take_step_message(const Fields& fields, transport::Parcel parcel) {
         failure_ = parcel.body.toStringRef();
       } else {
         const auto& values = parcel.body.toTupleRef().elements();
-        results_.assign(values.begin(), values.end());
+        results_.assign(values.begin(), values.begin() + work_->microbatches);
+        if (script_stream_ != nullptr) {
+          random_after_ = RandomState::from_bytes(values.at(work_->microbatches).toTensor());
+        }
       }
       end_ = std::move(parcel);
       break;
@@ -559,8 +568,13 @@ void Server::end_step(bool failed) {
     fields.kind = Kind::kEnd;
     fields.serial = work_->serial;
     fields.failed = failed ? 1 : 0;
-    const c10::IValue body =
-        failed ? c10::IValue(*failure_) : c10::IValue(c10::ivalue::Tuple::create(results_));
+    std::vector<c10::IValue> values = results_;
+    if (script_stream_ != nullptr && !failed) {
+      random_after_ = RandomState::capture();
+      values.emplace_back(random_after_->to_bytes());
+    }
+    const c10::IValue body = failed ? c10::IValue(*failure_)
+                                    : c10::IValue(c10::ivalue::Tuple::create(std::move(values)));
     for (std::size_t i = 1; i < context_.pp_ranks.size(); ++i) {
       context_.transport->send(context_.pp_ranks[i], to_header(fields), body);
     }

@@ -16,6 +16,7 @@
 #include "tessera/runtime/message.h"
 #include "tessera/runtime/module_directory.h"
 #include "tessera/runtime/order.h"
+#include "tessera/runtime/script_stream.h"
 #include "tessera/runtime/static_run.h"
 #include "tessera/runtime/worker.h"
 #include "tessera/schedule/schedule.h"
@@ -54,6 +55,9 @@ struct StepWork {
   int microbatches = 1;
   /// The user's step function on one microbatch; used on pp rank 0 only.
   std::function<c10::IValue(int microbatch)> run;
+  /// One task runs at a time and there is one replica: the step draws from the script's own stream
+  /// of random numbers, as a single process would. Not in recorded and repeated steps.
+  bool script_stream = false;
   /// Static mode: what the step did is written here, or what it repeats. At
   /// most one of the two, and the same on all ranks of the pipeline.
   Recording* recording = nullptr;
@@ -107,12 +111,19 @@ class Server : public nn::Interceptor {
   }
 
   /// From RemoteBackward: gradients of a call's inputs from its owner.
+  /// `inputs_only`: none of the parameters that the call used.
   std::vector<torch::Tensor> call_backward(
       std::uint64_t call,
       int owner,
       int module,
       int microbatch,
-      const std::vector<torch::Tensor>& gradients);
+      const std::vector<torch::Tensor>& gradients,
+      bool inputs_only);
+
+  /// A module's path, for messages.
+  std::string name_of(int module) const {
+    return context_.modules->name_of(module);
+  }
 
  private:
   struct Choice {
@@ -188,6 +199,9 @@ class Server : public nn::Interceptor {
   std::vector<std::pair<Worker*, std::shared_ptr<Task>>> suspended_;
   std::unordered_map<std::uint64_t, CallRecord> records_;
   std::vector<c10::IValue> results_;
+  /// What the generator is given when the step ends.
+  std::optional<RandomState> random_after_;
+  std::unique_ptr<ScriptStream> script_stream_; // null: tasks have streams of their own
   std::optional<transport::Parcel> end_;
   std::optional<std::string> failure_;
   DynamicExchange dynamic_;

@@ -1,6 +1,8 @@
 // The server's side of module calls: sending them, running those of others.
 #include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include "tessera/base/error.h"
 #include "tessera/runtime/call_modes.h"
@@ -35,6 +37,27 @@ void check_training_mode(const torch::nn::Module& module, const Fields& request)
             " mode on the rank that calls it: train() or eval() ran on one rank only, as it does "
             "inside a step; call it outside, where all ranks do"));
   }
+}
+
+// What torch::autograd::grad of one process computes between a call's outputs and its inputs.
+std::vector<torch::Tensor> input_gradients(
+    const CallRecord& record,
+    const torch::autograd::variable_list& roots,
+    const torch::autograd::variable_list& gradients) {
+  TESSERA_CHECK(record.inputs != nullptr, "a gradient was asked of a call without inputs");
+  torch::autograd::edge_list from;
+  for (const torch::Tensor& root : roots) {
+    from.push_back(torch::autograd::impl::gradient_edge(root));
+  }
+  torch::autograd::edge_list to;
+  for (std::uint32_t i = 0; i < record.inputs->num_inputs(); ++i) {
+    to.emplace_back(record.inputs, i);
+  }
+  if (from.empty()) {
+    return std::vector<torch::Tensor>(to.size());
+  }
+  return torch::autograd::Engine::get_default_engine().execute(
+      from, gradients, /*keep_graph=*/false, /*create_graph=*/false, /*accumulate_grad=*/false, to);
 }
 
 } // namespace
@@ -123,7 +146,8 @@ std::vector<torch::Tensor> Server::call_backward(
     int owner,
     int module,
     int microbatch,
-    const std::vector<torch::Tensor>& gradients) {
+    const std::vector<torch::Tensor>& gradients,
+    bool inputs_only) {
   Task& task = current_task("a backward through a module of another partition");
   Fields fields;
   fields.serial = work_->serial;
@@ -131,6 +155,7 @@ std::vector<torch::Tensor> Server::call_backward(
   fields.microbatch = microbatch;
   fields.module = module;
   fields.call = call;
+  fields.inputs_only = inputs_only ? 1 : 0;
   exchange_->request(task, fields, owner, {pack(gradients), {}});
   if (auto* pass = WeightGradientPass::current()) {
     pass->requested();
@@ -200,6 +225,11 @@ void Server::run_backward(Task& task) {
       roots.push_back(record.outputs[i]);
       root_gradients.push_back(gradients[i]);
     }
+  }
+  if (task.request.inputs_only != 0) {
+    exchange_->respond(task, {pack(input_gradients(record, roots, root_gradients)), {}});
+    task.responded = true;
+    return;
   }
   const bool awaited = record.inputs != nullptr;
   WeightGradientPass in_place(roots, {awaited, RemoteBackward::is});

@@ -91,7 +91,7 @@ std::shared_ptr<Task> Server::begin(const Choice& choice) {
     std::erase_if(suspended_, [&](const auto& held) { return held.second == task; });
   } else {
     std::erase(ready_, task);
-    if (context_.random_streams) {
+    if (context_.random_streams && script_stream_ == nullptr) {
       task->random = RandomState::seeded(stream_seed(context_.seed, work_->step, task->id));
     }
   }

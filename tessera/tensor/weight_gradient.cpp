@@ -301,6 +301,10 @@ WeightGradientScope::~WeightGradientScope() {
   t_in_place = previous_;
 }
 
+bool WeightGradientScope::active() {
+  return t_in_place;
+}
+
 WeightGradientPass::WeightGradientPass(const std::vector<at::Tensor>& roots)
     : WeightGradientPass(roots, Awaited()) {}
 
@@ -315,11 +319,16 @@ WeightGradientPass::WeightGradientPass(const std::vector<at::Tensor>& roots, con
     const torch::autograd::Node* node = edge.function.get();
     if (node->num_outputs() == 0) {
       ++additions_[node]; // an end of the graph: an accumulator, mostly
-    } else if (seen.insert(node).second) {
+    }
+    if (!seen.insert(node).second) {
+      return;
+    }
+    if (node->num_outputs() != 0) {
       open.push_back(node);
-      if (awaited.node != nullptr && awaited.node(*node)) {
-        ++requests_ahead_;
-      }
+    }
+    // A remote call whose arguments need no gradient is an end, and a request all the same.
+    if (awaited.node != nullptr && awaited.node(*node)) {
+      ++requests_ahead_;
     }
   };
   for (const at::Tensor& root : roots) {

@@ -35,6 +35,9 @@ class WeightGradientScope {
   WeightGradientScope(const WeightGradientScope&) = delete;
   WeightGradientScope& operator=(const WeightGradientScope&) = delete;
 
+  /// Whether one lives on this thread.
+  static bool active();
+
  private:
   bool previous_;
 };

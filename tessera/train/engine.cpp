@@ -19,9 +19,13 @@ namespace tessera::train {
 
 namespace {
 
+/// Restores the script's stream at its end, unless the script is to go on from where it is then.
 class RestoredRandomState {
  public:
   RestoredRandomState() : state_(runtime::RandomState::capture()) {}
+  void keep_current() {
+    state_ = runtime::RandomState::capture();
+  }
   ~RestoredRandomState() {
     state_.restore();
   }
@@ -62,6 +66,12 @@ std::optional<std::string> first_problem(const std::optional<std::string>& mine)
     }
   }
   return std::nullopt;
+}
+
+// Where a step draws what a single process would draw: with several microbatches or replicas there
+// is no order in which one stream could serve all.
+bool continues_script_stream(int microbatches) {
+  return microbatches == 1 && dp_size() == 1;
 }
 
 } // namespace
@@ -326,6 +336,7 @@ std::vector<c10::IValue> StepEngine::run_on_server(
   work.serial = ++steps_run_;
   work.microbatches = call.microbatches;
   work.run = run;
+  work.script_stream = continues_script_stream(call.microbatches);
   if (static_mode_ != nullptr && call.static_mode) {
     static_mode_->begin({call.function, at::GradMode::is_enabled(), modes_of_models()}, work);
   }
@@ -337,16 +348,19 @@ std::vector<c10::IValue> StepEngine::run_alone(
     int microbatches,
     const std::function<c10::IValue(int)>& run) {
   std::vector<c10::IValue> results;
-  // The streams that a server would use: a resumed run draws the same numbers.
-  const RestoredRandomState script;
+  const bool one_stream = continues_script_stream(microbatches);
+  RestoredRandomState script;
   const WeightGradientScope in_place;
   timeline::Recorder& recorder = *session().recorder;
   for (int i = 0; i < microbatches; ++i) {
     comm::activity::runs(step_, "", i, false);
     timeline::Event event;
     event.start_us = recorder.now_us();
-    runtime::RandomState::seeded(runtime::stream_seed(seed(), step_, runtime::step_function_id(i)))
-        .restore();
+    if (!one_stream) { // the streams that a server would use
+      runtime::RandomState::seeded(
+          runtime::stream_seed(seed(), step_, runtime::step_function_id(i)))
+          .restore();
+    }
     try {
       results.push_back(run(i));
     } catch (...) {
@@ -363,6 +377,9 @@ std::vector<c10::IValue> StepEngine::run_alone(
       event.step = static_cast<int>(step_);
       recorder.add(std::move(event));
     }
+  }
+  if (one_stream) {
+    script.keep_current();
   }
   return results;
 }

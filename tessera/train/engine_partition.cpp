@@ -180,7 +180,14 @@ std::vector<std::string> StepEngine::agree(
       problem = runtime::error_text(
           std::current_exception(),
           0,
-          tracing ? "the step function, while it is traced" : "partitioning the model");
+          tracing ? "the step function, microbatch 0, while it is traced"
+                  : "partitioning the model");
+      if (tracing && problem.find("does not require grad") != std::string::npos) {
+        problem +=
+            "\nThe tracing pass runs without gradients. Write model.backward(loss) in the place of "
+            "loss.backward(); put other code that needs gradients, such as torch::autograd::grad, "
+            "behind if (!tessera::is_tracing()), or write \"skip_tracing\": true.";
+      }
     }
   }
   const auto [text, in_trace, agreed] =

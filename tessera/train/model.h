@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "tessera/train/model_copy.h"
 #include "tessera/train/model_core.h"
 
 namespace tessera {
@@ -85,6 +86,27 @@ class Model {
   /// partition. Throws: CheckpointError listing every name that does not fit.
   void load_state_dict(TensorMap state, bool strict = true) const {
     core_->load_state_dict(std::move(state), strict);
+  }
+
+  /// The whole state into another model: `other = decay * other + (1 - decay) * this` for
+  /// parameters, a copy for buffers. With decay 0 a copy (target networks), else an average of
+  /// weights (EMA). `other` is an ordinary module of the same structure, as a holder or a
+  /// shared_ptr, which gets all tensors on every rank; or another DistributedModel, where each rank
+  /// copies its part if both have one partition. Now, or right after the partition.
+  /// Throws: CheckpointError on every rank that lists all names and shapes that do not fit.
+  template <typename Other>
+  void copy_to(const Other& other, double decay = 0) const {
+    train::check_decay(decay);
+    if constexpr (requires { other.core(); }) {
+      core_->on_partition([from = std::weak_ptr(core_), to = other.core(), decay] {
+        to->on_partition(
+            [from = from.lock(), to = to.get(), decay] { train::copy_into(*from, *to, decay); });
+      });
+    } else {
+      core_->on_partition([from = core_.get(), to = train::module_of(other), decay] {
+        train::copy_into(*from, *to, decay);
+      });
+    }
   }
 
   /// Runs after the partition, before the first forward; at once when the model

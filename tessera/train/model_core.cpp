@@ -69,6 +69,7 @@ void ModelCore::begin_step(int microbatches) {
   if (options_.broadcast_buffers && root_->is_training()) {
     broadcast_from_first(local_buffers());
   }
+  plain_backward_->find_trainable();
   for (const auto& reducer : reducers_) {
     reducer->begin(passes_ + 1 >= options_.backward_passes_per_step);
   }
@@ -90,7 +91,9 @@ void ModelCore::backward(
 }
 
 void ModelCore::check_call() const {
-  if (session().config.pipeline_parallel_degree > 1 && nn::current_interceptor() == nullptr) {
+  // One of the tracing pass's runs has no interceptor: it only warms the machine up.
+  if (session().config.pipeline_parallel_degree > 1 && nn::current_interceptor() == nullptr &&
+      !session().tracing) {
     throw UserError(
         "the model was called outside a step function; with "
         "pipeline_parallel_degree > 1 its parts are on several ranks, so call "

@@ -16,7 +16,9 @@
 #include "tessera/plan/plan.h"
 #include "tessera/runtime/gradient_reducer.h"
 #include "tessera/runtime/module_table.h"
+#include "tessera/runtime/plain_backward.h"
 #include "tessera/train/engine.h"
+#include "tessera/train/parameter_function.h"
 #include "tessera/train/session.h"
 #include "tessera/train/state_layout.h"
 
@@ -84,6 +86,10 @@ class ModelCore {
   }
   /// Throws: ConfigError before the model is partitioned.
   const StateLayout& state_layout() const;
+  /// What `over_parameters` made for this model.
+  ParameterFunctions& parameter_functions() {
+    return parameter_functions_;
+  }
 
   // From the StepEngine:
   void enter(int number, const std::string& label);
@@ -168,12 +174,14 @@ class ModelCore {
   std::unique_ptr<StateLayout> layout_;
   std::shared_ptr<const Decision> decision_;
   std::optional<plan::Plan> plan_;
+  ParameterFunctions parameter_functions_{*this};
   std::unique_ptr<runtime::ModuleTable> table_;
   // Groups of this model's own, with the world they belong to: reducers whose
   // buckets leave during a backward must not share a group, on which all ranks
   // would have to start them in one order.
   comm::WorldPtr world_;
   std::vector<comm::ProcessGroupPtr> own_groups_;
+  std::unique_ptr<runtime::PlainBackwardGuard> plain_backward_; // of what this rank owns
   // Over the DP_GROUP, and over the RDP_GROUP for distributed parameters.
   std::vector<std::unique_ptr<runtime::GradientReducer>> reducers_;
   std::vector<Hook> partition_hooks_;

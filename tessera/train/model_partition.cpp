@@ -74,11 +74,12 @@ plan::Plan ModelCore::decide(std::optional<graph::ModelGraph> traced) {
   for (const std::string& warning : result.warnings) {
     std::fprintf(stderr, "tessera: warning: %s\n", warning.c_str());
   }
-  if (!alone) {
+  if (options.partitions > 1) {
     for (const std::string& note : notes_on_kept_modules(graph)) {
       std::fprintf(stderr, "tessera: %s\n", note.c_str());
     }
-    if (config.auto_partition && !config.allow_ranks_without_parameters) {
+    const bool only = s.engine->models().size() == 1; // another may fill the rank
+    if (only && config.auto_partition && !config.allow_ranks_without_parameters) {
       check_every_rank_owns_parameters(graph, result, options.partitions);
     }
   }
@@ -110,6 +111,8 @@ void ModelCore::apply_plan(plan::Plan plan) {
   take_over_weights();
   table->drop_remote_tensors(s.group(Group::kPP).ranks());
   table_ = std::move(table);
+  parameter_functions_.place(*table_, s.config.pipeline_parallel_degree);
+  plain_backward_ = std::make_unique<runtime::PlainBackwardGuard>(table_->local_parameters());
   s.engine->serve(*this);
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tessera/train/engine.h"
+#include "tessera/train/fresh_copies.h"
 #include "tessera/train/session.h"
 #include "tessera/train/split.h"
 #include "tessera/train/step_output.h"
@@ -53,8 +54,12 @@ class Step {
     train::Session& s = train::session();
     const int microbatches = s.config.microbatches;
     const auto run = [&](int microbatch) -> c10::IValue {
-      std::tuple<Args...> parts =
-          parts_of(std::tie(args...), microbatches, microbatch, std::index_sequence_for<Args...>());
+      const auto given = [&] {
+        return parts_of(
+            std::tie(args...), microbatches, microbatch, std::index_sequence_for<Args...>());
+      };
+      // The step that follows the tracing pass must find its arguments as they were given.
+      std::tuple<Args...> parts = s.tracing ? detail::FreshCopies().of(given()) : given();
       if constexpr (std::is_void_v<Result>) {
         std::apply(function_, parts);
         return {};
