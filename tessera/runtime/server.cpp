@@ -56,7 +56,18 @@ void note_waiting(
 } // namespace
 
 Server::Server(ServerContext context)
-    : context_(std::move(context)), dynamic_(*this, *context_.transport, context_.pp_ranks) {}
+    : context_(std::move(context)), dynamic_(*this, *context_.transport, context_.pp_ranks) {
+  if (!context_.reproducible) {
+    return;
+  }
+  gradient_order_ = std::make_unique<GradientOrder>();
+  for (const auto& [name, parameter] : context_.modules->local_parameters()) {
+    parameters_.push_back(parameter);
+  }
+  if (context_.modules->has_buffers()) {
+    buffer_order_ = std::make_unique<BufferOrder>(context_.modules->local_buffers());
+  }
+}
 
 Server::~Server() = default;
 
@@ -76,6 +87,7 @@ std::vector<c10::IValue> Server::run_step(const StepWork& work) {
     random = RandomState::capture();
   }
   open_exchange();
+  begin_orders();
   auto early = std::exchange(early_, {});
   for (auto& parcel : early) {
     take(std::move(parcel));
@@ -94,6 +106,7 @@ std::vector<c10::IValue> Server::run_step(const StepWork& work) {
   };
   try {
     loop();
+    add_what_is_left();
     end_step(failure_.has_value());
   } catch (...) {
     leave();
@@ -105,6 +118,9 @@ std::vector<c10::IValue> Server::run_step(const StepWork& work) {
   }
   if (failure_) {
     throw UserError(*failure_);
+  }
+  if (buffer_order_ != nullptr && static_ == nullptr) {
+    buffer_order_->completed();
   }
   return std::move(results_);
 }
@@ -258,8 +274,15 @@ std::vector<Server::Choice> Server::choices() const {
         }
       }
     } else if (const auto action = context_.schedule->next(progress_)) {
-      add_root(action->microbatch);
+      const bool alone = action->phase == Phase::kForward && runs_forward_alone();
+      if (!alone ||
+          std::count(progress_.states.begin(), progress_.states.end(), State::kForward) == 0) {
+        add_root(action->microbatch);
+      }
     }
+  }
+  if (!follows()) {
+    std::erase_if(list, [this](const Choice& choice) { return !may_start(choice); });
   }
   // Backward before forward, old microbatches before new ones (so gradients
   // add up in one order), begun tasks before fresh ones.
@@ -283,6 +306,7 @@ std::shared_ptr<Task> Server::make_root_task(int microbatch, const StepWork& wor
     const WeightGradientScope in_place;
     const WatchedScope watched(exchange_->watcher());
     results_.at(microbatch) = exchange_->read(work.run(microbatch));
+    turn_ends(*raw);
   };
   return task;
 }
@@ -348,6 +372,7 @@ void Server::settle(const std::shared_ptr<Task>& task) {
       fail(failure_of(*task));
     }
     progress_.states.at(task->request.microbatch) = schedule::Progress::State::kDone;
+    forward_ended(task->request.microbatch);
     root_tasks_.at(task->request.microbatch) = nullptr;
     return;
   }
@@ -428,6 +453,9 @@ void Server::take_step_message(const Fields& fields, transport::Parcel parcel) {
       break;
     case Kind::kDone:
       ++reports_;
+      break;
+    case Kind::kForwardEnded:
+      forward_ended(fields.microbatch);
       break;
     case Kind::kFailed:
       fail(parcel.body.toStringRef());

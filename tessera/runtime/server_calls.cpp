@@ -24,6 +24,36 @@ Task& current_task(const char* what) {
   return *worker->task();
 }
 
+/// The engine's surroundings for the backward of a record, ordered or not.
+class OrderedBackward {
+ public:
+  OrderedBackward(
+      GradientOrder* order,
+      int microbatch,
+      CallRecord& record,
+      const std::vector<torch::Tensor>& roots,
+      const WeightGradientPass::Awaited& awaited)
+      : order_(order), graph_(record.graph) {
+    if (order_ == nullptr) {
+      pass_.emplace(roots, awaited);
+      return;
+    }
+    order_->started(microbatch);
+    pass_.emplace(std::move(record.targets), awaited, *order_, graph_);
+  }
+  void catch_up() {
+    pass_->catch_up();
+    if (order_ != nullptr) {
+      order_->ended(*graph_);
+    }
+  }
+
+ private:
+  GradientOrder* order_;
+  GradientOrder::GraphPtr graph_;
+  std::optional<WeightGradientPass> pass_;
+};
+
 } // namespace
 
 bool Server::wants(const torch::nn::Module& module) {
@@ -69,6 +99,7 @@ c10::IValue Server::call(
   fields.last = last;
   fields.invoker = key.hash;
   fields.call = mix(task.id, 16 + task.calls++);
+  fields.after_backward = task.request.phase == Phase::kBackward ? 1 : task.request.after_backward;
   capture_modes(fields);
   const int owner = first >= 0 ? modules.owner_of_child(module, first)
                                : modules.entries().at(fields.module).owner;
@@ -148,6 +179,8 @@ void Server::run_forward(Task& task) {
   }
   const std::string marks = gradient_marks(result);
   record.outputs = marked_tensors(result, marks);
+  turn_ends(task);
+  expect_backward(record, request.microbatch);
   exchange_->respond(task, {result, marks});
   if (!record.outputs.empty()) {
     records_.emplace(request.call, std::move(record));
@@ -161,7 +194,7 @@ void Server::run_backward(Task& task) {
         "backward reached a module call a second time in one step; combine the "
         "losses and call model.backward once");
   }
-  const CallRecord record = std::move(found->second);
+  CallRecord record = std::move(found->second);
   records_.erase(found);
   const auto gradients = unpack<std::vector<torch::Tensor>>(
       exchange_->hand_over(request_leg(task.request), exchange_->arguments(task).value));
@@ -174,7 +207,8 @@ void Server::run_backward(Task& task) {
     }
   }
   const bool awaited = record.inputs != nullptr;
-  WeightGradientPass in_place(roots, {awaited, RemoteBackward::is});
+  OrderedBackward in_place(
+      gradient_order_.get(), task.request.microbatch, record, roots, {awaited, RemoteBackward::is});
   torch::autograd::backward(roots, root_gradients);
   std::vector<torch::Tensor> result;
   if (awaited) {
@@ -202,13 +236,18 @@ void Server::backward(
     }
     state = schedule::Progress::State::kReady;
     task.awaits = 0;
+    forward_ended(task.request.microbatch);
     pause();
   }
   std::vector<torch::Tensor> real;
   for (const torch::Tensor& tensor : tensors) {
     real.push_back(exchange_->read(tensor).toTensor());
   }
-  WeightGradientPass in_place(real, {false, RemoteBackward::is});
+  CallRecord whole; // the step function's own graph
+  whole.outputs = real;
+  expect_backward(whole, task.request.microbatch);
+  OrderedBackward in_place(
+      gradient_order_.get(), task.request.microbatch, whole, real, {false, RemoteBackward::is});
   torch::autograd::backward(real, gradients);
   in_place.catch_up();
 }

@@ -133,6 +133,9 @@ std::vector<c10::IValue> ModelCore::run_on_server(
   work.step = step_;
   work.serial = ++session().steps_run;
   work.microbatches = call.microbatches;
+  work.kind = runtime::mix(
+      std::hash<std::string>()(call.function),
+      (at::GradMode::is_enabled() ? 2U : 0U) + (root_->is_training() ? 1U : 0U));
   work.run = run;
   if (static_mode_ != nullptr && call.static_mode) {
     static_mode_->begin({call.function, at::GradMode::is_enabled(), root_->is_training()}, work);

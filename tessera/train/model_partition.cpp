@@ -182,6 +182,7 @@ void ModelCore::apply_plan(plan::Plan plan) {
   context.timeout = s.world->options().timeout;
   context.seed = seed();
   context.rank = s.world->rank();
+  context.reproducible = s.config.reproducible;
   context.failed = abandon_collectives;
   server_ = std::make_unique<runtime::Server>(std::move(context));
   if (s.config.static_mode) {
@@ -193,7 +194,8 @@ void ModelCore::apply_plan(plan::Plan plan) {
     around.ordered = order_ != nullptr ? &s.group(s.order_group) : nullptr;
     around.rank = s.world->rank();
     static_mode_ = std::make_unique<runtime::StaticMode>(
-        runtime::StaticMode::Options{s.config.static_mode_steps, s.config.fast_mode},
+        runtime::StaticMode::Options{
+            s.config.static_mode_steps, s.config.fast_mode, s.config.reproducible},
         std::move(around));
   }
 }
