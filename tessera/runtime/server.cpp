@@ -119,9 +119,6 @@ std::vector<c10::IValue> Server::run_step(const StepWork& work) {
   if (failure_) {
     throw UserError(*failure_);
   }
-  if (buffer_order_ != nullptr && static_ == nullptr) {
-    buffer_order_->completed();
-  }
   return std::move(results_);
 }
 

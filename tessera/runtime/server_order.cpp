@@ -69,8 +69,14 @@ void Server::expect_backward(CallRecord& record, int microbatch) {
 }
 
 void Server::add_what_is_left() {
-  if (gradient_order_ != nullptr && !failure_ && !failed_late_) {
+  if (failure_ || failed_late_) {
+    return;
+  }
+  if (gradient_order_ != nullptr) {
     gradient_order_->finish();
+  }
+  if (buffer_order_ != nullptr && static_ == nullptr) {
+    buffer_order_->completed();
   }
 }
 

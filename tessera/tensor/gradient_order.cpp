@@ -48,7 +48,7 @@ class TakeForOrder : public OrderedAdditionHook {
     }
     const at::Tensor& leaf = accumulator_->variable;
     at::Tensor gradient = inputs[0];
-    if constexpr (TORCH_VERSION_MAJOR < 2) {
+    if constexpr (kAccumulatorCallsTensorHooks) {
       for (const auto& hook : torch::autograd::impl::hooks(leaf)) {
         gradient = (*hook)({gradient}).at(0);
       }

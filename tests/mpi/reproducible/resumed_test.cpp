@@ -77,6 +77,9 @@ void expect_same(const Config& config, MakeNet make_net, const std::string& name
 
 TEST(Reproducible, ResumedRunsGoOnInTheSameBits) {
   for (const char* mode : {"dynamic", "static", "fast"}) {
+    if (world_size() > 2 && mode != std::string("fast")) {
+      continue; // replicas take the mode with most causes of difference
+    }
     Config config = placed(2, kResumedMicrobatches, {{"shared", 1}, {"far", 1}, {"dropped", 1}});
     config.reproducible = true;
     config.static_mode = mode != std::string("dynamic");

@@ -16,7 +16,7 @@ namespace tessera::testing {
 /// Sleeps for up to `most`, by numbers that no seed of the script decides.
 inline void sleep_at_random() {
   static thread_local std::mt19937 numbers{std::random_device{}()};
-  constexpr int kMostMicroseconds = 1500;
+  constexpr int kMostMicroseconds = 500;
   const auto time = std::uniform_int_distribution<int>(0, kMostMicroseconds)(numbers);
   std::this_thread::sleep_for(std::chrono::microseconds(time));
 }
