@@ -159,6 +159,7 @@ struct Settings {
   int microbatches = 8;
   int steps = 5;
   std::string mode = "dynamic";
+  bool reproducible = false;
   bool json = false;
 };
 
@@ -206,6 +207,7 @@ tessera::Config config_of(const Settings& settings) {
   config.microbatches = settings.microbatches / settings.dp;
   if (settings.pp > 1) {
     tessera::bench::set_mode(config, settings.mode);
+    config.reproducible = settings.reproducible;
   }
   if (settings.pp > 1) {
     config.auto_partition = false;
@@ -327,6 +329,7 @@ void report(const Settings& settings, const Times& times) {
         {"dp", settings.dp},
         {"schedule", settings.schedule},
         {"mode", settings.mode},
+        {"reproducible", settings.reproducible},
         {"messages", times.traffic.messages},
         {"bytes", times.traffic.bytes},
         {"context_switches", times.traffic.switches},
@@ -433,6 +436,7 @@ int main(int argc, char** argv) {
       ->check(CLI::IsMember({"speed", "memory", "2d"}));
   app.add_option("--dp", settings.dp, "data-parallel ranks")->check(CLI::PositiveNumber);
   app.add_option("--schedule", settings.schedule, "simple or interleaved");
+  app.add_flag("--reproducible", settings.reproducible, "sums in one order");
   app.add_option("--mode", settings.mode, "dynamic, static or fast")
       ->check(CLI::IsMember({"dynamic", "static", "fast"}));
   app.add_option("--microbatches", settings.microbatches, "of 64 rows, over all ranks")

@@ -41,6 +41,7 @@ struct Settings {
   int layers = 8;
   int steps = 7;
   std::string mode = "dynamic";
+  bool reproducible = false;
   bool json = false;
 };
 
@@ -153,6 +154,7 @@ void report(const Settings& settings, const Times& times) {
         {"dtype", settings.dtype},
         {"schedule", settings.schedule},
         {"mode", settings.mode},
+        {"reproducible", settings.reproducible},
         {"messages", times.traffic.messages},
         {"bytes", times.traffic.bytes},
         {"context_switches", times.traffic.switches},
@@ -202,6 +204,7 @@ tessera::Config config_of(const Settings& settings) {
   config.microbatches = settings.microbatches;
   config.pipeline = settings.schedule;
   tessera::bench::set_mode(config, settings.mode);
+  config.reproducible = settings.reproducible;
   config.auto_partition = false;
   config.default_partition = 0;
   for (int i = settings.layers / kStages; i < settings.layers; ++i) {
@@ -223,6 +226,7 @@ int main(int argc, char** argv) {
   app.add_option("--rows", settings.rows, "of a microbatch")->check(CLI::PositiveNumber);
   app.add_option("--tokens", settings.tokens, "of a row")->check(CLI::PositiveNumber);
   app.add_option("--steps", settings.steps, "timed rounds")->check(CLI::PositiveNumber);
+  app.add_flag("--reproducible", settings.reproducible, "sums in one order");
   app.add_flag("--json", settings.json, "one JSON line in place of the table");
   CLI11_PARSE(app, argc, argv);
   torch::set_num_threads(1);

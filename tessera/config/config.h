@@ -38,6 +38,8 @@ struct Config {
   int static_mode_steps = 5;
   /// On top of static mode: tensors go from child to child directly.
   bool fast_mode = false;
+  /// The same configuration gives the same bits in every run.
+  bool reproducible = false;
 
   // -- Ranks --
   /// "cluster" (= DPT), "spread" (= TPD) or a permutation of D, P, T; the

@@ -93,6 +93,13 @@ std::vector<Key> pipeline_keys() {
        .description = "On top of static_mode: a tensor goes from the module "
                       "that makes it to the module that reads it, not through "
                       "a parent that only hands it on."},
+      {.name = "reproducible",
+       .section = section,
+       .field = &Config::reproducible,
+       .source = kOwn,
+       .description = "The same configuration gives the same bits in every "
+                      "run, resumed runs included: gradients are added, and "
+                      "buffers changed, microbatch by microbatch."},
   };
 }
 

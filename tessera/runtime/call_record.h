@@ -7,6 +7,8 @@
 #include <ATen/core/ivalue.h>
 #include <torch/csrc/autograd/function.h>
 
+#include "tessera/tensor/gradient_order.h"
+
 namespace tessera::runtime {
 
 /// Takes the gradients of a module call's inputs on the owner. The inputs hang
@@ -21,6 +23,9 @@ struct CallRecord {
   std::shared_ptr<InputCapture> inputs; // null: no input needs a gradient
   std::vector<torch::Tensor> outputs; // those that need a gradient
   int module = -1;
+  // Where a GradientOrder runs:
+  GradientTargets targets; // below `outputs`
+  GradientOrder::GraphPtr graph;
 };
 
 /// Which tensors of `value` need gradients: '1' or '0' each, in

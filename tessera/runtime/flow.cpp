@@ -66,6 +66,7 @@ std::vector<std::int64_t> to_numbers(const RankFlow& flow) {
     out.put(turn.number);
     out.put(static_cast<std::int64_t>(turn.cause));
     out.put(turn.leg);
+    out.put(turn.keeps_place ? 1 : 0);
   }
   out.put(static_cast<std::int64_t>(flow.legs.size()));
   for (const LegFlow& leg : flow.legs) {
@@ -96,6 +97,7 @@ RankFlow flow_from_numbers(std::span<const std::int64_t> numbers) {
     turn.number = in.small();
     turn.cause = static_cast<Cause>(in.number());
     turn.leg = in.id();
+    turn.keeps_place = in.number() != 0;
   }
   flow.legs.resize(in.count());
   for (LegFlow& leg : flow.legs) {

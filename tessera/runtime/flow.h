@@ -63,6 +63,8 @@ struct Turn {
   /// What came: arguments or gradients that started the task, or the answer
   /// that it waited for. The step function starts with none (call 0).
   LegId leg;
+  /// It changed a buffer, so no other turn may change places with it.
+  bool keeps_place = false;
   bool operator==(const Turn&) const = default;
 };
 

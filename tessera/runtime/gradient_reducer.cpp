@@ -41,7 +41,9 @@ void GradientReducer::hook(int index) {
   parameter.hook = parameter.accumulator->add_post_hook(std::make_unique<AdditionHook>(
       parameter.accumulator.get(),
       [this, index] { counted(index); },
-      [this, index] { return place(index); }));
+      [this, index] { return place(index); },
+      AdditionHook::OnOrder{
+          [this, index] { complete(index); }, [this, index] { before_late(index); }}));
 }
 
 // A script may freeze parameters and thaw them again between steps.
@@ -107,10 +109,11 @@ void GradientReducer::begin(bool reduce) {
   for (Bucket& bucket : buckets_) {
     bucket.late = false;
     bucket.work = nullptr;
-    // What got nothing in the step before is not waited for.
+    // Parameters without a gradient in the step before do not hold up their
+    // bucket; an order says of each parameter when it is complete.
     bucket.missing = static_cast<int>(
         std::count_if(bucket.parameters.begin(), bucket.parameters.end(), [&](int index) {
-          return parameters_[index].expected > 0;
+          return options_.ordered || parameters_[index].expected > 0;
         }));
   }
 }
@@ -122,19 +125,39 @@ void GradientReducer::counted(int index) {
   Parameter& parameter = parameters_[index];
   ++parameter.count;
   backward_ = true;
-  if (!learnt_) {
-    parameter.first_done = completed_++; // the last addition counts
-    return;
-  }
   Bucket& bucket = buckets_[bucket_of_[index]];
   if (bucket.work != nullptr) {
     bucket.late = true;
   }
-  if (parameter.count == parameter.expected) {
-    --bucket.missing;
-    if (reduce_ && options_.overlap) {
-      launch_ready();
-    }
+  if (!learnt_) {
+    parameter.first_done = completed_++; // the last addition counts
+  } else if (!options_.ordered && parameter.count == parameter.expected) {
+    no_longer_missing(bucket);
+  }
+}
+
+void GradientReducer::no_longer_missing(Bucket& bucket) {
+  --bucket.missing;
+  if (reduce_ && options_.overlap) {
+    launch_ready();
+  }
+}
+
+void GradientReducer::complete(int index) {
+  if (active_ && options_.ordered && learnt_ && parameters_[index].trainable) {
+    no_longer_missing(buckets_[bucket_of_[index]]);
+  }
+}
+
+/// A part that nobody announced never shares a sum with those that were: whether
+/// the bucket has left already must not matter.
+void GradientReducer::before_late(int index) {
+  if (!active_ || !reduce_ || !options_.overlap || !parameters_[index].trainable) {
+    return;
+  }
+  while (static_cast<int>(next_bucket_) <= bucket_of_[index]) {
+    launch(buckets_[next_bucket_], false);
+    ++next_bucket_;
   }
 }
 

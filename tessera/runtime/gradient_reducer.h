@@ -33,6 +33,9 @@ class GradientReducer {
     bool overlap = true;
     /// Of the ranks' sum; not given: one over the size of the group.
     std::optional<double> scale = {};
+    /// A GradientOrder says when a parameter is complete, so which part of a
+    /// gradient travels when depends on neither timing nor the step before.
+    bool ordered = false;
   };
 
   /// `parameters`: those of this rank, the same on all ranks of the group;
@@ -103,6 +106,9 @@ class GradientReducer {
 
   void hook(int index);
   void counted(int index);
+  void no_longer_missing(Bucket& bucket);
+  void complete(int index);
+  void before_late(int index);
   void find_trainable();
   void make_buckets(const std::vector<int>& order);
   at::Tensor slice_of(const Bucket& bucket, std::size_t i) const;

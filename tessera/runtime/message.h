@@ -19,7 +19,8 @@ enum class Kind : std::uint8_t {
   kState, // the answer, as text
   kPacket, // static steps: tensors, without a word about them
   kDone, // static steps, to pp rank 0: all turns were had
-  kFailed // static steps, to pp rank 0: the text of an error
+  kFailed, // static steps, to pp rank 0: the text of an error
+  kForwardEnded // from pp rank 0: a microbatch calls no module forward any more
 };
 
 /// The fixed fields of every message between the servers of one pipeline.
@@ -34,6 +35,7 @@ struct Fields {
   std::uint8_t training = 0; // forward requests: the module's mode where it was called
   std::uint8_t leg = 0; // packets: see Leg
   std::uint8_t inputs_only = 0; // backward requests: no gradients of parameters
+  std::uint8_t after_backward = 0; // forward requests: the microbatch had a backward
   std::int32_t microbatch = -1;
   std::int32_t module = -1; // index into the module table
   std::int32_t first = -1; // children of a Sequential, or -1, -1

@@ -15,6 +15,7 @@ void ModuleDirectory::add(const ModuleTable& table, std::string label) {
   }
   models_.push_back({&table, std::move(label), static_cast<int>(entries_.size())});
   ++live_;
+  ++revision_;
 }
 
 void ModuleDirectory::remove(const ModuleTable& table) {
@@ -25,6 +26,7 @@ void ModuleDirectory::remove(const ModuleTable& table) {
   }
   model->table = nullptr;
   --live_;
+  ++revision_;
   const int first = model == models_.begin() ? 0 : (model - 1)->end;
   for (int id = first; id < model->end; ++id) {
     ids_.erase(entries_[id].module);
@@ -77,6 +79,34 @@ std::string ModuleDirectory::name_of(int id) const {
 
 const ModuleTable& ModuleDirectory::table_of(int id) const {
   return *model_of(id).table;
+}
+
+std::vector<std::pair<std::string, torch::Tensor>> ModuleDirectory::local_parameters() const {
+  std::vector<std::pair<std::string, torch::Tensor>> all;
+  for (const Model& model : models_) {
+    if (model.table != nullptr) {
+      const auto own = model.table->local_parameters();
+      all.insert(all.end(), own.begin(), own.end());
+    }
+  }
+  return all;
+}
+
+std::vector<std::pair<std::string, torch::Tensor>> ModuleDirectory::local_buffers() const {
+  std::vector<std::pair<std::string, torch::Tensor>> all;
+  for (const Model& model : models_) {
+    if (model.table != nullptr) {
+      const auto own = model.table->local_buffers();
+      all.insert(all.end(), own.begin(), own.end());
+    }
+  }
+  return all;
+}
+
+bool ModuleDirectory::has_buffers() const {
+  return std::any_of(models_.begin(), models_.end(), [](const Model& model) {
+    return model.table != nullptr && model.table->has_buffers();
+  });
 }
 
 int ModuleDirectory::owner_of_child(const torch::nn::Module& sequential, int child) const {

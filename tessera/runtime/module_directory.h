@@ -57,6 +57,17 @@ class ModuleDirectory {
   /// The table of the model that a module of the directory belongs to.
   const ModuleTable& table_of(int id) const;
 
+  /// Parameters and buffers that this rank owns, of all models.
+  std::vector<std::pair<std::string, torch::Tensor>> local_parameters() const;
+  std::vector<std::pair<std::string, torch::Tensor>> local_buffers() const;
+  /// Whether any rank of the pipeline has a buffer.
+  bool has_buffers() const;
+
+  /// Rises with every model that is added or removed.
+  int revision() const {
+    return revision_;
+  }
+
   /// Owner of a child of a Sequential by position.
   int owner_of_child(const torch::nn::Module& sequential, int child) const;
 
@@ -71,6 +82,7 @@ class ModuleDirectory {
 
   int pp_rank_;
   int live_ = 0; // models that are not removed
+  int revision_ = 0;
   std::vector<Model> models_;
   std::vector<Entry> entries_;
   std::unordered_map<const torch::nn::Module*, int> ids_;

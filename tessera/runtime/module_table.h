@@ -56,6 +56,11 @@ class ModuleTable {
   std::vector<std::pair<std::string, torch::Tensor>> local_parameters() const;
   std::vector<std::pair<std::string, torch::Tensor>> local_buffers() const;
 
+  /// Whether any rank of the pipeline has a buffer.
+  bool has_buffers() const {
+    return !buffers_.empty();
+  }
+
   /// First paths of all parameters and buffers of the model.
   std::vector<std::string> tensor_names() const;
 

@@ -122,6 +122,14 @@ flow_difference(const Recording& recorded, const Recording& found, const ModuleD
   return std::nullopt;
 }
 
+void Recording::keep_place(std::uint64_t task, int number) {
+  const auto turn = std::find_if(turns.rbegin(), turns.rend(), [&](const Turn& candidate) {
+    return candidate.task == task && candidate.number == number;
+  });
+  TESSERA_CHECK(turn != turns.rend(), "a turn that was not recorded");
+  turn->keeps_place = true;
+}
+
 RankFlow flow_of(const Recording& recording) {
   RankFlow flow;
   flow.turns = recording.turns;

@@ -34,6 +34,9 @@ struct Recording {
   std::optional<std::string> failed_call;
   /// Of a verifying step: what this rank read; else nullptr.
   std::shared_ptr<ReadSlots> reads;
+
+  /// The turn changed a buffer: its place in the order is not to be left.
+  void keep_place(std::uint64_t task, int number);
 };
 
 /// "module 'h.1'" and so on, for messages.

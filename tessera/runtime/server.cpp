@@ -56,7 +56,11 @@ void note_waiting(
 } // namespace
 
 Server::Server(ServerContext context)
-    : context_(std::move(context)), dynamic_(*this, *context_.transport, context_.pp_ranks) {}
+    : context_(std::move(context)), dynamic_(*this, *context_.transport, context_.pp_ranks) {
+  if (context_.reproducible) {
+    gradient_order_ = std::make_unique<GradientOrder>();
+  }
+}
 
 Server::~Server() = default;
 
@@ -82,6 +86,7 @@ std::vector<c10::IValue> Server::run_step(const StepWork& work) {
   }
   dynamic_.carry(script_stream_.get());
   open_exchange();
+  begin_orders();
   auto early = std::exchange(early_, {});
   for (auto& parcel : early) {
     take(std::move(parcel));
@@ -100,6 +105,7 @@ std::vector<c10::IValue> Server::run_step(const StepWork& work) {
   };
   try {
     loop();
+    add_what_is_left();
     end_step(failure_.has_value());
   } catch (...) {
     leave();
@@ -264,8 +270,15 @@ std::vector<Server::Choice> Server::choices() const {
         }
       }
     } else if (const auto action = context_.schedule->next(progress_)) {
-      add_root(action->microbatch);
+      const bool alone = action->phase == Phase::kForward && runs_forward_alone();
+      if (!alone ||
+          std::count(progress_.states.begin(), progress_.states.end(), State::kForward) == 0) {
+        add_root(action->microbatch);
+      }
     }
+  }
+  if (!follows()) {
+    std::erase_if(list, [this](const Choice& choice) { return !may_start(choice); });
   }
   // Backward before forward, old microbatches before new ones (so gradients
   // add up in one order), begun tasks before fresh ones.
@@ -289,6 +302,7 @@ std::shared_ptr<Task> Server::make_root_task(int microbatch, const StepWork& wor
     const WeightGradientScope in_place;
     const WatchedScope watched(exchange_->watcher());
     results_.at(microbatch) = exchange_->read(work.run(microbatch));
+    turn_ends(*raw);
   };
   return task;
 }
@@ -354,6 +368,7 @@ void Server::settle(const std::shared_ptr<Task>& task) {
       fail(failure_of(*task));
     }
     progress_.states.at(task->request.microbatch) = schedule::Progress::State::kDone;
+    forward_ended(task->request.microbatch);
     root_tasks_.at(task->request.microbatch) = nullptr;
     return;
   }
@@ -437,6 +452,9 @@ void Server::take_step_message(const Fields& fields, transport::Parcel parcel) {
       break;
     case Kind::kDone:
       ++reports_;
+      break;
+    case Kind::kForwardEnded:
+      forward_ended(fields.microbatch);
       break;
     case Kind::kFailed:
       fail(parcel.body.toStringRef());

@@ -11,6 +11,7 @@
 
 #include "tessera/comm/world.h"
 #include "tessera/nn/interceptor.h"
+#include "tessera/runtime/buffer_order.h"
 #include "tessera/runtime/call_record.h"
 #include "tessera/runtime/exchange.h"
 #include "tessera/runtime/message.h"
@@ -20,6 +21,7 @@
 #include "tessera/runtime/static_run.h"
 #include "tessera/runtime/worker.h"
 #include "tessera/schedule/schedule.h"
+#include "tessera/tensor/gradient_order.h"
 #include "tessera/timeline/timeline.h"
 #include "tessera/transport/transport.h"
 
@@ -39,6 +41,9 @@ struct ServerContext {
   /// share a process, and with it the one default generator (tests).
   bool random_streams = true;
   int rank = 0; // global, for messages
+  /// Gradients are added, and buffers changed, in an order that does not depend
+  /// on timing.
+  bool reproducible = false;
   /// Told at once, with the error's text, when a task of this rank has failed:
   /// other ranks may be waiting for it in a collective.
   std::function<void(const std::string&)> failed;
@@ -53,6 +58,9 @@ struct StepWork {
   /// what arrives late, from a step that failed, is known by it.
   std::int64_t serial = 0;
   int microbatches = 1;
+  /// Steps of one kind take the same path, but for data-dependent flow. Equal
+  /// kinds on one rank are equal on all.
+  std::uint64_t kind = 0;
   /// The user's step function on one microbatch; used on pp rank 0 only.
   std::function<c10::IValue(int microbatch)> run;
   /// One task runs at a time and there is one replica: the step draws from the script's own stream
@@ -152,6 +160,15 @@ class Server : public nn::Interceptor {
     return context_.order != nullptr && !context_.order->leads() && static_ == nullptr;
   }
   void open_exchange();
+  // What the key "reproducible" fixes (server_order.cpp).
+  void follow_directory();
+  void begin_orders();
+  bool may_start(const Choice& choice) const;
+  bool runs_forward_alone() const;
+  void turn_ends(const Task& task);
+  void forward_ended(int microbatch);
+  void expect_backward(CallRecord& record, int microbatch);
+  void add_what_is_left();
   void record_turn(const Task& task, const Choice& choice);
   // Static steps (server_static.cpp).
   std::optional<Choice> next_static_choice();
@@ -186,6 +203,11 @@ class Server : public nn::Interceptor {
   std::string state() const;
 
   ServerContext context_;
+  // Null unless the work is reproducible, the second also where no buffer is.
+  std::unique_ptr<GradientOrder> gradient_order_;
+  std::unique_ptr<BufferOrder> buffer_order_;
+  std::vector<at::Tensor> parameters_; // of this rank, for the order
+  int ordered_revision_ = -1; // of the directory, for which the orders were made
   std::binary_semaphore server_turn_{0};
   std::vector<std::unique_ptr<Worker>> workers_;
 

@@ -60,6 +60,36 @@ std::vector<torch::Tensor> input_gradients(
       from, gradients, /*keep_graph=*/false, /*create_graph=*/false, /*accumulate_grad=*/false, to);
 }
 
+/// The engine's surroundings for the backward of a record, ordered or not.
+class OrderedBackward {
+ public:
+  OrderedBackward(
+      GradientOrder* order,
+      int microbatch,
+      CallRecord& record,
+      const std::vector<torch::Tensor>& roots,
+      const WeightGradientPass::Awaited& awaited)
+      : order_(order), graph_(record.graph) {
+    if (order_ == nullptr) {
+      pass_.emplace(roots, awaited);
+      return;
+    }
+    order_->started(microbatch);
+    pass_.emplace(std::move(record.targets), awaited, *order_, graph_);
+  }
+  void catch_up() {
+    pass_->catch_up();
+    if (order_ != nullptr) {
+      order_->ended(*graph_);
+    }
+  }
+
+ private:
+  GradientOrder* order_;
+  GradientOrder::GraphPtr graph_;
+  std::optional<WeightGradientPass> pass_;
+};
+
 } // namespace
 
 bool Server::wants(const torch::nn::Module& module) {
@@ -116,6 +146,7 @@ c10::IValue Server::call(
   fields.invoker = key.hash;
   fields.training = module.is_training() ? 1 : 0;
   fields.call = mix(task.id, 16 + task.calls++);
+  fields.after_backward = task.request.phase == Phase::kBackward ? 1 : task.request.after_backward;
   capture_modes(fields);
   const int owner = first >= 0 ? modules.owner_of_child(module, first)
                                : modules.entries().at(fields.module).owner;
@@ -201,6 +232,8 @@ void Server::run_forward(Task& task) {
   }
   const std::string marks = gradient_marks(result);
   record.outputs = marked_tensors(result, marks);
+  turn_ends(task);
+  expect_backward(record, request.microbatch);
   exchange_->respond(task, {result, marks});
   if (!record.outputs.empty()) {
     records_.emplace(request.call, std::move(record));
@@ -214,7 +247,7 @@ void Server::run_backward(Task& task) {
         "backward reached a module call a second time in one step; combine the "
         "losses and call model.backward once");
   }
-  const CallRecord record = std::move(found->second);
+  CallRecord record = std::move(found->second);
   records_.erase(found);
   const auto gradients = unpack<std::vector<torch::Tensor>>(
       exchange_->hand_over(request_leg(task.request), exchange_->arguments(task).value));
@@ -229,10 +262,14 @@ void Server::run_backward(Task& task) {
   if (task.request.inputs_only != 0) {
     exchange_->respond(task, {pack(input_gradients(record, roots, root_gradients)), {}});
     task.responded = true;
+    if (gradient_order_ != nullptr) {
+      gradient_order_->ended(*record.graph); // it adds to no parameter
+    }
     return;
   }
   const bool awaited = record.inputs != nullptr;
-  WeightGradientPass in_place(roots, {awaited, RemoteBackward::is});
+  OrderedBackward in_place(
+      gradient_order_.get(), task.request.microbatch, record, roots, {awaited, RemoteBackward::is});
   torch::autograd::backward(roots, root_gradients);
   std::vector<torch::Tensor> result;
   if (awaited) {
@@ -260,13 +297,18 @@ void Server::backward(
     }
     state = schedule::Progress::State::kReady;
     task.awaits = 0;
+    forward_ended(task.request.microbatch);
     pause();
   }
   std::vector<torch::Tensor> real;
   for (const torch::Tensor& tensor : tensors) {
     real.push_back(exchange_->read(tensor).toTensor());
   }
-  WeightGradientPass in_place(real, {false, RemoteBackward::is});
+  CallRecord whole; // the step function's own graph
+  whole.outputs = real;
+  expect_backward(whole, task.request.microbatch);
+  OrderedBackward in_place(
+      gradient_order_.get(), task.request.microbatch, whole, real, {false, RemoteBackward::is});
   torch::autograd::backward(real, gradients);
   in_place.catch_up();
 }

@@ -24,6 +24,7 @@ std::optional<Server::Choice> Server::choose_on_worker() {
 }
 
 void Server::pause() {
+  turn_ends(*Worker::current()->task());
   // The others have what they need of this task; now is the time for the rest.
   if (auto* pass = WeightGradientPass::current()) {
     pass->catch_up();

@@ -109,7 +109,7 @@ void StaticMode::make_program(Kind& kind, int fastest) const {
        comm::all_gather_object(*context_.world, *context_.pipeline, as_value(to_numbers(flow)))) {
     flows.push_back(flow_from_numbers(as_numbers(value)));
   }
-  auto plans = make_static_plan(flows, options_.direct);
+  auto plans = make_static_plan(flows, options_.direct, options_.exact_sums);
   int number = 0;
   for (const auto& [key, other] : kinds_) {
     number += other.program != nullptr ? 1 : 0;

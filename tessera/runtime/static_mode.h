@@ -37,6 +37,8 @@ class StaticMode {
     int recorded_steps = 5; // T of the paper
     /// Fast mode: a verifying step comes before them.
     bool direct = false;
+    /// See make_static_plan.
+    bool exact_sums = false;
   };
   /// What it works with; all outlive it.
   struct Context {

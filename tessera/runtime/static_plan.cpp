@@ -17,7 +17,7 @@ struct End {
 
 class Planner {
  public:
-  Planner(const std::vector<RankFlow>& flows, bool direct) : flows_(flows) {
+  Planner(const std::vector<RankFlow>& flows, bool direct, bool exact_sums) : flows_(flows) {
     for (int rank = 0; rank < static_cast<int>(flows.size()); ++rank) {
       for (const LegFlow& leg : flows[rank].legs) {
         (leg.sent ? senders_ : receivers_)[leg.id] = {rank, &leg};
@@ -43,6 +43,9 @@ class Planner {
       for (const auto& [id, end] : senders_) {
         settle_sums(*end.leg);
         settle_gradients(id);
+      }
+      if (exact_sums) {
+        settle_long_sums();
       }
     } while (changed_);
   }
@@ -106,6 +109,21 @@ class Planner {
       for (const Slot& origin : slot.origins) {
         if (mixed) {
           make_real(origin);
+        }
+      }
+    }
+  }
+
+  // Two summands may change places, three may not.
+  void settle_long_sums() {
+    for (const auto& [id, end] : receivers_) {
+      for (int i = 0; i < static_cast<int>(end.leg->slots.size()); ++i) {
+        std::vector<Slot> makers;
+        if (end.leg->slots[i].defined) {
+          find_makers({id, i}, makers);
+        }
+        if (makers.size() > 2) {
+          make_sent_real({id, i});
         }
       }
     }
@@ -190,7 +208,8 @@ class Planner {
     for (const Turn& turn : flow.turns) {
       PlannedTurn planned{turn, {}};
       if (turn.cause != Cause::kSchedule && turn.leg.call != 0) {
-        const ReceivedLeg& leg = plan.received.at(turn.leg);
+        ReceivedLeg& leg = plan.received.at(turn.leg);
+        leg.waits = leg.waits || (turn.cause == Cause::kResponse && turn.keeps_place);
         if (turn.cause == Cause::kResponse && !leg.waits) {
           continue; // goes on without waiting
         }
@@ -276,8 +295,9 @@ class Planner {
 
 } // namespace
 
-std::vector<RankPlan> make_static_plan(const std::vector<RankFlow>& flows, bool direct) {
-  return Planner(flows, direct).plans();
+std::vector<RankPlan>
+make_static_plan(const std::vector<RankFlow>& flows, bool direct, bool exact_sums) {
+  return Planner(flows, direct, exact_sums).plans();
 }
 
 } // namespace tessera::runtime

@@ -29,7 +29,7 @@ struct PacketPlace {
 /// tensors whose sum it is; none: a stand-in, or no gradient.
 struct ReceivedLeg {
   std::vector<std::vector<PacketPlace>> places;
-  bool waits = false; // any place
+  bool waits = false; // for any place, or for the turn that keeps its place
 };
 
 /// A packet as its receiver knows it.
@@ -64,9 +64,12 @@ struct RankPlan {
 ///
 /// A tensor takes the direct way where every rank between only hands it on, in
 /// the forward and, if it has a gradient, in the backward.
+/// `exact_sums`: a sum of more than two tensors is made where it was recorded,
+/// because summands that arrive one by one could be added in another order.
 /// Pure: every rank computes the same. Not collective. Threads: any thread.
 /// Throws: InternalError when the flows do not fit together.
 /// Source: Karakus et al. 2021, section 4.4.
-std::vector<RankPlan> make_static_plan(const std::vector<RankFlow>& flows, bool direct);
+std::vector<RankPlan>
+make_static_plan(const std::vector<RankFlow>& flows, bool direct, bool exact_sums = false);
 
 } // namespace tessera::runtime

@@ -1,6 +1,7 @@
 #include "tessera/schedule/schedule.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "tessera/base/error.h"
 
@@ -89,6 +90,17 @@ class Interleaved : public Counted {
 
 class Custom : public Counted {
  public:
+  std::vector<int> positions(Phase phase, int microbatches) const override {
+    std::vector<int> places(static_cast<std::size_t>(microbatches), 0);
+    int next = 0;
+    for (const Action& action : order_) {
+      if (action.phase == phase) {
+        places.at(static_cast<std::size_t>(action.microbatch)) = next++;
+      }
+    }
+    return places;
+  }
+
   Custom(int microbatches, int active, std::vector<Action> order)
       : Counted(microbatches, active), order_(std::move(order)) {}
 
@@ -115,6 +127,12 @@ class Custom : public Counted {
 };
 
 } // namespace
+
+std::vector<int> Schedule::positions(Phase /*phase*/, int microbatches) const {
+  std::vector<int> places(static_cast<std::size_t>(microbatches));
+  std::iota(places.begin(), places.end(), 0);
+  return places;
+}
 
 std::unique_ptr<Schedule> make_schedule(
     const std::string& kind,

@@ -42,6 +42,9 @@ class Schedule {
   Schedule& operator=(Schedule&&) = delete;
   /// nullopt: nothing may start now, wait for progress.
   virtual std::optional<Action> next(const Progress& progress) const = 0;
+  /// For each microbatch its place, from 0, in the order in which this schedule
+  /// starts them when each is as fast as the others.
+  virtual std::vector<int> positions(Phase phase, int microbatches) const;
 };
 
 /// `kind` is "simple", "interleaved" or "custom".

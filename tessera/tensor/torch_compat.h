@@ -59,6 +59,10 @@ inline void set_dtype(at::ScalarType dtype) {
 #endif
 } // namespace cpu_autocast
 
+/// Whether a leaf's accumulator calls the hooks of its tensor. Later versions
+/// call them before the accumulator's own hooks.
+inline constexpr bool kAccumulatorCallsTensorHooks = TORCH_VERSION_MAJOR < 2;
+
 /// "1.13.1": what messages and reports say was used.
 inline constexpr const char* kTorchVersion = TORCH_VERSION;
 

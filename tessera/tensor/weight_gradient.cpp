@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <memory>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -75,8 +74,12 @@ bool takes_parts(const at::Tensor& parameter) {
                      gradient.scalar_type() == parameter.scalar_type() &&
                      gradient.device() == parameter.device() && !gradient.requires_grad());
   const auto accumulator = torch::autograd::impl::grad_accumulator(parameter);
+  const auto& hooks = accumulator->pre_hooks();
   return fits && t_pass->adds_once(accumulator.get()) &&
-         torch::autograd::impl::hooks(parameter).empty() && accumulator->pre_hooks().empty();
+         torch::autograd::impl::hooks(parameter).empty() &&
+         std::all_of(hooks.begin(), hooks.end(), [](const auto& hook) {
+           return dynamic_cast<const OrderedAdditionHook*>(hook.get()) != nullptr;
+         });
 }
 
 at::Tensor zeros_for(const at::Tensor& parameter) {
@@ -96,6 +99,25 @@ at::Tensor gradient_to_add_to(const at::Tensor& parameter) {
     parameter.mutable_grad() = zeros_for(parameter);
   }
   return parameter.grad();
+}
+
+std::function<void()> addition_of_product(at::Tensor parameter, at::Tensor rows, at::Tensor x) {
+  return [parameter = std::move(parameter), rows = std::move(rows), x = std::move(x)] {
+    const at::NoGradGuard no_grad;
+    // The gradient is looked up now, because its bucket may have left meanwhile.
+    // It begins as zeros: a BLAS may sum in another order when it has nothing to
+    // add to, and then the bits would tell whether a gradient was there.
+    gradient_to_add_to(parameter).addmm_(rows.t(), x);
+  };
+}
+
+/// Whether a GradientOrder decides when a part of `takes_parts` is added.
+bool is_ordered(const at::Tensor& parameter) {
+  return t_pass->orders(torch::autograd::impl::grad_accumulator(parameter).get());
+}
+
+void add_in_order(const at::Tensor& parameter, std::function<void()> addition) {
+  t_pass->add(torch::autograd::impl::grad_accumulator(parameter).get(), std::move(addition));
 }
 
 /// Whether the part may be added when the pass catches up.
@@ -191,20 +213,32 @@ struct LookUp : Function<LookUp> {
     if (!grads[0].defined()) {
       return result;
     }
-    const at::Tensor sum = by_frequency ? at::Tensor() : addable_gradient(table);
-    if (!sum.defined()) {
+    if (by_frequency || !takes_parts(table)) {
       result[0] =
           at::embedding_backward(grads[0], ids, table.size(0), padding, by_frequency, false);
-      return result;
+    } else if (is_ordered(table)) {
+      add_in_order(table, [table, ids, gradient = grads[0], padding] {
+        const at::NoGradGuard no_grad;
+        add_rows(gradient_to_add_to(table), ids, gradient, padding);
+      });
+    } else {
+      add_rows(gradient_to_add_to(table), ids, grads[0], padding);
     }
+    return result;
+  }
+
+  static void add_rows(
+      const at::Tensor& sum,
+      const at::Tensor& ids,
+      const at::Tensor& gradient,
+      std::int64_t padding) {
     // What goes to the row of padding is dropped.
-    const bool padded = padding >= 0 && padding < table.size(0);
+    const bool padded = padding >= 0 && padding < sum.size(0);
     const at::Tensor kept = padded ? sum.select(0, padding).clone() : sum;
-    sum.index_add_(0, ids.reshape({-1}), grads[0].reshape({-1, table.size(1)}));
+    sum.index_add_(0, ids.reshape({-1}), gradient.reshape({-1, sum.size(1)}));
     if (padded) {
       sum.select(0, padding).copy_(kept);
     }
-    return result;
   }
 };
 
@@ -309,40 +343,20 @@ WeightGradientPass::WeightGradientPass(const std::vector<at::Tensor>& roots)
     : WeightGradientPass(roots, Awaited()) {}
 
 WeightGradientPass::WeightGradientPass(const std::vector<at::Tensor>& roots, const Awaited& awaited)
-    : awaited_(awaited), previous_(t_pass) {
-  std::unordered_set<const torch::autograd::Node*> seen;
-  std::vector<const torch::autograd::Node*> open;
-  const auto reach = [&](const torch::autograd::Edge& edge) {
-    if (!edge.is_valid()) {
-      return;
-    }
-    const torch::autograd::Node* node = edge.function.get();
-    if (node->num_outputs() == 0) {
-      ++additions_[node]; // an end of the graph: an accumulator, mostly
-    }
-    if (!seen.insert(node).second) {
-      return;
-    }
-    if (node->num_outputs() != 0) {
-      open.push_back(node);
-    }
-    // A remote call whose arguments need no gradient is an end, and a request all the same.
-    if (awaited.node != nullptr && awaited.node(*node)) {
-      ++requests_ahead_;
-    }
-  };
-  for (const at::Tensor& root : roots) {
-    if (root.defined() && root.requires_grad()) {
-      reach(torch::autograd::impl::gradient_edge(root));
-    }
-  }
-  while (!open.empty()) {
-    const torch::autograd::Node* node = open.back();
-    open.pop_back();
-    for (const torch::autograd::Edge& edge : node->next_edges()) {
-      reach(edge);
-    }
-  }
+    : targets_(targets_below(roots, awaited.node)), awaited_(awaited), previous_(t_pass) {
+  t_pass = this;
+}
+
+WeightGradientPass::WeightGradientPass(
+    GradientTargets targets,
+    const Awaited& awaited,
+    GradientOrder& order,
+    GradientOrder::GraphPtr graph)
+    : targets_(std::move(targets)),
+      awaited_(awaited),
+      order_(&order),
+      graph_(std::move(graph)),
+      previous_(t_pass) {
   t_pass = this;
 }
 
@@ -356,22 +370,26 @@ WeightGradientPass* WeightGradientPass::current() {
 
 void WeightGradientPass::put_off(at::Tensor parameter, at::Tensor rows, at::Tensor x) {
   auto accumulator = torch::autograd::impl::grad_accumulator(parameter);
-  put_off_.push_back({std::move(parameter), std::move(rows), std::move(x), std::move(accumulator)});
+  put_off_.push_back(
+      {std::move(accumulator),
+       addition_of_product(std::move(parameter), std::move(rows), std::move(x))});
 }
 
 bool WeightGradientPass::awaits(const torch::autograd::Node* accumulator) const {
-  return std::any_of(put_off_.begin(), put_off_.end(), [&](const Product& product) {
+  return std::any_of(put_off_.begin(), put_off_.end(), [&](const PutOff& product) {
     return product.accumulator.get() == accumulator;
   });
 }
 
 void WeightGradientPass::catch_up() {
-  const at::NoGradGuard no_grad;
-  for (Product& product : std::exchange(put_off_, {})) {
-    // Looked up now: its bucket may have left meanwhile.
-    gradient_to_add_to(product.parameter).addmm_(product.rows.t(), product.x);
-    for (const auto& hook : product.accumulator->post_hooks()) {
-      static_cast<const AdditionHook&>(*hook).added();
+  for (PutOff& product : std::exchange(put_off_, {})) {
+    if (orders(product.accumulator.get())) {
+      add(product.accumulator.get(), std::move(product.addition));
+    } else {
+      product.addition();
+      for (const auto& hook : product.accumulator->post_hooks()) {
+        static_cast<const AdditionHook&>(*hook).added();
+      }
     }
     product = {}; // its activations are free now
   }
@@ -380,25 +398,29 @@ void WeightGradientPass::catch_up() {
 torch::autograd::variable_list AdditionHook::operator()(
     const torch::autograd::variable_list& outputs,
     const torch::autograd::variable_list& /*inputs*/) {
-  if (t_pass == nullptr || !t_pass->awaits(accumulator_)) {
+  // Who adds later, or in an order, reports the addition as well.
+  if (t_pass == nullptr || !(t_pass->orders(accumulator_) || t_pass->awaits(accumulator_))) {
     added_();
   }
   return outputs;
 }
 
 at::Tensor addable_gradient(const at::Tensor& parameter) {
-  return takes_parts(parameter) ? gradient_to_add_to(parameter) : at::Tensor();
+  return takes_parts(parameter) && !is_ordered(parameter) ? gradient_to_add_to(parameter)
+                                                          : at::Tensor();
 }
 
 at::Tensor
 add_weight_gradient(const at::Tensor& weight, const at::Tensor& rows, const at::Tensor& x) {
-  const at::Tensor sum = addable_gradient(weight);
-  if (!sum.defined()) {
+  if (!takes_parts(weight)) {
     return rows.t().mm(x);
   }
-  // Also to zeros: a BLAS may sum in another order when it has nothing to add
-  // to, and then the bits would tell whether a gradient was there.
-  sum.addmm_(rows.t(), x);
+  auto addition = addition_of_product(weight, rows, x);
+  if (is_ordered(weight)) {
+    add_in_order(weight, std::move(addition));
+  } else {
+    addition();
+  }
   return {};
 }
 

@@ -2,13 +2,14 @@
 
 #include <functional>
 #include <memory>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/function_hook.h>
+
+#include "tessera/tensor/gradient_order.h"
 
 /// Gradients of weights, added where they belong. With microbatches a product's
 /// weight gradient is otherwise written to a new tensor, and that tensor added
@@ -69,26 +70,41 @@ class WeightGradientPass {
 
   explicit WeightGradientPass(const std::vector<at::Tensor>& roots);
   WeightGradientPass(const std::vector<at::Tensor>& roots, const Awaited& awaited);
+  /// With an order, which outlives this: what it orders is added through it.
+  /// `targets`: below all roots of `graph`.
+  WeightGradientPass(
+      GradientTargets targets,
+      const Awaited& awaited,
+      GradientOrder& order,
+      GradientOrder::GraphPtr graph);
   ~WeightGradientPass();
   WeightGradientPass(const WeightGradientPass&) = delete;
   WeightGradientPass& operator=(const WeightGradientPass&) = delete;
 
   /// Of a parameter.
   bool adds_once(const torch::autograd::Node* accumulator) const {
-    const auto found = additions_.find(accumulator);
-    return found != additions_.end() && found->second == 1;
+    const auto found = targets_.additions.find(accumulator);
+    return found != targets_.additions.end() && found->second == 1;
   }
 
   /// The innermost one of this thread, or none.
   static WeightGradientPass* current();
   void requested() {
-    --requests_ahead_;
+    --targets_.requests;
   }
   bool puts_off() const {
-    return awaited_.end || requests_ahead_ > 0;
+    return awaited_.end || targets_.requests > 0;
   }
   /// The parameter's gradient += rows^T x, later.
   void put_off(at::Tensor parameter, at::Tensor rows, at::Tensor x);
+  /// Whether an order decides when this accumulator is added to.
+  bool orders(const torch::autograd::Node* accumulator) const {
+    return order_ != nullptr && order_->orders(accumulator);
+  }
+  /// Of an accumulator that is ordered: see GradientOrder::add.
+  void add(const torch::autograd::Node* accumulator, std::function<void()> addition) {
+    order_->add(*graph_, accumulator, std::move(addition));
+  }
   /// Whether the addition of this node is still to come.
   bool awaits(const torch::autograd::Node* accumulator) const;
   /// Computes what was put off. A pass that is left without it has failed, and
@@ -96,17 +112,16 @@ class WeightGradientPass {
   void catch_up();
 
  private:
-  struct Product {
-    at::Tensor parameter;
-    at::Tensor rows;
-    at::Tensor x;
+  struct PutOff {
     std::shared_ptr<torch::autograd::Node> accumulator;
+    std::function<void()> addition;
   };
 
-  std::unordered_map<const torch::autograd::Node*, int> additions_;
+  GradientTargets targets_;
   Awaited awaited_;
-  int requests_ahead_ = 0;
-  std::vector<Product> put_off_;
+  GradientOrder* order_ = nullptr;
+  GradientOrder::GraphPtr graph_;
+  std::vector<PutOff> put_off_;
   WeightGradientPass* previous_;
 };
 
@@ -114,14 +129,24 @@ class WeightGradientPass {
 /// addition, be it the engine's, in place, or put off. `place`, where given, is
 /// asked when an addition in place finds no gradient: a dense tensor of the
 /// parameter's shape and kind that nobody else reads, whose values are of no
-/// meaning, becomes it; an undefined one leaves it to fresh memory.
+/// meaning, becomes it; an undefined one leaves it to fresh memory. `order`, where
+/// given, hears of a GradientOrder's progress.
 class AdditionHook : public torch::autograd::FunctionPostHook {
  public:
+  struct OnOrder {
+    std::function<void()> complete; // no microbatch will add any more, but for late parts
+    std::function<void()> before_late; // a part that was not announced is added next
+  };
+
   AdditionHook(
       const torch::autograd::Node* accumulator,
       std::function<void()> added,
-      std::function<at::Tensor()> place = {})
-      : accumulator_(accumulator), added_(std::move(added)), place_(std::move(place)) {}
+      std::function<at::Tensor()> place = {},
+      OnOrder order = {})
+      : accumulator_(accumulator),
+        added_(std::move(added)),
+        place_(std::move(place)),
+        order_(std::move(order)) {}
   torch::autograd::variable_list operator()(
       const torch::autograd::variable_list& outputs,
       const torch::autograd::variable_list& inputs) override;
@@ -131,18 +156,30 @@ class AdditionHook : public torch::autograd::FunctionPostHook {
   at::Tensor place() const {
     return place_ ? place_() : at::Tensor();
   }
+  void complete() const {
+    if (order_.complete) {
+      order_.complete();
+    }
+  }
+  void before_late() const {
+    if (order_.before_late) {
+      order_.before_late();
+    }
+  }
 
  private:
   const torch::autograd::Node* accumulator_;
   std::function<void()> added_;
   std::function<at::Tensor()> place_;
+  OnOrder order_;
 };
 
 /// For the backward of a node that has `parameter` as an input: the gradient to
 /// which it adds its part, returning an undefined tensor in place of it; zeros
 /// are made where there is none yet, so that the order of additions does not
 /// depend on what a step found. Not defined when the part must be returned as
-/// usual: outside a WeightGradientPass, when other nodes add to this parameter
+/// usual: outside a WeightGradientPass, where a GradientOrder has to decide when
+/// it is added, when other nodes add to this parameter
 /// too, when the part is asked for (create_graph, torch::autograd::grad, a hook
 /// on the parameter) or the gradient is not a dense tensor of the parameter's
 /// kind.
@@ -150,8 +187,8 @@ class AdditionHook : public torch::autograd::FunctionPostHook {
 at::Tensor addable_gradient(const at::Tensor& parameter);
 
 /// rows^T x, the gradient of a weight [out, in] with `rows` [n, out] and `x`
-/// [n, in]: added to the weight's gradient (then the result is undefined) or
-/// returned, as `addable_gradient` allows.
+/// [n, in]: added to the weight's gradient (then the result is undefined), by a
+/// GradientOrder where there is one, or returned, as `addable_gradient` allows.
 at::Tensor
 add_weight_gradient(const at::Tensor& weight, const at::Tensor& rows, const at::Tensor& x);
 

@@ -197,6 +197,7 @@ void StepEngine::start_server() {
   context.timeout = s.world->options().timeout;
   context.seed = seed();
   context.rank = s.world->rank();
+  context.reproducible = s.config.reproducible;
   context.failed = abandon_collectives;
   server_ = std::make_unique<runtime::Server>(std::move(context));
   if (s.config.static_mode) {
@@ -208,7 +209,8 @@ void StepEngine::start_server() {
     around.ordered = order_ != nullptr ? &s.group(s.order_group) : nullptr;
     around.rank = s.world->rank();
     static_mode_ = std::make_unique<runtime::StaticMode>(
-        runtime::StaticMode::Options{s.config.static_mode_steps, s.config.fast_mode},
+        runtime::StaticMode::Options{
+            s.config.static_mode_steps, s.config.fast_mode, s.config.reproducible},
         std::move(around));
   }
 }
@@ -335,10 +337,13 @@ std::vector<c10::IValue> StepEngine::run_on_server(
   work.step = step_;
   work.serial = ++steps_run_;
   work.microbatches = call.microbatches;
+  const std::string modes = modes_of_models();
+  const std::hash<std::string> hash;
+  work.kind = runtime::mix(hash(call.function), hash(modes) + (at::GradMode::is_enabled() ? 1 : 0));
   work.run = run;
   work.script_stream = continues_script_stream(call.microbatches);
   if (static_mode_ != nullptr && call.static_mode) {
-    static_mode_->begin({call.function, at::GradMode::is_enabled(), modes_of_models()}, work);
+    static_mode_->begin({call.function, at::GradMode::is_enabled(), modes}, work);
   }
   return server_->run_step(work);
 }

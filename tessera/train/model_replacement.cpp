@@ -113,6 +113,7 @@ void ModelCore::make_reducers() {
   runtime::GradientReducer::Options options;
   options.bucket_bytes = static_cast<std::int64_t>(options_.bucket_cap_mb * (1 << 20));
   options.overlap = options_.overlapping_allreduce;
+  options.ordered = s.config.reproducible && s.config.pipeline_parallel_degree > 1;
   reducers_.push_back(std::make_unique<runtime::GradientReducer>(
       *s.world, group_of(Group::kDP), *s.control, equal, options));
   if (s.group(Group::kTP).size() == 1) {

@@ -19,7 +19,7 @@ fail() {
 job() { # name, pipeline degree, steps, full checkpoints, more parallel keys
   cat > "$1.json" <<JSON
 {
-  "parallel": {"pipeline_parallel_degree": $2, "ddp": true, "microbatches": 2, "timeout_seconds": 60${5:-}},
+  "parallel": {"pipeline_parallel_degree": $2, "ddp": true, "microbatches": 2, "reproducible": true, "timeout_seconds": 60${5:-}},
   "model": {"name": "gpt-tiny", "options": {"dropout": 0.1}},
   "data": {"directory": "data", "sequence": 16, "batch": 8},
   "optimizer": {"learning_rate": 2e-3, "warmup_steps": 2},

@@ -2,8 +2,8 @@
 """usage: restart_test.py TRAINING_PROGRAM TESSERA
 
 `tessera launch --max-restarts`: ranks are killed, the job goes on from its
-newest whole checkpoint, and its losses are those of a run that nobody
-disturbed, bit for bit.
+newest whole checkpoint, and its losses and saved states are those of a run that
+nobody disturbed, bit for bit.
 """
 import os
 import re
@@ -37,6 +37,10 @@ def losses(text):
     return dict(re.findall(r"^LOSS (\d+) (\S+)$", text, re.M))  # the last time counts
 
 
+def states(text):
+    return dict(re.findall(r"^STATE (\d+) (\S+)$", text, re.M))
+
+
 with tempfile.TemporaryDirectory() as work:
     status, whole = run(work + "/whole", [], 0)
     assert status == 0, whole
@@ -49,6 +53,8 @@ with tempfile.TemporaryDirectory() as work:
     # The save of step 6 had begun; it is there whole or not at all.
     assert re.search(r"^RESUMED \S+/step_(4 4|6 6)$", killed, re.M), killed
     assert losses(killed) == losses(whole), (losses(killed), losses(whole))
+    assert states(whole) and states(killed).items() <= states(whole).items(), (killed, whole)
+    assert states(killed)["8"] == states(whole)["8"]
     # No more restarts than asked for.
     status, given_up = run(work + "/given_up", [(0, "forward", 1), (3, "forward", 3)], 1)
     assert status == 137, (status, given_up)

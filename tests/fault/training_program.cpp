@@ -2,6 +2,7 @@
 // checkpoint: training_program DIRECTORY STEPS PIPELINE_RANKS. Fewer than no
 // steps are counted from there.
 // Lines: "PHASE <rank> <process> <name> <step>", "LOSS <step> <hexadecimal>",
+// "STATE <step> <hash>",
 // "RESUMED <path> <step>", "WARNING <text>".
 #include <chrono>
 #include <cstdio>
@@ -74,6 +75,7 @@ tessera::Config config_of(int pp) {
   config.pipeline_parallel_degree = pp;
   config.ddp = true;
   config.microbatches = 2;
+  config.reproducible = true;
   config.timeout_seconds = 8;
   config.transport_buffer_bytes = 4 << 20;
   config.seed = 5;
@@ -127,7 +129,11 @@ void train(const std::string& directory, int steps, int pp) {
       enter("save");
       tessera::SaveOptions options;
       options.user_content = std::to_string(g_step + 1);
-      tessera::save(model, optimizer, directory, "step_" + std::to_string(g_step + 1), options);
+      const auto saved =
+          tessera::save(model, optimizer, directory, "step_" + std::to_string(g_step + 1), options);
+      if (tessera::rank() == 0) {
+        std::printf("STATE %d %s\n", g_step + 1, saved.state_hash.c_str());
+      }
     }
   }
   tessera::shutdown();

@@ -86,6 +86,29 @@ TEST(StaticPlan, AReadTensorGoesThePlainWay) {
   EXPECT_EQ(plans[2].turns[0].needs, std::vector<LegId>{kToB});
 }
 
+// The part behind A's answer does not need it, yet it changes a buffer.
+TEST(StaticPlan, ATurnThatKeepsItsPlaceIsNotJoined) {
+  auto flows = two_calls(false);
+  flows[0].turns[1].keeps_place = true;
+  const auto plans = make_static_plan(flows, true);
+  ASSERT_EQ(plans[0].turns.size(), 3U);
+  EXPECT_TRUE(plans[0].turns[1].needs.empty());
+  EXPECT_TRUE(plans[0].received.at(kFromA).waits);
+  EXPECT_EQ(peers(plans[1].sent.at(kFromA)), std::vector<int>{2});
+}
+
+TEST(StaticPlan, ExactSumsOfThreeAreMadeWhereTheyWereRecorded) {
+  for (const int summands : {2, 3}) {
+    auto flows = two_calls(false);
+    flows[0].legs[2].slots[0].origins.assign(summands, {kFromA, 0});
+    const auto exact = make_static_plan(flows, true, true);
+    EXPECT_EQ(peers(exact[1].sent.at(kFromA)), std::vector<int>{summands == 2 ? 2 : 0});
+    EXPECT_EQ(exact[0].sent.at(kToB).made[0], summands == 3);
+    const auto plain = make_static_plan(flows, true);
+    EXPECT_EQ(peers(plain[1].sent.at(kFromA)), std::vector<int>{2});
+  }
+}
+
 TEST(StaticPlan, ARankWhoseLastTensorNobodyTakesReports) {
   auto flows = two_calls(false);
   // B's result is thrown away, so B's rank ends without a word.
