@@ -123,6 +123,15 @@ class ModelCore {
 
   void backward(const std::vector<at::Tensor>& tensors, const std::vector<at::Tensor>& gradients);
 
+  /// Makes every gradient the average over replicas, where a backward outside
+  /// of a step or a step that did not average has added to one on any rank; else
+  /// one agreement of two bytes. Called by optimizers before they use gradients.
+  /// Collective over the DP_GROUP, with tensor parallelism over the world;
+  /// nothing happens with one replica.
+  /// Throws: UserError on all those ranks for a distributed parameter, naming it
+  /// and the rank; on every rank of the DP_GROUP for a sparse gradient.
+  void average_gradients();
+
   /// Throws: UserError when a call would leave the step although the model is
   /// on several ranks.
   void check_call() const;
@@ -159,6 +168,7 @@ class ModelCore {
   void replace_modules();
   void take_over_weights();
   void make_reducers();
+  void refuse_distributed(const at::Tensor& flags, const std::string& parameter);
   void apply_plan(plan::Plan plan);
   void apply_state(const TensorMap& state, bool strict);
   void broadcast_from_first(const NamedTensors& tensors);

@@ -168,4 +168,53 @@ void ModelCore::finish_step(const std::optional<std::string>& failure) {
   passes_ = backward ? (passes + 1) % options_.backward_passes_per_step : passes;
 }
 
+void ModelCore::average_gradients() {
+  if (reducers_.empty()) {
+    return;
+  }
+  Session& s = session();
+  at::Tensor flags = at::zeros({2}, at::kByte);
+  auto* flag = flags.data_ptr<std::uint8_t>();
+  std::vector<std::string> names;
+  for (const auto& reducer : reducers_) {
+    const std::string& name = names.emplace_back(reducer->unaveraged_gradient());
+    flag[names.size() - 1] = name.empty() ? 0 : 1;
+  }
+  if (reducers_.size() == 1) {
+    s.control->all_reduce(flags, comm::ReduceOp::kMax);
+  } else {
+    refuse_distributed(flags, names[1]);
+  }
+  if (flag[0] != 0) {
+    reducers_[0]->average_rest();
+  }
+}
+
+// A distributed gradient holds sums over the ranks of a TP_GROUP: what was added to it by itself
+// cannot be told from what is averaged already. Every rank of the world throws.
+void ModelCore::refuse_distributed(const at::Tensor& flags, const std::string& parameter) {
+  Session& s = session();
+  comm::ProcessGroup& world = s.group(Group::kWorld);
+  world.all_reduce(flags, comm::ReduceOp::kMax);
+  if (flags.data_ptr<std::uint8_t>()[1] == 0) {
+    return;
+  }
+  std::string text;
+  if (!parameter.empty()) {
+    text = tessera::str(
+        "rank ",
+        s.world->rank(),
+        ": a backward outside of a step, or a step that did not average, added to the gradient of "
+        "the distributed parameter '",
+        parameter,
+        "'; call model.backward inside tessera::step, and optimizer.step() after "
+        "backward_passes_per_step steps");
+  }
+  for (const auto& theirs : comm::all_gather_object(*s.world, world, c10::IValue(text))) {
+    if (!theirs.toStringRef().empty()) {
+      throw UserError(theirs.toStringRef());
+    }
+  }
+}
+
 } // namespace tessera::train
