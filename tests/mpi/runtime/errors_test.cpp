@@ -207,7 +207,7 @@ TEST(Errors, WhileTracing) {
   const auto x = torch::ones({4, kWidth});
   const std::string text = error_of<UserError>([&] { forward(x); });
   EXPECT_THAT(text, HasSubstr("planted fault"));
-  EXPECT_THAT(text, HasSubstr("rank 0, the step function, while it is traced"));
+  EXPECT_THAT(text, HasSubstr("rank 0, the step function, microbatch 0, while it is traced"));
   EXPECT_FALSE(model.partitioned());
   g_place = Place::kNone;
   EXPECT_EQ(forward(x).concat().sizes(), x.sizes());
