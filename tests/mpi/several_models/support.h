@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "tessera/nn/tensor_parallel/marking.h"
+
 #include "tests/mpi/runtime/support.h"
 
 /// One script for two "labs": plain libtorch and this library.
@@ -174,13 +176,20 @@ struct Strategy {
   int pp;
   int microbatches;
   std::string mode; // "dynamic", "static" or "fast"
+  int tp = 1; // of the data-parallel ranks
   std::string text() const {
-    return str("pp ", pp, ", microbatches ", microbatches, ", ", mode);
+    return str("pp ", pp, ", tp ", tp, ", microbatches ", microbatches, ", ", mode);
   }
 };
 
+/// What a script is made for.
+struct Suits {
+  bool static_mode = true; // its steps take the same way every time
+  bool tensor_parallel = true; // takes parameters from its models only
+};
+
 /// Every strategy with at most two replicas that fits the number of ranks.
-inline std::vector<Strategy> strategies(bool same_flow) {
+inline std::vector<Strategy> strategies(Suits suits) {
   std::vector<Strategy> list;
   for (const int pp : {1, 2, 4}) {
     if (world_size() % pp != 0 || world_size() / pp > 2) {
@@ -188,10 +197,13 @@ inline std::vector<Strategy> strategies(bool same_flow) {
     }
     for (const int microbatches : {1, 2}) {
       for (const char* mode : {"dynamic", "static", "fast"}) {
-        if (mode == std::string("dynamic") || (pp > 1 && same_flow)) {
+        if (mode == std::string("dynamic") || (pp > 1 && suits.static_mode)) {
           list.push_back({pp, microbatches, mode});
         }
       }
+    }
+    if (world_size() / pp == 2 && suits.tensor_parallel) {
+      list.push_back({pp, 2, "dynamic", 2});
     }
   }
   return list;
@@ -199,6 +211,7 @@ inline std::vector<Strategy> strategies(bool same_flow) {
 
 inline Config config_of(const Strategy& strategy) {
   Config config = config_of(strategy.pp, strategy.microbatches);
+  config.tensor_parallel_degree = strategy.tp;
   config.static_mode = strategy.mode != "dynamic";
   config.fast_mode = strategy.mode == "fast";
   config.static_mode_steps = config.static_mode ? 1 : 5;
@@ -222,11 +235,10 @@ inline void expect_equal(const Kept& got, const Kept& wanted, const std::string&
   }
 }
 
-/// Runs the script both ways under every strategy. `same_flow`: its steps take
-/// the same way every time, so that static mode can repeat them.
+/// Runs the script both ways under every strategy that suits it.
 template <typename Script>
-void expect_same_as_plain(const Script& script, bool same_flow = true) {
-  for (const Strategy& strategy : strategies(same_flow)) {
+void expect_same_as_plain(const Script& script, Suits suits = {}) {
+  for (const Strategy& strategy : strategies(suits)) {
     PlainLab plain(strategy.microbatches * (world_size() / strategy.pp));
     torch::manual_seed(7);
     script(plain);
@@ -234,6 +246,7 @@ void expect_same_as_plain(const Script& script, bool same_flow = true) {
     {
       init(config_of(strategy));
       const Ended ended;
+      const tensor_parallelism marked(strategy.tp > 1);
       torch::manual_seed(7);
       script(lab);
     }
