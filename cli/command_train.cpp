@@ -39,7 +39,12 @@ void run(const Options& options) {
   int status = 1;
   {
     Trainer trainer(std::move(job), options.train);
-    status = trainer.run();
+    try {
+      status = trainer.run();
+    } catch (const std::exception& error) {
+      trainer.failed(error.what());
+      throw;
+    }
   }
   shutdown();
   if (status != 0) {

@@ -49,6 +49,7 @@ void DistributedOptimizer::prepare() {
 }
 
 void DistributedOptimizer::step() {
+  const timeline::Span span(*train::session().recorder, "optimizer step", "optimizer");
   prepare();
   masters_.take_gradients();
   optimizer_->step();

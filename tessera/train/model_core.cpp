@@ -107,6 +107,13 @@ std::vector<c10::IValue> ModelCore::run_step(
     // A step that failed leaves gradients that only zero_grad mends.
     const int passes = std::exchange(passes_, 0);
     bool backward = false;
+    const bool averages =
+        at::GradMode::is_enabled() && passes + 1 >= options_.backward_passes_per_step;
+    const timeline::Span span(
+        *session().recorder,
+        averages ? "gradient averaging" : "agreement of replicas",
+        "comm",
+        static_cast<int>(step_ - 1));
     try {
       backward = finish_reducers(failure);
     } catch (const UserError&) {
