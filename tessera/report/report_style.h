@@ -13,7 +13,7 @@ inline constexpr const char* kStyle = R"(
   --comm: #8456b8; --optimizer: #6d7a88; }
 @media (prefers-color-scheme: dark) { :root {
   --ink: #e4e9ef; --soft: #9daab8; --line: #2e3843; --axis: #5d6b7a; --paper: #12171d;
-  --panel: #1b222a; --faint: #35587f; --first: #6fb0f5; --second: #f59a55; --good: #58c47a;
+  --panel: #1b222a; --faint: #4a76a3; --first: #6fb0f5; --second: #f59a55; --good: #58c47a;
   --bad: #ff7b72; --open: #e3b341;
   --forward: #2f6fbd; --forward-odd: #a8cbf2; --backward: #b8581d; --backward-odd: #f5c59f;
   --comm: #b18be0; --optimizer: #8794a2; } }
@@ -37,13 +37,13 @@ h3 { font-size: 15px; margin: 18px 0 6px; }
 .figures b { display: block; font-size: 20px; line-height: 1.3; font-weight: 600; }
 .figures span, .figures small { display: block; font-size: 13px; line-height: 1.4; }
 .figures small { color: var(--soft); margin-top: 2px; font-size: 12px; }
-.pair { display: grid; gap: 30px 34px;
+.pair { display: grid; gap: 6px 34px;
   grid-template-columns: repeat(auto-fit, minmax(min(100%, 440px), 1fr)); }
 .chart .name { margin: 0; font-weight: 600; font-size: 14px; }
 .legend, .key { margin: 2px 0 0; font-size: 13px; color: var(--soft); }
 .legend span, .key span { display: inline-block; margin-right: 18px; }
 .legend svg { display: inline-block; margin-right: 6px; }
-.plot { margin: 30px 14px 46px 62px; }
+.plot { margin: 30px 14px 0 62px; padding-bottom: 46px; }
 svg { display: block; overflow: visible; }
 svg text { font: 12px system-ui, "DejaVu Sans", sans-serif; fill: var(--ink);
   font-variant-numeric: tabular-nums; }
@@ -128,15 +128,15 @@ figcaption { color: var(--soft); font-size: 13px; margin-bottom: 4px; }
   .figures { grid-template-columns: repeat(2, 1fr); gap: 8px; }
   .figures div { padding: 8px 10px; }
   .figures b { font-size: 18px; }
-  .plot { margin: 28px 8px 44px 54px; }
+  .plot { margin: 28px 8px 0 54px; padding-bottom: 44px; }
   svg .spare { display: none; }
   .legend span { display: block; margin: 0; }
   .at > text { font-size: 11px; }
   .choice > .zoom { display: block; margin: 0 0 4px; }
-  .bars { grid-template-columns: max-content 1fr; gap: 3px 10px; }
-  .bars .track { grid-column: 1 / -1; grid-row: auto; height: 14px; }
-  .bars .label, .bars .value { grid-row: auto; }
-  .bars .value { text-align: right; }
+  .bars { grid-template-columns: auto auto; grid-auto-flow: dense; gap: 2px 10px; }
+  .bars .track { grid-column: 1 / -1; height: 14px; margin-bottom: 8px; }
+  .bars .label { grid-column: 1; }
+  .bars .value { grid-column: 2; text-align: right; }
   .facts th, .facts td { display: block; border-bottom: 0; padding: 0; }
   .facts td { padding-bottom: 10px; }
 }

@@ -36,6 +36,14 @@ double not_negative(const JsonFields& fields, const char* key) {
   return value;
 }
 
+/// A message about a damaged line quotes it: bytes that are no UTF-8 become U+FFFD, and a long
+/// quotation is cut.
+std::string readable(const std::string& text) {
+  constexpr std::size_t kLongest = 300;
+  const std::string begin = text.size() > kLongest ? text.substr(0, kLongest) + "..." : text;
+  return Json::parse(one_line(begin)).get<std::string>();
+}
+
 /// The log was written by a later program: skipping its lines would show a run that never was.
 class NewerVersion : public Error {
  public:
@@ -272,7 +280,7 @@ RunLog parse_run_log(const std::string& text, const std::string& name) {
       throw Error(str(name, ": ", error.what()));
     } catch (const Error& error) {
       if (log.bad_lines++ == 0) {
-        log.first_bad_line = error.what();
+        log.first_bad_line = readable(error.what());
       }
     }
     begin = end + 1;
