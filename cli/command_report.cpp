@@ -1,7 +1,6 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
-#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <sstream>
@@ -12,6 +11,7 @@
 #include "tessera/timeline/timeline.h"
 
 #include "cli/command.h"
+#include "cli/same_file.h"
 
 namespace tessera::cli {
 
@@ -27,14 +27,6 @@ struct Options {
   bool quiet = false;
 };
 
-/// Whether two paths lead to one file, also by links; a file that is not there yet counts.
-bool one_file(const std::string& a, const std::string& b) {
-  namespace fs = std::filesystem;
-  std::error_code ignored;
-  return fs::equivalent(a, b, ignored) ||
-         fs::weakly_canonical(a, ignored) == fs::weakly_canonical(b, ignored);
-}
-
 void check_files(const Options& options) {
   if (!options.chrome_trace.empty() && options.timeline.empty()) {
     throw ConfigError("--chrome-trace needs the events: give --timeline FILE as well");
@@ -45,7 +37,7 @@ void check_files(const Options& options) {
       {"--output", options.output}, {"--chrome-trace", options.chrome_trace}};
   for (const auto& [writer, out] : written) {
     for (const auto& [reader, in] : read) {
-      if (!out.empty() && !in.empty() && one_file(out, in)) {
+      if (!out.empty() && !in.empty() && same_file(out, in)) {
         throw ConfigError(
             str(writer,
                 " '",
@@ -57,7 +49,7 @@ void check_files(const Options& options) {
       }
     }
   }
-  if (!options.chrome_trace.empty() && one_file(options.output, options.chrome_trace)) {
+  if (!options.chrome_trace.empty() && same_file(options.output, options.chrome_trace)) {
     throw ConfigError(
         str("--output and --chrome-trace are both '", options.output, "'; name two files"));
   }

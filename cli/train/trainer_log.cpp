@@ -1,6 +1,9 @@
 // What the trainer writes down: log, partition, traffic, timeline, samples.
+#include <cerrno>
 #include <ctime>
+#include <filesystem>
 #include <fstream>
+#include <system_error>
 
 #include <torch/torch.h>
 
@@ -22,6 +25,23 @@ std::string now_utc() {
   return report::utc_of_seconds(static_cast<double>(std::time(nullptr)));
 }
 
+/// A file that cannot be written is found before the first step, not after the last.
+void check_writable(const std::string& path) {
+  const bool there = std::filesystem::exists(path);
+  errno = 0;
+  if (!std::ofstream(path, std::ios::app)) {
+    throw ConfigError(
+        str("--timeline '",
+            path,
+            "' cannot be written: ",
+            std::system_category().message(errno),
+            "; name a file in a folder that is there"));
+  }
+  if (!there) {
+    std::filesystem::remove(path);
+  }
+}
+
 } // namespace
 
 void Trainer::start_log() {
@@ -34,6 +54,9 @@ void Trainer::start_log() {
   }
   const auto& sizes = std::get<models::GptOptions>(model_->preset.options);
   run_id_ = new_run_id();
+  if (!arguments_.timeline.empty()) {
+    check_writable(arguments_.timeline);
+  }
   tell(
       str(job_.model.name,
           " of ",

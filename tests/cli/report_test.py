@@ -10,6 +10,8 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 
 PROGRAM, REPOSITORY = sys.argv[1:]
 RANKS, MICROBATCHES, ACCUMULATION, STEPS = 4, 2, 2, 6
@@ -22,7 +24,22 @@ def call(*command, status=0):
     return done.stdout + done.stderr
 
 
+def records_of(name):
+    with open(name + ".jsonl", encoding="utf-8") as file:
+        records = [json.loads(line) for line in file]
+    return {kind: [one for one in records if one["type"] == kind]
+            for kind in ("run", "step", "validation", "end")}
+
+
+def remove_when(folder, there):
+    """Removes an empty folder once a file is there."""
+    while not os.path.exists(there):
+        time.sleep(0.01)
+    os.rmdir(folder)
+
+
 def train(name, *options, status=0, **changes):
+    """The records of the log, or what was printed by a run that ends with another status."""
     job = {
         "parallel": {"pipeline_parallel_degree": 2, "ddp": True, "microbatches": MICROBATCHES,
                      "timeout_seconds": 60},
@@ -37,12 +54,10 @@ def train(name, *options, status=0, **changes):
     }
     with open(name + ".json", "w", encoding="utf-8") as file:
         json.dump(job, file)
-    call(PROGRAM, "launch", "-n", str(RANKS), "--", PROGRAM, "train", name + ".json", "--log",
-         name + ".jsonl", "--timeline", name + ".timeline", *options, status=status)
-    with open(name + ".jsonl", encoding="utf-8") as file:
-        records = [json.loads(line) for line in file]
-    return {kind: [one for one in records if one["type"] == kind]
-            for kind in ("run", "step", "validation", "end")}
+    timeline = () if "--timeline" in options else ("--timeline", name + ".timeline")
+    printed = call(PROGRAM, "launch", "-n", str(RANKS), "--", PROGRAM, "train", name + ".json",
+                   "--log", name + ".jsonl", *timeline, *options, status=status)
+    return records_of(name) if status == 0 else printed
 
 
 def timeline_of(name):
@@ -144,4 +159,21 @@ with tempfile.TemporaryDirectory() as work:
     open("run.jsonl", "wb").write(b"\n".join(lines))
     text = report("run")
     assert "left out: 1; the first: run.jsonl: line 4" in text, text
+    # What cannot be written is said before the first step, two files in one at once.
+    refusal = train("lost", "--timeline", "missing/t", steps=2, status=2)
+    assert "missing/t" in refusal and "cannot be written" in refusal, refusal
+    assert "name two files" in train("lost", "--timeline", "lost.jsonl", steps=2, status=2)
+    assert not os.path.exists("lost.jsonl")
+
+    # A run that fails says so: the folder of its timeline goes away while it runs.
+    os.mkdir("gone")
+    waiting = threading.Thread(target=remove_when, args=("gone", "fails.jsonl"))
+    waiting.start()
+    train("fails", "--timeline", "gone/t", steps=20, status=1)
+    waiting.join()
+    end = records_of("fails")["end"]
+    assert end[0]["state"] == "failed" and "gone/t" in end[0]["reason"] and end[0]["step"] == 20, end
+    text = call(PROGRAM, "report", "fails.jsonl", "--output", "fails.html")
+    assert "failed at step 20" in text, text
+
     print("all as expected")
