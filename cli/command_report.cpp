@@ -1,4 +1,5 @@
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <fstream>
 #include <memory>
@@ -10,6 +11,7 @@
 #include "tessera/timeline/timeline.h"
 
 #include "cli/command.h"
+#include "cli/same_file.h"
 
 namespace tessera::cli {
 
@@ -21,8 +23,37 @@ struct Options {
   std::string timeline;
   std::string output = "report.html";
   std::string chrome_trace;
+  double peak_gflops = 0; // of all ranks together; 0: as measured
   bool quiet = false;
 };
+
+void check_files(const Options& options) {
+  if (!options.chrome_trace.empty() && options.timeline.empty()) {
+    throw ConfigError("--chrome-trace needs the events: give --timeline FILE as well");
+  }
+  const std::pair<const char*, const std::string&> read[] = {
+      {"the log", options.log}, {"--timeline", options.timeline}};
+  const std::pair<const char*, const std::string&> written[] = {
+      {"--output", options.output}, {"--chrome-trace", options.chrome_trace}};
+  for (const auto& [writer, out] : written) {
+    for (const auto& [reader, in] : read) {
+      if (!out.empty() && !in.empty() && same_file(out, in)) {
+        throw ConfigError(
+            str(writer,
+                " '",
+                out,
+                "' is ",
+                reader,
+                " itself, which would be lost; write to "
+                "another file"));
+      }
+    }
+  }
+  if (!options.chrome_trace.empty() && same_file(options.output, options.chrome_trace)) {
+    throw ConfigError(
+        str("--output and --chrome-trace are both '", options.output, "'; name two files"));
+  }
+}
 
 std::string read_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
@@ -43,14 +74,18 @@ void write_file(const std::string& path, const std::string& text) {
 }
 
 void run(const Options& options) {
-  if (!options.chrome_trace.empty() && options.timeline.empty()) {
-    throw ConfigError("--chrome-trace needs the events: give --timeline FILE as well");
-  }
+  check_files(options);
   report::ReportInput input;
   input.log = report::read_run_log(options.log);
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  input.now = std::chrono::duration<double>(now).count();
+  if (options.peak_gflops > 0) {
+    input.peak_flops_per_second = options.peak_gflops * 1e9;
+  }
   if (!options.timeline.empty()) {
     try {
       input.timeline = timeline::timeline_from_json(read_file(options.timeline));
+      report::check_same_run(input.log, input.timeline);
     } catch (const Error& error) {
       throw Error(str(options.timeline, ": ", error.what()));
     }
@@ -77,6 +112,11 @@ const RegisterCommand kReport({
           "--chrome-trace",
           options->chrome_trace,
           "also write the timeline for chrome://tracing and Perfetto");
+      app.add_option(
+             "--peak-gflops",
+             options->peak_gflops,
+             "what all ranks together can compute, for MFU; without it, what train measured")
+          ->check(CLI::PositiveNumber);
       app.add_flag("-q,--quiet", options->quiet, "no tables on the terminal");
       app.callback([options] { run(*options); });
     },

@@ -5,6 +5,7 @@
 
 #include "cli/allocator.h"
 #include "cli/command.h"
+#include "cli/same_file.h"
 #include "cli/train/auto_strategy.h"
 #include "cli/train/trainer.h"
 
@@ -21,6 +22,10 @@ struct Options {
 };
 
 void run(const Options& options) {
+  const TrainArguments& asked = options.train;
+  if (!asked.log.empty() && !asked.timeline.empty() && same_file(asked.log, asked.timeline)) {
+    throw ConfigError(str("--log and --timeline are both '", asked.log, "'; name two files"));
+  }
   Job job = load_job(options.job);
   if (options.steps > 0) {
     // The learning rate's course is that of the job: a run cut short can be
@@ -39,7 +44,12 @@ void run(const Options& options) {
   int status = 1;
   {
     Trainer trainer(std::move(job), options.train);
-    status = trainer.run();
+    try {
+      status = trainer.run();
+    } catch (const std::exception& error) {
+      trainer.failed(error.what());
+      throw;
+    }
   }
   shutdown();
   if (status != 0) {

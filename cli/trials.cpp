@@ -161,7 +161,7 @@ Trial run_one(
   }
   std::vector<double> seconds;
   for (const report::StepRecord& step : report::read_run_log(log).steps) {
-    if (step.step >= kWarmUp) {
+    if (step.step > kWarmUp) {
       seconds.push_back(step.step_seconds);
     }
   }

@@ -66,7 +66,7 @@ Progress::Progress(std::int64_t first, std::int64_t total, std::int64_t every)
       start_(std::chrono::steady_clock::now()) {}
 
 void Progress::step(const report::StepRecord& record) {
-  const std::int64_t done = record.step + 1;
+  const std::int64_t done = record.step;
   const double elapsed =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
   const double left =

@@ -8,7 +8,6 @@
 #include <torch/torch.h>
 
 #include "tessera/base/json_fields.h"
-#include "tessera/timeline/intervals.h"
 
 #include "cli/job_preset.h"
 #include "models/data/files.h"
@@ -19,8 +18,6 @@ namespace tessera::cli {
 
 namespace {
 
-constexpr int kKeptSteps = 3; // in the timeline file
-
 std::atomic<bool> g_stop{false};
 
 extern "C" void on_signal(int) {
@@ -28,6 +25,10 @@ extern "C" void on_signal(int) {
 }
 
 } // namespace
+
+bool stop_asked() {
+  return g_stop;
+}
 
 Trainer::Trainer(Job job, TrainArguments arguments)
     : job_(std::move(job)), arguments_(std::move(arguments)) {
@@ -45,6 +46,8 @@ Trainer::Trainer(Job job, TrainArguments arguments)
   if (progress_) {
     progress_.emplace(first_step_, job_.steps, job_.log_every);
   }
+  barrier(); // so that the ranks' clocks begin together
+  train::session().recorder->set_origin();
   train::session().recorder->enable(true);
 }
 
@@ -164,7 +167,7 @@ void Trainer::resume() {
   }
   const auto content = OrderedJson::parse(loaded->user_content);
   const JsonFields fields(content, loaded->path);
-  first_step_ = fields.integer("step");
+  first_step_ = steps_done_ = fields.integer("step");
   sampler_->set_state(data::sampler_state_from_json(fields.at("sampler").dump()));
   tell(str("resumed from ", loaded->path, ", step ", first_step_, ", state ", loaded->state_hash));
 }
@@ -172,6 +175,7 @@ void Trainer::resume() {
 double Trainer::train_step(std::int64_t number) {
   model_->module->train();
   optimizer_->zero_grad();
+  train::session().recorder->take(); // what ran between the steps
   double loss = 0;
   const double share = 1.0 / static_cast<double>(job_.accumulation);
   const auto step = tessera::step([&](torch::Tensor ids, torch::Tensor targets) {
@@ -183,6 +187,7 @@ double Trainer::train_step(std::int64_t number) {
   for (std::int64_t i = 0; i < job_.accumulation; ++i) {
     const auto batch = data::load_batch(*train_data_, sampler_->next(), job_.data.sequence);
     loss += step(batch.ids, batch.targets).reduce_mean().to(torch::kDouble).item<double>();
+    keep_events(number + 1, i);
   }
   if (job_.optimizer.clip_norm > 0) {
     grad_norm_ = optimizer_->clip_grad_norm(job_.optimizer.clip_norm);
@@ -221,47 +226,6 @@ double Trainer::validate() {
   return mean;
 }
 
-Trainer::Totals Trainer::add_up(double loss, double span_us) {
-  std::vector<timeline::Interval> busy;
-  auto events = train::session().recorder->take();
-  for (const auto& event : events) {
-    if (event.category == "forward" || event.category == "backward") {
-      busy.push_back({event.start_us, event.end_us});
-    }
-  }
-  double busy_us = 0;
-  for (const auto& interval : timeline::united(std::move(busy))) {
-    busy_us += interval.end - interval.start;
-  }
-  kept_events_.insert(
-      kept_events_.end(),
-      std::make_move_iterator(events.begin()),
-      std::make_move_iterator(events.end()));
-  if (!kept_events_.empty()) {
-    const int newest = kept_events_.back().step;
-    std::erase_if(kept_events_, [&](const timeline::Event& event) {
-      return event.step <= newest - kKeptSteps * job_.accumulation;
-    });
-  }
-  // All ranks' figures in one small message: loss, idle share, memory, stop.
-  torch::Tensor mine = torch::tensor(
-      {loss,
-       std::max(0.0, 1 - busy_us / span_us),
-       static_cast<double>(resident_bytes()),
-       g_stop ? 1.0 : 0.0},
-      torch::kDouble);
-  torch::Tensor all = torch::empty({size(), 4}, torch::kDouble);
-  train::session().group(Group::kWorld).all_gather(all.view({-1}), mine);
-  Totals totals;
-  totals.loss = all.select(1, 0).mean().item<double>();
-  totals.bubble_share = all.select(1, 1).mean().item<double>();
-  totals.stop = all.select(1, 3).max().item<double>() > 0;
-  for (int i = 0; i < size(); ++i) {
-    totals.memory.push_back(static_cast<std::int64_t>(all[i][2].item<double>()));
-  }
-  return totals;
-}
-
 void Trainer::save(std::int64_t steps_done) {
   SaveOptions options;
   options.full = job_.checkpoint.full;
@@ -298,11 +262,11 @@ int Trainer::run() {
     const auto start = Clock::now();
     const double loss = train_step(done);
     const std::chrono::duration<double> seconds = Clock::now() - start;
-    const Totals totals = add_up(loss, seconds.count() * 1e6);
+    const Totals totals = add_up(done + 1, loss);
     stopped = totals.stop;
 
     report::StepRecord record;
-    record.step = done;
+    record.step = done + 1;
     record.loss = totals.loss;
     record.step_seconds = seconds.count();
     record.tokens_per_second =
@@ -311,6 +275,7 @@ int Trainer::run() {
     record.learning_rate = job_.optimizer.rate.at(done);
     record.grad_norm = grad_norm_;
     record.bubble_share = totals.bubble_share;
+    record.elapsed_seconds = elapsed();
     record.memory_bytes = totals.memory;
     if (progress_) {
       progress_->step(record);
@@ -321,14 +286,13 @@ int Trainer::run() {
     if (done == first_step_) {
       log_partition();
     }
-    ++done;
+    steps_done_ = ++done;
     if (job_.validation.every > 0 && (done % job_.validation.every == 0 || done == job_.steps)) {
       const double value = validate();
       tell(str("validation after step ", done, ": loss ", value));
       if (log_) {
-        log_->write(report::ValidationRecord{done - 1, value});
+        log_->write(report::ValidationRecord{done, value});
       }
-      train::session().recorder->take(); // the timeline is of training
     }
     if (job_.checkpoint.every > 0 && done % job_.checkpoint.every == 0) {
       save(done);
@@ -341,10 +305,17 @@ int Trainer::run() {
   if (stopped) {
     tell(str("stopped by a signal after step ", done, "; go on with --resume"));
   } else if (!job_.sample.prompt.empty()) {
-    sample(done - 1);
+    sample(done);
   }
-  log_traffic(done - 1);
+  log_traffic(done);
   write_timeline();
+  if (stopped) {
+    log_end("stopped", "by a signal");
+  } else if (done < job_.optimizer.rate.total) {
+    log_end("stopped", str("by --steps ", done, " of the job's ", job_.optimizer.rate.total));
+  } else {
+    log_end("finished", "");
+  }
   if (progress_) {
     progress_->finish();
   }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -27,6 +28,9 @@ struct TrainArguments {
   bool resume = false;
 };
 
+/// Whether a signal asked this process to end after the step in hand.
+bool stop_asked();
+
 /// Trains a GPT as a job says, on every rank of the world.
 /// Collective over the world. Threads: the main thread.
 class Trainer {
@@ -38,11 +42,13 @@ class Trainer {
   /// Returns the process's exit status: 0 also when a signal ended the run
   /// early with everything saved.
   int run();
+  /// Notes in the log that the run failed, and why. Not collective.
+  void failed(const std::string& reason) noexcept;
 
  private:
   struct Totals { // of one step, over the world
     double loss = 0;
-    double bubble_share = 0;
+    std::optional<double> bubble_share; // none without a pipeline
     bool stop = false;
     std::vector<std::int64_t> memory;
   };
@@ -57,7 +63,12 @@ class Trainer {
   double validate();
   void sample(std::int64_t step);
   void save(std::int64_t steps_done);
-  Totals add_up(double loss, double span_us);
+  /// Keeps what was recorded since the last call as events of `step`, whose `pass`-th batch ran.
+  void keep_events(std::int64_t step, std::int64_t pass);
+  Totals add_up(std::int64_t step, double loss);
+  /// Since this process started to train. Units: seconds.
+  double elapsed() const;
+  void log_end(const std::string& state, const std::string& reason);
   void log_traffic(std::int64_t step);
   void write_timeline();
   void tell(const std::string& text);
@@ -73,7 +84,11 @@ class Trainer {
   std::optional<report::RunLogWriter> log_;
   std::optional<Progress> progress_; // rank 0
   std::vector<timeline::Event> kept_events_; // of the last steps
-  std::int64_t first_step_ = 0;
+  bool events_lost_ = false; // of the step in hand
+  std::string run_id_; // rank 0
+  std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
+  std::int64_t first_step_ = 0; // steps done before this start
+  std::int64_t steps_done_ = 0; // of the training
   std::int64_t local_batch_ = 0;
   std::optional<double> grad_norm_;
 };

@@ -1,6 +1,9 @@
 // What the trainer writes down: log, partition, traffic, timeline, samples.
+#include <cerrno>
 #include <ctime>
+#include <filesystem>
 #include <fstream>
+#include <system_error>
 
 #include <torch/torch.h>
 
@@ -9,6 +12,7 @@
 #include "tessera/report/partition_tree.h"
 #include "tessera/train/decision.h"
 
+#include "cli/train/run_facts.h"
 #include "cli/train/trainer.h"
 #include "models/data/prepare.h"
 #include "models/generate.h"
@@ -18,21 +22,41 @@ namespace tessera::cli {
 namespace {
 
 std::string now_utc() {
-  const std::time_t now = std::time(nullptr);
-  std::tm parts{};
-  ::gmtime_r(&now, &parts);
-  char text[32];
-  std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", &parts);
-  return text;
+  return report::utc_of_seconds(static_cast<double>(std::time(nullptr)));
+}
+
+/// A file that cannot be written is found before the first step, not after the last.
+void check_writable(const std::string& path) {
+  const bool there = std::filesystem::exists(path);
+  errno = 0;
+  if (!std::ofstream(path, std::ios::app)) {
+    throw ConfigError(
+        str("--timeline '",
+            path,
+            "' cannot be written: ",
+            std::system_category().message(errno),
+            "; name a file in a folder that is there"));
+  }
+  if (!there) {
+    std::filesystem::remove(path);
+  }
 }
 
 } // namespace
 
 void Trainer::start_log() {
+  started_ = std::chrono::steady_clock::now();
+  const std::string started = now_utc();
+  const auto type = job_.precision == "bf16" ? torch::kBFloat16 : torch::kFloat;
+  const double peak = arguments_.log.empty() ? 0 : measured_peak(type);
   if (rank() != 0) {
     return;
   }
   const auto& sizes = std::get<models::GptOptions>(model_->preset.options);
+  run_id_ = new_run_id();
+  if (!arguments_.timeline.empty()) {
+    check_writable(arguments_.timeline);
+  }
   tell(
       str(job_.model.name,
           " of ",
@@ -63,7 +87,10 @@ void Trainer::start_log() {
       first_step_ > 0 ? report::RunLogWriter::Mode::kContinue : report::RunLogWriter::Mode::kNew);
   report::RunFacts facts;
   facts.model = job_.model.name;
-  facts.started = now_utc();
+  facts.run_id = run_id_;
+  facts.started = started;
+  facts.command = own_command_line();
+  facts.program = program_version();
   facts.data = job_.data.directory;
   facts.precision = job_.precision;
   facts.schedule = job_.parallel.pipeline;
@@ -74,7 +101,10 @@ void Trainer::start_log() {
   facts.microbatches = job_.parallel.microbatches;
   facts.parameters = models::count_parameters(model_->preset.options);
   facts.tokens_per_step = job_.data.batch * job_.data.sequence * job_.accumulation;
-  facts.first_step = first_step_;
+  facts.first_step = first_step_ + 1;
+  facts.steps = job_.optimizer.rate.total;
+  facts.flops_per_token = flops_per_token(sizes, job_.data.sequence);
+  facts.peak_flops_per_second = peak;
   facts.hosts = train::session().world->hosts();
   facts.config_json = config::to_json(job_.parallel);
   log_->write(facts);
@@ -126,6 +156,21 @@ void Trainer::sample(std::int64_t step) {
   }
 }
 
+void Trainer::log_end(const std::string& state, const std::string& reason) {
+  if (log_) {
+    log_->write(report::EndRecord{state, steps_done_, elapsed(), reason});
+    log_.reset(); // nothing follows an end
+  }
+}
+
+void Trainer::failed(const std::string& reason) noexcept {
+  try {
+    log_end("failed", reason);
+  } catch (const std::exception&) {
+    // A log that cannot be written may be why the run failed, which is thrown already.
+  }
+}
+
 void Trainer::log_traffic(std::int64_t step) {
   train::Session& s = train::session();
   std::vector<report::TrafficRecord> mine;
@@ -155,6 +200,7 @@ void Trainer::write_timeline() {
   }
   timeline::Timeline whole;
   whole.world_size = size();
+  whole.run_id = run_id_;
   timeline::Timeline mine;
   mine.world_size = size();
   mine.events = kept_events_;

@@ -3,41 +3,48 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 
 #include "tessera/base/error.h"
 #include "tessera/report/format.h"
+#include "tessera/report/markup.h"
 
 namespace tessera::report {
 
 namespace {
 
+// Lines are drawn in a box of this width that the browser stretches to the plot; all else is
+// placed by shares of the plot's width, so that letters and dots keep their shape.
+constexpr double kBoxWidth = 1000;
+
+/// From values to the plot: x in percent of its width, y in pixels from its top.
 struct Frame {
-  double left = 64;
-  double right = 0;
-  double top = 30;
-  double bottom = 0;
+  double height = 0;
   double x_min = 0;
   double x_max = 1;
   double y_min = 0;
   double y_max = 1;
 
   double x(double value) const {
-    return left + (value - x_min) / (x_max - x_min) * (right - left);
+    return (value - x_min) / (x_max - x_min) * 100;
   }
   double y(double value) const {
-    return bottom - (value - y_min) / (y_max - y_min) * (bottom - top);
+    return height - (value - y_min) / (y_max - y_min) * height;
   }
 };
 
 std::string px(double value) {
-  return format_number(std::round(value * 10) / 10, 6);
+  return attribute(std::round(value * 10) / 10);
+}
+
+std::string percent(double value) {
+  return attribute(std::round(value * 100) / 100) + "%";
 }
 
 /// The limits of all finite points; an empty chart keeps 0 to 1.
 Frame frame_of(const ChartOptions& options, const std::vector<Series>& series) {
   Frame frame;
-  frame.right = options.width - 16;
-  frame.bottom = options.height - 40;
+  frame.height = options.height;
   bool any = false;
   for (const Series& one : series) {
     for (const Point& point : one.points) {
@@ -80,56 +87,32 @@ std::string axes(const ChartOptions& options, const Frame& frame) {
       continue;
     }
     const std::string y = px(frame.y(value));
-    out +=
-        str("<line class=\"grid\" x1=\"",
-            px(frame.left),
-            "\" x2=\"",
-            px(frame.right),
-            "\" y1=\"",
-            y,
-            "\" y2=\"",
-            y,
-            "\"/><text class=\"tick\" text-anchor=\"end\" x=\"",
-            px(frame.left - 8),
-            "\" y=\"",
-            y,
-            "\" dy=\"0.35em\">",
-            escape(options.y_text(value)),
-            "</text>\n");
+    out += fill(
+        "<line class=\"grid\" x1=\"0\" x2=\"100%\" y1=\"{}\" y2=\"{}\"/>"
+        "<text class=\"tick\" text-anchor=\"end\" x=\"-8\" y=\"{}\" dy=\"0.35em\">{}</text>\n",
+        {y, y, y, escape(options.y_text(value))});
   }
+  int number = 0;
   for (const double value : ticks(frame.x_min, frame.x_max, 8)) {
-    if (value < frame.x_min || value > frame.x_max) {
-      continue;
+    if (value < frame.x_min || value > frame.x_max || value != std::floor(value)) {
+      continue; // between two steps there is nothing
     }
-    out +=
-        str("<text class=\"tick\" text-anchor=\"middle\" x=\"",
-            px(frame.x(value)),
-            "\" y=\"",
-            px(frame.bottom + 17),
-            "\">",
-            format_number(value, 9),
-            "</text>\n");
+    // A narrow screen shows every second one.
+    out += fill(
+        "<text class=\"tick{}\" text-anchor=\"middle\" x=\"{}\" y=\"{}\">{}</text>\n",
+        {number++ % 2 == 1 ? " spare" : "",
+         percent(frame.x(value)),
+         px(frame.height + 18),
+         format_number(value, 9)});
   }
-  out +=
-      str("<line class=\"axis\" x1=\"",
-          px(frame.left),
-          "\" x2=\"",
-          px(frame.right),
-          "\" y1=\"",
-          px(frame.bottom),
-          "\" y2=\"",
-          px(frame.bottom),
-          "\"/><text class=\"tick\" text-anchor=\"middle\" x=\"",
-          px((frame.left + frame.right) / 2),
-          "\" y=\"",
-          px(frame.bottom + 34),
-          "\">",
-          escape(options.x_label),
-          "</text>\n");
+  out += fill(
+      "<line class=\"axis\" x1=\"0\" x2=\"100%\" y1=\"{}\" y2=\"{}\"/>"
+      "<text class=\"tick\" text-anchor=\"middle\" x=\"50%\" y=\"{}\">{}</text>\n",
+      {px(frame.height), px(frame.height), px(frame.height + 36), escape(options.x_label)});
   return out;
 }
 
-/// At most two points for each half pixel column: its least and greatest.
+/// At most two points for each column: its least and greatest.
 std::vector<Point> thinned(const std::vector<Point>& points, double columns) {
   if (static_cast<double>(points.size()) <= 2 * columns) {
     return points;
@@ -161,56 +144,122 @@ std::vector<Point> thinned(const std::vector<Point>& points, double columns) {
   return result;
 }
 
-std::string draw(const Series& series, const Frame& frame) {
+std::string path_of(const Series& series, const Frame& frame) {
   std::string path;
-  std::string dots;
   bool pen_down = false;
-  for (const Point& point : thinned(series.points, frame.right - frame.left)) {
+  for (const Point& point : thinned(series.points, kBoxWidth * 0.7)) {
     if (!std::isfinite(point.second)) {
       pen_down = false;
       continue;
     }
-    const std::string x = px(frame.x(point.first));
-    const std::string y = px(frame.y(point.second));
-    path += str(pen_down ? "L" : "M", x, " ", y);
+    path +=
+        str(pen_down ? "L" : "M",
+            px(frame.x(point.first) / 100 * kBoxWidth),
+            " ",
+            px(frame.y(point.second)));
     pen_down = true;
-    if (series.dots) {
-      dots +=
-          str("<circle class=\"",
-              escape(series.style),
-              "\" r=\"3\" cx=\"",
-              x,
-              "\" cy=\"",
-              y,
-              "\"><title>",
-              escape(series.name),
-              " ",
-              format_number(point.first, 9),
-              ": ",
-              format_number(point.second),
-              "</title></circle>\n");
-    }
   }
-  return str("<path class=\"", escape(series.style), "\" d=\"", path, "\"/>\n", dots);
+  return fill("<path class=\"{}\" d=\"{}\"/>\n", {escape(series.style), path});
 }
 
-std::string legend(const std::vector<Series>& series, double right) {
+std::string dot(const Series& series, const Frame& frame, const Point& point) {
+  return fill(
+      "<circle class=\"{}\" r=\"3.5\" cx=\"{}\" cy=\"{}\"/>",
+      {escape(series.style), percent(frame.x(point.first)), px(frame.y(point.second))});
+}
+
+/// Where values can be read: one x of each column that has any, a dot's before a line's.
+std::vector<double>
+places(const ChartOptions& options, const Frame& frame, const std::vector<Series>& series) {
+  std::map<std::int64_t, std::pair<bool, double>> chosen; // column -> (is a dot's, x)
+  const auto columns = static_cast<double>(std::max<std::size_t>(1, options.readouts));
+  for (const Series& one : series) {
+    for (const Point& point : one.points) {
+      if (!(frame.x(point.first) >= 0 && frame.x(point.first) <= 100)) {
+        continue;
+      }
+      const auto column =
+          static_cast<std::int64_t>(std::min(columns - 1, frame.x(point.first) / 100 * columns));
+      const auto found = chosen.find(column);
+      if (found == chosen.end() || (one.dots && !found->second.first)) {
+        chosen[column] = {one.dots, point.first};
+      }
+    }
+  }
+  // The last value is what most look for.
+  if (!chosen.empty()) {
+    double last = chosen.rbegin()->second.second;
+    for (const Series& one : series) {
+      last = one.points.empty() ? last : std::max(last, one.points.back().first);
+    }
+    if (frame.x(last) <= 100) {
+      chosen.rbegin()->second.second = last;
+    }
+  }
+  std::vector<double> result;
+  for (const auto& entry : chosen) {
+    result.push_back(entry.second.second);
+  }
+  return result;
+}
+
+/// A strip over each place that shows line, dots and values while it is pointed at.
+std::string
+readouts(const ChartOptions& options, const Frame& frame, const std::vector<Series>& series) {
+  const auto all = places(options, frame, series);
   std::string out;
-  double x = right;
-  for (auto one = series.rbegin(); one != series.rend(); ++one) {
-    x -= 7.0 * static_cast<double>(one->name.size()) + 34;
-    out +=
-        str("<path class=\"",
-            escape(one->style),
-            "\" d=\"M",
-            px(x),
-            " 14h18\"/><text class=\"tick\" x=\"",
-            px(x + 23),
-            "\" y=\"18\">",
-            escape(one->name),
-            "</text>\n");
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const double here = frame.x(all[i]);
+    const double from = i == 0 ? 0 : (frame.x(all[i - 1]) + here) / 2;
+    const double to = i + 1 == all.size() ? 100 : (here + frame.x(all[i + 1])) / 2;
+    std::string dots;
+    std::string text = str(escape(options.x_name), " ", format_number(all[i], 9));
+    const char* separator = ": ";
+    for (const Series& one : series) {
+      const auto point = std::lower_bound(
+          one.points.begin(), one.points.end(), all[i], [](const Point& a, double x) {
+            return a.first < x;
+          });
+      if (point == one.points.end() || point->first != all[i]) {
+        continue;
+      }
+      const bool finite = std::isfinite(point->second);
+      text +=
+          str(separator,
+              escape(one.readout),
+              one.readout.empty() ? "" : " ",
+              finite ? escape(options.y_text(point->second)) : "not finite");
+      separator = ", ";
+      dots += finite ? dot(one, frame, *point) : "";
+    }
+    out += fill(
+        "<g class=\"at\"><rect x=\"{}\" width=\"{}\" y=\"-26\" height=\"{}\"/>"
+        "<line x1=\"{}\" x2=\"{}\" y1=\"0\" y2=\"{}\"/>{}"
+        "<text text-anchor=\"end\" x=\"100%\" y=\"-10\">{}</text></g>\n",
+        {percent(from),
+         percent(to - from),
+         px(frame.height + 26),
+         percent(here),
+         percent(here),
+         px(frame.height),
+         dots,
+         text});
   }
   return out;
+}
+
+std::string legend(const std::vector<Series>& series) {
+  std::string out;
+  for (const Series& one : series) {
+    out += fill(
+        "<span><svg width=\"22\" height=\"10\"><path class=\"{}\" d=\"M1 "
+        "5h20\"/>{}</svg>{}</span>\n",
+        {escape(one.style),
+         one.dots ? fill("<circle class=\"{}\" r=\"3.5\" cx=\"11\" cy=\"5\"/>", {escape(one.style)})
+                  : "",
+         escape(one.name)});
+  }
+  return "<p class=\"legend\">" + out + "</p>\n";
 }
 
 } // namespace
@@ -264,84 +313,30 @@ std::vector<Point> smoothed(const std::vector<Point>& points, double half_life) 
 
 std::string line_chart(const ChartOptions& options, const std::vector<Series>& series) {
   const Frame frame = frame_of(options, series);
-  std::string out =
-      str("<svg class=\"chart\" role=\"img\" viewBox=\"0 0 ",
-          options.width,
-          " ",
-          options.height,
-          "\"><title>",
-          escape(options.title),
-          "</title><text class=\"name\" x=\"8\" y=\"18\">",
-          escape(options.title),
-          "</text>\n");
-  out += axes(options, frame);
+  std::string lines;
+  std::string dots;
   for (const Series& one : series) {
-    out += draw(one, frame);
-  }
-  if (series.size() > 1) {
-    out += legend(series, frame.right);
-  }
-  return out + "</svg>\n";
-}
-
-std::string bar_chart(const std::vector<Bar>& bars, int width) {
-  constexpr double kRow = 26;
-  std::size_t longest_label = 0;
-  std::size_t longest_text = 0;
-  double most = 0;
-  for (const Bar& bar : bars) {
-    longest_label = std::max(longest_label, bar.label.size());
-    longest_text = std::max(longest_text, bar.text.size());
-    most = std::max(most, bar.value);
-  }
-  const double left = 16 + 7.0 * static_cast<double>(longest_label);
-  const double room = width - left - 16 - 7.0 * static_cast<double>(longest_text);
-  const auto length = [&](double value) {
-    return px(most > 0 ? std::max(0.0, value / most * room) : 0.0);
-  };
-  std::string out =
-      str("<svg class=\"chart\" role=\"img\" viewBox=\"0 0 ",
-          width,
-          " ",
-          px(kRow * static_cast<double>(bars.size()) + 4),
-          "\">\n");
-  double y = 2;
-  for (const Bar& bar : bars) {
-    out +=
-        str("<text class=\"tick\" text-anchor=\"end\" x=\"",
-            px(left - 8),
-            "\" y=\"",
-            px(y + 16),
-            "\">",
-            escape(bar.label),
-            "</text><rect class=\"bar\" x=\"",
-            px(left),
-            "\" y=\"",
-            px(y + 3),
-            "\" height=\"18\" width=\"",
-            length(bar.value),
-            "\"/>");
-    if (bar.inner > 0) {
-      out +=
-          str("<rect class=\"inner\" x=\"",
-              px(left),
-              "\" y=\"",
-              px(y + 3),
-              "\" height=\"18\" width=\"",
-              length(bar.inner),
-              "\"/>");
+    lines += path_of(one, frame);
+    for (const Point& point : one.points) {
+      dots += one.dots && std::isfinite(point.second) ? dot(one, frame, point) + "\n" : "";
     }
-    out +=
-        str("<text class=\"tick\" x=\"",
-            px(left + 8 + (most > 0 ? bar.value / most * room : 0)),
-            "\" y=\"",
-            px(y + 16),
-            "\">",
-            escape(bar.text),
-            "</text>\n");
-    y += kRow;
   }
-  return out + "</svg>\n";
+  return fill(
+      "<div class=\"chart\"><p class=\"name\">{}</p>\n{}<div class=\"plot\">"
+      "<svg width=\"100%\" height=\"{}\" role=\"img\" aria-label=\"{}\">\n{}"
+      "<svg width=\"100%\" height=\"{}\" viewBox=\"0 0 {} {}\" preserveAspectRatio=\"none\">\n"
+      "{}</svg>\n{}{}</svg></div></div>\n",
+      {escape(options.title),
+       series.size() > 1 ? legend(series) : "",
+       str(options.height),
+       escape(options.title),
+       axes(options, frame),
+       str(options.height),
+       px(kBoxWidth),
+       str(options.height),
+       lines,
+       dots,
+       readouts(options, frame, series)});
 }
 
 } // namespace tessera::report

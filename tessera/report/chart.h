@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <string>
 #include <utility>
@@ -15,30 +16,24 @@ struct Series {
   std::string style; // CSS class: "raw", "main", "second"
   bool dots = false; // points joined by a line, with a dot each
   std::vector<Point> points; // ascending x; a y that is NaN breaks the line
+  std::string readout = {}; // what precedes a value under the pointer, "" for nothing
 };
 
 struct ChartOptions {
-  std::string title;
-  std::string x_label;
-  std::function<std::string(double)> y_text; // of a tick
+  std::string title; // with the unit of y
+  std::string x_label; // with the unit of x
+  std::string x_name; // of one x under the pointer: "step"
+  std::function<std::string(double)> y_text; // of a tick and of a value
   bool from_zero = false; // the y axis begins at 0
-  int width = 720;
-  int height = 280;
+  int height = 280; // of the plot, without its labels; pixels
+  std::size_t readouts = 150; // at most so many places show their values
 };
 
-/// An <svg> element. Lines of more points than the chart has room for are
-/// thinned to the least and greatest value of each column of pixels.
+/// An HTML element that is as wide as its container: a name, a legend where there are several
+/// series, and an SVG whose letters keep their size. Pointing at a place shows the values there,
+/// by style alone. Lines of more points than a screen has columns are thinned to the least and
+/// greatest value of each column.
 std::string line_chart(const ChartOptions& options, const std::vector<Series>& series);
-
-struct Bar {
-  std::string label;
-  double value = 0; // the long bar
-  double inner = 0; // a darker part of it, 0 for none
-  std::string text; // to the right of the bar
-};
-
-/// Horizontal bars, longest = full width. An <svg> element.
-std::string bar_chart(const std::vector<Bar>& bars, int width = 720);
 
 /// Round values that cover from `least` to `greatest`, about `count` of them.
 std::vector<double> ticks(double least, double greatest, int count);

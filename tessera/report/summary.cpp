@@ -2,75 +2,205 @@
 #include <cmath>
 #include <numeric>
 
+#include "tessera/base/error.h"
 #include "tessera/report/report.h"
 
 namespace tessera::report {
 
 namespace {
 
-std::optional<double> median(std::vector<double> values) {
-  if (values.empty()) {
-    return std::nullopt;
-  }
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  if (values.size() % 2 == 1) {
-    return *middle;
-  }
-  return (*middle + *std::max_element(values.begin(), middle)) / 2;
+/// Between the two values that lie around it.
+double quantile(const std::vector<double>& sorted, double share) {
+  const double at = share * static_cast<double>(sorted.size() - 1);
+  const auto below = static_cast<std::size_t>(at);
+  const std::size_t above = std::min(below + 1, sorted.size() - 1);
+  return sorted[below] + (at - static_cast<double>(below)) * (sorted[above] - sorted[below]);
 }
 
-std::optional<double> mean(const std::vector<double>& values) {
-  if (values.empty()) {
+using StepValue = std::pair<std::int64_t, double>; // step and figure
+
+std::optional<Spread> spread_of(const std::vector<StepValue>& values) {
+  Spread spread;
+  std::vector<double> sorted;
+  for (const auto& [step, value] : values) {
+    if (!std::isfinite(value)) {
+      continue;
+    }
+    if (sorted.empty()) {
+      spread.first_step = step;
+    }
+    spread.last_step = step;
+    sorted.push_back(value);
+  }
+  if (sorted.empty()) {
     return std::nullopt;
   }
-  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+  std::sort(sorted.begin(), sorted.end());
+  spread.steps = static_cast<std::int64_t>(sorted.size());
+  spread.low = quantile(sorted, 0.1);
+  spread.median = quantile(sorted, 0.5);
+  spread.high = quantile(sorted, 0.9);
+  return spread;
+}
+
+State state_of(const ReportInput& input) {
+  State state;
+  if (input.log.starts.empty()) {
+    return state;
+  }
+  const Start& last = input.log.starts.back();
+  state.step = input.log.steps.empty() ? 0 : input.log.steps.back().step;
+  if (last.end) {
+    state.name = last.end->state;
+    state.step = last.end->step;
+    state.reason = last.end->reason;
+  }
+  const auto started = seconds_of_utc(last.facts.started);
+  if (started && (last.elapsed_seconds > 0 || last.end)) {
+    const double at = *started + last.elapsed_seconds;
+    state.last_record = utc_of_seconds(at);
+    if (input.now && *input.now >= at) {
+      state.silent_seconds = *input.now - at;
+    }
+  }
+  return state;
+}
+
+void add_losses(const RunLog& log, Summary& summary) {
+  constexpr std::size_t kLast = 10;
+  const auto& steps = log.steps;
+  if (steps.empty()) {
+    return;
+  }
+  summary.last_step = steps.back().step;
+  summary.first_loss = steps.front().loss;
+  const std::size_t count = std::min(kLast, steps.size());
+  summary.last_loss_from = steps[steps.size() - count].step;
+  double sum = 0;
+  for (std::size_t i = steps.size() - count; i < steps.size(); ++i) {
+    sum += steps[i].loss;
+  }
+  summary.last_loss = sum / static_cast<double>(count);
+}
+
+void add_validations(const RunLog& log, Summary& summary) {
+  for (const ValidationRecord& validation : log.validations) {
+    summary.last_validation_loss = validation.loss;
+    if (std::isfinite(validation.loss) &&
+        (!summary.best_validation_loss || validation.loss < *summary.best_validation_loss)) {
+      summary.best_validation_loss = validation.loss;
+      summary.best_validation_step = validation.step;
+    }
+  }
+}
+
+void add_speed(const ReportInput& input, Summary& summary) {
+  std::vector<StepValue> tokens_per_second;
+  std::vector<StepValue> step_seconds;
+  std::vector<StepValue> bubble_shares;
+  for (const StepRecord& step : input.log.steps) {
+    tokens_per_second.emplace_back(step.step, step.tokens_per_second);
+    step_seconds.emplace_back(step.step, step.step_seconds);
+    if (step.bubble_share) {
+      bubble_shares.emplace_back(step.step, *step.bubble_share);
+    }
+  }
+  summary.tokens_per_second = spread_of(tokens_per_second);
+  summary.step_seconds = spread_of(step_seconds);
+  if (bubble_shares.empty()) {
+    for (const int step : timeline::steps(input.timeline)) {
+      bubble_shares.emplace_back(step, timeline::bubble_share(input.timeline, step));
+    }
+    summary.bubble_of_timeline = !bubble_shares.empty();
+  }
+  summary.bubble_share = spread_of(bubble_shares);
+}
+
+/// Wall time and tokens: both add up over the starts.
+void add_totals(const RunLog& log, Summary& summary) {
+  double seconds = 0;
+  bool timed = false;
+  for (const Start& start : log.starts) {
+    seconds += start.elapsed_seconds;
+    timed = timed || start.elapsed_seconds > 0;
+  }
+  if (timed) {
+    summary.wall_seconds = seconds;
+  }
+  std::size_t at = 0; // the start that ran the step
+  for (const StepRecord& step : log.steps) {
+    while (at + 1 < log.starts.size() && log.starts[at + 1].facts.first_step <= step.step) {
+      ++at;
+    }
+    summary.tokens += log.starts.empty() ? 0 : log.starts[at].facts.tokens_per_step;
+  }
+}
+
+void add_mfu(const ReportInput& input, Summary& summary) {
+  const RunFacts& run = input.log.run;
+  summary.peak_given = input.peak_flops_per_second.has_value();
+  summary.peak_flops_per_second = input.peak_flops_per_second.value_or(run.peak_flops_per_second);
+  if (!(run.flops_per_token > 0) || !(summary.peak_flops_per_second > 0)) {
+    return;
+  }
+  std::vector<StepValue> newest; // the peak is that of the newest start's ranks
+  for (const StepRecord& step : input.log.steps) {
+    if (step.step >= run.first_step) {
+      newest.emplace_back(step.step, step.tokens_per_second);
+    }
+  }
+  if (const auto speed = spread_of(newest)) {
+    summary.mfu = run.flops_per_token * speed->median / summary.peak_flops_per_second;
+  }
 }
 
 } // namespace
 
 Summary summarize(const ReportInput& input) {
-  constexpr std::size_t kLast = 10;
   Summary summary;
-  const auto& steps = input.log.steps;
-  std::vector<double> tokens_per_second;
-  std::vector<double> step_seconds;
-  std::vector<double> bubble_shares;
-  std::vector<double> last_losses;
-  for (std::size_t i = 0; i < steps.size(); ++i) {
-    const StepRecord& step = steps[i];
-    tokens_per_second.push_back(step.tokens_per_second);
-    step_seconds.push_back(step.step_seconds);
-    if (step.bubble_share) {
-      bubble_shares.push_back(*step.bubble_share);
-    }
-    if (i + kLast >= steps.size()) {
-      last_losses.push_back(step.loss);
-    }
+  summary.state = state_of(input);
+  add_losses(input.log, summary);
+  add_validations(input.log, summary);
+  add_speed(input, summary);
+  add_totals(input.log, summary);
+  add_mfu(input, summary);
+  for (const StepRecord& step : input.log.steps) {
     auto& peak = summary.peak_memory_bytes;
     peak.resize(std::max(peak.size(), step.memory_bytes.size()));
     for (std::size_t rank = 0; rank < step.memory_bytes.size(); ++rank) {
       peak[rank] = std::max(peak[rank], step.memory_bytes[rank]);
     }
   }
-  if (!steps.empty()) {
-    summary.last_step = steps.back().step;
-    summary.first_loss = steps.front().loss;
-  }
-  summary.last_loss = mean(last_losses);
-  summary.tokens_per_second = median(tokens_per_second);
-  summary.step_seconds = median(step_seconds);
-  summary.bubble_share = mean(bubble_shares);
-  if (!input.timeline.events.empty()) {
-    summary.bubble_share = timeline::bubble_share(input.timeline);
-  }
-  for (const ValidationRecord& validation : input.log.validations) {
-    if (std::isfinite(validation.loss) &&
-        (!summary.best_validation_loss || validation.loss < *summary.best_validation_loss)) {
-      summary.best_validation_loss = validation.loss;
-    }
-  }
   return summary;
+}
+
+double perplexity(double loss) {
+  return std::exp(loss);
+}
+
+void check_same_run(const RunLog& log, const timeline::Timeline& timeline) {
+  std::string known;
+  for (const Start& start : log.starts) {
+    if (start.facts.run_id == timeline.run_id && start.facts.world_size == timeline.world_size) {
+      return;
+    }
+    known +=
+        str(known.empty() ? "" : ", ",
+            "'",
+            start.facts.run_id,
+            "' on ",
+            start.facts.world_size,
+            " ranks");
+  }
+  throw Error(
+      str("the timeline is not of this run: ",
+          timeline.run_id.empty() ? str("it is ", timeline.origin, " and has no run id")
+                                  : str("its run id is '", timeline.run_id, "'"),
+          ", on ",
+          timeline.world_size,
+          " ranks; the log holds ",
+          known,
+          ". Give the file that the same `tessera train` wrote with --timeline"));
 }
 
 } // namespace tessera::report

@@ -18,7 +18,12 @@ std::string plain(double value) {
   return format_number(value);
 }
 
-std::string figures(const RunFacts& run, const Summary& summary) {
+std::string spread_of(const std::optional<Spread>& spread, std::string (*format)(double)) {
+  return spread ? str(format(spread->median), " (", words::spread(*spread, format), ")") : "-";
+}
+
+std::string figures(const ReportInput& input, const Summary& summary) {
+  const RunFacts& run = input.log.run;
   std::string out = run.model.empty() ? "Training run" : run.model;
   out +=
       str(", ",
@@ -34,19 +39,38 @@ std::string figures(const RunFacts& run, const Summary& summary) {
           " rdp), ",
           run.microbatches,
           " microbatches\n");
+  if (!input.log.starts.empty()) {
+    out += str("  state       ", words::state(summary), "\n");
+  }
+  for (std::size_t i = 1; i < input.log.starts.size(); ++i) {
+    const RunFacts& start = input.log.starts[i].facts;
+    out += str("  restart     ", start.started, ", resumed at step ", start.first_step, "\n");
+  }
   out +=
       str("  loss        ",
           or_dash(summary.first_loss, plain),
           " -> ",
           or_dash(summary.last_loss, plain),
-          ", best validation ",
-          or_dash(summary.best_validation_loss, plain),
-          "\n  speed       ",
-          or_dash(summary.tokens_per_second, format_count),
-          " tokens/s, ",
-          or_dash(summary.step_seconds, format_seconds),
-          " a step\n  bubble      ",
-          or_dash(summary.bubble_share, format_share),
+          summary.last_step
+              ? str(" (mean of steps ", summary.last_loss_from, " to ", *summary.last_step, ")")
+              : "",
+          "\n  validation  ");
+  out += summary.best_validation_loss ? str("best ",
+                                            plain(*summary.best_validation_loss),
+                                            " at step ",
+                                            summary.best_validation_step,
+                                            ", perplexity ",
+                                            plain(perplexity(*summary.best_validation_loss)))
+                                      : "-";
+  out += str("\n  tokens/s    ", spread_of(summary.tokens_per_second, format_count));
+  out += str("\n  step time   ", spread_of(summary.step_seconds, format_seconds));
+  out += str("\n  bubble      ", spread_of(summary.bubble_share, format_share));
+  out += str("\n  MFU         ", words::mfu(input, summary));
+  out +=
+      str("\n  in all      ",
+          format_count(static_cast<double>(summary.tokens)),
+          " tokens in ",
+          or_dash(summary.wall_seconds, format_seconds),
           "\n");
   return out;
 }
@@ -104,9 +128,17 @@ std::string traffic_table(const RunLog& log) {
 
 std::string to_text(const ReportInput& input) {
   const Summary summary = summarize(input);
-  std::string out = figures(input.log.run, summary);
+  std::string out = figures(input, summary);
   if (input.log.torn) {
     out += "  the last line of the log was cut off and is left out\n";
+  }
+  if (input.log.bad_lines > 0) {
+    out +=
+        str("  lines of the log that could not be read and are left out: ",
+            input.log.bad_lines,
+            "; the first: ",
+            input.log.first_bad_line,
+            "\n");
   }
   if (!input.log.steps.empty()) {
     out += "\n" + step_table(input.log);

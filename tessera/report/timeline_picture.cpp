@@ -1,6 +1,7 @@
 #include "tessera/report/timeline_picture.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <tuple>
 #include <vector>
@@ -8,6 +9,7 @@
 #include "tessera/base/error.h"
 #include "tessera/report/chart.h"
 #include "tessera/report/format.h"
+#include "tessera/report/markup.h"
 #include "tessera/timeline/intervals.h"
 
 namespace tessera::report {
@@ -17,16 +19,20 @@ namespace {
 using timeline::Event;
 using timeline::Interval;
 
-constexpr double kLeft = 96;
-constexpr double kTop = 26;
-constexpr double kRow = 38;
+// Pixels; along x everything is in percent of the picture's width.
+constexpr double kRow = 40;
 constexpr double kBox = 24;
-constexpr double kStrip = 6;
+constexpr double kStrip = 7;
+constexpr double kAxis = 42; // below the rows
+constexpr double kNarrowest = 640; // of the drawing at zoom 1, as in report_style.h
+constexpr std::array kZooms = {1, 2, 4, 8};
+constexpr std::array kCategories = {"forward", "backward", "optimizer", "comm"};
 
 struct Box {
   int rank = 0;
   std::string category;
   int microbatch = -1;
+  std::string name; // of what is neither forward nor backward
   Interval time;
 };
 
@@ -37,8 +43,11 @@ struct Step {
 };
 
 bool is_drawn(const std::string& category) {
-  return category == "forward" || category == "backward" || category == "comm" ||
-         category == "optimizer";
+  return std::find(kCategories.begin(), kCategories.end(), category) != kCategories.end();
+}
+
+bool computes(const std::string& category) {
+  return category == "forward" || category == "backward";
 }
 
 Step collect(const timeline::Timeline& timeline, int step, const PictureOptions& options) {
@@ -46,8 +55,8 @@ Step collect(const timeline::Timeline& timeline, int step, const PictureOptions&
   bool any = false;
   // Waits of a lane interrupt its boxes.
   std::map<std::pair<int, int>, std::vector<Interval>> waits;
-  using Key = std::tuple<int, int, std::string, int>;
-  std::map<Key, std::vector<Interval>> pieces; // rank, lane, category, batch
+  using Key = std::tuple<int, int, std::string, int, std::string>;
+  std::map<Key, std::vector<Interval>> pieces; // rank, lane, category, microbatch, name
   for (const Event& event : timeline.events) {
     result.pp_rank_of[event.rank] = event.pp_rank;
     if (event.step != step) {
@@ -57,7 +66,8 @@ Step collect(const timeline::Timeline& timeline, int step, const PictureOptions&
     if (event.category == "wait") {
       waits[{event.rank, event.lane}].push_back(time);
     } else if (is_drawn(event.category)) {
-      pieces[{event.rank, event.lane, event.category, event.microbatch}].push_back(time);
+      const std::string name = computes(event.category) ? "" : event.name;
+      pieces[{event.rank, event.lane, event.category, event.microbatch, name}].push_back(time);
       if (!any) {
         result.span = time;
         any = true;
@@ -71,162 +81,142 @@ Step collect(const timeline::Timeline& timeline, int step, const PictureOptions&
   }
   std::map<Key, std::vector<Interval>> running; // lane 0 for all lanes
   for (auto& entry : pieces) {
-    auto [rank, lane, category, microbatch] = entry.first;
+    const auto& [rank, lane, category, microbatch, name] = entry.first;
     auto rest = timeline::united(std::move(entry.second));
-    const bool computes = category == "forward" || category == "backward";
-    if (computes) {
+    if (computes(category)) {
       rest = without(rest, timeline::united(waits[{rank, lane}]));
     }
-    auto& all = running[{rank, 0, category, microbatch}];
+    auto& all = running[{rank, 0, category, microbatch, name}];
     all.insert(all.end(), rest.begin(), rest.end());
   }
   const double gap = (result.span.end - result.span.start) * options.merge_share;
   for (auto& entry : running) {
-    const auto& [rank, lane, category, microbatch] = entry.first;
+    const auto& [rank, lane, category, microbatch, name] = entry.first;
     for (const Interval& time : timeline::united(std::move(entry.second), gap)) {
-      result.boxes.push_back({rank, category, microbatch, time});
+      result.boxes.push_back({rank, category, microbatch, name, time});
     }
   }
   return result;
 }
 
-std::string length(double value) {
-  return format_number(std::max(0.0, value), 6);
-}
-
-class Drawing {
+class Picture {
  public:
-  Drawing(const Step& step, const PictureOptions& options) : step_(step), width_(options.width) {
+  explicit Picture(const Step& step) : step_(step) {
     int row = 0;
     for (const auto& entry : step.pp_rank_of) {
       row_of_[entry.first] = row++;
     }
   }
 
-  std::string svg(int number) const {
-    const double height = kTop + kRow * static_cast<double>(row_of_.size()) + 22;
-    std::string out =
-        str("<svg class=\"timeline\" role=\"img\" viewBox=\"0 0 ",
-            width_,
-            " ",
-            length(height),
-            "\"><title>pipeline of step ",
-            number,
-            "</title>\n");
-    out += rows();
-    for (const Box& box : step_.boxes) {
-      out += draw(box);
+  std::string html(int number) const {
+    std::string labels;
+    std::string drawing;
+    for (const auto& [rank, row] : row_of_) {
+      labels += fill(
+          "<span style=\"height:{}px\">rank {} <i>(pp {})</i></span>\n",
+          {attribute(kRow), str(rank), str(step_.pp_rank_of.at(rank))});
+      drawing += fill(
+          "<rect class=\"row\" width=\"100%\" y=\"{}\" height=\"{}\"/>\n",
+          {attribute(kRow * row), attribute(kBox + kStrip + 2)});
     }
-    return out + "</svg>\n";
+    drawing += axis();
+    for (const Box& box : step_.boxes) {
+      drawing += draw(box);
+    }
+    return fill(
+        "<div class=\"timeline\"><div class=\"ranks\">\n{}</div><div class=\"scroll\">"
+        "<svg width=\"100%\" height=\"{}\" role=\"img\" aria-label=\"pipeline of step {}\">\n"
+        "{}</svg></div></div>\n",
+        {labels, attribute(bottom() + kAxis), str(number), drawing});
   }
 
  private:
-  double x(double time_us) const {
-    const double span = std::max(1e-9, step_.span.end - step_.span.start);
-    return kLeft + (time_us - step_.span.start) / span * (width_ - kLeft - 12);
+  double bottom() const {
+    return kRow * static_cast<double>(row_of_.size());
   }
 
-  std::string rows() const {
+  /// Of a time from the step's start, in percent.
+  double x(double microseconds) const {
+    return microseconds / std::max(1e-9, step_.span.end - step_.span.start) * 100;
+  }
+
+  std::string axis() const {
     std::string out;
     const double span_ms = (step_.span.end - step_.span.start) / 1e3;
-    const double bottom = kTop + kRow * static_cast<double>(row_of_.size());
-    if (span_ms > 0) {
-      for (const double value : ticks(0, span_ms, 10)) {
-        if (value > span_ms) {
-          continue;
-        }
-        const std::string at = length(x(step_.span.start + value * 1e3));
-        out +=
-            str("<line class=\"grid\" x1=\"",
-                at,
-                "\" x2=\"",
-                at,
-                "\" y1=\"",
-                length(kTop - 4),
-                "\" y2=\"",
-                length(bottom),
-                "\"/><text class=\"tick\" text-anchor=\"middle\" x=\"",
-                at,
-                "\" y=\"",
-                length(bottom + 16),
-                "\">",
-                format_number(value),
-                value == 0 ? " ms" : "",
-                "</text>\n");
+    if (span_ms <= 0) {
+      return out;
+    }
+    for (const double value : ticks(0, span_ms, 8)) {
+      if (value > span_ms * 0.99) {
+        continue; // its label would not fit
+      }
+      const std::string at = attribute(x(value * 1e3)) + "%";
+      out += fill(
+          "<line class=\"grid\" x1=\"{}\" x2=\"{}\" y2=\"{}\"/>"
+          "<text class=\"tick\" text-anchor=\"{}\" x=\"{}\" y=\"{}\">{}</text>\n",
+          {at,
+           at,
+           attribute(bottom()),
+           value == 0 ? "start" : "middle",
+           at,
+           attribute(bottom() + 15),
+           format_number(value)});
+    }
+    return out + fill(
+                     "<text class=\"tick\" text-anchor=\"middle\" x=\"50%\" y=\"{}\">"
+                     "milliseconds since the step began</text>\n",
+                     {attribute(bottom() + 34)});
+  }
+
+  /// The microbatch's number, from the zoom on at which it fits.
+  static std::string label(const Box& box, double left, double width, double y) {
+    const std::string text = str(box.microbatch);
+    const double needed = 4 + 7.0 * static_cast<double>(text.size());
+    for (const int zoom : kZooms) {
+      if (width / 100 * kNarrowest * zoom > needed) {
+        return fill(
+            "<text class=\"batch{}{}\" text-anchor=\"middle\" x=\"{}%\" y=\"{}\" dy=\"0.35em\">{}"
+            "</text>",
+            {box.microbatch % 2 == 1 ? " odd" : "",
+             zoom > 1 ? str(" from", zoom) : "",
+             attribute(left + width / 2),
+             attribute(y),
+             text});
       }
     }
-    for (const auto& entry : row_of_) {
-      const double y = kTop + kRow * entry.second;
-      out +=
-          str("<rect class=\"row\" x=\"",
-              length(kLeft),
-              "\" width=\"",
-              length(width_ - kLeft - 12),
-              "\" y=\"",
-              length(y),
-              "\" height=\"",
-              length(kBox + kStrip + 2),
-              "\"/><text class=\"tick\" text-anchor=\"end\" x=\"",
-              length(kLeft - 8),
-              "\" y=\"",
-              length(y + 16),
-              "\">rank ",
-              entry.first,
-              " (pp ",
-              step_.pp_rank_of.at(entry.first),
-              ")</text>\n");
-    }
-    return out;
+    return "";
   }
 
   std::string draw(const Box& box) const {
-    const bool computes = box.category == "forward" || box.category == "backward";
-    const double y = kTop + kRow * row_of_.at(box.rank) + (computes ? 0 : kBox + 1);
-    const double left = x(box.time.start);
-    const double width = std::max(0.4, x(box.time.end) - left);
-    // Neighbouring microbatches differ in shade.
-    const bool odd = box.microbatch >= 0 && box.microbatch % 2 == 1;
-    std::string out =
-        str("<rect class=\"",
-            box.category,
-            odd ? " odd" : "",
-            "\" x=\"",
-            length(left),
-            "\" y=\"",
-            length(y),
-            "\" width=\"",
-            length(width),
-            "\" height=\"",
-            length(computes ? kBox : kStrip),
-            "\"><title>",
-            escape(box.category));
-    if (box.microbatch >= 0) {
-      out += str(" of microbatch ", box.microbatch);
+    const bool numbered = computes(box.category) && box.microbatch >= 0;
+    const double top = kRow * row_of_.at(box.rank);
+    const double y = box.category == "comm" ? top + kBox + 1 : top;
+    const double begin = box.time.start - step_.span.start;
+    const double left = x(begin);
+    const double width = std::max(0.04, x(box.time.end - step_.span.start) - left);
+    std::string what = box.category == "comm" ? "communication" : box.category;
+    if (numbered) {
+      what += str(" of microbatch ", box.microbatch);
+    } else if (!box.name.empty() && box.name != what) {
+      what += ": " + box.name;
     }
-    out +=
-        str(" on rank ",
-            box.rank,
-            ": from ",
-            format_number((box.time.start - step_.span.start) / 1e3, 5),
-            " ms for ",
-            format_seconds((box.time.end - box.time.start) / 1e6),
-            "</title></rect>");
-    const std::string label = str(box.microbatch);
-    if (computes && box.microbatch >= 0 && width > 4 + 7.0 * static_cast<double>(label.size())) {
-      out +=
-          str("<text class=\"batch\" text-anchor=\"middle\" x=\"",
-              length(left + width / 2),
-              "\" y=\"",
-              length(y + kBox / 2),
-              "\" dy=\"0.35em\">",
-              label,
-              "</text>");
-    }
-    return out + "\n";
+    std::string out = fill(
+        "<rect class=\"{}{}\" x=\"{}%\" y=\"{}\" width=\"{}%\" height=\"{}\"><title>{} on rank {}: "
+        "from {} ms for {}</title></rect>",
+        {box.category,
+         numbered && box.microbatch % 2 == 1 ? " odd" : "", // neighbours differ in shade
+         attribute(left),
+         attribute(y),
+         attribute(width),
+         attribute(box.category == "comm" ? kStrip : kBox),
+         escape(what),
+         str(box.rank),
+         format_number(begin / 1e3, 5),
+         format_seconds((box.time.end - box.time.start) / 1e6)});
+    return out + (numbered ? label(box, left, width, y + kBox / 2) : "") + "\n";
   }
 
   const Step& step_;
-  const double width_;
   std::map<int, int> row_of_;
 };
 
@@ -244,7 +234,7 @@ timeline_picture(const timeline::Timeline& timeline, int step, const PictureOpti
     });
     boxes.resize(options.most_boxes);
   }
-  std::string out = Drawing(collected, options).svg(step);
+  std::string out = Picture(collected).html(step);
   if (total > options.most_boxes) {
     out +=
         str("<p class=\"note\">The ",
@@ -254,6 +244,17 @@ timeline_picture(const timeline::Timeline& timeline, int step, const PictureOpti
             " boxes are left out; the Chrome trace has all.</p>\n");
   }
   return out;
+}
+
+std::vector<std::string> drawn_categories(const timeline::Timeline& timeline) {
+  std::vector<std::string> found;
+  for (const char* category : kCategories) {
+    const auto is = [category](const Event& event) { return event.category == category; };
+    if (std::any_of(timeline.events.begin(), timeline.events.end(), is)) {
+      found.emplace_back(category);
+    }
+  }
+  return found;
 }
 
 } // namespace tessera::report

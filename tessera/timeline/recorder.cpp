@@ -60,4 +60,21 @@ std::size_t Recorder::dropped() const {
   return dropped_;
 }
 
+Span::Span(Recorder& recorder, std::string name, std::string category, int step)
+    : recorder_(recorder.enabled() ? &recorder : nullptr) {
+  if (recorder_ != nullptr) {
+    event_.name = std::move(name);
+    event_.category = std::move(category);
+    event_.step = step;
+    event_.start_us = recorder.now_us();
+  }
+}
+
+Span::~Span() {
+  if (recorder_ != nullptr) {
+    event_.end_us = recorder_->now_us();
+    recorder_->add(std::move(event_));
+  }
+}
+
 } // namespace tessera::timeline

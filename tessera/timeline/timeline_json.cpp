@@ -48,6 +48,9 @@ std::string to_json(const Timeline& timeline) {
   out += str("\"format\":\"", kFormat, "\",\n\"version\":", kVersion, ",\n");
   out += str("\"world_size\":", timeline.world_size, ",\n\"origin\":");
   out += one_line(timeline.origin);
+  if (!timeline.run_id.empty()) {
+    out += ",\n\"run_id\":" + one_line(timeline.run_id);
+  }
   out += ",\n\"events\":[";
   const char* separator = "\n";
   for (const Event& event : timeline.events) {
@@ -99,6 +102,9 @@ Timeline timeline_from_json(const std::string& text) {
   timeline.origin = fields.text("origin");
   if (timeline.origin != "measured" && timeline.origin != "simulated") {
     fields.fail(str("'origin' must be 'measured' or 'simulated', found '", timeline.origin, "'"));
+  }
+  if (fields.has("run_id")) {
+    timeline.run_id = fields.text("run_id");
   }
   const OrderedJson& events = fields.at("events");
   if (!events.is_array()) {

@@ -169,6 +169,7 @@ class ComputesOverModel {
 } // namespace
 
 at::Tensor DistributedOptimizer::step(const Closure& closure) {
+  const timeline::Span span(*train::session().recorder, "optimizer step", "optimizer");
   prepare();
   auto* lbfgs = dynamic_cast<optim::LBFGS*>(optimizer_.get());
   const auto counted = [this](const at::Tensor& parameter, const at::Tensor& tensor) {

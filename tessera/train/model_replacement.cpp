@@ -154,6 +154,17 @@ void ModelCore::finish_step(const std::optional<std::string>& failure) {
   std::optional<std::string> problem = failure;
   bool backward = false;
   std::optional<UserError> thrown;
+  const bool averages =
+      at::GradMode::is_enabled() && passes + 1 >= options_.backward_passes_per_step;
+  std::optional<timeline::Span> span;
+  if (!reducers_.empty()) {
+    const Session& s = session();
+    span.emplace(
+        *s.recorder,
+        averages ? "gradient averaging" : "agreement of replicas",
+        "comm",
+        static_cast<int>(s.engine->step_number() - 1));
+  }
   for (const auto& reducer : reducers_) {
     try {
       backward = reducer->finish(problem) || backward;

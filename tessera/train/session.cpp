@@ -6,8 +6,8 @@
 #include "tessera/comm/activity.h"
 #include "tessera/nn/tensor_parallel/context.h"
 #include "tessera/nn/two_d/mesh.h"
-#include "tessera/train/engine.h"
 #include "tessera/runtime/uncaught_error.h"
+#include "tessera/train/engine.h"
 
 namespace tessera {
 

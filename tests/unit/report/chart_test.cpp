@@ -7,6 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tessera/report/bars.h"
 #include "tessera/report/format.h"
 
 namespace tessera::report {
@@ -61,7 +62,7 @@ TEST(LineChart, BreaksTheLineWhereAValueIsMissing) {
   const std::string svg =
       line_chart(options(), {{"a", "main", false, {{0, 1}, {1, 2}, {2, std::nan("")}, {3, 1}}}});
   EXPECT_EQ(count(svg, "<path class=\"main\""), 1U);
-  const auto begin = svg.find(" d=\"");
+  const auto begin = svg.find(" d=\"", svg.find("<path class=\"main\""));
   const std::string path = svg.substr(begin, svg.find("/>", begin) - begin);
   EXPECT_EQ(count(path, "M"), 2U);
   EXPECT_EQ(count(path, "L"), 1U);
@@ -77,9 +78,9 @@ TEST(LineChart, ThinsLongLinesButKeepsTheirPeaks) {
   ChartOptions small = options();
   small.from_zero = true;
   const std::string svg = line_chart(small, {series});
-  EXPECT_LT(svg.size(), 40'000U);
-  // 100 is the top of the axis: y = 30, the upper edge.
-  EXPECT_TRUE(std::regex_search(svg, std::regex("L[0-9.]+ 30[ML]")));
+  EXPECT_LT(svg.size(), 80'000U);
+  // 100 is the top of the axis: y = 0, the upper edge.
+  EXPECT_TRUE(std::regex_search(svg, std::regex("L[0-9.]+ 0[ML]")));
 }
 
 TEST(LineChart, DrawsOnePointAndNone) {
@@ -87,19 +88,61 @@ TEST(LineChart, DrawsOnePointAndNone) {
       line_chart(options(), {{"a", "main", true, {{5, 2}}}}), testing::HasSubstr("<circle"));
   const std::string empty = line_chart(options(), {{"a", "main", true, {}}});
   EXPECT_EQ(count(empty, "<circle"), 0U);
+  EXPECT_EQ(count(empty, "class=\"at\""), 0U);
   EXPECT_EQ(empty.find("nan"), std::string::npos);
 }
 
+/// The text that each place shows while it is pointed at.
+std::vector<std::string> readouts_of(const std::string& html) {
+  std::vector<std::string> found;
+  const std::regex pattern("y=\"-10\">([^<]*)</text></g>");
+  for (std::sregex_iterator it(html.begin(), html.end(), pattern), end; it != end; ++it) {
+    found.push_back((*it)[1]);
+  }
+  return found;
+}
+
+TEST(LineChart, ShowsTheValuesOfAPlaceUnderThePointer) {
+  ChartOptions asked = options();
+  asked.x_name = "step";
+  const std::string html = line_chart(
+      asked,
+      {{"training", "main", false, {{1, 4.5}, {2, std::nan("")}, {3, 2.25}}, ""},
+       {"validation", "second", true, {{3, 2.5}}, "validation"}});
+  EXPECT_THAT(
+      readouts_of(html),
+      testing::ElementsAre("step 1: 4.5", "step 2: not finite", "step 3: 2.25, validation 2.5"));
+}
+
+TEST(LineChart, ReadoutsOfALongRunAreFewAndKeepDotsAndTheLastValue) {
+  Series line{"a", "main", false, {}, ""};
+  for (int i = 1; i <= 10'000; ++i) {
+    line.points.emplace_back(i, i);
+  }
+  ChartOptions asked = options();
+  asked.readouts = 20;
+  const auto shown = readouts_of(line_chart(asked, {line, {"v", "second", true, {{777, 5}}, "v"}}));
+  EXPECT_EQ(shown.size(), 20U);
+  EXPECT_THAT(shown, testing::Contains(testing::HasSubstr("777: 777, v 5")));
+  EXPECT_THAT(shown.back(), testing::HasSubstr("10000: 1e+04"));
+}
+
+/// A tick between two steps would name a step that there is not.
+TEST(LineChart, TicksOfStepsAreWholeNumbers) {
+  const std::string html = line_chart(options(), {{"a", "main", false, {{1, 0}, {3, 1}}}});
+  EXPECT_THAT(html, testing::HasSubstr(">2</text>"));
+  EXPECT_EQ(html.find(">1.5</text>"), std::string::npos);
+  EXPECT_EQ(html.find(">2.5</text>"), std::string::npos);
+}
+
 TEST(BarChart, LengthsAreInProportion) {
-  const std::string svg = bar_chart({{"a&b", 100, 0, "x"}, {"c", 50, 25, "y"}}, 400);
+  const std::string svg = bar_chart({{"a&b", 100, 0, "x"}, {"c", 50, 25, "y"}});
   std::vector<double> widths;
-  const std::regex pattern("height=\"18\" width=\"([0-9.]+)\"");
+  const std::regex pattern("width:([0-9.]+)%");
   for (std::sregex_iterator it(svg.begin(), svg.end(), pattern), end; it != end; ++it) {
     widths.push_back(std::stod((*it)[1]));
   }
-  ASSERT_EQ(widths.size(), 3U);
-  EXPECT_NEAR(widths[1], widths[0] / 2, 0.1);
-  EXPECT_NEAR(widths[2], widths[0] / 4, 0.1);
+  EXPECT_THAT(widths, testing::ElementsAre(100, 0, 50, 25));
   EXPECT_THAT(svg, testing::HasSubstr("a&amp;b"));
   EXPECT_EQ(bar_chart({{"a", 0, 0, ""}}).find("nan"), std::string::npos);
 }

@@ -44,7 +44,7 @@ std::vector<Box> boxes_of(const std::string& svg) {
   std::vector<Box> boxes;
   const std::regex pattern(
       "<rect class=\"((?:forward|backward|comm|optimizer)(?: odd)?)\" "
-      "x=\"([0-9.]+)\" y=\"([0-9.]+)\" width=\"([0-9.]+)\"");
+      "x=\"([0-9.]+)%\" y=\"([0-9.]+)\" width=\"([0-9.]+)%\"");
   for (std::sregex_iterator it(svg.begin(), svg.end(), pattern), end; it != end; ++it) {
     boxes.push_back({(*it)[1], std::stod((*it)[2]), std::stod((*it)[3]), std::stod((*it)[4])});
   }
@@ -70,7 +70,7 @@ TEST(TimelinePicture, DrawsABoxForEachMicrobatchAtItsTime) {
   EXPECT_NEAR(boxes[1].x, boxes[2].x + boxes[2].width, 0.01);
   EXPECT_LT(boxes[0].y, boxes[1].y);
   EXPECT_EQ(boxes[1].y, boxes[2].y);
-  EXPECT_THAT(svg, testing::HasSubstr("rank 1 (pp 1)"));
+  EXPECT_THAT(svg, testing::HasSubstr("rank 1 <i>(pp 1)</i>"));
   EXPECT_THAT(svg, testing::HasSubstr("backward of microbatch 1 on rank 1"));
 }
 
@@ -103,6 +103,45 @@ TEST(TimelinePicture, CountsTheBoxesItLeavesOut) {
   const std::string svg = timeline_picture(timeline, 0, options);
   EXPECT_EQ(boxes_of(svg).size(), 4U);
   EXPECT_THAT(svg, testing::HasSubstr("The 6 shortest of 10 boxes"));
+}
+
+TEST(TimelinePicture, DrawsWhatIsNoComputationAndSaysWhatItWas) {
+  Timeline timeline;
+  timeline.events = {
+      event("forward", 0, 0, 0, 500),
+      event("comm", 0, -1, 500, 800),
+      event("optimizer", 0, -1, 800, 1000)};
+  timeline.events[1].name = "gradient averaging";
+  timeline.events[2].name = "optimizer step";
+  const std::string html = timeline_picture(timeline, 0);
+  const auto boxes = boxes_of(html);
+  ASSERT_EQ(boxes.size(), 3U);
+  EXPECT_GT(boxes[0].y, boxes[1].y); // communication: below the row
+  EXPECT_THAT(
+      html,
+      testing::HasSubstr("communication: gradient averaging on rank 0: from 0.5 ms for 300 us"));
+  EXPECT_THAT(html, testing::HasSubstr("optimizer: optimizer step on rank 0"));
+}
+
+TEST(TimelinePicture, ALegendHasWhatOccursOnly) {
+  Timeline timeline;
+  timeline.events = {event("backward", 0, 0, 0, 1), event("forward", 0, 0, 1, 2)};
+  EXPECT_THAT(drawn_categories(timeline), testing::ElementsAre("forward", "backward"));
+  timeline.events.push_back(event("comm", 0, -1, 2, 3));
+  EXPECT_THAT(drawn_categories(timeline), testing::ElementsAre("forward", "backward", "comm"));
+}
+
+/// Numbers that fit only in a wider drawing appear from that zoom on.
+TEST(TimelinePicture, NumbersShowFromTheZoomAtWhichTheyFit) {
+  Timeline timeline;
+  timeline.events = {
+      event("forward", 0, 0, 0, 900), // nine tenths
+      event("forward", 0, 1, 900, 908), // 5 of 640 pixels, 20 at zoom 4
+      event("forward", 0, 2, 999.9, 1000)};
+  const std::string html = timeline_picture(timeline, 0);
+  EXPECT_THAT(html, testing::HasSubstr("class=\"batch\""));
+  EXPECT_THAT(html, testing::HasSubstr("class=\"batch odd from4\""));
+  EXPECT_THAT(html, testing::Not(testing::HasSubstr(">2</text>")));
 }
 
 TEST(TimelinePicture, RefusesAStepWithoutEvents) {

@@ -79,6 +79,29 @@ TEST(Recorder, LosesNoEventOfManyThreads) {
   EXPECT_EQ(taken + recorder.take().size(), std::size_t{kThreads} * kEach);
 }
 
+TEST(Span, IsOneEventOfItsScopeWhileTheRecorderIsOn) {
+  Recorder recorder(3, 1);
+  { const Span span(recorder, "nobody looks", "optimizer"); }
+  recorder.enable(true);
+  const double before_us = recorder.now_us();
+  EXPECT_THROW(
+      {
+        const Span span(recorder, "optimizer step", "optimizer", 7);
+        throw 1;
+      },
+      int);
+  const double after_us = recorder.now_us();
+  const auto events = recorder.take();
+  ASSERT_EQ(events.size(), 1U);
+  EXPECT_EQ(events[0].name, "optimizer step");
+  EXPECT_EQ(events[0].category, "optimizer");
+  EXPECT_EQ(events[0].step, 7);
+  EXPECT_EQ(events[0].rank, 3);
+  EXPECT_LE(before_us, events[0].start_us);
+  EXPECT_LE(events[0].start_us, events[0].end_us);
+  EXPECT_LE(events[0].end_us, after_us);
+}
+
 TEST(Recorder, SharesTheClockOfItsNodeUntilItsOriginIsSet) {
   Recorder first(0, 0);
   Recorder second(1, 1);

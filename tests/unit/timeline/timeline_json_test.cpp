@@ -12,6 +12,7 @@ Timeline example() {
   Timeline timeline;
   timeline.world_size = 4;
   timeline.origin = "simulated";
+  timeline.run_id = "cafe";
   timeline.events = {
       {"layers.3", "forward", 2, 1, 0, 7, 1, 0.125, 10.5, 0},
       {"all_reduce \"dp\"\n", "comm", 3, 1, -1, 7, 0, 11, 12, 4096}};
@@ -38,6 +39,7 @@ TEST(TimelineJson, ComesBackAsItWas) {
   const Timeline there = example();
   const Timeline back = timeline_from_json(to_json(there));
   EXPECT_EQ(back.world_size, 4);
+  EXPECT_EQ(back.run_id, "cafe");
   EXPECT_EQ(back.origin, "simulated");
   ASSERT_EQ(back.events.size(), 2U);
   for (std::size_t i = 0; i < 2; ++i) {
@@ -53,6 +55,14 @@ TEST(TimelineJson, ComesBackAsItWas) {
     EXPECT_EQ(back.events[i].bytes, there.events[i].bytes);
   }
   EXPECT_EQ(to_json(back), to_json(there));
+}
+
+/// Timelines of earlier versions and simulated ones have none.
+TEST(TimelineJson, NeedsNoRunId) {
+  Timeline there = example();
+  there.run_id = "";
+  EXPECT_EQ(to_json(there).find("run_id"), std::string::npos);
+  EXPECT_EQ(timeline_from_json(to_json(there)).run_id, "");
 }
 
 TEST(TimelineJson, RefusesWhatItDoesNotUnderstand) {
