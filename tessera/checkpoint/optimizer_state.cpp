@@ -8,7 +8,7 @@
 #include "tessera/base/error.h"
 #include "tessera/checkpoint/fields.h"
 #include "tessera/checkpoint/optimizer_registry.h"
-#include "tessera/checkpoint/optimizer_state_key.h"
+#include "tessera/tensor/optimizer_state_key.h"
 
 namespace tessera::checkpoint {
 

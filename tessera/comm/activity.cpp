@@ -40,6 +40,8 @@ struct Page {
   std::atomic<std::uint32_t> left{0};
   std::atomic<std::uint32_t> told{0}; // somebody has reported the death
   std::atomic<std::uint32_t> in_operation{0};
+  /// Of the node's first rank: 1 once a rank reports a failure, 2 when it has.
+  std::atomic<std::uint32_t> failure{0};
   State state = State::kScript;
   std::int32_t microbatch = -1;
   std::int32_t backward = 0;
@@ -144,6 +146,7 @@ struct Neighbour {
 };
 
 struct Board {
+  int rank = -1;
   shm::Segment own;
   std::vector<Neighbour> neighbours;
   ~Board() {
@@ -213,6 +216,23 @@ const Neighbour* find(int rank) {
   return nullptr;
 }
 
+/// On the page of the node's first rank, where all its ranks look.
+std::atomic<std::uint32_t>* failure_of_node() noexcept {
+  const Board* board = g_board.load(std::memory_order_acquire);
+  if (board == nullptr) {
+    return nullptr;
+  }
+  Page* page = reinterpret_cast<Page*>(board->own.data());
+  int first = board->rank;
+  for (const Neighbour& neighbour : board->neighbours) {
+    if (neighbour.rank < first) {
+      first = neighbour.rank;
+      page = &neighbour.page();
+    }
+  }
+  return &page->failure;
+}
+
 std::string text_of(const Page& page) {
   Line line;
   describe(page, line);
@@ -223,6 +243,7 @@ std::string text_of(const Page& page) {
 
 void share(World& world, const ProcessGroup& everybody) {
   auto board = std::make_unique<Board>();
+  board->rank = world.rank();
   board->own = shm::Segment::create(sizeof(Page));
   auto* page = new (board->own.data()) Page;
   page->nonce =
@@ -264,6 +285,30 @@ void share(World& world, const ProcessGroup& everybody) {
 void leave() noexcept {
   if (Page* page = own_page()) {
     page->left.store(1);
+  }
+}
+
+bool reports_failure(std::chrono::milliseconds patience) noexcept {
+  using Clock = std::chrono::steady_clock;
+  std::atomic<std::uint32_t>* failure = failure_of_node();
+  const auto wait_for = [&](std::uint32_t state, std::chrono::milliseconds time) {
+    const auto end = Clock::now() + time;
+    while ((failure == nullptr || failure->load() < state) && Clock::now() < end) {
+      ::poll(nullptr, 0, 2);
+    }
+  };
+  wait_for(1, patience);
+  std::uint32_t nobody = 0;
+  if (failure == nullptr || failure->compare_exchange_strong(nobody, 1)) {
+    return true;
+  }
+  wait_for(2, std::chrono::seconds(1));
+  return false;
+}
+
+void failure_reported() noexcept {
+  if (std::atomic<std::uint32_t>* failure = failure_of_node()) {
+    failure->store(2);
   }
 }
 

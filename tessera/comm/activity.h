@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -22,6 +23,15 @@ void share(World& world, const ProcessGroup& everybody);
 /// In good order, or after an error that tells of this rank: its end is no
 /// death that others have to report. Not collective. Threads: any thread.
 void leave() noexcept;
+
+/// Whether this rank is the first of its node to report that the job fails: one
+/// message is enough, and a rank that fails because another did has a worse one.
+/// A rank with `patience` first gives others that time to be it. One that is not
+/// the first returns when the first has called `failure_reported`, or after a
+/// second. Alone on its node, or before `share`, a rank is the first after its
+/// patience. Not collective. Threads: any thread.
+bool reports_failure(std::chrono::milliseconds patience) noexcept;
+void failure_reported() noexcept;
 
 // Of this rank. Not collective. Threads: that with the baton. `module` is ""
 // for the step function.

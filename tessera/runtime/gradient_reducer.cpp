@@ -1,6 +1,7 @@
 #include "tessera/runtime/gradient_reducer.h"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 
 #include <ATen/ATen.h>
@@ -103,6 +104,7 @@ void GradientReducer::begin(bool reduce) {
     parameter.count = 0;
     parameter.travels = false;
     parameter.first_done = -1;
+    parameter.grown = parameter.grown && parameter.tensor.grad().defined();
   }
   for (Bucket& bucket : buckets_) {
     bucket.late = false;
@@ -116,10 +118,11 @@ void GradientReducer::begin(bool reduce) {
 }
 
 void GradientReducer::counted(int index) {
-  if (!active_ || !parameters_[index].trainable) {
+  Parameter& parameter = parameters_[index];
+  parameter.grown = parameter.grown || !active_ || !reduce_;
+  if (!active_ || !parameter.trainable) {
     return; // a backward of the user's own, outside a step
   }
-  Parameter& parameter = parameters_[index];
   ++parameter.count;
   backward_ = true;
   if (!learnt_) {
@@ -262,7 +265,9 @@ void GradientReducer::hand_back(Bucket& bucket) {
     Parameter& parameter = parameters_[bucket.parameters[i]];
     if (parameter.travels) {
       parameter.tensor.mutable_grad() = slice_of(bucket, i); // no copy back
+      parameter.average = WeakGradient(parameter.tensor.grad().getIntrusivePtr());
     }
+    parameter.grown = false; // the bucket held all of the gradient
   }
   bucket.work = nullptr;
 }
@@ -303,13 +308,7 @@ bool GradientReducer::finish(const std::optional<std::string>& failure) {
         hand_back(bucket); // of no meaning, but the step's gradients stay set
       }
     }
-    const auto texts =
-        comm::all_gather_object(world_, control_, failed ? c10::IValue(problem) : c10::IValue());
-    for (const auto& text : texts) {
-      if (!text.isNone()) {
-        throw UserError(text.toStringRef());
-      }
-    }
+    throw_any(failed ? std::optional(problem) : std::nullopt);
   }
   if (reduce) {
     for (std::size_t i = 0; i < buckets_.size(); ++i) {
@@ -332,6 +331,71 @@ bool GradientReducer::finish(const std::optional<std::string>& failure) {
     }
   }
   return flag[1] != 0;
+}
+
+/// Throws the first rank's problem on every rank.
+void GradientReducer::throw_any(const std::optional<std::string>& problem) {
+  const auto texts =
+      comm::all_gather_object(world_, control_, problem ? c10::IValue(*problem) : c10::IValue());
+  for (const auto& text : texts) {
+    if (!text.isNone()) {
+      throw UserError(text.toStringRef());
+    }
+  }
+}
+
+bool GradientReducer::is_unaveraged(const Parameter& parameter) const {
+  const at::Tensor& gradient = parameter.tensor.grad();
+  return gradient.defined() && (parameter.grown || parameter.average._unsafe_get_target() !=
+                                                       gradient.unsafeGetTensorImpl());
+}
+
+std::string GradientReducer::unaveraged_gradient() const {
+  const auto found = std::find_if(
+      parameters_.begin(), parameters_.end(), [&](const auto& p) { return is_unaveraged(p); });
+  return found == parameters_.end() ? std::string() : found->name;
+}
+
+void GradientReducer::average_rest() {
+  const at::NoGradGuard no_grad;
+  // One round: is a gradient sparse, which need averaging.
+  at::Tensor flags = at::zeros({static_cast<std::int64_t>(1 + parameters_.size())}, at::kByte);
+  auto* flag = flags.data_ptr<std::uint8_t>();
+  const std::string problem = sparse_gradient();
+  flag[0] = problem.empty() ? 0 : 1;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    flag[1 + i] = is_unaveraged(parameters_[i]) ? 1 : 0;
+  }
+  control_.all_reduce(flags, comm::ReduceOp::kMax);
+  if (flag[0] != 0) {
+    throw_any(problem.empty() ? std::nullopt : std::optional(problem));
+  }
+  std::map<at::ScalarType, std::vector<Parameter*>> by_type;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (flag[1 + i] != 0) {
+      by_type[parameters_[i].tensor.scalar_type()].push_back(&parameters_[i]);
+    }
+  }
+  for (const auto& [type, list] : by_type) {
+    std::vector<at::Tensor> rows;
+    for (Parameter* parameter : list) {
+      at::Tensor& gradient = parameter->tensor.mutable_grad();
+      if (!gradient.defined()) {
+        gradient = at::zeros_like(parameter->tensor.detach());
+      }
+      rows.push_back(gradient.detach().reshape({-1}));
+    }
+    const at::Tensor flat = at::cat(rows);
+    average(flat)->wait();
+    std::int64_t at = 0;
+    for (Parameter* parameter : list) {
+      const at::Tensor& gradient = parameter->tensor.grad();
+      gradient.detach().copy_(flat.narrow(0, at, gradient.numel()).view(gradient.sizes()));
+      at += gradient.numel();
+      parameter->grown = false;
+      parameter->average = WeakGradient(gradient.getIntrusivePtr());
+    }
+  }
 }
 
 void GradientReducer::learn_order() {

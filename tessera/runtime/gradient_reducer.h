@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/autograd/function.h>
 
 #include "tessera/comm/world.h"
@@ -72,7 +73,25 @@ class GradientReducer {
   /// collective.
   std::string sparse_gradient() const;
 
+  /// The first parameter whose gradient is not the replicas' average, as far as
+  /// this rank knows: something was added outside of a step or in a step that
+  /// did not average, or the gradient is another tensor than the last average.
+  /// "" when there is none. A gradient that was changed in place counts as the
+  /// average it was: scaling and clipping keep replicas equal. Not collective.
+  std::string unaveraged_gradient() const;
+
+  /// Averages the gradients of which `unaveraged_gradient` tells on any rank, in
+  /// place. Gradients that are equal on all ranks stay what they are, so an
+  /// average to which something was added becomes the average of the sum. A
+  /// gradient that any rank has, all have then.
+  /// Throws: UserError naming a parameter with a sparse gradient, on every rank.
+  void average_rest();
+
  private:
+  // A weak handle tells a gradient from a later one at the same address, and
+  // does not keep its memory.
+  using StrongGradient = c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+  using WeakGradient = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
   struct Parameter {
     std::string name;
     at::Tensor tensor;
@@ -81,6 +100,9 @@ class GradientReducer {
     std::uintptr_t hook = 0;
     bool trainable = false;
     bool travels = false; // its gradient left with a bucket in this step
+    /// Its gradient grew by a part that no bucket took along.
+    bool grown = false;
+    WeakGradient average{StrongGradient()}; // the gradient as handed back
     int count = 0; // additions in this step
     int expected = 0; // additions in the step before
     int first_done = -1; // position in the order of completion
@@ -98,6 +120,7 @@ class GradientReducer {
 
   void hook(int index);
   void counted(int index);
+  bool is_unaveraged(const Parameter& parameter) const;
   void find_trainable();
   void make_buckets(const std::vector<int>& order);
   at::Tensor slice_of(const Bucket& bucket, std::size_t i) const;
@@ -109,6 +132,7 @@ class GradientReducer {
   void launch_ready();
   void send_late_parts(Bucket& bucket);
   void hand_back(Bucket& bucket);
+  void throw_any(const std::optional<std::string>& problem);
   void learn_order();
 
   comm::World& world_;

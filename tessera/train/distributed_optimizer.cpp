@@ -1,15 +1,17 @@
 #include "tessera/train/distributed_optimizer.h"
 
-#include <map>
 #include <set>
 
 #include "tessera/base/error.h"
 #include "tessera/optim/clip.h"
+#include "tessera/optim/lbfgs.h"
+#include "tessera/train/lbfgs_state.h"
 
 namespace tessera {
 
 DistributedOptimizer::DistributedOptimizer(std::unique_ptr<torch::optim::Optimizer> optimizer)
-    : optimizer_(std::move(optimizer)) {
+    : optimizer_(train::with_own_lbfgs(std::move(optimizer))) {
+  train::register_lbfgs_state();
   std::set<const void*> seen;
   for (const auto& group : optimizer_->param_groups()) {
     for (const auto& parameter : group.params()) {
@@ -34,6 +36,7 @@ void DistributedOptimizer::prepare() {
   }
   for (const auto& [name, tensor] : model->local_parameters()) {
     elsewhere.erase(tensor.unsafeGetTensorImpl());
+    names_.emplace(tensor.unsafeGetTensorImpl(), name);
   }
   const auto remote = [&](const at::Tensor& parameter) {
     return elsewhere.contains(parameter.unsafeGetTensorImpl());
@@ -42,17 +45,121 @@ void DistributedOptimizer::prepare() {
   for (auto& group : optimizer_->param_groups()) {
     std::erase_if(group.params(), remote);
     for (at::Tensor& parameter : group.params()) {
+      const auto name = names_.find(parameter.unsafeGetTensorImpl());
       parameter = masters_.add(parameter);
+      if (name != names_.end()) {
+        names_.emplace(parameter.unsafeGetTensorImpl(), name->second);
+      }
     }
   }
   prepared_ = true;
 }
 
-void DistributedOptimizer::step() {
+namespace {
+
+void average_gradients() {
+  if (const auto model = train::session().model.lock()) {
+    model->average_gradients();
+  }
+}
+
+/// Each rank's numbers, first those of rank 0. Collective over the world.
+at::Tensor of_all_ranks(const std::vector<double>& numbers) {
+  comm::ProcessGroup& world = train::session().group(Group::kWorld);
+  const auto count = static_cast<std::int64_t>(numbers.size());
+  at::Tensor all = at::empty({world.size(), count}, at::kDouble);
+  world.all_gather(all, at::tensor(numbers, at::kDouble));
+  return all;
+}
+
+/// A mean over ranks is one over samples: every rank of a pipeline has its
+/// replica's loss, and replicas have equally many samples.
+at::Tensor mean_of_all_ranks(const at::Tensor& loss) {
+  return at::full_like(loss.detach(), of_all_ranks({loss.item<double>()}).mean().item<double>());
+}
+
+/// Combined by every rank in the same order, so to the same bits.
+std::vector<double> reduce(const std::vector<double>& numbers, comm::ReduceOp op) {
+  const train::Session& s = train::session();
+  const bool maximum = op == comm::ReduceOp::kMax;
+  // Replicas hold the same: a sum takes the first of them.
+  const bool counts = maximum || s.layout->coordinates(s.world->rank()).rdp == 0;
+  const at::Tensor all = of_all_ranks(counts ? numbers : std::vector<double>(numbers.size()));
+  const at::Tensor one = maximum ? all.amax(0) : all.sum(0);
+  return {one.data_ptr<double>(), one.data_ptr<double>() + one.numel()};
+}
+
+/// While it lives, LBFGS computes over the whole model.
+class ComputesOverModel {
+ public:
+  ComputesOverModel(optim::LBFGS* optimizer, optim::WholeModel model) : optimizer_(optimizer) {
+    if (optimizer_ != nullptr) {
+      optimizer_->compute_over(std::move(model));
+    }
+  }
+  ~ComputesOverModel() {
+    if (optimizer_ != nullptr) {
+      optimizer_->compute_over(std::nullopt);
+    }
+  }
+  ComputesOverModel(const ComputesOverModel&) = delete;
+  ComputesOverModel& operator=(const ComputesOverModel&) = delete;
+
+ private:
+  optim::LBFGS* optimizer_;
+};
+
+} // namespace
+
+at::Tensor DistributedOptimizer::step(const Closure& closure) {
   prepare();
-  masters_.take_gradients();
-  optimizer_->step();
+  auto* lbfgs = dynamic_cast<optim::LBFGS*>(optimizer_.get());
+  const auto counted = [this](const at::Tensor& parameter, const at::Tensor& tensor) {
+    if (!names_.contains(parameter.unsafeGetTensorImpl()) &&
+        train::session().group(Group::kMP).size() > 1) {
+      throw UserError(tessera::str(
+          "LBFGS was given a parameter of shape ",
+          parameter.sizes(),
+          " that is not the model's, so nobody knows which rank counts it; register it in the "
+          "model"));
+    }
+    return counted_once(parameter, tensor);
+  };
+  const ComputesOverModel scope(lbfgs, {reduce, counted});
+  at::Tensor loss;
+  if (closure) {
+    int calls = 0;
+    loss = optimizer_->step([&] {
+      if (++calls > 1 && lbfgs == nullptr && train::session().group(Group::kMP).size() > 1) {
+        throw UserError(
+            "the optimizer calls its closure more than once in a step, and decides from what this "
+            "rank holds of the model; use an optimizer that calls it once, tessera::optim::LBFGS, "
+            "or pipeline_parallel_degree and tensor_parallel_degree 1");
+      }
+      return evaluate(closure);
+    });
+  } else {
+    average_gradients();
+    masters_.take_gradients();
+    optimizer_->step();
+  }
   masters_.write_back();
+  return loss;
+}
+
+/// Gradients of the parameters' present values; the loss of all ranks.
+at::Tensor DistributedOptimizer::evaluate(const Closure& closure) {
+  masters_.write_back();
+  const at::Tensor loss = closure();
+  if (!loss.defined() || loss.numel() != 1) {
+    throw UserError(
+        "optimizer.step got no loss from its closure; return a tensor of one element on every "
+        "rank, such as train_step(x, y).reduce_mean()");
+  }
+  prepare(); // the closure's step may have partitioned the model
+  average_gradients();
+  masters_.take_gradients();
+  return mean_of_all_ranks(loss);
 }
 
 void DistributedOptimizer::zero_grad(bool set_to_none) {
@@ -69,15 +176,20 @@ void DistributedOptimizer::zero_grad(bool set_to_none) {
   }
 }
 
+std::vector<at::Tensor> DistributedOptimizer::counted_once(
+    const at::Tensor& parameter,
+    const at::Tensor& tensor) const {
+  const auto name = names_.find(parameter.unsafeGetTensorImpl());
+  const auto model = train::session().model.lock();
+  if (name == names_.end() || model == nullptr) {
+    return {tensor}; // a parameter that is not the model's
+  }
+  return model->state_layout().counted_once(name->second, tensor);
+}
+
 double DistributedOptimizer::clip_grad_norm(double max_norm) {
   prepare();
-  std::map<const void*, std::string> names;
-  const auto model = train::session().model.lock();
-  if (model != nullptr && model->partitioned()) {
-    for (const auto& [name, tensor] : model->local_parameters()) {
-      names.emplace(tensor.unsafeGetTensorImpl(), name);
-    }
-  }
+  average_gradients();
   std::vector<at::Tensor> gradients;
   std::vector<at::Tensor> counted;
   for (const at::Tensor& parameter : parameters_) {
@@ -86,12 +198,7 @@ double DistributedOptimizer::clip_grad_norm(double max_norm) {
       continue;
     }
     gradients.push_back(gradient);
-    const auto name = names.find(parameter.unsafeGetTensorImpl());
-    if (name == names.end()) {
-      counted.push_back(gradient); // a parameter that is not the model's
-      continue;
-    }
-    for (const at::Tensor& part : model->state_layout().counted_once(name->second, gradient)) {
+    for (const at::Tensor& part : counted_once(parameter, gradient)) {
       counted.push_back(part);
     }
   }

@@ -1,7 +1,8 @@
 #pragma once
 
+#include <map>
 #include <memory>
-#include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -19,6 +20,9 @@ namespace tessera {
 ///     tessera::DistributedOptimizer optimizer(
 ///         torch::optim::AdamW(model.parameters(), options));
 ///
+/// A torch::optim::LBFGS becomes a tessera::optim::LBFGS, whose numbers are
+/// those of the whole model.
+///
 /// Parameters of 16 bits get an f32 master copy: the optimizer updates the
 /// master, and the parameter is its rounded value.
 /// Threads: step thread only.
@@ -32,8 +36,25 @@ class DistributedOptimizer {
   explicit DistributedOptimizer(Optimizer&& optimizer)
       : DistributedOptimizer(std::make_unique<Optimizer>(std::move(optimizer))) {}
 
-  /// Not collective.
-  void step();
+  using Closure = torch::optim::Optimizer::LossClosure;
+
+  /// One update. Gradients that were made outside of a step are averaged over
+  /// the replicas first. `closure`, where given, computes the gradients:
+  ///
+  ///     optimizer.step([&] {
+  ///       optimizer.zero_grad();
+  ///       return train_step(x, y).reduce_mean();
+  ///     });
+  ///
+  /// The optimizer is given the mean of all ranks' losses, so all decide alike;
+  /// that mean is the result (undefined without a closure).
+  ///
+  /// Collective over the world with a closure, else over the DP_GROUP.
+  /// Throws: UserError (alike on every rank) when the closure returns no loss,
+  /// when an optimizer other than LBFGS calls it more than once although no rank
+  /// holds the whole model, or as ModelCore::average_gradients; what the closure
+  /// throws.
+  at::Tensor step(const Closure& closure = nullptr);
   /// Gradients become undefined, or zero. Not collective.
   void zero_grad(bool set_to_none = true);
   std::vector<torch::optim::OptimizerParamGroup>& param_groups() {
@@ -41,7 +62,8 @@ class DistributedOptimizer {
   }
 
   /// Scales all gradients so that their L2 norm over the whole model is at most
-  /// `max_norm`; returns the norm before. Collective over the model replica.
+  /// `max_norm`; returns the norm before. Averages gradients as `step` does.
+  /// Collective over the world.
   /// Throws: ConfigError for max_norm <= 0.
   double clip_grad_norm(double max_norm);
 
@@ -57,7 +79,8 @@ class DistributedOptimizer {
   /// Throws: CheckpointError listing what is missing or has another shape.
   void load_state_dict(checkpoint::OptimizerState state);
 
-  /// What schedulers and checkpoints work with.
+  /// What schedulers and checkpoints work with. Its own step knows nothing of
+  /// masters and other ranks: call the DistributedOptimizer's. LBFGS throws.
   torch::optim::Optimizer& inner() {
     return *optimizer_;
   }
@@ -75,9 +98,14 @@ class DistributedOptimizer {
   }
 
  private:
+  at::Tensor evaluate(const Closure& closure);
+  std::vector<at::Tensor> counted_once(const at::Tensor& parameter, const at::Tensor& tensor) const;
+
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
   std::vector<at::Tensor> parameters_; // the model's own, masters or not
   optim::MasterWeights masters_;
+  /// The model's parameters that this rank owns, and their masters, by address.
+  std::map<const void*, std::string> names_;
   bool prepared_ = false;
 };
 

@@ -85,6 +85,14 @@ class ModelCore {
 
   void backward(const std::vector<at::Tensor>& tensors, const std::vector<at::Tensor>& gradients);
 
+  /// Makes every gradient the average over replicas, where a backward outside
+  /// of a step or a step that did not average has added to one on any rank; else
+  /// one agreement of two bytes. Called by optimizers before they use gradients.
+  /// Collective over the DP_GROUP; nothing happens with one replica.
+  /// Throws: UserError on every rank of the DP_GROUP for a distributed
+  /// parameter, naming it and the rank, or for a sparse gradient.
+  void average_gradients();
+
   /// Throws: UserError when a call would leave the step although the model is
   /// on several ranks.
   void check_call() const;

@@ -139,4 +139,42 @@ bool ModelCore::finish_reducers(const std::optional<std::string>& failure) {
   return backward;
 }
 
+void ModelCore::average_gradients() {
+  if (reducers_.empty()) {
+    return;
+  }
+  Session& s = session();
+  at::Tensor flags = at::zeros({2}, at::kByte);
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < reducers_.size(); ++i) {
+    names.push_back(reducers_[i]->unaveraged_gradient());
+    flags[static_cast<std::int64_t>(i)] = names.back().empty() ? 0 : 1;
+  }
+  s.control->all_reduce(flags, comm::ReduceOp::kMax);
+  // A distributed gradient holds sums over the ranks of a TP_GROUP: what was added to it by itself
+  // cannot be told from what is averaged already.
+  if (flags[1].item<int>() != 0) {
+    const std::string mine = names[1].empty()
+                                 ? std::string()
+                                 : tessera::str(
+                                       "rank ",
+                                       s.world->rank(),
+                                       ": a backward outside of a step added to the "
+                                       "gradient of the distributed parameter '",
+                                       names[1],
+                                       "', or a step that did not average; call "
+                                       "model.backward inside tessera::step, and "
+                                       "optimizer.step() after backward_passes_per_step "
+                                       "steps");
+    for (const auto& text : comm::all_gather_object(*s.world, *s.control, c10::IValue(mine))) {
+      if (!text.toStringRef().empty()) {
+        throw UserError(text.toStringRef());
+      }
+    }
+  }
+  if (flags[0].item<int>() != 0) {
+    reducers_[0]->average_rest();
+  }
+}
+
 } // namespace tessera::train

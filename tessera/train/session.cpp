@@ -6,6 +6,7 @@
 #include "tessera/comm/activity.h"
 #include "tessera/nn/tensor_parallel/context.h"
 #include "tessera/nn/two_d/mesh.h"
+#include "tessera/runtime/uncaught_error.h"
 
 namespace tessera {
 
@@ -39,6 +40,7 @@ void init(const Config& config) {
   options.same_node = config.same_node_backend;
   made->world = comm::mpi_world(options);
   comm::World& world = *made->world;
+  runtime::report_uncaught_errors({world.rank(), world.hosts()[world.rank()] == world.hosts()[0]});
   // Checked after MPI has started, so that one rank speaks for all.
   try {
     config::validate(config);
@@ -93,6 +95,8 @@ void init(const Config& config) {
 }
 
 void init(const std::string& config_file) {
+  // MPI has not started: an unreadable file is reported by the launcher's rank 0.
+  runtime::report_uncaught_errors(runtime::Reporter::of_environment());
   init(config::load_config(config_file));
 }
 

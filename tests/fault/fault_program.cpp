@@ -30,13 +30,27 @@ void wait_to_be_hurt() {
   std::this_thread::sleep_for(std::chrono::seconds(60));
 }
 
+bool fails_in_module() {
+  return g_case == "module" || g_case == "stack" || g_case == "caught";
+}
+
+// An error of libtorch's own in the second microbatch of step 2.
+void fail() {
+  if (g_step != 2 || ++g_calls != 2) {
+    return;
+  }
+  std::printf("READY %d %d\n", tessera::rank(), ::getpid());
+  std::fflush(stdout);
+  TORCH_CHECK(false, "planted fault");
+}
+
 struct FarImpl : torch::nn::Module {
   FarImpl() {
     layer = register_module("layer", tessera::nn::Linear(4, 4));
   }
   torch::Tensor forward(const torch::Tensor& x) {
     if (!tessera::is_tracing()) {
-      wait_to_be_hurt();
+      fails_in_module() ? fail() : wait_to_be_hurt();
     }
     return layer(x);
   }
@@ -105,7 +119,7 @@ int main(int argc, char** argv) {
   tessera::DistributedModel model{Net()};
   tessera::DistributedOptimizer optimizer(torch::optim::SGD(model.parameters(), 0.1));
   auto train_step = tessera::step([&](torch::Tensor x) {
-    if (tessera::pp_size() > 1) { // else Far runs on this rank as well
+    if (tessera::pp_size() > 1 && !fails_in_module()) { // else Far runs on this rank as well
       wait_to_be_hurt();
     }
     auto loss = model(x).pow(2).mean();
@@ -126,7 +140,16 @@ int main(int argc, char** argv) {
       }
     }
     optimizer.zero_grad();
-    train_step(torch::ones({4, 4}));
+    try {
+      train_step(torch::ones({4, 4}));
+    } catch (const tessera::UserError&) {
+      if (g_case != "caught") {
+        throw;
+      }
+      optimizer.zero_grad();
+      train_step(torch::ones({4, 4}));
+      return 0; // the script goes on as if nothing had been
+    }
     optimizer.step();
   }
   return 0;

@@ -16,6 +16,7 @@ import time
 # case: (ranks, pipeline ranks, rank to hurt, signal, seconds allowed, patterns)
 WAITS = r"waits for module 'middle.far' on rank {0} \(for {1}, microbatch \d, (forward|backward)\)"
 STEP = "the step function"
+MODULE = r"tessera: rank 1, module 'middle.far', microbatch \d, forward: planted fault"
 CASES = {
     "kill": (4, 2, 3, signal.SIGKILL, 10, [r"rank 3\b", r"signal 9|SIGKILL"]),
     "kill-first": (2, 2, 0, signal.SIGKILL, 10, [r"rank 0\b", r"signal 9|SIGKILL"]),
@@ -27,10 +28,22 @@ CASES = {
                    r"rank 2 gives no answer"]),
     "stop-replica": (2, 1, 1, signal.SIGSTOP, 20, [r"rank\(?s?\)? 1\b|rank 1\b", r"dp control"]),
     "throw": (2, 2, 1, None, 10, [r"planted fault", r"[Rr]ank 1\b"]),
+    "module": (2, 2, 1, None, 10, [MODULE]),
+    "module-4": (4, 2, 3, None, 10, [MODULE.replace("1,", "[13],")]),
+    "stack": (2, 2, 1, None, 10, [MODULE, r"frame #"]),
+    "caught": (2, 2, 1, None, 10, []),
     "leave": (2, 2, 1, None, 10, [r"rank 1\b"]),
     "config": (4, 2, 0, None, 10, [r"microbatches"]),
 }
 
+# case: how often a text must be in the output
+COUNTS = {
+    "throw": {"planted fault": 1, "terminate called": 0},
+    "module": {"planted fault": 1, "frame #": 0, "terminate called": 0, "uncaught": 0},
+    "module-4": {"planted fault": 1, "frame #": 0, "terminate called": 0},
+    "stack": {"planted fault": 1, "terminate called": 0},
+    "caught": {"planted fault": 0, "tessera: ": 0, "aborted": 0},
+}
 failures = []
 
 
@@ -72,9 +85,13 @@ def run(case, program, launcher):
     ranks, pipeline, hurt, number, allowed, patterns = CASES[case]
     command = launcher + ["-n", str(ranks)]
     command += ["--"] if launcher[-1] == "launch" else []
-    command += [program, case, str(hurt), str(pipeline)]
+    command += [program, case.split("-4")[0], str(hurt), str(pipeline)]
+    environment = dict(os.environ)
+    environment.pop("TORCH_SHOW_CPP_STACKTRACES", None)
+    if case == "stack":
+        environment["TORCH_SHOW_CPP_STACKTRACES"] = "1"
     job = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                           errors="replace", start_new_session=True)
+                           errors="replace", start_new_session=True, env=environment)
     lines, said, ready = [], [], threading.Event()
 
     def read():
@@ -120,8 +137,11 @@ def run(case, program, launcher):
         fail(case, f"processes are left: {left}")
     if seconds > allowed:
         fail(case, f"it took {seconds:.1f} s, allowed are {allowed}")
-    if job.returncode == 0:
-        fail(case, "the exit status is 0")
+    if (job.returncode == 0) != (case == "caught"):
+        fail(case, f"the exit status is {job.returncode}")
+    for wanted, count in COUNTS.get(case, {}).items():
+        if text.count(wanted) != count:
+            fail(case, f"'{wanted}' is {text.count(wanted)} times in the output, not {count}")
     for pattern in patterns:
         if not re.search(pattern, text):
             fail(case, f"no '{pattern}' in the output")

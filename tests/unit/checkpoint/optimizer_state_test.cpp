@@ -10,7 +10,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/checkpoint/optimizer_registry.h"
-#include "tessera/checkpoint/optimizer_state_key.h"
+#include "tessera/tensor/optimizer_state_key.h"
 
 #include "tests/unit/checkpoint/message_of.h"
 

@@ -6,7 +6,7 @@
 
 #include <torch/optim/optimizer.h>
 
-namespace tessera::checkpoint {
+namespace tessera {
 
 /// The map in which a libtorch optimizer keeps its parameters' states.
 using OptimizerStateMap = std::decay_t<decltype(std::declval<torch::optim::Optimizer&>().state())>;
@@ -25,4 +25,4 @@ Key optimizer_state_key(const at::Tensor& parameter) {
   }
 }
 
-} // namespace tessera::checkpoint
+} // namespace tessera
