@@ -14,6 +14,7 @@
 #include "tessera/checkpoint/writer.h"
 #include "tessera/comm/activity.h"
 #include "tessera/nn/interceptor.h"
+#include "tessera/runtime/error_text.h"
 #include "tessera/tensor/value.h"
 #include "tessera/train/optimizer_parts.h"
 
@@ -45,9 +46,9 @@ std::string on_first_rank(Work work) {
   if (s.world->rank() == 0) {
     try {
       text = work();
-    } catch (const std::exception& error) {
+    } catch (...) {
       failed = true;
-      text = error.what();
+      text = runtime::message_of(std::current_exception());
     }
   }
   const c10::IValue agreed = comm::broadcast_object(
@@ -320,8 +321,9 @@ std::optional<Loaded> load(
     std::optional<std::string> error;
     try {
       apply(*target, optimizer, *from, with_optimizer);
-    } catch (const std::exception& caught) {
-      error = str("rank ", session().world->rank(), ": ", caught.what());
+    } catch (...) {
+      error = str(
+          "rank ", session().world->rank(), ": ", runtime::message_of(std::current_exception()));
     }
     agree(error);
   });

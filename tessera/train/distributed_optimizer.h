@@ -49,7 +49,8 @@ class DistributedOptimizer {
   /// The optimizer is given the mean of all ranks' losses, so all decide alike;
   /// that mean is the result (undefined without a closure).
   ///
-  /// Collective over the world with a closure, else over the DP_GROUP.
+  /// Collective over the world with a closure or tensor parallelism, else over
+  /// the DP_GROUP.
   /// Throws: UserError (alike on every rank) when the closure returns no loss,
   /// when an optimizer other than LBFGS calls it more than once although no rank
   /// holds the whole model, or as ModelCore::average_gradients; what the closure

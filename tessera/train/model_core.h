@@ -88,9 +88,10 @@ class ModelCore {
   /// Makes every gradient the average over replicas, where a backward outside
   /// of a step or a step that did not average has added to one on any rank; else
   /// one agreement of two bytes. Called by optimizers before they use gradients.
-  /// Collective over the DP_GROUP; nothing happens with one replica.
-  /// Throws: UserError on every rank of the DP_GROUP for a distributed
-  /// parameter, naming it and the rank, or for a sparse gradient.
+  /// Collective over the DP_GROUP, with tensor parallelism over the world;
+  /// nothing happens with one replica.
+  /// Throws: UserError on all those ranks for a distributed parameter, naming it
+  /// and the rank; on every rank of the DP_GROUP for a sparse gradient.
   void average_gradients();
 
   /// Throws: UserError when a call would leave the step although the model is
@@ -129,6 +130,7 @@ class ModelCore {
   void take_over_weights();
   void make_reducers();
   bool finish_reducers(const std::optional<std::string>& failure);
+  void refuse_distributed(const at::Tensor& flags, const std::string& parameter);
   void ensure_partitioned(const std::function<void()>& first_microbatch);
   plan::Plan decide(const std::function<void()>& first_microbatch);
   plan::Plan agree_on_plan(const std::function<void()>& first_microbatch);

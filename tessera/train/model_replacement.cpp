@@ -145,35 +145,46 @@ void ModelCore::average_gradients() {
   }
   Session& s = session();
   at::Tensor flags = at::zeros({2}, at::kByte);
+  auto* flag = flags.data_ptr<std::uint8_t>();
   std::vector<std::string> names;
-  for (std::size_t i = 0; i < reducers_.size(); ++i) {
-    names.push_back(reducers_[i]->unaveraged_gradient());
-    flags[static_cast<std::int64_t>(i)] = names.back().empty() ? 0 : 1;
+  for (const auto& reducer : reducers_) {
+    const std::string& name = names.emplace_back(reducer->unaveraged_gradient());
+    flag[names.size() - 1] = name.empty() ? 0 : 1;
   }
-  s.control->all_reduce(flags, comm::ReduceOp::kMax);
-  // A distributed gradient holds sums over the ranks of a TP_GROUP: what was added to it by itself
-  // cannot be told from what is averaged already.
-  if (flags[1].item<int>() != 0) {
-    const std::string mine = names[1].empty()
-                                 ? std::string()
-                                 : tessera::str(
-                                       "rank ",
-                                       s.world->rank(),
-                                       ": a backward outside of a step added to the "
-                                       "gradient of the distributed parameter '",
-                                       names[1],
-                                       "', or a step that did not average; call "
-                                       "model.backward inside tessera::step, and "
-                                       "optimizer.step() after backward_passes_per_step "
-                                       "steps");
-    for (const auto& text : comm::all_gather_object(*s.world, *s.control, c10::IValue(mine))) {
-      if (!text.toStringRef().empty()) {
-        throw UserError(text.toStringRef());
-      }
-    }
+  if (reducers_.size() == 1) {
+    s.control->all_reduce(flags, comm::ReduceOp::kMax);
+  } else {
+    refuse_distributed(flags, names[1]);
   }
-  if (flags[0].item<int>() != 0) {
+  if (flag[0] != 0) {
     reducers_[0]->average_rest();
+  }
+}
+
+// A distributed gradient holds sums over the ranks of a TP_GROUP: what was added to it by itself
+// cannot be told from what is averaged already. Every rank of the world throws.
+void ModelCore::refuse_distributed(const at::Tensor& flags, const std::string& parameter) {
+  Session& s = session();
+  comm::ProcessGroup& world = s.group(Group::kWorld);
+  world.all_reduce(flags, comm::ReduceOp::kMax);
+  if (flags.data_ptr<std::uint8_t>()[1] == 0) {
+    return;
+  }
+  std::string text;
+  if (!parameter.empty()) {
+    text = tessera::str(
+        "rank ",
+        s.world->rank(),
+        ": a backward outside of a step, or a step that did not average, added to the gradient of "
+        "the distributed parameter '",
+        parameter,
+        "'; call model.backward inside tessera::step, and optimizer.step() after "
+        "backward_passes_per_step steps");
+  }
+  for (const auto& theirs : comm::all_gather_object(*s.world, world, c10::IValue(text))) {
+    if (!theirs.toStringRef().empty()) {
+      throw UserError(theirs.toStringRef());
+    }
   }
 }
 

@@ -34,7 +34,10 @@ CASES = {
     "caught": (2, 2, 1, None, 10, []),
     "leave": (2, 2, 1, None, 10, [r"rank 1\b"]),
     "config": (4, 2, 0, None, 10, [r"microbatches"]),
+    "file": (2, 2, 0, None, 10, [r"tessera: rank 0 .*missing\.json"]),
 }
+# Faults from the beginning: the message says that they have come.
+AT_ONCE = {"config": "microbatches", "file": "missing.json"}
 
 # case: how often a text must be in the output
 COUNTS = {
@@ -42,6 +45,7 @@ COUNTS = {
     "module": {"planted fault": 1, "frame #": 0, "terminate called": 0, "uncaught": 0},
     "module-4": {"planted fault": 1, "frame #": 0, "terminate called": 0},
     "stack": {"planted fault": 1, "terminate called": 0},
+    "file": {"missing.json": 1},
     "caught": {"planted fault": 0, "tessera: ": 0, "aborted": 0},
 }
 failures = []
@@ -97,8 +101,7 @@ def run(case, program, launcher):
     def read():
         for line in job.stdout:
             lines.append(line)
-            # A bad config is a fault from the beginning: its message counts.
-            if "READY" in line or (case == "config" and "microbatches" in line):
+            if AT_ONCE.get(case, "READY") in line:
                 said.append(time.monotonic())
                 ready.set()
 
@@ -110,7 +113,7 @@ def run(case, program, launcher):
             fail(case, "the job did not come to its fault")
             return
         begin = said[0]
-        if case != "config":
+        if case not in AT_ONCE:
             mine = processes_of(program)
             shared = shared_files_of(mine)
             begin = time.monotonic()
