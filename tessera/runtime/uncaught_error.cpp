@@ -71,7 +71,7 @@ void report(const std::exception_ptr& error) {
     return;
   }
   std::string message = "tessera: ";
-  if (!origin) {
+  if (!text.starts_with("rank ")) { // most errors between ranks name theirs
     message += str("rank ", g_reporter.rank, " (process ", ::getpid(), "): ");
   }
   write_all(message + text + "\n");
