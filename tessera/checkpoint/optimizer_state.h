@@ -33,8 +33,8 @@ struct OptimizerState {
   std::map<std::string, Fields> parameters;
 };
 
-/// Reads the state of any optimizer of torch::optim but its LBFGS (that of a
-/// DistributedOptimizer is tessera::optim::LBFGS), or of a registered one (optimizer_registry.h). Tensors are the optimizer's own, not
+/// Reads the state of any optimizer of torch::optim but its LBFGS (a DistributedOptimizer has its
+/// own), or of a registered one (optimizer_registry.h). Tensors are the optimizer's own, not
 /// copies: write or clone them before the next step.
 ///
 /// `parameters` names every tensor that the optimizer holds; of two names of
