@@ -22,7 +22,8 @@ namespace tessera::runtime {
 namespace {
 
 constexpr int kStatus = 1;
-constexpr std::chrono::seconds kPatience{1};
+// mpirun takes a second to bring down the others, so a rank that waits for it stays silent.
+constexpr std::chrono::seconds kPatience{3};
 
 Reporter g_reporter;
 
@@ -90,7 +91,7 @@ void flush_stdout() {
 [[noreturn]] void end_process() {
   // A second error, or a reader of stdout that has stopped, must not keep the process.
   std::signal(SIGALRM, SIG_DFL);
-  ::alarm(5);
+  ::alarm(8);
   const std::exception_ptr error = std::current_exception();
   // The message tells of this end: others need not report a death.
   comm::activity::leave();

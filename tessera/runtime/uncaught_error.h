@@ -5,8 +5,8 @@ namespace tessera::runtime {
 /// Who this process is, for the report of an error that nobody catches.
 struct Reporter {
   int rank = 0;
-  /// Ranks of other nodes give rank 0's node a second to report what failed on
-  /// all of them.
+  /// Ranks of other nodes give rank 0's node three seconds to report what failed
+  /// on all of them.
   bool on_first_node = true;
 
   /// Before MPI has started: the rank that the launcher put into the
