@@ -370,6 +370,10 @@ std::string to_html(const ReportInput& input) {
   if (log.torn) {
     out += none("The last line of the log was cut off and is left out.");
   }
+  if (log.bad_lines > 0) {
+    out += none(tessera::str(
+        "Lines of the log that were no records and are left out: ", log.bad_lines, "."));
+  }
   out += losses(log);
   out += pipeline(input.timeline);
   out += progress(log);

@@ -97,7 +97,8 @@ StepRecord read_step(const JsonFields& fields) {
        "lr",
        "grad_norm",
        "bubble_share",
-       "memory_bytes"});
+       "memory_bytes",
+       "skipped"});
   StepRecord step;
   step.step = fields.integer("step");
   step.loss = fields.number_or_null("loss");
@@ -114,6 +115,9 @@ StepRecord read_step(const JsonFields& fields) {
     }
   }
   step.memory_bytes = fields.integers("memory_bytes");
+  if (fields.has("skipped")) {
+    step.skipped = fields.text("skipped");
+  }
   return step;
 }
 
@@ -252,6 +256,9 @@ void RunLogWriter::write(const StepRecord& step) {
     line["bubble_share"] = *step.bubble_share;
   }
   line["memory_bytes"] = step.memory_bytes;
+  if (!step.skipped.empty()) {
+    line["skipped"] = step.skipped;
+  }
   write_line(one_line(line));
 }
 
@@ -293,21 +300,27 @@ RunLog parse_run_log(const std::string& text, const std::string& name) {
       break;
     }
     const std::string place = str(name, ": line ", number);
-    Json json;
+    std::string bad;
     try {
-      json = Json::parse(text.begin() + begin, text.begin() + end);
+      const Json json = Json::parse(text.begin() + begin, text.begin() + end);
+      read_line(json, place, log);
+      any_run = any_run || json.at("type") == "run";
     } catch (const Json::exception& error) {
-      throw Error(str(place, ": not JSON: ", error.what()));
+      bad = str(place, ": not JSON: ", error.what());
+    } catch (const Error& error) {
+      bad = error.what();
     }
-    read_line(json, place, log);
-    any_run = any_run || json.at("type") == "run";
+    if (!bad.empty() && log.bad_lines++ == 0) {
+      log.first_bad_line = bad;
+    }
     begin = end + 1;
   }
   if (!any_run) {
     throw Error(
         str(name,
             ": no line of type 'run': not the log of a run (tessera train "
-            "--log writes one)"));
+            "--log writes one)",
+            log.first_bad_line.empty() ? "" : "; " + log.first_bad_line));
   }
   return log;
 }

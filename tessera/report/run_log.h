@@ -39,6 +39,7 @@ struct StepRecord {
   std::optional<double> grad_norm; // none when not computed
   std::optional<double> bubble_share; // none when not recorded
   std::vector<std::int64_t> memory_bytes; // of each rank; may be empty
+  std::string skipped; // why the step's update was left out, "" when it was applied
 };
 
 struct ValidationRecord {
@@ -69,6 +70,8 @@ struct RunLog {
   std::vector<SampleRecord> samples;
   std::string partition_svg; // the last one written, "" when none
   bool torn = false; // the last line was cut off and left out
+  std::int64_t bad_lines = 0; // that were no records, and left out
+  std::string first_bad_line; // its place and what is wrong, "" when there is none
 };
 
 /// Appends lines to a log, each flushed, so that a run that dies leaves all
@@ -98,8 +101,11 @@ class RunLogWriter {
 
 /// Reads a log. A run line after the first (a resumed run) drops the records
 /// from its first_step on: they were run again. A torn last line is left out
-/// and reported in `torn`.
-/// Throws: Error naming file, line, field, what was found and what is allowed.
+/// and reported in `torn`; any other line that is no record is left out and
+/// counted, so that one bad byte does not cost the whole log.
+/// Throws: Error naming the file when it cannot be read or has no good line of
+/// type "run"; then the first bad line is named with its field, what was found
+/// and what is allowed.
 RunLog read_run_log(const std::string& path);
 
 /// The same from text; `name` stands for the file in messages.

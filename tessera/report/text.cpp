@@ -108,6 +108,14 @@ std::string to_text(const ReportInput& input) {
   if (input.log.torn) {
     out += "  the last line of the log was cut off and is left out\n";
   }
+  if (input.log.bad_lines > 0) {
+    out +=
+        str("  lines that were no records and are left out: ",
+            input.log.bad_lines,
+            "; the first: ",
+            input.log.first_bad_line,
+            "\n");
+  }
   if (!input.log.steps.empty()) {
     out += "\n" + step_table(input.log);
   }

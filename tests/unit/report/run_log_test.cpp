@@ -210,26 +210,55 @@ TEST_F(RunLogFile, RefusesANumberThatNoDoubleHolds) {
   EXPECT_THROW(parse_run_log("[1e999]\n", "log"), Error);
 }
 
-TEST_F(RunLogFile, NamesLineAndField) {
+TEST_F(RunLogFile, LeavesBadLinesOutAndNamesTheFirst) {
   RunLogWriter(path_, RunLogWriter::Mode::kNew).write(facts());
   const std::string run = text();
-  EXPECT_THAT(error_of(""), HasSubstr("no line of type 'run'"));
-  EXPECT_THAT(error_of(run + "{\n"), HasSubstr("x.jsonl: line 2: not JSON"));
+  const std::string good = "{\"type\":\"validation\",\"step\":4,\"loss\":1}\n";
+  const auto bad_of = [&](const std::string& line) {
+    const RunLog log = parse_run_log(run + line + good, "x.jsonl");
+    EXPECT_EQ(log.validations.size(), 1U) << "the lines after " << line;
+    EXPECT_EQ(log.bad_lines, 1) << line;
+    return log.first_bad_line;
+  };
+  EXPECT_THAT(bad_of("{\n"), HasSubstr("x.jsonl: line 2: not JSON"));
+  EXPECT_THAT(bad_of("\n"), HasSubstr("line 2: not JSON"));
+  EXPECT_THAT(bad_of("[1]\n"), HasSubstr("line 2: expected an object"));
   EXPECT_THAT(
-      error_of(run + "{\"type\":\"guess\"}\n"),
-      HasSubstr("x.jsonl: line 2: 'type' must be run, step"));
+      bad_of("{\"type\":\"guess\"}\n"), HasSubstr("x.jsonl: line 2: 'type' must be run, step"));
   EXPECT_THAT(
-      error_of(run + "{\"type\":\"validation\",\"step\":-1,\"loss\":1}\n"),
+      bad_of("{\"type\":\"validation\",\"step\":-1,\"loss\":1}\n"),
       HasSubstr("line 2: 'step' must be an integer from 0"));
   EXPECT_THAT(
-      error_of(run + "{\"type\":\"validation\",\"step\":1,\"lost\":1}\n"),
+      bad_of("{\"type\":\"validation\",\"step\":1,\"lost\":1}\n"),
       HasSubstr("unknown field 'lost'"));
   EXPECT_THAT(
-      error_of(run + "{\"type\":\"validation\",\"step\":1}\n"),
-      HasSubstr("field 'loss' is missing"));
-  std::string other = run;
+      bad_of("{\"type\":\"validation\",\"step\":1}\n"), HasSubstr("field 'loss' is missing"));
+  const RunLog two = parse_run_log(run + "{\n" + good + "}\n", "x.jsonl");
+  EXPECT_EQ(two.bad_lines, 2);
+  EXPECT_THAT(two.first_bad_line, HasSubstr("line 2"));
+  EXPECT_EQ(parse_run_log(run + good, "x.jsonl").bad_lines, 0);
+}
+
+TEST_F(RunLogFile, ALogWithoutAGoodRunLineIsNone) {
+  EXPECT_THAT(error_of(""), HasSubstr("no line of type 'run'"));
+  RunLogWriter(path_, RunLogWriter::Mode::kNew).write(facts());
+  std::string other = text();
   other.replace(other.find("\"version\":1"), 11, "\"version\":9");
   EXPECT_THAT(error_of(other), HasSubstr("version 9 is not known"));
+}
+
+TEST_F(RunLogFile, KeepsWhyAnUpdateWasLeftOut) {
+  {
+    RunLogWriter writer(path_, RunLogWriter::Mode::kNew);
+    writer.write(facts());
+    StepRecord left_out = step(0, std::nan(""));
+    left_out.skipped = "the loss is nan (rank 0)";
+    writer.write(left_out);
+    writer.write(step(1, 1));
+  }
+  const RunLog log = read_run_log(path_);
+  EXPECT_EQ(log.steps[0].skipped, "the loss is nan (rank 0)");
+  EXPECT_EQ(log.steps[1].skipped, "");
 }
 
 } // namespace
