@@ -22,7 +22,7 @@ exec 3<&0
 child=$!
 exec 3<&-
 while :; do
-  wait "$child"
+  wait "$child" 2> /dev/null # the shell would say "Killed"
   status=$?
   kill -0 "$child" 2>/dev/null || break
 done
