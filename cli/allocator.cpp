@@ -18,4 +18,10 @@ void keep_freed_memory() {
 #endif
 }
 
+void give_freed_memory_back() {
+#if defined(__GLIBC__)
+  malloc_trim(0);
+#endif
+}
+
 } // namespace tessera::cli

@@ -12,6 +12,7 @@
 #include "tessera/schedule/schedule.h"
 
 #include "cli/command.h"
+#include "cli/number_check.h"
 
 namespace tessera::cli {
 
@@ -81,7 +82,7 @@ void set_up(CLI::App& app) {
          "--world-size",
          options->world_size,
          "with --check: also check the degrees against so many processes")
-      ->check(CLI::PositiveNumber)
+      ->check(positive_number())
       ->needs(check);
   app.callback([options] {
     if (!options->check.empty()) {

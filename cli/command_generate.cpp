@@ -1,3 +1,4 @@
+#include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <memory>
@@ -8,6 +9,7 @@
 #include "tessera/checkpoint/safetensors.h"
 
 #include "cli/command.h"
+#include "cli/text_stream.h"
 #include "models/data/files.h"
 #include "models/data/tokenizer.h"
 #include "models/generate.h"
@@ -68,9 +70,18 @@ void run(Options options) {
   }
   options.generate.context = sizes.n_positions;
   options.generate.stop = tokenizer.end_of_document();
+  // A closed pipe is an error to report, not a signal to die of.
+  std::signal(SIGPIPE, SIG_IGN);
+  TextStream out(stdout, "standard output");
+  out.show(options.prompt);
   const auto continued = models::generate(
-      [&](const at::Tensor& input) { return model(input); }, ids, options.generate);
-  std::printf("%s%s\n", options.prompt.c_str(), tokenizer.decode(continued).c_str());
+      [&](const at::Tensor& input) { return model(input); },
+      ids,
+      options.generate,
+      [&](const std::vector<std::int32_t>& made) {
+        out.show(options.prompt + tokenizer.decode(made));
+      });
+  out.finish(options.prompt + tokenizer.decode(continued), "\n");
 }
 
 void set_up(CLI::App& app) {

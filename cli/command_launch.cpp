@@ -14,9 +14,12 @@
 
 #include "cli/blas_kernel.h"
 #include "cli/command.h"
+#include "cli/exit_status.h"
 #include "cli/launch_command.h"
 #include "cli/launch_restart.h"
 #include "cli/launch_run.h"
+#include "cli/leftovers.h"
+#include "cli/number_check.h"
 
 namespace tessera::cli {
 
@@ -77,6 +80,13 @@ void check_program(const LaunchRequest& request) {
   }
 }
 
+void sweep_leftovers() {
+  const auto gone = sweep(find_leftovers(LeftoverPlaces::usual()));
+  if (!gone.empty()) {
+    std::fprintf(stderr, "tessera: removed %s\n", summary(gone).c_str());
+  }
+}
+
 void launch(const Options& options, const std::vector<std::string>& program) {
   // NOLINTNEXTLINE(concurrency-mt-unsafe): no other thread runs yet
   setenv("TESSERA_TERMINAL", isatty(STDOUT_FILENO) == 1 ? "1" : "0", 0);
@@ -87,6 +97,7 @@ void launch(const Options& options, const std::vector<std::string>& program) {
     return;
   }
   check_program(request);
+  sweep_leftovers();
   const RunOutcome outcome = run_with_restarts(
       [&](int restart) {
         request.restart = restart;
@@ -94,6 +105,10 @@ void launch(const Options& options, const std::vector<std::string>& program) {
             mpirun_command(request, machine), std::chrono::seconds(options.grace_seconds));
       },
       options.max_restarts);
+  if (outcome.exit_status == kResumableStatus) {
+    std::fprintf(stderr, "tessera: the run was stopped and can be resumed (exit status 75)\n");
+    throw CLI::RuntimeError(outcome.exit_status);
+  }
   if (outcome.exit_status != 0) {
     std::fprintf(
         stderr,
@@ -116,8 +131,8 @@ constexpr const char* kFooter =
     "set.\n"
     "SIGTERM or Ctrl-C asks the ranks to end in good order; a second one ends "
     "them now.\n"
-    "Exit status: the program's, 128 + N when signal N killed it, 2 for wrong "
-    "usage.";
+    "Exit status: the program's, of which 75 means stopped with everything "
+    "saved; 128 + N when signal N killed it, 2 for wrong usage.";
 
 const RegisterCommand kLaunch({
     "launch",
@@ -129,7 +144,7 @@ const RegisterCommand kLaunch({
              options->ranks,
              "number of ranks; without it processes_per_host of --config on "
              "every host")
-          ->check(CLI::PositiveNumber);
+          ->check(positive_number());
       app.add_option(
           "--hostfile",
           options->hostfile,
@@ -142,7 +157,7 @@ const RegisterCommand kLaunch({
              "--grace",
              options->grace_seconds,
              "seconds that ranks have to end in good order after SIGTERM")
-          ->check(CLI::NonNegativeNumber)
+          ->check(non_negative_number())
           ->capture_default_str();
       app.add_option(
              "--max-restarts",
@@ -150,7 +165,7 @@ const RegisterCommand kLaunch({
              "start a job that fails again, at most so many times, with "
              "TESSERA_RESTART=1, 2, ... in its environment; not after wrong "
              "usage (exit status 2) or when it was asked to end")
-          ->check(CLI::NonNegativeNumber)
+          ->check(non_negative_number())
           ->capture_default_str();
       app.add_flag("--dry-run", options->dry_run, "print the command only");
       app.add_option("program", options->program, "after --: the program and its arguments")

@@ -17,6 +17,7 @@
 
 #include "cli/command.h"
 #include "cli/job_preset.h"
+#include "cli/number_check.h"
 #include "cli/planned_config.h"
 #include "cli/planning.h"
 #include "cli/trials.h"
@@ -345,7 +346,7 @@ void set_up(CLI::App& app) {
          "--trial-timeout",
          options->trial.timeout_seconds,
          "seconds after which a trial has failed")
-      ->check(CLI::PositiveNumber)
+      ->check(positive_number())
       ->capture_default_str();
   app.add_option("--hostfile", options->trial.hostfile, "hosts of trials, as for launch");
   app.add_option(

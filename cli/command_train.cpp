@@ -5,6 +5,7 @@
 
 #include "cli/allocator.h"
 #include "cli/command.h"
+#include "cli/number_check.h"
 #include "cli/same_file.h"
 #include "cli/train/auto_strategy.h"
 #include "cli/train/trainer.h"
@@ -18,6 +19,7 @@ struct Options {
   std::string job;
   std::int64_t steps = 0;
   bool check = false;
+  bool replan = false;
   TrainArguments train;
 };
 
@@ -36,10 +38,10 @@ void run(const Options& options) {
     std::printf("%s is a valid job\n", options.job.c_str());
     return;
   }
-  keep_freed_memory();
   if (job.strategy == "auto") {
-    choose_strategy(job);
+    choose_strategy(job, options.train.resume && !options.replan);
   }
+  keep_freed_memory();
   init(job.parallel);
   int status = 1;
   {
@@ -53,7 +55,7 @@ void run(const Options& options) {
   }
   shutdown();
   if (status != 0) {
-    throw Error("training failed");
+    throw CLI::RuntimeError(status); // why has been said
   }
 }
 
@@ -61,11 +63,19 @@ void set_up(CLI::App& app) {
   auto options = std::make_shared<Options>();
   app.add_option("job", options->job, "the job's JSON file")->required()->check(CLI::ExistingFile);
   app.add_option("--steps", options->steps, "stop after this many steps of the job")
-      ->check(CLI::PositiveNumber);
+      ->check(positive_number());
   app.add_flag(
       "--resume",
       options->train.resume,
       "go on from the newest checkpoint of the job, if there is one");
+  app.add_flag(
+      "--accept-other-data",
+      options->train.accept_other_data,
+      "with --resume: go on although the data folder holds other data than the checkpoint's");
+  app.add_flag(
+      "--replan",
+      options->replan,
+      "with --resume and strategy auto: choose the layout anew instead of the checkpoint's");
   app.add_option("--log", options->train.log, "write a JSONL log");
   app.add_option("--timeline", options->train.timeline, "write the events of the last steps");
   app.add_flag("--check", options->check, "only check the job file");

@@ -22,15 +22,18 @@ exec 3<&0
 child=$!
 exec 3<&-
 while :; do
-  wait "$child"
+  wait "$child" 2> /dev/null # the shell would say "Killed"
   status=$?
   kill -0 "$child" 2>/dev/null || break
 done
-if [ -z "$stopped" ] && [ "$status" -ne 0 ]; then
+# 75: stopped by a signal with everything saved, which is no failure.
+if [ -z "$stopped" ] && [ "$status" -ne 0 ] && [ "$status" -ne 75 ]; then
   who="tessera: rank ${OMPI_COMM_WORLD_RANK:-?} on host $(hostname)"
   if [ "$status" -gt 128 ]; then
     signal=$((status - 128))
-    echo "$who was killed by signal $signal (SIG$(kill -l "$signal"))" >&2
+    why=
+    [ "$signal" -ne 9 ] || why="; when nobody sent it, the system was short of memory (see dmesg)"
+    echo "$who was killed by signal $signal (SIG$(kill -l "$signal"))$why" >&2
   else
     echo "$who ended with exit status $status" >&2
   fi
@@ -289,6 +292,9 @@ std::vector<std::string> mpirun_command(const LaunchRequest& request, const Mach
     // A rank that waits must leave its core to one that computes.
     options.mca("mpi_yield_when_idle", "1");
   }
+  // Which rank failed, and how, is said in one line by the script; mpirun would
+  // add twelve. Its other messages stay.
+  options.put("q", {"-q"}, {"quiet", "v", "verbose"});
   // Containers forbid copies between processes, and Open MPI then warns in
   // every log.
   options.mca("btl_vader_single_copy_mechanism", "none");

@@ -8,8 +8,8 @@ bool restart_may_help(const RunOutcome& outcome) {
   constexpr int kNotExecutable = 126;
   constexpr int kNotFound = 127;
   return !outcome.asked_to_end && outcome.exit_status != 0 &&
-         outcome.exit_status != kWrongUsageStatus && outcome.exit_status != kNotExecutable &&
-         outcome.exit_status != kNotFound;
+         outcome.exit_status != kResumableStatus && outcome.exit_status != kWrongUsageStatus &&
+         outcome.exit_status != kNotExecutable && outcome.exit_status != kNotFound;
 }
 
 RunOutcome run_with_restarts(const std::function<RunOutcome(int restart)>& run, int most) {

@@ -2,17 +2,15 @@
 
 #include <functional>
 
+#include "cli/exit_status.h"
 #include "cli/launch_run.h"
 
 namespace tessera::cli {
 
-/// A wrong configuration or command line: the program ends with this status,
-/// and would do so again.
-inline constexpr int kWrongUsageStatus = 2;
-
 /// Whether the same command may get further when it is started again: it
-/// failed, nobody asked it to end, and it was not refused as it stands (status
-/// 2 wrong usage, 126 not executable, 127 not found).
+/// failed, nobody asked it to end, it did not stop at a signal (status 75), and
+/// it was not refused as it stands (2 wrong usage, 126 not executable, 127 not
+/// found).
 bool restart_may_help(const RunOutcome& outcome);
 
 /// Calls `run(0)`, and `run(1)` to `run(most)` as long as a restart may help;

@@ -66,4 +66,9 @@ Machine this_machine() {
   return machine;
 }
 
+std::string host_name() {
+  std::string name(256, '\0');
+  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.c_str() : "unknown";
+}
+
 } // namespace tessera::cli

@@ -19,4 +19,7 @@ Machine this_machine();
 /// cores' worth of time, rounded up; 0 when there is no limit or no sense.
 int cores_of_quota(const std::string& cpu_max);
 
+/// This host's name, "unknown" when the system does not tell.
+std::string host_name();
+
 } // namespace tessera::cli

@@ -6,8 +6,10 @@
 
 #include "tessera/base/error.h"
 
+#include "cli/agreed_error.h"
 #include "cli/command.h"
-#include "cli/launch_restart.h"
+#include "cli/exit_status.h"
+#include "cli/near_names.h"
 
 namespace tessera::cli {
 
@@ -17,6 +19,18 @@ std::vector<Command>& commands() {
 }
 
 } // namespace tessera::cli
+
+namespace {
+
+void say_on_first_rank(const std::exception& error) {
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): no thread changes the environment
+  const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
+  if (rank == nullptr || std::string(rank) == "0") {
+    std::fprintf(stderr, "tessera: %s\n", error.what());
+  }
+}
+
+} // namespace
 
 int main(int argc, char** argv) {
   CLI::App app("Tessera trains models that are too large for one device.");
@@ -33,18 +47,20 @@ int main(int argc, char** argv) {
   } catch (const CLI::RuntimeError& error) {
     return error.get_exit_code(); // what a command ends with
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : tessera::cli::kWrongUsageStatus;
+    if (app.exit(error) == 0) {
+      return 0;
+    }
+    std::fputs(tessera::cli::near_names(app).c_str(), stderr);
+    return tessera::cli::kWrongUsageStatus;
   } catch (const tessera::ReportedConfigError&) {
     return tessera::cli::kWrongUsageStatus;
   } catch (const tessera::ConfigError& error) {
     // Wrong input is wrong on every rank alike: one of them says it.
-    // NOLINTNEXTLINE(concurrency-mt-unsafe): no thread changes the environment
-    const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
-    if (rank != nullptr && std::string(rank) != "0") {
-      return tessera::cli::kWrongUsageStatus;
-    }
-    std::fprintf(stderr, "tessera: %s\n", error.what());
+    say_on_first_rank(error);
     return tessera::cli::kWrongUsageStatus;
+  } catch (const tessera::cli::AgreedError& error) {
+    say_on_first_rank(error);
+    return 1;
   } catch (const tessera::Error& error) {
     std::fprintf(stderr, "tessera: %s\n", error.what());
     return 1;

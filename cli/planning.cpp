@@ -14,6 +14,7 @@
 #include "tessera/planner/description.h"
 
 #include "cli/job_preset.h"
+#include "cli/number_check.h"
 #include "cli/preset_model.h"
 
 namespace tessera::cli {
@@ -101,7 +102,7 @@ void add_planning_options(CLI::App& app, PlanningInput& input) {
   app.add_option("--precision", input.precision, "of a preset: f32 or bf16")
       ->check(CLI::IsMember({"f32", "bf16"}));
   app.add_option("--sequence", input.sequence, "of a preset: positions of a sample")
-      ->check(CLI::PositiveNumber);
+      ->check(positive_number());
   app.add_flag(
       "--activation-checkpointing",
       input.activation_checkpointing,
@@ -148,7 +149,7 @@ void add_planning_options(CLI::App& app, PlanningInput& input) {
       "gradients travel while the last backward runs");
   app.add_option(
          "--only-tp", input.search.tensor_degree, "only strategies of this tensor-parallel degree")
-      ->check(CLI::PositiveNumber);
+      ->check(positive_number());
   app.add_flag(
       "--keep-node-order",
       input.search.keep_node_order,

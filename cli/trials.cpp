@@ -34,7 +34,8 @@ namespace fs = std::filesystem;
 class WorkFolder {
  public:
   WorkFolder() {
-    std::string name = (fs::temp_directory_path() / "tessera-XXXXXX").string();
+    std::string name =
+        (fs::temp_directory_path() / str("tessera-trials-", ::getpid(), "-XXXXXX")).string();
     if (mkdtemp(name.data()) == nullptr) {
       throw Error(str("trials: cannot make a folder like ", name));
     }

@@ -49,12 +49,13 @@ std::int32_t choose(at::Tensor logits_V, const GenerateOptions& options, at::Gen
 std::vector<std::int32_t> generate(
     const std::function<at::Tensor(const at::Tensor&)>& logits_of,
     const std::vector<std::int32_t>& prompt,
-    const GenerateOptions& options) {
+    const GenerateOptions& options,
+    const std::function<void(const std::vector<std::int32_t>&)>& after_token) {
   check(prompt, options);
   const torch::NoGradGuard no_grad;
   auto generator = at::detail::createCPUGenerator(options.seed);
   std::vector<std::int64_t> ids(prompt.begin(), prompt.end());
-  const auto begin = ids.size();
+  std::vector<std::int32_t> made;
   for (std::int64_t i = 0; i < options.tokens; ++i) {
     const auto seen = std::min(ids.size(), static_cast<std::size_t>(options.context));
     const auto input = torch::from_blob(
@@ -66,8 +67,12 @@ std::vector<std::int32_t> generate(
       break;
     }
     ids.push_back(next);
+    made.push_back(next);
+    if (after_token) {
+      after_token(made);
+    }
   }
-  return {ids.begin() + static_cast<std::ptrdiff_t>(begin), ids.end()};
+  return made;
 }
 
 } // namespace tessera::models

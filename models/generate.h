@@ -19,13 +19,15 @@ struct GenerateOptions {
 
 /// Continues a row of token ids: asks `logits_of` (ids_1S -> logits_1SV, a GPT
 /// or whatever stands for one) for the next token, again and again. Returns the
-/// new tokens. The same seed gives the same tokens.
+/// new tokens. The same seed gives the same tokens. `after_token` is called with
+/// all new tokens after each.
 /// Cost: one forward of at most `context` positions a token (nothing is kept
 /// between them).
 /// Throws: ConfigError for an empty prompt or an option out of range.
 std::vector<std::int32_t> generate(
     const std::function<at::Tensor(const at::Tensor&)>& logits_of,
     const std::vector<std::int32_t>& prompt,
-    const GenerateOptions& options);
+    const GenerateOptions& options,
+    const std::function<void(const std::vector<std::int32_t>&)>& after_token = {});
 
 } // namespace tessera::models

@@ -1,18 +1,23 @@
 #include "cli/train/auto_strategy.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <functional>
 #include <numeric>
 
-#include "tessera/base/error.h"
+#include "tessera/base/json_fields.h"
+#include "tessera/checkpoint/directory.h"
 #include "tessera/comm/world.h"
 #include "tessera/planner/decision.h"
 #include "tessera/planner/traced_model.h"
 
+#include "cli/allocator.h"
 #include "cli/job_preset.h"
 #include "cli/planned_config.h"
 #include "cli/planning.h"
 #include "cli/probe/probe.h"
+#include "cli/train/progress.h"
 
 namespace tessera::cli {
 
@@ -39,37 +44,122 @@ std::string planned_on(const Job& job, const cost::Cluster& cluster) {
   return planner::to_config_json(result.best.front(), model);
 }
 
+/// The newest checkpoint of a folder that is not torn. Loading passes torn ones
+/// over in the same way.
+std::optional<checkpoint::Candidate> newest_whole(const std::string& directory) {
+  std::optional<checkpoint::Candidate> newest;
+  if (!directory.empty() && checkpoint::is_directory(directory)) {
+    for (const std::string& tag : checkpoint::tags_in(directory)) {
+      try {
+        auto candidate = checkpoint::find_tag(directory, tag);
+        if (!newest || candidate.meta.sequence > newest->meta.sequence) {
+          newest = std::move(candidate);
+        }
+      } catch (const CheckpointError&) {
+        // Loading names it.
+      }
+    }
+  }
+  return newest;
+}
+
+/// The plan of the newest checkpoint, when it is for so many processes, with a
+/// line about it; else "".
+std::string kept_plan(const std::string& directory, int processes) {
+  const auto newest = newest_whole(directory);
+  if (!newest) {
+    return "";
+  }
+  const auto content = OrderedJson::parse(newest->meta.user_content);
+  const OrderedJson::json_pointer place("/user/strategy");
+  if (!content.contains(place)) {
+    return "";
+  }
+  const JsonFields strategy(content.at(place), newest->path);
+  const int planned_for = strategy.small_integer("processes", 1);
+  if (planned_for != processes) {
+    std::printf(
+        "strategy auto: %s was planned for %d processes, this run has %d: planning anew\n",
+        newest->path.c_str(),
+        planned_for,
+        processes);
+    return "";
+  }
+  std::printf(
+      "strategy auto: the layout of %s is kept (--replan chooses anew)\n", newest->path.c_str());
+  return strategy.at("plan").dump();
+}
+
+/// What rank 0 makes, or on every rank the error that it met. Collective.
+std::string
+agreed(comm::World& world, comm::ProcessGroup& everyone, const std::function<std::string()>& make) {
+  std::string text;
+  std::string failure;
+  if (world.rank() == 0) {
+    try {
+      text = make();
+    } catch (const Error& error) {
+      failure = error.what();
+    }
+  }
+  const c10::IValue all = comm::broadcast_object(
+      world, everyone, c10::ivalue::Tuple::create({c10::IValue(text), c10::IValue(failure)}), 0);
+  const auto& parts = all.toTupleRef().elements();
+  if (!parts[1].toStringRef().empty()) {
+    throw ConfigError(str("strategy auto: ", parts[1].toStringRef()));
+  }
+  return parts[0].toStringRef();
+}
+
+/// Prints the largest rank's memory before and after.
+void give_memory_back(comm::World& world, comm::ProcessGroup& everyone) {
+  const auto before = resident_bytes();
+  give_freed_memory_back();
+  const auto most = [&](std::int64_t bytes) {
+    std::int64_t largest = 0;
+    for (const auto& value : comm::all_gather_object(world, everyone, c10::IValue(bytes))) {
+      largest = std::max(largest, value.toInt());
+    }
+    return static_cast<double>(largest) / (1 << 20);
+  };
+  const double largest_before = most(before);
+  const double largest_after = most(resident_bytes());
+  if (world.rank() == 0) {
+    std::printf(
+        "strategy auto: memory of the largest rank %.0f MiB, %.0f MiB after what planning took "
+        "was given back\n",
+        largest_before,
+        largest_after);
+    std::fflush(stdout);
+  }
+}
+
 } // namespace
 
-void choose_strategy(Job& job) {
+void choose_strategy(Job& job, bool keep_plan) {
   comm::WorldOptions options;
   options.timeout =
       std::chrono::milliseconds(static_cast<std::int64_t>(job.parallel.timeout_seconds * 1000));
   options.same_node = job.parallel.same_node_backend;
   const auto world = comm::mpi_world(options);
-  probe::Effort effort;
-  effort.quick = true;
-  effort.seconds_a_point = 0.01;
-  const cost::Cluster cluster = probe::measure_cluster(*world, effort);
   std::vector<int> ranks(static_cast<std::size_t>(world->size()));
   std::iota(ranks.begin(), ranks.end(), 0);
   const auto everyone = world->new_group("strategy", ranks);
   std::string plan;
-  std::string failure;
-  if (world->rank() == 0) {
-    try {
-      plan = planned_on(job, cluster);
-    } catch (const Error& error) {
-      failure = error.what();
-    }
+  if (keep_plan) {
+    plan = agreed(
+        *world, *everyone, [&] { return kept_plan(job.checkpoint.directory, world->size()); });
   }
-  const c10::IValue agreed = comm::broadcast_object(
-      *world, *everyone, c10::ivalue::Tuple::create({c10::IValue(plan), c10::IValue(failure)}), 0);
-  const auto& parts = agreed.toTupleRef().elements();
-  if (!parts[1].toStringRef().empty()) {
-    throw ConfigError(str("strategy auto: ", parts[1].toStringRef()));
+  if (plan.empty()) {
+    probe::Effort effort;
+    effort.quick = true;
+    effort.seconds_a_point = 0.01;
+    const cost::Cluster cluster = probe::measure_cluster(*world, effort);
+    plan = agreed(*world, *everyone, [&] { return planned_on(job, cluster); });
+    give_memory_back(*world, *everyone);
   }
-  job.parallel = with_plan(job.parallel, parts[0].toStringRef());
+  job.parallel = with_plan(job.parallel, plan);
+  job.plan = plan;
   job.strategy = "given";
 }
 

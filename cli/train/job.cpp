@@ -114,6 +114,26 @@ Setter number(double& to, double least, double most = 1e30) {
   };
 }
 
+/// Without its upper end.
+Setter number_below(double& to, double least, double limit) {
+  return [&to, least, limit](const OrderedJson& value) {
+    if (!value.is_number() || !(value.get<double>() >= least) || !(value.get<double>() < limit)) {
+      throw ConfigError(
+          str("must be a number from ", least, " to below ", limit, ", found ", one_line(value)));
+    }
+    to = value.get<double>();
+  };
+}
+
+Setter above_zero(double& to) {
+  return [&to](const OrderedJson& value) {
+    if (!value.is_number() || !(value.get<double>() > 0) || !(value.get<double>() <= 1e30)) {
+      throw ConfigError(str("must be a number above 0, found ", one_line(value)));
+    }
+    to = value.get<double>();
+  };
+}
+
 Setter boolean(bool& to) {
   return [&to](const OrderedJson& value) {
     if (!value.is_boolean()) {
@@ -154,6 +174,11 @@ void check_couplings(const Job& job, bool has_warmup, Reader& reader) {
         str("'optimizer': ",
             caught.what(),
             has_warmup ? "" : " (warmup_steps not said: a tenth of steps)"));
+  }
+  try {
+    const BadStepJudge checked(job.bad_steps);
+  } catch (const ConfigError& caught) {
+    reader.error(caught.what());
   }
   if (job.checkpoint.every > 0 && job.checkpoint.directory.empty()) {
     reader.error("'checkpoint.every' needs 'checkpoint.directory'; write where to save");
@@ -208,7 +233,7 @@ Job parse_job(const std::string& json, const std::string& origin) {
        {"optimizer",
         sub("optimizer",
             {{"type", choice(job.optimizer.type, {"adamw", "adam", "sgd"})},
-             {"learning_rate", number(rate.peak, 0)},
+             {"learning_rate", above_zero(rate.peak)},
              {"min_learning_rate", number(rate.minimum, 0)},
              {"warmup_steps",
               [&](const OrderedJson& value) {
@@ -217,9 +242,10 @@ Job parse_job(const std::string& json, const std::string& origin) {
               }},
              {"decay", choice(rate.decay, {"constant", "linear", "cosine", "exponential"})},
              {"weight_decay", number(job.optimizer.weight_decay, 0)},
-             {"beta1", number(job.optimizer.beta1, 0, 1)},
-             {"beta2", number(job.optimizer.beta2, 0, 1)},
-             {"momentum", number(job.optimizer.momentum, 0, 1)},
+             {"beta1", number_below(job.optimizer.beta1, 0, 1)},
+             {"beta2", number_below(job.optimizer.beta2, 0, 1)},
+             {"eps", above_zero(job.optimizer.eps)},
+             {"momentum", number_below(job.optimizer.momentum, 0, 1)},
              {"clip_norm", number(job.optimizer.clip_norm, 0)}})},
        {"checkpoint",
         sub("checkpoint",
@@ -227,6 +253,11 @@ Job parse_job(const std::string& json, const std::string& origin) {
              {"every", integer(job.checkpoint.every, 0)},
              {"keep", integer(job.checkpoint.keep, 0)},
              {"full", boolean(job.checkpoint.full)}})},
+       {"bad_steps",
+        sub("bad_steps",
+            {{"not_finite", choice(job.bad_steps.not_finite, {"stop", "skip"})},
+             {"spike", number(job.bad_steps.spike, 0)},
+             {"most_skipped", integer(job.bad_steps.most_skipped, 0)}})},
        {"validation",
         sub("validation",
             {{"every", integer(job.validation.every, 0)},

@@ -7,6 +7,8 @@
 #include "tessera/config/config.h"
 #include "tessera/optim/learning_rate.h"
 
+#include "cli/train/bad_steps.h"
+
 namespace tessera::cli {
 
 /// One training job as its file says: the sections of `tessera train CONFIG`.
@@ -30,6 +32,7 @@ struct Job {
     double weight_decay = 0.01;
     double beta1 = 0.9;
     double beta2 = 0.95;
+    double eps = 1e-8; // adam and adamw
     double momentum = 0.9; // sgd
     double clip_norm = 1.0; // 0: no clipping
   } optimizer;
@@ -40,6 +43,8 @@ struct Job {
     int keep = 2;
     bool full = false;
   } checkpoint;
+
+  BadStepPolicy bad_steps;
 
   struct Validation {
     std::int64_t every = 0; // steps; 0: never
@@ -56,6 +61,8 @@ struct Job {
   /// "given": `parallel` says how to train; "auto": the planner decides in
   /// place, on the ranks that are there.
   std::string strategy = "given";
+  /// What "auto" chose, as a configuration; "" with "given".
+  std::string plan;
   std::int64_t steps = 100;
   std::int64_t accumulation = 1; // steps whose gradients add up
   std::string precision = "f32"; // or "bf16", with f32 master weights

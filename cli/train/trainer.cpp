@@ -4,11 +4,14 @@
 #include <atomic>
 #include <chrono>
 #include <csignal>
+#include <cstdio>
+#include <limits>
 
 #include <torch/torch.h>
 
 #include "tessera/base/json_fields.h"
 
+#include "cli/exit_status.h"
 #include "cli/job_preset.h"
 #include "models/data/files.h"
 #include "models/data/prepare.h"
@@ -20,7 +23,12 @@ namespace {
 
 std::atomic<bool> g_stop{false};
 
-extern "C" void on_signal(int) {
+/// The first signal lets the step in hand end, a second Ctrl-C ends at once.
+extern "C" void on_signal(int signal) {
+  if (signal == SIGINT && g_stop) {
+    std::signal(SIGINT, SIG_DFL);
+    std::raise(SIGINT);
+  }
   g_stop = true;
 }
 
@@ -31,11 +39,13 @@ bool stop_asked() {
 }
 
 Trainer::Trainer(Job job, TrainArguments arguments)
-    : job_(std::move(job)), arguments_(std::move(arguments)) {
+    : job_(std::move(job)), arguments_(std::move(arguments)), judge_(job_.bad_steps) {
   // A polite end: the step in hand is finished and saved.
+  std::signal(SIGINT, on_signal);
   std::signal(SIGTERM, on_signal);
   std::signal(SIGUSR1, on_signal);
   build_data();
+  prepare_folders(models::count_parameters(preset_of(job_).options));
   build_model();
   build_optimizer();
   if (rank() == 0) {
@@ -65,6 +75,7 @@ void Trainer::build_data() {
   const bool verify = local_rank() == 0;
   train_data_.emplace(folder + "/" + data::kTrainFile, verify);
   validation_data_.emplace(folder + "/" + data::kValidationFile, verify);
+  data_hashes_ = data::hashes_of(*train_data_, *validation_data_, folder);
   const std::int64_t share = static_cast<std::int64_t>(data_size()) * job_.parallel.microbatches;
   if (job_.data.batch % share != 0) {
     throw ConfigError(str(
@@ -120,7 +131,7 @@ void Trainer::build_optimizer() {
     }
     const auto options = [&](double decay) {
       return std::make_unique<torch::optim::AdamWOptions>(
-          torch::optim::AdamWOptions(rate).betas(betas).weight_decay(decay));
+          torch::optim::AdamWOptions(rate).betas(betas).eps(asked.eps).weight_decay(decay));
     };
     std::vector<torch::optim::OptimizerParamGroup> groups;
     groups.emplace_back(matrices, options(asked.weight_decay));
@@ -129,7 +140,9 @@ void Trainer::build_optimizer() {
         std::make_unique<torch::optim::AdamW>(std::move(groups), torch::optim::AdamWOptions(rate));
   } else if (asked.type == "adam") {
     made = std::make_unique<torch::optim::Adam>(
-        parameters, torch::optim::AdamOptions(rate).betas(betas).weight_decay(asked.weight_decay));
+        parameters,
+        torch::optim::AdamOptions(rate).betas(betas).eps(asked.eps).weight_decay(
+            asked.weight_decay));
   } else {
     made = std::make_unique<torch::optim::SGD>(
         parameters,
@@ -167,9 +180,36 @@ void Trainer::resume() {
   }
   const auto content = OrderedJson::parse(loaded->user_content);
   const JsonFields fields(content, loaded->path);
+  check_data(fields);
   first_step_ = steps_done_ = fields.integer("step");
+  if (fields.has("bad_steps")) {
+    judge_.set_state(fields.at("bad_steps").dump(), loaded->path);
+  }
   sampler_->set_state(data::sampler_state_from_json(fields.at("sampler").dump()));
   tell(str("resumed from ", loaded->path, ", step ", first_step_, ", state ", loaded->state_hash));
+}
+
+void Trainer::check_data(const JsonFields& content) {
+  if (!content.has("data")) {
+    tell("warning: the checkpoint does not say which data it was made with");
+    return;
+  }
+  const auto before =
+      data::data_hashes_from_json(content.at("data").dump(), "the checkpoint's data");
+  const std::string text =
+      data::differences(before, "the checkpoint", data_hashes_, job_.data.directory);
+  if (text.empty()) {
+    return;
+  }
+  if (!arguments_.accept_other_data) {
+    throw ConfigError(
+        str("the checkpoint was made with other data than 'data.directory' ",
+            job_.data.directory,
+            " holds:\n",
+            text,
+            "\nName the folder it was made with, or pass --accept-other-data"));
+  }
+  tell("warning: going on with other data than the checkpoint was made with:\n" + text);
 }
 
 double Trainer::train_step(std::int64_t number) {
@@ -189,8 +229,12 @@ double Trainer::train_step(std::int64_t number) {
     loss += step(batch.ids, batch.targets).reduce_mean().to(torch::kDouble).item<double>();
     keep_events(number + 1, i);
   }
-  if (job_.optimizer.clip_norm > 0) {
-    grad_norm_ = optimizer_->clip_grad_norm(job_.optimizer.clip_norm);
+  // The norm is needed without clipping too: it tells whether all is finite.
+  grad_norm_ = optimizer_->clip_grad_norm(
+      job_.optimizer.clip_norm > 0 ? job_.optimizer.clip_norm
+                                   : std::numeric_limits<double>::infinity());
+  if (!judge_update(number, loss)) {
+    return loss;
   }
   // Here, not before: a checkpoint that is loaded with the first step's
   // partition brings the rate of its own time.
@@ -226,13 +270,22 @@ double Trainer::validate() {
   return mean;
 }
 
-void Trainer::save(std::int64_t steps_done) {
+std::string Trainer::save(std::int64_t steps_done) {
+  check_state_is_finite(steps_done);
   SaveOptions options;
   options.full = job_.checkpoint.full;
-  options.num_kept_checkpoints = job_.checkpoint.keep;
+  // A checkpoint is known to be good once a step from it was finite. The one
+  // before stays until then, and nothing goes while the state is in doubt.
+  options.num_kept_checkpoints =
+      job_.checkpoint.keep == 0 || judge_.in_doubt() ? 0 : std::max(2, job_.checkpoint.keep);
   OrderedJson content;
   content["step"] = steps_done;
   content["sampler"] = OrderedJson::parse(data::to_json(sampler_->state()));
+  content["bad_steps"] = OrderedJson::parse(judge_.to_json());
+  if (!job_.plan.empty()) {
+    content["strategy"] = {{"processes", size()}, {"plan", OrderedJson::parse(job_.plan)}};
+  }
+  content["data"] = OrderedJson::parse(data::to_json(data_hashes_));
   options.user_content = content.dump();
   try {
     const Saved saved = tessera::save(
@@ -247,9 +300,9 @@ void Trainer::save(std::int64_t steps_done) {
     for (const std::string& warning : saved.warnings) {
       tell("warning: " + warning);
     }
+    return "";
   } catch (const Error& error) {
-    // A full disk must not cost the run; the checkpoint before is still there.
-    tell(str("warning: not saved, training goes on: ", error.what()));
+    return error.what();
   }
 }
 
@@ -257,6 +310,7 @@ int Trainer::run() {
   using Clock = std::chrono::steady_clock;
   bool stopped = false;
   std::int64_t saved_at = first_step_;
+  std::string not_saved;
   std::int64_t done = first_step_;
   while (done < job_.steps && !stopped) {
     const auto start = Clock::now();
@@ -274,6 +328,7 @@ int Trainer::run() {
         seconds.count();
     record.learning_rate = job_.optimizer.rate.at(done);
     record.grad_norm = grad_norm_;
+    record.skipped = skipped_;
     record.bubble_share = totals.bubble_share;
     record.elapsed_seconds = elapsed();
     record.memory_bytes = totals.memory;
@@ -295,21 +350,43 @@ int Trainer::run() {
       }
     }
     if (job_.checkpoint.every > 0 && done % job_.checkpoint.every == 0) {
-      save(done);
+      not_saved = save(done);
       saved_at = done;
+      if (!not_saved.empty() && done < job_.steps && !stopped) {
+        // A full disk must not cost the run; the checkpoint before is still
+        // there.
+        tell(str("warning: not saved, training goes on: ", not_saved));
+      }
     }
   }
   if (!job_.checkpoint.directory.empty() && saved_at != done) {
-    save(done);
+    not_saved = save(done);
   }
-  if (stopped) {
-    tell(str("stopped by a signal after step ", done, "; go on with --resume"));
-  } else if (!job_.sample.prompt.empty()) {
+  stopped = stopped && done < job_.steps; // a signal in the last step stops nothing
+  if (!stopped && !job_.sample.prompt.empty()) {
     sample(done);
   }
   log_traffic(done);
   write_timeline();
-  if (stopped) {
+  return end(stopped, done, not_saved);
+}
+
+int Trainer::end(bool stopped, std::int64_t done, const std::string& not_saved) {
+  if (judge_.skipped() > 0) {
+    tell(str("updates left out since the job began: ", judge_.skipped()));
+  }
+  const bool saves = !job_.checkpoint.directory.empty();
+  if (stopped && saves && not_saved.empty()) {
+    tell(str("stopped by a signal after step ", done, "; go on with --resume"));
+  } else if (stopped && !saves) {
+    tell(
+        str("stopped by a signal after step ",
+            done,
+            "; nothing is saved, as the job has no checkpoint.directory"));
+  }
+  if (!not_saved.empty()) {
+    log_end("failed", str("the last state was not saved: ", not_saved));
+  } else if (stopped) {
     log_end("stopped", "by a signal");
   } else if (done < job_.optimizer.rate.total) {
     log_end("stopped", str("by --steps ", done, " of the job's ", job_.optimizer.rate.total));
@@ -319,7 +396,17 @@ int Trainer::run() {
   if (progress_) {
     progress_->finish();
   }
-  return 0;
+  if (!not_saved.empty()) {
+    if (rank() == 0) {
+      std::fprintf(
+          stderr,
+          "tessera: the run failed: its last state, after step %lld, was not saved: %s\n",
+          static_cast<long long>(done),
+          not_saved.c_str());
+    }
+    return 1;
+  }
+  return !stopped ? 0 : saves ? kResumableStatus : 1;
 }
 
 } // namespace tessera::cli

@@ -7,14 +7,18 @@
 #include <string>
 #include <vector>
 
+#include "tessera/base/json_fields.h"
 #include "tessera/report/run_log.h"
 #include "tessera/tessera.h"
 #include "tessera/timeline/timeline.h"
 #include "tessera/tracer/delayed_init.h"
 
+#include "cli/run_lock.h"
+#include "cli/train/bad_steps.h"
 #include "cli/train/job.h"
 #include "cli/train/progress.h"
 #include "models/data/batch.h"
+#include "models/data/data_hashes.h"
 #include "models/data/sampler.h"
 #include "models/data/token_file.h"
 #include "models/data/tokenizer.h"
@@ -26,6 +30,7 @@ struct TrainArguments {
   std::string log; // "": none
   std::string timeline; // events of the last steps, "": none
   bool resume = false;
+  bool accept_other_data = false; // with resume: other data than the checkpoint's
 };
 
 /// Whether a signal asked this process to end after the step in hand.
@@ -35,12 +40,14 @@ bool stop_asked();
 /// Collective over the world. Threads: the main thread.
 class Trainer {
  public:
-  /// Throws: ConfigError when job, data and world do not fit each other.
+  /// Throws: ConfigError when job, data, checkpoint folder and world do not fit
+  /// each other, or another run writes to the same places.
   Trainer(Job job, TrainArguments arguments);
   ~Trainer();
 
-  /// Returns the process's exit status: 0 also when a signal ended the run
-  /// early with everything saved.
+  /// Returns the process's exit status: 0 when the job is done,
+  /// kResumableStatus when a signal ended it with everything saved, else 1.
+  /// Throws: AgreedError when a step or the state is not finite.
   int run();
   /// Notes in the log that the run failed, and why. Not collective.
   void failed(const std::string& reason) noexcept;
@@ -53,16 +60,28 @@ class Trainer {
     std::vector<std::int64_t> memory;
   };
 
-  void build_model();
   void build_data();
+  /// Finds out before the model is built whether checkpoint folder and log can
+  /// be written, and keeps them for this run.
+  void prepare_folders(std::int64_t parameters);
+  void tell_taken(const RunLock& lock);
+  void build_model();
   void build_optimizer();
   void resume();
+  /// Throws: ConfigError when a checkpoint was made with other data.
+  void check_data(const JsonFields& content);
   void start_log();
   void log_partition();
   double train_step(std::int64_t number);
+  /// Whether the update of this step is applied; every rank gets one answer.
+  bool judge_update(std::int64_t step, double loss);
+  /// Throws: AgreedError that names what is not finite, on every rank.
+  void check_state_is_finite(std::int64_t steps_done);
   double validate();
   void sample(std::int64_t step);
-  void save(std::int64_t steps_done);
+  /// Returns why nothing was saved, "" when it was.
+  std::string save(std::int64_t steps_done);
+  int end(bool stopped, std::int64_t done, const std::string& not_saved);
   /// Keeps what was recorded since the last call as events of `step`, whose `pass`-th batch ran.
   void keep_events(std::int64_t step, std::int64_t pass);
   Totals add_up(std::int64_t step, double loss);
@@ -91,6 +110,11 @@ class Trainer {
   std::int64_t steps_done_ = 0; // of the training
   std::int64_t local_batch_ = 0;
   std::optional<double> grad_norm_;
+  BadStepJudge judge_;
+  std::string skipped_; // why the last step's update was left out, or ""
+  data::DataHashes data_hashes_;
+  std::optional<RunLock> log_lock_; // rank 0
+  std::optional<RunLock> folder_lock_; // rank 0
 };
 
 } // namespace tessera::cli

@@ -8,6 +8,7 @@
 #include "tessera/base/error.h"
 
 #include "models/data/corpus.h"
+#include "models/data/data_hashes.h"
 #include "models/data/files.h"
 #include "models/data/token_file.h"
 #include "models/data/tokenizer.h"
@@ -74,10 +75,50 @@ bool is_up_to_date(
     result.train_tokens = train.size();
     result.validation_tokens = validation.size();
     result.vocab_size = tokenizer.vocab_size();
-    return train.vocab_size() == result.vocab_size;
-  } catch (const ConfigError&) {
+    const auto hashes = json.find("hashes");
+    return train.vocab_size() == result.vocab_size && hashes != json.end() &&
+           data_hashes_from_json(hashes->dump(), manifest.string()) ==
+               hashes_of(train, validation, folder.string());
+  } catch (const Error&) {
     // Missing or damaged: it is written again, and the result says so.
     return false;
+  }
+}
+
+// Refuses a folder whose files are not what these inputs gave or an interrupted
+// preparation left.
+void check_that_nothing_is_lost(const std::filesystem::path& folder, const std::string& hash) {
+  const auto refuse = [&](const std::string& found) {
+    throw ConfigError(
+        str(folder.string(),
+            " ",
+            found,
+            "; name another folder, or pass --force to replace it (runs that were trained on it "
+            "will not resume)"));
+  };
+  const auto manifest = folder / kManifestFile;
+  if (std::filesystem::exists(manifest)) {
+    const auto json = nlohmann::json::parse(read_file(manifest.string()), nullptr, false);
+    const auto found = json.is_object() ? json.find("input_hash") : json.end();
+    if (!json.is_object() || found == json.end() || !found->is_string()) {
+      refuse(str("has a ", kManifestFile, " that is damaged or of another program"));
+    }
+    if (found->get<std::string>() != hash) {
+      refuse(
+          str("holds other data: its text and options have the hash ",
+              found->get<std::string>(),
+              ", those given here ",
+              hash));
+    }
+    return;
+  }
+  if (std::filesystem::exists(folder / kUnfinishedFile)) {
+    return;
+  }
+  for (const char* name : {kTokenizerFile, kTrainFile, kValidationFile}) {
+    if (std::filesystem::exists(folder / name)) {
+      refuse(str("holds a ", name, " without a ", kManifestFile, " that says where it is from"));
+    }
   }
 }
 
@@ -99,14 +140,14 @@ PrepareResult prepare_corpus(const PrepareOptions& options) {
     result.skipped = true;
     return result;
   }
+  if (!options.force) {
+    check_that_nothing_is_lost(folder, hash);
+  }
   std::error_code failed;
   std::filesystem::create_directories(folder, failed);
   if (failed) {
     throw ConfigError(str("cannot make folder ", options.output, ": ", failed.message()));
   }
-  // An older manifest must not vouch for files that are about to change.
-  std::filesystem::remove(folder / kManifestFile);
-
   std::string all;
   for (const auto& document : documents) {
     all += document.text;
@@ -138,9 +179,16 @@ PrepareResult prepare_corpus(const PrepareOptions& options) {
   result.vocab_size = tokenizer.vocab_size();
   result.train_tokens = train.size();
   result.validation_tokens = validation.size();
+  // An older manifest must not vouch for files that are about to change.
+  write_file((folder / kUnfinishedFile).string(), "");
+  std::filesystem::remove(folder / kManifestFile);
   write_file((folder / kTokenizerFile).string(), model);
   write_token_file((folder / kTrainFile).string(), train, result.vocab_size);
   write_token_file((folder / kValidationFile).string(), validation, result.vocab_size);
+  const DataHashes hashes = hashes_of(
+      TokenDataset((folder / kTrainFile).string()),
+      TokenDataset((folder / kValidationFile).string()),
+      folder.string());
   const Json manifest{
       {"format", kFormat},
       {"source", result.source},
@@ -151,8 +199,10 @@ PrepareResult prepare_corpus(const PrepareOptions& options) {
       {"validation_tokens", result.validation_tokens},
       {"tokenizer", kTokenizerFile},
       {"train", kTrainFile},
-      {"validation", kValidationFile}};
+      {"validation", kValidationFile},
+      {"hashes", Json::parse(to_json(hashes))}};
   write_file((folder / kManifestFile).string(), manifest.dump(2) + "\n");
+  std::filesystem::remove(folder / kUnfinishedFile);
   return result;
 }
 

@@ -10,7 +10,7 @@ struct PrepareOptions {
   std::string output; // folder, made when missing
   std::vector<std::string> texts; // files; none: the King James Version
   std::int64_t vocab_size = 2048;
-  bool force = false; // also when the inputs are those of the last time
+  bool force = false; // also when nothing has changed, and over other data
 };
 
 /// Files in the output folder.
@@ -18,6 +18,8 @@ constexpr const char* kTokenizerFile = "tokenizer.model";
 constexpr const char* kTrainFile = "train.tokens";
 constexpr const char* kValidationFile = "validation.tokens";
 constexpr const char* kManifestFile = "data.json";
+/// There while the others are being written.
+constexpr const char* kUnfinishedFile = "data.json.unfinished";
 
 struct PrepareResult {
   bool skipped = false; // everything was there already
@@ -30,11 +32,13 @@ struct PrepareResult {
 
 /// Text -> tokenizer, training and validation tokens, manifest. Of sections of
 /// about 4 KiB that end with a line every twentieth is for validation. The
-/// manifest is written last and holds a hash of text and options: when it
-/// matches and the files are intact, nothing is done. The same inputs give the
-/// same bytes.
+/// manifest is written last and holds hashes of text with options, of the token
+/// files and of the tokenizer: when they match, nothing is done. A folder that
+/// holds something else is left alone unless `force` is set: runs may depend on
+/// it. The same inputs give the same bytes.
 /// Not collective: one rank prepares, the others wait for it.
-/// Throws: ConfigError (unreadable text, too small a corpus, full disk).
+/// Throws: ConfigError (unreadable text, too small a corpus, full disk, a
+/// folder with other data).
 PrepareResult prepare_corpus(const PrepareOptions& options);
 
 } // namespace tessera::data

@@ -172,6 +172,12 @@ const unsigned char* TokenDataset::data() const {
   return static_cast<const unsigned char*>(mapping_) + sizeof(Header);
 }
 
+std::uint64_t TokenDataset::content_hash() const {
+  Header header;
+  std::memcpy(&header, mapping_, sizeof(header));
+  return header.checksum;
+}
+
 void TokenDataset::copy(std::uint64_t begin, std::uint64_t count, std::int64_t* out) const {
   TESSERA_CHECK(
       begin <= count_ && count <= count_ - begin,

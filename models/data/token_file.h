@@ -44,6 +44,8 @@ class TokenDataset {
   std::int64_t vocab_size() const {
     return vocab_size_;
   }
+  /// FNV-1a of the ids as bytes, as the header says it.
+  std::uint64_t content_hash() const;
 
   /// Copies tokens [begin, begin + count) to `out`. Throws: InternalError
   /// outside of the file.

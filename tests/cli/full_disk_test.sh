@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # A disk that fills up while training: the failed save is a warning, training goes
-# on, the checkpoint before loads. Usage: full_disk_test.sh PROGRAM REPOSITORY
+# on, the checkpoint before is whole; a last save that fails is a failed run, and a
+# disk without room for one checkpoint is refused at the start. Usage: full_disk_test.sh PROGRAM REPOSITORY
 # Needs a mount namespace of its own; exit status 77 (skipped) without one.
 set -euo pipefail
 tessera=$1
@@ -39,19 +40,26 @@ cat > job.json <<JSON
   "steps": 6, "log_every": 1
 }
 JSON
-"$tessera" launch -n 2 -- "$tessera" train job.json > train.txt 2>&1 ||
-  fail "a full disk ended the run: $(cat train.txt)"
+status=0
+"$tessera" launch -n 2 -- "$tessera" train job.json > train.txt 2>&1 || status=$?
+[ "$status" = 1 ] || fail "status $status after a last save that failed: $(cat train.txt)"
 grep -q "^saved disk/checkpoints/step_2" train.txt || fail "no first save: $(cat train.txt)"
-for step in 4 6; do
-  grep -A1 "^warning: not saved, training goes on: .*\"step_$step\"" train.txt |
-    grep -q "rank [01]: .*No space left on device" ||
-    fail "no warning for step $step: $(cat train.txt)"
-done
+reason() { grep -A1 "$1" train.txt | grep -q "rank [01]: .*No space left on device"; }
+reason "^warning: not saved, training goes on: .*\"step_4\"" || fail "no warning: $(cat train.txt)"
+reason "^tessera: the run failed: its last state, after step 6, was not saved: " ||
+  fail "the end is not said to have failed: $(cat train.txt)"
 grep -q "^step 6/6" train.txt || fail "it did not come to the end: $(cat train.txt)"
 left=$(find disk/checkpoints -mindepth 1 -maxdepth 1 -printf '%f ')
 case " $left" in
   *saving*) fail "half a checkpoint stays and fills the disk: $left" ;;
 esac
+status=0
+"$tessera" launch -n 2 -- "$tessera" train job.json --resume > refused.txt 2>&1 || status=$?
+[ "$status" = 2 ] || fail "status $status without room: $(cat refused.txt)"
+grep -q "'checkpoint.directory' disk/checkpoints has .* MiB free; one checkpoint of this model takes" \
+  refused.txt || fail "no room: $(cat refused.txt)"
+if grep -q "^resumed\|^step" refused.txt; then fail "found too late: $(cat refused.txt)"; fi
+mount -o remount,size=20m disk
 "$tessera" launch -n 2 -- "$tessera" train job.json --resume --steps 3 > resume.txt 2>&1 ||
   fail "it does not resume: $(cat resume.txt)"
 grep -q "resumed from disk/checkpoints/step_2" resume.txt || fail "resumed: $(cat resume.txt)"

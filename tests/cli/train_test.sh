@@ -83,7 +83,9 @@ for _ in $(seq 300); do
   sleep 0.1
 done
 kill -TERM "$launcher"
-wait "$launcher" || true
+status=0
+wait "$launcher" || status=$?
+[ "$status" = 75 ] || fail "SIGTERM ends with $status: $(tail -n 5 long.txt)"
 grep -q "stopped by a signal" long.txt || fail "SIGTERM: $(tail -n 5 long.txt)"
 grep -q "^saved long/" long.txt || fail "SIGTERM did not save: $(tail -n 5 long.txt)"
 

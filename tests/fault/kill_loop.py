@@ -27,7 +27,7 @@ DOING = re.compile(
     r"^(step \d+, (module '\S+'|the step function), microbatch \d+, (forward|backward)"
     r"|step \d+, waiting for requests"
     r"|the script, (before the first step's end|after \d+ steps))")
-SIGNAL = (r"^tessera: rank {rank} on host \S+ was killed by signal 9 \(SIGKILL\)$",
+SIGNAL = (r"^tessera: rank {rank} on host \S+ was killed by signal 9 \(SIGKILL\)",
           r"^mpirun noticed that process rank {rank} with PID \d+ on node \S+ exited on signal 9")
 
 

@@ -9,11 +9,13 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "tessera/base/error.h"
 
 #include "models/data/batch.h"
 #include "models/data/corpus.h"
+#include "models/data/data_hashes.h"
 #include "models/data/files.h"
 #include "models/data/prepare.h"
 #include "models/data/sampler.h"
@@ -194,10 +196,61 @@ TEST_F(Data, PreparingTwiceDoesNothingAndChangesAreSeen) {
   write_file(path("out/train.tokens"), train.substr(0, 100));
   EXPECT_FALSE(prepare_corpus(options).skipped);
   EXPECT_EQ(read_file(path("out/train.tokens")), train);
+}
+
+TEST_F(Data, OtherDataAreNotOverwrittenUnasked) {
+  write_file(path("text"), some_text(3000));
+  PrepareOptions options{path("out"), {path("text")}, 400, false};
+  prepare_corpus(options);
+  const std::string train = read_file(path("out/train.tokens"));
+  const auto refusal = [&] { return message_of<ConfigError>([&] { prepare_corpus(options); }); };
   options.vocab_size = 420;
-  EXPECT_FALSE(prepare_corpus(options).skipped);
+  EXPECT_THAT(refusal(), AllOf(HasSubstr("holds other data"), HasSubstr("--force")));
+  options.vocab_size = 400;
   write_file(path("text"), some_text(3001));
+  EXPECT_THAT(refusal(), HasSubstr("holds other data"));
+  EXPECT_EQ(read_file(path("out/train.tokens")), train);
+  write_file(path("out/data.json"), "{");
+  EXPECT_THAT(refusal(), HasSubstr("is damaged"));
+  std::filesystem::remove(path("out/data.json"));
+  EXPECT_THAT(refusal(), HasSubstr("without a data.json"));
+  EXPECT_EQ(read_file(path("out/train.tokens")), train);
+  // What an interrupted preparation left is nobody's data.
+  write_file(path("out/data.json.unfinished"), "");
+  EXPECT_EQ(refusal(), "no error");
+  EXPECT_FALSE(std::filesystem::exists(path("out/data.json.unfinished")));
+  EXPECT_NE(read_file(path("out/train.tokens")), train);
+  options.force = true;
+  options.vocab_size = 420;
+  EXPECT_EQ(refusal(), "no error");
+}
+
+TEST_F(Data, TheDescriptionHoldsTheHashesOfTheFiles) {
+  write_file(path("text"), some_text(3000));
+  const PrepareOptions options{path("out"), {path("text")}, 400, false};
+  prepare_corpus(options);
+  const auto hashes = [&] {
+    return hashes_of(
+        TokenDataset(path("out/train.tokens"), false),
+        TokenDataset(path("out/validation.tokens"), false),
+        path("out"));
+  };
+  const DataHashes before = hashes();
+  const auto manifest = nlohmann::json::parse(read_file(path("out/data.json")));
+  EXPECT_EQ(data_hashes_from_json(manifest.at("hashes").dump(), "data.json"), before);
+  EXPECT_EQ(differences(before, "a", before, "b"), "");
+  // A tokenizer that was exchanged is noticed, and made anew from the same text.
+  const std::string tokenizer = read_file(path("out/tokenizer.model"));
+  prepare_corpus({path("other"), {path("text")}, 420, false});
+  std::filesystem::copy_file(
+      path("other/tokenizer.model"),
+      path("out/tokenizer.model"),
+      std::filesystem::copy_options::overwrite_existing);
+  EXPECT_EQ(
+      differences(before, "a", hashes(), "b"),
+      "  tokenizer.model: a has " + before.tokenizer + ", b has " + hashes().tokenizer);
   EXPECT_FALSE(prepare_corpus(options).skipped);
+  EXPECT_EQ(read_file(path("out/tokenizer.model")), tokenizer);
 }
 
 TEST_F(Data, TheSplitKeepsEveryLineOnce) {

@@ -1,0 +1,73 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace tessera::cli {
+
+/// What a job says about steps whose update would spoil the model.
+struct BadStepPolicy {
+  /// A loss or gradient that is not finite: "stop" ends the run, "skip" leaves
+  /// the update out.
+  std::string not_finite = "stop";
+  /// The update is left out when the gradient norm is more than so many times
+  /// the running one; 0: never.
+  double spike = 0;
+  /// So many updates in a row may be left out; one more ends the run.
+  std::int64_t most_skipped = 10;
+};
+
+/// What one rank knows of a step before the update.
+struct StepHealth {
+  double loss = 0;
+  double grad_norm = 0; // over the whole model, before clipping
+};
+
+/// Decides whether the update of a step is applied. Every rank gives the same
+/// figures of all ranks and gets the same answer.
+///
+/// The running gradient norm is the mean of the norms of applied updates: a
+/// plain one of the first twenty, after that each new norm weighs a twentieth.
+/// Spikes are looked for from the eleventh applied update on.
+/// Not collective. Threads: one at a time.
+class BadStepJudge {
+ public:
+  /// Throws: ConfigError for a policy out of range.
+  explicit BadStepJudge(const BadStepPolicy& policy);
+
+  /// "" when the update is to be applied, else why it is left out. `step`
+  /// counts from 1; `where` is asked only when something is not finite, and
+  /// says what it was.
+  /// Throws: AgreedError that names step, figures and what to write.
+  std::string judge(
+      std::int64_t step,
+      const std::vector<StepHealth>& ranks,
+      const std::function<std::string()>& where);
+
+  std::int64_t skipped() const {
+    return skipped_;
+  }
+  /// The last step was not finite, so perhaps the parameters are at fault.
+  bool in_doubt() const {
+    return in_doubt_;
+  }
+
+  /// The counts and the running norm, for a checkpoint.
+  std::string to_json() const;
+  /// Throws: Error naming the field.
+  void set_state(const std::string& json, const std::string& origin);
+
+ private:
+  std::string skip(std::int64_t step, const std::string& why);
+
+  BadStepPolicy policy_;
+  std::int64_t skipped_ = 0;
+  std::int64_t in_a_row_ = 0;
+  bool in_doubt_ = false;
+  std::int64_t applied_ = 0;
+  double running_norm_ = 0;
+};
+
+} // namespace tessera::cli

@@ -1,0 +1,74 @@
+#include "cli/train/checkpoint_folder.h"
+
+#include <cstdio>
+#include <filesystem>
+
+#include <unistd.h>
+
+#include "tessera/base/error.h"
+#include "tessera/checkpoint/file_system.h"
+
+namespace tessera::cli {
+
+namespace {
+
+std::string mebibytes(double bytes) {
+  char text[48];
+  std::snprintf(text, sizeof(text), "%.1f MiB", bytes / (1 << 20));
+  return text;
+}
+
+} // namespace
+
+std::int64_t checkpoint_bytes(const Job& job, std::int64_t parameters) {
+  const std::int64_t number = sizeof(float);
+  if (job.optimizer.type == "sgd") {
+    return parameters * number * (job.optimizer.momentum > 0 ? 2 : 1);
+  }
+  return parameters * number * 3; // both moments of adam and adamw
+}
+
+// The process's number keeps the probes of two runs apart.
+FolderProbe::FolderProbe(const std::string& directory, int rank)
+    : path_(checkpoint::join(directory, str(".probe-", rank, "-", ::getpid()))) {
+  auto& files = checkpoint::real_file_system();
+  checkpoint::make_directories(files, directory);
+  // A page: a full disk still takes an empty file.
+  checkpoint::write_file(files, path_, std::string(4096, '.'));
+}
+
+FolderProbe::~FolderProbe() {
+  checkpoint::real_file_system().remove_file(path_);
+}
+
+std::string judge_folder(
+    const std::string& directory,
+    const std::vector<std::string>& probes,
+    std::int64_t bytes) {
+  for (std::size_t rank = 0; rank < probes.size(); ++rank) {
+    if (!std::filesystem::exists(probes[rank])) {
+      return str(
+          "'checkpoint.directory' ",
+          directory,
+          " is not one folder for all ranks: rank 0 does not "
+          "see what rank ",
+          rank,
+          " wrote there; name a folder on a shared file system");
+    }
+  }
+  std::error_code error;
+  const auto space = std::filesystem::space(directory, error);
+  if (!error && space.available < static_cast<std::uint64_t>(bytes)) {
+    return str(
+        "'checkpoint.directory' ",
+        directory,
+        " has ",
+        mebibytes(static_cast<double>(space.available)),
+        " free; one checkpoint of this model takes ",
+        mebibytes(static_cast<double>(bytes)),
+        "; make room or name another folder");
+  }
+  return "";
+}
+
+} // namespace tessera::cli

@@ -1,0 +1,71 @@
+#include "models/data/data_hashes.h"
+
+#include <iomanip>
+#include <sstream>
+
+#include "tessera/base/json_fields.h"
+
+#include "models/data/files.h"
+#include "models/data/prepare.h"
+
+namespace tessera::data {
+
+namespace {
+
+std::string hex(std::uint64_t value) {
+  std::ostringstream out;
+  out << std::hex << std::setfill('0') << std::setw(16) << value;
+  return out.str();
+}
+
+} // namespace
+
+DataHashes
+hashes_of(const TokenDataset& train, const TokenDataset& validation, const std::string& folder) {
+  return {
+      hex(train.content_hash()),
+      hex(validation.content_hash()),
+      hex(hash_text(read_file(folder + "/" + kTokenizerFile)))};
+}
+
+std::string to_json(const DataHashes& hashes) {
+  const OrderedJson json{
+      {"train", hashes.train}, {"validation", hashes.validation}, {"tokenizer", hashes.tokenizer}};
+  return json.dump();
+}
+
+DataHashes data_hashes_from_json(const std::string& json, const std::string& origin) {
+  const auto object = OrderedJson::parse(json);
+  const JsonFields fields(object, origin);
+  return {fields.text("train"), fields.text("validation"), fields.text("tokenizer")};
+}
+
+std::string differences(
+    const DataHashes& before,
+    const std::string& before_name,
+    const DataHashes& now,
+    const std::string& now_name) {
+  std::string text;
+  const auto compare = [&](const char* file, const std::string& was, const std::string& is) {
+    if (was != is) {
+      text +=
+          str(text.empty() ? "" : "\n",
+              "  ",
+              file,
+              ": ",
+              before_name,
+              " has ",
+              was,
+              ", ",
+              now_name,
+              " has ",
+              is);
+    }
+  };
+  compare(kTrainFile, before.train, now.train);
+  compare(kValidationFile, before.validation, now.validation);
+  compare(kTokenizerFile, before.tokenizer, now.tokenizer);
+  return text;
+}
+
+} // namespace tessera::data
