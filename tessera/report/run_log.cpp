@@ -9,6 +9,7 @@
 #include <system_error>
 
 #include "tessera/base/error.h"
+#include "tessera/base/json.h"
 #include "tessera/base/json_fields.h"
 
 namespace tessera::report {
@@ -293,12 +294,7 @@ RunLog parse_run_log(const std::string& text, const std::string& name) {
       break;
     }
     const std::string place = str(name, ": line ", number);
-    Json json;
-    try {
-      json = Json::parse(text.begin() + begin, text.begin() + end);
-    } catch (const Json::exception& error) {
-      throw Error(str(place, ": not JSON: ", error.what()));
-    }
+    const Json json = parse_json(std::string_view(text).substr(begin, end - begin), place);
     read_line(json, place, log);
     any_run = any_run || json.at("type") == "run";
     begin = end + 1;

@@ -214,7 +214,7 @@ TEST_F(RunLogFile, NamesLineAndField) {
   RunLogWriter(path_, RunLogWriter::Mode::kNew).write(facts());
   const std::string run = text();
   EXPECT_THAT(error_of(""), HasSubstr("no line of type 'run'"));
-  EXPECT_THAT(error_of(run + "{\n"), HasSubstr("x.jsonl: line 2: not JSON"));
+  EXPECT_THAT(error_of(run + "{\n"), HasSubstr("x.jsonl: line 2: not valid JSON"));
   EXPECT_THAT(
       error_of(run + "{\"type\":\"guess\"}\n"),
       HasSubstr("x.jsonl: line 2: 'type' must be run, step"));
