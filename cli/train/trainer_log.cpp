@@ -76,7 +76,7 @@ void Trainer::start_log() {
   facts.tokens_per_step = job_.data.batch * job_.data.sequence * job_.accumulation;
   facts.first_step = first_step_;
   facts.hosts = train::session().world->hosts();
-  facts.config_json = config::to_json(job_.parallel);
+  facts.config_json = effective_job(job_);
   log_->write(facts);
 }
 
