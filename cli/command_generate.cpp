@@ -1,6 +1,7 @@
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 
 #include <torch/torch.h>
@@ -16,6 +17,7 @@
 #include "models/gpt.h"
 #include "models/load.h"
 #include "models/presets.h"
+#include "models/published_config.h"
 
 namespace tessera::cli {
 
@@ -31,9 +33,20 @@ struct Options {
   models::GenerateOptions generate;
 };
 
-models::GptOptions model_options(const Options& options) {
+models::GptOptions model_options(Options options) {
+  if (options.config.empty() && options.model.empty()) {
+    options.config =
+        (std::filesystem::path(options.checkpoint).parent_path() / "config.json").string();
+    if (!std::filesystem::exists(options.config)) {
+      throw ConfigError(
+          str("there is no ",
+              options.config,
+              " beside the weights; name the model's configuration with --config, or a preset "
+              "with --model"));
+    }
+  }
   if (!options.config.empty()) {
-    return models::gpt_options(data::read_file(options.config), {}, /*ignore_unknown=*/true);
+    return models::gpt_from_published(data::read_file(options.config), options.config);
   }
   const auto& preset = models::find_preset(options.model);
   if (preset.family != "gpt") {
@@ -90,8 +103,11 @@ void set_up(CLI::App& app) {
   app.add_option("--checkpoint", options->checkpoint, "weights, a .safetensors file")->required();
   auto* model = app.add_option_group("model", "what the weights are of");
   model->add_option("--model", options->model, "a gpt preset");
-  model->add_option("--config", options->config, "a config.json of the gpt2 kind");
-  model->require_option(1);
+  model->add_option(
+      "--config",
+      options->config,
+      "a config.json of the gpt2 kind; the one beside the weights when not given");
+  model->require_option(0, 1);
   app.add_option("--tokenizer", options->tokenizer, "a tokenizer.model file")->required();
   app.add_option("--prompt", options->prompt, "text to continue")->required();
   app.add_option("--tokens", generate.tokens, "how many at most")->capture_default_str();

@@ -20,6 +20,7 @@
 #include "cli/number_check.h"
 #include "cli/planned_config.h"
 #include "cli/planning.h"
+#include "cli/train/job_text.h"
 #include "cli/trials.h"
 
 namespace tessera::cli {
@@ -94,7 +95,7 @@ std::string written_config(
     return planned;
   }
   const std::string job = job_text(options);
-  const auto json = OrderedJson::parse(job);
+  const auto json = job_object(job, "the job");
   const std::string base = json.contains("parallel") ? json["parallel"].dump() : "{}";
   return job_with_parallel(job, with_plan(config::parse_config(base, "parallel"), planned));
 }
@@ -157,7 +158,7 @@ int try_best(
   TrialOptions trial = options.trial;
   trial.ranks = cluster.device_count();
   std::filesystem::path made_data;
-  auto job = OrderedJson::parse(job_text(options));
+  auto job = job_object(job_text(options), "the job");
   if (options.input.job_file.empty() && options.data.empty()) {
     // Timing needs tokens, not text.
     const auto& sizes =

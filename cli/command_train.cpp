@@ -1,3 +1,4 @@
+#include <cstdio>
 #include <memory>
 
 #include "tessera/base/error.h"
@@ -8,6 +9,7 @@
 #include "cli/number_check.h"
 #include "cli/same_file.h"
 #include "cli/train/auto_strategy.h"
+#include "cli/train/check.h"
 #include "cli/train/trainer.h"
 
 namespace tessera::cli {
@@ -18,8 +20,10 @@ namespace {
 struct Options {
   std::string job;
   std::int64_t steps = 0;
+  std::vector<std::string> settings;
   bool check = false;
   bool replan = false;
+  CheckOptions check_options;
   TrainArguments train;
 };
 
@@ -28,14 +32,16 @@ void run(const Options& options) {
   if (!asked.log.empty() && !asked.timeline.empty() && same_file(asked.log, asked.timeline)) {
     throw ConfigError(str("--log and --timeline are both '", asked.log, "'; name two files"));
   }
-  Job job = load_job(options.job);
+  Job job = load_job(options.job, options.settings);
   if (options.steps > 0) {
     // The learning rate's course is that of the job: a run cut short can be
     // taken up again.
     job.steps = std::min(job.steps, options.steps);
   }
   if (options.check) {
-    std::printf("%s is a valid job\n", options.job.c_str());
+    if (is_first_process()) {
+      std::fputs(check_job(job, options.job, options.check_options).c_str(), stdout);
+    }
     return;
   }
   if (job.strategy == "auto") {
@@ -78,7 +84,24 @@ void set_up(CLI::App& app) {
       "with --resume and strategy auto: choose the layout anew instead of the checkpoint's");
   app.add_option("--log", options->train.log, "write a JSONL log");
   app.add_option("--timeline", options->train.timeline, "write the events of the last steps");
-  app.add_flag("--check", options->check, "only check the job file");
+  app.add_option(
+         "--set",
+         options->settings,
+         "KEY=VALUE over the job file, as data.batch=8; VALUE is JSON or a word; may be repeated")
+      ->take_all()
+      ->allow_extra_args(false);
+  auto* check = app.add_flag(
+      "--check",
+      options->check,
+      "check all that needs no training; say what memory and time it takes");
+  app.add_option("--ranks", options->check_options.ranks, "check for so many ranks")
+      ->check(CLI::Range(1, 1000000))
+      ->needs(check);
+  app.add_option(
+         "--cluster-file",
+         options->check_options.cluster_file,
+         "a cluster that tessera probe measured, to say how long the job takes")
+      ->needs(check);
   app.callback([options] { run(*options); });
 }
 

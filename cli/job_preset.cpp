@@ -9,29 +9,34 @@ namespace tessera::cli {
 
 models::Preset preset_of(const Job& job) {
   const data::TokenDataset tokens(job.data.directory + "/" + data::kTrainFile, false);
-  auto options = OrderedJson::parse(job.model.options);
-  if (!options.contains("vocab_size")) {
-    options["vocab_size"] = tokens.vocab_size();
-  }
-  if (!options.contains("n_positions")) {
-    options["n_positions"] = job.data.sequence;
-  }
-  models::Preset preset = models::resolve_preset(job.model.name, options.dump());
-  if (preset.family != "gpt") {
+  return preset_of(job, tokens.vocab_size());
+}
+
+models::Preset preset_of(const Job& job, std::int64_t vocabulary) {
+  const models::Preset& named = models::find_preset(job.model.name);
+  if (named.family != "gpt") {
     throw ConfigError(
         str("'model.name' is ",
             job.model.name,
             ", of the family ",
-            preset.family,
+            named.family,
             "; this program trains the gpt family"));
   }
+  auto options = OrderedJson::parse(job.model.options);
+  if (!options.contains("vocab_size") && vocabulary > 0) {
+    options["vocab_size"] = vocabulary;
+  }
+  if (!options.contains("n_positions")) {
+    options["n_positions"] = job.data.sequence;
+  }
+  const models::Preset preset = models::resolve_preset(job.model.name, options.dump());
   const auto& sizes = std::get<models::GptOptions>(preset.options);
-  if (sizes.vocab_size < tokens.vocab_size()) {
+  if (sizes.vocab_size < vocabulary) {
     throw ConfigError(
         str("model.options.vocab_size is ",
             sizes.vocab_size,
             ", the data has ",
-            tokens.vocab_size(),
+            vocabulary,
             " tokens; leave it out to follow the data"));
   }
   if (sizes.n_positions < job.data.sequence) {

@@ -3,6 +3,8 @@
 #include "tessera/base/json_fields.h"
 #include "tessera/config/keys.h"
 
+#include "cli/train/job_text.h"
+
 namespace tessera::cli {
 
 namespace {
@@ -79,7 +81,7 @@ std::string to_short_json(const config::Config& config) {
 }
 
 std::string job_with_parallel(const std::string& job_json, const config::Config& parallel) {
-  auto job = OrderedJson::parse(job_json);
+  auto job = job_object(job_json, "the job");
   job.erase("strategy");
   OrderedJson result;
   result["parallel"] = OrderedJson::parse(to_short_json(parallel));

@@ -12,6 +12,7 @@
 
 #include <unistd.h>
 
+#include "tessera/base/json.h"
 #include "tessera/base/json_fields.h"
 #include "tessera/planner/decision.h"
 #include "tessera/planner/description.h"
@@ -20,6 +21,7 @@
 
 #include "cli/launch_run.h"
 #include "cli/planned_config.h"
+#include "cli/train/job_text.h"
 #include "models/data/files.h"
 #include "models/data/prepare.h"
 #include "models/data/token_file.h"
@@ -66,7 +68,7 @@ std::string trial_job(
     const planner::Candidate& candidate,
     const cost::DescribedModel& model,
     const TrialOptions& options) {
-  auto job = OrderedJson::parse(options.job);
+  auto job = job_object(options.job, "the job");
   // A trial leaves nothing behind.
   for (const char* section : {"checkpoint", "validation", "sample"}) {
     job.erase(section);
@@ -300,15 +302,13 @@ std::string calibration_json(
 
 double calibration_ratio(const std::string& path) {
   try {
-    const auto json = OrderedJson::parse(planner::read_text_file(path));
+    const auto json = parse_json(planner::read_text_file(path), path);
     const JsonFields fields(json, path);
     const double ratio = fields.number("measured_by_predicted");
     if (!(ratio > 0)) {
       fields.fail(str("'measured_by_predicted' must be more than 0, found ", ratio));
     }
     return ratio;
-  } catch (const OrderedJson::exception& error) {
-    throw ConfigError(str(path, ": no JSON: ", error.what()));
   } catch (const ConfigError&) {
     throw;
   } catch (const Error& error) {

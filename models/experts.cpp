@@ -4,6 +4,7 @@
 
 #include <torch/torch.h>
 
+#include "tessera/base/error.h"
 #include "tessera/nn/layers/output_layer.h"
 #include "tessera/nn/tensor_parallel/registry.h"
 
@@ -79,6 +80,11 @@ ExpertModelImpl::ExpertModelImpl(const GptOptions& gpt, ExpertsOptions experts)
       h_(register_module("h", nn::Sequential())),
       ln_f_(nullptr),
       lm_head_(nullptr) {
+  if (!gpt.tie_word_embeddings || gpt.scale_attn_by_inverse_layer_idx) {
+    throw ConfigError(
+        "a model of experts has tied embeddings and the same scale of attention scores in every "
+        "layer; leave out tie_word_embeddings and scale_attn_by_inverse_layer_idx");
+  }
   experts.hidden_size = gpt.n_embd;
   for (std::int64_t i = 0; i < gpt.n_layer; ++i) {
     h_->push_back(ExpertBlock(gpt, experts));

@@ -8,6 +8,7 @@
 #include "tessera/nn/layers/transformer_layer.h"
 #include "tessera/nn/tensor_parallel/registry.h"
 
+#include "models/activations.h"
 #include "models/state_names.h"
 #include "models/two_d/gpt_2d.h"
 
@@ -23,10 +24,17 @@ LayerNorm make_norm(const GptOptions& options) {
   return LayerNorm(torch::nn::LayerNormOptions({options.n_embd}).eps(options.layer_norm_epsilon));
 }
 
+double score_scale(const GptOptions& options, std::int64_t layer) {
+  const double width = static_cast<double>(options.n_embd / options.n_head);
+  return (options.scale_attn_weights ? 1 / std::sqrt(width) : 1) /
+         (options.scale_attn_by_inverse_layer_idx ? static_cast<double>(layer + 1) : 1);
+}
+
 } // namespace
 
-GptAttentionImpl::GptAttentionImpl(const GptOptions& options)
+GptAttentionImpl::GptAttentionImpl(const GptOptions& options, std::int64_t layer)
     : heads_(options.n_head),
+      scale_(score_scale(options, layer)),
       dropout_(options.dropout),
       c_attn_(register_module(
           "c_attn",
@@ -51,26 +59,29 @@ at::Tensor GptAttentionImpl::forward(const at::Tensor& x) {
       qkv[2],
       causal_bias(positions, x),
       heads_,
-      1 / std::sqrt(static_cast<double>(head_width)),
+      scale_,
       is_training() ? dropout_ : 0);
   return drop(c_proj_(joined), dropout_, is_training());
 }
 
 GptMlpImpl::GptMlpImpl(const GptOptions& options)
-    : dropout_(options.dropout), c_fc_(nullptr), c_proj_(nullptr) {
+    : activation_(options.activation_function),
+      dropout_(options.dropout),
+      c_fc_(nullptr),
+      c_proj_(nullptr) {
   const auto inner = options.n_inner == 0 ? 4 * options.n_embd : options.n_inner;
   c_fc_ = register_module("c_fc", Conv1D(options.n_embd, inner, options.initializer_range));
   c_proj_ = register_module("c_proj", Conv1D(inner, options.n_embd, residual_deviation(options)));
 }
 
 at::Tensor GptMlpImpl::forward(const at::Tensor& x) {
-  return drop(c_proj_(at::gelu(c_fc_(x), "tanh")), dropout_, is_training());
+  return drop(c_proj_(activate(activation_, c_fc_(x))), dropout_, is_training());
 }
 
-GptBlockImpl::GptBlockImpl(const GptOptions& options)
+GptBlockImpl::GptBlockImpl(const GptOptions& options, std::int64_t layer)
     : options(options),
       ln_1_(register_module("ln_1", make_norm(options))),
-      attn_(register_module("attn", GptAttention(options))),
+      attn_(register_module("attn", GptAttention(options, layer))),
       ln_2_(register_module("ln_2", make_norm(options))),
       mlp_(register_module("mlp", GptMlp(options))) {}
 
@@ -81,7 +92,53 @@ at::Tensor GptBlockImpl::forward(at::Tensor x) {
 
 namespace {
 
+// What the distributed forms of a block lack; the caller keeps the module whole
+// and says why.
+void refuse_scores(const GptOptions& options) {
+  if (!options.scale_attn_weights || options.scale_attn_by_inverse_layer_idx) {
+    throw ShapeError(
+        "its attention scores are not divided by the square root of a head's width alone "
+        "(scale_attn_weights, scale_attn_by_inverse_layer_idx)");
+  }
+}
+
+void refuse_own_head(const GptOptions& options) {
+  if (!options.tie_word_embeddings) {
+    throw ShapeError("its output layer has a weight of its own (tie_word_embeddings false)");
+  }
+}
+
+std::string distributed_activation(const GptOptions& options) {
+  const std::string& name = options.activation_function;
+  if (name == "relu") {
+    return name;
+  }
+  if (name == "gelu" || name == "gelu_python") {
+    return "gelu";
+  }
+  if (name == "gelu_new" || name == "gelu_fast" || name == "gelu_accurate" ||
+      name == "gelu_pytorch_tanh") {
+    return "gelu_tanh";
+  }
+  throw ShapeError(tessera::str(
+      "activation_function is ", name, "; a distributed block has gelu, gelu_new and relu"));
+}
+
+} // namespace
+
+void check_mesh_options(const GptOptions& options) {
+  refuse_scores(options);
+  if (distributed_activation(options) != "gelu_tanh") {
+    throw ShapeError(tessera::str(
+        "activation_function is ", options.activation_function, "; on a mesh it is gelu_new"));
+  }
+  refuse_own_head(options);
+}
+
+namespace {
+
 nn::TransformerOptions distributed_options(const GptOptions& from) {
+  refuse_scores(from);
   nn::TransformerOptions to;
   to.num_attention_heads = from.n_head;
   to.attention_head_size = from.n_embd / from.n_head;
@@ -89,7 +146,7 @@ nn::TransformerOptions distributed_options(const GptOptions& from) {
   to.intermediate_size = from.n_inner == 0 ? 4 * from.n_embd : from.n_inner;
   to.attention_dropout_prob = from.dropout;
   to.hidden_dropout_prob = from.dropout;
-  to.activation = "gelu_tanh";
+  to.activation = distributed_activation(from);
   to.layernorm_epsilon = from.layer_norm_epsilon;
   to.initializer_range = from.initializer_range;
   to.use_normal_initialization = true;
@@ -141,7 +198,7 @@ GptTransformerImpl::GptTransformerImpl(const GptOptions& options)
       h_(register_module("h", nn::Sequential())),
       ln_f_(nullptr) {
   for (std::int64_t i = 0; i < options.n_layer; ++i) {
-    h_->push_back(GptBlock(options));
+    h_->push_back(GptBlock(options, i));
   }
   ln_f_ = register_module("ln_f", make_norm(options));
 }
@@ -162,10 +219,20 @@ at::Tensor GptTransformerImpl::forward(const at::Tensor& ids) {
 GptImpl::GptImpl(const GptOptions& options)
     : options_(options),
       transformer_(register_module("transformer", GptTransformer(options))),
-      lm_head_(register_module("lm_head", TiedLinear(transformer_->wte->weight))) {}
+      tied_head_(nullptr),
+      own_head_(nullptr) {
+  if (options.tie_word_embeddings) {
+    tied_head_ = register_module("lm_head", TiedLinear(transformer_->wte->weight));
+  } else {
+    own_head_ = register_module(
+        "lm_head",
+        make_linear(options.n_embd, options.vocab_size, options.initializer_range, /*bias=*/false));
+  }
+}
 
 at::Tensor GptImpl::forward(const at::Tensor& ids) {
-  return lm_head_(transformer_(ids));
+  const at::Tensor hidden = transformer_(ids);
+  return own_head_.is_empty() ? tied_head_(hidden) : own_head_(hidden);
 }
 
 namespace {
@@ -200,6 +267,7 @@ TESSERA_TP_REGISTER(Gpt, nn::DistributedTransformerLMHead)
             "DistributedTransformerLMHead");
       }
       const GptOptions& from = gpt.options();
+      refuse_own_head(from);
       nn::TransformerOptions to = distributed_options(from);
       to.num_layers = from.n_layer;
       to.vocab_size = from.vocab_size;

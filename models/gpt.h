@@ -11,24 +11,27 @@ namespace tessera::models {
 /// Causal self-attention. Shapes: x_BSI -> y_BSI.
 class GptAttentionImpl : public torch::nn::Module {
  public:
-  explicit GptAttentionImpl(const GptOptions& options);
+  /// `layer` counts from 0.
+  explicit GptAttentionImpl(const GptOptions& options, std::int64_t layer = 0);
   at::Tensor forward(const at::Tensor& x);
 
  private:
   std::int64_t heads_;
+  double scale_; // of attention scores
   double dropout_;
   Conv1D c_attn_;
   Conv1D c_proj_;
 };
 TESSERA_MODULE(GptAttention);
 
-/// Two products with a GELU between. Shapes: x_BSI -> y_BSI.
+/// Two products with the activation function between. Shapes: x_BSI -> y_BSI.
 class GptMlpImpl : public torch::nn::Module {
  public:
   explicit GptMlpImpl(const GptOptions& options);
   at::Tensor forward(const at::Tensor& x);
 
  private:
+  std::string activation_;
   double dropout_;
   Conv1D c_fc_;
   Conv1D c_proj_;
@@ -38,7 +41,7 @@ TESSERA_MODULE(GptMlp);
 /// x + attention(norm(x)), then the same with the MLP. Shapes: x_BSI -> y_BSI.
 class GptBlockImpl : public torch::nn::Module {
  public:
-  explicit GptBlockImpl(const GptOptions& options);
+  explicit GptBlockImpl(const GptOptions& options, std::int64_t layer = 0);
   at::Tensor forward(at::Tensor x);
 
   GptOptions options;
@@ -68,7 +71,8 @@ class GptTransformerImpl : public torch::nn::Module {
 };
 TESSERA_MODULE(GptTransformer);
 
-/// A language model whose output layer shares the token embedding.
+/// A language model whose output layer shares the token embedding, or has a
+/// weight of its own ("lm_head.weight" either way).
 /// Shapes: ids_BS (int64) -> logits_BSV in the parameters' dtype.
 /// Initialisation: normal(0, 0.02), the projections that end a residual branch
 /// divided by sqrt(2 n_layer), biases 0.
@@ -86,8 +90,12 @@ class GptImpl : public torch::nn::Module {
  private:
   GptOptions options_;
   GptTransformer transformer_;
-  TiedLinear lm_head_;
+  TiedLinear tied_head_; // one of the two is there
+  Linear own_head_;
 };
 TESSERA_MODULE(Gpt);
+
+/// Throws: ShapeError with what the form on a mesh lacks of these options.
+void check_mesh_options(const GptOptions& options);
 
 } // namespace tessera::models

@@ -1,6 +1,8 @@
 #include "models/load.h"
 
 #include <algorithm>
+#include <cstring>
+#include <set>
 #include <vector>
 
 #include <torch/torch.h>
@@ -17,9 +19,23 @@ bool is_constant_mask(const std::string& name) {
          name.ends_with("embeddings.position_ids");
 }
 
-// "transformer.h.0.weight" -> "h.0.weight"
+// "transformer.h.0.ln_1.weight" -> "h.0.ln_1.weight": files of a model without
+// its head. Other first names belong to the name: "encoder" and "decoder" of T5
+// have the same parameters below them.
 std::string without_root(const std::string& name) {
-  return name.substr(name.find('.') + 1);
+  for (const std::string root : {"transformer.", "bert.", "roberta."}) {
+    if (name.starts_with(root)) {
+      return name.substr(root.size());
+    }
+  }
+  return name;
+}
+
+// Bit by bit in the parameter's dtype: a NaN equals itself.
+bool same_content(const at::Tensor& a, const at::Tensor& b, at::ScalarType dtype) {
+  const at::Tensor x = a.to(dtype).contiguous();
+  const at::Tensor y = b.to(dtype).contiguous();
+  return x.sizes() == y.sizes() && std::memcmp(x.data_ptr(), y.data_ptr(), x.nbytes()) == 0;
 }
 
 std::string first_few(const std::vector<std::string>& names) {
@@ -35,6 +51,33 @@ struct Source {
   at::Tensor tensor;
 };
 
+void check_tensor(
+    const std::string& what,
+    const std::string& name,
+    const at::Tensor& found,
+    const at::Tensor& parameter) {
+  if (found.sizes() != parameter.sizes()) {
+    throw CheckpointError(tessera::str(
+        what,
+        ": ",
+        name,
+        " has the shape ",
+        found.sizes(),
+        ", the model's is ",
+        parameter.sizes()));
+  }
+  // Whole numbers are codes of some quantisation, not the weights themselves.
+  if (!found.is_floating_point()) {
+    throw CheckpointError(tessera::str(
+        what,
+        ": ",
+        name,
+        " is of type ",
+        found.scalar_type(),
+        ", expected floating-point numbers; quantised files are not read"));
+  }
+}
+
 } // namespace
 
 void load_parameters(
@@ -46,24 +89,26 @@ void load_parameters(
   std::map<std::string, bool> used;
   const auto parameters = module.named_parameters();
   for (const auto& item : parameters) {
-    for (const auto& name : {item.key(), without_root(item.key())}) {
+    const at::Tensor& parameter = item.value();
+    for (const auto& name : std::set<std::string>{item.key(), without_root(item.key())}) {
       const auto found = tensors.find(name);
       if (found == tensors.end()) {
         continue;
       }
-      if (found->second.sizes() != item.value().sizes()) {
+      check_tensor(what, name, found->second, parameter);
+      used[name] = true;
+      const auto [first, fresh] =
+          sources.emplace(parameter.unsafeGetTensorImpl(), Source{name, found->second});
+      if (!fresh && !same_content(first->second.tensor, found->second, parameter.scalar_type())) {
         throw CheckpointError(tessera::str(
             what,
             ": ",
+            first->second.name,
+            " and ",
             name,
-            " has the shape ",
-            found->second.sizes(),
-            ", the model's is ",
-            item.value().sizes()));
+            " are one parameter of this model, and their contents differ; if they should be two "
+            "parameters, the model's configuration says so (tie_word_embeddings: false)"));
       }
-      used[name] = true;
-      sources.emplace(item.value().unsafeGetTensorImpl(), Source{name, found->second});
-      break;
     }
   }
   std::vector<std::string> missing;

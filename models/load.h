@@ -17,7 +17,9 @@ namespace tessera::models {
 /// masks of attention layers, which are left out.
 ///
 /// Throws: CheckpointError that names what is missing, what is not of this
-/// model, or both shapes where they differ; `what` names the file. Then the
+/// model, both shapes where they differ, tensors that are no floating-point
+/// numbers, or two names of one parameter whose contents differ (a separate
+/// output layer in a file for a tied model); `what` names the file. Then the
 /// model is unchanged.
 /// Not collective: for whole models, not for parts of a distributed one.
 void load_parameters(

@@ -4,10 +4,10 @@
 #include <type_traits>
 #include <vector>
 
-#include <nlohmann/json.hpp>
+#include "tessera/base/json.h"
+#include "tessera/base/json_fields.h"
 
-#include "tessera/base/error.h"
-
+#include "models/activation_names.h"
 #include "models/nearest.h"
 
 namespace tessera::models {
@@ -30,6 +30,10 @@ void fields(GptOptions& o, Visit visit) {
   visit("dropout", o.dropout, 0, 1);
   visit("layer_norm_epsilon", o.layer_norm_epsilon, 0, 1);
   visit("initializer_range", o.initializer_range, 0, kNoLimit);
+  visit("activation_function", o.activation_function, 0, 0);
+  visit("tie_word_embeddings", o.tie_word_embeddings, 0, 1);
+  visit("scale_attn_weights", o.scale_attn_weights, 0, 1);
+  visit("scale_attn_by_inverse_layer_idx", o.scale_attn_by_inverse_layer_idx, 0, 1);
 }
 
 template <typename Visit>
@@ -88,6 +92,21 @@ refuse_key(const std::string& key, const std::vector<std::string>& known, const 
           "\""));
 }
 
+void read_activation(const Json& found, const char* key, std::string& value) {
+  const auto& names = activation_names();
+  if (found.is_string() &&
+      std::find(names.begin(), names.end(), found.get<std::string>()) != names.end()) {
+    value = found.get<std::string>();
+    return;
+  }
+  std::string list;
+  for (const std::string& name : names) {
+    list += (list.empty() ? "" : ", ") + name;
+  }
+  throw ConfigError(
+      str("model option \"", key, "\": found ", one_line(found), ", write one of ", list));
+}
+
 template <typename T>
 void read_field(const Json& found, const char* key, T& value, double low, double high) {
   const auto refuse = [&](const char* wanted) {
@@ -95,7 +114,7 @@ void read_field(const Json& found, const char* key, T& value, double low, double
         str("model option \"",
             key,
             "\": found ",
-            found.dump(),
+            one_line(found),
             ", write ",
             wanted,
             " of ",
@@ -106,9 +125,11 @@ void read_field(const Json& found, const char* key, T& value, double low, double
   if constexpr (std::is_same_v<T, bool>) {
     if (!found.is_boolean()) {
       throw ConfigError(
-          str("model option \"", key, "\": found ", found.dump(), ", write true or false"));
+          str("model option \"", key, "\": found ", one_line(found), ", write true or false"));
     }
     value = found.get<bool>();
+  } else if constexpr (std::is_same_v<T, std::string>) {
+    read_activation(found, key, value);
   } else {
     constexpr bool integral = std::is_integral_v<T>;
     if (integral ? !found.is_number_integer() : !found.is_number()) {
@@ -123,9 +144,13 @@ void read_field(const Json& found, const char* key, T& value, double low, double
 }
 
 template <typename Options>
-Options
-read_options(const std::string& text, Options options, bool ignore_unknown, const char* family) {
-  const Json json = Json::parse(text, nullptr, false);
+Options read_options(const std::string& text, Options options, const char* family) {
+  Json json;
+  try {
+    json = parse_json(text, "model options");
+  } catch (const JsonError& error) {
+    throw ConfigError(error.what());
+  }
   if (!json.is_object()) {
     throw ConfigError(str("model options: expected a JSON object, found: ", text.substr(0, 80)));
   }
@@ -137,11 +162,9 @@ read_options(const std::string& text, Options options, bool ignore_unknown, cons
       read_field(json[key], key, value, low, high);
     }
   });
-  if (!ignore_unknown) {
-    for (const auto& item : json.items()) {
-      if (std::find(known.begin(), known.end(), item.key()) == known.end()) {
-        refuse_key(item.key(), known, family);
-      }
+  for (const auto& item : json.items()) {
+    if (std::find(known.begin(), known.end(), item.key()) == known.end()) {
+      refuse_key(item.key(), known, family);
     }
   }
   return options;
@@ -174,25 +197,25 @@ std::string write_options(Options options) {
 
 } // namespace
 
-GptOptions gpt_options(const std::string& json, GptOptions defaults, bool ignore_unknown) {
-  GptOptions options = read_options(json, defaults, ignore_unknown, "gpt");
+GptOptions gpt_options(const std::string& json, GptOptions defaults) {
+  GptOptions options = read_options(json, defaults, "gpt");
   check_heads("n_embd", options.n_embd, "n_head", options.n_head);
   return options;
 }
 
-T5Options t5_options(const std::string& json, T5Options defaults, bool ignore_unknown) {
-  return read_options(json, defaults, ignore_unknown, "t5");
+T5Options t5_options(const std::string& json, T5Options defaults) {
+  return read_options(json, defaults, "t5");
 }
 
-BertOptions bert_options(const std::string& json, BertOptions defaults, bool ignore_unknown) {
-  BertOptions options = read_options(json, defaults, ignore_unknown, "bert");
+BertOptions bert_options(const std::string& json, BertOptions defaults) {
+  BertOptions options = read_options(json, defaults, "bert");
   check_heads(
       "hidden_size", options.hidden_size, "num_attention_heads", options.num_attention_heads);
   return options;
 }
 
-NcfOptions ncf_options(const std::string& json, NcfOptions defaults, bool ignore_unknown) {
-  NcfOptions options = read_options(json, defaults, ignore_unknown, "ncf");
+NcfOptions ncf_options(const std::string& json, NcfOptions defaults) {
+  NcfOptions options = read_options(json, defaults, "ncf");
   if (options.first_layer % (std::int64_t{1} << options.layers) != 0) {
     throw ConfigError(
         str("model options: first_layer = ",

@@ -6,7 +6,7 @@
 namespace tessera::models {
 
 // The sizes of each family, under the names that Hugging Face's config.json
-// files use: a published configuration can be passed as it is.
+// files use.
 
 /// Decoder-only transformer. Source: Radford et al. 2019 (GPT-2), Brown et al.
 /// 2020 (GPT-3; its alternating sparse attention is dense here).
@@ -20,6 +20,13 @@ struct GptOptions {
   double dropout = 0.1; // after embeddings, in attention, after both sub-layers
   double layer_norm_epsilon = 1e-5;
   double initializer_range = 0.02;
+  std::string activation_function = "gelu_new"; // one of activation_names()
+  /// The output layer's weight is the token embedding; false: it has its own.
+  bool tie_word_embeddings = true;
+  /// Attention scores are divided by the square root of a head's width.
+  bool scale_attn_weights = true;
+  /// Scores of layer i, counted from 1, are divided by i as well.
+  bool scale_attn_by_inverse_layer_idx = false;
 };
 
 /// Encoder-decoder with relative position bias. Source: Raffel et al. 2020.
@@ -74,16 +81,12 @@ struct NcfOptions {
 
 /// Reads options from the text of a JSON object over given defaults. Throws:
 /// ConfigError that names the key, what was found and what is allowed.
-/// Keys of a Hugging Face configuration that do not concern the shape
-/// ("architectures", "model_type", ...) are ignored only under
-/// `ignore_unknown`; else they are errors with the nearest known key.
-GptOptions
-gpt_options(const std::string& json, GptOptions defaults = {}, bool ignore_unknown = false);
-T5Options t5_options(const std::string& json, T5Options defaults = {}, bool ignore_unknown = false);
-BertOptions
-bert_options(const std::string& json, BertOptions defaults = {}, bool ignore_unknown = false);
-NcfOptions
-ncf_options(const std::string& json, NcfOptions defaults = {}, bool ignore_unknown = false);
+/// A key that is not an option is an error with the nearest one.
+/// published_config.h reads a whole config.json.
+GptOptions gpt_options(const std::string& json, GptOptions defaults = {});
+T5Options t5_options(const std::string& json, T5Options defaults = {});
+BertOptions bert_options(const std::string& json, BertOptions defaults = {});
+NcfOptions ncf_options(const std::string& json, NcfOptions defaults = {});
 
 std::string to_json(const GptOptions& options);
 std::string to_json(const T5Options& options);

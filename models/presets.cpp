@@ -16,8 +16,8 @@ std::int64_t count(const GptOptions& o) {
   const auto norm = 2 * o.n_embd;
   const auto attention = 4 * o.n_embd * (o.n_embd + 1);
   const auto mlp = 2 * o.n_embd * inner + inner + o.n_embd;
-  return (o.vocab_size + o.n_positions) * o.n_embd + o.n_layer * (2 * norm + attention + mlp) +
-         norm;
+  const auto tables = (o.tie_word_embeddings ? 1 : 2) * o.vocab_size + o.n_positions;
+  return tables * o.n_embd + o.n_layer * (2 * norm + attention + mlp) + norm;
 }
 
 std::int64_t count(const T5Options& o) {

@@ -8,8 +8,10 @@
 #include <vector>
 
 #include "tessera/base/json_fields.h"
+#include "tessera/config/nearest.h"
 
 #include "cli/planned_config.h"
+#include "cli/train/job_text.h"
 
 namespace tessera::cli {
 
@@ -39,11 +41,18 @@ class Reader {
     for (const auto& item : object.items()) {
       const auto setter = setters.find(item.key());
       if (setter == setters.end()) {
-        std::string known;
+        std::vector<std::string> known;
         for (const auto& [key, unused] : setters) {
-          known += (known.empty() ? "" : ", ") + key;
+          known.push_back(key);
         }
-        error(str("unknown key '", prefix, item.key(), "'; known here: ", known));
+        error(
+            str("unknown key '",
+                prefix,
+                item.key(),
+                "'; the nearest is '",
+                prefix,
+                config::nearest(item.key(), known),
+                "'"));
         continue;
       }
       try {
@@ -187,15 +196,18 @@ void check_couplings(const Job& job, bool has_warmup, Reader& reader) {
 
 } // namespace
 
-Job parse_job(const std::string& json, const std::string& origin) {
-  OrderedJson root;
-  try {
-    root = OrderedJson::parse(json);
-  } catch (const OrderedJson::exception& error) {
-    throw ConfigError(str(origin, ": no JSON: ", error.what()));
-  }
+Job parse_job(
+    const std::string& text_of_file,
+    const std::string& origin,
+    const std::vector<std::string>& settings) {
+  const JobText read = read_job_text(text_of_file, origin, settings);
+  const OrderedJson& root = read.root;
   Job job;
+  job.said = root.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
   Reader reader(origin);
+  for (const std::string& error : read.errors) {
+    reader.error(error);
+  }
   auto& rate = job.optimizer.rate;
   bool has_warmup = false;
   const auto sub = [&](const char* name, std::map<std::string, Setter> keys) {
@@ -282,14 +294,21 @@ Job parse_job(const std::string& json, const std::string& origin) {
   return job;
 }
 
-Job load_job(const std::string& path) {
+Job load_job(const std::string& path, const std::vector<std::string>& settings) {
   std::ifstream in(path);
   std::ostringstream text;
   text << in.rdbuf();
   if (!in) {
     throw ConfigError(str("job file '", path, "' cannot be read"));
   }
-  return parse_job(text.str(), path);
+  return parse_job(text.str(), path, settings);
+}
+
+std::string effective_job(const Job& job) {
+  OrderedJson all = OrderedJson::parse(job.said);
+  all["parallel"] = OrderedJson::parse(config::to_json(job.parallel));
+  all["strategy"] = job.strategy;
+  return all.dump();
 }
 
 } // namespace tessera::cli

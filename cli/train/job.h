@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "tessera/config/config.h"
 #include "tessera/optim/learning_rate.h"
@@ -67,12 +68,23 @@ struct Job {
   std::int64_t accumulation = 1; // steps whose gradients add up
   std::string precision = "f32"; // or "bf16", with f32 master weights
   std::int64_t log_every = 10; // steps between printed lines
+
+  std::string said = "{}"; // the file with the settings, plain JSON
 };
 
-/// Reads and checks a job.
+/// Reads and checks a job: the text of its file, in which comments and commas
+/// behind the last entry may stand, and settings over it ("data.batch=8", see
+/// read_job_text).
 /// Throws: ConfigError with every error of the file, naming section and key,
 /// what was found and what is allowed.
-Job parse_job(const std::string& json, const std::string& origin);
-Job load_job(const std::string& path);
+Job parse_job(
+    const std::string& text_of_file,
+    const std::string& origin,
+    const std::vector<std::string>& settings = {});
+Job load_job(const std::string& path, const std::vector<std::string>& settings = {});
+
+/// The job as it runs, for logs: what its file and settings say, and all keys
+/// of `parallel`. A JSON object.
+std::string effective_job(const Job& job);
 
 } // namespace tessera::cli

@@ -13,7 +13,7 @@
 
 #include "cli/exit_status.h"
 #include "cli/job_preset.h"
-#include "models/data/files.h"
+#include "cli/train/model_config.h"
 #include "models/data/prepare.h"
 #include "models/gpt.h"
 
@@ -291,10 +291,7 @@ std::string Trainer::save(std::int64_t steps_done) {
     const Saved saved = tessera::save(
         *distributed_, *optimizer_, job_.checkpoint.directory, str("step_", steps_done), options);
     if (rank() == 0) {
-      // What `tessera generate --config` reads.
-      data::write_file(
-          job_.checkpoint.directory + "/config.json",
-          models::to_json(std::get<models::GptOptions>(model_->preset.options)));
+      write_model_config(saved.path, model_->preset, job_.data.directory);
     }
     tell(str("saved ", saved.path, ", state ", saved.state_hash));
     for (const std::string& warning : saved.warnings) {

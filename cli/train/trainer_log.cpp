@@ -106,7 +106,7 @@ void Trainer::start_log() {
   facts.flops_per_token = flops_per_token(sizes, job_.data.sequence);
   facts.peak_flops_per_second = peak;
   facts.hosts = train::session().world->hosts();
-  facts.config_json = config::to_json(job_.parallel);
+  facts.config_json = effective_job(job_);
   log_->write(facts);
 }
 

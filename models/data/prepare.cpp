@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/error.h"
+#include "tessera/base/json.h"
 
 #include "models/data/corpus.h"
 #include "models/data/data_hashes.h"
@@ -64,11 +65,11 @@ bool is_up_to_date(
   if (!std::filesystem::exists(manifest)) {
     return false;
   }
-  const auto json = nlohmann::json::parse(read_file(manifest.string()), nullptr, false);
-  if (!json.is_object() || json.value("input_hash", "") != hash) {
-    return false;
-  }
   try {
+    const auto json = parse_json(read_file(manifest.string()), manifest.string());
+    if (!json.is_object() || !json.contains("input_hash") || json["input_hash"] != hash) {
+      return false;
+    }
     const TokenDataset train((folder / kTrainFile).string());
     const TokenDataset validation((folder / kValidationFile).string());
     const Tokenizer tokenizer((folder / kTokenizerFile).string());
@@ -82,6 +83,8 @@ bool is_up_to_date(
   } catch (const Error&) {
     // Missing or damaged: it is written again, and the result says so.
     return false;
+  } catch (const JsonError&) {
+    return false; // the same of the manifest
   }
 }
 

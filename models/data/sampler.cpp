@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/error.h"
+#include "tessera/base/json.h"
 
 namespace tessera::data {
 
@@ -25,7 +26,12 @@ std::string to_json(const SamplerState& state) {
 }
 
 SamplerState sampler_state_from_json(const std::string& text) {
-  const auto json = nlohmann::json::parse(text, nullptr, false);
+  nlohmann::ordered_json json;
+  try {
+    json = parse_json(text, "sampler state");
+  } catch (const JsonError& error) {
+    throw CheckpointError(error.what());
+  }
   SamplerState state;
   const auto read = [&](const char* key, std::uint64_t& value) {
     if (!json.is_object() || !json.contains(key) || !json[key].is_number_unsigned()) {

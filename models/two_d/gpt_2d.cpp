@@ -75,6 +75,9 @@ Gpt2DImpl::Gpt2DImpl(const GptOptions& options)
           "lm_head",
           TiedLinear2D(*transformer_->wte, vocabulary_, hidden_of(options, *mesh())))) {}
 
+Gpt2DImpl::Gpt2DImpl(const GptImpl& original)
+    : Gpt2DImpl((check_mesh_options(original.options()), original.options())) {}
+
 at::Tensor Gpt2DImpl::forward(const at::Tensor& ids) {
   const at::Tensor hidden = transformer_(boundary_.samples_of_row(ids));
   return boundary_.leave(lm_head_(hidden), vocabulary_);

@@ -38,7 +38,8 @@ TESSERA_MODULE(GptTransformer2D);
 class Gpt2DImpl : public nn::two_d::MeshModule {
  public:
   explicit Gpt2DImpl(const GptOptions& options);
-  explicit Gpt2DImpl(const GptImpl& original) : Gpt2DImpl(original.options()) {}
+  /// Throws: ShapeError as check_mesh_options.
+  explicit Gpt2DImpl(const GptImpl& original);
   at::Tensor forward(const at::Tensor& ids);
 
  private:

@@ -1,12 +1,12 @@
 #include "tessera/checkpoint/json.h"
 
 #include <limits>
-#include <set>
 #include <utility>
 
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/error.h"
+#include "tessera/base/json.h"
 #include "tessera/checkpoint/checksum.h"
 
 namespace tessera::checkpoint {
@@ -14,38 +14,14 @@ namespace tessera::checkpoint {
 using nlohmann::json;
 
 namespace {
-constexpr int kMaxDepth = 200;
 const char* const kChecksumKey = "checksum";
 } // namespace
 
 json parse_json(const std::string& text, const std::string& what) {
-  std::vector<std::set<std::string>> open_objects;
-  const auto check = [&](int depth, json::parse_event_t event, json& value) {
-    // Printing and copying a value recurse into it.
-    if (depth > kMaxDepth) {
-      throw CheckpointError(str(what, " is nested deeper than ", kMaxDepth, " levels"));
-    }
-    switch (event) {
-      case json::parse_event_t::object_start:
-        open_objects.emplace_back();
-        break;
-      case json::parse_event_t::object_end:
-        open_objects.pop_back();
-        break;
-      case json::parse_event_t::key:
-        if (!open_objects.back().insert(value.get<std::string>()).second) {
-          throw CheckpointError(str(what, ": the key ", brief(value), " stands twice"));
-        }
-        break;
-      default:
-        break;
-    }
-    return true;
-  };
   try {
-    return json::parse(text, check);
-  } catch (const json::exception& error) {
-    throw CheckpointError(str(what, " is no valid JSON: ", error.what()));
+    return tessera::parse_json<json>(text, what);
+  } catch (const JsonError& error) {
+    throw CheckpointError(error.what());
   }
 }
 

@@ -73,8 +73,8 @@ class Reader {
     if (!faults.invalid.empty()) {
       throw ConfigError(name + ": " + faults.invalid);
     }
-    for (const std::string& key : faults.repeated) {
-      findings_.add(quoted(key) + ": stands twice in one object; keep one");
+    for (const RepeatedKey& key : faults.repeated) {
+      findings_.add(to_text(key));
     }
     return value;
   }

@@ -1,11 +1,8 @@
 #include "tessera/config/strict_json.h"
 
 #include <limits>
-#include <set>
 
 #include <nlohmann/json.hpp>
-
-#include "tessera/base/error.h"
 
 namespace tessera::config {
 
@@ -13,52 +10,18 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::size_t kLongestQuote = 60;
-constexpr std::size_t kLongestMessage = 300;
 constexpr int kDeepest = 32;
 constexpr double kTwoTo63 = 9223372036854775808.0;
-
-// "[json.exception.parse_error.101] parse error at line 1, ..." without the
-// library's own label, and short even when a token is megabytes long.
-std::string cause_of(const json::exception& error) {
-  std::string text = error.what();
-  const auto label = text.find("] ");
-  if (text.starts_with("[json") && label != std::string::npos) {
-    text.erase(0, label + 2);
-  }
-  if (text.size() > kLongestMessage) {
-    text.resize(kLongestMessage);
-    text += "...";
-  }
-  return text;
-}
 
 } // namespace
 
 JsonFaults parse_strictly(const std::string& text, json& into) {
-  struct TooDeep {};
   JsonFaults faults;
-  std::vector<std::set<std::string>> seen; // keys of each open object
-  const auto watch = [&](int depth, json::parse_event_t event, json& parsed) {
-    if (depth > kDeepest) {
-      throw TooDeep();
-    }
-    if (event == json::parse_event_t::object_start) {
-      seen.emplace_back();
-    } else if (event == json::parse_event_t::object_end) {
-      seen.pop_back();
-    } else if (event == json::parse_event_t::key) {
-      const auto& key = parsed.get_ref<const std::string&>();
-      if (!seen.back().insert(key).second) {
-        faults.repeated.push_back(key);
-      }
-    }
-    return true;
-  };
   try {
-    into = json::parse(text, watch);
-  } catch (const TooDeep&) {
-    faults.invalid = str("nested deeper than ", kDeepest, " levels");
+    faults.repeated = repeated_keys(text, {.most_levels = kDeepest});
+    into = json::parse(text);
+  } catch (const JsonError& error) {
+    faults.invalid = error.what();
   } catch (const json::exception& error) {
     faults.invalid = "not valid JSON: " + cause_of(error);
   }
@@ -66,10 +29,7 @@ JsonFaults parse_strictly(const std::string& text, json& into) {
 }
 
 std::string quoted(const std::string& text) {
-  // Cutting may split a UTF-8 sequence: `replace` makes that visible instead of
-  // an exception.
-  const json cut = text.size() > kLongestQuote ? text.substr(0, kLongestQuote) + "..." : text;
-  return cut.dump(-1, ' ', false, json::error_handler_t::replace);
+  return quoted_briefly(text);
 }
 
 std::string describe(const json& value) {

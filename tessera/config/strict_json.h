@@ -7,14 +7,15 @@
 
 #include <nlohmann/json_fwd.hpp>
 
+#include "tessera/base/json.h"
+
 namespace tessera::config {
 
 /// What a JSON text written by a person is refused for.
 struct JsonFaults {
   /// Why the text is no JSON, with line and column; "" when it is.
   std::string invalid;
-  /// Keys that stand twice in one object.
-  std::vector<std::string> repeated;
+  std::vector<RepeatedKey> repeated;
 };
 
 /// Parses any bytes without throwing; a text nested so deeply that it cannot be

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/error.h"
+#include "tessera/base/json.h"
 #include "tessera/base/json_fields.h"
 #include "tessera/graph/model_graph.h"
 
@@ -152,9 +153,7 @@ std::string to_json(const ModelGraph& graph) {
 ModelGraph model_graph_from_json(const std::string& text) {
   ModelGraph graph;
   try {
-    graph = graph_from(JsonFields(OrderedJson::parse(text), "model graph"));
-  } catch (const OrderedJson::exception& error) {
-    throw PlanError(str("model graph: not JSON: ", error.what()));
+    graph = graph_from(JsonFields(parse_json(text, "model graph"), "model graph"));
   } catch (const Error& error) {
     throw PlanError(error.what());
   }

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/error.h"
+#include "tessera/base/json.h"
 #include "tessera/config/nearest.h"
 #include "tessera/config/strict_json.h"
 #include "tessera/plan/plan.h"
@@ -150,16 +151,11 @@ std::string to_json(const Plan& plan) {
 }
 
 Plan plan_from_json(const std::string& text) {
-  json root;
-  const config::JsonFaults faults = config::parse_strictly(text, root);
-  if (!faults.invalid.empty()) {
-    throw PlanError("plan: " + faults.invalid);
+  try {
+    return read(parse_json<json>(text, "plan"));
+  } catch (const JsonError& error) {
+    throw PlanError(error.what());
   }
-  if (!faults.repeated.empty()) {
-    throw PlanError(
-        str("plan: ", quoted(faults.repeated.front()), ": stands twice in one object; keep one"));
-  }
-  return read(root);
 }
 
 void save_plan(const Plan& plan, const std::string& path) {

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "tessera/base/error.h"
+#include "tessera/base/json.h"
 #include "tessera/base/json_fields.h"
 #include "tessera/config/nearest.h"
 #include "tessera/config/strict_json.h"
@@ -12,16 +13,11 @@
 namespace tessera::planner {
 
 inline OrderedJson parse_described(const std::string& text) {
-  nlohmann::json strict;
-  const config::JsonFaults faults = config::parse_strictly(text, strict);
-  if (!faults.invalid.empty()) {
-    throw ConfigError(faults.invalid);
+  try {
+    return parse_json(text, "");
+  } catch (const JsonError& error) {
+    throw ConfigError(error.what());
   }
-  if (!faults.repeated.empty()) {
-    throw ConfigError(
-        str(config::quoted(faults.repeated.front()), ": stands twice in one object; keep one"));
-  }
-  return OrderedJson::parse(text);
 }
 
 inline const OrderedJson& list_of(const JsonFields& fields, const char* key) {

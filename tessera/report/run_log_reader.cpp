@@ -6,6 +6,7 @@
 #include <system_error>
 
 #include "tessera/base/error.h"
+#include "tessera/base/json.h"
 #include "tessera/base/json_fields.h"
 #include "tessera/report/run_log.h"
 
@@ -60,12 +61,7 @@ class Reader {
 
   /// Throws: Error for a line that is not as docs/run_log.md says; the log is unchanged then.
   void read(const std::string& line, const std::string& place) {
-    Json json;
-    try {
-      json = Json::parse(line);
-    } catch (const Json::exception& error) {
-      throw Error(str(place, ": not JSON: ", error.what()));
-    }
+    const Json json = parse_json(line, place);
     const JsonFields fields(json, place);
     const std::string type = fields.text("type");
     if (type == "run") {

@@ -1,6 +1,7 @@
 #include <cmath>
 
 #include "tessera/base/error.h"
+#include "tessera/base/json.h"
 #include "tessera/base/json_fields.h"
 #include "tessera/timeline/timeline.h"
 
@@ -82,12 +83,7 @@ std::string to_json(const Timeline& timeline) {
 }
 
 Timeline timeline_from_json(const std::string& text) {
-  OrderedJson json;
-  try {
-    json = OrderedJson::parse(text);
-  } catch (const OrderedJson::exception& error) {
-    throw Error(str("timeline: not JSON: ", error.what()));
-  }
+  const OrderedJson json = parse_json(text, "timeline");
   const JsonFields fields(json, "timeline");
   const std::string format = fields.text("format");
   if (format != kFormat) {

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/error.h"
+#include "tessera/base/json.h"
 #include "tessera/checkpoint/directory.h"
 #include "tessera/checkpoint/optimizer_state.h"
 #include "tessera/checkpoint/reader.h"
@@ -134,9 +135,9 @@ checkpoint::SaveInfo info_of(const ModelCore& model, const SaveOptions& options)
   Json content;
   content["steps"] = model.step_number();
   try {
-    content["user"] = Json::parse(options.user_content);
-  } catch (const Json::exception&) {
-    throw CheckpointError(str("user_content is not JSON: ", options.user_content));
+    content["user"] = parse_json<Json>(options.user_content, "user_content");
+  } catch (const JsonError& error) {
+    throw CheckpointError(error.what());
   }
   info.user_content = content.dump();
   return info;

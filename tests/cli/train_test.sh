@@ -60,7 +60,7 @@ cp -r cut wide
 job wide 4 8 true
 train wide.json --resume > wide.txt
 grep -q "resumed from wide/step_6" wide.txt || fail "other layout: $(cat wide.txt)"
-"$tessera" generate --checkpoint wide/step_8/model.safetensors --config wide/config.json \
+"$tessera" generate --checkpoint wide/step_8/model.safetensors \
   --tokenizer data/tokenizer.model --prompt "The rank" --tokens 4 > generated.txt
 grep -q "^The rank" generated.txt || fail "generate: $(cat generated.txt)"
 

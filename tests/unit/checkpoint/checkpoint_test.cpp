@@ -321,7 +321,7 @@ TEST(Checkpoint, WhatCannotBeSavedFailsTheSaveOnly) {
   info.user_content = "{\"step\":";
   EXPECT_THAT(
       message_of([&] { save_one(dir.path(), "new", TinyModel(2), real_file_system(), info); }),
-      HasSubstr("the user's content is no valid JSON"));
+      HasSubstr("the user's content: not valid JSON"));
   EXPECT_THAT(names_in(dir.path()), SizeIs(5));
   for (const std::string tag : {"", ".hidden", "a/b", "newest", "line\n", "../up"}) {
     EXPECT_THAT(
@@ -393,7 +393,7 @@ std::vector<Damage> damages() {
        "has no meta.json",
        [](const std::string& path) { std::filesystem::remove(path + "/meta.json"); }},
       {"MetaCut",
-       "no valid JSON",
+       "not valid JSON",
        [](const std::string& path) { std::filesystem::resize_file(path + "/meta.json", 500); }},
       {"MetaChanged",
        "meta.json is damaged",
@@ -435,7 +435,7 @@ TEST(TornCheckpoint, WhenNoneIsWholeEachIsNamed) {
       message_of([&] { open_newest(dir.path()); }),
       AllOf(
           HasSubstr("no checkpoint in"),
-          HasSubstr("/a/meta.json is no valid JSON"),
+          HasSubstr("/a/meta.json: not valid JSON"),
           HasSubstr("/b is torn")));
 }
 

@@ -157,7 +157,7 @@ TEST(Safetensors, WhatIsWrongWithAFileIsSaid) {
   EXPECT_THAT(reading("1234"), HasSubstr("it has 4 bytes"));
   EXPECT_THAT(reading(file_bytes("{", "").substr(0, 8)), HasSubstr("follow"));
   EXPECT_THAT(reading(file_bytes("[]", "")), HasSubstr("no JSON object"));
-  EXPECT_THAT(reading(file_bytes("{\"x\"", "")), HasSubstr("no valid JSON"));
+  EXPECT_THAT(reading(file_bytes("{\"x\"", "")), HasSubstr("not valid JSON"));
   EXPECT_THAT(
       reading(file_bytes("{\"a\":" + std::string(100000, '['), "")), HasSubstr("nested deeper"));
   EXPECT_THAT(reading(file_bytes(R"({"x":1,"x":2})", "")), HasSubstr("stands twice"));

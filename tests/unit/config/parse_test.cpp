@@ -101,7 +101,8 @@ TEST(Parse, GivenTwice) {
       "\"partitions\" and as \"pipeline_parallel_degree\"; keep one");
   EXPECT_EQ(
       parse_error(R"({"ddp": true, "ddp": true})"),
-      "test.json: \"ddp\": stands twice in one object; keep one");
+      "test.json: \"ddp\": stands twice in one object, at line 1, column 2 and at "
+      "line 1, column 15; keep one");
   EXPECT_THAT(
       parse_error(R"({"auto_partition": false, "partition": {"a": 0, "a": 0}})"),
       HasSubstr("\"a\": stands twice"));

@@ -112,8 +112,8 @@ TEST(ModelGraphJson, EveryMissingOrMistypedFieldIsNamed) {
 
 TEST(ModelGraphJson, OtherFilesAndTornFilesAreRefused) {
   const std::string good = to_json(small_model());
-  EXPECT_THAT(error_of(good.substr(0, good.size() / 2)), HasSubstr("not JSON"));
-  EXPECT_THAT(error_of(std::string()), HasSubstr("not JSON"));
+  EXPECT_THAT(error_of(good.substr(0, good.size() / 2)), HasSubstr("not valid JSON"));
+  EXPECT_THAT(error_of(std::string()), HasSubstr("not valid JSON"));
   EXPECT_THAT(error_of(std::string("[]")), HasSubstr("expected an object"));
   EXPECT_THAT(error_of(std::string(R"({"format":"tessera.plan"})")), HasSubstr("tessera.plan"));
   Json other = Json::parse(good);

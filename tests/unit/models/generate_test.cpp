@@ -188,5 +188,68 @@ TEST(Load, SaysWhatDoesNotFitAndChangesNothing) {
   }
 }
 
+TEST(Load, TwoNamesOfOneParameterMustAgree) {
+  torch::manual_seed(3);
+  Gpt model(small());
+  auto tensors = tensors_of(*model);
+  const auto before = tensors_of(*model);
+  const auto message = [&]() -> std::string {
+    try {
+      load_parameters(*model, tensors, "a.safetensors");
+    } catch (const CheckpointError& error) {
+      return error.what();
+    }
+    return "no error";
+  };
+  tensors["lm_head.weight"][3][2] += 1e-3;
+  EXPECT_THAT(
+      message(),
+      AllOf(
+          HasSubstr("a.safetensors: "),
+          HasSubstr("lm_head.weight"),
+          HasSubstr("transformer.wte.weight"),
+          HasSubstr("tie_word_embeddings")));
+  tensors = before;
+  tensors["h.0.ln_1.bias"] = torch::ones({12});
+  EXPECT_THAT(message(), AllOf(HasSubstr("h.0.ln_1.bias"), HasSubstr("differ")));
+  // The same contents twice are no contradiction.
+  tensors["h.0.ln_1.bias"] = before.at("transformer.h.0.ln_1.bias");
+  EXPECT_EQ(message(), "no error");
+}
+
+TEST(Load, AnOutputLayerOfItsOwnIsUsed) {
+  torch::manual_seed(4);
+  GptOptions options = small();
+  options.tie_word_embeddings = false;
+  Gpt source(options);
+  source->eval();
+  const auto tensors = tensors_of(*source);
+  EXPECT_FALSE(torch::equal(tensors.at("lm_head.weight"), tensors.at("transformer.wte.weight")));
+  Gpt model(options);
+  model->eval();
+  load_parameters(*model, tensors, "file");
+  const auto ids = torch::tensor({{1, 2, 3}}, at::kLong);
+  EXPECT_TRUE(torch::equal(model(ids), source(ids)));
+  auto lacking = tensors;
+  lacking.erase("lm_head.weight");
+  EXPECT_THROW(load_parameters(*model, lacking, "file"), CheckpointError);
+  // The last part of a name alone is no name.
+  lacking["weight"] = tensors.at("lm_head.weight");
+  EXPECT_THROW(load_parameters(*model, lacking, "file"), CheckpointError);
+}
+
+TEST(Load, WholeNumbersAreNoWeights) {
+  Gpt model(small());
+  auto tensors = tensors_of(*model);
+  tensors["transformer.ln_f.bias"] = torch::zeros({12}, at::kChar);
+  try {
+    load_parameters(*model, tensors, "file");
+    FAIL();
+  } catch (const CheckpointError& error) {
+    EXPECT_THAT(
+        error.what(), AllOf(HasSubstr("transformer.ln_f.bias"), HasSubstr("floating-point")));
+  }
+}
+
 } // namespace
 } // namespace tessera::models

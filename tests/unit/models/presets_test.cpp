@@ -92,14 +92,10 @@ TEST(Presets, OptionsSurviveTheirText) {
   EXPECT_EQ(to_json(back), to_json(options));
 }
 
-TEST(Presets, PublishedConfigurationsAreRead) {
-  const GptOptions options = gpt_options(
-      R"({"architectures": ["GPT2LMHeadModel"], "n_embd": 1024, "n_head": 16,
-          "n_layer": 24, "n_inner": null, "vocab_size": 50257})",
-      {},
-      /*ignore_unknown=*/true);
-  EXPECT_EQ(options.n_embd, 1024);
-  EXPECT_EQ(options.n_inner, 0);
+TEST(Presets, AnOutputLayerOfItsOwnCounts) {
+  const auto tied = resolve_preset("gpt-tiny", "{}");
+  const auto own = resolve_preset("gpt-tiny", R"({"tie_word_embeddings": false})");
+  EXPECT_EQ(own.parameters - tied.parameters, 2048 * 96);
 }
 
 } // namespace

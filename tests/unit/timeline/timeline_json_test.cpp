@@ -67,7 +67,7 @@ TEST(TimelineJson, NeedsNoRunId) {
 
 TEST(TimelineJson, RefusesWhatItDoesNotUnderstand) {
   using testing::HasSubstr;
-  EXPECT_THAT(error_of("{"), HasSubstr("not JSON"));
+  EXPECT_THAT(error_of("{"), HasSubstr("not valid JSON"));
   EXPECT_THAT(error_of("[]"), HasSubstr("expected an object"));
   EXPECT_THAT(error_of("{}"), HasSubstr("'format' is missing"));
   EXPECT_THAT(

@@ -1,0 +1,293 @@
+#include "cli/train/check.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <optional>
+
+#include "tessera/base/error.h"
+#include "tessera/plan/from_config.h"
+#include "tessera/planner/description.h"
+
+#include "cli/doctor/memory.h"
+#include "cli/job_preset.h"
+#include "cli/train/forecast.h"
+#include "cli/train/progress.h"
+#include "models/data/prepare.h"
+#include "models/data/sampler.h"
+#include "models/data/token_file.h"
+#include "models/data/tokenizer.h"
+
+namespace tessera::cli {
+
+namespace {
+
+constexpr double kMib = 1024.0 * 1024.0;
+
+int of_environment(const char* name, int otherwise) {
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): no thread changes the environment
+  const char* value = std::getenv(name);
+  return value == nullptr ? otherwise : std::max(0, std::atoi(value));
+}
+
+template <typename... Arguments>
+std::string line(const char* format, Arguments... arguments) {
+  char text[256];
+  std::snprintf(text, sizeof(text), format, arguments...);
+  return std::string(text) + "\n";
+}
+
+// "1:02:03"
+std::string clock_text(double seconds) {
+  const auto whole = static_cast<long long>(seconds + 0.5);
+  char text[64];
+  std::snprintf(
+      text, sizeof(text), "%lld:%02lld:%02lld", whole / 3600, whole / 60 % 60, whole % 60);
+  return text;
+}
+
+/// What was found, so that a job is mended in one go.
+class Findings {
+ public:
+  /// Runs one check; whether it found nothing.
+  bool check(const std::function<void()>& what) {
+    try {
+      what();
+      return true;
+    } catch (const Error& error) {
+      errors_.emplace_back(error.what());
+      return false;
+    }
+  }
+
+  void throw_any(const std::string& origin) const {
+    if (errors_.empty()) {
+      return;
+    }
+    std::string text = origin + ": ";
+    for (std::size_t i = 0; i < errors_.size(); ++i) {
+      text += (i == 0 ? "" : "\n") + errors_[i];
+    }
+    throw ConfigError(text);
+  }
+
+ private:
+  std::vector<std::string> errors_;
+};
+
+struct Known {
+  std::int64_t vocabulary = 0;
+  std::uint64_t train_tokens = 0;
+  std::optional<models::Preset> preset;
+  topology::Degrees degrees;
+};
+
+void check_data(const Job& job, Findings& findings, Known& known) {
+  const std::string& folder = job.data.directory;
+  findings.check([&] {
+    const data::TokenDataset tokens(folder + "/" + data::kTrainFile);
+    known.vocabulary = tokens.vocab_size();
+    known.train_tokens = tokens.size();
+    data::count_samples(tokens.size(), job.data.sequence, tokens.path());
+  });
+  findings.check([&] {
+    const data::TokenDataset tokens(folder + "/" + data::kValidationFile);
+    if (known.vocabulary > 0 && tokens.vocab_size() != known.vocabulary) {
+      throw ConfigError(
+          str(tokens.path(),
+              " has a vocabulary of ",
+              tokens.vocab_size(),
+              " tokens, the training data of ",
+              known.vocabulary,
+              "; prepare both together"));
+    }
+    if (job.validation.every > 0) {
+      data::count_samples(tokens.size(), job.data.sequence, tokens.path());
+    }
+  });
+  if (!job.sample.prompt.empty()) {
+    findings.check([&] { data::Tokenizer tokenizer(folder + "/" + data::kTokenizerFile); });
+  }
+}
+
+void check_layout(const Job& job, int ranks, Findings& findings, Known& known) {
+  findings.check([&] {
+    known.degrees = plan::degrees(job.parallel, ranks);
+    plan::plan_from_config(job.parallel, ranks);
+    const int bring =
+        known.degrees.reduced_data * (job.parallel.prescaled_batch ? 1 : known.degrees.tensor);
+    const std::int64_t share = static_cast<std::int64_t>(bring) * job.parallel.microbatches;
+    if (job.data.batch % share != 0) {
+      throw ConfigError(
+          str("'data.batch' is ",
+              job.data.batch,
+              "; on ",
+              ranks,
+              " ranks, ",
+              bring,
+              " of them with samples of their own, ",
+              job.parallel.microbatches,
+              " microbatches need a multiple of ",
+              share));
+    }
+  });
+}
+
+// Ranks of this machine, the fullest stages first: where they go is not known.
+double bytes_here(const Forecast& forecast, const topology::Degrees& degrees, double program) {
+  std::vector<double> ranks;
+  for (const StageBytes& stage : forecast.stages) {
+    ranks.insert(
+        ranks.end(),
+        static_cast<std::size_t>(degrees.tensor) * static_cast<std::size_t>(degrees.reduced_data),
+        stage.total() + program);
+  }
+  std::sort(ranks.rbegin(), ranks.rend());
+  const auto here = static_cast<std::size_t>(
+      of_environment("OMPI_COMM_WORLD_LOCAL_SIZE", static_cast<int>(ranks.size())));
+  double sum = 0;
+  for (std::size_t i = 0; i < std::min(here, ranks.size()); ++i) {
+    sum += ranks[i];
+  }
+  return sum;
+}
+
+std::string memory_text(
+    const Job& job,
+    const Forecast& forecast,
+    const topology::Degrees& degrees,
+    Findings& findings) {
+  const auto program = static_cast<double>(resident_bytes());
+  std::string text = line(
+      "memory of a rank in MiB, about:\n%-13s %10s %9s %9s %11s %7s %8s",
+      "pipeline rank",
+      "parameters",
+      "gradients",
+      "optimizer",
+      "activations",
+      "program",
+      "together");
+  for (std::size_t i = 0; i < forecast.stages.size(); ++i) {
+    const StageBytes& stage = forecast.stages[i];
+    text += line(
+        "%-13zu %10.1f %9.1f %9.1f %11.1f %7.1f %8.1f",
+        i,
+        stage.parameters / kMib,
+        stage.gradients / kMib,
+        stage.optimizer / kMib,
+        stage.activations / kMib,
+        program / kMib,
+        (stage.total() + program) / kMib);
+  }
+  const doctor::MemoryFacts memory = doctor::memory_facts();
+  const auto there = static_cast<double>(memory.group_limit.value_or(memory.total));
+  const double needed = bytes_here(forecast, degrees, program);
+  findings.check([&] {
+    if (needed > there) {
+      throw ConfigError(
+          str(line(
+                  "model '%s' needs about %.1f GiB on this machine, which has %.1f GiB;",
+                  job.model.name.c_str(),
+                  needed / kMib / 1024,
+                  there / kMib / 1024),
+              "take a smaller model or data.batch, more microbatches, or more machines (and check "
+              "under tessera launch there)\n",
+              text));
+    }
+  });
+  return text + line(
+                    "this machine needs %.2f GiB of its %.2f GiB",
+                    needed / kMib / 1024,
+                    there / kMib / 1024);
+}
+
+std::string time_text(
+    const Job& job,
+    const Forecast& forecast,
+    const topology::Degrees& degrees,
+    const CheckOptions& options) {
+  if (options.cluster_file.empty()) {
+    return "time: unknown; measure the machine with tessera probe and name its file with "
+           "--cluster-file\n";
+  }
+  try {
+    const double step =
+        step_seconds(job, forecast, degrees, planner::load_cluster(options.cluster_file)) *
+        static_cast<double>(job.accumulation);
+    return line(
+               "time: about %s for %lld steps of %.3f s, without validation and checkpoints; from "
+               "the "
+               "operators of the traced model",
+               clock_text(step * static_cast<double>(job.steps)).c_str(),
+               static_cast<long long>(job.steps),
+               step) +
+           str("  and the speeds in ", options.cluster_file, ", executed event by event\n");
+  } catch (const ConfigError& error) {
+    return str("time: unknown: ", error.what(), "\n");
+  } catch (const PlanError& error) {
+    return str("time: unknown: ", error.what(), "\n");
+  }
+}
+
+} // namespace
+
+bool is_first_process() {
+  return of_environment("OMPI_COMM_WORLD_RANK", 0) == 0;
+}
+
+std::string check_job(const Job& job, const std::string& origin, const CheckOptions& options) {
+  Findings findings;
+  Known known;
+  check_data(job, findings, known);
+  findings.check([&] { known.preset = preset_of(job, known.vocabulary); });
+  const int least = job.parallel.pipeline_parallel_degree * job.parallel.tensor_parallel_degree;
+  const int ranks =
+      options.ranks > 0 ? options.ranks : of_environment("OMPI_COMM_WORLD_SIZE", least);
+  const bool decided = job.strategy != "auto";
+  if (decided) {
+    check_layout(job, ranks, findings, known);
+  }
+  findings.throw_any(origin);
+
+  const models::Preset& preset = *known.preset;
+  std::string text = origin + " is a valid job\n";
+  text += str(preset.name, " of ", preset.parameters, " parameters, ", job.precision);
+  const double tokens = static_cast<double>(job.steps) *
+                        static_cast<double>(job.accumulation * job.data.batch * job.data.sequence);
+  const std::string data = line(
+      "data: %llu tokens, of which %lld steps read %.0f (%.2f times all)",
+      static_cast<unsigned long long>(known.train_tokens),
+      static_cast<long long>(job.steps),
+      tokens,
+      tokens / static_cast<double>(known.train_tokens));
+  if (!decided) {
+    return text + "\n" + data +
+           "memory of a rank: unknown, \"strategy\": \"auto\" decides it on the ranks at the "
+           "start\ntime: unknown for the same reason\n";
+  }
+  text +=
+      str(", on ",
+          ranks,
+          " ranks: ",
+          known.degrees.pipeline,
+          " pipeline x ",
+          known.degrees.tensor,
+          " tensor x ",
+          known.degrees.reduced_data,
+          " replicas, ",
+          job.parallel.microbatches,
+          " microbatches\n");
+  text += data;
+  std::optional<Forecast> expected;
+  findings.check([&] { expected = forecast(job, preset, known.degrees); });
+  findings.throw_any(origin);
+  for (const std::string& warning : expected->warnings) {
+    text += str("warning: ", warning, "\n");
+  }
+  text += memory_text(job, *expected, known.degrees, findings);
+  findings.throw_any(origin);
+  return text + time_text(job, *expected, known.degrees, options);
+}
+
+} // namespace tessera::cli

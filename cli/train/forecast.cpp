@@ -1,0 +1,218 @@
+#include "cli/train/forecast.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+
+#include "tessera/base/error.h"
+#include "tessera/cost/constants.h"
+#include "tessera/partition/partition.h"
+#include "tessera/plan/plan.h"
+#include "tessera/planner/space.h"
+#include "tessera/schedule/schedule.h"
+#include "tessera/simulator/simulate.h"
+
+#include "cli/job_preset.h"
+
+namespace tessera::cli {
+
+namespace {
+
+// What one rank of a tensor-parallel group runs, or the whole model.
+struct Part {
+  const graph::ModelGraph& graph;
+  const graph::ForwardWork& one;
+  const graph::ForwardWork& two;
+  int samples = 1; // by which `two` is larger than `one`
+};
+
+std::string kind_of(const Job& job) {
+  if (job.parallel.tensor_parallel_kind == "2d") {
+    return "2d";
+  }
+  return job.parallel.optimize;
+}
+
+Part part_of(const planner::TracedModel& traced, const Job& job, int tensor_degree) {
+  for (const planner::TracedDivision& division : traced.divisions) {
+    if (division.way.degree == tensor_degree && division.way.kind == kind_of(job) &&
+        division.way.same_samples == job.parallel.prescaled_batch) {
+      return {division.graph, division.least, division.twice, division.samples};
+    }
+  }
+  // Nothing of the model can be divided so: every rank holds all of it.
+  return {traced.graph, traced.one_sample, traced.two_samples, 1};
+}
+
+int in_flight(const Job& job, int stages) {
+  if (stages == 1) {
+    return 1; // each microbatch goes forward and backward before the next
+  }
+  const int all = static_cast<int>(job.parallel.microbatches);
+  return job.parallel.pipeline == "simple"
+             ? all
+             : std::min(all, job.parallel.effective_active_microbatches());
+}
+
+double optimizer_bytes_per_element(const Job& job) {
+  const bool adam = job.optimizer.type != "sgd";
+  const double moments = adam ? 8 : job.optimizer.momentum > 0 ? 4 : 0;
+  return moments + (job.precision == "bf16" ? 4 : 0);
+}
+
+// Samples of one microbatch of a tensor-parallel group, whether its ranks bring
+// the same ones or each its own.
+double microbatch_samples(const Job& job, const topology::Degrees& degrees) {
+  return static_cast<double>(job.data.batch) / degrees.reduced_data /
+         static_cast<double>(job.parallel.microbatches);
+}
+
+// Module path -> pipeline rank, as the first step decides it.
+std::map<std::string, int> partition_of(
+    const Job& job,
+    const graph::ModelGraph& graph,
+    int stages,
+    std::vector<std::string>& warnings) {
+  if (job.parallel.load_partition) {
+    return plan::load_plan(*job.parallel.partition_file).partition;
+  }
+  partitioning::Options options;
+  options.partitions = stages;
+  options.memory_weight = job.parallel.effective_memory_weight();
+  options.auto_partition = job.parallel.auto_partition;
+  options.default_partition = job.parallel.effective_default_partition();
+  options.manual = job.parallel.partition;
+  partitioning::Result result = partitioning::partition(graph, options);
+  warnings = result.warnings;
+  return result.partition;
+}
+
+} // namespace
+
+Forecast forecast(const Job& job, const models::Preset& preset, const topology::Degrees& degrees) {
+  PresetRun run = run_of(job);
+  if (degrees.tensor > 1) {
+    run.tensor_degrees = {degrees.tensor};
+  }
+  Forecast result;
+  result.traced = trace_preset(preset, run);
+  const Part part = part_of(result.traced, job, degrees.tensor);
+  const auto partition = partition_of(job, part.graph, degrees.pipeline, result.warnings);
+  result.stages.resize(static_cast<std::size_t>(degrees.pipeline));
+  for (const graph::Module& module : part.graph.modules) {
+    const auto found = partition.find(module.path);
+    if (found == partition.end() || found->second < 0 || found->second >= degrees.pipeline) {
+      throw ConfigError(
+          str("'parallel': the partition places no module \"",
+              module.path,
+              "\" on one of ",
+              degrees.pipeline,
+              " pipeline ranks; it belongs to another model"));
+    }
+    result.stage_of_module.push_back(found->second);
+  }
+  const auto stage_of = [&](std::size_t module) -> StageBytes& {
+    return result.stages[static_cast<std::size_t>(result.stage_of_module[module])];
+  };
+
+  // A parameter that several modules hold is of one stage: they are one node.
+  std::vector<bool> counted(part.graph.parameters.size(), false);
+  for (std::size_t i = 0; i < part.graph.modules.size(); ++i) {
+    for (const int index : part.graph.modules[i].parameters) {
+      if (counted[static_cast<std::size_t>(index)]) {
+        continue;
+      }
+      counted[static_cast<std::size_t>(index)] = true;
+      const graph::Parameter& parameter = part.graph.parameters[static_cast<std::size_t>(index)];
+      const auto elements = static_cast<double>(parameter.elements);
+      StageBytes& stage = stage_of(i);
+      stage.parameters += static_cast<double>(parameter.bytes);
+      // The optimizer works on f32 gradients of f32 masters.
+      stage.gradients +=
+          static_cast<double>(parameter.bytes) + (job.precision == "bf16" ? 4 * elements : 0);
+      stage.optimizer += elements * optimizer_bytes_per_element(job);
+    }
+  }
+  const double microbatches =
+      microbatch_samples(job, degrees) / part.samples * in_flight(job, degrees.pipeline);
+  for (std::size_t i = 0; i < part.one.size() && i < part.two.size(); ++i) {
+    using Kind = graph::OperatorWork::Kind;
+    if (part.one[i].kind != Kind::kView && part.one[i].kind != Kind::kCollective) {
+      stage_of(static_cast<std::size_t>(part.one[i].module)).activations +=
+          (part.two[i].bytes - part.one[i].bytes) * microbatches;
+    }
+  }
+  return result;
+}
+
+double step_seconds(
+    const Job& job,
+    const Forecast& forecast,
+    const topology::Degrees& degrees,
+    const cost::Cluster& cluster) {
+  if (cluster.device_count() != degrees.world_size()) {
+    throw ConfigError(
+        str("the cluster file describes ",
+            cluster.device_count(),
+            " devices, the job has ",
+            degrees.world_size(),
+            " ranks"));
+  }
+  const cost::DescribedModel model = planner::describe_traced(forecast.traced, cluster);
+  cost::Strategy strategy;
+  strategy.pp = degrees.pipeline;
+  strategy.tp = degrees.tensor;
+  strategy.dp = degrees.reduced_data;
+  strategy.microbatch_size = static_cast<int>(microbatch_samples(job, degrees));
+  strategy.schedule = job.parallel.pipeline;
+  strategy.active_microbatches = in_flight(job, degrees.pipeline);
+  strategy.activation_checkpointing = false;
+  if (degrees.tensor > 1) {
+    strategy.tensor_kind = kind_of(job);
+    strategy.same_samples = job.parallel.prescaled_batch;
+  }
+  // The planner's layers are in order of execution: the runtime's partition has
+  // to cut them into runs.
+  const graph::ModelGraph& graph = part_of(forecast.traced, job, degrees.tensor).graph;
+  strategy.boundaries = {0};
+  int stage = 0;
+  for (std::size_t layer = 0; layer < model.layers.size(); ++layer) {
+    const auto module = std::find_if(
+        graph.modules.begin(), graph.modules.end(), [&](const graph::Module& candidate) {
+          return candidate.path == model.layers[layer].name;
+        });
+    TESSERA_CHECK(module != graph.modules.end(), model.layers[layer].name);
+    const int of_layer =
+        forecast.stage_of_module[static_cast<std::size_t>(module - graph.modules.begin())];
+    if (of_layer == stage + 1) {
+      strategy.boundaries.push_back(static_cast<int>(layer));
+      ++stage;
+    } else if (of_layer != stage) {
+      throw ConfigError("the partition does not run the model's layers in order");
+    }
+  }
+  strategy.boundaries.push_back(static_cast<int>(model.layers.size()));
+  if (stage + 1 != degrees.pipeline) {
+    throw ConfigError("the partition leaves a pipeline rank without a layer");
+  }
+  std::vector<int> nodes(cluster.nodes.size());
+  std::iota(nodes.begin(), nodes.end(), 0);
+  const std::string letters = topology::Placement(job.parallel.placement_strategy).letters();
+  strategy.device_of_rank = planner::devices_in_order(cluster, nodes);
+  cost::validate(
+      strategy,
+      cluster.device_count(),
+      static_cast<int>(model.layers.size()),
+      model.global_batch_size);
+  strategy.placement = letters;
+  strategy.device_of_rank = cost::lay_out(strategy, letters, strategy.device_of_rank);
+  simulator::SimulationOptions options;
+  options.keep_events = false;
+  if (strategy.schedule == "custom") {
+    options.custom_order = schedule::parse_order(*job.parallel.custom_schedule);
+  }
+  options.constants = cost::runtime_constants(cluster, model.precision);
+  return simulator::simulate(model, cluster, strategy, options).iteration_seconds;
+}
+
+} // namespace tessera::cli

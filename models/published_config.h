@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "models/options.h"
+
+namespace tessera::models {
+
+/// Options of a GPT-2 from the text of a Hugging Face config.json. Every field
+/// of the file is one of four: an option here; one that does not change what
+/// the model computes (names, tokens, settings of generation); one that does,
+/// with the one value that is implemented; or an error. Fields that are left
+/// out have the defaults of transformers.
+///
+/// The three dropout probabilities of such a file are one here: training needs
+/// them equal, `dropout` is taken only then.
+/// Throws: ConfigError that begins with `origin` and names field, value and
+/// what to do.
+GptOptions gpt_from_published(const std::string& text, const std::string& origin);
+
+/// The options as a config.json that transformers loads, with a line end.
+/// `end_of_document` begins and ends a text; none: not known.
+std::string to_published(
+    const GptOptions& options,
+    std::optional<std::int32_t> end_of_document = std::nullopt);
+
+} // namespace tessera::models

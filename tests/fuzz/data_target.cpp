@@ -1,0 +1,104 @@
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "tessera/base/error.h"
+
+#include "models/data/sampler.h"
+#include "models/data/token_file.h"
+#include "tests/fuzz/fuzz.h"
+
+namespace tessera::fuzz {
+
+namespace {
+
+std::string file_of(const std::vector<std::int32_t>& tokens, std::int64_t vocabulary) {
+  char folder[] = "/tmp/tessera_fuzz_XXXXXX";
+  if (mkdtemp(folder) == nullptr) {
+    broken("a temporary folder can be made");
+  }
+  const std::string path = std::string(folder) + "/seed.tokens";
+  data::write_token_file(path, tokens, vocabulary);
+  std::ifstream file(path, std::ios::binary);
+  std::string bytes{std::istreambuf_iterator<char>(file), {}};
+  unlink(path.c_str());
+  rmdir(folder);
+  return bytes;
+}
+
+/// A file in memory with a path.
+class MemoryFile {
+ public:
+  MemoryFile() : file_(memfd_create("fuzz", MFD_CLOEXEC)) {
+    if (file_ < 0) {
+      broken("a file in memory can be made");
+    }
+  }
+  ~MemoryFile() {
+    close(file_);
+  }
+  MemoryFile(const MemoryFile&) = delete;
+  MemoryFile& operator=(const MemoryFile&) = delete;
+
+  std::string path() const {
+    return "/proc/self/fd/" + std::to_string(file_);
+  }
+  void set(const void* data, std::size_t size) const {
+    if (ftruncate(file_, 0) != 0 || pwrite(file_, data, size, 0) != static_cast<ssize_t>(size)) {
+      broken("a file in memory can be written");
+    }
+  }
+
+ private:
+  int file_;
+};
+
+} // namespace
+
+std::vector<std::string> seeds() {
+  return {
+      file_of({1, 2, 3, 4, 0, 399}, 400),
+      file_of({5, 70000, 1}, 80000),
+      data::to_json(data::SamplerState{3, 12345678901ULL})};
+}
+
+} // namespace tessera::fuzz
+
+// A token file and the place in an epoch that a checkpoint keeps: the input is
+// read as both, and a token file also without its checksum.
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace tessera;
+  static const fuzz::MemoryFile file;
+  file.set(data, size);
+  bool accepted = false;
+  for (const bool verify : {true, false}) {
+    try {
+      const data::TokenDataset tokens(file.path(), verify);
+      if (tokens.size() > size) {
+        fuzz::broken("tokens lie inside their file");
+      }
+      std::vector<std::int64_t> all(tokens.size());
+      tokens.copy(0, tokens.size(), all.data());
+      accepted = true;
+    } catch (const ConfigError&) {
+      continue;
+    }
+  }
+  try {
+    const std::string text(reinterpret_cast<const char*>(data), size);
+    const data::SamplerState state = data::sampler_state_from_json(text);
+    const std::string written = data::to_json(state);
+    if (data::to_json(data::sampler_state_from_json(written)) != written) {
+      fuzz::broken("what was accepted is written as it was read");
+    }
+    accepted = true;
+  } catch (const CheckpointError&) {
+    accepted = accepted || false;
+  }
+  fuzz::count(accepted);
+  return 0;
+}
