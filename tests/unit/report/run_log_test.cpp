@@ -263,7 +263,7 @@ class RunLogWithBadLine : public RunLogFile {
 };
 
 TEST_F(RunLogWithBadLine, ItIsLeftOutAndNamedWithItsField) {
-  EXPECT_THAT(reported("{"), HasSubstr("x.jsonl: line 2: not JSON"));
+  EXPECT_THAT(reported("{"), HasSubstr("x.jsonl: line 2: not valid JSON"));
   EXPECT_THAT(
       reported("{\"type\":\"guess\"}"), HasSubstr("x.jsonl: line 2: 'type' must be run, step"));
   EXPECT_THAT(
@@ -312,7 +312,7 @@ TEST_F(RunLogWithBadLine, ADamagedRunLineOfARestartDoesNotDoubleSteps) {
 
 TEST_F(RunLogWithBadLine, ALogWithoutARunAndOneOfALaterProgramAreErrors) {
   EXPECT_THAT(error_of(""), HasSubstr("no line of type 'run'"));
-  EXPECT_THAT(error_of("{\n"), HasSubstr("x.jsonl: line 1: not JSON"));
+  EXPECT_THAT(error_of("{\n"), HasSubstr("x.jsonl: line 1: not valid JSON"));
   std::string later = run_;
   later.replace(later.find("\"version\":2"), 11, "\"version\":9");
   EXPECT_THAT(error_of(later), HasSubstr("x.jsonl: the log has a run line of version 9"));

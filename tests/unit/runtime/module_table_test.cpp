@@ -1,5 +1,7 @@
 #include <gmock/gmock.h>
 
+#include "tessera/nn/remote_tensor.h"
+
 #include "tests/unit/runtime/pipeline.h"
 
 namespace tessera::runtime::testing {
@@ -7,20 +9,26 @@ namespace {
 
 using ::testing::HasSubstr;
 
-/// A layer that two parents hold, each under its own name.
+/// A module without a holder, which cannot live on a rank of its own.
+struct Part : torch::nn::Module {
+  Part() {
+    weight = register_parameter("weight", torch::ones({kWidth}));
+  }
+  torch::Tensor weight;
+};
+
+/// A module that two parents hold, each under its own name.
 struct SharingImpl : torch::nn::Module {
   explicit SharingImpl(bool interceptable) {
     if (interceptable) {
-      nn::Linear layer(kWidth, kWidth);
-      first = register_module("first", layer.ptr());
+      first = register_module("first", nn::Linear(kWidth, kWidth).ptr());
     } else {
-      torch::nn::Linear layer(kWidth, kWidth);
-      first = register_module("first", layer.ptr());
+      first = register_module("first", std::make_shared<Part>());
     }
     holder = register_module("holder", Inner());
     holder->register_module("again", first);
   }
-  std::shared_ptr<torch::nn::LinearImpl> first;
+  std::shared_ptr<torch::nn::Module> first;
   Inner holder{nullptr};
 };
 TESSERA_MODULE(Sharing);
@@ -39,7 +47,7 @@ TEST(ModuleTable, TensorsGoByTheirFirstNameAndAreKnownByAll) {
   EXPECT_FALSE(table.has_tensor("holder.weight"));
 }
 
-// A layer that is only part of its parents cannot serve two ranks.
+// A module that is only part of its parents cannot serve two ranks.
 TEST(ModuleTable, ASharedPartOfTwoRanksIsAnError) {
   Sharing net(false);
   try {

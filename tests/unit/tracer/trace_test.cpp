@@ -16,7 +16,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// A plain torch layer inside: part of the block.
+// A layer in torch's own holder inside: its operator can run elsewhere, so it is listed too.
 struct BlockImpl : torch::nn::Module {
   BlockImpl() {
     linear = register_module("linear", nn::Linear(4, 4));
@@ -24,7 +24,8 @@ struct BlockImpl : torch::nn::Module {
     norm = register_module("norm", nn::BatchNorm1d(4));
   }
   torch::Tensor forward(torch::Tensor x) {
-    return norm(linear(x) + scale(x));
+    const torch::Tensor y = linear(x);
+    return norm(y + scale(x));
   }
   nn::Linear linear{nullptr};
   torch::nn::Linear scale{nullptr};
@@ -100,9 +101,11 @@ TEST(Describe, ListsInterceptableModulesInOrderOfRegistration) {
           "unused",
           "second",
           "second.linear",
+          "second.scale",
           "second.norm",
           "first",
           "first.linear",
+          "first.scale",
           "first.norm",
           "head",
           "layers",
@@ -111,15 +114,15 @@ TEST(Describe, ListsInterceptableModulesInOrderOfRegistration) {
   EXPECT_EQ(graph.name, "net");
   EXPECT_FALSE(graph.traced);
   EXPECT_EQ(find(graph, "first").type, "Block");
-  EXPECT_THAT(graph.modules[0].children, ElementsAre(1, 2, 5, 8, 9));
-  EXPECT_EQ(find(graph, "layers.1").parent, 9);
+  EXPECT_THAT(graph.modules[0].children, ElementsAre(1, 2, 6, 10, 11));
+  EXPECT_EQ(find(graph, "layers.1").parent, 11);
 }
 
 TEST(Describe, ParametersAreListedOnceAndNamedByEveryHolder) {
   Net net;
   const graph::ModelGraph graph = describe(*net);
   EXPECT_THAT(
-      parameter_names(graph, find(graph, "second")),
+      parameter_names(graph, find(graph, "second.scale")),
       ElementsAre("second.scale.weight", "second.scale.bias"));
   EXPECT_THAT(
       parameter_names(graph, find(graph, "head")), ElementsAre("first.linear.weight", "head.bias"));
@@ -176,14 +179,16 @@ TEST(Trace, RecordsOrderCallsAndBytes) {
       {"", 0},
       {"first", 1},
       {"first.linear", 2},
-      {"first.norm", 3},
-      {"second", 4},
-      {"second.linear", 5},
-      {"second.norm", 6},
-      {"layers", 10},
-      {"layers.0", 11},
-      {"layers.1", 12},
-      {"head", 13},
+      {"first.scale", 3},
+      {"first.norm", 4},
+      {"second", 5},
+      {"second.linear", 6},
+      {"second.scale", 7},
+      {"second.norm", 8},
+      {"layers", 13},
+      {"layers.0", 14},
+      {"layers.1", 15},
+      {"head", 16},
       {"unused", -1}};
   for (const auto& [path, position] : first_calls) {
     EXPECT_EQ(find(graph, path).first_call, position) << path;
