@@ -115,7 +115,7 @@ bool Trainer::judge_update(std::int64_t step, double loss) {
   }
   const auto where = [&] {
     std::vector<std::string> found;
-    for (const auto& [name, parameter] : core_->local_parameters()) {
+    for (const auto& [name, parameter] : distributed_->local_parameters()) {
       if (!finite(parameter.detach())) {
         found.push_back("parameter " + name);
       } else if (parameter.grad().defined() && !finite(parameter.grad())) {
@@ -135,7 +135,7 @@ bool Trainer::judge_update(std::int64_t step, double loss) {
 void Trainer::check_state_is_finite(std::int64_t steps_done) {
   const torch::NoGradGuard no_grad;
   std::vector<std::string> found;
-  for (const auto& [name, parameter] : core_->local_parameters()) {
+  for (const auto& [name, parameter] : distributed_->local_parameters()) {
     if (!finite(parameter.detach())) {
       found.push_back("parameter " + name);
     }

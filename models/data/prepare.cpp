@@ -83,8 +83,6 @@ bool is_up_to_date(
   } catch (const Error&) {
     // Missing or damaged: it is written again, and the result says so.
     return false;
-  } catch (const JsonError&) {
-    return false; // the same of the manifest
   }
 }
 
@@ -101,7 +99,12 @@ void check_that_nothing_is_lost(const std::filesystem::path& folder, const std::
   };
   const auto manifest = folder / kManifestFile;
   if (std::filesystem::exists(manifest)) {
-    const auto json = nlohmann::json::parse(read_file(manifest.string()), nullptr, false);
+    nlohmann::ordered_json json;
+    try {
+      json = parse_json(read_file(manifest.string()), manifest.string());
+    } catch (const JsonError&) {
+      // It is no object then, which is refused like any other damage.
+    }
     const auto found = json.is_object() ? json.find("input_hash") : json.end();
     if (!json.is_object() || found == json.end() || !found->is_string()) {
       refuse(str("has a ", kManifestFile, " that is damaged or of another program"));

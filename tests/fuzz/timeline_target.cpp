@@ -22,8 +22,8 @@ std::vector<std::string> seeds() {
   other.end_us = 9;
   return {
       timeline::to_json({}),
-      timeline::to_json({2, "measured", {event}}),
-      timeline::to_json({4, "simulated", {event, other}})};
+      timeline::to_json({2, "measured", "a run", {event}}),
+      timeline::to_json({4, "simulated", "", {event, other}})};
 }
 
 } // namespace tessera::fuzz
