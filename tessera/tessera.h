@@ -6,6 +6,7 @@
 #include "tessera/nn/tensor_parallel/parameter_creation.h"
 #include "tessera/nn/tensor_parallel/primitives.h"
 #include "tessera/nn/tensor_parallel/registry.h"
+#include "tessera/optim/lbfgs.h"
 #include "tessera/optim/learning_rate.h"
 #include "tessera/train/checkpoints.h"
 #include "tessera/train/delay.h"

@@ -64,16 +64,18 @@ struct RecurrentImpl : torch::nn::Module {
         "lstm", torch::nn::LSTM(torch::nn::LSTMOptions(kWidth, kWidth).batch_first(true)));
     decoder = register_module("decoder", torch::nn::Linear(kWidth, 11));
     decoder->weight = decoder->register_parameter("tied", embedding->weight);
+    middle = register_module("middle", torch::nn::Linear(11, 11));
     out = register_module("out", torch::nn::Linear(11, kWidth));
   }
   torch::Tensor forward(torch::Tensor x) {
     const auto ids = (x.abs() * 5).to(torch::kLong).clamp_max(10);
     const auto [hidden, state] = lstm->forward(embedding->forward(ids));
-    return out->forward(decoder->forward(hidden + std::get<0>(state).mean()).mean(1));
+    const auto scores = decoder->forward(hidden + std::get<0>(state).mean()).mean(1);
+    return out->forward(torch::tanh(middle->forward(scores)));
   }
   torch::nn::Embedding embedding{nullptr};
   torch::nn::LSTM lstm{nullptr};
-  torch::nn::Linear decoder{nullptr}, out{nullptr};
+  torch::nn::Linear decoder{nullptr}, middle{nullptr}, out{nullptr};
 };
 TESSERA_MODULE(Recurrent);
 
