@@ -4,6 +4,7 @@
 #include <utility>
 
 #include <ATen/ATen.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include "tessera/base/error.h"
 #include "tessera/nn/interceptor.h"
@@ -97,6 +98,8 @@ at::Tensor hollow(
 
 void make_remote(const at::Tensor& tensor, RemoteTensor description) {
   const at::NoGradGuard no_grad;
+  // What is done to a delayed tensor here is no part of how it would be made.
+  const c10::impl::ExcludeDispatchKeyGuard unseen(kModeKey);
   tensor.mutable_grad() = at::Tensor();
   tensor.set_data(
       hollow(tensor.options(), tensor.sizes(), tensor.strides(), std::move(description)));

@@ -95,14 +95,14 @@ grep -q "^warning: going on with other data" changed.txt || fail "accepted data:
 # A bad line of a log costs that line.
 { head -n 2 long.jsonl; echo "{torn"; tail -n +3 long.jsonl; } > bad.jsonl
 "$tessera" report bad.jsonl --output report.html > report.txt
-grep -q "left out: 1; the first: bad.jsonl: line 3: not JSON" report.txt || fail "log: $(cat report.txt)"
+grep -q "left out: 1; the first: bad.jsonl: line 3: not valid JSON" report.txt || fail "log: $(cat report.txt)"
 
 # What the text goes to is full, or closed.
 job whole 1e-3 2 "$two_stages" ""
 sed -i 's/"every": 1/"full": true, "every": 1/' whole.json
 train whole.json > whole.txt 2>&1 || fail "whole: $(cat whole.txt)"
 generate() {
-  "$tessera" generate --checkpoint whole/step_2/model.safetensors --config whole/config.json \
+  "$tessera" generate --checkpoint whole/step_2/model.safetensors --config whole/step_2/config.json \
     --tokenizer data/tokenizer.model --prompt "The rank" --tokens "$1"
 }
 generate 8 > generated.txt

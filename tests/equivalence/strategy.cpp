@@ -90,6 +90,7 @@ Strategy random_strategy(const Tree& tree, int world, std::uint64_t seed, std::u
   config.ddp = dp > 1;
   config.microbatches = random.integer(1, 8);
   config.timeout_seconds = 60;
+  config.allow_ranks_without_parameters = true; // a random tree may be one module
   config.transport_buffer_bytes = random.pick<std::int64_t>(
       {std::int64_t{1} << 16, std::int64_t{1} << 20, std::int64_t{4} << 20});
   config.same_node_backend = random.pick<std::string>({"auto", "shm", "mpi"});
