@@ -81,7 +81,9 @@ class RemoteTensorMode : public TensorDispatchMode {
 
 namespace {
 
-// Without memory; no bounds are checked, so the shape is that of what it stands for.
+// Without memory; no bounds are checked, so the shape is that of what it stands for. The storage
+// says that it is on no real device: what writes a tensor's bytes past all operators (torch::save)
+// then fails where it would write none.
 at::Tensor hollow(
     const at::TensorOptions& options,
     at::IntArrayRef sizes,
@@ -89,7 +91,10 @@ at::Tensor hollow(
     RemoteTensor description) {
   at::Tensor made = at::empty({0}, options.requires_grad(false));
   made.storage().unsafeGetStorageImpl()->set_data_ptr(at::DataPtr(
-      nullptr, new RemoteTensor(std::move(description)), &delete_description, made.device()));
+      nullptr,
+      new RemoteTensor(std::move(description)),
+      &delete_description,
+      at::Device(at::kMeta)));
   made.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides);
   return made;
 }

@@ -128,6 +128,9 @@ TEST(RemoteTensor, ModulesRefuseWhatWouldWorkOnNothing) {
   EXPECT_THROW(torch::save(layer, file), UserError);
   EXPECT_THROW(layer->clone(), UserError);
   EXPECT_THROW(layer->to(torch::kDouble), UserError);
+  // Past the module: no operator is called on a tensor that is written.
+  EXPECT_ANY_THROW(torch::save(std::vector<torch::Tensor>{layer->weight}, file));
+  EXPECT_ANY_THROW(torch::save(layer->weight, file));
   try {
     torch::serialize::OutputArchive archive;
     layer->save(archive);
