@@ -4,7 +4,6 @@
 #include <utility>
 
 #include <ATen/ATen.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include "tessera/base/error.h"
 #include "tessera/nn/interceptor.h"
@@ -103,11 +102,14 @@ at::Tensor hollow(
 
 void make_remote(const at::Tensor& tensor, RemoteTensor description) {
   const at::NoGradGuard no_grad;
-  // What is done to a delayed tensor here is no part of how it would be made.
-  const c10::impl::ExcludeDispatchKeyGuard unseen(kModeKey);
   tensor.mutable_grad() = at::Tensor();
-  tensor.set_data(
-      hollow(tensor.options(), tensor.sizes(), tensor.strides(), std::move(description)));
+  if (tensor.is_meta()) { // delayed: it never had memory, and forgets how it would be made
+    tensor.storage().unsafeGetStorageImpl()->set_data_ptr(at::DataPtr(
+        nullptr, new RemoteTensor(std::move(description)), &delete_description, tensor.device()));
+  } else {
+    tensor.set_data(
+        hollow(tensor.options(), tensor.sizes(), tensor.strides(), std::move(description)));
+  }
   attract_mode(tensor);
 }
 

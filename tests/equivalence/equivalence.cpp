@@ -114,8 +114,8 @@ Verdict run_case(const Arguments& arguments, const Ranks& ranks, int number) {
   // Another order of sums is worth some last bits.
   constexpr double kSomeBits = 10;
   const auto& differences = outcome.differences;
-  const bool rounding = !differences.empty() && outcome.shaken > 0 &&
-                        outcome.worst <= kSomeBits * outcome.shaken;
+  const bool rounding =
+      !differences.empty() && outcome.shaken > 0 && outcome.worst <= kSomeBits * outcome.shaken;
   Verdict verdict;
   verdict.failed = largest(differences.empty() || rounding ? 0 : 1) > 0;
   verdict.amplifies = !verdict.failed && largest(rounding ? 1 : 0) > 0;
