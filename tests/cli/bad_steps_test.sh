@@ -69,7 +69,7 @@ for line in map(json.loads, open(sys.argv[1])):
         continue
     spike = applied >= 10 and line["grad_norm"] > 1.02 * mean
     assert ("skipped" in line) == spike, (line, mean)
-    step = line["step"] + 1
+    step = line["step"]
     if step > 1:
         assert (states[str(step)] == states[str(step - 1)]) == spike, step
     if spike:

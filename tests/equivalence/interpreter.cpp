@@ -312,8 +312,7 @@ Program make_program(std::shared_ptr<const Tree> tree, const ProgramImpl::Scopes
   ProgramImpl::Modules modules;
   for (int i = 0; i < static_cast<int>(tree->modules.size()); ++i) {
     const ScopeOf scope(scopes, i, -1, -1);
-    modules.push_back(std::make_shared<ProgramImpl>(tree, i, modules, scopes));
-    const Program marked(modules.back()); // takes the scope's partition
+    modules.push_back(Program(tree, i, modules, scopes).ptr()); // takes the scope's partition
   }
   return Program(modules.at(tree->root));
 }
