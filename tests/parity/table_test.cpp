@@ -61,6 +61,7 @@ Config config_of(const Strategy& strategy) {
   config.timeout_seconds = 60;
   config.transport_buffer_bytes = 16 << 20;
   config.memory_weight = 1.0;
+  config.allow_ranks_without_parameters = true; // some have fewer parts than ranks
   if (strategy.schedule == "custom") {
     config.custom_schedule = strategy.microbatches == 1 ? "0F 0B" : "1F 0F 1B 3F 0B 2F 2B 3B";
   }
