@@ -109,6 +109,26 @@ void check_names(const ModelCore& core) {
   }
 }
 
+// Every rank has the whole model still, unless modules were replaced or have no memory.
+TensorMap state_before_partition(const ModelCore& core) {
+  TensorMap state;
+  bool delayed = false;
+  const auto add = [&](const auto& items) {
+    for (const auto& item : items) {
+      if (item.value().defined()) {
+        delayed = delayed || item.value().is_meta();
+        state.emplace(item.key(), item.value().detach());
+      }
+    }
+  };
+  add(core.root()->named_parameters());
+  add(core.root()->named_buffers());
+  if (delayed || !core.replacements().replaced.empty()) {
+    core.plan(); // throws: there is no whole state before the partition
+  }
+  return state;
+}
+
 // One rank's error is every rank's, so that none waits for it in what follows.
 void agree(const std::string& problem) {
   Session& s = session();
@@ -124,9 +144,10 @@ void agree(const std::string& problem) {
 
 void save_module(ModelCore& core, const std::string& path) {
   Session& s = session();
-  core.plan(); // throws before the partition
   TensorMap state;
-  if (s.group(Group::kMP).ranks().front() == 0) {
+  if (!core.partitioned()) {
+    state = state_before_partition(core);
+  } else if (s.group(Group::kMP).ranks().front() == 0) {
     state = core.state_dict(true);
   }
   std::string problem;

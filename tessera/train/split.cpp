@@ -50,7 +50,10 @@ slice_tensor(const at::Tensor& tensor, int microbatches, int microbatch, int axi
         rows));
   }
   const std::int64_t size = rows / microbatches;
-  return tensor.narrow(axis, microbatch * size, size);
+  const at::Tensor part = tensor.narrow(axis, microbatch * size, size);
+  // Parts share the batch's memory, so what a step changes in place is changed as in the plain
+  // script; but a change of one part must not count as one of the others' in autograd.
+  return part.requires_grad() ? part : part.variable_data();
 }
 
 c10::IValue

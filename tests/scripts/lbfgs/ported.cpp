@@ -7,10 +7,11 @@ int main(int, char** argv) { // tessera
   tessera::init(argv[1]); // tessera
   torch::manual_seed(15);
   auto model = tessera::distributed(Regression()); // tessera
+  model.net()->to(torch::kDouble); // tessera
   tessera::DistributedOptimizer optimizer(tessera::optim::LBFGS( // tessera
       model->parameters(), // tessera
       torch::optim::LBFGSOptions(0.5).max_iter(4).history_size(5))); // tessera
-  auto x = torch::rand({16, 2}) * 2 - 1;
+  auto x = torch::rand({16, 2}, torch::kDouble) * 2 - 1;
   auto y = torch::sin(3 * x.select(1, 0)) * x.select(1, 1);
   x = x.chunk(tessera::dp_size())[tessera::dp_rank()]; // tessera
   y = y.chunk(tessera::dp_size())[tessera::dp_rank()]; // tessera
@@ -30,7 +31,7 @@ int main(int, char** argv) { // tessera
   }
 
   torch::NoGradGuard no_grad;
-  auto points = torch::rand({8, 2});
+  auto points = torch::rand({8, 2}, torch::kDouble);
   auto test_step = tessera::step([&](torch::Tensor points) { // tessera
     return model->forward(points); // tessera
   }); // tessera

@@ -11,8 +11,7 @@ int main() {
       torch::nn::init::xavier_uniform_(p.value());
     }
   }
-  torch::optim::Adam optimizer(
-      model->parameters(), torch::optim::AdamOptions(2e-3).betas({0.9, 0.98}));
+  torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
 
   model->train();
   for (int step = 0; step < 5; ++step) {

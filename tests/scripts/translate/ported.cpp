@@ -12,9 +12,9 @@ int main(int, char** argv) { // tessera
       torch::nn::init::xavier_uniform_(p.value());
     }
   }
-  tessera::DistributedOptimizer optimizer(torch::optim::Adam( // tessera
+  tessera::DistributedOptimizer optimizer(torch::optim::SGD( // tessera
       model->parameters(), // tessera
-      torch::optim::AdamOptions(2e-3).betas({0.9, 0.98}))); // tessera
+      torch::optim::SGDOptions(0.1).momentum(0.9))); // tessera
 
   model->train();
   for (int step = 0; step < 5; ++step) {

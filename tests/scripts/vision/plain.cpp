@@ -6,8 +6,8 @@
 int main() {
   torch::manual_seed(6);
   VisionTransformer model(16, 5);
-  torch::optim::AdamW optimizer(
-      model->parameters(), torch::optim::AdamWOptions(2e-3).weight_decay(0.05));
+  torch::optim::SGD optimizer(
+      model->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9).weight_decay(0.05));
 
   model->train();
   for (int step = 0; step < 5; ++step) {

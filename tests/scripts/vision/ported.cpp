@@ -7,9 +7,9 @@ int main(int, char** argv) { // tessera
   tessera::init(argv[1]); // tessera
   torch::manual_seed(6);
   auto model = tessera::distributed(VisionTransformer(16, 5)); // tessera
-  tessera::DistributedOptimizer optimizer(torch::optim::AdamW( // tessera
+  tessera::DistributedOptimizer optimizer(torch::optim::SGD( // tessera
       model->parameters(), // tessera
-      torch::optim::AdamWOptions(2e-3).weight_decay(0.05))); // tessera
+      torch::optim::SGDOptions(0.05).momentum(0.9).weight_decay(0.05))); // tessera
 
   model->train();
   for (int step = 0; step < 5; ++step) {
