@@ -21,8 +21,8 @@ void load_module(ModelCore& core, const std::string& path);
 ///
 /// What a module's own override of `torch::nn::Module::save` would write besides is not in it.
 /// Collective over the world. Threads: step thread only.
-/// Throws: ConfigError before the model is partitioned; CheckpointError on every rank when the file
-/// cannot be written.
+/// Throws: ConfigError before the partition where modules were replaced or delayed; CheckpointError
+/// on every rank when the file cannot be written.
 template <typename Model>
 void save_module(const Model& model, const std::string& path) {
   train::save_module(*model.core(), path);
