@@ -4,6 +4,7 @@
 #include <type_traits>
 #include <utility>
 
+#include <torch/nn/functional/instancenorm.h> // what the module's header leaves out
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/instancenorm.h>
 #include <torch/nn/pimpl.h>

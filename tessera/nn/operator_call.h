@@ -1,5 +1,7 @@
 #pragma once
 
+#include <functional>
+
 #include "tessera/nn/interceptor.h"
 #include "tessera/tensor/dispatch_mode.h"
 

@@ -2,6 +2,7 @@
 
 #include <typeindex>
 
+#include <torch/nn/functional/instancenorm.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/conv.h>
