@@ -3,8 +3,8 @@
 #include <cstdio>
 
 #include "tessera/base/error.h"
-#include "tessera/nn/tensor_parallel/replace.h"
-#include "tessera/tracer/delayed_init.h"
+#include "tessera/deferred_init/delayed_init.h"
+#include "tessera/nn/replace/replace.h"
 #include "tessera/tracer/trace.h"
 
 #include "cli/lone_group.h"

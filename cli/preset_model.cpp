@@ -9,9 +9,9 @@
 #include <torch/torch.h>
 
 #include "tessera/base/error.h"
-#include "tessera/nn/tensor_parallel/replace.h"
-#include "tessera/nn/two_d/mesh.h"
-#include "tessera/tracer/delayed_init.h"
+#include "tessera/deferred_init/delayed_init.h"
+#include "tessera/nn/replace/replace.h"
+#include "tessera/nn/summa/mesh.h"
 #include "tessera/tracer/record_work.h"
 #include "tessera/tracer/trace.h"
 

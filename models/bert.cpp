@@ -5,7 +5,7 @@
 #include <torch/torch.h>
 
 #include "tessera/nn/layers/transformer_layer.h"
-#include "tessera/nn/tensor_parallel/registry.h"
+#include "tessera/nn/replace/registry.h"
 
 #include "models/state_names.h"
 #include "models/two_d/bert_2d.h"

@@ -6,7 +6,7 @@
 
 #include "tessera/nn/layers/lm_head.h"
 #include "tessera/nn/layers/transformer_layer.h"
-#include "tessera/nn/tensor_parallel/registry.h"
+#include "tessera/nn/replace/registry.h"
 
 #include "models/activations.h"
 #include "models/state_names.h"

@@ -4,8 +4,8 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "tessera/nn/containers.h"
-#include "tessera/nn/module.h"
+#include "tessera/nn/module/containers.h"
+#include "tessera/nn/module/module.h"
 
 // Letters of shapes: B samples, S positions (T of keys), H heads, D width of a
 // head, I width of the model, V vocabulary, N = B * H.

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "tessera/nn/tensor_parallel/registry.h"
+#include "tessera/nn/replace/registry.h"
 
 namespace tessera::models {
 

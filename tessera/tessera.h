@@ -1,11 +1,11 @@
 #pragma once
 
 /// The one header of a training script.
-#include "tessera/nn/containers.h"
-#include "tessera/nn/module.h"
-#include "tessera/nn/tensor_parallel/parameter_creation.h"
-#include "tessera/nn/tensor_parallel/primitives.h"
-#include "tessera/nn/tensor_parallel/registry.h"
+#include "tessera/nn/module/containers.h"
+#include "tessera/nn/module/module.h"
+#include "tessera/nn/parallel/parameter_creation.h"
+#include "tessera/nn/parallel/primitives.h"
+#include "tessera/nn/replace/registry.h"
 #include "tessera/optim/lbfgs.h"
 #include "tessera/optim/learning_rate.h"
 #include "tessera/train/checkpoints.h"

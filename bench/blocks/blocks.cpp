@@ -31,9 +31,9 @@
 
 #include "tessera/nn/layers/placement.h"
 #include "tessera/nn/layers/projection.h"
-#include "tessera/nn/tensor_parallel/registry.h"
-#include "tessera/nn/two_d/boundary.h"
-#include "tessera/nn/two_d/modules.h"
+#include "tessera/nn/replace/registry.h"
+#include "tessera/nn/summa/boundary.h"
+#include "tessera/nn/summa/modules.h"
 #include "tessera/tessera.h"
 
 #include "bench/support/measure.h"

@@ -27,8 +27,8 @@
 
 #include "tessera/base/error.h"
 #include "tessera/comm/world.h"
-#include "tessera/nn/two_d/exchange.h"
-#include "tessera/nn/two_d/stem.h"
+#include "tessera/nn/summa/exchange.h"
+#include "tessera/nn/summa/stem.h"
 
 #include "bench/support/measure.h"
 #include "bench/support/megatron_stem.h"

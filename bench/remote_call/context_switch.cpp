@@ -12,7 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "tessera/comm/shm/segment.h"
+#include "tessera/comm/shared_memory/segment.h"
 
 namespace tessera::bench {
 

@@ -22,8 +22,8 @@
 
 #include "tessera/base/error.h"
 #include "tessera/comm/world.h"
-#include "tessera/nn/two_d/exchange.h"
-#include "tessera/nn/two_d/product.h"
+#include "tessera/nn/summa/exchange.h"
+#include "tessera/nn/summa/product.h"
 
 #include "bench/summa/scalapack.h"
 #include "bench/support/measure.h"

@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "tessera/base/json_fields.h"
+#include "tessera/deferred_init/delayed_init.h"
 #include "tessera/report/run_log.h"
 #include "tessera/tessera.h"
 #include "tessera/timeline/timeline.h"
-#include "tessera/tracer/delayed_init.h"
 
 #include "cli/run_lock.h"
 #include "cli/train/bad_steps.h"

@@ -3,7 +3,7 @@
 #include <torch/torch.h>
 
 #include "tessera/base/error.h"
-#include "tessera/nn/two_d/row0.h"
+#include "tessera/nn/summa/row0.h"
 
 namespace tessera::models {
 

@@ -2,9 +2,9 @@
 
 #include <tuple>
 
-#include "tessera/nn/sequential.h"
-#include "tessera/nn/two_d/boundary.h"
-#include "tessera/nn/two_d/transformer.h"
+#include "tessera/nn/module/sequential.h"
+#include "tessera/nn/summa/boundary.h"
+#include "tessera/nn/summa/transformer.h"
 
 #include "models/bert.h"
 #include "models/options.h"

@@ -1,8 +1,8 @@
 #pragma once
 
-#include "tessera/nn/sequential.h"
-#include "tessera/nn/two_d/boundary.h"
-#include "tessera/nn/two_d/transformer.h"
+#include "tessera/nn/module/sequential.h"
+#include "tessera/nn/summa/boundary.h"
+#include "tessera/nn/summa/transformer.h"
 
 #include "models/gpt.h"
 #include "models/options.h"

@@ -18,7 +18,7 @@
 #include <poll.h>
 
 #include "tessera/base/error.h"
-#include "tessera/comm/shm/segment.h"
+#include "tessera/comm/shared_memory/segment.h"
 
 namespace tessera::comm::activity {
 

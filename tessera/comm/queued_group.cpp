@@ -10,7 +10,7 @@
 #include "tessera/base/error.h"
 #include "tessera/comm/activity.h"
 #include "tessera/comm/reduce_kernels.h"
-#include "tessera/comm/shm/window.h"
+#include "tessera/comm/shared_memory/window.h"
 
 namespace tessera::comm {
 

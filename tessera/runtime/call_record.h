@@ -7,7 +7,7 @@
 #include <ATen/core/ivalue.h>
 #include <torch/csrc/autograd/function.h>
 
-#include "tessera/tensor/gradient_order.h"
+#include "tessera/autograd/gradient_order.h"
 
 namespace tessera::runtime {
 

@@ -5,9 +5,9 @@
 
 #include <ATen/core/ivalue.h>
 
+#include "tessera/autograd/dispatch_mode.h"
 #include "tessera/runtime/flow.h"
 #include "tessera/runtime/message.h"
-#include "tessera/tensor/dispatch_mode.h"
 #include "tessera/transport/transport.h"
 
 namespace tessera::runtime {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "tessera/base/error.h"
-#include "tessera/nn/interceptor.h"
+#include "tessera/nn/module/interceptor.h"
 
 namespace tessera::runtime {
 

@@ -1,10 +1,10 @@
 #include "tessera/runtime/module_table.h"
 
 #include "tessera/base/error.h"
-#include "tessera/nn/interceptor.h"
-#include "tessera/nn/operator_layer.h"
-#include "tessera/nn/remote_tensor.h"
-#include "tessera/nn/sequential.h"
+#include "tessera/nn/module/interceptor.h"
+#include "tessera/nn/module/operator_layer.h"
+#include "tessera/nn/module/remote_tensor.h"
+#include "tessera/nn/module/sequential.h"
 
 namespace tessera::runtime {
 

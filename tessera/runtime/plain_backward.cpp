@@ -3,8 +3,8 @@
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include "tessera/autograd/weight_gradient.h"
 #include "tessera/base/error.h"
-#include "tessera/tensor/weight_gradient.h"
 
 namespace tessera::runtime {
 

@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <tuple>
 
+#include "tessera/autograd/weight_gradient.h"
 #include "tessera/base/error.h"
 #include "tessera/comm/activity.h"
 #include "tessera/runtime/call_modes.h"
 #include "tessera/runtime/error_text.h"
-#include "tessera/tensor/weight_gradient.h"
 
 namespace tessera::runtime {
 

@@ -9,8 +9,9 @@
 #include <unordered_map>
 #include <vector>
 
+#include "tessera/autograd/gradient_order.h"
 #include "tessera/comm/world.h"
-#include "tessera/nn/interceptor.h"
+#include "tessera/nn/module/interceptor.h"
 #include "tessera/runtime/buffer_order.h"
 #include "tessera/runtime/call_record.h"
 #include "tessera/runtime/exchange.h"
@@ -21,7 +22,6 @@
 #include "tessera/runtime/static_run.h"
 #include "tessera/runtime/worker.h"
 #include "tessera/schedule/schedule.h"
-#include "tessera/tensor/gradient_order.h"
 #include "tessera/timeline/timeline.h"
 #include "tessera/transport/transport.h"
 

@@ -4,12 +4,12 @@
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include "tessera/autograd/weight_gradient.h"
 #include "tessera/base/error.h"
 #include "tessera/runtime/call_modes.h"
 #include "tessera/runtime/remote_backward.h"
 #include "tessera/runtime/server.h"
 #include "tessera/tensor/value.h"
-#include "tessera/tensor/weight_gradient.h"
 
 namespace tessera::runtime {
 

@@ -1,10 +1,10 @@
 // Who runs next, and how the baton gets there.
 #include <algorithm>
 
+#include "tessera/autograd/weight_gradient.h"
 #include "tessera/comm/activity.h"
 #include "tessera/runtime/call_modes.h"
 #include "tessera/runtime/server.h"
-#include "tessera/tensor/weight_gradient.h"
 
 namespace tessera::runtime {
 

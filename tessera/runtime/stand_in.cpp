@@ -6,8 +6,8 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include "tessera/autograd/meta_call.h"
 #include "tessera/base/error.h"
-#include "tessera/tensor/meta_call.h"
 
 namespace tessera::runtime {
 

@@ -8,8 +8,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "tessera/autograd/dispatch_mode.h"
 #include "tessera/runtime/flow.h"
-#include "tessera/tensor/dispatch_mode.h"
 
 /// Tensors without numbers, given to user code in place of those that its rank
 /// only hands on (fast mode). A verifying step finds out which those are: there

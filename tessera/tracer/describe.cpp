@@ -5,7 +5,7 @@
 #include <unordered_map>
 
 #include "tessera/base/error.h"
-#include "tessera/nn/interceptor.h"
+#include "tessera/nn/module/interceptor.h"
 #include "tessera/tensor/dtype.h"
 
 namespace tessera::tracer {

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 
+#include "tessera/autograd/meta_call.h"
 #include "tessera/base/error.h"
-#include "tessera/nn/interceptor.h"
-#include "tessera/nn/operator_call.h"
-#include "tessera/nn/operator_layer.h"
-#include "tessera/tensor/meta_call.h"
+#include "tessera/nn/module/interceptor.h"
+#include "tessera/nn/module/operator_call.h"
+#include "tessera/nn/module/operator_layer.h"
 
 namespace tessera::tracer {
 

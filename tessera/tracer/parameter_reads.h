@@ -4,7 +4,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "tessera/tensor/dispatch_mode.h"
+#include "tessera/autograd/dispatch_mode.h"
 #include "tessera/tracer/describe.h"
 
 namespace tessera::tracer {

@@ -9,12 +9,12 @@
 
 #include <ATen/ATen.h>
 
+#include "tessera/autograd/dispatch_mode.h"
+#include "tessera/autograd/meta_call.h"
 #include "tessera/base/error.h"
-#include "tessera/nn/interceptor.h"
-#include "tessera/nn/tensor_parallel/skipped.h"
-#include "tessera/tensor/dispatch_mode.h"
+#include "tessera/nn/module/interceptor.h"
+#include "tessera/nn/parallel/skipped.h"
 #include "tessera/tensor/dtype.h"
-#include "tessera/tensor/meta_call.h"
 #include "tessera/tracer/describe.h"
 
 namespace tessera::tracer {

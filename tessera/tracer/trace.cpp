@@ -14,11 +14,11 @@
 #include <ATen/Context.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include "tessera/autograd/dispatch_mode.h"
+#include "tessera/autograd/meta_call.h"
 #include "tessera/base/error.h"
-#include "tessera/nn/interceptor.h"
-#include "tessera/tensor/dispatch_mode.h"
+#include "tessera/nn/module/interceptor.h"
 #include "tessera/tensor/dtype.h"
-#include "tessera/tensor/meta_call.h"
 #include "tessera/tensor/value.h"
 #include "tessera/tracer/describe.h"
 #include "tessera/tracer/parameter_reads.h"

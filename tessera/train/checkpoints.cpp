@@ -14,7 +14,7 @@
 #include "tessera/checkpoint/reader.h"
 #include "tessera/checkpoint/writer.h"
 #include "tessera/comm/activity.h"
-#include "tessera/nn/interceptor.h"
+#include "tessera/nn/module/interceptor.h"
 #include "tessera/runtime/error_text.h"
 #include "tessera/tensor/value.h"
 #include "tessera/train/optimizer_parts.h"

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "tessera/tracer/delayed_init.h"
+#include "tessera/deferred_init/delayed_init.h"
 
 namespace tessera {
 

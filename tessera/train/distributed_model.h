@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "tessera/nn/module.h"
+#include "tessera/nn/module/module.h"
 #include "tessera/train/model.h"
 
 namespace tessera {

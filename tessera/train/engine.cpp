@@ -6,12 +6,12 @@
 
 #include <torch/csrc/autograd/autograd.h>
 
+#include "tessera/autograd/weight_gradient.h"
 #include "tessera/base/error.h"
 #include "tessera/comm/activity.h"
 #include "tessera/plan/from_config.h"
 #include "tessera/runtime/error_text.h"
 #include "tessera/runtime/random_state.h"
-#include "tessera/tensor/weight_gradient.h"
 #include "tessera/train/model_core.h"
 #include "tessera/train/step_failure.h"
 

@@ -11,10 +11,10 @@
 
 #include <torch/nn/module.h>
 
+#include "tessera/data_parallel/gradient_reducer.h"
 #include "tessera/graph/model_graph.h"
-#include "tessera/nn/tensor_parallel/replace.h"
+#include "tessera/nn/replace/replace.h"
 #include "tessera/plan/plan.h"
-#include "tessera/runtime/gradient_reducer.h"
 #include "tessera/runtime/module_table.h"
 #include "tessera/runtime/plain_backward.h"
 #include "tessera/train/engine.h"

@@ -4,9 +4,9 @@
 #include <sstream>
 
 #include "tessera/base/error.h"
+#include "tessera/deferred_init/delayed_init.h"
 #include "tessera/partition/partition.h"
 #include "tessera/plan/from_config.h"
-#include "tessera/tracer/delayed_init.h"
 #include "tessera/tracer/describe.h"
 #include "tessera/train/decision.h"
 #include "tessera/train/model_core.h"

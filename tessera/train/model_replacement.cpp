@@ -4,8 +4,8 @@
 #include <cstdio>
 
 #include "tessera/base/error.h"
+#include "tessera/deferred_init/delayed_init.h"
 #include "tessera/runtime/random_state.h"
-#include "tessera/tracer/delayed_init.h"
 #include "tessera/train/model_core.h"
 
 namespace tessera::train {

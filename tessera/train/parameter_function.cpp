@@ -6,7 +6,7 @@
 #include <ATen/ATen.h>
 
 #include "tessera/base/error.h"
-#include "tessera/nn/interceptor.h"
+#include "tessera/nn/module/interceptor.h"
 #include "tessera/tensor/value.h"
 #include "tessera/train/model_core.h"
 

@@ -4,8 +4,8 @@
 
 #include "tessera/base/error.h"
 #include "tessera/comm/activity.h"
-#include "tessera/nn/tensor_parallel/context.h"
-#include "tessera/nn/two_d/mesh.h"
+#include "tessera/nn/parallel/context.h"
+#include "tessera/nn/summa/mesh.h"
 #include "tessera/runtime/uncaught_error.h"
 #include "tessera/train/engine.h"
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "tessera/checkpoint/optimizer_state.h"
-#include "tessera/nn/tensor_parallel/replace.h"
+#include "tessera/nn/replace/replace.h"
 #include "tessera/runtime/module_table.h"
 #include "tessera/train/session.h"
 

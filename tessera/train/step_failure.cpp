@@ -1,8 +1,8 @@
 #include "tessera/train/step_failure.h"
 
 #include "tessera/comm/recoverable.h"
-#include "tessera/nn/tensor_parallel/context.h"
-#include "tessera/nn/two_d/mesh.h"
+#include "tessera/nn/parallel/context.h"
+#include "tessera/nn/summa/mesh.h"
 
 namespace tessera::train {
 

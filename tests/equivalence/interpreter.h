@@ -11,7 +11,7 @@
 
 #include <torch/torch.h>
 
-#include "tessera/nn/containers.h"
+#include "tessera/nn/module/containers.h"
 
 #include "tests/equivalence/program.h"
 

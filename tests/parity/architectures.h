@@ -5,7 +5,7 @@
 
 #include <torch/torch.h>
 
-#include "tessera/nn/containers.h"
+#include "tessera/nn/module/containers.h"
 
 #include "models/bert.h"
 

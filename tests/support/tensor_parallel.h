@@ -2,8 +2,8 @@
 
 #include <torch/torch.h>
 
-#include "tessera/nn/containers.h"
-#include "tessera/nn/tensor_parallel/marking.h"
+#include "tessera/nn/module/containers.h"
+#include "tessera/nn/parallel/marking.h"
 
 #include "tests/support/tiny_models.h"
 

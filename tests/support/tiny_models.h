@@ -8,7 +8,7 @@
 
 #include <torch/torch.h>
 
-#include "tessera/nn/containers.h"
+#include "tessera/nn/module/containers.h"
 
 /// Small models, each with one thing that pipelines find hard. All take
 /// (x [B, 8] f32, y [B, 8] f32) through `loss_of` in the parity tests.

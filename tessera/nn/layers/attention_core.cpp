@@ -4,8 +4,8 @@
 
 #include "tessera/base/error.h"
 #include "tessera/nn/layers/attention_layer.h"
-#include "tessera/nn/tensor_parallel/primitives.h"
-#include "tessera/nn/tensor_parallel/random_streams.h"
+#include "tessera/nn/parallel/primitives.h"
+#include "tessera/nn/parallel/random_streams.h"
 
 namespace tessera::nn {
 

@@ -5,7 +5,7 @@
 #include <ATen/ATen.h>
 
 #include "tessera/base/error.h"
-#include "tessera/nn/tensor_parallel/shard.h"
+#include "tessera/nn/parallel/shard.h"
 
 namespace tessera::nn {
 

@@ -8,7 +8,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/nn/layers/placement.h"
-#include "tessera/nn/tensor_parallel/shard.h"
+#include "tessera/nn/parallel/shard.h"
 
 namespace tessera::nn {
 

@@ -2,8 +2,8 @@
 
 #include <cstdint>
 
-#include "tessera/nn/module.h"
-#include "tessera/nn/tensor_parallel/distributed_module.h"
+#include "tessera/nn/module/module.h"
+#include "tessera/nn/parallel/distributed_module.h"
 
 namespace tessera::nn {
 

@@ -9,8 +9,8 @@
 #include "tessera/base/error.h"
 #include "tessera/nn/layers/output_layer.h"
 #include "tessera/nn/layers/placement.h"
-#include "tessera/nn/tensor_parallel/parameter_creation.h"
-#include "tessera/nn/tensor_parallel/primitives.h"
+#include "tessera/nn/parallel/parameter_creation.h"
+#include "tessera/nn/parallel/primitives.h"
 
 namespace tessera::nn {
 

@@ -4,8 +4,8 @@
 #include <string>
 #include <tuple>
 
-#include "tessera/nn/module.h"
-#include "tessera/nn/tensor_parallel/distributed_module.h"
+#include "tessera/nn/module/module.h"
+#include "tessera/nn/parallel/distributed_module.h"
 
 namespace tessera::nn {
 

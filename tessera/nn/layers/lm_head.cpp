@@ -7,7 +7,7 @@
 #include "tessera/base/error.h"
 #include "tessera/nn/layers/placement.h"
 #include "tessera/nn/layers/product.h"
-#include "tessera/nn/tensor_parallel/parameter_creation.h"
+#include "tessera/nn/parallel/parameter_creation.h"
 
 namespace tessera::nn {
 

@@ -6,8 +6,8 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "tessera/nn/tensor_parallel/random_streams.h"
-#include "tessera/nn/tensor_parallel/shard.h"
+#include "tessera/nn/parallel/random_streams.h"
+#include "tessera/nn/parallel/shard.h"
 
 namespace tessera::nn {
 

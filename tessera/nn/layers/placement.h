@@ -2,8 +2,8 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "tessera/nn/tensor_parallel/collectives.h"
-#include "tessera/nn/tensor_parallel/context.h"
+#include "tessera/nn/parallel/collectives.h"
+#include "tessera/nn/parallel/context.h"
 
 // Where an activation lies, and how it gets from one place to another.
 //

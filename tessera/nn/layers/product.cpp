@@ -7,9 +7,9 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "tessera/autograd/weight_gradient.h"
 #include "tessera/base/error.h"
 #include "tessera/tensor/torch_compat.h"
-#include "tessera/tensor/weight_gradient.h"
 
 namespace tessera::nn {
 

@@ -4,8 +4,8 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "tessera/nn/tensor_parallel/collectives.h"
-#include "tessera/nn/tensor_parallel/context.h"
+#include "tessera/nn/parallel/collectives.h"
+#include "tessera/nn/parallel/context.h"
 
 // The one product of all distributed layers, y = x W^T + bias with a local part
 // of W, together with the collective in front of it and the one behind it. In

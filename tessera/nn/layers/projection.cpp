@@ -5,7 +5,7 @@
 #include <ATen/ATen.h>
 
 #include "tessera/nn/layers/placement.h"
-#include "tessera/nn/tensor_parallel/parameter_creation.h"
+#include "tessera/nn/parallel/parameter_creation.h"
 
 namespace tessera::nn {
 

@@ -1,9 +1,9 @@
 #pragma once
 
-#include "tessera/nn/containers.h"
 #include "tessera/nn/layers/attention_layer.h"
 #include "tessera/nn/layers/output_layer.h"
 #include "tessera/nn/layers/transformer_options.h"
+#include "tessera/nn/module/containers.h"
 
 namespace tessera::nn {
 

@@ -6,7 +6,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "tessera/nn/tensor_parallel/context.h"
+#include "tessera/nn/parallel/context.h"
 #include "tessera/tensor/torch_compat.h"
 
 namespace tessera::nn {

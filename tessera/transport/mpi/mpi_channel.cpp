@@ -8,7 +8,7 @@
 #include <mpi.h>
 
 #include "tessera/base/error.h"
-#include "tessera/comm/mpi/check.h"
+#include "tessera/comm/backends/mpi/check.h"
 
 namespace tessera::transport::mpi {
 

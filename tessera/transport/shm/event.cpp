@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "tessera/comm/shm/segment.h"
+#include "tessera/comm/shared_memory/segment.h"
 
 namespace tessera::transport::shm {
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "tessera/comm/shm/segment.h"
+#include "tessera/comm/shared_memory/segment.h"
 #include "tessera/transport/shm/layout.h"
 
 namespace tessera::transport::shm {

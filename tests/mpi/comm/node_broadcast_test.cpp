@@ -8,7 +8,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tessera/comm/mpi/mpi_engine.h"
+#include "tessera/comm/backends/mpi/mpi_engine.h"
 
 namespace tessera::comm::mpi {
 namespace {

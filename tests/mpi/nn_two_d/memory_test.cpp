@@ -6,9 +6,9 @@
 #include <gtest/gtest.h>
 
 #include "tessera/comm/world.h"
-#include "tessera/nn/tensor_parallel/context.h"
-#include "tessera/nn/two_d/exchange.h"
-#include "tessera/nn/two_d/stem.h"
+#include "tessera/nn/parallel/context.h"
+#include "tessera/nn/summa/exchange.h"
+#include "tessera/nn/summa/stem.h"
 
 #include "bench/support/memory_count.h"
 

@@ -5,7 +5,7 @@
 
 #include <gmock/gmock.h>
 
-#include "tessera/nn/tensor_parallel/marking.h"
+#include "tessera/nn/parallel/marking.h"
 
 #include "tests/mpi/runtime/support.h"
 

@@ -6,7 +6,7 @@
 
 #include <gmock/gmock.h>
 
-#include "tessera/tensor/weight_gradient.h"
+#include "tessera/autograd/weight_gradient.h"
 
 #include "tests/mpi/runtime/support.h"
 

@@ -6,7 +6,7 @@
 
 #include <gmock/gmock.h>
 
-#include "tessera/nn/remote_tensor.h"
+#include "tessera/nn/module/remote_tensor.h"
 
 #include "tests/mpi/runtime/support.h"
 

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "tessera/nn/tensor_parallel/marking.h"
+#include "tessera/nn/parallel/marking.h"
 
 #include "tests/mpi/runtime/support.h"
 

@@ -2,7 +2,7 @@
 // has, whatever the ranks hold.
 #include <filesystem>
 
-#include "tessera/tracer/delayed_init.h"
+#include "tessera/deferred_init/delayed_init.h"
 
 #include "tests/mpi/tensor_parallel/support.h"
 

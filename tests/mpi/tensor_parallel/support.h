@@ -2,8 +2,8 @@
 
 #include <mpi.h>
 
-#include "tessera/nn/tensor_parallel/parameter_creation.h"
-#include "tessera/nn/tensor_parallel/primitives.h"
+#include "tessera/nn/parallel/parameter_creation.h"
+#include "tessera/nn/parallel/primitives.h"
 
 #include "tests/support/parity.h"
 #include "tests/support/tensor_parallel.h"

@@ -1,4 +1,4 @@
-#include "tessera/nn/module.h"
+#include "tessera/nn/module/module.h"
 
 #include <cstdio>
 

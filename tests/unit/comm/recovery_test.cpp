@@ -12,7 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/comm/recoverable.h"
-#include "tessera/comm/shm/window.h"
+#include "tessera/comm/shared_memory/window.h"
 #include "tessera/comm/world.h"
 
 namespace tessera::comm {

@@ -1,6 +1,6 @@
 // The shared-memory engine on threads, without libtorch: what happens when
 // ranks are late, differ, or give up; also built alone under ThreadSanitizer.
-#include "tessera/comm/shm/shm_engine.h"
+#include "tessera/comm/backends/shm/shm_engine.h"
 
 #include <chrono>
 #include <functional>

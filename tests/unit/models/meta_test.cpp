@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include "tessera/tracer/delayed_init.h"
+#include "tessera/deferred_init/delayed_init.h"
 #include "tessera/tracer/trace.h"
 
 #include "models/registry.h"

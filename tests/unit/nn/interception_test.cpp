@@ -6,8 +6,8 @@
 #include <gmock/gmock.h>
 
 #include "tessera/base/error.h"
-#include "tessera/nn/containers.h"
-#include "tessera/nn/module.h"
+#include "tessera/nn/module/containers.h"
+#include "tessera/nn/module/module.h"
 
 namespace tessera {
 namespace {

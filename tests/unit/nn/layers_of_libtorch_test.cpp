@@ -1,6 +1,6 @@
 // Every alias can be held, called and told from libtorch's own class: what cannot be derived from
 // or packed would not compile or link.
-#include "tessera/nn/layers_of_libtorch.h"
+#include "tessera/nn/module/layers_of_libtorch.h"
 
 #include <functional>
 #include <map>

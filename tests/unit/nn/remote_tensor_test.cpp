@@ -1,13 +1,13 @@
 // Handles of tensors that another rank owns: layers' operators are run there, the rest is refused.
-#include "tessera/nn/remote_tensor.h"
+#include "tessera/nn/module/remote_tensor.h"
 
 #include <torch/torch.h>
 
 #include <gmock/gmock.h>
 
 #include "tessera/base/error.h"
-#include "tessera/nn/containers.h"
-#include "tessera/nn/operator_layer.h"
+#include "tessera/nn/module/containers.h"
+#include "tessera/nn/module/operator_layer.h"
 
 namespace tessera::nn {
 namespace {

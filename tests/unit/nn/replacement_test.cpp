@@ -3,8 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
-#include "tessera/nn/containers.h"
-#include "tessera/nn/tensor_parallel/replace.h"
+#include "tessera/nn/module/containers.h"
+#include "tessera/nn/replace/replace.h"
 
 namespace tessera::nn {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tessera/nn/containers.h"
+#include "tessera/nn/module/containers.h"
 
 namespace tessera {
 namespace {

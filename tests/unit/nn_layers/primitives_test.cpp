@@ -1,10 +1,10 @@
 // The five primitives against what one process computes from all ranks' parts.
-#include "tessera/nn/tensor_parallel/primitives.h"
+#include "tessera/nn/parallel/primitives.h"
 
 #include "tessera/base/error.h"
-#include "tessera/nn/tensor_parallel/collectives.h"
-#include "tessera/nn/tensor_parallel/parameter_creation.h"
-#include "tessera/nn/tensor_parallel/random_streams.h"
+#include "tessera/nn/parallel/collectives.h"
+#include "tessera/nn/parallel/parameter_creation.h"
+#include "tessera/nn/parallel/random_streams.h"
 
 #include "ranks.h"
 

@@ -15,9 +15,9 @@
 #include <gtest/gtest.h>
 
 #include "tessera/comm/world.h"
-#include "tessera/nn/tensor_parallel/context.h"
-#include "tessera/nn/tensor_parallel/distributed_module.h"
-#include "tessera/nn/tensor_parallel/shard.h"
+#include "tessera/nn/parallel/context.h"
+#include "tessera/nn/parallel/distributed_module.h"
+#include "tessera/nn/parallel/shard.h"
 
 /// Ranks of a TP_GROUP as threads, and a distributed module beside the plain
 /// one that does the work of all of them.

@@ -2,8 +2,8 @@
 #include <mutex>
 
 #include "tessera/base/error.h"
+#include "tessera/deferred_init/delayed_init.h"
 #include "tessera/nn/layers/transformer_layer.h"
-#include "tessera/tracer/delayed_init.h"
 
 #include "plain_transformer.h"
 #include "ranks.h"

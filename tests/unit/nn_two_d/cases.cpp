@@ -5,7 +5,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 
 #include "tessera/base/error.h"
-#include "tessera/nn/two_d/exchange.h"
+#include "tessera/nn/summa/exchange.h"
 
 namespace tessera::nn::two_d::cases {
 

@@ -5,8 +5,8 @@
 
 #include <torch/torch.h>
 
-#include "tessera/nn/two_d/blocks.h"
-#include "tessera/nn/two_d/mesh.h"
+#include "tessera/nn/summa/blocks.h"
+#include "tessera/nn/summa/mesh.h"
 
 // What every mesh must do, written once. A case is a function that all ranks of
 // a mesh run; unit tests run it on threads of one process, MPI tests on

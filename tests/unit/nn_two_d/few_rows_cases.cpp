@@ -1,8 +1,8 @@
 // Activations of few rows across the boundary: the weights stay where they lie
 // if all ranks bring as many samples, and their panels travel if not.
 #include "tessera/base/error.h"
-#include "tessera/nn/two_d/boundary.h"
-#include "tessera/nn/two_d/modules.h"
+#include "tessera/nn/summa/boundary.h"
+#include "tessera/nn/summa/modules.h"
 
 #include "cases.h"
 #include "weights.h"

@@ -1,8 +1,8 @@
 // Every layer against torch's own: result, gradients of inputs and parameters.
 #include "tessera/base/error.h"
-#include "tessera/nn/two_d/boundary.h"
-#include "tessera/nn/two_d/functional.h"
-#include "tessera/nn/two_d/modules.h"
+#include "tessera/nn/summa/boundary.h"
+#include "tessera/nn/summa/functional.h"
+#include "tessera/nn/summa/modules.h"
 
 #include "cases.h"
 

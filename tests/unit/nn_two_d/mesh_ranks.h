@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "tessera/comm/world.h"
-#include "tessera/nn/two_d/mesh.h"
+#include "tessera/nn/summa/mesh.h"
 
 namespace tessera::nn::two_d {
 

@@ -1,8 +1,8 @@
 // Managed memory: equal to plain autograd with every set of savings, and no
 // memory is taken after the first step.
 #include "tessera/base/error.h"
-#include "tessera/nn/two_d/exchange.h"
-#include "tessera/nn/two_d/stem.h"
+#include "tessera/nn/summa/exchange.h"
+#include "tessera/nn/summa/stem.h"
 
 #include "cases.h"
 #include "weights.h"

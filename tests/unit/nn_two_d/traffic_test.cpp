@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
-#include "tessera/nn/two_d/stem.h"
+#include "tessera/nn/summa/stem.h"
 
 #include "bench/support/megatron_stem.h"
 #include "cases.h"

@@ -3,7 +3,7 @@
 #include <limits>
 
 #include "tessera/base/error.h"
-#include "tessera/nn/two_d/transformer.h"
+#include "tessera/nn/summa/transformer.h"
 
 #include "cases.h"
 #include "weights.h"

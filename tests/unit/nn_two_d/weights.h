@@ -3,7 +3,7 @@
 #include <map>
 #include <string>
 
-#include "tessera/nn/two_d/modules.h"
+#include "tessera/nn/summa/modules.h"
 
 #include "cases.h"
 

@@ -1,6 +1,6 @@
 #include <gmock/gmock.h>
 
-#include "tessera/nn/remote_tensor.h"
+#include "tessera/nn/module/remote_tensor.h"
 
 #include "tests/unit/runtime/pipeline.h"
 

@@ -9,7 +9,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tessera/nn/containers.h"
+#include "tessera/nn/module/containers.h"
 #include "tessera/runtime/server.h"
 
 /// Pipelines whose ranks are threads of this process.

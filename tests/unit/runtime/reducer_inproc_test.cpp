@@ -1,7 +1,7 @@
 #include <gmock/gmock.h>
 
-#include "tessera/runtime/gradient_reducer.h"
-#include "tessera/tensor/weight_gradient.h"
+#include "tessera/autograd/weight_gradient.h"
+#include "tessera/data_parallel/gradient_reducer.h"
 
 #include "tests/unit/runtime/pipeline.h"
 

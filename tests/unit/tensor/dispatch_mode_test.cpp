@@ -1,4 +1,4 @@
-#include "tessera/tensor/dispatch_mode.h"
+#include "tessera/autograd/dispatch_mode.h"
 
 #include <thread>
 
@@ -7,7 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tessera/tensor/meta_call.h"
+#include "tessera/autograd/meta_call.h"
 
 namespace tessera {
 namespace {

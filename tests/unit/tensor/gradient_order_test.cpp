@@ -1,4 +1,4 @@
-#include "tessera/tensor/gradient_order.h"
+#include "tessera/autograd/gradient_order.h"
 
 #include <algorithm>
 #include <optional>
@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tessera/tensor/weight_gradient.h"
+#include "tessera/autograd/weight_gradient.h"
 
 namespace tessera {
 namespace {

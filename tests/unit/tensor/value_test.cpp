@@ -19,7 +19,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tessera/nn/module.h"
+#include "tessera/nn/module/module.h"
 
 namespace tessera {
 namespace {

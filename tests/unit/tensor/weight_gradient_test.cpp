@@ -1,4 +1,4 @@
-#include "tessera/tensor/weight_gradient.h"
+#include "tessera/autograd/weight_gradient.h"
 
 #include <memory>
 #include <optional>

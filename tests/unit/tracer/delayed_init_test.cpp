@@ -1,4 +1,4 @@
-#include "tessera/tracer/delayed_init.h"
+#include "tessera/deferred_init/delayed_init.h"
 
 #include <thread>
 
@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
-#include "tessera/nn/containers.h"
+#include "tessera/nn/module/containers.h"
 #include "tessera/tracer/trace.h"
 
 namespace tessera::tracer {

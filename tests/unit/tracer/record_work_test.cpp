@@ -6,9 +6,9 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
-#include "tessera/nn/containers.h"
-#include "tessera/nn/tensor_parallel/skipped.h"
-#include "tessera/tracer/delayed_init.h"
+#include "tessera/deferred_init/delayed_init.h"
+#include "tessera/nn/module/containers.h"
+#include "tessera/nn/parallel/skipped.h"
 #include "tessera/tracer/describe.h"
 
 namespace tessera::tracer {

@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
-#include "tessera/nn/containers.h"
-#include "tessera/nn/module.h"
+#include "tessera/nn/module/containers.h"
+#include "tessera/nn/module/module.h"
 #include "tessera/tracer/trace.h"
 
 namespace tessera::tracer {

@@ -6,8 +6,8 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
-#include "tessera/nn/containers.h"
-#include "tessera/nn/module.h"
+#include "tessera/nn/module/containers.h"
+#include "tessera/nn/module/module.h"
 #include "tessera/tracer/describe.h"
 
 namespace tessera::tracer {

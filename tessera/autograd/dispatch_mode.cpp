@@ -1,0 +1,117 @@
+#include "tessera/autograd/dispatch_mode.h"
+
+#include <array>
+#include <atomic>
+
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/library.h>
+
+#include "tessera/base/error.h"
+
+namespace tessera {
+
+namespace {
+
+thread_local DispatchMode* t_mode = nullptr;
+
+// Filled by static initialisers and first uses, never emptied.
+constexpr std::size_t kMostTensorModes = 4;
+std::array<std::atomic<TensorDispatchMode*>, kMostTensorModes> tensor_modes{};
+std::atomic<TensorDispatchMode*> guard_mode{nullptr};
+
+// Names the protected member of TensorImpl; no object of this class exists.
+struct ModeKeySet : c10::TensorImpl {
+  static constexpr auto member() {
+    return &ModeKeySet::key_set_;
+  }
+};
+
+bool owns_argument(
+    const TensorDispatchMode& mode,
+    const c10::OperatorHandle& op,
+    const torch::jit::Stack& stack) {
+  bool owns = false;
+  for (const c10::IValue& argument : arguments_of(op, stack)) {
+    for_each_operator_tensor(argument, [&](const at::Tensor& tensor) {
+      owns = owns || (tensor.key_set().has(kModeKey) && mode.owns(tensor));
+    });
+  }
+  return owns;
+}
+
+DispatchMode* owner_among(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+  for (const auto& entry : tensor_modes) {
+    TensorDispatchMode* mode = entry.load();
+    if (mode == nullptr) {
+      break;
+    }
+    if (owns_argument(*mode, op, stack)) {
+      return mode;
+    }
+  }
+  return nullptr;
+}
+
+DispatchMode* mode_for(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+  TensorDispatchMode* guard = guard_mode.load();
+  if (guard != nullptr && owns_argument(*guard, op, stack)) {
+    return guard;
+  }
+  return t_mode != nullptr ? t_mode : owner_among(op, stack);
+}
+
+void ask_mode(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  const c10::impl::ExcludeDispatchKeyGuard below(kModeKey);
+  DispatchMode* mode = mode_for(op, *stack);
+  // Another thread may have inherited the key, but not the mode: plain there.
+  if (mode == nullptr) {
+    op.callBoxed(stack);
+  } else {
+    mode->call(op, stack);
+  }
+}
+
+} // namespace
+
+void call_plain(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  const c10::impl::ExcludeDispatchKeyGuard below(kModeKey);
+  op.callBoxed(stack);
+}
+
+DispatchScope::DispatchScope(DispatchMode* mode)
+    : previous_mode_(t_mode),
+      previous_included_(c10::impl::tls_is_dispatch_key_included(kModeKey)) {
+  t_mode = mode;
+  c10::impl::tls_set_dispatch_key_included(kModeKey, mode != nullptr);
+}
+
+DispatchScope::~DispatchScope() {
+  t_mode = previous_mode_;
+  c10::impl::tls_set_dispatch_key_included(kModeKey, previous_included_);
+}
+
+void add_tensor_dispatch_mode(TensorDispatchMode* mode) {
+  for (auto& entry : tensor_modes) {
+    TensorDispatchMode* empty = nullptr;
+    if (entry.compare_exchange_strong(empty, mode)) {
+      return;
+    }
+  }
+  TESSERA_CHECK(false, "more than ", kMostTensorModes, " tensor modes");
+}
+
+void set_guard_dispatch_mode(TensorDispatchMode* mode) {
+  TensorDispatchMode* none = nullptr;
+  TESSERA_CHECK(guard_mode.compare_exchange_strong(none, mode), "there is a guard already");
+}
+
+void attract_mode(const at::Tensor& tensor) {
+  c10::DispatchKeySet& keys = tensor.unsafeGetTensorImpl()->*ModeKeySet::member();
+  keys = keys.add(kModeKey);
+}
+
+} // namespace tessera
+
+TORCH_LIBRARY_IMPL(_, DeferredInit, m) {
+  m.fallback(torch::CppFunction::makeFromBoxedFunction<&tessera::ask_mode>());
+}

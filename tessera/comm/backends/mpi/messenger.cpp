@@ -1,0 +1,199 @@
+#include "tessera/comm/backends/mpi/messenger.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <exception>
+#include <utility>
+
+#include "tessera/comm/activity.h"
+#include "tessera/comm/backends/mpi/check.h"
+#include "tessera/comm/backoff.h"
+
+namespace tessera::comm::mpi {
+
+namespace {
+
+constexpr std::size_t kLengthBytes = sizeof(std::uint64_t);
+
+} // namespace
+
+struct Messenger::Outgoing {
+  std::vector<char> bytes;
+  std::vector<MPI_Request> requests;
+};
+
+Messenger::Messenger(MPI_Comm comm, std::chrono::milliseconds timeout)
+    : comm_(comm), timeout_(timeout) {}
+
+Messenger::~Messenger() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+    give_up_ = std::uncaught_exceptions() > 0;
+  }
+  wake_.notify_all();
+  if (thread_.joinable()) {
+    thread_.join();
+  }
+  for (OutgoingPtr& message : outgoing_) {
+    // MPI may still read what nobody has taken.
+    static_cast<void>(message.release());
+  }
+}
+
+void Messenger::send(int peer, int tag, std::vector<char> bytes) {
+  auto message = std::make_unique<Outgoing>();
+  const std::uint64_t length = bytes.size();
+  message->bytes = std::move(bytes);
+  // The length goes first, so that the receiver knows how many pieces follow.
+  message->bytes.resize(message->bytes.size() + kLengthBytes);
+  std::memmove(message->bytes.data() + kLengthBytes, message->bytes.data(), length);
+  std::memcpy(message->bytes.data(), &length, kLengthBytes);
+  {
+    const std::lock_guard lock(send_mutex_);
+    for (std::size_t at = 0; at < message->bytes.size(); at += kPieceBytes) {
+      const std::size_t piece = std::min(kPieceBytes, message->bytes.size() - at);
+      message->requests.push_back(MPI_REQUEST_NULL);
+      check_mpi(
+          MPI_Isend(
+              message->bytes.data() + at,
+              static_cast<int>(piece),
+              MPI_BYTE,
+              peer,
+              tag,
+              comm_,
+              &message->requests.back()),
+          str("sending an object to rank ", peer));
+    }
+  }
+  if (is_done(*message)) {
+    return;
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    outgoing_.push_back(std::move(message));
+    if (!thread_.joinable()) {
+      thread_ = std::thread([this] { push_on(); });
+    }
+  }
+  wake_.notify_all();
+}
+
+bool Messenger::is_done(Outgoing& message) {
+  int done = 0;
+  check_mpi(
+      MPI_Testall(
+          static_cast<int>(message.requests.size()),
+          message.requests.data(),
+          &done,
+          MPI_STATUSES_IGNORE),
+      "sending an object");
+  return done != 0;
+}
+
+void Messenger::push_on() {
+  std::unique_lock lock(mutex_);
+  Backoff backoff;
+  while (true) {
+    if (outgoing_.empty()) {
+      if (stopping_) {
+        return;
+      }
+      wake_.wait(lock, [this] { return stopping_ || !outgoing_.empty(); });
+      backoff.restart();
+      continue;
+    }
+    if (!mpi_is_running() || (stopping_ && (give_up_ || backoff.waited() > timeout_))) {
+      return;
+    }
+    bool progressed = false;
+    for (auto it = outgoing_.begin(); it != outgoing_.end();) {
+      bool done = false;
+      try {
+        done = is_done(**it);
+      } catch (const CommError&) {
+        // The receiver's wait names this rank; nobody waits for a send.
+        static_cast<void>(it->release());
+        done = true;
+      }
+      progressed = progressed || done;
+      it = done ? outgoing_.erase(it) : std::next(it);
+    }
+    if (progressed) {
+      backoff.restart();
+      continue;
+    }
+    lock.unlock();
+    backoff.pause();
+    lock.lock();
+  }
+}
+
+std::vector<char> Messenger::receive(int peer, int tag) {
+  std::vector<char> bytes;
+  std::size_t received = 0;
+  Backoff backoff;
+  const auto wait = [&](const char* what) {
+    if (backoff.waited() > timeout_) {
+      throw CommError(
+          str("no object came from rank ",
+              peer,
+              " (tag ",
+              tag,
+              ") within ",
+              timeout_.count(),
+              " ms while ",
+              what,
+              activity::of_node()));
+    }
+    backoff.pause();
+  };
+  while (bytes.empty() || received < bytes.size()) {
+    int found = 0;
+    MPI_Message message = MPI_MESSAGE_NULL;
+    MPI_Status status;
+    while (true) {
+      check_mpi(
+          MPI_Improbe(peer, tag, comm_, &found, &message, &status),
+          str("receiving an object from rank ", peer));
+      if (found != 0) {
+        break;
+      }
+      wait("waiting for it");
+    }
+    backoff.restart();
+    int piece = 0;
+    MPI_Get_count(&status, MPI_BYTE, &piece);
+    bytes.resize(std::max(bytes.size(), received + static_cast<std::size_t>(piece)));
+    MPI_Request request = MPI_REQUEST_NULL;
+    check_mpi(
+        MPI_Imrecv(bytes.data() + received, piece, MPI_BYTE, &message, &request),
+        str("receiving an object from rank ", peer));
+    int done = 0;
+    while (true) {
+      check_mpi(
+          MPI_Test(&request, &done, MPI_STATUS_IGNORE),
+          str("receiving an object from rank ", peer));
+      if (done != 0) {
+        break;
+      }
+      if (backoff.waited() > timeout_) {
+        // MPI may still write there: give the memory up with the message.
+        new std::vector<char>(std::move(bytes));
+      }
+      wait("receiving its bytes");
+    }
+    backoff.restart();
+    if (received == 0) {
+      std::uint64_t length = 0;
+      std::memcpy(&length, bytes.data(), kLengthBytes);
+      bytes.resize(kLengthBytes + length);
+    }
+    received += static_cast<std::size_t>(piece);
+  }
+  bytes.erase(bytes.begin(), bytes.begin() + kLengthBytes);
+  return bytes;
+}
+
+} // namespace tessera::comm::mpi

@@ -1,0 +1,414 @@
+#include "tessera/comm/backends/mpi/mpi_engine.h"
+
+#include <algorithm>
+#include <climits>
+#include <cstring>
+#include <utility>
+
+#include "tessera/comm/backends/mpi/engine_messages.h"
+#include "tessera/comm/backoff.h"
+#include "tessera/comm/reduce_kernels.h"
+
+namespace tessera::comm::mpi {
+
+namespace {
+
+// Up to this many bytes everybody sends everything to everybody.
+constexpr std::size_t kFlatBytes = std::size_t{16} << 10;
+
+// Longer tensors are reduced chunk by chunk, which bounds the staging memory.
+constexpr std::size_t kChunkBytes = std::size_t{16} << 20;
+
+} // namespace
+
+void MpiEngine::run(const Operation& operation) {
+  operation_ = operation;
+  ++sequence_;
+  failures_ = failures_before(sequence_);
+  switch (operation_.kind) {
+    case Collective::kAllReduce:
+      return all_reduce();
+    case Collective::kAllGather:
+      return all_gather();
+    case Collective::kReduceScatter:
+      return reduce_scatter();
+    case Collective::kAllToAll:
+      return all_to_all();
+    case Collective::kBroadcast:
+      return broadcast();
+    case Collective::kReduce:
+      return reduce_to_root();
+    case Collective::kBarrier:
+      return barrier();
+  }
+}
+
+// ---- the collectives ------------------------------------------------------
+
+void MpiEngine::all_reduce() {
+  const std::int64_t count = operation_.count;
+  if (operation_.bytes(count) <= kFlatBytes) {
+    std::byte* room = staging(operation_.bytes(count * info_.size()));
+    Exchange exchange;
+    for (int peer = 0; peer < info_.size(); ++peer) {
+      receive(exchange, peer, room + operation_.bytes(peer * count), count);
+      send(exchange, peer, operation_.input, count);
+    }
+    wait(exchange);
+    reduce_own_slice(0, count, operation_.output_at(0));
+    return;
+  }
+  const auto chunk = static_cast<std::int64_t>(kChunkBytes / size_of(operation_.type));
+  for (std::int64_t start = 0; start < count; start += chunk) {
+    const std::int64_t length = std::min(chunk, count - start);
+    exchange_slices(start, length);
+    const Span own = cut(start, length, info_.rank);
+    reduce_own_slice(own.offset, own.length, operation_.output_at(own.offset));
+    share_slices(start, length);
+  }
+}
+
+void MpiEngine::all_gather() {
+  const std::int64_t count = operation_.count;
+  Exchange exchange;
+  for (int peer = 0; peer < info_.size(); ++peer) {
+    receive(exchange, peer, operation_.output_at(peer * count), count);
+    send(exchange, peer, operation_.input, count);
+  }
+  std::byte* own = operation_.output_at(info_.rank * count);
+  if (count > 0 && own != operation_.input) {
+    std::memcpy(own, operation_.input, operation_.bytes(count));
+  }
+  wait(exchange);
+}
+
+void MpiEngine::reduce_scatter() {
+  const std::int64_t count = operation_.count;
+  const std::int64_t chunk = std::max<std::int64_t>(
+      1, static_cast<std::int64_t>(kChunkBytes / size_of(operation_.type)) / info_.size());
+  std::int64_t start = 0;
+  do {
+    const std::int64_t length = std::min(chunk, count - start);
+    std::byte* room = staging(operation_.bytes(length * info_.size()));
+    Exchange exchange;
+    for (int peer = 0; peer < info_.size(); ++peer) {
+      receive(exchange, peer, room + operation_.bytes(peer * length), length);
+      send(exchange, peer, operation_.input_at(peer * count + start), length);
+    }
+    wait(exchange);
+    reduce_own_slice(info_.rank * count + start, length, operation_.output_at(start));
+    start += length;
+  } while (start < count);
+}
+
+void MpiEngine::all_to_all() {
+  const std::int64_t count = operation_.count;
+  Exchange exchange;
+  for (int peer = 0; peer < info_.size(); ++peer) {
+    receive(exchange, peer, operation_.output_at(peer * count), count);
+    send(exchange, peer, operation_.input_at(peer * count), count);
+  }
+  std::byte* own = operation_.output_at(info_.rank * count);
+  const std::byte* from = operation_.input_at(info_.rank * count);
+  if (count > 0 && own != from) {
+    std::memcpy(own, from, operation_.bytes(count));
+  }
+  wait(exchange);
+}
+
+// The tensor crosses each connection between nodes once for each node, however
+// many of its ranks are in the group.
+void MpiEngine::broadcast() {
+  const int root = operation_.root;
+  const auto node_of = [&](int rank) { return nodes_[static_cast<std::size_t>(rank)]; };
+  // One of each node: the root of its own, the first of every other.
+  std::vector<int> leaders;
+  std::vector<int> neighbours; // and their leader
+  int leader = -1; // of my node
+  for (int rank = 0; rank < info_.size(); ++rank) {
+    const bool known = std::any_of(
+        leaders.begin(), leaders.end(), [&](int other) { return node_of(other) == node_of(rank); });
+    const bool leads = node_of(rank) == node_of(root) ? rank == root : !known;
+    if (leads) {
+      leaders.push_back(rank);
+    }
+    if (node_of(rank) == node_of(info_.rank)) {
+      neighbours.push_back(rank);
+      leader = leads ? rank : leader;
+    }
+  }
+  if (leader == info_.rank) {
+    broadcast_among(leaders, root);
+  }
+  broadcast_among(neighbours, leader);
+}
+
+void MpiEngine::broadcast_among(const std::vector<int>& members, int root) {
+  const std::int64_t count = operation_.count;
+  const int parts = static_cast<int>(members.size());
+  const bool is_root = info_.rank == root;
+  const bool direct = operation_.bytes(count) <= kFlatBytes || parts == 2;
+  Exchange scatter;
+  for (int i = 0; i < parts; ++i) {
+    const int peer = members[static_cast<std::size_t>(i)];
+    const Span span = direct ? Span{0, count} : cut(0, count, i, parts);
+    if (is_root) {
+      send(scatter, peer, operation_.input_at(span.offset), span.length);
+    } else if (peer == info_.rank) {
+      receive(scatter, root, operation_.output_at(span.offset), span.length);
+    }
+  }
+  wait(scatter);
+  if (direct) {
+    return;
+  }
+  // The root sends its own slice and needs none.
+  const auto mine = std::find(members.begin(), members.end(), info_.rank);
+  const Span own = cut(0, count, static_cast<int>(mine - members.begin()), parts);
+  Exchange share;
+  for (int i = 0; i < parts; ++i) {
+    const int peer = members[static_cast<std::size_t>(i)];
+    if (peer != root) {
+      send(share, peer, operation_.output_at(own.offset), own.length);
+    }
+    if (!is_root) {
+      const Span span = cut(0, count, i, parts);
+      receive(share, peer, operation_.output_at(span.offset), span.length);
+    }
+  }
+  wait(share);
+}
+
+void MpiEngine::reduce_to_root() {
+  const std::int64_t count = operation_.count;
+  const auto chunk = static_cast<std::int64_t>(kChunkBytes / size_of(operation_.type));
+  std::int64_t start = 0;
+  do {
+    const std::int64_t length = std::min(chunk, count - start);
+    exchange_slices(start, length);
+    const Span own = cut(start, length, info_.rank);
+    Exchange gather;
+    if (info_.rank == operation_.root) {
+      reduce_own_slice(own.offset, own.length, operation_.output_at(own.offset));
+      for (int peer = 0; peer < info_.size(); ++peer) {
+        const Span span = cut(start, length, peer);
+        receive(gather, peer, operation_.output_at(span.offset), span.length);
+      }
+    } else {
+      // Only the root's tensor may change. The first slot of the staging
+      // memory can take the result: it is read element by element before.
+      reduce_own_slice(own.offset, own.length, staging_.data());
+      send(gather, operation_.root, staging_.data(), own.length);
+    }
+    wait(gather);
+    start += length;
+  } while (start < count);
+}
+
+void MpiEngine::barrier() {
+  Exchange exchange;
+  for (int peer = 0; peer < info_.size(); ++peer) {
+    receive(exchange, peer, nullptr, 0);
+    send(exchange, peer, nullptr, 0);
+  }
+  wait(exchange);
+}
+
+// ---- their parts ----------------------------------------------------------
+
+MpiEngine::Span MpiEngine::cut(std::int64_t start, std::int64_t length, int owner, int parts) {
+  const std::int64_t even = (length + parts - 1) / parts;
+  const std::int64_t begin = std::min(owner * even, length);
+  return {start + begin, std::min(begin + even, length) - begin};
+}
+
+MpiEngine::Span MpiEngine::cut(std::int64_t start, std::int64_t length, int owner) const {
+  return cut(start, length, owner, info_.size());
+}
+
+void MpiEngine::exchange_slices(std::int64_t start, std::int64_t length) {
+  const Span own = cut(start, length, info_.rank);
+  std::byte* room = staging(
+      operation_.bytes(std::max<std::int64_t>(own.length, 1)) *
+      static_cast<std::size_t>(info_.size()));
+  Exchange exchange;
+  for (int peer = 0; peer < info_.size(); ++peer) {
+    const Span span = cut(start, length, peer);
+    receive(exchange, peer, room + operation_.bytes(peer * own.length), own.length);
+    send(exchange, peer, operation_.input_at(span.offset), span.length);
+  }
+  wait(exchange);
+}
+
+void MpiEngine::share_slices(std::int64_t start, std::int64_t length) {
+  const Span own = cut(start, length, info_.rank);
+  Exchange exchange;
+  for (int peer = 0; peer < info_.size(); ++peer) {
+    const Span span = cut(start, length, peer);
+    receive(exchange, peer, operation_.output_at(span.offset), span.length);
+    send(exchange, peer, operation_.output_at(own.offset), own.length);
+  }
+  wait(exchange);
+}
+
+void MpiEngine::reduce_own_slice(std::int64_t own_offset, std::int64_t length, std::byte* out) {
+  std::vector<const void*> sources;
+  for (int peer = 0; peer < info_.size(); ++peer) {
+    sources.push_back(
+        peer == info_.rank ? static_cast<const void*>(operation_.input_at(own_offset))
+                           : staging_.data() + operation_.bytes(peer * length));
+  }
+  reduce(
+      operation_.type,
+      operation_.reduce,
+      out,
+      sources.data(),
+      info_.size(),
+      length,
+      operation_.scale);
+}
+
+template <typename Start>
+void MpiEngine::exchange_pieces(
+    Exchange& exchange,
+    int peer,
+    bool incoming,
+    std::int64_t count,
+    const Start& start) {
+  if (peer == info_.rank) {
+    return;
+  }
+  const std::size_t total = operation_.bytes(count);
+  std::size_t at = 0;
+  do {
+    const int piece = static_cast<int>(std::min(kPieceBytes, total - at));
+    exchange.requests.push_back(MPI_REQUEST_NULL);
+    exchange.messages.push_back({peer, incoming, piece});
+    check_mpi(start(at, piece, &exchange.requests.back()), operation_text());
+    at += static_cast<std::size_t>(piece);
+  } while (at < total);
+}
+
+void MpiEngine::send(Exchange& exchange, int peer, const void* from, std::int64_t count) {
+  exchange_pieces(
+      exchange, peer, false, count, [&](std::size_t at, int bytes, MPI_Request* request) {
+        return MPI_Isend(
+            static_cast<const std::byte*>(from) + at,
+            bytes,
+            MPI_BYTE,
+            peer,
+            tag(),
+            comm_->get(),
+            request);
+      });
+}
+
+void MpiEngine::receive(Exchange& exchange, int peer, void* to, std::int64_t count) {
+  exchange_pieces(
+      exchange, peer, true, count, [&](std::size_t at, int bytes, MPI_Request* request) {
+        return MPI_Irecv(
+            static_cast<std::byte*>(to) + at, bytes, MPI_BYTE, peer, tag(), comm_->get(), request);
+      });
+}
+
+int MpiEngine::tag() const {
+  // Calls that differ in kind, or of ranks that have failed less or more often,
+  // never match; 32767 is the least MPI allows, and kNoticeTag.
+  return static_cast<int>(failures_ % 2 * 2048 + sequence_ % 2048) * 8 +
+         static_cast<int>(operation_.kind);
+}
+
+void MpiEngine::wait(Exchange& exchange) {
+  const int total = static_cast<int>(exchange.requests.size());
+  std::vector<int> indices(exchange.requests.size());
+  std::vector<MPI_Status> statuses(exchange.requests.size());
+  Backoff backoff;
+  int left = total;
+  while (left > 0) {
+    int finished = 0;
+    const int code =
+        MPI_Testsome(total, exchange.requests.data(), &finished, indices.data(), statuses.data());
+    if (code == MPI_ERR_IN_STATUS) {
+      for (int i = 0; i < finished; ++i) {
+        check_mpi(statuses[static_cast<std::size_t>(i)].MPI_ERROR, operation_text());
+      }
+    }
+    check_mpi(code, operation_text());
+    for (int i = 0; i < finished; ++i) {
+      finish(
+          exchange,
+          static_cast<std::size_t>(indices[static_cast<std::size_t>(i)]),
+          statuses[static_cast<std::size_t>(i)]);
+    }
+    left -= finished;
+    if (finished > 0) {
+      backoff.restart();
+    } else if (cancelled()) {
+      throw CommError(
+          str(operation_text(), ": this rank gave the group up after an error of its own"));
+    } else if (backoff.waited() > info_.timeout) {
+      throw CommError(
+          str(operation_text(),
+              ": rank ",
+              info_.ranks[static_cast<std::size_t>(info_.rank)],
+              " saw no progress for ",
+              info_.timeout.count(),
+              " ms; ",
+              exchange.missing(info_)));
+    } else {
+      take_notices();
+      try {
+        check_abandoned();
+      } catch (...) {
+        drop(exchange);
+        throw;
+      }
+      backoff.pause();
+    }
+  }
+}
+
+void MpiEngine::finish(Exchange& exchange, std::size_t index, const MPI_Status& status) {
+  auto& message = exchange.messages[index];
+  message.done = true;
+  if (!message.receiving) {
+    return;
+  }
+  int came = 0;
+  MPI_Get_count(&status, MPI_BYTE, &came);
+  if (came != message.bytes) {
+    throw CommError(
+        str(operation_text(),
+            ": rank ",
+            info_.ranks[static_cast<std::size_t>(message.peer)],
+            " sent ",
+            came,
+            " bytes where ",
+            message.bytes,
+            " were expected; all ranks must make the same calls with equal sizes "
+            "and dtypes"));
+  }
+}
+
+std::byte* MpiEngine::staging(std::size_t bytes) {
+  if (staging_.size() < bytes) {
+    staging_.resize(bytes);
+  }
+  return staging_.data();
+}
+
+std::string MpiEngine::operation_text() const {
+  return str(
+      name_of(operation_.kind),
+      " #",
+      sequence_,
+      " of ",
+      operation_.count,
+      " elements of ",
+      name_of(operation_.type),
+      " in ",
+      info_.text(),
+      " over MPI");
+}
+
+} // namespace tessera::comm::mpi

@@ -1,0 +1,86 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "tessera/comm/collective.h"
+#include "tessera/comm/shared_memory/control.h"
+#include "tessera/comm/shared_memory/segment.h"
+
+namespace tessera::comm {
+class ProcessGroup;
+}
+
+namespace tessera::comm::shm {
+
+/// A region of memory for each rank of a group, mapped by all of them, and a
+/// few counters of each rank that the others wait for. What a rank wrote into
+/// its region before `post` is seen by whoever has waited for that value.
+///
+/// For exchanges in which a receiver reads its peer's data once, as the operand
+/// of a product for instance: nothing is copied but what the owner writes.
+/// Threads: one thread of a rank at a time.
+class Window {
+ public:
+  static constexpr int kCounters = 3;
+
+  /// Collective over `group`, whose ranks share memory.
+  /// Throws: CommError on all ranks when one cannot map it.
+  static std::shared_ptr<Window>
+  make(ProcessGroup& group, const GroupInfo& info, std::size_t bytes_of_rank);
+
+  ~Window();
+  Window(const Window&) = delete;
+  Window& operator=(const Window&) = delete;
+
+  int rank() const {
+    return info_.rank;
+  }
+  /// Begins on a page.
+  std::byte* region(int rank) const;
+  std::size_t region_bytes() const {
+    return bytes_of_rank_;
+  }
+
+  /// Sets a counter of this rank; values grow, modulo 2^32.
+  void post(int counter, std::uint32_t value);
+  /// Sleeps until the counter of `rank` has come to `target`.
+  /// Throws: CommError naming the rank and `what` after the group's timeout,
+  /// or when a rank of the group has given up.
+  void wait(int rank, int counter, std::uint32_t target, const char* what);
+
+  /// Makes the waits of all ranks throw with `reason`.
+  void fail(const std::string& reason);
+
+  /// As Recoverable::abandon: who waits here for a value that this rank has not
+  /// posted, and has not failed as often itself, gets PeerFailed; so does
+  /// everybody from then on.
+  void abandon(const std::string& why);
+  /// How often this rank has abandoned it since it was whole.
+  std::uint32_t failures() const {
+    return failures_;
+  }
+  /// Throws PeerFailed: `rank` has failed more often than this one, or less
+  /// often (then this rank is the origin), and yet goes on.
+  [[noreturn]] void differs(int rank, std::uint32_t its_failures);
+  /// Forgets failures, this rank's part. All ranks call it after none waits
+  /// here any more, and wait for each other before one uses it again.
+  void recover();
+
+ private:
+  Window(GroupInfo info, std::shared_ptr<const Segment> segment, std::size_t bytes_of_rank);
+  struct Counters;
+  Counters& counters(int rank) const;
+  void check_running(const char* what) const;
+  [[noreturn]] void leave(int origin) const;
+
+  GroupInfo info_;
+  std::shared_ptr<const Segment> segment_;
+  std::size_t bytes_of_rank_;
+  Header* header_;
+  std::uint32_t failures_ = 0;
+};
+
+} // namespace tessera::comm::shm

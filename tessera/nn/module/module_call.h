@@ -1,0 +1,108 @@
+#pragma once
+
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <typeinfo>
+#include <utility>
+
+#include "tessera/nn/module/interceptor.h"
+#include "tessera/tensor/value.h"
+
+namespace tessera::detail {
+
+/// One instantiation of a module call, known to every rank of the program by static
+/// initialisation: any rank can run what any other rank asks for. `Args` are the parameter types
+/// of Impl::forward, or the categories of the arguments where forward is overloaded.
+template <typename Impl, typename... Args>
+struct ModuleCall {
+  using Result = decltype(std::declval<Impl&>().forward(std::declval<Args>()...));
+  using Arguments = std::tuple<Stored<std::decay_t<Args>>...>;
+
+  /// What every call of a module of this class comes to: the plain forward, or the interceptor of
+  /// this thread, or the module that replaced it.
+  static Result dispatch(Impl& impl, Args&&... args) {
+    static_assert(!std::is_reference_v<Result>, "forward must return a value, not a reference");
+    torch::nn::Module& target = nn::stand_in(impl);
+    nn::Interceptor* interceptor = nn::current_interceptor();
+    // Naming the key here is what instantiates its registration.
+    const nn::CallKey& known = key;
+    const bool intercepted = interceptor != nullptr && interceptor->wants(target);
+    if (!intercepted && &target == &impl) {
+      return impl.Impl::forward(std::forward<Args>(args)...);
+    }
+    const c10::IValue packed = make_tuple_value({tessera::pack<std::decay_t<Args>>(args)...});
+    const c10::IValue result = intercepted ? interceptor->call(target, known, packed, -1, -1)
+                                           : invoke(target, packed, -1, -1);
+    if constexpr (!std::is_void_v<Result>) {
+      return tessera::unpack<Result>(result);
+    }
+  }
+
+  static c10::IValue
+  invoke(torch::nn::Module& module, const c10::IValue& args, int first, int last) {
+    if (const nn::CallAdapter* adapter = nn::adapter_of(module)) {
+      return (*adapter)(module, args);
+    }
+    if constexpr (requires(Impl & impl) { impl.run_range(args, 0, 0); }) {
+      if (first >= 0) {
+        return dynamic_cast<Impl&>(module).run_range(args, first, last);
+      }
+    }
+    auto values = unpack<Arguments>(args);
+    return run(dynamic_cast<Impl&>(module), values, std::index_sequence_for<Args...>());
+  }
+
+  // The qualified name reaches the script's own forward also where it is virtual and the object's
+  // class overrides it with a call of `dispatch`.
+  template <std::size_t... I>
+  static c10::IValue run(Impl& impl, Arguments& values, std::index_sequence<I...>) {
+    if constexpr (std::is_void_v<Result>) {
+      impl.Impl::forward(static_cast<Args&&>(std::get<I>(values))...);
+      return {};
+    } else {
+      return tessera::pack<std::decay_t<Result>>(
+          impl.Impl::forward(static_cast<Args&&>(std::get<I>(values))...));
+    }
+  }
+
+  static const nn::CallKey key;
+};
+
+template <typename Impl, typename... Args>
+const nn::CallKey ModuleCall<Impl, Args...>::key = nn::register_invoker(
+    std::string(typeid(Impl).name()) + "(" + typeid(std::tuple<Args...>).name() + ")",
+    &ModuleCall<Impl, Args...>::invoke);
+
+/// The parameter types of a forward that has exactly one overload, taken from the type of the
+/// pointer to it. An inherited forward (BatchNorm2d, ReLU) names its base class there; calls go by
+/// the class that the holder makes.
+template <typename Pointer>
+struct Signature;
+
+template <typename R, typename Base, typename... Args>
+struct Signature<R (Base::*)(Args...)> {
+  template <typename Impl>
+  using Call = ModuleCall<Impl, Args...>;
+  using Function = R(Args...);
+  static constexpr int arity = sizeof...(Args);
+};
+template <typename R, typename Base, typename... Args>
+struct Signature<R (Base::*)(Args...) const> : Signature<R (Base::*)(Args...)> {
+  using Function = R(Args...) const;
+};
+template <typename R, typename Base, typename... Args>
+struct Signature<R (Base::*)(Args...) noexcept> : Signature<R (Base::*)(Args...)> {};
+template <typename R, typename Base, typename... Args>
+struct Signature<R (Base::*)(Args...) const noexcept> : Signature<R (Base::*)(Args...) const> {};
+
+/// Whether Impl::forward exists, is public and has one overload that is no template.
+template <typename Impl>
+concept HasOneForward = requires {
+  typename Signature<decltype(&Impl::forward)>::Function;
+};
+
+template <typename Impl>
+using SignatureOf = Signature<decltype(&Impl::forward)>;
+
+} // namespace tessera::detail

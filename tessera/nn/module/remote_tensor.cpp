@@ -1,0 +1,180 @@
+#include "tessera/nn/module/remote_tensor.h"
+
+#include <memory>
+#include <utility>
+
+#include <ATen/ATen.h>
+
+#include "tessera/autograd/meta_call.h"
+#include "tessera/base/error.h"
+#include "tessera/nn/module/interceptor.h"
+#include "tessera/nn/module/operator_call.h"
+
+namespace tessera::nn {
+
+namespace {
+
+void delete_description(void* context) {
+  delete static_cast<RemoteTensor*>(context);
+}
+
+// Operators that ask for shape and dtype only.
+bool reads_no_numbers(const c10::OperatorHandle& op) {
+  const std::string& name = op.schema().name();
+  return name.ends_with("_like") || name.starts_with("aten::new_") || name == "aten::detach" ||
+         name == "aten::detach_" || name == "aten::alias" || name == "aten::requires_grad_" ||
+         name == "aten::is_same_size" || name == "aten::retain_grad";
+}
+
+const RemoteTensor& first_remote(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+  const RemoteTensor* found = nullptr;
+  for (const c10::IValue& argument : arguments_of(op, stack)) {
+    for_each_operator_tensor(argument, [&](const at::Tensor& tensor) {
+      found = found != nullptr ? found : remote_tensor(tensor);
+    });
+  }
+  TESSERA_CHECK(found != nullptr);
+  return *found;
+}
+
+class RemoteTensorMode : public TensorDispatchMode {
+ public:
+  bool owns(const at::Tensor& tensor) const override {
+    return remote_tensor(tensor) != nullptr;
+  }
+
+  void call(const c10::OperatorHandle& op, torch::jit::Stack* stack) override {
+    if (reads_no_numbers(op)) {
+      call_plain(op, stack);
+      return;
+    }
+    if (transposes_parameter(op) && reads_layer(op, *stack)) {
+      stack->back() = transpose_remote(stack->back().toTensor());
+      return;
+    }
+    if (run_where_parameters_are(op, stack)) {
+      return;
+    }
+    const RemoteTensor& remote = first_remote(op, *stack);
+    throw UserError(
+        str(operator_name(op),
+            " asks for the numbers of ",
+            remote.buffer ? "buffer '" : "parameter '",
+            remote.name,
+            "', which rank ",
+            remote.rank,
+            " owns, so they are not on rank ",
+            remote.here,
+            ". A parameter is read by the forward of its own module; what else needs it is written "
+            "with tessera::over_parameters (penalties, norms and statistics inside a step), "
+            "model.state_dict() or copy_to (copies), tessera::save_module (files)"));
+  }
+};
+
+[[maybe_unused]] const bool added = [] {
+  set_guard_dispatch_mode(new RemoteTensorMode);
+  return true;
+}();
+
+} // namespace
+
+namespace {
+
+// Without memory; no bounds are checked, so the shape is that of what it stands for. The storage
+// says that it is on no real device: what writes a tensor's bytes past all operators (torch::save)
+// then fails where it would write none.
+at::Tensor hollow(
+    const at::TensorOptions& options,
+    at::IntArrayRef sizes,
+    at::IntArrayRef strides,
+    RemoteTensor description) {
+  at::Tensor made = at::empty({0}, options.requires_grad(false));
+  made.storage().unsafeGetStorageImpl()->set_data_ptr(at::DataPtr(
+      nullptr,
+      new RemoteTensor(std::move(description)),
+      &delete_description,
+      at::Device(at::kMeta)));
+  made.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides);
+  return made;
+}
+
+} // namespace
+
+void make_remote(const at::Tensor& tensor, RemoteTensor description) {
+  const at::NoGradGuard no_grad;
+  tensor.mutable_grad() = at::Tensor();
+  if (tensor.is_meta()) { // delayed: it never had memory, and forgets how it would be made
+    tensor.storage().unsafeGetStorageImpl()->set_data_ptr(at::DataPtr(
+        nullptr, new RemoteTensor(std::move(description)), &delete_description, tensor.device()));
+  } else {
+    tensor.set_data(
+        hollow(tensor.options(), tensor.sizes(), tensor.strides(), std::move(description)));
+  }
+  attract_mode(tensor);
+}
+
+at::Tensor transpose_remote(const at::Tensor& matrix) {
+  TESSERA_CHECK(matrix.dim() == 2, "t() of a tensor of ", matrix.dim(), " dimensions");
+  RemoteTensor description = *remote_tensor(matrix);
+  description.transposed = !description.transposed;
+  at::Tensor made = hollow(
+      matrix.options(),
+      {matrix.size(1), matrix.size(0)},
+      {matrix.stride(1), matrix.stride(0)},
+      std::move(description));
+  attract_mode(made);
+  return made;
+}
+
+const RemoteTensor* remote_tensor(const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.key_set().has(kModeKey) || !tensor.has_storage()) {
+    return nullptr;
+  }
+  const at::DataPtr& pointer = tensor.storage().data_ptr();
+  return pointer.get_deleter() == &delete_description
+             ? static_cast<const RemoteTensor*>(pointer.get_context())
+             : nullptr;
+}
+
+namespace {
+
+const RemoteTensor* any_remote(const torch::nn::Module& module) {
+  for (const auto& list : {module.parameters(), module.buffers()}) {
+    for (const at::Tensor& tensor : list) {
+      if (const RemoteTensor* remote = remote_tensor(tensor)) {
+        return remote;
+      }
+    }
+  }
+  return nullptr;
+}
+
+} // namespace
+
+bool has_remote_tensors(const torch::nn::Module& module) {
+  return any_remote(module) != nullptr;
+}
+
+void refuse_remote(
+    const torch::nn::Module& module,
+    std::string_view asked,
+    std::string_view instead) {
+  const RemoteTensor* remote = any_remote(module);
+  if (remote == nullptr) {
+    return;
+  }
+  throw UserError(
+      str(asked,
+          " was called on a ",
+          type_name(module),
+          " whose '",
+          remote->name,
+          "' is on rank ",
+          remote->rank,
+          " and not on rank ",
+          remote->here,
+          " since the model was partitioned; instead, ",
+          instead));
+}
+
+} // namespace tessera::nn

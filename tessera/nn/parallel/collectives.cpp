@@ -1,0 +1,370 @@
+#include "tessera/nn/parallel/collectives.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include <ATen/ATen.h>
+
+#include "tessera/base/error.h"
+#include "tessera/nn/parallel/shard.h"
+#include "tessera/nn/parallel/skipped.h"
+
+namespace tessera::nn {
+
+namespace {
+
+bool equal(const Lengths& lengths) {
+  return std::all_of(lengths.begin(), lengths.end(), [&](std::int64_t length) {
+    return length == lengths.front();
+  });
+}
+
+std::int64_t longest(const Lengths& lengths) {
+  return *std::max_element(lengths.begin(), lengths.end());
+}
+
+std::int64_t total(const Lengths& lengths) {
+  return std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
+}
+
+/// Number of elements in front of `dim`: 1 means that slices of `dim` lie one
+/// after the other in memory.
+std::int64_t outer(at::IntArrayRef sizes, std::int64_t dim) {
+  std::int64_t count = 1;
+  for (std::int64_t d = 0; d < dim; ++d) {
+    count *= sizes[d];
+  }
+  return count;
+}
+
+std::vector<std::int64_t> with_size(at::IntArrayRef sizes, std::int64_t dim, std::int64_t size) {
+  std::vector<std::int64_t> result = sizes.vec();
+  result[dim] = size;
+  return result;
+}
+
+std::vector<std::int64_t> in_front(std::int64_t first, at::IntArrayRef sizes) {
+  std::vector<std::int64_t> result{first};
+  result.insert(result.end(), sizes.begin(), sizes.end());
+  return result;
+}
+
+/// Padding is zeroed so that sums never meet what was in memory before.
+at::Tensor blocks_for(const at::Tensor& like, const std::vector<std::int64_t>& sizes, bool padded) {
+  return padded ? at::zeros(sizes, like.options()) : at::empty(sizes, like.options());
+}
+
+void check_lengths(
+    const char* what,
+    const TensorParallel& parallel,
+    const at::Tensor& tensor,
+    std::int64_t dim,
+    const Lengths& lengths,
+    bool whole) {
+  const std::int64_t expected = whole ? total(lengths) : lengths[parallel.rank()];
+  if (static_cast<int>(lengths.size()) != parallel.size() || tensor.size(dim) != expected) {
+    throw ShapeError(tessera::str(
+        what,
+        " in group '",
+        parallel.group->name(),
+        "' on tp_rank ",
+        parallel.rank(),
+        ": dimension ",
+        dim,
+        " of a tensor of sizes ",
+        tensor.sizes(),
+        " should be ",
+        expected));
+  }
+}
+
+/// Copies slice r of `dim` to the front of blocks[r].
+void spread(
+    const at::Tensor& tensor,
+    std::int64_t dim,
+    const Lengths& lengths,
+    const at::Tensor& blocks) {
+  std::int64_t start = 0;
+  for (std::size_t r = 0; r < lengths.size(); ++r) {
+    blocks.select(0, static_cast<std::int64_t>(r))
+        .narrow(dim, 0, lengths[r])
+        .copy_(tensor.narrow(dim, start, lengths[r]));
+    start += lengths[r];
+  }
+}
+
+/// The reverse: joins the fronts of the blocks along `dim`.
+at::Tensor join(const at::Tensor& blocks, std::int64_t dim, const Lengths& lengths) {
+  std::vector<at::Tensor> parts;
+  for (std::size_t r = 0; r < lengths.size(); ++r) {
+    parts.push_back(blocks.select(0, static_cast<std::int64_t>(r)).narrow(dim, 0, lengths[r]));
+  }
+  return at::cat(parts, dim);
+}
+
+at::Tensor shaped(const at::Tensor& like, std::vector<std::int64_t> sizes) {
+  return at::zeros(sizes, like.options());
+}
+
+/// Waits and keeps the operands alive until then.
+Pending
+after(comm::WorkPtr work, std::vector<at::Tensor> operands, std::function<at::Tensor()> finish) {
+  return [work = std::move(work), operands = std::move(operands), finish = std::move(finish)] {
+    work->wait();
+    return finish();
+  };
+}
+
+Pending ready(at::Tensor tensor) {
+  return [tensor = std::move(tensor)] { return tensor; };
+}
+
+Pending begin_reduce_scatter(
+    const TensorParallel& parallel,
+    const at::Tensor& tensor,
+    std::int64_t dim,
+    const Lengths& lengths,
+    bool in_background) {
+  if (parallel.size() == 1) {
+    return ready(tensor);
+  }
+  check_lengths("reduce_scatter", parallel, tensor, dim, lengths, true);
+  const std::int64_t own = lengths[parallel.rank()];
+  if (parallel.shapes_only) {
+    tell_skipped("reduce_scatter", parallel.size(), tensor);
+    return ready(shaped(tensor, with_size(tensor.sizes(), dim, own)));
+  }
+  at::Tensor input = tensor.contiguous();
+  const auto block = with_size(tensor.sizes(), dim, longest(lengths));
+  if (!equal(lengths) || outer(tensor.sizes(), dim) != 1) {
+    input = blocks_for(tensor, in_front(parallel.size(), block), !equal(lengths));
+    spread(tensor, dim, lengths, input);
+  }
+  const at::Tensor output = at::empty(block, tensor.options());
+  auto finish = [output, dim, own] {
+    return output.size(dim) == own ? output : output.narrow(dim, 0, own).contiguous();
+  };
+  if (!in_background) {
+    parallel.group->reduce_scatter(output, input);
+    return ready(finish());
+  }
+  return after(
+      parallel.group->reduce_scatter_async(output, input, comm::ReduceOp::kSum),
+      {output, input},
+      std::move(finish));
+}
+
+Pending begin_exchange(
+    const TensorParallel& parallel,
+    const at::Tensor& tensor,
+    std::int64_t split_dim,
+    const Lengths& split_lengths,
+    std::int64_t merge_dim,
+    const Lengths& merge_lengths,
+    bool in_background) {
+  if (parallel.size() == 1) {
+    return ready(tensor);
+  }
+  check_lengths("all_to_all", parallel, tensor, split_dim, split_lengths, true);
+  check_lengths("all_to_all", parallel, tensor, merge_dim, merge_lengths, false);
+  const std::int64_t own = split_lengths[parallel.rank()];
+  const auto one = with_size(tensor.sizes(), split_dim, own);
+  const auto merged = with_size(one, merge_dim, total(merge_lengths));
+  if (parallel.shapes_only) {
+    tell_skipped("all_to_all", parallel.size(), tensor);
+    return ready(shaped(tensor, merged));
+  }
+  const bool even = equal(split_lengths) && equal(merge_lengths);
+  const auto block = in_front(
+      parallel.size(),
+      with_size(
+          with_size(tensor.sizes(), split_dim, longest(split_lengths)),
+          merge_dim,
+          longest(merge_lengths)));
+  at::Tensor input = tensor.contiguous();
+  if (!even || outer(tensor.sizes(), split_dim) != 1) {
+    input = blocks_for(tensor, block, !even);
+    const std::int64_t length = tensor.size(merge_dim);
+    spread(tensor, split_dim, split_lengths, input.narrow(merge_dim + 1, 0, length));
+  }
+  const at::Tensor output = at::empty(block, tensor.options());
+  auto finish = [=] {
+    if (even && outer(one, merge_dim) == 1) {
+      return output.view(merged);
+    }
+    return join(output.narrow(split_dim + 1, 0, own), merge_dim, merge_lengths);
+  };
+  if (!in_background) {
+    parallel.group->all_to_all(output, input);
+    return ready(finish());
+  }
+  return after(parallel.group->all_to_all_async(output, input), {output, input}, std::move(finish));
+}
+
+} // namespace
+
+Lengths even_lengths(std::int64_t total, int parts) {
+  Lengths lengths;
+  for (int part = 0; part < parts; ++part) {
+    lengths.push_back(even_range(total, parts, part).size());
+  }
+  return lengths;
+}
+
+std::vector<Lengths> exchange_numbers(
+    const TensorParallel& parallel,
+    const std::vector<std::int64_t>& own) {
+  const auto count = static_cast<std::int64_t>(own.size());
+  const int ranks = parallel.size();
+  std::vector<Lengths> numbers;
+  if (ranks == 1 || parallel.shapes_only) {
+    if (ranks > 1) {
+      SkippedWork work;
+      work.operation = "all_gather";
+      work.ranks = ranks;
+      work.bytes = 8 * static_cast<double>(count);
+      work.has_adjoint = false;
+      tell_skipped(work);
+    }
+    for (const std::int64_t number : own) {
+      numbers.emplace_back(ranks, number);
+    }
+    return numbers;
+  }
+  // Lengths concern the host, wherever the tensors are.
+  const at::Tensor input = at::empty({count}, at::kLong);
+  std::copy(own.begin(), own.end(), input.data_ptr<std::int64_t>());
+  const at::Tensor output = at::empty({ranks, count}, at::kLong);
+  parallel.group->all_gather(output, input);
+  const auto* values = output.data_ptr<std::int64_t>();
+  for (std::int64_t k = 0; k < count; ++k) {
+    Lengths lengths;
+    for (int r = 0; r < ranks; ++r) {
+      lengths.push_back(values[r * count + k]);
+    }
+    numbers.push_back(std::move(lengths));
+  }
+  return numbers;
+}
+
+Lengths exchange_length(const TensorParallel& parallel, std::int64_t own) {
+  return exchange_numbers(parallel, {own}).front();
+}
+
+void all_reduce(const TensorParallel& parallel, const at::Tensor& tensor) {
+  if (parallel.size() == 1) {
+    return;
+  }
+  if (parallel.shapes_only) {
+    tell_skipped("all_reduce", parallel.size(), tensor);
+    return;
+  }
+  parallel.group->all_reduce(tensor);
+}
+
+at::Tensor gather(
+    const TensorParallel& parallel,
+    const at::Tensor& tensor,
+    std::int64_t dim,
+    const Lengths& lengths) {
+  if (parallel.size() == 1) {
+    return tensor;
+  }
+  check_lengths("all_gather", parallel, tensor, dim, lengths, false);
+  const auto joined = with_size(tensor.sizes(), dim, total(lengths));
+  if (parallel.shapes_only) {
+    tell_skipped("all_gather", parallel.size(), tensor);
+    return shaped(tensor, joined);
+  }
+  if (equal(lengths) && outer(tensor.sizes(), dim) == 1) {
+    at::Tensor output = at::empty(joined, tensor.options());
+    parallel.group->all_gather(output, tensor.contiguous());
+    return output;
+  }
+  at::Tensor input = tensor.contiguous();
+  if (tensor.size(dim) != longest(lengths)) {
+    input = at::zeros(with_size(tensor.sizes(), dim, longest(lengths)), tensor.options());
+    input.narrow(dim, 0, tensor.size(dim)).copy_(tensor);
+  }
+  return join(gather_blocks(parallel, input), dim, lengths);
+}
+
+at::Tensor reduce_scatter(
+    const TensorParallel& parallel,
+    const at::Tensor& tensor,
+    std::int64_t dim,
+    const Lengths& lengths) {
+  return begin_reduce_scatter(parallel, tensor, dim, lengths, false)();
+}
+
+at::Tensor exchange(
+    const TensorParallel& parallel,
+    const at::Tensor& tensor,
+    std::int64_t split_dim,
+    const Lengths& split_lengths,
+    std::int64_t merge_dim,
+    const Lengths& merge_lengths) {
+  return begin_exchange(
+      parallel, tensor, split_dim, split_lengths, merge_dim, merge_lengths, false)();
+}
+
+Pending start_all_reduce(const TensorParallel& parallel, const at::Tensor& tensor) {
+  if (parallel.size() == 1) {
+    return ready(tensor);
+  }
+  if (parallel.shapes_only) {
+    tell_skipped("all_reduce", parallel.size(), tensor);
+    return ready(tensor);
+  }
+  return after(parallel.group->all_reduce_async(tensor, comm::ReduceOp::kSum), {tensor}, [tensor] {
+    return tensor;
+  });
+}
+
+Pending start_reduce_scatter(
+    const TensorParallel& parallel,
+    const at::Tensor& tensor,
+    std::int64_t dim,
+    const Lengths& lengths) {
+  return begin_reduce_scatter(parallel, tensor, dim, lengths, true);
+}
+
+Pending start_exchange(
+    const TensorParallel& parallel,
+    const at::Tensor& tensor,
+    std::int64_t split_dim,
+    const Lengths& split_lengths,
+    std::int64_t merge_dim,
+    const Lengths& merge_lengths) {
+  return begin_exchange(parallel, tensor, split_dim, split_lengths, merge_dim, merge_lengths, true);
+}
+
+at::Tensor reduce_scatter_blocks(const TensorParallel& parallel, const at::Tensor& blocks) {
+  TESSERA_CHECK(blocks.size(0) == parallel.size());
+  if (parallel.shapes_only && parallel.size() > 1) {
+    tell_skipped("reduce_scatter", parallel.size(), blocks);
+  }
+  if (parallel.size() == 1 || parallel.shapes_only) {
+    return blocks.select(0, parallel.rank()); // the one block, or its shape
+  }
+  const at::Tensor output = at::empty_like(blocks.select(0, 0));
+  parallel.group->reduce_scatter(output, blocks);
+  return output;
+}
+
+at::Tensor gather_blocks(const TensorParallel& parallel, const at::Tensor& block) {
+  const auto sizes = in_front(parallel.size(), block.sizes());
+  if (parallel.size() == 1) {
+    return block.unsqueeze(0);
+  }
+  if (parallel.shapes_only) {
+    tell_skipped("all_gather", parallel.size(), block);
+    return shaped(block, sizes);
+  }
+  at::Tensor output = at::empty(sizes, block.options());
+  parallel.group->all_gather(output, block.contiguous());
+  return output;
+}
+
+} // namespace tessera::nn

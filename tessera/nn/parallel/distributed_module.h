@@ -1,0 +1,61 @@
+#pragma once
+
+#include <map>
+#include <string>
+
+#include <torch/nn/module.h>
+
+#include "tessera/nn/parallel/context.h"
+#include "tessera/nn/parallel/shard.h"
+
+namespace tessera::nn {
+
+/// What the rest of the library must know of a parameter of a distributed
+/// module: to gather and load it, and to average its gradient.
+struct DistributedParameter {
+  Shard shard;
+  /// true: the parameter met the samples of the whole TP_GROUP, so its gradient
+  /// is already their sum: it is averaged over the RDP_GROUP only. false: it
+  /// met this rank's samples and is averaged over the DP_GROUP as any other.
+  bool scaled_batch = true;
+};
+
+/// Base of every module that is spread over the TP_GROUP. It computes the
+/// function of the plain module: every rank passes the samples it would pass to
+/// the plain one, and gets their results.
+///
+/// A parameter that this rank holds no part of is simply not registered here.
+/// Calls are collective over the TP_GROUP. Threads: as torch::nn::Module.
+/// Source: Karakus et al. 2021, section 5 and appendices E.4, I.6.
+class DistributedModule : public torch::nn::Module {
+ public:
+  /// Keeps what tensor_parallel() says now.
+  DistributedModule();
+
+  const TensorParallel& parallel() const {
+    return parallel_;
+  }
+  /// The same, with what the calling thread says of tracing.
+  TensorParallel parallel_now() const;
+
+  /// Of this module, not of its children; by parameter name.
+  const std::map<std::string, DistributedParameter>& distributed_parameters() const {
+    return distributed_;
+  }
+
+ protected:
+  /// Registers `local` as this rank's part.
+  /// Throws: ShapeError when its sizes are not the shard's.
+  at::Tensor& register_distributed_parameter(
+      const std::string& name,
+      at::Tensor local,
+      DistributedParameter description);
+
+ private:
+  friend class ParameterCreationScope; // creates what is registered
+
+  TensorParallel parallel_;
+  std::map<std::string, DistributedParameter> distributed_;
+};
+
+} // namespace tessera::nn

@@ -1,0 +1,63 @@
+#include "tessera/nn/parallel/random_streams.h"
+
+#include <cstdint>
+#include <mutex>
+
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
+
+namespace tessera::nn {
+
+namespace {
+
+std::uint64_t number_of_default_generator() {
+  static const at::Generator instance = at::detail::getDefaultCPUGenerator();
+  auto* generator = at::check_generator<at::CPUGeneratorImpl>(instance);
+  const std::lock_guard lock(generator->mutex_);
+  return generator->random64();
+}
+
+/// Finalizer of SplitMix64: near seeds give unlike streams.
+std::uint64_t scrambled(std::uint64_t x) {
+  x += 0x9e3779b97f4a7c15U;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9U;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebU;
+  return x ^ (x >> 31);
+}
+
+at::Tensor drop_with(const at::Tensor& x, double probability, std::uint64_t seed) {
+  if (x.is_meta()) {
+    return x * at::empty_like(x); // only shapes are followed: nothing to draw
+  }
+  at::Generator stream = at::globalContext().defaultGenerator(x.device()).clone();
+  stream.set_current_seed(seed);
+  at::Tensor mask;
+  {
+    const at::NoGradGuard no_grad;
+    mask = at::empty_like(x, at::MemoryFormat::Contiguous)
+               .bernoulli_(1 - probability, stream)
+               .div_(1 - probability);
+  }
+  return x * mask;
+}
+
+} // namespace
+
+at::Tensor drop_sharded(const TensorParallel& parallel, const at::Tensor& x, double probability) {
+  const std::uint64_t number = number_of_default_generator();
+  return drop_with(x, probability, scrambled(number + static_cast<std::uint64_t>(parallel.rank())));
+}
+
+at::Tensor
+drop_replicated(const TensorParallel& parallel, const at::Tensor& x, double probability) {
+  std::uint64_t number = number_of_default_generator();
+  if (parallel.size() > 1 && !parallel.shapes_only) {
+    const at::Tensor seed = at::full({1}, static_cast<std::int64_t>(number), at::kLong);
+    parallel.group->broadcast(seed, 0);
+    number = static_cast<std::uint64_t>(*seed.data_ptr<std::int64_t>());
+  }
+  return drop_with(x, probability, scrambled(number));
+}
+
+} // namespace tessera::nn

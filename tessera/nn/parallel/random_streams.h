@@ -1,0 +1,24 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "tessera/nn/parallel/context.h"
+
+// Dropout inside distributed modules. Whatever the ranks' default generators
+// hold, a tensor that all ranks of the TP_GROUP have must lose the same
+// elements on all of them, and parts of one tensor must not lose the same
+// pattern. Each mask has a stream of its own, seeded with one number from this
+// rank's default CPU generator: who restores that generator and calls again
+// (activation checkpointing) gets the same mask.
+namespace tessera::nn {
+
+/// Inverted dropout of a tensor of which every rank holds another part.
+/// Not collective. Threads: those that run user code.
+at::Tensor drop_sharded(const TensorParallel& parallel, const at::Tensor& x, double probability);
+
+/// Inverted dropout of a tensor that all ranks hold.
+/// Collective over the TP_GROUP: tp rank 0 tells its seed (8 bytes).
+/// Threads: those that run user code.
+at::Tensor drop_replicated(const TensorParallel& parallel, const at::Tensor& x, double probability);
+
+} // namespace tessera::nn

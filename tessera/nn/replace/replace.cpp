@@ -1,0 +1,489 @@
+#include "tessera/nn/replace/replace.h"
+
+#include <algorithm>
+#include <set>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+
+#include <ATen/ATen.h>
+
+#include "tessera/base/error.h"
+#include "tessera/nn/module/interceptor.h"
+#include "tessera/nn/module/marks.h"
+#include "tessera/nn/module/sequential.h"
+
+namespace tessera::nn {
+
+namespace {
+
+using ModulePtr = std::shared_ptr<torch::nn::Module>;
+
+constexpr const char* kInside = "is inside a module that is";
+
+std::string joined(const std::string& path, const std::string& name) {
+  return path.empty() ? name : path + "." + name;
+}
+
+std::string shown(const std::string& path) {
+  return path.empty() ? "the model" : path;
+}
+
+// Who holds which parameter and which module, over the whole model.
+class Holders {
+ public:
+  explicit Holders(const ModulePtr& root) {
+    enter(root, "");
+  }
+
+  /// Why `module` is not on its own, or "".
+  std::string shared_with(const ModulePtr& module) const {
+    std::unordered_set<const torch::nn::Module*> inside{module.get()};
+    for (const auto& inner : module->modules(/*include_self=*/false)) {
+      inside.insert(inner.get());
+    }
+    for (const auto& inner : module->modules(/*include_self=*/false)) {
+      for (const auto& [parent, path] : parents_.at(inner.get())) {
+        if (inside.count(parent) == 0) {
+          return str("shares its module ", path, " with ", shown(path_of(parent)));
+        }
+      }
+    }
+    for (const auto& item : module->named_parameters()) {
+      if (!item.value().defined()) {
+        continue;
+      }
+      for (const auto& [holder, name] : parameters_.at(item.value().unsafeGetTensorImpl())) {
+        if (inside.count(holder) == 0) {
+          return str("shares its parameter ", item.key(), " with ", name);
+        }
+      }
+    }
+    return "";
+  }
+
+ private:
+  void enter(const ModulePtr& module, const std::string& path) {
+    if (!paths_.emplace(module.get(), path).second) {
+      return;
+    }
+    for (const auto& item : module->named_parameters(/*recurse=*/false)) {
+      if (item.value().defined()) {
+        parameters_[item.value().unsafeGetTensorImpl()].emplace_back(
+            module.get(), joined(path, item.key()));
+      }
+    }
+    for (const auto& child : module->named_children()) {
+      const std::string child_path = joined(path, child.key());
+      parents_[child.value().get()].emplace_back(module.get(), child_path);
+      enter(child.value(), child_path);
+    }
+  }
+
+  std::string path_of(const torch::nn::Module* module) const {
+    return paths_.at(module);
+  }
+
+  using Named = std::vector<std::pair<const torch::nn::Module*, std::string>>;
+  std::unordered_map<const torch::nn::Module*, std::string> paths_;
+  std::unordered_map<const torch::nn::Module*, Named> parents_;
+  std::unordered_map<const void*, Named> parameters_;
+};
+
+// The dtype and device of the original's floating-point tensors, and whether
+// they need gradients.
+void make_alike(torch::nn::Module& module, const torch::nn::Module& original) {
+  const auto first_of = [](const torch::nn::Module& of) {
+    for (const auto& parameter : of.parameters()) {
+      if (parameter.defined() && parameter.is_floating_point()) {
+        return parameter;
+      }
+    }
+    return at::Tensor();
+  };
+  const at::Tensor there = first_of(original);
+  const at::Tensor here = first_of(module);
+  if (there.defined() && here.defined()) {
+    if (here.scalar_type() != there.scalar_type()) {
+      module.to(there.scalar_type());
+    }
+    if (here.device() != there.device() && !there.is_meta()) {
+      module.to(there.device());
+    }
+  }
+  for (const auto& parameter : original.parameters()) {
+    if (parameter.defined() && !parameter.requires_grad()) {
+      for (at::Tensor frozen : module.parameters()) {
+        frozen.set_requires_grad(false); // all of the original's are frozen
+      }
+      break;
+    }
+  }
+  module.train(original.is_training());
+}
+
+std::string not_uniform(const torch::nn::Module& module) {
+  std::set<at::ScalarType> types;
+  std::set<bool> trained;
+  for (const auto& parameter : module.parameters()) {
+    if (parameter.defined()) {
+      types.insert(parameter.scalar_type());
+      trained.insert(parameter.requires_grad());
+    }
+  }
+  if (types.size() > 1) {
+    return "has parameters of several dtypes";
+  }
+  return trained.size() > 1 ? "has trained and frozen parameters" : "";
+}
+
+// What is made inside goes where the original was put by hand, if it was.
+class InheritedPartition {
+ public:
+  explicit InheritedPartition(const torch::nn::Module& module)
+      : previous_(std::exchange(mark_defaults().partition, manual_partition(module))) {}
+  ~InheritedPartition() {
+    mark_defaults().partition = previous_;
+  }
+  InheritedPartition(const InheritedPartition&) = delete;
+  InheritedPartition& operator=(const InheritedPartition&) = delete;
+
+ private:
+  int previous_;
+};
+
+class Replacing {
+ public:
+  Replacing(
+      const ModulePtr& root,
+      const std::function<
+          std::shared_ptr<DistributedModule>(const torch::nn::Module&, const Make&)>& around)
+      : holders_(root), around_(around) {
+    result_.root = root;
+    visit(root, "", nullptr, "", true);
+    check_options();
+  }
+
+  Replacements take() {
+    return std::move(result_);
+  }
+
+ private:
+  // `marked_above`: the parent is marked, for modules that cannot be.
+  void visit(
+      const ModulePtr& module,
+      const std::string& path,
+      torch::nn::Module* parent,
+      const std::string& name,
+      bool marked_above) {
+    const auto known = replaced_.find(module.get());
+    if (known != replaced_.end()) {
+      parent->replace_module(name, known->second); // a second parent
+      return;
+    }
+    if (!seen_.insert(module.get()).second ||
+        dynamic_cast<DistributedModule*>(module.get()) != nullptr) {
+      return;
+    }
+    const bool marked = is_marked_tensor_parallel(*module);
+    if (marked) {
+      const std::string reason = try_replace(module, path, parent, name);
+      if (reason.empty()) {
+        return;
+      }
+      keep(*module, path, reason);
+    } else if (
+        marked_above && parent != nullptr && !is_interceptable(*module) &&
+        find_tp_rule(*module) != nullptr) {
+      keep(*module, path, "is held by a holder of libtorch, not of this library");
+    }
+    for (const auto& child : module->named_children()) {
+      visit(child.value(), joined(path, child.key()), module.get(), child.key(), marked);
+    }
+  }
+
+  /// Why not, or "" when it was replaced.
+  std::string try_replace(
+      const ModulePtr& module,
+      const std::string& path,
+      torch::nn::Module* parent,
+      const std::string& name) {
+    const auto rule = find_tp_rule(*module);
+    if (rule == nullptr) {
+      return "has no distributed implementation";
+    }
+    for (const std::string& reason : {holders_.shared_with(module), not_uniform(*module)}) {
+      if (!reason.empty()) {
+        return reason;
+      }
+    }
+    const GivenOptions options(tensor_parallel_options(*module));
+    std::shared_ptr<DistributedModule> made;
+    try {
+      const InheritedPartition here(*module);
+      const TensorParallelismScope plain(false);
+      made = around_(*module, [&] { return rule->make(*module, options); });
+    } catch (const ShapeError& error) {
+      return str("cannot be distributed: ", error.what());
+    }
+    make_alike(*made, *module);
+    set_stand_in(module, made, rule->call);
+    for (const auto& [option, value] : tensor_parallel_options(*module)) {
+      given_.insert(option);
+    }
+    taken_.insert(options.taken().begin(), options.taken().end());
+    if (parent == nullptr) {
+      result_.root = made;
+    } else {
+      parent->replace_module(name, ModulePtr(made));
+    }
+    replaced_.emplace(module.get(), made);
+    ReplacedModule entry;
+    entry.path = path;
+    entry.type = type_name(*module);
+    entry.original = module;
+    entry.module = made;
+    entry.rule = rule;
+    entry.tensors = named_state(*module);
+    result_.replaced.push_back(std::move(entry));
+    keep_inside(*module, path);
+    return "";
+  }
+
+  void keep_inside(const torch::nn::Module& module, const std::string& path) {
+    for (const auto& child : module.named_children()) {
+      if (!seen_.insert(child.value().get()).second) {
+        continue;
+      }
+      const std::string child_path = joined(path, child.key());
+      if (is_marked_tensor_parallel(*child.value())) {
+        keep(*child.value(), child_path, kInside);
+        ++result_.replaced.back().modules_inside;
+      }
+      keep_inside(*child.value(), child_path);
+    }
+  }
+
+  void keep(const torch::nn::Module& module, const std::string& path, std::string reason) {
+    result_.kept.push_back({path, type_name(module), std::move(reason)});
+  }
+
+  void check_options() const {
+    for (const std::string& option : given_) {
+      if (taken_.count(option) == 0) {
+        throw ConfigError(
+            str("tensor_parallelism was given the option \"",
+                option,
+                "\", which none of the modules that it replaced knows"));
+      }
+    }
+  }
+
+  Holders holders_;
+  const std::function<std::shared_ptr<DistributedModule>(const torch::nn::Module&, const Make&)>&
+      around_;
+  Replacements result_;
+  std::unordered_set<const torch::nn::Module*> seen_;
+  std::unordered_map<const torch::nn::Module*, ModulePtr> replaced_;
+  std::set<std::string> given_;
+  std::set<std::string> taken_;
+};
+
+// "h.3.attn" -> "h.*.attn"
+std::string pattern_of(const std::string& path) {
+  std::string pattern;
+  std::size_t at = 0;
+  while (at <= path.size()) {
+    const std::size_t end = std::min(path.find('.', at), path.size());
+    const std::string part = path.substr(at, end - at);
+    const bool number = !part.empty() && std::all_of(part.begin(), part.end(), [](char c) {
+      return c >= '0' && c <= '9';
+    });
+    pattern += (at == 0 ? "" : ".") + (number ? std::string("*") : part);
+    at = end + 1;
+  }
+  return pattern;
+}
+
+} // namespace
+
+Replacements replace_marked(
+    const ModulePtr& root,
+    const std::function<std::shared_ptr<DistributedModule>(const torch::nn::Module&, const Make&)>&
+        around) {
+  return Replacing(root, around).take();
+}
+
+std::vector<std::string> text_of(const Replacements& replacements) {
+  struct Alike {
+    std::string path, type, text;
+    int count = 0;
+  };
+  std::vector<Alike> groups;
+  const auto add = [&](const std::string& path, const std::string& type, const std::string& text) {
+    const std::string pattern = pattern_of(path);
+    for (Alike& group : groups) {
+      if (pattern_of(group.path) == pattern && group.type == type && group.text == text) {
+        ++group.count;
+        return;
+      }
+    }
+    groups.push_back({path, type, text, 1});
+  };
+  for (const ReplacedModule& entry : replacements.replaced) {
+    add(entry.path,
+        entry.type,
+        entry.modules_inside == 0 ? entry.rule->distributed
+                                  : str(entry.rule->distributed,
+                                        ", which does the work of ",
+                                        entry.modules_inside,
+                                        " modules inside it"));
+  }
+  for (const KeptModule& entry : replacements.kept) {
+    if (entry.reason != kInside) {
+      add(entry.path, entry.type, "not distributed, " + entry.reason);
+    }
+  }
+  std::vector<std::string> lines;
+  for (const Alike& group : groups) {
+    lines.push_back(
+        group.count == 1 ? str(shown(group.path), " (", group.type, "): ", group.text)
+                         : str(pattern_of(group.path),
+                               " (",
+                               group.type,
+                               ", ",
+                               group.count,
+                               " modules): ",
+                               group.text));
+  }
+  return lines;
+}
+
+void take_over(ReplacedModule& replaced) {
+  const at::NoGradGuard no_grad;
+  const TensorParallel& parallel = replaced.module->parallel();
+  StateMap state;
+  for (const auto& [name, tensor] : replaced.tensors) {
+    at::Tensor values = tensor.detach().contiguous();
+    if (parallel.size() > 1) {
+      parallel.group->broadcast(
+          values.scalar_type() == at::kBool ? values.view(at::kByte) : values, 0);
+    }
+    state.emplace(name, values);
+  }
+  if (replaced.rule->to_distributed) {
+    state = replaced.rule->to_distributed(state, *replaced.original);
+  }
+  for (auto& [name, local] : local_tensors(*replaced.module)) {
+    if (local.tensor.is_meta()) {
+      continue; // of another pipeline rank
+    }
+    const auto found = state.find(name);
+    if (found == state.end()) {
+      if (!local.parameter) {
+        continue; // a buffer of the implementation's own
+      }
+      throw ConfigError(
+          str("the state hook of ",
+              replaced.rule->original,
+              " gives no tensor '",
+              name,
+              "', a parameter of ",
+              replaced.rule->distributed));
+    }
+    try {
+      local.tensor.copy_(take_shard(local.shard, found->second));
+    } catch (const ShapeError& error) {
+      throw ShapeError(str(shown(replaced.path), ", parameter '", name, "': ", error.what()));
+    }
+  }
+  for (auto& [name, tensor] : replaced.tensors) {
+    tensor.set_data(at::empty({0}, tensor.options().requires_grad(false)));
+  }
+  replaced.tensors.clear();
+}
+
+StateMap named_state(const torch::nn::Module& module) {
+  StateMap state;
+  std::unordered_set<const void*> seen;
+  const auto add = [&](const auto& items) {
+    for (const auto& item : items) {
+      if (item.value().defined() && seen.insert(item.value().unsafeGetTensorImpl()).second) {
+        state.emplace(item.key(), item.value());
+      }
+    }
+  };
+  add(module.named_parameters());
+  add(module.named_buffers());
+  return state;
+}
+
+namespace {
+
+void fold(const torch::nn::Module& module, bool inside) {
+  const bool sequence = dynamic_cast<const SequentialImpl*>(&module) != nullptr;
+  inside = inside || dynamic_cast<const DistributedModule*>(&module) != nullptr;
+  for (const auto& child : module.named_children()) {
+    const torch::nn::Module& part = *child.value();
+    if (inside && !sequence && dynamic_cast<const SequentialImpl*>(&part) == nullptr) {
+      if (is_node(part)) {
+        fold_into_parent(child.value());
+      }
+    }
+    fold(part, inside);
+  }
+}
+
+} // namespace
+
+void keep_parts_together(const torch::nn::Module& root) {
+  fold(root, false);
+}
+
+namespace {
+
+void collect(
+    const torch::nn::Module& module,
+    const std::string& path,
+    std::unordered_set<const void*>& seen,
+    std::map<std::string, LocalTensor>& found) {
+  const auto* distributed = dynamic_cast<const DistributedModule*>(&module);
+  const auto add = [&](const auto& items, bool parameter) {
+    for (const auto& item : items) {
+      const at::Tensor& tensor = item.value();
+      if (!tensor.defined() || !seen.insert(tensor.unsafeGetTensorImpl()).second) {
+        continue;
+      }
+      LocalTensor local;
+      local.tensor = tensor;
+      local.parameter = parameter;
+      local.shard = whole(tensor.sizes().vec());
+      if (distributed != nullptr) {
+        const auto& list = distributed->distributed_parameters();
+        const auto description = list.find(item.key());
+        if (description != list.end()) {
+          local.shard = description->second.shard;
+          local.distributed = true;
+          local.scaled_batch = description->second.scaled_batch;
+        }
+      }
+      found.emplace(joined(path, item.key()), std::move(local));
+    }
+  };
+  add(module.named_parameters(/*recurse=*/false), true);
+  add(module.named_buffers(/*recurse=*/false), false);
+  for (const auto& child : module.named_children()) {
+    collect(*child.value(), joined(path, child.key()), seen, found);
+  }
+}
+
+} // namespace
+
+std::map<std::string, LocalTensor> local_tensors(const torch::nn::Module& module) {
+  std::unordered_set<const void*> seen;
+  std::map<std::string, LocalTensor> found;
+  collect(module, "", seen, found);
+  return found;
+}
+
+} // namespace tessera::nn

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <array>
+
+#include "tessera/comm/process_group.h"
+#include "tessera/nn/summa/exchange.h"
+#include "tessera/nn/summa/mesh.h"
+#include "tessera/nn/summa/workspace.h"
+
+namespace tessera::nn::two_d {
+
+/// Panels travel by broadcasts and reductions in the row and column groups, as
+/// the paper writes them. Panel l + 1 travels while panel l is multiplied, and
+/// a partial result while the next one is computed; two buffers of each kind.
+class BroadcastExchange final : public Exchange {
+ public:
+  explicit BroadcastExchange(const Mesh& mesh) : mesh_(mesh) {}
+
+  void begin(const Product& product) override;
+  at::Tensor panel_a(int step) override;
+  at::Tensor panel_b(int step) override;
+  at::Tensor partial(int step) override;
+  void send_partial(int step) override;
+  void finish() override;
+  void abandon(const std::string& why) override;
+  void recover() override;
+  void wait_for_readers() override {}
+  at::Tensor allocate(at::IntArrayRef sizes, const at::TensorOptions& options) override;
+  std::int64_t workspace_bytes() const override {
+    return workspace_.bytes();
+  }
+  std::int64_t shared_bytes() const override {
+    return 0;
+  }
+
+ private:
+  struct Panel {
+    at::Tensor tensor;
+    comm::WorkPtr work;
+  };
+  void start_a(int step);
+  void start_b(int step);
+  static at::Tensor ready(Panel& panel);
+
+  const Mesh& mesh_;
+  Workspace workspace_;
+  const Product* product_ = nullptr;
+  at::Tensor a_; // contiguous
+  at::Tensor b_;
+  std::array<Panel, 2> panels_a_;
+  std::array<Panel, 2> panels_b_;
+  std::array<Panel, 2> partials_;
+};
+
+} // namespace tessera::nn::two_d

@@ -1,0 +1,143 @@
+#include <ATen/ATen.h>
+
+#include "tessera/base/error.h"
+#include "tessera/nn/parallel/context.h"
+#include "tessera/nn/summa/exchange.h"
+#include "tessera/nn/summa/functional.h"
+#include "tessera/nn/summa/node.h"
+
+namespace tessera::nn::two_d {
+
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+struct Table {
+  MeshPtr mesh;
+  Blocks vocabulary;
+  std::int64_t padding_row;
+};
+
+/// Places in `ids` of those in block `step`, and where they lie in it.
+struct Hits {
+  at::Tensor places;
+  at::Tensor rows;
+};
+
+Hits hits_of(const Blocks& vocabulary, int step, const at::Tensor& ids) {
+  const std::int64_t start = vocabulary.start(step);
+  const at::Tensor places =
+      at::nonzero(ids.ge(start).logical_and_(ids.lt(start + vocabulary.size(step)))).view({-1});
+  return {places, ids.index_select(0, places) - start};
+}
+
+class EmbeddingOnMesh : public torch::autograd::Function<EmbeddingOnMesh> {
+ public:
+  static at::Tensor forward(
+      AutogradContext* ctx,
+      const at::Tensor& table,
+      const at::Tensor& ids,
+      const KeptPtr<Table>& kept) {
+    const Table& of = kept->value;
+    at::Tensor out = at::zeros({ids.numel(), table.size(1)}, table.options());
+    if (!tensor_parallel().shapes_only) {
+      look_up(of, table, ids.reshape({-1}), out);
+    }
+    ctx->save_for_backward({ids});
+    save(ctx, kept);
+    std::vector<std::int64_t> sizes = ids.sizes().vec();
+    sizes.push_back(table.size(1));
+    return out.view(sizes);
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list gradients) {
+    require_first_order("an embedding");
+    const auto kept = saved<Table>(ctx);
+    const Table& of = kept->value;
+    const at::Tensor ids = ctx->get_saved_variables()[0].reshape({-1});
+    const at::Tensor rows = gradients[0].reshape({ids.numel(), gradients[0].size(-1)});
+    at::Tensor sum = at::zeros({of.vocabulary.size(of.mesh->row()), rows.size(1)}, rows.options());
+    if (!tensor_parallel().shapes_only) {
+      add_up(of, ids, rows, sum);
+      of.mesh->exchange().wait_for_readers();
+    }
+    return {sum, at::Tensor(), at::Tensor()};
+  }
+
+ private:
+  static void
+  look_up(const Table& of, const at::Tensor& table, const at::Tensor& ids, at::Tensor& out) {
+    const auto take = [&](int step, const at::Tensor& panel) {
+      const Hits hits = hits_of(of.vocabulary, step, ids);
+      out.index_copy_(0, hits.places, panel.index_select(0, hits.rows));
+    };
+    if (of.mesh->side() == 1) {
+      take(0, table);
+      return;
+    }
+    Exchange& exchange = of.mesh->exchange();
+    const Product product = {Form::kTakeB, {}, table.detach(), of.vocabulary, out};
+    exchange.begin(product);
+    for (int step = 0; step < of.mesh->side(); ++step) {
+      take(step, exchange.panel_b(step));
+    }
+    exchange.finish();
+  }
+
+  static void
+  add_up(const Table& of, const at::Tensor& ids, const at::Tensor& rows, at::Tensor& sum) {
+    const auto put = [&](int step, at::Tensor to) {
+      to.zero_();
+      const Hits hits = hits_of(of.vocabulary, step, ids);
+      to.index_add_(0, hits.rows, rows.index_select(0, hits.places));
+      const std::int64_t padding = of.padding_row - of.vocabulary.start(step);
+      if (of.padding_row >= 0 && padding >= 0 && padding < of.vocabulary.size(step)) {
+        to.select(0, padding).zero_();
+      }
+    };
+    if (of.mesh->side() == 1) {
+      put(0, sum);
+      return;
+    }
+    Exchange& exchange = of.mesh->exchange();
+    const Product product = {Form::kSumB, {}, rows, of.vocabulary, sum};
+    exchange.begin(product);
+    for (int step = 0; step < of.mesh->side(); ++step) {
+      put(step, exchange.partial(step));
+      exchange.send_partial(step);
+    }
+    exchange.finish();
+  }
+};
+
+} // namespace
+
+at::Tensor embedding(
+    const MeshPtr& mesh,
+    const at::Tensor& table,
+    const at::Tensor& ids,
+    const Blocks& vocabulary,
+    std::int64_t padding_row) {
+  if (ids.numel() > 0 && !ids.is_meta()) {
+    const auto least = ids.min().item<std::int64_t>();
+    const auto most = ids.max().item<std::int64_t>();
+    if (least < 0 || most >= vocabulary.length()) {
+      throw ShapeError(tessera::str(
+          "an embedding of ",
+          vocabulary.length(),
+          " rows was asked for rows ",
+          least,
+          " to ",
+          most));
+    }
+  }
+  const at::Tensor out =
+      EmbeddingOnMesh::apply(table, ids, keep(Table{mesh, vocabulary, padding_row}));
+  if (!at::GradMode::is_enabled()) {
+    mesh->exchange().wait_for_readers();
+  }
+  return out;
+}
+
+} // namespace tessera::nn::two_d

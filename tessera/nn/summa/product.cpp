@@ -1,0 +1,223 @@
+#include "tessera/nn/summa/product.h"
+
+#include <algorithm>
+#include <vector>
+
+#include <ATen/ATen.h>
+
+#include "tessera/base/error.h"
+#include "tessera/nn/parallel/context.h"
+#include "tessera/nn/parallel/skipped.h"
+#include "tessera/nn/summa/weight_stays.h"
+
+namespace tessera::nn::two_d {
+
+namespace {
+
+const char* name_of(Form form) {
+  switch (form) {
+    case Form::kAB:
+      return "C = A B";
+    case Form::kABt:
+      return "C = A B^T";
+    case Form::kAtB:
+      return "C = A^T B";
+    default:
+      break;
+  }
+  return "";
+}
+
+void check(
+    const Mesh& mesh,
+    Form form,
+    const at::Tensor& a,
+    const at::Tensor& b,
+    const WeightLayout& layout) {
+  const Blocks& inner = layout.rows;
+  // Dimension of B's inner rows.
+  const std::int64_t rows = layout.transposed ? 1 : 0;
+  const auto of_column = inner.size(mesh.column());
+  const auto of_row = inner.size(mesh.row());
+  bool fits = a.dim() == 2 && b.dim() == 2 && inner.parts() == mesh.side() &&
+              a.scalar_type() == b.scalar_type();
+  if (fits) {
+    switch (form) {
+      case Form::kAB:
+        fits = a.size(1) == of_column && b.size(rows) == of_row;
+        break;
+      case Form::kABt:
+        fits = b.size(rows) == of_row && a.size(1) == b.size(1 - rows);
+        break;
+      case Form::kAtB:
+        fits = a.size(1) == of_column && a.size(0) == b.size(0);
+        break;
+      default:
+        fits = false;
+    }
+  }
+  if (!fits) {
+    throw ShapeError(tessera::str(
+        name_of(form),
+        " on a mesh of ",
+        mesh.side(),
+        " x ",
+        mesh.side(),
+        ": at row ",
+        mesh.row(),
+        ", column ",
+        mesh.column(),
+        " the blocks are A ",
+        a.sizes(),
+        " ",
+        a.scalar_type(),
+        " and B ",
+        b.sizes(),
+        " ",
+        b.scalar_type(),
+        ", but the dimension of ",
+        inner.length(),
+        " has blocks of ",
+        of_column,
+        " (my column) and ",
+        of_row,
+        " (my row); give every rank its own blocks, of one dtype"));
+  }
+}
+
+/// A tracer hears of q products, each with a panel of every operand that moves,
+/// or a part of the result; where the weight stays, of one product over the
+/// rows of all, and of the blocks that come and go.
+void tell_skipped_product(
+    const Mesh& mesh,
+    Form form,
+    const at::Tensor& a,
+    const at::Tensor& b,
+    const Blocks& inner,
+    const at::Tensor& out,
+    bool stays) {
+  SkippedWork work;
+  work.operation = "product";
+  work.count = stays ? 1 : mesh.side();
+  work.inner = static_cast<double>(inner.length()) / mesh.side();
+  work.rows = static_cast<double>(a.size(0) * (stays ? mesh.side() : 1));
+  // Elements of the result, or of A where its columns are the inner ones.
+  const double others = form == Form::kABt
+                            ? static_cast<double>(a.size(1))
+                            : static_cast<double>(b.numel()) / std::max(1.0, work.inner);
+  work.columns = form == Form::kAtB ? static_cast<double>(b.size(1)) : others;
+  tell_skipped(work);
+  if (mesh.side() == 1) {
+    return;
+  }
+  std::vector<at::Tensor> moving;
+  if (stays) {
+    moving = {a, form == Form::kAtB ? b : out};
+  } else {
+    if (moves_a(form)) {
+      moving.push_back(a);
+    }
+    if (moves_b(form)) {
+      moving.push_back(b);
+    }
+    if (adds_parts(form)) {
+      moving.push_back(out);
+    }
+  }
+  for (int step = 0; step < mesh.side(); ++step) {
+    for (const at::Tensor& tensor : moving) {
+      tell_skipped("panel", mesh.side(), tensor);
+    }
+  }
+}
+
+} // namespace
+
+void gemm(const at::Tensor& c, const at::Tensor& x, const at::Tensor& y, bool accumulate) {
+  at::Tensor to = c;
+  if (accumulate) {
+    to.addmm_(x, y);
+  } else {
+    at::mm_out(to, x, y);
+  }
+}
+
+std::vector<std::int64_t> result_sizes(
+    const Mesh& mesh,
+    Form form,
+    const at::Tensor& a,
+    const at::Tensor& b,
+    const WeightLayout& layout) {
+  if (form == Form::kAB) {
+    return {a.size(0), b.size(layout.transposed ? 0 : 1)};
+  }
+  if (form == Form::kABt) {
+    return {a.size(0), layout.rows.size(mesh.column())};
+  }
+  const std::int64_t rows = layout.rows.size(mesh.row());
+  return layout.transposed ? std::vector<std::int64_t>{b.size(1), rows}
+                           : std::vector<std::int64_t>{rows, b.size(1)};
+}
+
+void multiply(
+    const Mesh& mesh,
+    Form form,
+    const at::Tensor& a,
+    const at::Tensor& b,
+    const WeightLayout& layout,
+    const at::Tensor& out,
+    bool accumulate) {
+  const at::NoGradGuard no_grad;
+  check(mesh, form, a, b, layout);
+  const bool transposed = layout.transposed;
+  const bool stays = weight_stays(mesh, form, a.size(0), layout);
+  if (tensor_parallel().shapes_only) {
+    tell_skipped_product(mesh, form, a, b, layout.rows, out, stays);
+    if (!accumulate) {
+      out.zero_();
+    }
+    return;
+  }
+  // One step with the panels of A and B that it needs.
+  const auto step = [&](const at::Tensor& to, const at::Tensor& x, const at::Tensor& y, bool add) {
+    switch (form) {
+      case Form::kAB:
+        gemm(to, x, transposed ? y.t() : y, add);
+        break;
+      case Form::kABt:
+        gemm(to, x, transposed ? y : y.t(), add);
+        break;
+      default:
+        if (transposed) {
+          gemm(to, y.t(), x, add);
+        } else {
+          gemm(to, x.t(), y, add);
+        }
+    }
+  };
+  if (mesh.side() == 1) {
+    step(out, a, b, accumulate);
+    return;
+  }
+  if (stays) {
+    multiply_at_weight(mesh, form, a, b, layout, out, accumulate);
+    return;
+  }
+  Exchange& exchange = mesh.exchange();
+  const Product product = {form, a, b, layout.rows, out, transposed};
+  exchange.begin(product);
+  const int mine = form == Form::kABt ? mesh.column() : mesh.row();
+  for (int l = 0; l < mesh.side(); ++l) {
+    const at::Tensor x = moves_a(form) ? exchange.panel_a(l) : a;
+    const at::Tensor y = moves_b(form) ? exchange.panel_b(l) : b;
+    if (adds_parts(form)) {
+      step(exchange.partial(l), x, y, accumulate && l == mine);
+      exchange.send_partial(l);
+    } else {
+      step(out, x, y, accumulate || l > 0);
+    }
+  }
+  exchange.finish();
+}
+
+} // namespace tessera::nn::two_d

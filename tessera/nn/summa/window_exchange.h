@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "tessera/comm/shared_memory/window.h"
+#include "tessera/nn/summa/exchange.h"
+#include "tessera/nn/summa/mesh.h"
+#include "tessera/nn/summa/window_blocks.h"
+#include "tessera/nn/summa/window_rows.h"
+
+namespace tessera::nn::two_d {
+
+/// Panels are read where their owner left them, for meshes whose ranks share
+/// memory. A block that lies in memory of `allocate` is not copied at all, any
+/// other once, into its owner's region; the product then reads it from there.
+/// Partial results are computed in the region and added by their owner.
+class WindowExchange final : public Exchange {
+ public:
+  WindowExchange(const Mesh& mesh, std::shared_ptr<comm::shm::Window> window);
+
+  void begin(const Product& product) override;
+  at::Tensor panel_a(int step) override;
+  at::Tensor panel_b(int step) override;
+  at::Tensor partial(int step) override;
+  void send_partial(int step) override;
+  void finish() override;
+  WindowRows* rows() override {
+    return &rows_;
+  }
+  void abandon(const std::string& why) override;
+  void recover() override;
+  void wait_for_readers() override;
+  at::Tensor allocate(at::IntArrayRef sizes, const at::TensorOptions& options) override;
+  std::int64_t workspace_bytes() const override;
+  std::int64_t shared_bytes() const override;
+
+ private:
+  /// Rank in the whole mesh.
+  int peer_in_row(int column) const;
+  int peer_in_column(int row) const;
+  static void
+  count(comm::ProcessGroup& group, comm::Collective kind, int root, const at::Tensor& tensor);
+  void add_partials();
+
+  const Mesh& mesh_;
+  WindowBlocks blocks_;
+  WindowRows rows_;
+  const Product* product_ = nullptr;
+};
+
+} // namespace tessera::nn::two_d
