@@ -6,6 +6,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/nn/module/interceptor.h"
+#include "tessera/nn/module/marks.h"
 #include "tessera/tensor/dtype.h"
 
 namespace tessera::tracer {
