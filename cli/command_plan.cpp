@@ -13,6 +13,7 @@
 #include "tessera/planner/abilities.h"
 #include "tessera/planner/decision.h"
 #include "tessera/planner/description.h"
+#include "tessera/planner/explain.h"
 #include "tessera/planner/strategies_csv.h"
 
 #include "cli/command.h"
@@ -192,7 +193,7 @@ int try_best(
         one.predicted_seconds,
         measured.c_str(),
         planner::headline(strategy).c_str(),
-        strategy.schedule.c_str(),
+        cost::to_text(strategy.schedule),
         one.failure.empty() ? "" : ": ",
         one.failure.c_str());
     std::fflush(stdout);
@@ -225,7 +226,9 @@ void explain_best(
     std::printf("\n%d. ", i + 1);
     print(planner::explain(candidate, model, cluster));
     if (const auto reason = planner::not_runnable(candidate, model)) {
-      std::printf("  priced but not runnable: %s\n", reason->c_str());
+      std::printf(
+          "  priced but not runnable: %s (--runnable searches only what this version trains)\n",
+          reason->c_str());
     }
   }
 }

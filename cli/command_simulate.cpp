@@ -5,7 +5,8 @@
 #include <string>
 
 #include "tessera/base/error.h"
-#include "tessera/planner/space.h"
+#include "tessera/planner/explain.h"
+#include "tessera/planner/pricer.h"
 #include "tessera/schedule/schedule.h"
 #include "tessera/simulator/simulate.h"
 #include "tessera/timeline/timeline.h"
@@ -55,7 +56,8 @@ cost::Strategy strategy_of(
       options.dp,
       options.tp,
       options.microbatch_size,
-      options.tp > 1 && model.traced() ? options.tensor_kind : "",
+      options.tp > 1 && model.traced() ? cost::distribution_from(options.tensor_kind)
+                                       : cost::Distribution::kAsMeasured,
       options.tp > 1 && model.traced() && options.prescaled_batch};
   cost::Strategy strategy = pricer.strategy(point);
   strategy.placement = options.placement;
@@ -89,7 +91,7 @@ void run(const Options& options) {
   simulator::SimulationOptions simulation;
   simulation.constants = search.constants;
   if (!options.custom_schedule.empty()) {
-    strategy.schedule = "custom";
+    strategy.schedule = cost::Schedule::kCustom;
     simulation.custom_order = schedule::parse_order(options.custom_schedule);
   }
   simulation.keep_events = !options.timeline_file.empty() || !options.chrome_trace_file.empty();
@@ -102,7 +104,7 @@ void run(const Options& options) {
       "iteration     %.4f s\n"
       "bubble        %.1f %%\n",
       planner::headline(strategy).c_str(),
-      strategy.schedule.c_str(),
+      cost::to_text(strategy.schedule),
       result.iteration_seconds,
       100 * result.bubble_share);
   std::printf("stage  tensors GiB  device needs GiB\n");

@@ -10,6 +10,7 @@
 #include "tessera/checkpoint/directory.h"
 #include "tessera/comm/world.h"
 #include "tessera/planner/decision.h"
+#include "tessera/planner/explain.h"
 #include "tessera/planner/traced_model.h"
 
 #include "cli/allocator.h"

@@ -26,16 +26,14 @@ struct Part {
   int samples = 1; // by which `two` is larger than `one`
 };
 
-std::string kind_of(const Job& job) {
-  if (job.parallel.tensor_parallel_kind == "2d") {
-    return "2d";
-  }
-  return job.parallel.optimize;
+cost::Distribution distribution_of(const Job& job) {
+  return cost::distribution_from(
+      job.parallel.tensor_parallel_kind == "2d" ? "2d" : job.parallel.optimize);
 }
 
 Part part_of(const planner::TracedModel& traced, const Job& job, int tensor_degree) {
   for (const planner::TracedDivision& division : traced.divisions) {
-    if (division.way.degree == tensor_degree && division.way.kind == kind_of(job) &&
+    if (division.way.degree == tensor_degree && division.way.distribution == distribution_of(job) &&
         division.way.same_samples == job.parallel.prescaled_batch) {
       return {division.graph, division.least, division.twice, division.samples};
     }
@@ -164,11 +162,11 @@ double step_seconds(
   strategy.tp = degrees.tensor;
   strategy.dp = degrees.reduced_data;
   strategy.microbatch_size = static_cast<int>(microbatch_samples(job, degrees));
-  strategy.schedule = job.parallel.pipeline;
+  strategy.schedule = cost::schedule_from(job.parallel.pipeline);
   strategy.active_microbatches = in_flight(job, degrees.pipeline);
   strategy.activation_checkpointing = false;
   if (degrees.tensor > 1) {
-    strategy.tensor_kind = kind_of(job);
+    strategy.distribution = distribution_of(job);
     strategy.same_samples = job.parallel.prescaled_batch;
   }
   // The planner's layers are in order of execution: the runtime's partition has
@@ -208,7 +206,7 @@ double step_seconds(
   strategy.device_of_rank = cost::lay_out(strategy, letters, strategy.device_of_rank);
   simulator::SimulationOptions options;
   options.keep_events = false;
-  if (strategy.schedule == "custom") {
+  if (strategy.schedule == cost::Schedule::kCustom) {
     options.custom_order = schedule::parse_order(*job.parallel.custom_schedule);
   }
   options.constants = cost::runtime_constants(cluster, model.precision);

@@ -16,10 +16,11 @@ config::Config config_of(const Candidate& candidate, const plan::Plan& plan) {
   config.pipeline_parallel_degree = candidate.strategy.pp;
   config.tensor_parallel_degree = candidate.strategy.tp;
   if (candidate.strategy.tp > 1) {
-    const std::string& kind = candidate.strategy.tensor_kind;
-    config.tensor_parallel_kind = kind == "2d" ? "2d" : "1d";
+    using cost::Distribution;
+    const Distribution distribution = candidate.strategy.distribution;
+    config.tensor_parallel_kind = distribution == Distribution::kMesh ? "2d" : "1d";
     // Layers that were measured are divided as Megatron divides them.
-    config.optimize = kind == "memory" ? "memory" : "speed";
+    config.optimize = distribution == Distribution::kMemory ? "memory" : "speed";
     config.prescaled_batch = candidate.strategy.same_samples;
   }
   config.ddp = candidate.strategy.dp > 1 || candidate.strategy.tp > 1;
@@ -41,7 +42,7 @@ plan::Plan to_plan(const Candidate& candidate, const cost::DescribedModel& model
   plan.model = model.name;
   plan.degrees = {.pipeline = strategy.pp, .tensor = strategy.tp, .reduced_data = strategy.dp};
   plan.placement = strategy.placement.empty() ? "PDT" : strategy.placement;
-  plan.schedule = strategy.schedule;
+  plan.schedule = cost::to_text(strategy.schedule);
   plan.microbatches = strategy.microbatches(model.global_batch_size);
   plan.active_microbatches = strategy.active_microbatches;
   plan.partition[""] = 0;
@@ -84,8 +85,8 @@ std::optional<std::string> not_runnable(
     return "layers that share parameters are on different pipeline ranks";
   }
   if (strategy.pp > 1 && strategy.active_microbatches == 0 && !can.fixed_order) {
-    return "it is priced in the fixed order of one forward, one backward; "
-           "search with --runnable for the runtime's order";
+    return "it is priced in the fixed order of one forward, one backward, which is not the "
+           "runtime's; search only for what runs";
   }
   return std::nullopt;
 }

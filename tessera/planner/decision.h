@@ -4,7 +4,7 @@
 #include <string>
 
 #include "tessera/plan/plan.h"
-#include "tessera/planner/search.h"
+#include "tessera/planner/candidate.h"
 
 namespace tessera::planner {
 
