@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "tessera/base/error.h"
+#include "tessera/base/log.h"
 #include "tessera/deferred_init/delayed_init.h"
 #include "tessera/runtime/random_state.h"
 #include "tessera/train/model_core.h"
@@ -48,14 +49,13 @@ void ModelCore::replace_modules() {
     root_ = replacements_.root;
     if (s.world->rank() == 0) {
       for (const std::string& line : nn::text_of(replacements_)) {
-        std::fprintf(stderr, "tessera: tensor parallelism: %s\n", line.c_str());
+        log::info("tensor parallelism: " + line);
       }
       if (replacements_.replaced.empty()) {
-        std::fprintf(
-            stderr,
-            "tessera: warning: tensor_parallel_degree is %d, but no module was "
-            "replaced; mark modules with tessera::tensor_parallelism\n",
-            s.group(Group::kTP).size());
+        log::warning(
+            str("tensor_parallel_degree is ",
+                s.group(Group::kTP).size(),
+                ", but no module was replaced; mark modules with tessera::tensor_parallelism"));
       }
     }
   }

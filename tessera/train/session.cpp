@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "tessera/base/error.h"
+#include "tessera/base/log.h"
 #include "tessera/comm/activity.h"
 #include "tessera/nn/parallel/context.h"
 #include "tessera/nn/summa/mesh.h"
@@ -41,6 +42,7 @@ void init(const Config& config) {
   options.same_node = config.same_node_backend;
   made->world = comm::mpi_world(options);
   comm::World& world = *made->world;
+  log::set_rank(world.rank());
   runtime::report_uncaught_errors({world.rank(), world.hosts()[world.rank()] == world.hosts()[0]});
   // Checked after MPI has started, so that one rank speaks for all.
   try {
