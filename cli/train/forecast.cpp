@@ -4,6 +4,7 @@
 #include <map>
 #include <numeric>
 
+#include "tessera/autotune/trace_model.h"
 #include "tessera/base/error.h"
 #include "tessera/cost/constants.h"
 #include "tessera/partition/partition.h"
@@ -12,7 +13,7 @@
 #include "tessera/schedule/schedule.h"
 #include "tessera/simulator/simulate.h"
 
-#include "cli/job_preset.h"
+#include "cli/train/job_preset.h"
 
 namespace tessera::cli {
 
@@ -72,7 +73,7 @@ std::map<std::string, int> partition_of(
     int stages,
     std::vector<std::string>& warnings) {
   if (job.parallel.load_partition) {
-    return plan::load_plan(*job.parallel.partition_file).partition;
+    return plans::load_plan(*job.parallel.partition_file).partition;
   }
   partitioning::Options options;
   options.partitions = stages;
@@ -88,12 +89,15 @@ std::map<std::string, int> partition_of(
 } // namespace
 
 Forecast forecast(const Job& job, const models::Preset& preset, const topology::Degrees& degrees) {
-  PresetRun run = run_of(job);
+  const PresetRun run = run_of(job);
+  autotune::TraceRequest request;
+  request.precision = run.precision;
+  request.global_batch_size = run.global_batch_size;
   if (degrees.tensor > 1) {
-    run.tensor_degrees = {degrees.tensor};
+    request.tensor_degrees = {degrees.tensor};
   }
   Forecast result;
-  result.traced = trace_preset(preset, run);
+  result.traced = autotune::trace_model(preset_source(preset, run.sequence), request);
   const Part part = part_of(result.traced, job, degrees.tensor);
   const auto partition = partition_of(job, part.graph, degrees.pipeline, result.warnings);
   result.stages.resize(static_cast<std::size_t>(degrees.pipeline));

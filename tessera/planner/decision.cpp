@@ -1,17 +1,15 @@
 #include "tessera/planner/decision.h"
 
-#include <nlohmann/json.hpp>
-
 #include "tessera/base/error.h"
-#include "tessera/config/config.h"
 #include "tessera/planner/abilities.h"
+#include "tessera/planner/planned_config.h"
 #include "tessera/planner/space.h"
 
 namespace tessera::planner {
 
 namespace {
 
-config::Config config_of(const Candidate& candidate, const plan::Plan& plan) {
+config::Config config_of(const Candidate& candidate, const plans::Plan& plan) {
   config::Config config;
   config.pipeline_parallel_degree = candidate.strategy.pp;
   config.tensor_parallel_degree = candidate.strategy.tp;
@@ -36,9 +34,9 @@ config::Config config_of(const Candidate& candidate, const plan::Plan& plan) {
 
 } // namespace
 
-plan::Plan to_plan(const Candidate& candidate, const cost::DescribedModel& model) {
+plans::Plan to_plan(const Candidate& candidate, const cost::DescribedModel& model) {
   const cost::Strategy& strategy = candidate.strategy;
-  plan::Plan plan;
+  plans::Plan plan;
   plan.model = model.name;
   plan.degrees = {.pipeline = strategy.pp, .tensor = strategy.tp, .reduced_data = strategy.dp};
   plan.placement = strategy.placement.empty() ? "PDT" : strategy.placement;
@@ -91,21 +89,17 @@ std::optional<std::string> not_runnable(
   return std::nullopt;
 }
 
-std::string to_config_json(const Candidate& candidate, const cost::DescribedModel& model) {
+config::Config to_config(const Candidate& candidate, const cost::DescribedModel& model) {
   if (const auto reason = not_runnable(candidate, model)) {
     throw PlanError(str("the strategy is priced but not runnable in this version: ", *reason));
   }
-  const config::Config config = config_of(candidate, to_plan(candidate, model));
+  config::Config config = config_of(candidate, to_plan(candidate, model));
   config::validate(config);
-  const auto all = nlohmann::ordered_json::parse(config::to_json(config));
-  const auto usual = nlohmann::ordered_json::parse(config::to_json(config::Config{}));
-  nlohmann::ordered_json said;
-  for (const auto& item : all.items()) {
-    if (!usual.contains(item.key()) || usual[item.key()] != item.value()) {
-      said[item.key()] = item.value();
-    }
-  }
-  return said.dump(2) + "\n";
+  return config;
+}
+
+std::string to_config_json(const Candidate& candidate, const cost::DescribedModel& model) {
+  return to_short_json(to_config(candidate, model)) + "\n";
 }
 
 } // namespace tessera::planner

@@ -219,7 +219,7 @@ TEST(Decision, IsAcceptedByTheConfiguration) {
     EXPECT_FALSE(config.auto_partition);
     EXPECT_EQ(config.partition.at("layer.3"), one.strategy.pp - 1);
     config::check_world(config, 2);
-    plan::validate(to_plan(one, model));
+    plans::validate(to_plan(one, model));
   }
 }
 
