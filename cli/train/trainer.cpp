@@ -12,7 +12,7 @@
 #include "tessera/base/json_fields.h"
 
 #include "cli/exit_status.h"
-#include "cli/job_preset.h"
+#include "cli/train/job_preset.h"
 #include "cli/train/model_config.h"
 #include "models/data/prepare.h"
 #include "models/gpt.h"

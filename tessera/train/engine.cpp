@@ -183,7 +183,7 @@ void StepEngine::claim_directory(const ModelCore& model, const std::string& dire
 
 void StepEngine::start_server() {
   Session& s = session();
-  schedule_ = plan::make_schedule(plan::plan_from_config(s.config, s.world->size()));
+  schedule_ = plans::make_schedule(plans::plan_from_config(s.config, s.world->size()));
   if (s.order_transport != nullptr) {
     order_ = std::make_unique<runtime::OrderChannel>(s.group(s.order_group), *s.order_transport);
   }

@@ -76,7 +76,7 @@ void StepEngine::ensure_partitioned(const StepCall& call, const Run& run) {
 
 void StepEngine::partition_whole(ModelCore& model) {
   place({&model}, agree([&](bool&) {
-          return std::vector<std::string>{plan::to_json(model.decide({}))};
+          return std::vector<std::string>{plans::to_json(model.decide({}))};
         }));
 }
 
@@ -108,7 +108,7 @@ void StepEngine::partition_waiting(const StepCall& call, const Run& run) {
     place(described, agree([&](bool&) {
             std::vector<std::string> plans;
             for (ModelCore* model : described) {
-              plans.push_back(plan::to_json(model->decide({})));
+              plans.push_back(plans::to_json(model->decide({})));
               if (passed_over.contains(model->number())) {
                 std::fprintf(
                     stderr,
@@ -142,7 +142,7 @@ void StepEngine::partition_waiting(const StepCall& call, const Run& run) {
           for (std::size_t i = 0; i < traced.size(); ++i) {
             const bool called = traces_of_models[i].called || called_.contains(traced[i]);
             plans.push_back(
-                called ? plan::to_json(traced[i]->decide(std::move(traces_of_models[i].graph)))
+                called ? plans::to_json(traced[i]->decide(std::move(traces_of_models[i].graph)))
                        : std::string());
           }
           return plans;
@@ -160,7 +160,7 @@ void StepEngine::place(
     const std::vector<std::string>& plans) {
   for (std::size_t i = 0; i < models.size(); ++i) {
     if (!plans[i].empty()) {
-      models[i]->place(plan::plan_from_json(plans[i]));
+      models[i]->place(plans::plan_from_json(plans[i]));
     }
   }
 }

@@ -41,7 +41,7 @@ ModelCore::~ModelCore() {
   }
 }
 
-const plan::Plan& ModelCore::plan() const {
+const plans::Plan& ModelCore::plan() const {
   if (!plan_) {
     throw ConfigError(tessera::str(
         "the model '",

@@ -59,7 +59,7 @@ class ModelCore {
     return table_ != nullptr;
   }
   /// Throws: ConfigError before the model is partitioned.
-  const plan::Plan& plan() const;
+  const plans::Plan& plan() const;
   const runtime::ModuleTable& table() const;
   /// What the partition was decided from, on rank 0; else nullptr.
   const std::shared_ptr<const Decision>& decision() const {
@@ -95,9 +95,9 @@ class ModelCore {
   void enter(int number, const std::string& label);
   /// The model's plan, on rank 0; `traced` is what a run showed of it, nothing:
   /// it is described. Not collective. Throws: PlanError.
-  plan::Plan decide(std::optional<graph::ModelGraph> traced);
+  plans::Plan decide(std::optional<graph::ModelGraph> traced);
   /// Gives every rank its part. Collective over the world.
-  void place(plan::Plan plan);
+  void place(plans::Plan plan);
   /// Applies a state that was loaded before the partition, and runs the hooks
   /// that wait for it. In every step; collective over the world.
   void complete_partition();
@@ -169,7 +169,7 @@ class ModelCore {
   void take_over_weights();
   void make_reducers();
   void refuse_distributed(const at::Tensor& flags, const std::string& parameter);
-  void apply_plan(plan::Plan plan);
+  void apply_plan(plans::Plan plan);
   void apply_state(const TensorMap& state, bool strict);
   void broadcast_from_first(const NamedTensors& tensors);
 
@@ -183,7 +183,7 @@ class ModelCore {
   nn::Replacements replacements_;
   std::unique_ptr<StateLayout> layout_;
   std::shared_ptr<const Decision> decision_;
-  std::optional<plan::Plan> plan_;
+  std::optional<plans::Plan> plan_;
   ParameterFunctions parameter_functions_{*this};
   std::unique_ptr<runtime::ModuleTable> table_;
   // Groups of this model's own, with the world they belong to: reducers whose

@@ -27,14 +27,14 @@ void ModelCore::complete_partition() {
   }
 }
 
-void ModelCore::place(plan::Plan plan) {
+void ModelCore::place(plans::Plan plan) {
   apply_plan(std::move(plan));
   broadcast_from_first(local_parameters());
   broadcast_from_first(local_buffers());
   make_reducers();
 }
 
-plan::Plan ModelCore::decide(std::optional<graph::ModelGraph> traced) {
+plans::Plan ModelCore::decide(std::optional<graph::ModelGraph> traced) {
   Session& s = session();
   const Config& config = s.config;
   if (config.partition_file && s.engine->models().size() > 1) {
@@ -45,10 +45,10 @@ plan::Plan ModelCore::decide(std::optional<graph::ModelGraph> traced) {
             s.engine->models().size(),
             "; leave the key out"));
   }
-  plan::Plan plan = plan::plan_from_config(config, s.world->size());
+  plans::Plan plan = plans::plan_from_config(config, s.world->size());
   plan.model = name_;
   if (config.load_partition) {
-    plan.partition = plan::plan_from_json(read_file<PlanError>(*config.partition_file)).partition;
+    plan.partition = plans::plan_from_json(read_file<PlanError>(*config.partition_file)).partition;
     return plan;
   }
   graph::ModelGraph graph = traced ? std::move(*traced) : tracer::describe(*root_, plan.model);
@@ -75,7 +75,7 @@ plan::Plan ModelCore::decide(std::optional<graph::ModelGraph> traced) {
   decision_ = std::make_shared<const Decision>(Decision{std::move(graph), std::move(result)});
   if (config.partition_file) {
     std::ofstream out(*config.partition_file);
-    out << plan::to_json(plan) << '\n';
+    out << plans::to_json(plan) << '\n';
     if (!out) {
       throw PlanError(str("partition_file '", *config.partition_file, "' cannot be written"));
     }
@@ -83,7 +83,7 @@ plan::Plan ModelCore::decide(std::optional<graph::ModelGraph> traced) {
   return plan;
 }
 
-void ModelCore::apply_plan(plan::Plan plan) {
+void ModelCore::apply_plan(plans::Plan plan) {
   Session& s = session();
   plan_ = std::move(plan);
   auto table =
