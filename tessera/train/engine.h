@@ -14,8 +14,9 @@
 
 #include "tessera/plan/plan.h"
 #include "tessera/runtime/module_directory.h"
+#include "tessera/runtime/order_channel.h"
+#include "tessera/runtime/replay/static_mode.h"
 #include "tessera/runtime/server.h"
-#include "tessera/runtime/static_mode.h"
 #include "tessera/tracer/trace.h"
 
 namespace tessera::train {
