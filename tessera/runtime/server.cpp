@@ -5,7 +5,7 @@
 
 #include "tessera/autograd/weight_gradient.h"
 #include "tessera/base/error.h"
-#include "tessera/comm/activity.h"
+#include "tessera/diagnostics/activity.h"
 #include "tessera/runtime/call_modes.h"
 #include "tessera/runtime/error_text.h"
 
@@ -34,7 +34,7 @@ void note_waiting(
     std::int64_t step,
     const ModuleDirectory& modules) {
   if (task == nullptr) {
-    comm::activity::waits_for_requests(step);
+    diagnostics::activity::waits_for_requests(step);
     return;
   }
   const auto name = [&](int module) {
@@ -42,7 +42,7 @@ void note_waiting(
   };
   const Fields& request = task->request;
   const bool for_call = task->awaits != 0;
-  comm::activity::waits(
+  diagnostics::activity::waits(
       step,
       name(request.module),
       request.microbatch,

@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "tessera/autograd/weight_gradient.h"
-#include "tessera/comm/activity.h"
+#include "tessera/diagnostics/activity.h"
 #include "tessera/runtime/call_modes.h"
 #include "tessera/runtime/server.h"
 
@@ -96,7 +96,7 @@ std::shared_ptr<Task> Server::begin(const Choice& choice) {
       task->random = RandomState::seeded(stream_seed(context_.seed, work_->step, task->id));
     }
   }
-  comm::activity::runs(
+  diagnostics::activity::runs(
       work_->step,
       task->request.module < 0 ? std::string() : context_.modules->name_of(task->request.module),
       task->request.microbatch,

@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "tessera/base/error.h"
-#include "tessera/comm/activity.h"
+#include "tessera/diagnostics/activity.h"
 #include "tessera/runtime/server.h"
 
 namespace tessera::runtime {
@@ -25,7 +25,7 @@ void Server::check_timeout() {
   if (idle_since_ != started) {
     return; // what was waited for came after all
   }
-  comm::activity::leave(); // this error tells of this rank's end
+  diagnostics::activity::leave(); // this error tells of this rank's end
   throw CommError(
       str("rank ",
           context_.rank,
@@ -36,7 +36,7 @@ void Server::check_timeout() {
           "; ",
           state(),
           others,
-          comm::activity::of_node()));
+          diagnostics::activity::of_node()));
 }
 
 // The rank that is asked for something may itself wait for the one at fault.

@@ -13,7 +13,7 @@
 #include "tessera/checkpoint/optimizer_state.h"
 #include "tessera/checkpoint/reader.h"
 #include "tessera/checkpoint/writer.h"
-#include "tessera/comm/activity.h"
+#include "tessera/diagnostics/activity.h"
 #include "tessera/nn/module/interceptor.h"
 #include "tessera/runtime/error_text.h"
 #include "tessera/tensor/value.h"
@@ -80,10 +80,10 @@ void agree(const std::optional<std::string>& error) {
 class Doing {
  public:
   Doing(const ModelCore& model, const std::string& what) : model_(model) {
-    comm::activity::script(model_.step_number(), what);
+    diagnostics::activity::script(model_.step_number(), what);
   }
   ~Doing() {
-    comm::activity::script(model_.step_number());
+    diagnostics::activity::script(model_.step_number());
   }
   Doing(const Doing&) = delete;
   Doing& operator=(const Doing&) = delete;

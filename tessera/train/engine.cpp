@@ -8,7 +8,7 @@
 
 #include "tessera/autograd/weight_gradient.h"
 #include "tessera/base/error.h"
-#include "tessera/comm/activity.h"
+#include "tessera/diagnostics/activity.h"
 #include "tessera/plan/from_config.h"
 #include "tessera/runtime/error_text.h"
 #include "tessera/runtime/random_state.h"
@@ -244,7 +244,7 @@ std::vector<c10::IValue> StepEngine::run_step(
   }
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - started;
   ++step_;
-  comm::activity::script(step_);
+  diagnostics::activity::script(step_);
   finish(failure);
   if (static_mode_ != nullptr && call.static_mode) {
     static_mode_->completed(seconds.count());
@@ -358,7 +358,7 @@ std::vector<c10::IValue> StepEngine::run_alone(
   const WeightGradientScope in_place;
   timeline::Recorder& recorder = *session().recorder;
   for (int i = 0; i < microbatches; ++i) {
-    comm::activity::runs(step_, "", i, false);
+    diagnostics::activity::runs(step_, "", i, false);
     timeline::Event event;
     event.start_us = recorder.now_us();
     if (!one_stream) { // the streams that a server would use
@@ -423,7 +423,7 @@ void StepEngine::backward(
   if (server_ != nullptr) {
     server_->backward(tensors, scaled);
   } else {
-    comm::activity::turns_backward();
+    diagnostics::activity::turns_backward();
     const WeightGradientPass in_place(tensors);
     torch::autograd::backward(tensors, scaled);
   }

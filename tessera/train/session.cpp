@@ -3,10 +3,11 @@
 #include <cstdio>
 
 #include "tessera/base/error.h"
-#include "tessera/comm/activity.h"
+#include "tessera/comm/share_activity.h"
+#include "tessera/diagnostics/activity.h"
+#include "tessera/diagnostics/uncaught_error.h"
 #include "tessera/nn/parallel/context.h"
 #include "tessera/nn/summa/mesh.h"
-#include "tessera/runtime/uncaught_error.h"
 #include "tessera/train/engine.h"
 
 namespace tessera {
@@ -41,7 +42,8 @@ void init(const Config& config) {
   options.same_node = config.same_node_backend;
   made->world = comm::mpi_world(options);
   comm::World& world = *made->world;
-  runtime::report_uncaught_errors({world.rank(), world.hosts()[world.rank()] == world.hosts()[0]});
+  diagnostics::report_uncaught_errors(
+      {world.rank(), world.hosts()[world.rank()] == world.hosts()[0]});
   // Checked after MPI has started, so that one rank speaks for all.
   try {
     config::validate(config);
@@ -59,7 +61,7 @@ void init(const Config& config) {
   made->layout = std::make_unique<topology::RankLayout>(
       degrees, topology::Placement(config.placement_strategy));
   made->groups = std::make_unique<comm::MeshGroups>(world, *made->layout);
-  comm::activity::share(world, made->groups->at(Group::kWorld));
+  comm::share_activity(world, made->groups->at(Group::kWorld));
   const auto& dp = made->groups->at(Group::kDP).ranks();
   made->control = world.new_group("dp control", dp);
   if (degrees.tensor > 1) {
@@ -98,14 +100,14 @@ void init(const Config& config) {
 
 void init(const std::string& config_file) {
   // MPI has not started: an unreadable file is reported by the launcher's rank 0.
-  runtime::report_uncaught_errors(runtime::Reporter::of_environment());
+  diagnostics::report_uncaught_errors(diagnostics::Reporter::of_environment());
   init(config::load_config(config_file));
 }
 
 void shutdown() {
   barrier();
   nn::set_tensor_parallel({});
-  comm::activity::leave();
+  diagnostics::activity::leave();
   train::holder().reset();
 }
 

@@ -6,7 +6,7 @@
 
 #include <ATen/ATen.h>
 
-#include "tessera/transport/shm/event.h"
+#include "tessera/transport/shm/waiter.h"
 
 namespace tessera::transport {
 
@@ -141,7 +141,7 @@ bool Inbox::poll_ring(int index, std::optional<Parcel>& parcel) {
     }
   }
   if (source.ring->pop()) {
-    shm::notify(peer.mapping->control().thread);
+    peer.mapping->control().thread.raise();
   }
   return true;
 }
@@ -151,7 +151,7 @@ void Inbox::arrived(int source, std::vector<std::byte> bytes) {
   incoming->bytes = std::move(bytes);
   open(source, incoming);
   enqueue(source, std::move(incoming));
-  shm::notify(peers_[self_].mapping->control().inbox);
+  peers_[self_].mapping->control().inbox.raise();
 }
 
 void Inbox::enqueue(int index, IncomingPtr incoming) {
@@ -169,7 +169,7 @@ void Inbox::expect(int index, const IncomingPtr& incoming, std::byte* into, std:
   bulk.bytes = bytes;
   bulk.done = [incoming, own = peers_[self_].mapping] {
     --incoming->missing;
-    shm::notify(own->control().inbox);
+    own->control().inbox.raise();
   };
   channel_.receive_bulk(std::move(bulk));
 }

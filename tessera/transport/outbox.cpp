@@ -5,7 +5,7 @@
 
 #include <ATen/ATen.h>
 
-#include "tessera/transport/shm/event.h"
+#include "tessera/transport/shm/waiter.h"
 
 namespace tessera::transport {
 
@@ -204,7 +204,7 @@ void Outbox::post(int peer, Prepared prepared) {
   }
   // A full ring is the message thread's: its reader will wake it.
   if (written) {
-    shm::notify(peers_[peer].mapping->control().inbox);
+    peers_[peer].mapping->control().inbox.raise();
   }
 }
 
@@ -224,7 +224,7 @@ bool Outbox::flush_lane(const Peer& peer, Lane& lane) {
     }
   }
   if (written) {
-    shm::notify(peer.mapping->control().inbox);
+    peer.mapping->control().inbox.raise();
   }
   return empty || has_left(peer);
 }

@@ -10,6 +10,8 @@
 
 #include <mpi.h>
 
+#include "tessera/comm/backoff.h"
+
 namespace tessera::comm::mpi {
 
 /// Byte strings of any length between ranks, matched by (source, tag) in order.
@@ -32,6 +34,15 @@ class Messenger {
   using OutgoingPtr = std::unique_ptr<Outgoing>;
 
   void push_on();
+  bool push_once();
+  /// Receives a piece of a message into `bytes` from position `at` on; returns its size.
+  std::size_t receive_piece(
+      int peer,
+      int tag,
+      std::unique_ptr<std::vector<char>>& bytes,
+      std::size_t at,
+      Backoff& backoff);
+  void pause(int peer, int tag, const char* doing, Backoff& backoff) const;
   static bool is_done(Outgoing& message);
 
   MPI_Comm comm_;

@@ -1,4 +1,4 @@
-#include "tessera/transport/shm/process_watch.h"
+#include "tessera/diagnostics/process_watch.h"
 
 #include <cerrno>
 #include <csignal>
@@ -8,7 +8,7 @@
 
 #include <poll.h>
 
-namespace tessera::transport::shm {
+namespace tessera::diagnostics {
 
 ProcessWatch::ProcessWatch(int pid)
     : pid_(pid), fd_(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))) {}
@@ -19,7 +19,7 @@ ProcessWatch::~ProcessWatch() {
   }
 }
 
-bool ProcessWatch::ended() const {
+bool ProcessWatch::ended() const noexcept {
   if (fd_ >= 0) {
     pollfd entry{fd_, POLLIN, 0};
     return ::poll(&entry, 1, 0) == 1;
@@ -27,4 +27,4 @@ bool ProcessWatch::ended() const {
   return ::kill(pid_, 0) != 0 && errno == ESRCH;
 }
 
-} // namespace tessera::transport::shm
+} // namespace tessera::diagnostics

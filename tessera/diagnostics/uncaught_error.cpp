@@ -1,4 +1,4 @@
-#include "tessera/runtime/uncaught_error.h"
+#include "tessera/diagnostics/uncaught_error.h"
 
 #include <chrono>
 #include <csignal>
@@ -14,10 +14,11 @@
 #include <c10/util/Type.h>
 
 #include "tessera/base/error.h"
-#include "tessera/comm/activity.h"
-#include "tessera/runtime/error_text.h"
+#include "tessera/diagnostics/activity.h"
+#include "tessera/diagnostics/crash_report.h"
+#include "tessera/diagnostics/error_message.h"
 
-namespace tessera::runtime {
+namespace tessera::diagnostics {
 
 namespace {
 
@@ -68,7 +69,7 @@ void report(const std::exception_ptr& error) {
       error == nullptr ? "std::terminate was called without an exception" : described(error);
   const auto origin = origin_of(text);
   const bool waits = origin ? *origin != g_reporter.rank : !g_reporter.on_first_node;
-  if (!comm::activity::reports_failure(waits ? kPatience : std::chrono::seconds(0))) {
+  if (!claim_failure_report(waits ? kPatience : std::chrono::seconds(0))) {
     return;
   }
   std::string message = "tessera: ";
@@ -76,7 +77,7 @@ void report(const std::exception_ptr& error) {
     message += str("rank ", g_reporter.rank, " (process ", ::getpid(), "): ");
   }
   write_all(message + text + "\n");
-  comm::activity::failure_reported();
+  failure_reported();
 }
 
 /// What the script has printed so far, but not at the price of a hang: another
@@ -94,7 +95,7 @@ void flush_stdout() {
   ::alarm(8);
   const std::exception_ptr error = std::current_exception();
   // The message tells of this end: others need not report a death.
-  comm::activity::leave();
+  activity::leave();
   if (error == nullptr || !is_reported(error)) {
     report(error);
   }
@@ -131,4 +132,4 @@ void report_uncaught_errors(const Reporter& reporter) {
   }
 }
 
-} // namespace tessera::runtime
+} // namespace tessera::diagnostics

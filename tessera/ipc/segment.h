@@ -1,11 +1,22 @@
 #pragma once
 
-#include <atomic>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
-namespace tessera::comm::shm {
+namespace tessera::ipc {
+
+/// How another process of the node finds a segment and knows that it is the right one.
+struct SegmentAddress {
+  int process = 0;
+  int descriptor = -1;
+  std::size_t bytes = 0;
+  std::uint64_t nonce = 0; // stands in the segment too
+
+  /// The address as it travels to others. Throws: CommError when there are not four numbers.
+  std::vector<std::int64_t> to_numbers() const;
+  static SegmentAddress from_numbers(const std::vector<std::int64_t>& numbers);
+};
 
 /// Memory that several processes of a node map, without a name: a memfd of its
 /// maker, opened by others through /proc/<pid>/fd/<fd>. Nothing of it can be
@@ -17,8 +28,8 @@ class Segment {
   /// Zero-filled. Throws: CommError with the system's reason.
   static Segment create(std::size_t bytes);
   /// Maps another process's segment; its maker must still hold it.
-  /// Throws: CommError naming pid and reason.
-  static Segment open(int pid, int fd, std::size_t bytes);
+  /// Throws: CommError naming the process and the reason, also when other memory is found there.
+  static Segment open(const SegmentAddress& address);
   /// Private memory of this process with the same interface, for in-process
   /// worlds (tests, sanitizers).
   static Segment heap(std::size_t bytes);
@@ -27,33 +38,23 @@ class Segment {
   Segment& operator=(Segment&& other) noexcept;
   ~Segment();
 
+  /// Begins on a page.
   std::byte* data() const {
     return data_;
   }
   std::size_t size() const {
     return bytes_;
   }
-  /// The file descriptor that others open; -1 when not the maker.
-  int fd() const {
-    return fd_;
-  }
+  /// What others open; valid while the maker lives and holds the segment.
+  SegmentAddress address() const;
 
  private:
+  void map(int fd, std::size_t bytes);
   void release() noexcept;
   std::byte* data_ = nullptr;
   std::size_t bytes_ = 0;
-  int fd_ = -1;
+  int fd_ = -1; // of the maker
   bool heap_ = false;
 };
 
-/// Sleeps until `word` differs from `seen`, it is woken, or `timeout` passes;
-/// may return early. Works between processes on a shared mapping.
-void wait_while_equal(
-    std::atomic<std::uint32_t>& word,
-    std::uint32_t seen,
-    std::chrono::nanoseconds timeout);
-
-/// Wakes all waiters of `word`; call after changing it.
-void wake_all(std::atomic<std::uint32_t>& word);
-
-} // namespace tessera::comm::shm
+} // namespace tessera::ipc

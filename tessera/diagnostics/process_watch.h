@@ -1,11 +1,11 @@
 #pragma once
 
-namespace tessera::transport::shm {
+namespace tessera::diagnostics {
 
 /// Tells whether a process of this node still runs. Holds a descriptor of the
 /// process where the kernel gives one, so a number used again does not mislead
 /// and a process that nobody has waited for counts as ended.
-/// Threads: `ended` from any thread.
+/// Threads: `ended` from any thread, and from a signal handler.
 class ProcessWatch {
  public:
   explicit ProcessWatch(int pid);
@@ -13,8 +13,8 @@ class ProcessWatch {
   ProcessWatch& operator=(const ProcessWatch&) = delete;
   ~ProcessWatch();
 
-  bool ended() const;
-  int pid() const {
+  bool ended() const noexcept;
+  int pid() const noexcept {
     return pid_;
   }
 
@@ -23,4 +23,4 @@ class ProcessWatch {
   int fd_;
 };
 
-} // namespace tessera::transport::shm
+} // namespace tessera::diagnostics

@@ -1,6 +1,6 @@
 #pragma once
 
-namespace tessera::runtime {
+namespace tessera::diagnostics {
 
 /// Who this process is, for the report of an error that nobody catches.
 struct Reporter {
@@ -25,4 +25,4 @@ struct Reporter {
 /// reporter. Not collective. Threads: step thread only.
 void report_uncaught_errors(const Reporter& reporter);
 
-} // namespace tessera::runtime
+} // namespace tessera::diagnostics
