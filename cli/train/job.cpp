@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "tessera/base/json_fields.h"
-#include "tessera/config/nearest.h"
+#include "tessera/base/text.h"
+#include "tessera/planner/planned_config.h"
 
-#include "cli/planned_config.h"
 #include "cli/train/job_text.h"
 
 namespace tessera::cli {
@@ -51,7 +51,7 @@ class Reader {
                 item.key(),
                 "'; the nearest is '",
                 prefix,
-                config::nearest(item.key(), known),
+                nearest(item.key(), known),
                 "'"));
         continue;
       }
@@ -159,7 +159,7 @@ void check_couplings(const Job& job, bool has_warmup, Reader& reader) {
         "prepare` wrote");
   }
   if (job.strategy == "auto") {
-    for (const std::string& key : planned_keys_said(job.parallel)) {
+    for (const std::string& key : planner::planned_keys_said(job.parallel)) {
       reader.error(
           str("'parallel.",
               key,

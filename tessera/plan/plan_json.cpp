@@ -10,11 +10,11 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/json.h"
-#include "tessera/config/nearest.h"
+#include "tessera/base/text.h"
 #include "tessera/config/strict_json.h"
 #include "tessera/plan/plan.h"
 
-namespace tessera::plan {
+namespace tessera::plans {
 
 namespace {
 
@@ -44,7 +44,7 @@ void refuse_others(const json& object, const std::string& place, const Names& kn
               place,
               quoted(name),
               ": unknown field; the nearest known field is \"",
-              config::nearest(name, known),
+              nearest(name, known),
               "\""));
     }
   }
@@ -197,4 +197,4 @@ Plan load_plan(const std::string& path) {
   }
 }
 
-} // namespace tessera::plan
+} // namespace tessera::plans

@@ -62,7 +62,7 @@ class DeadPeer : public ::testing::Test {
   }
   void it_sends(int number) {
     shm::RingWriter ring(theirs_->ring_head(0), theirs_->ring_data(0));
-    const auto bytes = encode({}, {}, strip(number).structure, {});
+    const auto bytes = encode({}, {}, comm::strip(number).structure, {});
     ASSERT_TRUE(ring.write(shm::FrameKind::kMessage, bytes.data(), bytes.size(), 0));
   }
 

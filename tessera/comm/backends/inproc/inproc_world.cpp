@@ -12,15 +12,15 @@
 #include <unistd.h>
 
 #include "tessera/base/error.h"
+#include "tessera/comm/codec/object_codec.h"
 #include "tessera/comm/group_setup.h"
-#include "tessera/comm/object_codec.h"
 #include "tessera/comm/queued_group.h"
 
 namespace tessera::comm::inproc {
 
 class Hub {
  public:
-  void send(int from, int to, int tag, std::vector<char> bytes) {
+  void send(int from, int to, int tag, std::vector<std::byte> bytes) {
     {
       const std::lock_guard lock(mutex_);
       boxes_[{from, to, tag}].push_back(std::move(bytes));
@@ -28,7 +28,7 @@ class Hub {
     arrived_.notify_all();
   }
 
-  std::vector<char> receive(int from, int to, int tag, std::chrono::milliseconds timeout) {
+  std::vector<std::byte> receive(int from, int to, int tag, std::chrono::milliseconds timeout) {
     std::unique_lock lock(mutex_);
     auto& box = boxes_[{from, to, tag}];
     const bool came = arrived_.wait_for(lock, timeout, [&] { return !box.empty(); });
@@ -36,7 +36,7 @@ class Hub {
       throw CommError(str(
           "no object came from rank ", from, " (tag ", tag, ") within ", timeout.count(), " ms"));
     }
-    std::vector<char> bytes = std::move(box.front());
+    std::vector<std::byte> bytes = std::move(box.front());
     box.pop_front();
     return bytes;
   }
@@ -60,7 +60,7 @@ class Hub {
   std::mutex mutex_;
   std::condition_variable arrived_;
   // All guarded by mutex_.
-  std::map<std::tuple<int, int, int>, std::deque<std::vector<char>>> boxes_;
+  std::map<std::tuple<int, int, int>, std::deque<std::vector<std::byte>>> boxes_;
   std::map<std::pair<std::vector<int>, int>, std::pair<InprocWorld::SegmentPtr, int>> segments_;
 };
 
@@ -101,8 +101,8 @@ void InprocWorld::send(int peer, const c10::IValue& value, int tag) {
 
 c10::IValue InprocWorld::receive(int peer, int tag) {
   check_message(*this, peer, tag);
-  const std::vector<char> bytes = hub_->receive(peer, rank_, tag, options_.timeout);
-  return decode_object(bytes.data(), bytes.size());
+  const std::vector<std::byte> bytes = hub_->receive(peer, rank_, tag, options_.timeout);
+  return decode_object(bytes);
 }
 
 void InprocWorld::abort(const std::string& message, int code) {

@@ -19,7 +19,7 @@ constexpr std::size_t kLengthBytes = sizeof(std::uint64_t);
 } // namespace
 
 struct Messenger::Outgoing {
-  std::vector<char> bytes;
+  std::vector<std::byte> bytes;
   std::vector<MPI_Request> requests;
 };
 
@@ -42,7 +42,7 @@ Messenger::~Messenger() {
   }
 }
 
-void Messenger::send(int peer, int tag, std::vector<char> bytes) {
+void Messenger::send(int peer, int tag, std::vector<std::byte> bytes) {
   auto message = std::make_unique<Outgoing>();
   const std::uint64_t length = bytes.size();
   message->bytes = std::move(bytes);
@@ -131,8 +131,8 @@ bool Messenger::push_once() {
   return outgoing_.remove_if(is_gone) != 0;
 }
 
-std::vector<char> Messenger::receive(int peer, int tag) {
-  auto bytes = std::make_unique<std::vector<char>>();
+std::vector<std::byte> Messenger::receive(int peer, int tag) {
+  auto bytes = std::make_unique<std::vector<std::byte>>();
   std::size_t received = 0;
   Backoff backoff(timeout_);
   while (received == 0 || received < bytes->size()) {
@@ -151,7 +151,7 @@ std::vector<char> Messenger::receive(int peer, int tag) {
 std::size_t Messenger::receive_piece(
     int peer,
     int tag,
-    std::unique_ptr<std::vector<char>>& bytes,
+    std::unique_ptr<std::vector<std::byte>>& bytes,
     std::size_t at,
     Backoff& backoff) {
   const auto check = [&](int code) {

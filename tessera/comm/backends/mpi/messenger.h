@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <cstddef>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -25,9 +26,9 @@ class Messenger {
   /// Waits (up to the timeout) until what was sent has been taken.
   ~Messenger();
 
-  void send(int peer, int tag, std::vector<char> bytes);
+  void send(int peer, int tag, std::vector<std::byte> bytes);
   /// Throws: CommError naming the peer when nothing comes in time.
-  std::vector<char> receive(int peer, int tag);
+  std::vector<std::byte> receive(int peer, int tag);
 
  private:
   struct Outgoing;
@@ -39,7 +40,7 @@ class Messenger {
   std::size_t receive_piece(
       int peer,
       int tag,
-      std::unique_ptr<std::vector<char>>& bytes,
+      std::unique_ptr<std::vector<std::byte>>& bytes,
       std::size_t at,
       Backoff& backoff);
   void pause(int peer, int tag, const char* doing, Backoff& backoff) const;

@@ -9,8 +9,8 @@
 
 #include "tessera/base/error.h"
 #include "tessera/comm/backends/mpi/mpi_engine.h"
+#include "tessera/comm/codec/object_codec.h"
 #include "tessera/comm/group_setup.h"
-#include "tessera/comm/object_codec.h"
 #include "tessera/comm/queued_group.h"
 
 namespace tessera::comm::mpi {
@@ -94,8 +94,8 @@ void MpiWorld::send(int peer, const c10::IValue& value, int tag) {
 
 c10::IValue MpiWorld::receive(int peer, int tag) {
   check_message(*this, peer, tag);
-  const std::vector<char> bytes = messenger_.receive(peer, tag);
-  return decode_object(bytes.data(), bytes.size());
+  const std::vector<std::byte> bytes = messenger_.receive(peer, tag);
+  return decode_object(bytes);
 }
 
 std::unique_ptr<Engine> MpiWorld::make_mpi_engine(const GroupInfo& info) const {
