@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/error.h"
-#include "tessera/base/json.h"
+#include "tessera/base/json/parse.h"
 #include "tessera/checkpoint/directory.h"
 #include "tessera/checkpoint/optimizer_state.h"
 #include "tessera/checkpoint/reader.h"
