@@ -7,7 +7,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "tessera/base/json.h"
+#include "tessera/base/json/parse.h"
 
 namespace tessera::config {
 

@@ -1,7 +1,7 @@
 #include "tessera/planner/calibration.h"
 
 #include "tessera/base/error.h"
-#include "tessera/base/json.h"
+#include "tessera/base/json/parse.h"
 #include "tessera/base/files.h"
 #include "tessera/base/json_fields.h"
 #include "tessera/base/statistics.h"

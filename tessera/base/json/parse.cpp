@@ -1,4 +1,4 @@
-#include "tessera/base/json.h"
+#include "tessera/base/json/parse.h"
 
 #include <algorithm>
 #include <deque>
@@ -79,6 +79,14 @@ std::string decoded(std::string_view quoted) {
 }
 
 } // namespace
+
+std::string one_line(const OrderedJson& value) {
+  return indented(value, -1);
+}
+
+std::string indented(const OrderedJson& value, int indent) {
+  return value.dump(indent, ' ', false, OrderedJson::error_handler_t::replace);
+}
 
 std::vector<RepeatedKey> repeated_keys(std::string_view text, const JsonRules& rules) {
   if (text.size() > rules.most_bytes) {

@@ -14,6 +14,16 @@
 
 namespace tessera {
 
+/// Keeps the order of keys, so that files read as they were written.
+using OrderedJson = nlohmann::ordered_json;
+
+/// One line; bytes that are no UTF-8 become U+FFFD instead of an exception, since names come from
+/// users' modules.
+std::string one_line(const OrderedJson& json);
+
+/// The same with line breaks and `indent` blanks a level.
+std::string indented(const OrderedJson& json, int indent);
+
 /// A text is no JSON, or none that this program reads. `what()` says why, and
 /// in which line and column (both from 1, columns in bytes).
 class JsonError : public Error {
@@ -62,7 +72,7 @@ std::string quoted_briefly(std::string_view text);
 /// Parses a text from outside, the one way in this program: bounded depth and
 /// size, no key twice.
 /// Throws: JsonError that begins with `place` (a file's name; "": no beginning).
-template <typename Json = nlohmann::ordered_json>
+template <typename Json = OrderedJson>
 Json parse_json(std::string_view text, const std::string& place, const JsonRules& rules = {}) {
   const std::string start = place.empty() ? "" : place + ": ";
   try {
