@@ -2,7 +2,7 @@
 #include <memory>
 
 #include "tessera/base/error.h"
-#include "tessera/train/session.h"
+#include "tessera/tessera.h"
 
 #include "cli/allocator.h"
 #include "cli/command.h"
