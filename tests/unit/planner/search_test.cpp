@@ -12,6 +12,7 @@
 #include "tessera/planner/decision.h"
 #include "tessera/planner/explain.h"
 #include "tessera/planner/nothing_fits.h"
+#include "tessera/planner/pricer.h"
 #include "tessera/planner/space.h"
 
 #include "tests/unit/cost/small_cases.h"
