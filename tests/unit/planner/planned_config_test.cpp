@@ -2,17 +2,12 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include "tessera/base/error.h"
 
-#include "cli/plan/planned_job.h"
-
-namespace tessera::cli {
+namespace tessera::planner {
 namespace {
 
-using planner::planned_keys_said;
-using planner::with_plan;
 using testing::ElementsAre;
 
 TEST(PlannedConfig, NamesTheKeysThatAPlanDecides) {
@@ -41,15 +36,5 @@ TEST(PlannedConfig, APlanReplacesItsKeysAndNoOther) {
   EXPECT_THROW(with_plan(base, "{"), ConfigError);
 }
 
-TEST(PlannedConfig, AJobKeepsEverythingButItsStrategy) {
-  config::Config parallel;
-  parallel.ddp = true;
-  const auto job = nlohmann::json::parse(
-      job_with_parallel(R"({"strategy": "auto", "steps": 3, "parallel": {"seed": 1}})", parallel));
-  EXPECT_FALSE(job.contains("strategy"));
-  EXPECT_EQ(job["steps"], 3);
-  EXPECT_EQ(job["parallel"], nlohmann::json::parse(R"({"ddp": true})"));
-}
-
 } // namespace
-} // namespace tessera::cli
+} // namespace tessera::planner
