@@ -7,6 +7,7 @@
 #include <torch/torch.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/files.h"
 #include "tessera/checkpoint/safetensors.h"
 
 #include "cli/command.h"
@@ -46,7 +47,7 @@ models::GptOptions model_options(Options options) {
     }
   }
   if (!options.config.empty()) {
-    return models::gpt_from_published(data::read_file(options.config), options.config);
+    return models::gpt_from_published(read_file(options.config), options.config);
   }
   const auto& preset = models::find_preset(options.model);
   if (preset.family != "gpt") {

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/files.h"
 #include "tessera/config/config.h"
 
 #include "cli/blas_kernel.h"
@@ -35,16 +36,6 @@ struct Options {
   int max_restarts = 0;
   bool dry_run = false;
 };
-
-std::string read_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  if (!file || !(text << file.rdbuf())) {
-    throw ConfigError(
-        str("--hostfile: cannot read '", path, "': ", std::system_category().message(errno)));
-  }
-  return text.str();
-}
 
 LaunchRequest request_of(const Options& options, const std::vector<std::string>& program) {
   LaunchRequest request;

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/files.h"
 #include "tessera/base/json_fields.h"
 #include "tessera/plan/plan.h"
 #include "tessera/planner/abilities.h"
@@ -74,7 +75,7 @@ const planner::Candidate& first_runnable(
 std::string job_text(const Options& options) {
   const PlanningInput& input = options.input;
   if (!input.job_file.empty()) {
-    return planner::read_text_file(input.job_file);
+    return read_file(input.job_file);
   }
   const models::Preset& preset = models::find_preset(input.preset);
   OrderedJson job;
@@ -267,7 +268,7 @@ void run(const Options& options) {
   planner::SearchOptions search = search_options(input, model, cluster);
   if (!options.price.empty()) {
     print(planner::price_table(
-        planner::read_text_file(options.price), options.price, model, cluster, search.constants));
+        read_file(options.price), options.price, model, cluster, search.constants));
     return;
   }
   constexpr int kAll = 100000;

@@ -7,6 +7,7 @@
 #include <system_error>
 
 #include "tessera/base/error.h"
+#include "tessera/base/files.h"
 #include "tessera/report/report.h"
 #include "tessera/timeline/timeline.h"
 
@@ -55,15 +56,6 @@ void check_files(const Options& options) {
   }
 }
 
-std::string read_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  if (!file || !(text << file.rdbuf())) {
-    throw Error(str("cannot read '", path, "': ", std::system_category().message(errno)));
-  }
-  return text.str();
-}
-
 void write_file(const std::string& path, const std::string& text) {
   errno = 0;
   std::ofstream file(path, std::ios::binary | std::ios::trunc);
@@ -84,7 +76,7 @@ void run(const Options& options) {
   }
   if (!options.timeline.empty()) {
     try {
-      input.timeline = timeline::timeline_from_json(read_file(options.timeline));
+      input.timeline = timeline::timeline_from_json(read_file<Error>(options.timeline));
       report::check_same_run(input.log, input.timeline);
     } catch (const Error& error) {
       throw Error(str(options.timeline, ": ", error.what()));

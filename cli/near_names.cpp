@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "tessera/base/error.h"
-#include "tessera/config/nearest.h"
+#include "tessera/base/text.h"
 
 namespace tessera::cli {
 
@@ -47,10 +47,10 @@ std::string near_names(const CLI::App& app) {
     if (names.empty()) {
       continue;
     }
-    const std::string nearest = config::nearest(name, names);
+    const std::string nearest = nearest(name, names);
     // Half of a word's letters may be wrong, but not more.
     const int letters = static_cast<int>(name.size()) - (option ? 2 : 0);
-    const int distance = config::edit_distance(name, nearest);
+    const int distance = edit_distance(name, nearest);
     if (distance > 0 && distance <= std::max(1, letters / 3)) {
       text += str("'", name, "': did you mean ", nearest, "?\n");
     }

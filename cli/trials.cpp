@@ -12,8 +12,10 @@
 
 #include <unistd.h>
 
+#include "tessera/base/files.h"
 #include "tessera/base/json.h"
 #include "tessera/base/json_fields.h"
+#include "tessera/base/statistics.h"
 #include "tessera/planner/decision.h"
 #include "tessera/planner/description.h"
 #include "tessera/planner/rank_correlation.h"
@@ -58,12 +60,6 @@ class WorkFolder {
   fs::path path_;
 };
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const std::size_t half = values.size() / 2;
-  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
-}
-
 std::string trial_job(
     const planner::Candidate& candidate,
     const cost::DescribedModel& model,
@@ -80,13 +76,6 @@ std::string trial_job(
   return job_with_parallel(
       job.dump(),
       with_plan(config::parse_config(base, "parallel"), planner::to_config_json(candidate, model)));
-}
-
-std::string whole_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
 }
 
 struct TrialInterrupted {};
@@ -159,7 +148,8 @@ Trial run_one(
     throw TrialInterrupted{};
   }
   if (outcome.exit_status != 0) {
-    trial.failure = reason_of_failure(whole_file(errors), outcome.exit_status);
+    trial.failure =
+        reason_of_failure(try_read_file(errors).bytes.value_or(""), outcome.exit_status);
     return trial;
   }
   std::vector<double> seconds;
@@ -302,7 +292,7 @@ std::string calibration_json(
 
 double calibration_ratio(const std::string& path) {
   try {
-    const auto json = parse_json(planner::read_text_file(path), path);
+    const auto json = parse_json(read_file(path), path);
     const JsonFields fields(json, path);
     const double ratio = fields.number("measured_by_predicted");
     if (!(ratio > 0)) {

@@ -8,6 +8,7 @@ set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O2 -g1")
 
 find_package(Threads REQUIRED)
 find_package(nlohmann_json REQUIRED)
+find_package(spdlog REQUIRED)
 include(tessera_torch)
 find_package(MPI REQUIRED COMPONENTS CXX)
 if(TESSERA_BUILD_TESTS)

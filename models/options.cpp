@@ -6,9 +6,9 @@
 
 #include "tessera/base/json.h"
 #include "tessera/base/json_fields.h"
+#include "tessera/base/text.h"
 
 #include "models/activation_names.h"
-#include "models/nearest.h"
 
 namespace tessera::models {
 

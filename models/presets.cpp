@@ -4,8 +4,7 @@
 #include <type_traits>
 
 #include "tessera/base/error.h"
-
-#include "models/nearest.h"
+#include "tessera/base/text.h"
 
 namespace tessera::models {
 

@@ -25,6 +25,7 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "tessera/base/statistics.h"
 #include "tessera/comm/world.h"
 
 namespace {
@@ -46,11 +47,6 @@ struct Contest {
   std::function<void()> ours;
   std::function<void()> mpi;
 };
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();

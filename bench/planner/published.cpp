@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "tessera/base/error.h"
+#include "tessera/base/files.h"
 #include "tessera/planner/description.h"
 #include "tessera/planner/rank_correlation.h"
 #include "tessera/planner/strategies_csv.h"
@@ -63,7 +64,7 @@ struct Verdict {
 Verdict judge(const Files& files, const tessera::cost::Constants& constants) {
   Verdict verdict;
   verdict.rows = rows_of(tessera::planner::price_table(
-      tessera::planner::read_text_file(files.measured),
+      tessera::read_file(files.measured),
       files.measured,
       tessera::planner::load_model(files.model),
       tessera::planner::load_cluster(files.cluster),

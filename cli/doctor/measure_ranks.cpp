@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/statistics.h"
 #include "tessera/transport/transport.h"
 
 #include "cli/doctor/measure.h"
@@ -24,11 +25,6 @@ std::int64_t wall_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
              std::chrono::system_clock::now().time_since_epoch())
       .count();
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
 }
 
 transport::Parcel next(transport::Transport& transport, const comm::World& world, int peer) {

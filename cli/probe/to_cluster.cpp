@@ -4,6 +4,7 @@
 #include <set>
 
 #include "tessera/base/error.h"
+#include "tessera/base/statistics.h"
 
 #include "cli/probe/probe.h"
 #include "cli/probe/rounds.h"
@@ -13,14 +14,6 @@ namespace tessera::cli::probe {
 namespace {
 
 constexpr double kGib = 1024.0 * 1024.0 * 1024.0;
-
-double median(std::vector<double> values) {
-  if (values.empty()) {
-    return 0;
-  }
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 bool like(double a, double b) {
   constexpr double kNoise = 0.15;

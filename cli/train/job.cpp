@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "tessera/base/json_fields.h"
-#include "tessera/config/nearest.h"
+#include "tessera/base/text.h"
 
 #include "cli/planned_config.h"
 #include "cli/train/job_text.h"
@@ -51,7 +51,7 @@ class Reader {
                 item.key(),
                 "'; the nearest is '",
                 prefix,
-                config::nearest(item.key(), known),
+                nearest(item.key(), known),
                 "'"));
         continue;
       }

@@ -3,6 +3,7 @@
 #include <sstream>
 
 #include "tessera/base/error.h"
+#include "tessera/base/files.h"
 
 #include "models/data/child_process.h"
 #include "models/data/files.h"

@@ -3,6 +3,8 @@
 #include <iomanip>
 #include <sstream>
 
+#include "tessera/base/files.h"
+#include "tessera/base/hash.h"
 #include "tessera/base/json_fields.h"
 
 #include "models/data/files.h"

@@ -23,36 +23,6 @@ namespace {
 
 } // namespace
 
-std::uint64_t hash_bytes(const void* bytes, std::size_t size, std::uint64_t seed) {
-  std::uint64_t hash = seed;
-  const auto* at = static_cast<const unsigned char*>(bytes);
-  for (std::size_t i = 0; i < size; ++i) {
-    hash = (hash ^ at[i]) * 1099511628211ULL;
-  }
-  return hash;
-}
-
-std::uint64_t hash_text(std::string_view text, std::uint64_t seed) {
-  return hash_bytes(text.data(), text.size(), seed);
-}
-
-std::string read_file(const std::string& path) {
-  if (std::filesystem::is_directory(path)) {
-    errno = EISDIR;
-    fail("read", path);
-  }
-  std::ifstream file(path, std::ios::binary);
-  if (!file) {
-    fail("read", path);
-  }
-  std::ostringstream content;
-  content << file.rdbuf();
-  if (file.bad()) {
-    fail("read", path);
-  }
-  return std::move(content).str();
-}
-
 void write_file(const std::string& path, std::string_view content) {
   const std::string temporary = path + ".tmp" + std::to_string(getpid());
   const int file = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);

@@ -6,6 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/error.h"
+#include "tessera/base/files.h"
+#include "tessera/base/hash.h"
 #include "tessera/base/json.h"
 
 #include "models/data/corpus.h"

@@ -5,18 +5,15 @@
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/error.h"
+#include "tessera/base/hash.h"
 #include "tessera/base/json.h"
 
 namespace tessera::data {
 
 namespace {
 
-// The finaliser of splitmix64: every bit of the input reaches every output bit.
-std::uint64_t mix(std::uint64_t x) {
-  x += 0x9E3779B97F4A7C15ULL;
-  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ULL;
-  x = (x ^ (x >> 27)) * 0x94D049BB133111EBULL;
-  return x ^ (x >> 31);
+std::uint64_t next_bits(std::uint64_t state) {
+  return mix_bits(state + kMixStep);
 }
 
 } // namespace
@@ -72,14 +69,14 @@ std::uint64_t Sampler::sample_at(std::uint64_t epoch, std::uint64_t index) const
   if (!options_.shuffle || options_.samples == 1) {
     return index;
   }
-  const std::uint64_t key = mix(mix(options_.seed) ^ epoch);
+  const std::uint64_t key = next_bits(next_bits(options_.seed) ^ epoch);
   const std::uint64_t mask = (std::uint64_t{1} << half_bits_) - 1;
   std::uint64_t value = index;
   do {
     std::uint64_t left = value >> half_bits_;
     std::uint64_t right = value & mask;
     for (std::uint64_t round = 0; round < 6; ++round) {
-      const std::uint64_t next = left ^ (mix(key ^ (round << 56) ^ right) & mask);
+      const std::uint64_t next = left ^ (next_bits(key ^ (round << 56) ^ right) & mask);
       left = right;
       right = next;
     }

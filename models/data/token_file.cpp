@@ -12,6 +12,7 @@
 #include <fcntl.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/hash.h"
 
 #include "models/data/files.h"
 

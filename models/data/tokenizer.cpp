@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "tessera/base/error.h"
+#include "tessera/base/files.h"
 
 #include "models/data/child_process.h"
 #include "models/data/files.h"

@@ -6,8 +6,9 @@
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/error.h"
+#include "tessera/base/files.h"
+#include "tessera/base/text.h"
 #include "tessera/config/findings.h"
-#include "tessera/config/nearest.h"
 #include "tessera/config/strict_json.h"
 
 namespace tessera::config {
@@ -240,18 +241,13 @@ class Reader {
   std::map<std::string, std::string> given_; // key -> name it was given under
 };
 
-std::string read_file(const std::filesystem::path& path) {
-  std::error_code failure;
-  if (!std::filesystem::is_regular_file(path, failure)) {
-    throw ConfigError(path.string() + ": no such file; give the name of a JSON file");
+std::string config_text(const std::string& path) {
+  FileContent content = try_read_file(path);
+  if (!content.bytes) {
+    throw ConfigError(
+        str(path, ": no such file (", content.failure, "); give the name of a JSON file"));
   }
-  std::ifstream in(path, std::ios::binary);
-  std::ostringstream text;
-  text << in.rdbuf();
-  if (!in) {
-    throw ConfigError(path.string() + ": cannot be read");
-  }
-  return text.str();
+  return std::move(*content.bytes);
 }
 
 } // namespace
@@ -262,8 +258,9 @@ Config parse_config(const std::string& json_text, const std::string& origin) {
 
 Config load_config(const std::string& path) {
   const auto folder = std::filesystem::path(path).parent_path();
-  return Reader(path, [&](const std::string& name) { return read_file(folder / name); })
-      .read(read_file(path));
+  return Reader(
+             path, [&](const std::string& name) { return config_text((folder / name).string()); })
+      .read(config_text(path));
 }
 
 std::string to_json(const Config& config) {

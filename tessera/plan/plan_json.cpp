@@ -10,7 +10,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/json.h"
-#include "tessera/config/nearest.h"
+#include "tessera/base/text.h"
 #include "tessera/config/strict_json.h"
 #include "tessera/plan/plan.h"
 
@@ -44,7 +44,7 @@ void refuse_others(const json& object, const std::string& place, const Names& kn
               place,
               quoted(name),
               ": unknown field; the nearest known field is \"",
-              config::nearest(name, known),
+              nearest(name, known),
               "\""));
     }
   }

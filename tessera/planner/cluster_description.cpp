@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "tessera/base/files.h"
 #include "tessera/cost/data_sheets.h"
 #include "tessera/planner/described_json.h"
 #include "tessera/planner/description.h"
@@ -255,7 +256,7 @@ cost::Cluster cluster_from_json(const std::string& text, const std::string& orig
 }
 
 cost::Cluster load_cluster(const std::string& path) {
-  return cluster_from_json(read_text_file(path), path);
+  return cluster_from_json(read_file(path), path);
 }
 
 std::string cluster_to_json(const cost::Cluster& cluster) {

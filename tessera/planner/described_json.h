@@ -7,7 +7,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/json.h"
 #include "tessera/base/json_fields.h"
-#include "tessera/config/nearest.h"
+#include "tessera/base/text.h"
 #include "tessera/config/strict_json.h"
 
 namespace tessera::planner {

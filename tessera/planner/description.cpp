@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "tessera/base/error.h"
+#include "tessera/base/files.h"
 #include "tessera/planner/described_json.h"
 
 namespace tessera::planner {
@@ -135,22 +136,8 @@ cost::DescribedModel model_from_json(const std::string& text, const std::string&
   return read_named(text, origin, model_of);
 }
 
-std::string read_text_file(const std::string& path) {
-  std::error_code failure;
-  const bool regular = std::filesystem::is_regular_file(path, failure);
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  if (regular) {
-    text << file.rdbuf();
-  }
-  if (!regular || !file) {
-    throw ConfigError(str("\"", path, "\" cannot be read"));
-  }
-  return text.str();
-}
-
 cost::DescribedModel load_model(const std::string& path) {
-  return model_from_json(read_text_file(path), path);
+  return model_from_json(read_file(path), path);
 }
 
 } // namespace tessera::planner

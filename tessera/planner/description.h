@@ -21,9 +21,6 @@ cost::Cluster load_cluster(const std::string& path);
 /// The form that cluster_from_json reads back to an equal cluster.
 std::string cluster_to_json(const cost::Cluster& cluster);
 
-/// The whole text of a file. Throws: ConfigError when it cannot be read.
-std::string read_text_file(const std::string& path);
-
 /// JSON schema (draft 2020-12) of both forms: a file is one of "$defs".model
 /// and "$defs".cluster.
 std::string schema();

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "tessera/base/hash.h"
 #include "tessera/schedule/schedule.h"
 #include "tessera/transport/transport.h"
 
@@ -60,12 +61,9 @@ inline Fields from_header(const transport::Header& header) {
   return fields;
 }
 
-/// Spreads bits (splitmix64's finaliser): ids made of ids stay distinct.
+/// Returns an id made of two: ids made of ids stay distinct.
 inline std::uint64_t mix(std::uint64_t a, std::uint64_t b) {
-  std::uint64_t x = a + 0x9e3779b97f4a7c15ULL * (b + 1);
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
-  return x ^ (x >> 31);
+  return mix_bits(a + kMixStep * (b + 1));
 }
 
 } // namespace tessera::runtime

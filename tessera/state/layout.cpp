@@ -5,13 +5,10 @@
 #include <ATen/ATen.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/text.h"
 #include "tessera/tensor/value.h"
 
 namespace tessera::state {
-
-std::string path_join(const std::string& path, const std::string& name) {
-  return path.empty() ? name : path + "." + name;
-}
 
 namespace {
 
@@ -55,12 +52,12 @@ StateLayout::StateLayout(
         for (const auto& list : {module.named_parameters(false), module.named_buffers(false)}) {
           for (const auto& item : list) {
             if (item.value().defined()) {
-              plain_names_.insert(path_join(path, item.key()));
+              plain_names_.insert(join_path(path, item.key()));
             }
           }
         }
         for (const auto& child : module.named_children()) {
-          visit(*child.value(), path_join(path, child.key()));
+          visit(*child.value(), join_path(path, child.key()));
         }
       };
   visit(root, "");
@@ -170,7 +167,7 @@ void StateLayout::place(const runtime::ModuleTable& table) {
   for (Unit& unit : units_) {
     std::set<int> owners;
     for (const auto& [name, by_rank] : unit.held) {
-      const std::string full_name = path_join(unit.path, name);
+      const std::string full_name = join_path(unit.path, name);
       if (by_rank.count(tp) == 0 || !table.has_tensor(full_name)) {
         continue;
       }
@@ -202,7 +199,7 @@ std::set<std::string> StateLayout::whole_names() const {
   }
   for (const Unit& unit : units_) {
     for (const Whole& entry : unit.whole) {
-      names.insert(path_join(unit.path, entry.name));
+      names.insert(join_path(unit.path, entry.name));
     }
   }
   return names;
@@ -288,7 +285,7 @@ std::vector<StateLayout::Whole> StateLayout::wanted(int part) const {
     for (const Whole& entry : unit.whole) {
       if (unit.mine) {
         list.push_back(entry);
-        list.back().name = path_join(unit.path, entry.name);
+        list.back().name = join_path(unit.path, entry.name);
       }
     }
     return list;
@@ -321,7 +318,7 @@ TensorMap StateLayout::to_local(int part, const TensorMap& whole) const {
   TensorMap given;
   bool is_whole = true;
   for (const Whole& entry : unit.whole) {
-    const auto found = whole.find(path_join(unit.path, entry.name));
+    const auto found = whole.find(join_path(unit.path, entry.name));
     if (found == whole.end() || found->second.sizes() != entry.sizes) {
       is_whole = is_whole && !entry.parameter;
     } else {
@@ -330,7 +327,7 @@ TensorMap StateLayout::to_local(int part, const TensorMap& whole) const {
   }
   const TensorMap full = is_whole ? to_distributed(unit, given) : TensorMap();
   for (const std::string& name : unit.here) {
-    const std::string local_name = path_join(unit.path, name);
+    const std::string local_name = join_path(unit.path, name);
     const nn::Shard& shard = unit.held.at(name).at(tp).shard;
     if (is_whole) {
       const auto found = full.find(name);
@@ -393,7 +390,7 @@ TensorMap StateLayout::whole_share(const TensorMap& local) const {
     comm::ProcessGroup& group = group_of(unit);
     TensorMap mine;
     for (const std::string& name : unit.here) {
-      const auto found = local.find(path_join(unit.path, name));
+      const auto found = local.find(join_path(unit.path, name));
       if (found != local.end()) {
         mine.emplace(name, found->second.detach().cpu());
       }
@@ -407,7 +404,7 @@ TensorMap StateLayout::whole_share(const TensorMap& local) const {
     for (const Whole& entry : unit.whole) {
       const auto found = whole.find(entry.name);
       if (found != whole.end() && turn++ % group.size() == group.rank()) {
-        share.emplace(path_join(unit.path, entry.name), found->second.contiguous());
+        share.emplace(join_path(unit.path, entry.name), found->second.contiguous());
       }
     }
   }

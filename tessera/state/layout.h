@@ -16,9 +16,6 @@
 
 namespace tessera::state {
 
-/// "path.name"; `name` for an empty path.
-std::string path_join(const std::string& path, const std::string& name);
-
 /// Converts between a rank's local (sharded) state and the full state that a single process would
 /// have.
 ///

@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/text.h"
 #include "tessera/state/layout.h"
 #include "tessera/tensor/value.h"
 
@@ -78,7 +79,7 @@ void StateLayout::share_unit_state(
   const auto groups = groups_of(local);
   std::map<std::string, c10::IValue> mine;
   for (const std::string& name : unit.here) {
-    const std::string local_name = path_join(unit.path, name);
+    const std::string local_name = join_path(unit.path, name);
     const auto at = groups.find(local_name);
     if (at == groups.end()) {
       continue; // a buffer, or not optimized
@@ -135,7 +136,7 @@ void StateLayout::share_unit_state(
       if (group_of_name.count(origin) == 0 || group_of_name.at(origin) != index) {
         throw CheckpointError(
             str("the optimizer has parts of '",
-                path_join(unit.path, entry.name),
+                join_path(unit.path, entry.name),
                 "' in different groups: ",
                 from->second.front(),
                 " and ",
@@ -147,7 +148,7 @@ void StateLayout::share_unit_state(
     if (turn++ % group.size() != group.rank()) {
       continue;
     }
-    const std::string name = path_join(unit.path, entry.name);
+    const std::string name = join_path(unit.path, entry.name);
     share.groups.at(index).parameters.push_back(name);
     if (stated == nullptr) {
       continue;
@@ -201,7 +202,7 @@ bool StateLayout::take_own_state(
   const int tp = tp_rank();
   bool own = false;
   for (const std::string& name : unit.here) {
-    const std::string local_name = path_join(unit.path, name);
+    const std::string local_name = join_path(unit.path, name);
     own = own || (groups.count(local_name) != 0 && whole.count(name) == 0);
     const auto fields = given.parameters.find(local_name);
     const nn::Shard& shard = unit.held.at(name).at(tp).shard;
@@ -216,7 +217,7 @@ bool StateLayout::take_own_state(
     return false;
   }
   for (const std::string& name : unit.here) {
-    const std::string local_name = path_join(unit.path, name);
+    const std::string local_name = join_path(unit.path, name);
     const auto at = groups.find(local_name);
     if (at != groups.end()) {
       local.groups.at(at->second).parameters.push_back(local_name);
@@ -245,7 +246,7 @@ void StateLayout::take_unit_state(
   // Which fields are divided, and the whole tensors of each.
   std::map<std::string, TensorMap> divided;
   for (const auto& [name, entry] : entries) {
-    const auto fields = whole.parameters.find(path_join(unit.path, name));
+    const auto fields = whole.parameters.find(join_path(unit.path, name));
     if (fields == whole.parameters.end()) {
       continue;
     }
@@ -266,11 +267,11 @@ void StateLayout::take_unit_state(
   }
   const int tp = tp_rank();
   for (const auto& [name, origin_names] : made_of) {
-    const std::string whole_name = path_join(unit.path, name);
+    const std::string whole_name = join_path(unit.path, name);
     const auto at = groups.find(whole_name);
     const auto fields = whole.parameters.find(whole_name);
     for (const std::string& held : origin_names) {
-      const std::string local_name = path_join(unit.path, held);
+      const std::string local_name = join_path(unit.path, held);
       if (unit.here.count(held) == 0) {
         continue;
       }

@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "tessera/base/error.h"
+#include "tessera/base/log.h"
 #include "tessera/comm/activity.h"
 #include "tessera/nn/parallel/context.h"
 #include "tessera/nn/summa/mesh.h"
@@ -89,6 +90,7 @@ void init(const Config& config) {
   }
   auto made = std::make_unique<Session>();
   const comm::WorldPtr world = start_world(config);
+  log::set_rank(world->rank());
   runtime::report_uncaught_errors(
       {world->rank(), world->hosts()[world->rank()] == world->hosts()[0]});
   check(config, *world);

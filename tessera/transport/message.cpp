@@ -7,6 +7,7 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/jit/serialization/pickle.h>
 
+#include "tessera/base/hash.h"
 #include "tessera/transport/bytes.h"
 
 namespace tessera::transport {
@@ -50,15 +51,6 @@ constexpr at::ScalarType kDtypes[] = {
 
 bool travels(at::ScalarType dtype) {
   return std::find(std::begin(kDtypes), std::end(kDtypes), dtype) != std::end(kDtypes);
-}
-
-// FNV-1a. The unpickler trusts its input, so it only sees undamaged bytes.
-std::uint64_t hash(const std::byte* data, std::size_t size) {
-  std::uint64_t value = 14695981039346656037ULL;
-  for (std::size_t i = 0; i < size; ++i) {
-    value = (value ^ static_cast<std::uint64_t>(data[i])) * 1099511628211ULL;
-  }
-  return value;
 }
 
 class Stripper {
@@ -137,7 +129,7 @@ class Stripper {
     const auto* data = reinterpret_cast<const std::byte*>(blob.data());
     out_.put(Tag::kPickle);
     out_.put<std::uint64_t>(blob.size());
-    out_.put<std::uint64_t>(hash(data, blob.size()));
+    out_.put<std::uint64_t>(hash_bytes(data, blob.size()));
     out_.put<std::uint32_t>(static_cast<std::uint32_t>(into_.tensors.size()));
     out_.put<std::uint32_t>(static_cast<std::uint32_t>(table.size()));
     out_.put_bytes(data, blob.size());
@@ -222,7 +214,7 @@ class Assembler {
     const auto count = in_.get<std::uint32_t>();
     const std::byte* blob = in_.take(size);
     if (first > tensors_.size() || count > tensors_.size() - first ||
-        hash(blob, size) != expected) {
+        hash_bytes(blob, size) != expected) {
       throw CommError("a message is damaged: pickled part");
     }
     try {

@@ -7,6 +7,7 @@
 #include <c10/util/Type.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/hash.h"
 #include "tessera/nn/module/marks.h"
 #include "tessera/nn/module/operator_layer.h"
 
@@ -17,15 +18,6 @@ namespace {
 thread_local Interceptor* t_interceptor = nullptr;
 // Replacements in this process, ever: none, and calls need not look for one.
 std::atomic<int> g_replacements{0};
-
-// FNV-1a: the same number for the same name on every rank and machine.
-std::uint64_t hash_of(const std::string& name) {
-  std::uint64_t hash = 1469598103934665603ULL;
-  for (const char c : name) {
-    hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ULL;
-  }
-  return hash;
-}
 
 struct KnownCall {
   std::string name;
@@ -67,7 +59,7 @@ Mark* live_mark(MarkTable& table, const torch::nn::Module& module) {
 } // namespace
 
 CallKey register_invoker(const std::string& name, Invoker invoker) {
-  CallKey key{name, hash_of(name)};
+  CallKey key{name, hash_text(name)};
   InvokerTable& table = invokers();
   const std::lock_guard lock(table.mutex);
   const auto [entry, added] = table.entries.emplace(key.hash, KnownCall{name, invoker});

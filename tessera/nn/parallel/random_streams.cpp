@@ -7,6 +7,8 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
 
+#include "tessera/base/hash.h"
+
 namespace tessera::nn {
 
 namespace {
@@ -16,14 +18,6 @@ std::uint64_t number_of_default_generator() {
   auto* generator = at::check_generator<at::CPUGeneratorImpl>(instance);
   const std::lock_guard lock(generator->mutex_);
   return generator->random64();
-}
-
-/// Finalizer of SplitMix64: near seeds give unlike streams.
-std::uint64_t scrambled(std::uint64_t x) {
-  x += 0x9e3779b97f4a7c15U;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9U;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebU;
-  return x ^ (x >> 31);
 }
 
 at::Tensor drop_with(const at::Tensor& x, double probability, std::uint64_t seed) {
@@ -46,7 +40,8 @@ at::Tensor drop_with(const at::Tensor& x, double probability, std::uint64_t seed
 
 at::Tensor drop_sharded(const TensorParallel& parallel, const at::Tensor& x, double probability) {
   const std::uint64_t number = number_of_default_generator();
-  return drop_with(x, probability, scrambled(number + static_cast<std::uint64_t>(parallel.rank())));
+  return drop_with(
+      x, probability, mix_bits(number + static_cast<std::uint64_t>(parallel.rank()) + kMixStep));
 }
 
 at::Tensor
@@ -57,7 +52,7 @@ drop_replicated(const TensorParallel& parallel, const at::Tensor& x, double prob
     parallel.group->broadcast(seed, 0);
     number = static_cast<std::uint64_t>(*seed.data_ptr<std::int64_t>());
   }
-  return drop_with(x, probability, scrambled(number));
+  return drop_with(x, probability, mix_bits(number + kMixStep));
 }
 
 } // namespace tessera::nn

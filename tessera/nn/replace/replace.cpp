@@ -9,6 +9,7 @@
 #include <ATen/ATen.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/text.h"
 #include "tessera/nn/module/interceptor.h"
 #include "tessera/nn/module/marks.h"
 #include "tessera/nn/module/sequential.h"
@@ -20,10 +21,6 @@ namespace {
 using ModulePtr = std::shared_ptr<torch::nn::Module>;
 
 constexpr const char* kInside = "is inside a module that is";
-
-std::string joined(const std::string& path, const std::string& name) {
-  return path.empty() ? name : path + "." + name;
-}
 
 std::string shown(const std::string& path) {
   return path.empty() ? "the model" : path;
@@ -70,11 +67,11 @@ class Holders {
     for (const auto& item : module->named_parameters(/*recurse=*/false)) {
       if (item.value().defined()) {
         parameters_[item.value().unsafeGetTensorImpl()].emplace_back(
-            module.get(), joined(path, item.key()));
+            module.get(), join_path(path, item.key()));
       }
     }
     for (const auto& child : module->named_children()) {
-      const std::string child_path = joined(path, child.key());
+      const std::string child_path = join_path(path, child.key());
       parents_[child.value().get()].emplace_back(module.get(), child_path);
       enter(child.value(), child_path);
     }
@@ -198,7 +195,7 @@ class Replacing {
       keep(*module, path, "is held by a holder of libtorch, not of this library");
     }
     for (const auto& child : module->named_children()) {
-      visit(child.value(), joined(path, child.key()), module.get(), child.key(), marked);
+      visit(child.value(), join_path(path, child.key()), module.get(), child.key(), marked);
     }
   }
 
@@ -255,7 +252,7 @@ class Replacing {
       if (!seen_.insert(child.value().get()).second) {
         continue;
       }
-      const std::string child_path = joined(path, child.key());
+      const std::string child_path = join_path(path, child.key());
       if (is_marked_tensor_parallel(*child.value())) {
         keep(*child.value(), child_path, kInside);
         ++result_.replaced.back().modules_inside;
@@ -467,13 +464,13 @@ void collect(
           local.scaled_batch = description->second.scaled_batch;
         }
       }
-      found.emplace(joined(path, item.key()), std::move(local));
+      found.emplace(join_path(path, item.key()), std::move(local));
     }
   };
   add(module.named_parameters(/*recurse=*/false), true);
   add(module.named_buffers(/*recurse=*/false), false);
   for (const auto& child : module.named_children()) {
-    collect(*child.value(), joined(path, child.key()), seen, found);
+    collect(*child.value(), join_path(path, child.key()), seen, found);
   }
 }
 

@@ -8,7 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tessera/config/nearest.h"
+#include "tessera/base/text.h"
 
 #include "support.h"
 

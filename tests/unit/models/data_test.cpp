@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/error.h"
+#include "tessera/base/files.h"
 
 #include "models/data/batch.h"
 #include "models/data/corpus.h"

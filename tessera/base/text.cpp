@@ -1,11 +1,11 @@
-#include "tessera/config/nearest.h"
+#include "tessera/base/text.h"
 
 #include <algorithm>
 #include <cctype>
 
 #include "tessera/base/error.h"
 
-namespace tessera::config {
+namespace tessera {
 
 namespace {
 
@@ -58,4 +58,19 @@ std::string nearest(std::string_view name, const std::vector<std::string>& candi
   return *best;
 }
 
-} // namespace tessera::config
+std::string join(const std::vector<std::string>& words, std::string_view separator) {
+  std::string text;
+  for (const std::string& word : words) {
+    if (&word != &words.front()) {
+      text += separator;
+    }
+    text += word;
+  }
+  return text;
+}
+
+std::string join_path(std::string_view parent, std::string_view name) {
+  return parent.empty() ? std::string(name) : str(parent, ".", name);
+}
+
+} // namespace tessera

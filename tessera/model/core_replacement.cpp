@@ -1,8 +1,8 @@
 // ModelCore's part of tensor and data parallelism: distributed modules in the place of marked ones,
 // their weights, and what joins the replicas.
-#include <cstdio>
 
 #include "tessera/base/error.h"
+#include "tessera/base/log.h"
 #include "tessera/deferred_init/delayed_init.h"
 #include "tessera/model/model_core.h"
 #include "tessera/runtime/random_state.h"
@@ -48,14 +48,13 @@ void ModelCore::replace_modules() {
     root_ = replacements_.root;
     if (context.world->rank() == 0) {
       for (const std::string& line : nn::text_of(replacements_)) {
-        std::fprintf(stderr, "tessera: tensor parallelism: %s\n", line.c_str());
+        log::info("tensor parallelism: " + line);
       }
       if (replacements_.replaced.empty()) {
-        std::fprintf(
-            stderr,
-            "tessera: warning: tensor_parallel_degree is %d, but no module was "
-            "replaced; mark modules with tessera::tensor_parallelism\n",
-            tp_size);
+        log::warning(
+            str("tensor_parallel_degree is ",
+                tp_size,
+                ", but no module was replaced; mark modules with tessera::tensor_parallelism"));
       }
     }
   }

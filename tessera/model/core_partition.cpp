@@ -1,33 +1,18 @@
 // ModelCore's part of the partition: the decision, placing of parameters.
-#include "tessera/partition/partition.h"
-
-#include <cstdio>
 #include <fstream>
-#include <sstream>
 
 #include "tessera/base/error.h"
+#include "tessera/base/files.h"
+#include "tessera/base/log.h"
 #include "tessera/deferred_init/delayed_init.h"
 #include "tessera/model/decision.h"
 #include "tessera/model/model_core.h"
 #include "tessera/model/partition_notes.h"
+#include "tessera/partition/partition.h"
 #include "tessera/plan/from_config.h"
 #include "tessera/tracer/describe.h"
 
 namespace tessera::model {
-
-namespace {
-
-std::string read_file(const std::string& path) {
-  std::ifstream in(path);
-  std::ostringstream text;
-  text << in.rdbuf();
-  if (!in) {
-    throw PlanError(str("partition_file '", path, "' cannot be read"));
-  }
-  return text.str();
-}
-
-} // namespace
 
 void ModelCore::complete_partition() {
   // A state that does not fit is an error now; the step may be called again,
@@ -52,7 +37,7 @@ plan::Plan ModelCore::decide(std::optional<graph::ModelGraph> traced, bool only)
   plan::Plan plan = plan::plan_from_config(config, context().world->size());
   plan.model = name_;
   if (config.load_partition) {
-    plan.partition = plan::plan_from_json(read_file(*config.partition_file)).partition;
+    plan.partition = plan::plan_from_json(read_file<PlanError>(*config.partition_file)).partition;
     return plan;
   }
   graph::ModelGraph graph = traced ? std::move(*traced) : tracer::describe(*root_, plan.model);
@@ -64,11 +49,11 @@ plan::Plan ModelCore::decide(std::optional<graph::ModelGraph> traced, bool only)
   options.manual = config.partition;
   partitioning::Result result = partitioning::partition(graph, options);
   for (const std::string& warning : result.warnings) {
-    std::fprintf(stderr, "tessera: warning: %s\n", warning.c_str());
+    log::warning(warning);
   }
   if (options.partitions > 1) {
     for (const std::string& note : notes_on_kept_modules(graph)) {
-      std::fprintf(stderr, "tessera: %s\n", note.c_str());
+      log::info(note);
     }
     // With several models another one may fill the rank.
     if (only && config.auto_partition && !config.allow_ranks_without_parameters) {
