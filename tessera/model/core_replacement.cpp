@@ -1,6 +1,5 @@
 // ModelCore's part of tensor and data parallelism: distributed modules in the place of marked ones,
 // their weights, and what joins the replicas.
-#include <cstdio>
 
 #include "tessera/base/error.h"
 #include "tessera/base/log.h"

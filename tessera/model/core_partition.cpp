@@ -1,9 +1,5 @@
 // ModelCore's part of the partition: the decision, placing of parameters.
-#include "tessera/partition/partition.h"
-
-#include <cstdio>
 #include <fstream>
-#include <sstream>
 
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
@@ -12,6 +8,7 @@
 #include "tessera/model/decision.h"
 #include "tessera/model/model_core.h"
 #include "tessera/model/partition_notes.h"
+#include "tessera/partition/partition.h"
 #include "tessera/plan/from_config.h"
 #include "tessera/tracer/describe.h"
 
