@@ -201,7 +201,7 @@ at::Tensor Checkpoint::assemble(
   return result;
 }
 
-std::string Checkpoint::mismatches(const std::vector<Wanted>& wanted, const LoadOptions& options)
+std::string Checkpoint::mismatches(const std::vector<Wanted>& wanted, const ReadOptions& options)
     const {
   Listing missing("missing in the checkpoint");
   Listing shapes("other shape");
@@ -243,7 +243,7 @@ std::string Checkpoint::mismatches(const std::vector<Wanted>& wanted, const Load
   return text + missing.text() + unexpected.text() + shapes.text() + dtypes.text();
 }
 
-void Checkpoint::check_model(const std::vector<Wanted>& wanted, const LoadOptions& options) const {
+void Checkpoint::check_model(const std::vector<Wanted>& wanted, const ReadOptions& options) const {
   const std::string problems = mismatches(wanted, options);
   if (!problems.empty()) {
     throw CheckpointError(str("the checkpoint ", path_, " does not fit the model:", problems));
@@ -252,7 +252,7 @@ void Checkpoint::check_model(const std::vector<Wanted>& wanted, const LoadOption
 
 std::vector<at::Tensor> Checkpoint::load_model(
     const std::vector<Wanted>& wanted,
-    const LoadOptions& options) const {
+    const ReadOptions& options) const {
   check_model(wanted, options);
   std::vector<at::Tensor> loaded;
   loaded.reserve(wanted.size());
@@ -263,14 +263,14 @@ std::vector<at::Tensor> Checkpoint::load_model(
   return loaded;
 }
 
-OptimizerState Checkpoint::load_optimizer(const std::vector<Wanted>& parameters) const {
+state::OptimizerState Checkpoint::load_optimizer(const std::vector<Wanted>& parameters) const {
   const OptimizerRecord& saved = meta_.optimizer;
   if (saved.kind.empty()) {
     throw CheckpointError(
         str("the checkpoint ", path_, " holds no optimizer state; load the model only"));
   }
   const std::set<std::string> number_fields(saved.number_fields.begin(), saved.number_fields.end());
-  OptimizerState state;
+  state::OptimizerState state;
   state.kind = saved.kind;
   std::set<std::string> names;
   for (const auto& parameter : parameters) {
@@ -285,7 +285,7 @@ OptimizerState Checkpoint::load_optimizer(const std::vector<Wanted>& parameters)
     }
     const auto global_shape =
         parameter.slice.whole() ? parameter.shape : parameter.slice.global_shape;
-    Fields& fields = state.parameters[parameter.name];
+    state::Fields& fields = state.parameters[parameter.name];
     for (const auto& [field, pieces] : by_field) {
       if (number_fields.count(field) > 0) {
         const at::Tensor number = read(*pieces.front());

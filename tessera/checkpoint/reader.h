@@ -9,9 +9,9 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "tessera/checkpoint/optimizer_state.h"
 #include "tessera/checkpoint/records.h"
 #include "tessera/checkpoint/safetensors.h"
+#include "tessera/state/optimizer_state.h"
 
 namespace tessera::checkpoint {
 
@@ -29,7 +29,7 @@ struct Wanted {
   Slice slice;
 };
 
-struct LoadOptions {
+struct ReadOptions {
   /// "" does not compare.
   std::string model;
   /// All parameters and buffers of the whole model; what the checkpoint holds
@@ -68,17 +68,17 @@ class Checkpoint {
   /// unexpected or has another shape or dtype, and says which model was saved.
   std::vector<at::Tensor> load_model(
       const std::vector<Wanted>& wanted,
-      const LoadOptions& options = {}) const;
+      const ReadOptions& options = {}) const;
 
   /// What load_model would say, without loading.
   /// Throws: as load_model, for all of `wanted` at once.
-  void check_model(const std::vector<Wanted>& wanted, const LoadOptions& options = {}) const;
+  void check_model(const std::vector<Wanted>& wanted, const ReadOptions& options = {}) const;
 
   /// The state of these parameters (name, shape and slice are used), for
   /// `restore`. Groups name only these parameters.
   /// Throws: CheckpointError when the checkpoint has no optimizer, or a part is
   /// missing or damaged.
-  OptimizerState load_optimizer(const std::vector<Wanted>& parameters) const;
+  state::OptimizerState load_optimizer(const std::vector<Wanted>& parameters) const;
 
   /// What rank `rank` saved for itself alone; empty when there is nothing.
   std::map<std::string, at::Tensor> load_rank_tensors(int rank) const;
@@ -92,7 +92,7 @@ class Checkpoint {
       const std::vector<const TensorRecord*>& pieces,
       const std::vector<std::int64_t>& shape,
       const Slice& slice) const;
-  std::string mismatches(const std::vector<Wanted>& wanted, const LoadOptions& options) const;
+  std::string mismatches(const std::vector<Wanted>& wanted, const ReadOptions& options) const;
 
   std::string path_;
   Meta meta_;

@@ -11,7 +11,7 @@
 #include "tessera/base/error.h"
 #include "tessera/tensor/value.h"
 
-namespace tessera::runtime {
+namespace tessera::data_parallel {
 
 GradientReducer::GradientReducer(
     comm::World& world,
@@ -440,4 +440,4 @@ void GradientReducer::learn_order() {
   learnt_ = true;
 }
 
-} // namespace tessera::runtime
+} // namespace tessera::data_parallel

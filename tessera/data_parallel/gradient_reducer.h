@@ -13,7 +13,7 @@
 
 #include "tessera/comm/world.h"
 
-namespace tessera::runtime {
+namespace tessera::data_parallel {
 
 /// Averages the gradients of data-parallel replicas in buckets that travel
 /// while the step's backward still runs.
@@ -161,4 +161,4 @@ class GradientReducer {
   bool learnt_ = false;
 };
 
-} // namespace tessera::runtime
+} // namespace tessera::data_parallel

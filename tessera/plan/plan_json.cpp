@@ -9,7 +9,7 @@
 #include "tessera/plan/plan.h"
 #include "tessera/topology/degrees_json.h"
 
-namespace tessera::plan {
+namespace tessera::plans {
 
 template <typename Visit>
 void describe(Visit& visit, Plan& plan) {
@@ -70,4 +70,4 @@ Plan load_plan(const std::string& path) {
   }
 }
 
-} // namespace tessera::plan
+} // namespace tessera::plans

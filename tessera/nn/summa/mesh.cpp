@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "tessera/base/error.h"
-#include "tessera/comm/recoverable.h"
+#include "tessera/comm/shared_memory/shared_memory.h"
 #include "tessera/nn/summa/broadcast_exchange.h"
 #include "tessera/nn/summa/exchange.h"
 #include "tessera/nn/summa/window_exchange.h"
@@ -74,12 +74,11 @@ Mesh::Mesh(comm::World& world, comm::ProcessGroup& group, const MeshOptions& opt
       column_group_(make_group(world, group, layout_.column(cell_.column), ".mesh_column")),
       in_row_(ranks_in(*row_group_, group, layout_.row(cell_.row))),
       in_column_(ranks_in(*column_group_, group, layout_.column(cell_.column))) {
-  std::shared_ptr<comm::shm::Window> window;
-  if (options.shared_memory) {
-    window = group.make_window(options.shared_bytes > 0 ? options.shared_bytes : physical_memory());
-  }
-  if (window != nullptr) {
-    exchange_ = std::make_unique<WindowExchange>(*this, std::move(window));
+  comm::SharedMemory* memory = options.shared_memory ? group.shared_memory() : nullptr;
+  if (memory != nullptr) {
+    exchange_ = std::make_unique<WindowExchange>(
+        *this,
+        memory->make_window(options.shared_bytes > 0 ? options.shared_bytes : physical_memory()));
   } else {
     exchange_ = std::make_unique<BroadcastExchange>(*this);
   }
@@ -118,14 +117,14 @@ void Mesh::note_entered(c10::IntArrayRef leading, bool same) {
 }
 
 void Mesh::abandon(const std::string& why) const {
-  comm::abandon(*row_group_, why);
-  comm::abandon(*column_group_, why);
+  row_group_->abandon(why);
+  column_group_->abandon(why);
   exchange_->abandon(why);
 }
 
 void Mesh::recover() const {
-  comm::recover(*row_group_);
-  comm::recover(*column_group_);
+  row_group_->recover();
+  column_group_->recover();
   exchange_->recover();
 }
 

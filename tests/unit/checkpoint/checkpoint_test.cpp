@@ -199,7 +199,7 @@ TEST(Checkpoint, ABufferOfEveryDtypeAndConversionOnRequest) {
   EXPECT_THAT(
       message_of([&] { checkpoint.load_model(as_float); }),
       HasSubstr("half: saved F16, wanted F32"));
-  LoadOptions convert;
+  ReadOptions convert;
   convert.convert_dtypes = true;
   EXPECT_EQ(checkpoint.load_model(as_float, convert)[0].item<float>(), 1.5F);
 }
@@ -210,7 +210,7 @@ TEST(Checkpoint, WhatDoesNotFitTheModelIsListedTogether) {
   info.model = "gpt2-small";
   save_one(dir.path(), "a", TinyModel(1), real_file_system(), info);
   const auto checkpoint = Checkpoint::open(dir.path(), "a");
-  LoadOptions options;
+  ReadOptions options;
   options.model = "gpt2-large";
   options.all_names = {"layer.0", "layer.0.1", "layer.9", "layer.2"};
   const std::string message = message_of([&] {
