@@ -25,9 +25,11 @@ namespace {
 
 constexpr double kTwoTo63 = 9223372036854775808.0;
 
-std::string bounds_text(const Bounds& bounds, Kind kind) {
+} // namespace
+
+std::string bounds_text(const Bounds& bounds, bool integers) {
   const auto text = [&](double bound) {
-    return kind == Kind::kInteger ? str(static_cast<std::int64_t>(bound)) : number_text(bound);
+    return integers ? str(static_cast<std::int64_t>(bound)) : number_text(bound);
   };
   const bool low = std::isfinite(bounds.min);
   const bool high = std::isfinite(bounds.max);
@@ -41,27 +43,14 @@ std::string bounds_text(const Bounds& bounds, Kind kind) {
   return low ? " of at least " + text(bounds.min) : "";
 }
 
-template <typename Json>
-std::string shown_value(const Json& value) {
-  if (value.is_object()) {
-    return "an object";
-  }
-  if (value.is_array()) {
-    return "a list";
-  }
-  return value.is_string() ? quoted_briefly(value.template get<std::string>()) : value.dump();
-}
-
-} // namespace
-
 std::string allowed(const Field& field, Kind kind) {
   switch (kind) {
     case Kind::kBool:
       return "true or false";
     case Kind::kInteger:
-      return "an integer" + bounds_text(field.bounds, kind);
+      return "an integer" + bounds_text(field.bounds, true);
     case Kind::kNumber:
-      return "a number" + bounds_text(field.bounds, kind);
+      return "a number" + bounds_text(field.bounds, false);
     case Kind::kText:
       if (!field.choices.empty()) {
         return quoted_choices(field.choices);
@@ -84,11 +73,13 @@ std::string number_text(double value) {
 }
 
 std::string shown(const OrderedJson& value) {
-  return shown_value(value);
-}
-
-std::string shown(const nlohmann::json& value) {
-  return shown_value(value);
+  if (value.is_object()) {
+    return "an object";
+  }
+  if (value.is_array()) {
+    return "a list";
+  }
+  return value.is_string() ? quoted_briefly(value.get<std::string>()) : value.dump();
 }
 
 bool to_integer(const OrderedJson& value, std::int64_t& into) {

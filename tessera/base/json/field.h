@@ -13,7 +13,8 @@
 //
 // `describe` stands in the struct's namespace (not in an unnamed one, where it is not found). It
 // must be callable on a value of defaults. A member in another form than the file's is described
-// through a local variable: converted before the visit and converted back after it.
+// through a local variable: converted before the visit, and where Visit::kReads converted back
+// after it.
 
 #include <limits>
 #include <string>
@@ -69,6 +70,9 @@ struct Field {
 
 enum class Kind { kBool, kInteger, kNumber, kText, kList, kObject, kAny };
 
+/// Returns " of at least 1", " from 0 to 1", ...; "" without bounds.
+std::string bounds_text(const Bounds& bounds, bool integers);
+
 /// Returns what may be written, in words: "an integer of at least 1".
 std::string allowed(const Field& field, Kind kind);
 
@@ -77,7 +81,6 @@ std::string number_text(double value);
 
 /// Returns a value for people: texts are cut short, objects and lists only named.
 std::string shown(const OrderedJson& value);
-std::string shown(const nlohmann::json& value);
 
 /// Reads an integer, also one written as 5e8; false when it is none or does not fit.
 bool to_integer(const OrderedJson& value, std::int64_t& into);

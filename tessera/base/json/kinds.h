@@ -104,6 +104,7 @@ std::string allowed(Field field) {
 
 /// A visitor that does nothing; base of those that look at some parts of a description.
 struct Visitor {
+  static constexpr bool kReads = false;
   void define(const char*) {}
   void head(const char*, int) {}
   template <typename Check>

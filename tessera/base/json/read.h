@@ -63,6 +63,8 @@ bool read_scalar(const OrderedJson& found, T& into, const Field& field) {
 /// The visitor that fills a struct from its object.
 class Reader {
  public:
+  static constexpr bool kReads = true;
+
   Reader(
       const OrderedJson& object,
       const Place& at,

@@ -8,8 +8,8 @@
 
 namespace tessera::form {
 
-template <typename T>
-OrderedJson to_value(const T& value, const Field& field);
+template <typename T, typename... Context>
+OrderedJson to_value(const T& value, const Field& field, const Context&... context);
 
 /// Whether a member says nothing: empty, 0 or false.
 template <typename T>
@@ -28,6 +28,7 @@ bool is_unsaid(const T& value) {
 /// The visitor that makes an object of a struct; keys stand in the order of the description.
 class Writer {
  public:
+  static constexpr bool kReads = false;
   OrderedJson object = OrderedJson::object();
 
   void define(const char*) {}
@@ -38,27 +39,27 @@ class Writer {
     object["version"] = version;
   }
   template <typename M, typename... Context>
-  void operator()(const Field& field, const M& member, const Context&...) {
+  void operator()(const Field& field, const M& member, const Context&... context) {
     if (field.presence != Presence::kIfSaid || !is_unsaid(member)) {
-      object[field.name] = to_value(member, field);
+      object[field.name] = to_value(member, field, context...);
     }
   }
   template <typename Broken>
   void check(Broken) {}
 };
 
-template <typename T>
-OrderedJson write(const T& value) {
+template <typename T, typename... Context>
+OrderedJson write(const T& value, const Context&... context) {
   Writer writer;
   // One description serves readers and writers, which change nothing.
-  describe(writer, const_cast<T&>(value));
+  describe(writer, const_cast<T&>(value), context...);
   return std::move(writer.object);
 }
 
-template <typename T>
-OrderedJson to_value(const T& value, const Field& field) {
+template <typename T, typename... Context>
+OrderedJson to_value(const T& value, const Field& field, const Context&... context) {
   if constexpr (is_optional<T>) {
-    return value ? to_value(*value, field) : OrderedJson();
+    return value ? to_value(*value, field, context...) : OrderedJson();
   } else if constexpr (CustomForm<T>) {
     return Custom<T>::write(value);
   } else if constexpr (std::is_floating_point_v<T>) {
@@ -72,27 +73,27 @@ OrderedJson to_value(const T& value, const Field& field) {
   } else if constexpr (is_list<T>) {
     OrderedJson list = OrderedJson::array();
     for (const auto& element : value) {
-      list.push_back(to_value(element, field));
+      list.push_back(to_value(element, field, context...));
     }
     return list;
   } else if constexpr (is_map<T>) {
     OrderedJson object = OrderedJson::object();
     for (const auto& [key, element] : value) {
       if constexpr (std::is_same_v<typename T::key_type, std::string>) {
-        object[key] = to_value(element, field);
+        object[key] = to_value(element, field, context...);
       } else {
-        object[std::to_string(key)] = to_value(element, field);
+        object[std::to_string(key)] = to_value(element, field, context...);
       }
     }
     return object;
   } else if constexpr (is_by_name<T>) {
     OrderedJson object = OrderedJson::object();
     for (const auto& entry : value.entries) {
-      object[entry.*value.name] = to_value(entry, field);
+      object[entry.*value.name] = to_value(entry, field, context...);
     }
     return object;
   } else {
-    return write(value);
+    return write(value, context...);
   }
 }
 
