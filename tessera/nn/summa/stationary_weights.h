@@ -23,12 +23,16 @@ namespace tessera::nn::two_d {
 /// on all ranks of the mesh, whose blocks of activations have `rows` rows each.
 /// Never where a rank cannot read every other one's memory, or where
 /// layout.columns is not told.
-bool weight_stays(const Mesh& mesh, Form form, std::int64_t rows, const WeightLayout& layout);
+bool stationary_weights_pay(
+    const Mesh& mesh,
+    Form form,
+    std::int64_t rows,
+    const WeightLayout& layout);
 
-/// As `multiply`, where weight_stays.
+/// As `multiply`, where stationary_weights_pay.
 /// Cost: the same multiplications; rank (l, j) reads q blocks of X or Y, and
 /// q parts of its own block of the result.
-void multiply_at_weight(
+void multiply_stationary(
     const Mesh& mesh,
     Form form,
     const at::Tensor& a,
@@ -37,11 +41,11 @@ void multiply_at_weight(
     const at::Tensor& out,
     bool accumulate);
 
-/// Both gradients of Y = X W, where weight_stays for both: `of_x` becomes Y W^T
+/// Both gradients of Y = X W, where stationary_weights_pay for both: `of_x` becomes Y W^T
 /// (Y being Y's gradient), and `of_weight` becomes X^T Y or grows by it. Rows
 /// of Y are read once, and the weight's gradient is computed while the others'
 /// parts of the input's come.
-void gradients_at_weight(
+void gradients_stationary(
     const Mesh& mesh,
     const at::Tensor& x,
     const at::Tensor& y,

@@ -2,11 +2,10 @@
 
 #include <functional>
 
-#include "tessera/nn/summa/buffers.h"
-#include "tessera/nn/summa/layer_norm.h"
-#include "tessera/nn/summa/transformer.h"
+#include "tessera/nn/layers/transformer_layer.h"
+#include "tessera/nn/managed/buffers.h"
 
-namespace tessera::nn::two_d {
+namespace tessera::nn::managed {
 
 /// The three savings of section 3.2.3, each by itself.
 struct Savings {
@@ -32,9 +31,10 @@ using Update = std::function<void(at::Tensor& parameter, const at::Tensor& gradi
 /// Source: Xu et al. 2021, section 3.2.3 and figure 6.
 class ManagedLayer {
  public:
-  /// `layer` holds the parameters. Throws: ConfigError for a layer that norms
-  /// last or drops out.
-  ManagedLayer(TransformerLayer2D layer, Buffers& buffers, Savings savings);
+  /// `layer` holds the parameters and lies on a mesh. Throws: ConfigError for a
+  /// layer that is not: one that norms first, and only then, with GELU and
+  /// biases, without cross attention and dropout.
+  ManagedLayer(DistributedTransformerLayer layer, Buffers& buffers, Savings savings);
 
   /// Bytes of each buffer for `positions` rows of activations.
   std::int64_t forward_bytes(std::int64_t positions) const;
@@ -51,27 +51,27 @@ class ManagedLayer {
  private:
   struct Saved;
   at::Tensor run(const at::Tensor& x, Saved& saved, bool with_result);
-  at::Tensor product(const at::Tensor& x, Linear2DImpl& linear);
-  at::Tensor input_gradient(const at::Tensor& gradient, Linear2DImpl& linear);
+  const two_d::Mesh& mesh() const {
+    return *layer_->parallel().mesh;
+  }
+  at::Tensor attention_of(const at::Tensor& qkv) const;
+  at::Tensor product(const at::Tensor& x, const DistributedProjection& linear);
+  at::Tensor input_gradient(const at::Tensor& gradient, const DistributedProjection& linear);
   void parameter_gradients(
       const at::Tensor& x,
       const at::Tensor& gradient,
-      Linear2DImpl& linear,
+      const DistributedProjection& linear,
       const Update& deliver);
   at::Tensor norm_gradient(
-      const Norm& norm,
-      const NormState& state,
+      const two_d::NormState& state,
       const at::Tensor& gradient,
-      LayerNorm2DImpl& module,
+      const DistributedLayerNorm& module,
       const Update& deliver);
   at::Tensor host_for(const at::Tensor& result);
 
-  TransformerLayer2D layer_;
+  DistributedTransformerLayer layer_;
   Buffers& buffers_;
   Savings savings_;
-  Blocks hidden_;
-  Blocks inner_;
-  Norm norm_;
 };
 
-} // namespace tessera::nn::two_d
+} // namespace tessera::nn::managed

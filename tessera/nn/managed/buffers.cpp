@@ -1,11 +1,11 @@
-#include "tessera/nn/summa/buffers.h"
+#include "tessera/nn/managed/buffers.h"
 
 #include <ATen/ATen.h>
 #include <c10/util/accumulate.h>
 
 #include "tessera/base/error.h"
 
-namespace tessera::nn::two_d {
+namespace tessera::nn::managed {
 
 void Buffers::reserve(Kind kind, std::int64_t bytes, const at::Device& device) {
   Buffer& buffer = buffers_[static_cast<std::size_t>(kind)];
@@ -58,4 +58,4 @@ std::int64_t Buffers::bytes() const {
   return total;
 }
 
-} // namespace tessera::nn::two_d
+} // namespace tessera::nn::managed

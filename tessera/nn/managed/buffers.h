@@ -5,7 +5,7 @@
 
 #include <ATen/core/Tensor.h>
 
-namespace tessera::nn::two_d {
+namespace tessera::nn::managed {
 
 /// The reusable memory of layers that run one after the other. A buffer is
 /// taken from its beginning, in stretches, and reset as a whole; its size is
@@ -50,4 +50,4 @@ class Buffers {
   int allocations_ = 0;
 };
 
-} // namespace tessera::nn::two_d
+} // namespace tessera::nn::managed

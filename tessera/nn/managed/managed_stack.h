@@ -3,9 +3,9 @@
 #include <memory>
 #include <vector>
 
-#include "tessera/nn/summa/managed_layer.h"
+#include "tessera/nn/managed/managed_layer.h"
 
-namespace tessera::nn::two_d {
+namespace tessera::nn::managed {
 
 /// Transformer layers one after the other with activation checkpointing: only
 /// the input of each layer is kept, and it lies on the mesh as every activation
@@ -18,12 +18,12 @@ namespace tessera::nn::two_d {
 /// Shapes: [b of my row, s, h of my column] -> the same.
 /// Collective over the mesh. Threads: one at a time.
 /// Source: Xu et al. 2021, section 3.2.3.
-class ManagedStem {
+class ManagedStack {
  public:
   /// Throws: ConfigError for layers that cannot be managed, or when `savings`
   /// asks to update at once and there is no `update`.
-  ManagedStem(
-      std::vector<TransformerLayer2D> layers,
+  ManagedStack(
+      std::vector<DistributedTransformerLayer> layers,
       const Savings& savings = {},
       Update update = {});
 
@@ -40,7 +40,7 @@ class ManagedStem {
  private:
   void reserve(const at::Tensor& x);
 
-  std::vector<TransformerLayer2D> modules_;
+  std::vector<DistributedTransformerLayer> modules_;
   Savings savings_;
   Update update_;
   Buffers buffers_;
@@ -48,4 +48,4 @@ class ManagedStem {
   std::vector<at::Tensor> inputs_; // in the checkpoint buffer
 };
 
-} // namespace tessera::nn::two_d
+} // namespace tessera::nn::managed

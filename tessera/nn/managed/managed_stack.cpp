@@ -1,4 +1,4 @@
-#include "tessera/nn/summa/stem.h"
+#include "tessera/nn/managed/managed_stack.h"
 
 #include <algorithm>
 
@@ -6,7 +6,7 @@
 
 #include "tessera/base/error.h"
 
-namespace tessera::nn::two_d {
+namespace tessera::nn::managed {
 
 namespace {
 
@@ -21,13 +21,13 @@ void add_to_grad(at::Tensor& parameter, const at::Tensor& gradient) {
 
 } // namespace
 
-ManagedStem::ManagedStem(
-    std::vector<TransformerLayer2D> layers,
+ManagedStack::ManagedStack(
+    std::vector<DistributedTransformerLayer> layers,
     const Savings& savings,
     Update update)
     : modules_(std::move(layers)), savings_(savings), update_(std::move(update)) {
   if (modules_.empty()) {
-    throw ConfigError("a stem of no layers; give it one or more");
+    throw ConfigError("a stack of no layers; give it one or more");
   }
   if (savings.update_at_once != static_cast<bool>(update_)) {
     throw ConfigError(
@@ -36,12 +36,12 @@ ManagedStem::ManagedStem(
                                : "an `update` function was given; set Savings::update_at_once, or "
                                  "leave the function out and use the parameters' grad");
   }
-  for (const TransformerLayer2D& layer : modules_) {
+  for (const DistributedTransformerLayer& layer : modules_) {
     layers_.emplace_back(layer, buffers_, savings_);
   }
 }
 
-void ManagedStem::reserve(const at::Tensor& x) {
+void ManagedStack::reserve(const at::Tensor& x) {
   const auto layers = static_cast<std::int64_t>(layers_.size());
   const std::int64_t positions = x.numel() / x.size(-1);
   const std::int64_t activation =
@@ -62,7 +62,7 @@ void ManagedStem::reserve(const at::Tensor& x) {
   buffers_.reserve(Buffers::kConjunction, activation, device);
 }
 
-at::Tensor ManagedStem::forward(const at::Tensor& x) {
+at::Tensor ManagedStack::forward(const at::Tensor& x) {
   const at::NoGradGuard no_grad;
   reserve(x);
   inputs_.clear();
@@ -77,7 +77,7 @@ at::Tensor ManagedStem::forward(const at::Tensor& x) {
   return activation;
 }
 
-at::Tensor ManagedStem::backward(const at::Tensor& gradient) {
+at::Tensor ManagedStack::backward(const at::Tensor& gradient) {
   const at::NoGradGuard no_grad;
   TESSERA_CHECK(inputs_.size() == layers_.size(), "backward before its forward");
   buffers_.reset(Buffers::kConjunction);
@@ -94,4 +94,4 @@ at::Tensor ManagedStem::backward(const at::Tensor& gradient) {
   return between;
 }
 
-} // namespace tessera::nn::two_d
+} // namespace tessera::nn::managed

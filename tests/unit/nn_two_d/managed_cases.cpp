@@ -1,8 +1,8 @@
 // Managed memory: equal to plain autograd with every set of savings, and no
 // memory is taken after the first step.
 #include "tessera/base/error.h"
+#include "tessera/nn/managed/managed_stack.h"
 #include "tessera/nn/summa/exchange.h"
-#include "tessera/nn/summa/stem.h"
 
 #include "cases.h"
 #include "weights.h"
@@ -11,41 +11,45 @@ namespace tessera::nn::two_d::cases {
 
 namespace {
 
+using managed::Buffers;
+using managed::ManagedStack;
+using managed::Savings;
+using managed::Update;
+
 constexpr int kLayers = 3;
 
-struct Stem {
-  explicit Stem(const MeshPtr& mesh) : options(12, 4) {
-    options.out_in(true);
+struct Stack {
+  explicit Stack(const MeshPtr& mesh) : options(layer_options(12, 4)) {
     make_on(mesh, [&] {
       for (int i = 0; i < kLayers; ++i) {
-        layers.push_back(TransformerLayer2D(options));
+        layers.push_back(layer_on_mesh(options));
       }
       return 0;
     });
     const torch::NoGradGuard no_grad;
     Random random(20 + static_cast<std::uint64_t>(mesh->group().rank()));
-    for (const TransformerLayer2D& layer : layers) {
+    for (const DistributedTransformerLayer& layer : layers) {
       for (at::Tensor& parameter : layer->parameters()) {
         parameter.copy_(random.normal(parameter.sizes()).mul_(0.3));
       }
     }
   }
-  Transformer2DOptions options;
-  std::vector<TransformerLayer2D> layers;
+  TransformerOptions options;
+  std::vector<DistributedTransformerLayer> layers;
 };
 
-std::vector<at::Tensor> parameters_of(const Stem& stem) {
+std::vector<at::Tensor> parameters_of(const Stack& stack) {
   std::vector<at::Tensor> all;
-  for (const TransformerLayer2D& layer : stem.layers) {
+  for (const DistributedTransformerLayer& layer : stack.layers) {
     const auto some = layer->parameters();
     all.insert(all.end(), some.begin(), some.end());
   }
   return all;
 }
 
-at::Tensor input_of(const MeshPtr& mesh, const Stem& stem) {
+at::Tensor input_of(const MeshPtr& mesh, const Stack& stack) {
   Random random(40 + static_cast<std::uint64_t>(mesh->group().rank()));
-  const Blocks hidden = stem.options.hidden_blocks(*mesh);
+  const Blocks hidden(stack.options.hidden_size, mesh->side());
   return random.normal({2, 5, hidden.size(mesh->column())});
 }
 
@@ -56,17 +60,17 @@ struct Expected {
   std::vector<at::Tensor> gradients;
 };
 
-Expected plain(const MeshPtr& mesh, Stem& stem, const at::Tensor& gradient) {
+Expected plain(const MeshPtr& mesh, Stack& stack, const at::Tensor& gradient) {
   Expected expected;
-  const at::Tensor x = input_of(mesh, stem).requires_grad_();
+  const at::Tensor x = input_of(mesh, stack).requires_grad_();
   at::Tensor y = x;
-  for (TransformerLayer2D& layer : stem.layers) {
-    y = layer(y);
+  for (DistributedTransformerLayer& layer : stack.layers) {
+    y = layer->hidden_states(y);
   }
   y.backward(gradient);
   expected.y = y.detach();
   expected.of_x = x.grad();
-  for (const at::Tensor& parameter : parameters_of(stem)) {
+  for (const at::Tensor& parameter : parameters_of(stack)) {
     expected.gradients.push_back(parameter.grad().clone());
     parameter.mutable_grad() = at::Tensor();
   }
@@ -75,12 +79,12 @@ Expected plain(const MeshPtr& mesh, Stem& stem, const at::Tensor& gradient) {
 
 void every_set_of_savings(const MeshPtr& mesh) {
   for (int set = 0; set < 8; ++set) {
-    Stem stem(mesh);
-    const at::Tensor x = input_of(mesh, stem);
+    Stack stack(mesh);
+    const at::Tensor x = input_of(mesh, stack);
     const at::Tensor gradient = at::ones_like(x);
-    const Expected expected = plain(mesh, stem, gradient);
+    const Expected expected = plain(mesh, stack, gradient);
     std::vector<at::Tensor> before;
-    for (const at::Tensor& parameter : parameters_of(stem)) {
+    for (const at::Tensor& parameter : parameters_of(stack)) {
       before.push_back(parameter.detach().clone());
     }
     Savings savings;
@@ -91,11 +95,11 @@ void every_set_of_savings(const MeshPtr& mesh) {
     if (savings.update_at_once) {
       update = [](at::Tensor& parameter, const at::Tensor& of) { parameter.sub_(of, 0.5); };
     }
-    ManagedStem managed(stem.layers, savings, update);
+    ManagedStack managed(stack.layers, savings, update);
     const std::string name = tessera::str("savings ", set);
     require_close(managed.forward(x).clone(), expected.y, 1e-5, name + ", result");
     require_close(managed.backward(gradient), expected.of_x, 1e-5, name + ", gradient of x");
-    const auto parameters = parameters_of(stem);
+    const auto parameters = parameters_of(stack);
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       const at::Tensor found =
           savings.update_at_once ? (before[i] - parameters[i].detach()) * 2 : parameters[i].grad();
@@ -105,9 +109,9 @@ void every_set_of_savings(const MeshPtr& mesh) {
 }
 
 void memory_is_taken_once(const MeshPtr& mesh) {
-  Stem stem(mesh);
-  const at::Tensor x = input_of(mesh, stem);
-  ManagedStem managed(stem.layers);
+  Stack stack(mesh);
+  const at::Tensor x = input_of(mesh, stack);
+  ManagedStack managed(stack.layers);
   const auto step = [&] {
     managed.forward(x);
     managed.backward(at::ones_like(x));
@@ -131,12 +135,12 @@ void memory_is_taken_once(const MeshPtr& mesh) {
 }
 
 void savings_save(const MeshPtr& mesh) {
-  Stem stem(mesh);
-  const at::Tensor x = input_of(mesh, stem);
+  Stack stack(mesh);
+  const at::Tensor x = input_of(mesh, stack);
   const auto backward_bytes = [&](bool reuse) {
     Savings savings;
     savings.reuse_outputs = reuse;
-    ManagedStem managed(stem.layers, savings);
+    ManagedStack managed(stack.layers, savings);
     managed.forward(x);
     managed.backward(at::ones_like(x));
     return managed.buffers().bytes(Buffers::kBackward);
@@ -145,7 +149,7 @@ void savings_save(const MeshPtr& mesh) {
   const auto sent = [&](bool skip) {
     Savings savings;
     savings.skip_products = skip;
-    ManagedStem managed(stem.layers, savings);
+    ManagedStack managed(stack.layers, savings);
     managed.forward(x);
     const auto before =
         mesh->row_group().traffic().bytes.load() + mesh->column_group().traffic().bytes.load();
@@ -165,19 +169,20 @@ void what_cannot_be_managed(const MeshPtr& mesh) {
     }
     throw std::runtime_error("accepted what cannot be managed");
   };
-  Stem stem(mesh);
+  Stack stack(mesh);
   Savings savings;
   savings.update_at_once = true;
-  refused([&] { ManagedStem(stem.layers, savings); });
-  refused([&] { ManagedStem(stem.layers, {}, [](at::Tensor&, const at::Tensor&) {}); });
-  refused([&] { ManagedStem({}, {}); });
-  stem.options.pre_norm(false);
-  refused([&] { ManagedStem({make_on(mesh, [&] { return TransformerLayer2D(stem.options); })}); });
+  refused([&] { ManagedStack(stack.layers, savings); });
+  refused([&] { ManagedStack(stack.layers, {}, [](at::Tensor&, const at::Tensor&) {}); });
+  refused([&] { ManagedStack({}, {}); });
+  stack.options.pre_layernorm = false;
+  stack.options.post_layernorm = true;
+  refused([&] { ManagedStack({make_on(mesh, [&] { return layer_on_mesh(stack.options); })}); });
 }
 
 } // namespace
 
-const std::vector<Case>& stem_cases() {
+const std::vector<Case>& managed_cases() {
   static const std::vector<Case> cases = {
       {"every_set_of_savings", every_set_of_savings},
       {"memory_is_taken_once", memory_is_taken_once},

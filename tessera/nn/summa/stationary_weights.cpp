@@ -1,9 +1,9 @@
-#include "tessera/nn/summa/weight_stays.h"
+#include "tessera/nn/summa/stationary_weights.h"
 
 #include <ATen/ATen.h>
 
 #include "tessera/base/error.h"
-#include "tessera/nn/summa/product.h"
+#include "tessera/nn/summa/gemm.h"
 #include "tessera/nn/summa/window_rows.h"
 
 namespace tessera::nn::two_d {
@@ -52,7 +52,11 @@ void multiply_weight_gradient(
 
 } // namespace
 
-bool weight_stays(const Mesh& mesh, Form form, std::int64_t rows, const WeightLayout& layout) {
+bool stationary_weights_pay(
+    const Mesh& mesh,
+    Form form,
+    std::int64_t rows,
+    const WeightLayout& layout) {
   if (mesh.side() == 1 || layout.columns == 0 || !mesh.reads_all()) {
     return false;
   }
@@ -75,7 +79,7 @@ bool weight_stays(const Mesh& mesh, Form form, std::int64_t rows, const WeightLa
   }
 }
 
-void multiply_at_weight(
+void multiply_stationary(
     const Mesh& mesh,
     Form form,
     const at::Tensor& a,
@@ -110,7 +114,7 @@ void multiply_at_weight(
   rows.finish();
 }
 
-void gradients_at_weight(
+void gradients_stationary(
     const Mesh& mesh,
     const at::Tensor& x,
     const at::Tensor& y,
