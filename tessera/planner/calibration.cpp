@@ -1,7 +1,6 @@
 #include "tessera/planner/calibration.h"
 
 #include "tessera/base/error.h"
-#include "tessera/base/json/parse.h"
 #include "tessera/base/files.h"
 #include "tessera/base/json/parse.h"
 #include "tessera/base/json_fields.h"
