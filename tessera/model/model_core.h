@@ -56,7 +56,7 @@ class ModelCore {
   /// From the ModelSet.
   void enter(int number, const std::string& label);
 
-  // The partition (partition.cpp).
+  // The partition (core_partition.cpp).
   bool partitioned() const {
     return table_ != nullptr;
   }
@@ -99,7 +99,7 @@ class ModelCore {
   /// GradientSync::average_rest, for optimizers. Nothing happens before the partition.
   void average_gradients();
 
-  // Parameters and buffers (state.cpp).
+  // Parameters and buffers (core_state.cpp).
   /// Every parameter of the model once, whoever owns it.
   std::vector<at::Tensor> all_parameters() const;
   /// Every parameter and buffer under every name it has.

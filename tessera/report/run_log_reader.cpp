@@ -6,7 +6,7 @@
 #include <system_error>
 
 #include "tessera/base/error.h"
-#include "tessera/base/json.h"
+#include "tessera/base/json/parse.h"
 #include "tessera/base/json_fields.h"
 #include "tessera/report/run_log.h"
 

@@ -1,9 +1,9 @@
 // Partitions models in the first step that calls them: which models, from what
 // trace, and the agreement of all ranks on it.
 #include <algorithm>
-#include <cstdio>
 
 #include "tessera/base/error.h"
+#include "tessera/base/log.h"
 #include "tessera/context/agreement.h"
 #include "tessera/model/model_core.h"
 #include "tessera/nn/parallel/context.h"
@@ -130,11 +130,11 @@ void StepEngine::describe_and_place(
           for (ModelCore* model : models) {
             plans.push_back(plans::to_json(model->decide({}, models_->single())));
             if (passed_over.contains(model->number())) {
-              std::fprintf(
-                  stderr,
-                  "tessera: model '%s' is partitioned from its description, because the first "
-                  "call of this step function did not call it\n",
-                  model->label().c_str());
+              log::info(
+                  str("model '",
+                      model->label(),
+                      "' is partitioned from its description, because the first call of this step "
+                      "function did not call it"));
             }
           }
           return plans;

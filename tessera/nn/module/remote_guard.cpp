@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "tessera/autograd/dispatch_mode.h"
+#include "tessera/autograd/meta_call.h"
 #include "tessera/base/error.h"
 #include "tessera/nn/module/operator_call.h"
 

@@ -1,4 +1,4 @@
-#include "tessera/base/json.h"
+#include "tessera/base/json/parse.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
