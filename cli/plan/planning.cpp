@@ -210,7 +210,7 @@ planner::SearchOptions search_options(
     const cost::Cluster& cluster) {
   planner::SearchOptions search = input.search;
   search.method = kMethods.at(input.method);
-  search.schedule = cost::schedule_from(input.schedule);
+  search.schedule = Choice<cost::Schedule>(input.schedule).value();
   // On a cluster that was measured, what runs is priced as it runs here.
   if (model.traced() || (search.runnable_only && cluster.measured)) {
     autotune::search_what_runs(model, cluster, search);

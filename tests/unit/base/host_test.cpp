@@ -33,14 +33,14 @@ class System {
 
 constexpr std::int64_t kGiB = std::int64_t{1} << 30;
 
-TEST(Memory, WithoutControlGroups) {
+TEST(HostMemory, WithoutControlGroups) {
   const HostMemory facts = System("plain").facts();
   EXPECT_EQ(facts.total, 16 * kGiB);
   EXPECT_EQ(facts.available, 8 * kGiB);
   EXPECT_FALSE(facts.group_limit);
 }
 
-TEST(Memory, TheSmallestLimitAboveTheGroupHolds) {
+TEST(HostMemory, TheSmallestLimitAboveTheGroupHolds) {
   const System system("unified");
   system.write("proc/self/cgroup", "0::/job/step\n");
   system.write("sys/fs/cgroup/job/step/memory.max", "max\n");
@@ -51,7 +51,7 @@ TEST(Memory, TheSmallestLimitAboveTheGroupHolds) {
   EXPECT_EQ(facts.group_used, kGiB);
 }
 
-TEST(Memory, AContainerSeesItsGroupAtTheMount) {
+TEST(HostMemory, AContainerSeesItsGroupAtTheMount) {
   const System system("container");
   system.write("proc/self/cgroup", "0::/not/mounted/here\n");
   system.write("sys/fs/cgroup/memory.max", "4294967296\n");
@@ -59,7 +59,7 @@ TEST(Memory, AContainerSeesItsGroupAtTheMount) {
   EXPECT_EQ(system.facts().group_limit, 4 * kGiB);
 }
 
-TEST(Memory, VersionOneAndItsWordForNoLimit) {
+TEST(HostMemory, VersionOneAndItsWordForNoLimit) {
   const System system("first");
   system.write("proc/self/cgroup", "8:pids:/\n4:memory:/job\n0::/\n");
   system.write("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
@@ -70,7 +70,7 @@ TEST(Memory, VersionOneAndItsWordForNoLimit) {
   EXPECT_EQ(system.facts().group_used, 512);
 }
 
-TEST(Memory, ThisMachine) {
+TEST(HostMemory, ThisMachine) {
   const HostMemory facts = host_memory();
   EXPECT_GT(facts.total, facts.available);
   EXPECT_GT(facts.available, 0);
