@@ -68,7 +68,7 @@ double processor_seconds() {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-void measure(int devices, int kinds, int layers, int batch, const char* method) {
+void measure(int devices, int kinds, int layers, int batch, planner::Method method) {
   const auto cluster = cluster_of(devices, kinds);
   const auto model = model_of(layers, batch);
   planner::SearchOptions options;
@@ -86,7 +86,7 @@ void measure(int devices, int kinds, int layers, int batch, const char* method) 
       kinds,
       layers,
       batch,
-      method,
+      method == planner::Method::kAmp ? "amp" : "annealing",
       considered,
       best);
 }
@@ -125,18 +125,18 @@ int main() {
   std::printf(
       " devices  kinds  layers   batch  method        combinations    "
       "seconds\n");
-  for (const char* method : {"amp", "annealing"}) {
+  for (const auto method : {planner::Method::kAmp, planner::Method::kAnnealing}) {
     measure(16, 1, 30, 32, method); // the paper's clusters
     measure(16, 2, 30, 32, method);
   }
   for (const int devices : {4, 64, 256, 1024}) {
-    measure(devices, 3, 96, 1024, "amp");
+    measure(devices, 3, 96, 1024, planner::Method::kAmp);
   }
   for (const int layers : {12, 24, 48, 192}) {
-    measure(64, 3, layers, 1024, "amp");
+    measure(64, 3, layers, 1024, planner::Method::kAmp);
   }
   for (const int batch : {64, 256, 4096}) {
-    measure(64, 3, 96, batch, "amp");
+    measure(64, 3, 96, batch, planner::Method::kAmp);
   }
   std::printf("\n  layers  stages  seconds of the layer assignment\n");
   measure_assignment(24, 8);

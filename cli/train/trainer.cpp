@@ -13,7 +13,7 @@
 #include "tessera/context/context.h"
 
 #include "cli/exit_status.h"
-#include "cli/job_preset.h"
+#include "cli/train/job_preset.h"
 #include "cli/train/model_config.h"
 #include "models/data/prepare.h"
 #include "models/gpt.h"

@@ -13,10 +13,10 @@
 #include "tessera/tessera.h"
 #include "tessera/timeline/timeline.h"
 
-#include "cli/run_lock.h"
 #include "cli/train/bad_steps.h"
 #include "cli/train/job.h"
 #include "cli/train/progress.h"
+#include "cli/train/run_lock.h"
 #include "models/data/batch.h"
 #include "models/data/data_hashes.h"
 #include "models/data/sampler.h"

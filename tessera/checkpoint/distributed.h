@@ -27,7 +27,7 @@ struct Subject {
   torch::optim::Optimizer* optimizer = nullptr;
 };
 
-/// Writes <directory>/<tag>/; `steps` is the number of steps done. Collective over the world.
+/// Writes `<directory>/<tag>/`; `steps` is the number of steps done. Collective over the world.
 /// Throws: CheckpointError on every rank, naming the rank and file that failed.
 Saved save(
     Context& context,

@@ -28,10 +28,23 @@ struct PassCollectives {
 /// Microbatch size -> what is exchanged for one microbatch.
 using MicrobatchCollectives = std::map<int, PassCollectives>;
 
+/// How the modules of a tensor-parallel group are distributed.
+enum class Distribution {
+  kAsMeasured, // the layers were measured at the degree, however it was reached
+  kSpeed,
+  kMemory,
+  kMesh
+};
+
+/// "speed", "memory" or "2d"; "" for kAsMeasured.
+const char* to_text(Distribution distribution);
+/// Throws: ConfigError for another text.
+Distribution distribution_from(const std::string& text);
+
 /// How tensor-parallel ranks divide a traced model.
 struct TensorWay {
   int degree = 1;
-  std::string kind; // "speed", "memory" or "2d"
+  Distribution distribution = Distribution::kAsMeasured;
   /// Whether the ranks of a group bring the same samples, or each its own.
   bool same_samples = false;
 
@@ -74,8 +87,6 @@ struct DividedModel {
   MicrobatchSeconds tail_seconds;
   MicrobatchCollectives tail_collectives;
 };
-
-enum class Precision { kHalf, kFull };
 
 /// A model as measured: uneven layers in order of execution.
 struct DescribedModel {

@@ -8,6 +8,12 @@
 
 namespace tessera::cost {
 
+/// The type of parameters and activations: 16 bits, or f32.
+enum class Precision { kHalf, kFull };
+
+/// "bf16" or "f32", as probed speeds are listed.
+const char* to_text(Precision precision);
+
 /// One measured point: an operator on `size` elements (of products: on square
 /// matrices of `size` rows) takes `seconds`.
 struct MeasuredPoint {
@@ -59,9 +65,7 @@ struct PassSeconds {
 /// both factors); a random mask is only moved again; a function's derivative
 /// costs as much as the function.
 /// Throws: ConfigError when products were not measured in this precision.
-PassSeconds pass_seconds(
-    const graph::OperatorWork& work,
-    const DeviceSpeed& speed,
-    const std::string& precision);
+PassSeconds
+pass_seconds(const graph::OperatorWork& work, const DeviceSpeed& speed, Precision precision);
 
 } // namespace tessera::cost

@@ -95,7 +95,7 @@ LayerTable::LayerTable(
     : constants_(constants),
       divided_(
           model.traced()
-              ? model.divided_in({strategy.tp, strategy.tensor_kind, strategy.same_samples})
+              ? model.divided_in({strategy.tp, strategy.distribution, strategy.same_samples})
               : nullptr),
       layers_(static_cast<int>(model.layers.size())),
       tensor_degree_(strategy.tp),
@@ -260,7 +260,7 @@ void LayerTable::add_traced_layers(
   }
 }
 
-LayerTable::Traffic LayerTable::traffic_of(
+Traffic LayerTable::traffic_of(
     const std::vector<TensorCollective>& collectives,
     const Cluster& cluster,
     int nodes) {
@@ -272,21 +272,9 @@ LayerTable::Traffic LayerTable::traffic_of(
       traffic.seconds += one.times * measured;
       continue;
     }
-    const double n = one.ranks;
-    double bytes = one.bytes; // of "broadcast" and "panel"
-    double steps = 1;
-    if (one.operation == "all_reduce") {
-      bytes *= 2 * (n - 1) / n;
-      steps = 2 * (n - 1);
-    } else if (one.operation == "all_gather") {
-      bytes *= n - 1;
-      steps = n - 1;
-    } else if (one.operation == "reduce_scatter" || one.operation == "all_to_all") {
-      bytes *= (n - 1) / n;
-      steps = n - 1;
-    }
-    traffic.wire_bytes += one.times * bytes;
-    traffic.steps += one.times * steps;
+    const Traffic ring = ring_traffic(one.operation, one.ranks, one.bytes);
+    traffic.wire_bytes += one.times * ring.wire_bytes;
+    traffic.steps += one.times * ring.steps;
   }
   return traffic;
 }
@@ -310,8 +298,7 @@ void LayerTable::add_collectives(
 PassSeconds LayerTable::placed(const PassTraffic& from, const PassTraffic& to, double bytes_per_s)
     const {
   const auto seconds = [&](const Traffic& traffic) {
-    return traffic.seconds + traffic.wire_bytes / bytes_per_s +
-           traffic.steps * constants_.link_latency_seconds;
+    return traffic.seconds_at(bytes_per_s, constants_.link_latency_seconds);
   };
   return {seconds(to.forward - from.forward), seconds(to.backward - from.backward)};
 }

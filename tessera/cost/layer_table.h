@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "tessera/cost/cluster.h"
+#include "tessera/cost/collective.h"
 #include "tessera/cost/constants.h"
 #include "tessera/cost/described_model.h"
 #include "tessera/cost/strategy.h"
@@ -49,7 +50,7 @@ struct StageState {
 /// layers). There one entry stands for every microbatch size and placement.
 class LayerTable {
  public:
-  /// Of the strategy only degrees, microbatch size, tensor kind and activation
+  /// Of the strategy only degrees, microbatch size, distribution and activation
   /// checkpointing are looked at.
   /// Throws: ConfigError naming layer, device and degree that were not
   /// measured.
@@ -116,22 +117,6 @@ class LayerTable {
       const Cluster& cluster,
       const std::vector<const PassCollectives*>& of_layers);
 
-  /// Traffic before it is placed: bytes over the slowest link, steps with a
-  /// latency each, and seconds of what was measured.
-  struct Traffic {
-    double wire_bytes = 0;
-    double steps = 0;
-    double seconds = 0;
-
-    Traffic operator-(const Traffic& other) const {
-      return {wire_bytes - other.wire_bytes, steps - other.steps, seconds - other.seconds};
-    }
-    void add(const Traffic& other) {
-      wire_bytes += other.wire_bytes;
-      steps += other.steps;
-      seconds += other.seconds;
-    }
-  };
   struct PassTraffic {
     Traffic forward;
     Traffic backward;

@@ -25,7 +25,7 @@ void ModelCore::complete_partition() {
   }
 }
 
-plan::Plan ModelCore::decide(std::optional<graph::ModelGraph> traced, bool only) {
+plans::Plan ModelCore::decide(std::optional<graph::ModelGraph> traced, bool only) {
   const Config& config = context().config;
   if (config.partition_file && !only) {
     throw PlanError(
@@ -34,10 +34,10 @@ plan::Plan ModelCore::decide(std::optional<graph::ModelGraph> traced, bool only)
             "' holds the partition of one model, and this process has several; leave the key "
             "out"));
   }
-  plan::Plan plan = plan::plan_from_config(config, context().world->size());
+  plans::Plan plan = plans::plan_from_config(config, context().world->size());
   plan.model = name_;
   if (config.load_partition) {
-    plan.partition = plan::plan_from_json(read_file<PlanError>(*config.partition_file)).partition;
+    plan.partition = plans::plan_from_json(read_file<PlanError>(*config.partition_file)).partition;
     return plan;
   }
   graph::ModelGraph graph = traced ? std::move(*traced) : tracer::describe(*root_, plan.model);
@@ -64,7 +64,7 @@ plan::Plan ModelCore::decide(std::optional<graph::ModelGraph> traced, bool only)
   decision_ = std::make_shared<const Decision>(Decision{std::move(graph), std::move(result)});
   if (config.partition_file) {
     std::ofstream out(*config.partition_file);
-    out << plan::to_json(plan) << '\n';
+    out << plans::to_json(plan) << '\n';
     if (!out) {
       throw PlanError(str("partition_file '", *config.partition_file, "' cannot be written"));
     }
@@ -72,7 +72,7 @@ plan::Plan ModelCore::decide(std::optional<graph::ModelGraph> traced, bool only)
   return plan;
 }
 
-void ModelCore::place(plan::Plan plan) {
+void ModelCore::place(plans::Plan plan) {
   const Context& context = this->context();
   plan_ = std::move(plan);
   auto table = std::make_unique<runtime::ModuleTable>(

@@ -28,7 +28,7 @@ void ModelCore::enter(int number, const std::string& label) {
   label_ = label;
 }
 
-const plan::Plan& ModelCore::plan() const {
+const plans::Plan& ModelCore::plan() const {
   if (!plan_) {
     throw ConfigError(
         str("the model '",

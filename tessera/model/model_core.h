@@ -61,7 +61,7 @@ class ModelCore {
     return table_ != nullptr;
   }
   /// Throws: ConfigError before the model is partitioned, as do the two below.
-  const plan::Plan& plan() const;
+  const plans::Plan& plan() const;
   const runtime::ModuleTable& table() const;
   const state::StateLayout& state_layout() const;
   /// What the partition was decided from, on rank 0; else nullptr.
@@ -74,9 +74,9 @@ class ModelCore {
   }
   /// The model's plan, on rank 0. `traced`: what a run showed of it; without one the model is
   /// described. `only`: the process has no other model. Throws: PlanError.
-  plan::Plan decide(std::optional<graph::ModelGraph> traced, bool only);
+  plans::Plan decide(std::optional<graph::ModelGraph> traced, bool only);
   /// Gives this rank its part of the model.
-  void place(plan::Plan plan);
+  void place(plans::Plan plan);
   /// Makes ranks that hold the same tensors agree on their values, and prepares the averaging of
   /// gradients. `only`: as above. Collective over the world.
   void join_replicas(bool only);
@@ -148,7 +148,7 @@ class ModelCore {
   nn::Replacements replacements_;
   std::unique_ptr<state::StateLayout> layout_;
   std::shared_ptr<const Decision> decision_;
-  std::optional<plan::Plan> plan_;
+  std::optional<plans::Plan> plan_;
   ParameterFunctions parameter_functions_;
   std::unique_ptr<runtime::ModuleTable> table_;
   std::unique_ptr<runtime::PlainBackwardGuard> plain_backward_; // of what this rank owns

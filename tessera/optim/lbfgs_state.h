@@ -10,7 +10,7 @@
 namespace tessera::optim {
 
 /// Makes the state of optim::LBFGS known to checkpoints, by parameter: d,
-/// prev_grad, old_dirs_<i>, old_stps_<i> as tensors, the rest as numbers.
+/// prev_grad, `old_dirs_<i>`, `old_stps_<i>` as tensors, the rest as numbers.
 /// Harmless to repeat. Threads: step thread only.
 void register_lbfgs_state();
 

@@ -14,7 +14,7 @@
 #include "tessera/config/strict_json.h"
 #include "tessera/plan/plan.h"
 
-namespace tessera::plan {
+namespace tessera::plans {
 
 namespace {
 
@@ -197,4 +197,4 @@ Plan load_plan(const std::string& path) {
   }
 }
 
-} // namespace tessera::plan
+} // namespace tessera::plans

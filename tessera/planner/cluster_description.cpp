@@ -117,7 +117,7 @@ node_of(const OrderedJson& json, const std::string& place, const std::vector<std
             device,
             "\", which devices does not describe",
             kinds.empty() ? std::string()
-                          : str("; the nearest is \"", config::nearest(device, kinds), "\"")));
+                          : str("; the nearest is \"", nearest(device, kinds), "\"")));
   }
   return {
       .kind = static_cast<int>(found - kinds.begin()),

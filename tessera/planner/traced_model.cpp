@@ -113,7 +113,7 @@ class Layers {
   void price(
       const cost::DeviceKind& kind,
       const cost::DeviceSpeed& speed,
-      const std::string& precision,
+      cost::Precision precision,
       int size,
       std::vector<cost::Layer>& layers,
       cost::MicrobatchSeconds& tail_seconds) const {
@@ -263,8 +263,8 @@ cost::DeviceSpeed speed_of(const cost::DeviceKind& kind) {
         str("cluster: device \"",
             kind.name,
             "\" has no measured speed (product_seconds and the like), so a "
-            "preset cannot be priced on it; let tessera probe write the "
-            "cluster file, or describe the model's layers with --model-file"));
+            "traced model cannot be priced on it; measure the cluster, or plan "
+            "for a described model, whose layers were measured"));
   }
   return speed;
 }
@@ -299,7 +299,7 @@ cost::DescribedModel describe_traced(const TracedModel& model, const cost::Clust
   cost::DescribedModel described;
   described.name = model.graph.name;
   described.global_batch_size = model.global_batch_size;
-  described.precision = model.precision == "bf16" ? cost::Precision::kHalf : cost::Precision::kFull;
+  described.precision = model.precision;
   described.returns_home = true;
   const Layers whole(
       {.graph = model.graph, .one_sample = model.one_sample, .two_samples = model.two_samples});

@@ -31,7 +31,7 @@ struct TracedModel {
   graph::ModelGraph graph;
   graph::ForwardWork one_sample;
   graph::ForwardWork two_samples;
-  std::string precision = "f32"; // or "bf16": parameters and activations
+  cost::Precision precision = cost::Precision::kFull;
   int global_batch_size = 0;
   std::vector<TracedDivision> divisions = {};
 };

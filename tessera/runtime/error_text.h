@@ -5,8 +5,8 @@
 #include <string>
 
 #include "tessera/base/error.h"
-#include "tessera/runtime/message.h"
 #include "tessera/runtime/module_directory.h"
+#include "tessera/runtime/protocol.h"
 
 namespace tessera::runtime {
 

@@ -12,7 +12,7 @@ namespace tessera {
 /// Whether the folder holds a checkpoint, whole or not. Not collective.
 bool checkpoint_exists(const std::string& directory);
 
-/// Writes <directory>/<tag>/ and makes it the newest, or leaves what was there
+/// Writes `<directory>/<tag>/` and makes it the newest, or leaves what was there
 /// as it was. The folder is one that all ranks see. The model must be
 /// partitioned (after the first step, or at once with one partition).
 ///

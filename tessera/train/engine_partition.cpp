@@ -80,7 +80,7 @@ void StepEngine::ensure_partitioned(const StepCall& call, const StepFunction& ru
 
 void StepEngine::partition_whole(ModelCore& model) {
   place({&model}, agree([&](bool&) {
-          return std::vector<std::string>{plan::to_json(model.decide({}, models_->single()))};
+          return std::vector<std::string>{plans::to_json(model.decide({}, models_->single()))};
         }));
 }
 
@@ -128,7 +128,7 @@ void StepEngine::describe_and_place(
   place(models, agree([&](bool&) {
           std::vector<std::string> plans;
           for (ModelCore* model : models) {
-            plans.push_back(plan::to_json(model->decide({}, models_->single())));
+            plans.push_back(plans::to_json(model->decide({}, models_->single())));
             if (passed_over.contains(model->number())) {
               log::info(
                   str("model '",
@@ -165,7 +165,7 @@ void StepEngine::trace_and_place(
           for (std::size_t i = 0; i < models.size(); ++i) {
             const bool called = traces[i].called || called_.contains(models[i]);
             plans.push_back(
-                called ? plan::to_json(
+                called ? plans::to_json(
                              models[i]->decide(std::move(traces[i].graph), models_->single()))
                        : std::string());
           }
@@ -179,7 +179,7 @@ void StepEngine::place(
     const std::vector<std::string>& plans) {
   for (std::size_t i = 0; i < models.size(); ++i) {
     if (!plans[i].empty()) {
-      models[i]->place(plan::plan_from_json(plans[i]));
+      models[i]->place(plans::plan_from_json(plans[i]));
       models_->partitioned();
       runner().add(*models[i]);
       models[i]->join_replicas(models_->single());

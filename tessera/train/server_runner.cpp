@@ -9,7 +9,7 @@ namespace tessera::train {
 ServerRunner::ServerRunner(Context& context)
     : context_(context), directory_(context.group(Group::kPP).rank()) {
   const Context& s = context_;
-  schedule_ = plan::make_schedule(plan::plan_from_config(s.config, s.world->size()));
+  schedule_ = plans::make_schedule(plans::plan_from_config(s.config, s.world->size()));
   if (s.order_transport != nullptr) {
     order_ = std::make_unique<runtime::OrderChannel>(s.group(s.order_group), *s.order_transport);
   }

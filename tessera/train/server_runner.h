@@ -1,9 +1,9 @@
 #pragma once
 
 #include "tessera/runtime/module_directory.h"
-#include "tessera/runtime/order.h"
+#include "tessera/runtime/order_channel.h"
+#include "tessera/runtime/replay/static_mode.h"
 #include "tessera/runtime/server.h"
-#include "tessera/runtime/static_mode.h"
 #include "tessera/schedule/schedule.h"
 #include "tessera/train/step_runner.h"
 

@@ -1,6 +1,6 @@
 #include "tessera/train/step_runner.h"
 
-#include "tessera/runtime/message.h"
+#include "tessera/runtime/protocol.h"
 
 namespace tessera::train {
 

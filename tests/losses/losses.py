@@ -39,7 +39,6 @@ def record(arguments):
         for section in ("validation", "checkpoint", "sample"):
             job.pop(section, None)
         job["log_every"] = 1
-        job["steps"] = STEPS
         job["parallel"]["reproducible"] = True
         job["data"]["directory"] = str(pathlib.Path(arguments.data).resolve())
         for key, value in settings.items():
@@ -50,7 +49,8 @@ def record(arguments):
             file.write_text(json.dumps(job))
             log = pathlib.Path(folder, "log.jsonl")
             subprocess.run(
-                [program, "launch", "-n", "4", "--", program, "train", str(file), "--log", str(log)],
+                [program, "launch", "-n", "4", "--", program, "train", str(file),
+                 "--steps", str(STEPS), "--log", str(log)],
                 check=True, timeout=arguments.timeout, stdout=subprocess.DEVNULL, cwd=folder)
             entries = [json.loads(line) for line in log.read_text().splitlines()]
         losses[name] = [entry["loss"] for entry in entries if "loss" in entry]

@@ -8,7 +8,7 @@
 namespace tessera::comm::shm {
 
 /// Memory that several processes of a node map, without a name: a memfd of its
-/// maker, opened by others through /proc/<pid>/fd/<fd>. Nothing of it can be
+/// maker, opened by others through `/proc/<pid>/fd/<fd>`. Nothing of it can be
 /// left behind, whichever way its processes end.
 /// Threads: any thread (the object itself is not shared between threads).
 class Segment {

@@ -8,6 +8,7 @@
 
 #include <torch/nn/module.h>
 
+#include "tessera/nn/module/marks.h"
 #include "tessera/nn/module/module_call.h"
 #include "tessera/nn/module/remote_tensor.h"
 #include "tessera/nn/module/script_class.h"

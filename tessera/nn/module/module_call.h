@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "tessera/nn/module/interceptor.h"
+#include "tessera/nn/module/marks.h"
 #include "tessera/tensor/value.h"
 
 namespace tessera::detail {
@@ -23,7 +24,7 @@ struct ModuleCall {
   /// this thread, or the module that replaced it.
   static Result dispatch(Impl& impl, Args&&... args) {
     static_assert(!std::is_reference_v<Result>, "forward must return a value, not a reference");
-    torch::nn::Module& target = nn::stand_in(impl);
+    torch::nn::Module& target = nn::replacement_of(impl);
     nn::Interceptor* interceptor = nn::current_interceptor();
     // Naming the key here is what instantiates its registration.
     const nn::CallKey& known = key;

@@ -1,13 +1,12 @@
-#include "cli/doctor/memory.h"
-
 #include <filesystem>
 #include <fstream>
 
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/host.h"
 
-namespace tessera::cli::doctor {
+namespace tessera {
 namespace {
 
 /// A tree of files that stands for the system's.
@@ -24,8 +23,8 @@ class System {
     std::filesystem::create_directories((root_ / path).parent_path());
     std::ofstream(root_ / path) << text;
   }
-  MemoryFacts facts() const {
-    return memory_facts(root_.string());
+  HostMemory facts() const {
+    return host_memory(root_.string());
   }
 
  private:
@@ -35,7 +34,7 @@ class System {
 constexpr std::int64_t kGiB = std::int64_t{1} << 30;
 
 TEST(Memory, WithoutControlGroups) {
-  const MemoryFacts facts = System("plain").facts();
+  const HostMemory facts = System("plain").facts();
   EXPECT_EQ(facts.total, 16 * kGiB);
   EXPECT_EQ(facts.available, 8 * kGiB);
   EXPECT_FALSE(facts.group_limit);
@@ -47,7 +46,7 @@ TEST(Memory, TheSmallestLimitAboveTheGroupHolds) {
   system.write("sys/fs/cgroup/job/step/memory.max", "max\n");
   system.write("sys/fs/cgroup/job/memory.max", "2147483648\n");
   system.write("sys/fs/cgroup/job/memory.current", "1073741824\n");
-  const MemoryFacts facts = system.facts();
+  const HostMemory facts = system.facts();
   EXPECT_EQ(facts.group_limit, 2 * kGiB);
   EXPECT_EQ(facts.group_used, kGiB);
 }
@@ -72,12 +71,12 @@ TEST(Memory, VersionOneAndItsWordForNoLimit) {
 }
 
 TEST(Memory, ThisMachine) {
-  const MemoryFacts facts = memory_facts();
+  const HostMemory facts = host_memory();
   EXPECT_GT(facts.total, facts.available);
   EXPECT_GT(facts.available, 0);
   EXPECT_NE(processor_name(), "");
-  EXPECT_THROW(memory_facts(SCRATCH "/nowhere"), Error);
+  EXPECT_THROW(host_memory(SCRATCH "/nowhere"), Error);
 }
 
 } // namespace
-} // namespace tessera::cli::doctor
+} // namespace tessera

@@ -9,7 +9,7 @@
 
 #include "support.h"
 
-namespace tessera::plan::test {
+namespace tessera::plans::test {
 
 namespace {
 
@@ -138,4 +138,4 @@ TEST_F(OnDisk, ErrorsNameTheFile) {
 
 } // namespace
 
-} // namespace tessera::plan::test
+} // namespace tessera::plans::test

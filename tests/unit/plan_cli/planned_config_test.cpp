@@ -1,4 +1,4 @@
-#include "cli/planned_config.h"
+#include "tessera/planner/planned_config.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,9 +6,13 @@
 
 #include "tessera/base/error.h"
 
+#include "cli/plan/planned_job.h"
+
 namespace tessera::cli {
 namespace {
 
+using planner::planned_keys_said;
+using planner::with_plan;
 using testing::ElementsAre;
 
 TEST(PlannedConfig, NamesTheKeysThatAPlanDecides) {

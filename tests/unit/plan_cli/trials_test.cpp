@@ -1,5 +1,3 @@
-#include "cli/trials.h"
-
 #include <filesystem>
 #include <fstream>
 
@@ -9,12 +7,18 @@
 
 #include "tessera/base/error.h"
 
+#include "cli/plan/run_trials.h"
 #include "models/data/prepare.h"
 #include "models/data/token_file.h"
 
 namespace tessera::cli {
 namespace {
 
+using planner::calibration_json;
+using planner::calibration_ratio;
+using planner::fastest;
+using planner::rank_agreement;
+using planner::Trial;
 using testing::HasSubstr;
 
 Trial measured(double predicted, double seconds) {

@@ -184,7 +184,7 @@ TEST(RuntimeAbilities, FollowTheConfigurationsKeys) {
 // sums parts of the result.
 TracedDivision half_of(const TracedModel& whole) {
   TracedDivision division;
-  division.way = {2, "speed", false};
+  division.way = {2, cost::Distribution::kSpeed, false};
   division.samples = 2;
   division.graph = whole.graph;
   division.whole = {"wte.weight"};
@@ -280,7 +280,7 @@ TEST(DividedModel, WhatIsPlannedIsAConfiguration) {
   options.tensor_degree = 2;
   options.constants = cost::runtime_constants(measured_cluster(2), model.precision);
   const auto best = search(model, measured_cluster(2), options).best.front();
-  EXPECT_EQ(best.strategy.tensor_kind, "speed");
+  EXPECT_EQ(best.strategy.distribution, cost::Distribution::kSpeed);
   EXPECT_EQ(best.strategy.microbatch_size % 2, 0);
   const auto config = config::parse_config(to_config_json(best, model), "planned");
   EXPECT_EQ(config.tensor_parallel_degree, 2);
@@ -293,7 +293,7 @@ TEST(DividedModel, WhatIsPlannedIsAConfiguration) {
 TEST(DividedModel, ADegreeThatWasNotTracedIsNamed) {
   const auto model = describe_traced(small_language_model(3), measured_cluster(2));
   try {
-    model.divided_in({2, "memory", true});
+    model.divided_in({2, cost::Distribution::kMemory, true});
     FAIL();
   } catch (const ConfigError& error) {
     EXPECT_THAT(error.what(), HasSubstr("degree 2 of kind \"memory\""));
