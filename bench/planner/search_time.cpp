@@ -42,11 +42,12 @@ cost::DescribedModel model_of(int layers, int batch) {
   cost::DescribedModel model;
   model.name = std::to_string(layers) + " layers";
   model.global_batch_size = batch;
-  model.sequence_length = 1024;
-  model.num_attention_heads = 16;
+  model.measured().sequence_length = 1024;
+  model.measured().num_attention_heads = 16;
   model.activation_checkpointing = true;
   for (int i = 0; i < layers; ++i) {
     cost::Layer layer;
+    cost::MeasuredLayer times;
     layer.name = "layer." + std::to_string(i);
     layer.kind = "transformer_layer";
     layer.parameters = 12'000'000;
@@ -54,10 +55,11 @@ cost::DescribedModel model_of(int layers, int batch) {
     const double seconds = 4e-3 * (1 + 0.3 * (i % 7));
     for (const char* device : {"v100", "a100", "t4"}) {
       for (const int degree : {1, 2, 4, 8}) {
-        layer.forward_seconds_per_sample[device][degree] = seconds * (device[0] == 't' ? 2 : 1);
+        times.forward_seconds_per_sample[device][degree] = seconds * (device[0] == 't' ? 2 : 1);
       }
     }
     model.layers.push_back(layer);
+    model.measured().layers.push_back(times);
   }
   return model;
 }

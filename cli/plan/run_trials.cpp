@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "tessera/base/files.h"
+#include "tessera/base/json/parse.h"
 #include "tessera/base/json_fields.h"
 #include "tessera/base/statistics.h"
 #include "tessera/planner/decision.h"

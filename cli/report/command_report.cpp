@@ -97,6 +97,7 @@ const RegisterCommand kReport({
     "show a run: losses, pipeline, memory, traffic",
     [](CLI::App& app) {
       auto options = std::make_shared<Options>();
+      app.footer("tessera train --log FILE --timeline FILE writes both files of a run.");
       app.add_option("log", options->log, "log of tessera train --log")->required();
       app.add_option("--timeline", options->timeline, "timeline file of the same run");
       app.add_option("-o,--output", options->output, "HTML file to write")->capture_default_str();

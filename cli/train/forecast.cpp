@@ -32,8 +32,8 @@ cost::Distribution distribution_of(const Job& job) {
       job.parallel.tensor_parallel_kind == "2d" ? "2d" : job.parallel.optimize);
 }
 
-Part part_of(const planner::TracedModel& traced, const Job& job, int tensor_degree) {
-  for (const planner::TracedDivision& division : traced.divisions) {
+Part part_of(const planner::ModelTrace& traced, const Job& job, int tensor_degree) {
+  for (const planner::DivisionTrace& division : traced.divisions) {
     if (division.way.degree == tensor_degree && division.way.distribution == distribution_of(job) &&
         division.way.same_samples == job.parallel.prescaled_batch) {
       return {division.graph, division.least, division.twice, division.samples};

@@ -38,9 +38,12 @@ def used_rooms(root, rooms):
     return used
 
 
-def level_of(room, used, levels):
+def level_of(room, used, levels, above=()):
+    if room in above:
+        sys.exit("rooms include each other in a circle: " + " -> ".join((*above, room)))
     if room not in levels:
-        levels[room] = 1 + max((level_of(other, used, levels) for other in used[room]), default=-1)
+        levels[room] = 1 + max(
+            (level_of(other, used, levels, (*above, room)) for other in used[room]), default=-1)
     return levels[room]
 
 

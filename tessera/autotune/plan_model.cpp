@@ -35,7 +35,7 @@ cost::DescribedModel describe_model(
     int global_batch_size,
     cost::Precision precision,
     const cost::Cluster& cluster) {
-  const planner::TracedModel traced = trace_model(
+  const planner::ModelTrace traced = trace_model(
       source,
       {.precision = precision,
        .global_batch_size = global_batch_size,

@@ -65,7 +65,7 @@ BuiltModel built(const ModelSource& source, cost::Precision precision) {
 }
 
 // nullopt when nothing of the model can be divided so.
-std::optional<planner::TracedDivision>
+std::optional<planner::DivisionTrace>
 trace_division(const ModelSource& source, cost::Precision precision, const cost::TensorWay& way) {
   LoneGroup group(way.degree);
   const tracer::DelayedInitScope delayed;
@@ -78,7 +78,7 @@ trace_division(const ModelSource& source, cost::Precision precision, const cost:
   }
   nn::keep_parts_together(*replacements.root);
   torch::nn::Module& root = *replacements.root;
-  planner::TracedDivision division;
+  planner::DivisionTrace division;
   division.way = way;
   // A mesh gives its rows parts of a common batch.
   const bool mesh = way.distribution == cost::Distribution::kMesh;
@@ -135,10 +135,10 @@ std::vector<int> tensor_degrees_of(const cost::Cluster& cluster) {
   return degrees;
 }
 
-planner::TracedModel trace_model(const ModelSource& source, const TraceRequest& request) {
+planner::ModelTrace trace_model(const ModelSource& source, const TraceRequest& request) {
   using cost::Distribution;
   const RandomState random;
-  planner::TracedModel traced;
+  planner::ModelTrace traced;
   traced.precision = request.precision;
   traced.global_batch_size = request.global_batch_size;
   {

@@ -44,6 +44,6 @@ std::vector<int> tensor_degrees_of(const cost::Cluster& cluster);
 /// Not collective. Threads: the calling thread runs the forward.
 /// Throws: ConfigError when the forward reads numbers of a tensor, as `tracer::trace`. What the
 /// model throws passes through.
-planner::TracedModel trace_model(const ModelSource& source, const TraceRequest& request);
+planner::ModelTrace trace_model(const ModelSource& source, const TraceRequest& request);
 
 } // namespace tessera::autotune

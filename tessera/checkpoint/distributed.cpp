@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/error.h"
-#include "tessera/base/json.h"
+#include "tessera/base/json/parse.h"
 #include "tessera/checkpoint/writer.h"
 #include "tessera/runtime/error_text.h"
 #include "tessera/state/optimizer_parts.h"

@@ -11,6 +11,8 @@
 
 namespace tessera::cost {
 
+struct LayerRows;
+
 /// Bytes on the device of one stage that needs the most.
 struct StageMemory {
   double weights = 0;
@@ -33,18 +35,6 @@ struct StageState {
 
 /// Sums over runs of layers [first, last) at one tensor-parallel degree and
 /// microbatch size, each in constant time.
-///
-/// Seconds of a microbatch. A layer's measured seconds for one sample are taken
-/// apart into what the host needs to start its operators (`Constants`), paid
-/// once for a microbatch, and work that grows with the samples. A transformer
-/// layer's work is that of degree 1 divided by the degree, since its
-/// all-reduces are priced where they run; other layers are taken as measured at
-/// the degree. Backward costs two forwards, activation checkpointing one more
-/// for transformer layers.
-///
-/// A traced model is taken as it was traced at the degree, and the collectives
-/// of its tensor-parallel groups are priced one by one. Recomputed are all of
-/// its movable layers; what stays on stage 0 is not.
 ///
 /// Source: Li et al. 2022, section 3.4, bottom level (a table of measured
 /// layers). There one entry stands for every microbatch size and placement.
@@ -105,17 +95,7 @@ class LayerTable {
     return static_cast<std::size_t>(index);
   }
 
-  void add_measured_layers(
-      const DescribedModel& model,
-      const DeviceKind& kind,
-      bool activation_checkpointing);
-  void add_traced_layers(
-      const DescribedModel& model,
-      const DeviceKind& kind,
-      bool activation_checkpointing);
-  void add_collectives(
-      const Cluster& cluster,
-      const std::vector<const PassCollectives*>& of_layers);
+  void add_collectives(const Cluster& cluster, const LayerRows& rows);
 
   struct PassTraffic {
     Traffic forward;
@@ -132,10 +112,8 @@ class LayerTable {
   };
 
   Constants constants_;
-  const DividedModel* divided_;
   int layers_;
   int tensor_degree_;
-  double microbatch_size_;
   double value_bytes_; // of a weight or an activation
   bool returns_home_;
   std::vector<PassSeconds> tail_; // per kind

@@ -1,8 +1,8 @@
 #include "tessera/planner/calibration.h"
 
 #include "tessera/base/error.h"
-#include "tessera/base/json.h"
 #include "tessera/base/files.h"
+#include "tessera/base/json/parse.h"
 #include "tessera/base/json_fields.h"
 #include "tessera/base/statistics.h"
 #include "tessera/planner/rank_correlation.h"

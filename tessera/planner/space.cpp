@@ -15,11 +15,45 @@ std::size_t at(int index) {
 
 double whole_model_seconds(const cost::DescribedModel& model, const std::string& device) {
   double seconds = 0;
-  for (const cost::Layer& layer : model.layers) {
-    seconds += model.traced() ? layer.microbatch_seconds.at(device).begin()->second.forward
-                              : layer.forward_seconds_per_sample.at(device).at(1);
+  if (const cost::TracedModel* traced = model.traced()) {
+    for (const cost::TracedLayer& layer : traced->whole.layers) {
+      seconds += layer.microbatch_seconds.at(device).begin()->second.forward;
+    }
+    return seconds;
+  }
+  for (const cost::MeasuredLayer& layer : model.measured().layers) {
+    seconds += layer.forward_seconds_per_sample.at(device).at(1);
   }
   return seconds;
+}
+
+// A measured model has one way to divide it: as its layers were measured.
+std::vector<cost::TensorWay> ways_of(const cost::DescribedModel& model, int tp) {
+  if (tp == 1 || model.traced() == nullptr) {
+    return {{tp}};
+  }
+  std::vector<cost::TensorWay> ways;
+  for (const cost::DividedModel& one : model.traced()->divided) {
+    if (one.way.degree == tp) {
+      ways.push_back(one.way);
+    }
+  }
+  return ways;
+}
+
+// Whether microbatches of this size can be divided so.
+bool divides(
+    const cost::DescribedModel& model,
+    const cost::TensorWay& way,
+    int microbatch_size,
+    bool runnable_only) {
+  if (way.degree == 1) {
+    return true;
+  }
+  if (const cost::DividedModel* divided = model.divided_in(way)) {
+    return divided->part.tail_collectives.count(microbatch_size) != 0;
+  }
+  return !runnable_only || microbatch_size % way.degree == 0;
 }
 
 } // namespace
@@ -43,23 +77,9 @@ std::vector<Point> points_of(
       degrees.push_back(tp);
     }
   }
-  // A described model has one way to divide it: as its layers were measured.
-  const auto ways_of = [&model](int tp) {
-    std::vector<cost::TensorWay> ways;
-    if (tp == 1 || !model.traced()) {
-      ways.push_back({tp});
-    } else {
-      for (const cost::DividedModel& one : model.divided) {
-        if (one.way.degree == tp) {
-          ways.push_back(one.way);
-        }
-      }
-    }
-    return ways;
-  };
   std::vector<Point> points;
   for (const int tp : degrees) {
-    const std::vector<cost::TensorWay> ways = ways_of(tp);
+    const std::vector<cost::TensorWay> ways = ways_of(model, tp);
     for (int pp = 1; pp <= std::min(layers, devices / tp); ++pp) {
       if (devices / tp % pp != 0) {
         continue;
@@ -70,10 +90,7 @@ std::vector<Point> points_of(
           continue;
         }
         for (const cost::TensorWay& way : ways) {
-          const bool divides =
-              tp == 1 || (model.traced() ? model.divided_in(way)->tail_collectives.count(mbs) != 0
-                                         : !options.runnable_only || mbs % tp == 0);
-          if (divides) {
+          if (divides(model, way, mbs, options.runnable_only)) {
             points.push_back({pp, dp, tp, mbs, way.distribution, way.same_samples});
           }
         }

@@ -4,7 +4,7 @@
 
 #include "tessera/autograd/weight_gradient.h"
 #include "tessera/base/error.h"
-#include "tessera/comm/activity.h"
+#include "tessera/diagnostics/activity.h"
 #include "tessera/runtime/autograd_modes.h"
 #include "tessera/runtime/error_text.h"
 
@@ -148,7 +148,7 @@ void Server::check_timeout() {
   if (step_->last_heard != started) {
     return; // what was waited for came after all
   }
-  comm::activity::leave(); // this error tells of this rank's end
+  diagnostics::activity::leave(); // this error tells of this rank's end
   throw CommError(
       str("rank ",
           context_.rank,
@@ -159,7 +159,7 @@ void Server::check_timeout() {
           "; ",
           state(),
           others,
-          comm::activity::of_node()));
+          diagnostics::activity::of_node()));
 }
 
 std::string Server::state() const {

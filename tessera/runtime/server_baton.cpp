@@ -2,7 +2,7 @@
 #include <utility>
 
 #include "tessera/autograd/weight_gradient.h"
-#include "tessera/comm/activity.h"
+#include "tessera/diagnostics/activity.h"
 #include "tessera/runtime/autograd_modes.h"
 #include "tessera/runtime/server.h"
 
@@ -116,7 +116,7 @@ std::shared_ptr<Task> Server::begin(const Choice& choice) {
 
 void Server::start_turn(Task& task) const {
   const Fields& request = task.request;
-  comm::activity::runs(
+  diagnostics::activity::runs(
       step_->work.step,
       request.module < 0 ? std::string() : context_.modules->name_of(request.module),
       request.microbatch,

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "tessera/base/error.h"
-#include "tessera/comm/activity.h"
+#include "tessera/diagnostics/activity.h"
 #include "tessera/runtime/error_text.h"
 
 namespace tessera::runtime {
@@ -35,7 +35,7 @@ std::string waiting_text(const StepTasks& tasks, const ModuleDirectory& modules)
 
 void publish_wait(const StepTasks& tasks, std::int64_t step, const ModuleDirectory& modules) {
   if (tasks.suspended.empty()) {
-    comm::activity::waits_for_requests(step);
+    diagnostics::activity::waits_for_requests(step);
     return;
   }
   const auto name = [&](int module) {
@@ -43,7 +43,7 @@ void publish_wait(const StepTasks& tasks, std::int64_t step, const ModuleDirecto
   };
   const Task& task = *tasks.suspended.front().task;
   const bool for_call = task.awaits != 0;
-  comm::activity::waits(
+  diagnostics::activity::waits(
       step,
       name(task.request.module),
       task.request.microbatch,

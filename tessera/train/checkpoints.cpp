@@ -3,8 +3,8 @@
 #include "tessera/base/error.h"
 #include "tessera/checkpoint/directory.h"
 #include "tessera/checkpoint/distributed.h"
-#include "tessera/comm/activity.h"
 #include "tessera/context/agreement.h"
+#include "tessera/diagnostics/activity.h"
 #include "tessera/model/model_core.h"
 #include "tessera/runtime/error_text.h"
 #include "tessera/train/engine.h"
@@ -20,10 +20,10 @@ using model::ModelCore;
 class Doing {
  public:
   Doing(const train::StepEngine& engine, const std::string& what) : engine_(engine) {
-    comm::activity::script(engine_.step_number(), what);
+    diagnostics::activity::script(engine_.step_number(), what);
   }
   ~Doing() {
-    comm::activity::script(engine_.step_number());
+    diagnostics::activity::script(engine_.step_number());
   }
   Doing(const Doing&) = delete;
   Doing& operator=(const Doing&) = delete;

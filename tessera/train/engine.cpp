@@ -3,8 +3,8 @@
 #include <chrono>
 
 #include "tessera/base/error.h"
-#include "tessera/comm/activity.h"
 #include "tessera/context/agreement.h"
+#include "tessera/diagnostics/activity.h"
 #include "tessera/model/model_core.h"
 #include "tessera/nn/module/interceptor.h"
 #include "tessera/train/make_runner.h"
@@ -110,7 +110,7 @@ std::vector<c10::IValue> StepEngine::run_step(const StepCall& call, const StepFu
   }
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - started;
   ++step_;
-  comm::activity::script(step_);
+  diagnostics::activity::script(step_);
   finish(failure);
   runner().completed(call, seconds.count());
   for (ModelCore* model : models()) {

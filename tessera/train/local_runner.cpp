@@ -4,7 +4,7 @@
 
 #include "tessera/autograd/weight_gradient.h"
 #include "tessera/base/error.h"
-#include "tessera/comm/activity.h"
+#include "tessera/diagnostics/activity.h"
 #include "tessera/runtime/error_text.h"
 #include "tessera/runtime/random_state.h"
 
@@ -52,7 +52,7 @@ std::vector<c10::IValue> LocalRunner::run(const Work& work) {
 
 c10::IValue LocalRunner::run_microbatch(const Work& work, int microbatch) {
   timeline::Recorder& recorder = *context_.recorder;
-  comm::activity::runs(work.step, "", microbatch, false);
+  diagnostics::activity::runs(work.step, "", microbatch, false);
   timeline::Event event;
   event.start_us = recorder.now_us();
   c10::IValue result;
@@ -78,7 +78,7 @@ c10::IValue LocalRunner::run_microbatch(const Work& work, int microbatch) {
 void LocalRunner::backward(
     const std::vector<at::Tensor>& tensors,
     const std::vector<at::Tensor>& gradients) {
-  comm::activity::turns_backward();
+  diagnostics::activity::turns_backward();
   const WeightGradientPass in_place(tensors);
   torch::autograd::backward(tensors, gradients);
 }

@@ -5,10 +5,11 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/log.h"
-#include "tessera/comm/activity.h"
+#include "tessera/comm/share_activity.h"
+#include "tessera/diagnostics/activity.h"
+#include "tessera/diagnostics/uncaught_error.h"
 #include "tessera/nn/parallel/context.h"
 #include "tessera/nn/summa/mesh.h"
-#include "tessera/runtime/uncaught_error.h"
 #include "tessera/train/engine.h"
 
 namespace tessera {
@@ -91,11 +92,11 @@ void init(const Config& config) {
   auto made = std::make_unique<Session>();
   const comm::WorldPtr world = start_world(config);
   log::set_rank(world->rank());
-  runtime::report_uncaught_errors(
+  diagnostics::report_uncaught_errors(
       {world->rank(), world->hosts()[world->rank()] == world->hosts()[0]});
   check(config, *world);
   made->context = make_context(config, world);
-  comm::activity::share(*world, made->context->group(Group::kWorld));
+  comm::share_activity(*world, made->context->group(Group::kWorld));
   nn::set_tensor_parallel(tensor_parallel_of(*made->context));
   made->engine = std::make_shared<train::StepEngine>(*made->context);
   holder() = std::move(made);
@@ -103,14 +104,14 @@ void init(const Config& config) {
 
 void init(const std::string& config_file) {
   // MPI has not started: an unreadable file is reported by the launcher's rank 0.
-  runtime::report_uncaught_errors(runtime::Reporter::of_environment());
+  diagnostics::report_uncaught_errors(diagnostics::Reporter::of_environment());
   init(config::load_config(config_file));
 }
 
 void shutdown() {
   barrier();
   nn::set_tensor_parallel({});
-  comm::activity::leave();
+  diagnostics::activity::leave();
   holder().reset();
 }
 

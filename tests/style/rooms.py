@@ -6,7 +6,7 @@
 A room is a folder with a row in cmake/layers.txt; a file belongs to the longest row that its path
 begins with. A unit is a header together with the source of the same name.
   layers     a room includes only the rooms of its row; libtorch and <mpi.h> only where the row allows
-  circles    no unit includes itself through others
+  circles    no unit, and no room, includes itself through others
   private    an installed header (HEADERS in its room's CMakeLists.txt) includes installed ones only; one that
              is neither installed nor listed as INTERNAL is included by its own room only
   facade     tessera/tessera.h reaches at most 20 headers of the library
@@ -84,12 +84,21 @@ def unit_of(file):
 
 
 def circles(tree):
-    graph = {}
+    units, rooms = {}, {}
     for file in tree.includes:
-        unit = unit_of(file)
-        graph.setdefault(unit, set()).update(
+        unit, room = unit_of(file), tree.room_of(file)
+        units.setdefault(unit, set()).update(
             other for other in map(unit_of, tree.ours(file)) if other != unit)
-    # Tarjan's strongly connected components.
+        if room is not None:
+            others = {tree.room_of(other) for other in tree.ours(file)} - {None, room}
+            rooms.setdefault(room.name, set()).update(other.name for other in others)
+    for graph in (units, rooms):
+        for members in connected(graph):
+            yield "these include each other in a circle: " + ", ".join(members)
+
+
+def connected(graph):
+    """The strongly connected components of more than one member (Tarjan's algorithm)."""
     sys.setrecursionlimit(100000)
     number, low, stack, found = {}, {}, [], []
 
@@ -110,9 +119,7 @@ def circles(tree):
     for unit in sorted(graph):
         if unit not in number:
             visit(unit)
-    for units in found:
-        if len(units) > 1:
-            yield "these include each other in a circle: " + ", ".join(units)
+    return [members for members in found if len(members) > 1]
 
 
 def listed_headers(tree):
@@ -175,13 +182,14 @@ def self_test(_):
     }
     bad = {
         "layers": {"tessera/base/b.h": '#include "tessera/a/deep/d.h"\n', "tessera/a/a.h": "#include <mpi.h>\n"},
-        "circles": {"tessera/a/own.h": '#include "tessera/a/a.h"\n'},
+        "circles": {"tessera/a/own.h": '#include "tessera/a/deep/d.h"\n',
+                    "tessera/a/deep/d.h": '#include "tessera/a/own.h"\n'},
         "private": {"tessera/a/deep/d.h": '#include "tessera/a/own.h"\n',
                     "tessera/a/a.h": '#include "tessera/a/own.h"\n'},
         "facade": {"tessera/tessera.h": "".join(f'#include "tessera/base/h{i}.h"\n' for i in range(21)),
                    **{f"tessera/base/h{i}.h": "" for i in range(21)}},
     }
-    expected = {"layers": 2, "circles": 1, "private": 2, "facade": 1}
+    expected = {"layers": 2, "circles": 2, "private": 2, "facade": 1}
     for check in CHECKS:
         for changes, count in (({}, 0), (bad[check], expected[check])):
             with tempfile.TemporaryDirectory() as folder:

@@ -15,7 +15,7 @@ DistributedAttentionLayerImpl::DistributedAttentionLayerImpl(const TransformerOp
     : options(given) {
   check_options("DistributedAttentionLayer", options, parallel());
   const auto& o = options;
-  own_heads_ = even_range(o.num_attention_heads, parallel().size(), parallel().rank()).size();
+  own_heads_ = heads_here(o, parallel());
   const auto split = [&](std::int64_t groups) {
     return FeatureSplit{groups, o.num_attention_heads, o.attention_head_size};
   };

@@ -4,6 +4,7 @@
 
 #include <ATen/ATen.h>
 
+#include "tessera/base/error.h"
 #include "tessera/nn/layers/placement.h"
 #include "tessera/nn/parallel/parameter_creation.h"
 
@@ -62,15 +63,34 @@ Lengths FeatureSplit::lengths(int ranks) const {
   return result;
 }
 
+Blocks FeatureSplit::on_mesh(int side) const {
+  return {parts * width, side, width, /*may_be_empty=*/true};
+}
+
+two_d::LinearLayout DistributedProjectionImpl::layout_on_mesh() const {
+  const Blocks hidden = mesh_blocks(parallel(), hidden_);
+  const Blocks features = split_.on_mesh(hidden.parts());
+  const int groups = static_cast<int>(split_.groups);
+  return direction_ == Direction::kInto ? two_d::LinearLayout{hidden, features, groups}
+                                        : two_d::LinearLayout{features, hidden, 1};
+}
+
 Shard DistributedProjectionImpl::weight_shard() const {
   const int ranks = parallel().size();
   const int rank = parallel().rank();
+  const Placement inside = inside_placement(parallel());
+  if (inside == Placement::kOnMesh) {
+    const two_d::Mesh& mesh = *parallel().mesh;
+    const two_d::LinearLayout layout = layout_on_mesh();
+    return block_of_matrix(
+        layout.in, mesh.row(), layout.out, mesh.column(), layout.groups, /*transposed=*/true);
+  }
   if (direction_ == Direction::kOutOf) {
     return column_shard(split_, hidden_, ranks, rank);
   }
   Shard shard;
   shard.full_sizes = {split_.total(), hidden_};
-  if (inside_placement(parallel()) == Placement::kSharded) {
+  if (inside == Placement::kSharded) {
     // Every rank's features, in the order in which the products are sent.
     const Range columns = even_range(hidden_, ranks, rank);
     shard.local_sizes = {0, columns.size()};
@@ -84,6 +104,14 @@ Shard DistributedProjectionImpl::weight_shard() const {
   return shard;
 }
 
+Shard DistributedProjectionImpl::bias_shard() const {
+  Shard shard;
+  shard.full_sizes = {split_.total()};
+  shard.local_sizes = {0};
+  add_rows(split_, parallel().size(), parallel().rank(), {}, false, shard);
+  return shard;
+}
+
 DistributedProjectionImpl::DistributedProjectionImpl(
     Direction direction,
     std::int64_t hidden,
@@ -93,7 +121,7 @@ DistributedProjectionImpl::DistributedProjectionImpl(
   ParameterCreation how;
   how.use_normal = options.use_normal_initialization;
   how.initializer_range = options.initializer_range;
-  const auto create = parameter_creation_scope(*this, how);
+  const auto create = parameter_creation_scope(*this, creation_for(parallel(), how));
   weight = create.initialize_shard("weight", weight_shard());
   if (!options.linear_bias) {
     return;
@@ -102,22 +130,23 @@ DistributedProjectionImpl::DistributedProjectionImpl(
   const Initializer initializer = options.use_normal_initialization
                                       ? constant(0)
                                       : nn::linear_bias(into ? hidden : split.total());
-  if (into) {
-    Shard shard;
-    shard.full_sizes = {split.total()};
-    shard.local_sizes = {0};
-    add_rows(split, parallel().size(), parallel().rank(), {}, false, shard);
-    bias = create.initialize_shard("bias", shard, initializer);
-  } else if (inside_placement(parallel()) == Placement::kSharded) {
+  const Placement inside = inside_placement(parallel());
+  if (inside == Placement::kOnMesh) {
+    const two_d::LinearLayout layout = layout_on_mesh();
+    bias =
+        first_row_.create(*parallel().mesh, create, "bias", layout.out, layout.groups, initializer);
+  } else if (into) {
+    bias = create.initialize_shard("bias", bias_shard(), initializer);
+  } else if (inside == Placement::kSharded) {
     bias = create.initialize_with_output_partition("bias", {hidden}, initializer);
   } else {
     bias = create.initialize_whole("bias", {hidden}, initializer);
   }
 }
 
-at::Tensor DistributedProjectionImpl::forward(const at::Tensor& x, const Lengths& samples) {
-  const TensorParallel now = parallel_now();
-  const std::int64_t positions = x.size(1);
+/// `rows`: of every rank's own samples.
+ProductPlan DistributedProjectionImpl::product_plan(const TensorParallel& now, const Lengths& rows)
+    const {
   const bool into = direction_ == Direction::kInto;
   ProductPlan plan;
   switch (inside_placement(now)) {
@@ -132,12 +161,27 @@ at::Tensor DistributedProjectionImpl::forward(const at::Tensor& x, const Lengths
     case Placement::kOwnSamples:
       plan.operand = into ? Operand::kOwnSamples : Operand::kSharded;
       plan.result = into ? Result::kSharded : Result::kOwnSamples;
-      for (const std::int64_t count : samples) {
-        plan.rows.push_back(count * positions);
-      }
+      plan.rows = rows;
       break;
+    case Placement::kOnMesh:
+      TESSERA_CHECK(false, "products on a mesh are SUMMA's");
   }
-  const at::Tensor y = distributed_product(now, plan, x.reshape({-1, x.size(-1)}), weight, bias);
+  return plan;
+}
+
+at::Tensor DistributedProjectionImpl::forward(const at::Tensor& x, const Lengths& samples) {
+  const TensorParallel now = parallel_now();
+  if (inside_placement(now) == Placement::kOnMesh) {
+    first_row_.agree(*now.mesh);
+    return two_d::linear(now.mesh, layout_on_mesh(), x, weight, bias);
+  }
+  const std::int64_t positions = x.size(1);
+  Lengths rows;
+  for (const std::int64_t count : samples) {
+    rows.push_back(count * positions);
+  }
+  const at::Tensor y =
+      distributed_product(now, product_plan(now, rows), x.reshape({-1, x.size(-1)}), weight, bias);
   return y.view({y.size(0) / positions, positions, y.size(1)});
 }
 

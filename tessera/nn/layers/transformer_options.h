@@ -63,6 +63,9 @@ struct TransformerOptions {
   double intermediate_dropout_prob = 0.0;
 };
 
+/// Attention heads of this rank; on a mesh those of its column.
+std::int64_t heads_here(const TransformerOptions& options, const TensorParallel& parallel);
+
 /// Throws: ConfigError naming the option, ShapeError when ranks would be left
 /// without an attention head.
 void check_options(

@@ -13,6 +13,7 @@
 #include "tessera/nn/module/interceptor.h"
 #include "tessera/nn/module/marks.h"
 #include "tessera/nn/module/sequential.h"
+#include "tessera/nn/replace/builtin.h"
 
 namespace tessera::nn {
 
@@ -156,6 +157,7 @@ class Replacing {
       const std::function<
           std::shared_ptr<DistributedModule>(const torch::nn::Module&, const Make&)>& around)
       : holders_(root), around_(around) {
+    register_builtin_tp_rules();
     result_.root = root;
     visit(root, "", nullptr, "", true);
     check_options();

@@ -98,7 +98,7 @@ TEST(Price, MeasuredFixedSecondsReplaceTheConstants) {
   const Cluster cluster = small_cluster(1, 0);
   DescribedModel model = small_model(2);
   model.activation_checkpointing = false;
-  for (Layer& layer : model.layers) {
+  for (MeasuredLayer& layer : model.measured().layers) {
     layer.fixed_seconds["fast"] = 4e-4;
   }
   validate(model);
@@ -111,7 +111,7 @@ TEST(Price, MeasuredFixedSecondsReplaceTheConstants) {
       price(model, cluster, strategy, constants).stages[0].compute_seconds,
       2 * (2 * 4e-4 + 4 * 3 * 6e-4),
       1e-9);
-  model.layers[0].fixed_seconds["fast"] = 2e-3;
+  model.measured().layers[0].fixed_seconds["fast"] = 2e-3;
   EXPECT_THROW(validate(model), ConfigError);
 }
 

@@ -58,7 +58,7 @@ TEST(PlanFile, ErrorsNameTheField) {
       HasSubstr("\"decoder\" is 9; pp ranks are 0 to 1"));
   EXPECT_THAT(
       parse_error(replaced("\"decoder\": 1", "\"decoder\": null")),
-      HasSubstr("partition: found an object"));
+      HasSubstr("partition.decoder: found null; write an integer"));
   EXPECT_THAT(
       parse_error(replaced("\"decoder\"", "\"encoder\"")), HasSubstr("\"encoder\": stands twice"));
   EXPECT_THAT(

@@ -12,6 +12,7 @@
 #include "tessera/planner/decision.h"
 #include "tessera/planner/explain.h"
 #include "tessera/planner/nothing_fits.h"
+#include "tessera/planner/pricer.h"
 #include "tessera/planner/space.h"
 
 #include "tests/unit/cost/small_cases.h"
@@ -185,7 +186,7 @@ TEST(Search, WhatFitsNowhereIsExplained) {
 
 TEST(Search, ShardingIsNamedWhereItHelps) {
   auto model = small_model(1);
-  for (auto& [device, seconds] : model.layers[0].forward_seconds_per_sample) {
+  for (auto& [device, seconds] : model.measured().layers[0].forward_seconds_per_sample) {
     seconds.erase(2); // no tensor parallelism
   }
   model.layers[0].parameters = 430'000'000; // 13 GB, sharded 8 GB

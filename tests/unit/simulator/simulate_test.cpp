@@ -196,6 +196,7 @@ TEST(Simulate, RanksThatShareCoresSlowEachOtherDown) {
 // A model whose first layer is the home of embedding and head.
 cost::DescribedModel home_model(int layers) {
   cost::DescribedModel model;
+  cost::TracedModel traced;
   model.name = "home";
   model.global_batch_size = 8;
   model.returns_home = true;
@@ -203,10 +204,13 @@ cost::DescribedModel home_model(int layers) {
     cost::Layer layer;
     layer.name = i == 0 ? "" : "h." + std::to_string(i - 1);
     layer.kind = "Block";
-    layer.microbatch_seconds["fast"][1] = {1e-3, 2e-3};
     model.layers.push_back(layer);
+    cost::TracedLayer seconds;
+    seconds.microbatch_seconds["fast"][1] = {1e-3, 2e-3};
+    traced.whole.layers.push_back(seconds);
   }
-  model.tail_seconds["fast"][1] = {0.6e-3, 1.2e-3};
+  traced.whole.tail_seconds["fast"][1] = {0.6e-3, 1.2e-3};
+  model.source = traced;
   return model;
 }
 
