@@ -105,7 +105,7 @@ void Trainer::build_model() {
   const models::Preset preset = preset_of(job_);
   torch::manual_seed(static_cast<std::uint64_t>(job_.parallel.seed));
   {
-    const tracer::DelayedInitScope delayed(job_.parallel.delayed_parameter_initialization);
+    const delay_param_initialization delayed(job_.parallel.delayed_parameter_initialization);
     const tensor_parallelism marked(job_.parallel.tensor_parallel_degree > 1);
     model_ = models::make_model(preset);
     if (job_.precision == "bf16") {

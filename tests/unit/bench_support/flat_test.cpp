@@ -1,41 +1,13 @@
-#include "tessera/tensor/flat.h"
+#include "bench/support/flat.h"
 
 #include <torch/torch.h>
 
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
-#include "tessera/tensor/dtype.h"
 
 namespace tessera {
 namespace {
-
-TEST(Dtype, NamesRoundTrip) {
-  for (const at::ScalarType type :
-       {at::kFloat,
-        at::kDouble,
-        at::kHalf,
-        at::kBFloat16,
-        at::kLong,
-        at::kInt,
-        at::kBool,
-        at::kByte}) {
-    EXPECT_EQ(dtype_from_name(dtype_name(type)), type);
-  }
-  EXPECT_EQ(dtype_name(at::kBFloat16), "bfloat16");
-  try {
-    dtype_from_name("float");
-    FAIL() << "an unknown name was taken";
-  } catch (const ConfigError& error) {
-    EXPECT_NE(std::string(error.what()).find("float32"), std::string::npos);
-  }
-}
-
-TEST(Dtype, BytesCountElementsOfMetaTensorsToo) {
-  EXPECT_EQ(bytes_of(torch::empty({3, 5}, torch::kHalf)), 30);
-  EXPECT_EQ(bytes_of(torch::empty({1 << 20, 1 << 20}, torch::kMeta)), std::int64_t{4} << 40);
-  EXPECT_EQ(bytes_of(torch::Tensor()), 0);
-}
 
 TEST(Flat, PartsAreAlignedAndComeBack) {
   const std::vector<at::Tensor> tensors{

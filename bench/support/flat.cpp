@@ -1,4 +1,4 @@
-#include "tessera/tensor/flat.h"
+#include "bench/support/flat.h"
 
 #include <ATen/ATen.h>
 
