@@ -1,8 +1,13 @@
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <string>
+
+#include <mpi.h>
+
+#include <torch/version.h>
 
 #include "tessera/base/error.h"
 
@@ -22,6 +27,20 @@ std::vector<Command>& commands() {
 
 namespace {
 
+std::string version_line() {
+  std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> mpi{};
+  int length = 0;
+  MPI_Get_library_version(mpi.data(), &length); // allowed before MPI_Init
+  const std::string name(mpi.data(), static_cast<std::size_t>(length));
+  return tessera::str(
+      "tessera ",
+      TESSERA_VERSION,
+      ", libtorch ",
+      TORCH_VERSION,
+      ", ",
+      name.substr(0, name.find(',')));
+}
+
 void say_on_first_rank(const std::exception& error) {
   // NOLINTNEXTLINE(concurrency-mt-unsafe): no thread changes the environment
   const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
@@ -36,6 +55,7 @@ int main(int argc, char** argv) {
   CLI::App app("Tessera trains models that are too large for one device.");
   app.name("tessera");
   app.require_subcommand(1);
+  app.set_version_flag("--version", version_line());
   auto& list = tessera::cli::commands();
   std::sort(list.begin(), list.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
   for (const auto& command : list) {

@@ -28,7 +28,7 @@ format() {
 # Files of folders without a T in cmake/layers.txt: libtorch's headers cost
 # clang-tidy over 30 s a file, and version 14 needs help to parse them.
 torch_free() {
-  sed -n 's/^\([a-z0-9]*\):.*/\1/p' cmake/layers.txt | while read -r folder; do
+  sed -n 's/^\([a-z0-9_/]*\):.*/\1/p' cmake/layers.txt | while read -r folder; do
     if [ -d "tessera/$folder" ]; then
       find "tessera/$folder" -name '*.cpp'
     fi

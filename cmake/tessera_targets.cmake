@@ -1,7 +1,8 @@
-# tessera_add_library(folder [TORCH] [MPI] HEADERS ... SOURCES ... DEPS ... LIBS ...)
+# tessera_add_library(folder [TORCH] [MPI] HEADERS ... INTERNAL ... SOURCES ... DEPS ... LIBS ...)
 #   one folder of tessera/ (or room of one, see nn), one static target tessera_<folder>
-#   (INTERFACE without SOURCES), alias tessera::<folder>. HEADERS are installed. DEPS are
-#   such names.
+#   (INTERFACE without SOURCES), alias tessera::<folder>. HEADERS are installed; INTERNAL ones
+#   are not, but other rooms include them; an unlisted header belongs to its room alone (the test
+#   style.private). DEPS are such names.
 #   TORCH links libtorch and uses the shared precompiled header.
 # tessera_add_program(name [TORCH] SOURCES ... DEPS ... LIBS ...)
 # tessera_add_test(name [TORCH] SOURCES ... DEPS ... [LABELS ...] [TIMEOUT s])
@@ -97,7 +98,7 @@ function(tessera_add_if_present folder)
 endfunction()
 
 function(tessera_add_library folder)
-  cmake_parse_arguments(ARG "TORCH;MPI" "" "HEADERS;SOURCES;DEPS;LIBS" ${ARGN})
+  cmake_parse_arguments(ARG "TORCH;MPI" "" "HEADERS;INTERNAL;SOURCES;DEPS;LIBS" ${ARGN})
   set(target tessera_${folder})
   list(TRANSFORM ARG_DEPS PREPEND tessera::)
   if(ARG_TORCH)

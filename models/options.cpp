@@ -4,7 +4,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "tessera/base/json.h"
+#include "tessera/base/json/parse.h"
 #include "tessera/base/json_fields.h"
 #include "tessera/base/text.h"
 

@@ -3,7 +3,7 @@
 #include <map>
 #include <set>
 
-#include "tessera/base/json.h"
+#include "tessera/base/json/parse.h"
 #include "tessera/base/json_fields.h"
 
 namespace tessera::models {

@@ -42,11 +42,12 @@ cost::DescribedModel model_of(int layers, int batch) {
   cost::DescribedModel model;
   model.name = std::to_string(layers) + " layers";
   model.global_batch_size = batch;
-  model.sequence_length = 1024;
-  model.num_attention_heads = 16;
+  model.measured().sequence_length = 1024;
+  model.measured().num_attention_heads = 16;
   model.activation_checkpointing = true;
   for (int i = 0; i < layers; ++i) {
     cost::Layer layer;
+    cost::MeasuredLayer times;
     layer.name = "layer." + std::to_string(i);
     layer.kind = "transformer_layer";
     layer.parameters = 12'000'000;
@@ -54,10 +55,11 @@ cost::DescribedModel model_of(int layers, int batch) {
     const double seconds = 4e-3 * (1 + 0.3 * (i % 7));
     for (const char* device : {"v100", "a100", "t4"}) {
       for (const int degree : {1, 2, 4, 8}) {
-        layer.forward_seconds_per_sample[device][degree] = seconds * (device[0] == 't' ? 2 : 1);
+        times.forward_seconds_per_sample[device][degree] = seconds * (device[0] == 't' ? 2 : 1);
       }
     }
     model.layers.push_back(layer);
+    model.measured().layers.push_back(times);
   }
   return model;
 }
@@ -68,7 +70,7 @@ double processor_seconds() {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-void measure(int devices, int kinds, int layers, int batch, const char* method) {
+void measure(int devices, int kinds, int layers, int batch, planner::Method method) {
   const auto cluster = cluster_of(devices, kinds);
   const auto model = model_of(layers, batch);
   planner::SearchOptions options;
@@ -86,7 +88,7 @@ void measure(int devices, int kinds, int layers, int batch, const char* method) 
       kinds,
       layers,
       batch,
-      method,
+      method == planner::Method::kAmp ? "amp" : "annealing",
       considered,
       best);
 }
@@ -125,18 +127,18 @@ int main() {
   std::printf(
       " devices  kinds  layers   batch  method        combinations    "
       "seconds\n");
-  for (const char* method : {"amp", "annealing"}) {
+  for (const auto method : {planner::Method::kAmp, planner::Method::kAnnealing}) {
     measure(16, 1, 30, 32, method); // the paper's clusters
     measure(16, 2, 30, 32, method);
   }
   for (const int devices : {4, 64, 256, 1024}) {
-    measure(devices, 3, 96, 1024, "amp");
+    measure(devices, 3, 96, 1024, planner::Method::kAmp);
   }
   for (const int layers : {12, 24, 48, 192}) {
-    measure(64, 3, layers, 1024, "amp");
+    measure(64, 3, layers, 1024, planner::Method::kAmp);
   }
   for (const int batch : {64, 256, 4096}) {
-    measure(64, 3, 96, batch, "amp");
+    measure(64, 3, 96, batch, planner::Method::kAmp);
   }
   std::printf("\n  layers  stages  seconds of the layer assignment\n");
   measure_assignment(24, 8);

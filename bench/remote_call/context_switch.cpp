@@ -12,7 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "tessera/comm/shared_memory/segment.h"
+#include "tessera/ipc/counter.h"
 
 namespace tessera::bench {
 
@@ -20,17 +20,17 @@ namespace {
 
 constexpr std::chrono::hours kLong{1};
 
-void wait_for_other_than(std::atomic<std::uint32_t>& word, std::uint32_t seen) {
-  while (word.load() == seen) {
-    comm::shm::wait_while_equal(word, seen, kLong);
+void wait_for_other_than(ipc::Counter& counter, std::uint32_t seen) {
+  while (counter.value.load() == seen) {
+    counter.sleep_while(seen, kLong);
   }
 }
 
 } // namespace
 
 struct ContextSwitch::Shared {
-  std::atomic<std::uint32_t> asked{0};
-  std::atomic<std::uint32_t> answered{0};
+  ipc::Counter asked;
+  ipc::Counter answered;
 };
 
 ContextSwitch::ContextSwitch() {
@@ -48,8 +48,7 @@ ContextSwitch::ContextSwitch() {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     for (std::uint32_t seen = 0;; ++seen) {
       wait_for_other_than(shared_->asked, seen);
-      shared_->answered.fetch_add(1);
-      comm::shm::wake_all(shared_->answered);
+      shared_->answered.raise();
     }
   }
 }
@@ -61,9 +60,8 @@ ContextSwitch::~ContextSwitch() {
 }
 
 void ContextSwitch::round() {
-  const std::uint32_t seen = shared_->answered.load();
-  shared_->asked.fetch_add(1);
-  comm::shm::wake_all(shared_->asked);
+  const std::uint32_t seen = shared_->answered.value.load();
+  shared_->asked.raise();
   wait_for_other_than(shared_->answered, seen);
 }
 

@@ -15,6 +15,7 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "tessera/context/context.h"
 #include "tessera/tessera.h"
 
 #include "bench/remote_call/context_switch.h"
@@ -90,7 +91,7 @@ Times measure(tessera::bench::ContextSwitch* other, std::int64_t calls, int roun
       }
     });
     timed(times.forward, round, [&] { forward(x); });
-    auto& transport = *tessera::train::session().transport;
+    auto& transport = *tessera::context().transport;
     const auto before = transport.counters().messages_sent;
     timed(times.both, round, [&] { both(x); });
     times.messages = static_cast<double>(transport.counters().messages_sent - before) /

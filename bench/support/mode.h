@@ -6,6 +6,7 @@
 
 #include <sys/resource.h>
 
+#include "tessera/context/context.h"
 #include "tessera/tessera.h"
 
 /// Dynamic, static and fast mode in the benchmarks, and what a step costs
@@ -42,7 +43,7 @@ struct Traffic {
 /// Collective over the world.
 inline Traffic traffic() {
   Traffic own;
-  if (const auto& transport = train::session().transport) {
+  if (const auto& transport = context().transport) {
     own.messages = transport->counters().messages_sent;
     own.bytes = transport->counters().bytes_sent;
   }

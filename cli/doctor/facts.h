@@ -5,6 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "tessera/autotune/probe/pair.h"
+#include "tessera/base/host.h"
+
 namespace tessera::cli::doctor {
 
 /// A kernel of OpenBLAS that was tried in a process of its own.
@@ -25,14 +28,6 @@ struct ProductFacts {
   std::optional<KernelTrial> trial;
 };
 
-/// Units: bytes.
-struct MemoryFacts {
-  std::int64_t total = 0;
-  std::int64_t available = 0;
-  std::optional<std::int64_t> group_limit; // of the control group
-  std::optional<std::int64_t> group_used;
-};
-
 /// What one rank found about itself and its machine.
 struct RankFacts {
   int rank = 0;
@@ -46,20 +41,13 @@ struct RankFacts {
   int cores = 1; // physical, that this rank may use
   int threads = 1; // of this rank's products
   ProductFacts products;
-  MemoryFacts memory;
+  HostMemory memory;
   double copy_bytes_per_s = 0; // read and written once each
   double clock_offset_us = 0; // against rank 0; within +- clock_error_us
   double clock_error_us = 0;
 };
 
-/// Messages between two ranks, there and back.
-struct PairFacts {
-  int first = 0;
-  int second = 0;
-  double latency_us = 0; // one way, smallest message, median
-  double bytes_per_s = 0; // one way, 16 MiB, until the receiver has a copy
-  bool shared_memory = false;
-};
+using autotune::PairFacts;
 
 struct Finding {
   bool fatal = false; // training is impossible

@@ -137,11 +137,7 @@ void judge_machine(const RankFacts& facts, const RankFacts& first, Findings& out
             ")"),
         "the slowest rank sets the pace of every step");
   }
-  std::int64_t free_bytes = facts.memory.available;
-  if (facts.memory.group_limit) {
-    free_bytes =
-        std::min(free_bytes, *facts.memory.group_limit - facts.memory.group_used.value_or(0));
-  }
+  const std::int64_t free_bytes = facts.memory.free();
   if (free_bytes < kLeastMemory * facts.local_size) {
     out.warn(
         facts.rank,

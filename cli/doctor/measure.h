@@ -25,14 +25,6 @@ void measure_clock(comm::World& world, RankFacts& facts);
 /// rank. Collective over the group.
 double measure_all_reduce(comm::ProcessGroup& group);
 
-/// Fills pairs and unmeasured on rank 0; one pair at a time, at most
-/// `most_ranks` ranks. Collective over the world.
-void measure_pairs(
-    comm::World& world,
-    comm::ProcessGroup& group,
-    int most_ranks,
-    Examination& examination);
-
 /// All ranks' facts on rank 0. Collective over the world.
 void gather(
     comm::World& world,

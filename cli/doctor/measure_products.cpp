@@ -11,11 +11,11 @@
 #include <dlfcn.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/stopwatch.h"
 
-#include "cli/blas_kernel.h"
+#include "cli/doctor/blas_kernel.h"
 #include "cli/doctor/measure.h"
-#include "cli/launch_command.h"
-#include "cli/stopwatch.h"
+#include "cli/launch/launch_command.h"
 
 namespace tessera::cli::doctor {
 

@@ -34,7 +34,7 @@ std::string names_of(const std::vector<int>& ranks) {
 
 /// What is the same for every rank of a host, once.
 std::string host_lines(const RankFacts& facts) {
-  const MemoryFacts& memory = facts.memory;
+  const HostMemory& memory = facts.memory;
   std::string lines =
       str("host ",
           facts.host,

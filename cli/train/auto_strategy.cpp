@@ -6,17 +6,17 @@
 #include <functional>
 #include <numeric>
 
+#include "tessera/autotune/plan_model.h"
+#include "tessera/autotune/probe/probe.h"
 #include "tessera/base/json_fields.h"
 #include "tessera/checkpoint/directory.h"
 #include "tessera/comm/world.h"
 #include "tessera/planner/decision.h"
-#include "tessera/planner/traced_model.h"
+#include "tessera/planner/planned_config.h"
 
 #include "cli/allocator.h"
-#include "cli/job_preset.h"
-#include "cli/planned_config.h"
-#include "cli/planning.h"
-#include "cli/probe/probe.h"
+#include "cli/plan/preset_source.h"
+#include "cli/train/job_preset.h"
 #include "cli/train/progress.h"
 
 namespace tessera::cli {
@@ -24,24 +24,21 @@ namespace tessera::cli {
 namespace {
 
 std::string planned_on(const Job& job, const cost::Cluster& cluster) {
-  PresetRun run = run_of(job);
-  run.tensor_degrees = tensor_degrees_of(cluster);
-  const cost::DescribedModel model =
-      planner::describe_traced(trace_preset(preset_of(job), run), cluster);
-  planner::SearchOptions search;
-  search.keep = 3;
-  search.keep_node_order = true;
-  plan_for_runtime(model, cluster, search);
-  const planner::SearchResult result = planner::search(model, cluster, search);
+  const PresetRun run = run_of(job);
+  PlanOptions options;
+  options.precision = run.precision;
+  options.search.keep = 3;
+  options.search.keep_node_order = true;
+  const Planned planned = autotune::plan_model(
+      preset_source(preset_of(job), run.sequence), run.global_batch_size, cluster, options);
   std::printf(
       "strategy auto: %d combinations of degrees and microbatch sizes on %s; "
-      "the best:\n%sthe first of them:\n%s",
-      result.considered,
+      "the best:\n%s",
+      planned.found.considered,
       cluster.name.c_str(),
-      planner::summary(result).c_str(),
-      planner::explain(result.best.front(), model, cluster).c_str());
+      planned.explanation().c_str());
   std::fflush(stdout);
-  return planner::to_config_json(result.best.front(), model);
+  return planner::to_config_json(planned.best(), planned.model);
 }
 
 /// The newest checkpoint of a folder that is not torn. Loading passes torn ones
@@ -151,14 +148,14 @@ void choose_strategy(Job& job, bool keep_plan) {
         *world, *everyone, [&] { return kept_plan(job.checkpoint.directory, world->size()); });
   }
   if (plan.empty()) {
-    probe::Effort effort;
+    autotune::Effort effort;
     effort.quick = true;
     effort.seconds_a_point = 0.01;
-    const cost::Cluster cluster = probe::measure_cluster(*world, effort);
+    const cost::Cluster cluster = autotune::measure_cluster(*world, effort);
     plan = agreed(*world, *everyone, [&] { return planned_on(job, cluster); });
     give_memory_back(*world, *everyone);
   }
-  job.parallel = with_plan(job.parallel, plan);
+  job.parallel = planner::with_plan(job.parallel, plan);
   job.plan = plan;
   job.strategy = "given";
 }

@@ -7,12 +7,12 @@
 #include <optional>
 
 #include "tessera/base/error.h"
+#include "tessera/base/host.h"
 #include "tessera/plan/from_config.h"
 #include "tessera/planner/description.h"
 
-#include "cli/doctor/memory.h"
-#include "cli/job_preset.h"
 #include "cli/train/forecast.h"
+#include "cli/train/job_preset.h"
 #include "cli/train/progress.h"
 #include "models/data/prepare.h"
 #include "models/data/sampler.h"
@@ -113,8 +113,8 @@ void check_data(const Job& job, Findings& findings, Known& known) {
 
 void check_layout(const Job& job, int ranks, Findings& findings, Known& known) {
   findings.check([&] {
-    known.degrees = plan::degrees(job.parallel, ranks);
-    plan::plan_from_config(job.parallel, ranks);
+    known.degrees = plans::degrees(job.parallel, ranks);
+    plans::plan_from_config(job.parallel, ranks);
     const int bring =
         known.degrees.reduced_data * (job.parallel.prescaled_batch ? 1 : known.degrees.tensor);
     const std::int64_t share = static_cast<std::int64_t>(bring) * job.parallel.microbatches;
@@ -180,7 +180,7 @@ std::string memory_text(
         program / kMib,
         (stage.total() + program) / kMib);
   }
-  const doctor::MemoryFacts memory = doctor::memory_facts();
+  const HostMemory memory = host_memory();
   const auto there = static_cast<double>(memory.group_limit.value_or(memory.total));
   const double needed = bytes_here(forecast, degrees, program);
   findings.check([&] {

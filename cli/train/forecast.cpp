@@ -4,6 +4,7 @@
 #include <map>
 #include <numeric>
 
+#include "tessera/autotune/trace_model.h"
 #include "tessera/base/error.h"
 #include "tessera/cost/constants.h"
 #include "tessera/partition/partition.h"
@@ -12,7 +13,7 @@
 #include "tessera/schedule/schedule.h"
 #include "tessera/simulator/simulate.h"
 
-#include "cli/job_preset.h"
+#include "cli/train/job_preset.h"
 
 namespace tessera::cli {
 
@@ -26,16 +27,17 @@ struct Part {
   int samples = 1; // by which `two` is larger than `one`
 };
 
-std::string kind_of(const Job& job) {
-  if (job.parallel.tensor_parallel_kind == "2d") {
-    return "2d";
-  }
-  return job.parallel.optimize;
+cost::Distribution distribution_of(const Job& job) {
+  using config::Optimize;
+  return job.parallel.tensor_parallel_kind == config::TensorParallelKind::k2d
+             ? cost::Distribution::kMesh
+         : job.parallel.optimize == Optimize::kMemory ? cost::Distribution::kMemory
+                                                      : cost::Distribution::kSpeed;
 }
 
-Part part_of(const planner::TracedModel& traced, const Job& job, int tensor_degree) {
-  for (const planner::TracedDivision& division : traced.divisions) {
-    if (division.way.degree == tensor_degree && division.way.kind == kind_of(job) &&
+Part part_of(const planner::ModelTrace& traced, const Job& job, int tensor_degree) {
+  for (const planner::DivisionTrace& division : traced.divisions) {
+    if (division.way.degree == tensor_degree && division.way.distribution == distribution_of(job) &&
         division.way.same_samples == job.parallel.prescaled_batch) {
       return {division.graph, division.least, division.twice, division.samples};
     }
@@ -74,7 +76,7 @@ std::map<std::string, int> partition_of(
     int stages,
     std::vector<std::string>& warnings) {
   if (job.parallel.load_partition) {
-    return plan::load_plan(*job.parallel.partition_file).partition;
+    return plans::load_plan(*job.parallel.partition_file).partition;
   }
   partitioning::Options options;
   options.partitions = stages;
@@ -90,12 +92,15 @@ std::map<std::string, int> partition_of(
 } // namespace
 
 Forecast forecast(const Job& job, const models::Preset& preset, const topology::Degrees& degrees) {
-  PresetRun run = run_of(job);
+  const PresetRun run = run_of(job);
+  autotune::TraceRequest request;
+  request.precision = run.precision;
+  request.global_batch_size = run.global_batch_size;
   if (degrees.tensor > 1) {
-    run.tensor_degrees = {degrees.tensor};
+    request.tensor_degrees = {degrees.tensor};
   }
   Forecast result;
-  result.traced = trace_preset(preset, run);
+  result.traced = autotune::trace_model(preset_source(preset, run.sequence), request);
   const Part part = part_of(result.traced, job, degrees.tensor);
   const auto partition = partition_of(job, part.graph, degrees.pipeline, result.warnings);
   result.stages.resize(static_cast<std::size_t>(degrees.pipeline));
@@ -164,11 +169,11 @@ double step_seconds(
   strategy.tp = degrees.tensor;
   strategy.dp = degrees.reduced_data;
   strategy.microbatch_size = static_cast<int>(microbatch_samples(job, degrees));
-  strategy.schedule = job.parallel.pipeline;
+  strategy.schedule = Choice<cost::Schedule>(job.parallel.pipeline).value();
   strategy.active_microbatches = in_flight(job, degrees.pipeline);
   strategy.activation_checkpointing = false;
   if (degrees.tensor > 1) {
-    strategy.tensor_kind = kind_of(job);
+    strategy.distribution = distribution_of(job);
     strategy.same_samples = job.parallel.prescaled_batch;
   }
   // The planner's layers are in order of execution: the runtime's partition has
@@ -208,7 +213,7 @@ double step_seconds(
   strategy.device_of_rank = cost::lay_out(strategy, letters, strategy.device_of_rank);
   simulator::SimulationOptions options;
   options.keep_events = false;
-  if (strategy.schedule == "custom") {
+  if (strategy.schedule == cost::Schedule::kCustom) {
     options.custom_order = schedule::parse_order(*job.parallel.custom_schedule);
   }
   options.constants = cost::runtime_constants(cluster, model.precision);

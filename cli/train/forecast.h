@@ -26,7 +26,7 @@ struct StageBytes {
 
 /// A job's model under its layout, as the runtime would divide it.
 struct Forecast {
-  planner::TracedModel traced;
+  planner::ModelTrace traced;
   std::vector<int> stage_of_module; // of the graph that was divided
   std::vector<StageBytes> stages; // one a pipeline rank
   std::vector<std::string> warnings; // of the partition

@@ -9,8 +9,8 @@
 
 #include "tessera/base/json_fields.h"
 #include "tessera/base/text.h"
+#include "tessera/planner/planned_config.h"
 
-#include "cli/planned_config.h"
 #include "cli/train/job_text.h"
 
 namespace tessera::cli {
@@ -159,7 +159,7 @@ void check_couplings(const Job& job, bool has_warmup, Reader& reader) {
         "prepare` wrote");
   }
   if (job.strategy == "auto") {
-    for (const std::string& key : planned_keys_said(job.parallel)) {
+    for (const std::string& key : planner::planned_keys_said(job.parallel)) {
       reader.error(
           str("'parallel.",
               key,

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "tessera/base/json.h"
+#include "tessera/base/json/parse.h"
 
 namespace tessera::cli {
 

@@ -10,9 +10,10 @@
 #include <torch/torch.h>
 
 #include "tessera/base/json_fields.h"
+#include "tessera/context/context.h"
 
 #include "cli/exit_status.h"
-#include "cli/job_preset.h"
+#include "cli/train/job_preset.h"
 #include "cli/train/model_config.h"
 #include "models/data/prepare.h"
 #include "models/gpt.h"
@@ -57,8 +58,8 @@ Trainer::Trainer(Job job, TrainArguments arguments)
     progress_.emplace(first_step_, job_.steps, job_.log_every);
   }
   barrier(); // so that the ranks' clocks begin together
-  train::session().recorder->set_origin();
-  train::session().recorder->enable(true);
+  context().recorder->set_origin();
+  context().recorder->enable(true);
 }
 
 Trainer::~Trainer() = default;
@@ -104,7 +105,7 @@ void Trainer::build_model() {
   const models::Preset preset = preset_of(job_);
   torch::manual_seed(static_cast<std::uint64_t>(job_.parallel.seed));
   {
-    const tracer::DelayedInitScope delayed(job_.parallel.delayed_parameter_initialization);
+    const delay_param_initialization delayed(job_.parallel.delayed_parameter_initialization);
     const tensor_parallelism marked(job_.parallel.tensor_parallel_degree > 1);
     model_ = models::make_model(preset);
     if (job_.precision == "bf16") {
@@ -215,7 +216,7 @@ void Trainer::check_data(const JsonFields& content) {
 double Trainer::train_step(std::int64_t number) {
   model_->module->train();
   optimizer_->zero_grad();
-  train::session().recorder->take(); // what ran between the steps
+  context().recorder->take(); // what ran between the steps
   double loss = 0;
   const double share = 1.0 / static_cast<double>(job_.accumulation);
   const auto step = tessera::step([&](torch::Tensor ids, torch::Tensor targets) {

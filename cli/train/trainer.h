@@ -8,15 +8,14 @@
 #include <vector>
 
 #include "tessera/base/json_fields.h"
-#include "tessera/deferred_init/delayed_init.h"
 #include "tessera/report/run_log.h"
 #include "tessera/tessera.h"
 #include "tessera/timeline/timeline.h"
 
-#include "cli/run_lock.h"
 #include "cli/train/bad_steps.h"
 #include "cli/train/job.h"
 #include "cli/train/progress.h"
+#include "cli/train/run_lock.h"
 #include "models/data/batch.h"
 #include "models/data/data_hashes.h"
 #include "models/data/sampler.h"

@@ -8,9 +8,10 @@
 #include <torch/torch.h>
 
 #include "tessera/base/json_fields.h"
+#include "tessera/context/context.h"
+#include "tessera/model/decision.h"
 #include "tessera/plan/plan.h"
 #include "tessera/report/partition_tree.h"
-#include "tessera/train/decision.h"
 
 #include "cli/train/run_facts.h"
 #include "cli/train/trainer.h"
@@ -105,13 +106,13 @@ void Trainer::start_log() {
   facts.steps = job_.optimizer.rate.total;
   facts.flops_per_token = flops_per_token(sizes, job_.data.sequence);
   facts.peak_flops_per_second = peak;
-  facts.hosts = train::session().world->hosts();
+  facts.hosts = context().world->hosts();
   facts.config_json = effective_job(job_);
   log_->write(facts);
 }
 
 void Trainer::log_partition() {
-  const auto decision = distributed_->core()->decision();
+  const auto decision = distributed_->decision();
   if (!log_ || decision == nullptr || pp_size() == 1) {
     return;
   }
@@ -148,7 +149,7 @@ void Trainer::sample(std::int64_t step) {
       },
       tokenizer.encode(job_.sample.prompt),
       options);
-  train::session().recorder->take();
+  context().recorder->take();
   const std::string text = tokenizer.decode(tokens);
   tell("sample: " + job_.sample.prompt + text);
   if (log_) {
@@ -172,7 +173,7 @@ void Trainer::failed(const std::string& reason) noexcept {
 }
 
 void Trainer::log_traffic(std::int64_t step) {
-  train::Session& s = train::session();
+  const Context& s = context();
   std::vector<report::TrafficRecord> mine;
   for (const Group kind : topology::kAllGroups) {
     auto& traffic = s.group(kind).traffic();

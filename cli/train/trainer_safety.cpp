@@ -4,6 +4,8 @@
 
 #include <torch/torch.h>
 
+#include "tessera/context/context.h"
+
 #include "cli/agreed_error.h"
 #include "cli/train/checkpoint_folder.h"
 #include "cli/train/trainer.h"
@@ -108,7 +110,7 @@ void Trainer::tell_taken(const RunLock& lock) {
 bool Trainer::judge_update(std::int64_t step, double loss) {
   const torch::Tensor mine = torch::tensor({loss, *grad_norm_}, torch::kDouble);
   const torch::Tensor all = torch::empty({size(), 2}, torch::kDouble);
-  train::session().group(Group::kWorld).all_gather(all.view({-1}), mine);
+  context().group(Group::kWorld).all_gather(all.view({-1}), mine);
   std::vector<StepHealth> ranks;
   for (int i = 0; i < size(); ++i) {
     ranks.push_back({all[i][0].item<double>(), all[i][1].item<double>()});

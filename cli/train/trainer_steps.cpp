@@ -4,6 +4,7 @@
 
 #include <torch/torch.h>
 
+#include "tessera/context/context.h"
 #include "tessera/timeline/intervals.h"
 
 #include "cli/train/trainer.h"
@@ -40,7 +41,7 @@ Busy busy_in(const std::vector<timeline::Event>& events, std::int64_t step) {
 } // namespace
 
 void Trainer::keep_events(std::int64_t step, std::int64_t pass) {
-  timeline::Recorder& recorder = *train::session().recorder;
+  timeline::Recorder& recorder = *context().recorder;
   events_lost_ = events_lost_ || recorder.dropped() > 0;
   for (timeline::Event& event : recorder.take()) {
     // The library counts calls of step functions, validation among them; here a step is an update.
@@ -71,7 +72,7 @@ Trainer::Totals Trainer::add_up(std::int64_t step, double loss) {
        stop_asked() ? 1.0 : 0.0},
       torch::kDouble);
   torch::Tensor all = torch::empty({size(), kColumns}, torch::kDouble);
-  train::session().group(Group::kWorld).all_gather(all.view({-1}), mine);
+  context().group(Group::kWorld).all_gather(all.view({-1}), mine);
   Totals totals;
   totals.loss = all.select(1, kLoss).mean().item<double>();
   totals.stop = all.select(1, kStop).max().item<double>() > 0;

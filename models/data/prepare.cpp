@@ -8,7 +8,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
 #include "tessera/base/hash.h"
-#include "tessera/base/json.h"
+#include "tessera/base/json/parse.h"
 
 #include "models/data/corpus.h"
 #include "models/data/data_hashes.h"

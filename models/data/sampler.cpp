@@ -6,7 +6,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/hash.h"
-#include "tessera/base/json.h"
+#include "tessera/base/json/parse.h"
 
 namespace tessera::data {
 

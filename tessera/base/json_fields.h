@@ -10,20 +10,10 @@
 #include <utility>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
 #include "tessera/base/error.h"
+#include "tessera/base/json/parse.h"
 
 namespace tessera {
-
-/// Keeps the order of keys, so that files read as they were written.
-using OrderedJson = nlohmann::ordered_json;
-
-/// One line; bytes that are no UTF-8 become U+FFFD instead of an exception,
-/// since names come from users' modules.
-inline std::string one_line(const OrderedJson& json) {
-  return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
-}
 
 /// Reads the fields of one JSON object. Every message begins with `place` and
 /// names the field, what was found and what is allowed.

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/error.h"
-#include "tessera/base/json.h"
+#include "tessera/base/json/parse.h"
 #include "tessera/checkpoint/checksum.h"
 
 namespace tessera::checkpoint {

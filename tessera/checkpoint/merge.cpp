@@ -5,7 +5,7 @@
 #include <set>
 
 #include "tessera/base/error.h"
-#include "tessera/checkpoint/fields.h"
+#include "tessera/state/fields.h"
 
 namespace tessera::checkpoint {
 
@@ -125,7 +125,7 @@ OptimizerRecord merge_optimizers(const std::vector<RankFiles>& ranks, std::strin
         names.emplace_back();
       }
       auto& whole = merged.groups[i];
-      if (!same_fields(whole.options, group.options)) {
+      if (!state::same_fields(whole.options, group.options)) {
         problems +=
             str("\n  options of optimizer group ",
                 i,

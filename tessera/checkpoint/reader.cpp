@@ -109,25 +109,6 @@ Checkpoint Checkpoint::open(const std::string& directory, const std::string& tag
   return {std::move(candidate.path), std::move(candidate.meta)};
 }
 
-Checkpoint Checkpoint::open_weights(const std::string& path) {
-  const SafetensorsFile file(path);
-  const auto slash = path.find_last_of('/');
-  const std::string name = slash == std::string::npos ? path : path.substr(slash + 1);
-  Meta meta;
-  for (const auto& [tensor, info] : file.tensors()) {
-    TensorRecord record;
-    record.name = tensor;
-    record.dtype = dtype_name(info.dtype, tensor);
-    record.shape = info.shape;
-    record.file = name;
-    meta.tensors.push_back(std::move(record));
-  }
-  Checkpoint checkpoint(
-      slash == std::string::npos ? "." : path.substr(0, slash + 1), std::move(meta));
-  checkpoint.has_hashes_ = false;
-  return checkpoint;
-}
-
 const SafetensorsFile& Checkpoint::file(const std::string& name) const {
   auto& open = open_files_[name];
   if (open == nullptr) {
@@ -143,7 +124,7 @@ at::Tensor Checkpoint::read(const TensorRecord& record) const {
                            tensor.scalar_type() == dtype_of(record.dtype, record.name);
   Checksum data;
   data.update(tensor.data_ptr(), tensor.nbytes());
-  if (!as_recorded || (has_hashes_ && hash_of_tensor(record, data.value()) != record.hash)) {
+  if (!as_recorded || hash_of_tensor(record, data.value()) != record.hash) {
     throw CheckpointError(str(
         from.path(), " is damaged: tensor \"", record.name, "\" is not the one that was saved"));
   }
@@ -201,7 +182,7 @@ at::Tensor Checkpoint::assemble(
   return result;
 }
 
-std::string Checkpoint::mismatches(const std::vector<Wanted>& wanted, const LoadOptions& options)
+std::string Checkpoint::mismatches(const std::vector<Wanted>& wanted, const ReadOptions& options)
     const {
   Listing missing("missing in the checkpoint");
   Listing shapes("other shape");
@@ -243,7 +224,7 @@ std::string Checkpoint::mismatches(const std::vector<Wanted>& wanted, const Load
   return text + missing.text() + unexpected.text() + shapes.text() + dtypes.text();
 }
 
-void Checkpoint::check_model(const std::vector<Wanted>& wanted, const LoadOptions& options) const {
+void Checkpoint::check_model(const std::vector<Wanted>& wanted, const ReadOptions& options) const {
   const std::string problems = mismatches(wanted, options);
   if (!problems.empty()) {
     throw CheckpointError(str("the checkpoint ", path_, " does not fit the model:", problems));
@@ -252,7 +233,7 @@ void Checkpoint::check_model(const std::vector<Wanted>& wanted, const LoadOption
 
 std::vector<at::Tensor> Checkpoint::load_model(
     const std::vector<Wanted>& wanted,
-    const LoadOptions& options) const {
+    const ReadOptions& options) const {
   check_model(wanted, options);
   std::vector<at::Tensor> loaded;
   loaded.reserve(wanted.size());
@@ -263,14 +244,14 @@ std::vector<at::Tensor> Checkpoint::load_model(
   return loaded;
 }
 
-OptimizerState Checkpoint::load_optimizer(const std::vector<Wanted>& parameters) const {
+state::OptimizerState Checkpoint::load_optimizer(const std::vector<Wanted>& parameters) const {
   const OptimizerRecord& saved = meta_.optimizer;
   if (saved.kind.empty()) {
     throw CheckpointError(
         str("the checkpoint ", path_, " holds no optimizer state; load the model only"));
   }
   const std::set<std::string> number_fields(saved.number_fields.begin(), saved.number_fields.end());
-  OptimizerState state;
+  state::OptimizerState state;
   state.kind = saved.kind;
   std::set<std::string> names;
   for (const auto& parameter : parameters) {
@@ -285,7 +266,7 @@ OptimizerState Checkpoint::load_optimizer(const std::vector<Wanted>& parameters)
     }
     const auto global_shape =
         parameter.slice.whole() ? parameter.shape : parameter.slice.global_shape;
-    Fields& fields = state.parameters[parameter.name];
+    state::Fields& fields = state.parameters[parameter.name];
     for (const auto& [field, pieces] : by_field) {
       if (number_fields.count(field) > 0) {
         const at::Tensor number = read(*pieces.front());

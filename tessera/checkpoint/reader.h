@@ -9,9 +9,9 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "tessera/checkpoint/optimizer_state.h"
 #include "tessera/checkpoint/records.h"
 #include "tessera/checkpoint/safetensors.h"
+#include "tessera/state/optimizer_state.h"
 
 namespace tessera::checkpoint {
 
@@ -29,7 +29,7 @@ struct Wanted {
   Slice slice;
 };
 
-struct LoadOptions {
+struct ReadOptions {
   /// "" does not compare.
   std::string model;
   /// All parameters and buffers of the whole model; what the checkpoint holds
@@ -52,10 +52,6 @@ class Checkpoint {
   static Checkpoint
   open(const std::string& directory, const std::string& tag, Verify verify = Verify::kContent);
 
-  /// A single safetensors file from anywhere as a checkpoint of a model without
-  /// optimizer; it carries no hashes, so none are compared.
-  static Checkpoint open_weights(const std::string& path);
-
   const std::string& path() const {
     return path_;
   }
@@ -68,17 +64,17 @@ class Checkpoint {
   /// unexpected or has another shape or dtype, and says which model was saved.
   std::vector<at::Tensor> load_model(
       const std::vector<Wanted>& wanted,
-      const LoadOptions& options = {}) const;
+      const ReadOptions& options = {}) const;
 
   /// What load_model would say, without loading.
   /// Throws: as load_model, for all of `wanted` at once.
-  void check_model(const std::vector<Wanted>& wanted, const LoadOptions& options = {}) const;
+  void check_model(const std::vector<Wanted>& wanted, const ReadOptions& options = {}) const;
 
   /// The state of these parameters (name, shape and slice are used), for
   /// `restore`. Groups name only these parameters.
   /// Throws: CheckpointError when the checkpoint has no optimizer, or a part is
   /// missing or damaged.
-  OptimizerState load_optimizer(const std::vector<Wanted>& parameters) const;
+  state::OptimizerState load_optimizer(const std::vector<Wanted>& parameters) const;
 
   /// What rank `rank` saved for itself alone; empty when there is nothing.
   std::map<std::string, at::Tensor> load_rank_tensors(int rank) const;
@@ -92,11 +88,10 @@ class Checkpoint {
       const std::vector<const TensorRecord*>& pieces,
       const std::vector<std::int64_t>& shape,
       const Slice& slice) const;
-  std::string mismatches(const std::vector<Wanted>& wanted, const LoadOptions& options) const;
+  std::string mismatches(const std::vector<Wanted>& wanted, const ReadOptions& options) const;
 
   std::string path_;
   Meta meta_;
-  bool has_hashes_ = true;
   std::map<std::string, std::vector<const TensorRecord*>> tensors_;
   // parameter -> its records in the optimizer's files
   std::map<std::string, std::vector<const TensorRecord*>> optimizer_tensors_;

@@ -8,7 +8,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/checkpoint/checksum.h"
-#include "tessera/checkpoint/fields.h"
+#include "tessera/checkpoint/field_json.h"
 #include "tessera/checkpoint/json.h"
 
 namespace tessera::checkpoint {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "tessera/checkpoint/optimizer_state.h"
+#include "tessera/state/optimizer_state.h"
 #include "tessera/topology/rank_layout.h"
 
 namespace tessera::checkpoint {
@@ -42,7 +42,7 @@ struct FileEntry {
 /// named "P/field"; numbers as tensors without dimension.
 struct OptimizerRecord {
   std::string kind; // "" when a checkpoint has none
-  std::vector<OptimizerState::Group> groups;
+  std::vector<state::OptimizerState::Group> groups;
   /// fields that are numbers, not tensors
   std::vector<std::string> number_fields;
 };

@@ -9,6 +9,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "tessera/checkpoint/file_system.h"
+#include "tessera/tensor/named_tensors.h"
 
 namespace tessera::checkpoint {
 
@@ -17,7 +18,6 @@ namespace tessera::checkpoint {
 std::string dtype_name(at::ScalarType dtype, const std::string& what);
 at::ScalarType dtype_of(const std::string& name, const std::string& what);
 
-using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 using Metadata = std::map<std::string, std::string>;
 
 /// What a file of tensors holds about one of them.

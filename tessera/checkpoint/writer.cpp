@@ -87,7 +87,7 @@ void write_optimizer(
     const std::string& name,
     const RankContent& content,
     RankFiles& result) {
-  const OptimizerState& state = *content.optimizer;
+  const state::OptimizerState& state = *content.optimizer;
   NamedTensors tensors;
   std::vector<Slice> slices;
   std::set<std::string> numbers;

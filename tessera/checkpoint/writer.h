@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "tessera/checkpoint/file_system.h"
-#include "tessera/checkpoint/optimizer_state.h"
 #include "tessera/checkpoint/records.h"
 #include "tessera/checkpoint/safetensors.h"
+#include "tessera/state/optimizer_state.h"
 #include "tessera/topology/rank_layout.h"
 
 namespace tessera::checkpoint {
@@ -18,7 +18,7 @@ namespace tessera::checkpoint {
 struct RankContent {
   /// Parameters and buffers by name.
   NamedTensors model;
-  std::optional<OptimizerState> optimizer;
+  std::optional<state::OptimizerState> optimizer;
   /// Which box of a parameter this rank holds, for those that are divided
   /// inside a tensor-parallel group. State tensors of the parameter's shape
   /// are divided as it is.

@@ -4,6 +4,8 @@
 #include <chrono>
 #include <thread>
 
+#include "tessera/base/deadline.h"
+
 namespace tessera::comm {
 
 /// The pauses of a loop that must poll: they grow with the time already waited
@@ -12,10 +14,11 @@ namespace tessera::comm {
 /// Threads: one thread.
 class Backoff {
  public:
+  explicit Backoff(std::chrono::milliseconds timeout) : deadline_(timeout) {}
+
   void pause() {
     using std::chrono::microseconds;
-    const auto waited =
-        std::chrono::duration_cast<microseconds>(std::chrono::steady_clock::now() - start_);
+    const auto waited = std::chrono::duration_cast<microseconds>(Deadline::Clock::now() - start_);
     if (waited < microseconds(20)) {
       std::this_thread::yield();
       return;
@@ -24,14 +27,17 @@ class Backoff {
   }
   /// Something happened; the wait starts afresh.
   void restart() {
-    start_ = std::chrono::steady_clock::now();
+    start_ = Deadline::Clock::now();
+    deadline_.restart();
   }
-  std::chrono::steady_clock::duration waited() const {
-    return std::chrono::steady_clock::now() - start_;
+  /// Whether nothing has happened for the whole timeout.
+  bool expired() const {
+    return deadline_.passed();
   }
 
  private:
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  Deadline::Clock::time_point start_ = Deadline::Clock::now();
+  Deadline deadline_;
 };
 
 } // namespace tessera::comm

@@ -1,10 +1,8 @@
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -52,6 +50,12 @@ struct Operation {
   std::size_t bytes(std::int64_t elements) const;
   const std::byte* input_at(std::int64_t element) const;
   std::byte* output_at(std::int64_t element) const;
+
+  /// Whether two ranks mean the same call; their memory is their own.
+  bool is_same_call(const Operation& other) const;
+  /// "all_reduce #2 of 10 elements of f32, sum, scale 1, root 0"; `sequence` counts the group's
+  /// operations.
+  std::string text(std::uint32_t sequence) const;
 };
 
 /// Payload that leaves rank `rank` of `size` when `operation` runs, by the
@@ -70,33 +74,6 @@ struct GroupInfo {
   }
   /// "group 'dp' (ranks 0 2 4)"
   std::string text() const;
-};
-
-/// Executes collectives on one group, one at a time, over some medium.
-/// Threads: `run` from one thread at a time, `cancel` from any thread.
-class Engine {
- public:
-  virtual ~Engine() = default;
-  /// Collective over the group. Sleeps while it waits.
-  /// Throws: CommError naming group, operation and the ranks that are missing
-  /// once no progress was made for the group's timeout.
-  virtual void run(const Operation& operation) = 0;
-  /// Whether all ranks of the group can map each other's memory.
-  virtual bool shares_memory() const {
-    return false;
-  }
-  /// Makes a `run` in progress, and every later one, throw soon.
-  void cancel() {
-    cancelled_.store(true);
-  }
-
- protected:
-  bool cancelled() const {
-    return cancelled_.load();
-  }
-
- private:
-  std::atomic<bool> cancelled_{false};
 };
 
 } // namespace tessera::comm

@@ -1,11 +1,43 @@
 #include "tessera/comm/group_setup.h"
 
 #include <algorithm>
-#include <random>
 
 #include "tessera/base/error.h"
 
 namespace tessera::comm {
+
+namespace {
+
+/// Every rank gives a text to the first of them, which judges each and tells all the first verdict
+/// that is not ""; throws it. Each wait is bounded by the world's timeout.
+template <typename Judge>
+void throw_verdict(
+    World& world,
+    const std::vector<int>& ranks,
+    const std::string& text,
+    int tag,
+    const Judge& judge) {
+  const int leader = ranks.front();
+  std::string verdict;
+  if (world.rank() == leader) {
+    verdict = judge(leader, text);
+    for (std::size_t i = 1; i < ranks.size(); ++i) {
+      const std::string theirs = world.receive(ranks[i], tag).toStringRef();
+      verdict = verdict.empty() ? judge(ranks[i], theirs) : verdict;
+    }
+    for (std::size_t i = 1; i < ranks.size(); ++i) {
+      world.send(ranks[i], verdict, tag);
+    }
+  } else {
+    world.send(leader, text, tag);
+    verdict = world.receive(leader, tag).toStringRef();
+  }
+  if (!verdict.empty()) {
+    throw CommError(verdict);
+  }
+}
+
+} // namespace
 
 GroupInfo
 make_group_info(const World& world, const std::string& name, const std::vector<int>& ranks) {
@@ -32,6 +64,30 @@ make_group_info(const World& world, const std::string& name, const std::vector<i
   return info;
 }
 
+void check_same_group(World& world, const GroupInfo& info) {
+  const auto judge = [&](int rank, const std::string& theirs) {
+    return theirs == info.text() ? std::string()
+                                 : str("rank ",
+                                       world.rank(),
+                                       " makes ",
+                                       info.text(),
+                                       " while rank ",
+                                       rank,
+                                       " makes ",
+                                       theirs,
+                                       "; all members must make the same groups in the same order");
+  };
+  throw_verdict(world, info.ranks, info.text(), kGroupSetupTag, judge);
+}
+
+void throw_first_error(
+    World& world,
+    const std::vector<int>& ranks,
+    const std::string& error,
+    int tag) {
+  throw_verdict(world, ranks, error, tag, [](int, const std::string& theirs) { return theirs; });
+}
+
 void check_message(const World& world, int peer, int tag) {
   if (peer < 0 || peer >= world.size()) {
     throw CommError(str("an object for rank ", peer, ": the world has ", world.size(), " ranks"));
@@ -49,11 +105,6 @@ void check_options(const WorldOptions& options) {
   if (options.timeout.count() <= 0) {
     throw ConfigError(str("the timeout is ", options.timeout.count(), " ms; expected more than 0"));
   }
-}
-
-std::uint64_t draw_nonce() {
-  std::random_device device;
-  return (std::uint64_t{device()} << 32) | device() | 1U;
 }
 
 } // namespace tessera::comm

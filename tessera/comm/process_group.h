@@ -1,22 +1,20 @@
 #pragma once
 
 #include <atomic>
-#include <chrono>
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 
 #include "tessera/comm/collective.h"
+#include "tessera/comm/peer_failed.h"
 
 namespace tessera::comm {
 
-namespace shm {
-class Window;
-}
+class SharedMemory;
 
 /// A collective in flight. Keeps its tensors alive.
 /// Threads: any thread.
@@ -43,89 +41,122 @@ struct Traffic {
 /// f16, bf16, i32, i64, u8. Every call on a group of one is a no-op or a copy.
 /// Every `_async` form returns at once; operations of one group run in the
 /// order in which they were started, which must be the same on all its ranks.
+/// Throws: ShapeError for a tensor that cannot take part, before anything is
+/// sent; CommError for a root outside of the group.
 class ProcessGroup {
  public:
-  ProcessGroup(std::string name, std::vector<int> ranks, int rank_in_group)
-      : name_(std::move(name)), ranks_(std::move(ranks)), rank_(rank_in_group) {}
   virtual ~ProcessGroup() = default;
   ProcessGroup(const ProcessGroup&) = delete;
   ProcessGroup& operator=(const ProcessGroup&) = delete;
 
   const std::string& name() const {
-    return name_;
+    return info_.name;
   }
   /// Global ranks of the members, ascending.
   const std::vector<int>& ranks() const {
-    return ranks_;
+    return info_.ranks;
   }
   int rank() const {
-    return rank_;
+    return info_.rank;
   }
   int size() const {
-    return static_cast<int>(ranks_.size());
+    return info_.size();
+  }
+  const GroupInfo& info() const {
+    return info_;
   }
   Traffic& traffic() {
     return traffic_;
   }
 
   /// In place. Collective over this group.
-  virtual WorkPtr all_reduce_async(at::Tensor tensor, ReduceOp op) = 0;
+  WorkPtr all_reduce_async(at::Tensor tensor, ReduceOp op);
   /// The sum times `scale`, rounded once. In place; floating-point tensors.
   /// Collective over this group.
-  virtual WorkPtr scaled_sum_async(at::Tensor tensor, double scale) = 0;
+  WorkPtr scaled_sum_async(at::Tensor tensor, double scale);
   /// output = inputs of rank 0, 1, ... one after the other; output has
   /// size() times the elements of input. Collective over this group.
-  virtual WorkPtr all_gather_async(at::Tensor output, at::Tensor input) = 0;
+  WorkPtr all_gather_async(at::Tensor output, at::Tensor input);
   /// output = this rank's slice (1 / size() of the elements) of the reduced
   /// input. Collective over this group.
-  virtual WorkPtr reduce_scatter_async(at::Tensor output, at::Tensor input, ReduceOp op) = 0;
+  WorkPtr reduce_scatter_async(at::Tensor output, at::Tensor input, ReduceOp op);
   /// Slice i of input goes to rank i; slice j of output came from rank j.
   /// Equal slices. Collective over this group.
-  virtual WorkPtr all_to_all_async(at::Tensor output, at::Tensor input) = 0;
+  WorkPtr all_to_all_async(at::Tensor output, at::Tensor input);
   /// `root` is a rank in the group. In place. Collective over this group.
-  virtual WorkPtr broadcast_async(at::Tensor tensor, int root) = 0;
+  WorkPtr broadcast_async(at::Tensor tensor, int root);
   /// The result is valid on root; other ranks' tensors are left as they were.
-  virtual WorkPtr reduce_async(at::Tensor tensor, int root, ReduceOp op) = 0;
+  WorkPtr reduce_async(at::Tensor tensor, int root, ReduceOp op);
   /// Collective over this group.
-  virtual WorkPtr barrier_async() = 0;
+  WorkPtr barrier_async();
 
-  // The blocking forms. A backend may run them on the calling thread when
+  // The blocking forms. A back end may run them on the calling thread when
   // nothing is queued before them.
-  virtual void all_reduce(at::Tensor tensor, ReduceOp op = ReduceOp::kSum) {
-    all_reduce_async(std::move(tensor), op)->wait();
-  }
-  virtual void all_gather(at::Tensor output, at::Tensor input) {
-    all_gather_async(std::move(output), std::move(input))->wait();
-  }
-  virtual void reduce_scatter(at::Tensor output, at::Tensor input, ReduceOp op = ReduceOp::kSum) {
-    reduce_scatter_async(std::move(output), std::move(input), op)->wait();
-  }
-  virtual void all_to_all(at::Tensor output, at::Tensor input) {
-    all_to_all_async(std::move(output), std::move(input))->wait();
-  }
-  virtual void broadcast(at::Tensor tensor, int root) {
-    broadcast_async(std::move(tensor), root)->wait();
-  }
-  virtual void reduce(at::Tensor tensor, int root, ReduceOp op = ReduceOp::kSum) {
-    reduce_async(std::move(tensor), root, op)->wait();
-  }
-  virtual void barrier() {
-    barrier_async()->wait();
-  }
+  void all_reduce(at::Tensor tensor, ReduceOp op = ReduceOp::kSum);
+  void all_gather(at::Tensor output, at::Tensor input);
+  void reduce_scatter(at::Tensor output, at::Tensor input, ReduceOp op = ReduceOp::kSum);
+  void all_to_all(at::Tensor output, at::Tensor input);
+  void broadcast(at::Tensor tensor, int root);
+  void reduce(at::Tensor tensor, int root, ReduceOp op = ReduceOp::kSum);
+  void barrier();
 
-  /// Memory of each rank that the others read where it lies; nullptr where the
-  /// group's ranks do not share memory, and in a group of one. Address space is
-  /// reserved, pages are given when first written.
-  /// Collective over this group. Throws: CommError when it cannot be mapped.
-  virtual std::shared_ptr<shm::Window> make_window(std::size_t bytes_of_rank) {
-    static_cast<void>(bytes_of_rank);
+  /// A rank whose own code has failed between two collectives says so here, so
+  /// that peers which have gone on into the next one do not wait for it.
+  ///
+  /// Every collective carries its rank's count of failures at launch. Where the
+  /// counts of ranks differ the group is *broken*: every operation throws
+  /// PeerFailed, on all ranks and within a fraction of a second, until all have
+  /// called `recover`. Ranks that all fail between the same two collectives
+  /// break nothing, and may go on.
+  /// `why` names rank and cause. Not collective. Threads: any thread.
+  virtual void abandon(const std::string& why) = 0;
+  /// Brings all ranks to one point again, whatever each of them left undone,
+  /// and forgets their failures. Waits for what runs on the group's thread.
+  /// Collective over the group, after the ranks have agreed that a step failed.
+  /// Throws: CommError when the group has failed for good, or a rank does not
+  /// come within the group's timeout.
+  virtual void recover() = 0;
+
+  /// The group's capability to share memory; nullptr where its ranks cannot map
+  /// each other's memory, and in a group of one. Lives as long as the group.
+  virtual SharedMemory* shared_memory() {
     return nullptr;
   }
 
+ protected:
+  /// A checked collective with the tensors that hold its memory.
+  struct Call {
+    Operation operation;
+    at::Tensor output;
+    at::Tensor input; // equals output for the in-place operations
+  };
+
+  /// `device`: where the tensors of this group's collectives lie.
+  explicit ProcessGroup(GroupInfo info, c10::DeviceType device = c10::DeviceType::CPU)
+      : info_(std::move(info)), device_(device) {}
+
+  virtual WorkPtr start(Call call) = 0;
+  virtual void run(Call call) {
+    start(std::move(call))->wait();
+  }
+
  private:
-  std::string name_;
-  std::vector<int> ranks_;
-  int rank_;
+  Call make_call(
+      Collective kind,
+      const at::Tensor& output,
+      const at::Tensor& input,
+      std::int64_t count) const;
+  Call in_place(Collective kind, const at::Tensor& tensor) const;
+  Call sliced(Collective kind, const at::Tensor& output, const at::Tensor& input) const;
+  Call scaled_sum(const at::Tensor& tensor, double scale) const;
+  Call rooted(Call call, int root) const;
+  void check_tensor(const at::Tensor& tensor, Collective kind) const;
+  WorkPtr counted_start(Call call);
+  void counted_run(Call call);
+  void count(const Call& call);
+
+  GroupInfo info_;
+  c10::DeviceType device_;
   Traffic traffic_;
 };
 using ProcessGroupPtr = std::shared_ptr<ProcessGroup>;

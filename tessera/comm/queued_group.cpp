@@ -2,75 +2,42 @@
 
 #include <atomic>
 #include <cstring>
-#include <exception>
 #include <utility>
 
-#include <ATen/core/Tensor.h>
-
 #include "tessera/base/error.h"
-#include "tessera/comm/activity.h"
 #include "tessera/comm/reduce_kernels.h"
 #include "tessera/comm/shared_memory/window.h"
+#include "tessera/diagnostics/activity.h"
 
 namespace tessera::comm {
 
 namespace {
 
-DataType data_type_of(const at::Tensor& tensor, Collective kind, const GroupInfo& info) {
-  switch (tensor.scalar_type()) {
-    case at::kFloat:
-      return DataType::kF32;
-    case at::kDouble:
-      return DataType::kF64;
-    case at::kHalf:
-      return DataType::kF16;
-    case at::kBFloat16:
-      return DataType::kBF16;
-    case at::kInt:
-      return DataType::kI32;
-    case at::kLong:
-      return DataType::kI64;
-    case at::kByte:
-      return DataType::kU8;
-    default:
-      throw ShapeError(tessera::str(
-          name_of(kind),
-          " in ",
-          info.text(),
-          ": dtype ",
-          tensor.scalar_type(),
-          " is not supported; use f32, f64, f16, bf16, i32, i64 or u8"));
-  }
-}
+namespace activity = diagnostics::activity;
 
-/// After a failure MPI may still read and write the memory of the operation, so
-/// it is never given back. One operation of a group can come here, and one for
-/// each failed step that it recovers from.
-void keep_for_ever(at::Tensor output, at::Tensor input) {
+/// After a failure MPI may still read and write the memory of the operations, so
+/// it is never given back: that of one operation of a group that has failed for good.
+template <typename Call>
+void keep_for_ever(std::vector<Call> calls) {
   static std::mutex mutex;
-  static auto* kept = new std::vector<at::Tensor>(); // outlives static objects
+  static auto* kept = new std::vector<Call>(); // outlives static objects
   const std::lock_guard lock(mutex);
-  kept->push_back(std::move(output));
-  kept->push_back(std::move(input));
+  kept->insert(kept->end(), calls.begin(), calls.end());
 }
 
-void check_tensor(const at::Tensor& tensor, Collective kind, const GroupInfo& info) {
-  const auto where = [&] { return tessera::str(name_of(kind), " in ", info.text()); };
-  if (!tensor.defined()) {
-    throw ShapeError(where() + ": the tensor is undefined");
-  }
-  if (!tensor.device().is_cpu()) {
-    throw ShapeError(tessera::str(
-        where(), ": the tensor is on ", tensor.device().str(), "; this group moves CPU tensors"));
-  }
-  if (!tensor.is_contiguous()) {
-    throw ShapeError(tessera::str(
-        where(),
-        ": a tensor of sizes ",
-        tensor.sizes(),
-        " and strides ",
-        tensor.strides(),
-        " is not contiguous; pass tensor.contiguous()"));
+/// A group of one: a copy, or a product with the operation's scale.
+void run_alone(const Operation& operation) {
+  if (operation.scale != 1) {
+    reduce(
+        operation.type,
+        operation.reduce,
+        operation.output,
+        &operation.input,
+        1,
+        operation.count,
+        operation.scale);
+  } else if (operation.output != operation.input && operation.count > 0) {
+    std::memmove(operation.output, operation.input, operation.bytes(operation.count));
   }
 }
 
@@ -78,11 +45,11 @@ void check_tensor(const at::Tensor& tensor, Collective kind, const GroupInfo& in
 
 class QueuedGroup::Task : public Work {
  public:
-  explicit Task(Job job) : job_(std::move(job)) {}
+  explicit Task(Call call) : call_(std::move(call)) {}
 
   void wait() override {
     state_.wait(kPending, std::memory_order_acquire);
-    if (state_.load(std::memory_order_acquire) == kFailed) {
+    if (error_) {
       std::rethrow_exception(error_);
     }
   }
@@ -90,37 +57,27 @@ class QueuedGroup::Task : public Work {
     return state_.load(std::memory_order_acquire) != kPending;
   }
 
-  const Job& job() const {
-    return job_;
+  const Call& call() const {
+    return call_;
   }
-  void finish() {
-    set(kDone);
-  }
-  void fail(std::exception_ptr error) {
+  /// `error` is null after success.
+  void finish(std::exception_ptr error) {
     error_ = std::move(error);
-    set(kFailed);
-  }
-
- private:
-  enum State : int { kPending, kDone, kFailed };
-  void set(State state) {
-    job_.output = at::Tensor();
-    job_.input = at::Tensor();
-    state_.store(state, std::memory_order_release);
+    call_ = Call();
+    state_.store(kDone, std::memory_order_release);
     state_.notify_all();
   }
 
-  Job job_;
+ private:
+  enum State : int { kPending, kDone };
+  Call call_;
   std::exception_ptr error_; // written before state_ says so
   std::atomic<int> state_{kPending};
 };
 
 QueuedGroup::QueuedGroup(const GroupInfo& info, std::unique_ptr<Engine> engine)
-    : ProcessGroup(info.name, info.ranks, info.rank),
-      info_(info),
-      engine_(std::move(engine)),
-      recoverable_(dynamic_cast<RecoverableEngine*>(engine_.get())) {
-  TESSERA_CHECK(engine_ != nullptr || info_.size() == 1, info_.text());
+    : ProcessGroup(info), engine_(std::move(engine)) {
+  TESSERA_CHECK((engine_ == nullptr) == (info.size() == 1), info.text());
 }
 
 QueuedGroup::~QueuedGroup() {
@@ -136,93 +93,11 @@ QueuedGroup::~QueuedGroup() {
   if (thread_.joinable()) {
     thread_.join();
   }
+  keep_for_ever(std::move(abandoned_));
 }
 
-QueuedGroup::Job QueuedGroup::in_place_job(Collective kind, const at::Tensor& tensor) const {
-  check_tensor(tensor, kind, info_);
-  Job job;
-  job.operation.kind = kind;
-  job.operation.type = data_type_of(tensor, kind, info_);
-  job.operation.input = tensor.data_ptr();
-  job.operation.output = tensor.data_ptr();
-  job.operation.count = tensor.numel();
-  job.output = tensor;
-  return job;
-}
-
-QueuedGroup::Job
-QueuedGroup::sliced_job(Collective kind, const at::Tensor& output, const at::Tensor& input) const {
-  check_tensor(output, kind, info_);
-  check_tensor(input, kind, info_);
-  const std::int64_t out_slices = kind == Collective::kReduceScatter ? 1 : size();
-  const std::int64_t in_slices = kind == Collective::kAllGather ? 1 : size();
-  if (output.scalar_type() != input.scalar_type()) {
-    throw ShapeError(tessera::str(
-        name_of(kind),
-        " in ",
-        info_.text(),
-        ": the output is ",
-        output.scalar_type(),
-        ", the input ",
-        input.scalar_type(),
-        "; give both one dtype"));
-  }
-  const bool divides = input.numel() % in_slices == 0;
-  if (!divides || output.numel() != input.numel() / in_slices * out_slices) {
-    throw ShapeError(tessera::str(
-        name_of(kind),
-        " in ",
-        info_.text(),
-        ": an input of ",
-        input.numel(),
-        " elements does not fit an output of ",
-        output.numel(),
-        "; expected ",
-        in_slices,
-        " slice(s) in and ",
-        out_slices,
-        " slice(s) out"));
-  }
-  Job job;
-  job.operation.kind = kind;
-  job.operation.type = data_type_of(input, kind, info_);
-  job.operation.input = input.data_ptr();
-  job.operation.output = output.data_ptr();
-  job.operation.count = input.numel() / in_slices;
-  job.output = output;
-  job.input = input;
-  return job;
-}
-
-QueuedGroup::Job QueuedGroup::reducing(Job job, ReduceOp op) const {
-  job.operation.reduce = op;
-  return job;
-}
-
-QueuedGroup::Job QueuedGroup::rooted(Job job, int root) const {
-  if (root < 0 || root >= size()) {
-    throw CommError(tessera::str(
-        name_of(job.operation.kind),
-        " in ",
-        info_.text(),
-        ": root ",
-        root,
-        " is not a rank of the group; expected 0 to ",
-        size() - 1));
-  }
-  job.operation.root = root;
-  return job;
-}
-
-void QueuedGroup::count_traffic(const Job& job) {
-  traffic().calls.fetch_add(1, std::memory_order_relaxed);
-  traffic().bytes.fetch_add(
-      traffic_bytes(job.operation, size(), rank()), std::memory_order_relaxed);
-}
-
-WorkPtr QueuedGroup::start(Job job) {
-  count_traffic(job);
-  auto task = std::make_shared<Task>(std::move(job));
+WorkPtr QueuedGroup::start(Call call) {
+  auto task = std::make_shared<Task>(std::move(call));
   {
     const std::lock_guard lock(mutex_);
     queue_.push_back(task);
@@ -235,7 +110,7 @@ WorkPtr QueuedGroup::start(Job job) {
   return task;
 }
 
-void QueuedGroup::run(Job job) {
+void QueuedGroup::run(Call call) {
   bool inline_call = false;
   {
     const std::lock_guard lock(mutex_);
@@ -244,16 +119,10 @@ void QueuedGroup::run(Job job) {
     started_ += inline_call ? 1 : 0;
   }
   if (!inline_call) {
-    start(std::move(job))->wait();
+    start(std::move(call))->wait();
     return;
   }
-  count_traffic(job);
-  std::exception_ptr error;
-  try {
-    execute(job);
-  } catch (const Error&) {
-    error = std::current_exception();
-  }
+  const std::exception_ptr error = try_to_execute(call);
   {
     const std::lock_guard lock(mutex_);
     executing_ = false;
@@ -264,41 +133,40 @@ void QueuedGroup::run(Job job) {
   }
 }
 
-void QueuedGroup::execute(const Job& job) {
-  const Operation& operation = job.operation;
-  if (!error_.empty()) {
-    throw CommError(tessera::str(info_.text(), " has failed before and stays unusable: ", error_));
-  }
-  if (size() == 1) {
-    const auto bytes = static_cast<std::size_t>(operation.count) * size_of(operation.type);
-    if (operation.scale != 1) {
-      comm::reduce(
-          operation.type,
-          operation.reduce,
-          operation.output,
-          &operation.input,
-          1,
-          operation.count,
-          operation.scale);
-    } else if (operation.output != operation.input && bytes > 0) {
-      std::memmove(operation.output, operation.input, bytes);
-    }
-    return;
-  }
-  const activity::Operation shown(name_of(operation.kind), info_.name);
+std::exception_ptr QueuedGroup::try_to_execute(const Call& call) {
   try {
-    engine_->run(operation);
+    execute(call);
+  } catch (const Error&) {
+    return std::current_exception();
+  }
+  return nullptr;
+}
+
+void QueuedGroup::execute(const Call& call) {
+  throw_if_failed();
+  if (engine_ == nullptr) {
+    return run_alone(call.operation);
+  }
+  const activity::Operation shown(name_of(call.operation.kind), name());
+  try {
+    engine_->run(call.operation);
   } catch (const PeerFailed&) {
     if (!engine_->shares_memory()) {
-      keep_for_ever(job.output, job.input);
+      abandoned_.push_back(call);
     }
     throw; // the group can go on once all have recovered
   } catch (const std::exception& e) {
     // What the others do tells who is at fault, who may be in another group.
     error_ = e.what() + activity::of_node();
     activity::leave(); // this error tells of this rank's end
-    keep_for_ever(job.output, job.input);
+    abandoned_.push_back(call);
     throw CommError(error_);
+  }
+}
+
+void QueuedGroup::throw_if_failed() const {
+  if (!error_.empty()) {
+    throw CommError(tessera::str(info().text(), " has failed before and stays unusable: ", error_));
   }
 }
 
@@ -312,100 +180,22 @@ void QueuedGroup::work() {
     const std::shared_ptr<Task> task = queue_.front();
     executing_ = true;
     lock.unlock();
-    std::exception_ptr error;
-    try {
-      execute(task->job());
-    } catch (const Error&) {
-      error = std::current_exception();
-    }
+    const std::exception_ptr error = try_to_execute(task->call());
     lock.lock();
-    // Removed only now: a blocking call must not overtake it.
+    // The task leaves the queue only now, since a blocking call must not overtake it.
     queue_.pop_front();
     executing_ = false;
     lock.unlock();
     wake_.notify_all();
-    if (error) {
-      task->fail(error);
-    } else {
-      task->finish();
-    }
+    task->finish(error);
     lock.lock();
   }
 }
 
-WorkPtr QueuedGroup::all_reduce_async(at::Tensor tensor, ReduceOp op) {
-  return start(reducing(in_place_job(Collective::kAllReduce, tensor), op));
-}
-
-WorkPtr QueuedGroup::scaled_sum_async(at::Tensor tensor, double scale) {
-  Job job = in_place_job(Collective::kAllReduce, tensor);
-  if (!tensor.is_floating_point()) {
-    throw ShapeError(tessera::str(
-        info_.text(),
-        ": a scaled sum of dtype ",
-        tensor.scalar_type(),
-        "; use f32, f64, f16 or bf16"));
-  }
-  job.operation.scale = scale;
-  return start(std::move(job));
-}
-
-WorkPtr QueuedGroup::all_gather_async(at::Tensor output, at::Tensor input) {
-  return start(sliced_job(Collective::kAllGather, output, input));
-}
-
-WorkPtr QueuedGroup::reduce_scatter_async(at::Tensor output, at::Tensor input, ReduceOp op) {
-  return start(reducing(sliced_job(Collective::kReduceScatter, output, input), op));
-}
-
-WorkPtr QueuedGroup::all_to_all_async(at::Tensor output, at::Tensor input) {
-  return start(sliced_job(Collective::kAllToAll, output, input));
-}
-
-WorkPtr QueuedGroup::broadcast_async(at::Tensor tensor, int root) {
-  return start(rooted(in_place_job(Collective::kBroadcast, tensor), root));
-}
-
-WorkPtr QueuedGroup::reduce_async(at::Tensor tensor, int root, ReduceOp op) {
-  return start(reducing(rooted(in_place_job(Collective::kReduce, tensor), root), op));
-}
-
-WorkPtr QueuedGroup::barrier_async() {
-  return start(Job());
-}
-
-void QueuedGroup::all_reduce(at::Tensor tensor, ReduceOp op) {
-  run(reducing(in_place_job(Collective::kAllReduce, tensor), op));
-}
-
-void QueuedGroup::all_gather(at::Tensor output, at::Tensor input) {
-  run(sliced_job(Collective::kAllGather, output, input));
-}
-
-void QueuedGroup::reduce_scatter(at::Tensor output, at::Tensor input, ReduceOp op) {
-  run(reducing(sliced_job(Collective::kReduceScatter, output, input), op));
-}
-
-void QueuedGroup::all_to_all(at::Tensor output, at::Tensor input) {
-  run(sliced_job(Collective::kAllToAll, output, input));
-}
-
-void QueuedGroup::broadcast(at::Tensor tensor, int root) {
-  run(rooted(in_place_job(Collective::kBroadcast, tensor), root));
-}
-
-void QueuedGroup::reduce(at::Tensor tensor, int root, ReduceOp op) {
-  run(reducing(rooted(in_place_job(Collective::kReduce, tensor), root), op));
-}
-
-void QueuedGroup::barrier() {
-  run(Job());
-}
-
 void QueuedGroup::abandon(const std::string& why) {
   const std::lock_guard lock(mutex_);
-  if (recoverable_ != nullptr) {
-    recoverable_->abandon(started_, why);
+  if (engine_ != nullptr) {
+    engine_->abandon(started_, why);
   }
 }
 
@@ -413,10 +203,8 @@ void QueuedGroup::recover() {
   std::unique_lock lock(mutex_);
   // What the failed step has queued ends: with its result, or as PeerFailed.
   wake_.wait(lock, [this] { return queue_.empty() && !executing_; });
-  if (!error_.empty()) {
-    throw CommError(tessera::str(info_.text(), " has failed before and stays unusable: ", error_));
-  }
-  if (recoverable_ == nullptr) {
+  throw_if_failed();
+  if (engine_ == nullptr) {
     return;
   }
   executing_ = true;
@@ -424,7 +212,8 @@ void QueuedGroup::recover() {
   std::exception_ptr error;
   std::uint32_t started = 0;
   try {
-    started = recoverable_->recover();
+    started = engine_->recover();
+    abandoned_.clear();
   } catch (const Error& e) {
     error_ = e.what();
     error = std::current_exception();
@@ -439,11 +228,12 @@ void QueuedGroup::recover() {
   }
 }
 
-std::shared_ptr<shm::Window> QueuedGroup::make_window(std::size_t bytes_of_rank) {
-  if (engine_ == nullptr || !engine_->shares_memory()) {
-    return nullptr;
-  }
-  return shm::Window::make(*this, info_, bytes_of_rank);
+SharedMemory* QueuedGroup::shared_memory() {
+  return engine_ != nullptr && engine_->shares_memory() ? this : nullptr;
+}
+
+std::shared_ptr<Window> QueuedGroup::make_window(std::size_t bytes_of_rank) {
+  return Window::make(*this, bytes_of_rank);
 }
 
 } // namespace tessera::comm

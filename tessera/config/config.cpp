@@ -1,7 +1,6 @@
 #include "tessera/config/config.h"
 
 #include "tessera/base/error.h"
-#include "tessera/config/findings.h"
 
 namespace tessera::config {
 
@@ -21,17 +20,11 @@ int Config::effective_active_microbatches() const {
 
 double Config::effective_memory_weight() const {
   return memory_weight.value_or(
-      optimize == "speed" ? kMemoryWeightForSpeed : kMemoryWeightForMemory);
+      optimize == Optimize::kSpeed ? kMemoryWeightForSpeed : kMemoryWeightForMemory);
 }
 
 int Config::effective_default_partition() const {
   return default_partition.value_or(0);
-}
-
-void validate(const Config& config) {
-  Findings findings;
-  findings.check(config);
-  findings.throw_any("config");
 }
 
 void check_world(const Config& config, int world_size) {

@@ -1,52 +1,53 @@
 #include "tessera/config/couplings.h"
 
+#include <algorithm>
+
 #include "tessera/base/error.h"
 
 namespace tessera::config {
 
 namespace {
 
+using C = const Config&;
+
 std::vector<Coupling> pipeline_rules() {
   return {
       {"custom needs custom_schedule",
        "pipeline \"custom\" needs custom_schedule.",
        {"pipeline", "custom_schedule"},
-       [](const Config& c) -> std::string {
-         return c.pipeline == "custom" && !c.custom_schedule
-                    ? "pipeline is \"custom\" but no order is given; add "
-                      "\"custom_schedule\": \"0F 0B\" (every microbatch)"
-                    : "";
-       }},
+       [](C c) { return c.pipeline == Pipeline::kCustom && !c.custom_schedule; },
+       "pipeline is \"custom\" but no order is given; add \"custom_schedule\": \"0F 0B\" (every "
+       "microbatch)"},
       {"custom_schedule needs custom",
        "custom_schedule needs pipeline \"custom\".",
        {"pipeline", "custom_schedule"},
-       [](const Config& c) -> std::string {
-         return c.custom_schedule && c.pipeline != "custom"
-                    ? str("custom_schedule is given but pipeline is \"",
-                          c.pipeline,
-                          "\"; write \"pipeline\": \"custom\" or leave "
-                          "custom_schedule out")
-                    : "";
+       [](C c) { return c.custom_schedule && c.pipeline != Pipeline::kCustom; },
+       [](C c) {
+         return str(
+             "custom_schedule is given but pipeline is \"",
+             c.pipeline,
+             "\"; write \"pipeline\": \"custom\" or leave custom_schedule out");
        }},
       {"fast_mode needs static_mode",
        "fast_mode needs static_mode.",
        {"fast_mode", "static_mode"},
-       [](const Config& c) -> std::string {
-         return c.fast_mode && !c.static_mode ? "fast_mode works on top of static_mode; add "
-                                                "\"static_mode\": "
-                                                "true"
-                                              : "";
-       }},
+       [](C c) { return c.fast_mode && !c.static_mode; },
+       "fast_mode works on top of static_mode; add \"static_mode\": true"},
       {"static_mode_steps needs static_mode",
        "static_mode_steps needs static_mode.",
        {"static_mode_steps", "static_mode"},
-       [](const Config& c) -> std::string {
-         return c.static_mode_steps != Config{}.static_mode_steps && !c.static_mode
-                    ? "static_mode_steps has no effect without "
-                      "\"static_mode\": true"
-                    : "";
-       }},
+       [](C c) { return c.static_mode_steps != Config{}.static_mode_steps && !c.static_mode; },
+       "static_mode_steps has no effect without \"static_mode\": true"},
   };
+}
+
+// The largest whole number whose square is at most `value`.
+int side_of(int value) {
+  int side = 1;
+  while ((side + 1) * (side + 1) <= value) {
+    ++side;
+  }
+  return side;
 }
 
 std::vector<Coupling> data_parallel_rules() {
@@ -54,60 +55,67 @@ std::vector<Coupling> data_parallel_rules() {
       {"ddp_dist_backend needs ddp",
        "ddp_dist_backend other than \"auto\" needs ddp.",
        {"ddp_dist_backend", "ddp"},
-       [](const Config& c) -> std::string {
-         return c.ddp_dist_backend != "auto" && !c.ddp
-                    ? str("ddp_dist_backend is \"",
-                          c.ddp_dist_backend,
-                          "\" but ddp is false; add \"ddp\": true")
-                    : "";
+       [](C c) { return c.ddp_dist_backend != DdpBackend::kAuto && !c.ddp; },
+       [](C c) {
+         return str(
+             "ddp_dist_backend is \"",
+             c.ddp_dist_backend,
+             "\" but ddp is false; add \"ddp\": true");
        }},
       {"ddp_port needs ddp",
        "ddp_port needs ddp.",
        {"ddp_port", "ddp"},
-       [](const Config& c) -> std::string {
-         return c.ddp_port && !c.ddp ? "ddp_port is given but ddp is false; add \"ddp\": true" : "";
-       }},
+       [](C c) { return c.ddp_port && !c.ddp; },
+       "ddp_port is given but ddp is false; add \"ddp\": true"},
       {"tensor_parallel_kind 2d needs a square",
-       "tensor_parallel_kind \"2d\" needs a tensor_parallel_degree that is a "
-       "square: ranks form a mesh of q x q.",
+       "tensor_parallel_kind \"2d\" needs a tensor_parallel_degree that is a square: ranks form a "
+       "mesh of q x q.",
        {"tensor_parallel_kind", "tensor_parallel_degree"},
-       [](const Config& c) -> std::string {
-         int side = 1;
-         while ((side + 1) * (side + 1) <= c.tensor_parallel_degree) {
-           ++side;
-         }
-         return c.tensor_parallel_kind == "2d" && side * side != c.tensor_parallel_degree
-                    ? str("tensor_parallel_kind is \"2d\" but "
-                          "tensor_parallel_degree is ",
-                          c.tensor_parallel_degree,
-                          "; write ",
-                          side * side,
-                          " or ",
-                          (side + 1) * (side + 1))
-                    : "";
+       [](C c) {
+         const int side = side_of(c.tensor_parallel_degree);
+         return c.tensor_parallel_kind == TensorParallelKind::k2d &&
+                side * side != c.tensor_parallel_degree;
+       },
+       [](C c) {
+         const int side = side_of(c.tensor_parallel_degree);
+         return str(
+             "tensor_parallel_kind is \"2d\" but tensor_parallel_degree is ",
+             c.tensor_parallel_degree,
+             "; write ",
+             side * side,
+             " or ",
+             (side + 1) * (side + 1));
        }},
       {"tensor_parallel_degree needs ddp",
-       "tensor_parallel_degree greater than 1 needs ddp: tensor parallelism "
-       "runs over data-parallel ranks.",
+       "tensor_parallel_degree greater than 1 needs ddp: tensor parallelism runs over "
+       "data-parallel ranks.",
        {"tensor_parallel_degree", "ddp"},
-       [](const Config& c) -> std::string {
-         return c.tensor_parallel_degree > 1 && !c.ddp ? str("tensor_parallel_degree is ",
-                                                             c.tensor_parallel_degree,
-                                                             " but ddp is false; add \"ddp\": true")
-                                                       : "";
+       [](C c) { return c.tensor_parallel_degree > 1 && !c.ddp; },
+       [](C c) {
+         return str(
+             "tensor_parallel_degree is ",
+             c.tensor_parallel_degree,
+             " but ddp is false; add \"ddp\": true");
        }},
   };
 }
 
-std::string outside(const Config& c, const std::string& what, int rank) {
+std::string outside(C c, const std::string& what, int rank) {
+  const int degree = c.pipeline_parallel_degree;
   return str(
       what,
       " is ",
       rank,
       " but pipeline_parallel_degree is ",
-      c.pipeline_parallel_degree,
-      c.pipeline_parallel_degree == 1 ? "; write 0"
-                                      : str("; write 0 to ", c.pipeline_parallel_degree - 1));
+      degree,
+      degree == 1 ? "; write 0" : str("; write 0 to ", degree - 1));
+}
+
+// The first entry of the manual partition that is no pp rank, or the end.
+auto outside_entry(C c) {
+  return std::find_if(c.partition.begin(), c.partition.end(), [&](const auto& entry) {
+    return entry.second >= c.pipeline_parallel_degree;
+  });
 }
 
 std::vector<Coupling> partition_rules() {
@@ -115,103 +123,55 @@ std::vector<Coupling> partition_rules() {
       {"manual needs default_partition",
        "auto_partition false needs default_partition or partition.",
        {"auto_partition", "default_partition", "partition"},
-       [](const Config& c) -> std::string {
-         return !c.auto_partition && !c.default_partition && c.partition.empty()
-                    ? "auto_partition is false; add \"default_partition\": 0, "
-                      "the pp "
-                      "rank of modules that are placed nowhere else, or a "
-                      "\"partition\" object"
-                    : "";
-       }},
+       [](C c) { return !c.auto_partition && !c.default_partition && c.partition.empty(); },
+       "auto_partition is false; add \"default_partition\": 0, the pp rank of modules that are "
+       "placed nowhere else, or a \"partition\" object"},
       {"default_partition below degree",
        "default_partition must be less than pipeline_parallel_degree.",
        {"default_partition", "pipeline_parallel_degree"},
-       [](const Config& c) -> std::string {
-         return c.effective_default_partition() >= c.pipeline_parallel_degree
-                    ? outside(c, "default_partition", *c.default_partition)
-                    : "";
-       }},
+       [](C c) { return c.effective_default_partition() >= c.pipeline_parallel_degree; },
+       [](C c) { return outside(c, "default_partition", c.effective_default_partition()); }},
       {"partition below degree",
-       "Every value of partition must be less than "
-       "pipeline_parallel_degree.",
+       "Every value of partition must be less than pipeline_parallel_degree.",
        {"partition", "pipeline_parallel_degree"},
-       [](const Config& c) -> std::string {
-         for (const auto& [path, rank] : c.partition) {
-           if (rank >= c.pipeline_parallel_degree) {
-             return outside(c, "partition of \"" + path + "\"", rank);
-           }
-         }
-         return "";
+       [](C c) { return outside_entry(c) != c.partition.end(); },
+       [](C c) {
+         const auto entry = outside_entry(c);
+         return outside(c, "partition of \"" + entry->first + "\"", entry->second);
        }},
       {"partition needs manual",
        "partition needs auto_partition false.",
        {"partition", "auto_partition"},
-       [](const Config& c) -> std::string {
-         return !c.partition.empty() && c.auto_partition
-                    ? "partition is given but auto_partition is true; add "
-                      "\"auto_partition\": false"
-                    : "";
-       }},
+       [](C c) { return !c.partition.empty() && c.auto_partition; },
+       "partition is given but auto_partition is true; add \"auto_partition\": false"},
       {"load_partition needs partition_file",
        "load_partition needs partition_file.",
        {"load_partition", "partition_file"},
-       [](const Config& c) -> std::string {
-         return c.load_partition && !c.partition_file
-                    ? "load_partition is true; add \"partition_file\": the "
-                      "file to "
-                      "read"
-                    : "";
-       }},
+       [](C c) { return c.load_partition && !c.partition_file; },
+       "load_partition is true; add \"partition_file\": the file to read"},
       {"load_partition excludes manual",
        "load_partition and auto_partition false exclude each other.",
        {"load_partition", "auto_partition"},
-       [](const Config& c) -> std::string {
-         return c.load_partition && !c.auto_partition
-                    ? "load_partition takes the partition from a file and "
-                      "auto_partition false takes it from the script; keep one"
-                    : "";
-       }},
+       [](C c) { return c.load_partition && !c.auto_partition; },
+       "load_partition takes the partition from a file and auto_partition false takes it from the "
+       "script; keep one"},
       {"measuring needs tracing",
        "trace_execution_times and trace_memory_usage exclude skip_tracing.",
        {"skip_tracing", "trace_execution_times", "trace_memory_usage"},
-       [](const Config& c) -> std::string {
-         return c.skip_tracing && (c.trace_execution_times || c.trace_memory_usage)
-                    ? str("skip_tracing leaves nothing to measure, but ",
-                          c.trace_execution_times ? "trace_execution_times" : "trace_memory_usage",
-                          " is true; set one of them to false")
-                    : "";
+       [](C c) { return c.skip_tracing && (c.trace_execution_times || c.trace_memory_usage); },
+       [](C c) {
+         return str(
+             "skip_tracing leaves nothing to measure, but ",
+             c.trace_execution_times ? "trace_execution_times" : "trace_memory_usage",
+             " is true; set one of them to false");
        }},
       {"tracing happens on the cpu",
-       "trace_device \"gpu\" is refused: the tracing pass runs on the "
-       "processor.",
+       "trace_device \"gpu\" is refused: the tracing pass runs on the processor.",
        {"trace_device"},
-       [](const Config& c) -> std::string {
-         return c.trace_device == "gpu" ? "trace_device is \"gpu\", but the tracing pass runs on "
-                                          "the processor; write \"auto\" or \"cpu\""
-                                        : "";
-       }},
+       [](C c) { return c.trace_device == TraceDevice::kGpu; },
+       "trace_device is \"gpu\", but the tracing pass runs on the processor; write \"auto\" or "
+       "\"cpu\""},
   };
-}
-
-// Whether any sdp_* key differs from its default; names the first.
-std::string sharding_key_set(const Config& c) {
-  const Config unset;
-  if (c.sdp_reduce_bucket_size != unset.sdp_reduce_bucket_size) {
-    return "sdp_reduce_bucket_size";
-  }
-  if (c.sdp_param_persistence_threshold != unset.sdp_param_persistence_threshold) {
-    return "sdp_param_persistence_threshold";
-  }
-  if (c.sdp_max_live_parameters != unset.sdp_max_live_parameters) {
-    return "sdp_max_live_parameters";
-  }
-  if (c.sdp_hierarchical_allgather != unset.sdp_hierarchical_allgather) {
-    return "sdp_hierarchical_allgather";
-  }
-  if (c.sdp_gradient_clipping != unset.sdp_gradient_clipping) {
-    return "sdp_gradient_clipping";
-  }
-  return "";
 }
 
 std::vector<Coupling> precision_and_memory_rules() {
@@ -219,30 +179,52 @@ std::vector<Coupling> precision_and_memory_rules() {
       {"fp16 excludes bf16",
        "fp16 (and fp16_params) and bf16 exclude each other.",
        {"fp16", "fp16_params", "bf16"},
-       [](const Config& c) -> std::string {
-         return c.bf16 && (c.fp16 || c.fp16_params)
-                    ? str(c.fp16 ? "fp16" : "fp16_params", " and bf16 are both true; keep one")
-                    : "";
+       [](C c) { return c.bf16 && (c.fp16 || c.fp16_params); },
+       [](C c) {
+         return str(c.fp16 ? "fp16" : "fp16_params", " and bf16 are both true; keep one");
        }},
       {"horizon needs offloading",
        "activation_loading_horizon other than 4 needs offload_activations.",
        {"activation_loading_horizon", "offload_activations"},
-       [](const Config& c) -> std::string {
+       [](C c) {
          return c.activation_loading_horizon != Config{}.activation_loading_horizon &&
-                        !c.offload_activations
-                    ? "activation_loading_horizon has no effect without "
-                      "\"offload_activations\": true"
-                    : "";
-       }},
+                !c.offload_activations;
+       },
+       "activation_loading_horizon has no effect without \"offload_activations\": true"},
       {"bf16 needs sharding",
        "bf16 needs sharded_data_parallel_degree greater than 1.",
        {"bf16", "sharded_data_parallel_degree"},
-       [](const Config& c) -> std::string {
-         return c.bf16 && c.sharded_data_parallel_degree == 1
-                    ? "bf16 works with sharded data parallelism only; add "
-                      "\"sharded_data_parallel_degree\" greater than 1"
-                    : "";
-       }},
+       [](C c) { return c.bf16 && c.sharded_data_parallel_degree == 1; },
+       "bf16 works with sharded data parallelism only; add \"sharded_data_parallel_degree\" "
+       "greater than 1"},
+  };
+}
+
+// The first sdp_* key that differs from its default, or "".
+std::string sharding_key_set(C c) {
+  const Config unset;
+  const std::pair<const char*, bool> keys[] = {
+      {"sdp_reduce_bucket_size", c.sdp_reduce_bucket_size != unset.sdp_reduce_bucket_size},
+      {"sdp_param_persistence_threshold",
+       c.sdp_param_persistence_threshold != unset.sdp_param_persistence_threshold},
+      {"sdp_max_live_parameters", c.sdp_max_live_parameters != unset.sdp_max_live_parameters},
+      {"sdp_hierarchical_allgather",
+       c.sdp_hierarchical_allgather != unset.sdp_hierarchical_allgather},
+      {"sdp_gradient_clipping", c.sdp_gradient_clipping != unset.sdp_gradient_clipping}};
+  for (const auto& [name, set] : keys) {
+    if (set) {
+      return name;
+    }
+  }
+  return "";
+}
+
+bool sharded(C c) {
+  return c.sharded_data_parallel_degree > 1;
+}
+
+std::vector<Coupling> sharding_rules() {
+  return {
       {"sdp keys need sharding",
        "The sdp_ keys need sharded_data_parallel_degree greater than 1.",
        {"sharded_data_parallel_degree",
@@ -251,78 +233,65 @@ std::vector<Coupling> precision_and_memory_rules() {
         "sdp_max_live_parameters",
         "sdp_hierarchical_allgather",
         "sdp_gradient_clipping"},
-       [](const Config& c) -> std::string {
-         const std::string key = sharding_key_set(c);
-         return c.sharded_data_parallel_degree == 1 && !key.empty()
-                    ? key +
-                          " has no effect without "
-                          "\"sharded_data_parallel_degree\" "
-                          "greater than 1"
-                    : "";
+       [](C c) { return c.sharded_data_parallel_degree == 1 && !sharding_key_set(c).empty(); },
+       [](C c) {
+         return sharding_key_set(c) +
+                " has no effect without \"sharded_data_parallel_degree\" greater than 1";
        }},
       {"sharding needs ddp",
        "sharded_data_parallel_degree greater than 1 needs ddp.",
        {"sharded_data_parallel_degree", "ddp"},
-       [](const Config& c) -> std::string {
-         return c.sharded_data_parallel_degree > 1 && !c.ddp
-                    ? str("sharded_data_parallel_degree is ",
-                          c.sharded_data_parallel_degree,
-                          " but ddp is false; add \"ddp\": true")
-                    : "";
+       [](C c) { return sharded(c) && !c.ddp; },
+       [](C c) {
+         return str(
+             "sharded_data_parallel_degree is ",
+             c.sharded_data_parallel_degree,
+             " but ddp is false; add \"ddp\": true");
        }},
       {"sharding excludes pipeline",
-       "sharded_data_parallel_degree greater than 1 needs "
-       "pipeline_parallel_degree 1.",
+       "sharded_data_parallel_degree greater than 1 needs pipeline_parallel_degree 1.",
        {"sharded_data_parallel_degree", "pipeline_parallel_degree"},
-       [](const Config& c) -> std::string {
-         return c.sharded_data_parallel_degree > 1 && c.pipeline_parallel_degree > 1
-                    ? str("sharded_data_parallel_degree is ",
-                          c.sharded_data_parallel_degree,
-                          " and pipeline_parallel_degree is ",
-                          c.pipeline_parallel_degree,
-                          "; set one of them to 1")
-                    : "";
+       [](C c) { return sharded(c) && c.pipeline_parallel_degree > 1; },
+       [](C c) {
+         return str(
+             "sharded_data_parallel_degree is ",
+             c.sharded_data_parallel_degree,
+             " and pipeline_parallel_degree is ",
+             c.pipeline_parallel_degree,
+             "; set one of them to 1");
        }},
       {"sharding excludes shard_optimizer_state",
-       "sharded_data_parallel_degree greater than 1 excludes "
-       "shard_optimizer_state, which it contains.",
+       "sharded_data_parallel_degree greater than 1 excludes shard_optimizer_state, which it "
+       "contains.",
        {"sharded_data_parallel_degree", "shard_optimizer_state"},
-       [](const Config& c) -> std::string {
-         return c.sharded_data_parallel_degree > 1 && c.shard_optimizer_state
-                    ? "sharded data parallelism already shards optimizer "
-                      "state; "
-                      "leave shard_optimizer_state out"
-                    : "";
-       }},
+       [](C c) { return sharded(c) && c.shard_optimizer_state; },
+       "sharded data parallelism already shards optimizer state; leave shard_optimizer_state out"},
       {"sharding with tensor needs prescaled",
-       "sharded_data_parallel_degree greater than 1 with "
-       "tensor_parallel_degree greater than 1 needs prescaled_batch.",
+       "sharded_data_parallel_degree greater than 1 with tensor_parallel_degree greater than 1 "
+       "needs prescaled_batch.",
        {"sharded_data_parallel_degree", "tensor_parallel_degree", "prescaled_batch"},
-       [](const Config& c) -> std::string {
-         return c.sharded_data_parallel_degree > 1 && c.tensor_parallel_degree > 1 &&
-                        !c.prescaled_batch
-                    ? "sharded data parallelism with tensor parallelism needs "
-                      "\"prescaled_batch\": true"
-                    : "";
-       }},
+       [](C c) { return sharded(c) && c.tensor_parallel_degree > 1 && !c.prescaled_batch; },
+       "sharded data parallelism with tensor parallelism needs \"prescaled_batch\": true"},
   };
-}
-
-std::vector<Coupling> build() {
-  std::vector<Coupling> all;
-  for (auto part :
-       {pipeline_rules, data_parallel_rules, partition_rules, precision_and_memory_rules}) {
-    for (Coupling& coupling : part()) {
-      all.push_back(std::move(coupling));
-    }
-  }
-  return all;
 }
 
 } // namespace
 
 const std::vector<Coupling>& couplings() {
-  static const std::vector<Coupling> kTable = build();
+  static const std::vector<Coupling> kTable = [] {
+    std::vector<Coupling> all;
+    for (auto part :
+         {pipeline_rules,
+          data_parallel_rules,
+          partition_rules,
+          precision_and_memory_rules,
+          sharding_rules}) {
+      for (Coupling& coupling : part()) {
+        all.push_back(std::move(coupling));
+      }
+    }
+    return all;
+  }();
   return kTable;
 }
 

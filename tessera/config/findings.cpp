@@ -63,4 +63,10 @@ void Findings::throw_any(const std::string& origin) const {
   throw ConfigError(text);
 }
 
+void validate(const Config& config) {
+  Findings findings;
+  findings.check(config);
+  findings.throw_any("config");
+}
+
 } // namespace tessera::config

@@ -1,114 +1,76 @@
-#include <array>
-#include <charconv>
-#include <cmath>
+#include <algorithm>
 #include <type_traits>
 
-#include "tessera/base/error.h"
+#include "tessera/base/json/kinds.h"
 #include "tessera/config/keys.h"
 
 namespace tessera::config {
 
 namespace {
 
+// The type of a key's values: its member's without optional; void for refused names.
+template <typename M>
+struct ValueOf {
+  using type = void;
+};
 template <typename T>
-struct Member;
-template <typename T>
-struct Member<T Config::*> {
+struct ValueOf<T Config::*> {
   using type = T;
 };
 template <typename T>
-struct Plain {
-  using type = T;
-};
-template <typename T>
-struct Plain<std::optional<T>> {
+struct ValueOf<std::optional<T> Config::*> {
   using type = T;
 };
 
-// The key's C++ type without optional; void for refused names.
-template <typename M>
-constexpr Type type_for() {
-  if constexpr (std::is_same_v<M, std::monostate>) {
-    return Type::kNone;
-  } else {
-    using T = typename Plain<typename Member<M>::type>::type;
-    if constexpr (std::is_same_v<T, bool>) {
-      return Type::kBool;
-    } else if constexpr (std::is_integral_v<T>) {
-      return Type::kInteger;
-    } else if constexpr (std::is_floating_point_v<T>) {
-      return Type::kNumber;
-    } else if constexpr (std::is_same_v<T, std::string>) {
-      return Type::kText;
-    } else {
-      return Type::kMap;
-    }
-  }
+// `visit` of the member, and as its template argument the type of the key's values.
+template <typename Visit>
+auto with_member(const Key& key, Visit visit) {
+  return std::visit(
+      [&](auto member) {
+        return visit.template operator()<typename ValueOf<decltype(member)>::type>(member);
+      },
+      key.field);
 }
 
 template <typename T>
 Value widen(const T& value) {
   if constexpr (std::is_same_v<T, int>) {
     return std::int64_t{value};
+  } else if constexpr (form::is_choice<T>) {
+    return std::string(value.text());
   } else {
     return value;
   }
 }
 
-bool number_in_range(const Key& key, double value) {
-  return (key.open ? value > key.min : value >= key.min) && value <= key.max;
-}
-
-// The shortest form that reads back to the same number.
-std::string number_text(double value) {
-  std::array<char, 32> text{};
-  const auto end = std::to_chars(text.begin(), text.end(), value).ptr;
-  return std::string(text.begin(), end);
-}
-
-std::string integer_text(double bound) {
-  return str(static_cast<std::int64_t>(bound));
-}
-
-bool holds_int(const Key& key) {
-  return std::holds_alternative<int Config::*>(key.field) ||
-         std::holds_alternative<std::optional<int> Config::*>(key.field) ||
-         std::holds_alternative<std::map<std::string, int> Config::*>(key.field);
-}
-
-std::string bounds(const Key& key, bool integer) {
-  const auto text = [&](double bound) {
-    return integer ? integer_text(bound) : number_text(bound);
-  };
-  const bool low = std::isfinite(key.min);
-  const bool high = std::isfinite(key.max);
-  if (low && key.open) {
-    return str(" greater than ", text(key.min), high ? " and at most " + text(key.max) : "");
-  }
-  if (low && high) {
-    return str(" from ", text(key.min), " to ", text(key.max));
-  }
-  return low ? " of at least " + text(key.min) : "";
+form::Bounds bounds_of(const Key& key) {
+  return {.min = key.min, .max = key.max, .above_min = key.open};
 }
 
 } // namespace
 
 const Key* find_key(std::string_view name) {
-  for (const Key& key : keys()) {
-    if (key.name == name) {
-      return &key;
-    }
-    for (const std::string& alias : key.aliases) {
-      if (alias == name) {
-        return &key;
-      }
-    }
-  }
-  return nullptr;
+  const auto found = std::find_if(keys().begin(), keys().end(), [&](const Key& key) {
+    return key.name == name ||
+           std::find(key.aliases.begin(), key.aliases.end(), name) != key.aliases.end();
+  });
+  return found == keys().end() ? nullptr : &*found;
 }
 
 Type type_of(const Key& key) {
-  return std::visit([](auto member) { return type_for<decltype(member)>(); }, key.field);
+  return with_member(key, []<typename T>(auto /*member*/) {
+    if constexpr (std::is_void_v<T>) {
+      return Type::kNone;
+    } else if constexpr (std::is_same_v<T, bool>) {
+      return Type::kBool;
+    } else if constexpr (std::is_integral_v<T>) {
+      return Type::kInteger;
+    } else if constexpr (std::is_floating_point_v<T>) {
+      return Type::kNumber;
+    } else {
+      return form::is_scalar<T> ? Type::kText : Type::kMap;
+    }
+  });
 }
 
 std::string_view name_of(Type type) {
@@ -129,83 +91,73 @@ std::string_view name_of(Type type) {
   return "?";
 }
 
+std::vector<std::string> choices_of(const Key& key) {
+  return with_member(key, []<typename T>(auto /*member*/) -> std::vector<std::string> {
+    if constexpr (form::is_choice<T>) {
+      return form::choices_of<T>({.name = ""});
+    } else {
+      return {};
+    }
+  });
+}
+
 Value get(const Key& key, const Config& config) {
-  return std::visit(
-      [&](auto member) -> Value {
-        using M = decltype(member);
-        if constexpr (std::is_same_v<M, std::monostate>) {
-          return {};
-        } else {
-          const auto& held = config.*member;
-          using T = std::decay_t<decltype(held)>;
-          if constexpr (std::is_same_v<T, std::map<std::string, int>>) {
-            return held.empty() ? Value{} : Value{held};
-          } else if constexpr (!std::is_same_v<typename Plain<T>::type, T>) {
-            return held.has_value() ? widen(*held) : Value{};
-          } else {
-            return widen(held);
-          }
-        }
-      },
-      key.field);
+  return with_member(key, [&]<typename T>(auto member) -> Value {
+    if constexpr (std::is_void_v<T>) {
+      return {};
+    } else {
+      const auto& held = config.*member;
+      if constexpr (form::is_map<T>) {
+        return held.empty() ? Value{} : Value{held};
+      } else if constexpr (!std::is_same_v<std::decay_t<decltype(held)>, T>) {
+        return held.has_value() ? widen(*held) : Value{};
+      } else {
+        return widen(held);
+      }
+    }
+  });
 }
 
 void set(const Key& key, Config& config, const Value& value) {
   TESSERA_CHECK(in_range(key, value), key.name, " = ", to_text(value));
-  std::visit(
-      [&](auto member) {
-        using M = decltype(member);
-        if constexpr (!std::is_same_v<M, std::monostate>) {
-          using T = typename Plain<typename Member<M>::type>::type;
-          if constexpr (std::is_same_v<T, int>) {
-            config.*member = static_cast<int>(std::get<std::int64_t>(value));
-          } else {
-            config.*member = std::get<T>(value);
-          }
-        }
-      },
-      key.field);
+  with_member(key, [&]<typename T>(auto member) {
+    if constexpr (std::is_same_v<T, int>) {
+      config.*member = static_cast<int>(std::get<std::int64_t>(value));
+    } else if constexpr (form::is_choice<T>) {
+      config.*member = std::get<std::string>(value);
+    } else if constexpr (!std::is_void_v<T>) {
+      config.*member = std::get<T>(value);
+    }
+  });
 }
 
 bool in_range(const Key& key, const Value& value) {
+  const form::Bounds bounds = bounds_of(key);
   switch (type_of(key)) {
     case Type::kBool:
       return std::holds_alternative<bool>(value);
     case Type::kInteger: {
+      const bool narrow =
+          with_member(key, []<typename T>(auto /*member*/) { return std::is_same_v<T, int>; });
       const auto* number = std::get_if<std::int64_t>(&value);
-      return number != nullptr && number_in_range(key, static_cast<double>(*number)) &&
-             (!holds_int(key) || *number <= std::numeric_limits<int>::max());
+      return number != nullptr && bounds.contain(static_cast<double>(*number)) &&
+             (!narrow || std::in_range<int>(*number));
     }
     case Type::kNumber: {
       const auto* number = std::get_if<double>(&value);
-      return number != nullptr && number_in_range(key, *number);
+      return number != nullptr && bounds.contain(*number);
     }
     case Type::kText: {
       const auto* text = std::get_if<std::string>(&value);
-      if (text == nullptr || (key.open && text->empty())) {
-        return false;
-      }
-      if (key.choices.empty()) {
-        return true;
-      }
-      for (const std::string& choice : key.choices) {
-        if (choice == *text) {
-          return true;
-        }
-      }
-      return false;
+      const auto& choices = key.choices;
+      return text != nullptr && !(key.open && text->empty()) &&
+             (choices.empty() || std::find(choices.begin(), choices.end(), *text) != choices.end());
     }
     case Type::kMap: {
       const auto* map = std::get_if<std::map<std::string, int>>(&value);
-      if (map == nullptr) {
-        return false;
-      }
-      for (const auto& [path, number] : *map) {
-        if (!number_in_range(key, number)) {
-          return false;
-        }
-      }
-      return true;
+      return map != nullptr && std::all_of(map->begin(), map->end(), [&](const auto& entry) {
+               return bounds.contain(entry.second);
+             });
     }
     case Type::kNone:
       return false;
@@ -214,27 +166,22 @@ bool in_range(const Key& key, const Value& value) {
 }
 
 std::string allowed(const Key& key) {
+  const form::Field field{
+      .name = key.name.c_str(),
+      .bounds = bounds_of(key),
+      .choices = key.choices,
+      .not_empty = key.open};
   switch (type_of(key)) {
     case Type::kBool:
-      return "true or false";
+      return form::allowed(field, form::Kind::kBool);
     case Type::kInteger:
-      return "an integer" + bounds(key, true);
+      return form::allowed(field, form::Kind::kInteger);
     case Type::kNumber:
-      return "a number" + bounds(key, false);
-    case Type::kText: {
-      if (key.choices.empty()) {
-        return key.open ? "a text that is not empty" : "a text";
-      }
-      std::string list;
-      for (std::size_t i = 0; i < key.choices.size(); ++i) {
-        const bool last = i + 1 == key.choices.size();
-        list += i == 0 ? "" : (last ? " or " : ", ");
-        list += "\"" + key.choices[i] + "\"";
-      }
-      return list;
-    }
+      return form::allowed(field, form::Kind::kNumber);
+    case Type::kText:
+      return form::allowed(field, form::Kind::kText);
     case Type::kMap:
-      return "an object whose values are integers" + bounds(key, true);
+      return "an object whose values are integers" + form::bounds_text(field.bounds, true);
     case Type::kNone:
       return "nothing";
   }
@@ -260,7 +207,7 @@ std::string to_text(const Value& value) {
       return str(number);
     }
     std::string operator()(double number) const {
-      return number_text(number);
+      return form::number_text(number);
     }
     std::string operator()(const std::string& text) const {
       return "\"" + text + "\"";

@@ -18,418 +18,368 @@ constexpr const char* kPaperModes = "paper, section 4.4";
 constexpr const char* kMpi = "documentation, parameters for mpi";
 constexpr const char* kOwn = "Tessera";
 
+std::vector<Key> in_section(const char* section, std::vector<Key> rows) {
+  for (Key& row : rows) {
+    row.section = section;
+    row.choices = choices_of(row);
+  }
+  return rows;
+}
+
 std::vector<Key> pipeline_keys() {
-  const std::string section = "Pipeline";
-  return {
-      {.name = "pipeline_parallel_degree",
-       .section = section,
-       .field = &Config::pipeline_parallel_degree,
-       .aliases = {"partitions"},
-       .min = 1,
-       .max = kMost,
-       .source = str(kCommon, "; ", kPaperKeys),
-       .description = "Ranks that one model replica is cut into."},
-      {.name = "microbatches",
-       .section = section,
-       .field = &Config::microbatches,
-       .min = 1,
-       .max = kMost,
-       .source = kCommon,
-       .description = "Slices of a step's batch that travel through the "
-                      "pipeline; 1 means no pipelining. The batch must be "
-                      "divisible by it."},
-      {.name = "pipeline",
-       .section = section,
-       .field = &Config::pipeline,
-       .choices = {"interleaved", "simple", "custom"},
-       .source = str(kCommon, "; paper, section 4.3"),
-       .description = "The schedule. interleaved: a microbatch that is ready "
-                      "for its backward goes first, else the next forward. "
-                      "simple: all forwards, then all backwards. custom: the "
-                      "order in custom_schedule."},
-      {.name = "custom_schedule",
-       .section = section,
-       .field = &Config::custom_schedule,
-       .open = true,
-       .unsaid = "none",
-       .source = str(kOwn, "; paper, section 4.3"),
-       .description = "Order in which pp rank 0 starts the phases of the "
-                      "microbatches, such as \"0F 1F 0B 1B\"; with pipeline "
-                      "\"custom\"."},
-      {.name = "active_microbatches",
-       .section = section,
-       .field = &Config::active_microbatches,
-       .min = 1,
-       .max = kMost,
-       .unsaid = "partitions + 2",
-       .source = kTorch,
-       .description = "Most microbatches in execution at one time; caps the "
-                      "memory of activations."},
-      {.name = "deterministic_server",
-       .section = section,
-       .field = &Config::deterministic_server,
-       .source = kTorch,
-       .description = "Execution servers handle requests in the same order on "
-                      "all data-parallel ranks."},
-      {.name = "static_mode",
-       .section = section,
-       .field = &Config::static_mode,
-       .source = kPaperModes,
-       .description = "Promises that every step takes the same path: the order "
-                      "of requests of the fastest of the first steps is then "
-                      "repeated without asking."},
-      {.name = "static_mode_steps",
-       .section = section,
-       .field = &Config::static_mode_steps,
-       .min = 1,
-       .max = kMost,
-       .source = str(kPaperModes, " (T)"),
-       .description = "Steps of each kind that static_mode records before it "
-                      "chooses; with fast_mode one more goes before them."},
-      {.name = "fast_mode",
-       .section = section,
-       .field = &Config::fast_mode,
-       .source = kPaperModes,
-       .description = "On top of static_mode: a tensor goes from the module "
-                      "that makes it to the module that reads it, not through "
-                      "a parent that only hands it on."},
-      {.name = "reproducible",
-       .section = section,
-       .field = &Config::reproducible,
-       .source = kOwn,
-       .description = "The same configuration gives the same bits in every "
-                      "run, resumed runs included: gradients are added, and "
-                      "buffers changed, microbatch by microbatch."},
-  };
+  return in_section(
+      "Pipeline",
+      {
+          {.name = "pipeline_parallel_degree",
+           .field = &Config::pipeline_parallel_degree,
+           .aliases = {"partitions"},
+           .min = 1,
+           .max = kMost,
+           .source = str(kCommon, "; ", kPaperKeys),
+           .description = "Ranks that one model replica is cut into."},
+          {.name = "microbatches",
+           .field = &Config::microbatches,
+           .min = 1,
+           .max = kMost,
+           .source = kCommon,
+           .description = "Slices of a step's batch that travel through the pipeline; 1 means no "
+                          "pipelining. The batch must be divisible by it."},
+          {.name = "pipeline",
+           .field = &Config::pipeline,
+           .source = str(kCommon, "; paper, section 4.3"),
+           .description = "The schedule. interleaved: a microbatch that is ready for its backward "
+                          "goes first, else the next forward. simple: all forwards, then all "
+                          "backwards. custom: the order in custom_schedule."},
+          {.name = "custom_schedule",
+           .field = &Config::custom_schedule,
+           .open = true,
+           .unsaid = "none",
+           .source = str(kOwn, "; paper, section 4.3"),
+           .description = "Order in which pp rank 0 starts the phases of the microbatches, such as "
+                          "\"0F 1F 0B 1B\"; with pipeline \"custom\"."},
+          {.name = "active_microbatches",
+           .field = &Config::active_microbatches,
+           .min = 1,
+           .max = kMost,
+           .unsaid = "partitions + 2",
+           .source = kTorch,
+           .description =
+               "Most microbatches in execution at one time; caps the memory of activations."},
+          {.name = "deterministic_server",
+           .field = &Config::deterministic_server,
+           .source = kTorch,
+           .description =
+               "Execution servers handle requests in the same order on all data-parallel ranks."},
+          {.name = "static_mode",
+           .field = &Config::static_mode,
+           .source = kPaperModes,
+           .description = "Promises that every step takes the same path: the order of requests of "
+                          "the fastest of the first steps is then repeated without asking."},
+          {.name = "static_mode_steps",
+           .field = &Config::static_mode_steps,
+           .min = 1,
+           .max = kMost,
+           .source = str(kPaperModes, " (T)"),
+           .description = "Steps of each kind that static_mode records before it chooses; with "
+                          "fast_mode one more goes before them."},
+          {.name = "fast_mode",
+           .field = &Config::fast_mode,
+           .source = kPaperModes,
+           .description = "On top of static_mode: a tensor goes from the module that makes it to "
+                          "the module that reads it, not through a parent that only hands it on."},
+          {.name = "reproducible",
+           .field = &Config::reproducible,
+           .source = kOwn,
+           .description =
+               "The same configuration gives the same bits in every run, resumed runs included: "
+               "gradients are added, and buffers changed, microbatch by microbatch."},
+      });
 }
 
 std::vector<Key> rank_keys() {
-  const std::string section = "Ranks";
-  return {
-      {.name = "placement_strategy",
-       .section = section,
-       .field = &Config::placement_strategy,
-       .choices = {"cluster", "spread", "DPT", "DTP", "PDT", "PTD", "TDP", "TPD"},
-       .source = str(kCommon, "; ", kPaperKeys),
-       .description = "Order in which reduced-data (D), pipeline (P) and "
-                      "tensor (T) ranks are laid out; the right-most letter "
-                      "varies fastest. cluster is DPT, spread is TPD."},
-      {.name = "ddp",
-       .section = section,
-       .field = &Config::ddp,
-       .source = kTorch,
-       .description = "Data parallelism beside model parallelism; needed as "
-                      "soon as there is more than one model replica."},
-      {.name = "ddp_dist_backend",
-       .section = section,
-       .field = &Config::ddp_dist_backend,
-       .choices = {"auto", "nccl"},
-       .status = Status::kNotYet,
-       .source = kTorch,
-       .description = "Collectives of the data-parallel groups; auto takes the "
-                      "fastest that the ranks share."},
-      {.name = "ddp_port",
-       .section = section,
-       .field = &Config::ddp_port,
-       .min = 0,
-       .max = kTcpPorts,
-       .status = Status::kNotYet,
-       .unsaid = "none",
-       .source = kTorch,
-       .description = "TCP port on which data-parallel groups meet.",
-       .reason = "groups meet through MPI, which needs no port"},
-  };
+  return in_section(
+      "Ranks",
+      {
+          {.name = "placement_strategy",
+           .field = &Config::placement_strategy,
+           .source = str(kCommon, "; ", kPaperKeys),
+           .description =
+               "Order in which reduced-data (D), pipeline (P) and tensor (T) ranks are laid out; "
+               "the right-most letter varies fastest. cluster is DPT, spread is TPD."},
+          {.name = "ddp",
+           .field = &Config::ddp,
+           .source = kTorch,
+           .description = "Data parallelism beside model parallelism; needed as soon as there is "
+                          "more than one model replica."},
+          {.name = "ddp_dist_backend",
+           .field = &Config::ddp_dist_backend,
+           .status = Status::kNotYet,
+           .source = kTorch,
+           .description = "Collectives of the data-parallel groups; auto takes the fastest that "
+                          "the ranks share."},
+          {.name = "ddp_port",
+           .field = &Config::ddp_port,
+           .min = 0,
+           .max = kTcpPorts,
+           .status = Status::kNotYet,
+           .unsaid = "none",
+           .source = kTorch,
+           .description = "TCP port on which data-parallel groups meet.",
+           .reason = "groups meet through MPI, which needs no port"},
+      });
 }
 
 std::vector<Key> partition_keys() {
-  const std::string section = "Partition";
-  return {
-      {.name = "auto_partition",
-       .section = section,
-       .field = &Config::auto_partition,
-       .source = kCommon,
-       .description = "Assigns modules to pp ranks automatically; partition "
-                      "scopes in the script are then not looked at."},
-      {.name = "default_partition",
-       .section = section,
-       .field = &Config::default_partition,
-       .min = 0,
-       .unsaid = "0",
-       .source = kCommon,
-       .description = "pp rank of modules that neither a partition scope nor "
-                      "partition names."},
-      {.name = "partition",
-       .section = section,
-       .field = &Config::partition,
-       .min = 0,
-       .unsaid = "none",
-       .source = kOwn,
-       .description = "Manual partition: module path to pp rank, such as "
-                      "{\"encoder\": 0, \"decoder\": 1}."},
-      {.name = "partition_file",
-       .section = section,
-       .field = &Config::partition_file,
-       .open = true,
-       .unsaid = "none",
-       .source = kTorch,
-       .description = "File that the partition decision is written to, or "
-                      "read from with load_partition."},
-      {.name = "load_partition",
-       .section = section,
-       .field = &Config::load_partition,
-       .source = kTorch,
-       .description = "Takes the partition decision from partition_file "
-                      "instead of making one."},
-      {.name = "optimize",
-       .section = section,
-       .field = &Config::optimize,
-       .choices = {"memory", "speed"},
-       .source = str(kCommon, "; ", kPaperKeys),
-       .description = "Objective of the automatic partition (see "
-                      "memory_weight), and with tensor parallelism the "
-                      "distribution of transformer layers: memory stores no "
-                      "activation twice, speed communicates less."},
-      {.name = "memory_weight",
-       .section = section,
-       .field = &Config::memory_weight,
-       .min = 0,
-       .max = 1,
-       .unsaid = "0.2 for speed, else 0.8",
-       .source = str(kTorch, "; paper, equation (1)"),
-       .description = "Weight of memory in the cost that the automatic "
-                      "partition balances: 0 balances computation only, 1 "
-                      "memory only."},
-  };
+  return in_section(
+      "Partition",
+      {
+          {.name = "auto_partition",
+           .field = &Config::auto_partition,
+           .source = kCommon,
+           .description = "Assigns modules to pp ranks automatically; partition scopes in the "
+                          "script are then not looked at."},
+          {.name = "default_partition",
+           .field = &Config::default_partition,
+           .min = 0,
+           .unsaid = "0",
+           .source = kCommon,
+           .description = "pp rank of modules that neither a partition scope nor partition names."},
+          {.name = "partition",
+           .field = &Config::partition,
+           .min = 0,
+           .unsaid = "none",
+           .source = kOwn,
+           .description = "Manual partition: module path to pp rank, such as {\"encoder\": 0, "
+                          "\"decoder\": 1}."},
+          {.name = "partition_file",
+           .field = &Config::partition_file,
+           .open = true,
+           .unsaid = "none",
+           .source = kTorch,
+           .description =
+               "File that the partition decision is written to, or read from with load_partition."},
+          {.name = "load_partition",
+           .field = &Config::load_partition,
+           .source = kTorch,
+           .description =
+               "Takes the partition decision from partition_file instead of making one."},
+          {.name = "optimize",
+           .field = &Config::optimize,
+           .source = str(kCommon, "; ", kPaperKeys),
+           .description = "Objective of the automatic partition (see memory_weight), and with "
+                          "tensor parallelism the distribution of transformer layers: memory "
+                          "stores no activation twice, speed communicates less."},
+          {.name = "memory_weight",
+           .field = &Config::memory_weight,
+           .min = 0,
+           .max = 1,
+           .unsaid = "0.2 for speed, else 0.8",
+           .source = str(kTorch, "; paper, equation (1)"),
+           .description = "Weight of memory in the cost that the automatic partition balances: 0 "
+                          "balances computation only, 1 memory only."},
+      });
 }
 
 std::vector<Key> tracing_keys() {
-  const std::string section = "Tracing and creation";
-  return {
-      {.name = "skip_tracing",
-       .section = section,
-       .field = &Config::skip_tracing,
-       .source = kTorch,
-       .description = "Leaves out the tracing pass of the first step, for "
-                      "models too large to run in one place."},
-      {.name = "allow_ranks_without_parameters",
-       .section = section,
-       .field = &Config::allow_ranks_without_parameters,
-       .source = kOwn,
-       .description = "A model of which some pipeline rank would own no parameter is trained all "
-                      "the same; without it that is an error."},
-      {.name = "trace_device",
-       .section = section,
-       .field = &Config::trace_device,
-       .choices = {"auto", "cpu", "gpu"},
-       .source = "documentation, DistributedModel",
-       .description = "Where the tracing pass runs; auto is the device that "
-                      "trains."},
-      {.name = "trace_execution_times",
-       .section = section,
-       .field = &Config::trace_execution_times,
-       .source = "documentation, DistributedModel",
-       .description = "Measures each module's forward time for the partition; "
-                      "the decision then depends on the clock."},
-      {.name = "trace_memory_usage",
-       .section = section,
-       .field = &Config::trace_memory_usage,
-       .status = Status::kNotYet,
-       .source = "documentation, DistributedModel",
-       .description = "Measures each module's memory while tracing instead of "
-                      "estimating it from the sizes of its outputs."},
-      {.name = "delayed_parameter_initialization",
-       .section = section,
-       .field = &Config::delayed_parameter_initialization,
-       .aliases = {"delay_param_initialization"},
-       .source = str(kTorch, "; paper, appendix I.5"),
-       .description = "Gives parameters no memory until the partition is "
-                      "known; each rank then fills only its own. The program "
-                      "acts on it; a script of one's own builds its model "
-                      "under tessera::delay_param_initialization."},
-  };
+  return in_section(
+      "Tracing and creation",
+      {
+          {.name = "skip_tracing",
+           .field = &Config::skip_tracing,
+           .source = kTorch,
+           .description = "Leaves out the tracing pass of the first step, for models too large to "
+                          "run in one place."},
+          {.name = "allow_ranks_without_parameters",
+           .field = &Config::allow_ranks_without_parameters,
+           .source = kOwn,
+           .description = "A model of which some pipeline rank would own no parameter is trained "
+                          "all the same; without it that is an error."},
+          {.name = "trace_device",
+           .field = &Config::trace_device,
+           .source = "documentation, DistributedModel",
+           .description = "Where the tracing pass runs; auto is the device that trains."},
+          {.name = "trace_execution_times",
+           .field = &Config::trace_execution_times,
+           .source = "documentation, DistributedModel",
+           .description = "Measures each module's forward time for the partition; the decision "
+                          "then depends on the clock."},
+          {.name = "trace_memory_usage",
+           .field = &Config::trace_memory_usage,
+           .status = Status::kNotYet,
+           .source = "documentation, DistributedModel",
+           .description = "Measures each module's memory while tracing instead of estimating it "
+                          "from the sizes of its outputs."},
+          {.name = "delayed_parameter_initialization",
+           .field = &Config::delayed_parameter_initialization,
+           .aliases = {"delay_param_initialization"},
+           .source = str(kTorch, "; paper, appendix I.5"),
+           .description = "Gives parameters no memory until the partition is known; each rank then "
+                          "fills only its own. The program acts on it; a script of one's own "
+                          "builds its model under tessera::delay_param_initialization."},
+      });
 }
 
 std::vector<Key> tensor_keys() {
-  const std::string section = "Tensor parallelism";
-  return {
-      {.name = "tensor_parallel_degree",
-       .section = section,
-       .field = &Config::tensor_parallel_degree,
-       .min = 1,
-       .max = kMost,
-       .source = str(kTorch, "; ", kPaperKeys),
-       .description = "Ranks over which tensor-parallel modules are "
-                      "distributed."},
-      {.name = "tensor_parallel_kind",
-       .section = section,
-       .field = &Config::tensor_parallel_kind,
-       .choices = {"1d", "2d"},
-       .source = "Optimus (Xu et al. 2021)",
-       .description = "How tensor-parallel modules are distributed: 1d cuts "
-                      "matrices by columns or rows (see optimize); 2d lays "
-                      "matrices and activations in blocks on a mesh of q x q "
-                      "ranks, q x q = tensor_parallel_degree."},
-      {.name = "prescaled_batch",
-       .section = section,
-       .field = &Config::prescaled_batch,
-       .aliases = {"_prescaled_batch"},
-       .source = str(kTorch, "; ", kPaperKeys),
-       .description = "The ranks of a tensor-parallel group are fed the same, "
-                      "larger batch instead of one each."},
-  };
+  return in_section(
+      "Tensor parallelism",
+      {
+          {.name = "tensor_parallel_degree",
+           .field = &Config::tensor_parallel_degree,
+           .min = 1,
+           .max = kMost,
+           .source = str(kTorch, "; ", kPaperKeys),
+           .description = "Ranks over which tensor-parallel modules are distributed."},
+          {.name = "tensor_parallel_kind",
+           .field = &Config::tensor_parallel_kind,
+           .source = "Optimus (Xu et al. 2021)",
+           .description = "How tensor-parallel modules are distributed: 1d cuts matrices by "
+                          "columns or rows (see optimize); 2d lays matrices and activations in "
+                          "blocks on a mesh of q x q ranks, q x q = tensor_parallel_degree."},
+          {.name = "prescaled_batch",
+           .field = &Config::prescaled_batch,
+           .aliases = {"_prescaled_batch"},
+           .source = str(kTorch, "; ", kPaperKeys),
+           .description = "The ranks of a tensor-parallel group are fed the same, larger batch "
+                          "instead of one each."},
+      });
+}
+
+std::vector<Key> precision_keys() {
+  return in_section(
+      "Precision",
+      {
+          {.name = "fp16",
+           .field = &Config::fp16,
+           .status = Status::kNotYet,
+           .source = kTorch,
+           .description = "Trains in fp16 with f32 master weights and loss scaling."},
+          {.name = "fp16_params",
+           .field = &Config::fp16_params,
+           .status = Status::kNotYet,
+           .source = str(kTorch, "; ", kPaperKeys),
+           .description = "Initialises the parameters of distributed modules in fp16."},
+          {.name = "bf16",
+           .field = &Config::bf16,
+           .status = Status::kNotYet,
+           .source = kTorch,
+           .description = "bfloat16 together with sharded data parallelism."},
+      });
 }
 
 std::vector<Key> memory_keys() {
-  const std::string precision = "Precision";
-  const std::string memory = "Memory";
-  return {
-      {.name = "fp16",
-       .section = precision,
-       .field = &Config::fp16,
-       .status = Status::kNotYet,
-       .source = kTorch,
-       .description = "Trains in fp16 with f32 master weights and loss "
-                      "scaling."},
-      {.name = "fp16_params",
-       .section = precision,
-       .field = &Config::fp16_params,
-       .status = Status::kNotYet,
-       .source = str(kTorch, "; ", kPaperKeys),
-       .description = "Initialises the parameters of distributed modules in "
-                      "fp16."},
-      {.name = "bf16",
-       .section = precision,
-       .field = &Config::bf16,
-       .status = Status::kNotYet,
-       .source = kTorch,
-       .description = "bfloat16 together with sharded data parallelism."},
-      {.name = "offload_activations",
-       .section = memory,
-       .field = &Config::offload_activations,
-       .status = Status::kNotYet,
-       .source = str(kTorch, "; ", kPaperKeys),
-       .description = "Moves checkpointed activations to the host and brings "
-                      "them back before their microbatch's backward."},
-      {.name = "activation_loading_horizon",
-       .section = memory,
-       .field = &Config::activation_loading_horizon,
-       .min = 1,
-       .max = kMost,
-       .status = Status::kNotYet,
-       .source = str(kTorch, "; ", kPaperKeys),
-       .description = "How early offloaded activations are brought back, in "
-                      "pipeline tasks."},
-      {.name = "shard_optimizer_state",
-       .section = memory,
-       .field = &Config::shard_optimizer_state,
-       .status = Status::kNotYet,
-       .source = str(kTorch, "; ", kPaperKeys),
-       .description = "Shards optimizer state evenly over the data-parallel "
-                      "ranks that hold the same parameters."},
-  };
+  return in_section(
+      "Memory",
+      {
+          {.name = "offload_activations",
+           .field = &Config::offload_activations,
+           .status = Status::kNotYet,
+           .source = str(kTorch, "; ", kPaperKeys),
+           .description = "Moves checkpointed activations to the host and brings them back before "
+                          "their microbatch's backward."},
+          {.name = "activation_loading_horizon",
+           .field = &Config::activation_loading_horizon,
+           .min = 1,
+           .max = kMost,
+           .status = Status::kNotYet,
+           .source = str(kTorch, "; ", kPaperKeys),
+           .description = "How early offloaded activations are brought back, in pipeline tasks."},
+          {.name = "shard_optimizer_state",
+           .field = &Config::shard_optimizer_state,
+           .status = Status::kNotYet,
+           .source = str(kTorch, "; ", kPaperKeys),
+           .description = "Shards optimizer state evenly over the data-parallel ranks that hold "
+                          "the same parameters."},
+      });
 }
 
 std::vector<Key> sharding_keys() {
-  const std::string section = "Sharded data parallelism";
-  return {
-      {.name = "sharded_data_parallel_degree",
-       .section = section,
-       .field = &Config::sharded_data_parallel_degree,
-       .min = 1,
-       .max = kMost,
-       .status = Status::kNotYet,
-       .source = kTorch,
-       .description = "Ranks of a data-parallel group over which parameters, "
-                      "gradients and optimizer state are sharded."},
-      {.name = "sdp_reduce_bucket_size",
-       .section = section,
-       .field = &Config::sdp_reduce_bucket_size,
-       .min = 1,
-       .status = Status::kNotYet,
-       .source = kTorch,
-       .description = "Gradient bucket, in elements."},
-      {.name = "sdp_param_persistence_threshold",
-       .section = section,
-       .field = &Config::sdp_param_persistence_threshold,
-       .min = 0,
-       .status = Status::kNotYet,
-       .source = kTorch,
-       .description = "Parameter tensors of fewer elements stay whole on every "
-                      "rank."},
-      {.name = "sdp_max_live_parameters",
-       .section = section,
-       .field = &Config::sdp_max_live_parameters,
-       .min = 1,
-       .status = Status::kNotYet,
-       .source = kTorch,
-       .description = "Most parameters, in elements, that are gathered at one "
-                      "time; gathering pauses at this number."},
-      {.name = "sdp_hierarchical_allgather",
-       .section = section,
-       .field = &Config::sdp_hierarchical_allgather,
-       .status = Status::kNotYet,
-       .source = kTorch,
-       .description = "Gathers inside each node first, then between nodes."},
-      {.name = "sdp_gradient_clipping",
-       .section = section,
-       .field = &Config::sdp_gradient_clipping,
-       .min = 0,
-       .open = true,
-       .status = Status::kNotYet,
-       .source = kTorch,
-       .description = "L2 norm to which gradients are clipped whenever they "
-                      "are sharded."},
-  };
+  return in_section(
+      "Sharded data parallelism",
+      {
+          {.name = "sharded_data_parallel_degree",
+           .field = &Config::sharded_data_parallel_degree,
+           .min = 1,
+           .max = kMost,
+           .status = Status::kNotYet,
+           .source = kTorch,
+           .description = "Ranks of a data-parallel group over which parameters, gradients and "
+                          "optimizer state are sharded."},
+          {.name = "sdp_reduce_bucket_size",
+           .field = &Config::sdp_reduce_bucket_size,
+           .min = 1,
+           .status = Status::kNotYet,
+           .source = kTorch,
+           .description = "Gradient bucket, in elements."},
+          {.name = "sdp_param_persistence_threshold",
+           .field = &Config::sdp_param_persistence_threshold,
+           .min = 0,
+           .status = Status::kNotYet,
+           .source = kTorch,
+           .description = "Parameter tensors of fewer elements stay whole on every rank."},
+          {.name = "sdp_max_live_parameters",
+           .field = &Config::sdp_max_live_parameters,
+           .min = 1,
+           .status = Status::kNotYet,
+           .source = kTorch,
+           .description = "Most parameters, in elements, that are gathered at one time; gathering "
+                          "pauses at this number."},
+          {.name = "sdp_hierarchical_allgather",
+           .field = &Config::sdp_hierarchical_allgather,
+           .status = Status::kNotYet,
+           .source = kTorch,
+           .description = "Gathers inside each node first, then between nodes."},
+          {.name = "sdp_gradient_clipping",
+           .field = &Config::sdp_gradient_clipping,
+           .min = 0,
+           .open = true,
+           .status = Status::kNotYet,
+           .source = kTorch,
+           .description = "L2 norm to which gradients are clipped whenever they are sharded."},
+      });
 }
 
 std::vector<Key> process_keys() {
-  const std::string section = "Processes";
-  return {
-      {.name = "processes_per_host",
-       .section = section,
-       .field = &Config::processes_per_host,
-       .min = 1,
-       .max = kMost,
-       .unsaid = "shared out",
-       .source = kMpi,
-       .description = "Processes that tessera launch starts on each host, else "
-                      "shared out over the hosts; may stand in an \"mpi\" object."},
-      {.name = "custom_mpi_options",
-       .section = section,
-       .field = &Config::custom_mpi_options,
-       .source = kMpi,
-       .description = "More options that tessera launch hands to mpirun; may "
-                      "stand in an \"mpi\" object."},
-      {.name = "seed",
-       .section = section,
-       .field = &Config::seed,
-       .min = 0,
-       .source = kOwn,
-       .description = "Seed of every random number that the library draws."},
-      {.name = "timeout_seconds",
-       .section = section,
-       .field = &Config::timeout_seconds,
-       .min = 0,
-       .max = 31'536'000,
-       .open = true,
-       .source = kOwn,
-       .description = "Longest wait for another rank, in seconds, before the "
-                      "run ends with an error that names it."},
-      {.name = "transport_buffer_bytes",
-       .section = section,
-       .field = &Config::transport_buffer_bytes,
-       .min = kSmallestBuffer,
-       .source = str(kOwn, "; paper, appendix G"),
-       .description = "Persistent buffer of the transport between ranks of one "
-                      "node; what does not fit goes through MPI."},
-      {.name = "same_node_backend",
-       .section = section,
-       .field = &Config::same_node_backend,
-       .choices = {"auto", "shm", "mpi"},
-       .source = str(kOwn, "; paper, section 6"),
-       .description = "What ranks of one node exchange data through: shared "
-                      "memory, MPI, or the faster of the two."},
-  };
+  return in_section(
+      "Processes",
+      {
+          {.name = "processes_per_host",
+           .field = &Config::processes_per_host,
+           .min = 1,
+           .max = kMost,
+           .unsaid = "shared out",
+           .source = kMpi,
+           .description = "Processes that tessera launch starts on each host, else shared out over "
+                          "the hosts; may stand in an \"mpi\" object."},
+          {.name = "custom_mpi_options",
+           .field = &Config::custom_mpi_options,
+           .source = kMpi,
+           .description =
+               "More options that tessera launch hands to mpirun; may stand in an \"mpi\" object."},
+          {.name = "seed",
+           .field = &Config::seed,
+           .min = 0,
+           .source = kOwn,
+           .description = "Seed of every random number that the library draws."},
+          {.name = "timeout_seconds",
+           .field = &Config::timeout_seconds,
+           .min = 0,
+           .max = 31'536'000,
+           .open = true,
+           .source = kOwn,
+           .description = "Longest wait for another rank, in seconds, before the run ends with an "
+                          "error that names it."},
+          {.name = "transport_buffer_bytes",
+           .field = &Config::transport_buffer_bytes,
+           .min = kSmallestBuffer,
+           .source = str(kOwn, "; paper, appendix G"),
+           .description = "Persistent buffer of the transport between ranks of one node; what does "
+                          "not fit goes through MPI."},
+          {.name = "same_node_backend",
+           .field = &Config::same_node_backend,
+           .source = str(kOwn, "; paper, section 6"),
+           .description = "What ranks of one node exchange data through: shared memory, MPI, or "
+                          "the faster of the two."},
+      });
 }
 
 // Names that configurations written for other libraries may hold.
@@ -452,20 +402,17 @@ std::vector<Key> refused_keys() {
           "contiguous",
           tensorflow,
           "Whether every partition is a connected part of the graph.",
-          "it concerns TensorFlow graphs only; modules are assigned to pp "
-          "ranks as a tree"),
+          "it concerns TensorFlow graphs only; modules are assigned to pp ranks as a tree"),
       refused(
           "horovod",
           tensorflow,
           "Data parallelism through Horovod.",
-          "it concerns TensorFlow only; write \"ddp\": true for data "
-          "parallelism"),
+          "it concerns TensorFlow only; write \"ddp\": true for data parallelism"),
       refused(
           "checkpoint_attentions",
           scripts,
           "Activation checkpointing of attention layers.",
-          "it was never documented; choose modules for activation "
-          "checkpointing in the script"),
+          "it was never documented; choose modules for activation checkpointing in the script"),
       refused(
           "use_times",
           scripts,
@@ -492,6 +439,7 @@ std::vector<Key> all_keys_built() {
         partition_keys,
         tracing_keys,
         tensor_keys,
+        precision_keys,
         memory_keys,
         sharding_keys,
         process_keys,

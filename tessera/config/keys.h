@@ -25,6 +25,13 @@ using Field = std::variant<
     std::int64_t Config::*,
     double Config::*,
     std::string Config::*,
+    Choice<Pipeline> Config::*,
+    Choice<PlacementStrategy> Config::*,
+    Choice<DdpBackend> Config::*,
+    Choice<Optimize> Config::*,
+    Choice<TraceDevice> Config::*,
+    Choice<TensorParallelKind> Config::*,
+    Choice<SameNodeBackend> Config::*,
     std::map<std::string, int> Config::*,
     std::optional<int> Config::*,
     std::optional<double> Config::*,
@@ -43,10 +50,10 @@ enum class Status {
 /// the day its function exists, `status` is the one flag to flip.
 struct Key {
   std::string name;
-  std::string section; // heading of the documentation
+  std::string section = {}; // heading of the documentation
   Field field;
   std::vector<std::string> aliases = {};
-  /// Texts that are allowed; empty: any.
+  /// Texts that are allowed, from the member's closed set; empty: any.
   std::vector<std::string> choices = {};
   /// Bounds of numbers, and of the values of a map.
   double min = -std::numeric_limits<double>::infinity();
@@ -72,6 +79,9 @@ const Key* find_key(std::string_view name);
 Type type_of(const Key& key);
 /// "true or false", "integer", "number", "text", "object of integers".
 std::string_view name_of(Type type);
+
+/// Returns the texts of the member's closed set; none for other members.
+std::vector<std::string> choices_of(const Key& key);
 
 Value get(const Key& key, const Config& config);
 /// `value` must be of the key's type and inside its range.

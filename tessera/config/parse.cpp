@@ -1,33 +1,40 @@
 #include <filesystem>
-#include <fstream>
 #include <functional>
-#include <sstream>
+#include <utility>
 
-#include <nlohmann/json.hpp>
-
-#include "tessera/base/error.h"
 #include "tessera/base/files.h"
+#include "tessera/base/json/field.h"
 #include "tessera/base/text.h"
 #include "tessera/config/findings.h"
-#include "tessera/config/strict_json.h"
 
 namespace tessera::config {
 
 namespace {
 
-using nlohmann::json;
+constexpr int kDeepest = 32;
 
 // Follows "parameters": "other.json"; only a config read from a file may.
 using Opener = std::function<std::string(const std::string& name)>;
 
+bool to_map(const OrderedJson& value, std::map<std::string, int>& into) {
+  for (const auto& [path, entry] : value.items()) {
+    std::int64_t number = 0;
+    if (!form::to_integer(entry, number) || !std::in_range<int>(number)) {
+      return false;
+    }
+    into[path] = static_cast<int>(number);
+  }
+  return value.is_object();
+}
+
 // The JSON value as the key's type; monostate when it is of another type.
-Value convert(const Key& key, const json& value) {
+Value convert(const Key& key, const OrderedJson& value) {
   switch (type_of(key)) {
     case Type::kBool:
       return value.is_boolean() ? Value{value.get<bool>()} : Value{};
     case Type::kInteger: {
       std::int64_t number = 0;
-      return to_integer(value, number) ? Value{number} : Value{};
+      return form::to_integer(value, number) ? Value{number} : Value{};
     }
     case Type::kNumber:
       return value.is_number() ? Value{value.get<double>()} : Value{};
@@ -35,7 +42,7 @@ Value convert(const Key& key, const json& value) {
       return value.is_string() ? Value{value.get<std::string>()} : Value{};
     case Type::kMap: {
       std::map<std::string, int> map;
-      return to_integer_map(value, map) ? Value{std::move(map)} : Value{};
+      return to_map(value, map) ? Value{std::move(map)} : Value{};
     }
     case Type::kNone:
       return {};
@@ -48,12 +55,12 @@ class Reader {
   Reader(std::string origin, Opener open) : origin_(std::move(origin)), open_(std::move(open)) {}
 
   Config read(const std::string& text) {
-    const json root = parse(text, origin_);
+    const OrderedJson root = parse(text, origin_);
     if (!root.is_object()) {
       throw ConfigError(
           str(origin_,
               ": found ",
-              describe(root),
+              form::shown(root),
               "; write an object of keys such as "
               "{\"pipeline_parallel_degree\": 2}"));
     }
@@ -68,19 +75,20 @@ class Reader {
   }
 
  private:
-  json parse(const std::string& text, const std::string& name) {
-    json value;
-    const JsonFaults faults = parse_strictly(text, value);
-    if (!faults.invalid.empty()) {
-      throw ConfigError(name + ": " + faults.invalid);
+  OrderedJson parse(const std::string& text, const std::string& name) {
+    try {
+      for (const RepeatedKey& key : repeated_keys(text, {.most_levels = kDeepest})) {
+        findings_.add(to_text(key));
+      }
+      return OrderedJson::parse(text);
+    } catch (const JsonError& error) {
+      throw ConfigError(str(name, ": ", error.what()));
+    } catch (const OrderedJson::exception& error) {
+      throw ConfigError(str(name, ": not valid JSON: ", cause_of(error)));
     }
-    for (const RepeatedKey& key : faults.repeated) {
-      findings_.add(to_text(key));
-    }
-    return value;
   }
 
-  void read_outer(const json& root) {
+  void read_outer(const OrderedJson& root) {
     for (const auto& [name, value] : root.items()) {
       if (name == "mpi") {
         read_mpi(value);
@@ -88,7 +96,7 @@ class Reader {
         read_smdistributed(value);
       } else {
         findings_.add(
-            quoted(name) +
+            quoted_briefly(name) +
             ": only \"smdistributed\" and \"mpi\" may stand here; "
             "parallelism keys belong into "
             "smdistributed.modelparallel.parameters");
@@ -96,7 +104,7 @@ class Reader {
     }
   }
 
-  void read_smdistributed(const json& value) {
+  void read_smdistributed(const OrderedJson& value) {
     if (!expect_object(value, "smdistributed")) {
       return;
     }
@@ -117,7 +125,7 @@ class Reader {
     }
   }
 
-  void read_modelparallel(const json& value) {
+  void read_modelparallel(const OrderedJson& value) {
     const std::string place = "smdistributed.modelparallel";
     if (!expect_object(value, place)) {
       return;
@@ -141,18 +149,18 @@ class Reader {
   void read_parameter_file(const std::string& name) {
     if (!open_) {
       findings_.add(
-          "smdistributed.modelparallel.parameters: a file name (" + quoted(name) +
+          "smdistributed.modelparallel.parameters: a file name (" + quoted_briefly(name) +
           ") is followed only from a config that is itself a file; write the "
           "keys here");
       return;
     }
-    const json inner = parse(open_(name), name);
-    if (expect_object(inner, quoted(name))) {
+    const OrderedJson inner = parse(open_(name), name);
+    if (expect_object(inner, quoted_briefly(name))) {
       read_keys(inner, false);
     }
   }
 
-  void read_mpi(const json& value) {
+  void read_mpi(const OrderedJson& value) {
     if (!expect_object(value, "mpi")) {
       return;
     }
@@ -167,7 +175,7 @@ class Reader {
     }
   }
 
-  void read_keys(const json& object, bool with_mpi) {
+  void read_keys(const OrderedJson& object, bool with_mpi) {
     for (const auto& [name, value] : object.items()) {
       if (const Key* key = find_key(name)) {
         read_key(*key, name, value);
@@ -184,12 +192,16 @@ class Reader {
     }
   }
 
-  void read_key(const Key& key, const std::string& name, const json& value) {
+  void read_key(const Key& key, const std::string& name, const OrderedJson& value) {
     const auto [earlier, first] = given_.emplace(key.name, name);
     if (!first) {
       findings_.add(
           key,
-          str("given twice, as ", quoted(earlier->second), " and as ", quoted(name), "; keep one"));
+          str("given twice, as ",
+              quoted_briefly(earlier->second),
+              " and as ",
+              quoted_briefly(name),
+              "; keep one"));
       return;
     }
     findings_.spelled(key, name);
@@ -199,7 +211,7 @@ class Reader {
     }
     const Value converted = convert(key, value);
     if (std::holds_alternative<std::monostate>(converted) || !in_range(key, converted)) {
-      findings_.add(key, str("found ", describe(value), "; write ", allowed(key)));
+      findings_.add(key, str("found ", form::shown(value), "; write ", allowed(key)));
       return;
     }
     set(key, config_, converted);
@@ -211,25 +223,25 @@ class Reader {
       const std::vector<std::string>& known) {
     findings_.add(
         str(place,
-            quoted(name),
+            quoted_briefly(name),
             ": unknown key; the nearest known key is \"",
             nearest(name, known),
             "\""));
   }
 
-  bool expect_object(const json& value, const std::string& place) {
+  bool expect_object(const OrderedJson& value, const std::string& place) {
     if (!value.is_object()) {
-      findings_.add(str(place, ": found ", describe(value), "; write an object"));
+      findings_.add(str(place, ": found ", form::shown(value), "; write an object"));
     }
     return value.is_object();
   }
 
-  void expect_enabled(const json& value, const std::string& place) {
-    if (value != json(true)) {
+  void expect_enabled(const OrderedJson& value, const std::string& place) {
+    if (value != OrderedJson(true)) {
       findings_.add(
           str(place,
               ".enabled: found ",
-              describe(value),
+              form::shown(value),
               "; write true, or leave the whole block out"));
     }
   }
@@ -264,7 +276,7 @@ Config load_config(const std::string& path) {
 }
 
 std::string to_json(const Config& config) {
-  nlohmann::ordered_json object;
+  OrderedJson object;
   for (const Key& key : keys()) {
     std::visit(
         [&](const auto& value) {
@@ -275,7 +287,7 @@ std::string to_json(const Config& config) {
         },
         get(key, config));
   }
-  return object.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
+  return indented(object, 2) + "\n";
 }
 
 } // namespace tessera::config

@@ -23,10 +23,10 @@ std::vector<int> DescribedModel::shared_with() const {
 }
 
 const DividedModel* DescribedModel::divided_in(const TensorWay& way) const {
-  if (way.degree == 1) {
+  if (way.degree == 1 || traced() == nullptr) {
     return nullptr;
   }
-  for (const DividedModel& one : divided) {
+  for (const DividedModel& one : traced()->divided) {
     if (one.way == way) {
       return &one;
     }
@@ -37,44 +37,97 @@ const DividedModel* DescribedModel::divided_in(const TensorWay& way) const {
           " was not traced at tensor-parallel degree ",
           way.degree,
           " of kind \"",
-          way.kind,
+          text_of(way.distribution),
           way.same_samples ? "\" with a prescaled batch" : "\"",
           "; no module of it can be divided so, or no node has so many "
           "devices"));
 }
 
-std::vector<int> DescribedModel::measured_degrees(const std::string& device) const {
-  if (traced()) {
-    const auto& priced = layers.front().microbatch_seconds;
-    if (priced.count(device) == 0) {
-      return {};
-    }
-    std::set<int> degrees = {1};
-    for (const DividedModel& one : divided) {
-      degrees.insert(one.way.degree);
-    }
-    return {degrees.begin(), degrees.end()};
+namespace {
+
+std::vector<int> traced_degrees(const TracedModel& model, const std::string& device) {
+  if (model.whole.layers.front().microbatch_seconds.count(device) == 0) {
+    return {};
   }
+  std::set<int> degrees = {1};
+  for (const DividedModel& one : model.divided) {
+    degrees.insert(one.way.degree);
+  }
+  return {degrees.begin(), degrees.end()};
+}
+
+// The degrees of all layers.
+std::vector<int> common_degrees(const MeasuredModel& model, const std::string& device) {
   std::vector<int> result;
-  bool first = true;
-  for (const Layer& layer : layers) {
-    const auto found = layer.forward_seconds_per_sample.find(device);
+  for (std::size_t i = 0; i < model.layers.size(); ++i) {
+    const auto found = model.layers[i].forward_seconds_per_sample.find(device);
     std::vector<int> here;
-    if (found != layer.forward_seconds_per_sample.end()) {
+    if (found != model.layers[i].forward_seconds_per_sample.end()) {
       for (const auto& [degree, seconds] : found->second) {
         here.push_back(degree);
       }
     }
-    if (first) {
+    if (i == 0) {
       result = here;
-      first = false;
-      continue;
     }
     std::erase_if(result, [&here](int degree) {
       return std::find(here.begin(), here.end(), degree) == here.end();
     });
   }
   return result;
+}
+
+void validate(const MeasuredLayer& layer, const std::string& place) {
+  if (layer.forward_seconds_per_sample.empty()) {
+    throw ConfigError(
+        str(place,
+            "forward_seconds_per_sample: found no device; write the measured "
+            "seconds of at least one"));
+  }
+  for (const auto& [device, seconds] : layer.fixed_seconds) {
+    const auto measured = layer.forward_seconds_per_sample.find(device);
+    if (measured == layer.forward_seconds_per_sample.end() || !(seconds >= 0) ||
+        seconds > measured->second.begin()->second) {
+      throw ConfigError(
+          str(place,
+              "fixed_seconds.",
+              device,
+              ": found ",
+              seconds,
+              "; write the part of forward_seconds_per_sample.",
+              device,
+              " that does not grow with the samples"));
+    }
+  }
+  for (const auto& [device, by_degree] : layer.forward_seconds_per_sample) {
+    if (by_degree.count(1) == 0) {
+      throw ConfigError(
+          str(place,
+              "forward_seconds_per_sample.",
+              device,
+              ": degree 1 is missing; the other degrees build on it"));
+    }
+    for (const auto& [degree, seconds] : by_degree) {
+      if (degree < 1 || !std::isfinite(seconds) || seconds < 0) {
+        throw ConfigError(
+            str(place,
+                "forward_seconds_per_sample.",
+                device,
+                ".",
+                degree,
+                ": found ",
+                seconds,
+                "; write seconds, 0 or more, at a degree of 1 or more"));
+      }
+    }
+  }
+}
+
+} // namespace
+
+std::vector<int> DescribedModel::measured_degrees(const std::string& device) const {
+  return traced() != nullptr ? traced_degrees(*traced(), device)
+                             : common_degrees(measured(), device);
 }
 
 void validate(const DescribedModel& model) {
@@ -92,7 +145,8 @@ void validate(const DescribedModel& model) {
           "model: layer \"", layer.name, "\" stands twice; every layer needs a name of its own"));
     }
   }
-  for (const Layer& layer : model.layers) {
+  for (std::size_t i = 0; i < model.layers.size(); ++i) {
+    const Layer& layer = model.layers[i];
     const std::string place = str("model: layer \"", layer.name, "\": ");
     if (layer.parameters < 0 || layer.output_elements_per_sample < 0) {
       throw ConfigError(
@@ -111,48 +165,8 @@ void validate(const DescribedModel& model) {
               layer.shares_parameters_with,
               "\"; write the name of another layer"));
     }
-    if (layer.forward_seconds_per_sample.empty() && !model.traced()) {
-      throw ConfigError(
-          str(place,
-              "forward_seconds_per_sample: found no device; write the measured "
-              "seconds of at least one"));
-    }
-    for (const auto& [device, seconds] : layer.fixed_seconds) {
-      const auto measured = layer.forward_seconds_per_sample.find(device);
-      if (measured == layer.forward_seconds_per_sample.end() || !(seconds >= 0) ||
-          seconds > measured->second.begin()->second) {
-        throw ConfigError(
-            str(place,
-                "fixed_seconds.",
-                device,
-                ": found ",
-                seconds,
-                "; write the part of forward_seconds_per_sample.",
-                device,
-                " that does not grow with the samples"));
-      }
-    }
-    for (const auto& [device, by_degree] : layer.forward_seconds_per_sample) {
-      if (by_degree.count(1) == 0) {
-        throw ConfigError(
-            str(place,
-                "forward_seconds_per_sample.",
-                device,
-                ": degree 1 is missing; the other degrees build on it"));
-      }
-      for (const auto& [degree, seconds] : by_degree) {
-        if (degree < 1 || !std::isfinite(seconds) || seconds < 0) {
-          throw ConfigError(
-              str(place,
-                  "forward_seconds_per_sample.",
-                  device,
-                  ".",
-                  degree,
-                  ": found ",
-                  seconds,
-                  "; write seconds, 0 or more, at a degree of 1 or more"));
-        }
-      }
+    if (model.traced() == nullptr) {
+      validate(model.measured().layers.at(i), place);
     }
   }
 }

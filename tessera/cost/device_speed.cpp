@@ -12,13 +12,11 @@ namespace {
 
 using Kind = graph::OperatorWork::Kind;
 
-const std::vector<MeasuredPoint>& products_of(
-    const DeviceSpeed& speed,
-    const std::string& precision) {
-  const auto found = speed.products.find(precision);
+const std::vector<MeasuredPoint>& products_of(const DeviceSpeed& speed, Precision precision) {
+  const auto found = speed.products.find(std::string(text_of(precision)));
   if (found == speed.products.end() || found->second.empty()) {
-    throw ConfigError(str(
-        "the cluster file has no products in ", precision, "; measure them with tessera probe"));
+    throw ConfigError(
+        str("the cluster has no products measured in ", text_of(precision), "; measure them"));
   }
   return found->second;
 }
@@ -92,15 +90,13 @@ bool joins_gradients(std::string_view name) {
   return base == "unbind" || base == "split" || base == "chunk";
 }
 
-PassSeconds product_seconds(
-    const graph::OperatorWork& work,
-    const DeviceSpeed& speed,
-    const std::string& precision) {
+PassSeconds
+product_seconds(const graph::OperatorWork& work, const DeviceSpeed& speed, Precision precision) {
   const double each = work.rows * work.inner * work.columns;
   if (each <= 0 || work.count <= 0) {
     return {};
   }
-  const auto batched = speed.batched_products.find(precision);
+  const auto batched = speed.batched_products.find(std::string(text_of(precision)));
   const bool many =
       work.count > 1 && batched != speed.batched_products.end() && !batched->second.empty();
   PassSeconds one =
@@ -127,10 +123,8 @@ double seconds_at(const std::vector<MeasuredPoint>& points, double size, double 
   return interpolated(points, size, exponent, &MeasuredPoint::seconds);
 }
 
-PassSeconds pass_seconds(
-    const graph::OperatorWork& work,
-    const DeviceSpeed& speed,
-    const std::string& precision) {
+PassSeconds
+pass_seconds(const graph::OperatorWork& work, const DeviceSpeed& speed, Precision precision) {
   const std::vector<MeasuredPoint>* known = named(speed, work.name);
   switch (work.kind) {
     case Kind::kProduct:

@@ -1,12 +1,23 @@
 #pragma once
 
+#include <array>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "tessera/base/choice.h"
 #include "tessera/graph/operator_work.h"
 
 namespace tessera::cost {
+
+/// The type of parameters and activations: 16 bits, or f32.
+enum class Precision { kHalf, kFull };
+
+/// As probed speeds are listed.
+constexpr std::array<std::string_view, 2> choice_names(Precision /*type*/) {
+  return {"bf16", "f32"};
+}
 
 /// One measured point: an operator on `size` elements (of products: on square
 /// matrices of `size` rows) takes `seconds`.
@@ -59,9 +70,7 @@ struct PassSeconds {
 /// both factors); a random mask is only moved again; a function's derivative
 /// costs as much as the function.
 /// Throws: ConfigError when products were not measured in this precision.
-PassSeconds pass_seconds(
-    const graph::OperatorWork& work,
-    const DeviceSpeed& speed,
-    const std::string& precision);
+PassSeconds
+pass_seconds(const graph::OperatorWork& work, const DeviceSpeed& speed, Precision precision);
 
 } // namespace tessera::cost

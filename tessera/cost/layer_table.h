@@ -4,11 +4,14 @@
 #include <vector>
 
 #include "tessera/cost/cluster.h"
+#include "tessera/cost/collective.h"
 #include "tessera/cost/constants.h"
 #include "tessera/cost/described_model.h"
 #include "tessera/cost/strategy.h"
 
 namespace tessera::cost {
+
+struct LayerRows;
 
 /// Bytes on the device of one stage that needs the most.
 struct StageMemory {
@@ -33,23 +36,11 @@ struct StageState {
 /// Sums over runs of layers [first, last) at one tensor-parallel degree and
 /// microbatch size, each in constant time.
 ///
-/// Seconds of a microbatch. A layer's measured seconds for one sample are taken
-/// apart into what the host needs to start its operators (`Constants`), paid
-/// once for a microbatch, and work that grows with the samples. A transformer
-/// layer's work is that of degree 1 divided by the degree, since its
-/// all-reduces are priced where they run; other layers are taken as measured at
-/// the degree. Backward costs two forwards, activation checkpointing one more
-/// for transformer layers.
-///
-/// A traced model is taken as it was traced at the degree, and the collectives
-/// of its tensor-parallel groups are priced one by one. Recomputed are all of
-/// its movable layers; what stays on stage 0 is not.
-///
 /// Source: Li et al. 2022, section 3.4, bottom level (a table of measured
 /// layers). There one entry stands for every microbatch size and placement.
 class LayerTable {
  public:
-  /// Of the strategy only degrees, microbatch size, tensor kind and activation
+  /// Of the strategy only degrees, microbatch size, distribution and activation
   /// checkpointing are looked at.
   /// Throws: ConfigError naming layer, device and degree that were not
   /// measured.
@@ -104,34 +95,8 @@ class LayerTable {
     return static_cast<std::size_t>(index);
   }
 
-  void add_measured_layers(
-      const DescribedModel& model,
-      const DeviceKind& kind,
-      bool activation_checkpointing);
-  void add_traced_layers(
-      const DescribedModel& model,
-      const DeviceKind& kind,
-      bool activation_checkpointing);
-  void add_collectives(
-      const Cluster& cluster,
-      const std::vector<const PassCollectives*>& of_layers);
+  void add_collectives(const Cluster& cluster, const LayerRows& rows);
 
-  /// Traffic before it is placed: bytes over the slowest link, steps with a
-  /// latency each, and seconds of what was measured.
-  struct Traffic {
-    double wire_bytes = 0;
-    double steps = 0;
-    double seconds = 0;
-
-    Traffic operator-(const Traffic& other) const {
-      return {wire_bytes - other.wire_bytes, steps - other.steps, seconds - other.seconds};
-    }
-    void add(const Traffic& other) {
-      wire_bytes += other.wire_bytes;
-      steps += other.steps;
-      seconds += other.seconds;
-    }
-  };
   struct PassTraffic {
     Traffic forward;
     Traffic backward;
@@ -147,10 +112,8 @@ class LayerTable {
   };
 
   Constants constants_;
-  const DividedModel* divided_;
   int layers_;
   int tensor_degree_;
-  double microbatch_size_;
   double value_bytes_; // of a weight or an activation
   bool returns_home_;
   std::vector<PassSeconds> tail_; // per kind

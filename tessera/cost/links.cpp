@@ -4,6 +4,8 @@
 #include <limits>
 #include <set>
 
+#include "tessera/cost/collective.h"
+
 namespace tessera::cost {
 
 namespace {
@@ -79,15 +81,6 @@ class Networks {
 };
 
 } // namespace
-
-double
-ring_all_reduce_seconds(double bytes, int ranks, double bytes_per_s, double latency_seconds) {
-  if (ranks < 2) {
-    return 0;
-  }
-  const double steps = 2.0 * (ranks - 1);
-  return steps * (bytes / ranks / bytes_per_s + latency_seconds);
-}
 
 PlacementLinks place(const Strategy& strategy, const Cluster& cluster, const Constants& constants) {
   PlacementLinks result;
@@ -201,8 +194,8 @@ double gradient_sync_seconds(
   const double wire = constants.gradient_wire_bytes;
   const auto add =
       [&](const std::vector<int>& nodes_of_members, const std::vector<int>& ranks, double bytes) {
-        const auto count = static_cast<double>(ranks.size());
-        const double sent = 2 * (count - 1) / count * bytes;
+        const Traffic ring = ring_traffic("all_reduce", static_cast<int>(ranks.size()), bytes);
+        const double sent = ring.wire_bytes;
         const auto nodes = Networks::nodes_of(nodes_of_members);
         const double found = cluster.collective_seconds(
             "all_reduce", static_cast<int>(ranks.size()), static_cast<int>(nodes.size()), bytes);
@@ -224,7 +217,7 @@ double gradient_sync_seconds(
             inside[at(rank)] += sent / slowest;
           }
         }
-        latency = std::max(latency, 2 * (count - 1) * constants.link_latency_seconds);
+        latency = std::max(latency, ring.steps * constants.link_latency_seconds);
       };
   for (int k = 0; k < strategy.pp; ++k) {
     if (strategy.tp > 1 && whole[at(k)] > 0) {

@@ -8,10 +8,6 @@
 
 namespace tessera::cost {
 
-/// Seconds of a ring all-reduce of `bytes` over `ranks` at `bytes_per_s`.
-/// Source: Li et al. 2022, equation (3), with 2 (n - 1) steps of `latency`.
-double ring_all_reduce_seconds(double bytes, int ranks, double bytes_per_s, double latency_seconds);
-
 /// What a stage's place in the cluster gives it.
 struct StageLinks {
   /// Bytes per second of its slowest tensor-parallel group's ring.

@@ -3,9 +3,20 @@
 #include <string>
 #include <vector>
 
+#include "tessera/cost/described_model.h"
 #include "tessera/topology/rank_layout.h"
 
 namespace tessera::cost {
+
+enum class Schedule {
+  kInterleaved, // one forward, one backward
+  kSimple, // all forwards first
+  kCustom // an order that somebody wrote; it says itself what is in flight
+};
+
+constexpr std::array<std::string_view, 3> choice_names(Schedule /*type*/) {
+  return {"interleaved", "simple", "custom"};
+}
 
 /// How a model is trained on a cluster. Source: Li et al. 2022, equation (2),
 /// with what it leaves out.
@@ -21,18 +32,15 @@ struct Strategy {
   std::vector<int> device_of_rank = {};
   /// Letters the devices were laid out by; "" for any other placement.
   std::string placement = "PDT";
-  /// "interleaved" (one forward, one backward) or "simple" (all forwards
-  /// first).
-  std::string schedule = "interleaved";
-  /// Of "interleaved". 0: stages keep the fixed order of one forward, one
+  Schedule schedule = Schedule::kInterleaved;
+  /// Of kInterleaved. 0: stages keep the fixed order of one forward, one
   /// backward, in which stage k holds at most pp - k microbatches. Above: the
   /// runtime's order, in which stages run what is ready, backwards first, and
   /// any stage may hold this many.
   int active_microbatches = 0;
-  /// Of a traced model with tp > 1: how modules are divided, "speed", "memory"
-  /// or "2d", and whether the ranks of a tensor-parallel group bring the same
-  /// samples. "" for described models, whose layers were measured.
-  std::string tensor_kind = {};
+  /// Of a traced model with tp > 1, also whether the ranks of a tensor-parallel
+  /// group bring the same samples.
+  Distribution distribution = Distribution::kAsMeasured;
   bool same_samples = false;
   bool activation_checkpointing = true;
   bool shard_optimizer_state = false;

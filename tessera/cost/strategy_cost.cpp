@@ -144,7 +144,7 @@ void add_pipeline_seconds(
 } // namespace
 
 int in_flight(const Strategy& strategy, int stage, int microbatches) {
-  if (strategy.schedule != "interleaved") {
+  if (strategy.schedule != Schedule::kInterleaved) {
     return microbatches;
   }
   return std::min(

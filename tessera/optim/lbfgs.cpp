@@ -9,7 +9,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/optim/strong_wolfe.h"
-#include "tessera/tensor/optimizer_state_key.h"
+#include "tessera/state/optimizer_state_key.h"
 
 namespace tessera::optim {
 
@@ -141,7 +141,7 @@ Memory recall(const Optimizer& optimizer, const Vector& parameters, const Space&
   std::vector<const LBFGSParamState*> states;
   const LBFGSParamState* any = nullptr;
   for (const at::Tensor& parameter : parameters) {
-    const auto found = optimizer.state().find(optimizer_state_key(parameter));
+    const auto found = optimizer.state().find(state::optimizer_state_key(parameter));
     const bool known = found != optimizer.state().end() && found->second != nullptr;
     states.push_back(known ? static_cast<const LBFGSParamState*>(found->second.get()) : nullptr);
     any = states.back() != nullptr ? states.back() : any;
@@ -205,7 +205,7 @@ void store(Optimizer& optimizer, const Vector& parameters, const Memory& memory)
       state->old_dirs.push_back(memory.old_dirs[pair][i]);
       state->old_stps.push_back(memory.old_stps[pair][i]);
     }
-    optimizer.state()[optimizer_state_key(parameters[i])] = std::move(state);
+    optimizer.state()[state::optimizer_state_key(parameters[i])] = std::move(state);
   }
 }
 

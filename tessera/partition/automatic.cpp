@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "tessera/partition/allocation.h"
+#include "tessera/partition/holders.h"
 #include "tessera/partition/segments.h"
 #include "tessera/partition/strategies.h"
 

@@ -1,12 +1,12 @@
 #include "tessera/partition/partition.h"
 
-#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "tessera/base/error.h"
 #include "tessera/cost/module_cost.h"
+#include "tessera/partition/holders.h"
 #include "tessera/partition/strategies.h"
 
 namespace tessera::partitioning {
@@ -33,21 +33,6 @@ std::string list_of_empty(const graph::ModelGraph& graph, const Result& result, 
 }
 
 } // namespace
-
-std::vector<int> count_holders(const graph::ModelGraph& graph, const graph::ModuleTree& tree) {
-  std::vector<int> holders(tree.nodes.size(), 0);
-  for (std::size_t n = tree.nodes.size(); n-- > 0;) {
-    const graph::ModuleNode& node = tree.nodes[n];
-    const bool holds = std::any_of(node.modules.begin(), node.modules.end(), [&graph](int module) {
-      return !graph.modules[module].parameters.empty();
-    });
-    holders[n] += holds ? 1 : 0;
-    if (n > 0) {
-      holders[node.parent] += holders[n];
-    }
-  }
-  return holders;
-}
 
 Result partition(const graph::ModelGraph& graph, const Options& options) {
   if (options.partitions < 1) {

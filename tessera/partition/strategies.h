@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "tessera/partition/partition.h"
+#include "tessera/partition/result.h"
 
 // The two ways to decide; private to this folder.
 namespace tessera::partitioning {
@@ -12,8 +12,5 @@ void partition_automatically(const graph::ModelGraph& graph, int partitions, Res
 
 /// Fills partition_of_node and warnings from the tree and what the user wrote.
 void partition_manually(const graph::ModelGraph& graph, const Options& options, Result& result);
-
-/// Per node of the tree: how many nodes of its sub-tree hold a parameter.
-std::vector<int> count_holders(const graph::ModelGraph& graph, const graph::ModuleTree& tree);
 
 } // namespace tessera::partitioning

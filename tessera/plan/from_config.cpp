@@ -1,6 +1,6 @@
 #include "tessera/plan/from_config.h"
 
-namespace tessera::plan {
+namespace tessera::plans {
 
 topology::Degrees degrees(const config::Config& config, int world_size) {
   config::check_world(config, world_size);
@@ -25,4 +25,4 @@ Plan plan_from_config(const config::Config& config, int world_size) {
   return plan;
 }
 
-} // namespace tessera::plan
+} // namespace tessera::plans

@@ -4,7 +4,7 @@
 #include "tessera/plan/plan.h"
 #include "tessera/topology/rank_layout.h"
 
-namespace tessera::plan {
+namespace tessera::plans {
 
 /// The degrees a configuration gives `world_size` processes.
 /// Throws: ConfigError as config::check_world.
@@ -17,4 +17,4 @@ topology::Degrees degrees(const config::Config& config, int world_size);
 /// does not fit the microbatches.
 Plan plan_from_config(const config::Config& config, int world_size);
 
-} // namespace tessera::plan
+} // namespace tessera::plans

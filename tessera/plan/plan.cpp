@@ -6,7 +6,7 @@
 
 #include "tessera/base/error.h"
 
-namespace tessera::plan {
+namespace tessera::plans {
 
 namespace {
 
@@ -154,4 +154,4 @@ std::unique_ptr<schedule::Schedule> make_schedule(const Plan& plan) {
   }
 }
 
-} // namespace tessera::plan
+} // namespace tessera::plans

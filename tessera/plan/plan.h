@@ -9,7 +9,7 @@
 #include "tessera/schedule/schedule.h"
 #include "tessera/topology/rank_layout.h"
 
-namespace tessera::plan {
+namespace tessera::plans {
 
 /// What was decided, as a value: the runtime executes it and cannot tell
 /// whether a person, the partitioner, the planner or a test wrote it.
@@ -60,4 +60,4 @@ void validate_degrees(const Plan& plan, int world_size);
 /// Throws: PlanError naming the field.
 std::unique_ptr<schedule::Schedule> make_schedule(const Plan& plan);
 
-} // namespace tessera::plan
+} // namespace tessera::plans

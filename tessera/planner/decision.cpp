@@ -1,25 +1,24 @@
 #include "tessera/planner/decision.h"
 
-#include <nlohmann/json.hpp>
-
 #include "tessera/base/error.h"
-#include "tessera/config/config.h"
 #include "tessera/planner/abilities.h"
+#include "tessera/planner/planned_config.h"
 #include "tessera/planner/space.h"
 
 namespace tessera::planner {
 
 namespace {
 
-config::Config config_of(const Candidate& candidate, const plan::Plan& plan) {
+config::Config config_of(const Candidate& candidate, const plans::Plan& plan) {
   config::Config config;
   config.pipeline_parallel_degree = candidate.strategy.pp;
   config.tensor_parallel_degree = candidate.strategy.tp;
   if (candidate.strategy.tp > 1) {
-    const std::string& kind = candidate.strategy.tensor_kind;
-    config.tensor_parallel_kind = kind == "2d" ? "2d" : "1d";
+    using cost::Distribution;
+    const Distribution distribution = candidate.strategy.distribution;
+    config.tensor_parallel_kind = distribution == Distribution::kMesh ? "2d" : "1d";
     // Layers that were measured are divided as Megatron divides them.
-    config.optimize = kind == "memory" ? "memory" : "speed";
+    config.optimize = distribution == Distribution::kMemory ? "memory" : "speed";
     config.prescaled_batch = candidate.strategy.same_samples;
   }
   config.ddp = candidate.strategy.dp > 1 || candidate.strategy.tp > 1;
@@ -35,13 +34,13 @@ config::Config config_of(const Candidate& candidate, const plan::Plan& plan) {
 
 } // namespace
 
-plan::Plan to_plan(const Candidate& candidate, const cost::DescribedModel& model) {
+plans::Plan to_plan(const Candidate& candidate, const cost::DescribedModel& model) {
   const cost::Strategy& strategy = candidate.strategy;
-  plan::Plan plan;
+  plans::Plan plan;
   plan.model = model.name;
   plan.degrees = {.pipeline = strategy.pp, .tensor = strategy.tp, .reduced_data = strategy.dp};
   plan.placement = strategy.placement.empty() ? "PDT" : strategy.placement;
-  plan.schedule = strategy.schedule;
+  plan.schedule = text_of(strategy.schedule);
   plan.microbatches = strategy.microbatches(model.global_batch_size);
   plan.active_microbatches = strategy.active_microbatches;
   plan.partition[""] = 0;
@@ -84,27 +83,23 @@ std::optional<std::string> not_runnable(
     return "layers that share parameters are on different pipeline ranks";
   }
   if (strategy.pp > 1 && strategy.active_microbatches == 0 && !can.fixed_order) {
-    return "it is priced in the fixed order of one forward, one backward; "
-           "search with --runnable for the runtime's order";
+    return "it is priced in the fixed order of one forward, one backward, which is not the "
+           "runtime's; search only for what runs";
   }
   return std::nullopt;
 }
 
-std::string to_config_json(const Candidate& candidate, const cost::DescribedModel& model) {
+config::Config to_config(const Candidate& candidate, const cost::DescribedModel& model) {
   if (const auto reason = not_runnable(candidate, model)) {
     throw PlanError(str("the strategy is priced but not runnable in this version: ", *reason));
   }
-  const config::Config config = config_of(candidate, to_plan(candidate, model));
+  config::Config config = config_of(candidate, to_plan(candidate, model));
   config::validate(config);
-  const auto all = nlohmann::ordered_json::parse(config::to_json(config));
-  const auto usual = nlohmann::ordered_json::parse(config::to_json(config::Config{}));
-  nlohmann::ordered_json said;
-  for (const auto& item : all.items()) {
-    if (!usual.contains(item.key()) || usual[item.key()] != item.value()) {
-      said[item.key()] = item.value();
-    }
-  }
-  return said.dump(2) + "\n";
+  return config;
+}
+
+std::string to_config_json(const Candidate& candidate, const cost::DescribedModel& model) {
+  return to_short_json(to_config(candidate, model)) + "\n";
 }
 
 } // namespace tessera::planner

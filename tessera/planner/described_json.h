@@ -5,10 +5,9 @@
 #include <string>
 
 #include "tessera/base/error.h"
-#include "tessera/base/json.h"
+#include "tessera/base/json/parse.h"
 #include "tessera/base/json_fields.h"
 #include "tessera/base/text.h"
-#include "tessera/config/strict_json.h"
 
 namespace tessera::planner {
 

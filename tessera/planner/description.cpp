@@ -60,7 +60,8 @@ int degree_of(const JsonFields& fields, const std::string& key) {
   return std::stoi(key);
 }
 
-cost::Layer layer_of(const OrderedJson& json, const std::string& place) {
+// Adds one layer to the model.
+void add_layer(const OrderedJson& json, const std::string& place, cost::DescribedModel& model) {
   const JsonFields fields(json, place);
   fields.allow_only(
       {"name",
@@ -71,6 +72,7 @@ cost::Layer layer_of(const OrderedJson& json, const std::string& place) {
        "forward_seconds_per_sample",
        "fixed_seconds"});
   cost::Layer layer;
+  cost::MeasuredLayer times;
   layer.name = fields.text("name");
   layer.kind = fields.text("kind");
   layer.parameters = fields.integer("parameters");
@@ -84,7 +86,7 @@ cost::Layer layer_of(const OrderedJson& json, const std::string& place) {
     const JsonFields by_degree(device.value(), inner);
     for (const auto& entry : device.value().items()) {
       const int degree = degree_of(by_degree, entry.key());
-      layer.forward_seconds_per_sample[device.key()][degree] =
+      times.forward_seconds_per_sample[device.key()][degree] =
           by_degree.number(entry.key().c_str());
     }
   }
@@ -92,10 +94,11 @@ cost::Layer layer_of(const OrderedJson& json, const std::string& place) {
     const OrderedJson& fixed = object_of(fields, "fixed_seconds");
     const JsonFields by_device(fixed, str(place, ".fixed_seconds"));
     for (const auto& entry : fixed.items()) {
-      layer.fixed_seconds[entry.key()] = by_device.number(entry.key().c_str());
+      times.fixed_seconds[entry.key()] = by_device.number(entry.key().c_str());
     }
   }
-  return layer;
+  model.layers.push_back(std::move(layer));
+  model.measured().layers.push_back(std::move(times));
 }
 
 cost::DescribedModel model_of(const OrderedJson& json) {
@@ -116,15 +119,15 @@ cost::DescribedModel model_of(const OrderedJson& json) {
   cost::DescribedModel model;
   model.name = fields.text("name");
   model.global_batch_size = fields.small_integer("global_batch_size", 1);
-  model.sequence_length = optional("sequence_length");
-  model.hidden_size = optional("hidden_size");
-  model.num_attention_heads = optional("num_attention_heads");
-  model.vocabulary_size = optional("vocabulary_size");
+  model.measured().sequence_length = optional("sequence_length");
+  model.measured().hidden_size = optional("hidden_size");
+  model.measured().num_attention_heads = optional("num_attention_heads");
+  model.measured().vocabulary_size = optional("vocabulary_size");
   model.precision = precision_of(fields);
   model.activation_checkpointing = checkpointing_of(fields);
   const OrderedJson& layers = list_of(fields, "layers");
   for (std::size_t i = 0; i < layers.size(); ++i) {
-    model.layers.push_back(layer_of(layers[i], str("layers[", i, "]")));
+    add_layer(layers[i], str("layers[", i, "]"), model);
   }
   cost::validate(model);
   return model;

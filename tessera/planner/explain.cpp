@@ -1,9 +1,11 @@
+#include "tessera/planner/explain.h"
+
 #include <cstdio>
 #include <set>
 #include <string>
 #include <vector>
 
-#include "tessera/planner/search.h"
+#include "tessera/base/error.h"
 
 namespace tessera::planner {
 
@@ -38,8 +40,9 @@ nodes_of_stage(const cost::Strategy& strategy, int stage, const std::vector<int>
 
 std::string tensor_text(const cost::Strategy& strategy) {
   std::string text = "tp " + std::to_string(strategy.tp);
-  if (strategy.tp > 1 && !strategy.tensor_kind.empty()) {
-    text += " " + strategy.tensor_kind + (strategy.same_samples ? ", prescaled batch" : "");
+  if (strategy.tp > 1 && strategy.distribution != cost::Distribution::kAsMeasured) {
+    text += str(" ", text_of(strategy.distribution)) +
+            (strategy.same_samples ? ", prescaled batch" : "");
   }
   return text;
 }

@@ -132,24 +132,6 @@ double least_bound(Passes& passes, double high) {
 
 } // namespace
 
-double pipeline_seconds(const AssignmentProblem& problem, const std::vector<int>& boundaries) {
-  double sum = 0;
-  double longest = 0;
-  for (int k = 0; k < problem.stages; ++k) {
-    const int last = boundaries[at(k) + 1];
-    const double seconds =
-        problem.seconds[at(k)][at(last)] - problem.seconds[at(k)][at(boundaries[at(k)])];
-    sum += seconds;
-    longest = std::max(longest, seconds);
-    if (k + 1 < problem.stages) {
-      const double sent = problem.send_seconds[at(k)][at(last)];
-      sum += 2 * sent;
-      longest = std::max(longest, sent);
-    }
-  }
-  return (problem.microbatches - 1) * longest + sum;
-}
-
 Assignment assign_layers(const AssignmentProblem& problem) {
   TESSERA_CHECK(problem.stages >= 1 && problem.layers >= 1 && problem.microbatches >= 1);
   Assignment result;

@@ -28,10 +28,8 @@ struct Assignment {
   double seconds = 0;
 };
 
-/// The objective: (m - 1) max_k max(t_k, e_k) + sum_k t_k + 2 sum_k e_k.
-double pipeline_seconds(const AssignmentProblem& problem, const std::vector<int>& boundaries);
-
-/// The boundaries with the least pipeline_seconds; every stage has a layer.
+/// The boundaries, every stage with a layer, that make the least
+/// (m - 1) max_k max(t_k, e_k) + sum_k t_k + 2 sum_k e_k.
 ///
 /// For a bound on the longest stage or transfer, a pass over the stages finds
 /// the least sum in O(stages x layers): what may start a stage that ends at a

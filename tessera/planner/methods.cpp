@@ -1,9 +1,15 @@
+#include "tessera/planner/methods.h"
+
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
+#include <optional>
+#include <random>
 #include <set>
 
-#include "tessera/planner/space.h"
+#include "tessera/planner/best.h"
+#include "tessera/planner/pricer.h"
 
 namespace tessera::planner {
 
@@ -55,6 +61,53 @@ std::vector<int> file_order(const cost::Cluster& cluster) {
 
 } // namespace
 
+SearchResult
+amp(const cost::DescribedModel& model, const cost::Cluster& cluster, const SearchOptions& options) {
+  const Pricer pricer(model, cluster, options);
+  const std::vector<Point> points = points_of(model, cluster, options);
+  SearchResult result;
+  Best best(options.keep);
+  SearchProgress progress{
+      .done = 0,
+      .total = static_cast<int>(points.size()),
+      .best_seconds = std::numeric_limits<double>::infinity()};
+  for (const Point& point : points) {
+    if (stopped(options)) {
+      result.interrupted = true;
+      break;
+    }
+    const cost::LayerTable table = pricer.table(point);
+    if (pricer.lower_bound(point, table) < best.worst()) {
+      // Of the placements of one point only the best is a strategy of its own.
+      std::optional<Candidate> of_point;
+      for (const Layout& layout : layouts_of(model, cluster, point, options)) {
+        cost::Strategy strategy = pricer.strategy(point);
+        strategy.placement = layout.letters;
+        strategy.device_of_rank =
+            cost::lay_out(strategy, layout.letters, devices_in_order(cluster, layout.node_order));
+        auto candidate = pricer.assigned(std::move(strategy), table);
+        if (candidate && candidate->cost.fits() &&
+            !(options.runnable_only && ties_apart(candidate->strategy, model)) &&
+            (!of_point || candidate->cost.seconds < of_point->cost.seconds)) {
+          candidate->node_order = layout.node_order;
+          of_point = std::move(candidate);
+        }
+      }
+      if (of_point) {
+        best.add(std::move(*of_point));
+      }
+    }
+    ++result.considered;
+    progress.done = result.considered;
+    progress.best_seconds = best.best();
+    if (options.progress) {
+      options.progress(progress);
+    }
+  }
+  result.best = std::move(best.candidates());
+  return result;
+}
+
 std::vector<Candidate> megatron_heuristics(
     const cost::DescribedModel& model,
     const cost::Cluster& cluster,
@@ -68,7 +121,8 @@ std::vector<Candidate> megatron_heuristics(
   std::vector<Point> points = points_of(model, cluster, options);
   // Megatron's own way to divide layers; of a traced model that is "speed".
   std::erase_if(points, [&](const Point& point) {
-    return point.tp > smallest_node || (!point.tensor_kind.empty() && point.tensor_kind != "speed");
+    return point.tp > smallest_node || (point.distribution != cost::Distribution::kAsMeasured &&
+                                        point.distribution != cost::Distribution::kSpeed);
   });
   for (const Point& point : points) {
     sizes.insert(point.microbatch_size);
@@ -155,7 +209,7 @@ std::vector<Candidate> annealed(
          first.dp,
          first.tp,
          first.microbatch_size,
-         first.tensor_kind,
+         first.distribution,
          first.same_samples});
     // Moves two tensor-parallel groups, which keeps them in their nodes, or two
     // single devices. The temperature falls from a tenth of the estimate.

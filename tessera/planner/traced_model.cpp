@@ -90,10 +90,13 @@ class Layers {
     }
   }
 
-  std::vector<cost::Layer> described(cost::Precision precision) const {
+  /// Names and sizes of the layers.
+  std::vector<cost::Layer> outlines(cost::Precision precision) const {
     std::vector<cost::Layer> layers(movable_.size() + 1);
     layers[0].kind = "home";
-    add_parameters(layers);
+    for_each_parameter([&](const graph::Parameter& one, std::size_t layer) {
+      layers[layer].parameters += one.elements;
+    });
     const std::int64_t value_bytes = precision == cost::Precision::kHalf ? 2 : 4;
     // What stays sends the same activation on as the first movable module.
     for (std::size_t l = movable_.size(); l-- > 0;) {
@@ -105,19 +108,30 @@ class Layers {
       layer.output_elements_per_sample = module.activation_bytes / value_bytes / trace_.samples;
       layers[0].output_elements_per_sample = layer.output_elements_per_sample;
     }
-    add_kept_bytes(layers);
     return layers;
+  }
+
+  /// What is the same for every microbatch size: bytes that are kept, parameters that are whole.
+  cost::TracedPart part() const {
+    cost::TracedPart part;
+    part.layers.resize(movable_.size() + 1);
+    for_each_parameter([&](const graph::Parameter& one, std::size_t layer) {
+      if (trace_.whole != nullptr && trace_.whole->count(one.name) != 0) {
+        part.layers[layer].whole_parameters += one.elements;
+      }
+    });
+    add_kept_bytes(part.layers);
+    return part;
   }
 
   /// Adds what a microbatch of `size` samples takes on a device.
   void price(
       const cost::DeviceKind& kind,
       const cost::DeviceSpeed& speed,
-      const std::string& precision,
+      cost::Precision precision,
       int size,
-      std::vector<cost::Layer>& layers,
-      cost::MicrobatchSeconds& tail_seconds) const {
-    std::vector<cost::PassSeconds> seconds(layers.size());
+      cost::TracedPart& part) const {
+    std::vector<cost::PassSeconds> seconds(part.layers.size());
     cost::PassSeconds tail;
     const graph::ForwardWork work = work_of(size);
     for (std::size_t i = 0; i < work.size(); ++i) {
@@ -128,23 +142,23 @@ class Layers {
       }
     }
     add_gradient_sums(speed, seconds);
-    for (std::size_t l = 0; l < layers.size(); ++l) {
-      layers[l].microbatch_seconds[kind.name][size] = seconds[l];
+    for (std::size_t l = 0; l < seconds.size(); ++l) {
+      part.layers[l].microbatch_seconds[kind.name][size] = seconds[l];
     }
-    tail_seconds[kind.name][size] = tail;
+    part.tail_seconds[kind.name][size] = tail;
   }
 
   /// Adds what tensor-parallel ranks exchange for a microbatch.
-  void exchange(int size, std::vector<cost::Layer>& layers, cost::MicrobatchCollectives& tail)
-      const {
+  void exchange(int size, cost::TracedPart& part) const {
     const graph::ForwardWork work = work_of(size);
-    tail[size] = {};
-    for (cost::Layer& layer : layers) {
+    part.tail_collectives[size] = {};
+    for (cost::TracedLayer& layer : part.layers) {
       layer.collectives[size] = {};
     }
     for (std::size_t i = 0; i < work.size(); ++i) {
       if (work[i].kind == graph::OperatorWork::Kind::kCollective) {
-        add(work[i], is_tail(i) ? tail[size] : layers[layer_[i]].collectives[size]);
+        add(work[i],
+            is_tail(i) ? part.tail_collectives[size] : part.layers[layer_[i]].collectives[size]);
       }
     }
   }
@@ -184,18 +198,9 @@ class Layers {
     });
   }
 
-  void add_parameters(std::vector<cost::Layer>& layers) const {
-    for_each_parameter([&](const graph::Parameter& one, std::size_t layer) {
-      layers[layer].parameters += one.elements;
-      if (trace_.whole != nullptr && trace_.whole->count(one.name) != 0) {
-        layers[layer].whole_parameters += one.elements;
-      }
-    });
-  }
-
   /// Bytes of the results of a sample's operators, which is what their
   /// backwards read. A view keeps nothing of its own.
-  void add_kept_bytes(std::vector<cost::Layer>& layers) const {
+  void add_kept_bytes(std::vector<cost::TracedLayer>& layers) const {
     using Kind = graph::OperatorWork::Kind;
     const graph::ForwardWork& one = trace_.one_sample;
     const graph::ForwardWork& two = trace_.two_samples;
@@ -263,8 +268,8 @@ cost::DeviceSpeed speed_of(const cost::DeviceKind& kind) {
         str("cluster: device \"",
             kind.name,
             "\" has no measured speed (product_seconds and the like), so a "
-            "preset cannot be priced on it; let tessera probe write the "
-            "cluster file, or describe the model's layers with --model-file"));
+            "traced model cannot be priced on it; measure the cluster, or plan "
+            "for a described model, whose layers were measured"));
   }
   return speed;
 }
@@ -295,31 +300,33 @@ std::vector<int> movable_modules(const graph::ModelGraph& graph) {
   return result;
 }
 
-cost::DescribedModel describe_traced(const TracedModel& model, const cost::Cluster& cluster) {
+cost::DescribedModel describe_traced(const ModelTrace& model, const cost::Cluster& cluster) {
   cost::DescribedModel described;
   described.name = model.graph.name;
   described.global_batch_size = model.global_batch_size;
-  described.precision = model.precision == "bf16" ? cost::Precision::kHalf : cost::Precision::kFull;
+  described.precision = model.precision;
   described.returns_home = true;
-  const Layers whole(
-      {.graph = model.graph, .one_sample = model.one_sample, .two_samples = model.two_samples});
-  described.layers = whole.described(described.precision);
-  std::vector<int> sizes;
-  for (int size = 1; size <= model.global_batch_size; ++size) {
-    if (model.global_batch_size % size == 0) {
-      sizes.push_back(size);
-    }
-  }
   std::vector<std::pair<const cost::DeviceKind*, cost::DeviceSpeed>> speeds;
   for (const cost::DeviceKind& kind : cluster.kinds) {
     speeds.emplace_back(&kind, speed_of(kind));
   }
-  for (const auto& [kind, speed] : speeds) {
-    for (const int size : sizes) {
-      whole.price(*kind, speed, model.precision, size, described.layers, described.tail_seconds);
+  const auto price = [&](const Layers& layers, int samples, cost::TracedPart& part) {
+    for (int size = samples; size <= model.global_batch_size; size += samples) {
+      if (model.global_batch_size % size == 0) {
+        for (const auto& [kind, speed] : speeds) {
+          layers.price(*kind, speed, model.precision, size, part);
+        }
+        layers.exchange(size, part);
+      }
     }
-  }
-  for (const TracedDivision& division : model.divisions) {
+  };
+  cost::TracedModel traced;
+  const Layers whole(
+      {.graph = model.graph, .one_sample = model.one_sample, .two_samples = model.two_samples});
+  described.layers = whole.outlines(model.precision);
+  traced.whole = whole.part();
+  price(whole, 1, traced.whole);
+  for (const DivisionTrace& division : model.divisions) {
     const Layers part(
         {.graph = division.graph,
          .one_sample = division.least,
@@ -328,21 +335,14 @@ cost::DescribedModel describe_traced(const TracedModel& model, const cost::Clust
          .whole = &division.whole});
     cost::DividedModel divided;
     divided.way = division.way;
-    divided.layers = part.described(described.precision);
-    if (!same_places(divided.layers, described.layers)) {
-      continue;
+    divided.layers = part.outlines(model.precision);
+    if (same_places(divided.layers, described.layers)) {
+      divided.part = part.part();
+      price(part, division.samples, divided.part);
+      traced.divided.push_back(std::move(divided));
     }
-    for (const int size : sizes) {
-      if (size % division.samples != 0) {
-        continue;
-      }
-      for (const auto& [kind, speed] : speeds) {
-        part.price(*kind, speed, model.precision, size, divided.layers, divided.tail_seconds);
-      }
-      part.exchange(size, divided.layers, divided.tail_collectives);
-    }
-    described.divided.push_back(std::move(divided));
   }
+  described.source = std::move(traced);
   cost::validate(described);
   return described;
 }

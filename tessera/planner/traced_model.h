@@ -13,7 +13,7 @@ namespace tessera::planner {
 
 /// A traced model as the first rank of a tensor-parallel group holds it: its
 /// operators with the collectives that run among them.
-struct TracedDivision {
+struct DivisionTrace {
   cost::TensorWay way;
   /// Samples of the group's microbatch in the first trace, the least there can
   /// be: one of every rank, or of the common ones one for every part.
@@ -27,13 +27,13 @@ struct TracedDivision {
 
 /// A model of which the forward was traced, once for one sample and once for
 /// two. Work includes the loss.
-struct TracedModel {
+struct ModelTrace {
   graph::ModelGraph graph;
   graph::ForwardWork one_sample;
   graph::ForwardWork two_samples;
-  std::string precision = "f32"; // or "bf16": parameters and activations
+  cost::Precision precision = cost::Precision::kFull;
   int global_batch_size = 0;
-  std::vector<TracedDivision> divisions = {};
+  std::vector<DivisionTrace> divisions = {};
 };
 
 /// What of a model can be placed on any pipeline rank: the children of its
@@ -51,6 +51,6 @@ std::vector<int> movable_modules(const graph::ModelGraph& graph);
 ///
 /// Throws: ConfigError when a kind of device has neither; PlanError
 /// when the traced forwards do not belong together.
-cost::DescribedModel describe_traced(const TracedModel& model, const cost::Cluster& cluster);
+cost::DescribedModel describe_traced(const ModelTrace& model, const cost::Cluster& cluster);
 
 } // namespace tessera::planner

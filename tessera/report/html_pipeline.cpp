@@ -62,7 +62,7 @@ std::string pipeline_section(const timeline::Timeline& timeline) {
   std::string out = "<h2>Pipeline</h2>\n";
   const auto all = drawable_steps(timeline);
   if (all.empty()) {
-    return out + remark("No timeline was recorded (tessera report --timeline FILE).");
+    return out + remark("No timeline was recorded, or this page was made without it.");
   }
   const auto shown = shown_steps(all);
   out += fill(

@@ -6,7 +6,7 @@
 #include <system_error>
 
 #include "tessera/base/error.h"
-#include "tessera/base/json.h"
+#include "tessera/base/json/parse.h"
 #include "tessera/base/json_fields.h"
 #include "tessera/report/run_log.h"
 
@@ -284,8 +284,7 @@ RunLog parse_run_log(const std::string& text, const std::string& name) {
   if (!reader.any_run()) {
     throw Error(
         str(name,
-            ": no line of type 'run' could be read: not the log of a run (tessera train "
-            "--log writes one)",
+            ": no line of type 'run' could be read: not the log of a run",
             log.first_bad_line.empty() ? "" : "; " + log.first_bad_line));
   }
   return log;

@@ -200,7 +200,7 @@ void check_same_run(const RunLog& log, const timeline::Timeline& timeline) {
           timeline.world_size,
           " ranks; the log holds ",
           known,
-          ". Give the file that the same `tessera train` wrote with --timeline"));
+          ". Give the timeline that the same run wrote"));
 }
 
 } // namespace tessera::report

@@ -56,7 +56,7 @@ std::string mfu(const ReportInput& input, const Summary& summary) {
     return "unknown: the log has no FLOPs per token";
   }
   if (!(summary.peak_flops_per_second > 0)) {
-    return "unknown: no peak was measured, and none was given (--peak-gflops)";
+    return "unknown: no peak was measured, and none was given";
   }
   if (!summary.mfu) {
     return "unknown: the log has no steps of this start";

@@ -3,7 +3,6 @@
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/variable.h>
 
-#include "tessera/base/error.h"
 #include "tessera/runtime/plain_backward.h"
 #include "tessera/tensor/value.h"
 
@@ -17,34 +16,15 @@ torch::autograd::variable_list InputCapture::apply(torch::autograd::variable_lis
   return {};
 }
 
-std::string gradient_marks(const c10::IValue& value) {
-  std::string marks;
-  for_each_tensor(
-      value, [&](const at::Tensor& tensor) { marks += tensor.requires_grad() ? '1' : '0'; });
-  return marks;
-}
-
-c10::IValue cut(const c10::IValue& value) {
+c10::IValue detached(const c10::IValue& value) {
   return map_tensors(value, [](const at::Tensor& tensor) { return tensor.detach(); });
 }
 
-std::vector<torch::Tensor> marked_tensors(const c10::IValue& value, const std::string& needs_grad) {
-  std::vector<torch::Tensor> tensors;
-  std::size_t at = 0;
-  for_each_tensor(value, [&](const at::Tensor& tensor) {
-    if (needs_grad.at(at++) == '1') {
-      tensors.push_back(tensor);
-    }
-  });
-  TESSERA_CHECK(at == needs_grad.size());
-  return tensors;
-}
-
-void hang(
+void attach_grad_fn(
     const c10::IValue& value,
-    const std::string& needs_grad,
+    const RequiresGradMask& mask,
     const std::shared_ptr<torch::autograd::Node>& node) {
-  for (torch::Tensor& tensor : marked_tensors(value, needs_grad)) {
+  for (torch::Tensor& tensor : mask.select(value)) {
     torch::autograd::set_history(tensor, node);
   }
 }

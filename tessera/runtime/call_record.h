@@ -1,18 +1,18 @@
 #pragma once
 
 #include <memory>
-#include <string>
 #include <vector>
 
 #include <ATen/core/ivalue.h>
 #include <torch/csrc/autograd/function.h>
 
 #include "tessera/autograd/gradient_order.h"
+#include "tessera/runtime/requires_grad_mask.h"
 
 namespace tessera::runtime {
 
-/// Takes the gradients of a module call's inputs on the owner. The inputs hang
-/// on it as non-leaf tensors, so that the module may change them in place.
+/// Captures the gradients of a module call's inputs on the owner. It is the grad_fn of the inputs,
+/// so these are no leaves and the module may change them in place.
 struct InputCapture : torch::autograd::Node {
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override;
   torch::autograd::variable_list captured;
@@ -20,28 +20,20 @@ struct InputCapture : torch::autograd::Node {
 
 /// What the owner keeps of a forward call until its backward.
 struct CallRecord {
-  std::shared_ptr<InputCapture> inputs; // null: no input needs a gradient
-  std::vector<torch::Tensor> outputs; // those that need a gradient
-  int module = -1;
-  // Where a GradientOrder runs:
+  std::shared_ptr<InputCapture> inputs; // null: no input requires a gradient
+  std::vector<torch::Tensor> outputs; // those that require a gradient
+  // With the key "reproducible":
   GradientTargets targets; // below `outputs`
   GradientOrder::GraphPtr graph;
 };
 
-/// Which tensors of `value` need gradients: '1' or '0' each, in
-/// for_each_tensor order.
-std::string gradient_marks(const c10::IValue& value);
+/// The value with its tensors detached from the graph.
+c10::IValue detached(const c10::IValue& value);
 
-/// The value with its tensors cut from the graph.
-c10::IValue cut(const c10::IValue& value);
-
-/// The tensors of `value` marked in `needs_grad`.
-std::vector<torch::Tensor> marked_tensors(const c10::IValue& value, const std::string& needs_grad);
-
-/// Hangs the marked tensors of `value` on `node` as its outputs.
-void hang(
+/// Makes the tensors of `value` that `mask` names outputs of `node`.
+void attach_grad_fn(
     const c10::IValue& value,
-    const std::string& needs_grad,
+    const RequiresGradMask& mask,
     const std::shared_ptr<torch::autograd::Node>& node);
 
 } // namespace tessera::runtime

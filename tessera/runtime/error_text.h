@@ -1,12 +1,12 @@
 #pragma once
 
 #include <exception>
-#include <optional>
 #include <string>
 
 #include "tessera/base/error.h"
-#include "tessera/runtime/message.h"
+#include "tessera/diagnostics/error_message.h"
 #include "tessera/runtime/module_directory.h"
+#include "tessera/runtime/protocol.h"
 
 namespace tessera::runtime {
 
@@ -21,13 +21,8 @@ class FailedElsewhere : public UserError {
 /// Threads: any thread. Not collective.
 std::string error_text(const std::exception_ptr& error, int rank, const std::string& where);
 
-/// The exception's own text. One of libtorch's comes without its C++ stack unless
-/// the environment has TORCH_SHOW_CPP_STACKTRACES=1.
-/// Threads: any thread. Not collective.
-std::string message_of(const std::exception_ptr& error);
-
-/// The rank that a text of `error_text` names; nullopt for other texts.
-std::optional<int> origin_of(const std::string& text);
+using diagnostics::message_of;
+using diagnostics::origin_of; // the rank that a text of `error_text` names
 
 /// "module 'h.3', microbatch 1, forward": what a task does.
 std::string task_text(const Fields& fields, const ModuleDirectory& modules);

@@ -1,32 +1,25 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
 #include <ATen/core/ivalue.h>
 
 #include "tessera/autograd/dispatch_mode.h"
-#include "tessera/runtime/flow.h"
-#include "tessera/runtime/message.h"
-#include "tessera/transport/transport.h"
+#include "tessera/runtime/protocol.h"
+#include "tessera/runtime/requires_grad_mask.h"
+#include "tessera/runtime/task.h"
 
 namespace tessera::runtime {
 
-class ScriptStream;
-class Server;
-struct Task;
-
-/// What one leg of a remote call carries: arguments, a result, or the gradients
+/// What one message of a remote call carries: arguments, a result, or the gradients
 /// of either (a tuple of tensors and None).
 struct Content {
   c10::IValue value;
-  /// Which tensors of arguments or a result need gradients ('1' or '0' each, in
-  /// for_each_tensor order); empty for gradients.
-  std::string needs_grad;
+  RequiresGradMask requires_grad; // of arguments and results; empty for gradients
 };
 
-/// How the legs of remote calls travel in a step. `fields` name the call, and
-/// by their phase the leg.
+/// How the messages of remote calls travel in a step. `fields` name the call, and
+/// by their phase the message.
 /// Not collective. Threads: whoever holds the baton.
 class Exchange {
  public:
@@ -40,13 +33,22 @@ class Exchange {
   virtual Content arguments(Task& task) = 0;
   /// Owner: sends result or input gradients.
   virtual void respond(Task& task, Content content) = 0;
+  /// Owner: the task failed before it had responded.
+  virtual void respond_failure(Task& task, std::string text) = 0;
 
-  /// What user code gets for a received value, once that hangs in the graph.
-  virtual c10::IValue hand_over(const LegId& leg, c10::IValue value) {
-    (void)leg;
+  /// Whether a message of this step belongs to a step of this kind.
+  virtual bool accepts(const Fields& fields) const = 0;
+  /// A message of kind kPacket that was accepted.
+  virtual void take_packet(const Fields& /*fields*/, const c10::IValue& /*body*/) {}
+  /// A microbatch is about to wait for the schedule to start its backward.
+  /// Throws: UserError when the step does not allow that there.
+  virtual void before_schedule(const Task& /*task*/) {}
+
+  /// What user code gets for a received value, once that has its grad_fn.
+  virtual c10::IValue hand_over(const MessageId& /*message*/, c10::IValue value) {
     return value;
   }
-  /// What user code gives the library to read: results of the step function,
+  /// The tensors behind what user code gives the library: results of the step function,
   /// losses.
   virtual c10::IValue read(c10::IValue value) {
     return value;
@@ -56,42 +58,5 @@ class Exchange {
     return nullptr;
   }
 };
-
-/// Requests and responses: the owner knows nothing before a request comes.
-class DynamicExchange : public Exchange {
- public:
-  /// Both outlive it. `pp_ranks`: global rank of each pp rank.
-  DynamicExchange(
-      Server& server,
-      transport::Transport& transport,
-      const std::vector<int>& pp_ranks);
-
-  void request(Task& task, const Fields& fields, int owner, Content content) override;
-  Content response(Task& task, const Fields& fields, int owner) override;
-  Content arguments(Task& task) override;
-  void respond(Task& task, Content content) override;
-
-  /// Messages carry this stream of random numbers; nullptr: none. Until the next call.
-  void carry(ScriptStream* stream) {
-    stream_ = stream;
-  }
-
- private:
-  c10::IValue body_for(int rank, const Content& content);
-  Content content_of(int rank, const c10::IValue& body);
-
-  Server& server_;
-  transport::Transport& transport_;
-  const std::vector<int>& pp_ranks_;
-  ScriptStream* stream_ = nullptr;
-};
-
-/// The legs of a call in the phase of its fields.
-inline LegId request_leg(const Fields& fields) {
-  return {fields.call, fields.phase == Phase::kForward ? Leg::kArguments : Leg::kOutputGradients};
-}
-inline LegId response_leg(const Fields& fields) {
-  return {fields.call, fields.phase == Phase::kForward ? Leg::kResults : Leg::kInputGradients};
-}
 
 } // namespace tessera::runtime

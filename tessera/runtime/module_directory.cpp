@@ -81,22 +81,11 @@ const ModuleTable& ModuleDirectory::table_of(int id) const {
   return *model_of(id).table;
 }
 
-std::vector<std::pair<std::string, torch::Tensor>> ModuleDirectory::local_parameters() const {
-  std::vector<std::pair<std::string, torch::Tensor>> all;
+ModuleDirectory::Named ModuleDirectory::gather(Named (ModuleTable::*list)() const) const {
+  Named all;
   for (const Model& model : models_) {
     if (model.table != nullptr) {
-      const auto own = model.table->local_parameters();
-      all.insert(all.end(), own.begin(), own.end());
-    }
-  }
-  return all;
-}
-
-std::vector<std::pair<std::string, torch::Tensor>> ModuleDirectory::local_buffers() const {
-  std::vector<std::pair<std::string, torch::Tensor>> all;
-  for (const Model& model : models_) {
-    if (model.table != nullptr) {
-      const auto own = model.table->local_buffers();
+      const Named own = (model.table->*list)();
       all.insert(all.end(), own.begin(), own.end());
     }
   }

@@ -58,8 +58,13 @@ class ModuleDirectory {
   const ModuleTable& table_of(int id) const;
 
   /// Parameters and buffers that this rank owns, of all models.
-  std::vector<std::pair<std::string, torch::Tensor>> local_parameters() const;
-  std::vector<std::pair<std::string, torch::Tensor>> local_buffers() const;
+  using Named = std::vector<std::pair<std::string, torch::Tensor>>;
+  Named local_parameters() const {
+    return gather(&ModuleTable::local_parameters);
+  }
+  Named local_buffers() const {
+    return gather(&ModuleTable::local_buffers);
+  }
   /// Whether any rank of the pipeline has a buffer.
   bool has_buffers() const;
 
@@ -77,6 +82,7 @@ class ModuleDirectory {
     std::string label;
     int end; // one past its last id
   };
+  Named gather(Named (ModuleTable::*list)() const) const;
   const Model& model_of(int id) const;
   void refuse(const torch::nn::Module& module) const;
 

@@ -8,7 +8,7 @@
 #include <ATen/ATen.h>
 
 #include "tessera/base/error.h"
-#include "tessera/runtime/message.h"
+#include "tessera/runtime/protocol.h"
 
 namespace tessera::runtime {
 

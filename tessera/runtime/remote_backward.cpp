@@ -4,7 +4,6 @@
 
 #include "tessera/base/error.h"
 #include "tessera/runtime/plain_backward.h"
-#include "tessera/runtime/server.h"
 
 namespace tessera::runtime {
 
@@ -18,17 +17,16 @@ torch::autograd::variable_list RemoteBackward::apply(torch::autograd::variable_l
   const auto* chosen = torch::autograd::get_current_graph_task_exec_info();
   const bool inputs_only = chosen != nullptr && !chosen->empty();
   if (!inputs_only && in_users_backward()) {
-    refuse_users_backward("module '" + server_.name_of(module_) + "' on another rank");
+    refuse_users_backward("module '" + requester_.name_of(call_.module) + "' on another rank");
   }
   if (inputs_only && torch::autograd::get_current_graph_task_keep_graph()) {
     throw UserError(
         str("torch::autograd::grad with retain_graph or create_graph reached module '",
-            server_.name_of(module_),
+            requester_.name_of(call_.module),
             "' on another rank, which keeps no graph for a second backward; call it without "
             "them, on a forward of its own, or put the modules that it passes on one rank"));
   }
-  const auto received =
-      server_.call_backward(call_, owner_, module_, microbatch_, gradients, inputs_only);
+  const auto received = requester_.call_backward(call_, gradients, inputs_only);
   // The owner answers for the inputs that need a gradient, in order.
   torch::autograd::variable_list result(num_outputs());
   std::size_t at = 0;

@@ -1,12 +1,34 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include <torch/csrc/autograd/function.h>
 
 namespace tessera::runtime {
 
-class Server;
+/// Names a module call that ran on another rank.
+struct RemoteCall {
+  std::uint64_t id = 0;
+  int owner = -1; // pp rank
+  int module = -1;
+  int microbatch = -1;
+};
+
+/// Runs the backward of remote calls.
+class BackwardRequester {
+ public:
+  virtual ~BackwardRequester() = default;
+  /// Gradients of a call's inputs from its owner; the task waits for them.
+  /// `inputs_only`: none of the parameters that the call used.
+  virtual std::vector<at::Tensor> call_backward(
+      const RemoteCall& call,
+      const std::vector<at::Tensor>& gradients,
+      bool inputs_only) = 0;
+  /// A module's path, for messages.
+  virtual std::string name_of(int module) const = 0;
+};
 
 /// The autograd node of a module call that ran on another rank: its backward
 /// is a request to that rank. On a CPU the engine runs nodes on the thread that
@@ -14,19 +36,12 @@ class Server;
 /// Source: Karakus et al. 2021, section 4.2 and appendix B.
 class RemoteBackward : public torch::autograd::Node {
  public:
+  /// `requester` outlives every graph that holds this node.
   RemoteBackward(
       torch::autograd::edge_list inputs,
-      Server& server,
-      std::uint64_t call,
-      int owner,
-      int module,
-      int microbatch)
-      : torch::autograd::Node(std::move(inputs)),
-        server_(server),
-        call_(call),
-        owner_(owner),
-        module_(module),
-        microbatch_(microbatch) {}
+      BackwardRequester& requester,
+      const RemoteCall& call)
+      : torch::autograd::Node(std::move(inputs)), requester_(requester), call_(call) {}
 
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override;
   std::string name() const override {
@@ -37,11 +52,8 @@ class RemoteBackward : public torch::autograd::Node {
   }
 
  private:
-  Server& server_;
-  std::uint64_t call_;
-  int owner_; // pp rank
-  int module_;
-  int microbatch_;
+  BackwardRequester& requester_;
+  RemoteCall call_;
 };
 
 } // namespace tessera::runtime

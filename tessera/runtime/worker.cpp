@@ -86,4 +86,23 @@ void Worker::loop() {
   }
 }
 
+Worker& WorkerPool::idle() {
+  for (const auto& worker : workers_) {
+    if (worker->idle()) {
+      return *worker;
+    }
+  }
+  workers_.push_back(std::make_unique<Worker>(server_turn_, after_));
+  return *workers_.back();
+}
+
+int WorkerPool::current_lane() const {
+  for (std::size_t i = 0; i < workers_.size(); ++i) {
+    if (workers_[i].get() == Worker::current()) {
+      return static_cast<int>(i);
+    }
+  }
+  return 0;
+}
+
 } // namespace tessera::runtime

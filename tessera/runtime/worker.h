@@ -1,52 +1,14 @@
 #pragma once
 
-#include <exception>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <semaphore>
 #include <thread>
+#include <vector>
 
-#include "tessera/runtime/message.h"
-#include "tessera/runtime/random_state.h"
-#include "tessera/transport/transport.h"
+#include "tessera/runtime/task.h"
 
 namespace tessera::runtime {
-
-/// Thrown inside a suspended task whose step was given up; unwinds user code.
-class StepCancelled : public std::exception {
- public:
-  const char* what() const noexcept override {
-    return "the step was cancelled because another part of it failed";
-  }
-};
-
-/// One unit of work of a step: the user's step function for a microbatch, or
-/// one phase of a module call that another rank asked for.
-struct Task {
-  enum class Kind { kRoot, kCall };
-  Kind kind = Kind::kRoot;
-  std::uint64_t id = 0; // names the task on every replica
-  int source = -1; // global rank that asked; -1 for the root
-  Fields request; // microbatch and phase for the root
-  c10::IValue body;
-  std::function<void()> run;
-
-  // While it runs:
-  std::uint32_t calls = 0; // remote calls so far, for their ids
-  std::uint32_t turns = 0; // times it was given the baton
-  std::optional<RandomState> random; // none: the generator is left alone
-  // While it waits: for the response to this call, or (0) for the schedule.
-  std::uint64_t awaits = 0;
-  int awaits_rank = -1;
-  int awaits_module = -1;
-  std::optional<transport::Parcel> response;
-  std::optional<double> turn_start_us; // of the turn that runs, when recorded
-  bool responded = false; // what it does now, its caller does not wait for
-  bool cancelled = false;
-  bool finished = false;
-  std::exception_ptr error;
-};
 
 /// A thread that runs one task at a time and only while it holds the baton.
 /// States of the paper: no task = IDLE, suspended = PENDING, else EXECUTING.
@@ -95,6 +57,28 @@ class Worker {
   std::shared_ptr<Task> task_;
   bool stop_ = false;
   std::thread thread_;
+};
+
+/// The workers of a server, made when all others hold a task, and the server thread's half of
+/// handing the baton over.
+/// Threads: whoever has the baton.
+class WorkerPool {
+ public:
+  explicit WorkerPool(Worker::After after) : after_(std::move(after)) {}
+
+  /// A worker without a task.
+  Worker& idle();
+  /// The caller's place among the workers, or 0 on another thread.
+  int current_lane() const;
+  /// Any worker: hands the baton to the server thread.
+  void wake_server() {
+    server_turn_.release();
+  }
+
+ private:
+  Worker::After after_;
+  std::binary_semaphore server_turn_{0};
+  std::vector<std::unique_ptr<Worker>> workers_;
 };
 
 } // namespace tessera::runtime

@@ -46,13 +46,13 @@ Pipelines::Pipelines(
       node_of_device_(cluster.node_of_device()),
       network_(network_links(cluster, options.constants.link_efficiency)) {
   // A custom order says itself what is in flight.
-  const int active = strategy.schedule == "custom"      ? microbatches_
-                     : strategy.active_microbatches > 0 ? strategy.active_microbatches
-                                                        : strategy.pp;
+  const int active = strategy.schedule == cost::Schedule::kCustom ? microbatches_
+                     : strategy.active_microbatches > 0           ? strategy.active_microbatches
+                                                                  : strategy.pp;
   for (int d = 0; d < strategy.dp; ++d) {
     progress_.push_back({std::vector<State>(at(microbatches_))});
-    schedules_.push_back(
-        schedule::make_schedule(strategy.schedule, microbatches_, active, options.custom_order));
+    schedules_.push_back(schedule::make_schedule(
+        std::string(text_of(strategy.schedule)), microbatches_, active, options.custom_order));
   }
   build_units(table_, cost::place(strategy, cluster, options.constants));
   replicas_left_.assign(at(strategy.pp), strategy.dp);

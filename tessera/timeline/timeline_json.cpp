@@ -1,56 +1,48 @@
 #include <cmath>
 
-#include "tessera/base/error.h"
-#include "tessera/base/json.h"
-#include "tessera/base/json_fields.h"
+#include "tessera/base/json/read.h"
+#include "tessera/base/json/write.h"
 #include "tessera/timeline/timeline.h"
 
 namespace tessera::timeline {
 
-namespace {
-
-constexpr const char* kFormat = "tessera.timeline";
-constexpr int kVersion = 1;
-
-Event read_event(const OrderedJson& json, std::size_t index, int world_size) {
-  const JsonFields fields(json, str("timeline: event ", index));
-  fields.allow_only(
-      {"name",
-       "category",
-       "rank",
-       "pp_rank",
-       "microbatch",
-       "step",
-       "lane",
-       "start_us",
-       "end_us",
-       "bytes"});
-  Event event;
-  event.name = fields.text("name");
-  event.category = fields.text("category");
-  event.rank = fields.small_integer("rank", 0, world_size - 1);
-  event.pp_rank = fields.small_integer("pp_rank", 0, world_size - 1);
-  event.microbatch = fields.small_integer("microbatch", -1);
-  event.step = fields.small_integer("step", -1);
-  event.lane = fields.small_integer("lane", 0);
-  event.start_us = fields.number("start_us");
-  event.end_us = fields.number("end_us");
-  event.bytes = fields.integer("bytes");
-  if (event.end_us < event.start_us) {
-    fields.fail(str("'end_us' ", event.end_us, " is before 'start_us' ", event.start_us));
-  }
-  return event;
+template <typename Visit>
+void describe(Visit& visit, Event& event, int world_size = std::numeric_limits<int>::max()) {
+  visit({.name = "name"}, event.name);
+  visit({.name = "category"}, event.category);
+  visit({.name = "rank", .bounds = form::between(0, world_size - 1)}, event.rank);
+  visit({.name = "pp_rank", .bounds = form::between(0, world_size - 1)}, event.pp_rank);
+  visit({.name = "microbatch", .bounds = form::at_least(-1)}, event.microbatch);
+  visit({.name = "step", .bounds = form::at_least(-1)}, event.step);
+  visit({.name = "lane", .bounds = form::at_least(0)}, event.lane);
+  visit({.name = "start_us"}, event.start_us);
+  visit({.name = "end_us"}, event.end_us);
+  visit({.name = "bytes", .bounds = form::at_least(0)}, event.bytes);
+  visit.check([&] {
+    return event.end_us < event.start_us
+               ? str("'end_us' ", event.end_us, " is before 'start_us' ", event.start_us)
+               : "";
+  });
 }
 
-} // namespace
+template <typename Visit>
+void describe(Visit& visit, Timeline& timeline) {
+  visit.head("tessera.timeline", 1);
+  visit({.name = "world_size", .bounds = form::at_least(1)}, timeline.world_size);
+  visit({.name = "origin", .choices = {"measured", "simulated"}}, timeline.origin);
+  visit({.name = "run_id", .presence = form::Presence::kIfSaid}, timeline.run_id);
+  visit({.name = "events"}, timeline.events, timeline.world_size);
+}
 
 std::string to_json(const Timeline& timeline) {
-  std::string out = "{\n";
-  out += str("\"format\":\"", kFormat, "\",\n\"version\":", kVersion, ",\n");
-  out += str("\"world_size\":", timeline.world_size, ",\n\"origin\":");
-  out += one_line(timeline.origin);
-  if (!timeline.run_id.empty()) {
-    out += ",\n\"run_id\":" + one_line(timeline.run_id);
+  // Events can be many: each is a line, and only one at a time is a JSON value.
+  const Timeline head{timeline.world_size, timeline.origin, timeline.run_id, {}};
+  const OrderedJson fields = form::write(head);
+  std::string out;
+  for (const auto& item : fields.items()) {
+    if (item.key() != "events") {
+      out += str(out.empty() ? "{\n" : ",\n", "\"", item.key(), "\":", one_line(item.value()));
+    }
   }
   out += ",\n\"events\":[";
   const char* separator = "\n";
@@ -64,53 +56,14 @@ std::string to_json(const Timeline& timeline) {
               event.rank,
               " has a time that is not finite"));
     }
-    out += separator;
-    out += one_line(
-        {{"name", event.name},
-         {"category", event.category},
-         {"rank", event.rank},
-         {"pp_rank", event.pp_rank},
-         {"microbatch", event.microbatch},
-         {"step", event.step},
-         {"lane", event.lane},
-         {"start_us", event.start_us},
-         {"end_us", event.end_us},
-         {"bytes", event.bytes}});
+    out += separator + one_line(form::write(event));
     separator = ",\n";
   }
-  out += "\n]\n}\n";
-  return out;
+  return out + "\n]\n}\n";
 }
 
 Timeline timeline_from_json(const std::string& text) {
-  const OrderedJson json = parse_json(text, "timeline");
-  const JsonFields fields(json, "timeline");
-  const std::string format = fields.text("format");
-  if (format != kFormat) {
-    fields.fail(str("'format' must be '", kFormat, "', found '", format, "'"));
-  }
-  const int version = fields.small_integer("version", 0);
-  if (version != kVersion) {
-    fields.fail(str("version ", version, " is not known; this program reads ", kVersion));
-  }
-  Timeline timeline;
-  timeline.world_size = fields.small_integer("world_size", 1);
-  timeline.origin = fields.text("origin");
-  if (timeline.origin != "measured" && timeline.origin != "simulated") {
-    fields.fail(str("'origin' must be 'measured' or 'simulated', found '", timeline.origin, "'"));
-  }
-  if (fields.has("run_id")) {
-    timeline.run_id = fields.text("run_id");
-  }
-  const OrderedJson& events = fields.at("events");
-  if (!events.is_array()) {
-    fields.fail("'events' must be a list");
-  }
-  timeline.events.reserve(events.size());
-  for (std::size_t i = 0; i < events.size(); ++i) {
-    timeline.events.push_back(read_event(events[i], i, timeline.world_size));
-  }
-  return timeline;
+  return form::read_text<Timeline, Error>(text, "timeline");
 }
 
 } // namespace tessera::timeline

@@ -6,6 +6,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/nn/module/interceptor.h"
+#include "tessera/nn/module/marks.h"
 #include "tessera/tensor/dtype.h"
 
 namespace tessera::tracer {
@@ -74,7 +75,8 @@ class Walk {
     }
   }
 
-  // What has a holder of ours, but is part of its parent, is so by design.
+  // Notes a module with parameters that is part of its parent although its author may not know.
+  // A module with a holder is so by design, and so is a part of one of the library's own layers.
   void keep(const torch::nn::Module& module, const std::string& path) {
     std::int64_t elements = 0;
     for (const at::Tensor& parameter : module.parameters(/*recurse=*/false)) {
@@ -84,7 +86,11 @@ class Walk {
       return;
     }
     const std::string type = nn::type_name(module);
-    const bool of_torch = nn::script_class_name(module).starts_with("torch::nn::");
+    const std::string class_name = nn::script_class_name(module);
+    if (class_name.starts_with("tessera::")) {
+      return;
+    }
+    const bool of_torch = class_name.starts_with("torch::nn::");
     parts_.graph.kept.push_back(
         {path,
          type,

@@ -5,6 +5,7 @@
 #include "tessera/autograd/meta_call.h"
 #include "tessera/base/error.h"
 #include "tessera/nn/module/interceptor.h"
+#include "tessera/nn/module/marks.h"
 #include "tessera/nn/module/operator_call.h"
 #include "tessera/nn/module/operator_layer.h"
 

@@ -1,14 +1,17 @@
 // Partitions models in the first step that calls them: which models, from what
 // trace, and the agreement of all ranks on it.
 #include <algorithm>
-#include <cstdio>
 
 #include "tessera/base/error.h"
+#include "tessera/base/log.h"
+#include "tessera/context/agreement.h"
+#include "tessera/model/model_core.h"
+#include "tessera/nn/parallel/context.h"
 #include "tessera/runtime/error_text.h"
 #include "tessera/tensor/value.h"
 #include "tessera/train/engine.h"
-#include "tessera/train/model_core.h"
 #include "tessera/train/step_failure.h"
+#include "tessera/train/step_runner.h"
 
 namespace tessera::train {
 
@@ -17,16 +20,17 @@ namespace {
 // While the step function is traced: `model.backward` does nothing.
 class TracingFlag {
  public:
-  explicit TracingFlag(bool& in_step) : in_step_(in_step) {
-    session().tracing = in_step_ = true;
+  TracingFlag(bool& tracing, bool& in_step) : tracing_(tracing), in_step_(in_step) {
+    tracing_ = in_step_ = true;
   }
   ~TracingFlag() {
-    session().tracing = in_step_ = false;
+    tracing_ = in_step_ = false;
   }
   TracingFlag(const TracingFlag&) = delete;
   TracingFlag& operator=(const TracingFlag&) = delete;
 
  private:
+  bool& tracing_;
   bool& in_step_;
 };
 
@@ -58,16 +62,16 @@ class KeptBuffers {
 } // namespace
 
 void StepEngine::note_call(const ModelCore& model) {
-  if (session().tracing) {
+  if (tracing_) {
     called_.insert(&model);
   } else {
-    directory_.check_not_waiting(*model.root());
+    runner().check_not_waiting(model);
   }
 }
 
-void StepEngine::ensure_partitioned(const StepCall& call, const Run& run) {
+void StepEngine::ensure_partitioned(const StepCall& call, const StepFunction& run) {
   partition_waiting(call, run);
-  for (ModelCore* model : models_) {
+  for (ModelCore* model : models()) {
     if (model->partitioned()) {
       model->complete_partition();
     }
@@ -76,20 +80,20 @@ void StepEngine::ensure_partitioned(const StepCall& call, const Run& run) {
 
 void StepEngine::partition_whole(ModelCore& model) {
   place({&model}, agree([&](bool&) {
-          return std::vector<std::string>{plan::to_json(model.decide({}))};
+          return std::vector<std::string>{plans::to_json(model.decide({}, models_->single()))};
         }));
 }
 
 // All ranks choose the same models and the same way, from what all of them know.
-void StepEngine::partition_waiting(const StepCall& call, const Run& run) {
-  const Config& config = session().config;
+void StepEngine::partition_waiting(const StepCall& call, const StepFunction& run) {
+  const Config& config = context_.config;
   const bool traces = config.auto_partition && !config.skip_tracing && !config.load_partition;
   std::set<int>& passed_over = passed_over_[call.function];
   std::vector<ModelCore*> traced;
   std::vector<ModelCore*> described;
   bool served = false; // some model is on several ranks already
   bool delayed = false;
-  for (ModelCore* model : models_) {
+  for (ModelCore* model : models()) {
     if (model->partitioned()) {
       served = true;
     } else if (traces && !passed_over.contains(model->number())) {
@@ -105,33 +109,52 @@ void StepEngine::partition_waiting(const StepCall& call, const Run& run) {
     traced.clear();
   }
   if (!described.empty()) {
-    place(described, agree([&](bool&) {
-            std::vector<std::string> plans;
-            for (ModelCore* model : described) {
-              plans.push_back(plan::to_json(model->decide({})));
-              if (passed_over.contains(model->number())) {
-                std::fprintf(
-                    stderr,
-                    "tessera: model '%s' is partitioned from its description, because the first "
-                    "call of this step function did not call it\n",
-                    model->label().c_str());
-              }
-            }
-            return plans;
-          }));
+    describe_and_place(described, passed_over);
     served = true;
   }
-  if (traced.empty()) {
-    return;
+  if (!traced.empty()) {
+    trace_and_place(traced, call, run, served);
   }
-  std::vector<tracer::RunTrace> traces_of_models;
+  for (const ModelCore* model : traced) {
+    if (!model->partitioned()) {
+      passed_over.insert(model->number());
+    }
+  }
+}
+
+void StepEngine::describe_and_place(
+    const std::vector<ModelCore*>& models,
+    const std::set<int>& passed_over) {
+  place(models, agree([&](bool&) {
+          std::vector<std::string> plans;
+          for (ModelCore* model : models) {
+            plans.push_back(plans::to_json(model->decide({}, models_->single())));
+            if (passed_over.contains(model->number())) {
+              log::info(
+                  str("model '",
+                      model->label(),
+                      "' is partitioned from its description, because the first call of this step "
+                      "function did not call it"));
+            }
+          }
+          return plans;
+        }));
+}
+
+// `served`: some model is on several ranks already.
+void StepEngine::trace_and_place(
+    const std::vector<ModelCore*>& models,
+    const StepCall& call,
+    const StepFunction& run,
+    bool served) {
+  std::vector<tracer::RunTrace> traces;
   called_.clear();
   if (served) {
-    traces_of_models = trace_on_pipeline(traced, call, run);
+    traces = trace_on_pipeline(models, call, run);
   }
-  place(traced, agree([&](bool& tracing) {
+  place(models, agree([&](bool& tracing) {
           if (!served) {
-            traces_of_models = trace(traced, [&](int microbatch) {
+            traces = trace(models, [&](int microbatch) {
               tracing = true;
               c10::IValue result = run(microbatch);
               tracing = false;
@@ -139,19 +162,15 @@ void StepEngine::partition_waiting(const StepCall& call, const Run& run) {
             });
           }
           std::vector<std::string> plans;
-          for (std::size_t i = 0; i < traced.size(); ++i) {
-            const bool called = traces_of_models[i].called || called_.contains(traced[i]);
+          for (std::size_t i = 0; i < models.size(); ++i) {
+            const bool called = traces[i].called || called_.contains(models[i]);
             plans.push_back(
-                called ? plan::to_json(traced[i]->decide(std::move(traces_of_models[i].graph)))
+                called ? plans::to_json(
+                             models[i]->decide(std::move(traces[i].graph), models_->single()))
                        : std::string());
           }
           return plans;
         }));
-  for (const ModelCore* model : traced) {
-    if (!model->partitioned()) {
-      passed_over.insert(model->number());
-    }
-  }
 }
 
 // An empty plan: the model stays as it is.
@@ -160,7 +179,10 @@ void StepEngine::place(
     const std::vector<std::string>& plans) {
   for (std::size_t i = 0; i < models.size(); ++i) {
     if (!plans[i].empty()) {
-      models[i]->place(plan::plan_from_json(plans[i]));
+      models[i]->place(plans::plan_from_json(plans[i]));
+      models_->partitioned();
+      runner().add(*models[i]);
+      models[i]->join_replicas(models_->single());
     }
   }
 }
@@ -169,7 +191,7 @@ void StepEngine::place(
 // sets its argument while user code runs.
 std::vector<std::string> StepEngine::agree(
     const std::function<std::vector<std::string>(bool&)>& decide) {
-  Session& s = session();
+  const Context& s = context_;
   std::vector<std::string> plans;
   std::string problem;
   bool tracing = false;
@@ -204,7 +226,7 @@ std::vector<std::string> StepEngine::agree(
 
 std::vector<tracer::RunTrace> StepEngine::trace(
     const std::vector<ModelCore*>& models,
-    const Run& run) {
+    const StepFunction& run) {
   std::vector<tracer::RunModel> roots;
   for (const ModelCore* model : models) {
     roots.push_back({model->root().get(), model->name()});
@@ -214,8 +236,8 @@ std::vector<tracer::RunTrace> StepEngine::trace(
   alone_of_group.shapes_only = true;
   const nn::TensorParallelScope scope(alone_of_group);
   tracer::TraceOptions options;
-  options.measure_seconds = session().config.trace_execution_times;
-  const TracingFlag flag(in_step_);
+  options.measure_seconds = context_.config.trace_execution_times;
+  const TracingFlag flag(tracing_, in_step_);
   return tracer::trace_models(
       roots, [&] { run(0); }, options);
 }
@@ -228,25 +250,20 @@ std::vector<tracer::RunTrace> StepEngine::trace(
 std::vector<tracer::RunTrace> StepEngine::trace_on_pipeline(
     const std::vector<ModelCore*>& models,
     const StepCall& call,
-    const Run& run) {
-  Session& s = session();
+    const StepFunction& run) {
   std::vector<tracer::RunTrace> traces(models.size());
   std::vector<tracer::RunModel> roots;
   for (const ModelCore* model : models) {
     roots.push_back({model->root().get(), model->name()});
   }
   tracer::TraceOptions options;
-  options.measure_seconds = s.config.trace_execution_times;
-  runtime::StepWork work;
-  work.step = step_;
-  work.serial = ++steps_run_;
-  work.microbatches = call.microbatches;
-  work.run = [&](int microbatch) -> c10::IValue {
+  options.measure_seconds = context_.config.trace_execution_times;
+  const StepFunction first_only = [&](int microbatch) -> c10::IValue {
     if (microbatch > 0) {
       return {};
     }
     const at::NoGradGuard no_grad;
-    if (s.world->rank() == 0) {
+    if (context_.world->rank() == 0) {
       traces = tracer::trace_models(
           roots, [&] { run(0); }, options);
     } else {
@@ -256,24 +273,21 @@ std::vector<tracer::RunTrace> StepEngine::trace_on_pipeline(
     }
     return {};
   };
-  std::string problem;
+  std::optional<std::string> problem;
   {
-    const KeptBuffers buffers(models_);
-    const TracingFlag flag(in_step_);
+    const KeptBuffers buffers(this->models());
+    const TracingFlag flag(tracing_, in_step_);
     try {
-      server_->run_step(work);
+      runner().run({call, step_, "", first_only, /*tracing=*/true});
     } catch (const UserError& error) {
       problem = error.what();
-      abandon_collectives(problem);
+      abandon_collectives(*problem);
     }
   }
-  const auto problems =
-      comm::all_gather_object(*s.world, s.group(Group::kWorld), c10::IValue(problem));
-  for (const c10::IValue& text : problems) {
-    if (!text.toStringRef().empty()) {
-      recover_collectives();
-      throw UserError(text.toStringRef());
-    }
+  problem = first_problem(*context_.world, context_.group(Group::kWorld), problem);
+  if (problem) {
+    recover_collectives();
+    throw UserError(*problem);
   }
   return traces;
 }

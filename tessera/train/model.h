@@ -1,13 +1,22 @@
 #pragma once
 
+#include <functional>
 #include <memory>
-#include <utility>
+#include <type_traits>
 #include <vector>
 
-#include "tessera/train/model_copy.h"
-#include "tessera/train/model_core.h"
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+
+#include "tessera/model/options.h"
+#include "tessera/tensor/named_tensors.h"
 
 namespace tessera {
+
+namespace model {
+class ModelCore;
+struct Decision;
+} // namespace model
 
 /// A user's model, spread over ranks: any module, also one whose class is known
 /// at run time only. Its parameters move to their ranks in the first step that
@@ -21,72 +30,46 @@ namespace tessera {
 /// Threads: step thread only; check_call and backward from the step function.
 class Model {
  public:
-  using Hook = train::ModelCore::Hook;
+  using Hook = std::function<void()>;
 
-  /// Throws: ConfigError for bad options, or a module that shares something with
-  /// another model.
-  explicit Model(std::shared_ptr<torch::nn::Module> module, ModelOptions options = {})
-      : core_(std::make_shared<train::ModelCore>(std::move(module), std::move(options))) {}
+  /// Throws: ConfigError for bad options, or a module that shares something with another model.
+  explicit Model(std::shared_ptr<torch::nn::Module> module, ModelOptions options = {});
 
-  /// For a model that is called through its module's holder: throws what a call
-  /// of a DistributedModel would. Not collective.
+  /// For a model that is called through its module's holder: throws what a call of a
+  /// DistributedModel would. Not collective.
   /// Throws: UserError where the model cannot be called.
-  void check_call() const {
-    core_->check_call();
-  }
+  void check_call() const;
 
-  /// Backward of a loss, or of tensors with their gradients, through all ranks
-  /// and every model that they came from. Gradients are divided by the number of
-  /// microbatches (see ModelOptions, of the model that is called).
-  void backward(const at::Tensor& loss, const at::Tensor& gradient = {}) const {
-    core_->backward({loss}, {gradient});
-  }
+  /// Backward of a loss, or of tensors with their gradients, through all ranks and every model that
+  /// they came from. Gradients are divided by the number of microbatches (see ModelOptions, of the
+  /// model that is called).
+  void backward(const at::Tensor& loss, const at::Tensor& gradient = {}) const;
   void backward(
       const std::vector<at::Tensor>& tensors,
-      const std::vector<at::Tensor>& gradients = {}) const {
-    core_->backward(tensors, gradients);
-  }
+      const std::vector<at::Tensor>& gradients = {}) const;
 
-  /// All parameters of the model, shared ones once; those of other ranks become
-  /// empty handles with the partition, and optimizers pass over them.
+  /// All parameters of the model, shared ones once; those of other ranks become empty handles with
+  /// the partition, and optimizers pass over them. Not collective.
+  std::vector<at::Tensor> parameters() const;
   /// Not collective.
-  std::vector<at::Tensor> parameters() const {
-    return core_->all_parameters();
-  }
+  void train(bool on = true) const;
   /// Not collective.
-  void train(bool on = true) const {
-    core_->root()->train(on);
-  }
-  /// Not collective.
-  void eval() const {
-    core_->root()->eval();
-  }
+  void eval() const;
 
-  bool partitioned() const {
-    return core_->partitioned();
-  }
+  /// Not collective.
+  bool partitioned() const;
   /// What this rank owns, after the partition. Not collective.
-  NamedTensors local_parameters() const {
-    return core_->local_parameters();
-  }
+  NamedTensors local_parameters() const;
   /// Not collective.
-  NamedTensors local_buffers() const {
-    return core_->local_buffers();
-  }
+  NamedTensors local_buffers() const;
   /// Not collective.
-  TensorMap local_state_dict() const {
-    return core_->local_state_dict();
-  }
-  /// The whole model's tensors on the host, by name. Every rank must call it;
-  /// with `gather_to_rank0` only pp rank 0 gets them, others an empty map.
-  TensorMap state_dict(bool gather_to_rank0 = false) const {
-    return core_->state_dict(gather_to_rank0);
-  }
-  /// A whole state, of which each rank takes its part: now, or after the
-  /// partition. Throws: CheckpointError listing every name that does not fit.
-  void load_state_dict(TensorMap state, bool strict = true) const {
-    core_->load_state_dict(std::move(state), strict);
-  }
+  TensorMap local_state_dict() const;
+  /// The whole model's tensors on the host, by name. Every rank must call it; with
+  /// `gather_to_rank0` only pp rank 0 gets them, others an empty map.
+  TensorMap state_dict(bool gather_to_rank0 = false) const;
+  /// A whole state, of which each rank takes its part: now, or after the partition.
+  /// Throws: CheckpointError listing every name that does not fit.
+  void load_state_dict(TensorMap state, bool strict = true) const;
 
   /// The whole state into another model: `other = decay * other + (1 - decay) * this` for
   /// parameters, a copy for buffers. With decay 0 a copy (target networks), else an average of
@@ -96,35 +79,38 @@ class Model {
   /// Throws: CheckpointError on every rank that lists all names and shapes that do not fit.
   template <typename Other>
   void copy_to(const Other& other, double decay = 0) const {
-    train::check_decay(decay);
-    if constexpr (requires { other.core(); }) {
-      core_->on_partition([from = std::weak_ptr(core_), to = other.core(), decay] {
-        to->on_partition(
-            [from = from.lock(), to = to.get(), decay] { train::copy_into(*from, *to, decay); });
-      });
+    if constexpr (std::is_base_of_v<Model, Other>) {
+      copy_to_model(other, decay);
+    } else if constexpr (requires { other.ptr(); }) {
+      copy_to_module(other.ptr(), decay);
     } else {
-      core_->on_partition([from = core_.get(), to = train::module_of(other), decay] {
-        train::copy_into(*from, *to, decay);
-      });
+      static_assert(
+          std::is_convertible_v<const Other&, std::shared_ptr<torch::nn::Module>>,
+          "copy_to takes a module's holder, a shared_ptr of a module, or a DistributedModel");
+      copy_to_module(other, decay);
     }
   }
 
-  /// Runs after the partition, before the first forward; at once when the model
-  /// is partitioned already.
-  void register_post_partition_hook(Hook hook) const {
-    core_->on_partition(std::move(hook));
-  }
+  /// Runs after the partition, before the first forward; at once when the model is partitioned
+  /// already.
+  void register_post_partition_hook(Hook hook) const;
   /// Runs after the first step.
-  void register_post_step_hook(Hook hook) const {
-    core_->on_first_step(std::move(hook));
-  }
+  void register_post_step_hook(Hook hook) const;
 
-  const std::shared_ptr<train::ModelCore>& core() const {
+  /// What the partition was decided from (tessera/model/decision.h), on rank 0 after the partition;
+  /// else nullptr. Not collective.
+  std::shared_ptr<const model::Decision> decision() const;
+
+  /// For the library itself and its tests.
+  const std::shared_ptr<model::ModelCore>& core() const {
     return core_;
   }
 
  private:
-  std::shared_ptr<train::ModelCore> core_;
+  void copy_to_model(const Model& other, double decay) const;
+  void copy_to_module(std::shared_ptr<torch::nn::Module> other, double decay) const;
+
+  std::shared_ptr<model::ModelCore> core_;
 };
 
 } // namespace tessera

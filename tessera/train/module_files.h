@@ -1,18 +1,12 @@
 #pragma once
 
-#include <memory>
 #include <string>
 
-#include "tessera/train/model_core.h"
+#include "tessera/train/model.h"
 
 /// A model's state in the file that a plain libtorch script uses. After the partition a rank holds
 /// its own tensors only, so torch::save of the module would write the others empty.
 namespace tessera {
-
-namespace train {
-void save_module(ModelCore& core, const std::string& path);
-void load_module(ModelCore& core, const std::string& path);
-} // namespace train
 
 /// Writes the whole model's parameters and buffers to one file, which a script without this library
 /// reads with `torch::load(net, path)`: the format of `torch::save(net, path)` for the modules as
@@ -23,10 +17,7 @@ void load_module(ModelCore& core, const std::string& path);
 /// Collective over the world. Threads: step thread only.
 /// Throws: ConfigError before the partition where modules were replaced or delayed; CheckpointError
 /// on every rank when the file cannot be written.
-template <typename Model>
-void save_module(const Model& model, const std::string& path) {
-  train::save_module(*model.core(), path);
-}
+void save_module(const Model& model, const std::string& path);
 
 /// Takes the parameters and buffers of a file written by `save_module` or by `torch::save(net,
 /// path)`; every rank reads the file and keeps its part: now, or right after the partition when
@@ -36,9 +27,6 @@ void save_module(const Model& model, const std::string& path) {
 /// Throws: CheckpointError on every rank when a rank cannot read the file, and, listing every name
 /// and shape that does not fit, when it is another model's: in the first step where the model is
 /// not partitioned yet. The model is as it was then.
-template <typename Model>
-void load_module(const Model& model, const std::string& path) {
-  train::load_module(*model.core(), path);
-}
+void load_module(const Model& model, const std::string& path);
 
 } // namespace tessera

@@ -8,17 +8,24 @@
 /// Host objects of any packable type between ranks.
 namespace tessera {
 
+namespace detail {
+void send_object(const c10::IValue& value, int rank, Group group);
+c10::IValue receive_object(int rank, Group group);
+c10::IValue broadcast_object(const c10::IValue& value, int root, Group group);
+std::vector<c10::IValue> all_gather_object(const c10::IValue& value, Group group);
+} // namespace detail
+
 /// `rank` counts inside this rank's group of kind `group`. Returns before the
 /// receiver has it. Threads: step thread only.
 template <typename T>
 void send(const T& value, int rank, Group group = Group::kWorld) {
-  train::session().world->send(global_rank(rank, group), pack(value), 1);
+  detail::send_object(pack(value), rank, group);
 }
 
 /// What `rank` sent to this one with `send`.
 template <typename T>
 T recv_from(int rank, Group group = Group::kWorld) {
-  return unpack<T>(train::session().world->receive(global_rank(rank, group), 1));
+  return unpack<T>(detail::receive_object(rank, group));
 }
 
 /// The value of `root` (a rank in the group) on every rank of the group.
@@ -26,16 +33,14 @@ T recv_from(int rank, Group group = Group::kWorld) {
 /// call it as well, so a mismatch cannot hang halfway.
 template <typename T>
 T broadcast(const T& value, int root = 0, Group group = Group::kWorld) {
-  auto& s = train::session();
-  return unpack<T>(comm::broadcast_object(*s.world, s.group(group), pack(value), root));
+  return unpack<T>(detail::broadcast_object(pack(value), root, group));
 }
 
 /// Entry i came from rank i of the group. Collective over `group`.
 template <typename T>
 std::vector<T> allgather(const T& value, Group group = Group::kWorld) {
-  auto& s = train::session();
   std::vector<T> result;
-  for (const auto& entry : comm::all_gather_object(*s.world, s.group(group), pack(value))) {
+  for (const auto& entry : detail::all_gather_object(pack(value), group)) {
     result.push_back(unpack<T>(entry));
   }
   return result;

@@ -1,145 +1,15 @@
 #include "tessera/train/parameter_function.h"
 
-#include <algorithm>
-#include <set>
-
-#include <ATen/ATen.h>
-
 #include "tessera/base/error.h"
-#include "tessera/nn/module/interceptor.h"
-#include "tessera/tensor/value.h"
-#include "tessera/train/model_core.h"
-
-namespace tessera::train {
-
-namespace {
-
-void add_term(at::Tensor& sum, const at::Tensor& term) {
-  if (term.defined()) {
-    sum = sum.defined() ? sum + term : term;
-  }
-}
-
-// Positive: it travels as a number among the arguments.
-std::int64_t digest(const std::string& type) {
-  return static_cast<std::int64_t>(std::hash<std::string>()(type) >> 1);
-}
-
-} // namespace
-
-/// Stands for the parameters of one pp rank in the module table.
-struct ParameterFunctions::Target : torch::nn::Module {
-  explicit Target(const ParameterFunctions& of) : functions(of) {}
-
-  static c10::IValue invoke(torch::nn::Module& module, const c10::IValue& args, int, int) {
-    const auto [number, type] = unpack<std::tuple<int, std::int64_t>>(args);
-    return pack(dynamic_cast<Target&>(module).functions.local_sum(number, type));
-  }
-  static const nn::CallKey key;
-
-  const ParameterFunctions& functions;
-};
-
-const nn::CallKey ParameterFunctions::Target::key =
-    nn::register_invoker("tessera::over_parameters", &ParameterFunctions::Target::invoke);
-
-ParameterFunctions::ParameterFunctions(ModelCore& core) : core_(core) {}
-
-ParameterFunctions::~ParameterFunctions() = default;
-
-void ParameterFunctions::place(runtime::ModuleTable& table, int pp_size) {
-  for (int rank = 0; rank < pp_size; ++rank) {
-    targets_.push_back(std::make_shared<Target>(*this));
-    table.add(str("(the parameters of pp rank ", rank, ")"), *targets_.back(), rank);
-  }
-}
-
-int ParameterFunctions::add(ParameterTerm term, const std::string& type) {
-  auto free = std::find_if(
-      functions_.begin(), functions_.end(), [](const Function& f) { return f.term == nullptr; });
-  if (free == functions_.end()) {
-    free = functions_.emplace(functions_.end());
-  }
-  *free = {std::move(term), digest(type)};
-  return static_cast<int>(free - functions_.begin());
-}
-
-void ParameterFunctions::remove(int number) {
-  functions_.at(number) = {};
-}
-
-at::Tensor ParameterFunctions::sum(int number) const {
-  const Function& function = functions_.at(number);
-  if (session().tracing) {
-    return traced_sum(function);
-  }
-  core_.check_call();
-  const int here = core_.table().pp_rank();
-  at::Tensor sum;
-  for (int rank = 0; rank < static_cast<int>(targets_.size()); ++rank) {
-    if (rank == here) {
-      add_term(sum, local_sum(number, function.type));
-    } else {
-      add_term(
-          sum,
-          unpack<at::Tensor>(nn::current_interceptor()->call(
-              *targets_[rank], Target::key, pack(std::make_tuple(number, function.type)), -1, -1)));
-    }
-  }
-  return sum.defined() ? sum : at::zeros({});
-}
-
-at::Tensor ParameterFunctions::local_sum(int number, std::int64_t type) const {
-  const bool known = number < static_cast<int>(functions_.size()) &&
-                     functions_[number].term != nullptr && functions_[number].type == type;
-  if (!known) {
-    throw UserError(
-        "tessera::over_parameters: this rank did not make the function that another rank calls; "
-        "make it on every rank, outside the step function and in the same order");
-  }
-  // A copy: the script may drop its function while a backward is yet to come.
-  const ParameterTerm term = functions_[number].term;
-  at::Tensor sum;
-  for (const auto& [name, parameter] : core_.local_parameters()) {
-    if (core_.state_layout().in_distributed_module(name)) {
-      throw UserError(
-          str("tessera::over_parameters: parameter '",
-              name,
-              "' belongs to a module that tensor parallelism divides, so this rank has a part of "
-              "it only, and a sum over parts is not the function of the whole; leave the module "
-              "undivided (tessera::set_tensor_parallelism), or regularise in the optimizer "
-              "(weight_decay)"));
-    }
-    add_term(sum, term(name, parameter));
-  }
-  return sum;
-}
-
-// Values do not count while a step is traced, and reading parameters past their modules would tie
-// them to the caller's partition.
-at::Tensor ParameterFunctions::traced_sum(const Function& function) const {
-  at::Tensor sum;
-  std::set<const void*> seen;
-  for (const auto& entry : core_.root()->named_parameters()) {
-    const at::Tensor& parameter = entry.value();
-    if (seen.insert(parameter.unsafeGetTensorImpl()).second) {
-      const at::Tensor zeros = at::zeros({}, at::dtype(parameter.scalar_type()));
-      add_term(sum, function.term(entry.key(), zeros.expand(parameter.sizes())));
-    }
-  }
-  return sum.defined() ? sum : at::zeros({});
-}
-
-} // namespace tessera::train
+#include "tessera/model/model_core.h"
+#include "tessera/train/engine.h"
+#include "tessera/train/session.h"
 
 namespace tessera {
 
 /// Gives the number back when the last copy of the function ends.
 struct ParameterFunction::Registered {
-  Registered(
-      const std::shared_ptr<train::ModelCore>& model,
-      train::ParameterTerm term,
-      const std::string& type)
+  Registered(const std::shared_ptr<model::ModelCore>& model, Term term, const std::string& type)
       : core(model), number(model->parameter_functions().add(std::move(term), type)) {}
   ~Registered() {
     if (const auto model = core.lock()) {
@@ -149,13 +19,13 @@ struct ParameterFunction::Registered {
   Registered(const Registered&) = delete;
   Registered& operator=(const Registered&) = delete;
 
-  std::weak_ptr<train::ModelCore> core;
+  std::weak_ptr<model::ModelCore> core;
   int number;
 };
 
 ParameterFunction::ParameterFunction(
-    const std::shared_ptr<train::ModelCore>& core,
-    train::ParameterTerm term,
+    const std::shared_ptr<model::ModelCore>& core,
+    Term term,
     const std::string& type)
     : registered_(std::make_shared<const Registered>(core, std::move(term), type)) {}
 
@@ -164,6 +34,12 @@ at::Tensor ParameterFunction::operator()() const {
   if (core == nullptr) {
     throw UserError("a function of tessera::over_parameters was called after its model had ended");
   }
+  train::StepEngine& engine = train::engine();
+  if (engine.tracing()) {
+    return core->parameter_functions().traced_sum(registered_->number, *core->root());
+  }
+  engine.check_call(*core);
+  core->plan(); // throws before the partition
   return core->parameter_functions().sum(registered_->number);
 }
 

@@ -5,70 +5,25 @@
 #include <string>
 #include <typeinfo>
 #include <utility>
-#include <vector>
 
 #include <ATen/core/Tensor.h>
-#include <torch/nn/module.h>
-
-#include "tessera/runtime/module_table.h"
 
 namespace tessera {
 
-namespace train {
-
+namespace model {
 class ModelCore;
-
-/// What a script adds up over parameters: the term of one of them, by its path in the model; an
-/// undefined tensor for a parameter that has none.
-using ParameterTerm = std::function<at::Tensor(const std::string& name, const at::Tensor& value)>;
-
-/// The functions of parameters that a model's ranks know, and the sums of their terms over the
-/// ranks of a pipeline. Each pp rank has a module without parameters in the module table; a call of
-/// it sums the terms of what that rank owns, and travels as every call of a module does.
-/// Threads: `add` and `remove` step thread only; `sum` also in tasks.
-class ParameterFunctions {
- public:
-  explicit ParameterFunctions(ModelCore& core);
-  ~ParameterFunctions();
-  ParameterFunctions(const ParameterFunctions&) = delete;
-  ParameterFunctions& operator=(const ParameterFunctions&) = delete;
-
-  /// After the partition: one call target for each pp rank.
-  void place(runtime::ModuleTable& table, int pp_size);
-
-  /// The function's number: the lowest that is free, so equal on all ranks that make and drop the
-  /// same functions in the same order. `type` tells functions of one number apart.
-  int add(ParameterTerm term, const std::string& type);
-  void remove(int number);
-
-  /// Over all ranks of the pipeline, in their order.
-  at::Tensor sum(int number) const;
-  /// Over the parameters that this rank owns; undefined when none has a term.
-  at::Tensor local_sum(int number, std::int64_t type) const;
-
- private:
-  struct Target;
-  struct Function {
-    ParameterTerm term;
-    std::int64_t type = 0;
-  };
-
-  at::Tensor traced_sum(const Function& function) const;
-
-  ModelCore& core_;
-  std::vector<Function> functions_;
-  std::vector<std::shared_ptr<Target>> targets_; // by pp rank; empty before the partition
-};
-
-} // namespace train
+}
 
 /// A function of a model's parameters that runs where they live. Made by `over_parameters`; copies
 /// are the same function.
 class ParameterFunction {
  public:
+  /// The term of one parameter, by its path in the model; an undefined tensor for one without.
+  using Term = std::function<at::Tensor(const std::string& name, const at::Tensor& value)>;
+
   ParameterFunction(
-      const std::shared_ptr<train::ModelCore>& core,
-      train::ParameterTerm term,
+      const std::shared_ptr<model::ModelCore>& core,
+      Term term,
       const std::string& type);
 
   /// The sum of the terms over all parameters of the model, each once: as a rule a tensor of shape

@@ -1,17 +1,14 @@
 #pragma once
 
-#include <cstdint>
-#include <memory>
 #include <string>
+#include <vector>
 
-#include "tessera/comm/world.h"
 #include "tessera/config/config.h"
-#include "tessera/timeline/timeline.h"
 #include "tessera/topology/rank_layout.h"
-#include "tessera/transport/transport.h"
 
 namespace tessera {
 
+struct Context;
 using config::Config;
 using topology::Group;
 
@@ -19,33 +16,8 @@ namespace train {
 
 class StepEngine;
 
-/// What `init` sets up: one per process.
-struct Session {
-  Config config;
-  comm::WorldPtr world;
-  std::unique_ptr<topology::RankLayout> layout;
-  std::unique_ptr<comm::MeshGroups> groups;
-  /// Second data-parallel group: agreements at the end of a step must not queue
-  /// behind gradient buckets.
-  comm::ProcessGroupPtr control;
-  comm::ProcessGroupPtr rdp_control; // the same; with tensor parallelism only
-  transport::TransportPtr transport; // among the ranks of this pipeline
-  /// Where ranks must run tasks in one order: those of a TP_GROUP, whose tasks
-  /// hold collectives, or with deterministic_server of a DP_GROUP.
-  Group order_group = Group::kTP;
-  transport::TransportPtr order_transport; // nullptr: each its own order
-  std::unique_ptr<timeline::Recorder> recorder;
-  bool tracing = false;
-  /// Ends before everything it works with.
-  std::shared_ptr<StepEngine> engine;
-
-  comm::ProcessGroup& group(Group kind) const {
-    return groups->at(kind);
-  }
-};
-
-/// Throws: ConfigError before `init`.
-Session& session();
+/// The process's own. Throws: ConfigError before `init`.
+StepEngine& engine();
 
 } // namespace train
 
@@ -66,6 +38,10 @@ bool is_initialized();
 /// True while the tracing pass of the first step runs the step function.
 bool is_tracing();
 const Config& config_in_force();
+
+/// Groups, transport and recorder that `init` made (tessera/context/context.h), for scripts that
+/// communicate themselves or read what was recorded. Throws: ConfigError before `init`.
+Context& context();
 
 int rank();
 int size();

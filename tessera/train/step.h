@@ -8,10 +8,10 @@
 #include <utility>
 #include <vector>
 
-#include "tessera/train/engine.h"
 #include "tessera/train/fresh_copies.h"
 #include "tessera/train/session.h"
 #include "tessera/train/split.h"
+#include "tessera/train/step_call.h"
 #include "tessera/train/step_output.h"
 
 namespace tessera {
@@ -51,15 +51,14 @@ class Step {
   template <typename... Args>
   auto operator()(const Args&... args) const {
     using Result = std::decay_t<std::invoke_result_t<const Function&, Args&...>>;
-    train::Session& s = train::session();
-    const int microbatches = s.config.microbatches;
+    const int microbatches = config_in_force().microbatches;
     const auto run = [&](int microbatch) -> c10::IValue {
       const auto given = [&] {
         return parts_of(
             std::tie(args...), microbatches, microbatch, std::index_sequence_for<Args...>());
       };
       // The step that follows the tracing pass must find its arguments as they were given.
-      std::tuple<Args...> parts = s.tracing ? detail::FreshCopies().of(given()) : given();
+      std::tuple<Args...> parts = is_tracing() ? detail::FreshCopies().of(given()) : given();
       if constexpr (std::is_void_v<Result>) {
         std::apply(function_, parts);
         return {};
@@ -71,7 +70,7 @@ class Step {
       }
     };
     const std::vector<c10::IValue> values =
-        s.engine->run_step({type_of(function_), options_.static_mode, microbatches}, run);
+        train::run_step({type_of(function_), options_.static_mode, microbatches}, run);
     if constexpr (!std::is_void_v<Result>) {
       std::vector<Result> results;
       for (const c10::IValue& value : values) {

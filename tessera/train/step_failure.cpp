@@ -1,6 +1,6 @@
 #include "tessera/train/step_failure.h"
 
-#include "tessera/comm/recoverable.h"
+#include "tessera/comm/process_group.h"
 #include "tessera/nn/parallel/context.h"
 #include "tessera/nn/summa/mesh.h"
 
@@ -11,7 +11,7 @@ void abandon_collectives(const std::string& why) {
   if (parallel.size() == 1) {
     return;
   }
-  comm::abandon(*parallel.group, why);
+  parallel.group->abandon(why);
   if (parallel.mesh != nullptr) {
     parallel.mesh->abandon(why);
   }
@@ -22,7 +22,7 @@ void recover_collectives() {
   if (parallel.size() == 1) {
     return;
   }
-  comm::recover(*parallel.group);
+  parallel.group->recover();
   if (parallel.mesh != nullptr) {
     parallel.mesh->recover();
   }

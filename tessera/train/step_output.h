@@ -211,6 +211,7 @@ struct StepResult<T> {
 } // namespace detail
 } // namespace tessera
 
+/// @cond  The reference lists no specialisations of std.
 template <typename T>
 struct std::tuple_size<tessera::StepStruct<T>>
     : std::integral_constant<std::size_t, tessera::detail::kFieldCount<T>> {};
@@ -219,3 +220,4 @@ template <std::size_t I, typename T>
 struct std::tuple_element<I, tessera::StepStruct<T>> {
   using type = decltype(std::declval<const tessera::StepStruct<T>&>().template get<I>());
 };
+/// @endcond

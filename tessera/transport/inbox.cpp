@@ -6,15 +6,15 @@
 
 #include <ATen/ATen.h>
 
-#include "tessera/transport/shm/event.h"
+#include "tessera/transport/shm/waiter.h"
 
 namespace tessera::transport {
 
 namespace {
 
 bool needs_channel(const MessageView& message) {
-  return std::any_of(message.stubs.begin(), message.stubs.end(), [](const TensorStub& stub) {
-    return stub.place == Place::kChannel;
+  return std::any_of(message.stubs.begin(), message.stubs.end(), [](const comm::TensorStub& stub) {
+    return stub.place == comm::Place::kChannel;
   });
 }
 
@@ -141,7 +141,7 @@ bool Inbox::poll_ring(int index, std::optional<Parcel>& parcel) {
     }
   }
   if (source.ring->pop()) {
-    shm::notify(peer.mapping->control().thread);
+    peer.mapping->control().thread.raise();
   }
   return true;
 }
@@ -151,7 +151,7 @@ void Inbox::arrived(int source, std::vector<std::byte> bytes) {
   incoming->bytes = std::move(bytes);
   open(source, incoming);
   enqueue(source, std::move(incoming));
-  shm::notify(peers_[self_].mapping->control().inbox);
+  peers_[self_].mapping->control().inbox.raise();
 }
 
 void Inbox::enqueue(int index, IncomingPtr incoming) {
@@ -169,7 +169,7 @@ void Inbox::expect(int index, const IncomingPtr& incoming, std::byte* into, std:
   bulk.bytes = bytes;
   bulk.done = [incoming, own = peers_[self_].mapping] {
     --incoming->missing;
-    shm::notify(own->control().inbox);
+    own->control().inbox.raise();
   };
   channel_.receive_bulk(std::move(bulk));
 }
@@ -179,7 +179,7 @@ void Inbox::open(int index, const IncomingPtr& incoming) {
   incoming->message = decode(incoming->bytes.data(), incoming->bytes.size());
   for (const auto& stub : incoming->message.stubs) {
     incoming->tensors.push_back(materialise(index, stub, incoming->message));
-    if (stub.place == Place::kChannel) {
+    if (stub.place == comm::Place::kChannel) {
       expect(
           index,
           incoming,
@@ -189,21 +189,24 @@ void Inbox::open(int index, const IncomingPtr& incoming) {
   }
 }
 
-at::Tensor Inbox::materialise(int index, const TensorStub& stub, const MessageView& message) {
-  if (stub.place == Place::kArena) {
+at::Tensor Inbox::materialise(int index, const comm::TensorStub& stub, const MessageView& message) {
+  if (stub.place == comm::Place::kArena) {
     return from_arena(index, stub);
   }
-  if (stub.place == Place::kNone) {
+  if (stub.place == comm::Place::kUndefined) {
+    return {};
+  }
+  if (stub.place == comm::Place::kNone) {
     return at::empty(stub.shape, at::dtype(stub.dtype).device(stub.device));
   }
   at::Tensor tensor = pool_->make(stub.shape, stub.dtype, stub.bytes);
-  if (stub.place == Place::kInline) {
+  if (stub.place == comm::Place::kInline) {
     std::memcpy(tensor.data_ptr(), message.payload + stub.offset, stub.bytes);
   }
   return tensor;
 }
 
-at::Tensor Inbox::from_arena(int index, const TensorStub& stub) {
+at::Tensor Inbox::from_arena(int index, const comm::TensorStub& stub) {
   const auto& mapping = peers_[index].mapping;
   // Not const: the tensor is its receiver's to change until it is dropped.
   auto* data = const_cast<std::byte*>(arena_piece(peers_[index], stub.offset, stub.bytes));
@@ -226,14 +229,14 @@ Parcel Inbox::finish(int index, const MessageView& message, std::vector<at::Tens
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     // Payloads travel through host memory; a tensor of another device goes to
     // this rank's current device of that type.
-    if (tensors[i].device().type() != message.stubs[i].device) {
+    if (tensors[i].defined() && tensors[i].device().type() != message.stubs[i].device) {
       tensors[i] = tensors[i].to(c10::Device(message.stubs[i].device));
     }
   }
   Parcel parcel;
   parcel.source = peers_[index].rank;
   parcel.header = message.header;
-  parcel.body = assemble(message, tensors);
+  parcel.body = comm::assemble(message, tensors);
   return parcel;
 }
 

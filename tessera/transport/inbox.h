@@ -56,8 +56,8 @@ class Inbox {
   void open(int index, const IncomingPtr& incoming);
   void expect(int index, const IncomingPtr& incoming, std::byte* into, std::size_t bytes);
   void enqueue(int index, IncomingPtr incoming);
-  at::Tensor materialise(int index, const TensorStub& stub, const MessageView& message);
-  at::Tensor from_arena(int index, const TensorStub& stub);
+  at::Tensor materialise(int index, const comm::TensorStub& stub, const MessageView& message);
+  at::Tensor from_arena(int index, const comm::TensorStub& stub);
   Parcel finish(int index, const MessageView& message, std::vector<at::Tensor>& tensors);
 
   const std::vector<Peer>& peers_;

@@ -11,8 +11,6 @@ namespace tessera::transport {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 // How often a rank that waits looks whether its peers are alive.
 constexpr std::chrono::milliseconds kCheckEvery{100};
 // The message thread needs no clock; this only bounds one sleep.
@@ -32,7 +30,7 @@ Mailbox::Mailbox(Parts parts)
           std::make_shared<ReceivePool>(
               parts_.peers[static_cast<std::size_t>(parts_.self)].mapping->arena_bytes())),
       waiter_(parts_.may_spin),
-      next_check_(Clock::now() + kCheckEvery) {
+      next_check_(kCheckEvery) {
   for (std::size_t i = 0; i < parts_.peers.size(); ++i) {
     index_of_rank_.emplace(parts_.peers[i].rank, static_cast<int>(i));
   }
@@ -44,11 +42,11 @@ Mailbox::~Mailbox() {
   own_.closed.store(1);
   for (const Peer& peer : parts_.peers) {
     if (peer.mapping) {
-      shm::notify(peer.mapping->control().thread);
+      peer.mapping->control().thread.raise();
     }
   }
   stop_.store(true);
-  shm::notify(own_.thread);
+  own_.thread.raise();
   thread_.join();
 }
 
@@ -80,17 +78,17 @@ void Mailbox::run_on_message_thread() {
   try {
     shm::Waiter waiter(false);
     while (!stop_.load()) {
-      const auto seen = own_.thread.count.load();
+      const auto seen = own_.thread.value.load();
       const auto next = work_on_message_thread();
       if (!stop_.load()) {
         waiter.wait(own_.thread, seen, next.value_or(kLongSleep));
       }
     }
-    const auto deadline = Clock::now() + parts_.drain;
+    const Deadline deadline(parts_.drain);
     for (;;) {
-      const auto seen = own_.thread.count.load();
+      const auto seen = own_.thread.value.load();
       const auto next = work_on_message_thread();
-      if (all_taken() || Clock::now() >= deadline) {
+      if (all_taken() || deadline.passed()) {
         return;
       }
       const std::chrono::nanoseconds sleep = next.value_or(kCheckEvery);
@@ -100,7 +98,7 @@ void Mailbox::run_on_message_thread() {
     // It must not leave this thread; whoever calls next gets it.
     failure_ = std::current_exception();
     failed_.store(true);
-    shm::notify(own_.inbox);
+    own_.inbox.raise();
   }
 }
 
@@ -154,9 +152,9 @@ const Peer* Mailbox::find_dead() const {
 }
 
 std::optional<Parcel> Mailbox::receive(std::chrono::milliseconds timeout) {
-  const auto deadline = Clock::now() + timeout;
+  const Deadline deadline(timeout);
   for (;;) {
-    const auto seen = own_.inbox.count.load();
+    const auto seen = own_.inbox.value.load();
     const bool known = failed_.load() || dead_.load() != nullptr;
     if (auto parcel = inbox_.poll()) {
       return parcel;
@@ -164,18 +162,17 @@ std::optional<Parcel> Mailbox::receive(std::chrono::milliseconds timeout) {
     if (known) { // and what arrived before has been delivered
       throw_if_failed();
     }
-    const auto now = Clock::now();
-    if (now >= next_check_) {
-      next_check_ = now + kCheckEvery;
+    if (next_check_.passed()) {
+      next_check_.restart();
       if (const Peer* peer = find_dead()) {
         dead_.store(peer);
         continue;
       }
     }
-    if (now >= deadline) {
+    if (deadline.passed()) {
       return std::nullopt;
     }
-    waiter_.wait(own_.inbox, seen, std::min(deadline, next_check_) - now);
+    waiter_.wait(own_.inbox, seen, std::min(deadline.left(), next_check_.left()));
   }
 }
 

@@ -9,11 +9,12 @@
 #include <unordered_map>
 #include <vector>
 
+#include "tessera/base/deadline.h"
 #include "tessera/transport/channel.h"
 #include "tessera/transport/inbox.h"
 #include "tessera/transport/outbox.h"
 #include "tessera/transport/peer.h"
-#include "tessera/transport/shm/event.h"
+#include "tessera/transport/shm/waiter.h"
 #include "tessera/transport/transport.h"
 
 namespace tessera::transport {
@@ -56,7 +57,7 @@ class Mailbox : public Transport {
   Outbox outbox_;
   Inbox inbox_;
   shm::Waiter waiter_;
-  std::chrono::steady_clock::time_point next_check_;
+  Deadline next_check_; // of whether the peers live
   std::atomic<const Peer*> dead_{nullptr};
 
   std::atomic<bool> failed_{false};

@@ -1,32 +1,22 @@
 #include <algorithm>
 #include <memory>
-#include <random>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
-#include <unistd.h>
-
 #include "tessera/base/error.h"
-#include "tessera/tensor/value.h"
+#include "tessera/comm/group_setup.h"
+#include "tessera/comm/tags.h"
 #include "tessera/transport/mailbox.h"
 #include "tessera/transport/mpi/mpi_channel.h"
 #include "tessera/transport/options.h"
-#include "tessera/transport/shm/event.h"
 
 namespace tessera::transport {
 
 namespace {
 
-// Reserved for the introductions below.
-constexpr int kHandshakeTag = 29041;
 // Longest that a transport which ends waits for others to take what it sent.
 constexpr std::chrono::milliseconds kLongestDrain = std::chrono::seconds(10);
-
-// What a rank of this node must know to map another's segment:
-// process, descriptor, arena bytes, nonce.
-using Introduction = std::tuple<int, int, std::int64_t, std::int64_t>;
 
 std::vector<int> checked_ranks(comm::World& world, std::vector<int> ranks) {
   std::sort(ranks.begin(), ranks.end());
@@ -41,11 +31,6 @@ std::vector<int> checked_ranks(comm::World& world, std::vector<int> ranks) {
             " among them"));
   }
   return ranks;
-}
-
-std::int64_t random_nonce() {
-  std::random_device device;
-  return static_cast<std::int64_t>((static_cast<std::uint64_t>(device()) << 32) | device());
 }
 
 std::vector<Peer> list_peers(const comm::World& world, const std::vector<int>& ranks) {
@@ -74,38 +59,17 @@ std::string map_neighbours(comm::World& world, std::vector<Peer>& peers, int sel
     if (peer.ring < 0 || static_cast<int>(i) == self) {
       continue;
     }
-    const auto [pid, fd, bytes, nonce] =
-        unpack<Introduction>(world.receive(peer.rank, kHandshakeTag));
+    const auto numbers = world.receive(peer.rank, comm::kTransportSetupTag).toIntVector();
     try {
-      peer.process = std::make_shared<shm::ProcessWatch>(pid);
-      peer.mapping = shm::Mapping::open(
-          pid, fd, rings, static_cast<std::size_t>(bytes), static_cast<std::uint64_t>(nonce));
+      const auto address = ipc::SegmentAddress::from_numbers(numbers);
+      peer.process = std::make_shared<diagnostics::ProcessWatch>(address.process);
+      peer.mapping = shm::Mapping::open(address, rings);
     } catch (const CommError& error) {
       failure = str(
           "rank ", world.rank(), " and rank ", peer.rank, " on ", peer.host, ": ", error.what());
     }
   }
   return failure;
-}
-
-// Nobody goes on before all have mapped all, and all fail when one does.
-void agree(comm::World& world, const std::vector<Peer>& peers, int self, std::string failure) {
-  for (std::size_t i = 0; i < peers.size(); ++i) {
-    if (static_cast<int>(i) != self) {
-      world.send(peers[i].rank, failure, kHandshakeTag);
-    }
-  }
-  for (std::size_t i = 0; i < peers.size(); ++i) {
-    if (static_cast<int>(i) != self) {
-      auto text = unpack<std::string>(world.receive(peers[i].rank, kHandshakeTag));
-      if (failure.empty()) {
-        failure = std::move(text);
-      }
-    }
-  }
-  if (!failure.empty()) {
-    throw CommError(failure);
-  }
 }
 
 } // namespace
@@ -122,21 +86,20 @@ make_transport(comm::World& world, const std::vector<int>& peers, const Options&
       parts.peers.begin(), parts.peers.end(), [](const Peer& peer) { return peer.ring >= 0; }));
 
   Peer& self = parts.peers[static_cast<std::size_t>(parts.self)];
-  const std::int64_t nonce = random_nonce();
-  self.mapping = shm::Mapping::create(
-      rings, static_cast<std::size_t>(options.buffer_bytes), static_cast<std::uint64_t>(nonce));
+  self.mapping = shm::Mapping::create(rings, static_cast<std::size_t>(options.buffer_bytes));
   mpi::MpiChannelOptions channel;
   channel.ranks = ranks;
   for (const Peer& peer : parts.peers) {
     channel.other_node.push_back(peer.ring < 0);
     if (peer.ring >= 0 && peer.rank != world.rank()) {
-      const Introduction mine{::getpid(), self.mapping->fd(), options.buffer_bytes, nonce};
-      world.send(peer.rank, pack(mine), kHandshakeTag);
+      world.send(peer.rank, self.mapping->address().to_numbers(), comm::kTransportSetupTag);
     }
   }
-  channel.wake = [own = self.mapping] { shm::notify(own->control().thread); };
+  channel.wake = [own = self.mapping] { own->control().thread.raise(); };
   parts.channel = mpi::make_mpi_channel(std::move(channel));
-  agree(world, parts.peers, parts.self, map_neighbours(world, parts.peers, parts.self, rings));
+  // Nobody goes on before all have mapped all, and all fail when one does.
+  const std::string failure = map_neighbours(world, parts.peers, parts.self, rings);
+  comm::throw_first_error(world, ranks, failure, comm::kTransportSetupTag);
   parts.zero_copy_share = options.zero_copy_share;
   parts.may_spin = core_for_each(world.local_size());
   parts.drain = std::min(world.options().timeout, kLongestDrain);

@@ -5,7 +5,7 @@
 
 #include <ATen/ATen.h>
 
-#include "tessera/transport/shm/event.h"
+#include "tessera/transport/shm/waiter.h"
 
 namespace tessera::transport {
 
@@ -14,15 +14,6 @@ namespace {
 // Tensors of a message travel inside it while they sum up to less than this:
 // two copies of so little cost less than a block's bookkeeping.
 constexpr std::size_t kInlineBytes = 4096;
-
-void copy_out(const at::Tensor& tensor, std::byte* into, std::size_t bytes) {
-  if (tensor.device().is_cpu() && tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg()) {
-    std::memcpy(into, tensor.data_ptr(), bytes);
-    return;
-  }
-  const at::NoGradGuard no_grad;
-  at::from_blob(into, tensor.sizes(), at::dtype(tensor.scalar_type())).copy_(tensor);
-}
 
 std::size_t rounded(std::size_t bytes) {
   return (bytes + 15) / 16 * 16;
@@ -78,25 +69,28 @@ BulkSend Outbox::make_bulk(int peer, std::size_t bytes, std::byte*& room) {
   return bulk;
 }
 
-std::byte*
-Outbox::place(int peer, TensorStub& stub, std::vector<std::byte>& payload, Prepared& prepared) {
+std::byte* Outbox::place(
+    int peer,
+    comm::TensorStub& stub,
+    std::vector<std::byte>& payload,
+    Prepared& prepared) {
   const bool same_node = peers_[peer].mapping != nullptr;
   std::byte* room = nullptr;
   counters_.bytes_sent += static_cast<std::int64_t>(stub.bytes);
   if (payload.size() + stub.bytes < kInlineBytes) {
-    stub.place = Place::kInline;
+    stub.place = comm::Place::kInline;
     stub.offset = payload.size();
     payload.resize(rounded(payload.size() + stub.bytes));
     room = payload.data() + stub.offset;
   } else if (const auto offset = same_node ? arena_.allocate(stub.bytes) : std::nullopt) {
-    stub.place = Place::kArena;
+    stub.place = comm::Place::kArena;
     stub.offset = *offset;
     room = peers_[self_].mapping->arena() + *offset;
   } else {
-    stub.place = Place::kChannel;
+    stub.place = comm::Place::kChannel;
     prepared.bulks.push_back(make_bulk(peer, stub.bytes, room));
   }
-  const bool by_channel = stub.place == Place::kChannel || !same_node;
+  const bool by_channel = stub.place == comm::Place::kChannel || !same_node;
   ++(by_channel ? counters_.mpi_tensors : counters_.shared_memory_tensors);
   return room;
 }
@@ -107,18 +101,18 @@ void Outbox::count(const Prepared& prepared, std::size_t payload_bytes) {
 }
 
 Outbox::Prepared Outbox::prepare(int peer, const Header& header, const c10::IValue& body) {
-  const Stripped stripped = strip(body);
-  std::vector<TensorStub> stubs;
+  const comm::Stripped stripped = comm::strip(body);
+  std::vector<comm::TensorStub> stubs;
   stubs.reserve(stripped.tensors.size());
   for (const auto& tensor : stripped.tensors) {
-    stubs.push_back(describe(tensor));
+    stubs.push_back(comm::describe(tensor));
   }
   std::vector<std::byte> payload;
   Prepared prepared;
   for (std::size_t i = 0; i < stubs.size(); ++i) {
     if (stubs[i].bytes != 0) {
       std::byte* room = place(peer, stubs[i], payload, prepared);
-      copy_out(stripped.tensors[i], room, stubs[i].bytes);
+      comm::copy_elements(stripped.tensors[i], room);
     }
   }
   prepared.message = encode(header, stubs, stripped.structure, payload);
@@ -129,10 +123,10 @@ Outbox::Prepared Outbox::prepare(int peer, const Header& header, const c10::IVal
 void Outbox::send_packed(int peer, const Header& header, const std::vector<at::Tensor>& tensors) {
   std::vector<std::int64_t> bytes;
   for (const auto& tensor : tensors) {
-    bytes.push_back(static_cast<std::int64_t>(describe(tensor).bytes));
+    bytes.push_back(static_cast<std::int64_t>(comm::describe(tensor).bytes));
   }
   const std::vector<std::int64_t> places = packed_places(bytes);
-  TensorStub stub;
+  comm::TensorStub stub;
   stub.dtype = at::kByte;
   stub.device = tensors.empty() ? c10::kCPU : tensors[0].device().type();
   stub.shape = {places.back()};
@@ -143,11 +137,11 @@ void Outbox::send_packed(int peer, const Header& header, const std::vector<at::T
     std::byte* room = place(peer, stub, payload, prepared);
     for (std::size_t i = 0; i < tensors.size(); ++i) {
       if (bytes[i] != 0) {
-        copy_out(tensors[i], room + places[i], bytes[i]);
+        comm::copy_elements(tensors[i], room + places[i]);
       }
     }
   }
-  static const std::vector<std::byte> one_tensor = strip(at::empty({0}, at::kByte)).structure;
+  static const std::vector<std::byte> one_tensor = comm::strip(at::empty({0}, at::kByte)).structure;
   prepared.message = encode(header, {stub}, one_tensor, payload);
   count(prepared, payload.size());
   post(peer, std::move(prepared));
@@ -204,7 +198,7 @@ void Outbox::post(int peer, Prepared prepared) {
   }
   // A full ring is the message thread's: its reader will wake it.
   if (written) {
-    shm::notify(peers_[peer].mapping->control().inbox);
+    peers_[peer].mapping->control().inbox.raise();
   }
 }
 
@@ -224,7 +218,7 @@ bool Outbox::flush_lane(const Peer& peer, Lane& lane) {
     }
   }
   if (written) {
-    shm::notify(peer.mapping->control().inbox);
+    peer.mapping->control().inbox.raise();
   }
   return empty || has_left(peer);
 }

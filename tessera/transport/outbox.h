@@ -53,7 +53,8 @@ class Outbox {
 
   Prepared prepare(int peer, const Header& header, const c10::IValue& body);
   /// Room for the bytes of a stub, which learns its place.
-  std::byte* place(int peer, TensorStub& stub, std::vector<std::byte>& payload, Prepared& prepared);
+  std::byte*
+  place(int peer, comm::TensorStub& stub, std::vector<std::byte>& payload, Prepared& prepared);
   void post(int peer, Prepared prepared);
   void count(const Prepared& prepared, std::size_t payload_bytes);
   BulkSend make_bulk(int peer, std::size_t bytes, std::byte*& room);

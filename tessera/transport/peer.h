@@ -6,9 +6,9 @@
 #include <string>
 
 #include "tessera/base/error.h"
-#include "tessera/comm/activity.h"
+#include "tessera/diagnostics/activity.h"
+#include "tessera/diagnostics/process_watch.h"
 #include "tessera/transport/shm/mapping.h"
-#include "tessera/transport/shm/process_watch.h"
 
 namespace tessera::transport {
 
@@ -18,7 +18,7 @@ struct Peer {
   std::string host;
   shm::MappingPtr mapping; // its segment; null on another node
   int ring = -1; // its position among the ranks of its node
-  std::shared_ptr<shm::ProcessWatch> process; // null in-process, other node
+  std::shared_ptr<diagnostics::ProcessWatch> process; // null in-process, other node
 };
 
 /// Counters that several threads raise.
@@ -38,8 +38,8 @@ inline bool has_left(const Peer& peer) {
 
 /// Throws the CommError for a peer whose process has ended.
 [[noreturn]] inline void throw_gone(const Peer& peer) {
-  const std::string doing = comm::activity::of_rank(peer.rank);
-  comm::activity::leave(); // this rank's end is no news of its own
+  const std::string doing = diagnostics::activity::of_rank(peer.rank);
+  diagnostics::activity::leave(); // this rank's end is no news of its own
   throw CommError(
       str("rank ",
           peer.rank,

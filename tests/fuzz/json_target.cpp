@@ -1,6 +1,6 @@
 #include <functional>
 
-#include "tessera/base/json.h"
+#include "tessera/base/json/parse.h"
 
 #include "tests/fuzz/fuzz.h"
 

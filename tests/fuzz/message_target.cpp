@@ -10,13 +10,13 @@ namespace tessera::fuzz {
 namespace {
 
 std::string message_of(const c10::IValue& body) {
-  const transport::Stripped stripped = transport::strip(body);
-  std::vector<transport::TensorStub> stubs;
+  const comm::Stripped stripped = comm::strip(body);
+  std::vector<comm::TensorStub> stubs;
   std::vector<std::byte> payload;
   for (const at::Tensor& tensor : stripped.tensors) {
-    transport::TensorStub stub = transport::describe(tensor);
+    comm::TensorStub stub = comm::describe(tensor);
     if (stub.bytes > 0) {
-      stub.place = transport::Place::kInline;
+      stub.place = comm::Place::kInline;
       stub.offset = payload.size();
       const auto* bytes = static_cast<const std::byte*>(tensor.data_ptr());
       payload.insert(payload.end(), bytes, bytes + stub.bytes);
@@ -53,15 +53,14 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const transport::MessageView message =
         transport::decode(reinterpret_cast<const std::byte*>(data), size);
     std::vector<at::Tensor> tensors;
-    for (const transport::TensorStub& stub : message.stubs) {
-      if (stub.place == transport::Place::kInline &&
-          stub.offset + stub.bytes > message.payload_bytes) {
+    for (const comm::TensorStub& stub : message.stubs) {
+      if (stub.place == comm::Place::kInline && stub.offset + stub.bytes > message.payload_bytes) {
         fuzz::broken("an inline tensor lies inside its message");
       }
       // Meta tensors have any shape without its memory.
       tensors.push_back(at::empty(stub.shape, at::dtype(stub.dtype).device(at::kMeta)));
     }
-    transport::strip(transport::assemble(message, tensors));
+    comm::strip(comm::assemble(message, tensors));
     fuzz::count(true);
   } catch (const CommError&) {
     fuzz::count(false);

@@ -6,8 +6,8 @@
 namespace tessera::fuzz {
 
 std::vector<std::string> seeds() {
-  plan::Plan small;
-  plan::Plan large;
+  plans::Plan small;
+  plans::Plan large;
   large.model = "a \"quoted\" name";
   large.degrees = {.pipeline = 2, .tensor = 1, .reduced_data = 3};
   large.placement = "PTD";
@@ -15,12 +15,12 @@ std::vector<std::string> seeds() {
   large.microbatches = 4;
   large.active_microbatches = 3;
   large.partition = {{"", 0}, {"encoder", 0}, {"decoder.0", 1}};
-  plan::Plan custom = large;
+  plans::Plan custom = large;
   custom.schedule = "custom";
   custom.microbatches = 2;
   custom.active_microbatches = 2;
   custom.custom_schedule = "0F 1F 0B 1B";
-  return {plan::to_json(small), plan::to_json(large), plan::to_json(custom)};
+  return {plans::to_json(small), plans::to_json(large), plans::to_json(custom)};
 }
 
 } // namespace tessera::fuzz
@@ -29,9 +29,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   using namespace tessera;
   const std::string text(reinterpret_cast<const char*>(data), size);
   try {
-    const plan::Plan plan = plan::plan_from_json(text);
-    plan::validate(plan);
-    if (!(plan::plan_from_json(plan::to_json(plan)) == plan)) {
+    const plans::Plan plan = plans::plan_from_json(text);
+    plans::validate(plan);
+    if (!(plans::plan_from_json(plans::to_json(plan)) == plan)) {
       fuzz::broken("what was accepted is written as it was read");
     }
     fuzz::count(true);

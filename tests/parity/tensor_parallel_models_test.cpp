@@ -5,6 +5,7 @@
 
 #include <mpi.h>
 
+#include "tessera/model/model_core.h"
 #include "tessera/nn/layers/lm_head.h"
 
 #include "models/bert.h"

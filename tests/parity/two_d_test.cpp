@@ -141,16 +141,15 @@ struct LossGptImpl : torch::nn::Module {
 TESSERA_MODULE(LossGpt);
 
 TEST(TwoDParity, GptWithItsLoss) {
-  check([] { return LossGpt(); }, [](const torch::Tensor& loss, const torch::Tensor&) {
-    return loss;
-  });
+  check(
+      [] { return LossGpt(); },
+      [](const torch::Tensor& loss, const torch::Tensor&) { return loss; });
 }
 
 /// Encoder and decoder, each with a relative position bias that is trained.
 struct CopyingT5Impl : torch::nn::Module {
   CopyingT5Impl() {
-    models::T5Options options =
-        std::get<models::T5Options>(models::find_preset("t5-tiny").options);
+    models::T5Options options = std::get<models::T5Options>(models::find_preset("t5-tiny").options);
     options.num_heads = 3; // 2 and 1 on the columns
     options.d_model = 14; // not heads * d_kv
     options.d_kv = 4;

@@ -6,14 +6,12 @@
 #include <string>
 
 #include "tessera/comm/collective.h"
-#include "tessera/comm/shared_memory/control.h"
-#include "tessera/comm/shared_memory/segment.h"
+#include "tessera/comm/shared_memory/group_state.h"
+#include "tessera/ipc/segment.h"
 
 namespace tessera::comm {
-class ProcessGroup;
-}
 
-namespace tessera::comm::shm {
+class ProcessGroup;
 
 /// A region of memory for each rank of a group, mapped by all of them, and a
 /// few counters of each rank that the others wait for. What a rank wrote into
@@ -28,8 +26,7 @@ class Window {
 
   /// Collective over `group`, whose ranks share memory.
   /// Throws: CommError on all ranks when one cannot map it.
-  static std::shared_ptr<Window>
-  make(ProcessGroup& group, const GroupInfo& info, std::size_t bytes_of_rank);
+  static std::shared_ptr<Window> make(ProcessGroup& group, std::size_t bytes_of_rank);
 
   ~Window();
   Window(const Window&) = delete;
@@ -48,13 +45,13 @@ class Window {
   void post(int counter, std::uint32_t value);
   /// Sleeps until the counter of `rank` has come to `target`.
   /// Throws: CommError naming the rank and `what` after the group's timeout,
-  /// or when a rank of the group has given up.
+  /// or when a rank of the group has given up; PeerFailed.
   void wait(int rank, int counter, std::uint32_t target, const char* what);
 
   /// Makes the waits of all ranks throw with `reason`.
   void fail(const std::string& reason);
 
-  /// As Recoverable::abandon: who waits here for a value that this rank has not
+  /// As ProcessGroup::abandon: who waits here for a value that this rank has not
   /// posted, and has not failed as often itself, gets PeerFailed; so does
   /// everybody from then on.
   void abandon(const std::string& why);
@@ -70,17 +67,17 @@ class Window {
   void recover();
 
  private:
-  Window(GroupInfo info, std::shared_ptr<const Segment> segment, std::size_t bytes_of_rank);
+  Window(GroupInfo info, ipc::Segment segment, std::size_t bytes_of_rank);
   struct Counters;
   Counters& counters(int rank) const;
-  void check_running(const char* what) const;
+  void check(int rank, ipc::Counter& theirs, std::uint32_t target, const char* what);
   [[noreturn]] void leave(int origin) const;
 
   GroupInfo info_;
-  std::shared_ptr<const Segment> segment_;
+  ipc::Segment segment_;
   std::size_t bytes_of_rank_;
-  Header* header_;
+  GroupState* state_;
   std::uint32_t failures_ = 0;
 };
 
-} // namespace tessera::comm::shm
+} // namespace tessera::comm

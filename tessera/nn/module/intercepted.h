@@ -8,6 +8,7 @@
 
 #include <torch/nn/module.h>
 
+#include "tessera/nn/module/marks.h"
 #include "tessera/nn/module/module_call.h"
 #include "tessera/nn/module/remote_tensor.h"
 #include "tessera/nn/module/script_class.h"
@@ -68,7 +69,7 @@ class OpenCall : public Impl {
     impl.forward(std::forward<Args>(args)...);
   }
   auto forward(Args&&... args) {
-    return ModuleCall<Impl, Args...>::dispatch(*this, std::forward<Args>(args)...);
+    return ModuleCall<Impl, Carried<Args>...>::dispatch(*this, std::forward<Args>(args)...);
   }
 };
 

@@ -1,6 +1,5 @@
 #include "tessera/nn/module/interceptor.h"
 
-#include <atomic>
 #include <mutex>
 #include <unordered_map>
 
@@ -8,16 +7,12 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/hash.h"
-#include "tessera/nn/module/marks.h"
-#include "tessera/nn/module/operator_layer.h"
 
 namespace tessera::nn {
 
 namespace {
 
 thread_local Interceptor* t_interceptor = nullptr;
-// Replacements in this process, ever: none, and calls need not look for one.
-std::atomic<int> g_replacements{0};
 
 struct KnownCall {
   std::string name;
@@ -34,26 +29,6 @@ struct InvokerTable {
 InvokerTable& invokers() {
   static auto* table = new InvokerTable;
   return *table;
-}
-
-struct MarkTable {
-  std::mutex mutex;
-  std::unordered_map<const torch::nn::Module*, Mark> entries;
-  std::size_t sweep_at = 1024;
-};
-
-MarkTable& marks() {
-  static auto* table = new MarkTable;
-  return *table;
-}
-
-// A mark counts only while its module lives: addresses are used again.
-Mark* live_mark(MarkTable& table, const torch::nn::Module& module) {
-  const auto entry = table.entries.find(&module);
-  if (entry == table.entries.end() || entry->second.module.expired()) {
-    return nullptr;
-  }
-  return &entry->second;
 }
 
 } // namespace
@@ -105,153 +80,6 @@ InterceptorScope::InterceptorScope(Interceptor* interceptor) : previous_(t_inter
 
 InterceptorScope::~InterceptorScope() {
   t_interceptor = previous_;
-}
-
-void mark_interceptable(const std::shared_ptr<torch::nn::Module>& module) {
-  MarkTable& table = marks();
-  const std::lock_guard lock(table.mutex);
-  if (live_mark(table, *module) != nullptr) {
-    return;
-  }
-  if (table.entries.size() >= table.sweep_at) {
-    std::erase_if(table.entries, [](const auto& entry) { return entry.second.module.expired(); });
-    table.sweep_at = 2 * table.entries.size() + 1024;
-  }
-  const MarkDefaults& defaults = mark_defaults();
-  Mark mark;
-  mark.module = module;
-  mark.partition = defaults.partition;
-  mark.tensor_parallel = defaults.tensor_parallel;
-  mark.options = defaults.options;
-  table.entries[module.get()] = std::move(mark);
-}
-
-MarkDefaults& mark_defaults() {
-  static thread_local MarkDefaults defaults;
-  return defaults;
-}
-
-void with_mark(const torch::nn::Module& module, const std::function<void(Mark*)>& work) {
-  MarkTable& table = marks();
-  const std::lock_guard lock(table.mutex);
-  work(live_mark(table, module));
-}
-
-bool is_interceptable(const torch::nn::Module& module) {
-  MarkTable& table = marks();
-  const std::lock_guard lock(table.mutex);
-  const Mark* mark = live_mark(table, module);
-  return mark != nullptr && !mark->folded;
-}
-
-bool has_holder(const torch::nn::Module& module) {
-  MarkTable& table = marks();
-  const std::lock_guard lock(table.mutex);
-  return live_mark(table, module) != nullptr;
-}
-
-bool is_node(const torch::nn::Module& module) {
-  MarkTable& table = marks();
-  {
-    const std::lock_guard lock(table.mutex);
-    if (const Mark* mark = live_mark(table, module)) {
-      return !mark->folded;
-    }
-  }
-  return is_operator_layer(module);
-}
-
-void fold_into_parent(const std::shared_ptr<torch::nn::Module>& module) {
-  mark_interceptable(module);
-  with_mark(*module, [](Mark* mark) { mark->folded = true; });
-}
-
-int manual_partition(const torch::nn::Module& module) {
-  MarkTable& table = marks();
-  const std::lock_guard lock(table.mutex);
-  const Mark* mark = live_mark(table, module);
-  return mark == nullptr ? -1 : mark->partition;
-}
-
-void set_manual_partition(const torch::nn::Module& module, int partition) {
-  MarkTable& table = marks();
-  const std::lock_guard lock(table.mutex);
-  Mark* mark = live_mark(table, module);
-  if (mark != nullptr && mark->replaced) {
-    // The script names the module it made.
-    if (const auto replacement = mark->stand_in.lock()) {
-      mark = live_mark(table, *replacement);
-    }
-  }
-  if (mark == nullptr) {
-    throw ConfigError(
-        str("set_partition: ",
-            type_name(module),
-            " is not held by a tessera module holder, so it is part of its "
-            "parent; declare it with TESSERA_MODULE or tessera::nn"));
-  }
-  mark->partition = partition;
-}
-
-void set_stand_in(
-    const std::shared_ptr<torch::nn::Module>& original,
-    const std::shared_ptr<torch::nn::Module>& replacement,
-    CallAdapter adapter) {
-  mark_interceptable(original);
-  mark_interceptable(replacement);
-  int partition = -1;
-  with_mark(*original, [&](Mark* mark) {
-    mark->replaced = true;
-    mark->stand_in = replacement;
-    partition = mark->partition;
-  });
-  with_mark(*replacement, [&](Mark* mark) {
-    mark->partition = partition;
-    mark->adapter = std::move(adapter);
-  });
-  ++g_replacements;
-}
-
-torch::nn::Module& stand_in(torch::nn::Module& module) {
-  if (g_replacements == 0) {
-    return module;
-  }
-  MarkTable& table = marks();
-  const std::lock_guard lock(table.mutex);
-  const Mark* mark = live_mark(table, module);
-  if (mark == nullptr || !mark->replaced) {
-    return module;
-  }
-  const auto replacement = mark->stand_in.lock();
-  if (replacement == nullptr) {
-    throw UserError(
-        str("a ",
-            type_name(module),
-            " was called whose DistributedModel is gone; its parameters went "
-            "with it"));
-  }
-  return *replacement; // its parent holds it
-}
-
-const CallAdapter* adapter_of(const torch::nn::Module& module) {
-  if (g_replacements == 0) {
-    return nullptr;
-  }
-  MarkTable& table = marks();
-  const std::lock_guard lock(table.mutex);
-  const Mark* mark = live_mark(table, module);
-  return mark == nullptr || !mark->adapter ? nullptr : &mark->adapter;
-}
-
-PartitionScope::PartitionScope(int index) : previous_(mark_defaults().partition) {
-  if (index < 0) {
-    throw ConfigError(str("partition(", index, "): write an index of 0 or more"));
-  }
-  mark_defaults().partition = index;
-}
-
-PartitionScope::~PartitionScope() {
-  mark_defaults().partition = previous_;
 }
 
 } // namespace tessera::nn

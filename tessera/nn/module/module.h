@@ -11,6 +11,7 @@
 
 #include "tessera/nn/module/intercepted.h"
 #include "tessera/nn/module/interceptor.h"
+#include "tessera/nn/module/marks.h"
 #include "tessera/tensor/value.h"
 
 namespace tessera {

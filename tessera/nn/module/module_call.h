@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "tessera/nn/module/interceptor.h"
+#include "tessera/nn/module/marks.h"
 #include "tessera/tensor/value.h"
 
 namespace tessera::detail {
@@ -23,7 +24,7 @@ struct ModuleCall {
   /// this thread, or the module that replaced it.
   static Result dispatch(Impl& impl, Args&&... args) {
     static_assert(!std::is_reference_v<Result>, "forward must return a value, not a reference");
-    torch::nn::Module& target = nn::stand_in(impl);
+    torch::nn::Module& target = nn::replacement_of(impl);
     nn::Interceptor* interceptor = nn::current_interceptor();
     // Naming the key here is what instantiates its registration.
     const nn::CallKey& known = key;
@@ -73,6 +74,14 @@ template <typename Impl, typename... Args>
 const nn::CallKey ModuleCall<Impl, Args...>::key = nn::register_invoker(
     std::string(typeid(Impl).name()) + "(" + typeid(std::tuple<Args...>).name() + ")",
     &ModuleCall<Impl, Args...>::invoke);
+
+/// What an argument of an overloaded or templated forward is packed as: a string literal becomes a
+/// std::string, because a pointer means nothing on another rank.
+template <typename Arg>
+using Carried = std::conditional_t<
+    std::is_same_v<std::decay_t<Arg>, const char*> || std::is_same_v<std::decay_t<Arg>, char*>,
+    std::string,
+    Arg>;
 
 /// The parameter types of a forward that has exactly one overload, taken from the type of the
 /// pointer to it. An inherited forward (BatchNorm2d, ReLU) names its base class there; calls go by

@@ -5,10 +5,8 @@
 
 #include <ATen/ATen.h>
 
-#include "tessera/autograd/meta_call.h"
 #include "tessera/base/error.h"
-#include "tessera/nn/module/interceptor.h"
-#include "tessera/nn/module/operator_call.h"
+#include "tessera/nn/module/script_class.h"
 
 namespace tessera::nn {
 
@@ -17,68 +15,6 @@ namespace {
 void delete_description(void* context) {
   delete static_cast<RemoteTensor*>(context);
 }
-
-// Operators that ask for shape and dtype only.
-bool reads_no_numbers(const c10::OperatorHandle& op) {
-  const std::string& name = op.schema().name();
-  return name.ends_with("_like") || name.starts_with("aten::new_") || name == "aten::detach" ||
-         name == "aten::detach_" || name == "aten::alias" || name == "aten::requires_grad_" ||
-         name == "aten::is_same_size" || name == "aten::retain_grad";
-}
-
-const RemoteTensor& first_remote(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
-  const RemoteTensor* found = nullptr;
-  for (const c10::IValue& argument : arguments_of(op, stack)) {
-    for_each_operator_tensor(argument, [&](const at::Tensor& tensor) {
-      found = found != nullptr ? found : remote_tensor(tensor);
-    });
-  }
-  TESSERA_CHECK(found != nullptr);
-  return *found;
-}
-
-class RemoteTensorMode : public TensorDispatchMode {
- public:
-  bool owns(const at::Tensor& tensor) const override {
-    return remote_tensor(tensor) != nullptr;
-  }
-
-  void call(const c10::OperatorHandle& op, torch::jit::Stack* stack) override {
-    if (reads_no_numbers(op)) {
-      call_plain(op, stack);
-      return;
-    }
-    if (transposes_parameter(op) && reads_layer(op, *stack)) {
-      stack->back() = transpose_remote(stack->back().toTensor());
-      return;
-    }
-    if (run_where_parameters_are(op, stack)) {
-      return;
-    }
-    const RemoteTensor& remote = first_remote(op, *stack);
-    throw UserError(
-        str(operator_name(op),
-            " asks for the numbers of ",
-            remote.buffer ? "buffer '" : "parameter '",
-            remote.name,
-            "', which rank ",
-            remote.rank,
-            " owns, so they are not on rank ",
-            remote.here,
-            ". A parameter is read by the forward of its own module; what else needs it is written "
-            "with tessera::over_parameters (penalties, norms and statistics inside a step), "
-            "model.state_dict() or copy_to (copies), tessera::save_module (files)"));
-  }
-};
-
-[[maybe_unused]] const bool added = [] {
-  set_guard_dispatch_mode(new RemoteTensorMode);
-  return true;
-}();
-
-} // namespace
-
-namespace {
 
 // Without memory; no bounds are checked, so the shape is that of what it stands for. The storage
 // says that it is on no real device: what writes a tensor's bytes past all operators (torch::save)
@@ -100,7 +36,7 @@ at::Tensor hollow(
 
 } // namespace
 
-void make_remote(const at::Tensor& tensor, RemoteTensor description) {
+void replace_by_handle(const at::Tensor& tensor, RemoteTensor description) {
   const at::NoGradGuard no_grad;
   tensor.mutable_grad() = at::Tensor();
   if (tensor.is_meta()) { // delayed: it never had memory, and forgets how it would be made

@@ -21,11 +21,9 @@ struct RemoteTensor {
   bool transposed = false; // a handle of the matrix's transpose
 };
 
-/// Frees the memory of a parameter or buffer. The handle keeps its shape; every operator on it is
-/// looked at from now on: a layer's operator is run on the rank that owns the tensor when the
-/// thread's interceptor can do that (Interceptor::call_operator), everything else is a UserError
-/// that names operator, tensor, rank and what to write. A delayed tensor (meta) keeps its device.
-void make_remote(const at::Tensor& tensor, RemoteTensor description);
+/// Replaces a parameter's or buffer's memory by nothing and remembers `description` in its place.
+/// Use make_remote (remote_guard.h), which also guards the handle.
+void replace_by_handle(const at::Tensor& tensor, RemoteTensor description);
 
 /// A handle of the transpose of a remote matrix: what `weight.t()` is.
 at::Tensor transpose_remote(const at::Tensor& matrix);

@@ -31,7 +31,7 @@ c10::IValue SequentialImpl::call_child(const Child& child, const c10::IValue& ar
     }
     values = elements[0];
   }
-  torch::nn::Module& target = stand_in(*child.module);
+  torch::nn::Module& target = replacement_of(*child.module);
   Interceptor* interceptor = current_interceptor();
   const c10::IValue result = interceptor != nullptr && interceptor->wants(target)
                                  ? interceptor->call(target, *child.key, values, -1, -1)

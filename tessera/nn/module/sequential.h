@@ -7,6 +7,7 @@
 
 #include <torch/nn/module.h>
 
+#include "tessera/nn/module/marks.h"
 #include "tessera/nn/module/module.h"
 
 namespace tessera::nn {

@@ -33,6 +33,7 @@ struct ImplOfHolder<T, std::void_t<typename T::ImplType>> {
 template <typename T>
 using ImplOf = typename ImplOfHolder<T>::type;
 
+/// @cond  Doxygen takes a base class of the same template for a recursion.
 // Argument types, decayed, of something that is called in one way only.
 template <typename Call>
 struct ArgumentsOf : ArgumentsOf<decltype(&Call::operator())> {};
@@ -47,6 +48,7 @@ struct ArgumentsOf<R (C::*)(Args...) const> : ArgumentsOf<R (*)(Args...)> {};
 
 template <typename Call>
 using CallArguments = typename ArgumentsOf<std::decay_t<Call>>::type;
+/// @endcond
 
 template <typename Impl>
 concept has_one_forward = requires {

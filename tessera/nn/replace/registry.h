@@ -12,6 +12,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/nn/module/interceptor.h"
+#include "tessera/nn/module/marks.h"
 #include "tessera/nn/parallel/distributed_module.h"
 #include "tessera/nn/parallel/marking.h"
 #include "tessera/nn/replace/hooks.h"

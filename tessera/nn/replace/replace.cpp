@@ -225,7 +225,7 @@ class Replacing {
       return str("cannot be distributed: ", error.what());
     }
     make_alike(*made, *module);
-    set_stand_in(module, made, rule->call);
+    set_replacement(module, made, rule->call);
     for (const auto& [option, value] : tensor_parallel_options(*module)) {
       given_.insert(option);
     }

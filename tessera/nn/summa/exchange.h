@@ -110,7 +110,7 @@ class Exchange {
 
   /// This rank's own code has failed between two products, or in one by a
   /// PeerFailed; and all ranks go on after that, whatever each left undone:
-  /// as comm::Recoverable.
+  /// as ProcessGroup::recover.
   virtual void abandon(const std::string& why) = 0;
   virtual void recover() = 0;
 

@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "tessera/base/error.h"
-#include "tessera/comm/recoverable.h"
+#include "tessera/comm/shared_memory/shared_memory.h"
 #include "tessera/nn/summa/broadcast_exchange.h"
 #include "tessera/nn/summa/exchange.h"
 #include "tessera/nn/summa/window_exchange.h"
@@ -27,12 +27,11 @@ Mesh::~Mesh() = default;
 
 MeshPtr Mesh::make(comm::World& world, comm::ProcessGroup& group, const MeshOptions& options) {
   const MeshPtr mesh(new Mesh(MeshGroups(world, group, options.arrangement)));
-  std::shared_ptr<comm::shm::Window> window;
-  if (options.shared_memory) {
-    window = group.make_window(options.shared_bytes > 0 ? options.shared_bytes : physical_memory());
-  }
-  if (window != nullptr) {
-    mesh->exchange_ = std::make_unique<WindowExchange>(*mesh, std::move(window));
+  comm::SharedMemory* memory = options.shared_memory ? group.shared_memory() : nullptr;
+  if (memory != nullptr) {
+    mesh->exchange_ = std::make_unique<WindowExchange>(
+        *mesh,
+        memory->make_window(options.shared_bytes > 0 ? options.shared_bytes : physical_memory()));
   } else {
     mesh->exchange_ = std::make_unique<BroadcastExchange>(*mesh);
   }
@@ -58,14 +57,14 @@ void Mesh::note_entered(c10::IntArrayRef leading, bool same) {
 }
 
 void Mesh::abandon(const std::string& why) const {
-  comm::abandon(row_group(), why);
-  comm::abandon(column_group(), why);
+  row_group().abandon(why);
+  column_group().abandon(why);
   exchange_->abandon(why);
 }
 
 void Mesh::recover() const {
-  comm::recover(row_group());
-  comm::recover(column_group());
+  row_group().recover();
+  column_group().recover();
   exchange_->recover();
 }
 

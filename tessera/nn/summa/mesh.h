@@ -60,7 +60,7 @@ class Mesh : public MeshGroups {
     return leading == c10::IntArrayRef(entered_);
   }
 
-  /// As comm::Recoverable, for the mesh's own groups and panels; `group()` is
+  /// As ProcessGroup::abandon, for the mesh's own groups and panels; `group()` is
   /// told apart, and recovers before the mesh does.
   void abandon(const std::string& why) const;
   void recover() const;

@@ -51,15 +51,15 @@ comm::DataType sum_type(const at::Tensor& tensor) {
 }
 
 struct WindowBlocks::Region {
-  Region(std::shared_ptr<comm::shm::Window> shared, std::size_t offers)
+  Region(std::shared_ptr<comm::Window> shared, std::size_t offers)
       : window(std::move(shared)), arena(offers, window->region_bytes() / 2) {}
 
-  std::shared_ptr<comm::shm::Window> window;
+  std::shared_ptr<comm::Window> window;
   std::mutex mutex; // tensors may be freed on any thread
   Arena arena; // guarded by mutex
 };
 
-WindowBlocks::WindowBlocks(const MeshGroups& mesh, std::shared_ptr<comm::shm::Window> window)
+WindowBlocks::WindowBlocks(const MeshGroups& mesh, std::shared_ptr<comm::Window> window)
     : mesh_(mesh), region_(std::make_shared<Region>(std::move(window), 2 * sizeof(Offer))) {}
 
 WindowBlocks::Offer& WindowBlocks::offer_of(int rank) const {
@@ -67,7 +67,7 @@ WindowBlocks::Offer& WindowBlocks::offer_of(int rank) const {
 }
 
 std::byte* WindowBlocks::staging() const {
-  const comm::shm::Window& window = *region_->window;
+  const comm::Window& window = *region_->window;
   const std::size_t quarter = window.region_bytes() / 4;
   return window.region(window.rank()) + (2 + sequence_ % 2) * quarter;
 }
@@ -91,7 +91,7 @@ void WindowBlocks::open(const Identity& product, const at::TensorOptions& option
 }
 
 std::int64_t WindowBlocks::offer(const at::Tensor& block) {
-  const comm::shm::Window& window = *region_->window;
+  const comm::Window& window = *region_->window;
   std::byte* begin = window.region(window.rank());
   const auto* data = static_cast<const std::byte*>(block.data_ptr());
   if (block.is_contiguous() && data >= begin && data < begin + window.region_bytes()) {
@@ -115,7 +115,7 @@ void WindowBlocks::offer_b(const at::Tensor& block) {
 }
 
 void WindowBlocks::reserve_parts(int count, std::int64_t elements) {
-  const comm::shm::Window& window = *region_->window;
+  const comm::Window& window = *region_->window;
   const std::size_t part = whole_lines(
       static_cast<std::size_t>(elements) *
       c10::elementSize(c10::typeMetaToScalarType(options_.dtype())));
@@ -125,7 +125,7 @@ void WindowBlocks::reserve_parts(int count, std::int64_t elements) {
 }
 
 void WindowBlocks::publish() {
-  comm::shm::Window& window = *region_->window;
+  comm::Window& window = *region_->window;
   const std::size_t room = window.region_bytes() / 4;
   if (used_ > room) {
     throw ConfigError(tessera::str(
@@ -142,7 +142,7 @@ void WindowBlocks::publish() {
 }
 
 const WindowBlocks::Offer& WindowBlocks::wait_for_offer(int rank) {
-  comm::shm::Window& window = *region_->window;
+  comm::Window& window = *region_->window;
   window.wait(rank, kOffered, sequence_ + 1, kWhat);
   const Offer& theirs = offer_of(rank);
   if (theirs.failures != window.failures()) {
@@ -203,7 +203,7 @@ void WindowBlocks::recover() {
   mesh_.group().all_reduce(latest, comm::ReduceOp::kMax);
   sequence_ = static_cast<std::uint32_t>(latest.item<std::int64_t>());
   last_read_in_place_ = 0;
-  comm::shm::Window& window = *region_->window;
+  comm::Window& window = *region_->window;
   window.recover();
   window.post(kOffered, sequence_);
   window.post(kPartial, sequence_ * static_cast<std::uint32_t>(mesh_.side()));
@@ -212,7 +212,7 @@ void WindowBlocks::recover() {
 }
 
 void WindowBlocks::wait_until_done(std::uint32_t product) {
-  comm::shm::Window& window = *region_->window;
+  comm::Window& window = *region_->window;
   for (int peer = 0; peer < mesh_.group().size(); ++peer) {
     if (peer != window.rank()) {
       window.wait(peer, kDone, product + 1, kWhat);
@@ -235,7 +235,7 @@ at::Tensor WindowBlocks::allocate(at::IntArrayRef sizes, const at::TensorOptions
     const std::lock_guard lock(region_->mutex);
     offset = region_->arena.take(bytes);
   }
-  const comm::shm::Window& window = *region_->window;
+  const comm::Window& window = *region_->window;
   return at::from_blob(
       window.region(window.rank()) + offset,
       sizes,

@@ -50,7 +50,7 @@ class WindowBlocks {
     std::int64_t part_bytes = 0;
   };
 
-  WindowBlocks(const MeshGroups& mesh, std::shared_ptr<comm::shm::Window> window);
+  WindowBlocks(const MeshGroups& mesh, std::shared_ptr<comm::Window> window);
 
   void open(const Identity& product, const at::TensorOptions& options);
   /// Where others find `block`: copied unless it lies in memory of `allocate`.

@@ -18,7 +18,7 @@ namespace tessera::nn::two_d {
 /// Partial results are computed in the region and added by their owner.
 class WindowExchange final : public Exchange {
  public:
-  WindowExchange(const MeshGroups& mesh, std::shared_ptr<comm::shm::Window> window);
+  WindowExchange(const MeshGroups& mesh, std::shared_ptr<comm::Window> window);
 
   void begin(const Product& product) override;
   at::Tensor panel_a(int step) override;

@@ -20,7 +20,7 @@ std::vector<TransportPtr> make_inproc_transports(int size, const Options& option
     peer.ring = rank;
     // Mapped once and shared by all threads. Not Segment::heap, which would
     // write every page of a buffer of which little is used.
-    peer.mapping = shm::Mapping::create(size, static_cast<std::size_t>(options.buffer_bytes), 0);
+    peer.mapping = shm::Mapping::create(size, static_cast<std::size_t>(options.buffer_bytes));
   }
   const auto bulks = std::make_shared<inproc::Bulks>();
   std::vector<TransportPtr> transports;

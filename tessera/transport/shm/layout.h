@@ -4,23 +4,18 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "tessera/ipc/counter.h"
+
 namespace tessera::transport::shm {
 
-inline constexpr std::size_t kLine = 64;
-
-/// A count that others raise and one thread sleeps on.
-struct alignas(kLine) Event {
-  std::atomic<std::uint32_t> count;
-  std::atomic<std::uint32_t> sleepers;
-};
+inline constexpr std::size_t kLine = ipc::kCacheLine;
 
 /// Head of a rank's segment. Behind it lie one ring for each rank of the node
 /// (what this rank sends there) and the arena.
 struct Control {
-  alignas(kLine) std::uint64_t nonce; // tells this segment from any other
   std::atomic<std::uint32_t> closed; // this rank has left in good order
-  Event inbox; // raised by who sends to this rank
-  Event thread; // raised to wake this rank's message thread
+  ipc::Counter inbox; // raised by who sends to this rank
+  ipc::Counter thread; // raised to wake this rank's message thread
   // Stack of arena blocks given back: offset of the first, 0 when empty.
   alignas(kLine) std::atomic<std::uint64_t> released;
   alignas(kLine) std::atomic<std::uint64_t> arena_in_use; // bytes

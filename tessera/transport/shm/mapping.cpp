@@ -7,42 +7,40 @@
 
 namespace tessera::transport::shm {
 
-std::size_t Mapping::total_bytes(int rings, std::size_t arena_bytes) {
-  return kControlBytes + static_cast<std::size_t>(rings) * (kRingHeadBytes + kRingBytes) +
-         arena_bytes;
+namespace {
+
+/// What lies before the arena.
+std::size_t arena_offset(int rings) {
+  return kControlBytes + static_cast<std::size_t>(rings) * (kRingHeadBytes + kRingBytes);
 }
 
-Mapping::Mapping(comm::shm::Segment segment, int rings, std::size_t arena_bytes)
-    : segment_(std::move(segment)), rings_(rings), arena_bytes_(arena_bytes) {}
+} // namespace
 
-MappingPtr Mapping::create(int rings, std::size_t arena_bytes, std::uint64_t nonce) {
-  auto mapping = MappingPtr(
-      new Mapping(comm::shm::Segment::create(total_bytes(rings, arena_bytes)), rings, arena_bytes));
-  auto* control = new (mapping->segment_.data()) Control{};
-  control->nonce = nonce;
+Mapping::Mapping(ipc::Segment segment, int rings)
+    : segment_(std::move(segment)),
+      rings_(rings),
+      arena_bytes_(segment_.size() - arena_offset(rings)) {}
+
+MappingPtr Mapping::create(int rings, std::size_t arena_bytes) {
+  auto mapping =
+      MappingPtr(new Mapping(ipc::Segment::create(arena_offset(rings) + arena_bytes), rings));
+  new (mapping->segment_.data()) Control{};
   for (int ring = 0; ring < rings; ++ring) {
     new (mapping->ring_head(ring)) RingHead{};
   }
   return mapping;
 }
 
-MappingPtr Mapping::open(int pid, int fd, int rings, std::size_t arena_bytes, std::uint64_t nonce) {
-  auto mapping = MappingPtr(new Mapping(
-      comm::shm::Segment::open(pid, fd, total_bytes(rings, arena_bytes)), rings, arena_bytes));
-  if (mapping->control().nonce != nonce) {
+MappingPtr Mapping::open(const ipc::SegmentAddress& address, int rings) {
+  if (address.bytes < arena_offset(rings)) {
     throw CommError(
-        str("process ",
-            pid,
-            " is another one here than where the peer runs: two nodes or "
-            "containers of one host name? Give each its own host name."));
+        str("a segment of ", address.bytes, " bytes has no room for ", rings, " rings"));
   }
-  return mapping;
+  return MappingPtr(new Mapping(ipc::Segment::open(address), rings));
 }
 
 RingHead* Mapping::ring_head(int ring) const {
-  return reinterpret_cast<RingHead*>(
-      segment_.data() + kControlBytes +
-      static_cast<std::size_t>(ring) * (kRingHeadBytes + kRingBytes));
+  return reinterpret_cast<RingHead*>(segment_.data() + arena_offset(ring));
 }
 
 std::byte* Mapping::ring_data(int ring) const {

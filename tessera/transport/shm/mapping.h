@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "tessera/comm/shared_memory/segment.h"
+#include "tessera/ipc/segment.h"
 #include "tessera/transport/shm/layout.h"
 
 namespace tessera::transport::shm {
@@ -16,11 +16,10 @@ class Mapping {
  public:
   /// This rank's own. `rings`: ranks of this node, itself included.
   /// Pages are given when first written.
-  static std::shared_ptr<Mapping> create(int rings, std::size_t arena_bytes, std::uint64_t nonce);
+  static std::shared_ptr<Mapping> create(int rings, std::size_t arena_bytes);
   /// Another process's.
   /// Throws: CommError when it cannot be opened or is not the one meant.
-  static std::shared_ptr<Mapping>
-  open(int pid, int fd, int rings, std::size_t arena_bytes, std::uint64_t nonce);
+  static std::shared_ptr<Mapping> open(const ipc::SegmentAddress& address, int rings);
 
   Control& control() const {
     return *reinterpret_cast<Control*>(segment_.data());
@@ -31,18 +30,18 @@ class Mapping {
   std::size_t arena_bytes() const {
     return arena_bytes_;
   }
-  int fd() const {
-    return segment_.fd();
+  /// What another process opens; of this rank's own mapping.
+  ipc::SegmentAddress address() const {
+    return segment_.address();
   }
 
   /// Gives a block of the arena back to its owner; lock-free.
   void release(std::uint64_t offset) const;
 
  private:
-  Mapping(comm::shm::Segment segment, int rings, std::size_t arena_bytes);
-  static std::size_t total_bytes(int rings, std::size_t arena_bytes);
+  Mapping(ipc::Segment segment, int rings);
 
-  comm::shm::Segment segment_;
+  ipc::Segment segment_;
   int rings_;
   std::size_t arena_bytes_;
 };

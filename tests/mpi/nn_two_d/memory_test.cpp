@@ -24,8 +24,9 @@ using managed::ManagedStack;
 using managed::Savings;
 using managed::Update;
 
-std::vector<DistributedTransformerLayer>
-make_layers(const MeshPtr& mesh, const TransformerOptions& options) {
+std::vector<DistributedTransformerLayer> make_layers(
+    const MeshPtr& mesh,
+    const TransformerOptions& options) {
   return cases::make_on(mesh, [&] {
     std::vector<DistributedTransformerLayer> layers;
     for (int i = 0; i < 3; ++i) {

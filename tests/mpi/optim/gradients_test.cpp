@@ -1,5 +1,7 @@
 // Gradients that a script makes outside of steps are averaged over the replicas
 // before an optimizer uses them; its own changes in place are left alone.
+#include "tessera/context/context.h"
+
 #include "tests/mpi/optim/support.h"
 
 namespace tessera::testing {
@@ -116,7 +118,7 @@ TEST(Gradients, ScaledInPlaceAreNotAveragedAgain) {
       gradient.mul_(0.25);
     }
     optimizer.clip_grad_norm(1e6);
-    comm::ProcessGroup& group = train::session().group(Group::kDP);
+    comm::ProcessGroup& group = context().group(Group::kDP);
     const auto calls = group.traffic().calls.load();
     optimizer.step();
     EXPECT_EQ(group.traffic().calls.load(), calls) << layout.text();

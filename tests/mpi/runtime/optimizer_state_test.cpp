@@ -45,12 +45,12 @@ struct PlainRun {
     }
     optimizer.step();
   }
-  checkpoint::OptimizerState state() {
+  state::OptimizerState state() {
     NamedTensors names;
     for (const auto& item : net->named_parameters()) {
       names.emplace_back(item.key(), item.value());
     }
-    return checkpoint::capture(optimizer, names);
+    return state::capture(optimizer, names);
   }
   TensorMap parameters() const {
     TensorMap map;
@@ -63,7 +63,7 @@ struct PlainRun {
   torch::optim::AdamW optimizer = adamw(net->parameters());
 };
 
-checkpoint::OptimizerState copy_of(checkpoint::OptimizerState state) {
+state::OptimizerState copy_of(state::OptimizerState state) {
   for (auto& [name, fields] : state.parameters) {
     for (auto& [key, value] : fields) {
       if (value.isTensor()) {
@@ -75,8 +75,8 @@ checkpoint::OptimizerState copy_of(checkpoint::OptimizerState state) {
 }
 
 void expect_same_state(
-    const checkpoint::OptimizerState& got,
-    const checkpoint::OptimizerState& wanted,
+    const state::OptimizerState& got,
+    const state::OptimizerState& wanted,
     const std::set<std::string>& names) {
   EXPECT_EQ(got.kind, wanted.kind);
   ASSERT_EQ(got.groups.size(), 1U);
@@ -212,7 +212,7 @@ TEST_P(LoadedState, TrainingGoesOnAsItWouldHave) {
 // What a rank gave out as its own part is enough for that rank.
 TEST_P(LoadedState, PartOfThisRankIsEnough) {
   const bool before_partition = GetParam();
-  checkpoint::OptimizerState part;
+  state::OptimizerState part;
   TensorMap parameters;
   TensorMap wanted;
   {

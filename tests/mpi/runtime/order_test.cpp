@@ -6,6 +6,8 @@
 
 #include <gmock/gmock.h>
 
+#include "tessera/context/context.h"
+
 #include "tests/mpi/runtime/support.h"
 
 namespace tessera::testing {
@@ -24,7 +26,7 @@ void dawdle() {
 struct MeanOverReplicas : torch::autograd::Function<MeanOverReplicas> {
   static torch::Tensor mean(const torch::Tensor& x) {
     auto result = x.detach().clone() / dp_size();
-    train::session().group(Group::kDP).all_reduce(result);
+    context().group(Group::kDP).all_reduce(result);
     return result;
   }
   static torch::Tensor forward(torch::autograd::AutogradContext*, const torch::Tensor& x) {

@@ -6,6 +6,7 @@
 
 #include <gmock/gmock.h>
 
+#include "tessera/model/model_core.h"
 #include "tessera/nn/module/remote_tensor.h"
 
 #include "tests/mpi/runtime/support.h"

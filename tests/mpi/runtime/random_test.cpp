@@ -1,4 +1,6 @@
 // Equal runs are equal bit for bit; a clip over the whole model.
+#include "tessera/train/engine.h"
+
 #include "tests/mpi/runtime/support.h"
 
 namespace tessera::testing {
@@ -78,7 +80,7 @@ TEST(Random, TheScriptsGeneratorGoesOnUntouched) {
       EXPECT_TRUE(i == dp_rank() || !all[i].equal(one));
     }
     // A resumed run goes on with the numbers of its step.
-    model.core()->set_step_number(0);
+    train::engine().set_step_number(0);
     EXPECT_TRUE(forward(x).concat().equal(one));
   }
 }

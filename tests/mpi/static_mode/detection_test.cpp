@@ -2,6 +2,8 @@
 // error on every rank, and the next step may follow.
 #include <gmock/gmock.h>
 
+#include "tessera/context/context.h"
+
 #include "tests/mpi/runtime/support.h"
 
 namespace tessera::testing {
@@ -205,7 +207,7 @@ TEST(StaticMode, OnlyTensorsTravel) {
   const auto sent = [] {
     std::int64_t messages = 0;
     for (const std::int64_t one :
-         allgather(train::session().transport->counters().messages_sent, Group::kPP)) {
+         allgather(context().transport->counters().messages_sent, Group::kPP)) {
       messages += one;
     }
     return messages;

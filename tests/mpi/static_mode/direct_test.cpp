@@ -2,6 +2,8 @@
 // Messages and bytes are counted against closed numbers.
 #include <gmock/gmock.h>
 
+#include "tessera/context/context.h"
+
 #include "tests/mpi/runtime/support.h"
 
 namespace tessera::testing {
@@ -113,7 +115,7 @@ struct Sent {
 };
 
 Sent sent_by_pipeline() {
-  const auto counters = train::session().transport->counters();
+  const auto counters = context().transport->counters();
   Sent sum;
   for (const auto& [messages, bytes] :
        allgather(std::make_pair(counters.messages_sent, counters.bytes_sent), Group::kPP)) {

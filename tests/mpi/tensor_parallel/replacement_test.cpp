@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 
+#include "tessera/model/model_core.h"
 #include "tessera/nn/layers/embedding.h"
 
 #include "tests/mpi/tensor_parallel/support.h"

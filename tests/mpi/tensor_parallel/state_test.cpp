@@ -126,7 +126,7 @@ TEST(TensorParallelState, CheckpointsFitEveryLayout) {
 }
 
 TEST(TensorParallelState, OptimizerStateGoesInAndComesOut) {
-  checkpoint::OptimizerState whole;
+  state::OptimizerState whole;
   TensorMap parameters;
   {
     init(tp_config(1, world_size()));
@@ -156,14 +156,14 @@ TEST(TensorParallelState, OptimizerStateGoesInAndComesOut) {
   Mixed plain;
   std::vector<torch::Tensor> list = plain->parameters();
   torch::optim::Adam optimizer(list, torch::optim::AdamOptions(0.5));
-  checkpoint::NamedParameters names;
+  NamedTensors names;
   for (const auto& item : plain->named_parameters()) {
     EXPECT_EQ(
         whole.parameters.at(item.key()).at("exp_avg").toTensor().sizes(), item.value().sizes())
         << item.key();
     names.emplace_back(item.key(), item.value());
   }
-  checkpoint::restore(optimizer, whole, names);
+  state::restore(optimizer, whole, names);
   EXPECT_EQ(
       static_cast<torch::optim::AdamOptions&>(optimizer.param_groups()[0].options()).lr(), 0.01);
   EXPECT_EQ(parameters.size(), names.size());

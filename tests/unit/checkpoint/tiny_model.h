@@ -47,7 +47,7 @@ struct TinyModel {
   RankContent content() const {
     RankContent content;
     content.model = parameters;
-    content.optimizer = capture(*optimizer, parameters);
+    content.optimizer = state::capture(*optimizer, parameters);
     return content;
   }
   std::vector<Wanted> wanted() const {
@@ -64,7 +64,7 @@ struct TinyModel {
     for (std::size_t i = 0; i < loaded.size(); ++i) {
       parameters[i].second.copy_(loaded[i]);
     }
-    restore(*optimizer, checkpoint.load_optimizer(wanted()), parameters);
+    state::restore(*optimizer, checkpoint.load_optimizer(wanted()), parameters);
   }
   bool equals(const TinyModel& other) const {
     for (const auto& [name, tensor] : parameters) {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "tessera/base/error.h"
-#include "tessera/comm/recoverable.h"
+#include "tessera/comm/process_group.h"
 
 namespace tessera::comm::conformance {
 
@@ -53,7 +53,7 @@ void one_rank_fails(World& world) {
   for (int turn = 0; turn < 3; ++turn) {
     require_sums(group, turn);
     if (group.rank() == 1) {
-      abandon(group, kWhy);
+      group.abandon(kWhy);
     } else {
       // The first may be one whose root never waits.
       require_failed([&] {
@@ -63,9 +63,9 @@ void one_rank_fails(World& world) {
       });
       require_failed([&] { group.barrier(); });
       require_failed([&] { group.barrier_async()->wait(); });
-      abandon(group, kWhy); // as its own step ends by that
+      group.abandon(kWhy); // as its own step ends by that
     }
-    recover(group);
+    group.recover();
   }
   require_sums(group, 9);
 }
@@ -78,7 +78,7 @@ void what_was_started_before_a_failure_ends(World& world) {
   const WorkPtr first = group.all_reduce_async(x, ReduceOp::kSum);
   const WorkPtr second = group.all_reduce_async(y, ReduceOp::kSum);
   if (group.rank() == 1) {
-    abandon(group, kWhy);
+    group.abandon(kWhy);
   } else {
     const WorkPtr third = group.barrier_async();
     first->wait();
@@ -86,7 +86,7 @@ void what_was_started_before_a_failure_ends(World& world) {
     require(y.eq(group.size()).all().item<bool>(), "the second operation");
     require_failed([&] { third->wait(); });
   }
-  recover(group);
+  group.recover();
   require_sums(group, 1);
 }
 
@@ -94,11 +94,11 @@ void ranks_that_fail_together_go_on(World& world) {
   const ProcessGroupPtr owner = all_of(world);
   ProcessGroup& group = *owner;
   require_sums(group, 0);
-  abandon(group, kWhy);
+  group.abandon(kWhy);
   require_sums(group, 1);
-  abandon(group, kWhy);
+  group.abandon(kWhy);
   require_sums(group, 2);
-  recover(group);
+  group.recover();
   require_sums(group, 3);
 }
 
@@ -107,7 +107,7 @@ void one_that_goes_on_alone_fails_too(World& world) {
   ProcessGroup& group = *owner;
   require_sums(group, 0);
   if (group.rank() == 1) {
-    abandon(group, kWhy);
+    group.abandon(kWhy);
   }
   require_failed([&] {
     for (int i = 0; i < 3; ++i) {
@@ -116,10 +116,10 @@ void one_that_goes_on_alone_fails_too(World& world) {
   });
   // As a step does for its task and for itself; frees rank 1 from messages.
   if (group.rank() != 1) {
-    abandon(group, kWhy);
-    abandon(group, kWhy);
+    group.abandon(kWhy);
+    group.abandon(kWhy);
   }
-  recover(group);
+  group.recover();
   require_sums(group, 1);
 }
 

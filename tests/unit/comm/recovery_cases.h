@@ -4,7 +4,7 @@
 
 namespace tessera::comm::conformance {
 
-/// Of comm/recoverable.h; part of `all_cases`.
+/// Of ProcessGroup::abandon and recover; part of `all_cases`.
 const std::vector<Case>& recovery_cases();
 
 } // namespace tessera::comm::conformance

@@ -11,7 +11,8 @@
 
 #include <gtest/gtest.h>
 
-#include "tessera/comm/recoverable.h"
+#include "tessera/comm/process_group.h"
+#include "tessera/comm/shared_memory/shared_memory.h"
 #include "tessera/comm/shared_memory/window.h"
 #include "tessera/comm/world.h"
 
@@ -62,7 +63,7 @@ void require_failed(const std::function<void()>& run) {
 
 TEST(Recovery, Windows) {
   on_ranks(3, [](ProcessGroup& group) {
-    const auto window = group.make_window(4096);
+    const auto window = group.shared_memory()->make_window(4096);
     for (std::uint32_t turn = 1; turn < 4; ++turn) {
       window->post(0, turn);
       for (int rank = 0; rank < group.size(); ++rank) {

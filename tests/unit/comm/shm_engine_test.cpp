@@ -22,7 +22,8 @@ using std::chrono::milliseconds;
 class ShmEngineTest : public testing::Test {
  protected:
   void make_engines(int size, milliseconds timeout) {
-    const auto segment = std::make_shared<const Segment>(Segment::heap(group_segment_bytes(size)));
+    const auto segment =
+        std::make_shared<const ipc::Segment>(ipc::Segment::heap(group_segment_bytes(size)));
     GroupInfo info;
     info.name = "test";
     info.timeout = timeout;

@@ -74,7 +74,7 @@ TEST(Keys, EveryDocumentedParameterIsKnownWithItsDefault) {
 
 TEST(Keys, EveryFieldOfTheStructHasItsRow) {
   std::ifstream header(std::string(TESSERA_SOURCE_DIR) + "/tessera/config/config.h");
-  const std::regex field(R"(^  [a-z_:0-9<>, ]+ ([a-z_0-9]+) = .*;$)");
+  const std::regex field(R"(^  [A-Za-z_:0-9<>, ]+ ([a-z_0-9]+) = .*;$)");
   std::set<std::string> fields;
   for (std::string line; std::getline(header, line);) {
     std::smatch match;

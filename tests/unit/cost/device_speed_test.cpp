@@ -35,7 +35,7 @@ graph::OperatorWork product(double rows, double inner, double columns) {
 }
 
 double forward_of(const graph::OperatorWork& work, const DeviceSpeed& speed) {
-  return pass_seconds(work, speed, "f32").forward;
+  return pass_seconds(work, speed, Precision::kFull).forward;
 }
 
 graph::OperatorWork function(const std::string& name, double elements) {
@@ -64,32 +64,32 @@ TEST(DeviceSpeed, ProductsGoByTheirVolumeAndAtLeastAsMovesDo) {
   // 1e6 x 1 x 1: two million elements are moved for two million operations.
   const double narrow = forward_of(product(1e6, 1, 1), speed);
   EXPECT_NEAR(narrow, 2e-3, 2e-4);
-  EXPECT_THROW(pass_seconds(product(2, 2, 2), speed, "bf16"), ConfigError);
+  EXPECT_THROW(pass_seconds(product(2, 2, 2), speed, Precision::kHalf), ConfigError);
 }
 
 TEST(DeviceSpeed, BackwardsAreTwoProductsAndNoNewRandomNumbers) {
   const DeviceSpeed speed = simple_speed();
-  const PassSeconds both = pass_seconds(product(100, 100, 100), speed, "f32");
+  const PassSeconds both = pass_seconds(product(100, 100, 100), speed, Precision::kFull);
   EXPECT_DOUBLE_EQ(both.backward, 2 * both.forward);
   graph::OperatorWork mask;
   mask.kind = Kind::kRandom;
   mask.elements = 1e6;
-  EXPECT_DOUBLE_EQ(pass_seconds(mask, speed, "f32").forward, 2e-2);
-  EXPECT_DOUBLE_EQ(pass_seconds(mask, speed, "f32").backward, 1e-3);
+  EXPECT_DOUBLE_EQ(pass_seconds(mask, speed, Precision::kFull).forward, 2e-2);
+  EXPECT_DOUBLE_EQ(pass_seconds(mask, speed, Precision::kFull).backward, 1e-3);
 }
 
 TEST(DeviceSpeed, MeasuredBackwardsReplaceTheRules) {
   DeviceSpeed speed = simple_speed();
   speed.products["f32"] = {{10, 2e-6, 5e-6}, {100, 2e-3, 5e-3}};
   speed.random = {{1, 1e-6, 3e-6}, {1e6, 2e-2, 4e-3}};
-  EXPECT_NEAR(pass_seconds(product(100, 100, 100), speed, "f32").backward, 5e-3, 1e-9);
+  EXPECT_NEAR(pass_seconds(product(100, 100, 100), speed, Precision::kFull).backward, 5e-3, 1e-9);
   graph::OperatorWork mask;
   mask.kind = Kind::kRandom;
   mask.elements = 1e6;
-  EXPECT_NEAR(pass_seconds(mask, speed, "f32").backward, 4e-3, 1e-9);
+  EXPECT_NEAR(pass_seconds(mask, speed, Precision::kFull).backward, 4e-3, 1e-9);
   // One point without is none.
   speed.random[0].backward_seconds = 0;
-  EXPECT_NEAR(pass_seconds(mask, speed, "f32").backward, 1e-3, 1e-9);
+  EXPECT_NEAR(pass_seconds(mask, speed, Precision::kFull).backward, 1e-3, 1e-9);
 }
 
 TEST(DeviceSpeed, OperatorsAreLookedUpByNameAndVariant) {
@@ -102,9 +102,9 @@ TEST(DeviceSpeed, OperatorsAreLookedUpByNameAndVariant) {
   speed.operators["view"] = {{1, 2e-7, 6e-7}};
   graph::OperatorWork view = function("aten::transpose.int", 1e6);
   view.kind = Kind::kView;
-  EXPECT_NEAR(pass_seconds(view, speed, "f32").backward, 6e-7, 1e-12);
+  EXPECT_NEAR(pass_seconds(view, speed, Precision::kFull).backward, 6e-7, 1e-12);
   view.name = "aten::unbind.int"; // its gradients are put together again
-  EXPECT_NEAR(pass_seconds(view, speed, "f32").backward, 1e-3 + 6e-7, 1e-9);
+  EXPECT_NEAR(pass_seconds(view, speed, Precision::kFull).backward, 1e-3 + 6e-7, 1e-9);
 }
 
 TEST(DeviceSpeed, ManySmallProductsHaveTheirOwnSeries) {
@@ -113,7 +113,7 @@ TEST(DeviceSpeed, ManySmallProductsHaveTheirOwnSeries) {
   many.count = 7;
   speed.batched_products["f32"] = {{10, 3e-6, 9e-6}};
   EXPECT_NEAR(forward_of(many, speed), 21e-6, 1e-12);
-  EXPECT_NEAR(pass_seconds(many, speed, "f32").backward, 63e-6, 1e-12);
+  EXPECT_NEAR(pass_seconds(many, speed, Precision::kFull).backward, 63e-6, 1e-12);
   EXPECT_NEAR(forward_of(product(10, 10, 10), speed), 2e-6, 1e-12);
 }
 
@@ -121,7 +121,7 @@ TEST(DeviceSpeed, WeightsComeFromMemory) {
   DeviceSpeed speed = simple_speed();
   const double near = forward_of(product(50, 200, 100), speed);
   speed.weights = {{1000, 1e-6, 2e-6}}; // a nanosecond an element
-  const PassSeconds far = pass_seconds(product(50, 200, 100), speed, "f32");
+  const PassSeconds far = pass_seconds(product(50, 200, 100), speed, Precision::kFull);
   EXPECT_NEAR(far.forward - near, 20e-6, 1e-12);
   EXPECT_NEAR(far.backward - 2 * near, 40e-6, 1e-12);
 }

@@ -39,8 +39,9 @@ inline DescribedModel small_model(int count, double growth = 0, const std::strin
          .kind = kind,
          .parameters = 1'000'000,
          .shares_parameters_with = {},
-         .output_elements_per_sample = 1000,
-         .forward_seconds_per_sample = {
+         .output_elements_per_sample = 1000});
+    model.measured().layers.push_back(
+        {.forward_seconds_per_sample = {
              {"fast", {{1, seconds}, {2, seconds}}},
              {"slow", {{1, 2 * seconds}, {2, 2 * seconds}}}}});
   }

@@ -15,6 +15,11 @@ double sum_of_parts(const StrategyCost& cost) {
          cost.gradient_seconds + cost.optimizer_seconds;
 }
 
+double
+ring_all_reduce_seconds(double bytes, int ranks, double bytes_per_s, double latency_seconds) {
+  return ring_traffic("all_reduce", ranks, bytes).seconds_at(bytes_per_s, latency_seconds);
+}
+
 TEST(RingAllReduce, IsEquationThree) {
   EXPECT_DOUBLE_EQ(ring_all_reduce_seconds(8e9, 4, 2e9, 0), 2 * 3 * 8e9 / 4 / 2e9);
   EXPECT_DOUBLE_EQ(ring_all_reduce_seconds(0, 4, 1, 1e-3), 6e-3);
@@ -93,7 +98,7 @@ TEST(Price, MeasuredFixedSecondsReplaceTheConstants) {
   const Cluster cluster = small_cluster(1, 0);
   DescribedModel model = small_model(2);
   model.activation_checkpointing = false;
-  for (Layer& layer : model.layers) {
+  for (MeasuredLayer& layer : model.measured().layers) {
     layer.fixed_seconds["fast"] = 4e-4;
   }
   validate(model);
@@ -106,7 +111,7 @@ TEST(Price, MeasuredFixedSecondsReplaceTheConstants) {
       price(model, cluster, strategy, constants).stages[0].compute_seconds,
       2 * (2 * 4e-4 + 4 * 3 * 6e-4),
       1e-9);
-  model.layers[0].fixed_seconds["fast"] = 2e-3;
+  model.measured().layers[0].fixed_seconds["fast"] = 2e-3;
   EXPECT_THROW(validate(model), ConfigError);
 }
 
@@ -127,7 +132,7 @@ TEST(Memory, SchedulesKeepDifferentNumbersOfMicrobatches) {
   EXPECT_EQ(in_flight(strategy, 0, 2), 2);
   strategy.active_microbatches = 6;
   EXPECT_EQ(in_flight(strategy, 1, 16), 6);
-  strategy.schedule = "simple";
+  strategy.schedule = Schedule::kSimple;
   EXPECT_EQ(in_flight(strategy, 3, 16), 16);
 }
 

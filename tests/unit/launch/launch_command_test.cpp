@@ -1,4 +1,4 @@
-#include "cli/launch_command.h"
+#include "cli/launch/launch_command.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "cli/launch_run.h"
+#include "cli/launch/launch_run.h"
 
 #include <csignal>
 #include <thread>

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
-#include "tessera/base/json.h"
+#include "tessera/base/json/parse.h"
 
 namespace tessera::models {
 namespace {

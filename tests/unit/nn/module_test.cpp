@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
+#include "tessera/nn/module/marks.h"
 
 namespace tessera {
 namespace {

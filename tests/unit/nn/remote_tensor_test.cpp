@@ -1,6 +1,4 @@
 // Handles of tensors that another rank owns: layers' operators are run there, the rest is refused.
-#include "tessera/nn/module/remote_tensor.h"
-
 #include <torch/torch.h>
 
 #include <gmock/gmock.h>
@@ -8,6 +6,7 @@
 #include "tessera/base/error.h"
 #include "tessera/nn/module/containers.h"
 #include "tessera/nn/module/operator_layer.h"
+#include "tessera/nn/module/remote_guard.h"
 
 namespace tessera::nn {
 namespace {

@@ -4,6 +4,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/nn/module/containers.h"
+#include "tessera/nn/module/marks.h"
 #include "tessera/nn/replace/replace.h"
 
 namespace tessera::nn {

@@ -4,6 +4,7 @@
 #include "tessera/base/error.h"
 #include "tessera/deferred_init/delayed_init.h"
 #include "tessera/nn/layers/transformer_layer.h"
+#include "tessera/tracer/describe.h"
 
 #include "plain_transformer.h"
 #include "ranks.h"
@@ -355,6 +356,13 @@ TEST_P(Transformers, DelayedLayersAreSharesOfOneLayer) {
   for (const auto& [name, tensor] : joined) {
     EXPECT_LT(tensor.abs().max().item<double>(), 2) << name;
   }
+}
+
+TEST_P(Transformers, PartsOfALayerAreNotReportedAsKeptWhole) {
+  on_ranks(GetParam(), [&](const nn::TensorParallel&) {
+    const auto layer = seeded(31, [&] { return nn::DistributedTransformerLayer(small_options()); });
+    EXPECT_TRUE(tracer::describe(*layer, "model").kept.empty());
+  });
 }
 
 TEST(TransformerErrors, SayWhatWorks) {

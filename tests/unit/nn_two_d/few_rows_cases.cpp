@@ -1,9 +1,9 @@
 // Activations of few rows across the boundary: the weights stay where they lie
 // if all ranks bring as many samples, and their panels travel if not.
 #include "tessera/base/error.h"
-#include "tessera/nn/summa/boundary.h"
 #include "tessera/nn/layers/embedding.h"
 #include "tessera/nn/layers/projection.h"
+#include "tessera/nn/summa/boundary.h"
 
 #include "cases.h"
 #include "weights.h"
@@ -50,10 +50,7 @@ void run(const MeshPtr& mesh, std::int64_t in_first_row, std::int64_t in_rest) {
   options.linear_bias = false;
   auto linear = make_on(mesh, [&] {
     return DistributedProjection(
-        DistributedProjectionImpl::Direction::kInto,
-        kHidden,
-        FeatureSplit{1, kHidden, 1},
-        options);
+        DistributedProjectionImpl::Direction::kInto, kHidden, FeatureSplit{1, kHidden, 1}, options);
   });
   auto embedding = make_on(mesh, [&] {
     return DistributedEmbedding(

@@ -1,10 +1,10 @@
 // Every layer against torch's own: result, gradients of inputs and parameters.
 #include "tessera/base/error.h"
-#include "tessera/nn/summa/boundary.h"
-#include "tessera/nn/summa/functional.h"
 #include "tessera/nn/layers/embedding.h"
 #include "tessera/nn/layers/layer_norm.h"
 #include "tessera/nn/layers/projection.h"
+#include "tessera/nn/summa/boundary.h"
+#include "tessera/nn/summa/functional.h"
 
 #include "cases.h"
 
@@ -51,7 +51,10 @@ void set(DistributedModule& module, const std::string& name, const at::Tensor& f
   }
 }
 
-void require_gradient(const DistributedModule& module, const std::string& name, const at::Tensor& full) {
+void require_gradient(
+    const DistributedModule& module,
+    const std::string& name,
+    const at::Tensor& full) {
   const auto found = module.distributed_parameters().find(name);
   if (found != module.distributed_parameters().end()) {
     require_close(
@@ -81,8 +84,7 @@ linear_on(const MeshPtr& mesh, std::int64_t in, const FeatureSplit& out, bool wi
 }
 
 DistributedLayerNorm norm_on(const MeshPtr& mesh, std::int64_t width, bool rms = false) {
-  return on<DistributedLayerNorm>(
-      mesh, DistributedLayerNormOptions{width, 1e-5, rms}, Role::kPart);
+  return on<DistributedLayerNorm>(mesh, DistributedLayerNormOptions{width, 1e-5, rms}, Role::kPart);
 }
 
 void linear_of(const MeshPtr& mesh, bool with_bias, int groups) {

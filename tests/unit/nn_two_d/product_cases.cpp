@@ -1,8 +1,8 @@
 // C = A B, A B^T, A^T B: results, gradients, gradients of gradients.
 #include "tessera/base/error.h"
 #include "tessera/nn/summa/product.h"
-#include "tessera/nn/summa/summa.h"
 #include "tessera/nn/summa/stationary_weights.h"
+#include "tessera/nn/summa/summa.h"
 
 #include "cases.h"
 

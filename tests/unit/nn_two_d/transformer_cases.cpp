@@ -22,7 +22,8 @@ FullTensors make_parameters(const TransformerOptions& o, Random& random) {
     add(name + ".bias", {out});
   };
   for (const char* part : {"attention", "output"}) {
-    const std::string norm = std::string(part) + (o.pre_layernorm ? ".pre_layernorm" : ".layernorm");
+    const std::string norm =
+        std::string(part) + (o.pre_layernorm ? ".pre_layernorm" : ".layernorm");
     add(norm + ".weight", {o.hidden_size});
     add(norm + ".bias", {o.hidden_size});
   }

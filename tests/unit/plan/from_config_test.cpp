@@ -6,7 +6,7 @@
 #include "tessera/base/error.h"
 #include "tessera/config/keys.h"
 
-namespace tessera::plan::test {
+namespace tessera::plans::test {
 
 namespace {
 
@@ -65,4 +65,4 @@ TEST(FromConfig, EveryAllowedTextIsUnderstood) {
 
 } // namespace
 
-} // namespace tessera::plan::test
+} // namespace tessera::plans::test

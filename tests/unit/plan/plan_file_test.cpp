@@ -9,7 +9,7 @@
 
 #include "support.h"
 
-namespace tessera::plan::test {
+namespace tessera::plans::test {
 
 namespace {
 
@@ -58,7 +58,7 @@ TEST(PlanFile, ErrorsNameTheField) {
       HasSubstr("\"decoder\" is 9; pp ranks are 0 to 1"));
   EXPECT_THAT(
       parse_error(replaced("\"decoder\": 1", "\"decoder\": null")),
-      HasSubstr("partition: found an object"));
+      HasSubstr("partition.decoder: found null; write an integer"));
   EXPECT_THAT(
       parse_error(replaced("\"decoder\"", "\"encoder\"")), HasSubstr("\"encoder\": stands twice"));
   EXPECT_THAT(
@@ -138,4 +138,4 @@ TEST_F(OnDisk, ErrorsNameTheFile) {
 
 } // namespace
 
-} // namespace tessera::plan::test
+} // namespace tessera::plans::test

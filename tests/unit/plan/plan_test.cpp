@@ -5,7 +5,7 @@
 
 #include "support.h"
 
-namespace tessera::plan::test {
+namespace tessera::plans::test {
 
 namespace {
 
@@ -125,4 +125,4 @@ TEST(Plan, MicrobatchesHaveALimit) {
 
 } // namespace
 
-} // namespace tessera::plan::test
+} // namespace tessera::plans::test

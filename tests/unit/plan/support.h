@@ -5,7 +5,7 @@
 #include "tessera/base/error.h"
 #include "tessera/plan/plan.h"
 
-namespace tessera::plan::test {
+namespace tessera::plans::test {
 
 /// The message of the PlanError that `call` throws, or "no error".
 template <typename Call>
@@ -30,4 +30,4 @@ inline Plan sample() {
       .partition = {{"", 0}, {"encoder", 0}, {"decoder", 1}}};
 }
 
-} // namespace tessera::plan::test
+} // namespace tessera::plans::test

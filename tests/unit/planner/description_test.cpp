@@ -60,7 +60,7 @@ TEST(Description, ReadsAModel) {
   EXPECT_TRUE(read.activation_checkpointing);
   EXPECT_EQ(read.precision, cost::Precision::kHalf);
   ASSERT_EQ(read.layers.size(), 2u);
-  EXPECT_EQ(read.layers[0].forward_seconds_per_sample.at("t4").at(2), 0.25);
+  EXPECT_EQ(read.measured().layers[0].forward_seconds_per_sample.at("t4").at(2), 0.25);
   EXPECT_THAT(read.shared_with(), testing::ElementsAre(-1, 0));
   EXPECT_THAT(read.measured_degrees("t4"), testing::ElementsAre(1));
 }

@@ -10,6 +10,29 @@
 namespace tessera::planner {
 namespace {
 
+std::size_t at(int index) {
+  return static_cast<std::size_t>(index);
+}
+
+// The objective: (m - 1) max_k max(t_k, e_k) + sum_k t_k + 2 sum_k e_k.
+double pipeline_seconds(const AssignmentProblem& problem, const std::vector<int>& boundaries) {
+  double sum = 0;
+  double longest = 0;
+  for (int k = 0; k < problem.stages; ++k) {
+    const int last = boundaries[at(k) + 1];
+    const double seconds =
+        problem.seconds[at(k)][at(last)] - problem.seconds[at(k)][at(boundaries[at(k)])];
+    sum += seconds;
+    longest = std::max(longest, seconds);
+    if (k + 1 < problem.stages) {
+      const double sent = problem.send_seconds[at(k)][at(last)];
+      sum += 2 * sent;
+      longest = std::max(longest, sent);
+    }
+  }
+  return (problem.microbatches - 1) * longest + sum;
+}
+
 AssignmentProblem
 random_problem(std::mt19937& random, int layers, int stages, bool even_devices = false) {
   std::uniform_real_distribution<double> seconds(0, 1);

@@ -16,8 +16,8 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 
 // A language model: embedding and head share a weight, `blocks` blocks between.
-TracedModel small_language_model(int blocks) {
-  TracedModel model;
+ModelTrace small_language_model(int blocks) {
+  ModelTrace model;
   graph::ModelGraph& graph = model.graph;
   graph.name = "small";
   graph.traced = true;
@@ -94,7 +94,7 @@ cost::Cluster measured_cluster(int ranks) {
 }
 
 TEST(TracedModel, BlocksMoveAndWhatSharesParametersStays) {
-  TracedModel model = small_language_model(3);
+  ModelTrace model = small_language_model(3);
   EXPECT_THAT(movable_modules(model.graph), ElementsAre(3, 4, 5));
   // A block that holds the embedding's weight stays with it.
   model.graph.modules[4].parameters.push_back(0);
@@ -112,16 +112,17 @@ TEST(TracedModel, SecondsAreThoseOfItsOperators) {
   EXPECT_EQ(described.layers[0].parameters, 1000);
   EXPECT_EQ(described.layers[1].parameters, 500);
   EXPECT_EQ(described.layers[1].output_elements_per_sample, 100);
+  const cost::TracedPart& whole = described.traced()->whole;
   const auto seconds = [](const cost::MicrobatchSeconds& all, int size) {
     return all.at("cpu").at(size).forward;
   };
-  EXPECT_NEAR(seconds(described.layers[1].microbatch_seconds, 2), 8e-3, 1e-9);
+  EXPECT_NEAR(seconds(whole.layers[1].microbatch_seconds, 2), 8e-3, 1e-9);
   // Embedding and head; the head alone runs behind the blocks.
-  EXPECT_NEAR(seconds(described.layers[0].microbatch_seconds, 2), 6e-3, 1e-9);
-  EXPECT_NEAR(seconds(described.tail_seconds, 2), 4e-3, 1e-9);
-  EXPECT_EQ(described.layers[1].kept_bytes_per_sample, 16e6);
+  EXPECT_NEAR(seconds(whole.layers[0].microbatch_seconds, 2), 6e-3, 1e-9);
+  EXPECT_NEAR(seconds(whole.tail_seconds, 2), 4e-3, 1e-9);
+  EXPECT_EQ(whole.layers[1].kept_bytes_per_sample, 16e6);
   // Sizes that divide the batch, and no others.
-  EXPECT_EQ(described.tail_seconds.at("cpu").size(), 4u);
+  EXPECT_EQ(whole.tail_seconds.at("cpu").size(), 4u);
 }
 
 TEST(TracedModel, UnknownDevicesAreRefusedByName) {
@@ -182,9 +183,9 @@ TEST(RuntimeAbilities, FollowTheConfigurationsKeys) {
 // The same model as each of two ranks with samples of their own holds it: half
 // of every block, the embedding whole; a block gathers the samples of both and
 // sums parts of the result.
-TracedDivision half_of(const TracedModel& whole) {
-  TracedDivision division;
-  division.way = {2, "speed", false};
+DivisionTrace half_of(const ModelTrace& whole) {
+  DivisionTrace division;
+  division.way = {2, cost::Distribution::kSpeed, false};
   division.samples = 2;
   division.graph = whole.graph;
   division.whole = {"wte.weight"};
@@ -222,21 +223,21 @@ TracedDivision half_of(const TracedModel& whole) {
 }
 
 TEST(DividedModel, HoldsWhatOneRankDoes) {
-  TracedModel traced = small_language_model(3);
+  ModelTrace traced = small_language_model(3);
   traced.divisions.push_back(half_of(traced));
   const auto model = describe_traced(traced, measured_cluster(2));
-  ASSERT_EQ(model.divided.size(), 1u);
-  const cost::DividedModel& divided = model.divided[0];
+  ASSERT_EQ(model.traced()->divided.size(), 1u);
+  const cost::DividedModel& divided = model.traced()->divided[0];
   EXPECT_EQ(divided.layers[1].parameters, 250);
-  EXPECT_EQ(divided.layers[1].whole_parameters, 0);
-  EXPECT_EQ(divided.layers[0].whole_parameters, 1000);
+  EXPECT_EQ(divided.part.layers[1].whole_parameters, 0);
+  EXPECT_EQ(divided.part.layers[0].whole_parameters, 1000);
   // A microbatch of two is one sample of each rank.
-  EXPECT_EQ(divided.layers[1].microbatch_seconds.at("cpu").count(1), 0u);
+  EXPECT_EQ(divided.part.layers[1].microbatch_seconds.at("cpu").count(1), 0u);
   EXPECT_NEAR(
-      divided.layers[1].microbatch_seconds.at("cpu").at(2).forward,
-      model.layers[1].microbatch_seconds.at("cpu").at(1).forward,
+      divided.part.layers[1].microbatch_seconds.at("cpu").at(2).forward,
+      model.traced()->whole.layers[1].microbatch_seconds.at("cpu").at(1).forward,
       1e-12);
-  const cost::PassCollectives& exchanged = divided.layers[1].collectives.at(4);
+  const cost::PassCollectives& exchanged = divided.part.layers[1].collectives.at(4);
   ASSERT_EQ(exchanged.forward.size(), 2u);
   EXPECT_EQ(exchanged.forward[0].operation, "all_gather");
   EXPECT_EQ(exchanged.forward[0].bytes, 800); // two samples of 400 bytes
@@ -246,11 +247,11 @@ TEST(DividedModel, HoldsWhatOneRankDoes) {
   EXPECT_EQ(exchanged.backward[0].bytes, 1600);
   EXPECT_EQ(exchanged.backward[1].operation, "all_gather");
   EXPECT_EQ(exchanged.backward[1].bytes, 800);
-  EXPECT_TRUE(divided.tail_collectives.at(4).forward.empty());
+  EXPECT_TRUE(divided.part.tail_collectives.at(4).forward.empty());
 }
 
 TEST(DividedModel, IsPricedWithItsCollectives) {
-  TracedModel traced = small_language_model(3);
+  ModelTrace traced = small_language_model(3);
   traced.divisions.push_back(half_of(traced));
   cost::Cluster cluster = measured_cluster(2);
   const auto model = describe_traced(traced, cluster);
@@ -272,7 +273,7 @@ TEST(DividedModel, IsPricedWithItsCollectives) {
 }
 
 TEST(DividedModel, WhatIsPlannedIsAConfiguration) {
-  TracedModel traced = small_language_model(3);
+  ModelTrace traced = small_language_model(3);
   traced.divisions.push_back(half_of(traced));
   const auto model = describe_traced(traced, measured_cluster(2));
   SearchOptions options;
@@ -280,7 +281,7 @@ TEST(DividedModel, WhatIsPlannedIsAConfiguration) {
   options.tensor_degree = 2;
   options.constants = cost::runtime_constants(measured_cluster(2), model.precision);
   const auto best = search(model, measured_cluster(2), options).best.front();
-  EXPECT_EQ(best.strategy.tensor_kind, "speed");
+  EXPECT_EQ(best.strategy.distribution, cost::Distribution::kSpeed);
   EXPECT_EQ(best.strategy.microbatch_size % 2, 0);
   const auto config = config::parse_config(to_config_json(best, model), "planned");
   EXPECT_EQ(config.tensor_parallel_degree, 2);
@@ -293,7 +294,7 @@ TEST(DividedModel, WhatIsPlannedIsAConfiguration) {
 TEST(DividedModel, ADegreeThatWasNotTracedIsNamed) {
   const auto model = describe_traced(small_language_model(3), measured_cluster(2));
   try {
-    model.divided_in({2, "memory", true});
+    model.divided_in({2, cost::Distribution::kMemory, true});
     FAIL();
   } catch (const ConfigError& error) {
     EXPECT_THAT(error.what(), HasSubstr("degree 2 of kind \"memory\""));

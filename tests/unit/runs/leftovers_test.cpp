@@ -1,4 +1,4 @@
-#include "cli/leftovers.h"
+#include "cli/launch/leftovers.h"
 
 #include <unistd.h>
 

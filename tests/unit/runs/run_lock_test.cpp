@@ -1,4 +1,4 @@
-#include "cli/run_lock.h"
+#include "cli/train/run_lock.h"
 
 #include <sys/wait.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-#include "cli/text_stream.h"
+#include "cli/generate/text_stream.h"
 
 #include <array>
 #include <csignal>

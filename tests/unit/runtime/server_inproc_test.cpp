@@ -3,6 +3,8 @@
 
 #include <gmock/gmock.h>
 
+#include "tessera/runtime/order_channel.h"
+
 #include "tests/unit/runtime/pipeline.h"
 
 namespace tessera::runtime::testing {
@@ -100,11 +102,11 @@ TEST(Server, LateMessagesAreDropped) {
   Pipeline pipeline(2, 2);
   const auto x = rows(2);
   Fields late;
-  late.kind = Kind::kEnd;
-  late.failed = 1;
+  late.kind = ServerMessage::kEnd;
+  late.failed = true;
   late.serial = 4;
   pipeline.transports[0]->send(1, to_header(late), c10::IValue("stale"));
-  late.kind = Kind::kRequest;
+  late.kind = ServerMessage::kRequest;
   late.module = 999;
   pipeline.transports[0]->send(1, to_header(late), c10::IValue());
   on_ranks(2, [&](int rank) { pipeline.ranks[rank]->step(5, x); });

@@ -1,4 +1,4 @@
-#include "tessera/runtime/static_plan.h"
+#include "tessera/runtime/replay/static_plan.h"
 
 #include <gtest/gtest.h>
 
@@ -10,13 +10,13 @@ namespace {
 /// Two calls made one after the other by the step function on rank 0, forward
 /// only: A on rank 1 makes what B on rank 2 takes.
 constexpr std::uint64_t kRoot = 1;
-constexpr LegId kToA{10, Leg::kArguments};
-constexpr LegId kFromA{10, Leg::kResults};
-constexpr LegId kToB{20, Leg::kArguments};
-constexpr LegId kFromB{20, Leg::kResults};
+constexpr MessageId kToA{10, CallMessage::kArguments};
+constexpr MessageId kFromA{10, CallMessage::kResults};
+constexpr MessageId kToB{20, CallMessage::kArguments};
+constexpr MessageId kFromB{20, CallMessage::kResults};
 
-LegFlow leg(const LegId& id, bool sent, int peer, SlotFlow slot = {}) {
-  LegFlow flow;
+MessageFlow message(const MessageId& id, bool sent, int peer, SlotFlow slot = {}) {
+  MessageFlow flow;
   flow.id = id;
   flow.sent = sent;
   flow.peer = peer;
@@ -34,21 +34,21 @@ std::vector<RankFlow> two_calls(bool parent_reads) {
       {kRoot, 0, Cause::kStart, {}},
       {kRoot, 1, Cause::kResponse, kFromA},
       {kRoot, 2, Cause::kResponse, kFromB}};
-  root.legs = {
-      leg(kToA, true, 1),
-      leg(kFromA, false, 1, received),
-      leg(kToB, true, 2, handed_on),
-      leg(kFromB, false, 2)};
+  root.messages = {
+      message(kToA, true, 1),
+      message(kFromA, false, 1, received),
+      message(kToB, true, 2, handed_on),
+      message(kFromB, false, 2)};
   RankFlow a;
   a.turns = {{101, 0, Cause::kStart, kToA}};
-  a.legs = {leg(kToA, false, 0), leg(kFromA, true, 0)};
+  a.messages = {message(kToA, false, 0), message(kFromA, true, 0)};
   RankFlow b;
   b.turns = {{201, 0, Cause::kStart, kToB}};
-  b.legs = {leg(kToB, false, 0), leg(kFromB, true, 0)};
+  b.messages = {message(kToB, false, 0), message(kFromB, true, 0)};
   return {root, a, b};
 }
 
-std::vector<int> peers(const SentLeg& sent) {
+std::vector<int> peers(const SentMessage& sent) {
   std::vector<int> list;
   for (const Outgoing& outgoing : sent.outgoing) {
     list.push_back(outgoing.peer);
@@ -61,7 +61,7 @@ TEST(StaticPlan, PlainWaysAreThoseRecorded) {
   EXPECT_EQ(plans[0].turns.size(), 3U);
   EXPECT_EQ(peers(plans[1].sent.at(kFromA)), std::vector<int>{0});
   EXPECT_EQ(peers(plans[0].sent.at(kToB)), std::vector<int>{2});
-  EXPECT_EQ(plans[2].turns[0].needs, std::vector<LegId>{kToB});
+  EXPECT_EQ(plans[2].turns[0].needs, std::vector<MessageId>{kToB});
   EXPECT_EQ(plans[0].reports_expected, 0);
 }
 
@@ -73,7 +73,7 @@ TEST(StaticPlan, AnUnreadTensorGoesStraightToItsReader) {
   EXPECT_EQ(peers(plans[1].sent.at(kFromA)), std::vector<int>{2});
   EXPECT_TRUE(plans[0].sent.at(kToB).outgoing.empty());
   EXPECT_FALSE(plans[0].sent.at(kToB).made[0]);
-  EXPECT_EQ(plans[2].turns[0].needs, std::vector<LegId>{kFromA});
+  EXPECT_EQ(plans[2].turns[0].needs, std::vector<MessageId>{kFromA});
   EXPECT_TRUE(plans[0].received.at(kFromA).places[0].empty());
   // A's tensor reaches B, B's the root: nobody has to report.
   EXPECT_EQ(plans[0].reports_expected, 0);
@@ -83,7 +83,7 @@ TEST(StaticPlan, AReadTensorGoesThePlainWay) {
   const auto plans = make_static_plan(two_calls(true), true);
   EXPECT_EQ(plans[0].turns.size(), 3U);
   EXPECT_EQ(peers(plans[1].sent.at(kFromA)), std::vector<int>{0});
-  EXPECT_EQ(plans[2].turns[0].needs, std::vector<LegId>{kToB});
+  EXPECT_EQ(plans[2].turns[0].needs, std::vector<MessageId>{kToB});
 }
 
 // The part behind A's answer does not need it, yet it changes a buffer.
@@ -100,7 +100,7 @@ TEST(StaticPlan, ATurnThatKeepsItsPlaceIsNotJoined) {
 TEST(StaticPlan, ExactSumsOfThreeAreMadeWhereTheyWereRecorded) {
   for (const int summands : {2, 3}) {
     auto flows = two_calls(false);
-    flows[0].legs[2].slots[0].origins.assign(summands, {kFromA, 0});
+    flows[0].messages[2].slots[0].origins.assign(summands, {kFromA, 0});
     const auto exact = make_static_plan(flows, true, true);
     EXPECT_EQ(peers(exact[1].sent.at(kFromA)), std::vector<int>{summands == 2 ? 2 : 0});
     EXPECT_EQ(exact[0].sent.at(kToB).made[0], summands == 3);
@@ -112,7 +112,7 @@ TEST(StaticPlan, ExactSumsOfThreeAreMadeWhereTheyWereRecorded) {
 TEST(StaticPlan, ARankWhoseLastTensorNobodyTakesReports) {
   auto flows = two_calls(false);
   // B's result is thrown away, so B's rank ends without a word.
-  flows[0].legs[3].slots[0].read = false;
+  flows[0].messages[3].slots[0].read = false;
   const auto plans = make_static_plan(flows, true);
   EXPECT_TRUE(plans[2].reports);
   EXPECT_FALSE(plans[1].reports);
@@ -123,14 +123,14 @@ TEST(StaticPlan, ARankWhoseLastTensorNobodyTakesReports) {
 // A gradient that is read pulls its tensor to the plain way: autograd wants the
 // two alike.
 TEST(StaticPlan, ATensorAndItsGradientGoTheSameWay) {
-  constexpr LegId kGradientToB{20, Leg::kOutputGradients};
-  constexpr LegId kGradientFromB{20, Leg::kInputGradients};
-  constexpr LegId kGradientToA{10, Leg::kOutputGradients};
+  constexpr MessageId kGradientToB{20, CallMessage::kOutputGradients};
+  constexpr MessageId kGradientFromB{20, CallMessage::kInputGradients};
+  constexpr MessageId kGradientToA{10, CallMessage::kOutputGradients};
   for (const bool read : {false, true}) {
     auto flows = two_calls(false);
     for (auto& flow : flows) {
-      for (auto& one : flow.legs) {
-        one.slots[0].needs_grad = one.id != kToA;
+      for (auto& one : flow.messages) {
+        one.slots[0].requires_grad = one.id != kToA;
       }
     }
     SlotFlow gradient;
@@ -139,12 +139,12 @@ TEST(StaticPlan, ATensorAndItsGradientGoTheSameWay) {
     if (!read) {
       handed_on.origins = {{kGradientFromB, 0}};
     }
-    flows[0].legs.push_back(leg(kGradientToB, true, 2));
-    flows[0].legs.push_back(leg(kGradientFromB, false, 2, gradient));
-    flows[0].legs.push_back(leg(kGradientToA, true, 1, handed_on));
-    flows[1].legs.push_back(leg(kGradientToA, false, 0));
-    flows[2].legs.push_back(leg(kGradientToB, false, 0));
-    flows[2].legs.push_back(leg(kGradientFromB, true, 0));
+    flows[0].messages.push_back(message(kGradientToB, true, 2));
+    flows[0].messages.push_back(message(kGradientFromB, false, 2, gradient));
+    flows[0].messages.push_back(message(kGradientToA, true, 1, handed_on));
+    flows[1].messages.push_back(message(kGradientToA, false, 0));
+    flows[2].messages.push_back(message(kGradientToB, false, 0));
+    flows[2].messages.push_back(message(kGradientFromB, true, 0));
     flows[0].turns.push_back({kRoot, 3, Cause::kResponse, kGradientFromB});
     flows[1].turns.push_back({102, 0, Cause::kStart, kGradientToA});
     flows[2].turns.push_back({202, 0, Cause::kStart, kGradientToB});
@@ -158,7 +158,7 @@ TEST(StaticPlan, ATensorAndItsGradientGoTheSameWay) {
 
 TEST(StaticPlan, FlowsThatDoNotFitTogetherAreAnError) {
   auto flows = two_calls(false);
-  flows[2].legs.pop_back();
+  flows[2].messages.pop_back();
   EXPECT_THROW(make_static_plan(flows, false), InternalError);
 }
 
@@ -167,10 +167,10 @@ TEST(Flow, NumbersAndBack) {
   const auto numbers = to_numbers(flows[0]);
   const RankFlow back = flow_from_numbers(numbers);
   EXPECT_EQ(back.turns, flows[0].turns);
-  ASSERT_EQ(back.legs.size(), flows[0].legs.size());
-  for (std::size_t i = 0; i < back.legs.size(); ++i) {
-    EXPECT_EQ(back.legs[i].id, flows[0].legs[i].id);
-    EXPECT_EQ(back.legs[i].slots, flows[0].legs[i].slots);
+  ASSERT_EQ(back.messages.size(), flows[0].messages.size());
+  for (std::size_t i = 0; i < back.messages.size(); ++i) {
+    EXPECT_EQ(back.messages[i].id, flows[0].messages[i].id);
+    EXPECT_EQ(back.messages[i].slots, flows[0].messages[i].slots);
   }
   for (std::size_t size = 0; size < numbers.size(); ++size) {
     EXPECT_THROW(flow_from_numbers(std::span(numbers).subspan(0, size)), InternalError);

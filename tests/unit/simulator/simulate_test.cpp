@@ -119,7 +119,7 @@ TEST(Simulate, SchedulesHoldWhatTheyAllow) {
   auto model = small_model(4);
   const auto cluster = small_cluster(2, 0);
   auto strategy = small_strategy(4, 1, 1, 1, 4);
-  const auto held = [&](const char* schedule) {
+  const auto held = [&](cost::Schedule schedule) {
     strategy.schedule = schedule;
     const auto result = simulate(model, cluster, strategy, bare());
     const auto estimate = cost::price(model, cluster, strategy, bare().constants);
@@ -130,10 +130,10 @@ TEST(Simulate, SchedulesHoldWhatTheyAllow) {
     }
     return result.memory_high_water[0];
   };
-  const double bytes_of_fixed = held("interleaved");
-  EXPECT_LT(bytes_of_fixed, held("simple"));
+  const double bytes_of_fixed = held(cost::Schedule::kInterleaved);
+  EXPECT_LT(bytes_of_fixed, held(cost::Schedule::kSimple));
   strategy.active_microbatches = 6;
-  EXPECT_GT(held("interleaved"), bytes_of_fixed);
+  EXPECT_GT(held(cost::Schedule::kInterleaved), bytes_of_fixed);
 }
 
 TEST(Simulate, CustomSchedulesAreObeyed) {
@@ -144,7 +144,7 @@ TEST(Simulate, CustomSchedulesAreObeyed) {
     return one;
   }();
   auto strategy = small_strategy(2, 1, 1, 1, 2);
-  strategy.schedule = "custom";
+  strategy.schedule = cost::Schedule::kCustom;
   auto options = bare();
   options.custom_order = schedule::parse_order("1F 1B 0F 0B");
   const auto result = simulate(model, cluster, strategy, options);
@@ -196,6 +196,7 @@ TEST(Simulate, RanksThatShareCoresSlowEachOtherDown) {
 // A model whose first layer is the home of embedding and head.
 cost::DescribedModel home_model(int layers) {
   cost::DescribedModel model;
+  cost::TracedModel traced;
   model.name = "home";
   model.global_batch_size = 8;
   model.returns_home = true;
@@ -203,10 +204,13 @@ cost::DescribedModel home_model(int layers) {
     cost::Layer layer;
     layer.name = i == 0 ? "" : "h." + std::to_string(i - 1);
     layer.kind = "Block";
-    layer.microbatch_seconds["fast"][1] = {1e-3, 2e-3};
     model.layers.push_back(layer);
+    cost::TracedLayer seconds;
+    seconds.microbatch_seconds["fast"][1] = {1e-3, 2e-3};
+    traced.whole.layers.push_back(seconds);
   }
-  model.tail_seconds["fast"][1] = {0.6e-3, 1.2e-3};
+  traced.whole.tail_seconds["fast"][1] = {0.6e-3, 1.2e-3};
+  model.source = traced;
   return model;
 }
 

@@ -72,22 +72,23 @@ TEST(TimelineJson, RefusesWhatItDoesNotUnderstand) {
   EXPECT_THAT(error_of("{}"), HasSubstr("'format' is missing"));
   EXPECT_THAT(
       error_of(with("rank", 4)),
-      HasSubstr("event 0: 'rank' must be an integer from 0 to 3, found 4"));
+      HasSubstr("'events[0].rank' must be an integer from 0 to 3, found 4"));
   EXPECT_THAT(error_of(with("rank", 1.5)), HasSubstr("found 1.5"));
-  EXPECT_THAT(error_of(with("step", -2)), HasSubstr("'step'"));
-  EXPECT_THAT(error_of(with("bytes", UINT64_MAX)), HasSubstr("'bytes'"));
+  EXPECT_THAT(error_of(with("step", -2)), HasSubstr("events[0].step'"));
+  EXPECT_THAT(error_of(with("bytes", UINT64_MAX)), HasSubstr("events[0].bytes'"));
   EXPECT_THAT(error_of(with("end_us", 0)), HasSubstr("is before 'start_us' 0.125"));
   EXPECT_THAT(error_of(with("start_us", "soon")), HasSubstr("found \"soon\""));
-  EXPECT_THAT(error_of(with("colour", "red")), HasSubstr("unknown field 'colour'"));
+  EXPECT_THAT(error_of(with("colour", "red")), HasSubstr("unknown field 'events[0].colour'"));
   auto json = nlohmann::json::parse(to_json(example()));
   json["events"][1].erase("lane");
-  EXPECT_THAT(error_of(json.dump()), HasSubstr("event 1: field 'lane' is missing"));
+  EXPECT_THAT(error_of(json.dump()), HasSubstr("field 'events[1].lane' is missing"));
   json = nlohmann::json::parse(to_json(example()));
   json["version"] = 2;
-  EXPECT_THAT(error_of(json.dump()), HasSubstr("version 2 is not known"));
+  EXPECT_THAT(
+      error_of(json.dump()), HasSubstr("'version' must be 1, which this program reads, found 2"));
   json["version"] = 1;
   json["origin"] = "guessed";
-  EXPECT_THAT(error_of(json.dump()), HasSubstr("found 'guessed'"));
+  EXPECT_THAT(error_of(json.dump()), HasSubstr("found \"guessed\""));
 }
 
 TEST(TimelineJson, RefusesANumberThatNoDoubleHolds) {

@@ -11,14 +11,14 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
-#include "tessera/transport/shm/event.h"
 #include "tessera/transport/shm/ring.h"
+#include "tessera/transport/shm/waiter.h"
 
 namespace tessera::transport::shm {
 namespace {
 
 TEST(Arena, BlocksAreAlignedDisjointAndComeBackWhole) {
-  const auto mapping = Mapping::create(1, 1 << 20, 0);
+  const auto mapping = Mapping::create(1, 1 << 20);
   Arena arena(mapping);
   std::mt19937 random(7);
   struct Block {
@@ -52,14 +52,14 @@ TEST(Arena, BlocksAreAlignedDisjointAndComeBackWhole) {
 }
 
 TEST(Arena, WhatIsNoBlockIsRefused) {
-  const auto mapping = Mapping::create(1, 1 << 16, 0);
+  const auto mapping = Mapping::create(1, 1 << 16);
   Arena arena(mapping);
   mapping->release(4096);
   EXPECT_THROW(arena.allocate(1), CommError);
 }
 
 TEST(Ring, FramesOfAllSizesPassInOrderAndFullIsTold) {
-  const auto mapping = Mapping::create(1, 1 << 16, 0);
+  const auto mapping = Mapping::create(1, 1 << 16);
   RingWriter writer(mapping->ring_head(0), mapping->ring_data(0));
   RingReader reader(mapping->ring_head(0), mapping->ring_data(0));
   std::atomic<int> wakes{0};
@@ -105,7 +105,7 @@ TEST(Ring, FramesOfAllSizesPassInOrderAndFullIsTold) {
 }
 
 TEST(Ring, DamageIsAnError) {
-  const auto mapping = Mapping::create(1, 1 << 16, 0);
+  const auto mapping = Mapping::create(1, 1 << 16);
   RingWriter writer(mapping->ring_head(0), mapping->ring_data(0));
   RingReader reader(mapping->ring_head(0), mapping->ring_data(0));
   const std::byte message[100]{};
@@ -119,16 +119,16 @@ TEST(Ring, DamageIsAnError) {
   EXPECT_THROW(reader.peek(frame, at), CommError);
 }
 
-TEST(Event, AWaitEndsByNotifyOrTimeout) {
-  const auto mapping = Mapping::create(1, 1 << 16, 0);
-  Event& event = mapping->control().inbox;
+TEST(Waiter, AWaitEndsWhenTheCounterIsRaisedOrByTimeout) {
+  const auto mapping = Mapping::create(1, 1 << 16);
+  ipc::Counter& counter = mapping->control().inbox;
   Waiter waiter(true);
   const auto start = std::chrono::steady_clock::now();
-  waiter.wait(event, 0, std::chrono::milliseconds(30));
+  waiter.wait(counter, 0, std::chrono::milliseconds(30));
   EXPECT_GE(std::chrono::steady_clock::now() - start, std::chrono::milliseconds(25));
-  std::thread other([&] { notify(event); });
-  while (event.count.load() == 0) {
-    waiter.wait(event, 0, std::chrono::seconds(60));
+  std::thread other([&] { counter.raise(); });
+  while (counter.value.load() == 0) {
+    waiter.wait(counter, 0, std::chrono::seconds(60));
   }
   other.join();
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));

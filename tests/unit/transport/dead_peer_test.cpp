@@ -41,9 +41,9 @@ class DeadPeer : public ::testing::Test {
       peer.rank = i == 0 ? 4 : 7;
       peer.host = "node-x";
       peer.ring = i;
-      peer.mapping = shm::Mapping::create(2, 1 << 20, 1);
+      peer.mapping = shm::Mapping::create(2, 1 << 20);
     }
-    parts.peers[1].process = std::make_shared<shm::ProcessWatch>(child_);
+    parts.peers[1].process = std::make_shared<diagnostics::ProcessWatch>(child_);
     theirs_ = parts.peers[1].mapping;
     parts.channel = std::make_unique<inproc::InprocChannel>(0, std::make_shared<inproc::Bulks>());
     parts.drain = seconds(60);
@@ -62,7 +62,7 @@ class DeadPeer : public ::testing::Test {
   }
   void it_sends(int number) {
     shm::RingWriter ring(theirs_->ring_head(0), theirs_->ring_data(0));
-    const auto bytes = encode({}, {}, strip(number).structure, {});
+    const auto bytes = encode({}, {}, comm::strip(number).structure, {});
     ASSERT_TRUE(ring.write(shm::FrameKind::kMessage, bytes.data(), bytes.size(), 0));
   }
 

@@ -13,6 +13,13 @@
 namespace tessera::transport {
 namespace {
 
+using comm::assemble;
+using comm::describe;
+using comm::Place;
+using comm::strip;
+using comm::Stripped;
+using comm::TensorStub;
+
 std::vector<std::byte> encode_all(const c10::IValue& body) {
   const Stripped stripped = strip(body);
   std::vector<TensorStub> stubs;

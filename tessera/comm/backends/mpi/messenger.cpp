@@ -6,9 +6,9 @@
 #include <exception>
 #include <utility>
 
-#include "tessera/comm/activity.h"
 #include "tessera/comm/backends/mpi/check.h"
 #include "tessera/comm/backoff.h"
+#include "tessera/diagnostics/activity.h"
 
 namespace tessera::comm::mpi {
 
@@ -19,7 +19,7 @@ constexpr std::size_t kLengthBytes = sizeof(std::uint64_t);
 } // namespace
 
 struct Messenger::Outgoing {
-  std::vector<char> bytes;
+  std::vector<std::byte> bytes;
   std::vector<MPI_Request> requests;
 };
 
@@ -42,7 +42,7 @@ Messenger::~Messenger() {
   }
 }
 
-void Messenger::send(int peer, int tag, std::vector<char> bytes) {
+void Messenger::send(int peer, int tag, std::vector<std::byte> bytes) {
   auto message = std::make_unique<Outgoing>();
   const std::uint64_t length = bytes.size();
   message->bytes = std::move(bytes);
@@ -94,7 +94,7 @@ bool Messenger::is_done(Outgoing& message) {
 
 void Messenger::push_on() {
   std::unique_lock lock(mutex_);
-  Backoff backoff;
+  Backoff backoff(timeout_);
   while (true) {
     if (outgoing_.empty()) {
       if (stopping_) {
@@ -104,23 +104,10 @@ void Messenger::push_on() {
       backoff.restart();
       continue;
     }
-    if (!mpi_is_running() || (stopping_ && (give_up_ || backoff.waited() > timeout_))) {
+    if (!mpi_is_running() || (stopping_ && (give_up_ || backoff.expired()))) {
       return;
     }
-    bool progressed = false;
-    for (auto it = outgoing_.begin(); it != outgoing_.end();) {
-      bool done = false;
-      try {
-        done = is_done(**it);
-      } catch (const CommError&) {
-        // The receiver's wait names this rank; nobody waits for a send.
-        static_cast<void>(it->release());
-        done = true;
-      }
-      progressed = progressed || done;
-      it = done ? outgoing_.erase(it) : std::next(it);
-    }
-    if (progressed) {
+    if (push_once()) {
       backoff.restart();
       continue;
     }
@@ -130,70 +117,85 @@ void Messenger::push_on() {
   }
 }
 
-std::vector<char> Messenger::receive(int peer, int tag) {
-  std::vector<char> bytes;
-  std::size_t received = 0;
-  Backoff backoff;
-  const auto wait = [&](const char* what) {
-    if (backoff.waited() > timeout_) {
-      throw CommError(
-          str("no object came from rank ",
-              peer,
-              " (tag ",
-              tag,
-              ") within ",
-              timeout_.count(),
-              " ms while ",
-              what,
-              activity::of_node()));
+/// Looks at every message once; true when one has gone. `mutex_` is held.
+bool Messenger::push_once() {
+  const auto is_gone = [](OutgoingPtr& message) {
+    try {
+      return is_done(*message);
+    } catch (const CommError&) {
+      // The receiver's wait names this rank; nobody waits for a send.
+      static_cast<void>(message.release());
+      return true;
     }
-    backoff.pause();
   };
-  while (bytes.empty() || received < bytes.size()) {
-    int found = 0;
-    MPI_Message message = MPI_MESSAGE_NULL;
-    MPI_Status status;
-    while (true) {
-      check_mpi(
-          MPI_Improbe(peer, tag, comm_, &found, &message, &status),
-          str("receiving an object from rank ", peer));
-      if (found != 0) {
-        break;
-      }
-      wait("waiting for it");
-    }
-    backoff.restart();
-    int piece = 0;
-    MPI_Get_count(&status, MPI_BYTE, &piece);
-    bytes.resize(std::max(bytes.size(), received + static_cast<std::size_t>(piece)));
-    MPI_Request request = MPI_REQUEST_NULL;
-    check_mpi(
-        MPI_Imrecv(bytes.data() + received, piece, MPI_BYTE, &message, &request),
-        str("receiving an object from rank ", peer));
-    int done = 0;
-    while (true) {
-      check_mpi(
-          MPI_Test(&request, &done, MPI_STATUS_IGNORE),
-          str("receiving an object from rank ", peer));
-      if (done != 0) {
-        break;
-      }
-      if (backoff.waited() > timeout_) {
-        // MPI may still write there: give the memory up with the message.
-        new std::vector<char>(std::move(bytes));
-      }
-      wait("receiving its bytes");
-    }
-    backoff.restart();
+  return outgoing_.remove_if(is_gone) != 0;
+}
+
+std::vector<std::byte> Messenger::receive(int peer, int tag) {
+  auto bytes = std::make_unique<std::vector<std::byte>>();
+  std::size_t received = 0;
+  Backoff backoff(timeout_);
+  while (received == 0 || received < bytes->size()) {
+    const std::size_t piece = receive_piece(peer, tag, bytes, received, backoff);
     if (received == 0) {
       std::uint64_t length = 0;
-      std::memcpy(&length, bytes.data(), kLengthBytes);
-      bytes.resize(kLengthBytes + length);
+      std::memcpy(&length, bytes->data(), kLengthBytes);
+      bytes->resize(kLengthBytes + length);
     }
-    received += static_cast<std::size_t>(piece);
+    received += piece;
   }
-  bytes.erase(bytes.begin(), bytes.begin() + kLengthBytes);
-  return bytes;
+  bytes->erase(bytes->begin(), bytes->begin() + kLengthBytes);
+  return std::move(*bytes);
+}
+
+std::size_t Messenger::receive_piece(
+    int peer,
+    int tag,
+    std::unique_ptr<std::vector<std::byte>>& bytes,
+    std::size_t at,
+    Backoff& backoff) {
+  const auto check = [&](int code) {
+    if (code != MPI_SUCCESS) {
+      check_mpi(code, str("receiving an object from rank ", peer));
+    }
+  };
+  int done = 0;
+  MPI_Message message = MPI_MESSAGE_NULL;
+  MPI_Status status;
+  while (check(MPI_Improbe(peer, tag, comm_, &done, &message, &status)), done == 0) {
+    pause(peer, tag, "waiting for it", backoff);
+  }
+  backoff.restart();
+  int piece = 0;
+  MPI_Get_count(&status, MPI_BYTE, &piece);
+  bytes->resize(std::max(bytes->size(), at + static_cast<std::size_t>(piece)));
+  MPI_Request request = MPI_REQUEST_NULL;
+  check(MPI_Imrecv(bytes->data() + at, piece, MPI_BYTE, &message, &request));
+  while (check(MPI_Test(&request, &done, MPI_STATUS_IGNORE)), done == 0) {
+    if (backoff.expired()) {
+      // MPI may still write there, so the memory is lost with the message.
+      static_cast<void>(bytes.release());
+    }
+    pause(peer, tag, "receiving its bytes", backoff);
+  }
+  backoff.restart();
+  return static_cast<std::size_t>(piece);
+}
+
+void Messenger::pause(int peer, int tag, const char* doing, Backoff& backoff) const {
+  if (backoff.expired()) {
+    throw CommError(
+        str("no object came from rank ",
+            peer,
+            " (tag ",
+            tag,
+            ") within ",
+            timeout_.count(),
+            " ms while ",
+            doing,
+            diagnostics::activity::of_node()));
+  }
+  backoff.pause();
 }
 
 } // namespace tessera::comm::mpi

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <cstddef>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -9,6 +10,8 @@
 #include <vector>
 
 #include <mpi.h>
+
+#include "tessera/comm/backoff.h"
 
 namespace tessera::comm::mpi {
 
@@ -23,15 +26,24 @@ class Messenger {
   /// Waits (up to the timeout) until what was sent has been taken.
   ~Messenger();
 
-  void send(int peer, int tag, std::vector<char> bytes);
+  void send(int peer, int tag, std::vector<std::byte> bytes);
   /// Throws: CommError naming the peer when nothing comes in time.
-  std::vector<char> receive(int peer, int tag);
+  std::vector<std::byte> receive(int peer, int tag);
 
  private:
   struct Outgoing;
   using OutgoingPtr = std::unique_ptr<Outgoing>;
 
   void push_on();
+  bool push_once();
+  /// Receives a piece of a message into `bytes` from position `at` on; returns its size.
+  std::size_t receive_piece(
+      int peer,
+      int tag,
+      std::unique_ptr<std::vector<std::byte>>& bytes,
+      std::size_t at,
+      Backoff& backoff);
+  void pause(int peer, int tag, const char* doing, Backoff& backoff) const;
   static bool is_done(Outgoing& message);
 
   MPI_Comm comm_;

@@ -1,12 +1,12 @@
 #include "tessera/comm/backends/mpi/mpi_engine.h"
 
 #include <algorithm>
-#include <climits>
 #include <cstring>
 #include <utility>
 
-#include "tessera/comm/backends/mpi/engine_messages.h"
+#include "tessera/base/error.h"
 #include "tessera/comm/backoff.h"
+#include "tessera/comm/peer_failed.h"
 #include "tessera/comm/reduce_kernels.h"
 
 namespace tessera::comm::mpi {
@@ -48,15 +48,7 @@ void MpiEngine::run(const Operation& operation) {
 void MpiEngine::all_reduce() {
   const std::int64_t count = operation_.count;
   if (operation_.bytes(count) <= kFlatBytes) {
-    std::byte* room = staging(operation_.bytes(count * info_.size()));
-    Exchange exchange;
-    for (int peer = 0; peer < info_.size(); ++peer) {
-      receive(exchange, peer, room + operation_.bytes(peer * count), count);
-      send(exchange, peer, operation_.input, count);
-    }
-    wait(exchange);
-    reduce_own_slice(0, count, operation_.output_at(0));
-    return;
+    return all_reduce_flat();
   }
   const auto chunk = static_cast<std::int64_t>(kChunkBytes / size_of(operation_.type));
   for (std::int64_t start = 0; start < count; start += chunk) {
@@ -68,18 +60,27 @@ void MpiEngine::all_reduce() {
   }
 }
 
+void MpiEngine::all_reduce_flat() {
+  const std::int64_t count = operation_.count;
+  std::byte* room = staging(operation_.bytes(count * info_.size()));
+  Transfers transfers = step();
+  for (int peer = 0; peer < info_.size(); ++peer) {
+    receive(transfers, peer, room + operation_.bytes(peer * count), count);
+    send(transfers, peer, operation_.input, count);
+  }
+  wait(transfers);
+  reduce_own_slice(0, count, operation_.output_at(0));
+}
+
 void MpiEngine::all_gather() {
   const std::int64_t count = operation_.count;
-  Exchange exchange;
+  Transfers transfers = step();
   for (int peer = 0; peer < info_.size(); ++peer) {
-    receive(exchange, peer, operation_.output_at(peer * count), count);
-    send(exchange, peer, operation_.input, count);
+    receive(transfers, peer, operation_.output_at(peer * count), count);
+    send(transfers, peer, operation_.input, count);
   }
-  std::byte* own = operation_.output_at(info_.rank * count);
-  if (count > 0 && own != operation_.input) {
-    std::memcpy(own, operation_.input, operation_.bytes(count));
-  }
-  wait(exchange);
+  keep_own(operation_.output_at(info_.rank * count), operation_.input, count);
+  wait(transfers);
 }
 
 void MpiEngine::reduce_scatter() {
@@ -90,12 +91,12 @@ void MpiEngine::reduce_scatter() {
   do {
     const std::int64_t length = std::min(chunk, count - start);
     std::byte* room = staging(operation_.bytes(length * info_.size()));
-    Exchange exchange;
+    Transfers transfers = step();
     for (int peer = 0; peer < info_.size(); ++peer) {
-      receive(exchange, peer, room + operation_.bytes(peer * length), length);
-      send(exchange, peer, operation_.input_at(peer * count + start), length);
+      receive(transfers, peer, room + operation_.bytes(peer * length), length);
+      send(transfers, peer, operation_.input_at(peer * count + start), length);
     }
-    wait(exchange);
+    wait(transfers);
     reduce_own_slice(info_.rank * count + start, length, operation_.output_at(start));
     start += length;
   } while (start < count);
@@ -103,17 +104,14 @@ void MpiEngine::reduce_scatter() {
 
 void MpiEngine::all_to_all() {
   const std::int64_t count = operation_.count;
-  Exchange exchange;
+  Transfers transfers = step();
   for (int peer = 0; peer < info_.size(); ++peer) {
-    receive(exchange, peer, operation_.output_at(peer * count), count);
-    send(exchange, peer, operation_.input_at(peer * count), count);
+    receive(transfers, peer, operation_.output_at(peer * count), count);
+    send(transfers, peer, operation_.input_at(peer * count), count);
   }
-  std::byte* own = operation_.output_at(info_.rank * count);
-  const std::byte* from = operation_.input_at(info_.rank * count);
-  if (count > 0 && own != from) {
-    std::memcpy(own, from, operation_.bytes(count));
-  }
-  wait(exchange);
+  keep_own(
+      operation_.output_at(info_.rank * count), operation_.input_at(info_.rank * count), count);
+  wait(transfers);
 }
 
 // The tensor crosses each connection between nodes once for each node, however
@@ -121,10 +119,9 @@ void MpiEngine::all_to_all() {
 void MpiEngine::broadcast() {
   const int root = operation_.root;
   const auto node_of = [&](int rank) { return nodes_[static_cast<std::size_t>(rank)]; };
-  // One of each node: the root of its own, the first of every other.
-  std::vector<int> leaders;
-  std::vector<int> neighbours; // and their leader
-  int leader = -1; // of my node
+  std::vector<int> leaders; // one of each node: the root of its own, the first of every other
+  std::vector<int> neighbours; // the ranks of this node
+  int leader = -1; // of this node
   for (int rank = 0; rank < info_.size(); ++rank) {
     const bool known = std::any_of(
         leaders.begin(), leaders.end(), [&](int other) { return node_of(other) == node_of(rank); });
@@ -148,7 +145,7 @@ void MpiEngine::broadcast_among(const std::vector<int>& members, int root) {
   const int parts = static_cast<int>(members.size());
   const bool is_root = info_.rank == root;
   const bool direct = operation_.bytes(count) <= kFlatBytes || parts == 2;
-  Exchange scatter;
+  Transfers scatter = step();
   for (int i = 0; i < parts; ++i) {
     const int peer = members[static_cast<std::size_t>(i)];
     const Span span = direct ? Span{0, count} : cut(0, count, i, parts);
@@ -165,7 +162,7 @@ void MpiEngine::broadcast_among(const std::vector<int>& members, int root) {
   // The root sends its own slice and needs none.
   const auto mine = std::find(members.begin(), members.end(), info_.rank);
   const Span own = cut(0, count, static_cast<int>(mine - members.begin()), parts);
-  Exchange share;
+  Transfers share = step();
   for (int i = 0; i < parts; ++i) {
     const int peer = members[static_cast<std::size_t>(i)];
     if (peer != root) {
@@ -187,7 +184,7 @@ void MpiEngine::reduce_to_root() {
     const std::int64_t length = std::min(chunk, count - start);
     exchange_slices(start, length);
     const Span own = cut(start, length, info_.rank);
-    Exchange gather;
+    Transfers gather = step();
     if (info_.rank == operation_.root) {
       reduce_own_slice(own.offset, own.length, operation_.output_at(own.offset));
       for (int peer = 0; peer < info_.size(); ++peer) {
@@ -206,12 +203,12 @@ void MpiEngine::reduce_to_root() {
 }
 
 void MpiEngine::barrier() {
-  Exchange exchange;
+  Transfers transfers = step();
   for (int peer = 0; peer < info_.size(); ++peer) {
-    receive(exchange, peer, nullptr, 0);
-    send(exchange, peer, nullptr, 0);
+    receive(transfers, peer, nullptr, 0);
+    send(transfers, peer, nullptr, 0);
   }
-  wait(exchange);
+  wait(transfers);
 }
 
 // ---- their parts ----------------------------------------------------------
@@ -231,24 +228,24 @@ void MpiEngine::exchange_slices(std::int64_t start, std::int64_t length) {
   std::byte* room = staging(
       operation_.bytes(std::max<std::int64_t>(own.length, 1)) *
       static_cast<std::size_t>(info_.size()));
-  Exchange exchange;
+  Transfers transfers = step();
   for (int peer = 0; peer < info_.size(); ++peer) {
     const Span span = cut(start, length, peer);
-    receive(exchange, peer, room + operation_.bytes(peer * own.length), own.length);
-    send(exchange, peer, operation_.input_at(span.offset), span.length);
+    receive(transfers, peer, room + operation_.bytes(peer * own.length), own.length);
+    send(transfers, peer, operation_.input_at(span.offset), span.length);
   }
-  wait(exchange);
+  wait(transfers);
 }
 
 void MpiEngine::share_slices(std::int64_t start, std::int64_t length) {
   const Span own = cut(start, length, info_.rank);
-  Exchange exchange;
+  Transfers transfers = step();
   for (int peer = 0; peer < info_.size(); ++peer) {
     const Span span = cut(start, length, peer);
-    receive(exchange, peer, operation_.output_at(span.offset), span.length);
-    send(exchange, peer, operation_.output_at(own.offset), own.length);
+    receive(transfers, peer, operation_.output_at(span.offset), span.length);
+    send(transfers, peer, operation_.output_at(own.offset), own.length);
   }
-  wait(exchange);
+  wait(transfers);
 }
 
 void MpiEngine::reduce_own_slice(std::int64_t own_offset, std::int64_t length, std::byte* out) {
@@ -268,47 +265,22 @@ void MpiEngine::reduce_own_slice(std::int64_t own_offset, std::int64_t length, s
       operation_.scale);
 }
 
-template <typename Start>
-void MpiEngine::exchange_pieces(
-    Exchange& exchange,
-    int peer,
-    bool incoming,
-    std::int64_t count,
-    const Start& start) {
-  if (peer == info_.rank) {
-    return;
+void MpiEngine::keep_own(std::byte* own, const void* from, std::int64_t count) const {
+  if (count > 0 && own != from) {
+    std::memcpy(own, from, operation_.bytes(count));
   }
-  const std::size_t total = operation_.bytes(count);
-  std::size_t at = 0;
-  do {
-    const int piece = static_cast<int>(std::min(kPieceBytes, total - at));
-    exchange.requests.push_back(MPI_REQUEST_NULL);
-    exchange.messages.push_back({peer, incoming, piece});
-    check_mpi(start(at, piece, &exchange.requests.back()), operation_text());
-    at += static_cast<std::size_t>(piece);
-  } while (at < total);
 }
 
-void MpiEngine::send(Exchange& exchange, int peer, const void* from, std::int64_t count) {
-  exchange_pieces(
-      exchange, peer, false, count, [&](std::size_t at, int bytes, MPI_Request* request) {
-        return MPI_Isend(
-            static_cast<const std::byte*>(from) + at,
-            bytes,
-            MPI_BYTE,
-            peer,
-            tag(),
-            comm_->get(),
-            request);
-      });
+void MpiEngine::send(Transfers& transfers, int peer, const void* from, std::int64_t count) const {
+  transfers.send(peer, from, operation_.bytes(count));
 }
 
-void MpiEngine::receive(Exchange& exchange, int peer, void* to, std::int64_t count) {
-  exchange_pieces(
-      exchange, peer, true, count, [&](std::size_t at, int bytes, MPI_Request* request) {
-        return MPI_Irecv(
-            static_cast<std::byte*>(to) + at, bytes, MPI_BYTE, peer, tag(), comm_->get(), request);
-      });
+void MpiEngine::receive(Transfers& transfers, int peer, void* to, std::int64_t count) const {
+  transfers.receive(peer, to, operation_.bytes(count));
+}
+
+Transfers MpiEngine::step() {
+  return Transfers(messages_, tag());
 }
 
 int MpiEngine::tag() const {
@@ -318,35 +290,24 @@ int MpiEngine::tag() const {
          static_cast<int>(operation_.kind);
 }
 
-void MpiEngine::wait(Exchange& exchange) {
-  const int total = static_cast<int>(exchange.requests.size());
-  std::vector<int> indices(exchange.requests.size());
-  std::vector<MPI_Status> statuses(exchange.requests.size());
-  Backoff backoff;
-  int left = total;
-  while (left > 0) {
-    int finished = 0;
-    const int code =
-        MPI_Testsome(total, exchange.requests.data(), &finished, indices.data(), statuses.data());
-    if (code == MPI_ERR_IN_STATUS) {
-      for (int i = 0; i < finished; ++i) {
-        check_mpi(statuses[static_cast<std::size_t>(i)].MPI_ERROR, operation_text());
-      }
+void MpiEngine::wait(Transfers& transfers) {
+  Backoff backoff(info_.timeout);
+  while (!transfers.done()) {
+    bool moved = false;
+    try {
+      moved = transfers.progress();
+    } catch (const CommError& e) {
+      throw CommError(str(operation_text(), ": ", e.what()));
     }
-    check_mpi(code, operation_text());
-    for (int i = 0; i < finished; ++i) {
-      finish(
-          exchange,
-          static_cast<std::size_t>(indices[static_cast<std::size_t>(i)]),
-          statuses[static_cast<std::size_t>(i)]);
-    }
-    left -= finished;
-    if (finished > 0) {
+    if (moved) {
       backoff.restart();
-    } else if (cancelled()) {
+      continue;
+    }
+    if (cancelled()) {
       throw CommError(
           str(operation_text(), ": this rank gave the group up after an error of its own"));
-    } else if (backoff.waited() > info_.timeout) {
+    }
+    if (backoff.expired()) {
       throw CommError(
           str(operation_text(),
               ": rank ",
@@ -354,39 +315,16 @@ void MpiEngine::wait(Exchange& exchange) {
               " saw no progress for ",
               info_.timeout.count(),
               " ms; ",
-              exchange.missing(info_)));
-    } else {
-      take_notices();
-      try {
-        check_abandoned();
-      } catch (...) {
-        drop(exchange);
-        throw;
-      }
-      backoff.pause();
+              transfers.missing()));
     }
-  }
-}
-
-void MpiEngine::finish(Exchange& exchange, std::size_t index, const MPI_Status& status) {
-  auto& message = exchange.messages[index];
-  message.done = true;
-  if (!message.receiving) {
-    return;
-  }
-  int came = 0;
-  MPI_Get_count(&status, MPI_BYTE, &came);
-  if (came != message.bytes) {
-    throw CommError(
-        str(operation_text(),
-            ": rank ",
-            info_.ranks[static_cast<std::size_t>(message.peer)],
-            " sent ",
-            came,
-            " bytes where ",
-            message.bytes,
-            " were expected; all ranks must make the same calls with equal sizes "
-            "and dtypes"));
+    take_notices();
+    try {
+      check_abandoned();
+    } catch (const PeerFailed&) {
+      transfers.drop();
+      throw;
+    }
+    backoff.pause();
   }
 }
 
@@ -398,17 +336,7 @@ std::byte* MpiEngine::staging(std::size_t bytes) {
 }
 
 std::string MpiEngine::operation_text() const {
-  return str(
-      name_of(operation_.kind),
-      " #",
-      sequence_,
-      " of ",
-      operation_.count,
-      " elements of ",
-      name_of(operation_.type),
-      " in ",
-      info_.text(),
-      " over MPI");
+  return operation_.text(sequence_) + " in " + info_.text() + " over MPI";
 }
 
 } // namespace tessera::comm::mpi

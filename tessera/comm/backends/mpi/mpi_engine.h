@@ -1,8 +1,9 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -10,9 +11,9 @@
 
 #include <mpi.h>
 
-#include "tessera/comm/backends/mpi/check.h"
-#include "tessera/comm/collective.h"
-#include "tessera/comm/recoverable_engine.h"
+#include "tessera/comm/backends/mpi/peer_messages.h"
+#include "tessera/comm/backends/mpi/transfers.h"
+#include "tessera/comm/engine.h"
 
 namespace tessera::comm::mpi {
 
@@ -23,28 +24,31 @@ namespace tessera::comm::mpi {
 /// engine; f16 and bf16 need no operator of MPI's; and a wait knows which rank
 /// it waits for. all_reduce is a reduce_scatter and an all_gather (bandwidth
 /// optimal), small ones one exchange of everything; broadcast is a scatter and
-/// an all_gather, of one rank of each node, which hands on to its neighbours.
-class MpiEngine final : public RecoverableEngine {
+/// an all_gather, of one rank of each node, which forwards to its neighbours.
+class MpiEngine final : public Engine {
  public:
   /// Collective over `comm`, whose ranks are the group's; takes it over.
   /// `nodes`: a number for the node of each rank of the group.
   MpiEngine(GroupInfo info, MPI_Comm comm, std::vector<int> nodes);
-  ~MpiEngine() override;
 
   void run(const Operation& operation) override;
   void abandon(std::uint32_t started, const std::string& why) override;
   std::uint32_t recover() override;
 
  private:
-  struct Exchange;
-  struct Notice; // what a failing rank sends to the others
-  struct SentNotice;
+  /// What a failing rank sends to the others: its own code has failed once more,
+  /// after it had started so many operations.
+  struct Notice {
+    std::uint32_t started = 0;
+    std::array<char, 512> why{};
+  };
   struct Span {
     std::int64_t offset;
     std::int64_t length;
   };
 
   void all_reduce();
+  void all_reduce_flat();
   void all_gather();
   void reduce_scatter();
   void all_to_all();
@@ -58,32 +62,23 @@ class MpiEngine final : public RecoverableEngine {
   void reduce_own_slice(std::int64_t own_offset, std::int64_t length, std::byte* out);
   void exchange_slices(std::int64_t start, std::int64_t length);
   void share_slices(std::int64_t start, std::int64_t length);
-  // `start(offset, bytes, request)` begins one message of at most kPieceBytes.
-  template <typename Start>
-  void exchange_pieces(
-      Exchange& exchange,
-      int peer,
-      bool incoming,
-      std::int64_t count,
-      const Start& start);
-  void send(Exchange& exchange, int peer, const void* from, std::int64_t count);
-  void receive(Exchange& exchange, int peer, void* to, std::int64_t count);
+  void keep_own(std::byte* own, const void* from, std::int64_t count) const;
+  void send(Transfers& transfers, int peer, const void* from, std::int64_t count) const;
+  void receive(Transfers& transfers, int peer, void* to, std::int64_t count) const;
+  Transfers step();
   int tag() const;
-  void wait(Exchange& exchange);
-  void finish(Exchange& exchange, std::size_t index, const MPI_Status& status);
+  void wait(Transfers& transfers);
   std::byte* staging(std::size_t bytes);
   std::string operation_text() const;
 
-  // Of failures (mpi_recovery.cpp).
+  // Failures of user code (mpi_recovery.cpp).
   std::uint32_t failures_before(std::uint32_t sequence) const;
   void take_notices();
   void check_abandoned();
   [[noreturn]] void leave(const std::string& why);
-  static void drop(Exchange& exchange);
-  void wait_for(MPI_Request request, const char* what) const;
 
   GroupInfo info_;
-  std::unique_ptr<Communicator> comm_;
+  PeerMessages messages_;
   std::vector<int> nodes_; // by rank in the group
   std::uint32_t sequence_ = 0;
   Operation operation_;
@@ -95,7 +90,6 @@ class MpiEngine final : public RecoverableEngine {
   std::vector<std::uint32_t> abandoned_at_; // operations started by then
   std::optional<std::uint32_t> broken_at_; // last operation before it broke
   std::string broken_why_;
-  std::vector<std::unique_ptr<SentNotice>> sent_; // messages of them on the way
 };
 
 } // namespace tessera::comm::mpi

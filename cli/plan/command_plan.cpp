@@ -1,0 +1,378 @@
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <numeric>
+#include <string>
+
+#include <unistd.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/files.h"
+#include "tessera/base/json_fields.h"
+#include "tessera/plan/plan.h"
+#include "tessera/planner/abilities.h"
+#include "tessera/planner/decision.h"
+#include "tessera/planner/description.h"
+#include "tessera/planner/explain.h"
+#include "tessera/planner/planned_config.h"
+#include "tessera/planner/strategies_csv.h"
+
+#include "cli/command.h"
+#include "cli/number_check.h"
+#include "cli/plan/planned_job.h"
+#include "cli/plan/planning.h"
+#include "cli/plan/run_trials.h"
+#include "cli/train/job_preset.h"
+#include "cli/train/job_text.h"
+
+namespace tessera::cli {
+
+namespace plan_command {
+namespace {
+
+struct Options {
+  PlanningInput input;
+  bool schema = false;
+  std::string price;
+  int explain = 0;
+  std::string config_file;
+  std::string parallel_config_file;
+  std::string plan_file;
+  std::string data;
+  int trials = 0;
+  bool spread_trials = false;
+  TrialOptions trial;
+  std::string calibration;
+  std::string write_calibration = "calibration.json";
+};
+
+void print(const std::string& text) {
+  std::fputs(text.c_str(), stdout);
+  std::fflush(stdout);
+}
+
+bool writes(const Options& options) {
+  return !options.config_file.empty() || !options.parallel_config_file.empty() ||
+         !options.plan_file.empty();
+}
+
+const planner::Candidate& first_runnable(
+    const planner::SearchResult& result,
+    const cost::DescribedModel& model) {
+  for (const planner::Candidate& candidate : result.best) {
+    if (!planner::not_runnable(candidate, model)) {
+      return candidate;
+    }
+  }
+  throw PlanError(
+      str("none of the ",
+          result.best.size(),
+          " best strategies runs in this version: the first, for one, ",
+          *planner::not_runnable(result.best.front(), model),
+          "; leave out what it names, or take another --method"));
+}
+
+/// The job that is planned for: the file, or one made for a preset.
+std::string job_text(const Options& options) {
+  const PlanningInput& input = options.input;
+  if (!input.job_file.empty()) {
+    return read_file(input.job_file);
+  }
+  const models::Preset& preset = models::find_preset(input.preset);
+  OrderedJson job;
+  job["model"]["name"] = preset.name;
+  job["data"]["directory"] = options.data;
+  job["data"]["sequence"] = input.sequence > 0 ? input.sequence : preset.sample.sequence;
+  job["data"]["batch"] = input.global_batch_size;
+  job["precision"] = input.precision.empty() ? "f32" : input.precision;
+  return job.dump();
+}
+
+std::string written_config(
+    const Options& options,
+    const planner::Candidate& chosen,
+    const cost::DescribedModel& model) {
+  const std::string planned = planner::to_config_json(chosen, model);
+  if (!model.traced()) {
+    return planned;
+  }
+  const std::string job = job_text(options);
+  const auto json = job_object(job, "the job");
+  const std::string base = json.contains("parallel") ? json["parallel"].dump() : "{}";
+  return job_with_parallel(
+      job, planner::with_plan(config::parse_config(base, "parallel"), planned));
+}
+
+void write_decision(
+    const Options& options,
+    const planner::Candidate& chosen,
+    const cost::DescribedModel& model) {
+  if (!options.config_file.empty()) {
+    write_text_file(options.config_file, written_config(options, chosen, model));
+  }
+  if (!options.parallel_config_file.empty()) {
+    write_text_file(options.parallel_config_file, planner::to_config_json(chosen, model));
+  }
+  if (!options.plan_file.empty()) {
+    plans::save_plan(planner::to_plan(chosen, model), options.plan_file);
+  }
+  bool in_order = true;
+  std::string order;
+  for (std::size_t i = 0; i < chosen.node_order.size(); ++i) {
+    in_order = in_order && chosen.node_order[i] == static_cast<int>(i);
+    order += (i == 0 ? "" : ",") + std::to_string(chosen.node_order[i]);
+  }
+  std::printf("written: %s\n", planner::headline(chosen.strategy).c_str());
+  if (!in_order) {
+    std::printf("start the hosts in the order %s\n", order.c_str());
+  }
+}
+
+/// Which of the search's results are trained: the best, or as many spread over
+/// all of them, the best and the worst included.
+std::vector<std::size_t> tried_of(const Options& options, const planner::SearchResult& result) {
+  const std::size_t count = std::min(result.best.size(), static_cast<std::size_t>(options.trials));
+  std::vector<std::size_t> tried;
+  for (std::size_t i = 0; i < count; ++i) {
+    tried.push_back(
+        options.spread_trials && count > 1 ? i * (result.best.size() - 1) / (count - 1) : i);
+  }
+  return tried;
+}
+
+/// Runs the best, prints predicted beside measured, keeps the figures; the
+/// index of the winner.
+int try_best(
+    const Options& options,
+    const planner::SearchResult& result,
+    const cost::DescribedModel& model,
+    const cost::Cluster& cluster) {
+  if (!model.traced()) {
+    throw ConfigError(
+        "--trials trains, so it needs a model: write --model or --job in place "
+        "of --model-file");
+  }
+  if (!options.input.preset.empty() && models::find_preset(options.input.preset).family != "gpt") {
+    throw ConfigError(
+        str("--trials: tessera train runs the gpt family; ",
+            options.input.preset,
+            " can be planned, not tried"));
+  }
+  TrialOptions trial = options.trial;
+  trial.ranks = cluster.device_count();
+  std::filesystem::path made_data;
+  auto job = job_object(job_text(options), "the job");
+  if (options.input.job_file.empty() && options.data.empty()) {
+    // Timing needs tokens, not text.
+    const auto& sizes =
+        std::get<models::GptOptions>(models::find_preset(options.input.preset).options);
+    made_data =
+        std::filesystem::temp_directory_path() / ("tessera-tokens-" + std::to_string(getpid()));
+    write_random_tokens(
+        made_data.string(),
+        sizes.vocab_size,
+        4 * job["data"]["batch"].get<std::int64_t>() *
+            (job["data"]["sequence"].get<std::int64_t>() + 1));
+    job["data"]["directory"] = made_data.string();
+  }
+  trial.job = job.dump();
+  const std::vector<std::size_t> tried = tried_of(options, result);
+  std::vector<planner::Candidate> candidates;
+  for (const std::size_t i : tried) {
+    candidates.push_back(result.best[i]);
+  }
+  std::printf(
+      "\ntrials of %d steps on %d ranks:\n  rank  predicted s  measured s  "
+      "strategy\n",
+      trial.steps,
+      trial.ranks);
+  const auto told = [&](std::size_t i, const planner::Trial& one) {
+    const cost::Strategy& strategy = candidates[i].strategy;
+    const std::string measured = one.measured_seconds ? str(*one.measured_seconds) : "failed";
+    std::printf(
+        "  %4zu  %11.4f  %10s  %s  %s%s%s\n",
+        tried[i] + 1,
+        one.predicted_seconds,
+        measured.c_str(),
+        planner::headline(strategy).c_str(),
+        std::string(text_of(strategy.schedule)).c_str(),
+        one.failure.empty() ? "" : ": ",
+        one.failure.c_str());
+    std::fflush(stdout);
+  };
+  const std::vector<planner::Trial> trials = run_trials(candidates, model, trial, told);
+  if (!made_data.empty()) {
+    std::filesystem::remove_all(made_data);
+  }
+  if (const auto agreement = planner::rank_agreement(trials)) {
+    std::printf("Spearman of predicted and measured: %.3f\n", *agreement);
+  }
+  write_text_file(
+      options.write_calibration, planner::calibration_json(candidates, trials, model, cluster));
+  std::printf("kept in %s\n", options.write_calibration.c_str());
+  const int winner = planner::fastest(trials);
+  if (winner < 0) {
+    throw PlanError(str("all ", trials.size(), " trials failed; see the lines above"));
+  }
+  const std::size_t best = tried[static_cast<std::size_t>(winner)];
+  std::printf("winner: %zu\n", best + 1);
+  return static_cast<int>(best);
+}
+
+void explain_best(
+    const Options& options,
+    const planner::SearchResult& result,
+    const cost::DescribedModel& model,
+    const cost::Cluster& cluster) {
+  for (int i = 0; i < std::min(options.explain, static_cast<int>(result.best.size())); ++i) {
+    const auto& candidate = result.best[static_cast<std::size_t>(i)];
+    std::printf("\n%d. ", i + 1);
+    print(planner::explain(candidate, model, cluster));
+    if (const auto reason = planner::not_runnable(candidate, model)) {
+      std::printf(
+          "  priced but not runnable: %s (--runnable searches only what this version trains)\n",
+          reason->c_str());
+    }
+  }
+}
+
+/// What is only priced cannot be written or tried.
+void refuse_what_cannot_run(const Options& options) {
+  const planner::RuntimeAbilities can = planner::runtime_abilities();
+  const auto refuse = [&](const char* option, bool asked, bool able) {
+    if (asked && !able && (writes(options) || options.trials > 0)) {
+      throw ConfigError(
+          str(option,
+              ": this version prices it but cannot train with it; leave it out "
+              "where a strategy is written or tried, or leave -o and --trials "
+              "out to see its price"));
+    }
+  };
+  refuse(
+      "--shard-optimizer-state",
+      options.input.search.shard_optimizer_state,
+      can.optimizer_sharding);
+  refuse(
+      "--activation-checkpointing",
+      options.input.activation_checkpointing,
+      can.activation_checkpointing);
+}
+
+void run(const Options& options) {
+  if (options.schema) {
+    print(planner::schema());
+    return;
+  }
+  // What is written must run; what is tried runs on the hosts as they are.
+  PlanningInput input = options.input;
+  input.search.runnable_only = input.search.runnable_only || writes(options);
+  input.search.keep_node_order = input.search.keep_node_order || options.trials > 0;
+  refuse_what_cannot_run(options);
+  const cost::Cluster cluster = cluster_of(input);
+  const cost::DescribedModel model = model_of(input, cluster);
+  planner::SearchOptions search = search_options(input, model, cluster);
+  if (!options.price.empty()) {
+    print(planner::price_table(
+        read_file(options.price), options.price, model, cluster, search.constants));
+    return;
+  }
+  constexpr int kAll = 100000;
+  search.keep =
+      options.spread_trials ? kAll : std::max({search.keep, options.explain, options.trials});
+  const planner::SearchResult result = search_with_progress(model, cluster, search);
+  std::printf(
+      "%s on %s, global batch size %d: %d combinations of degrees and "
+      "microbatch sizes\n",
+      model.name.c_str(),
+      cluster.name.c_str(),
+      model.global_batch_size,
+      result.considered);
+  planner::SearchResult shown;
+  shown.best.assign(
+      result.best.begin(),
+      result.best.begin() +
+          std::min(
+              static_cast<std::ptrdiff_t>(result.best.size()),
+              static_cast<std::ptrdiff_t>(
+                  std::max({options.input.search.keep, options.explain, options.trials}))));
+  print(planner::summary(shown));
+  if (!options.calibration.empty()) {
+    const double ratio = planner::calibration_ratio(options.calibration);
+    std::printf(
+        "the first, calibrated by %.3f: %.4f s\n", ratio, ratio * result.best.front().seconds());
+  }
+  explain_best(options, result, model, cluster);
+  const planner::Candidate* chosen = nullptr;
+  if (options.trials > 0) {
+    const int winner = try_best(options, result, model, cluster);
+    chosen = &result.best[static_cast<std::size_t>(winner)];
+  }
+  if (writes(options)) {
+    write_decision(options, chosen != nullptr ? *chosen : first_runnable(result, model), model);
+  }
+}
+
+void set_up(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  add_planning_options(app, options->input);
+  app.add_flag("--schema", options->schema, "print the form of both files and stop");
+  app.add_option(
+      "--price", options->price, "price the strategies of this CSV file instead of searching");
+  app.add_option("--explain", options->explain, "show the parts of the K best")
+      ->check(CLI::Range(0, 100000));
+  app.add_option(
+      "-o,--output",
+      options->config_file,
+      "write the best strategy that runs: for --model and --job the job that "
+      "tessera train runs, for --model-file the library's configuration");
+  app.add_option(
+      "--library-config",
+      options->parallel_config_file,
+      "write the configuration that tessera::init reads");
+  app.add_option("--plan-file", options->plan_file, "also write it as a plan file");
+  app.add_option(
+      "--data",
+      options->data,
+      "with --model: the data folder of the job that is written; trials "
+      "without one use random tokens");
+  app.add_option(
+         "--trials",
+         options->trials,
+         "run the K best for a few steps on the ranks at hand and take the "
+         "fastest")
+      ->check(CLI::Range(0, 1000));
+  app.add_flag(
+      "--spread-trials",
+      options->spread_trials,
+      "try K spread over all that fit, not the K best: to see how good "
+      "predictions are");
+  app.add_option("--trial-steps", options->trial.steps, "steps of a trial")
+      ->check(CLI::Range(3, 100000))
+      ->capture_default_str();
+  app.add_option(
+         "--trial-timeout",
+         options->trial.timeout_seconds,
+         "seconds after which a trial has failed")
+      ->check(positive_number())
+      ->capture_default_str();
+  app.add_option("--hostfile", options->trial.hostfile, "hosts of trials, as for launch");
+  app.add_option(
+         "--calibration-file",
+         options->write_calibration,
+         "where trials keep predicted and measured seconds")
+      ->capture_default_str();
+  app.add_option("--calibrate", options->calibration, "also show seconds scaled by such a file");
+  app.callback([options] { run(*options); });
+}
+
+const RegisterCommand registered({
+    "plan",
+    "find the strategy for a model and a cluster",
+    set_up,
+});
+
+} // namespace
+} // namespace plan_command
+
+} // namespace tessera::cli

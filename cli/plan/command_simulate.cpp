@@ -1,0 +1,169 @@
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "tessera/base/error.h"
+#include "tessera/planner/explain.h"
+#include "tessera/planner/pricer.h"
+#include "tessera/schedule/schedule.h"
+#include "tessera/simulator/simulate.h"
+#include "tessera/timeline/timeline.h"
+
+#include "cli/command.h"
+#include "cli/plan/planning.h"
+
+namespace tessera::cli {
+
+namespace simulate_command {
+namespace {
+
+constexpr double kGib = 1024.0 * 1024.0 * 1024.0;
+
+struct Options {
+  PlanningInput input;
+  int pp = 0;
+  int dp = 0;
+  int tp = 1;
+  std::string tensor_kind = "speed";
+  bool prescaled_batch = false;
+  int microbatch_size = 1;
+  std::string placement = "PDT";
+  std::vector<int> boundaries;
+  std::string custom_schedule;
+  std::string timeline_file;
+  std::string chrome_trace_file;
+};
+
+// The strategy of the options; without degrees, the best of a search.
+cost::Strategy strategy_of(
+    const Options& options,
+    const cost::DescribedModel& model,
+    const cost::Cluster& cluster,
+    const planner::SearchOptions& search) {
+  if (options.pp == 0 && options.dp == 0) {
+    return search_with_progress(model, cluster, search).best.front().strategy;
+  }
+  if (options.pp == 0 || options.dp == 0) {
+    throw ConfigError(
+        "--pp and --dp belong together; write both, or neither to simulate "
+        "the best strategy");
+  }
+  const planner::Pricer pricer(model, cluster, search);
+  const planner::Point point = {
+      options.pp,
+      options.dp,
+      options.tp,
+      options.microbatch_size,
+      options.tp > 1 && model.traced() ? Choice<cost::Distribution>(options.tensor_kind).value()
+                                       : cost::Distribution::kAsMeasured,
+      options.tp > 1 && model.traced() && options.prescaled_batch};
+  cost::Strategy strategy = pricer.strategy(point);
+  strategy.placement = options.placement;
+  std::vector<int> nodes;
+  for (std::size_t n = 0; n < cluster.nodes.size(); ++n) {
+    nodes.push_back(static_cast<int>(n));
+  }
+  strategy.boundaries = options.boundaries;
+  const int layers = static_cast<int>(model.layers.size());
+  const bool given = !options.boundaries.empty();
+  for (int k = 0; !given && k <= options.pp; ++k) {
+    strategy.boundaries.push_back(layers * k / options.pp);
+  }
+  strategy.device_of_rank = planner::devices_in_order(cluster, nodes);
+  cost::validate(strategy, cluster.device_count(), layers, model.global_batch_size);
+  strategy.device_of_rank = cost::lay_out(strategy, options.placement, strategy.device_of_rank);
+  if (!given) {
+    auto best = pricer.assigned(strategy, pricer.table(point));
+    if (best) {
+      return best->strategy;
+    }
+  }
+  return strategy;
+}
+
+void run(const Options& options) {
+  const cost::Cluster cluster = cluster_of(options.input);
+  const cost::DescribedModel model = model_of(options.input, cluster);
+  const planner::SearchOptions search = search_options(options.input, model, cluster);
+  cost::Strategy strategy = strategy_of(options, model, cluster, search);
+  simulator::SimulationOptions simulation;
+  simulation.constants = search.constants;
+  if (!options.custom_schedule.empty()) {
+    strategy.schedule = cost::Schedule::kCustom;
+    simulation.custom_order = schedule::parse_order(options.custom_schedule);
+  }
+  simulation.keep_events = !options.timeline_file.empty() || !options.chrome_trace_file.empty();
+  const auto start = std::chrono::steady_clock::now();
+  const simulator::SimulationResult result =
+      simulator::simulate(model, cluster, strategy, simulation);
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+  std::printf(
+      "%s  schedule %s\n"
+      "iteration     %.4f s\n"
+      "bubble        %.1f %%\n",
+      planner::headline(strategy).c_str(),
+      std::string(text_of(strategy.schedule)).c_str(),
+      result.iteration_seconds,
+      100 * result.bubble_share);
+  std::printf("stage  tensors GiB  device needs GiB\n");
+  for (int k = 0; k < strategy.pp; ++k) {
+    const auto rank = static_cast<std::size_t>(strategy.rank(k, 0, 0));
+    std::printf(
+        "%5d  %11.2f  %16.2f\n",
+        k,
+        result.memory_high_water[rank] / kGib,
+        result.needed_bytes[rank] / kGib);
+  }
+  std::printf("simulated %d devices in %.2f s\n", strategy.devices(), took.count());
+  if (!options.timeline_file.empty()) {
+    write_text_file(options.timeline_file, timeline::to_json(result.timeline));
+  }
+  if (!options.chrome_trace_file.empty()) {
+    write_text_file(options.chrome_trace_file, timeline::to_chrome_trace(result.timeline));
+  }
+}
+
+void set_up(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  add_planning_options(app, options->input);
+  app.add_option("--pp", options->pp, "pipeline degree; none: the best strategy");
+  app.add_option("--dp", options->dp, "data-parallel replicas");
+  app.add_option("--tp", options->tp, "tensor-parallel degree")->capture_default_str();
+  app.add_option(
+         "--tensor-kind", options->tensor_kind, "of a preset with --tp: speed, memory or 2d")
+      ->check(CLI::IsMember({"speed", "memory", "2d"}))
+      ->capture_default_str();
+  app.add_flag(
+      "--prescaled-batch",
+      options->prescaled_batch,
+      "of a preset with --tp: its ranks bring the same samples");
+  app.add_option("--mbs", options->microbatch_size, "microbatch size")
+      ->check(CLI::Range(1, 1000000))
+      ->capture_default_str();
+  app.add_option("--placement", options->placement, "letters, as PDT")->capture_default_str();
+  app.add_option(
+         "--layer-boundaries",
+         options->boundaries,
+         "as 0;15;30; the best assignment when not given")
+      ->delimiter(';');
+  app.add_option("--custom-schedule", options->custom_schedule, "as \"0F 1F 0B 1B\"");
+  app.add_option("--timeline", options->timeline_file, "write the timeline of all ranks");
+  app.add_option(
+      "--chrome-trace",
+      options->chrome_trace_file,
+      "write the timeline for chrome://tracing and Perfetto");
+  app.callback([options] { run(*options); });
+}
+
+const RegisterCommand registered({
+    "simulate",
+    "execute a strategy on a described cluster, event by event",
+    set_up,
+});
+
+} // namespace
+} // namespace simulate_command
+
+} // namespace tessera::cli

@@ -1,0 +1,291 @@
+#include "cli/plan/planning.h"
+
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <csignal>
+#include <cstdio>
+#include <fstream>
+#include <map>
+
+#include <unistd.h>
+
+#include "tessera/autotune/plan_model.h"
+#include "tessera/base/error.h"
+#include "tessera/planner/description.h"
+#include "tessera/planner/nothing_fits.h"
+
+#include "cli/number_check.h"
+#include "cli/plan/preset_source.h"
+#include "cli/train/job_preset.h"
+
+namespace tessera::cli {
+
+namespace {
+
+std::atomic<bool> g_interrupted{false};
+
+extern "C" void on_interrupt(int /*signal*/) {
+  g_interrupted.store(true);
+}
+
+// A second interruption ends the program as usual.
+class InterruptionGuard {
+ public:
+  InterruptionGuard() {
+    g_interrupted.store(false);
+    struct sigaction action = {};
+    action.sa_handler = on_interrupt;
+    action.sa_flags = static_cast<int>(SA_RESETHAND);
+    sigaction(SIGINT, &action, &before_);
+  }
+  ~InterruptionGuard() {
+    sigaction(SIGINT, &before_, nullptr);
+  }
+  InterruptionGuard(const InterruptionGuard&) = delete;
+  InterruptionGuard& operator=(const InterruptionGuard&) = delete;
+
+ private:
+  struct sigaction before_ = {};
+};
+
+void draw(const planner::SearchProgress& progress) {
+  constexpr int kWidth = 30;
+  const int filled = progress.total > 0 ? kWidth * progress.done / progress.total : 0;
+  std::fprintf(
+      stderr,
+      "\r[%s%s] %d of %d",
+      std::string(static_cast<std::size_t>(filled), '#').c_str(),
+      std::string(static_cast<std::size_t>(kWidth - filled), '.').c_str(),
+      progress.done,
+      progress.total);
+  if (std::isfinite(progress.best_seconds)) {
+    std::fprintf(stderr, "  best %.4f s", progress.best_seconds);
+  }
+}
+
+cost::DescribedModel traced_of(const PlanningInput& input, const cost::Cluster& cluster) {
+  PresetRun run;
+  models::Preset preset;
+  if (!input.job_file.empty()) {
+    const Job job = load_job(input.job_file);
+    preset = preset_of(job);
+    run = run_of(job);
+  } else {
+    preset = models::find_preset(input.preset);
+    run.sequence = input.sequence;
+    run.global_batch_size = input.global_batch_size;
+    if (run.global_batch_size == 0) {
+      throw ConfigError(
+          str("--global-batch-size is missing; write the samples of one step "
+              "of ",
+              input.preset));
+    }
+  }
+  if (!input.precision.empty()) {
+    run.precision = precision_of(input.precision);
+  }
+  cost::DescribedModel model = autotune::describe_model(
+      preset_source(preset, run.sequence), run.global_batch_size, run.precision, cluster);
+  model.activation_checkpointing = input.activation_checkpointing;
+  return model;
+}
+
+const std::map<std::string, planner::Method> kMethods = {
+    {"amp", planner::Method::kAmp},
+    {"annealing", planner::Method::kAnnealing},
+    {"megatron", planner::Method::kMegatron},
+    {"random", planner::Method::kRandom}};
+
+// Options by which a search that found nothing might find something.
+std::string options_that_help(const planner::NothingFits& error) {
+  for (const planner::Remedy remedy : error.remedies()) {
+    if (remedy == planner::Remedy::kUnrunnable) {
+      return " (search without --runnable; --explain says what it lacks)";
+    }
+  }
+  return "";
+}
+
+} // namespace
+
+void add_planning_options(CLI::App& app, PlanningInput& input) {
+  app.add_option("--model-file", input.model_file, "a described model, see plan --schema");
+  app.add_option(
+      "--model", input.preset, "a preset in place of --model-file, see partition --list");
+  app.add_option(
+      "--job",
+      input.job_file,
+      "a job of tessera train in place of --model-file: its model, data, batch "
+      "and precision");
+  app.add_option("--precision", input.precision, "of a preset: f32 or bf16")
+      ->check(CLI::IsMember({"f32", "bf16"}));
+  app.add_option("--sequence", input.sequence, "of a preset: positions of a sample")
+      ->check(positive_number());
+  app.add_flag(
+      "--activation-checkpointing",
+      input.activation_checkpointing,
+      "of a preset: recompute the activations of every layer but the first");
+  app.add_option(
+      "--cluster-file",
+      input.cluster_file,
+      "a cluster that tessera probe measured, or a described one, see plan "
+      "--schema");
+  app.add_option(
+      "--global-batch-size",
+      input.global_batch_size,
+      "samples of an iteration; the model file's when not given");
+  app.add_option(
+         "--method",
+         input.method,
+         "amp, annealing (of the placement), megatron (its heuristics) or "
+         "random")
+      ->check(CLI::IsMember({"amp", "annealing", "megatron", "random"}))
+      ->capture_default_str();
+  app.add_option("--keep", input.search.keep, "best strategies to show")
+      ->check(CLI::Range(1, 100000))
+      ->capture_default_str();
+  app.add_option("--seed", input.search.seed, "of annealing and random")->capture_default_str();
+  app.add_option("--samples", input.search.samples, "strategies that random draws")
+      ->check(CLI::Range(1, 10000000))
+      ->capture_default_str();
+  app.add_option("--schedule", input.schedule, "interleaved or simple")
+      ->check(CLI::IsMember({"interleaved", "simple"}))
+      ->capture_default_str();
+  app.add_option(
+         "--active-microbatches",
+         input.search.active_microbatches,
+         "most microbatches in flight in the runtime's order; 0 is the fixed "
+         "order of one forward, one backward")
+      ->check(CLI::Range(0, 1000000))
+      ->capture_default_str();
+  app.add_flag(
+      "--shard-optimizer-state",
+      input.search.shard_optimizer_state,
+      "divide the optimizer's state over replicas");
+  app.add_flag(
+      "--overlap-gradients",
+      input.search.overlap_gradients,
+      "gradients travel while the last backward runs");
+  app.add_option(
+         "--only-tp", input.search.tensor_degree, "only strategies of this tensor-parallel degree")
+      ->check(positive_number());
+  app.add_flag(
+      "--keep-node-order",
+      input.search.keep_node_order,
+      "only strategies for the hosts as the cluster file orders them");
+  app.add_flag(
+      "--runnable",
+      input.search.runnable_only,
+      "only what this version can train with, priced as it runs");
+}
+
+cost::DescribedModel model_of(const PlanningInput& input, const cost::Cluster& cluster) {
+  const int sources = (input.model_file.empty() ? 0 : 1) + (input.preset.empty() ? 0 : 1) +
+                      (input.job_file.empty() ? 0 : 1);
+  if (sources != 1) {
+    throw ConfigError(
+        str(sources == 0 ? "--model-file, --model or --job is missing"
+                         : "--model-file, --model and --job exclude each other",
+            "; write the file of a described model (tessera plan --schema "
+            "prints its form), the name of a preset (tessera partition "
+            "--list), or a job of tessera train"));
+  }
+  if (input.model_file.empty()) {
+    return traced_of(input, cluster);
+  }
+  cost::DescribedModel model = planner::load_model(input.model_file);
+  // The runtime's stages answer the module that called them (decision 20).
+  model.returns_home = input.search.runnable_only;
+  if (input.global_batch_size != 0) {
+    model.global_batch_size = input.global_batch_size;
+    cost::validate(model);
+  }
+  return model;
+}
+
+planner::SearchOptions search_options(
+    const PlanningInput& input,
+    const cost::DescribedModel& model,
+    const cost::Cluster& cluster) {
+  planner::SearchOptions search = input.search;
+  search.method = kMethods.at(input.method);
+  search.schedule = Choice<cost::Schedule>(input.schedule).value();
+  // On a cluster that was measured, what runs is priced as it runs here.
+  if (model.traced() || (search.runnable_only && cluster.measured)) {
+    autotune::search_what_runs(model, cluster, search);
+  }
+  return search;
+}
+
+cost::Cluster cluster_of(const PlanningInput& input) {
+  if (input.cluster_file.empty()) {
+    throw ConfigError(
+        "--cluster-file is missing; write the file of a described cluster "
+        "(tessera plan --schema prints its form)");
+  }
+  cost::Cluster cluster = planner::load_cluster(input.cluster_file);
+  for (const cost::DeviceKind& kind : cluster.kinds) {
+    if (kind.memory_bytes_per_s == 0 && !cluster.measured) {
+      std::fprintf(
+          stderr,
+          "tessera: the memory bandwidth of device \"%s\" is not known, so "
+          "the optimizer step takes no time in the estimate; write "
+          "memory_gb_per_s in %s\n",
+          kind.name.c_str(),
+          input.cluster_file.c_str());
+    }
+  }
+  return cluster;
+}
+
+planner::SearchResult search_with_progress(
+    const cost::DescribedModel& model,
+    const cost::Cluster& cluster,
+    planner::SearchOptions options) {
+  const InterruptionGuard guard;
+  options.stop = &g_interrupted;
+  using Clock = std::chrono::steady_clock;
+  Clock::time_point drawn = Clock::now();
+  bool any = false;
+  if (isatty(STDERR_FILENO) != 0) {
+    options.progress = [&](const planner::SearchProgress& progress) {
+      if (Clock::now() - drawn > std::chrono::milliseconds(100)) {
+        drawn = Clock::now();
+        any = true;
+        draw(progress);
+      }
+    };
+  }
+  planner::SearchResult result;
+  try {
+    result = planner::search(model, cluster, options);
+  } catch (const planner::NothingFits& error) {
+    throw PlanError(error.what() + options_that_help(error));
+  }
+  if (any) {
+    std::fprintf(stderr, "\r%*s\r", 79, "");
+  }
+  if (result.interrupted) {
+    std::fprintf(stderr, "tessera: interrupted; this is the best so far\n");
+    if (result.best.empty()) {
+      throw PlanError("interrupted before any strategy was found");
+    }
+  }
+  return result;
+}
+
+void write_text_file(const std::string& path, const std::string& text) {
+  std::ofstream file(path, std::ios::binary | std::ios::trunc);
+  file << text;
+  file.close();
+  if (!file) {
+    throw ConfigError(
+        str("\"",
+            path,
+            "\" cannot be written; does its folder exist, and is "
+            "there room?"));
+  }
+}
+
+} // namespace tessera::cli

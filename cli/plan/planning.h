@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include <CLI/CLI.hpp>
+
+#include "tessera/planner/search.h"
+
+namespace tessera::cli {
+
+/// Options that plan and simulate share: which model, which cluster, how to
+/// search.
+struct PlanningInput {
+  std::string model_file;
+  std::string preset; // in place of model_file
+  std::string job_file; // a job whose model, batch and precision are planned
+  std::string precision; // of a preset; "": f32, or the job's
+  std::int64_t sequence = 0; // of a preset's sample; 0: its own, or the job's
+  bool activation_checkpointing = false; // of a preset
+  std::string cluster_file;
+  int global_batch_size = 0; // 0: the model file's or the job's
+  std::string method = "amp"; // name of a planner::Method
+  std::string schedule = "interleaved";
+  planner::SearchOptions search = {}; // all else of the search
+};
+
+void add_planning_options(CLI::App& app, PlanningInput& input);
+
+/// Throws: ConfigError that names the missing option, or as the readers.
+cost::DescribedModel model_of(const PlanningInput& input, const cost::Cluster& cluster);
+/// Also says on standard error what is left out of the estimate.
+cost::Cluster cluster_of(const PlanningInput& input);
+
+/// The search that suits the model: one that was traced is planned for what this
+/// version runs, as it runs.
+planner::SearchOptions search_options(
+    const PlanningInput& input,
+    const cost::DescribedModel& model,
+    const cost::Cluster& cluster);
+
+/// A search with a progress bar on a terminal; the first interruption (Ctrl-C)
+/// ends it with the best so far.
+/// Throws: as planner::search, with the options that would help.
+planner::SearchResult search_with_progress(
+    const cost::DescribedModel& model,
+    const cost::Cluster& cluster,
+    planner::SearchOptions options);
+
+/// Throws: ConfigError when the file cannot be written.
+void write_text_file(const std::string& path, const std::string& text);
+
+} // namespace tessera::cli

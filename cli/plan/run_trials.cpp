@@ -1,0 +1,235 @@
+#include "cli/plan/run_trials.h"
+
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <random>
+#include <sstream>
+
+#include <unistd.h>
+
+#include "tessera/base/files.h"
+#include "tessera/base/json/parse.h"
+#include "tessera/base/json_fields.h"
+#include "tessera/base/statistics.h"
+#include "tessera/planner/decision.h"
+#include "tessera/planner/planned_config.h"
+#include "tessera/report/run_log.h"
+
+#include "cli/launch/launch_run.h"
+#include "cli/plan/planned_job.h"
+#include "cli/train/job_text.h"
+#include "models/data/files.h"
+#include "models/data/prepare.h"
+#include "models/data/token_file.h"
+
+namespace tessera::cli {
+
+using planner::Trial;
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// A folder of its own, removed at the end.
+class WorkFolder {
+ public:
+  WorkFolder() {
+    std::string name =
+        (fs::temp_directory_path() / str("tessera-trials-", ::getpid(), "-XXXXXX")).string();
+    if (mkdtemp(name.data()) == nullptr) {
+      throw Error(str("trials: cannot make a folder like ", name));
+    }
+    path_ = name;
+  }
+  ~WorkFolder() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  WorkFolder(const WorkFolder&) = delete;
+  WorkFolder& operator=(const WorkFolder&) = delete;
+
+  std::string file(const std::string& name) const {
+    return (path_ / name).string();
+  }
+
+ private:
+  fs::path path_;
+};
+
+std::string trial_job(
+    const planner::Candidate& candidate,
+    const cost::DescribedModel& model,
+    const TrialOptions& options) {
+  auto job = job_object(options.job, "the job");
+  // A trial leaves nothing behind.
+  for (const char* section : {"checkpoint", "validation", "sample"}) {
+    job.erase(section);
+  }
+  job["log_every"] = 1;
+  const std::int64_t steps = job.value("steps", std::int64_t{0});
+  job["steps"] = std::max<std::int64_t>(steps, options.steps);
+  const std::string base = job.contains("parallel") ? job["parallel"].dump() : "{}";
+  return job_with_parallel(
+      job.dump(),
+      planner::with_plan(
+          config::parse_config(base, "parallel"), planner::to_config(candidate, model)));
+}
+
+struct TrialInterrupted {};
+
+volatile std::sig_atomic_t g_between_trials = 0;
+
+// While a trial runs, its launch takes signals; this is for the time between.
+class BetweenTrials {
+ public:
+  BetweenTrials() {
+    g_between_trials = 0;
+    struct sigaction action = {};
+    action.sa_handler = [](int) { g_between_trials = 1; };
+    sigaction(SIGINT, &action, &before_);
+  }
+  ~BetweenTrials() {
+    sigaction(SIGINT, &before_, nullptr);
+  }
+  BetweenTrials(const BetweenTrials&) = delete;
+  BetweenTrials& operator=(const BetweenTrials&) = delete;
+
+  static void check() {
+    if (g_between_trials != 0) {
+      throw TrialInterrupted{};
+    }
+  }
+
+ private:
+  struct sigaction before_ = {};
+};
+
+Trial run_one(
+    const planner::Candidate& candidate,
+    const cost::DescribedModel& model,
+    const TrialOptions& options,
+    const WorkFolder& folder) {
+  constexpr int kWarmUp = 2;
+  Trial trial;
+  trial.predicted_seconds = candidate.seconds();
+  data::write_file(folder.file("job.json"), trial_job(candidate, model, options));
+  const std::string log = folder.file("log.jsonl");
+  const std::string errors = folder.file("errors.txt");
+  fs::remove(log);
+  const std::string self = fs::read_symlink("/proc/self/exe").string();
+  // The shell only redirects; timeout ends what hangs.
+  std::vector<std::string> command = {
+      "/bin/sh",
+      "-c",
+      "exec timeout -k 10 \"$0\" \"$@\" > /dev/null 2> " + errors,
+      std::to_string(options.timeout_seconds),
+      self,
+      "launch",
+      "-n",
+      std::to_string(options.ranks)};
+  if (!options.hostfile.empty()) {
+    command.insert(command.end(), {"--hostfile", options.hostfile});
+  }
+  command.insert(
+      command.end(),
+      {"--",
+       self,
+       "train",
+       folder.file("job.json"),
+       "--steps",
+       std::to_string(options.steps),
+       "--log",
+       log});
+  const RunOutcome outcome = run_child(command, std::chrono::seconds(10));
+  if (outcome.asked_to_end) {
+    throw TrialInterrupted{};
+  }
+  if (outcome.exit_status != 0) {
+    trial.failure =
+        reason_of_failure(try_read_file(errors).bytes.value_or(""), outcome.exit_status);
+    return trial;
+  }
+  std::vector<double> seconds;
+  for (const report::StepRecord& step : report::read_run_log(log).steps) {
+    if (step.step > kWarmUp) {
+      seconds.push_back(step.step_seconds);
+    }
+  }
+  if (seconds.empty()) {
+    trial.failure = str("it logged no step after the first ", kWarmUp);
+    return trial;
+  }
+  trial.measured_seconds = median(std::move(seconds));
+  return trial;
+}
+
+} // namespace
+
+std::string reason_of_failure(const std::string& log, int status) {
+  constexpr int kTimedOut = 124; // of timeout(1)
+  if (status == kTimedOut) {
+    return "it did not end in time";
+  }
+  std::istringstream lines(log);
+  std::string last;
+  for (std::string line; std::getline(lines, line);) {
+    for (const char* sign : {"bad_alloc", "can't allocate memory", "out of memory", "signal 9"}) {
+      if (line.find(sign) != std::string::npos) {
+        return "out of memory: " + line;
+      }
+    }
+    const bool own = line.rfind("tessera: ", 0) == 0;
+    if (own && line.find("ended with exit status") == std::string::npos) {
+      last = line;
+    }
+  }
+  return last.empty() ? str("exit status ", status) : last;
+}
+
+std::vector<Trial> run_trials(
+    const std::vector<planner::Candidate>& candidates,
+    const cost::DescribedModel& model,
+    const TrialOptions& options,
+    const std::function<void(std::size_t, const Trial&)>& told) {
+  const WorkFolder folder;
+  const BetweenTrials guard;
+  std::vector<Trial> trials;
+  for (std::size_t i = 0; i < candidates.size(); ++i) {
+    try {
+      BetweenTrials::check();
+      trials.push_back(run_one(candidates[i], model, options, folder));
+    } catch (const TrialInterrupted&) {
+      if (planner::fastest(trials) < 0) {
+        throw Error("trials: interrupted before any had finished");
+      }
+      std::fprintf(
+          stderr,
+          "tessera: interrupted after %zu of %zu trials; the fastest of these "
+          "counts\n",
+          trials.size(),
+          candidates.size());
+      break;
+    }
+    told(i, trials.back());
+  }
+  return trials;
+}
+
+void write_random_tokens(const std::string& folder, std::int64_t vocabulary, std::int64_t tokens) {
+  fs::create_directories(folder);
+  std::mt19937_64 random(1);
+  std::vector<std::int32_t> ids;
+  for (std::int64_t i = 0; i < tokens; ++i) {
+    ids.push_back(static_cast<std::int32_t>(random() % static_cast<std::uint64_t>(vocabulary)));
+  }
+  for (const char* name : {data::kTrainFile, data::kValidationFile}) {
+    data::write_token_file(folder + "/" + name, ids, vocabulary);
+  }
+}
+
+} // namespace tessera::cli

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tessera/planner/calibration.h"
+
+namespace tessera::cli {
+
+/// Where and how long trials run.
+struct TrialOptions {
+  int steps = 6; // of which the first two are not counted
+  int ranks = 0;
+  std::string hostfile; // "": this machine
+  int timeout_seconds = 600; // of one trial
+  std::string job; // JSON of a job that trains the model, without a strategy
+};
+
+/// Trains a few steps under each candidate in a process tree of its own, so
+/// that a candidate that runs out of memory ends alone. Output is in the order
+/// of `candidates`; `told` gets a line for each as it ends.
+/// An interruption ends the trial that runs; those that have ended are
+/// returned. Throws: Error when nothing can be started, or when none had ended
+/// well before the interruption.
+std::vector<planner::Trial> run_trials(
+    const std::vector<planner::Candidate>& candidates,
+    const cost::DescribedModel& model,
+    const TrialOptions& options,
+    const std::function<void(std::size_t, const planner::Trial&)>& told);
+
+/// A folder with random tokens that a GPT of this vocabulary trains on.
+void write_random_tokens(const std::string& folder, std::int64_t vocabulary, std::int64_t tokens);
+
+/// The line of `log` that says best why a run failed.
+std::string reason_of_failure(const std::string& log, int status);
+
+} // namespace tessera::cli

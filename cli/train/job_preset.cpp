@@ -1,0 +1,60 @@
+#include "cli/train/job_preset.h"
+
+#include "tessera/base/json_fields.h"
+
+#include "models/data/prepare.h"
+#include "models/data/token_file.h"
+
+namespace tessera::cli {
+
+models::Preset preset_of(const Job& job) {
+  const data::TokenDataset tokens(job.data.directory + "/" + data::kTrainFile, false);
+  return preset_of(job, tokens.vocab_size());
+}
+
+models::Preset preset_of(const Job& job, std::int64_t vocabulary) {
+  const models::Preset& named = models::find_preset(job.model.name);
+  if (named.family != "gpt") {
+    throw ConfigError(
+        str("'model.name' is ",
+            job.model.name,
+            ", of the family ",
+            named.family,
+            "; this program trains the gpt family"));
+  }
+  auto options = OrderedJson::parse(job.model.options);
+  if (!options.contains("vocab_size") && vocabulary > 0) {
+    options["vocab_size"] = vocabulary;
+  }
+  if (!options.contains("n_positions")) {
+    options["n_positions"] = job.data.sequence;
+  }
+  const models::Preset preset = models::resolve_preset(job.model.name, options.dump());
+  const auto& sizes = std::get<models::GptOptions>(preset.options);
+  if (sizes.vocab_size < vocabulary) {
+    throw ConfigError(
+        str("model.options.vocab_size is ",
+            sizes.vocab_size,
+            ", the data has ",
+            vocabulary,
+            " tokens; leave it out to follow the data"));
+  }
+  if (sizes.n_positions < job.data.sequence) {
+    throw ConfigError(
+        str("model.options.n_positions is ",
+            sizes.n_positions,
+            ", shorter than data.sequence = ",
+            job.data.sequence));
+  }
+  return preset;
+}
+
+PresetRun run_of(const Job& job) {
+  PresetRun run;
+  run.precision = precision_of(job.precision);
+  run.sequence = job.data.sequence;
+  run.global_batch_size = static_cast<int>(job.data.batch);
+  return run;
+}
+
+} // namespace tessera::cli

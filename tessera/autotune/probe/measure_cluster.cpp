@@ -1,0 +1,108 @@
+#include <algorithm>
+#include <chrono>
+#include <numeric>
+
+#include <ATen/ATen.h>
+
+#include "tessera/autotune/probe/probe.h"
+#include "tessera/base/error.h"
+#include "tessera/planner/description.h"
+
+namespace tessera::autotune {
+
+namespace {
+
+// A measurement travels as a one-node cluster file and the rest.
+c10::IValue pack(const RankMeasurement& one) {
+  cost::Cluster carrier;
+  carrier.name = one.host;
+  cost::DeviceKind kind;
+  kind.name = "device";
+  kind.memory_bytes = one.free_bytes;
+  kind.speed = one.speed;
+  carrier.kinds.push_back(std::move(kind));
+  carrier.nodes.push_back({.kind = 0, .count = 1});
+  return c10::ivalue::Tuple::create(
+      {c10::IValue(planner::cluster_to_json(carrier)),
+       c10::IValue(one.processor),
+       c10::IValue(at::tensor(
+           {one.alone_layers_per_s,
+            one.busy_bytes_per_s,
+            one.spread,
+            static_cast<double>(one.repeated),
+            static_cast<double>(one.processors)},
+           at::kDouble)),
+       c10::IValue(one.busy_layers_per_s)});
+}
+
+RankMeasurement unpack(const c10::IValue& value) {
+  const auto& parts = value.toTupleRef().elements();
+  const cost::Cluster carrier = planner::cluster_from_json(parts[0].toStringRef(), "probe");
+  RankMeasurement one;
+  one.host = carrier.name;
+  one.free_bytes = carrier.kinds[0].memory_bytes;
+  one.speed = carrier.kinds[0].speed;
+  one.processor = parts[1].toStringRef();
+  const at::Tensor rates = parts[2].toTensor();
+  one.alone_layers_per_s = rates[0].item<double>();
+  one.busy_bytes_per_s = rates[1].item<double>();
+  one.spread = rates[2].item<double>();
+  one.repeated = static_cast<int>(rates[3].item<double>());
+  one.processors = static_cast<int>(rates[4].item<double>());
+  one.busy_layers_per_s = parts[3].toDoubleVector();
+  return one;
+}
+
+} // namespace
+
+cost::Cluster measure_cluster(comm::World& world, const Effort& effort) {
+  std::vector<int> ranks(static_cast<std::size_t>(world.size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  const auto everyone = world.new_group("probe", ranks);
+  const RankMeasurement mine = measure_speed(world, *everyone, effort);
+  cost::ProbeQuality quality;
+  quality.rounds = effort.rounds;
+  const auto pairs = measure_links(world, *everyone, effort, quality);
+  auto collectives = measure_collectives(world, *everyone, effort, quality);
+  std::vector<RankMeasurement> all;
+  for (const c10::IValue& value : comm::gather_object(world, *everyone, pack(mine), 0)) {
+    all.push_back(unpack(value));
+  }
+  // Rank 0 decides for all, also what goes wrong.
+  std::string text;
+  std::string failure;
+  if (world.rank() == 0) {
+    try {
+      text = planner::cluster_to_json(to_cluster(all, pairs, std::move(collectives), quality));
+    } catch (const ConfigError& error) {
+      failure = error.what();
+    }
+  }
+  const c10::IValue agreed = comm::broadcast_object(
+      world, *everyone, c10::ivalue::Tuple::create({c10::IValue(text), c10::IValue(failure)}), 0);
+  const auto& parts = agreed.toTupleRef().elements();
+  if (!parts[1].toStringRef().empty()) {
+    throw ConfigError(parts[1].toStringRef());
+  }
+  return planner::cluster_from_json(parts[0].toStringRef(), "probe");
+}
+
+cost::Cluster measure_cluster_now(const Effort& effort) {
+  comm::WorldOptions options;
+  // A rank that cannot be reached must not keep the others for long.
+  options.timeout = std::chrono::seconds(120);
+  const auto world = comm::mpi_world(options);
+  try {
+    return measure_cluster(*world, effort);
+  } catch (const ConfigError&) {
+    throw; // the same on every rank
+  } catch (const std::exception& error) {
+    if (world->size() > 1) {
+      // The others wait for this rank: end them too. Does not return.
+      world->abort(error.what(), 1);
+    }
+    throw;
+  }
+}
+
+} // namespace tessera::autotune

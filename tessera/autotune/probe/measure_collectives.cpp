@@ -1,0 +1,238 @@
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <map>
+#include <set>
+
+#include <ATen/ATen.h>
+
+#include "tessera/autotune/probe/probe.h"
+#include "tessera/autotune/probe/rounds.h"
+#include "tessera/base/stopwatch.h"
+
+namespace tessera::autotune {
+
+namespace {
+
+struct Grouping {
+  int ranks = 0;
+  std::vector<int> mine; // empty: this rank is in no group
+};
+
+// Neighbours (stride 1), or ranks as far apart as the number of groups.
+Grouping grouping_of(const comm::World& world, int ranks, bool apart) {
+  const int groups = world.size() / ranks;
+  const int used = world.size() % ranks == 0 ? groups : 1;
+  Grouping result = {ranks, {}};
+  const int stride = apart ? groups : 1;
+  const int group = apart ? world.rank() % groups : world.rank() / ranks;
+  if (group >= used || (apart && world.rank() >= groups * ranks)) {
+    return result;
+  }
+  const int first = apart ? group : group * ranks;
+  for (int i = 0; i < ranks; ++i) {
+    result.mine.push_back(first + i * stride);
+  }
+  return result;
+}
+
+int hosts_of(const comm::World& world, const std::vector<int>& ranks) {
+  std::set<std::string> hosts;
+  for (const int rank : ranks) {
+    hosts.insert(world.hosts()[static_cast<std::size_t>(rank)]);
+  }
+  return static_cast<int>(hosts.size());
+}
+
+/// What a run costs when it follows another, as in training: the group's ranks
+/// share cores and links with each other, and a rank that is not scheduled
+/// keeps the others waiting. A single run between barriers would hide that: its
+/// clock starts only when a rank is scheduled. `runs` is equal on all its
+/// ranks.
+double seconds_in_a_row(comm::ProcessGroup& group, const std::function<void()>& run, int runs) {
+  group.barrier();
+  const auto start = Clock::now();
+  for (int i = 0; i < runs; ++i) {
+    run();
+  }
+  return seconds_since(start) / runs;
+}
+
+/// The longest of the ranks' seconds, on all of them.
+double longest(comm::ProcessGroup& group, double seconds) {
+  const at::Tensor agreed = at::full({1}, seconds, at::kDouble);
+  group.all_reduce(agreed, comm::ReduceOp::kMax);
+  return agreed.item<double>();
+}
+
+/// One collective at one size, and how long a run takes.
+struct Timed {
+  std::string name;
+  double bytes = 0;
+  std::function<void()> run;
+  int runs = 3; // in a round
+  bool slow = false; // one round says enough, and another takes long
+  Rounds rounds; // one after the other
+  Rounds between; // after some computation each
+  double seconds = 0;
+};
+
+/// Every collective of a group in rounds that lie apart, the best round:
+/// foreign load meets a round, not all of them. Appends (ranks, hosts, bytes,
+/// seconds) a collective.
+void measure_group(comm::ProcessGroup& group, std::vector<Timed>& all, const Effort& effort) {
+  // Longer than the scheduler's time slices, so that groups meet each other.
+  constexpr double kRoundS = 0.03;
+  constexpr double kSlowS = 0.3;
+  constexpr int kMostRuns = 1000;
+  // What ranks do between two collectives: without it those of a group that
+  // share cores with another group keep step, and never wait for each other.
+  const at::Tensor factor = at::randn({128, 128});
+  const at::Tensor product = at::empty({128, 128});
+  const auto compute = [&] {
+    for (int i = 0; i < 3; ++i) {
+      at::Tensor out = product;
+      at::mm_out(out, factor, factor);
+    }
+  };
+  Rounds computing;
+  for (Timed& one : all) {
+    seconds_in_a_row(group, one.run, 1); // connections, buffers
+    const double seconds = longest(group, seconds_in_a_row(group, one.run, 1));
+    one.runs = std::clamp(static_cast<int>(kRoundS / seconds), 1, kMostRuns);
+    one.slow = seconds > kSlowS;
+    one.rounds.add(seconds);
+  }
+  for (int round = 0; round < effort.rounds; ++round) {
+    computing.add(longest(group, seconds_in_a_row(group, compute, 200)));
+    for (Timed& one : all) {
+      if (!one.slow) {
+        one.rounds.add(longest(group, seconds_in_a_row(group, one.run, one.runs)));
+        one.between.add(longest(
+            group,
+            seconds_in_a_row(
+                group,
+                [&] {
+                  compute();
+                  one.run();
+                },
+                std::min(one.runs, 100))));
+      }
+    }
+  }
+  for (Timed& one : all) {
+    one.seconds = one.rounds.best();
+    if (!one.slow) {
+      one.seconds = std::max(one.seconds, one.between.best() - computing.best());
+    }
+  }
+}
+
+// Each operation on a tensor of `elements` f32 on every rank before it.
+std::map<std::string, std::function<void()>>
+operations(comm::ProcessGroup& group, std::int64_t elements, bool quick) {
+  const std::int64_t n = group.size();
+  const at::Tensor whole = at::zeros({elements});
+  std::map<std::string, std::function<void()>> result;
+  result["all_reduce"] = [&group, whole] { group.all_reduce(whole); };
+  if (quick) {
+    return result;
+  }
+  const at::Tensor other = at::zeros({elements});
+  const at::Tensor slice = at::zeros({elements / n});
+  const at::Tensor gathered = at::zeros({elements * n});
+  const at::Tensor even = at::zeros({elements / n * n});
+  const at::Tensor even_out = at::zeros({elements / n * n});
+  result["all_gather"] = [&group, whole, gathered] { group.all_gather(gathered, whole); };
+  result["reduce_scatter"] = [&group, slice, even] { group.reduce_scatter(slice, even); };
+  result["all_to_all"] = [&group, even, even_out] { group.all_to_all(even_out, even); };
+  result["broadcast"] = [&group, other] { group.broadcast(other, 0); };
+  return result;
+}
+
+} // namespace
+
+std::vector<cost::CollectiveTime> measure_collectives(
+    comm::World& world,
+    comm::ProcessGroup& everyone,
+    const Effort& effort,
+    cost::ProbeQuality& quality) {
+  std::vector<std::int64_t> sizes = {1 << 14, 1 << 18, 1 << 22};
+  if (effort.quick) {
+    sizes = {1 << 14, 1 << 20};
+  }
+  const int hosts = hosts_of(world, everyone.ranks());
+  // (operation, ranks, hosts, bytes) -> seconds of the slowest group.
+  std::map<std::tuple<std::string, int, int, double>, double> slowest;
+  std::vector<int> all_sizes;
+  for (int ranks = 2; ranks <= world.size(); ++ranks) {
+    // Replicas and tensor-parallel groups divide the world.
+    if (world.size() % ranks == 0 || !effort.quick) {
+      all_sizes.push_back(ranks);
+    }
+  }
+  for (const int ranks : all_sizes) {
+    for (const bool apart : {false, true}) {
+      if (apart && (hosts == 1 || ranks == world.size())) {
+        continue;
+      }
+      const Grouping grouping = grouping_of(world, ranks, apart);
+      std::vector<double> mine;
+      std::vector<std::string> names;
+      if (!grouping.mine.empty()) {
+        const auto group = world.new_group("probe", grouping.mine);
+        std::vector<Timed> all;
+        for (const std::int64_t size : sizes) {
+          for (const auto& [name, run] : operations(*group, size, effort.quick)) {
+            Timed one;
+            one.name = name;
+            one.bytes = 4.0 * static_cast<double>(size);
+            one.run = run;
+            all.push_back(std::move(one));
+          }
+        }
+        measure_group(*group, all, effort);
+        for (const Timed& one : all) {
+          names.push_back(one.name);
+          mine.push_back(ranks);
+          mine.push_back(hosts_of(world, grouping.mine));
+          mine.push_back(one.bytes);
+          mine.push_back(one.seconds);
+          if (!one.slow) {
+            quality.collective_spread = std::max(quality.collective_spread, one.rounds.spread());
+          }
+        }
+      }
+      std::string text;
+      for (const std::string& name : names) {
+        text += name + " ";
+      }
+      everyone.barrier();
+      const auto packed = c10::ivalue::Tuple::create(
+          {c10::IValue(text), c10::IValue(at::tensor(mine, at::kDouble).view({-1, 4}))});
+      for (const c10::IValue& value : comm::all_gather_object(world, everyone, packed)) {
+        const auto& parts = value.toTupleRef().elements();
+        const at::Tensor rows = parts[1].toTensor();
+        std::string rest = parts[0].toStringRef();
+        for (std::int64_t i = 0; i < rows.size(0); ++i) {
+          const auto blank = rest.find(' ');
+          const std::string name = rest.substr(0, blank);
+          rest.erase(0, blank + 1);
+          const double* row = rows[i].data_ptr<double>();
+          double& seconds =
+              slowest[{name, static_cast<int>(row[0]), static_cast<int>(row[1]), row[2]}];
+          seconds = std::max(seconds, row[3]);
+        }
+      }
+    }
+  }
+  quality.collective_spread = longest(everyone, quality.collective_spread);
+  std::vector<cost::CollectiveTime> result;
+  for (const auto& [key, seconds] : slowest) {
+    const auto& [name, ranks, nodes, bytes] = key;
+    result.push_back({name, ranks, nodes, bytes, seconds});
+  }
+  return result;
+}
+
+} // namespace tessera::autotune

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <vector>
+
+#include "tessera/autotune/probe/pair.h"
+#include "tessera/comm/world.h"
+
+namespace tessera::autotune {
+
+struct PairMeasurements {
+  std::vector<PairFacts> pairs;
+  std::vector<int> unmeasured; // ranks that were left out
+};
+
+/// Measures messages between pairs of ranks, one pair at a time, of at most `most_ranks` ranks.
+/// The result is on rank 0.
+/// Collective over the world. Threads: the main thread.
+/// Throws: CommError when a message does not come or comes damaged.
+PairMeasurements measure_pairs(comm::World& world, comm::ProcessGroup& group, int most_ranks);
+
+} // namespace tessera::autotune

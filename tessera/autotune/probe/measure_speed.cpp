@@ -1,0 +1,159 @@
+#include <algorithm>
+#include <functional>
+
+#include <ATen/ATen.h>
+
+#include <sched.h>
+
+#include "tessera/autotune/probe/probe.h"
+#include "tessera/autotune/probe/rounds.h"
+#include "tessera/base/host.h"
+#include "tessera/base/stopwatch.h"
+
+namespace tessera::autotune {
+
+namespace {
+
+/// Runs in a second, over a fixed time: what is left of a machine that others
+/// use too, or that a quota of processor time holds back.
+double runs_per_s(const std::function<void()>& run, double budget_s) {
+  run();
+  int runs = 0;
+  const auto begin = Clock::now();
+  do {
+    run();
+    ++runs;
+  } while (seconds_since(begin) < budget_s);
+  return runs / seconds_since(begin);
+}
+
+/// The shortest of many runs: other programs only add. Runs are repeated within
+/// one reading of the clock until they outlast its resolution.
+double best_seconds(const std::function<void()>& run, double budget_s) {
+  constexpr double kLongEnough = 20e-6;
+  constexpr int kLeast = 3;
+  run();
+  int repeats = 1;
+  int timed = 0;
+  double best = 1e30;
+  const auto begin = Clock::now();
+  do {
+    const auto start = Clock::now();
+    for (int i = 0; i < repeats; ++i) {
+      run();
+    }
+    const double seconds = seconds_since(start);
+    best = std::min(best, seconds / repeats);
+    if (seconds < kLongEnough) {
+      repeats *= 2;
+    }
+    ++timed;
+  } while (timed < kLeast || seconds_since(begin) < budget_s);
+  return best;
+}
+
+/// A quota of processor time lets short runs through at full speed and stops
+/// long ones: what `share` of that speed lasts.
+void slow_down(cost::DeviceSpeed& speed, double share) {
+  std::vector<std::vector<cost::MeasuredPoint>*> all = {
+      &speed.moves, &speed.functions, &speed.random, &speed.weights};
+  for (auto* by_name : {&speed.products, &speed.batched_products, &speed.operators}) {
+    for (auto& [name, points] : *by_name) {
+      all.push_back(&points);
+    }
+  }
+  for (auto* points : all) {
+    for (cost::MeasuredPoint& point : *points) {
+      point.seconds /= share;
+      point.backward_seconds /= share;
+    }
+  }
+}
+
+/// Runs in a second that last: in windows until the two best agree, as those
+/// under a quota do.
+double lasting_runs_per_s(
+    const std::function<void()>& run,
+    double window_s,
+    const Effort& effort,
+    RankMeasurement& result) {
+  constexpr int kMostWindows = 10;
+  Rounds lasting;
+  for (int window = 0; window < kMostWindows; ++window) {
+    if (window >= effort.rounds) {
+      if (lasting.spread() <= kAgreement / 2) {
+        break;
+      }
+      ++result.repeated;
+    }
+    lasting.add(1 / runs_per_s(run, window_s));
+  }
+  result.spread = std::max(result.spread, lasting.spread());
+  return 1 / lasting.best();
+}
+
+/// The part of full speed that lasts, at most 1. Full speed is that of runs
+/// which are much shorter than the time that a quota gives out at once.
+double lasting_share(double window_s, const Effort& effort, RankMeasurement& result) {
+  constexpr std::int64_t kSize = 64;
+  constexpr double kHeldBack = 0.9;
+  constexpr double kManyQuotas = 6; // times the window
+  const at::Tensor factor = at::randn({kSize, kSize});
+  at::Tensor product = at::empty({kSize, kSize});
+  const auto run = [&] { at::mm_out(product, factor, factor); };
+  const double best_s = best_seconds(run, effort.seconds_a_point);
+  const auto share = [&](double seconds) {
+    return std::min(1.0, best_s * lasting_runs_per_s(run, seconds, effort, result));
+  };
+  const double found = share(window_s);
+  // A window that begins or ends within a quota's period has a part too much.
+  return found < kHeldBack ? share(kManyQuotas * window_s) : 1;
+}
+
+int processors_of_rank() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  return ::sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 0;
+}
+
+double free_bytes_of_rank(const comm::World& world) {
+  return static_cast<double>(host_memory().free()) / world.local_size();
+}
+
+} // namespace
+
+RankMeasurement
+measure_speed(comm::World& world, comm::ProcessGroup& everyone, const Effort& effort) {
+  const at::NoGradGuard no_grad;
+  RankMeasurement result;
+  result.host = world.hosts()[static_cast<std::size_t>(world.rank())];
+  result.processor = processor_name();
+  result.processors = processors_of_rank();
+  result.free_bytes = free_bytes_of_rank(world);
+  const auto layer = training_layers();
+  constexpr std::int64_t kElements = std::int64_t{4} << 20;
+  const at::Tensor x = at::ones({kElements});
+  at::Tensor sum = at::empty({kElements});
+  const auto move = [&] { at::add_out(sum, x, x); };
+  constexpr double kBytes = 3.0 * 4 * kElements; // two read, one written
+  // Quotas are given out every tenth of a second as a rule.
+  const double window_s = std::max(0.12, 4 * effort.seconds_a_point);
+  const bool first = world.local_rank() == 0;
+  everyone.barrier();
+  if (first) {
+    measure_operators(effort, result);
+    result.alone_layers_per_s = lasting_runs_per_s(layer, window_s, effort, result);
+    slow_down(result.speed, lasting_share(window_s, effort, result));
+  }
+  for (int round = 0; round < effort.rounds; ++round) {
+    everyone.barrier();
+    result.busy_layers_per_s.push_back(runs_per_s(layer, window_s));
+    everyone.barrier();
+    result.busy_bytes_per_s =
+        std::max(result.busy_bytes_per_s, kBytes * runs_per_s(move, window_s / 2));
+  }
+  everyone.barrier();
+  return result;
+}
+
+} // namespace tessera::autotune

@@ -1,0 +1,169 @@
+#include "tessera/autotune/trace_model.h"
+
+#include <algorithm>
+#include <array>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <torch/nn/module.h>
+
+#include "tessera/autotune/lone_group.h"
+#include "tessera/deferred_init/delayed_init.h"
+#include "tessera/nn/replace/replace.h"
+#include "tessera/nn/summa/mesh.h"
+#include "tessera/tracer/record_work.h"
+#include "tessera/tracer/trace.h"
+
+namespace tessera::autotune {
+
+namespace {
+
+int side_of(int ranks) {
+  int side = 1;
+  while (side * side < ranks) {
+    ++side;
+  }
+  return side;
+}
+
+nn::Distribution runtime_distribution(cost::Distribution distribution) {
+  switch (distribution) {
+    case cost::Distribution::kMemory:
+      return nn::Distribution::kMemory;
+    case cost::Distribution::kMesh:
+      return nn::Distribution::kTwoD;
+    case cost::Distribution::kSpeed:
+    case cost::Distribution::kAsMeasured:
+      break;
+  }
+  return nn::Distribution::kSpeed;
+}
+
+// The group's first rank, whose other ranks do not exist.
+nn::TensorParallel outline(LoneGroup& group, const cost::TensorWay& way) {
+  nn::TensorParallel parallel;
+  parallel.group = &group;
+  parallel.prescaled_batch = way.same_samples;
+  parallel.shapes_only = true;
+  parallel.distribution = runtime_distribution(way.distribution);
+  if (way.distribution == cost::Distribution::kMesh) {
+    const int side = side_of(way.degree);
+    parallel.mesh = nn::two_d::Mesh::outline(
+        group, std::make_unique<LoneGroup>(side), std::make_unique<LoneGroup>(side));
+  }
+  return parallel;
+}
+
+BuiltModel built(const ModelSource& source, cost::Precision precision) {
+  BuiltModel model = source.build();
+  if (precision == cost::Precision::kHalf) {
+    model.root->to(torch::kBFloat16);
+  }
+  return model;
+}
+
+// nullopt when nothing of the model can be divided so.
+std::optional<planner::DivisionTrace>
+trace_division(const ModelSource& source, cost::Precision precision, const cost::TensorWay& way) {
+  LoneGroup group(way.degree);
+  const tracer::DelayedInitScope delayed;
+  const nn::TensorParallelScope scope(outline(group, way));
+  const BuiltModel model = built(source, precision);
+  const nn::Replacements replacements = nn::replace_marked(
+      model.root, [](const torch::nn::Module&, const nn::Make& make) { return make(); });
+  if (replacements.replaced.empty()) {
+    return std::nullopt;
+  }
+  nn::keep_parts_together(*replacements.root);
+  torch::nn::Module& root = *replacements.root;
+  planner::DivisionTrace division;
+  division.way = way;
+  // A mesh gives its rows parts of a common batch.
+  const bool mesh = way.distribution == cost::Distribution::kMesh;
+  const int least = way.same_samples && mesh ? side_of(way.degree) : 1;
+  division.samples = way.same_samples ? least : way.degree;
+  division.graph = tracer::trace(root, model.forward(least), {.name = source.name});
+  division.least = tracer::record_work(root, model.forward(least));
+  division.twice = tracer::record_work(root, model.forward(2 * least));
+  for (const auto& [name, local] : nn::local_tensors(root)) {
+    if (local.parameter && !local.scaled_batch) {
+      division.whole.insert(name);
+    }
+  }
+  return division;
+}
+
+// Puts the script's random numbers back: building a model draws some.
+class RandomState {
+ public:
+  RandomState() : generator_(at::detail::getDefaultCPUGenerator()) {
+    const std::lock_guard lock(generator_.mutex());
+    state_ = generator_.get_state();
+  }
+  ~RandomState() {
+    const std::lock_guard lock(generator_.mutex());
+    generator_.set_state(state_);
+  }
+  RandomState(const RandomState&) = delete;
+  RandomState& operator=(const RandomState&) = delete;
+
+ private:
+  at::Generator generator_;
+  at::Tensor state_;
+};
+
+} // namespace
+
+std::vector<int> tensor_degrees_of(const cost::Cluster& cluster) {
+  constexpr int kFew = 8;
+  int largest = 1;
+  for (const cost::Node& node : cluster.nodes) {
+    largest = std::max(largest, node.count);
+  }
+  const int devices = cluster.device_count();
+  if (devices <= kFew) {
+    largest = devices;
+  }
+  std::vector<int> degrees;
+  for (int degree = 2; degree <= largest; ++degree) {
+    if (devices % degree == 0) {
+      degrees.push_back(degree);
+    }
+  }
+  return degrees;
+}
+
+planner::ModelTrace trace_model(const ModelSource& source, const TraceRequest& request) {
+  using cost::Distribution;
+  const RandomState random;
+  planner::ModelTrace traced;
+  traced.precision = request.precision;
+  traced.global_batch_size = request.global_batch_size;
+  {
+    const tracer::DelayedInitScope delayed;
+    const BuiltModel model = built(source, request.precision);
+    traced.graph = tracer::trace(*model.root, model.forward(1), {.name = source.name});
+    traced.one_sample = tracer::record_work(*model.root, model.forward(1));
+    traced.two_samples = tracer::record_work(*model.root, model.forward(2));
+  }
+  for (const int degree : request.tensor_degrees) {
+    const int side = side_of(degree);
+    for (const auto distribution :
+         {Distribution::kSpeed, Distribution::kMemory, Distribution::kMesh}) {
+      if (distribution == Distribution::kMesh && side * side != degree) {
+        continue;
+      }
+      for (const bool same_samples : {false, true}) {
+        const cost::TensorWay way = {degree, distribution, same_samples};
+        if (auto division = trace_division(source, request.precision, way)) {
+          traced.divisions.push_back(std::move(*division));
+        }
+      }
+    }
+  }
+  return traced;
+}
+
+} // namespace tessera::autotune

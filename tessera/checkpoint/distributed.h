@@ -1,0 +1,61 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include <torch/optim/optimizer.h>
+
+#include "tessera/checkpoint/options.h"
+#include "tessera/checkpoint/reader.h"
+#include "tessera/context/context.h"
+#include "tessera/state/layout.h"
+
+/// Checkpoints that all ranks of a world write and read together. Threads: step thread only.
+namespace tessera::checkpoint {
+
+/// A partitioned model and its optimizer, as this rank holds them.
+struct Subject {
+  std::string model; // its name
+  std::map<std::string, int> partition; // module path -> pp rank
+  const state::StateLayout* layout = nullptr;
+  /// Each parameter as the optimizer updates it: 16-bit ones are saved as their f32 masters.
+  NamedTensors parameters;
+  NamedTensors buffers;
+  torch::optim::Optimizer* optimizer = nullptr;
+};
+
+/// Writes `<directory>/<tag>/`; `steps` is the number of steps done. Collective over the world.
+/// Throws: CheckpointError on every rank, naming the rank and file that failed.
+Saved save(
+    Context& context,
+    const Subject& subject,
+    std::int64_t steps,
+    const std::string& directory,
+    const std::string& tag,
+    const SaveOptions& options);
+
+/// A checkpoint that rank 0 chose and every rank has open.
+struct Opened {
+  std::shared_ptr<Checkpoint> from;
+  std::int64_t steps = 0;
+  Loaded loaded;
+};
+
+/// nullopt when the folder holds no checkpoint. Collective over the world.
+/// Throws: CheckpointError on every rank for a torn checkpoint, or one of another program.
+std::optional<Opened>
+open(Context& context, const std::string& directory, const LoadOptions& options);
+
+/// This rank's parameters and buffers take the checkpoint's values. Not collective.
+/// Throws: CheckpointError that lists all names and shapes that do not fit.
+void load_model(const Subject& subject, const Checkpoint& from);
+/// The same for the optimizer's state. Not collective.
+void load_optimizer(const Subject& subject, const Checkpoint& from);
+/// This rank's random state, where the checkpoint was written under the same layout of ranks.
+/// Not collective.
+void load_random_state(const Context& context, const Checkpoint& from);
+
+} // namespace tessera::checkpoint

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace tessera {
+
+struct SaveOptions {
+  /// true: the whole model in one file each for model and optimizer, gathered on one rank's host;
+  /// false: each rank writes what it owns.
+  bool full = false;
+  /// The oldest checkpoints of the folder are removed once this one is complete; 0 keeps all.
+  int num_kept_checkpoints = 0;
+  /// A JSON document of the script's own (steps, place in the data, ...).
+  std::string user_content = "null";
+};
+
+struct Saved {
+  std::string path;
+  /// Of parameters and optimizer state, whatever the layout; in meta.json too.
+  std::string state_hash;
+  std::vector<std::string> warnings;
+};
+
+struct LoadOptions {
+  /// "" loads the newest whole checkpoint, with a warning for each torn one that is skipped.
+  std::string tag;
+  bool optimizer = true;
+};
+
+struct Loaded {
+  std::string path;
+  std::string user_content;
+  std::string state_hash;
+  std::vector<std::string> warnings;
+};
+
+} // namespace tessera

@@ -1,0 +1,193 @@
+#include <algorithm>
+#include <cmath>
+
+#include "tessera/base/error.h"
+#include "tessera/cost/layer_rows.h"
+
+namespace tessera::cost {
+
+namespace {
+
+bool is_transformer(const Layer& layer) {
+  return layer.kind == "transformer_layer";
+}
+
+double
+measured(const Layer& layer, const MeasuredLayer& times, const std::string& device, int degree) {
+  const auto by_device = times.forward_seconds_per_sample.find(device);
+  if (by_device == times.forward_seconds_per_sample.end()) {
+    throw ConfigError(
+        str("model: layer \"",
+            layer.name,
+            "\" was not measured on device \"",
+            device,
+            "\", which the cluster has; add forward_seconds_per_sample.",
+            device));
+  }
+  const auto by_degree = by_device->second.find(degree);
+  if (by_degree == by_device->second.end()) {
+    throw ConfigError(
+        str("model: layer \"",
+            layer.name,
+            "\" was not measured at tensor-parallel degree ",
+            degree,
+            " on device \"",
+            device,
+            "\"; add it or choose another degree"));
+  }
+  return by_degree->second;
+}
+
+// Elements of the attention scores of one sample, and how many ranks they can
+// be divided over.
+struct Scores {
+  double elements = 0;
+  double divisor = 1;
+};
+
+Scores scores_of(
+    const MeasuredModel& model,
+    const Layer& layer,
+    const MeasuredLayer& times,
+    const Cluster& cluster,
+    int tensor_degree,
+    double score_bytes) {
+  Scores scores;
+  const auto elements = static_cast<double>(layer.output_elements_per_sample);
+  if (model.sequence_length > 0 && model.num_attention_heads > 0) {
+    const auto s = static_cast<double>(model.sequence_length);
+    const auto heads = static_cast<double>(model.num_attention_heads);
+    scores.elements = heads * s * s;
+    scores.divisor = std::min<double>(tensor_degree, heads);
+    return scores;
+  }
+  // Twelve squares of the hidden size are the parameters of a layer; one head,
+  // since none is stated.
+  const double hidden = std::sqrt(static_cast<double>(layer.parameters) / 12.0);
+  const double s = hidden > 0 ? elements / hidden : 0;
+  scores.elements = s * s;
+  // What is kept was written during the measured forward, so attention that
+  // is not full (windows) cannot have kept more than the memory could take.
+  for (const DeviceKind& kind : cluster.kinds) {
+    if (kind.memory_bytes_per_s > 0) {
+      const double written = measured(layer, times, kind.name, 1) * kind.memory_bytes_per_s;
+      scores.elements = std::min(scores.elements, written / score_bytes);
+    }
+  }
+  return scores;
+}
+
+class Builder {
+ public:
+  Builder(
+      const DescribedModel& model,
+      const Cluster& cluster,
+      const Strategy& strategy,
+      const Constants& constants)
+      : described_(model),
+        model_(model.measured()),
+        cluster_(cluster),
+        constants_(constants),
+        degree_(strategy.tp),
+        samples_(strategy.microbatch_size),
+        recomputes_(strategy.activation_checkpointing) {}
+
+  LayerRow row(std::size_t index) const {
+    const Layer& layer = described_.layers[index];
+    LayerRow row;
+    const double elements = this->elements(layer);
+    row.output_bytes = elements * value_bytes(described_.precision);
+    row.parameters = static_cast<double>(layer.parameters) / degree_;
+    for (const DeviceKind& kind : cluster_.kinds) {
+      add_seconds(layer, model_.layers[index], kind.name, row);
+    }
+    if (is_transformer(layer) && degree_ > 1) {
+      // Two blocks, each all-reduced in forward, backward and recomputation.
+      row.exchanged.forward = {{"all_reduce", degree_, row.output_bytes, 2}};
+      row.exchanged.backward = {{"all_reduce", degree_, row.output_bytes, recomputes_ ? 4 : 2}};
+    }
+    // The head's copies of logits are counted once, at the head itself.
+    row.logit_bytes = layer.kind == "lm_head" ? constants_.logit_bytes * elements / tp() : 0;
+    // With the buffer that it came in.
+    row.kept_bytes = makes_logits(layer) ? 0 : 2 * row.output_bytes;
+    if (is_transformer(layer)) {
+      add_transformer_memory(layer, model_.layers[index], row);
+    }
+    return row;
+  }
+
+ private:
+  double tp() const {
+    return degree_;
+  }
+
+  double elements(const Layer& layer) const {
+    return static_cast<double>(layer.output_elements_per_sample) * samples_;
+  }
+
+  bool makes_logits(const Layer& layer) const {
+    return layer.kind == "lm_head" ||
+           (model_.vocabulary_size > 0 && model_.sequence_length > 0 &&
+            layer.output_elements_per_sample == model_.vocabulary_size * model_.sequence_length);
+  }
+
+  void add_seconds(
+      const Layer& layer,
+      const MeasuredLayer& times,
+      const std::string& device,
+      LayerRow& row) const {
+    const bool transformer = is_transformer(layer);
+    const double recomputed = transformer && recomputes_ ? 1.0 : 0.0;
+    const double seconds = measured(layer, times, device, transformer ? 1 : degree_);
+    const auto said = times.fixed_seconds.find(device);
+    const double host = std::min(
+        seconds,
+        said != times.fixed_seconds.end() ? said->second
+        : transformer                     ? constants_.transformer_host_seconds
+                                          : constants_.other_host_seconds);
+    const double work = (seconds - host) * samples_ / (transformer ? degree_ : 1.0);
+    row.forward_seconds.push_back(host + work);
+    // The host starts the backward's operators without the interpreter: about
+    // one forward's time for its twofold work.
+    row.seconds.push_back(host * (2 + recomputed) + work * (3 + recomputed));
+  }
+
+  void add_transformer_memory(const Layer& layer, const MeasuredLayer& times, LayerRow& row) const {
+    const Scores scores =
+        scores_of(model_, layer, times, cluster_, degree_, constants_.score_bytes);
+    const double kept_scores = constants_.score_bytes * scores.elements * samples_ / scores.divisor;
+    row.working_bytes = elements(layer) * (constants_.whole_working_bytes +
+                                           constants_.divided_working_bytes / tp()) +
+                        kept_scores;
+    if (!recomputes_) {
+      // Korthikanti et al. 2022, section 4.1: 10 + 24/t bytes an element.
+      row.kept_bytes +=
+          elements(layer) * (10 + 24 / tp()) * value_bytes(described_.precision) / 2 + kept_scores;
+    }
+  }
+
+  const DescribedModel& described_;
+  const MeasuredModel& model_;
+  const Cluster& cluster_;
+  const Constants& constants_;
+  int degree_;
+  double samples_;
+  bool recomputes_;
+};
+
+} // namespace
+
+LayerRows measured_rows(
+    const DescribedModel& model,
+    const Cluster& cluster,
+    const Strategy& strategy,
+    const Constants& constants) {
+  const Builder builder(model, cluster, strategy, constants);
+  LayerRows rows;
+  for (std::size_t i = 0; i < model.layers.size(); ++i) {
+    rows.layers.push_back(builder.row(i));
+  }
+  return rows;
+}
+
+} // namespace tessera::cost

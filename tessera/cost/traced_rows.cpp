@@ -1,0 +1,78 @@
+#include "tessera/base/error.h"
+#include "tessera/cost/layer_rows.h"
+
+namespace tessera::cost {
+
+namespace {
+
+PassSeconds seconds_of(
+    const MicrobatchSeconds& seconds,
+    const std::string& model,
+    const std::string& device,
+    int samples) {
+  const auto found = seconds.find(device);
+  if (found == seconds.end() || found->second.count(samples) == 0) {
+    throw ConfigError(
+        str("model: ",
+            model,
+            " was not priced on device \"",
+            device,
+            "\" with microbatches of ",
+            samples,
+            " samples"));
+  }
+  return found->second.at(samples);
+}
+
+} // namespace
+
+LayerRows
+traced_rows(const DescribedModel& model, const Cluster& cluster, const Strategy& strategy) {
+  const DividedModel* divided =
+      model.divided_in({strategy.tp, strategy.distribution, strategy.same_samples});
+  const TracedPart& part = divided != nullptr ? divided->part : model.traced()->whole;
+  const std::vector<Layer>& layers = divided != nullptr ? divided->layers : model.layers;
+  const int samples = strategy.microbatch_size;
+  LayerRows rows;
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    const TracedLayer& traced = part.layers[i];
+    const bool recomputed = strategy.activation_checkpointing && i > 0;
+    LayerRow row;
+    row.parameters = static_cast<double>(layers[i].parameters);
+    row.whole_parameters = static_cast<double>(traced.whole_parameters);
+    row.output_bytes = static_cast<double>(layers[i].output_elements_per_sample) * samples *
+                       value_bytes(model.precision);
+    const double all = traced.kept_bytes_per_sample * samples;
+    row.kept_bytes = recomputed ? row.output_bytes : all;
+    row.working_bytes = recomputed ? all : 0;
+    for (const DeviceKind& kind : cluster.kinds) {
+      const PassSeconds pass =
+          seconds_of(traced.microbatch_seconds, model.name, kind.name, samples);
+      row.forward_seconds.push_back(pass.forward);
+      row.seconds.push_back((recomputed ? 2 : 1) * pass.forward + pass.backward);
+    }
+    const auto exchanged = traced.collectives.find(samples);
+    if (exchanged != traced.collectives.end()) {
+      row.exchanged = exchanged->second;
+      if (recomputed) {
+        row.exchanged.backward.insert(
+            row.exchanged.backward.end(),
+            row.exchanged.forward.begin(),
+            row.exchanged.forward.end());
+      }
+    }
+    rows.layers.push_back(std::move(row));
+  }
+  if (model.returns_home) {
+    for (const DeviceKind& kind : cluster.kinds) {
+      rows.tail_seconds.push_back(seconds_of(part.tail_seconds, model.name, kind.name, samples));
+    }
+  }
+  const auto tail = part.tail_collectives.find(samples);
+  if (tail != part.tail_collectives.end()) {
+    rows.tail_exchanged = tail->second;
+  }
+  return rows;
+}
+
+} // namespace tessera::cost

@@ -1,0 +1,142 @@
+#include "tessera/data_parallel/gradient_sync.h"
+
+#include <algorithm>
+
+#include "tessera/base/error.h"
+#include "tessera/context/agreement.h"
+
+namespace tessera::data_parallel {
+
+GradientSync::GradientSync(
+    Context& context,
+    NamedTensors equal,
+    NamedTensors scaled,
+    const Options& options)
+    : context_(context), world_(context.world), passes_per_step_(options.backward_passes_per_step) {
+  if (context_.group(Group::kDP).size() == 1) {
+    return;
+  }
+  GradientReducer::Options reducer = options.reducer;
+  reducers_.push_back(std::make_unique<GradientReducer>(
+      *world_, group_for(Group::kDP, options), *context_.control, std::move(equal), reducer));
+  if (context_.group(Group::kTP).size() == 1) {
+    return;
+  }
+  reducer.scale = 1.0 / context_.data_size();
+  reducers_.push_back(std::make_unique<GradientReducer>(
+      *world_, group_for(Group::kRDP, options), *context_.rdp_control, std::move(scaled), reducer));
+}
+
+comm::ProcessGroup& GradientSync::group_for(Group kind, const Options& options) {
+  comm::ProcessGroup& shared = context_.group(kind);
+  if (!options.own_groups) {
+    return shared;
+  }
+  own_groups_.push_back(world_->new_group(
+      str(topology::name_of(kind), " of model ", *options.own_groups), shared.ranks()));
+  return *own_groups_.back();
+}
+
+void GradientSync::begin() {
+  for (const auto& reducer : reducers_) {
+    reducer->begin(passes_ + 1 >= passes_per_step_);
+  }
+}
+
+bool GradientSync::had_backward() const {
+  return std::any_of(reducers_.begin(), reducers_.end(), [](const auto& reducer) {
+    return reducer->had_backward();
+  });
+}
+
+void GradientSync::expect_backward() {
+  for (const auto& reducer : reducers_) {
+    reducer->expect_backward();
+  }
+}
+
+std::string GradientSync::sparse_gradient() const {
+  for (const auto& reducer : reducers_) {
+    std::string sparse = reducer->sparse_gradient();
+    if (!sparse.empty()) {
+      return sparse;
+    }
+  }
+  return {};
+}
+
+// Every rank of the DP_GROUP learns of a failure from the first reducer; the second one runs all
+// the same, so that no collective is left half done.
+void GradientSync::finish(const std::optional<std::string>& failure, std::int64_t step) {
+  if (!has_replicas()) {
+    return;
+  }
+  // A step that failed leaves gradients that only zero_grad mends.
+  const int passes = std::exchange(passes_, 0);
+  const bool averages = at::GradMode::is_enabled() && passes + 1 >= passes_per_step_;
+  const timeline::Span span(
+      *context_.recorder,
+      averages ? "gradient averaging" : "agreement of replicas",
+      "comm",
+      static_cast<int>(step));
+  std::optional<std::string> problem = failure;
+  std::optional<UserError> thrown;
+  bool backward = false;
+  for (const auto& reducer : reducers_) {
+    try {
+      backward = reducer->finish(problem) || backward;
+    } catch (const UserError& error) {
+      thrown = thrown.value_or(error);
+      problem = problem.value_or(error.what());
+    }
+  }
+  if (thrown) {
+    throw UserError(*thrown);
+  }
+  passes_ = backward ? (passes + 1) % passes_per_step_ : passes;
+}
+
+void GradientSync::average_rest() {
+  if (!has_replicas()) {
+    return;
+  }
+  at::Tensor flags = at::zeros({2}, at::kByte);
+  auto* flag = flags.data_ptr<std::uint8_t>();
+  std::vector<std::string> names;
+  for (const auto& reducer : reducers_) {
+    const std::string& name = names.emplace_back(reducer->unaveraged_gradient());
+    flag[names.size() - 1] = name.empty() ? 0 : 1;
+  }
+  if (reducers_.size() == 1) {
+    context_.control->all_reduce(flags, comm::ReduceOp::kMax);
+  } else {
+    refuse_distributed(flags, names[1]);
+  }
+  if (flag[0] != 0) {
+    reducers_[0]->average_rest();
+  }
+}
+
+// A distributed gradient holds sums over the ranks of a TP_GROUP: what was added to it by itself
+// cannot be told from what is averaged already. Every rank of the world throws.
+void GradientSync::refuse_distributed(const at::Tensor& flags, const std::string& parameter) {
+  comm::ProcessGroup& everybody = context_.group(Group::kWorld);
+  everybody.all_reduce(flags, comm::ReduceOp::kMax);
+  if (flags.data_ptr<std::uint8_t>()[1] == 0) {
+    return;
+  }
+  std::optional<std::string> mine;
+  if (!parameter.empty()) {
+    mine =
+        str("rank ",
+            world_->rank(),
+            ": a backward outside of a step, or a step that did not average, added to the "
+            "gradient of the distributed parameter '",
+            parameter,
+            "'; call model.backward inside tessera::step, and optimizer.step() after "
+            "backward_passes_per_step steps");
+  }
+  throw_first_problem<UserError>(*world_, everybody, mine);
+}
+
+} // namespace tessera::data_parallel

@@ -1,0 +1,79 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tessera/context/context.h"
+#include "tessera/data_parallel/gradient_reducer.h"
+#include "tessera/tensor/named_tensors.h"
+
+namespace tessera::data_parallel {
+
+/// Keeps the gradients of one model's replicas equal: a reducer over the DP_GROUP for what all its
+/// ranks hold, and with tensor parallelism a second one over the RDP_GROUP for distributed
+/// parameters. With one data-parallel rank it has none, and every method returns at once.
+///
+/// A distributed parameter that met the samples of its whole TP_GROUP has the sum of that group's
+/// gradients already, so only the replicas' sum is missing. Both sums are divided by the number of
+/// different batches.
+/// Threads: step thread only.
+class GradientSync {
+ public:
+  struct Options {
+    GradientReducer::Options reducer;
+    /// Steps whose gradients add up before they are averaged.
+    int backward_passes_per_step = 1;
+    /// With several models reducers need groups of their own, named after this number: buckets
+    /// leave during a backward, and ranks would have to start those of all models in one order.
+    std::optional<int> own_groups = {};
+  };
+
+  /// `equal`: parameters of which the DP_GROUP holds the same; `scaled`: the others. Collective
+  /// over the world. `context` must outlive every call but the destructor.
+  GradientSync(Context& context, NamedTensors equal, NamedTensors scaled, const Options& options);
+
+  bool has_replicas() const {
+    return !reducers_.empty();
+  }
+  /// Whether gradients of several steps add up before they are averaged.
+  bool counts_passes() const {
+    return has_replicas() && passes_per_step_ > 1;
+  }
+
+  /// Starts a step. Not collective.
+  void begin();
+  /// Whether this step has added to a gradient on this rank.
+  bool had_backward() const;
+  /// Tells that this step has added to a gradient on some rank of the world.
+  void expect_backward();
+  /// What is wrong when a parameter has a sparse gradient, else "". Not collective.
+  std::string sparse_gradient() const;
+
+  /// Averages the gradients of step `step`. `failure`: this rank's step failed.
+  /// Collective over the data-parallel ranks.
+  /// Throws: UserError when any data-parallel rank's step failed.
+  void finish(const std::optional<std::string>& failure, std::int64_t step);
+
+  /// Makes every gradient the average over replicas, where a backward outside of a step or a step
+  /// that did not average has added to one on any rank; else one agreement of two bytes.
+  /// Collective over the DP_GROUP, with tensor parallelism over the world.
+  /// Throws: UserError on all those ranks for a distributed parameter, naming it and the rank; on
+  /// every rank of the DP_GROUP for a sparse gradient.
+  void average_rest();
+
+ private:
+  comm::ProcessGroup& group_for(Group kind, const Options& options);
+  void refuse_distributed(const at::Tensor& flags, const std::string& parameter);
+
+  Context& context_;
+  comm::WorldPtr world_; // keeps the groups usable until the reducers are gone
+  std::vector<comm::ProcessGroupPtr> own_groups_;
+  std::vector<std::unique_ptr<GradientReducer>> reducers_;
+  int passes_per_step_;
+  int passes_ = 0; // steps since gradients were last averaged
+};
+
+} // namespace tessera::data_parallel

@@ -1,0 +1,28 @@
+#pragma once
+
+namespace tessera::diagnostics {
+
+/// Who this process is, for the report of an error that nobody catches.
+struct Reporter {
+  int rank = 0;
+  /// Ranks of other nodes give rank 0's node three seconds to report what failed
+  /// on all of them.
+  bool on_first_node = true;
+
+  /// Before MPI has started: the rank that the launcher put into the
+  /// environment, 0 without one.
+  static Reporter of_environment();
+};
+
+/// From now on an error that leaves `main` (or a thread) ends the process at
+/// once with status 1 and one message of the job: one write to stderr with the
+/// error's text, on the rank that failed first. Ranks that fail by the same
+/// error, or because of it, end without a word; so does one whose error has been
+/// printed (ReportedConfigError). libtorch's C++ stack is left out unless
+/// TORCH_SHOW_CPP_STACKTRACES=1. The launcher brings down ranks that still run.
+///
+/// A terminate handler of the script's own stays. A later call replaces the
+/// reporter. Not collective. Threads: step thread only.
+void report_uncaught_errors(const Reporter& reporter);
+
+} // namespace tessera::diagnostics

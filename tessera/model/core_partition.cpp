@@ -1,0 +1,95 @@
+// ModelCore's part of the partition: the decision, placing of parameters.
+#include <fstream>
+
+#include "tessera/base/error.h"
+#include "tessera/base/files.h"
+#include "tessera/base/log.h"
+#include "tessera/deferred_init/delayed_init.h"
+#include "tessera/model/decision.h"
+#include "tessera/model/model_core.h"
+#include "tessera/model/partition_notes.h"
+#include "tessera/partition/partition.h"
+#include "tessera/plan/from_config.h"
+#include "tessera/tracer/describe.h"
+
+namespace tessera::model {
+
+void ModelCore::complete_partition() {
+  // A state that does not fit is an error now; the step may be called again,
+  // after another load_state_dict or without one.
+  if (const auto state = std::exchange(deferred_state_, std::nullopt)) {
+    apply_state(state->first, state->second);
+  }
+  for (const Hook& hook : std::exchange(partition_hooks_, {})) {
+    hook();
+  }
+}
+
+plans::Plan ModelCore::decide(std::optional<graph::ModelGraph> traced, bool only) {
+  const Config& config = context().config;
+  if (config.partition_file && !only) {
+    throw PlanError(
+        str("partition_file '",
+            *config.partition_file,
+            "' holds the partition of one model, and this process has several; leave the key "
+            "out"));
+  }
+  plans::Plan plan = plans::plan_from_config(config, context().world->size());
+  plan.model = name_;
+  if (config.load_partition) {
+    plan.partition = plans::plan_from_json(read_file<PlanError>(*config.partition_file)).partition;
+    return plan;
+  }
+  graph::ModelGraph graph = traced ? std::move(*traced) : tracer::describe(*root_, plan.model);
+  partitioning::Options options;
+  options.partitions = config.pipeline_parallel_degree;
+  options.memory_weight = config.effective_memory_weight();
+  options.auto_partition = config.auto_partition;
+  options.default_partition = config.effective_default_partition();
+  options.manual = config.partition;
+  partitioning::Result result = partitioning::partition(graph, options);
+  for (const std::string& warning : result.warnings) {
+    log::warning(warning);
+  }
+  if (options.partitions > 1) {
+    for (const std::string& note : notes_on_kept_modules(graph)) {
+      log::info(note);
+    }
+    // With several models another one may fill the rank.
+    if (only && config.auto_partition && !config.allow_ranks_without_parameters) {
+      check_every_rank_owns_parameters(graph, result, options.partitions);
+    }
+  }
+  plan.partition = result.partition;
+  decision_ = std::make_shared<const Decision>(Decision{std::move(graph), std::move(result)});
+  if (config.partition_file) {
+    std::ofstream out(*config.partition_file);
+    out << plans::to_json(plan) << '\n';
+    if (!out) {
+      throw PlanError(str("partition_file '", *config.partition_file, "' cannot be written"));
+    }
+  }
+  return plan;
+}
+
+void ModelCore::place(plans::Plan plan) {
+  const Context& context = this->context();
+  plan_ = std::move(plan);
+  auto table = std::make_unique<runtime::ModuleTable>(
+      root_, plan_->partition, context.group(Group::kPP).rank());
+  std::vector<at::Tensor> mine;
+  for (const auto& list : {table->local_parameters(), table->local_buffers()}) {
+    for (const auto& [name, tensor] : list) {
+      mine.push_back(tensor);
+    }
+  }
+  tracer::materialize(mine);
+  layout_->place(*table);
+  take_over_weights();
+  table->drop_remote_tensors(context.group(Group::kPP).ranks());
+  table_ = std::move(table);
+  parameter_functions_.place(*table_, *layout_, context.config.pipeline_parallel_degree);
+  plain_backward_ = std::make_unique<runtime::PlainBackwardGuard>(table_->local_parameters());
+}
+
+} // namespace tessera::model

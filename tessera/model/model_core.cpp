@@ -1,0 +1,87 @@
+#include "tessera/model/model_core.h"
+
+#include "tessera/base/error.h"
+#include "tessera/nn/module/interceptor.h"
+
+namespace tessera::model {
+
+ModelCore::ModelCore(
+    Context& context,
+    std::shared_ptr<torch::nn::Module> root,
+    ModelOptions options)
+    : context_(context.weak_from_this()),
+      root_(std::move(root)),
+      name_(options.name.empty() ? nn::type_name(*root_) : options.name),
+      options_(std::move(options)) {
+  if (options_.backward_passes_per_step < 1) {
+    throw ConfigError(str(
+        "backward_passes_per_step is ", options_.backward_passes_per_step, "; write 1 or more"));
+  }
+  if (options_.bucket_cap_mb <= 0) {
+    throw ConfigError(str("bucket_cap_mb is ", options_.bucket_cap_mb, "; write more than 0"));
+  }
+  replace_modules();
+}
+
+void ModelCore::enter(int number, const std::string& label) {
+  number_ = number;
+  label_ = label;
+}
+
+const plans::Plan& ModelCore::plan() const {
+  if (!plan_) {
+    throw ConfigError(
+        str("the model '",
+            label_,
+            "' is not partitioned yet: that happens in the first step that calls it"));
+  }
+  return *plan_;
+}
+
+const runtime::ModuleTable& ModelCore::table() const {
+  plan();
+  return *table_;
+}
+
+const state::StateLayout& ModelCore::state_layout() const {
+  plan();
+  return *layout_;
+}
+
+void ModelCore::begin_step(int microbatches) {
+  scale_ = options_.average_grads_across_microbatches ? 1.0 / microbatches : 1;
+  if (!partitioned()) {
+    return;
+  }
+  if (options_.broadcast_buffers && root_->is_training()) {
+    broadcast_from_first(local_buffers());
+  }
+  plain_backward_->find_trainable();
+  gradients_->begin();
+}
+
+void ModelCore::after_step() {
+  if (!partitioned()) {
+    return;
+  }
+  for (const Hook& hook : std::exchange(first_step_hooks_, {})) {
+    hook();
+  }
+}
+
+void ModelCore::average_gradients() {
+  if (partitioned()) {
+    context(); // throws after shutdown
+    gradients_->average_rest();
+  }
+}
+
+void ModelCore::on_partition(Hook hook) {
+  if (partitioned()) {
+    hook();
+  } else {
+    partition_hooks_.push_back(std::move(hook));
+  }
+}
+
+} // namespace tessera::model

@@ -1,0 +1,162 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <torch/nn/module.h>
+
+#include "tessera/context/context.h"
+#include "tessera/data_parallel/gradient_sync.h"
+#include "tessera/graph/model_graph.h"
+#include "tessera/model/options.h"
+#include "tessera/model/parameter_functions.h"
+#include "tessera/nn/replace/replace.h"
+#include "tessera/plan/plan.h"
+#include "tessera/runtime/module_table.h"
+#include "tessera/runtime/plain_backward.h"
+#include "tessera/state/layout.h"
+
+namespace tessera::model {
+
+struct Decision;
+
+/// One model of the process: its modules, its partition, its state and its gradients. It knows
+/// neither the steps that call it nor the other models.
+///
+/// Methods are not collective unless they say otherwise. Threads: step thread only.
+class ModelCore {
+ public:
+  /// Replaces the marked modules. Collective over the TP_GROUP.
+  /// Throws: ConfigError for bad options.
+  ModelCore(Context& context, std::shared_ptr<torch::nn::Module> root, ModelOptions options);
+
+  /// Throws: ConfigError after `shutdown`, which a model may outlive.
+  Context& context() const {
+    return in_force(context_);
+  }
+  const std::shared_ptr<torch::nn::Module>& root() const {
+    return root_;
+  }
+  /// As given in ModelOptions, or the class of the model that the script made.
+  const std::string& name() const {
+    return name_;
+  }
+  /// The name, made different from those of models that were there before.
+  const std::string& label() const {
+    return label_;
+  }
+  /// Of the models of this process, from 1; never given again.
+  int number() const {
+    return number_;
+  }
+  /// From the ModelSet.
+  void enter(int number, const std::string& label);
+
+  // The partition (core_partition.cpp).
+  bool partitioned() const {
+    return table_ != nullptr;
+  }
+  /// Throws: ConfigError before the model is partitioned, as do the two below.
+  const plans::Plan& plan() const;
+  const runtime::ModuleTable& table() const;
+  const state::StateLayout& state_layout() const;
+  /// What the partition was decided from, on rank 0; else nullptr.
+  const std::shared_ptr<const Decision>& decision() const {
+    return decision_;
+  }
+  /// Which modules tensor parallelism replaced, and why others stayed.
+  const nn::Replacements& replacements() const {
+    return replacements_;
+  }
+  /// The model's plan, on rank 0. `traced`: what a run showed of it; without one the model is
+  /// described. `only`: the process has no other model. Throws: PlanError.
+  plans::Plan decide(std::optional<graph::ModelGraph> traced, bool only);
+  /// Gives this rank its part of the model.
+  void place(plans::Plan plan);
+  /// Makes ranks that hold the same tensors agree on their values, and prepares the averaging of
+  /// gradients. `only`: as above. Collective over the world.
+  void join_replicas(bool only);
+  /// Applies a state that was loaded before the partition, and runs the hooks that wait for it. In
+  /// every step; collective over the world.
+  void complete_partition();
+
+  // A step.
+  /// Collective over the data-parallel ranks.
+  void begin_step(int microbatches);
+  void after_step();
+  /// What every gradient of the running step is multiplied by.
+  double gradient_scale() const {
+    return scale_;
+  }
+  /// nullptr before the partition.
+  data_parallel::GradientSync* gradients() const {
+    return gradients_.get();
+  }
+  /// GradientSync::average_rest, for optimizers. Nothing happens before the partition.
+  void average_gradients();
+
+  // Parameters and buffers (core_state.cpp).
+  /// Every parameter of the model once, whoever owns it.
+  std::vector<at::Tensor> all_parameters() const;
+  /// Every parameter and buffer under every name it has.
+  NamedTensors all_tensors() const;
+  /// Whether any has no memory yet.
+  bool has_delayed() const;
+  /// Tensors that this rank owns, each once, under its first path.
+  NamedTensors local_parameters() const {
+    return table().local_parameters();
+  }
+  NamedTensors local_buffers() const {
+    return table().local_buffers();
+  }
+  TensorMap local_state_dict() const;
+  /// Every rank of this replica gives its part; all (or only the first) get the whole on the host,
+  /// as a single process would have it. Collective over the replica.
+  TensorMap state_dict(bool only_first) const;
+  /// Takes effect at once, or after the partition when there is none yet. Collective over the
+  /// world.
+  void load_state_dict(TensorMap state, bool strict);
+
+  /// What `over_parameters` made for this model.
+  ParameterFunctions& parameter_functions() {
+    return parameter_functions_;
+  }
+
+  using Hook = std::function<void()>;
+  /// Runs `hook` after the partition; at once when that is done.
+  void on_partition(Hook hook);
+  void on_first_step(Hook hook) {
+    first_step_hooks_.push_back(std::move(hook));
+  }
+
+ private:
+  void replace_modules();
+  void take_over_weights();
+  void apply_state(const TensorMap& state, bool strict);
+  void broadcast_from_first(const NamedTensors& tensors);
+
+  std::weak_ptr<Context> context_;
+  std::shared_ptr<torch::nn::Module> root_;
+  std::string name_;
+  std::string label_;
+  int number_ = 0;
+  ModelOptions options_;
+  nn::Replacements replacements_;
+  std::unique_ptr<state::StateLayout> layout_;
+  std::shared_ptr<const Decision> decision_;
+  std::optional<plans::Plan> plan_;
+  ParameterFunctions parameter_functions_;
+  std::unique_ptr<runtime::ModuleTable> table_;
+  std::unique_ptr<runtime::PlainBackwardGuard> plain_backward_; // of what this rank owns
+  std::unique_ptr<data_parallel::GradientSync> gradients_;
+  std::vector<Hook> partition_hooks_;
+  std::vector<Hook> first_step_hooks_; // empty after the first step
+  std::optional<std::pair<TensorMap, bool>> deferred_state_;
+  double scale_ = 1;
+};
+
+} // namespace tessera::model

@@ -1,0 +1,104 @@
+#include "tessera/model/model_set.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+
+#include "tessera/base/error.h"
+#include "tessera/model/model_core.h"
+
+namespace tessera::model {
+
+void ModelSet::add(ModelCore& model) {
+  check_own(model);
+  model.enter(++models_made_, free_label(model.name()));
+  models_.push_back(&model);
+  ++revision_;
+}
+
+std::string ModelSet::free_label(const std::string& name) const {
+  const auto taken = [&](const std::string& label) {
+    return std::any_of(models_.begin(), models_.end(), [&](const ModelCore* other) {
+      return other->label() == label;
+    });
+  };
+  std::string label = name;
+  for (int i = 2; taken(label); ++i) {
+    label = str(name, " ", i);
+  }
+  return label;
+}
+
+void ModelSet::check_own(const ModelCore& model) const {
+  std::set<const void*> known;
+  const auto refuse = [&](const std::string& what, const std::string& why) {
+    throw ConfigError(str("model '", model.name(), "': ", what, why));
+  };
+  for (const auto& handle : divided_) {
+    if (const auto tensor = handle.lock()) {
+      known.insert(tensor.get());
+    }
+  }
+  for (const auto& [name, tensor] : model.all_tensors()) {
+    if (known.contains(tensor.unsafeGetTensorImpl())) {
+      refuse(
+          str("'", name, "'"),
+          " was divided over pipeline ranks by a DistributedModel that is gone, so some ranks hold "
+          "nothing of it; make the modules anew and load its state_dict");
+    }
+  }
+  for (const ModelCore* other : models_) {
+    known.clear();
+    for (const auto& [name, tensor] : other->all_tensors()) {
+      known.insert(tensor.unsafeGetTensorImpl());
+    }
+    for (const auto& module : other->root()->modules()) {
+      known.insert(module.get());
+    }
+    const std::string why =
+        str(" is part of the model '",
+            other->label(),
+            "' too; put what they share into one model, whose modules a step function may call "
+            "one by one");
+    for (const auto& [name, tensor] : model.all_tensors()) {
+      if (known.contains(tensor.unsafeGetTensorImpl())) {
+        refuse(str("'", name, "'"), why);
+      }
+    }
+    for (const auto& item : model.root()->named_modules("the model")) {
+      if (known.contains(item.value().get())) {
+        refuse(str("module '", item.key(), "'"), why);
+      }
+    }
+  }
+}
+
+void ModelSet::remove(ModelCore& model) {
+  std::erase(models_, &model);
+  std::erase_if(directories_, [&](const auto& claim) { return claim.second == &model; });
+  ++revision_;
+  std::erase_if(divided_, [](const auto& handle) { return handle.expired(); });
+  if (!model.partitioned() || context().config.pipeline_parallel_degree == 1) {
+    return;
+  }
+  for (const auto& [name, tensor] : model.all_tensors()) {
+    divided_.emplace_back(tensor.getIntrusivePtr());
+  }
+}
+
+void ModelSet::claim_directory(const ModelCore& model, const std::string& directory) {
+  const std::string path = (std::filesystem::path(directory) / "").lexically_normal().string();
+  const ModelCore* owner = directories_.emplace(path, &model).first->second;
+  if (owner != &model) {
+    throw CheckpointError(
+        str("'",
+            directory,
+            "' holds checkpoints of the model '",
+            owner->label(),
+            "'; give the model '",
+            model.label(),
+            "' a folder of its own"));
+  }
+}
+
+} // namespace tessera::model

@@ -1,0 +1,70 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "tessera/context/context.h"
+
+namespace tessera::model {
+
+class ModelCore;
+
+/// The live models of the process.
+///
+/// All ranks run the same script, so they make and destroy the same models in the same order; what
+/// ranks agree on goes by that order. Not collective. Threads: step thread only.
+class ModelSet {
+ public:
+  explicit ModelSet(Context& context) : context_(context.weak_from_this()) {}
+
+  /// Throws: ConfigError after `shutdown`, which an optimizer may outlive.
+  Context& context() const {
+    return in_force(context_);
+  }
+
+  /// Names the model and appends it.
+  /// Throws: ConfigError when it has a parameter, buffer or module of another live model, or a
+  /// tensor that a destroyed one had divided over pipeline ranks.
+  void add(ModelCore& model);
+  void remove(ModelCore& model);
+  /// Tells that a model was partitioned.
+  void partitioned() {
+    ++revision_;
+  }
+
+  /// In order of construction.
+  const std::vector<ModelCore*>& models() const {
+    return models_;
+  }
+  bool single() const {
+    return models_.size() == 1;
+  }
+  /// Changes whenever a model is made, partitioned or destroyed.
+  std::int64_t revision() const {
+    return revision_;
+  }
+
+  /// From `save`: a folder takes the checkpoints of one model, since a tag written twice would be
+  /// replaced and the newest one be anybody's.
+  /// Throws: CheckpointError when another live model saved there.
+  void claim_directory(const ModelCore& model, const std::string& directory);
+
+ private:
+  void check_own(const ModelCore& model) const;
+  std::string free_label(const std::string& name) const;
+
+  std::weak_ptr<Context> context_;
+  std::vector<ModelCore*> models_;
+  std::int64_t revision_ = 0;
+  int models_made_ = 0;
+  // Tensors of destroyed models, each whole on one pipeline rank and empty on the others.
+  std::vector<c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>> divided_;
+  std::map<std::string, const ModelCore*> directories_; // of checkpoints
+};
+
+} // namespace tessera::model

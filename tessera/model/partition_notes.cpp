@@ -1,0 +1,110 @@
+#include "tessera/model/partition_notes.h"
+
+#include <cstdio>
+#include <map>
+#include <tuple>
+
+#include "tessera/base/error.h"
+
+namespace tessera::model {
+
+namespace {
+
+std::int64_t elements_of(const graph::ModelGraph& graph) {
+  std::int64_t elements = 0;
+  for (const graph::Parameter& parameter : graph.parameters) {
+    elements += parameter.elements;
+  }
+  return elements;
+}
+
+std::string percent(std::int64_t part, std::int64_t whole) {
+  char text[32];
+  std::snprintf(
+      text,
+      sizeof text,
+      "%.1f %%",
+      whole == 0 ? 0.0 : 100.0 * static_cast<double>(part) / static_cast<double>(whole));
+  return text;
+}
+
+struct Alike {
+  int modules = 0;
+  std::int64_t elements = 0;
+  std::string first;
+};
+
+} // namespace
+
+std::vector<std::string> notes_on_kept_modules(const graph::ModelGraph& graph) {
+  std::map<std::tuple<std::string, std::string, std::string>, Alike> groups;
+  for (const graph::KeptModule& kept : graph.kept) {
+    Alike& group = groups[{kept.type, kept.reason, kept.instead}];
+    if (group.modules++ == 0) {
+      group.first = kept.path;
+    }
+    group.elements += kept.elements;
+  }
+  const std::int64_t all = elements_of(graph);
+  std::vector<std::string> lines;
+  for (const auto& [key, group] : groups) {
+    const auto& [type, reason, instead] = key;
+    lines.push_back(
+        str(group.modules == 1
+                ? str("module '", group.first, "' of type ", type)
+                : str(group.modules, " modules of type ", type, ", first '", group.first, "',"),
+            " (",
+            percent(group.elements, all),
+            " of the parameters) cannot be placed on ",
+            group.modules == 1 ? "its own: " : "their own: ",
+            reason,
+            "; to have ",
+            group.modules == 1 ? "it" : "them",
+            " placed, write ",
+            instead));
+  }
+  return lines;
+}
+
+void check_every_rank_owns_parameters(
+    const graph::ModelGraph& graph,
+    const partitioning::Result& result,
+    int partitions) {
+  if (graph.parameters.empty()) {
+    return;
+  }
+  std::vector<std::int64_t> owned(partitions, 0);
+  for (std::size_t i = 0; i < graph.modules.size(); ++i) {
+    const int rank = result.partition_of_node.at(result.tree.node_of_module.at(i));
+    for (const int parameter : graph.modules[i].parameters) {
+      owned.at(rank) += graph.parameters[parameter].elements;
+    }
+  }
+  std::string empty;
+  for (int rank = 0; rank < partitions; ++rank) {
+    if (owned[rank] == 0) {
+      empty += empty.empty() ? str(rank) : str(", ", rank);
+    }
+  }
+  if (empty.empty()) {
+    return;
+  }
+  std::string text =
+      str("pipeline rank ",
+          empty,
+          " of ",
+          partitions,
+          " would own no parameter of ",
+          graph.name,
+          ": the model has too few modules that can live on a rank of their own");
+  for (const std::string& note : notes_on_kept_modules(graph)) {
+    text += "\n  " + note;
+  }
+  text +=
+      "\n  or choose a smaller pipeline_parallel_degree, or set "
+      "\"allow_ranks_without_parameters\": "
+      "true";
+  throw PlanError(text);
+}
+
+} // namespace tessera::model

@@ -1,0 +1,80 @@
+#include "tessera/nn/module/remote_guard.h"
+
+#include <utility>
+
+#include "tessera/autograd/dispatch_mode.h"
+#include "tessera/autograd/meta_call.h"
+#include "tessera/base/error.h"
+#include "tessera/nn/module/operator_call.h"
+
+namespace tessera::nn {
+
+namespace {
+
+// Operators that ask for shape and dtype only.
+bool reads_no_numbers(const c10::OperatorHandle& op) {
+  const std::string& name = op.schema().name();
+  return name.ends_with("_like") || name.starts_with("aten::new_") || name == "aten::detach" ||
+         name == "aten::detach_" || name == "aten::alias" || name == "aten::requires_grad_" ||
+         name == "aten::is_same_size" || name == "aten::retain_grad";
+}
+
+const RemoteTensor& first_remote(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+  const RemoteTensor* found = nullptr;
+  for (const c10::IValue& argument : arguments_of(op, stack)) {
+    for_each_operator_tensor(argument, [&](const at::Tensor& tensor) {
+      found = found != nullptr ? found : remote_tensor(tensor);
+    });
+  }
+  TESSERA_CHECK(found != nullptr);
+  return *found;
+}
+
+class RemoteTensorMode : public TensorDispatchMode {
+ public:
+  bool owns(const at::Tensor& tensor) const override {
+    return remote_tensor(tensor) != nullptr;
+  }
+
+  void call(const c10::OperatorHandle& op, torch::jit::Stack* stack) override {
+    if (reads_no_numbers(op)) {
+      call_plain(op, stack);
+      return;
+    }
+    if (transposes_parameter(op) && reads_layer(op, *stack)) {
+      stack->back() = transpose_remote(stack->back().toTensor());
+      return;
+    }
+    if (run_where_parameters_are(op, stack)) {
+      return;
+    }
+    const RemoteTensor& remote = first_remote(op, *stack);
+    throw UserError(
+        str(operator_name(op),
+            " asks for the numbers of ",
+            remote.buffer ? "buffer '" : "parameter '",
+            remote.name,
+            "', which rank ",
+            remote.rank,
+            " owns, so they are not on rank ",
+            remote.here,
+            ". A parameter is read by the forward of its own module; what else needs it is written "
+            "with tessera::over_parameters (penalties, norms and statistics inside a step), "
+            "model.state_dict() or copy_to (copies), tessera::save_module (files)"));
+  }
+};
+
+} // namespace
+
+void make_remote(const at::Tensor& tensor, RemoteTensor description) {
+  // Never destroyed: handles may outlive static objects.
+  static RemoteTensorMode* const guard = [] {
+    auto* made = new RemoteTensorMode;
+    set_guard_dispatch_mode(made);
+    return made;
+  }();
+  TESSERA_CHECK(guard != nullptr);
+  replace_by_handle(tensor, std::move(description));
+}
+
+} // namespace tessera::nn

@@ -1,0 +1,352 @@
+#include "tessera/optim/distributed_optimizer.h"
+
+#include <algorithm>
+#include <set>
+
+#include "tessera/base/error.h"
+#include "tessera/model/model_core.h"
+#include "tessera/model/model_set.h"
+#include "tessera/optim/clip.h"
+#include "tessera/optim/lbfgs.h"
+#include "tessera/optim/lbfgs_state.h"
+#include "tessera/optim/master_weights.h"
+#include "tessera/state/optimizer_parts.h"
+#include "tessera/tensor/map_tensors.h"
+
+namespace tessera::optim {
+
+using model::ModelCore;
+
+DistributedOptimizer::DistributedOptimizer(
+    std::unique_ptr<torch::optim::Optimizer> optimizer,
+    const std::shared_ptr<model::ModelSet>& models)
+    : optimizer_(with_own_lbfgs(std::move(optimizer))),
+      masters_(std::make_unique<MasterWeights>()),
+      model_set_(models) {
+  register_lbfgs_state();
+  std::set<const void*> seen;
+  for (const auto& group : optimizer_->param_groups()) {
+    for (const auto& parameter : group.params()) {
+      if (!seen.insert(parameter.unsafeGetTensorImpl()).second) {
+        throw ConfigError(
+            "the optimizer was given a parameter twice; take the model's "
+            "parameters(), which lists shared ones once");
+      }
+      parameters_.push_back(parameter);
+    }
+  }
+  given_ = parameters_;
+}
+
+DistributedOptimizer::DistributedOptimizer(DistributedOptimizer&&) noexcept = default;
+DistributedOptimizer::~DistributedOptimizer() = default;
+
+model::ModelSet& DistributedOptimizer::model_set() const {
+  const auto held = model_set_.lock();
+  if (held == nullptr) {
+    throw ConfigError("an optimizer is used after tessera::shutdown");
+  }
+  return *held;
+}
+
+Context& DistributedOptimizer::context() const {
+  return model_set().context();
+}
+
+std::vector<ModelCore*> DistributedOptimizer::models() const {
+  std::set<const void*> mine;
+  for (const at::Tensor& parameter : given_) {
+    mine.insert(parameter.unsafeGetTensorImpl());
+  }
+  std::vector<ModelCore*> list;
+  for (ModelCore* model : model_set().models()) {
+    const auto parameters = model->all_parameters();
+    if (std::any_of(parameters.begin(), parameters.end(), [&](const at::Tensor& parameter) {
+          return mine.contains(parameter.unsafeGetTensorImpl());
+        })) {
+      list.push_back(model);
+    }
+  }
+  return list;
+}
+
+ModelCore& DistributedOptimizer::model() const {
+  const auto list = models();
+  if (list.empty()) {
+    throw ConfigError(
+        "an optimizer's state goes by the model's parameter names, and this optimizer has no "
+        "parameter of a live DistributedModel; make the DistributedModel first and give the "
+        "optimizer its parameters()");
+  }
+  if (list.size() > 1) {
+    std::string names;
+    for (const ModelCore* model : list) {
+      names += (names.empty() ? "'" : ", '") + model->label() + "'";
+    }
+    throw CheckpointError(tessera::str(
+        "this optimizer has parameters of the models ",
+        names,
+        ", whose names may be the same; make one optimizer for each model to save or load its "
+        "state"));
+  }
+  return *list.front();
+}
+
+void DistributedOptimizer::prepare() {
+  const model::ModelSet& all = model_set();
+  if (prepared_ == all.revision()) {
+    return;
+  }
+  std::set<const void*> elsewhere;
+  std::set<const void*> undecided; // of models that are whole everywhere yet
+  bool any = false;
+  for (const ModelCore* model : all.models()) {
+    any = any || model->partitioned();
+    for (const at::Tensor& parameter : model->all_parameters()) {
+      (model->partitioned() ? elsewhere : undecided).insert(parameter.unsafeGetTensorImpl());
+    }
+    if (model->partitioned()) {
+      for (const auto& [name, tensor] : model->local_parameters()) {
+        elsewhere.erase(tensor.unsafeGetTensorImpl());
+      }
+    }
+  }
+  if (!any) {
+    return;
+  }
+  const auto remote = [&](const at::Tensor& parameter) {
+    return elsewhere.contains(parameter.unsafeGetTensorImpl());
+  };
+  std::erase_if(parameters_, remote);
+  for (auto& group : optimizer_->param_groups()) {
+    std::erase_if(group.params(), remote);
+    for (at::Tensor& parameter : group.params()) {
+      if (!undecided.contains(parameter.unsafeGetTensorImpl())) {
+        parameter = masters_->add(parameter);
+      }
+    }
+  }
+  find_owners();
+  prepared_ = all.revision();
+}
+
+void DistributedOptimizer::find_owners() {
+  models_ = models();
+  owners_.clear();
+  for (ModelCore* model : models_) {
+    if (!model->partitioned()) {
+      continue;
+    }
+    for (const auto& [name, tensor] : model->local_parameters()) {
+      owners_.emplace(tensor.unsafeGetTensorImpl(), Owner{model, name});
+      owners_.emplace(masters_->of(tensor).unsafeGetTensorImpl(), Owner{model, name});
+    }
+  }
+}
+
+namespace {
+
+/// Each rank's numbers, first those of rank 0. Collective over the world.
+at::Tensor of_all_ranks(const Context& context, const std::vector<double>& numbers) {
+  comm::ProcessGroup& world = context.group(Group::kWorld);
+  const auto count = static_cast<std::int64_t>(numbers.size());
+  at::Tensor all = at::empty({world.size(), count}, at::kDouble);
+  world.all_gather(all, at::tensor(numbers, at::kDouble));
+  return all;
+}
+
+/// A mean over ranks is one over samples: every rank of a pipeline has its
+/// replica's loss, and replicas have equally many samples.
+at::Tensor mean_of_all_ranks(const Context& context, const at::Tensor& loss) {
+  const at::Tensor all = of_all_ranks(context, {loss.item<double>()});
+  return at::full_like(loss.detach(), all.mean().item<double>());
+}
+
+/// Combined by every rank in the same order, so to the same bits.
+std::vector<double>
+reduce(const Context& context, const std::vector<double>& numbers, comm::ReduceOp op) {
+  const bool maximum = op == comm::ReduceOp::kMax;
+  // Replicas hold the same: a sum takes the first of them.
+  const bool counts = maximum || context.coordinates().rdp == 0;
+  const at::Tensor all =
+      of_all_ranks(context, counts ? numbers : std::vector<double>(numbers.size()));
+  const at::Tensor one = maximum ? all.amax(0) : all.sum(0);
+  return {one.data_ptr<double>(), one.data_ptr<double>() + one.numel()};
+}
+
+/// While it lives, LBFGS computes over the whole model.
+class ComputesOverModel {
+ public:
+  ComputesOverModel(LBFGS* optimizer, WholeModel model) : optimizer_(optimizer) {
+    if (optimizer_ != nullptr) {
+      optimizer_->compute_over(std::move(model));
+    }
+  }
+  ~ComputesOverModel() {
+    if (optimizer_ != nullptr) {
+      optimizer_->compute_over(std::nullopt);
+    }
+  }
+  ComputesOverModel(const ComputesOverModel&) = delete;
+  ComputesOverModel& operator=(const ComputesOverModel&) = delete;
+
+ private:
+  LBFGS* optimizer_;
+};
+
+} // namespace
+
+at::Tensor DistributedOptimizer::step(const Closure& closure) {
+  const Context& context = this->context();
+  const bool whole_here = context.group(Group::kMP).size() == 1;
+  const timeline::Span span(*context.recorder, "optimizer step", "optimizer");
+  prepare();
+  auto* lbfgs = dynamic_cast<LBFGS*>(optimizer_.get());
+  const auto counted = [this, whole_here](const at::Tensor& parameter, const at::Tensor& tensor) {
+    if (!whole_here && !owners_.contains(parameter.unsafeGetTensorImpl())) {
+      throw UserError(tessera::str(
+          "LBFGS was given a parameter of shape ",
+          parameter.sizes(),
+          " that is not the model's, so nobody knows which rank counts it; register it in the "
+          "model"));
+    }
+    return counted_once(parameter, tensor);
+  };
+  const auto over_ranks = [&context](const std::vector<double>& numbers, comm::ReduceOp op) {
+    return reduce(context, numbers, op);
+  };
+  const ComputesOverModel scope(lbfgs, {over_ranks, counted});
+  at::Tensor loss;
+  if (closure) {
+    int calls = 0;
+    loss = optimizer_->step([&] {
+      if (++calls > 1 && lbfgs == nullptr && !whole_here) {
+        throw UserError(
+            "the optimizer calls its closure more than once in a step, and decides from what this "
+            "rank holds of the model; use an optimizer that calls it once, tessera::optim::LBFGS, "
+            "or pipeline_parallel_degree and tensor_parallel_degree 1");
+      }
+      return evaluate(closure);
+    });
+  } else {
+    average_gradients();
+    masters_->take_gradients();
+    optimizer_->step();
+  }
+  masters_->write_back();
+  return loss;
+}
+
+void DistributedOptimizer::average_gradients() {
+  for (ModelCore* model : models_) {
+    model->average_gradients();
+  }
+}
+
+/// Gradients of the parameters' present values; the loss of all ranks.
+at::Tensor DistributedOptimizer::evaluate(const Closure& closure) {
+  masters_->write_back();
+  const at::Tensor loss = closure();
+  if (!loss.defined() || loss.numel() != 1) {
+    throw UserError(
+        "optimizer.step got no loss from its closure; return a tensor of one element on every "
+        "rank, such as train_step(x, y).reduce_mean()");
+  }
+  prepare(); // the closure's step may have partitioned the model
+  average_gradients();
+  masters_->take_gradients();
+  return mean_of_all_ranks(context(), loss);
+}
+
+void DistributedOptimizer::zero_grad(bool set_to_none) {
+  for (at::Tensor& parameter : parameters_) {
+    at::Tensor& gradient = parameter.mutable_grad();
+    if (!gradient.defined()) {
+      continue;
+    }
+    if (set_to_none) {
+      gradient = at::Tensor();
+    } else {
+      gradient = gradient.detach().zero_();
+    }
+  }
+}
+
+std::vector<at::Tensor> DistributedOptimizer::counted_once(
+    const at::Tensor& parameter,
+    const at::Tensor& tensor) const {
+  const auto owner = owners_.find(parameter.unsafeGetTensorImpl());
+  if (owner == owners_.end()) {
+    return {tensor}; // a parameter of no model
+  }
+  return owner->second.model->state_layout().counted_once(owner->second.name, tensor);
+}
+
+double DistributedOptimizer::clip_grad_norm(double max_norm) {
+  prepare();
+  average_gradients();
+  std::vector<at::Tensor> gradients;
+  std::vector<at::Tensor> counted;
+  for (const at::Tensor& parameter : parameters_) {
+    const at::Tensor& gradient = parameter.grad();
+    if (!gradient.defined()) {
+      continue;
+    }
+    gradients.push_back(gradient);
+    for (const at::Tensor& part : counted_once(parameter, gradient)) {
+      counted.push_back(part);
+    }
+  }
+  return optim::clip_grad_norm(gradients, counted, max_norm, context().group(Group::kMP));
+}
+
+at::Tensor DistributedOptimizer::updated_tensor(const at::Tensor& parameter) const {
+  return masters_->of(parameter);
+}
+
+NamedTensors DistributedOptimizer::updated_tensors() const {
+  NamedTensors tensors = model().local_parameters();
+  for (auto& [name, tensor] : tensors) {
+    tensor = updated_tensor(tensor);
+  }
+  return tensors;
+}
+
+void DistributedOptimizer::refresh_parameters() {
+  masters_->write_back();
+}
+
+state::OptimizerState DistributedOptimizer::local_state_dict() {
+  model().plan(); // throws before the partition
+  prepare();
+  return state::capture(*optimizer_, updated_tensors());
+}
+
+state::OptimizerState DistributedOptimizer::state_dict() {
+  const Context& context = this->context();
+  const auto parts = comm::all_gather_object(
+      *context.world,
+      context.group(Group::kMP),
+      state::pack_state(model().state_layout().whole_share(local_state_dict())));
+  state::OptimizerState whole;
+  for (const auto& part : parts) {
+    state::merge_into(whole, state::unpack_state(part));
+  }
+  for (auto& [name, fields] : whole.parameters) {
+    for (auto& [key, value] : fields) {
+      value = map_tensors(value, [](const at::Tensor& tensor) { return tensor.clone(); });
+    }
+  }
+  return whole;
+}
+
+void DistributedOptimizer::load_state_dict(state::OptimizerState state) {
+  ModelCore* const of = &model();
+  auto shared = std::make_shared<state::OptimizerState>(std::move(state));
+  of->on_partition([this, of, shared] {
+    prepare();
+    state::restore(*optimizer_, of->state_layout().to_local(*shared), updated_tensors());
+  });
+}
+
+} // namespace tessera::optim

@@ -1,0 +1,138 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <torch/optim/optimizer.h>
+
+#include "tessera/state/optimizer_state.h"
+
+namespace tessera {
+struct Context;
+}
+namespace tessera::model {
+class ModelCore;
+class ModelSet;
+} // namespace tessera::model
+
+namespace tessera::optim {
+
+class MasterWeights;
+
+/// Any torch::optim optimizer over parameters of one or several
+/// DistributedModels, or over some of one's. It may be made before the
+/// partition: each rank then keeps only what it owns.
+///
+///     tessera::DistributedOptimizer optimizer(
+///         torch::optim::AdamW(model.parameters(), options));
+///
+/// A torch::optim::LBFGS becomes a tessera::optim::LBFGS, whose numbers are
+/// those of the whole model.
+///
+/// Parameters of 16 bits get an f32 master copy: the optimizer updates the
+/// master, and the parameter is its rounded value.
+/// Threads: step thread only.
+/// Source: the library's documentation, `DistributedOptimizer`.
+class DistributedOptimizer {
+ public:
+  /// `models`: those whose parameters the optimizer may have.
+  DistributedOptimizer(
+      std::unique_ptr<torch::optim::Optimizer> optimizer,
+      const std::shared_ptr<model::ModelSet>& models);
+  DistributedOptimizer(DistributedOptimizer&& other) noexcept;
+  ~DistributedOptimizer();
+
+  using Closure = torch::optim::Optimizer::LossClosure;
+
+  /// One update. Gradients that were made outside of a step are averaged over
+  /// the replicas first. `closure`, where given, computes the gradients:
+  ///
+  ///     optimizer.step([&] {
+  ///       optimizer.zero_grad();
+  ///       return train_step(x, y).reduce_mean();
+  ///     });
+  ///
+  /// The optimizer is given the mean of all ranks' losses, so all decide alike;
+  /// that mean is the result (undefined without a closure).
+  ///
+  /// Collective over the world with a closure or tensor parallelism, else over
+  /// the DP_GROUP.
+  /// Throws: UserError (alike on every rank) when the closure returns no loss,
+  /// when an optimizer other than LBFGS calls it more than once although no rank
+  /// holds the whole model, or as GradientSync::average_rest; what the closure
+  /// throws.
+  at::Tensor step(const Closure& closure = nullptr);
+  /// Gradients become undefined, or zero. Not collective.
+  void zero_grad(bool set_to_none = true);
+  std::vector<torch::optim::OptimizerParamGroup>& param_groups() {
+    return optimizer_->param_groups();
+  }
+
+  /// Scales the gradients of this optimizer's parameters so that their L2 norm,
+  /// over all ranks that hold some, is at most `max_norm`; returns the norm
+  /// before. Averages gradients as `step` does. Collective over the world.
+  /// Throws: ConfigError for max_norm <= 0.
+  double clip_grad_norm(double max_norm);
+
+  /// State of the parameters that this rank owns, by name; the tensors are the
+  /// optimizer's own. The model must be partitioned. Not collective.
+  /// Throws: CheckpointError for an optimizer that cannot be divided, or whose
+  /// parameters belong to several models: their names may be the same.
+  state::OptimizerState local_state_dict();
+  /// State of all parameters on every rank of the pipeline, as copies.
+  /// Collective over the pipeline. Throws: as local_state_dict.
+  state::OptimizerState state_dict();
+  /// A whole state (or this rank's part), of which each rank takes its own:
+  /// now, or after the partition; then the optimizer must live until that.
+  /// Throws: CheckpointError listing what is missing or has another shape.
+  void load_state_dict(state::OptimizerState state);
+
+  /// What schedulers and checkpoints work with. Its own step knows nothing of
+  /// masters and other ranks: call the DistributedOptimizer's. LBFGS throws.
+  torch::optim::Optimizer& inner() {
+    return *optimizer_;
+  }
+
+  /// After the partition: leaves what other ranks own to them and makes the
+  /// masters. Called by step and by checkpoints; harmless to repeat.
+  void prepare();
+  /// The live models that have parameters of this optimizer, in order of
+  /// construction; the same on all ranks. Not collective.
+  std::vector<model::ModelCore*> models() const;
+  /// The only one of them. Throws: ConfigError for none, CheckpointError for
+  /// several.
+  model::ModelCore& model() const;
+  /// The tensor the optimizer updates for a parameter: its master or itself.
+  at::Tensor updated_tensor(const at::Tensor& parameter) const;
+  /// This rank's parameters of the model by name, each as the tensor that the optimizer updates.
+  NamedTensors updated_tensors() const;
+  /// After masters were loaded: parameters take their values.
+  void refresh_parameters();
+
+ private:
+  model::ModelSet& model_set() const;
+  Context& context() const;
+  void find_owners();
+  void average_gradients();
+  at::Tensor evaluate(const Closure& closure);
+  std::vector<at::Tensor> counted_once(const at::Tensor& parameter, const at::Tensor& tensor) const;
+
+  std::unique_ptr<torch::optim::Optimizer> optimizer_;
+  std::vector<at::Tensor> parameters_; // the model's own, masters or not
+  std::unique_ptr<MasterWeights> masters_;
+  std::weak_ptr<model::ModelSet> model_set_;
+  struct Owner {
+    model::ModelCore* model;
+    std::string name; // of the parameter in it
+  };
+  /// The models' parameters that this rank owns, and their masters, by address.
+  std::map<const void*, Owner> owners_;
+  std::vector<model::ModelCore*> models_; // whose parameters these are
+  std::vector<at::Tensor> given_; // what it was made with, also empty handles
+  std::int64_t prepared_ = -1; // the revision of the models that `prepare` has seen
+};
+
+} // namespace tessera::optim

@@ -1,0 +1,54 @@
+#pragma once
+
+// Private to the planner.
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "tessera/planner/candidate.h"
+
+namespace tessera::planner {
+
+/// The best strategies so far by estimate, at most `keep`.
+class Best {
+ public:
+  explicit Best(int keep) : keep_(static_cast<std::size_t>(keep)) {}
+
+  void add(Candidate candidate) {
+    const auto place = std::upper_bound(
+        candidates_.begin(),
+        candidates_.end(),
+        candidate.cost.seconds,
+        [](double seconds, const Candidate& other) { return seconds < other.cost.seconds; });
+    candidates_.insert(place, std::move(candidate));
+    if (candidates_.size() > keep_) {
+      candidates_.pop_back();
+    }
+  }
+
+  double worst() const {
+    if (candidates_.size() < keep_) {
+      return std::numeric_limits<double>::infinity();
+    }
+    return candidates_.back().cost.seconds;
+  }
+
+  double best() const {
+    if (candidates_.empty()) {
+      return std::numeric_limits<double>::infinity();
+    }
+    return candidates_.front().cost.seconds;
+  }
+
+  std::vector<Candidate>& candidates() {
+    return candidates_;
+  }
+
+ private:
+  std::size_t keep_;
+  std::vector<Candidate> candidates_;
+};
+
+} // namespace tessera::planner

@@ -1,0 +1,162 @@
+#include "tessera/planner/nothing_fits.h"
+
+#include <cstdio>
+#include <limits>
+#include <optional>
+
+#include "tessera/planner/abilities.h"
+#include "tessera/planner/methods.h"
+#include "tessera/planner/pricer.h"
+
+namespace tessera::planner {
+
+namespace {
+
+constexpr double kGib = 1024.0 * 1024.0 * 1024.0;
+
+// The strategy that lacks the least memory, with even layers.
+Candidate nearest_to_fit(
+    const cost::DescribedModel& model,
+    const cost::Cluster& cluster,
+    const SearchOptions& options) {
+  const Pricer pricer(model, cluster, options);
+  std::optional<Candidate> nearest;
+  double least = std::numeric_limits<double>::infinity();
+  for (const Point& point : points_of(model, cluster, options)) {
+    cost::Strategy strategy = pricer.strategy(point);
+    const int layers = static_cast<int>(model.layers.size());
+    for (int k = 0; k <= point.pp; ++k) {
+      strategy.boundaries.push_back(layers * k / point.pp);
+    }
+    if (options.runnable_only && ties_apart(strategy, model)) {
+      continue;
+    }
+    const Layout layout = layouts_of(model, cluster, point, options).front();
+    strategy.device_of_rank =
+        cost::lay_out(strategy, layout.letters, devices_in_order(cluster, layout.node_order));
+    Candidate candidate = pricer.priced(std::move(strategy));
+    const auto& stage =
+        candidate.cost.stages[static_cast<std::size_t>(candidate.cost.fullest_stage)];
+    const double lacks = stage.needed_bytes - stage.device_bytes;
+    if (lacks < least) {
+      least = lacks;
+      nearest = std::move(candidate);
+    }
+  }
+  if (!nearest) {
+    throw PlanError(
+        str("no strategy: no pipeline degree up to ",
+            model.layers.size(),
+            " layers and tensor degree that was measured",
+            options.tensor_degree > 0 ? str(" and asked for (", options.tensor_degree, ")")
+                                      : std::string(),
+            " makes ",
+            cluster.device_count(),
+            " devices with data-parallel replicas that divide the global "
+            "batch size ",
+            model.global_batch_size,
+            "; change the batch size or the number of devices"));
+  }
+  return *nearest;
+}
+
+std::string gib(double bytes) {
+  char text[32];
+  if (bytes < kGib / 10) {
+    std::snprintf(text, sizeof text, "%.1f MiB", bytes / kGib * 1024);
+  } else {
+    std::snprintf(text, sizeof text, "%.1f GiB", bytes / kGib);
+  }
+  return text;
+}
+
+bool anything_fits(
+    const cost::DescribedModel& model,
+    const cost::Cluster& cluster,
+    SearchOptions options) {
+  options.keep = 1;
+  options.progress = {};
+  return !amp(model, cluster, options).best.empty();
+}
+
+// A search of everything for the one strategy that fits.
+std::vector<Remedy> remedies_of(
+    const cost::DescribedModel& model,
+    const cost::Cluster& cluster,
+    const SearchOptions& options) {
+  std::vector<Remedy> remedies;
+  SearchOptions sharded = options;
+  sharded.shard_optimizer_state = true;
+  if (!options.shard_optimizer_state && anything_fits(model, cluster, sharded)) {
+    remedies.push_back(Remedy::kOptimizerSharding);
+  }
+  cost::DescribedModel checkpointed = model;
+  checkpointed.activation_checkpointing = true;
+  if (!model.activation_checkpointing && (!options.runnable_only || model.traced()) &&
+      anything_fits(checkpointed, cluster, options)) {
+    remedies.push_back(Remedy::kRecomputation);
+  }
+  SearchOptions all = options;
+  all.runnable_only = false;
+  if (options.runnable_only && anything_fits(model, cluster, all)) {
+    remedies.push_back(Remedy::kUnrunnable);
+  }
+  return remedies;
+}
+
+std::string words_of(Remedy remedy, bool runnable_only) {
+  const RuntimeAbilities can = runtime_abilities();
+  const auto way = [runnable_only](const std::string& name, bool can_train) {
+    return name + (runnable_only && !can_train
+                       ? " (which this version prices but cannot train with)"
+                       : "");
+  };
+  switch (remedy) {
+    case Remedy::kOptimizerSharding:
+      return way("optimizer sharding", can.optimizer_sharding);
+    case Remedy::kRecomputation:
+      return way("activation checkpointing of every layer", can.activation_checkpointing);
+    case Remedy::kUnrunnable:
+      return "a strategy that this version cannot train with";
+  }
+  return "";
+}
+
+} // namespace
+
+NothingFits nothing_fits(
+    const cost::DescribedModel& model,
+    const cost::Cluster& cluster,
+    const SearchOptions& options) {
+  const Candidate nearest = nearest_to_fit(model, cluster, options);
+  const auto stage = static_cast<std::size_t>(nearest.cost.fullest_stage);
+  const cost::StageCost& full = nearest.cost.stages[stage];
+  std::string message =
+      str("no strategy fits: the nearest (pp ",
+          nearest.strategy.pp,
+          ", dp ",
+          nearest.strategy.dp,
+          ", tp ",
+          nearest.strategy.tp,
+          ", microbatch size ",
+          nearest.strategy.microbatch_size,
+          ") needs ",
+          gib(full.needed_bytes),
+          " on every device of stage ",
+          stage,
+          ", ",
+          gib(full.needed_bytes - full.device_bytes),
+          " more than a device has");
+  const std::vector<Remedy> remedies = remedies_of(model, cluster, options);
+  for (std::size_t i = 0; i < remedies.size(); ++i) {
+    message += (i == 0 ? "; it fits with " : " or ") + words_of(remedies[i], options.runnable_only);
+  }
+  if (remedies.empty()) {
+    message +=
+        "; add devices, take devices with that much more memory, or cut the "
+        "model into more layers";
+  }
+  return {message, remedies};
+}
+
+} // namespace tessera::planner

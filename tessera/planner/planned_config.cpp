@@ -1,0 +1,84 @@
+#include "tessera/planner/planned_config.h"
+
+#include "tessera/base/json_fields.h"
+#include "tessera/config/keys.h"
+
+namespace tessera::planner {
+
+namespace {
+
+constexpr const char* kPlannedKeys[] = {
+    "pipeline_parallel_degree",
+    "tensor_parallel_degree",
+    "tensor_parallel_kind",
+    "optimize",
+    "prescaled_batch",
+    "ddp",
+    "microbatches",
+    "pipeline",
+    "custom_schedule",
+    "active_microbatches",
+    "placement_strategy",
+    "auto_partition",
+    "default_partition",
+    "partition",
+    "partition_file",
+    "load_partition",
+    "shard_optimizer_state",
+    "sharded_data_parallel_degree",
+};
+
+const config::Key& key_of(const char* name) {
+  const config::Key* key = config::find_key(name);
+  TESSERA_CHECK(key != nullptr, "no configuration key ", name);
+  return *key;
+}
+
+} // namespace
+
+std::vector<std::string> planned_keys_said(const config::Config& config) {
+  const config::Config usual;
+  std::vector<std::string> said;
+  for (const char* name : kPlannedKeys) {
+    const config::Key& key = key_of(name);
+    if (config::get(key, config) != config::get(key, usual)) {
+      said.emplace_back(name);
+    }
+  }
+  return said;
+}
+
+config::Config with_plan(const config::Config& base, const config::Config& planned) {
+  config::Config result = planned;
+  // Every field but the plan's from `base`.
+  for (const config::Key& key : config::keys()) {
+    bool of_plan = key.status == config::Status::kRefused;
+    for (const char* name : kPlannedKeys) {
+      of_plan = of_plan || key.name == name;
+    }
+    const config::Value value = of_plan ? config::Value{} : get(key, base);
+    if (!of_plan && !std::holds_alternative<std::monostate>(value)) {
+      config::set(key, result, value);
+    }
+  }
+  config::validate(result);
+  return result;
+}
+
+config::Config with_plan(const config::Config& base, const std::string& planned) {
+  return with_plan(base, config::parse_config(planned, "the plan"));
+}
+
+std::string to_short_json(const config::Config& config) {
+  const auto all = OrderedJson::parse(config::to_json(config));
+  const auto usual = OrderedJson::parse(config::to_json(config::Config{}));
+  OrderedJson said = OrderedJson::object();
+  for (const auto& item : all.items()) {
+    if (!usual.contains(item.key()) || usual[item.key()] != item.value()) {
+      said[item.key()] = item.value();
+    }
+  }
+  return said.dump(2);
+}
+
+} // namespace tessera::planner

@@ -1,0 +1,162 @@
+#include "tessera/planner/pricer.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "tessera/planner/abilities.h"
+#include "tessera/planner/layer_assignment.h"
+
+namespace tessera::planner {
+
+namespace {
+
+std::size_t at(int index) {
+  return static_cast<std::size_t>(index);
+}
+
+} // namespace
+
+cost::Strategy Pricer::strategy(const Point& point) const {
+  cost::Strategy strategy;
+  strategy.pp = point.pp;
+  strategy.dp = point.dp;
+  strategy.tp = point.tp;
+  strategy.microbatch_size = point.microbatch_size;
+  strategy.distribution = point.distribution;
+  strategy.same_samples = point.same_samples;
+  strategy.schedule = options_.schedule;
+  strategy.active_microbatches = options_.runnable_only && options_.active_microbatches == 0
+                                     ? point.pp + 2
+                                     : options_.active_microbatches;
+  strategy.activation_checkpointing = checkpointing();
+  strategy.shard_optimizer_state = options_.shard_optimizer_state;
+  strategy.overlap_gradients = options_.overlap_gradients;
+  return strategy;
+}
+
+bool Pricer::checkpointing() const {
+  return model_.activation_checkpointing && (!options_.runnable_only || model_.traced() ||
+                                             runtime_abilities().activation_checkpointing);
+}
+
+cost::LayerTable Pricer::table(const Point& point) const {
+  return {model_, cluster_, strategy(point), options_.constants};
+}
+
+double Pricer::lower_bound(const Point& point, const cost::LayerTable& table) const {
+  const int layers = table.layers();
+  double fastest = std::numeric_limits<double>::infinity();
+  for (std::size_t kind = 0; kind < cluster_.kinds.size(); ++kind) {
+    fastest = std::min(fastest, table.compute_seconds(static_cast<int>(kind), 0, layers));
+  }
+  const int microbatches = model_.global_batch_size / point.dp / point.microbatch_size;
+  return fastest * (1.0 + (microbatches - 1.0) / point.pp);
+}
+
+std::optional<Candidate> Pricer::assigned(cost::Strategy strategy, const cost::LayerTable& table)
+    const {
+  const std::vector<double> alone(at(strategy.pp), 1.0);
+  const std::vector<double> crowded = crowding(strategy);
+  auto best = assigned(strategy, table, alone);
+  const bool even =
+      std::all_of(crowded.begin(), crowded.end(), [&](double c) { return c == crowded.front(); });
+  if (best && !even) {
+    auto other = assigned(std::move(strategy), table, crowded);
+    if (other && other->cost.seconds < best->cost.seconds) {
+      best = std::move(other);
+    }
+  }
+  return best;
+}
+
+std::vector<double> Pricer::crowding(const cost::Strategy& strategy) const {
+  const std::vector<int> node_of_device = cluster_.node_of_device();
+  const auto node_of = [&](int rank) {
+    return at(node_of_device[at(strategy.device_of_rank[at(rank)])]);
+  };
+  std::vector<double> ranks(cluster_.nodes.size(), 0);
+  for (int rank = 0; rank < strategy.devices(); ++rank) {
+    ranks[node_of(rank)] += 1;
+  }
+  std::vector<double> result(at(strategy.pp), 1.0);
+  for (int rank = 0; rank < strategy.devices(); ++rank) {
+    const std::size_t node = node_of(rank);
+    double& of_stage = result[at(rank / (strategy.dp * strategy.tp))];
+    if (cluster_.nodes[node].cores > 0) {
+      of_stage = std::max(of_stage, ranks[node] / cluster_.nodes[node].cores);
+    }
+  }
+  return result;
+}
+
+std::optional<Candidate> Pricer::assigned(
+    cost::Strategy strategy,
+    const cost::LayerTable& table,
+    const std::vector<double>& crowded) const {
+  const cost::PlacementLinks links = cost::place(strategy, cluster_, options_.constants);
+  const int layers = table.layers();
+  AssignmentProblem problem;
+  problem.layers = layers;
+  problem.stages = strategy.pp;
+  problem.microbatches = strategy.microbatches(model_.global_batch_size);
+  std::vector<std::vector<int>> fits(at(strategy.pp));
+  for (int k = 0; k < strategy.pp; ++k) {
+    const cost::StageLinks& stage = links.stages[at(k)];
+    // A stage goes as fast as its slowest kind of device.
+    int slowest = links.kinds[at(k)].front();
+    double usable = std::numeric_limits<double>::infinity();
+    for (const int kind : links.kinds[at(k)]) {
+      if (table.compute_seconds(kind, 0, layers) > table.compute_seconds(slowest, 0, layers)) {
+        slowest = kind;
+      }
+      usable = std::min(usable, cost::usable_bytes(cluster_.kinds[at(kind)], options_.constants));
+    }
+    std::vector<double> seconds;
+    std::vector<double> sends;
+    for (int i = 0; i <= layers; ++i) {
+      const cost::PassSeconds tensor =
+          table.tensor_seconds(0, i, stage.tensor_nodes, stage.tensor_bytes_per_s);
+      const cost::PassSeconds tail =
+          k == 0 && i > 0 ? table.tail_tensor_seconds(stage.tensor_nodes, stage.tensor_bytes_per_s)
+                          : cost::PassSeconds{};
+      seconds.push_back(
+          crowded[at(k)] * table.compute_seconds(slowest, 0, i) + tensor.forward + tensor.backward +
+          tail.forward + tail.backward);
+      sends.push_back(cost::send_seconds(
+          links, k, table.cut_bytes(i), table.returns_home(), options_.constants));
+    }
+    problem.seconds.push_back(std::move(seconds));
+    if (k + 1 < strategy.pp) {
+      problem.send_seconds.push_back(std::move(sends));
+    }
+    const cost::StageState state = {
+        .in_flight = cost::in_flight(strategy, k, problem.microbatches),
+        .optimizer_shards = strategy.shard_optimizer_state ? strategy.dp : 1};
+    // Memory grows with the run of layers, so its start only moves forward.
+    int first = 0;
+    for (int last = 0; last <= layers; ++last) {
+      while (first < last && table.memory(first, last, state).total() > usable) {
+        ++first;
+      }
+      fits[at(k)].push_back(first);
+    }
+  }
+  problem.first_that_fits = [&fits](int stage, int last) { return fits[at(stage)][at(last)]; };
+  strategy.boundaries = assign_layers(problem).boundaries;
+  if (strategy.boundaries.empty()) {
+    return std::nullopt;
+  }
+  Candidate candidate;
+  candidate.cost = cost::price(model_, cluster_, strategy, table, links, options_.constants);
+  candidate.strategy = std::move(strategy);
+  return candidate;
+}
+
+Candidate Pricer::priced(cost::Strategy strategy) const {
+  Candidate candidate;
+  candidate.cost = cost::price(model_, cluster_, strategy, options_.constants);
+  candidate.strategy = std::move(strategy);
+  return candidate;
+}
+
+} // namespace tessera::planner

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <vector>
+
+#include "tessera/runtime/step_resources.h"
+#include "tessera/runtime/turn_source.h"
+
+namespace tessera::runtime {
+
+/// Chooses among what could run now: responses that came, requests not begun, and on pp rank 0
+/// what the schedule starts next. Backward comes before forward, a low microbatch before a high
+/// one, a begun task before a fresh one, so the choice is a fixed function of what is there.
+/// With a BufferOrder, parts of a forward also wait for those of earlier microbatches that change
+/// the same buffers.
+class DynamicTurns : public TurnSource {
+ public:
+  explicit DynamicTurns(const StepResources& resources);
+
+  std::optional<Choice> next() override;
+  bool done() const override {
+    return tasks_.root_done();
+  }
+  void take(const Fields& fields) override;
+  bool turn_ended(const Task& task) override;
+  void forward_ended(int microbatch) override;
+  void completed() override;
+
+ protected:
+  /// Responses that came and requests not begun.
+  std::vector<Choice> arrived() const;
+  /// The start or, when it is suspended, the backward of a microbatch's step function.
+  void add_root(int microbatch, std::vector<Choice>& choices) const;
+  static void sort(std::vector<Choice>& choices);
+
+  const ServerContext& context_;
+  const StepTasks& tasks_;
+  const std::int64_t serial_;
+
+ private:
+  void add_scheduled(std::vector<Choice>& choices) const;
+  bool may_start(const Choice& choice) const;
+
+  BufferOrder* buffer_order_; // nullptr: buffers change in any order
+};
+
+} // namespace tessera::runtime

@@ -1,0 +1,86 @@
+#include "tessera/train/local_runner.h"
+
+#include <torch/csrc/autograd/autograd.h>
+
+#include "tessera/autograd/weight_gradient.h"
+#include "tessera/base/error.h"
+#include "tessera/diagnostics/activity.h"
+#include "tessera/runtime/error_text.h"
+#include "tessera/runtime/random_state.h"
+
+namespace tessera::train {
+
+namespace {
+
+/// Restores the script's stream at its end, unless the script is to go on from where it is then.
+class RestoredRandomState {
+ public:
+  RestoredRandomState() : state_(runtime::RandomState::capture()) {}
+  void keep_current() {
+    state_ = runtime::RandomState::capture();
+  }
+  ~RestoredRandomState() {
+    state_.restore();
+  }
+  RestoredRandomState(const RestoredRandomState&) = delete;
+  RestoredRandomState& operator=(const RestoredRandomState&) = delete;
+
+ private:
+  runtime::RandomState state_;
+};
+
+} // namespace
+
+std::vector<c10::IValue> LocalRunner::run(const Work& work) {
+  const bool one_stream = continues_script_stream(context_, work.call.microbatches);
+  RestoredRandomState script;
+  const WeightGradientScope in_place;
+  std::vector<c10::IValue> results;
+  for (int i = 0; i < work.call.microbatches; ++i) {
+    if (!one_stream) { // the streams that a server would use
+      runtime::RandomState::seeded(
+          runtime::stream_seed(random_seed(context_), work.step, runtime::step_function_id(i)))
+          .restore();
+    }
+    results.push_back(run_microbatch(work, i));
+  }
+  if (one_stream) {
+    script.keep_current();
+  }
+  return results;
+}
+
+c10::IValue LocalRunner::run_microbatch(const Work& work, int microbatch) {
+  timeline::Recorder& recorder = *context_.recorder;
+  diagnostics::activity::runs(work.step, "", microbatch, false);
+  timeline::Event event;
+  event.start_us = recorder.now_us();
+  c10::IValue result;
+  try {
+    result = work.run(microbatch);
+  } catch (...) {
+    throw UserError(runtime::error_text(
+        std::current_exception(),
+        context_.world->rank(),
+        str("the step function, microbatch ", microbatch)));
+  }
+  if (recorder.enabled()) {
+    event.end_us = recorder.now_us();
+    event.name = "step function";
+    event.category = "forward";
+    event.microbatch = microbatch;
+    event.step = static_cast<int>(work.step);
+    recorder.add(std::move(event));
+  }
+  return result;
+}
+
+void LocalRunner::backward(
+    const std::vector<at::Tensor>& tensors,
+    const std::vector<at::Tensor>& gradients) {
+  diagnostics::activity::turns_backward();
+  const WeightGradientPass in_place(tensors);
+  torch::autograd::backward(tensors, gradients);
+}
+
+} // namespace tessera::train

@@ -1,0 +1,11 @@
+#include "tessera/train/optimizer.h"
+
+#include "tessera/train/engine.h"
+#include "tessera/train/session.h"
+
+namespace tessera {
+
+DistributedOptimizer::DistributedOptimizer(std::unique_ptr<torch::optim::Optimizer> optimizer)
+    : optim::DistributedOptimizer(std::move(optimizer), train::engine().model_set()) {}
+
+} // namespace tessera

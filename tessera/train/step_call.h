@@ -1,0 +1,24 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <ATen/core/ivalue.h>
+
+namespace tessera::train {
+
+/// What a step says of itself.
+struct StepCall {
+  std::string function; // type of the step function
+  bool static_mode = true; // may be repeated as recorded
+  int microbatches = 1;
+};
+
+/// The user's function on one microbatch.
+using StepFunction = std::function<c10::IValue(int microbatch)>;
+
+/// StepEngine::run_step of the process. Collective over the world.
+std::vector<c10::IValue> run_step(const StepCall& call, const StepFunction& run);
+
+} // namespace tessera::train

@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# usage: help_test.sh PROGRAM     What the program says about itself: version, help, completion.
+set -euo pipefail
+program=$1
+
+fail() { echo "help_test: $*" >&2; exit 1; }
+
+version=$("$program" --version)
+[[ "$version" =~ ^tessera\ [0-9]+\.[0-9]+\.[0-9]+,\ libtorch\ [0-9.]+[^,]*,\ [^,]+$ ]] ||
+  fail "--version said '$version'"
+
+[ "$("$program" help train)" = "$("$program" train --help)" ] || fail "help train is not train --help"
+[ "$("$program" help)" = "$("$program" --help)" ] || fail "help is not --help"
+if message=$("$program" help trian 2>&1); then fail "help trian succeeded"; fi
+[[ "$message" == *"no command 'trian'"*"did you mean 'train'"* ]] || fail "help trian said '$message'"
+
+# Completes the words given; the last one is what the user has typed so far.
+complete_words() {
+  COMP_WORDS=("$@")
+  COMP_CWORD=$(($# - 1))
+  COMPREPLY=()
+  _tessera
+  echo "${COMPREPLY[*]}"
+}
+# shellcheck disable=SC1090
+source <("$program" completion bash)
+[ "$(complete_words tessera tra)" = train ] || fail "tra became '$(complete_words tessera tra)'"
+[ "$(complete_words tessera train job.json --resu)" = --resume ] || fail "train --resu was not completed"
+[ "$(complete_words tessera data prep)" = prepare ] || fail "data prep was not completed"
+[[ " $(complete_words tessera data prepare --) " == *" --output "* ]] || fail "data prepare has no --output"
+[[ " $(complete_words tessera train --) " != *" --output "* ]] || fail "train has the options of another command"

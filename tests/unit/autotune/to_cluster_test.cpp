@@ -1,0 +1,90 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/autotune/probe/probe.h"
+#include "tessera/base/error.h"
+
+namespace tessera::autotune {
+namespace {
+
+RankMeasurement rank_on(const std::string& host, double slower = 1) {
+  RankMeasurement one;
+  one.host = host;
+  one.processor = "a processor";
+  one.free_bytes = 4e9;
+  one.speed.products["f32"] = {{8, 1e-6 * slower}, {512, 1e-3 * slower}};
+  one.speed.moves = one.speed.functions = one.speed.random = {{16, 1e-6 * slower}};
+  one.alone_layers_per_s = 100 / slower;
+  one.busy_layers_per_s = {50 / slower, 60 / slower};
+  one.busy_bytes_per_s = 1e9 / slower;
+  return one;
+}
+
+PairFacts pair_of(int first, int second, double bytes_per_s) {
+  PairFacts pair;
+  pair.first = first;
+  pair.second = second;
+  pair.bytes_per_s = bytes_per_s;
+  pair.latency_us = 1e10 / bytes_per_s;
+  return pair;
+}
+
+TEST(ToCluster, RanksOfAHostShareItsCores) {
+  const auto cluster =
+      to_cluster({rank_on("a"), rank_on("a"), rank_on("a")}, {pair_of(0, 1, 1e9)}, {});
+  ASSERT_EQ(cluster.nodes.size(), 1u);
+  EXPECT_EQ(cluster.nodes[0].count, 3);
+  EXPECT_NEAR(cluster.nodes[0].cores, 1.8, 1e-12); // 3 x 60 of 100
+  EXPECT_EQ(cluster.nodes[0].intra_bytes_per_s, 1e9);
+  EXPECT_NEAR(cluster.nodes[0].latency_seconds, 1e-5, 1e-12);
+  EXPECT_EQ(cluster.kinds[0].name, "cpu");
+  EXPECT_TRUE(cluster.measured);
+}
+
+TEST(ToCluster, WhatOneRankWinsAnotherLoses) {
+  std::vector<RankMeasurement> ranks(2, rank_on("a"));
+  ranks[0].busy_layers_per_s = {80, 20, 55};
+  ranks[1].busy_layers_per_s = {20, 80, 55};
+  EXPECT_NEAR(to_cluster(ranks, {pair_of(0, 1, 1e9)}, {}).nodes[0].cores, 1.1, 1e-12);
+}
+
+TEST(ToCluster, NoMoreCoresThanProcessorsThatAllRanksMayUse) {
+  std::vector<RankMeasurement> ranks(4, rank_on("a"));
+  const std::vector<PairFacts> pairs = {pair_of(0, 1, 1e9)};
+  EXPECT_NEAR(to_cluster(ranks, pairs, {}).nodes[0].cores, 2.4, 1e-12);
+  for (RankMeasurement& rank : ranks) {
+    rank.processors = 2;
+  }
+  EXPECT_EQ(to_cluster(ranks, pairs, {}).nodes[0].cores, 2);
+  // Bound to one of its own each.
+  for (RankMeasurement& rank : ranks) {
+    rank.processors = 1;
+  }
+  EXPECT_NEAR(to_cluster(ranks, pairs, {}).nodes[0].cores, 2.4, 1e-12);
+}
+
+TEST(ToCluster, HostsOfLikeSpeedAreOneKind) {
+  const std::vector<PairFacts> pairs = {pair_of(0, 1, 1e8), pair_of(0, 2, 2e7), pair_of(1, 2, 2e7)};
+  const auto cluster = to_cluster({rank_on("a"), rank_on("b", 1.05), rank_on("c", 2)}, pairs, {});
+  ASSERT_EQ(cluster.kinds.size(), 2u);
+  EXPECT_EQ(cluster.nodes[0].kind, cluster.nodes[1].kind);
+  EXPECT_EQ(cluster.kinds[1].name, "cpu-c");
+  // A kind is as fast as its slowest rank.
+  EXPECT_NEAR(cluster.kinds[0].memory_bytes_per_s, 1e9 / 1.05, 1);
+  EXPECT_EQ(cluster.between(0, 1), 1e8);
+  EXPECT_EQ(cluster.between(2, 0), 2e7);
+  EXPECT_EQ(cluster.nodes[0].inter_bytes_per_s, 1e8);
+  EXPECT_EQ(cluster.nodes[2].inter_bytes_per_s, 2e7);
+}
+
+TEST(ToCluster, ScatteredRanksAreRefused) {
+  try {
+    to_cluster({rank_on("a"), rank_on("b"), rank_on("a")}, {pair_of(0, 1, 1e8)}, {});
+    FAIL();
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("--map-by"));
+  }
+}
+
+} // namespace
+} // namespace tessera::autotune

@@ -1,0 +1,40 @@
+#include "tessera/planner/planned_config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+
+namespace tessera::planner {
+namespace {
+
+using testing::ElementsAre;
+
+TEST(PlannedConfig, NamesTheKeysThatAPlanDecides) {
+  config::Config config;
+  config.seed = 3;
+  EXPECT_TRUE(planned_keys_said(config).empty());
+  config.ddp = true;
+  config.microbatches = 4;
+  EXPECT_THAT(planned_keys_said(config), ElementsAre("ddp", "microbatches"));
+}
+
+TEST(PlannedConfig, APlanReplacesItsKeysAndNoOther) {
+  config::Config base;
+  base.pipeline_parallel_degree = 4;
+  base.microbatches = 8;
+  base.active_microbatches = 3;
+  base.seed = 11;
+  base.timeout_seconds = 5;
+  const config::Config result = with_plan(base, R"({"ddp": true, "microbatches": 2})");
+  EXPECT_EQ(result.pipeline_parallel_degree, 1);
+  EXPECT_EQ(result.microbatches, 2);
+  EXPECT_FALSE(result.active_microbatches);
+  EXPECT_TRUE(result.ddp);
+  EXPECT_EQ(result.seed, 11);
+  EXPECT_EQ(result.timeout_seconds, 5);
+  EXPECT_THROW(with_plan(base, "{"), ConfigError);
+}
+
+} // namespace
+} // namespace tessera::planner
