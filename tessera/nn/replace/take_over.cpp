@@ -1,5 +1,3 @@
-#include "tessera/nn/replace/replace.h"
-
 #include <unordered_set>
 #include <utility>
 
@@ -9,6 +7,7 @@
 #include "tessera/base/text.h"
 #include "tessera/nn/module/interceptor.h"
 #include "tessera/nn/module/sequential.h"
+#include "tessera/nn/replace/replace.h"
 
 namespace tessera::nn {
 
@@ -100,7 +99,12 @@ void take_over(ReplacedModule& replaced) {
     try {
       local.tensor.copy_(take_shard(local.shard, found->second));
     } catch (const ShapeError& error) {
-      throw ShapeError(str(replaced.path.empty() ? "the model" : replaced.path, ", parameter '", name, "': ", error.what()));
+      throw ShapeError(
+          str(replaced.path.empty() ? "the model" : replaced.path,
+              ", parameter '",
+              name,
+              "': ",
+              error.what()));
     }
   }
   for (auto& [name, tensor] : replaced.tensors) {
