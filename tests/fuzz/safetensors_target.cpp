@@ -43,7 +43,7 @@ class MemoryFile {
   int file_;
 };
 
-std::string file_of(const checkpoint::NamedTensors& tensors) {
+std::string file_of(const NamedTensors& tensors) {
   char folder[] = "/tmp/tessera_fuzz_XXXXXX";
   if (mkdtemp(folder) == nullptr) {
     broken("a temporary folder can be made");
