@@ -49,13 +49,13 @@ class Schedule {
 
 /// Makes a schedule; `kind` is "simple", "interleaved" or "custom".
 /// - interleaved starts the lowest microbatch that is ready for its backward, else the next forward
-/// while fewer than `active` microbatches are started and not done.
+///   while fewer than `active` microbatches are started and not done.
 /// - simple starts every forward, then every backward, and runs at most `active` phases at one
-/// time. The cap counts running phases, because all microbatches hold activations between the two
-/// halves: a cap on started microbatches would never let the backwards begin.
+///   time. The cap counts running phases, because all microbatches hold activations between the two
+///   halves: a cap on started microbatches would never let the backwards begin.
 /// - custom starts exactly `order`, which obeys validate_order. An action that cannot start yet
-/// blocks those behind it. The backward of a microbatch that is done without one (an evaluation
-/// step) is skipped.
+///   blocks those behind it. The backward of a microbatch that is done without one (an evaluation
+///   step) is skipped.
 /// Threads: any thread may call the result.
 /// Throws: ConfigError that names what is wrong with the kind, the counts or the order.
 std::unique_ptr<Schedule> make_schedule(
