@@ -141,7 +141,7 @@ std::tuple<at::Tensor, at::Tensor> DistributedBertImpl::forward(
   const at::Tensor hidden = transformer_->forward_part(x, mask_here, {}, {});
   const at::Tensor pooled = at::tanh(pooler_->forward(hidden.select(1, 0), {}));
   const at::Tensor scores = word_scores(parallel, hidden);
-  const nn::Blocks two = nn::FeatureSplit{1, 2, 1}.on_mesh(parallel.mesh->side());
+  const nn::Blocks two = nn::FeatureSplit{1, 2, 1}.blocks(parallel.mesh->side());
   return {
       targets.defined() ? loss_->forward(scores, targets)
                         : nn::leave(parallel, scores, options_.vocab_size, samples),

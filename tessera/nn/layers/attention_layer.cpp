@@ -97,14 +97,7 @@ at::Tensor DistributedAttentionLayerImpl::forward(
                                 : "DistributedAttentionLayer: cross_states are given but "
                                   "cross_attention is false");
   }
-  if (hidden.dim() != 3 || hidden.size(2) != options.hidden_size) {
-    throw ShapeError(tessera::str(
-        "DistributedAttentionLayer: hidden states have sizes ",
-        hidden.sizes(),
-        "; expected [batch, sequence, ",
-        options.hidden_size,
-        "] (hidden_size)"));
-  }
+  check_hidden("DistributedAttentionLayer", options, hidden);
   const SampleSizes sizes = sample_sizes(parallel, hidden, attention_mask, {});
   const at::Tensor mask = mask_for_heads(
       parallel, attention_mask, options.num_attention_heads, sizes.own_masks, sizes.samples);

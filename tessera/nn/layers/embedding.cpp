@@ -187,15 +187,32 @@ at::Tensor DistributedEmbeddingImpl::look_up_on_mesh(
       options.padding_idx ? *options.padding_idx : -1);
 }
 
+at::Tensor DistributedEmbeddingImpl::look_up_through_mesh(
+    const TensorParallel& parallel,
+    const at::Tensor& ids) {
+  // Ids need not be of samples (distances, for instance): where all ranks bring
+  // the same, the rows of the mesh take as many each.
+  const std::int64_t side = parallel.mesh->side();
+  const std::int64_t missing = parallel.prescaled_batch ? (side - ids.size(0) % side) % side : 0;
+  at::Tensor all = ids;
+  if (missing > 0) {
+    std::vector<std::int64_t> sizes = ids.sizes().vec();
+    sizes[0] = missing;
+    all = at::cat({ids, at::zeros(sizes, ids.options())});
+  }
+  const two_d::Boundary boundary(parallel.mesh, parallel.prescaled_batch);
+  const at::Tensor rows = look_up_on_mesh(parallel, boundary.samples_of_row(all));
+  const at::Tensor y = leave(parallel, rows, options.embedding_dim, {});
+  return missing > 0 ? y.narrow(0, 0, ids.size(0)) : y;
+}
+
 at::Tensor DistributedEmbeddingImpl::forward(const at::Tensor& ids) {
   const TensorParallel parallel = parallel_now();
   // A single index has no dimension along which samples could be joined.
   const bool single = ids.dim() == 0;
   at::Tensor all = single ? ids.reshape({1}) : ids;
   if (inside_placement(parallel) == Placement::kOnMesh) {
-    const two_d::Boundary boundary(parallel.mesh, parallel.prescaled_batch);
-    const at::Tensor rows = look_up_on_mesh(parallel, boundary.samples_of_row(all));
-    const at::Tensor y = leave(parallel, rows, options.embedding_dim, {});
+    const at::Tensor y = look_up_through_mesh(parallel, all);
     return single ? y.squeeze(0) : y;
   }
   const bool own_samples = !parallel.prescaled_batch;

@@ -67,6 +67,7 @@ class DistributedEmbeddingImpl : public DistributedModule {
 
  private:
   at::Tensor look_up(const at::Tensor& ids);
+  at::Tensor look_up_through_mesh(const TensorParallel& parallel, const at::Tensor& ids);
   void limit_norms(const TensorParallel& parallel, const at::Tensor& ids);
 
   std::int64_t first_row_ = 0; // of this rank

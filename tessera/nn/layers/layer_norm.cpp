@@ -202,7 +202,9 @@ at::Tensor DistributedLayerNormImpl::forward(const at::Tensor& x) {
   if (inside_placement(parallel) == outside_placement(parallel)) {
     return norm(parallel, x);
   }
-  const at::Tensor rows = x.reshape({-1, options.hidden_size});
+  // A mesh divides samples, which are the first dimension, among its rows.
+  const bool by_samples = inside_placement(parallel) == Placement::kOnMesh && x.dim() > 1;
+  const at::Tensor rows = by_samples ? x : x.reshape({-1, options.hidden_size});
   const Lengths samples = samples_of_ranks(parallel, rows.size(0));
   return leave(
              parallel, norm(parallel, enter(parallel, rows, samples)), options.hidden_size, samples)

@@ -1,6 +1,6 @@
 #include "tessera/nn/layers/projection.h"
 
-#include <vector>
+#include <utility>
 
 #include <ATen/ATen.h>
 
@@ -10,51 +10,6 @@
 
 namespace tessera::nn {
 
-namespace {
-
-/// Rows of the features of `rank`, one piece a group, appended to a shard.
-void add_rows(
-    const FeatureSplit& split,
-    int ranks,
-    int rank,
-    Range columns,
-    bool two_dimensions,
-    Shard& shard) {
-  const Range parts = even_range(split.parts, ranks, rank);
-  for (std::int64_t group = 0; group < split.groups; ++group) {
-    Piece piece;
-    piece.full_start = {(group * split.parts + parts.start) * split.width};
-    piece.local_start = {shard.local_sizes[0]};
-    piece.sizes = {parts.size() * split.width};
-    if (two_dimensions) {
-      piece.full_start.push_back(columns.start);
-      piece.local_start.push_back(0);
-      piece.sizes.push_back(columns.size());
-    }
-    shard.local_sizes[0] += piece.sizes[0];
-    shard.pieces.push_back(std::move(piece));
-  }
-}
-
-/// Columns of the features of `rank`.
-Shard column_shard(const FeatureSplit& split, std::int64_t rows, int ranks, int rank) {
-  const Range parts = even_range(split.parts, ranks, rank);
-  Shard shard;
-  shard.full_sizes = {rows, split.total()};
-  shard.local_sizes = {rows, 0};
-  for (std::int64_t group = 0; group < split.groups; ++group) {
-    const std::int64_t width = parts.size() * split.width;
-    shard.pieces.push_back(
-        {{0, (group * split.parts + parts.start) * split.width},
-         {0, shard.local_sizes[1]},
-         {rows, width}});
-    shard.local_sizes[1] += width;
-  }
-  return shard;
-}
-
-} // namespace
-
 Lengths FeatureSplit::lengths(int ranks) const {
   Lengths result;
   for (const std::int64_t own : even_lengths(parts, ranks)) {
@@ -63,13 +18,13 @@ Lengths FeatureSplit::lengths(int ranks) const {
   return result;
 }
 
-Blocks FeatureSplit::on_mesh(int side) const {
-  return {parts * width, side, width, /*may_be_empty=*/true};
+Blocks FeatureSplit::blocks(int ranks) const {
+  return {parts * width, ranks, width, /*may_be_empty=*/true};
 }
 
 two_d::LinearLayout DistributedProjectionImpl::layout_on_mesh() const {
   const Blocks hidden = mesh_blocks(parallel(), hidden_);
-  const Blocks features = split_.on_mesh(hidden.parts());
+  const Blocks features = split_.blocks(hidden.parts());
   const int groups = static_cast<int>(split_.groups);
   return direction_ == Direction::kInto ? two_d::LinearLayout{hidden, features, groups}
                                         : two_d::LinearLayout{features, hidden, 1};
@@ -78,6 +33,7 @@ two_d::LinearLayout DistributedProjectionImpl::layout_on_mesh() const {
 Shard DistributedProjectionImpl::weight_shard() const {
   const int ranks = parallel().size();
   const int rank = parallel().rank();
+  const int groups = static_cast<int>(split_.groups);
   const Placement inside = inside_placement(parallel());
   if (inside == Placement::kOnMesh) {
     const two_d::Mesh& mesh = *parallel().mesh;
@@ -85,30 +41,25 @@ Shard DistributedProjectionImpl::weight_shard() const {
     return block_of_matrix(
         layout.in, mesh.row(), layout.out, mesh.column(), layout.groups, /*transposed=*/true);
   }
+  const Blocks features = split_.blocks(ranks);
+  const Blocks hidden(hidden_, 1);
   if (direction_ == Direction::kOutOf) {
-    return column_shard(split_, hidden_, ranks, rank);
+    return block_of_matrix(hidden, 0, features, rank, groups);
   }
-  Shard shard;
-  shard.full_sizes = {split_.total(), hidden_};
-  if (inside == Placement::kSharded) {
-    // Every rank's features, in the order in which the products are sent.
-    const Range columns = even_range(hidden_, ranks, rank);
-    shard.local_sizes = {0, columns.size()};
-    for (int r = 0; r < ranks; ++r) {
-      add_rows(split_, ranks, r, columns, true, shard);
+  if (inside != Placement::kSharded) {
+    return block_of_matrix(hidden, 0, features, rank, groups, /*transposed=*/true);
+  }
+  // Every rank's features, in the order in which the products are sent.
+  const Blocks channels(hidden_, ranks, 1, /*may_be_empty=*/true);
+  Shard shard{{split_.total(), hidden_}, {0, channels.size(rank)}, {}};
+  for (int r = 0; r < ranks; ++r) {
+    const Shard of_rank = block_of_matrix(channels, rank, features, r, groups, true);
+    for (Piece piece : of_rank.pieces) {
+      piece.local_start[0] += shard.local_sizes[0];
+      shard.pieces.push_back(std::move(piece));
     }
-  } else {
-    shard.local_sizes = {0, hidden_};
-    add_rows(split_, ranks, rank, {0, hidden_}, true, shard);
+    shard.local_sizes[0] += of_rank.local_sizes[0];
   }
-  return shard;
-}
-
-Shard DistributedProjectionImpl::bias_shard() const {
-  Shard shard;
-  shard.full_sizes = {split_.total()};
-  shard.local_sizes = {0};
-  add_rows(split_, parallel().size(), parallel().rank(), {}, false, shard);
   return shard;
 }
 
@@ -136,7 +87,11 @@ DistributedProjectionImpl::DistributedProjectionImpl(
     bias =
         first_row_.create(*parallel().mesh, create, "bias", layout.out, layout.groups, initializer);
   } else if (into) {
-    bias = create.initialize_shard("bias", bias_shard(), initializer);
+    const int groups = static_cast<int>(split.groups);
+    bias = create.initialize_shard(
+        "bias",
+        block_of_vector(split.blocks(parallel().size()), parallel().rank(), groups),
+        initializer);
   } else if (inside == Placement::kSharded) {
     bias = create.initialize_with_output_partition("bias", {hidden}, initializer);
   } else {

@@ -24,9 +24,9 @@ struct FeatureSplit {
   }
   /// Features of each rank.
   Lengths lengths(int ranks) const;
-  /// Features of one group on the columns of a mesh; the last ones may have
-  /// none.
-  Blocks on_mesh(int side) const;
+  /// Features of one group on each rank, or column of a mesh; the last ones may
+  /// have none.
+  Blocks blocks(int ranks) const;
 };
 
 /// A linear layer inside a distributed transformer, between activations in the
@@ -71,7 +71,6 @@ class DistributedProjectionImpl : public DistributedModule {
 
  private:
   Shard weight_shard() const;
-  Shard bias_shard() const;
   ProductPlan product_plan(const TensorParallel& parallel, const Lengths& rows) const;
 
   Direction direction_;

@@ -87,4 +87,16 @@ void check_options(
   }
 }
 
+void check_hidden(const char* module, const TransformerOptions& o, const at::Tensor& hidden) {
+  if (hidden.dim() != 3 || hidden.size(2) != o.hidden_size) {
+    throw ShapeError(tessera::str(
+        module,
+        ": hidden states have sizes ",
+        hidden.sizes(),
+        "; expected [batch, sequence, ",
+        o.hidden_size,
+        "] (hidden_size)"));
+  }
+}
+
 } // namespace tessera::nn

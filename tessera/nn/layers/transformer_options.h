@@ -73,6 +73,9 @@ void check_options(
     const TransformerOptions& options,
     const TensorParallel& parallel);
 
+/// Throws: ShapeError unless `hidden` is [batch, sequence, hidden_size].
+void check_hidden(const char* module, const TransformerOptions& options, const at::Tensor& hidden);
+
 /// Hidden states, their mask, states to attend over, their mask; masks are
 /// added to attention scores and broadcast to [B, heads, S, T]. Undefined
 /// where there is none. Layers return what they got with new hidden states.
