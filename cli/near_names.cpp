@@ -47,12 +47,12 @@ std::string near_names(const CLI::App& app) {
     if (names.empty()) {
       continue;
     }
-    const std::string nearest = nearest(name, names);
+    const std::string closest = nearest(name, names);
     // Half of a word's letters may be wrong, but not more.
     const int letters = static_cast<int>(name.size()) - (option ? 2 : 0);
-    const int distance = edit_distance(name, nearest);
+    const int distance = edit_distance(name, closest);
     if (distance > 0 && distance <= std::max(1, letters / 3)) {
-      text += str("'", name, "': did you mean ", nearest, "?\n");
+      text += str("'", name, "': did you mean ", closest, "?\n");
     }
   }
   return text;

@@ -10,9 +10,9 @@
 # lists hold the half without libtorch and those folders above it whose own code
 # shares memory between threads or reads bytes from outside.
 set(tessera_sanitized_tests
-  checkpoint_test comm_test config_test cost_test doctor_test fuzz_checkpoint
-  fuzz_config fuzz_graph fuzz_message fuzz_plan fuzz_safetensors fuzz_timeline
-  graph_test launch_test nn_test partition_test plan_test planner_test report_test
+  checkpoint_test comm_test config_test cost_test diagnostics_test doctor_test fuzz_checkpoint
+  fuzz_config fuzz_graph fuzz_message fuzz_object fuzz_plan fuzz_safetensors fuzz_timeline
+  graph_test ipc_test launch_test nn_test partition_test plan_test planner_test report_test
   runtime_test schedule_test simulator_test tensor_test timeline_test topology_test
   transport_test)
 

@@ -4,11 +4,7 @@
 
 #include <torch/torch.h>
 
-#include "tessera/nn/layers/transformer_layer.h"
-#include "tessera/nn/replace/registry.h"
-
-#include "models/state_names.h"
-#include "models/two_d/bert_2d.h"
+#include "models/bert_distributed.h"
 
 namespace tessera::models {
 
@@ -137,77 +133,6 @@ std::tuple<at::Tensor, at::Tensor> BertLayerImpl::forward(
   return {output_(intermediate_(attended), attended), bias};
 }
 
-namespace {
-
-nn::TransformerOptions bert_layer_options(const BertLayerImpl& layer) {
-  const BertOptions& from = layer.options;
-  nn::TransformerOptions to;
-  to.num_attention_heads = from.num_attention_heads;
-  to.attention_head_size = from.hidden_size / from.num_attention_heads;
-  to.hidden_size = from.hidden_size;
-  to.intermediate_size = inner_width(from);
-  to.attention_dropout_prob = from.attention_probs_dropout_prob;
-  to.hidden_dropout_prob = from.hidden_dropout_prob;
-  to.activation = "gelu";
-  to.layernorm_epsilon = from.layer_norm_eps;
-  to.initializer_range = from.initializer_range;
-  to.use_normal_initialization = true;
-  to.pre_layernorm = false;
-  to.post_layernorm = true;
-  return to;
-}
-
-const StateNames& bert_layer_names() {
-  static const StateNames names = [] {
-    StateNames list;
-    add_linear(list, "attention.output.dense", "attention.dense");
-    add_linear(list, "attention.output.LayerNorm", "attention.layernorm");
-    add_linear(list, "intermediate.dense", "output.dense1");
-    add_linear(list, "output.dense", "output.dense2");
-    add_linear(list, "output.LayerNorm", "output.layernorm");
-    return list;
-  }();
-  return names;
-}
-
-const std::string kQkv = "attention.query_key_value";
-
-nn::StateMap bert_layer_to_distributed(const nn::StateMap& state) {
-  nn::StateMap result = renamed_to_distributed(bert_layer_names(), state);
-  for (const char* tensor : {".weight", ".bias"}) {
-    std::vector<at::Tensor> parts;
-    for (const char* part : {"query", "key", "value"}) {
-      parts.push_back(state.at(std::string("attention.self.") + part + tensor));
-    }
-    result[kQkv + tensor] = at::cat(parts);
-  }
-  return result;
-}
-
-nn::StateMap bert_layer_to_original(const nn::StateMap& state) {
-  nn::StateMap result = renamed_to_original(bert_layer_names(), state);
-  for (const char* tensor : {".weight", ".bias"}) {
-    const auto parts = state.at(kQkv + tensor).chunk(3);
-    int at = 0;
-    for (const char* part : {"query", "key", "value"}) {
-      result[std::string("attention.self.") + part + tensor] = parts[at++];
-    }
-  }
-  return result;
-}
-
-} // namespace
-
-TESSERA_TP_REGISTER(BertLayer, nn::DistributedTransformerLayer)
-    .init(bert_layer_options)
-    .forward([](const at::Tensor& x, const at::Tensor& bias) {
-      return std::make_tuple(x, bias, at::Tensor(), at::Tensor());
-    })
-    .returns([](const nn::TransformerState& state) {
-      return std::make_tuple(std::get<0>(state), std::get<1>(state));
-    })
-    .state(bert_layer_to_distributed, bert_layer_to_original);
-
 BertEncoderImpl::BertEncoderImpl(const BertOptions& options)
     : layer_(register_module("layer", nn::Sequential())) {
   for (std::int64_t i = 0; i < options.num_hidden_layers; ++i) {
@@ -278,10 +203,17 @@ BertImpl::BertImpl(const BertOptions& options)
       cls_(register_module("cls", BertHeads(options, bert_->embeddings->word_embeddings->weight))) {
 }
 
-std::tuple<at::Tensor, at::Tensor>
-BertImpl::forward(const at::Tensor& ids, const at::Tensor& mask, const at::Tensor& token_types) {
+std::tuple<at::Tensor, at::Tensor> BertImpl::forward(
+    const at::Tensor& ids,
+    const at::Tensor& mask,
+    const at::Tensor& token_types,
+    const at::Tensor& targets) {
   const auto encoded = bert_(ids, mask, token_types);
-  return cls_(std::get<0>(encoded), std::get<1>(encoded));
+  const auto scores = cls_(std::get<0>(encoded), std::get<1>(encoded));
+  if (!targets.defined()) {
+    return scores;
+  }
+  return {cross_entropy(std::get<0>(scores), targets), std::get<1>(scores)};
 }
 
 RobertaHeadImpl::RobertaHeadImpl(const BertOptions& options, const at::Tensor& embedding)
@@ -305,7 +237,7 @@ at::Tensor RobertaImpl::forward(const at::Tensor& ids, const at::Tensor& mask) {
 }
 
 namespace {
-const auto bert_on_mesh = tp_register_on_mesh<Bert, Bert2D>();
+[[maybe_unused]] const bool kBertDistributed = register_bert_distributed();
 } // namespace
 
 } // namespace tessera::models

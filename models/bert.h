@@ -165,13 +165,18 @@ TESSERA_MODULE(BertHeads);
 
 /// Pre-training model of Devlin et al.: masked tokens and next sentence.
 /// Shapes: ids_BS (int64), mask_BS with 1 for tokens, token_types_BS ->
-/// logits_BSV, next_sentence_B2. Undefined mask: no padding.
+/// logits_BSV, next_sentence_B2. Undefined mask: no padding. With targets_BS
+/// their mean cross entropy instead of the logits, which no rank of a mesh
+/// gathers then.
 /// Throws: ShapeError when the sequence exceeds the positions.
 class BertImpl : public torch::nn::Module {
  public:
   explicit BertImpl(const BertOptions& options);
-  std::tuple<at::Tensor, at::Tensor>
-  forward(const at::Tensor& ids, const at::Tensor& mask = {}, const at::Tensor& token_types = {});
+  std::tuple<at::Tensor, at::Tensor> forward(
+      const at::Tensor& ids,
+      const at::Tensor& mask = {},
+      const at::Tensor& token_types = {},
+      const at::Tensor& targets = {});
 
   const BertOptions& options() const {
     return options_;

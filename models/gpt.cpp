@@ -10,7 +10,6 @@
 
 #include "models/activations.h"
 #include "models/state_names.h"
-#include "models/two_d/gpt_2d.h"
 
 namespace tessera::models {
 
@@ -124,19 +123,6 @@ std::string distributed_activation(const GptOptions& options) {
       "activation_function is ", name, "; a distributed block has gelu, gelu_new and relu"));
 }
 
-} // namespace
-
-void check_mesh_options(const GptOptions& options) {
-  refuse_scores(options);
-  if (distributed_activation(options) != "gelu_tanh") {
-    throw ShapeError(tessera::str(
-        "activation_function is ", options.activation_function, "; on a mesh it is gelu_new"));
-  }
-  refuse_own_head(options);
-}
-
-namespace {
-
 nn::TransformerOptions distributed_options(const GptOptions& from) {
   refuse_scores(from);
   nn::TransformerOptions to;
@@ -160,18 +146,18 @@ nn::TransformerOptions gpt_block_options(const GptBlockImpl& block) {
   return distributed_options(block.options);
 }
 
-const StateNames& gpt_block_names() {
-  static const StateNames names = [] {
-    StateNames list;
-    add_linear(list, "ln_1", "attention.pre_layernorm");
-    add_linear(list, "attn.c_attn", "attention.query_key_value", true);
-    add_linear(list, "attn.c_proj", "attention.dense", true);
-    add_linear(list, "ln_2", "output.pre_layernorm");
-    add_linear(list, "mlp.c_fc", "output.dense1", true);
-    add_linear(list, "mlp.c_proj", "output.dense2", true);
-    return list;
+const StateTranslation& gpt_block_translation() {
+  static const StateTranslation block = [] {
+    StateTranslation of;
+    of.linear("ln_1", "attention.pre_layernorm")
+        .linear("attn.c_attn", "attention.query_key_value", true)
+        .linear("attn.c_proj", "attention.dense", true)
+        .linear("ln_2", "output.pre_layernorm")
+        .linear("mlp.c_fc", "output.dense1", true)
+        .linear("mlp.c_proj", "output.dense2", true);
+    return of;
   }();
-  return names;
+  return block;
 }
 
 } // namespace
@@ -183,8 +169,8 @@ TESSERA_TP_REGISTER(GptBlock, nn::DistributedTransformerLayer)
     })
     .returns([](const nn::TransformerState& state) { return std::get<0>(state); })
     .state(
-        [](const nn::StateMap& state) { return renamed_to_distributed(gpt_block_names(), state); },
-        [](const nn::StateMap& state) { return renamed_to_original(gpt_block_names(), state); });
+        [](const nn::StateMap& state) { return gpt_block_translation().to_distributed(state); },
+        [](const nn::StateMap& state) { return gpt_block_translation().to_original(state); });
 
 GptTransformerImpl::GptTransformerImpl(const GptOptions& options)
     : wte(register_module(
@@ -230,37 +216,37 @@ GptImpl::GptImpl(const GptOptions& options)
   }
 }
 
-at::Tensor GptImpl::forward(const at::Tensor& ids) {
+at::Tensor GptImpl::forward(const at::Tensor& ids, const at::Tensor& targets) {
   const at::Tensor hidden = transformer_(ids);
-  return own_head_.is_empty() ? tied_head_(hidden) : own_head_(hidden);
+  const at::Tensor logits = own_head_.is_empty() ? tied_head_(hidden) : own_head_(hidden);
+  return targets.defined() ? cross_entropy(logits, targets) : logits;
 }
 
 namespace {
 
-const auto gpt_on_mesh = tp_register_on_mesh<Gpt, Gpt2D>();
-
-StateNames gpt_names(const GptOptions& options) {
-  StateNames names = {
-      {"transformer.wte.weight", "word_embedding.weight"},
-      {"transformer.wpe.weight", "position_embedding.weight"}};
-  add_linear(names, "transformer.ln_f", "layernorm");
+StateTranslation gpt_translation(const GptOptions& options) {
+  StateTranslation all;
+  all.tensor("transformer.wte.weight", "word_embedding.weight")
+      .tensor("transformer.wpe.weight", "position_embedding.weight")
+      .linear("transformer.ln_f", "layernorm");
   for (std::int64_t i = 0; i < options.n_layer; ++i) {
-    const std::string block = tessera::str("transformer.h.", i, ".");
-    const std::string layer = tessera::str("transformer.seq_layers.", i, ".");
-    for (const StateName& name : gpt_block_names()) {
-      names.push_back({block + name.original, layer + name.distributed, name.transposed});
-    }
+    all.part(
+        tessera::str("transformer.h.", i, "."),
+        tessera::str("transformer.seq_layers.", i, "."),
+        gpt_block_translation());
   }
-  return names;
+  return all;
 }
 
 } // namespace
 
-// Only where it is asked for: block by block leaves the embedding and the
-// output layer as they are, and costs them no collective.
+// On a mesh always, so that activations stay there from the embedding to the
+// loss. Else only where it is asked for: block by block leaves the embedding and
+// the output layer as they are, and costs them no collective.
 TESSERA_TP_REGISTER(Gpt, nn::DistributedTransformerLMHead)
     .init([](const GptImpl& gpt, const nn::GivenOptions& given) {
-      if (!given.get("whole_model", false)) {
+      const bool on_mesh = nn::tensor_parallel().distribution == nn::Distribution::kTwoD;
+      if (!given.get("whole_model", on_mesh)) {
         throw ShapeError(
             "its blocks are replaced one by one; with the option "
             "\"whole_model\" of tensor_parallelism it becomes one "
@@ -274,16 +260,16 @@ TESSERA_TP_REGISTER(Gpt, nn::DistributedTransformerLMHead)
       to.num_positions = from.n_positions;
       return to;
     })
-    .forward([](const at::Tensor& ids) {
+    .forward([](const at::Tensor& ids, const at::Tensor& targets) {
       const at::Tensor none;
-      return std::make_tuple(ids, none, none, none, none, none, none);
+      return std::make_tuple(ids, none, none, none, none, none, targets);
     })
     .state(
         [](const nn::StateMap& state, const GptImpl& gpt) {
-          return renamed_to_distributed(gpt_names(gpt.options()), state);
+          return gpt_translation(gpt.options()).to_distributed(state);
         },
         [](const nn::StateMap& state, const GptImpl& gpt) {
-          return renamed_to_original(gpt_names(gpt.options()), state);
+          return gpt_translation(gpt.options()).to_original(state);
         });
 
 } // namespace tessera::models

@@ -73,7 +73,9 @@ TESSERA_MODULE(GptTransformer);
 
 /// A language model whose output layer shares the token embedding, or has a
 /// weight of its own ("lm_head.weight" either way).
-/// Shapes: ids_BS (int64) -> logits_BSV in the parameters' dtype.
+/// Shapes: ids_BS (int64) -> logits_BSV in the parameters' dtype; with targets_BS
+/// their mean cross entropy instead (layers.h), for which no rank of a mesh
+/// gathers the logits.
 /// Initialisation: normal(0, 0.02), the projections that end a residual branch
 /// divided by sqrt(2 n_layer), biases 0.
 /// Threads: as torch::nn::Module. Not collective.
@@ -81,7 +83,7 @@ TESSERA_MODULE(GptTransformer);
 class GptImpl : public torch::nn::Module {
  public:
   explicit GptImpl(const GptOptions& options);
-  at::Tensor forward(const at::Tensor& ids);
+  at::Tensor forward(const at::Tensor& ids, const at::Tensor& targets = {});
 
   const GptOptions& options() const {
     return options_;
@@ -94,8 +96,5 @@ class GptImpl : public torch::nn::Module {
   Linear own_head_;
 };
 TESSERA_MODULE(Gpt);
-
-/// Throws: ShapeError with what the form on a mesh lacks of these options.
-void check_mesh_options(const GptOptions& options);
 
 } // namespace tessera::models

@@ -72,6 +72,10 @@ void build(AnyModel& any, const GptOptions& options) {
   any.loss = [](const Tensors& outputs, const Tensors& targets) {
     return cross_entropy(outputs.at(0), targets.at(0));
   };
+  any.training_loss = [model, preset = any.preset](const Tensors& inputs, const Tensors& targets) {
+    expect_inputs(preset, inputs, 1, 1);
+    return model(inputs[0], targets.at(0));
+  };
 }
 
 void build(AnyModel& any, const T5Options& options) {
@@ -104,6 +108,12 @@ void build_bert(AnyModel& any, const BertOptions& options) {
   any.loss = [](const Tensors& outputs, const Tensors& targets) {
     const at::Tensor masked = cross_entropy(outputs.at(0), targets.at(0));
     return targets.size() < 2 ? masked : masked + cross_entropy(outputs.at(1), targets[1]);
+  };
+  any.training_loss = [model, preset = any.preset](const Tensors& inputs, const Tensors& targets) {
+    expect_inputs(preset, inputs, 1, 3);
+    const auto outputs = model(inputs[0], optional(inputs, 1), optional(inputs, 2), targets.at(0));
+    const at::Tensor masked = std::get<0>(outputs);
+    return targets.size() < 2 ? masked : masked + cross_entropy(std::get<1>(outputs), targets[1]);
   };
 }
 
@@ -157,6 +167,12 @@ AnyModel make_model(const Preset& preset) {
   AnyModel any;
   any.preset = preset;
   std::visit([&](const auto& options) { build(any, options); }, preset.options);
+  if (!any.training_loss) {
+    any.training_loss = [forward = any.forward, loss = any.loss](
+                            const Tensors& inputs, const Tensors& targets) {
+      return loss(forward(inputs), targets);
+    };
+  }
   return any;
 }
 

@@ -38,6 +38,10 @@ struct AnyModel {
   ///   bert               targets_BS[, is_next_B]
   ///   ncf                1 or 0 for each pair, float_B
   std::function<at::Tensor(const Tensors& outputs, const Tensors& targets)> loss;
+
+  /// loss(forward(inputs), targets). A model that can takes the targets into its
+  /// call, so that ranks which divide its vocabulary never gather logits.
+  std::function<at::Tensor(const Tensors& inputs, const Tensors& targets)> training_loss;
 };
 
 /// Builds a preset; `overrides` is the text of a JSON object with options of

@@ -1,43 +1,92 @@
 #include "models/state_names.h"
 
+#include <utility>
+
+#include <ATen/ATen.h>
+
 namespace tessera::models {
 
 namespace {
 
-at::Tensor turned(const StateName& name, const at::Tensor& tensor) {
+at::Tensor turned(bool transposed, const at::Tensor& tensor) {
   // A bias is the same either way.
-  return name.transposed && tensor.dim() == 2 ? tensor.t() : tensor;
+  return transposed && tensor.dim() == 2 ? tensor.t() : tensor;
 }
 
 } // namespace
 
-void add_linear(
-    StateNames& names,
+StateTranslation& StateTranslation::tensor(
     const std::string& original,
     const std::string& distributed,
     bool transposed) {
-  for (const char* tensor : {".weight", ".bias"}) {
-    names.push_back({original + tensor, distributed + tensor, transposed});
-  }
+  renamed_.push_back({original, distributed, transposed});
+  return *this;
 }
 
-nn::StateMap renamed_to_distributed(const StateNames& names, const nn::StateMap& state) {
+StateTranslation& StateTranslation::linear(
+    const std::string& original,
+    const std::string& distributed,
+    bool transposed) {
+  for (const char* name : {".weight", ".bias"}) {
+    tensor(original + name, distributed + name, transposed);
+  }
+  return *this;
+}
+
+StateTranslation& StateTranslation::joined(
+    std::vector<std::string> originals,
+    const std::string& distributed) {
+  joined_.push_back({std::move(originals), distributed});
+  return *this;
+}
+
+StateTranslation& StateTranslation::part(
+    const std::string& original,
+    const std::string& distributed,
+    const StateTranslation& of) {
+  for (const Renamed& name : of.renamed_) {
+    tensor(original + name.original, distributed + name.distributed, name.transposed);
+  }
+  for (Joined join : of.joined_) {
+    for (std::string& name : join.originals) {
+      name = original + name;
+    }
+    joined(std::move(join.originals), distributed + join.distributed);
+  }
+  return *this;
+}
+
+nn::StateMap StateTranslation::to_distributed(const nn::StateMap& state) const {
   nn::StateMap result;
-  for (const StateName& name : names) {
+  for (const Renamed& name : renamed_) {
     const auto found = state.find(name.original);
     if (found != state.end()) {
-      result[name.distributed] = turned(name, found->second);
+      result[name.distributed] = turned(name.transposed, found->second);
     }
+  }
+  for (const Joined& join : joined_) {
+    std::vector<at::Tensor> parts;
+    for (const std::string& name : join.originals) {
+      parts.push_back(state.at(name));
+    }
+    result[join.distributed] = at::cat(parts);
   }
   return result;
 }
 
-nn::StateMap renamed_to_original(const StateNames& names, const nn::StateMap& state) {
+nn::StateMap StateTranslation::to_original(const nn::StateMap& state) const {
   nn::StateMap result;
-  for (const StateName& name : names) {
+  for (const Renamed& name : renamed_) {
     const auto found = state.find(name.distributed);
     if (found != state.end()) {
-      result[name.original] = turned(name, found->second);
+      result[name.original] = turned(name.transposed, found->second);
+    }
+  }
+  for (const Joined& join : joined_) {
+    const auto parts =
+        state.at(join.distributed).chunk(static_cast<std::int64_t>(join.originals.size()));
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      result[join.originals[i]] = parts[i];
     }
   }
   return result;

@@ -30,81 +30,39 @@ nn::TransformerOptions t5_layer_options(const T5Options& from) {
   return to;
 }
 
-/// The layers of a block under `original` ("layer.0.") and `distributed`
-/// ("attention.").
-StateNames attention_names(
+/// A norm and the output of an attention, under `original` ("layer.0.") and
+/// `distributed` ("attention.").
+void add_attention(
+    StateTranslation& state,
     const std::string& original,
     const std::string& attention,
     const std::string& distributed) {
-  return {
-      {original + "layer_norm.weight", distributed + "pre_layernorm.weight"},
-      {original + attention + ".o.weight", distributed + "dense.weight"}};
+  state.tensor(original + "layer_norm.weight", distributed + "pre_layernorm.weight")
+      .tensor(original + attention + ".o.weight", distributed + "dense.weight");
 }
 
-StateNames feed_forward_names(const std::string& original, const std::string& distributed) {
-  return {
-      {original + "layer_norm.weight", distributed + "pre_layernorm.weight"},
-      {original + "DenseReluDense.wi.weight", distributed + "dense1.weight"},
-      {original + "DenseReluDense.wo.weight", distributed + "dense2.weight"}};
+StateTranslation self_attention() {
+  StateTranslation state;
+  add_attention(state, "layer.0.", "SelfAttention", "attention.");
+  const std::string from = "layer.0.SelfAttention.";
+  return state.joined(
+      {from + "q.weight", from + "k.weight", from + "v.weight"},
+      "attention.query_key_value.weight");
 }
 
-/// Weights of the original that are one in the distributed form.
-struct JoinedWeights {
-  std::vector<std::string> original;
-  std::string distributed;
-};
+StateTranslation cross_attention(const std::string& original, const std::string& distributed) {
+  StateTranslation state;
+  add_attention(state, original, "EncDecAttention", distributed);
+  const std::string from = original + "EncDecAttention.";
+  return state.tensor(from + "q.weight", distributed + "query.weight")
+      .joined({from + "k.weight", from + "v.weight"}, distributed + "key_value.weight");
+}
 
-struct LayerState {
-  StateNames names;
-  std::vector<JoinedWeights> joined;
-
-  void add(const StateNames& more) {
-    names.insert(names.end(), more.begin(), more.end());
-  }
-  void add_self_attention() {
-    add(attention_names("layer.0.", "SelfAttention", "attention."));
-    joined.push_back(
-        {{"layer.0.SelfAttention.q.weight",
-          "layer.0.SelfAttention.k.weight",
-          "layer.0.SelfAttention.v.weight"},
-         "attention.query_key_value.weight"});
-  }
-  void add_cross_attention(const std::string& original, const std::string& distributed) {
-    add(attention_names(original, "EncDecAttention", distributed));
-    const std::string from = original + "EncDecAttention.";
-    names.push_back({from + "q.weight", distributed + "query.weight"});
-    joined.push_back({{from + "k.weight", from + "v.weight"}, distributed + "key_value.weight"});
-  }
-
-  nn::StateMap to_distributed(const nn::StateMap& state) const {
-    nn::StateMap result = renamed_to_distributed(names, state);
-    for (const JoinedWeights& entry : joined) {
-      std::vector<at::Tensor> parts;
-      for (const std::string& name : entry.original) {
-        parts.push_back(state.at(name));
-      }
-      result[entry.distributed] = at::cat(parts);
-    }
-    return result;
-  }
-  nn::StateMap to_original(const nn::StateMap& state) const {
-    nn::StateMap result = renamed_to_original(names, state);
-    for (const JoinedWeights& entry : joined) {
-      const auto count = static_cast<std::int64_t>(entry.original.size());
-      const auto parts = state.at(entry.distributed).chunk(count);
-      for (std::size_t i = 0; i < parts.size(); ++i) {
-        result[entry.original[i]] = parts[i];
-      }
-    }
-    return result;
-  }
-};
-
-template <typename Registration>
-void with_state(Registration registration, const LayerState& state) {
-  registration.state(
-      [state](const nn::StateMap& whole) { return state.to_distributed(whole); },
-      [state](const nn::StateMap& full) { return state.to_original(full); });
+StateTranslation feed_forward() {
+  StateTranslation state;
+  return state.tensor("layer_norm.weight", "pre_layernorm.weight")
+      .tensor("DenseReluDense.wi.weight", "dense1.weight")
+      .tensor("DenseReluDense.wo.weight", "dense2.weight");
 }
 
 void refuse_first(bool first) {
@@ -114,50 +72,39 @@ void refuse_first(bool first) {
 }
 
 void register_blocks() {
-  LayerState encoder;
-  encoder.add_self_attention();
-  encoder.add(feed_forward_names("layer.1.", "output."));
-  with_state(
-      tp_register_with_module<T5EncoderBlock, nn::DistributedTransformerLayer>()
-          .init([](const T5EncoderBlockImpl& block) {
-            refuse_first(block.first);
-            return t5_layer_options(block.options);
-          })
-          .forward([](const at::Tensor& x, const at::Tensor& bias) {
-            return std::make_tuple(x, bias, at::Tensor(), at::Tensor());
-          })
-          .returns([](const nn::TransformerState& state) {
-            return std::make_tuple(std::get<0>(state), std::get<1>(state));
-          }),
-      encoder);
+  StateTranslation encoder = self_attention();
+  encoder.part("layer.1.", "output.", feed_forward());
+  encoder.given_to(tp_register_with_module<T5EncoderBlock, nn::DistributedTransformerLayer>()
+                       .init([](const T5EncoderBlockImpl& block) {
+                         refuse_first(block.first);
+                         return t5_layer_options(block.options);
+                       })
+                       .forward([](const at::Tensor& x, const at::Tensor& bias) {
+                         return std::make_tuple(x, bias, at::Tensor(), at::Tensor());
+                       })
+                       .returns([](const nn::TransformerState& state) {
+                         return std::make_tuple(std::get<0>(state), std::get<1>(state));
+                       }));
 
-  LayerState decoder;
-  decoder.add_self_attention();
-  decoder.add_cross_attention("layer.1.", "cross_attention.");
-  decoder.add(feed_forward_names("layer.2.", "output."));
-  with_state(
-      tp_register_with_module<T5DecoderBlock, nn::DistributedTransformerLayer>().init(
-          [](const T5DecoderBlockImpl& block) {
-            refuse_first(block.first);
-            nn::TransformerOptions options = t5_layer_options(block.options);
-            options.add_cross_attention = true;
-            return options;
-          }),
-      decoder);
+  StateTranslation decoder = self_attention();
+  decoder.part("", "", cross_attention("layer.1.", "cross_attention."))
+      .part("layer.2.", "output.", feed_forward());
+  decoder.given_to(tp_register_with_module<T5DecoderBlock, nn::DistributedTransformerLayer>().init(
+      [](const T5DecoderBlockImpl& block) {
+        refuse_first(block.first);
+        nn::TransformerOptions options = t5_layer_options(block.options);
+        options.add_cross_attention = true;
+        return options;
+      }));
 }
 
 /// What is in the first blocks of the stacks.
 void register_layers() {
-  LayerState feed_forward;
-  feed_forward.add(feed_forward_names("", ""));
-  with_state(
+  feed_forward().given_to(
       tp_register_with_module<T5LayerFF, nn::DistributedTransformerOutputLayer>().init(
-          [](const T5LayerFFImpl& layer) { return t5_layer_options(layer.options); }),
-      feed_forward);
+          [](const T5LayerFFImpl& layer) { return t5_layer_options(layer.options); }));
 
-  LayerState cross;
-  cross.add_cross_attention("", "");
-  with_state(
+  cross_attention("", "").given_to(
       tp_register_with_module<T5LayerCrossAttention, nn::DistributedAttentionLayer>()
           .init([](const T5LayerCrossAttentionImpl& layer) {
             nn::TransformerOptions options = t5_layer_options(layer.options);
@@ -166,8 +113,7 @@ void register_layers() {
           })
           .forward([](const at::Tensor& x, const at::Tensor& encoded, const at::Tensor& mask_bias) {
             return std::make_tuple(x, mask_bias, encoded);
-          }),
-      cross);
+          }));
 }
 
 } // namespace

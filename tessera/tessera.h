@@ -1,6 +1,7 @@
 #pragma once
 
 /// The one header of a training script.
+#include "tessera/deferred_init/delayed_init.h"
 #include "tessera/nn/module/containers.h"
 #include "tessera/nn/module/module.h"
 #include "tessera/nn/parallel/parameter_creation.h"
@@ -9,7 +10,6 @@
 #include "tessera/optim/lbfgs.h"
 #include "tessera/optim/learning_rate.h"
 #include "tessera/train/checkpoints.h"
-#include "tessera/train/delay.h"
 #include "tessera/train/distributed_model.h"
 #include "tessera/train/module_files.h"
 #include "tessera/train/objects.h"

@@ -32,8 +32,6 @@
 #include "tessera/nn/layers/placement.h"
 #include "tessera/nn/layers/projection.h"
 #include "tessera/nn/replace/registry.h"
-#include "tessera/nn/summa/boundary.h"
-#include "tessera/nn/summa/modules.h"
 #include "tessera/tessera.h"
 
 #include "bench/support/measure.h"
@@ -67,7 +65,9 @@ TESSERA_MODULE(Block);
 /// The block with its inner features divided over the tensor-parallel ranks;
 /// names and layouts of its parameters are the block's.
 struct DistributedBlockImpl : tessera::nn::DistributedModule {
-  explicit DistributedBlockImpl(const BlockImpl& /*original*/) {
+  explicit DistributedBlockImpl(const BlockImpl& /*original*/)
+      : DistributedBlockImpl(tessera::nn::Role::kAlone) {}
+  explicit DistributedBlockImpl(tessera::nn::Role role) : role(role) {
     using Direction = tessera::nn::DistributedProjectionImpl::Direction;
     const tessera::nn::FeatureSplit split{1, kInner, 1};
     up = register_module(
@@ -81,11 +81,15 @@ struct DistributedBlockImpl : tessera::nn::DistributedModule {
   }
   at::Tensor forward(const at::Tensor& x) {
     const auto now = parallel_now();
+    if (role == tessera::nn::Role::kPart) {
+      return x + down->forward(torch::gelu(up->forward(x, {})), {});
+    }
     const auto samples = tessera::nn::samples_of_ranks(now, x.size(0));
     const at::Tensor inside = tessera::nn::enter(now, x.unsqueeze(1), samples);
     const at::Tensor update = down->forward(torch::gelu(up->forward(inside, samples)), samples);
     return tessera::nn::leave(now, inside + update, kHidden, samples).squeeze(1);
   }
+  tessera::nn::Role role;
   tessera::nn::DistributedProjection up{nullptr};
   tessera::nn::DistributedProjection down{nullptr};
 };
@@ -106,49 +110,27 @@ struct NetImpl : torch::nn::Module {
 };
 TESSERA_MODULE(Net);
 
-/// The same blocks on a mesh of ranks; activations stay on it between them.
-class Block2DImpl : public tessera::nn::two_d::MeshModule {
- public:
-  Block2DImpl() {
-    const Blocks hidden(kHidden, mesh()->side());
-    const Blocks inner(kInner, mesh()->side());
-    up = register_module("up", Linear2D(Linear2DOptions(hidden, inner)));
-    down = register_module("down", Linear2D(Linear2DOptions(inner, hidden)));
-  }
-  at::Tensor forward(const at::Tensor& x) {
-    return x + down(torch::gelu(up(x)));
-  }
-
- private:
-  using Blocks = tessera::nn::two_d::Blocks;
-  using Linear2D = tessera::nn::two_d::Linear2D;
-  using Linear2DOptions = tessera::nn::two_d::Linear2DOptions;
-  Linear2D up{nullptr};
-  Linear2D down{nullptr};
-};
-TESSERA_MODULE(Block2D);
-
-class Net2DImpl : public tessera::nn::two_d::MeshModule {
- public:
-  explicit Net2DImpl(std::size_t count)
-      : hidden_(kHidden, mesh()->side()), boundary_(mesh(), parallel().prescaled_batch) {
-    for (std::size_t i = 0; i < count; ++i) {
-      blocks->push_back(Block2D());
+/// All blocks on a mesh of ranks; activations stay on it between them. With
+/// one-dimensional distributions they are replaced one by one.
+struct DistributedNetImpl : tessera::nn::DistributedModule {
+  explicit DistributedNetImpl(const NetImpl& original) {
+    if (parallel().distribution != tessera::nn::Distribution::kTwoD) {
+      throw tessera::ShapeError("its blocks are replaced one by one");
+    }
+    for (std::size_t i = 0; i < original.blocks->size(); ++i) {
+      blocks->push_back(DistributedBlock(tessera::nn::Role::kPart));
     }
     register_module("blocks", blocks);
   }
   at::Tensor forward(const at::Tensor& x) {
-    return boundary_.leave(blocks(boundary_.enter(x, hidden_)), hidden_);
+    const auto now = parallel_now();
+    const at::Tensor inside = tessera::nn::enter(now, x.unsqueeze(1), {});
+    return tessera::nn::leave(now, blocks(inside), kHidden, {}).squeeze(1);
   }
-
- private:
-  tessera::nn::two_d::Blocks hidden_;
-  tessera::nn::two_d::Boundary boundary_;
   tessera::nn::Sequential blocks;
 };
-
-const auto net_on_mesh = tessera::tp_register_on_mesh<NetImpl, Net2DImpl>().init(
-    [](const NetImpl& net) { return net.blocks->size(); });
+TESSERA_MODULE(DistributedNet);
+TESSERA_TP_REGISTER(Net, DistributedNet);
 
 struct Settings {
   int pp = 1;

@@ -24,8 +24,8 @@
 #include "tessera/base/error.h"
 #include "tessera/comm/world.h"
 #include "tessera/nn/layers/embedding.h"
-#include "tessera/tensor/flat.h"
 
+#include "bench/support/flat.h"
 #include "bench/support/measure.h"
 
 namespace {

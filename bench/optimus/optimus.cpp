@@ -27,8 +27,8 @@
 
 #include "tessera/base/error.h"
 #include "tessera/comm/world.h"
+#include "tessera/nn/managed/managed_stack.h"
 #include "tessera/nn/summa/exchange.h"
-#include "tessera/nn/summa/stem.h"
 
 #include "bench/support/measure.h"
 #include "bench/support/megatron_stem.h"
@@ -42,6 +42,7 @@ using bench::MemoryCount;
 using bench::milliseconds_of;
 using bench::summary_of;
 using nlohmann::json;
+namespace managed = nn::managed;
 namespace two_d = nn::two_d;
 
 struct Settings {
@@ -92,36 +93,36 @@ class Optimus final : public Scheme {
       comm::ProcessGroup& group,
       const Settings& settings,
       const Problem& problem,
-      const two_d::Savings& savings = {})
+      const managed::Savings& savings = {})
       : mesh_(two_d::Mesh::make(
             world,
             group,
             {.arrangement = topology::mesh_arrangement(settings.arrangement)})) {
-    two_d::Transformer2DOptions options(problem.hidden, problem.heads);
+    const nn::TransformerOptions options = layer_options(problem);
     nn::TensorParallel context;
     context.group = &group;
     context.distribution = nn::Distribution::kTwoD;
     context.mesh = mesh_;
     const nn::TensorParallelScope scope(context);
-    std::vector<two_d::TransformerLayer2D> layers;
+    std::vector<nn::DistributedTransformerLayer> layers;
     for (int i = 0; i < settings.layers; ++i) {
-      layers.push_back(two_d::TransformerLayer2D(options));
+      layers.push_back(nn::DistributedTransformerLayer(options, nn::Role::kPart));
       const torch::NoGradGuard no_grad;
       for (at::Tensor& parameter : layers.back()->parameters()) {
         parameter.normal_(0, 0.02);
       }
     }
     sizes_ = {
-        two_d::Blocks(problem.batch, mesh_->side()).size(mesh_->row()),
+        nn::Blocks(problem.batch, mesh_->side()).size(mesh_->row()),
         settings.sequence,
-        options.hidden_blocks(*mesh_).size(mesh_->column())};
-    two_d::Update update;
+        nn::Blocks(problem.hidden, mesh_->side()).size(mesh_->column())};
+    managed::Update update;
     if (savings.update_at_once) {
       update = [](at::Tensor& parameter, const at::Tensor& gradient) {
         parameter.sub_(gradient, 1e-3);
       };
     }
-    stem_ = std::make_unique<two_d::ManagedStem>(layers, savings, update);
+    stem_ = std::make_unique<managed::ManagedStack>(layers, savings, update);
   }
   const char* name() const override {
     return "Optimus";
@@ -143,8 +144,23 @@ class Optimus final : public Scheme {
   }
 
  private:
+  static nn::TransformerOptions layer_options(const Problem& problem) {
+    nn::TransformerOptions options;
+    options.num_attention_heads = problem.heads;
+    options.attention_head_size = problem.hidden / problem.heads;
+    options.hidden_size = problem.hidden;
+    options.intermediate_size = 4 * problem.hidden;
+    options.attention_dropout_prob = 0;
+    options.hidden_dropout_prob = 0;
+    options.activation = "gelu_tanh";
+    options.causal_mask_size = 1 << 20;
+    options.pre_layernorm = true;
+    options.post_layernorm = false;
+    return options;
+  }
+
   two_d::MeshPtr mesh_;
-  std::unique_ptr<two_d::ManagedStem> stem_;
+  std::unique_ptr<managed::ManagedStack> stem_;
   std::vector<std::int64_t> sizes_;
 };
 
@@ -240,7 +256,7 @@ class Experiment {
         std::int64_t{settings_.width} * side_,
         world_.size()};
     for (int set = 0; set < 8; ++set) {
-      two_d::Savings savings;
+      managed::Savings savings;
       savings.reuse_outputs = (set & 1) != 0;
       savings.update_at_once = (set & 2) != 0;
       savings.skip_products = (set & 4) != 0;

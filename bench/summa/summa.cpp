@@ -32,7 +32,7 @@ namespace {
 
 using tessera::bench::milliseconds_of;
 using tessera::bench::summary_of;
-using tessera::nn::two_d::Blocks;
+using tessera::nn::Blocks;
 using tessera::nn::two_d::Form;
 using tessera::nn::two_d::Mesh;
 using tessera::nn::two_d::MeshOptions;

@@ -196,7 +196,7 @@ int try_best(
         one.predicted_seconds,
         measured.c_str(),
         planner::headline(strategy).c_str(),
-        cost::to_text(strategy.schedule),
+        std::string(text_of(strategy.schedule)).c_str(),
         one.failure.empty() ? "" : ": ",
         one.failure.c_str());
     std::fflush(stdout);

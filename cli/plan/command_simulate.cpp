@@ -56,7 +56,7 @@ cost::Strategy strategy_of(
       options.dp,
       options.tp,
       options.microbatch_size,
-      options.tp > 1 && model.traced() ? cost::distribution_from(options.tensor_kind)
+      options.tp > 1 && model.traced() ? Choice<cost::Distribution>(options.tensor_kind).value()
                                        : cost::Distribution::kAsMeasured,
       options.tp > 1 && model.traced() && options.prescaled_batch};
   cost::Strategy strategy = pricer.strategy(point);
@@ -104,7 +104,7 @@ void run(const Options& options) {
       "iteration     %.4f s\n"
       "bubble        %.1f %%\n",
       planner::headline(strategy).c_str(),
-      cost::to_text(strategy.schedule),
+      std::string(text_of(strategy.schedule)).c_str(),
       result.iteration_seconds,
       100 * result.bubble_share);
   std::printf("stage  tensors GiB  device needs GiB\n");

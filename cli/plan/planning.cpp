@@ -85,10 +85,17 @@ cost::DescribedModel traced_of(const PlanningInput& input, const cost::Cluster& 
   if (!input.precision.empty()) {
     run.precision = precision_of(input.precision);
   }
-  cost::DescribedModel model = autotune::describe_model(
-      preset_source(preset, run.sequence), run.global_batch_size, run.precision, cluster);
-  model.activation_checkpointing = input.activation_checkpointing;
-  return model;
+  try {
+    cost::DescribedModel model = autotune::describe_model(
+        preset_source(preset, run.sequence), run.global_batch_size, run.precision, cluster);
+    model.activation_checkpointing = input.activation_checkpointing;
+    return model;
+  } catch (const planner::UnmeasuredDevice& error) {
+    throw ConfigError(
+        str(error.what(),
+            " (tessera probe writes the file of a measured cluster, --model-file takes a described "
+            "model)"));
+  }
 }
 
 const std::map<std::string, planner::Method> kMethods = {
@@ -210,7 +217,7 @@ planner::SearchOptions search_options(
     const cost::Cluster& cluster) {
   planner::SearchOptions search = input.search;
   search.method = kMethods.at(input.method);
-  search.schedule = cost::schedule_from(input.schedule);
+  search.schedule = Choice<cost::Schedule>(input.schedule).value();
   // On a cluster that was measured, what runs is priced as it runs here.
   if (model.traced() || (search.runnable_only && cluster.measured)) {
     autotune::search_what_runs(model, cluster, search);

@@ -26,7 +26,7 @@ models::Tensors targets_of(const models::Preset& preset, const models::Tensors& 
 } // namespace
 
 cost::Precision precision_of(const std::string& text) {
-  return text == "bf16" ? cost::Precision::kHalf : cost::Precision::kFull;
+  return Choice<cost::Precision>(text).value();
 }
 
 autotune::ModelSource preset_source(const models::Preset& preset, std::int64_t sequence) {

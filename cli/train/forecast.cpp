@@ -28,8 +28,11 @@ struct Part {
 };
 
 cost::Distribution distribution_of(const Job& job) {
-  return cost::distribution_from(
-      job.parallel.tensor_parallel_kind == "2d" ? "2d" : job.parallel.optimize);
+  using config::Optimize;
+  return job.parallel.tensor_parallel_kind == config::TensorParallelKind::k2d
+             ? cost::Distribution::kMesh
+         : job.parallel.optimize == Optimize::kMemory ? cost::Distribution::kMemory
+                                                      : cost::Distribution::kSpeed;
 }
 
 Part part_of(const planner::ModelTrace& traced, const Job& job, int tensor_degree) {
@@ -166,7 +169,7 @@ double step_seconds(
   strategy.tp = degrees.tensor;
   strategy.dp = degrees.reduced_data;
   strategy.microbatch_size = static_cast<int>(microbatch_samples(job, degrees));
-  strategy.schedule = cost::schedule_from(job.parallel.pipeline);
+  strategy.schedule = Choice<cost::Schedule>(job.parallel.pipeline).value();
   strategy.active_microbatches = in_flight(job, degrees.pipeline);
   strategy.activation_checkpointing = false;
   if (degrees.tensor > 1) {

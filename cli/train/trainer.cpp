@@ -105,7 +105,7 @@ void Trainer::build_model() {
   const models::Preset preset = preset_of(job_);
   torch::manual_seed(static_cast<std::uint64_t>(job_.parallel.seed));
   {
-    const tracer::DelayedInitScope delayed(job_.parallel.delayed_parameter_initialization);
+    const delay_param_initialization delayed(job_.parallel.delayed_parameter_initialization);
     const tensor_parallelism marked(job_.parallel.tensor_parallel_degree > 1);
     model_ = models::make_model(preset);
     if (job_.precision == "bf16") {
@@ -221,7 +221,7 @@ double Trainer::train_step(std::int64_t number) {
   const double share = 1.0 / static_cast<double>(job_.accumulation);
   const auto step = tessera::step([&](torch::Tensor ids, torch::Tensor targets) {
     distributed_->check_call();
-    const auto value = model_->loss(model_->forward({ids}), {targets}) * share;
+    const auto value = model_->training_loss({ids}, {targets}) * share;
     distributed_->backward(value);
     return value;
   });
@@ -256,7 +256,7 @@ double Trainer::validate() {
   options.shuffle = false;
   data::Sampler sampler(options);
   const auto step = tessera::step([&](torch::Tensor ids, torch::Tensor targets) {
-    return model_->loss(model_->forward({ids}), {targets});
+    return model_->training_loss({ids}, {targets});
   });
   double total = 0;
   for (std::int64_t i = 0; i < job_.validation.batches; ++i) {

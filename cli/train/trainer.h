@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "tessera/base/json_fields.h"
-#include "tessera/deferred_init/delayed_init.h"
 #include "tessera/report/run_log.h"
 #include "tessera/tessera.h"
 #include "tessera/timeline/timeline.h"

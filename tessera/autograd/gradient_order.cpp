@@ -6,7 +6,8 @@
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/variable.h>
 
-#include "tessera/autograd/weight_gradient.h"
+#include "tessera/autograd/addition_hook.h"
+#include "tessera/autograd/backward_pass.h"
 #include "tessera/base/error.h"
 #include "tessera/tensor/torch_compat.h"
 
@@ -16,14 +17,6 @@ namespace {
 
 using torch::autograd::AccumulateGrad;
 using torch::autograd::Node;
-
-void tell_added(const Node& accumulator) {
-  for (const auto& hook : accumulator.post_hooks()) {
-    if (const auto* ours = dynamic_cast<const AdditionHook*>(hook.get())) {
-      ours->added();
-    }
-  }
-}
 
 /// Adds as libtorch's own accumulator does; `references` are those that do not
 /// stop it from taking the tensor as the gradient.
@@ -41,7 +34,7 @@ class TakeForOrder : public OrderedAdditionHook {
   explicit TakeForOrder(AccumulateGrad* accumulator) : accumulator_(accumulator) {}
 
   torch::autograd::variable_list operator()(const torch::autograd::variable_list& inputs) override {
-    WeightGradientPass* pass = WeightGradientPass::current();
+    BackwardPass* pass = BackwardPass::current();
     if (pass == nullptr || !pass->orders(accumulator_) || !inputs.at(0).defined() ||
         at::GradMode::is_enabled() || !accumulator_->variable.requires_grad()) {
       return inputs;
@@ -219,11 +212,7 @@ void GradientOrder::advance(Lane& lane) {
   const int count = static_cast<int>(positions_.size());
   while (lane.next < count && started_[lane.next] && lane.pending[lane.next] == 0) {
     if (++lane.next == count) {
-      for (const auto& hook : lane.accumulator->post_hooks()) {
-        if (const auto* ours = dynamic_cast<const AdditionHook*>(hook.get())) {
-          ours->complete();
-        }
-      }
+      for_each_addition_hook(*lane.accumulator, [](const AdditionHook& hook) { hook.complete(); });
       return;
     }
     for (auto& addition : std::exchange(lane.kept[lane.next], {})) {
@@ -246,11 +235,8 @@ void GradientOrder::finish() {
   for (auto& [accumulator, lane] : lanes_) {
     for (auto& additions : lane.late) {
       for (auto& addition : std::exchange(additions, {})) {
-        for (const auto& hook : lane.accumulator->post_hooks()) {
-          if (const auto* ours = dynamic_cast<const AdditionHook*>(hook.get())) {
-            ours->before_late();
-          }
-        }
+        for_each_addition_hook(
+            *lane.accumulator, [](const AdditionHook& hook) { hook.before_late(); });
         addition();
         tell_added(*lane.accumulator);
       }

@@ -24,7 +24,6 @@ using torch::autograd::Function;
 using torch::autograd::variable_list;
 
 thread_local bool t_in_place = false;
-thread_local WeightGradientPass* t_pass = nullptr;
 
 bool is_trained_leaf(const at::Tensor& tensor) {
   return tensor.requires_grad() && tensor.is_leaf() && !tensor.is_sparse();
@@ -60,7 +59,8 @@ Weight weight_of(const at::Tensor& matrix) {
 /// Whether a backward that runs now may add to the parameter's gradient, or
 /// make it.
 bool takes_parts(const at::Tensor& parameter) {
-  if (t_pass == nullptr || at::GradMode::is_enabled() || !is_trained_leaf(parameter)) {
+  const WeightGradientPass* pass = WeightGradientPass::current();
+  if (pass == nullptr || at::GradMode::is_enabled() || !is_trained_leaf(parameter)) {
     return false;
   }
   // Not empty: torch::autograd::grad, or backward with chosen inputs.
@@ -75,7 +75,7 @@ bool takes_parts(const at::Tensor& parameter) {
                      gradient.device() == parameter.device() && !gradient.requires_grad());
   const auto accumulator = torch::autograd::impl::grad_accumulator(parameter);
   const auto& hooks = accumulator->pre_hooks();
-  return fits && t_pass->adds_once(accumulator.get()) &&
+  return fits && pass->adds_once(accumulator.get()) &&
          torch::autograd::impl::hooks(parameter).empty() &&
          std::all_of(hooks.begin(), hooks.end(), [](const auto& hook) {
            return dynamic_cast<const OrderedAdditionHook*>(hook.get()) != nullptr;
@@ -83,15 +83,12 @@ bool takes_parts(const at::Tensor& parameter) {
 }
 
 at::Tensor zeros_for(const at::Tensor& parameter) {
-  const auto accumulator = torch::autograd::impl::grad_accumulator(parameter);
-  for (const auto& hook : accumulator->post_hooks()) {
-    if (const auto* ours = dynamic_cast<const AdditionHook*>(hook.get())) {
-      if (const at::Tensor place = ours->place(); place.defined()) {
-        return place.zero_();
-      }
-    }
-  }
-  return at::zeros_like(parameter, parameter.options().requires_grad(false));
+  at::Tensor place;
+  for_each_addition_hook(
+      *torch::autograd::impl::grad_accumulator(parameter),
+      [&](const AdditionHook& hook) { place = place.defined() ? place : hook.place(); });
+  return place.defined() ? place.zero_()
+                         : at::zeros_like(parameter, parameter.options().requires_grad(false));
 }
 
 at::Tensor gradient_to_add_to(const at::Tensor& parameter) {
@@ -113,16 +110,18 @@ std::function<void()> addition_of_product(at::Tensor parameter, at::Tensor rows,
 
 /// Whether a GradientOrder decides when a part of `takes_parts` is added.
 bool is_ordered(const at::Tensor& parameter) {
-  return t_pass->orders(torch::autograd::impl::grad_accumulator(parameter).get());
+  return WeightGradientPass::current()->orders(
+      torch::autograd::impl::grad_accumulator(parameter).get());
 }
 
 void add_in_order(const at::Tensor& parameter, std::function<void()> addition) {
-  t_pass->add(torch::autograd::impl::grad_accumulator(parameter).get(), std::move(addition));
+  WeightGradientPass::current()->add(
+      torch::autograd::impl::grad_accumulator(parameter).get(), std::move(addition));
 }
 
 /// Whether the part may be added when the pass catches up.
 bool may_come_later(const at::Tensor& parameter) {
-  if (!takes_parts(parameter) || !t_pass->puts_off()) {
+  if (!takes_parts(parameter) || !WeightGradientPass::current()->defers()) {
     return false;
   }
   const auto accumulator = torch::autograd::impl::grad_accumulator(parameter);
@@ -182,7 +181,7 @@ struct ProductWithWeight : Function<ProductWithWeight> {
     if (!may_come_later(weight)) {
       return add_weight_gradient(weight, rows, x);
     }
-    t_pass->put_off(weight, rows, x);
+    WeightGradientPass::current()->defer(weight, addition_of_product(weight, rows, x));
     return {};
   }
 };
@@ -337,72 +336,6 @@ WeightGradientScope::~WeightGradientScope() {
 
 bool WeightGradientScope::active() {
   return t_in_place;
-}
-
-WeightGradientPass::WeightGradientPass(const std::vector<at::Tensor>& roots)
-    : WeightGradientPass(roots, Awaited()) {}
-
-WeightGradientPass::WeightGradientPass(const std::vector<at::Tensor>& roots, const Awaited& awaited)
-    : targets_(targets_below(roots, awaited.node)), awaited_(awaited), previous_(t_pass) {
-  t_pass = this;
-}
-
-WeightGradientPass::WeightGradientPass(
-    GradientTargets targets,
-    const Awaited& awaited,
-    GradientOrder& order,
-    GradientOrder::GraphPtr graph)
-    : targets_(std::move(targets)),
-      awaited_(awaited),
-      order_(&order),
-      graph_(std::move(graph)),
-      previous_(t_pass) {
-  t_pass = this;
-}
-
-WeightGradientPass::~WeightGradientPass() {
-  t_pass = previous_;
-}
-
-WeightGradientPass* WeightGradientPass::current() {
-  return t_pass;
-}
-
-void WeightGradientPass::put_off(at::Tensor parameter, at::Tensor rows, at::Tensor x) {
-  auto accumulator = torch::autograd::impl::grad_accumulator(parameter);
-  put_off_.push_back(
-      {std::move(accumulator),
-       addition_of_product(std::move(parameter), std::move(rows), std::move(x))});
-}
-
-bool WeightGradientPass::awaits(const torch::autograd::Node* accumulator) const {
-  return std::any_of(put_off_.begin(), put_off_.end(), [&](const PutOff& product) {
-    return product.accumulator.get() == accumulator;
-  });
-}
-
-void WeightGradientPass::catch_up() {
-  for (PutOff& product : std::exchange(put_off_, {})) {
-    if (orders(product.accumulator.get())) {
-      add(product.accumulator.get(), std::move(product.addition));
-    } else {
-      product.addition();
-      for (const auto& hook : product.accumulator->post_hooks()) {
-        static_cast<const AdditionHook&>(*hook).added();
-      }
-    }
-    product = {}; // its activations are free now
-  }
-}
-
-torch::autograd::variable_list AdditionHook::operator()(
-    const torch::autograd::variable_list& outputs,
-    const torch::autograd::variable_list& /*inputs*/) {
-  // Who adds later, or in an order, reports the addition as well.
-  if (t_pass == nullptr || !(t_pass->orders(accumulator_) || t_pass->awaits(accumulator_))) {
-    added_();
-  }
-  return outputs;
 }
 
 at::Tensor addable_gradient(const at::Tensor& parameter) {

@@ -109,25 +109,6 @@ Checkpoint Checkpoint::open(const std::string& directory, const std::string& tag
   return {std::move(candidate.path), std::move(candidate.meta)};
 }
 
-Checkpoint Checkpoint::open_weights(const std::string& path) {
-  const SafetensorsFile file(path);
-  const auto slash = path.find_last_of('/');
-  const std::string name = slash == std::string::npos ? path : path.substr(slash + 1);
-  Meta meta;
-  for (const auto& [tensor, info] : file.tensors()) {
-    TensorRecord record;
-    record.name = tensor;
-    record.dtype = dtype_name(info.dtype, tensor);
-    record.shape = info.shape;
-    record.file = name;
-    meta.tensors.push_back(std::move(record));
-  }
-  Checkpoint checkpoint(
-      slash == std::string::npos ? "." : path.substr(0, slash + 1), std::move(meta));
-  checkpoint.has_hashes_ = false;
-  return checkpoint;
-}
-
 const SafetensorsFile& Checkpoint::file(const std::string& name) const {
   auto& open = open_files_[name];
   if (open == nullptr) {
@@ -143,7 +124,7 @@ at::Tensor Checkpoint::read(const TensorRecord& record) const {
                            tensor.scalar_type() == dtype_of(record.dtype, record.name);
   Checksum data;
   data.update(tensor.data_ptr(), tensor.nbytes());
-  if (!as_recorded || (has_hashes_ && hash_of_tensor(record, data.value()) != record.hash)) {
+  if (!as_recorded || hash_of_tensor(record, data.value()) != record.hash) {
     throw CheckpointError(str(
         from.path(), " is damaged: tensor \"", record.name, "\" is not the one that was saved"));
   }

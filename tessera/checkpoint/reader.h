@@ -52,10 +52,6 @@ class Checkpoint {
   static Checkpoint
   open(const std::string& directory, const std::string& tag, Verify verify = Verify::kContent);
 
-  /// A single safetensors file from anywhere as a checkpoint of a model without
-  /// optimizer; it carries no hashes, so none are compared.
-  static Checkpoint open_weights(const std::string& path);
-
   const std::string& path() const {
     return path_;
   }
@@ -96,7 +92,6 @@ class Checkpoint {
 
   std::string path_;
   Meta meta_;
-  bool has_hashes_ = true;
   std::map<std::string, std::vector<const TensorRecord*>> tensors_;
   // parameter -> its records in the optimizer's files
   std::map<std::string, std::vector<const TensorRecord*>> optimizer_tensors_;

@@ -1,76 +1,65 @@
 #include "tessera/comm/collective.h"
 
+#include <array>
+
 #include "tessera/base/error.h"
 
 namespace tessera::comm {
 
+namespace {
+
+constexpr std::array<std::size_t, 7> kTypeSizes = {4, 8, 2, 2, 4, 8, 1};
+constexpr std::array<std::string_view, 7> kTypes =
+    {"f32", "f64", "f16", "bf16", "i32", "i64", "u8"};
+constexpr std::array<std::string_view, 7> kCollectives =
+    {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "barrier"};
+constexpr std::array<std::string_view, 3> kReduceOps = {"sum", "max", "min"};
+
+/// "?" where the value is none of the enum's: it may have come from another rank.
+template <std::size_t N, typename Enum>
+std::string_view name_in(const std::array<std::string_view, N>& names, Enum value) {
+  const auto index = static_cast<std::size_t>(value);
+  return index < N ? names[index] : "?";
+}
+
+} // namespace
+
 std::size_t size_of(DataType type) {
-  switch (type) {
-    case DataType::kF64:
-    case DataType::kI64:
-      return 8;
-    case DataType::kF32:
-    case DataType::kI32:
-      return 4;
-    case DataType::kF16:
-    case DataType::kBF16:
-      return 2;
-    case DataType::kU8:
-      return 1;
-  }
-  TESSERA_CHECK(false, "unknown data type ", static_cast<int>(type));
+  return kTypeSizes.at(static_cast<std::size_t>(type));
 }
 
 std::string_view name_of(DataType type) {
-  switch (type) {
-    case DataType::kF32:
-      return "f32";
-    case DataType::kF64:
-      return "f64";
-    case DataType::kF16:
-      return "f16";
-    case DataType::kBF16:
-      return "bf16";
-    case DataType::kI32:
-      return "i32";
-    case DataType::kI64:
-      return "i64";
-    case DataType::kU8:
-      return "u8";
-  }
-  return "?";
+  return name_in(kTypes, type);
 }
 
 std::string_view name_of(Collective kind) {
-  switch (kind) {
-    case Collective::kAllReduce:
-      return "all_reduce";
-    case Collective::kAllGather:
-      return "all_gather";
-    case Collective::kReduceScatter:
-      return "reduce_scatter";
-    case Collective::kAllToAll:
-      return "all_to_all";
-    case Collective::kBroadcast:
-      return "broadcast";
-    case Collective::kReduce:
-      return "reduce";
-    case Collective::kBarrier:
-      return "barrier";
-  }
-  return "?";
+  return name_in(kCollectives, kind);
 }
 
 std::string_view name_of(ReduceOp reduce) {
-  switch (reduce) {
-    case ReduceOp::kSum:
-      return "sum";
-    case ReduceOp::kMax:
-      return "max";
-    case ReduceOp::kMin:
-      return "min";
-  }
-  return "?";
+  return name_in(kReduceOps, reduce);
+}
+
+bool Operation::is_same_call(const Operation& other) const {
+  return kind == other.kind && type == other.type && reduce == other.reduce &&
+         scale == other.scale && root == other.root && count == other.count;
+}
+
+std::string Operation::text(std::uint32_t sequence) const {
+  return str(
+      name_of(kind),
+      " #",
+      sequence,
+      " of ",
+      count,
+      " elements of ",
+      name_of(type),
+      ", ",
+      name_of(reduce),
+      ", scale ",
+      scale,
+      ", root ",
+      root);
 }
 
 std::size_t Operation::bytes(std::int64_t elements) const {

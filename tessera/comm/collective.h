@@ -50,6 +50,12 @@ struct Operation {
   std::size_t bytes(std::int64_t elements) const;
   const std::byte* input_at(std::int64_t element) const;
   std::byte* output_at(std::int64_t element) const;
+
+  /// Whether two ranks mean the same call; their memory is their own.
+  bool is_same_call(const Operation& other) const;
+  /// "all_reduce #2 of 10 elements of f32, sum, scale 1, root 0"; `sequence` counts the group's
+  /// operations.
+  std::string text(std::uint32_t sequence) const;
 };
 
 /// Payload that leaves rank `rank` of `size` when `operation` runs, by the

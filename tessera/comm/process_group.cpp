@@ -6,31 +6,29 @@ namespace tessera::comm {
 
 namespace {
 
+constexpr std::pair<at::ScalarType, DataType> kDataTypes[] = {
+    {at::kFloat, DataType::kF32},
+    {at::kDouble, DataType::kF64},
+    {at::kHalf, DataType::kF16},
+    {at::kBFloat16, DataType::kBF16},
+    {at::kInt, DataType::kI32},
+    {at::kLong, DataType::kI64},
+    {at::kByte, DataType::kU8},
+};
+
 DataType data_type_of(const at::Tensor& tensor, Collective kind, const GroupInfo& info) {
-  switch (tensor.scalar_type()) {
-    case at::kFloat:
-      return DataType::kF32;
-    case at::kDouble:
-      return DataType::kF64;
-    case at::kHalf:
-      return DataType::kF16;
-    case at::kBFloat16:
-      return DataType::kBF16;
-    case at::kInt:
-      return DataType::kI32;
-    case at::kLong:
-      return DataType::kI64;
-    case at::kByte:
-      return DataType::kU8;
-    default:
-      throw ShapeError(tessera::str(
-          name_of(kind),
-          " in ",
-          info.text(),
-          ": dtype ",
-          tensor.scalar_type(),
-          " is not supported; use f32, f64, f16, bf16, i32, i64 or u8"));
+  for (const auto& [scalar_type, type] : kDataTypes) {
+    if (tensor.scalar_type() == scalar_type) {
+      return type;
+    }
   }
+  throw ShapeError(tessera::str(
+      name_of(kind),
+      " in ",
+      info.text(),
+      ": dtype ",
+      tensor.scalar_type(),
+      " is not supported; use f32, f64, f16, bf16, i32, i64 or u8"));
 }
 
 template <typename Call>
@@ -66,16 +64,25 @@ void ProcessGroup::check_tensor(const at::Tensor& tensor, Collective kind) const
   }
 }
 
-ProcessGroup::Call ProcessGroup::in_place(Collective kind, const at::Tensor& tensor) const {
-  check_tensor(tensor, kind);
+ProcessGroup::Call ProcessGroup::make_call(
+    Collective kind,
+    const at::Tensor& output,
+    const at::Tensor& input,
+    std::int64_t count) const {
   Call call;
   call.operation.kind = kind;
-  call.operation.type = data_type_of(tensor, kind, info_);
-  call.operation.input = tensor.data_ptr();
-  call.operation.output = tensor.data_ptr();
-  call.operation.count = tensor.numel();
-  call.output = tensor;
+  call.operation.type = data_type_of(input, kind, info_);
+  call.operation.input = input.data_ptr();
+  call.operation.output = output.data_ptr();
+  call.operation.count = count;
+  call.output = output;
+  call.input = input;
   return call;
+}
+
+ProcessGroup::Call ProcessGroup::in_place(Collective kind, const at::Tensor& tensor) const {
+  check_tensor(tensor, kind);
+  return make_call(kind, tensor, tensor, tensor.numel());
 }
 
 ProcessGroup::Call
@@ -108,15 +115,7 @@ ProcessGroup::sliced(Collective kind, const at::Tensor& output, const at::Tensor
         out_slices,
         " slice(s) out"));
   }
-  Call call;
-  call.operation.kind = kind;
-  call.operation.type = data_type_of(input, kind, info_);
-  call.operation.input = input.data_ptr();
-  call.operation.output = output.data_ptr();
-  call.operation.count = input.numel() / in_slices;
-  call.output = output;
-  call.input = input;
-  return call;
+  return make_call(kind, output, input, input.numel() / in_slices);
 }
 
 ProcessGroup::Call ProcessGroup::scaled_sum(const at::Tensor& tensor, double scale) const {

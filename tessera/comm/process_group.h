@@ -128,7 +128,7 @@ class ProcessGroup {
   struct Call {
     Operation operation;
     at::Tensor output;
-    at::Tensor input; // undefined for the in-place operations
+    at::Tensor input; // equals output for the in-place operations
   };
 
   /// `device`: where the tensors of this group's collectives lie.
@@ -141,6 +141,11 @@ class ProcessGroup {
   }
 
  private:
+  Call make_call(
+      Collective kind,
+      const at::Tensor& output,
+      const at::Tensor& input,
+      std::int64_t count) const;
   Call in_place(Collective kind, const at::Tensor& tensor) const;
   Call sliced(Collective kind, const at::Tensor& output, const at::Tensor& input) const;
   Call scaled_sum(const at::Tensor& tensor, double scale) const;

@@ -8,31 +8,6 @@
 
 namespace tessera::cost {
 
-const char* to_text(Distribution distribution) {
-  switch (distribution) {
-    case Distribution::kAsMeasured:
-      return "";
-    case Distribution::kSpeed:
-      return "speed";
-    case Distribution::kMemory:
-      return "memory";
-    case Distribution::kMesh:
-      return "2d";
-  }
-  return "";
-}
-
-Distribution distribution_from(const std::string& text) {
-  for (const Distribution known :
-       {Distribution::kSpeed, Distribution::kMemory, Distribution::kMesh}) {
-    if (text == to_text(known)) {
-      return known;
-    }
-  }
-  throw ConfigError(
-      str("distribution: found \"", text, "\"; write \"speed\", \"memory\" or \"2d\""));
-}
-
 std::vector<int> DescribedModel::shared_with() const {
   std::map<std::string, int> index;
   for (std::size_t i = 0; i < layers.size(); ++i) {
@@ -62,7 +37,7 @@ const DividedModel* DescribedModel::divided_in(const TensorWay& way) const {
           " was not traced at tensor-parallel degree ",
           way.degree,
           " of kind \"",
-          to_text(way.distribution),
+          text_of(way.distribution),
           way.same_samples ? "\" with a prescaled batch" : "\"",
           "; no module of it can be divided so, or no node has so many "
           "devices"));

@@ -13,10 +13,10 @@ namespace {
 using Kind = graph::OperatorWork::Kind;
 
 const std::vector<MeasuredPoint>& products_of(const DeviceSpeed& speed, Precision precision) {
-  const auto found = speed.products.find(to_text(precision));
+  const auto found = speed.products.find(std::string(text_of(precision)));
   if (found == speed.products.end() || found->second.empty()) {
     throw ConfigError(
-        str("the cluster has no products measured in ", to_text(precision), "; measure them"));
+        str("the cluster has no products measured in ", text_of(precision), "; measure them"));
   }
   return found->second;
 }
@@ -96,7 +96,7 @@ product_seconds(const graph::OperatorWork& work, const DeviceSpeed& speed, Preci
   if (each <= 0 || work.count <= 0) {
     return {};
   }
-  const auto batched = speed.batched_products.find(to_text(precision));
+  const auto batched = speed.batched_products.find(std::string(text_of(precision)));
   const bool many =
       work.count > 1 && batched != speed.batched_products.end() && !batched->second.empty();
   PassSeconds one =
@@ -118,10 +118,6 @@ product_seconds(const graph::OperatorWork& work, const DeviceSpeed& speed, Preci
 }
 
 } // namespace
-
-const char* to_text(Precision precision) {
-  return precision == Precision::kHalf ? "bf16" : "f32";
-}
 
 double seconds_at(const std::vector<MeasuredPoint>& points, double size, double exponent) {
   return interpolated(points, size, exponent, &MeasuredPoint::seconds);

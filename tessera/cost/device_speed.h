@@ -1,9 +1,12 @@
 #pragma once
 
+#include <array>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "tessera/base/choice.h"
 #include "tessera/graph/operator_work.h"
 
 namespace tessera::cost {
@@ -11,8 +14,10 @@ namespace tessera::cost {
 /// The type of parameters and activations: 16 bits, or f32.
 enum class Precision { kHalf, kFull };
 
-/// "bf16" or "f32", as probed speeds are listed.
-const char* to_text(Precision precision);
+/// As probed speeds are listed.
+constexpr std::array<std::string_view, 2> choice_names(Precision /*type*/) {
+  return {"bf16", "f32"};
+}
 
 /// One measured point: an operator on `size` elements (of products: on square
 /// matrices of `size` rows) takes `seconds`.

@@ -4,28 +4,6 @@
 
 namespace tessera::cost {
 
-const char* to_text(Schedule schedule) {
-  switch (schedule) {
-    case Schedule::kInterleaved:
-      return "interleaved";
-    case Schedule::kSimple:
-      return "simple";
-    case Schedule::kCustom:
-      return "custom";
-  }
-  return "";
-}
-
-Schedule schedule_from(const std::string& text) {
-  for (const Schedule known : {Schedule::kInterleaved, Schedule::kSimple, Schedule::kCustom}) {
-    if (text == to_text(known)) {
-      return known;
-    }
-  }
-  throw ConfigError(
-      str("schedule: found \"", text, "\"; write \"interleaved\", \"simple\" or \"custom\""));
-}
-
 std::vector<int> lay_out(
     const Strategy& strategy,
     const std::string& letters,

@@ -14,10 +14,9 @@ enum class Schedule {
   kCustom // an order that somebody wrote; it says itself what is in flight
 };
 
-/// The value of the configuration key `pipeline`: "interleaved" and so on.
-const char* to_text(Schedule schedule);
-/// Throws: ConfigError for another text.
-Schedule schedule_from(const std::string& text);
+constexpr std::array<std::string_view, 3> choice_names(Schedule /*type*/) {
+  return {"interleaved", "simple", "custom"};
+}
 
 /// How a model is trained on a cluster. Source: Li et al. 2022, equation (2),
 /// with what it leaves out.

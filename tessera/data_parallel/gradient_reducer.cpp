@@ -1,15 +1,12 @@
 #include "tessera/data_parallel/gradient_reducer.h"
 
 #include <algorithm>
-#include <map>
-#include <numeric>
 
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include "tessera/autograd/weight_gradient.h"
 #include "tessera/base/error.h"
-#include "tessera/tensor/value.h"
 
 namespace tessera::data_parallel {
 
@@ -61,7 +58,7 @@ void GradientReducer::find_trainable() {
   if (!changed) {
     return;
   }
-  // Until the next step shows better: last registered, first complete.
+  // The first step has not shown an order yet; what is registered last is complete first.
   std::vector<int> order(parameters_.size());
   std::iota(order.rbegin(), order.rend(), 0);
   make_buckets(order);
@@ -111,8 +108,8 @@ void GradientReducer::begin(bool reduce) {
   for (Bucket& bucket : buckets_) {
     bucket.late = false;
     bucket.work = nullptr;
-    // Parameters without a gradient in the step before do not hold up their
-    // bucket; an order says of each parameter when it is complete.
+    // A parameter without a gradient in the previous step does not hold up its bucket. A
+    // GradientOrder reports every parameter, so then all count.
     bucket.missing = static_cast<int>(
         std::count_if(bucket.parameters.begin(), bucket.parameters.end(), [&](int index) {
           return options_.ordered || parameters_[index].expected > 0;
@@ -124,7 +121,7 @@ void GradientReducer::counted(int index) {
   Parameter& parameter = parameters_[index];
   parameter.grown = parameter.grown || !active_ || !reduce_;
   if (!active_ || !parameter.trainable) {
-    return; // a backward of the user's own, outside a step
+    return; // the user's own backward, outside of a step
   }
   ++parameter.count;
   backward_ = true;
@@ -152,8 +149,8 @@ void GradientReducer::complete(int index) {
   }
 }
 
-/// A part that nobody announced never shares a sum with those that were: whether
-/// the bucket has left already must not matter.
+/// An unannounced part travels apart from the announced ones, so that the result does not depend on
+/// whether the bucket has left already.
 void GradientReducer::before_late(int index) {
   if (!active_ || !reduce_ || !options_.overlap || !parameters_[index].trainable) {
     return;
@@ -167,7 +164,7 @@ void GradientReducer::before_late(int index) {
 void GradientReducer::launch_ready() {
   while (next_bucket_ < buckets_.size() && buckets_[next_bucket_].missing == 0) {
     launch(buckets_[next_bucket_], false);
-    ++next_bucket_; // only now: a launch that threw is made up for in finish
+    ++next_bucket_; // after the launch: `finish` repeats one that threw
   }
 }
 
@@ -187,8 +184,8 @@ std::string GradientReducer::sparse_gradient() const {
   return {};
 }
 
-/// The i-th parameter's part of the buffer: a tensor of its own, not a view to
-/// autograd, which would refuse the optimizer's detach_().
+/// The i-th parameter's part of the buffer, as a tensor of its own: autograd would refuse the
+/// optimizer's detach_() on a view.
 at::Tensor GradientReducer::slice_of(const Bucket& bucket, std::size_t i) const {
   const at::Tensor& parameter = parameters_[bucket.parameters[i]].tensor;
   return bucket.flat.narrow(0, bucket.offsets[i], parameter.numel())
@@ -196,10 +193,9 @@ at::Tensor GradientReducer::slice_of(const Bucket& bucket, std::size_t i) const 
       .variable_data();
 }
 
-/// Whether nobody holds a part of the buffer but gradients of the bucket's
-/// parameters, each at its place: then they can travel as they are, and what
-/// else there is be put beside them. Not so while a script keeps a gradient of
-/// the step before.
+/// Whether only gradients of the bucket's parameters hold parts of the buffer, each in its own
+/// place. Then these travel without a copy, and the others are copied beside them. A gradient of
+/// the previous step that a script keeps makes it false.
 bool GradientReducer::is_free_but_for_its_gradients(const Bucket& bucket) const {
   if (!bucket.flat.defined()) {
     return false;
@@ -220,8 +216,8 @@ bool GradientReducer::is_free_but_for_its_gradients(const Bucket& bucket) const 
   return static_cast<std::size_t>(bucket.flat.storage().use_count()) == holders;
 }
 
-/// Where a parameter's first gradient of a step is made, so that it need not be
-/// copied there. Not after its bucket has left: that is on its way.
+/// The memory in which a parameter's first gradient of a step is made, so that it need not be
+/// copied there; undefined once its bucket has left.
 at::Tensor GradientReducer::place(int index) const {
   if (!active_ || !learnt_ || !parameters_[index].trainable) {
     return {};
@@ -234,8 +230,8 @@ at::Tensor GradientReducer::place(int index) const {
   return slice_of(bucket, static_cast<std::size_t>(found - bucket.parameters.begin()));
 }
 
-/// Gradients, and zeros where there are none, to `flat`, if they do not lie
-/// there.
+/// Copies gradients that do not lie in `flat` already into it, and zeros for parameters without
+/// one.
 void GradientReducer::fill(Bucket& bucket, at::Tensor& flat, bool zeros) {
   for (std::size_t i = 0; i < bucket.parameters.size(); ++i) {
     const Parameter& parameter = parameters_[bucket.parameters[i]];
@@ -258,13 +254,13 @@ comm::WorkPtr GradientReducer::average(const at::Tensor& flat) {
 void GradientReducer::launch(Bucket& bucket, bool zeros) {
   const at::NoGradGuard no_grad;
   if (!is_free_but_for_its_gradients(bucket)) {
-    // A script's own handles may still lie in the buffer: they keep it, and
-    // this step gets another one.
+    // Handles of the script may still refer to the buffer. They keep it, and this step gets a new
+    // one.
     const at::Tensor& first = parameters_[bucket.parameters[0]].tensor;
     bucket.flat = at::empty({bucket.elements}, first.options().requires_grad(false));
   }
   fill(bucket, bucket.flat, zeros);
-  // What is added from now on begins anew: the buffer is on its way.
+  // The buffer is on its way, so later additions start from an undefined gradient.
   for (const int index : bucket.parameters) {
     Parameter& parameter = parameters_[index];
     parameter.travels = parameter.travels || parameter.tensor.grad().defined();
@@ -273,7 +269,7 @@ void GradientReducer::launch(Bucket& bucket, bool zeros) {
   bucket.work = average(bucket.flat);
 }
 
-/// Adds what any rank's gradients got after the bucket had left.
+/// Averages the parts that were added on any rank after the bucket had left.
 void GradientReducer::send_late_parts(Bucket& bucket) {
   bucket.late_parts = at::empty_like(bucket.flat);
   fill(bucket, bucket.late_parts, false);
@@ -282,7 +278,7 @@ void GradientReducer::send_late_parts(Bucket& bucket) {
   bucket.late_parts = at::Tensor();
 }
 
-/// The parameters whose gradient travelled get their parts of the buffer.
+/// Gives the parameters whose gradient travelled their parts of the buffer.
 void GradientReducer::hand_back(Bucket& bucket) {
   for (std::size_t i = 0; i < bucket.parameters.size(); ++i) {
     Parameter& parameter = parameters_[bucket.parameters[i]];
@@ -293,151 +289,6 @@ void GradientReducer::hand_back(Bucket& bucket) {
     parameter.grown = false; // the bucket held all of the gradient
   }
   bucket.work = nullptr;
-}
-
-bool GradientReducer::finish(const std::optional<std::string>& failure) {
-  active_ = false;
-  const at::NoGradGuard no_grad;
-  const std::string problem = failure ? *failure : sparse_gradient();
-  const bool failed = failure.has_value() || !problem.empty();
-  // One round: who failed, was there a backward, which bucket was late, which
-  // gradient exists.
-  const std::size_t head = 2 + buckets_.size();
-  at::Tensor flags = at::zeros({static_cast<std::int64_t>(head + parameters_.size())}, at::kByte);
-  auto* flag = flags.data_ptr<std::uint8_t>();
-  flag[0] = failed ? 1 : 0;
-  flag[1] = backward_ ? 1 : 0;
-  for (std::size_t i = 0; i < buckets_.size(); ++i) {
-    flag[2 + i] = buckets_[i].late ? 1 : 0;
-  }
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    flag[head + i] = parameters_[i].travels || parameters_[i].tensor.grad().defined() ? 1 : 0;
-  }
-  control_.all_reduce(flags, comm::ReduceOp::kMax);
-  const bool reduce = reduce_ && flag[1] != 0;
-  if (reduce) {
-    for (; next_bucket_ < buckets_.size(); ++next_bucket_) {
-      launch(buckets_[next_bucket_], failed);
-    }
-  }
-  for (Bucket& bucket : buckets_) {
-    if (bucket.work != nullptr) {
-      bucket.work->wait();
-    }
-  }
-  if (flag[0] != 0) {
-    for (Bucket& bucket : buckets_) {
-      if (bucket.work != nullptr) {
-        hand_back(bucket); // of no meaning, but the step's gradients stay set
-      }
-    }
-    throw_any(failed ? std::optional(problem) : std::nullopt);
-  }
-  if (reduce) {
-    for (std::size_t i = 0; i < buckets_.size(); ++i) {
-      if (flag[2 + i] != 0) {
-        send_late_parts(buckets_[i]);
-      }
-    }
-    // A gradient that any rank has, all have.
-    for (std::size_t i = 0; i < parameters_.size(); ++i) {
-      parameters_[i].travels = flag[head + i] != 0;
-    }
-    for (Bucket& bucket : buckets_) {
-      hand_back(bucket);
-    }
-  }
-  if (flag[1] != 0) {
-    learn_order();
-    for (Parameter& parameter : parameters_) {
-      parameter.expected = parameter.count;
-    }
-  }
-  return flag[1] != 0;
-}
-
-/// Throws the first rank's problem on every rank.
-void GradientReducer::throw_any(const std::optional<std::string>& problem) {
-  const auto texts =
-      comm::all_gather_object(world_, control_, problem ? c10::IValue(*problem) : c10::IValue());
-  for (const auto& text : texts) {
-    if (!text.isNone()) {
-      throw UserError(text.toStringRef());
-    }
-  }
-}
-
-bool GradientReducer::is_unaveraged(const Parameter& parameter) const {
-  const at::Tensor& gradient = parameter.tensor.grad();
-  return gradient.defined() && (parameter.grown || parameter.average._unsafe_get_target() !=
-                                                       gradient.unsafeGetTensorImpl());
-}
-
-std::string GradientReducer::unaveraged_gradient() const {
-  const auto found = std::find_if(
-      parameters_.begin(), parameters_.end(), [&](const auto& p) { return is_unaveraged(p); });
-  return found == parameters_.end() ? std::string() : found->name;
-}
-
-void GradientReducer::average_rest() {
-  const at::NoGradGuard no_grad;
-  // One round: is a gradient sparse, which need averaging.
-  at::Tensor flags = at::zeros({static_cast<std::int64_t>(1 + parameters_.size())}, at::kByte);
-  auto* flag = flags.data_ptr<std::uint8_t>();
-  const std::string problem = sparse_gradient();
-  flag[0] = problem.empty() ? 0 : 1;
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    flag[1 + i] = is_unaveraged(parameters_[i]) ? 1 : 0;
-  }
-  control_.all_reduce(flags, comm::ReduceOp::kMax);
-  if (flag[0] != 0) {
-    throw_any(problem.empty() ? std::nullopt : std::optional(problem));
-  }
-  std::map<at::ScalarType, std::vector<Parameter*>> by_type;
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (flag[1 + i] != 0) {
-      by_type[parameters_[i].tensor.scalar_type()].push_back(&parameters_[i]);
-    }
-  }
-  for (const auto& [type, list] : by_type) {
-    std::vector<at::Tensor> rows;
-    for (Parameter* parameter : list) {
-      at::Tensor& gradient = parameter->tensor.mutable_grad();
-      if (!gradient.defined()) {
-        gradient = at::zeros_like(parameter->tensor.detach());
-      }
-      rows.push_back(gradient.detach().reshape({-1}));
-    }
-    const at::Tensor flat = at::cat(rows);
-    average(flat)->wait();
-    std::int64_t at = 0;
-    for (Parameter* parameter : list) {
-      const at::Tensor& gradient = parameter->tensor.grad();
-      gradient.detach().copy_(flat.narrow(0, at, gradient.numel()).view(gradient.sizes()));
-      at += gradient.numel();
-      parameter->grown = false;
-      parameter->average = WeakGradient(gradient.getIntrusivePtr());
-    }
-  }
-}
-
-void GradientReducer::learn_order() {
-  if (learnt_) {
-    return;
-  }
-  std::vector<std::int64_t> order(parameters_.size());
-  std::iota(order.begin(), order.end(), 0);
-  const auto position = [&](std::int64_t index) {
-    const int done = parameters_[index].first_done;
-    return done < 0 ? completed_ : done; // never reached: last
-  };
-  std::stable_sort(
-      order.begin(), order.end(), [&](auto a, auto b) { return position(a) < position(b); });
-  // The first rank's order serves all.
-  const auto agreed =
-      unpack<std::vector<std::int64_t>>(comm::broadcast_object(world_, control_, pack(order), 0));
-  make_buckets(std::vector<int>(agreed.begin(), agreed.end()));
-  learnt_ = true;
 }
 
 } // namespace tessera::data_parallel

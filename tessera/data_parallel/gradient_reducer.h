@@ -18,14 +18,12 @@ namespace tessera::data_parallel {
 /// Averages the gradients of data-parallel replicas in buckets that travel
 /// while the step's backward still runs.
 ///
-/// A bucket leaves when each of its parameters has been added to as often as in
-/// the step before, in an order all ranks share; what comes later than that is
-/// noticed at the end of the step and sent again, so data-dependent flow costs
-/// time, never correctness. A parameter that has no gradient on any rank stays
-/// without one.
-/// Collective over the group. Threads: construction, begin and finish on the
-/// step thread; gradients are counted on whichever thread holds the baton.
-/// Source: Karakus et al. 2021, section 3.2; Li et al. 2020, section 3.2.
+/// A bucket leaves when each of its parameters has been added to as often as in the previous step,
+/// in an order that all ranks share. Later additions are noticed at the end of the step and sent
+/// again, so data-dependent flow costs time, never correctness. A parameter that has no gradient on
+/// any rank stays without one. Collective over the group. Threads: construction, begin and finish
+/// on the step thread; gradients are counted on whichever thread holds the baton. Source: Karakus
+/// et al. 2021, section 3.2; Li et al. 2020, section 3.2.
 class GradientReducer {
  public:
   struct Options {
@@ -143,7 +141,10 @@ class GradientReducer {
   void launch_ready();
   void send_late_parts(Bucket& bucket);
   void hand_back(Bucket& bucket);
-  void throw_any(const std::optional<std::string>& problem);
+  struct EndOfStep;
+  void send_rest(bool reduce, bool zeros);
+  void take_averages(const EndOfStep& end);
+  void average_in_place(const std::vector<Parameter*>& list);
   void learn_order();
 
   comm::World& world_;

@@ -63,3 +63,13 @@ void materialize(at::TensorList tensors, at::Device device = at::kCPU);
 void materialize(torch::nn::Module& module, at::Device device = at::kCPU);
 
 } // namespace tessera::tracer
+
+namespace tessera {
+
+/// Modules built in this scope get no memory for their parameters until the
+/// first step has decided where they live; each rank then fills only its own,
+/// with the values its seed gives. For models that do not fit into one process.
+/// Source: Karakus et al. 2021, appendix I.5.
+using delay_param_initialization = tracer::DelayedInitScope;
+
+} // namespace tessera

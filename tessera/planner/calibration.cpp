@@ -1,7 +1,6 @@
 #include "tessera/planner/calibration.h"
 
 #include "tessera/base/error.h"
-#include "tessera/base/json/parse.h"
 #include "tessera/base/files.h"
 #include "tessera/base/json/parse.h"
 #include "tessera/base/json_fields.h"
@@ -56,12 +55,12 @@ std::string calibration_json(
     entry["dp"] = strategy.dp;
     entry["tp"] = strategy.tp;
     if (strategy.distribution != cost::Distribution::kAsMeasured) {
-      entry["tensor_kind"] = cost::to_text(strategy.distribution);
+      entry["tensor_kind"] = text_of(strategy.distribution);
       entry["prescaled_batch"] = strategy.same_samples;
     }
     entry["mbs"] = strategy.microbatch_size;
     entry["layer_boundaries"] = strategy.boundaries;
-    entry["schedule"] = cost::to_text(strategy.schedule);
+    entry["schedule"] = text_of(strategy.schedule);
     entry["predicted_s"] = trials[i].predicted_seconds;
     entry["estimated_s"] = candidates[i].cost.seconds;
     entry["memory_gib"] = candidates[i].cost.needed_bytes() / (1 << 30);

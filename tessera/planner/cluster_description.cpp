@@ -112,12 +112,11 @@ node_of(const OrderedJson& json, const std::string& place, const std::vector<std
   const std::string device = node.text("device");
   const auto found = std::find(kinds.begin(), kinds.end(), device);
   if (found == kinds.end()) {
-    node.fail(
-        str("'device': found \"",
-            device,
-            "\", which devices does not describe",
-            kinds.empty() ? std::string()
-                          : str("; the nearest is \"", nearest(device, kinds), "\"")));
+    node.fail(str(
+        "'device': found \"",
+        device,
+        "\", which devices does not describe",
+        kinds.empty() ? std::string() : str("; the nearest is \"", nearest(device, kinds), "\"")));
   }
   return {
       .kind = static_cast<int>(found - kinds.begin()),

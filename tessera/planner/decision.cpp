@@ -40,7 +40,7 @@ plans::Plan to_plan(const Candidate& candidate, const cost::DescribedModel& mode
   plan.model = model.name;
   plan.degrees = {.pipeline = strategy.pp, .tensor = strategy.tp, .reduced_data = strategy.dp};
   plan.placement = strategy.placement.empty() ? "PDT" : strategy.placement;
-  plan.schedule = cost::to_text(strategy.schedule);
+  plan.schedule = text_of(strategy.schedule);
   plan.microbatches = strategy.microbatches(model.global_batch_size);
   plan.active_microbatches = strategy.active_microbatches;
   plan.partition[""] = 0;

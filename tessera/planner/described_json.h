@@ -8,7 +8,6 @@
 #include "tessera/base/json/parse.h"
 #include "tessera/base/json_fields.h"
 #include "tessera/base/text.h"
-#include "tessera/config/strict_json.h"
 
 namespace tessera::planner {
 

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "tessera/base/error.h"
+
 namespace tessera::planner {
 
 namespace {
@@ -39,7 +41,7 @@ nodes_of_stage(const cost::Strategy& strategy, int stage, const std::vector<int>
 std::string tensor_text(const cost::Strategy& strategy) {
   std::string text = "tp " + std::to_string(strategy.tp);
   if (strategy.tp > 1 && strategy.distribution != cost::Distribution::kAsMeasured) {
-    text += std::string(" ") + cost::to_text(strategy.distribution) +
+    text += str(" ", text_of(strategy.distribution)) +
             (strategy.same_samples ? ", prescaled batch" : "");
   }
   return text;

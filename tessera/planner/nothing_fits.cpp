@@ -104,7 +104,7 @@ std::vector<Remedy> remedies_of(
   return remedies;
 }
 
-std::string text_of(Remedy remedy, bool runnable_only) {
+std::string words_of(Remedy remedy, bool runnable_only) {
   const RuntimeAbilities can = runtime_abilities();
   const auto way = [runnable_only](const std::string& name, bool can_train) {
     return name + (runnable_only && !can_train
@@ -149,7 +149,7 @@ NothingFits nothing_fits(
           " more than a device has");
   const std::vector<Remedy> remedies = remedies_of(model, cluster, options);
   for (std::size_t i = 0; i < remedies.size(); ++i) {
-    message += (i == 0 ? "; it fits with " : " or ") + text_of(remedies[i], options.runnable_only);
+    message += (i == 0 ? "; it fits with " : " or ") + words_of(remedies[i], options.runnable_only);
   }
   if (remedies.empty()) {
     message +=

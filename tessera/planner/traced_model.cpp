@@ -264,7 +264,7 @@ bool same_places(const std::vector<cost::Layer>& a, const std::vector<cost::Laye
 cost::DeviceSpeed speed_of(const cost::DeviceKind& kind) {
   cost::DeviceSpeed speed = kind.speed.measured() ? kind.speed : cost::data_sheet_speed(kind.name);
   if (!speed.measured()) {
-    throw ConfigError(
+    throw UnmeasuredDevice(
         str("cluster: device \"",
             kind.name,
             "\" has no measured speed (product_seconds and the like), so a "

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/base/error.h"
 #include "tessera/cost/cluster.h"
 #include "tessera/cost/described_model.h"
 #include "tessera/graph/model_graph.h"
@@ -36,6 +37,12 @@ struct ModelTrace {
   std::vector<DivisionTrace> divisions = {};
 };
 
+/// A model was to be priced on a kind of device that has neither a measured speed nor a data sheet.
+class UnmeasuredDevice : public ConfigError {
+ public:
+  using ConfigError::ConfigError;
+};
+
 /// What of a model can be placed on any pipeline rank: the children of its
 /// outermost Sequential containers, in order of execution, but those that share
 /// parameters with other parts. All else stays on pipeline rank 0.
@@ -49,7 +56,7 @@ std::vector<int> movable_modules(const graph::ModelGraph& graph);
 /// from the measured speed of each kind of device in the cluster, or its data
 /// sheet.
 ///
-/// Throws: ConfigError when a kind of device has neither; PlanError
+/// Throws: UnmeasuredDevice when a kind of device has neither; PlanError
 /// when the traced forwards do not belong together.
 cost::DescribedModel describe_traced(const ModelTrace& model, const cost::Cluster& cluster);
 

@@ -65,7 +65,8 @@ std::vector<c10::IValue> Server::run_step(const StepWork& work) {
 
 void Server::open_step(const StepWork& work) {
   orders_.begin(work.microbatches);
-  step_ = std::make_unique<StepState>(context_, work, *this, orders_.buffers());
+  StepControl& control = *this; // private to others
+  step_ = std::make_unique<StepState>(context_, work, control, orders_.buffers());
   calls_.set_step(step_.get());
   for (auto& parcel : std::exchange(early_, {})) {
     take(std::move(parcel));

@@ -52,7 +52,7 @@ Pipelines::Pipelines(
   for (int d = 0; d < strategy.dp; ++d) {
     progress_.push_back({std::vector<State>(at(microbatches_))});
     schedules_.push_back(schedule::make_schedule(
-        cost::to_text(strategy.schedule), microbatches_, active, options.custom_order));
+        std::string(text_of(strategy.schedule)), microbatches_, active, options.custom_order));
   }
   build_units(table_, cost::place(strategy, cluster, options.constants));
   replicas_left_.assign(at(strategy.pp), strategy.dp);

@@ -126,6 +126,13 @@ class StateLayout {
   TensorMap to_original(const Unit& unit, const TensorMap& full) const;
   TensorMap to_distributed(const Unit& unit, const TensorMap& whole) const;
   const std::map<std::string, std::vector<std::string>>& origins(const Unit& unit) const;
+  struct UnitState;
+  UnitState gather_unit_state(const Unit& unit, const OptimizerState& local) const;
+  TensorMap whole_field(const Unit& unit, const std::vector<TensorMap>& by_rank) const;
+  std::optional<int>
+  group_of_whole(const Unit& unit, const UnitState& state, const std::string& name) const;
+  std::map<std::string, TensorMap> divided_fields(const Unit& unit, const OptimizerState& whole)
+      const;
   void share_unit_state(const Unit& unit, const OptimizerState& local, OptimizerState& share) const;
   bool take_own_state(
       const Unit& unit,

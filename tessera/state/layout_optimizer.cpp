@@ -71,10 +71,16 @@ const std::map<std::string, std::vector<std::string>>& StateLayout::origins(
   return unit.origins;
 }
 
-void StateLayout::share_unit_state(
-    const Unit& unit,
-    const OptimizerState& local,
-    OptimizerState& share) const {
+/// What the ranks of a unit's group hold of its optimizer state.
+struct StateLayout::UnitState {
+  std::map<std::string, int> groups; // by held name
+  std::map<std::string, Fields> common; // fields that are not divided, by held name
+  std::map<std::string, std::vector<TensorMap>> divided; // by field, then by rank
+  std::set<std::string> stated; // held names with any state
+};
+
+StateLayout::UnitState StateLayout::gather_unit_state(const Unit& unit, const OptimizerState& local)
+    const {
   comm::ProcessGroup& group = group_of(unit);
   const auto groups = groups_of(local);
   std::map<std::string, c10::IValue> mine;
@@ -88,75 +94,97 @@ void StateLayout::share_unit_state(
     mine[name] = pack(
         PackedParameter(at->second, fields == local.parameters.end() ? Fields() : fields->second));
   }
-  // Every rank's part: where each parameter is, and each field's tensors.
-  std::map<std::string, int> group_of_name;
-  std::map<std::string, Fields> common; // not divided, by parameter
-  std::map<std::string, std::vector<TensorMap>> divided; // by field, by rank
-  std::set<std::string> with_state;
+  UnitState gathered;
   const auto all = comm::all_gather_object(*context_.world, group, pack(mine));
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     const int tp = context_.layout->coordinates(group.ranks()[rank]).tp;
     for (const auto& [name, value] : unpack<std::map<std::string, c10::IValue>>(all[rank])) {
       const auto [index, fields] = unpack<PackedParameter>(value);
-      group_of_name[name] = index;
+      gathered.groups[name] = index;
       const nn::Shard& shard = unit.held.at(name).at(tp).shard;
       for (const auto& [field, content] : fields) {
-        with_state.insert(name);
+        gathered.stated.insert(name);
         if (content.isTensor() && content.toTensor().sizes() == shard.local_sizes) {
-          auto& by_rank = divided[field];
+          auto& by_rank = gathered.divided[field];
           by_rank.resize(all.size());
           by_rank[rank].emplace(name, on_host(content));
         } else {
-          common[name][field] = content;
+          gathered.common[name][field] = content;
         }
       }
     }
   }
-  std::map<std::string, TensorMap> whole; // by field
-  for (const auto& [field, by_rank] : divided) {
-    TensorMap full = assemble(unit, by_rank);
-    const at::TensorOptions like = full.begin()->second.options();
-    for (const auto& [name, held] : unit.held) {
-      if (full.count(name) == 0) { // that parameter has had no gradient yet
-        full[name] = at::zeros(held.begin()->second.shard.full_sizes, like);
-      }
+  return gathered;
+}
+
+// Whole tensors of one field, from what each rank gave of it.
+TensorMap StateLayout::whole_field(const Unit& unit, const std::vector<TensorMap>& by_rank) const {
+  TensorMap full = assemble(unit, by_rank);
+  const at::TensorOptions like = full.begin()->second.options();
+  for (const auto& [name, held] : unit.held) {
+    if (full.count(name) == 0) { // that parameter has had no gradient yet
+      full[name] = at::zeros(held.begin()->second.shard.full_sizes, like);
     }
-    whole[field] = to_original(unit, full);
   }
+  return to_original(unit, full);
+}
+
+// The group of a whole parameter, which all that it is made of must share; nullopt when it is not
+// optimized.
+std::optional<int> StateLayout::group_of_whole(
+    const Unit& unit,
+    const UnitState& state,
+    const std::string& name) const {
+  const auto from = origins(unit).find(name);
+  if (from == origins(unit).end() || from->second.empty() ||
+      state.groups.count(from->second.front()) == 0) {
+    return std::nullopt;
+  }
+  const int index = state.groups.at(from->second.front());
+  for (const std::string& origin : from->second) {
+    if (state.groups.count(origin) == 0 || state.groups.at(origin) != index) {
+      throw CheckpointError(
+          str("the optimizer has parts of '",
+              join_path(unit.path, name),
+              "' in different groups: ",
+              from->second.front(),
+              " and ",
+              origin,
+              " of its distributed module; put both into one group"));
+    }
+  }
+  return index;
+}
+
+void StateLayout::share_unit_state(
+    const Unit& unit,
+    const OptimizerState& local,
+    OptimizerState& share) const {
+  const UnitState state = gather_unit_state(unit, local);
+  std::map<std::string, TensorMap> whole; // by field
+  for (const auto& [field, by_rank] : state.divided) {
+    whole[field] = whole_field(unit, by_rank);
+  }
+  comm::ProcessGroup& group = group_of(unit);
   int turn = 0;
   for (const Whole& entry : unit.whole) {
-    const auto from = origins(unit).find(entry.name);
-    if (from == origins(unit).end() || from->second.empty() ||
-        group_of_name.count(from->second.front()) == 0) {
-      continue;
-    }
-    const int index = group_of_name.at(from->second.front());
-    const std::string* stated = nullptr;
-    for (const std::string& origin : from->second) {
-      if (group_of_name.count(origin) == 0 || group_of_name.at(origin) != index) {
-        throw CheckpointError(
-            str("the optimizer has parts of '",
-                join_path(unit.path, entry.name),
-                "' in different groups: ",
-                from->second.front(),
-                " and ",
-                origin,
-                " of its distributed module; put both into one group"));
-      }
-      stated = with_state.count(origin) != 0 ? &origin : stated;
-    }
-    if (turn++ % group.size() != group.rank()) {
+    const auto index = group_of_whole(unit, state, entry.name);
+    if (!index || turn++ % group.size() != group.rank()) {
       continue;
     }
     const std::string name = join_path(unit.path, entry.name);
-    share.groups.at(index).parameters.push_back(name);
-    if (stated == nullptr) {
+    share.groups.at(*index).parameters.push_back(name);
+    const auto& made_of = origins(unit).at(entry.name);
+    const auto stated = std::find_if(made_of.rbegin(), made_of.rend(), [&](const auto& origin) {
+      return state.stated.contains(origin);
+    });
+    if (stated == made_of.rend()) {
       continue;
     }
     Fields& fields = share.parameters[name];
-    const auto others = common.find(*stated);
-    if (others != common.end()) {
-      fields = others->second;
+    const auto common = state.common.find(*stated);
+    if (common != state.common.end()) {
+      fields = common->second;
     }
     for (const auto& [field, tensors] : whole) {
       fields[field] = tensors.at(entry.name).contiguous();
@@ -230,6 +258,34 @@ bool StateLayout::take_own_state(
   return true;
 }
 
+// This rank's layout of the fields that are divided, by field, from the whole tensors of each.
+std::map<std::string, TensorMap> StateLayout::divided_fields(
+    const Unit& unit,
+    const OptimizerState& whole) const {
+  std::map<std::string, TensorMap> divided;
+  for (const Whole& entry : unit.whole) {
+    const auto fields = whole.parameters.find(join_path(unit.path, entry.name));
+    if (fields == whole.parameters.end()) {
+      continue;
+    }
+    for (const auto& [field, content] : fields->second) {
+      if (content.isTensor() && content.toTensor().sizes() == entry.sizes) {
+        divided[field][entry.name] = content.toTensor();
+      }
+    }
+  }
+  for (auto& [field, tensors] : divided) {
+    const at::TensorOptions like = tensors.begin()->second.options();
+    for (const Whole& entry : unit.whole) {
+      if (tensors.count(entry.name) == 0) {
+        tensors[entry.name] = at::zeros(entry.sizes, like);
+      }
+    }
+    tensors = to_distributed(unit, tensors);
+  }
+  return divided;
+}
+
 void StateLayout::take_unit_state(
     const Unit& unit,
     const OptimizerState& whole,
@@ -238,43 +294,16 @@ void StateLayout::take_unit_state(
   if (take_own_state(unit, whole, groups, local)) {
     return;
   }
-  const auto& made_of = origins(unit);
-  std::map<std::string, const Whole*> entries;
-  for (const Whole& entry : unit.whole) {
-    entries[entry.name] = &entry;
-  }
-  // Which fields are divided, and the whole tensors of each.
-  std::map<std::string, TensorMap> divided;
-  for (const auto& [name, entry] : entries) {
-    const auto fields = whole.parameters.find(join_path(unit.path, name));
-    if (fields == whole.parameters.end()) {
-      continue;
-    }
-    for (const auto& [field, content] : fields->second) {
-      if (content.isTensor() && content.toTensor().sizes() == entry->sizes) {
-        divided[field][name] = content.toTensor();
-      }
-    }
-  }
-  for (auto& [field, tensors] : divided) {
-    const at::TensorOptions like = tensors.begin()->second.options();
-    for (const auto& [name, entry] : entries) {
-      if (tensors.count(name) == 0) {
-        tensors[name] = at::zeros(entry->sizes, like);
-      }
-    }
-    tensors = to_distributed(unit, tensors);
-  }
-  const int tp = tp_rank();
-  for (const auto& [name, origin_names] : made_of) {
+  const auto divided = divided_fields(unit, whole);
+  for (const auto& [name, made_of] : origins(unit)) {
     const std::string whole_name = join_path(unit.path, name);
     const auto at = groups.find(whole_name);
     const auto fields = whole.parameters.find(whole_name);
-    for (const std::string& held : origin_names) {
-      const std::string local_name = join_path(unit.path, held);
+    for (const std::string& held : made_of) {
       if (unit.here.count(held) == 0) {
         continue;
       }
+      const std::string local_name = join_path(unit.path, held);
       if (at != groups.end()) {
         auto& names = local.groups.at(at->second).parameters;
         if (std::find(names.begin(), names.end(), local_name) == names.end()) {
@@ -290,7 +319,8 @@ void StateLayout::take_unit_state(
         if (parts == divided.end()) {
           mine[field] = content.isTensor() ? c10::IValue(content.toTensor().clone()) : content;
         } else {
-          mine[field] = nn::take_shard(unit.held.at(held).at(tp).shard, parts->second.at(held));
+          const nn::Shard& shard = unit.held.at(held).at(tp_rank()).shard;
+          mine[field] = nn::take_shard(shard, parts->second.at(held));
         }
       }
     }

@@ -38,17 +38,6 @@ std::string dtype_name(at::ScalarType dtype) {
           "float32"));
 }
 
-at::ScalarType dtype_from_name(const std::string& name) {
-  std::string known;
-  for (const auto& [type, known_name] : kNames) {
-    if (name == known_name) {
-      return type;
-    }
-    known += known.empty() ? known_name : str(", ", known_name);
-  }
-  throw ConfigError(str("unknown tensor type \"", name, "\"; write one of ", known));
-}
-
 std::int64_t bytes_of(const at::Tensor& tensor) {
   return tensor.defined() ? tensor.numel() * static_cast<std::int64_t>(tensor.itemsize()) : 0;
 }

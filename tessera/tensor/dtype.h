@@ -11,9 +11,6 @@ namespace tessera {
 /// Throws: ConfigError for a type without a name (quantized ones).
 std::string dtype_name(at::ScalarType dtype);
 
-/// Throws: ConfigError that lists the known names.
-at::ScalarType dtype_from_name(const std::string& name);
-
 /// Bytes of the elements of `tensor`, as if it were contiguous; 0 when it is
 /// undefined. A meta tensor counts what it would take.
 std::int64_t bytes_of(const at::Tensor& tensor);

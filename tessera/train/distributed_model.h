@@ -24,7 +24,7 @@ auto call_root(Impl& root, Args&&... args) {
   if constexpr (requires { typename Impl::DispatchesItself; }) {
     return root.forward(std::forward<Args>(args)...);
   } else {
-    return ModuleCall<Impl, Args...>::dispatch(root, std::forward<Args>(args)...);
+    return ModuleCall<Impl, Carried<Args>...>::dispatch(root, std::forward<Args>(args)...);
   }
 }
 

@@ -1,8 +1,10 @@
 #include "tessera/train/engine.h"
 
 #include <chrono>
+#include <cmath>
 
 #include "tessera/base/error.h"
+#include "tessera/base/log.h"
 #include "tessera/context/agreement.h"
 #include "tessera/diagnostics/activity.h"
 #include "tessera/model/model_core.h"
@@ -199,6 +201,23 @@ void StepEngine::finish(const std::optional<std::string>& failure) {
   throw UserError(*thrown);
 }
 
+// Gradients are averaged over microbatches and replicas, which is right for a loss that is a mean.
+void StepEngine::warn_of_sum(const at::Tensor& loss, double scale) {
+  const auto parts = std::lround(context_.data_size() / scale);
+  if (parts == 1 || warned_of_sum_ || context_.world->rank() != 0 || loss.grad_fn() == nullptr ||
+      !loss.grad_fn()->name().starts_with("SumBackward")) {
+    return;
+  }
+  warned_of_sum_ = true;
+  log::warning(tessera::str(
+      "the loss of model.backward ends in a sum. Gradients are averaged over the ",
+      parts,
+      " microbatches and replicas of a step, so they are 1/",
+      parts,
+      " of those of the plain script; write a mean, or multiply the loss by ",
+      parts));
+}
+
 void StepEngine::backward(
     const std::vector<at::Tensor>& tensors,
     const std::vector<at::Tensor>& gradients,
@@ -229,6 +248,7 @@ void StepEngine::backward(
           "off, or was it detached?");
     }
     scaled.push_back(given ? gradients[i] * scale : at::full_like(tensors[i], scale));
+    warn_of_sum(tensors[i], scale);
   }
   runner_->backward(tensors, scaled);
 }

@@ -114,6 +114,7 @@ class StepEngine : public std::enable_shared_from_this<StepEngine> {
   std::string modes_of_models() const;
   void agree_on_passes();
   void finish(const std::optional<std::string>& failure);
+  void warn_of_sum(const at::Tensor& loss, double scale);
 
   Context& context_;
   std::shared_ptr<model::ModelSet> models_;
@@ -124,6 +125,7 @@ class StepEngine : public std::enable_shared_from_this<StepEngine> {
   std::int64_t step_ = 0;
   bool in_step_ = false;
   bool tracing_ = false;
+  bool warned_of_sum_ = false;
 };
 
 } // namespace tessera::train

@@ -1,9 +1,11 @@
-// GPT and BERT on a 2 x 2 mesh, alone, with two pipeline ranks and with two
+// GPT, BERT and T5 on a 2 x 2 mesh, alone, with two pipeline ranks and with two
 // replicas, equal the plain loop after 10 steps: losses and every parameter.
 #include <mpi.h>
 
 #include "models/bert.h"
 #include "models/gpt.h"
+#include "models/presets.h"
+#include "models/t5.h"
 #include "tests/support/parity.h"
 
 namespace tessera::testing {
@@ -125,6 +127,48 @@ TEST(TwoDParity, Gpt) {
 
 TEST(TwoDParity, Bert) {
   check([] { return OneOutputBert(); }, two_losses);
+}
+
+/// GPT that takes its targets into the call: logits stay divided.
+struct LossGptImpl : torch::nn::Module {
+  LossGptImpl() : gpt(register_module("gpt", make_gpt())) {}
+  torch::Tensor forward(const torch::Tensor& ids) {
+    // The sequence's own next tokens are its targets.
+    return gpt(ids, torch::cat({ids.narrow(1, 1, kTokens - 1), ids.narrow(1, 0, 1)}, 1));
+  }
+  models::Gpt gpt;
+};
+TESSERA_MODULE(LossGpt);
+
+TEST(TwoDParity, GptWithItsLoss) {
+  check(
+      [] { return LossGpt(); },
+      [](const torch::Tensor& loss, const torch::Tensor&) { return loss; });
+}
+
+/// Encoder and decoder, each with a relative position bias that is trained.
+struct CopyingT5Impl : torch::nn::Module {
+  CopyingT5Impl() {
+    models::T5Options options = std::get<models::T5Options>(models::find_preset("t5-tiny").options);
+    options.num_heads = 3; // 2 and 1 on the columns
+    options.d_model = 14; // not heads * d_kv
+    options.d_kv = 4;
+    options.d_ff = 25;
+    options.vocab_size = kVocabulary;
+    options.num_layers = 2;
+    options.dropout_rate = 0;
+    const tensor_parallelism marked;
+    t5 = register_module("t5", models::T5(options));
+  }
+  torch::Tensor forward(const torch::Tensor& ids) {
+    return t5(ids, ids.flip(1), ids.ne(3).to(torch::kLong), torch::Tensor());
+  }
+  models::T5 t5{nullptr};
+};
+TESSERA_MODULE(CopyingT5);
+
+TEST(TwoDParity, T5) {
+  check([] { return CopyingT5(); }, mean_loss);
 }
 
 /// The state after it went through a model of this distribution.

@@ -5,7 +5,7 @@
 #include "tessera/base/error.h"
 #include "tessera/nn/layers/attention_layer.h"
 #include "tessera/nn/parallel/primitives.h"
-#include "tessera/nn/parallel/random_streams.h"
+#include "tessera/nn/summa/boundary.h"
 
 namespace tessera::nn {
 
@@ -46,8 +46,8 @@ SampleSizes sample_sizes(
     return t.defined() && t.dim() == 4 ? t.size(0) : 1;
   };
   SampleSizes sizes;
-  if (parallel.prescaled_batch) {
-    sizes.samples = Lengths(parallel.size(), hidden.size(0));
+  if (parallel.prescaled_batch || inside_placement(parallel) == Placement::kOnMesh) {
+    sizes.samples = samples_of_ranks(parallel, hidden.size(0));
     return sizes;
   }
   const auto numbers =
@@ -71,18 +71,22 @@ at::Tensor mask_for_heads(
     return mask.defined() ? four_dimensions(mask) : mask;
   }
   at::Tensor all = four_dimensions(mask);
+  if (inside_placement(parallel) == Placement::kOnMesh) {
+    return two_d::Boundary(parallel.mesh, parallel.prescaled_batch)
+        .mask_for_heads(all, samples[parallel.rank()], mesh_blocks(parallel, heads));
+  }
   const bool by_head = heads > 1 && all.size(1) == heads;
   if (own) {
     const std::int64_t count = samples[parallel.rank()];
     all = all.expand({count, all.size(1), all.size(2), all.size(3)});
     if (by_head) {
-      return samples_to_shard(parallel, all, 1, samples);
+      return scatter_and_merge_for_tp(
+          parallel, all, 1, even_lengths(heads, parallel.size()), 0, samples);
     }
-    return gather_samples(parallel, all, samples);
+    return fused_allgather_for_tp(parallel, all, 0, samples);
   }
   if (parallel.prescaled_batch && all.requires_grad()) {
-    const TensorParallelScope scope(parallel);
-    all = bwd_allreduce_for_tp(all);
+    all = bwd_allreduce_for_tp(parallel, all);
   }
   if (by_head) {
     const Range range = even_range(heads, parallel.size(), parallel.rank());
@@ -126,7 +130,9 @@ at::Tensor attend_over_heads(
   }
   at::Tensor weights = at::softmax(scores, -1);
   if (dropout > 0) {
-    weights = drop_sharded(parallel, weights, dropout);
+    const bool on_mesh = inside_placement(parallel) == Placement::kOnMesh;
+    const Placement where = on_mesh ? Placement::kOnMesh : Placement::kSharded;
+    weights = drop(parallel, weights, where, dropout, /*training=*/true);
   }
   return at::bmm(weights, by_head(v))
       .view({batch, heads, queries, width})

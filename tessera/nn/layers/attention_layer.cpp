@@ -15,7 +15,7 @@ DistributedAttentionLayerImpl::DistributedAttentionLayerImpl(const TransformerOp
     : options(given) {
   check_options("DistributedAttentionLayer", options, parallel());
   const auto& o = options;
-  own_heads_ = even_range(o.num_attention_heads, parallel().size(), parallel().rank()).size();
+  own_heads_ = heads_here(o, parallel());
   const auto split = [&](std::int64_t groups) {
     return FeatureSplit{groups, o.num_attention_heads, o.attention_head_size};
   };
@@ -97,14 +97,7 @@ at::Tensor DistributedAttentionLayerImpl::forward(
                                 : "DistributedAttentionLayer: cross_states are given but "
                                   "cross_attention is false");
   }
-  if (hidden.dim() != 3 || hidden.size(2) != options.hidden_size) {
-    throw ShapeError(tessera::str(
-        "DistributedAttentionLayer: hidden states have sizes ",
-        hidden.sizes(),
-        "; expected [batch, sequence, ",
-        options.hidden_size,
-        "] (hidden_size)"));
-  }
+  check_hidden("DistributedAttentionLayer", options, hidden);
   const SampleSizes sizes = sample_sizes(parallel, hidden, attention_mask, {});
   const at::Tensor mask = mask_for_heads(
       parallel, attention_mask, options.num_attention_heads, sizes.own_masks, sizes.samples);

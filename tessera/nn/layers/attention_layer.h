@@ -14,7 +14,7 @@ struct SampleSizes {
   bool own_cross_masks = false;
 };
 
-/// Collective over the TP_GROUP unless the batch is prescaled.
+/// Collective over the TP_GROUP unless the batch is prescaled or on a mesh.
 /// Cost: one all-gather of 24 bytes.
 SampleSizes sample_sizes(
     const TensorParallel& parallel,
@@ -24,9 +24,11 @@ SampleSizes sample_sizes(
 
 /// A mask as a rank's attention wants it: of all samples, for its own heads.
 /// Shapes: up to four dimensions that broadcast to [b, H, S, T] -> the same
-/// with B and this rank's heads where it had b and H. Undefined stays so.
-/// Gradients come back the same way; of a mask that all samples share a rank
-/// gets the part of its own heads, which data parallelism sums.
+/// with B (on a mesh B/q) and this rank's heads where it had b and H. Undefined
+/// stays so.
+/// Gradients come back the same way. The gradient of a mask that all samples
+/// share covers only this rank's heads; the all-reduce of data parallelism
+/// completes it.
 at::Tensor mask_for_heads(
     const TensorParallel& parallel,
     const at::Tensor& mask,
@@ -53,11 +55,12 @@ at::Tensor attend_over_heads(
 ///
 /// Shapes: hidden_bSI, attention_mask (added to the scores; undefined: none)
 /// broadcastable to bHST, cross_states_bTI (cross_attention only) -> y_bSI.
-/// Parameters: query_key_value [3 H D, I] (or query, key_value), dense [I, H
-/// D], pre_layernorm, layernorm. Collective over the TP_GROUP. Threads: as
-/// torch::nn::Module. Throws: ConfigError for the options; ShapeError when a
-/// rank would have no head, or for hidden states that do not fit. Source:
-/// Karakus et al. 2021, Figures 11, 13, appendix I.3.
+/// Parameters: query_key_value [3 H D, I] (or query, key_value), dense
+/// [I, H D], pre_layernorm, layernorm.
+/// Collective over the TP_GROUP. Threads: as torch::nn::Module.
+/// Throws: ConfigError for the options; ShapeError when a rank would have no
+/// head, or for hidden states that do not fit.
+/// Source: Karakus et al. 2021, Figures 11, 13, appendix I.3.
 class DistributedAttentionLayerImpl : public DistributedModule {
  public:
   explicit DistributedAttentionLayerImpl(const TransformerOptions& options);
@@ -76,6 +79,17 @@ class DistributedAttentionLayerImpl : public DistributedModule {
       const at::Tensor& mask,
       const at::Tensor& cross_states,
       const Lengths& samples);
+
+  // For those who write the layer's computation out; empty where it has none.
+  const DistributedLayerNorm& pre_layernorm() const {
+    return pre_layernorm_;
+  }
+  const DistributedProjection& query_key_value() const {
+    return query_key_value_;
+  }
+  const DistributedProjection& dense() const {
+    return dense_;
+  }
 
   TransformerOptions options;
 

@@ -4,11 +4,14 @@
 
 #include <ATen/ATen.h>
 #include <ATen/OpMathType.h>
-#include <torch/csrc/autograd/custom_function.h>
 
+#include "tessera/autograd/node_data.h"
 #include "tessera/base/error.h"
 #include "tessera/nn/layers/placement.h"
+#include "tessera/nn/parallel/primitives.h"
 #include "tessera/nn/parallel/shard.h"
+#include "tessera/nn/summa/boundary.h"
+#include "tessera/nn/summa/functional.h"
 
 namespace tessera::nn {
 
@@ -18,7 +21,7 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Function;
 using torch::autograd::variable_list;
 
-struct LossCall : torch::CustomClassHolder {
+struct LossCall {
   TensorParallel parallel;
   Range own; // of the vocabulary
 };
@@ -30,8 +33,8 @@ struct LossNode : Function<LossNode> {
       AutogradContext* context,
       const at::Tensor& logits,
       const at::Tensor& targets,
-      const c10::intrusive_ptr<LossCall>& call) {
-    const Range own = call->own;
+      const NodeDataPtr<LossCall>& call) {
+    const Range own = call->value.own;
     const at::Tensor mine = at::logical_and(targets >= own.start, targets < own.end);
     const at::Tensor column = (targets - own.start).masked_fill_(mine.logical_not(), 0);
     const auto wide = at::toOpMathType(logits.scalar_type());
@@ -45,7 +48,7 @@ struct LossNode : Function<LossNode> {
       log_sums = at::logsumexp(logits.to(wide), {1});
       scores = logits.gather(1, column.unsqueeze(1)).squeeze(1).to(wide).mul_(mine);
     }
-    const at::Tensor all = gather_blocks(call->parallel, at::stack({log_sums, scores}));
+    const at::Tensor all = gather_blocks(call->value.parallel, at::stack({log_sums, scores}));
     const at::Tensor log_sum = at::logsumexp(all.select(1, 0), {0});
     const at::Tensor score = all.select(1, 1).sum(0);
     const at::Tensor counts = targets >= 0;
@@ -73,48 +76,90 @@ DistributedCrossEntropyImpl::DistributedCrossEntropyImpl(
     const DistributedCrossEntropyOptions& options)
     : options(options) {}
 
-at::Tensor DistributedCrossEntropyImpl::forward(
+Range DistributedCrossEntropyImpl::own_classes() const {
+  if (inside_placement(parallel()) == Placement::kOnMesh) {
+    const two_d::Mesh& mesh = *two_d::mesh_of(parallel());
+    return even_range(options.vocab_size, mesh.side(), mesh.column());
+  }
+  return even_range(options.vocab_size, parallel().size(), parallel().rank());
+}
+
+void DistributedCrossEntropyImpl::check(
     const at::Tensor& logits,
-    const at::Tensor& targets) {
-  const TensorParallel parallel = parallel_now();
-  auto call = c10::make_intrusive<LossCall>();
-  call->parallel = parallel;
-  call->own = even_range(options.vocab_size, parallel.size(), parallel.rank());
-  if (logits.size(-1) != call->own.size()) {
+    const at::Tensor& targets,
+    const at::Tensor& counts) const {
+  const std::int64_t own = own_classes().size();
+  if (logits.size(-1) != own) {
     throw ShapeError(tessera::str(
         "DistributedCrossEntropy: logits have sizes ",
         logits.sizes(),
         "; their last dimension should be this rank's part of the vocabulary, ",
-        call->own.size(),
+        own,
         " of ",
         options.vocab_size));
   }
-  const at::Tensor counts = targets.ne(options.ignore_index);
-  if (!parallel.shapes_only) {
-    const at::Tensor wrong =
-        at::logical_and(counts, at::logical_or(targets < 0, targets >= options.vocab_size));
-    if (wrong.any().item<bool>()) {
-      throw ShapeError(tessera::str(
-          "DistributedCrossEntropy: target ",
-          targets.masked_select(wrong)[0].item<std::int64_t>(),
-          " is outside the vocabulary of ",
-          options.vocab_size,
-          " and is not ignore_index ",
-          options.ignore_index));
-    }
+  if (tensor_parallel().shapes_only) {
+    return;
   }
-  const at::Tensor marked = targets.masked_fill(counts.logical_not(), -1).contiguous();
+  const at::Tensor wrong =
+      at::logical_and(counts, at::logical_or(targets < 0, targets >= options.vocab_size));
+  if (wrong.any().item<bool>()) {
+    throw ShapeError(tessera::str(
+        "DistributedCrossEntropy: target ",
+        targets.masked_select(wrong)[0].item<std::int64_t>(),
+        " is outside the vocabulary of ",
+        options.vocab_size,
+        " and is not ignore_index ",
+        options.ignore_index));
+  }
+}
+
+at::Tensor DistributedCrossEntropyImpl::losses_on_mesh(
+    const TensorParallel& parallel,
+    const at::Tensor& logits,
+    const at::Tensor& targets) const {
+  const two_d::Boundary boundary(parallel.mesh, parallel.prescaled_batch);
+  const at::Tensor of_row = two_d::cross_entropy(
+      parallel.mesh,
+      logits,
+      boundary.samples_of_row(targets),
+      mesh_blocks(parallel, options.vocab_size),
+      options.ignore_index);
+  return boundary.own_samples(of_row);
+}
+
+at::Tensor DistributedCrossEntropyImpl::losses_of_own_samples(
+    const TensorParallel& parallel,
+    const at::Tensor& logits,
+    const at::Tensor& targets) const {
+  const Range own = own_classes();
   Lengths samples;
-  at::Tensor all_targets = marked;
+  at::Tensor all_targets = targets;
   if (!parallel.prescaled_batch) {
     samples = samples_of_ranks(parallel, targets.size(0));
-    all_targets = gather(parallel, marked, 0, samples);
+    all_targets = gather(parallel, targets, 0, samples);
   }
-  const at::Tensor losses =
-      LossNode::apply(logits.reshape({-1, call->own.size()}), all_targets.reshape({-1}), call)
-          .view(all_targets.sizes());
-  const at::Tensor own =
-      parallel.prescaled_batch ? losses : keep_own_samples(parallel, losses, samples);
+  const at::Tensor losses = LossNode::apply(
+                                logits.reshape({-1, own.size()}),
+                                all_targets.reshape({-1}),
+                                node_data(LossCall{parallel, own}))
+                                .view(all_targets.sizes());
+  return parallel.prescaled_batch ? losses : slice_for_tp(parallel, losses, 0, samples);
+}
+
+at::Tensor DistributedCrossEntropyImpl::forward(
+    const at::Tensor& logits,
+    const at::Tensor& targets) {
+  const TensorParallel parallel = parallel_now();
+  const at::Tensor counts = targets.ne(options.ignore_index);
+  check(logits, targets, counts);
+  at::Tensor own;
+  if (inside_placement(parallel) == Placement::kOnMesh) {
+    own = losses_on_mesh(parallel, logits, targets);
+  } else {
+    const at::Tensor marked = targets.masked_fill(counts.logical_not(), -1).contiguous();
+    own = losses_of_own_samples(parallel, logits, marked);
+  }
   return own.sum() / counts.sum().to(own.scalar_type());
 }
 

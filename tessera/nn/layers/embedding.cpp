@@ -7,6 +7,8 @@
 #include "tessera/base/error.h"
 #include "tessera/nn/layers/placement.h"
 #include "tessera/nn/parallel/parameter_creation.h"
+#include "tessera/nn/summa/boundary.h"
+#include "tessera/nn/summa/functional.h"
 
 namespace tessera::nn {
 
@@ -23,6 +25,19 @@ Initializer table(const DistributedEmbeddingOptions& options) {
       full.select(0, *options.padding_idx).zero_();
     }
   };
+}
+
+void check_options_on_mesh(const DistributedEmbeddingOptions& o) {
+  if (o.max_norm || o.scale_grad_by_freq || o.sparse) {
+    throw ShapeError(
+        "an embedding with max_norm, scale_grad_by_freq or sparse needs whole "
+        "rows, which no rank of a mesh has");
+  }
+  if (o._skip_allgather || o._skip_scatter_and_merge) {
+    throw ConfigError(
+        "DistributedEmbedding: _skip_allgather and _skip_scatter_and_merge "
+        "concern a table divided over one dimension; on a mesh call look_up_on_mesh");
+  }
 }
 
 void check_options(DistributedEmbeddingOptions& o) {
@@ -73,7 +88,21 @@ DistributedEmbeddingImpl::DistributedEmbeddingImpl(const DistributedEmbeddingOpt
   if (options._weight.defined()) {
     how.dtype = options._weight.scalar_type();
   }
-  const auto create = parameter_creation_scope(*this, how);
+  const auto create = parameter_creation_scope(*this, creation_for(parallel(), how));
+  if (inside_placement(parallel()) == Placement::kOnMesh) {
+    check_options_on_mesh(options);
+    const two_d::Mesh& mesh = *parallel().mesh;
+    weight = create.initialize_shard(
+        "weight",
+        block_of_matrix(
+            mesh_blocks(parallel(), options.num_embeddings),
+            mesh.row(),
+            mesh_blocks(parallel(), options.embedding_dim),
+            mesh.column()),
+        table(options));
+    options._weight = at::Tensor();
+    return;
+  }
   if (options.split == EmbeddingSplit::kVocabulary) {
     weight = create.initialize_with_output_partition("weight", sizes, table(options));
     first_row_ = even_range(options.num_embeddings, parallel().size(), parallel().rank()).start;
@@ -147,11 +176,45 @@ at::Tensor DistributedEmbeddingImpl::look_up_own_rows(
       .view(sizes);
 }
 
+at::Tensor DistributedEmbeddingImpl::look_up_on_mesh(
+    const TensorParallel& parallel,
+    const at::Tensor& ids) {
+  return two_d::embedding(
+      parallel.mesh,
+      weight,
+      ids,
+      mesh_blocks(parallel, options.num_embeddings),
+      options.padding_idx ? *options.padding_idx : -1);
+}
+
+at::Tensor DistributedEmbeddingImpl::look_up_through_mesh(
+    const TensorParallel& parallel,
+    const at::Tensor& ids) {
+  // Ids need not be of samples (distances, for instance): where all ranks bring
+  // the same, the rows of the mesh take as many each.
+  const std::int64_t side = parallel.mesh->side();
+  const std::int64_t missing = parallel.prescaled_batch ? (side - ids.size(0) % side) % side : 0;
+  at::Tensor all = ids;
+  if (missing > 0) {
+    std::vector<std::int64_t> sizes = ids.sizes().vec();
+    sizes[0] = missing;
+    all = at::cat({ids, at::zeros(sizes, ids.options())});
+  }
+  const two_d::Boundary boundary(parallel.mesh, parallel.prescaled_batch);
+  const at::Tensor rows = look_up_on_mesh(parallel, boundary.samples_of_row(all));
+  const at::Tensor y = leave(parallel, rows, options.embedding_dim, {});
+  return missing > 0 ? y.narrow(0, 0, ids.size(0)) : y;
+}
+
 at::Tensor DistributedEmbeddingImpl::forward(const at::Tensor& ids) {
   const TensorParallel parallel = parallel_now();
   // A single index has no dimension along which samples could be joined.
   const bool single = ids.dim() == 0;
   at::Tensor all = single ? ids.reshape({1}) : ids;
+  if (inside_placement(parallel) == Placement::kOnMesh) {
+    const at::Tensor y = look_up_through_mesh(parallel, all);
+    return single ? y.squeeze(0) : y;
+  }
   const bool own_samples = !parallel.prescaled_batch;
   Lengths samples;
   if (own_samples && !options._skip_allgather) {

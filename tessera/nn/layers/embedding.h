@@ -42,12 +42,16 @@ struct DistributedEmbeddingOptions {
 /// all-to-all brings the columns of a rank's samples together; divided by
 /// vocabulary, every rank looks up the rows it has and a reduce-scatter sums.
 /// With a prescaled batch there is nothing to gather, and the results are
-/// gathered or all-reduced.
+/// gathered or all-reduced. On a mesh the table is in blocks, divided both ways
+/// whatever `split` says.
 ///
 /// Shapes: ids_b... (int64 or int32) -> y_b...E.
 /// Collective over the TP_GROUP. Threads: as torch::nn::Module.
-/// Throws: ConfigError for options that exclude each other.
-/// Source: Karakus et al. 2021, section 5.3 and appendix I.3.
+/// Throws: ConfigError for options that exclude each other; ShapeError on a mesh
+/// for a table smaller than its side, and for options that need whole rows:
+/// max_norm, scale_grad_by_freq, sparse.
+/// Source: Karakus et al. 2021, section 5.3 and appendix I.3; Xu et al. 2021,
+/// section 3.2.1.
 class DistributedEmbeddingImpl : public DistributedModule {
  public:
   explicit DistributedEmbeddingImpl(const DistributedEmbeddingOptions& options);
@@ -55,12 +59,15 @@ class DistributedEmbeddingImpl : public DistributedModule {
   /// For modules around this one, divided by vocabulary: rows of the indices of
   /// all ranks, zeros where another rank has the row.
   at::Tensor look_up_own_rows(const TensorParallel& parallel, const at::Tensor& ids);
+  /// For modules around this one on a mesh: ids of my mesh row -> rows_...i.
+  at::Tensor look_up_on_mesh(const TensorParallel& parallel, const at::Tensor& ids);
 
   DistributedEmbeddingOptions options;
   at::Tensor weight;
 
  private:
   at::Tensor look_up(const at::Tensor& ids);
+  at::Tensor look_up_through_mesh(const TensorParallel& parallel, const at::Tensor& ids);
   void limit_norms(const TensorParallel& parallel, const at::Tensor& ids);
 
   std::int64_t first_row_ = 0; // of this rank

@@ -8,7 +8,6 @@
 
 #include "tessera/base/error.h"
 #include "tessera/nn/layers/output_layer.h"
-#include "tessera/nn/layers/placement.h"
 #include "tessera/nn/parallel/parameter_creation.h"
 #include "tessera/nn/parallel/primitives.h"
 
@@ -126,9 +125,8 @@ std::tuple<at::Tensor, at::Tensor> DistributedExpertsImpl::forward(const at::Ten
   const bool shared = parallel.prescaled_batch && parallel.size() > 1;
   if (shared) {
     // Every rank adds what its experts did to the gradients of both.
-    const TensorParallelScope scope(parallel);
-    sent = bwd_allreduce_for_tp(sent);
-    gates = bwd_allreduce_for_tp(gates);
+    sent = bwd_allreduce_for_tp(parallel, sent);
+    gates = bwd_allreduce_for_tp(parallel, gates);
   }
   const Lengths experts = even_lengths(o.num_experts, parallel.size());
   at::Tensor table = at::zeros({o.num_experts * capacity, o.hidden_size}, tokens.options())
@@ -142,9 +140,9 @@ std::tuple<at::Tensor, at::Tensor> DistributedExpertsImpl::forward(const at::Ten
   } else {
     const Lengths capacities =
         parallel.prescaled_batch ? Lengths{capacity} : exchange_length(parallel, capacity);
-    results = exchanged(
+    results = scatter_and_merge_for_tp(
         parallel,
-        expert_outputs(exchanged(parallel, table, 0, experts, 1, capacities)),
+        expert_outputs(scatter_and_merge_for_tp(parallel, table, 0, experts, 1, capacities)),
         1,
         capacities,
         0,
@@ -154,7 +152,7 @@ std::tuple<at::Tensor, at::Tensor> DistributedExpertsImpl::forward(const at::Ten
                            gates.unsqueeze(1).to(results.scalar_type());
   at::Tensor y = at::zeros_like(tokens).index_add(0, routing.tokens, taken);
   if (shared) {
-    y = sum_of_partials(parallel, y, Placement::kReplicated, {});
+    y = fwd_allreduce_for_tp(parallel, y);
   }
   return {y.view(x.sizes()), routing.balance};
 }

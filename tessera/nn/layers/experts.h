@@ -40,7 +40,8 @@ struct Routing {
 /// (Switch), equations (4)-(6).
 Routing route(const at::Tensor& logits, const DistributedExpertsOptions& options);
 
-/// A mixture of experts, each gelu(x W1 + b1) W2 + b2, divided over the ranks.
+/// A mixture of experts, each gelu(x W1 + b1) W2 + b2, divided over the ranks,
+/// whichever distribution the other layers have.
 /// Every rank routes its own tokens; an all-to-all brings them to their experts
 /// and another one back. With a prescaled batch nothing is sent there: every
 /// rank serves its experts from the tokens it has, and results are all-reduced.

@@ -4,8 +4,8 @@
 
 #include <ATen/ATen.h>
 #include <ATen/OpMathType.h>
-#include <torch/csrc/autograd/custom_function.h>
 
+#include "tessera/autograd/node_data.h"
 #include "tessera/base/error.h"
 #include "tessera/nn/layers/placement.h"
 #include "tessera/nn/parallel/parameter_creation.h"
@@ -19,7 +19,7 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Function;
 using torch::autograd::variable_list;
 
-struct NormCall : torch::CustomClassHolder {
+struct NormCall {
   TensorParallel parallel;
   double channels = 0; // of all ranks
   double epsilon = 0;
@@ -75,12 +75,12 @@ struct NormNode : Function<NormNode> {
       const at::Tensor& x,
       const at::Tensor& weight,
       const TorchOptional<at::Tensor>& bias,
-      const c10::intrusive_ptr<NormCall>& call) {
+      const NodeDataPtr<NormCall>& call) {
     const auto wide = at::toOpMathType(x.scalar_type());
     const at::Tensor exact = x.to(wide);
-    const Moments moments = moments_of(*call, exact);
+    const Moments moments = moments_of(call->value, exact);
     context->save_for_backward({x, weight, moments.mean, moments.inverse});
-    context->saved_data["call"] = c10::IValue::make_capsule(call);
+    save_node_data(context, call);
     const at::Tensor unit = normed(exact, moments.mean, moments.inverse);
     const at::Tensor factor = weight.to(wide);
     const at::Tensor y =
@@ -89,8 +89,8 @@ struct NormNode : Function<NormNode> {
   }
 
   static variable_list backward(AutogradContext* context, variable_list grads) {
-    const auto capsule = context->saved_data["call"].toCapsule();
-    const auto& call = static_cast<const NormCall&>(*capsule);
+    const auto data = saved_node_data<NormCall>(context);
+    const NormCall& call = data->value;
     const auto saved = context->get_saved_variables();
     const at::Tensor& weight = saved[1];
     const at::Tensor& inverse = saved[3];
@@ -141,11 +141,22 @@ DistributedLayerNormImpl::DistributedLayerNormImpl(
     Role role)
     : options(options), role_(role) {
   const auto create = parameter_creation_scope(*this);
-  const bool sharded = inside_placement(parallel()) == Placement::kSharded;
   const auto made = [&](const char* name, double value) {
     const std::vector<std::int64_t> sizes{options.hidden_size};
-    return sharded ? create.initialize_with_output_partition(name, sizes, constant(value))
-                   : create.initialize_whole(name, sizes, constant(value));
+    switch (inside_placement(parallel())) {
+      case Placement::kOnMesh:
+        return first_row_.create(
+            *two_d::mesh_of(parallel()),
+            create,
+            name,
+            mesh_blocks(parallel(), options.hidden_size),
+            1,
+            constant(value));
+      case Placement::kSharded:
+        return create.initialize_with_output_partition(name, sizes, constant(value));
+      default:
+        return create.initialize_whole(name, sizes, constant(value));
+    }
   };
   weight = made("weight", 1);
   if (!options.rms) {
@@ -153,15 +164,21 @@ DistributedLayerNormImpl::DistributedLayerNormImpl(
   }
 }
 
+two_d::Norm DistributedLayerNormImpl::mesh_norm() const {
+  const TensorParallel& on = parallel();
+  return {on.mesh, mesh_blocks(on, options.hidden_size), options.layernorm_epsilon, options.rms};
+}
+
 at::Tensor DistributedLayerNormImpl::norm(const TensorParallel& parallel, const at::Tensor& x) {
+  if (inside_placement(parallel) == Placement::kOnMesh) {
+    first_row_.agree(*parallel.mesh);
+    return two_d::layer_norm(mesh_norm(), x, weight, bias);
+  }
   if (parallel.size() == 1 || inside_placement(parallel) != Placement::kSharded) {
     return plain_norm(options, x, weight, bias);
   }
-  auto call = c10::make_intrusive<NormCall>();
-  call->parallel = parallel;
-  call->channels = static_cast<double>(options.hidden_size);
-  call->epsilon = options.layernorm_epsilon;
-  call->rms = options.rms;
+  const auto channels = static_cast<double>(options.hidden_size);
+  const auto call = node_data(NormCall{parallel, channels, options.layernorm_epsilon, options.rms});
   TorchOptional<at::Tensor> given;
   if (bias.defined()) {
     given = bias;
@@ -182,10 +199,12 @@ at::Tensor DistributedLayerNormImpl::forward(const at::Tensor& x) {
         options.hidden_size,
         " (hidden_size)"));
   }
-  const at::Tensor rows = x.reshape({-1, options.hidden_size});
-  if (inside_placement(parallel) != Placement::kSharded) {
+  if (inside_placement(parallel) == outside_placement(parallel)) {
     return norm(parallel, x);
   }
+  // A mesh divides samples, which are the first dimension, among its rows.
+  const bool by_samples = inside_placement(parallel) == Placement::kOnMesh && x.dim() > 1;
+  const at::Tensor rows = by_samples ? x : x.reshape({-1, options.hidden_size});
   const Lengths samples = samples_of_ranks(parallel, rows.size(0));
   return leave(
              parallel, norm(parallel, enter(parallel, rows, samples)), options.hidden_size, samples)

@@ -16,7 +16,11 @@ DistributedLinearImpl::DistributedLinearImpl(std::int64_t in_features, std::int6
 
 DistributedLinearImpl::DistributedLinearImpl(const DistributedLinearOptions& options)
     : options(options) {
-  const auto create = parameter_creation_scope(*this);
+  const auto create = parameter_creation_scope(*this, creation_for(parallel()));
+  if (inside_placement(parallel()) == Placement::kOnMesh) {
+    create_on_mesh(create);
+    return;
+  }
   weight = create.initialize_with_input_partition(
       "weight", {options.out_features, options.in_features}, linear_weight());
   if (options.bias) {
@@ -26,6 +30,23 @@ DistributedLinearImpl::DistributedLinearImpl(const DistributedLinearOptions& opt
     } else {
       create.skip(sizes, linear_bias(options.in_features));
     }
+  }
+}
+
+two_d::LinearLayout DistributedLinearImpl::layout_on_mesh() const {
+  return {
+      mesh_blocks(parallel(), options.in_features), mesh_blocks(parallel(), options.out_features)};
+}
+
+void DistributedLinearImpl::create_on_mesh(const ParameterCreationScope& create) {
+  const two_d::Mesh& mesh = *parallel().mesh;
+  const two_d::LinearLayout layout = layout_on_mesh();
+  weight = create.initialize_shard(
+      "weight",
+      block_of_matrix(layout.in, mesh.row(), layout.out, mesh.column(), 1, /*transposed=*/true),
+      linear_weight());
+  if (options.bias) {
+    bias = first_row_.create(mesh, create, "bias", layout.out, 1, linear_bias(options.in_features));
   }
 }
 
@@ -39,6 +60,12 @@ at::Tensor DistributedLinearImpl::forward(const at::Tensor& x) {
         " (in_features)"));
   }
   const TensorParallel parallel = parallel_now();
+  if (inside_placement(parallel) == Placement::kOnMesh) {
+    first_row_.agree(*parallel.mesh);
+    const at::Tensor inside = enter(parallel, x, {});
+    const at::Tensor y = two_d::linear(parallel.mesh, layout_on_mesh(), inside, weight, bias);
+    return leave(parallel, y, options.out_features, {});
+  }
   std::vector<std::int64_t> sizes = x.sizes().vec();
   sizes.back() = options.out_features;
   at::Tensor rows = x.reshape({-1, options.in_features});

@@ -4,6 +4,8 @@
 
 #include "tessera/nn/module/module.h"
 #include "tessera/nn/parallel/distributed_module.h"
+#include "tessera/nn/summa/first_row.h"
+#include "tessera/nn/summa/functional.h"
 
 namespace tessera::nn {
 
@@ -17,15 +19,18 @@ struct DistributedLinearOptions {
 /// tp rank 0. Every rank's samples are cut along their features, rank i gets
 /// slice i of everybody's, and the partial results of a rank's samples are
 /// summed where they came from. With a prescaled batch no sample has to move:
-/// every rank multiplies its slice and the results are all-reduced.
+/// every rank multiplies its slice and the results are all-reduced. On a mesh
+/// the weight is in blocks and the product SUMMA's; two all-to-alls in the row
+/// surround it.
 ///
 /// Shapes: x_...I -> y_...O, weight_Oi, i = even_range(I, tp, rank).
 /// Initialisation: torch::nn::Linear's.
 /// Collective over the TP_GROUP. Threads: as torch::nn::Module.
 /// Cost for b rows a rank: forward, all-to-all of b I / tp a slice and
 /// reduce-scatter of b O; backward, all-gather of b O and the all-to-all back.
-/// Throws: ShapeError when the last dimension of x is not in_features.
-/// Source: Karakus et al. 2021, Figure 6.
+/// Throws: ShapeError when the last dimension of x is not in_features, or for
+/// fewer features than a side of the mesh.
+/// Source: Karakus et al. 2021, Figure 6; Xu et al. 2021, section 2.4.
 class DistributedLinearImpl : public DistributedModule {
  public:
   explicit DistributedLinearImpl(const DistributedLinearOptions& options);
@@ -34,7 +39,15 @@ class DistributedLinearImpl : public DistributedModule {
 
   DistributedLinearOptions options;
   at::Tensor weight;
-  at::Tensor bias; // undefined on every rank but tp rank 0
+  /// Undefined on every rank but tp rank 0; on a mesh a placeholder on every row
+  /// but the first.
+  at::Tensor bias;
+
+ private:
+  two_d::LinearLayout layout_on_mesh() const;
+  void create_on_mesh(const ParameterCreationScope& create);
+
+  two_d::FirstRowVectors first_row_;
 };
 TESSERA_MODULE(DistributedLinear);
 

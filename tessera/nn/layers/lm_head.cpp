@@ -8,6 +8,8 @@
 #include "tessera/nn/layers/placement.h"
 #include "tessera/nn/layers/product.h"
 #include "tessera/nn/parallel/parameter_creation.h"
+#include "tessera/nn/summa/boundary.h"
+#include "tessera/nn/summa/functional.h"
 
 namespace tessera::nn {
 
@@ -31,16 +33,37 @@ at::Tensor additive_mask(const at::Tensor& masked, at::ScalarType dtype) {
 DistributedTableImpl::DistributedTableImpl(
     std::int64_t rows,
     std::int64_t width,
-    const TransformerOptions& options) {
-  const auto create = parameter_creation_scope(*this);
+    const TransformerOptions& options)
+    : rows_(rows) {
+  const auto create = parameter_creation_scope(*this, creation_for(parallel()));
   const Initializer initializer = normal(options.initializer_range);
-  weight = inside_placement(parallel()) == Placement::kSharded
-               ? create.initialize_with_input_partition("weight", {rows, width}, initializer)
-               : create.initialize_whole("weight", {rows, width}, initializer);
+  switch (inside_placement(parallel())) {
+    case Placement::kOnMesh: {
+      const two_d::Mesh& mesh = *two_d::mesh_of(parallel());
+      const Blocks columns = mesh_blocks(parallel(), width);
+      weight = create.initialize_shard(
+          "weight",
+          block_of_matrix(rows_on_mesh(), mesh.row(), columns, mesh.column()),
+          initializer);
+      break;
+    }
+    case Placement::kSharded:
+      weight = create.initialize_with_input_partition("weight", {rows, width}, initializer);
+      break;
+    default:
+      weight = create.initialize_whole("weight", {rows, width}, initializer);
+  }
+}
+
+Blocks DistributedTableImpl::rows_on_mesh() const {
+  return {rows_, parallel().mesh->side(), 1, /*may_be_empty=*/true};
 }
 
 at::Tensor DistributedTableImpl::forward(const at::Tensor& ids) {
-  return at::embedding(weight, ids);
+  const TensorParallel parallel = parallel_now();
+  return inside_placement(parallel) == Placement::kOnMesh
+             ? two_d::embedding(parallel.mesh, weight, ids, rows_on_mesh())
+             : at::embedding(weight, ids);
 }
 
 DistributedTransformerLMHeadImpl::DistributedTransformerLMHeadImpl(const TransformerOptions& given)
@@ -72,18 +95,24 @@ at::Tensor DistributedTransformerLMHeadImpl::embedded(
     const LMHeadInputs& inputs,
     const Lengths& samples) {
   const Placement inside = inside_placement(parallel);
-  const bool own_samples = !parallel.prescaled_batch;
   const auto everybodys = [&](const at::Tensor& ids) {
-    return own_samples ? gather(parallel, ids, 0, samples) : ids;
+    return parallel.prescaled_batch ? ids : gather(parallel, ids, 0, samples);
   };
-  // Of the samples that are embedded here: all of them when channels are
-  // divided.
+  // Ids of the samples that are embedded here.
   const auto here = [&](const at::Tensor& ids) {
+    if (inside == Placement::kOnMesh) {
+      return two_d::Boundary(parallel.mesh, parallel.prescaled_batch).samples_of_row(ids);
+    }
     return inside == Placement::kSharded ? everybodys(ids) : ids;
   };
   const at::Tensor& ids = inputs.input_ids;
-  at::Tensor x = sum_of_partials(
-      parallel, word_embedding_->look_up_own_rows(parallel, everybodys(ids)), inside, samples);
+  at::Tensor x = inside == Placement::kOnMesh
+                     ? word_embedding_->look_up_on_mesh(parallel, here(ids))
+                     : sum_of_partials(
+                           parallel,
+                           word_embedding_->look_up_own_rows(parallel, everybodys(ids)),
+                           inside,
+                           samples);
   x = x + position_embedding_->forward(
               inputs.position_ids.defined() ? here(inputs.position_ids)
                                             : at::arange(ids.size(1), ids.options()).unsqueeze(0));
@@ -99,6 +128,14 @@ at::Tensor DistributedTransformerLMHeadImpl::own_logits(
     const TensorParallel& parallel,
     const at::Tensor& hidden,
     const Lengths& samples) {
+  if (inside_placement(parallel) == Placement::kOnMesh) {
+    return two_d::tied_linear(
+        parallel.mesh,
+        hidden,
+        word_embedding_->weight,
+        mesh_blocks(parallel, options.vocab_size),
+        mesh_blocks(parallel, options.hidden_size));
+  }
   const std::int64_t positions = hidden.size(1);
   ProductPlan plan;
   switch (inside_placement(parallel)) {
@@ -115,13 +152,15 @@ at::Tensor DistributedTransformerLMHeadImpl::own_logits(
         plan.rows.push_back(count * positions);
       }
       break;
+    case Placement::kOnMesh:
+      break; // above
   }
   const at::Tensor logits = distributed_product(
       parallel, plan, hidden.reshape({-1, hidden.size(2)}), word_embedding_->weight, {});
   return logits.view({logits.size(0) / positions, positions, logits.size(1)});
 }
 
-at::Tensor DistributedTransformerLMHeadImpl::run(const LMHeadInputs& inputs) {
+void DistributedTransformerLMHeadImpl::check_inputs(const LMHeadInputs& inputs) const {
   const auto& o = options;
   const at::Tensor& ids = inputs.input_ids;
   if (ids.dim() != 2 || ids.size(1) > o.num_positions) {
@@ -149,33 +188,46 @@ at::Tensor DistributedTransformerLMHeadImpl::run(const LMHeadInputs& inputs) {
         " but cross_states are ",
         inputs.cross_states.defined() ? "given" : "not given"));
   }
-  const TensorParallel parallel = parallel_now();
+}
+
+at::Tensor DistributedTransformerLMHeadImpl::hidden_inside(
+    const TensorParallel& parallel,
+    const LMHeadInputs& inputs,
+    const Lengths& samples) {
+  const std::int64_t heads = options.num_attention_heads;
   const at::ScalarType dtype = word_embedding_->weight.scalar_type();
-  const at::Tensor mask = additive_mask(inputs.attention_mask, dtype);
-  const at::Tensor cross_mask = additive_mask(inputs.cross_mask, dtype);
-  const Lengths samples = samples_of_ranks(parallel, ids.size(0));
   const bool own = !parallel.prescaled_batch; // 0/1 masks are of samples
-  const at::Tensor mask_here = mask_for_heads(parallel, mask, o.num_attention_heads, own, samples);
+  const at::Tensor embedded_here = embedded(parallel, inputs, samples);
+  const at::Tensor mask =
+      mask_for_heads(parallel, additive_mask(inputs.attention_mask, dtype), heads, own, samples);
   at::Tensor cross_states;
-  at::Tensor cross_mask_here;
+  at::Tensor cross_mask;
   if (inputs.cross_states.defined()) {
     cross_states = enter(parallel, inputs.cross_states, samples);
-    cross_mask_here = mask_for_heads(parallel, cross_mask, o.num_attention_heads, own, samples);
+    cross_mask =
+        mask_for_heads(parallel, additive_mask(inputs.cross_mask, dtype), heads, own, samples);
   }
-  at::Tensor x = transformer_->forward_part(
-      embedded(parallel, inputs, samples), mask_here, cross_states, cross_mask_here);
-  if (!layernorm_.is_empty()) {
-    x = layernorm_->forward(x);
-  }
-  if (!o.add_lm_head) {
-    return leave(parallel, x, o.hidden_size, samples);
+  const at::Tensor x = transformer_->forward_part(embedded_here, mask, cross_states, cross_mask);
+  return layernorm_.is_empty() ? x : layernorm_->forward(x);
+}
+
+at::Tensor DistributedTransformerLMHeadImpl::run(const LMHeadInputs& inputs) {
+  check_inputs(inputs);
+  const TensorParallel parallel = parallel_now();
+  const Lengths samples = samples_of_ranks(parallel, inputs.input_ids.size(0));
+  const at::Tensor x = hidden_inside(parallel, inputs, samples);
+  if (!options.add_lm_head) {
+    return leave(parallel, x, options.hidden_size, samples);
   }
   const at::Tensor logits = own_logits(parallel, x, samples);
   if (inputs.labels.defined()) {
     return loss_->forward(logits, inputs.labels);
   }
-  return own ? shard_to_samples(parallel, logits, o.vocab_size, samples)
-             : gather_channels(parallel, logits, o.vocab_size);
+  if (inside_placement(parallel) == Placement::kOnMesh) {
+    return leave(parallel, logits, options.vocab_size, samples);
+  }
+  return parallel.prescaled_batch ? gather_channels(parallel, logits, options.vocab_size)
+                                  : shard_to_samples(parallel, logits, options.vocab_size, samples);
 }
 
 at::Tensor DistributedTransformerLMHeadImpl::forward(

@@ -7,13 +7,19 @@
 namespace tessera::nn {
 
 /// A table inside a distributed module: rows in the inside placement, whole or
-/// this rank's columns. Shapes: ids -> rows_...I or rows_...i.
+/// this rank's columns. Shapes: ids (on a mesh those of its row) -> rows_...I or
+/// rows_...i.
 class DistributedTableImpl : public DistributedModule {
  public:
   DistributedTableImpl(std::int64_t rows, std::int64_t width, const TransformerOptions& options);
   at::Tensor forward(const at::Tensor& ids);
 
   at::Tensor weight;
+
+ private:
+  Blocks rows_on_mesh() const;
+
+  std::int64_t rows_;
 };
 TORCH_MODULE(DistributedTable);
 
@@ -56,8 +62,12 @@ class DistributedTransformerLMHeadImpl : public DistributedModule {
   TransformerOptions options;
 
  private:
+  void check_inputs(const LMHeadInputs& inputs) const;
   at::Tensor
   embedded(const TensorParallel& parallel, const LMHeadInputs& inputs, const Lengths& samples);
+  /// The last hidden states, in the inside placement.
+  at::Tensor
+  hidden_inside(const TensorParallel& parallel, const LMHeadInputs& inputs, const Lengths& samples);
   at::Tensor
   own_logits(const TensorParallel& parallel, const at::Tensor& hidden, const Lengths& samples);
 

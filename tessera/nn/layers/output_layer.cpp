@@ -2,7 +2,6 @@
 
 #include <ATen/ATen.h>
 
-#include "tessera/base/error.h"
 #include "tessera/nn/layers/attention_layer.h"
 #include "tessera/nn/layers/placement.h"
 
@@ -57,14 +56,7 @@ at::Tensor DistributedTransformerOutputLayerImpl::forward_part(
 }
 
 at::Tensor DistributedTransformerOutputLayerImpl::forward(const at::Tensor& hidden) {
-  if (hidden.dim() != 3 || hidden.size(2) != options.hidden_size) {
-    throw ShapeError(tessera::str(
-        "DistributedTransformerOutputLayer: hidden states have sizes ",
-        hidden.sizes(),
-        "; expected [batch, sequence, ",
-        options.hidden_size,
-        "] (hidden_size)"));
-  }
+  check_hidden("DistributedTransformerOutputLayer", options, hidden);
   const TensorParallel parallel = parallel_now();
   const Lengths samples = samples_of_ranks(parallel, hidden.size(0));
   return leave(

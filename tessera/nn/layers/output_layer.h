@@ -25,6 +25,17 @@ class DistributedTransformerOutputLayerImpl : public DistributedModule {
   at::Tensor forward(const at::Tensor& hidden);
   at::Tensor forward_part(const at::Tensor& hidden, const Lengths& samples);
 
+  // For those who write the layer's computation out.
+  const DistributedLayerNorm& pre_layernorm() const {
+    return pre_layernorm_;
+  }
+  const DistributedProjection& dense1() const {
+    return dense1_;
+  }
+  const DistributedProjection& dense2() const {
+    return dense2_;
+  }
+
   TransformerOptions options;
 
  private:

@@ -1,52 +1,20 @@
 #include "tessera/nn/layers/placement.h"
 
-#include <numeric>
 #include <utility>
 
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/custom_function.h>
 
+#include "tessera/nn/parallel/primitives.h"
 #include "tessera/nn/parallel/random_streams.h"
-#include "tessera/nn/parallel/shard.h"
+#include "tessera/nn/summa/boundary.h"
+#include "tessera/nn/summa/exchange.h"
 
 namespace tessera::nn {
 
 namespace {
 
-using torch::autograd::AutogradContext;
-using torch::autograd::Function;
-using torch::autograd::variable_list;
-
-using Move = std::function<at::Tensor(const at::Tensor&)>;
-
-struct MoveCall : torch::CustomClassHolder {
-  Move forward;
-  Move backward;
-};
-
-/// A linear map between placements: neither direction needs the operand.
-struct MoveNode : Function<MoveNode> {
-  static at::Tensor
-  forward(AutogradContext* context, const at::Tensor& x, const c10::intrusive_ptr<MoveCall>& call) {
-    context->saved_data["call"] = c10::IValue::make_capsule(call);
-    return call->forward(x);
-  }
-  static variable_list backward(AutogradContext* context, variable_list grads) {
-    const auto capsule = context->saved_data["call"].toCapsule();
-    return {static_cast<const MoveCall&>(*capsule).backward(grads[0]), {}};
-  }
-};
-
-at::Tensor moved(const at::Tensor& x, Move forward, Move backward) {
-  auto call = c10::make_intrusive<MoveCall>();
-  call->forward = std::move(forward);
-  call->backward = std::move(backward);
-  return MoveNode::apply(x, call);
-}
-
-at::Tensor part(const at::Tensor& x, std::int64_t dim, const Lengths& lengths, int rank) {
-  const auto start = std::accumulate(lengths.begin(), lengths.begin() + rank, std::int64_t{0});
-  return x.narrow(dim, start, lengths[rank]).contiguous();
+two_d::Boundary boundary_of(const TensorParallel& parallel) {
+  return {two_d::mesh_of(parallel), parallel.prescaled_batch};
 }
 
 } // namespace
@@ -56,136 +24,27 @@ Placement outside_placement(const TensorParallel& parallel) {
 }
 
 Placement inside_placement(const TensorParallel& parallel) {
-  return parallel.distribution == Distribution::kMemory ? Placement::kSharded
-                                                        : outside_placement(parallel);
-}
-
-at::Tensor shard_channels(const TensorParallel& parallel, const at::Tensor& x) {
-  if (parallel.size() == 1) {
-    return x;
+  switch (parallel.distribution) {
+    case Distribution::kMemory:
+      return Placement::kSharded;
+    case Distribution::kTwoD:
+      return Placement::kOnMesh;
+    case Distribution::kSpeed:
+      break;
   }
-  const Lengths channels = even_lengths(x.size(-1), parallel.size());
-  const std::int64_t dim = x.dim() - 1;
-  return moved(
-      x,
-      [=](const at::Tensor& t) { return part(t, dim, channels, parallel.rank()); },
-      [=](const at::Tensor& g) { return gather(parallel, g, dim, channels); });
-}
-
-at::Tensor
-gather_channels(const TensorParallel& parallel, const at::Tensor& x, std::int64_t channels) {
-  if (parallel.size() == 1) {
-    return x;
-  }
-  const Lengths lengths = even_lengths(channels, parallel.size());
-  const std::int64_t dim = x.dim() - 1;
-  return moved(
-      x,
-      [=](const at::Tensor& t) { return gather(parallel, t, dim, lengths); },
-      [=](const at::Tensor& g) { return part(g, dim, lengths, parallel.rank()); });
-}
-
-at::Tensor
-samples_to_shard(const TensorParallel& parallel, const at::Tensor& x, const Lengths& samples) {
-  return samples_to_shard(parallel, x, x.dim() - 1, samples);
-}
-
-at::Tensor samples_to_shard(
-    const TensorParallel& parallel,
-    const at::Tensor& x,
-    std::int64_t dim,
-    const Lengths& samples) {
-  const Lengths channels = even_lengths(x.size(dim), parallel.size());
-  return exchanged(parallel, x, dim, channels, 0, samples);
-}
-
-at::Tensor shard_to_samples(
-    const TensorParallel& parallel,
-    const at::Tensor& x,
-    std::int64_t channels,
-    const Lengths& samples) {
-  const Lengths lengths = even_lengths(channels, parallel.size());
-  return exchanged(parallel, x, 0, samples, x.dim() - 1, lengths);
-}
-
-at::Tensor exchanged(
-    const TensorParallel& parallel,
-    const at::Tensor& x,
-    std::int64_t split_dim,
-    const Lengths& split_lengths,
-    std::int64_t merge_dim,
-    const Lengths& merge_lengths) {
-  if (parallel.size() == 1) {
-    return x;
-  }
-  return moved(
-      x,
-      [=](const at::Tensor& t) {
-        return exchange(parallel, t, split_dim, split_lengths, merge_dim, merge_lengths);
-      },
-      [=](const at::Tensor& g) {
-        return exchange(parallel, g, merge_dim, merge_lengths, split_dim, split_lengths);
-      });
-}
-
-at::Tensor
-gather_samples(const TensorParallel& parallel, const at::Tensor& x, const Lengths& samples) {
-  if (parallel.size() == 1) {
-    return x;
-  }
-  if (!x.requires_grad()) {
-    return gather(parallel, x, 0, samples); // masks, ids
-  }
-  return moved(
-      x,
-      [=](const at::Tensor& t) { return gather(parallel, t, 0, samples); },
-      [=](const at::Tensor& g) { return reduce_scatter(parallel, g, 0, samples); });
-}
-
-at::Tensor
-keep_own_samples(const TensorParallel& parallel, const at::Tensor& x, const Lengths& samples) {
-  if (parallel.size() == 1) {
-    return x;
-  }
-  return moved(
-      x,
-      [=](const at::Tensor& t) { return part(t, 0, samples, parallel.rank()); },
-      [=](const at::Tensor& g) { return gather(parallel, g, 0, samples); });
-}
-
-at::Tensor sum_of_partials(
-    const TensorParallel& parallel,
-    const at::Tensor& x,
-    Placement to,
-    const Lengths& samples) {
-  if (parallel.size() == 1) {
-    return x;
-  }
-  if (to == Placement::kReplicated) {
-    return moved(
-        x,
-        [=](const at::Tensor& t) {
-          at::Tensor sum = t.clone(at::MemoryFormat::Contiguous);
-          all_reduce(parallel, sum);
-          return sum;
-        },
-        [](const at::Tensor& g) { return g; });
-  }
-  const bool by_samples = to == Placement::kOwnSamples;
-  const std::int64_t dim = by_samples ? 0 : x.dim() - 1;
-  const Lengths lengths = by_samples ? samples : even_lengths(x.size(-1), parallel.size());
-  return moved(
-      x,
-      [=](const at::Tensor& t) { return reduce_scatter(parallel, t, dim, lengths); },
-      [=](const at::Tensor& g) { return gather(parallel, g, dim, lengths); });
+  return outside_placement(parallel);
 }
 
 at::Tensor enter(const TensorParallel& parallel, const at::Tensor& x, const Lengths& samples) {
-  if (inside_placement(parallel) != Placement::kSharded) {
-    return x;
+  switch (inside_placement(parallel)) {
+    case Placement::kOnMesh:
+      return boundary_of(parallel).enter(x, mesh_blocks(parallel, x.size(-1)));
+    case Placement::kSharded:
+      return parallel.prescaled_batch ? shard_channels(parallel, x)
+                                      : samples_to_shard(parallel, x, samples);
+    default:
+      return x;
   }
-  return parallel.prescaled_batch ? shard_channels(parallel, x)
-                                  : samples_to_shard(parallel, x, samples);
 }
 
 at::Tensor leave(
@@ -193,15 +52,57 @@ at::Tensor leave(
     const at::Tensor& x,
     std::int64_t channels,
     const Lengths& samples) {
-  if (inside_placement(parallel) != Placement::kSharded) {
-    return x;
+  switch (inside_placement(parallel)) {
+    case Placement::kOnMesh:
+      return boundary_of(parallel).leave(x, mesh_blocks(parallel, channels));
+    case Placement::kSharded:
+      return parallel.prescaled_batch ? gather_channels(parallel, x, channels)
+                                      : shard_to_samples(parallel, x, channels, samples);
+    default:
+      return x;
   }
-  return parallel.prescaled_batch ? gather_channels(parallel, x, channels)
-                                  : shard_to_samples(parallel, x, channels, samples);
+}
+
+at::Tensor
+samples_to_shard(const TensorParallel& parallel, const at::Tensor& x, const Lengths& samples) {
+  return scatter_and_merge_for_tp(
+      parallel, x, -1, even_lengths(x.size(-1), parallel.size()), 0, samples);
+}
+
+at::Tensor shard_to_samples(
+    const TensorParallel& parallel,
+    const at::Tensor& x,
+    std::int64_t channels,
+    const Lengths& samples) {
+  return scatter_and_merge_for_tp(
+      parallel, x, 0, samples, -1, even_lengths(channels, parallel.size()));
+}
+
+at::Tensor shard_channels(const TensorParallel& parallel, const at::Tensor& x) {
+  return slice_for_tp(parallel, x, -1, even_lengths(x.size(-1), parallel.size()));
+}
+
+at::Tensor
+gather_channels(const TensorParallel& parallel, const at::Tensor& x, std::int64_t channels) {
+  return join_slices_for_tp(parallel, x, -1, even_lengths(channels, parallel.size()));
+}
+
+at::Tensor sum_of_partials(
+    const TensorParallel& parallel,
+    const at::Tensor& x,
+    Placement to,
+    const Lengths& samples) {
+  if (to == Placement::kReplicated) {
+    return fwd_allreduce_for_tp(parallel, x);
+  }
+  return to == Placement::kOwnSamples
+             ? reduce_scatter_for_tp(parallel, x, 0, samples)
+             : reduce_scatter_for_tp(parallel, x, -1, even_lengths(x.size(-1), parallel.size()));
 }
 
 Lengths samples_of_ranks(const TensorParallel& parallel, std::int64_t own) {
-  return parallel.prescaled_batch ? Lengths(parallel.size(), own) : exchange_length(parallel, own);
+  const bool alike = parallel.prescaled_batch || inside_placement(parallel) == Placement::kOnMesh;
+  return alike ? Lengths(parallel.size(), own) : exchange_length(parallel, own);
 }
 
 at::Tensor drop(
@@ -218,10 +119,31 @@ at::Tensor drop(
       return drop_replicated(parallel, x, probability);
     case Placement::kSharded:
       return drop_sharded(parallel, x, probability);
+    case Placement::kOnMesh:
+      // Ranks with equal batches have equal random streams: blocks of one
+      // activation would lose the same pattern.
+      if (parallel.prescaled_batch) {
+        return drop_sharded(parallel, x, probability);
+      }
+      break;
     case Placement::kOwnSamples:
       break;
   }
   return at::dropout(x, probability, true);
+}
+
+ParameterCreation creation_for(const TensorParallel& parallel, ParameterCreation how) {
+  if (inside_placement(parallel) == Placement::kOnMesh) {
+    how.allocate = [mesh = two_d::mesh_of(parallel)](
+                       at::IntArrayRef sizes, const at::TensorOptions& options) {
+      return mesh->exchange().allocate(sizes, options);
+    };
+  }
+  return how;
+}
+
+Blocks mesh_blocks(const TensorParallel& parallel, std::int64_t length, std::int64_t unit) {
+  return Blocks(length, two_d::mesh_of(parallel)->side(), unit);
 }
 
 } // namespace tessera::nn

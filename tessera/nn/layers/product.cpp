@@ -5,8 +5,8 @@
 #include <vector>
 
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/custom_function.h>
 
+#include "tessera/autograd/node_data.h"
 #include "tessera/autograd/weight_gradient.h"
 #include "tessera/base/error.h"
 #include "tessera/tensor/torch_compat.h"
@@ -19,12 +19,11 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Function;
 using torch::autograd::variable_list;
 
-struct ProductCall : torch::CustomClassHolder {
+struct ProductCall {
   TensorParallel parallel;
   ProductPlan plan;
   bool has_bias = false;
 };
-using ProductCallPtr = c10::intrusive_ptr<ProductCall>;
 
 at::Tensor operand_of(const ProductCall& call, const at::Tensor& x) {
   switch (call.plan.operand) {
@@ -256,17 +255,16 @@ struct ProductNode : Function<ProductNode> {
       const at::Tensor& x,
       const at::Tensor& weight,
       const TorchOptional<at::Tensor>& bias,
-      const ProductCallPtr& call) {
-    call->has_bias = bias.has_value();
-    const at::Tensor operand = operand_of(*call, x);
+      const NodeDataPtr<ProductCall>& call) {
+    const at::Tensor operand = operand_of(call->value, x);
     context->save_for_backward({operand, weight});
-    context->saved_data["call"] = c10::IValue::make_capsule(call);
-    return result_of(*call, operand, weight, bias.has_value() ? *bias : at::Tensor());
+    save_node_data(context, call);
+    return result_of(call->value, operand, weight, bias.has_value() ? *bias : at::Tensor());
   }
 
   static variable_list backward(AutogradContext* context, variable_list grads) {
-    const auto capsule = context->saved_data["call"].toCapsule();
-    const auto& call = static_cast<const ProductCall&>(*capsule);
+    const auto data = saved_node_data<ProductCall>(context);
+    const ProductCall& call = data->value;
     const auto saved = context->get_saved_variables();
     const at::Tensor& x = saved[0];
     const at::Tensor& weight = saved[1];
@@ -315,14 +313,12 @@ at::Tensor distributed_product(
     const at::Tensor& x,
     const at::Tensor& weight,
     const at::Tensor& bias) {
-  auto call = c10::make_intrusive<ProductCall>();
-  call->parallel = parallel;
-  call->plan = plan;
   TorchOptional<at::Tensor> given;
   if (bias.defined()) {
     given = bias;
   }
-  return ProductNode::apply(x, weight, given, call);
+  return ProductNode::apply(
+      x, weight, given, node_data(ProductCall{parallel, plan, bias.defined()}));
 }
 
 } // namespace tessera::nn

@@ -1,58 +1,14 @@
 #include "tessera/nn/layers/projection.h"
 
-#include <vector>
+#include <utility>
 
 #include <ATen/ATen.h>
 
+#include "tessera/base/error.h"
 #include "tessera/nn/layers/placement.h"
 #include "tessera/nn/parallel/parameter_creation.h"
 
 namespace tessera::nn {
-
-namespace {
-
-/// Rows of the features of `rank`, one piece a group, appended to a shard.
-void add_rows(
-    const FeatureSplit& split,
-    int ranks,
-    int rank,
-    Range columns,
-    bool two_dimensions,
-    Shard& shard) {
-  const Range parts = even_range(split.parts, ranks, rank);
-  for (std::int64_t group = 0; group < split.groups; ++group) {
-    Piece piece;
-    piece.full_start = {(group * split.parts + parts.start) * split.width};
-    piece.local_start = {shard.local_sizes[0]};
-    piece.sizes = {parts.size() * split.width};
-    if (two_dimensions) {
-      piece.full_start.push_back(columns.start);
-      piece.local_start.push_back(0);
-      piece.sizes.push_back(columns.size());
-    }
-    shard.local_sizes[0] += piece.sizes[0];
-    shard.pieces.push_back(std::move(piece));
-  }
-}
-
-/// Columns of the features of `rank`.
-Shard column_shard(const FeatureSplit& split, std::int64_t rows, int ranks, int rank) {
-  const Range parts = even_range(split.parts, ranks, rank);
-  Shard shard;
-  shard.full_sizes = {rows, split.total()};
-  shard.local_sizes = {rows, 0};
-  for (std::int64_t group = 0; group < split.groups; ++group) {
-    const std::int64_t width = parts.size() * split.width;
-    shard.pieces.push_back(
-        {{0, (group * split.parts + parts.start) * split.width},
-         {0, shard.local_sizes[1]},
-         {rows, width}});
-    shard.local_sizes[1] += width;
-  }
-  return shard;
-}
-
-} // namespace
 
 Lengths FeatureSplit::lengths(int ranks) const {
   Lengths result;
@@ -62,24 +18,47 @@ Lengths FeatureSplit::lengths(int ranks) const {
   return result;
 }
 
+Blocks FeatureSplit::blocks(int ranks) const {
+  return {parts * width, ranks, width, /*may_be_empty=*/true};
+}
+
+two_d::LinearLayout DistributedProjectionImpl::layout_on_mesh() const {
+  const Blocks hidden = mesh_blocks(parallel(), hidden_);
+  const Blocks features = split_.blocks(hidden.parts());
+  const int groups = static_cast<int>(split_.groups);
+  return direction_ == Direction::kInto ? two_d::LinearLayout{hidden, features, groups}
+                                        : two_d::LinearLayout{features, hidden, 1};
+}
+
 Shard DistributedProjectionImpl::weight_shard() const {
   const int ranks = parallel().size();
   const int rank = parallel().rank();
-  if (direction_ == Direction::kOutOf) {
-    return column_shard(split_, hidden_, ranks, rank);
+  const int groups = static_cast<int>(split_.groups);
+  const Placement inside = inside_placement(parallel());
+  if (inside == Placement::kOnMesh) {
+    const two_d::Mesh& mesh = *parallel().mesh;
+    const two_d::LinearLayout layout = layout_on_mesh();
+    return block_of_matrix(
+        layout.in, mesh.row(), layout.out, mesh.column(), layout.groups, /*transposed=*/true);
   }
-  Shard shard;
-  shard.full_sizes = {split_.total(), hidden_};
-  if (inside_placement(parallel()) == Placement::kSharded) {
-    // Every rank's features, in the order in which the products are sent.
-    const Range columns = even_range(hidden_, ranks, rank);
-    shard.local_sizes = {0, columns.size()};
-    for (int r = 0; r < ranks; ++r) {
-      add_rows(split_, ranks, r, columns, true, shard);
+  const Blocks features = split_.blocks(ranks);
+  const Blocks hidden(hidden_, 1);
+  if (direction_ == Direction::kOutOf) {
+    return block_of_matrix(hidden, 0, features, rank, groups);
+  }
+  if (inside != Placement::kSharded) {
+    return block_of_matrix(hidden, 0, features, rank, groups, /*transposed=*/true);
+  }
+  // Every rank's features, in the order in which the products are sent.
+  const Blocks channels(hidden_, ranks, 1, /*may_be_empty=*/true);
+  Shard shard{{split_.total(), hidden_}, {0, channels.size(rank)}, {}};
+  for (int r = 0; r < ranks; ++r) {
+    const Shard of_rank = block_of_matrix(channels, rank, features, r, groups, true);
+    for (Piece piece : of_rank.pieces) {
+      piece.local_start[0] += shard.local_sizes[0];
+      shard.pieces.push_back(std::move(piece));
     }
-  } else {
-    shard.local_sizes = {0, hidden_};
-    add_rows(split_, ranks, rank, {0, hidden_}, true, shard);
+    shard.local_sizes[0] += of_rank.local_sizes[0];
   }
   return shard;
 }
@@ -93,7 +72,7 @@ DistributedProjectionImpl::DistributedProjectionImpl(
   ParameterCreation how;
   how.use_normal = options.use_normal_initialization;
   how.initializer_range = options.initializer_range;
-  const auto create = parameter_creation_scope(*this, how);
+  const auto create = parameter_creation_scope(*this, creation_for(parallel(), how));
   weight = create.initialize_shard("weight", weight_shard());
   if (!options.linear_bias) {
     return;
@@ -102,22 +81,27 @@ DistributedProjectionImpl::DistributedProjectionImpl(
   const Initializer initializer = options.use_normal_initialization
                                       ? constant(0)
                                       : nn::linear_bias(into ? hidden : split.total());
-  if (into) {
-    Shard shard;
-    shard.full_sizes = {split.total()};
-    shard.local_sizes = {0};
-    add_rows(split, parallel().size(), parallel().rank(), {}, false, shard);
-    bias = create.initialize_shard("bias", shard, initializer);
-  } else if (inside_placement(parallel()) == Placement::kSharded) {
+  const Placement inside = inside_placement(parallel());
+  if (inside == Placement::kOnMesh) {
+    const two_d::LinearLayout layout = layout_on_mesh();
+    bias =
+        first_row_.create(*parallel().mesh, create, "bias", layout.out, layout.groups, initializer);
+  } else if (into) {
+    const int groups = static_cast<int>(split.groups);
+    bias = create.initialize_shard(
+        "bias",
+        block_of_vector(split.blocks(parallel().size()), parallel().rank(), groups),
+        initializer);
+  } else if (inside == Placement::kSharded) {
     bias = create.initialize_with_output_partition("bias", {hidden}, initializer);
   } else {
     bias = create.initialize_whole("bias", {hidden}, initializer);
   }
 }
 
-at::Tensor DistributedProjectionImpl::forward(const at::Tensor& x, const Lengths& samples) {
-  const TensorParallel now = parallel_now();
-  const std::int64_t positions = x.size(1);
+/// `rows`: of every rank's own samples.
+ProductPlan DistributedProjectionImpl::product_plan(const TensorParallel& now, const Lengths& rows)
+    const {
   const bool into = direction_ == Direction::kInto;
   ProductPlan plan;
   switch (inside_placement(now)) {
@@ -132,12 +116,27 @@ at::Tensor DistributedProjectionImpl::forward(const at::Tensor& x, const Lengths
     case Placement::kOwnSamples:
       plan.operand = into ? Operand::kOwnSamples : Operand::kSharded;
       plan.result = into ? Result::kSharded : Result::kOwnSamples;
-      for (const std::int64_t count : samples) {
-        plan.rows.push_back(count * positions);
-      }
+      plan.rows = rows;
       break;
+    case Placement::kOnMesh:
+      TESSERA_CHECK(false, "products on a mesh are SUMMA's");
   }
-  const at::Tensor y = distributed_product(now, plan, x.reshape({-1, x.size(-1)}), weight, bias);
+  return plan;
+}
+
+at::Tensor DistributedProjectionImpl::forward(const at::Tensor& x, const Lengths& samples) {
+  const TensorParallel now = parallel_now();
+  if (inside_placement(now) == Placement::kOnMesh) {
+    first_row_.agree(*now.mesh);
+    return two_d::linear(now.mesh, layout_on_mesh(), x, weight, bias);
+  }
+  const std::int64_t positions = x.size(1);
+  Lengths rows;
+  for (const std::int64_t count : samples) {
+    rows.push_back(count * positions);
+  }
+  const at::Tensor y =
+      distributed_product(now, product_plan(now, rows), x.reshape({-1, x.size(-1)}), weight, bias);
   return y.view({y.size(0) / positions, positions, y.size(1)});
 }
 

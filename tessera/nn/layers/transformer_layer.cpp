@@ -15,15 +15,7 @@ InsideState enter_state(
     const at::Tensor& attention_mask,
     const at::Tensor& cross_states,
     const at::Tensor& cross_mask) {
-  if (hidden.dim() != 3 || hidden.size(2) != o.hidden_size) {
-    throw ShapeError(tessera::str(
-        module,
-        ": hidden states have sizes ",
-        hidden.sizes(),
-        "; expected [batch, sequence, ",
-        o.hidden_size,
-        "] (hidden_size)"));
-  }
+  check_hidden(module, o, hidden);
   if (o.add_cross_attention && !cross_states.defined()) {
     throw ShapeError(
         tessera::str(module, ": add_cross_attention is true but there are no cross_states"));

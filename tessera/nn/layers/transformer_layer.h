@@ -34,6 +34,13 @@ class DistributedTransformerLayerImpl : public DistributedModule {
       const at::Tensor& cross_states = {},
       const at::Tensor& cross_mask = {});
 
+  const DistributedAttentionLayer& attention() const {
+    return attention_;
+  }
+  const DistributedTransformerOutputLayer& output() const {
+    return output_;
+  }
+
   TransformerOptions options;
 
  private:

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "tessera/base/error.h"
+#include "tessera/nn/summa/mesh.h"
 
 namespace tessera::nn {
 
@@ -20,7 +21,31 @@ void check_probability(const char* module, const char* name, double value) {
   }
 }
 
+void check_mesh_heads(const char* module, const TransformerOptions& o, int side) {
+  if (o.num_attention_heads < side) {
+    throw ShapeError(tessera::str(
+        module,
+        ": ",
+        o.num_attention_heads,
+        " attention heads on a mesh of ",
+        side,
+        " x ",
+        side,
+        "; every column needs at least one: give ",
+        side,
+        " heads or more, best a multiple, or a smaller mesh"));
+  }
+}
+
 } // namespace
+
+std::int64_t heads_here(const TransformerOptions& o, const TensorParallel& parallel) {
+  if (parallel.distribution == Distribution::kTwoD) {
+    const two_d::Mesh& mesh = *two_d::mesh_of(parallel);
+    return even_range(o.num_attention_heads, mesh.side(), mesh.column()).size();
+  }
+  return even_range(o.num_attention_heads, parallel.size(), parallel.rank()).size();
+}
 
 void check_options(
     const char* module,
@@ -47,12 +72,8 @@ void check_options(
         "them should be true"));
   }
   if (parallel.distribution == Distribution::kTwoD) {
-    throw ConfigError(tessera::str(
-        module,
-        " is distributed over one dimension; under the 2-D distribution use "
-        "the layers of the mesh, or optimize \"speed\" or \"memory\""));
-  }
-  if (o.num_attention_heads < parallel.size()) {
+    check_mesh_heads(module, o, two_d::mesh_of(parallel)->side());
+  } else if (o.num_attention_heads < parallel.size()) {
     throw ShapeError(tessera::str(
         module,
         ": ",
@@ -63,6 +84,18 @@ void check_options(
         "tensor_parallel_degree of at most ",
         o.num_attention_heads,
         ", best one that divides it"));
+  }
+}
+
+void check_hidden(const char* module, const TransformerOptions& o, const at::Tensor& hidden) {
+  if (hidden.dim() != 3 || hidden.size(2) != o.hidden_size) {
+    throw ShapeError(tessera::str(
+        module,
+        ": hidden states have sizes ",
+        hidden.sizes(),
+        "; expected [batch, sequence, ",
+        o.hidden_size,
+        "] (hidden_size)"));
   }
 }
 

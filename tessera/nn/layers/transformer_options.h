@@ -63,12 +63,18 @@ struct TransformerOptions {
   double intermediate_dropout_prob = 0.0;
 };
 
+/// Attention heads of this rank; on a mesh those of its column.
+std::int64_t heads_here(const TransformerOptions& options, const TensorParallel& parallel);
+
 /// Throws: ConfigError naming the option, ShapeError when ranks would be left
 /// without an attention head.
 void check_options(
     const char* module,
     const TransformerOptions& options,
     const TensorParallel& parallel);
+
+/// Throws: ShapeError unless `hidden` is [batch, sequence, hidden_size].
+void check_hidden(const char* module, const TransformerOptions& options, const at::Tensor& hidden);
 
 /// Hidden states, their mask, states to attend over, their mask; masks are
 /// added to attention scores and broadcast to [B, heads, S, T]. Undefined

@@ -69,7 +69,7 @@ class OpenCall : public Impl {
     impl.forward(std::forward<Args>(args)...);
   }
   auto forward(Args&&... args) {
-    return ModuleCall<Impl, Args...>::dispatch(*this, std::forward<Args>(args)...);
+    return ModuleCall<Impl, Carried<Args>...>::dispatch(*this, std::forward<Args>(args)...);
   }
 };
 

@@ -75,6 +75,14 @@ const nn::CallKey ModuleCall<Impl, Args...>::key = nn::register_invoker(
     std::string(typeid(Impl).name()) + "(" + typeid(std::tuple<Args...>).name() + ")",
     &ModuleCall<Impl, Args...>::invoke);
 
+/// What an argument of an overloaded or templated forward is packed as: a string literal becomes a
+/// std::string, because a pointer means nothing on another rank.
+template <typename Arg>
+using Carried = std::conditional_t<
+    std::is_same_v<std::decay_t<Arg>, const char*> || std::is_same_v<std::decay_t<Arg>, char*>,
+    std::string,
+    Arg>;
+
 /// The parameter types of a forward that has exactly one overload, taken from the type of the
 /// pointer to it. An inherited forward (BatchNorm2d, ReLU) names its base class there; calls go by
 /// the class that the holder makes.

@@ -57,19 +57,19 @@ at::Tensor blocks_for(const at::Tensor& like, const std::vector<std::int64_t>& s
 
 void check_lengths(
     const char* what,
-    const TensorParallel& parallel,
+    const Ranks& ranks,
     const at::Tensor& tensor,
     std::int64_t dim,
     const Lengths& lengths,
     bool whole) {
-  const std::int64_t expected = whole ? total(lengths) : lengths[parallel.rank()];
-  if (static_cast<int>(lengths.size()) != parallel.size() || tensor.size(dim) != expected) {
+  const std::int64_t expected = whole ? total(lengths) : lengths[ranks.rank()];
+  if (static_cast<int>(lengths.size()) != ranks.size() || tensor.size(dim) != expected) {
     throw ShapeError(tessera::str(
         what,
         " in group '",
-        parallel.group->name(),
+        ranks.group().name(),
         "' on tp_rank ",
-        parallel.rank(),
+        ranks.rank(),
         ": dimension ",
         dim,
         " of a tensor of sizes ",
@@ -79,15 +79,16 @@ void check_lengths(
   }
 }
 
-/// Copies slice r of `dim` to the front of blocks[r].
+/// Copies slice r of `dim` to the front of the block of position r.
 void spread(
+    const Ranks& ranks,
     const at::Tensor& tensor,
     std::int64_t dim,
     const Lengths& lengths,
     const at::Tensor& blocks) {
   std::int64_t start = 0;
   for (std::size_t r = 0; r < lengths.size(); ++r) {
-    blocks.select(0, static_cast<std::int64_t>(r))
+    blocks.select(0, ranks.in_group(static_cast<int>(r)))
         .narrow(dim, 0, lengths[r])
         .copy_(tensor.narrow(dim, start, lengths[r]));
     start += lengths[r];
@@ -95,12 +96,26 @@ void spread(
 }
 
 /// The reverse: joins the fronts of the blocks along `dim`.
-at::Tensor join(const at::Tensor& blocks, std::int64_t dim, const Lengths& lengths) {
+at::Tensor
+join(const Ranks& ranks, const at::Tensor& blocks, std::int64_t dim, const Lengths& lengths) {
   std::vector<at::Tensor> parts;
   for (std::size_t r = 0; r < lengths.size(); ++r) {
-    parts.push_back(blocks.select(0, static_cast<std::int64_t>(r)).narrow(dim, 0, lengths[r]));
+    parts.push_back(
+        blocks.select(0, ranks.in_group(static_cast<int>(r))).narrow(dim, 0, lengths[r]));
   }
   return at::cat(parts, dim);
+}
+
+/// Blocks by rank in the group -> by position.
+at::Tensor by_position(const Ranks& ranks, const at::Tensor& blocks) {
+  if (ranks.in_order()) {
+    return blocks;
+  }
+  std::vector<at::Tensor> ordered;
+  for (int r = 0; r < ranks.size(); ++r) {
+    ordered.push_back(blocks.select(0, ranks.in_group(r)));
+  }
+  return at::stack(ordered);
 }
 
 at::Tensor shaped(const at::Tensor& like, std::vector<std::int64_t> sizes) {
@@ -121,165 +136,170 @@ Pending ready(at::Tensor tensor) {
 }
 
 Pending begin_reduce_scatter(
-    const TensorParallel& parallel,
+    const Ranks& ranks,
     const at::Tensor& tensor,
     std::int64_t dim,
     const Lengths& lengths,
     bool in_background) {
-  if (parallel.size() == 1) {
+  if (ranks.size() == 1) {
     return ready(tensor);
   }
-  check_lengths("reduce_scatter", parallel, tensor, dim, lengths, true);
-  const std::int64_t own = lengths[parallel.rank()];
-  if (parallel.shapes_only) {
-    tell_skipped("reduce_scatter", parallel.size(), tensor);
+  check_lengths("reduce_scatter", ranks, tensor, dim, lengths, true);
+  const std::int64_t own = lengths[ranks.rank()];
+  if (ranks.shapes_only()) {
+    tell_skipped("reduce_scatter", ranks.size(), tensor);
     return ready(shaped(tensor, with_size(tensor.sizes(), dim, own)));
   }
   at::Tensor input = tensor.contiguous();
   const auto block = with_size(tensor.sizes(), dim, longest(lengths));
-  if (!equal(lengths) || outer(tensor.sizes(), dim) != 1) {
-    input = blocks_for(tensor, in_front(parallel.size(), block), !equal(lengths));
-    spread(tensor, dim, lengths, input);
+  if (!equal(lengths) || outer(tensor.sizes(), dim) != 1 || !ranks.in_order()) {
+    input = blocks_for(tensor, in_front(ranks.size(), block), !equal(lengths));
+    spread(ranks, tensor, dim, lengths, input);
   }
   const at::Tensor output = at::empty(block, tensor.options());
   auto finish = [output, dim, own] {
     return output.size(dim) == own ? output : output.narrow(dim, 0, own).contiguous();
   };
   if (!in_background) {
-    parallel.group->reduce_scatter(output, input);
+    ranks.group().reduce_scatter(output, input);
     return ready(finish());
   }
   return after(
-      parallel.group->reduce_scatter_async(output, input, comm::ReduceOp::kSum),
+      ranks.group().reduce_scatter_async(output, input, comm::ReduceOp::kSum),
       {output, input},
       std::move(finish));
 }
 
 Pending begin_exchange(
-    const TensorParallel& parallel,
+    const Ranks& ranks,
     const at::Tensor& tensor,
     std::int64_t split_dim,
     const Lengths& split_lengths,
     std::int64_t merge_dim,
     const Lengths& merge_lengths,
     bool in_background) {
-  if (parallel.size() == 1) {
+  if (ranks.size() == 1) {
     return ready(tensor);
   }
-  check_lengths("all_to_all", parallel, tensor, split_dim, split_lengths, true);
-  check_lengths("all_to_all", parallel, tensor, merge_dim, merge_lengths, false);
-  const std::int64_t own = split_lengths[parallel.rank()];
+  check_lengths("all_to_all", ranks, tensor, split_dim, split_lengths, true);
+  check_lengths("all_to_all", ranks, tensor, merge_dim, merge_lengths, false);
+  const std::int64_t own = split_lengths[ranks.rank()];
   const auto one = with_size(tensor.sizes(), split_dim, own);
   const auto merged = with_size(one, merge_dim, total(merge_lengths));
-  if (parallel.shapes_only) {
-    tell_skipped("all_to_all", parallel.size(), tensor);
+  if (ranks.shapes_only()) {
+    tell_skipped("all_to_all", ranks.size(), tensor);
     return ready(shaped(tensor, merged));
   }
   const bool even = equal(split_lengths) && equal(merge_lengths);
   const auto block = in_front(
-      parallel.size(),
+      ranks.size(),
       with_size(
           with_size(tensor.sizes(), split_dim, longest(split_lengths)),
           merge_dim,
           longest(merge_lengths)));
   at::Tensor input = tensor.contiguous();
-  if (!even || outer(tensor.sizes(), split_dim) != 1) {
+  if (!even || outer(tensor.sizes(), split_dim) != 1 || !ranks.in_order()) {
     input = blocks_for(tensor, block, !even);
     const std::int64_t length = tensor.size(merge_dim);
-    spread(tensor, split_dim, split_lengths, input.narrow(merge_dim + 1, 0, length));
+    spread(ranks, tensor, split_dim, split_lengths, input.narrow(merge_dim + 1, 0, length));
   }
   const at::Tensor output = at::empty(block, tensor.options());
   auto finish = [=] {
-    if (even && outer(one, merge_dim) == 1) {
+    if (even && outer(one, merge_dim) == 1 && ranks.in_order()) {
       return output.view(merged);
     }
-    return join(output.narrow(split_dim + 1, 0, own), merge_dim, merge_lengths);
+    return join(ranks, output.narrow(split_dim + 1, 0, own), merge_dim, merge_lengths);
   };
   if (!in_background) {
-    parallel.group->all_to_all(output, input);
+    ranks.group().all_to_all(output, input);
     return ready(finish());
   }
-  return after(parallel.group->all_to_all_async(output, input), {output, input}, std::move(finish));
+  return after(ranks.group().all_to_all_async(output, input), {output, input}, std::move(finish));
 }
 
 } // namespace
 
-Lengths even_lengths(std::int64_t total, int parts) {
-  Lengths lengths;
-  for (int part = 0; part < parts; ++part) {
-    lengths.push_back(even_range(total, parts, part).size());
+Ranks::Ranks(
+    comm::ProcessGroup& group,
+    const std::vector<int>& order,
+    bool shapes_only,
+    std::shared_ptr<const void> owner)
+    : group_(&group), shapes_only_(shapes_only), owner_(std::move(owner)) {
+  if (!std::is_sorted(order.begin(), order.end())) {
+    order_ = order;
   }
-  return lengths;
 }
 
-std::vector<Lengths> exchange_numbers(
-    const TensorParallel& parallel,
-    const std::vector<std::int64_t>& own) {
+int Ranks::rank() const {
+  if (group_ == nullptr || in_order()) {
+    return group_ == nullptr ? 0 : group_->rank();
+  }
+  return static_cast<int>(std::find(order_.begin(), order_.end(), group_->rank()) - order_.begin());
+}
+
+std::vector<Lengths> exchange_numbers(const Ranks& ranks, const std::vector<std::int64_t>& own) {
   const auto count = static_cast<std::int64_t>(own.size());
-  const int ranks = parallel.size();
+  const int size = ranks.size();
   std::vector<Lengths> numbers;
-  if (ranks == 1 || parallel.shapes_only) {
-    if (ranks > 1) {
+  if (size == 1 || ranks.shapes_only()) {
+    if (size > 1) {
       SkippedWork work;
       work.operation = "all_gather";
-      work.ranks = ranks;
+      work.ranks = size;
       work.bytes = 8 * static_cast<double>(count);
       work.has_adjoint = false;
       tell_skipped(work);
     }
     for (const std::int64_t number : own) {
-      numbers.emplace_back(ranks, number);
+      numbers.emplace_back(size, number);
     }
     return numbers;
   }
   // Lengths concern the host, wherever the tensors are.
   const at::Tensor input = at::empty({count}, at::kLong);
   std::copy(own.begin(), own.end(), input.data_ptr<std::int64_t>());
-  const at::Tensor output = at::empty({ranks, count}, at::kLong);
-  parallel.group->all_gather(output, input);
+  const at::Tensor output = at::empty({size, count}, at::kLong);
+  ranks.group().all_gather(output, input);
   const auto* values = output.data_ptr<std::int64_t>();
   for (std::int64_t k = 0; k < count; ++k) {
     Lengths lengths;
-    for (int r = 0; r < ranks; ++r) {
-      lengths.push_back(values[r * count + k]);
+    for (int r = 0; r < size; ++r) {
+      lengths.push_back(values[ranks.in_group(r) * count + k]);
     }
     numbers.push_back(std::move(lengths));
   }
   return numbers;
 }
 
-Lengths exchange_length(const TensorParallel& parallel, std::int64_t own) {
-  return exchange_numbers(parallel, {own}).front();
+Lengths exchange_length(const Ranks& ranks, std::int64_t own) {
+  return exchange_numbers(ranks, {own}).front();
 }
 
-void all_reduce(const TensorParallel& parallel, const at::Tensor& tensor) {
-  if (parallel.size() == 1) {
+void all_reduce(const Ranks& ranks, const at::Tensor& tensor, comm::ReduceOp operation) {
+  if (ranks.size() == 1) {
     return;
   }
-  if (parallel.shapes_only) {
-    tell_skipped("all_reduce", parallel.size(), tensor);
+  if (ranks.shapes_only()) {
+    tell_skipped("all_reduce", ranks.size(), tensor);
     return;
   }
-  parallel.group->all_reduce(tensor);
+  ranks.group().all_reduce(tensor, operation);
 }
 
-at::Tensor gather(
-    const TensorParallel& parallel,
-    const at::Tensor& tensor,
-    std::int64_t dim,
-    const Lengths& lengths) {
-  if (parallel.size() == 1) {
+at::Tensor
+gather(const Ranks& ranks, const at::Tensor& tensor, std::int64_t dim, const Lengths& lengths) {
+  if (ranks.size() == 1) {
     return tensor;
   }
-  check_lengths("all_gather", parallel, tensor, dim, lengths, false);
+  check_lengths("all_gather", ranks, tensor, dim, lengths, false);
   const auto joined = with_size(tensor.sizes(), dim, total(lengths));
-  if (parallel.shapes_only) {
-    tell_skipped("all_gather", parallel.size(), tensor);
+  if (ranks.shapes_only()) {
+    tell_skipped("all_gather", ranks.size(), tensor);
     return shaped(tensor, joined);
   }
-  if (equal(lengths) && outer(tensor.sizes(), dim) == 1) {
+  if (equal(lengths) && outer(tensor.sizes(), dim) == 1 && ranks.in_order()) {
     at::Tensor output = at::empty(joined, tensor.options());
-    parallel.group->all_gather(output, tensor.contiguous());
+    ranks.group().all_gather(output, tensor.contiguous());
     return output;
   }
   at::Tensor input = tensor.contiguous();
@@ -287,84 +307,85 @@ at::Tensor gather(
     input = at::zeros(with_size(tensor.sizes(), dim, longest(lengths)), tensor.options());
     input.narrow(dim, 0, tensor.size(dim)).copy_(tensor);
   }
-  return join(gather_blocks(parallel, input), dim, lengths);
+  const at::Tensor output = at::empty(in_front(ranks.size(), input.sizes()), input.options());
+  ranks.group().all_gather(output, input);
+  return join(ranks, output, dim, lengths);
 }
 
 at::Tensor reduce_scatter(
-    const TensorParallel& parallel,
+    const Ranks& ranks,
     const at::Tensor& tensor,
     std::int64_t dim,
     const Lengths& lengths) {
-  return begin_reduce_scatter(parallel, tensor, dim, lengths, false)();
+  return begin_reduce_scatter(ranks, tensor, dim, lengths, false)();
 }
 
 at::Tensor exchange(
-    const TensorParallel& parallel,
+    const Ranks& ranks,
     const at::Tensor& tensor,
     std::int64_t split_dim,
     const Lengths& split_lengths,
     std::int64_t merge_dim,
     const Lengths& merge_lengths) {
-  return begin_exchange(
-      parallel, tensor, split_dim, split_lengths, merge_dim, merge_lengths, false)();
+  return begin_exchange(ranks, tensor, split_dim, split_lengths, merge_dim, merge_lengths, false)();
 }
 
-Pending start_all_reduce(const TensorParallel& parallel, const at::Tensor& tensor) {
-  if (parallel.size() == 1) {
+Pending start_all_reduce(const Ranks& ranks, const at::Tensor& tensor) {
+  if (ranks.size() == 1) {
     return ready(tensor);
   }
-  if (parallel.shapes_only) {
-    tell_skipped("all_reduce", parallel.size(), tensor);
+  if (ranks.shapes_only()) {
+    tell_skipped("all_reduce", ranks.size(), tensor);
     return ready(tensor);
   }
-  return after(parallel.group->all_reduce_async(tensor, comm::ReduceOp::kSum), {tensor}, [tensor] {
+  return after(ranks.group().all_reduce_async(tensor, comm::ReduceOp::kSum), {tensor}, [tensor] {
     return tensor;
   });
 }
 
 Pending start_reduce_scatter(
-    const TensorParallel& parallel,
+    const Ranks& ranks,
     const at::Tensor& tensor,
     std::int64_t dim,
     const Lengths& lengths) {
-  return begin_reduce_scatter(parallel, tensor, dim, lengths, true);
+  return begin_reduce_scatter(ranks, tensor, dim, lengths, true);
 }
 
 Pending start_exchange(
-    const TensorParallel& parallel,
+    const Ranks& ranks,
     const at::Tensor& tensor,
     std::int64_t split_dim,
     const Lengths& split_lengths,
     std::int64_t merge_dim,
     const Lengths& merge_lengths) {
-  return begin_exchange(parallel, tensor, split_dim, split_lengths, merge_dim, merge_lengths, true);
+  return begin_exchange(ranks, tensor, split_dim, split_lengths, merge_dim, merge_lengths, true);
 }
 
-at::Tensor reduce_scatter_blocks(const TensorParallel& parallel, const at::Tensor& blocks) {
-  TESSERA_CHECK(blocks.size(0) == parallel.size());
-  if (parallel.shapes_only && parallel.size() > 1) {
-    tell_skipped("reduce_scatter", parallel.size(), blocks);
+at::Tensor reduce_scatter_blocks(const Ranks& ranks, const at::Tensor& blocks) {
+  TESSERA_CHECK(blocks.size(0) == ranks.size() && ranks.in_order());
+  if (ranks.shapes_only() && ranks.size() > 1) {
+    tell_skipped("reduce_scatter", ranks.size(), blocks);
   }
-  if (parallel.size() == 1 || parallel.shapes_only) {
-    return blocks.select(0, parallel.rank()); // the one block, or its shape
+  if (ranks.size() == 1 || ranks.shapes_only()) {
+    return blocks.select(0, ranks.rank()); // the one block, or its shape
   }
   const at::Tensor output = at::empty_like(blocks.select(0, 0));
-  parallel.group->reduce_scatter(output, blocks);
+  ranks.group().reduce_scatter(output, blocks);
   return output;
 }
 
-at::Tensor gather_blocks(const TensorParallel& parallel, const at::Tensor& block) {
-  const auto sizes = in_front(parallel.size(), block.sizes());
-  if (parallel.size() == 1) {
+at::Tensor gather_blocks(const Ranks& ranks, const at::Tensor& block) {
+  const auto sizes = in_front(ranks.size(), block.sizes());
+  if (ranks.size() == 1) {
     return block.unsqueeze(0);
   }
-  if (parallel.shapes_only) {
-    tell_skipped("all_gather", parallel.size(), block);
+  if (ranks.shapes_only()) {
+    tell_skipped("all_gather", ranks.size(), block);
     return shaped(block, sizes);
   }
-  at::Tensor output = at::empty(sizes, block.options());
-  parallel.group->all_gather(output, block.contiguous());
-  return output;
+  const at::Tensor output = at::empty(sizes, block.options());
+  ranks.group().all_gather(output, block.contiguous());
+  return by_position(ranks, output);
 }
 
 } // namespace tessera::nn

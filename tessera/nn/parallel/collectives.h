@@ -2,47 +2,83 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 
 #include "tessera/nn/parallel/context.h"
+#include "tessera/nn/parallel/shard.h"
 
-// What primitives.h and the built-in layers are made of: one collective over
-// the TP_GROUP each, without autograd, for slices that need not be equal.
-// Slices of unequal length are padded to the longest on their way, zeros that
-// count as traffic. With one rank each returns its argument; under shapes_only
-// a result has the right sizes and nothing else.
-// Collective over the TP_GROUP. Threads: those that run user code.
+// What primitives.h and the built-in layers are made of: one collective each,
+// without autograd, for slices that need not be equal. Slices of unequal length
+// are padded to the longest on their way, zeros that count as traffic. With one
+// rank each returns its argument; under shapes_only a result has the right
+// sizes and nothing else.
+// Collective over `ranks`. Threads: those that run user code.
 namespace tessera::nn {
 
-/// Length of every rank's slice of one dimension.
-using Lengths = std::vector<std::int64_t>;
+/// The ranks of a collective in the order in which their slices lie: those of
+/// the TP_GROUP, or the row or column of a mesh that this rank is in.
+class Ranks {
+ public:
+  // NOLINTNEXTLINE(google-explicit-constructor): the usual case
+  Ranks(const TensorParallel& parallel)
+      : group_(parallel.group), shapes_only_(parallel.shapes_only) {}
+  /// `order`: the rank in `group` of each position. `owner` keeps the group.
+  Ranks(
+      comm::ProcessGroup& group,
+      const std::vector<int>& order,
+      bool shapes_only,
+      std::shared_ptr<const void> owner = {});
 
-Lengths even_lengths(std::int64_t total, int parts);
+  comm::ProcessGroup& group() const {
+    return *group_;
+  }
+  bool shapes_only() const {
+    return shapes_only_;
+  }
+  int size() const {
+    return group_ == nullptr ? 1 : group_->size();
+  }
+  /// The position of this rank.
+  int rank() const;
+  /// The rank in the group of a position.
+  int in_group(int position) const {
+    return order_.empty() ? position : order_[static_cast<std::size_t>(position)];
+  }
+  /// Whether positions are the ranks in the group.
+  bool in_order() const {
+    return order_.empty();
+  }
+
+ private:
+  comm::ProcessGroup* group_;
+  bool shapes_only_;
+  std::vector<int> order_; // empty: positions are ranks
+  std::shared_ptr<const void> owner_;
+};
 
 /// What every rank says of itself, by rank: `own` lists as many numbers on all
 /// ranks; entry k of the result has everybody's number k.
 /// Cost: one all-gather of 8 bytes a number.
-std::vector<Lengths> exchange_numbers(
-    const TensorParallel& parallel,
-    const std::vector<std::int64_t>& own);
+std::vector<Lengths> exchange_numbers(const Ranks& ranks, const std::vector<std::int64_t>& own);
 /// The same for one number.
-Lengths exchange_length(const TensorParallel& parallel, std::int64_t own);
+Lengths exchange_length(const Ranks& ranks, std::int64_t own);
 
-/// Sum over the ranks, in place on a contiguous tensor.
-void all_reduce(const TensorParallel& parallel, const at::Tensor& tensor);
+/// Reduction over the ranks, in place on a contiguous tensor.
+void all_reduce(
+    const Ranks& ranks,
+    const at::Tensor& tensor,
+    comm::ReduceOp operation = comm::ReduceOp::kSum);
 
 /// Joins the ranks' tensors along `dim`; rank r's is lengths[r] long there.
-at::Tensor gather(
-    const TensorParallel& parallel,
-    const at::Tensor& tensor,
-    std::int64_t dim,
-    const Lengths& lengths);
+at::Tensor
+gather(const Ranks& ranks, const at::Tensor& tensor, std::int64_t dim, const Lengths& lengths);
 
 /// Sum over the ranks, of which this rank keeps its slice of `dim`.
 at::Tensor reduce_scatter(
-    const TensorParallel& parallel,
+    const Ranks& ranks,
     const at::Tensor& tensor,
     std::int64_t dim,
     const Lengths& lengths);
@@ -51,7 +87,7 @@ at::Tensor reduce_scatter(
 /// from rank r (merge_lengths[r] long along `merge_dim`) is joined in the order
 /// of ranks. The two dimensions differ.
 at::Tensor exchange(
-    const TensorParallel& parallel,
+    const Ranks& ranks,
     const at::Tensor& tensor,
     std::int64_t split_dim,
     const Lengths& split_lengths,
@@ -64,14 +100,14 @@ using Pending = std::function<at::Tensor()>;
 
 /// The same collectives, started: the caller computes something else before it
 /// asks for the result.
-Pending start_all_reduce(const TensorParallel& parallel, const at::Tensor& tensor);
+Pending start_all_reduce(const Ranks& ranks, const at::Tensor& tensor);
 Pending start_reduce_scatter(
-    const TensorParallel& parallel,
+    const Ranks& ranks,
     const at::Tensor& tensor,
     std::int64_t dim,
     const Lengths& lengths);
 Pending start_exchange(
-    const TensorParallel& parallel,
+    const Ranks& ranks,
     const at::Tensor& tensor,
     std::int64_t split_dim,
     const Lengths& split_lengths,
@@ -81,9 +117,9 @@ Pending start_exchange(
 // For layers that lay out their operands by rank themselves and so save the
 // copies: blocks_n... has one block for each rank in front, all of one size.
 
-/// [n, ...] -> [...]: sum over the ranks of the blocks meant for this rank.
-at::Tensor reduce_scatter_blocks(const TensorParallel& parallel, const at::Tensor& blocks);
+/// [n, ...] -> [...], of the TP_GROUP: sum over the ranks of the blocks meant for this rank.
+at::Tensor reduce_scatter_blocks(const Ranks& ranks, const at::Tensor& blocks);
 /// [...] -> [n, ...].
-at::Tensor gather_blocks(const TensorParallel& parallel, const at::Tensor& block);
+at::Tensor gather_blocks(const Ranks& ranks, const at::Tensor& block);
 
 } // namespace tessera::nn

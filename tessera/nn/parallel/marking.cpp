@@ -4,6 +4,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/nn/module/marks.h"
+#include "tessera/nn/module/script_class.h"
 
 namespace tessera::nn {
 

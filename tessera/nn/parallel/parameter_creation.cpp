@@ -28,7 +28,7 @@ Initializer constant(double value) {
 }
 
 ParameterCreationScope::ParameterCreationScope(DistributedModule& module, ParameterCreation how)
-    : module_(module), how_(how) {}
+    : module_(module), how_(std::move(how)) {}
 
 at::Tensor ParameterCreationScope::drawn(
     const std::vector<std::int64_t>& sizes,
@@ -56,7 +56,13 @@ at::Tensor ParameterCreationScope::initialize_shard(
     Shard shard,
     Initializer initializer) const {
   const at::Tensor full = drawn(shard.full_sizes, initializer);
-  at::Tensor local = take_shard(shard, full);
+  at::Tensor local;
+  if (how_.allocate && !full.is_meta()) {
+    local = how_.allocate(shard.local_sizes, full.options());
+    take_shard(shard, full, local);
+  } else {
+    local = take_shard(shard, full);
+  }
   return module_.register_distributed_parameter(
       name, std::move(local), {std::move(shard), how_.scaled_batch});
 }
@@ -95,7 +101,7 @@ void ParameterCreationScope::skip(const std::vector<std::int64_t>& sizes, Initia
 }
 
 ParameterCreationScope parameter_creation_scope(DistributedModule& module, ParameterCreation how) {
-  return {module, how};
+  return {module, std::move(how)};
 }
 
 } // namespace tessera::nn

@@ -31,13 +31,15 @@ struct ParameterCreation {
   /// normal(0, initializer_range) in place of torch's own initialisation.
   bool use_normal = false;
   double initializer_range = 0.02;
+  /// Memory for a part that peers read where it lies; none: any. Delayed
+  /// parameters take none of it.
+  std::function<at::Tensor(at::IntArrayRef sizes, const at::TensorOptions& options)> allocate = {};
 };
 
 /// Creates the parameters of one distributed module:
 ///
-///     const auto create = parameter_creation_scope(*this, {.use_normal =
-///     true}); weight_ = create.initialize_with_input_partition("weight", {out,
-///     in});
+///     const auto create = parameter_creation_scope(*this, {.use_normal = true});
+///     weight_ = create.initialize_with_input_partition("weight", {out, in});
 ///
 /// Every parameter is drawn whole from the default generator and then cut, so
 /// ranks that are seeded alike hold the parts of what one process would hold.

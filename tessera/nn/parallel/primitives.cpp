@@ -1,11 +1,10 @@
 #include "tessera/nn/parallel/primitives.h"
 
+#include <functional>
 #include <utility>
 
-#include <torch/csrc/autograd/custom_function.h>
-
+#include "tessera/autograd/node_data.h"
 #include "tessera/base/error.h"
-#include "tessera/nn/parallel/collectives.h"
 
 namespace tessera::nn {
 
@@ -15,29 +14,32 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Function;
 using torch::autograd::variable_list;
 
-/// What a node of the graph keeps of its forward call.
-struct PrimitiveCall : torch::CustomClassHolder {
-  TensorParallel parallel;
-  std::int64_t dim = 0;
-  Lengths lengths;
-  std::int64_t merge_dim = 0;
-  Lengths merge_lengths;
+/// A linear map of one tensor and its adjoint; neither needs the operand.
+struct LinearMap {
+  using Direction = std::function<at::Tensor(const at::Tensor&)>;
+  Direction forward;
+  Direction adjoint;
 };
-using PrimitiveCallPtr = c10::intrusive_ptr<PrimitiveCall>;
 
-void keep_call(AutogradContext* context, const PrimitiveCallPtr& call) {
-  context->saved_data["call"] = c10::IValue::make_capsule(call);
-}
+at::Tensor mapped(const at::Tensor& x, LinearMap::Direction forward, LinearMap::Direction adjoint);
 
-const PrimitiveCall& call_of(const c10::intrusive_ptr<torch::CustomClassHolder>& capsule) {
-  return static_cast<const PrimitiveCall&>(*capsule);
-}
+struct LinearMapNode : Function<LinearMapNode> {
+  static at::Tensor
+  forward(AutogradContext* context, const at::Tensor& x, const NodeDataPtr<LinearMap>& map) {
+    save_node_data(context, map);
+    return map->value.forward(x);
+  }
+  static variable_list backward(AutogradContext* context, variable_list grads) {
+    const auto map = saved_node_data<LinearMap>(context);
+    return {mapped(grads[0], map->value.adjoint, map->value.forward), {}};
+  }
+};
 
-PrimitiveCallPtr new_call(std::int64_t dim) {
-  auto call = c10::make_intrusive<PrimitiveCall>();
-  call->parallel = tensor_parallel();
-  call->dim = dim;
-  return call;
+at::Tensor mapped(const at::Tensor& x, LinearMap::Direction forward, LinearMap::Direction adjoint) {
+  if (!at::GradMode::is_enabled() || !x.requires_grad()) {
+    return forward(x); // ids, masks, gradients
+  }
+  return LinearMapNode::apply(x, node_data(LinearMap{std::move(forward), std::move(adjoint)}));
 }
 
 std::int64_t checked_dim(const char* what, const at::Tensor& tensor, std::int64_t dim) {
@@ -57,124 +59,161 @@ std::int64_t checked_dim(const char* what, const at::Tensor& tensor, std::int64_
   return dim < 0 ? dim + dims : dim;
 }
 
-struct GatherNode : Function<GatherNode> {
-  static at::Tensor
-  forward(AutogradContext* context, const at::Tensor& tensor, const PrimitiveCallPtr& call) {
-    keep_call(context, call);
-    return gather(call->parallel, tensor, call->dim, call->lengths);
-  }
-  static variable_list backward(AutogradContext* context, variable_list grads) {
-    const auto kept = context->saved_data["call"].toCapsule();
-    const PrimitiveCall& call = call_of(kept);
-    return {reduce_scatter(call.parallel, grads[0], call.dim, call.lengths), {}};
-  }
-};
-
-struct ReduceScatterNode : Function<ReduceScatterNode> {
-  static at::Tensor
-  forward(AutogradContext* context, const at::Tensor& tensor, const PrimitiveCallPtr& call) {
-    keep_call(context, call);
-    return reduce_scatter(call->parallel, tensor, call->dim, call->lengths);
-  }
-  static variable_list backward(AutogradContext* context, variable_list grads) {
-    const auto kept = context->saved_data["call"].toCapsule();
-    const PrimitiveCall& call = call_of(kept);
-    return {gather(call.parallel, grads[0], call.dim, call.lengths), {}};
-  }
-};
-
-struct ExchangeNode : Function<ExchangeNode> {
-  static at::Tensor
-  forward(AutogradContext* context, const at::Tensor& tensor, const PrimitiveCallPtr& call) {
-    keep_call(context, call);
-    return exchange(
-        call->parallel, tensor, call->dim, call->lengths, call->merge_dim, call->merge_lengths);
-  }
-  static variable_list backward(AutogradContext* context, variable_list grads) {
-    const auto kept = context->saved_data["call"].toCapsule();
-    const PrimitiveCall& call = call_of(kept);
-    return {
-        exchange(
-            call.parallel, grads[0], call.merge_dim, call.merge_lengths, call.dim, call.lengths),
-        {}};
-  }
-};
+at::Tensor
+own_slice(const Ranks& ranks, const at::Tensor& tensor, std::int64_t dim, const Lengths& lengths) {
+  const Range own = slice_range(lengths, ranks.rank());
+  return tensor.narrow(dim, own.start, own.size()).contiguous();
+}
 
 /// The sum goes to a tensor of its own: the argument may be used elsewhere.
-at::Tensor reduced_copy(const TensorParallel& parallel, const at::Tensor& tensor) {
+at::Tensor reduced_copy(const Ranks& ranks, const at::Tensor& tensor) {
   at::Tensor sum = tensor.clone(at::MemoryFormat::Contiguous);
-  all_reduce(parallel, sum);
+  all_reduce(ranks, sum);
   return sum;
 }
 
-struct ForwardAllReduceNode : Function<ForwardAllReduceNode> {
-  static at::Tensor
-  forward(AutogradContext* /*context*/, const at::Tensor& tensor, const PrimitiveCallPtr& call) {
-    return reduced_copy(call->parallel, tensor);
-  }
-  static variable_list backward(AutogradContext* /*context*/, variable_list grads) {
-    return {grads[0], {}};
-  }
-};
-
-struct BackwardAllReduceNode : Function<BackwardAllReduceNode> {
-  static at::Tensor
-  forward(AutogradContext* context, const at::Tensor& tensor, const PrimitiveCallPtr& call) {
-    keep_call(context, call);
-    return tensor.view_as(tensor);
-  }
-  static variable_list backward(AutogradContext* context, variable_list grads) {
-    const auto kept = context->saved_data["call"].toCapsule();
-    return {reduced_copy(call_of(kept).parallel, grads[0]), {}};
-  }
-};
-
 } // namespace
 
-at::Tensor fused_allgather_for_tp(const at::Tensor& tensor, std::int64_t dim) {
-  auto call = new_call(checked_dim("fused_allgather_for_tp", tensor, dim));
-  if (call->parallel.size() == 1) {
+at::Tensor fused_allgather_for_tp(
+    const Ranks& ranks,
+    const at::Tensor& tensor,
+    std::int64_t dim,
+    const Lengths& lengths) {
+  const std::int64_t d = checked_dim("fused_allgather_for_tp", tensor, dim);
+  if (ranks.size() == 1) {
     return tensor;
   }
-  call->lengths = exchange_length(call->parallel, tensor.size(call->dim));
-  return GatherNode::apply(tensor, call);
+  return mapped(
+      tensor,
+      [=](const at::Tensor& t) { return gather(ranks, t, d, lengths); },
+      [=](const at::Tensor& g) { return reduce_scatter(ranks, g, d, lengths); });
+}
+
+at::Tensor fused_allgather_for_tp(const at::Tensor& tensor, std::int64_t dim) {
+  const Ranks ranks = tensor_parallel();
+  const std::int64_t d = checked_dim("fused_allgather_for_tp", tensor, dim);
+  return fused_allgather_for_tp(ranks, tensor, d, exchange_length(ranks, tensor.size(d)));
+}
+
+at::Tensor fwd_allreduce_for_tp(const Ranks& ranks, const at::Tensor& tensor) {
+  if (ranks.size() == 1) {
+    return tensor;
+  }
+  return mapped(
+      tensor,
+      [=](const at::Tensor& t) { return reduced_copy(ranks, t); },
+      [](const at::Tensor& g) { return g; });
 }
 
 at::Tensor fwd_allreduce_for_tp(const at::Tensor& tensor) {
-  auto call = new_call(0);
-  return call->parallel.size() == 1 ? tensor : ForwardAllReduceNode::apply(tensor, call);
+  return fwd_allreduce_for_tp(tensor_parallel(), tensor);
+}
+
+at::Tensor bwd_allreduce_for_tp(const Ranks& ranks, const at::Tensor& tensor) {
+  if (ranks.size() == 1) {
+    return tensor;
+  }
+  return mapped(
+      tensor,
+      [](const at::Tensor& t) { return t.view_as(t); },
+      [=](const at::Tensor& g) { return reduced_copy(ranks, g); });
 }
 
 at::Tensor bwd_allreduce_for_tp(const at::Tensor& tensor) {
-  auto call = new_call(0);
-  return call->parallel.size() == 1 ? tensor : BackwardAllReduceNode::apply(tensor, call);
+  return bwd_allreduce_for_tp(tensor_parallel(), tensor);
 }
 
-at::Tensor
-scatter_and_merge_for_tp(const at::Tensor& tensor, std::int64_t split_dim, std::int64_t merge_dim) {
-  auto call = new_call(checked_dim("scatter_and_merge_for_tp", tensor, split_dim));
-  call->merge_dim = checked_dim("scatter_and_merge_for_tp", tensor, merge_dim);
-  if (call->dim == call->merge_dim) {
+at::Tensor scatter_and_merge_for_tp(
+    const Ranks& ranks,
+    const at::Tensor& tensor,
+    std::int64_t split_dim,
+    const Lengths& split_lengths,
+    std::int64_t merge_dim,
+    const Lengths& merge_lengths) {
+  const std::int64_t split = checked_dim("scatter_and_merge_for_tp", tensor, split_dim);
+  const std::int64_t merge = checked_dim("scatter_and_merge_for_tp", tensor, merge_dim);
+  if (split == merge) {
     throw ShapeError(tessera::str(
         "scatter_and_merge_for_tp: split_dim and merge_dim are both ",
         split_dim,
         "; give two different dimensions"));
   }
-  if (call->parallel.size() == 1) {
+  if (ranks.size() == 1) {
     return tensor;
   }
-  call->lengths = even_lengths(tensor.size(call->dim), call->parallel.size());
-  call->merge_lengths = exchange_length(call->parallel, tensor.size(call->merge_dim));
-  return ExchangeNode::apply(tensor, call);
+  return mapped(
+      tensor,
+      [=](const at::Tensor& t) {
+        return exchange(ranks, t, split, split_lengths, merge, merge_lengths);
+      },
+      [=](const at::Tensor& g) {
+        return exchange(ranks, g, merge, merge_lengths, split, split_lengths);
+      });
+}
+
+at::Tensor
+scatter_and_merge_for_tp(const at::Tensor& tensor, std::int64_t split_dim, std::int64_t merge_dim) {
+  const Ranks ranks = tensor_parallel();
+  const std::int64_t split = checked_dim("scatter_and_merge_for_tp", tensor, split_dim);
+  const std::int64_t merge = checked_dim("scatter_and_merge_for_tp", tensor, merge_dim);
+  return scatter_and_merge_for_tp(
+      ranks,
+      tensor,
+      split,
+      even_lengths(tensor.size(split), ranks.size()),
+      merge,
+      split == merge ? Lengths() : exchange_length(ranks, tensor.size(merge)));
+}
+
+at::Tensor reduce_scatter_for_tp(
+    const Ranks& ranks,
+    const at::Tensor& tensor,
+    std::int64_t dim,
+    const Lengths& lengths) {
+  const std::int64_t d = checked_dim("reduce_scatter_for_tp", tensor, dim);
+  if (ranks.size() == 1) {
+    return tensor;
+  }
+  return mapped(
+      tensor,
+      [=](const at::Tensor& t) { return reduce_scatter(ranks, t, d, lengths); },
+      [=](const at::Tensor& g) { return gather(ranks, g, d, lengths); });
 }
 
 at::Tensor reduce_scatter_for_tp(const at::Tensor& tensor, std::int64_t dim) {
-  auto call = new_call(checked_dim("reduce_scatter_for_tp", tensor, dim));
-  if (call->parallel.size() == 1) {
+  const Ranks ranks = tensor_parallel();
+  const std::int64_t d = checked_dim("reduce_scatter_for_tp", tensor, dim);
+  return reduce_scatter_for_tp(ranks, tensor, d, even_lengths(tensor.size(d), ranks.size()));
+}
+
+at::Tensor slice_for_tp(
+    const Ranks& ranks,
+    const at::Tensor& tensor,
+    std::int64_t dim,
+    const Lengths& lengths) {
+  const std::int64_t d = checked_dim("slice_for_tp", tensor, dim);
+  if (ranks.size() == 1) {
     return tensor;
   }
-  call->lengths = even_lengths(tensor.size(call->dim), call->parallel.size());
-  return ReduceScatterNode::apply(tensor, call);
+  return mapped(
+      tensor,
+      [=](const at::Tensor& t) { return own_slice(ranks, t, d, lengths); },
+      [=](const at::Tensor& g) { return gather(ranks, g, d, lengths); });
+}
+
+at::Tensor join_slices_for_tp(
+    const Ranks& ranks,
+    const at::Tensor& tensor,
+    std::int64_t dim,
+    const Lengths& lengths) {
+  const std::int64_t d = checked_dim("join_slices_for_tp", tensor, dim);
+  if (ranks.size() == 1) {
+    return tensor;
+  }
+  return mapped(
+      tensor,
+      [=](const at::Tensor& t) { return gather(ranks, t, d, lengths); },
+      [=](const at::Tensor& g) { return own_slice(ranks, g, d, lengths); });
 }
 
 } // namespace tessera::nn

@@ -8,20 +8,25 @@
 #include "tessera/nn/layers/embedding.h"
 #include "tessera/nn/layers/layer_norm.h"
 #include "tessera/nn/layers/linear.h"
-#include "tessera/nn/replace/drop_in.h"
 #include "tessera/nn/replace/registry.h"
 
 namespace tessera::nn {
 
+namespace {
+
+template <typename Original, typename Distributed>
+auto built_in() {
+  return TpRegistration<Original, detail::ImplOf<Distributed>>(/*built_in=*/true);
+}
+
 // Names and layouts of states are torch's own, so no state hooks.
-void register_builtin_tp_rules() {
-  two_d::register_mesh_rules();
-  tp_register_with_module<torch::nn::LinearImpl, DistributedLinear>().init(
+void register_all() {
+  built_in<torch::nn::LinearImpl, DistributedLinear>().init(
       [](const torch::nn::LinearImpl& linear) {
         return DistributedLinearOptions{
             linear.options.in_features(), linear.options.out_features(), linear.options.bias()};
       });
-  tp_register_with_module<torch::nn::EmbeddingImpl, DistributedEmbedding>().init(
+  built_in<torch::nn::EmbeddingImpl, DistributedEmbedding>().init(
       [](const torch::nn::EmbeddingImpl& embedding, const GivenOptions& given) {
         const auto& options = embedding.options;
         DistributedEmbeddingOptions result;
@@ -35,7 +40,7 @@ void register_builtin_tp_rules() {
         given.take("split", result.split);
         return result;
       });
-  tp_register_with_module<torch::nn::LayerNormImpl, DistributedLayerNorm>().init(
+  built_in<torch::nn::LayerNormImpl, DistributedLayerNorm>().init(
       [](const torch::nn::LayerNormImpl& norm) {
         const auto& options = norm.options;
         if (!options.elementwise_affine() || options.normalized_shape().size() != 1) {
@@ -45,6 +50,16 @@ void register_builtin_tp_rules() {
         }
         return DistributedLayerNormOptions{options.normalized_shape().front(), options.eps()};
       });
+}
+
+} // namespace
+
+void register_builtin_tp_rules() {
+  static const bool once = [] {
+    register_all();
+    return true;
+  }();
+  (void)once;
 }
 
 } // namespace tessera::nn

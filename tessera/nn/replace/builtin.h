@@ -2,8 +2,8 @@
 
 namespace tessera::nn {
 
-/// Fills the look-up table for torch's own classes. Threads: once, by the
-/// table.
+/// Fills the look-up table for torch's own classes, at the first call; a
+/// program's own rules stay. Threads: any.
 void register_builtin_tp_rules();
 
 } // namespace tessera::nn

@@ -5,8 +5,6 @@
 
 #include <c10/util/Type.h>
 
-#include "tessera/nn/replace/builtin.h"
-
 namespace tessera {
 
 std::string detail::short_type_name(const std::type_info& type) {
@@ -27,11 +25,8 @@ namespace nn {
 namespace {
 
 struct RuleTable {
-  std::recursive_mutex mutex; // the built-in rules are registered inside
-  bool complete = false;
-  using Rules = std::unordered_map<std::type_index, std::shared_ptr<const TpRule>>;
-  Rules rules;
-  Rules rules_on_mesh;
+  std::mutex mutex;
+  std::unordered_map<std::type_index, std::shared_ptr<const TpRule>> rules;
 };
 
 // Function-local: registrations run during static initialisation, in no order.
@@ -40,31 +35,22 @@ RuleTable& rule_table() {
   return *table;
 }
 
-// First of all, so that a program's own rule for a class of torch wins.
-void complete(RuleTable& table) {
-  if (!std::exchange(table.complete, true)) {
-    register_builtin_tp_rules();
-  }
-}
-
 } // namespace
 
 void set_tp_rule(std::type_index original, TpRule rule) {
   RuleTable& table = rule_table();
   const std::lock_guard lock(table.mutex);
-  complete(table);
-  auto& rules = rule.on_mesh ? table.rules_on_mesh : table.rules;
-  rules[original] = std::make_shared<const TpRule>(std::move(rule));
+  auto& known = table.rules[original];
+  if (known == nullptr || known->built_in || !rule.built_in) {
+    known = std::make_shared<const TpRule>(std::move(rule));
+  }
 }
 
 std::shared_ptr<const TpRule> find_tp_rule(const torch::nn::Module& module) {
   RuleTable& table = rule_table();
   const std::lock_guard lock(table.mutex);
-  complete(table);
-  const auto& rules =
-      tensor_parallel().distribution == Distribution::kTwoD ? table.rules_on_mesh : table.rules;
-  const auto found = rules.find(script_class(module));
-  return found == rules.end() ? nullptr : found->second;
+  const auto found = table.rules.find(script_class(module));
+  return found == table.rules.end() ? nullptr : found->second;
 }
 
 } // namespace nn

@@ -69,9 +69,9 @@ class GivenOptions {
 struct TpRule {
   std::string original; // class names, for people
   std::string distributed;
-  /// Only where the ranks form a mesh (Distribution::kTwoD), and there only
-  /// such rules count.
-  bool on_mesh = false;
+  /// Ships with the library: gives way to a program's own rule, whichever of
+  /// the two is registered first.
+  bool built_in = false;
   /// Makes the implementation with the original's hyperparameters. Throws
   /// ShapeError when sizes do not divide.
   std::function<std::shared_ptr<DistributedModule>(const torch::nn::Module&, const GivenOptions&)>
@@ -84,11 +84,9 @@ struct TpRule {
   std::function<StateMap(const StateMap&, const torch::nn::Module& original)> to_original;
 };
 
-/// Makes a rule known; the last one for a class counts, on a mesh and without
-/// one. Threads: any.
+/// Makes a rule known; the last one for a class counts. Threads: any.
 void set_tp_rule(std::type_index original, TpRule rule);
-/// nullptr when the module's class has none for the distribution that
-/// tensor_parallel() says; else it lives as long as the
+/// nullptr when the module's class has none; else it lives as long as the
 /// program or until a later rule for the class. Threads: any.
 std::shared_ptr<const TpRule> find_tp_rule(const torch::nn::Module& module);
 
@@ -108,8 +106,8 @@ class TpRegistration {
       "tessera::nn::DistributedModule");
 
  public:
-  explicit TpRegistration(bool on_mesh = false) {
-    rule_.on_mesh = on_mesh;
+  explicit TpRegistration(bool built_in = false) {
+    rule_.built_in = built_in;
     rule_.original = detail::short_type_name(typeid(Original));
     rule_.distributed = detail::short_type_name(typeid(Distributed));
     if constexpr (std::is_constructible_v<Distributed, const Original&>) {
@@ -242,7 +240,9 @@ class TpRegistration {
 };
 
 /// Says that `Distributed` implements the function of `Original` over the
-/// TP_GROUP; each is a holder or a class of modules.
+/// TP_GROUP, under every tensor_parallel_kind; each is a holder or a class of
+/// modules. Its constructor throws ShapeError for a kind it has no form for: the
+/// original then stays, and those inside it are looked at.
 ///
 ///     tessera::tp_register_with_module<GatedUnit, DistributedGatedUnit>()
 ///         .init([](const GatedUnitImpl& unit) { return unit.width(); })
@@ -253,14 +253,6 @@ class TpRegistration {
 template <typename Original, typename Distributed>
 auto tp_register_with_module() {
   return TpRegistration<nn::detail::ImplOf<Original>, nn::detail::ImplOf<Distributed>>();
-}
-
-/// The same for an implementation on a q x q mesh (tensor_parallel_kind "2d").
-/// Source: Xu et al. 2021.
-template <typename Original, typename Distributed>
-auto tp_register_on_mesh() {
-  return TpRegistration<nn::detail::ImplOf<Original>, nn::detail::ImplOf<Distributed>>(
-      /*on_mesh=*/true);
 }
 
 } // namespace tessera

@@ -39,6 +39,9 @@ struct Replacements {
   std::vector<KeptModule> kept;
 };
 
+/// Makes one distributed module.
+using Make = std::function<std::shared_ptr<DistributedModule>()>;
+
 /// Replaces every module of a model that (1) has a distributed implementation,
 /// (2) is marked, (3) is not inside a module that is replaced, and (4) shares
 /// no parameter with a module outside of it. A module whose sizes do not divide
@@ -51,7 +54,6 @@ struct Replacements {
 /// Threads: step thread only.
 /// Throws: ConfigError for an option of a scope that no module took.
 /// Source: Karakus et al. 2021, section 5.2.
-using Make = std::function<std::shared_ptr<DistributedModule>()>;
 Replacements replace_marked(
     const std::shared_ptr<torch::nn::Module>& root,
     const std::function<

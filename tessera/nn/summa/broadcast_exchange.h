@@ -4,7 +4,7 @@
 
 #include "tessera/comm/process_group.h"
 #include "tessera/nn/summa/exchange.h"
-#include "tessera/nn/summa/mesh.h"
+#include "tessera/nn/summa/mesh_groups.h"
 #include "tessera/nn/summa/workspace.h"
 
 namespace tessera::nn::two_d {
@@ -14,7 +14,7 @@ namespace tessera::nn::two_d {
 /// a partial result while the next one is computed; two buffers of each kind.
 class BroadcastExchange final : public Exchange {
  public:
-  explicit BroadcastExchange(const Mesh& mesh) : mesh_(mesh) {}
+  explicit BroadcastExchange(const MeshGroups& mesh) : mesh_(mesh) {}
 
   void begin(const Product& product) override;
   at::Tensor panel_a(int step) override;
@@ -42,7 +42,7 @@ class BroadcastExchange final : public Exchange {
   void start_b(int step);
   static at::Tensor ready(Panel& panel);
 
-  const Mesh& mesh_;
+  const MeshGroups& mesh_;
   Workspace workspace_;
   const Product* product_ = nullptr;
   at::Tensor a_; // contiguous

@@ -1,8 +1,8 @@
 #include <ATen/ATen.h>
 
+#include "tessera/autograd/node_data.h"
+#include "tessera/nn/parallel/collectives.h"
 #include "tessera/nn/summa/functional.h"
-#include "tessera/nn/summa/gather.h"
-#include "tessera/nn/summa/node.h"
 
 namespace tessera::nn::two_d {
 
@@ -23,13 +23,13 @@ class CrossEntropyOnMesh : public torch::autograd::Function<CrossEntropyOnMesh> 
       AutogradContext* ctx,
       const at::Tensor& logits,
       const at::Tensor& targets,
-      const KeptPtr<Classes>& classes) {
+      const NodeDataPtr<Classes>& classes) {
     const Classes& of = classes->value;
     const Mesh& mesh = *of.mesh;
     const at::Tensor x = logits.reshape({-1, logits.size(-1)}).to(at::kFloat);
     const at::Tensor labels = targets.reshape({-1});
     const at::Tensor largest = std::get<0>(x.max(1));
-    max_along(mesh, Along::kRow, largest);
+    all_reduce(mesh.along_row(), largest, comm::ReduceOp::kMax);
     at::Tensor powers = (x - largest.unsqueeze(1)).exp_();
 
     // The target's logit is on one rank of the row; 0 on the others.
@@ -39,7 +39,7 @@ class CrossEntropyOnMesh : public torch::autograd::Function<CrossEntropyOnMesh> 
     const at::Tensor index = at::where(here, labels - start, at::zeros_like(labels));
     const at::Tensor own = x.gather(1, index.unsqueeze(1)).squeeze(1).mul_(here);
     const at::Tensor sums = at::stack({powers.sum(1), own});
-    sum_along(mesh, Along::kRow, sums);
+    all_reduce(mesh.along_row(), sums);
 
     const at::Tensor counts = labels.ne(of.ignored);
     const at::Tensor loss = (sums[0].log() + largest - sums[1]).mul_(counts);
@@ -51,7 +51,7 @@ class CrossEntropyOnMesh : public torch::autograd::Function<CrossEntropyOnMesh> 
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list gradients) {
-    require_first_order("a cross entropy");
+    require_first_order("a cross entropy on a mesh");
     const auto tensors = ctx->get_saved_variables();
     const at::Tensor weight = (gradients[0].reshape({-1}).to(at::kFloat) * tensors[3]).unsqueeze(1);
     at::Tensor gradient = tensors[0] * weight;
@@ -72,7 +72,7 @@ at::Tensor cross_entropy(
     const at::Tensor& targets,
     const Blocks& vocabulary,
     std::int64_t ignored) {
-  return CrossEntropyOnMesh::apply(logits, targets, keep(Classes{mesh, vocabulary, ignored}));
+  return CrossEntropyOnMesh::apply(logits, targets, node_data(Classes{mesh, vocabulary, ignored}));
 }
 
 } // namespace tessera::nn::two_d

@@ -1,10 +1,10 @@
 #include <ATen/ATen.h>
 
+#include "tessera/autograd/node_data.h"
 #include "tessera/base/error.h"
 #include "tessera/nn/parallel/context.h"
 #include "tessera/nn/summa/exchange.h"
 #include "tessera/nn/summa/functional.h"
-#include "tessera/nn/summa/node.h"
 
 namespace tessera::nn::two_d {
 
@@ -38,22 +38,22 @@ class EmbeddingOnMesh : public torch::autograd::Function<EmbeddingOnMesh> {
       AutogradContext* ctx,
       const at::Tensor& table,
       const at::Tensor& ids,
-      const KeptPtr<Table>& kept) {
+      const NodeDataPtr<Table>& kept) {
     const Table& of = kept->value;
     at::Tensor out = at::zeros({ids.numel(), table.size(1)}, table.options());
     if (!tensor_parallel().shapes_only) {
       look_up(of, table, ids.reshape({-1}), out);
     }
     ctx->save_for_backward({ids});
-    save(ctx, kept);
+    save_node_data(ctx, kept);
     std::vector<std::int64_t> sizes = ids.sizes().vec();
     sizes.push_back(table.size(1));
     return out.view(sizes);
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list gradients) {
-    require_first_order("an embedding");
-    const auto kept = saved<Table>(ctx);
+    require_first_order("an embedding on a mesh");
+    const auto kept = saved_node_data<Table>(ctx);
     const Table& of = kept->value;
     const at::Tensor ids = ctx->get_saved_variables()[0].reshape({-1});
     const at::Tensor rows = gradients[0].reshape({ids.numel(), gradients[0].size(-1)});
@@ -133,7 +133,7 @@ at::Tensor embedding(
     }
   }
   const at::Tensor out =
-      EmbeddingOnMesh::apply(table, ids, keep(Table{mesh, vocabulary, padding_row}));
+      EmbeddingOnMesh::apply(table, ids, node_data(Table{mesh, vocabulary, padding_row}));
   if (!at::GradMode::is_enabled()) {
     mesh->exchange().wait_for_readers();
   }

@@ -7,7 +7,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "tessera/nn/summa/blocks.h"
+#include "tessera/nn/parallel/shard.h"
 
 namespace tessera::nn::two_d {
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "tessera/nn/summa/blocks.h"
+#include "tessera/nn/parallel/shard.h"
 #include "tessera/nn/summa/mesh.h"
 
 // Functions on activations that lie on a mesh: [b of my row, s, h of my
@@ -8,24 +8,38 @@
 // time.
 namespace tessera::nn::two_d {
 
-/// (x - mean) / sqrt(variance + eps) * gamma + beta over the whole hidden
-/// dimension. The moments of each rank's part are gathered along the row and
-/// combined exactly; gamma and beta live on mesh row 0.
+/// How the weight of a linear layer lies on a mesh.
+struct LinearLayout {
+  Blocks in;
+  Blocks out;
+  /// Several matrices of `out` columns side by side (query, key, value).
+  int groups = 1;
+};
+
+/// y = x W^T + b by SUMMA; the bias lives on the first mesh row.
 ///
-/// Shapes: x [..., h of my column]; gamma, beta [h of my column] on row 0, any
-/// tensors with the same requires_grad elsewhere.
-/// Cost: forward an all-gather of 2 numbers a position along the row and a
-/// broadcast of 2 h / q along the column; backward an all-reduce and a
-/// reduction of the same. 16-bit tensors are normed in f32. Source: Xu et al.
-/// 2021, section 3.2.2. There E[X] and E[X^2] are summed; E[X^2] - E[X]^2 loses
-/// digits where the mean is large.
-at::Tensor layer_norm(
+/// Shapes: x [..., in of my column], weight [groups * out of my column, in of
+/// my row], bias [groups * out of my column] on the first row, elsewhere any
+/// tensor with the same requires_grad, undefined for none -> [..., groups * out
+/// of my column].
+/// Cost: `multiply` of kAB, in the backward of kABt and kAtB.
+/// Source: Xu et al. 2021, sections 2.4 and 3.2.2.
+at::Tensor linear(
+    const MeshPtr& mesh,
+    const LinearLayout& layout,
+    const at::Tensor& x,
+    const at::Tensor& weight,
+    const at::Tensor& bias);
+
+/// Logits x E^T of an output layer that shares the table of an embedding.
+/// Shapes: x [..., h of my column], table [v of my row, h of my column] ->
+/// [..., v of my column].
+at::Tensor tied_linear(
     const MeshPtr& mesh,
     const at::Tensor& x,
-    const at::Tensor& gamma,
-    const at::Tensor& beta,
-    const Blocks& hidden,
-    double eps);
+    const at::Tensor& table,
+    const Blocks& vocabulary,
+    const Blocks& hidden);
 
 /// Rows of a table [v, h] in q x q blocks; ids are equal on all ranks of a row.
 ///

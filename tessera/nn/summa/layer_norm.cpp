@@ -2,10 +2,9 @@
 
 #include <ATen/ATen.h>
 
-#include "tessera/nn/summa/functional.h"
-#include "tessera/nn/summa/gather.h"
-#include "tessera/nn/summa/node.h"
-#include "tessera/nn/summa/row0.h"
+#include "tessera/autograd/node_data.h"
+#include "tessera/nn/parallel/collectives.h"
+#include "tessera/nn/summa/first_row.h"
 
 namespace tessera::nn::two_d {
 
@@ -24,7 +23,7 @@ Moments moments_of(const Norm& norm, const at::Tensor& x) {
   const Mesh& mesh = *norm.mesh;
   const at::Tensor mean = x.mean(1);
   const at::Tensor squares = (x - mean.unsqueeze(1)).square_().sum(1);
-  const at::Tensor all = gather_along(mesh, Along::kRow, at::stack({mean, squares}));
+  const at::Tensor all = gather_blocks(mesh.along_row(), at::stack({mean, squares}));
   const auto length = static_cast<double>(norm.hidden.length());
   at::Tensor whole_mean = at::zeros_like(mean);
   for (int column = 0; column < mesh.side(); ++column) {
@@ -46,28 +45,29 @@ class LayerNormOnMesh : public torch::autograd::Function<LayerNormOnMesh> {
       const at::Tensor& x,
       const at::Tensor& gamma,
       const at::Tensor& beta,
-      const KeptPtr<Norm>& norm) {
+      const NodeDataPtr<Norm>& norm) {
     NormState state;
     at::Tensor y = norm_forward(norm->value, x, gamma, beta, state);
     ctx->save_for_backward({state.normed, state.inverse, state.affine});
     ctx->saved_data["dtype"] = static_cast<std::int64_t>(x.scalar_type());
-    save(ctx, norm);
+    save_node_data(ctx, norm);
     return y;
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list gradients) {
-    require_first_order("a layer norm");
+    require_first_order("a layer norm on a mesh");
     const auto tensors = ctx->get_saved_variables();
     NormGradients result = norm_backward(
-        saved<Norm>(ctx)->value,
+        saved_node_data<Norm>(ctx)->value,
         {tensors[0], tensors[1], tensors[2]},
         gradients[0],
         ctx->needs_input_grad(0),
         ctx->needs_input_grad(1) || ctx->needs_input_grad(2));
-    if (result.gamma.defined()) {
-      const auto dtype = static_cast<at::ScalarType>(ctx->saved_data["dtype"].toInt());
-      result.gamma = result.gamma.to(dtype);
-      result.beta = result.beta.to(dtype);
+    const auto dtype = static_cast<at::ScalarType>(ctx->saved_data["dtype"].toInt());
+    for (at::Tensor* gradient : {&result.gamma, &result.beta}) {
+      if (gradient->defined()) {
+        *gradient = gradient->to(dtype);
+      }
     }
     return {result.x, result.gamma, result.beta, at::Tensor()};
   }
@@ -85,17 +85,26 @@ at::Tensor norm_forward(
   const Mesh& mesh = *norm.mesh;
   const auto width = x.size(-1);
   const at::Tensor wide = x.reshape({-1, width}).to(at::kFloat);
-  const Moments moments = moments_of(norm, wide);
-  state.inverse = at::rsqrt(moments.variance + norm.eps);
-  state.normed = (wide - moments.mean).mul_(state.inverse);
-  state.affine = broadcast_from_row0(
-      mesh,
-      mesh.row() == 0 ? at::stack({gamma, beta}).to(at::kFloat) : gamma,
-      {2, width},
-      state.normed.options());
-  return at::addcmul(state.affine[1], state.normed, state.affine[0])
-      .to(x.scalar_type())
-      .view(x.sizes());
+  if (norm.rms) {
+    const at::Tensor squares = wide.square().sum(1, true);
+    all_reduce(mesh.along_row(), squares);
+    squares.div_(static_cast<double>(norm.hidden.length()));
+    state.inverse = squares.add_(norm.eps).rsqrt_();
+    state.normed = wide * state.inverse;
+  } else {
+    const Moments moments = moments_of(norm, wide);
+    state.inverse = at::rsqrt(moments.variance + norm.eps);
+    state.normed = (wide - moments.mean).mul_(state.inverse);
+  }
+  at::Tensor affine = gamma;
+  if (mesh.row() == 0) {
+    affine = (norm.rms ? at::stack({gamma}) : at::stack({gamma, beta})).to(at::kFloat);
+  }
+  state.affine =
+      broadcast_from_first_row(mesh, affine, {norm.rms ? 1 : 2, width}, state.normed.options());
+  const at::Tensor y = norm.rms ? state.normed * state.affine[0]
+                                : at::addcmul(state.affine[1], state.normed, state.affine[0]);
+  return y.to(x.scalar_type()).view(x.sizes());
 }
 
 NormGradients norm_backward(
@@ -110,19 +119,23 @@ NormGradients norm_backward(
   const at::Tensor wide = gradient.reshape(normed.sizes()).to(at::kFloat);
   NormGradients result;
   if (for_parameters) {
-    const at::Tensor sum = reduce_to_row0(mesh, at::stack({(wide * normed).sum(0), wide.sum(0)}));
+    const at::Tensor along = (wide * normed).sum(0);
+    const at::Tensor sum =
+        reduce_to_first_row(mesh, norm.rms ? at::stack({along}) : at::stack({along, wide.sum(0)}));
     if (sum.defined()) {
       result.gamma = sum[0];
-      result.beta = sum[1];
+      result.beta = norm.rms ? at::Tensor() : sum[1];
     }
   }
   if (for_x) {
     const at::Tensor of_normed = wide * state.affine[0];
-    const at::Tensor sums = at::stack({of_normed.sum(1, true), (of_normed * normed).sum(1, true)});
-    sum_along(mesh, Along::kRow, sums);
+    const at::Tensor along = (of_normed * normed).sum(1, true);
+    const at::Tensor sums =
+        norm.rms ? at::stack({along}) : at::stack({of_normed.sum(1, true), along});
+    all_reduce(mesh.along_row(), sums);
     sums.div_(static_cast<double>(norm.hidden.length()));
-    result.x = (of_normed - sums[0])
-                   .addcmul_(normed, sums[1], -1)
+    const at::Tensor centred = norm.rms ? of_normed : of_normed - sums[0];
+    result.x = at::addcmul(centred, normed, sums[-1], -1)
                    .mul_(state.inverse)
                    .to(gradient.scalar_type())
                    .view(gradient.sizes());
@@ -130,14 +143,10 @@ NormGradients norm_backward(
   return result;
 }
 
-at::Tensor layer_norm(
-    const MeshPtr& mesh,
-    const at::Tensor& x,
-    const at::Tensor& gamma,
-    const at::Tensor& beta,
-    const Blocks& hidden,
-    double eps) {
-  return LayerNormOnMesh::apply(x, gamma, beta, keep(Norm{mesh, hidden, eps}));
+at::Tensor
+layer_norm(const Norm& norm, const at::Tensor& x, const at::Tensor& gamma, const at::Tensor& beta) {
+  // autograd wants a tensor in every place
+  return LayerNormOnMesh::apply(x, gamma, norm.rms ? gamma.detach() : beta, node_data(norm));
 }
 
 } // namespace tessera::nn::two_d

@@ -8,8 +8,7 @@
 
 #include <c10/util/ArrayRef.h>
 
-#include "tessera/comm/world.h"
-#include "tessera/topology/mesh_layout.h"
+#include "tessera/nn/summa/mesh_groups.h"
 
 namespace tessera::nn::two_d {
 
@@ -30,7 +29,7 @@ struct MeshOptions {
 ///
 /// All ranks run the same products in the same order. One thread at a time.
 /// Source: Xu et al. 2021, section 2.4 and figure 8.
-class Mesh {
+class Mesh : public MeshGroups {
  public:
   /// `group` and `world` must outlive the mesh. Collective over `group`.
   /// Throws: ConfigError when the group's size is no square.
@@ -44,39 +43,6 @@ class Mesh {
   Mesh(const Mesh&) = delete;
   Mesh& operator=(const Mesh&) = delete;
 
-  /// q
-  int side() const {
-    return layout_.side();
-  }
-  int row() const {
-    return cell_.row;
-  }
-  int column() const {
-    return cell_.column;
-  }
-  const topology::MeshLayout& layout() const {
-    return layout_;
-  }
-  /// The whole mesh.
-  comm::ProcessGroup& group() const {
-    return group_;
-  }
-  /// Ranks of my mesh row, and of my mesh column.
-  comm::ProcessGroup& row_group() const {
-    return *row_group_;
-  }
-  comm::ProcessGroup& column_group() const {
-    return *column_group_;
-  }
-  /// Rank in row_group() of the rank of my row that stands in `column`.
-  int in_row(int column) const {
-    return in_row_[static_cast<std::size_t>(column)];
-  }
-  /// Rank in column_group() of the rank of my column that stands in `row`.
-  int in_column(int row) const {
-    return in_column_[static_cast<std::size_t>(row)];
-  }
-
   Exchange& exchange() const {
     return *exchange_;
   }
@@ -84,7 +50,7 @@ class Mesh {
   /// could on the mesh that this outlines.
   bool reads_all() const;
 
-  /// Activations have come to the mesh: sizes of this rank's block, but not the
+  /// Activations have come to the mesh: sizes of this rank's block without the
   /// last one, and whether they are the same in all mesh rows. The same call on
   /// all ranks.
   void note_entered(c10::IntArrayRef leading, bool same);
@@ -100,20 +66,16 @@ class Mesh {
   void recover() const;
 
  private:
-  Mesh(comm::World& world, comm::ProcessGroup& group, const MeshOptions& options);
-  Mesh(comm::ProcessGroup& group, comm::ProcessGroupPtr row, comm::ProcessGroupPtr column);
+  explicit Mesh(MeshGroups groups);
 
-  comm::ProcessGroup& group_;
-  topology::MeshLayout layout_;
-  topology::MeshCell cell_;
-  comm::ProcessGroupPtr row_group_;
-  comm::ProcessGroupPtr column_group_;
-  std::vector<int> in_row_;
-  std::vector<int> in_column_;
   std::unique_ptr<Exchange> exchange_;
   bool outline_ = false;
-  std::vector<std::int64_t> entered_; // last, and alike in all mesh rows
+  std::vector<std::int64_t> entered_; // the last, if alike in all mesh rows
 };
 using MeshPtr = std::shared_ptr<Mesh>;
+
+/// The mesh of a module of the distribution "2d".
+/// Throws: ConfigError when it was made without one.
+const MeshPtr& mesh_of(const TensorParallel& parallel);
 
 } // namespace tessera::nn::two_d

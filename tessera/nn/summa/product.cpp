@@ -8,7 +8,8 @@
 #include "tessera/base/error.h"
 #include "tessera/nn/parallel/context.h"
 #include "tessera/nn/parallel/skipped.h"
-#include "tessera/nn/summa/weight_stays.h"
+#include "tessera/nn/summa/gemm.h"
+#include "tessera/nn/summa/stationary_weights.h"
 
 namespace tessera::nn::two_d {
 
@@ -133,15 +134,6 @@ void tell_skipped_product(
 
 } // namespace
 
-void gemm(const at::Tensor& c, const at::Tensor& x, const at::Tensor& y, bool accumulate) {
-  at::Tensor to = c;
-  if (accumulate) {
-    to.addmm_(x, y);
-  } else {
-    at::mm_out(to, x, y);
-  }
-}
-
 std::vector<std::int64_t> result_sizes(
     const Mesh& mesh,
     Form form,
@@ -170,7 +162,7 @@ void multiply(
   const at::NoGradGuard no_grad;
   check(mesh, form, a, b, layout);
   const bool transposed = layout.transposed;
-  const bool stays = weight_stays(mesh, form, a.size(0), layout);
+  const bool stays = stationary_weights_pay(mesh, form, a.size(0), layout);
   if (tensor_parallel().shapes_only) {
     tell_skipped_product(mesh, form, a, b, layout.rows, out, stays);
     if (!accumulate) {
@@ -200,7 +192,7 @@ void multiply(
     return;
   }
   if (stays) {
-    multiply_at_weight(mesh, form, a, b, layout, out, accumulate);
+    multiply_stationary(mesh, form, a, b, layout, out, accumulate);
     return;
   }
   Exchange& exchange = mesh.exchange();

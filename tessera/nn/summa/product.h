@@ -15,7 +15,7 @@ namespace tessera::nn::two_d {
 /// With `layout.transposed` the matrix whose rows are the inner dimension is
 /// stored the other way round: B of kAB [n, inner], B of kABt [k, inner], C of
 /// kAtB [n, inner]. Where that matrix is far larger than the other two, and its
-/// layout tells its columns, it does not move (weight_stays.h).
+/// layout tells its columns, it does not move (stationary_weights.h).
 /// While tensor_parallel().shapes_only nothing travels and the result is zero.
 /// Collective over the mesh. Threads: one at a time.
 /// Cost: 2 m n k / q^2 multiplications and additions of the whole matrices;
@@ -30,9 +30,6 @@ void multiply(
     const WeightLayout& layout,
     const at::Tensor& out,
     bool accumulate = false);
-
-/// c = x y, or c += x y.
-void gemm(const at::Tensor& c, const at::Tensor& x, const at::Tensor& y, bool accumulate);
 
 /// Sizes of the result's block.
 std::vector<std::int64_t> result_sizes(

@@ -1,13 +1,13 @@
 #include "tessera/nn/summa/summa.h"
 
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/custom_function.h>
 
+#include "tessera/autograd/node_data.h"
 #include "tessera/autograd/weight_gradient.h"
 #include "tessera/base/error.h"
 #include "tessera/nn/parallel/context.h"
 #include "tessera/nn/summa/product.h"
-#include "tessera/nn/summa/weight_stays.h"
+#include "tessera/nn/summa/stationary_weights.h"
 
 namespace tessera::nn::two_d {
 
@@ -16,10 +16,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-/// What a node keeps besides tensors.
-struct ProductNode : torch::CustomClassHolder {
-  ProductNode(MeshPtr on, Form of, WeightLayout over)
-      : mesh(std::move(on)), form(of), layout(std::move(over)) {}
+struct ProductCall {
   MeshPtr mesh;
   Form form;
   WeightLayout layout; // of the same matrix in the product and its gradients
@@ -38,13 +35,12 @@ class Summa : public torch::autograd::Function<Summa> {
       AutogradContext* ctx,
       const at::Tensor& a,
       const at::Tensor& b,
-      const c10::intrusive_ptr<ProductNode>& node) {
-    const Mesh& mesh = *node->mesh;
-    const at::Tensor out =
-        at::empty(result_sizes(mesh, node->form, a, b, node->layout), a.options());
-    multiply(mesh, node->form, a, b, node->layout, out);
+      const NodeDataPtr<ProductCall>& data) {
+    const auto& [mesh, form, layout] = data->value;
+    const at::Tensor out = at::empty(result_sizes(*mesh, form, a, b, layout), a.options());
+    multiply(*mesh, form, a, b, layout, out);
     ctx->save_for_backward({a, b});
-    ctx->saved_data["node"] = c10::IValue::make_capsule(node);
+    save_node_data(ctx, data);
     return out;
   }
 
@@ -52,25 +48,25 @@ class Summa : public torch::autograd::Function<Summa> {
     const auto saved = ctx->get_saved_variables();
     const at::Tensor& a = saved[0];
     const at::Tensor& b = saved[1];
-    const auto capsule = ctx->saved_data["node"].toCapsule();
-    const auto& node = static_cast<const ProductNode&>(*capsule);
+    const auto data = saved_node_data<ProductCall>(ctx);
+    const ProductCall& call = data->value;
     const at::Tensor& c = gradients[0];
     const auto product = [&](Form form, const at::Tensor& x, const at::Tensor& y) {
-      return summa(node.mesh, form, x, y, node.layout);
+      return summa(call.mesh, form, x, y, call.layout);
     };
     const bool for_a = ctx->needs_input_grad(0);
     const bool for_b = ctx->needs_input_grad(1);
     at::Tensor grad_a;
     at::Tensor grad_b;
-    switch (node.form) {
+    switch (call.form) {
       case Form::kAB: // equation 1
-        if (for_a && for_b && both_at_weight(node, c)) {
+        if (for_a && for_b && both_stationary(call, c)) {
           grad_a = at::empty(a.sizes(), c.options());
-          grad_b = both_gradients(node, a, c, b, grad_a);
+          grad_b = both_gradients(call, a, c, b, grad_a);
           break;
         }
         grad_a = for_a ? product(Form::kABt, c, b) : at::Tensor();
-        grad_b = for_b ? weight_gradient(node, a, c, b) : at::Tensor();
+        grad_b = for_b ? weight_gradient(call, a, c, b) : at::Tensor();
         break;
       case Form::kAtB: // equation 2
         grad_a = for_a ? product(Form::kABt, b, c) : at::Tensor();
@@ -84,42 +80,42 @@ class Summa : public torch::autograd::Function<Summa> {
         TESSERA_CHECK(false, "not a product");
     }
     // Whoever gets these gradients may change what others read.
-    node.mesh->exchange().wait_for_readers();
+    call.mesh->exchange().wait_for_readers();
     return {grad_a, grad_b, at::Tensor()};
   }
 
  private:
   /// A^T C; added to B's gradient where that is possible.
   static at::Tensor weight_gradient(
-      const ProductNode& node,
+      const ProductCall& call,
       const at::Tensor& a,
       const at::Tensor& c,
       const at::Tensor& b) {
     const at::Tensor sum = addable(b);
     if (!sum.defined()) {
-      return summa(node.mesh, Form::kAtB, a, c, node.layout);
+      return summa(call.mesh, Form::kAtB, a, c, call.layout);
     }
-    multiply(*node.mesh, Form::kAtB, a, c, node.layout, sum, true);
+    multiply(*call.mesh, Form::kAtB, a, c, call.layout, sum, true);
     return {};
   }
 
   /// No history of the gradients is asked for, and the weight stays in both.
-  static bool both_at_weight(const ProductNode& node, const at::Tensor& c) {
+  static bool both_stationary(const ProductCall& call, const at::Tensor& c) {
     return !at::GradMode::is_enabled() && !tensor_parallel().shapes_only &&
-           weight_stays(*node.mesh, Form::kABt, c.size(0), node.layout) &&
-           weight_stays(*node.mesh, Form::kAtB, c.size(0), node.layout);
+           stationary_weights_pay(*call.mesh, Form::kABt, c.size(0), call.layout) &&
+           stationary_weights_pay(*call.mesh, Form::kAtB, c.size(0), call.layout);
   }
 
   /// A's into `of_a`; B's is added to its gradient where that is possible.
   static at::Tensor both_gradients(
-      const ProductNode& node,
+      const ProductCall& call,
       const at::Tensor& a,
       const at::Tensor& c,
       const at::Tensor& b,
       const at::Tensor& of_a) {
     const at::Tensor sum = addable(b);
     const at::Tensor of_b = sum.defined() ? sum : at::empty(b.sizes(), b.options());
-    gradients_at_weight(*node.mesh, a, c, b, node.layout, of_a, of_b, sum.defined());
+    gradients_stationary(*call.mesh, a, c, b, call.layout, of_a, of_b, sum.defined());
     return sum.defined() ? at::Tensor() : of_b;
   }
 
@@ -135,7 +131,7 @@ at::Tensor summa(
     const at::Tensor& a,
     const at::Tensor& b,
     const WeightLayout& layout) {
-  return Summa::apply(a, b, c10::make_intrusive<ProductNode>(mesh, form, layout));
+  return Summa::apply(a, b, node_data(ProductCall{mesh, form, layout}));
 }
 
 /// With history the backward comes before anybody changes an operand.

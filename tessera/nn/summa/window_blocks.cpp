@@ -59,7 +59,7 @@ struct WindowBlocks::Region {
   Arena arena; // guarded by mutex
 };
 
-WindowBlocks::WindowBlocks(const Mesh& mesh, std::shared_ptr<comm::Window> window)
+WindowBlocks::WindowBlocks(const MeshGroups& mesh, std::shared_ptr<comm::Window> window)
     : mesh_(mesh), region_(std::make_shared<Region>(std::move(window), 2 * sizeof(Offer))) {}
 
 WindowBlocks::Offer& WindowBlocks::offer_of(int rank) const {

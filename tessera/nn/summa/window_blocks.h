@@ -10,9 +10,9 @@
 
 #include "tessera/comm/collective.h"
 #include "tessera/comm/shared_memory/window.h"
+#include "tessera/nn/parallel/shard.h"
 #include "tessera/nn/summa/arena.h"
-#include "tessera/nn/summa/blocks.h"
-#include "tessera/nn/summa/mesh.h"
+#include "tessera/nn/summa/mesh_groups.h"
 
 namespace tessera::nn::two_d {
 
@@ -50,7 +50,7 @@ class WindowBlocks {
     std::int64_t part_bytes = 0;
   };
 
-  WindowBlocks(const Mesh& mesh, std::shared_ptr<comm::Window> window);
+  WindowBlocks(const MeshGroups& mesh, std::shared_ptr<comm::Window> window);
 
   void open(const Identity& product, const at::TensorOptions& options);
   /// Where others find `block`: copied unless it lies in memory of `allocate`.
@@ -89,7 +89,7 @@ class WindowBlocks {
   std::int64_t offer(const at::Tensor& block);
   void wait_until_done(std::uint32_t product);
 
-  const Mesh& mesh_;
+  const MeshGroups& mesh_;
   std::shared_ptr<Region> region_;
   at::TensorOptions options_;
   Offer mine_; // until it is published

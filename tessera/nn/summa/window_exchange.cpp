@@ -10,7 +10,7 @@
 
 namespace tessera::nn::two_d {
 
-WindowExchange::WindowExchange(const Mesh& mesh, std::shared_ptr<comm::Window> window)
+WindowExchange::WindowExchange(const MeshGroups& mesh, std::shared_ptr<comm::Window> window)
     : mesh_(mesh), blocks_(mesh, std::move(window)), rows_(mesh, blocks_) {}
 
 int WindowExchange::peer_in_row(int column) const {

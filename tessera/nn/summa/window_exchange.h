@@ -6,7 +6,7 @@
 
 #include "tessera/comm/shared_memory/window.h"
 #include "tessera/nn/summa/exchange.h"
-#include "tessera/nn/summa/mesh.h"
+#include "tessera/nn/summa/mesh_groups.h"
 #include "tessera/nn/summa/window_blocks.h"
 #include "tessera/nn/summa/window_rows.h"
 
@@ -18,7 +18,7 @@ namespace tessera::nn::two_d {
 /// Partial results are computed in the region and added by their owner.
 class WindowExchange final : public Exchange {
  public:
-  WindowExchange(const Mesh& mesh, std::shared_ptr<comm::Window> window);
+  WindowExchange(const MeshGroups& mesh, std::shared_ptr<comm::Window> window);
 
   void begin(const Product& product) override;
   at::Tensor panel_a(int step) override;
@@ -44,7 +44,7 @@ class WindowExchange final : public Exchange {
   count(comm::ProcessGroup& group, comm::Collective kind, int root, const at::Tensor& tensor);
   void add_partials();
 
-  const Mesh& mesh_;
+  const MeshGroups& mesh_;
   WindowBlocks blocks_;
   WindowRows rows_;
   const Product* product_ = nullptr;

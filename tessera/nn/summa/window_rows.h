@@ -4,7 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "tessera/nn/summa/mesh.h"
+#include "tessera/nn/summa/mesh_groups.h"
 #include "tessera/nn/summa/window_blocks.h"
 #include "tessera/nn/summa/workspace.h"
 
@@ -32,7 +32,7 @@ class WindowRows {
     Result result = Result::kNone;
   };
 
-  WindowRows(const Mesh& mesh, WindowBlocks& blocks) : mesh_(mesh), blocks_(blocks) {}
+  WindowRows(const MeshGroups& mesh, WindowBlocks& blocks) : mesh_(mesh), blocks_(blocks) {}
 
   /// `job` must live until `finish`.
   void begin(const Job& job);
@@ -56,7 +56,7 @@ class WindowRows {
   at::Tensor gather(int slot, std::int64_t columns, bool of_x);
   void count(int rank, std::int64_t elements) const;
 
-  const Mesh& mesh_;
+  const MeshGroups& mesh_;
   WindowBlocks& blocks_;
   Workspace workspace_;
   const Job* job_ = nullptr;

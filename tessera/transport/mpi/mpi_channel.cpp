@@ -9,6 +9,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/comm/backends/mpi/check.h"
+#include "tessera/comm/tags.h"
 
 namespace tessera::transport::mpi {
 
@@ -18,12 +19,8 @@ using comm::mpi::check_mpi;
 using std::chrono::microseconds;
 using std::chrono::nanoseconds;
 
-constexpr int kCreateTag = 7305;
 constexpr int kMessageTag = 1;
 constexpr int kBulkTag = 2;
-// MPI counts are ints; larger bulks go in several pieces of one tag, which
-// MPI keeps in order.
-constexpr std::size_t kLargestPiece = std::size_t{1} << 30;
 
 // Polling: at once for a while after something moved, then at doubling
 // distances up to a limit by what is waited for.
@@ -42,7 +39,7 @@ MPI_Comm make_communicator(const std::vector<int>& ranks) {
       MPI_Group_incl(world, static_cast<int>(ranks.size()), ranks.data(), &group),
       "MPI_Group_incl");
   check_mpi(
-      MPI_Comm_create_group(MPI_COMM_WORLD, group, kCreateTag, &comm),
+      MPI_Comm_create_group(MPI_COMM_WORLD, group, comm::kTransportSetupTag, &comm),
       "making the transport's communicator");
   MPI_Group_free(&group);
   MPI_Group_free(&world);
@@ -157,7 +154,7 @@ void MpiChannel::start(Operation operation) {
   const auto shared = std::make_shared<Operation>(std::move(operation));
   std::size_t at = 0;
   do {
-    const std::size_t piece = std::min(shared->bytes - at, kLargestPiece);
+    const std::size_t piece = std::min(shared->bytes - at, comm::mpi::kPieceBytes);
     MPI_Request request = MPI_REQUEST_NULL;
     const int count = static_cast<int>(piece);
     check_mpi(

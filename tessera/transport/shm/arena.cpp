@@ -36,11 +36,6 @@ std::optional<std::uint64_t> Arena::allocate(std::size_t bytes) {
   return offset;
 }
 
-std::uint64_t Arena::in_use() const {
-  const std::scoped_lock lock(mutex_);
-  return in_use_;
-}
-
 void Arena::reclaim() {
   auto& released = own_->control().released;
   if (released.load(std::memory_order_relaxed) == 0) {

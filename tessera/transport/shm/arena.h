@@ -27,21 +27,17 @@ class Arena {
   /// free piece is large enough. Never waits.
   std::optional<std::uint64_t> allocate(std::size_t bytes);
 
-  /// Bytes in use, heads and rounding included; blocks given back count until
-  /// the next allocation.
-  std::uint64_t in_use() const;
-
  private:
   void reclaim();
   void add_free(std::uint64_t at, std::uint64_t bytes);
   void remove_free(std::map<std::uint64_t, std::uint64_t>::iterator piece);
 
   MappingPtr own_;
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   std::map<std::uint64_t, std::uint64_t> free_by_place_; // start -> bytes
   std::set<std::pair<std::uint64_t, std::uint64_t>> free_by_size_;
   std::unordered_map<std::uint64_t, std::uint64_t> used_; // offset -> bytes
-  std::uint64_t in_use_ = 0;
+  std::uint64_t in_use_ = 0; // heads and rounding included
 };
 
 } // namespace tessera::transport::shm

@@ -6,11 +6,11 @@
 #include <gtest/gtest.h>
 
 #include "tessera/comm/world.h"
-#include "tessera/nn/parallel/context.h"
+#include "tessera/nn/managed/managed_stack.h"
 #include "tessera/nn/summa/exchange.h"
-#include "tessera/nn/summa/stem.h"
 
 #include "bench/support/memory_count.h"
+#include "weights.h"
 
 namespace tessera::nn::two_d {
 namespace {
@@ -20,23 +20,25 @@ bench::MemoryCount& memory() {
   return count;
 }
 
-std::vector<TransformerLayer2D>
-make_layers(comm::ProcessGroup& group, const MeshPtr& mesh, const Transformer2DOptions& options) {
-  TensorParallel context;
-  context.group = &group;
-  context.distribution = Distribution::kTwoD;
-  context.mesh = mesh;
-  const TensorParallelScope scope(context);
-  std::vector<TransformerLayer2D> layers;
-  for (int i = 0; i < 3; ++i) {
-    layers.push_back(TransformerLayer2D(options));
-  }
-  return layers;
+using managed::ManagedStack;
+using managed::Savings;
+using managed::Update;
+
+std::vector<DistributedTransformerLayer> make_layers(
+    const MeshPtr& mesh,
+    const TransformerOptions& options) {
+  return cases::make_on(mesh, [&] {
+    std::vector<DistributedTransformerLayer> layers;
+    for (int i = 0; i < 3; ++i) {
+      layers.push_back(cases::layer_on_mesh(options));
+    }
+    return layers;
+  });
 }
 
-std::int64_t gradients_of(const std::vector<TransformerLayer2D>& layers) {
+std::int64_t gradients_of(const std::vector<DistributedTransformerLayer>& layers) {
   std::int64_t bytes = 0;
-  for (const TransformerLayer2D& layer : layers) {
+  for (const DistributedTransformerLayer& layer : layers) {
     for (const at::Tensor& parameter : layer->parameters()) {
       if (parameter.grad().defined()) {
         bytes += static_cast<std::int64_t>(parameter.grad().nbytes());
@@ -58,8 +60,8 @@ TEST(StemMemory, StepsAfterTheFirstTakeNoMore) {
     MeshOptions mesh_options;
     mesh_options.shared_memory = shared;
     const MeshPtr mesh = Mesh::make(*world, *group, mesh_options);
-    const Transformer2DOptions options(48, 4);
-    const at::Tensor x = torch::randn({4, 16, options.hidden_blocks(*mesh).size(mesh->column())});
+    const TransformerOptions options = cases::layer_options(48, 4);
+    const at::Tensor x = torch::randn({4, 16, 48 / mesh->side()});
     for (int set = 0; set < 8; ++set) {
       Savings savings;
       savings.reuse_outputs = (set & 1) != 0;
@@ -71,8 +73,8 @@ TEST(StemMemory, StepsAfterTheFirstTakeNoMore) {
           parameter.sub_(gradient, 0.01);
         };
       }
-      const auto layers = make_layers(*group, mesh, options);
-      ManagedStem stem(layers, savings, update);
+      const auto layers = make_layers(mesh, options);
+      ManagedStack stem(layers, savings, update);
       const auto step = [&] {
         stem.forward(x);
         stem.backward(x);

@@ -243,5 +243,37 @@ TEST(GradientsOfInputs, AKeptGraphAcrossRanksIsRefused) {
   EXPECT_THAT(error, HasSubstr("'last'"));
 }
 
+// Half the gradient of the plain script, and nobody would see it.
+std::pair<int, std::string> rank_and_text_of_loss(bool sum) {
+  init(chain_config(pipelines().back(), 2));
+  const Ended ended;
+  torch::manual_seed(7);
+  DistributedModel model{Chain()};
+  auto train_step = tessera::step([&](torch::Tensor x) {
+    const auto squares = model(x).pow(2);
+    auto loss = sum ? squares.sum() : squares.mean();
+    model.backward(loss);
+    return loss;
+  });
+  const Batch mine = mine_of(random_batches()(0));
+  ::testing::internal::CaptureStderr();
+  train_step(mine.x);
+  train_step(mine.x);
+  return {rank(), ::testing::internal::GetCapturedStderr()};
+}
+
+TEST(Backward, ALossThatIsASumIsNamedOnce) {
+  const auto [rank, text] = rank_and_text_of_loss(true);
+  const std::string parts = str("the ", 2 * world_size() / pipelines().back(), " microbatches");
+  const auto first = text.find("ends in a sum");
+  if (rank == 0) {
+    EXPECT_THAT(text, HasSubstr(parts));
+    EXPECT_EQ(text.find("ends in a sum", first + 1), std::string::npos);
+  } else {
+    EXPECT_EQ(first, std::string::npos);
+  }
+  EXPECT_EQ(rank_and_text_of_loss(false).second.find("ends in a sum"), std::string::npos);
+}
+
 } // namespace
 } // namespace tessera::testing

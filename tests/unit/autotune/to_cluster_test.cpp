@@ -20,8 +20,8 @@ RankMeasurement rank_on(const std::string& host, double slower = 1) {
   return one;
 }
 
-doctor::PairFacts pair_of(int first, int second, double bytes_per_s) {
-  doctor::PairFacts pair;
+PairFacts pair_of(int first, int second, double bytes_per_s) {
+  PairFacts pair;
   pair.first = first;
   pair.second = second;
   pair.bytes_per_s = bytes_per_s;
@@ -50,7 +50,7 @@ TEST(ToCluster, WhatOneRankWinsAnotherLoses) {
 
 TEST(ToCluster, NoMoreCoresThanProcessorsThatAllRanksMayUse) {
   std::vector<RankMeasurement> ranks(4, rank_on("a"));
-  const std::vector<doctor::PairFacts> pairs = {pair_of(0, 1, 1e9)};
+  const std::vector<PairFacts> pairs = {pair_of(0, 1, 1e9)};
   EXPECT_NEAR(to_cluster(ranks, pairs, {}).nodes[0].cores, 2.4, 1e-12);
   for (RankMeasurement& rank : ranks) {
     rank.processors = 2;
@@ -64,8 +64,7 @@ TEST(ToCluster, NoMoreCoresThanProcessorsThatAllRanksMayUse) {
 }
 
 TEST(ToCluster, HostsOfLikeSpeedAreOneKind) {
-  const std::vector<doctor::PairFacts> pairs = {
-      pair_of(0, 1, 1e8), pair_of(0, 2, 2e7), pair_of(1, 2, 2e7)};
+  const std::vector<PairFacts> pairs = {pair_of(0, 1, 1e8), pair_of(0, 2, 2e7), pair_of(1, 2, 2e7)};
   const auto cluster = to_cluster({rank_on("a"), rank_on("b", 1.05), rank_on("c", 2)}, pairs, {});
   ASSERT_EQ(cluster.kinds.size(), 2u);
   EXPECT_EQ(cluster.nodes[0].kind, cluster.nodes[1].kind);

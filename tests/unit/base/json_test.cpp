@@ -1,7 +1,7 @@
-#include "tessera/base/json/parse.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "tessera/base/json/parse.h"
 
 namespace tessera {
 namespace {

@@ -57,6 +57,10 @@ TEST_P(EveryFamily, CountsItsParametersAndLearns) {
     }
   }
   EXPECT_LT(model.loss(model.forward(inputs), targets).item<float>(), loss.item<float>());
+  model.module->eval(); // no dropout
+  EXPECT_EQ(
+      model.training_loss(inputs, targets).item<float>(),
+      model.loss(model.forward(inputs), targets).item<float>());
 }
 
 INSTANTIATE_TEST_SUITE_P(

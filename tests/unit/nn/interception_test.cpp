@@ -50,6 +50,16 @@ struct AddImpl : BaseBlock {
 };
 TESSERA_MODULE(Add);
 
+struct NamedModeImpl : torch::nn::Module {
+  torch::Tensor forward(torch::Tensor x) {
+    return x;
+  }
+  torch::Tensor forward(torch::Tensor x, const std::string& mode) {
+    return mode == "twice" ? x * 2 : x;
+  }
+};
+TESSERA_MODULE(NamedMode);
+
 struct AnyTypeImpl : torch::nn::Module {
   template <typename T>
   torch::Tensor forward(const T& x) {
@@ -171,6 +181,14 @@ TEST_F(Interception, OfAFinalClassOnlyTheCallOperator) {
   EXPECT_TRUE(torch::equal(last(x_), torch::zeros(2)));
   EXPECT_TRUE(torch::equal(last->forward(x_), torch::zeros(2)));
   EXPECT_EQ(counting_.calls, Calls{"Last"});
+}
+
+TEST(Holder, AStringLiteralReachesAnOverloadedForward) {
+  NamedMode net;
+  Counting counting;
+  const nn::InterceptorScope scope(&counting);
+  EXPECT_TRUE(torch::equal(net->forward(torch::ones(1), "twice"), torch::full(1, 2.0)));
+  EXPECT_EQ(counting.calls.size(), 1U);
 }
 
 TEST(Holder, PrintsTheScriptsClass) {

@@ -5,7 +5,7 @@
 
 #include <torch/torch.h>
 
-#include "tessera/nn/summa/blocks.h"
+#include "tessera/nn/parallel/shard.h"
 #include "tessera/nn/summa/mesh.h"
 
 // What every mesh must do, written once. A case is a function that all ranks of
@@ -25,7 +25,9 @@ const std::vector<Case>& layer_cases();
 const std::vector<Case>& few_rows_cases();
 const std::vector<Case>& transformer_cases();
 /// Managed memory.
-const std::vector<Case>& stem_cases();
+const std::vector<Case>& managed_cases();
+/// A language model: its loss without whole logits.
+const std::vector<Case>& head_cases();
 /// All of them.
 std::vector<Case> all_cases();
 

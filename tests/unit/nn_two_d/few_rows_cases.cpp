@@ -1,8 +1,9 @@
 // Activations of few rows across the boundary: the weights stay where they lie
 // if all ranks bring as many samples, and their panels travel if not.
 #include "tessera/base/error.h"
+#include "tessera/nn/layers/embedding.h"
+#include "tessera/nn/layers/projection.h"
 #include "tessera/nn/summa/boundary.h"
-#include "tessera/nn/summa/modules.h"
 
 #include "cases.h"
 #include "weights.h"
@@ -27,7 +28,7 @@ struct Whole {
   at::Tensor x, table, weight, gradient, y;
 };
 
-at::Tensor part_of(const MeshModule& module, const at::Tensor& full) {
+at::Tensor part_of(const DistributedModule& module, const at::Tensor& full) {
   return take_shard(module.distributed_parameters().at("weight").shard, full);
 }
 
@@ -45,25 +46,33 @@ void run(const MeshPtr& mesh, std::int64_t in_first_row, std::int64_t in_rest) {
   };
   const Blocks hidden(kHidden, mesh->side());
   const Blocks vocabulary(kVocabulary, mesh->side());
-  auto linear = make_on(
-      mesh, [&] { return Linear2D(Linear2DOptions(hidden, hidden).bias(false).out_in(false)); });
-  auto embedding = make_on(mesh, [&] { return Embedding2D(vocabulary, hidden); });
-  auto head = make_on(mesh, [&] { return TiedLinear2D(*embedding, vocabulary, hidden); });
+  TransformerOptions options;
+  options.linear_bias = false;
+  auto linear = make_on(mesh, [&] {
+    return DistributedProjection(
+        DistributedProjectionImpl::Direction::kInto, kHidden, FeatureSplit{1, kHidden, 1}, options);
+  });
+  auto embedding = make_on(mesh, [&] {
+    return DistributedEmbedding(
+        DistributedEmbeddingOptions{.num_embeddings = kVocabulary, .embedding_dim = kHidden});
+  });
   {
     const at::NoGradGuard no_grad;
-    linear->weight.copy_(part_of(*linear, whole.weight));
+    linear->weight.copy_(part_of(*linear, whole.weight.t()));
     embedding->weight.copy_(part_of(*embedding, whole.table));
   }
   const Boundary boundary(mesh, false);
   for (int pass = 1; pass <= 2; ++pass) {
     const at::Tensor x = mine(whole.x).requires_grad_();
-    const at::Tensor y = boundary.leave(head(linear(boundary.enter(x, hidden))), vocabulary);
+    const at::Tensor inside = linear->forward(boundary.enter(x, hidden), {});
+    const at::Tensor y = boundary.leave(
+        tied_linear(mesh, inside, embedding->weight, vocabulary, hidden), vocabulary);
     y.backward(mine(whole.gradient));
     require_close(y.detach(), mine(whole.y), 1e-5, "result");
     require_close(x.grad(), mine(whole.x.grad()), 1e-5, "gradient of x");
     require_close(
         linear->weight.grad(),
-        part_of(*linear, whole.weight.grad()) * pass,
+        part_of(*linear, whole.weight.grad().t()) * pass,
         1e-5,
         "gradient of the weight");
     require_close(

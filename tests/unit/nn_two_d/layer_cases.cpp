@@ -1,8 +1,10 @@
 // Every layer against torch's own: result, gradients of inputs and parameters.
 #include "tessera/base/error.h"
+#include "tessera/nn/layers/embedding.h"
+#include "tessera/nn/layers/layer_norm.h"
+#include "tessera/nn/layers/projection.h"
 #include "tessera/nn/summa/boundary.h"
 #include "tessera/nn/summa/functional.h"
-#include "tessera/nn/summa/modules.h"
 
 #include "cases.h"
 
@@ -41,7 +43,7 @@ at::Tensor local_rows(const Mesh& mesh, const at::Tensor& full, const Blocks& ro
   return full.narrow(0, rows.start(mesh.row()), rows.size(mesh.row())).contiguous();
 }
 
-void set(MeshModule& module, const std::string& name, const at::Tensor& full) {
+void set(DistributedModule& module, const std::string& name, const at::Tensor& full) {
   const torch::NoGradGuard no_grad;
   const auto found = module.distributed_parameters().find(name);
   if (found != module.distributed_parameters().end()) {
@@ -49,7 +51,10 @@ void set(MeshModule& module, const std::string& name, const at::Tensor& full) {
   }
 }
 
-void require_gradient(const MeshModule& module, const std::string& name, const at::Tensor& full) {
+void require_gradient(
+    const DistributedModule& module,
+    const std::string& name,
+    const at::Tensor& full) {
   const auto found = module.distributed_parameters().find(name);
   if (found != module.distributed_parameters().end()) {
     require_close(
@@ -70,7 +75,19 @@ Holder on(const MeshPtr& mesh, const Args&... args) {
   return Holder(args...);
 }
 
-void linear_of(const MeshPtr& mesh, bool out_in, bool with_bias, int groups) {
+DistributedProjection
+linear_on(const MeshPtr& mesh, std::int64_t in, const FeatureSplit& out, bool with_bias = true) {
+  TransformerOptions options;
+  options.linear_bias = with_bias;
+  return on<DistributedProjection>(
+      mesh, DistributedProjectionImpl::Direction::kInto, in, out, options);
+}
+
+DistributedLayerNorm norm_on(const MeshPtr& mesh, std::int64_t width, bool rms = false) {
+  return on<DistributedLayerNorm>(mesh, DistributedLayerNormOptions{width, 1e-5, rms}, Role::kPart);
+}
+
+void linear_of(const MeshPtr& mesh, bool with_bias, int groups) {
   const Setting s(*mesh);
   Random random(5);
   const auto width = groups * s.inner;
@@ -82,9 +99,8 @@ void linear_of(const MeshPtr& mesh, bool out_in, bool with_bias, int groups) {
   y = with_bias ? y + b : y;
   y.backward(g);
 
-  auto linear = on<Linear2D>(
-      mesh, Linear2DOptions(s.in, s.out).out_in(out_in).bias(with_bias).groups(groups));
-  const auto stored = [&](const at::Tensor& t) { return out_in ? t.t().contiguous() : t; };
+  auto linear = linear_on(mesh, s.hidden, {groups, s.inner, 1}, with_bias);
+  const auto stored = [&](const at::Tensor& t) { return t.t().contiguous(); };
   set(*linear, "weight", stored(w.detach()));
   set(*linear, "bias", b.detach());
   const at::Tensor mine = local(*mesh, x.detach(), s.rows, s.in);
@@ -97,7 +113,7 @@ void linear_of(const MeshPtr& mesh, bool out_in, bool with_bias, int groups) {
     }
     return at::cat(parts, -1);
   };
-  const at::Tensor found = linear(mine);
+  const at::Tensor found = linear->forward(mine, {});
   found.backward(result_part(g));
   require_close(found.detach(), result_part(y.detach()), 1e-5, "linear");
   require_close(mine.grad(), local(*mesh, x.grad(), s.rows, s.in), 1e-5, "linear, gradient of x");
@@ -105,23 +121,21 @@ void linear_of(const MeshPtr& mesh, bool out_in, bool with_bias, int groups) {
   if (with_bias) {
     require_gradient(*linear, "bias", b.grad());
     const bool registered = linear->named_parameters().contains("bias");
-    require(registered == (mesh->row() == 0), "a bias lives on mesh row 0 only");
+    require(registered == (mesh->row() == 0), "a bias lives on the first mesh row only");
   }
 }
 
 void linear(const MeshPtr& mesh) {
-  for (const bool out_in : {true, false}) {
-    linear_of(mesh, out_in, true, 1);
-    linear_of(mesh, out_in, false, 1);
-    linear_of(mesh, out_in, true, 3);
-  }
+  linear_of(mesh, true, 1);
+  linear_of(mesh, false, 1);
+  linear_of(mesh, true, 3);
 }
 
-/// Row 0 alone knows that its vectors are frozen; nobody may wait for it.
-void frozen_row0(const MeshPtr& mesh) {
+/// The first row alone knows that its vectors are frozen; nobody may wait for it.
+void frozen_first_row(const MeshPtr& mesh) {
   const Setting s(*mesh);
-  auto linear = on<Linear2D>(mesh, Linear2DOptions(s.in, s.out));
-  auto norm = on<LayerNorm2D>(mesh, s.out, 1e-5);
+  auto linear = linear_on(mesh, s.hidden, {1, s.inner, 1});
+  auto norm = norm_on(mesh, s.inner);
   for (at::Tensor parameter : linear->parameters()) {
     parameter.set_requires_grad(false);
     parameter.zero_();
@@ -131,13 +145,13 @@ void frozen_row0(const MeshPtr& mesh) {
     parameter.zero_();
   }
   const at::Tensor x = at::ones({s.rows.size(mesh->row()), s.in.size(mesh->column())});
-  require(!norm(linear(x)).requires_grad(), "a frozen layer has a graph");
+  require(!norm(linear->forward(x, {})).requires_grad(), "a frozen layer has a graph");
   const at::Tensor leaf = x.clone().requires_grad_();
-  norm(linear(leaf)).sum().backward();
+  norm(linear->forward(leaf, {})).sum().backward();
   require_close(leaf.grad(), at::zeros_like(x), 1e-6, "gradient of x");
 }
 
-void layer_norm_of(const MeshPtr& mesh) {
+void layer_norm_of(const MeshPtr& mesh, bool rms) {
   const Setting s(*mesh);
   Random random(6);
   // A mean far from zero: moments must not lose its digits.
@@ -147,10 +161,11 @@ void layer_norm_of(const MeshPtr& mesh) {
   const at::Tensor gamma = vector();
   const at::Tensor beta = vector();
   const at::Tensor g = random.normal(x.sizes()).to(at::kDouble);
-  const at::Tensor y = at::layer_norm(x, {s.hidden}, gamma, beta, 1e-5);
+  const at::Tensor y = rms ? x * (x.square().mean(-1, true) + 1e-5).rsqrt() * gamma
+                           : at::layer_norm(x, {s.hidden}, gamma, beta, 1e-5);
   y.backward(g);
 
-  auto norm = on<LayerNorm2D>(mesh, s.in, 1e-5);
+  auto norm = norm_on(mesh, s.hidden, rms);
   set(*norm, "weight", gamma.detach());
   set(*norm, "bias", beta.detach());
   const at::Tensor mine = local(*mesh, x.detach(), s.rows, s.in).to(at::kFloat);
@@ -160,7 +175,14 @@ void layer_norm_of(const MeshPtr& mesh) {
   require_close(found.detach(), local(*mesh, y.detach(), s.rows, s.in), 1e-5, "norm");
   require_close(mine.grad(), local(*mesh, x.grad(), s.rows, s.in), 1e-5, "norm, gradient of x");
   require_gradient(*norm, "weight", gamma.grad());
-  require_gradient(*norm, "bias", beta.grad());
+  if (!rms) {
+    require_gradient(*norm, "bias", beta.grad());
+  }
+}
+
+void norms(const MeshPtr& mesh) {
+  layer_norm_of(mesh, false);
+  layer_norm_of(mesh, true);
 }
 
 void embedding_and_head(const MeshPtr& mesh) {
@@ -175,18 +197,23 @@ void embedding_and_head(const MeshPtr& mesh) {
   const at::Tensor logits = at::linear(at::tanh(x), table);
   logits.backward(g);
 
-  auto words = on<Embedding2D>(mesh, s.words, s.in, padding);
+  auto words = on<DistributedEmbedding>(
+      mesh,
+      DistributedEmbeddingOptions{
+          .num_embeddings = s.vocabulary, .embedding_dim = s.hidden, .padding_idx = padding});
   set(*words, "weight", table.detach());
-  auto head = on<TiedLinear2D>(mesh, *words, s.words, s.in);
-  const at::Tensor found_x = words(local_rows(*mesh, ids, s.rows));
-  const at::Tensor found = head(at::tanh(found_x));
+  const auto look_up = [&](const at::Tensor& rows) {
+    return words->look_up_on_mesh(words->parallel_now(), rows);
+  };
+  const at::Tensor found_x = look_up(local_rows(*mesh, ids, s.rows));
+  const at::Tensor found = tied_linear(mesh, at::tanh(found_x), words->weight, s.words, s.in);
   found.backward(local(*mesh, g, s.rows, s.words));
   require_close(found_x.detach(), local(*mesh, x.detach(), s.rows, s.in), 0, "embedding");
   require_close(
       found.detach(), local(*mesh, logits.detach(), s.rows, s.words), 1e-5, "output layer");
   require_gradient(*words, "weight", table.grad());
   try {
-    words(at::full({1, 1}, s.vocabulary, at::kLong));
+    look_up(at::full({1, 1}, s.vocabulary, at::kLong));
   } catch (const ShapeError& error) {
     return;
   }
@@ -268,8 +295,8 @@ void boundaries(const MeshPtr& mesh) {
 const std::vector<Case>& layer_cases() {
   static const std::vector<Case> cases = {
       {"linear", linear},
-      {"frozen_row0", frozen_row0},
-      {"layer_norm", layer_norm_of},
+      {"frozen_first_row", frozen_first_row},
+      {"layer_norm", norms},
       {"embedding_and_head", embedding_and_head},
       {"cross_entropy", losses},
       {"boundary", boundaries},

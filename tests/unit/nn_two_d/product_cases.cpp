@@ -1,8 +1,8 @@
 // C = A B, A B^T, A^T B: results, gradients, gradients of gradients.
 #include "tessera/base/error.h"
 #include "tessera/nn/summa/product.h"
+#include "tessera/nn/summa/stationary_weights.h"
 #include "tessera/nn/summa/summa.h"
-#include "tessera/nn/summa/weight_stays.h"
 
 #include "cases.h"
 
@@ -149,7 +149,7 @@ void few_rows(const MeshPtr& mesh) {
       sizes = {inner, rows, outer};
     }
     require(
-        weight_stays(*mesh, kind.form, 1, {Blocks(inner, mesh->side()), false, outer}) ==
+        stationary_weights_pay(*mesh, kind.form, 1, {Blocks(inner, mesh->side()), false, outer}) ==
             (mesh->reads_all() && mesh->side() > 1),
         tessera::str(kind.name, ": what travels"));
     comm::Traffic& of_panels = mesh->row_group().traffic();

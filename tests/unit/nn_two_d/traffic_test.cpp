@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
-#include "tessera/nn/summa/stem.h"
+#include "tessera/nn/managed/managed_stack.h"
 
 #include "bench/support/megatron_stem.h"
 #include "cases.h"
@@ -47,12 +47,12 @@ void optimus(const MeshPtr& mesh) {
   const double q = mesh->side();
   const double p = q * q;
   const auto side = static_cast<std::int64_t>(mesh->side());
-  Transformer2DOptions options(4 * side, side);
+  const TransformerOptions options = cases::layer_options(4 * side, side);
   const double b = 2 * q;
   const double s = kPositions;
-  const double h = static_cast<double>(options.hidden);
-  std::vector<TransformerLayer2D> layers = {
-      cases::make_on(mesh, [&] { return TransformerLayer2D(options); })};
+  const double h = static_cast<double>(options.hidden_size);
+  std::vector<DistributedTransformerLayer> layers = {
+      cases::make_on(mesh, [&] { return cases::layer_on_mesh(options); })};
   {
     const torch::NoGradGuard no_grad;
     for (at::Tensor& parameter : layers[0]->parameters()) {
@@ -60,10 +60,10 @@ void optimus(const MeshPtr& mesh) {
     }
   }
   // Table 1 counts the whole forward again in the backward.
-  Savings savings;
+  managed::Savings savings;
   savings.skip_products = false;
-  ManagedStem stem(layers, savings);
-  const at::Tensor x = at::ones({2, kPositions, options.hidden / side});
+  managed::ManagedStack stem(layers, savings);
+  const at::Tensor x = at::ones({2, kPositions, options.hidden_size / side});
   const auto counted = [&] {
     return total_scalars(mesh->group(), {&mesh->row_group(), &mesh->column_group()});
   };

@@ -3,7 +3,8 @@
 #include <map>
 #include <string>
 
-#include "tessera/nn/summa/modules.h"
+#include "tessera/nn/layers/transformer_layer.h"
+#include "tessera/nn/summa/mesh.h"
 
 #include "cases.h"
 
@@ -41,6 +42,27 @@ require_gradients(torch::nn::Module& module, const FullTensors& full, double tol
   for_each_shard(module, [&](const std::string& name, const at::Tensor& local, const Shard& shard) {
     require_close(local.grad(), take_shard(shard, full.at(name)), tolerance, "gradient of " + name);
   });
+}
+
+/// Of a layer that norms first, without dropout, under a causal mask.
+inline TransformerOptions layer_options(std::int64_t hidden, std::int64_t heads) {
+  TransformerOptions options;
+  options.num_attention_heads = heads;
+  options.attention_head_size = hidden / heads;
+  options.hidden_size = hidden;
+  options.intermediate_size = 4 * hidden;
+  options.attention_dropout_prob = 0;
+  options.hidden_dropout_prob = 0;
+  options.activation = "gelu_tanh";
+  options.causal_mask_size = 64;
+  options.pre_layernorm = true;
+  options.post_layernorm = false;
+  return options;
+}
+
+/// A layer between activations on the mesh.
+inline DistributedTransformerLayer layer_on_mesh(const TransformerOptions& options) {
+  return DistributedTransformerLayer(options, Role::kPart);
 }
 
 /// Makes a module on the mesh.

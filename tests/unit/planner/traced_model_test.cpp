@@ -131,8 +131,8 @@ TEST(TracedModel, UnknownDevicesAreRefusedByName) {
   try {
     describe_traced(small_language_model(2), cluster);
     FAIL();
-  } catch (const ConfigError& error) {
-    EXPECT_THAT(error.what(), AllOf(HasSubstr("\"cpu\""), HasSubstr("tessera probe")));
+  } catch (const UnmeasuredDevice& error) {
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("\"cpu\""), HasSubstr("measure the cluster")));
   }
   cluster.kinds[0].name = "v100";
   EXPECT_NO_THROW(describe_traced(small_language_model(2), cluster));

@@ -1,6 +1,7 @@
 #pragma once
 
-#include <string>
+#include <cstddef>
+#include <string_view>
 
 #include <mpi.h>
 
@@ -13,7 +14,7 @@ inline constexpr std::size_t kPieceBytes = std::size_t{1} << 30;
 
 /// Every MPI call goes through here; communicators have MPI_ERRORS_RETURN.
 /// Throws: CommError with MPI's own text and `what` was tried.
-inline void check_mpi(int code, const std::string& what) {
+inline void check_mpi(int code, std::string_view what) {
   if (code == MPI_SUCCESS) {
     return;
   }

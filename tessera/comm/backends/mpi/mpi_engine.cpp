@@ -336,17 +336,7 @@ std::byte* MpiEngine::staging(std::size_t bytes) {
 }
 
 std::string MpiEngine::operation_text() const {
-  return str(
-      name_of(operation_.kind),
-      " #",
-      sequence_,
-      " of ",
-      operation_.count,
-      " elements of ",
-      name_of(operation_.type),
-      " in ",
-      info_.text(),
-      " over MPI");
+  return operation_.text(sequence_) + " in " + info_.text() + " over MPI";
 }
 
 } // namespace tessera::comm::mpi

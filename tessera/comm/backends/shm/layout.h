@@ -22,13 +22,8 @@ inline constexpr std::size_t kSlotBytes = std::size_t{256} << 10;
 /// before `filled` says so and read after it.
 struct alignas(ipc::kCacheLine) Notice {
   std::uint32_t sequence; // of the operation in the group
-  std::int32_t kind;
-  std::int32_t type;
-  std::int32_t reduce;
-  std::int32_t root;
   std::uint32_t failures; // of this rank, before it started the operation
-  std::int64_t count;
-  double scale;
+  Operation operation; // its memory is in the rank's own process
 };
 
 struct RankBlock {

@@ -104,15 +104,7 @@ void ShmEngine::copy(void* to, const void* from, std::int64_t elements) const {
 
 void ShmEngine::fill(std::uint32_t round) {
   fill_data(round);
-  Notice& notice = block(info_.rank).notices[round % kDepth];
-  notice.sequence = sequence_;
-  notice.kind = static_cast<std::int32_t>(operation_.kind);
-  notice.type = static_cast<std::int32_t>(operation_.type);
-  notice.reduce = static_cast<std::int32_t>(operation_.reduce);
-  notice.scale = operation_.scale;
-  notice.root = operation_.root;
-  notice.failures = failures_;
-  notice.count = operation_.count;
+  block(info_.rank).notices[round % kDepth] = {sequence_, failures_, operation_};
   block(info_.rank).filled.post(round + 1);
 }
 

@@ -79,12 +79,10 @@ class ShmEngine final : public Engine {
   int drain_blocker(std::uint32_t round) const;
   void sleep_on(int rank, ipc::Counter RankBlock::*stage, std::uint32_t target);
   void check_notices(std::uint32_t round) const;
-  bool is_same_operation(const Notice& notice) const;
   void check_running() const;
   [[noreturn]] void fail(const std::string& reason) const;
   int global(int rank) const;
   std::string operation_text() const;
-  std::string notice_text(const Notice& notice) const;
   std::string missing_text() const;
 
   // Failures of user code (shm_recovery.cpp).

@@ -64,15 +64,6 @@ void ShmEngine::sleep_on(int rank, ipc::Counter RankBlock::*stage, std::uint32_t
 
 // ---- errors ---------------------------------------------------------------
 
-bool ShmEngine::is_same_operation(const Notice& notice) const {
-  return notice.sequence == sequence_ &&
-         notice.kind == static_cast<std::int32_t>(operation_.kind) &&
-         notice.type == static_cast<std::int32_t>(operation_.type) &&
-         notice.reduce == static_cast<std::int32_t>(operation_.reduce) &&
-         notice.scale == operation_.scale && notice.root == operation_.root &&
-         notice.count == operation_.count;
-}
-
 void ShmEngine::check_notices(std::uint32_t round) const {
   for (int peer = 0; peer < info_.size(); ++peer) {
     const RankBlock& other = block(peer);
@@ -83,13 +74,13 @@ void ShmEngine::check_notices(std::uint32_t round) const {
     if (notice.failures != failures_) {
       leave(notice.failures > failures_ ? peer : info_.rank);
     }
-    if (!is_same_operation(notice)) {
+    if (notice.sequence != sequence_ || !notice.operation.is_same_call(operation_)) {
       fail(
           str(operation_text(),
               ": rank ",
               global(peer),
               " calls ",
-              notice_text(notice),
+              notice.operation.text(notice.sequence),
               "; all ranks must make the same calls in the same order"));
     }
   }
@@ -116,37 +107,7 @@ int ShmEngine::global(int rank) const {
 }
 
 std::string ShmEngine::operation_text() const {
-  return str(
-      name_of(operation_.kind),
-      " #",
-      sequence_,
-      " of ",
-      operation_.count,
-      " elements of ",
-      name_of(operation_.type),
-      ", ",
-      name_of(operation_.reduce),
-      ", root ",
-      operation_.root,
-      " in ",
-      info_.text());
-}
-
-std::string ShmEngine::notice_text(const Notice& notice) const {
-  return str(
-      name_of(static_cast<Collective>(notice.kind)),
-      " #",
-      notice.sequence,
-      " with ",
-      notice.count,
-      " elements of ",
-      name_of(static_cast<DataType>(notice.type)),
-      ", ",
-      name_of(static_cast<ReduceOp>(notice.reduce)),
-      ", scale ",
-      notice.scale,
-      ", root ",
-      notice.root);
+  return operation_.text(sequence_) + " in " + info_.text();
 }
 
 std::string ShmEngine::missing_text() const {

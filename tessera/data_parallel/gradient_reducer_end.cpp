@@ -1,0 +1,178 @@
+// The end of a step: what the ranks agree on, and the gradients that no bucket took along.
+#include <algorithm>
+#include <map>
+#include <numeric>
+
+#include <ATen/ATen.h>
+
+#include "tessera/base/error.h"
+#include "tessera/context/agreement.h"
+#include "tessera/data_parallel/gradient_reducer.h"
+#include "tessera/tensor/value.h"
+
+namespace tessera::data_parallel {
+
+/// What one agreement at the end of a step tells every rank, as bytes: any rank's yes is a yes.
+struct GradientReducer::EndOfStep {
+  explicit EndOfStep(std::size_t buckets, std::size_t parameters)
+      : flags(at::zeros({static_cast<std::int64_t>(2 + buckets + parameters)}, at::kByte)),
+        failed(flags.data_ptr<std::uint8_t>()[0]),
+        backward(flags.data_ptr<std::uint8_t>()[1]),
+        late(flags.data_ptr<std::uint8_t>() + 2),
+        has_gradient(late + buckets) {}
+
+  at::Tensor flags;
+  std::uint8_t& failed;
+  std::uint8_t& backward;
+  std::uint8_t* late; // by bucket
+  std::uint8_t* has_gradient; // by parameter
+};
+
+bool GradientReducer::finish(const std::optional<std::string>& failure) {
+  active_ = false;
+  const at::NoGradGuard no_grad;
+  const std::string problem = failure ? *failure : sparse_gradient();
+  const bool failed = failure.has_value() || !problem.empty();
+  EndOfStep end(buckets_.size(), parameters_.size());
+  end.failed = failed ? 1 : 0;
+  end.backward = backward_ ? 1 : 0;
+  for (std::size_t i = 0; i < buckets_.size(); ++i) {
+    end.late[i] = buckets_[i].late ? 1 : 0;
+  }
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const Parameter& parameter = parameters_[i];
+    end.has_gradient[i] = parameter.travels || parameter.tensor.grad().defined() ? 1 : 0;
+  }
+  control_.all_reduce(end.flags, comm::ReduceOp::kMax);
+  const bool reduce = reduce_ && end.backward != 0;
+  send_rest(reduce, failed);
+  if (end.failed != 0) {
+    for (Bucket& bucket : buckets_) {
+      if (bucket.work != nullptr) {
+        hand_back(bucket); // the values mean nothing, but gradients of the step stay defined
+      }
+    }
+    throw_first_problem<UserError>(
+        world_, control_, failed ? std::optional(problem) : std::nullopt);
+  }
+  if (reduce) {
+    take_averages(end);
+  }
+  if (end.backward != 0) {
+    learn_order();
+    for (Parameter& parameter : parameters_) {
+      parameter.expected = parameter.count;
+    }
+  }
+  return end.backward != 0;
+}
+
+/// Launches the buckets that have not left, and waits for all.
+void GradientReducer::send_rest(bool reduce, bool zeros) {
+  if (reduce) {
+    for (; next_bucket_ < buckets_.size(); ++next_bucket_) {
+      launch(buckets_[next_bucket_], zeros);
+    }
+  }
+  for (Bucket& bucket : buckets_) {
+    if (bucket.work != nullptr) {
+      bucket.work->wait();
+    }
+  }
+}
+
+void GradientReducer::take_averages(const EndOfStep& end) {
+  for (std::size_t i = 0; i < buckets_.size(); ++i) {
+    if (end.late[i] != 0) {
+      send_late_parts(buckets_[i]);
+    }
+  }
+  // A gradient that any rank has, all have.
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    parameters_[i].travels = end.has_gradient[i] != 0;
+  }
+  for (Bucket& bucket : buckets_) {
+    hand_back(bucket);
+  }
+}
+
+bool GradientReducer::is_unaveraged(const Parameter& parameter) const {
+  const at::Tensor& gradient = parameter.tensor.grad();
+  return gradient.defined() && (parameter.grown || parameter.average._unsafe_get_target() !=
+                                                       gradient.unsafeGetTensorImpl());
+}
+
+std::string GradientReducer::unaveraged_gradient() const {
+  const auto found = std::find_if(
+      parameters_.begin(), parameters_.end(), [&](const auto& p) { return is_unaveraged(p); });
+  return found == parameters_.end() ? std::string() : found->name;
+}
+
+void GradientReducer::average_rest() {
+  const at::NoGradGuard no_grad;
+  // One agreement: whether a gradient is sparse, and which ones need averaging.
+  at::Tensor flags = at::zeros({static_cast<std::int64_t>(1 + parameters_.size())}, at::kByte);
+  auto* flag = flags.data_ptr<std::uint8_t>();
+  const std::string problem = sparse_gradient();
+  flag[0] = problem.empty() ? 0 : 1;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    flag[1 + i] = is_unaveraged(parameters_[i]) ? 1 : 0;
+  }
+  control_.all_reduce(flags, comm::ReduceOp::kMax);
+  if (flag[0] != 0) {
+    throw_first_problem<UserError>(
+        world_, control_, problem.empty() ? std::nullopt : std::optional(problem));
+  }
+  std::map<at::ScalarType, std::vector<Parameter*>> by_type;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (flag[1 + i] != 0) {
+      by_type[parameters_[i].tensor.scalar_type()].push_back(&parameters_[i]);
+    }
+  }
+  for (const auto& [type, list] : by_type) {
+    average_in_place(list);
+  }
+}
+
+/// Parameters of one dtype travel in one message.
+void GradientReducer::average_in_place(const std::vector<Parameter*>& list) {
+  std::vector<at::Tensor> rows;
+  for (Parameter* parameter : list) {
+    at::Tensor& gradient = parameter->tensor.mutable_grad();
+    if (!gradient.defined()) {
+      gradient = at::zeros_like(parameter->tensor.detach());
+    }
+    rows.push_back(gradient.detach().reshape({-1}));
+  }
+  const at::Tensor flat = at::cat(rows);
+  average(flat)->wait();
+  std::int64_t at = 0;
+  for (Parameter* parameter : list) {
+    const at::Tensor& gradient = parameter->tensor.grad();
+    gradient.detach().copy_(flat.narrow(0, at, gradient.numel()).view(gradient.sizes()));
+    at += gradient.numel();
+    parameter->grown = false;
+    parameter->average = WeakGradient(gradient.getIntrusivePtr());
+  }
+}
+
+void GradientReducer::learn_order() {
+  if (learnt_) {
+    return;
+  }
+  std::vector<std::int64_t> order(parameters_.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto position = [&](std::int64_t index) {
+    const int done = parameters_[index].first_done;
+    return done < 0 ? completed_ : done; // a parameter that was never reached comes last
+  };
+  std::stable_sort(
+      order.begin(), order.end(), [&](auto a, auto b) { return position(a) < position(b); });
+  // All ranks take the first one's order.
+  const auto agreed =
+      unpack<std::vector<std::int64_t>>(comm::broadcast_object(world_, control_, pack(order), 0));
+  make_buckets(std::vector<int>(agreed.begin(), agreed.end()));
+  learnt_ = true;
+}
+
+} // namespace tessera::data_parallel

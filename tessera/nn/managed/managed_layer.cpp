@@ -1,0 +1,252 @@
+#include "tessera/nn/managed/managed_layer.h"
+
+#include <cmath>
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "tessera/base/error.h"
+#include "tessera/nn/summa/exchange.h"
+#include "tessera/nn/summa/first_row.h"
+#include "tessera/nn/summa/product.h"
+
+namespace tessera::nn::managed {
+
+namespace {
+
+const char* gelu_name(const TransformerOptions& options) {
+  return options.activation == "gelu_tanh" ? "tanh" : "none";
+}
+
+bool manageable(const TransformerOptions& o) {
+  return o.pre_layernorm && !o.post_layernorm && !o.rms_layernorm && o.linear_bias &&
+         !o.add_cross_attention && !o.fp32_residual_addition && o.activation != "relu" &&
+         o.attention_dropout_prob == 0 && o.hidden_dropout_prob == 0 &&
+         o.intermediate_dropout_prob == 0;
+}
+
+} // namespace
+
+/// What the backward of a layer needs of its forward.
+struct ManagedLayer::Saved {
+  two_d::NormState norm_1;
+  at::Tensor normed_1;
+  at::Tensor qkv;
+  at::Tensor attended;
+  two_d::NormState norm_2;
+  at::Tensor normed_2;
+  at::Tensor wide; // before the GELU
+  at::Tensor gelu;
+};
+
+ManagedLayer::ManagedLayer(DistributedTransformerLayer layer, Buffers& buffers, Savings savings)
+    : layer_(std::move(layer)), buffers_(buffers), savings_(savings) {
+  if (layer_->parallel().mesh == nullptr || !manageable(layer_->options)) {
+    throw ConfigError(
+        "managed memory needs layers on a mesh that norm first (pre_layernorm alone), "
+        "with GELU and biases, without cross attention and dropout; run this layer without it");
+  }
+}
+
+std::int64_t ManagedLayer::forward_bytes(std::int64_t positions) const {
+  const int column = mesh().column();
+  const auto& qkv = layer_->attention()->query_key_value();
+  const auto element = static_cast<std::int64_t>(qkv->weight.element_size());
+  const auto of = [&](std::int64_t width) { return Buffers::stretch(positions * width, element); };
+  const auto layout = qkv->layout_on_mesh();
+  const std::int64_t hidden = layout.in.size(column);
+  const std::int64_t inner = layer_->output()->dense1()->layout_on_mesh().out.size(column);
+  // query, key, value; end of attention; inner; end of the layer
+  return of(layout.groups * layout.out.size(column)) + of(hidden) + of(inner) + of(hidden);
+}
+
+std::int64_t ManagedLayer::backward_bytes(std::int64_t positions) const {
+  const int column = mesh().column();
+  const auto& qkv = layer_->attention()->query_key_value();
+  const auto element = static_cast<std::int64_t>(qkv->weight.element_size());
+  const auto of = [&](std::int64_t width) { return Buffers::stretch(positions * width, element); };
+  const auto layout = qkv->layout_on_mesh();
+  const std::int64_t hidden = layout.in.size(column);
+  const std::int64_t heads = layout.out.size(column);
+  const std::int64_t inner = layer_->output()->dense1()->layout_on_mesh().out.size(column);
+  // of the inputs of the four products
+  std::int64_t bytes = of(inner) + 2 * of(hidden) + of(heads);
+  if (!savings_.reuse_outputs) {
+    bytes += of(inner) + of(layout.groups * heads); // of results that are not sums
+  }
+  return bytes;
+}
+
+std::int64_t ManagedLayer::parameter_bytes() const {
+  std::int64_t bytes = 0;
+  for (const at::Tensor& parameter : layer_->parameters()) {
+    bytes +=
+        Buffers::stretch(parameter.numel(), static_cast<std::int64_t>(parameter.element_size()));
+  }
+  return bytes;
+}
+
+at::Tensor ManagedLayer::attention_of(const at::Tensor& qkv) const {
+  const auto& o = layer_->options;
+  const std::int64_t width = o.attention_head_size;
+  const auto parts = qkv.view({qkv.size(0), qkv.size(1), 3, -1, width}).unbind(2);
+  return attend_over_heads(
+      layer_->parallel(),
+      parts[0],
+      parts[1],
+      parts[2],
+      {},
+      o.causal_mask_size.has_value(),
+      o.scale_attention_scores ? 1 / std::sqrt(static_cast<double>(width)) : 1,
+      /*dropout=*/0);
+}
+
+at::Tensor ManagedLayer::product(const at::Tensor& x, const DistributedProjection& linear) {
+  const two_d::LinearLayout layout = linear->layout_on_mesh();
+  const auto width = layout.groups * layout.out.size(mesh().column());
+  const at::Tensor out =
+      buffers_.take(Buffers::kForward, {x.size(0), width}, linear->weight.options());
+  two_d::multiply(
+      mesh(), two_d::Form::kAB, x, linear->weight, {layout.in, /*stored_transposed=*/true}, out);
+  out.add_(two_d::broadcast_from_first_row(mesh(), linear->bias, {width}, out.options()));
+  return out;
+}
+
+at::Tensor ManagedLayer::input_gradient(
+    const at::Tensor& gradient,
+    const DistributedProjection& linear) {
+  const two_d::LinearLayout layout = linear->layout_on_mesh();
+  const at::Tensor out = buffers_.take(
+      Buffers::kBackward, {gradient.size(0), layout.in.size(mesh().column())}, gradient.options());
+  two_d::multiply(
+      mesh(),
+      two_d::Form::kABt,
+      gradient,
+      linear->weight,
+      {layout.in, /*stored_transposed=*/true},
+      out);
+  return out;
+}
+
+void ManagedLayer::parameter_gradients(
+    const at::Tensor& x,
+    const at::Tensor& gradient,
+    const DistributedProjection& linear,
+    const Update& deliver) {
+  const two_d::LinearLayout layout = linear->layout_on_mesh();
+  const at::Tensor of_weight =
+      buffers_.take(Buffers::kParameter, linear->weight.sizes(), gradient.options());
+  two_d::multiply(
+      mesh(), two_d::Form::kAtB, x, gradient, {layout.in, /*stored_transposed=*/true}, of_weight);
+  const at::Tensor of_bias = two_d::reduce_to_first_row(mesh(), gradient.sum(0));
+  mesh().exchange().wait_for_readers(); // the weight may change now
+  at::Tensor weight = linear->weight;
+  deliver(weight, of_weight);
+  if (of_bias.defined()) {
+    const at::Tensor kept = buffers_.take(Buffers::kParameter, of_bias.sizes(), of_bias.options());
+    kept.copy_(of_bias);
+    at::Tensor bias = linear->bias;
+    deliver(bias, kept);
+  }
+}
+
+at::Tensor ManagedLayer::norm_gradient(
+    const two_d::NormState& state,
+    const at::Tensor& gradient,
+    const DistributedLayerNorm& module,
+    const Update& deliver) {
+  const two_d::NormGradients result = two_d::norm_backward(module->mesh_norm(), state, gradient);
+  if (result.gamma.defined()) {
+    for (auto [parameter, value] :
+         {std::pair<at::Tensor, at::Tensor>(module->weight, result.gamma),
+          std::pair<at::Tensor, at::Tensor>(module->bias, result.beta)}) {
+      const at::Tensor kept =
+          buffers_.take(Buffers::kParameter, parameter.sizes(), parameter.options());
+      kept.copy_(value);
+      deliver(parameter, kept);
+    }
+  }
+  return result.x;
+}
+
+at::Tensor ManagedLayer::host_for(const at::Tensor& result) {
+  return savings_.reuse_outputs
+             ? result
+             : buffers_.take(Buffers::kBackward, result.sizes(), result.options());
+}
+
+at::Tensor ManagedLayer::run(const at::Tensor& x, Saved& saved, bool with_result) {
+  const std::vector<std::int64_t> shape = x.sizes().vec();
+  const at::Tensor flat = x.reshape({-1, x.size(-1)});
+  const auto& attention = *layer_->attention();
+  const auto& output = *layer_->output();
+  const auto normed = [](const DistributedLayerNorm& norm, const at::Tensor& t, auto& state) {
+    return two_d::norm_forward(norm->mesh_norm(), t, norm->weight, norm->bias, state);
+  };
+  saved.normed_1 = normed(attention.pre_layernorm(), flat, saved.norm_1);
+  saved.qkv = product(saved.normed_1, attention.query_key_value());
+  saved.attended = attention_of(saved.qkv.view({shape[0], shape[1], -1})).view({flat.size(0), -1});
+  const at::Tensor middle = product(saved.attended, attention.dense());
+  middle.add_(flat);
+  saved.normed_2 = normed(output.pre_layernorm(), middle, saved.norm_2);
+  saved.wide = product(saved.normed_2, output.dense1());
+  saved.gelu = at::gelu(saved.wide, gelu_name(layer_->options));
+  if (!with_result) {
+    return {};
+  }
+  const at::Tensor out = product(saved.gelu, output.dense2());
+  return out.add_(middle).view(shape);
+}
+
+at::Tensor ManagedLayer::forward(const at::Tensor& x) {
+  const at::NoGradGuard no_grad;
+  buffers_.reset(Buffers::kForward);
+  Saved saved;
+  return run(x, saved, true);
+}
+
+at::Tensor
+ManagedLayer::backward(const at::Tensor& x, const at::Tensor& gradient, const Update& deliver) {
+  const at::NoGradGuard no_grad;
+  buffers_.reset(Buffers::kForward);
+  buffers_.reset(Buffers::kBackward);
+  Saved s;
+  // Of the four products only the last one's result is not needed below.
+  run(x, s, !savings_.skip_products);
+  const auto& attention = *layer_->attention();
+  const auto& output = *layer_->output();
+  const at::Tensor g = gradient.reshape({-1, gradient.size(-1)});
+
+  at::Tensor of_gelu = input_gradient(g, output.dense2());
+  parameter_gradients(s.gelu, g, output.dense2(), deliver);
+  s.gelu = at::Tensor();
+  at::Tensor of_wide = host_for(s.wide);
+  at::gelu_backward_out(of_wide, of_gelu, s.wide, gelu_name(layer_->options));
+  const at::Tensor of_normed_2 = input_gradient(of_wide, output.dense1());
+  parameter_gradients(s.normed_2, of_wide, output.dense1(), deliver);
+  const at::Tensor of_middle =
+      norm_gradient(s.norm_2, of_normed_2, output.pre_layernorm(), deliver);
+  of_middle.add_(g);
+  s.norm_2 = {};
+  s.normed_2 = at::Tensor();
+
+  const at::Tensor of_attended = input_gradient(of_middle, attention.dense());
+  parameter_gradients(s.attended, of_middle, attention.dense(), deliver);
+  s.attended = at::Tensor();
+  at::Tensor of_qkv = host_for(s.qkv);
+  {
+    // Attention is local: torch differentiates it, on a graph of its own.
+    const at::AutoGradMode grad(true);
+    const at::Tensor leaf = s.qkv.view({x.size(0), x.size(1), -1}).detach().requires_grad_();
+    const at::Tensor result = attention_of(leaf);
+    of_qkv.copy_(
+        torch::autograd::grad({result}, {leaf}, {of_attended.view(result.sizes())})[0].view(
+            of_qkv.sizes()));
+  }
+  const at::Tensor of_normed_1 = input_gradient(of_qkv, attention.query_key_value());
+  parameter_gradients(s.normed_1, of_qkv, attention.query_key_value(), deliver);
+  const at::Tensor of_x = norm_gradient(s.norm_1, of_normed_1, attention.pre_layernorm(), deliver);
+  return of_x.add_(of_middle).view(gradient.sizes());
+}
+
+} // namespace tessera::nn::managed

@@ -1,0 +1,53 @@
+#include <ATen/ATen.h>
+
+#include "tessera/nn/summa/exchange.h"
+#include "tessera/nn/summa/first_row.h"
+#include "tessera/nn/summa/functional.h"
+#include "tessera/nn/summa/summa.h"
+
+namespace tessera::nn::two_d {
+
+namespace {
+
+/// The whole columns of a weight, where the ranks of the mesh may choose by
+/// them and by the sizes of `x` what travels; else 0.
+std::int64_t columns_to_tell(const Mesh& mesh, const at::Tensor& x, std::int64_t columns) {
+  return mesh.as_long_everywhere(x.sizes().slice(0, x.dim() - 1)) ? columns : 0;
+}
+
+std::vector<std::int64_t> with_last(const at::Tensor& x, std::int64_t size) {
+  std::vector<std::int64_t> sizes = x.sizes().vec();
+  sizes.back() = size;
+  return sizes;
+}
+
+} // namespace
+
+at::Tensor linear(
+    const MeshPtr& mesh,
+    const LinearLayout& layout,
+    const at::Tensor& x,
+    const at::Tensor& weight,
+    const at::Tensor& bias) {
+  const std::int64_t columns = columns_to_tell(*mesh, x, layout.groups * layout.out.length());
+  at::Tensor y = summa_ab(
+      mesh, x.reshape({-1, x.size(-1)}), weight, {layout.in, /*stored_transposed=*/true, columns});
+  if (bias.defined()) {
+    y = add_from_first_row(mesh, y, bias);
+  }
+  return at::_unsafe_view(y, with_last(x, layout.groups * layout.out.size(mesh->column())));
+}
+
+at::Tensor tied_linear(
+    const MeshPtr& mesh,
+    const at::Tensor& x,
+    const at::Tensor& table,
+    const Blocks& vocabulary,
+    const Blocks& hidden) {
+  const std::int64_t columns = columns_to_tell(*mesh, x, hidden.length());
+  const at::Tensor y = summa_abt(
+      mesh, x.reshape({-1, x.size(-1)}), table, {vocabulary, /*stored_transposed=*/false, columns});
+  return at::_unsafe_view(y, with_last(x, vocabulary.size(mesh->column())));
+}
+
+} // namespace tessera::nn::two_d

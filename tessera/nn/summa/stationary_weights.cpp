@@ -1,0 +1,140 @@
+#include "tessera/nn/summa/stationary_weights.h"
+
+#include <ATen/ATen.h>
+
+#include "tessera/base/error.h"
+#include "tessera/nn/summa/gemm.h"
+#include "tessera/nn/summa/window_rows.h"
+
+namespace tessera::nn::two_d {
+
+namespace {
+
+/// Apart from the forms that travel as panels.
+constexpr std::int64_t kStays = 100;
+constexpr std::int64_t kBothGradients = 200;
+
+WindowRows::Job job_of(
+    std::int64_t name,
+    const at::Tensor& activations,
+    const at::Tensor& weight,
+    const WeightLayout& layout) {
+  WindowRows::Job job;
+  job.product = {
+      name,
+      static_cast<std::int64_t>(activations.scalar_type()),
+      layout.rows.length(),
+      static_cast<std::int64_t>(layout.transposed),
+      activations.size(0)};
+  job.inner = &layout.rows;
+  job.outer = weight.size(layout.transposed ? 0 : 1);
+  return job;
+}
+
+/// W [inner, outer] in whichever order it is stored.
+at::Tensor in_order(const at::Tensor& weight, const WeightLayout& layout) {
+  return layout.transposed ? weight.t() : weight;
+}
+
+/// W (+)= X^T Y, in the order it is stored.
+void multiply_weight_gradient(
+    const at::Tensor& x,
+    const at::Tensor& y,
+    const WeightLayout& layout,
+    const at::Tensor& out,
+    bool accumulate) {
+  if (layout.transposed) {
+    gemm(out, y.t(), x, accumulate);
+  } else {
+    gemm(out, x.t(), y, accumulate);
+  }
+}
+
+} // namespace
+
+bool stationary_weights_pay(
+    const Mesh& mesh,
+    Form form,
+    std::int64_t rows,
+    const WeightLayout& layout) {
+  if (mesh.side() == 1 || layout.columns == 0 || !mesh.reads_all()) {
+    return false;
+  }
+  const double q = mesh.side();
+  const double inner = static_cast<double>(layout.rows.length()) / q;
+  const double outer = static_cast<double>(layout.columns) / q;
+  const double x = static_cast<double>(rows) * inner; // elements of a block
+  const double y = static_cast<double>(rows) * outer;
+  const double w = inner * outer;
+  // Panels that are read, parts that are written and read again.
+  switch (form) {
+    case Form::kAB:
+      return q * (x + 2 * y) < (q - 1) * (x + w);
+    case Form::kABt:
+      return q * (y + 2 * x) < (q - 1) * (w + 2 * x);
+    case Form::kAtB:
+      return q * (x + y) < (q - 1) * (x + 2 * w);
+    default:
+      return false;
+  }
+}
+
+void multiply_stationary(
+    const Mesh& mesh,
+    Form form,
+    const at::Tensor& a,
+    const at::Tensor& b,
+    const WeightLayout& layout,
+    const at::Tensor& out,
+    bool accumulate) {
+  WindowRows& rows = *mesh.exchange().rows();
+  const bool of_weight = form == Form::kAtB;
+  auto job = job_of(kStays + static_cast<std::int64_t>(form), a, of_weight ? out : b, layout);
+  if (of_weight) {
+    job.x = a;
+    job.y = b;
+    rows.begin(job);
+    multiply_weight_gradient(rows.rows_of_x(), rows.rows_of_y(), layout, out, accumulate);
+    rows.finish();
+    return;
+  }
+  TESSERA_CHECK(!accumulate, "only a weight's gradient grows");
+  const bool forward = form == Form::kAB;
+  (forward ? job.x : job.y) = a;
+  job.result = forward ? WindowRows::Result::kY : WindowRows::Result::kX;
+  job.out = out;
+  const at::Tensor w = in_order(b, layout);
+  rows.begin(job);
+  if (forward) {
+    gemm(rows.part(), rows.rows_of_x(), w, false);
+  } else {
+    gemm(rows.part(), rows.rows_of_y(), w.t(), false);
+  }
+  rows.send();
+  rows.finish();
+}
+
+void gradients_stationary(
+    const Mesh& mesh,
+    const at::Tensor& x,
+    const at::Tensor& y,
+    const at::Tensor& weight,
+    const WeightLayout& layout,
+    const at::Tensor& of_x,
+    const at::Tensor& of_weight,
+    bool accumulate) {
+  WindowRows& rows = *mesh.exchange().rows();
+  auto job = job_of(kBothGradients, y, weight, layout);
+  job.x = x;
+  job.y = y;
+  job.out = of_x;
+  job.result = WindowRows::Result::kX;
+  rows.begin(job);
+  const at::Tensor all_y = rows.rows_of_y();
+  gemm(rows.part(), all_y, in_order(weight, layout).t(), false);
+  rows.send();
+  multiply_weight_gradient(rows.rows_of_x(), all_y, layout, of_weight, accumulate);
+  rows.finish();
+}
+
+} // namespace tessera::nn::two_d
