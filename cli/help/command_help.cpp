@@ -16,7 +16,9 @@ namespace {
 
 std::string help_of(const CLI::App& program, const std::string& name) {
   if (name.empty()) {
-    return program.help();
+    // CLI::App::help would explain the command that was given, which is this one.
+    return program.get_formatter()->make_help(
+        &program, program.get_name(), CLI::AppFormatMode::Normal);
   }
   std::vector<std::string> names;
   for (const CLI::App* command : program.get_subcommands([](const CLI::App*) { return true; })) {

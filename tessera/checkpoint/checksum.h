@@ -8,14 +8,13 @@
 
 namespace tessera::checkpoint {
 
-/// A 64-bit checksum of a stream of bytes, however it is cut into updates.
+/// Computes a 64-bit checksum of a stream of bytes, however the stream is cut into updates.
 ///
-/// Eight lanes, each folding the 128-bit product of (lane xor word) and an odd
-/// constant back to 64 bits: eight independent multiplications keep the
-/// multiplier busy, so that it runs near memory bandwidth. It finds torn,
-/// zeroed and flipped data; it is no protection against an adversary. The
-/// value is part of the file format: same bytes, same value, on any
-/// little-endian machine.
+/// It has eight lanes, each of which folds the 128-bit product of (lane xor word) and an odd
+/// constant back to 64 bits. Eight independent multiplications keep the multiplier busy, so that it
+/// runs near memory bandwidth. It detects torn, zeroed and flipped data; it does not protect
+/// against an adversary. The value is part of the file format: the same bytes give the same value
+/// on any little-endian machine.
 ///
 /// Threads: one object, one thread. Not collective.
 class Checksum {
@@ -29,7 +28,7 @@ class Checksum {
   void update_number(std::uint64_t number) {
     update(&number, sizeof(number));
   }
-  /// The value of everything so far; more may follow.
+  /// Returns the checksum of everything so far; more may follow.
   std::uint64_t value() const;
 
  private:
@@ -46,9 +45,9 @@ class Checksum {
 
 std::uint64_t checksum_of(std::string_view bytes);
 
-/// Sixteen hexadecimal digits, as checkpoints spell checksums.
+/// Returns sixteen hexadecimal digits, the form in which checkpoints write checksums.
 std::string to_hex(std::uint64_t value);
-/// Throws: CheckpointError naming `what` when the text is anything else.
+/// Parses such digits. Throws: CheckpointError naming `what` when the text is anything else.
 std::uint64_t from_hex(const std::string& text, const std::string& what);
 
 } // namespace tessera::checkpoint

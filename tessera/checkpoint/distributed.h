@@ -21,7 +21,7 @@ struct Subject {
   std::string model; // its name
   std::map<std::string, int> partition; // module path -> pp rank
   const state::StateLayout* layout = nullptr;
-  /// Each parameter as the optimizer updates it: 16-bit ones are saved as their f32 masters.
+  /// Each parameter as the optimizer updates it: 16-bit parameters are saved as their f32 masters.
   NamedTensors parameters;
   NamedTensors buffers;
   torch::optim::Optimizer* optimizer = nullptr;
@@ -44,17 +44,17 @@ struct Opened {
   Loaded loaded;
 };
 
-/// nullopt when the folder holds no checkpoint. Collective over the world.
+/// Opens a checkpoint; nullopt when the folder holds none. Collective over the world.
 /// Throws: CheckpointError on every rank for a torn checkpoint, or one of another program.
 std::optional<Opened>
 open(Context& context, const std::string& directory, const LoadOptions& options);
 
-/// This rank's parameters and buffers take the checkpoint's values. Not collective.
+/// Loads the checkpoint's values into this rank's parameters and buffers. Not collective.
 /// Throws: CheckpointError that lists all names and shapes that do not fit.
 void load_model(const Subject& subject, const Checkpoint& from);
-/// The same for the optimizer's state. Not collective.
+/// Loads the optimizer's state in the same way. Not collective.
 void load_optimizer(const Subject& subject, const Checkpoint& from);
-/// This rank's random state, where the checkpoint was written under the same layout of ranks.
+/// Restores this rank's random state, if the checkpoint was written under the same layout of ranks.
 /// Not collective.
 void load_random_state(const Context& context, const Checkpoint& from);
 

@@ -10,11 +10,10 @@ namespace tessera::checkpoint {
 
 using state::Fields;
 
-// Private to this folder's sources.
+// This header is private to this folder's sources.
 
-/// The JSON form of values without tensors: numbers, booleans and strings as
-/// they are, lists of them as lists, tuples as {"tuple": [...]}. Doubles come
-/// back bit for bit.
+/// Converts values without tensors to JSON and back: numbers, booleans and strings as they are,
+/// lists as lists, tuples as {"tuple": [...]}. Doubles keep every bit.
 /// Throws: CheckpointError naming `what` and the field for anything else.
 nlohmann::json fields_to_json(const Fields& fields, const std::string& what);
 Fields fields_from_json(const nlohmann::json& json, const std::string& what);

@@ -13,15 +13,14 @@
 
 namespace tessera::checkpoint {
 
-/// Every call by which a checkpoint is written, with the meaning, return values
-/// and errno of the POSIX call of that name. A test replaces it to fail or to
-/// die at any one of them.
+/// Performs every call that writes a checkpoint, with the meaning, return values and errno of the
+/// POSIX call of that name. A test replaces it to fail or to die at any one of them.
 ///
 /// Threads: any thread. Not collective.
 class FileSystem {
  public:
   virtual ~FileSystem() = default;
-  /// A new empty file, open for writing; truncates an old one.
+  /// Creates an empty file, open for writing; truncates an old one.
   virtual int create(const std::string& path);
   virtual ssize_t write(int fd, const void* data, std::size_t bytes);
   virtual int sync(int fd);
@@ -32,36 +31,36 @@ class FileSystem {
   virtual int remove_directory(const std::string& path);
   /// Makes renames, creations and removals in this folder durable.
   virtual int sync_directory(const std::string& path);
-  /// Names in a folder without "." and "..", ascending; nothing and errno when
-  /// it cannot be read.
+  /// Returns the names in a folder without "." and "..", ascending; nullopt with errno when it
+  /// cannot be read.
   virtual std::optional<std::vector<std::string>> list(const std::string& path);
 };
 
-/// The machine's own.
+/// Returns the machine's own file system.
 FileSystem& real_file_system();
 
-/// "dir/name"
+/// Returns "directory/name".
 std::string join(const std::string& directory, const std::string& name);
 
-/// Whether a folder is there. Reads only, so it is no call of FileSystem.
+/// Returns whether a folder exists. It only reads, so it is no call of FileSystem.
 bool is_directory(const std::string& path);
 
-/// mkdir -p. Throws: CheckpointError naming the folder and the system's reason.
+/// Creates a folder and its parents (mkdir -p). Throws: CheckpointError naming the folder and the
+/// system's reason.
 void make_directories(FileSystem& files, const std::string& path);
 
-/// Removes a folder of plain files. Returns false and sets errno when something
-/// of it is left.
+/// Removes a folder of plain files. Returns false and sets errno when part of it remains.
 bool remove_tree(FileSystem& files, const std::string& path);
 
-/// Size and checksum of a file as written.
+/// The size and checksum of a file as written.
 struct FileRecord {
   std::uint64_t size_bytes = 0;
   std::uint64_t checksum = 0;
 };
 
-/// A file that appears under its name whole or not at all: written under a
-/// temporary name in the same folder, synced, renamed, and the folder synced.
-/// Without `commit` the temporary file is removed.
+/// Writes a file that appears under its name whole or not at all: it is written under a temporary
+/// name in the same folder, synced, renamed, and the folder is synced. Without `commit` the
+/// temporary file is removed.
 ///
 /// Throws (all): CheckpointError naming the file, the call and the reason.
 /// Threads: one object, one thread. Not collective.
@@ -93,7 +92,7 @@ class AtomicFile {
 /// Writes a whole small file atomically.
 FileRecord write_file(FileSystem& files, const std::string& path, std::string_view content);
 
-/// A file open for reading at any position; closed at the end.
+/// A file open for reading at any position; the destructor closes it.
 /// Throws (all): CheckpointError naming the file and the reason.
 /// Threads: any thread. Not collective.
 class InputFile {
@@ -109,7 +108,7 @@ class InputFile {
   std::uint64_t size_bytes() const {
     return size_bytes_;
   }
-  /// Exactly `bytes` bytes from `offset` on.
+  /// Reads exactly `bytes` bytes from `offset` on.
   void read(std::uint64_t offset, void* to, std::size_t bytes) const;
 
  private:
@@ -118,11 +117,11 @@ class InputFile {
   std::uint64_t size_bytes_ = 0;
 };
 
-/// A whole file. Throws: CheckpointError, also when it is larger than
+/// Returns the content of a file. Throws: CheckpointError, also when the file is larger than
 /// `limit_bytes`.
 std::string read_file(const std::string& path, std::uint64_t limit_bytes = std::uint64_t{1} << 30U);
 
-/// Size and checksum of a file as it is on disk.
+/// Returns the size and checksum of a file as it is on disk.
 FileRecord measure_file(const std::string& path);
 
 } // namespace tessera::checkpoint

@@ -8,18 +8,18 @@
 
 namespace tessera::checkpoint {
 
-// Private to this folder's sources: nlohmann's types stay out of public
+// This header is private to this folder's sources, so that nlohmann's types stay out of public
 // headers.
 
-/// Parses a text; a key given twice in one object is an error.
+/// Parses a text. A key that occurs twice in one object is an error.
 /// Throws: CheckpointError that begins with `what`.
 nlohmann::json parse_json(const std::string& text, const std::string& what);
 
-/// A value as text for a message, cut after 80 characters.
+/// Returns a value as text for a message, cut after 80 characters.
 std::string brief(const nlohmann::json& value);
 
-/// A JSON object with what was expected of it: every access that fails throws
-/// a CheckpointError that names the object, the key and what was found.
+/// Reads a JSON object and reports faults: every access that fails throws a CheckpointError that
+/// names the object, the key and the value found.
 class JsonObject {
  public:
   /// `value` must outlive this.
@@ -45,12 +45,12 @@ class JsonObject {
   std::string what_;
 };
 
-/// A whole number from 0 to 2^63 - 1.
+/// Returns a whole number from 0 to 2^63 - 1.
 std::uint64_t unsigned_of(const nlohmann::json& value, const std::string& what);
 
-/// The object as indented text with a "checksum" over all the rest.
+/// Returns the object as indented text with a "checksum" over the rest.
 std::string seal(nlohmann::json object);
-/// Throws: CheckpointError when the checksum differs.
+/// Parses such text. Throws: CheckpointError when the checksum differs.
 nlohmann::json unseal(const std::string& text, const std::string& what);
 
 } // namespace tessera::checkpoint

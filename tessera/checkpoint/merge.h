@@ -7,11 +7,11 @@
 
 namespace tessera::checkpoint {
 
-// Private to this folder's sources.
+// This header is private to this folder's sources.
 
-/// Joins what all ranks wrote: files, tensors, optimizer groups, hashes.
-/// Throws: CheckpointError that lists tensors written twice or in parts that do
-/// not make a whole, and groups whose options differ between ranks.
+/// Joins the records of all ranks: files, tensors, optimizer groups, hashes.
+/// Throws: CheckpointError that lists tensors written twice, tensors whose parts do not form a
+/// whole, and groups whose options differ between ranks.
 void merge_ranks(const std::vector<RankFiles>& ranks, Meta& meta);
 
 } // namespace tessera::checkpoint

@@ -17,7 +17,8 @@ struct SaveOptions {
 
 struct Saved {
   std::string path;
-  /// Of parameters and optimizer state, whatever the layout; in meta.json too.
+  /// The hash of parameters and optimizer state, independent of the layout of ranks; meta.json
+  /// holds it too.
   std::string state_hash;
   std::vector<std::string> warnings;
 };

@@ -15,40 +15,40 @@
 
 namespace tessera::checkpoint {
 
-/// How much of a checkpoint is looked at when it is opened.
+/// How much of a checkpoint is verified when it is opened.
 enum class Verify {
-  kSizes, // meta.json whole, every file there and of its size
-  kContent // and every file's checksum: reads all of it once
+  kSizes, // meta.json is whole, every file exists and has its size
+  kContent // also every file's checksum, which reads all of it once
 };
 
-/// A tensor that this rank wants.
+/// A tensor that this rank loads.
 struct Wanted {
   std::string name;
   at::ScalarType dtype = at::kFloat;
-  std::vector<std::int64_t> shape; // on this rank
+  std::vector<std::int64_t> shape; // shape on this rank
   Slice slice;
 };
 
 struct ReadOptions {
-  /// "" does not compare.
+  /// The model that the checkpoint must be of; "" does not compare.
   std::string model;
-  /// All parameters and buffers of the whole model; what the checkpoint holds
-  /// besides them is an error. Empty does not compare.
+  /// All parameters and buffers of the whole model. Further tensors in the checkpoint are an error.
+  /// Empty does not compare.
   std::vector<std::string> all_names;
-  /// Loads f32 into bf16 and the like, instead of refusing.
+  /// Converts f32 to bf16 and the like, instead of refusing.
   bool convert_dtypes = false;
 };
 
-/// A complete checkpoint, written under any layout, to be loaded under any.
-/// Each rank opens it and reads what it wants from whichever files hold it;
-/// every tensor's hash is compared when it is read.
+/// A complete checkpoint, which any layout of ranks has written and any layout can load. Each rank
+/// opens it and reads its tensors from whichever files hold them; the hash of every tensor is
+/// verified when it is read.
 ///
 /// Threads: one object, one thread. Not collective.
 class Checkpoint {
  public:
-  /// The checkpoint `tag` of a folder and no other.
-  /// Throws: CheckpointError that names the file that is missing, torn or
-  /// damaged, or that says that there is no such checkpoint.
+  /// Opens the checkpoint `tag` of a folder and no other.
+  /// Throws: CheckpointError that names the file that is missing, torn or damaged, or that says
+  /// that there is no such checkpoint.
   static Checkpoint
   open(const std::string& directory, const std::string& tag, Verify verify = Verify::kContent);
 
@@ -59,24 +59,23 @@ class Checkpoint {
     return meta_;
   }
 
-  /// New tensors on the CPU, in the order of `wanted`.
-  /// Throws: CheckpointError that lists at once all that is missing or
-  /// unexpected or has another shape or dtype, and says which model was saved.
+  /// Returns new tensors on the CPU, in the order of `wanted`.
+  /// Throws: CheckpointError that lists together all tensors that are missing, unexpected, or of
+  /// another shape or dtype, and says which model was saved.
   std::vector<at::Tensor> load_model(
       const std::vector<Wanted>& wanted,
       const ReadOptions& options = {}) const;
 
-  /// What load_model would say, without loading.
+  /// Checks what load_model would check, without loading.
   /// Throws: as load_model, for all of `wanted` at once.
   void check_model(const std::vector<Wanted>& wanted, const ReadOptions& options = {}) const;
 
-  /// The state of these parameters (name, shape and slice are used), for
+  /// Returns the optimizer state of these parameters (name, shape and slice are used), for
   /// `restore`. Groups name only these parameters.
-  /// Throws: CheckpointError when the checkpoint has no optimizer, or a part is
-  /// missing or damaged.
+  /// Throws: CheckpointError when the checkpoint has no optimizer, or a part is missing or damaged.
   state::OptimizerState load_optimizer(const std::vector<Wanted>& parameters) const;
 
-  /// What rank `rank` saved for itself alone; empty when there is nothing.
+  /// Returns the tensors that rank `rank` saved for itself alone; empty when there are none.
   std::map<std::string, at::Tensor> load_rank_tensors(int rank) const;
 
  private:
@@ -98,20 +97,19 @@ class Checkpoint {
   mutable std::map<std::string, std::unique_ptr<SafetensorsFile>> open_files_;
 };
 
-/// The newest checkpoint that is whole, and what was passed over.
+/// The newest checkpoint that is whole, and warnings about those that were skipped.
 struct Newest {
   std::optional<Checkpoint> checkpoint;
   std::vector<std::string> warnings;
 };
 
-/// Opens the checkpoint that `newest` names. When that one is missing, torn or
-/// damaged, the whole one that was saved last, with a warning for each that was
-/// skipped and why. Nothing when the folder does not exist or holds no
-/// checkpoint at all.
+/// Opens the checkpoint that `newest` names. When that one is missing, torn or damaged, it opens
+/// the whole checkpoint that was saved last, with a warning for each one skipped and why. The
+/// result has no checkpoint when the folder does not exist or holds none at all.
 ///
 /// Threads: any thread. Not collective.
-/// Throws: CheckpointError when there are checkpoints, but none is whole; lists
-/// each with the reason.
+/// Throws: CheckpointError when there are checkpoints but none is whole; it lists each with the
+/// reason.
 Newest open_newest(const std::string& directory, Verify verify = Verify::kContent);
 
 } // namespace tessera::checkpoint

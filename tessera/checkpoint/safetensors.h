@@ -13,28 +13,29 @@
 
 namespace tessera::checkpoint {
 
-/// "F64" "F32" "F16" "BF16" "I64" "I32" "I16" "I8" "U8" "BOOL".
+/// Returns the format's name of a type: "F64" "F32" "F16" "BF16" "I64" "I32" "I16" "I8" "U8"
+/// "BOOL".
 /// Throws: CheckpointError for any other type, naming `what`.
 std::string dtype_name(at::ScalarType dtype, const std::string& what);
 at::ScalarType dtype_of(const std::string& name, const std::string& what);
 
 using Metadata = std::map<std::string, std::string>;
 
-/// What a file of tensors holds about one of them.
+/// A file's description of one of its tensors.
 struct TensorInfo {
   at::ScalarType dtype = at::kFloat;
   std::vector<std::int64_t> shape;
-  /// Bytes [begin, end) of the file.
+  /// The bytes [begin, end) of the file that hold the data.
   std::uint64_t begin = 0;
   std::uint64_t end = 0;
 };
 
-/// A safetensors file open for reading: the header is read and checked at once,
-/// data when asked for. Whatever the file holds, the outcome is its tensors or
-/// a CheckpointError that names the file and what is wrong with it.
+/// A safetensors file open for reading. The constructor reads and checks the header; data is read
+/// when requested. Whatever the file holds, the outcome is its tensors or a CheckpointError that
+/// names the file and what is wrong with it.
 ///
-/// Stricter than the format's text in one place: a boolean that is neither 0
-/// nor 1 is an error, since C++ gives such a value no meaning.
+/// It is stricter than the format's text in one place: a boolean that is neither 0 nor 1 is an
+/// error, because C++ gives such a value no meaning.
 ///
 /// Threads: any thread. Not collective.
 /// Source: the safetensors format, version 0.3 and later.
@@ -51,7 +52,7 @@ class SafetensorsFile {
   const Metadata& metadata() const {
     return metadata_;
   }
-  /// A new tensor on the CPU. Throws: CheckpointError when there is none.
+  /// Returns a new tensor on the CPU. Throws: CheckpointError when the file has no such tensor.
   at::Tensor read(const std::string& name) const;
 
  private:
@@ -64,26 +65,24 @@ class SafetensorsFile {
   Metadata metadata_;
 };
 
-/// All tensors of a file.
+/// Reads all tensors of a file.
 std::map<std::string, at::Tensor> read_safetensors(const std::string& path);
 
-/// A file as it was written and, in the order given, a checksum of each
-/// tensor's bytes.
+/// A file as it was written, and a checksum of each tensor's bytes in the order given.
 struct TensorsRecord {
   FileRecord file;
   std::vector<std::uint64_t> data_checksums;
 };
 
-/// Writes tensors of any device, stride and dtype listed above. The file
-/// appears whole or not at all. Same tensors in the same order and same
-/// metadata give the same bytes. One tensor at a time is copied, and only when
-/// it is not contiguous on the CPU already.
+/// Writes tensors of any device, stride and dtype listed above. The file appears whole or not at
+/// all. The same tensors in the same order and the same metadata give the same bytes. One tensor at
+/// a time is copied, and only when it is not contiguous on the CPU already.
 ///
-/// Data stands in order of falling element size, then as given, so that every
-/// tensor is aligned to its element; the header is padded to 8 bytes.
+/// Data is ordered by falling element size, then as given, so that every tensor is aligned to its
+/// element; the header is padded to 8 bytes.
 ///
-/// Throws: CheckpointError naming file and tensor: a type that the format
-/// lacks, a tensor without data, a name given twice or not UTF-8, a full disk.
+/// Throws: CheckpointError naming file and tensor, for a type that the format lacks, a tensor
+/// without data, a name given twice or not UTF-8, a full disk.
 /// Threads: any thread. Not collective.
 TensorsRecord write_safetensors(
     FileSystem& files,

@@ -12,7 +12,7 @@ namespace tessera::tracer {
 
 struct Operation;
 
-/// Where a tensor lies in its storage.
+/// The location of a tensor in its storage.
 struct Geometry {
   explicit Geometry(const at::Tensor& tensor);
   bool operator==(const Geometry&) const = default;
@@ -23,31 +23,31 @@ struct Geometry {
   at::ScalarType dtype;
 };
 
-/// A tensor argument of a recorded operator: a view of a delayed storage as
-/// operation `after` left it.
+/// A tensor argument of a recorded operator: a view of a delayed storage in the state that
+/// operation `after` left.
 struct TensorRef {
   std::uint64_t storage;
   Geometry geometry;
   std::shared_ptr<Operation> after;
 };
 
-/// A result of a recorded operator that made a new storage.
+/// A result of a recorded operator that created a new storage.
 struct ResultRef {
   std::uint64_t storage;
   Geometry geometry;
   std::size_t position; // among the tensors of all results
 };
 
-/// A large tensor with memory that a recorded operator reads: not copied, so it
-/// must not change until then.
+/// A large tensor with memory that a recorded operator reads. It is not copied, so it must not
+/// change until the operator runs.
 struct WatchedConstant {
   at::Tensor tensor;
   std::int64_t version;
 };
 
-/// One operator call whose execution was put off. Operations refer to the
-/// earlier ones whose results they need, and nothing refers to later ones: what
-/// no tensor needs any more is freed.
+/// An operator call whose execution is deferred. An operation refers to the earlier ones whose
+/// results it needs and nothing refers to later ones, so operations that no tensor needs any more
+/// are freed.
 struct Operation {
   explicit Operation(const c10::OperatorHandle& op) : op(op) {}
   ~Operation();
@@ -55,7 +55,7 @@ struct Operation {
   Operation& operator=(const Operation&) = delete;
 
   c10::OperatorHandle op;
-  std::uint64_t order = 0; // of all operations of the program
+  std::uint64_t order = 0; // position among all operations of the program
   std::uint64_t seed = 0; // of the random generator during the call
   torch::jit::Stack arguments; // placeholders where a tensor is delayed
   std::vector<WatchedConstant> constants;
@@ -63,27 +63,27 @@ struct Operation {
   std::vector<ResultRef> results;
 };
 
-/// What is known of the memory that delayed tensors share: kept by the meta
-/// storage itself, so it lives as long as a tensor with that storage.
+/// The state of a storage that delayed tensors share. The meta storage itself owns it, so it lives
+/// as long as a tensor with that storage.
 struct StorageState {
   std::uint64_t id = 0;
-  std::shared_ptr<Operation> first; // made it
-  std::shared_ptr<Operation> last; // wrote it last
-  at::Tensor bytes; // once materialized: any tensor of the storage
+  std::shared_ptr<Operation> first; // the operation that created it
+  std::shared_ptr<Operation> last; // the last operation that wrote it
+  at::Tensor bytes; // after materialization, any tensor of the storage
 };
 
-/// The state of a delayed tensor's storage, nullptr for any other tensor.
+/// Returns the state of a delayed tensor's storage, nullptr for any other tensor.
 std::shared_ptr<StorageState> state_of(const at::Tensor& tensor);
 
-/// Ties the state to the storage of a new meta tensor.
+/// Attaches the state to the storage of a new meta tensor.
 void attach_state(const at::Tensor& tensor, std::shared_ptr<StorageState> state);
 
-/// Executes on `device`, in order, what the storage's present content needs.
-/// Gives a tensor that holds the storage. The default random generator of the
-/// device is changed: callers keep its state.
+/// Executes on `device`, in order, the operations that the storage's present content needs. Returns
+/// a tensor that holds the storage. It changes the default random generator of the device; callers
+/// save and restore that state.
 at::Tensor replay(const StorageState& state, at::Device device);
 
-/// A view of the storage of `base`.
+/// Returns a view of the storage of `base`.
 at::Tensor view_storage(const at::Tensor& base, const Geometry& geometry);
 
 } // namespace tessera::tracer

@@ -6,7 +6,7 @@
 
 namespace tessera::graph {
 
-/// One parameter tensor of the model, listed once however many modules hold it.
+/// A parameter tensor of the model. It is listed once, however many modules hold it.
 struct Parameter {
   std::string name; // first path under which it is found, "layers.0.weight"
   std::vector<std::int64_t> shape;
@@ -15,26 +15,26 @@ struct Parameter {
   std::int64_t bytes = 0;
 };
 
-/// One module that calls can be intercepted at (others are part of their
-/// parent: their parameters are counted there).
+/// A module whose calls can be intercepted. Other modules belong to their parent, which counts
+/// their parameters as its own.
 struct Module {
   std::string path; // "" is the root
   std::string type; // class name without "Impl"
   int parent = -1; // index into ModelGraph::modules
   std::vector<int> children; // in order of registration
-  std::vector<int> parameters; // own ones, not those of children
-  /// Position of the first call among all calls of the trace, -1 when the trace
-  /// did not reach it.
+  std::vector<int> parameters; // parameters of the module itself, not of its children
+  /// The position of the module's first call among all calls of the trace; -1 when the trace did
+  /// not reach it.
   int first_call = -1;
   int calls = 0;
-  double forward_seconds = 0; // children included; 0 when not measured
-  /// Bytes of tensors that this module's calls returned.
+  double forward_seconds = 0; // includes children; 0 when not measured
+  /// The bytes of the tensors that this module's calls returned.
   std::int64_t activation_bytes = 0;
-  /// Tessera's manual partition (`tessera::partition` scope), -1 for none.
+  /// The partition that a `tessera::partition` scope asked for; -1 for none.
   int manual_partition = -1;
 };
 
-/// A module with parameters of its own that cannot live on a rank of its own, and why.
+/// A module that has parameters but cannot be placed on a rank by itself, and why.
 struct KeptModule {
   std::string path;
   std::string type;
@@ -43,18 +43,18 @@ struct KeptModule {
   std::string instead; // what the script can write to have it placed
 };
 
-/// The traced model as plain data: what partitioners and planners decide on.
+/// The traced model as plain data, from which partitioners and planners decide.
 struct ModelGraph {
   std::string name;
   std::vector<Module> modules; // pre-order of registration; [0] is the root
   std::vector<Parameter> parameters;
-  /// For people; not part of the JSON form.
+  /// A report for people; the JSON form leaves it out.
   std::vector<KeptModule> kept;
   bool traced = false; // orders and calls come from a run
   bool timed = false; // forward_seconds were measured
 };
 
-/// Modules that share parameters, directly or through others, as one unit of
+/// A set of modules that share parameters, directly or through others, and so form one unit of
 /// partitioning. Source: Karakus et al. 2021, appendix C.2.
 struct ModuleNode {
   std::vector<int> modules; // indices into ModelGraph::modules
@@ -62,7 +62,7 @@ struct ModuleNode {
   std::vector<int> children; // in order of execution
 };
 
-/// nodes[0] is the root; every parent stands before its children.
+/// The tree of module nodes. nodes[0] is the root, and every parent precedes its children.
 struct ModuleTree {
   std::vector<ModuleNode> nodes;
   std::vector<int> node_of_module;
@@ -76,15 +76,16 @@ struct ModuleTree {
 /// is expected.
 void validate(const ModelGraph& graph);
 
-/// Connected components of the module-parameter graph, joined into a tree by
-/// module ownership; of several parents the one with the smallest index stays.
-/// Children follow the trace (first call), modules that were not called come
-/// last in order of registration. A container that is never called itself but
-/// whose modules are (a list of layers) stands where the first of them does.
+/// Builds the tree of module nodes: the connected components of the module-parameter graph, joined
+/// by module ownership. When a component has several parents, the one with the smallest index
+/// stays.
+/// Children are in the order of the trace (first call); modules that were not called come last, in
+/// order of registration. A container that is never called itself but whose modules are (a list of
+/// layers) takes the position of its first called module.
 ///
-/// Nodes are ordered by their smallest module, which is also what makes the
-/// result a tree: that module's parent has a smaller index, so the parent that
-/// stays always stands before its child, however components span levels.
+/// Nodes are ordered by their smallest module. This also makes the result a tree: the parent of
+/// that module has a smaller index, so the parent that stays precedes its child, even when
+/// components span levels.
 ///
 /// Throws: PlanError as `validate`.
 /// Source: Karakus et al. 2021, appendix C.2.

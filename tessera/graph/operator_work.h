@@ -5,8 +5,8 @@
 
 namespace tessera::graph {
 
-/// What one operator call of a forward makes a device do. Sizes are doubles:
-/// they are also interpolated between two batch sizes.
+/// What one operator call of a forward makes a device do. Sizes are doubles because they are also
+/// interpolated between two batch sizes.
 struct OperatorWork {
   enum class Kind {
     kProduct, // matrices multiplied
@@ -20,16 +20,16 @@ struct OperatorWork {
   std::string name; // "aten::linear"
   int module = 0; // index into ModelGraph::modules, the innermost that runs
   Kind kind = Kind::kMove;
-  /// Of products: `count` of them, (rows x inner) times (inner x columns).
+  /// For products: `count` products of (rows x inner) and (inner x columns).
   double count = 0;
   double rows = 0;
   double inner = 0;
   double columns = 0;
-  /// Of all kinds: elements and bytes of the results.
+  /// For all kinds: elements and bytes of the results.
   double elements = 0;
-  double bytes = 0; // of collectives: of one rank's tensor before it
-  /// Of collectives, whose name is the operation's: ranks of the group, and
-  /// whether the backward has one too.
+  double bytes = 0; // for collectives: bytes of one rank's input
+  /// For collectives, where `name` is the operation: the ranks of the group, and whether the
+  /// backward has a collective too.
   int ranks = 0;
   bool has_adjoint = true;
 
@@ -38,11 +38,11 @@ struct OperatorWork {
   }
 };
 
-/// Operators of one forward, in order.
+/// The operators of one forward, in order.
 using ForwardWork = std::vector<OperatorWork>;
 
-/// The work of a batch of `batch` samples from those of one and of two samples,
-/// since every size is a constant or grows with the batch.
+/// Returns the work of a batch of `batch` samples, computed from the work of one and of two
+/// samples: every size either is constant or grows with the batch.
 /// Throws: PlanError when the two forwards did not run the same operators.
 ForwardWork work_of_batch(const ForwardWork& one, const ForwardWork& two, double batch);
 

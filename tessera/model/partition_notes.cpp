@@ -2,6 +2,7 @@
 
 #include <cstdio>
 #include <map>
+#include <set>
 #include <tuple>
 
 #include "tessera/base/error.h"
@@ -26,6 +27,24 @@ std::string percent(std::int64_t part, std::int64_t whole) {
       "%.1f %%",
       whole == 0 ? 0.0 : 100.0 * static_cast<double>(part) / static_cast<double>(whole));
   return text;
+}
+
+// By pipeline rank; a shared parameter counts once.
+std::vector<std::int64_t> elements_of_ranks(
+    const graph::ModelGraph& graph,
+    const partitioning::Result& result,
+    int partitions) {
+  std::vector<std::int64_t> owned(partitions, 0);
+  std::set<int> seen;
+  for (std::size_t i = 0; i < graph.modules.size(); ++i) {
+    const int rank = result.partition_of_node.at(result.tree.node_of_module.at(i));
+    for (const int parameter : graph.modules[i].parameters) {
+      if (seen.insert(parameter).second) {
+        owned.at(rank) += graph.parameters[parameter].elements;
+      }
+    }
+  }
+  return owned;
 }
 
 struct Alike {
@@ -66,6 +85,25 @@ std::vector<std::string> notes_on_kept_modules(const graph::ModelGraph& graph) {
   return lines;
 }
 
+std::string shares_of_ranks(
+    const graph::ModelGraph& graph,
+    const partitioning::Result& result,
+    int partitions) {
+  const std::vector<std::int64_t> owned = elements_of_ranks(graph, result, partitions);
+  const std::int64_t all = elements_of(graph);
+  std::string text;
+  for (int rank = 0; rank < partitions; ++rank) {
+    text +=
+        str(rank == 0 ? "" : ", ",
+            "rank ",
+            rank,
+            rank == 0 ? " holds " : " ",
+            percent(owned[rank], all),
+            rank == 0 ? " of the parameters" : "");
+  }
+  return text;
+}
+
 void check_every_rank_owns_parameters(
     const graph::ModelGraph& graph,
     const partitioning::Result& result,
@@ -73,13 +111,7 @@ void check_every_rank_owns_parameters(
   if (graph.parameters.empty()) {
     return;
   }
-  std::vector<std::int64_t> owned(partitions, 0);
-  for (std::size_t i = 0; i < graph.modules.size(); ++i) {
-    const int rank = result.partition_of_node.at(result.tree.node_of_module.at(i));
-    for (const int parameter : graph.modules[i].parameters) {
-      owned.at(rank) += graph.parameters[parameter].elements;
-    }
-  }
+  const std::vector<std::int64_t> owned = elements_of_ranks(graph, result, partitions);
   std::string empty;
   for (int rank = 0; rank < partitions; ++rank) {
     if (owned[rank] == 0) {

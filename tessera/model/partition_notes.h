@@ -14,6 +14,10 @@ namespace tessera::model {
 ///   ...
 std::vector<std::string> notes_on_kept_modules(const graph::ModelGraph& graph);
 
+/// "rank 0 holds 25.0 % of the parameters, rank 1 75.0 %": of what each pipeline rank will own.
+std::string
+shares_of_ranks(const graph::ModelGraph& graph, const partitioning::Result& result, int partitions);
+
 /// Throws: PlanError when a pipeline rank would own no parameter although the model has some; the
 /// text holds the notes.
 void check_every_rank_owns_parameters(

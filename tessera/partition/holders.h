@@ -1,6 +1,6 @@
 #pragma once
 
-// Private to this folder.
+// This header is private to this folder.
 
 #include <vector>
 
@@ -8,7 +8,7 @@
 
 namespace tessera::partitioning {
 
-/// Per node of the tree: how many nodes of its sub-tree hold a parameter.
+/// Returns, for each node of the tree, how many nodes of its sub-tree hold a parameter.
 std::vector<int> count_holders(const graph::ModelGraph& graph, const graph::ModuleTree& tree);
 
 } // namespace tessera::partitioning

@@ -4,7 +4,7 @@
 
 #include "tessera/partition/result.h"
 
-// The two ways to decide; private to this folder.
+// The two ways to decide. This header is private to this folder.
 namespace tessera::partitioning {
 
 /// Fills partition_of_node, segments and warnings from tree and cost.

@@ -59,6 +59,16 @@ int Plan::effective_active_microbatches() const {
   return std::min(degrees.pipeline, kMost) + kActiveBeyondDegree;
 }
 
+bool runs_one_at_a_time(const Plan& plan) {
+  return plan.schedule == "interleaved" && plan.effective_active_microbatches() == 1;
+}
+
+void run_one_at_a_time(Plan& plan) {
+  plan.schedule = "interleaved";
+  plan.active_microbatches = 1;
+  plan.custom_schedule.clear();
+}
+
 void validate(const Plan& plan) {
   if (plan.version != kVersion) {
     throw PlanError(str(

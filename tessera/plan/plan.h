@@ -32,6 +32,10 @@ struct Plan {
   int effective_active_microbatches() const;
 };
 
+/// Whether each microbatch ends, backward included, before the next begins.
+bool runs_one_at_a_time(const Plan& plan);
+void run_one_at_a_time(Plan& plan);
+
 std::string to_json(const Plan& plan);
 /// Any bytes are safe. Checks everything but the fit to a model and a world.
 /// Throws: PlanError naming the field, what was found and what is allowed.

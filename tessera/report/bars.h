@@ -7,12 +7,13 @@ namespace tessera::report {
 
 struct Bar {
   std::string label;
-  double value = 0; // the long bar
-  double inner = 0; // a darker part of it, 0 for none
-  std::string text; // beside the bar
+  double value = 0; // length of the bar
+  double inner = 0; // length of its darker part, 0 for none
+  std::string text; // shown beside the bar
 };
 
-/// Horizontal bars as wide as their container allows; the greatest value has the full width.
+/// Returns horizontal bars as wide as their container allows; the greatest value has the full
+/// width.
 std::string bar_chart(const std::vector<Bar>& bars);
 
 } // namespace tessera::report

@@ -10,7 +10,7 @@ namespace tessera::report {
 
 using Point = std::pair<double, double>;
 
-/// One line (or one set of dots) of a chart.
+/// One line, or one set of dots, of a chart.
 struct Series {
   std::string name; // for the legend
   std::string style; // CSS class: "raw", "main", "second"
@@ -22,25 +22,25 @@ struct Series {
 struct ChartOptions {
   std::string title; // with the unit of y
   std::string x_label; // with the unit of x
-  std::string x_name; // of one x under the pointer: "step"
+  std::string x_name; // of a value of x under the pointer: "step"
   std::function<std::string(double)> y_text; // of a tick and of a value
   bool from_zero = false; // the y axis begins at 0
   int height = 280; // of the plot, without its labels; pixels
-  std::size_t readouts = 150; // at most so many places show their values
+  std::size_t readouts = 150; // largest number of places that show their values
 };
 
-/// An HTML element that is as wide as its container: a name, a legend where there are several
-/// series, and an SVG whose letters keep their size. Pointing at a place shows the values there,
-/// by style alone. Lines of more points than a screen has columns are thinned to the least and
+/// Returns an HTML element that is as wide as its container: a title, a legend where there are
+/// several series, and an SVG whose letters keep their size. Pointing at a place shows its values,
+/// by style alone. A line with more points than a screen has columns is thinned to the least and
 /// greatest value of each column.
 std::string line_chart(const ChartOptions& options, const std::vector<Series>& series);
 
-/// Round values that cover from `least` to `greatest`, about `count` of them.
+/// Returns about `count` round values that cover the range from `least` to `greatest`.
 std::vector<double> ticks(double least, double greatest, int count);
 
-/// The mean of all values around each, weighted by 0.5^(distance / half_life)
-/// with the distance counted in points: unlike a mean of the past alone it does
-/// not lag behind a falling loss. Values that are not finite are left out.
+/// Returns, for each point, the mean of all values around it, weighted by 0.5^(distance /
+/// half_life) with the distance counted in points. Unlike a mean of the past alone it does not lag
+/// behind a falling loss. Values that are not finite are left out.
 std::vector<Point> smoothed(const std::vector<Point>& points, double half_life);
 
 } // namespace tessera::report

@@ -6,16 +6,17 @@
 
 namespace tessera::report {
 
-// Parts of the page, each an HTML fragment. What the input lacks is said, never left out silently.
+// The sections of the page, each an HTML fragment. A section that misses input says so; it is never
+// left out silently.
 
-/// Name, state and figures at the head of the page.
+/// Returns the name, state and figures at the head of the page.
 std::string head_section(const ReportInput& input, const Summary& summary);
-/// What was started, with which command, by which version, and each restart.
+/// Returns what was started, with which command and by which version, and each restart.
 std::string run_section(const ReportInput& input, const Summary& summary);
-/// The pipeline of a few recorded steps.
+/// Returns the pipeline of a few recorded steps.
 std::string pipeline_section(const timeline::Timeline& timeline);
 
-/// A paragraph of side remark; escapes `text`.
+/// Returns a paragraph for a side remark; escapes `text`.
 std::string remark(const std::string& text);
 
 } // namespace tessera::report

@@ -7,8 +7,8 @@
 
 namespace tessera::report {
 
-/// A decided partition as the writers below show it. Holds references: the
-/// graph and the decision must outlive it.
+/// The partition that the writers below show. It holds references: the graph and the decision must
+/// outlive it.
 struct PartitionView {
   const graph::ModelGraph& graph;
   const graph::ModuleTree& tree;
@@ -19,9 +19,9 @@ struct PartitionView {
   double memory_weight = 0;
 };
 
-/// One box of the drawing: a node, or a run of numbered sisters that run on one
-/// partition ("layers[0:6]"). Boxes whose whole sub-tree runs where they do are
-/// drawn without it, as figures 9 and 10 of Karakus et al. 2021 do.
+/// One box of the drawing: a node, or a run of numbered siblings on one partition ("layers[0:6]").
+/// A box whose whole sub-tree runs on its partition is drawn without the sub-tree, as in figures 9
+/// and 10 of Karakus et al. 2021.
 struct PartitionBox {
   std::string label; // path below the parent's; "" for the root
   std::string type; // class name, of the first module
@@ -32,21 +32,21 @@ struct PartitionBox {
   std::vector<int> children; // indices of boxes
 };
 
-/// Boxes in pre-order, [0] is the root. With `every_node` nothing is collapsed.
+/// Returns the boxes in pre-order; [0] is the root. With `every_node` nothing is collapsed.
 std::vector<PartitionBox> partition_boxes(const PartitionView& view, bool every_node = false);
 
-/// The tree with cost and partition of every box, then a bar per partition.
-/// With `colour`, ANSI sequences tell the partitions apart.
+/// Returns the tree with cost and partition of every box, then a bar for each partition. With
+/// `colour`, ANSI sequences distinguish the partitions.
 std::string
 partition_tree_text(const PartitionView& view, bool every_node = false, bool colour = false);
 
-/// {"model", "pipeline_parallel_degree", "memory_weight", "nodes": [{"path",
-/// "cost", "partition", "modules"}], "totals": [...], "warnings": [...]}; all
-/// nodes, in order of registration. "path" is that of the node's first module,
-/// "modules" are the paths of all (several where they share parameters).
+/// Returns {"model", "pipeline_parallel_degree", "memory_weight", "nodes": [{"path", "cost",
+/// "partition", "modules"}], "totals": [...], "warnings": [...]} with all nodes in order of
+/// registration. "path" is the path of the node's first module; "modules" are the paths of all its
+/// modules (several where they share parameters).
 std::string partition_tree_json(const PartitionView& view);
 
-/// The same drawing as one self-contained SVG file.
+/// Returns the same drawing as one self-contained SVG file.
 std::string partition_tree_svg(const PartitionView& view);
 
 } // namespace tessera::report

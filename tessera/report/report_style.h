@@ -2,8 +2,8 @@
 
 namespace tessera::report {
 
-/// The page's style sheet. Steps, zoom and the values under the pointer are chosen by style alone,
-/// so that the page needs no script. Colours are variables: a dark screen gets its own.
+/// The page's style sheet. Style alone selects steps, zoom and the values under the pointer, so
+/// that the page needs no script. Colours are variables; a dark screen gets its own.
 inline constexpr const char* kStyle = R"(
 :root { color-scheme: light dark;
   --ink: #1b2430; --soft: #566474; --line: #dde3ea; --axis: #98a5b3; --paper: #fff;

@@ -9,26 +9,26 @@
 namespace tessera::report {
 
 struct PictureOptions {
-  /// Pieces closer than this share of the step are drawn as one box.
+  /// Pieces that are closer than this share of the step are drawn as one box.
   double merge_share = 0.0004;
   /// The shortest boxes beyond this number are left out and counted.
   std::size_t most_boxes = 6000;
 };
 
-/// The pipeline of one step as an HTML element as wide as its container: a row for each rank, in
-/// it a box for each stretch in which the rank ran a microbatch forward (blue) or backward
-/// (orange) with the microbatch's number, the optimizer's step (grey), and below them
-/// communication (violet). Where the row is empty the rank waited. Pointing at a box shows what it
-/// is, when it began and how long it took.
-/// Events of several modules of one microbatch that follow each other are one
-/// box: the picture is that of requests.
+/// Returns the pipeline of one step as an HTML element as wide as its container. It has a row for
+/// each rank. A box in a row is a stretch in which the rank ran a microbatch forward (blue) or
+/// backward (orange), with the microbatch's number, or the optimizer's step (grey); communication
+/// (violet) is below them. The rank waited where its row is empty. Pointing at a box shows its
+/// name, start and duration.
+/// Events of several modules of one microbatch that follow each other are one box: the picture
+/// shows requests.
 /// Throws: Error when the timeline has no event of that step.
 /// Source: Karakus et al. 2021, figure 5.
 std::string
 timeline_picture(const timeline::Timeline& timeline, int step, const PictureOptions& options = {});
 
-/// The categories with a colour of their own that occur in `timeline`, in the order of a legend:
-/// of "forward", "backward", "optimizer" and "comm".
+/// Returns the categories with a colour of their own that occur in `timeline`, in the order of a
+/// legend: of "forward", "backward", "optimizer" and "comm".
 std::vector<std::string> drawn_categories(const timeline::Timeline& timeline);
 
 } // namespace tessera::report

@@ -1,6 +1,6 @@
 #pragma once
 
-// Private to the simulator.
+// This header is private to the simulator.
 
 #include <cstdint>
 #include <queue>
@@ -8,9 +8,9 @@
 
 namespace tessera::simulator {
 
-/// Flows over shared links: each flow's rate is that of its narrowest link,
-/// which all flows on it share evenly by weight, and at most its own limit.
-/// Rates are set anew for the flows of a link whenever one starts or ends.
+/// Simulates flows over shared links. The rate of a flow is its share of its narrowest link, which
+/// all flows on that link divide by weight, and at most the flow's own limit. Rates are computed
+/// anew for the flows of a link whenever one starts or ends.
 class Network {
  public:
   explicit Network(std::vector<double> bytes_per_s);
@@ -19,9 +19,9 @@ class Network {
   /// that each carry `bytes`; `limit` bounds the rate of one. Returns its id.
   int start(double now, double bytes, std::vector<int> links, double weight, double limit);
 
-  /// Time of the next end; infinite when nothing flows.
+  /// Returns the time at which the next flow ends; infinity when nothing flows.
   double next_end();
-  /// Ends the flow that next_end() told of and returns its id.
+  /// Ends the flow that next_end() announced and returns its id.
   int end_next();
 
  private:

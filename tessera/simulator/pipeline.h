@@ -1,6 +1,7 @@
 #pragma once
 
-// Private to the simulator: the pipelines of all replicas and what follows.
+// This header is private to the simulator: it executes the pipelines of all replicas, and the
+// synchronization that follows.
 
 #include <functional>
 #include <memory>
@@ -27,26 +28,26 @@ class Pipelines {
  private:
   using State = schedule::Progress::State;
 
-  // What a stage runs: its layers, on stage 0 also what comes behind the last
-  // stage, or passing a tensor on between two other stages.
+  // What a stage runs: its layers; on stage 0 also the part of the model behind the last stage; or
+  // the forwarding of a tensor between two other stages.
   enum class Part { kLayers, kTail, kRelay };
   struct Task {
     bool forward = true;
     int microbatch = 0;
     Part part = Part::kLayers;
-    int target = 0; // of a relay: the stage that it passes on to
+    int target = 0; // for a relay: the stage to which it forwards
 
-    // In the order of preference: backwards first, low microbatches first.
+    // Orders tasks by preference: backwards first, then low microbatches.
     bool operator<(const Task& other) const {
       return std::tie(forward, microbatch, part) <
              std::tie(other.forward, other.microbatch, other.part);
     }
   };
-  // One stage of one replica: tensor-parallel ranks in step.
+  // One stage of one replica. Its tensor-parallel ranks run in step.
   struct Unit {
     cost::PassSeconds layers;
     cost::PassSeconds tail;
-    cost::PassSeconds exchange; // of tensor-parallel ranks, in `layers`
+    cost::PassSeconds exchange; // among tensor-parallel ranks; included in `layers`
     cost::PassSeconds tail_exchange;
     double optimizer_seconds = 0;
     int node = 0; // of its first rank
@@ -58,7 +59,7 @@ class Pipelines {
   };
   struct Event {
     double time = 0;
-    long order = 0; // of creation: ties go first come, first served
+    long order = 0; // of creation, which breaks ties
     std::function<void()> act;
     bool operator>(const Event& other) const {
       return time != other.time ? time > other.time : order > other.order;
@@ -80,8 +81,8 @@ class Pipelines {
   void finish(int stage, int replica, const Task& task, double start);
   void after_forward(int stage, int replica, const Task& task);
   void after_backward(int stage, int replica, const Task& task);
-  /// The activation (or its gradient) between stage `cut` - 1 and `cut`
-  /// travels; then the task is ready on stage `to`.
+  /// Sends the activation (or its gradient) between stages `cut` - 1 and `cut`; the task is ready
+  /// on stage `to` once it has arrived.
   void send(int from, int to, int replica, int cut, const Task& task);
   void end_of_stage(int stage);
   void reduce_gradients(int stage);
@@ -110,7 +111,7 @@ class Pipelines {
   const cost::Strategy& strategy_;
   const SimulationOptions& options_;
   cost::LayerTable table_;
-  /// Several stages whose last one returns to the first.
+  /// There are several stages, and the output of the last one returns to stage 0.
   bool returns_home_;
   int microbatches_;
   std::vector<int> node_of_device_;

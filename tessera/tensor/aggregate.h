@@ -5,8 +5,8 @@
 #include <type_traits>
 #include <utility>
 
-/// The fields of a plain struct, found without a word in the struct itself: how many initializers
-/// its braces take, and structured bindings of that many names.
+/// Finds the fields of a plain struct without any declaration in the struct: the number of
+/// initializers that its braces take, and structured bindings of that many names.
 namespace tessera::detail {
 
 inline constexpr std::size_t kMostFields = 12;
@@ -37,7 +37,7 @@ constexpr bool takes(std::index_sequence<I...>) {
   };
 }
 
-/// Whether `T{a..., {b...}, c...}` is valid with as many of each as the sequences are long.
+/// Returns whether `T{a..., {b...}, c...}` is valid with as many of each as the sequences are long.
 template <typename T, std::size_t... A, std::size_t... B, std::size_t... C>
 constexpr bool
 takes_nested(std::index_sequence<A...>, std::index_sequence<B...>, std::index_sequence<C...>) {
@@ -48,7 +48,8 @@ takes_nested(std::index_sequence<A...>, std::index_sequence<B...>, std::index_se
   };
 }
 
-/// The most initializers that `T`'s braces take; at most one more than kMostFields.
+/// Returns the largest number of initializers that `T`'s braces take; at most one more than
+/// kMostFields.
 template <typename T, std::size_t N = kMostFields + 1>
 constexpr std::size_t count_initializers() {
   if constexpr (N == 0 || takes<T>(std::make_index_sequence<N>())) {
@@ -58,9 +59,9 @@ constexpr std::size_t count_initializers() {
   }
 }
 
-/// Whether the `Size` initializers from `First` on fill one C array. Without inner braces an array
-/// takes one initializer for each element, so it counts as that many fields; with inner braces it
-/// takes one, and then no more than the other fields may follow.
+/// Returns whether the `Size` initializers from `First` on fill one C array. Without inner braces
+/// an array takes one initializer for each element, so it counts as that many fields; with inner
+/// braces it takes one, and then no more than the other fields may follow.
 template <typename T, std::size_t Count, std::size_t First, std::size_t Size>
 constexpr bool is_array_at() {
   using Before = std::make_index_sequence<First>;
@@ -83,10 +84,10 @@ constexpr bool holds_array() {
   }
 }
 
-/// Whether structured bindings give one name for each initializer of `T`.
+/// Returns whether structured bindings give one name for each initializer of `T`.
 template <typename T>
 constexpr bool is_plain_struct() {
-  // A field that is a reference, which nothing that was sent could bind to, prevents assignment.
+  // A reference field cannot be assigned, and no received value could bind to it.
   if constexpr (!std::is_class_v<T> || !std::is_aggregate_v<T> || !std::is_move_assignable_v<T>) {
     return false;
   } else if constexpr (
@@ -111,11 +112,11 @@ concept PlainStruct = is_plain_struct<T>();
 template <PlainStruct T>
 inline constexpr std::size_t kFieldCount = count_initializers<T>();
 
-/// References to the fields of `v`, in their order.
+/// Returns references to the fields of `v`, in their order.
 template <typename T>
 requires PlainStruct<std::remove_const_t<T>>
 constexpr auto tie_fields(T& v) {
-  // The syntax fixes the number of names in a structured binding, hence one case for each.
+  // The syntax fixes the number of names in a structured binding, hence one case for each number.
   constexpr std::size_t kCount = kFieldCount<std::remove_const_t<T>>;
   if constexpr (kCount == 1) {
     auto& [a] = v;

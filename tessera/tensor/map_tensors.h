@@ -29,8 +29,8 @@ void for_each_tensor(const c10::IValue& value, Visit&& visit) {
   }
 }
 
-/// The same structure with every tensor replaced by `map(tensor)`; map may
-/// return an IValue of another kind.
+/// Returns the same structure with every tensor replaced by `map(tensor)`, which may return an
+/// IValue of another kind.
 template <typename Map>
 c10::IValue map_tensors(const c10::IValue& value, Map&& map) {
   if (value.isTensor()) {

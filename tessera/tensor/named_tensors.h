@@ -11,7 +11,7 @@ namespace tessera {
 
 /// Tensors by name.
 using TensorMap = std::map<std::string, at::Tensor>;
-/// The same in an order that counts, such as that of registration.
+/// Tensors by name in a meaningful order, such as that of registration.
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
 } // namespace tessera

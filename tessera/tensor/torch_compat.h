@@ -8,12 +8,12 @@
 #include <ATen/autocast_mode.h>
 #include <torch/version.h>
 
-/// What differs between libtorch 1.13.1 and the current 2.x, in one place. No
-/// other file of the library asks for the version of libtorch.
+/// Hides the differences between libtorch 1.13.1 and the current 2.x. No other file of the library
+/// asks for the version of libtorch.
 namespace tessera {
 
-/// The optional that libtorch's functions take: c10::optional up to 2.3, after
-/// that std::optional. Write `{}` for "none" wherever that is enough.
+/// The optional that libtorch's functions take: c10::optional up to 2.3, std::optional afterwards.
+/// Write `{}` for "none" wherever that is enough.
 #if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 4)
 template <typename T>
 using TorchOptional = std::optional<T>;
@@ -59,11 +59,11 @@ inline void set_dtype(at::ScalarType dtype) {
 #endif
 } // namespace cpu_autocast
 
-/// Whether a leaf's accumulator calls the hooks of its tensor. Later versions
-/// call them before the accumulator's own hooks.
+/// True when a leaf's gradient accumulator calls the hooks of its tensor. Later versions call them
+/// before the accumulator's own hooks.
 inline constexpr bool kAccumulatorCallsTensorHooks = TORCH_VERSION_MAJOR < 2;
 
-/// "1.13.1": what messages and reports say was used.
+/// The version, such as "1.13.1", that messages and reports name.
 inline constexpr const char* kTorchVersion = TORCH_VERSION;
 
 } // namespace tessera

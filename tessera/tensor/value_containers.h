@@ -16,7 +16,7 @@
 
 #include "tessera/tensor/value_core.h"
 
-/// Values that hold others. Include value.h.
+/// Conversions of types that hold other values. Include value.h instead.
 namespace tessera {
 
 namespace detail {
@@ -24,7 +24,7 @@ namespace detail {
 template <typename Optional, typename T>
 struct OptionalValue {
   static c10::IValue pack(const Optional& value) {
-    // A one-element tuple, so that a present None differs from an absent one.
+    // A one-element tuple tells a present None from an absent value.
     return value ? make_tuple_value({tessera::pack<T>(*value)}) : c10::IValue();
   }
   static Optional unpack(const c10::IValue& value) {
@@ -39,15 +39,15 @@ template <typename Sequence>
 c10::IValue pack_sequence(const Sequence& values) {
   std::vector<c10::IValue> elements;
   elements.reserve(values.size());
-  // Not `auto`: the elements of a vector of bool are objects of another type.
+  // The type is not `auto`, because the elements of a vector of bool are objects of another type.
   for (const typename Sequence::value_type& value : values) {
     elements.push_back(tessera::pack(value));
   }
   return make_tuple_value(std::move(elements));
 }
 
-/// Entries of a container without an order of its own, by key: equal containers must give equal
-/// values whatever their history, since steps that repeat a recorded one are compared with it.
+/// Returns the entries of an unordered container, sorted by key. Equal containers must give equal
+/// values whatever their history, because replayed steps are compared with recorded ones.
 template <typename Container, typename KeyOf>
 auto sorted_entries(const Container& values, const KeyOf& key_of) {
   std::vector<const typename Container::value_type*> entries;
@@ -109,7 +109,7 @@ struct SetValue {
   }
 };
 
-/// The position of the alternative and the alternative, of std::variant or libtorch's own.
+/// Packs the index of the alternative and its value, for std::variant or libtorch's own.
 template <typename Variant, typename... Ts>
 struct VariantValue {
   static c10::IValue pack(const Variant& value) {

@@ -14,7 +14,8 @@
 #include "tessera/base/error.h"
 #include "tessera/tensor/aggregate.h"
 
-/// `Value` itself, and the types that hold no others but for plain structs. Include value.h.
+/// Defines `Value`, and the conversions of types that hold no other values, except for plain
+/// structs. Include value.h instead.
 namespace tessera {
 
 template <typename T, typename Enable = void>
@@ -43,12 +44,13 @@ constexpr bool has_packable_fields() {
   }
 }
 
-/// Carries no data: the tags of torch::enumtype, std::monostate, an empty struct.
+/// A type without data: the tags of torch::enumtype, std::monostate, an empty struct.
 template <typename T>
 concept Stateless = std::is_empty_v<T> && std::default_initializable<T>;
 
-/// What a call's packed argument of type `T` is unpacked to before it is passed on: `T` itself, or
-/// for a `T` that refers to data of the caller something that owns a copy and converts to `T`.
+/// The type to which a call's packed argument of type `T` is unpacked before it is passed on. This
+/// is `T` itself, or, for a `T` that refers to data of the caller, a type that owns a copy and
+/// converts to `T`.
 template <typename T>
 struct StoredAs {
   using Type = T;
@@ -62,7 +64,8 @@ inline constexpr bool kNever = false;
 
 } // namespace detail
 
-/// Throws: CommError (from `unpack`, here and below) when the value that came is of another kind.
+/// Converts a value to and from c10::IValue.
+/// Throws: CommError (from `unpack`, here and below) when the received value is of another kind.
 template <typename T>
 c10::IValue pack(const T& value) {
   if constexpr (detail::Packable<std::decay_t<T>>) {
@@ -109,7 +112,7 @@ c10::IValue pack_tuple(const Tuple& values, std::index_sequence<I...>) {
   return make_tuple_value({tessera::pack(std::get<I>(values))...});
 }
 
-/// `Result` is made in braces from the elements, whose types `Types` lists, a std::tuple.
+/// Makes `Result` in braces from the elements; `Types`, a std::tuple, lists their types.
 template <typename Result, typename Types, std::size_t... I>
 Result unpack_elements(const c10::IValue& value, std::index_sequence<I...>) {
   [[maybe_unused]] const auto elements = copy_elements(value);
@@ -124,7 +127,7 @@ Result unpack_elements(const c10::IValue& value, std::index_sequence<I...>) {
 
 } // namespace detail
 
-/// Types without a specialisation: plain structs, field by field, and types without data.
+/// Handles types without a specialisation: plain structs field by field, and types without data.
 template <typename T, typename Enable>
 struct Value {
   static c10::IValue pack(const T& value) requires(detail::has_packable_fields<T>()) {

@@ -21,12 +21,13 @@
 #include "tessera/tensor/value_containers.h"
 #include "tessera/tensor/value_core.h"
 
-/// Values of the types that libtorch's layers take and return. Include value.h.
+/// Conversions of the types that libtorch's layers take and return. Include value.h instead.
 namespace tessera {
 
 namespace detail {
 
-/// Owns what a view of the caller's data refers to; converts to the view, `View`.
+/// Owns a copy of the data that a view of the caller's data refers to; converts to the view,
+/// `View`.
 template <typename View, typename Owner>
 struct OwnedView {
   Owner owner;
@@ -67,7 +68,7 @@ struct StoredAs<std::string_view> {
 
 } // namespace detail
 
-// A view is packed with what it refers to; what is unpacked is the owner of a copy.
+// A view is packed with its data; unpacking gives an owner of a copy.
 
 template <typename View, typename Owner>
 struct Value<detail::OwnedView<View, Owner>> {
@@ -110,7 +111,7 @@ struct Value<std::string_view> {
   }
 };
 
-/// An argument written as nullopt, for whatever optional it is passed.
+/// Handles an argument written as nullopt, for any optional parameter.
 template <typename T>
 struct Value<
     T,
@@ -196,8 +197,8 @@ struct Value<at::TensorOptions> {
 
 namespace detail {
 
-/// The first element of a packed PackedSequence. Its rows are time steps of all samples, so that
-/// what splits values along an axis must be able to tell it.
+/// The first element of a packed PackedSequence. Its rows are time steps of all samples, so code
+/// that splits values along an axis must recognize it.
 inline constexpr const char* kPackedSequence = "torch::nn::utils::rnn::PackedSequence";
 
 } // namespace detail
@@ -250,7 +251,7 @@ struct Value<torch::OrderedDict<K, T>> {
   }
 };
 
-/// The variant of libtorch's options, a type of its own up to torch 2.1.
+/// Handles the variant of libtorch's options, a type of its own up to torch 2.1.
 template <template <typename...> class Variant, typename... Ts>
     struct Value < Variant<Ts...>,
     std::enable_if_t < !std::is_same_v<Variant<Ts...>, std::variant<Ts...>> &&
@@ -258,7 +259,7 @@ template <template <typename...> class Variant, typename... Ts>
   value.valueless_by_exception();
 } >> : detail::VariantValue<Variant<Ts...>, Ts...>{};
 
-/// A batch of a torch::data::DataLoader.
+/// Handles a batch of a torch::data::DataLoader.
 template <typename Data, typename Target>
 struct Value<torch::data::Example<Data, Target>> {
   using Example = torch::data::Example<Data, Target>;

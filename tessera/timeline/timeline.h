@@ -10,9 +10,9 @@
 
 namespace tessera::timeline {
 
-/// Something that ran from `start_us` to `end_us` on a rank. A real run and a
-/// simulated one write the same form.
-/// Units: microseconds since the recorder's (or simulation's) origin.
+/// Work that ran from `start_us` to `end_us` on a rank. Real and simulated runs write the same
+/// form.
+/// Units: microseconds since the origin of the recorder or simulation.
 struct Event {
   std::string name; // "layers.3", "all_reduce dp"
   std::string category; // "forward", "backward", "comm", "optimizer", "wait"
@@ -26,17 +26,17 @@ struct Event {
   std::int64_t bytes = 0;
 };
 
-/// A whole run's events with what is needed to read them.
+/// The events of a whole run and what is needed to interpret them.
 struct Timeline {
   int world_size = 1;
   std::string origin = "measured"; // or "simulated"
-  std::string run_id; // of the run that was measured; "" when unknown or simulated
+  std::string run_id; // identifies the measured run; "" when unknown or simulated
   std::vector<Event> events;
 };
 
-/// Collects the events of one rank; off until enabled. It holds at most
-/// `capacity` events: later ones are counted, not kept, so that a forgotten
-/// recorder cannot eat the memory of a long run.
+/// Collects the events of one rank once it is enabled. It keeps at most `capacity` events and
+/// counts the later ones, so that a recorder that nobody empties cannot exhaust memory in a long
+/// run.
 /// Threads: any thread.
 class Recorder {
  public:
@@ -45,19 +45,18 @@ class Recorder {
   Recorder(int rank, int pp_rank, std::size_t capacity = kDefaultCapacity);
   void enable(bool on);
   bool enabled() const;
-  /// Microseconds since the origin. Until set_origin is called the origin is
-  /// that of the steady clock, which all ranks of a node share.
+  /// Returns microseconds since the origin. Before set_origin is called the origin is that of the
+  /// steady clock, which all ranks of a node share.
   double now_us() const;
-  /// Makes now the origin; call on all ranks after a barrier so that ranks of
-  /// several nodes agree too. Events added before keep their old origin: take
-  /// them first.
+  /// Sets the origin to now. Call it on all ranks after a barrier, so that ranks of several nodes
+  /// agree too. Events added before keep their old origin; take them first.
   void set_origin();
-  /// Keeps `event` while enabled; rank and pp_rank are filled in.
+  /// Keeps `event` while enabled, and fills in its rank and pp_rank.
   void add(Event event);
-  /// The events since the last call, in order of their start; makes room.
+  /// Returns the events since the last call, ordered by start, and frees their memory.
   std::vector<Event> take();
-  /// Number of events refused since the last call of take() because the
-  /// recorder was full.
+  /// Returns the number of events dropped since the last call of take() because the recorder was
+  /// full.
   std::size_t dropped() const;
 
  private:
@@ -71,8 +70,8 @@ class Recorder {
   std::size_t dropped_ = 0;
 };
 
-/// Records what its scope did as one event; costs two clock reads while the recorder is on and
-/// nothing while it is off. A scope that an exception leaves is recorded as well.
+/// Records its scope as one event, also when an exception leaves the scope. It costs two clock
+/// reads while the recorder is on and nothing while it is off.
 /// Threads: one thread, any.
 class Span {
  public:
@@ -86,29 +85,27 @@ class Span {
   Event event_;
 };
 
-/// Share of (ranks x span) in which ranks ran neither forward nor backward, for
-/// one step (or all when step < 0). The span of a step reaches from its first
-/// forward or backward event to the end of its last, over all ranks; ranks are
-/// those with any event in the timeline. An event of category "wait" inside a
-/// forward or backward event of the same lane is not running. Over all steps it
-/// is the mean weighted by span, so that time between steps is no bubble.
-/// Returns: 0 when the step has no forward or backward event.
+/// Returns the share of (ranks x span) in which ranks ran neither forward nor backward, for one
+/// step (or all when step < 0). The span of a step reaches from its first forward or backward event
+/// to the end of its last, over all ranks; ranks are those with any event in the timeline. An event
+/// of category "wait" inside a forward or backward event of the same lane does not count as
+/// running. Over all steps the result is the mean weighted by span, so that time between steps is
+/// no bubble. It is 0 when the step has no forward or backward event.
 double bubble_share(const Timeline& timeline, int step = -1);
 
-/// Steps that have events, ascending; events outside any step (-1) are left
-/// out.
+/// Returns the steps that have events, ascending. Events outside any step (-1) are left out.
 std::vector<int> steps(const Timeline& timeline);
 
-/// Chrome trace event format (chrome://tracing, Perfetto): process = rank,
-/// thread = lane, one complete event ("X") each.
+/// Returns the timeline in the Chrome trace event format (chrome://tracing, Perfetto): a rank is a
+/// process, a lane a thread, an event one complete event ("X").
 /// Source: Google, "Trace Event Format".
 std::string to_chrome_trace(const Timeline& timeline);
 
-/// The versioned file form: an object with one line for each event.
+/// Returns the versioned file form: an object with one line for each event.
 std::string to_json(const Timeline& timeline);
-/// Throws: Error naming the event, the field, what was found and what is
-/// allowed: a rank outside the world, an end before its start, a number that
-/// is not one, a field that is missing or unknown.
+/// Reads the file form. Throws: Error naming the event, the field, the value found and what is
+/// allowed, for a rank outside the world, an end before its start, a number that is not one, or a
+/// field that is missing or unknown.
 Timeline timeline_from_json(const std::string& text);
 
 } // namespace tessera::timeline

@@ -1,6 +1,6 @@
 #pragma once
 
-// Private to .cpp files that read or write files which hold degrees; not installed.
+// This header is private to .cpp files that read or write files with degrees; it is not installed.
 
 #include "tessera/base/json/field.h"
 #include "tessera/topology/rank_layout.h"

@@ -5,7 +5,7 @@
 
 namespace tessera::topology {
 
-/// Place of a rank on a q x q mesh.
+/// The position of a rank on a q x q mesh.
 struct MeshCell {
   int row = 0;
   int column = 0;
@@ -13,32 +13,31 @@ struct MeshCell {
   bool operator==(const MeshCell&) const = default;
 };
 
-/// How the ranks of a group become a mesh.
+/// How the ranks of a group are arranged as a mesh.
 enum class MeshArrangement {
-  /// Ranks of a node form a rectangle as near to a square as divides the mesh,
-  /// so that a row or column touches few nodes and few ranks share a cable
-  /// (Xu et al. 2021, figure 8 b).
+  /// The ranks of a node form a rectangle, as near to a square as divides the mesh, so that a row
+  /// or column touches few nodes and few ranks share a cable (Xu et al. 2021, figure 8 b).
   kBunched,
-  /// Ranks in their order, row after row (figure 8 a).
+  /// The ranks fill the mesh in their order, row by row (figure 8 a).
   kRowMajor
 };
 
-/// "bunched" or "row_major".
+/// Returns "bunched" or "row_major".
 std::string_view name_of(MeshArrangement arrangement);
-/// Throws: ConfigError that lists what is allowed.
+/// Parses such a name. Throws: ConfigError that lists the allowed names.
 MeshArrangement mesh_arrangement(std::string_view name);
 
-/// q where q * q == ranks.
+/// Returns q where q * q == ranks.
 /// Throws: ConfigError naming the nearest degrees that work.
 int mesh_side(int ranks);
 
-/// Arithmetic of a q x q mesh over the positions 0 .. q * q - 1 of a group;
-/// holds no communication.
+/// Computes rows, columns and positions of a q x q mesh over the positions 0 .. q * q - 1 of a
+/// group. It does not communicate.
 class MeshLayout {
  public:
-  /// `node_of_position`: any number for each position, equal for positions on
-  /// one node. Nodes that cannot be tiled (unequal numbers of ranks, no
-  /// rectangle that divides the mesh) are laid out row after row, node by node.
+  /// `node_of_position` holds any number for each position, equal for positions on one node. Nodes
+  /// that do not tile the mesh (unequal numbers of ranks, no rectangle that divides it) are laid
+  /// out row by row, node by node.
   MeshLayout(const std::vector<int>& node_of_position, MeshArrangement arrangement);
 
   int side() const {
@@ -49,12 +48,12 @@ class MeshLayout {
   }
   int position_at(MeshCell cell) const;
 
-  /// Positions of a mesh row from column 0 on; of a column from row 0 on.
+  /// Returns the positions of a mesh row from column 0 on, or of a column from row 0 on.
   std::vector<int> row(int index) const;
   std::vector<int> column(int index) const;
 
-  /// Rows and columns of the rectangle that a node holds; {1, q} when row after
-  /// row.
+  /// Returns the rows and columns of the rectangle that a node holds; {1, q} when the layout is row
+  /// by row.
   MeshCell tile() const {
     return tile_;
   }

@@ -7,7 +7,7 @@
 
 namespace tessera::topology {
 
-/// Sizes of the three axes along which ranks are laid out.
+/// The sizes of the three axes along which ranks are laid out.
 struct Degrees {
   int pipeline = 1;
   int tensor = 1;
@@ -19,7 +19,7 @@ struct Degrees {
   bool operator==(const Degrees&) const = default;
 };
 
-/// Position of a rank along the three axes.
+/// The position of a rank along the three axes.
 struct Coordinates {
   int rdp = 0;
   int pp = 0;
@@ -28,14 +28,14 @@ struct Coordinates {
   bool operator==(const Coordinates&) const = default;
 };
 
-/// The order in which the axes vary over ranks; the right-most letter varies
-/// fastest. Holds a permutation of "DPT".
+/// The order in which the axes vary over ranks; the right-most letter varies fastest. It is a
+/// permutation of "DPT".
 ///
 /// Source: Karakus et al. 2021, appendix I.1, `placement_strategy`.
 class Placement {
  public:
   /// Accepts "cluster" (= DPT), "spread" (= TPD) or a permutation of D, P, T.
-  /// Throws: ConfigError that lists what is allowed.
+  /// Throws: ConfigError that lists the allowed values.
   explicit Placement(std::string_view strategy);
 
   const std::string& letters() const {
@@ -46,20 +46,21 @@ class Placement {
   std::string letters_;
 };
 
-/// The groups a rank belongs to. DP holds the same pipeline partition
-/// (tp x rdp), RDP the same parameters, MP one whole model replica (pp x tp).
+/// The groups a rank belongs to. Ranks of a DP group hold the same pipeline partition (tp x rdp),
+/// ranks of an RDP group the same parameters, ranks of an MP group one whole model replica (pp x
+/// tp).
 enum class Group { kWorld, kPP, kTP, kDP, kRDP, kMP };
 
 inline constexpr std::array<Group, 6> kAllGroups =
     {Group::kWorld, Group::kPP, Group::kTP, Group::kDP, Group::kRDP, Group::kMP};
 
-/// "world", "pp", "tp", "dp", "rdp" or "mp".
+/// Returns "world", "pp", "tp", "dp", "rdp" or "mp".
 std::string_view name_of(Group group);
 
-/// Arithmetic of ranks, coordinates and groups; holds no communication.
+/// Converts between ranks, coordinates and groups. It does not communicate.
 ///
-/// Inside every group members are ordered by global rank, so with D right of T
-/// `dp_rank` is not rdp * tp_size + tp.
+/// The members of every group are ordered by global rank; with D right of T, `dp_rank` is therefore
+/// not rdp * tp_size + tp.
 class RankLayout {
  public:
   RankLayout(Degrees degrees, Placement placement);
@@ -73,13 +74,13 @@ class RankLayout {
   Coordinates coordinates(int rank) const;
   int rank_of(Coordinates at) const;
 
-  /// Global ranks of the group of this kind that `rank` is in, ascending.
+  /// Returns the global ranks, ascending, of the group of this kind that contains `rank`.
   std::vector<int> members(Group group, int rank) const;
 
-  /// All groups of one kind, ordered by their smallest member.
+  /// Returns all groups of one kind, ordered by their smallest member.
   std::vector<std::vector<int>> all(Group group) const;
 
-  /// Position of `rank` inside its group of this kind.
+  /// Returns the position of `rank` inside its group of this kind.
   int rank_in(Group group, int rank) const;
 
   int size_of(Group group) const;

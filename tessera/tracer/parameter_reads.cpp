@@ -118,6 +118,9 @@ void ParameterReads::join(int node, const HeldTensor& tensor, const c10::Operato
   }
   const graph::Module& holder = modules.at(tensor.nodes.front());
   const graph::Module& reader = modules.at(node);
+  if (holder.path.empty()) { // the model's own tensors are on pp rank 0 whoever reads them
+    return;
+  }
   const bool known =
       std::any_of(parts_.graph.kept.begin(), parts_.graph.kept.end(), [&](const auto& kept) {
         return kept.path == holder.path;

@@ -22,6 +22,7 @@
 #include "tessera/tensor/value.h"
 #include "tessera/tracer/describe.h"
 #include "tessera/tracer/parameter_reads.h"
+#include "tessera/tracer/state_watch.h"
 
 namespace tessera::tracer {
 
@@ -283,8 +284,9 @@ thread_local TracingMode* t_mode = nullptr;
 // outer ones.
 class TracingMode : public DispatchMode {
  public:
-  TracingMode(Recorder& recorder, bool on_meta)
+  TracingMode(Recorder& recorder, StateWatch& watch, bool on_meta)
       : recorder_(recorder),
+        watch_(watch),
         outer_(std::exchange(t_mode, this)),
         on_meta_(on_meta || (outer_ != nullptr && outer_->on_meta_)) {}
   ~TracingMode() override {
@@ -294,7 +296,7 @@ class TracingMode : public DispatchMode {
   TracingMode& operator=(const TracingMode&) = delete;
 
   void call(const c10::OperatorHandle& op, torch::jit::Stack* stack) override {
-    see(op, stack, [&] { run(op, stack); });
+    watch_.operate(op, stack, [&] { see(op, stack, [&] { run(op, stack); }); });
   }
 
  private:
@@ -328,6 +330,7 @@ class TracingMode : public DispatchMode {
   }
 
   Recorder& recorder_;
+  StateWatch& watch_;
   TracingMode* outer_;
   bool on_meta_;
 };
@@ -355,34 +358,35 @@ struct TracingMark {
   }
 };
 
-// `warm_up`: with measure_seconds, `run` is run once before it is measured.
-RunTrace trace_one(
-    torch::nn::Module& root,
-    const std::function<void()>& run,
-    const TraceOptions& options,
-    bool warm_up) {
-  ModelParts parts = take_apart(root, options.name);
-  const std::vector<at::Device> devices = devices_of(root);
-  const bool on_meta = std::any_of(
+bool any_is_meta(const std::vector<at::Device>& devices) {
+  return std::any_of(
       devices.begin(), devices.end(), [](at::Device device) { return device.is_meta(); });
-  if (on_meta && options.measure_seconds) {
+}
+
+void check_measurable(torch::nn::Module& root) {
+  if (any_is_meta(devices_of(root))) {
     throw ConfigError(
         "trace: measure_seconds was asked for a model whose parameters are "
         "delayed (meta tensors): nothing is computed, so there is no time to "
         "measure; set measure_seconds to false or materialize the model");
   }
+}
+
+RunTrace trace_one(
+    torch::nn::Module& root,
+    StateWatch& watch,
+    const std::function<void()>& run,
+    const TraceOptions& options) {
+  ModelParts parts = take_apart(root, options.name);
+  const std::vector<at::Device> devices = devices_of(root);
   const TracingMark mark;
   const at::NoGradGuard no_grad;
-  ModelState state(root, devices);
-  if (options.measure_seconds && warm_up) {
-    run();
-    state.restore();
-  }
+  const ModelState state(root, devices);
   Recorder recorder(parts, devices, options.measure_seconds, options.measure_memory);
   RunTrace result;
   {
     const nn::InterceptorScope intercept(&recorder);
-    TracingMode mode(recorder, on_meta);
+    TracingMode mode(recorder, watch, any_is_meta(devices));
     const DispatchScope scope(&mode);
     const auto start = recorder.now();
     run();
@@ -394,30 +398,69 @@ RunTrace trace_one(
   return result;
 }
 
-} // namespace
-
-graph::ModelGraph
-trace(torch::nn::Module& root, const std::function<void()>& run, const TraceOptions& options) {
-  return trace_one(root, run, options, true).graph;
-}
-
-std::vector<RunTrace> trace_models(
+// One pass over all models, with one recorder inside the other; each passes on what is not its
+// model's.
+std::vector<RunTrace> trace_pass(
     const std::vector<RunModel>& models,
-    const std::function<void()>& run,
+    StateWatch& watch,
+    const std::function<c10::IValue()>& run,
     const TraceOptions& options) {
   std::vector<RunTrace> traces(models.size());
-  // One recorder inside the other; each passes on what is not its model's.
   const std::function<void(std::size_t)> trace_from = [&](std::size_t i) {
     if (i == models.size()) {
-      run();
+      watch.observe(run, /*look=*/!options.measure_seconds); // looking takes time
       return;
     }
     TraceOptions own = options;
     own.name = models[i].name;
     traces[i] = trace_one(
-        *models[i].root, [&] { trace_from(i + 1); }, own, i == 0);
+        *models[i].root, watch, [&] { trace_from(i + 1); }, own);
   };
   trace_from(0);
+  return traces;
+}
+
+} // namespace
+
+graph::ModelGraph
+trace(torch::nn::Module& root, const std::function<void()>& run, const TraceOptions& options) {
+  const auto returns_nothing = [&]() -> c10::IValue {
+    run();
+    return {};
+  };
+  return trace_models({{&root, options.name}}, returns_nothing, options).front().graph;
+}
+
+std::vector<RunTrace> trace_models(
+    const std::vector<RunModel>& models,
+    const std::function<c10::IValue()>& run,
+    const TraceOptions& options) {
+  std::vector<torch::nn::Module*> roots;
+  for (const RunModel& model : models) {
+    roots.push_back(model.root);
+    if (options.measure_seconds) {
+      check_measurable(*model.root);
+    }
+  }
+  StateWatch watch(roots);
+  TraceOptions unmeasured = options;
+  unmeasured.measure_seconds = false;
+  std::vector<RunTrace> traces = trace_pass(models, watch, run, unmeasured);
+  const std::uint64_t first_outcome = watch.outcome();
+  if (options.measure_seconds) { // the first pass was the one that warms up
+    traces = trace_pass(models, watch, run, options);
+  }
+  if (options.refuse_carried_state && watch.found_any()) {
+    trace_pass(models, watch, run, unmeasured);
+  }
+  std::vector<std::string> all;
+  for (std::size_t i = 0; i < models.size(); ++i) {
+    traces[i].keeps_state = watch.found(*models[i].root);
+    all.insert(all.end(), traces[i].keeps_state.begin(), traces[i].keeps_state.end());
+  }
+  if (options.refuse_carried_state && watch.outcome() != first_outcome && !all.empty()) {
+    refuse_carried_state(all);
+  }
   return traces;
 }
 

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include <ATen/core/ivalue.h>
 #include <torch/nn/module.h>
 
 #include "tessera/graph/model_graph.h"
@@ -17,11 +18,15 @@ struct TraceOptions {
   /// Count the bytes of the tensors that each module's calls return.
   bool measure_memory = true;
   std::string name = {}; // ModelGraph::name
+  /// Where a module keeps something in a member, run once more and refuse state that the first pass
+  /// has changed.
+  bool refuse_carried_state = false;
 };
 
 /// Runs one forward pass and writes down which modules it called, in which
 /// order. `run` calls the model on one microbatch; it runs without gradients,
-/// and the model is left as it was: buffers, random state, no graph. Should the
+/// and the model is left as it was: buffers, random state, no graph, and what
+/// operators change in place (members that it assigns are not put back). Should the
 /// root be no interceptable module, `run` itself counts as its call.
 ///
 /// Works on meta parameters (and inputs) too: nothing is computed, only shapes
@@ -44,15 +49,20 @@ struct RunModel {
 struct RunTrace {
   graph::ModelGraph graph;
   bool called = false; // `run` called one of the model's interceptable modules
+  /// The modules that keep something in a member which is no registered buffer, for messages:
+  /// "'encoder.cell' (Cell)". Microbatches that take turns would share it.
+  std::vector<std::string> keeps_state = {};
 };
 
 /// The same for a run that may call several models, which share no module: one
 /// graph for each, with the order of that model's own calls. Calls of modules
-/// of no listed model go to the interceptor that was current before.
-/// `options.name` is not used. Throws, Threads: as `trace`.
+/// of no listed model go to the interceptor that was current before. What `run`
+/// returns is looked at with `refuse_carried_state` only.
+/// `options.name` is not used. Threads: as `trace`.
+/// Throws: as `trace`; UserError with `refuse_carried_state`.
 std::vector<RunTrace> trace_models(
     const std::vector<RunModel>& models,
-    const std::function<void()>& run,
+    const std::function<c10::IValue()>& run,
     const TraceOptions& options = {});
 
 /// Whether this thread is inside the forward of a trace.

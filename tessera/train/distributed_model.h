@@ -79,7 +79,10 @@ class DistributedModel : public Model {
 
  public:
   explicit DistributedModel(Net net, ModelOptions options = {})
-      : DistributedModel(Given{Root::keep(std::move(net))}, std::move(options)) {}
+      : DistributedModel(Given{Root::keep(std::move(net))}, std::move(options)) {
+    const auto& root = Root::pointer(net_);
+    nn::remember_object_size(root, sizeof(*root));
+  }
 
   /// The model's forward. Inside a step (or tracing) only, unless the whole
   /// model is on this rank. Not collective.

@@ -7,6 +7,7 @@
 #include "tessera/context/agreement.h"
 #include "tessera/model/model_core.h"
 #include "tessera/nn/parallel/context.h"
+#include "tessera/plan/from_config.h"
 #include "tessera/runtime/error_text.h"
 #include "tessera/tensor/value.h"
 #include "tessera/train/engine.h"
@@ -141,6 +142,35 @@ void StepEngine::describe_and_place(
         }));
 }
 
+// Microbatches that take turns would find each other's members: such models run one at a time.
+bool StepEngine::microbatches_share_state(const std::vector<tracer::RunTrace>& traces) const {
+  std::string modules;
+  for (const tracer::RunTrace& trace : traces) {
+    for (const std::string& module : trace.keeps_state) {
+      modules += (modules.empty() ? "" : ", ") + module;
+    }
+  }
+  const plans::Plan configured = plans::plan_from_config(context_.config, context_.world->size());
+  if (modules.empty() || configured.microbatches == 1 || plans::runs_one_at_a_time(configured)) {
+    return false;
+  }
+  log::info(str(
+      "the forward of ",
+      modules,
+      " keeps something in a member, which microbatches that take turns would share; so each of "
+      "the ",
+      configured.microbatches,
+      " microbatches runs to its end before the next begins (active_microbatches 1 in place "
+      "of ",
+      configured.effective_active_microbatches(),
+      configured.schedule == "interleaved"
+          ? std::string()
+          : str(", pipeline \"interleaved\" in place of \"", configured.schedule, "\""),
+      "). To have them overlap, keep it in a local variable, or give it on as an argument and a "
+      "result"));
+  return true;
+}
+
 // `served`: some model is on several ranks already.
 void StepEngine::trace_and_place(
     const std::vector<ModelCore*>& models,
@@ -154,20 +184,28 @@ void StepEngine::trace_and_place(
   }
   place(models, agree([&](bool& tracing) {
           if (!served) {
-            traces = trace(models, [&](int microbatch) {
-              tracing = true;
-              c10::IValue result = run(microbatch);
-              tracing = false;
-              return result;
-            });
+            try {
+              traces = trace(models, [&](int microbatch) {
+                tracing = true;
+                c10::IValue result = run(microbatch);
+                tracing = false;
+                return result;
+              });
+            } catch (const UserError&) {
+              tracing = true; // also what the trace says of the script's code at its end
+              throw;
+            }
           }
-          std::vector<std::string> plans;
+          const bool shares_state = microbatches_share_state(traces);
+          std::vector<std::string> plans(models.size());
           for (std::size_t i = 0; i < models.size(); ++i) {
-            const bool called = traces[i].called || called_.contains(models[i]);
-            plans.push_back(
-                called ? plans::to_json(
-                             models[i]->decide(std::move(traces[i].graph), models_->single()))
-                       : std::string());
+            if (traces[i].called || called_.contains(models[i])) {
+              plans::Plan plan = models[i]->decide(std::move(traces[i].graph), models_->single());
+              if (shares_state) {
+                plans::run_one_at_a_time(plan);
+              }
+              plans[i] = plans::to_json(plan);
+            }
           }
           return plans;
         }));
@@ -180,6 +218,9 @@ void StepEngine::place(
   for (std::size_t i = 0; i < models.size(); ++i) {
     if (!plans[i].empty()) {
       models[i]->place(plans::plan_from_json(plans[i]));
+      if (plans::runs_one_at_a_time(models[i]->plan())) {
+        runner().run_one_at_a_time();
+      }
       models_->partitioned();
       runner().add(*models[i]);
       models[i]->join_replicas(models_->single());
@@ -237,9 +278,10 @@ std::vector<tracer::RunTrace> StepEngine::trace(
   const nn::TensorParallelScope scope(alone_of_group);
   tracer::TraceOptions options;
   options.measure_seconds = context_.config.trace_execution_times;
+  options.refuse_carried_state = true;
   const TracingFlag flag(tracing_, in_step_);
   return tracer::trace_models(
-      roots, [&] { run(0); }, options);
+      roots, [&] { return run(0); }, options);
 }
 
 // Some models are on several ranks already, so their ranks take part: a step
@@ -265,7 +307,7 @@ std::vector<tracer::RunTrace> StepEngine::trace_on_pipeline(
     const at::NoGradGuard no_grad;
     if (context_.world->rank() == 0) {
       traces = tracer::trace_models(
-          roots, [&] { run(0); }, options);
+          roots, [&] { return run(0); }, options);
     } else {
       for (int i = 0; i < (options.measure_seconds ? 2 : 1); ++i) {
         run(0); // as often as rank 0, whose modules may hold collectives

@@ -1,5 +1,6 @@
 #include "tessera/train/model.h"
 
+#include "tessera/base/error.h"
 #include "tessera/model/copy.h"
 #include "tessera/model/decision.h"
 #include "tessera/model/model_core.h"
@@ -27,6 +28,44 @@ void Model::backward(
 
 std::vector<at::Tensor> Model::parameters() const {
   return core_->all_parameters();
+}
+
+torch::OrderedDict<std::string, at::Tensor> Model::named_parameters() const {
+  return core_->root()->named_parameters();
+}
+
+std::vector<at::Tensor> Model::buffers() const {
+  return core_->root()->buffers();
+}
+
+torch::OrderedDict<std::string, at::Tensor> Model::named_buffers() const {
+  return core_->root()->named_buffers();
+}
+
+bool Model::is_training() const {
+  return core_->root()->is_training();
+}
+
+void Model::zero_grad() const {
+  core_->root()->zero_grad();
+}
+
+void Model::to(at::Device device) const {
+  for (const auto& list : {parameters(), buffers()}) {
+    for (const at::Tensor& tensor : list) {
+      // Delayed tensors get their memory where they will live.
+      if (tensor.defined() && !tensor.is_meta() && tensor.device() != device) {
+        throw UserError(
+            str("model.to(",
+                device.str(),
+                ") of the model '",
+                core_->label(),
+                "', which is on ",
+                tensor.device().str(),
+                "; call it on the module before it is given to DistributedModel"));
+      }
+    }
+  }
 }
 
 void Model::train(bool on) const {

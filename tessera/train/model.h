@@ -2,11 +2,13 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <type_traits>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
+#include <torch/ordered_dict.h>
 
 #include "tessera/model/options.h"
 #include "tessera/tensor/named_tensors.h"
@@ -51,10 +53,24 @@ class Model {
   /// All parameters of the model, shared ones once; those of other ranks become empty handles with
   /// the partition, and optimizers pass over them. Not collective.
   std::vector<at::Tensor> parameters() const;
+  /// As `parameters`, by name, a shared one under each of its names. Not collective.
+  torch::OrderedDict<std::string, at::Tensor> named_parameters() const;
+  /// Those of other ranks become empty handles, too. Not collective.
+  std::vector<at::Tensor> buffers() const;
+  /// As `buffers`, by name. Not collective.
+  torch::OrderedDict<std::string, at::Tensor> named_buffers() const;
   /// Not collective.
   void train(bool on = true) const;
   /// Not collective.
   void eval() const;
+  /// Not collective.
+  bool is_training() const;
+  /// Sets the gradients of this rank's parameters to zero, as DistributedOptimizer::zero_grad does.
+  /// Not collective.
+  void zero_grad() const;
+  /// Does nothing where the model is on `device` already. Not collective.
+  /// Throws: UserError for another device.
+  void to(at::Device device) const;
 
   /// Not collective.
   bool partitioned() const;

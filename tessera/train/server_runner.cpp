@@ -9,7 +9,7 @@ namespace tessera::train {
 ServerRunner::ServerRunner(Context& context)
     : context_(context), directory_(context.group(Group::kPP).rank()) {
   const Context& s = context_;
-  schedule_ = plans::make_schedule(plans::plan_from_config(s.config, s.world->size()));
+  schedule_.choose(plans::make_schedule(plans::plan_from_config(s.config, s.world->size())));
   if (s.order_transport != nullptr) {
     order_ = std::make_unique<runtime::OrderChannel>(s.group(s.order_group), *s.order_transport);
   }
@@ -17,7 +17,7 @@ ServerRunner::ServerRunner(Context& context)
   around.modules = &directory_;
   around.transport = s.transport.get();
   around.pp_ranks = s.group(Group::kPP).ranks();
-  around.schedule = schedule_.get();
+  around.schedule = &schedule_;
   around.order = order_.get();
   around.recorder = s.recorder.get();
   around.timeout = s.world->options().timeout;
@@ -52,6 +52,12 @@ void ServerRunner::add(const model::ModelCore& model) {
 
 void ServerRunner::remove(const model::ModelCore& model) {
   directory_.remove(model.table());
+}
+
+void ServerRunner::run_one_at_a_time() {
+  plans::Plan plan = plans::plan_from_config(context_.config, context_.world->size());
+  plans::run_one_at_a_time(plan);
+  schedule_.choose(plans::make_schedule(plan));
 }
 
 void ServerRunner::refuse_waiting(const model::ModelCore& model) {

@@ -9,6 +9,23 @@
 
 namespace tessera::train {
 
+/// A schedule that can be exchanged between steps for another.
+class ChosenSchedule : public schedule::Schedule {
+ public:
+  void choose(std::unique_ptr<schedule::Schedule> schedule) {
+    chosen_ = std::move(schedule);
+  }
+  std::optional<schedule::Action> next(const schedule::Progress& progress) const override {
+    return chosen_->next(progress);
+  }
+  std::vector<int> positions(schedule::Phase phase, int microbatches) const override {
+    return chosen_->positions(phase, microbatches);
+  }
+
+ private:
+  std::unique_ptr<schedule::Schedule> chosen_;
+};
+
 /// Several pipeline ranks: the step function runs on pp rank 0, and every rank serves the modules
 /// that it owns.
 class ServerRunner : public StepRunner {
@@ -17,6 +34,7 @@ class ServerRunner : public StepRunner {
 
   void add(const model::ModelCore& model) override;
   void remove(const model::ModelCore& model) override;
+  void run_one_at_a_time() override;
   void refuse_waiting(const model::ModelCore& model) override;
   void admit_waiting() override;
   void check_not_waiting(const model::ModelCore& model) const override;
@@ -31,7 +49,7 @@ class ServerRunner : public StepRunner {
 
   Context& context_;
   runtime::ModuleDirectory directory_;
-  std::unique_ptr<schedule::Schedule> schedule_;
+  ChosenSchedule schedule_;
   std::unique_ptr<runtime::OrderChannel> order_; // null: each rank its own order
   std::unique_ptr<runtime::Server> server_;
   std::unique_ptr<runtime::StaticMode> static_mode_; // null: off

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <map>
 #include <string>
@@ -29,26 +30,31 @@ class StepOutput {
   const at::Tensor& operator[](std::size_t microbatch) const {
     return outputs_.at(microbatch);
   }
-  /// Element-wise over microbatches.
+  /// Element-wise over microbatches. Throws: as `stack`.
   at::Tensor reduce_mean() const {
     return stack().mean(0);
   }
   at::Tensor reduce_sum() const {
     return stack().sum(0);
   }
-  /// Joined along the batch axis, 0.
+  /// Joined along the batch axis, 0. Throws: ShapeError when another axis differs.
   at::Tensor concat() const {
+    check_joinable("concat", 1);
     return at::cat(outputs_, 0);
   }
   at::Tensor merge() const {
     return concat();
   }
-  /// A new leading axis of microbatches.
+  /// A new leading axis of microbatches. Throws: ShapeError when shapes differ.
   at::Tensor stack() const {
+    check_joinable("stack", 0);
     return at::stack(outputs_, 0);
   }
 
  private:
+  // From `first_axis` on all shapes must be equal.
+  void check_joinable(const char* asked, std::size_t first_axis) const;
+
   std::vector<at::Tensor> outputs_;
 };
 

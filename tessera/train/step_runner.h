@@ -35,6 +35,9 @@ class StepRunner {
   // Told of the models that are partitioned.
   virtual void add(const model::ModelCore& /*model*/) {}
   virtual void remove(const model::ModelCore& /*model*/) {}
+  /// From now on microbatches run one at a time, each to its end. Not collective; every rank of the
+  /// pipeline is told between the same steps.
+  virtual void run_one_at_a_time() {}
   /// Until `admit_waiting`, calls of this model's modules are refused: it is not partitioned.
   virtual void refuse_waiting(const model::ModelCore& /*model*/) {}
   virtual void admit_waiting() {}

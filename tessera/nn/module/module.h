@@ -12,6 +12,7 @@
 #include "tessera/nn/module/intercepted.h"
 #include "tessera/nn/module/interceptor.h"
 #include "tessera/nn/module/marks.h"
+#include "tessera/nn/module/object_size.h"
 #include "tessera/tensor/value.h"
 
 namespace tessera {
@@ -117,8 +118,7 @@ class Module : public torch::nn::ModuleHolder<typename detail::HeldClass<Impl>::
   template <typename... Args>
   static std::shared_ptr<Contained> made(Args&&... args) {
     auto module = std::make_shared<Made>(std::forward<Args>(args)...);
-    nn::mark_interceptable(module);
-    return module;
+    return marked(std::move(module));
   }
 
   static std::shared_ptr<Contained> adopted(std::shared_ptr<Impl> impl) {
@@ -142,7 +142,12 @@ class Module : public torch::nn::ModuleHolder<typename detail::HeldClass<Impl>::
               nn::type_name(*impl),
               " name(arguments...)`, and pass that on"));
     }
+    return marked(std::move(module));
+  }
+
+  static std::shared_ptr<Contained> marked(std::shared_ptr<Made> module) {
     nn::mark_interceptable(module);
+    nn::remember_object_size(module, sizeof(Made));
     return module;
   }
 };

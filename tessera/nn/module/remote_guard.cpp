@@ -49,18 +49,23 @@ class RemoteTensorMode : public TensorDispatchMode {
       return;
     }
     const RemoteTensor& remote = first_remote(op, *stack);
-    throw UserError(
-        str(operator_name(op),
-            " asks for the numbers of ",
-            remote.buffer ? "buffer '" : "parameter '",
-            remote.name,
-            "', which rank ",
-            remote.rank,
-            " owns, so they are not on rank ",
-            remote.here,
-            ". A parameter is read by the forward of its own module; what else needs it is written "
-            "with tessera::over_parameters (penalties, norms and statistics inside a step), "
-            "model.state_dict() or copy_to (copies), tessera::save_module (files)"));
+    const bool in_step = current_interceptor() != nullptr;
+    throw UserError(str(
+        operator_name(op),
+        " asks for the numbers of ",
+        remote.buffer ? "buffer '" : "parameter '",
+        remote.name,
+        "', which rank ",
+        remote.rank,
+        " owns, so they are not on rank ",
+        remote.here,
+        in_step ? ". A parameter is read by the forward of its own module; what else needs it is "
+                  "written with tessera::over_parameters (penalties, norms and statistics inside a "
+                  "step), "
+                : ". This is outside of a step, where modules on other ranks cannot be called: put "
+                  "calls of the model into the function of a tessera::step. What else needs a "
+                  "parameter is written with ",
+        "model.state_dict() or copy_to (copies), tessera::save_module (files)"));
   }
 };
 

@@ -107,7 +107,9 @@ std::optional<std::string> message_difference(
         requires_grad.to_text(),
         " need gradients (1: does) where ",
         recorded.requires_grad.to_text(),
-        " was recorded");
+        " was recorded; parameters that were frozen or unfrozen since the recording "
+        "(requires_grad) "
+        "do that: give the step static_mode = false, or freeze before its first call");
   }
   return std::nullopt;
 }

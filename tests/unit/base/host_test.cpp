@@ -1,10 +1,11 @@
+#include "tessera/base/host.h"
+
 #include <filesystem>
 #include <fstream>
 
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
-#include "tessera/base/host.h"
 
 namespace tessera {
 namespace {

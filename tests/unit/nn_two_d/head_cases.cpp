@@ -27,8 +27,7 @@ std::int64_t bytes_of(const Mesh& mesh) {
 }
 
 void whole_logits_are_never_gathered(const MeshPtr& mesh) {
-  const auto model =
-      make_on(mesh, [&] { return DistributedTransformerLMHead(model_options(*mesh)); });
+  auto model = make_on(mesh, [&] { return DistributedTransformerLMHead(model_options(*mesh)); });
   {
     const torch::NoGradGuard no_grad;
     Random values(30 + static_cast<std::uint64_t>(mesh->group().rank()));

@@ -1,0 +1,80 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "tessera/nn/module/interceptor.h"
+#include "tessera/tracer/object_bytes.h"
+#include "tessera/tracer/write_log.h"
+
+namespace tessera::tracer {
+
+/// Finds modules that keep something in a member which is no registered buffer: a tensor, a
+/// counter, a list that one call leaves to the next, or a part of a forward to a later part. It
+/// looks at the modules whose object's size is known (nn/module/object_size.h): around each of
+/// their calls and whenever they call or compute something, at all of them around the whole pass.
+/// Threads: the thread of the trace.
+class StateWatch : public nn::Interceptor {
+ public:
+  explicit StateWatch(const std::vector<torch::nn::Module*>& roots);
+
+  /// Runs one pass; the innermost interceptor during it, which passes every call on. Tensors that
+  /// the pass changed in place are put back. `look`: else nothing is found.
+  void observe(const std::function<c10::IValue()>& run, bool look);
+
+  /// An operator of the pass, see WriteLog.
+  void operate(
+      const c10::OperatorHandle& op,
+      torch::jit::Stack* stack,
+      const std::function<void()>& run);
+
+  /// "'encoder.cell' (Cell)" of each module of this root that was found, "the model (Net)" for the
+  /// root itself.
+  std::vector<std::string> found(const torch::nn::Module& root) const;
+  bool found_any() const {
+    return !found_.empty();
+  }
+
+  /// A number of what the last pass with `look` made: of every result of a watched call and of what
+  /// `run` returned, to the bit.
+  std::uint64_t outcome() const {
+    return outcome_;
+  }
+
+  bool wants(const torch::nn::Module& module) override;
+  int range_end(const torch::nn::Module& sequential, int first) override;
+  c10::IValue call(
+      torch::nn::Module& module,
+      const nn::CallKey& key,
+      const c10::IValue& args,
+      int first,
+      int last) override;
+
+ private:
+  struct Watched {
+    const torch::nn::Module* module;
+    ObjectBytes before; // a call of it, or the pass
+  };
+  void look_at(const Watched& watched);
+  void look_at_running();
+  const torch::nn::Module* owner_of(const at::Tensor& tensor) const;
+  void note(const torch::nn::Module* module);
+
+  std::vector<torch::nn::Module*> roots_;
+  std::unordered_map<const torch::nn::Module*, std::string> names_; // of the watched modules
+  WriteLog writes_;
+  nn::Interceptor* outer_ = nullptr; // while a pass runs
+  bool looks_ = false;
+  std::vector<Watched> at_start_; // roots first
+  std::vector<Watched> path_; // calls that run
+  std::vector<const torch::nn::Module*> found_; // in the order found
+  std::uint64_t outcome_ = 0;
+};
+
+/// Throws: UserError that names `modules`, whose state the tracing pass has changed.
+[[noreturn]] void refuse_carried_state(const std::vector<std::string>& modules);
+
+} // namespace tessera::tracer

@@ -1,0 +1,29 @@
+#include "tessera/train/step_output.h"
+
+namespace tessera {
+
+void StepOutput::check_joinable(const char* asked, std::size_t first_axis) const {
+  for (std::size_t i = 1; i < outputs_.size(); ++i) {
+    const at::IntArrayRef first = outputs_[0].sizes();
+    const at::IntArrayRef other = outputs_[i].sizes();
+    const std::size_t kept = std::min({first_axis, first.size(), other.size()});
+    if (first.size() != other.size() || first.slice(kept) != other.slice(kept)) {
+      throw ShapeError(
+          str(asked,
+              " of a tensor that the step function returned for each of ",
+              outputs_.size(),
+              " microbatches: it has shape ",
+              other,
+              " in microbatch ",
+              i,
+              " and ",
+              first,
+              " in microbatch 0; ",
+              first_axis == 0 ? "shapes must be equal" : "all axes but the first must be equal",
+              ". Read them one by one (outputs(), or result[i] of microbatch i), or bring them to "
+              "one shape in the step function (at::constant_pad_nd)"));
+    }
+  }
+}
+
+} // namespace tessera

@@ -1,0 +1,204 @@
+// What a forward keeps in a member of its module: microbatches do not share it, and the tracing
+// pass does not change what a step begins with.
+#include "tests/mpi/step_edges/support.h"
+
+namespace tessera::testing {
+namespace {
+
+constexpr int kSteps = 3;
+
+/// Layers that the partition spreads over the ranks.
+struct LayersImpl : torch::nn::Module {
+  LayersImpl() {
+    for (int i = 0; i < 8; ++i) {
+      layers->push_back(torch::nn::Linear(kWidth, kWidth));
+      layers->push_back(torch::nn::Tanh());
+    }
+    register_module("layers", layers);
+  }
+  torch::Tensor run(const torch::Tensor& x) {
+    return layers->forward(x);
+  }
+  torch::nn::Sequential layers;
+};
+
+/// Sets a member and reads it behind calls of modules on other ranks.
+struct StashImpl : LayersImpl {
+  torch::Tensor forward(torch::Tensor x) {
+    skip_ = torch::sin(x);
+    const torch::Tensor y = run(x) + skip_;
+    skip_ = torch::Tensor();
+    return y;
+  }
+  torch::Tensor skip_;
+};
+TESSERA_MODULE(Stash);
+
+/// The member carries a graph of parameters.
+struct CarriesGraphImpl : LayersImpl {
+  torch::Tensor forward(torch::Tensor x) {
+    first_ = layers[0]->as<torch::nn::Linear>()->forward(x);
+    return run(x) + first_;
+  }
+  torch::Tensor first_;
+};
+TESSERA_MODULE(CarriesGraph);
+
+/// Carries its hidden state from call to call.
+struct CarriesImpl : LayersImpl {
+  torch::Tensor forward(torch::Tensor x) {
+    const torch::Tensor y = run(x + hidden);
+    hidden = y.mean(0).detach();
+    return y;
+  }
+  void reset() {
+    hidden = torch::zeros({kWidth});
+  }
+  torch::Tensor hidden = torch::zeros({kWidth});
+};
+TESSERA_MODULE(Carries);
+
+/// The same in place, which the trace takes back.
+struct WritesImpl : LayersImpl {
+  torch::Tensor forward(torch::Tensor x) {
+    const torch::Tensor y = run(x + memory_);
+    memory_.copy_(y.detach().mean(0));
+    return y;
+  }
+  torch::Tensor memory_ = torch::zeros({kWidth});
+};
+TESSERA_MODULE(Writes);
+
+struct Numbers {
+  std::vector<double> losses;
+  torch::Tensor evaluated;
+};
+
+// What a plain script computes that accumulates the gradients of its microbatches.
+template <typename Net, typename Before>
+Numbers plainly(int microbatches, const Before& before) {
+  torch::manual_seed(7);
+  Net net;
+  torch::optim::SGD optimizer(net->parameters(), 0.1);
+  Numbers numbers;
+  const MakeBatch batches = random_batches();
+  for (int step = 0; step < kSteps; ++step) {
+    const Batch batch = batches(step);
+    optimizer.zero_grad();
+    double loss = 0;
+    for (int i = 0; i < microbatches; ++i) {
+      const Batch part = part_of(batch, microbatches, i);
+      before(*net);
+      const torch::Tensor mine = squared(net(part.x), part.y) / microbatches;
+      mine.backward();
+      loss += mine.template item<double>();
+    }
+    numbers.losses.push_back(loss);
+    optimizer.step();
+  }
+  const torch::NoGradGuard no_grad;
+  std::vector<torch::Tensor> parts;
+  for (int i = 0; i < microbatches; ++i) {
+    before(*net);
+    parts.push_back(net(part_of(batches(kSteps), microbatches, i).x));
+  }
+  numbers.evaluated = torch::cat(parts);
+  return numbers;
+}
+
+template <typename Net, typename Before>
+Numbers distributed_by(const Config& config, const Before& before) {
+  init(config);
+  const Ended ended;
+  torch::manual_seed(7);
+  DistributedModel model{Net()};
+  DistributedOptimizer optimizer(
+      torch::optim::SGD(model.parameters(), torch::optim::SGDOptions(0.1)));
+  auto train_step = tessera::step([&](const torch::Tensor& x, const torch::Tensor& y) {
+    before(*model.net());
+    auto loss = squared(model(x), y);
+    model.backward(loss);
+    return loss;
+  });
+  auto evaluate = tessera::step([&](const torch::Tensor& x) {
+    before(*model.net());
+    return model(x);
+  });
+  Numbers numbers;
+  const MakeBatch batches = random_batches();
+  for (int step = 0; step < kSteps; ++step) {
+    const Batch batch = batches(step);
+    optimizer.zero_grad();
+    numbers.losses.push_back(train_step(batch.x, batch.y).reduce_mean().template item<double>());
+    optimizer.step();
+  }
+  const torch::NoGradGuard no_grad;
+  numbers.evaluated = evaluate(batches(kSteps).x).concat();
+  return numbers;
+}
+
+template <typename Net, typename Before>
+void expect_equal(Config config, const Before& before) {
+  SCOPED_TRACE(str("pipeline ", config.pipeline, ", static ", config.static_mode));
+  const Numbers wanted = plainly<Net>(config.microbatches, before);
+  const Numbers found = distributed_by<Net>(config, before);
+  for (int step = 0; step < kSteps; ++step) {
+    EXPECT_NEAR(found.losses[step], wanted.losses[step], 1e-5 * wanted.losses[step]) << step;
+  }
+  EXPECT_TRUE(found.evaluated.allclose(wanted.evaluated, 1e-5, 1e-6));
+}
+
+// All ranks are one pipeline.
+Config traced(int microbatches) {
+  return config_of(world_size(), microbatches);
+}
+
+constexpr auto kNothing = [](auto&) {};
+
+TEST(MemberState, MicrobatchesDoNotShareAStash) {
+  if (world_size() == 1) {
+    return;
+  }
+  for (const char* pipeline : {"interleaved", "simple"}) {
+    Config config = traced(2);
+    config.pipeline = pipeline;
+    expect_equal<Stash>(config, kNothing);
+    expect_equal<CarriesGraph>(config, kNothing);
+  }
+  Config config = traced(4);
+  config.static_mode = true;
+  config.static_mode_steps = 1;
+  expect_equal<Stash>(config, kNothing);
+}
+
+TEST(MemberState, StateThatTheTraceChangesIsRefusedOnEveryRank) {
+  if (world_size() == 1) {
+    return;
+  }
+  const std::string text =
+      error_of<UserError>([&] { distributed_by<Carries>(traced(1), kNothing); });
+  EXPECT_NE(text.find("the model (Carries)"), std::string::npos) << text;
+  EXPECT_NE(text.find("register_buffer"), std::string::npos) << text;
+}
+
+TEST(MemberState, StateThatTheStepSetsIsRight) {
+  if (world_size() == 1) {
+    return;
+  }
+  const auto reset = [](CarriesImpl& net) { net.reset(); };
+  for (const int microbatches : {1, 2}) {
+    expect_equal<Carries>(traced(microbatches), reset);
+  }
+}
+
+TEST(MemberState, WhatTheTraceWritesIntoAMemberIsTakenBack) {
+  if (world_size() == 1) {
+    return;
+  }
+  for (const int microbatches : {1, 2}) {
+    expect_equal<Writes>(traced(microbatches), kNothing);
+  }
+}
+
+} // namespace
+} // namespace tessera::testing
