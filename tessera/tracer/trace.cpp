@@ -3,15 +3,12 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
-#include <mutex>
-#include <optional>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include <ATen/ATen.h>
-#include <ATen/Context.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "tessera/autograd/dispatch_mode.h"
@@ -21,6 +18,7 @@
 #include "tessera/tensor/dtype.h"
 #include "tessera/tensor/value.h"
 #include "tessera/tracer/describe.h"
+#include "tessera/tracer/model_state.h"
 #include "tessera/tracer/parameter_reads.h"
 #include "tessera/tracer/state_watch.h"
 
@@ -51,78 +49,6 @@ std::int64_t returned_bytes(const c10::IValue& result) {
   });
   return bytes;
 }
-
-bool has_version(const at::Tensor& tensor) {
-  return tensor.defined() && !tensor.is_meta() && !tensor.is_inference();
-}
-
-// Puts back what a forward may change: buffers and random state. Parameters are
-// not copied (they may fill the memory), but watched.
-class ModelState {
- public:
-  ModelState(torch::nn::Module& root, const std::vector<at::Device>& devices) {
-    for (const at::Tensor& buffer : root.buffers()) {
-      if (buffer.defined() && !buffer.is_meta()) {
-        buffers_.emplace_back(buffer, buffer.detach().clone());
-      }
-    }
-    for (const auto& parameter : root.named_parameters()) {
-      if (has_version(parameter.value())) {
-        parameters_.push_back(
-            {parameter.key(),
-             parameter.value(),
-             static_cast<std::int64_t>(parameter.value()._version())});
-      }
-    }
-    for (const at::Device device : devices) {
-      if (!device.is_meta()) {
-        at::Generator generator = at::globalContext().defaultGenerator(device);
-        const std::lock_guard lock(generator.mutex());
-        generators_.emplace_back(generator, generator.get_state());
-      }
-    }
-  }
-
-  ~ModelState() {
-    restore();
-  }
-  ModelState(const ModelState&) = delete;
-  ModelState& operator=(const ModelState&) = delete;
-
-  void check_parameters() const {
-    for (const Parameter& parameter : parameters_) {
-      if (parameter.tensor._version() != parameter.version) {
-        throw ConfigError(
-            str("trace: the forward changes parameter ",
-                parameter.name,
-                " in place, which cannot be undone; make it a buffer, or set "
-                "skip_tracing: true"));
-      }
-    }
-  }
-
-  void restore() {
-    const at::NoGradGuard no_grad;
-    // Whatever the version counter says: batch norm's kernel does not count.
-    for (auto& [buffer, saved] : buffers_) {
-      buffer.copy_(saved);
-    }
-    for (auto& [generator, state] : generators_) {
-      const std::lock_guard lock(generator.mutex());
-      generator.set_state(state);
-    }
-  }
-
- private:
-  struct Parameter {
-    std::string name;
-    at::Tensor tensor;
-    std::int64_t version;
-  };
-  std::vector<std::pair<at::Tensor, at::Tensor>> buffers_; // tensor, copy
-  std::vector<Parameter> parameters_;
-  std::vector<std::pair<at::Generator, at::Tensor>> generators_;
-};
 
 // Writes calls into the graph.
 class Recorder : public nn::Interceptor {

@@ -2,10 +2,22 @@
 
 namespace tessera {
 
+namespace {
+
+// libtorch joins a list of tensors past those that are nothing at all.
+bool is_nothing(at::IntArrayRef sizes) {
+  return sizes.size() == 1 && sizes[0] == 0;
+}
+
+} // namespace
+
 void StepOutput::check_joinable(const char* asked, std::size_t first_axis) const {
   for (std::size_t i = 1; i < outputs_.size(); ++i) {
     const at::IntArrayRef first = outputs_[0].sizes();
     const at::IntArrayRef other = outputs_[i].sizes();
+    if (first_axis > 0 && (is_nothing(first) || is_nothing(other))) {
+      continue;
+    }
     const std::size_t kept = std::min({first_axis, first.size(), other.size()});
     if (first.size() != other.size() || first.slice(kept) != other.slice(kept)) {
       throw ShapeError(

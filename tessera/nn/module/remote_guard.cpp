@@ -59,12 +59,11 @@ class RemoteTensorMode : public TensorDispatchMode {
         remote.rank,
         " owns, so they are not on rank ",
         remote.here,
-        in_step ? ". A parameter is read by the forward of its own module; what else needs it is "
-                  "written with tessera::over_parameters (penalties, norms and statistics inside a "
-                  "step), "
+        in_step ? ". A parameter is read by the forward of its own module"
                 : ". This is outside of a step, where modules on other ranks cannot be called: put "
-                  "calls of the model into the function of a tessera::step. What else needs a "
-                  "parameter is written with ",
+                  "calls of the model into the function of a tessera::step",
+        "; what else needs it is written with tessera::over_parameters (penalties, norms and "
+        "statistics inside a step), "
         "model.state_dict() or copy_to (copies), tessera::save_module (files)"));
   }
 };

@@ -15,6 +15,7 @@ namespace tessera {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using torch::Tensor;
 
 struct Heads {
@@ -35,6 +36,20 @@ Output of_microbatch(int i) {
 }
 
 using Joined = detail::StepResult<Output>;
+
+TEST(StepOutput, UnlikeShapesAreSaidWithTheirMicrobatches) {
+  const StepOutput out({torch::zeros({2, 6}), torch::zeros({3, 6}), torch::zeros({2, 7})});
+  try {
+    (void)out.concat();
+    FAIL() << "joined unlike shapes";
+  } catch (const ShapeError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("[2, 7] in microbatch 2 and [2, 6] in microbatch 0"));
+    EXPECT_THAT(error.what(), HasSubstr("outputs()"));
+  }
+  EXPECT_THROW((void)out.reduce_mean(), ShapeError);
+  const StepOutput rows({torch::zeros({2, 6}), torch::zeros({0}), torch::zeros({3, 6})});
+  EXPECT_EQ(rows.merge().size(0), 5);
+}
 
 TEST(StepStruct, EachTensorFieldIsAStepOutput) {
   const auto out = Joined::join({of_microbatch(0), of_microbatch(10)});

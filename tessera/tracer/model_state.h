@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+
+namespace tessera::tracer {
+
+/// Puts back, when it ends, what a forward may change: buffers and the random state of these
+/// devices. Parameters are not copied, since they may fill the memory, but watched.
+/// Threads: the thread of the forward.
+class ModelState {
+ public:
+  ModelState(torch::nn::Module& root, const std::vector<at::Device>& devices);
+  ~ModelState();
+  ModelState(const ModelState&) = delete;
+  ModelState& operator=(const ModelState&) = delete;
+
+  /// Throws: ConfigError that names a parameter that was changed in place.
+  void check_parameters() const;
+
+ private:
+  struct Parameter {
+    std::string name;
+    at::Tensor tensor;
+    std::int64_t version;
+  };
+  std::vector<std::pair<at::Tensor, at::Tensor>> buffers_; // tensor, copy
+  std::vector<Parameter> parameters_;
+  std::vector<std::pair<at::Generator, at::Tensor>> generators_;
+};
+
+} // namespace tessera::tracer
