@@ -10,6 +10,7 @@
 #include <torch/version.h>
 
 #include "tessera/base/error.h"
+#include "tessera/tensor/onednn.h"
 
 #include "cli/agreed_error.h"
 #include "cli/command.h"
@@ -52,6 +53,7 @@ void say_on_first_rank(const std::exception& error) {
 } // namespace
 
 int main(int argc, char** argv) {
+  tessera::avoid_faulty_amx();
   CLI::App app("Tessera trains models that are too large for one device.");
   app.name("tessera");
   app.require_subcommand(1);

@@ -138,6 +138,9 @@ function(tessera_add_program name)
   endif()
 endfunction()
 
+# Tests need not call tessera::init, which does the same (tessera/tensor/onednn.h).
+set(tessera_onednn "ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16")
+
 function(tessera_add_test name)
   cmake_parse_arguments(ARG "TORCH" "TIMEOUT" "SOURCES;DEPS;LABELS;LIBS" ${ARGN})
   set(torch "")
@@ -151,7 +154,7 @@ function(tessera_add_test name)
     set(ARG_TIMEOUT 120)
   endif()
   set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "unit;${ARG_LABELS}"
-    ENVIRONMENT "OMP_NUM_THREADS=1")
+    ENVIRONMENT "OMP_NUM_THREADS=1;${tessera_onednn}")
   tessera_sanitize_test(${name})
 endfunction()
 
@@ -174,6 +177,6 @@ function(tessera_add_mpi_test name)
       COMMAND ${TESSERA_MPIRUN} -n ${ranks} $<TARGET_FILE:${name}> ${ARG_ARGS})
     set_tests_properties(${name}.${ranks} PROPERTIES TIMEOUT ${ARG_TIMEOUT} PROCESSORS 2
       LABELS "mpi;${ARG_LABELS}"
-      ENVIRONMENT "OMP_NUM_THREADS=1;OMPI_MCA_rmaps_base_oversubscribe=1")
+      ENVIRONMENT "OMP_NUM_THREADS=1;${tessera_onednn};OMPI_MCA_rmaps_base_oversubscribe=1")
   endforeach()
 endfunction()

@@ -10,6 +10,7 @@
 #include "tessera/diagnostics/uncaught_error.h"
 #include "tessera/nn/parallel/context.h"
 #include "tessera/nn/summa/mesh.h"
+#include "tessera/tensor/onednn.h"
 #include "tessera/train/engine.h"
 
 namespace tessera {
@@ -89,6 +90,7 @@ void init(const Config& config) {
   if (holder() != nullptr) {
     throw ConfigError("tessera::init was called twice");
   }
+  avoid_faulty_amx();
   auto made = std::make_unique<Session>();
   const comm::WorldPtr world = start_world(config);
   log::set_rank(world->rank());
