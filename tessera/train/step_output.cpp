@@ -20,20 +20,20 @@ void StepOutput::check_joinable(const char* asked, std::size_t first_axis) const
     }
     const std::size_t kept = std::min({first_axis, first.size(), other.size()});
     if (first.size() != other.size() || first.slice(kept) != other.slice(kept)) {
-      throw ShapeError(
-          str(asked,
-              " of a tensor that the step function returned for each of ",
-              outputs_.size(),
-              " microbatches: it has shape ",
-              other,
-              " in microbatch ",
-              i,
-              " and ",
-              first,
-              " in microbatch 0; ",
-              first_axis == 0 ? "shapes must be equal" : "all axes but the first must be equal",
-              ". Read them one by one (outputs(), or result[i] of microbatch i), or bring them to "
-              "one shape in the step function (at::constant_pad_nd)"));
+      throw ShapeError(tessera::str(
+          asked,
+          " of a tensor that the step function returned for each of ",
+          outputs_.size(),
+          " microbatches: it has shape ",
+          other,
+          " in microbatch ",
+          i,
+          " and ",
+          first,
+          " in microbatch 0; ",
+          first_axis == 0 ? "shapes must be equal" : "all axes but the first must be equal",
+          ". Read them one by one (outputs(), or result[i] of microbatch i), or bring them to "
+          "one shape in the step function (at::constant_pad_nd)"));
     }
   }
 }
