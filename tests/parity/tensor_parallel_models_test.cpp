@@ -7,6 +7,7 @@
 
 #include "tessera/model/model_core.h"
 #include "tessera/nn/layers/lm_head.h"
+#include "tessera/nn/replace/replace.h"
 
 #include "models/bert.h"
 #include "models/experts.h"

