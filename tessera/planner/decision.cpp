@@ -44,11 +44,15 @@ plans::Plan to_plan(const Candidate& candidate, const cost::DescribedModel& mode
   plan.microbatches = strategy.microbatches(model.global_batch_size);
   plan.active_microbatches = strategy.active_microbatches;
   plan.partition[""] = 0;
+  // The model that is trained has the names of the division.
+  const cost::DividedModel* divided =
+      model.divided_in({strategy.tp, strategy.distribution, strategy.same_samples});
+  const std::vector<cost::Layer>& layers = divided != nullptr ? divided->layers : model.layers;
   for (int k = 0; k < strategy.pp; ++k) {
     for (int i = strategy.boundaries[static_cast<std::size_t>(k)];
          i < strategy.boundaries[static_cast<std::size_t>(k) + 1];
          ++i) {
-      plan.partition[model.layers[static_cast<std::size_t>(i)].name] = k;
+      plan.partition[layers[static_cast<std::size_t>(i)].name] = k;
     }
   }
   return plan;

@@ -254,13 +254,6 @@ class Layers {
   std::size_t last_away_ = 0;
 };
 
-bool same_places(const std::vector<cost::Layer>& a, const std::vector<cost::Layer>& b) {
-  return std::equal(
-      a.begin(), a.end(), b.begin(), b.end(), [](const cost::Layer& one, const cost::Layer& other) {
-        return one.name == other.name;
-      });
-}
-
 cost::DeviceSpeed speed_of(const cost::DeviceKind& kind) {
   cost::DeviceSpeed speed = kind.speed.measured() ? kind.speed : cost::data_sheet_speed(kind.name);
   if (!speed.measured()) {
@@ -336,7 +329,8 @@ cost::DescribedModel describe_traced(const ModelTrace& model, const cost::Cluste
     cost::DividedModel divided;
     divided.way = division.way;
     divided.layers = part.outlines(model.precision);
-    if (same_places(divided.layers, described.layers)) {
+    // A whole model that was replaced has as many layers under names of its own.
+    if (divided.layers.size() == described.layers.size()) {
       divided.part = part.part();
       price(part, division.samples, divided.part);
       traced.divided.push_back(std::move(divided));
