@@ -46,7 +46,7 @@ COUNTS = {
     "module-4": {"planted fault": 1, "frame #": 0, "terminate called": 0},
     "stack": {"planted fault": 1, "terminate called": 0},
     "file": {"missing.json": 1},
-    "caught": {"planted fault": 0, "tessera: ": 0, "aborted": 0},
+    "caught": {"planted fault": 0, "tessera: rank": 0, "aborted": 0},
 }
 failures = []
 
