@@ -37,7 +37,12 @@ plans::Plan ModelCore::decide(std::optional<graph::ModelGraph> traced, bool only
   plans::Plan plan = plans::plan_from_config(config, context().world->size());
   plan.model = name_;
   if (config.load_partition) {
-    plan.partition = plans::plan_from_json(read_file<PlanError>(*config.partition_file)).partition;
+    const FileContent file = try_read_file(*config.partition_file);
+    if (!file.bytes) {
+      throw PlanError(
+          str("partition_file '", *config.partition_file, "' cannot be read: ", file.failure));
+    }
+    plan.partition = plans::plan_from_json(*file.bytes).partition;
     return plan;
   }
   graph::ModelGraph graph = traced ? std::move(*traced) : tracer::describe(*root_, plan.model);
