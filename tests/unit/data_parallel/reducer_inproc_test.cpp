@@ -5,9 +5,10 @@
 
 #include "tests/unit/runtime/pipeline.h"
 
-namespace tessera::runtime::testing {
+namespace tessera::data_parallel::testing {
 namespace {
 
+using runtime::testing::on_ranks;
 using ::testing::HasSubstr;
 using Parameters = std::vector<std::pair<std::string, at::Tensor>>;
 
@@ -266,4 +267,4 @@ TEST(GradientReducer, ItsHooksEndWithIt) {
 }
 
 } // namespace
-} // namespace tessera::runtime::testing
+} // namespace tessera::data_parallel::testing

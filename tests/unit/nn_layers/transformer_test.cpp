@@ -360,7 +360,7 @@ TEST_P(Transformers, DelayedLayersAreSharesOfOneLayer) {
 
 TEST_P(Transformers, PartsOfALayerAreNotReportedAsKeptWhole) {
   on_ranks(GetParam(), [&](const nn::TensorParallel&) {
-    const auto layer = seeded(31, [&] { return nn::DistributedTransformerLayer(small_options()); });
+    auto layer = seeded(31, [&] { return nn::DistributedTransformerLayer(small_options()); });
     EXPECT_TRUE(tracer::describe(*layer, "model").kept.empty());
   });
 }

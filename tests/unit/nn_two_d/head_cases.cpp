@@ -10,13 +10,13 @@ namespace tessera::nn::two_d::cases {
 
 namespace {
 
-constexpr std::int64_t kVocabulary = 211; // larger than anything else
+constexpr std::int64_t kWords = 211; // larger than anything else
 constexpr std::int64_t kPositions = 4;
 
 TransformerOptions model_options(const Mesh& mesh) {
   TransformerOptions options = layer_options(4 * mesh.side(), mesh.side());
   options.num_layers = 1;
-  options.vocab_size = kVocabulary;
+  options.vocab_size = kWords;
   options.num_positions = kPositions;
   return options;
 }
@@ -38,14 +38,13 @@ void whole_logits_are_never_gathered(const MeshPtr& mesh) {
   Random random(50 + static_cast<std::uint64_t>(mesh->group().rank()));
   const std::int64_t samples = 2;
   LMHeadInputs inputs;
-  inputs.input_ids = random.integers(kVocabulary, {samples, kPositions});
-  const at::Tensor labels = random.integers(kVocabulary, {samples, kPositions});
+  inputs.input_ids = random.integers(kWords, {samples, kPositions});
+  const at::Tensor labels = random.integers(kWords, {samples, kPositions});
 
   std::int64_t before = bytes_of(*mesh);
   const at::Tensor logits = model->run(inputs);
   const std::int64_t with_logits = bytes_of(*mesh) - before;
-  const at::Tensor expected =
-      at::cross_entropy_loss(logits.view({-1, kVocabulary}), labels.view({-1}));
+  const at::Tensor expected = at::cross_entropy_loss(logits.view({-1, kWords}), labels.view({-1}));
 
   inputs.labels = labels;
   before = bytes_of(*mesh);
@@ -55,7 +54,7 @@ void whole_logits_are_never_gathered(const MeshPtr& mesh) {
   // Labels, largest logits, sums and hits of every position, and no logit.
   const std::int64_t q = mesh->side();
   const std::int64_t positions = q * samples * kPositions;
-  const std::int64_t logits_bytes = (q - 1) * samples * kPositions * (kVocabulary / q) * 4;
+  const std::int64_t logits_bytes = (q - 1) * samples * kPositions * (kWords / q) * 4;
   require(
       q == 1 || with_loss <= with_logits - logits_bytes + positions * 8 * 4 * (q - 1),
       tessera::str(
