@@ -140,7 +140,7 @@ void layers(const MeshPtr& mesh) {
       options.post_layernorm = !pre_norm;
       options.activation = pre_norm ? "gelu_tanh" : "gelu";
       if (!causal) {
-        options.causal_mask_size = {};
+        options.causal_mask_size = TorchOptional<std::int64_t>();
       }
       check_layer(mesh, options);
       options.attention_head_size = 3; // heads wider than the hidden states

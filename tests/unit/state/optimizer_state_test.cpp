@@ -109,8 +109,8 @@ struct Net {
     layers =
         torch::nn::Sequential(torch::nn::Linear(4, 6), torch::nn::Tanh(), torch::nn::Linear(6, 2));
   }
-  NamedParameters named() const {
-    NamedParameters names;
+  NamedTensors named() const {
+    NamedTensors names;
     for (const auto& item : layers->named_parameters()) {
       names.emplace_back(item.key(), item.value());
     }
