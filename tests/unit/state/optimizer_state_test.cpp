@@ -99,6 +99,7 @@ class Decayed : public torch::optim::Optimizer {
 
 namespace {
 
+using checkpoint::message_of;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 namespace optim = torch::optim;
