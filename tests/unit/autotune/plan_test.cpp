@@ -1,6 +1,5 @@
 #include "tessera/autotune/plan.h"
 
-#include <set>
 #include <tuple>
 
 #include <torch/torch.h>
@@ -91,25 +90,6 @@ TEST(Plan, TheConfigurationFitsTheClusterAndKeepsOtherKeys) {
     pipeline = pipeline || config.pipeline_parallel_degree > 1;
   }
   EXPECT_TRUE(pipeline);
-}
-
-TEST(Plan, MarkedModulesMayBeDivided) {
-  const auto degrees = [](auto model) {
-    PlanOptions options;
-    options.search.keep = 1000;
-    std::set<int> found;
-    for (const auto& one : plan(model, loss_of, batch_of(8), cluster_of(2), options).found.best) {
-      found.insert(one.strategy.tp);
-    }
-    return found;
-  };
-  EXPECT_EQ(degrees(build), std::set<int>{1});
-  EXPECT_EQ(
-      degrees([] {
-        const tensor_parallelism marked;
-        return Net();
-      }),
-      (std::set<int>{1, 2}));
 }
 
 TEST(Plan, AnyHolderOrPointerIsAModel) {
