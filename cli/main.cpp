@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
-#include <cstdlib>
 #include <exception>
 #include <string>
 
@@ -10,6 +9,7 @@
 #include <torch/version.h>
 
 #include "tessera/base/error.h"
+#include "tessera/diagnostics/uncaught_error.h"
 #include "tessera/tensor/onednn.h"
 
 #include "cli/agreed_error.h"
@@ -42,12 +42,11 @@ std::string version_line() {
       name.substr(0, name.find(',')));
 }
 
-void say_on_first_rank(const std::exception& error) {
-  // NOLINTNEXTLINE(concurrency-mt-unsafe): no thread changes the environment
-  const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
-  if (rank == nullptr || std::string(rank) == "0") {
-    std::fprintf(stderr, "tessera: %s\n", error.what());
-  }
+/// For an error that every rank has found alike. Another rank prints it only
+/// where rank 0 did not end the job, and so does not have it.
+void say_once(const std::exception& error) {
+  tessera::diagnostics::let_rank_zero_speak();
+  std::fprintf(stderr, "tessera: %s\n", error.what());
 }
 
 } // namespace
@@ -77,11 +76,11 @@ int main(int argc, char** argv) {
   } catch (const tessera::ReportedConfigError&) {
     return tessera::cli::kWrongUsageStatus;
   } catch (const tessera::ConfigError& error) {
-    // Wrong input is wrong on every rank alike: one of them says it.
-    say_on_first_rank(error);
+    // Wrong input is wrong on every rank alike.
+    say_once(error);
     return tessera::cli::kWrongUsageStatus;
   } catch (const tessera::cli::AgreedError& error) {
-    say_on_first_rank(error);
+    say_once(error);
     return 1;
   } catch (const tessera::Error& error) {
     std::fprintf(stderr, "tessera: %s\n", error.what());

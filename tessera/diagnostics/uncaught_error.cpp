@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <exception>
 #include <string>
+#include <thread>
 #include <typeinfo>
 
 #include <unistd.h>
@@ -25,6 +26,8 @@ namespace {
 constexpr int kStatus = 1;
 // mpirun takes a second to bring down the others, so a rank that waits for it stays silent.
 constexpr std::chrono::seconds kPatience{3};
+// Rank 0 may still be loading its libraries on a busy host.
+constexpr std::chrono::seconds kRankZeroSpeaks{10};
 
 Reporter g_reporter;
 
@@ -117,6 +120,12 @@ int rank_of_environment() {
 Reporter Reporter::of_environment() {
   const int rank = rank_of_environment();
   return {rank, rank == 0};
+}
+
+void let_rank_zero_speak() {
+  if (rank_of_environment() != 0) {
+    std::this_thread::sleep_for(kRankZeroSpeaks);
+  }
 }
 
 void report_uncaught_errors(const Reporter& reporter) {

@@ -25,4 +25,14 @@ struct Reporter {
 /// reporter. Not collective. Threads: step thread only.
 void report_uncaught_errors(const Reporter& reporter);
 
+/// Called by a process that is about to end because of an error that every rank
+/// has found alike: rank 0 alone prints it, and the launcher brings down a job
+/// as soon as one process fails, so a rank that ended first could end the job
+/// before rank 0 has spoken. Rank 0 returns at once; any other rank returns after
+/// ten seconds, in which it is brought down where rank 0 found the error too.
+/// What still runs then has the error for itself and must print it.
+/// The rank is the one that the launcher put into the environment. Not
+/// collective. Threads: any.
+void let_rank_zero_speak();
+
 } // namespace tessera::diagnostics

@@ -49,9 +49,9 @@ void check(const Config& config, const comm::World& world) {
     config::validate(config);
     config::check_world(config, world.size());
   } catch (const ConfigError& error) {
-    if (world.rank() == 0) {
-      std::fprintf(stderr, "%s\n", error.what());
-    }
+    // Where only this rank's configuration is wrong, this rank has to say so.
+    diagnostics::let_rank_zero_speak();
+    std::fprintf(stderr, "%s\n", error.what());
     throw ReportedConfigError(error.what());
   }
 }
