@@ -98,8 +98,7 @@ class Intercepted final : public CallLayerOf<Impl>::type, public nn::ScriptClass
 
   /// A call that leaves trailing arguments to their defaults.
   template <typename... Given>
-  requires HasOneForward<Impl> &&(sizeof...(Given) < SignatureOf<Impl>::arity) &&
-      requires(Impl& impl, Given&&... given) {
+  requires TakesMoreThan<Impl, sizeof...(Given)> && requires(Impl& impl, Given&&... given) {
     impl.Impl::forward(std::forward<Given>(given)...);
   }
   auto forward(Given&&... given) {

@@ -114,4 +114,9 @@ concept HasOneForward = requires {
 template <typename Impl>
 using SignatureOf = Signature<decltype(&Impl::forward)>;
 
+/// Whether Impl has one forward, of more than `given` parameters. A concept of its own, because
+/// some compilers look at every operand of a requires-clause at once.
+template <typename Impl, std::size_t given>
+concept TakesMoreThan = HasOneForward<Impl> && given < SignatureOf<Impl>::arity;
+
 } // namespace tessera::detail
