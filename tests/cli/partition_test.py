@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""tessera partition on the models of the paper. Usage: partition_test.py PROGRAM"""
+"""tessera partition on the models of the paper. Usage: partition_test.py PROGRAM ROOT"""
 import json
+import pathlib
 import subprocess
 import sys
+import tempfile
 
-program = sys.argv[1]
+program, root = sys.argv[1:]
 
 
 def partition(model, degree, weight):
@@ -27,6 +29,14 @@ for weight, encoder, decoder in ((1.0, 4, 4), (0.2, 3, 5)):
     assert len(used["decoder"]) == decoder, (weight, used)
     assert abs(sum(result["totals"]) - 1) < 1e-6, result["totals"]
     print(weight, "per partition", min(result["totals"]), "to", max(result["totals"]))
+
+# The picture on the first page of the project is the program's.
+with tempfile.TemporaryDirectory() as folder:
+    drawn = pathlib.Path(folder) / "drawn.svg"
+    subprocess.run([program, "partition", "--model", "t5-11b", "--pipeline-parallel-degree", "8", "--memory-weight", "0.2",
+                    "--svg", drawn], check=True, capture_output=True, timeout=200)
+    assert drawn.read_text() == (pathlib.Path(root) / "docs/figures/partition_t5-11b.svg").read_text(), \
+        "docs/figures/partition_t5-11b.svg is not renewed; docs/figures/README.md says how"
 
 for model in ("bert-10b", "roberta-10b", "ncf"):
     result = partition(model, 2, 0.5)
