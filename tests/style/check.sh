@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# usage: check.sh CHECK ROOT     CHECK: length readme links paths self_test
+# usage: check.sh CHECK ROOT     CHECK: length readme links paths columns self_test
 # Prints what is wrong, one line each; exit status 1 when anything is.
 set -euo pipefail
 
@@ -67,6 +67,18 @@ check_paths() {
   done < <(files -name '*' | tr '\n' '\0' | xargs -0 grep -nIE '(^|[^[:alnum:]_.])/(hom[e]|roo[t]|wor[k])/|/tmp/[w]/' | cut -c1-160)
 }
 
+# Prose of at most 130 columns. Rows of tables and code cannot be wrapped; docs/configuration.md is written by the
+# program (tessera config --markdown).
+check_columns() {
+  local file hit
+  while read -r file; do
+    while read -r hit; do
+      fail "$file:$hit columns; 130 are allowed"
+    done < <(awk '/^```/ { code = !code; next }
+      !code && !/^    / && !/^\|/ && length > 130 { print FNR ": " length }' "$file")
+  done < <(files -name '*.md' | grep -v '^./docs/configuration.md$')
+}
+
 # Each check must find what it is there to find, and nothing in a clean tree.
 self_test() {
   local check
@@ -78,8 +90,10 @@ self_test() {
     '```' 'auto f = [](int y) {};' '```' > "$tree/clean/tessera/page.md"
   seq 601 > "$tree/bad/tessera/a/long.cpp"
   echo '[gone](nowhere.md)' > "$tree/bad/page.md"
+  printf '%131s\n' x | tr ' ' a > "$tree/bad/wide.md"
+  printf '| %131s |\n' x >> "$tree/clean/tessera/page.md"
   echo "see /hom""e/someone/file" > "$tree/bad/notes.txt"
-  for check in length readme links paths; do
+  for check in length readme links paths columns; do
     if ! "$self" "$check" "$tree/clean" > /dev/null; then
       fail "check '$check' fails on a clean tree"
     fi
@@ -92,7 +106,7 @@ self_test() {
 check=$1
 cd "$2"
 case "$check" in
-  length | readme | links | paths) "check_$check" ;;
+  length | readme | links | paths | columns) "check_$check" ;;
   self_test) self_test ;;
   *) echo "unknown check '$check'" >&2; exit 2 ;;
 esac
