@@ -61,8 +61,8 @@ int main() {
   }); //*
   for (int step = 0; step < 100; ++step) {
     auto [x, y] = make_batch(64);
-    x = x.chunk(tessera::dp_size())[tessera::dp_rank()]; //* my replica's part
-    y = y.chunk(tessera::dp_size())[tessera::dp_rank()]; //*
+    x = x.chunk(tessera::data_size())[tessera::data_rank()]; //* my replica's part
+    y = y.chunk(tessera::data_size())[tessera::data_rank()]; //*
     optimizer.zero_grad();
     double loss = train_step(x, y).reduce_mean().item<double>(); //*
     optimizer.step();

@@ -81,8 +81,8 @@ int main(int argc, char** argv) {
   });
   for (int step = done + 1; step <= last; ++step) {
     auto [x, y] = make_batch(step, 64);
-    x = x.chunk(tessera::dp_size())[tessera::dp_rank()];
-    y = y.chunk(tessera::dp_size())[tessera::dp_rank()];
+    x = x.chunk(tessera::data_size())[tessera::data_rank()];
+    y = y.chunk(tessera::data_size())[tessera::data_rank()];
     optimizer.zero_grad();
     const double mine = train_step(x, y).reduce_mean().item<double>();
     optimizer.step();
