@@ -25,12 +25,12 @@ class Backoff {
     }
     std::this_thread::sleep_for(std::clamp(waited / 8, microseconds(20), microseconds(1000)));
   }
-  /// Something happened; the wait starts afresh.
+  /// Restarts the pauses and the timeout because something has happened.
   void restart() {
     start_ = Deadline::Clock::now();
     deadline_.restart();
   }
-  /// Whether nothing has happened for the whole timeout.
+  /// Returns whether nothing has happened for the whole timeout.
   bool expired() const {
     return deadline_.passed();
   }

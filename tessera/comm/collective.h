@@ -45,24 +45,25 @@ struct Operation {
   void* output = nullptr; // equals input for the in-place operations
   std::int64_t count = 0;
 
-  /// Size of so many elements, and the element at a position of input and
-  /// output. Units: bytes.
+  /// These return the size of so many elements, and the address of an element of input or output.
+  /// Units: bytes.
   std::size_t bytes(std::int64_t elements) const;
   const std::byte* input_at(std::int64_t element) const;
   std::byte* output_at(std::int64_t element) const;
 
-  /// Whether two ranks mean the same call; their memory is their own.
+  /// Returns whether two ranks mean the same call. Memory is not compared, since each rank has its
+  /// own.
   bool is_same_call(const Operation& other) const;
   /// "all_reduce #2 of 10 elements of f32, sum, scale 1, root 0"; `sequence` counts the group's
   /// operations.
   std::string text(std::uint32_t sequence) const;
 };
 
-/// Payload that leaves rank `rank` of `size` when `operation` runs, by the
-/// closed formulas of docs/algorithms.md. Units: bytes.
+/// Returns the payload that leaves rank `rank` of `size` when `operation` runs, by the closed
+/// formulas of docs/algorithms.md. Units: bytes.
 std::int64_t traffic_bytes(const Operation& operation, int size, int rank);
 
-/// Who takes part, for engines and their messages.
+/// Says who takes part, for engines and their error messages.
 struct GroupInfo {
   std::string name;
   std::vector<int> ranks; // global, ascending

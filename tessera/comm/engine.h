@@ -23,16 +23,16 @@ class Engine {
   /// has abandoned the operation.
   virtual void run(const Operation& operation) = 0;
 
-  /// The engine's part of ProcessGroup::abandon. `started`: how many operations
+  /// Does the engine's part of ProcessGroup::abandon. `started` is the number of operations that
   /// this rank had started by then.
   virtual void abandon(std::uint32_t started, const std::string& why) = 0;
 
-  /// The engine's part of ProcessGroup::recover; no operation is in progress.
-  /// Afterwards no memory of an abandoned operation is used any more.
-  /// Returns how many operations count as started from now on.
+  /// Does the engine's part of ProcessGroup::recover, while no operation is in progress. Afterwards
+  /// no memory of an abandoned operation is used any more.
+  /// Returns the number of operations that count as started from now on.
   virtual std::uint32_t recover() = 0;
 
-  /// Whether all ranks of the group can map each other's memory.
+  /// Returns whether all ranks of the group can map each other's memory.
   virtual bool shares_memory() const {
     return false;
   }

@@ -4,8 +4,8 @@
 
 namespace tessera::comm {
 
-/// User code failed on another rank of a group, which therefore left a
-/// collective that this rank is in. The text is that rank's.
+/// Thrown when user code failed on another rank of the group, which therefore left a collective
+/// that this rank is in. The text is that rank's.
 class PeerFailed : public UserError {
  public:
   using UserError::UserError;

@@ -16,12 +16,12 @@ namespace tessera::comm {
 
 class SharedMemory;
 
-/// A collective in flight. Keeps its tensors alive.
+/// A collective in flight. It keeps its tensors alive.
 /// Threads: any thread.
 class Work {
  public:
   virtual ~Work() = default;
-  /// Blocks until done without burning the core.
+  /// Blocks until the collective is done, without occupying the core.
   /// Throws: CommError naming group, operation and the ranks that are missing
   /// when the group's timeout passes or a peer fails.
   virtual void wait() = 0;
@@ -52,7 +52,7 @@ class ProcessGroup {
   const std::string& name() const {
     return info_.name;
   }
-  /// Global ranks of the members, ascending.
+  /// Returns the global ranks of the members, ascending.
   const std::vector<int>& ranks() const {
     return info_.ranks;
   }
@@ -69,21 +69,22 @@ class ProcessGroup {
     return traffic_;
   }
 
-  /// In place. Collective over this group.
+  /// Reduces in place. Collective over this group.
   WorkPtr all_reduce_async(at::Tensor tensor, ReduceOp op);
-  /// The sum times `scale`, rounded once. In place; floating-point tensors.
+  /// Sums in place and multiplies by `scale`; the product is rounded once. Tensors are
+  /// floating-point.
   /// Collective over this group.
   WorkPtr scaled_sum_async(at::Tensor tensor, double scale);
-  /// output = inputs of rank 0, 1, ... one after the other; output has
-  /// size() times the elements of input. Collective over this group.
+  /// Sets output to the inputs of rank 0, 1, ... one after the other; output has size() times the
+  /// elements of input. Collective over this group.
   WorkPtr all_gather_async(at::Tensor output, at::Tensor input);
-  /// output = this rank's slice (1 / size() of the elements) of the reduced
-  /// input. Collective over this group.
+  /// Sets output to this rank's slice (1 / size() of the elements) of the reduced input. Collective
+  /// over this group.
   WorkPtr reduce_scatter_async(at::Tensor output, at::Tensor input, ReduceOp op);
-  /// Slice i of input goes to rank i; slice j of output came from rank j.
-  /// Equal slices. Collective over this group.
+  /// Sends slice i of input to rank i; slice j of output came from rank j. Slices are equally long.
+  /// Collective over this group.
   WorkPtr all_to_all_async(at::Tensor output, at::Tensor input);
-  /// `root` is a rank in the group. In place. Collective over this group.
+  /// Copies the tensor of `root`, a rank in the group, to all in place. Collective over this group.
   WorkPtr broadcast_async(at::Tensor tensor, int root);
   /// The result is valid on root; other ranks' tensors are left as they were.
   WorkPtr reduce_async(at::Tensor tensor, int root, ReduceOp op);
@@ -100,8 +101,8 @@ class ProcessGroup {
   void reduce(at::Tensor tensor, int root, ReduceOp op = ReduceOp::kSum);
   void barrier();
 
-  /// A rank whose own code has failed between two collectives says so here, so
-  /// that peers which have gone on into the next one do not wait for it.
+  /// Reports that this rank's own code has failed between two collectives, so that peers which have
+  /// gone on into the next one do not wait for it.
   ///
   /// Every collective carries its rank's count of failures at launch. Where the
   /// counts of ranks differ the group is *broken*: every operation throws
@@ -110,15 +111,15 @@ class ProcessGroup {
   /// break nothing, and may go on.
   /// `why` names rank and cause. Not collective. Threads: any thread.
   virtual void abandon(const std::string& why) = 0;
-  /// Brings all ranks to one point again, whatever each of them left undone,
-  /// and forgets their failures. Waits for what runs on the group's thread.
+  /// Brings all ranks to one point again, whatever each of them left undone, and clears their
+  /// failures. Waits for what runs on the group's thread.
   /// Collective over the group, after the ranks have agreed that a step failed.
   /// Throws: CommError when the group has failed for good, or a rank does not
   /// come within the group's timeout.
   virtual void recover() = 0;
 
-  /// The group's capability to share memory; nullptr where its ranks cannot map
-  /// each other's memory, and in a group of one. Lives as long as the group.
+  /// Returns the group's capability to share memory; nullptr where its ranks cannot map each
+  /// other's memory, and in a group of one. Lives as long as the group.
   virtual SharedMemory* shared_memory() {
     return nullptr;
   }
@@ -131,7 +132,7 @@ class ProcessGroup {
     at::Tensor input; // equals output for the in-place operations
   };
 
-  /// `device`: where the tensors of this group's collectives lie.
+  /// `device` is where the tensors of this group's collectives lie.
   explicit ProcessGroup(GroupInfo info, c10::DeviceType device = c10::DeviceType::CPU)
       : info_(std::move(info)), device_(device) {}
 

@@ -15,8 +15,8 @@ namespace {
 
 namespace activity = diagnostics::activity;
 
-/// After a failure MPI may still read and write the memory of the operations, so
-/// it is never given back: that of one operation of a group that has failed for good.
+/// After a failure MPI may still read and write the memory of an operation, so this memory is never
+/// freed. It is that of one operation of a group that has failed for good.
 template <typename Call>
 void keep_for_ever(std::vector<Call> calls) {
   static std::mutex mutex;
@@ -85,7 +85,7 @@ QueuedGroup::~QueuedGroup() {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
     if (std::uncaught_exceptions() > 0 && engine_ != nullptr) {
-      // Peers may never come; do not hold up the error until the timeout.
+      // Peers may never come, so the destructor does not hold up the error until the timeout.
       engine_->cancel();
     }
   }
@@ -156,7 +156,7 @@ void QueuedGroup::execute(const Call& call) {
     }
     throw; // the group can go on once all have recovered
   } catch (const std::exception& e) {
-    // What the others do tells who is at fault, who may be in another group.
+    // The activity of the other ranks says which one is at fault; it may be in another group.
     error_ = e.what() + activity::of_node();
     activity::leave(); // this error tells of this rank's end
     abandoned_.push_back(call);
@@ -201,7 +201,7 @@ void QueuedGroup::abandon(const std::string& why) {
 
 void QueuedGroup::recover() {
   std::unique_lock lock(mutex_);
-  // What the failed step has queued ends: with its result, or as PeerFailed.
+  // Every operation that the failed step has queued ends, with its result or as PeerFailed.
   wake_.wait(lock, [this] { return queue_.empty() && !executing_; });
   throw_if_failed();
   if (engine_ == nullptr) {

@@ -20,10 +20,9 @@ namespace tessera::comm {
 /// thread, made at the first of them. A blocking call with nothing before it
 /// runs on its caller.
 ///
-/// After an error the group stays failed: everything queued and everything
-/// later throws, naming the first error; a PeerFailed is none of that kind and
-/// passes with `recover`. Destruction finishes what is queued,
-/// or drops it when an exception is on its way.
+/// After an error the group stays failed: everything queued and everything later throws, naming the
+/// first error; a PeerFailed does not count and is cleared by `recover`. Destruction finishes what
+/// is queued, or drops it when an exception is on its way.
 /// Collective, as its base. Threads: any thread.
 class QueuedGroup final : public ProcessGroup, private SharedMemory {
  public:

@@ -10,7 +10,7 @@ namespace tessera::comm {
 
 namespace {
 
-// Branch-free, so that the compiler turns the loops below into vectors.
+// These conversions have no branches, so that the compiler vectorizes the loops below.
 struct F16 {
   std::uint16_t bits;
 };
@@ -48,11 +48,11 @@ inline F16 narrow_f16(float value) {
   const auto all = std::bit_cast<std::uint32_t>(value);
   const std::uint32_t sign = (all >> 16) & 0x8000U;
   const std::uint32_t magnitude = all & 0x7FFFFFFFU;
-  // Normal results: move the exponent's bias, round to nearest, ties to even.
+  // A normal result gets f16's exponent bias and is rounded to nearest, ties to even.
   const std::uint32_t odd = (magnitude >> 13) & 1U;
   const std::uint32_t normal = (magnitude - (std::uint32_t{112} << 23) + 0xFFFU + odd) >> 13;
-  // Subnormal results (below 2^-14): adding 0.5 lets the adder do the
-  // rounding, in units of 2^-24.
+  // For a subnormal result (below 2^-14) adding 0.5 lets the adder do the rounding, in units of
+  // 2^-24.
   const std::uint32_t subnormal =
       std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + 0.5F) -
       std::bit_cast<std::uint32_t>(0.5F);

@@ -18,7 +18,7 @@ void share_activity(World& world, const ProcessGroup& everybody) {
           rank, hosts[rank], ipc::SegmentAddress::from_numbers(addresses[rank].toIntVector()));
     }
   }
-  // Nobody closes its page before all have mapped it.
+  // No rank closes its page before all have mapped it.
   all_gather_object(world, everybody, world.rank());
   diagnostics::report_deaths_on_sigterm();
   diagnostics::ActivityBoard::publish(std::move(board));

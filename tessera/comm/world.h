@@ -13,7 +13,7 @@
 namespace tessera::comm {
 
 struct WorldOptions {
-  /// Longest time any blocking wait may take before it throws CommError.
+  /// The longest time that a blocking wait may take before it throws CommError.
   std::chrono::milliseconds timeout{std::chrono::minutes(30)};
   /// "auto" uses shared memory inside a node where it is faster, "mpi" never.
   std::string same_node = "auto";
@@ -27,10 +27,10 @@ class World {
   virtual ~World() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  /// Position among, and number of, the processes of this node.
+  /// Return this process's position among the processes of its node, and their number.
   virtual int local_rank() const = 0;
   virtual int local_size() const = 0;
-  /// host name of each rank
+  /// Returns the host name of each rank.
   virtual const std::vector<std::string>& hosts() const = 0;
   virtual const WorldOptions& options() const = 0;
 
@@ -38,14 +38,14 @@ class World {
   /// `name` is for messages and traffic figures.
   virtual ProcessGroupPtr new_group(const std::string& name, const std::vector<int>& ranks) = 0;
 
-  /// Host objects: any IValue, tensors included; tags from 1 << 24 are the
-  /// library's own. Not collective. Threads: any. `send` may return before the
-  /// receiver has called `receive`. Matching is by (source, tag), in order.
+  /// Send and receive host objects: any IValue, tensors included. Tags from 1 << 24 are the
+  /// library's own. Not collective. Threads: any. `send` may return before the receiver has called
+  /// `receive`. Matching is by (source, tag), in order.
   /// Throws: CommError after the timeout, naming the peer.
   virtual void send(int peer, const c10::IValue& value, int tag = 0) = 0;
   virtual c10::IValue receive(int peer, int tag = 0) = 0;
 
-  /// Brings all ranks down at once with `message` on stderr. Does not return.
+  /// Ends all ranks at once with `message` on stderr. Does not return.
   [[noreturn]] virtual void abort(const std::string& message, int code) = 0;
 };
 using WorldPtr = std::shared_ptr<World>;
@@ -55,7 +55,7 @@ using WorldPtr = std::shared_ptr<World>;
 /// Throws: CommError when MPI grants less than MPI_THREAD_MULTIPLE.
 WorldPtr mpi_world(const WorldOptions& options);
 
-/// `size` worlds in this process, one for each of `size` threads.
+/// Makes `size` worlds in this process, one for each of `size` threads.
 std::vector<WorldPtr> inproc_worlds(int size, const WorldOptions& options);
 
 /// Host-object collectives over a group, built on World::send and receive.
@@ -64,7 +64,7 @@ c10::IValue
 broadcast_object(World& world, const ProcessGroup& group, const c10::IValue& value, int root);
 std::vector<c10::IValue>
 all_gather_object(World& world, const ProcessGroup& group, const c10::IValue& value);
-/// The list on `root`, empty elsewhere.
+/// Returns the list on `root` and an empty one elsewhere.
 std::vector<c10::IValue>
 gather_object(World& world, const ProcessGroup& group, const c10::IValue& value, int root);
 

@@ -7,9 +7,9 @@
 
 namespace tessera::comm {
 
-/// Bytes of any value: nested tuples, lists, dicts, strings, numbers, None, and
-/// tensors of every plain dtype, undefined ones included. Tensors
-/// are copied; they arrive contiguous, on the CPU and without history.
+/// Returns the bytes of any value: nested tuples, lists, dicts, strings, numbers, None, and tensors
+/// of every plain dtype, undefined ones included. Tensors are copied; they arrive contiguous, on
+/// the CPU and without history.
 /// Not collective. Threads: any thread.
 /// Throws: CommError for quantized, sparse and meta tensors and for objects that
 /// cannot be pickled.

@@ -17,7 +17,7 @@ namespace {
 constexpr std::uint32_t kMagic = 0x32535354; // "TSS2"
 constexpr int kMaxDepth = 200;
 constexpr std::size_t kMaxDims = 64;
-// Beyond this many tensors a repeated one is no longer looked for.
+// Beyond this number of tensors the encoder no longer looks for repeated ones.
 constexpr std::size_t kSearchedTensors = 64;
 
 enum class Tag : std::uint8_t {

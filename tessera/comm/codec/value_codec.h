@@ -32,7 +32,7 @@ struct TensorStub {
   std::uint64_t bytes = 0; // to carry; 0 for kNone
 };
 
-/// A value without its tensors: a compact encoding of the rest, and them.
+/// A value taken apart: a compact encoding of its structure, and its tensors.
 struct Stripped {
   std::vector<std::byte> structure;
   std::vector<at::Tensor> tensors;
@@ -45,7 +45,7 @@ struct Stripped {
 /// that cannot be pickled).
 Stripped strip(const c10::IValue& value);
 
-/// dtype, shape, device and bytes of a tensor; its place is kNone, or kUndefined.
+/// Returns dtype, shape, device and bytes of a tensor; its place is kNone, or kUndefined.
 /// Throws: CommError for sparse and quantized tensors.
 TensorStub describe(const at::Tensor& tensor);
 
@@ -73,7 +73,7 @@ void append_value(
 /// Throws: CommError on anything append_value would not have written.
 ValueView read_value(const std::byte* data, std::size_t size);
 
-/// The value, given the tensors of its stubs in their order.
+/// Returns the value, given the tensors of its stubs in their order.
 /// Throws: CommError when the structure is damaged.
 c10::IValue assemble(const ValueView& view, const std::vector<at::Tensor>& tensors);
 

@@ -9,38 +9,38 @@
 #include "tessera/comm/collective.h"
 #include "tessera/ipc/counter.h"
 
-// What lies in memory that all ranks of a group map and says whether the group still works; the
-// shared-memory engine and windows have it.
+// The state in memory that all ranks of a group map, which says whether the group still works. The
+// shared-memory engine and windows have one each.
 namespace tessera::comm {
 
-/// What a rank tells of failures of its own code, which make it leave the
-/// group's operations (ProcessGroup::abandon).
+/// What a rank publishes about failures of its own code, which make it leave the group's operations
+/// (ProcessGroup::abandon).
 struct alignas(ipc::kCacheLine) RankFailures {
   static constexpr std::uint32_t kKept = 16;
   std::atomic<std::uint32_t> count{0}; // since the group was whole
-  /// How many operations the rank had started at each of the last kKept.
+  /// The number of operations that the rank had started at each of its last kKept failures.
   std::array<std::atomic<std::uint32_t>, kKept> started;
   std::array<char, 512> why; // the first; valid once count is not 0
 
   /// One thread at a time.
   void add(std::uint32_t operations, std::string_view text);
-  /// Whether an operation that a rank with `failures` of its own has started
-  /// as its `sequence`th will never see this rank: it failed once more before.
+  /// Returns whether an operation, which a rank with `failures` of its own has started as its
+  /// `sequence`th, will never see this rank, because this rank failed once more before it.
   bool misses(std::uint32_t sequence, std::uint32_t failures) const;
 };
 
-/// Whether the group has failed for good or is broken, and by whom.
+/// Says whether the group has failed for good or is broken, and by whom.
 struct GroupState {
   /// 0, or 1 + the rank in the group that failed first; `reason` is valid once
   /// `failed` is set.
   alignas(ipc::kCacheLine) std::atomic<std::uint32_t> failing{0};
   std::atomic<std::uint32_t> failed{0};
   std::array<char, 1024> reason;
-  /// 0, or 1 + the rank that left an operation in which others are: until all
-  /// ranks have recovered, every operation ends with that rank's `why`.
+  /// 0, or 1 + the rank that left an operation in which others are. Until all ranks have recovered,
+  /// every operation ends with that rank's `why`.
   std::atomic<std::uint32_t> broken{0};
 
-  /// The waits of all ranks throw from now on; the first to fail tells why.
+  /// Makes the waits of all ranks throw from now on; the first rank to fail sets the reason.
   void fail(int rank, std::string_view text);
   /// Throws: CommError when a rank has failed for good, beginning with `what()`.
   template <typename What>

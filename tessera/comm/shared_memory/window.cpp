@@ -22,7 +22,8 @@ std::size_t whole_pages(std::size_t bytes) {
   return (bytes + kPage - 1) / kPage * kPage;
 }
 
-/// Memory that rank 0 of the group makes and the others map; the error's text when this rank fails.
+/// Rank 0 of the group makes the memory and the others map it. Returns the error's text when this
+/// rank fails.
 std::string share_segment(ProcessGroup& group, std::size_t bytes, ipc::Segment& segment) {
   std::string error;
   at::Tensor address = at::zeros({4}, at::kLong);
@@ -64,7 +65,7 @@ std::shared_ptr<Window> Window::make(ProcessGroup& group, std::size_t bytes_of_r
                                 (whole_pages(sizeof(Counters)) + whole_pages(bytes_of_rank));
   ipc::Segment segment;
   const std::string error = share_segment(group, bytes, segment);
-  // Also what keeps the maker's descriptor open until all have mapped it.
+  // This exchange also keeps the maker's descriptor open until all ranks have mapped the memory.
   at::Tensor failed = at::full({1}, error.empty() ? 0 : 1, at::kLong);
   group.all_reduce(failed, ReduceOp::kMax);
   if (failed.item<std::int64_t>() != 0) {

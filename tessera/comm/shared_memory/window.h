@@ -17,8 +17,8 @@ class ProcessGroup;
 /// few counters of each rank that the others wait for. What a rank wrote into
 /// its region before `post` is seen by whoever has waited for that value.
 ///
-/// For exchanges in which a receiver reads its peer's data once, as the operand
-/// of a product for instance: nothing is copied but what the owner writes.
+/// It serves exchanges in which a receiver reads its peer's data once, for instance as the operand
+/// of a product: nothing is copied but what the owner writes.
 /// Threads: one thread of a rank at a time.
 class Window {
  public:
@@ -43,27 +43,26 @@ class Window {
 
   /// Sets a counter of this rank; values grow, modulo 2^32.
   void post(int counter, std::uint32_t value);
-  /// Sleeps until the counter of `rank` has come to `target`.
-  /// Throws: CommError naming the rank and `what` after the group's timeout,
-  /// or when a rank of the group has given up; PeerFailed.
+  /// Sleeps until the counter of `rank` has reached `target`.
+  /// Throws: CommError naming the rank and `what` after the group's timeout, or when a rank of the
+  /// group has failed for good; PeerFailed.
   void wait(int rank, int counter, std::uint32_t target, const char* what);
 
   /// Makes the waits of all ranks throw with `reason`.
   void fail(const std::string& reason);
 
-  /// As ProcessGroup::abandon: who waits here for a value that this rank has not
-  /// posted, and has not failed as often itself, gets PeerFailed; so does
-  /// everybody from then on.
+  /// Works as ProcessGroup::abandon: a rank that waits here for a value that this rank has not
+  /// posted, and has not failed as often itself, gets PeerFailed; so does every rank from then on.
   void abandon(const std::string& why);
-  /// How often this rank has abandoned it since it was whole.
+  /// Returns how often this rank has abandoned the window since the last `recover`.
   std::uint32_t failures() const {
     return failures_;
   }
   /// Throws PeerFailed: `rank` has failed more often than this one, or less
   /// often (then this rank is the origin), and yet goes on.
   [[noreturn]] void differs(int rank, std::uint32_t its_failures);
-  /// Forgets failures, this rank's part. All ranks call it after none waits
-  /// here any more, and wait for each other before one uses it again.
+  /// Clears this rank's failures. All ranks call it once none waits here any more, and wait for
+  /// each other before one uses the window again.
   void recover();
 
  private:

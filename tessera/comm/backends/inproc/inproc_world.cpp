@@ -41,7 +41,7 @@ class Hub {
     return bytes;
   }
 
-  /// The memory of the `nth` group of these ranks; the first to ask makes it.
+  /// Returns the memory of the `nth` group of these ranks; the first rank to ask makes it.
   InprocWorld::SegmentPtr segment(const std::vector<int>& ranks, int nth, std::size_t bytes) {
     const std::lock_guard lock(mutex_);
     const auto key = std::make_pair(ranks, nth);

@@ -22,7 +22,7 @@ std::shared_ptr<Hub> make_hub();
 class InprocWorld final : public World {
  public:
   using SegmentPtr = std::shared_ptr<const ipc::Segment>;
-  /// The engine of a group over a segment, and the size of that segment.
+  /// Makes the engine of a group over a segment, and says the size of that segment.
   struct EngineMaker {
     std::function<std::size_t(int size)> segment_bytes;
     std::function<std::unique_ptr<Engine>(const GroupInfo& info, SegmentPtr segment)> make;

@@ -9,7 +9,7 @@
 
 namespace tessera::comm::mpi {
 
-/// Longer messages travel in pieces: MPI counts bytes in an int.
+/// Longer messages travel in pieces, since MPI counts bytes in an int.
 inline constexpr std::size_t kPieceBytes = std::size_t{1} << 30;
 
 /// Every MPI call goes through here; communicators have MPI_ERRORS_RETURN.
@@ -24,7 +24,7 @@ inline void check_mpi(int code, std::string_view what) {
   throw CommError(str(what, " failed: ", text));
 }
 
-/// Whether MPI can be called at all: destructors may run after its end.
+/// Returns whether MPI can be called at all, since destructors may run after MPI_Finalize.
 inline bool mpi_is_running() {
   int initialized = 0;
   int finalized = 0;
@@ -33,11 +33,11 @@ inline bool mpi_is_running() {
   return initialized != 0 && finalized == 0;
 }
 
-/// A communicator of our own; freed if MPI still runs.
+/// A communicator that this object owns and frees if MPI still runs.
 class Communicator {
  public:
   Communicator() = default;
-  /// Takes `comm` over and makes its errors return codes.
+  /// Takes ownership of `comm` and makes its errors return codes.
   explicit Communicator(MPI_Comm comm) : comm_(comm) {
     check_mpi(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   }

@@ -52,10 +52,10 @@ void finalize_at_exit(int status, void*) {
   ::alarm(0);
 }
 
-// Open MPI puts long messages over TCP in parts that the receiver asks for, and
-// what it asks waits behind the data that it sends itself: two ranks that send
-// each other 2 MiB at once got half of a line's bandwidth. Sent without being
-// asked for, they get nine tenths. What the user has set stands.
+// Open MPI puts long messages over TCP in parts that the receiver asks for, and what it asks waits
+// behind the data that it sends itself: two ranks that send each other 2 MiB at once got half of a
+// line's bandwidth. Sent without being asked for, they get nine tenths. Settings of the user are
+// not changed.
 void prefer_messages_over_tcp() {
   ::setenv("OMPI_MCA_btl_tcp_flags", "send,inplace", /*overwrite=*/0);
 }

@@ -37,7 +37,7 @@ Messenger::~Messenger() {
     thread_.join();
   }
   for (OutgoingPtr& message : outgoing_) {
-    // MPI may still read what nobody has taken.
+    // MPI may still read a message that no receiver has taken.
     static_cast<void>(message.release());
   }
 }
@@ -117,7 +117,7 @@ void Messenger::push_on() {
   }
 }
 
-/// Looks at every message once; true when one has gone. `mutex_` is held.
+/// Tests every message once; returns true when one has been sent. The caller holds `mutex_`.
 bool Messenger::push_once() {
   const auto is_gone = [](OutgoingPtr& message) {
     try {

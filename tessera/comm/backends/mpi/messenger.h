@@ -15,9 +15,9 @@
 
 namespace tessera::comm::mpi {
 
-/// Byte strings of any length between ranks, matched by (source, tag) in order.
-/// `send` never waits: what MPI has not taken yet is pushed on by a thread that
-/// sleeps while there is nothing to push.
+/// Passes byte strings of any length between ranks, matched by (source, tag) in order. `send` never
+/// waits: a thread makes progress on what MPI has not taken yet, and sleeps while there is nothing
+/// to do.
 /// Not collective. Threads: any thread; one receiver at a time for each
 /// (source, tag).
 class Messenger {

@@ -13,7 +13,7 @@ namespace tessera::comm::mpi {
 
 namespace {
 
-// Up to this many bytes everybody sends everything to everybody.
+// Up to this number of bytes every rank sends its whole tensor to every other.
 constexpr std::size_t kFlatBytes = std::size_t{16} << 10;
 
 // Longer tensors are reduced chunk by chunk, which bounds the staging memory.

@@ -36,8 +36,8 @@ class MpiEngine final : public Engine {
   std::uint32_t recover() override;
 
  private:
-  /// What a failing rank sends to the others: its own code has failed once more,
-  /// after it had started so many operations.
+  /// A failing rank sends this to the others: its own code has failed once more, after it had
+  /// started so many operations.
   struct Notice {
     std::uint32_t started = 0;
     std::array<char, 512> why{};

@@ -29,7 +29,7 @@ MpiEngine::MpiEngine(GroupInfo info, MPI_Comm comm, std::vector<int> nodes)
 
 void MpiEngine::abandon(std::uint32_t started, const std::string& why) {
   const std::lock_guard lock(mutex_);
-  // An operation that broke here will not be ended here.
+  // An operation that broke on this rank is not finished on it.
   started = std::min(started, broken_at_.value_or(started));
   abandoned_at_.push_back(started);
   const auto notice = std::make_shared<Notice>();
@@ -79,8 +79,8 @@ void MpiEngine::take_notices() {
   }
 }
 
-// As ShmEngine's: a peer that failed once more than this rank, before it
-// started this operation, will never be in it.
+// As in ShmEngine, a peer that failed once more than this rank, before it started this operation,
+// will never take part in it.
 void MpiEngine::check_abandoned() {
   for (const std::vector<Notice>& told : told_) {
     if (told.size() > failures_ && told[failures_].started < sequence_) {
@@ -109,7 +109,8 @@ std::uint32_t MpiEngine::recover() {
     backoff.pause();
   };
   const std::lock_guard lock(mutex_);
-  // How far the furthest rank has come, and whether any was told of a failure or broke.
+  // The operations started by the furthest rank, and whether any rank received a failure notice or
+  // broke.
   struct Agreement {
     std::array<unsigned, 2> mine;
     std::array<unsigned, 2> all;

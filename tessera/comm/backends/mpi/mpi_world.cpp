@@ -80,7 +80,7 @@ ProcessGroupPtr MpiWorld::new_group(const std::string& name, const std::vector<i
   const GroupInfo info = make_group_info(*this, name, ranks);
   std::unique_ptr<Engine> engine;
   if (info.size() > 1) {
-    // Bounded by the timeout, which MPI's own communicator calls are not.
+    // This wait is bounded by the timeout; MPI's own communicator calls are not.
     check_same_group(*this, info);
     engine = make_engine_(*this, info);
   }

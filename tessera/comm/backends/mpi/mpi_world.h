@@ -20,7 +20,7 @@ class MpiWorld final : public World {
   using EngineMaker =
       std::function<std::unique_ptr<Engine>(MpiWorld& world, const GroupInfo& info)>;
 
-  /// MPI runs. Collective over MPI_COMM_WORLD.
+  /// MPI must be running. Collective over MPI_COMM_WORLD.
   MpiWorld(WorldOptions options, EngineMaker make_engine);
 
   int rank() const override {
@@ -47,9 +47,9 @@ class MpiWorld final : public World {
   c10::IValue receive(int peer, int tag) override;
   [[noreturn]] void abort(const std::string& message, int code) override;
 
-  /// Whether MPI says that all ranks of the group share memory. Not collective.
+  /// Returns whether MPI says that all ranks of the group share memory. Not collective.
   bool on_one_node(const GroupInfo& info) const;
-  /// The engine of messages. Collective over the group.
+  /// Makes the engine that uses messages. Collective over the group.
   std::unique_ptr<Engine> make_mpi_engine(const GroupInfo& info) const;
 
  private:

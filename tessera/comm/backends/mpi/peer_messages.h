@@ -15,10 +15,10 @@
 
 namespace tessera::comm::mpi {
 
-/// Messages between the ranks of a group over a communicator of its own, counted
-/// for each peer: what a failed step has left on its way can so be taken out of
-/// MPI before the next step, and the communicator goes on being used.
-/// Peers are ranks in the group. Not collective, but for `drain`.
+/// Passes messages between the ranks of a group over a communicator of its own and counts them for
+/// each peer. So messages of a failed step that are still on their way can be taken out of MPI
+/// before the next step, and the communicator stays in use. Peers are ranks in the group. Not
+/// collective, but for `drain`.
 /// Threads: any thread.
 class PeerMessages {
  public:
@@ -41,7 +41,7 @@ class PeerMessages {
   /// A send that nobody may take before `drain`, and what keeps its memory.
   void leave(MPI_Request request, std::shared_ptr<const void> keep);
 
-  /// Looks until `request` has finished, with `pause` in between, which throws to give up; MPI
+  /// Tests `request` until it has finished and calls `pause` in between, which throws to abort. MPI
   /// still uses the memory then, so `keep` holds it.
   void complete(
       MPI_Request request,
@@ -49,9 +49,9 @@ class PeerMessages {
       const std::function<void()>& pause,
       const std::shared_ptr<const void>& keep);
 
-  /// Takes and drops every message that the peers have sent and this rank has not
-  /// received, and ends the sends that were left. No memory of an earlier message
-  /// is used by MPI afterwards. `pause` runs between two looks and throws to give up.
+  /// Takes and drops every message that the peers have sent and this rank has not received, and
+  /// ends the sends that were left. No memory of an earlier message is used by MPI afterwards.
+  /// `pause` runs between two tests and throws to abort.
   /// Collective over the group; no other message is under way.
   void drain(const std::function<void()>& pause);
 

@@ -10,30 +10,30 @@
 
 namespace tessera::comm::mpi {
 
-/// The messages of one step of a collective, to and from other ranks, all under
-/// way at once. Longer ones travel in pieces.
+/// The messages of one step of a collective, to and from other ranks, all in flight at once. Longer
+/// ones travel in pieces.
 /// Threads: one thread. Not collective.
 class Transfers {
  public:
   Transfers(PeerMessages& messages, int tag) : messages_(messages), tag_(tag) {}
 
-  /// Nothing for this rank itself. Zero bytes are a message too.
+  /// These start a message to or from another rank; a rank sends nothing to itself. Zero bytes are
+  /// a message too.
   void send(int peer, const void* from, std::size_t bytes);
   void receive(int peer, void* to, std::size_t bytes);
 
   bool done() const {
     return unfinished_ == 0;
   }
-  /// Looks once; true when a message has finished.
+  /// Tests all requests once; returns true when a message has finished.
   /// Throws: CommError when MPI fails or a message has another size than expected.
   bool progress();
 
   /// "nothing came from rank 3, nothing was taken by rank 5"
   std::string missing() const;
 
-  /// Ends them: what this rank waited for is not written any more. What it sends
-  /// stays as it is until PeerMessages::drain, since somebody may still take it;
-  /// its memory must live as long.
+  /// Cancels the receives, whose memory is not written any more. Sends stay as they are until
+  /// PeerMessages::drain, since a peer may still take them; their memory must live as long.
   void drop();
 
  private:

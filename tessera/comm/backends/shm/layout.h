@@ -18,8 +18,8 @@ namespace tessera::comm::shm {
 inline constexpr std::uint32_t kDepth = 4;
 inline constexpr std::size_t kSlotBytes = std::size_t{256} << 10;
 
-/// What a rank is doing in a round; peers compare it with their own. Written
-/// before `filled` says so and read after it.
+/// What a rank is doing in a round; peers compare it with their own. It is written before `filled`
+/// is raised and read after.
 struct alignas(ipc::kCacheLine) Notice {
   std::uint32_t sequence; // of the operation in the group
   std::uint32_t failures; // of this rank, before it started the operation
@@ -27,9 +27,9 @@ struct alignas(ipc::kCacheLine) Notice {
 };
 
 struct RankBlock {
-  /// Operations this rank has begun: who has arrived, for error messages.
+  /// The number of operations this rank has begun; error messages say from it who has arrived.
   alignas(ipc::kCacheLine) std::atomic<std::uint32_t> entered{0};
-  // Rounds of which this rank has finished a stage.
+  // The number of rounds of which this rank has finished a stage.
   ipc::Counter filled; // my slot of the round holds my data
   ipc::Counter reduced; // my slice of the round's result is in my slot
   ipc::Counter drained; // I will not read anybody's slot of the round again

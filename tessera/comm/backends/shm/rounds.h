@@ -19,21 +19,21 @@ class Rounds {
   Rounds() = default;
   Rounds(const Operation& operation, int size) : operation_(operation), size_(size) {}
 
-  /// Small enough that every rank reduces everything itself: more reading, but
-  /// one wait instead of two.
+  /// Returns whether the tensor is so small that every rank reduces all of it itself, which reads more
+  /// but waits once instead of twice.
   bool is_flat() const;
-  /// Whether ranks reduce slices that others then read.
+  /// Returns whether ranks reduce slices that others then read.
   bool has_reduce_stage() const;
-  /// One at least, so that an empty tensor is compared with the peers' too.
+  /// At least one round, so that an empty tensor is compared with the peers' too.
   std::uint32_t count() const;
 
-  /// Where a slot holds the slice of rank `owner`. Units: elements of the slot.
+  /// Returns where a slot holds the slice of rank `owner`. Units: elements of the slot.
   std::int64_t place_of_slice(int owner) const {
     return owner * slice_capacity();
   }
-  /// Which part of the tensor the slice of rank `owner` is in round `index`.
+  /// Returns which part of the tensor the slice of rank `owner` is in round `index`.
   Span slice(std::uint32_t index, int owner) const;
-  /// Which part of the tensor round `index` moves, where slots hold one piece.
+  /// Returns which part of the tensor round `index` moves, where slots hold one piece.
   Span whole(std::uint32_t index) const;
 
  private:

@@ -54,7 +54,7 @@ void ShmEngine::run(const Operation& operation) {
   base_ = end;
 }
 
-/// Does the most advanced stage that is possible now; false when none is.
+/// Does the most advanced stage that is possible now; returns false when none is.
 bool ShmEngine::advance(Progress& progress, std::uint32_t end) {
   auto& [filled, reduced, drained] = progress;
   if (drained != reduced && drain_blocker(drained) < 0) {
@@ -134,7 +134,7 @@ void ShmEngine::fill_data(std::uint32_t round) {
   }
 }
 
-/// What the others will reduce or take; a rank has its own slice already.
+/// Copies what the other ranks will reduce or take; a rank has its own slice already.
 void ShmEngine::fill_slices(std::uint32_t round) {
   for (int peer = 0; peer < info_.size(); ++peer) {
     if (peer != info_.rank) {
@@ -157,7 +157,8 @@ void ShmEngine::reduce_slice(std::uint32_t round) {
     const bool is_root = info_.rank == operation_.root;
     reduce_from_slots(round, span, 0, is_root ? operation_.output_at(span.offset) : shared);
   } else {
-    // In blocks, so that a result is copied while the first-level cache still holds it.
+    // The reduction runs in blocks, so that a result is copied while the first-level cache still
+    // holds it.
     const auto step = static_cast<std::int64_t>(kCopyBlock / size_of(operation_.type));
     for (std::int64_t at = 0; at < span.length; at += step) {
       const Span part = {span.offset + at, std::min(step, span.length - at)};
@@ -244,7 +245,7 @@ void ShmEngine::drain_data(std::uint32_t round) {
   }
 }
 
-/// What the others have reduced.
+/// Copies what the other ranks have reduced.
 void ShmEngine::drain_slices(std::uint32_t round) {
   for (int peer = 0; peer < info_.size(); ++peer) {
     if (peer != info_.rank) {

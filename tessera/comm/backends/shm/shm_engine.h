@@ -16,18 +16,16 @@ namespace tessera::comm::shm {
 
 using SegmentPtr = std::shared_ptr<const ipc::Segment>;
 
-/// Size of the segment of a group of `size` ranks. Pages are given when first
-/// written, so small messages use few of them.
+/// Returns the size of the segment of a group of `size` ranks. The system gives pages when they are
+/// first written, so small messages use few of them.
 std::size_t group_segment_bytes(int size);
 
 /// Collectives through memory that all ranks of the group map.
 ///
-/// A message is cut into rounds. In each, a rank fills its slot with what
-/// others need, reduces its own slice from all slots in the order of ranks,
-/// and drains the others' results; it does whichever of these stages is
-/// possible, the most advanced first, and sleeps only when none is. Ranks may
-/// so be kDepth rounds apart, which keeps switches few when ranks outnumber
-/// cores.
+/// A message is cut into rounds. In each, a rank fills its slot with what others need, reduces its
+/// own slice from all slots in the order of ranks, and drains the others' results; it does
+/// whichever of these stages is possible, the most advanced first, and sleeps only when none is. So
+/// ranks may be kDepth rounds apart, which keeps context switches few when ranks outnumber cores.
 ///
 /// Every element is reduced by one rank and in rank order: the same bits on
 /// all ranks and in every run.
