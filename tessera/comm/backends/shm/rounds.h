@@ -19,8 +19,8 @@ class Rounds {
   Rounds() = default;
   Rounds(const Operation& operation, int size) : operation_(operation), size_(size) {}
 
-  /// Returns whether the tensor is so small that every rank reduces all of it itself, which reads more
-  /// but waits once instead of twice.
+  /// Returns whether the tensor is so small that every rank reduces all of it itself, which reads
+  /// more but waits once instead of twice.
   bool is_flat() const;
   /// Returns whether ranks reduce slices that others then read.
   bool has_reduce_stage() const;
