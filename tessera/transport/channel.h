@@ -17,8 +17,8 @@ struct BulkSend {
   std::shared_ptr<const void> keep;
 };
 
-/// Room for bytes to come, valid until `done` has been called. `done` runs on
-/// the message thread or inside Channel::receive_bulk.
+/// Memory for bytes to come, valid until `done` has been called. `done` runs on the message thread
+/// or inside Channel::receive_bulk.
 struct BulkReceive {
   int source = -1;
   std::byte* into = nullptr;
@@ -26,9 +26,8 @@ struct BulkReceive {
   std::function<void()> done;
 };
 
-/// What carries bytes besides the shared-memory segments: MPI between
-/// processes, plain memory in-process. Peers are positions in the transport's
-/// list of ranks.
+/// Carries bytes besides the shared-memory segments: by MPI between processes, in plain memory
+/// in-process. Peers are positions in the transport's list of ranks.
 ///
 /// The nth bulk received from a peer is the nth that it sent here. Both sides
 /// follow the order of the messages, so neither needs names for them.
@@ -37,22 +36,21 @@ class Channel {
   using Arrived = std::function<void(int source, std::vector<std::byte>)>;
   virtual ~Channel() = default;
 
-  /// These three only note what is to be done. Threads: any thread; for one
-  /// peer the caller keeps the order.
+  /// These three only queue work. Threads: any thread; for one peer the caller keeps the order.
   virtual void send_bulk(BulkSend bulk) = 0;
   virtual void receive_bulk(BulkReceive bulk) = 0;
-  /// A whole message, to a peer of another node.
+  /// Sends a whole message to a peer of another node.
   virtual void send_message(int peer, std::vector<std::byte> message) = 0;
 
-  /// Does what can be done now; `arrived` gets messages of other nodes, in the
-  /// order sent. Returns when to call again at the latest; empty: not before
-  /// one of the three above. `awaited`: a thread sleeps until a message comes.
+  /// Does what can be done now; `arrived` gets messages of other nodes, in the order sent. Returns
+  /// when to call again at the latest; nullopt means not before one of the three above is called.
+  /// `awaited` says that a thread sleeps until a message comes.
   /// Threads: message thread. Throws: CommError.
   virtual std::optional<std::chrono::nanoseconds> progress(
       const Arrived& arrived,
       bool awaited) = 0;
 
-  /// Whether something sent to `peer` has not left yet. Threads: any thread.
+  /// Returns whether something sent to `peer` has not left yet. Threads: any thread.
   virtual bool sending_to(int peer) const = 0;
 };
 

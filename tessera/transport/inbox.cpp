@@ -70,7 +70,7 @@ std::optional<Parcel> Inbox::poll() {
 std::optional<Parcel> Inbox::poll_source(int index) {
   Source& source = *sources_[index];
   std::optional<Parcel> parcel;
-  // What waits for a part holds back all that its source sent after it.
+  // A message that waits for a part holds back all that its source sent after it.
   if (source.queued.load() != 0) {
     return poll_queue(index);
   }
@@ -104,7 +104,7 @@ std::optional<Parcel> Inbox::poll_queue(int index) {
   return finish(index, incoming->message, incoming->tensors);
 }
 
-// True when a frame was taken; its parcel is there unless a part is missing.
+// Returns true when a frame was taken; its parcel is there unless a part is missing.
 bool Inbox::poll_ring(int index, std::optional<Parcel>& parcel) {
   Source& source = *sources_[index];
   const Peer& peer = peers_[index];
@@ -208,7 +208,7 @@ at::Tensor Inbox::materialise(int index, const comm::TensorStub& stub, const Mes
 
 at::Tensor Inbox::from_arena(int index, const comm::TensorStub& stub) {
   const auto& mapping = peers_[index].mapping;
-  // Not const: the tensor is its receiver's to change until it is dropped.
+  // The data are not const: the receiver may change the tensor until it is dropped.
   auto* data = const_cast<std::byte*>(arena_piece(peers_[index], stub.offset, stub.bytes));
   const auto in_use = mapping->control().arena_in_use.load(std::memory_order_relaxed);
   if (static_cast<double>(in_use) <

@@ -26,11 +26,11 @@ class Inbox {
       double zero_copy_share,
       std::shared_ptr<ReceivePool> pool);
 
-  /// The next message of any source, sources taken in turn.
+  /// Returns the next message of any source; sources take turns.
   /// Threads: one at a time.
   std::optional<Parcel> poll();
 
-  /// A message of another node. Threads: message thread.
+  /// Takes a message of another node. Threads: message thread.
   void arrived(int source, std::vector<std::byte> bytes);
 
  private:

@@ -11,7 +11,7 @@ namespace tessera::transport {
 
 namespace {
 
-// How often a rank that waits looks whether its peers are alive.
+// The interval at which a waiting rank checks that its peers are alive.
 constexpr std::chrono::milliseconds kCheckEvery{100};
 // The message thread needs no clock; this only bounds one sleep.
 constexpr std::chrono::nanoseconds kLongSleep = std::chrono::seconds(3600);
@@ -38,7 +38,7 @@ Mailbox::Mailbox(Parts parts)
 }
 
 Mailbox::~Mailbox() {
-  // First, so that two ranks that leave do not wait for each other to read.
+  // This comes first, so that two ranks that leave do not wait for each other to read.
   own_.closed.store(1);
   for (const Peer& peer : parts_.peers) {
     if (peer.mapping) {
@@ -73,7 +73,8 @@ std::optional<std::chrono::nanoseconds> Mailbox::work_on_message_thread() {
 
 void Mailbox::run_on_message_thread() {
   ::pthread_setname_np(::pthread_self(), "tessera-message");
-  // Its short sleeps are what a message of another node waits for.
+  // A message of another node waits until this thread's short sleep ends, so the kernel may not
+  // lengthen it.
   ::prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
   try {
     shm::Waiter waiter(false);
@@ -95,7 +96,7 @@ void Mailbox::run_on_message_thread() {
       waiter.wait(own_.thread, seen, std::min<>(sleep, {kCheckEvery}));
     }
   } catch (...) {
-    // It must not leave this thread; whoever calls next gets it.
+    // The error must not leave this thread; the next caller gets it.
     failure_ = std::current_exception();
     failed_.store(true);
     own_.inbox.raise();

@@ -30,7 +30,7 @@ class Mailbox : public Transport {
     std::unique_ptr<Channel> channel;
     double zero_copy_share = 0.5;
     bool may_spin = false;
-    /// How long the destructor waits for peers to take what was sent to them.
+    /// The time that the destructor waits for peers to take what was sent to them.
     std::chrono::milliseconds drain{0};
   };
   explicit Mailbox(Parts parts);

@@ -15,7 +15,7 @@ namespace tessera::transport {
 
 namespace {
 
-// Longest that a transport which ends waits for others to take what it sent.
+// The longest time that a transport which ends waits for others to take what it sent.
 constexpr std::chrono::milliseconds kLongestDrain = std::chrono::seconds(10);
 
 std::vector<int> checked_ranks(comm::World& world, std::vector<int> ranks) {
@@ -51,7 +51,7 @@ std::vector<Peer> list_peers(const comm::World& world, const std::vector<int>& r
   return peers;
 }
 
-// Maps the segments of this node's peers; the error's text when one fails.
+// Maps the segments of this node's peers; returns the error's text when one fails.
 std::string map_neighbours(comm::World& world, std::vector<Peer>& peers, int self, int rings) {
   std::string failure;
   for (std::size_t i = 0; i < peers.size(); ++i) {
@@ -97,7 +97,7 @@ make_transport(comm::World& world, const std::vector<int>& peers, const Options&
   }
   channel.wake = [own = self.mapping] { own->control().thread.raise(); };
   parts.channel = mpi::make_mpi_channel(std::move(channel));
-  // Nobody goes on before all have mapped all, and all fail when one does.
+  // No rank goes on before all have mapped all segments, and all fail when one does.
   const std::string failure = map_neighbours(world, parts.peers, parts.self, rings);
   comm::throw_first_error(world, ranks, failure, comm::kTransportSetupTag);
   parts.zero_copy_share = options.zero_copy_share;

@@ -147,7 +147,7 @@ void Outbox::send_packed(int peer, const Header& header, const std::vector<at::T
   post(peer, std::move(prepared));
 }
 
-// How the message itself goes to a peer of this node.
+// Makes the frame that brings the message itself to a peer of this node.
 Outbox::Pending Outbox::frame(int peer, Prepared& prepared) {
   Pending pending;
   pending.bytes = prepared.message.size();
@@ -186,7 +186,7 @@ void Outbox::post(int peer, Prepared prepared) {
   bool written = false;
   {
     const std::scoped_lock lock(lane.mutex);
-    // Bulks first: in-process they must be there when the message is read.
+    // Bulks are sent first, because in-process they must be there when the message is read.
     for (auto& bulk : prepared.bulks) {
       channel_.send_bulk(std::move(bulk));
     }
@@ -196,7 +196,7 @@ void Outbox::post(int peer, Prepared prepared) {
       lane.waiting.push_back(std::move(pending));
     }
   }
-  // A full ring is the message thread's: its reader will wake it.
+  // When the ring is full the message thread writes the frame later; the reader will wake it.
   if (written) {
     peers_[peer].mapping->control().inbox.raise();
   }

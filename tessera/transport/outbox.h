@@ -22,14 +22,14 @@ class Outbox {
  public:
   Outbox(const std::vector<Peer>& peers, int self, Channel& channel, SharedCounters& counters);
 
-  /// `peer`: position in `peers`. Never waits for the receiver.
+  /// Sends to `peer`, a position in `peers`. Never waits for the receiver.
   /// Threads: any thread.
   void send(int peer, const Header& header, const c10::IValue& body);
 
   /// See Transport::send_packed.
   void send_packed(int peer, const Header& header, const std::vector<at::Tensor>& tensors);
 
-  /// Writes what found its ring full. True when nothing is left, not counting
+  /// Writes the frames that found their ring full. Returns true when nothing is left, not counting
   /// peers that have left or died. Threads: message thread.
   bool flush();
 
@@ -40,7 +40,7 @@ class Outbox {
     std::uint64_t bytes = 0;
     std::uint64_t offset = 0;
   };
-  // One a peer; the mutex makes the order of frames and bulks.
+  // There is one for each peer; the mutex orders its frames and bulks.
   struct Lane {
     std::mutex mutex;
     std::unique_ptr<shm::RingWriter> ring; // null on another node
@@ -52,7 +52,7 @@ class Outbox {
   };
 
   Prepared prepare(int peer, const Header& header, const c10::IValue& body);
-  /// Room for the bytes of a stub, which learns its place.
+  /// Finds memory for the bytes of a stub and records in the stub where it is.
   std::byte*
   place(int peer, comm::TensorStub& stub, std::vector<std::byte>& payload, Prepared& prepared);
   void post(int peer, Prepared prepared);

@@ -29,8 +29,8 @@ struct SharedCounters {
   std::atomic<std::int64_t> mpi_tensors{0};
 };
 
-/// Whether it takes no more messages: it has left in good order or died. Not
-/// known of peers on other nodes.
+/// Returns whether the peer takes no more messages because it has left in good order or died. For
+/// peers on other nodes this is not known.
 inline bool has_left(const Peer& peer) {
   return peer.mapping &&
          (peer.mapping->control().closed.load() != 0 || (peer.process && peer.process->ended()));

@@ -9,7 +9,7 @@ namespace tessera::transport {
 
 namespace {
 
-// Below this the system's allocator keeps memory itself.
+// Below this size the system's allocator keeps memory itself.
 constexpr std::size_t kPooled = std::size_t{128} << 10;
 constexpr std::size_t kStep = std::size_t{4} << 10;
 constexpr std::align_val_t kAlign{64};
@@ -25,7 +25,7 @@ ReceivePool::Piece ReceivePool::take(std::size_t& bytes) {
   {
     const std::scoped_lock lock(mutex_);
     const auto found = pieces_.lower_bound(bytes);
-    // One much larger is better left for what needs it.
+    // A much larger piece is better left for a tensor that needs it.
     if (found != pieces_.end() && found->first <= bytes + bytes / 4) {
       bytes = found->first;
       kept_ -= bytes;

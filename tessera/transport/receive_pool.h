@@ -10,20 +10,20 @@
 
 namespace tessera::transport {
 
-/// Memory for received tensors that cannot stay where they arrived. Large
-/// pieces are kept when their tensor goes, since the same sizes come again
-/// every step: the system would clear new pages for each, which costs more
-/// than the copy (paper, appendix G.2: persistent buffers for reception).
+/// Memory for received tensors that cannot stay where they arrived. Large pieces are kept when
+/// their tensor is freed, since the same sizes come again every step and the system would clear new
+/// pages for each, which costs more than the copy (paper, appendix G.2: persistent buffers for
+/// reception).
 /// Threads: any thread. Lives as long as a tensor it gave out.
 class ReceivePool : public std::enable_shared_from_this<ReceivePool> {
  public:
-  /// `most`: bytes kept at a time that no tensor uses.
+  /// `most` is the largest number of unused bytes that are kept.
   explicit ReceivePool(std::size_t most) : most_(most) {}
 
-  /// An uninitialised tensor of host memory; `bytes` is what its shape needs.
+  /// Returns an uninitialised tensor of host memory; `bytes` is what its shape needs.
   at::Tensor make(const std::vector<std::int64_t>& shape, at::ScalarType dtype, std::size_t bytes);
 
-  /// Bytes kept now.
+  /// Returns the number of bytes kept now.
   std::size_t kept() const;
 
  private:

@@ -33,11 +33,11 @@ struct Options {
   double zero_copy_share = 0.5;
 };
 
-/// Where tensors of these numbers of bytes stand in a packed message, and
-/// behind them the size of the whole. Aligned for every type.
+/// Returns the positions of tensors of these sizes in a packed message, and behind them the size of
+/// the whole. Positions are aligned for every type.
 std::vector<std::int64_t> packed_places(const std::vector<std::int64_t>& bytes);
 
-/// Counts since construction.
+/// Counters since construction.
 struct Counters {
   std::int64_t messages_sent = 0;
   std::int64_t bytes_sent = 0; // tensor payload and stub
@@ -59,15 +59,15 @@ class Transport {
   /// The caller may change tensors after return. A rank may send to itself.
   virtual void send(int peer, const Header& header, const c10::IValue& body) = 0;
 
-  /// The bytes of `tensors`, which are all on one device and defined, for a
-  /// receiver that knows their shapes: it gets one byte tensor in which they
-  /// stand at the places of `packed_places`. Else as `send`.
+  /// Sends the bytes of `tensors`, which are all on one device and defined, to a receiver that
+  /// knows their shapes: it gets one byte tensor in which they lie at the positions of
+  /// `packed_places`. Otherwise as `send`.
   virtual void
   send_packed(int peer, const Header& header, const std::vector<at::Tensor>& tensors) = 0;
 
   virtual std::optional<Parcel> try_receive() = 0;
 
-  /// Sleeps (does not burn the core) until a message is there or `timeout`.
+  /// Sleeps until a message is there or `timeout` has passed.
   /// Throws: CommError when a peer is known to be gone.
   virtual std::optional<Parcel> receive(std::chrono::milliseconds timeout) = 0;
 
@@ -75,13 +75,13 @@ class Transport {
 };
 using TransportPtr = std::unique_ptr<Transport>;
 
-/// Transport among `peers` (global ranks, this rank included), shared memory
-/// for those on this node and MPI for the others. Collective over `peers`.
-/// `world` must outlive it and come from comm::mpi_world.
+/// Makes the transport among `peers` (global ranks, this rank included): shared memory for those on
+/// this node and MPI for the others. Collective over `peers`. `world` must outlive it and come from
+/// comm::mpi_world.
 TransportPtr
 make_transport(comm::World& world, const std::vector<int>& peers, const Options& options);
 
-/// The same machinery over this process's memory: one transport per thread.
+/// Makes transports over this process's memory, one for each thread.
 std::vector<TransportPtr> make_inproc_transports(int size, const Options& options);
 
 } // namespace tessera::transport

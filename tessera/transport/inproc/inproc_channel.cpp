@@ -19,7 +19,7 @@ void InprocChannel::send_bulk(BulkSend bulk) {
 void InprocChannel::receive_bulk(BulkReceive bulk) {
   BulkSend sent;
   {
-    // Sent before its message, so it is there.
+    // A bulk is sent before its message, so it is there.
     const std::scoped_lock lock(bulks_->mutex);
     auto& queue = bulks_->queues[{bulk.source, self_}];
     TESSERA_CHECK(!queue.empty(), "no bulk from ", bulk.source);

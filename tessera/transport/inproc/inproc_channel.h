@@ -10,14 +10,13 @@
 
 namespace tessera::transport::inproc {
 
-/// Bulks under way between the transports of one process, by (from, to).
+/// Bulks in flight between the transports of one process, by (from, to).
 struct Bulks {
   std::mutex mutex;
   std::map<std::pair<int, int>, std::deque<BulkSend>> queues;
 };
 
-/// Hands bulks over inside a process. All peers are on one node here, so no
-/// messages pass.
+/// Passes bulks inside a process. All peers are on one node here, so no messages pass.
 class InprocChannel : public Channel {
  public:
   InprocChannel(int self, std::shared_ptr<Bulks> bulks);

@@ -18,7 +18,7 @@ std::vector<TransportPtr> make_inproc_transports(int size, const Options& option
     peer.rank = rank;
     peer.host = "this process";
     peer.ring = rank;
-    // Mapped once and shared by all threads. Not Segment::heap, which would
+    // The segment is mapped once and shared by all threads. It is not Segment::heap, which would
     // write every page of a buffer of which little is used.
     peer.mapping = shm::Mapping::create(size, static_cast<std::size_t>(options.buffer_bytes));
   }

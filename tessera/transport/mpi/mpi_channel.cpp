@@ -22,8 +22,8 @@ using std::chrono::nanoseconds;
 constexpr int kMessageTag = 1;
 constexpr int kBulkTag = 2;
 
-// Polling: at once for a while after something moved, then at doubling
-// distances up to a limit by what is waited for.
+// After something moved it polls without pause for a while, then at doubling intervals up to a
+// limit that depends on what is waited for.
 constexpr int kEagerPolls = 50;
 constexpr microseconds kFirstPause{10};
 constexpr microseconds kPauseTransfer{100}; // requests are under way
@@ -128,10 +128,10 @@ class MpiChannel final : public Channel {
 
   mutable std::mutex mutex_;
   std::vector<Operation> asked_; // guarded by mutex_
-  // To each peer, asked or under way; guarded by mutex_.
+  // The number of sends to each peer that are queued or in flight; guarded by mutex_.
   std::vector<int> sends_;
 
-  // Only the message thread.
+  // Only the message thread uses these.
   std::vector<MPI_Request> requests_;
   std::vector<OperationPtr> operations_; // of each request
   std::vector<int> indices_;
@@ -200,7 +200,7 @@ bool MpiChannel::listen(const Arrived& arrived) {
     int count = 0;
     check_mpi(MPI_Get_count(&status, MPI_BYTE, &count), "MPI_Get_count");
     std::vector<std::byte> message(static_cast<std::size_t>(count));
-    // Blocking: the sender has begun, and its own message thread drives it.
+    // This receive blocks: the sender has begun, and its own message thread makes progress.
     check_mpi(
         MPI_Mrecv(message.data(), count, MPI_BYTE, &handle, &status),
         str("receiving a message from rank ",

@@ -14,9 +14,9 @@ struct MpiChannelOptions {
   std::function<void()> wake; // makes the message thread call progress
 };
 
-/// A channel over a communicator of its own. All MPI calls but those that make
-/// it happen on the message thread. Listens, by polling at growing distances
-/// (up to a millisecond), only where ranks of other nodes exist.
+/// A channel over a communicator of its own. All MPI calls but those that make it happen on the
+/// message thread. It listens only where ranks of other nodes exist, by polling at growing
+/// intervals (up to a millisecond).
 /// Collective over `ranks`. Threads: one of each rank.
 /// Throws: CommError when MPI does not run or a call fails.
 std::unique_ptr<Channel> make_mpi_channel(MpiChannelOptions options);

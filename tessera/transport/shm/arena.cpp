@@ -41,7 +41,7 @@ void Arena::reclaim() {
   if (released.load(std::memory_order_relaxed) == 0) {
     return;
   }
-  // The whole stack at once, so a block cannot come back while it is walked.
+  // The whole stack is taken at once, so that a block cannot be pushed again while it is walked.
   std::uint64_t offset = released.exchange(0, std::memory_order_acquire);
   while (offset != 0) {
     const auto block = used_.find(offset);

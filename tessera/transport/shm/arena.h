@@ -13,18 +13,17 @@
 
 namespace tessera::transport::shm {
 
-/// The manager of a rank's persistent send buffer (paper, appendix G.2): only
-/// its owner allocates; whoever received a block gives it back through
-/// Mapping::release, and the owner takes it in at the next allocation.
-/// Best fit, neighbours merged. Its books are private to the owner, so a
-/// receiver cannot damage them.
+/// Manages a rank's persistent send buffer (paper, appendix G.2): only its owner allocates; the
+/// receiver of a block releases it through Mapping::release, and the owner reclaims it at the next
+/// allocation. Allocation is best fit, and free neighbours are merged. The bookkeeping is private
+/// to the owner, so a receiver cannot damage it.
 /// Threads: any thread of the owner.
 class Arena {
  public:
   explicit Arena(MappingPtr own);
 
-  /// Offset in the arena of `bytes` bytes, a multiple of 64; empty when no
-  /// free piece is large enough. Never waits.
+  /// Returns the offset in the arena of `bytes` bytes, a multiple of 64; nullopt when no free piece
+  /// is large enough. Never waits.
   std::optional<std::uint64_t> allocate(std::size_t bytes);
 
  private:

@@ -16,7 +16,7 @@ struct Control {
   std::atomic<std::uint32_t> closed; // this rank has left in good order
   ipc::Counter inbox; // raised by who sends to this rank
   ipc::Counter thread; // raised to wake this rank's message thread
-  // Stack of arena blocks given back: offset of the first, 0 when empty.
+  // The stack of released arena blocks: the offset of the first, 0 when empty.
   alignas(kLine) std::atomic<std::uint64_t> released;
   alignas(kLine) std::atomic<std::uint64_t> arena_in_use; // bytes
 };

@@ -14,10 +14,10 @@ namespace tessera::transport::shm {
 /// Threads: any thread.
 class Mapping {
  public:
-  /// This rank's own. `rings`: ranks of this node, itself included.
-  /// Pages are given when first written.
+  /// Makes this rank's own segment. `rings` is the number of ranks of this node, this one included.
+  /// The system gives pages when they are first written.
   static std::shared_ptr<Mapping> create(int rings, std::size_t arena_bytes);
-  /// Another process's.
+  /// Opens another process's segment.
   /// Throws: CommError when it cannot be opened or is not the one meant.
   static std::shared_ptr<Mapping> open(const ipc::SegmentAddress& address, int rings);
 
@@ -30,12 +30,12 @@ class Mapping {
   std::size_t arena_bytes() const {
     return arena_bytes_;
   }
-  /// What another process opens; of this rank's own mapping.
+  /// Returns what another process opens; only this rank's own mapping has it.
   ipc::SegmentAddress address() const {
     return segment_.address();
   }
 
-  /// Gives a block of the arena back to its owner; lock-free.
+  /// Releases a block of the arena to its owner, without a lock.
   void release(std::uint64_t offset) const;
 
  private:

@@ -24,8 +24,8 @@ bool RingWriter::room(std::uint64_t need) {
   if (written_ + need - read_ <= kRingBytes) {
     return true;
   }
-  // Sequentially consistent with RingReader::pop: either it sees the flag, or
-  // this second look sees the room it made.
+  // This is sequentially consistent with RingReader::pop: either pop sees the flag, or this second
+  // look sees the room that it made.
   head_->writer_waits.store(1);
   read_ = head_->read.load();
   if (written_ + need - read_ <= kRingBytes) {

@@ -7,7 +7,7 @@
 
 namespace tessera::transport::shm {
 
-/// What a frame of the ring holds.
+/// Says what a frame of the ring holds.
 enum class FrameKind : std::uint32_t {
   kWrap = 1, // nothing: go on at the ring's start
   kMessage, // the message follows
@@ -24,7 +24,7 @@ struct Frame {
 };
 static_assert(sizeof(Frame) == 32);
 
-/// Largest message that may stand in the ring itself.
+/// The largest message that may lie in the ring itself.
 inline constexpr std::size_t kLargestFramed = kRingBytes / 4;
 
 /// Sending end of a single-producer, single-consumer ring of frames in shared
@@ -33,9 +33,8 @@ class RingWriter {
  public:
   RingWriter(RingHead* head, std::byte* data) : head_(head), data_(data) {}
 
-  /// False when there is no room; the reader then raises the writer's thread
-  /// event as soon as it has taken something.
-  /// `message` is copied when kind is kMessage.
+  /// Returns false when there is no room; the reader then raises the writer's thread event as soon
+  /// as it has taken a frame. `message` is copied when kind is kMessage.
   bool write(FrameKind kind, const std::byte* message, std::uint64_t bytes, std::uint64_t offset);
 
  private:
@@ -51,12 +50,12 @@ class RingReader {
  public:
   RingReader(RingHead* head, const std::byte* data) : head_(head), data_(data) {}
 
-  /// The next frame, still in the ring; false when there is none.
-  /// `message` points behind the frame when its kind is kMessage.
+  /// Reads the next frame, which stays in the ring; returns false when there is none. `message`
+  /// points behind the frame when its kind is kMessage.
   /// Throws: CommError when the ring is damaged.
   bool peek(Frame& frame, const std::byte*& message);
-  /// Gives the room of the frame last peeked at back to the writer. True when
-  /// the writer waits for room: raise its thread event.
+  /// Releases the room of the frame last peeked at to the writer. Returns true when the writer
+  /// waits for room and its thread event must be raised.
   bool pop();
 
  private:

@@ -12,7 +12,7 @@ namespace tessera::transport::shm {
 /// Threads: one thread at a time.
 class Waiter {
  public:
-  /// `may_spin`: false where ranks outnumber cores.
+  /// `may_spin` is false where ranks outnumber cores.
   explicit Waiter(bool may_spin) : may_spin_(may_spin) {}
 
   /// Returns when the counter differs from `seen` or after `timeout`; may return
