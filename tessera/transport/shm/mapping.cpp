@@ -9,7 +9,7 @@ namespace tessera::transport::shm {
 
 namespace {
 
-/// The size of what lies before the arena.
+/// Returns the size of what lies before the arena.
 std::size_t arena_offset(int rings) {
   return kControlBytes + static_cast<std::size_t>(rings) * (kRingHeadBytes + kRingBytes);
 }
