@@ -9,7 +9,7 @@ namespace tessera::runtime {
 /// Writes this thread's grad mode and CPU autocast state into a request.
 void capture_modes(Fields& fields);
 
-/// Sets them on this thread for a scope.
+/// Sets both modes on this thread for a scope.
 class ModeScope {
  public:
   explicit ModeScope(const Fields& fields);

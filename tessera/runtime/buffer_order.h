@@ -15,13 +15,12 @@ namespace tessera::runtime {
 /// Makes the forwards of a step's microbatches change each buffer of this rank
 /// (running statistics, for instance) in the order of the schedule's forwards.
 ///
-/// A change cannot be set aside as a gradient can, so a part of a forward that
-/// changes a buffer has to wait for the earlier microbatches. The first step of
-/// each kind runs its forwards one after the other and shows which part (turn of
-/// a task) changes which buffer; in later steps of the kind a part waits only
-/// for the parts of earlier microbatches that change the same buffers. Two
-/// things are not seen: state in no registered buffer, and a buffer that a part
-/// reads which does not change it.
+/// A change of a buffer cannot be deferred as a gradient can, so a part of a forward that changes a
+/// buffer has to wait for the earlier microbatches. The first step of each kind runs its forwards
+/// one after the other and shows which part (turn of a task) changes which buffer; in later steps
+/// of the kind a part waits only for the parts of earlier microbatches that change the same
+/// buffers. Two things are not detected: state outside of registered buffers, and a buffer that a
+/// part reads and does not change.
 ///
 /// Not collective. Threads: whichever thread holds the rank's baton.
 class BufferOrder {
@@ -34,24 +33,24 @@ class BufferOrder {
 
   explicit BufferOrder(std::vector<std::pair<std::string, at::Tensor>> buffers);
 
-  /// `kind`: steps of one kind take the same path. `positions`: for each
-  /// microbatch its place in the order, each of 0 .. n-1 once.
+  /// Begins a step. Steps of one `kind` take the same path. `positions` holds for each microbatch
+  /// its place in the order, each of 0 .. n-1 once.
   void begin(std::uint64_t kind, std::vector<int> positions);
-  /// Whether a step of this kind has shown its changes. Equal on all ranks.
+  /// Returns whether a step of this kind has shown its changes. The result is equal on all ranks.
   bool known() const {
     return known_ != nullptr;
   }
-  /// Whether this part of the microbatch's forward may begin.
+  /// Returns whether this part of the microbatch's forward may begin.
   bool may_start(int microbatch, const TurnId& turn) const;
-  /// At the end of each turn, and before its results leave the rank; a second
-  /// call changes nothing. Returns whether the turn changed a buffer.
-  /// Throws: UserError that names a buffer when another part of the step changes
-  /// it than in the first step of the kind, or one behind the microbatch's first
-  /// backward. `forward`: there was none yet.
+  /// Called at the end of each turn, and before its results leave the rank; a second call changes
+  /// nothing. Returns whether the turn changed a buffer.
+  /// Throws: UserError that names a buffer when another part of the step changes it than in the
+  /// first step of the kind, or a part after the microbatch's first backward. `forward` says that
+  /// there was no backward yet.
   bool turn_ends(int microbatch, const TurnId& turn, bool forward);
-  /// No forward of this microbatch comes any more, whatever was expected.
+  /// Called when no forward of this microbatch comes any more, whatever was expected.
   void forward_ended(int microbatch);
-  /// The step was whole: what it showed holds for its kind.
+  /// Called when the step has completed: what it showed holds for its kind.
   void completed();
 
  private:

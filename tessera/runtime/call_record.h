@@ -22,12 +22,12 @@ struct InputCapture : torch::autograd::Node {
 struct CallRecord {
   std::shared_ptr<InputCapture> inputs; // null: no input requires a gradient
   std::vector<torch::Tensor> outputs; // those that require a gradient
-  // With the key "reproducible":
+  // Used with the key "reproducible":
   GradientTargets targets; // below `outputs`
   GradientOrder::GraphPtr graph;
 };
 
-/// The value with its tensors detached from the graph.
+/// Returns the value with its tensors detached from the graph.
 c10::IValue detached(const c10::IValue& value);
 
 /// Makes the tensors of `value` that `mask` names outputs of `node`.

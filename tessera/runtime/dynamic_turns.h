@@ -26,9 +26,9 @@ class DynamicTurns : public TurnSource {
   void completed() override;
 
  protected:
-  /// Responses that came and requests not begun.
+  /// Returns the tasks whose response has come and those that have not begun.
   std::vector<Choice> arrived() const;
-  /// The start or, when it is suspended, the backward of a microbatch's step function.
+  /// Adds the start of a microbatch's step function or, when it is suspended, its backward.
   void add_root(int microbatch, std::vector<Choice>& choices) const;
   static void sort(std::vector<Choice>& choices);
 

@@ -10,7 +10,7 @@
 
 namespace tessera::runtime {
 
-/// A failure on another rank of the pipeline; its text names the origin.
+/// Reports a failure on another rank of the pipeline; its text names the origin.
 class FailedElsewhere : public UserError {
  public:
   using UserError::UserError;

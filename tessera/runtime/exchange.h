@@ -27,33 +27,33 @@ class Exchange {
 
   /// Caller: sends arguments or output gradients to the owner (a pp rank).
   virtual void request(Task& task, const Fields& fields, int owner, Content content) = 0;
-  /// Caller: the answer; suspends the task until it is there.
+  /// Caller: returns the answer; suspends the task until it is there.
   virtual Content response(Task& task, const Fields& fields, int owner) = 0;
-  /// Owner: what the task was asked with.
+  /// Owner: returns the arguments or gradients of the request.
   virtual Content arguments(Task& task) = 0;
   /// Owner: sends result or input gradients.
   virtual void respond(Task& task, Content content) = 0;
-  /// Owner: the task failed before it had responded.
+  /// Owner: called when the task failed before it had responded.
   virtual void respond_failure(Task& task, std::string text) = 0;
 
-  /// Whether a message of this step belongs to a step of this kind.
+  /// Returns whether a message of this step belongs to a step of this kind.
   virtual bool accepts(const Fields& fields) const = 0;
-  /// A message of kind kPacket that was accepted.
+  /// Takes a message of kind kPacket that was accepted.
   virtual void take_packet(const Fields& /*fields*/, const c10::IValue& /*body*/) {}
-  /// A microbatch is about to wait for the schedule to start its backward.
+  /// Called when a microbatch is about to wait for the schedule to start its backward.
   /// Throws: UserError when the step does not allow that there.
   virtual void before_schedule(const Task& /*task*/) {}
 
-  /// What user code gets for a received value, once that has its grad_fn.
+  /// Returns what user code gets for a received value, once that has its grad_fn.
   virtual c10::IValue hand_over(const MessageId& /*message*/, c10::IValue value) {
     return value;
   }
-  /// The tensors behind what user code gives the library: results of the step function,
+  /// Returns the tensors behind what user code gives the library: results of the step function,
   /// losses.
   virtual c10::IValue read(c10::IValue value) {
     return value;
   }
-  /// Sees the operators of user code; nullptr: nobody does.
+  /// Returns the watcher of user code's operators; nullptr when there is none.
   virtual DispatchMode* watcher() {
     return nullptr;
   }

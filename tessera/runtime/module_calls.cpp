@@ -67,7 +67,8 @@ class InPlaceCheck {
   std::vector<std::pair<at::Tensor, std::uint32_t>> versions_;
 };
 
-// What torch::autograd::grad of one process computes between a call's outputs and its inputs.
+// Computes what torch::autograd::grad of one process computes between a call's outputs and its
+// inputs.
 std::vector<at::Tensor> input_gradients(
     const CallRecord& record,
     const std::vector<at::Tensor>& roots,
@@ -155,7 +156,8 @@ c10::IValue ModuleCalls::call(
   fields.invoker = key.hash;
   const int owner = first >= 0 ? modules.owner_of_child(module, first)
                                : modules.entries().at(fields.module).owner;
-  // Taken with grad mode off as well: a module may return an input, and that keeps its history.
+  // This is done with grad mode off as well, because a module may return an input, which keeps its
+  // history.
   const RequiresGradMask mask(args);
   step_->exchange->request(task, fields, owner, {args, mask});
   const Content result = step_->exchange->response(task, fields, owner);

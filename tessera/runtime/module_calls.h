@@ -17,11 +17,12 @@ namespace tessera::runtime {
 /// Source: Karakus et al. 2021, section 4.2 and appendix B.
 class ModuleCalls : public nn::Interceptor, public BackwardRequester {
  public:
-  /// All outlive it. `order`: of gradients; nullptr: as they come.
+  /// All arguments outlive it. `order` is the order of gradients; with nullptr they are added as
+  /// they come.
   ModuleCalls(const ServerContext& context, StepControl& control, GradientOrder* order)
       : context_(context), control_(control), gradient_order_(order) {}
 
-  /// The step that runs from now on; nullptr: none does.
+  /// Sets the step that runs from now on; nullptr means none.
   void set_step(StepState* step) {
     step_ = step;
   }
@@ -46,11 +47,11 @@ class ModuleCalls : public nn::Interceptor, public BackwardRequester {
     return context_.modules->name_of(module);
   }
 
-  /// From the step function: waits until the schedule starts this microbatch's
-  /// backward, then runs it.
+  /// Called from the step function: waits until the schedule starts this microbatch's backward,
+  /// then runs it.
   void backward(const std::vector<at::Tensor>& tensors, const std::vector<at::Tensor>& gradients);
 
-  // For the owner of a module: runs what the task was asked for, and responds.
+  // Called on the owner of a module: runs what the request asks for, and responds.
   void run_forward(Task& task);
   void run_backward(Task& task);
 

@@ -8,9 +8,8 @@
 
 namespace tessera::runtime {
 
-/// The interceptable modules of all partitioned models of this process, under
-/// ids that count through. Ids are equal on every rank because all ranks add
-/// and remove the same models in the same order.
+/// The interceptable modules of all partitioned models of this process, under consecutive ids. Ids
+/// are equal on every rank because all ranks add and remove the same models in the same order.
 /// Threads: add and remove on the step thread between steps; reading is safe
 /// from any thread during a step.
 class ModuleDirectory {
@@ -22,13 +21,12 @@ class ModuleDirectory {
   /// Appends the modules of a model. `label` names the model in messages and
   /// events once there are several. `table` must stay alive until `remove`.
   void add(const ModuleTable& table, std::string label);
-  /// Forgets a model; its ids are never given again. Does nothing for a table
-  /// that was not added.
+  /// Removes a model; its ids are never used again. Does nothing for a table that was not added.
   void remove(const ModuleTable& table);
 
-  /// A model that is not partitioned yet, and so whole on every rank: a call of
-  /// its modules in a step would be plain, and its gradients would stay on one
-  /// rank. `refuse_waiting` refuses such calls until `admit_waiting`.
+  /// Adds a model that is not partitioned yet, and so whole on every rank. A call of its modules in
+  /// a step would be a plain call, and its gradients would stay on one rank. `refuse_waiting`
+  /// refuses such calls until `admit_waiting`.
   void refuse_waiting(const torch::nn::Module& root, const std::string& label);
   void admit_waiting() {
     waiting_.clear();
@@ -54,10 +52,10 @@ class ModuleDirectory {
   /// with the model's label: "Generator: layers.3", "the model Generator".
   std::string name_of(int id) const;
 
-  /// The table of the model that a module of the directory belongs to.
+  /// Returns the table of the model that a module of the directory belongs to.
   const ModuleTable& table_of(int id) const;
 
-  /// Parameters and buffers that this rank owns, of all models.
+  /// The parameters and buffers of all models that this rank owns.
   using Named = std::vector<std::pair<std::string, torch::Tensor>>;
   Named local_parameters() const {
     return gather(&ModuleTable::local_parameters);
@@ -65,15 +63,15 @@ class ModuleDirectory {
   Named local_buffers() const {
     return gather(&ModuleTable::local_buffers);
   }
-  /// Whether any rank of the pipeline has a buffer.
+  /// Returns whether any rank of the pipeline has a buffer.
   bool has_buffers() const;
 
-  /// Rises with every model that is added or removed.
+  /// Returns a number that rises with every model that is added or removed.
   int revision() const {
     return revision_;
   }
 
-  /// Owner of a child of a Sequential by position.
+  /// Returns the owner of each child of a Sequential by position.
   int owner_of_child(const torch::nn::Module& sequential, int child) const;
 
  private:

@@ -22,7 +22,7 @@ void ModuleTable::visit(
     const std::string& path,
     int owner,
     const std::map<std::string, int>& partition) {
-  // The root is a node whoever holds it.
+  // The root is a node, whatever holds it.
   const bool node = path.empty() || nn::is_node(*module);
   const auto known = ids_.find(module.get());
   if (known != ids_.end()) {

@@ -48,37 +48,37 @@ class ModuleTable {
   /// "layers.3", or "the model" for the root.
   std::string name_of(int id) const;
 
-  /// Owner of children of a Sequential by position.
+  /// Returns the owner of each child of a Sequential by position.
   int owner_of_child(const torch::nn::Module& sequential, int child) const;
 
-  /// Parameters (buffers) that live here, each once, by their first path:
-  /// those of the modules this rank owns and of what is folded into them.
+  /// Return the parameters (buffers) that live on this rank, each once, by their first path: those
+  /// of the modules that this rank owns and of the modules folded into them.
   std::vector<std::pair<std::string, torch::Tensor>> local_parameters() const;
   std::vector<std::pair<std::string, torch::Tensor>> local_buffers() const;
 
-  /// Whether any rank of the pipeline has a buffer.
+  /// Returns whether any rank of the pipeline has a buffer.
   bool has_buffers() const {
     return !buffers_.empty();
   }
 
-  /// First paths of all parameters and buffers of the model.
+  /// Returns the first paths of all parameters and buffers of the model.
   std::vector<std::string> tensor_names() const;
 
-  /// Whether a parameter or buffer has this name (any of its paths).
+  /// Returns whether a parameter or buffer has this name (any of its paths).
   bool has_tensor(const std::string& name) const {
     return tensor_owner_.contains(name);
   }
 
-  /// pp rank that owns the parameter or buffer of this name.
+  /// Returns the pp rank that owns the parameter or buffer of this name.
   int owner_of_tensor(const std::string& name) const;
 
-  /// The parameter or buffer of this name (any of its paths).
+  /// Returns the parameter or buffer of this name (any of its paths).
   /// Throws: InternalError when there is none.
   const torch::Tensor& tensor(const std::string& name) const;
 
   /// Frees the parameters and buffers that other ranks own; their handles keep shape and dtype, so
   /// an optimizer made before still works, and refuse what asks for numbers (nn/remote_tensor.h).
-  /// `pp_ranks`: global rank of each pp rank.
+  /// `pp_ranks` holds the global rank of each pp rank.
   void drop_remote_tensors(const std::vector<int>& pp_ranks);
 
  private:

@@ -34,7 +34,7 @@ std::optional<OrderChannel::Order> OrderChannel::next(
     }
     Message message;
     std::memcpy(&message, parcel->header.data(), sizeof(message));
-    // Orders of a step that was given up here are passed over.
+    // Orders of a step that was aborted on this rank are skipped.
     if (message.serial >= serial) {
       return message.order;
     }

@@ -9,10 +9,9 @@
 
 namespace tessera::runtime {
 
-/// Makes the ranks of a group run their tasks in one order: the first rank
-/// leads and announces each choice, the others follow. Needed wherever tasks
-/// hold collectives (tensor parallelism), and for `deterministic_server`.
-/// Steps are told apart by the serial numbers of StepWork.
+/// Makes the ranks of a group run their tasks in one order: the first rank leads and announces each
+/// choice, the others follow. It is needed wherever tasks contain collectives (tensor parallelism),
+/// and for `deterministic_server`. The serial numbers of StepWork distinguish steps.
 /// Not collective. Threads: server thread only.
 class OrderChannel {
  public:
@@ -24,9 +23,9 @@ class OrderChannel {
     return group_.rank() == 0;
   }
 
-  /// Leader: all followers will run `key` next.
+  /// Leader: announces that all ranks run `key` next.
   void announce(std::int64_t serial, std::uint64_t key);
-  /// Leader: nothing more comes in this step.
+  /// Leader: announces that nothing more comes in this step.
   void announce_end(std::int64_t serial, bool failed);
 
   struct Order {
@@ -34,7 +33,7 @@ class OrderChannel {
     bool end = false;
     bool failed = false;
   };
-  /// Follower: the next order of the step, or nothing after `timeout`.
+  /// Follower: returns the next order of the step, or nullopt after `timeout`.
   /// Throws: CommError when a rank of the group is gone.
   std::optional<Order> next(std::int64_t serial, std::chrono::milliseconds timeout);
 

@@ -9,14 +9,15 @@
 
 namespace tessera::runtime {
 
-/// Notes what the backward of a record will reach. `order`: nullptr, or what orders it.
+/// Records what the backward of a record will reach. `order` orders its gradients; it may be
+/// nullptr.
 void expect_backward(GradientOrder* order, CallRecord& record, int microbatch);
 
 /// The WeightGradientPass around the backward of a record, ordered or not.
 /// Not collective. Threads: whoever holds the baton; made and destroyed on one thread.
 class OrderedBackward {
  public:
-  /// `awaited`: another rank waits for the end of this backward.
+  /// `awaited` says that another rank waits for the end of this backward.
   OrderedBackward(
       GradientOrder* order,
       int microbatch,

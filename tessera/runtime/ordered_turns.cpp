@@ -25,7 +25,7 @@ void LeaderTurns::step_ended(bool failed) {
 FollowerTurns::FollowerTurns(const StepResources& resources)
     : DynamicTurns(resources), order_(*resources.context.order), control_(resources.control) {}
 
-// The leader's schedule decides; here everything legal is on offer.
+// The leader's schedule decides, so a follower accepts every legal start.
 std::vector<Choice> FollowerTurns::choices() const {
   using State = schedule::Progress::State;
   std::vector<Choice> choices = arrived();
@@ -71,7 +71,7 @@ TurnSource::Heard FollowerTurns::listen(std::chrono::milliseconds timeout) {
     announced_ = order->key;
     return Heard::kSomething;
   }
-  // After a failure only the end of the step is waited for.
+  // After a failure the follower only waits for the end of the step.
   leader_ended_ = !order->failed;
   if (order->failed && context_.root()) {
     control_.abort(

@@ -8,18 +8,16 @@
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/function.h>
 
-/// A step's gradients come from `model.backward`: it divides them by the number
-/// of microbatches, waits for the schedule and starts their averaging over
-/// replicas. A `loss.backward()` that a script kept from its plain form does
-/// none of that, and its gradients are wrong without a sign.
+/// A step's gradients come from `model.backward`: it divides them by the number of microbatches,
+/// waits for the schedule and starts their averaging over replicas. A `loss.backward()` that a
+/// script kept from its plain form does none of that, and its gradients are wrong without an error.
 namespace tessera::runtime {
 
-/// Whether this thread runs a step's user code and no backward of the library:
-/// a backward that runs here now was started by that code.
+/// Returns whether this thread runs a step's user code and no backward of the library: a backward
+/// that runs on it now was started by that code.
 bool in_users_backward();
 
-/// Throws: UserError that says what to write; `where` is what the backward
-/// reached.
+/// Throws: UserError that says what to write; `where` names what the backward reached.
 [[noreturn]] void refuse_users_backward(const std::string& where);
 
 /// Watches the parameters that a rank owns. An addition to a gradient inside of
@@ -27,8 +25,7 @@ bool in_users_backward();
 /// error carries rank, microbatch and module of the code that did it.
 /// torch::autograd::grad adds to no gradient and is left alone.
 ///
-/// Cost: one call of a function for each addition, one look at each parameter
-/// in a step.
+/// Cost: one function call for each addition, one check of each parameter in a step.
 /// Not collective. Threads: made and destroyed by the step thread; additions on
 /// whichever thread runs the backward.
 class PlainBackwardGuard {
@@ -38,7 +35,7 @@ class PlainBackwardGuard {
   PlainBackwardGuard(const PlainBackwardGuard&) = delete;
   PlainBackwardGuard& operator=(const PlainBackwardGuard&) = delete;
 
-  /// Before each step: a script may have unfrozen parameters.
+  /// Called before each step, since a script may have unfrozen parameters.
   void find_trainable();
 
  private:

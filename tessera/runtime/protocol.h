@@ -46,8 +46,8 @@ struct MessageId {
   auto operator<=>(const MessageId&) const = default;
 };
 
-/// Mode of a module where it was called. A replayed step does not carry it: the recorded steps
-/// were told apart by the modes of the models.
+/// The mode of a module where it was called. A replayed step does not carry it, because recorded
+/// steps are distinguished by the modes of the models.
 enum class ModuleMode : std::uint8_t { kUnchecked, kTraining, kEvaluation };
 
 /// The fixed fields of every message between the servers of one pipeline.
@@ -87,7 +87,7 @@ inline Fields from_header(const transport::Header& header) {
   return fields;
 }
 
-/// The message that starts a phase of a call, and the one that answers it.
+/// Return the message that starts a phase of a call, and the one that answers it.
 inline MessageId request_message(const Fields& fields) {
   const bool forward = fields.phase == Phase::kForward;
   return {fields.call, forward ? CallMessage::kArguments : CallMessage::kOutputGradients};

@@ -19,7 +19,7 @@ at::CPUGeneratorImpl& generator() {
   return *at::check_generator<at::CPUGeneratorImpl>(instance);
 }
 
-// What travels; without padding whose bytes nobody sets.
+// The form that travels. It has no padding, whose bytes would be undefined.
 struct Flat {
   std::uint64_t seed;
   std::int64_t left;

@@ -14,14 +14,14 @@ namespace tessera::runtime {
 /// Not collective. Threads: whoever holds the baton.
 class RandomState {
  public:
-  /// The generator's state now.
+  /// Returns the generator's current state.
   static RandomState capture();
-  /// A fresh stream.
+  /// Returns the state of a new stream.
   static RandomState seeded(std::uint64_t seed);
   /// Makes this the generator's state.
   void restore() const;
 
-  /// As bytes, for a rank of the same program; equal states have equal bytes.
+  /// Returns the state as bytes, for a rank of the same program; equal states have equal bytes.
   at::Tensor to_bytes() const;
   static RandomState from_bytes(const at::Tensor& bytes);
 
@@ -34,9 +34,9 @@ class RandomState {
   c10::optional<double> normal_double_;
 };
 
-/// Seed of the stream of one task (an id that is equal in every run) of a step.
+/// Returns the seed of the stream of one task (an id that is equal in every run) of a step.
 std::uint64_t stream_seed(std::uint64_t seed, std::int64_t step, std::uint64_t task);
-/// Task id of the step function on one microbatch.
+/// Returns the task id of the step function on one microbatch.
 std::uint64_t step_function_id(int microbatch);
 
 } // namespace tessera::runtime

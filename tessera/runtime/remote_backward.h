@@ -20,13 +20,13 @@ struct RemoteCall {
 class BackwardRequester {
  public:
   virtual ~BackwardRequester() = default;
-  /// Gradients of a call's inputs from its owner; the task waits for them.
-  /// `inputs_only`: none of the parameters that the call used.
+  /// Returns the gradients of a call's inputs from its owner; the task waits for them. With
+  /// `inputs_only`, parameters that the call used get none.
   virtual std::vector<at::Tensor> call_backward(
       const RemoteCall& call,
       const std::vector<at::Tensor>& gradients,
       bool inputs_only) = 0;
-  /// A module's path, for messages.
+  /// Returns a module's path, for messages.
   virtual std::string name_of(int module) const = 0;
 };
 

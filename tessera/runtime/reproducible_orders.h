@@ -12,18 +12,18 @@
 namespace tessera::runtime {
 
 /// What the key "reproducible" fixes on a rank, whatever the order of tasks: the order in which
-/// gradients are added and buffers are changed. Kept from step to step.
+/// gradients are added and buffers are changed. It is kept from step to step.
 /// Not collective. Threads: step thread only.
 class ReproducibleOrders {
  public:
   /// `context` outlives it.
   explicit ReproducibleOrders(const ServerContext& context) : context_(context) {}
 
-  /// Before each step. A model that was added or removed changes what is ordered, on all ranks
-  /// alike.
+  /// Called before each step, since a model that was added or removed changes what is ordered, on
+  /// all ranks alike.
   void begin(int microbatches);
 
-  /// Both nullptr where the key is off, `buffers` also where no rank has a buffer.
+  /// Both are nullptr where the key is off, `buffers` also where no rank has a buffer.
   GradientOrder* gradients() {
     return context_.reproducible ? &gradients_ : nullptr;
   }

@@ -7,11 +7,12 @@
 
 namespace tessera::runtime {
 
-/// Requests and responses: the owner knows nothing before a request comes.
+/// Exchanges requests and responses: the owner knows nothing before a request comes.
 /// Not collective. Threads: whoever holds the baton.
 class RequestExchange : public Exchange {
  public:
-  /// All outlive it. `stream`: random numbers that the messages carry; nullptr: none.
+  /// All arguments outlive it. `stream` holds the random numbers that the messages carry; nullptr
+  /// when they carry none.
   RequestExchange(const ServerContext& context, StepControl& control, ScriptStream* stream)
       : context_(context), control_(control), stream_(stream) {}
 

@@ -8,11 +8,11 @@
 
 namespace tessera::runtime {
 
-/// Which tensors of a value require a gradient, in for_each_tensor order.
+/// Says which tensors of a value require a gradient, in for_each_tensor order.
 /// Not collective. Threads: any thread.
 class RequiresGradMask {
  public:
-  /// Of a value that has no tensors, and of gradients.
+  /// The mask of a value that has no tensors, and of gradients.
   RequiresGradMask() = default;
   explicit RequiresGradMask(const c10::IValue& value);
 
@@ -30,7 +30,7 @@ class RequiresGradMask {
   bool any() const;
   bool operator==(const RequiresGradMask&) const = default;
 
-  /// The tensors of `value` that this mask names.
+  /// Returns the tensors of `value` that this mask names.
   /// Throws: InternalError when `value` has another number of tensors.
   std::vector<at::Tensor> select(const c10::IValue& value) const;
 

@@ -16,12 +16,12 @@ namespace tessera::runtime {
 /// Not collective. Threads: whoever holds the baton.
 class ScriptStream {
  public:
-  /// What a message to this global rank carries: the generator's state now, or
-  /// None for the state that went between the two ranks last.
+  /// Returns what a message to this global rank carries: the generator's current state, or None for
+  /// the state that was sent between the two ranks last.
   c10::IValue for_message_to(int rank);
 
-  /// Makes the state that a message from this rank carries the generator's.
-  /// Throws: InternalError for None where no state went before.
+  /// Sets the generator to the state that a message from this rank carries.
+  /// Throws: InternalError for None where no state was sent before.
   void take_from(int rank, const c10::IValue& state);
 
  private:

@@ -115,7 +115,7 @@ std::optional<Choice> Server::next_choice() {
         step_->last_heard = std::chrono::steady_clock::now();
         break;
       case TurnSource::Heard::kNothing:
-        // Also finds out that a rank of the pipeline is gone.
+        // This also detects that a rank of the pipeline is gone.
         if (auto parcel = context_.transport->receive(std::chrono::milliseconds(0))) {
           take(std::move(*parcel));
         }

@@ -19,11 +19,10 @@ namespace tessera::runtime {
 /// Runs the steps of one pipeline rank: requests of other ranks, the module
 /// calls of its own tasks, and on pp rank 0 the schedule of microbatches.
 ///
-/// Tasks run on workers, of which exactly one at a time holds the baton, so
-/// user code never races. Whoever holds the baton runs the loop: a worker that
-/// waits or has finished chooses what comes next, and hands the baton over only
-/// when that is another worker's; the thread that called run_step begins and
-/// ends the step. How messages travel and which task runs next are the step's
+/// Tasks run on workers, of which exactly one at a time holds the baton, so user code never races.
+/// Whoever holds the baton runs the loop: a worker that waits or has finished chooses what runs
+/// next, and passes the baton only when that is another worker's task; the thread that called
+/// run_step begins and ends the step. How messages travel and which task runs next are the step's
 /// Exchange and TurnSource; the server does not know which it has.
 /// Collective over the pipeline (and the order group). Source: Karakus et al.
 /// 2021, sections 4.2-4.3, appendix B.
@@ -32,14 +31,14 @@ class Server : private StepControl {
   explicit Server(ServerContext context);
   ~Server() override;
 
-  /// What the step function returned for each microbatch, on every pp rank.
+  /// Runs a step and returns what the step function returned for each microbatch, on every pp rank.
   /// Throws: UserError with rank and text when user code failed anywhere in the
   /// pipeline (the next step may follow; gradients are undefined until they
   /// are zeroed); CommError when a peer is lost or the timeout passes.
   std::vector<c10::IValue> run_step(const StepWork& work);
 
-  /// From the step function: waits until the schedule starts this microbatch's
-  /// backward, then runs it.
+  /// Called from the step function: waits until the schedule starts this microbatch's backward,
+  /// then runs it.
   void backward(const std::vector<at::Tensor>& tensors, const std::vector<at::Tensor>& gradients) {
     calls_.backward(tensors, gradients);
   }
@@ -49,7 +48,7 @@ class Server : private StepControl {
   void open_step(const StepWork& work);
   std::unique_ptr<StepState> close_step();
   void loop();
-  /// Blocks until a task can run; nullopt: the step is over.
+  /// Blocks until a task can run; returns nullopt when the step is over.
   std::optional<Choice> next_choice();
   bool step_over() const;
   void wait_for_message();
@@ -78,12 +77,12 @@ class Server : private StepControl {
   bool aborted() const override {
     return step_->aborted;
   }
-  /// On a worker; nullopt: the server thread must go on.
+  /// Worker thread only. Returns nullopt when the server thread must take over.
   std::optional<Choice> choose_on_worker();
-  /// On a worker, behind its task: see Worker::After.
+  /// Called on a worker after its task, see Worker::After.
   std::shared_ptr<Task> after(std::shared_ptr<Task> done);
   Worker& worker_of(const Choice& choice);
-  /// Marks a choice as running: the task that its worker gets.
+  /// Marks a choice as running and returns the task that its worker gets.
   std::shared_ptr<Task> begin(const Choice& choice);
   void start_turn(Task& task) const;
   void end_turn(Task& task);

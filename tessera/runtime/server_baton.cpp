@@ -1,4 +1,4 @@
-// How the baton gets from one task to the next.
+// Passes the baton from one task to the next.
 #include <utility>
 
 #include "tessera/autograd/weight_gradient.h"
@@ -8,8 +8,8 @@
 
 namespace tessera::runtime {
 
-// The thread that has the baton looks itself what comes next. A switch to the
-// server thread and back would cost as much as the message that is waited for.
+// The thread that has the baton chooses itself what runs next. A switch to the server thread and
+// back would cost as much as the message that is waited for.
 std::optional<Choice> Server::choose_on_worker() {
   if (step_->turns->on_server_thread_only()) {
     return std::nullopt;
@@ -35,7 +35,7 @@ void Server::pause() {
   Worker& worker = *Worker::current();
   const std::shared_ptr<Task> task = worker.task();
   step_->turn_ended(*task);
-  // The others have what they need of this task; now is the time for the rest.
+  // Other ranks have what they need of this task, so its deferred work runs now.
   if (auto* pass = WeightGradientPass::current()) {
     pass->catch_up();
   }
@@ -144,7 +144,7 @@ void Server::end_turn(Task& task) {
   context_.recorder->add(std::move(event));
 }
 
-// Nobody may wait for an answer that tells of this error, so pp rank 0 hears of it at once, and
+// Perhaps no rank waits for an answer that reports this error, so pp rank 0 is informed at once and
 // ends the step for all.
 void Server::abort(std::string text) {
   if (context_.root()) {

@@ -29,8 +29,8 @@ struct ServerContext {
   timeline::Recorder* recorder = nullptr;
   std::chrono::milliseconds timeout{std::chrono::minutes(30)};
   std::uint64_t seed = 0;
-  /// Each task draws from a stream of its own. False where several servers
-  /// share a process, and with it the one default generator (tests).
+  /// Each task draws from a stream of its own. This is false where several servers share a process,
+  /// and so the one default generator (tests).
   bool random_streams = true;
   int rank = 0; // global, for messages
   /// Gradients are added, and buffers changed, in an order that does not depend
@@ -40,11 +40,11 @@ struct ServerContext {
   /// other ranks may be waiting for it in a collective.
   std::function<void(const std::string&)> failed;
 
-  /// Whether this rank runs the step function.
+  /// Returns whether this rank runs the step function.
   bool root() const {
     return modules->pp_rank() == 0;
   }
-  /// From pp rank 0 to every other rank of the pipeline.
+  /// Sends from pp rank 0 to every other rank of the pipeline.
   void send_to_others(const Fields& fields, const c10::IValue& body = {}) const {
     for (std::size_t i = 1; i < pp_ranks.size(); ++i) {
       transport->send(pp_ranks[i], to_header(fields), body);
@@ -54,11 +54,11 @@ struct ServerContext {
 
 /// What to do in one step.
 struct StepWork {
-  /// Of the training: seeds the random streams, names events. May go back, when
-  /// an older checkpoint is loaded.
+  /// The training's step: it seeds the random streams and names events. It may decrease when an
+  /// older checkpoint is loaded.
   std::int64_t step = 0;
-  /// Rises with every step that the transport sees, and is equal on all ranks:
-  /// what arrives late, from a step that failed, is known by it.
+  /// It rises with every step that the transport sees, and is equal on all ranks. It identifies
+  /// messages that arrive late, from a step that failed.
   std::int64_t serial = 0;
   int microbatches = 1;
   /// Steps of one kind take the same path, but for data-dependent flow. Equal
@@ -69,7 +69,8 @@ struct StepWork {
   /// One task runs at a time and there is one replica: the step draws from the script's own stream
   /// of random numbers, as a single process would.
   bool script_stream = false;
-  /// Makes what the step is run with, the same on all ranks of the pipeline; nullptr: a plain step.
+  /// Makes the parts of the step, the same on all ranks of the pipeline; nullptr means a plain
+  /// step.
   StepFactory* factory = nullptr;
 };
 

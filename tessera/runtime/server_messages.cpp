@@ -29,8 +29,8 @@ void Server::take_step_message(const Fields& fields, transport::Parcel parcel) {
   step_->last_heard = std::chrono::steady_clock::now();
   const bool accepted = step_->exchange->accepts(fields);
   if (!accepted) {
-    // Each rank knows by itself what kind of step it runs; the script may have seen to it that
-    // they disagree.
+    // Each rank knows by itself what kind of step it runs; a script may have made the ranks
+    // disagree.
     abort(str(
         "rank ",
         context_.rank,

@@ -10,7 +10,7 @@ namespace tessera::runtime {
 
 namespace {
 
-// How long a rank that gives up waits for others to say what they wait for.
+// The time that a rank which aborts waits for others to report what they wait for.
 constexpr auto kAnswerWithin = std::chrono::seconds(1);
 constexpr auto kLookEvery = std::chrono::milliseconds(50);
 

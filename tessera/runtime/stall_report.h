@@ -26,9 +26,9 @@ class StallInquiry {
   /// `context` outlives it.
   explicit StallInquiry(const ServerContext& context) : context_(context) {}
 
-  /// Waits about a second for the answers. `take`: is given every message that comes meanwhile.
+  /// Waits about a second for the answers and passes every message that comes meanwhile to `take`.
   std::string ask_others(const std::function<void(transport::Parcel)>& take);
-  /// A message of kind kState.
+  /// Takes a message of kind kState.
   void take_answer(const transport::Parcel& parcel);
   /// Answers a message of kind kProbe.
   void answer(int rank, std::string state) const;

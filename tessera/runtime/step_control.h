@@ -8,20 +8,21 @@ namespace tessera::runtime {
 
 struct Task;
 
-/// What the parts of a step ask of the server that runs it.
+/// The requests that the parts of a step make to the server that runs it.
 /// Threads: whoever holds the baton.
 class StepControl {
  public:
   virtual ~StepControl() = default;
 
-  /// On a worker, from inside `task`: other tasks run until it is chosen again.
+  /// Called on a worker, from inside `task`: lets other tasks run until it is chosen again.
   virtual void pause() = 0;
-  /// The same until the answer to a call is there. `rank`: global, of the module's owner.
+  /// Does the same until the answer to a call is there. `rank` is the global rank of the module's
+  /// owner.
   virtual void wait_for_answer(Task& task, const Fields& fields, int rank) = 0;
-  /// pp rank 0 is to end the step with this error, for all ranks. User code may catch an exception
+  /// Makes pp rank 0 end the step with this error, for all ranks. User code may catch an exception
   /// on its way; the step fails all the same.
   virtual void abort(std::string text) = 0;
-  /// The step was aborted, or has failed, on this rank.
+  /// Returns whether the step was aborted, or has failed, on this rank.
   virtual bool aborted() const = 0;
 };
 

@@ -8,7 +8,7 @@
 
 namespace tessera::runtime {
 
-/// What a step is run with.
+/// The parts that a step is run with.
 struct StepParts {
   std::unique_ptr<Exchange> exchange;
   std::unique_ptr<TurnSource> turns;
@@ -23,8 +23,8 @@ class StepFactory {
   virtual StepParts make(const StepResources& resources) = 0;
 };
 
-/// Requests and responses, in an order of this rank's own or, where the context has an
-/// OrderChannel, in that of its leader.
+/// Makes steps of requests and responses, in an order of this rank's own or, where the context has
+/// an OrderChannel, in that of its leader.
 StepParts make_plain_step(const StepResources& resources);
 
 } // namespace tessera::runtime

@@ -17,7 +17,7 @@ namespace tessera::runtime {
 /// All that a rank knows of one step; made at its start and dropped at its end.
 /// Threads: whoever holds the baton.
 struct StepState {
-  /// `context` and `work` outlive it. `buffer_order`: nullptr where changes of buffers have no
+  /// `context` and `work` outlive it. `buffer_order` is nullptr where changes of buffers have no
   /// order.
   StepState(
       const ServerContext& context,
@@ -25,13 +25,13 @@ struct StepState {
       StepControl& control,
       BufferOrder* buffer_order);
 
-  /// The first error is the step's.
+  /// Records an error; the first one is the step's.
   void fail(std::string text) {
     if (!failure) {
       failure = std::move(text);
     }
   }
-  /// At the end of each turn, and before its results leave the rank.
+  /// Called at the end of each turn, and before its results leave the rank.
   void turn_ended(const Task& task) {
     if (turns->turn_ended(task) && observer != nullptr) {
       observer->changed_buffers(task);
@@ -44,7 +44,8 @@ struct StepState {
   std::unordered_map<std::uint64_t, CallRecord> records; // by call: forwards of this rank
   std::vector<c10::IValue> results; // of the step function, by microbatch
 
-  /// What the generator is given when the step ends; none: it is left alone.
+  /// The state that the generator gets when the step ends; when empty, the generator is left as it
+  /// is.
   std::optional<RandomState> random_after;
   std::unique_ptr<ScriptStream> script_stream; // nullptr: tasks have streams of their own
 
@@ -55,7 +56,7 @@ struct StepState {
   bool ended = false; // pp rank 0 has said so
   bool aborted = false; // pp rank 0 was asked to end the step
   std::optional<std::string> failure;
-  /// Of a task whose caller had its answer: perhaps the step had ended there.
+  /// The error of a task whose caller already had its answer; the step may have ended on that rank.
   std::optional<std::string> failed_late;
   std::exception_ptr error; // of a choice on a worker, for run_step's caller
   std::chrono::steady_clock::time_point last_heard = std::chrono::steady_clock::now();

@@ -30,9 +30,9 @@ struct StepTasks {
   int microbatches() const {
     return static_cast<int>(roots.size());
   }
-  /// pp rank 0: every call of the step function has returned.
+  /// pp rank 0: returns whether every call of the step function has returned.
   bool root_done() const;
-  /// The suspended task of this id, or nullptr.
+  /// Returns the suspended task of this id, or nullptr.
   const SuspendedTask* find_suspended(std::uint64_t id) const;
   /// Takes a task out of `ready` and `suspended`.
   void remove(const std::shared_ptr<Task>& task);

@@ -10,15 +10,14 @@
 
 namespace tessera::runtime {
 
-/// A thread that runs one task at a time and only while it holds the baton.
-/// States of the paper: no task = IDLE, suspended = PENDING, else EXECUTING.
-/// The baton goes to the server thread by releasing its semaphore, to another
-/// worker by pass(); each hand-over is a context switch.
+/// A thread that runs one task at a time and only while it holds the baton. States of the paper: no
+/// task = IDLE, suspended = PENDING, else EXECUTING. The baton passes to the server thread by
+/// releasing its semaphore, to another worker by pass(); each time is a context switch.
 /// Source: Karakus et al. 2021, section 4.3 and appendix B.
 class Worker {
  public:
-  /// Runs on the worker when it has finished a task: the next task for it, or
-  /// nullptr when the baton has been handed on.
+  /// Runs on the worker when it has finished a task. Returns the next task for it, or nullptr when
+  /// the baton has been passed.
   using After = std::function<std::shared_ptr<Task>(std::shared_ptr<Task>)>;
 
   Worker(std::binary_semaphore& server_turn, After after);
@@ -26,20 +25,19 @@ class Worker {
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
 
-  /// Server thread: hands the baton over and waits until it comes back, from
-  /// this worker or another.
+  /// Server thread: passes the baton and waits until it comes back, from this worker or another.
   void give(std::shared_ptr<Task> task);
 
-  /// Any thread with the baton: hands it over. The worker may be the caller's
-  /// own, which then goes on as soon as it suspends itself.
+  /// Any thread with the baton: passes it. The worker may be the caller's own, which then goes on
+  /// as soon as it suspends itself.
   void pass(std::shared_ptr<Task> task);
 
-  /// Worker thread: hands the baton on by calling `hand_over`, and waits until
-  /// the task is given it again.
-  /// Throws: StepCancelled when the step was given up meanwhile.
+  /// Worker thread: passes the baton by calling `hand_over`, and waits until the task gets it
+  /// again.
+  /// Throws: StepCancelled when the step was aborted meanwhile.
   void suspend(const std::function<void()>& hand_over);
 
-  /// The worker of this thread, or nullptr on others.
+  /// Returns the worker of this thread, or nullptr on a thread that is none.
   static Worker* current();
   const std::shared_ptr<Task>& task() const {
     return task_;
@@ -66,11 +64,11 @@ class WorkerPool {
  public:
   explicit WorkerPool(Worker::After after) : after_(std::move(after)) {}
 
-  /// A worker without a task.
+  /// Returns a worker without a task.
   Worker& idle();
-  /// The caller's place among the workers, or 0 on another thread.
+  /// Returns the caller's place among the workers, or 0 on another thread.
   int current_lane() const;
-  /// Any worker: hands the baton to the server thread.
+  /// Any worker: passes the baton to the server thread.
   void wake_server() {
     server_turn_.release();
   }

@@ -11,7 +11,7 @@ namespace tessera::runtime {
 
 namespace {
 
-// A tensor of this form at a place in `bytes`, without a copy.
+// Returns a tensor of this form at a place in `bytes`, without a copy.
 at::Tensor view_bytes(const at::Tensor& bytes, std::int64_t place, const TensorSignature& form) {
   std::vector<std::int64_t> strides(form.sizes.size(), 1);
   for (std::size_t d = strides.size(); d-- > 1;) {

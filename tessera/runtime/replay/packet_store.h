@@ -9,22 +9,22 @@
 
 namespace tessera::runtime {
 
-/// Packets of one static step that have come and not all been used.
+/// The packets of one static step that have come and are not all used yet.
 /// Not collective. Threads: whoever holds the baton.
 class PacketStore {
  public:
   /// `program` outlives it.
   explicit PacketStore(const StaticProgram& program) : program_(program) {}
 
-  /// Bytes from another rank. Throws: CommError when their number is wrong.
+  /// Takes bytes from another rank. Throws: CommError when their number is wrong.
   void put(const MessageId& packet, const at::Tensor& bytes);
-  /// Tensors that this rank sends itself.
+  /// Takes tensors that this rank sends to itself.
   void put(const MessageId& packet, std::vector<at::Tensor> tensors);
   bool has(const MessageId& packet) const {
     return arrived_.contains(packet);
   }
-  /// The tensor at a place. Each use gets a tensor of its own; `may_change`: it
-  /// is user code's to write into, and shares memory with no other use.
+  /// Returns the tensor at a place. Each use gets a tensor of its own. With `may_change` user code
+  /// may write into it, so it shares memory with no other use.
   at::Tensor take(const PacketPlace& place, bool may_change);
 
  private:

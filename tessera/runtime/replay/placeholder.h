@@ -42,10 +42,10 @@ struct Placeholder {
   std::shared_ptr<const std::string> what;
 };
 
-/// nullptr for a tensor that is no placeholder.
+/// Returns nullptr for a tensor that is no placeholder.
 Placeholder* placeholder_of(const at::Tensor& tensor);
 
-/// Has the grad_fn of `real`. `gradient`: also its data.
+/// Makes a placeholder that has the grad_fn of `real` and, with `gradient`, also its data.
 at::Tensor verifying_placeholder(
     const at::Tensor& real,
     std::vector<Slot> origins,
@@ -58,12 +58,12 @@ at::Tensor static_placeholder(
     std::vector<Slot> origins,
     std::shared_ptr<const std::string> what);
 
-/// The tensor itself, or the real one of a placeholder, whose slots are recorded as read.
+/// Returns the tensor itself, or the real one of a placeholder, whose slots are recorded as read.
 /// Throws: UserError for the placeholder of a static step; `reader` names who reads.
 at::Tensor read_tensor(const at::Tensor& tensor, const std::string& reader);
 
-/// Sees the operators of a thread in a verifying step: also those that make a
-/// tensor on the meta device because a placeholder is there.
+/// Intercepts the operators of a thread in a verifying step, also those that make a tensor on the
+/// meta device because a placeholder is there.
 class VerifyingMode : public DispatchMode {
  public:
   explicit VerifyingMode(std::shared_ptr<ReadSlots> reads) : reads_(std::move(reads)) {}

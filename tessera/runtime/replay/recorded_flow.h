@@ -22,7 +22,7 @@ struct Slot {
 struct SlotFlow {
   bool defined = true; // a gradient may be missing
   bool requires_grad = false; // of arguments and results
-  /// In a received message: the rank did more with it than forward it.
+  /// In a received message: whether the rank did more with it than forward it.
   bool read = true;
   /// In a sent message: the received slots whose sum this is; empty: the rank computed it.
   std::vector<Slot> origins;
@@ -46,7 +46,7 @@ struct Turn {
   /// The arguments or gradients that started the task, or the answer that it waited for. The step
   /// function starts without a message (call 0).
   MessageId message;
-  /// The turn changed a buffer, so it must not change places with another one.
+  /// Whether the turn changed a buffer, so that it must not change places with another one.
   bool keeps_place = false;
   bool operator==(const Turn&) const = default;
 };
@@ -56,9 +56,9 @@ struct RankFlow {
   std::vector<MessageFlow> messages;
 };
 
-/// The flow in a form that ranks exchange.
+/// Returns the flow in a form that ranks exchange.
 std::vector<std::int64_t> to_numbers(const RankFlow& flow);
-/// The flow of such numbers. Throws: InternalError when they are not those of a flow.
+/// Returns the flow of such numbers. Throws: InternalError when they are not those of a flow.
 RankFlow flow_from_numbers(std::span<const std::int64_t> numbers);
 
 } // namespace tessera::runtime

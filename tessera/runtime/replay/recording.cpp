@@ -37,7 +37,7 @@ std::string mode_text(const Fields& fields) {
                       : std::string());
 }
 
-// What of the fixed fields differs, but for the step.
+// Returns which of the fixed fields differ, except for the step.
 std::optional<std::string>
 fields_difference(const Fields& recorded, const Fields& found, const ModuleDirectory& modules) {
   if (recorded.module != found.module || recorded.first != found.first ||

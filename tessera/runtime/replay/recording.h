@@ -30,25 +30,25 @@ struct RecordedMessage {
 struct Recording {
   std::vector<Turn> turns;
   std::map<MessageId, RecordedMessage> messages;
-  /// A response was an error that user code caught.
+  /// Whether a response was an error that user code caught.
   std::optional<std::string> failed_call;
-  /// Of a verifying step: what this rank read; else nullptr.
+  /// In a verifying step, what this rank read; otherwise nullptr.
   std::shared_ptr<ReadSlots> reads;
 
-  /// The turn changed a buffer, so it must keep its place in the order.
+  /// Called when the turn changed a buffer, so that it must keep its place in the order.
   void keep_place(std::uint64_t task, int number);
 };
 
 /// "module 'h.1'" and so on, for messages.
 std::string message_text(const MessageId& message, int module, const ModuleDirectory& modules);
 
-/// How the flows of two steps on this rank differ, for people; nullopt when at most the order of
-/// tasks does.
+/// Returns, for people, how the flows of two steps on this rank differ; nullopt when at most the
+/// order of tasks does.
 std::optional<std::string>
 flow_difference(const Recording& recorded, const Recording& found, const ModuleDirectory& modules);
 
-/// How a message differs from the recorded one, for people; nullopt when it does not.
-/// `value_difference`: how its value does, see ValueSignature::difference.
+/// Returns, for people, how a message differs from the recorded one; nullopt when it does not.
+/// `value_difference` says how its value does, see ValueSignature::difference.
 std::optional<std::string> message_difference(
     const MessageId& id,
     const RecordedMessage& recorded,
@@ -57,11 +57,11 @@ std::optional<std::string> message_difference(
     const RequiresGradMask& requires_grad,
     const ModuleDirectory& modules);
 
-/// Plain data of a recording. Where no verifying step was, received slots are
-/// all read and sent ones all made.
+/// Returns the plain data of a recording. Without a verifying step all received slots count as read
+/// and all sent ones as computed.
 RankFlow flow_of(const Recording& recording);
 
-/// What to do about a flow that changed; the end of every such error.
+/// Says what to do about a flow that changed; every such error ends with it.
 extern const char* const kStaticAdvice;
 
 } // namespace tessera::runtime

@@ -11,11 +11,11 @@
 
 namespace tessera::runtime {
 
-/// Passes everything on to another exchange and writes it down. In a verifying
-/// step user code gets placeholders.
+/// Forwards everything to another exchange and records it. In a verifying step user code gets
+/// placeholders.
 class RecordingExchange : public Exchange {
  public:
-  /// `recording` and `pp_ranks` outlive it. `pp_ranks`: global rank of each pp rank.
+  /// `recording` and `pp_ranks` outlive it. `pp_ranks` holds the global rank of each pp rank.
   RecordingExchange(
       std::unique_ptr<Exchange> inner,
       Recording& recording,
@@ -49,7 +49,7 @@ class RecordingExchange : public Exchange {
   std::unique_ptr<VerifyingMode> watcher_;
 };
 
-/// Writes down which task had which turn.
+/// Records which task had which turn.
 /// Not collective. Threads: whoever holds the baton.
 class TurnRecorder : public TurnObserver {
  public:

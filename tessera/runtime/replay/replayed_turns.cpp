@@ -93,7 +93,7 @@ Choice ReplayedTurns::choice_of_root(const Turn& turn) const {
   return choice;
 }
 
-// No request comes for it; the recorded one is what it would have held.
+// No request comes for this task, so the recorded one takes its place.
 Choice ReplayedTurns::choice_of_call(const Turn& turn) const {
   const RecordedMessage& asked = program_.recording.messages.at(turn.message);
   Choice choice;

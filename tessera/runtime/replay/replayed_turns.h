@@ -14,7 +14,7 @@ namespace tessera::runtime {
 /// it needs are there. Buffers keep the order that the recorded step had.
 class ReplayedTurns : public TurnSource {
  public:
-  /// All outlive it.
+  /// All arguments outlive it.
   ReplayedTurns(
       const StepResources& resources,
       const StaticProgram& program,

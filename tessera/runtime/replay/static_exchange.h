@@ -16,7 +16,8 @@ namespace tessera::runtime {
 /// Not collective. Threads: whoever holds the baton.
 class StaticExchange : public Exchange {
  public:
-  /// `resources` and `program` outlive it. `packets`: what has come; shared with the step's turns.
+  /// `resources` and `program` outlive it. `packets` holds what has come and is shared with the
+  /// step's turns.
   StaticExchange(
       const StepResources& resources,
       const StaticProgram& program,
@@ -38,7 +39,7 @@ class StaticExchange : public Exchange {
   /// Runs what throws when the task leaves its program.
   template <typename Run>
   void following(const Task& task, const Run& run);
-  /// `call`: what the task waits for; 0: the schedule.
+  /// `call` is what the task waits for; 0 is the schedule.
   void check_pause(const Task& task, std::uint64_t call) const;
   void send(const MessageId& id, const Fields& fields, const Content& content);
   Content receive(const MessageId& id);

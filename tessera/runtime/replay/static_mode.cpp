@@ -69,7 +69,7 @@ void StaticMode::completed(double seconds) {
     }
     recording_.messages.clear(); // as in the first, or never needed
   }
-  // A verifying step is slow and says nothing of time.
+  // A verifying step is slow, so its time does not count.
   kind.seconds.push_back(
       recording_.reads != nullptr ? std::numeric_limits<double>::infinity() : seconds);
   kind.recordings.push_back(std::move(recording_));

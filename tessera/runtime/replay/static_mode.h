@@ -40,13 +40,13 @@ class StaticMode {
     /// See make_static_plan.
     bool exact_sums = false;
   };
-  /// What it works with; all outlive it.
+  /// The objects that it works with; all outlive it.
   struct Context {
     const ModuleDirectory* modules = nullptr;
     comm::World* world = nullptr;
     const comm::ProcessGroup* all = nullptr; // the whole world
     const comm::ProcessGroup* pipeline = nullptr;
-    /// Ranks that run tasks in one order; nullptr: each replica its own.
+    /// The ranks that run tasks in one order; nullptr when each replica has its own order.
     const comm::ProcessGroup* ordered = nullptr;
     int rank = 0; // global, for messages
   };
@@ -56,10 +56,9 @@ class StaticMode {
   /// Throws: UserError when steps of this kind were found to differ.
   void begin(const StepKind& kind, StepWork& work);
 
-  /// The step that began last went well on all ranks. `seconds`: its time on
-  /// this rank. Collective over the world after the last recorded step of a
-  /// kind. Throws: UserError on every rank when the recorded steps took
-  /// different paths, with what differs and where.
+  /// Called when the step that began last has succeeded on all ranks. `seconds` is its time on this
+  /// rank. Collective over the world after the last recorded step of a kind. Throws: UserError on
+  /// every rank when the recorded steps took different paths, with what differs and where.
   void completed(double seconds);
 
  private:

@@ -13,7 +13,7 @@ struct Outgoing {
   std::vector<int> slots;
 };
 
-/// What becomes of a message on the rank that sends it.
+/// What the rank that sends a message does with it.
 struct SentMessage {
   std::vector<bool> made; // by slot: computed here, else a placeholder that is forwarded
   std::vector<Outgoing> outgoing;
@@ -25,7 +25,7 @@ struct PacketPlace {
   int at = 0;
 };
 
-/// What becomes of a message on the rank that receives it: each slot is the sum of these tensors;
+/// What the rank that receives a message does with it: each slot is the sum of these tensors;
 /// without any it is a placeholder, or there is no gradient.
 struct ReceivedMessage {
   std::vector<std::vector<PacketPlace>> places;
@@ -52,20 +52,18 @@ struct RankPlan {
   std::map<MessageId, PacketPlan> packets;
   /// The rank reports to pp rank 0 that it is done, since no tensor shows it.
   bool reports = false;
-  /// On pp rank 0: how many ranks report.
+  /// On pp rank 0, the number of ranks that report.
   int reports_expected = 0;
 };
 
-/// Turns the recorded flows of all pp ranks into what each does in a static
-/// step. A turn that would only wait for what its rank does not need is joined
-/// to the turn before. `direct`: tensors go straight from the rank that makes
-/// them to those that read them (fast mode); else from caller to owner and back
-/// as recorded.
+/// Turns the recorded flows of all pp ranks into what each does in a static step. A turn that would
+/// only wait for what its rank does not need is joined to the turn before. With `direct`, tensors
+/// travel straight from the rank that makes them to those that read them (fast mode), otherwise
+/// from caller to owner and back as recorded.
 ///
-/// A tensor takes the direct way where every rank between only hands it on, in
-/// the forward and, if it has a gradient, in the backward.
-/// `exact_sums`: a sum of more than two tensors is made where it was recorded,
-/// because summands that arrive one by one could be added in another order.
+/// A tensor travels directly where every rank between only forwards it, in the forward and, if it
+/// has a gradient, in the backward. With `exact_sums`, a sum of more than two tensors is computed
+/// where it was recorded, because summands that arrive one by one could be added in another order.
 /// Pure: every rank computes the same. Not collective. Threads: any thread.
 /// Throws: InternalError when the flows do not fit together.
 /// Source: Karakus et al. 2021, section 4.4.

@@ -19,8 +19,8 @@ struct StaticProgram {
     std::vector<std::int64_t> places; // see transport::packed_places
   };
 
-  /// `number`: of the kind of step, equal on all ranks. `recording`: of the
-  /// first recorded step. `order`: of the chosen one.
+  /// `number` is that of the kind of step, equal on all ranks, `recording` that of the first
+  /// recorded step, `order` that of the chosen step.
   StaticProgram(
       int number,
       RankPlan plan,
@@ -32,18 +32,18 @@ struct StaticProgram {
   RankPlan plan;
   Recording recording; // shapes, types, fields
   std::map<MessageId, PacketLayout> packets; // that come here
-  /// By task: how often it gets the baton, joined turns included.
+  /// For each task, how often it gets the baton, joined turns included.
   std::map<std::uint64_t, int> turns;
-  /// By task and turn: what the task waits for before it; no joined turns.
+  /// For each task and turn, what the task waits for before it; joined turns are left out.
   std::map<std::pair<std::uint64_t, int>, MessageId> waits;
-  /// Received messages in words.
+  /// Received messages, in words for errors.
   std::map<MessageId, std::shared_ptr<const std::string>> texts;
 };
 
-/// Which slots of a message hold a tensor: gradients may be missing.
+/// Returns which slots of a message hold a tensor, since gradients may be missing.
 std::vector<bool> slots_defined(const MessageId& id, const ValueSignature& form);
 
-/// The slots of a message's value; undefined where a gradient is missing.
+/// Returns the slots of a message's value; a tensor is undefined where its gradient is missing.
 std::vector<at::Tensor> slots_of(const MessageId& id, const c10::IValue& value);
 
 } // namespace tessera::runtime

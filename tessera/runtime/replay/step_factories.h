@@ -6,7 +6,7 @@
 
 namespace tessera::runtime {
 
-/// A plain step that is written down.
+/// Makes a plain step that is recorded.
 class RecordedStepFactory : public StepFactory {
  public:
   /// `recording` outlives the steps.
@@ -17,7 +17,7 @@ class RecordedStepFactory : public StepFactory {
   Recording& recording_;
 };
 
-/// A static step: repeats a program.
+/// Makes a static step, which repeats a program.
 class ReplayedStepFactory : public StepFactory {
  public:
   /// `program` outlives the steps.

@@ -18,7 +18,7 @@ struct TensorSignature {
   bool operator==(const TensorSignature&) const = default;
   /// Units: bytes.
   std::int64_t bytes() const;
-  /// A meta tensor of this shape.
+  /// Returns a meta tensor of this shape.
   at::Tensor meta_tensor() const;
 };
 
@@ -38,16 +38,16 @@ class ValueSignature {
     return tensors_;
   }
 
-  /// How `value` differs from this signature, for people; nullopt when it does not.
+  /// Returns, for people, how `value` differs from this signature; nullopt when it does not.
   std::optional<std::string> difference(const c10::IValue& value) const;
   std::optional<std::string> difference(const ValueSignature& other) const;
 
-  /// The value, with an empty tensor in place of each.
+  /// Returns the value with an empty tensor in place of each.
   const c10::IValue& structure() const {
     return structure_;
   }
 
-  /// A value of this signature with these tensors.
+  /// Returns a value of this signature with these tensors.
   c10::IValue filled(const std::vector<at::Tensor>& tensors) const;
 
  private:
