@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# usage: check.sh CHECK ROOT     CHECK: length readme links paths columns self_test
+# usage: check.sh CHECK ROOT     CHECK: length readme links paths names columns self_test
 # Prints what is wrong, one line each; exit status 1 when anything is.
 set -euo pipefail
 
@@ -67,6 +67,16 @@ check_paths() {
   done < <(files -name '*' | tr '\n' '\0' | xargs -0 grep -nIE '(^|[^[:alnum:]_.])/(hom[e]|roo[t]|wor[k])/|/tmp/[w]/' | cut -c1-160)
 }
 
+# Files that pages name in backquotes exist. The changelog and the answers to the review name what was.
+check_names() {
+  local file name
+  while read -r file; do
+    while read -r name; do
+      [ -e "$name" ] || fail "$file: there is no '$name'"
+    done < <(grep -oE '`(tessera|docs|examples|cli|models|tests|bench|cmake)/[A-Za-z0-9_./-]+`' "$file" | tr -d '`' | sort -u)
+  done < <(files -name '*.md' | grep -vE '^./(CHANGELOG|docs/review-answered).md$')
+}
+
 # Prose of at most 130 columns. Rows of tables and code cannot be wrapped; docs/configuration.md is written by the
 # program (tessera config --markdown).
 check_columns() {
@@ -90,10 +100,11 @@ self_test() {
     '```' 'auto f = [](int y) {};' '```' > "$tree/clean/tessera/page.md"
   seq 601 > "$tree/bad/tessera/a/long.cpp"
   echo '[gone](nowhere.md)' > "$tree/bad/page.md"
+  echo 'see `tessera/a/gone.h`' >> "$tree/bad/page.md"
   printf '%131s\n' x | tr ' ' a > "$tree/bad/wide.md"
   printf '| %131s |\n' x >> "$tree/clean/tessera/page.md"
   echo "see /hom""e/someone/file" > "$tree/bad/notes.txt"
-  for check in length readme links paths columns; do
+  for check in length readme links paths names columns; do
     if ! "$self" "$check" "$tree/clean" > /dev/null; then
       fail "check '$check' fails on a clean tree"
     fi
@@ -106,7 +117,7 @@ self_test() {
 check=$1
 cd "$2"
 case "$check" in
-  length | readme | links | paths | columns) "check_$check" ;;
+  length | readme | links | paths | names | columns) "check_$check" ;;
   self_test) self_test ;;
   *) echo "unknown check '$check'" >&2; exit 2 ;;
 esac
