@@ -16,7 +16,7 @@ std::string text_of(const Action& action) {
   return str(action.microbatch, action.phase == Phase::kForward ? "F" : "B");
 }
 
-// A token for people: short, and with bytes that are no text made visible.
+// Returns a token for people: short, and with bytes that are no text made visible.
 std::string quoted(std::string_view token) {
   std::string out = "\"";
   for (const char letter : token.substr(0, kLongestQuote)) {

@@ -15,7 +15,7 @@ int count(const Progress& progress, State state) {
   return static_cast<int>(std::count(progress.states.begin(), progress.states.end(), state));
 }
 
-// The lowest microbatch in this state, or -1.
+// Returns the lowest microbatch in this state, or -1.
 int lowest(const Progress& progress, State state) {
   const auto found = std::find(progress.states.begin(), progress.states.end(), state);
   return found == progress.states.end() ? -1 : static_cast<int>(found - progress.states.begin());
@@ -69,7 +69,7 @@ class Simple : public Counted {
     if (waiting >= 0) {
       return start(waiting, Phase::kForward);
     }
-    // No backward before the last forward has ended.
+    // No backward starts before the last forward has ended.
     return forwards > 0 ? std::nullopt : start(lowest(progress, State::kReady), Phase::kBackward);
   }
 };
