@@ -10,7 +10,7 @@ strategy: pipeline   torch.distributed.pipelining, 1F1B, 2 stages
 
 8 blocks x + W2 gelu(W1 x) of hidden 512 and inner 2048, 8 microbatches of 64 rows in all, f32, SGD, gloo, one
 thread a rank. Every round times one process (rank 0 alone) and then the strategy, so that other load meets both
-alike. Units: milliseconds. Needs torch 2.5.
+alike. Units: milliseconds. Needs torch 2.8: before it, 1F1B hangs on gloo (pytorch issue 132644).
 """
 
 import argparse

@@ -4,7 +4,7 @@
     bench/pytorch/compare.py [--build build] [--torchrun torchrun] [--steps 20] [--rounds 2] [--json FILE]
 
 The best of all rounds counts: other load only adds. Each library is compared with its own single process as well,
-since the two may use different matrix products. Needs an idle machine and torch 2.5 (`pip install torch`).
+since the two may use different matrix products. Needs an idle machine and torch 2.8 (`pip install torch`).
 """
 
 import argparse
