@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The work of bench/blocks with PyTorch's own parallelisms, beside one process.
 
-    OMP_NUM_THREADS=1 torchrun --nproc-per-node 2 bench/pytorch/blocks.py pipeline [--steps 20] [--json]
+    OMP_NUM_THREADS=1 torchrun --nproc-per-node 2 bench/pytorch/blocks.py pipeline [--steps 20] [--json | --check]
 
 strategy: pipeline   torch.distributed.pipelining, 1F1B, 2 stages
           gpipe      the same with GPipe's schedule
@@ -10,7 +10,8 @@ strategy: pipeline   torch.distributed.pipelining, 1F1B, 2 stages
 
 8 blocks x + W2 gelu(W1 x) of hidden 512 and inner 2048, 8 microbatches of 64 rows in all, f32, SGD, gloo, one
 thread a rank. Every round times one process (rank 0 alone) and then the strategy, so that other load meets both
-alike. Units: milliseconds. Needs torch 2.8: before it, 1F1B hangs on gloo (pytorch issue 132644).
+alike. Units: milliseconds. `--check` instead compares the parameters after three steps with those of one process.
+Needs torch 2.8: before it, 1F1B hangs on gloo (pytorch issue 132644).
 """
 
 import argparse
@@ -81,10 +82,11 @@ def pipeline_step(x, y, schedule_class):
             schedule.step()
         optimizer.step()
 
-    return step
+    return step, module
 
 
 def strategy_step(name, x, y):
+    """A step of the strategy, and this rank's part of the model."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     if name in ("pipeline", "gpipe"):
         from torch.distributed.pipelining import Schedule1F1B, ScheduleGPipe
@@ -93,7 +95,7 @@ def strategy_step(name, x, y):
     if name == "ddp":
         model = nn.parallel.DistributedDataParallel(net(), gradient_as_bucket_view=True)
         return accumulating_step(
-            model, x.chunk(ranks)[rank], y.chunk(ranks)[rank], MICROBATCHES // ranks, model.no_sync)
+            model, x.chunk(ranks)[rank], y.chunk(ranks)[rank], MICROBATCHES // ranks, model.no_sync), model
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
@@ -101,7 +103,20 @@ def strategy_step(name, x, y):
     mesh = init_device_mesh("cpu", (ranks,))
     for block in model:
         parallelize_module(block, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
-    return accumulating_step(model, x, y, MICROBATCHES)
+    return accumulating_step(model, x, y, MICROBATCHES), model
+
+
+def check(alone_step, whole, step, part):
+    """Exits unless both have the same parameters after three steps."""
+    for _ in range(3):
+        alone_step()
+        step()
+    wanted, found = list(whole.parameters()), list(part.parameters())
+    first = dist.get_rank() * len(found) if len(found) < len(wanted) else 0
+    for number, tensor in enumerate(found):
+        tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+        torch.testing.assert_close(tensor.detach(), wanted[first + number].detach(), rtol=1e-5, atol=1e-6)
+    print(f"rank {dist.get_rank()}: {len(found)} parameters equal those of one process")
 
 
 def measured(run):
@@ -118,13 +133,19 @@ def main():
     parser.add_argument("strategy", choices=["pipeline", "gpipe", "ddp", "dtensor"])
     parser.add_argument("--steps", type=int, default=5, help="timed rounds")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--check", action="store_true", help="compare parameters, measure nothing")
     options = parser.parse_args()
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     x, y = batch()
-    alone_step = accumulating_step(net(), x, y, MICROBATCHES)
-    step = strategy_step(options.strategy, x, y)
+    whole = net()
+    alone_step = accumulating_step(whole, x, y, MICROBATCHES)
+    step, part = strategy_step(options.strategy, x, y)
+    if options.check:
+        check(alone_step, whole, step, part)
+        dist.destroy_process_group()
+        return
 
     def alone():
         if dist.get_rank() == 0:
