@@ -1,12 +1,7 @@
 #include "models/options.h"
 
-#include <algorithm>
-#include <type_traits>
-#include <vector>
-
-#include "tessera/base/json/parse.h"
-#include "tessera/base/json_fields.h"
-#include "tessera/base/text.h"
+#include "tessera/base/json/read.h"
+#include "tessera/base/json/write.h"
 
 #include "models/activation_names.h"
 
@@ -14,160 +9,107 @@ namespace tessera::models {
 
 namespace {
 
-using Json = nlohmann::ordered_json;
+constexpr auto kOptional = form::Presence::kOptional; // a preset says the rest
 
-// Every field once: (key, value, smallest allowed, largest allowed).
-constexpr double kNoLimit = 1e12;
-
-template <typename Visit>
-void fields(GptOptions& o, Visit visit) {
-  visit("vocab_size", o.vocab_size, 2, kNoLimit);
-  visit("n_positions", o.n_positions, 1, kNoLimit);
-  visit("n_embd", o.n_embd, 1, kNoLimit);
-  visit("n_layer", o.n_layer, 1, kNoLimit);
-  visit("n_head", o.n_head, 1, kNoLimit);
-  visit("n_inner", o.n_inner, 0, kNoLimit);
-  visit("dropout", o.dropout, 0, 1);
-  visit("layer_norm_epsilon", o.layer_norm_epsilon, 0, 1);
-  visit("initializer_range", o.initializer_range, 0, kNoLimit);
-  visit("activation_function", o.activation_function, 0, 0);
-  visit("tie_word_embeddings", o.tie_word_embeddings, 0, 1);
-  visit("scale_attn_weights", o.scale_attn_weights, 0, 1);
-  visit("scale_attn_by_inverse_layer_idx", o.scale_attn_by_inverse_layer_idx, 0, 1);
+template <typename Visit, typename T>
+void size(Visit& visit, const char* name, T& value, double least = 1) {
+  visit({.name = name, .bounds = form::at_least(least), .presence = kOptional}, value);
 }
 
 template <typename Visit>
-void fields(T5Options& o, Visit visit) {
-  visit("vocab_size", o.vocab_size, 2, kNoLimit);
-  visit("d_model", o.d_model, 1, kNoLimit);
-  visit("d_kv", o.d_kv, 1, kNoLimit);
-  visit("d_ff", o.d_ff, 1, kNoLimit);
-  visit("num_layers", o.num_layers, 1, kNoLimit);
-  visit("num_decoder_layers", o.num_decoder_layers, 0, kNoLimit);
-  visit("num_heads", o.num_heads, 1, kNoLimit);
-  visit("relative_attention_num_buckets", o.relative_attention_num_buckets, 4, kNoLimit);
-  visit("relative_attention_max_distance", o.relative_attention_max_distance, 1, kNoLimit);
-  visit("dropout_rate", o.dropout_rate, 0, 1);
-  visit("layer_norm_epsilon", o.layer_norm_epsilon, 0, 1);
-  visit("initializer_factor", o.initializer_factor, 0, kNoLimit);
-  visit("decoder_start_token_id", o.decoder_start_token_id, 0, kNoLimit);
+void share(Visit& visit, const char* name, double& value) {
+  visit({.name = name, .bounds = form::between(0, 1), .presence = kOptional}, value);
 }
 
 template <typename Visit>
-void fields(BertOptions& o, Visit visit) {
-  visit("vocab_size", o.vocab_size, 2, kNoLimit);
-  visit("hidden_size", o.hidden_size, 1, kNoLimit);
-  visit("num_hidden_layers", o.num_hidden_layers, 1, kNoLimit);
-  visit("num_attention_heads", o.num_attention_heads, 1, kNoLimit);
-  visit("intermediate_size", o.intermediate_size, 0, kNoLimit);
-  visit("max_position_embeddings", o.max_position_embeddings, 1, kNoLimit);
-  visit("type_vocab_size", o.type_vocab_size, 1, kNoLimit);
-  visit("pad_token_id", o.pad_token_id, 0, kNoLimit);
-  visit("hidden_dropout_prob", o.hidden_dropout_prob, 0, 1);
-  visit("attention_probs_dropout_prob", o.attention_probs_dropout_prob, 0, 1);
-  visit("layer_norm_eps", o.layer_norm_eps, 0, 1);
-  visit("initializer_range", o.initializer_range, 0, kNoLimit);
-  visit("roberta", o.roberta, 0, 1);
+void flag(Visit& visit, const char* name, bool& value) {
+  visit({.name = name, .presence = kOptional}, value);
+}
+
+} // namespace
+
+template <typename Visit>
+void describe(Visit& visit, GptOptions& o) {
+  size(visit, "vocab_size", o.vocab_size, 2);
+  size(visit, "n_positions", o.n_positions);
+  size(visit, "n_embd", o.n_embd);
+  size(visit, "n_layer", o.n_layer);
+  size(visit, "n_head", o.n_head);
+  size(visit, "n_inner", o.n_inner, 0);
+  share(visit, "dropout", o.dropout);
+  share(visit, "layer_norm_epsilon", o.layer_norm_epsilon);
+  size(visit, "initializer_range", o.initializer_range, 0);
+  visit(
+      {.name = "activation_function", .presence = kOptional, .choices = activation_names()},
+      o.activation_function);
+  flag(visit, "tie_word_embeddings", o.tie_word_embeddings);
+  flag(visit, "scale_attn_weights", o.scale_attn_weights);
+  flag(visit, "scale_attn_by_inverse_layer_idx", o.scale_attn_by_inverse_layer_idx);
 }
 
 template <typename Visit>
-void fields(NcfOptions& o, Visit visit) {
-  visit("users", o.users, 1, kNoLimit);
-  visit("items", o.items, 1, kNoLimit);
-  visit("factors", o.factors, 1, kNoLimit);
-  visit("first_layer", o.first_layer, 2, kNoLimit);
-  visit("layers", o.layers, 1, 30);
-  visit("dropout", o.dropout, 0, 1);
+void describe(Visit& visit, T5Options& o) {
+  size(visit, "vocab_size", o.vocab_size, 2);
+  size(visit, "d_model", o.d_model);
+  size(visit, "d_kv", o.d_kv);
+  size(visit, "d_ff", o.d_ff);
+  size(visit, "num_layers", o.num_layers);
+  size(visit, "num_decoder_layers", o.num_decoder_layers, 0);
+  size(visit, "num_heads", o.num_heads);
+  size(visit, "relative_attention_num_buckets", o.relative_attention_num_buckets, 4);
+  size(visit, "relative_attention_max_distance", o.relative_attention_max_distance);
+  share(visit, "dropout_rate", o.dropout_rate);
+  share(visit, "layer_norm_epsilon", o.layer_norm_epsilon);
+  size(visit, "initializer_factor", o.initializer_factor, 0);
+  size(visit, "decoder_start_token_id", o.decoder_start_token_id, 0);
 }
 
-[[noreturn]] void
-refuse_key(const std::string& key, const std::vector<std::string>& known, const char* family) {
-  throw ConfigError(
-      str("model option \"",
-          key,
-          "\" is not one of the ",
-          family,
-          " family; the nearest is \"",
-          nearest(key, known),
-          "\""));
+template <typename Visit>
+void describe(Visit& visit, BertOptions& o) {
+  size(visit, "vocab_size", o.vocab_size, 2);
+  size(visit, "hidden_size", o.hidden_size);
+  size(visit, "num_hidden_layers", o.num_hidden_layers);
+  size(visit, "num_attention_heads", o.num_attention_heads);
+  size(visit, "intermediate_size", o.intermediate_size, 0);
+  size(visit, "max_position_embeddings", o.max_position_embeddings);
+  size(visit, "type_vocab_size", o.type_vocab_size);
+  size(visit, "pad_token_id", o.pad_token_id, 0);
+  share(visit, "hidden_dropout_prob", o.hidden_dropout_prob);
+  share(visit, "attention_probs_dropout_prob", o.attention_probs_dropout_prob);
+  share(visit, "layer_norm_eps", o.layer_norm_eps);
+  size(visit, "initializer_range", o.initializer_range, 0);
+  flag(visit, "roberta", o.roberta);
 }
 
-void read_activation(const Json& found, const char* key, std::string& value) {
-  const auto& names = activation_names();
-  if (found.is_string() &&
-      std::find(names.begin(), names.end(), found.get<std::string>()) != names.end()) {
-    value = found.get<std::string>();
-    return;
-  }
-  std::string list;
-  for (const std::string& name : names) {
-    list += (list.empty() ? "" : ", ") + name;
-  }
-  throw ConfigError(
-      str("model option \"", key, "\": found ", one_line(found), ", write one of ", list));
+template <typename Visit>
+void describe(Visit& visit, NcfOptions& o) {
+  size(visit, "users", o.users);
+  size(visit, "items", o.items);
+  size(visit, "factors", o.factors);
+  size(visit, "first_layer", o.first_layer, 2);
+  visit({.name = "layers", .bounds = form::between(1, 30), .presence = kOptional}, o.layers);
+  share(visit, "dropout", o.dropout);
 }
 
-template <typename T>
-void read_field(const Json& found, const char* key, T& value, double low, double high) {
-  const auto refuse = [&](const char* wanted) {
-    throw ConfigError(
-        str("model option \"",
-            key,
-            "\": found ",
-            one_line(found),
-            ", write ",
-            wanted,
-            " of ",
-            low,
-            " or more",
-            high < kNoLimit ? str(", at most ", high) : ""));
-  };
-  if constexpr (std::is_same_v<T, bool>) {
-    if (!found.is_boolean()) {
-      throw ConfigError(
-          str("model option \"", key, "\": found ", one_line(found), ", write true or false"));
-    }
-    value = found.get<bool>();
-  } else if constexpr (std::is_same_v<T, std::string>) {
-    read_activation(found, key, value);
-  } else {
-    constexpr bool integral = std::is_integral_v<T>;
-    if (integral ? !found.is_number_integer() : !found.is_number()) {
-      refuse(integral ? "an integer" : "a number");
-    }
-    const T number = found.get<T>();
-    if (static_cast<double>(number) < low || static_cast<double>(number) > high) {
-      refuse(integral ? "an integer" : "a number");
-    }
-    value = number;
-  }
-}
+namespace {
 
 template <typename Options>
 Options read_options(const std::string& text, Options options, const char* family) {
-  Json json;
   try {
-    json = parse_json(text, "model options");
-  } catch (const JsonError& error) {
+    OrderedJson object = parse_json(text, "model options");
+    // null stands for the default in published configurations.
+    OrderedJson said = object.is_object() ? OrderedJson::object() : object;
+    for (const auto& item : object.items()) {
+      if (object.is_object() && !item.value().is_null()) {
+        said[item.key()] = item.value();
+      }
+    }
+    form::Faults faults(str("model options of the ", family, " family"), form::Wording::kWrite);
+    form::read(said, options, faults);
+    return options;
+  } catch (const Error& error) {
     throw ConfigError(error.what());
   }
-  if (!json.is_object()) {
-    throw ConfigError(str("model options: expected a JSON object, found: ", text.substr(0, 80)));
-  }
-  std::vector<std::string> known;
-  fields(options, [&](const char* key, auto& value, double low, double high) {
-    known.emplace_back(key);
-    // null stands for the default in published configurations.
-    if (json.contains(key) && !json[key].is_null()) {
-      read_field(json[key], key, value, low, high);
-    }
-  });
-  for (const auto& item : json.items()) {
-    if (std::find(known.begin(), known.end(), item.key()) == known.end()) {
-      refuse_key(item.key(), known, family);
-    }
-  }
-  return options;
 }
 
 void check_heads(
@@ -186,13 +128,6 @@ void check_heads(
             " = ",
             heads));
   }
-}
-
-template <typename Options>
-std::string write_options(Options options) {
-  Json json = Json::object();
-  fields(options, [&](const char* key, const auto& value, double, double) { json[key] = value; });
-  return json.dump();
 }
 
 } // namespace
@@ -228,19 +163,19 @@ NcfOptions ncf_options(const std::string& json, NcfOptions defaults) {
 }
 
 std::string to_json(const GptOptions& options) {
-  return write_options(options);
+  return form::write(options).dump();
 }
 
 std::string to_json(const T5Options& options) {
-  return write_options(options);
+  return form::write(options).dump();
 }
 
 std::string to_json(const BertOptions& options) {
-  return write_options(options);
+  return form::write(options).dump();
 }
 
 std::string to_json(const NcfOptions& options) {
-  return write_options(options);
+  return form::write(options).dump();
 }
 
 } // namespace tessera::models

@@ -4,7 +4,6 @@
 #include <set>
 
 #include "tessera/base/json/parse.h"
-#include "tessera/base/json_fields.h"
 
 namespace tessera::models {
 

@@ -9,7 +9,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
-#include "tessera/base/json_fields.h"
+#include "tessera/base/json/parse.h"
 #include "tessera/plan/plan.h"
 #include "tessera/planner/abilities.h"
 #include "tessera/planner/decision.h"

@@ -1,6 +1,6 @@
 #include "cli/plan/planned_job.h"
 
-#include "tessera/base/json_fields.h"
+#include "tessera/base/json/parse.h"
 #include "tessera/planner/planned_config.h"
 
 #include "cli/train/job_text.h"

@@ -14,7 +14,6 @@
 
 #include "tessera/base/files.h"
 #include "tessera/base/json/parse.h"
-#include "tessera/base/json_fields.h"
 #include "tessera/base/statistics.h"
 #include "tessera/planner/decision.h"
 #include "tessera/planner/planned_config.h"

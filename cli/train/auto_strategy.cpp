@@ -8,7 +8,7 @@
 
 #include "tessera/autotune/plan_model.h"
 #include "tessera/autotune/probe/probe.h"
-#include "tessera/base/json_fields.h"
+#include "tessera/base/json/read.h"
 #include "tessera/checkpoint/directory.h"
 #include "tessera/comm/world.h"
 #include "tessera/planner/decision.h"
@@ -72,8 +72,12 @@ std::string kept_plan(const std::string& directory, int processes) {
   if (!content.contains(place)) {
     return "";
   }
-  const JsonFields strategy(content.at(place), newest->path);
-  const int planned_for = strategy.small_integer("processes", 1);
+  form::Faults faults(newest->path);
+  form::Reader strategy(content.at(place), faults);
+  int planned_for = 0;
+  OrderedJson plan;
+  strategy({.name = "processes", .bounds = form::at_least(1)}, planned_for);
+  strategy({.name = "plan"}, plan);
   if (planned_for != processes) {
     std::printf(
         "strategy auto: %s was planned for %d processes, this run has %d: planning anew\n",
@@ -84,7 +88,7 @@ std::string kept_plan(const std::string& directory, int processes) {
   }
   std::printf(
       "strategy auto: the layout of %s is kept (--replan chooses anew)\n", newest->path.c_str());
-  return strategy.at("plan").dump();
+  return plan.dump();
 }
 
 /// What rank 0 makes, or on every rank the error that it met. Collective.

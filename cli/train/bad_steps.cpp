@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "tessera/base/json_fields.h"
+#include "tessera/base/json/read.h"
+#include "tessera/base/json/write.h"
 
 #include "cli/agreed_error.h"
 
@@ -113,22 +114,27 @@ std::string BadStepJudge::skip(std::int64_t step, const std::string& why) {
   return why;
 }
 
+template <typename Visit>
+void BadStepJudge::describe_state(Visit& visit) {
+  constexpr form::Bounds kCount = form::at_least(0);
+  visit({.name = "skipped", .bounds = kCount}, skipped_);
+  visit({.name = "in_a_row", .bounds = kCount}, in_a_row_);
+  visit({.name = "applied", .bounds = kCount}, applied_);
+  visit({.name = "running_norm"}, running_norm_);
+}
+
 std::string BadStepJudge::to_json() const {
-  const OrderedJson state{
-      {"skipped", skipped_},
-      {"in_a_row", in_a_row_},
-      {"applied", applied_},
-      {"running_norm", running_norm_}};
-  return state.dump();
+  form::Writer writer;
+  // One description serves readers and writers, which change nothing.
+  const_cast<BadStepJudge*>(this)->describe_state(writer);
+  return writer.object.dump();
 }
 
 void BadStepJudge::set_state(const std::string& json, const std::string& origin) {
   const auto state = OrderedJson::parse(json);
-  const JsonFields fields(state, origin);
-  skipped_ = fields.integer("skipped");
-  in_a_row_ = fields.integer("in_a_row");
-  applied_ = fields.integer("applied");
-  running_norm_ = fields.number("running_norm");
+  form::Faults faults(origin);
+  form::Reader reader(state, faults);
+  describe_state(reader);
 }
 
 } // namespace tessera::cli

@@ -61,6 +61,8 @@ class BadStepJudge {
 
  private:
   std::string skip(std::int64_t step, const std::string& why);
+  template <typename Visit>
+  void describe_state(Visit& visit);
 
   BadStepPolicy policy_;
   std::int64_t skipped_ = 0;

@@ -1,13 +1,10 @@
 #include "cli/train/job.h"
 
 #include <fstream>
-#include <functional>
-#include <limits>
-#include <map>
 #include <sstream>
 #include <vector>
 
-#include "tessera/base/json_fields.h"
+#include "tessera/base/json/read.h"
 #include "tessera/base/text.h"
 #include "tessera/planner/planned_config.h"
 
@@ -15,152 +12,145 @@
 
 namespace tessera::cli {
 
-namespace {
-
-using Setter = std::function<void(const OrderedJson&)>;
-
-/// Collects errors, so that a file is mended in one go.
-class Reader {
- public:
-  explicit Reader(std::string origin) : origin_(std::move(origin)) {}
-
-  void error(const std::string& what) {
-    errors_.push_back(what);
-  }
-
-  /// Reads the keys of one section with the setter each has.
-  void section(
-      const OrderedJson& object,
-      const std::string& name,
-      const std::map<std::string, Setter>& setters) {
-    const std::string prefix = name.empty() ? "" : name + ".";
-    if (!object.is_object()) {
-      error(str("'", name, "' must be an object, found ", one_line(object)));
-      return;
-    }
-    for (const auto& item : object.items()) {
-      const auto setter = setters.find(item.key());
-      if (setter == setters.end()) {
-        std::vector<std::string> known;
-        for (const auto& [key, unused] : setters) {
-          known.push_back(key);
-        }
-        error(
-            str("unknown key '",
-                prefix,
-                item.key(),
-                "'; the nearest is '",
-                prefix,
-                nearest(item.key(), known),
-                "'"));
-        continue;
-      }
-      try {
-        setter->second(item.value());
-      } catch (const Error& caught) {
-        error(str("'", prefix, item.key(), "' ", caught.what()));
-      }
-    }
-  }
-
-  void finish() const {
-    if (errors_.empty()) {
-      return;
-    }
-    std::string text = origin_ + ": ";
-    for (std::size_t i = 0; i < errors_.size(); ++i) {
-      text += (i == 0 ? "" : "\n") + errors_[i];
-    }
-    throw ConfigError(text);
-  }
-
- private:
-  std::string origin_;
-  std::vector<std::string> errors_;
+/// The options of a model, which its family reads (models/options.h).
+struct OptionsText {
+  std::string& json;
 };
 
-Setter text(std::string& to) {
-  return [&to](const OrderedJson& value) {
-    if (!value.is_string()) {
-      throw ConfigError(str("must be a string, found ", one_line(value)));
+} // namespace tessera::cli
+
+namespace tessera::form {
+
+template <>
+struct Custom<cli::OptionsText> {
+  static bool read(const OrderedJson& found, cli::OptionsText& into) {
+    if (found.is_object()) {
+      into.json = one_line(found);
     }
-    to = value.get<std::string>();
-  };
+    return found.is_object();
+  }
+  static OrderedJson write(const cli::OptionsText& options) {
+    return OrderedJson::parse(options.json);
+  }
+  static std::string allowed() {
+    return "an object of the model's options";
+  }
+};
+
+} // namespace tessera::form
+
+namespace tessera::cli {
+
+namespace {
+
+constexpr double kLargest = 1e30;
+constexpr form::Bounds kCount = form::at_least(0);
+constexpr form::Bounds kAtLeastOne = form::at_least(1);
+constexpr form::Bounds kNotNegative = form::between(0, kLargest);
+constexpr form::Bounds kAboveZero = {.min = 0, .max = kLargest, .above_min = true};
+constexpr form::Bounds kBelowOne = form::from_to_below(0, 1);
+
+/// What a file of nothing but "data.directory" leaves out.
+form::Field key(const char* name, const form::Bounds& bounds = {}) {
+  return {.name = name, .bounds = bounds, .presence = form::Presence::kOptional};
 }
 
-Setter choice(std::string& to, std::vector<std::string> allowed) {
-  return [&to, allowed](const OrderedJson& value) {
-    std::string list;
-    for (const auto& name : allowed) {
-      list += (list.empty() ? "" : ", ") + name;
-      if (value.is_string() && value.get<std::string>() == name) {
-        to = name;
-        return;
-      }
-    }
-    throw ConfigError(str("must be one of ", list, "; found ", one_line(value)));
-  };
+form::Field choice(const char* name, std::vector<std::string> choices) {
+  form::Field field = key(name);
+  field.choices = std::move(choices);
+  return field;
 }
 
-template <typename T>
-Setter integer(T& to, std::int64_t least) {
-  return [&to, least](const OrderedJson& value) {
-    if (!value.is_number_integer() || value.get<std::int64_t>() < least ||
-        value.get<std::int64_t>() > std::numeric_limits<T>::max()) {
-      throw ConfigError(str("must be an integer of ", least, " or more, found ", one_line(value)));
-    }
-    to = value.get<T>();
-  };
+} // namespace
+
+template <typename Visit>
+void describe(Visit& visit, Job::Model& model) {
+  visit(key("name"), model.name);
+  OptionsText options{model.options};
+  visit(key("options"), options);
 }
 
-Setter number(double& to, double least, double most = 1e30) {
-  return [&to, least, most](const OrderedJson& value) {
-    if (!value.is_number() || !(value.get<double>() >= least) || !(value.get<double>() <= most)) {
-      throw ConfigError(
-          str("must be a number from ", least, " to ", most, ", found ", one_line(value)));
-    }
-    to = value.get<double>();
-  };
+template <typename Visit>
+void describe(Visit& visit, Job::Data& data) {
+  visit(key("directory"), data.directory);
+  visit(key("sequence", kAtLeastOne), data.sequence);
+  visit(key("batch", kAtLeastOne), data.batch);
 }
 
-/// Without its upper end.
-Setter number_below(double& to, double least, double limit) {
-  return [&to, least, limit](const OrderedJson& value) {
-    if (!value.is_number() || !(value.get<double>() >= least) || !(value.get<double>() < limit)) {
-      throw ConfigError(
-          str("must be a number from ", least, " to below ", limit, ", found ", one_line(value)));
-    }
-    to = value.get<double>();
-  };
+template <typename Visit>
+void describe(Visit& visit, Job::Optimizer& optimizer) {
+  optim::LearningRate& rate = optimizer.rate;
+  visit(choice("type", {"adamw", "adam", "sgd"}), optimizer.type);
+  visit(key("learning_rate", kAboveZero), rate.peak);
+  visit(key("min_learning_rate", kNotNegative), rate.minimum);
+  visit(key("warmup_steps", kCount), rate.warmup);
+  visit(choice("decay", {"constant", "linear", "cosine", "exponential"}), rate.decay);
+  visit(key("weight_decay", kNotNegative), optimizer.weight_decay);
+  visit(key("beta1", kBelowOne), optimizer.beta1);
+  visit(key("beta2", kBelowOne), optimizer.beta2);
+  visit(key("eps", kAboveZero), optimizer.eps);
+  visit(key("momentum", kBelowOne), optimizer.momentum);
+  visit(key("clip_norm", kNotNegative), optimizer.clip_norm);
 }
 
-Setter above_zero(double& to) {
-  return [&to](const OrderedJson& value) {
-    if (!value.is_number() || !(value.get<double>() > 0) || !(value.get<double>() <= 1e30)) {
-      throw ConfigError(str("must be a number above 0, found ", one_line(value)));
-    }
-    to = value.get<double>();
-  };
+template <typename Visit>
+void describe(Visit& visit, Job::Checkpoint& checkpoint) {
+  visit(key("directory"), checkpoint.directory);
+  visit(key("every", kCount), checkpoint.every);
+  visit(key("keep", kCount), checkpoint.keep);
+  visit(key("full"), checkpoint.full);
 }
 
-Setter boolean(bool& to) {
-  return [&to](const OrderedJson& value) {
-    if (!value.is_boolean()) {
-      throw ConfigError(str("must be true or false, found ", one_line(value)));
-    }
-    to = value.get<bool>();
-  };
+template <typename Visit>
+void describe(Visit& visit, BadStepPolicy& policy) {
+  visit(choice("not_finite", {"stop", "skip"}), policy.not_finite);
+  visit(key("spike", kNotNegative), policy.spike);
+  visit(key("most_skipped", kCount), policy.most_skipped);
 }
 
-void check_couplings(const Job& job, bool has_warmup, Reader& reader) {
+template <typename Visit>
+void describe(Visit& visit, Job::Validation& validation) {
+  visit(key("every", kCount), validation.every);
+  visit(key("batches", kAtLeastOne), validation.batches);
+}
+
+template <typename Visit>
+void describe(Visit& visit, Job::Sample& sample) {
+  visit(key("prompt"), sample.prompt);
+  visit(key("tokens", kAtLeastOne), sample.tokens);
+  visit(key("temperature", kNotNegative), sample.temperature);
+  visit(key("top_k", kCount), sample.top_k);
+}
+
+template <typename Visit>
+void describe(Visit& visit, Job& job, OrderedJson* parallel = nullptr) {
+  OrderedJson unread;
+  visit(key("parallel"), parallel != nullptr ? *parallel : unread);
+  visit(key("model"), job.model);
+  visit(key("data"), job.data);
+  visit(key("optimizer"), job.optimizer);
+  visit(key("checkpoint"), job.checkpoint);
+  visit(key("bad_steps"), job.bad_steps);
+  visit(key("validation"), job.validation);
+  visit(key("sample"), job.sample);
+  visit(choice("strategy", {"given", "auto"}), job.strategy);
+  visit(key("steps", kAtLeastOne), job.steps);
+  visit(key("accumulation", kAtLeastOne), job.accumulation);
+  visit(choice("precision", {"f32", "bf16"}), job.precision);
+  visit(key("log_every", kAtLeastOne), job.log_every);
+}
+
+namespace {
+
+void check_couplings(const Job& job, bool has_warmup, form::Faults& faults) {
   if (job.data.directory.empty()) {
-    reader.error(
+    faults.add(
         "'data.directory' is missing; name the folder that `tessera data "
         "prepare` wrote");
   }
   if (job.strategy == "auto") {
     for (const std::string& key : planner::planned_keys_said(job.parallel)) {
-      reader.error(
+      faults.add(
           str("'parallel.",
               key,
               "' is what \"strategy\": \"auto\" decides; leave one of them "
@@ -169,7 +159,7 @@ void check_couplings(const Job& job, bool has_warmup, Reader& reader) {
   }
   const std::int64_t microbatches = job.parallel.microbatches;
   if (job.data.batch % microbatches != 0) {
-    reader.error(
+    faults.add(
         str("'data.batch' is ",
             job.data.batch,
             ", which parallel.microbatches = ",
@@ -179,7 +169,7 @@ void check_couplings(const Job& job, bool has_warmup, Reader& reader) {
   try {
     job.optimizer.rate.validate();
   } catch (const ConfigError& caught) {
-    reader.error(
+    faults.add(
         str("'optimizer': ",
             caught.what(),
             has_warmup ? "" : " (warmup_steps not said: a tenth of steps)"));
@@ -187,10 +177,18 @@ void check_couplings(const Job& job, bool has_warmup, Reader& reader) {
   try {
     const BadStepJudge checked(job.bad_steps);
   } catch (const ConfigError& caught) {
-    reader.error(caught.what());
+    faults.add(caught.what());
   }
   if (job.checkpoint.every > 0 && job.checkpoint.directory.empty()) {
-    reader.error("'checkpoint.every' needs 'checkpoint.directory'; write where to save");
+    faults.add("'checkpoint.every' needs 'checkpoint.directory'; write where to save");
+  }
+}
+
+void read_parallel(const OrderedJson& said, Job& job, form::Faults& faults) {
+  try {
+    job.parallel = config::parse_config(one_line(said), "parallel");
+  } catch (const ConfigError& error) {
+    faults.add(error.what());
   }
 }
 
@@ -200,97 +198,28 @@ Job parse_job(
     const std::string& text_of_file,
     const std::string& origin,
     const std::vector<std::string>& settings) {
-  const JobText read = read_job_text(text_of_file, origin, settings);
-  const OrderedJson& root = read.root;
-  Job job;
-  job.said = root.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
-  Reader reader(origin);
-  for (const std::string& error : read.errors) {
-    reader.error(error);
+  const JobText text = read_job_text(text_of_file, origin, settings);
+  form::Faults faults(origin, form::Wording::kMust, form::Faults::Mode::kGather);
+  for (const std::string& error : text.errors) {
+    faults.add(error);
   }
+  constexpr std::int64_t kNotSaid = -1;
+  Job job;
+  job.said = one_line(text.root);
+  job.optimizer.rate.warmup = kNotSaid;
+  OrderedJson parallel = OrderedJson::object();
+  form::read(text.root, job, faults, &parallel);
+  read_parallel(parallel, job, faults);
   auto& rate = job.optimizer.rate;
-  bool has_warmup = false;
-  const auto sub = [&](const char* name, std::map<std::string, Setter> keys) {
-    return [&reader, name, keys = std::move(keys)](const OrderedJson& value) {
-      reader.section(value, name, keys);
-    };
-  };
-  const Setter warmup = integer(rate.warmup, 0);
-  reader.section(
-      root,
-      "",
-      {{"parallel",
-        [&](const OrderedJson& value) {
-          try {
-            job.parallel = config::parse_config(value.dump(), "parallel");
-          } catch (const ConfigError& error) {
-            reader.error(error.what());
-          }
-        }},
-       {"model",
-        sub("model",
-            {{"name", text(job.model.name)},
-             {"options",
-              [&](const OrderedJson& value) {
-                if (!value.is_object()) {
-                  throw ConfigError("must be an object of the model's options");
-                }
-                job.model.options = value.dump();
-              }}})},
-       {"data",
-        sub("data",
-            {{"directory", text(job.data.directory)},
-             {"sequence", integer(job.data.sequence, 1)},
-             {"batch", integer(job.data.batch, 1)}})},
-       {"optimizer",
-        sub("optimizer",
-            {{"type", choice(job.optimizer.type, {"adamw", "adam", "sgd"})},
-             {"learning_rate", above_zero(rate.peak)},
-             {"min_learning_rate", number(rate.minimum, 0)},
-             {"warmup_steps",
-              [&](const OrderedJson& value) {
-                warmup(value);
-                has_warmup = true;
-              }},
-             {"decay", choice(rate.decay, {"constant", "linear", "cosine", "exponential"})},
-             {"weight_decay", number(job.optimizer.weight_decay, 0)},
-             {"beta1", number_below(job.optimizer.beta1, 0, 1)},
-             {"beta2", number_below(job.optimizer.beta2, 0, 1)},
-             {"eps", above_zero(job.optimizer.eps)},
-             {"momentum", number_below(job.optimizer.momentum, 0, 1)},
-             {"clip_norm", number(job.optimizer.clip_norm, 0)}})},
-       {"checkpoint",
-        sub("checkpoint",
-            {{"directory", text(job.checkpoint.directory)},
-             {"every", integer(job.checkpoint.every, 0)},
-             {"keep", integer(job.checkpoint.keep, 0)},
-             {"full", boolean(job.checkpoint.full)}})},
-       {"bad_steps",
-        sub("bad_steps",
-            {{"not_finite", choice(job.bad_steps.not_finite, {"stop", "skip"})},
-             {"spike", number(job.bad_steps.spike, 0)},
-             {"most_skipped", integer(job.bad_steps.most_skipped, 0)}})},
-       {"validation",
-        sub("validation",
-            {{"every", integer(job.validation.every, 0)},
-             {"batches", integer(job.validation.batches, 1)}})},
-       {"sample",
-        sub("sample",
-            {{"prompt", text(job.sample.prompt)},
-             {"tokens", integer(job.sample.tokens, 1)},
-             {"temperature", number(job.sample.temperature, 0)},
-             {"top_k", integer(job.sample.top_k, 0)}})},
-       {"strategy", choice(job.strategy, {"given", "auto"})},
-       {"steps", integer(job.steps, 1)},
-       {"accumulation", integer(job.accumulation, 1)},
-       {"precision", choice(job.precision, {"f32", "bf16"})},
-       {"log_every", integer(job.log_every, 1)}});
   rate.total = job.steps;
+  const bool has_warmup = rate.warmup != kNotSaid;
   if (!has_warmup) {
     rate.warmup = job.steps / 10;
   }
-  check_couplings(job, has_warmup, reader);
-  reader.finish();
+  check_couplings(job, has_warmup, faults);
+  if (!faults.messages().empty()) {
+    throw ConfigError(str(origin, ": ", join(faults.messages(), "\n")));
+  }
   return job;
 }
 

@@ -1,6 +1,6 @@
 #include "cli/train/job_preset.h"
 
-#include "tessera/base/json_fields.h"
+#include "tessera/base/json/parse.h"
 
 #include "models/data/prepare.h"
 #include "models/data/token_file.h"

@@ -1,6 +1,6 @@
 #include "cli/train/job_text.h"
 
-#include "tessera/base/json_fields.h"
+#include "tessera/base/json/parse.h"
 
 namespace tessera::cli {
 

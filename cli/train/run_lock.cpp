@@ -14,7 +14,7 @@
 #include <fcntl.h>
 
 #include "tessera/base/error.h"
-#include "tessera/base/json_fields.h"
+#include "tessera/base/json/parse.h"
 
 #include "cli/machine.h"
 

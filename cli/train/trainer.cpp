@@ -9,7 +9,7 @@
 
 #include <torch/torch.h>
 
-#include "tessera/base/json_fields.h"
+#include "tessera/base/json/read.h"
 #include "tessera/context/context.h"
 
 #include "cli/exit_status.h"
@@ -180,18 +180,22 @@ void Trainer::resume() {
     tell("warning: " + warning);
   }
   const auto content = OrderedJson::parse(loaded->user_content);
-  const JsonFields fields(content, loaded->path);
-  check_data(fields);
-  first_step_ = steps_done_ = fields.integer("step");
-  if (fields.has("bad_steps")) {
-    judge_.set_state(fields.at("bad_steps").dump(), loaded->path);
+  form::Faults faults(loaded->path);
+  form::Reader read(content, faults);
+  check_data(content);
+  read({.name = "step", .bounds = form::at_least(0)}, first_step_);
+  steps_done_ = first_step_;
+  if (content.contains("bad_steps")) {
+    judge_.set_state(content["bad_steps"].dump(), loaded->path);
   }
-  sampler_->set_state(data::sampler_state_from_json(fields.at("sampler").dump()));
+  OrderedJson sampler;
+  read({.name = "sampler"}, sampler);
+  sampler_->set_state(data::sampler_state_from_json(sampler.dump()));
   tell(str("resumed from ", loaded->path, ", step ", first_step_, ", state ", loaded->state_hash));
 }
 
-void Trainer::check_data(const JsonFields& content) {
-  if (!content.has("data")) {
+void Trainer::check_data(const OrderedJson& content) {
+  if (!content.contains("data")) {
     tell("warning: the checkpoint does not say which data it was made with");
     return;
   }

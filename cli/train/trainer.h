@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "tessera/base/json_fields.h"
+#include "tessera/base/json/parse.h"
 #include "tessera/report/run_log.h"
 #include "tessera/tessera.h"
 #include "tessera/timeline/timeline.h"
@@ -68,7 +68,7 @@ class Trainer {
   void build_optimizer();
   void resume();
   /// Throws: ConfigError when a checkpoint was made with other data.
-  void check_data(const JsonFields& content);
+  void check_data(const OrderedJson& content);
   void start_log();
   void log_partition();
   double train_step(std::int64_t number);

@@ -7,7 +7,7 @@
 
 #include <torch/torch.h>
 
-#include "tessera/base/json_fields.h"
+#include "tessera/base/json/parse.h"
 #include "tessera/context/context.h"
 #include "tessera/model/decision.h"
 #include "tessera/plan/plan.h"

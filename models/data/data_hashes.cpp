@@ -5,7 +5,8 @@
 
 #include "tessera/base/files.h"
 #include "tessera/base/hash.h"
-#include "tessera/base/json_fields.h"
+#include "tessera/base/json/read.h"
+#include "tessera/base/json/write.h"
 
 #include "models/data/files.h"
 #include "models/data/prepare.h"
@@ -30,16 +31,23 @@ hashes_of(const TokenDataset& train, const TokenDataset& validation, const std::
       hex(hash_text(read_file(folder + "/" + kTokenizerFile)))};
 }
 
+template <typename Visit>
+void describe(Visit& visit, DataHashes& hashes) {
+  visit.allow_unknown();
+  visit({.name = "train"}, hashes.train);
+  visit({.name = "validation"}, hashes.validation);
+  visit({.name = "tokenizer"}, hashes.tokenizer);
+}
+
 std::string to_json(const DataHashes& hashes) {
-  const OrderedJson json{
-      {"train", hashes.train}, {"validation", hashes.validation}, {"tokenizer", hashes.tokenizer}};
-  return json.dump();
+  return form::write(hashes).dump();
 }
 
 DataHashes data_hashes_from_json(const std::string& json, const std::string& origin) {
-  const auto object = OrderedJson::parse(json);
-  const JsonFields fields(object, origin);
-  return {fields.text("train"), fields.text("validation"), fields.text("tokenizer")};
+  form::Faults faults(origin);
+  DataHashes hashes;
+  form::read(OrderedJson::parse(json), hashes, faults);
+  return hashes;
 }
 
 std::string differences(

@@ -2,11 +2,10 @@
 
 #include <bit>
 
-#include <nlohmann/json.hpp>
-
 #include "tessera/base/error.h"
 #include "tessera/base/hash.h"
-#include "tessera/base/json/parse.h"
+#include "tessera/base/json/read.h"
+#include "tessera/base/json/write.h"
 
 namespace tessera::data {
 
@@ -18,31 +17,19 @@ std::uint64_t next_bits(std::uint64_t state) {
 
 } // namespace
 
+template <typename Visit>
+void describe(Visit& visit, SamplerState& state) {
+  visit.allow_unknown();
+  visit({.name = "epoch", .bounds = form::at_least(0)}, state.epoch);
+  visit({.name = "index", .bounds = form::at_least(0)}, state.index);
+}
+
 std::string to_json(const SamplerState& state) {
-  return nlohmann::ordered_json{{"epoch", state.epoch}, {"index", state.index}}.dump();
+  return form::write(state).dump();
 }
 
 SamplerState sampler_state_from_json(const std::string& text) {
-  nlohmann::ordered_json json;
-  try {
-    json = parse_json(text, "sampler state");
-  } catch (const JsonError& error) {
-    throw CheckpointError(error.what());
-  }
-  SamplerState state;
-  const auto read = [&](const char* key, std::uint64_t& value) {
-    if (!json.is_object() || !json.contains(key) || !json[key].is_number_unsigned()) {
-      throw CheckpointError(
-          str("sampler state: \"",
-              key,
-              "\" must be an integer of 0 or more, found: ",
-              text.substr(0, 80)));
-    }
-    value = json[key].get<std::uint64_t>();
-  };
-  read("epoch", state.epoch);
-  read("index", state.index);
-  return state;
+  return form::read_text<SamplerState, CheckpointError>(text, "sampler state");
 }
 
 Sampler::Sampler(const SamplerOptions& options) : options_(options) {

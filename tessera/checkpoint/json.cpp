@@ -61,18 +61,6 @@ std::string JsonObject::string(const char* key) const {
   return value.get<std::string>();
 }
 
-std::uint64_t JsonObject::number(const char* key) const {
-  return unsigned_of(at(key), what(key));
-}
-
-int JsonObject::small_number(const char* key) const {
-  const std::uint64_t value = number(key);
-  if (value > static_cast<std::uint64_t>(std::numeric_limits<int>::max())) {
-    throw CheckpointError(str(what(key), " is too large: ", value));
-  }
-  return static_cast<int>(value);
-}
-
 std::uint64_t JsonObject::hash(const char* key) const {
   return from_hex(string(key), what(key));
 }
@@ -83,29 +71,6 @@ const json& JsonObject::list(const char* key) const {
     throw CheckpointError(str(what(key), " must be a list, found ", brief(value)));
   }
   return value;
-}
-
-JsonObject JsonObject::object(const char* key) const {
-  return {at(key), what(key)};
-}
-
-std::vector<std::string> JsonObject::strings(const char* key) const {
-  std::vector<std::string> texts;
-  for (const auto& element : list(key)) {
-    if (!element.is_string()) {
-      throw CheckpointError(str(what(key), " must list strings, found ", brief(element)));
-    }
-    texts.push_back(element.get<std::string>());
-  }
-  return texts;
-}
-
-std::vector<std::int64_t> JsonObject::sizes(const char* key) const {
-  std::vector<std::int64_t> numbers;
-  for (const auto& element : list(key)) {
-    numbers.push_back(static_cast<std::int64_t>(unsigned_of(element, what(key))));
-  }
-  return numbers;
 }
 
 std::uint64_t unsigned_of(const json& value, const std::string& what) {

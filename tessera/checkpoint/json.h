@@ -27,18 +27,10 @@ class JsonObject {
 
   const nlohmann::json& at(const char* key) const;
   std::string string(const char* key) const;
-  std::uint64_t number(const char* key) const; // 0 .. 2^63 - 1
-  int small_number(const char* key) const; // 0 .. 2^31 - 1
   std::uint64_t hash(const char* key) const;
   const nlohmann::json& list(const char* key) const;
-  JsonObject object(const char* key) const;
-  std::vector<std::string> strings(const char* key) const;
-  std::vector<std::int64_t> sizes(const char* key) const;
 
   std::string what(const char* key) const;
-  const nlohmann::json& members() const {
-    return value_;
-  }
 
  private:
   const nlohmann::json& value_;

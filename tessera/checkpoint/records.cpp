@@ -1,15 +1,62 @@
-#include "tessera/checkpoint/records.h"
-
-#include <algorithm>
-#include <limits>
 #include <utility>
 
-#include <nlohmann/json.hpp>
-
-#include "tessera/base/error.h"
+#include "tessera/base/json/read.h"
+#include "tessera/base/json/write.h"
 #include "tessera/checkpoint/checksum.h"
 #include "tessera/checkpoint/field_json.h"
 #include "tessera/checkpoint/json.h"
+#include "tessera/topology/degrees_json.h"
+
+namespace tessera::state {
+
+template <typename Visit>
+void describe(Visit& visit, OptimizerState::Group& group) {
+  visit.allow_unknown();
+  visit({.name = "parameters"}, group.parameters);
+  OrderedJson options(checkpoint::fields_to_json(group.options, "optimizer options"));
+  visit({.name = "options"}, options);
+  visit.check([&]() -> std::string {
+    try {
+      group.options = checkpoint::fields_from_json(nlohmann::json(options), "options");
+      return "";
+    } catch (const CheckpointError& error) {
+      return error.what();
+    }
+  });
+}
+
+} // namespace tessera::state
+
+namespace tessera::checkpoint {
+
+/// A hash as it stands in a file.
+struct HexDigits {
+  std::uint64_t& hash;
+};
+
+} // namespace tessera::checkpoint
+
+namespace tessera::form {
+
+template <>
+struct Custom<checkpoint::HexDigits> {
+  static bool read(const OrderedJson& found, checkpoint::HexDigits& into) {
+    try {
+      into.hash = checkpoint::from_hex(found.is_string() ? found.get<std::string>() : "", "");
+      return true;
+    } catch (const CheckpointError&) {
+      return false;
+    }
+  }
+  static OrderedJson write(const checkpoint::HexDigits& digits) {
+    return checkpoint::to_hex(digits.hash);
+  }
+  static std::string allowed() {
+    return "a text of 16 hexadecimal digits";
+  }
+};
+
+} // namespace tessera::form
 
 namespace tessera::checkpoint {
 
@@ -17,205 +64,137 @@ namespace {
 
 using nlohmann::json;
 
-const char* const kFormat = "tessera checkpoint";
-constexpr int kVersion = 1;
+constexpr form::Bounds kNotNegative = form::at_least(0);
 
-json tensors_to_json(const std::vector<TensorRecord>& tensors) {
-  json list = json::array();
-  for (const auto& tensor : tensors) {
-    json entry = {
-        {"name", tensor.name},
-        {"dtype", tensor.dtype},
-        {"shape", tensor.shape},
-        {"file", tensor.file},
-        {"hash", to_hex(tensor.hash)}};
-    if (!tensor.slice.whole()) {
-      entry["global_shape"] = tensor.slice.global_shape;
-      entry["offset"] = tensor.slice.offset;
-    }
-    list.push_back(std::move(entry));
-  }
-  return list;
+template <typename Visit>
+void describe_hash(Visit& visit, const char* name, std::uint64_t& hash) {
+  HexDigits digits{hash};
+  visit({.name = name}, digits);
 }
 
-void check_slice(const TensorRecord& tensor, const std::string& what) {
+std::string fault_of_slice(const TensorRecord& tensor) {
   const Slice& slice = tensor.slice;
+  if (slice.whole() && slice.offset.empty()) {
+    return "";
+  }
   bool good = slice.global_shape.size() == tensor.shape.size() &&
               slice.offset.size() == tensor.shape.size();
   for (std::size_t i = 0; good && i < tensor.shape.size(); ++i) {
     good = slice.offset[i] <= slice.global_shape[i] &&
            tensor.shape[i] <= slice.global_shape[i] - slice.offset[i];
   }
-  if (!good) {
-    throw CheckpointError(str(what, ": the slice of \"", tensor.name, "\" leaves the tensor"));
+  return good ? "" : str("the slice of \"", tensor.name, "\" leaves the tensor");
+}
+
+// A name from a file must not lead out of the checkpoint's folder.
+bool is_name_in_folder(const std::string& name) {
+  return !name.empty() && name.find('/') == std::string::npos &&
+         name.find('\0') == std::string::npos && name != "." && name != "..";
+}
+
+} // namespace
+
+template <typename Visit>
+void describe(Visit& visit, TensorRecord& tensor) {
+  visit.allow_unknown();
+  visit({.name = "name"}, tensor.name);
+  visit({.name = "dtype"}, tensor.dtype);
+  visit({.name = "shape", .bounds = kNotNegative}, tensor.shape);
+  visit({.name = "file"}, tensor.file);
+  describe_hash(visit, "hash", tensor.hash);
+  constexpr auto kIfSaid = form::Presence::kIfSaid;
+  visit(
+      {.name = "global_shape", .bounds = kNotNegative, .presence = kIfSaid},
+      tensor.slice.global_shape);
+  visit({.name = "offset", .bounds = kNotNegative, .presence = kIfSaid}, tensor.slice.offset);
+  visit.check([&] { return fault_of_slice(tensor); });
+}
+
+template <typename Visit>
+void describe(Visit& visit, FileEntry& file) {
+  visit.allow_unknown();
+  visit({.name = "name"}, file.name);
+  visit({.name = "size_bytes", .bounds = kNotNegative}, file.size_bytes);
+  describe_hash(visit, "checksum", file.checksum);
+  visit.check([&] {
+    return is_name_in_folder(file.name) ? "" : str("\"", file.name, "\" is no file of this folder");
+  });
+}
+
+template <typename Visit>
+void describe(Visit& visit, OptimizerRecord& optimizer) {
+  visit.allow_unknown();
+  visit({.name = "kind"}, optimizer.kind);
+  visit({.name = "groups"}, optimizer.groups);
+  visit({.name = "number_fields"}, optimizer.number_fields);
+}
+
+template <typename Visit>
+void describe(Visit& visit, RankFiles& files) {
+  visit.allow_unknown();
+  visit({.name = "rank", .bounds = kNotNegative}, files.rank);
+  visit({.name = "error"}, files.error);
+  visit({.name = "files"}, files.files);
+  visit({.name = "model"}, files.model);
+  visit({.name = "optimizer_tensors"}, files.optimizer_tensors);
+  visit({.name = "optimizer"}, files.optimizer);
+}
+
+template <typename Visit>
+void describe(Visit& visit, Meta& meta) {
+  visit.allow_unknown();
+  visit.head("tessera checkpoint", Meta{}.version);
+  visit({.name = "torch_version"}, meta.torch_version);
+  visit({.name = "tag"}, meta.tag);
+  visit({.name = "sequence", .bounds = kNotNegative}, meta.sequence);
+  visit({.name = "model"}, meta.model);
+  visit({.name = "degrees"}, meta.degrees);
+  visit({.name = "placement"}, meta.placement);
+  visit({.name = "partition", .bounds = kNotNegative}, meta.partition);
+  OrderedJson content(parse_json(meta.user_content, "the user's content"));
+  visit({.name = "user_content"}, content);
+  visit({.name = "files"}, meta.files);
+  visit({.name = "tensors"}, meta.tensors);
+  visit({.name = "optimizer_tensors"}, meta.optimizer_tensors);
+  visit({.name = "optimizer"}, meta.optimizer);
+  describe_hash(visit, "parameter_hash", meta.parameter_hash);
+  describe_hash(visit, "optimizer_hash", meta.optimizer_hash);
+  if constexpr (Visit::kReads) {
+    meta.user_content = json(content).dump();
   }
 }
 
-std::vector<TensorRecord> tensors_from_json(const json& list, const std::string& what) {
-  std::vector<TensorRecord> tensors;
-  for (const auto& element : list) {
-    const JsonObject entry(element, what);
-    TensorRecord tensor;
-    tensor.name = entry.string("name");
-    tensor.dtype = entry.string("dtype");
-    tensor.shape = entry.sizes("shape");
-    tensor.file = entry.string("file");
-    tensor.hash = entry.hash("hash");
-    if (element.contains("global_shape")) {
-      tensor.slice.global_shape = entry.sizes("global_shape");
-      tensor.slice.offset = entry.sizes("offset");
-      check_slice(tensor, what);
-    }
-    tensors.push_back(std::move(tensor));
-  }
-  return tensors;
-}
+namespace {
 
-json files_to_json(const std::vector<FileEntry>& files) {
-  json list = json::array();
-  for (const auto& file : files) {
-    list.push_back(
-        {{"name", file.name},
-         {"size_bytes", file.size_bytes},
-         {"checksum", to_hex(file.checksum)}});
+template <typename Record>
+Record unsealed(const std::string& text, const std::string& what) {
+  const OrderedJson object(unseal(text, what));
+  try {
+    form::Faults faults("");
+    Record record;
+    form::read(object, record, faults);
+    return record;
+  } catch (const Error& error) {
+    throw CheckpointError(str(what, ": ", error.what()));
   }
-  return list;
-}
-
-std::vector<FileEntry> files_from_json(const json& list, const std::string& what) {
-  std::vector<FileEntry> files;
-  for (const auto& element : list) {
-    const JsonObject entry(element, what);
-    FileEntry file;
-    file.name = entry.string("name");
-    // A name from a file must not lead out of the checkpoint's folder.
-    if (file.name.empty() || file.name.find('/') != std::string::npos ||
-        file.name.find('\0') != std::string::npos || file.name == "." || file.name == "..") {
-      throw CheckpointError(str(what, ": \"", file.name, "\" is no file of this folder"));
-    }
-    file.size_bytes = entry.number("size_bytes");
-    file.checksum = entry.hash("checksum");
-    files.push_back(std::move(file));
-  }
-  return files;
-}
-
-json optimizer_to_json(const OptimizerRecord& optimizer) {
-  json groups = json::array();
-  for (const auto& group : optimizer.groups) {
-    groups.push_back(
-        {{"parameters", group.parameters},
-         {"options", fields_to_json(group.options, "optimizer options")}});
-  }
-  return {
-      {"kind", optimizer.kind},
-      {"groups", std::move(groups)},
-      {"number_fields", optimizer.number_fields}};
-}
-
-OptimizerRecord optimizer_from_json(const JsonObject& entry) {
-  OptimizerRecord optimizer;
-  optimizer.kind = entry.string("kind");
-  optimizer.number_fields = entry.strings("number_fields");
-  for (const auto& element : entry.list("groups")) {
-    const JsonObject group(element, entry.what("groups"));
-    optimizer.groups.push_back(
-        {group.strings("parameters"),
-         fields_from_json(group.at("options"), group.what("options"))});
-  }
-  return optimizer;
 }
 
 } // namespace
 
 std::string to_text(const RankFiles& files) {
-  return seal(
-      {{"rank", files.rank},
-       {"error", files.error},
-       {"files", files_to_json(files.files)},
-       {"model", tensors_to_json(files.model)},
-       {"optimizer_tensors", tensors_to_json(files.optimizer_tensors)},
-       {"optimizer", optimizer_to_json(files.optimizer)}});
+  return seal(json(form::write(files)));
 }
 
 RankFiles rank_files_from_text(const std::string& text) {
-  const std::string what = "a rank's part of a checkpoint";
-  const json parsed = unseal(text, what);
-  const JsonObject entry(parsed, what);
-  RankFiles files;
-  files.rank = entry.small_number("rank");
-  files.error = entry.string("error");
-  files.files = files_from_json(entry.list("files"), entry.what("files"));
-  files.model = tensors_from_json(entry.list("model"), entry.what("model"));
-  files.optimizer_tensors =
-      tensors_from_json(entry.list("optimizer_tensors"), entry.what("optimizer_tensors"));
-  files.optimizer = optimizer_from_json(entry.object("optimizer"));
-  return files;
+  return unsealed<RankFiles>(text, "a rank's part of a checkpoint");
 }
 
 std::string to_json(const Meta& meta) {
-  return seal(
-      {{"format", kFormat},
-       {"version", meta.version},
-       {"torch_version", meta.torch_version},
-       {"tag", meta.tag},
-       {"sequence", meta.sequence},
-       {"model", meta.model},
-       {"degrees",
-        {{"pipeline", meta.degrees.pipeline},
-         {"tensor", meta.degrees.tensor},
-         {"reduced_data", meta.degrees.reduced_data}}},
-       {"placement", meta.placement},
-       {"partition", meta.partition},
-       {"user_content", parse_json(meta.user_content, "the user's content")},
-       {"files", files_to_json(meta.files)},
-       {"tensors", tensors_to_json(meta.tensors)},
-       {"optimizer_tensors", tensors_to_json(meta.optimizer_tensors)},
-       {"optimizer", optimizer_to_json(meta.optimizer)},
-       {"parameter_hash", to_hex(meta.parameter_hash)},
-       {"optimizer_hash", to_hex(meta.optimizer_hash)}});
+  return seal(json(form::write(meta)));
 }
 
 Meta meta_from_json(const std::string& text, const std::string& what) {
-  const json parsed = unseal(text, what);
-  const JsonObject entry(parsed, what);
-  if (entry.string("format") != kFormat) {
-    throw CheckpointError(str(
-        entry.what("format"), " is \"", entry.string("format"), "\", expected \"", kFormat, "\""));
-  }
-  Meta meta;
-  meta.version = entry.small_number("version");
-  if (meta.version != kVersion) {
-    throw CheckpointError(
-        str(entry.what("version"),
-            " is ",
-            meta.version,
-            "; this library reads version ",
-            kVersion,
-            ", use the one that wrote it"));
-  }
-  meta.torch_version = entry.string("torch_version");
-  meta.tag = entry.string("tag");
-  meta.sequence = entry.number("sequence");
-  meta.model = entry.string("model");
-  const JsonObject degrees = entry.object("degrees");
-  meta.degrees.pipeline = degrees.small_number("pipeline");
-  meta.degrees.tensor = degrees.small_number("tensor");
-  meta.degrees.reduced_data = degrees.small_number("reduced_data");
-  meta.placement = entry.string("placement");
-  const JsonObject partition = entry.object("partition");
-  for (const auto& item : partition.members().items()) {
-    meta.partition[item.key()] = partition.small_number(item.key().c_str());
-  }
-  meta.user_content = entry.at("user_content").dump();
-  meta.files = files_from_json(entry.list("files"), entry.what("files"));
-  meta.tensors = tensors_from_json(entry.list("tensors"), entry.what("tensors"));
-  meta.optimizer_tensors =
-      tensors_from_json(entry.list("optimizer_tensors"), entry.what("optimizer_tensors"));
-  meta.optimizer = optimizer_from_json(entry.object("optimizer"));
-  meta.parameter_hash = entry.hash("parameter_hash");
-  meta.optimizer_hash = entry.hash("optimizer_hash");
-  return meta;
+  return unsealed<Meta>(text, what);
 }
 
 std::uint64_t hash_of_tensor(const TensorRecord& record, std::uint64_t data_checksum) {

@@ -3,7 +3,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
 #include "tessera/base/json/parse.h"
-#include "tessera/base/json_fields.h"
+#include "tessera/base/json/read.h"
 #include "tessera/base/statistics.h"
 #include "tessera/planner/rank_correlation.h"
 
@@ -84,11 +84,10 @@ std::string calibration_json(
 double calibration_ratio(const std::string& path) {
   try {
     const auto json = parse_json(read_file(path), path);
-    const JsonFields fields(json, path);
-    const double ratio = fields.number("measured_by_predicted");
-    if (!(ratio > 0)) {
-      fields.fail(str("'measured_by_predicted' must be more than 0, found ", ratio));
-    }
+    form::Faults faults(path);
+    double ratio = 0;
+    form::Reader(json, faults)(
+        {.name = "measured_by_predicted", .bounds = form::more_than(0)}, ratio);
     return ratio;
   } catch (const ConfigError&) {
     throw;

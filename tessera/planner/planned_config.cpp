@@ -1,6 +1,6 @@
 #include "tessera/planner/planned_config.h"
 
-#include "tessera/base/json_fields.h"
+#include "tessera/base/json/parse.h"
 #include "tessera/config/keys.h"
 
 namespace tessera::planner {

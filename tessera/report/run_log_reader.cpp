@@ -5,44 +5,20 @@
 #include <sstream>
 #include <system_error>
 
-#include "tessera/base/error.h"
-#include "tessera/base/json/parse.h"
-#include "tessera/base/json_fields.h"
+#include "tessera/base/json/read.h"
 #include "tessera/report/run_log.h"
+#include "tessera/report/run_log_form.h"
 
 namespace tessera::report {
 
 namespace {
-
-using Json = OrderedJson;
-
-constexpr int kNewest = 2; // what run_log_writer.cpp writes
-
-std::string text_of(const JsonFields& fields, const char* key) {
-  const Json& value = fields.at(key);
-  if (value.is_null()) {
-    return "";
-  }
-  if (!value.is_object()) {
-    fields.fail(str("'", key, "' must be an object or null"));
-  }
-  return value.dump(2, ' ', false, Json::error_handler_t::replace);
-}
-
-double not_negative(const JsonFields& fields, const char* key) {
-  const double value = fields.number(key);
-  if (!(value >= 0)) {
-    fields.fail(str("'", key, "' must not be negative, found ", value));
-  }
-  return value;
-}
 
 /// A message about a damaged line quotes it: bytes that are no UTF-8 become U+FFFD, and a long
 /// quotation is cut.
 std::string readable(const std::string& text) {
   constexpr std::size_t kLongest = 300;
   const std::string begin = text.size() > kLongest ? text.substr(0, kLongest) + "..." : text;
-  return Json::parse(one_line(begin)).get<std::string>();
+  return OrderedJson::parse(one_line(begin)).get<std::string>();
 }
 
 /// The log was written by a later program: skipping its lines would show a run that never was.
@@ -61,33 +37,32 @@ class Reader {
 
   /// Throws: Error for a line that is not as docs/run_log.md says; the log is unchanged then.
   void read(const std::string& line, const std::string& place) {
-    const Json json = parse_json(line, place);
-    const JsonFields fields(json, place);
-    const std::string type = fields.text("type");
+    const OrderedJson json = parse_json(line, place);
+    form::Faults faults(place);
+    std::string type;
+    if (!json.is_object()) {
+      faults.wrong({}, json, "an object");
+    } else if (json.contains("type") && json["type"].is_string()) {
+      type = json["type"].get<std::string>();
+    }
     if (type == "run") {
-      add(read_run(fields));
+      const int version = version_of(json);
+      add(record<RunFacts>(json, faults));
+      version_ = version;
     } else if (type == "step") {
-      add(read_step(fields));
+      add(counted<StepRecord>(json, faults));
     } else if (type == "validation") {
-      fields.allow_only({"type", "step", "loss"});
-      log_.validations.push_back({step_of(fields), fields.number_or_null("loss")});
+      log_.validations.push_back(counted<ValidationRecord>(json, faults));
     } else if (type == "traffic") {
-      fields.allow_only({"type", "step", "group", "calls", "bytes"});
-      log_.traffic.push_back(
-          {step_of(fields),
-           fields.text("group"),
-           fields.integer("calls"),
-           fields.integer("bytes")});
+      log_.traffic.push_back(counted<TrafficRecord>(json, faults));
     } else if (type == "sample") {
-      fields.allow_only({"type", "step", "prompt", "text"});
-      log_.samples.push_back({step_of(fields), fields.text("prompt"), fields.text("text")});
+      log_.samples.push_back(counted<SampleRecord>(json, faults));
     } else if (type == "partition") {
-      fields.allow_only({"type", "svg"});
-      log_.partition_svg = fields.text("svg");
+      log_.partition_svg = record<PartitionLine>(json, faults).svg;
     } else if (type == "end") {
-      add(read_end(fields));
+      add(record<EndRecord>(json, faults));
     } else {
-      fields.fail(
+      faults.add(
           str("'type' must be run, step, validation, traffic, sample, partition or end, found '",
               type,
               "'"));
@@ -95,127 +70,33 @@ class Reader {
   }
 
  private:
-  // Version 1 counted from 0.
-  std::int64_t step_of(const JsonFields& fields, const char* key = "step") const {
-    constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max() - 1;
-    return fields.integer(key, 0, kMost) + (version_ == 1 ? 1 : 0);
-  }
-
-  RunFacts read_run(const JsonFields& fields) {
-    const int version = fields.small_integer("version", 1);
-    if (version > kNewest) {
+  static int version_of(const OrderedJson& json) {
+    std::int64_t version = 0;
+    if (json.contains("version") && form::to_integer(json["version"], version) &&
+        version > kNewestRunLog) {
       throw NewerVersion(
           str("the log has a run line of version ",
               version,
               "; this program reads versions 1 to ",
-              kNewest,
+              kNewestRunLog,
               ": use the program that wrote it, or a later one"));
     }
-    fields.allow_only(
-        {"type",
-         "version",
-         "run_id",
-         "model",
-         "started",
-         "command",
-         "program",
-         "data",
-         "precision",
-         "schedule",
-         "world_size",
-         "pipeline_parallel_degree",
-         "tensor_parallel_degree",
-         "data_parallel_degree",
-         "microbatches",
-         "parameters",
-         "tokens_per_step",
-         "first_step",
-         "steps",
-         "flops_per_token",
-         "peak_flops_per_second",
-         "hosts",
-         "config",
-         "plan"});
-    RunFacts run;
-    run.model = fields.text("model");
-    run.started = fields.text("started");
-    run.data = fields.text("data");
-    run.precision = fields.text("precision");
-    run.schedule = fields.text("schedule");
-    run.world_size = fields.small_integer("world_size", 1);
-    run.pipeline_parallel_degree = fields.small_integer("pipeline_parallel_degree", 1);
-    run.tensor_parallel_degree = fields.small_integer("tensor_parallel_degree", 1);
-    run.data_parallel_degree = fields.small_integer("data_parallel_degree", 1);
-    run.microbatches = fields.small_integer("microbatches", 1);
-    run.parameters = fields.integer("parameters");
-    run.tokens_per_step = fields.integer("tokens_per_step");
-    run.hosts = fields.texts("hosts");
-    run.config_json = text_of(fields, "config");
-    run.plan_json = text_of(fields, "plan");
-    if (version == 1) {
-      run.first_step = fields.integer("first_step") + 1;
-    } else {
-      run.first_step = fields.integer("first_step", 1);
-      run.run_id = fields.text("run_id");
-      run.command = fields.texts("command");
-      run.program = fields.text("program");
-      run.steps = fields.integer("steps");
-      run.flops_per_token = not_negative(fields, "flops_per_token");
-      run.peak_flops_per_second = not_negative(fields, "peak_flops_per_second");
-    }
-    version_ = version;
-    return run;
+    return static_cast<int>(version);
   }
 
-  StepRecord read_step(const JsonFields& fields) const {
-    fields.allow_only(
-        {"type",
-         "step",
-         "loss",
-         "tokens_per_second",
-         "step_seconds",
-         "lr",
-         "grad_norm",
-         "bubble_share",
-         "elapsed_seconds",
-         "memory_bytes",
-         "skipped"});
-    StepRecord step;
-    step.step = step_of(fields);
-    step.loss = fields.number_or_null("loss");
-    step.tokens_per_second = fields.number("tokens_per_second");
-    step.step_seconds = fields.number("step_seconds");
-    step.learning_rate = fields.number("lr");
-    if (fields.has("grad_norm")) {
-      step.grad_norm = fields.number_or_null("grad_norm");
-    }
-    if (fields.has("bubble_share")) {
-      step.bubble_share = fields.number("bubble_share");
-      if (!(*step.bubble_share >= 0 && *step.bubble_share <= 1)) {
-        fields.fail(str("'bubble_share' must be from 0 to 1, found ", *step.bubble_share));
-      }
-    }
-    if (fields.has("elapsed_seconds")) {
-      step.elapsed_seconds = not_negative(fields, "elapsed_seconds");
-    }
-    step.memory_bytes = fields.integers("memory_bytes");
-    if (fields.has("skipped")) {
-      step.skipped = fields.text("skipped");
-    }
-    return step;
+  template <typename Record>
+  static Record record(const OrderedJson& json, form::Faults& faults) {
+    Record read;
+    form::read(json, read, faults);
+    return read;
   }
 
-  static EndRecord read_end(const JsonFields& fields) {
-    fields.allow_only({"type", "state", "step", "elapsed_seconds", "reason"});
-    EndRecord end;
-    end.state = fields.text("state");
-    if (end.state != "finished" && end.state != "stopped" && end.state != "failed") {
-      fields.fail(str("'state' must be finished, stopped or failed, found '", end.state, "'"));
-    }
-    end.step = fields.integer("step");
-    end.elapsed_seconds = not_negative(fields, "elapsed_seconds");
-    end.reason = fields.text("reason");
-    return end;
+  /// Version 1 counted steps from 0.
+  template <typename Record>
+  Record counted(const OrderedJson& json, form::Faults& faults) const {
+    auto read = record<Record>(json, faults);
+    read.step += version_ == 1 ? 1 : 0;
+    return read;
   }
 
   void add(RunFacts run) {
@@ -254,7 +135,7 @@ class Reader {
   }
 
   RunLog& log_;
-  int version_ = kNewest;
+  int version_ = kNewestRunLog;
 };
 
 } // namespace

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "tessera/base/error.h"
-#include "tessera/base/json_fields.h"
+#include "tessera/base/json/parse.h"
 #include "tessera/timeline/timeline.h"
 
 namespace tessera::timeline {

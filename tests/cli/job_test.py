@@ -75,7 +75,7 @@ with tempfile.TemporaryDirectory() as work:
     # The file: both places of a key, the nearest key, comments, last commas, depth.
     refused('{"steps": 2,\n "data": {"batch": 8,\n  "batch": 4}, "modle": {},\n "log_evry": 1}',
             '"batch": stands twice', "line 2, column 11", "line 3, column 3",
-            "unknown key 'modle'; the nearest is 'model'", "'log_every'", "'data.directory'")
+            "unknown field 'modle'; the nearest is 'model'", "'log_every'", "'data.directory'")
     commented = json.dumps(BASE, indent=1).replace('"steps": 2', '"steps": 2, // two\n/* end */')
     assert "//" in commented
     check(commented)
@@ -93,13 +93,13 @@ with tempfile.TemporaryDirectory() as work:
                           ("steps.more=1", "'steps' is 2, which has no keys"),
                           ("steps", "write KEY=VALUE"), ("data..batch=1", "empty part"),
                           ("model.options={", "not valid JSON"),
-                          ("optimizer.type=adamm", "must be one of adamw, adam, sgd")):
+                          ("optimizer.type=adamm", 'must be "adamw", "adam" or "sgd"')):
         refused(BASE, word, options=("--set", setting))
 
     # All that needs no training.
     refused(changed(model={"name": "gpt-mimi"}), "gpt-mimi", 'the nearest is "gpt-mini"')
     refused(changed(model={"name": "bert-tiny"}), "of the family bert", "trains the gpt family")
-    refused(changed(model={"options": {"n_layer": "two"}}), '"n_layer": found "two"')
+    refused(changed(model={"options": {"n_layer": "two"}}), 'n_layer: found "two"')
     refused(changed(model={"options": {"n_layr": 2}}), '"n_layr"', '"n_layer"')
     refused(changed(model={"options": {"n_head": 5}}), "not a multiple of n_head = 5")
     refused(changed(model={"options": {"n_positions": 8}}), "n_positions is 8", "sequence = 16")

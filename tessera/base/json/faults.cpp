@@ -58,8 +58,17 @@ void Faults::unknown(
 void Faults::other_version(const Place& at, const OrderedJson& found, int known) {
   if (wording_ == Wording::kWrite) {
     add(str(at.text(), ": found ", shown(found), "; this program reads version ", known));
+  } else if (!found.is_number()) {
+    wrong(at, found, "a number");
   } else {
-    wrong(at, found, str(known, ", which this program reads"));
+    add(
+        str("'",
+            at.text(),
+            "' is ",
+            shown(found),
+            "; this program reads version ",
+            known,
+            ", use the one that wrote it"));
   }
 }
 

@@ -1,5 +1,6 @@
 #include "tessera/base/json/field.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
@@ -24,6 +25,12 @@ namespace tessera::form {
 namespace {
 
 constexpr double kTwoTo63 = 9223372036854775808.0;
+
+bool few_numbers(const OrderedJson& list) {
+  constexpr std::size_t kFew = 4;
+  return !list.empty() && list.size() <= kFew &&
+         std::all_of(list.begin(), list.end(), [](const auto& entry) { return entry.is_number(); });
+}
 
 } // namespace
 
@@ -76,7 +83,7 @@ std::string shown(const OrderedJson& value) {
   if (value.is_object()) {
     return "an object";
   }
-  if (value.is_array()) {
+  if (value.is_array() && !few_numbers(value)) {
     return "a list";
   }
   return value.is_string() ? quoted_briefly(value.get<std::string>()) : value.dump();

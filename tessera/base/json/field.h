@@ -8,6 +8,8 @@
 //     visit.head("tessera.parameter", 1);  // of files: format and version
 //     visit({.name = "name", .doc = "path under which it is found"}, parameter.name);
 //     visit({.name = "bytes", .bounds = at_least(0)}, parameter.bytes);
+//     visit.allow_unknown();               // first, where later programs may add keys
+//     visit.define("parameter");           // a name in the schema
 //     visit.check([&] { return ...; });    // a text when fields contradict each other, else ""
 //   }
 //
@@ -62,8 +64,8 @@ struct Field {
   const char* doc = ""; // half a sentence, for the schema and the reference
   Bounds bounds = {};
   Presence presence = Presence::kRequired;
-  std::vector<std::string> choices = {}; // of texts; empty: any
-  bool not_empty = false; // of texts
+  std::vector<std::string> choices = {}; // texts, and keys of a map; empty: any
+  bool not_empty = false; // of texts; of lists and objects it is told by the schema only
   double unit = 1; // a member of type double holds the file's number times this
   bool null_is_nan = false; // null stands for "not a number", which JSON cannot write
 };
@@ -79,7 +81,8 @@ std::string allowed(const Field& field, Kind kind);
 /// Returns the shortest text that reads back to the same number.
 std::string number_text(double value);
 
-/// Returns a value for people: texts are cut short, objects and lists only named.
+/// Returns a value for people: texts are cut short; objects and lists of more than a few numbers
+/// are only named.
 std::string shown(const OrderedJson& value);
 
 /// Reads an integer, also one written as 5e8; false when it is none or does not fit.

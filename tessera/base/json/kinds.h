@@ -22,6 +22,8 @@ struct Custom {};
 /// A list whose entries stand in an object under their names.
 template <typename T>
 struct ByName {
+  using Entry = T;
+
   std::vector<T>& entries;
   std::string T::*name;
 };
@@ -106,6 +108,7 @@ std::string allowed(Field field) {
 struct Visitor {
   static constexpr bool kReads = false;
   void define(const char*) {}
+  void allow_unknown() {}
   void head(const char*, int) {}
   template <typename Check>
   void check(Check) {}

@@ -72,6 +72,18 @@ class Reader {
       const std::vector<std::string>& known)
       : object_(object), at_(at), faults_(faults), known_(known) {}
 
+  /// For some keys of an object that may hold others.
+  Reader(const OrderedJson& object, Faults& faults) : Reader(object, kWholeFile, faults, kNoNames) {
+    allow_unknown();
+    if (!object.is_object()) {
+      faults.wrong(at_, object, "an object");
+    }
+  }
+
+  void allow_unknown() {
+    looked_ = true;
+  }
+
   void define(const char*) {}
 
   void head(const char* format, int version) {
@@ -133,6 +145,9 @@ class Reader {
     }
   }
 
+  static inline const Place kWholeFile;
+  static inline const std::vector<std::string> kNoNames;
+
   const OrderedJson& object_;
   const Place& at_;
   Faults& faults_;
@@ -149,9 +164,12 @@ void read_map(
     const Place& at,
     Faults& faults,
     const Context&... context) {
+  const auto& names = field.choices;
   for (const auto& item : found.items()) {
     const Place inner(at, item.key());
-    if constexpr (std::is_same_v<K, std::string>) {
+    if (!names.empty() && std::find(names.begin(), names.end(), item.key()) == names.end()) {
+      faults.unknown(at, item.key(), names);
+    } else if constexpr (std::is_same_v<K, std::string>) {
       read_value(item.value(), into[item.key()], field, inner, faults, context...);
     } else if (const int number = whole_number(item.key()); number > 0) {
       read_value(item.value(), into[number], field, inner, faults, context...);

@@ -194,8 +194,7 @@ TEST(Keys, EveryWrongTypeNamesKeyValueAndAllowed) {
       if (fits) {
         continue;
       }
-      const std::string found =
-          wrong[0] == '[' ? "a list" : (wrong[0] == '{' ? "an object" : wrong);
+      const std::string found = wrong[0] == '{' ? "an object" : wrong;
       EXPECT_EQ(
           parse_error("{\"" + key.name + "\": " + wrong + "}"),
           "test.json: " + key.name + ": found " + found + "; write " + allowed(key));

@@ -125,7 +125,7 @@ TEST(Parse, NoJsonNamesLineAndColumn) {
 }
 
 TEST(Parse, AnythingButAnObject) {
-  EXPECT_THAT(parse_error("[1, 2]"), HasSubstr("test.json: found a list; write an object of keys"));
+  EXPECT_THAT(parse_error("[1, 2]"), HasSubstr("test.json: found [1,2]; write an object of keys"));
   EXPECT_THAT(parse_error("null"), HasSubstr("found null"));
   EXPECT_THAT(parse_error("3"), HasSubstr("found 3"));
 }

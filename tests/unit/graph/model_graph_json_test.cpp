@@ -117,7 +117,8 @@ TEST(ModelGraphJson, OtherFilesAndTornFilesAreRefused) {
   Json other = Json::parse(good);
   other["version"] = 2;
   EXPECT_THAT(
-      error_of(other.dump()), HasSubstr("'version' must be 1, which this program reads, found 2"));
+      error_of(other.dump()),
+      HasSubstr("'version' is 2; this program reads version 1, use the one"));
   Json huge = Json::parse(good);
   huge["parameters"][0]["bytes"] = UINT64_MAX;
   EXPECT_THAT(error_of(huge.dump()), HasSubstr("'parameters[0].bytes'"));

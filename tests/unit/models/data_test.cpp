@@ -441,7 +441,7 @@ TEST(Sampler, ErrorsAreClear) {
       HasSubstr("index 10 of an epoch of 10"));
   EXPECT_THAT(
       message_of<CheckpointError>([] { sampler_state_from_json(R"({"epoch": 1})"); }),
-      HasSubstr("\"index\""));
+      HasSubstr("sampler state: field 'index' is missing"));
   EXPECT_EQ(count_samples(65, 64, "x"), 1);
   EXPECT_EQ(count_samples(129, 64, "x"), 2);
   EXPECT_THAT(

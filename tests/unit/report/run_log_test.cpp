@@ -277,7 +277,7 @@ TEST_F(RunLogWithBadLine, ItIsLeftOutAndNamedWithItsField) {
   EXPECT_THAT(
       reported("{\"type\":\"end\",\"state\":\"dead\",\"step\":1,\"elapsed_seconds\":1,"
                "\"reason\":\"\"}"),
-      HasSubstr("'state' must be finished, stopped or failed, found 'dead'"));
+      HasSubstr("'state' must be \"finished\", \"stopped\" or \"failed\", found \"dead\""));
   // What is quoted of it is text that a browser and a terminal can show.
   EXPECT_THAT(reported("{\"type\":\"ste\xff\""), HasSubstr("ste\xEF\xBF\xBD"));
   EXPECT_LT(reported("\"" + std::string(100'000, 'x')).size(), 400U);

@@ -85,7 +85,8 @@ TEST(TimelineJson, RefusesWhatItDoesNotUnderstand) {
   json = nlohmann::json::parse(to_json(example()));
   json["version"] = 2;
   EXPECT_THAT(
-      error_of(json.dump()), HasSubstr("'version' must be 1, which this program reads, found 2"));
+      error_of(json.dump()),
+      HasSubstr("'version' is 2; this program reads version 1, use the one"));
   json["version"] = 1;
   json["origin"] = "guessed";
   EXPECT_THAT(error_of(json.dump()), HasSubstr("found \"guessed\""));

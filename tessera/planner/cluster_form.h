@@ -1,0 +1,255 @@
+#pragma once
+
+// The form of clusters: those that people describe and those that `tessera probe` measured. Private
+// to the planner.
+
+#include <algorithm>
+#include <optional>
+
+#include "tessera/base/json/kinds.h"
+#include "tessera/base/text.h"
+#include "tessera/cost/cluster.h"
+#include "tessera/cost/data_sheets.h"
+
+namespace tessera::form {
+
+template <>
+struct Custom<cost::MeasuredPoint> {
+  static bool read(const OrderedJson& found, cost::MeasuredPoint& into) {
+    const bool numbers =
+        found.is_array() && std::all_of(found.begin(), found.end(), [](const OrderedJson& value) {
+          return value.is_number();
+        });
+    if (!numbers || found.size() < 2 || found.size() > 3) {
+      return false;
+    }
+    into = {
+        found[0].get<double>(),
+        found[1].get<double>(),
+        found.size() == 3 ? found[2].get<double>() : 0};
+    return true;
+  }
+  static OrderedJson write(const cost::MeasuredPoint& point) {
+    OrderedJson list = OrderedJson::array({point.size, point.seconds});
+    if (point.backward_seconds > 0) {
+      list.push_back(point.backward_seconds);
+    }
+    return list;
+  }
+  static std::string allowed() {
+    return "[size, seconds] or [size, seconds, backward seconds], all of them numbers";
+  }
+  static OrderedJson schema() {
+    return {
+        {"type", "array"},
+        {"description",
+         "[size, seconds] or [size, seconds, seconds of the backward], in order of size; sizes are "
+         "elements, of products rows"},
+        {"items", {{"type", "number"}, {"exclusiveMinimum", 0}}},
+        {"minItems", 2},
+        {"maxItems", 3}};
+  }
+};
+
+} // namespace tessera::form
+
+namespace tessera::cost {
+
+inline constexpr double kBytesPerGigabit = 1e9 / 8;
+inline constexpr double kBytesPerGib = 1024.0 * 1024.0 * 1024.0;
+
+template <typename Visit>
+void describe_speed(Visit& visit, DeviceSpeed& speed) {
+  const auto points = [&](const char* name, const char* doc, auto& of, auto... choices) {
+    visit(
+        {.name = name, .doc = doc, .presence = form::Presence::kIfSaid, .choices = {choices...}},
+        of);
+  };
+  points(
+      "product_seconds",
+      "measured: products of square matrices of this many rows",
+      speed.products,
+      "f32",
+      "bf16");
+  points(
+      "batched_product_seconds",
+      "measured: one of the products of an operator that makes many small ones",
+      speed.batched_products,
+      "f32",
+      "bf16");
+  points(
+      "weight_seconds",
+      "measured, one point: what reading a weight of so many elements from memory adds to a "
+      "product",
+      speed.weights);
+  points("move_seconds", "measured: moving so many elements", speed.moves);
+  points("function_seconds", "measured: a function of so many elements", speed.functions);
+  points("random_seconds", "measured: drawing so many elements", speed.random);
+  points(
+      "operator_seconds",
+      "measured: operators by name, where these are not as the examples above",
+      speed.operators);
+}
+
+template <typename Visit>
+void describe(Visit& visit, DeviceKind& kind) {
+  visit(
+      {.name = "memory_gib", .bounds = form::more_than(0), .unit = kBytesPerGib},
+      kind.memory_bytes);
+  visit(
+      {.name = "memory_gb_per_s",
+       .doc = "bandwidth of the device's memory; not needed for devices the planner knows by name",
+       .bounds = form::more_than(0),
+       .presence = form::Presence::kIfSaid,
+       .unit = 1e9},
+      kind.memory_bytes_per_s);
+  describe_speed(visit, kind.speed);
+  if constexpr (Visit::kReads) {
+    if (kind.memory_bytes_per_s == 0) {
+      kind.memory_bytes_per_s = known_memory_bandwidth(kind.name);
+    }
+  }
+}
+
+/// A node's device stands in the file by its name.
+template <typename Visit>
+void describe_device(Visit& visit, Node& node, const std::vector<DeviceKind>& kinds) {
+  const auto known = static_cast<std::size_t>(node.kind) < kinds.size();
+  std::string device = known ? kinds[static_cast<std::size_t>(node.kind)].name : "";
+  visit({.name = "device"}, device);
+  const auto found = std::find_if(
+      kinds.begin(), kinds.end(), [&](const DeviceKind& kind) { return kind.name == device; });
+  visit.check([&] {
+    if (found != kinds.end()) {
+      return std::string();
+    }
+    std::vector<std::string> names;
+    for (const DeviceKind& kind : kinds) {
+      names.push_back(kind.name);
+    }
+    return str(
+        "'device': found \"",
+        device,
+        "\", which devices does not describe",
+        names.empty() ? std::string() : str("; the nearest is \"", nearest(device, names), "\""));
+  });
+  if constexpr (Visit::kReads) {
+    node.kind = static_cast<int>(found - kinds.begin());
+  }
+}
+
+template <typename Visit>
+void describe(Visit& visit, Node& node, const std::vector<DeviceKind>& kinds = {}) {
+  using enum form::Presence;
+  describe_device(visit, node, kinds);
+  visit({.name = "count", .bounds = form::between(1, 1 << 20)}, node.count);
+  visit({.name = "host", .presence = kIfSaid}, node.host);
+  visit(
+      {.name = "intra_node_gbit_per_s",
+       .doc = "between two devices of the node; needed where there are two",
+       .bounds = form::at_least(0),
+       .presence = kIfSaid,
+       .unit = kBytesPerGigabit},
+      node.intra_bytes_per_s);
+  visit(
+      {.name = "inter_node_gbit_per_s",
+       .doc =
+           "of the node's network, each direction, shared by its devices; needed where there are "
+           "several nodes",
+       .bounds = form::at_least(0),
+       .presence = kIfSaid,
+       .unit = kBytesPerGigabit},
+      node.inter_bytes_per_s);
+  visit(
+      {.name = "cores",
+       .doc = "devices that compute at full speed at one time, where they share processor cores",
+       .bounds = form::at_least(0),
+       .presence = kIfSaid},
+      node.cores);
+  visit(
+      {.name = "latency_us", .bounds = form::at_least(0), .presence = kIfSaid, .unit = 1e-6},
+      node.latency_seconds);
+}
+
+template <typename Visit>
+void describe(Visit& visit, NodeLink& link) {
+  std::vector<int> nodes = {link.first, link.second};
+  visit(
+      {.name = "nodes", .doc = "the numbers of two nodes", .bounds = form::between(0, 1 << 20)},
+      nodes);
+  visit.check([&] { return nodes.size() == 2 ? "" : "'nodes' must be the numbers of two nodes"; });
+  if constexpr (Visit::kReads) {
+    if (nodes.size() == 2) {
+      link.first = nodes[0];
+      link.second = nodes[1];
+    }
+  }
+  constexpr form::Bounds kNotNegative = form::at_least(0);
+  visit({.name = "gbit_per_s", .bounds = kNotNegative, .unit = kBytesPerGigabit}, link.bytes_per_s);
+  visit(
+      {.name = "latency_us",
+       .bounds = kNotNegative,
+       .presence = form::Presence::kIfSaid,
+       .unit = 1e-6},
+      link.latency_seconds);
+}
+
+template <typename Visit>
+void describe(Visit& visit, CollectiveTime& time) {
+  visit({.name = "operation"}, time.operation);
+  visit({.name = "ranks", .bounds = form::at_least(2)}, time.ranks);
+  visit({.name = "nodes", .bounds = form::at_least(1)}, time.nodes);
+  visit({.name = "bytes", .bounds = form::more_than(0)}, time.bytes);
+  visit({.name = "seconds", .bounds = form::more_than(0)}, time.seconds);
+}
+
+template <typename Visit>
+void describe(Visit& visit, ProbeQuality& quality) {
+  visit({.name = "rounds", .bounds = form::between(1, 1 << 20)}, quality.rounds);
+  visit({.name = "repeated", .bounds = form::between(0, 1 << 30)}, quality.repeated);
+  constexpr form::Bounds kNotNegative = form::at_least(0);
+  visit({.name = "compute_spread", .bounds = kNotNegative}, quality.compute_spread);
+  visit({.name = "link_spread", .bounds = kNotNegative}, quality.link_spread);
+  visit({.name = "collective_spread", .bounds = kNotNegative}, quality.collective_spread);
+}
+
+template <typename Visit>
+void describe(Visit& visit, Cluster& cluster) {
+  using enum form::Presence;
+  visit.define("cluster");
+  visit({.name = "name"}, cluster.name);
+  visit(
+      {.name = "measured",
+       .doc = "bandwidths are payload, as tessera probe measures them",
+       .presence = kOptional},
+      cluster.measured);
+  std::optional<ProbeQuality> quality;
+  if (cluster.quality.rounds > 0) {
+    quality = cluster.quality;
+  }
+  visit(
+      {.name = "probe",
+       .doc =
+           "how often tessera probe measured, and how far the two best rounds are apart at most, "
+           "as a share of the best",
+       .presence = kIfSaid},
+      quality);
+  if constexpr (Visit::kReads) {
+    cluster.quality = quality.value_or(ProbeQuality{});
+  }
+  form::ByName<DeviceKind> devices{cluster.kinds, &DeviceKind::name};
+  visit({.name = "devices", .not_empty = true}, devices);
+  visit({.name = "nodes", .not_empty = true}, cluster.nodes, cluster.kinds);
+  visit(
+      {.name = "links",
+       .doc = "what two nodes reach between each other, where their networks alone do not say it",
+       .presence = kIfSaid},
+      cluster.links);
+  visit(
+      {.name = "collectives",
+       .doc = "measured, all groups of the size at work at one time",
+       .presence = kIfSaid},
+      cluster.collectives);
+}
+
+} // namespace tessera::cost
