@@ -66,11 +66,12 @@ void GradientReducer::find_trainable() {
 }
 
 void GradientReducer::make_buckets(const std::vector<int>& order) {
+  order_ = order;
   buckets_.clear();
   bucket_of_.assign(parameters_.size(), -1);
   std::int64_t bytes = 0;
   for (const int index : order) {
-    if (!parameters_[index].trainable) {
+    if (!parameters_[index].trainable || parameters_[index].by_itself) {
       continue;
     }
     const at::Tensor& tensor = parameters_[index].tensor;
@@ -125,6 +126,9 @@ void GradientReducer::counted(int index) {
   }
   ++parameter.count;
   backward_ = true;
+  if (!in_bucket(index)) {
+    return;
+  }
   Bucket& bucket = buckets_[bucket_of_[index]];
   if (bucket.work != nullptr) {
     bucket.late = true;
@@ -144,7 +148,7 @@ void GradientReducer::no_longer_missing(Bucket& bucket) {
 }
 
 void GradientReducer::complete(int index) {
-  if (active_ && options_.ordered && learnt_ && parameters_[index].trainable) {
+  if (active_ && options_.ordered && learnt_ && in_bucket(index)) {
     no_longer_missing(buckets_[bucket_of_[index]]);
   }
 }
@@ -152,7 +156,7 @@ void GradientReducer::complete(int index) {
 /// An unannounced part travels apart from the announced ones, so that the result does not depend on
 /// whether the bucket has left already.
 void GradientReducer::before_late(int index) {
-  if (!active_ || !reduce_ || !options_.overlap || !parameters_[index].trainable) {
+  if (!active_ || !reduce_ || !options_.overlap || !in_bucket(index)) {
     return;
   }
   while (static_cast<int>(next_bucket_) <= bucket_of_[index]) {
@@ -166,22 +170,6 @@ void GradientReducer::launch_ready() {
     launch(buckets_[next_bucket_], false);
     ++next_bucket_; // after the launch: `finish` repeats one that threw
   }
-}
-
-std::string GradientReducer::sparse_gradient() const {
-  for (const Parameter& parameter : parameters_) {
-    const at::Tensor& gradient = parameter.tensor.grad();
-    if (parameter.trainable && gradient.defined() && gradient.is_sparse()) {
-      return str(
-          "rank ",
-          world_.rank(),
-          ": parameter '",
-          parameter.name,
-          "' has a sparse gradient, which data parallelism cannot average; "
-          "make the embedding with sparse(false)");
-    }
-  }
-  return {};
 }
 
 /// The i-th parameter's part of the buffer, as a tensor of its own: autograd would refuse the
@@ -219,7 +207,7 @@ bool GradientReducer::is_free_but_for_its_gradients(const Bucket& bucket) const 
 /// The memory in which a parameter's first gradient of a step is made, so that it need not be
 /// copied there; undefined once its bucket has left.
 at::Tensor GradientReducer::place(int index) const {
-  if (!active_ || !learnt_ || !parameters_[index].trainable) {
+  if (!active_ || !learnt_ || !in_bucket(index)) {
     return {};
   }
   const Bucket& bucket = buckets_[bucket_of_[index]];
@@ -231,16 +219,14 @@ at::Tensor GradientReducer::place(int index) const {
 }
 
 /// Copies gradients that do not lie in `flat` already into it, and zeros for parameters without
-/// one.
+/// one or with a sparse one, which travels by itself.
 void GradientReducer::fill(Bucket& bucket, at::Tensor& flat, bool zeros) {
   for (std::size_t i = 0; i < bucket.parameters.size(); ++i) {
     const Parameter& parameter = parameters_[bucket.parameters[i]];
     at::Tensor slice = flat.narrow(0, bucket.offsets[i], parameter.tensor.numel());
     const at::Tensor& gradient = parameter.tensor.grad();
-    if (!gradient.defined() || zeros) {
+    if (!gradient.defined() || gradient.is_sparse() || zeros) {
       slice.zero_();
-    } else if (gradient.is_sparse()) {
-      throw UserError(sparse_gradient());
     } else if (gradient.data_ptr() != slice.data_ptr()) {
       slice.copy_(gradient.reshape({-1}));
     }
@@ -263,8 +249,11 @@ void GradientReducer::launch(Bucket& bucket, bool zeros) {
   // The buffer is on its way, so later additions start from an undefined gradient.
   for (const int index : bucket.parameters) {
     Parameter& parameter = parameters_[index];
-    parameter.travels = parameter.travels || parameter.tensor.grad().defined();
-    parameter.tensor.mutable_grad() = at::Tensor();
+    at::Tensor& gradient = parameter.tensor.mutable_grad();
+    if (gradient.defined() && !gradient.is_sparse()) {
+      parameter.travels = true;
+      gradient = at::Tensor();
+    }
   }
   bucket.work = average(bucket.flat);
 }

@@ -21,9 +21,11 @@ namespace tessera::data_parallel {
 /// A bucket leaves when each of its parameters has been added to as often as in the previous step,
 /// in an order that all ranks share. Later additions are noticed at the end of the step and sent
 /// again, so data-dependent flow costs time, never correctness. A parameter that has no gradient on
-/// any rank stays without one. Collective over the group. Threads: construction, begin and finish
-/// on the step thread; gradients are counted on whichever thread holds the baton. Source: Karakus
-/// et al. 2021, section 3.2; Li et al. 2020, section 3.2.
+/// any rank stays without one. A sparse gradient travels by itself at the end of the step, as rows
+/// (sparse_sum.h); where other ranks have a dense one, the average is dense. Collective over the
+/// group. Threads: construction, begin and finish on the step thread; gradients are counted on
+/// whichever thread holds the baton. Source: Karakus et al. 2021, section 3.2; Li et al. 2020,
+/// section 3.2.
 class GradientReducer {
  public:
   struct Options {
@@ -71,13 +73,8 @@ class GradientReducer {
   /// start of its bucket and the end of the step a parameter has no gradient.
   /// `failure`: this rank's step failed; takes part so that no rank hangs.
   /// Returns whether any rank had a backward in this step.
-  /// Throws: UserError with the failing rank's text when any rank failed, or
-  /// naming a parameter with a sparse gradient.
+  /// Throws: UserError with the failing rank's text when any rank failed.
   bool finish(const std::optional<std::string>& failure);
-
-  /// What is wrong when a parameter has a sparse gradient, else "". Not
-  /// collective.
-  std::string sparse_gradient() const;
 
   /// The first parameter whose gradient is not the replicas' average, as far as
   /// this rank knows: something was added outside of a step or in a step that
@@ -90,7 +87,6 @@ class GradientReducer {
   /// place. Gradients that are equal on all ranks stay what they are, so an
   /// average to which something was added becomes the average of the sum. A
   /// gradient that any rank has, all have then.
-  /// Throws: UserError naming a parameter with a sparse gradient, on every rank.
   void average_rest();
 
  private:
@@ -105,6 +101,8 @@ class GradientReducer {
     std::shared_ptr<torch::autograd::Node> accumulator;
     std::uintptr_t hook = 0;
     bool trainable = false;
+    /// Some rank had a sparse gradient, so it travels outside of the buckets.
+    bool by_itself = false;
     bool travels = false; // its gradient left with a bucket in this step
     /// Its gradient grew by a part that no bucket took along.
     bool grown = false;
@@ -125,6 +123,9 @@ class GradientReducer {
   };
 
   void hook(int index);
+  bool in_bucket(int index) const {
+    return bucket_of_[index] >= 0;
+  }
   void counted(int index);
   void no_longer_missing(Bucket& bucket);
   void complete(int index);
@@ -144,6 +145,7 @@ class GradientReducer {
   struct EndOfStep;
   void send_rest(bool reduce, bool zeros);
   void take_averages(const EndOfStep& end);
+  void add_sparse_average(Parameter& parameter, const at::Tensor& own);
   void average_in_place(const std::vector<Parameter*>& list);
   void learn_order();
 
@@ -152,7 +154,8 @@ class GradientReducer {
   comm::ProcessGroup& control_;
   Options options_;
   std::vector<Parameter> parameters_;
-  std::vector<int> bucket_of_; // -1: needs no gradient
+  std::vector<int> order_; // of completion, as far as it is known
+  std::vector<int> bucket_of_; // -1: needs no gradient, or travels by itself
   std::vector<Bucket> buckets_;
   std::size_t next_bucket_ = 0;
   int completed_ = 0;

@@ -2,12 +2,14 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <utility>
 
 #include <ATen/ATen.h>
 
 #include "tessera/base/error.h"
 #include "tessera/context/agreement.h"
 #include "tessera/data_parallel/gradient_reducer.h"
+#include "tessera/data_parallel/sparse_sum.h"
 #include "tessera/tensor/value.h"
 
 namespace tessera::data_parallel {
@@ -15,24 +17,26 @@ namespace tessera::data_parallel {
 /// What one agreement at the end of a step tells every rank, as bytes: any rank's yes is a yes.
 struct GradientReducer::EndOfStep {
   explicit EndOfStep(std::size_t buckets, std::size_t parameters)
-      : flags(at::zeros({static_cast<std::int64_t>(2 + buckets + parameters)}, at::kByte)),
+      : flags(at::zeros({static_cast<std::int64_t>(2 + buckets + 2 * parameters)}, at::kByte)),
         failed(flags.data_ptr<std::uint8_t>()[0]),
         backward(flags.data_ptr<std::uint8_t>()[1]),
         late(flags.data_ptr<std::uint8_t>() + 2),
-        has_gradient(late + buckets) {}
+        has_dense(late + buckets),
+        has_sparse(has_dense + parameters) {}
 
   at::Tensor flags;
   std::uint8_t& failed;
   std::uint8_t& backward;
   std::uint8_t* late; // by bucket
-  std::uint8_t* has_gradient; // by parameter
+  // By parameter: what kinds of gradient it has.
+  std::uint8_t* has_dense;
+  std::uint8_t* has_sparse;
 };
 
 bool GradientReducer::finish(const std::optional<std::string>& failure) {
   active_ = false;
   const at::NoGradGuard no_grad;
-  const std::string problem = failure ? *failure : sparse_gradient();
-  const bool failed = failure.has_value() || !problem.empty();
+  const bool failed = failure.has_value();
   EndOfStep end(buckets_.size(), parameters_.size());
   end.failed = failed ? 1 : 0;
   end.backward = backward_ ? 1 : 0;
@@ -41,7 +45,10 @@ bool GradientReducer::finish(const std::optional<std::string>& failure) {
   }
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const Parameter& parameter = parameters_[i];
-    end.has_gradient[i] = parameter.travels || parameter.tensor.grad().defined() ? 1 : 0;
+    const at::Tensor& gradient = parameter.tensor.grad();
+    const bool sparse = gradient.defined() && gradient.is_sparse();
+    end.has_dense[i] = parameter.travels || (gradient.defined() && !sparse) ? 1 : 0;
+    end.has_sparse[i] = sparse ? 1 : 0;
   }
   control_.all_reduce(end.flags, comm::ReduceOp::kMax);
   const bool reduce = reduce_ && end.backward != 0;
@@ -52,8 +59,7 @@ bool GradientReducer::finish(const std::optional<std::string>& failure) {
         hand_back(bucket); // the values mean nothing, but gradients of the step stay defined
       }
     }
-    throw_first_problem<UserError>(
-        world_, control_, failed ? std::optional(problem) : std::nullopt);
+    throw_first_problem<UserError>(world_, control_, failure);
   }
   if (reduce) {
     take_averages(end);
@@ -87,13 +93,48 @@ void GradientReducer::take_averages(const EndOfStep& end) {
       send_late_parts(buckets_[i]);
     }
   }
-  // A gradient that any rank has, all have.
+  // A gradient that any rank has, all have. The sparse parts are kept apart until the buckets have
+  // given back the dense ones.
+  std::vector<at::Tensor> sparse(parameters_.size());
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    parameters_[i].travels = end.has_gradient[i] != 0;
+    Parameter& parameter = parameters_[i];
+    const at::Tensor& gradient = parameter.tensor.grad();
+    if (gradient.defined() && gradient.is_sparse()) {
+      sparse[i] = gradient;
+      parameter.tensor.mutable_grad() = at::Tensor();
+    }
+    parameter.travels = end.has_dense[i] != 0;
   }
   for (Bucket& bucket : buckets_) {
     hand_back(bucket);
   }
+  bool changed = false;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    Parameter& parameter = parameters_[i];
+    const bool has_sparse = end.has_sparse[i] != 0;
+    const bool apart = parameter.trainable && !in_bucket(static_cast<int>(i));
+    if (apart && end.has_dense[i] != 0) {
+      average_in_place({&parameter});
+    }
+    if (has_sparse) {
+      add_sparse_average(parameter, sparse[i]);
+    }
+    changed = changed || (has_sparse && !parameter.by_itself);
+    parameter.by_itself = parameter.by_itself || has_sparse;
+  }
+  if (changed) {
+    make_buckets(order_);
+  }
+}
+
+/// Adds the average of the ranks' sparse gradients to the average of their dense ones, if any.
+void GradientReducer::add_sparse_average(Parameter& parameter, const at::Tensor& own) {
+  const at::Tensor average =
+      sparse_sum(group_, own, parameter.tensor, options_.scale.value_or(1.0 / group_.size()));
+  at::Tensor& gradient = parameter.tensor.mutable_grad();
+  gradient = gradient.defined() ? gradient + average : average;
+  parameter.grown = false;
+  parameter.average = WeakGradient(gradient.getIntrusivePtr());
 }
 
 bool GradientReducer::is_unaveraged(const Parameter& parameter) const {
@@ -110,27 +151,40 @@ std::string GradientReducer::unaveraged_gradient() const {
 
 void GradientReducer::average_rest() {
   const at::NoGradGuard no_grad;
-  // One agreement: whether a gradient is sparse, and which ones need averaging.
-  at::Tensor flags = at::zeros({static_cast<std::int64_t>(1 + parameters_.size())}, at::kByte);
-  auto* flag = flags.data_ptr<std::uint8_t>();
-  const std::string problem = sparse_gradient();
-  flag[0] = problem.empty() ? 0 : 1;
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    flag[1 + i] = is_unaveraged(parameters_[i]) ? 1 : 0;
+  // One agreement: which gradients need averaging, and which of them are dense or sparse anywhere.
+  const std::size_t count = parameters_.size();
+  at::Tensor flags = at::zeros({static_cast<std::int64_t>(3 * count)}, at::kByte);
+  auto* unaveraged = flags.data_ptr<std::uint8_t>();
+  auto* dense = unaveraged + count;
+  auto* sparse = dense + count;
+  for (std::size_t i = 0; i < count; ++i) {
+    const at::Tensor& gradient = parameters_[i].tensor.grad();
+    unaveraged[i] = is_unaveraged(parameters_[i]) ? 1 : 0;
+    dense[i] = gradient.defined() && !gradient.is_sparse() ? 1 : 0;
+    sparse[i] = gradient.defined() && gradient.is_sparse() ? 1 : 0;
   }
   control_.all_reduce(flags, comm::ReduceOp::kMax);
-  if (flag[0] != 0) {
-    throw_first_problem<UserError>(
-        world_, control_, problem.empty() ? std::nullopt : std::optional(problem));
-  }
   std::map<at::ScalarType, std::vector<Parameter*>> by_type;
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (flag[1 + i] != 0) {
-      by_type[parameters_[i].tensor.scalar_type()].push_back(&parameters_[i]);
+  std::vector<std::pair<Parameter*, at::Tensor>> sparse_parts;
+  for (std::size_t i = 0; i < count; ++i) {
+    Parameter& parameter = parameters_[i];
+    if (unaveraged[i] == 0) {
+      continue;
+    }
+    if (sparse[i] != 0) {
+      at::Tensor& gradient = parameter.tensor.mutable_grad();
+      const bool mine = gradient.defined() && gradient.is_sparse();
+      sparse_parts.emplace_back(&parameter, mine ? std::exchange(gradient, {}) : at::Tensor());
+    }
+    if (dense[i] != 0) {
+      by_type[parameter.tensor.scalar_type()].push_back(&parameter);
     }
   }
   for (const auto& [type, list] : by_type) {
     average_in_place(list);
+  }
+  for (const auto& [parameter, own] : sparse_parts) {
+    add_sparse_average(*parameter, own);
   }
 }
 

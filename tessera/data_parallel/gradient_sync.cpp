@@ -55,16 +55,6 @@ void GradientSync::expect_backward() {
   }
 }
 
-std::string GradientSync::sparse_gradient() const {
-  for (const auto& reducer : reducers_) {
-    std::string sparse = reducer->sparse_gradient();
-    if (!sparse.empty()) {
-      return sparse;
-    }
-  }
-  return {};
-}
-
 // Every rank of the DP_GROUP learns of a failure from the first reducer; the second one runs all
 // the same, so that no collective is left half done.
 void GradientSync::finish(const std::optional<std::string>& failure, std::int64_t step) {

@@ -49,8 +49,6 @@ class GradientSync {
   bool had_backward() const;
   /// Tells that this step has added to a gradient on some rank of the world.
   void expect_backward();
-  /// What is wrong when a parameter has a sparse gradient, else "". Not collective.
-  std::string sparse_gradient() const;
 
   /// Averages the gradients of step `step`. `failure`: this rank's step failed.
   /// Collective over the data-parallel ranks.

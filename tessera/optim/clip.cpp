@@ -19,7 +19,8 @@ double clip_grad_norm(
   const at::NoGradGuard no_grad;
   double square = 0;
   for (const at::Tensor& gradient : counted) {
-    const double norm = gradient.to(at::kFloat).norm(2, at::kDouble).item<double>();
+    const at::Tensor values = gradient.is_sparse() ? gradient.coalesce().values() : gradient;
+    const double norm = values.to(at::kFloat).norm(2, at::kDouble).item<double>();
     square += norm * norm;
   }
   at::Tensor sum = at::full({1}, square, at::kDouble);
@@ -29,7 +30,7 @@ double clip_grad_norm(
   const double factor = max_norm / (norm + 1e-6);
   if (factor < 1) {
     for (at::Tensor gradient : gradients) {
-      gradient.mul_(factor);
+      (gradient.is_sparse() ? gradient._values() : gradient).mul_(factor);
     }
   }
   return norm;

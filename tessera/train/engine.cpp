@@ -165,10 +165,6 @@ void StepEngine::finish(const std::optional<std::string>& failure) {
       continue;
     }
     agreed = agreed || model->gradients()->has_replicas();
-    const std::string sparse = model->gradients()->sparse_gradient();
-    if (!problem && !sparse.empty()) {
-      problem = sparse;
-    }
   }
   if (!agreed && context_.group(Group::kDP).size() > 1) { // no model is partitioned yet
     problem = first_problem(*context_.world, *context_.control, failure);

@@ -9,7 +9,6 @@ namespace tessera::data_parallel::testing {
 namespace {
 
 using runtime::testing::on_ranks;
-using ::testing::HasSubstr;
 using Parameters = std::vector<std::pair<std::string, at::Tensor>>;
 
 /// One rank of two: parameters 0 .. 3 of ten elements each, in two columns.
@@ -238,20 +237,79 @@ TEST(GradientReducer, ThawedParametersAreAveraged) {
   });
 }
 
-TEST(GradientReducer, ASparseGradientOnOneRankIsEverybodysError) {
+/// A gradient of parameter 2 that names `row` twice and adds `value` there each time.
+at::Tensor sparse_row(int row, double value) {
+  return torch::sparse_coo_tensor(
+      torch::full({1, 2}, row, torch::kLong), torch::full({2, 2}, value), {5, 2});
+}
+
+at::Tensor dense_rows(const std::vector<double>& values) {
+  at::Tensor rows = torch::zeros({5, 2});
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    rows[static_cast<std::int64_t>(i)].fill_(values[i]);
+  }
+  return rows;
+}
+
+TEST(GradientReducer, SparseGradientsAreAveragedByRows) {
+  on_replicas([](Replica& replica, int rank) {
+    for (int step = 0; step < 3; ++step) {
+      replica.zero();
+      replica.reducer->begin(true);
+      replica.add(0, 1);
+      replica.add(3, 2 * rank);
+      replica.parameters[2].second.mutable_grad() = sparse_row(3 * rank, 1 + rank + step);
+      EXPECT_TRUE(replica.reducer->finish({}));
+      const at::Tensor& got = replica.parameters[2].second.grad();
+      ASSERT_TRUE(got.is_sparse());
+      EXPECT_TRUE(got.is_coalesced());
+      EXPECT_EQ(got._nnz(), 2);
+      EXPECT_TRUE(got.to_dense().equal(dense_rows({1.0 + step, 0, 0, 2.0 + step})));
+      EXPECT_FLOAT_EQ(replica.gradient(0), 1);
+      EXPECT_FLOAT_EQ(replica.gradient(3), 1);
+    }
+  });
+}
+
+TEST(GradientReducer, ARankWithoutItsSparseGradientGetsTheOthers) {
   on_replicas([](Replica& replica, int rank) {
     replica.reducer->begin(true);
     replica.add(0, 1);
-    if (rank == 0) {
-      replica.parameters[2].second.mutable_grad() =
-          torch::sparse_coo_tensor(torch::zeros({1, 1}, torch::kLong), torch::ones({1}), {10});
+    if (rank == 1) {
+      replica.parameters[2].second.mutable_grad() = sparse_row(1, 4);
     }
-    try {
-      replica.reducer->finish({});
-      ADD_FAILURE() << "no error";
-    } catch (const UserError& error) {
-      EXPECT_THAT(error.what(), HasSubstr("rank 0: parameter 'p2'"));
+    EXPECT_TRUE(replica.reducer->finish({}));
+    EXPECT_TRUE(replica.parameters[2].second.grad().to_dense().equal(dense_rows({0, 4})));
+  });
+}
+
+TEST(GradientReducer, SparseAndDenseGradientsMakeADenseAverage) {
+  on_replicas([](Replica& replica, int rank) {
+    for (int step = 0; step < 2; ++step) { // in a bucket, then by itself
+      replica.zero();
+      replica.reducer->begin(true);
+      replica.add(0, 1);
+      if (rank == 0) {
+        replica.add(2, 6);
+      } else {
+        replica.parameters[2].second.mutable_grad() = sparse_row(2, 1);
+      }
+      EXPECT_TRUE(replica.reducer->finish({}));
+      const at::Tensor& got = replica.parameters[2].second.grad();
+      ASSERT_FALSE(got.is_sparse());
+      EXPECT_TRUE(got.equal(dense_rows({3, 3, 4, 3, 3}))) << got;
     }
+  });
+}
+
+TEST(GradientReducer, SparseGradientsOutsideOfAStepAreAveragedToo) {
+  on_replicas([](Replica& replica, int rank) {
+    replica.add(0, 2 * rank);
+    replica.parameters[2].second.mutable_grad() = sparse_row(rank, 1);
+    replica.reducer->average_rest();
+    EXPECT_FLOAT_EQ(replica.gradient(0), 1);
+    EXPECT_TRUE(replica.parameters[2].second.grad().to_dense().equal(dense_rows({1, 1})));
+    EXPECT_EQ(replica.reducer->unaveraged_gradient(), "");
   });
 }
 
