@@ -285,6 +285,7 @@ std::vector<at::Tensor> DistributedOptimizer::counted_once(
 double DistributedOptimizer::clip_grad_norm(double max_norm) {
   prepare();
   average_gradients();
+  masters_->take_gradients();
   std::vector<at::Tensor> gradients;
   std::vector<at::Tensor> counted;
   for (const at::Tensor& parameter : parameters_) {
@@ -293,11 +294,18 @@ double DistributedOptimizer::clip_grad_norm(double max_norm) {
       continue;
     }
     gradients.push_back(gradient);
+    const at::Tensor master = masters_->of(parameter);
+    if (!master.is_same(parameter)) {
+      gradients.push_back(master.grad()); // the optimizer steps on this one
+    }
     for (const at::Tensor& part : counted_once(parameter, gradient)) {
       counted.push_back(part);
     }
   }
-  return optim::clip_grad_norm(gradients, counted, max_norm, context().group(Group::kMP));
+  const double norm =
+      optim::clip_grad_norm(gradients, counted, max_norm, context().group(Group::kMP));
+  masters_->keep_gradients();
+  return norm;
 }
 
 at::Tensor DistributedOptimizer::updated_tensor(const at::Tensor& parameter) const {

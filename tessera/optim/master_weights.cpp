@@ -11,7 +11,7 @@ at::Tensor MasterWeights::add(const at::Tensor& parameter) {
   }
   at::Tensor master = parameter.detach().to(at::kFloat);
   master.set_requires_grad(parameter.requires_grad());
-  pairs_.push_back({parameter, master});
+  pairs_.push_back({.parameter = parameter, .master = master});
   return master;
 }
 
@@ -27,8 +27,23 @@ at::Tensor MasterWeights::of(const at::Tensor& parameter) const {
 void MasterWeights::take_gradients() {
   for (Pair& pair : pairs_) {
     const at::Tensor& gradient = pair.parameter.grad();
-    pair.master.mutable_grad() =
-        gradient.defined() ? gradient.detach().to(at::kFloat) : at::Tensor();
+    const bool kept = gradient.defined() && pair.master.grad().defined() &&
+                      pair.kept == gradient.unsafeGetTensorImpl() &&
+                      pair.kept_version == gradient._version();
+    if (!kept) {
+      pair.master.mutable_grad() =
+          gradient.defined() ? gradient.detach().to(at::kFloat) : at::Tensor();
+    }
+  }
+}
+
+void MasterWeights::keep_gradients() {
+  for (Pair& pair : pairs_) {
+    const at::Tensor& gradient = pair.parameter.grad();
+    if (gradient.defined()) {
+      pair.kept = gradient.unsafeGetTensorImpl();
+      pair.kept_version = static_cast<std::uint32_t>(gradient._version());
+    }
   }
 }
 

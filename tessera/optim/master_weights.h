@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -19,8 +20,12 @@ class MasterWeights {
   /// The same for a parameter that was added; itself for others.
   at::Tensor of(const at::Tensor& parameter) const;
 
-  /// Before the optimizer's step: each master's gradient is its parameter's.
+  /// Before the optimizer's step: each master's gradient is its parameter's,
+  /// but for those that `keep_gradients` keeps.
   void take_gradients();
+  /// The masters' gradients were changed as their parameters' were, without the
+  /// rounding to 16 bits: they stay until something else changes a parameter's.
+  void keep_gradients();
   /// After it: each parameter is its master's rounded value. The masters'
   /// gradients are freed.
   void write_back();
@@ -29,6 +34,9 @@ class MasterWeights {
   struct Pair {
     at::Tensor parameter;
     at::Tensor master;
+    // The parameter's gradient that the master's was kept for.
+    const c10::TensorImpl* kept = nullptr;
+    std::uint32_t kept_version = 0;
   };
   std::vector<Pair> pairs_;
 };

@@ -55,6 +55,30 @@ TEST_P(Masters, ParameterIsTheRoundedMaster) {
   EXPECT_FALSE(master.grad().defined()); // its memory is free until the next
 }
 
+// Clipping changes both; the master keeps the bits that the parameter's gradient loses.
+TEST_P(Masters, AKeptGradientStaysUntilTheParametersChanges) {
+  const auto parameter = torch::ones({2}, torch::TensorOptions(GetParam())).requires_grad_();
+  MasterWeights masters;
+  const auto master = masters.add(parameter);
+  parameter.mutable_grad() = torch::full_like(parameter, 3.0);
+  masters.take_gradients();
+  for (at::Tensor gradient : {parameter.grad(), master.grad()}) {
+    gradient.mul_(1.0 / 7);
+  }
+  masters.keep_gradients();
+  masters.take_gradients(); // the optimizer's step
+  const float clipped = 3 * static_cast<float>(1.0 / 7);
+  EXPECT_TRUE(master.grad().equal(torch::full({2}, clipped)));
+  EXPECT_FALSE(master.grad().equal(parameter.grad().to(at::kFloat)));
+  parameter.mutable_grad().add_(1); // another backward
+  masters.take_gradients();
+  EXPECT_TRUE(master.grad().equal(parameter.grad().to(at::kFloat)));
+  masters.keep_gradients();
+  masters.write_back();
+  masters.take_gradients(); // the next step without a new gradient
+  EXPECT_TRUE(master.grad().equal(parameter.grad().to(at::kFloat)));
+}
+
 INSTANTIATE_TEST_SUITE_P(Types, Masters, ::testing::Values(at::kBFloat16, at::kHalf));
 
 TEST(MasterWeights, WiderParametersAreTheirOwn) {
