@@ -89,6 +89,25 @@ void StateLayout::fill_whole(Unit& unit) const {
   }
 }
 
+namespace {
+
+/// The pp rank that owns the module at `path`: its own entry, or that of the module it is folded
+/// into.
+int owner_of_module(const runtime::ModuleTable& table, const std::string& path) {
+  const runtime::ModuleTable::Entry* nearest = nullptr;
+  for (const auto& entry : table.entries()) {
+    const bool holds =
+        entry.path.empty() || entry.path == path || path.starts_with(entry.path + ".");
+    if (holds && (nearest == nullptr || entry.path.size() >= nearest->path.size())) {
+      nearest = &entry;
+    }
+  }
+  TESSERA_CHECK(nearest != nullptr, "no module of the partition holds ", path);
+  return nearest->owner;
+}
+
+} // namespace
+
 void StateLayout::place(const runtime::ModuleTable& table) {
   table_ = &table;
   const int tp = tp_rank();
@@ -105,12 +124,11 @@ void StateLayout::place(const runtime::ModuleTable& table) {
         unit.here.insert(name);
       }
     }
-    TESSERA_CHECK(
-        unit.held.empty() || !owners.empty(),
-        "this rank holds nothing of the distributed module ",
-        unit.path);
+    // A rank of the TP_GROUP that holds no tensor of the module takes part in its exchanges all
+    // the same.
+    const bool nothing = owners.empty() && !unit.held.empty();
     unit.spans_pipeline = owners.size() > 1;
-    unit.mine = !unit.here.empty();
+    unit.mine = nothing ? owner_of_module(table, unit.path) == table.pp_rank() : !unit.here.empty();
   }
 }
 
@@ -191,8 +209,10 @@ std::vector<at::Tensor> StateLayout::counted_once(
                 !(rank < tp && other.full_start == piece.full_start && other.sizes == piece.sizes);
       }
     }
-    if (first) {
-      at::Tensor part = tensor;
+    if (first && tensor.sizes() == piece.sizes) {
+      counted.push_back(tensor);
+    } else if (first) {
+      at::Tensor part = tensor.is_sparse() ? tensor.to_dense() : tensor;
       for (std::size_t d = 0; d < piece.sizes.size(); ++d) {
         part = part.narrow(static_cast<std::int64_t>(d), piece.local_start[d], piece.sizes[d]);
       }

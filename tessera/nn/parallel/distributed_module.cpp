@@ -29,6 +29,21 @@ at::Tensor& DistributedModule::register_distributed_parameter(
         "; its shard has ",
         at::IntArrayRef(description.shard.local_sizes)));
   }
+  const Shard& shard = description.shard;
+  if (!description.scaled_batch && parallel_.size() > 1 && shard.local_sizes != shard.full_sizes) {
+    throw ConfigError(tessera::str(
+        "parameter '",
+        name,
+        "' of ",
+        this->name(),
+        ": this rank holds a part of it, of sizes ",
+        at::IntArrayRef(shard.local_sizes),
+        " out of ",
+        at::IntArrayRef(shard.full_sizes),
+        ", and scaled_batch is false, so the gradients of different parts would be averaged; a "
+        "divided parameter meets the samples of all tensor-parallel ranks: leave scaled_batch "
+        "true, or make the parameter with initialize_whole"));
+  }
   distributed_[name] = std::move(description);
   return register_parameter(name, std::move(local));
 }

@@ -125,6 +125,90 @@ TEST(TensorParallelState, CheckpointsFitEveryLayout) {
   }
 }
 
+struct ScaleImpl : torch::nn::Module {
+  explicit ScaleImpl(std::int64_t width)
+      : factors(register_parameter("factors", torch::randn({width}))) {}
+  torch::Tensor forward(const torch::Tensor& x) {
+    return x * factors;
+  }
+  torch::Tensor factors;
+};
+TESSERA_MODULE(Scale);
+
+/// The first rank of the TP_GROUP holds the whole parameter, the others nothing.
+struct DistributedScaleImpl : nn::DistributedModule {
+  explicit DistributedScaleImpl(std::int64_t width) {
+    const auto create = nn::parameter_creation_scope(*this);
+    if (parallel().rank() == 0) {
+      factors = create.initialize_shard("factors", nn::whole({width}));
+    } else {
+      create.skip({width});
+    }
+  }
+  torch::Tensor forward(const torch::Tensor& own) {
+    const auto x = nn::fused_allgather_for_tp(own, 0);
+    return nn::reduce_scatter_for_tp(factors.defined() ? x * factors : x * 0, 0);
+  }
+  torch::Tensor factors;
+};
+TESSERA_MODULE(DistributedScale);
+
+TESSERA_TP_REGISTER(Scale, DistributedScale).init([](const ScaleImpl& scale) {
+  return std::make_tuple(scale.factors.size(0));
+});
+
+struct ScaledImpl : torch::nn::Module {
+  ScaledImpl() {
+    words = register_module("words", nn::Embedding(kWords, kWidth));
+    {
+      const tensor_parallelism marked;
+      scale = register_module("scale", Scale(kWidth));
+    }
+    last = register_module("last", nn::Linear(kWidth, kWords));
+  }
+  torch::Tensor forward(const torch::Tensor& ids) {
+    return last(scale(words(ids)));
+  }
+  nn::Embedding words{nullptr};
+  Scale scale{nullptr};
+  nn::Linear last{nullptr};
+};
+TESSERA_MODULE(Scaled);
+
+TEST(TensorParallelState, ARankMayHoldNothingOfAModule) {
+  const auto make = [] { return Scaled(); };
+  for (const auto& [pp, tp] : layouts()) {
+    if (pp > 2) {
+      continue; // more pipeline ranks than modules
+    }
+    const int slices = 2 * world_size() / pp;
+    const auto wanted = train_plain(make, word_batch, 3, slices, word_loss);
+    Config config = tp_config(pp, tp);
+    if (pp == 2) { // the module on the second pipeline rank
+      config.auto_partition = false;
+      config.default_partition = 0;
+      config.partition = {{"scale", 1}};
+    }
+    expect_equal(
+        train_distributed(config, make, word_batch, 3, word_loss), wanted, text_of({pp, tp}));
+  }
+}
+
+TEST(TensorParallelState, ADividedParameterMeetsTheWholeBatch) {
+  init(tp_config(1, world_size()));
+  const Ended ended;
+  struct Divided : nn::DistributedModule {
+    Divided() {
+      const auto create = nn::parameter_creation_scope(*this, {.scaled_batch = false});
+      create.initialize_whole("bias", {4});
+      create.initialize_with_input_partition("weight", {4, 8});
+    }
+  };
+  const std::string error = error_of<ConfigError>([] { Divided(); });
+  EXPECT_NE(error.find("parameter 'weight'"), std::string::npos) << error;
+  EXPECT_NE(error.find("leave scaled_batch true"), std::string::npos) << error;
+}
+
 TEST(TensorParallelState, OptimizerStateGoesInAndComesOut) {
   state::OptimizerState whole;
   TensorMap parameters;
