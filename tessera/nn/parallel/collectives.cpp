@@ -122,6 +122,12 @@ at::Tensor shaped(const at::Tensor& like, std::vector<std::int64_t> sizes) {
   return at::zeros(sizes, like.options());
 }
 
+/// The tensor itself. One on the meta device may stand for a received tensor (fast mode): every
+/// operator gets the data of that one, and a collective is none.
+at::Tensor with_data(const at::Tensor& tensor) {
+  return tensor.is_meta() ? tensor.alias() : tensor;
+}
+
 /// Waits and keeps the operands alive until then.
 Pending
 after(comm::WorkPtr work, std::vector<at::Tensor> operands, std::function<at::Tensor()> finish) {
@@ -137,13 +143,14 @@ Pending ready(at::Tensor tensor) {
 
 Pending begin_reduce_scatter(
     const Ranks& ranks,
-    const at::Tensor& tensor,
+    const at::Tensor& given,
     std::int64_t dim,
     const Lengths& lengths,
     bool in_background) {
   if (ranks.size() == 1) {
-    return ready(tensor);
+    return ready(given);
   }
+  const at::Tensor tensor = with_data(given);
   check_lengths("reduce_scatter", ranks, tensor, dim, lengths, true);
   const std::int64_t own = lengths[ranks.rank()];
   if (ranks.shapes_only()) {
@@ -172,15 +179,16 @@ Pending begin_reduce_scatter(
 
 Pending begin_exchange(
     const Ranks& ranks,
-    const at::Tensor& tensor,
+    const at::Tensor& given,
     std::int64_t split_dim,
     const Lengths& split_lengths,
     std::int64_t merge_dim,
     const Lengths& merge_lengths,
     bool in_background) {
   if (ranks.size() == 1) {
-    return ready(tensor);
+    return ready(given);
   }
+  const at::Tensor tensor = with_data(given);
   check_lengths("all_to_all", ranks, tensor, split_dim, split_lengths, true);
   check_lengths("all_to_all", ranks, tensor, merge_dim, merge_lengths, false);
   const std::int64_t own = split_lengths[ranks.rank()];
@@ -275,7 +283,8 @@ Lengths exchange_length(const Ranks& ranks, std::int64_t own) {
   return exchange_numbers(ranks, {own}).front();
 }
 
-void all_reduce(const Ranks& ranks, const at::Tensor& tensor, comm::ReduceOp operation) {
+void all_reduce(const Ranks& ranks, const at::Tensor& given, comm::ReduceOp operation) {
+  const at::Tensor tensor = with_data(given);
   if (ranks.size() == 1) {
     return;
   }
@@ -287,10 +296,11 @@ void all_reduce(const Ranks& ranks, const at::Tensor& tensor, comm::ReduceOp ope
 }
 
 at::Tensor
-gather(const Ranks& ranks, const at::Tensor& tensor, std::int64_t dim, const Lengths& lengths) {
+gather(const Ranks& ranks, const at::Tensor& given, std::int64_t dim, const Lengths& lengths) {
   if (ranks.size() == 1) {
-    return tensor;
+    return given;
   }
+  const at::Tensor tensor = with_data(given);
   check_lengths("all_gather", ranks, tensor, dim, lengths, false);
   const auto joined = with_size(tensor.sizes(), dim, total(lengths));
   if (ranks.shapes_only()) {
@@ -330,10 +340,11 @@ at::Tensor exchange(
   return begin_exchange(ranks, tensor, split_dim, split_lengths, merge_dim, merge_lengths, false)();
 }
 
-Pending start_all_reduce(const Ranks& ranks, const at::Tensor& tensor) {
+Pending start_all_reduce(const Ranks& ranks, const at::Tensor& given) {
   if (ranks.size() == 1) {
-    return ready(tensor);
+    return ready(given);
   }
+  const at::Tensor tensor = with_data(given);
   if (ranks.shapes_only()) {
     tell_skipped("all_reduce", ranks.size(), tensor);
     return ready(tensor);
@@ -361,7 +372,8 @@ Pending start_exchange(
   return begin_exchange(ranks, tensor, split_dim, split_lengths, merge_dim, merge_lengths, true);
 }
 
-at::Tensor reduce_scatter_blocks(const Ranks& ranks, const at::Tensor& blocks) {
+at::Tensor reduce_scatter_blocks(const Ranks& ranks, const at::Tensor& given) {
+  const at::Tensor blocks = with_data(given);
   TESSERA_CHECK(blocks.size(0) == ranks.size() && ranks.in_order());
   if (ranks.shapes_only() && ranks.size() > 1) {
     tell_skipped("reduce_scatter", ranks.size(), blocks);
@@ -374,11 +386,12 @@ at::Tensor reduce_scatter_blocks(const Ranks& ranks, const at::Tensor& blocks) {
   return output;
 }
 
-at::Tensor gather_blocks(const Ranks& ranks, const at::Tensor& block) {
-  const auto sizes = in_front(ranks.size(), block.sizes());
+at::Tensor gather_blocks(const Ranks& ranks, const at::Tensor& given) {
   if (ranks.size() == 1) {
-    return block.unsqueeze(0);
+    return given.unsqueeze(0);
   }
+  const at::Tensor block = with_data(given);
+  const auto sizes = in_front(ranks.size(), block.sizes());
   if (ranks.shapes_only()) {
     tell_skipped("all_gather", ranks.size(), block);
     return shaped(block, sizes);
