@@ -53,7 +53,8 @@ void ModelCore::begin_step(int microbatches) {
   if (!partitioned()) {
     return;
   }
-  if (options_.broadcast_buffers && root_->is_training()) {
+  // In evaluation too: the last step in training gave each replica statistics of its own.
+  if (options_.broadcast_buffers) {
     broadcast_from_first(local_buffers());
   }
   plain_backward_->find_trainable();
