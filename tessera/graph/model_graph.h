@@ -29,6 +29,9 @@ struct Module {
   int calls = 0;
   double forward_seconds = 0; // includes children; 0 when not measured
   /// The bytes of the tensors that this module's calls returned.
+  std::int64_t returned_bytes = 0;
+  /// Those of them that nothing before or inside of this module had returned: over all modules,
+  /// every byte once.
   std::int64_t activation_bytes = 0;
   /// The partition that a `tessera::partition` scope asked for; -1 for none.
   int manual_partition = -1;

@@ -25,6 +25,11 @@ void describe(Visit& visit, Module& module) {
   visit({.name = "first_call", .bounds = form::at_least(-1)}, module.first_call);
   visit({.name = "calls", .bounds = form::at_least(0)}, module.calls);
   visit({.name = "forward_seconds"}, module.forward_seconds);
+  visit(
+      {.name = "returned_bytes",
+       .bounds = form::at_least(0),
+       .presence = form::Presence::kOptional},
+      module.returned_bytes);
   visit({.name = "activation_bytes", .bounds = form::at_least(0)}, module.activation_bytes);
   visit({.name = "manual_partition", .bounds = form::at_least(-1)}, module.manual_partition);
 }

@@ -40,6 +40,9 @@ void validate_numbers(const ModelGraph& graph, std::size_t index) {
   if (module.activation_bytes < 0) {
     refuse("activation_bytes", module.activation_bytes, "bytes, 0 or more");
   }
+  if (module.returned_bytes < 0) {
+    refuse("returned_bytes", module.returned_bytes, "bytes, 0 or more");
+  }
   if (module.calls < 0) {
     refuse("calls", module.calls, "0 or more");
   }

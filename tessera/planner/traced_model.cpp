@@ -105,7 +105,7 @@ class Layers {
       layer.name = module.path;
       layer.kind = module.type;
       // Of one sample of the group's microbatch.
-      layer.output_elements_per_sample = module.activation_bytes / value_bytes / trace_.samples;
+      layer.output_elements_per_sample = module.returned_bytes / value_bytes / trace_.samples;
       layers[0].output_elements_per_sample = layer.output_elements_per_sample;
     }
     return layers;

@@ -15,11 +15,10 @@
 #include "tessera/autograd/meta_call.h"
 #include "tessera/base/error.h"
 #include "tessera/nn/module/interceptor.h"
-#include "tessera/tensor/dtype.h"
-#include "tessera/tensor/value.h"
 #include "tessera/tracer/describe.h"
 #include "tessera/tracer/model_state.h"
 #include "tessera/tracer/parameter_reads.h"
+#include "tessera/tracer/returned_memory.h"
 #include "tessera/tracer/state_watch.h"
 
 namespace tessera::tracer {
@@ -37,17 +36,6 @@ void wait_for(const std::vector<at::Device>& devices) {
       c10::impl::VirtualGuardImpl(device.type()).getStream(device).synchronize();
     }
   }
-}
-
-std::int64_t returned_bytes(const c10::IValue& result) {
-  std::unordered_set<const c10::TensorImpl*> seen;
-  std::int64_t bytes = 0;
-  for_each_tensor(result, [&](const at::Tensor& tensor) {
-    if (seen.insert(tensor.unsafeGetTensorImpl()).second) {
-      bytes += bytes_of(tensor);
-    }
-  });
-  return bytes;
 }
 
 // Writes calls into the graph.
@@ -91,7 +79,7 @@ class Recorder : public nn::Interceptor {
     c10::IValue result;
     record(node_of_.at(&module), [&] {
       result = run();
-      return returned_bytes(result);
+      return std::vector{result};
     });
     return result;
   }
@@ -109,11 +97,8 @@ class Recorder : public nn::Interceptor {
     const std::size_t begin = stack->size() - op.schema().arguments().size();
     record(layer, [&] {
       run();
-      std::int64_t bytes = 0;
-      for (std::size_t i = begin; i < stack->size(); ++i) {
-        bytes += returned_bytes((*stack)[i]);
-      }
-      return bytes;
+      return std::vector<c10::IValue>(
+          stack->begin() + static_cast<std::ptrdiff_t>(begin), stack->end());
     });
   }
 
@@ -170,7 +155,7 @@ class Recorder : public nn::Interceptor {
     Recorder& recorder_;
   };
 
-  // `run` does the work and returns the bytes of what it made.
+  // `run` does the work and returns what it made.
   template <typename Run>
   void record(int node, Run&& run) {
     graph::Module& entry = graph_.modules[node];
@@ -180,13 +165,15 @@ class Recorder : public nn::Interceptor {
     ++calls_;
     const OpenCall open(*this, node);
     const auto start = now();
-    const std::int64_t bytes = run();
+    const std::vector<c10::IValue> made = run();
     // A module that calls itself would count its inner calls twice.
     if (seconds_ && open_calls_[node] == 1) {
       entry.forward_seconds += seconds_since(start);
     }
     if (memory_) {
-      entry.activation_bytes += bytes;
+      const auto bytes = memory_of_results_.count(made);
+      entry.returned_bytes += bytes.all;
+      entry.activation_bytes += bytes.added;
     }
   }
 
@@ -195,6 +182,7 @@ class Recorder : public nn::Interceptor {
   std::vector<at::Device> devices_;
   bool seconds_;
   bool memory_;
+  ReturnedMemory memory_of_results_;
   nn::Interceptor* outer_; // of the other models of this run, or nullptr
   int calls_ = 0;
   std::unordered_map<const torch::nn::Module*, int> node_of_;

@@ -32,7 +32,7 @@ ModelTrace small_language_model(int blocks) {
     module.parameters = std::move(parameters);
     module.calls = 1;
     module.first_call = static_cast<int>(graph.modules.size());
-    module.activation_bytes = 400; // of one sample
+    module.returned_bytes = 400; // of one sample
     graph.modules.push_back(module);
     const int index = static_cast<int>(graph.modules.size()) - 1;
     if (parent >= 0) {

@@ -169,6 +169,53 @@ TEST(Describe, ManualPartitionsAreKept) {
   EXPECT_EQ(find(graph, "b").manual_partition, -1);
 }
 
+struct PassImpl : torch::nn::Module {
+  torch::Tensor forward(torch::Tensor x) {
+    return x;
+  }
+};
+TESSERA_MODULE(Pass);
+
+struct InnerImpl : torch::nn::Module {
+  InnerImpl() {
+    linear = register_module("linear", nn::Linear(4, 6));
+    pass = register_module("pass", Pass());
+  }
+  torch::Tensor forward(torch::Tensor x) {
+    return pass(linear(x));
+  }
+  nn::Linear linear{nullptr};
+  Pass pass{nullptr};
+};
+TESSERA_MODULE(Inner);
+
+struct PartsImpl : torch::nn::Module {
+  PartsImpl() {
+    inner = register_module("inner", Inner());
+  }
+  std::vector<torch::Tensor> forward(torch::Tensor x) {
+    return torch::tanh(inner(x)).chunk(3, 1);
+  }
+  Inner inner{nullptr};
+};
+TESSERA_MODULE(Parts);
+
+// A tensor that goes up through three levels is one tensor; parts of one storage are no more than
+// the storage, and an answer that is the question is nothing new.
+TEST(Trace, CountsReturnedMemoryOnce) {
+  Parts net;
+  const torch::Tensor x = torch::ones({8, 4});
+  const graph::ModelGraph graph = trace(*net, [&] { net(x); }, {.name = "net"});
+  constexpr std::int64_t kOutput = 8 * 6 * 4;
+  EXPECT_EQ(find(graph, "inner.linear").activation_bytes, kOutput);
+  EXPECT_EQ(find(graph, "inner.pass").activation_bytes, 0);
+  EXPECT_EQ(find(graph, "inner").activation_bytes, 0);
+  EXPECT_EQ(find(graph, "").activation_bytes, kOutput); // of tanh, in three views
+  for (const char* path : {"", "inner", "inner.pass", "inner.linear"}) {
+    EXPECT_EQ(find(graph, path).returned_bytes, kOutput) << path;
+  }
+}
+
 TEST(Trace, RecordsOrderCallsAndBytes) {
   Net net;
   const torch::Tensor x = torch::ones({8, 4});
@@ -197,8 +244,10 @@ TEST(Trace, RecordsOrderCallsAndBytes) {
   EXPECT_EQ(find(graph, "first.norm").calls, 2);
   EXPECT_EQ(find(graph, "unused").calls, 0);
   constexpr std::int64_t kOutput = 8 * 4 * 4;
-  EXPECT_EQ(find(graph, "").activation_bytes, kOutput);
-  EXPECT_EQ(find(graph, "first").activation_bytes, 2 * kOutput);
+  EXPECT_EQ(find(graph, "first.norm").activation_bytes, 2 * kOutput);
+  EXPECT_EQ(find(graph, "first").activation_bytes, 0); // what its norm returned
+  EXPECT_EQ(find(graph, "head").activation_bytes, kOutput);
+  EXPECT_EQ(find(graph, "").activation_bytes, 0);
   EXPECT_EQ(find(graph, "unused").activation_bytes, 0);
 }
 
