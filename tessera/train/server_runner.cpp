@@ -1,5 +1,10 @@
 #include "tessera/train/server_runner.h"
 
+#include <optional>
+
+#include <ATen/core/grad_mode.h>
+#include <c10/core/InferenceMode.h>
+
 #include "tessera/plan/from_config.h"
 #include "tessera/runtime/random_state.h"
 #include "tessera/train/step_failure.h"
@@ -72,7 +77,26 @@ void ServerRunner::check_not_waiting(const model::ModelCore& model) const {
   directory_.check_not_waiting(*model.root());
 }
 
+namespace {
+
+/// Inference tensors have no version, by which a module on another rank tells that it changed its
+/// input, so within a step of several ranks inference mode means no more than no gradients.
+class OutOfInferenceMode {
+ public:
+  OutOfInferenceMode() = default;
+
+ private:
+  c10::InferenceMode off_{false};
+  at::NoGradGuard no_grad_;
+};
+
+} // namespace
+
 std::vector<c10::IValue> ServerRunner::run(const Work& given) {
+  std::optional<OutOfInferenceMode> normal;
+  if (c10::InferenceMode::is_enabled()) {
+    normal.emplace();
+  }
   runtime::StepWork work;
   work.step = given.step;
   work.serial = ++steps_run_;
