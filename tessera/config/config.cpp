@@ -65,17 +65,20 @@ void check_world(const Config& config, int world_size) {
             " process",
             replica == 1 ? "" : "es"));
   }
-  const std::int64_t data = replicas * config.tensor_parallel_degree;
-  if (config.sharded_data_parallel_degree < 1 || data % config.sharded_data_parallel_degree != 0) {
+  // Ranks of one TP_GROUP hold different shards already, so they share none.
+  if (config.sharded_data_parallel_degree < 1 ||
+      replicas % config.sharded_data_parallel_degree != 0) {
     throw ConfigError(
         str("sharded_data_parallel_degree ",
             config.sharded_data_parallel_degree,
             " does not divide the ",
-            data,
-            " data-parallel ranks of world size ",
+            replicas,
+            " replicas of the model in world size ",
             world_size,
-            "; write a divisor of ",
-            data));
+            " (",
+            product,
+            "); write a divisor of ",
+            replicas));
   }
 }
 

@@ -64,7 +64,9 @@ std::vector<Key> pipeline_keys() {
            .unsaid = "partitions + 2",
            .source = kTorch,
            .description =
-               "Most microbatches in execution at one time; caps the memory of activations."},
+               "Most microbatches in execution at one time. With pipeline interleaved it caps the "
+               "memory of activations; with simple all microbatches keep theirs, and it caps how "
+               "many compute at one time."},
           {.name = "deterministic_server",
            .field = &Config::deterministic_server,
            .source = kTorch,

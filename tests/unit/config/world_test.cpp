@@ -48,10 +48,17 @@ TEST(World, ShardingDividesTheDataParallelRanks) {
   EXPECT_THAT(
       world_error({.ddp = true, .sharded_data_parallel_degree = 3}, 4),
       HasSubstr("sharded_data_parallel_degree 3 does not divide the 4 "
-                "data-parallel ranks"));
+                "replicas of the model"));
   EXPECT_THAT(
       world_error({.ddp = true, .sharded_data_parallel_degree = 0}, 4),
       HasSubstr("sharded_data_parallel_degree 0"));
+  // Ranks of a TP_GROUP hold different shards: what is divided further lies in an RDP_GROUP.
+  const Config config{.ddp = true, .tensor_parallel_degree = 4, .sharded_data_parallel_degree = 4};
+  EXPECT_EQ(world_error(config, 32), "no error");
+  EXPECT_EQ(
+      world_error(config, 8),
+      "sharded_data_parallel_degree 4 does not divide the 2 replicas of the model in world size 8 "
+      "(pipeline_parallel_degree 1 x tensor_parallel_degree 4 = 4); write a divisor of 2");
 }
 
 } // namespace
