@@ -5,7 +5,7 @@
 #include "tessera/base/log.h"
 #include "tessera/deferred_init/delayed_init.h"
 #include "tessera/model/model_core.h"
-#include "tessera/runtime/random_state.h"
+#include "tessera/tensor/random_state.h"
 
 namespace tessera::model {
 
@@ -15,7 +15,7 @@ namespace {
 std::shared_ptr<nn::DistributedModule> make_beside(
     const torch::nn::Module& original,
     const nn::Make& make) {
-  const auto script = runtime::RandomState::capture();
+  const auto script = RandomState::capture();
   std::shared_ptr<nn::DistributedModule> made;
   try {
     const tracer::DelayedInitScope delayed(tracer::has_delayed(original));

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <tuple>
 
-#include "tessera/runtime/random_state.h"
+#include "tessera/runtime/stream_seed.h"
 
 namespace tessera::runtime {
 

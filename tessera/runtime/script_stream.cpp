@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "tessera/base/error.h"
-#include "tessera/runtime/random_state.h"
+#include "tessera/tensor/random_state.h"
 
 namespace tessera::runtime {
 

@@ -7,6 +7,7 @@
 #include "tessera/diagnostics/activity.h"
 #include "tessera/runtime/autograd_modes.h"
 #include "tessera/runtime/error_text.h"
+#include "tessera/runtime/stream_seed.h"
 
 namespace tessera::runtime {
 

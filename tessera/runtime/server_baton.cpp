@@ -5,6 +5,7 @@
 #include "tessera/diagnostics/activity.h"
 #include "tessera/runtime/autograd_modes.h"
 #include "tessera/runtime/server.h"
+#include "tessera/runtime/stream_seed.h"
 
 namespace tessera::runtime {
 

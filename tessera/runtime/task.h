@@ -8,7 +8,7 @@
 #include <ATen/core/ivalue.h>
 
 #include "tessera/runtime/protocol.h"
-#include "tessera/runtime/random_state.h"
+#include "tessera/tensor/random_state.h"
 #include "tessera/transport/transport.h"
 
 namespace tessera::runtime {

@@ -6,7 +6,8 @@
 #include "tessera/base/error.h"
 #include "tessera/diagnostics/activity.h"
 #include "tessera/runtime/error_text.h"
-#include "tessera/runtime/random_state.h"
+#include "tessera/runtime/stream_seed.h"
+#include "tessera/tensor/random_state.h"
 
 namespace tessera::train {
 
@@ -15,9 +16,9 @@ namespace {
 /// Restores the script's stream at its end, unless the script is to go on from where it is then.
 class RestoredRandomState {
  public:
-  RestoredRandomState() : state_(runtime::RandomState::capture()) {}
+  RestoredRandomState() : state_(RandomState::capture()) {}
   void keep_current() {
-    state_ = runtime::RandomState::capture();
+    state_ = RandomState::capture();
   }
   ~RestoredRandomState() {
     state_.restore();
@@ -26,7 +27,7 @@ class RestoredRandomState {
   RestoredRandomState& operator=(const RestoredRandomState&) = delete;
 
  private:
-  runtime::RandomState state_;
+  RandomState state_;
 };
 
 } // namespace
@@ -38,7 +39,7 @@ std::vector<c10::IValue> LocalRunner::run(const Work& work) {
   std::vector<c10::IValue> results;
   for (int i = 0; i < work.call.microbatches; ++i) {
     if (!one_stream) { // the streams that a server would use
-      runtime::RandomState::seeded(
+      RandomState::seeded(
           runtime::stream_seed(random_seed(context_), work.step, runtime::step_function_id(i)))
           .restore();
     }

@@ -6,7 +6,6 @@
 #include <c10/core/InferenceMode.h>
 
 #include "tessera/plan/from_config.h"
-#include "tessera/runtime/random_state.h"
 #include "tessera/train/step_failure.h"
 
 namespace tessera::train {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "tessera/base/error.h"
+#include "tessera/runtime/stream_seed.h"
 
 namespace tessera::runtime {
 

@@ -1,17 +1,14 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/Tensor.h>
 
-namespace tessera::runtime {
+namespace tessera {
 
-/// The default CPU generator's state as a value. Each task of the server has
-/// its own stream, whatever order tasks run in; the stream follows the task
-/// when the baton goes from thread to thread.
-/// Not collective. Threads: whoever holds the baton.
+/// The default CPU generator's state as a value.
+/// Not collective. Threads: any; the generator is one for all of them.
 class RandomState {
  public:
   /// Returns the generator's current state.
@@ -34,9 +31,18 @@ class RandomState {
   c10::optional<double> normal_double_;
 };
 
-/// Returns the seed of the stream of one task (an id that is equal in every run) of a step.
-std::uint64_t stream_seed(std::uint64_t seed, std::int64_t step, std::uint64_t task);
-/// Returns the task id of the step function on one microbatch.
-std::uint64_t step_function_id(int microbatch);
+/// Puts the generator back to what it was, whichever way a scope is left.
+class KeepRandomState {
+ public:
+  KeepRandomState() : state_(RandomState::capture()) {}
+  ~KeepRandomState() {
+    state_.restore();
+  }
+  KeepRandomState(const KeepRandomState&) = delete;
+  KeepRandomState& operator=(const KeepRandomState&) = delete;
 
-} // namespace tessera::runtime
+ private:
+  RandomState state_;
+};
+
+} // namespace tessera

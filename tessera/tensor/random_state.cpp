@@ -1,4 +1,4 @@
-#include "tessera/runtime/random_state.h"
+#include "tessera/tensor/random_state.h"
 
 #include <array>
 #include <cstring>
@@ -8,9 +8,8 @@
 #include <ATen/ATen.h>
 
 #include "tessera/base/error.h"
-#include "tessera/runtime/protocol.h"
 
-namespace tessera::runtime {
+namespace tessera {
 
 namespace {
 
@@ -35,14 +34,6 @@ static_assert(std::has_unique_object_representations_v<decltype(Flat::numbers)>)
 static_assert(sizeof(Flat) == 56 + 4 * at::MERSENNE_STATE_N);
 
 } // namespace
-
-std::uint64_t stream_seed(std::uint64_t seed, std::int64_t step, std::uint64_t task) {
-  return mix(mix(seed, static_cast<std::uint64_t>(step)), task);
-}
-
-std::uint64_t step_function_id(int microbatch) {
-  return mix(0x726f6f74, static_cast<std::uint64_t>(microbatch)); // "root"
-}
 
 RandomState RandomState::capture() {
   at::CPUGeneratorImpl& from = generator();
@@ -110,4 +101,4 @@ RandomState RandomState::from_bytes(const at::Tensor& bytes) {
   return state;
 }
 
-} // namespace tessera::runtime
+} // namespace tessera
