@@ -2,6 +2,7 @@
 
 /// The one header of a training script.
 #include "tessera/deferred_init/delayed_init.h"
+#include "tessera/nn/module/activation_checkpointing.h"
 #include "tessera/nn/module/containers.h"
 #include "tessera/nn/module/module.h"
 #include "tessera/nn/parallel/parameter_creation.h"

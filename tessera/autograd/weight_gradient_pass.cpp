@@ -26,6 +26,15 @@ WeightGradientPass* WeightGradientPass::current() {
   return static_cast<WeightGradientPass*>(BackwardPass::current());
 }
 
+std::unique_ptr<WeightGradientPass> WeightGradientPass::inside_of(
+    const std::vector<at::Tensor>& roots) const {
+  if (order_ == nullptr) {
+    return std::make_unique<WeightGradientPass>(roots);
+  }
+  return std::make_unique<WeightGradientPass>(
+      targets_below(roots, nullptr), Awaited(), *order_, graph_);
+}
+
 bool WeightGradientPass::adds_once(const torch::autograd::Node* accumulator) const {
   const auto found = targets_.additions.find(accumulator);
   return found != targets_.additions.end() && found->second == 1;

@@ -49,6 +49,11 @@ class WeightGradientPass : public BackwardPass {
   /// The innermost one of this thread, or nullptr.
   static WeightGradientPass* current();
 
+  /// A pass for a backward of `roots` that a node of this pass's graph runs, such as one that
+  /// recomputes its forward. What it orders is added as parts that this graph did not announce.
+  /// This pass outlives it.
+  std::unique_ptr<WeightGradientPass> inside_of(const std::vector<at::Tensor>& roots) const;
+
   /// Whether a single node of the graph adds to this accumulator.
   bool adds_once(const torch::autograd::Node* accumulator) const;
   void requested() {

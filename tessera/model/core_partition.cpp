@@ -8,6 +8,7 @@
 #include "tessera/model/decision.h"
 #include "tessera/model/model_core.h"
 #include "tessera/model/partition_notes.h"
+#include "tessera/model/recomputed_parts.h"
 #include "tessera/partition/partition.h"
 #include "tessera/plan/from_config.h"
 #include "tessera/tracer/describe.h"
@@ -93,6 +94,7 @@ void ModelCore::place(plans::Plan plan) {
       mine.push_back(tensor);
     }
   }
+  check_recomputed_parts(*table, context.config.auto_partition);
   tracer::materialize(mine);
   layout_->place(*table);
   take_over_weights();

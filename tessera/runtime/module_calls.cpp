@@ -1,5 +1,6 @@
 #include "tessera/runtime/module_calls.h"
 
+#include <optional>
 #include <utility>
 
 #include <torch/csrc/autograd/autograd.h>
@@ -8,6 +9,8 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include "tessera/base/error.h"
+#include "tessera/nn/module/recomputed_call.h"
+#include "tessera/recompute/recomputation.h"
 #include "tessera/runtime/autograd_modes.h"
 #include "tessera/runtime/ordered_backward.h"
 #include "tessera/tensor/value.h"
@@ -126,6 +129,19 @@ int ModuleCalls::range_end(const torch::nn::Module& sequential, int first) {
   return end;
 }
 
+int ModuleCalls::local_end(const torch::nn::Module& sequential, int first) {
+  const ModuleDirectory& modules = *context_.modules;
+  const int size = static_cast<int>(sequential.children().size());
+  if (modules.id_of(sequential) < 0) {
+    return size;
+  }
+  int end = first;
+  while (end < size && modules.owner_of_child(sequential, end) == modules.pp_rank()) {
+    ++end;
+  }
+  return end;
+}
+
 at::Tensor ModuleCalls::tensor_named(const torch::nn::Module& module, const std::string& name) {
   return context_.modules->table_of(context_.modules->id_of(module)).tensor(name);
 }
@@ -150,10 +166,23 @@ c10::IValue ModuleCalls::call(
     int last) {
   Task& task = current_task("a module of another partition");
   const ModuleDirectory& modules = *context_.modules;
+  if (const std::string* region = recompute::inside()) {
+    throw UserError(
+        str(*region,
+            " is recomputed in its backward, so all of it must be on one pipeline rank, but it "
+            "calls module '",
+            modules.name_of(modules.id_of(module)),
+            "' on another; take the activation checkpointing of it away, flag smaller modules, or "
+            "write a partition that keeps it together"));
+  }
   Fields fields = fields_of_call(task, module);
   fields.first = first;
   fields.last = last;
   fields.invoker = key.hash;
+  if (const auto how = nn::recomputes() ? nn::CheckpointedCall::of(module) : std::nullopt) {
+    fields.recompute_group = how->group;
+    fields.recompute_keeps_random = how->preserve_rng_state;
+  }
   const int owner = first >= 0 ? modules.owner_of_child(module, first)
                                : modules.entries().at(fields.module).owner;
   // This is done with grad mode off as well, because a module may return an input, which keeps its
@@ -196,6 +225,11 @@ c10::IValue ModuleCalls::invoke(const Fields& request, const c10::IValue& args) 
   torch::nn::Module& module = *context_.modules->entries().at(request.module).module;
   check_mode(module, request.module_mode);
   const ModeScope modes(request);
+  std::optional<nn::Recomputation> recomputation;
+  if (request.recompute_group >= 0) {
+    recomputation = nn::Recomputation{request.recompute_group, request.recompute_keeps_random, {}};
+  }
+  const nn::CheckpointedCall call(module, recomputation);
   return nn::find_invoker(request.invoker)(
       module,
       step_->exchange->hand_over(request_message(request), args),

@@ -36,6 +36,7 @@ class ModuleCalls : public nn::Interceptor, public BackwardRequester {
       int first,
       int last) override;
   int range_end(const torch::nn::Module& sequential, int first) override;
+  int local_end(const torch::nn::Module& sequential, int first) override;
   at::Tensor tensor_named(const torch::nn::Module& module, const std::string& name) override;
 
   // BackwardRequester, for the caller's autograd graph:

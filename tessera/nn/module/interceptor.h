@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -54,6 +55,14 @@ class Interceptor {
   virtual int range_end(const torch::nn::Module& sequential, int first) {
     (void)sequential;
     return first + 1;
+  }
+
+  /// For a Sequential at child `first`: the end of the run of children that are on this rank, or
+  /// `first` when that one is not. Default: all are.
+  virtual int local_end(const torch::nn::Module& sequential, int first) {
+    (void)sequential;
+    (void)first;
+    return std::numeric_limits<int>::max();
   }
 
   /// A parameter or buffer of this rank, by its name in the model that `module` belongs to: what

@@ -132,13 +132,16 @@ void set_replacement(
   mark_interceptable(original);
   mark_interceptable(replacement);
   int partition = -1;
+  std::optional<Recomputation> recomputation;
   with_mark(*original, [&](Mark* mark) {
     mark->replaced = true;
     mark->replacement = replacement;
     partition = mark->partition;
+    recomputation = mark->recomputation;
   });
   with_mark(*replacement, [&](Mark* mark) {
     mark->partition = partition;
+    mark->recomputation = std::move(recomputation);
     mark->adapter = std::move(adapter);
   });
   ++g_replacements;

@@ -65,6 +65,14 @@ class PartitionScope {
   int previous_;
 };
 
+/// How the calls of a module are recomputed in their backward (activation_checkpointing.h).
+struct Recomputation {
+  /// Of a Sequential, how many of its children make a region; 0: the module is one, whole.
+  int group = 0;
+  bool preserve_rng_state = true;
+  std::string path; // of the module in its model, once that is partitioned
+};
+
 struct Mark {
   std::weak_ptr<torch::nn::Module> module;
   int partition = -1;
@@ -78,6 +86,7 @@ struct Mark {
   std::weak_ptr<torch::nn::Module> replacement;
   /// Of a module that stands in for another: runs it on the other's arguments.
   CallAdapter adapter;
+  std::optional<Recomputation> recomputation;
 };
 
 /// Calls `work` with the module's mark, or nullptr when it has none.

@@ -8,6 +8,7 @@
 
 #include "tessera/nn/module/interceptor.h"
 #include "tessera/nn/module/marks.h"
+#include "tessera/nn/module/recomputed_call.h"
 #include "tessera/tensor/value.h"
 
 namespace tessera::detail {
@@ -29,7 +30,7 @@ struct ModuleCall {
     // Naming the key here is what instantiates its registration.
     const nn::CallKey& known = key;
     const bool intercepted = interceptor != nullptr && interceptor->wants(target);
-    if (!intercepted && &target == &impl) {
+    if (!intercepted && &target == &impl && !nn::recomputation_of(target)) {
       return impl.Impl::forward(std::forward<Args>(args)...);
     }
     const c10::IValue packed = make_tuple_value({tessera::pack<std::decay_t<Args>>(args)...});
@@ -42,6 +43,12 @@ struct ModuleCall {
 
   static c10::IValue
   invoke(torch::nn::Module& module, const c10::IValue& args, int first, int last) {
+    return nn::recomputes() ? nn::invoke_module(module, args, first, last, &invoke_plain)
+                            : invoke_plain(module, args, first, last);
+  }
+
+  static c10::IValue
+  invoke_plain(torch::nn::Module& module, const c10::IValue& args, int first, int last) {
     if (const nn::CallAdapter* adapter = nn::adapter_of(module)) {
       return (*adapter)(module, args);
     }

@@ -5,6 +5,7 @@
 
 #include <ATen/ATen.h>
 
+#include "tessera/autograd/dispatch_mode.h"
 #include "tessera/base/error.h"
 #include "tessera/nn/module/script_class.h"
 

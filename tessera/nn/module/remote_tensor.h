@@ -5,8 +5,6 @@
 
 #include <torch/nn/module.h>
 
-#include "tessera/autograd/dispatch_mode.h"
-
 /// Parameters and buffers that another pipeline rank owns. Their handles stay in the script's
 /// hands: shape, dtype and an optimizer's list go on working, but there are no numbers, and an
 /// operator that asks for them must not find something else.

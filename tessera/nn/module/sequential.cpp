@@ -1,6 +1,9 @@
 #include "tessera/nn/module/sequential.h"
 
+#include <algorithm>
+
 #include "tessera/base/error.h"
+#include "tessera/nn/module/recomputed_call.h"
 
 namespace tessera::nn {
 
@@ -49,10 +52,19 @@ c10::IValue SequentialImpl::run_range(const c10::IValue& args, int first, int la
       " of ",
       layers_.size(),
       " children");
+  const auto how = recomputation_of(*this);
   c10::IValue values = args;
   int at = first;
   while (at < last) {
     Interceptor* interceptor = current_interceptor();
+    if (how) {
+      const int here = interceptor == nullptr ? last : interceptor->local_end(*this, at);
+      if (here > at) {
+        values = run_recomputed_range(*how, values, at, std::min(here, last));
+        at = std::min(here, last);
+        continue;
+      }
+    }
     const int end =
         interceptor == nullptr ? at + 1 : std::min(last, interceptor->range_end(*this, at));
     if (end > at + 1) {
@@ -62,6 +74,35 @@ c10::IValue SequentialImpl::run_range(const c10::IValue& args, int first, int la
       values = call_child(layers_[at], values);
       ++at;
     }
+  }
+  return values;
+}
+
+c10::IValue SequentialImpl::run_recomputed_range(
+    const Recomputation& how,
+    const c10::IValue& args,
+    int first,
+    int last) {
+  c10::IValue values = args;
+  for (int at = first; at < last;) {
+    const int end = how.group < last - at ? at + how.group : last;
+    std::vector<std::shared_ptr<torch::nn::Module>> modules;
+    for (int i = at; i < end; ++i) {
+      modules.push_back(replacement_of(*layers_[i].module).shared_from_this());
+    }
+    const auto run = [this, at, end](const c10::IValue& given) {
+      c10::IValue result = given;
+      for (int i = at; i < end; ++i) {
+        result = call_child(layers_[i], result);
+      }
+      return result;
+    };
+    const std::string name =
+        str(end == at + 1 ? str("child ", at) : str("children ", at, " to ", end - 1),
+            " of ",
+            how.path.empty() ? "a Sequential" : str("module '", how.path, "'"));
+    values = run_recomputed(how, name, modules, run, values);
+    at = end;
   }
   return values;
 }

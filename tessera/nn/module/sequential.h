@@ -76,6 +76,9 @@ class SequentialImpl : public torch::nn::Module {
   };
   static c10::IValue result_of(const c10::IValue& args);
   c10::IValue call_child(const Child& child, const c10::IValue& args);
+  /// Children [first, last), which are on this rank, in regions of the size that `how` says.
+  c10::IValue
+  run_recomputed_range(const Recomputation& how, const c10::IValue& args, int first, int last);
 
   std::vector<Child> layers_;
 };

@@ -1,0 +1,327 @@
+#include "tessera/recompute/recomputation.h"
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include <ATen/ATen.h>
+#include <ATen/autocast_mode.h>
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include "tessera/autograd/weight_gradient.h"
+#include "tessera/autograd/weight_gradient_pass.h"
+#include "tessera/base/error.h"
+#include "tessera/tensor/random_state.h"
+#include "tessera/tensor/torch_compat.h"
+#include "tessera/tensor/value.h"
+
+namespace tessera::recompute {
+
+namespace {
+
+using torch::autograd::Edge;
+using torch::autograd::variable_list;
+
+thread_local const std::string* t_inside = nullptr;
+
+class InsideScope {
+ public:
+  explicit InsideScope(const std::string& name) : previous_(std::exchange(t_inside, &name)) {}
+  ~InsideScope() {
+    t_inside = previous_;
+  }
+  InsideScope(const InsideScope&) = delete;
+  InsideScope& operator=(const InsideScope&) = delete;
+
+ private:
+  const std::string* previous_;
+};
+
+/// The autocast modes of a thread.
+struct Autocast {
+  bool enabled = cpu_autocast::enabled();
+  at::ScalarType dtype = cpu_autocast::dtype();
+
+  void apply() const {
+    if (cpu_autocast::enabled() != enabled) {
+      cpu_autocast::set_enabled(enabled);
+    }
+    cpu_autocast::set_dtype(dtype);
+  }
+};
+
+class AutocastScope {
+ public:
+  explicit AutocastScope(const Autocast& wanted) {
+    wanted.apply();
+  }
+  ~AutocastScope() {
+    if (cpu_autocast::enabled() && !previous_.enabled) {
+      at::autocast::clear_cache(); // casts made for this run must not serve another
+    }
+    previous_.apply();
+  }
+  AutocastScope(const AutocastScope&) = delete;
+  AutocastScope& operator=(const AutocastScope&) = delete;
+
+ private:
+  Autocast previous_;
+};
+
+std::vector<at::Tensor> tensors_of(const c10::IValue& value) {
+  std::vector<at::Tensor> tensors;
+  for_each_tensor(value, [&](const at::Tensor& tensor) { tensors.push_back(tensor); });
+  return tensors;
+}
+
+bool is_differentiable(const at::Tensor& tensor) {
+  return tensor.defined() && torch::autograd::isDifferentiableType(tensor.scalar_type());
+}
+
+/// What the first run returned, as far as the second must agree.
+struct ResultForm {
+  std::vector<std::int64_t> sizes;
+  at::ScalarType dtype = at::kFloat;
+  bool operator==(const ResultForm&) const = default;
+};
+
+std::vector<ResultForm> forms_of(const c10::IValue& result) {
+  std::vector<ResultForm> forms;
+  for (const at::Tensor& tensor : tensors_of(result)) {
+    forms.push_back(
+        tensor.defined() ? ResultForm{tensor.sizes().vec(), tensor.scalar_type()} : ResultForm{});
+  }
+  return forms;
+}
+
+/// Puts buffers that change in its life back to what they were.
+class KeepBuffers {
+ public:
+  explicit KeepBuffers(const std::vector<at::Tensor>& buffers) {
+    for (const at::Tensor& buffer : buffers) {
+      kept_.push_back({buffer, buffer._version(), buffer.detach().clone()});
+    }
+  }
+  ~KeepBuffers() {
+    const at::NoGradGuard no_grad;
+    for (Kept& kept : kept_) {
+      if (kept.buffer._version() != kept.version) {
+        kept.buffer.copy_(kept.values);
+      }
+    }
+  }
+  KeepBuffers(const KeepBuffers&) = delete;
+  KeepBuffers& operator=(const KeepBuffers&) = delete;
+
+ private:
+  struct Kept {
+    at::Tensor buffer;
+    std::int64_t version;
+    at::Tensor values;
+  };
+  std::vector<Kept> kept_;
+};
+
+/// Stands for the history of a region's arguments in the second run, so that these are no leaves
+/// and the region sees what it saw the first time.
+struct CaptureGradients : torch::autograd::Node {
+  variable_list apply(variable_list&& gradients) override {
+    captured = std::move(gradients);
+    return {};
+  }
+  variable_list captured;
+};
+
+class RecomputeBackward : public torch::autograd::Node {
+ public:
+  RecomputeBackward(Region region, c10::IValue args)
+      : region_(std::move(region)), args_(std::move(args)) {
+    if (region_.preserve_rng_state) {
+      random_ = RandomState::capture();
+    }
+    for (const at::Tensor& tensor : tensors_of(*args_)) {
+      const bool needs = tensor.defined() && tensor.requires_grad();
+      needs_gradient_.push_back(needs);
+      versions_.push_back(tensor.defined() && !tensor.is_inference() ? tensor._version() : 0);
+      add_next_edge(needs ? torch::autograd::impl::gradient_edge(tensor) : Edge());
+    }
+  }
+
+  /// The forward, without anything that a backward would need.
+  c10::IValue run_first() {
+    const at::NoGradGuard no_grad;
+    const InsideScope inside(region_.name);
+    c10::IValue result = region_.run(*args_);
+    check_arguments("changed one of its arguments in place");
+    forms_ = forms_of(result);
+    return result;
+  }
+
+  variable_list apply(variable_list&& gradients) override {
+    if (at::GradMode::is_enabled()) {
+      throw UserError(
+          region_.name +
+          " is recomputed in its backward, which cannot have a gradient of its own: call the "
+          "backward without create_graph, or take the module's activation checkpointing away");
+    }
+    if (!args_) {
+      throw UserError(
+          "a backward reached " + region_.name +
+          " a second time; its activations are recomputed from arguments that the first one has "
+          "freed: combine the losses, or write retain_graph");
+    }
+    check_arguments("has an argument that was changed in place after the call");
+    const at::AutoGradMode recorded(true);
+    const AutocastScope autocast(autocast_);
+    std::optional<KeepRandomState> random;
+    if (random_) {
+      random.emplace();
+      random_->restore();
+    }
+    std::optional<WeightGradientScope> in_place;
+    if (weights_in_place_) {
+      in_place.emplace();
+    }
+    const KeepBuffers buffers(region_.buffers);
+    const InsideScope inside(region_.name);
+    const auto capture = std::make_shared<CaptureGradients>();
+    const c10::IValue result = region_.run(arguments_below(capture));
+    if (forms_of(result) != forms_) {
+      throw UserError(
+          region_.name +
+          " returned tensors of other number, shape or dtype when it was recomputed: its flow "
+          "depends on data that has changed; take its activation checkpointing away");
+    }
+    return run_backward(result, gradients, capture);
+  }
+
+  void release_variables() override {
+    args_.reset();
+  }
+
+ private:
+  void check_arguments(const char* what) const {
+    std::size_t i = 0;
+    for (const at::Tensor& tensor : tensors_of(*args_)) {
+      if (tensor.defined() && !tensor.is_inference() && tensor._version() != versions_[i]) {
+        throw UserError(
+            region_.name + " " + what +
+            ", so it cannot be recomputed from them: use the out-of-place form, or take its "
+            "activation checkpointing away");
+      }
+      ++i;
+    }
+  }
+
+  c10::IValue arguments_below(const std::shared_ptr<CaptureGradients>& capture) const {
+    std::size_t i = 0;
+    return map_tensors(*args_, [&](const at::Tensor& tensor) {
+      const bool needs = needs_gradient_[i++];
+      if (!tensor.defined()) {
+        return tensor;
+      }
+      at::Tensor detached = tensor.detach();
+      if (needs) {
+        torch::autograd::set_history(detached, capture);
+      }
+      return detached;
+    });
+  }
+
+  variable_list run_backward(
+      const c10::IValue& result,
+      const variable_list& gradients,
+      const std::shared_ptr<CaptureGradients>& capture) const {
+    std::vector<at::Tensor> roots;
+    variable_list of_roots;
+    std::size_t output = 0;
+    for (const at::Tensor& tensor : tensors_of(result)) {
+      if (!is_differentiable(tensor)) {
+        continue;
+      }
+      const at::Tensor& gradient = gradients.at(output++);
+      if (gradient.defined() && tensor.requires_grad()) {
+        roots.push_back(tensor);
+        of_roots.push_back(gradient);
+      }
+    }
+    if (roots.empty()) {
+      return expanded({});
+    }
+    torch::autograd::edge_list from;
+    for (const at::Tensor& root : roots) {
+      from.push_back(torch::autograd::impl::gradient_edge(root));
+    }
+    auto& engine = torch::autograd::Engine::get_default_engine();
+    // torch::autograd::grad asks for gradients of chosen tensors and adds to none.
+    const auto* chosen = torch::autograd::get_current_graph_task_exec_info();
+    if (chosen != nullptr && !chosen->empty()) {
+      torch::autograd::edge_list to;
+      for (std::uint32_t i = 0; i < capture->num_inputs(); ++i) {
+        to.emplace_back(capture, i);
+      }
+      return expanded(
+          to.empty() ? variable_list() : engine.execute(from, of_roots, false, false, false, to));
+    }
+    std::unique_ptr<WeightGradientPass> pass;
+    if (WeightGradientPass* outer = WeightGradientPass::current()) {
+      pass = outer->inside_of(roots);
+    }
+    const bool accumulate = true;
+    engine.execute(from, of_roots, /*keep_graph=*/false, /*create_graph=*/false, accumulate, {});
+    return expanded(std::move(capture->captured));
+  }
+
+  /// Gradients of those arguments that need one -> of all edges.
+  variable_list expanded(variable_list of_arguments) const {
+    variable_list all(num_outputs());
+    std::size_t next = 0;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      if (needs_gradient_[i] && next < of_arguments.size()) {
+        all[i] = std::move(of_arguments[next++]);
+      }
+    }
+    return all;
+  }
+
+  Region region_;
+  std::optional<c10::IValue> args_;
+  std::vector<bool> needs_gradient_; // by tensor of the arguments
+  std::vector<std::uint32_t> versions_;
+  std::optional<RandomState> random_;
+  Autocast autocast_;
+  bool weights_in_place_ = WeightGradientScope::active();
+  std::vector<ResultForm> forms_;
+};
+
+} // namespace
+
+c10::IValue run(Region region, const c10::IValue& args) {
+  const std::vector<at::Tensor> given = tensors_of(args);
+  const bool needs = region.trains || std::any_of(given.begin(), given.end(), [](const auto& t) {
+                       return t.defined() && t.requires_grad();
+                     });
+  if (!at::GradMode::is_enabled() || t_inside != nullptr || !needs) {
+    return region.run(args);
+  }
+  const auto node = std::make_shared<RecomputeBackward>(std::move(region), args);
+  return map_tensors(node->run_first(), [&](const at::Tensor& tensor) {
+    if (!is_differentiable(tensor)) {
+      return tensor;
+    }
+    at::Tensor result = tensor.detach();
+    torch::autograd::set_history(result, node);
+    return result;
+  });
+}
+
+const std::string* inside() {
+  return t_inside;
+}
+
+} // namespace tessera::recompute

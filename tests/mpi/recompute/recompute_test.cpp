@@ -1,0 +1,215 @@
+// Activation checkpointing under pipelines: the same numbers as without it, regions of the children
+// that a rank has, and what it says where a region would span two ranks.
+#include <gmock/gmock.h>
+
+#include "tessera/recompute/recomputation.h"
+
+#include "tests/mpi/runtime/support.h"
+
+namespace tessera::testing {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr int kMicrobatches = 2;
+
+/// Names of the regions in which layers of this rank ran, in order, each once.
+std::vector<std::string>& regions() {
+  static std::vector<std::string> list;
+  return list;
+}
+
+struct LayerImpl : torch::nn::Module {
+  LayerImpl() {
+    linear = register_module("linear", nn::Linear(kWidth, kWidth));
+    norm = register_module("norm", nn::BatchNorm1d(kWidth));
+  }
+  torch::Tensor forward(const torch::Tensor& x) {
+    const std::string* region = recompute::inside();
+    if (at::GradMode::is_enabled() || region != nullptr) { // not the tracing pass
+      const std::string name = region == nullptr ? "none" : *region;
+      if (std::find(regions().begin(), regions().end(), name) == regions().end()) {
+        regions().push_back(name);
+      }
+    }
+    return x + torch::dropout(torch::tanh(norm(linear(x))), 0.25, is_training());
+  }
+  nn::Linear linear{nullptr};
+  nn::BatchNorm1d norm{nullptr};
+};
+TESSERA_MODULE(Layer);
+
+struct StackImpl : torch::nn::Module {
+  explicit StackImpl(int layers) {
+    for (int i = 0; i < layers; ++i) {
+      body->push_back(Layer());
+    }
+    register_module("body", body);
+  }
+  torch::Tensor forward(const torch::Tensor& x) {
+    return one_call ? checkpoint_sequential(body, x, {.strategy = "contiguous"}) : body(x);
+  }
+  nn::Sequential body;
+  bool one_call = false;
+};
+TESSERA_MODULE(Stack);
+
+/// Layer i of `owners.size()` on pp rank owners[i].
+Config stacked(int pp, const std::vector<int>& owners) {
+  std::map<std::string, int> partition;
+  for (std::size_t i = 0; i < owners.size(); ++i) {
+    partition[str("body.", i)] = std::min(owners[i], pp - 1);
+  }
+  return placed(pp, kMicrobatches, partition);
+}
+
+const std::vector<int> kOwners{0, 0, 1, 1, 1};
+
+int pipeline() {
+  return std::min(world_size(), 2);
+}
+
+/// One training step; the regions of every pp rank.
+std::vector<std::vector<std::string>> regions_of_step(
+    const std::vector<int>& owners,
+    const std::function<void(Stack)>& flag) {
+  init(stacked(pipeline(), owners));
+  const Ended ended;
+  torch::manual_seed(7);
+  Stack net(static_cast<int>(owners.size()));
+  flag(net);
+  DistributedModel model(net);
+  regions().clear();
+  auto train_step = tessera::step([&](torch::Tensor x) { model.backward(model(x).pow(2).mean()); });
+  train_step(mine_of(random_batches(16)(0)).x);
+  return allgather(regions(), Group::kPP);
+}
+
+TEST(Recompute, RegionsAreRunsOfChildrenOnOneRank) {
+  if (world_size() < 2) {
+    GTEST_SKIP() << "needs two pipeline ranks";
+  }
+  const auto flagged = [](const std::string& strategy) {
+    return [=](Stack net) { set_activation_checkpointing(net->body, {.strategy = strategy}); };
+  };
+  const std::string of = " of module 'body'";
+  EXPECT_THAT(
+      regions_of_step(kOwners, flagged("group_3")),
+      ElementsAre(ElementsAre("children 0 to 1" + of), ElementsAre("children 2 to 4" + of)));
+  EXPECT_THAT(
+      regions_of_step({0, 0, 1, 1}, flagged("contiguous")),
+      ElementsAre(ElementsAre("children 0 to 1" + of), ElementsAre("children 2 to 3" + of)));
+  EXPECT_THAT(
+      regions_of_step(kOwners, flagged("group_2")),
+      ElementsAre(
+          ElementsAre("children 0 to 1" + of),
+          ElementsAre("children 2 to 3" + of, "child 4" + of)));
+  EXPECT_THAT(
+      regions_of_step({0, 1, 1}, flagged("each")),
+      ElementsAre(ElementsAre("child 0" + of), ElementsAre("child 1" + of, "child 2" + of)));
+  // One call says it; its owner is told.
+  EXPECT_THAT(
+      regions_of_step({0, 1, 1}, [](Stack net) { net->one_call = true; }),
+      ElementsAre(
+          ElementsAre("child 0 of a Sequential"), ElementsAre("children 1 to 2 of a Sequential")));
+}
+
+TEST(Recompute, NumbersAreThoseWithoutIt) {
+  for (const int pp : {1, 2, 4}) {
+    if (pp > world_size()) {
+      continue;
+    }
+    for (const std::string mode : {"dynamic", "simple", "static", "fast", "reproducible"}) {
+      const auto train = [&](const std::string& strategy) {
+        Config config = stacked(pp, {0, 1, 1, 2, 3});
+        config.static_mode = mode == "static" || mode == "fast";
+        config.static_mode_steps = config.static_mode ? 1 : 5;
+        config.fast_mode = mode == "fast";
+        config.reproducible = mode == "reproducible";
+        if (mode == "simple") {
+          config.pipeline = "simple";
+        }
+        const auto make = [&] {
+          Stack net(5);
+          if (!strategy.empty()) {
+            set_activation_checkpointing(net->body, {.strategy = strategy});
+          }
+          return net;
+        };
+        return train_distributed(config, make, random_batches(16), 4);
+      };
+      const Trained wanted = train("");
+      for (const char* strategy : {"each", "contiguous"}) {
+        expect_equal(train(strategy), wanted, str("pp ", pp, ", ", mode, ", ", strategy), 1e-6);
+      }
+    }
+  }
+}
+
+struct PairImpl : torch::nn::Module {
+  PairImpl() {
+    first = register_module("first", Layer());
+    second = register_module("second", Layer());
+  }
+  torch::Tensor forward(const torch::Tensor& x) {
+    return second(first(x));
+  }
+  Layer first{nullptr}, second{nullptr};
+};
+TESSERA_MODULE(Pair);
+
+struct PairsImpl : torch::nn::Module {
+  PairsImpl() {
+    pair = register_module("pair", Pair());
+  }
+  torch::Tensor forward(const torch::Tensor& x) {
+    return pair(x);
+  }
+  Pair pair{nullptr};
+};
+TESSERA_MODULE(Pairs);
+
+std::string error_of_step(const Config& config, bool before) {
+  init(config);
+  const Ended ended;
+  Pairs net;
+  if (before) {
+    set_activation_checkpointing(net->pair);
+  }
+  DistributedModel model(net);
+  regions().clear();
+  auto train_step = tessera::step([&](torch::Tensor x) { model.backward(model(x).pow(2).mean()); });
+  const Batch mine = mine_of(random_batches(16)(0));
+  return error_of<Error>([&] {
+    train_step(mine.x);
+    if (!before) {
+      set_activation_checkpointing(net->pair);
+      train_step(mine.x);
+    }
+  });
+}
+
+TEST(Recompute, ARegionOverTwoRanksIsSaid) {
+  if (world_size() < 2) {
+    GTEST_SKIP() << "needs two pipeline ranks";
+  }
+  const Config manual = placed(pipeline(), kMicrobatches, {{"pair.second", 1}});
+  EXPECT_THAT(
+      error_of_step(manual, true),
+      ::testing::AllOf(
+          HasSubstr(
+              "activation checkpointing of module 'pair' needs all of it on one pipeline rank"),
+          HasSubstr("it is on rank 0, its module 'pair.second' on rank 1")));
+  EXPECT_THAT(
+      error_of_step(manual, false),
+      HasSubstr("is recomputed in its backward, so all of it must be on one pipeline rank, but it "
+                "calls module 'pair.second' on another"));
+  EXPECT_EQ(error_of_step(config_of(pipeline(), kMicrobatches), true), "");
+  for (const std::string& region : regions()) {
+    EXPECT_EQ(region, "none"); // the flag was left out
+  }
+}
+
+} // namespace
+} // namespace tessera::testing
