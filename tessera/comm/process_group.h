@@ -10,7 +10,6 @@
 #include <ATen/core/Tensor.h>
 
 #include "tessera/comm/collective.h"
-#include "tessera/comm/peer_failed.h"
 
 namespace tessera::comm {
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "tessera/base/error.h"
+#include "tessera/comm/peer_failed.h"
 #include "tessera/comm/reduce_kernels.h"
 #include "tessera/comm/shared_memory/window.h"
 #include "tessera/diagnostics/activity.h"

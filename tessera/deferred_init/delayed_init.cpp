@@ -13,6 +13,7 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include "tessera/autograd/dispatch_mode.h"
 #include "tessera/autograd/meta_call.h"
 #include "tessera/base/error.h"
 #include "tessera/deferred_init/operation_record.h"
@@ -292,7 +293,7 @@ std::vector<at::Tensor> tensors_of(const torch::nn::Module& module) {
 } // namespace
 
 DelayedInitScope::DelayedInitScope(bool enabled) : previous_(t_delaying) {
-  scope_.emplace(enabled ? &delaying_mode() : nullptr);
+  scope_ = std::make_unique<DispatchScope>(enabled ? &delaying_mode() : nullptr);
   t_delaying = enabled;
 }
 

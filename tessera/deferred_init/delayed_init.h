@@ -1,11 +1,13 @@
 #pragma once
 
-#include <optional>
+#include <memory>
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
 
-#include "tessera/autograd/dispatch_mode.h"
+namespace tessera {
+class DispatchScope;
+}
 
 namespace tessera::tracer {
 
@@ -36,7 +38,7 @@ class DelayedInitScope {
 
  private:
   bool previous_;
-  std::optional<DispatchScope> scope_;
+  std::unique_ptr<DispatchScope> scope_;
 };
 
 /// Returns whether the tensor has a shape but no memory yet.

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tessera/base/error.h"
+#include "tessera/comm/peer_failed.h"
 #include "tessera/comm/process_group.h"
 
 namespace tessera::comm::conformance {
