@@ -6,6 +6,7 @@
 
 #include "tessera/base/json/read.h"
 #include "tessera/base/text.h"
+#include "tessera/nn/module/activation_checkpointing.h"
 #include "tessera/planner/planned_config.h"
 
 #include "cli/train/job_text.h"
@@ -137,12 +138,21 @@ void describe(Visit& visit, Job& job, OrderedJson* parallel = nullptr) {
   visit(key("steps", kAtLeastOne), job.steps);
   visit(key("accumulation", kAtLeastOne), job.accumulation);
   visit(choice("precision", {"f32", "bf16"}), job.precision);
+  visit(key("activation_checkpointing"), job.activation_checkpointing);
   visit(key("log_every", kAtLeastOne), job.log_every);
 }
 
 namespace {
 
 void check_couplings(const Job& job, bool has_warmup, form::Faults& faults) {
+  const std::string& strategy = job.activation_checkpointing;
+  if (strategy != "none" && !is_checkpoint_strategy(strategy)) {
+    faults.add(
+        str("'activation_checkpointing' is '",
+            strategy,
+            "'; write \"none\", \"each\", \"contiguous\" or \"group_x\" with a whole number x of 1 "
+            "or more"));
+  }
   if (job.data.directory.empty()) {
     faults.add(
         "'data.directory' is missing; name the folder that `tessera data "

@@ -66,6 +66,8 @@ struct Job {
   std::string plan;
   std::int64_t steps = 100;
   std::int64_t accumulation = 1; // steps whose gradients add up
+  /// "none", or how layers are recomputed in the backward: CheckpointOptions::strategy.
+  std::string activation_checkpointing = "none";
   std::string precision = "f32"; // or "bf16", with f32 master weights
   std::int64_t log_every = 10; // steps between printed lines
 

@@ -11,6 +11,8 @@
 
 #include "tessera/base/json/read.h"
 #include "tessera/context/context.h"
+#include "tessera/nn/module/activation_checkpointing.h"
+#include "tessera/nn/module/sequential.h"
 
 #include "cli/exit_status.h"
 #include "cli/train/job_preset.h"
@@ -31,6 +33,22 @@ extern "C" void on_signal(int signal) {
     std::raise(SIGINT);
   }
   g_stop = true;
+}
+
+/// The layers of a model are the children of its Sequentials.
+void recompute_layers(torch::nn::Module& model, const std::string& strategy) {
+  bool any = false;
+  for (const auto& module : model.modules()) {
+    if (dynamic_cast<nn::SequentialImpl*>(module.get()) != nullptr) {
+      set_activation_checkpointing(*module, {.strategy = strategy});
+      any = true;
+    }
+  }
+  if (!any) {
+    throw ConfigError(
+        "'activation_checkpointing' needs a model whose layers are in a Sequential; this one has "
+        "none: write \"none\"");
+  }
 }
 
 } // namespace
@@ -111,6 +129,9 @@ void Trainer::build_model() {
     if (job_.precision == "bf16") {
       model_->module->to(torch::kBFloat16);
     }
+  }
+  if (job_.activation_checkpointing != "none") {
+    recompute_layers(*model_->module, job_.activation_checkpointing);
   }
   ModelOptions options;
   options.backward_passes_per_step = static_cast<int>(job_.accumulation);
