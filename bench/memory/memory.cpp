@@ -1,0 +1,197 @@
+// What activation checkpointing saves and costs: a GPT on two pipeline ranks, with and without it.
+//
+//   mpirun -n 2 bench_memory [--layers 24] [--sequence 512] [--dtype bf16] [--mode fast] [--json]
+//
+// Memory is what tensors of the fuller rank hold at most in a step, over what they hold between
+// steps: activations and, in all cases alike, what the step works with. The floor of `each` are the
+// inputs of the layers; its floor in time is one forward more, 4/3 of the step where a backward
+// takes two forwards. All strategies take turns, step by step.
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <torch/torch.h>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include "tessera/tessera.h"
+
+#include "bench/support/measure.h"
+#include "bench/support/memory_count.h"
+#include "bench/support/mode.h"
+#include "models/gpt.h"
+
+namespace {
+
+using tessera::bench::MemoryCount;
+using tessera::models::Gpt;
+
+struct Settings {
+  std::string dtype = "f32";
+  int microbatches = 4;
+  int rows = 1; // of a microbatch
+  int sequence = 512;
+  int layers = 24;
+  int width = 128;
+  int steps = 3;
+  std::string mode = "dynamic";
+  bool json = false;
+};
+
+/// One model with its strategy, and what its steps took.
+struct Run {
+  std::string strategy; // "none": all activations are kept
+  std::unique_ptr<tessera::DistributedModel<Gpt>> model;
+  std::vector<double> milliseconds;
+  std::int64_t bytes = 0; // the most of any step after the first ones
+};
+
+Gpt make_gpt(const Settings& settings, const std::string& strategy) {
+  tessera::models::GptOptions options;
+  options.vocab_size = 256;
+  options.n_positions = settings.sequence;
+  options.n_embd = settings.width;
+  options.n_layer = settings.layers;
+  options.n_head = 4;
+  options.dropout = 0;
+  torch::manual_seed(5);
+  Gpt net(options);
+  if (settings.dtype == "bf16") {
+    net->to(torch::kBFloat16);
+  }
+  if (strategy != "none") {
+    for (const auto& module : net->modules()) {
+      if (dynamic_cast<tessera::nn::SequentialImpl*>(module.get()) != nullptr) {
+        tessera::set_activation_checkpointing(*module, {.strategy = strategy});
+      }
+    }
+  }
+  return net;
+}
+
+void step(Run& run, const Settings& settings, bool counts) {
+  for (at::Tensor parameter : run.model->parameters()) {
+    parameter.mutable_grad() = at::Tensor();
+  }
+  auto& model = *run.model;
+  auto train_step = tessera::step([&](at::Tensor ids, at::Tensor targets) {
+    auto loss = torch::nn::functional::cross_entropy(
+        model(ids).flatten(0, 1).to(torch::kFloat), targets.flatten());
+    model.backward(loss);
+  });
+  torch::manual_seed(6);
+  const auto text =
+      torch::randint(0, 256, {settings.rows * settings.microbatches, settings.sequence + 1});
+  const auto ids = text.narrow(1, 0, settings.sequence).contiguous();
+  const auto targets = text.narrow(1, 1, settings.sequence).contiguous();
+  tessera::barrier();
+  MemoryCount& memory = MemoryCount::install();
+  memory.restart();
+  const std::int64_t before = memory.now();
+  const double time = tessera::bench::milliseconds_of([&] {
+    train_step(ids, targets);
+    tessera::barrier();
+  });
+  if (counts) {
+    run.milliseconds.push_back(time);
+    run.bytes = std::max(run.bytes, memory.most() - before);
+  }
+}
+
+nlohmann::json result_of(const Run& run, const Run& kept) {
+  const auto bytes = tessera::allgather(run.bytes);
+  const auto of_kept = tessera::allgather(kept.bytes);
+  const auto fuller = std::max_element(of_kept.begin(), of_kept.end()) - of_kept.begin();
+  const auto time = tessera::bench::summary_of(run.milliseconds);
+  return {
+      {"strategy", run.strategy},
+      {"bytes", bytes[fuller]},
+      {"of_kept", static_cast<double>(bytes[fuller]) / static_cast<double>(of_kept[fuller])},
+      {"best_ms", time.best},
+      {"over_kept", time.best / tessera::bench::summary_of(kept.milliseconds).best}};
+}
+
+void measure(const Settings& settings) {
+  std::vector<Run> runs;
+  for (const char* strategy : {"none", "each", "group_3", "contiguous"}) {
+    Run& run = runs.emplace_back();
+    run.strategy = strategy;
+    run.model = std::make_unique<tessera::DistributedModel<Gpt>>(make_gpt(settings, run.strategy));
+  }
+  const int warm_up = tessera::bench::warm_up_of(tessera::config_in_force());
+  for (int round = -warm_up; round < settings.steps; ++round) {
+    for (Run& run : runs) {
+      step(run, settings, round >= 0);
+    }
+  }
+  nlohmann::json results = nlohmann::json::array();
+  for (const Run& run : runs) {
+    results.push_back(result_of(run, runs.front()));
+  }
+  if (tessera::rank() != 0) {
+    return;
+  }
+  if (settings.json) {
+    std::printf(
+        "%s\n", nlohmann::json({{"benchmark", "memory"}, {"runs", results}}).dump().c_str());
+    return;
+  }
+  std::printf(
+      "GPT of %d layers, width %d, %d x %d x %d tokens, %s, %s\n%-12s %10s %10s %10s %10s\n",
+      settings.layers,
+      settings.width,
+      settings.microbatches,
+      settings.rows,
+      settings.sequence,
+      settings.dtype.c_str(),
+      settings.mode.c_str(),
+      "strategy",
+      "MiB",
+      "of kept",
+      "best ms",
+      "over kept");
+  for (const auto& result : results) {
+    std::printf(
+        "%-12s %10.1f %10.3f %10.1f %10.3f\n",
+        result["strategy"].get<std::string>().c_str(),
+        result["bytes"].get<double>() / (1 << 20),
+        result["of_kept"].get<double>(),
+        result["best_ms"].get<double>(),
+        result["over_kept"].get<double>());
+  }
+}
+
+} // namespace
+
+int main(int argc, char** argv) {
+  Settings settings;
+  CLI::App app("Memory and time of activation checkpointing");
+  app.add_option("--dtype", settings.dtype)->check(CLI::IsMember({"f32", "bf16"}));
+  app.add_option("--microbatches", settings.microbatches)->check(CLI::PositiveNumber);
+  app.add_option("--rows", settings.rows)->check(CLI::PositiveNumber);
+  app.add_option("--sequence", settings.sequence)->check(CLI::PositiveNumber);
+  app.add_option("--layers", settings.layers)->check(CLI::PositiveNumber);
+  app.add_option("--width", settings.width)->check(CLI::PositiveNumber);
+  app.add_option("--steps", settings.steps)->check(CLI::PositiveNumber);
+  app.add_option("--mode", settings.mode)->check(CLI::IsMember({"dynamic", "static", "fast"}));
+  app.add_flag("--json", settings.json);
+  CLI11_PARSE(app, argc, argv);
+  MemoryCount::install();
+  torch::set_num_threads(1);
+  try {
+    tessera::Config config;
+    config.pipeline_parallel_degree = 2;
+    config.microbatches = settings.microbatches;
+    tessera::bench::set_mode(config, settings.mode);
+    tessera::init(config);
+    measure(settings);
+    tessera::shutdown();
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+  return 0;
+}
