@@ -41,15 +41,6 @@ std::vector<Coupling> pipeline_rules() {
   };
 }
 
-// The largest whole number whose square is at most `value`.
-int side_of(int value) {
-  int side = 1;
-  while ((side + 1) * (side + 1) <= value) {
-    ++side;
-  }
-  return side;
-}
-
 std::vector<Coupling> data_parallel_rules() {
   return {
       {"ddp_dist_backend needs ddp",
@@ -67,25 +58,6 @@ std::vector<Coupling> data_parallel_rules() {
        {"ddp_port", "ddp"},
        [](C c) { return c.ddp_port && !c.ddp; },
        "ddp_port is given but ddp is false; add \"ddp\": true"},
-      {"tensor_parallel_kind 2d needs a square",
-       "tensor_parallel_kind \"2d\" needs a tensor_parallel_degree that is a square: ranks form a "
-       "mesh of q x q.",
-       {"tensor_parallel_kind", "tensor_parallel_degree"},
-       [](C c) {
-         const int side = side_of(c.tensor_parallel_degree);
-         return c.tensor_parallel_kind == TensorParallelKind::k2d &&
-                side * side != c.tensor_parallel_degree;
-       },
-       [](C c) {
-         const int side = side_of(c.tensor_parallel_degree);
-         return str(
-             "tensor_parallel_kind is \"2d\" but tensor_parallel_degree is ",
-             c.tensor_parallel_degree,
-             "; write ",
-             side * side,
-             " or ",
-             (side + 1) * (side + 1));
-       }},
       {"tensor_parallel_degree needs ddp",
        "tensor_parallel_degree greater than 1 needs ddp: tensor parallelism runs over "
        "data-parallel ranks.",

@@ -234,9 +234,11 @@ std::vector<Key> tensor_keys() {
           {.name = "tensor_parallel_kind",
            .field = &Config::tensor_parallel_kind,
            .source = "Optimus (Xu et al. 2021)",
-           .description = "How tensor-parallel modules are distributed: 1d cuts matrices by "
-                          "columns or rows (see optimize); 2d lays matrices and activations in "
-                          "blocks on a mesh of q x q ranks, q x q = tensor_parallel_degree."},
+           .description =
+               "How tensor-parallel modules are distributed: 1d cuts matrices by "
+               "columns or rows (see optimize); 2d lays matrices and activations in "
+               "blocks on a mesh of q x r ranks, q x r = tensor_parallel_degree, as near "
+               "to a square as there is one (2 x 3 for 6)."},
           {.name = "prescaled_batch",
            .field = &Config::prescaled_batch,
            .aliases = {"_prescaled_batch"},

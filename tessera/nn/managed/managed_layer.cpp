@@ -54,7 +54,7 @@ std::int64_t ManagedLayer::forward_bytes(std::int64_t positions) const {
   const auto element = static_cast<std::int64_t>(qkv->weight.element_size());
   const auto of = [&](std::int64_t width) { return Buffers::stretch(positions * width, element); };
   const auto layout = qkv->layout_on_mesh();
-  const std::int64_t hidden = layout.in.size(column);
+  const std::int64_t hidden = layout.in.over_columns.size(column);
   const std::int64_t inner = layer_->output()->dense1()->layout_on_mesh().out.size(column);
   // query, key, value; end of attention; inner; end of the layer
   return of(layout.groups * layout.out.size(column)) + of(hidden) + of(inner) + of(hidden);
@@ -66,7 +66,7 @@ std::int64_t ManagedLayer::backward_bytes(std::int64_t positions) const {
   const auto element = static_cast<std::int64_t>(qkv->weight.element_size());
   const auto of = [&](std::int64_t width) { return Buffers::stretch(positions * width, element); };
   const auto layout = qkv->layout_on_mesh();
-  const std::int64_t hidden = layout.in.size(column);
+  const std::int64_t hidden = layout.in.over_columns.size(column);
   const std::int64_t heads = layout.out.size(column);
   const std::int64_t inner = layer_->output()->dense1()->layout_on_mesh().out.size(column);
   // of the inputs of the four products
@@ -117,7 +117,9 @@ at::Tensor ManagedLayer::input_gradient(
     const DistributedProjection& linear) {
   const two_d::LinearLayout layout = linear->layout_on_mesh();
   const at::Tensor out = buffers_.take(
-      Buffers::kBackward, {gradient.size(0), layout.in.size(mesh().column())}, gradient.options());
+      Buffers::kBackward,
+      {gradient.size(0), layout.in.over_columns.size(mesh().column())},
+      gradient.options());
   two_d::multiply(
       mesh(),
       two_d::Form::kABt,

@@ -42,12 +42,12 @@ at::Tensor tied_linear(
     const MeshPtr& mesh,
     const at::Tensor& x,
     const at::Tensor& table,
-    const Blocks& vocabulary,
-    const Blocks& hidden) {
-  const std::int64_t columns = columns_to_tell(*mesh, x, hidden.length());
+    const MeshBlocks& vocabulary,
+    std::int64_t hidden) {
+  const std::int64_t columns = columns_to_tell(*mesh, x, hidden);
   const at::Tensor y = summa_abt(
       mesh, x.reshape({-1, x.size(-1)}), table, {vocabulary, /*stored_transposed=*/false, columns});
-  return at::_unsafe_view(y, with_last(x, vocabulary.size(mesh->column())));
+  return at::_unsafe_view(y, with_last(x, vocabulary.over_columns.size(mesh->column())));
 }
 
 } // namespace tessera::nn::two_d

@@ -49,7 +49,7 @@ std::vector<at::Tensor> parameters_of(const Stack& stack) {
 
 at::Tensor input_of(const MeshPtr& mesh, const Stack& stack) {
   Random random(40 + static_cast<std::uint64_t>(mesh->group().rank()));
-  const Blocks hidden(stack.options.hidden_size, mesh->side());
+  const Blocks hidden(stack.options.hidden_size, mesh->columns());
   return random.normal({2, 5, hidden.size(mesh->column())});
 }
 
@@ -157,7 +157,7 @@ void savings_save(const MeshPtr& mesh) {
     return mesh->row_group().traffic().bytes.load() + mesh->column_group().traffic().bytes.load() -
            before;
   };
-  require(mesh->side() == 1 || sent(true) < sent(false), "(3) saves no traffic");
+  require(mesh->columns() == 1 || sent(true) < sent(false), "(3) saves no traffic");
 }
 
 void what_cannot_be_managed(const MeshPtr& mesh) {
