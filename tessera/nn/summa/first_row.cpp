@@ -6,6 +6,7 @@
 #include "tessera/base/error.h"
 #include "tessera/nn/parallel/context.h"
 #include "tessera/nn/parallel/skipped.h"
+#include "tessera/nn/summa/gemm.h"
 
 namespace tessera::nn::two_d {
 
@@ -32,8 +33,8 @@ class AddFromFirstRow : public torch::autograd::Function<AddFromFirstRow> {
     const at::Tensor& gradient = gradients[0];
     at::Tensor of_vector;
     if (ctx->needs_input_grad(1)) {
-      of_vector = reduce_to_first_row(
-          *saved_node_data<MeshPtr>(ctx)->value, gradient.reshape({-1, gradient.size(-1)}).sum(0));
+      of_vector =
+          reduce_to_first_row(*saved_node_data<MeshPtr>(ctx)->value, as_matrix(gradient).sum(0));
     }
     return {gradient, of_vector, at::Tensor()};
   }

@@ -127,6 +127,30 @@ void linear_of(const MeshPtr& mesh, bool with_bias, int groups) {
   }
 }
 
+/// Two outputs: a third mesh column has none, and takes part all the same.
+void linear_to_two(const MeshPtr& mesh) {
+  const Setting s(*mesh);
+  Random random(15);
+  const at::Tensor x = random.normal({s.batch, s.positions, s.hidden}).requires_grad_();
+  const at::Tensor w = random.normal({2, s.hidden}).requires_grad_();
+  const at::Tensor b = random.normal({2}).requires_grad_();
+  const at::Tensor g = random.normal({s.batch, s.positions, 2});
+  const at::Tensor y = at::linear(x, w, b);
+  y.backward(g);
+  const Blocks two(2, mesh->columns(), 1, /*may_be_empty=*/true);
+  auto linear = linear_on(mesh, s.hidden, {1, 2, 1});
+  set(*linear, "weight", w.detach());
+  set(*linear, "bias", b.detach());
+  const at::Tensor mine = local(*mesh, x.detach(), s.rows, s.in);
+  mine.requires_grad_();
+  const at::Tensor found = linear->forward(mine, {});
+  found.backward(local(*mesh, g, s.rows, two));
+  require_close(found.detach(), local(*mesh, y.detach(), s.rows, two), 1e-5, "two outputs");
+  require_close(mine.grad(), local(*mesh, x.grad(), s.rows, s.in), 1e-5, "their gradient of x");
+  require_gradient(*linear, "weight", w.grad());
+  require_gradient(*linear, "bias", b.grad());
+}
+
 void linear(const MeshPtr& mesh) {
   linear_of(mesh, true, 1);
   linear_of(mesh, false, 1);
@@ -302,6 +326,7 @@ void boundaries(const MeshPtr& mesh) {
 const std::vector<Case>& layer_cases() {
   static const std::vector<Case> cases = {
       {"linear", linear},
+      {"linear_to_two", linear_to_two},
       {"frozen_first_row", frozen_first_row},
       {"layer_norm", norms},
       {"embedding_and_head", embedding_and_head},
