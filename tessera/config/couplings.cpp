@@ -58,6 +58,23 @@ std::vector<Coupling> data_parallel_rules() {
        {"ddp_port", "ddp"},
        [](C c) { return c.ddp_port && !c.ddp; },
        "ddp_port is given but ddp is false; add \"ddp\": true"},
+      {"managed needs a mesh",
+       "mesh_memory \"managed\" needs tensor_parallel_kind \"2d\" and a tensor_parallel_degree "
+       "greater than 1.",
+       {"mesh_memory", "tensor_parallel_kind", "tensor_parallel_degree"},
+       [](C c) {
+         return c.mesh_memory == MeshMemory::kManaged &&
+                (c.tensor_parallel_kind != TensorParallelKind::k2d ||
+                 c.tensor_parallel_degree == 1);
+       },
+       [](C c) {
+         return str(
+             "mesh_memory is \"managed\" but tensor_parallel_kind is \"",
+             c.tensor_parallel_kind,
+             "\" and tensor_parallel_degree ",
+             c.tensor_parallel_degree,
+             "; write \"tensor_parallel_kind\": \"2d\" and a degree of at least 2");
+       }},
       {"tensor_parallel_degree needs ddp",
        "tensor_parallel_degree greater than 1 needs ddp: tensor parallelism runs over "
        "data-parallel ranks.",
