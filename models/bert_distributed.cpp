@@ -53,7 +53,8 @@ DistributedBertImpl::DistributedBertImpl(const BertImpl& original)
   const auto& o = options_;
   nn::TransformerOptions layers = bert_layer_options(o);
   layers.num_layers = o.num_hidden_layers;
-  const nn::Blocks words = nn::mesh_blocks(parallel(), o.vocab_size);
+  const nn::Blocks words =
+      nn::mesh_blocks(parallel(), o.vocab_size, "bert: vocab_size").over_columns;
   word_embeddings_ = register_module(
       "word_embeddings",
       nn::DistributedEmbedding(nn::DistributedEmbeddingOptions{
@@ -109,8 +110,8 @@ at::Tensor DistributedBertImpl::word_scores(
       parallel.mesh,
       transformed,
       word_embeddings_->weight,
-      nn::mesh_blocks(parallel, options_.vocab_size),
-      nn::mesh_blocks(parallel, options_.hidden_size));
+      nn::mesh_blocks(parallel, options_.vocab_size, "bert: vocab_size"),
+      options_.hidden_size);
   return nn::two_d::add_from_first_row(parallel.mesh, scores, prediction_bias_);
 }
 
@@ -141,7 +142,7 @@ std::tuple<at::Tensor, at::Tensor> DistributedBertImpl::forward(
   const at::Tensor hidden = transformer_->forward_part(x, mask_here, {}, {});
   const at::Tensor pooled = at::tanh(pooler_->forward(hidden.select(1, 0), {}));
   const at::Tensor scores = word_scores(parallel, hidden);
-  const nn::Blocks two = nn::FeatureSplit{1, 2, 1}.blocks(parallel.mesh->side());
+  const nn::Blocks two = nn::FeatureSplit{1, 2, 1}.blocks(parallel.mesh->columns());
   return {
       targets.defined() ? loss_->forward(scores, targets)
                         : nn::leave(parallel, scores, options_.vocab_size, samples),

@@ -113,9 +113,9 @@ class Optimus final : public Scheme {
       }
     }
     sizes_ = {
-        nn::Blocks(problem.batch, mesh_->side()).size(mesh_->row()),
+        nn::Blocks(problem.batch, mesh_->rows()).size(mesh_->row()),
         settings.sequence,
-        nn::Blocks(problem.hidden, mesh_->side()).size(mesh_->column())};
+        nn::Blocks(problem.hidden, mesh_->columns()).size(mesh_->column())};
     managed::Update update;
     if (savings.update_at_once) {
       update = [](at::Tensor& parameter, const at::Tensor& gradient) {
@@ -200,16 +200,16 @@ class Experiment {
     std::iota(ranks.begin(), ranks.end(), 0);
     group_ = world.new_group("all", ranks);
     control_ = world.new_group("control", ranks);
-    side_ = topology::mesh_side(world.size());
+    shape_ = topology::mesh_shape(world.size());
   }
 
   void weak() {
-    const std::int64_t hidden = settings_.width * side_;
+    const std::int64_t hidden = settings_.width * shape_.columns;
     // Table 2: 96 q / 2 for Optimus, 60 60 40 30 for Megatron.
-    const std::int64_t optimus = std::int64_t{settings_.batch} * side_;
+    const std::int64_t optimus = std::int64_t{settings_.batch} * shape_.rows;
     const double share[] = {60, 60, 60, 40, 30};
-    const auto megatron =
-        std::max<std::int64_t>(1, std::llround(settings_.batch * share[std::min(side_, 4)] / 48.0));
+    const auto megatron = std::max<std::int64_t>(
+        1, std::llround(settings_.batch * share[std::min(shape_.columns, 4)] / 48.0));
     both("weak", {optimus, hidden, world_.size()}, {megatron, hidden, world_.size()});
   }
 
@@ -221,9 +221,9 @@ class Experiment {
   }
 
   void memory() {
-    const std::int64_t hidden = settings_.width * side_;
+    const std::int64_t hidden = settings_.width * shape_.columns;
     for (const bool two_dimensions : schemes()) {
-      const std::int64_t step = two_dimensions ? side_ : 1;
+      const std::int64_t step = two_dimensions ? shape_.rows : 1;
       const auto fits = [&](std::int64_t units) {
         const Problem problem = {units * step, hidden, world_.size()};
         const Cost cost = run(*make(two_dimensions, problem), 1);
@@ -252,8 +252,8 @@ class Experiment {
 
   void savings() {
     const Problem problem = {
-        std::int64_t{settings_.batch} * side_,
-        std::int64_t{settings_.width} * side_,
+        std::int64_t{settings_.batch} * shape_.rows,
+        std::int64_t{settings_.width} * shape_.columns,
         world_.size()};
     for (int set = 0; set < 8; ++set) {
       managed::Savings savings;
@@ -377,7 +377,7 @@ class Experiment {
   MemoryCount& memory_;
   comm::ProcessGroupPtr group_;
   comm::ProcessGroupPtr control_;
-  int side_ = 1;
+  topology::MeshShape shape_;
 };
 
 } // namespace

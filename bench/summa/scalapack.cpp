@@ -61,20 +61,21 @@ bool Scalapack::available() {
   return true;
 }
 
-Scalapack::Scalapack(int side, std::int64_t n) : state_(std::make_unique<State>()) {
+Scalapack::Scalapack(int mesh_rows, int mesh_columns, std::int64_t n)
+    : state_(std::make_unique<State>()) {
   state_->n = static_cast<int>(n);
   int rank = 0;
   int size = 0;
   Cblacs_pinfo(&rank, &size);
   Cblacs_get(-1, 0, &state_->context);
-  Cblacs_gridinit(&state_->context, "Row-major", side, side);
+  Cblacs_gridinit(&state_->context, "Row-major", mesh_rows, mesh_columns);
   int row = 0;
   int column = 0;
-  Cblacs_gridinfo(state_->context, &side, &side, &row, &column);
-  const int block = std::min(256, state_->n / side);
+  Cblacs_gridinfo(state_->context, &mesh_rows, &mesh_columns, &row, &column);
+  const int block = std::min(256, state_->n / mesh_columns);
   const int zero = 0;
-  const int rows = numroc_(&state_->n, &block, &row, &zero, &side);
-  const int columns = numroc_(&state_->n, &block, &column, &zero, &side);
+  const int rows = numroc_(&state_->n, &block, &row, &zero, &mesh_rows);
+  const int columns = numroc_(&state_->n, &block, &column, &zero, &mesh_columns);
   int info = 0;
   descinit_(
       state_->descriptor.data(),

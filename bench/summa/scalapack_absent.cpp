@@ -11,7 +11,7 @@ bool Scalapack::available() {
   return false;
 }
 
-Scalapack::Scalapack(int, std::int64_t) {}
+Scalapack::Scalapack(int, int, std::int64_t) {}
 Scalapack::~Scalapack() = default;
 
 void Scalapack::multiply() {

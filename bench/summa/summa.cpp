@@ -1,5 +1,5 @@
 // C = A B by SUMMA on a mesh, beside ScaLAPACK's psgemm on the same ranks and
-// beside one process with two threads. Run under mpirun with q * q processes:
+// beside one process with two threads. Run under mpirun with q * r processes:
 //
 //   mpirun -n 4 bench_summa [--sizes 1024,2048,4096] [--rounds 10] [--json]
 //
@@ -35,6 +35,7 @@ using tessera::bench::summary_of;
 using tessera::nn::Blocks;
 using tessera::nn::two_d::Form;
 using tessera::nn::two_d::Mesh;
+using tessera::nn::two_d::MeshBlocks;
 using tessera::nn::two_d::MeshOptions;
 using tessera::nn::two_d::MeshPtr;
 
@@ -72,9 +73,9 @@ class Bench {
   }
 
   Times measure(std::int64_t n) {
-    const Blocks blocks(n, shared_->side());
-    const auto rows = blocks.size(shared_->row());
-    const auto columns = blocks.size(shared_->column());
+    const MeshBlocks blocks(*shared_, n);
+    const auto rows = blocks.over_rows.size(shared_->row());
+    const auto columns = blocks.over_columns.size(shared_->column());
     torch::manual_seed(world_.rank());
     const at::Tensor a = torch::randn({rows, columns});
     const at::Tensor b = torch::randn({rows, columns});
@@ -92,7 +93,7 @@ class Bench {
       whole_b = torch::randn({n, n});
       whole_c = torch::empty({n, n});
     }
-    tessera::bench::Scalapack scalapack(shared_->side(), n);
+    tessera::bench::Scalapack scalapack(shared_->rows(), shared_->columns(), n);
 
     const auto summa = [&](const Mesh& mesh, const at::Tensor& x, const at::Tensor& y) {
       tessera::nn::two_d::multiply(mesh, Form::kAB, x, y, blocks, c);

@@ -13,20 +13,13 @@
 #include "tessera/deferred_init/delayed_init.h"
 #include "tessera/nn/replace/replace.h"
 #include "tessera/nn/summa/mesh.h"
+#include "tessera/topology/mesh_layout.h"
 #include "tessera/tracer/record_work.h"
 #include "tessera/tracer/trace.h"
 
 namespace tessera::autotune {
 
 namespace {
-
-int side_of(int ranks) {
-  int side = 1;
-  while (side * side < ranks) {
-    ++side;
-  }
-  return side;
-}
 
 nn::Distribution runtime_distribution(cost::Distribution distribution) {
   switch (distribution) {
@@ -49,9 +42,9 @@ nn::TensorParallel outline(LoneGroup& group, const cost::TensorWay& way) {
   parallel.shapes_only = true;
   parallel.distribution = runtime_distribution(way.distribution);
   if (way.distribution == cost::Distribution::kMesh) {
-    const int side = side_of(way.degree);
+    const topology::MeshShape shape = topology::mesh_shape(way.degree);
     parallel.mesh = nn::two_d::Mesh::outline(
-        group, std::make_unique<LoneGroup>(side), std::make_unique<LoneGroup>(side));
+        group, std::make_unique<LoneGroup>(shape.columns), std::make_unique<LoneGroup>(shape.rows));
   }
   return parallel;
 }
@@ -82,7 +75,7 @@ trace_division(const ModelSource& source, cost::Precision precision, const cost:
   division.way = way;
   // A mesh gives its rows parts of a common batch.
   const bool mesh = way.distribution == cost::Distribution::kMesh;
-  const int least = way.same_samples && mesh ? side_of(way.degree) : 1;
+  const int least = way.same_samples && mesh ? topology::mesh_shape(way.degree).rows : 1;
   division.samples = way.same_samples ? least : way.degree;
   division.graph = tracer::trace(root, model.forward(least), {.name = source.name});
   division.least = tracer::record_work(root, model.forward(least));
@@ -149,12 +142,8 @@ planner::ModelTrace trace_model(const ModelSource& source, const TraceRequest& r
     traced.two_samples = tracer::record_work(*model.root, model.forward(2));
   }
   for (const int degree : request.tensor_degrees) {
-    const int side = side_of(degree);
     for (const auto distribution :
          {Distribution::kSpeed, Distribution::kMemory, Distribution::kMesh}) {
-      if (distribution == Distribution::kMesh && side * side != degree) {
-        continue;
-      }
       for (const bool same_samples : {false, true}) {
         const cost::TensorWay way = {degree, distribution, same_samples};
         if (auto division = trace_division(source, request.precision, way)) {

@@ -38,6 +38,11 @@ constexpr std::array<std::string_view, 2> choice_names(TensorParallelKind /*type
   return {"1d", "2d"};
 }
 
+enum class MeshMemory { kAutograd, kManaged };
+constexpr std::array<std::string_view, 2> choice_names(MeshMemory /*type*/) {
+  return {"autograd", "managed"};
+}
+
 enum class SameNodeBackend { kAuto, kShm, kMpi };
 constexpr std::array<std::string_view, 3> choice_names(SameNodeBackend /*type*/) {
   return {"auto", "shm", "mpi"};

@@ -60,6 +60,7 @@ struct Config {
   // -- Tensor parallelism --
   int tensor_parallel_degree = 1;
   Choice<TensorParallelKind> tensor_parallel_kind = TensorParallelKind::k1d;
+  Choice<MeshMemory> mesh_memory = MeshMemory::kAutograd;
   bool prescaled_batch = false;
 
   // -- Precision --

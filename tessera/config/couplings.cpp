@@ -41,15 +41,6 @@ std::vector<Coupling> pipeline_rules() {
   };
 }
 
-// The largest whole number whose square is at most `value`.
-int side_of(int value) {
-  int side = 1;
-  while ((side + 1) * (side + 1) <= value) {
-    ++side;
-  }
-  return side;
-}
-
 std::vector<Coupling> data_parallel_rules() {
   return {
       {"ddp_dist_backend needs ddp",
@@ -67,24 +58,22 @@ std::vector<Coupling> data_parallel_rules() {
        {"ddp_port", "ddp"},
        [](C c) { return c.ddp_port && !c.ddp; },
        "ddp_port is given but ddp is false; add \"ddp\": true"},
-      {"tensor_parallel_kind 2d needs a square",
-       "tensor_parallel_kind \"2d\" needs a tensor_parallel_degree that is a square: ranks form a "
-       "mesh of q x q.",
-       {"tensor_parallel_kind", "tensor_parallel_degree"},
+      {"managed needs a mesh",
+       "mesh_memory \"managed\" needs tensor_parallel_kind \"2d\" and a tensor_parallel_degree "
+       "greater than 1.",
+       {"mesh_memory", "tensor_parallel_kind", "tensor_parallel_degree"},
        [](C c) {
-         const int side = side_of(c.tensor_parallel_degree);
-         return c.tensor_parallel_kind == TensorParallelKind::k2d &&
-                side * side != c.tensor_parallel_degree;
+         return c.mesh_memory == MeshMemory::kManaged &&
+                (c.tensor_parallel_kind != TensorParallelKind::k2d ||
+                 c.tensor_parallel_degree == 1);
        },
        [](C c) {
-         const int side = side_of(c.tensor_parallel_degree);
          return str(
-             "tensor_parallel_kind is \"2d\" but tensor_parallel_degree is ",
+             "mesh_memory is \"managed\" but tensor_parallel_kind is \"",
+             c.tensor_parallel_kind,
+             "\" and tensor_parallel_degree ",
              c.tensor_parallel_degree,
-             "; write ",
-             side * side,
-             " or ",
-             (side + 1) * (side + 1));
+             "; write \"tensor_parallel_kind\": \"2d\" and a degree of at least 2");
        }},
       {"tensor_parallel_degree needs ddp",
        "tensor_parallel_degree greater than 1 needs ddp: tensor parallelism runs over "

@@ -234,9 +234,18 @@ std::vector<Key> tensor_keys() {
           {.name = "tensor_parallel_kind",
            .field = &Config::tensor_parallel_kind,
            .source = "Optimus (Xu et al. 2021)",
-           .description = "How tensor-parallel modules are distributed: 1d cuts matrices by "
-                          "columns or rows (see optimize); 2d lays matrices and activations in "
-                          "blocks on a mesh of q x q ranks, q x q = tensor_parallel_degree."},
+           .description =
+               "How tensor-parallel modules are distributed: 1d cuts matrices by "
+               "columns or rows (see optimize); 2d lays matrices and activations in "
+               "blocks on a mesh of q x r ranks, q x r = tensor_parallel_degree, as near "
+               "to a square as there is one (2 x 3 for 6)."},
+          {.name = "mesh_memory",
+           .field = &Config::mesh_memory,
+           .source = "Optimus (Xu et al. 2021), section 3.2.3",
+           .description = "What the transformer layers of a mesh keep for their backward: autograd "
+                          "what torch keeps of every operation; managed each layer's input alone, "
+                          "with products in shared buffers and the forward run again in the "
+                          "backward. For layers that norm first, without dropout."},
           {.name = "prescaled_batch",
            .field = &Config::prescaled_batch,
            .aliases = {"_prescaled_batch"},

@@ -31,6 +31,7 @@ using Field = std::variant<
     Choice<Optimize> Config::*,
     Choice<TraceDevice> Config::*,
     Choice<TensorParallelKind> Config::*,
+    Choice<MeshMemory> Config::*,
     Choice<SameNodeBackend> Config::*,
     std::map<std::string, int> Config::*,
     std::optional<int> Config::*,

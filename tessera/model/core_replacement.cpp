@@ -5,6 +5,7 @@
 #include "tessera/base/log.h"
 #include "tessera/deferred_init/delayed_init.h"
 #include "tessera/model/model_core.h"
+#include "tessera/nn/managed/manage.h"
 #include "tessera/tensor/random_state.h"
 
 namespace tessera::model {
@@ -57,6 +58,9 @@ void ModelCore::replace_modules() {
                 ", but no module was replaced; mark modules with tessera::tensor_parallelism"));
       }
     }
+  }
+  if (context.config.mesh_memory == config::MeshMemory::kManaged) {
+    nn::managed::manage_layers(*root_);
   }
   nn::keep_parts_together(*root_);
   layout_ = std::make_unique<state::StateLayout>(context, *root_, replacements_.replaced);

@@ -12,11 +12,12 @@ namespace {
 
 /// Rows and columns of a node's rectangle, {0, 0} when there is none. Of all
 /// that divide the mesh the one whose sides differ least.
-MeshCell tile_for(int ranks_of_node, int side) {
+MeshCell tile_for(int ranks_of_node, const MeshShape& mesh) {
   MeshCell best;
   for (int rows = 1; rows <= ranks_of_node; ++rows) {
     const int columns = ranks_of_node / rows;
-    const bool fits = rows * columns == ranks_of_node && side % rows == 0 && side % columns == 0;
+    const bool fits =
+        rows * columns == ranks_of_node && mesh.rows % rows == 0 && mesh.columns % columns == 0;
     const bool squarer =
         best.row == 0 || std::abs(rows - columns) < std::abs(best.row - best.column);
     if (fits && squarer) {
@@ -68,26 +69,27 @@ MeshArrangement mesh_arrangement(std::string_view name) {
   throw ConfigError(str("mesh arrangement '", name, "'; write 'bunched' or 'row_major'"));
 }
 
-int mesh_side(int ranks) {
-  int side = 1;
-  while ((side + 1) * (side + 1) <= ranks) {
-    ++side;
-  }
-  if (ranks < 1 || side * side != ranks) {
+MeshShape mesh_shape(int ranks) {
+  if (ranks < 1) {
     throw ConfigError(
-        str("a two-dimensional mesh of ",
-            ranks,
-            " ranks; the number of ranks must be a square, such as ",
-            side * side,
-            " or ",
-            (side + 1) * (side + 1)));
+        str("a two-dimensional mesh of ", ranks, " ranks; give it at least one rank"));
   }
-  return side;
+  MeshShape shape{1, ranks};
+  for (int rows = 2; rows * rows <= ranks; ++rows) {
+    if (ranks % rows == 0) {
+      shape = {rows, ranks / rows};
+    }
+  }
+  return shape;
+}
+
+std::string text_of(const MeshShape& shape) {
+  return str(shape.rows, " x ", shape.columns);
 }
 
 MeshLayout::MeshLayout(const std::vector<int>& node_of_position, MeshArrangement arrangement)
-    : side_(mesh_side(static_cast<int>(node_of_position.size()))),
-      tile_{1, side_},
+    : shape_(mesh_shape(static_cast<int>(node_of_position.size()))),
+      tile_{1, shape_.columns},
       cells_(node_of_position.size()),
       positions_(node_of_position.size()) {
   std::vector<int> order(node_of_position.size());
@@ -95,13 +97,13 @@ MeshLayout::MeshLayout(const std::vector<int>& node_of_position, MeshArrangement
   if (arrangement == MeshArrangement::kBunched) {
     order = node_by_node(node_of_position);
     const int each = ranks_of_each(node_of_position);
-    const MeshCell tile = each > 0 ? tile_for(each, side_) : MeshCell();
+    const MeshCell tile = each > 0 ? tile_for(each, shape_) : MeshCell();
     if (tile.row > 0) {
       tile_ = tile;
     }
   }
   const int tile_ranks = tile_.row * tile_.column;
-  const int tiles_in_row = side_ / tile_.column;
+  const int tiles_in_row = shape_.columns / tile_.column;
   for (std::size_t i = 0; i < order.size(); ++i) {
     const int tile = static_cast<int>(i) / tile_ranks;
     const int inside = static_cast<int>(i) % tile_ranks;
@@ -109,17 +111,17 @@ MeshLayout::MeshLayout(const std::vector<int>& node_of_position, MeshArrangement
         tile / tiles_in_row * tile_.row + inside / tile_.column,
         tile % tiles_in_row * tile_.column + inside % tile_.column};
     cells_[static_cast<std::size_t>(order[i])] = cell;
-    positions_[static_cast<std::size_t>(cell.row * side_ + cell.column)] = order[i];
+    positions_[static_cast<std::size_t>(cell.row * shape_.columns + cell.column)] = order[i];
   }
 }
 
 int MeshLayout::position_at(MeshCell cell) const {
-  return positions_[static_cast<std::size_t>(cell.row * side_ + cell.column)];
+  return positions_[static_cast<std::size_t>(cell.row * shape_.columns + cell.column)];
 }
 
 std::vector<int> MeshLayout::row(int index) const {
   std::vector<int> result;
-  for (int column = 0; column < side_; ++column) {
+  for (int column = 0; column < shape_.columns; ++column) {
     result.push_back(position_at({index, column}));
   }
   return result;
@@ -127,7 +129,7 @@ std::vector<int> MeshLayout::row(int index) const {
 
 std::vector<int> MeshLayout::column(int index) const {
   std::vector<int> result;
-  for (int row = 0; row < side_; ++row) {
+  for (int row = 0; row < shape_.rows; ++row) {
     result.push_back(position_at({row, index}));
   }
   return result;

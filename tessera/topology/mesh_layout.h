@@ -1,11 +1,12 @@
 #pragma once
 
+#include <string>
 #include <string_view>
 #include <vector>
 
 namespace tessera::topology {
 
-/// The position of a rank on a q x q mesh.
+/// The position of a rank on a q x r mesh.
 struct MeshCell {
   int row = 0;
   int column = 0;
@@ -27,12 +28,23 @@ std::string_view name_of(MeshArrangement arrangement);
 /// Parses such a name. Throws: ConfigError that lists the allowed names.
 MeshArrangement mesh_arrangement(std::string_view name);
 
-/// Returns q where q * q == ranks.
-/// Throws: ConfigError naming the nearest degrees that work.
-int mesh_side(int ranks);
+/// The numbers of rows and columns of a mesh.
+struct MeshShape {
+  int rows = 1;
+  int columns = 1;
 
-/// Computes rows, columns and positions of a q x q mesh over the positions 0 .. q * q - 1 of a
-/// group. It does not communicate.
+  bool operator==(const MeshShape&) const = default;
+};
+
+/// Returns the mesh of that many ranks: q x r with q * r == ranks and q <= r, as near to a square
+/// as there is one. A prime number of ranks is one row. Throws: ConfigError for fewer ranks than
+/// one.
+MeshShape mesh_shape(int ranks);
+/// Returns "2 x 3".
+std::string text_of(const MeshShape& shape);
+
+/// Computes rows, columns and positions of a mesh over the positions 0 .. q * r - 1 of a group. It
+/// does not communicate.
 class MeshLayout {
  public:
   /// `node_of_position` holds any number for each position, equal for positions on one node. Nodes
@@ -40,8 +52,8 @@ class MeshLayout {
   /// out row by row, node by node.
   MeshLayout(const std::vector<int>& node_of_position, MeshArrangement arrangement);
 
-  int side() const {
-    return side_;
+  const MeshShape& shape() const {
+    return shape_;
   }
   MeshCell cell_of(int position) const {
     return cells_[static_cast<std::size_t>(position)];
@@ -52,17 +64,17 @@ class MeshLayout {
   std::vector<int> row(int index) const;
   std::vector<int> column(int index) const;
 
-  /// Returns the rows and columns of the rectangle that a node holds; {1, q} when the layout is row
+  /// Returns the rows and columns of the rectangle that a node holds; {1, r} when the layout is row
   /// by row.
   MeshCell tile() const {
     return tile_;
   }
 
  private:
-  int side_;
+  MeshShape shape_;
   MeshCell tile_;
   std::vector<MeshCell> cells_; // by position
-  std::vector<int> positions_; // by row * side + column
+  std::vector<int> positions_; // by row * columns + column
 };
 
 } // namespace tessera::topology

@@ -73,7 +73,10 @@ at::Tensor mask_for_heads(
   at::Tensor all = four_dimensions(mask);
   if (inside_placement(parallel) == Placement::kOnMesh) {
     return two_d::Boundary(parallel.mesh, parallel.prescaled_batch)
-        .mask_for_heads(all, samples[parallel.rank()], mesh_blocks(parallel, heads));
+        .mask_for_heads(
+            all,
+            samples[parallel.rank()],
+            mesh_blocks(parallel, heads, "num_attention_heads").over_columns);
   }
   const bool by_head = heads > 1 && all.size(1) == heads;
   if (own) {

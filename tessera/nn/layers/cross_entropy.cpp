@@ -79,7 +79,7 @@ DistributedCrossEntropyImpl::DistributedCrossEntropyImpl(
 Range DistributedCrossEntropyImpl::own_classes() const {
   if (inside_placement(parallel()) == Placement::kOnMesh) {
     const two_d::Mesh& mesh = *two_d::mesh_of(parallel());
-    return even_range(options.vocab_size, mesh.side(), mesh.column());
+    return even_range(options.vocab_size, mesh.columns(), mesh.column());
   }
   return even_range(options.vocab_size, parallel().size(), parallel().rank());
 }
@@ -123,7 +123,7 @@ at::Tensor DistributedCrossEntropyImpl::losses_on_mesh(
       parallel.mesh,
       logits,
       boundary.samples_of_row(targets),
-      mesh_blocks(parallel, options.vocab_size),
+      mesh_blocks(parallel, options.vocab_size, "DistributedCrossEntropy: vocab_size").over_columns,
       options.ignore_index);
   return boundary.own_samples(of_row);
 }

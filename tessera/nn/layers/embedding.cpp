@@ -27,6 +27,12 @@ Initializer table(const DistributedEmbeddingOptions& options) {
   };
 }
 
+two_d::MeshBlocks rows_on_mesh(
+    const TensorParallel& parallel,
+    const DistributedEmbeddingOptions& options) {
+  return mesh_blocks(parallel, options.num_embeddings, "DistributedEmbedding: num_embeddings");
+}
+
 void check_options_on_mesh(const DistributedEmbeddingOptions& o) {
   if (o.max_norm || o.scale_grad_by_freq || o.sparse) {
     throw ShapeError(
@@ -95,9 +101,10 @@ DistributedEmbeddingImpl::DistributedEmbeddingImpl(const DistributedEmbeddingOpt
     weight = create.initialize_shard(
         "weight",
         block_of_matrix(
-            mesh_blocks(parallel(), options.num_embeddings),
+            rows_on_mesh(parallel(), options).over_rows,
             mesh.row(),
-            mesh_blocks(parallel(), options.embedding_dim),
+            mesh_blocks(parallel(), options.embedding_dim, "DistributedEmbedding: embedding_dim")
+                .over_columns,
             mesh.column()),
         table(options));
     options._weight = at::Tensor();
@@ -183,7 +190,7 @@ at::Tensor DistributedEmbeddingImpl::look_up_on_mesh(
       parallel.mesh,
       weight,
       ids,
-      mesh_blocks(parallel, options.num_embeddings),
+      rows_on_mesh(parallel, options),
       options.padding_idx ? *options.padding_idx : -1);
 }
 
@@ -192,8 +199,9 @@ at::Tensor DistributedEmbeddingImpl::look_up_through_mesh(
     const at::Tensor& ids) {
   // Ids need not be of samples (distances, for instance): where all ranks bring
   // the same, the rows of the mesh take as many each.
-  const std::int64_t side = parallel.mesh->side();
-  const std::int64_t missing = parallel.prescaled_batch ? (side - ids.size(0) % side) % side : 0;
+  const std::int64_t takers = parallel.mesh->rows();
+  const std::int64_t missing =
+      parallel.prescaled_batch ? (takers - ids.size(0) % takers) % takers : 0;
   at::Tensor all = ids;
   if (missing > 0) {
     std::vector<std::int64_t> sizes = ids.sizes().vec();

@@ -48,10 +48,9 @@ struct DistributedEmbeddingOptions {
 /// Shapes: ids_b... (int64 or int32) -> y_b...E.
 /// Collective over the TP_GROUP. Threads: as torch::nn::Module.
 /// Throws: ConfigError for options that exclude each other; ShapeError on a mesh
-/// for a table smaller than its side, and for options that need whole rows:
-/// max_norm, scale_grad_by_freq, sparse.
-/// Source: Karakus et al. 2021, section 5.3 and appendix I.3; Xu et al. 2021,
-/// section 3.2.1.
+/// for a table with fewer rows or columns than it has columns, and for options that need whole
+/// rows: max_norm, scale_grad_by_freq, sparse. Source: Karakus et al. 2021, section 5.3 and
+/// appendix I.3; Xu et al. 2021, section 3.2.1.
 class DistributedEmbeddingImpl : public DistributedModule {
  public:
   explicit DistributedEmbeddingImpl(const DistributedEmbeddingOptions& options);

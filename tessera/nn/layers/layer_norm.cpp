@@ -149,7 +149,8 @@ DistributedLayerNormImpl::DistributedLayerNormImpl(
             *two_d::mesh_of(parallel()),
             create,
             name,
-            mesh_blocks(parallel(), options.hidden_size),
+            mesh_blocks(parallel(), options.hidden_size, "DistributedLayerNorm: hidden_size")
+                .over_columns,
             1,
             constant(value));
       case Placement::kSharded:
@@ -166,7 +167,11 @@ DistributedLayerNormImpl::DistributedLayerNormImpl(
 
 two_d::Norm DistributedLayerNormImpl::mesh_norm() const {
   const TensorParallel& on = parallel();
-  return {on.mesh, mesh_blocks(on, options.hidden_size), options.layernorm_epsilon, options.rms};
+  return {
+      on.mesh,
+      mesh_blocks(on, options.hidden_size, "DistributedLayerNorm: hidden_size").over_columns,
+      options.layernorm_epsilon,
+      options.rms};
 }
 
 at::Tensor DistributedLayerNormImpl::norm(const TensorParallel& parallel, const at::Tensor& x) {

@@ -35,7 +35,9 @@ DistributedLinearImpl::DistributedLinearImpl(const DistributedLinearOptions& opt
 
 two_d::LinearLayout DistributedLinearImpl::layout_on_mesh() const {
   return {
-      mesh_blocks(parallel(), options.in_features), mesh_blocks(parallel(), options.out_features)};
+      mesh_blocks(parallel(), options.in_features, "DistributedLinear: in_features"),
+      mesh_blocks(parallel(), options.out_features, "DistributedLinear: out_features")
+          .over_columns};
 }
 
 void DistributedLinearImpl::create_on_mesh(const ParameterCreationScope& create) {
@@ -43,7 +45,8 @@ void DistributedLinearImpl::create_on_mesh(const ParameterCreationScope& create)
   const two_d::LinearLayout layout = layout_on_mesh();
   weight = create.initialize_shard(
       "weight",
-      block_of_matrix(layout.in, mesh.row(), layout.out, mesh.column(), 1, /*transposed=*/true),
+      block_of_matrix(
+          layout.in.over_rows, mesh.row(), layout.out, mesh.column(), 1, /*transposed=*/true),
       linear_weight());
   if (options.bias) {
     bias = first_row_.create(mesh, create, "bias", layout.out, 1, linear_bias(options.in_features));

@@ -29,7 +29,7 @@ struct DistributedLinearOptions {
 /// Cost for b rows a rank: forward, all-to-all of b I / tp a slice and
 /// reduce-scatter of b O; backward, all-gather of b O and the all-to-all back.
 /// Throws: ShapeError when the last dimension of x is not in_features, or for
-/// fewer features than a side of the mesh.
+/// fewer features than the mesh has columns.
 /// Source: Karakus et al. 2021, Figure 6; Xu et al. 2021, section 2.4.
 class DistributedLinearImpl : public DistributedModule {
  public:

@@ -40,10 +40,10 @@ DistributedTableImpl::DistributedTableImpl(
   switch (inside_placement(parallel())) {
     case Placement::kOnMesh: {
       const two_d::Mesh& mesh = *two_d::mesh_of(parallel());
-      const Blocks columns = mesh_blocks(parallel(), width);
+      const Blocks columns = mesh_blocks(parallel(), width, "hidden_size").over_columns;
       weight = create.initialize_shard(
           "weight",
-          block_of_matrix(rows_on_mesh(), mesh.row(), columns, mesh.column()),
+          block_of_matrix(rows_on_mesh().over_rows, mesh.row(), columns, mesh.column()),
           initializer);
       break;
     }
@@ -55,8 +55,8 @@ DistributedTableImpl::DistributedTableImpl(
   }
 }
 
-Blocks DistributedTableImpl::rows_on_mesh() const {
-  return {rows_, parallel().mesh->side(), 1, /*may_be_empty=*/true};
+two_d::MeshBlocks DistributedTableImpl::rows_on_mesh() const {
+  return {*parallel().mesh, rows_, 1, /*may_be_empty=*/true};
 }
 
 at::Tensor DistributedTableImpl::forward(const at::Tensor& ids) {
@@ -133,8 +133,8 @@ at::Tensor DistributedTransformerLMHeadImpl::own_logits(
         parallel.mesh,
         hidden,
         word_embedding_->weight,
-        mesh_blocks(parallel, options.vocab_size),
-        mesh_blocks(parallel, options.hidden_size));
+        mesh_blocks(parallel, options.vocab_size, "DistributedTransformerLMHead: vocab_size"),
+        options.hidden_size);
   }
   const std::int64_t positions = hidden.size(1);
   ProductPlan plan;

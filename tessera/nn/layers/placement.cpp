@@ -4,6 +4,7 @@
 
 #include <ATen/ATen.h>
 
+#include "tessera/base/error.h"
 #include "tessera/nn/parallel/primitives.h"
 #include "tessera/nn/parallel/random_streams.h"
 #include "tessera/nn/summa/boundary.h"
@@ -38,7 +39,8 @@ Placement inside_placement(const TensorParallel& parallel) {
 at::Tensor enter(const TensorParallel& parallel, const at::Tensor& x, const Lengths& samples) {
   switch (inside_placement(parallel)) {
     case Placement::kOnMesh:
-      return boundary_of(parallel).enter(x, mesh_blocks(parallel, x.size(-1)));
+      return boundary_of(parallel).enter(
+          x, mesh_blocks(parallel, x.size(-1), "the channels of an activation").over_columns);
     case Placement::kSharded:
       return parallel.prescaled_batch ? shard_channels(parallel, x)
                                       : samples_to_shard(parallel, x, samples);
@@ -54,7 +56,8 @@ at::Tensor leave(
     const Lengths& samples) {
   switch (inside_placement(parallel)) {
     case Placement::kOnMesh:
-      return boundary_of(parallel).leave(x, mesh_blocks(parallel, channels));
+      return boundary_of(parallel).leave(
+          x, mesh_blocks(parallel, channels, "the channels of an activation").over_columns);
     case Placement::kSharded:
       return parallel.prescaled_batch ? gather_channels(parallel, x, channels)
                                       : shard_to_samples(parallel, x, channels, samples);
@@ -142,8 +145,24 @@ ParameterCreation creation_for(const TensorParallel& parallel, ParameterCreation
   return how;
 }
 
-Blocks mesh_blocks(const TensorParallel& parallel, std::int64_t length, std::int64_t unit) {
-  return Blocks(length, two_d::mesh_of(parallel)->side(), unit);
+two_d::MeshBlocks
+mesh_blocks(const TensorParallel& parallel, std::int64_t length, const char* what) {
+  const two_d::Mesh& mesh = *two_d::mesh_of(parallel);
+  if (length < mesh.columns()) {
+    throw ShapeError(tessera::str(
+        what,
+        " is ",
+        length,
+        ", which the ",
+        mesh.columns(),
+        " columns of a mesh of ",
+        mesh.shape_text(),
+        " divide: make it at least ",
+        mesh.columns(),
+        ", or write a smaller tensor_parallel_degree than ",
+        parallel.size()));
+  }
+  return {mesh, length};
 }
 
 } // namespace tessera::nn

@@ -5,6 +5,7 @@
 #include "tessera/nn/parallel/collectives.h"
 #include "tessera/nn/parallel/context.h"
 #include "tessera/nn/parallel/parameter_creation.h"
+#include "tessera/nn/summa/mesh_blocks.h"
 
 // Where an activation lies, and how it gets from one place to another.
 //
@@ -86,8 +87,11 @@ at::Tensor drop(
 /// `how`, with the memory in which peers of a mesh read blocks where they lie.
 ParameterCreation creation_for(const TensorParallel& parallel, ParameterCreation how = {});
 
-/// A dimension divided among the rows or columns of the mesh.
-/// Throws: ConfigError without a mesh, ShapeError as Blocks.
-Blocks mesh_blocks(const TensorParallel& parallel, std::int64_t length, std::int64_t unit = 1);
+/// A dimension divided among the rows and columns of the mesh. `what` names it
+/// in errors: "DistributedLinear: in_features".
+/// Throws: ConfigError without a mesh, ShapeError when a row or column would
+/// have nothing.
+two_d::MeshBlocks
+mesh_blocks(const TensorParallel& parallel, std::int64_t length, const char* what);
 
 } // namespace tessera::nn

@@ -23,11 +23,13 @@ Blocks FeatureSplit::blocks(int ranks) const {
 }
 
 two_d::LinearLayout DistributedProjectionImpl::layout_on_mesh() const {
-  const Blocks hidden = mesh_blocks(parallel(), hidden_);
-  const Blocks features = split_.blocks(hidden.parts());
+  const two_d::Mesh& mesh = *two_d::mesh_of(parallel());
+  const two_d::MeshBlocks hidden = mesh_blocks(parallel(), hidden_, "hidden_size");
+  const two_d::MeshBlocks features(
+      mesh, split_.parts * split_.width, split_.width, /*may_be_empty=*/true);
   const int groups = static_cast<int>(split_.groups);
-  return direction_ == Direction::kInto ? two_d::LinearLayout{hidden, features, groups}
-                                        : two_d::LinearLayout{features, hidden, 1};
+  return direction_ == Direction::kInto ? two_d::LinearLayout{hidden, features.over_columns, groups}
+                                        : two_d::LinearLayout{features, hidden.over_columns, 1};
 }
 
 Shard DistributedProjectionImpl::weight_shard() const {
@@ -39,7 +41,12 @@ Shard DistributedProjectionImpl::weight_shard() const {
     const two_d::Mesh& mesh = *parallel().mesh;
     const two_d::LinearLayout layout = layout_on_mesh();
     return block_of_matrix(
-        layout.in, mesh.row(), layout.out, mesh.column(), layout.groups, /*transposed=*/true);
+        layout.in.over_rows,
+        mesh.row(),
+        layout.out,
+        mesh.column(),
+        layout.groups,
+        /*transposed=*/true);
   }
   const Blocks features = split_.blocks(ranks);
   const Blocks hidden(hidden_, 1);

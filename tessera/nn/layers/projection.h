@@ -41,7 +41,7 @@ struct FeatureSplit {
 /// | speed, own samples | all-gather of samples, W by rows                | W by columns, reduce-scatter of samples       |
 /// | speed, prescaled   | W by rows                                       | W by columns, all-reduce                      |
 /// | memory             | W by columns, reduce-scatter of features        | W by columns, reduce-scatter of channels      |
-/// | 2d                 | SUMMA, W in q x q blocks                        | SUMMA, W in q x q blocks                      |
+/// | 2d                 | SUMMA, W in q x r blocks                        | SUMMA, W in q x r blocks                      |
 // clang-format on
 /// (W [out, in] as torch stores it: rows are the features that come out.)
 ///

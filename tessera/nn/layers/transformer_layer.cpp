@@ -56,6 +56,9 @@ at::Tensor DistributedTransformerLayerImpl::forward_part(
     const at::Tensor& cross_states,
     const at::Tensor& cross_mask,
     const Lengths& samples) {
+  if (runner_ && !parallel_now().shapes_only) {
+    return runner_(*this, hidden, mask);
+  }
   at::Tensor x = attention_->forward_part(hidden, mask, {}, samples);
   if (!cross_attention_.is_empty()) {
     x = cross_attention_->forward_part(x, cross_mask, cross_states, samples);

@@ -1,11 +1,23 @@
 #pragma once
 
+#include <functional>
+#include <utility>
+
 #include "tessera/nn/layers/attention_layer.h"
 #include "tessera/nn/layers/output_layer.h"
 #include "tessera/nn/layers/transformer_options.h"
 #include "tessera/nn/module/containers.h"
 
 namespace tessera::nn {
+
+class DistributedTransformerLayerImpl;
+
+/// Computes a layer from its hidden states and its mask, all in the inside
+/// placement, in the place of its own modules (nn/managed).
+using LayerRunner = std::function<at::Tensor(
+    DistributedTransformerLayerImpl& layer,
+    const at::Tensor& hidden,
+    const at::Tensor& mask)>;
 
 /// Attention, with add_cross_attention attention over cross_states, and the
 /// output layer.
@@ -34,6 +46,12 @@ class DistributedTransformerLayerImpl : public DistributedModule {
       const at::Tensor& cross_states = {},
       const at::Tensor& cross_mask = {});
 
+  /// From now on `runner` computes this layer, which has no cross attention, but
+  /// while one rank traces alone. Before the first call.
+  void run_by(LayerRunner runner) {
+    runner_ = std::move(runner);
+  }
+
   const DistributedAttentionLayer& attention() const {
     return attention_;
   }
@@ -55,6 +73,7 @@ class DistributedTransformerLayerImpl : public DistributedModule {
   DistributedAttentionLayer attention_{nullptr};
   DistributedAttentionLayer cross_attention_{nullptr};
   DistributedTransformerOutputLayer output_{nullptr};
+  LayerRunner runner_;
 };
 TESSERA_MODULE(DistributedTransformerLayer);
 

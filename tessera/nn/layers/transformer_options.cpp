@@ -21,20 +21,25 @@ void check_probability(const char* module, const char* name, double value) {
   }
 }
 
-void check_mesh_heads(const char* module, const TransformerOptions& o, int side) {
-  if (o.num_attention_heads < side) {
-    throw ShapeError(tessera::str(
-        module,
-        ": ",
-        o.num_attention_heads,
-        " attention heads on a mesh of ",
-        side,
-        " x ",
-        side,
-        "; every column needs at least one: give ",
-        side,
-        " heads or more, best a multiple, or a smaller mesh"));
-  }
+void check_mesh(const char* module, const TransformerOptions& o, const two_d::Mesh& mesh) {
+  const auto check_columns = [&](const char* name, std::int64_t value) {
+    if (value < mesh.columns()) {
+      throw ShapeError(tessera::str(
+          module,
+          ": ",
+          name,
+          " is ",
+          value,
+          " on a mesh of ",
+          mesh.shape_text(),
+          ", which needs at least one for every column; make it ",
+          mesh.columns(),
+          " or more, best a multiple, or write a smaller tensor_parallel_degree than ",
+          mesh.group().size()));
+    }
+  };
+  check_columns("num_attention_heads", o.num_attention_heads);
+  check_columns("hidden_size", o.hidden_size);
 }
 
 } // namespace
@@ -42,7 +47,7 @@ void check_mesh_heads(const char* module, const TransformerOptions& o, int side)
 std::int64_t heads_here(const TransformerOptions& o, const TensorParallel& parallel) {
   if (parallel.distribution == Distribution::kTwoD) {
     const two_d::Mesh& mesh = *two_d::mesh_of(parallel);
-    return even_range(o.num_attention_heads, mesh.side(), mesh.column()).size();
+    return even_range(o.num_attention_heads, mesh.columns(), mesh.column()).size();
   }
   return even_range(o.num_attention_heads, parallel.size(), parallel.rank()).size();
 }
@@ -72,7 +77,7 @@ void check_options(
         "them should be true"));
   }
   if (parallel.distribution == Distribution::kTwoD) {
-    check_mesh_heads(module, o, two_d::mesh_of(parallel)->side());
+    check_mesh(module, o, *two_d::mesh_of(parallel));
   } else if (o.num_attention_heads < parallel.size()) {
     throw ShapeError(tessera::str(
         module,

@@ -1,5 +1,6 @@
 #include "tessera/nn/managed/managed_layer.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include <ATen/ATen.h>
@@ -18,20 +19,51 @@ const char* gelu_name(const TransformerOptions& options) {
   return options.activation == "gelu_tanh" ? "tanh" : "none";
 }
 
-bool manageable(const TransformerOptions& o) {
-  return o.pre_layernorm && !o.post_layernorm && !o.rms_layernorm && o.linear_bias &&
-         !o.add_cross_attention && !o.fp32_residual_addition && o.activation != "relu" &&
-         o.attention_dropout_prob == 0 && o.hidden_dropout_prob == 0 &&
-         o.intermediate_dropout_prob == 0;
+/// Why managed memory has no form for a layer; empty: it has one.
+std::string obstacle(const DistributedTransformerLayer& layer) {
+  const TransformerOptions& o = layer->options;
+  if (layer->parallel().mesh == nullptr) {
+    return "is on no mesh; write \"tensor_parallel_kind\": \"2d\" with a tensor_parallel_degree of "
+           "at least 2";
+  }
+  if (!o.pre_layernorm || o.post_layernorm || o.rms_layernorm) {
+    return "does not norm first with mean and variance (pre_layernorm alone), as GPT's layers do";
+  }
+  if (o.add_cross_attention) {
+    return "has cross attention";
+  }
+  if (!o.linear_bias) {
+    return "has no biases (linear_bias)";
+  }
+  if (o.fp32_residual_addition) {
+    return "adds residuals in f32 (fp32_residual_addition)";
+  }
+  if (o.activation == "relu") {
+    return "has activation \"relu\"; \"gelu\" and \"gelu_tanh\" have a managed form";
+  }
+  const double drops =
+      std::max({o.attention_dropout_prob, o.hidden_dropout_prob, o.intermediate_dropout_prob});
+  if (drops > 0) {
+    return tessera::str("drops out with probability ", drops, "; set the model's dropout to 0");
+  }
+  return "";
 }
 
 } // namespace
+
+/// Attention and what its backward needs: torch differentiates it, since it
+/// moves nothing, on a graph of its own.
+struct Attention {
+  at::Tensor leaf; // query, key, value; without a graph undefined
+  at::Tensor result;
+};
 
 /// What the backward of a layer needs of its forward.
 struct ManagedLayer::Saved {
   two_d::NormState norm_1;
   at::Tensor normed_1;
   at::Tensor qkv;
+  Attention attention;
   at::Tensor attended;
   two_d::NormState norm_2;
   at::Tensor normed_2;
@@ -41,10 +73,12 @@ struct ManagedLayer::Saved {
 
 ManagedLayer::ManagedLayer(DistributedTransformerLayer layer, Buffers& buffers, Savings savings)
     : layer_(std::move(layer)), buffers_(buffers), savings_(savings) {
-  if (layer_->parallel().mesh == nullptr || !manageable(layer_->options)) {
-    throw ConfigError(
-        "managed memory needs layers on a mesh that norm first (pre_layernorm alone), "
-        "with GELU and biases, without cross attention and dropout; run this layer without it");
+  const std::string reason = obstacle(layer_);
+  if (!reason.empty()) {
+    throw ConfigError(tessera::str(
+        "managed memory has no form for this transformer layer, which ",
+        reason,
+        "; or run it without managed memory"));
   }
 }
 
@@ -54,7 +88,7 @@ std::int64_t ManagedLayer::forward_bytes(std::int64_t positions) const {
   const auto element = static_cast<std::int64_t>(qkv->weight.element_size());
   const auto of = [&](std::int64_t width) { return Buffers::stretch(positions * width, element); };
   const auto layout = qkv->layout_on_mesh();
-  const std::int64_t hidden = layout.in.size(column);
+  const std::int64_t hidden = layout.in.over_columns.size(column);
   const std::int64_t inner = layer_->output()->dense1()->layout_on_mesh().out.size(column);
   // query, key, value; end of attention; inner; end of the layer
   return of(layout.groups * layout.out.size(column)) + of(hidden) + of(inner) + of(hidden);
@@ -66,7 +100,7 @@ std::int64_t ManagedLayer::backward_bytes(std::int64_t positions) const {
   const auto element = static_cast<std::int64_t>(qkv->weight.element_size());
   const auto of = [&](std::int64_t width) { return Buffers::stretch(positions * width, element); };
   const auto layout = qkv->layout_on_mesh();
-  const std::int64_t hidden = layout.in.size(column);
+  const std::int64_t hidden = layout.in.over_columns.size(column);
   const std::int64_t heads = layout.out.size(column);
   const std::int64_t inner = layer_->output()->dense1()->layout_on_mesh().out.size(column);
   // of the inputs of the four products
@@ -117,7 +151,9 @@ at::Tensor ManagedLayer::input_gradient(
     const DistributedProjection& linear) {
   const two_d::LinearLayout layout = linear->layout_on_mesh();
   const at::Tensor out = buffers_.take(
-      Buffers::kBackward, {gradient.size(0), layout.in.size(mesh().column())}, gradient.options());
+      Buffers::kBackward,
+      {gradient.size(0), layout.in.over_columns.size(mesh().column())},
+      gradient.options());
   two_d::multiply(
       mesh(),
       two_d::Form::kABt,
@@ -175,7 +211,7 @@ at::Tensor ManagedLayer::host_for(const at::Tensor& result) {
              : buffers_.take(Buffers::kBackward, result.sizes(), result.options());
 }
 
-at::Tensor ManagedLayer::run(const at::Tensor& x, Saved& saved, bool with_result) {
+at::Tensor ManagedLayer::run(const at::Tensor& x, Saved& saved, bool for_backward) {
   const std::vector<std::int64_t> shape = x.sizes().vec();
   const at::Tensor flat = x.reshape({-1, x.size(-1)});
   const auto& attention = *layer_->attention();
@@ -185,13 +221,23 @@ at::Tensor ManagedLayer::run(const at::Tensor& x, Saved& saved, bool with_result
   };
   saved.normed_1 = normed(attention.pre_layernorm(), flat, saved.norm_1);
   saved.qkv = product(saved.normed_1, attention.query_key_value());
-  saved.attended = attention_of(saved.qkv.view({shape[0], shape[1], -1})).view({flat.size(0), -1});
+  const at::Tensor qkv = saved.qkv.view({shape[0], shape[1], -1});
+  if (for_backward) {
+    const at::AutoGradMode grad(true);
+    // With a version of its own: later products write other parts of the same buffer.
+    saved.attention.leaf = qkv.variable_data().requires_grad_();
+    saved.attention.result = attention_of(saved.attention.leaf);
+    saved.attended = saved.attention.result.detach().view({flat.size(0), -1});
+  } else {
+    saved.attended = attention_of(qkv).view({flat.size(0), -1});
+  }
   const at::Tensor middle = product(saved.attended, attention.dense());
   middle.add_(flat);
   saved.normed_2 = normed(output.pre_layernorm(), middle, saved.norm_2);
   saved.wide = product(saved.normed_2, output.dense1());
   saved.gelu = at::gelu(saved.wide, gelu_name(layer_->options));
-  if (!with_result) {
+  // Of the four products only the last one's result is not needed for a backward.
+  if (for_backward && savings_.skip_products) {
     return {};
   }
   const at::Tensor out = product(saved.gelu, output.dense2());
@@ -202,7 +248,7 @@ at::Tensor ManagedLayer::forward(const at::Tensor& x) {
   const at::NoGradGuard no_grad;
   buffers_.reset(Buffers::kForward);
   Saved saved;
-  return run(x, saved, true);
+  return run(x, saved, /*for_backward=*/false);
 }
 
 at::Tensor
@@ -211,8 +257,7 @@ ManagedLayer::backward(const at::Tensor& x, const at::Tensor& gradient, const Up
   buffers_.reset(Buffers::kForward);
   buffers_.reset(Buffers::kBackward);
   Saved s;
-  // Of the four products only the last one's result is not needed below.
-  run(x, s, !savings_.skip_products);
+  run(x, s, /*for_backward=*/true);
   const auto& attention = *layer_->attention();
   const auto& output = *layer_->output();
   const at::Tensor g = gradient.reshape({-1, gradient.size(-1)});
@@ -234,15 +279,10 @@ ManagedLayer::backward(const at::Tensor& x, const at::Tensor& gradient, const Up
   parameter_gradients(s.attended, of_middle, attention.dense(), deliver);
   s.attended = at::Tensor();
   at::Tensor of_qkv = host_for(s.qkv);
-  {
-    // Attention is local: torch differentiates it, on a graph of its own.
-    const at::AutoGradMode grad(true);
-    const at::Tensor leaf = s.qkv.view({x.size(0), x.size(1), -1}).detach().requires_grad_();
-    const at::Tensor result = attention_of(leaf);
-    of_qkv.copy_(
-        torch::autograd::grad({result}, {leaf}, {of_attended.view(result.sizes())})[0].view(
-            of_qkv.sizes()));
-  }
+  const at::Tensor of_leaf = torch::autograd::grad(
+      {s.attention.result}, {s.attention.leaf}, {of_attended.view(s.attention.result.sizes())})[0];
+  s.attention = {};
+  of_qkv.copy_(of_leaf.view(of_qkv.sizes()));
   const at::Tensor of_normed_1 = input_gradient(of_qkv, attention.query_key_value());
   parameter_gradients(s.normed_1, of_qkv, attention.query_key_value(), deliver);
   const at::Tensor of_x = norm_gradient(s.norm_1, of_normed_1, attention.pre_layernorm(), deliver);

@@ -44,13 +44,14 @@ class ManagedLayer {
   /// x [b, s, h of my column] -> the same, in the forward buffer.
   at::Tensor forward(const at::Tensor& x);
   /// Runs the forward again from `x` and then the backward: the gradient of x,
-  /// in the backward buffer. `deliver` gets every gradient of a parameter, in
-  /// the parameter buffer.
+  /// in memory of its own. `deliver` gets every gradient of a parameter, in the
+  /// parameter buffer. Attention runs once: its weights wait for their backward
+  /// while that of the output layer runs.
   at::Tensor backward(const at::Tensor& x, const at::Tensor& gradient, const Update& deliver);
 
  private:
   struct Saved;
-  at::Tensor run(const at::Tensor& x, Saved& saved, bool with_result);
+  at::Tensor run(const at::Tensor& x, Saved& saved, bool for_backward);
   const two_d::Mesh& mesh() const {
     return *layer_->parallel().mesh;
   }

@@ -17,7 +17,7 @@ enum class Distribution {
   kSpeed,
   /// Every activation is sharded over its channels (appendix F.2).
   kMemory,
-  /// SUMMA on a q x q mesh (Xu et al. 2021).
+  /// SUMMA on a q x r mesh (Xu et al. 2021, who have squares).
   kTwoD
 };
 

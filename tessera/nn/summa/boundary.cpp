@@ -10,30 +10,34 @@ namespace tessera::nn::two_d {
 
 namespace {
 
-/// The samples of the ranks of a row, or of the rows of a mesh: as many each.
-Lengths equal_parts(const Mesh& mesh, std::int64_t each) {
-  return Lengths(static_cast<std::size_t>(mesh.side()), each);
+/// The samples of the ranks of a row: as many each.
+Lengths of_ranks(const Mesh& mesh, std::int64_t each) {
+  return Lengths(static_cast<std::size_t>(mesh.columns()), each);
+}
+
+/// The samples of the rows of a mesh: as many each.
+Lengths of_rows(const Mesh& mesh, std::int64_t each) {
+  return Lengths(static_cast<std::size_t>(mesh.rows()), each);
 }
 
 } // namespace
 
 void Boundary::check_batch(const at::Tensor& x) const {
-  if (prescaled_ && x.size(0) % mesh_->side() != 0) {
+  if (prescaled_ && x.size(0) % mesh_->rows() != 0) {
     throw ShapeError(tessera::str(
-        "a batch of ",
+        "a microbatch of ",
         x.size(0),
         " samples that all ranks bring (prescaled_batch) on a mesh of ",
-        mesh_->side(),
-        " x ",
-        mesh_->side(),
-        "; expected a multiple of ",
-        mesh_->side()));
+        mesh_->shape_text(),
+        ", whose rows take as many each; give every microbatch a multiple of ",
+        mesh_->rows(),
+        " samples, for instance by another number of microbatches"));
   }
 }
 
 void Boundary::note_entered(at::IntArrayRef leading) const {
   bool same = true;
-  if (!prescaled_ && mesh_->side() > 1 && mesh_->reads_all() && !tensor_parallel().shapes_only) {
+  if (!prescaled_ && mesh_->rows() > 1 && mesh_->reads_all() && !tensor_parallel().shapes_only) {
     const auto mine =
         static_cast<std::int64_t>(c10::get_hash(std::vector<std::int64_t>(leading.vec())));
     const at::Tensor all = gather_blocks(mesh_->along_column(), at::full({1}, mine, at::kLong));
@@ -54,7 +58,7 @@ at::Tensor Boundary::enter(const at::Tensor& x, const Blocks& hidden) const {
   }
   at::Tensor inside;
   if (prescaled_) {
-    const Lengths samples = equal_parts(*mesh_, x.size(0) / mesh_->side());
+    const Lengths samples = of_rows(*mesh_, x.size(0) / mesh_->rows());
     inside = slice_for_tp(
         mesh_->along_row(),
         slice_for_tp(mesh_->along_column(), x, 0, samples),
@@ -62,7 +66,7 @@ at::Tensor Boundary::enter(const at::Tensor& x, const Blocks& hidden) const {
         hidden.lengths());
   } else {
     inside = scatter_and_merge_for_tp(
-        mesh_->along_row(), x, -1, hidden.lengths(), 0, equal_parts(*mesh_, x.size(0)));
+        mesh_->along_row(), x, -1, hidden.lengths(), 0, of_ranks(*mesh_, x.size(0)));
   }
   note_entered(inside.sizes().slice(0, inside.dim() - 1));
   return inside;
@@ -74,9 +78,9 @@ at::Tensor Boundary::leave(const at::Tensor& x, const Blocks& hidden) const {
         mesh_->along_column(),
         join_slices_for_tp(mesh_->along_row(), x, -1, hidden.lengths()),
         0,
-        equal_parts(*mesh_, x.size(0)));
+        of_rows(*mesh_, x.size(0)));
   }
-  const Lengths samples = equal_parts(*mesh_, x.size(0) / mesh_->side());
+  const Lengths samples = of_ranks(*mesh_, x.size(0) / mesh_->columns());
   return scatter_and_merge_for_tp(mesh_->along_row(), x, 0, samples, -1, hidden.lengths());
 }
 
@@ -93,18 +97,17 @@ at::Tensor Boundary::samples_of_row(const at::Tensor& own) const {
 at::Tensor Boundary::row_samples(const at::Tensor& own) const {
   if (prescaled_) {
     return slice_for_tp(
-        mesh_->along_column(), own, 0, equal_parts(*mesh_, own.size(0) / mesh_->side()));
+        mesh_->along_column(), own, 0, of_rows(*mesh_, own.size(0) / mesh_->rows()));
   }
-  return fused_allgather_for_tp(mesh_->along_row(), own, 0, equal_parts(*mesh_, own.size(0)));
+  return fused_allgather_for_tp(mesh_->along_row(), own, 0, of_ranks(*mesh_, own.size(0)));
 }
 
 at::Tensor Boundary::own_samples(const at::Tensor& of_row) const {
   if (prescaled_) {
-    return join_slices_for_tp(
-        mesh_->along_column(), of_row, 0, equal_parts(*mesh_, of_row.size(0)));
+    return join_slices_for_tp(mesh_->along_column(), of_row, 0, of_rows(*mesh_, of_row.size(0)));
   }
   return slice_for_tp(
-      mesh_->along_row(), of_row, 0, equal_parts(*mesh_, of_row.size(0) / mesh_->side()));
+      mesh_->along_row(), of_row, 0, of_ranks(*mesh_, of_row.size(0) / mesh_->columns()));
 }
 
 at::Tensor
@@ -117,12 +120,12 @@ Boundary::mask_for_heads(const at::Tensor& mask, std::int64_t samples, const Blo
     here = bwd_allreduce_for_tp(Ranks(mesh_->group(), {}, tensor_parallel().shapes_only), here);
     if (by_sample) {
       check_batch(here);
-      const std::int64_t each = samples / mesh_->side();
+      const std::int64_t each = samples / mesh_->rows();
       here = here.narrow(0, mesh_->row() * each, each);
     }
   } else if (by_sample && by_head) {
     return scatter_and_merge_for_tp(
-        mesh_->along_row(), here, 1, heads.lengths(), 0, equal_parts(*mesh_, samples));
+        mesh_->along_row(), here, 1, heads.lengths(), 0, of_ranks(*mesh_, samples));
   } else if (by_sample) {
     here = row_samples(here);
   }

@@ -16,7 +16,7 @@ class Boundary {
  public:
   Boundary(MeshPtr mesh, bool prescaled) : mesh_(std::move(mesh)), prescaled_(prescaled) {}
 
-  /// [b, ..., h] -> [q b, ..., h of my column]; prescaled [b, ...] -> [b / q].
+  /// [b, ..., h] -> [r b, ..., h of my column]; prescaled [b, ...] -> [b / q].
   /// Cost: an all-to-all in the row each way (prescaled: none forward).
   at::Tensor enter(const at::Tensor& x, const Blocks& hidden) const;
   /// The inverse of `enter`.
@@ -30,7 +30,7 @@ class Boundary {
   at::Tensor own_samples(const at::Tensor& of_row) const;
   /// A mask over attention scores for the samples of my row and the heads of my
   /// column, with its gradient. `samples`: those this rank brings.
-  /// Shapes: [1 or b, 1 or H, S, T] -> [1 or q b, 1 or heads of mine, S, T].
+  /// Shapes: [1 or b, 1 or H, S, T] -> [1 or r b, 1 or heads of mine, S, T].
   /// The gradient of a mask that all samples share covers this rank's heads and
   /// samples; data parallelism sums over the ranks.
   at::Tensor mask_for_heads(const at::Tensor& mask, std::int64_t samples, const Blocks& heads)

@@ -4,6 +4,16 @@
 
 namespace tessera::nn::two_d {
 
+namespace {
+
+/// A collective takes contiguous memory.
+template <typename Buffer>
+at::Tensor to_send(const at::Tensor& part, const Buffer& buffer) {
+  return part.is_contiguous() ? part : buffer().copy_(part);
+}
+
+} // namespace
+
 void BroadcastExchange::begin(const Product& product) {
   product_ = &product;
   if (moves_a(product.form)) {
@@ -17,34 +27,48 @@ void BroadcastExchange::begin(const Product& product) {
 }
 
 void BroadcastExchange::start_a(int step) {
-  Panel& panel = panels_a_[static_cast<std::size_t>(step % 2)];
+  const Panel& part = product_->panels[static_cast<std::size_t>(step)];
+  Moving& panel = panels_a_[static_cast<std::size_t>(step % 2)];
+  const auto buffer = [&] {
+    return workspace_.take(
+        Workspace::kA0 + step % 2, product_->panel_a_sizes(part), product_->a.options());
+  };
   panel.tensor =
-      step == mesh_.column()
-          ? a_
-          : workspace_.take(Workspace::kA0 + step % 2, product_->panel_a_sizes(step), a_.options());
-  panel.work = mesh_.row_group().broadcast_async(panel.tensor, mesh_.in_row(step));
+      part.column == mesh_.column() ? to_send(product_->part_of_a(a_, part), buffer) : buffer();
+  panel.work = mesh_.row_group().broadcast_async(panel.tensor, mesh_.in_row(part.column));
 }
 
 void BroadcastExchange::start_b(int step) {
-  Panel& panel = panels_b_[static_cast<std::size_t>(step % 2)];
+  const Panel& part = product_->panels[static_cast<std::size_t>(step)];
+  Moving& panel = panels_b_[static_cast<std::size_t>(step % 2)];
+  if (mesh_.rows() == 1) {
+    panel.tensor = product_->part_of_b(b_, part);
+    return;
+  }
+  const auto buffer = [&] {
+    return workspace_.take(
+        Workspace::kB0 + step % 2, product_->panel_b_sizes(part), product_->b.options());
+  };
   panel.tensor =
-      step == mesh_.row()
-          ? b_
-          : workspace_.take(Workspace::kB0 + step % 2, product_->panel_b_sizes(step), b_.options());
-  panel.work = mesh_.column_group().broadcast_async(panel.tensor, mesh_.in_column(step));
+      part.row == mesh_.row() ? to_send(product_->part_of_b(b_, part), buffer) : buffer();
+  panel.work = mesh_.column_group().broadcast_async(panel.tensor, mesh_.in_column(part.row));
 }
 
-at::Tensor BroadcastExchange::ready(Panel& panel) {
+at::Tensor BroadcastExchange::ready(Moving& panel) {
   if (panel.work != nullptr) {
     panel.work->wait();
     panel.work.reset();
+  }
+  if (panel.home.defined()) {
+    panel.home.copy_(panel.tensor);
+    panel.home = at::Tensor();
   }
   return panel.tensor;
 }
 
 at::Tensor BroadcastExchange::panel_a(int step) {
   const at::Tensor panel = ready(panels_a_[static_cast<std::size_t>(step % 2)]);
-  if (step + 1 < mesh_.side()) {
+  if (step + 1 < static_cast<int>(product_->panels.size())) {
     start_a(step + 1);
   }
   return panel;
@@ -52,39 +76,57 @@ at::Tensor BroadcastExchange::panel_a(int step) {
 
 at::Tensor BroadcastExchange::panel_b(int step) {
   const at::Tensor panel = ready(panels_b_[static_cast<std::size_t>(step % 2)]);
-  if (step + 1 < mesh_.side()) {
+  if (step + 1 < static_cast<int>(product_->panels.size())) {
     start_b(step + 1);
   }
   return panel;
 }
 
+bool BroadcastExchange::stays() const {
+  return product_->form != Form::kABt && mesh_.rows() == 1;
+}
+
 at::Tensor BroadcastExchange::partial(int step) {
   const Product& p = *product_;
-  Panel& panel = partials_[static_cast<std::size_t>(step % 2)];
+  const Panel& part = p.panels[static_cast<std::size_t>(step)];
+  Moving& panel = partials_[static_cast<std::size_t>(step % 2)];
   ready(panel); // the one before the last has left the buffer
-  const bool along_row = p.form == Form::kABt;
-  const int mine = along_row ? mesh_.column() : mesh_.row();
-  if (step == mine) {
-    panel.tensor = p.out;
-  } else {
-    panel.tensor =
-        workspace_.take(Workspace::kPartial0 + step % 2, p.partial_sizes(step), p.out.options());
+  const auto buffer = [&] {
+    return workspace_.take(Workspace::kPartial0 + step % 2, p.partial_sizes(part), p.out.options());
+  };
+  if (!p.adds_here(mesh_, part)) {
+    panel.tensor = buffer();
+    return panel.tensor;
+  }
+  const at::Tensor place = p.part_of_out(part);
+  if (place.is_contiguous() || stays()) {
+    panel.tensor = place;
+    return panel.tensor;
+  }
+  panel.tensor = buffer();
+  panel.home = place;
+  if (p.accumulate) {
+    panel.tensor.copy_(place);
   }
   return panel.tensor;
 }
 
 void BroadcastExchange::send_partial(int step) {
-  Panel& panel = partials_[static_cast<std::size_t>(step % 2)];
-  panel.work =
-      product_->form == Form::kABt
-          ? mesh_.row_group().reduce_async(panel.tensor, mesh_.in_row(step), comm::ReduceOp::kSum)
-          : mesh_.column_group().reduce_async(
-                panel.tensor, mesh_.in_column(step), comm::ReduceOp::kSum);
+  if (stays()) {
+    return;
+  }
+  const Panel& part = product_->panels[static_cast<std::size_t>(step)];
+  Moving& panel = partials_[static_cast<std::size_t>(step % 2)];
+  panel.work = product_->form == Form::kABt
+                   ? mesh_.row_group().reduce_async(
+                         panel.tensor, mesh_.in_row(part.column), comm::ReduceOp::kSum)
+                   : mesh_.column_group().reduce_async(
+                         panel.tensor, mesh_.in_column(part.row), comm::ReduceOp::kSum);
 }
 
 void BroadcastExchange::finish() {
   for (auto* panels : {&panels_a_, &panels_b_, &partials_}) {
-    for (Panel& panel : *panels) {
+    for (Moving& panel : *panels) {
       ready(panel);
       panel.tensor = at::Tensor();
     }
@@ -99,8 +141,8 @@ void BroadcastExchange::abandon(const std::string&) {}
 
 void BroadcastExchange::recover() {
   for (auto* panels : {&panels_a_, &panels_b_, &partials_}) {
-    for (Panel& panel : *panels) {
-      panel = Panel(); // what was on its way has ended with its group
+    for (Moving& panel : *panels) {
+      panel = Moving(); // what was on its way has ended with its group
     }
   }
   a_ = at::Tensor();

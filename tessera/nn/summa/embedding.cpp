@@ -15,21 +15,20 @@ using torch::autograd::variable_list;
 
 struct Table {
   MeshPtr mesh;
-  Blocks vocabulary;
+  MeshBlocks vocabulary;
   std::int64_t padding_row;
 };
 
-/// Places in `ids` of those in block `step`, and where they lie in it.
+/// Places in `ids` of those in the panel, and where they lie in it.
 struct Hits {
   at::Tensor places;
   at::Tensor rows;
 };
 
-Hits hits_of(const Blocks& vocabulary, int step, const at::Tensor& ids) {
-  const std::int64_t start = vocabulary.start(step);
+Hits hits_of(const Panel& panel, const at::Tensor& ids) {
   const at::Tensor places =
-      at::nonzero(ids.ge(start).logical_and_(ids.lt(start + vocabulary.size(step)))).view({-1});
-  return {places, ids.index_select(0, places) - start};
+      at::nonzero(ids.ge(panel.start).logical_and_(ids.lt(panel.start + panel.size))).view({-1});
+  return {places, ids.index_select(0, places) - panel.start};
 }
 
 class EmbeddingOnMesh : public torch::autograd::Function<EmbeddingOnMesh> {
@@ -57,7 +56,8 @@ class EmbeddingOnMesh : public torch::autograd::Function<EmbeddingOnMesh> {
     const Table& of = kept->value;
     const at::Tensor ids = ctx->get_saved_variables()[0].reshape({-1});
     const at::Tensor rows = gradients[0].reshape({ids.numel(), gradients[0].size(-1)});
-    at::Tensor sum = at::zeros({of.vocabulary.size(of.mesh->row()), rows.size(1)}, rows.options());
+    at::Tensor sum =
+        at::zeros({of.vocabulary.over_rows.size(of.mesh->row()), rows.size(1)}, rows.options());
     if (!tensor_parallel().shapes_only) {
       add_up(of, ids, rows, sum);
       of.mesh->exchange().wait_for_readers();
@@ -68,44 +68,45 @@ class EmbeddingOnMesh : public torch::autograd::Function<EmbeddingOnMesh> {
  private:
   static void
   look_up(const Table& of, const at::Tensor& table, const at::Tensor& ids, at::Tensor& out) {
-    const auto take = [&](int step, const at::Tensor& panel) {
-      const Hits hits = hits_of(of.vocabulary, step, ids);
+    const Product product = {Form::kTakeB, {}, table.detach(), of.vocabulary, out};
+    const auto take = [&](std::size_t step, const at::Tensor& panel) {
+      const Hits hits = hits_of(product.panels[step], ids);
       out.index_copy_(0, hits.places, panel.index_select(0, hits.rows));
     };
-    if (of.mesh->side() == 1) {
+    if (of.mesh->rows() == 1) {
       take(0, table);
       return;
     }
     Exchange& exchange = of.mesh->exchange();
-    const Product product = {Form::kTakeB, {}, table.detach(), of.vocabulary, out};
     exchange.begin(product);
-    for (int step = 0; step < of.mesh->side(); ++step) {
-      take(step, exchange.panel_b(step));
+    for (std::size_t step = 0; step < product.panels.size(); ++step) {
+      take(step, exchange.panel_b(static_cast<int>(step)));
     }
     exchange.finish();
   }
 
   static void
   add_up(const Table& of, const at::Tensor& ids, const at::Tensor& rows, at::Tensor& sum) {
-    const auto put = [&](int step, at::Tensor to) {
+    const Product product = {Form::kSumB, {}, rows, of.vocabulary, sum};
+    const auto put = [&](std::size_t step, at::Tensor to) {
+      const Panel& panel = product.panels[step];
       to.zero_();
-      const Hits hits = hits_of(of.vocabulary, step, ids);
+      const Hits hits = hits_of(panel, ids);
       to.index_add_(0, hits.rows, rows.index_select(0, hits.places));
-      const std::int64_t padding = of.padding_row - of.vocabulary.start(step);
-      if (of.padding_row >= 0 && padding >= 0 && padding < of.vocabulary.size(step)) {
+      const std::int64_t padding = of.padding_row - panel.start;
+      if (of.padding_row >= 0 && padding >= 0 && padding < panel.size) {
         to.select(0, padding).zero_();
       }
     };
-    if (of.mesh->side() == 1) {
+    if (of.mesh->rows() == 1) {
       put(0, sum);
       return;
     }
     Exchange& exchange = of.mesh->exchange();
-    const Product product = {Form::kSumB, {}, rows, of.vocabulary, sum};
     exchange.begin(product);
-    for (int step = 0; step < of.mesh->side(); ++step) {
-      put(step, exchange.partial(step));
-      exchange.send_partial(step);
+    for (std::size_t step = 0; step < product.panels.size(); ++step) {
+      put(step, exchange.partial(static_cast<int>(step)));
+      exchange.send_partial(static_cast<int>(step));
     }
     exchange.finish();
   }
@@ -117,7 +118,7 @@ at::Tensor embedding(
     const MeshPtr& mesh,
     const at::Tensor& table,
     const at::Tensor& ids,
-    const Blocks& vocabulary,
+    const MeshBlocks& vocabulary,
     std::int64_t padding_row) {
   if (ids.numel() > 0 && !ids.is_meta()) {
     const auto least = ids.min().item<std::int64_t>();

@@ -7,12 +7,12 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "tessera/nn/parallel/shard.h"
+#include "tessera/nn/summa/mesh_blocks.h"
 
 namespace tessera::nn::two_d {
 
-/// The three products of SUMMA; in all of them step l runs over the blocks of
-/// one dimension, "inner".
+/// The three products of SUMMA; in all of them step l runs over the panels of
+/// one dimension, "inner" (MeshBlocks::panels).
 enum class Form {
   kAB, ///< C_ij  = sum over l of A_il B_lj
   kABt, ///< C_il = sum over j of A_ij B_lj^T
@@ -38,10 +38,13 @@ inline bool adds_parts(Form form) {
 /// kAtB): the same one in a product and in its gradients.
 struct WeightLayout {
   // NOLINTNEXTLINE(google-explicit-constructor): most are divided, no more
-  WeightLayout(Blocks inner_rows, bool stored_transposed = false, std::int64_t whole_columns = 0)
+  WeightLayout(
+      MeshBlocks inner_rows,
+      bool stored_transposed = false,
+      std::int64_t whole_columns = 0)
       : rows(std::move(inner_rows)), transposed(stored_transposed), columns(whole_columns) {}
 
-  Blocks rows;
+  MeshBlocks rows;
   /// Stored [columns, rows], as torch::nn::Linear stores its weight.
   bool transposed;
   /// Of the whole matrix; 0: not told, its panels always travel.
@@ -53,37 +56,44 @@ struct Product {
   Form form;
   at::Tensor a;
   at::Tensor b;
-  Blocks inner;
+  MeshBlocks inner;
   at::Tensor out; ///< contiguous
   /// The matrix whose rows are the inner dimension (B in kAB and kABt, C in
   /// kAtB) is stored transposed, as torch::nn::Linear stores its weight.
   bool transposed = false;
+  /// `out` grows by the result.
+  bool accumulate = false;
+  /// The steps.
+  std::vector<Panel> panels = panels_of(form, inner);
 
-  /// Sizes, as stored, of a part of the rows of that matrix.
-  std::vector<std::int64_t> stored(std::int64_t rows, std::int64_t columns) const {
-    return transposed ? std::vector<std::int64_t>{columns, rows}
-                      : std::vector<std::int64_t>{rows, columns};
+  /// The whole block of A in that mesh column, and of B in that mesh row.
+  std::vector<std::int64_t> a_sizes(int column) const;
+  std::vector<std::int64_t> b_sizes(int row) const;
+  /// A step's part of such a block; the block itself where it is all of it.
+  at::Tensor part_of_a(const at::Tensor& block, const Panel& panel) const;
+  at::Tensor part_of_b(const at::Tensor& block, const Panel& panel) const;
+  at::Tensor part_of_out(const Panel& panel) const;
+  /// The sizes of a step's panels and of its part of the result.
+  std::vector<std::int64_t> panel_a_sizes(const Panel& panel) const;
+  std::vector<std::int64_t> panel_b_sizes(const Panel& panel) const;
+  std::vector<std::int64_t> partial_sizes(const Panel& panel) const;
+  /// Whether the parts of that step are added at this rank.
+  bool adds_here(const MeshGroups& mesh, const Panel& panel) const {
+    return form == Form::kABt ? panel.column == mesh.column() : panel.row == mesh.row();
   }
-  /// Of a panel or partial result of step l.
-  std::vector<std::int64_t> panel_a_sizes(int step) const {
-    return {a.size(0), inner.size(step)};
-  }
-  std::vector<std::int64_t> panel_b_sizes(int step) const {
-    return stored(inner.size(step), b.size(transposed ? 0 : 1));
-  }
-  std::vector<std::int64_t> partial_sizes(int step) const {
-    return form == Form::kABt ? panel_a_sizes(step) : stored(inner.size(step), b.size(1));
-  }
+
+ private:
+  static std::vector<Panel> panels_of(Form form, const MeshBlocks& inner);
 };
 
 class WindowRows;
 
 /// How the panels of a product come to the ranks that need them.
 ///
-/// For each product: `begin`, then for l = 0 .. q-1 the panels and partial
+/// For each product: `begin`, then for each of its panels l the panels and partial
 /// results its form has, then `finish`. A panel stays valid until the panel
 /// after the next is asked for. Bytes are counted in the traffic of the row and
-/// column groups as one broadcast or reduction of each block, whichever way
+/// column groups as one broadcast or reduction of each panel, whichever way
 /// they travel.
 /// Collective over the mesh. Threads: one at a time.
 class Exchange {
@@ -91,12 +101,12 @@ class Exchange {
   virtual ~Exchange() = default;
 
   virtual void begin(const Product& product) = 0;
-  /// Block l of A of my row: [a.size(0), inner.size(l)]. Where moves_a.
+  /// Panel l of A of my row: [a.size(0), its size]. Where moves_a.
   virtual at::Tensor panel_a(int step) = 0;
-  /// Block l of B of my column, as stored. Where moves_b.
+  /// Panel l of B of my column, as stored. Where moves_b.
   virtual at::Tensor panel_b(int step) = 0;
-  /// Where my part of the result of step l goes: `out` itself where the result
-  /// is mine. Where adds_parts.
+  /// Where my part of the result of step l goes: its place in `out`, or a copy
+  /// of that with `accumulate`, where the result is mine. Where adds_parts.
   virtual at::Tensor partial(int step) = 0;
   virtual void send_partial(int step) = 0;
   /// The parts of the others are in `out`.

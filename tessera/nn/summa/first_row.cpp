@@ -6,6 +6,7 @@
 #include "tessera/base/error.h"
 #include "tessera/nn/parallel/context.h"
 #include "tessera/nn/parallel/skipped.h"
+#include "tessera/nn/summa/gemm.h"
 
 namespace tessera::nn::two_d {
 
@@ -32,8 +33,8 @@ class AddFromFirstRow : public torch::autograd::Function<AddFromFirstRow> {
     const at::Tensor& gradient = gradients[0];
     at::Tensor of_vector;
     if (ctx->needs_input_grad(1)) {
-      of_vector = reduce_to_first_row(
-          *saved_node_data<MeshPtr>(ctx)->value, gradient.reshape({-1, gradient.size(-1)}).sum(0));
+      of_vector =
+          reduce_to_first_row(*saved_node_data<MeshPtr>(ctx)->value, as_matrix(gradient).sum(0));
     }
     return {gradient, of_vector, at::Tensor()};
   }
@@ -57,13 +58,13 @@ at::Tensor broadcast_from_first_row(
         ", which expects ",
         sizes));
   }
-  if (mesh.side() == 1) {
+  if (mesh.rows() == 1) {
     return vector.detach();
   }
   const at::Tensor whole =
       mine ? vector.detach().to(options).contiguous() : at::zeros(sizes, options);
   if (tensor_parallel().shapes_only) {
-    tell_skipped("broadcast", mesh.side(), whole);
+    tell_skipped("broadcast", mesh.rows(), whole);
   } else {
     mesh.column_group().broadcast(whole, mesh.in_column(0));
   }
@@ -72,7 +73,7 @@ at::Tensor broadcast_from_first_row(
 
 at::Tensor reduce_to_first_row(const Mesh& mesh, const at::Tensor& tensor) {
   const at::NoGradGuard no_grad;
-  if (mesh.side() > 1 && !tensor_parallel().shapes_only) {
+  if (mesh.rows() > 1 && !tensor_parallel().shapes_only) {
     mesh.column_group().reduce(tensor, mesh.in_column(0), comm::ReduceOp::kSum);
   }
   return mesh.row() == 0 ? tensor : at::Tensor();
@@ -100,7 +101,7 @@ at::Tensor FirstRowVectors::create(
 }
 
 void FirstRowVectors::agree(const Mesh& mesh) {
-  if (agreed_ || vectors_.empty() || mesh.side() == 1 || tensor_parallel().shapes_only) {
+  if (agreed_ || vectors_.empty() || mesh.rows() == 1 || tensor_parallel().shapes_only) {
     return;
   }
   const at::Tensor trained = at::zeros({static_cast<std::int64_t>(vectors_.size())}, at::kLong);

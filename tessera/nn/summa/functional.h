@@ -2,15 +2,18 @@
 
 #include "tessera/nn/parallel/shard.h"
 #include "tessera/nn/summa/mesh.h"
+#include "tessera/nn/summa/mesh_blocks.h"
 
 // Functions on activations that lie on a mesh: [b of my row, s, h of my
 // column]. Collective over the mesh, forward and backward. Threads: one at a
 // time.
 namespace tessera::nn::two_d {
 
-/// How the weight of a linear layer lies on a mesh.
+/// How the weight of a linear layer lies on a mesh: its inputs are divided among
+/// the mesh rows (those of an activation among the columns), its outputs among
+/// the columns.
 struct LinearLayout {
-  Blocks in;
+  MeshBlocks in;
   Blocks out;
   /// Several matrices of `out` columns side by side (query, key, value).
   int groups = 1;
@@ -33,15 +36,15 @@ at::Tensor linear(
 
 /// Logits x E^T of an output layer that shares the table of an embedding.
 /// Shapes: x [..., h of my column], table [v of my row, h of my column] ->
-/// [..., v of my column].
+/// [..., v of my column]; `hidden` is the whole h.
 at::Tensor tied_linear(
     const MeshPtr& mesh,
     const at::Tensor& x,
     const at::Tensor& table,
-    const Blocks& vocabulary,
-    const Blocks& hidden);
+    const MeshBlocks& vocabulary,
+    std::int64_t hidden);
 
-/// Rows of a table [v, h] in q x q blocks; ids are equal on all ranks of a row.
+/// Rows of a table [v, h] in q x r blocks; ids are equal on all ranks of a row.
 ///
 /// Shapes: table [v of my row, h of my column], ids [...] -> [..., h of my
 /// column]. Row `padding_row` gets no gradient (-1: none such).
@@ -52,7 +55,7 @@ at::Tensor embedding(
     const MeshPtr& mesh,
     const at::Tensor& table,
     const at::Tensor& ids,
-    const Blocks& vocabulary,
+    const MeshBlocks& vocabulary,
     std::int64_t padding_row = -1);
 
 /// Cross entropy of every position, in f32; 0 where the target is `ignored`.

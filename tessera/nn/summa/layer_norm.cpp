@@ -26,11 +26,11 @@ Moments moments_of(const Norm& norm, const at::Tensor& x) {
   const at::Tensor all = gather_blocks(mesh.along_row(), at::stack({mean, squares}));
   const auto length = static_cast<double>(norm.hidden.length());
   at::Tensor whole_mean = at::zeros_like(mean);
-  for (int column = 0; column < mesh.side(); ++column) {
+  for (int column = 0; column < mesh.columns(); ++column) {
     whole_mean.add_(all[column][0], static_cast<double>(norm.hidden.size(column)) / length);
   }
   at::Tensor sum = at::zeros_like(mean);
-  for (int column = 0; column < mesh.side(); ++column) {
+  for (int column = 0; column < mesh.columns(); ++column) {
     sum.add_(all[column][1]);
     sum.add_(
         (all[column][0] - whole_mean).square_(), static_cast<double>(norm.hidden.size(column)));

@@ -9,7 +9,7 @@ namespace tessera::nn::two_d {
 
 struct Norm {
   MeshPtr mesh;
-  Blocks hidden;
+  Blocks hidden; // over the mesh columns
   double eps = 1e-5;
   /// By the root mean square: no mean, no beta.
   bool rms = false;
@@ -23,7 +23,7 @@ struct Norm {
 /// Shapes: x [..., h of my column]; gamma, beta [h of my column] on the first
 /// row, any tensors with the same requires_grad elsewhere.
 /// Cost: forward an all-gather of 2 numbers a position along the row (rms: an
-/// all-reduce of one) and a broadcast of 2 h / q along the column; backward an
+/// all-reduce of one) and a broadcast of 2 h / r along the column; backward an
 /// all-reduce and a reduction of the same. 16-bit tensors are normed in f32.
 /// Source: Xu et al. 2021, section 3.2.2. There E[X] and E[X^2] are summed;
 /// E[X^2] - E[X]^2 loses digits where the mean is large.

@@ -3,6 +3,7 @@
 #include "tessera/nn/summa/exchange.h"
 #include "tessera/nn/summa/first_row.h"
 #include "tessera/nn/summa/functional.h"
+#include "tessera/nn/summa/gemm.h"
 #include "tessera/nn/summa/summa.h"
 
 namespace tessera::nn::two_d {
@@ -30,8 +31,8 @@ at::Tensor linear(
     const at::Tensor& weight,
     const at::Tensor& bias) {
   const std::int64_t columns = columns_to_tell(*mesh, x, layout.groups * layout.out.length());
-  at::Tensor y = summa_ab(
-      mesh, x.reshape({-1, x.size(-1)}), weight, {layout.in, /*stored_transposed=*/true, columns});
+  at::Tensor y =
+      summa_ab(mesh, as_matrix(x), weight, {layout.in, /*stored_transposed=*/true, columns});
   if (bias.defined()) {
     y = add_from_first_row(mesh, y, bias);
   }
@@ -42,12 +43,12 @@ at::Tensor tied_linear(
     const MeshPtr& mesh,
     const at::Tensor& x,
     const at::Tensor& table,
-    const Blocks& vocabulary,
-    const Blocks& hidden) {
-  const std::int64_t columns = columns_to_tell(*mesh, x, hidden.length());
-  const at::Tensor y = summa_abt(
-      mesh, x.reshape({-1, x.size(-1)}), table, {vocabulary, /*stored_transposed=*/false, columns});
-  return at::_unsafe_view(y, with_last(x, vocabulary.size(mesh->column())));
+    const MeshBlocks& vocabulary,
+    std::int64_t hidden) {
+  const std::int64_t columns = columns_to_tell(*mesh, x, hidden);
+  const at::Tensor y =
+      summa_abt(mesh, as_matrix(x), table, {vocabulary, /*stored_transposed=*/false, columns});
+  return at::_unsafe_view(y, with_last(x, vocabulary.over_columns.size(mesh->column())));
 }
 
 } // namespace tessera::nn::two_d

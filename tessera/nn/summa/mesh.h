@@ -24,7 +24,7 @@ struct MeshOptions {
   std::size_t shared_bytes = 0;
 };
 
-/// A q x q mesh over a TP_GROUP: where this rank is, the groups of its row and
+/// A q x r mesh over a TP_GROUP: where this rank is, the groups of its row and
 /// column, and how panels of a product travel in them.
 ///
 /// All ranks run the same products in the same order. One thread at a time.
@@ -32,11 +32,11 @@ struct MeshOptions {
 class Mesh : public MeshGroups {
  public:
   /// `group` and `world` must outlive the mesh. Collective over `group`.
-  /// Throws: ConfigError when the group's size is no square.
   static std::shared_ptr<Mesh>
   make(comm::World& world, comm::ProcessGroup& group, const MeshOptions& options = {});
   /// A mesh of one node that is only looked at: rank 0 of `group`, whose other
-  /// ranks need not exist, while it traces alone (shapes_only).
+  /// ranks need not exist, while it traces alone (shapes_only). `row` has as many
+  /// ranks as the mesh has columns, `column` as many as it has rows.
   static std::shared_ptr<Mesh>
   outline(comm::ProcessGroup& group, comm::ProcessGroupPtr row, comm::ProcessGroupPtr column);
   ~Mesh();

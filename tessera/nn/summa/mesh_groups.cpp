@@ -74,10 +74,10 @@ MeshGroups::MeshGroups(
       cell_(layout_.cell_of(0)),
       row_group_(std::move(row)),
       column_group_(std::move(column)),
-      in_row_(static_cast<std::size_t>(layout_.side())),
-      in_column_(in_row_.size()) {
+      in_row_(static_cast<std::size_t>(layout_.shape().columns)),
+      in_column_(static_cast<std::size_t>(layout_.shape().rows)) {
   std::iota(in_row_.begin(), in_row_.end(), 0);
-  in_column_ = in_row_;
+  std::iota(in_column_.begin(), in_column_.end(), 0);
 }
 
 Ranks MeshGroups::along_row() const {

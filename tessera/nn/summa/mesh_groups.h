@@ -1,5 +1,6 @@
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "tessera/comm/world.h"
@@ -8,19 +9,28 @@
 
 namespace tessera::nn::two_d {
 
-/// Where a rank is on a q x q mesh over a TP_GROUP, and the groups of its row
-/// and column. Threads: any, as long as the groups live.
+/// Where a rank is on a q x r mesh over a TP_GROUP (q <= r, as near to a square
+/// as its size allows), and the groups of its row and column. Threads: any, as
+/// long as the groups live.
 /// Source: Xu et al. 2021, section 2.4 and figure 8.
 class MeshGroups {
  public:
-  /// Collective over `group`. Throws: ConfigError when its size is no square.
+  /// Collective over `group`.
   MeshGroups(comm::World& world, comm::ProcessGroup& group, topology::MeshArrangement arrangement);
   /// Of rank 0 on one node, with groups whose other ranks need not exist.
   MeshGroups(comm::ProcessGroup& group, comm::ProcessGroupPtr row, comm::ProcessGroupPtr column);
 
-  /// q
-  int side() const {
-    return layout_.side();
+  /// q: samples and the rows of a weight are divided among the mesh rows.
+  int rows() const {
+    return layout_.shape().rows;
+  }
+  /// r: channels, heads and the columns of a weight among the mesh columns.
+  int columns() const {
+    return layout_.shape().columns;
+  }
+  /// How error texts name the mesh: "2 x 3".
+  std::string shape_text() const {
+    return topology::text_of(layout_.shape());
   }
   int row() const {
     return cell_.row;

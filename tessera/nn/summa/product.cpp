@@ -35,13 +35,13 @@ void check(
     const at::Tensor& a,
     const at::Tensor& b,
     const WeightLayout& layout) {
-  const Blocks& inner = layout.rows;
+  const MeshBlocks& inner = layout.rows;
   // Dimension of B's inner rows.
   const std::int64_t rows = layout.transposed ? 1 : 0;
-  const auto of_column = inner.size(mesh.column());
-  const auto of_row = inner.size(mesh.row());
-  bool fits = a.dim() == 2 && b.dim() == 2 && inner.parts() == mesh.side() &&
-              a.scalar_type() == b.scalar_type();
+  const auto of_column = inner.over_columns.size(mesh.column());
+  const auto of_row = inner.over_rows.size(mesh.row());
+  bool fits = a.dim() == 2 && b.dim() == 2 && inner.over_rows.parts() == mesh.rows() &&
+              inner.over_columns.parts() == mesh.columns() && a.scalar_type() == b.scalar_type();
   if (fits) {
     switch (form) {
       case Form::kAB:
@@ -61,9 +61,7 @@ void check(
     throw ShapeError(tessera::str(
         name_of(form),
         " on a mesh of ",
-        mesh.side(),
-        " x ",
-        mesh.side(),
+        mesh.shape_text(),
         ": at row ",
         mesh.row(),
         ", column ",
@@ -89,46 +87,61 @@ void check(
 /// A tracer hears of q products, each with a panel of every operand that moves,
 /// or a part of the result; where the weight stays, of one product over the
 /// rows of all, and of the blocks that come and go.
+/// `times` panels in groups of `ranks`, `bytes` in all.
+void tell_skipped_panels(int times, int ranks, double bytes) {
+  SkippedWork work;
+  work.operation = "panel";
+  work.ranks = ranks;
+  work.bytes = bytes / times;
+  for (int i = 0; i < times && ranks > 1; ++i) {
+    tell_skipped(work);
+  }
+}
+
 void tell_skipped_product(
     const Mesh& mesh,
     Form form,
     const at::Tensor& a,
     const at::Tensor& b,
-    const Blocks& inner,
+    const MeshBlocks& inner,
     const at::Tensor& out,
     bool stays) {
+  const int rows = mesh.rows();
+  const int columns = mesh.columns();
+  const int steps = stays ? rows : static_cast<int>(inner.panels().size());
+  const double own_inner = static_cast<double>(inner.length()) / rows; // of a weight's block
   SkippedWork work;
   work.operation = "product";
-  work.count = stays ? 1 : mesh.side();
-  work.inner = static_cast<double>(inner.length()) / mesh.side();
-  work.rows = static_cast<double>(a.size(0) * (stays ? mesh.side() : 1));
+  work.count = stays ? 1 : steps;
+  work.inner = static_cast<double>(inner.length()) / steps;
+  work.rows = static_cast<double>(a.size(0) * (stays ? rows : 1));
   // Elements of the result, or of A where its columns are the inner ones.
   const double others = form == Form::kABt
                             ? static_cast<double>(a.size(1))
-                            : static_cast<double>(b.numel()) / std::max(1.0, work.inner);
+                            : static_cast<double>(b.numel()) / std::max(1.0, own_inner);
   work.columns = form == Form::kAtB ? static_cast<double>(b.size(1)) : others;
   tell_skipped(work);
-  if (mesh.side() == 1) {
+  if (mesh.group().size() == 1) {
     return;
   }
-  std::vector<at::Tensor> moving;
+  const auto bytes = [](const at::Tensor& tensor) { return static_cast<double>(tensor.nbytes()); };
   if (stays) {
-    moving = {a, form == Form::kAtB ? b : out};
-  } else {
-    if (moves_a(form)) {
-      moving.push_back(a);
-    }
-    if (moves_b(form)) {
-      moving.push_back(b);
-    }
-    if (adds_parts(form)) {
-      moving.push_back(out);
-    }
+    // X, which the columns of the mesh divide, then Y.
+    const bool a_is_y = form == Form::kABt;
+    const at::Tensor& y = form == Form::kAtB ? b : (a_is_y ? a : out);
+    tell_skipped_panels(steps, rows, bytes(a_is_y ? out : a) * columns);
+    tell_skipped_panels(steps, rows, bytes(y) * rows);
+    return;
   }
-  for (int step = 0; step < mesh.side(); ++step) {
-    for (const at::Tensor& tensor : moving) {
-      tell_skipped("panel", mesh.side(), tensor);
-    }
+  if (moves_a(form)) {
+    tell_skipped_panels(steps, columns, bytes(a) * columns);
+  }
+  if (moves_b(form)) {
+    tell_skipped_panels(steps, rows, bytes(b) * rows);
+  }
+  if (adds_parts(form)) {
+    const int adders = form == Form::kABt ? columns : rows;
+    tell_skipped_panels(steps, adders, bytes(out) * adders);
   }
 }
 
@@ -144,9 +157,9 @@ std::vector<std::int64_t> result_sizes(
     return {a.size(0), b.size(layout.transposed ? 0 : 1)};
   }
   if (form == Form::kABt) {
-    return {a.size(0), layout.rows.size(mesh.column())};
+    return {a.size(0), layout.rows.over_columns.size(mesh.column())};
   }
-  const std::int64_t rows = layout.rows.size(mesh.row());
+  const std::int64_t rows = layout.rows.over_rows.size(mesh.row());
   return layout.transposed ? std::vector<std::int64_t>{b.size(1), rows}
                            : std::vector<std::int64_t>{rows, b.size(1)};
 }
@@ -187,7 +200,7 @@ void multiply(
         }
     }
   };
-  if (mesh.side() == 1) {
+  if (mesh.group().size() == 1) {
     step(out, a, b, accumulate);
     return;
   }
@@ -196,14 +209,14 @@ void multiply(
     return;
   }
   Exchange& exchange = mesh.exchange();
-  const Product product = {form, a, b, layout.rows, out, transposed};
+  const Product product = {form, a, b, layout.rows, out, transposed, accumulate};
   exchange.begin(product);
-  const int mine = form == Form::kABt ? mesh.column() : mesh.row();
-  for (int l = 0; l < mesh.side(); ++l) {
+  for (int l = 0; l < static_cast<int>(product.panels.size()); ++l) {
     const at::Tensor x = moves_a(form) ? exchange.panel_a(l) : a;
     const at::Tensor y = moves_b(form) ? exchange.panel_b(l) : b;
     if (adds_parts(form)) {
-      step(exchange.partial(l), x, y, accumulate && l == mine);
+      const Panel& panel = product.panels[static_cast<std::size_t>(l)];
+      step(exchange.partial(l), x, y, accumulate && product.adds_here(mesh, panel));
       exchange.send_partial(l);
     } else {
       step(out, x, y, accumulate || l > 0);

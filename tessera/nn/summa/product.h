@@ -12,14 +12,17 @@ namespace tessera::nn::two_d {
 ///   kAB   A [m, inner] B [inner, n] -> [m, n]
 ///   kABt  A [m, k] B [inner, k] -> [m, inner]
 ///   kAtB  A [k, inner] B [k, n] -> [inner, n]
+/// where a matrix whose columns are `inner` has those of its mesh column, and one
+/// whose rows are has those of its mesh row.
 /// With `layout.transposed` the matrix whose rows are the inner dimension is
 /// stored the other way round: B of kAB [n, inner], B of kABt [k, inner], C of
 /// kAtB [n, inner]. Where that matrix is far larger than the other two, and its
 /// layout tells its columns, it does not move (stationary_weights.h).
 /// While tensor_parallel().shapes_only nothing travels and the result is zero.
 /// Collective over the mesh. Threads: one at a time.
-/// Cost: 2 m n k / q^2 multiplications and additions of the whole matrices;
-/// each rank sends (q - 1) times its blocks of the two matrices that move.
+/// Cost: 2 m n k / (q r) multiplications and additions of the whole matrices;
+/// each rank sends (r - 1) times its block of the matrix that moves along rows,
+/// and (q - 1) times that of the one that moves along columns.
 /// Throws: ShapeError when a block does not have the size of its place.
 /// Source: Xu et al. 2021, algorithms 1, 2, 3.
 void multiply(

@@ -57,23 +57,26 @@ bool stationary_weights_pay(
     Form form,
     std::int64_t rows,
     const WeightLayout& layout) {
-  if (mesh.side() == 1 || layout.columns == 0 || !mesh.reads_all()) {
+  if (mesh.rows() == 1 || layout.columns == 0 || !mesh.reads_all()) {
     return false;
   }
-  const double q = mesh.side();
-  const double inner = static_cast<double>(layout.rows.length()) / q;
-  const double outer = static_cast<double>(layout.columns) / q;
-  const double x = static_cast<double>(rows) * inner; // elements of a block
+  const double q = mesh.rows();
+  const double r = mesh.columns();
+  const double inner = static_cast<double>(layout.rows.length()) / q; // of a weight's block
+  const double outer = static_cast<double>(layout.columns) / r;
+  // Elements: of the columns of X that a weight's block meets, and of blocks.
+  const double met = static_cast<double>(rows) * inner;
+  const double x = met * q / r;
   const double y = static_cast<double>(rows) * outer;
   const double w = inner * outer;
   // Panels that are read, parts that are written and read again.
   switch (form) {
     case Form::kAB:
-      return q * (x + 2 * y) < (q - 1) * (x + w);
+      return q * (met + 2 * y) < (r - 1) * x + (q - 1) * w;
     case Form::kABt:
-      return q * (y + 2 * x) < (q - 1) * (w + 2 * x);
+      return q * (y + 2 * met) < (q - 1) * w + (r - 1) * 2 * x;
     case Form::kAtB:
-      return q * (x + y) < (q - 1) * (x + 2 * w);
+      return q * (met + y) < (r - 1) * x + (q - 1) * 2 * w;
     default:
       return false;
   }

@@ -21,8 +21,8 @@ namespace tessera::nn::two_d {
 
 /// Whether fewer elements are read and written between ranks that way; the same
 /// on all ranks of the mesh, whose blocks of activations have `rows` rows each.
-/// Never where a rank cannot read every other one's memory, or where
-/// layout.columns is not told.
+/// Never where a rank cannot read every other one's memory, where
+/// layout.columns is not told, or on one mesh row, whose weights never travel.
 bool stationary_weights_pay(
     const Mesh& mesh,
     Form form,
@@ -30,8 +30,8 @@ bool stationary_weights_pay(
     const WeightLayout& layout);
 
 /// As `multiply`, where stationary_weights_pay.
-/// Cost: the same multiplications; rank (l, j) reads q blocks of X or Y, and
-/// q parts of its own block of the result.
+/// Cost: the same multiplications; rank (l, j) reads the blocks of X or Y of all
+/// q mesh rows, and q (of X: r) parts of its own block of the result.
 void multiply_stationary(
     const Mesh& mesh,
     Form form,

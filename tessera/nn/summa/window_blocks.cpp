@@ -173,11 +173,15 @@ at::Tensor WindowBlocks::my_part(int part, at::IntArrayRef sizes) const {
   return at_offset(region_->window->rank(), mine_.parts + part * mine_.part_bytes, sizes);
 }
 
-/// The counter's value once the part is done. It grows by the mesh's side with
-/// every product, whether it has parts or not.
+/// More than the parts of any product (MeshBlocks::panels).
+std::uint32_t WindowBlocks::most_parts() const {
+  return static_cast<std::uint32_t>(mesh_.rows() + mesh_.columns());
+}
+
+/// The counter's value once the part is done. It grows by most_parts() with
+/// every product, whatever parts that has.
 std::uint32_t WindowBlocks::parts_until(int part) const {
-  return sequence_ * static_cast<std::uint32_t>(mesh_.side()) + static_cast<std::uint32_t>(part) +
-         1;
+  return sequence_ * most_parts() + static_cast<std::uint32_t>(part) + 1;
 }
 
 void WindowBlocks::post_part(int part) {
@@ -206,7 +210,7 @@ void WindowBlocks::recover() {
   comm::Window& window = *region_->window;
   window.recover();
   window.post(kOffered, sequence_);
-  window.post(kPartial, sequence_ * static_cast<std::uint32_t>(mesh_.side()));
+  window.post(kPartial, sequence_ * most_parts());
   window.post(kDone, sequence_);
   mesh_.group().barrier();
 }

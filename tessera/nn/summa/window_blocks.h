@@ -67,7 +67,7 @@ class WindowBlocks {
   at::Tensor at_offset(int rank, std::int64_t offset, at::IntArrayRef sizes) const;
   /// My own partial result.
   at::Tensor my_part(int part, at::IntArrayRef sizes) const;
-  /// My partial results up to this one of the mesh's side may be read.
+  /// My partial results up to this one may be read.
   void post_part(int part);
   void wait_for_part(int rank, int part);
   void close();
@@ -84,6 +84,7 @@ class WindowBlocks {
   struct Region; // the shared memory and what of it is taken
 
   Offer& offer_of(int rank) const;
+  std::uint32_t most_parts() const;
   std::uint32_t parts_until(int part) const;
   std::byte* staging() const;
   std::int64_t offer(const at::Tensor& block);

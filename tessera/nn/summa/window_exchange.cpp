@@ -1,12 +1,13 @@
 #include "tessera/nn/summa/window_exchange.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
 #include <ATen/ATen.h>
 #include <c10/util/accumulate.h>
 
-#include "tessera/comm/reduce_kernels.h"
+#include "tessera/nn/summa/add_up.h"
 
 namespace tessera::nn::two_d {
 
@@ -32,85 +33,100 @@ void WindowExchange::begin(const Product& product) {
   if (moves_a(product.form)) {
     blocks_.offer_a(product.a);
   }
-  if (moves_b(product.form)) {
+  if (moves_b(product.form) && mesh_.rows() > 1) {
     blocks_.offer_b(product.b);
   }
-  if (adds_parts(product.form)) {
-    // That of step 0 is the largest.
-    blocks_.reserve_parts(mesh_.side(), c10::multiply_integers(product.partial_sizes(0)));
+  if (adds_parts(product.form) && adders() > 1) {
+    std::int64_t most = 0;
+    for (const Panel& panel : product.panels) {
+      most = std::max(most, c10::multiply_integers(product.partial_sizes(panel)));
+    }
+    blocks_.reserve_parts(static_cast<int>(product.panels.size()), most);
   }
   blocks_.publish();
 }
 
+const Panel& WindowExchange::panel_of(int step) const {
+  return product_->panels[static_cast<std::size_t>(step)];
+}
+
+int WindowExchange::adders() const {
+  return product_->form == Form::kABt ? mesh_.columns() : mesh_.rows();
+}
+
 at::Tensor WindowExchange::panel_a(int step) {
   const Product& p = *product_;
-  at::Tensor panel = p.a;
-  if (step != mesh_.column()) {
-    const int peer = peer_in_row(step);
-    panel = blocks_.at_offset(peer, blocks_.wait_for_offer(peer).a, p.panel_a_sizes(step));
+  const Panel& panel = panel_of(step);
+  at::Tensor block = p.a;
+  if (panel.column != mesh_.column()) {
+    const int peer = peer_in_row(panel.column);
+    block = blocks_.at_offset(peer, blocks_.wait_for_offer(peer).a, p.a_sizes(panel.column));
   }
-  count(mesh_.row_group(), comm::Collective::kBroadcast, mesh_.in_row(step), panel);
-  return panel;
+  const at::Tensor part = p.part_of_a(block, panel);
+  count(mesh_.row_group(), comm::Collective::kBroadcast, mesh_.in_row(panel.column), part);
+  return part;
 }
 
 at::Tensor WindowExchange::panel_b(int step) {
   const Product& p = *product_;
-  at::Tensor panel = p.b;
-  if (step != mesh_.row()) {
-    const int peer = peer_in_column(step);
-    panel = blocks_.at_offset(peer, blocks_.wait_for_offer(peer).b, p.panel_b_sizes(step));
+  const Panel& panel = panel_of(step);
+  at::Tensor block = p.b;
+  if (panel.row != mesh_.row()) {
+    const int peer = peer_in_column(panel.row);
+    block = blocks_.at_offset(peer, blocks_.wait_for_offer(peer).b, p.b_sizes(panel.row));
   }
-  count(mesh_.column_group(), comm::Collective::kBroadcast, mesh_.in_column(step), panel);
-  return panel;
+  const at::Tensor part = p.part_of_b(block, panel);
+  count(mesh_.column_group(), comm::Collective::kBroadcast, mesh_.in_column(panel.row), part);
+  return part;
 }
 
 at::Tensor WindowExchange::partial(int step) {
   const Product& p = *product_;
-  const bool along_row = p.form == Form::kABt;
-  if (step == (along_row ? mesh_.column() : mesh_.row())) {
-    return p.out;
-  }
-  return blocks_.my_part(step, p.partial_sizes(step));
+  const Panel& panel = panel_of(step);
+  return p.adds_here(mesh_, panel) ? p.part_of_out(panel)
+                                   : blocks_.my_part(step, p.partial_sizes(panel));
 }
 
 void WindowExchange::send_partial(int step) {
+  if (adders() == 1) {
+    return; // the sum is whole
+  }
   blocks_.post_part(step);
   const bool along_row = product_->form == Form::kABt;
+  const Panel& panel = panel_of(step);
   count(
       along_row ? mesh_.row_group() : mesh_.column_group(),
       comm::Collective::kReduce,
-      along_row ? mesh_.in_row(step) : mesh_.in_column(step),
+      along_row ? mesh_.in_row(panel.column) : mesh_.in_column(panel.row),
       partial(step));
 }
 
-void WindowExchange::add_partials() {
+void WindowExchange::add_partials(int step) {
   const Product& p = *product_;
   const bool along_row = p.form == Form::kABt;
   const int mine = along_row ? mesh_.column() : mesh_.row();
-  std::vector<const void*> sources;
-  for (int i = 0; i < mesh_.side(); ++i) {
+  const at::Tensor sum = p.part_of_out(panel_of(step));
+  std::vector<at::Tensor> parts;
+  for (int i = 0; i < adders(); ++i) {
     if (i == mine) {
-      sources.push_back(p.out.data_ptr());
+      parts.push_back(sum);
       continue;
     }
     const int peer = along_row ? peer_in_row(i) : peer_in_column(i);
-    blocks_.wait_for_part(peer, mine);
+    blocks_.wait_for_part(peer, step);
     const auto& theirs = blocks_.wait_for_offer(peer);
-    sources.push_back(
-        blocks_.at_offset(peer, theirs.parts + mine * theirs.part_bytes, p.out.sizes()).data_ptr());
+    parts.push_back(blocks_.at_offset(peer, theirs.parts + step * theirs.part_bytes, sum.sizes()));
   }
-  comm::reduce(
-      sum_type(p.out),
-      comm::ReduceOp::kSum,
-      p.out.data_ptr(),
-      sources.data(),
-      mesh_.side(),
-      p.out.numel());
+  add_up(parts, sum);
 }
 
 void WindowExchange::finish() {
-  if (adds_parts(product_->form)) {
-    add_partials();
+  if (adds_parts(product_->form) && adders() > 1) {
+    for (int step = 0; step < static_cast<int>(product_->panels.size()); ++step) {
+      if (product_->adds_here(mesh_, panel_of(step))) {
+        add_partials(step);
+      }
+    }
   }
   blocks_.close();
   product_ = nullptr;
@@ -146,6 +162,9 @@ void WindowExchange::count(
     comm::Collective kind,
     int root,
     const at::Tensor& tensor) {
+  if (group.size() == 1) {
+    return;
+  }
   comm::Operation operation;
   operation.kind = kind;
   operation.type = sum_type(tensor);

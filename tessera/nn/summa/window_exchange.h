@@ -42,7 +42,10 @@ class WindowExchange final : public Exchange {
   int peer_in_column(int row) const;
   static void
   count(comm::ProcessGroup& group, comm::Collective kind, int root, const at::Tensor& tensor);
-  void add_partials();
+  const Panel& panel_of(int step) const;
+  /// Ranks whose parts make a sum.
+  int adders() const;
+  void add_partials(int step);
 
   const MeshGroups& mesh_;
   WindowBlocks blocks_;

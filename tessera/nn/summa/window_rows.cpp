@@ -6,7 +6,7 @@
 #include <ATen/ATen.h>
 
 #include "tessera/comm/process_group.h"
-#include "tessera/comm/reduce_kernels.h"
+#include "tessera/nn/summa/add_up.h"
 
 namespace tessera::nn::two_d {
 
@@ -21,70 +21,104 @@ void WindowRows::begin(const Job& job) {
     blocks_.offer_b(job.y);
   }
   if (job.result != Result::kNone) {
-    blocks_.reserve_parts(1, mesh_.side() * job.product.rows * part_columns(mesh_.row()));
+    blocks_.reserve_parts(1, mesh_.rows() * job.product.rows * part_columns(mesh_.row()));
   }
   blocks_.publish();
 }
 
 std::int64_t WindowRows::part_columns(int mesh_row) const {
-  return job_->result == Result::kX ? job_->inner->size(mesh_row) : job_->outer;
+  return job_->result == Result::kX ? job_->inner->over_rows.size(mesh_row) : job_->outer;
 }
 
-at::Tensor WindowRows::gather(int slot, std::int64_t columns, bool of_x) {
+at::Tensor WindowRows::rows_of_x() {
   const std::int64_t rows = job_->product.rows;
-  const at::Tensor& mine = of_x ? job_->x : job_->y;
-  const at::Tensor all = workspace_.take(slot, {mesh_.side() * rows, columns}, mine.options());
-  for (int i = 0; i < mesh_.side(); ++i) {
-    const int owner = mesh_.layout().position_at({i, of_x ? mesh_.row() : mesh_.column()});
-    const auto& theirs = blocks_.wait_for_offer(owner);
-    all.narrow(0, i * rows, rows)
-        .copy_(blocks_.at_offset(owner, of_x ? theirs.a : theirs.b, {rows, columns}));
-    count(owner, rows * columns);
+  const Blocks& wanted = job_->inner->over_rows;
+  const Blocks& held = job_->inner->over_columns;
+  const at::Tensor all = workspace_.take(
+      Workspace::kA0, {mesh_.rows() * rows, wanted.size(mesh_.row())}, job_->x.options());
+  for (int i = 0; i < mesh_.rows(); ++i) {
+    for (const Panel& panel : job_->inner->panels()) {
+      if (panel.row != mesh_.row()) {
+        continue;
+      }
+      const int owner = mesh_.layout().position_at({i, panel.column});
+      const std::int64_t offset = blocks_.wait_for_offer(owner).a;
+      all.narrow(0, i * rows, rows)
+          .narrow(1, panel.start - wanted.start(panel.row), panel.size)
+          .copy_(blocks_.at_offset(owner, offset, {rows, held.size(panel.column)})
+                     .narrow(1, panel.start - held.start(panel.column), panel.size));
+      count(owner, rows * panel.size);
+    }
   }
   return all;
 }
 
-at::Tensor WindowRows::rows_of_x() {
-  return gather(Workspace::kA0, job_->inner->size(mesh_.row()), true);
-}
-
 at::Tensor WindowRows::rows_of_y() {
-  return gather(Workspace::kB0, job_->outer, false);
+  const std::int64_t rows = job_->product.rows;
+  const at::Tensor all =
+      workspace_.take(Workspace::kB0, {mesh_.rows() * rows, job_->outer}, job_->y.options());
+  for (int i = 0; i < mesh_.rows(); ++i) {
+    const int owner = mesh_.layout().position_at({i, mesh_.column()});
+    const std::int64_t offset = blocks_.wait_for_offer(owner).b;
+    all.narrow(0, i * rows, rows).copy_(blocks_.at_offset(owner, offset, {rows, job_->outer}));
+    count(owner, rows * job_->outer);
+  }
+  return all;
 }
 
 at::Tensor WindowRows::part() const {
-  return blocks_.my_part(0, {mesh_.side() * job_->product.rows, part_columns(mesh_.row())});
+  return blocks_.my_part(0, {mesh_.rows() * job_->product.rows, part_columns(mesh_.row())});
 }
 
 void WindowRows::send() {
-  blocks_.post_part(mesh_.side() - 1);
+  blocks_.post_part(0);
+}
+
+at::Tensor WindowRows::part_of(int rank, int mesh_row) {
+  const std::int64_t rows = job_->product.rows;
+  blocks_.wait_for_part(rank, 0);
+  const std::int64_t offset = blocks_.wait_for_offer(rank).parts;
+  return blocks_.at_offset(rank, offset, {mesh_.rows() * rows, part_columns(mesh_row)})
+      .narrow(0, mesh_.row() * rows, rows);
+}
+
+/// X_il, with l my own column: its columns are those of one mesh row or more,
+/// and each a sum over the ranks of that row.
+void WindowRows::add_x() {
+  const MeshBlocks& inner = *job_->inner;
+  for (const Panel& panel : inner.panels()) {
+    if (panel.column != mesh_.column()) {
+      continue;
+    }
+    const std::int64_t start = panel.start - inner.over_rows.start(panel.row);
+    std::vector<at::Tensor> parts;
+    for (int k = 0; k < mesh_.columns(); ++k) {
+      const int rank = mesh_.layout().position_at({panel.row, k});
+      parts.push_back(part_of(rank, panel.row).narrow(1, start, panel.size));
+      count(rank, parts.back().numel());
+    }
+    add_up(
+        parts,
+        job_->out.narrow(1, panel.start - inner.over_columns.start(panel.column), panel.size));
+  }
+}
+
+/// Y_ij, a sum over the mesh rows of column j.
+void WindowRows::add_y() {
+  std::vector<at::Tensor> parts;
+  for (int k = 0; k < mesh_.rows(); ++k) {
+    const int rank = mesh_.layout().position_at({k, mesh_.column()});
+    parts.push_back(part_of(rank, k));
+    count(rank, parts.back().numel());
+  }
+  add_up(parts, job_->out);
 }
 
 void WindowRows::finish() {
-  const Job& job = *job_;
-  if (job.result != Result::kNone) {
-    // Y_ij is a sum over the mesh rows l of column j; X_il, with l my own
-    // column, over the ranks of mesh row l.
-    const bool of_x = job.result == Result::kX;
-    const std::int64_t elements = job.out.numel();
-    const auto skip = static_cast<std::int64_t>(mesh_.row() * elements * job.out.element_size());
-    std::vector<const void*> sources;
-    for (int k = 0; k < mesh_.side(); ++k) {
-      const int rank = of_x ? mesh_.layout().position_at({mesh_.column(), k})
-                            : mesh_.layout().position_at({k, mesh_.column()});
-      blocks_.wait_for_part(rank, mesh_.side() - 1);
-      sources.push_back(
-          blocks_.at_offset(rank, blocks_.wait_for_offer(rank).parts + skip, job.out.sizes())
-              .data_ptr());
-      count(rank, elements);
-    }
-    comm::reduce(
-        sum_type(job.out),
-        comm::ReduceOp::kSum,
-        job.out.data_ptr(),
-        sources.data(),
-        mesh_.side(),
-        elements);
+  if (job_->result == Result::kX) {
+    add_x();
+  } else if (job_->result == Result::kY) {
+    add_y();
   }
   blocks_.close();
   job_ = nullptr;

@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "tessera/nn/summa/mesh_blocks.h"
 #include "tessera/nn/summa/mesh_groups.h"
 #include "tessera/nn/summa/window_blocks.h"
 #include "tessera/nn/summa/workspace.h"
@@ -24,7 +25,7 @@ class WindowRows {
   enum class Result { kNone, kX, kY };
   struct Job {
     WindowBlocks::Identity product;
-    const Blocks* inner = nullptr; ///< rows of W, columns of X
+    const MeshBlocks* inner = nullptr; ///< rows of W, columns of X
     std::int64_t outer = 0; ///< columns of W and of Y at this rank
     at::Tensor x; ///< this rank's block if X travels
     at::Tensor y; ///< likewise
@@ -53,7 +54,10 @@ class WindowRows {
  private:
   /// Columns of what the rank of that mesh row computes a part of.
   std::int64_t part_columns(int mesh_row) const;
-  at::Tensor gather(int slot, std::int64_t columns, bool of_x);
+  /// My rows of what that rank, of that mesh row, has computed.
+  at::Tensor part_of(int rank, int mesh_row);
+  void add_x();
+  void add_y();
   void count(int rank, std::int64_t elements) const;
 
   const MeshGroups& mesh_;

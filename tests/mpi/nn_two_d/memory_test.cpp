@@ -61,7 +61,7 @@ TEST(StemMemory, StepsAfterTheFirstTakeNoMore) {
     mesh_options.shared_memory = shared;
     const MeshPtr mesh = Mesh::make(*world, *group, mesh_options);
     const TransformerOptions options = cases::layer_options(48, 4);
-    const at::Tensor x = torch::randn({4, 16, 48 / mesh->side()});
+    const at::Tensor x = torch::randn({4, 16, 48 / mesh->columns()});
     for (int set = 0; set < 8; ++set) {
       Savings savings;
       savings.reuse_outputs = (set & 1) != 0;

@@ -35,17 +35,18 @@ at::Tensor part_of(const DistributedModule& module, const at::Tensor& full) {
 /// A linear layer and a head tied to an embedding, twice, so that weights'
 /// gradients are begun and added to; rank i brings samples[i of its row].
 void run(const MeshPtr& mesh, std::int64_t in_first_row, std::int64_t in_rest) {
-  const std::int64_t q = mesh->side();
+  const std::int64_t q = mesh->rows();
+  const std::int64_t r = mesh->columns();
   const auto own = mesh->row() == 0 ? in_first_row : in_rest;
   const std::int64_t before =
       mesh->row() == 0 ? mesh->column() * own
-                       : q * in_first_row + ((mesh->row() - 1) * q + mesh->column()) * in_rest;
-  const Whole whole(q * (in_first_row + (q - 1) * in_rest));
+                       : r * in_first_row + ((mesh->row() - 1) * r + mesh->column()) * in_rest;
+  const Whole whole(r * (in_first_row + (q - 1) * in_rest));
   const auto mine = [&](const at::Tensor& full) {
     return full.detach().narrow(0, before, own).clone();
   };
-  const Blocks hidden(kHidden, mesh->side());
-  const Blocks vocabulary(kVocabulary, mesh->side());
+  const Blocks hidden(kHidden, mesh->columns());
+  const MeshBlocks vocabulary(*mesh, kVocabulary);
   TransformerOptions options;
   options.linear_bias = false;
   auto linear = make_on(mesh, [&] {
@@ -66,7 +67,7 @@ void run(const MeshPtr& mesh, std::int64_t in_first_row, std::int64_t in_rest) {
     const at::Tensor x = mine(whole.x).requires_grad_();
     const at::Tensor inside = linear->forward(boundary.enter(x, hidden), {});
     const at::Tensor y = boundary.leave(
-        tied_linear(mesh, inside, embedding->weight, vocabulary, hidden), vocabulary);
+        tied_linear(mesh, inside, embedding->weight, vocabulary, kHidden), vocabulary.over_columns);
     y.backward(mine(whole.gradient));
     require_close(y.detach(), mine(whole.y), 1e-5, "result");
     require_close(x.grad(), mine(whole.x.grad()), 1e-5, "gradient of x");
@@ -87,12 +88,12 @@ void few_rows_of_all(const MeshPtr& mesh) {
   const auto before = mesh->group().traffic().bytes.load();
   run(mesh, 1, 1);
   require(
-      (mesh->group().traffic().bytes.load() > before) == (mesh->reads_all() && mesh->side() > 1),
+      (mesh->group().traffic().bytes.load() > before) == (mesh->reads_all() && mesh->rows() > 1),
       "what travelled was not told by the memory that ranks share");
 }
 
 void more_rows_in_one(const MeshPtr& mesh) {
-  if (mesh->side() == 1) {
+  if (mesh->rows() == 1) {
     return;
   }
   const auto before = mesh->group().traffic().bytes.load();

@@ -14,7 +14,7 @@ constexpr std::int64_t kWords = 211; // larger than anything else
 constexpr std::int64_t kPositions = 4;
 
 TransformerOptions model_options(const Mesh& mesh) {
-  TransformerOptions options = layer_options(4 * mesh.side(), mesh.side());
+  TransformerOptions options = layer_options(4 * mesh.columns(), mesh.columns());
   options.num_layers = 1;
   options.vocab_size = kWords;
   options.num_positions = kPositions;
@@ -52,11 +52,11 @@ void whole_logits_are_never_gathered(const MeshPtr& mesh) {
   const std::int64_t with_loss = bytes_of(*mesh) - before;
   require_close(loss.detach(), expected.detach(), 1e-5, "loss");
   // Labels, largest logits, sums and hits of every position, and no logit.
-  const std::int64_t q = mesh->side();
-  const std::int64_t positions = q * samples * kPositions;
-  const std::int64_t logits_bytes = (q - 1) * samples * kPositions * (kWords / q) * 4;
+  const std::int64_t r = mesh->columns();
+  const std::int64_t positions = r * samples * kPositions;
+  const std::int64_t logits_bytes = (r - 1) * samples * kPositions * (kWords / r) * 4;
   require(
-      q == 1 || with_loss <= with_logits - logits_bytes + positions * 8 * 4 * (q - 1),
+      r == 1 || with_loss <= with_logits - logits_bytes + positions * 8 * 4 * (r - 1),
       tessera::str(
           "the loss moved ", with_loss, " bytes, the logits ", with_logits, " in the same model"));
   loss.backward();

@@ -12,13 +12,14 @@ namespace tessera::nn::two_d::cases {
 
 namespace {
 
-/// Sizes of one problem on a mesh; none divides by 2 and 3.
+/// Sizes of one problem on a mesh; none divides by 2, 3 or 4.
 struct Setting {
   explicit Setting(const Mesh& mesh)
-      : rows(batch, mesh.side()),
-        in(hidden, mesh.side()),
-        out(inner, mesh.side()),
-        words(vocabulary, mesh.side()) {}
+      : rows(batch, mesh.rows()),
+        in(hidden, mesh.columns()),
+        out(inner, mesh.columns()),
+        words(mesh, vocabulary),
+        word_columns(words.over_columns) {}
   static constexpr std::int64_t batch = 5;
   static constexpr std::int64_t positions = 3;
   static constexpr std::int64_t hidden = 11;
@@ -27,7 +28,8 @@ struct Setting {
   Blocks rows;
   Blocks in;
   Blocks out;
-  Blocks words;
+  MeshBlocks words;
+  Blocks word_columns;
 };
 
 /// [b of my row, ..., h of my column]
@@ -125,6 +127,30 @@ void linear_of(const MeshPtr& mesh, bool with_bias, int groups) {
   }
 }
 
+/// Two outputs: a third mesh column has none, and takes part all the same.
+void linear_to_two(const MeshPtr& mesh) {
+  const Setting s(*mesh);
+  Random random(15);
+  const at::Tensor x = random.normal({s.batch, s.positions, s.hidden}).requires_grad_();
+  const at::Tensor w = random.normal({2, s.hidden}).requires_grad_();
+  const at::Tensor b = random.normal({2}).requires_grad_();
+  const at::Tensor g = random.normal({s.batch, s.positions, 2});
+  const at::Tensor y = at::linear(x, w, b);
+  y.backward(g);
+  const Blocks two(2, mesh->columns(), 1, /*may_be_empty=*/true);
+  auto linear = linear_on(mesh, s.hidden, {1, 2, 1});
+  set(*linear, "weight", w.detach());
+  set(*linear, "bias", b.detach());
+  const at::Tensor mine = local(*mesh, x.detach(), s.rows, s.in);
+  mine.requires_grad_();
+  const at::Tensor found = linear->forward(mine, {});
+  found.backward(local(*mesh, g, s.rows, two));
+  require_close(found.detach(), local(*mesh, y.detach(), s.rows, two), 1e-5, "two outputs");
+  require_close(mine.grad(), local(*mesh, x.grad(), s.rows, s.in), 1e-5, "their gradient of x");
+  require_gradient(*linear, "weight", w.grad());
+  require_gradient(*linear, "bias", b.grad());
+}
+
 void linear(const MeshPtr& mesh) {
   linear_of(mesh, true, 1);
   linear_of(mesh, false, 1);
@@ -206,11 +232,11 @@ void embedding_and_head(const MeshPtr& mesh) {
     return words->look_up_on_mesh(words->parallel_now(), rows);
   };
   const at::Tensor found_x = look_up(local_rows(*mesh, ids, s.rows));
-  const at::Tensor found = tied_linear(mesh, at::tanh(found_x), words->weight, s.words, s.in);
-  found.backward(local(*mesh, g, s.rows, s.words));
+  const at::Tensor found = tied_linear(mesh, at::tanh(found_x), words->weight, s.words, s.hidden);
+  found.backward(local(*mesh, g, s.rows, s.word_columns));
   require_close(found_x.detach(), local(*mesh, x.detach(), s.rows, s.in), 0, "embedding");
   require_close(
-      found.detach(), local(*mesh, logits.detach(), s.rows, s.words), 1e-5, "output layer");
+      found.detach(), local(*mesh, logits.detach(), s.rows, s.word_columns), 1e-5, "output layer");
   require_gradient(*words, "weight", table.grad());
   try {
     look_up(at::full({1, 1}, s.vocabulary, at::kLong));
@@ -234,18 +260,22 @@ void losses(const MeshPtr& mesh) {
           .view(targets.sizes());
   (loss * weights).sum().backward();
 
-  const at::Tensor mine = local(*mesh, logits.detach(), s.rows, s.words);
+  const at::Tensor mine = local(*mesh, logits.detach(), s.rows, s.word_columns);
   mine.requires_grad_();
-  const at::Tensor found = cross_entropy(mesh, mine, local_rows(*mesh, targets, s.rows), s.words);
+  const at::Tensor found =
+      cross_entropy(mesh, mine, local_rows(*mesh, targets, s.rows), s.word_columns);
   (found * local_rows(*mesh, weights, s.rows)).sum().backward();
   require_close(found.detach(), local_rows(*mesh, loss.detach(), s.rows), 1e-5, "cross entropy");
   require_close(
-      mine.grad(), local(*mesh, logits.grad(), s.rows, s.words), 1e-5, "cross entropy, gradient");
+      mine.grad(),
+      local(*mesh, logits.grad(), s.rows, s.word_columns),
+      1e-5,
+      "cross entropy, gradient");
 }
 
-/// Two columns on a mesh of three: one of its columns has none.
+/// Two columns on a mesh of three columns: one has none.
 void fewer_columns_than_ranks(const MeshPtr& mesh) {
-  const Blocks few(2, mesh->side(), 1, /*may_be_empty=*/true);
+  const Blocks few(2, mesh->columns(), 1, /*may_be_empty=*/true);
   const Boundary boundary(mesh, false);
   Random random(10 + static_cast<std::uint64_t>(mesh->group().rank()));
   const at::Tensor mine = random.normal({2, 2});
@@ -253,17 +283,18 @@ void fewer_columns_than_ranks(const MeshPtr& mesh) {
 }
 
 void boundaries(const MeshPtr& mesh) {
-  const std::int64_t q = mesh->side();
-  const Blocks hidden(11, mesh->side());
+  const std::int64_t q = mesh->rows();
+  const std::int64_t r = mesh->columns();
+  const Blocks hidden(11, mesh->columns());
   Random random(9);
   for (const bool prescaled : {false, true}) {
     const Boundary boundary(mesh, prescaled);
     // Each rank's samples; with `prescaled` all bring the same.
     const std::int64_t own = prescaled ? 2 * q : 2;
-    const std::int64_t all = prescaled ? 2 * q : 2 * q * q;
+    const std::int64_t all = prescaled ? 2 * q : 2 * q * r;
     const at::Tensor whole = random.normal({all, 3, 11});
-    const Blocks rows(all, mesh->side(), all / q);
-    const std::int64_t place = mesh->row() * q + mesh->column();
+    const Blocks rows(all, mesh->rows(), all / q);
+    const std::int64_t place = mesh->row() * r + mesh->column();
     const at::Tensor mine = (prescaled ? whole : whole.narrow(0, place * own, own)).clone();
     mine.requires_grad_();
     const at::Tensor inside = boundary.enter(mine, hidden);
@@ -295,6 +326,7 @@ void boundaries(const MeshPtr& mesh) {
 const std::vector<Case>& layer_cases() {
   static const std::vector<Case> cases = {
       {"linear", linear},
+      {"linear_to_two", linear_to_two},
       {"frozen_first_row", frozen_first_row},
       {"layer_norm", norms},
       {"embedding_and_head", embedding_and_head},

@@ -1,6 +1,7 @@
 // Managed memory: equal to plain autograd with every set of savings, and no
 // memory is taken after the first step.
 #include "tessera/base/error.h"
+#include "tessera/nn/managed/manage.h"
 #include "tessera/nn/managed/managed_stack.h"
 #include "tessera/nn/summa/exchange.h"
 
@@ -49,7 +50,7 @@ std::vector<at::Tensor> parameters_of(const Stack& stack) {
 
 at::Tensor input_of(const MeshPtr& mesh, const Stack& stack) {
   Random random(40 + static_cast<std::uint64_t>(mesh->group().rank()));
-  const Blocks hidden(stack.options.hidden_size, mesh->side());
+  const Blocks hidden(stack.options.hidden_size, mesh->columns());
   return random.normal({2, 5, hidden.size(mesh->column())});
 }
 
@@ -108,6 +109,53 @@ void every_set_of_savings(const MeshPtr& mesh) {
   }
 }
 
+/// Layers that are told to, inside a module, as one autograd node each: two
+/// microbatches whose forwards come first, so that buffers are used in between.
+void managed_nodes(const MeshPtr& mesh) {
+  Stack stack(mesh);
+  const at::Tensor x = input_of(mesh, stack);
+  const at::Tensor gradient = at::ones_like(x);
+  const Expected expected = plain(mesh, stack, gradient);
+  torch::nn::ModuleList root;
+  for (const DistributedTransformerLayer& layer : stack.layers) {
+    root->push_back(layer);
+  }
+  managed::manage_layers(*root);
+  const auto forward = [&](const at::Tensor& input) {
+    at::Tensor y = input;
+    for (DistributedTransformerLayer& layer : stack.layers) {
+      y = layer->hidden_states(y);
+    }
+    return y;
+  };
+  const at::Tensor first = x.clone().requires_grad_();
+  const at::Tensor second = x.clone().requires_grad_();
+  const at::Tensor y_of_first = forward(first);
+  const at::Tensor y_of_second = forward(second);
+  y_of_first.backward(gradient);
+  y_of_second.backward(gradient * 2);
+  require_close(y_of_first.detach(), expected.y, 1e-5, "managed, result");
+  require_close(y_of_second.detach(), expected.y, 1e-5, "managed, second result");
+  require_close(first.grad(), expected.of_x, 1e-5, "managed, gradient of x");
+  require_close(second.grad(), expected.of_x * 2, 1e-5, "managed, second gradient of x");
+  const auto parameters = parameters_of(stack);
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const std::string name = tessera::str("managed, gradient ", i);
+    require_close(parameters[i].grad(), expected.gradients[i] * 3, 1e-5, name);
+  }
+  {
+    const torch::NoGradGuard no_grad;
+    require_close(forward(x), expected.y, 1e-5, "managed, without a graph");
+  }
+  bool refused = false;
+  try {
+    stack.layers[0]->hidden_states(x, at::zeros({1, 1, 5, 5}));
+  } catch (const ShapeError& error) {
+    refused = std::string(error.what()).find("mask") != std::string::npos;
+  }
+  require(refused, "a mask was left out without a word");
+}
+
 void memory_is_taken_once(const MeshPtr& mesh) {
   Stack stack(mesh);
   const at::Tensor x = input_of(mesh, stack);
@@ -157,7 +205,7 @@ void savings_save(const MeshPtr& mesh) {
     return mesh->row_group().traffic().bytes.load() + mesh->column_group().traffic().bytes.load() -
            before;
   };
-  require(mesh->side() == 1 || sent(true) < sent(false), "(3) saves no traffic");
+  require(mesh->columns() == 1 || sent(true) < sent(false), "(3) saves no traffic");
 }
 
 void what_cannot_be_managed(const MeshPtr& mesh) {
@@ -177,7 +225,20 @@ void what_cannot_be_managed(const MeshPtr& mesh) {
   refused([&] { ManagedStack({}, {}); });
   stack.options.pre_layernorm = false;
   stack.options.post_layernorm = true;
-  refused([&] { ManagedStack({make_on(mesh, [&] { return layer_on_mesh(stack.options); })}); });
+  const auto norms_last = make_on(mesh, [&] { return layer_on_mesh(stack.options); });
+  refused([&] { ManagedStack({norms_last}); });
+  torch::nn::ModuleList root;
+  refused([&] { managed::manage_layers(*root); });
+  root->push_back(norms_last);
+  try {
+    managed::manage_layers(*root);
+  } catch (const ConfigError& error) {
+    const std::string text = error.what();
+    require(text.find("\"managed\", 0: ") != std::string::npos, text);
+    require(text.find("pre_layernorm") != std::string::npos, text);
+    return;
+  }
+  throw std::runtime_error("managed a layer that norms last");
 }
 
 } // namespace
@@ -185,6 +246,7 @@ void what_cannot_be_managed(const MeshPtr& mesh) {
 const std::vector<Case>& managed_cases() {
   static const std::vector<Case> cases = {
       {"every_set_of_savings", every_set_of_savings},
+      {"managed_nodes", managed_nodes},
       {"memory_is_taken_once", memory_is_taken_once},
       {"savings_save", savings_save},
       {"what_cannot_be_managed", what_cannot_be_managed},

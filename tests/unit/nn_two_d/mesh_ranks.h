@@ -14,12 +14,12 @@ namespace tessera::nn::two_d {
 
 /// Runs `run` on the ranks of a mesh, one thread each. The errors, one a line.
 inline std::string run_on_mesh(
-    int side,
+    int size,
     const MeshOptions& mesh_options,
     const std::function<void(const MeshPtr&)>& run) {
   comm::WorldOptions options;
   options.timeout = std::chrono::seconds(20);
-  const auto worlds = comm::inproc_worlds(side * side, options);
+  const auto worlds = comm::inproc_worlds(size, options);
   std::vector<std::string> errors(worlds.size());
   std::vector<std::thread> threads;
   for (std::size_t rank = 0; rank < worlds.size(); ++rank) {

@@ -1,5 +1,5 @@
-// The cases on threads of this process, for meshes of side 1, 2 and 3, with
-// panels in shared memory and with panels through broadcasts.
+// The cases on threads of this process, on meshes of 1 x 1, 1 x 2, 2 x 2,
+// 2 x 3, 2 x 4 and 3 x 3, with panels in shared memory and with panels through broadcasts.
 #include <string>
 #include <tuple>
 
@@ -18,10 +18,10 @@ using Parameters = std::tuple<int, bool, cases::Case>;
 class OnMesh : public testing::TestWithParam<Parameters> {};
 
 TEST_P(OnMesh, Holds) {
-  const auto [side, shared, test] = GetParam();
+  const auto [ranks, shared, test] = GetParam();
   MeshOptions options;
   options.shared_memory = shared;
-  EXPECT_EQ(run_on_mesh(side, options, test.run), "");
+  EXPECT_EQ(run_on_mesh(ranks, options, test.run), "");
 }
 
 std::string name_of_test(const testing::TestParamInfo<Parameters>& info) {
@@ -33,7 +33,7 @@ INSTANTIATE_TEST_SUITE_P(
     Cases,
     OnMesh,
     testing::Combine(
-        testing::Values(1, 2, 3),
+        testing::Values(1, 2, 4, 6, 8, 9),
         testing::Bool(),
         testing::ValuesIn(cases::all_cases())),
     name_of_test);

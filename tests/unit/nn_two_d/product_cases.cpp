@@ -1,4 +1,6 @@
 // C = A B, A B^T, A^T B: results, gradients, gradients of gradients.
+#include <numeric>
+
 #include "tessera/base/error.h"
 #include "tessera/nn/summa/product.h"
 #include "tessera/nn/summa/stationary_weights.h"
@@ -36,13 +38,13 @@ struct Sizes {
 /// Whole operands and how they are divided, equal on all ranks.
 struct Problem {
   Problem(const Mesh& mesh, const Kind& kind, Sizes sizes, at::ScalarType type)
-      : a_rows(kind.transpose_a ? sizes.k : sizes.m, mesh.side()),
-        a_columns(kind.transpose_a ? sizes.m : sizes.k, mesh.side()),
-        b_rows(kind.transpose_b ? sizes.n : sizes.k, mesh.side()),
-        b_columns(kind.transpose_b ? sizes.k : sizes.n, mesh.side()),
-        c_rows(sizes.m, mesh.side()),
-        c_columns(sizes.n, mesh.side()),
-        inner(kind.transpose_a ? sizes.m : (kind.transpose_b ? sizes.n : sizes.k), mesh.side()) {
+      : a_rows(kind.transpose_a ? sizes.k : sizes.m, mesh.rows()),
+        a_columns(kind.transpose_a ? sizes.m : sizes.k, mesh.columns()),
+        b_rows(kind.transpose_b ? sizes.n : sizes.k, mesh.rows()),
+        b_columns(kind.transpose_b ? sizes.k : sizes.n, mesh.columns()),
+        c_rows(sizes.m, mesh.rows()),
+        c_columns(sizes.n, mesh.columns()),
+        inner(mesh, kind.transpose_a ? sizes.m : (kind.transpose_b ? sizes.n : sizes.k)) {
     Random random(3);
     a = random.normal({a_rows.length(), a_columns.length()}).to(type);
     b = random.normal({b_rows.length(), b_columns.length()}).to(type);
@@ -52,7 +54,8 @@ struct Problem {
   std::int64_t weight_columns() const {
     return b_columns.length();
   }
-  Blocks a_rows, a_columns, b_rows, b_columns, c_rows, c_columns, inner;
+  Blocks a_rows, a_columns, b_rows, b_columns, c_rows, c_columns;
+  MeshBlocks inner;
   at::Tensor a, b, gradient;
 };
 
@@ -130,15 +133,16 @@ void f32(const MeshPtr& mesh) {
 
 void bf16(const MeshPtr& mesh) {
   for (const Kind& kind : kKinds) {
-    // A step of the sum over q panels rounds to 8 bits.
+    // A step of the sum over the panels rounds to 8 bits.
     check_kind(mesh, kind, {16, 12, 20}, at::kBFloat16, 2e-2, false);
   }
 }
 
-/// Few rows: the weight's blocks stay, rows of activations travel. Its sides
-/// are not divisible by that of the mesh.
+/// Few rows: the weight's blocks stay, rows of activations travel, where there
+/// is more than one mesh row. The mesh divides no side of the weight.
 void few_rows(const MeshPtr& mesh) {
-  const std::int64_t rows = mesh->side();
+  const std::int64_t rows = mesh->rows();
+  const bool may_stay = mesh->reads_all() && mesh->rows() > 1;
   const std::int64_t inner = 61;
   const std::int64_t outer = 50;
   for (const Kind& kind : kKinds) {
@@ -149,8 +153,7 @@ void few_rows(const MeshPtr& mesh) {
       sizes = {inner, rows, outer};
     }
     require(
-        stationary_weights_pay(*mesh, kind.form, 1, {Blocks(inner, mesh->side()), false, outer}) ==
-            (mesh->reads_all() && mesh->side() > 1),
+        stationary_weights_pay(*mesh, kind.form, 1, {{*mesh, inner}, false, outer}) == may_stay,
         tessera::str(kind.name, ": what travels"));
     comm::Traffic& of_panels = mesh->row_group().traffic();
     comm::Traffic& of_rows = mesh->group().traffic();
@@ -161,7 +164,7 @@ void few_rows(const MeshPtr& mesh) {
       check_kind(mesh, kind, sizes, at::kFloat, 1e-5, true, transposed, true);
     }
     check_kind(mesh, kind, sizes, at::kBFloat16, 2e-2, false, true, true);
-    if (mesh->reads_all() && mesh->side() > 1) {
+    if (may_stay) {
       require(of_rows.bytes.load() > before, "no rows travelled");
       require(of_panels.bytes.load() == panels, "panels travelled as well");
     }
@@ -205,7 +208,7 @@ void workspace_is_sized_once(const MeshPtr& mesh) {
   };
   run_all();
   const std::int64_t first = mesh->exchange().workspace_bytes();
-  require(mesh->side() == 1 || first > 0, "no workspace was counted");
+  require(mesh->columns() == 1 || first > 0, "no workspace was counted");
   for (int i = 0; i < 3; ++i) {
     run_all();
   }
@@ -216,7 +219,7 @@ void workspace_is_sized_once(const MeshPtr& mesh) {
 
 /// Blocks that do not fit are named, and no rank hangs.
 void wrong_sizes(const MeshPtr& mesh) {
-  const Blocks inner(6, mesh->side());
+  const MeshBlocks inner(*mesh, 6);
   const at::Tensor wrong = torch::zeros({4, 7});
   try {
     summa_ab(mesh, wrong, wrong, inner);
@@ -226,6 +229,31 @@ void wrong_sizes(const MeshPtr& mesh) {
     return;
   }
   throw std::runtime_error("wrong blocks were multiplied");
+}
+
+/// The panels are cut where either division is, and lie in the blocks they name.
+void panels_meet_both_divisions(const MeshPtr& mesh) {
+  const MeshBlocks uneven(*mesh, 29);
+  std::int64_t end = 0;
+  for (const Panel& panel : uneven.panels()) {
+    require(panel.start == end && panel.size > 0, "panels leave a gap or are empty");
+    end += panel.size;
+    for (const auto& [blocks, part] :
+         {std::pair(uneven.over_rows, panel.row), std::pair(uneven.over_columns, panel.column)}) {
+      require(
+          panel.start >= blocks.start(part) && end <= blocks.start(part) + blocks.size(part),
+          "a panel is not in the block that it names");
+    }
+  }
+  require(end == 29, "panels do not cover the dimension");
+  const int q = mesh->rows();
+  const int r = mesh->columns();
+  const MeshBlocks even(*mesh, 12 * q * r);
+  const auto count = static_cast<int>(even.panels().size());
+  require(count == q + r - std::gcd(q, r), tessera::str(count, " panels on ", mesh->shape_text()));
+  // One word: rows and columns but the first have none, and no panel.
+  const MeshBlocks few(*mesh, 1, 1, /*may_be_empty=*/true);
+  require(few.panels().size() == 1 && few.row_panels().size() == 1, "an empty panel");
 }
 
 } // namespace
@@ -238,6 +266,7 @@ const std::vector<Case>& product_cases() {
       {"second_order", second_order},
       {"workspace_is_sized_once", workspace_is_sized_once},
       {"wrong_sizes", wrong_sizes},
+      {"panels_meet_both_divisions", panels_meet_both_divisions},
   };
   return cases;
 }

@@ -107,8 +107,8 @@ FullTensors detached(const FullTensors& full) {
 void check_layer(const MeshPtr& mesh, const TransformerOptions& options) {
   Random random(12);
   FullTensors full = make_parameters(options, random);
-  const Blocks rows(4, mesh->side());
-  const Blocks hidden(options.hidden_size, mesh->side());
+  const Blocks rows(4, mesh->rows());
+  const Blocks hidden(options.hidden_size, mesh->columns());
   const at::Tensor x = random.normal({4, 5, options.hidden_size}).requires_grad_();
   const at::Tensor g = random.normal(x.sizes());
   const Reference reference(options, full);
@@ -133,7 +133,7 @@ void check_layer(const MeshPtr& mesh, const TransformerOptions& options) {
 void layers(const MeshPtr& mesh) {
   for (const bool pre_norm : {true, false}) {
     for (const bool causal : {true, false}) {
-      // 5 heads of width 2 and an inner width of 13: no side divides them.
+      // 5 heads of width 2 and an inner width of 13: no mesh divides them.
       TransformerOptions options = layer_options(10, 5);
       options.intermediate_size = 13;
       options.pre_layernorm = pre_norm;
@@ -150,14 +150,19 @@ void layers(const MeshPtr& mesh) {
 }
 
 void heads_that_do_not_fit(const MeshPtr& mesh) {
-  if (mesh->side() == 1) {
+  if (mesh->columns() == 1) {
     return;
   }
   try {
-    make_on(mesh, [&] { return layer_on_mesh(layer_options(12, mesh->side() - 1)); });
+    make_on(mesh, [&] { return layer_on_mesh(layer_options(12, mesh->columns() - 1)); });
   } catch (const ShapeError& error) {
     const std::string text = error.what();
-    require(text.find("heads") != std::string::npos, text);
+    for (const std::string& part :
+         {std::string("num_attention_heads is"),
+          mesh->shape_text(),
+          tessera::str("make it ", mesh->columns(), " or more")}) {
+      require(text.find(part) != std::string::npos, text);
+    }
     return;
   }
   throw std::runtime_error("fewer heads than columns were accepted");

@@ -44,22 +44,23 @@ TEST(MeshLayout, Figure8) {
 }
 
 TEST(MeshLayout, EveryPositionHasOneCell) {
-  for (const int side : {1, 2, 3, 4, 6}) {
+  for (const int ranks : {1, 2, 4, 5, 6, 8, 9, 12, 16, 36}) {
+    const MeshShape shape = mesh_shape(ranks);
     for (const int each : {1, 2, 3, 4, 6, 9}) {
-      if (side * side % each != 0) {
+      if (ranks % each != 0) {
         continue;
       }
       for (const auto arrangement : {MeshArrangement::kBunched, MeshArrangement::kRowMajor}) {
-        const MeshLayout mesh(block_nodes(side * side, each), arrangement);
+        const MeshLayout mesh(block_nodes(ranks, each), arrangement);
         std::set<int> seen;
-        for (int row = 0; row < side; ++row) {
-          for (int column = 0; column < side; ++column) {
+        for (int row = 0; row < shape.rows; ++row) {
+          for (int column = 0; column < shape.columns; ++column) {
             const int position = mesh.position_at({row, column});
             EXPECT_EQ(mesh.cell_of(position), (MeshCell{row, column}));
             seen.insert(position);
           }
         }
-        EXPECT_EQ(seen.size(), static_cast<std::size_t>(side * side));
+        EXPECT_EQ(seen.size(), static_cast<std::size_t>(ranks));
       }
     }
   }
@@ -85,17 +86,31 @@ TEST(MeshLayout, NodesThatCannotBeTiledFollowEachOther) {
   EXPECT_EQ(MeshLayout(block_nodes(9, 9), MeshArrangement::kBunched).tile(), (MeshCell{3, 3}));
 }
 
-TEST(MeshLayout, RefusesWhatIsNoSquare) {
-  try {
-    mesh_side(6);
-    FAIL();
-  } catch (const ConfigError& error) {
-    const std::string text = error.what();
-    EXPECT_NE(text.find("such as 4 or 9"), std::string::npos) << text;
-  }
-  EXPECT_EQ(mesh_side(1), 1);
-  EXPECT_EQ(mesh_side(16), 4);
-  EXPECT_THROW(mesh_side(0), ConfigError);
+TEST(MeshLayout, AsNearToASquareAsThereIsOne) {
+  EXPECT_EQ(mesh_shape(1), (MeshShape{1, 1}));
+  EXPECT_EQ(mesh_shape(2), (MeshShape{1, 2}));
+  EXPECT_EQ(mesh_shape(6), (MeshShape{2, 3}));
+  EXPECT_EQ(mesh_shape(7), (MeshShape{1, 7}));
+  EXPECT_EQ(mesh_shape(8), (MeshShape{2, 4}));
+  EXPECT_EQ(mesh_shape(12), (MeshShape{3, 4}));
+  EXPECT_EQ(mesh_shape(16), (MeshShape{4, 4}));
+  EXPECT_EQ(text_of(mesh_shape(6)), "2 x 3");
+  EXPECT_THROW(mesh_shape(0), ConfigError);
+}
+
+TEST(MeshLayout, NodesTileAMeshThatIsNoSquare) {
+  // Two nodes of four on 2 x 4: a row crosses both, a column stays in one.
+  const std::vector<int> nodes = block_nodes(8, 4);
+  const MeshLayout mesh(nodes, MeshArrangement::kBunched);
+  EXPECT_EQ(mesh.tile(), (MeshCell{2, 2}));
+  EXPECT_EQ(mesh.row(0), (std::vector<int>{0, 1, 4, 5}));
+  EXPECT_EQ(mesh.column(3), (std::vector<int>{5, 7}));
+  // Three nodes of two on 2 x 3: a node is a column.
+  EXPECT_EQ(
+      MeshLayout(block_nodes(6, 2), MeshArrangement::kBunched).column(1), (std::vector<int>{2, 3}));
+}
+
+TEST(MeshLayout, NamesOfArrangements) {
   EXPECT_EQ(mesh_arrangement("bunched"), MeshArrangement::kBunched);
   EXPECT_THROW(mesh_arrangement("heap"), ConfigError);
 }
