@@ -121,12 +121,18 @@ std::vector<c10::IValue> StepEngine::run_step(const StepCall& call, const StepFu
   return results;
 }
 
-// A recorded step holds for the models there were, in the modes they had.
+// A recorded step holds for the models there were, in the modes they had, and for the parameters
+// that needed gradients.
 std::string StepEngine::modes_of_models() const {
   std::string text;
   for (const ModelCore* model : models()) {
     if (model->partitioned()) {
       text += tessera::str(model->number(), model->root()->is_training() ? "t" : "e", " ");
+    }
+    if (model->partitioned() && context_.config.static_mode) {
+      for (const at::Tensor& parameter : model->root()->parameters()) {
+        text += parameter.requires_grad() ? '1' : '0';
+      }
     }
   }
   return text;
