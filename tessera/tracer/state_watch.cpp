@@ -7,9 +7,9 @@
 #include <ATen/ATen.h>
 
 #include "tessera/autograd/dispatch_mode.h"
+#include "tessera/autograd/meta_call.h"
 #include "tessera/base/error.h"
 #include "tessera/base/hash.h"
-#include "tessera/nn/module/object_size.h"
 #include "tessera/nn/module/remote_tensor.h"
 #include "tessera/tensor/value.h"
 
@@ -50,22 +50,13 @@ void mix_in(std::uint64_t& hash, const c10::IValue& result) {
   });
 }
 
-// This library's own layers keep nothing that a call needs of the one before.
-bool is_own(const torch::nn::Module& module) {
-  return nn::script_class_name(module).starts_with("tessera::nn::");
-}
-
 } // namespace
 
 StateWatch::StateWatch(const std::vector<torch::nn::Module*>& roots)
     : roots_(roots), writes_(roots) {
   for (const torch::nn::Module* root : roots_) {
-    names_.emplace(root, str("the model (", nn::type_name(*root), ")"));
-    for (const auto& child : root->named_modules(std::string(), false)) {
-      const torch::nn::Module& module = *child.value();
-      if (nn::object_size(module) > 0 && !is_own(module)) {
-        names_.emplace(&module, str("'", child.key(), "' (", nn::type_name(module), ")"));
-      }
+    for (const WatchedModule& watched : watched_modules(*root)) {
+      names_.emplace(watched.module, watched);
     }
   }
 }
@@ -100,6 +91,7 @@ void StateWatch::operate(
     torch::jit::Stack* stack,
     const std::function<void()>& run) {
   look_at_running();
+  look_for_reads(op, *stack);
   writes_.operate(op, stack, run, [&](const at::Tensor& tensor) { return owner_of(tensor); });
 }
 
@@ -117,6 +109,37 @@ void StateWatch::look_at_running() {
   }
   for (std::size_t i = 0; i < roots_.size(); ++i) {
     look_at(at_start_[i]);
+  }
+}
+
+// What a module keeps and its caller was not given: outside of the module's calls nobody else has
+// it.
+void StateWatch::look_for_reads(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+  const torch::nn::Module* reader = path_.empty() ? nullptr : path_.back().module;
+  for (const torch::nn::Module* holder : found_) {
+    const auto runs = [&](const Watched& call) { return call.module == holder; };
+    const auto known = [&](const Read& r) { return r.holder == holder && r.reader == reader; };
+    if (!looks_ || std::find(roots_.begin(), roots_.end(), holder) != roots_.end() ||
+        std::any_of(path_.begin(), path_.end(), runs) ||
+        std::any_of(reads_.begin(), reads_.end(), known)) {
+      continue;
+    }
+    const auto start =
+        std::find_if(at_start_.begin(), at_start_.end(), [&](const Watched& watched) {
+          return watched.module == holder;
+        });
+    const ObjectBytes now(*holder);
+    bool reads = false;
+    for (const c10::IValue& argument : arguments_of(op, stack)) {
+      for_each_operator_tensor(argument, [&](const at::Tensor& tensor) {
+        const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+        reads = reads || (tensor.defined() && now.holds(impl) && !start->before.holds(impl) &&
+                          !travel_[holder].contains(impl));
+      });
+    }
+    if (reads) {
+      reads_.push_back({holder, reader, operator_name(op)});
+    }
   }
 }
 
@@ -147,10 +170,30 @@ std::vector<std::string> StateWatch::found(const torch::nn::Module& root) const 
     const bool inside = std::any_of(
         modules.begin(), modules.end(), [&](const auto& child) { return child.get() == module; });
     if (module == &root || inside) {
-      names.push_back(names_.at(module));
+      names.push_back(names_.at(module).name);
     }
   }
   return names;
+}
+
+std::vector<MemberRead> StateWatch::reads(const torch::nn::Module& root) const {
+  std::vector<MemberRead> below;
+  const auto modules = root.modules(false);
+  for (const Read& read : reads_) {
+    const bool inside = std::any_of(modules.begin(), modules.end(), [&](const auto& child) {
+      return child.get() == read.holder;
+    });
+    if (inside) {
+      const WatchedModule& holder = names_.at(read.holder);
+      const bool same = read.reader != nullptr &&
+                        std::any_of(modules.begin(), modules.end(), [&](const auto& child) {
+                          return child.get() == read.reader;
+                        });
+      const std::string reader = same ? names_.at(read.reader).path : std::string();
+      below.push_back({holder.path, reader, holder.name, read.op});
+    }
+  }
+  return below;
 }
 
 bool StateWatch::wants(const torch::nn::Module& module) {
@@ -182,6 +225,12 @@ c10::IValue StateWatch::call(
   const Running running(path_);
   const c10::IValue result = outer_->call(module, key, args, first, last);
   look_at(path_.back());
+  auto& travels = travel_[&module];
+  travels.clear();
+  for (const c10::IValue* value : {&args, &result}) {
+    for_each_tensor(
+        *value, [&](const at::Tensor& tensor) { travels.insert(tensor.unsafeGetTensorImpl()); });
+  }
   mix_in(outcome_, result);
   return result;
 }

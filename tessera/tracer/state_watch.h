@@ -4,9 +4,12 @@
 #include <functional>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "tessera/nn/module/interceptor.h"
+#include "tessera/tracer/member_changes.h"
+#include "tessera/tracer/member_read.h"
 #include "tessera/tracer/object_bytes.h"
 #include "tessera/tracer/write_log.h"
 
@@ -37,6 +40,9 @@ class StateWatch : public nn::Interceptor {
   bool found_any() const {
     return !found_.empty();
   }
+  /// Members of modules below this root that others read, each pair of modules once. Not seen:
+  /// tensors that a member holds in a container.
+  std::vector<MemberRead> reads(const torch::nn::Module& root) const;
 
   /// A number of what the last pass with `look` made: of every result of a watched call and of what
   /// `run` returned, to the bit.
@@ -60,17 +66,26 @@ class StateWatch : public nn::Interceptor {
   };
   void look_at(const Watched& watched);
   void look_at_running();
+  void look_for_reads(const c10::OperatorHandle& op, const torch::jit::Stack& stack);
   const torch::nn::Module* owner_of(const at::Tensor& tensor) const;
   void note(const torch::nn::Module* module);
 
   std::vector<torch::nn::Module*> roots_;
-  std::unordered_map<const torch::nn::Module*, std::string> names_; // of the watched modules
+  std::unordered_map<const torch::nn::Module*, WatchedModule> names_; // of the watched modules
   WriteLog writes_;
   nn::Interceptor* outer_ = nullptr; // while a pass runs
   bool looks_ = false;
   std::vector<Watched> at_start_; // roots first
   std::vector<Watched> path_; // calls that run
   std::vector<const torch::nn::Module*> found_; // in the order found
+  struct Read {
+    const torch::nn::Module* holder;
+    const torch::nn::Module* reader; // nullptr: none of the watched modules
+    std::string op;
+  };
+  std::vector<Read> reads_;
+  // By module: arguments and results of its last call, which its caller has as well.
+  std::unordered_map<const torch::nn::Module*, std::unordered_set<const c10::TensorImpl*>> travel_;
   std::uint64_t outcome_ = 0;
 };
 

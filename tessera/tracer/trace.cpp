@@ -370,6 +370,7 @@ std::vector<RunTrace> trace_models(
   std::vector<std::string> all;
   for (std::size_t i = 0; i < models.size(); ++i) {
     traces[i].keeps_state = watch.found(*models[i].root);
+    traces[i].member_reads = watch.reads(*models[i].root);
     all.insert(all.end(), traces[i].keeps_state.begin(), traces[i].keeps_state.end());
   }
   if (options.refuse_carried_state && watch.outcome() != first_outcome && !all.empty()) {

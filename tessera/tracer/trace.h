@@ -8,6 +8,7 @@
 #include <torch/nn/module.h>
 
 #include "tessera/graph/model_graph.h"
+#include "tessera/tracer/member_read.h"
 
 namespace tessera::tracer {
 
@@ -52,6 +53,9 @@ struct RunTrace {
   /// The modules that keep something in a member which is no registered buffer, for messages:
   /// "'encoder.cell' (Cell)". Microbatches that take turns would share it.
   std::vector<std::string> keeps_state = {};
+  /// Members of a module that the step function or other modules read. They find them only where
+  /// they run on the module's own rank.
+  std::vector<MemberRead> member_reads = {};
 };
 
 /// The same for a run that may call several models, which share no module: one

@@ -5,10 +5,13 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/log.h"
+#include "tessera/comm/world.h"
 #include "tessera/context/agreement.h"
 #include "tessera/diagnostics/activity.h"
 #include "tessera/model/model_core.h"
 #include "tessera/nn/module/interceptor.h"
+#include "tessera/plan/from_config.h"
+#include "tessera/tensor/value.h"
 #include "tessera/train/make_runner.h"
 #include "tessera/train/step_failure.h"
 
@@ -30,6 +33,11 @@ class Marked {
  private:
   bool& flag_;
 };
+
+std::set<std::string> as_set(const c10::IValue& names) {
+  const auto list = unpack<std::vector<std::string>>(names);
+  return {list.begin(), list.end()};
+}
 
 } // namespace
 
@@ -100,6 +108,7 @@ std::vector<c10::IValue> StepEngine::run_step(const StepCall& call, const StepFu
       runner().refuse_waiting(*model);
     }
   }
+  const std::optional<tracer::MemberChanges> changes = watch_members(call);
   std::vector<c10::IValue> results;
   std::optional<std::string> failure;
   const auto started = std::chrono::steady_clock::now();
@@ -109,6 +118,9 @@ std::vector<c10::IValue> StepEngine::run_step(const StepCall& call, const StepFu
   } catch (const UserError& error) {
     failure = error.what();
     abandon_collectives(*failure);
+    if (changes) { // perhaps the reason
+      warn_of_shared_members(as_set(pack(changes->found())), call.microbatches);
+    }
   }
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - started;
   ++step_;
@@ -118,15 +130,67 @@ std::vector<c10::IValue> StepEngine::run_step(const StepCall& call, const StepFu
   for (ModelCore* model : models()) {
     model->after_step();
   }
+  if (changes) {
+    std::set<std::string> found;
+    for (const c10::IValue& of_rank : comm::all_gather_object(
+             *context_.world, context_.group(Group::kWorld), pack(changes->found()))) {
+      found.merge(as_set(of_rank));
+    }
+    warn_of_shared_members(found, call.microbatches);
+  }
   return results;
 }
 
-// A recorded step holds for the models there were, in the modes they had.
+// A trace sees one step function, and none is run where the partition is given.
+std::optional<tracer::MemberChanges> StepEngine::watch_members(const StepCall& call) {
+  const plans::Plan configured = plans::plan_from_config(context_.config, context_.world->size());
+  if (context_.config.pipeline_parallel_degree == 1 || call.microbatches == 1 ||
+      plans::runs_one_at_a_time(configured) ||
+      !watched_.insert(call.function + modes_of_models()).second) {
+    return std::nullopt;
+  }
+  std::vector<torch::nn::Module*> roots;
+  for (const ModelCore* model : models()) {
+    roots.push_back(model->root().get());
+  }
+  return tracer::MemberChanges(roots);
+}
+
+void StepEngine::warn_of_shared_members(const std::set<std::string>& found, int microbatches)
+    const {
+  std::string modules;
+  for (const std::string& name : found) {
+    if (!known_state_.contains(name)) {
+      modules += (modules.empty() ? "" : ", ") + name;
+    }
+  }
+  if (modules.empty() || context_.world->rank() != 0) {
+    return;
+  }
+  log::warning(tessera::str(
+      "the forward of ",
+      modules,
+      " keeps something in a member, which no tracing pass has shown. The ",
+      microbatches,
+      " microbatches of a step share it, so where one reads what another has set, the results of "
+      "this step are wrong. Keep it in a local variable, or give it on as an argument and a "
+      "result; where a forward reads what it has set itself, write \"active_microbatches\": 1; "
+      "where calls carry it on to later ones (a cache of generated text), make all of these calls "
+      "in one step function and write \"active_microbatches\": 1"));
+}
+
+// A recorded step holds for the models there were, in the modes they had, and for the parameters
+// that needed gradients.
 std::string StepEngine::modes_of_models() const {
   std::string text;
   for (const ModelCore* model : models()) {
     if (model->partitioned()) {
       text += tessera::str(model->number(), model->root()->is_training() ? "t" : "e", " ");
+    }
+    if (model->partitioned() && context_.config.static_mode) {
+      for (const at::Tensor& parameter : model->root()->parameters()) {
+        text += parameter.requires_grad() ? '1' : '0';
+      }
     }
   }
   return text;

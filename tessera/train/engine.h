@@ -16,6 +16,7 @@
 #include "tessera/context/context.h"
 #include "tessera/model/model_set.h"
 #include "tessera/model/options.h"
+#include "tessera/tracer/member_changes.h"
 #include "tessera/tracer/trace.h"
 #include "tessera/train/step_call.h"
 
@@ -112,6 +113,10 @@ class StepEngine : public std::enable_shared_from_this<StepEngine> {
       const StepFunction& run);
 
   std::string modes_of_models() const;
+  /// Before the first step of a kind whose microbatches take turns.
+  std::optional<tracer::MemberChanges> watch_members(const StepCall& call);
+  /// `found`: names of modules. Rank 0 says it.
+  void warn_of_shared_members(const std::set<std::string>& found, int microbatches) const;
   void agree_on_passes();
   void finish(const std::optional<std::string>& failure);
   void warn_of_sum(const at::Tensor& loss, double scale);
@@ -122,6 +127,8 @@ class StepEngine : public std::enable_shared_from_this<StepEngine> {
   // By type of step function: numbers of models that its trace did not call.
   std::map<std::string, std::set<int>> passed_over_;
   std::set<const ModelCore*> called_; // in the tracing pass that runs
+  std::set<std::string> known_state_; // on rank 0: modules that a trace saw keep something
+  std::set<std::string> watched_; // kinds of steps
   std::int64_t step_ = 0;
   bool in_step_ = false;
   bool tracing_ = false;

@@ -196,11 +196,15 @@ void StepEngine::trace_and_place(
               throw;
             }
           }
+          for (const tracer::RunTrace& trace : traces) {
+            known_state_.insert(trace.keeps_state.begin(), trace.keeps_state.end());
+          }
           const bool shares_state = microbatches_share_state(traces);
           std::vector<std::string> plans(models.size());
           for (std::size_t i = 0; i < models.size(); ++i) {
             if (traces[i].called || called_.contains(models[i])) {
               plans::Plan plan = models[i]->decide(std::move(traces[i].graph), models_->single());
+              tracer::check_member_reads(traces[i].member_reads, plan.partition);
               if (shares_state) {
                 plans::run_one_at_a_time(plan);
               }

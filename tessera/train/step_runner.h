@@ -23,7 +23,8 @@ class StepRunner {
   struct Work {
     StepCall call;
     std::int64_t step = 0;
-    /// Which models there are, and in which modes: a recorded step holds for these.
+    /// Which models there are, in which modes, with which parameters frozen: a recorded step holds
+    /// for these.
     std::string models;
     const StepFunction& run;
     /// A pass that only looks at the model: it is neither recorded nor repeated.

@@ -107,9 +107,8 @@ std::optional<std::string> message_difference(
         requires_grad.to_text(),
         " need gradients (1: does) where ",
         recorded.requires_grad.to_text(),
-        " was recorded; parameters that were frozen or unfrozen since the recording "
-        "(requires_grad) "
-        "do that: give the step static_mode = false, or freeze before its first call");
+        " was recorded; parameters are frozen and thawed (requires_grad) on every rank, outside "
+        "of the step function: such a step is then recorded anew");
   }
   return std::nullopt;
 }

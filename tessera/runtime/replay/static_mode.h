@@ -21,7 +21,7 @@ namespace tessera::runtime {
 struct StepKind {
   std::string function; // type of the step function
   bool gradients = true; // grad mode of the step's caller
-  /// Which models are there, and which of them in training mode.
+  /// Which models are there, which of them in training mode, and which parameters need gradients.
   std::string models = {};
   auto operator<=>(const StepKind&) const = default;
 };

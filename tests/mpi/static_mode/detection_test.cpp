@@ -45,8 +45,12 @@ struct ChainImpl : torch::nn::Module {
 };
 TESSERA_MODULE(Chain);
 
+Config placed_chain() {
+  return placed(2, 2, {{"first", 1}, {"second", 0}, {"third", 1}});
+}
+
 Config static_chain() {
-  Config config = placed(2, 2, {{"first", 1}, {"second", 0}, {"third", 1}});
+  Config config = placed_chain();
   config.static_mode = true;
   config.static_mode_steps = kRecorded;
   return config;
@@ -190,6 +194,53 @@ TEST(StaticMode, KindsOfStepsAreKeptApart) {
     const torch::NoGradGuard no_grad;
     const double without = step(batch.x).reduce_mean().item<double>();
     EXPECT_DOUBLE_EQ(with, without) << i;
+  }
+}
+
+// Losses of a run whose first block is frozen, comes back and is frozen again.
+std::vector<double> losses_of_thawing(Config config) {
+  init(std::move(config));
+  const Ended ended;
+  torch::manual_seed(7);
+  DistributedModel model(Chain{});
+  auto optimizer = sgd(model.parameters());
+  auto step = tessera::step([&](torch::Tensor x, torch::Tensor y) {
+    auto loss = torch::mse_loss(model(x), y);
+    model.backward(loss);
+    return loss;
+  });
+  const auto train = [&](bool thawed, int steps) {
+    for (const auto& parameter : model.net()->first->named_parameters()) {
+      parameter.value().set_requires_grad(thawed);
+    }
+    std::vector<double> losses;
+    for (int i = 0; i < steps; ++i) {
+      const Batch batch = mine_of(random_batches(4 * dp_size())(i));
+      optimizer.zero_grad();
+      losses.push_back(step(batch.x, batch.y).reduce_mean().item<double>());
+      optimizer.step();
+    }
+    return losses;
+  };
+  std::vector<double> losses = train(false, kRecorded + 2);
+  for (const auto& [thawed, steps] : {std::pair(true, kRecorded + 2), std::pair(false, 2)}) {
+    const std::vector<double> more = train(thawed, steps);
+    losses.insert(losses.end(), more.begin(), more.end());
+  }
+  return losses;
+}
+
+// Public scripts train a head first and thaw the rest after some epochs.
+TEST(StaticMode, FrozenParametersThatComeBackAreRecordedAnew) {
+  const std::vector<double> wanted = losses_of_thawing(placed_chain());
+  for (const bool fast : {false, true}) {
+    Config config = static_chain();
+    config.fast_mode = fast;
+    const std::vector<double> repeated = losses_of_thawing(config);
+    ASSERT_EQ(repeated.size(), wanted.size());
+    for (std::size_t i = 0; i < wanted.size(); ++i) {
+      EXPECT_NEAR(repeated[i], wanted[i], 1e-6) << "fast " << fast << ", step " << i;
+    }
   }
 }
 

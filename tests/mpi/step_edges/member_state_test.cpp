@@ -191,6 +191,114 @@ TEST(MemberState, StateThatTheStepSetsIsRight) {
   }
 }
 
+/// Keeps what its caller was not given.
+struct ShowsImpl : torch::nn::Module {
+  ShowsImpl() {
+    inner = register_module("inner", torch::nn::Linear(kWidth, kWidth));
+  }
+  torch::Tensor forward(torch::Tensor x) {
+    const torch::Tensor y = torch::tanh(inner->forward(x));
+    weights = torch::softmax(y, -1);
+    return y;
+  }
+  torch::nn::Linear inner{nullptr};
+  torch::Tensor weights;
+};
+TESSERA_MODULE(Shows);
+
+/// Reads it, as a penalty on attention weights does.
+struct LooksImpl : torch::nn::Module {
+  LooksImpl() {
+    for (int i = 0; i < 8; ++i) {
+      layers.push_back(register_module(str("layer", i), Shows()));
+    }
+  }
+  torch::Tensor forward(torch::Tensor x) {
+    for (Shows& layer : layers) {
+      x = layer->forward(x);
+    }
+    for (Shows& layer : layers) {
+      x = x + layer->weights.pow(2).mean();
+    }
+    return x;
+  }
+  std::vector<Shows> layers;
+};
+TESSERA_MODULE(Looks);
+
+// The reader would find what the tracing pass left there, and no gradient.
+TEST(MemberState, AMemberThatIsReadOnAnotherRankIsRefusedOnEveryRank) {
+  if (world_size() == 1) {
+    return;
+  }
+  const std::string text = error_of<PlanError>([&] { distributed_by<Looks>(traced(1), kNothing); });
+  EXPECT_NE(text.find("(Shows) keeps a tensor in a member"), std::string::npos) << text;
+  EXPECT_NE(text.find("aten::pow"), std::string::npos) << text;
+  Config whole = traced(1);
+  whole.auto_partition = false;
+  whole.default_partition = 0;
+  whole.allow_ranks_without_parameters = true;
+  expect_equal<Looks>(whole, kNothing);
+}
+
+// What standard error has of a run, from rank 0.
+template <typename Net>
+std::string said_by(const Config& config) {
+  ::testing::internal::CaptureStderr();
+  const std::string failure = error_of<UserError>([&] { distributed_by<Net>(config, kNothing); });
+  const bool fails = std::is_same_v<Net, CarriesGraph> && config.skip_tracing;
+  EXPECT_EQ(failure.empty(), !fails) << failure;
+  const std::string text = ::testing::internal::GetCapturedStderr();
+  int rank = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  return rank == 0 ? text : std::string();
+}
+
+/// Keeps it when the step is over.
+struct KeepsImpl : LayersImpl {
+  torch::Tensor forward(torch::Tensor x) {
+    skip_ = torch::sin(x);
+    return run(x) + skip_;
+  }
+  torch::Tensor skip_;
+};
+TESSERA_MODULE(Keeps);
+
+/// Keeps something in a member in evaluation only, which no trace of training shows.
+struct CachesImpl : LayersImpl {
+  torch::Tensor forward(torch::Tensor x) {
+    if (!torch::GradMode::is_enabled() && !is_tracing()) {
+      cache_ = x;
+    }
+    return run(x);
+  }
+  torch::Tensor cache_;
+};
+TESSERA_MODULE(Caches);
+
+TEST(MemberState, StateThatNoTraceHasShownIsWarnedOf) {
+  if (world_size() == 1) {
+    return;
+  }
+  const auto warns = [](const std::string& text) {
+    return text.find("which no tracing pass has shown") != std::string::npos;
+  };
+  int rank = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  Config untraced = traced(2);
+  untraced.skip_tracing = true;
+  const std::string text = said_by<Keeps>(untraced);
+  EXPECT_EQ(warns(text), rank == 0) << text;
+  EXPECT_EQ(text.find("the model (Keeps)") != std::string::npos, rank == 0) << text;
+  EXPECT_EQ(warns(said_by<CarriesGraph>(untraced)), rank == 0); // beside the error that it causes
+  EXPECT_EQ(warns(said_by<Caches>(traced(2))), rank == 0);
+  EXPECT_FALSE(warns(said_by<Keeps>(traced(2)))); // one at a time
+  untraced.active_microbatches = 1;
+  EXPECT_FALSE(warns(said_by<Keeps>(untraced)));
+  untraced.active_microbatches = std::nullopt;
+  EXPECT_FALSE(warns(said_by<Writes>(untraced)));
+}
+
 TEST(MemberState, WhatTheTraceWritesIntoAMemberIsTakenBack) {
   if (world_size() == 1) {
     return;

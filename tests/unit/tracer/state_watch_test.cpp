@@ -150,6 +150,61 @@ TEST(StateWatch, RefusesStateThatThePassHasChanged) {
   }
 }
 
+// What a module keeps for others: they read it past its calls.
+struct ShowsImpl : torch::nn::Module {
+  explicit ShowsImpl(bool returns) : returns(returns) {
+    inner = register_module("inner", nn::Linear(4, 4));
+  }
+  torch::Tensor forward(torch::Tensor x) {
+    input = x;
+    weights = torch::softmax(inner(x), -1);
+    return returns ? weights : weights * 2;
+  }
+  bool returns;
+  nn::Linear inner{nullptr};
+  torch::Tensor input, weights;
+};
+TESSERA_MODULE(Shows);
+
+struct LooksImpl : torch::nn::Module {
+  explicit LooksImpl(bool returns) {
+    shows = register_module("shows", Shows(returns));
+  }
+  torch::Tensor forward(torch::Tensor x) {
+    const torch::Tensor y = shows(x);
+    return y + shows->weights.mean() + x;
+  }
+  Shows shows{nullptr};
+};
+TESSERA_MODULE(Looks);
+
+TEST(StateWatch, SeesWhoReadsAMemberThatDoesNotTravel) {
+  const auto reads_of = [](bool returns, bool step_reads) {
+    Looks net(returns);
+    return trace_models(
+               {{net.ptr().get(), "net"}},
+               [&]() -> c10::IValue {
+                 const torch::Tensor y = net(torch::ones({2, 4}));
+                 return step_reads ? y + net->shows->weights.sum() : y;
+               })
+        .front()
+        .member_reads;
+  };
+  EXPECT_THAT(reads_of(true, true), IsEmpty()); // results and arguments are the caller's too
+  const auto reads = reads_of(false, true);
+  ASSERT_EQ(reads.size(), 2U); // of the model's forward, and of the step function
+  EXPECT_EQ(reads.front().holder, "shows");
+  EXPECT_EQ(reads.front().op, "aten::mean");
+  EXPECT_NO_THROW(check_member_reads(reads, {{"shows", 0}}));
+  try {
+    check_member_reads(reads, {{"shows", 1}});
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("'shows' (Shows) keeps a tensor in a member"));
+    EXPECT_THAT(error.what(), HasSubstr("aten::mean"));
+  }
+}
+
 // A plain class is the root: a DistributedModel says how large it is.
 struct PlainRoot : torch::nn::Module {
   torch::Tensor encode(const torch::Tensor& x) {
