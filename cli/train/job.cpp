@@ -153,6 +153,11 @@ void check_couplings(const Job& job, bool has_warmup, form::Faults& faults) {
             "'; write \"none\", \"each\", \"contiguous\" or \"group_x\" with a whole number x of 1 "
             "or more"));
   }
+  if (strategy != "none" && job.parallel.mesh_memory == config::MeshMemory::kManaged) {
+    faults.add(
+        "'activation_checkpointing' and 'parallel.mesh_memory' \"managed\" both recompute the "
+        "layers; leave one of them out");
+  }
   if (job.data.directory.empty()) {
     faults.add(
         "'data.directory' is missing; name the folder that `tessera data "
