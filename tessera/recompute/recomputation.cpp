@@ -99,19 +99,24 @@ std::vector<ResultForm> forms_of(const c10::IValue& result) {
   return forms;
 }
 
-/// Puts buffers that change in its life back to what they were.
+/// Puts buffers that change in its life back to what they were, also for who looks at versions.
+/// Some kernels, such as batch norm's, write to a buffer past its version, so the values tell.
 class KeepBuffers {
  public:
   explicit KeepBuffers(const std::vector<at::Tensor>& buffers) {
     for (const at::Tensor& buffer : buffers) {
-      kept_.push_back({buffer, buffer._version(), buffer.detach().clone()});
+      kept_.push_back(
+          {buffer, static_cast<std::uint32_t>(buffer._version()), buffer.detach().clone()});
     }
   }
   ~KeepBuffers() {
     const at::NoGradGuard no_grad;
     for (Kept& kept : kept_) {
+      if (!kept.buffer.equal(kept.values)) {
+        kept.buffer.variable_data().copy_(kept.values);
+      }
       if (kept.buffer._version() != kept.version) {
-        kept.buffer.copy_(kept.values);
+        kept.buffer.unsafeGetTensorImpl()->set_version_counter(c10::VariableVersion(kept.version));
       }
     }
   }
@@ -121,7 +126,7 @@ class KeepBuffers {
  private:
   struct Kept {
     at::Tensor buffer;
-    std::int64_t version;
+    std::uint32_t version;
     at::Tensor values;
   };
   std::vector<Kept> kept_;

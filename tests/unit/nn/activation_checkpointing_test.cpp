@@ -90,7 +90,7 @@ TEST(ActivationCheckpointing, OfOneCall) {
 }
 
 TEST(ActivationCheckpointing, GroupsOfASequential) {
-  nn::Sequential net(Step(), Step(), Step());
+  nn::Sequential net{Step(), Step(), Step()};
   const auto call = [&](const torch::Tensor& x) { return net(x); };
   const auto wanted = gradients(net->parameters(), call);
   const auto names = [&](const std::string& strategy) {
@@ -110,7 +110,7 @@ TEST(ActivationCheckpointing, GroupsOfASequential) {
   EXPECT_THAT(names("contiguous"), ElementsAre(all, all, all));
   EXPECT_THAT(names("group_7"), ElementsAre(all, all, all));
   regions().clear();
-  nn::Sequential plain(Step(), Step());
+  nn::Sequential plain{Step(), Step()};
   gradients(plain->parameters(), [&](const torch::Tensor& x) {
     return checkpoint_sequential(plain, x, {.strategy = "contiguous"});
   });
@@ -137,7 +137,7 @@ std::string error_of(const Run& run) {
 }
 
 TEST(ActivationCheckpointing, SaysWhatIsNoStrategyAndWhatIsNoSequential) {
-  nn::Sequential net(Step());
+  nn::Sequential net{Step()};
   for (const char* word : {"group_0", "group_", "group_1.5", "group_-1", "all", ""}) {
     EXPECT_THAT(
         error_of([&] { set_activation_checkpointing(net, {.strategy = word}); }),

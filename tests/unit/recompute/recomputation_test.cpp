@@ -28,14 +28,15 @@ struct Part {
   at::Tensor forward(const at::Tensor& x) {
     ++runs;
     at::Tensor y = torch::dropout(torch::tanh(x.mm(weight)), 0.5, true);
+    y = torch::batch_norm(y, {}, {}, norm_mean, norm_var, true, 0.1, 1e-5, false);
     const at::NoGradGuard no_grad;
-    mean.mul_(0.9).add_(y.detach().mean(0), 0.1);
+    mean.mul_(0.9).add_(y.detach().pow(2).mean(0), 0.1);
     return y;
   }
   Region region() {
     Region region;
     region.name = "module 'part'";
-    region.buffers = {mean};
+    region.buffers = {mean, norm_mean, norm_var};
     region.run = [this](const c10::IValue& args) {
       return pack(forward(unpack<std::tuple<at::Tensor>>(args)));
     };
@@ -44,7 +45,9 @@ struct Part {
   at::Tensor forward(const std::tuple<at::Tensor>& args) {
     return forward(std::get<0>(args));
   }
-  at::Tensor weight, mean;
+  at::Tensor weight;
+  at::Tensor mean; // changed by operators that bump its version
+  at::Tensor norm_mean = torch::zeros({6}), norm_var = torch::ones({6}); // and by one that does not
   int runs = 0;
 };
 
@@ -86,11 +89,15 @@ TEST(Recompute, EqualsTheCallWithoutItToTheBit) {
     torch::manual_seed(11);
     const at::Tensor next = torch::rand({2});
     torch::manual_seed(11);
+    const auto version = part.mean._version();
     got.pow(2).sum().backward();
     EXPECT_EQ(part.runs, 2);
+    EXPECT_EQ(part.mean._version(), version);
     EXPECT_TRUE(torch::rand({2}).equal(next)) << "the backward drew from the script's stream";
     EXPECT_TRUE(part.weight.grad().equal(kept.weight.grad()));
     EXPECT_TRUE(part.mean.equal(kept.mean)) << "the statistics moved twice";
+    EXPECT_TRUE(part.norm_mean.equal(kept.norm_mean));
+    EXPECT_TRUE(part.norm_var.equal(kept.norm_var));
     if (of_input) {
       EXPECT_TRUE(again.grad().equal(x.grad()));
     }
