@@ -6,8 +6,8 @@
 
 #include "tessera/base/json/read.h"
 #include "tessera/base/text.h"
-#include "tessera/nn/module/activation_checkpointing.h"
 #include "tessera/planner/planned_config.h"
+#include "tessera/recompute/strategy.h"
 
 #include "cli/train/job_text.h"
 
@@ -146,12 +146,12 @@ namespace {
 
 void check_couplings(const Job& job, bool has_warmup, form::Faults& faults) {
   const std::string& strategy = job.activation_checkpointing;
-  if (strategy != "none" && !is_checkpoint_strategy(strategy)) {
+  if (strategy != "none" && !recompute::children_of_strategy(strategy)) {
     faults.add(
         str("'activation_checkpointing' is '",
             strategy,
-            "'; write \"none\", \"each\", \"contiguous\" or \"group_x\" with a whole number x of 1 "
-            "or more"));
+            "'; write \"none\", ",
+            recompute::kStrategies));
   }
   if (strategy != "none" && job.parallel.mesh_memory == config::MeshMemory::kManaged) {
     faults.add(

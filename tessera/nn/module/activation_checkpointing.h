@@ -22,9 +22,6 @@ struct CheckpointOptions {
   std::string strategy = "each";
 };
 
-/// Whether CheckpointOptions::strategy may be this. Threads: any.
-bool is_checkpoint_strategy(const std::string& word);
-
 /// From now on calls of `module` are recomputed in their backward. Inside of such a call another
 /// flagged module is called plainly. Every rank calls it alike, before or after wrapping the model.
 ///
@@ -62,17 +59,17 @@ template <typename Holder, typename... Args>
 requires requires(const Holder& holder) {
   holder.ptr();
 }
-auto checkpoint(const CheckpointOptions& options, Holder holder, Args&&... args) {
+auto checkpoint_call(const CheckpointOptions& options, Holder holder, Args&&... args) {
   const nn::CheckpointedCall call(
-      *holder.ptr(), nn::recomputation_for(*holder.ptr(), options, "checkpoint"));
+      *holder.ptr(), nn::recomputation_for(*holder.ptr(), options, "checkpoint_call"));
   return holder(std::forward<Args>(args)...);
 }
 template <typename Holder, typename... Args>
 requires requires(const Holder& holder) {
   holder.ptr();
 }
-auto checkpoint(Holder holder, Args&&... args) {
-  return checkpoint(CheckpointOptions{}, std::move(holder), std::forward<Args>(args)...);
+auto checkpoint_call(Holder holder, Args&&... args) {
+  return checkpoint_call(CheckpointOptions{}, std::move(holder), std::forward<Args>(args)...);
 }
 
 /// Calls the Sequential on `input`, its children recomputed as `options.strategy` says.
@@ -81,7 +78,7 @@ auto checkpoint_sequential(
     Holder sequential,
     Input&& input,
     const CheckpointOptions& options = {}) {
-  return checkpoint(options, std::move(sequential), std::forward<Input>(input));
+  return checkpoint_call(options, std::move(sequential), std::forward<Input>(input));
 }
 
 } // namespace tessera

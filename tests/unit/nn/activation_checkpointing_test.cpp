@@ -83,7 +83,7 @@ TEST(ActivationCheckpointing, OfOneCall) {
       gradients(net->parameters(), [&](const torch::Tensor& x) { return net(net(x)); });
   regions().clear();
   const auto got = gradients(
-      net->parameters(), [&](const torch::Tensor& x) { return net(tessera::checkpoint(net, x)); });
+      net->parameters(), [&](const torch::Tensor& x) { return net(checkpoint_call(net, x)); });
   expect_equal(got, wanted);
   EXPECT_EQ(regions().size(), 3U);
   EXPECT_EQ(regions()[1], "none");
