@@ -5,6 +5,7 @@
 #include "tessera/runtime/dynamic_turns.h"
 #include "tessera/runtime/ordered_turns.h"
 #include "tessera/runtime/replay/replayed_turns.h"
+#include "tessera/runtime/stream_seed.h"
 
 #include "tests/unit/runtime/pipeline.h"
 
