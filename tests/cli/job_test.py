@@ -76,6 +76,8 @@ with tempfile.TemporaryDirectory() as work:
     refused('{"steps": 2,\n "data": {"batch": 8,\n  "batch": 4}, "modle": {},\n "log_evry": 1}',
             '"batch": stands twice', "line 2, column 11", "line 3, column 3",
             "unknown field 'modle'; the nearest is 'model'", "'log_every'", "'data.directory'")
+    refused(changed(activation_checkpointing="group_0"), "'activation_checkpointing' is 'group_0'",
+            '"each", "contiguous" or "group_x"')
     commented = json.dumps(BASE, indent=1).replace('"steps": 2', '"steps": 2, // two\n/* end */')
     assert "//" in commented
     check(commented)

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """usage: numerics_test.py PROGRAM REPOSITORY
 
-The same job in ways that must give the same losses: gradient accumulation, bf16
-within a bound, delayed parameters on one rank and on two.
+The same job in ways that must give the same losses: gradient accumulation, activation
+checkpointing, bf16 within a bound, delayed parameters on one rank and on two.
 """
 import glob
 import json
@@ -56,6 +56,15 @@ with tempfile.TemporaryDirectory() as work:
     halves = furthest(losses("halves", 2, data={"batch": 4}, accumulation=2), plain)
     print(f"two half batches beside one: {halves:.1e}")
     assert halves < 1e-4
+
+    # Dropout too: the second forward draws the numbers of the first.
+    noisy = {"name": "gpt-tiny", "options": {"dropout": 0.1}}
+    kept = losses("kept", 2, model=noisy)
+    assert furthest(kept, plain) > 1e-4
+    for strategy in ("each", "contiguous"):
+        again = furthest(losses(strategy, 2, model=noisy, activation_checkpointing=strategy), kept)
+        print(f"activations recomputed, {strategy}, beside kept: {again:.1e}")
+        assert again < 1e-6
 
     # One bf16 number is rounded by up to 2e-3; a loss is a mean over many. It was 2.5e-4.
     rounded = furthest(losses("bf16", 2, precision="bf16"), plain)
