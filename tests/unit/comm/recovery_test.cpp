@@ -11,8 +11,8 @@
 
 #include <gtest/gtest.h>
 
-#include "tessera/comm/process_group.h"
 #include "tessera/comm/peer_failed.h"
+#include "tessera/comm/process_group.h"
 #include "tessera/comm/shared_memory/shared_memory.h"
 #include "tessera/comm/shared_memory/window.h"
 #include "tessera/comm/world.h"
