@@ -73,13 +73,35 @@ class OpenCall : public Impl {
   }
 };
 
+/// The exact call, and one that leaves trailing arguments to their defaults. A class of its own:
+/// beside a template of the script's it would hide that one for some compilers.
+template <typename Impl>
+class ShortCall : public ExactCall<Impl, typename SignatureOf<Impl>::Function> {
+  using Exact = ExactCall<Impl, typename SignatureOf<Impl>::Function>;
+
+ public:
+  using Exact::Exact;
+  ShortCall() = default;
+  explicit ShortCall(const Impl& other) : Exact(other) {}
+  explicit ShortCall(Impl&& other) : Exact(std::move(other)) {}
+
+  using Exact::forward;
+  template <typename... Given>
+  requires TakesMoreThan<Impl, sizeof...(Given)> && requires(Impl& impl, Given&&... given) {
+    impl.Impl::forward(std::forward<Given>(given)...);
+  }
+  auto forward(Given&&... given) {
+    return ModuleCall<Impl, Given...>::dispatch(*this, std::forward<Given>(given)...);
+  }
+};
+
 template <typename Impl>
 struct CallLayerOf {
   using type = OpenCall<Impl>;
 };
 template <HasOneForward Impl>
 struct CallLayerOf<Impl> {
-  using type = ExactCall<Impl, typename SignatureOf<Impl>::Function>;
+  using type = ShortCall<Impl>;
 };
 
 /// The script's class as a holder makes it: calls are dispatched, and what would work silently on
@@ -95,15 +117,6 @@ class Intercepted final : public CallLayerOf<Impl>::type, public nn::ScriptClass
   explicit Intercepted(Impl&& other) : Layer(std::move(other)) {}
 
   using Layer::forward;
-
-  /// A call that leaves trailing arguments to their defaults.
-  template <typename... Given>
-  requires TakesMoreThan<Impl, sizeof...(Given)> && requires(Impl& impl, Given&&... given) {
-    impl.Impl::forward(std::forward<Given>(given)...);
-  }
-  auto forward(Given&&... given) {
-    return ModuleCall<Impl, Given...>::dispatch(*this, std::forward<Given>(given)...);
-  }
 
   const std::type_info& script_class() const override {
     return typeid(Impl);
