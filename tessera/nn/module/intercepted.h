@@ -95,20 +95,24 @@ class ShortCall : public ExactCall<Impl, typename SignatureOf<Impl>::Function> {
   }
 };
 
+/// `type` has the calls of the script's class alone, as libtorch's containers want them; `widest`
+/// also those that leave out arguments.
 template <typename Impl>
 struct CallLayerOf {
   using type = OpenCall<Impl>;
+  using widest = OpenCall<Impl>;
 };
 template <HasOneForward Impl>
 struct CallLayerOf<Impl> {
-  using type = ShortCall<Impl>;
+  using type = ExactCall<Impl, typename SignatureOf<Impl>::Function>;
+  using widest = ShortCall<Impl>;
 };
 
 /// The script's class as a holder makes it: calls are dispatched, and what would work silently on
 /// the empty tensors of other ranks is an error.
 template <typename Impl>
-class Intercepted final : public CallLayerOf<Impl>::type, public nn::ScriptClass {
-  using Layer = typename CallLayerOf<Impl>::type;
+class Intercepted final : public CallLayerOf<Impl>::widest, public nn::ScriptClass {
+  using Layer = typename CallLayerOf<Impl>::widest;
 
  public:
   using Layer::Layer;
