@@ -27,8 +27,8 @@ at::Tensor MasterWeights::of(const at::Tensor& parameter) const {
 void MasterWeights::take_gradients() {
   for (Pair& pair : pairs_) {
     const at::Tensor& gradient = pair.parameter.grad();
-    const bool kept = gradient.defined() && pair.master.grad().defined() &&
-                      pair.kept == gradient.unsafeGetTensorImpl() &&
+    const bool kept = gradient.defined() && pair.master.grad().defined() && pair.kept &&
+                      pair.kept->_unsafe_get_target() == gradient.unsafeGetTensorImpl() &&
                       pair.kept_version == gradient._version();
     if (!kept) {
       pair.master.mutable_grad() =
@@ -41,8 +41,8 @@ void MasterWeights::keep_gradients() {
   for (Pair& pair : pairs_) {
     const at::Tensor& gradient = pair.parameter.grad();
     if (gradient.defined()) {
-      pair.kept = gradient.unsafeGetTensorImpl();
-      pair.kept_version = static_cast<std::uint32_t>(gradient._version());
+      pair.kept.emplace(gradient.getIntrusivePtr());
+      pair.kept_version = gradient._version();
     }
   }
 }
@@ -52,6 +52,7 @@ void MasterWeights::write_back() {
   for (Pair& pair : pairs_) {
     pair.parameter.copy_(pair.master);
     pair.master.mutable_grad() = at::Tensor();
+    pair.kept.reset();
   }
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -31,12 +32,14 @@ class MasterWeights {
   void write_back();
 
  private:
+  using WeakGradient = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
   struct Pair {
     at::Tensor parameter;
     at::Tensor master;
-    // The parameter's gradient that the master's was kept for.
-    const c10::TensorImpl* kept = nullptr;
-    std::uint32_t kept_version = 0;
+    // The parameter's gradient that the master's was kept for. A weak pointer, because a gradient
+    // that was freed would leave its address to another.
+    std::optional<WeakGradient> kept = std::nullopt;
+    std::int64_t kept_version = 0;
   };
   std::vector<Pair> pairs_;
 };

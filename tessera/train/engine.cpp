@@ -143,10 +143,9 @@ std::vector<c10::IValue> StepEngine::run_step(const StepCall& call, const StepFu
 
 // A trace sees one step function, and none is run where the partition is given.
 std::optional<tracer::MemberChanges> StepEngine::watch_members(const StepCall& call) {
-  const plans::Plan configured = plans::plan_from_config(context_.config, context_.world->size());
   if (context_.config.pipeline_parallel_degree == 1 || call.microbatches == 1 ||
-      plans::runs_one_at_a_time(configured) ||
-      !watched_.insert(call.function + modes_of_models()).second) {
+      !watched_.insert(call.function + modes_of_models()).second ||
+      plans::runs_one_at_a_time(plans::plan_from_config(context_.config, context_.world->size()))) {
     return std::nullopt;
   }
   std::vector<torch::nn::Module*> roots;

@@ -6,6 +6,7 @@
 #include <typeinfo>
 #include <utility>
 
+#include "tessera/nn/module/handed_back.h"
 #include "tessera/nn/module/interceptor.h"
 #include "tessera/nn/module/marks.h"
 #include "tessera/nn/module/recomputed_call.h"
@@ -20,6 +21,7 @@ template <typename Impl, typename... Args>
 struct ModuleCall {
   using Result = decltype(std::declval<Impl&>().forward(std::declval<Args>()...));
   using Arguments = std::tuple<Stored<std::decay_t<Args>>...>;
+  static constexpr bool kHandsBack = (kHandedBack<Args> || ...);
 
   /// What every call of a module of this class comes to: the plain forward, or the interceptor of
   /// this thread, or the module that replaced it.
@@ -34,8 +36,13 @@ struct ModuleCall {
       return impl.Impl::forward(std::forward<Args>(args)...);
     }
     const c10::IValue packed = make_tuple_value({tessera::pack<std::decay_t<Args>>(args)...});
-    const c10::IValue result = intercepted ? interceptor->call(target, known, packed, -1, -1)
-                                           : invoke(target, packed, -1, -1);
+    c10::IValue result = intercepted ? interceptor->call(target, known, packed, -1, -1)
+                                     : invoke(target, packed, -1, -1);
+    if constexpr (kHandsBack) {
+      const auto parts = result.toTuple();
+      hand_back(*parts, std::index_sequence_for<Args...>{}, args...);
+      result = parts->elements()[0];
+    }
     if constexpr (!std::is_void_v<Result>) {
       return tessera::unpack<Result>(result);
     }
@@ -49,6 +56,15 @@ struct ModuleCall {
 
   static c10::IValue
   invoke_plain(torch::nn::Module& module, const c10::IValue& args, int first, int last) {
+    if constexpr (kHandsBack) {
+      return run_and_hand_back(module, args, std::index_sequence_for<Args...>{});
+    } else {
+      return run_module(module, args, first, last);
+    }
+  }
+
+  static c10::IValue
+  run_module(torch::nn::Module& module, const c10::IValue& args, int first, int last) {
     if (const nn::CallAdapter* adapter = nn::adapter_of(module)) {
       return (*adapter)(module, args);
     }
@@ -72,6 +88,27 @@ struct ModuleCall {
       return tessera::pack<std::decay_t<Result>>(
           impl.Impl::forward(static_cast<Args&&>(std::get<I>(values))...));
     }
+  }
+
+  /// The result, and for each parameter the value that the call left in it, where that is another.
+  template <std::size_t... I>
+  static c10::IValue run_and_hand_back(
+      torch::nn::Module& module,
+      const c10::IValue& args,
+      std::index_sequence<I...> indices) {
+    if (const nn::CallAdapter* adapter = nn::adapter_of(module)) {
+      return make_tuple_value({(*adapter)(module, args), ((void)I, c10::IValue())...});
+    }
+    auto values = unpack<Arguments>(args);
+    const auto& given = args.toTupleRef().elements();
+    c10::IValue result = run(dynamic_cast<Impl&>(module), values, indices);
+    return make_tuple_value({std::move(result), left_in<Args>(given[I], std::get<I>(values))...});
+  }
+
+  template <std::size_t... I>
+  static void
+  hand_back(const c10::ivalue::Tuple& parts, std::index_sequence<I...> /*indices*/, Args&... args) {
+    (assign_left<Args>(parts.elements()[I + 1], args), ...);
   }
 
   static const nn::CallKey key;

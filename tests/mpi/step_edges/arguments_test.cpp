@@ -55,6 +55,79 @@ TEST(Arguments, AModelThatChangesItsInputChangesItOnce) {
   }
 }
 
+/// Hands its blocks' outputs on in a list that it was given, and its input in its place.
+struct EncoderBlockImpl : torch::nn::Module {
+  EncoderBlockImpl() {
+    block = register_module("block", Block());
+  }
+  torch::Tensor forward(torch::Tensor& x, std::vector<torch::Tensor>& skips) {
+    const torch::Tensor out = block(x);
+    skips.push_back(out * 2);
+    x = x + 0.5 * out;
+    return out;
+  }
+  Block block{nullptr};
+};
+TESSERA_MODULE(EncoderBlock);
+
+struct UNetImpl : torch::nn::Module {
+  UNetImpl() {
+    first = register_module("first", EncoderBlock());
+    second = register_module("second", EncoderBlock());
+    last = register_module("last", Block());
+  }
+  torch::Tensor forward(torch::Tensor x) {
+    std::vector<torch::Tensor> skips;
+    first->forward(x, skips);
+    torch::Tensor out = second->forward(x, skips);
+    for (const torch::Tensor& skip : skips) {
+      out = out + skip;
+    }
+    return last(out + x);
+  }
+  EncoderBlock first{nullptr}, second{nullptr};
+  Block last{nullptr};
+};
+TESSERA_MODULE(UNet);
+
+// A forward changes its caller's variables, also from another rank and when it is recomputed.
+TEST(Arguments, WhatAForwardLeavesInItsArgumentsReachesItsCaller) {
+  for (const int pp : pipelines()) {
+    for (const bool recomputed : {false, true}) {
+      SCOPED_TRACE(str(text_of(pp, 2), recomputed ? ", recomputed" : ""));
+      const int parts = 2 * world_size() / pp;
+      torch::manual_seed(7);
+      UNet plain;
+      const Batch seen = random_batches()(0);
+      for (int i = 0; i < parts; ++i) {
+        const Batch part = part_of(seen, parts, i);
+        (squared(plain(part.x), part.y) / parts).backward();
+      }
+
+      init(placed(pp, 2, {{"first", 0}, {"second", std::min(1, pp - 1)}, {"last", pp - 1}}));
+      const Ended ended;
+      torch::manual_seed(7);
+      UNet net;
+      if (recomputed) {
+        set_activation_checkpointing(net->first);
+        set_activation_checkpointing(net->second);
+      }
+      DistributedModel model{net};
+      auto train = tessera::step([&](torch::Tensor x, const torch::Tensor& y) {
+        const torch::Tensor loss = squared(model(x), y);
+        model.backward(loss);
+        return loss;
+      });
+      const Batch mine = mine_of(random_batches()(0));
+      train(mine.x, mine.y);
+      const auto wanted = plain->named_parameters();
+      for (const auto& [name, parameter] : model.local_parameters()) {
+        EXPECT_LE(relative_error(parameter.grad(), wanted[name].grad()), 1e-5) << name;
+      }
+    }
+  }
+}
+
 // What the function can reach from its arguments: nested, twice the same, with gradients.
 TEST(Arguments, TheTraceSeesCopiesOfEverything) {
   if (world_size() < 2) {

@@ -89,6 +89,25 @@ struct CloneableImpl : torch::nn::Cloneable<CloneableImpl> {
 };
 TESSERA_MODULE(Cloneable);
 
+struct EncoderBlockImpl : torch::nn::Module {
+  torch::Tensor forward(torch::Tensor& x, std::vector<torch::Tensor>& skips, int& depth) {
+    skips.push_back(x);
+    x = x * 2;
+    ++depth;
+    return x + 1;
+  }
+};
+TESSERA_MODULE(EncoderBlock);
+
+struct ListKeeperImpl : torch::nn::Module {
+  void forward(std::vector<torch::Tensor>& tensors, torch::Tensor& last) {
+    if (!tensors.empty()) {
+      last = tensors.back();
+    }
+  }
+};
+TESSERA_MODULE(ListKeeper);
+
 class Counting : public nn::Interceptor {
  public:
   bool wants(const torch::nn::Module&) override {
@@ -181,6 +200,35 @@ TEST_F(Interception, OfAFinalClassOnlyTheCallOperator) {
   EXPECT_TRUE(torch::equal(last(x_), torch::zeros(2)));
   EXPECT_TRUE(torch::equal(last->forward(x_), torch::zeros(2)));
   EXPECT_EQ(counting_.calls, Calls{"Last"});
+}
+
+// A call on another rank works on copies of its arguments.
+TEST_F(Interception, WhatAForwardLeavesInItsArguments) {
+  EncoderBlock block;
+  std::vector<torch::Tensor> skips;
+  int depth = 0;
+  torch::Tensor x = x_;
+  for (int i = 0; i < 2; ++i) {
+    const torch::Tensor given = x;
+    const torch::Tensor result = block->forward(x, skips, depth);
+    EXPECT_TRUE(torch::equal(result, given * 2 + 1));
+    EXPECT_TRUE(torch::equal(x, given * 2));
+    EXPECT_TRUE(skips.back().is_same(given));
+  }
+  EXPECT_EQ(skips.size(), 2U);
+  EXPECT_EQ(depth, 2);
+  EXPECT_EQ(counting_.calls.size(), 2U);
+}
+
+TEST_F(Interception, AnArgumentThatStaysAsItWasIsTheSameTensor) {
+  ListKeeper keeper;
+  std::vector<torch::Tensor> tensors;
+  torch::Tensor last = x_;
+  keeper->forward(tensors, last);
+  EXPECT_TRUE(last.is_same(x_));
+  tensors = {torch::zeros(1)};
+  keeper->forward(tensors, last);
+  EXPECT_TRUE(last.is_same(tensors[0]));
 }
 
 TEST(Holder, AStringLiteralReachesAnOverloadedForward) {

@@ -79,6 +79,20 @@ TEST_P(Masters, AKeptGradientStaysUntilTheParametersChanges) {
   EXPECT_TRUE(master.grad().equal(parameter.grad().to(at::kFloat)));
 }
 
+// An allocator gives the address of a freed gradient to the next one, whose version is the same.
+TEST_P(Masters, AKeptGradientIsNotTakenForItsSuccessor) {
+  const auto parameter = torch::ones({64}, torch::TensorOptions(GetParam())).requires_grad_();
+  MasterWeights masters;
+  const auto master = masters.add(parameter);
+  for (int step = 0; step < 32; ++step) {
+    parameter.mutable_grad() = torch::full_like(parameter, step);
+    masters.take_gradients();
+    ASSERT_TRUE(master.grad().equal(parameter.grad().to(at::kFloat))) << "step " << step;
+    masters.keep_gradients();
+    parameter.mutable_grad() = at::Tensor(); // the optimizer's step was left out
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Types, Masters, ::testing::Values(at::kBFloat16, at::kHalf));
 
 TEST(MasterWeights, WiderParametersAreTheirOwn) {
