@@ -163,7 +163,7 @@ set(TESSERA_MPIRUN mpirun --allow-run-as-root --oversubscribe --bind-to none
   --mca mpi_yield_when_idle 1 --mca btl_vader_single_copy_mechanism none)
 
 function(tessera_add_mpi_test name)
-  cmake_parse_arguments(ARG "" "TIMEOUT" "RANKS;SOURCES;DEPS;LABELS;LIBS;ARGS" ${ARGN})
+  cmake_parse_arguments(ARG "" "TIMEOUT" "RANKS;SLOW_RANKS;SOURCES;DEPS;LABELS;LIBS;ARGS" ${ARGN})
   if(ARG_SOURCES)
     tessera_add_program(${name} TORCH
       SOURCES ${ARG_SOURCES} ${PROJECT_SOURCE_DIR}/tests/support/mpi_main.cpp
@@ -172,11 +172,15 @@ function(tessera_add_mpi_test name)
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
   endif()
-  foreach(ranks IN LISTS ARG_RANKS)
+  foreach(ranks IN LISTS ARG_RANKS ARG_SLOW_RANKS)
+    set(labels mpi ${ARG_LABELS})
+    if(ranks IN_LIST ARG_SLOW_RANKS)
+      list(APPEND labels slow)
+    endif()
     add_test(NAME ${name}.${ranks}
       COMMAND ${TESSERA_MPIRUN} -n ${ranks} $<TARGET_FILE:${name}> ${ARG_ARGS})
     set_tests_properties(${name}.${ranks} PROPERTIES TIMEOUT ${ARG_TIMEOUT} PROCESSORS 2
-      LABELS "mpi;${ARG_LABELS}"
+      LABELS "${labels}"
       ENVIRONMENT "OMP_NUM_THREADS=1;${tessera_onednn};OMPI_MCA_rmaps_base_oversubscribe=1")
   endforeach()
 endfunction()

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "tessera/base/error.h"
+#include "tessera/comm/process_group.h"
 #include "tessera/model/model_core.h"
 #include "tessera/model/model_set.h"
 #include "tessera/optim/clip.h"

@@ -8,6 +8,7 @@
 #include <ATen/ATen.h>
 
 #include "tessera/base/error.h"
+#include "tessera/comm/process_group.h"
 #include "tessera/optim/strong_wolfe.h"
 #include "tessera/state/optimizer_state_key.h"
 

@@ -9,7 +9,9 @@
 
 #include <torch/optim/lbfgs.h>
 
-#include "tessera/comm/process_group.h"
+namespace tessera::comm {
+enum class ReduceOp;
+} // namespace tessera::comm
 
 namespace tessera::optim {
 

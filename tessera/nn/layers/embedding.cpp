@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 
 #include "tessera/base/error.h"
+#include "tessera/comm/process_group.h"
 #include "tessera/nn/layers/placement.h"
 #include "tessera/nn/parallel/parameter_creation.h"
 #include "tessera/nn/summa/boundary.h"

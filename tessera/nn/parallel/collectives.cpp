@@ -7,6 +7,7 @@
 #include <ATen/ATen.h>
 
 #include "tessera/base/error.h"
+#include "tessera/comm/process_group.h"
 #include "tessera/nn/parallel/shard.h"
 #include "tessera/nn/parallel/skipped.h"
 
@@ -236,6 +237,10 @@ Ranks::Ranks(
   if (!std::is_sorted(order.begin(), order.end())) {
     order_ = order;
   }
+}
+
+int Ranks::size() const {
+  return group_ == nullptr ? 1 : group_->size();
 }
 
 int Ranks::rank() const {

@@ -7,6 +7,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "tessera/comm/collective.h"
 #include "tessera/nn/parallel/context.h"
 #include "tessera/nn/parallel/shard.h"
 
@@ -38,9 +39,7 @@ class Ranks {
   bool shapes_only() const {
     return shapes_only_;
   }
-  int size() const {
-    return group_ == nullptr ? 1 : group_->size();
-  }
+  int size() const;
   /// The position of this rank.
   int rank() const;
   /// The rank in the group of a position.

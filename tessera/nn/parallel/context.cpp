@@ -1,5 +1,7 @@
 #include "tessera/nn/parallel/context.h"
 
+#include "tessera/comm/process_group.h"
+
 namespace tessera::nn {
 
 namespace {
@@ -9,6 +11,14 @@ TensorParallel& of_process() {
 }
 thread_local const TensorParallel* of_thread = nullptr;
 } // namespace
+
+int TensorParallel::size() const {
+  return group == nullptr ? 1 : group->size();
+}
+
+int TensorParallel::rank() const {
+  return group == nullptr ? 0 : group->rank();
+}
 
 const TensorParallel& tensor_parallel() {
   return of_thread != nullptr ? *of_thread : of_process();

@@ -2,7 +2,9 @@
 
 #include <memory>
 
-#include "tessera/comm/process_group.h"
+namespace tessera::comm {
+class ProcessGroup;
+} // namespace tessera::comm
 
 namespace tessera::nn::two_d {
 class Mesh;
@@ -33,12 +35,8 @@ struct TensorParallel {
   /// Over `group`; kTwoD only.
   std::shared_ptr<two_d::Mesh> mesh;
 
-  int size() const {
-    return group == nullptr ? 1 : group->size();
-  }
-  int rank() const {
-    return group == nullptr ? 0 : group->rank();
-  }
+  int size() const;
+  int rank() const;
 };
 
 /// What is in force on this thread: the innermost TensorParallelScope, else the

@@ -1,6 +1,7 @@
 #include <ATen/ATen.h>
 
 #include "tessera/autograd/node_data.h"
+#include "tessera/comm/process_group.h"
 #include "tessera/nn/parallel/collectives.h"
 #include "tessera/nn/summa/functional.h"
 

@@ -6,6 +6,7 @@
 #include <ATen/ATen.h>
 
 #include "tessera/base/error.h"
+#include "tessera/comm/process_group.h"
 #include "tessera/nn/parallel/context.h"
 #include "tessera/nn/parallel/skipped.h"
 #include "tessera/nn/summa/gemm.h"

@@ -2,6 +2,7 @@
 #include "tessera/nn/parallel/primitives.h"
 
 #include "tessera/base/error.h"
+#include "tessera/comm/process_group.h"
 #include "tessera/nn/parallel/collectives.h"
 #include "tessera/nn/parallel/parameter_creation.h"
 #include "tessera/nn/parallel/random_streams.h"
