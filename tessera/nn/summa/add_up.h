@@ -6,9 +6,9 @@
 
 namespace tessera::nn::two_d {
 
-/// sum = the parts, in their order; `sum` may be one of them. In one pass where
-/// all are contiguous. Not collective. Threads: any.
-/// Throws: ShapeError for a dtype that cannot be multiplied.
+/// Sets `sum` to the sum of `parts`, of which it may be one. Contiguous tensors are added in one
+/// pass, in the order of `parts`. Shapes: all equal. Not collective. Threads: any.
+/// Throws: ShapeError for contiguous tensors of a dtype that sum_type() does not know.
 void add_up(const std::vector<at::Tensor>& parts, const at::Tensor& sum);
 
 } // namespace tessera::nn::two_d

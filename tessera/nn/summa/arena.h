@@ -5,16 +5,16 @@
 
 namespace tessera::nn::two_d {
 
-/// Hands out parts of a stretch of memory, first fit. Knows offsets only.
+/// Allocates parts of the range [begin, end) of a memory by first fit. It sees offsets only.
 class Arena {
  public:
   Arena(std::size_t begin, std::size_t end) : begin_(begin), end_(end) {}
 
-  /// Offset of `bytes` bytes on a multiple of 64.
-  /// Throws: ConfigError when no such stretch is free.
+  /// Returns the offset of `bytes` free bytes, a multiple of 64 if `begin` is one.
+  /// Throws: ConfigError when no free range is as long.
   std::size_t take(std::size_t bytes);
   void give_back(std::size_t offset);
-  /// The furthest byte that was ever in use, from the beginning.
+  /// Returns how many bytes from `begin` on were ever in use, gaps included.
   std::size_t high_water() const {
     return high_water_;
   }

@@ -10,12 +10,12 @@ namespace tessera::nn::two_d {
 
 namespace {
 
-/// The samples of the ranks of a row: as many each.
+/// Returns the samples of each rank of a mesh row, equally many.
 Lengths of_ranks(const Mesh& mesh, std::int64_t each) {
   return Lengths(static_cast<std::size_t>(mesh.columns()), each);
 }
 
-/// The samples of the rows of a mesh: as many each.
+/// Returns the samples of each row of a mesh, equally many.
 Lengths of_rows(const Mesh& mesh, std::int64_t each) {
   return Lengths(static_cast<std::size_t>(mesh.rows()), each);
 }
@@ -116,7 +116,7 @@ Boundary::mask_for_heads(const at::Tensor& mask, std::int64_t samples, const Blo
   const bool by_sample = mask.size(0) > 1 || samples == 1;
   at::Tensor here = by_sample ? mask.expand({samples, -1, -1, -1}) : mask;
   if (prescaled_) {
-    // Every rank's samples and heads give a part of the gradient.
+    // Each rank's samples and heads contribute a part of the mask's gradient.
     here = bwd_allreduce_for_tp(Ranks(mesh_->group(), {}, tensor_parallel().shapes_only), here);
     if (by_sample) {
       check_batch(here);

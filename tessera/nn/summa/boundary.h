@@ -5,31 +5,35 @@
 
 namespace tessera::nn::two_d {
 
-/// Between data-parallel activations, where a rank has its samples whole, and
-/// those on a mesh, where it has the samples of its row and the hidden part of
-/// its column. Mesh row i works on the samples of the ranks of row i, in the
-/// order of columns; with `prescaled` all ranks bring the same samples and row
-/// i works on the i-th part of them. Ranks of a row bring as many samples each.
+/// Converts between data-parallel activations, where a rank has its own samples
+/// with all features, and activations on a mesh, where it has the samples of its
+/// mesh row and the features of its mesh column. Mesh row i works on the samples
+/// of its ranks, in the order of columns; each of them brings equally many. With
+/// `prescaled` all ranks bring the same samples and row i takes their i-th part.
 ///
 /// Collective over the mesh, forward and backward. Threads: one at a time.
 class Boundary {
  public:
   Boundary(MeshPtr mesh, bool prescaled) : mesh_(std::move(mesh)), prescaled_(prescaled) {}
 
-  /// [b, ..., h] -> [r b, ..., h of my column]; prescaled [b, ...] -> [b / q].
-  /// Cost: an all-to-all in the row each way (prescaled: none forward).
+  /// Shapes: [b, ..., h] -> [r b, ..., h of my column]; prescaled [b, ...] -> [b / q, ...].
+  /// Cost: an all-to-all in the row, forward and backward (prescaled: none forward).
+  /// Throws: ShapeError when `x` does not have the length of `hidden`, or when
+  /// the mesh rows do not divide a prescaled batch.
   at::Tensor enter(const at::Tensor& x, const Blocks& hidden) const;
-  /// The inverse of `enter`.
+  /// Inverts `enter`, at the same cost.
   at::Tensor leave(const at::Tensor& x, const Blocks& hidden) const;
 
-  /// Samples of my row from those of its ranks, whole and without a gradient:
-  /// token ids, targets. Undefined for an undefined tensor.
+  /// Collects what the ranks of my row bring of a tensor that has no features
+  /// to divide and no gradient: token ids, targets. An undefined tensor stays undefined.
+  /// Shapes: [b, ...] -> [r b, ...]; prescaled [b, ...] -> [b / q, ...].
   at::Tensor samples_of_row(const at::Tensor& own) const;
-  /// My samples of what all ranks of the row hold whole, losses for instance.
-  /// Every rank of the row gives the gradient of its own samples.
+  /// Takes this rank's samples out of a tensor that all ranks of the row hold
+  /// alike, for instance losses. Each rank brings the gradient of its own samples.
+  /// Shapes: the inverse of `samples_of_row`.
   at::Tensor own_samples(const at::Tensor& of_row) const;
-  /// A mask over attention scores for the samples of my row and the heads of my
-  /// column, with its gradient. `samples`: those this rank brings.
+  /// Takes out of a mask over attention scores the part for the samples of my row
+  /// and the heads of my column; differentiable. This rank brings `samples` samples.
   /// Shapes: [1 or b, 1 or H, S, T] -> [1 or r b, 1 or heads of mine, S, T].
   /// The gradient of a mask that all samples share covers this rank's heads and
   /// samples; data parallelism sums over the ranks.
@@ -39,7 +43,7 @@ class Boundary {
  private:
   void check_batch(const at::Tensor& x) const;
   at::Tensor row_samples(const at::Tensor& own) const;
-  /// Tells the mesh of activations of these sizes that come to it.
+  /// Informs the mesh about the sizes of the activations that enter it.
   void note_entered(at::IntArrayRef leading) const;
 
   MeshPtr mesh_;

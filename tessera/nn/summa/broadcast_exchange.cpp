@@ -6,7 +6,8 @@ namespace tessera::nn::two_d {
 
 namespace {
 
-/// A collective takes contiguous memory.
+/// Returns `part` if a collective can take it, that is, if it is contiguous; else a copy in a
+/// buffer.
 template <typename Buffer>
 at::Tensor to_send(const at::Tensor& part, const Buffer& buffer) {
   return part.is_contiguous() ? part : buffer().copy_(part);
@@ -90,7 +91,7 @@ at::Tensor BroadcastExchange::partial(int step) {
   const Product& p = *product_;
   const Panel& part = p.panels[static_cast<std::size_t>(step)];
   Moving& panel = partials_[static_cast<std::size_t>(step % 2)];
-  ready(panel); // the one before the last has left the buffer
+  ready(panel); // waits until the partial result of step - 2 has left the buffer
   const auto buffer = [&] {
     return workspace_.take(Workspace::kPartial0 + step % 2, p.partial_sizes(part), p.out.options());
   };
@@ -136,13 +137,13 @@ void BroadcastExchange::finish() {
   product_ = nullptr;
 }
 
-// Panels travel in the groups of row and column, which the mesh tells.
+// Nothing is left to do: panels travel in the row and column groups, which the mesh abandons.
 void BroadcastExchange::abandon(const std::string&) {}
 
 void BroadcastExchange::recover() {
   for (auto* panels : {&panels_a_, &panels_b_, &partials_}) {
     for (Moving& panel : *panels) {
-      panel = Moving(); // what was on its way has ended with its group
+      panel = Moving(); // its transfer ended when the groups recovered
     }
   }
   a_ = at::Tensor();

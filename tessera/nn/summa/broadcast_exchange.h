@@ -9,10 +9,12 @@
 
 namespace tessera::nn::two_d {
 
-/// Panels travel by broadcasts and reductions in the row and column groups, as
-/// the paper writes them. Panel l + 1 travels while panel l is multiplied, and
-/// a partial result while the next one is computed; two buffers of each kind. A
-/// part of a block travels from a buffer when it is not contiguous in the block.
+/// Sends panels by broadcasts and reductions in the row and column groups, as in
+/// the paper. Panel l + 1 travels while panel l is multiplied, and a partial
+/// result travels while the next one is computed, so there are two buffers of
+/// each kind. A panel that is not contiguous in its block is copied to a buffer
+/// first, because collectives take contiguous memory.
+/// Source: Xu et al. 2021, algorithms 1, 2, 3.
 class BroadcastExchange final : public Exchange {
  public:
   explicit BroadcastExchange(const MeshGroups& mesh) : mesh_(mesh) {}
@@ -38,12 +40,13 @@ class BroadcastExchange final : public Exchange {
   struct Moving {
     at::Tensor tensor;
     comm::WorkPtr work;
-    at::Tensor home; // where a sum goes that could not be made in its place
+    at::Tensor home; // the part of `out` for a sum that is made in a buffer; else undefined
   };
   void start_a(int step);
   void start_b(int step);
   static at::Tensor ready(Moving& panel);
-  /// Whether parts of the result are whole sums: one mesh row adds alone.
+  /// Returns whether a rank's parts of the result already are whole sums, because
+  /// the sum runs over the mesh rows and there is only one.
   bool stays() const;
 
   const MeshGroups& mesh_;

@@ -33,7 +33,7 @@ class CrossEntropyOnMesh : public torch::autograd::Function<CrossEntropyOnMesh> 
     all_reduce(mesh.along_row(), largest, comm::ReduceOp::kMax);
     at::Tensor powers = (x - largest.unsqueeze(1)).exp_();
 
-    // The target's logit is on one rank of the row; 0 on the others.
+    // One rank of the row holds the target's logit; the others contribute 0 to the sum.
     const std::int64_t start = of.vocabulary.start(mesh.column());
     const at::Tensor here =
         labels.ge(start).logical_and_(labels.lt(start + of.vocabulary.size(mesh.column())));
@@ -44,7 +44,7 @@ class CrossEntropyOnMesh : public torch::autograd::Function<CrossEntropyOnMesh> 
 
     const at::Tensor counts = labels.ne(of.ignored);
     const at::Tensor loss = (sums[0].log() + largest - sums[1]).mul_(counts);
-    powers.div_(sums[0].unsqueeze(1)); // now probabilities
+    powers.div_(sums[0].unsqueeze(1)); // softmax probabilities from here on
     ctx->save_for_backward({powers, index, here, counts});
     ctx->saved_data["dtype"] = static_cast<std::int64_t>(logits.scalar_type());
     ctx->saved_data["sizes"] = logits.sizes().vec();

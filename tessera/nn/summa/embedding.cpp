@@ -19,7 +19,7 @@ struct Table {
   std::int64_t padding_row;
 };
 
-/// Places in `ids` of those in the panel, and where they lie in it.
+/// The positions in `ids` of the ids that lie in a panel, and their rows in the panel.
 struct Hits {
   at::Tensor places;
   at::Tensor rows;

@@ -11,14 +11,14 @@
 
 namespace tessera::nn::two_d {
 
-/// The three products of SUMMA; in all of them step l runs over the panels of
-/// one dimension, "inner" (MeshBlocks::panels).
+/// The three products of SUMMA, and two exchanges of B alone for embeddings. Step l
+/// of each takes panel l of one dimension, "inner" (MeshBlocks::panels).
 enum class Form {
   kAB, ///< C_ij  = sum over l of A_il B_lj
   kABt, ///< C_il = sum over j of A_ij B_lj^T
   kAtB, ///< C_lj  = sum over i of A_il^T B_ij
-  kTakeB, ///< the panels of B alone: rows of a table are looked up in them
-  kSumB ///< parts of a matrix divided as B alone: gradients of such rows
+  kTakeB, ///< panels of B travel: an embedding looks rows of its table up in them
+  kSumB ///< parts of a matrix divided as B are added: the gradient of such a table
 };
 
 /// Whether panels of A travel along rows.
@@ -29,15 +29,15 @@ inline bool moves_a(Form form) {
 inline bool moves_b(Form form) {
   return form == Form::kAB || form == Form::kABt || form == Form::kTakeB;
 }
-/// Whether parts of the result are added, along rows for kABt, else columns.
+/// Whether parts of the result are added: along rows for kABt, else along columns.
 inline bool adds_parts(Form form) {
   return form == Form::kABt || form == Form::kAtB || form == Form::kSumB;
 }
 
-/// The matrix whose rows are the inner dimension (B in kAB and kABt, C in
-/// kAtB): the same one in a product and in its gradients.
+/// The layout of the matrix whose rows are the inner dimension: B in kAB and kABt,
+/// C in kAtB. It is the same matrix in a product and in its gradients.
 struct WeightLayout {
-  // NOLINTNEXTLINE(google-explicit-constructor): most are divided, no more
+  // NOLINTNEXTLINE(google-explicit-constructor): for most weights the rows say everything
   WeightLayout(
       MeshBlocks inner_rows,
       bool stored_transposed = false,
@@ -47,37 +47,38 @@ struct WeightLayout {
   MeshBlocks rows;
   /// Stored [columns, rows], as torch::nn::Linear stores its weight.
   bool transposed;
-  /// Of the whole matrix; 0: not told, its panels always travel.
+  /// Columns of the whole matrix, or 0 when they are not given. Its panels then
+  /// always travel: without them the ranks cannot compare the two ways.
   std::int64_t columns;
 };
 
-/// One product as this rank sees it. All matrices are its own blocks.
+/// One product on this rank; all matrices are the blocks that it owns.
 struct Product {
   Form form;
   at::Tensor a;
   at::Tensor b;
   MeshBlocks inner;
   at::Tensor out; ///< contiguous
-  /// The matrix whose rows are the inner dimension (B in kAB and kABt, C in
-  /// kAtB) is stored transposed, as torch::nn::Linear stores its weight.
+  /// Whether the matrix whose rows are the inner dimension (B in kAB and kABt, C
+  /// in kAtB) is stored transposed, as torch::nn::Linear stores its weight.
   bool transposed = false;
-  /// `out` grows by the result.
+  /// Whether the result is added to `out` instead of overwriting it.
   bool accumulate = false;
-  /// The steps.
+  /// One panel for each step.
   std::vector<Panel> panels = panels_of(form, inner);
 
-  /// The whole block of A in that mesh column, and of B in that mesh row.
+  /// Sizes of the whole block of A in that mesh column, and of B in that mesh row.
   std::vector<std::int64_t> a_sizes(int column) const;
   std::vector<std::int64_t> b_sizes(int row) const;
-  /// A step's part of such a block; the block itself where it is all of it.
+  /// Returns the part of such a block that `panel` covers, as a view.
   at::Tensor part_of_a(const at::Tensor& block, const Panel& panel) const;
   at::Tensor part_of_b(const at::Tensor& block, const Panel& panel) const;
   at::Tensor part_of_out(const Panel& panel) const;
-  /// The sizes of a step's panels and of its part of the result.
+  /// Sizes of a step's panels and of its part of the result.
   std::vector<std::int64_t> panel_a_sizes(const Panel& panel) const;
   std::vector<std::int64_t> panel_b_sizes(const Panel& panel) const;
   std::vector<std::int64_t> partial_sizes(const Panel& panel) const;
-  /// Whether the parts of that step are added at this rank.
+  /// Whether this rank owns the sum of that step's parts.
   bool adds_here(const MeshGroups& mesh, const Panel& panel) const {
     return form == Form::kABt ? panel.column == mesh.column() : panel.row == mesh.row();
   }
@@ -88,51 +89,53 @@ struct Product {
 
 class WindowRows;
 
-/// How the panels of a product come to the ranks that need them.
+/// Brings the panels of a product to the ranks that need them.
 ///
-/// For each product: `begin`, then for each of its panels l the panels and partial
-/// results its form has, then `finish`. A panel stays valid until the panel
-/// after the next is asked for. Bytes are counted in the traffic of the row and
-/// column groups as one broadcast or reduction of each panel, whichever way
-/// they travel.
+/// A product calls `begin`, then for each step l the panels and partial results
+/// that its form has, then `finish`. A panel is valid until the next one of the
+/// same matrix is asked for. Whichever way panels travel, their bytes are counted
+/// in the traffic of the row and column groups as one broadcast or reduction of
+/// each panel.
 /// Collective over the mesh. Threads: one at a time.
 class Exchange {
  public:
   virtual ~Exchange() = default;
 
   virtual void begin(const Product& product) = 0;
-  /// Panel l of A of my row: [a.size(0), its size]. Where moves_a.
+  /// Returns the panel of A of my row, [a.size(0), panel size]. For forms with moves_a().
   virtual at::Tensor panel_a(int step) = 0;
-  /// Panel l of B of my column, as stored. Where moves_b.
+  /// Returns the panel of B of my column, as B is stored. For forms with moves_b().
   virtual at::Tensor panel_b(int step) = 0;
-  /// Where my part of the result of step l goes: its place in `out`, or a copy
-  /// of that with `accumulate`, where the result is mine. Where adds_parts.
+  /// Returns the memory for my part of a step's result. If this rank owns the sum
+  /// (Product::adds_here), that is the part of `out`, or a buffer which with
+  /// `accumulate` holds a copy of it. For forms with adds_parts().
   virtual at::Tensor partial(int step) = 0;
+  /// Sends what `partial` of the same step returned, now filled in, to the owner of the sum.
   virtual void send_partial(int step) = 0;
-  /// The parts of the others are in `out`.
+  /// Ends the product; the parts of the other ranks have been added to `out`.
   virtual void finish() = 0;
 
-  /// Where any rank's blocks can be read: how rows of activations come to a
-  /// weight that stays where it lies. Else none.
+  /// Returns how rows of activations reach stationary weights, or nullptr when a
+  /// rank cannot read the blocks of every other one.
   virtual WindowRows* rows() {
     return nullptr;
   }
 
-  /// This rank's own code has failed between two products, or in one by a
-  /// PeerFailed; and all ranks go on after that, whatever each left undone:
-  /// as ProcessGroup::recover.
+  /// As ProcessGroup::abandon: this rank's own code failed between two products,
+  /// or a product threw PeerFailed.
   virtual void abandon(const std::string& why) = 0;
+  /// As ProcessGroup::recover: all ranks go on, whatever each of them left undone.
   virtual void recover() = 0;
 
-  /// Returns when no other rank reads memory of `allocate` any more, which may
-  /// then be changed. Not collective.
+  /// Blocks until no other rank reads memory of `allocate` any more, so that it
+  /// may be changed. Not collective.
   virtual void wait_for_readers() = 0;
-  /// A tensor whose blocks travel without a copy where that is possible.
+  /// Returns an uninitialized tensor that travels without a copy where that is possible.
   virtual at::Tensor allocate(at::IntArrayRef sizes, const at::TensorOptions& options) = 0;
-  /// Memory that travels or waits to be read: what has been used at most.
+  /// Returns the peak size of the buffers for panels and partial results, in bytes.
   virtual std::int64_t workspace_bytes() const = 0;
-  /// Shared memory of this rank that was in use at most, which no allocator of
-  /// tensors counts: the workspace and what `allocate` gave.
+  /// Returns the peak of this rank's shared memory in bytes, which no allocator of
+  /// tensors counts: staged blocks and partial results, and memory of `allocate`.
   virtual std::int64_t shared_bytes() const = 0;
 };
 

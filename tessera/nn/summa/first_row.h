@@ -11,8 +11,8 @@
 // Source: Xu et al. 2021, section 3.2.2 and figure 5.
 namespace tessera::nn::two_d {
 
-/// y + vector, in place; the vector's gradient is the column's sum and comes to
-/// the first row.
+/// Adds the vector to y in place. The vector's gradient, summed over the mesh
+/// column, is returned on the first row only.
 ///
 /// Shapes: y [..., n of my column], vector [n of my column] on the first row,
 /// any tensor with the same requires_grad elsewhere.
@@ -20,25 +20,26 @@ namespace tessera::nn::two_d {
 /// Cost: one broadcast, in the backward one reduction, of n elements.
 at::Tensor add_from_first_row(const MeshPtr& mesh, const at::Tensor& y, const at::Tensor& vector);
 
-/// The tensor of the first mesh row on all ranks of the column. No history.
+/// Returns the tensor of the first mesh row on all ranks of the column, without history.
 /// Collective over the column. Threads: one at a time.
+/// Throws: ShapeError on the first row when `vector` does not have `sizes`.
 at::Tensor broadcast_from_first_row(
     const Mesh& mesh,
     const at::Tensor& vector,
     at::IntArrayRef sizes,
     const at::TensorOptions& options);
 
-/// Adds the column's tensors into the first row's; returns it there, an
-/// undefined tensor elsewhere. No history.
+/// Sums the tensors of the column into the first row's one, in place and without
+/// history. Returns that on the first row and an undefined tensor elsewhere.
 /// Collective over the column. Threads: one at a time.
 at::Tensor reduce_to_first_row(const Mesh& mesh, const at::Tensor& tensor);
 
-/// The vectors of one module.
+/// Holds the vectors of one module.
 class FirstRowVectors {
  public:
-  /// Registers the rank's part on the first row. Elsewhere a placeholder that
-  /// is registered nowhere stands for it in autograd, so that all rows have the
-  /// same graph. Not collective. Threads: as `create`.
+  /// Creates and registers this rank's part on the first row. On the other rows it
+  /// returns a placeholder that is no parameter of the module; autograd then
+  /// builds the same graph on all rows. Not collective. Threads: as `create`.
   at::Tensor create(
       const Mesh& mesh,
       const ParameterCreationScope& create,
@@ -46,8 +47,9 @@ class FirstRowVectors {
       const Blocks& columns,
       int groups = 1,
       const Initializer& initializer = {});
-  /// Call first in `forward`: at the first call the column learns whether the
-  /// first row trains its vectors. Collective over the column: one broadcast.
+  /// Gives placeholders the requires_grad of the first row's vectors. The module
+  /// calls it first in every `forward`. Collective over the column: one broadcast
+  /// at the first call, nothing after that.
   void agree(const Mesh& mesh);
 
  private:

@@ -4,22 +4,22 @@
 #include "tessera/nn/summa/mesh.h"
 #include "tessera/nn/summa/mesh_blocks.h"
 
-// Functions on activations that lie on a mesh: [b of my row, s, h of my
-// column]. Collective over the mesh, forward and backward. Threads: one at a
-// time.
+// Functions on activations that are divided over a mesh: [b of my row, s, h of my
+// column]. All are collective over the mesh, forward and backward. Threads: one
+// at a time.
 namespace tessera::nn::two_d {
 
-/// How the weight of a linear layer lies on a mesh: its inputs are divided among
-/// the mesh rows (those of an activation among the columns), its outputs among
-/// the columns.
+/// How the weight of a linear layer is divided over a mesh: its inputs among the
+/// mesh rows (those of an activation among the mesh columns), its outputs among
+/// the mesh columns.
 struct LinearLayout {
   MeshBlocks in;
   Blocks out;
-  /// Several matrices of `out` columns side by side (query, key, value).
+  /// Number of matrices of `out` outputs each in one weight (query, key, value).
   int groups = 1;
 };
 
-/// y = x W^T + b by SUMMA; the bias lives on the first mesh row.
+/// Computes y = x W^T + b by SUMMA; the bias lives on the first mesh row.
 ///
 /// Shapes: x [..., in of my column], weight [groups * out of my column, in of
 /// my row], bias [groups * out of my column] on the first row, elsewhere any
@@ -34,9 +34,10 @@ at::Tensor linear(
     const at::Tensor& weight,
     const at::Tensor& bias);
 
-/// Logits x E^T of an output layer that shares the table of an embedding.
+/// Computes the logits x E^T of an output layer that shares the table of an embedding.
 /// Shapes: x [..., h of my column], table [v of my row, h of my column] ->
-/// [..., v of my column]; `hidden` is the whole h.
+/// [..., v of my column]; `hidden` is h of the whole table.
+/// Cost: `multiply` of kABt, in the backward of kAB and kAtB.
 at::Tensor tied_linear(
     const MeshPtr& mesh,
     const at::Tensor& x,
@@ -44,10 +45,11 @@ at::Tensor tied_linear(
     const MeshBlocks& vocabulary,
     std::int64_t hidden);
 
-/// Rows of a table [v, h] in q x r blocks; ids are equal on all ranks of a row.
+/// Looks up rows of a table [v, h] that is divided into q x r blocks. All ranks of a
+/// mesh row pass the same ids.
 ///
 /// Shapes: table [v of my row, h of my column], ids [...] -> [..., h of my
-/// column]. Row `padding_row` gets no gradient (-1: none such).
+/// column]. Row `padding_row` gets no gradient (-1: every row gets one).
 /// Cost: every rank sends (q - 1) times its block, in the backward the same.
 /// Throws: ShapeError when an id is not in 0 .. v - 1.
 /// Source: Xu et al. 2021, section 3.2.1.
@@ -58,8 +60,8 @@ at::Tensor embedding(
     const MeshBlocks& vocabulary,
     std::int64_t padding_row = -1);
 
-/// Cross entropy of every position, in f32; 0 where the target is `ignored`.
-/// All ranks of a row get the same result, and give it the same gradient.
+/// Computes the cross entropy of every position in f32; it is 0 where the target is
+/// `ignored`. All ranks of a row get the same result and must bring the same gradient.
 ///
 /// Shapes: logits [..., v of my column], targets [...] -> [...].
 /// Cost: three all-reduces of one number a position along the row, none

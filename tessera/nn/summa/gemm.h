@@ -4,12 +4,13 @@
 
 namespace tessera::nn::two_d {
 
-/// x [..., n] as [rows, n], also where this rank has none of the columns.
+/// Returns x [..., n] as a matrix [rows, n]; n may be 0 on this rank.
 inline at::Tensor as_matrix(const at::Tensor& x) {
   return x.dim() < 2 ? x.unsqueeze(0) : x.flatten(0, -2);
 }
 
-/// c = x y, or c += x y. Not collective. Threads: any.
+/// Computes c = x y, or c += x y with `accumulate`, on this rank's own matrices.
+/// Not collective. Threads: any.
 inline void gemm(const at::Tensor& c, const at::Tensor& x, const at::Tensor& y, bool accumulate) {
   at::Tensor to = c;
   if (accumulate) {

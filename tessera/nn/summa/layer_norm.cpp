@@ -18,7 +18,7 @@ struct Moments {
   at::Tensor variance;
 };
 
-/// Of the whole rows, from each rank's mean and sum of squared distances.
+/// Computes the moments of whole rows from each rank's mean and sum of squared distances.
 Moments moments_of(const Norm& norm, const at::Tensor& x) {
   const Mesh& mesh = *norm.mesh;
   const at::Tensor mean = x.mean(1);
@@ -145,7 +145,7 @@ NormGradients norm_backward(
 
 at::Tensor
 layer_norm(const Norm& norm, const at::Tensor& x, const at::Tensor& gamma, const at::Tensor& beta) {
-  // autograd wants a tensor in every place
+  // RMSNorm has no beta, but autograd wants a tensor for every argument.
   return LayerNormOnMesh::apply(x, gamma, norm.rms ? gamma.detach() : beta, node_data(norm));
 }
 

@@ -10,8 +10,8 @@ namespace tessera::nn::two_d {
 
 namespace {
 
-/// The whole columns of a weight, where the ranks of the mesh may choose by
-/// them and by the sizes of `x` what travels; else 0.
+/// Returns `columns` if `x` has the same sizes on all ranks, which then all decide
+/// alike whether the weight is stationary; else 0 (WeightLayout::columns).
 std::int64_t columns_to_tell(const Mesh& mesh, const at::Tensor& x, std::int64_t columns) {
   return mesh.as_long_everywhere(x.sizes().slice(0, x.dim() - 1)) ? columns : 0;
 }

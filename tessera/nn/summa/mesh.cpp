@@ -51,8 +51,8 @@ bool Mesh::reads_all() const {
 }
 
 void Mesh::note_entered(c10::IntArrayRef leading, bool same) {
-  // Activations have at least one dimension, so no activation is as long as an
-  // empty list of sizes: it stands for "not known".
+  // An empty list means "not known": activations have at least one leading
+  // dimension, so none of them compares equal to it.
   entered_ = same ? leading.vec() : std::vector<std::int64_t>();
 }
 

@@ -16,27 +16,28 @@ class Exchange;
 
 struct MeshOptions {
   topology::MeshArrangement arrangement = topology::MeshArrangement::kBunched;
-  /// false: panels travel through the row and column groups even where ranks
-  /// share memory.
+  /// Whether ranks that share memory read panels in it. If false, panels travel
+  /// through the row and column groups.
   bool shared_memory = true;
-  /// Address space of each rank's shared panels; 0: as much as the machine has
-  /// memory. Pages are given when first written.
+  /// Address space for each rank's shared panels, in bytes; 0 means the size of the
+  /// machine's memory. A page takes memory when it is first written.
   std::size_t shared_bytes = 0;
 };
 
-/// A q x r mesh over a TP_GROUP: where this rank is, the groups of its row and
-/// column, and how panels of a product travel in them.
+/// A q x r mesh over a TP_GROUP: this rank's row and column, their groups, and the
+/// exchange that moves panels in them.
 ///
-/// All ranks run the same products in the same order. One thread at a time.
+/// All ranks run the same products in the same order. Threads: one at a time.
 /// Source: Xu et al. 2021, section 2.4 and figure 8.
 class Mesh : public MeshGroups {
  public:
-  /// `group` and `world` must outlive the mesh. Collective over `group`.
+  /// Makes the mesh over `group`. `group` and `world` must outlive it. Collective over `group`.
+  /// Throws: CommError when the ranks share memory but one of them cannot map the panels.
   static std::shared_ptr<Mesh>
   make(comm::World& world, comm::ProcessGroup& group, const MeshOptions& options = {});
-  /// A mesh of one node that is only looked at: rank 0 of `group`, whose other
-  /// ranks need not exist, while it traces alone (shapes_only). `row` has as many
-  /// ranks as the mesh has columns, `column` as many as it has rows.
+  /// Makes a mesh on one node for a process that traces alone (shapes_only) as rank 0
+  /// of `group`; the other ranks need not exist. `row` has as many ranks as the mesh
+  /// has columns, `column` as many as it has rows. Not collective.
   static std::shared_ptr<Mesh>
   outline(comm::ProcessGroup& group, comm::ProcessGroupPtr row, comm::ProcessGroupPtr column);
   ~Mesh();
@@ -46,22 +47,22 @@ class Mesh : public MeshGroups {
   Exchange& exchange() const {
     return *exchange_;
   }
-  /// Whether a rank can read blocks of every other one (exchange().rows()), or
-  /// could on the mesh that this outlines.
+  /// Whether a rank can read the blocks of every other one (exchange().rows()). An
+  /// outline answers for the mesh that it is traced for.
   bool reads_all() const;
 
-  /// Activations have come to the mesh: sizes of this rank's block without the
-  /// last one, and whether they are the same in all mesh rows. The same call on
-  /// all ranks.
+  /// Records that activations have entered the mesh: `leading` holds the sizes of
+  /// this rank's block without the last one, `same` whether they are equal in all
+  /// mesh rows. All ranks make the same call.
   void note_entered(c10::IntArrayRef leading, bool same);
-  /// Whether an activation of such sizes is as long on every rank, so that all
-  /// choose alike by them. False also where it is not known.
+  /// Whether all ranks know that an activation of such sizes has them on every rank, so that
+  /// all decide alike by them. False also where it is not known.
   bool as_long_everywhere(c10::IntArrayRef leading) const {
     return leading == c10::IntArrayRef(entered_);
   }
 
-  /// As ProcessGroup::abandon, for the mesh's own groups and panels; `group()` is
-  /// told apart, and recovers before the mesh does.
+  /// As ProcessGroup::abandon and recover, for the mesh's own groups and panels.
+  /// The caller does the same for `group()`, which must recover before the mesh.
   void abandon(const std::string& why) const;
   void recover() const;
 
@@ -70,12 +71,12 @@ class Mesh : public MeshGroups {
 
   std::unique_ptr<Exchange> exchange_;
   bool outline_ = false;
-  std::vector<std::int64_t> entered_; // the last, if alike in all mesh rows
+  std::vector<std::int64_t> entered_; // the last sizes, if equal in all mesh rows; else empty
 };
 using MeshPtr = std::shared_ptr<Mesh>;
 
-/// The mesh of a module of the distribution "2d".
-/// Throws: ConfigError when it was made without one.
+/// Returns the mesh of a module of the distribution "2d".
+/// Throws: ConfigError when the module was made without a mesh.
 const MeshPtr& mesh_of(const TensorParallel& parallel);
 
 } // namespace tessera::nn::two_d

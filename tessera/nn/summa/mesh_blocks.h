@@ -8,13 +8,13 @@
 
 namespace tessera::nn::two_d {
 
-/// What one step of a product works on: a stretch of the inner dimension that
-/// lies in one block of the mesh's rows and in one of its columns.
+/// The range of the inner dimension that one step of a product works on. It lies in
+/// one block of the mesh rows and in one block of the mesh columns.
 struct Panel {
   std::int64_t start = 0; ///< in the whole dimension
   std::int64_t size = 0;
-  int row = 0; ///< the mesh row whose block it lies in
-  int column = 0; ///< the mesh column whose block it lies in
+  int row = 0; ///< of the mesh, whose block contains the range
+  int column = 0; ///< of the mesh, whose block contains the range
 };
 
 /// A dimension that is divided twice on a q x r mesh: among the q mesh rows
@@ -22,7 +22,7 @@ struct Panel {
 /// and among the r mesh columns where it counts columns (channels, logits). On a
 /// square both are the same.
 struct MeshBlocks {
-  /// As Blocks, for both. Throws: ShapeError.
+  /// Divides `length` as Blocks does, once for each. Throws: ShapeError as Blocks.
   MeshBlocks(
       const MeshGroups& mesh,
       std::int64_t length,
@@ -34,10 +34,10 @@ struct MeshBlocks {
   std::int64_t length() const {
     return over_rows.length();
   }
-  /// The dimension cut wherever either division cuts it: q + r - gcd(q, r)
+  /// Returns the parts between all boundaries of both divisions: q + r - gcd(q, r)
   /// panels when the blocks are even, q on a square. No panel is empty.
   std::vector<Panel> panels() const;
-  /// The blocks over the rows alone, for a matrix that meets no columns.
+  /// Returns the non-empty blocks over the mesh rows, for an exchange of B alone.
   std::vector<Panel> row_panels() const;
 
   Blocks over_rows;

@@ -12,7 +12,7 @@ namespace tessera::nn::two_d {
 
 namespace {
 
-/// A number for the host of each rank of the group.
+/// Numbers the hosts: returns the number of the host of each rank of the group.
 std::vector<int> nodes_of(const comm::World& world, const comm::ProcessGroup& group) {
   std::map<std::string, int> number;
   std::vector<int> nodes;

@@ -37,7 +37,7 @@ void check(
     const at::Tensor& b,
     const WeightLayout& layout) {
   const MeshBlocks& inner = layout.rows;
-  // Dimension of B's inner rows.
+  // The dimension of B as stored that its inner rows run over.
   const std::int64_t rows = layout.transposed ? 1 : 0;
   const auto of_column = inner.over_columns.size(mesh.column());
   const auto of_row = inner.over_rows.size(mesh.row());
@@ -85,10 +85,10 @@ void check(
   }
 }
 
-/// A tracer hears of q products, each with a panel of every operand that moves,
-/// or a part of the result; where the weight stays, of one product over the
-/// rows of all, and of the blocks that come and go.
-/// `times` panels in groups of `ranks`, `bytes` in all.
+/// Reports to the tracer `times` transfers of one panel in groups of `ranks`,
+/// `bytes` in all. A product of SUMMA has one for each step and each operand that
+/// moves, and one for each part of the result; a product with stationary weights
+/// has those of the rows that travel to the weight, and of the parts that return.
 void tell_skipped_panels(int times, int ranks, double bytes) {
   SkippedWork work;
   work.operation = "panel";
@@ -116,7 +116,7 @@ void tell_skipped_product(
   work.count = stays ? 1 : steps;
   work.inner = static_cast<double>(inner.length()) / steps;
   work.rows = static_cast<double>(a.size(0) * (stays ? rows : 1));
-  // Elements of the result, or of A where its columns are the inner ones.
+  // Columns of a step's product: of kABt the inner columns of A, else those of B.
   const double others = form == Form::kABt
                             ? static_cast<double>(a.size(1))
                             : static_cast<double>(b.numel()) / std::max(1.0, own_inner);
@@ -127,7 +127,7 @@ void tell_skipped_product(
   }
   const auto bytes = [](const at::Tensor& tensor) { return static_cast<double>(tensor.nbytes()); };
   if (stays) {
-    // X, which the columns of the mesh divide, then Y.
+    // First X, whose columns are divided among the mesh columns, then Y.
     const bool a_is_y = form == Form::kABt;
     const at::Tensor& y = form == Form::kAtB ? b : (a_is_y ? a : out);
     tell_skipped_panels(steps, rows, bytes(a_is_y ? out : a) * columns);
@@ -184,7 +184,7 @@ void multiply(
     }
     return;
   }
-  // One step with the panels of A and B that it needs.
+  // Multiplies the panels of one step.
   const auto step = [&](const at::Tensor& to, const at::Tensor& x, const at::Tensor& y, bool add) {
     switch (form) {
       case Form::kAB:

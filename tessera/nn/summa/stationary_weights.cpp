@@ -10,7 +10,7 @@ namespace tessera::nn::two_d {
 
 namespace {
 
-/// Apart from the forms that travel as panels.
+/// Names of these products in WindowBlocks::Identity, apart from those of SUMMA's forms.
 constexpr std::int64_t kStays = 100;
 constexpr std::int64_t kBothGradients = 200;
 
@@ -31,12 +31,12 @@ WindowRows::Job job_of(
   return job;
 }
 
-/// W [inner, outer] in whichever order it is stored.
+/// Returns the weight as [inner, outer], whichever way it is stored.
 at::Tensor in_order(const at::Tensor& weight, const WeightLayout& layout) {
   return layout.transposed ? weight.t() : weight;
 }
 
-/// W (+)= X^T Y, in the order it is stored.
+/// Computes out = X^T Y, or out += X^T Y, stored as the weight is.
 void multiply_weight_gradient(
     const at::Tensor& x,
     const at::Tensor& y,
@@ -64,12 +64,13 @@ bool stationary_weights_pay(
   const double r = mesh.columns();
   const double inner = static_cast<double>(layout.rows.length()) / q; // of a weight's block
   const double outer = static_cast<double>(layout.columns) / r;
-  // Elements: of the columns of X that a weight's block meets, and of blocks.
+  // Elements of the columns of X that one weight block is multiplied with, and of one block each
+  // of X, Y and W.
   const double met = static_cast<double>(rows) * inner;
   const double x = met * q / r;
   const double y = static_cast<double>(rows) * outer;
   const double w = inner * outer;
-  // Panels that are read, parts that are written and read again.
+  // A panel counts once, as it is read; a part of a result counts twice, as it is written and read.
   switch (form) {
     case Form::kAB:
       return q * (met + 2 * y) < (r - 1) * x + (q - 1) * w;

@@ -79,13 +79,14 @@ class Summa : public torch::autograd::Function<Summa> {
       default:
         TESSERA_CHECK(false, "not a product");
     }
-    // Whoever gets these gradients may change what others read.
+    // The receiver of these gradients may overwrite memory that other ranks still read.
     call.mesh->exchange().wait_for_readers();
     return {grad_a, grad_b, at::Tensor()};
   }
 
  private:
-  /// A^T C; added to B's gradient where that is possible.
+  /// Returns A^T C, or adds it to B's gradient where that is possible and returns an
+  /// undefined tensor.
   static at::Tensor weight_gradient(
       const ProductCall& call,
       const at::Tensor& a,
@@ -99,14 +100,16 @@ class Summa : public torch::autograd::Function<Summa> {
     return {};
   }
 
-  /// No history of the gradients is asked for, and the weight stays in both.
+  /// Whether both gradients can be computed in one exchange with a stationary weight. That
+  /// records no history, so gradients with a graph of their own (create_graph) exclude it.
   static bool both_stationary(const ProductCall& call, const at::Tensor& c) {
     return !at::GradMode::is_enabled() && !tensor_parallel().shapes_only &&
            stationary_weights_pay(*call.mesh, Form::kABt, c.size(0), call.layout) &&
            stationary_weights_pay(*call.mesh, Form::kAtB, c.size(0), call.layout);
   }
 
-  /// A's into `of_a`; B's is added to its gradient where that is possible.
+  /// Writes A's gradient to `of_a`. Returns B's, or adds it to B's gradient where
+  /// that is possible and returns an undefined tensor.
   static at::Tensor both_gradients(
       const ProductCall& call,
       const at::Tensor& a,
@@ -119,6 +122,7 @@ class Summa : public torch::autograd::Function<Summa> {
     return sum.defined() ? at::Tensor() : of_b;
   }
 
+  /// Returns the gradient of `weight` that a product can add to, else an undefined tensor.
   static at::Tensor addable(const at::Tensor& weight) {
     const at::Tensor sum = addable_gradient(weight);
     return sum.defined() && sum.is_contiguous() ? sum : at::Tensor();
@@ -134,7 +138,8 @@ at::Tensor summa(
   return Summa::apply(a, b, node_data(ProductCall{mesh, form, layout}));
 }
 
-/// With history the backward comes before anybody changes an operand.
+/// Waits, without history, until other ranks have read the operands, which the caller may then
+/// change. With history nobody changes them before the backward, which waits itself.
 at::Tensor settled(const MeshPtr& mesh, at::Tensor result) {
   if (!at::GradMode::is_enabled()) {
     mesh->exchange().wait_for_readers();

@@ -79,7 +79,7 @@ void WindowBlocks::open(const Identity& product, const at::TensorOptions& option
         options.device().str(),
         "; this mesh moves CPU tensors"));
   }
-  // Who reads what I staged two products ago?
+  // This product stages where the one before the last did: wait for the readers of that one.
   if (sequence_ >= 2) {
     wait_until_done(sequence_ - 2);
   }
@@ -173,13 +173,13 @@ at::Tensor WindowBlocks::my_part(int part, at::IntArrayRef sizes) const {
   return at_offset(region_->window->rank(), mine_.parts + part * mine_.part_bytes, sizes);
 }
 
-/// More than the parts of any product (MeshBlocks::panels).
+/// Returns an upper bound of the parts of any product (MeshBlocks::panels).
 std::uint32_t WindowBlocks::most_parts() const {
   return static_cast<std::uint32_t>(mesh_.rows() + mesh_.columns());
 }
 
-/// The counter's value once the part is done. It grows by most_parts() with
-/// every product, whatever parts that has.
+/// Returns the counter's value once the part is done. The counter advances by
+/// most_parts() with every product, however many parts that has.
 std::uint32_t WindowBlocks::parts_until(int part) const {
   return sequence_ * most_parts() + static_cast<std::uint32_t>(part) + 1;
 }
@@ -202,7 +202,7 @@ void WindowBlocks::abandon(const std::string& why) {
 }
 
 void WindowBlocks::recover() {
-  // All have left their products, some one product further than others.
+  // All ranks have left their products, some of them one product later than others.
   at::Tensor latest = at::full({1}, static_cast<std::int64_t>(sequence_) + 1, at::kLong);
   mesh_.group().all_reduce(latest, comm::ReduceOp::kMax);
   sequence_ = static_cast<std::uint32_t>(latest.item<std::int64_t>());
@@ -231,7 +231,7 @@ void WindowBlocks::wait_for_readers() {
 }
 
 at::Tensor WindowBlocks::allocate(at::IntArrayRef sizes, const at::TensorOptions& options) {
-  wait_for_readers(); // of what may have been there before
+  wait_for_readers(); // of a freed tensor whose memory this one may get
   const auto bytes = static_cast<std::size_t>(c10::multiply_integers(sizes)) *
                      c10::elementSize(c10::typeMetaToScalarType(options.dtype()));
   std::size_t offset = 0;

@@ -89,7 +89,7 @@ at::Tensor WindowExchange::partial(int step) {
 
 void WindowExchange::send_partial(int step) {
   if (adders() == 1) {
-    return; // the sum is whole
+    return; // this rank's part already is the whole sum
   }
   blocks_.post_part(step);
   const bool along_row = product_->form == Form::kABt;

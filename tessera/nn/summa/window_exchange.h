@@ -12,10 +12,10 @@
 
 namespace tessera::nn::two_d {
 
-/// Panels are read where their owner left them, for meshes whose ranks share
-/// memory. A block that lies in memory of `allocate` is not copied at all, any
-/// other once, into its owner's region; the product then reads it from there.
-/// Partial results are computed in the region and added by their owner.
+/// Reads panels in the memory of their owner, for meshes whose ranks share memory.
+/// A block in memory of `allocate` is not copied at all, any other once, into its
+/// owner's region; products read it there. Partial results are computed in the
+/// region of the rank that computes them and added by the owner of the sum.
 class WindowExchange final : public Exchange {
  public:
   WindowExchange(const MeshGroups& mesh, std::shared_ptr<comm::Window> window);
@@ -37,13 +37,14 @@ class WindowExchange final : public Exchange {
   std::int64_t shared_bytes() const override;
 
  private:
-  /// Rank in the whole mesh.
+  /// Return the rank in the whole mesh of the rank at that column of my row, or at
+  /// that row of my column.
   int peer_in_row(int column) const;
   int peer_in_column(int row) const;
   static void
   count(comm::ProcessGroup& group, comm::Collective kind, int root, const at::Tensor& tensor);
   const Panel& panel_of(int step) const;
-  /// Ranks whose parts make a sum.
+  /// Returns the number of ranks whose parts make up one sum.
   int adders() const;
   void add_partials(int step);
 

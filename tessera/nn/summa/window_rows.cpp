@@ -82,8 +82,8 @@ at::Tensor WindowRows::part_of(int rank, int mesh_row) {
       .narrow(0, mesh_.row() * rows, rows);
 }
 
-/// X_il, with l my own column: its columns are those of one mesh row or more,
-/// and each a sum over the ranks of that row.
+/// Sums X_il, where l is my own mesh column. Its columns belong to one or more mesh
+/// rows; each is a sum over the ranks of that mesh row.
 void WindowRows::add_x() {
   const MeshBlocks& inner = *job_->inner;
   for (const Panel& panel : inner.panels()) {
@@ -103,7 +103,7 @@ void WindowRows::add_x() {
   }
 }
 
-/// Y_ij, a sum over the mesh rows of column j.
+/// Sums Y_ij over the ranks of mesh column j.
 void WindowRows::add_y() {
   std::vector<at::Tensor> parts;
   for (int k = 0; k < mesh_.rows(); ++k) {

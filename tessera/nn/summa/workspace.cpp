@@ -11,7 +11,7 @@ at::Tensor Workspace::take(int slot, at::IntArrayRef sizes, const at::TensorOpti
   const std::int64_t bytes =
       c10::multiply_integers(sizes) * static_cast<std::int64_t>(c10::elementSize(dtype));
   if (!memory.defined() || memory.numel() < bytes || memory.device() != options.device()) {
-    memory = at::Tensor(); // first gone, then new
+    memory = at::Tensor(); // frees the old buffer before the new one is allocated
     memory = at::empty({bytes}, options.dtype(at::kByte));
   }
   return memory.narrow(0, 0, bytes).view(dtype).view(sizes);
