@@ -2,21 +2,21 @@
 
 namespace tessera::planner {
 
-/// What the runtime of this version can execute, in one place: searches for
-/// strategies that must run, the reasons why one does not, and what is written
-/// all ask here.
+/// What the runtime of this version can execute. The planner asks here wherever
+/// that matters: when it searches for strategies that must run, when it explains
+/// why one does not, and when it writes a configuration.
 struct RuntimeAbilities {
   bool tensor_parallelism = false;
   bool optimizer_sharding = false;
-  bool activation_checkpointing = false; // chosen by a configuration
-  /// Layers that share parameters on different pipeline ranks.
+  bool activation_checkpointing = false; // of all layers, by a configuration key
+  /// Layers that share parameters may be on different pipeline ranks.
   bool shared_parameters_apart = false;
-  /// Stages that hold at most pp - stage microbatches in a fixed order.
+  /// 1F1B: stages run in a fixed order and hold at most pp - stage microbatches.
   bool fixed_order = false;
 };
 
-/// Follows the table of configuration keys where a key stands for the ability:
-/// the day a key is available, plans may use it.
+/// Returns the abilities. One that has a configuration key follows the key's
+/// status, so that plans use it as soon as the key is available.
 RuntimeAbilities runtime_abilities();
 
 } // namespace tessera::planner

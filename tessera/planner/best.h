@@ -11,7 +11,7 @@
 
 namespace tessera::planner {
 
-/// The best strategies so far by estimate, at most `keep`.
+/// Holds the best strategies so far by estimate, at most `keep` (1 or more) of them.
 class Best {
  public:
   explicit Best(int keep) : keep_(static_cast<std::size_t>(keep)) {}
@@ -28,6 +28,7 @@ class Best {
     }
   }
 
+  /// Returns the seconds that a further strategy must beat; infinity while there is room.
   double worst() const {
     if (candidates_.size() < keep_) {
       return std::numeric_limits<double>::infinity();
@@ -35,6 +36,7 @@ class Best {
     return candidates_.back().cost.seconds;
   }
 
+  /// Returns the seconds of the best; infinity when there is none.
   double best() const {
     if (candidates_.empty()) {
       return std::numeric_limits<double>::infinity();
@@ -42,6 +44,7 @@ class Best {
     return candidates_.front().cost.seconds;
   }
 
+  /// Returns the strategies, fastest first.
   std::vector<Candidate>& candidates() {
     return candidates_;
   }

@@ -11,25 +11,27 @@ namespace tessera::planner {
 /// A few steps of training under one candidate.
 struct Trial {
   double predicted_seconds = 0;
-  std::optional<double> measured_seconds; // median step; none: it failed
+  std::optional<double> measured_seconds; // of the median step; nullopt: the trial failed
   std::string failure; // one line
 };
 
-/// Index of the fastest, or -1 when all failed.
+/// Returns the index of the fastest trial, or -1 when all failed.
 int fastest(const std::vector<Trial>& trials);
 
-/// Spearman's coefficient of the trials that finished; none below three.
+/// Returns Spearman's coefficient of predicted and measured seconds over the trials
+/// that finished; nullopt when these are fewer than three.
 std::optional<double> rank_agreement(const std::vector<Trial>& trials);
 
-/// What a later plan is calibrated with: every trial, and the median of
-/// measured by predicted seconds.
+/// Returns the file that calibrates later plans: every trial, and the median of the
+/// ratios of measured to predicted seconds. trials[i] ran candidates[i].
 std::string calibration_json(
     const std::vector<Candidate>& candidates,
     const std::vector<Trial>& trials,
     const cost::DescribedModel& model,
     const cost::Cluster& cluster);
 
-/// The ratio of a calibration file. Throws: ConfigError.
+/// Reads the median ratio of measured to predicted seconds from a calibration file.
+/// Throws: ConfigError when the file cannot be read or has no positive ratio.
 double calibration_ratio(const std::string& path);
 
 } // namespace tessera::planner

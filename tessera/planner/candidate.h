@@ -10,23 +10,23 @@ namespace tessera::planner {
 struct Candidate {
   cost::Strategy strategy;
   cost::StrategyCost cost;
-  /// Nodes in the order their devices were laid out; empty for a placement that
-  /// no order of nodes gives.
+  /// Nodes in the order in which ranks were placed on their devices; empty for a
+  /// placement that follows from no order of nodes.
   std::vector<int> node_order;
-  /// Seconds of an iteration that was executed event by event; 0: it was not.
+  /// Seconds of an iteration in the simulator; 0: it was not simulated.
   double simulated_seconds = 0;
 
-  /// The best that is known before it runs.
+  /// Returns the best prediction: the simulated seconds, else the estimate.
   double seconds() const {
     return simulated_seconds > 0 ? simulated_seconds : cost.seconds;
   }
 };
 
 struct SearchResult {
-  /// By Candidate::seconds, fastest first; all fit.
+  /// Strategies that fit, by Candidate::seconds, fastest first.
   std::vector<Candidate> best;
-  int considered = 0;
-  bool interrupted = false;
+  int considered = 0; // points of the space, or strategies that were drawn
+  bool interrupted = false; // by SearchOptions::stop
 };
 
 } // namespace tessera::planner

@@ -1,7 +1,6 @@
 #pragma once
 
-// The form of clusters: those that people describe and those that `tessera probe` measured. Private
-// to the planner.
+// The JSON form of clusters, written by hand or by `tessera probe`. Private to the planner.
 
 #include <algorithm>
 #include <optional>
@@ -111,7 +110,7 @@ void describe(Visit& visit, DeviceKind& kind) {
   }
 }
 
-/// A node's device stands in the file by its name.
+/// The file names a node's device; in memory it is an index into `kinds`.
 template <typename Visit>
 void describe_device(Visit& visit, Node& node, const std::vector<DeviceKind>& kinds) {
   const auto known = static_cast<std::size_t>(node.kind) < kinds.size();

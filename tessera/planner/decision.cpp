@@ -17,7 +17,7 @@ config::Config config_of(const Candidate& candidate, const plans::Plan& plan) {
     using cost::Distribution;
     const Distribution distribution = candidate.strategy.distribution;
     config.tensor_parallel_kind = distribution == Distribution::kMesh ? "2d" : "1d";
-    // Layers that were measured are divided as Megatron divides them.
+    // Layers of a measured model (kAsMeasured) are divided as in Megatron-LM, which is "speed".
     config.optimize = distribution == Distribution::kMemory ? "memory" : "speed";
     config.prescaled_batch = candidate.strategy.same_samples;
   }
@@ -44,7 +44,7 @@ plans::Plan to_plan(const Candidate& candidate, const cost::DescribedModel& mode
   plan.microbatches = strategy.microbatches(model.global_batch_size);
   plan.active_microbatches = strategy.active_microbatches;
   plan.partition[""] = 0;
-  // The model that is trained has the names of the division.
+  // The model that is trained is the divided one, so the plan uses its module names.
   const cost::DividedModel* divided =
       model.divided_in({strategy.tp, strategy.distribution, strategy.same_samples});
   const std::vector<cost::Layer>& layers = divided != nullptr ? divided->layers : model.layers;

@@ -10,7 +10,7 @@ namespace tessera::planner {
 
 namespace {
 
-/// Every error begins with `origin`.
+/// Reads and validates a value; every error begins with `origin`.
 template <typename T>
 T described(const std::string& text, const std::string& origin) {
   const T value = form::read_text<T, ConfigError>(text, origin);

@@ -14,15 +14,16 @@ namespace tessera::planner {
 cost::DescribedModel model_from_json(const std::string& text, const std::string& origin);
 cost::Cluster cluster_from_json(const std::string& text, const std::string& origin);
 
+/// Read the same from a file, whose path is the origin.
 /// Throws: ConfigError also when the file cannot be read.
 cost::DescribedModel load_model(const std::string& path);
 cost::Cluster load_cluster(const std::string& path);
 
-/// The form that cluster_from_json reads back to an equal cluster.
+/// Returns the JSON that cluster_from_json reads back to an equal cluster.
 std::string cluster_to_json(const cost::Cluster& cluster);
 
-/// JSON schema (draft 2020-12) of both forms: a file is one of "$defs".model
-/// and "$defs".cluster.
+/// Returns the JSON schema (draft 2020-12) of both forms: a file is one of
+/// "$defs".model and "$defs".cluster.
 std::string schema();
 
 } // namespace tessera::planner

@@ -20,7 +20,7 @@ std::string line(const char* format, Values... values) {
   return std::string(text) + "\n";
 }
 
-// The nodes whose devices run a stage, "0,3".
+// Returns the nodes whose devices run a stage: "0,3".
 std::string
 nodes_of_stage(const cost::Strategy& strategy, int stage, const std::vector<int>& node_of_device) {
   std::set<int> nodes;

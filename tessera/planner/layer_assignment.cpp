@@ -16,7 +16,7 @@ std::size_t at(int index) {
   return static_cast<std::size_t>(index);
 }
 
-// One answer under a bound: the least sum, and what it has for its longest.
+// The answer under one bound: the least sum, and its longest stage or transfer.
 struct Answer {
   double sum = kNever;
   double longest = 0;
@@ -39,7 +39,7 @@ class Passes {
     }
   }
 
-  // The least sum with no stage and no transfer longer than `bound`.
+  // Finds the least sum with no stage and no transfer longer than `bound`.
   Answer run(double bound) {
     const int layers = problem_.layers;
     std::fill(best_.begin(), best_.end(), kNever);
@@ -115,7 +115,7 @@ class Passes {
   std::vector<std::vector<int>> fits_;
 };
 
-// The least bound that has an answer, to a relative 1e-12.
+// Returns the least bound that has an answer, to a relative 1e-12.
 double least_bound(Passes& passes, double high) {
   double low = 0;
   for (int i = 0; i < 60 && high - low > 1e-12 * high; ++i) {
@@ -159,8 +159,8 @@ Assignment assign_layers(const AssignmentProblem& problem) {
     return result;
   }
   consider(passes.run(least));
-  // From the largest bound that could still win downwards; sums grow as the
-  // bound falls.
+  // Try bounds downwards, from the largest that could still win. Sums grow as the
+  // bound falls, so a sum that loses with the least bound ends the search.
   double bound = std::min(answer.longest, (result.seconds - least_sum) / weight * (1 + 1e-12));
   while (bound >= least) {
     answer = passes.run(bound);

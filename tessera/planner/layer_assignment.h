@@ -5,20 +5,20 @@
 
 namespace tessera::planner {
 
-/// What the assignment of layers to pipeline stages is decided on.
+/// The data from which layers are assigned to pipeline stages.
 struct AssignmentProblem {
   int layers = 0;
   int stages = 0;
   int microbatches = 1;
-  /// seconds[k][i]: one microbatch of the first i layers on the devices of
-  /// stage k; ascending in i.
+  /// seconds[k][i]: what one microbatch takes in the first i layers on the devices
+  /// of stage k; ascending in i.
   std::vector<std::vector<double>> seconds;
-  /// send_seconds[k][i]: the activation behind the first i layers, from stage k
-  /// to k + 1; stages - 1 rows.
+  /// send_seconds[k][i]: what the activation behind the first i layers takes from
+  /// stage k to k + 1; stages - 1 rows.
   std::vector<std::vector<double>> send_seconds;
-  /// Least first layer of stage k that ends before `last`, by the memory of its
-  /// devices: stage k can hold [a, last) for a >= first_that_fits(k, last).
-  /// Must not fall with `last`. Empty: everything fits.
+  /// Says which layers fit into the memory of stage k: it can hold [a, last) for
+  /// a >= first_that_fits(k, last). The result must not fall as `last` grows.
+  /// Empty: everything fits.
   std::function<int(int stage, int last)> first_that_fits = {};
 };
 
@@ -28,19 +28,21 @@ struct Assignment {
   double seconds = 0;
 };
 
-/// The boundaries, every stage with a layer, that make the least
-/// (m - 1) max_k max(t_k, e_k) + sum_k t_k + 2 sum_k e_k.
+/// Returns the boundaries, with a layer at least in every stage, that minimize
+/// (m - 1) max_k max(t_k, e_k) + sum_k t_k + 2 sum_k e_k, where t_k are the seconds
+/// of stage k and e_k those of its transfer to the next stage.
 ///
-/// For a bound on the longest stage or transfer, a pass over the stages finds
-/// the least sum in O(stages x layers): what may start a stage that ends at a
-/// layer is a window that only moves forward, and a queue holds its minima.
-/// The bound then falls to just below the longest stage of the answer, so that
-/// only bounds which change the answer are tried, and the search ends where no
-/// smaller bound can win. Where sums do not depend on the boundaries (equal
-/// devices, equal transfers) that is after two passes.
+/// Given a bound on the longest stage or transfer, one pass over the stages finds
+/// the least sum in O(stages x layers): the layers at which a stage may begin that
+/// ends at a given layer form a window that only moves forward, and a monotonic
+/// queue holds its minimum. The next bound is just below the longest stage of the
+/// last answer, so only bounds that change the answer are tried; the search ends
+/// when no smaller bound can win. If the sums do not depend on the boundaries
+/// (equal devices, equal transfers), two passes are enough.
 ///
-/// Cost: O(stages x layers x (log + number of distinct optima)).
-/// Source: Li et al. 2022, sections 3.5, equation (5); there O(k L^4).
+/// Cost: O(stages x layers x (log(1e12) + number of distinct optima)).
+/// Throws: InternalError unless layers, stages and microbatches are 1 or more.
+/// Source: Li et al. 2022, section 3.5, equation (5); the paper needs O(k L^4).
 Assignment assign_layers(const AssignmentProblem& problem);
 
 } // namespace tessera::planner

@@ -31,8 +31,8 @@ std::vector<int> even_layers(int layers, int stages) {
   return cuts;
 }
 
-// Cuts where the parameters so far pass the even share, a layer a stage at
-// least.
+// Cuts where the parameters so far reach the even share. Every stage gets at least
+// one layer.
 std::vector<int> even_parameters(const cost::DescribedModel& model, int stages) {
   const int layers = static_cast<int>(model.layers.size());
   double total = 0;
@@ -78,7 +78,8 @@ amp(const cost::DescribedModel& model, const cost::Cluster& cluster, const Searc
     }
     const cost::LayerTable table = pricer.table(point);
     if (pricer.lower_bound(point, table) < best.worst()) {
-      // Of the placements of one point only the best is a strategy of its own.
+      // Only the best placement of a point is kept, so that the best strategies are
+      // not one point under several placements.
       std::optional<Candidate> of_point;
       for (const Layout& layout : layouts_of(model, cluster, point, options)) {
         cost::Strategy strategy = pricer.strategy(point);
@@ -119,7 +120,7 @@ std::vector<Candidate> megatron_heuristics(
     smallest_node = std::min(smallest_node, node.count);
   }
   std::vector<Point> points = points_of(model, cluster, options);
-  // Megatron's own way to divide layers; of a traced model that is "speed".
+  // Megatron-LM divides layers in one way only, which for a traced model is "speed".
   std::erase_if(points, [&](const Point& point) {
     return point.tp > smallest_node || (point.distribution != cost::Distribution::kAsMeasured &&
                                         point.distribution != cost::Distribution::kSpeed);
@@ -133,8 +134,8 @@ std::vector<Candidate> megatron_heuristics(
   const int layers = static_cast<int>(model.layers.size());
   std::vector<Candidate> result;
   for (const int size : sizes) {
-    // The least tp x pp that fits, by layers or by parameters; the least with
-    // equal products are all tried.
+    // Take the least tp x pp that fits with even layers or even parameters; all
+    // points with that product are tried.
     int product = 0;
     for (const Point& point : points) {
       if (point.microbatch_size != size || (product > 0 && point.tp * point.pp > product)) {
@@ -152,7 +153,7 @@ std::vector<Candidate> megatron_heuristics(
           result.push_back(std::move(candidate));
         }
         if (point.pp == 1) {
-          break; // both are the whole model
+          break; // one stage: both cuts are the same
         }
       }
     }
@@ -211,8 +212,8 @@ std::vector<Candidate> annealed(
          first.microbatch_size,
          first.distribution,
          first.same_samples});
-    // Moves two tensor-parallel groups, which keeps them in their nodes, or two
-    // single devices. The temperature falls from a tenth of the estimate.
+    // A step swaps two tensor-parallel groups, so that each stays within its nodes,
+    // or two single devices. The temperature begins at a tenth of the estimate.
     double temperature = current.cost.seconds / 10;
     for (int step = 0; step < options.annealing_steps; ++step) {
       if (stopped(options)) {

@@ -1,6 +1,6 @@
 #pragma once
 
-// Private to the planner: the ways to find strategies.
+// Private to the planner: the search methods. All are deterministic for a given seed.
 
 #include <vector>
 
@@ -9,13 +9,14 @@
 
 namespace tessera::planner {
 
-/// Every point of the space that could be among the best, each under its best
-/// placement and layer assignment; only what fits.
+/// Prices every point of the space whose lower bound could still be among the best,
+/// each with its best placement and layer assignment. Returns only what fits.
 /// Source: Li et al. 2022, section 3.6.
 SearchResult
 amp(const cost::DescribedModel& model, const cost::Cluster& cluster, const SearchOptions& options);
 
-/// Baselines of sections 4.1 and 4.5; also what does not fit.
+/// Return the baselines of sections 4.1 and 4.5: for each microbatch size the least
+/// tp x pp that fits; and random strategies, whether they fit or not.
 std::vector<Candidate> megatron_heuristics(
     const cost::DescribedModel& model,
     const cost::Cluster& cluster,
@@ -25,7 +26,8 @@ std::vector<Candidate> random_strategies(
     const cost::Cluster& cluster,
     const SearchOptions& options);
 
-/// Simulated annealing of the placement from each of `start` (section 4.2).
+/// Improves the placement of the first three of `start` by simulated annealing and
+/// returns those that became faster (section 4.2).
 std::vector<Candidate> annealed(
     const cost::DescribedModel& model,
     const cost::Cluster& cluster,

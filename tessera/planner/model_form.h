@@ -1,13 +1,14 @@
 #pragma once
 
-// The form of models that were measured layer by layer. Private to the planner.
+// The JSON form of models that were measured layer by layer. Private to the planner.
 
 #include "tessera/base/json/kinds.h"
 #include "tessera/cost/described_model.h"
 
 namespace tessera::form {
 
-/// Published models say more than the type: "fp16 parameters, f32 master weights".
+/// A text that begins with the type, because descriptions of published models say
+/// more than that: "fp16 parameters, f32 master weights".
 template <>
 struct Custom<cost::Precision> {
   static bool read(const OrderedJson& found, cost::Precision& into) {
@@ -33,7 +34,7 @@ struct Custom<cost::Precision> {
 
 namespace tessera::cost {
 
-/// A layer as it stands in the file.
+/// A layer of the file, which holds in one object what DescribedModel keeps apart.
 struct LayerWithTimes {
   Layer layer;
   MeasuredLayer times;

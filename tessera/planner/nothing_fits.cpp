@@ -14,7 +14,7 @@ namespace {
 
 constexpr double kGib = 1024.0 * 1024.0 * 1024.0;
 
-// The strategy that lacks the least memory, with even layers.
+// Returns the strategy with even layers that lacks the least memory.
 Candidate nearest_to_fit(
     const cost::DescribedModel& model,
     const cost::Cluster& cluster,
@@ -79,7 +79,7 @@ bool anything_fits(
   return !amp(model, cluster, options).best.empty();
 }
 
-// A search of everything for the one strategy that fits.
+// Finds the remedies by a full search for one strategy that fits under each.
 std::vector<Remedy> remedies_of(
     const cost::DescribedModel& model,
     const cost::Cluster& cluster,

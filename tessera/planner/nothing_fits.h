@@ -9,20 +9,20 @@
 
 namespace tessera::planner {
 
-/// What would make a strategy fit.
+/// A change that would make a strategy fit.
 enum class Remedy {
   kOptimizerSharding,
   kRecomputation, // activation checkpointing of every layer
-  kUnrunnable // a strategy that can be priced, but not trained with
+  kUnrunnable // taking a strategy that the runtime of this version cannot train with
 };
 
-/// No strategy fits the devices' memory.
+/// The error that no strategy fits the devices' memory.
 class NothingFits : public PlanError {
  public:
   NothingFits(const std::string& message, std::vector<Remedy> remedies)
       : PlanError(message), remedies_(std::move(remedies)) {}
 
-  /// Each of them is enough by itself.
+  /// Returns the remedies, each of which is enough by itself.
   const std::vector<Remedy>& remedies() const {
     return remedies_;
   }
@@ -31,8 +31,8 @@ class NothingFits : public PlanError {
   std::vector<Remedy> remedies_;
 };
 
-/// The error of a search that found nothing: names the nearest strategy, how
-/// much memory it lacks, and what would make it fit.
+/// Returns the error of a search that found nothing. It names the nearest strategy,
+/// how much memory that lacks, and what would make it fit.
 /// Throws: PlanError when the degrees do not make up the cluster.
 NothingFits nothing_fits(
     const cost::DescribedModel& model,

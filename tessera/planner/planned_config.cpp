@@ -50,7 +50,7 @@ std::vector<std::string> planned_keys_said(const config::Config& config) {
 
 config::Config with_plan(const config::Config& base, const config::Config& planned) {
   config::Config result = planned;
-  // Every field but the plan's from `base`.
+  // Copy every key from `base` that a plan does not decide.
   for (const config::Key& key : config::keys()) {
     bool of_plan = key.status == config::Status::kRefused;
     for (const char* name : kPlannedKeys) {

@@ -102,7 +102,7 @@ std::optional<Candidate> Pricer::assigned(
   std::vector<std::vector<int>> fits(at(strategy.pp));
   for (int k = 0; k < strategy.pp; ++k) {
     const cost::StageLinks& stage = links.stages[at(k)];
-    // A stage goes as fast as its slowest kind of device.
+    // A stage is as fast as its slowest kind of device, and holds what its smallest one can.
     int slowest = links.kinds[at(k)].front();
     double usable = std::numeric_limits<double>::infinity();
     for (const int kind : links.kinds[at(k)]) {
@@ -132,7 +132,7 @@ std::optional<Candidate> Pricer::assigned(
     const cost::StageState state = {
         .in_flight = cost::in_flight(strategy, k, problem.microbatches),
         .optimizer_shards = strategy.shard_optimizer_state ? strategy.dp : 1};
-    // Memory grows with the run of layers, so its start only moves forward.
+    // A stage's memory grows with its layers, so the first layer that fits only moves forward.
     int first = 0;
     for (int last = 0; last <= layers; ++last) {
       while (first < last && table.memory(first, last, state).total() > usable) {

@@ -8,7 +8,7 @@
 
 namespace tessera::planner {
 
-/// Prices points of one model on one cluster.
+/// Prices points of one model on one cluster. All arguments must outlive it.
 class Pricer {
  public:
   Pricer(
@@ -17,21 +17,22 @@ class Pricer {
       const SearchOptions& options)
       : model_(model), cluster_(cluster), options_(options) {}
 
+  /// Returns the point as a strategy without placement and layer boundaries.
   cost::Strategy strategy(const Point& point) const;
-  /// Seconds that no layer assignment of the point can go below.
+  /// Returns seconds that no layer assignment of the point can go below.
   double lower_bound(const Point& point, const cost::LayerTable& table) const;
   cost::LayerTable table(const Point& point) const;
-  /// The strategy with its best layer assignment; nullopt when no assignment
-  /// fits the devices. Where ranks of a host share its cores, the best of two:
-  /// one made for ranks that compute alone, and one for ranks that always
-  /// share.
+  /// Returns the strategy with its best layer assignment; nullopt when no assignment
+  /// fits the devices. If stages share cores of hosts to different degrees, this is
+  /// the better of two assignments: one for ranks that compute alone, and one for
+  /// ranks that always share.
   std::optional<Candidate> assigned(cost::Strategy strategy, const cost::LayerTable& table) const;
-  /// With the boundaries it has, whether it fits or not.
+  /// Prices a strategy with the boundaries it has, whether it fits or not.
   Candidate priced(cost::Strategy strategy) const;
 
  private:
   bool checkpointing() const;
-  /// For each stage, ranks of its fullest host over the cores of that host.
+  /// Returns for each stage the most ranks per core among its hosts, at least 1.
   std::vector<double> crowding(const cost::Strategy& strategy) const;
   std::optional<Candidate> assigned(
       cost::Strategy strategy,

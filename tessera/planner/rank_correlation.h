@@ -4,8 +4,8 @@
 
 namespace tessera::planner {
 
-/// Spearman's coefficient: Pearson's of the ranks, equal values sharing the
-/// mean of theirs. Returns: -1 to 1; 0 when either list is all one value.
+/// Returns Spearman's coefficient, from -1 to 1: Pearson's coefficient of the ranks,
+/// where equal values share their mean rank. It is 0 if all values of a list are equal.
 /// Throws: InternalError when the lists differ in length.
 double spearman(const std::vector<double>& a, const std::vector<double>& b);
 

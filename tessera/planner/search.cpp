@@ -17,7 +17,7 @@ SearchResult search_by_estimate(
     const cost::DescribedModel& model,
     const cost::Cluster& cluster,
     const SearchOptions& options) {
-  // A table at degree 1 names every device that was not measured.
+  // This throws if the model was not measured on a kind of device, before any search.
   Pricer(model, cluster, options).table({});
   SearchResult result;
   const auto sorted = [&](std::vector<Candidate> candidates) {

@@ -5,10 +5,10 @@
 
 namespace tessera::planner {
 
+/// Finds the best strategies to train `model` on `cluster`. Equal input gives equal
+/// answers; an interrupted search returns the best so far. Not collective.
 /// Throws: ConfigError for a model that was not measured on a device of the
-/// cluster. NothingFits, which names the nearest strategy, how much memory it
-/// lacks, and what would make it fit; PlanError when the degrees do not make up
-/// the cluster.
+/// cluster; NothingFits; PlanError when no degrees make up the cluster.
 SearchResult search(
     const cost::DescribedModel& model,
     const cost::Cluster& cluster,

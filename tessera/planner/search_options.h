@@ -10,12 +10,12 @@
 namespace tessera::planner {
 
 struct SearchProgress {
-  int done = 0; // degrees, microbatch sizes and placements looked at
+  int done = 0; // points (degrees and microbatch sizes) of `total`
   int total = 0;
   double best_seconds = 0; // infinite before anything fits
 };
 
-/// How strategies are found.
+/// How strategies are found. Sections are those of Li et al. 2022.
 enum class Method {
   kAmp, // all degrees and microbatch sizes, placement heuristic, optimal layer
         // assignment (section 3.6)
@@ -26,26 +26,26 @@ enum class Method {
 
 struct SearchOptions {
   Method method = Method::kAmp;
-  int keep = 10; // best candidates that are returned
+  int keep = 10; // number of candidates to return, 1 or more
   std::uint64_t seed = 0;
-  int samples = 50; // of kRandom
+  int samples = 50; // strategies that kRandom draws
   int annealing_steps = 400;
   cost::Schedule schedule = cost::Schedule::kInterleaved;
   int active_microbatches = 0; // see cost::Strategy
   bool shard_optimizer_state = false;
   bool overlap_gradients = false;
-  /// Only what the runtime of this version can run (`abilities.h`), priced as
-  /// it runs: no activation checkpointing, pp + 2 active microbatches.
+  /// Whether to return only what the runtime of this version can run (`abilities.h`),
+  /// priced as it runs: no activation checkpointing, pp + 2 active microbatches.
   bool runnable_only = false;
-  /// So many of the best by estimate are executed by the simulator, which
-  /// decides their order: it sees what equation (5) leaves out, ranks that
-  /// share cores above all.
+  /// Number of strategies, best by estimate, that the simulator executes and orders.
+  /// It sees what equation (5) leaves out, above all ranks that share cores.
   int simulate = 0;
-  int tensor_degree = 0; // only strategies of this degree; 0: of any
-  /// Hosts were started in the cluster's order and cannot change it.
+  int tensor_degree = 0; // of all strategies; 0: any
+  /// Whether ranks must keep the cluster's order of nodes, because the hosts were
+  /// already started in it.
   bool keep_node_order = false;
   cost::Constants constants = {};
-  /// Set from anywhere (a signal handler): the search returns its best so far.
+  /// When anybody sets it (a signal handler), the search returns its best so far.
   const std::atomic<bool>* stop = nullptr;
   std::function<void(const SearchProgress&)> progress = {};
 };

@@ -27,7 +27,8 @@ double whole_model_seconds(const cost::DescribedModel& model, const std::string&
   return seconds;
 }
 
-// A measured model has one way to divide it: as its layers were measured.
+// Returns the ways to divide a model among `tp` ranks. A measured model has one: that
+// in which its layers were measured.
 std::vector<cost::TensorWay> ways_of(const cost::DescribedModel& model, int tp) {
   if (tp == 1 || model.traced() == nullptr) {
     return {{tp}};
@@ -41,7 +42,7 @@ std::vector<cost::TensorWay> ways_of(const cost::DescribedModel& model, int tp) 
   return ways;
 }
 
-// Whether microbatches of this size can be divided so.
+// Returns whether microbatches of this size can be divided in this way.
 bool divides(
     const cost::DescribedModel& model,
     const cost::TensorWay& way,

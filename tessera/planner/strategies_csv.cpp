@@ -16,8 +16,8 @@ namespace {
 
 using Row = std::vector<std::string>;
 
-// Cells in quotes may hold commas and doubled quotes; they pass through as
-// they stand.
+// Splits a line. Cells in quotes may hold commas and doubled quotes; they keep their
+// quotes, so that they pass through unchanged.
 Row cells_of(const std::string& line) {
   Row cells(1);
   bool quoted = false;
@@ -187,7 +187,7 @@ std::string price_table(
       if (table.find("placement") >= 0) {
         strategy.placement = table.cell(row, "placement");
       }
-      // Checked first, since a layout needs degrees that fill the cluster.
+      // lay_out needs degrees that fill the cluster, so validate them first.
       strategy.device_of_rank = order;
       cost::validate(
           strategy,

@@ -8,14 +8,13 @@
 
 namespace tessera::planner {
 
-/// Prices every strategy of a table. The columns pp, dp, tp, mbs and
-/// layer_boundaries ("[0;15;30]") are read, in any order; all columns pass
-/// through, then `predicted_s` ("inf" when it does not fit the devices) and
-/// `memory_gib` (what the fullest device needs) are added, or replaced where
-/// the table has them. A column `placement` gives the letters of a row's
-/// placement, "PDT" otherwise.
+/// Prices every strategy of a CSV table and returns the same rows with the columns
+/// `predicted_s` ("inf" when the strategy does not fit) and `memory_gib` (what the
+/// fullest device needs) added, or replaced if the table has them. It reads the
+/// columns pp, dp, tp, mbs and layer_boundaries ("[0;15;30]"), in any order, and
+/// `placement` if there is one ("PDT" otherwise); all columns pass through.
 ///
-/// Returns: the same rows as CSV.
+/// Not collective.
 /// Throws: ConfigError naming `origin`, the line and the column.
 std::string price_table(
     const std::string& csv,

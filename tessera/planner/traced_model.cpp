@@ -20,13 +20,13 @@ bool is_sequential(const graph::Module& module) {
   return module.type == "Sequential" && module.children.size() > 1;
 }
 
-// For every module the movable one that it is part of, or -1.
+// Returns for every module the movable one that it is part of, or -1.
 std::vector<int> owner_of(const graph::ModelGraph& graph, const std::vector<int>& movable) {
   std::vector<int> owner(graph.modules.size(), -1);
   for (const int module : movable) {
     owner[at(module)] = module;
   }
-  // Pre-order: a parent's owner is known before its children's.
+  // Modules are in pre-order, so a parent's owner is known before its children's.
   for (std::size_t i = 1; i < graph.modules.size(); ++i) {
     if (owner[i] < 0) {
       owner[i] = owner[at(graph.modules[i].parent)];
@@ -35,7 +35,7 @@ std::vector<int> owner_of(const graph::ModelGraph& graph, const std::vector<int>
   return owner;
 }
 
-// Modules of `candidates` whose parameters no other part of the model holds.
+// Returns the modules of `candidates` whose parameters no other part of the model holds.
 std::vector<int> without_shared(
     const graph::ModelGraph& graph,
     const std::vector<int>& candidates) {
@@ -63,13 +63,13 @@ std::vector<int> without_shared(
   return result;
 }
 
-// One way a model was traced: whole, or as a rank of a tensor-parallel group.
+// The two traces of one model: the whole one, or the part of a tensor-parallel rank.
 struct Trace {
   const graph::ModelGraph& graph;
   const graph::ForwardWork& one_sample;
   const graph::ForwardWork& two_samples;
-  int samples = 1; // of a microbatch in the first of the two
-  const std::set<std::string>* whole = nullptr; // of tensor-parallel ranks
+  int samples = 1; // of the microbatch in the first trace
+  const std::set<std::string>* whole = nullptr; // DivisionTrace::whole; null for the whole model
 };
 
 // The layers of a trace, to be priced at any microbatch size.
@@ -98,20 +98,21 @@ class Layers {
       layers[layer].parameters += one.elements;
     });
     const std::int64_t value_bytes = precision == cost::Precision::kHalf ? 2 : 4;
-    // What stays sends the same activation on as the first movable module.
+    // Layer 0 sends what the first movable module takes; its output has the same size.
     for (std::size_t l = movable_.size(); l-- > 0;) {
       const graph::Module& module = trace_.graph.modules[at(movable_[l])];
       cost::Layer& layer = layers[l + 1];
       layer.name = module.path;
       layer.kind = module.type;
-      // Of one sample of the group's microbatch.
+      // The trace holds the group's whole microbatch; the layer wants one sample of it.
       layer.output_elements_per_sample = module.returned_bytes / value_bytes / trace_.samples;
       layers[0].output_elements_per_sample = layer.output_elements_per_sample;
     }
     return layers;
   }
 
-  /// What is the same for every microbatch size: bytes that are kept, parameters that are whole.
+  /// Returns what does not depend on the microbatch size: bytes that a sample keeps, and
+  /// parameters that every rank holds whole.
   cost::TracedPart part() const {
     cost::TracedPart part;
     part.layers.resize(movable_.size() + 1);
@@ -124,7 +125,7 @@ class Layers {
     return part;
   }
 
-  /// Adds what a microbatch of `size` samples takes on a device.
+  /// Adds the seconds of a microbatch of `size` samples on a kind of device.
   void price(
       const cost::DeviceKind& kind,
       const cost::DeviceSpeed& speed,
@@ -148,7 +149,7 @@ class Layers {
     part.tail_seconds[kind.name][size] = tail;
   }
 
-  /// Adds what tensor-parallel ranks exchange for a microbatch.
+  /// Adds the collectives of tensor-parallel ranks for a microbatch of `size` samples.
   void exchange(int size, cost::TracedPart& part) const {
     const graph::ForwardWork work = work_of(size);
     part.tail_collectives[size] = {};
@@ -169,7 +170,7 @@ class Layers {
         trace_.one_sample, trace_.two_samples, static_cast<double>(size) / trace_.samples);
   }
 
-  /// Of what stays at home, whether it runs behind the movable modules.
+  /// Returns whether an operator of layer 0 runs behind the movable modules.
   bool is_tail(std::size_t i) const {
     return layer_[i] == 0 && i > last_away_;
   }
@@ -188,8 +189,9 @@ class Layers {
     }
   }
 
-  /// Every microbatch's gradients meet those before it: a product that adds to
-  /// them reads and writes them, as a sum of its own would.
+  /// Adds the seconds in which the backward of a microbatch adds to the gradients of
+  /// the microbatches before it. A product that accumulates reads and writes them
+  /// just as a separate addition would.
   void add_gradient_sums(const cost::DeviceSpeed& speed, std::vector<cost::PassSeconds>& seconds)
       const {
     for_each_parameter([&](const graph::Parameter& one, std::size_t layer) {
@@ -198,8 +200,8 @@ class Layers {
     });
   }
 
-  /// Bytes of the results of a sample's operators, which is what their
-  /// backwards read. A view keeps nothing of its own.
+  /// Adds the bytes of the results of a sample's operators, which the backward reads.
+  /// A view keeps nothing of its own.
   void add_kept_bytes(std::vector<cost::TracedLayer>& layers) const {
     using Kind = graph::OperatorWork::Kind;
     const graph::ForwardWork& one = trace_.one_sample;
@@ -216,8 +218,9 @@ class Layers {
     sum.backward += pass.backward;
   }
 
-  // The backward of a gather is a reduce-scatter of what was gathered, and the
-  // other way round; all others are their own.
+  // Adds a collective and its adjoint: the backward of an all-gather is a
+  // reduce-scatter of what was gathered, and the other way round; an all-reduce, an
+  // all-to-all and a broadcast or reduction of a panel are priced as themselves.
   static void add(const graph::OperatorWork& work, cost::PassCollectives& sum) {
     cost::TensorCollective one = {work.name, work.ranks, work.bytes};
     put(one, sum.forward);
@@ -229,7 +232,7 @@ class Layers {
     } else if (work.name == "reduce_scatter") {
       one = {"all_gather", work.ranks, work.bytes / work.ranks};
     } else if (work.name == "panel") {
-      // Both factors' gradients are products on the mesh.
+      // The gradients of both factors are products on the mesh, each with its panels.
       one.times = 2;
     }
     put(one, sum.backward);
@@ -329,7 +332,8 @@ cost::DescribedModel describe_traced(const ModelTrace& model, const cost::Cluste
     cost::DividedModel divided;
     divided.way = division.way;
     divided.layers = part.outlines(model.precision);
-    // A whole model that was replaced has as many layers under names of its own.
+    // Modules of a division have other names when the model was replaced as a whole, so only
+    // their number is compared.
     if (divided.layers.size() == described.layers.size()) {
       divided.part = part.part();
       price(part, division.samples, divided.part);

@@ -12,22 +12,23 @@
 
 namespace tessera::planner {
 
-/// A traced model as the first rank of a tensor-parallel group holds it: its
-/// operators with the collectives that run among them.
+/// The trace of a model on the first rank of a tensor-parallel group: its operators
+/// and the collectives among them.
 struct DivisionTrace {
   cost::TensorWay way;
-  /// Samples of the group's microbatch in the first trace, the least there can
-  /// be: one of every rank, or of the common ones one for every part.
+  /// Samples of the group's least possible microbatch, which the first trace used:
+  /// one for each rank, or as many as the common samples are divided into.
   int samples = 1;
-  graph::ModelGraph graph; // of the least microbatch
+  graph::ModelGraph graph; // at the least microbatch
   graph::ForwardWork least;
   graph::ForwardWork twice;
-  /// Parameters, by name, whose gradients are averaged over the group's ranks.
+  /// Names of the parameters that every rank holds whole; their gradients are averaged
+  /// over the group.
   std::set<std::string> whole;
 };
 
-/// A model of which the forward was traced, once for one sample and once for
-/// two. Work includes the loss.
+/// The traces of a model's forward, once with one sample and once with two. The
+/// work includes the loss.
 struct ModelTrace {
   graph::ModelGraph graph;
   graph::ForwardWork one_sample;
@@ -37,24 +38,25 @@ struct ModelTrace {
   std::vector<DivisionTrace> divisions = {};
 };
 
-/// A model was to be priced on a kind of device that has neither a measured speed nor a data sheet.
+/// The error that a device of the cluster has neither a measured speed nor a data sheet, so that
+/// no model can be priced on it.
 class UnmeasuredDevice : public ConfigError {
  public:
   using ConfigError::ConfigError;
 };
 
-/// What of a model can be placed on any pipeline rank: the children of its
-/// outermost Sequential containers, in order of execution, but those that share
-/// parameters with other parts. All else stays on pipeline rank 0.
-/// Returns: indices into graph.modules.
+/// Returns the modules that can be placed on any pipeline rank, as indices into
+/// graph.modules in order of execution: the children of the outermost Sequential
+/// containers that run once and share no parameters with other parts of the
+/// model. Everything else stays on pipeline rank 0.
 std::vector<int> movable_modules(const graph::ModelGraph& graph);
 
-/// The model as the planner prices it: layer 0 is what stays on pipeline rank 0
-/// (named "", the root), every further layer one movable module under its path.
-/// Divisions whose movable modules are others than the whole model's are left
-/// out. Seconds of every microbatch size that divides the global batch follow
-/// from the measured speed of each kind of device in the cluster, or its data
-/// sheet.
+/// Returns the model as the planner prices it. Layer 0 (named "", the root) is what
+/// stays on pipeline rank 0; every further layer is one movable module, named by its
+/// path. Divisions with another number of movable modules than the whole model are
+/// left out. The seconds of every microbatch size that divides the global batch
+/// follow from the measured speed of each kind of device in the cluster, or from
+/// its data sheet.
 ///
 /// Throws: UnmeasuredDevice when a kind of device has neither; PlanError
 /// when the traced forwards do not belong together.
