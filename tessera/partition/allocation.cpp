@@ -21,7 +21,7 @@ Seats allocate_seats(
         continue;
       }
       if (chosen >= 0) {
-        // costs[i] / (count[i] + 1) against the chosen one, without dividing.
+        // Compares costs[i] / (count[i] + 1) with that of the chosen one, without dividing.
         const std::int64_t mine = costs[i] * (result.count[chosen] + 1);
         const std::int64_t other = costs[chosen] * (result.count[i] + 1);
         if (mine < other || (mine == other && result.count[i] > result.count[chosen])) {

@@ -24,8 +24,8 @@ class ChildPartitioner {
       Result& result)
       : parent_(parent), holders_(holders), devices_of_node_(devices_of_node), result_(result) {}
 
-  // Every node takes at least one device's worth of parameters, and all of them
-  // together at least as many as there are devices.
+  // Requires that every node holds parameters, and that `nodes` together have at
+  // least as many nodes with parameters as there are devices.
   void divide(const Devices& devices, const std::vector<int>& nodes) {
     const std::vector<std::int64_t> costs = units(nodes);
     const int count = static_cast<int>(std::min(devices.size(), nodes.size()));
@@ -50,8 +50,8 @@ class ChildPartitioner {
   }
 
  private:
-  // In units of cost, or by number where nothing has a cost, which would
-  // leave no reason to prefer any split.
+  // Returns the costs in whole units. If no node has a cost, each counts 1, because
+  // otherwise every split would be as good as any other.
   std::vector<std::int64_t> units(const std::vector<int>& nodes) const {
     std::vector<std::int64_t> costs;
     costs.reserve(nodes.size());
@@ -97,7 +97,7 @@ void partition_automatically(const graph::ModelGraph& graph, int partitions, Res
   devices[0].resize(std::clamp(holders[0], 1, partitions));
   std::iota(devices[0].begin(), devices[0].end(), 0);
   result.partition_of_node.assign(nodes.size(), 0);
-  // Algorithm 1. Breadth first, so that `segments` reads from the top down.
+  // Algorithm 1, breadth first, so that `segments` lists decisions from the top down.
   std::vector<int> queue = {0};
   for (std::size_t next = 0; next < queue.size(); ++next) {
     const int n = queue[next];
@@ -114,8 +114,8 @@ void partition_automatically(const graph::ModelGraph& graph, int partitions, Res
       }
     }
     if (mine.size() > 1) {
-      // As many nodes with parameters as devices: the node's own device is
-      // then the one that its children cannot fill.
+      // If the children have fewer nodes with parameters than there are devices, the
+      // node itself holds parameters and keeps the first device for them.
       const bool keeps_first = static_cast<int>(mine.size()) > needed;
       ChildPartitioner(n, holders, devices, result)
           .divide(Devices(mine.begin() + (keeps_first ? 1 : 0), mine.end()), to_divide);

@@ -26,8 +26,8 @@ std::string quoted(const std::string& path) {
   return path.empty() ? "the root module" : str("module \"", path, "\"");
 }
 
-// The user must keep modules that share a parameter together; a component is
-// connected through its parameters, so looking at each of them is enough.
+// Throws when modules that share a parameter are on different partitions. Modules
+// that share parameters through others are covered too, as each pair is checked.
 void check_shared_parameters(
     const graph::ModelGraph& graph,
     const std::vector<int>& partition_of_module) {

@@ -13,7 +13,7 @@ namespace tessera::partitioning {
 
 namespace {
 
-// Names the partitions that hold no parameter, for the warning.
+// Lists the partitions that hold no parameter, for the warning: "2, 3".
 std::string list_of_empty(const graph::ModelGraph& graph, const Result& result, int partitions) {
   std::vector<bool> holds(partitions, false);
   for (std::size_t n = 0; n < result.tree.nodes.size(); ++n) {

@@ -13,14 +13,14 @@ namespace {
 
 constexpr std::int64_t kImpossible = std::numeric_limits<std::int64_t>::max();
 
-// One row of recursion (3) at a time: worst[i] = c(k, i), the smallest largest
-// run when the first i elements form k runs.
+// Computes recursion (3) one row at a time: worst[i] = c(k, i) is the cost of the
+// largest run, at its smallest, when the first i elements form k runs.
 std::int64_t smallest_largest_run(const std::vector<std::int64_t>& costs, int segments) {
   const int count = static_cast<int>(costs.size());
   std::vector<std::int64_t> worst(count + 1, kImpossible);
   std::partial_sum(costs.begin(), costs.end(), worst.begin() + 1);
   for (int k = 2; k <= segments; ++k) {
-    // From the back: worst[j] for j < i still belongs to k - 1.
+    // Backwards, because worst[j] for j < i must still be that of k - 1.
     for (int i = count; i >= 0; --i) {
       std::int64_t best = kImpossible;
       std::int64_t run = 0;
@@ -28,7 +28,7 @@ std::int64_t smallest_largest_run(const std::vector<std::int64_t>& costs, int se
         run += costs[j];
         best = std::min(best, std::max(worst[j], run));
         if (run >= best) {
-          break; // longer last runs only cost more
+          break; // a longer last run only costs more
         }
       }
       worst[i] = best;
@@ -47,8 +47,8 @@ std::vector<int> split_evenly(const std::vector<std::int64_t>& costs, int segmen
   const int count = static_cast<int>(costs.size());
   TESSERA_CHECK(segments >= 1 && segments <= count, segments, " runs of ", count);
   const std::int64_t limit = smallest_largest_run(costs, segments);
-  // squares[i]: least sum of squared runs when the first i elements form k
-  // runs, none above the limit; it fits, since the sum of costs squared does.
+  // squares[i]: the least sum of squared runs when the first i elements form k runs,
+  // none above the limit. It does not overflow, since it is at most kCostUnits squared.
   std::vector<std::int64_t> squares(count + 1, kImpossible);
   squares[0] = 0;
   std::vector<std::vector<int>> begin_of_last(segments + 1, std::vector<int>(count + 1, -1));
@@ -64,7 +64,7 @@ std::vector<int> split_evenly(const std::vector<std::int64_t>& costs, int segmen
         if (squares[j] == kImpossible) {
           continue;
         }
-        // On a tie the smaller j stays: later runs are the longer ones.
+        // On a tie the smaller j wins, which makes later runs the longer ones.
         if (squares[j] + run * run <= best) {
           best = squares[j] + run * run;
           begin_of_last[k][i] = j;
