@@ -94,11 +94,11 @@ void validate(const ModelGraph& graph);
 /// Source: Karakus et al. 2021, appendix C.2.
 ModuleTree build_module_tree(const ModelGraph& graph);
 
-/// Throws: PlanError as `validate`.
+/// Returns the versioned JSON form, without `kept`. Throws: PlanError as `validate`.
 std::string to_json(const ModelGraph& graph);
 
-/// Throws: PlanError naming the field that is missing, unknown or of another
-/// type, or as `validate`.
+/// Reads that form. Throws: PlanError naming the field that is missing, unknown or
+/// of another type, or as `validate`.
 ModelGraph model_graph_from_json(const std::string& text);
 
 } // namespace tessera::graph

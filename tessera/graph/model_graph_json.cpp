@@ -4,7 +4,7 @@
 
 namespace tessera::graph {
 
-// Indices are checked once for all readers, by validate().
+// The forms check no indices, because validate() does that for all readers.
 
 template <typename Visit>
 void describe(Visit& visit, Parameter& parameter) {

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kNever = std::numeric_limits<int>::max();
 
-// Disjoint sets of modules; the representative is the smallest module.
+// Disjoint sets of modules (union-find); the representative is the smallest module.
 class Components {
  public:
   explicit Components(std::size_t modules) : link_(modules) {
@@ -36,8 +36,8 @@ class Components {
   std::vector<int> link_;
 };
 
-// Connected components of the graph whose vertices are modules and parameters,
-// with an edge where a module holds a parameter.
+// Finds the connected components of the graph whose vertices are modules and
+// parameters, with an edge where a module holds a parameter.
 Components share_parameters(const ModelGraph& graph) {
   Components components(graph.modules.size());
   std::vector<int> first_holder(graph.parameters.size(), -1);
@@ -52,8 +52,8 @@ Components share_parameters(const ModelGraph& graph) {
   return components;
 }
 
-// When each module first takes part in a forward pass: its own first call or,
-// for one that is never called, the first below it.
+// Returns when each module first takes part in a forward: at its own first call or,
+// if it is never called itself, at the first call below it.
 std::vector<int> first_use(const ModelGraph& graph) {
   std::vector<int> use(graph.modules.size(), kNever);
   for (std::size_t i = graph.modules.size(); i-- > 0;) {
@@ -78,7 +78,7 @@ void order_by_execution(const ModelGraph& graph, ModuleTree& tree) {
     }
   }
   for (ModuleNode& node : tree.nodes) {
-    // Stable: what the trace does not tell apart keeps order of registration.
+    // A stable sort: children with equal first use keep the order of registration.
     std::stable_sort(node.children.begin(), node.children.end(), [&use](int a, int b) {
       return use[a] < use[b];
     });
@@ -103,9 +103,9 @@ ModuleTree build_module_tree(const ModelGraph& graph) {
     tree.nodes[tree.node_of_module[i]].modules.push_back(static_cast<int>(i));
   }
   for (std::size_t n = 1; n < tree.nodes.size(); ++n) {
-    // Every module's parent is a candidate. The node's smallest module has a
-    // parent in a smaller node, so the minimum is smaller than n: no cycle,
-    // also where two components own each other's modules.
+    // The node of every module's parent is a candidate. The parent of the smallest
+    // module is in a smaller node, so the minimum is smaller than n, and there is no
+    // cycle even if two components own each other's modules.
     int parent = static_cast<int>(n);
     for (const int module : tree.nodes[n].modules) {
       parent = std::min(parent, tree.node_of_module[graph.modules[module].parent]);

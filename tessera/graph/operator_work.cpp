@@ -26,7 +26,7 @@ ForwardWork work_of_batch(const ForwardWork& one, const ForwardWork& two, double
               " with two; a model whose operators depend on the batch cannot "
               "be priced"));
     }
-    // One sample may be reshaped without a copy where two are not.
+    // An operator may return a view for one sample and a copy for two or more.
     result[i].kind = batch > 1 ? two[i].kind : one[i].kind;
     const auto at_batch = [&](double OperatorWork::*size) {
       result[i].*size = one[i].*size + (two[i].*size - one[i].*size) * (batch - 1);

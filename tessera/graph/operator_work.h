@@ -5,7 +5,7 @@
 
 namespace tessera::graph {
 
-/// What one operator call of a forward makes a device do. Sizes are doubles because they are also
+/// The work of one operator call of a forward on a device. Sizes are doubles because they are also
 /// interpolated between two batch sizes.
 struct OperatorWork {
   enum class Kind {

@@ -15,8 +15,8 @@ std::string name_of(const ModelGraph& graph, std::size_t index) {
   return str("modules[", index, "] (\"", graph.modules[index].path, "\")");
 }
 
-// The product of a shape, or -1 where a dimension is negative or the product
-// does not fit.
+// Returns the product of a shape, or -1 if a dimension is negative or the product
+// does not fit into 64 bits.
 std::int64_t count_elements(const std::vector<std::int64_t>& shape) {
   std::int64_t elements = 1;
   for (const std::int64_t size : shape) {
@@ -54,8 +54,8 @@ void validate_numbers(const ModelGraph& graph, std::size_t index) {
   }
 }
 
-// A module stands right after its parent's previous child's sub-tree: that is
-// pre-order, and it is checked with the chain of open modules alone.
+// Checks pre-order: a module comes right after the sub-tree of its parent's previous
+// child, so its parent is on the stack of modules whose sub-tree is still open.
 void validate_order(const ModelGraph& graph) {
   std::vector<int> open;
   std::vector<std::size_t> seen_children(graph.modules.size(), 0);
