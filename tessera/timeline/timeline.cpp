@@ -21,7 +21,7 @@ struct Lane {
 };
 
 struct Step {
-  Interval span; // of its computation
+  Interval span; // from the first start to the last end of a forward or backward event
   bool computes = false;
   std::map<int, std::map<int, Lane>> ranks; // rank -> lane -> what ran there
 };
@@ -44,7 +44,7 @@ void add(Step& step, const Event& event) {
   step.span.end = std::max(step.span.end, interval.end);
 }
 
-/// Summed over ranks.
+/// Returns the time in which ranks ran a forward or backward, summed over ranks.
 double busy_us(const Step& step) {
   double total = 0;
   for (const auto& rank : step.ranks) {

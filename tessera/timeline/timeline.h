@@ -51,7 +51,7 @@ class Recorder {
   /// Sets the origin to now. Call it on all ranks after a barrier, so that ranks of several nodes
   /// agree too. Events added before keep their old origin; take them first.
   void set_origin();
-  /// Keeps `event` while enabled, and fills in its rank and pp_rank.
+  /// Keeps `event` with this recorder's rank and pp_rank; does nothing while disabled.
   void add(Event event);
   /// Returns the events since the last call, ordered by start, and frees their memory.
   std::vector<Event> take();
@@ -102,6 +102,7 @@ std::vector<int> steps(const Timeline& timeline);
 std::string to_chrome_trace(const Timeline& timeline);
 
 /// Returns the versioned file form: an object with one line for each event.
+/// Throws: Error for an event with a time that is not finite.
 std::string to_json(const Timeline& timeline);
 /// Reads the file form. Throws: Error naming the event, the field, the value found and what is
 /// allowed, for a rank outside the world, an end before its start, a number that is not one, or a

@@ -35,7 +35,7 @@ void describe(Visit& visit, Timeline& timeline) {
 }
 
 std::string to_json(const Timeline& timeline) {
-  // Events can be many: each is a line, and only one at a time is a JSON value.
+  // There can be many events, so only one at a time is a JSON value; each makes one line.
   const Timeline head{timeline.world_size, timeline.origin, timeline.run_id, {}};
   const OrderedJson fields = form::write(head);
   std::string out;
@@ -47,7 +47,7 @@ std::string to_json(const Timeline& timeline) {
   out += ",\n\"events\":[";
   const char* separator = "\n";
   for (const Event& event : timeline.events) {
-    // JSON has no infinity: it would come back as null.
+    // JSON has no infinity and no NaN; they would be written as null.
     if (!std::isfinite(event.start_us) || !std::isfinite(event.end_us)) {
       throw Error(
           str("timeline: event '",
