@@ -15,8 +15,8 @@ class Network {
  public:
   explicit Network(std::vector<double> bytes_per_s);
 
-  /// Starts a flow of `bytes` at `now` over `links`, as `weight` equal streams
-  /// that each carry `bytes`; `limit` bounds the rate of one. Returns its id.
+  /// Starts a flow at `now` over `links`: `weight` equal streams of `bytes` each. `limit` bounds
+  /// the rate of one stream. Returns the id of the flow; ids count from 0.
   int start(double now, double bytes, std::vector<int> links, double weight, double limit);
 
   /// Returns the time at which the next flow ends; infinity when nothing flows.
@@ -26,13 +26,13 @@ class Network {
 
  private:
   struct Flow {
-    double left = 0;
-    double rate = 0;
+    double left = 0; // bytes of one stream, at `updated`
+    double rate = 0; // of one stream
     double updated = 0;
     double weight = 1;
     double limit = 0;
     std::vector<int> links;
-    std::uint32_t version = 0;
+    std::uint32_t version = 0; // counts changes of the rate; ends of older versions are stale
     bool done = false;
   };
   struct End {

@@ -15,8 +15,8 @@ std::size_t at(int index) {
   return static_cast<std::size_t>(index);
 }
 
-// Links 2n and 2n + 1: out of and into node n. Behind all of these one for each
-// node whose ranks share cores: seconds of computation in a second.
+// Returns the links: 2n and 2n + 1 lead out of and into node n. After all of these
+// comes one for the cores of each node, in seconds of computation per second.
 std::vector<double> network_links(const cost::Cluster& cluster, double efficiency) {
   std::vector<double> links;
   for (const cost::Node& node : cluster.nodes) {
@@ -45,7 +45,7 @@ Pipelines::Pipelines(
       microbatches_(strategy.microbatches(model.global_batch_size)),
       node_of_device_(cluster.node_of_device()),
       network_(network_links(cluster, options.constants.link_efficiency)) {
-  // A custom order says itself what is in flight.
+  // A custom order decides itself how many microbatches are in flight.
   const int active = strategy.schedule == cost::Schedule::kCustom ? microbatches_
                      : strategy.active_microbatches > 0           ? strategy.active_microbatches
                                                                   : strategy.pp;
@@ -180,7 +180,7 @@ double Pipelines::seconds_of(const Unit& unit, const Task& task) const {
     case Part::kTail:
       return task.forward ? unit.tail.forward : unit.tail.backward;
     case Part::kRelay:
-      return options_.constants.link_latency_seconds; // takes and hands on
+      return options_.constants.link_latency_seconds; // stage 0 receives and forwards
   }
   return 0;
 }
@@ -205,7 +205,7 @@ void Pipelines::try_start(int stage, int replica) {
   const Task task = *here.ready.begin();
   const bool begins = task.forward && task.part == Part::kLayers;
   if (begins && here.in_flight >= cost::in_flight(strategy_, stage, microbatches_)) {
-    return; // the fixed order waits for a backward here
+    return; // no further microbatch before a backward ends
   }
   here.ready.erase(here.ready.begin());
   here.busy = true;
@@ -219,9 +219,9 @@ void Pipelines::try_start(int stage, int replica) {
   const double exchange = exchange_seconds_of(here, task);
   const auto end = [this, stage, replica, task, start] { finish(stage, replica, task, start); };
   if (cluster_.nodes[at(here.node)].cores > 0) {
-    // Ranks that compute at one time share the cores of their host.
+    // Ranks that compute at the same time share the cores of their host.
     const int cores = 2 * static_cast<int>(cluster_.nodes.size()) + here.node;
-    // What they exchange was measured with all of them at work.
+    // Exchanges take their time after that; they were measured with all ranks at work.
     on_flow_end_.emplace_back([this, end, exchange] {
       if (exchange > 0) {
         at_time(now_ + exchange, end);
@@ -308,7 +308,7 @@ void Pipelines::after_backward(int stage, int replica, const Task& task) {
 void Pipelines::send(int from, int to, int replica, int cut, const Task& task) {
   const double bytes = table_.cut_bytes(strategy_.boundaries[at(cut)]);
   const double start = now_;
-  // The streams of tensor-parallel ranks, joined where they share their links.
+  // Consecutive tensor-parallel ranks on the same two nodes send as one flow.
   auto streams = std::make_shared<int>(0);
   std::vector<std::pair<std::pair<int, int>, int>> routes;
   for (int t = 0; t < strategy_.tp; ++t) {

@@ -43,11 +43,11 @@ class Pipelines {
              std::tie(other.forward, other.microbatch, other.part);
     }
   };
-  // One stage of one replica. Its tensor-parallel ranks run in step.
+  // One stage of one replica. Its tensor-parallel ranks run in lockstep.
   struct Unit {
     cost::PassSeconds layers;
     cost::PassSeconds tail;
-    cost::PassSeconds exchange; // among tensor-parallel ranks; included in `layers`
+    cost::PassSeconds exchange; // among tensor-parallel ranks; not included in `layers`
     cost::PassSeconds tail_exchange;
     double optimizer_seconds = 0;
     int node = 0; // of its first rank
@@ -111,7 +111,7 @@ class Pipelines {
   const cost::Strategy& strategy_;
   const SimulationOptions& options_;
   cost::LayerTable table_;
-  /// There are several stages, and the output of the last one returns to stage 0.
+  /// Whether there are several stages and the output of the last one returns to stage 0.
   bool returns_home_;
   int microbatches_;
   std::vector<int> node_of_device_;

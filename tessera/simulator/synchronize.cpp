@@ -36,8 +36,8 @@ void Pipelines::collective(
   auto left = std::make_shared<std::size_t>(groups.size());
   for (const std::vector<int>& ranks : groups) {
     const auto n = static_cast<double>(ranks.size());
-    // A ring: every rank sends to the next, so a node's network carries the
-    // ring once, whatever the number of its ranks.
+    // In a ring every rank sends to the next, so the network of a node carries the
+    // ring once, however many of its ranks are in the node.
     std::set<int> nodes;
     for (const int rank : ranks) {
       nodes.insert(node_of_device_[at(strategy_.device_of_rank[at(rank)])]);
@@ -80,7 +80,7 @@ void Pipelines::collective(
       });
     });
     if (measured > 0) {
-      // As it was: all groups of this size at once, whatever they shared.
+      // The measured time holds what groups of this size shared, so no link bounds it.
       network_.start(now_, measured, {}, 1, 1);
     } else {
       network_.start(now_, 2 * (n - 1) / n * bytes, std::move(links), 1, limit);
@@ -98,7 +98,7 @@ void Pipelines::reduce_gradients(int stage) {
       reduce_shared();
     }
   };
-  // Replicas of what is divided; then all ranks that hold the rest whole.
+  // Divided parameters are reduced over replicas; those that every rank holds whole then over all.
   std::vector<std::vector<int>> replicas;
   std::vector<int> everyone;
   for (int t = 0; t < strategy_.tp; ++t) {
@@ -203,7 +203,7 @@ void Pipelines::sample_memory(int stage, int replica) {
       strategy_.boundaries[at(stage) + 1],
       {.in_flight = unit(stage, replica).in_flight,
        .optimizer_shards = strategy_.shard_optimizer_state ? strategy_.dp : 1});
-  // Between tasks no layer runs; the peak of a task is in the high water.
+  // Samples are between tasks, when no layer runs; memory_high_water has the peaks.
   result_.memory_over_time[at(stage)].push_back(
       {now_ * 1e6, memory.total() - memory.working - memory.logits});
 }
