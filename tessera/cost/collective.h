@@ -4,8 +4,8 @@
 
 namespace tessera::cost {
 
-/// What a collective puts on the slowest link of its group: bytes, and steps
-/// with a latency each; or seconds, where it was measured.
+/// What a collective costs on the slowest link of its group: bytes, and steps of one
+/// latency each; or seconds, if it was measured.
 struct Traffic {
   double wire_bytes = 0;
   double steps = 0;
@@ -19,15 +19,15 @@ struct Traffic {
     steps += other.steps;
     seconds += other.seconds;
   }
-  /// Units: seconds, bytes per second.
+  /// Returns the seconds on a link of this bandwidth and latency.
   double seconds_at(double bytes_per_s, double latency_seconds) const {
     return seconds + wire_bytes / bytes_per_s + steps * latency_seconds;
   }
 };
 
-/// One collective of `ranks` ranks in rings; `bytes` are those of one rank's
-/// tensor before it. An all-reduce sends 2 (n - 1) / n of them in 2 (n - 1)
-/// steps; a broadcast, and a panel of a mesh, sends all of them in one.
+/// Returns the traffic of one collective of n = `ranks` ranks by ring algorithms, where
+/// `bytes` is the size of one rank's input. An all-reduce sends 2 (n - 1) / n of it in
+/// 2 (n - 1) steps; a broadcast, and a panel on a mesh, sends all of it in one.
 /// Source: Li et al. 2022, equation (3).
 Traffic ring_traffic(const std::string& operation, int ranks, double bytes);
 

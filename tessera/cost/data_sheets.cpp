@@ -10,12 +10,12 @@ namespace tessera::cost {
 
 namespace {
 
-// From the makers' data sheets.
+// Figures from the manufacturers' data sheets.
 struct Sheet {
   std::string_view name;
   double gigabytes_per_s; // of its memory
   double f32_tflops;
-  double half_tflops; // dense, on tensor cores where there are any
+  double half_tflops; // dense, on tensor cores if the device has them
 };
 
 constexpr std::array<Sheet, 9> kSheets = {{
@@ -30,9 +30,9 @@ constexpr std::array<Sheet, 9> kSheets = {{
     {"h200", 4800, 67, 989},
 }};
 
-// Large products reach about 0.7 of the peak (Narayanan et al. 2021, section
-// 5: whole models at 0.52 of an A100's); streaming kernels 0.75 of the
-// memory's bandwidth. An eager framework starts an operator in 5 to 25 us.
+// Large products reach about 0.7 of the peak (Narayanan et al. 2021, section 5: whole
+// models reach 0.52 of an A100's); streaming kernels reach 0.75 of the memory's
+// bandwidth. An eager framework launches an operator in 5 to 25 us.
 constexpr double kProductShare = 0.7;
 constexpr double kMemoryShare = 0.75;
 constexpr double kStartSeconds = 10e-6;
@@ -86,7 +86,7 @@ DeviceSpeed data_sheet_speed(const std::string& device_name) {
   speed.products["bf16"] = products(sheet->half_tflops);
   speed.moves = elements(12, bytes_per_s); // two f32 read, one written
   speed.functions = elements(8, bytes_per_s);
-  speed.random = elements(9, bytes_per_s); // and a mask of a byte
+  speed.random = elements(9, bytes_per_s); // one f32 read, one written, and a mask of a byte
   return speed;
 }
 

@@ -6,13 +6,13 @@
 
 namespace tessera::cost {
 
-/// Data-sheet bandwidth of a device's memory by its name, without regard to
-/// case: "t4", "v100", "a100" ... Returns: bytes per second, 0 when unknown.
+/// Returns the data-sheet bandwidth of a device's memory in bytes per second, by the
+/// device's name in any case ("t4", "v100", "a100"); 0 for an unknown name.
 double known_memory_bandwidth(const std::string& device_name);
 
-/// Speed of a device that nobody measured, from its data sheet: products at a
-/// share of the peak, elements at the memory's bandwidth, and nothing faster
-/// than the host starts operators. Empty for an unknown name.
+/// Returns the speed of a device from its data sheet: products run at a share of the
+/// peak, element-wise operators at a share of the memory's bandwidth, and none is
+/// faster than the host launches operators. Empty for an unknown name.
 DeviceSpeed data_sheet_speed(const std::string& device_name);
 
 } // namespace tessera::cost

@@ -56,7 +56,7 @@ std::vector<int> traced_degrees(const TracedModel& model, const std::string& dev
   return {degrees.begin(), degrees.end()};
 }
 
-// The degrees of all layers.
+// Returns the degrees at which every layer was measured.
 std::vector<int> common_degrees(const MeasuredModel& model, const std::string& device) {
   std::vector<int> result;
   for (std::size_t i = 0; i < model.layers.size(); ++i) {

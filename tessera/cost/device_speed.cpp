@@ -33,8 +33,8 @@ std::string_view short_name(std::string_view name) {
   return name;
 }
 
-/// What was measured under an operator's name, with its variant or without;
-/// nullptr when nothing was.
+/// Returns the points measured under an operator's name, with its variant or without;
+/// nullptr when there are none.
 const std::vector<MeasuredPoint>* named(const DeviceSpeed& speed, std::string_view name) {
   name = short_name(name);
   for (const std::string_view one : {name, name.substr(0, name.find('.'))}) {
@@ -68,8 +68,8 @@ double interpolated(
   return a.*seconds * std::pow(b.*seconds / (a.*seconds), share);
 }
 
-/// Both passes; `ratio` is the backward's share of the forward where it was not
-/// measured.
+/// Returns the seconds of both passes. A backward that was not measured takes `ratio`
+/// times the forward.
 PassSeconds
 both(const std::vector<MeasuredPoint>& points, double size, double exponent, double ratio) {
   PassSeconds result;
@@ -83,7 +83,7 @@ both(const std::vector<MeasuredPoint>& points, double size, double exponent, dou
   return result;
 }
 
-/// Whether the gradients of its results are copied into one.
+/// Returns whether the backward copies the gradients of the results into one tensor.
 bool joins_gradients(std::string_view name) {
   const std::string_view plain = short_name(name);
   const std::string_view base = plain.substr(0, plain.find('.'));
@@ -108,10 +108,10 @@ product_seconds(const graph::OperatorWork& work, const DeviceSpeed& speed, Preci
       one.backward += weight * point.backward_seconds / point.size;
     }
   }
-  // A long and narrow product reads and writes more for its operations.
+  // A long and narrow product moves more elements for as many operations as a square one.
   const double elements =
       work.count * (work.rows * work.inner + work.inner * work.columns + work.rows * work.columns);
-  // A measured move touches three elements for each of its size.
+  // The measured move is a sum of two tensors: it touches three elements for each of its size.
   const double moved = seconds_at(speed.moves, elements / 3, 1);
   return {
       std::max(work.count * one.forward, moved), std::max(work.count * one.backward, 2 * moved)};
@@ -149,7 +149,7 @@ pass_seconds(const graph::OperatorWork& work, const DeviceSpeed& speed, Precisio
       return result;
     }
     case Kind::kCollective:
-      return {}; // depends on where its ranks are
+      return {}; // LayerTable prices it, since its time depends on where the ranks are
   }
   return {};
 }

@@ -1,6 +1,6 @@
 #pragma once
 
-// Private to this folder: what a LayerTable is made of.
+// Private to this folder: the rows from which a LayerTable is built.
 
 #include <vector>
 
@@ -13,45 +13,46 @@ namespace tessera::cost {
 
 /// One layer on one rank at the strategy's degree, for one microbatch.
 struct LayerRow {
-  /// Per kind of device, without tensor-parallel traffic.
+  /// For each kind of device, without tensor-parallel traffic.
   std::vector<double> forward_seconds;
   std::vector<double> seconds; // forward, backward and recomputation
   PassCollectives exchanged;
   double output_bytes = 0;
   double parameters = 0;
   double whole_parameters = 0;
-  double kept_bytes = 0; // by a microbatch between forward and backward
-  double working_bytes = 0; // while it runs backward
+  double kept_bytes = 0; // of a microbatch, between its forward and its backward
+  double working_bytes = 0; // while the layer runs its backward
   double logit_bytes = 0;
 };
 
+/// The rows of all layers.
 struct LayerRows {
   std::vector<LayerRow> layers;
-  /// What runs behind the last layer on stage 0, per kind of device; empty: nothing.
+  /// The part of layer 0 that runs behind the last layer, for each kind of device; empty: none.
   std::vector<PassSeconds> tail_seconds;
   PassCollectives tail_exchanged;
 };
 
-/// Bytes of a weight or an activation.
+/// Returns the bytes of one weight or activation.
 inline double value_bytes(Precision precision) {
   return precision == Precision::kHalf ? 2 : 4;
 }
 
-/// Seconds of a microbatch: a layer's measured seconds for one sample are taken apart into what the
-/// host needs to start its operators (`Constants`), paid once for a microbatch, and work that grows
-/// with the samples. A transformer layer's work is that of degree 1 divided by the degree, since
-/// its all-reduces are priced where they run; other layers are taken as measured at the degree.
-/// Backward costs two forwards, activation checkpointing one more for transformer layers. Throws:
-/// ConfigError naming layer, device and degree that were not measured.
+/// Returns the rows of a measured model. The measured seconds of one sample are divided into the
+/// time in which the host launches operators (`Constants`), which a microbatch pays once, and work
+/// that grows with the samples. A transformer layer's work is that of degree 1 divided by the
+/// degree, since its all-reduces are priced separately; other layers are priced as measured at the
+/// degree. A backward takes two forwards; activation checkpointing adds one more for transformer
+/// layers. Throws: ConfigError naming layer, device and degree that were not measured.
 LayerRows measured_rows(
     const DescribedModel& model,
     const Cluster& cluster,
     const Strategy& strategy,
     const Constants& constants);
 
-/// The model as it was traced at the degree; the collectives of its tensor-parallel groups are
-/// priced one by one. Recomputed are all of its movable layers; what stays on stage 0 is not.
-/// Throws: ConfigError when it was not traced or priced so.
+/// Returns the rows of a traced model at the strategy's degree and microbatch size. Activation
+/// checkpointing recomputes all layers but the first, which stays on stage 0.
+/// Throws: ConfigError when the model was not traced in this way, or not priced at this size.
 LayerRows
 traced_rows(const DescribedModel& model, const Cluster& cluster, const Strategy& strategy);
 

@@ -18,7 +18,7 @@ std::vector<double> prefix_sums(const std::vector<LayerRow>& rows, Value value) 
   return sums;
 }
 
-// [first][length - 1]
+// Returns [first][length - 1]: the largest working_bytes of a run of layers.
 std::vector<std::vector<double>> most_working(const std::vector<LayerRow>& rows) {
   std::vector<std::vector<double>> result(rows.size());
   for (std::size_t first = 0; first < rows.size(); ++first) {
@@ -164,7 +164,7 @@ StageMemory LayerTable::memory(int first, int last, const StageState& state) con
   StageMemory memory;
   memory.weights = count * value_bytes_;
   memory.gradients = count * (value_bytes_ + constants_.gradient_copies_bytes);
-  // Two moments, and f32 master weights beside half-precision ones.
+  // Two f32 moments, and f32 master weights if the weights are half-precision.
   memory.optimizer = count * (half ? 12 : 8) / state.optimizer_shards;
   memory.activations = (kept_[at(last)] - kept_[at(first)]) * state.in_flight;
   memory.working = most_working_[at(first)][at(last - first - 1)];

@@ -13,13 +13,13 @@ namespace tessera::cost {
 
 struct LayerRows;
 
-/// Bytes on the device of one stage that needs the most.
+/// Bytes on one device of a stage, at the peak.
 struct StageMemory {
   double weights = 0;
-  double gradients = 0; // with the copies that reducing them needs
+  double gradients = 0; // and the copies that reducing them needs
   double optimizer = 0;
-  double activations = 0; // kept for microbatches in flight
-  double working = 0; // of the one layer that runs
+  double activations = 0; // kept for the microbatches in flight
+  double working = 0; // temporary memory of the one layer that runs
   double logits = 0;
 
   double total() const {
@@ -27,23 +27,23 @@ struct StageMemory {
   }
 };
 
-/// What decides the memory of a stage beside its layers.
+/// What determines the memory of a stage besides its layers.
 struct StageState {
   int in_flight = 1; // microbatches between forward and backward
-  int optimizer_shards = 1;
+  int optimizer_shards = 1; // ranks among which the optimizer state is divided
 };
 
-/// Sums over runs of layers [first, last) at one tensor-parallel degree and
-/// microbatch size, each in constant time.
+/// Returns sums over runs of layers [first, last) at one tensor-parallel degree and
+/// microbatch size, each in constant time. A kind is an index into Cluster::kinds.
+/// Threads: any.
 ///
-/// Source: Li et al. 2022, section 3.4, bottom level (a table of measured
-/// layers). There one entry stands for every microbatch size and placement.
+/// Source: Li et al. 2022, section 3.4, bottom level (a table of measured layers).
+/// The paper's table has one entry for all microbatch sizes and placements.
 class LayerTable {
  public:
-  /// Of the strategy only degrees, microbatch size, distribution and activation
-  /// checkpointing are looked at.
-  /// Throws: ConfigError naming layer, device and degree that were not
-  /// measured.
+  /// Uses only the degrees, microbatch size, distribution and activation checkpointing
+  /// of the strategy. Throws: ConfigError naming layer, device and degree that were
+  /// not measured.
   LayerTable(
       const DescribedModel& model,
       const Cluster& cluster,
@@ -53,41 +53,45 @@ class LayerTable {
   int layers() const {
     return layers_;
   }
-  /// Forward and backward of one microbatch without tensor-parallel traffic.
+  /// Returns the seconds of one microbatch, forward and backward, without
+  /// tensor-parallel traffic.
   double compute_seconds(int kind, int first, int last) const {
     const auto& sums = compute_[static_cast<std::size_t>(kind)];
     return sums[at(last)] - sums[at(first)];
   }
-  /// Share of compute_seconds that is the forward.
+  /// Returns the part of compute_seconds that is the forward.
   double forward_seconds(int kind, int first, int last) const {
     const auto& sums = forward_[static_cast<std::size_t>(kind)];
     return sums[at(last)] - sums[at(first)];
   }
-  /// Of a model that returns home: the part of stage 0's seconds that runs
-  /// behind the last layer.
+  /// Returns the part of layer 0's seconds that runs behind the last layer, on stage 0
+  /// (DescribedModel::returns_home); 0 for other models.
   PassSeconds tail_seconds(int kind) const {
     return tail_.empty() ? PassSeconds{} : tail_[static_cast<std::size_t>(kind)];
   }
   bool returns_home() const {
     return returns_home_;
   }
-  /// Tensor-parallel traffic of one microbatch, forward and backward, of groups
+  /// Returns the seconds of the tensor-parallel traffic of one microbatch, for groups
   /// that span `nodes` nodes and whose slowest link carries `bytes_per_s`.
   PassSeconds tensor_seconds(int first, int last, int nodes, double bytes_per_s) const;
-  /// The part of it that runs behind the last layer, on stage 0.
+  /// Returns the same for the part that runs behind the last layer, on stage 0.
   PassSeconds tail_tensor_seconds(int nodes, double bytes_per_s) const;
-  /// Bytes of the activation between layer `cut` - 1 and `cut`.
+  /// Returns the bytes of the activation between the layers `cut` - 1 and `cut`.
   double cut_bytes(int cut) const {
     return cut_bytes_[at(cut)];
   }
-  /// Parameters on one rank; those that layers of the run share count once.
+  /// Returns the number of parameters on one rank; those that several layers of the run
+  /// share count once.
   double parameters(int first, int last) const;
-  /// Those of them whose gradients are averaged over tensor-parallel ranks too.
+  /// Returns how many of them have gradients that are averaged over tensor-parallel
+  /// ranks too.
   double whole_parameters(int first, int last) const {
     return whole_parameters_[at(last)] - whole_parameters_[at(first)];
   }
-  /// Parameters of [first, last) that another part of the model holds as well.
+  /// Returns how many of them another part of the model holds as well.
   double tied_parameters(int first, int last) const;
+  /// Returns the memory of a stage of these layers; requires first < last.
   StageMemory memory(int first, int last, const StageState& state) const;
 
  private:
@@ -116,11 +120,11 @@ class LayerTable {
   int tensor_degree_;
   double value_bytes_; // of a weight or an activation
   bool returns_home_;
-  std::vector<PassSeconds> tail_; // per kind
-  std::vector<std::vector<double>> compute_; // per kind, prefix sums
+  std::vector<PassSeconds> tail_; // [kind]
+  std::vector<std::vector<double>> compute_; // [kind], prefix sums
   std::vector<std::vector<double>> forward_;
-  /// [nodes - 1][layer]: sums of traffic of groups that span so many nodes. The
-  /// last entry is that behind the last layer.
+  /// [nodes - 1][layer]: prefix sums of the traffic of groups that span `nodes` nodes.
+  /// The last entry adds the part that runs behind the last layer.
   std::vector<std::vector<PassTraffic>> traffic_;
   std::vector<double> whole_parameters_;
   std::vector<double> cut_bytes_;
@@ -131,7 +135,7 @@ class LayerTable {
   std::vector<Tie> ties_;
 };
 
-/// Bytes of a device that tensors can have.
+/// Returns the bytes of a device's memory that are left for tensors.
 double usable_bytes(const DeviceKind& kind, const Constants& constants);
 
 } // namespace tessera::cost

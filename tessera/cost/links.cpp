@@ -16,7 +16,8 @@ std::size_t at(int index) {
   return static_cast<std::size_t>(index);
 }
 
-// Flows on every node's network, each direction alike.
+// The nodes of a strategy's groups, and a number of flows on every node's network,
+// which is the same in both directions.
 class Networks {
  public:
   Networks(const Strategy& strategy, const Cluster& cluster)
@@ -34,7 +35,7 @@ class Networks {
     return count_;
   }
 
-  // Nodes of a group, each once.
+  // Returns the nodes of a group, each once.
   static std::set<int> nodes_of(const std::vector<int>& members) {
     return {members.begin(), members.end()};
   }
@@ -57,7 +58,7 @@ class Networks {
     return members;
   }
 
-  // The slowest link of a ring over these nodes.
+  // Returns the bandwidth of the slowest link of a ring over the nodes of its ranks.
   double ring_bytes_per_s(const std::vector<int>& members) const {
     const std::set<int> nodes = nodes_of(members);
     double slowest = kUnlimited;
@@ -103,7 +104,7 @@ PlacementLinks place(const Strategy& strategy, const Cluster& cluster, const Con
     StageLinks links;
     links.tensor_bytes_per_s = kUnlimited;
     links.next_bytes_per_s = kUnlimited;
-    // Sends of one stage happen at one time in all replicas.
+    // All replicas send between two stages at the same time, so they share networks.
     std::vector<double> out(cluster.nodes.size(), 0);
     std::vector<double> in(cluster.nodes.size(), 0);
     for (int d = 0; d < strategy.dp; ++d) {
@@ -244,7 +245,7 @@ double gradient_sync_seconds(
       add(networks.data_group(k, t), ranks, divided * wire);
     }
   }
-  // Stages that hold the same parameters: a group of one rank each.
+  // Stages that hold the same parameters form groups with one rank of each stage.
   std::vector<int> sharing;
   double shared = 0;
   for (int k = 0; k < strategy.pp; ++k) {
@@ -273,7 +274,7 @@ double gradient_sync_seconds(
   for (const double busy : inside) {
     seconds = std::max(seconds, busy);
   }
-  // Groups of all stages were at work when one was measured.
+  // Measured times count once: the groups of all stages ran together when they were measured.
   return std::max(measured, seconds > 0 ? seconds / constants.link_efficiency + latency : 0);
 }
 

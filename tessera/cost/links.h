@@ -8,35 +8,36 @@
 
 namespace tessera::cost {
 
-/// What a stage's place in the cluster gives it.
+/// The bandwidths of a stage where it is placed in the cluster, after
+/// Constants::link_efficiency.
 struct StageLinks {
-  /// Bytes per second of its slowest tensor-parallel group's ring.
+  /// Of the ring of its slowest tensor-parallel group.
   double tensor_bytes_per_s = 0;
-  /// Most nodes that one of its tensor-parallel groups spans.
+  /// The largest number of nodes that one of its tensor-parallel groups spans.
   int tensor_nodes = 1;
-  /// Bytes per second from it to the next stage, of the slowest pair.
+  /// From it to the next stage, of the slowest pair of ranks.
   double next_bytes_per_s = 0;
-  /// Bytes per second between it and stage 0, of the slowest pair; not for
-  /// stage 0 itself.
+  /// Between it and stage 0, of the slowest pair of ranks; infinite for stage 0.
   double home_bytes_per_s = 0;
 };
 
-/// The bandwidth that groups of a strategy get where they are placed: links of
-/// a node belong to one pair of devices, a node's network is shared by all
-/// flows that use it at the same time (in each direction).
+/// The bandwidths of all stages of a strategy. A link within a node belongs to one
+/// pair of devices; the network of a node is shared by all flows that use it at the
+/// same time, separately in each direction.
 struct PlacementLinks {
   std::vector<StageLinks> stages;
-  /// Device kinds of a pipeline's stages, one entry a distinct pipeline.
+  /// The device kinds of a pipeline's stages, one entry for each distinct pipeline.
   std::vector<std::vector<int>> pipelines;
-  /// Per stage: the kinds of all its devices, each once.
+  /// For each stage the kinds of its devices, each once.
   std::vector<std::vector<int>> kinds;
 };
 
+/// Returns the bandwidths of a strategy that has its device_of_rank.
 PlacementLinks place(const Strategy& strategy, const Cluster& cluster, const Constants& constants);
 
-/// Seconds of one activation on its way from stage `stage` to the next one: of
-/// a model that returns home by way of stage 0, and from the last stage back to
-/// it. 0 when nothing is sent.
+/// Returns the seconds of one activation from `stage` to the next stage. If the model
+/// returns home (DescribedModel::returns_home), it passes through stage 0, and that of
+/// the last stage returns to stage 0. 0 when nothing is sent.
 double send_seconds(
     const PlacementLinks& links,
     int stage,
@@ -44,11 +45,11 @@ double send_seconds(
     bool returns_home,
     const Constants& constants);
 
-/// Seconds until every stage's gradients are summed over replicas, and those of
-/// parameters that stages share over those stages: traffic is added up on every
-/// network connection and every device's links, which work at the same time;
-/// the slowest counts. `parameters`, `whole` and `tied` hold the parameters of
-/// each stage on one rank: all, those that are averaged over tensor-parallel
+/// Returns the seconds until the gradients of every stage are summed over replicas, and
+/// those of parameters that stages share over these stages. Traffic is added up for
+/// every network connection and for every device's links; all work at the same time,
+/// so the slowest counts. `parameters`, `whole` and `tied` count the parameters of
+/// each stage on one rank: all of them, those that are averaged over tensor-parallel
 /// ranks too, and those that other stages hold as well.
 /// Source: Li et al. 2022, equation (4), second term.
 double gradient_sync_seconds(

@@ -38,8 +38,8 @@ measured(const Layer& layer, const MeasuredLayer& times, const std::string& devi
   return by_degree->second;
 }
 
-// Elements of the attention scores of one sample, and how many ranks they can
-// be divided over.
+// The elements of the attention scores of one sample, and the number of ranks among
+// which they are divided.
 struct Scores {
   double elements = 0;
   double divisor = 1;
@@ -61,13 +61,13 @@ Scores scores_of(
     scores.divisor = std::min<double>(tensor_degree, heads);
     return scores;
   }
-  // Twelve squares of the hidden size are the parameters of a layer; one head,
-  // since none is stated.
+  // A layer has about 12 hidden^2 parameters, which gives the hidden size; assume one
+  // head, since the model gives none.
   const double hidden = std::sqrt(static_cast<double>(layer.parameters) / 12.0);
   const double s = hidden > 0 ? elements / hidden : 0;
   scores.elements = s * s;
-  // What is kept was written during the measured forward, so attention that
-  // is not full (windows) cannot have kept more than the memory could take.
+  // The scores were written during the measured forward, so they cannot be more than
+  // the memory's bandwidth allows. This bounds attention within windows.
   for (const DeviceKind& kind : cluster.kinds) {
     if (kind.memory_bytes_per_s > 0) {
       const double written = measured(layer, times, kind.name, 1) * kind.memory_bytes_per_s;
@@ -102,13 +102,13 @@ class Builder {
       add_seconds(layer, model_.layers[index], kind.name, row);
     }
     if (is_transformer(layer) && degree_ > 1) {
-      // Two blocks, each all-reduced in forward, backward and recomputation.
+      // Each of the two blocks is all-reduced in forward, backward and recomputation.
       row.exchanged.forward = {{"all_reduce", degree_, row.output_bytes, 2}};
       row.exchanged.backward = {{"all_reduce", degree_, row.output_bytes, recomputes_ ? 4 : 2}};
     }
-    // The head's copies of logits are counted once, at the head itself.
+    // The copies of the logits are counted once, at the head.
     row.logit_bytes = layer.kind == "lm_head" ? constants_.logit_bytes * elements / tp() : 0;
-    // With the buffer that it came in.
+    // The activation is kept together with the buffer in which it was received.
     row.kept_bytes = makes_logits(layer) ? 0 : 2 * row.output_bytes;
     if (is_transformer(layer)) {
       add_transformer_memory(layer, model_.layers[index], row);
@@ -147,8 +147,8 @@ class Builder {
                                           : constants_.other_host_seconds);
     const double work = (seconds - host) * samples_ / (transformer ? degree_ : 1.0);
     row.forward_seconds.push_back(host + work);
-    // The host starts the backward's operators without the interpreter: about
-    // one forward's time for its twofold work.
+    // A backward has twice the operators, but the host launches them without the
+    // interpreter, which takes about as long as launching the forward.
     row.seconds.push_back(host * (2 + recomputed) + work * (3 + recomputed));
   }
 
@@ -160,7 +160,7 @@ class Builder {
                                            constants_.divided_working_bytes / tp()) +
                         kept_scores;
     if (!recomputes_) {
-      // Korthikanti et al. 2022, section 4.1: 10 + 24/t bytes an element.
+      // 10 + 24 / t bytes for each element (Korthikanti et al. 2022, section 4.1).
       row.kept_bytes +=
           elements(layer) * (10 + 24 / tp()) * value_bytes(described_.precision) / 2 + kept_scores;
     }

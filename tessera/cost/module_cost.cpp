@@ -9,13 +9,14 @@ namespace tessera::cost {
 
 namespace {
 
-// What nodes have themselves and with everything below them.
+// A quantity of each node: its own, and with everything below it.
 struct Amounts {
   std::vector<double> own;
   std::vector<double> subtree;
 };
 
-// Parents stand before children, so the last node is complete first.
+// Adds children to parents. Parents precede their children, so going backwards every
+// node is complete before it is added to its parent.
 std::vector<double> sum_subtrees(const graph::ModuleTree& tree, std::vector<double> values) {
   for (std::size_t n = tree.nodes.size(); n-- > 1;) {
     values[tree.nodes[n].parent] += values[n];
@@ -23,8 +24,8 @@ std::vector<double> sum_subtrees(const graph::ModuleTree& tree, std::vector<doub
   return values;
 }
 
-// w: a parameter is counted at the node that holds it, which is one only.
-// Doubles are exact for whole bytes up to 8 PiB.
+// Computes w. Each parameter is counted once, at the one node that holds it. Doubles
+// are exact for whole bytes up to 8 PiB.
 Amounts memory_bytes(const graph::ModelGraph& graph, const graph::ModuleTree& tree) {
   Amounts bytes;
   bytes.own.assign(tree.nodes.size(), 0);
@@ -43,9 +44,9 @@ Amounts memory_bytes(const graph::ModelGraph& graph, const graph::ModuleTree& tr
   return bytes;
 }
 
-// psi of a timed graph. The tracer's seconds include submodules; their
-// difference is attributed to each module and summed again along the node
-// tree, which differs from the module tree where nodes span levels.
+// Computes psi of a timed graph. The tracer's seconds include submodules; each module
+// gets the difference, which is summed again along the node tree. That tree differs
+// from the module tree where nodes span levels.
 Amounts forward_seconds(const graph::ModelGraph& graph, const graph::ModuleTree& tree) {
   std::vector<double> inclusive(graph.modules.size(), 0);
   Amounts seconds;
@@ -56,17 +57,17 @@ Amounts forward_seconds(const graph::ModelGraph& graph, const graph::ModuleTree&
     for (const int child : module.children) {
       below += inclusive[child];
     }
-    // A container that is never called takes the time of what it holds.
+    // A container that is never called takes the time of its children.
     inclusive[i] = module.calls > 0 ? module.forward_seconds : below;
-    // Below zero by the clock's noise, or because something else called the
-    // children.
+    // The difference can be negative: by the noise of the clock, or because another
+    // module called the children.
     seconds.own[tree.node_of_module[i]] += std::max(0.0, inclusive[i] - below);
   }
   seconds.subtree = sum_subtrees(tree, seconds.own);
   return seconds;
 }
 
-// psi of an untimed graph: the modules below a node.
+// Computes psi of an untimed graph: the number of modules below a node.
 Amounts descendants(const graph::ModuleTree& tree) {
   Amounts modules;
   for (const graph::ModuleNode& node : tree.nodes) {
@@ -96,7 +97,7 @@ NodeCosts node_costs(
   const std::size_t count = tree.nodes.size();
   NodeCosts costs{std::vector<double>(count), std::vector<double>(count)};
   if (w.subtree[0] == 0 && psi.subtree[0] == 0) {
-    costs.own[0] = 1; // nothing to weigh: the root is the whole by definition
+    costs.own[0] = 1; // nothing has a cost, so the root gets all of it
   } else {
     if (w.subtree[0] == 0) {
       alpha = 0;

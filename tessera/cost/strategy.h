@@ -11,15 +11,15 @@ namespace tessera::cost {
 enum class Schedule {
   kInterleaved, // one forward, one backward
   kSimple, // all forwards first
-  kCustom // an order that somebody wrote; it says itself what is in flight
+  kCustom // a given order, which itself determines what is in flight
 };
 
 constexpr std::array<std::string_view, 3> choice_names(Schedule /*type*/) {
   return {"interleaved", "simple", "custom"};
 }
 
-/// How a model is trained on a cluster. Source: Li et al. 2022, equation (2),
-/// with what it leaves out.
+/// How a model is trained on a cluster.
+/// Source: Li et al. 2022, equation (2), which has degrees, sizes and placement only.
 struct Strategy {
   int pp = 1;
   int dp = 1;
@@ -27,24 +27,24 @@ struct Strategy {
   int microbatch_size = 1;
   /// pp + 1 indices into the layers; stage k runs [b_k, b_(k+1)).
   std::vector<int> boundaries = {};
-  /// Virtual rank -> device; rank (stage, replica, tensor) is
+  /// Virtual rank -> device. The virtual rank of (stage, replica, tensor) is
   /// (stage * dp + replica) * tp + tensor.
   std::vector<int> device_of_rank = {};
-  /// Letters the devices were laid out by; "" for any other placement.
+  /// The placement strategy that gives device_of_rank; "" if none does.
   std::string placement = "PDT";
   Schedule schedule = Schedule::kInterleaved;
-  /// Of kInterleaved. 0: stages keep the fixed order of one forward, one
-  /// backward, in which stage k holds at most pp - k microbatches. Above: the
-  /// runtime's order, in which stages run what is ready, backwards first, and
-  /// any stage may hold this many.
+  /// For kInterleaved. 0 means 1F1B: stages keep its fixed order, in which stage k
+  /// holds at most pp - k microbatches. 1 or more means the runtime's order: stages
+  /// run what is ready, backwards first, and any stage may hold this many
+  /// microbatches.
   int active_microbatches = 0;
-  /// Of a traced model with tp > 1, also whether the ranks of a tensor-parallel
-  /// group bring the same samples.
+  /// For a traced model with tp > 1: how modules are distributed, and whether the ranks
+  /// of a tensor-parallel group bring the same samples.
   Distribution distribution = Distribution::kAsMeasured;
   bool same_samples = false;
   bool activation_checkpointing = true;
   bool shard_optimizer_state = false;
-  /// Gradients travel while the last microbatch's backward still runs.
+  /// Whether gradients are reduced while the last microbatch's backward still runs.
   bool overlap_gradients = false;
 
   int devices() const {
@@ -58,13 +58,15 @@ struct Strategy {
   }
 };
 
-/// Devices in the order `device_order`, laid out by `letters` (the right-most
-/// varies fastest): what Strategy::device_of_rank holds.
+/// Returns Strategy::device_of_rank for devices in the order `device_order` and the
+/// placement strategy `letters`, of which the right-most varies fastest.
+/// Requires degrees that fill the cluster. Throws: ConfigError for other letters.
 std::vector<int>
 lay_out(const Strategy& strategy, const std::string& letters, const std::vector<int>& device_order);
 
-/// Throws: ConfigError when degrees do not fill the cluster, the batch does not
-/// divide, or boundaries are not pp ascending stages over all layers.
+/// Checks a strategy. Throws: ConfigError when degrees do not fill the cluster, when
+/// dp x microbatch size does not divide the batch, or when boundaries are not pp
+/// ascending stages over all layers.
 void validate(const Strategy& strategy, int devices, int layers, int global_batch_size);
 
 } // namespace tessera::cost

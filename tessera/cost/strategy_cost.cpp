@@ -66,7 +66,7 @@ StageCost price_stage(
   return cost;
 }
 
-// Seconds that the fullest node's cores need for all its ranks' computation.
+// Returns the most seconds that the cores of a node need for the computation of its ranks.
 double shared_cores_seconds(
     const Cluster& cluster,
     const Strategy& strategy,
@@ -91,7 +91,7 @@ double shared_cores_seconds(
   return longest;
 }
 
-// Equation (5) of the slowest pipeline.
+// Adds the first two lines of price's formula, for the slowest pipeline.
 void add_pipeline_seconds(
     const Cluster& cluster,
     const Strategy& strategy,

@@ -12,16 +12,17 @@
 
 namespace tessera::cost {
 
+/// Estimate of one stage.
 struct StageCost {
-  double compute_seconds = 0; // one microbatch, forward and backward
-  double tensor_seconds = 0; // its tensor-parallel traffic
-  double send_seconds = 0; // activation to the next stage; so for the gradient
+  double compute_seconds = 0; // of one microbatch, forward and backward
+  double tensor_seconds = 0; // of its tensor-parallel traffic
+  double send_seconds = 0; // of the activation to the next stage, and of its gradient
   double optimizer_seconds = 0;
   double parameters = 0; // on one rank
   int in_flight = 1;
   StageMemory memory;
-  /// Device memory that the stage needs, with what the driver takes and what
-  /// fragmentation loses; and what its smallest device has.
+  /// Device memory that the stage needs, including the driver's and what fragmentation
+  /// loses, and the memory of its smallest device.
   double needed_bytes = 0;
   double device_bytes = 0;
 
@@ -34,16 +35,17 @@ struct StageCost {
 struct StrategyCost {
   double seconds = 0;
   double compute_seconds = 0; // of the slowest stage, all microbatches
-  double tensor_seconds = 0; // its tensor-parallel traffic
+  double tensor_seconds = 0; // of that stage's tensor-parallel traffic
   double bubble_seconds = 0; // filling, draining, waiting for links
-  double shared_cores_seconds = 0; // ranks of a host wait for its cores
+  double shared_cores_seconds = 0; // in which ranks wait for cores of their host
   double transfer_seconds = 0; // between stages, not hidden
-  double gradient_seconds = 0; // data-parallel traffic that is not hidden
+  double gradient_seconds = 0; // of data-parallel traffic that is not hidden
   double optimizer_seconds = 0;
   std::vector<StageCost> stages;
-  /// Stage that needs the largest share of its devices' memory.
+  /// The stage that needs the largest share of its devices' memory.
   int fullest_stage = 0;
 
+  /// Returns the bytes that a device of the fullest stage needs.
   double needed_bytes() const {
     return stages[static_cast<std::size_t>(fullest_stage)].needed_bytes;
   }
@@ -53,34 +55,34 @@ struct StrategyCost {
   }
 };
 
-/// Microbatches that stage `stage` holds between forward and backward.
+/// Returns the most microbatches that `stage` holds between forward and backward.
 int in_flight(const Strategy& strategy, int stage, int microbatches);
 
-/// Prices a strategy: equations (3) to (5) with links that are shared, uneven
-/// devices, latency, host overhead, the optimizer step, and memory.
-///
-/// A node's cores, where ranks share them, bound the same from below by the
-/// work of all its ranks.
+/// Estimates seconds and memory of a strategy by equations (3) to (5), extended by
+/// shared links, uneven devices, latency, host overhead, the optimizer step, and
+/// memory:
 ///
 ///   T = max over pipelines of
 ///         (m - 1) max_i max(t_i, e_i) + sum_i t_i + 2 sum_i e_i
 ///       + gradients + optimizer
 ///
-/// for m microbatches; t_i one microbatch on stage i, e_i one activation to the
-/// next stage (sent again as a gradient, hence 2).
+/// for m microbatches, where t_i are the seconds of one microbatch on stage i, and e_i
+/// those of one activation to the next stage, whose gradient returns (hence 2). If
+/// ranks share the cores of a node, the pipeline takes at least as long as these
+/// cores need for the work of all its ranks.
 ///
 /// Units: seconds of one iteration, bytes of one device.
 /// Throws: ConfigError as validate(Strategy) and LayerTable.
-/// Source: Li et al. 2022, section 3.4. There e_i limits no period, links are
-/// not shared, and memory is not modelled.
+/// Source: Li et al. 2022, section 3.4. In the paper e_i does not limit the period,
+/// links are not shared, and memory is not modelled.
 StrategyCost price(
     const DescribedModel& model,
     const Cluster& cluster,
     const Strategy& strategy,
     const Constants& constants = {});
 
-/// The same with a table of the strategy's degree, microbatch size and
-/// checkpointing and its links, for searches.
+/// Does the same for searches, with a table and links that were made for this strategy. It does
+/// not validate the strategy.
 StrategyCost price(
     const DescribedModel& model,
     const Cluster& cluster,
