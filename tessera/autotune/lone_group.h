@@ -6,9 +6,9 @@
 
 namespace tessera::autotune {
 
-/// The first rank of a group whose other ranks do not exist: enough to shape
-/// the part of a distributed model that a rank would hold. Its collectives
-/// throw InternalError. Threads: any.
+/// A group as its first rank sees it, whose other ranks do not exist. It is enough to
+/// trace, by shapes alone, the part of a distributed model that one rank would hold.
+/// All its collectives, abandon and recover throw InternalError. Threads: any.
 class LoneGroup : public comm::ProcessGroup {
  public:
   explicit LoneGroup(int size);

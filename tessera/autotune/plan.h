@@ -19,10 +19,11 @@ namespace autotune {
 /// Throws: ConfigError when its tensors do not have equally many rows, 1 or more.
 std::int64_t samples_of(const std::vector<at::Tensor>& batch);
 
-/// Returns the first `samples` rows, the first one again and again where there are fewer: planning
-/// follows shapes.
+/// Returns the first `samples` rows, or if there are fewer as many repetitions of the first one:
+/// planning follows shapes only.
 at::Tensor rows_of(const at::Tensor& tensor, std::int64_t samples);
 
+/// Returns the module of a module holder, or the pointer itself.
 template <typename Net>
 std::shared_ptr<torch::nn::Module> root_of(const Net& net) {
   if constexpr (requires { net.ptr(); }) {
@@ -34,7 +35,7 @@ std::shared_ptr<torch::nn::Module> root_of(const Net& net) {
 
 } // namespace autotune
 
-/// Plans how to train a model of the user's own on a cluster.
+/// Plans how to train a model on a cluster.
 ///
 /// `model` builds it: a function without arguments that returns a module holder (of TESSERA_MODULE,
 /// TORCH_MODULE or torch::nn::Sequential) or a std::shared_ptr to a module. It is called several
@@ -50,8 +51,8 @@ std::shared_ptr<torch::nn::Module> root_of(const Net& net) {
 ///         tessera::load_cluster("cluster.json"));
 ///     tessera::init(planned.config());
 ///
-/// Not collective: each rank calls it with the same arguments and comes to the same plan. Before
-/// or after `init`. Threads: the calling thread.
+/// Not collective: each rank calls it with the same arguments and gets the same plan, before or
+/// after `init`. Threads: the calling thread.
 /// Throws: ConfigError, PlanError as `autotune::plan_model`; ConfigError for a batch without rows.
 template <typename Make, typename Loss, typename... Tensors>
 Planned plan(

@@ -22,7 +22,7 @@ void search_what_runs(
     const cost::DescribedModel& model,
     const cost::Cluster& cluster,
     planner::SearchOptions& search) {
-  // The simulator takes well under a second for what this many devices need.
+  // For up to so many devices the simulator executes these strategies in well under a second.
   constexpr int kSimulated = 24;
   constexpr int kMostDevices = 256;
   search.runnable_only = true;

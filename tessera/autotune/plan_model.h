@@ -12,12 +12,12 @@ using Cluster = cost::Cluster;
 
 /// How `plan` looks for strategies.
 struct PlanOptions {
-  std::string name = "the model"; // in explanations
+  std::string name = "the model"; // for explanations
   cost::Precision precision = cost::Precision::kFull; // of parameters and activations
-  /// Price it with the activations of every layer recomputed.
+  /// Prices the model with the activations of every layer recomputed.
   bool activation_checkpointing = false;
-  /// What this version of the library can run is searched, with its constants, whatever is said
-  /// here.
+  /// `runnable_only`, `constants` and, for up to 256 devices, `simulate` are ignored: the search
+  /// always is for what this version of the library can run, with its constants.
   planner::SearchOptions search = {};
 };
 
@@ -30,24 +30,23 @@ struct Planned {
   const planner::Candidate& best() const {
     return found.best.front();
   }
-  /// Returns `base` with every key that the strategy decides (degrees, microbatches, schedule,
-  /// placement, partition): what `init` is given.
-  /// Throws: PlanError when this version of the library cannot run the strategy; ConfigError when
-  /// `base` does not go together with it.
+  /// Returns the configuration for `init`: `base` with every key that the strategy decides
+  /// (degrees, microbatches, schedule, placement, partition). Throws: PlanError when this version
+  /// of the library cannot run the strategy; ConfigError when `base` does not go together with it.
   config::Config config(const config::Config& base = {}) const;
-  /// Predicted seconds of one step.
+  /// Returns the predicted seconds of one step.
   double step_seconds() const {
     return best().seconds();
   }
-  /// A line for each of the best strategies, then the parts of the first: seconds, and the memory
-  /// of every stage.
+  /// Returns a text with a line for each of the best strategies, then the parts of the first one:
+  /// seconds, and the memory of every stage.
   std::string explanation() const;
 };
 
 namespace autotune {
 
-/// Sets the search up for what will be trained: only what runs, with the constants of the runtime,
-/// the best executed by the simulator.
+/// Sets `search` up for strategies that will be trained: only those that run, with the constants of
+/// the runtime, and the best of them executed by the simulator.
 void search_what_runs(
     const cost::DescribedModel& model,
     const cost::Cluster& cluster,
@@ -62,8 +61,8 @@ cost::DescribedModel describe_model(
     cost::Precision precision,
     const cost::Cluster& cluster);
 
-/// Traces the model and searches the strategies for it. The same on every rank and machine for the
-/// same model, options and cluster.
+/// Traces the model and searches the strategies for it. The result is the same on every rank and
+/// machine for the same model, options and cluster.
 /// Not collective. Threads: the calling thread.
 /// Throws: ConfigError as `describe_model`; planner::NothingFits, PlanError as `planner::search`.
 Planned plan_model(

@@ -34,7 +34,7 @@ nn::Distribution runtime_distribution(cost::Distribution distribution) {
   return nn::Distribution::kSpeed;
 }
 
-// The group's first rank, whose other ranks do not exist.
+// Returns the tensor parallelism of the group's first rank, for tracing without the other ranks.
 nn::TensorParallel outline(LoneGroup& group, const cost::TensorWay& way) {
   nn::TensorParallel parallel;
   parallel.group = &group;
@@ -57,7 +57,7 @@ BuiltModel built(const ModelSource& source, cost::Precision precision) {
   return model;
 }
 
-// nullopt when nothing of the model can be divided so.
+// Returns nullopt when no module can be divided in this way.
 std::optional<planner::DivisionTrace>
 trace_division(const ModelSource& source, cost::Precision precision, const cost::TensorWay& way) {
   LoneGroup group(way.degree);
@@ -73,7 +73,7 @@ trace_division(const ModelSource& source, cost::Precision precision, const cost:
   torch::nn::Module& root = *replacements.root;
   planner::DivisionTrace division;
   division.way = way;
-  // A mesh gives its rows parts of a common batch.
+  // A mesh divides a common batch among its rows, so each row needs one sample at least.
   const bool mesh = way.distribution == cost::Distribution::kMesh;
   const int least = way.same_samples && mesh ? topology::mesh_shape(way.degree).rows : 1;
   division.samples = way.same_samples ? least : way.degree;
@@ -88,7 +88,7 @@ trace_division(const ModelSource& source, cost::Precision precision, const cost:
   return division;
 }
 
-// Puts the script's random numbers back: building a model draws some.
+// Restores the state of the default generator, because building a model draws random numbers.
 class RandomState {
  public:
   RandomState() : generator_(at::detail::getDefaultCPUGenerator()) {

@@ -22,8 +22,8 @@ struct DivisionTrace {
   graph::ModelGraph graph; // at the least microbatch
   graph::ForwardWork least;
   graph::ForwardWork twice;
-  /// Names of the parameters that every rank holds whole; their gradients are averaged
-  /// over the group.
+  /// Names of the parameters that every rank holds whole and uses with its own samples;
+  /// their gradients are averaged over the group.
   std::set<std::string> whole;
 };
 

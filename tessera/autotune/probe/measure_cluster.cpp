@@ -12,7 +12,8 @@ namespace tessera::autotune {
 
 namespace {
 
-// A measurement travels as a one-node cluster file and the rest.
+// Packs a measurement as a cluster file of one node, which holds the speeds, and the
+// figures that such a file does not have.
 c10::IValue pack(const RankMeasurement& one) {
   cost::Cluster carrier;
   carrier.name = one.host;
@@ -68,7 +69,7 @@ cost::Cluster measure_cluster(comm::World& world, const Effort& effort) {
   for (const c10::IValue& value : comm::gather_object(world, *everyone, pack(mine), 0)) {
     all.push_back(unpack(value));
   }
-  // Rank 0 decides for all, also what goes wrong.
+  // Rank 0 makes the cluster or the error, and all ranks take it from there.
   std::string text;
   std::string failure;
   if (world.rank() == 0) {
@@ -89,7 +90,7 @@ cost::Cluster measure_cluster(comm::World& world, const Effort& effort) {
 
 cost::Cluster measure_cluster_now(const Effort& effort) {
   comm::WorldOptions options;
-  // A rank that cannot be reached must not keep the others for long.
+  // The timeout is short, so that an unreachable rank does not block the others for long.
   options.timeout = std::chrono::seconds(120);
   const auto world = comm::mpi_world(options);
   try {
@@ -98,7 +99,7 @@ cost::Cluster measure_cluster_now(const Effort& effort) {
     throw; // the same on every rank
   } catch (const std::exception& error) {
     if (world->size() > 1) {
-      // The others wait for this rank: end them too. Does not return.
+      // The other ranks wait for this one, so end them too. abort does not return.
       world->abort(error.what(), 1);
     }
     throw;

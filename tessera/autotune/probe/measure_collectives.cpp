@@ -19,7 +19,8 @@ struct Grouping {
   std::vector<int> mine; // empty: this rank is in no group
 };
 
-// Neighbours (stride 1), or ranks as far apart as the number of groups.
+// Returns the group of this rank: neighbours, or with `apart` ranks whose distance is the
+// number of groups. If `ranks` does not divide the world there is only one group.
 Grouping grouping_of(const comm::World& world, int ranks, bool apart) {
   const int groups = world.size() / ranks;
   const int used = world.size() % ranks == 0 ? groups : 1;
@@ -44,11 +45,10 @@ int hosts_of(const comm::World& world, const std::vector<int>& ranks) {
   return static_cast<int>(hosts.size());
 }
 
-/// What a run costs when it follows another, as in training: the group's ranks
-/// share cores and links with each other, and a rank that is not scheduled
-/// keeps the others waiting. A single run between barriers would hide that: its
-/// clock starts only when a rank is scheduled. `runs` is equal on all its
-/// ranks.
+/// Returns the seconds of one run among several in a row, as in training: ranks share
+/// cores and links, and a rank that the host does not schedule keeps the others
+/// waiting. A single run between barriers would hide that, because its clock starts
+/// only when the rank is scheduled. `runs` is equal on all ranks of the group.
 double seconds_in_a_row(comm::ProcessGroup& group, const std::function<void()>& run, int runs) {
   group.barrier();
   const auto start = Clock::now();
@@ -58,35 +58,35 @@ double seconds_in_a_row(comm::ProcessGroup& group, const std::function<void()>& 
   return seconds_since(start) / runs;
 }
 
-/// The longest of the ranks' seconds, on all of them.
+/// Returns the longest of the ranks' seconds, on all ranks.
 double longest(comm::ProcessGroup& group, double seconds) {
   const at::Tensor agreed = at::full({1}, seconds, at::kDouble);
   group.all_reduce(agreed, comm::ReduceOp::kMax);
   return agreed.item<double>();
 }
 
-/// One collective at one size, and how long a run takes.
+/// One collective at one size, and its measured seconds.
 struct Timed {
   std::string name;
   double bytes = 0;
   std::function<void()> run;
   int runs = 3; // in a round
-  bool slow = false; // one round says enough, and another takes long
-  Rounds rounds; // one after the other
-  Rounds between; // after some computation each
+  bool slow = false; // so slow that one run is exact enough
+  Rounds rounds; // of runs in a row
+  Rounds between; // of runs with computation before each
   double seconds = 0;
 };
 
-/// Every collective of a group in rounds that lie apart, the best round:
-/// foreign load meets a round, not all of them. Appends (ranks, hosts, bytes,
-/// seconds) a collective.
+/// Measures every collective of a group and sets its `seconds` to the best round.
+/// Rounds go over all collectives, so that other load meets one round of a
+/// collective and not all of them.
 void measure_group(comm::ProcessGroup& group, std::vector<Timed>& all, const Effort& effort) {
-  // Longer than the scheduler's time slices, so that groups meet each other.
+  // A round is longer than the host's time slices, so that groups meet each other.
   constexpr double kRoundS = 0.03;
   constexpr double kSlowS = 0.3;
   constexpr int kMostRuns = 1000;
-  // What ranks do between two collectives: without it those of a group that
-  // share cores with another group keep step, and never wait for each other.
+  // What ranks compute between two collectives. Without computation, groups that share
+  // cores fall into lockstep, and their ranks never wait for each other.
   const at::Tensor factor = at::randn({128, 128});
   const at::Tensor product = at::empty({128, 128});
   const auto compute = [&] {
@@ -97,7 +97,7 @@ void measure_group(comm::ProcessGroup& group, std::vector<Timed>& all, const Eff
   };
   Rounds computing;
   for (Timed& one : all) {
-    seconds_in_a_row(group, one.run, 1); // connections, buffers
+    seconds_in_a_row(group, one.run, 1); // the first run opens connections and allocates buffers
     const double seconds = longest(group, seconds_in_a_row(group, one.run, 1));
     one.runs = std::clamp(static_cast<int>(kRoundS / seconds), 1, kMostRuns);
     one.slow = seconds > kSlowS;
@@ -128,7 +128,7 @@ void measure_group(comm::ProcessGroup& group, std::vector<Timed>& all, const Eff
   }
 }
 
-// Each operation on a tensor of `elements` f32 on every rank before it.
+// Returns the operations to measure, each with an f32 input of `elements` on every rank.
 std::map<std::string, std::function<void()>>
 operations(comm::ProcessGroup& group, std::int64_t elements, bool quick) {
   const std::int64_t n = group.size();
@@ -162,11 +162,11 @@ std::vector<cost::CollectiveTime> measure_collectives(
     sizes = {1 << 14, 1 << 20};
   }
   const int hosts = hosts_of(world, everyone.ranks());
-  // (operation, ranks, hosts, bytes) -> seconds of the slowest group.
+  // (operation, ranks, hosts, bytes) -> seconds of the slowest group
   std::map<std::tuple<std::string, int, int, double>, double> slowest;
   std::vector<int> all_sizes;
   for (int ranks = 2; ranks <= world.size(); ++ranks) {
-    // Replicas and tensor-parallel groups divide the world.
+    // Replicas and tensor-parallel groups divide the world; a quick probe measures only these.
     if (world.size() % ranks == 0 || !effort.quick) {
       all_sizes.push_back(ranks);
     }

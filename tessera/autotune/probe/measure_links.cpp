@@ -30,7 +30,7 @@ std::vector<PairFacts> measure_links(
     comm::ProcessGroup& everyone,
     const Effort& effort,
     cost::ProbeQuality& quality) {
-  // Pairs of a few ranks stand for those of many.
+  // With many ranks only the pairs among some of them are measured.
   constexpr int kMostRanks = 16;
   constexpr int kMostRounds = 5;
   if (world.size() < 2) {
@@ -49,7 +49,7 @@ std::vector<PairFacts> measure_links(
       pair.best.bytes_per_s = std::max(pair.best.bytes_per_s, found.bytes_per_s);
       pair.best.latency_us = std::min(pair.best.latency_us, found.latency_us);
     }
-    // Rank 0 has the pairs: it decides for all.
+    // Only rank 0 has the pairs, so it decides for all.
     again = round == 0 || (round + 1 < kMostRounds && furthest(pairs) > kAgreement);
     again = comm::broadcast_object(world, everyone, again, 0).toBool();
     quality.repeated += again && round > 0 ? 1 : 0;

@@ -17,7 +17,7 @@ namespace tessera::autotune {
 
 namespace {
 
-// Further rounds for points in doubt.
+// Points that need another round get at most so many.
 constexpr int kMostExtraRounds = 8;
 
 /// Seconds of one operator.
@@ -26,13 +26,13 @@ struct PassTime {
   double backward = 1e30;
 };
 
-/// An operator as training runs it: several in a row, each on the result of the
-/// one before it, every result kept for the backward. So autograd's own time,
-/// fresh memory and what the caches have lost are in the figure.
+/// An operator as training runs it: several in a row, each on the result of the one
+/// before, with every result kept for the backward. The figure then includes the time
+/// of autograd, of fresh memory and of cache misses.
 struct Chain {
   std::function<at::Tensor(const at::Tensor& x, std::size_t i)> step;
   at::Tensor input;
-  std::vector<at::Tensor> parameters = {}; // get gradients as well
+  std::vector<at::Tensor> parameters = {}; // further tensors whose gradients are computed
   std::size_t length = 1;
 };
 
@@ -54,7 +54,7 @@ PassTime run_once(const Chain& chain) {
   return time;
 }
 
-/// The shortest of many runs: other programs only add.
+/// Returns the shortest of many runs, because other programs only add time.
 PassTime best_of(const Chain& chain, double budget_s) {
   constexpr int kLeast = 3;
   PassTime best;
@@ -102,7 +102,7 @@ struct Measured {
   }
 };
 
-// Operators in a row: many where they are short, of no more than this many
+// Returns the number of operators in a row: more for small ones, with at most kElements
 // elements together.
 std::size_t length_of(std::int64_t elements) {
   constexpr std::int64_t kMost = 16;
@@ -114,7 +114,8 @@ at::Tensor leaf(at::Tensor value) {
   return value.detach().requires_grad_(true);
 }
 
-/// Products of square matrices with bias, or `count` of them in one operator.
+/// Measures products of square matrices with bias, or with `count` > 1 operators of so
+/// many products each.
 Measured products_of(at::ScalarType dtype, std::int64_t count, const Effort& effort) {
   constexpr double kLongS = 0.25;
   constexpr std::int64_t kLargestOfMany = 256;
@@ -129,7 +130,7 @@ Measured products_of(at::ScalarType dtype, std::int64_t count, const Effort& eff
     if (count > 1) {
       shape.insert(shape.begin(), count);
     }
-    // Results keep the size of their inputs.
+    // This keeps the values of a chain's results in the range of its input.
     const double scale = 1 / std::sqrt(static_cast<double>(size));
     for (std::size_t i = 0; i < chain.length; ++i) {
       chain.parameters.push_back(leaf((at::randn(shape) * scale).to(dtype)));
@@ -149,7 +150,7 @@ Measured products_of(at::ScalarType dtype, std::int64_t count, const Effort& eff
     const double seconds = result.backward.points.back().best();
     if (seconds * 8 > kLongS || (effort.quick && size == 512) ||
         (count > 1 && size == kLargestOfMany)) {
-      break; // the next one takes eight times as long
+      break; // the next size would take eight times as long
     }
   }
   return result;
@@ -159,7 +160,7 @@ using ElementStep = std::function<at::Tensor(const at::Tensor&)>;
 
 Measured elements_of(const ElementStep& step, const Effort& effort, bool chained = true) {
   Measured result;
-  // What leaves the caches slows down.
+  // Sizes that do not fit into the caches run at a lower rate.
   result.set_growth(1, 6);
   result.budget_s = effort.seconds_a_point / 2 / effort.rounds;
   for (std::int64_t size = 16; size <= std::int64_t{1} << 22; size *= 8) {
@@ -183,8 +184,9 @@ Measured views(const Effort& effort) {
   return result;
 }
 
-/// Weights in a cache and out of it: the same few rows times one weight, and
-/// times many, one after the other. The backward is that of the rows alone.
+/// Measures what a weight adds to a product when it is not in a cache: the same few rows
+/// are multiplied with one weight, and with many, one after the other. The backward
+/// is the gradient of the rows only.
 struct Weights {
   static constexpr std::int64_t kRows = 64;
   static constexpr std::int64_t kSize = 256; // rows and columns of a weight
@@ -220,13 +222,13 @@ struct Weights {
     const double forward = far_forward.best() - near_forward.best();
     const double backward = far_backward.best() - near_backward.best();
     if (forward <= 0) {
-      return {}; // caches hold all of it
+      return {}; // the caches hold all weights
     }
     return {{kSize * kSize, forward, std::max(0.0, backward)}};
   }
 };
 
-// In rows of at most so many elements.
+// Returns x as a matrix with rows of at most `width` elements.
 at::Tensor rows(const at::Tensor& x, std::int64_t width) {
   return x.view({-1, std::min(width, x.numel())});
 }
@@ -238,7 +240,7 @@ ElementStep layer_norm(std::int64_t width) {
   };
 }
 
-/// Operators that differ from their kind's example by several times.
+/// Returns the operators whose speed differs from their kind's example by a factor.
 std::vector<std::pair<std::string, ElementStep>> named_operators() {
   constexpr std::int64_t kHead = 32; // width of one head
   constexpr std::int64_t kPositions = 64; // of one row of attention
@@ -248,7 +250,7 @@ std::vector<std::pair<std::string, ElementStep>> named_operators() {
       {"gelu.tanh", [](const at::Tensor& x) { return at::gelu(x, "tanh"); }},
       {"reshape",
        [](const at::Tensor& x) {
-         // As heads are brought together: short rows from far apart.
+         // This copies short rows from far apart, as attention does to join its heads.
          const at::Tensor parts = rows(x, kHead);
          const std::int64_t count = std::min<std::int64_t>(8, parts.size(0));
          return parts.view({-1, count, parts.size(1)}).transpose(0, 1).reshape({-1});
@@ -290,9 +292,9 @@ std::function<void()> training_layers() {
   };
 }
 
-/// All series in rounds, one point of each after the other, so that a burst of
-/// foreign load meets one round of a point and not all of them. Points in doubt
-/// get further rounds.
+/// Measures all series in rounds, one point after the other, so that a burst of other
+/// load meets one round of a point and not all of them. Doubtful points get further
+/// rounds.
 void measure_operators(const Effort& effort, RankMeasurement& result) {
   const at::AutoGradMode gradients(true);
   constexpr std::int64_t kMany = 8;
@@ -308,7 +310,7 @@ void measure_operators(const Effort& effort, RankMeasurement& result) {
   const auto known = named_operators();
   const std::size_t first_known = all.size();
   for (const auto& [name, step] : known) {
-    // One number cannot be the next one's input.
+    // A loss is a single number, which cannot be the input of the next operator of a chain.
     all.push_back(elements_of(step, effort, name != "cross_entropy_loss"));
   }
   Weights weights;

@@ -33,7 +33,7 @@ transport::Parcel next(transport::Transport& transport, const comm::World& world
   return std::move(*parcel);
 }
 
-/// One message there and one back; the receiver ends with a copy of its own.
+/// Sends one message and receives one, copied into `in`. The rank that `begins` sends first.
 void exchange(
     transport::Transport& transport,
     const comm::World& world,
@@ -50,7 +50,8 @@ void exchange(
   }
 }
 
-/// One-way seconds, on the rank that begins.
+/// Returns half the median seconds of an exchange, which on the rank that `begins` are the
+/// seconds of one way.
 double measure_exchange(
     transport::Transport& transport,
     const comm::World& world,
@@ -75,8 +76,8 @@ double measure_exchange(
   return median(seconds);
 }
 
-/// One-way seconds of the largest message. A slow link is given fewer rounds,
-/// on which the rank that begins decides.
+/// Returns the one-way seconds of the largest message. A slow link gets fewer rounds;
+/// the rank that `begins` decides and tells its peer in a message.
 double
 measure_large(transport::Transport& transport, const comm::World& world, int peer, bool begins) {
   constexpr std::int64_t kPart = 16;
@@ -112,7 +113,7 @@ PairMeasurements measure_pairs(comm::World& world, comm::ProcessGroup& group, in
   const int measured = std::clamp(most_ranks, 2, size);
   std::vector<bool> chosen(static_cast<std::size_t>(size), false);
   for (int i = 0; i < measured; ++i) {
-    // Evenly over all ranks, the first and the last among them.
+    // The chosen ranks are spread evenly, with the first and the last among them.
     chosen[static_cast<std::size_t>(i) * (size - 1) / (measured - 1)] = true;
   }
   std::vector<int> peers(static_cast<std::size_t>(size));

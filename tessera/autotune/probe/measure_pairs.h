@@ -12,10 +12,10 @@ struct PairMeasurements {
   std::vector<int> unmeasured; // ranks that were left out
 };
 
-/// Measures messages between pairs of ranks, one pair at a time, of at most `most_ranks` ranks.
-/// The result is on rank 0.
+/// Measures messages between all pairs of at most `most_ranks` ranks (2 at least), evenly chosen,
+/// one pair at a time. The result is on rank 0.
 /// Collective over the world. Threads: the main thread.
-/// Throws: CommError when a message does not come or comes damaged.
+/// Throws: CommError when a message does not arrive or arrives damaged.
 PairMeasurements measure_pairs(comm::World& world, comm::ProcessGroup& group, int most_ranks);
 
 } // namespace tessera::autotune

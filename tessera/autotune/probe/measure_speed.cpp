@@ -14,8 +14,8 @@ namespace tessera::autotune {
 
 namespace {
 
-/// Runs in a second, over a fixed time: what is left of a machine that others
-/// use too, or that a quota of processor time holds back.
+/// Returns runs per second over a fixed wall time, which includes what other programs
+/// and a quota of processor time take away.
 double runs_per_s(const std::function<void()>& run, double budget_s) {
   run();
   int runs = 0;
@@ -27,8 +27,8 @@ double runs_per_s(const std::function<void()>& run, double budget_s) {
   return runs / seconds_since(begin);
 }
 
-/// The shortest of many runs: other programs only add. Runs are repeated within
-/// one reading of the clock until they outlast its resolution.
+/// Returns the shortest of many runs, because other programs only add time. Short runs
+/// are repeated within one reading until it is long enough for the clock's resolution.
 double best_seconds(const std::function<void()>& run, double budget_s) {
   constexpr double kLongEnough = 20e-6;
   constexpr int kLeast = 3;
@@ -52,8 +52,8 @@ double best_seconds(const std::function<void()>& run, double budget_s) {
   return best;
 }
 
-/// A quota of processor time lets short runs through at full speed and stops
-/// long ones: what `share` of that speed lasts.
+/// Scales measured seconds to the share of full speed that lasts. A quota of processor
+/// time lets short runs through at full speed and stops long ones.
 void slow_down(cost::DeviceSpeed& speed, double share) {
   std::vector<std::vector<cost::MeasuredPoint>*> all = {
       &speed.moves, &speed.functions, &speed.random, &speed.weights};
@@ -70,8 +70,8 @@ void slow_down(cost::DeviceSpeed& speed, double share) {
   }
 }
 
-/// Runs in a second that last: in windows until the two best agree, as those
-/// under a quota do.
+/// Returns the runs per second that last, measured in windows until the two best agree,
+/// as windows under a quota do.
 double lasting_runs_per_s(
     const std::function<void()>& run,
     double window_s,
@@ -92,12 +92,12 @@ double lasting_runs_per_s(
   return 1 / lasting.best();
 }
 
-/// The part of full speed that lasts, at most 1. Full speed is that of runs
-/// which are much shorter than the time that a quota gives out at once.
+/// Returns the share of full speed that lasts, at most 1. Full speed is that of runs
+/// which are much shorter than the time that a quota grants at once.
 double lasting_share(double window_s, const Effort& effort, RankMeasurement& result) {
   constexpr std::int64_t kSize = 64;
   constexpr double kHeldBack = 0.9;
-  constexpr double kManyQuotas = 6; // times the window
+  constexpr double kManyQuotas = 6; // in windows
   const at::Tensor factor = at::randn({kSize, kSize});
   at::Tensor product = at::empty({kSize, kSize});
   const auto run = [&] { at::mm_out(product, factor, factor); };
@@ -106,7 +106,8 @@ double lasting_share(double window_s, const Effort& effort, RankMeasurement& res
     return std::min(1.0, best_s * lasting_runs_per_s(run, seconds, effort, result));
   };
   const double found = share(window_s);
-  // A window that begins or ends within a quota's period has a part too much.
+  // A window that begins or ends within a period of the quota counts part of it too much, which
+  // matters less in a longer one.
   return found < kHeldBack ? share(kManyQuotas * window_s) : 1;
 }
 
@@ -136,7 +137,7 @@ measure_speed(comm::World& world, comm::ProcessGroup& everyone, const Effort& ef
   at::Tensor sum = at::empty({kElements});
   const auto move = [&] { at::add_out(sum, x, x); };
   constexpr double kBytes = 3.0 * 4 * kElements; // two read, one written
-  // Quotas are given out every tenth of a second as a rule.
+  // Quotas usually have a period of a tenth of a second.
   const double window_s = std::max(0.12, 4 * effort.seconds_a_point);
   const bool first = world.local_rank() == 0;
   everyone.barrier();

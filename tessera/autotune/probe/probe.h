@@ -10,74 +10,79 @@
 
 namespace tessera::autotune {
 
-/// How long to look. `quick` leaves out sizes and collectives that a plan for
-/// pipelines and replicas does not ask for.
+/// How much to measure. `quick` leaves out sizes and collectives that a plan for
+/// pipelines and replicas does not need.
 struct Effort {
   double seconds_a_point = 0.04; // in all rounds together
-  int rounds = 3; // interleaved; the best counts, since load only adds time
+  int rounds = 3; // 2 or more, interleaved; the best counts, since other load only adds time
   bool quick = false;
 };
 
-/// What one rank measured; speeds are those of a host's first rank.
+/// What one rank measured. Only the first rank of a host measures `speed` and
+/// `alone_layers_per_s`.
 struct RankMeasurement {
   std::string host;
   std::string processor;
   double free_bytes = 0; // this rank's share of its host's free memory
-  cost::DeviceSpeed speed; // alone on its host
-  int processors = 0; // that this rank may run on; 0: not known
-  double alone_layers_per_s = 0; // of one rank while the others sleep
-  // While all ranks compute, in every round; those of a round belong together.
+  cost::DeviceSpeed speed; // while the host's other ranks sleep
+  int processors = 0; // on which this rank may run; 0: not known
+  double alone_layers_per_s = 0; // while the host's other ranks sleep
+  // While all ranks compute; entry i of every rank is from the same round.
   std::vector<double> busy_layers_per_s;
-  double busy_bytes_per_s = 0; // memory traffic of every rank while all move
-  double spread = 0; // of the point whose two best rounds are furthest apart
-  int repeated = 0; // rounds beyond the planned ones
+  double busy_bytes_per_s = 0; // memory traffic of one rank while all ranks move data
+  double spread = 0; // Rounds::spread of the point where it is largest
+  int repeated = 0; // rounds beyond Effort::rounds
 };
 
-/// Measures computation: one rank of every host alone, then all at once, in
-/// rounds. Collective over the world.
+/// Measures computation: first one rank of every host alone, then all ranks at the same
+/// time, in rounds. Collective over the world. Threads: the main thread.
 RankMeasurement
 measure_speed(comm::World& world, comm::ProcessGroup& everyone, const Effort& effort);
 
-/// Operators on this rank, forward and backward, at several sizes: fills the
-/// speed, the spread and how much was repeated. Not collective.
+/// Measures operators on this rank, forward and backward, at several sizes. Fills
+/// `speed`, `spread` and `repeated`. Not collective.
 void measure_operators(const Effort& effort, RankMeasurement& result);
 
-/// One layer's forward and backward, the next one at every call: products,
-/// functions and weights from memory mixed as in training, so that what ranks
-/// take from each other's caches and memory shows when all run it.
+/// Returns a function that runs forward and backward of one layer, each call of the
+/// next of several layers. It mixes products, functions and weights from memory as
+/// training does, so that contention for caches and memory shows when all ranks
+/// run it.
 std::function<void()> training_layers();
 
-/// Collectives for groups of 2 ranks and more, all groups of one size at one
-/// time, neighbours and, with several hosts, ranks far apart. The result is on
-/// every rank. Collective over the world.
+/// Measures collectives of groups of 2 ranks and more, all groups of one size at the
+/// same time: groups of neighbours and, on several hosts, of ranks far apart. The
+/// result is on every rank. Collective over the world. Threads: the main thread.
 std::vector<cost::CollectiveTime> measure_collectives(
     comm::World& world,
     comm::ProcessGroup& everyone,
     const Effort& effort,
     cost::ProbeQuality& quality);
 
-/// Bandwidth and latency of every pair of (a few) ranks, the best of several
-/// rounds; rounds go on until the two best of every pair agree. Fills `quality`
-/// and returns pairs on rank 0. Collective over the world.
+/// Measures bandwidth and latency of every pair of a few ranks: the best of several
+/// rounds, until the two best of every pair agree. Fills `quality` and returns the
+/// pairs on rank 0. Collective over the world. Threads: the main thread.
 std::vector<PairFacts> measure_links(
     comm::World& world,
     comm::ProcessGroup& everyone,
     const Effort& effort,
     cost::ProbeQuality& quality);
 
-/// Rank measurements as a cluster: a node a host, hosts of like speed as one
-/// kind of device.
-/// Throws: ConfigError when a host's ranks do not follow each other.
+/// Makes a cluster of the measurements: each host is a node, and hosts of similar speed
+/// have one kind of device. Not collective.
+/// Throws: ConfigError when the ranks of a host do not follow each other, and as
+/// cost::validate.
 cost::Cluster to_cluster(
     const std::vector<RankMeasurement>& ranks,
     const std::vector<PairFacts>& pairs,
     std::vector<cost::CollectiveTime> collectives,
     cost::ProbeQuality quality = {});
 
-/// All of it; the cluster is on every rank. Collective over the world.
+/// Measures everything; the cluster is on every rank. Collective over the world.
+/// Throws: ConfigError as to_cluster, the same on every rank.
 cost::Cluster measure_cluster(comm::World& world, const Effort& effort);
 
-/// The same in a world of its own, for use before `init`.
+/// Does the same in a world of its own, for use before `init`. Any other error than
+/// ConfigError ends all processes, because the other ranks wait for this one.
 cost::Cluster measure_cluster_now(const Effort& effort);
 
 } // namespace tessera::autotune

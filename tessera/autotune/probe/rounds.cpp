@@ -25,11 +25,11 @@ std::vector<cost::MeasuredPoint> Series::measured() const {
   for (std::size_t i = 0; i < sizes.size(); ++i) {
     result.push_back({sizes[i], points[i].best()});
   }
-  // A smaller size is part of a larger one.
+  // A smaller size takes no longer than a larger one.
   for (std::size_t i = result.size(); i-- > 1;) {
     result[i - 1].seconds = std::min(result[i - 1].seconds, result[i].seconds);
   }
-  // A larger one could be done in parts of the size before it.
+  // A larger size takes no longer than its work at the slowed rate of the size before it.
   for (std::size_t i = 1; i < result.size(); ++i) {
     result[i].seconds = std::min(
         result[i].seconds,
@@ -39,7 +39,7 @@ std::vector<cost::MeasuredPoint> Series::measured() const {
 }
 
 std::vector<std::size_t> doubtful(const Series& series) {
-  // A smaller size takes no longer, but for noise of the clock.
+  // A smaller size may take this much longer than the next one by noise of the clock.
   constexpr double kLonger = 1.2;
   std::vector<std::size_t> result;
   for (std::size_t i = 0; i < series.points.size(); ++i) {

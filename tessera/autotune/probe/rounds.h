@@ -8,8 +8,8 @@
 
 namespace tessera::autotune {
 
-/// One quantity, measured in several rounds that lie apart in time. Other
-/// programs only add time, so the least is the best known.
+/// One quantity, measured in several rounds at different times. Other programs only
+/// add time, so the least seconds are the best estimate.
 class Rounds {
  public:
   void add(double seconds);
@@ -17,8 +17,8 @@ class Rounds {
   double best() const {
     return best_;
   }
-  /// How far the second best round is from the best, as a share of the best:
-  /// two rounds that agree are believed. Infinite with fewer than two.
+  /// Returns the difference between the two best rounds as a share of the best; infinity
+  /// with fewer than two rounds. A small one means that the best can be trusted.
   double spread() const;
 
  private:
@@ -29,23 +29,23 @@ class Rounds {
 /// Rounds further apart than this share are repeated.
 constexpr double kAgreement = 0.2;
 
-/// One operation at ascending sizes.
+/// One operation, measured at ascending sizes.
 struct Series {
   std::vector<double> sizes;
   std::vector<Rounds> points;
-  /// Work grows with size to this power; a larger size is expected to be done
-  /// at no less than 1 / `slowdown` of the rate of the one before it.
+  /// Work grows as size^exponent, and the rate of work is expected to fall at most by the
+  /// factor `slowdown` from one size to the next.
   double exponent = 1;
   double slowdown = 1;
 
   void add_size(double size);
-  /// The best of every size, and no more than its neighbours allow, whatever
-  /// load there was.
+  /// Returns the best of every size, lowered to what the neighbouring sizes allow. That
+  /// corrects points of which all rounds met other load.
   std::vector<cost::MeasuredPoint> measured() const;
 };
 
-/// Points that another round may mend: their rounds disagree, or they are out
-/// of line with the size before or behind them.
+/// Returns the indices of points that need another round: their rounds disagree, or
+/// they do not fit to the size before or after them.
 std::vector<std::size_t> doubtful(const Series& series);
 
 } // namespace tessera::autotune

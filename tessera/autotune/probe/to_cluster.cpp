@@ -49,8 +49,9 @@ double product_seconds(const RankMeasurement& rank) {
   return rank.speed.products.at("f32").back().seconds;
 }
 
-// Of all ranks of a host in the best round: what one of them wins in a round,
-// another loses.
+// Returns the layers per second of all ranks of a host together, in the best round. The
+// best of each rank would be too much, because in a round one rank gains what another
+// one loses.
 double busy_layers_per_s(const std::vector<RankMeasurement>& ranks, const HostRange& host) {
   std::vector<double> rounds;
   for (int rank = host.first; rank < host.last; ++rank) {
@@ -63,7 +64,7 @@ double busy_layers_per_s(const std::vector<RankMeasurement>& ranks, const HostRa
   return rounds.empty() ? 0 : *std::max_element(rounds.begin(), rounds.end());
 }
 
-// The kind of device of a host: one that another host has too, or a new one.
+// Returns the kind of device of a host: that of a similar host, or a new one.
 int kind_of(const RankMeasurement& rank, std::vector<const RankMeasurement*>& kinds) {
   for (std::size_t k = 0; k < kinds.size(); ++k) {
     const RankMeasurement& known = *kinds[k];
@@ -78,7 +79,7 @@ int kind_of(const RankMeasurement& rank, std::vector<const RankMeasurement*>& ki
   return static_cast<int>(kinds.size()) - 1;
 }
 
-// Bandwidths and latencies between ranks become those between nodes.
+// Sets bandwidths and latencies of nodes to the medians of those between their ranks.
 void add_pairs(
     const std::vector<HostRange>& hosts,
     const std::vector<PairFacts>& pairs,
@@ -115,7 +116,7 @@ void add_pairs(
            .bytes_per_s = median(bandwidth),
            .latency_seconds = median(latency)});
       for (const std::size_t node : {a, b}) {
-        // A connection carries at least what its best pair gets.
+        // The network of a node carries at least what its best link does.
         cluster.nodes[node].inter_bytes_per_s =
             std::max(cluster.nodes[node].inter_bytes_per_s, median(bandwidth));
       }
@@ -147,9 +148,9 @@ cost::Cluster to_cluster(
     node.count = host.last - host.first;
     node.host = host.name;
     const double busy = busy_layers_per_s(ranks, host);
-    // Never more than there are ranks, nor processors where no rank has its
-    // own, whatever the noise; less than one core would only repeat that the
-    // measured rank is slow.
+    // Noise must not make this more than the ranks, or than the processors if ranks are
+    // not bound to one each. Less than one core would count the slowness of the
+    // measured rank twice.
     const bool free_to_move = first.processors >= 2;
     node.cores = std::clamp(
         busy / first.alone_layers_per_s,

@@ -9,10 +9,10 @@
 
 namespace tessera::autotune {
 
-/// Seconds in which this thread worked since a moment. A quota of processor
-/// time stops a long run in its middle, and other programs take its turn:
-/// neither is part of what an operator costs. With several threads, which wait
-/// for each other, it is the time that passed.
+/// Measures the processor time of this thread since its construction. Wall time would
+/// include pauses that are no part of an operator's cost: those by a quota of
+/// processor time, and those in which other programs run. If operators use several
+/// threads, which wait for each other, it measures wall time nevertheless.
 class WorkClock {
  public:
   double seconds() const {
