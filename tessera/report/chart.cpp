@@ -13,11 +13,11 @@ namespace tessera::report {
 
 namespace {
 
-// Lines are drawn in a box of this width that the browser stretches to the plot; all else is
-// placed by shares of the plot's width, so that letters and dots keep their shape.
+// Lines are drawn in a box of this width, which the browser stretches to the plot. Everything else
+// has positions in percent of the plot's width, so that letters and dots keep their shape.
 constexpr double kBoxWidth = 1000;
 
-/// From values to the plot: x in percent of its width, y in pixels from its top.
+/// Converts values to places in the plot: x in percent of its width, y in pixels from its top.
 struct Frame {
   double height = 0;
   double x_min = 0;
@@ -41,7 +41,7 @@ std::string percent(double value) {
   return attribute(std::round(value * 100) / 100) + "%";
 }
 
-/// The limits of all finite points; an empty chart keeps 0 to 1.
+/// Returns a frame that holds all finite points; that of an empty chart is 0 to 1.
 Frame frame_of(const ChartOptions& options, const std::vector<Series>& series) {
   Frame frame;
   frame.height = options.height;
@@ -95,9 +95,9 @@ std::string axes(const ChartOptions& options, const Frame& frame) {
   int number = 0;
   for (const double value : ticks(frame.x_min, frame.x_max, 8)) {
     if (value < frame.x_min || value > frame.x_max || value != std::floor(value)) {
-      continue; // between two steps there is nothing
+      continue; // a label between two steps would mean nothing
     }
-    // A narrow screen shows every second one.
+    // A narrow screen shows every second label.
     out += fill(
         "<text class=\"tick{}\" text-anchor=\"middle\" x=\"{}\" y=\"{}\">{}</text>\n",
         {number++ % 2 == 1 ? " spare" : "",
@@ -112,7 +112,7 @@ std::string axes(const ChartOptions& options, const Frame& frame) {
   return out;
 }
 
-/// At most two points for each column: its least and greatest.
+/// Keeps at most two points of each column: its least and its greatest.
 std::vector<Point> thinned(const std::vector<Point>& points, double columns) {
   if (static_cast<double>(points.size()) <= 2 * columns) {
     return points;
@@ -168,7 +168,8 @@ std::string dot(const Series& series, const Frame& frame, const Point& point) {
       {escape(series.style), percent(frame.x(point.first)), px(frame.y(point.second))});
 }
 
-/// Where values can be read: one x of each column that has any, a dot's before a line's.
+/// Returns the places at which values can be read: one x of each column that has points, that of a
+/// dot rather than that of a line.
 std::vector<double>
 places(const ChartOptions& options, const Frame& frame, const std::vector<Series>& series) {
   std::map<std::int64_t, std::pair<bool, double>> chosen; // column -> (is a dot's, x)
@@ -186,7 +187,7 @@ places(const ChartOptions& options, const Frame& frame, const std::vector<Series
       }
     }
   }
-  // The last value is what most look for.
+  // The last place shows the last value, which most readers look for.
   if (!chosen.empty()) {
     double last = chosen.rbegin()->second.second;
     for (const Series& one : series) {
@@ -203,7 +204,7 @@ places(const ChartOptions& options, const Frame& frame, const std::vector<Series
   return result;
 }
 
-/// A strip over each place that shows line, dots and values while it is pointed at.
+/// Returns a strip for each place that shows its line, dots and values while it is pointed at.
 std::string
 readouts(const ChartOptions& options, const Frame& frame, const std::vector<Series>& series) {
   const auto all = places(options, frame, series);
@@ -291,7 +292,7 @@ std::vector<Point> smoothed(const std::vector<Point>& points, double half_life) 
       result.push_back(point);
     }
   }
-  // Sums and weights of each point with all before it, then with all after.
+  // First sum each point with all before it, then add all after it; values and weights alike.
   std::vector<Point> before;
   double sum = 0;
   double weight = 0;

@@ -16,7 +16,7 @@ std::string print(const char* pattern, int digits, double value) {
   return text.data();
 }
 
-/// Three significant digits, at least those before the point: 1.50, 12.3, 175.
+/// Returns three significant digits, and never fewer than those before the point: 1.50, 12.3, 175.
 std::string three_digits(double value) {
   const double size = std::abs(value);
   return print("%.*f", size < 9.995 ? 2 : size < 99.95 ? 1 : 0, value);
@@ -28,7 +28,7 @@ std::string scaled(double value, double base, const std::array<const char*, N>& 
     return format_number(value);
   }
   std::size_t unit = 0;
-  // 999.5 would print as 1000.
+  // The limit is below `base`, because 999.5 would print as 1000.
   while (std::abs(value) >= base - base / 2000 && unit + 1 < N) {
     value /= base;
     ++unit;

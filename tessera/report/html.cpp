@@ -68,7 +68,7 @@ std::string losses(const RunLog& log) {
   return out;
 }
 
-/// A chart of one number of every step; empty when no step has it.
+/// Returns a chart of one figure of every step; "" when no step has it.
 template <typename Get>
 std::string chart_of(
     const RunLog& log,
@@ -129,7 +129,7 @@ std::string progress(const RunLog& log) {
 
 std::string traffic(const RunLog& log) {
   std::string out = "<h2>Bytes per group</h2>\n";
-  std::map<std::string, TrafficRecord> latest; // they count from the start
+  std::map<std::string, TrafficRecord> latest; // the last record counts everything since the start
   for (const TrafficRecord& record : log.traffic) {
     latest[record.group] = record;
   }
@@ -224,7 +224,7 @@ std::string documents(const RunLog& log) {
   return out;
 }
 
-/// What of the log could not be read.
+/// Returns what part of the log could not be read.
 std::string damage(const RunLog& log) {
   std::string out;
   if (log.torn) {

@@ -65,7 +65,7 @@ std::string speed_cards(const ReportInput& input, const Summary& summary) {
         words::spread(*summary.bubble_share, format_share));
   }
   const std::string mfu = words::mfu(input, summary);
-  const std::size_t end = mfu.find(" of "); // of the figure, where there is one
+  const std::size_t end = mfu.find(" of "); // ends the figure, if there is one
   out += summary.mfu ? card(mfu.substr(0, end), "model FLOPs utilisation", mfu.substr(end + 1))
                      : card("unknown", "model FLOPs utilisation", mfu.substr(mfu.find(':') + 2));
   return out;
@@ -101,7 +101,7 @@ std::string row(const std::string& name, const std::string& value) {
                        : fill("<tr><th>{}</th><td>{}</td></tr>\n", {escape(name), escape(value)});
 }
 
-/// As a shell would take it again.
+/// Returns the command quoted for a shell.
 std::string command_line(const std::vector<std::string>& words) {
   constexpr const char* kPlain =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=+./:,@%";

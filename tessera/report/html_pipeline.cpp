@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t kMostSteps = 6;
 
-/// The last step and others spread evenly over the recorded ones.
+/// Returns the last step and others, spread evenly over the recorded ones.
 std::vector<int> shown_steps(const std::vector<int>& all) {
   if (all.size() <= kMostSteps) {
     return all;
@@ -43,7 +43,7 @@ std::string choice(const char* group, const std::string& id, const std::string& 
       {group, id, id, on ? " checked" : "", id, text});
 }
 
-/// A timeline may hold steps of which nothing can be drawn.
+/// Returns the steps with events that can be drawn; a timeline may hold others.
 std::vector<int> drawable_steps(const timeline::Timeline& timeline) {
   timeline::Timeline drawn;
   for (const timeline::Event& event : timeline.events) {

@@ -16,7 +16,7 @@ namespace tessera::report {
 
 namespace {
 
-// "layers.12" -> {"layers", 12}; {"name", -1} without a number at the end.
+// Splits "layers.12" into {"layers", 12}; a label without a number at the end has -1.
 std::pair<std::string, int> split_number(const std::string& label) {
   const std::size_t digits = label.find_last_not_of("0123456789") + 1;
   constexpr std::size_t kMostDigits = 8;
@@ -49,7 +49,7 @@ class BoxWriter {
   }
 
  private:
-  // Where the parent's path is a prefix it says nothing new.
+  // Returns the paths of the node's modules, without the parent's path where that is a prefix.
   std::string label_of(int node, int parent) const {
     const std::string& above = view_.graph.modules[view_.tree.nodes[parent].modules.front()].path;
     std::string label;
@@ -102,7 +102,7 @@ class BoxWriter {
     }
   }
 
-  // One past the last of the sisters that are drawn as one box with the first.
+  // Returns one past the last of the siblings that are drawn as one box with the first.
   std::size_t end_of_run(int node, const std::vector<int>& children, std::size_t first) const {
     const auto [stem, number] = split_number(label_of(children[first], node));
     std::size_t end = first + 1;
@@ -128,7 +128,8 @@ class BoxWriter {
   std::vector<PartitionBox> boxes_;
 };
 
-// Columns on a terminal: code points, for names and box-drawing characters.
+// Returns the columns on a terminal, which for names and box-drawing characters is the
+// number of code points.
 std::size_t columns(const std::string& text) {
   return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) {
     return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U;
@@ -141,13 +142,13 @@ std::string pad(const std::string& text, std::size_t width) {
 }
 
 std::string in_colour(const std::string& text, int partition, bool colour) {
-  // The six that are readable on dark and light terminals.
+  // These six are readable on dark and light terminals.
   constexpr int kColours = 6;
   return colour ? str("\033[", 31 + partition % kColours, "m", text, "\033[0m") : text;
 }
 
-// Fills `lines` with the drawing of each box, in pre-order. The vertical lines
-// of a branch end with its last child.
+// Returns the lines that lead to each box, in pre-order of the boxes. The vertical line
+// of a branch ends with its last child.
 std::vector<std::string> draw_branches(const std::vector<PartitionBox>& boxes) {
   std::vector<std::string> branch(boxes.size());
   std::vector<std::string> below(boxes.size());
@@ -246,7 +247,7 @@ std::string partition_tree_json(const PartitionView& view) {
       {"nodes", std::move(nodes)},
       {"totals", view.total},
       {"warnings", view.warnings}};
-  // Names come from users' modules; bytes that are no UTF-8 must not end it.
+  // Names come from users' modules; bytes that are no UTF-8 are replaced, since dump would throw.
   return file.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 

@@ -10,9 +10,9 @@
 #include "tessera/report/format.h"
 #include "tessera/report/partition_tree.h"
 
-// Layout: a header with the name and one chip per partition, below it the tree
-// from left to right, a row per leaf, every parent in the middle of its
-// children. All lengths are in pixels.
+// The drawing has a header with the name and one legend entry ("chip") for each
+// partition. Below it the tree grows from left to right: each leaf has a row, each
+// parent is in the middle of its children. All lengths are in pixels.
 namespace tessera::report {
 
 namespace {
@@ -28,8 +28,8 @@ constexpr double kChipWidth = 206;
 constexpr double kChipRow = 26;
 constexpr double kLeastWidth = 2 * kMargin + 4 * kChipWidth;
 
-// Strong colour of a partition. Twelve hues by hand, further ones by stepping
-// round the circle with the golden angle, which keeps neighbours apart.
+// Returns the colour of a partition. Twelve were chosen by hand; further ones step round
+// the colour circle by the golden angle, which keeps neighbours apart.
 std::string colour_of(int partition) {
   constexpr std::array<const char*, 12> kFirst = {
       "#3366cc",
@@ -50,15 +50,15 @@ std::string colour_of(int partition) {
   return str("hsl(", partition * 137 % 360, ",55%,45%)");
 }
 
-// Names come from users' modules: what is no UTF-8 becomes U+FFFD, because one
-// such byte would keep a browser from showing the whole file.
+// Replaces bytes that are no UTF-8 by U+FFFD and escapes the text. Names come from
+// users' modules, and one such byte would keep a browser from showing the whole file.
 std::string readable(const std::string& text) {
   using Json = nlohmann::json;
   return escape(Json::parse(Json(text).dump(-1, ' ', false, Json::error_handler_t::replace))
                     .get<std::string>());
 }
 
-// The place at or before `at` where a UTF-8 letter begins.
+// Returns the position at or before `at` where a UTF-8 character begins.
 std::size_t letter_at(const std::string& text, std::size_t at) {
   while (at > 0 && (static_cast<unsigned char>(text[at]) & 0xC0U) == 0x80U) {
     --at;
@@ -139,8 +139,8 @@ class Drawing {
     width_ = std::max(kLeastWidth, x - kColumnGap + kMargin);
     const int rows = (static_cast<int>(view_.total.size()) + chips_per_row() - 1) / chips_per_row();
     tree_top_ = kMargin + kHeader + kChipRow * rows + 20;
-    // Leaves from the top down, in pre-order; parents once all children of
-    // theirs, which stand behind them, are placed.
+    // Leaves are placed from the top down, in pre-order; then parents, backwards, because
+    // children follow their parents and must be placed first.
     y_.assign(boxes_.size(), 0);
     double leaf_y = tree_top_;
     for (std::size_t i = 0; i < boxes_.size(); ++i) {
@@ -208,7 +208,7 @@ class Drawing {
     return text;
   }
 
-  // One partition of the legend: colour, number, total, bar.
+  // Returns one entry of the legend: colour, number, total and bar of a partition.
   std::string chip(int partition, double x, double y, double share) const {
     constexpr double kBarLeft = 110;
     constexpr double kBarWidth = kChipWidth - kBarLeft - 20;
@@ -259,7 +259,7 @@ class Drawing {
     const double y1 = y_[from] + kBoxHeight / 2;
     const double y2 = y_[to] + kBoxHeight / 2;
     const double middle = (x1 + x2) / 2;
-    // A call between two partitions is a message; within one it is not.
+    // A call to another partition is sent as a message and drawn dashed.
     const bool message = boxes_[from].partition != boxes_[to].partition;
     return str(
         "<path d=\"M",

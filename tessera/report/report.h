@@ -64,11 +64,12 @@ struct Summary {
   /// The model FLOPs utilisation of the newest start: flops_per_token x median tokens per second /
   /// peak. Source: Chowdhery et al. 2022, appendix B.
   std::optional<double> mfu;
-  double peak_flops_per_second = 0; // what mfu was divided by; 0: unknown
+  double peak_flops_per_second = 0; // by which mfu was divided; 0: unknown
   bool peak_given = false; // by the user of the report
   std::vector<std::int64_t> peak_memory_bytes; // of each rank
 };
 
+/// Computes the figures. A figure whose input is missing is left empty.
 Summary summarize(const ReportInput& input);
 
 /// Returns exp(loss): the number of equally likely tokens that would give this loss.

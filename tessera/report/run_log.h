@@ -111,10 +111,11 @@ class RunLogWriter {
  public:
   enum class Mode { kNew, kContinue };
 
-  /// kNew replaces the file; kContinue appends, after cutting off a torn line.
+  /// Opens the log. kNew replaces the file; kContinue cuts off a torn line and then appends.
   /// Throws: Error naming the file when it cannot be opened.
   RunLogWriter(std::string path, Mode mode);
-  /// Throws: Error naming the file when a line cannot be written (disk full).
+  /// Each write appends one line. Throws: Error naming the file when a line cannot be written
+  /// (disk full).
   void write(const RunFacts& run);
   void write(const StepRecord& step);
   void write(const ValidationRecord& validation);

@@ -7,7 +7,7 @@
 
 namespace tessera::report {
 
-/// A JSON document in a member of text; null in the file stands for "".
+/// A JSON document that a member holds as text; "" is null in the file.
 struct Document {
   const char* name;
   std::string& text;
@@ -39,11 +39,11 @@ struct Custom<report::Document> {
 
 namespace tessera::report {
 
-inline constexpr int kNewestRunLog = 2; // what is written; version 1 is read as well
-/// One less than what version 1, which counted steps from 0, could be moved to.
+inline constexpr int kNewestRunLog = 2; // the version written; version 1 can be read too
+/// Bounds of step numbers. The upper one leaves room for 1, which is added to those of version 1.
 inline constexpr form::Bounds kSteps = form::between(0, 1e15);
 
-/// Every line says what it is.
+/// Describes the "type" field, by which every line names its kind.
 template <typename Visit>
 void describe_type(Visit& visit, const char* type) {
   std::string said = type;
@@ -140,7 +140,7 @@ void describe(Visit& visit, SampleRecord& sample) {
   visit({.name = "text"}, sample.text);
 }
 
-/// The picture of the partition.
+/// The line that holds the picture of the partition.
 struct PartitionLine {
   std::string svg;
 };

@@ -13,15 +13,16 @@ namespace tessera::report {
 
 namespace {
 
-/// A message about a damaged line quotes it: bytes that are no UTF-8 become U+FFFD, and a long
-/// quotation is cut.
+/// Makes the message about a damaged line, which quotes it, fit for people: bytes that are no UTF-8
+/// become U+FFFD, and a long message is cut.
 std::string readable(const std::string& text) {
   constexpr std::size_t kLongest = 300;
   const std::string begin = text.size() > kLongest ? text.substr(0, kLongest) + "..." : text;
   return OrderedJson::parse(one_line(begin)).get<std::string>();
 }
 
-/// The log was written by a later program: skipping its lines would show a run that never was.
+/// The error that a later program wrote the log. It ends the reading, because a report that skips
+/// such lines would show a run that did not happen.
 class NewerVersion : public Error {
  public:
   using Error::Error;
@@ -35,7 +36,8 @@ class Reader {
     return !log_.starts.empty();
   }
 
-  /// Throws: Error for a line that is not as docs/run_log.md says; the log is unchanged then.
+  /// Adds one line to the log. Throws: Error for a line that does not have the form of
+  /// docs/run_log.md; the log is unchanged then.
   void read(const std::string& line, const std::string& place) {
     const OrderedJson json = parse_json(line, place);
     form::Faults faults(place);
@@ -91,7 +93,7 @@ class Reader {
     return read;
   }
 
-  /// Version 1 counted steps from 0.
+  /// Reads a record and counts its step from 1; version 1 counted from 0.
   template <typename Record>
   Record counted(const OrderedJson& json, form::Faults& faults) const {
     auto read = record<Record>(json, faults);
@@ -107,7 +109,8 @@ class Reader {
 
   void add(StepRecord step) {
     if (!log_.steps.empty() && step.step <= log_.steps.back().step) {
-      // The run line that announced these steps again is damaged; what ran last counts.
+      // These steps ran again although no run line says so: it must have been damaged. The newer
+      // records replace the older ones.
       drop_from(step.step);
     }
     if (any_run()) {
@@ -147,7 +150,7 @@ RunLog parse_run_log(const std::string& text, const std::string& name) {
   for (int number = 1; begin < text.size(); ++number) {
     const std::size_t end = text.find('\n', begin);
     if (end == std::string::npos) {
-      // A writer ends every line: this one was cut off as the run died.
+      // The writer ends every line, so this one was cut off when the run died.
       log.torn = true;
       break;
     }

@@ -11,7 +11,7 @@ namespace tessera::report {
 
 namespace {
 
-/// Length of the text up to and with its last line break.
+/// Returns the bytes of the file up to and including its last line break.
 std::uintmax_t whole_lines(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   std::uintmax_t length = 0;

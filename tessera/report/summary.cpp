@@ -9,7 +9,7 @@ namespace tessera::report {
 
 namespace {
 
-/// Between the two values that lie around it.
+/// Returns the quantile, interpolated between the two nearest values.
 double quantile(const std::vector<double>& sorted, double share) {
   const double at = share * static_cast<double>(sorted.size() - 1);
   const auto below = static_cast<std::size_t>(at);
@@ -116,7 +116,7 @@ void add_speed(const ReportInput& input, Summary& summary) {
   summary.bubble_share = spread_of(bubble_shares);
 }
 
-/// Wall time and tokens: both add up over the starts.
+/// Adds wall time and tokens, summed over the starts.
 void add_totals(const RunLog& log, Summary& summary) {
   double seconds = 0;
   bool timed = false;
@@ -143,7 +143,7 @@ void add_mfu(const ReportInput& input, Summary& summary) {
   if (!(run.flops_per_token > 0) || !(summary.peak_flops_per_second > 0)) {
     return;
   }
-  std::vector<StepValue> newest; // the peak is that of the newest start's ranks
+  std::vector<StepValue> newest; // of the newest start, since the peak is that of its ranks
   for (const StepRecord& step : input.log.steps) {
     if (step.step >= run.first_step) {
       newest.emplace_back(step.step, step.tokens_per_second);

@@ -82,7 +82,7 @@ std::string step_table(const RunLog& log) {
   const auto& steps = log.steps;
   const std::size_t rows = std::min(kMostRows, steps.size());
   for (std::size_t i = 0; i < rows; ++i) {
-    // Evenly spread, the first and the last among them.
+    // The rows are spread evenly, with the first and the last step among them.
     const StepRecord& step = steps[rows == 1 ? 0 : i * (steps.size() - 1) / (rows - 1)];
     table.rows.push_back(
         {str(step.step),

@@ -9,7 +9,7 @@ namespace tessera::report {
 
 namespace {
 
-/// Code points, so that columns of UTF-8 text line up.
+/// Returns the number of code points, so that columns of UTF-8 text line up.
 std::size_t width_of(const std::string& text) {
   return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) {
     return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U;

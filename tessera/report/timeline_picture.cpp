@@ -19,7 +19,7 @@ namespace {
 using timeline::Event;
 using timeline::Interval;
 
-// Pixels; along x everything is in percent of the picture's width.
+// Lengths along y are in pixels; those along x are in percent of the picture's width.
 constexpr double kRow = 40;
 constexpr double kBox = 24;
 constexpr double kStrip = 7;
@@ -32,7 +32,7 @@ struct Box {
   int rank = 0;
   std::string category;
   int microbatch = -1;
-  std::string name; // of what is neither forward nor backward
+  std::string name; // of the event; "" for forward and backward
   Interval time;
 };
 
@@ -79,7 +79,7 @@ Step collect(const timeline::Timeline& timeline, int step, const PictureOptions&
   if (!any) {
     throw Error(str("timeline: step ", step, " has no event that can be drawn"));
   }
-  std::map<Key, std::vector<Interval>> running; // lane 0 for all lanes
+  std::map<Key, std::vector<Interval>> running; // all lanes of a rank are joined as lane 0
   for (auto& entry : pieces) {
     const auto& [rank, lane, category, microbatch, name] = entry.first;
     auto rest = timeline::united(std::move(entry.second));
@@ -135,7 +135,7 @@ class Picture {
     return kRow * static_cast<double>(row_of_.size());
   }
 
-  /// Of a time from the step's start, in percent.
+  /// Returns a time since the step's start in percent of the step.
   double x(double microseconds) const {
     return microseconds / std::max(1e-9, step_.span.end - step_.span.start) * 100;
   }
@@ -168,7 +168,7 @@ class Picture {
                      {attribute(bottom() + 34)});
   }
 
-  /// The microbatch's number, from the zoom on at which it fits.
+  /// Returns the microbatch's number, which is shown from the zoom on at which it fits.
   static std::string label(const Box& box, double left, double width, double y) {
     const std::string text = str(box.microbatch);
     const double needed = 4 + 7.0 * static_cast<double>(text.size());
