@@ -62,7 +62,7 @@ LaunchRequest request_of(const Options& options, const std::vector<std::string>&
   return request;
 }
 
-/// Once here instead of once a rank.
+/// Throws: ConfigError when the program cannot run, once here instead of once on every rank.
 void check_program(const LaunchRequest& request) {
   const std::string& program = request.program.front();
   if (request.hostfile.empty() && program.find('/') != std::string::npos &&

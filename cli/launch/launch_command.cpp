@@ -10,11 +10,11 @@
 
 namespace tessera::cli {
 
-// USR1 is what the launcher sends to mean "end in good order" (mpirun forwards
-// it, but not TERM); the program gets TERM and must not see USR1. A rank that
-// was told to end says nothing: only the first failure is news. The program
-// runs in the background because a shell handles signals only between
-// foreground commands; that would take its input away but for descriptor 3.
+// The launcher sends USR1 to ask the ranks to end in good order, because mpirun forwards
+// it, but not TERM. The script passes TERM on to the program, which must not see USR1.
+// A rank that was asked to end prints nothing, since only the first failure matters. The
+// program runs in the background, because a shell handles signals only between foreground
+// commands. A background program would lose its input, hence descriptor 3.
 const char* const kRankScript = R"sh(stopped= child=
 trap 'stopped=1; [ -z "$child" ] || kill -TERM "$child" 2>/dev/null' USR1 TERM INT
 exec 3<&0
@@ -52,13 +52,13 @@ int positive(const std::string& text, const std::string& what) {
   return value;
 }
 
-/// "--mca", "-mca" and "mca" are one option; so are -np and -n.
+/// Returns the name of an option: "--mca" and "-mca" are "mca"; -np and -c are -n.
 std::string bare(const std::string& option) {
   const std::string name = option.substr(option.find_first_not_of('-'));
   return name == "np" || name == "c" ? "n" : name;
 }
 
-/// What the user's own options set: "bind-to", "mca NAME", "x VARIABLE".
+/// The options that the user gave, as "bind-to", "mca NAME" or "x VARIABLE".
 struct UserOptions {
   std::set<std::string> given;
   std::optional<int> ranks;
@@ -89,12 +89,12 @@ UserOptions read_user_options(const std::vector<std::string>& words) {
   return user;
 }
 
-/// Puts options that the user has not given.
+/// Collects the options of mpirun that the user has not given.
 class Options {
  public:
   explicit Options(const std::set<std::string>& given) : given_(given) {}
 
-  /// `words` unless the user gave `key` or one of `others`.
+  /// Adds `words` unless the user gave `key` or one of `others`.
   void put(
       const std::string& key,
       const std::vector<std::string>& words,
@@ -125,8 +125,9 @@ struct Layout {
   bool over_slots = false;
 };
 
-/// mpirun fills the slots of one host after the other, or puts
-/// processes_per_host on each.
+/// Returns how mpirun will place the ranks: it fills the slots of one host after the
+/// other, or puts processes_per_host on each.
+/// Throws: ConfigError when the number of ranks is unknown or too large.
 Layout
 lay_out(const LaunchRequest& request, const UserOptions& user, const std::vector<Host>& hosts) {
   std::optional<int> ranks = user.ranks ? user.ranks : request.ranks;
@@ -167,7 +168,7 @@ lay_out(const LaunchRequest& request, const UserOptions& user, const std::vector
     left -= here;
   }
   if (left > 0) {
-    // mpirun deals the rest out in turn.
+    // mpirun distributes the rest over the hosts in turn.
     layout.over_slots = true;
     layout.most_on_a_host += (left + host_count - 1) / host_count;
   }
@@ -282,21 +283,19 @@ std::vector<std::string> mpirun_command(const LaunchRequest& request, const Mach
   if (crowded || layout.over_slots) {
     options.put("oversubscribe", {"--oversubscribe"}, {"nooversubscribe"});
   }
-  // Several threads of a rank must not share the one core that mpirun would
-  // bind it to.
+  // mpirun would bind a rank to one core, which all threads of the rank would share.
   options.put(
       "bind-to",
       {"--bind-to", "none"},
       {"bind-to-core", "bind-to-socket", "cpu-set", "rankfile", "rf"});
   if (crowded) {
-    // A rank that waits must leave its core to one that computes.
+    // A rank that waits must yield its core to one that computes.
     options.mca("mpi_yield_when_idle", "1");
   }
-  // Which rank failed, and how, is said in one line by the script; mpirun would
-  // add twelve. Its other messages stay.
+  // The script reports in one line which rank failed, and how; without -q mpirun adds
+  // twelve. Its other messages stay.
   options.put("q", {"-q"}, {"quiet", "v", "verbose"});
-  // Containers forbid copies between processes, and Open MPI then warns in
-  // every log.
+  // Containers forbid copies between processes, about which Open MPI would warn in every run.
   options.mca("btl_vader_single_copy_mechanism", "none");
   if (request.threads_are_set) {
     options.put("x OMP_NUM_THREADS", {"-x", "OMP_NUM_THREADS"});
@@ -304,7 +303,7 @@ std::vector<std::string> mpirun_command(const LaunchRequest& request, const Mach
     const int threads = std::max(1, machine.cores / layout.most_on_a_host);
     options.put("x OMP_NUM_THREADS", {"-x", str("OMP_NUM_THREADS=", threads)});
   }
-  // Other hosts may have other processors.
+  // The kernel is for this machine's processor; other hosts may have other ones.
   if (alone && !request.blas_kernel.empty()) {
     options.put("x OPENBLAS_CORETYPE", {"-x", "OPENBLAS_CORETYPE=" + request.blas_kernel});
   }

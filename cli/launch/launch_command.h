@@ -8,18 +8,18 @@
 
 namespace tessera::cli {
 
-/// What `tessera launch` was asked for.
+/// What `tessera launch` is to start.
 struct LaunchRequest {
-  std::optional<int> ranks; // none: hosts x processes_per_host
-  std::string hostfile; // path, "" for this machine alone
+  std::optional<int> ranks; // nullopt: hosts x processes_per_host
+  std::string hostfile; // path, "" for this machine only
   std::string hostfile_text; // its content
   std::optional<int> processes_per_host; // from the configuration
   std::string custom_mpi_options; // from the configuration
   std::vector<std::string> program; // with its arguments
-  bool threads_are_set = false; // OMP_NUM_THREADS is in the environment
+  bool threads_are_set = false; // whether OMP_NUM_THREADS is in the environment
   // OPENBLAS_CORETYPE for ranks on this machine, "" for OpenBLAS's own choice
   std::string blas_kernel;
-  int restart = 0; // 0: first start
+  int restart = 0; // number of the restart; 0: the first start
 };
 
 /// One line of a host file.
@@ -28,24 +28,24 @@ struct Host {
   int slots = 1;
 };
 
-/// "name slots=4", "name:4", comments after '#'; a name alone has one slot.
-/// Throws: ConfigError naming line and text.
+/// Parses lines such as "name slots=4" or "name:4", with comments after '#'. A name without slots
+/// has one. Throws: ConfigError naming line and text.
 std::vector<Host> parse_hostfile(const std::string& text, const std::string& path);
 
-/// Words as a shell divides them: blanks part, quotes and backslashes keep.
+/// Splits a text as a shell does: at blanks, except in quotes and after a backslash.
 /// Throws: ConfigError when a quote is not closed.
 std::vector<std::string> split_words(const std::string& text);
 
-/// The command line of mpirun. Options that the user gives in
-/// custom_mpi_options replace those that would be set here, one by one.
+/// Returns the command line of mpirun. An option that the user gives in
+/// custom_mpi_options replaces the one that would be set here.
 /// Throws: ConfigError naming the option, the value and what to write instead.
 std::vector<std::string> mpirun_command(const LaunchRequest& request, const Machine& machine);
 
-/// `command` as one line for a shell.
+/// Returns `command` as one line for a shell.
 std::string quoted(const std::vector<std::string>& command);
 
-/// The script that runs each rank's program under /bin/sh and says how it
-/// ended; see docs/launch.md.
+/// The script for /bin/sh that runs the program of each rank and reports how it ended; see
+/// docs/launch.md.
 extern const char* const kRankScript;
 
 } // namespace tessera::cli

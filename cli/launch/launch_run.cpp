@@ -21,7 +21,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// The signals the launcher answers, blocked while it waits for them in turn.
+/// Blocks the signals that the launcher handles, so that it can wait for them one by one.
 class BlockedSignals {
  public:
   BlockedSignals() {
@@ -40,7 +40,7 @@ class BlockedSignals {
   const sigset_t& before() const {
     return before_;
   }
-  /// The next signal, 0 when none came within `seconds`.
+  /// Returns the next signal, or 0 when none came within `wait`.
   int next(std::chrono::milliseconds wait) const {
     const timespec time{wait.count() / 1000, wait.count() % 1000 * 1'000'000};
     const int signal = sigtimedwait(&signals_, nullptr, &time);
@@ -52,17 +52,18 @@ class BlockedSignals {
   sigset_t before_{};
 };
 
-/// Runs in the child; tells the parent through `report` why exec failed.
+/// Runs in the child and executes the command. If that fails, it writes errno to `report`, from
+/// which the parent reads it.
 [[noreturn]] void
 become(std::vector<char*>& arguments, const sigset_t& signals, pid_t parent, int report) {
-  // Its own group: Ctrl-C reaches the launcher alone, which passes it on in
-  // good order.
+  // The child gets a process group of its own, so that Ctrl-C reaches only the launcher,
+  // which then asks the ranks to end.
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (getppid() != parent) {
-    _exit(1); // the launcher died before the line above
+    _exit(1); // the launcher died before prctl, so no signal will come
   }
-  // A group in the background that reads the terminal would be stopped.
+  // A background process group that reads from the terminal would be stopped.
   if (isatty(STDIN_FILENO) != 0) {
     const int null = open("/dev/null", O_RDONLY);
     dup2(null, STDIN_FILENO);
@@ -118,7 +119,7 @@ RunOutcome run_child(const std::vector<std::string>& command, std::chrono::secon
   const BlockedSignals signals;
   const pid_t child = start(command, signals.before());
   RunOutcome outcome;
-  int sent = 0; // the strongest signal the child got
+  int sent = 0; // the last signal that was sent to the child
   auto deadline = Clock::time_point::max();
   const auto send = [&](int signal, std::chrono::seconds patience) {
     kill(child, signal);

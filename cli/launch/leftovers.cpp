@@ -31,7 +31,8 @@ std::vector<fs::path> entries_of(const fs::path& folder) {
   return paths;
 }
 
-/// The number after `prefix` and before the next '-', nothing for other names.
+/// Returns the process number between `prefix` and the end or the next '-'; nullopt for other
+/// names.
 std::optional<std::int64_t> process_in(const std::string& name, const std::string& prefix) {
   if (name.compare(0, prefix.size(), prefix) != 0) {
     return std::nullopt;
@@ -43,7 +44,8 @@ std::optional<std::int64_t> process_in(const std::string& name, const std::strin
   return result.ec == std::errc() && ended && process > 0 ? std::optional(process) : std::nullopt;
 }
 
-/// Ours and old enough. Links are never followed.
+/// Returns whether this user owns the path and it is old enough. Symbolic links never are
+/// removable.
 bool removable(const fs::path& path, std::int64_t least_age_seconds) {
   struct stat info {};
   if (::lstat(path.c_str(), &info) != 0 || info.st_uid != ::getuid() || S_ISLNK(info.st_mode)) {
@@ -69,8 +71,8 @@ std::int64_t bytes_of(const fs::path& path) {
   return bytes;
 }
 
-/// Files of `folder` that a process has mapped; nothing when the maps of one of
-/// this user's processes cannot be read.
+/// Returns the files of `folder` that a process has mapped; nullopt when the maps of
+/// one of this user's processes cannot be read.
 std::optional<std::set<std::string>> mapped_files(
     const std::string& processes,
     const std::string& folder) {

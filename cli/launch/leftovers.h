@@ -6,35 +6,35 @@
 
 namespace tessera::cli {
 
-/// Where runs put what they remove at their end. Other places are for tests.
+/// Where runs keep the files that they remove at their end. Tests use other places.
 struct LeftoverPlaces {
   std::string temporary; // folder of temporary files
   std::string shared_memory = "/dev/shm";
   std::string processes = "/proc";
-  /// What is younger is left alone: a process may be about to use it.
+  /// Younger files are kept, because a process may be about to use them.
   std::int64_t least_age_seconds = 60;
 
-  /// TMPDIR or /tmp, and the usual others.
+  /// Returns TMPDIR or /tmp, and the other places above.
   static LeftoverPlaces usual();
 };
 
-/// Something that a killed run left on this host.
+/// A file or folder that a killed run left on this host.
 struct Leftover {
   std::string path;
   std::int64_t bytes = 0;
 };
 
-/// Session folders of mpirun, its shared-memory files and temporary folders of
-/// this program, of this user and this host, whose process is gone and that no
-/// process has mapped. A process of another user or host is never judged.
-/// Not collective. Threads: one at a time.
+/// Finds what killed runs of this user left on this host: session folders of mpirun
+/// and temporary folders of this program whose process has ended, and shared-memory
+/// files of mpirun that no process has mapped. Files of other users and hosts are
+/// never touched. Not collective. Threads: one at a time.
 std::vector<Leftover> find_leftovers(const LeftoverPlaces& places);
 
-/// Removes them; what cannot be removed is passed over. Returns those that are
+/// Removes leftovers, skips those that cannot be removed, and returns those that are
 /// gone. Not collective.
 std::vector<Leftover> sweep(const std::vector<Leftover>& leftovers);
 
-/// "3 leftovers of killed runs (12.0 MiB)".
+/// Returns "3 leftovers of killed runs (12.0 MiB)".
 std::string summary(const std::vector<Leftover>& leftovers);
 
 } // namespace tessera::cli
