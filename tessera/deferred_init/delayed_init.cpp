@@ -27,10 +27,10 @@ thread_local bool t_delaying = false;
 std::atomic<std::uint64_t> next_order{1};
 std::atomic<std::uint64_t> next_storage{1};
 
-// Constants up to this size are copied, so that the program may change them.
+// Constants up to this size are copied, so that the program may change them afterwards.
 constexpr std::int64_t kCopiedConstantBytes = 1 << 20;
 
-// Operators that write all of their first argument and read nothing of it.
+// Operators that overwrite their whole first argument and read nothing of it.
 constexpr std::array<std::string_view, 11> kOverwriting{
     "aten::normal_",
     "aten::uniform_",
@@ -55,8 +55,8 @@ bool overwrites(const c10::OperatorHandle& op, const at::Tensor& first) {
          first.is_non_overlapping_and_dense();
 }
 
-// A call without tensors that was not told where to make its result, or was
-// told with the options of a delayed tensor.
+// Returns whether a call without tensor arguments may make its result on any device: it
+// names none, or the meta device, as the options of a delayed tensor do.
 bool makes_tensor_anywhere(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments) {
   bool anywhere = false;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
@@ -131,7 +131,7 @@ class DelayingMode : public TensorDispatchMode {
     }
     take_results(operation, at::ArrayRef<c10::IValue>(*stack).slice(first));
     if (operation->results.empty() && written.empty()) {
-      return; // a view, or a question about the shape: nothing to do later
+      return; // the operator made a view or asked for the shape; nothing is left to execute
     }
     operation->order = next_order++;
     for (const auto& state : written) {
@@ -239,8 +239,8 @@ DelayingMode& delaying_mode() {
   return *mode;
 }
 
-// An accumulator made before describes the gradient of a meta tensor. It stays,
-// with its hooks, and learns where its variable now is.
+// Updates the gradient accumulator of a materialized tensor, which still describes the
+// gradient of a meta tensor. It is kept because hooks are attached to it.
 void tell_accumulator(const at::Tensor& tensor) {
   if (!tensor.is_leaf() || !tensor.requires_grad()) {
     return;
@@ -264,6 +264,7 @@ void materialize_one(const at::Tensor& tensor, at::Device device) {
   tell_accumulator(tensor);
 }
 
+// Restores the state of the device's default generator at the end of a scope.
 class KeepRandomState {
  public:
   explicit KeepRandomState(at::Device device)
@@ -311,7 +312,7 @@ bool has_delayed(const torch::nn::Module& module) {
 }
 
 void materialize(at::TensorList tensors, at::Device device) {
-  // The recorded operations make tensors: not to be delayed once more.
+  // The recorded operations make tensors, which an enclosing scope must not delay again.
   const DispatchScope plain(nullptr);
   const KeepRandomState keep(device);
   for (const at::Tensor& tensor : tensors) {

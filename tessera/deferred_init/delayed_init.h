@@ -16,16 +16,17 @@ namespace tessera::tracer {
 /// memory and values later, for all of a model or for the part that a rank owns. A scope with
 /// enabled = false inside another one builds in the usual way.
 ///
-/// Delayed are all tensors made without naming a device, and every result computed from a delayed
-/// tensor, inside the scope or after it: a model may be initialised again, cast or tied before it
-/// is materialized. Tensors made for a device by name, and torch::tensor({...}), are made at once.
+/// The scope delays all tensors made without naming a device. Every result computed from a delayed
+/// tensor is delayed too, also after the scope, so a model may be initialised again, cast or tied
+/// before it is materialized. Tensors made for a named device, and torch::tensor({...}), are not
+/// delayed.
 ///
 /// Random numbers: every recorded operation draws one number from the default CPU generator and
 /// runs under a generator seeded with it. Values therefore depend on the seed and on the program,
 /// but not on which tensors are materialized, in which order, or on which rank. They differ from
 /// those of a construction without the scope, which draws all its numbers from one stream.
 ///
-/// Throws, from operators inside: ConfigError when the program reads the numbers of a delayed
+/// Operators on delayed tensors throw ConfigError when the program reads the numbers of a delayed
 /// tensor (item(), control flow), or writes them to a tensor with memory.
 /// Threads: the scope belongs to its thread. Not collective.
 /// Source: Karakus et al. 2021, appendix I.5.
@@ -55,6 +56,7 @@ bool has_delayed(const torch::nn::Module& module);
 /// Cost: time of the recorded operations; memory of the tensors and, while a tensor is made, of the
 /// tensors it is computed from.
 /// Threads: one thread at a time for one model. Not collective.
+/// Throws: ConfigError when a large tensor that a recorded operation reads was changed meanwhile.
 void materialize(at::TensorList tensors, at::Device device = at::kCPU);
 
 /// Materializes all parameters and buffers of a module and its children.

@@ -88,7 +88,7 @@ class Replay {
       }
       stack.push_back(map_operator_tensors(operation.arguments[i], [&](const at::Tensor& tensor) {
         if (!tensor.is_meta()) {
-          // A constant; numbers (0-dim) mix with every device.
+          // This is a constant. Operators accept a number (0-dim) of the CPU on every device.
           return tensor.dim() == 0 && tensor.is_cpu() ? tensor : tensor.to(device_);
         }
         const TensorRef& input = operation.inputs.at(next++);
@@ -98,13 +98,13 @@ class Replay {
     return stack;
   }
 
-  // Binds a new storage that later operations refer to.
+  // Stores the result that later operations refer to as `expected.storage`. It is copied if it
+  // shares memory with another storage, or has other strides than recorded.
   void keep(
       const Operation& operation,
       const ResultRef& expected,
       const std::vector<at::Tensor>& tensors) {
-    // Results stand in the order of the record; those that are no new storage
-    // were left out there.
+    // The record leaves out results without a storage of their own, hence `position`.
     const at::Tensor& found = tensors.at(expected.position);
     at::Tensor kept = found;
     bool shared = false;
@@ -142,8 +142,8 @@ Geometry::Geometry(const at::Tensor& tensor)
       offset(tensor.storage_offset()),
       dtype(tensor.scalar_type()) {}
 
-// A long chain of operations (a table filled row by row) must not be freed by
-// recursion: the stack would not hold it.
+// Frees a chain of operations without recursion, for which a long chain (a table filled row by
+// row) would need more stack than there is.
 Operation::~Operation() {
   std::vector<std::shared_ptr<Operation>> pending;
   const auto take = [&pending](Operation& operation) {

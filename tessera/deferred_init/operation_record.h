@@ -58,7 +58,7 @@ struct Operation {
   std::uint64_t order = 0; // position among all operations of the program
   std::uint64_t seed = 0; // of the random generator during the call
   torch::jit::Stack arguments; // placeholders where a tensor is delayed
-  std::vector<WatchedConstant> constants;
+  std::vector<WatchedConstant> constants; // those among the arguments that were not copied
   std::vector<TensorRef> inputs; // in the order of the placeholders
   std::vector<ResultRef> results;
 };
@@ -78,9 +78,10 @@ std::shared_ptr<StorageState> state_of(const at::Tensor& tensor);
 /// Attaches the state to the storage of a new meta tensor.
 void attach_state(const at::Tensor& tensor, std::shared_ptr<StorageState> state);
 
-/// Executes on `device`, in order, the operations that the storage's present content needs. Returns
-/// a tensor that holds the storage. It changes the default random generator of the device; callers
-/// save and restore that state.
+/// Executes on `device`, in order, the operations that the storage's present content needs, and
+/// returns a tensor that holds the storage. It changes the state of the device's default random
+/// generator; the caller saves and restores it.
+/// Throws: ConfigError when a watched constant has changed.
 at::Tensor replay(const StorageState& state, at::Device device);
 
 /// Returns a view of the storage of `base`.
