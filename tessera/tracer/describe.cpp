@@ -47,7 +47,7 @@ class Walk {
     gather(module, path, node);
   }
 
-  // Own parameters and children of `module`, which is `node` or part of it.
+  // Adds the own parameters and the children of `module`, which is `node` or part of it.
   void gather(torch::nn::Module& module, const std::string& path, int node) {
     const std::string prefix = path.empty() ? "" : path + ".";
     for (const auto& item : module.named_parameters(/*recurse=*/false)) {
@@ -75,8 +75,8 @@ class Walk {
     }
   }
 
-  // Notes a module with parameters that is part of its parent although its author may not know.
-  // A module with a holder is so by design, and so is a part of one of the library's own layers.
+  // Lists a module with parameters that is part of its parent, which its author may not know. A
+  // module with a holder, and a part of one of this library's layers, is so by design.
   void keep(const torch::nn::Module& module, const std::string& path) {
     std::int64_t elements = 0;
     for (const at::Tensor& parameter : module.parameters(/*recurse=*/false)) {

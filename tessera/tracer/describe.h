@@ -10,16 +10,16 @@
 
 namespace tessera::tracer {
 
-/// A parameter or buffer and who holds it.
+/// A parameter or buffer and the modules that hold it.
 struct HeldTensor {
   at::Tensor tensor;
-  std::string name; // first path
-  const torch::nn::Module* module; // first that registered it
+  std::string name; // first path under which it is found
+  const torch::nn::Module* module; // the first that registered it
   int parameter; // index into graph.parameters; -1 for a buffer
   std::vector<int> nodes; // entries of graph.modules that hold it
 };
 
-/// The graph of a model together with what its entries stand for.
+/// The graph of a model together with the modules and tensors that its entries describe.
 struct ModelParts {
   graph::ModelGraph graph;
   std::vector<torch::nn::Module*> modules; // one for each graph.modules entry
@@ -40,7 +40,8 @@ struct ModelParts {
 /// Source: Karakus et al. 2021, appendix C.2.
 ModelParts take_apart(torch::nn::Module& root, const std::string& name);
 
-/// The graph alone: traced = false, no order, no seconds, no activations.
+/// Returns the graph only: traced = false, no order, no seconds, no activations. Throws and threads
+/// as take_apart.
 graph::ModelGraph describe(torch::nn::Module& root, const std::string& name = "");
 
 } // namespace tessera::tracer

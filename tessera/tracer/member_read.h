@@ -6,17 +6,17 @@
 
 namespace tessera::tracer {
 
-/// Code that reads a tensor which the forward of another module keeps in a member: a loss over
-/// attention weights. It finds the tensor only on the rank where that forward runs.
+/// A read of a tensor that the forward of another module keeps in a member, for instance by a loss
+/// over attention weights. The tensor exists only on the rank where that forward runs.
 struct MemberRead {
   std::string holder; // path
   std::string reader; // path; empty: the forward of the model, or the step function
   std::string name; // of the holder, for messages
-  std::string op; // what reads it first
+  std::string op; // the first operator that reads it
 };
 
-/// Throws: UserError for a reader that is on another rank than the holder. `partition`: rank by
-/// path, a path without entry is on the rank of the one above, the root on 0.
+/// Checks that readers are on the rank of the holder. `partition` maps paths to ranks; a path
+/// without an entry is on the rank of its parent, the root on 0. Throws: UserError naming both.
 void check_member_reads(
     const std::vector<MemberRead>& reads,
     const std::map<std::string, int>& partition);

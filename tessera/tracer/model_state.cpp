@@ -42,7 +42,7 @@ ModelState::ModelState(torch::nn::Module& root, const std::vector<at::Device>& d
 
 ModelState::~ModelState() {
   const at::NoGradGuard no_grad;
-  // Whatever the version counter says: batch norm's kernel does not count.
+  // All buffers are restored, because batch norm's kernel does not increase the version counter.
   for (auto& [buffer, saved] : buffers_) {
     buffer.copy_(saved);
   }

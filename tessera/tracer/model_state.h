@@ -11,9 +11,9 @@
 
 namespace tessera::tracer {
 
-/// Puts back, when it ends, what a forward may change: buffers and the random state of these
-/// devices. Parameters are not copied, since they may fill the memory, but watched.
-/// Threads: the thread of the forward.
+/// Saves what a forward may change and restores it in the destructor: buffers, and the random state
+/// of the devices. Parameters are not copied, since they may fill the memory; their version
+/// counters are checked. Threads: the thread of the forward.
 class ModelState {
  public:
   ModelState(torch::nn::Module& root, const std::vector<at::Device>& devices);

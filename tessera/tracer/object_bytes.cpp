@@ -9,8 +9,8 @@ namespace tessera::tracer {
 
 namespace {
 
-// Where a class derived from Module may put its first member: before the end of sizeof(Module),
-// because the padding at a base's end is used.
+// Returns the offset at which a class derived from Module may put its first member. It can be less
+// than sizeof(Module), because members are put into the padding at the end of a base.
 std::size_t bytes_of_base() {
   struct Probe : torch::nn::Module {
     char first = 0;
@@ -28,7 +28,7 @@ std::vector<std::byte> own_bytes_of(const torch::nn::Module& module) {
   const std::size_t size = nn::object_size(module);
   const auto* object = static_cast<const std::byte*>(dynamic_cast<const void*>(&module));
   std::vector<std::byte> bytes(object, object + size);
-  // The base may stand anywhere in the object: libtorch derives from it virtually.
+  // The base may be anywhere in the object, because libtorch derives from it virtually.
   const std::size_t begin =
       std::min<std::size_t>(reinterpret_cast<const std::byte*>(&module) - object, size);
   const std::size_t end = std::min(begin + bytes_of_base(), size);

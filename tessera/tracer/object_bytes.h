@@ -7,22 +7,22 @@
 
 namespace tessera::tracer {
 
-/// The bytes of a module's object as they were: whatever a method assigns to a member, a tensor, a
-/// number, a flag or a vector that grows, changes some of them. What torch::nn::Module itself keeps
-/// in the object (its lists, its name, its mode) is left out. Nothing is known of an object whose
-/// size nobody said (nn/module/object_size.h). Must not outlive the module.
+/// A copy of the bytes of a module's object. Whatever a method assigns to a member (a tensor, a
+/// number, a flag, a vector that grows) changes some of these bytes. The members of
+/// torch::nn::Module itself (its lists, its name, its mode) are left out. An object of unknown size
+/// (nn/module/object_size.h) never counts as changed. It must not outlive the module.
 class ObjectBytes {
  public:
   explicit ObjectBytes(const torch::nn::Module& module);
 
-  /// Whether the object's bytes are others now.
+  /// Returns whether the object's bytes differ from the copy.
   bool changed() const;
-  /// Whether the object holds this pointer, as a member that is a tensor does.
+  /// Returns whether the copy contains this pointer, as a member that is a tensor does.
   bool holds(const void* pointer) const;
 
  private:
   const torch::nn::Module* module_;
-  std::vector<std::byte> bytes_; // empty: of unknown size
+  std::vector<std::byte> bytes_; // empty: the size is unknown
 };
 
 } // namespace tessera::tracer

@@ -29,7 +29,8 @@ ParameterReads::ParameterReads(ModelParts& parts) : parts_(parts) {
   }
 }
 
-// Also by memory: Tensor::data() and detach() make handles that no operator was seen to make.
+// Finds a tensor by its memory too, because Tensor::data() and detach() make handles without an
+// operator that the trace could see.
 const HeldTensor* ParameterReads::find(const at::Tensor& tensor) const {
   const auto same = by_tensor_.find(tensor.unsafeGetTensorImpl());
   if (same != by_tensor_.end()) {
@@ -62,7 +63,7 @@ int ParameterReads::before(
     return nn::is_node(*held->module) && nn::is_operator_layer(*held->module);
   });
   if (layers && nn::transposes_parameter(op)) {
-    return -1; // the product that takes the result is the layer's operator
+    return -1; // the layer's operator is the product that takes the result
   }
   const auto held_by = [&](const at::Tensor& tensor) {
     const HeldTensor* held = find(tensor);
@@ -84,7 +85,7 @@ int ParameterReads::before(
     return layer;
   }
   for (const HeldTensor* held : elsewhere) {
-    // The root's own tensors are on pp rank 0, where the step function runs.
+    // The step function may read the root's own tensors, since it runs on pp rank 0 as they do.
     if (current < 0 && !holds(*held, 0)) {
       throw ConfigError(
           str("the step function reads ",
@@ -101,11 +102,11 @@ int ParameterReads::before(
   return -1;
 }
 
-// The reader names the tensor as its own, as a module does that shares it.
+// Lists the tensor as a parameter of the reader too, as if the modules shared it.
 void ParameterReads::join(int node, const HeldTensor& tensor, const c10::OperatorHandle& op) {
   auto& modules = parts_.graph.modules;
   int parameter = tensor.parameter;
-  if (parameter < 0) { // a buffer: its module follows with any parameter
+  if (parameter < 0) { // for a buffer any parameter of its module keeps the two together
     const auto& own = modules.at(tensor.nodes.front()).parameters;
     if (own.empty()) {
       return;
@@ -118,7 +119,7 @@ void ParameterReads::join(int node, const HeldTensor& tensor, const c10::Operato
   }
   const graph::Module& holder = modules.at(tensor.nodes.front());
   const graph::Module& reader = modules.at(node);
-  if (holder.path.empty()) { // the model's own tensors are on pp rank 0 whoever reads them
+  if (holder.path.empty()) { // the model's own tensors are on pp rank 0 anyway
     return;
   }
   const bool known =

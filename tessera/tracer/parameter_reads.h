@@ -9,18 +9,18 @@
 
 namespace tessera::tracer {
 
-/// Sees, during a trace, which operators read parameters or buffers of which module. A layer's
-/// operator (nn/operator_call.h) is a call of the layer. Whatever else reads a tensor while another
-/// module runs must find it on its own rank: the two modules become one unit of partitioning.
-/// Threads: the thread of the trace.
+/// Records, during a trace, which operators read parameters or buffers of which module. The
+/// operator of an operator layer (nn/module/operator_call.h) counts as a call of the layer. Any
+/// other operator that reads a tensor of a module while another module runs needs it on its own
+/// rank, so the two modules become one unit of partitioning. Threads: the thread of the trace.
 class ParameterReads {
  public:
-  /// `parts` outlives it; its graph learns what is found.
+  /// `parts` must outlive it; reads are recorded in its graph.
   explicit ParameterReads(ModelParts& parts);
 
-  /// Called before an operator runs while module `current` (index into graph.modules, -1 outside
-  /// of every module) does. Returns the node whose call the operator is, or -1.
-  /// Throws: ConfigError for a parameter that the step function reads past its module.
+  /// The trace calls this before each operator, with the module that runs (an index into
+  /// graph.modules, -1 outside of every module). Returns the layer whose call the operator is, or
+  /// -1. Throws: ConfigError for a parameter that the step function reads past its module.
   int before(const c10::OperatorHandle& op, const torch::jit::Stack& stack, int current);
 
  private:

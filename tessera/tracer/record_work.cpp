@@ -29,7 +29,7 @@ bool among(const std::array<std::string_view, N>& names, std::string_view name) 
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-// Without "aten::" and the overload.
+// Returns the name without "aten::" and the overload.
 std::string_view base_name(std::string_view name) {
   const auto colons = name.rfind("::");
   name.remove_prefix(colons == std::string_view::npos ? 0 : colons + 2);
@@ -55,7 +55,7 @@ constexpr std::array<std::string_view, 22> kFunctions = {
     "logsumexp",    "binary_cross_entropy_with_logits",
     "elu",          "softplus"};
 
-// What reads far more than it writes: its work goes by what it reads.
+// Operators that read far more than they write, so their work is measured by what they read.
 constexpr std::array<std::string_view, 8> kReductions = {
     "cross_entropy_loss",
     "nll_loss",
@@ -72,8 +72,8 @@ constexpr std::array<std::string_view, 7> kRandom =
 constexpr std::array<std::string_view, 8> kProducts =
     {"linear", "matmul", "mm", "bmm", "addmm", "baddbmm", "einsum", "conv2d"};
 
-// The last two tensor arguments that are matrices or more, in order; a bias of
-// addmm and baddbmm comes first, of linear last and with one dimension.
+// Returns the two factors of a product: the first two tensor arguments, after the bias
+// of addmm and baddbmm, which comes first. That of linear comes last.
 std::vector<at::Tensor> factors_of(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
   std::vector<at::Tensor> found;
   for (const c10::IValue& argument : arguments_of(op, stack)) {
@@ -88,7 +88,7 @@ std::vector<at::Tensor> factors_of(const c10::OperatorHandle& op, const torch::j
   return found;
 }
 
-// The storages that arguments lie in.
+// Returns the storages of the arguments.
 std::set<const c10::StorageImpl*> storages_of(at::ArrayRef<c10::IValue> arguments) {
   std::set<const c10::StorageImpl*> storages;
   for (const c10::IValue& argument : arguments) {
@@ -101,8 +101,8 @@ std::set<const c10::StorageImpl*> storages_of(at::ArrayRef<c10::IValue> argument
   return storages;
 }
 
-// Whether every result is another view of an argument: reshape and to copy or
-// do not, as the strides and types have it.
+// Returns whether every result is a view of an argument. The name does not tell, since
+// reshape and to copy or not depending on strides and types.
 bool only_views(
     at::ArrayRef<c10::IValue> results,
     const std::set<const c10::StorageImpl*>& storages) {
@@ -118,7 +118,8 @@ bool only_views(
   return any && views;
 }
 
-// gelu has two forms, and the tanh of one costs several times the other.
+// Returns the operator's name, with the form of gelu: the one with tanh costs several times as
+// much.
 std::string name_of(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments) {
   std::string name = operator_name(op);
   if (base_name(name) == "gelu") {
@@ -151,13 +152,13 @@ void describe_product(
   work.inner = static_cast<double>(a.size(-1));
   const bool stacked = name != "linear" && b.dim() > 2;
   if (stacked) {
-    // As many products as the result has matrices.
+    // There are as many products as the result has matrices.
     work.rows = a.dim() > 1 ? static_cast<double>(a.size(-2)) : 1;
     work.columns = static_cast<double>(b.size(-1));
     work.count = work.elements / std::max(1.0, work.rows * work.columns);
     return;
   }
-  // One product of all rows: elements = rows x columns.
+  // All rows are one product, whose result has rows x columns elements.
   work.columns = name == "linear" ? static_cast<double>(b.size(0))
                  : b.dim() > 1    ? static_cast<double>(b.size(-1))
                                   : 1;
@@ -172,7 +173,7 @@ Kind kind_of(std::string_view name) {
                                    : Kind::kMove;
 }
 
-// The innermost module that runs.
+// Keeps track of the innermost module that runs.
 class Path : public nn::Interceptor {
  public:
   explicit Path(const ModelParts& parts) {
@@ -262,7 +263,7 @@ class Operators : public DispatchMode {
     work_.push_back(std::move(work));
   }
 
-  /// What distributed modules leave out while one rank traces alone.
+  /// Records work that distributed modules leave out while one rank traces alone.
   void skipped(const nn::SkippedWork& skipped) {
     OperatorWork work;
     work.name = skipped.operation;

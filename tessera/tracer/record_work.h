@@ -8,13 +8,13 @@
 
 namespace tessera::tracer {
 
-/// Runs one forward without gradients and writes down what every operator call
-/// makes a device do. Modules are numbered as in `take_apart` of the same root.
-/// Meta parameters and inputs work: only shapes are followed. Composite
-/// operators (linear, softmax, layer_norm) are one call.
+/// Runs one forward without gradients and returns the work of every operator call.
+/// Modules are numbered as in `take_apart` of the same root. Meta parameters and
+/// inputs are allowed; only their shapes are followed. A composite operator (linear,
+/// softmax, layer_norm) is one call. Buffers and random state are not restored.
 ///
-/// Throws: ConfigError when an operator reads numbers of a meta tensor (names
-/// the operator). What `run` throws passes through.
+/// Throws: ConfigError naming the operator when it reads numbers of a meta tensor.
+/// Exceptions of `run` pass through.
 /// Threads: the calling thread runs the forward. Not collective.
 graph::ForwardWork record_work(torch::nn::Module& root, const std::function<void()>& run);
 

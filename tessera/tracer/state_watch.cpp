@@ -21,7 +21,7 @@ void mix_in(std::uint64_t& hash, std::uint64_t word) {
   hash = mix_bits(hash + kMixStep + word);
 }
 
-// By words, because all that a model computes goes through here.
+// Hashes a tensor by words rather than bytes, because all that a model computes is hashed here.
 void mix_in(std::uint64_t& hash, const at::Tensor& tensor) {
   mix_in(hash, static_cast<std::uint64_t>(tensor.scalar_type()));
   for (const std::int64_t size : tensor.sizes()) {
@@ -101,7 +101,7 @@ void StateWatch::look_at(const Watched& watched) {
   }
 }
 
-// What a forward sets and takes back before it ends is seen while it runs.
+// Looks at the running module, to find members that its forward sets and clears before it ends.
 void StateWatch::look_at_running() {
   if (!path_.empty()) {
     look_at(path_.back());
@@ -112,8 +112,9 @@ void StateWatch::look_at_running() {
   }
 }
 
-// What a module keeps and its caller was not given: outside of the module's calls nobody else has
-// it.
+// Finds operators that read a tensor which a module keeps in a member and which was neither
+// argument nor result of its call. Outside of the module's calls such a tensor can come only from
+// the member.
 void StateWatch::look_for_reads(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
   const torch::nn::Module* reader = path_.empty() ? nullptr : path_.back().module;
   for (const torch::nn::Module* holder : found_) {
@@ -143,8 +144,8 @@ void StateWatch::look_for_reads(const c10::OperatorHandle& op, const torch::jit:
   }
 }
 
-// Outside of every call a method of a root may run, or the step function, which changes tensors of
-// its own.
+// Returns the module whose state the tensor is. Outside of every call, that is a root that has it
+// as a member; otherwise the tensor is the step function's own.
 const torch::nn::Module* StateWatch::owner_of(const at::Tensor& tensor) const {
   if (!path_.empty()) {
     return path_.back().module;
@@ -214,7 +215,7 @@ c10::IValue StateWatch::call(
   if (!looks_ || first >= 0 || !names_.contains(&module)) {
     return outer_->call(module, key, args, first, last);
   }
-  struct Running { // closed by exceptions too
+  struct Running { // ends the call in `path_` even if the forward throws
     explicit Running(std::vector<Watched>& path) : path(path) {}
     ~Running() {
       path.pop_back();

@@ -15,37 +15,37 @@
 
 namespace tessera::tracer {
 
-/// Finds modules that keep something in a member which is no registered buffer: a tensor, a
-/// counter, a list that one call leaves to the next, or a part of a forward to a later part. It
-/// looks at the modules whose object's size is known (nn/module/object_size.h): around each of
-/// their calls and whenever they call or compute something, at all of them around the whole pass.
+/// Finds modules that keep state in a member which is no registered buffer: a tensor, a counter or
+/// a list that one call leaves to the next, or one part of a forward to a later part. It compares
+/// the objects of modules whose size is known (nn/module/object_size.h): each around its calls and
+/// whenever it calls a module or runs an operator, and all of them around the whole pass.
 /// Threads: the thread of the trace.
 class StateWatch : public nn::Interceptor {
  public:
   explicit StateWatch(const std::vector<torch::nn::Module*>& roots);
 
-  /// Runs one pass; the innermost interceptor during it, which passes every call on. Tensors that
-  /// the pass changed in place are put back. `look`: else nothing is found.
+  /// Runs one pass, during which this is the innermost interceptor and passes every call on.
+  /// Tensors that the pass changed in place are put back. Without `look` nothing is searched for.
   void observe(const std::function<c10::IValue()>& run, bool look);
 
-  /// An operator of the pass, see WriteLog.
+  /// Runs an operator of the pass, as WriteLog::operate.
   void operate(
       const c10::OperatorHandle& op,
       torch::jit::Stack* stack,
       const std::function<void()>& run);
 
-  /// "'encoder.cell' (Cell)" of each module of this root that was found, "the model (Net)" for the
-  /// root itself.
+  /// Returns "'encoder.cell' (Cell)" for each module of this root that was found, "the model (Net)"
+  /// for the root itself.
   std::vector<std::string> found(const torch::nn::Module& root) const;
   bool found_any() const {
     return !found_.empty();
   }
-  /// Members of modules below this root that others read, each pair of modules once. Not seen:
-  /// tensors that a member holds in a container.
+  /// Returns the members of modules below this root that others read, each pair of modules once.
+  /// Tensors that a member holds in a container are not seen.
   std::vector<MemberRead> reads(const torch::nn::Module& root) const;
 
-  /// A number of what the last pass with `look` made: of every result of a watched call and of what
-  /// `run` returned, to the bit.
+  /// Returns a hash of what the last pass with `look` computed: of the bits of every result of a
+  /// watched call, and of what `run` returned.
   std::uint64_t outcome() const {
     return outcome_;
   }
@@ -62,7 +62,7 @@ class StateWatch : public nn::Interceptor {
  private:
   struct Watched {
     const torch::nn::Module* module;
-    ObjectBytes before; // a call of it, or the pass
+    ObjectBytes before; // at the start of a call of it, or of the pass
   };
   void look_at(const Watched& watched);
   void look_at_running();
@@ -73,10 +73,10 @@ class StateWatch : public nn::Interceptor {
   std::vector<torch::nn::Module*> roots_;
   std::unordered_map<const torch::nn::Module*, WatchedModule> names_; // of the watched modules
   WriteLog writes_;
-  nn::Interceptor* outer_ = nullptr; // while a pass runs
+  nn::Interceptor* outer_ = nullptr; // set while a pass runs
   bool looks_ = false;
   std::vector<Watched> at_start_; // roots first
-  std::vector<Watched> path_; // calls that run
+  std::vector<Watched> path_; // the calls that run, innermost last
   std::vector<const torch::nn::Module*> found_; // in the order found
   struct Read {
     const torch::nn::Module* holder;
@@ -84,12 +84,12 @@ class StateWatch : public nn::Interceptor {
     std::string op;
   };
   std::vector<Read> reads_;
-  // By module: arguments and results of its last call, which its caller has as well.
+  // By module: arguments and results of its last call, which are no members of it alone.
   std::unordered_map<const torch::nn::Module*, std::unordered_set<const c10::TensorImpl*>> travel_;
   std::uint64_t outcome_ = 0;
 };
 
-/// Throws: UserError that names `modules`, whose state the tracing pass has changed.
+/// Throws: UserError that names `modules`, whose state a tracing pass has changed.
 [[noreturn]] void refuse_carried_state(const std::vector<std::string>& modules);
 
 } // namespace tessera::tracer

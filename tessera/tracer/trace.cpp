@@ -29,7 +29,8 @@ thread_local int t_traces = 0;
 
 using Clock = std::chrono::steady_clock;
 
-// Devices other than the CPU run behind the caller: wait before reading clocks.
+// Waits for the devices. Those other than the CPU run asynchronously, so a clock that is read
+// without waiting would not count their work.
 void wait_for(const std::vector<at::Device>& devices) {
   for (const at::Device device : devices) {
     if (!device.is_cpu() && !device.is_meta()) {
@@ -38,7 +39,7 @@ void wait_for(const std::vector<at::Device>& devices) {
   }
 }
 
-// Writes calls into the graph.
+// Records the calls of one model in its graph.
 class Recorder : public nn::Interceptor {
  public:
   Recorder(ModelParts& parts, std::vector<at::Device> devices, bool seconds, bool memory)
@@ -74,7 +75,7 @@ class Recorder : public nn::Interceptor {
     }
     const auto run = [&] { return nn::find_invoker(key.hash)(module, args, first, last); };
     if (first >= 0) {
-      return run(); // part of a call that was seen already; its children follow
+      return run(); // a part of a Sequential's call that was recorded already; its children follow
     }
     c10::IValue result;
     record(node_of_.at(&module), [&] {
@@ -84,7 +85,8 @@ class Recorder : public nn::Interceptor {
     return result;
   }
 
-  /// An operator that the model runs: `run` leaves its results on the stack.
+  /// Records an operator that the model runs; `run` executes it and leaves its results on the
+  /// stack.
   void operate(
       const c10::OperatorHandle& op,
       torch::jit::Stack* stack,
@@ -116,8 +118,8 @@ class Recorder : public nn::Interceptor {
     return calls_ > 0;
   }
 
-  /// Called when `run` is over: a root whose forward was called past its holder
-  /// was called all the same.
+  /// Ends the record. A root whose forward was called without its holder, so that no
+  /// call was seen, counts as called once, first of all.
   void finish(double seconds) {
     graph::Module& root = graph_.modules[0];
     if (root.calls == 0) {
@@ -132,14 +134,14 @@ class Recorder : public nn::Interceptor {
     graph_.timed = seconds_;
   }
 
-  /// The innermost module that is running, for messages.
+  /// Returns the innermost module that runs, for messages.
   std::string here() const {
     const graph::Module& entry = graph_.modules[path_.empty() ? 0 : path_.back()];
     return str("module ", entry.path.empty() ? "(root)" : entry.path, " (", entry.type, ")");
   }
 
  private:
-  // Closed by exceptions too: a forward may catch what a child throws.
+  // Ends the call even if it throws, because a forward may catch what a child throws.
   class OpenCall {
    public:
     OpenCall(Recorder& recorder, int node) : recorder_(recorder) {
@@ -155,7 +157,7 @@ class Recorder : public nn::Interceptor {
     Recorder& recorder_;
   };
 
-  // `run` does the work and returns what it made.
+  // Records one call of a node; `run` executes it and returns its results.
   template <typename Run>
   void record(int node, Run&& run) {
     graph::Module& entry = graph_.modules[node];
@@ -166,7 +168,7 @@ class Recorder : public nn::Interceptor {
     const OpenCall open(*this, node);
     const auto start = now();
     const std::vector<c10::IValue> made = run();
-    // A module that calls itself would count its inner calls twice.
+    // Only the outermost call is counted, since it includes those that a module makes of itself.
     if (seconds_ && open_calls_[node] == 1) {
       entry.forward_seconds += seconds_since(start);
     }
@@ -193,9 +195,8 @@ class Recorder : public nn::Interceptor {
 class TracingMode;
 thread_local TracingMode* t_mode = nullptr;
 
-// Sees every operator of the forward. Where parameters are meta tensors, only shapes are followed.
-// Of several models that are traced in one run each has a mode, and the inner ones pass on to the
-// outer ones.
+// Intercepts every operator of the forward. If parameters are meta tensors, only shapes are
+// followed. If one run traces several models, each has a mode, and inner modes call the outer ones.
 class TracingMode : public DispatchMode {
  public:
   TracingMode(Recorder& recorder, StateWatch& watch, bool on_meta)
@@ -249,7 +250,8 @@ class TracingMode : public DispatchMode {
   bool on_meta_;
 };
 
-// The CPU first: its random state is used whatever the parameters' device is.
+// Returns the devices of the model. The CPU is always the first, because its random state may be
+// used whatever the device of the parameters is.
 std::vector<at::Device> devices_of(torch::nn::Module& root) {
   std::vector<at::Device> devices{at::kCPU};
   for (const auto& list : {root.parameters(), root.buffers()}) {
@@ -263,6 +265,7 @@ std::vector<at::Device> devices_of(torch::nn::Module& root) {
   return devices;
 }
 
+// Marks this thread as tracing.
 struct TracingMark {
   TracingMark() {
     ++t_traces;
@@ -312,8 +315,8 @@ RunTrace trace_one(
   return result;
 }
 
-// One pass over all models, with one recorder inside the other; each passes on what is not its
-// model's.
+// Runs one pass over all models. Their recorders are nested, and each passes on the calls of
+// modules that are not its model's.
 std::vector<RunTrace> trace_pass(
     const std::vector<RunModel>& models,
     StateWatch& watch,
@@ -322,7 +325,7 @@ std::vector<RunTrace> trace_pass(
   std::vector<RunTrace> traces(models.size());
   const std::function<void(std::size_t)> trace_from = [&](std::size_t i) {
     if (i == models.size()) {
-      watch.observe(run, /*look=*/!options.measure_seconds); // looking takes time
+      watch.observe(run, /*look=*/!options.measure_seconds); // looking would add to the seconds
       return;
     }
     TraceOptions own = options;
@@ -361,7 +364,7 @@ std::vector<RunTrace> trace_models(
   unmeasured.measure_seconds = false;
   std::vector<RunTrace> traces = trace_pass(models, watch, run, unmeasured);
   const std::uint64_t first_outcome = watch.outcome();
-  if (options.measure_seconds) { // the first pass was the one that warms up
+  if (options.measure_seconds) { // the first pass was the warm-up
     traces = trace_pass(models, watch, run, options);
   }
   if (options.refuse_carried_state && watch.found_any()) {

@@ -15,7 +15,7 @@ const c10::StorageImpl* memory_of(const at::Tensor& tensor) {
   return tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr;
 }
 
-// Their schemas say that they write, but the numbers stay.
+// Returns whether an operator keeps the numbers, although its schema says that it writes.
 bool changes_no_numbers(const c10::OperatorHandle& op) {
   const std::string& name = op.schema().name();
   return name == "aten::requires_grad_" || name == "aten::detach_" || name == "aten::retain_grad";
@@ -69,7 +69,7 @@ void WriteLog::operate(
       }
     });
   }
-  std::vector<const c10::StorageImpl*> old; // a view of these is as old
+  std::vector<const c10::StorageImpl*> old; // results that are views of these are old as well
   for (const c10::IValue& argument : arguments_of(op, *stack)) {
     for_each_operator_tensor(argument, [&](const at::Tensor& tensor) {
       if (is_old(tensor)) {
@@ -110,7 +110,7 @@ std::vector<const torch::nn::Module*> WriteLog::undo() {
   const at::NoGradGuard no_grad;
   std::vector<const torch::nn::Module*> owners;
   for (Written& written : written_) {
-    if (written.storage.use_count() <= 2) { // this log's own two
+    if (written.storage.use_count() <= 2) { // `storage` and `bytes` are the only references left
       continue;
     }
     if (written.storage.nbytes() == static_cast<std::size_t>(written.saved.numel())) {
