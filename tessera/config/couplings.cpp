@@ -155,11 +155,18 @@ std::vector<Coupling> partition_rules() {
              " is true; set one of them to false");
        }},
       {"measuring needs parameters",
-       "trace_execution_times excludes delayed_parameter_initialization.",
-       {"trace_execution_times", "delayed_parameter_initialization"},
-       [](C c) { return c.trace_execution_times && c.delayed_parameter_initialization; },
-       "trace_execution_times runs the whole model, whose parameters "
-       "delayed_parameter_initialization does not make; set one of them to false"},
+       "trace_execution_times and trace_memory_usage exclude delayed_parameter_initialization.",
+       {"trace_execution_times", "trace_memory_usage", "delayed_parameter_initialization"},
+       [](C c) {
+         return c.delayed_parameter_initialization &&
+                (c.trace_execution_times || c.trace_memory_usage);
+       },
+       [](C c) {
+         return str(
+             c.trace_execution_times ? "trace_execution_times" : "trace_memory_usage",
+             " runs the whole model, whose parameters delayed_parameter_initialization does not "
+             "make; set one of them to false");
+       }},
       {"tracing happens on the cpu",
        "trace_device \"gpu\" is refused: the tracing pass runs on the processor.",
        {"trace_device"},

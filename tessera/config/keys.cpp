@@ -207,10 +207,9 @@ std::vector<Key> tracing_keys() {
                           "then depends on the clock."},
           {.name = "trace_memory_usage",
            .field = &Config::trace_memory_usage,
-           .status = Status::kNotYet,
            .source = "documentation, DistributedModel",
-           .description = "Measures each module's memory while tracing instead of estimating it "
-                          "from the sizes of its outputs."},
+           .description = "Measures what each module keeps for its backward while tracing, instead "
+                          "of estimating it from the sizes of its outputs."},
           {.name = "delayed_parameter_initialization",
            .field = &Config::delayed_parameter_initialization,
            .aliases = {"delay_param_initialization"},

@@ -31,7 +31,8 @@ struct Module {
   /// The bytes of the tensors that this module's calls returned.
   std::int64_t returned_bytes = 0;
   /// Those of them that nothing before or inside of this module had returned: over all modules,
-  /// every byte once.
+  /// every byte once. Where memory was measured: what the module's own calls keep for their
+  /// backward, results included, modules inside of it not.
   std::int64_t activation_bytes = 0;
   /// The partition that a `tessera::partition` scope asked for; -1 for none.
   int manual_partition = -1;

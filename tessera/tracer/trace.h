@@ -18,6 +18,9 @@ struct TraceOptions {
   bool measure_seconds = false;
   /// Counts the bytes of the tensors that each module's calls return.
   bool measure_memory = true;
+  /// Measure the bytes that each module's calls keep for their backward, in place of the estimate
+  /// from what they return. The forward then runs once more, with gradients.
+  bool measure_kept_memory = false;
   std::string name = {}; // ModelGraph::name
   /// If a module keeps state in a member, runs the pass once more and refuses the model if the two
   /// passes differ.
@@ -25,7 +28,8 @@ struct TraceOptions {
 };
 
 /// Runs one forward pass and records which modules it calls, in which order. `run`
-/// calls the model on one microbatch. It runs without gradients, and the model is
+/// calls the model on one microbatch. It runs without gradients (but for
+/// measure_kept_memory), and the model is
 /// left as it was: buffers, random state, and tensors that operators change in place
 /// are restored; members that a forward assigns are not. If the root is no
 /// interceptable module, `run` itself counts as its call.
@@ -34,7 +38,8 @@ struct TraceOptions {
 /// followed. Inputs with data then count by their shape only, and an operator
 /// without a meta kernel runs on the CPU on zeros (meta_call.h).
 ///
-/// Throws: ConfigError for measure_seconds with meta tensors, for an operator that
+/// Throws: ConfigError for measure_seconds and
+/// measure_kept_memory with meta tensors, for an operator that
 /// reads numbers of a meta tensor (it names operator and module), and for a forward
 /// that changes a parameter in place. Exceptions of `run` pass through.
 /// Threads: the calling thread runs the forward. Not collective.

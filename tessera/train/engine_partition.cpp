@@ -282,6 +282,7 @@ std::vector<tracer::RunTrace> StepEngine::trace(
   const nn::TensorParallelScope scope(alone_of_group);
   tracer::TraceOptions options;
   options.measure_seconds = context_.config.trace_execution_times;
+  options.measure_kept_memory = context_.config.trace_memory_usage;
   options.refuse_carried_state = true;
   const TracingFlag flag(tracing_, in_step_);
   return tracer::trace_models(
@@ -301,6 +302,13 @@ std::vector<tracer::RunTrace> StepEngine::trace_on_pipeline(
   std::vector<tracer::RunModel> roots;
   for (const ModelCore* model : models) {
     roots.push_back({model->root().get(), model->name()});
+  }
+  if (context_.config.trace_memory_usage) {
+    throw ConfigError(str(
+        "trace_memory_usage runs a model with gradients on rank 0 alone, and model '",
+        models.front()->name(),
+        "' was made after another one was divided over the pipeline ranks; make all models before "
+        "the first step, or leave the key out"));
   }
   tracer::TraceOptions options;
   options.measure_seconds = context_.config.trace_execution_times;

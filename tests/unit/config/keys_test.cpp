@@ -117,7 +117,6 @@ TEST(Keys, NotYetAvailable) {
   EXPECT_THAT(
       names,
       ::testing::UnorderedElementsAre(
-          "trace_memory_usage",
           "offload_activations",
           "activation_loading_horizon",
           "fp16",
