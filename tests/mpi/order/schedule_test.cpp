@@ -43,7 +43,8 @@ TESSERA_MODULE(TwiceAway);
 
 Config config_for(const std::string& pipeline, bool repeated) {
   const int pp = world_size();
-  Config config = placed(pp, kMicrobatches, {{"far", 1}, {"last", pp - 1}});
+  Config config =
+      placed(pp, kMicrobatches, {{"far", 1}, {"near", pp > 2 ? 2 : 0}, {"last", pp - 1}});
   config.pipeline = pipeline;
   config.active_microbatches = kActive;
   config.static_mode = repeated;
