@@ -49,6 +49,7 @@ void run(const Options& options) {
   }
   keep_freed_memory();
   init(job.parallel);
+  job.parallel = config_in_force(); // a launcher may have changed it
   int status = 1;
   {
     Trainer trainer(std::move(job), options.train);

@@ -63,8 +63,11 @@ void gather_whole(Context& context, RankContent& content) {
   comm::ProcessGroup& group = context.group(Group::kMP);
   TensorMap tensors(content.model.begin(), content.model.end());
   const auto models = comm::gather_object(*context.world, group, pack(tensors), 0);
-  const auto states =
-      comm::gather_object(*context.world, group, state::pack_state(*content.optimizer), 0);
+  std::vector<c10::IValue> states;
+  const bool with_optimizer = content.optimizer.has_value();
+  if (with_optimizer) {
+    states = comm::gather_object(*context.world, group, state::pack_state(*content.optimizer), 0);
+  }
   content.model.clear();
   content.optimizer.reset();
   if (group.rank() != 0) {
@@ -75,7 +78,9 @@ void gather_whole(Context& context, RankContent& content) {
     whole.merge(unpack<TensorMap>(part));
   }
   content.model.assign(whole.begin(), whole.end());
-  content.optimizer.emplace();
+  if (with_optimizer) {
+    content.optimizer.emplace();
+  }
   for (const auto& part : states) {
     state::merge_into(*content.optimizer, state::unpack_state(part));
   }
@@ -110,8 +115,10 @@ RankContent content_of(Context& context, const Subject& subject, bool writes, bo
   if (writes) {
     const TensorMap share = subject.layout->whole_share(tensors_of(subject));
     content.model.assign(share.begin(), share.end());
-    content.optimizer =
-        subject.layout->whole_share(state::capture(*subject.optimizer, subject.parameters));
+    if (subject.optimizer != nullptr) {
+      content.optimizer =
+          subject.layout->whole_share(state::capture(*subject.optimizer, subject.parameters));
+    }
     if (full) {
       gather_whole(context, content);
     }
@@ -233,6 +240,45 @@ void load_model(const Subject& subject, const Checkpoint& from) {
       own.at(name).detach().copy_(tensor);
     }
   }
+}
+
+std::set<std::string> load_fitting(const Subject& subject, const Checkpoint& from) {
+  const at::NoGradGuard no_grad;
+  const state::StateLayout& layout = *subject.layout;
+  TensorMap own = tensors_of(subject);
+  ReadOptions options;
+  options.convert_dtypes = true;
+  std::set<std::string> passed_over;
+  const std::set<std::string> saved = from.names();
+  for (int part = 0; part < layout.parts(); ++part) {
+    std::vector<Wanted> fitting;
+    for (const Wanted& wanted : wanted_of(layout, part, false)) {
+      try {
+        from.check_model({wanted}, options);
+        fitting.push_back(wanted);
+      } catch (const CheckpointError&) {
+        passed_over.insert(str(
+            "'",
+            wanted.name,
+            saved.contains(wanted.name) ? "' has another shape" : "' is not in the checkpoint"));
+      }
+    }
+    const auto loaded = from.load_model(fitting, options);
+    TensorMap whole;
+    for (std::size_t i = 0; i < fitting.size(); ++i) {
+      whole.emplace(fitting[i].name, loaded[i]);
+    }
+    for (const auto& [name, tensor] : layout.to_local(part, whole)) {
+      own.at(name).detach().copy_(tensor);
+    }
+  }
+  const std::set<std::string> known = layout.whole_names();
+  for (const std::string& name : saved) {
+    if (!known.contains(name)) {
+      passed_over.insert(str("'", name, "' is not in the model"));
+    }
+  }
+  return passed_over;
 }
 
 void load_optimizer(const Subject& subject, const Checkpoint& from) {

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 
 #include <torch/optim/optimizer.h>
@@ -24,7 +25,7 @@ struct Subject {
   /// Each parameter as the optimizer updates it: 16-bit parameters are saved as their f32 masters.
   NamedTensors parameters;
   NamedTensors buffers;
-  torch::optim::Optimizer* optimizer = nullptr;
+  torch::optim::Optimizer* optimizer = nullptr; // none: only the model is saved
 };
 
 /// Writes `<directory>/<tag>/`; `steps` is the number of steps done. Collective over the world.
@@ -52,6 +53,9 @@ open(Context& context, const std::string& directory, const LoadOptions& options)
 /// Loads the checkpoint's values into this rank's parameters and buffers. Not collective.
 /// Throws: CheckpointError that lists all names and shapes that do not fit.
 void load_model(const Subject& subject, const Checkpoint& from);
+/// Loads what fits, a distributed module as a whole or not at all, and returns a line for each of
+/// the others. Not collective. Throws: CheckpointError for damaged files.
+std::set<std::string> load_fitting(const Subject& subject, const Checkpoint& from);
 /// Loads the optimizer's state in the same way. Not collective.
 void load_optimizer(const Subject& subject, const Checkpoint& from);
 /// Restores this rank's random state, if the checkpoint was written under the same layout of ranks.

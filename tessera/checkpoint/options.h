@@ -27,6 +27,10 @@ struct LoadOptions {
   /// "" loads the newest whole checkpoint, with a warning for each torn one that is skipped.
   std::string tag;
   bool optimizer = true;
+  /// false: what does not fit is passed over. Parameters and buffers that the checkpoint lacks, or
+  /// has in another shape, stay as they are, and a warning lists them with the names that only the
+  /// checkpoint has; it may be another model's. The optimizer's state still has to fit.
+  bool strict = true;
 };
 
 struct Loaded {

@@ -182,6 +182,14 @@ at::Tensor Checkpoint::assemble(
   return result;
 }
 
+std::set<std::string> Checkpoint::names() const {
+  std::set<std::string> names;
+  for (const auto& [name, pieces] : tensors_) {
+    names.insert(name);
+  }
+  return names;
+}
+
 std::string Checkpoint::mismatches(const std::vector<Wanted>& wanted, const ReadOptions& options)
     const {
   Listing missing("missing in the checkpoint");

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -58,6 +59,9 @@ class Checkpoint {
   const Meta& meta() const {
     return meta_;
   }
+
+  /// The parameters and buffers that were saved.
+  std::set<std::string> names() const;
 
   /// Returns new tensors on the CPU, in the order of `wanted`.
   /// Throws: CheckpointError that lists together all tensors that are missing, unexpected, or of

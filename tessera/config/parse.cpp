@@ -6,6 +6,7 @@
 #include "tessera/base/json/field.h"
 #include "tessera/base/text.h"
 #include "tessera/config/findings.h"
+#include "tessera/config/launcher.h"
 
 namespace tessera::config {
 
@@ -52,7 +53,8 @@ Value convert(const Key& key, const OrderedJson& value) {
 
 class Reader {
  public:
-  Reader(std::string origin, Opener open) : origin_(std::move(origin)), open_(std::move(open)) {}
+  Reader(std::string origin, Opener open, Config base = {})
+      : origin_(std::move(origin)), open_(std::move(open)), config_(std::move(base)) {}
 
   Config read(const std::string& text) {
     const OrderedJson root = parse(text, origin_);
@@ -253,6 +255,19 @@ class Reader {
   std::map<std::string, std::string> given_; // key -> name it was given under
 };
 
+OrderedJson json_of(const Value& value) {
+  return std::visit(
+      [](const auto& held) {
+        using T = std::decay_t<decltype(held)>;
+        if constexpr (std::is_same_v<T, std::monostate>) {
+          return OrderedJson();
+        } else {
+          return OrderedJson(held);
+        }
+      },
+      value);
+}
+
 std::string config_text(const std::string& path) {
   FileContent content = try_read_file(path);
   if (!content.bytes) {
@@ -275,17 +290,37 @@ Config load_config(const std::string& path) {
       .read(config_text(path));
 }
 
+Launched with_launcher_values(const Config& given, const std::string& text) {
+  if (text.find_first_not_of(" \t\r\n") == std::string::npos) {
+    return {given, {}};
+  }
+  Launched launched{Reader(kLauncherVariable, nullptr, given).read(text), {}};
+  for (const Key& key : keys()) {
+    const Value said = get(key, launched.config);
+    const Value before = get(key, given);
+    if (said != before) {
+      launched.changes.push_back(
+          str("\"",
+              key.name,
+              "\" is ",
+              form::shown(json_of(said)),
+              " by ",
+              kLauncherVariable,
+              std::holds_alternative<std::monostate>(before)
+                  ? std::string()
+                  : ", not " + form::shown(json_of(before))));
+    }
+  }
+  return launched;
+}
+
 std::string to_json(const Config& config) {
   OrderedJson object;
   for (const Key& key : keys()) {
-    std::visit(
-        [&](const auto& value) {
-          using T = std::decay_t<decltype(value)>;
-          if constexpr (!std::is_same_v<T, std::monostate>) {
-            object[key.name] = value;
-          }
-        },
-        get(key, config));
+    const Value value = get(key, config);
+    if (!std::holds_alternative<std::monostate>(value)) {
+      object[key.name] = json_of(value);
+    }
   }
   return indented(object, 2) + "\n";
 }

@@ -21,9 +21,7 @@ void ModelCore::complete_partition() {
   if (const auto state = std::exchange(deferred_state_, std::nullopt)) {
     apply_state(state->first, state->second);
   }
-  for (const Hook& hook : std::exchange(partition_hooks_, {})) {
-    hook();
-  }
+  run_all(std::exchange(partition_hooks_, {}));
 }
 
 plans::Plan ModelCore::decide(std::optional<graph::ModelGraph> traced, bool only) {

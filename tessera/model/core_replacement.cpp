@@ -94,11 +94,6 @@ void ModelCore::join_replicas(bool only) {
   Context& context = this->context();
   broadcast_from_first(local_parameters());
   broadcast_from_first(local_buffers());
-  NamedTensors equal;
-  NamedTensors scaled;
-  for (const auto& item : local_parameters()) {
-    (layout_->is_scaled_batch(item.first) ? scaled : equal).push_back(item);
-  }
   data_parallel::GradientSync::Options options;
   options.reducer.bucket_bytes = static_cast<std::int64_t>(options_.bucket_cap_mb * (1 << 20));
   options.reducer.overlap = options_.overlapping_allreduce;
@@ -109,7 +104,7 @@ void ModelCore::join_replicas(bool only) {
     options.own_groups = number_;
   }
   gradients_ = std::make_unique<data_parallel::GradientSync>(
-      context, std::move(equal), std::move(scaled), options);
+      context, reduced_parameters(false), reduced_parameters(true), options);
 }
 
 } // namespace tessera::model

@@ -65,8 +65,14 @@ void ModelCore::after_step() {
   if (!partitioned()) {
     return;
   }
-  for (const Hook& hook : std::exchange(first_step_hooks_, {})) {
-    hook();
+  run_all(std::exchange(first_step_hooks_, {}));
+}
+
+void ModelCore::run_all(Hooks hooks) {
+  for (const auto& hook : hooks) {
+    if (*hook != nullptr) {
+      (*hook)();
+    }
   }
 }
 
@@ -77,12 +83,12 @@ void ModelCore::average_gradients() {
   }
 }
 
-void ModelCore::on_partition(Hook hook) {
+ModelCore::WaitingHook ModelCore::on_partition(Hook hook) {
   if (partitioned()) {
     hook();
-  } else {
-    partition_hooks_.push_back(std::move(hook));
+    return {};
   }
+  return partition_hooks_.emplace_back(std::make_shared<Hook>(std::move(hook)));
 }
 
 } // namespace tessera::model

@@ -24,6 +24,9 @@ namespace tessera::model {
 
 struct Decision;
 
+/// Modules by their paths in a model.
+using NamedModules = std::vector<std::pair<std::string, std::shared_ptr<torch::nn::Module>>>;
+
 /// One model of the process: its modules, its partition, its state and its gradients. It knows
 /// neither the steps that call it nor the other models.
 ///
@@ -113,6 +116,15 @@ class ModelCore {
   NamedTensors local_buffers() const {
     return table().local_buffers();
   }
+  /// The modules that run on this rank, each once, under its first path: those it owns and those
+  /// folded into them.
+  NamedModules local_modules() const;
+  /// The name of this rank's parameter (buffer), or nullopt when it owns none such.
+  std::optional<std::string> name_of_parameter(const at::Tensor& parameter) const;
+  std::optional<std::string> name_of_buffer(const at::Tensor& buffer) const;
+  /// This rank's parameters whose gradients are averaged over the RDP_GROUP (`scaled_batch`), or
+  /// the others, over the DP_GROUP.
+  NamedTensors reduced_parameters(bool scaled_batch) const;
   TensorMap local_state_dict() const;
   /// Every rank of this replica gives its part; all (or only the first) get the whole on the host,
   /// as a single process would have it. Collective over the replica.
@@ -127,10 +139,12 @@ class ModelCore {
   }
 
   using Hook = std::function<void()>;
-  /// Runs `hook` after the partition; at once when that is done.
-  void on_partition(Hook hook);
-  void on_first_step(Hook hook) {
-    first_step_hooks_.push_back(std::move(hook));
+  /// A hook that waits; one that is set to nullptr does not run.
+  using WaitingHook = std::weak_ptr<Hook>;
+  /// Runs `hook` after the partition; at once when that is done, and then nothing waits.
+  WaitingHook on_partition(Hook hook);
+  WaitingHook on_first_step(Hook hook) {
+    return first_step_hooks_.emplace_back(std::make_shared<Hook>(std::move(hook)));
   }
 
  private:
@@ -153,8 +167,11 @@ class ModelCore {
   std::unique_ptr<runtime::ModuleTable> table_;
   std::unique_ptr<runtime::PlainBackwardGuard> plain_backward_; // of what this rank owns
   std::unique_ptr<data_parallel::GradientSync> gradients_;
-  std::vector<Hook> partition_hooks_;
-  std::vector<Hook> first_step_hooks_; // empty after the first step
+  using Hooks = std::vector<std::shared_ptr<Hook>>;
+  static void run_all(Hooks hooks);
+
+  Hooks partition_hooks_;
+  Hooks first_step_hooks_; // empty after the first step
   std::optional<std::pair<TensorMap, bool>> deferred_state_;
   double scale_ = 1;
 };

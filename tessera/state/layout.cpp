@@ -189,6 +189,11 @@ bool StateLayout::is_scaled_batch(const std::string& local_name) const {
   return held != nullptr && held->distributed && held->scaled_batch;
 }
 
+bool StateLayout::is_distributed(const std::string& local_name) const {
+  const Held* held = held_here(local_name);
+  return held != nullptr && held->distributed && held->shard.local_sizes != held->shard.full_sizes;
+}
+
 std::vector<at::Tensor> StateLayout::counted_once(
     const std::string& local_name,
     const at::Tensor& tensor) const {

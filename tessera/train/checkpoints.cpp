@@ -1,6 +1,9 @@
 #include "tessera/train/checkpoints.h"
 
+#include <set>
+
 #include "tessera/base/error.h"
+#include "tessera/base/log.h"
 #include "tessera/checkpoint/directory.h"
 #include "tessera/checkpoint/distributed.h"
 #include "tessera/context/agreement.h"
@@ -45,29 +48,94 @@ void check_belongs(const ModelCore& model, const DistributedOptimizer& optimizer
   }
 }
 
-checkpoint::Subject subject_of(const ModelCore& model, DistributedOptimizer& optimizer) {
-  optimizer.prepare();
+// Without an optimizer there are no masters, so parameters are saved as they are.
+checkpoint::Subject subject_of(const ModelCore& model, DistributedOptimizer* optimizer) {
+  if (optimizer != nullptr) {
+    optimizer->prepare();
+  }
   return {
       model.name(),
       model.plan().partition,
       &model.state_layout(),
-      optimizer.updated_tensors(),
+      optimizer != nullptr ? optimizer->updated_tensors() : model.local_parameters(),
       model.local_buffers(),
-      &optimizer.inner()};
+      optimizer != nullptr ? &optimizer->inner() : nullptr};
 }
 
-void apply(
+/// Returns what was passed over.
+std::set<std::string> apply(
     ModelCore& model,
-    DistributedOptimizer& optimizer,
+    DistributedOptimizer* optimizer,
     const checkpoint::Checkpoint& from,
-    bool with_optimizer) {
+    const LoadOptions& options) {
   const checkpoint::Subject subject = subject_of(model, optimizer);
-  checkpoint::load_model(subject, from);
-  optimizer.refresh_parameters();
-  if (with_optimizer) {
-    checkpoint::load_optimizer(subject, from);
+  std::set<std::string> passed_over;
+  if (options.strict) {
+    checkpoint::load_model(subject, from);
+  } else {
+    passed_over = checkpoint::load_fitting(subject, from);
+  }
+  if (optimizer != nullptr) {
+    optimizer->refresh_parameters();
+    if (options.optimizer) {
+      checkpoint::load_optimizer(subject, from);
+    }
   }
   checkpoint::load_random_state(model.context(), from);
+  return passed_over;
+}
+
+Saved save_checkpoint(
+    const ModelCore& model,
+    DistributedOptimizer* optimizer,
+    const std::string& directory,
+    const std::string& tag,
+    const SaveOptions& options) {
+  const train::StepEngine& engine = train::engine();
+  engine.model_set()->claim_directory(model, directory);
+  const Doing doing(engine, str("saving checkpoint '", tag, "'"));
+  return checkpoint::save(
+      engine.context(),
+      subject_of(model, optimizer),
+      engine.step_number(),
+      directory,
+      tag,
+      options);
+}
+
+std::optional<Loaded> load_checkpoint(
+    ModelCore& model,
+    DistributedOptimizer* optimizer,
+    const std::string& directory,
+    const LoadOptions& options) {
+  train::StepEngine& engine = train::engine();
+  const Doing doing(engine, str("loading a checkpoint of '", directory, "'"));
+  auto opened = checkpoint::open(engine.context(), directory, options);
+  if (!opened) {
+    return std::nullopt;
+  }
+  engine.set_step_number(opened->steps);
+  model.on_partition([&model, optimizer, from = opened->from, options] {
+    const Context& context = model.context();
+    std::optional<std::string> error;
+    std::set<std::string> passed_over;
+    try {
+      passed_over = apply(model, optimizer, *from, options);
+    } catch (...) {
+      error =
+          str("rank ", context.world->rank(), ": ", runtime::message_of(std::current_exception()));
+    }
+    throw_first_problem<CheckpointError>(*context.world, context.group(Group::kWorld), error);
+    if (!options.strict) {
+      passed_over =
+          all_problems(*context.world, context.group(Group::kWorld), std::move(passed_over));
+      if (!passed_over.empty()) {
+        log::warning(
+            listed(str("the checkpoint ", from->path(), " was loaded but for:"), passed_over));
+      }
+    }
+  });
+  return opened->loaded;
 }
 
 } // namespace
@@ -82,18 +150,16 @@ Saved save(
     const std::string& directory,
     const std::string& tag,
     const SaveOptions& options) {
-  const ModelCore& model = *given.core();
-  const train::StepEngine& engine = train::engine();
-  check_belongs(model, optimizer);
-  engine.model_set()->claim_directory(model, directory);
-  const Doing doing(engine, str("saving checkpoint '", tag, "'"));
-  return checkpoint::save(
-      engine.context(),
-      subject_of(model, optimizer),
-      engine.step_number(),
-      directory,
-      tag,
-      options);
+  check_belongs(*given.core(), optimizer);
+  return save_checkpoint(*given.core(), &optimizer, directory, tag, options);
+}
+
+Saved save(
+    const Model& given,
+    const std::string& directory,
+    const std::string& tag,
+    const SaveOptions& options) {
+  return save_checkpoint(*given.core(), nullptr, directory, tag, options);
 }
 
 std::optional<Loaded> load(
@@ -101,27 +167,13 @@ std::optional<Loaded> load(
     DistributedOptimizer& optimizer,
     const std::string& directory,
     const LoadOptions& options) {
-  ModelCore* const model = given.core().get();
-  train::StepEngine& engine = train::engine();
-  check_belongs(*model, optimizer);
-  const Doing doing(engine, str("loading a checkpoint of '", directory, "'"));
-  auto opened = checkpoint::open(engine.context(), directory, options);
-  if (!opened) {
-    return std::nullopt;
-  }
-  engine.set_step_number(opened->steps);
-  model->on_partition([model, &optimizer, from = opened->from, with_optimizer = options.optimizer] {
-    const Context& context = model->context();
-    std::optional<std::string> error;
-    try {
-      apply(*model, optimizer, *from, with_optimizer);
-    } catch (...) {
-      error =
-          str("rank ", context.world->rank(), ": ", runtime::message_of(std::current_exception()));
-    }
-    throw_first_problem<CheckpointError>(*context.world, context.group(Group::kWorld), error);
-  });
-  return opened->loaded;
+  check_belongs(*given.core(), optimizer);
+  return load_checkpoint(*given.core(), &optimizer, directory, options);
+}
+
+std::optional<Loaded>
+load(const Model& given, const std::string& directory, const LoadOptions& options) {
+  return load_checkpoint(*given.core(), nullptr, directory, options);
 }
 
 } // namespace tessera

@@ -32,6 +32,14 @@ Saved save(
     const std::string& tag,
     const SaveOptions& options = {});
 
+/// A checkpoint of the model alone, without optimizer state; 16-bit parameters are saved as they
+/// are. Otherwise as above.
+Saved save(
+    const Model& model,
+    const std::string& directory,
+    const std::string& tag,
+    const SaveOptions& options = {});
+
 /// Loads a checkpoint written under any layout: now, or right after the
 /// partition when there is none yet. Nothing when the folder holds no
 /// checkpoint. `optimizer` must live until the first step then.
@@ -43,5 +51,9 @@ std::optional<Loaded> load(
     DistributedOptimizer& optimizer,
     const std::string& directory,
     const LoadOptions& options = {});
+
+/// The model alone, whether the checkpoint has an optimizer or not. Otherwise as above.
+std::optional<Loaded>
+load(const Model& model, const std::string& directory, const LoadOptions& options = {});
 
 } // namespace tessera

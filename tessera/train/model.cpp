@@ -4,10 +4,63 @@
 #include "tessera/model/copy.h"
 #include "tessera/model/decision.h"
 #include "tessera/model/model_core.h"
+#include "tessera/nn/module/marks.h"
+#include "tessera/nn/module/module.h"
+#include "tessera/nn/parallel/distributed_module.h"
 #include "tessera/train/engine.h"
 #include "tessera/train/session.h"
 
 namespace tessera {
+
+ModelCreationScope::ModelCreationScope(
+    bool tensor_parallelism,
+    std::optional<at::ScalarType> dtype,
+    const nn::OptionValues& options)
+    : previous_dtype_(c10::get_default_dtype()) {
+  if (tensor_parallelism) {
+    marked_.emplace(true, options);
+  }
+  if (dtype) {
+    c10::set_default_dtype(caffe2::TypeMeta::fromScalarType(*dtype));
+  }
+}
+
+ModelCreationScope::~ModelCreationScope() {
+  c10::set_default_dtype(previous_dtype_);
+}
+
+void set_partition(const torch::nn::Module& module, int index) {
+  const Config& config = config_in_force();
+  const std::string called =
+      str("set_partition of a ", nn::type_name(module), " to pp rank ", index, ": ");
+  if (config.auto_partition) {
+    throw ConfigError(
+        called + "auto_partition is true, so the library chooses; write \"auto_partition\": false");
+  }
+  if (index < 0 || index >= config.pipeline_parallel_degree) {
+    throw ConfigError(
+        str(called,
+            "pipeline_parallel_degree is ",
+            config.pipeline_parallel_degree,
+            "; write 0 to ",
+            config.pipeline_parallel_degree - 1));
+  }
+  for (const model::ModelCore* model : train::engine().model_set()->models()) {
+    if (model->partitioned() && model->table().id_of(module) >= 0) {
+      throw UserError(
+          str(called,
+              "the model '",
+              model->label(),
+              "' is partitioned already; call it before the first step"));
+    }
+  }
+  nn::set_manual_partition(module, index);
+  for (const auto& inside : module.modules(/*include_self=*/false)) {
+    if (nn::has_holder(*inside)) {
+      nn::set_manual_partition(*inside, index);
+    }
+  }
+}
 
 Model::Model(std::shared_ptr<torch::nn::Module> module, ModelOptions options)
     : core_(train::engine().make_model(std::move(module), std::move(options))) {}
@@ -114,12 +167,63 @@ void Model::copy_to_module(std::shared_ptr<torch::nn::Module> other, double deca
       [from = core_.get(), to = std::move(other), decay] { model::copy_into(*from, *to, decay); });
 }
 
-void Model::register_post_partition_hook(Hook hook) const {
-  core_->on_partition(std::move(hook));
+HookHandle Model::register_post_partition_hook(Hook hook) const {
+  return HookHandle(core_->on_partition(std::move(hook)));
 }
 
-void Model::register_post_step_hook(Hook hook) const {
-  core_->on_first_step(std::move(hook));
+HookHandle Model::register_post_step_hook(Hook hook) const {
+  return HookHandle(core_->on_first_step(std::move(hook)));
+}
+
+Model::NamedModules Model::local_named_modules() const {
+  return core_->local_modules();
+}
+
+std::vector<std::shared_ptr<torch::nn::Module>> Model::local_modules() const {
+  std::vector<std::shared_ptr<torch::nn::Module>> modules;
+  for (const auto& [name, module] : core_->local_modules()) {
+    modules.push_back(module);
+  }
+  return modules;
+}
+
+Model::NamedModules Model::distributed_modules() const {
+  NamedModules modules = core_->local_modules();
+  std::erase_if(modules, [](const auto& item) {
+    return dynamic_cast<const nn::DistributedModule*>(item.second.get()) == nullptr;
+  });
+  return modules;
+}
+
+bool Model::is_distributed_parameter(const at::Tensor& parameter) const {
+  const auto name = core_->name_of_parameter(parameter);
+  return name && core_->state_layout().is_distributed(*name);
+}
+
+bool Model::is_distributed_buffer(const at::Tensor& buffer) const {
+  const auto name = core_->name_of_buffer(buffer);
+  return name && core_->state_layout().in_distributed_module(*name);
+}
+
+bool Model::is_scaled_batch_parameter(const at::Tensor& parameter) const {
+  const auto name = core_->name_of_parameter(parameter);
+  return name && core_->state_layout().is_scaled_batch(*name);
+}
+
+bool Model::is_scaled_batch_buffer(const at::Tensor& buffer) const {
+  return is_distributed_buffer(buffer);
+}
+
+NamedTensors Model::default_reducer_named_parameters() const {
+  return core_->reduced_parameters(/*scaled_batch=*/false);
+}
+
+NamedTensors Model::scaled_batch_reducer_named_parameters() const {
+  return core_->reduced_parameters(/*scaled_batch=*/true);
+}
+
+const std::shared_ptr<torch::nn::Module>& Model::get_module() const {
+  return core_->root();
 }
 
 std::shared_ptr<const model::Decision> Model::decision() const {

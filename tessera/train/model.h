@@ -2,15 +2,19 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
 #include <torch/ordered_dict.h>
 
+#include "tessera/deferred_init/delayed_init.h"
 #include "tessera/model/options.h"
+#include "tessera/nn/parallel/marking.h"
 #include "tessera/tensor/named_tensors.h"
 
 namespace tessera {
@@ -19,6 +23,66 @@ namespace model {
 class ModelCore;
 struct Decision;
 } // namespace model
+
+/// Modules that are made in this scope are delayed (`delay_param_initialization`), of `dtype` where
+/// they name none, and with `tensor_parallelism` marked with `options` (marking.h):
+///
+///     const tessera::model_creation scope(/*tensor_parallelism=*/true, torch::kBFloat16);
+///     Net net;
+///
+/// Without `tensor_parallelism` the options are ignored.
+/// Threads: the scope belongs to its thread. Not collective.
+/// Source: the library's documentation, `model_creation`.
+class ModelCreationScope {
+ public:
+  explicit ModelCreationScope(
+      bool tensor_parallelism = false,
+      std::optional<at::ScalarType> dtype = {},
+      const nn::OptionValues& options = {});
+  ~ModelCreationScope();
+  ModelCreationScope(const ModelCreationScope&) = delete;
+  ModelCreationScope& operator=(const ModelCreationScope&) = delete;
+
+ private:
+  tracer::DelayedInitScope delayed_;
+  std::optional<nn::TensorParallelismScope> marked_;
+  caffe2::TypeMeta previous_dtype_;
+};
+using model_creation = ModelCreationScope;
+
+/// Puts a module and all that is inside it on pp rank `index`, as `tessera::partition` does with
+/// what is made in its scope; the last word on a module counts. After `init`, before the first
+/// step that calls the model, wrapped already or not. Every rank says the same. Not collective.
+/// Throws: ConfigError with auto_partition true, for an index that is no pp rank, and for a module
+/// that no holder of this library has; UserError where its model is partitioned already.
+/// Source: the library's documentation, `set_partition`.
+void set_partition(const torch::nn::Module& module, int index);
+/// Of a holder: `set_partition(model->encoder, 1)`.
+template <typename Holder>
+requires requires(const Holder& holder) {
+  holder.ptr();
+}
+void set_partition(const Holder& holder, int index) {
+  set_partition(*holder.ptr(), index);
+}
+
+/// A hook that a model keeps until it has run.
+class HookHandle {
+ public:
+  /// Of one that waits for nothing.
+  HookHandle() = default;
+  explicit HookHandle(std::weak_ptr<std::function<void()>> hook) : hook_(std::move(hook)) {}
+  /// The hook does not run any more; nothing where it has run. Every rank calls it, as it
+  /// registered the hook. Not collective.
+  void remove() const {
+    if (const auto hook = hook_.lock()) {
+      *hook = nullptr;
+    }
+  }
+
+ private:
+  std::weak_ptr<std::function<void()>> hook_;
+};
 
 /// A user's model, spread over ranks: any module, also one whose class is known
 /// at run time only. Its parameters move to their ranks in the first step that
@@ -80,6 +144,33 @@ class Model {
   NamedTensors local_buffers() const;
   /// Not collective.
   TensorMap local_state_dict() const;
+
+  using NamedModules = std::vector<std::pair<std::string, std::shared_ptr<torch::nn::Module>>>;
+  /// The modules that run on this rank, after the partition, each once under its first path; the
+  /// model itself is "". Not collective. Throws: ConfigError before the partition, as all below.
+  NamedModules local_named_modules() const;
+  std::vector<std::shared_ptr<torch::nn::Module>> local_modules() const;
+  /// Those of them that are spread over the TP_GROUP: in the place of marked modules or built as
+  /// such, and the distributed modules inside them. Not collective.
+  NamedModules distributed_modules() const;
+  /// Whether each rank of the TP_GROUP has a part of its own of the tensor. A parameter that a
+  /// distributed module has whole on every rank is none, nor is a tensor that is not this rank's.
+  /// Not collective.
+  bool is_distributed_parameter(const at::Tensor& parameter) const;
+  /// Whether it belongs to a distributed module, of which each rank of the TP_GROUP has its own.
+  /// Not collective.
+  bool is_distributed_buffer(const at::Tensor& buffer) const;
+  /// Whether the tensor meets the samples of the whole TP_GROUP, not this rank's alone: a
+  /// parameter's gradient is then averaged over the RDP_GROUP. Not collective.
+  bool is_scaled_batch_parameter(const at::Tensor& parameter) const;
+  bool is_scaled_batch_buffer(const at::Tensor& buffer) const;
+  /// This rank's parameters whose gradients are averaged over the DP_GROUP, and those over the
+  /// RDP_GROUP: together all of `local_parameters`. Not collective.
+  NamedTensors default_reducer_named_parameters() const;
+  NamedTensors scaled_batch_reducer_named_parameters() const;
+  /// The module that runs: what the script gave, or the distributed module in its place. Not
+  /// collective.
+  const std::shared_ptr<torch::nn::Module>& get_module() const;
   /// The whole model's tensors on the host, by name. Every rank must call it; with
   /// `gather_to_rank0` only pp rank 0 gets them, others an empty map.
   TensorMap state_dict(bool gather_to_rank0 = false) const;
@@ -108,10 +199,10 @@ class Model {
   }
 
   /// Runs after the partition, before the first forward; at once when the model is partitioned
-  /// already.
-  void register_post_partition_hook(Hook hook) const;
+  /// already. What the documentation's hooks are given, model and optimizer, a lambda captures.
+  HookHandle register_post_partition_hook(Hook hook) const;
   /// Runs after the first step.
-  void register_post_step_hook(Hook hook) const;
+  HookHandle register_post_step_hook(Hook hook) const;
 
   /// What the partition was decided from (tessera/model/decision.h), on rank 0 after the partition;
   /// else nullptr. Not collective.

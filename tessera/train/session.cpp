@@ -2,10 +2,12 @@
 #include "tessera/train/session.h"
 
 #include <cstdio>
+#include <cstdlib>
 
 #include "tessera/base/error.h"
 #include "tessera/base/log.h"
 #include "tessera/comm/share_activity.h"
+#include "tessera/config/launcher.h"
 #include "tessera/diagnostics/activity.h"
 #include "tessera/diagnostics/uncaught_error.h"
 #include "tessera/nn/parallel/context.h"
@@ -41,6 +43,16 @@ comm::WorldPtr start_world(const Config& config) {
       std::chrono::milliseconds(static_cast<std::int64_t>(config.timeout_seconds * 1000));
   options.same_node = config.same_node_backend;
   return comm::mpi_world(options);
+}
+
+// MPI has not started: a bad variable is reported by the launcher's rank 0.
+config::Launched launched_config(const Config& given) {
+  const char* said = std::getenv(config::kLauncherVariable);
+  if (said == nullptr || *said == '\0') {
+    return {given, {}};
+  }
+  diagnostics::report_uncaught_errors(diagnostics::Reporter::of_environment());
+  return config::with_launcher_values(given, said);
 }
 
 // After MPI has started, so that one rank speaks for all.
@@ -86,22 +98,31 @@ Context& context() {
   return *session().context;
 }
 
-void init(const Config& config) {
+void init(const Config& given) {
   if (holder() != nullptr) {
     throw ConfigError("tessera::init was called twice");
   }
   avoid_faulty_amx();
+  const config::Launched launched = launched_config(given);
+  const Config& config = launched.config;
   auto made = std::make_unique<Session>();
   const comm::WorldPtr world = start_world(config);
   log::set_rank(world->rank());
   diagnostics::report_uncaught_errors(
       {world->rank(), world->hosts()[world->rank()] == world->hosts()[0]});
   check(config, *world);
+  for (const std::string& change : launched.changes) {
+    log::info("config: " + change);
+  }
   made->context = make_context(config, world);
   comm::share_activity(*world, made->context->group(Group::kWorld));
   nn::set_tensor_parallel(tensor_parallel_of(*made->context));
   made->engine = std::make_shared<train::StepEngine>(*made->context);
   holder() = std::move(made);
+}
+
+void init() {
+  init(Config());
 }
 
 void init(const std::string& config_file) {
@@ -192,8 +213,25 @@ std::vector<int> group_ranks(Group group) {
   return context().group(group).ranks();
 }
 
+comm::ProcessGroup& process_group(Group group) {
+  if (!config_in_force().ddp) {
+    throw ConfigError(
+        str("process_group of ",
+            topology::name_of(group),
+            ": only a job with \"ddp\": true hands out its groups; write that, or use barrier, "
+            "broadcast and allgather"));
+  }
+  return context().group(group);
+}
+
 void barrier(Group group) {
   context().group(group).barrier();
+}
+void dp_barrier() {
+  barrier(Group::kDP);
+}
+void mp_barrier() {
+  barrier(Group::kMP);
 }
 
 int global_rank(int rank_in_group, Group group) {

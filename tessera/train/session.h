@@ -8,6 +8,9 @@
 
 namespace tessera {
 
+namespace comm {
+class ProcessGroup;
+}
 struct Context;
 using config::Config;
 using topology::Group;
@@ -25,8 +28,14 @@ StepEngine& engine();
 /// Collective over all processes.
 /// Throws: ReportedConfigError (every rank alike; rank 0 prints it) for a bad
 /// config or a world that does not fit it; CommError when MPI lacks threads.
+///
+/// What a launcher says in the environment variable SM_HP_MP_PARAMETERS, a JSON object of keys,
+/// wins over `config`; the log of rank 0 names each key that it changed.
+/// Throws also: ConfigError for a variable that is no such object.
 /// Source: the library's documentation, `init`.
 void init(const Config& config);
+/// With what the launcher says, and defaults.
+void init();
 /// From a JSON file.
 void init(const std::string& config_file);
 
@@ -67,8 +76,18 @@ int data_size();
 /// Global ranks of this rank's group of a kind, ascending.
 std::vector<int> group_ranks(Group group);
 
+/// This rank's group of a kind, for collectives of the script's own
+/// (tessera/comm/process_group.h); it lives until `shutdown`. Calls of its collectives must come in
+/// one order on all its ranks, so a script makes them between steps. Not collective.
+/// Throws: ConfigError before `init`, and without "ddp": true.
+comm::ProcessGroup& process_group(Group group);
+
 /// Waits for all ranks of the group. Collective over `group`.
 void barrier(Group group = Group::kWorld);
+/// Collective over the DP_GROUP.
+void dp_barrier();
+/// Collective over the MP_GROUP.
+void mp_barrier();
 
 /// Turns a rank inside this rank's group of a kind into a global rank.
 /// Throws: ConfigError when there is no such rank.

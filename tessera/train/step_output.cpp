@@ -38,4 +38,37 @@ void StepOutput::check_joinable(const char* asked, std::size_t first_axis) const
   }
 }
 
+at::Tensor StepOutput::accumulate(const std::string& method, at::Tensor into) const {
+  if (method != "variable" && method != "add_n" && method != "accumulate_n") {
+    throw UserError(tessera::str(
+        "accumulate: found the method \"",
+        method,
+        "\"; write \"variable\", \"add_n\" or \"accumulate_n\""));
+  }
+  if (outputs_.empty()) {
+    throw UserError("accumulate of a result without microbatches");
+  }
+  check_joinable("accumulate", 0);
+  const at::Tensor& first = outputs_.front();
+  if (!first.is_floating_point() && !first.is_complex()) {
+    throw UserError(tessera::str(
+        "accumulate of a tensor of ",
+        first.dtype().name(),
+        ", which has no mean; use reduce_sum(), or convert it in the step function"));
+  }
+  if (into.defined() && into.sizes() != first.sizes()) {
+    throw ShapeError(tessera::str(
+        "accumulate: results of shape ",
+        first.sizes(),
+        " are to be added to a tensor of shape ",
+        into.sizes()));
+  }
+  at::Tensor sum = first.clone();
+  for (std::size_t i = 1; i < outputs_.size(); ++i) {
+    sum.add_(outputs_[i]);
+  }
+  sum.div_(static_cast<double>(outputs_.size()));
+  return into.defined() ? into.add_(sum) : sum;
+}
+
 } // namespace tessera

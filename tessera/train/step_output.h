@@ -37,6 +37,14 @@ class StepOutput {
   at::Tensor reduce_sum() const {
     return stack().sum(0);
   }
+  /// The mean as `reduce_mean` gives it, without ever holding the tensors of all microbatches once
+  /// more: they are added one by one, in their order. With `into` the mean is added to it, in
+  /// place, and `into` is the result; gradients of several steps are averaged so. `method`:
+  /// "variable", "add_n" or "accumulate_n", the documentation's three ways, which give one result
+  /// here. Throws: ShapeError when shapes differ, also from that of `into`; UserError for another
+  /// method, without microbatches, and for whole numbers, which have no mean. Source: the library's
+  /// documentation, `StepOutput.accumulate`.
+  at::Tensor accumulate(const std::string& method = "variable", at::Tensor into = {}) const;
   /// Joined along the batch axis, 0. Throws: ShapeError when another axis differs.
   at::Tensor concat() const {
     check_joinable("concat", 1);

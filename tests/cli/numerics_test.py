@@ -2,11 +2,13 @@
 """usage: numerics_test.py PROGRAM REPOSITORY
 
 The same job in ways that must give the same losses: gradient accumulation, activation
-checkpointing, bf16 within a bound, delayed parameters on one rank and on two.
+checkpointing, bf16 within a bound, delayed parameters on one rank and on two. Weight decay, which is
+for matrices alone.
 """
 import glob
 import json
 import os
+import struct
 import subprocess
 import sys
 import tempfile
@@ -40,6 +42,28 @@ def losses(name, ranks, parallel=None, data=None, **others):
     found = [record["loss"] for record in records if record["type"] == "step"]
     assert len(found) == STEPS and found[-1] < 0.97 * found[0], (name, found)
     return found
+
+
+def tensors_after_a_step(name, decay):
+    """Shape and bytes of each tensor that a job with this weight decay has after one step."""
+    job = {
+        "parallel": {"pipeline_parallel_degree": 2, "microbatches": 2, "timeout_seconds": 60,
+                     "seed": 3},
+        "model": {"name": "gpt-tiny", "options": {"dropout": 0.0}},
+        "data": {"directory": "data", "sequence": 16, "batch": 8},
+        "optimizer": {"learning_rate": 2e-3, "warmup_steps": 0, "weight_decay": decay},
+        "checkpoint": {"directory": name, "full": True},
+        "steps": 1,
+    }
+    with open(name + ".json", "w", encoding="utf-8") as file:
+        json.dump(job, file)
+    call(PROGRAM, "launch", "-n", "2", "--", PROGRAM, "train", name + ".json")
+    with open(name + "/step_1/model.safetensors", "rb") as file:
+        (size,) = struct.unpack("<Q", file.read(8))
+        header = json.loads(file.read(size))
+        data = file.read()
+    return {name: (entry["shape"], data[slice(*entry["data_offsets"])])
+            for name, entry in header.items() if name != "__metadata__"}
 
 
 def furthest(got, wanted):
@@ -79,3 +103,12 @@ with tempfile.TemporaryDirectory() as work:
     print(f"delayed parameters on two ranks beside one: {furthest(divided, alone):.1e}")
     assert furthest(divided, alone) < 1e-5
     assert furthest(alone, plain) > 1e-4, "then the decision has changed: promise equality"
+
+    # Norms and biases are not decayed; all else is, also where another rank holds it.
+    without, decayed = tensors_after_a_step("without", 0.0), tensors_after_a_step("decayed", 0.5)
+    assert without.keys() == decayed.keys()
+    kinds = {1: 0, 2: 0}
+    for name, (shape, values) in without.items():
+        kinds[len(shape)] += 1
+        assert (values == decayed[name][1]) == (len(shape) == 1), (name, shape)
+    assert kinds[1] > kinds[2] > 4, kinds

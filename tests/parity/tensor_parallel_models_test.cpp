@@ -191,6 +191,52 @@ TEST(TensorParallelModels, Bert) {
   });
 }
 
+/// RoBERTa's positions leave out what is padded.
+struct PaddedImpl : torch::nn::Module {
+  explicit PaddedImpl(const models::BertOptions& options)
+      : roberta(register_module("roberta", models::Roberta(options))) {
+    const torch::NoGradGuard no_grad;
+    for (auto& item : roberta->named_parameters()) {
+      if (item.key().ends_with("key.bias")) {
+        item.value().normal_();
+      }
+    }
+  }
+  torch::Tensor forward(const torch::Tensor& ids) {
+    return roberta(ids, ids.ne(1).to(torch::kLong));
+  }
+  models::Roberta roberta{nullptr};
+};
+TESSERA_MODULE(Padded);
+
+TEST(TensorParallelModels, Roberta) {
+  auto options = std::get<models::BertOptions>(models::find_preset("bert-tiny").options);
+  options.roberta = true;
+  options.pad_token_id = 1;
+  options.type_vocab_size = 1;
+  options.num_attention_heads = 4;
+  options.hidden_size = 32;
+  options.vocab_size = 32;
+  const auto make_net = [=] {
+    const tensor_parallelism marked;
+    return Padded(options);
+  };
+  // Layers are distributed, not merely trained: a rank has its share of their weights.
+  {
+    Config config;
+    MPI_Comm_size(MPI_COMM_WORLD, &config.tensor_parallel_degree);
+    config.tensor_parallel_degree = std::min(config.tensor_parallel_degree, 4); // as many heads
+    config.ddp = true;
+    init(config);
+    const Ended ended;
+    const DistributedModel model(make_net());
+    EXPECT_EQ(
+        model.core()->replacements().replaced.size(),
+        static_cast<std::size_t>(options.num_hidden_layers));
+  }
+  check_all(make_net);
+}
+
 /// Logits that the load-balancing loss changes.
 struct MixedImpl : torch::nn::Module {
   MixedImpl(const models::GptOptions& gpt, const models::ExpertsOptions& experts)

@@ -82,6 +82,17 @@ struct KeptRun {
   DistributedOptimizer optimizer;
 };
 
+/// The partition, and with it what was loaded.
+void run_forward(const KeptRun& run) {
+  auto forward = tessera::step([&](torch::Tensor x) { return run.model(x); });
+  run.model.eval();
+  {
+    const torch::NoGradGuard no_grad;
+    forward(torch::ones({4, kWidth}));
+  }
+  run.model.train();
+}
+
 Config kept_config(int pp) {
   return placed(pp, 2, {{"b", pp - 1}, {"norm", pp / 2}});
 }
@@ -133,6 +144,131 @@ TEST(CheckpointOfOtherLayout, LoadsBitForBit) {
         fs::remove(path / "newest");
       });
     }
+  }
+}
+
+// The parameters are those of the checkpoint; the optimizer's next update is its first.
+TEST(CheckpointWithoutOptimizer, TheOptimizerBeginsAnew) {
+  const SharedFolder folder;
+  save_two(folder, false);
+  TensorMap loaded_first;
+  for (const bool with_optimizer : {true, false}) {
+    init(kept_config(2));
+    const Ended ended;
+    torch::manual_seed(4);
+    KeptRun run;
+    LoadOptions options;
+    options.optimizer = with_optimizer;
+    ASSERT_TRUE(load(run.model, run.optimizer, folder.path(), options).has_value());
+    run_forward(run);
+    const TensorMap parameters = run.model.state_dict();
+    if (with_optimizer) {
+      loaded_first = parameters;
+    }
+    for (const auto& [name, tensor] : loaded_first) {
+      EXPECT_TRUE(parameters.at(name).equal(tensor)) << name;
+    }
+    const bool any = !run.optimizer.local_state_dict().parameters.empty();
+    EXPECT_EQ(any, with_optimizer && !run.model.local_parameters().empty());
+    run.step(2);
+    // Adam's first update is the learning rate, whatever the gradient.
+    bool all_first = true;
+    for (const auto& [name, tensor] : run.model.state_dict()) {
+      if (name == "b.weight") {
+        const auto moved = (tensor - parameters.at(name)).abs();
+        all_first =
+            all_first && (moved - 0.01).abs().lt(2e-3).to(torch::kFloat).mean().item<float>() > 0.9;
+      }
+    }
+    EXPECT_EQ(all_first, !with_optimizer);
+  }
+}
+
+TEST(CheckpointOfTheModelAlone, HasNoOptimizerAndLoadsWithAndWithoutOne) {
+  for (const bool full : {false, true}) {
+    const SharedFolder folder;
+    TensorMap wanted;
+    std::string hash;
+    {
+      init(kept_config(2));
+      const Ended ended;
+      torch::manual_seed(3);
+      const KeptRun run;
+      run_forward(run);
+      hash = save(run.model, folder.path(), "alone", {.full = full}).state_hash;
+      wanted = run.model.state_dict();
+    }
+    for (const int pp : {1, 2}) {
+      init(kept_config(pp));
+      const Ended ended;
+      torch::manual_seed(4);
+      KeptRun run;
+      ASSERT_TRUE(load(run.model, folder.path()).has_value());
+      run_forward(run);
+      EXPECT_EQ(save(run.model, folder.path(), str("again_", pp)).state_hash, hash);
+      for (const auto& [name, tensor] : run.model.state_dict()) {
+        EXPECT_TRUE(tensor.equal(wanted.at(name))) << name;
+      }
+      // With an optimizer it has to be said that its state is not asked for.
+      LoadOptions options;
+      options.tag = "alone";
+      EXPECT_THAT(
+          error_of<CheckpointError>(
+              [&] { load(run.model, run.optimizer, folder.path(), options); }),
+          HasSubstr("optimizer"));
+      options.optimizer = false;
+      EXPECT_TRUE(load(run.model, run.optimizer, folder.path(), options).has_value());
+    }
+  }
+}
+
+TEST(CheckpointThatHalfFits, IsLoadedAsFarAsItDoes) {
+  const SharedFolder folder;
+  TensorMap saved;
+  {
+    init(kept_config(2));
+    const Ended ended;
+    torch::manual_seed(3);
+    KeptRun run;
+    run.step(0);
+    save(run.model, run.optimizer, folder.path(), "one");
+    saved = run.model.state_dict();
+  }
+  init(kept_config(2));
+  const Ended ended;
+  torch::manual_seed(4);
+  struct WiderImpl : torch::nn::Module {
+    WiderImpl() {
+      a = register_module("a", nn::Linear(kWidth, kWidth));
+      b = register_module("b", nn::Linear(kWidth, 2 * kWidth));
+      norm = register_module("norm", nn::Linear(2 * kWidth, 1));
+    }
+    torch::Tensor forward(const torch::Tensor& x) {
+      return norm(b(a(x)));
+    }
+    nn::Linear a{nullptr}, b{nullptr}, norm{nullptr};
+  };
+  const DistributedModel model{std::make_shared<WiderImpl>()};
+  LoadOptions options;
+  options.strict = false;
+  ASSERT_TRUE(load(model, folder.path(), options).has_value());
+  auto forward = tessera::step([&](torch::Tensor x) { return model(x); });
+  TensorMap before;
+  {
+    torch::manual_seed(4);
+    const WiderImpl same;
+    for (const auto& item : same.named_parameters()) {
+      before[item.key()] = item.value().detach().clone();
+    }
+  }
+  const torch::NoGradGuard no_grad;
+  forward(torch::ones({4, kWidth}));
+  const TensorMap got = model.state_dict();
+  for (const char* name : {"a.weight", "a.bias"}) {
+    EXPECT_TRUE(got.at(name).equal(saved.at(name))) << name;
+  }
+  for (const char* name : {"b.weight", "b.bias", "norm.weight", "norm.bias"}) {
+    EXPECT_TRUE(got.at(name).equal(before.at(name))) << name;
   }
 }
 

@@ -51,6 +51,35 @@ TEST(StepOutput, UnlikeShapesAreSaidWithTheirMicrobatches) {
   EXPECT_EQ(rows.merge().size(0), 5);
 }
 
+TEST(StepOutput, AccumulateIsTheMeanAndAddsItToWhatIsThere) {
+  const std::vector<Tensor> parts = {
+      torch::tensor({1.0, 2.0}), torch::tensor({4.0, 6.0}), torch::tensor({7.0, 1.0})};
+  const StepOutput out(parts);
+  for (const char* method : {"variable", "add_n", "accumulate_n"}) {
+    EXPECT_TRUE(out.accumulate(method).equal(torch::tensor({4.0, 3.0}))) << method;
+  }
+  EXPECT_TRUE(torch::allclose(out.accumulate(), out.reduce_mean()));
+  EXPECT_TRUE(out[0].equal(torch::tensor({1.0, 2.0}))) << "a result was overwritten";
+  Tensor kept = torch::tensor({10.0, 20.0});
+  const Tensor result = out.accumulate("add_n", kept);
+  EXPECT_TRUE(kept.equal(torch::tensor({14.0, 23.0})));
+  EXPECT_TRUE(result.is_same(kept));
+  // A graph behind the results stays whole.
+  const Tensor leaf = torch::ones({2}, torch::requires_grad());
+  StepOutput({leaf * 2, leaf * 4}).accumulate().sum().backward();
+  EXPECT_TRUE(leaf.grad().equal(torch::full({2}, 3.0)));
+}
+
+TEST(StepOutput, AccumulateSaysWhatItCannotDo) {
+  const StepOutput unlike({torch::zeros({2, 6}), torch::zeros({3, 6})});
+  EXPECT_THROW((void)unlike.accumulate(), ShapeError);
+  const StepOutput out({torch::zeros({2}), torch::zeros({2})});
+  EXPECT_THROW((void)out.accumulate("mean"), UserError);
+  EXPECT_THROW((void)out.accumulate("variable", torch::zeros({1})), ShapeError);
+  EXPECT_THROW((void)StepOutput({torch::ones({2}, torch::kLong)}).accumulate(), UserError);
+  EXPECT_THROW((void)StepOutput().accumulate(), UserError);
+}
+
 TEST(StepStruct, EachTensorFieldIsAStepOutput) {
   const auto out = Joined::join({of_microbatch(0), of_microbatch(10)});
   EXPECT_EQ(out[&Output::loss].reduce_mean().item<int>(), 10);

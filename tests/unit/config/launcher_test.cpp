@@ -1,0 +1,73 @@
+// What a launcher says wins over what the script says.
+#include "tessera/config/launcher.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+
+namespace tessera::config::test {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+Config given() {
+  return {.pipeline_parallel_degree = 2, .microbatches = 4, .pipeline = "simple", .ddp = true};
+}
+
+std::string error_of(const std::string& text, const Config& config = given()) {
+  try {
+    with_launcher_values(config, text);
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(Launcher, ItsKeysWinAndTheOthersStay) {
+  const Launched launched =
+      with_launcher_values(given(), R"({"partitions": 4, "ddp": true, "default_partition": 3,
+                                        "auto_partition": false})");
+  Config wanted = given();
+  wanted.pipeline_parallel_degree = 4;
+  wanted.auto_partition = false;
+  wanted.default_partition = 3;
+  EXPECT_EQ(launched.config, wanted);
+  EXPECT_THAT(
+      launched.changes,
+      ElementsAre(
+          "\"pipeline_parallel_degree\" is 4 by SM_HP_MP_PARAMETERS, not 2",
+          "\"auto_partition\" is false by SM_HP_MP_PARAMETERS, not true",
+          "\"default_partition\" is 3 by SM_HP_MP_PARAMETERS"));
+}
+
+TEST(Launcher, TheOuterFormOfAJobToo) {
+  const Launched launched = with_launcher_values(
+      given(),
+      R"({"smdistributed": {"modelparallel": {"enabled": true, "parameters": {"microbatches": 8}}},
+          "mpi": {"enabled": true, "processes_per_host": 2}})");
+  EXPECT_EQ(launched.config.microbatches, 8);
+  EXPECT_EQ(launched.config.processes_per_host, 2);
+  EXPECT_EQ(launched.config.pipeline, given().pipeline);
+}
+
+TEST(Launcher, NothingSaidChangesNothing) {
+  for (const char* text : {"", "  \n", "{}"}) {
+    const Launched launched = with_launcher_values(given(), text);
+    EXPECT_EQ(launched.config, given()) << text;
+    EXPECT_THAT(launched.changes, IsEmpty()) << text;
+  }
+}
+
+TEST(Launcher, BadValuesNameTheVariable) {
+  EXPECT_THAT(error_of("{\"microbatches\": 0}"), HasSubstr("SM_HP_MP_PARAMETERS: microbatches"));
+  EXPECT_THAT(error_of("no json"), HasSubstr("SM_HP_MP_PARAMETERS: not valid JSON"));
+  EXPECT_THAT(error_of("{\"microbatchs\": 2}"), HasSubstr("nearest known key"));
+  // Each of both is right by itself.
+  EXPECT_THAT(error_of("{\"custom_schedule\": \"0F 0B\"}"), HasSubstr("custom_schedule"));
+}
+
+} // namespace
+} // namespace tessera::config::test
