@@ -268,8 +268,13 @@ void write_gpt_neox(Json& file, const DecoderOptions& o) {
   file["hidden_act"] = o.hidden_act;
   file["layer_norm_eps"] = o.norm_epsilon;
   file["attention_bias"] = o.attention_bias;
-  const std::int64_t turned = o.rotary_dim == 0 ? head_width(o) : o.rotary_dim;
-  file["rotary_pct"] = static_cast<double>(turned) / static_cast<double>(head_width(o));
+  const auto head = static_cast<double>(head_width(o));
+  const auto turned = static_cast<double>(o.rotary_dim == 0 ? head_width(o) : o.rotary_dim);
+  double share = turned / head;
+  if (std::floor(share * head) < turned) { // readers round down
+    share = std::nextafter(share, 2.0);
+  }
+  file["rotary_pct"] = share;
   file["rotary_emb_base"] = o.rope_theta;
   file["use_parallel_residual"] = o.use_parallel_residual;
 }
