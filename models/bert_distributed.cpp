@@ -136,7 +136,7 @@ std::tuple<at::Tensor, at::Tensor> DistributedBertImpl::forward(
   const at::Tensor mask_here = nn::mask_for_heads(
       parallel,
       padding_bias(mask, x.scalar_type()),
-      options_.num_attention_heads,
+      nn::HeadGroups{options_.num_attention_heads},
       /*own=*/true,
       samples);
   const at::Tensor hidden = transformer_->forward_part(x, mask_here, {}, {});

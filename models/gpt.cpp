@@ -7,6 +7,7 @@
 #include "tessera/nn/layers/lm_head.h"
 #include "tessera/nn/layers/transformer_layer.h"
 #include "tessera/nn/replace/registry.h"
+#include "tessera/nn/replace/transformer_given.h"
 
 #include "models/activations.h"
 #include "models/state_names.h"
@@ -79,6 +80,7 @@ at::Tensor GptMlpImpl::forward(const at::Tensor& x) {
 
 GptBlockImpl::GptBlockImpl(const GptOptions& options, std::int64_t layer)
     : options(options),
+      layer(layer),
       ln_1_(register_module("ln_1", make_norm(options))),
       attn_(register_module("attn", GptAttention(options, layer))),
       ln_2_(register_module("ln_2", make_norm(options))),
@@ -93,14 +95,6 @@ namespace {
 
 // What the distributed forms of a block lack; the caller keeps the module whole
 // and says why.
-void refuse_scores(const GptOptions& options) {
-  if (!options.scale_attn_weights || options.scale_attn_by_inverse_layer_idx) {
-    throw ShapeError(
-        "its attention scores are not divided by the square root of a head's width alone "
-        "(scale_attn_weights, scale_attn_by_inverse_layer_idx)");
-  }
-}
-
 void refuse_own_head(const GptOptions& options) {
   if (!options.tie_word_embeddings) {
     throw ShapeError("its output layer has a weight of its own (tie_word_embeddings false)");
@@ -124,7 +118,6 @@ std::string distributed_activation(const GptOptions& options) {
 }
 
 nn::TransformerOptions distributed_options(const GptOptions& from) {
-  refuse_scores(from);
   nn::TransformerOptions to;
   to.num_attention_heads = from.n_head;
   to.attention_head_size = from.n_embd / from.n_head;
@@ -139,11 +132,15 @@ nn::TransformerOptions distributed_options(const GptOptions& from) {
   to.causal_mask_size = from.n_positions;
   to.pre_layernorm = true;
   to.post_layernorm = false;
+  to.scale_attention_scores = from.scale_attn_weights;
+  to.scale_attn_by_layer_idx = from.scale_attn_by_inverse_layer_idx;
   return to;
 }
 
-nn::TransformerOptions gpt_block_options(const GptBlockImpl& block) {
-  return distributed_options(block.options);
+nn::TransformerOptions gpt_block_options(const GptBlockImpl& block, const nn::GivenOptions& given) {
+  nn::TransformerOptions options = distributed_options(block.options);
+  options.layer_idx = block.layer;
+  return nn::with_given(given, options);
 }
 
 const StateTranslation& gpt_block_translation() {
@@ -254,7 +251,7 @@ TESSERA_TP_REGISTER(Gpt, nn::DistributedTransformerLMHead)
       }
       const GptOptions& from = gpt.options();
       refuse_own_head(from);
-      nn::TransformerOptions to = distributed_options(from);
+      nn::TransformerOptions to = nn::with_given(given, distributed_options(from));
       to.num_layers = from.n_layer;
       to.vocab_size = from.vocab_size;
       to.num_positions = from.n_positions;

@@ -45,6 +45,7 @@ class GptBlockImpl : public torch::nn::Module {
   at::Tensor forward(at::Tensor x);
 
   GptOptions options;
+  std::int64_t layer; // from 0
 
  private:
   LayerNorm ln_1_;

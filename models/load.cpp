@@ -13,10 +13,11 @@ namespace tessera::models {
 
 namespace {
 
-// Causal masks that GPT-2's checkpoints carry along.
-bool is_constant_mask(const std::string& name) {
+// Causal masks and frequencies of rotary positions that checkpoints carry along.
+bool is_constant(const std::string& name) {
   return name.ends_with("attn.bias") || name.ends_with("attn.masked_bias") ||
-         name.ends_with("embeddings.position_ids");
+         name.ends_with("attention.bias") || name.ends_with("attention.masked_bias") ||
+         name.ends_with("rotary_emb.inv_freq") || name.ends_with("embeddings.position_ids");
 }
 
 // "transformer.h.0.ln_1.weight" -> "h.0.ln_1.weight": files of a model without
@@ -119,7 +120,7 @@ void load_parameters(
   }
   std::vector<std::string> unknown;
   for (const auto& entry : tensors) {
-    if (used.count(entry.first) == 0 && !is_constant_mask(entry.first)) {
+    if (used.count(entry.first) == 0 && !is_constant(entry.first)) {
       unknown.push_back(entry.first);
     }
   }

@@ -14,7 +14,7 @@ namespace tessera::models {
 /// Published files differ from a model's names in three ways that are taken
 /// care of: names without the root ("h.0.ln_1.weight" for
 /// "transformer.h.0.ln_1.weight"), tied weights written once, and constant
-/// masks of attention layers, which are left out.
+/// masks and frequencies of attention layers, which are left out.
 ///
 /// Throws: CheckpointError that names what is missing, what is not of this
 /// model, both shapes where they differ, tensors that are no floating-point

@@ -1,5 +1,8 @@
 #include "models/options.h"
 
+#include <algorithm>
+#include <initializer_list>
+
 #include "tessera/base/json/read.h"
 #include "tessera/base/json/write.h"
 
@@ -45,6 +48,35 @@ void describe(Visit& visit, GptOptions& o) {
   flag(visit, "tie_word_embeddings", o.tie_word_embeddings);
   flag(visit, "scale_attn_weights", o.scale_attn_weights);
   flag(visit, "scale_attn_by_inverse_layer_idx", o.scale_attn_by_inverse_layer_idx);
+}
+
+template <typename Visit>
+void describe(Visit& visit, DecoderOptions& o) {
+  visit(
+      {.name = "architecture",
+       .presence = kOptional,
+       .choices = {"llama", "gptj", "gpt_neo", "gpt_neox"}},
+      o.architecture);
+  size(visit, "vocab_size", o.vocab_size, 2);
+  size(visit, "hidden_size", o.hidden_size);
+  size(visit, "intermediate_size", o.intermediate_size, 0);
+  size(visit, "num_hidden_layers", o.num_hidden_layers);
+  size(visit, "num_attention_heads", o.num_attention_heads);
+  size(visit, "num_key_value_heads", o.num_key_value_heads, 0);
+  size(visit, "head_dim", o.head_dim, 0);
+  size(visit, "max_position_embeddings", o.max_position_embeddings);
+  visit({.name = "hidden_act", .presence = kOptional, .choices = activation_names()}, o.hidden_act);
+  share(visit, "norm_epsilon", o.norm_epsilon);
+  size(visit, "initializer_range", o.initializer_range, 0);
+  share(visit, "dropout", o.dropout);
+  flag(visit, "tie_word_embeddings", o.tie_word_embeddings);
+  flag(visit, "attention_bias", o.attention_bias);
+  flag(visit, "mlp_bias", o.mlp_bias);
+  size(visit, "rope_theta", o.rope_theta, 1);
+  size(visit, "rotary_dim", o.rotary_dim, 0);
+  size(visit, "window_size", o.window_size);
+  flag(visit, "use_parallel_residual", o.use_parallel_residual);
+  flag(visit, "flash_attention", o.flash_attention);
 }
 
 template <typename Visit>
@@ -130,7 +162,108 @@ void check_heads(
   }
 }
 
+/// Options that an architecture has not are those of its defaults.
+void check_architecture(const DecoderOptions& o) {
+  const DecoderOptions unset;
+  const std::string& is = o.architecture;
+  const auto only = [&](const char* key, bool changed, std::initializer_list<const char*> of) {
+    if (!changed || std::find(of.begin(), of.end(), is) != of.end()) {
+      return;
+    }
+    std::string names;
+    for (const char* name : of) {
+      names += str(names.empty() ? "" : ", ", name);
+    }
+    throw ConfigError(
+        str("model options: ", key, " is an option of ", names, ", not of ", is, "; leave it out"));
+  };
+  only("num_key_value_heads", o.num_key_value_heads != unset.num_key_value_heads, {"llama"});
+  only("head_dim", o.head_dim != unset.head_dim, {"llama"});
+  only("mlp_bias", o.mlp_bias != unset.mlp_bias, {"llama"});
+  only("attention_bias", o.attention_bias != unset.attention_bias, {"llama", "gpt_neox"});
+  only("rotary_dim", o.rotary_dim != unset.rotary_dim, {"gptj", "gpt_neox"});
+  only("window_size", o.window_size != unset.window_size, {"gpt_neo"});
+  only("rope_theta", o.rope_theta != unset.rope_theta, {"llama", "gptj", "gpt_neox"});
+  only(
+      "use_parallel_residual",
+      o.use_parallel_residual != unset.use_parallel_residual,
+      {"gpt_neox"});
+  only(
+      "tie_word_embeddings",
+      o.tie_word_embeddings != unset.tie_word_embeddings,
+      {"llama", "gpt_neo", "gpt_neox"});
+}
+
 } // namespace
+
+DecoderOptions decoder_defaults(const std::string& architecture) {
+  DecoderOptions o;
+  o.architecture = architecture;
+  if (architecture == "llama") {
+    return o;
+  }
+  o.intermediate_size = 0;
+  o.norm_epsilon = 1e-5;
+  o.hidden_act = "gelu_new";
+  if (architecture == "gptj") {
+    o.vocab_size = 50400;
+    o.num_hidden_layers = 28;
+    o.num_attention_heads = 16;
+    o.rotary_dim = 64;
+  } else if (architecture == "gpt_neo") {
+    o.vocab_size = 50257;
+    o.hidden_size = 2048;
+    o.num_hidden_layers = 24;
+    o.num_attention_heads = 16;
+    o.tie_word_embeddings = true;
+  } else {
+    o.vocab_size = 50432;
+    o.hidden_size = 6144;
+    o.intermediate_size = 24576;
+    o.num_hidden_layers = 44;
+    o.num_attention_heads = 64;
+    o.hidden_act = "gelu";
+    o.attention_bias = true;
+    o.rotary_dim = 24;
+  }
+  return o;
+}
+
+std::int64_t inner_width(const DecoderOptions& o) {
+  return o.intermediate_size == 0 ? 4 * o.hidden_size : o.intermediate_size;
+}
+
+std::int64_t head_width(const DecoderOptions& o) {
+  return o.head_dim == 0 ? o.hidden_size / o.num_attention_heads : o.head_dim;
+}
+
+std::int64_t key_value_heads(const DecoderOptions& o) {
+  return o.num_key_value_heads == 0 ? o.num_attention_heads : o.num_key_value_heads;
+}
+
+DecoderOptions decoder_options(const std::string& json, DecoderOptions defaults) {
+  DecoderOptions options = read_options(json, defaults, "decoder");
+  check_architecture(options);
+  if (options.head_dim == 0) {
+    check_heads(
+        "hidden_size", options.hidden_size, "num_attention_heads", options.num_attention_heads);
+  }
+  check_heads(
+      "num_attention_heads",
+      options.num_attention_heads,
+      "num_key_value_heads",
+      key_value_heads(options));
+  const std::int64_t turned = options.rotary_dim == 0 ? head_width(options) : options.rotary_dim;
+  if (options.architecture != "gpt_neo" && (turned % 2 != 0 || turned > head_width(options))) {
+    throw ConfigError(
+        str("model options: ",
+            turned,
+            " channels of a head turn with the position (rotary_dim); it should be an even number "
+            "of at most the head's width, ",
+            head_width(options)));
+  }
+  return options;
+}
 
 GptOptions gpt_options(const std::string& json, GptOptions defaults) {
   GptOptions options = read_options(json, defaults, "gpt");
@@ -163,6 +296,10 @@ NcfOptions ncf_options(const std::string& json, NcfOptions defaults) {
 }
 
 std::string to_json(const GptOptions& options) {
+  return form::write(options).dump();
+}
+
+std::string to_json(const DecoderOptions& options) {
   return form::write(options).dump();
 }
 

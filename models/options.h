@@ -29,6 +29,46 @@ struct GptOptions {
   bool scale_attn_by_inverse_layer_idx = false;
 };
 
+/// Decoder-only transformers after GPT-2, under the names of Llama's config.json.
+/// Source: models/decoder.h.
+struct DecoderOptions {
+  std::string architecture = "llama"; // or gptj, gpt_neo, gpt_neox: the model_type
+  std::int64_t vocab_size = 32000;
+  std::int64_t hidden_size = 4096;
+  /// 0: 4 * hidden_size.
+  std::int64_t intermediate_size = 11008;
+  std::int64_t num_hidden_layers = 32;
+  std::int64_t num_attention_heads = 32;
+  std::int64_t num_key_value_heads = 0; // llama; 0: num_attention_heads
+  std::int64_t head_dim = 0; // llama; 0: hidden_size / num_attention_heads
+  std::int64_t max_position_embeddings = 2048; // longest sequence
+  std::string hidden_act = "silu"; // one of activation_names()
+  double norm_epsilon = 1e-6;
+  double initializer_range = 0.02;
+  /// Of attention weights; but for llama also after embeddings and both
+  /// sub-layers.
+  double dropout = 0;
+  bool tie_word_embeddings = false;
+  bool attention_bias = false; // llama, gpt_neox; the others' biases are fixed
+  bool mlp_bias = false; // llama
+  double rope_theta = 10000; // base of the rotary positions; not gpt_neo
+  std::int64_t rotary_dim = 0; // gptj, gpt_neox: channels of a head that turn; 0: all
+  std::int64_t window_size = 256; // gpt_neo: keys that every second layer sees
+  bool use_parallel_residual = true; // gpt_neox
+  /// Attention in blocks, which keeps no matrix of scores; the same numbers but
+  /// for rounding.
+  bool flash_attention = false;
+};
+
+/// Those of transformers for an architecture: the sizes of the first published
+/// model.
+DecoderOptions decoder_defaults(const std::string& architecture);
+
+/// What 0 stands for.
+std::int64_t inner_width(const DecoderOptions& options);
+std::int64_t head_width(const DecoderOptions& options);
+std::int64_t key_value_heads(const DecoderOptions& options);
+
 /// Encoder-decoder with relative position bias. Source: Raffel et al. 2020.
 struct T5Options {
   std::int64_t vocab_size = 32128;
@@ -84,11 +124,13 @@ struct NcfOptions {
 /// A key that is not an option is an error with the nearest one.
 /// published_config.h reads a whole config.json.
 GptOptions gpt_options(const std::string& json, GptOptions defaults = {});
+DecoderOptions decoder_options(const std::string& json, DecoderOptions defaults = {});
 T5Options t5_options(const std::string& json, T5Options defaults = {});
 BertOptions bert_options(const std::string& json, BertOptions defaults = {});
 NcfOptions ncf_options(const std::string& json, NcfOptions defaults = {});
 
 std::string to_json(const GptOptions& options);
+std::string to_json(const DecoderOptions& options);
 std::string to_json(const T5Options& options);
 std::string to_json(const BertOptions& options);
 std::string to_json(const NcfOptions& options);

@@ -1,6 +1,7 @@
 #include "models/presets.h"
 
 #include <algorithm>
+#include <functional>
 #include <type_traits>
 
 #include "tessera/base/error.h"
@@ -17,6 +18,34 @@ std::int64_t count(const GptOptions& o) {
   const auto mlp = 2 * o.n_embd * inner + inner + o.n_embd;
   const auto tables = (o.tie_word_embeddings ? 1 : 2) * o.vocab_size + o.n_positions;
   return tables * o.n_embd + o.n_layer * (2 * norm + attention + mlp) + norm;
+}
+
+/// Weights of one layer that take part in products.
+std::int64_t product_weights(const DecoderOptions& o) {
+  const std::int64_t attention =
+      (2 * o.num_attention_heads + 2 * key_value_heads(o)) * head_width(o) * o.hidden_size;
+  return attention + (o.architecture == "llama" ? 3 : 2) * o.hidden_size * inner_width(o);
+}
+
+std::int64_t count(const DecoderOptions& o) {
+  const bool llama = o.architecture == "llama";
+  const bool gptj = o.architecture == "gptj";
+  const bool neo = o.architecture == "gpt_neo";
+  const std::int64_t h = o.hidden_size;
+  const std::int64_t queries = o.num_attention_heads * head_width(o);
+  const std::int64_t keys = key_value_heads(o) * head_width(o);
+  const std::int64_t norm = llama ? h : 2 * h;
+  std::int64_t layer = product_weights(o) + (gptj ? 1 : 2) * norm;
+  layer += o.attention_bias ? queries + 2 * keys : 0;
+  layer += o.attention_bias || neo ? h : 0;
+  if (llama) {
+    layer += o.mlp_bias ? 2 * inner_width(o) + h : 0;
+  } else {
+    layer += inner_width(o) + h;
+  }
+  const std::int64_t tables = (o.tie_word_embeddings ? 1 : 2) * o.vocab_size * h +
+                              (neo ? o.max_position_embeddings * h : 0) + (gptj ? o.vocab_size : 0);
+  return tables + o.num_hidden_layers * layer + norm;
 }
 
 std::int64_t count(const T5Options& o) {
@@ -68,6 +97,75 @@ Preset gpt(
   o.n_head = heads;
   o.dropout = dropout;
   return {std::move(name), "gpt", std::move(description), 0, o, {1, positions, 0}};
+}
+
+Preset decoder(
+    std::string name,
+    std::string description,
+    const std::function<void(DecoderOptions&)>& set,
+    const std::string& architecture) {
+  DecoderOptions o = decoder_defaults(architecture);
+  set(o);
+  return {
+      std::move(name),
+      architecture,
+      std::move(description),
+      0,
+      o,
+      {1, std::min<std::int64_t>(o.max_position_embeddings, 2048), 0}};
+}
+
+void make_tiny(DecoderOptions& o) {
+  o.vocab_size = 2048;
+  o.max_position_embeddings = 128;
+  o.hidden_size = 64;
+  o.intermediate_size = o.architecture == "llama" ? 176 : 0;
+  o.num_hidden_layers = 4;
+  o.num_attention_heads = 4;
+  o.num_key_value_heads = o.architecture == "llama" ? 2 : 0;
+  o.rotary_dim = o.architecture == "gptj" || o.architecture == "gpt_neox" ? 4 : 0;
+  o.window_size = o.architecture == "gpt_neo" ? 32 : o.window_size;
+}
+
+std::vector<Preset> decoders() {
+  return {
+      decoder("llama-tiny", "for tests", make_tiny, "llama"),
+      decoder(
+          "llama-mini",
+          "trains on a few cores",
+          [](DecoderOptions& o) {
+            make_tiny(o);
+            o.max_position_embeddings = 256;
+            o.hidden_size = 192;
+            o.intermediate_size = 512;
+            o.num_hidden_layers = 6;
+            o.num_attention_heads = 6;
+          },
+          "llama"),
+      decoder(
+          "llama-7b", "Touvron et al. 2023", [](DecoderOptions&) {}, "llama"),
+      decoder(
+          "llama2-70b",
+          "Touvron et al. 2023b",
+          [](DecoderOptions& o) {
+            o.hidden_size = 8192;
+            o.intermediate_size = 28672;
+            o.num_hidden_layers = 80;
+            o.num_attention_heads = 64;
+            o.num_key_value_heads = 8;
+            o.max_position_embeddings = 4096;
+            o.norm_epsilon = 1e-5;
+          },
+          "llama"),
+      decoder("gptj-tiny", "for tests", make_tiny, "gptj"),
+      decoder(
+          "gptj-6b", "Wang and Komatsuzaki 2021", [](DecoderOptions&) {}, "gptj"),
+      decoder("gpt-neo-tiny", "for tests", make_tiny, "gpt_neo"),
+      decoder(
+          "gpt-neo-1.3b", "Black et al. 2021", [](DecoderOptions&) {}, "gpt_neo"),
+      decoder("gpt-neox-tiny", "for tests", make_tiny, "gpt_neox"),
+      decoder(
+          "gpt-neox-20b", "Black et al. 2022", [](DecoderOptions&) {}, "gpt_neox")};
 }
 
 Preset t5(
@@ -147,6 +245,9 @@ std::vector<Preset> make_presets() {
       roberta("roberta-10b", "Karakus et al. 2021, table 1", 4096, 48, 32),
       {"ncf", "ncf", "He et al. 2017, MovieLens 20M", 0, NcfOptions{}, {256}},
   };
+  for (Preset& preset : decoders()) {
+    list.push_back(std::move(preset));
+  }
   for (auto& preset : list) {
     if (preset.name == "t5-tiny" || preset.name == "bert-tiny") {
       // Small, and without dropout so that runs can be compared.
@@ -176,6 +277,31 @@ std::vector<Preset> make_presets() {
 
 std::int64_t count_parameters(const Options& options) {
   return std::visit([](const auto& o) { return count(o); }, options);
+}
+
+std::optional<LanguageModelSizes> language_model_sizes(const Options& options) {
+  if (const auto* gpt = std::get_if<GptOptions>(&options)) {
+    const std::int64_t inner = gpt->n_inner == 0 ? 4 * gpt->n_embd : gpt->n_inner;
+    return LanguageModelSizes{
+        gpt->vocab_size,
+        gpt->n_positions,
+        gpt->n_layer,
+        gpt->n_embd,
+        gpt->n_embd,
+        gpt->n_layer * (4 * gpt->n_embd * gpt->n_embd + 2 * gpt->n_embd * inner),
+        "n_positions"};
+  }
+  if (const auto* decoder = std::get_if<DecoderOptions>(&options)) {
+    return LanguageModelSizes{
+        decoder->vocab_size,
+        decoder->max_position_embeddings,
+        decoder->num_hidden_layers,
+        decoder->hidden_size,
+        decoder->num_attention_heads * head_width(*decoder),
+        decoder->num_hidden_layers * product_weights(*decoder),
+        "max_position_embeddings"};
+  }
+  return std::nullopt;
 }
 
 const std::vector<Preset>& presets() {
@@ -208,6 +334,10 @@ Preset resolve_preset(const std::string& name, const std::string& overrides) {
         if constexpr (std::is_same_v<T, GptOptions>) {
           o = gpt_options(overrides, o);
           sequence = std::min(sequence, o.n_positions);
+        } else if constexpr (std::is_same_v<T, DecoderOptions>) {
+          o = decoder_options(overrides, o);
+          sequence = std::min(sequence, o.max_position_embeddings);
+          preset.family = o.architecture;
         } else if constexpr (std::is_same_v<T, T5Options>) {
           o = t5_options(overrides, o);
         } else if constexpr (std::is_same_v<T, BertOptions>) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -9,7 +10,7 @@
 
 namespace tessera::models {
 
-using Options = std::variant<GptOptions, T5Options, BertOptions, NcfOptions>;
+using Options = std::variant<GptOptions, T5Options, BertOptions, NcfOptions, DecoderOptions>;
 
 /// How many samples and positions a trial forward has.
 struct SampleSize {
@@ -21,7 +22,7 @@ struct SampleSize {
 /// A model that has a name.
 struct Preset {
   std::string name;
-  std::string family; // gpt, t5, bert, roberta, ncf
+  std::string family; // gpt, llama, gptj, gpt_neo, gpt_neox, t5, bert, roberta, ncf
   std::string description;
   std::int64_t parameters = 0; // shared ones counted once
   Options options;
@@ -36,6 +37,21 @@ const Preset& find_preset(const std::string& name);
 
 /// Trainable elements of a model with these options.
 std::int64_t count_parameters(const Options& options);
+
+/// What programs ask of a model that continues a text.
+struct LanguageModelSizes {
+  std::int64_t vocabulary = 0;
+  std::int64_t positions = 0; // longest sequence
+  std::int64_t layers = 0;
+  std::int64_t width = 0;
+  std::int64_t attention_width = 0; // heads times their width
+  /// Weights of the layers that take part in products.
+  std::int64_t layer_weights = 0;
+  const char* positions_key = ""; // the option that says it
+};
+
+/// None for a model of another kind.
+std::optional<LanguageModelSizes> language_model_sizes(const Options& options);
 
 /// A preset with keys of a JSON object written over its options; a sample
 /// longer than the changed model allows is shortened.

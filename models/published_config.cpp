@@ -1,15 +1,14 @@
 #include "models/published_config.h"
 
 #include <map>
-#include <set>
 
-#include "tessera/base/json/parse.h"
+#include "models/published_fields.h"
 
 namespace tessera::models {
 
 namespace {
 
-using Json = nlohmann::ordered_json;
+using Json = PublishedJson;
 
 // Names of transformers -> names of options.
 const std::map<std::string, std::string>& gpt2_fields() {
@@ -34,11 +33,6 @@ const std::map<std::string, std::string>& gpt2_fields() {
   return fields;
 }
 
-const std::set<std::string>& dropout_fields() {
-  static const std::set<std::string> fields = {"embd_pdrop", "attn_pdrop", "resid_pdrop"};
-  return fields;
-}
-
 // They change the mathematics, and one value of each is implemented. null is
 // that value too.
 const std::map<std::string, Json>& only_value() {
@@ -59,138 +53,14 @@ const std::map<std::string, Json>& only_value() {
   return values;
 }
 
-// They do not change the logits of an evaluation in f32. Among them is
-// reorder_and_upcast_attn: the same products and the same softmax, of f32
-// numbers in either order.
-const std::set<std::string>& without_effect() {
-  static const std::set<std::string> fields = {
-      "_name_or_path",
-      "_attn_implementation",
-      "_attn_implementation_autoset",
-      "_commit_hash",
-      "architectures",
-      "attn_implementation",
-      "begin_suppress_tokens",
-      "bad_words_ids",
-      "bos_token_id",
-      "decoder_start_token_id",
-      "diversity_penalty",
-      "do_sample",
-      "dtype",
-      "early_stopping",
-      "encoder_no_repeat_ngram_size",
-      "eos_token_id",
-      "exponential_decay_length_penalty",
-      "finetuning_task",
-      "forced_bos_token_id",
-      "forced_eos_token_id",
-      "gradient_checkpointing",
-      "id2label",
-      "is_decoder",
-      "keys_to_ignore_at_inference",
-      "label2id",
-      "length_penalty",
-      "max_length",
-      "min_length",
-      "n_ctx",
-      "name_or_path",
-      "no_repeat_ngram_size",
-      "num_beam_groups",
-      "num_beams",
-      "num_labels",
-      "num_return_sequences",
-      "output_attentions",
-      "output_hidden_states",
-      "output_past",
-      "output_scores",
-      "pad_token_id",
-      "prefix",
-      "problem_type",
-      "remove_invalid_values",
-      "reorder_and_upcast_attn",
-      "repetition_penalty",
-      "return_dict",
-      "return_dict_in_generate",
-      "sep_token_id",
-      "summary_activation",
-      "summary_first_dropout",
-      "summary_proj_to_labels",
-      "summary_type",
-      "summary_use_proj",
-      "suppress_tokens",
-      "task_specific_params",
-      "temperature",
-      "tf_legacy_loss",
-      "tokenizer_class",
-      "top_k",
-      "top_p",
-      "torch_dtype",
-      "torchscript",
-      "transformers_version",
-      "typical_p",
-      "use_cache"};
-  return fields;
-}
-
-std::string shown(const Json& value) {
-  constexpr std::size_t kLongest = 80;
-  std::string text = one_line(value);
-  if (text.size() > kLongest) {
-    text = text.substr(0, kLongest) + "...";
-  }
-  return text;
-}
-
-[[noreturn]] void refuse(const std::string& key, const Json& found, const std::string& advice) {
-  throw ConfigError(str(quoted_briefly(key), ": found ", shown(found), "; ", advice));
-}
-
 GptOptions options_of(const Json& file) {
-  if (!file.is_object()) {
-    throw ConfigError("expected an object of fields such as \"n_layer\"");
-  }
-  Json options = Json::object();
-  std::map<std::string, std::string> said_by; // option -> field
-  Json dropout;
-  bool one_dropout = true;
-  for (const auto& item : file.items()) {
-    const std::string& key = item.key();
-    const Json& value = item.value();
-    const auto field = gpt2_fields().find(key);
-    const auto only = only_value().find(key);
-    if (field != gpt2_fields().end()) {
-      if (value.is_null()) {
-        continue;
-      }
-      const auto [other, fresh] = said_by.emplace(field->second, key);
-      if (!fresh && options[field->second] != value) {
-        refuse(key, value, str("\"", other->second, "\" is the same and differs; keep one"));
-      }
-      options[field->second] = value;
-    } else if (only != only_value().end()) {
-      if (!value.is_null() && value != only->second) {
-        refuse(
-            key,
-            value,
-            str("it changes what the model computes, and only ",
-                only->second.dump(),
-                " is implemented"));
-      }
-    } else if (dropout_fields().count(key) > 0) {
-      one_dropout = one_dropout && (dropout.is_null() || dropout == value);
-      dropout = value;
-    } else if (without_effect().count(key) == 0) {
-      refuse(
-          key,
-          value,
-          "this field of a GPT-2 is not known; leave it out if it does not change what the model "
-          "computes");
-    }
-  }
-  if (one_dropout && !dropout.is_null() && !options.contains("dropout")) {
-    options["dropout"] = dropout;
-  }
-  return gpt_options(options.dump());
+  const PublishedForm form{
+      "a GPT-2",
+      "n_layer",
+      gpt2_fields(),
+      {"embd_pdrop", "attn_pdrop", "resid_pdrop"},
+      only_value()};
+  return gpt_options(options_of_fields(file, form).dump());
 }
 
 } // namespace

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "models/options.h"
+#include "models/presets.h"
 
 namespace tessera::models {
 
@@ -20,10 +21,19 @@ namespace tessera::models {
 /// what to do.
 GptOptions gpt_from_published(const std::string& text, const std::string& origin);
 
+/// The same of a Llama, GPT-J, GPT-Neo or GPT-NeoX, by the file's model_type.
+DecoderOptions decoder_from_published(const std::string& text, const std::string& origin);
+
+/// Of whichever of these it is; without a model_type it is a GPT-2.
+Options options_from_published(const std::string& text, const std::string& origin);
+
 /// The options as a config.json that transformers loads, with a line end.
 /// `end_of_document` begins and ends a text; none: not known.
 std::string to_published(
     const GptOptions& options,
+    std::optional<std::int32_t> end_of_document = std::nullopt);
+std::string to_published(
+    const DecoderOptions& options,
     std::optional<std::int32_t> end_of_document = std::nullopt);
 
 } // namespace tessera::models

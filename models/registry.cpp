@@ -5,6 +5,7 @@
 #include <torch/torch.h>
 
 #include "models/bert.h"
+#include "models/decoder.h"
 #include "models/gpt.h"
 #include "models/ncf.h"
 #include "models/t5.h"
@@ -58,16 +59,17 @@ SampleSize filled(SampleSize size, const SampleSize& preset) {
   return size;
 }
 
-void build(AnyModel& any, const GptOptions& options) {
-  Gpt model(options);
+/// A model that continues a text: Gpt or Decoder.
+template <typename Model>
+void build_language_model(AnyModel& any, Model model, std::int64_t vocabulary) {
   any.module = model.ptr();
   any.forward = [model, preset = any.preset](const Tensors& inputs) -> Tensors {
     expect_inputs(preset, inputs, 1, 1);
     return {model(inputs[0])};
   };
-  any.sample_inputs = [model, preset = any.preset, options](SampleSize size) {
+  any.sample_inputs = [model, preset = any.preset, vocabulary](SampleSize size) {
     size = filled(size, preset.sample);
-    return Tensors{sample_ids({size.batch, size.sequence}, options.vocab_size, device_of(*model))};
+    return Tensors{sample_ids({size.batch, size.sequence}, vocabulary, device_of(*model))};
   };
   any.loss = [](const Tensors& outputs, const Tensors& targets) {
     return cross_entropy(outputs.at(0), targets.at(0));
@@ -76,6 +78,14 @@ void build(AnyModel& any, const GptOptions& options) {
     expect_inputs(preset, inputs, 1, 1);
     return model(inputs[0], targets.at(0));
   };
+}
+
+void build(AnyModel& any, const GptOptions& options) {
+  build_language_model(any, Gpt(options), options.vocab_size);
+}
+
+void build(AnyModel& any, const DecoderOptions& options) {
+  build_language_model(any, Decoder(options), options.vocab_size);
 }
 
 void build(AnyModel& any, const T5Options& options) {

@@ -21,7 +21,8 @@ struct AnyModel {
   std::shared_ptr<torch::nn::Module> module;
 
   /// Inputs and outputs by family:
-  ///   gpt          ids_BS -> logits_BSV
+  ///   gpt, llama, gptj, gpt_neo, gpt_neox
+  ///                ids_BS -> logits_BSV
   ///   t5           ids_BS, decoder_ids_BT -> logits_BTV
   ///   bert         ids_BS[, attention_mask_BS[, token_types_BS]]
   ///                -> logits_BSV, next_sentence_B2
@@ -34,7 +35,7 @@ struct AnyModel {
   std::function<Tensors(SampleSize size)> sample_inputs;
 
   /// One number from outputs and targets (labels of the family's objective):
-  ///   gpt, t5, roberta   targets_BS (kIgnoredTarget does not count)
+  ///   gpt, llama, ..., t5, roberta   targets_BS (kIgnoredTarget does not count)
   ///   bert               targets_BS[, is_next_B]
   ///   ncf                1 or 0 for each pair, float_B
   std::function<at::Tensor(const Tensors& outputs, const Tensors& targets)> loss;

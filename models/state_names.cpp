@@ -1,5 +1,6 @@
 #include "models/state_names.h"
 
+#include <numeric>
 #include <utility>
 
 #include <ATen/ATen.h>
@@ -11,6 +12,34 @@ namespace {
 at::Tensor turned(bool transposed, const at::Tensor& tensor) {
   // A bias is the same either way.
   return transposed && tensor.dim() == 2 ? tensor.t() : tensor;
+}
+
+/// [rows, ...] as [turns, rows of a turn, ...].
+at::Tensor in_turns(const at::Tensor& tensor, std::int64_t rows) {
+  std::vector<std::int64_t> sizes = tensor.sizes().vec();
+  sizes[0] /= rows;
+  sizes.insert(sizes.begin() + 1, rows);
+  return tensor.reshape(sizes);
+}
+
+at::Tensor dealt_out(const std::vector<at::Tensor>& parts, const std::vector<std::int64_t>& rows) {
+  std::vector<at::Tensor> turns;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    turns.push_back(in_turns(parts[i], rows[i]));
+  }
+  return at::cat(turns, 1).flatten(0, 1);
+}
+
+std::vector<at::Tensor> gathered(const at::Tensor& joined, const std::vector<std::int64_t>& rows) {
+  const std::int64_t turn = std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
+  const at::Tensor turns = in_turns(joined, turn);
+  std::vector<at::Tensor> parts;
+  std::int64_t start = 0;
+  for (const std::int64_t count : rows) {
+    parts.push_back(turns.narrow(1, start, count).flatten(0, 1));
+    start += count;
+  }
+  return parts;
 }
 
 } // namespace
@@ -40,6 +69,14 @@ StateTranslation& StateTranslation::joined(
   return *this;
 }
 
+StateTranslation& StateTranslation::dealt(
+    std::vector<std::string> originals,
+    std::vector<std::int64_t> rows,
+    const std::string& distributed) {
+  joined_.push_back({std::move(originals), distributed, std::move(rows)});
+  return *this;
+}
+
 StateTranslation& StateTranslation::part(
     const std::string& original,
     const std::string& distributed,
@@ -51,7 +88,8 @@ StateTranslation& StateTranslation::part(
     for (std::string& name : join.originals) {
       name = original + name;
     }
-    joined(std::move(join.originals), distributed + join.distributed);
+    join.distributed = distributed + join.distributed;
+    joined_.push_back(std::move(join));
   }
   return *this;
 }
@@ -69,7 +107,7 @@ nn::StateMap StateTranslation::to_distributed(const nn::StateMap& state) const {
     for (const std::string& name : join.originals) {
       parts.push_back(state.at(name));
     }
-    result[join.distributed] = at::cat(parts);
+    result[join.distributed] = join.rows.empty() ? at::cat(parts) : dealt_out(parts, join.rows);
   }
   return result;
 }
@@ -83,8 +121,10 @@ nn::StateMap StateTranslation::to_original(const nn::StateMap& state) const {
     }
   }
   for (const Joined& join : joined_) {
-    const auto parts =
-        state.at(join.distributed).chunk(static_cast<std::int64_t>(join.originals.size()));
+    const at::Tensor& together = state.at(join.distributed);
+    const auto parts = join.rows.empty()
+                           ? together.chunk(static_cast<std::int64_t>(join.originals.size()))
+                           : gathered(together, join.rows);
     for (std::size_t i = 0; i < parts.size(); ++i) {
       result[join.originals[i]] = parts[i];
     }

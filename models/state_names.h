@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,12 @@ class StateTranslation {
   /// Tensors of the original that are one in the distributed form, joined along
   /// their first dimension.
   StateTranslation& joined(std::vector<std::string> originals, const std::string& distributed);
+  /// The same in turns: `rows[i]` rows of each original, then again from the
+  /// first one. Queries, keys and values by key head.
+  StateTranslation& dealt(
+      std::vector<std::string> originals,
+      std::vector<std::int64_t> rows,
+      const std::string& distributed);
   /// All of a part's, under prefixes.
   StateTranslation&
   part(const std::string& original, const std::string& distributed, const StateTranslation& of);
@@ -44,6 +51,7 @@ class StateTranslation {
   struct Joined {
     std::vector<std::string> originals;
     std::string distributed;
+    std::vector<std::int64_t> rows = {}; // of a turn; empty: all of them
   };
   std::vector<Renamed> renamed_;
   std::vector<Joined> joined_;

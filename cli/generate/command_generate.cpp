@@ -15,10 +15,10 @@
 #include "models/data/files.h"
 #include "models/data/tokenizer.h"
 #include "models/generate.h"
-#include "models/gpt.h"
 #include "models/load.h"
 #include "models/presets.h"
 #include "models/published_config.h"
+#include "models/registry.h"
 
 namespace tessera::cli {
 
@@ -34,7 +34,7 @@ struct Options {
   models::GenerateOptions generate;
 };
 
-models::GptOptions model_options(Options options) {
+models::Preset model_of(Options options) {
   if (options.config.empty() && options.model.empty()) {
     options.config =
         (std::filesystem::path(options.checkpoint).parent_path() / "config.json").string();
@@ -47,49 +47,53 @@ models::GptOptions model_options(Options options) {
     }
   }
   if (!options.config.empty()) {
-    return models::gpt_from_published(read_file(options.config), options.config);
+    models::Preset preset;
+    preset.name = options.config;
+    preset.options = models::options_from_published(read_file(options.config), options.config);
+    return preset;
   }
-  const auto& preset = models::find_preset(options.model);
-  if (preset.family != "gpt") {
+  const models::Preset& preset = models::find_preset(options.model);
+  if (!models::language_model_sizes(preset.options)) {
     throw ConfigError(
         str("--model ",
             options.model,
             " is of the family ",
             preset.family,
-            ": only a gpt continues a prompt"));
+            ": only a gpt, llama, gptj, gpt_neo or gpt_neox continues a prompt"));
   }
-  return std::get<models::GptOptions>(preset.options);
+  return preset;
 }
 
 void run(Options options) {
-  const auto sizes = model_options(options);
+  const models::Preset preset = model_of(options);
+  const auto sizes = models::language_model_sizes(preset.options).value();
   const data::Tokenizer tokenizer(options.tokenizer);
-  if (tokenizer.vocab_size() > sizes.vocab_size) {
+  if (tokenizer.vocab_size() > sizes.vocabulary) {
     throw ConfigError(
         str(options.tokenizer,
             " has ",
             tokenizer.vocab_size(),
             " tokens, the model ",
-            sizes.vocab_size,
+            sizes.vocabulary,
             ": they do not belong together"));
   }
-  models::Gpt model(sizes);
-  model->eval();
+  const models::AnyModel model = models::make_model(preset);
+  model.module->eval();
   models::load_parameters(
-      *model, checkpoint::read_safetensors(options.checkpoint), options.checkpoint);
+      *model.module, checkpoint::read_safetensors(options.checkpoint), options.checkpoint);
   auto ids = tokenizer.encode(options.prompt);
   if (ids.empty()) {
     // What stands before the first word of a document in training.
     ids.push_back(tokenizer.end_of_document());
   }
-  options.generate.context = sizes.n_positions;
+  options.generate.context = sizes.positions;
   options.generate.stop = tokenizer.end_of_document();
   // A closed pipe is an error to report, not a signal to die of.
   std::signal(SIGPIPE, SIG_IGN);
   TextStream out(stdout, "standard output");
   out.show(options.prompt);
   const auto continued = models::generate(
-      [&](const at::Tensor& input) { return model(input); },
+      [&](const at::Tensor& input) { return model.forward({input}).at(0); },
       ids,
       options.generate,
       [&](const std::vector<std::int32_t>& made) {
@@ -103,11 +107,12 @@ void set_up(CLI::App& app) {
   auto& generate = options->generate;
   app.add_option("--checkpoint", options->checkpoint, "weights, a .safetensors file")->required();
   auto* model = app.add_option_group("model", "what the weights are of");
-  model->add_option("--model", options->model, "a gpt preset");
+  model->add_option("--model", options->model, "a preset of a model that continues text");
   model->add_option(
       "--config",
       options->config,
-      "a config.json of the gpt2 kind; the one beside the weights when not given");
+      "a config.json of a gpt2, llama, gptj, gpt_neo or gpt_neox; the one beside the weights when "
+      "not given");
   model->require_option(0, 1);
   app.add_option("--tokenizer", options->tokenizer, "a tokenizer.model file")->required();
   app.add_option("--prompt", options->prompt, "text to continue")->required();
@@ -123,7 +128,7 @@ void set_up(CLI::App& app) {
 
 const RegisterCommand registered({
     "generate",
-    "continue a text with a trained gpt",
+    "continue a text with a trained model",
     set_up,
 });
 

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <string>
 
 #include <unistd.h>
@@ -153,9 +154,13 @@ int try_best(
         "--trials trains, so it needs a model: write --model or --job in place "
         "of --model-file");
   }
-  if (!options.input.preset.empty() && models::find_preset(options.input.preset).family != "gpt") {
+  std::optional<models::LanguageModelSizes> sizes;
+  if (!options.input.preset.empty()) {
+    sizes = models::language_model_sizes(models::find_preset(options.input.preset).options);
+  }
+  if (!options.input.preset.empty() && !sizes) {
     throw ConfigError(
-        str("--trials: tessera train runs the gpt family; ",
+        str("--trials: tessera train runs models that continue a text (gpt, llama, ...); ",
             options.input.preset,
             " can be planned, not tried"));
   }
@@ -165,13 +170,11 @@ int try_best(
   auto job = job_object(job_text(options), "the job");
   if (options.input.job_file.empty() && options.data.empty()) {
     // Timing needs tokens, not text.
-    const auto& sizes =
-        std::get<models::GptOptions>(models::find_preset(options.input.preset).options);
     made_data =
         std::filesystem::temp_directory_path() / ("tessera-tokens-" + std::to_string(getpid()));
     write_random_tokens(
         made_data.string(),
-        sizes.vocab_size,
+        sizes.value().vocabulary,
         4 * job["data"]["batch"].get<std::int64_t>() *
             (job["data"]["sequence"].get<std::int64_t>() + 1));
     job["data"]["directory"] = made_data.string();

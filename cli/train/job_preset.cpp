@@ -14,35 +14,39 @@ models::Preset preset_of(const Job& job) {
 
 models::Preset preset_of(const Job& job, std::int64_t vocabulary) {
   const models::Preset& named = models::find_preset(job.model.name);
-  if (named.family != "gpt") {
+  const auto named_sizes = models::language_model_sizes(named.options);
+  if (!named_sizes) {
     throw ConfigError(
         str("'model.name' is ",
             job.model.name,
             ", of the family ",
             named.family,
-            "; this program trains the gpt family"));
+            "; this program trains the families gpt, llama, gptj, gpt_neo and gpt_neox"));
   }
+  const std::string positions = named_sizes->positions_key;
   auto options = OrderedJson::parse(job.model.options);
   if (!options.contains("vocab_size") && vocabulary > 0) {
     options["vocab_size"] = vocabulary;
   }
-  if (!options.contains("n_positions")) {
-    options["n_positions"] = job.data.sequence;
+  if (!options.contains(positions)) {
+    options[positions] = job.data.sequence;
   }
   const models::Preset preset = models::resolve_preset(job.model.name, options.dump());
-  const auto& sizes = std::get<models::GptOptions>(preset.options);
-  if (sizes.vocab_size < vocabulary) {
+  const auto sizes = models::language_model_sizes(preset.options).value();
+  if (sizes.vocabulary < vocabulary) {
     throw ConfigError(
         str("model.options.vocab_size is ",
-            sizes.vocab_size,
+            sizes.vocabulary,
             ", the data has ",
             vocabulary,
             " tokens; leave it out to follow the data"));
   }
-  if (sizes.n_positions < job.data.sequence) {
+  if (sizes.positions < job.data.sequence) {
     throw ConfigError(
-        str("model.options.n_positions is ",
-            sizes.n_positions,
+        str("model.options.",
+            positions,
+            " is ",
+            sizes.positions,
             ", shorter than data.sequence = ",
             job.data.sequence));
   }

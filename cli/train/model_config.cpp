@@ -19,9 +19,12 @@ void write_model_config(
   if (std::filesystem::exists(tokenizer)) {
     end_of_document = data::Tokenizer(tokenizer).end_of_document();
   }
+  const auto* gpt = std::get_if<models::GptOptions>(&preset.options);
   data::write_file(
       folder + "/config.json",
-      models::to_published(std::get<models::GptOptions>(preset.options), end_of_document));
+      gpt != nullptr ? models::to_published(*gpt, end_of_document)
+                     : models::to_published(
+                           std::get<models::DecoderOptions>(preset.options), end_of_document));
 }
 
 } // namespace tessera::cli

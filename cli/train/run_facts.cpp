@@ -12,13 +12,12 @@
 
 namespace tessera::cli {
 
-double flops_per_token(const models::GptOptions& model, std::int64_t sequence) {
-  const auto width = static_cast<double>(model.n_embd);
-  const auto layers = static_cast<double>(model.n_layer);
-  const double inner = model.n_inner == 0 ? 4 * width : static_cast<double>(model.n_inner);
-  const double weights = layers * (4 * width * width + 2 * width * inner) +
-                         static_cast<double>(model.vocab_size) * width;
-  return 6 * weights + 12 * layers * width * static_cast<double>(sequence);
+double flops_per_token(const models::LanguageModelSizes& model, std::int64_t sequence) {
+  const auto weights = static_cast<double>(model.layer_weights) +
+                       static_cast<double>(model.vocabulary) * static_cast<double>(model.width);
+  return 6 * weights + 12 * static_cast<double>(model.layers) *
+                           static_cast<double>(model.attention_width) *
+                           static_cast<double>(sequence);
 }
 
 double measured_peak(torch::ScalarType type) {

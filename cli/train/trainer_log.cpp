@@ -53,7 +53,7 @@ void Trainer::start_log() {
   if (rank() != 0) {
     return;
   }
-  const auto& sizes = std::get<models::GptOptions>(model_->preset.options);
+  const auto sizes = models::language_model_sizes(model_->preset.options).value();
   run_id_ = new_run_id();
   if (!arguments_.timeline.empty()) {
     check_writable(arguments_.timeline);
@@ -63,9 +63,9 @@ void Trainer::start_log() {
           " of ",
           models::count_parameters(model_->preset.options),
           " parameters (",
-          sizes.n_layer,
+          sizes.layers,
           " layers of width ",
-          sizes.n_embd,
+          sizes.width,
           "), ",
           job_.precision,
           ", on ",
@@ -138,7 +138,7 @@ void Trainer::sample(std::int64_t step) {
   options.tokens = job_.sample.tokens;
   options.temperature = job_.sample.temperature;
   options.top_k = job_.sample.top_k;
-  options.context = std::get<models::GptOptions>(model_->preset.options).n_positions;
+  options.context = models::language_model_sizes(model_->preset.options).value().positions;
   options.stop = tokenizer.end_of_document();
   options.seed = static_cast<std::uint64_t>(job_.parallel.seed);
   // Every rank draws the same tokens from the same logits; a step needs a row

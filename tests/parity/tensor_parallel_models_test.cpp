@@ -10,6 +10,7 @@
 #include "tessera/nn/replace/replace.h"
 
 #include "models/bert.h"
+#include "models/decoder.h"
 #include "models/experts.h"
 #include "models/gpt.h"
 #include "models/presets.h"
@@ -154,6 +155,97 @@ TEST(TensorParallelModels, WeightsOfGptAsOneModule) {
   for (const auto& [name, tensor] : wanted) {
     ASSERT_TRUE(got.contains(name)) << name;
     EXPECT_TRUE(got.at(name).equal(tensor)) << name;
+  }
+}
+
+models::DecoderOptions small_decoder(const std::string& preset) {
+  auto options = std::get<models::DecoderOptions>(models::find_preset(preset).options);
+  options.num_hidden_layers = 2;
+  options.hidden_size = 32;
+  options.intermediate_size = 40;
+  options.num_attention_heads = 8;
+  options.num_key_value_heads = options.architecture == "llama" ? 4 : 0;
+  options.rotary_dim = options.rotary_dim > 0 ? 2 : 0;
+  options.window_size = options.architecture == "gpt_neo" ? 3 : options.window_size;
+  options.vocab_size = 32;
+  // Keys have a bias whose gradient is nothing but rounding; see Masked.
+  options.attention_bias = false;
+  return options;
+}
+
+TEST(TensorParallelModels, Llama) {
+  check_all([] {
+    const tensor_parallelism marked;
+    return models::Decoder(small_decoder("llama-tiny"));
+  });
+}
+
+TEST(TensorParallelModels, LlamaWithBlockwiseAttention) {
+  check_all(
+      [] {
+        models::Decoder net(small_decoder("llama-tiny"));
+        set_tensor_parallelism(net, true, {{"flash_attention", true}, {"fused_softmax", true}});
+        return net;
+      },
+      [](const Layout& layout) { return layout.prescaled == (layout.optimize == "memory"); });
+}
+
+TEST(TensorParallelModels, GptJGptNeoAndGptNeoX) {
+  for (const char* preset : {"gptj-tiny", "gpt-neo-tiny", "gpt-neox-tiny"}) {
+    check_all(
+        [=] {
+          const tensor_parallelism marked;
+          return models::Decoder(small_decoder(preset));
+        },
+        [](const Layout& layout) { return layout.prescaled == (layout.optimize == "memory"); });
+  }
+}
+
+// Scores that GPT-2's configuration scales by layer.
+TEST(TensorParallelModels, GptWithScoresScaledByLayer) {
+  models::GptOptions options = small_gpt();
+  options.scale_attn_by_inverse_layer_idx = true;
+  options.scale_attn_weights = false;
+  check_all(
+      [=] {
+        const tensor_parallelism marked;
+        return models::Gpt(options);
+      },
+      [](const Layout& layout) { return layout.prescaled == (layout.optimize == "memory"); });
+}
+
+TEST(TensorParallelModels, WeightsOfDecodersComeBackUnderTheirNames) {
+  int world = 1;
+  MPI_Comm_size(MPI_COMM_WORLD, &world);
+  for (const char* preset : {"llama-tiny", "gptj-tiny", "gpt-neo-tiny", "gpt-neox-tiny"}) {
+    Config config;
+    config.tensor_parallel_degree = std::min(world, 4); // as many key heads
+    config.ddp = true;
+    init(config);
+    const Ended ended;
+    auto options = small_decoder(preset);
+    options.attention_bias = options.architecture == "llama" || options.architecture == "gpt_neox";
+    options.mlp_bias = options.architecture == "llama";
+    const auto make = [&] {
+      const tensor_parallelism marked;
+      return models::Decoder(options);
+    };
+    torch::manual_seed(3);
+    const models::Decoder plain = make();
+    TensorMap wanted;
+    for (const auto& [name, tensor] : nn::named_state(*plain)) {
+      wanted.emplace(name, tensor.detach().clone());
+    }
+    torch::manual_seed(4 + rank());
+    DistributedModel model(make());
+    EXPECT_EQ(model.core()->replacements().replaced.size(), 2U) << preset;
+    model.load_state_dict(wanted);
+    const TensorMap got = model.state_dict();
+    EXPECT_EQ(got.size(), wanted.size()) << preset;
+    for (const auto& [name, tensor] : wanted) {
+      ASSERT_TRUE(got.contains(name)) << name;
+      EXPECT_TRUE(got.at(name).equal(tensor)) << name;
+    }
   }
 }
 

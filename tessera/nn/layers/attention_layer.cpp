@@ -1,41 +1,117 @@
 #include "tessera/nn/layers/attention_layer.h"
 
-#include <cmath>
-
 #include <ATen/ATen.h>
 
 #include "tessera/base/error.h"
+#include "tessera/nn/layers/rotary.h"
 #include "tessera/nn/parallel/shard.h"
 
 namespace tessera::nn {
 
 using Direction = DistributedProjectionImpl::Direction;
 
+namespace {
+
+/// Options of a projection that has its bias only when `bias` says so too.
+TransformerOptions with_bias(TransformerOptions options, bool bias) {
+  options.linear_bias = options.linear_bias && bias;
+  return options;
+}
+
+} // namespace
+
 DistributedAttentionLayerImpl::DistributedAttentionLayerImpl(const TransformerOptions& given)
     : options(given) {
   check_options("DistributedAttentionLayer", options, parallel());
   const auto& o = options;
-  own_heads_ = heads_here(o, parallel());
-  const auto split = [&](std::int64_t groups) {
-    return FeatureSplit{groups, o.num_attention_heads, o.attention_head_size};
+  const HeadGroups all = head_groups(o);
+  own_groups_ = {head_groups_here(o, parallel()).size(), all.queries};
+  const std::int64_t width = o.attention_head_size;
+  const auto into = [&](const FeatureSplit& split) {
+    return DistributedProjection(
+        Direction::kInto, o.hidden_size, split, with_bias(o, o.query_key_value_bias));
   };
-  const auto into = [&](std::int64_t groups) {
-    return DistributedProjection(Direction::kInto, o.hidden_size, split(groups), o);
-  };
+  const FeatureSplit queries{1, all.groups, all.queries * width};
   if (o.pre_layernorm) {
     pre_layernorm_ = register_module("pre_layernorm", make_part_norm(o));
   }
   if (o.cross_attention) {
-    query_ = register_module("query", into(1));
-    key_value_ = register_module("key_value", into(2));
+    query_ = register_module("query", into(queries));
+    key_value_ = register_module("key_value", into({2, all.groups, width}));
+  } else if (o.num_key_value_heads > 0) {
+    query_key_value_ =
+        register_module("query_key_value", into({1, all.groups, (all.queries + 2) * width}));
   } else {
-    query_key_value_ = register_module("query_key_value", into(3));
+    query_key_value_ = register_module("query_key_value", into({3, all.groups, width}));
   }
   dense_ = register_module(
-      "dense", DistributedProjection(Direction::kOutOf, o.hidden_size, split(1), o));
+      "dense",
+      DistributedProjection(
+          Direction::kOutOf, o.hidden_size, queries, with_bias(o, o.attention_dense_bias)));
   if (o.post_layernorm) {
     layernorm_ = register_module("layernorm", make_part_norm(o));
   }
+}
+
+/// q_BSnd, k_BTmd, v_BTmd.
+std::vector<at::Tensor> DistributedAttentionLayerImpl::query_key_values(
+    const at::Tensor& normed,
+    const at::Tensor& cross_states,
+    const Lengths& samples) {
+  const auto& o = options;
+  const std::int64_t width = o.attention_head_size;
+  const auto [groups, queries] = own_groups_;
+  const auto features = [&](const at::Tensor& t, std::int64_t kinds, std::int64_t heads) {
+    return t.view({t.size(0), t.size(1), kinds, heads, width}).unbind(2);
+  };
+  if (o.cross_attention) {
+    std::vector<at::Tensor> qkv =
+        features(query_->forward(normed, samples), 1, own_groups_.heads());
+    const auto kv = features(key_value_->forward(cross_states, samples), 2, groups);
+    qkv.insert(qkv.end(), kv.begin(), kv.end());
+    return qkv;
+  }
+  const at::Tensor all = query_key_value_->forward(normed, samples);
+  if (o.num_key_value_heads == 0) {
+    return features(all, 3, groups);
+  }
+  const at::Tensor grouped = all.view({all.size(0), all.size(1), groups, queries + 2, width});
+  return {
+      grouped.narrow(3, 0, queries).reshape({all.size(0), all.size(1), groups * queries, width}),
+      grouped.select(3, queries),
+      grouped.select(3, queries + 1)};
+}
+
+at::Tensor DistributedAttentionLayerImpl::update(
+    const at::Tensor& normed,
+    const at::Tensor& mask,
+    const at::Tensor& cross_states,
+    const Lengths& samples) {
+  const auto& o = options;
+  const TensorParallel parallel = parallel_now();
+  std::vector<at::Tensor> qkv = query_key_values(normed, cross_states, samples);
+  const std::int64_t positions = qkv[0].size(1);
+  if (!o.cross_attention && o.causal_mask_size && positions > *o.causal_mask_size) {
+    throw ShapeError(tessera::str(
+        "DistributedAttentionLayer: a sequence of ",
+        positions,
+        " is longer than causal_mask_size ",
+        *o.causal_mask_size));
+  }
+  if (!o.cross_attention && o.rotary_pct > 0) {
+    const Rotary rotary{rotary_width(o), o.rotary_base, o.rotary_interleaved};
+    qkv[0] = turned_by_position(rotary, qkv[0]);
+    qkv[1] = turned_by_position(rotary, qkv[1]);
+  }
+  const AttentionRule rule =
+      rule_of(o, parallel, o.cross_attention, is_training(), qkv[0].scalar_type(), qkv[0].device());
+  const at::Tensor joined = attend_over_heads(parallel, qkv[0], qkv[1], qkv[2], mask, rule);
+  return drop(
+      parallel,
+      dense_->forward(joined, samples),
+      inside_placement(parallel),
+      o.hidden_dropout_prob,
+      is_training());
 }
 
 at::Tensor DistributedAttentionLayerImpl::forward_part(
@@ -43,45 +119,9 @@ at::Tensor DistributedAttentionLayerImpl::forward_part(
     const at::Tensor& mask,
     const at::Tensor& cross_states,
     const Lengths& samples) {
-  const auto& o = options;
-  const TensorParallel parallel = parallel_now();
-  const std::int64_t width = o.attention_head_size;
-  const auto features = [&](const at::Tensor& t, std::int64_t groups) {
-    return t.view({t.size(0), t.size(1), groups, own_heads_, width}).unbind(2);
-  };
   const at::Tensor x = pre_layernorm_.is_empty() ? hidden : pre_layernorm_->forward(hidden);
-  std::vector<at::Tensor> qkv;
-  if (o.cross_attention) {
-    qkv = features(query_->forward(x, samples), 1);
-    const auto kv = features(key_value_->forward(cross_states, samples), 2);
-    qkv.insert(qkv.end(), kv.begin(), kv.end());
-  } else {
-    qkv = features(query_key_value_->forward(x, samples), 3);
-    const std::int64_t positions = qkv[0].size(1);
-    if (o.causal_mask_size && positions > *o.causal_mask_size) {
-      throw ShapeError(tessera::str(
-          "DistributedAttentionLayer: a sequence of ",
-          positions,
-          " is longer than causal_mask_size ",
-          *o.causal_mask_size));
-    }
-  }
-  const at::Tensor joined = attend_over_heads(
-      parallel,
-      qkv[0],
-      qkv[1],
-      qkv[2],
-      mask,
-      o.causal_mask_size.has_value() && !o.cross_attention,
-      o.scale_attention_scores ? 1 / std::sqrt(static_cast<double>(width)) : 1,
-      is_training() ? o.attention_dropout_prob : 0);
-  const at::Tensor update = drop(
-      parallel,
-      dense_->forward(joined, samples),
-      inside_placement(parallel),
-      o.hidden_dropout_prob,
-      is_training());
-  const at::Tensor sum = residual_sum(hidden, update, o.fp32_residual_addition);
+  const at::Tensor sum =
+      residual_sum(hidden, update(x, mask, cross_states, samples), options.fp32_residual_addition);
   return layernorm_.is_empty() ? sum : layernorm_->forward(sum);
 }
 
@@ -100,7 +140,7 @@ at::Tensor DistributedAttentionLayerImpl::forward(
   check_hidden("DistributedAttentionLayer", options, hidden);
   const SampleSizes sizes = sample_sizes(parallel, hidden, attention_mask, {});
   const at::Tensor mask = mask_for_heads(
-      parallel, attention_mask, options.num_attention_heads, sizes.own_masks, sizes.samples);
+      parallel, attention_mask, head_groups(options), sizes.own_masks, sizes.samples);
   const at::Tensor y = forward_part(
       enter(parallel, hidden, sizes.samples),
       mask,

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <vector>
+
+#include "tessera/nn/layers/attention_rule.h"
 #include "tessera/nn/layers/layer_norm.h"
 #include "tessera/nn/layers/placement.h"
 #include "tessera/nn/layers/projection.h"
@@ -23,8 +26,8 @@ SampleSizes sample_sizes(
     const at::Tensor& cross_mask);
 
 /// A mask as a rank's attention wants it: of all samples, for its own heads.
-/// Shapes: up to four dimensions that broadcast to [b, H, S, T] -> the same
-/// with B (on a mesh B/q) and this rank's heads where it had b and H. Undefined
+/// Shapes: up to four dimensions that broadcast to [b, H, S, T], H = `groups.heads()`
+/// -> the same with B (on a mesh B/q) and this rank's heads where it had b and H. Undefined
 /// stays so.
 /// Gradients come back the same way. The gradient of a mask that all samples
 /// share covers only this rank's heads; the all-reduce of data parallelism
@@ -32,31 +35,19 @@ SampleSizes sample_sizes(
 at::Tensor mask_for_heads(
     const TensorParallel& parallel,
     const at::Tensor& mask,
-    std::int64_t heads,
+    const HeadGroups& groups,
     bool own,
     const Lengths& samples);
 
-/// softmax(scale q k^T + mask) v over this rank's heads; heads joined again.
-/// Shapes: q_BSnd, k_BTnd, v_BTnd (any strides) -> y_BS(nd). `causal` hides
-/// keys after the query.
-at::Tensor attend_over_heads(
-    const TensorParallel& parallel,
-    const at::Tensor& q,
-    const at::Tensor& k,
-    const at::Tensor& v,
-    const at::Tensor& mask,
-    bool causal,
-    double scale,
-    double dropout);
-
 /// Attention with its residual: y = post(x + drop(dense(attention(pre(x))))),
 /// heads divided over the ranks; with cross_attention keys and values come from
-/// cross_states.
+/// cross_states. What else it can do: TransformerOptions.
 ///
 /// Shapes: hidden_bSI, attention_mask (added to the scores; undefined: none)
 /// broadcastable to bHST, cross_states_bTI (cross_attention only) -> y_bSI.
-/// Parameters: query_key_value [3 H D, I] (or query, key_value), dense
-/// [I, H D], pre_layernorm, layernorm.
+/// Parameters: query_key_value [3 H D, I], with num_key_value_heads K
+/// [K (H/K + 2) D, I] (or query, key_value), dense [I, H D], pre_layernorm,
+/// layernorm.
 /// Collective over the TP_GROUP. Threads: as torch::nn::Module.
 /// Throws: ConfigError for the options; ShapeError when a rank would have no
 /// head, or for hidden states that do not fit.
@@ -79,6 +70,12 @@ class DistributedAttentionLayerImpl : public DistributedModule {
       const at::Tensor& mask,
       const at::Tensor& cross_states,
       const Lengths& samples);
+  /// What is added to the residual, of hidden states that are normed already.
+  at::Tensor update(
+      const at::Tensor& normed,
+      const at::Tensor& mask,
+      const at::Tensor& cross_states,
+      const Lengths& samples);
 
   // For those who write the layer's computation out; empty where it has none.
   const DistributedLayerNorm& pre_layernorm() const {
@@ -94,7 +91,12 @@ class DistributedAttentionLayerImpl : public DistributedModule {
   TransformerOptions options;
 
  private:
-  std::int64_t own_heads_;
+  std::vector<at::Tensor> query_key_values(
+      const at::Tensor& normed,
+      const at::Tensor& cross_states,
+      const Lengths& samples);
+
+  HeadGroups own_groups_;
   DistributedLayerNorm pre_layernorm_{nullptr};
   DistributedProjection query_key_value_{nullptr};
   DistributedProjection query_{nullptr};

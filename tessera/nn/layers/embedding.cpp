@@ -78,11 +78,21 @@ void check_options(DistributedEmbeddingOptions& o) {
         "columns, a table divided by vocabulary has none; divide it by "
         "embedding_dim");
   }
-  if (o._skip_allgather && !o._skip_scatter_and_merge) {
-    throw ConfigError(
-        "DistributedEmbedding: with _skip_allgather the ranks do not know "
-        "whose sample is whose; set _skip_scatter_and_merge too");
+}
+
+/// Who brought the samples that a caller has gathered: every rank as many.
+Lengths gathered_samples(const TensorParallel& parallel, std::int64_t all) {
+  const std::int64_t ranks = parallel.size();
+  if (all % ranks != 0) {
+    throw ShapeError(tessera::str(
+        "DistributedEmbedding: with _skip_allgather alone every rank's result is that of an equal "
+        "share of the indices; ",
+        all,
+        " samples are not a multiple of ",
+        ranks,
+        " ranks; set _skip_scatter_and_merge too and divide the result"));
   }
+  return Lengths(static_cast<std::size_t>(ranks), all / ranks);
 }
 
 } // namespace
@@ -229,6 +239,8 @@ at::Tensor DistributedEmbeddingImpl::forward(const at::Tensor& ids) {
   if (own_samples && !options._skip_allgather) {
     samples = samples_of_ranks(parallel, all.size(0));
     all = gather(parallel, all, 0, samples);
+  } else if (own_samples && !options._skip_scatter_and_merge) {
+    samples = gathered_samples(parallel, all.size(0));
   }
   at::Tensor y;
   if (options.split == EmbeddingSplit::kVocabulary) {

@@ -29,10 +29,10 @@ struct DistributedEmbeddingOptions {
   /// The full table's first values; undefined: normal(0, initializer_range).
   at::Tensor _weight = {};
   double initializer_range = 0.02;
-  /// The caller passes the indices of all ranks, and
+  /// The caller passes the indices of all ranks, which brought as many each.
   bool _skip_allgather = false;
-  /// takes this rank's columns for all samples. For embeddings inside other
-  /// distributed modules; divided by embedding_dim only.
+  /// The result is this rank's columns for all samples; divided by
+  /// embedding_dim only. With _skip_allgather too the ranks' shares may differ.
   bool _skip_scatter_and_merge = false;
   EmbeddingSplit split = EmbeddingSplit::kEmbeddingDim;
 };

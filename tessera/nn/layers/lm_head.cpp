@@ -77,8 +77,10 @@ DistributedTransformerLMHeadImpl::DistributedTransformerLMHeadImpl(const Transfo
           .embedding_dim = o.hidden_size,
           .initializer_range = o.initializer_range,
           .split = EmbeddingSplit::kVocabulary}));
-  position_embedding_ =
-      register_module("position_embedding", DistributedTable(o.num_positions, o.hidden_size, o));
+  if (!positions_in_attention(o)) {
+    position_embedding_ =
+        register_module("position_embedding", DistributedTable(o.num_positions, o.hidden_size, o));
+  }
   if (o.num_token_types > 0) {
     token_type_embedding_ = register_module(
         "token_type_embedding", DistributedTable(o.num_token_types, o.hidden_size, o));
@@ -113,9 +115,12 @@ at::Tensor DistributedTransformerLMHeadImpl::embedded(
                            word_embedding_->look_up_own_rows(parallel, everybodys(ids)),
                            inside,
                            samples);
-  x = x + position_embedding_->forward(
-              inputs.position_ids.defined() ? here(inputs.position_ids)
-                                            : at::arange(ids.size(1), ids.options()).unsqueeze(0));
+  if (!position_embedding_.is_empty()) {
+    x = x + position_embedding_->forward(
+                inputs.position_ids.defined()
+                    ? here(inputs.position_ids)
+                    : at::arange(ids.size(1), ids.options()).unsqueeze(0));
+  }
   if (!token_type_embedding_.is_empty()) {
     x = x + token_type_embedding_->forward(
                 inputs.token_type_ids.defined() ? here(inputs.token_type_ids)
@@ -171,6 +176,11 @@ void DistributedTransformerLMHeadImpl::check_inputs(const LMHeadInputs& inputs) 
         o.num_positions,
         " (num_positions)"));
   }
+  if (inputs.position_ids.defined() && position_embedding_.is_empty()) {
+    throw ShapeError(
+        "DistributedTransformerLMHead: position_ids are given, but with rotary_pct or use_alibi "
+        "the attention itself knows positions, which count from 0; leave them out");
+  }
   if (inputs.token_type_ids.defined() && token_type_embedding_.is_empty()) {
     throw ShapeError(
         "DistributedTransformerLMHead: token_type_ids are given but "
@@ -194,7 +204,7 @@ at::Tensor DistributedTransformerLMHeadImpl::hidden_inside(
     const TensorParallel& parallel,
     const LMHeadInputs& inputs,
     const Lengths& samples) {
-  const std::int64_t heads = options.num_attention_heads;
+  const HeadGroups heads = head_groups(options);
   const at::ScalarType dtype = word_embedding_->weight.scalar_type();
   const bool own = !parallel.prescaled_batch; // 0/1 masks are of samples
   const at::Tensor embedded_here = embedded(parallel, inputs, samples);

@@ -40,7 +40,8 @@ struct LMHeadInputs {
 ///
 /// Shapes: with labels the mean loss over them; without, logits_bSV; without
 /// add_lm_head, hidden_bSI. The loss never gathers logits.
-/// Children: word_embedding, position_embedding, token_type_embedding,
+/// Children: word_embedding, position_embedding (but with rotary_pct or
+/// use_alibi, where the attention knows positions), token_type_embedding,
 /// transformer, layernorm.
 /// Collective over the TP_GROUP. Threads: as torch::nn::Module.
 /// Throws: ConfigError for the options; ShapeError for a sequence longer than

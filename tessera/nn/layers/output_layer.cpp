@@ -11,6 +11,9 @@ at::Tensor activated(const std::string& activation, const at::Tensor& x) {
   if (activation == "relu") {
     return at::relu(x);
   }
+  if (activation == "silu") {
+    return at::silu(x);
+  }
   return at::gelu(x, activation == "gelu_tanh" ? "tanh" : "none");
 }
 
@@ -19,39 +22,58 @@ DistributedTransformerOutputLayerImpl::DistributedTransformerOutputLayerImpl(
     : options(given) {
   check_options("DistributedTransformerOutputLayer", options, parallel());
   const auto& o = options;
-  const FeatureSplit split{1, o.intermediate_size, 1};
-  const auto dense = [&](DistributedProjectionImpl::Direction direction) {
-    return DistributedProjection(direction, o.hidden_size, split, o);
+  TransformerOptions with_bias = o;
+  with_bias.linear_bias = o.linear_bias && o.output_bias;
+  const auto dense = [&](DistributedProjectionImpl::Direction direction, std::int64_t groups) {
+    return DistributedProjection(
+        direction, o.hidden_size, FeatureSplit{groups, o.intermediate_size, 1}, with_bias);
   };
-  if (o.pre_layernorm) {
+  if (o.pre_layernorm && !o.shared_layernorm) {
     pre_layernorm_ = register_module("pre_layernorm", make_part_norm(o));
   }
-  dense1_ = register_module("dense1", dense(DistributedProjectionImpl::Direction::kInto));
-  dense2_ = register_module("dense2", dense(DistributedProjectionImpl::Direction::kOutOf));
+  dense1_ = register_module(
+      "dense1", dense(DistributedProjectionImpl::Direction::kInto, o.gated_output ? 2 : 1));
+  dense2_ = register_module("dense2", dense(DistributedProjectionImpl::Direction::kOutOf, 1));
   if (o.post_layernorm) {
     layernorm_ = register_module("layernorm", make_part_norm(o));
   }
 }
 
-at::Tensor DistributedTransformerOutputLayerImpl::forward_part(
-    const at::Tensor& hidden,
+at::Tensor DistributedTransformerOutputLayerImpl::inner(
+    const at::Tensor& normed,
+    const Lengths& samples) {
+  const at::Tensor wide = dense1_->forward(normed, samples);
+  if (!options.gated_output) {
+    return activated(options.activation, wide);
+  }
+  const auto halves = wide.chunk(2, -1);
+  return activated(options.activation, halves.at(0)) * halves.at(1);
+}
+
+at::Tensor DistributedTransformerOutputLayerImpl::update(
+    const at::Tensor& normed,
     const Lengths& samples) {
   const auto& o = options;
   const TensorParallel parallel = parallel_now();
-  const at::Tensor x = pre_layernorm_.is_empty() ? hidden : pre_layernorm_->forward(hidden);
-  const at::Tensor inner = drop(
+  const at::Tensor kept = drop(
       parallel,
-      activated(o.activation, dense1_->forward(x, samples)),
+      inner(normed, samples),
       Placement::kSharded,
       o.intermediate_dropout_prob,
       is_training());
-  const at::Tensor update = drop(
+  return drop(
       parallel,
-      dense2_->forward(inner, samples),
+      dense2_->forward(kept, samples),
       inside_placement(parallel),
       o.hidden_dropout_prob,
       is_training());
-  const at::Tensor sum = residual_sum(hidden, update, o.fp32_residual_addition);
+}
+
+at::Tensor DistributedTransformerOutputLayerImpl::forward_part(
+    const at::Tensor& hidden,
+    const Lengths& samples) {
+  const at::Tensor x = pre_layernorm_.is_empty() ? hidden : pre_layernorm_->forward(hidden);
+  const at::Tensor sum = residual_sum(hidden, update(x, samples), options.fp32_residual_addition);
   return layernorm_.is_empty() ? sum : layernorm_->forward(sum);
 }
 

@@ -6,14 +6,15 @@
 
 namespace tessera::nn {
 
-/// x through "gelu", "gelu_tanh" or "relu".
+/// x through "gelu", "gelu_tanh", "relu" or "silu".
 at::Tensor activated(const std::string& activation, const at::Tensor& x);
 
 /// The block of two products after the attention, with its residual:
 /// y = post(x + drop(dense2(activation(dense1(pre(x)))))). The inner features
-/// are divided over the ranks.
+/// are divided over the ranks. With gated_output dense1 gives a and b, and
+/// dense2 reads activation(a) * b.
 ///
-/// Shapes: hidden_bSI -> y_bSI. Parameters: dense1 [F, I], dense2 [I, F],
+/// Shapes: hidden_bSI -> y_bSI. Parameters: dense1 [F, I] (gated [2 F, I]), dense2 [I, F],
 /// pre_layernorm, layernorm.
 /// Collective over the TP_GROUP. Threads: as torch::nn::Module.
 /// Throws: ConfigError for the options; ShapeError for hidden states that do
@@ -24,6 +25,8 @@ class DistributedTransformerOutputLayerImpl : public DistributedModule {
   explicit DistributedTransformerOutputLayerImpl(const TransformerOptions& options);
   at::Tensor forward(const at::Tensor& hidden);
   at::Tensor forward_part(const at::Tensor& hidden, const Lengths& samples);
+  /// What is added to the residual, of hidden states that are normed already.
+  at::Tensor update(const at::Tensor& normed, const Lengths& samples);
 
   // For those who write the layer's computation out.
   const DistributedLayerNorm& pre_layernorm() const {
@@ -39,6 +42,8 @@ class DistributedTransformerOutputLayerImpl : public DistributedModule {
   TransformerOptions options;
 
  private:
+  at::Tensor inner(const at::Tensor& normed, const Lengths& samples);
+
   DistributedLayerNorm pre_layernorm_{nullptr};
   DistributedProjection dense1_{nullptr};
   DistributedProjection dense2_{nullptr};

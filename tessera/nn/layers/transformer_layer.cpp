@@ -24,12 +24,12 @@ InsideState enter_state(
   state.sizes = sample_sizes(parallel, hidden, attention_mask, cross_mask);
   const Lengths& samples = state.sizes.samples;
   state.hidden = enter(parallel, hidden, samples);
-  state.mask = mask_for_heads(
-      parallel, attention_mask, o.num_attention_heads, state.sizes.own_masks, samples);
+  state.mask =
+      mask_for_heads(parallel, attention_mask, head_groups(o), state.sizes.own_masks, samples);
   if (o.add_cross_attention) {
     state.cross_states = enter(parallel, cross_states, samples);
-    state.cross_mask = mask_for_heads(
-        parallel, cross_mask, o.num_attention_heads, state.sizes.own_cross_masks, samples);
+    state.cross_mask =
+        mask_for_heads(parallel, cross_mask, head_groups(o), state.sizes.own_cross_masks, samples);
   }
   return state;
 }
@@ -50,6 +50,19 @@ DistributedTransformerLayerImpl::DistributedTransformerLayerImpl(
   output_ = register_module("output", DistributedTransformerOutputLayer(options));
 }
 
+at::Tensor DistributedTransformerLayerImpl::forward_together(
+    const at::Tensor& hidden,
+    const at::Tensor& mask,
+    const Lengths& samples) {
+  const auto normed_by = [&](DistributedLayerNorm norm) { return norm->forward(hidden); };
+  const at::Tensor normed = normed_by(attention_->pre_layernorm());
+  const at::Tensor for_output =
+      options.shared_layernorm ? normed : normed_by(output_->pre_layernorm());
+  const at::Tensor attended = attention_->update(normed, mask, {}, samples);
+  return residual_sum(
+      hidden, attended + output_->update(for_output, samples), options.fp32_residual_addition);
+}
+
 at::Tensor DistributedTransformerLayerImpl::forward_part(
     const at::Tensor& hidden,
     const at::Tensor& mask,
@@ -58,6 +71,9 @@ at::Tensor DistributedTransformerLayerImpl::forward_part(
     const Lengths& samples) {
   if (runner_ && !parallel_now().shapes_only) {
     return runner_(*this, hidden, mask);
+  }
+  if (options.parallel_attention_output) {
+    return forward_together(hidden, mask, samples);
   }
   at::Tensor x = attention_->forward_part(hidden, mask, {}, samples);
   if (!cross_attention_.is_empty()) {
@@ -111,7 +127,9 @@ DistributedTransformerImpl::DistributedTransformerImpl(const TransformerOptions&
     : options(given), seq_layers_(register_module("seq_layers", Sequential())) {
   check_options("DistributedTransformer", options, parallel());
   for (std::int64_t i = 0; i < options.num_layers; ++i) {
-    seq_layers_->push_back(DistributedTransformerLayer(options, Role::kPart));
+    TransformerOptions of_layer = options;
+    of_layer.layer_idx = i;
+    seq_layers_->push_back(DistributedTransformerLayer(of_layer, Role::kPart));
   }
 }
 

@@ -20,7 +20,8 @@ using LayerRunner = std::function<at::Tensor(
     const at::Tensor& mask)>;
 
 /// Attention, with add_cross_attention attention over cross_states, and the
-/// output layer.
+/// output layer; with parallel_attention_output attention and output layer read
+/// the same and are added together.
 ///
 /// Shapes: hidden_bSI, attention_mask, cross_states_bTI, cross_mask -> the same
 /// with new hidden states; masks broadcast to bHSS and bHST and are added to
@@ -68,6 +69,8 @@ class DistributedTransformerLayerImpl : public DistributedModule {
       const at::Tensor& cross_states,
       const at::Tensor& cross_mask,
       const Lengths& samples);
+  at::Tensor
+  forward_together(const at::Tensor& hidden, const at::Tensor& mask, const Lengths& samples);
 
   Role role_;
   DistributedAttentionLayer attention_{nullptr};

@@ -1,5 +1,6 @@
 #include "tessera/nn/layers/transformer_options.h"
 
+#include <cmath>
 #include <utility>
 
 #include "tessera/base/error.h"
@@ -38,18 +39,120 @@ void check_mesh(const char* module, const TransformerOptions& o, const two_d::Me
           mesh.group().size()));
     }
   };
-  check_columns("num_attention_heads", o.num_attention_heads);
+  check_columns(
+      o.num_key_value_heads > 0 ? "num_key_value_heads" : "num_attention_heads",
+      head_groups(o).groups);
   check_columns("hidden_size", o.hidden_size);
+}
+
+void check_attention(const char* module, const TransformerOptions& o) {
+  const auto refuse = [&](const auto&... text) {
+    throw ConfigError(tessera::str(module, ": ", text...));
+  };
+  const std::int64_t shared = o.num_key_value_heads;
+  if (shared < 0 || (shared > 0 && o.num_attention_heads % shared != 0)) {
+    refuse(
+        "num_key_value_heads is ",
+        shared,
+        "; it should divide num_attention_heads, which is ",
+        o.num_attention_heads,
+        " (0: as many)");
+  }
+  if (!(o.rotary_pct >= 0 && o.rotary_pct <= 1)) {
+    refuse("rotary_pct is ", o.rotary_pct, "; it should be in [0, 1]");
+  }
+  const std::int64_t turned = rotary_width(o);
+  if (o.rotary_pct > 0 && (turned < 2 || turned % 2 != 0)) {
+    refuse(
+        "rotary_pct ",
+        o.rotary_pct,
+        " of attention_head_size ",
+        o.attention_head_size,
+        " is ",
+        turned,
+        " channels; they turn in pairs, so it should be an even number of at least 2");
+  }
+  if (!(o.rotary_base > 0) || !(o.alibi_bias_max > 0)) {
+    refuse(
+        "rotary_base is ",
+        o.rotary_base,
+        " and alibi_bias_max ",
+        o.alibi_bias_max,
+        "; both should be above 0");
+  }
+  if (o.attention_window < 0 || (o.attention_window > 0 && !o.causal_mask_size)) {
+    refuse(
+        "attention_window is ",
+        o.attention_window,
+        "; a window looks back, so it needs causal_mask_size (0: no window)");
+  }
+  check_positive(module, "attention_window_period", o.attention_window_period);
+  if (o.layer_idx < 0) {
+    refuse("layer_idx is ", o.layer_idx, "; layers count from 0");
+  }
+}
+
+void check_form(const char* module, const TransformerOptions& o) {
+  if (!o.pre_layernorm && !o.post_layernorm) {
+    throw ConfigError(tessera::str(
+        module,
+        ": pre_layernorm and post_layernorm are both false; at least one of "
+        "them should be true"));
+  }
+  if (o.parallel_attention_output &&
+      (!o.pre_layernorm || o.post_layernorm || o.add_cross_attention)) {
+    throw ConfigError(tessera::str(
+        module,
+        ": parallel_attention_output adds both sub-layers to what they read; it needs "
+        "pre_layernorm alone and no add_cross_attention"));
+  }
+  if (o.shared_layernorm && !o.parallel_attention_output) {
+    throw ConfigError(tessera::str(
+        module,
+        ": shared_layernorm is true; only with parallel_attention_output do attention and output "
+        "layer read the same"));
+  }
 }
 
 } // namespace
 
-std::int64_t heads_here(const TransformerOptions& o, const TensorParallel& parallel) {
+Lengths HeadGroups::lengths(int ranks) const {
+  Lengths result;
+  for (const std::int64_t own : even_lengths(groups, ranks)) {
+    result.push_back(own * queries);
+  }
+  return result;
+}
+
+HeadGroups head_groups(const TransformerOptions& o) {
+  return o.num_key_value_heads > 0
+             ? HeadGroups{o.num_key_value_heads, o.num_attention_heads / o.num_key_value_heads}
+             : HeadGroups{o.num_attention_heads, 1};
+}
+
+std::int64_t rotary_width(const TransformerOptions& o) {
+  // A share that was made of a width is that width again.
+  constexpr double kRounding = 1e-6;
+  return static_cast<std::int64_t>(
+      std::floor(o.rotary_pct * static_cast<double>(o.attention_head_size) + kRounding));
+}
+
+std::int64_t window_of_layer(const TransformerOptions& o) {
+  const bool last = o.layer_idx % o.attention_window_period == o.attention_window_period - 1;
+  return last ? o.attention_window : 0;
+}
+
+bool positions_in_attention(const TransformerOptions& o) {
+  return o.use_alibi || o.rotary_pct > 0;
+}
+
+Range head_groups_here(const TransformerOptions& o, const TensorParallel& parallel) {
+  const std::int64_t groups = head_groups(o).groups;
   if (parallel.distribution == Distribution::kTwoD) {
     const two_d::Mesh& mesh = *two_d::mesh_of(parallel);
-    return even_range(o.num_attention_heads, mesh.columns(), mesh.column()).size();
+    return even_range(groups, mesh.columns(), mesh.column());
   }
-  return even_range(o.num_attention_heads, parallel.size(), parallel.rank()).size();
+  return even_range(groups, parallel.size(), parallel.rank());
 }
 
 void check_options(
@@ -63,31 +166,31 @@ void check_options(
   check_probability(module, "attention_dropout_prob", o.attention_dropout_prob);
   check_probability(module, "hidden_dropout_prob", o.hidden_dropout_prob);
   check_probability(module, "intermediate_dropout_prob", o.intermediate_dropout_prob);
-  if (o.activation != "gelu" && o.activation != "gelu_tanh" && o.activation != "relu") {
+  if (o.activation != "gelu" && o.activation != "gelu_tanh" && o.activation != "relu" &&
+      o.activation != "silu") {
     throw ConfigError(tessera::str(
         module,
         ": activation is \"",
         o.activation,
-        "\"; write \"gelu\", \"gelu_tanh\" or \"relu\""));
+        "\"; write \"gelu\", \"gelu_tanh\", \"relu\" or \"silu\""));
   }
-  if (!o.pre_layernorm && !o.post_layernorm) {
-    throw ConfigError(tessera::str(
-        module,
-        ": pre_layernorm and post_layernorm are both false; at least one of "
-        "them should be true"));
-  }
+  check_attention(module, o);
+  check_form(module, o);
   if (parallel.distribution == Distribution::kTwoD) {
     check_mesh(module, o, *two_d::mesh_of(parallel));
-  } else if (o.num_attention_heads < parallel.size()) {
+    return;
+  }
+  if (const std::int64_t groups = head_groups(o).groups; groups < parallel.size()) {
     throw ShapeError(tessera::str(
         module,
         ": ",
-        o.num_attention_heads,
-        " attention heads cannot be divided over ",
+        groups,
+        o.num_key_value_heads > 0 ? " key-value heads" : " attention heads",
+        " cannot be divided over ",
         parallel.size(),
         " tensor-parallel ranks, every rank needs at least one; use a "
         "tensor_parallel_degree of at most ",
-        o.num_attention_heads,
+        groups,
         ", best one that divides it"));
   }
 }

@@ -7,6 +7,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "tessera/nn/parallel/context.h"
+#include "tessera/nn/parallel/shard.h"
 #include "tessera/tensor/torch_compat.h"
 
 namespace tessera::nn {
@@ -23,7 +24,7 @@ struct TransformerOptions {
   std::int64_t intermediate_size = 4096;
   double attention_dropout_prob = 0.1; // of attention weights
   double hidden_dropout_prob = 0.1; // of what is added to the residual
-  /// "gelu", "gelu_tanh" (GPT-2's approximation) or "relu".
+  /// "gelu", "gelu_tanh" (GPT-2's approximation), "relu" or "silu".
   std::string activation = "gelu";
   double layernorm_epsilon = 1e-5;
   double initializer_range = 0.02;
@@ -61,10 +62,84 @@ struct TransformerOptions {
   bool rms_layernorm = false;
   /// Dropout between the two products of the output layer (T5).
   double intermediate_dropout_prob = 0.0;
+
+  // Which keys a query sees, and where it stands. The paper's list has none of
+  // these; the vendor's layers have those whose names are theirs.
+  /// Added to the score of query q and key k: slope_h (k - q), for head h of H
+  /// slope_h = 2^(-alibi_bias_max (h + 1) / H). The language model then has no
+  /// position embedding. Source: Press et al. 2022.
+  bool use_alibi = false;
+  double alibi_bias_max = 8;
+  /// Share of each head's channels that turn with the position (an even number
+  /// of them, from the first on); 0: none. The language model then has no
+  /// position embedding. Source: Su et al. 2021.
+  double rotary_pct = 0;
+  double rotary_base = 10000;
+  /// Channels 2i and 2i + 1 turn together (GPT-J); false: i and i + half (NeoX).
+  bool rotary_interleaved = false;
+  /// A query sees itself and the attention_window - 1 keys before it; 0: all
+  /// before it. Of every attention_window_period layers the last is so (GPT-Neo
+  /// has 2: global, local, global, ...). Needs causal_mask_size.
+  std::int64_t attention_window = 0;
+  std::int64_t attention_window_period = 1;
+  /// This layer's place in its stack, from 0; a stack counts by itself.
+  std::int64_t layer_idx = 0;
+
+  // How scores are computed.
+  /// Scores are divided by layer_idx + 1 as well.
+  bool scale_attn_by_layer_idx = false;
+  /// Queries times keys and the softmax in f32, whatever the parameters' dtype.
+  bool attention_in_fp32 = false;
+  /// The product is divided by layer_idx + 1, against overflow in f16, and
+  /// multiplied back in f32 before the softmax. Without effect in bf16.
+  bool query_key_layer_scaling = false;
+  /// Blockwise softmax with a backward of its own: no S x T matrix is kept.
+  bool flash_attention = false;
+
+  // Form of the layer.
+  /// Heads of keys and values, each shared by as many query heads; 0: one for
+  /// every query head. When given, also when equal to num_attention_heads, the
+  /// rows of query_key_value lie by key head: its queries, its key, its value.
+  /// Source: Ainslie et al. 2023.
+  std::int64_t num_key_value_heads = 0;
+  /// false: no bias for queries, keys and values; for the product after the
+  /// attention; for the two of the output layer. linear_bias false: none at all.
+  bool query_key_value_bias = true;
+  bool attention_dense_bias = true;
+  bool output_bias = true;
+  /// dense2(activation(a) * b), where dense1 gives a and b (its rows: first
+  /// those of a). Source: Shazeer 2020.
+  bool gated_output = false;
+  /// y = x + attention(norm(x)) + output(norm(x)), norms first only; with
+  /// shared_layernorm one norm for both (GPT-J), else one each (NeoX).
+  bool parallel_attention_output = false;
+  bool shared_layernorm = false;
 };
 
-/// Attention heads of this rank; on a mesh those of its column.
-std::int64_t heads_here(const TransformerOptions& options, const TensorParallel& parallel);
+/// Query heads in groups that share a key head: what is dealt out to the ranks.
+struct HeadGroups {
+  std::int64_t groups = 0;
+  std::int64_t queries = 1; // of a group
+
+  std::int64_t heads() const {
+    return groups * queries;
+  }
+  /// Query heads of each rank.
+  Lengths lengths(int ranks) const;
+};
+HeadGroups head_groups(const TransformerOptions& options);
+
+/// Channels of a head that turn with the position.
+std::int64_t rotary_width(const TransformerOptions& options);
+
+/// The window of this layer; 0: none.
+std::int64_t window_of_layer(const TransformerOptions& options);
+
+/// Where the position comes from the attention, not from an embedding.
+bool positions_in_attention(const TransformerOptions& options);
+
+/// Groups of heads of this rank; on a mesh those of its column.
+Range head_groups_here(const TransformerOptions& options, const TensorParallel& parallel);
 
 /// Throws: ConfigError naming the option, ShapeError when ranks would be left
 /// without an attention head.

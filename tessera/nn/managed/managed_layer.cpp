@@ -1,7 +1,7 @@
 #include "tessera/nn/managed/managed_layer.h"
 
 #include <algorithm>
-#include <cmath>
+#include <utility>
 
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -17,6 +17,24 @@ namespace {
 
 const char* gelu_name(const TransformerOptions& options) {
   return options.activation == "gelu_tanh" ? "tanh" : "none";
+}
+
+/// An option whose computation is not written out here; empty: none.
+std::string unmanaged_option(const TransformerOptions& o) {
+  const std::pair<bool, const char*> options[] = {
+      {o.num_key_value_heads > 0, "num_key_value_heads"},
+      {o.rotary_pct > 0, "rotary_pct"},
+      {o.gated_output, "gated_output"},
+      {o.parallel_attention_output, "parallel_attention_output"},
+      {!o.query_key_value_bias, "query_key_value_bias false"},
+      {!o.attention_dense_bias, "attention_dense_bias false"},
+      {!o.output_bias, "output_bias false"}};
+  for (const auto& [set, name] : options) {
+    if (set) {
+      return name;
+    }
+  }
+  return "";
 }
 
 /// Why managed memory has no form for a layer; empty: it has one.
@@ -38,8 +56,13 @@ std::string obstacle(const DistributedTransformerLayer& layer) {
   if (o.fp32_residual_addition) {
     return "adds residuals in f32 (fp32_residual_addition)";
   }
-  if (o.activation == "relu") {
-    return "has activation \"relu\"; \"gelu\" and \"gelu_tanh\" have a managed form";
+  if (o.activation != "gelu" && o.activation != "gelu_tanh") {
+    return tessera::str(
+        "has activation \"", o.activation, "\"; \"gelu\" and \"gelu_tanh\" have a managed form");
+  }
+  const std::string option = unmanaged_option(o);
+  if (!option.empty()) {
+    return "has the option " + option;
   }
   const double drops =
       std::max({o.attention_dropout_prob, o.hidden_dropout_prob, o.intermediate_dropout_prob});
@@ -124,15 +147,14 @@ at::Tensor ManagedLayer::attention_of(const at::Tensor& qkv) const {
   const auto& o = layer_->options;
   const std::int64_t width = o.attention_head_size;
   const auto parts = qkv.view({qkv.size(0), qkv.size(1), 3, -1, width}).unbind(2);
-  return attend_over_heads(
+  const AttentionRule rule = rule_of(
+      o,
       layer_->parallel(),
-      parts[0],
-      parts[1],
-      parts[2],
-      {},
-      o.causal_mask_size.has_value(),
-      o.scale_attention_scores ? 1 / std::sqrt(static_cast<double>(width)) : 1,
-      /*dropout=*/0);
+      /*cross=*/false,
+      /*training=*/false,
+      qkv.scalar_type(),
+      qkv.device());
+  return attend_over_heads(layer_->parallel(), parts[0], parts[1], parts[2], {}, rule);
 }
 
 at::Tensor ManagedLayer::product(const at::Tensor& x, const DistributedProjection& linear) {

@@ -21,27 +21,30 @@ std::uint64_t number_of_default_generator() {
 }
 
 at::Tensor drop_with(const at::Tensor& x, double probability, std::uint64_t seed) {
-  if (x.is_meta()) {
-    return x * at::empty_like(x); // only shapes are followed: nothing to draw
-  }
-  at::Generator stream = at::globalContext().defaultGenerator(x.device()).clone();
-  stream.set_current_seed(seed);
-  at::Tensor mask;
-  {
-    const at::NoGradGuard no_grad;
-    mask = at::empty_like(x, at::MemoryFormat::Contiguous)
-               .bernoulli_(1 - probability, stream)
-               .div_(1 - probability);
-  }
-  return x * mask;
+  return x * dropout_mask(x, probability, seed);
 }
 
 } // namespace
 
-at::Tensor drop_sharded(const TensorParallel& parallel, const at::Tensor& x, double probability) {
+at::Tensor dropout_mask(const at::Tensor& like, double probability, std::uint64_t seed) {
+  if (like.is_meta()) {
+    return at::empty_like(like); // only shapes are followed: nothing to draw
+  }
+  at::Generator stream = at::globalContext().defaultGenerator(like.device()).clone();
+  stream.set_current_seed(seed);
+  const at::NoGradGuard no_grad;
+  return at::empty_like(like, at::MemoryFormat::Contiguous)
+      .bernoulli_(1 - probability, stream)
+      .div_(1 - probability);
+}
+
+std::uint64_t stream_of_shard(const TensorParallel& parallel) {
   const std::uint64_t number = number_of_default_generator();
-  return drop_with(
-      x, probability, mix_bits(number + static_cast<std::uint64_t>(parallel.rank()) + kMixStep));
+  return mix_bits(number + static_cast<std::uint64_t>(parallel.rank()) + kMixStep);
+}
+
+at::Tensor drop_sharded(const TensorParallel& parallel, const at::Tensor& x, double probability) {
+  return drop_with(x, probability, stream_of_shard(parallel));
 }
 
 at::Tensor

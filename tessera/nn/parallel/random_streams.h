@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+
 #include <ATen/core/Tensor.h>
 
 #include "tessera/nn/parallel/context.h"
@@ -20,5 +22,13 @@ at::Tensor drop_sharded(const TensorParallel& parallel, const at::Tensor& x, dou
 /// Collective over the TP_GROUP: tp rank 0 tells its seed (8 bytes).
 /// Threads: those that run user code.
 at::Tensor drop_replicated(const TensorParallel& parallel, const at::Tensor& x, double probability);
+
+/// For those who draw the masks of one tensor in parts, and draw them again: the
+/// seed of a stream for a tensor of which every rank holds another part, one
+/// number from the default generator; and the mask of inverted dropout that a
+/// seed gives, in sizes and type of `like`.
+/// Not collective. Threads: those that run user code.
+std::uint64_t stream_of_shard(const TensorParallel& parallel);
+at::Tensor dropout_mask(const at::Tensor& like, double probability, std::uint64_t seed);
 
 } // namespace tessera::nn

@@ -5,6 +5,7 @@
 
 #include "tessera/nn/layers/transformer_layer.h"
 
+#include "live_bytes.h"
 #include "plain_transformer.h"
 #include "ranks.h"
 
@@ -86,32 +87,6 @@ TEST_P(LayerCosts, BytesFollowTheFormulas) {
     EXPECT_EQ(bytes - before, expected.backward);
   });
 }
-
-// The type of the totals differs between libtorch versions.
-template <typename Method>
-struct Totals;
-template <typename Class, typename Total>
-struct Totals<void (Class::*)(void*, std::int64_t, Total, Total, c10::Device)> {
-  using type = Total;
-};
-using Total = Totals<decltype(&c10::MemoryReportingInfoBase::reportMemoryUsage)>::type;
-
-/// Bytes that this thread's tensors took and did not give back.
-class LiveBytes : public c10::MemoryReportingInfoBase {
- public:
-  void reportMemoryUsage(
-      void* /*memory*/,
-      std::int64_t size,
-      Total /*allocated*/,
-      Total /*reserved*/,
-      c10::Device /*device*/) override {
-    bytes += size;
-  }
-  bool memoryProfilingEnabled() const override {
-    return true;
-  }
-  std::int64_t bytes = 0;
-};
 
 /// Bytes that a forward leaves behind for its backward, the result excluded.
 template <typename Forward>

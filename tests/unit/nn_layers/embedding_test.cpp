@@ -122,6 +122,45 @@ TEST_P(EmbeddingLayer, OwnColumnsForAllSamplesOnRequest) {
   });
 }
 
+TEST_P(EmbeddingLayer, EachOfTheTwoSkipsAlone) {
+  on_ranks(GetParam(), [&](const nn::TensorParallel& parallel) {
+    const auto table = fixed_random({6, 5}, 8);
+    const std::int64_t ranks = parallel.prescaled_batch ? 1 : parallel.size();
+    const auto ids = torch::arange(2 * ranks).remainder(6).unsqueeze(1);
+    const auto weights = fixed_random({2 * ranks, 1, 5}, 9);
+    const auto mine = [&](const torch::Tensor& t) {
+      return ranks == 1 ? t : t.narrow(0, 2 * parallel.rank(), 2);
+    };
+    const auto columns = nn::even_range(5, parallel.size(), parallel.rank());
+    const auto plain = table.clone().requires_grad_();
+    const auto rows = torch::embedding(plain, ids);
+    (rows * weights).sum().backward();
+    const auto own = [&](const torch::Tensor& t) {
+      return t.narrow(-1, columns.start, columns.size());
+    };
+
+    nn::DistributedEmbedding gathered(nn::DistributedEmbeddingOptions{
+        .num_embeddings = 6, .embedding_dim = 5, ._weight = table, ._skip_allgather = true});
+    const auto y = gathered(ids);
+    expect_close(y.detach(), mine(rows.detach()), "gathered by the caller");
+    (y * mine(weights)).sum().backward();
+    expect_close(gathered->weight.grad(), own(plain.grad()), "its gradient");
+
+    nn::DistributedEmbedding unmerged(nn::DistributedEmbeddingOptions{
+        .num_embeddings = 6,
+        .embedding_dim = 5,
+        ._weight = table,
+        ._skip_scatter_and_merge = true});
+    const auto z = unmerged(mine(ids));
+    expect_close(z.detach(), own(rows.detach()), "own columns of all samples");
+    (z * own(weights)).sum().backward();
+    expect_close(unmerged->weight.grad(), own(plain.grad()), "its gradient");
+    if (ranks > 1) {
+      EXPECT_THROW(gathered(torch::zeros({ranks + 1}, torch::kLong)), ShapeError);
+    }
+  });
+}
+
 TEST_P(EmbeddingLayer, BytesFollowTheFormulas) {
   const bool prescaled = GetParam().prescaled;
   on_ranks(GetParam(), [&](const nn::TensorParallel& parallel) {
@@ -162,10 +201,6 @@ TEST(EmbeddingErrors, OptionsThatExcludeEachOther) {
   using Options = nn::DistributedEmbeddingOptions;
   EXPECT_THROW(
       nn::DistributedEmbedding(Options{.num_embeddings = 3, .embedding_dim = 2, .padding_idx = 3}),
-      ConfigError);
-  EXPECT_THROW(
-      nn::DistributedEmbedding(
-          Options{.num_embeddings = 3, .embedding_dim = 2, ._skip_allgather = true}),
       ConfigError);
   EXPECT_THROW(
       nn::DistributedEmbedding(

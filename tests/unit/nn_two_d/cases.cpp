@@ -22,7 +22,12 @@ at::Tensor Random::integers(std::int64_t end, at::IntArrayRef sizes) {
 std::vector<Case> all_cases() {
   std::vector<Case> all = product_cases();
   for (const auto* more :
-       {&layer_cases(), &few_rows_cases(), &transformer_cases(), &managed_cases(), &head_cases()}) {
+       {&layer_cases(),
+        &few_rows_cases(),
+        &transformer_cases(),
+        &option_cases(),
+        &managed_cases(),
+        &head_cases()}) {
     all.insert(all.end(), more->begin(), more->end());
   }
   return all;

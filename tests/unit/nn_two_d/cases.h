@@ -24,6 +24,7 @@ const std::vector<Case>& product_cases();
 const std::vector<Case>& layer_cases();
 const std::vector<Case>& few_rows_cases();
 const std::vector<Case>& transformer_cases();
+const std::vector<Case>& option_cases();
 /// Managed memory.
 const std::vector<Case>& managed_cases();
 /// A language model: its loss without whole logits.

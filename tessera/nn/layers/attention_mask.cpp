@@ -1,5 +1,3 @@
-#include <limits>
-
 #include <ATen/ATen.h>
 
 #include "tessera/base/error.h"
@@ -64,19 +62,18 @@ SampleSizes sample_sizes(
 at::Tensor mask_for_heads(
     const TensorParallel& parallel,
     const at::Tensor& mask,
-    std::int64_t heads,
+    const HeadGroups& groups,
     bool own,
     const Lengths& samples) {
   if (!mask.defined() || parallel.size() == 1) {
     return mask.defined() ? four_dimensions(mask) : mask;
   }
+  const std::int64_t heads = groups.heads();
   at::Tensor all = four_dimensions(mask);
   if (inside_placement(parallel) == Placement::kOnMesh) {
     return two_d::Boundary(parallel.mesh, parallel.prescaled_batch)
         .mask_for_heads(
-            all,
-            samples[parallel.rank()],
-            mesh_blocks(parallel, heads, "num_attention_heads").over_columns);
+            all, samples[parallel.rank()], Blocks(heads, parallel.mesh->columns(), groups.queries));
   }
   const bool by_head = heads > 1 && all.size(1) == heads;
   if (own) {
@@ -84,7 +81,7 @@ at::Tensor mask_for_heads(
     all = all.expand({count, all.size(1), all.size(2), all.size(3)});
     if (by_head) {
       return scatter_and_merge_for_tp(
-          parallel, all, 1, even_lengths(heads, parallel.size()), 0, samples);
+          parallel, all, 1, groups.lengths(parallel.size()), 0, samples);
     }
     return fused_allgather_for_tp(parallel, all, 0, samples);
   }
@@ -92,55 +89,10 @@ at::Tensor mask_for_heads(
     all = bwd_allreduce_for_tp(parallel, all);
   }
   if (by_head) {
-    const Range range = even_range(heads, parallel.size(), parallel.rank());
+    const Range range = slice_range(groups.lengths(parallel.size()), parallel.rank());
     all = all.narrow(1, range.start, range.size());
   }
   return all;
-}
-
-at::Tensor attend_over_heads(
-    const TensorParallel& parallel,
-    const at::Tensor& q,
-    const at::Tensor& k,
-    const at::Tensor& v,
-    const at::Tensor& mask,
-    bool causal,
-    double scale,
-    double dropout) {
-  const std::int64_t batch = q.size(0);
-  const std::int64_t queries = q.size(1);
-  const std::int64_t keys = k.size(1);
-  const std::int64_t heads = q.size(2);
-  const std::int64_t width = q.size(3);
-  // Heads in front, so that every head is one matrix.
-  const auto by_head = [&](const at::Tensor& t) {
-    return t.transpose(1, 2).reshape({batch * heads, t.size(1), width});
-  };
-  const at::Tensor q_heads = by_head(q);
-  at::Tensor scores = at::bmm(scale == 1 ? q_heads : q_heads * scale, by_head(k).transpose(1, 2));
-  if (mask.defined() || causal) {
-    // The product itself is not used again: the sums may be made in place.
-    scores = at::_unsafe_view(scores, {batch, heads, queries, keys});
-    if (mask.defined()) {
-      scores.add_(mask);
-    }
-    if (causal) {
-      scores.add_(
-          at::full({queries, keys}, -std::numeric_limits<double>::infinity(), scores.options())
-              .triu_(keys - queries + 1));
-    }
-    scores = scores.view({batch * heads, queries, keys});
-  }
-  at::Tensor weights = at::softmax(scores, -1);
-  if (dropout > 0) {
-    const bool on_mesh = inside_placement(parallel) == Placement::kOnMesh;
-    const Placement where = on_mesh ? Placement::kOnMesh : Placement::kSharded;
-    weights = drop(parallel, weights, where, dropout, /*training=*/true);
-  }
-  return at::bmm(weights, by_head(v))
-      .view({batch, heads, queries, width})
-      .transpose(1, 2)
-      .reshape({batch, queries, heads * width});
 }
 
 } // namespace tessera::nn
