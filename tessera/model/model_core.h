@@ -98,6 +98,10 @@ class ModelCore {
   }
   /// GradientSync::average_rest, for optimizers. Nothing happens before the partition.
   void average_gradients();
+  /// With shard_optimizer_state: the state of these parameters is shared out over the ranks that
+  /// hold them, from the partition on and for as long as `of` lives. Harmless to repeat.
+  /// Collective over the world after the partition.
+  void share_optimizer_state(const std::shared_ptr<const data_parallel::ParameterSet>& of);
 
   // Parameters and buffers (core_state.cpp).
   /// Every parameter of the model once, whoever owns it.
@@ -138,6 +142,7 @@ class ModelCore {
   void take_over_weights();
   void apply_state(const TensorMap& state, bool strict);
   void broadcast_from_first(const NamedTensors& tensors);
+  void apply_shared_states();
 
   std::weak_ptr<Context> context_;
   std::shared_ptr<torch::nn::Module> root_;
@@ -153,6 +158,8 @@ class ModelCore {
   std::unique_ptr<runtime::ModuleTable> table_;
   std::unique_ptr<runtime::PlainBackwardGuard> plain_backward_; // of what this rank owns
   std::unique_ptr<data_parallel::GradientSync> gradients_;
+  // Of optimizers that share their state out.
+  std::vector<std::weak_ptr<const data_parallel::ParameterSet>> shared_states_;
   std::vector<Hook> partition_hooks_;
   std::vector<Hook> first_step_hooks_; // empty after the first step
   std::optional<std::pair<TensorMap, bool>> deferred_state_;

@@ -87,9 +87,17 @@ Saved save(
   check_belongs(model, optimizer);
   engine.model_set()->claim_directory(model, directory);
   const Doing doing(engine, str("saving checkpoint '", tag, "'"));
+  checkpoint::Subject subject = subject_of(model, optimizer);
+  auto content = optimizer.content(options.full);
+  subject.parameters = std::move(content.parameters);
+  subject.state = std::move(content.state);
+  subject.all_write = content.all_write;
+  if (subject.all_write && engine.context().coordinates().rdp > 0) {
+    subject.buffers.clear(); // replicas have the same
+  }
   return checkpoint::save(
       engine.context(),
-      subject_of(model, optimizer),
+      subject,
       engine.step_number(),
       directory,
       tag,
