@@ -291,11 +291,9 @@ void GradientReducer::launch(Bucket& bucket, bool zeros) {
 /// Averages the parts that were added on any rank after the bucket had left.
 void GradientReducer::send_late_parts(Bucket& bucket) {
   bucket.late_parts = at::empty(
-      {bucket.elements},
-      parameters_[bucket.parameters[0]].tensor.options().requires_grad(false));
+      {bucket.elements}, parameters_[bucket.parameters[0]].tensor.options().requires_grad(false));
   fill(bucket, bucket.late_parts, false);
-  end_average(
-      *start_average(bucket.late_parts, bucket.owner), bucket.late_parts, bucket.owner);
+  end_average(*start_average(bucket.late_parts, bucket.owner), bucket.late_parts, bucket.owner);
   if (!is_elsewhere(bucket.owner)) {
     bucket.flat.add_(bucket.late_parts);
   }

@@ -53,10 +53,10 @@ class GradientReducer {
   GradientReducer(const GradientReducer&) = delete;
   GradientReducer& operator=(const GradientReducer&) = delete;
 
-  /// From now on the average of parameter i goes to rank owners[i] of the group alone, and the other
-  /// ranks have no gradient after a step; -1: every rank has it. An average that is there already
-  /// stays with its owner; one that only its owner has goes when all are to have it. Between steps,
-  /// alike on all ranks. Not collective.
+  /// From now on the average of parameter i goes to rank owners[i] of the group alone, and the
+  /// other ranks have no gradient after a step; -1: every rank has it. An average that is there
+  /// already stays with its owner; one that only its owner has goes when all are to have it.
+  /// Between steps, alike on all ranks. Not collective.
   void set_owners(const std::vector<int>& owners);
 
   /// Starts counting; `reduce` false: gradients of this step only add up.

@@ -132,8 +132,7 @@ void GradientReducer::take_averages(const EndOfStep& end) {
 
 /// Adds the average of the ranks' sparse gradients to the average of their dense ones, if any.
 void GradientReducer::add_sparse_average(Parameter& parameter, const at::Tensor& own) {
-  const at::Tensor average =
-      sparse_sum(group_, own, parameter.tensor, scale());
+  const at::Tensor average = sparse_sum(group_, own, parameter.tensor, scale());
   at::Tensor& gradient = parameter.tensor.mutable_grad();
   parameter.grown = false;
   if (is_elsewhere(parameter.owner)) {

@@ -57,8 +57,7 @@ std::int64_t GradientReducer::bucket_bytes() const {
     return options_.bucket_bytes;
   }
   return std::min(
-      options_.bucket_bytes,
-      std::max(options_.bucket_bytes / group_.size(), kLeastBucketBytes));
+      options_.bucket_bytes, std::max(options_.bucket_bytes / group_.size(), kLeastBucketBytes));
 }
 
 /// Whether a sum that is reduced and then scaled has the bits of scaled_sum_async. In 16 bits the

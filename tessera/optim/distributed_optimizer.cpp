@@ -370,8 +370,7 @@ DistributedOptimizer::Content DistributedOptimizer::content(bool whole) {
   StateSharing::Content own{updated_tensors(), {}};
   own.state = state::capture(*optimizer_, own.parameters);
   // Distributed modules are put together from all that a TP_GROUP holds of them.
-  const bool all_write =
-      !whole && of.state_layout().parts() == 1 && sharing_->in_use({&model()});
+  const bool all_write = !whole && of.state_layout().parts() == 1 && sharing_->in_use({&model()});
   if (all_write) {
     sharing_->keep_own(context(), of, own);
   } else {

@@ -128,8 +128,8 @@ class DistributedOptimizer {
     /// Ranks with other rdp_ranks than 0 write too, each what it has here.
     bool all_write = false;
   };
-  /// `whole`: on ranks of rdp_rank 0 nothing is left out. With shard_optimizer_state collective over
-  /// the world.
+  /// `whole`: on ranks of rdp_rank 0 nothing is left out. With shard_optimizer_state collective
+  /// over the world.
   Content content(bool whole);
   /// After masters were loaded: parameters take their values.
   void refresh_parameters();

@@ -87,9 +87,9 @@ std::vector<OwnedTensor> changed(
     if (error != nullptr) {
       std::rethrow_exception(error);
     }
-    throw UserError(str(
-        "the optimizer's update failed on a rank that keeps state of this rank's parameters: ",
-        problem.value_or("")));
+    throw UserError(
+        str("the optimizer's update failed on a rank that keeps state of this rank's parameters: ",
+            problem.value_or("")));
   }
   std::vector<OwnedTensor> list;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
@@ -275,10 +275,9 @@ void StateSharing::gather(
     const c10::IValue packed = pack(Packed(std::move(values), state::pack_state(part)));
     // Of several ranks with rdp_rank 0 each needs what the whole DP_GROUP holds alike.
     const bool one_reader = group->group().size() == context.group(Group::kRDP).size();
-    const auto parts =
-        first_only && one_reader
-            ? comm::gather_object(*context.world, group->group(), packed, 0)
-            : comm::all_gather_object(*context.world, group->group(), packed);
+    const auto parts = first_only && one_reader
+                           ? comm::gather_object(*context.world, group->group(), packed, 0)
+                           : comm::all_gather_object(*context.world, group->group(), packed);
     for (const c10::IValue& theirs : parts) {
       take_over(theirs, own);
     }

@@ -19,8 +19,9 @@ class ModelCore;
 namespace tessera::optim {
 
 /// What shard_optimizer_state makes of an optimizer: each parameter's state, and its f32 master,
-/// lives on one of the ranks that hold the parameter. Gradients reach that rank alone (StateOwners);
-/// it updates the parameter, and the others are given the result. Off, every method returns at once.
+/// lives on one of the ranks that hold the parameter. Gradients reach that rank alone
+/// (StateOwners); it updates the parameter, and the others are given the result. Off, every method
+/// returns at once.
 ///
 /// `models` are always those whose parameters the optimizer has.
 /// Threads: step thread only.
@@ -43,10 +44,8 @@ class StateSharing {
 
   /// Whether this rank counts all of the parameter's gradient in norms over the world, or nothing;
   /// nullopt where other rules decide which part. Not collective.
-  std::optional<bool> counts_whole(
-      const Context& context,
-      const Models& models,
-      const at::Tensor& parameter) const;
+  std::optional<bool>
+  counts_whole(const Context& context, const Models& models, const at::Tensor& parameter) const;
   /// A script sets its gradients to zero. Not collective.
   void forget_averages(const Models& models) const;
 
@@ -58,8 +57,8 @@ class StateSharing {
       const Models& models,
       const std::function<at::Tensor()>& update) const;
 
-  /// This rank's parameters of one model, each as its owner's optimizer updates it, and the state of
-  /// all of them.
+  /// This rank's parameters of one model, each as its owner's optimizer updates it, and the state
+  /// of all of them.
   struct Content {
     NamedTensors parameters;
     state::OptimizerState state;

@@ -95,13 +95,7 @@ Saved save(
   if (subject.all_write && engine.context().coordinates().rdp > 0) {
     subject.buffers.clear(); // replicas have the same
   }
-  return checkpoint::save(
-      engine.context(),
-      subject,
-      engine.step_number(),
-      directory,
-      tag,
-      options);
+  return checkpoint::save(engine.context(), subject, engine.step_number(), directory, tag, options);
 }
 
 std::optional<Loaded> load(
