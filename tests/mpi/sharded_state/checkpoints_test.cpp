@@ -84,13 +84,14 @@ void expect_resumes(const How& how) {
               strategy.pp,
               strategy.tp,
               strategy.prescaled,
-              strategy.fast);
+              strategy.fast,
+              strategy.reproducible);
       const std::string what = strategy.text() + ", " + how.text() + ", " + tag;
       const Reference shared = save_and_go_on(strategy, true, how, folder.path, tag, full);
       // To the bit where sums have one order.
       const TensorMap again = load_and_go_on(strategy, true, how, folder.path, tag);
       const TensorMap whole = load_and_go_on(strategy, false, how, folder.path, tag);
-      if (strategy.pp == 1 && strategy.tp == 1) {
+      if (strategy.one_order()) {
         expect_same_bits(again, shared.end, what + ", resumed");
         expect_same_bits(whole, shared.end, what + ", resumed without sharding");
       } else {

@@ -15,9 +15,20 @@ struct Strategy {
   int tp = 1;
   bool prescaled = false;
   bool fast = false; // static and fast mode
+  bool reproducible = false;
   std::string text() const {
     return tessera::str(
-        "pp ", pp, ", tp ", tp, prescaled ? " prescaled" : "", fast ? ", fast" : "");
+        "pp ",
+        pp,
+        ", tp ",
+        tp,
+        prescaled ? " prescaled" : "",
+        fast ? ", fast" : "",
+        reproducible ? ", reproducible" : "");
+  }
+  /// Whether gradients are added up in one order.
+  bool one_order() const {
+    return pp == 1 || reproducible;
   }
 };
 
@@ -32,6 +43,7 @@ inline std::vector<Strategy> strategies() {
           {},
           {.pp = 2},
           {.pp = 2, .fast = true},
+          {.pp = 2, .reproducible = true},
           {.tp = 2},
           {.tp = 2, .prescaled = true},
           {.pp = 2, .tp = 2}};
@@ -43,6 +55,7 @@ inline Config config_of(const Strategy& strategy, bool sharded) {
   config.ddp = true;
   config.prescaled_batch = strategy.prescaled;
   config.shard_optimizer_state = sharded;
+  config.reproducible = strategy.reproducible;
   if (strategy.fast) {
     config.static_mode = true;
     config.static_mode_steps = 1;

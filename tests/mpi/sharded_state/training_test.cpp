@@ -49,8 +49,7 @@ void compare_all(const How& how) {
     const std::string what = strategy.text() + ", " + how.text();
     const Result whole = trained(strategy, false, how);
     const Result shared = trained(strategy, true, how);
-    const bool one_order = strategy.pp == 1 && strategy.tp == 1;
-    if (one_order && !how.clip) {
+    if (strategy.one_order() && !how.clip) {
       expect_same_bits(shared.state, whole.state, what);
     } else {
       compare(shared, whole, what, exact ? 1e-6 : 2e-2);
