@@ -3,6 +3,7 @@
 //
 //   mpirun -n 2 bench_blocks --pp 2 [--mode fast] [--json]
 //   mpirun -n 4 bench_blocks --tp 4 --kind 2d
+//   mpirun -n 2 bench_blocks --dp 2 --optimizer adamw --shard-state
 //
 // Ranks of a tensor-parallel group share the rows of a microbatch.
 // 8 blocks of hidden 512 and inner 2048, 8 microbatches of 64 rows in all, f32,
@@ -142,6 +143,8 @@ struct Settings {
   int steps = 5;
   std::string mode = "dynamic";
   bool reproducible = false;
+  bool shard_state = false;
+  std::string optimizer = "sgd"; // of the strategy's step and of those beside it
   bool json = false;
 };
 
@@ -155,14 +158,23 @@ Batch random_batch(int rows) {
   return {torch::randn({rows, kHidden}), torch::randn({rows, kHidden})};
 }
 
+std::unique_ptr<torch::optim::Optimizer> optimizer_of(
+    const Settings& settings,
+    const std::vector<at::Tensor>& parameters) {
+  if (settings.optimizer == "adamw") {
+    return std::make_unique<torch::optim::AdamW>(parameters, kLearningRate);
+  }
+  return std::make_unique<torch::optim::SGD>(parameters, kLearningRate);
+}
+
 /// A model of some of the blocks in one process, with libtorch alone.
 class Plain {
  public:
-  Plain(int blocks, int inner)
-      : net_(blocks, inner), optimizer_(net_->parameters(), kLearningRate) {}
+  Plain(const Settings& settings, int blocks, int inner)
+      : net_(blocks, inner), optimizer_(optimizer_of(settings, net_->parameters())) {}
 
   void step(const Batch& batch, int microbatches, bool input_gradient) {
-    optimizer_.zero_grad();
+    optimizer_->zero_grad();
     const auto rows = batch.x.size(0) / microbatches;
     for (int i = 0; i < microbatches; ++i) {
       at::Tensor x = batch.x.narrow(0, i * rows, rows).detach();
@@ -170,12 +182,12 @@ class Plain {
       const auto y = batch.y.narrow(0, i * rows, rows);
       (torch::mse_loss(net_(x), y) / microbatches).backward();
     }
-    optimizer_.step();
+    optimizer_->step();
   }
 
  private:
   Net net_;
-  torch::optim::SGD optimizer_;
+  std::unique_ptr<torch::optim::Optimizer> optimizer_;
 };
 
 tessera::Config config_of(const Settings& settings) {
@@ -187,6 +199,7 @@ tessera::Config config_of(const Settings& settings) {
   config.optimize = settings.kind == "memory" ? "memory" : "speed";
   config.pipeline = settings.schedule;
   config.microbatches = settings.microbatches / settings.dp;
+  config.shard_optimizer_state = settings.shard_state;
   if (settings.pp > 1) {
     tessera::bench::set_mode(config, settings.mode);
     config.reproducible = settings.reproducible;
@@ -219,7 +232,7 @@ Times measure(const Settings& settings) {
     return Net(kBlocks, kInner);
   };
   tessera::DistributedModel model{marked()};
-  tessera::DistributedOptimizer optimizer(torch::optim::SGD(model.parameters(), kLearningRate));
+  tessera::DistributedOptimizer optimizer(optimizer_of(settings, model.parameters()));
   auto train_step = tessera::step([&](at::Tensor x, at::Tensor y) {
     auto loss = torch::mse_loss(model(x), y);
     model.backward(loss);
@@ -231,8 +244,8 @@ Times measure(const Settings& settings) {
   // Tensor-parallel ranks bring samples of their own.
   const Batch own = random_batch(own_microbatches * kRows / settings.tp);
   const Batch met = random_batch(own_microbatches * kRows);
-  Plain alone(kBlocks, kInner);
-  Plain stage((kBlocks + settings.pp - 1) / settings.pp, kInner / settings.tp);
+  Plain alone(settings, kBlocks, kInner);
+  Plain stage(settings, (kBlocks + settings.pp - 1) / settings.pp, kInner / settings.tp);
 
   // Seen from rank 0, until the last rank is done.
   const auto timed = [&](std::vector<double>& times,
@@ -312,6 +325,8 @@ void report(const Settings& settings, const Times& times) {
         {"schedule", settings.schedule},
         {"mode", settings.mode},
         {"reproducible", settings.reproducible},
+        {"shard_optimizer_state", settings.shard_state},
+        {"optimizer", settings.optimizer},
         {"messages", times.traffic.messages},
         {"bytes", times.traffic.bytes},
         {"context_switches", times.traffic.switches},
@@ -419,6 +434,9 @@ int main(int argc, char** argv) {
   app.add_option("--dp", settings.dp, "data-parallel ranks")->check(CLI::PositiveNumber);
   app.add_option("--schedule", settings.schedule, "simple or interleaved");
   app.add_flag("--reproducible", settings.reproducible, "sums in one order");
+  app.add_flag("--shard-state", settings.shard_state, "shard_optimizer_state");
+  app.add_option("--optimizer", settings.optimizer, "sgd or adamw")
+      ->check(CLI::IsMember({"sgd", "adamw"}));
   app.add_option("--mode", settings.mode, "dynamic, static or fast")
       ->check(CLI::IsMember({"dynamic", "static", "fast"}));
   app.add_option("--microbatches", settings.microbatches, "of 64 rows, over all ranks")

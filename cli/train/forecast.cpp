@@ -132,10 +132,12 @@ Forecast forecast(const Job& job, const models::Preset& preset, const topology::
       const auto elements = static_cast<double>(parameter.elements);
       StageBytes& stage = stage_of(i);
       stage.parameters += static_cast<double>(parameter.bytes);
-      // The optimizer works on f32 gradients of f32 masters.
+      // The optimizer works on f32 gradients of f32 masters, of its share of the parameters.
+      const double updated =
+          elements / (job.parallel.shard_optimizer_state ? degrees.reduced_data : 1);
       stage.gradients +=
-          static_cast<double>(parameter.bytes) + (job.precision == "bf16" ? 4 * elements : 0);
-      stage.optimizer += elements * optimizer_bytes_per_element(job);
+          static_cast<double>(parameter.bytes) + (job.precision == "bf16" ? 4 * updated : 0);
+      stage.optimizer += updated * optimizer_bytes_per_element(job);
     }
   }
   const double microbatches =
@@ -172,6 +174,7 @@ double step_seconds(
   strategy.schedule = Choice<cost::Schedule>(job.parallel.pipeline).value();
   strategy.active_microbatches = in_flight(job, degrees.pipeline);
   strategy.activation_checkpointing = false;
+  strategy.shard_optimizer_state = job.parallel.shard_optimizer_state;
   if (degrees.tensor > 1) {
     strategy.distribution = distribution_of(job);
     strategy.same_samples = job.parallel.prescaled_batch;

@@ -142,7 +142,7 @@ void Trainer::check_state_is_finite(std::int64_t steps_done) {
       found.push_back("parameter " + name);
     }
   }
-  for (const auto& [name, fields] : optimizer_->local_state_dict().parameters) {
+  for (const auto& [name, fields] : optimizer_->local_state_dict(false).parameters) {
     for (const auto& [field, value] : fields) {
       if (value.isTensor() && !finite(value.toTensor())) {
         found.push_back(str(field, " of ", name));

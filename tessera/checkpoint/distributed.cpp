@@ -116,8 +116,7 @@ RankContent content_of(Context& context, const Subject& subject, bool writes, bo
     const TensorMap share = subject.layout->whole_share(tensors_of(subject));
     content.model.assign(share.begin(), share.end());
     if (subject.optimizer != nullptr) {
-      content.optimizer =
-          subject.layout->whole_share(state::capture(*subject.optimizer, subject.parameters));
+      content.optimizer = subject.layout->whole_share(subject.state);
     }
     if (full) {
       gather_whole(context, content);
@@ -143,7 +142,7 @@ Saved save(
     return std::string();
   });
   const topology::Coordinates at = context.coordinates();
-  const bool writes = at.rdp == 0;
+  const bool writes = at.rdp == 0 || subject.all_write;
   const RankContent content = content_of(context, subject, writes, options.full);
   const RankFiles mine = writer.write_rank_files(
       context.world->rank(), at, content, options.full && writes && at.pp == 0 && at.tp == 0);

@@ -25,7 +25,11 @@ struct Subject {
   /// Each parameter as the optimizer updates it: 16-bit parameters are saved as their f32 masters.
   NamedTensors parameters;
   NamedTensors buffers;
-  torch::optim::Optimizer* optimizer = nullptr; // none: only the model is saved
+  torch::optim::Optimizer* optimizer = nullptr; // none: the model alone
+  /// To save; state and parameters are whole on ranks of rdp_rank 0, which alone write them, or
+  /// `all_write`: every rank writes what it has here.
+  state::OptimizerState state = {};
+  bool all_write = false;
 };
 
 /// Writes `<directory>/<tag>/`; `steps` is the number of steps done. Collective over the world.

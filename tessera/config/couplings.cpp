@@ -193,6 +193,12 @@ std::vector<Coupling> precision_and_memory_rules() {
                 !c.offload_activations;
        },
        "activation_loading_horizon has no effect without \"offload_activations\": true"},
+      {"shard_optimizer_state needs ddp",
+       "shard_optimizer_state needs ddp.",
+       {"shard_optimizer_state", "ddp"},
+       [](C c) { return c.shard_optimizer_state && !c.ddp; },
+       "shard_optimizer_state divides state over data-parallel ranks, but ddp is false; add "
+       "\"ddp\": true"},
       {"bf16 needs sharding",
        "bf16 needs sharded_data_parallel_degree greater than 1.",
        {"bf16", "sharded_data_parallel_degree"},

@@ -295,10 +295,10 @@ std::vector<Key> memory_keys() {
            .description = "How early offloaded activations are brought back, in pipeline tasks."},
           {.name = "shard_optimizer_state",
            .field = &Config::shard_optimizer_state,
-           .status = Status::kNotYet,
            .source = str(kTorch, "; ", kPaperKeys),
-           .description = "Shards optimizer state evenly over the data-parallel ranks that hold "
-                          "the same parameters."},
+           .description = "Keeps the optimizer's state of each parameter, and its f32 master, on "
+                          "one of the ranks that hold the same parameters, evenly by elements. "
+                          "That rank alone gets the gradient and updates the parameter."},
       });
 }
 

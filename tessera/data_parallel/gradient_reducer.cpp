@@ -1,6 +1,9 @@
 #include "tessera/data_parallel/gradient_reducer.h"
 
 #include <algorithm>
+#include <map>
+#include <numeric>
+#include <utility>
 
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/variable.h>
@@ -35,6 +38,7 @@ GradientReducer::~GradientReducer() {
 
 void GradientReducer::hook(int index) {
   Parameter& parameter = parameters_[index];
+  parameter.grown = parameter.tensor.grad().defined(); // by a backward of before
   parameter.accumulator = torch::autograd::impl::grad_accumulator(parameter.tensor);
   parameter.hook = parameter.accumulator->add_post_hook(std::make_unique<AdditionHook>(
       parameter.accumulator.get(),
@@ -69,28 +73,49 @@ void GradientReducer::make_buckets(const std::vector<int>& order) {
   order_ = order;
   buckets_.clear();
   bucket_of_.assign(parameters_.size(), -1);
-  std::int64_t bytes = 0;
-  for (const int index : order) {
-    if (!parameters_[index].trainable || parameters_[index].by_itself) {
+  std::map<int, std::pair<std::size_t, std::int64_t>> open; // by owner: its last bucket, its bytes
+  std::vector<std::size_t> last_position;
+  for (std::size_t position = 0; position < order.size(); ++position) {
+    const int index = order[position];
+    const Parameter& parameter = parameters_[index];
+    if (!parameter.trainable || parameter.by_itself) {
       continue;
     }
-    const at::Tensor& tensor = parameters_[index].tensor;
+    const at::Tensor& tensor = parameter.tensor;
     const std::int64_t size = tensor.numel() * tensor.element_size();
+    const auto found = open.find(parameter.owner);
     const bool fits =
-        !buckets_.empty() &&
-        parameters_[buckets_.back().parameters[0]].tensor.scalar_type() == tensor.scalar_type() &&
-        bytes + size <= options_.bucket_bytes;
+        found != open.end() &&
+        parameters_[buckets_[found->second.first].parameters[0]].tensor.scalar_type() ==
+            tensor.scalar_type() &&
+        found->second.second + size <= bucket_bytes();
     if (!fits) {
-      buckets_.emplace_back();
-      bytes = 0;
+      open[parameter.owner] = {buckets_.size(), 0};
+      buckets_.emplace_back().owner = parameter.owner;
+      last_position.push_back(0);
     }
-    Bucket& bucket = buckets_.back();
+    auto& [number, bytes] = open[parameter.owner];
+    Bucket& bucket = buckets_[number];
     bucket.parameters.push_back(index);
     bucket.offsets.push_back(bucket.elements);
     bucket.elements += tensor.numel();
-    bucket_of_[index] = static_cast<int>(buckets_.size()) - 1;
     bytes += size;
+    last_position[number] = position;
   }
+  // Buckets leave in the order in which they are complete.
+  std::vector<std::size_t> complete(buckets_.size());
+  std::iota(complete.begin(), complete.end(), 0);
+  std::sort(complete.begin(), complete.end(), [&](std::size_t a, std::size_t b) {
+    return last_position[a] < last_position[b];
+  });
+  std::vector<Bucket> sorted;
+  for (const std::size_t number : complete) {
+    for (const int index : buckets_[number].parameters) {
+      bucket_of_[index] = static_cast<int>(sorted.size());
+    }
+    sorted.push_back(std::move(buckets_[number]));
+  }
+  buckets_ = std::move(sorted);
 }
 
 void GradientReducer::begin(bool reduce) {
@@ -100,6 +125,7 @@ void GradientReducer::begin(bool reduce) {
   next_bucket_ = 0;
   completed_ = 0;
   find_trainable();
+  set_averages_aside();
   for (Parameter& parameter : parameters_) {
     parameter.count = 0;
     parameter.travels = false;
@@ -108,6 +134,7 @@ void GradientReducer::begin(bool reduce) {
   }
   for (Bucket& bucket : buckets_) {
     bucket.late = false;
+    bucket.left = false;
     bucket.work = nullptr;
     // A parameter without a gradient in the previous step does not hold up its bucket. A
     // GradientOrder reports every parameter, so then all count.
@@ -120,6 +147,7 @@ void GradientReducer::begin(bool reduce) {
 
 void GradientReducer::counted(int index) {
   Parameter& parameter = parameters_[index];
+  note_mixed(parameter);
   parameter.grown = parameter.grown || !active_ || !reduce_;
   if (!active_ || !parameter.trainable) {
     return; // the user's own backward, outside of a step
@@ -130,7 +158,7 @@ void GradientReducer::counted(int index) {
     return;
   }
   Bucket& bucket = buckets_[bucket_of_[index]];
-  if (bucket.work != nullptr) {
+  if (bucket.left) {
     bucket.late = true;
   }
   if (!learnt_) {
@@ -206,12 +234,16 @@ bool GradientReducer::is_free_but_for_its_gradients(const Bucket& bucket) const 
 
 /// The memory in which a parameter's first gradient of a step is made, so that it need not be
 /// copied there; undefined once its bucket has left.
-at::Tensor GradientReducer::place(int index) const {
+at::Tensor GradientReducer::place(int index) {
   if (!active_ || !learnt_ || !in_bucket(index)) {
     return {};
   }
-  const Bucket& bucket = buckets_[bucket_of_[index]];
-  if (bucket.work != nullptr || !is_free_but_for_its_gradients(bucket)) {
+  Bucket& bucket = buckets_[bucket_of_[index]];
+  if (!bucket.left && !bucket.flat.defined() && is_elsewhere(bucket.owner)) {
+    bucket.flat = at::empty(
+        {bucket.elements}, parameters_[index].tensor.options().requires_grad(false)); // freed since
+  }
+  if (bucket.left || !is_free_but_for_its_gradients(bucket)) {
     return {};
   }
   const auto found = std::find(bucket.parameters.begin(), bucket.parameters.end(), index);
@@ -233,12 +265,9 @@ void GradientReducer::fill(Bucket& bucket, at::Tensor& flat, bool zeros) {
   }
 }
 
-comm::WorkPtr GradientReducer::average(const at::Tensor& flat) {
-  return group_.scaled_sum_async(flat, options_.scale.value_or(1.0 / group_.size()));
-}
-
 void GradientReducer::launch(Bucket& bucket, bool zeros) {
   const at::NoGradGuard no_grad;
+  free_what_has_arrived();
   if (!is_free_but_for_its_gradients(bucket)) {
     // Handles of the script may still refer to the buffer. They keep it, and this step gets a new
     // one.
@@ -255,15 +284,19 @@ void GradientReducer::launch(Bucket& bucket, bool zeros) {
       gradient = at::Tensor();
     }
   }
-  bucket.work = average(bucket.flat);
+  bucket.work = start_average(bucket.flat, bucket.owner);
+  bucket.left = true;
 }
 
 /// Averages the parts that were added on any rank after the bucket had left.
 void GradientReducer::send_late_parts(Bucket& bucket) {
-  bucket.late_parts = at::empty_like(bucket.flat);
+  bucket.late_parts = at::empty(
+      {bucket.elements}, parameters_[bucket.parameters[0]].tensor.options().requires_grad(false));
   fill(bucket, bucket.late_parts, false);
-  average(bucket.late_parts)->wait();
-  bucket.flat.add_(bucket.late_parts);
+  end_average(*start_average(bucket.late_parts, bucket.owner), bucket.late_parts, bucket.owner);
+  if (!is_elsewhere(bucket.owner)) {
+    bucket.flat.add_(bucket.late_parts);
+  }
   bucket.late_parts = at::Tensor();
 }
 
@@ -271,13 +304,19 @@ void GradientReducer::send_late_parts(Bucket& bucket) {
 void GradientReducer::hand_back(Bucket& bucket) {
   for (std::size_t i = 0; i < bucket.parameters.size(); ++i) {
     Parameter& parameter = parameters_[bucket.parameters[i]];
-    if (parameter.travels) {
+    if (is_elsewhere(bucket.owner)) {
+      parameter.tensor.mutable_grad() = at::Tensor(); // a late part
+    } else if (parameter.travels) {
       parameter.tensor.mutable_grad() = slice_of(bucket, i); // no copy back
       parameter.average = WeakGradient(parameter.tensor.grad().getIntrusivePtr());
     }
     parameter.grown = false; // the bucket held all of the gradient
+    parameter.mixed = false;
   }
   bucket.work = nullptr;
+  if (is_elsewhere(bucket.owner)) {
+    bucket.flat = at::Tensor();
+  }
 }
 
 } // namespace tessera::data_parallel

@@ -53,6 +53,12 @@ class GradientReducer {
   GradientReducer(const GradientReducer&) = delete;
   GradientReducer& operator=(const GradientReducer&) = delete;
 
+  /// From now on the average of parameter i goes to rank owners[i] of the group alone, and the
+  /// other ranks have no gradient after a step; -1: every rank has it. An average that is there
+  /// already stays with its owner; one that only its owner has goes when all are to have it.
+  /// Between steps, alike on all ranks. Not collective.
+  void set_owners(const std::vector<int>& owners);
+
   /// Starts counting; `reduce` false: gradients of this step only add up.
   void begin(bool reduce);
 
@@ -73,7 +79,8 @@ class GradientReducer {
   /// start of its bucket and the end of the step a parameter has no gradient.
   /// `failure`: this rank's step failed; takes part so that no rank hangs.
   /// Returns whether any rank had a backward in this step.
-  /// Throws: UserError with the failing rank's text when any rank failed.
+  /// Throws: UserError with the failing rank's text when any rank failed; on every rank where
+  /// gradients were added to an average that only its owner has, see `average_rest`.
   bool finish(const std::optional<std::string>& failure);
 
   /// The first parameter whose gradient is not the replicas' average, as far as
@@ -86,8 +93,13 @@ class GradientReducer {
   /// Averages the gradients of which `unaveraged_gradient` tells on any rank, in
   /// place. Gradients that are equal on all ranks stay what they are, so an
   /// average to which something was added becomes the average of the sum. A
-  /// gradient that any rank has, all have then.
+  /// gradient that any rank has, all have then, or its owner.
+  /// Throws: UserError on every rank, naming parameter and rank, where the sum cannot be known: an
+  /// average that only its owner has was added to or replaced.
   void average_rest();
+
+  /// A script sets its gradients to zero while a step runs: what they were is not added again.
+  void forget_averages();
 
  private:
   // A weak handle tells a gradient from a later one at the same address, and
@@ -106,6 +118,10 @@ class GradientReducer {
     bool travels = false; // its gradient left with a bucket in this step
     /// Its gradient grew by a part that no bucket took along.
     bool grown = false;
+    int owner = -1; // rank that gets the average; -1: all
+    at::Tensor base; // the owner's average of earlier steps, while a step adds to it
+    /// Grew on top of an average that other ranks do not have.
+    bool mixed = false;
     WeakGradient average{StrongGradient()}; // the gradient as handed back
     int count = 0; // additions in this step
     int expected = 0; // additions in the step before
@@ -118,6 +134,8 @@ class GradientReducer {
     at::Tensor flat;
     at::Tensor late_parts; // what came after the bucket had left
     comm::WorkPtr work;
+    int owner = -1;
+    bool left = false; // in this step
     int missing = 0; // parameters that are not complete yet
     bool late = false;
   };
@@ -135,13 +153,35 @@ class GradientReducer {
   void make_buckets(const std::vector<int>& order);
   at::Tensor slice_of(const Bucket& bucket, std::size_t i) const;
   bool is_free_but_for_its_gradients(const Bucket& bucket) const;
-  at::Tensor place(int index) const;
+  at::Tensor place(int index);
   void fill(Bucket& bucket, at::Tensor& flat, bool zeros);
-  comm::WorkPtr average(const at::Tensor& flat);
+  comm::WorkPtr start_average(const at::Tensor& flat, int owner);
+  void end_average(comm::Work& work, const at::Tensor& flat, int owner);
   void launch(Bucket& bucket, bool zeros);
   void launch_ready();
   void send_late_parts(Bucket& bucket);
   void hand_back(Bucket& bucket);
+
+  // Averages that only their owners have (gradient_reducer_owners.cpp).
+  bool is_elsewhere(int owner) const {
+    return owner >= 0 && owner != group_.rank();
+  }
+  bool is_here(int owner) const {
+    return owner == group_.rank();
+  }
+  double scale() const {
+    return options_.scale.value_or(1.0 / group_.size());
+  }
+  std::int64_t bucket_bytes() const;
+  bool reduces_to_owner(at::ScalarType type) const;
+  void note_mixed(Parameter& parameter) const;
+  void set_averages_aside();
+  void add_averages_back();
+  void free_what_has_arrived();
+  std::optional<std::string> refused_addition() const;
+  std::optional<std::string> refused_gradient() const;
+  bool shares() const;
+
   struct EndOfStep;
   void send_rest(bool reduce, bool zeros);
   void take_averages(const EndOfStep& end);

@@ -36,7 +36,8 @@ struct GradientReducer::EndOfStep {
 bool GradientReducer::finish(const std::optional<std::string>& failure) {
   active_ = false;
   const at::NoGradGuard no_grad;
-  const bool failed = failure.has_value();
+  const auto problem = failure || !reduce_ || !backward_ ? failure : refused_addition();
+  const bool failed = problem.has_value();
   EndOfStep end(buckets_.size(), parameters_.size());
   end.failed = failed ? 1 : 0;
   end.backward = backward_ ? 1 : 0;
@@ -55,15 +56,17 @@ bool GradientReducer::finish(const std::optional<std::string>& failure) {
   send_rest(reduce, failed);
   if (end.failed != 0) {
     for (Bucket& bucket : buckets_) {
-      if (bucket.work != nullptr) {
+      if (bucket.left) {
         hand_back(bucket); // the values mean nothing, but gradients of the step stay defined
       }
     }
-    throw_first_problem<UserError>(world_, control_, failure);
+    add_averages_back();
+    throw_first_problem<UserError>(world_, control_, problem);
   }
   if (reduce) {
     take_averages(end);
   }
+  add_averages_back();
   if (end.backward != 0) {
     learn_order();
     for (Parameter& parameter : parameters_) {
@@ -82,7 +85,7 @@ void GradientReducer::send_rest(bool reduce, bool zeros) {
   }
   for (Bucket& bucket : buckets_) {
     if (bucket.work != nullptr) {
-      bucket.work->wait();
+      end_average(*bucket.work, bucket.flat, bucket.owner);
     }
   }
 }
@@ -129,11 +132,14 @@ void GradientReducer::take_averages(const EndOfStep& end) {
 
 /// Adds the average of the ranks' sparse gradients to the average of their dense ones, if any.
 void GradientReducer::add_sparse_average(Parameter& parameter, const at::Tensor& own) {
-  const at::Tensor average =
-      sparse_sum(group_, own, parameter.tensor, options_.scale.value_or(1.0 / group_.size()));
+  const at::Tensor average = sparse_sum(group_, own, parameter.tensor, scale());
   at::Tensor& gradient = parameter.tensor.mutable_grad();
-  gradient = gradient.defined() ? gradient + average : average;
   parameter.grown = false;
+  if (is_elsewhere(parameter.owner)) {
+    gradient = at::Tensor();
+    return;
+  }
+  gradient = gradient.defined() ? gradient + average : average;
   parameter.average = WeakGradient(gradient.getIntrusivePtr());
 }
 
@@ -153,7 +159,8 @@ void GradientReducer::average_rest() {
   const at::NoGradGuard no_grad;
   // One agreement: which gradients need averaging, and which of them are dense or sparse anywhere.
   const std::size_t count = parameters_.size();
-  at::Tensor flags = at::zeros({static_cast<std::int64_t>(3 * count)}, at::kByte);
+  const auto refused = refused_gradient();
+  at::Tensor flags = at::zeros({static_cast<std::int64_t>(3 * count + 1)}, at::kByte);
   auto* unaveraged = flags.data_ptr<std::uint8_t>();
   auto* dense = unaveraged + count;
   auto* sparse = dense + count;
@@ -163,13 +170,23 @@ void GradientReducer::average_rest() {
     dense[i] = gradient.defined() && !gradient.is_sparse() ? 1 : 0;
     sparse[i] = gradient.defined() && gradient.is_sparse() ? 1 : 0;
   }
+  auto& any_refused = flags.data_ptr<std::uint8_t>()[3 * count];
+  any_refused = refused ? 1 : 0;
   control_.all_reduce(flags, comm::ReduceOp::kMax);
-  std::map<at::ScalarType, std::vector<Parameter*>> by_type;
+  if (any_refused != 0) {
+    throw_first_problem<UserError>(world_, control_, refused);
+  }
+  std::map<std::pair<at::ScalarType, int>, std::vector<Parameter*>> by_type; // and owner
   std::vector<std::pair<Parameter*, at::Tensor>> sparse_parts;
   for (std::size_t i = 0; i < count; ++i) {
     Parameter& parameter = parameters_[i];
     if (unaveraged[i] == 0) {
       continue;
+    }
+    // What only the owner has is not part of the sum.
+    if (is_here(parameter.owner) && parameter.tensor.grad().defined() &&
+        !is_unaveraged(parameter)) {
+      std::swap(parameter.base, parameter.tensor.mutable_grad());
     }
     if (sparse[i] != 0) {
       at::Tensor& gradient = parameter.tensor.mutable_grad();
@@ -177,7 +194,7 @@ void GradientReducer::average_rest() {
       sparse_parts.emplace_back(&parameter, mine ? std::exchange(gradient, {}) : at::Tensor());
     }
     if (dense[i] != 0) {
-      by_type[parameter.tensor.scalar_type()].push_back(&parameter);
+      by_type[{parameter.tensor.scalar_type(), parameter.owner}].push_back(&parameter);
     }
   }
   for (const auto& [type, list] : by_type) {
@@ -186,9 +203,10 @@ void GradientReducer::average_rest() {
   for (const auto& [parameter, own] : sparse_parts) {
     add_sparse_average(*parameter, own);
   }
+  add_averages_back();
 }
 
-/// Parameters of one dtype travel in one message.
+/// Parameters of one dtype and owner travel in one message.
 void GradientReducer::average_in_place(const std::vector<Parameter*>& list) {
   std::vector<at::Tensor> rows;
   for (Parameter* parameter : list) {
@@ -199,9 +217,15 @@ void GradientReducer::average_in_place(const std::vector<Parameter*>& list) {
     rows.push_back(gradient.detach().reshape({-1}));
   }
   const at::Tensor flat = at::cat(rows);
-  average(flat)->wait();
+  const int owner = list.front()->owner;
+  end_average(*start_average(flat, owner), flat, owner);
   std::int64_t at = 0;
   for (Parameter* parameter : list) {
+    if (is_elsewhere(owner)) {
+      parameter->tensor.mutable_grad() = at::Tensor();
+      parameter->grown = false;
+      continue;
+    }
     const at::Tensor& gradient = parameter->tensor.grad();
     gradient.detach().copy_(flat.narrow(0, at, gradient.numel()).view(gradient.sizes()));
     at += gradient.numel();

@@ -17,14 +17,35 @@ GradientSync::GradientSync(
     return;
   }
   GradientReducer::Options reducer = options.reducer;
-  reducers_.push_back(std::make_unique<GradientReducer>(
-      *world_, group_for(Group::kDP, options), *context_.control, std::move(equal), reducer));
+  add(group_for(Group::kDP, options), *context_.control, std::move(equal), reducer);
   if (context_.group(Group::kTP).size() == 1) {
     return;
   }
   reducer.scale = 1.0 / context_.data_size();
-  reducers_.push_back(std::make_unique<GradientReducer>(
-      *world_, group_for(Group::kRDP, options), *context_.rdp_control, std::move(scaled), reducer));
+  add(group_for(Group::kRDP, options), *context_.rdp_control, std::move(scaled), reducer);
+}
+
+void GradientSync::add(
+    comm::ProcessGroup& group,
+    comm::ProcessGroup& control,
+    NamedTensors parameters,
+    const GradientReducer::Options& options) {
+  state_owners_.push_back(std::make_unique<StateOwners>(group, control, parameters));
+  reducers_.push_back(
+      std::make_unique<GradientReducer>(*world_, group, control, std::move(parameters), options));
+}
+
+void GradientSync::share_state(const ParameterSet& parameters) {
+  for (std::size_t i = 0; i < reducers_.size(); ++i) {
+    state_owners_[i]->share(parameters);
+    reducers_[i]->set_owners(state_owners_[i]->owners());
+  }
+}
+
+void GradientSync::forget_averages() {
+  for (const auto& reducer : reducers_) {
+    reducer->forget_averages();
+  }
 }
 
 comm::ProcessGroup& GradientSync::group_for(Group kind, const Options& options) {

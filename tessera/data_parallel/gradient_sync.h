@@ -8,6 +8,7 @@
 
 #include "tessera/context/context.h"
 #include "tessera/data_parallel/gradient_reducer.h"
+#include "tessera/data_parallel/state_owners.h"
 #include "tessera/tensor/named_tensors.h"
 
 namespace tessera::data_parallel {
@@ -59,10 +60,26 @@ class GradientSync {
   /// that did not average has added to one on any rank; else one agreement of two bytes.
   /// Collective over the DP_GROUP, with tensor parallelism over the world.
   /// Throws: UserError on all those ranks for a distributed parameter, naming it and the rank; on
-  /// every rank of the DP_GROUP for a sparse gradient.
+  /// every rank of the DP_GROUP for a sparse gradient; as GradientReducer::average_rest.
   void average_rest();
 
+  /// Shares the optimizer's state of exactly these parameters out over the ranks that hold them:
+  /// from now on their averages go to their owners alone. Gradients are averages when it is called.
+  /// Between steps, alike on all ranks. Not collective.
+  void share_state(const ParameterSet& parameters);
+  /// Of the DP_GROUP and of the RDP_GROUP, in this order; none without replicas.
+  const std::vector<std::unique_ptr<StateOwners>>& state_owners() const {
+    return state_owners_;
+  }
+  /// GradientReducer::forget_averages.
+  void forget_averages();
+
  private:
+  void add(
+      comm::ProcessGroup& group,
+      comm::ProcessGroup& control,
+      NamedTensors parameters,
+      const GradientReducer::Options& options);
   comm::ProcessGroup& group_for(Group kind, const Options& options);
   void refuse_distributed(const at::Tensor& flags, const std::string& parameter);
 
@@ -70,6 +87,7 @@ class GradientSync {
   comm::WorldPtr world_; // keeps the groups usable until the reducers are gone
   std::vector<comm::ProcessGroupPtr> own_groups_;
   std::vector<std::unique_ptr<GradientReducer>> reducers_;
+  std::vector<std::unique_ptr<StateOwners>> state_owners_; // for each of them
   int passes_per_step_;
   int passes_ = 0; // steps since gradients were last averaged
 };

@@ -105,6 +105,14 @@ void ModelCore::join_replicas(bool only) {
   }
   gradients_ = std::make_unique<data_parallel::GradientSync>(
       context, reduced_parameters(false), reduced_parameters(true), options);
+  if (context.config.shard_optimizer_state && !gradients_->has_replicas() &&
+      context.world->rank() == 0) {
+    log::warning(
+        str("shard_optimizer_state has no effect on the model '",
+            label_,
+            "': there is one data-parallel rank, which keeps all of the state"));
+  }
+  apply_shared_states();
 }
 
 } // namespace tessera::model

@@ -58,6 +58,9 @@ void ModelCore::begin_step(int microbatches) {
     broadcast_from_first(local_buffers());
   }
   plain_backward_->find_trainable();
+  if (std::erase_if(shared_states_, [](const auto& state) { return state.expired(); }) > 0) {
+    apply_shared_states();
+  }
   gradients_->begin();
 }
 
@@ -81,6 +84,30 @@ void ModelCore::average_gradients() {
     context(); // throws after shutdown
     gradients_->average_rest();
   }
+}
+
+void ModelCore::share_optimizer_state(
+    const std::shared_ptr<const data_parallel::ParameterSet>& of) {
+  for (const auto& known : shared_states_) {
+    if (known.lock() == of) {
+      return;
+    }
+  }
+  shared_states_.push_back(of);
+  if (partitioned()) {
+    average_gradients();
+    apply_shared_states();
+  }
+}
+
+void ModelCore::apply_shared_states() {
+  data_parallel::ParameterSet all;
+  for (const auto& state : shared_states_) {
+    if (const auto parameters = state.lock()) {
+      all.insert(parameters->begin(), parameters->end());
+    }
+  }
+  gradients_->share_state(all);
 }
 
 ModelCore::WaitingHook ModelCore::on_partition(Hook hook) {

@@ -101,6 +101,10 @@ class ModelCore {
   }
   /// GradientSync::average_rest, for optimizers. Nothing happens before the partition.
   void average_gradients();
+  /// With shard_optimizer_state: the state of these parameters is shared out over the ranks that
+  /// hold them, from the partition on and for as long as `of` lives. Harmless to repeat.
+  /// Collective over the world after the partition.
+  void share_optimizer_state(const std::shared_ptr<const data_parallel::ParameterSet>& of);
 
   // Parameters and buffers (core_state.cpp).
   /// Every parameter of the model once, whoever owns it.
@@ -152,6 +156,7 @@ class ModelCore {
   void take_over_weights();
   void apply_state(const TensorMap& state, bool strict);
   void broadcast_from_first(const NamedTensors& tensors);
+  void apply_shared_states();
 
   std::weak_ptr<Context> context_;
   std::shared_ptr<torch::nn::Module> root_;
@@ -172,6 +177,8 @@ class ModelCore {
 
   Hooks partition_hooks_;
   Hooks first_step_hooks_; // empty after the first step
+  // Of optimizers that share their state out.
+  std::vector<std::weak_ptr<const data_parallel::ParameterSet>> shared_states_;
   std::optional<std::pair<TensorMap, bool>> deferred_state_;
   double scale_ = 1;
 };

@@ -11,6 +11,7 @@
 #include "tessera/optim/lbfgs.h"
 #include "tessera/optim/lbfgs_state.h"
 #include "tessera/optim/master_weights.h"
+#include "tessera/optim/state_sharing.h"
 #include "tessera/state/optimizer_parts.h"
 #include "tessera/tensor/map_tensors.h"
 
@@ -23,6 +24,7 @@ DistributedOptimizer::DistributedOptimizer(
     const std::shared_ptr<model::ModelSet>& models)
     : optimizer_(with_own_lbfgs(std::move(optimizer))),
       masters_(std::make_unique<MasterWeights>()),
+      sharing_(std::make_unique<StateSharing>()),
       model_set_(models) {
   register_lbfgs_state();
   std::set<const void*> seen;
@@ -37,6 +39,16 @@ DistributedOptimizer::DistributedOptimizer(
     }
   }
   given_ = parameters_;
+  if (context().config.shard_optimizer_state) {
+    if (dynamic_cast<LBFGS*>(optimizer_.get()) != nullptr) {
+      throw ConfigError(
+          "shard_optimizer_state gives each parameter's state to one rank, but LBFGS decides from "
+          "the state of the whole model; leave shard_optimizer_state out, or take an optimizer "
+          "that updates each parameter by itself");
+    }
+    sharing_ = std::make_unique<StateSharing>(given_);
+    sharing_->join(this->models());
+  }
 }
 
 DistributedOptimizer::DistributedOptimizer(DistributedOptimizer&&) noexcept = default;
@@ -119,8 +131,12 @@ void DistributedOptimizer::prepare() {
     return elsewhere.contains(parameter.unsafeGetTensorImpl());
   };
   std::erase_if(parameters_, remote);
+  models_ = models();
+  sharing_->join(models_);
   for (auto& group : optimizer_->param_groups()) {
-    std::erase_if(group.params(), remote);
+    std::erase_if(group.params(), [&](const at::Tensor& parameter) {
+      return remote(parameter) || sharing_->is_elsewhere(models_, parameter);
+    });
     for (at::Tensor& parameter : group.params()) {
       if (!undecided.contains(parameter.unsafeGetTensorImpl())) {
         parameter = masters_->add(parameter);
@@ -132,7 +148,6 @@ void DistributedOptimizer::prepare() {
 }
 
 void DistributedOptimizer::find_owners() {
-  models_ = models();
   owners_.clear();
   for (ModelCore* model : models_) {
     if (!model->partitioned()) {
@@ -199,9 +214,14 @@ class ComputesOverModel {
 
 at::Tensor DistributedOptimizer::step(const Closure& closure) {
   const Context& context = this->context();
-  const bool whole_here = context.group(Group::kMP).size() == 1;
   const timeline::Span span(*context.recorder, "optimizer step", "optimizer");
   prepare();
+  const bool whole_here = context.group(Group::kMP).size() == 1 && !sharing_->in_use(models_);
+  return sharing_->update(context, models_, [&] { return update(closure, whole_here); });
+}
+
+at::Tensor DistributedOptimizer::update(const Closure& closure, bool whole_here) {
+  const Context& context = this->context();
   auto* lbfgs = dynamic_cast<LBFGS*>(optimizer_.get());
   const auto counted = [this, whole_here](const at::Tensor& parameter, const at::Tensor& tensor) {
     if (!whole_here && !owners_.contains(parameter.unsafeGetTensorImpl())) {
@@ -225,7 +245,8 @@ at::Tensor DistributedOptimizer::step(const Closure& closure) {
         throw UserError(
             "the optimizer calls its closure more than once in a step, and decides from what this "
             "rank holds of the model; use an optimizer that calls it once, tessera::optim::LBFGS, "
-            "or pipeline_parallel_degree and tensor_parallel_degree 1");
+            "or pipeline_parallel_degree and tensor_parallel_degree 1 without "
+            "shard_optimizer_state");
       }
       return evaluate(closure);
     });
@@ -260,6 +281,10 @@ at::Tensor DistributedOptimizer::evaluate(const Closure& closure) {
 }
 
 void DistributedOptimizer::zero_grad(bool set_to_none) {
+  const auto models = model_set_.lock();
+  if (models != nullptr && prepared_ == models->revision()) {
+    sharing_->forget_averages(models_);
+  }
   for (at::Tensor& parameter : parameters_) {
     at::Tensor& gradient = parameter.mutable_grad();
     if (!gradient.defined()) {
@@ -277,6 +302,9 @@ std::vector<at::Tensor> DistributedOptimizer::counted_once(
     const at::Tensor& parameter,
     const at::Tensor& tensor) const {
   const auto owner = owners_.find(parameter.unsafeGetTensorImpl());
+  if (const auto whole = sharing_->counts_whole(context(), models_, parameter)) {
+    return *whole ? std::vector<at::Tensor>{tensor} : std::vector<at::Tensor>();
+  }
   if (owner == owners_.end()) {
     return {tensor}; // a parameter of no model
   }
@@ -303,8 +331,8 @@ double DistributedOptimizer::clip_grad_norm(double max_norm) {
       counted.push_back(part);
     }
   }
-  const double norm =
-      optim::clip_grad_norm(gradients, counted, max_norm, context().group(Group::kMP));
+  const Group all = sharing_->in_use(models_) ? Group::kWorld : Group::kMP;
+  const double norm = optim::clip_grad_norm(gradients, counted, max_norm, context().group(all));
   masters_->keep_gradients();
   return norm;
 }
@@ -325,10 +353,31 @@ void DistributedOptimizer::refresh_parameters() {
   masters_->write_back();
 }
 
-state::OptimizerState DistributedOptimizer::local_state_dict() {
+state::OptimizerState DistributedOptimizer::local_state_dict(bool gather_if_shard) {
   model().plan(); // throws before the partition
   prepare();
-  return state::capture(*optimizer_, updated_tensors());
+  StateSharing::Content own{updated_tensors(), {}};
+  own.state = state::capture(*optimizer_, own.parameters);
+  if (gather_if_shard) {
+    sharing_->gather(context(), model(), false, own);
+  }
+  return std::move(own.state);
+}
+
+DistributedOptimizer::Content DistributedOptimizer::content(bool whole) {
+  const ModelCore& of = model();
+  of.plan();
+  prepare();
+  StateSharing::Content own{updated_tensors(), {}};
+  own.state = state::capture(*optimizer_, own.parameters);
+  // Distributed modules are put together from all that a TP_GROUP holds of them.
+  const bool all_write = !whole && of.state_layout().parts() == 1 && sharing_->in_use({&model()});
+  if (all_write) {
+    sharing_->keep_own(context(), of, own);
+  } else {
+    sharing_->gather(context(), of, true, own);
+  }
+  return {std::move(own.parameters), std::move(own.state), all_write};
 }
 
 state::OptimizerState DistributedOptimizer::state_dict() {

@@ -21,6 +21,7 @@ class ModelSet;
 namespace tessera::optim {
 
 class MasterWeights;
+class StateSharing;
 
 /// Any torch::optim optimizer over parameters of one or several
 /// DistributedModels, or over some of one's. It may be made before the
@@ -34,11 +35,17 @@ class MasterWeights;
 ///
 /// Parameters of 16 bits get an f32 master copy: the optimizer updates the
 /// master, and the parameter is its rounded value.
+///
+/// With `shard_optimizer_state` state and master of a parameter live on one of the ranks that hold
+/// it, which alone has its gradient after a step: clip with `clip_grad_norm`.
 /// Threads: step thread only.
 /// Source: the library's documentation, `DistributedOptimizer`.
 class DistributedOptimizer {
  public:
-  /// `models`: those whose parameters the optimizer may have.
+  /// `models`: those whose parameters the optimizer may have. With shard_optimizer_state collective
+  /// over the world when one of them is partitioned already.
+  /// Throws: ConfigError for a parameter that is given twice, or an LBFGS with
+  /// shard_optimizer_state.
   DistributedOptimizer(
       std::unique_ptr<torch::optim::Optimizer> optimizer,
       const std::shared_ptr<model::ModelSet>& models);
@@ -62,8 +69,9 @@ class DistributedOptimizer {
   /// the DP_GROUP.
   /// Throws: UserError (alike on every rank) when the closure returns no loss,
   /// when an optimizer other than LBFGS calls it more than once although no rank
-  /// holds the whole model, or as GradientSync::average_rest; what the closure
-  /// throws.
+  /// holds the whole model and its state, or as GradientSync::average_rest; what
+  /// the closure throws. With shard_optimizer_state an error of one rank's
+  /// optimizer is one of its DP_GROUP.
   at::Tensor step(const Closure& closure = nullptr);
   /// Gradients become undefined, or zero. Not collective.
   void zero_grad(bool set_to_none = true);
@@ -77,13 +85,17 @@ class DistributedOptimizer {
   /// Throws: ConfigError for max_norm <= 0.
   double clip_grad_norm(double max_norm);
 
-  /// State of the parameters that this rank owns, by name; the tensors are the
+  /// State of the parameters that this rank holds, by name; the tensors are the
   /// optimizer's own. The model must be partitioned. Not collective.
+  /// With shard_optimizer_state what other ranks keep of it is gathered, as
+  /// copies, collectively over the DP_GROUP; `gather_if_shard` false: the part
+  /// that this rank keeps, not collective.
   /// Throws: CheckpointError for an optimizer that cannot be divided, or whose
   /// parameters belong to several models: their names may be the same.
-  state::OptimizerState local_state_dict();
+  state::OptimizerState local_state_dict(bool gather_if_shard = true);
   /// State of all parameters on every rank of the pipeline, as copies.
-  /// Collective over the pipeline. Throws: as local_state_dict.
+  /// Collective over the pipeline, with shard_optimizer_state over the world.
+  /// Throws: as local_state_dict.
   state::OptimizerState state_dict();
   /// A whole state (or this rank's part), of which each rank takes its own:
   /// now, or after the partition; then the optimizer must live until that.
@@ -109,6 +121,16 @@ class DistributedOptimizer {
   at::Tensor updated_tensor(const at::Tensor& parameter) const;
   /// This rank's parameters of the model by name, each as the tensor that the optimizer updates.
   NamedTensors updated_tensors() const;
+  /// What a checkpoint holds of this rank's parameters and of their state.
+  struct Content {
+    NamedTensors parameters;
+    state::OptimizerState state;
+    /// Ranks with other rdp_ranks than 0 write too, each what it has here.
+    bool all_write = false;
+  };
+  /// `whole`: on ranks of rdp_rank 0 nothing is left out. With shard_optimizer_state collective
+  /// over the world.
+  Content content(bool whole);
   /// After masters were loaded: parameters take their values.
   void refresh_parameters();
 
@@ -116,6 +138,7 @@ class DistributedOptimizer {
   model::ModelSet& model_set() const;
   Context& context() const;
   void find_owners();
+  at::Tensor update(const Closure& closure, bool whole_here);
   void average_gradients();
   at::Tensor evaluate(const Closure& closure);
   std::vector<at::Tensor> counted_once(const at::Tensor& parameter, const at::Tensor& tensor) const;
@@ -123,6 +146,7 @@ class DistributedOptimizer {
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
   std::vector<at::Tensor> parameters_; // the model's own, masters or not
   std::unique_ptr<MasterWeights> masters_;
+  std::unique_ptr<StateSharing> sharing_; // of shard_optimizer_state
   std::weak_ptr<model::ModelSet> model_set_;
   struct Owner {
     model::ModelCore* model;

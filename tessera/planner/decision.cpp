@@ -26,7 +26,7 @@ config::Config config_of(const Candidate& candidate, const plans::Plan& plan) {
   config.pipeline = plan.schedule;
   config.active_microbatches = plan.active_microbatches;
   config.placement_strategy = plan.placement;
-  config.shard_optimizer_state = candidate.strategy.shard_optimizer_state;
+  config.shard_optimizer_state = candidate.strategy.shard_optimizer_state && config.ddp;
   config.auto_partition = false;
   config.partition = plan.partition;
   return config;

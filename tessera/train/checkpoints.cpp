@@ -94,13 +94,18 @@ Saved save_checkpoint(
   const train::StepEngine& engine = train::engine();
   engine.model_set()->claim_directory(model, directory);
   const Doing doing(engine, str("saving checkpoint '", tag, "'"));
+  checkpoint::Subject subject = subject_of(model, optimizer);
+  if (optimizer != nullptr) {
+    auto content = optimizer->content(options.full);
+    subject.parameters = std::move(content.parameters);
+    subject.state = std::move(content.state);
+    subject.all_write = content.all_write;
+  }
+  if (subject.all_write && engine.context().coordinates().rdp > 0) {
+    subject.buffers.clear(); // replicas have the same
+  }
   return checkpoint::save(
-      engine.context(),
-      subject_of(model, optimizer),
-      engine.step_number(),
-      directory,
-      tag,
-      options);
+      engine.context(), subject, engine.step_number(), directory, tag, options);
 }
 
 std::optional<Loaded> load_checkpoint(

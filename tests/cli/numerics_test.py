@@ -2,8 +2,8 @@
 """usage: numerics_test.py PROGRAM REPOSITORY
 
 The same job in ways that must give the same losses: gradient accumulation, activation
-checkpointing, bf16 within a bound, delayed parameters on one rank and on two. Weight decay, which is
-for matrices alone.
+checkpointing, bf16 within a bound, sharded optimizer state, delayed parameters on one rank and on
+two. Weight decay, which is for matrices alone.
 """
 import glob
 import json
@@ -94,6 +94,15 @@ with tempfile.TemporaryDirectory() as work:
     rounded = furthest(losses("bf16", 2, precision="bf16"), plain)
     print(f"bf16 with f32 masters beside f32: {rounded:.1e}")
     assert 1e-6 < rounded < 2e-3
+
+    # Replicas that divide the optimizer's state: the same sums in the same order.
+    replicas = {"pipeline_parallel_degree": 1, "ddp": True}
+    shared = {**replicas, "shard_optimizer_state": True}
+    for precision in ("f32", "bf16"):
+        wanted = losses("replicas", 2, replicas, precision=precision)
+        apart = furthest(losses("shared", 2, shared, precision=precision), wanted)
+        print(f"sharded optimizer state, {precision}, beside all of it everywhere: {apart:.1e}")
+        assert apart < (1e-6 if precision == "f32" else 1e-4)
 
     # The values of the whole on any division, drawn in another way than without
     # the delay (docs/adr/0011-delayed-parameters.md).

@@ -122,7 +122,6 @@ TEST(Keys, NotYetAvailable) {
           "fp16",
           "fp16_params",
           "bf16",
-          "shard_optimizer_state",
           "ddp_dist_backend",
           "ddp_port",
           "sharded_data_parallel_degree",

@@ -1,0 +1,186 @@
+// Averages that go to one rank each: the owner of the parameter's optimizer state.
+#include <algorithm>
+#include <cmath>
+
+#include <ATen/ATen.h>
+
+#include "tessera/base/error.h"
+#include "tessera/data_parallel/gradient_reducer.h"
+
+namespace tessera::data_parallel {
+
+namespace {
+
+// Below this a bucket costs more than it brings.
+constexpr std::int64_t kLeastBucketBytes = 1 << 20;
+
+bool is_all_zero(const at::Tensor& gradient) {
+  const at::Tensor values = gradient.is_sparse() ? gradient.coalesce().values() : gradient;
+  return !values.ne(0).any().item<bool>();
+}
+
+} // namespace
+
+bool GradientReducer::shares() const {
+  return std::any_of(parameters_.begin(), parameters_.end(), [](const Parameter& parameter) {
+    return parameter.owner >= 0;
+  });
+}
+
+void GradientReducer::set_owners(const std::vector<int>& owners) {
+  TESSERA_CHECK(
+      owners.size() == parameters_.size() && !active_,
+      "owners of ",
+      owners.size(),
+      " of ",
+      parameters_.size(),
+      " parameters");
+  const at::NoGradGuard no_grad;
+  for (std::size_t i = 0; i < owners.size(); ++i) {
+    Parameter& parameter = parameters_[i];
+    const bool had_it = !is_elsewhere(parameter.owner);
+    const bool alone = is_here(parameter.owner) && owners[i] != parameter.owner;
+    parameter.owner = owners[i];
+    at::Tensor& gradient = parameter.tensor.mutable_grad();
+    const bool leaves = had_it && (is_elsewhere(owners[i]) || alone);
+    if (leaves && gradient.defined() && !is_unaveraged(parameter)) {
+      gradient = at::Tensor();
+    }
+  }
+  make_buckets(order_);
+}
+
+/// One bucket of every owner is being filled at a time, so together they are as large as one that
+/// goes to all ranks.
+std::int64_t GradientReducer::bucket_bytes() const {
+  if (!shares()) {
+    return options_.bucket_bytes;
+  }
+  return std::min(
+      options_.bucket_bytes, std::max(options_.bucket_bytes / group_.size(), kLeastBucketBytes));
+}
+
+/// Whether a sum that is reduced and then scaled has the bits of scaled_sum_async. In 16 bits the
+/// sum is rounded before it is scaled, which only a power of two leaves as it is, and in f16 it may
+/// overflow. Where it has not, the average goes to all ranks and the owner keeps it.
+bool GradientReducer::reduces_to_owner(at::ScalarType type) const {
+  int exponent = 0;
+  const bool power_of_two = std::frexp(scale(), &exponent) == 0.5;
+  return type == at::kFloat || type == at::kDouble || (type == at::kBFloat16 && power_of_two);
+}
+
+comm::WorkPtr GradientReducer::start_average(const at::Tensor& flat, int owner) {
+  if (owner < 0 || !reduces_to_owner(flat.scalar_type())) {
+    return group_.scaled_sum_async(flat, scale());
+  }
+  return group_.reduce_async(flat, owner, comm::ReduceOp::kSum);
+}
+
+/// Waits; then `flat` holds the average on the ranks that get it.
+void GradientReducer::end_average(comm::Work& work, const at::Tensor& flat, int owner) {
+  work.wait();
+  if (is_here(owner) && reduces_to_owner(flat.scalar_type())) {
+    flat.mul_(scale());
+  }
+}
+
+/// The memory of gradients that have reached their owner is free for the rest of the backward.
+void GradientReducer::free_what_has_arrived() {
+  for (Bucket& bucket : buckets_) {
+    if (bucket.work != nullptr && is_elsewhere(bucket.owner) && bucket.work->done()) {
+      bucket.work->wait();
+      bucket.work = nullptr;
+      bucket.flat = at::Tensor();
+    }
+  }
+}
+
+/// An addition that is not averaged in this step, on top of an average that others do not have:
+/// from their sum neither part can be told.
+void GradientReducer::note_mixed(Parameter& parameter) const {
+  const at::Tensor& gradient = parameter.tensor.grad();
+  if (parameter.owner < 0 || (active_ && reduce_) || !gradient.defined()) {
+    return;
+  }
+  parameter.mixed = parameter.mixed || gradient.requires_grad() ||
+                    (is_here(parameter.owner) && !parameter.grown && !is_unaveraged(parameter));
+}
+
+/// The owner has the average of earlier steps and other ranks have nothing, so what this step adds
+/// is averaged by itself.
+void GradientReducer::set_averages_aside() {
+  for (Parameter& parameter : parameters_) {
+    at::Tensor& gradient = parameter.tensor.mutable_grad();
+    parameter.mixed = parameter.mixed && gradient.defined() && !is_all_zero(gradient);
+    parameter.base = at::Tensor();
+    if (reduce_ && is_here(parameter.owner) && gradient.defined() && !is_unaveraged(parameter)) {
+      std::swap(parameter.base, gradient);
+    }
+  }
+}
+
+void GradientReducer::forget_averages() {
+  for (Parameter& parameter : parameters_) {
+    parameter.base = at::Tensor();
+  }
+}
+
+void GradientReducer::add_averages_back() {
+  for (Parameter& parameter : parameters_) {
+    if (!parameter.base.defined()) {
+      continue;
+    }
+    const at::Tensor base = std::exchange(parameter.base, {});
+    at::Tensor& gradient = parameter.tensor.mutable_grad();
+    if (!gradient.defined()) {
+      gradient = base;
+    } else if (!gradient.is_sparse() && !base.is_sparse()) {
+      gradient.add_(base);
+    } else { // a sparse tensor is added to a dense one, not the other way round
+      gradient = base.is_sparse() ? gradient + base : base + gradient;
+    }
+    parameter.average = WeakGradient(gradient.getIntrusivePtr());
+  }
+}
+
+/// This rank's first gradient whose average cannot be known; for the error of all ranks.
+std::optional<std::string> GradientReducer::refused_addition() const {
+  for (const Parameter& parameter : parameters_) {
+    const at::Tensor& gradient = parameter.tensor.grad();
+    if (parameter.mixed && gradient.defined() && !is_all_zero(gradient)) {
+      return str(
+          "rank ",
+          world_.rank(),
+          ": a backward outside of a step, or a step that did not average, added to the gradient "
+          "of '",
+          parameter.name,
+          "', of which with shard_optimizer_state only its owner has the average; call "
+          "optimizer.step() and optimizer.zero_grad() before it, or do that backward inside the "
+          "step function");
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> GradientReducer::refused_gradient() const {
+  if (const auto addition = refused_addition()) {
+    return addition;
+  }
+  for (const Parameter& parameter : parameters_) {
+    const at::Tensor& gradient = parameter.tensor.grad();
+    if (parameter.owner >= 0 && is_unaveraged(parameter) && !parameter.grown &&
+        !is_all_zero(gradient)) {
+      return str(
+          "rank ",
+          world_.rank(),
+          ": the gradient of '",
+          parameter.name,
+          "' is a tensor that no backward made; with shard_optimizer_state only the parameter's "
+          "owner has the average, so change it there in place, or leave shard_optimizer_state "
+          "out");
+    }
+  }
+  return std::nullopt;
+}
+
+} // namespace tessera::data_parallel

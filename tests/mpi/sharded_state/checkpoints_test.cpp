@@ -1,0 +1,192 @@
+// States that were saved shared out are loaded whole, and the other way round.
+#include <filesystem>
+
+#include <unistd.h>
+
+#include "tests/mpi/sharded_state/support.h"
+
+namespace tessera::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+// One folder for all ranks, removed by the first of them.
+struct Folder {
+  Folder() {
+    int id = static_cast<int>(::getpid());
+    MPI_Bcast(&id, 1, MPI_INT, 0, MPI_COMM_WORLD);
+    path = fs::temp_directory_path() / str("tessera_sharded_state_", id);
+  }
+  ~Folder() {
+    int rank = 0;
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (rank == 0) {
+      fs::remove_all(path);
+    }
+    MPI_Barrier(MPI_COMM_WORLD);
+  }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  fs::path path;
+};
+
+/// A run that is saved after two updates and makes a third: its parameters and saved hash.
+struct Reference {
+  TensorMap end;
+  std::string hash;
+};
+
+Reference save_and_go_on(
+    const Strategy& strategy,
+    bool sharded,
+    const How& how,
+    const fs::path& folder,
+    const std::string& tag,
+    bool full) {
+  init(config_of(strategy, sharded));
+  const Ended ended;
+  Training run(how);
+  run.update(0);
+  run.update(1);
+  SaveOptions options;
+  options.full = full;
+  Reference result;
+  result.hash = tessera::save(run.model, run.optimizer, folder.string(), tag, options).state_hash;
+  run.update(2);
+  result.end = run.model.state_dict();
+  return result;
+}
+
+TensorMap load_and_go_on(
+    const Strategy& strategy,
+    bool sharded,
+    const How& how,
+    const fs::path& folder,
+    const std::string& tag) {
+  init(config_of(strategy, sharded));
+  const Ended ended;
+  Training run(how);
+  LoadOptions options;
+  options.tag = tag;
+  EXPECT_TRUE(tessera::load(run.model, run.optimizer, folder.string(), options));
+  run.update(2);
+  return run.model.state_dict();
+}
+
+void expect_resumes(const How& how) {
+  const Folder folder;
+  for (const bool full : {false, true}) {
+    for (const Strategy& strategy : strategies()) {
+      const std::string tag =
+          str(full ? "full" : "partial",
+              "_",
+              strategy.pp,
+              strategy.tp,
+              strategy.prescaled,
+              strategy.fast,
+              strategy.reproducible);
+      const std::string what = strategy.text() + ", " + how.text() + ", " + tag;
+      const Reference shared = save_and_go_on(strategy, true, how, folder.path, tag, full);
+      // To the bit where sums have one order.
+      const TensorMap again = load_and_go_on(strategy, true, how, folder.path, tag);
+      const TensorMap whole = load_and_go_on(strategy, false, how, folder.path, tag);
+      if (strategy.one_order()) {
+        expect_same_bits(again, shared.end, what + ", resumed");
+        expect_same_bits(whole, shared.end, what + ", resumed without sharding");
+      } else {
+        expect_state(again, shared.end, what + ", resumed", 1e-2);
+        expect_state(whole, shared.end, what + ", resumed without sharding", 1e-2);
+      }
+      if (how.type == at::kFloat) {
+        for (const Strategy& other : strategies()) {
+          expect_state(
+              load_and_go_on(other, true, how, folder.path, tag),
+              shared.end,
+              what + " as " + other.text(),
+              1e-4);
+        }
+      }
+    }
+  }
+}
+
+TEST(ShardedCheckpoints, AreResumedUnderEveryLayout) {
+  expect_resumes({.kind = Kind::kAdamW});
+}
+
+TEST(ShardedCheckpoints, OfSixteenBitsHoldTheMasters) {
+  expect_resumes({.kind = Kind::kMomentum, .type = at::kBFloat16});
+}
+
+TEST(ShardedCheckpoints, HoldWhatOthersHold) {
+  const Folder folder;
+  const Strategy strategy;
+  const How how;
+  const Reference whole = save_and_go_on(strategy, false, how, folder.path, "whole", false);
+  const Reference shared = save_and_go_on(strategy, true, how, folder.path, "shared", false);
+  EXPECT_EQ(shared.hash, whole.hash); // of all values and all state
+  expect_same_bits(
+      load_and_go_on(strategy, true, how, folder.path, "whole"), whole.end, "shared out now");
+}
+
+void expect_equal_states(
+    const state::OptimizerState& got,
+    const state::OptimizerState& wanted,
+    const std::string& what) {
+  ASSERT_EQ(got.parameters.size(), wanted.parameters.size()) << what;
+  for (const auto& [name, fields] : wanted.parameters) {
+    ASSERT_TRUE(got.parameters.contains(name)) << what << ", " << name;
+    for (const auto& [field, value] : fields) {
+      const c10::IValue& other = got.parameters.at(name).at(field);
+      if (value.isTensor()) {
+        EXPECT_LE(relative_error(other.toTensor(), value.toTensor()), 1e-5)
+            << what << ", " << name << ", " << field;
+      } else {
+        EXPECT_EQ(other, value) << what << ", " << name << ", " << field;
+      }
+    }
+  }
+  for (std::size_t i = 0; i < wanted.groups.size(); ++i) {
+    auto names = got.groups.at(i).parameters;
+    auto others = wanted.groups[i].parameters;
+    std::sort(names.begin(), names.end());
+    std::sort(others.begin(), others.end());
+    EXPECT_EQ(names, others) << what;
+  }
+}
+
+TEST(ShardedCheckpoints, StateDictIsWhole) {
+  for (const Strategy& strategy : strategies()) {
+    state::OptimizerState wanted;
+    state::OptimizerState local;
+    for (const bool sharded : {false, true}) {
+      init(config_of(strategy, sharded));
+      const Ended ended;
+      Training run;
+      run.update(0);
+      run.update(1);
+      if (!sharded) {
+        wanted = run.optimizer.state_dict();
+        local = run.optimizer.local_state_dict();
+        for (auto& [name, fields] : local.parameters) {
+          for (auto& [field, value] : fields) {
+            value = value.isTensor() ? c10::IValue(value.toTensor().clone()) : value;
+          }
+        }
+        continue;
+      }
+      expect_equal_states(run.optimizer.state_dict(), wanted, strategy.text());
+      expect_equal_states(run.optimizer.local_state_dict(), local, strategy.text());
+      // A whole one, and this rank's own, are taken back.
+      for (const bool whole : {true, false}) {
+        run.optimizer.load_state_dict(
+            whole ? run.optimizer.state_dict() : run.optimizer.local_state_dict());
+        expect_equal_states(run.optimizer.state_dict(), wanted, strategy.text());
+      }
+    }
+  }
+}
+
+} // namespace
+} // namespace tessera::testing
