@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Checks the form of docs/conformance.md.
+"""Checks the form of docs/conformance.md and docs/conformance_optimus_amp.md.
 
   conformance.py ROOT | --self-test
 
 An item is one requirement, with two spaces before its further lines:
   - **12** (source) What is asked. *verdict*: what there is to say. Code: `file`, `file`. Test: `file`, `ctest.name`.
-"Code:" and "Test:" may lack, but not where a verdict needs them. Every number from 1 to 411 stands once, in order; the verdict
-is one of the list; files exist, names of tests are declared in a CMakeLists.txt; "deviates" is followed by a link to a page
-of decisions, the other verdicts are not; the counts at the top are those of the items. Prints what is wrong, one line each; the
-exit status is 1 when anything is.
+"Code:" and "Test:" may lack, but not where a verdict needs them. Every number from 1 to the page's last stands once, in
+order; the verdict is one of the list; files exist, names of tests are declared in a CMakeLists.txt; "deviates" is followed by a
+link to a page of decisions, the other verdicts are not; the counts at the top are those of the items. Prints what is wrong, one
+line each; the exit status is 1 when anything is.
 """
 
 import collections
@@ -17,8 +17,7 @@ import re
 import sys
 import tempfile
 
-PAGE = "docs/conformance.md"
-REQUIREMENTS = 411
+PAGES = {"docs/conformance.md": 411, "docs/conformance_optimus_amp.md": 144}
 VERDICTS = ("works", "untested", "partly", "missing", "deviates", "deviates, no page")
 ITEM = re.compile(
     r"- \*\*(?P<number>\d+)\*\* \((?P<source>[^)]+)\) (?P<text>.+?)\. \*(?P<verdict>[^*]+)\*"
@@ -107,33 +106,36 @@ def problems_of_item(root, item, tests):
         yield f"there is no page docs/{page[0]}"
 
 
-def problems(root, requirements=REQUIREMENTS):
-    text = (root / PAGE).read_text()
+def problems(root, page, requirements):
+    if not (root / page).is_file():
+        yield f"there is no page {page}"
+        return
+    text = (root / page).read_text()
     tests = declared_tests(root)
     counts = collections.Counter()
     expected = 1
     for line, joined in items_of(text):
         item = ITEM.fullmatch(joined)
         if not item:
-            yield f"{PAGE}:{line}: not of the form of an item: {joined[:60]}"
+            yield f"{page}:{line}: not of the form of an item: {joined[:60]}"
             expected += 1
             continue
         number = int(item["number"])
         if number != expected:
-            yield f"{PAGE}:{line}: {number} where {expected} should stand"
+            yield f"{page}:{line}: {number} where {expected} should stand"
         expected = number + 1
         counts[item["verdict"]] += 1
         for problem in problems_of_item(root, item, tests):
-            yield f"{PAGE}:{line}: {number}: {problem}"
+            yield f"{page}:{line}: {number}: {problem}"
     if expected != requirements + 1:
-        yield f"{PAGE}: ends at {expected - 1} instead of {requirements}"
+        yield f"{page}: ends at {expected - 1} instead of {requirements}"
     stated = {}
     for verdict, every, count in COUNT.findall(text.split("\n## ")[0]):
         stated[verdict or every] = int(count)
     for verdict in (*VERDICTS, "all"):
         real = sum(counts.values()) if verdict == "all" else counts[verdict]
         if stated.get(verdict) != real:
-            yield f"{PAGE}: {verdict}: {stated.get(verdict)} at the top, {real} items"
+            yield f"{page}: {verdict}: {stated.get(verdict)} at the top, {real} items"
 
 
 GOOD = """- **1** (000 1) One thing. *works*. Code: `a.cpp`.
@@ -191,11 +193,14 @@ def self_test():
             for name in ("a.cpp", "tests/t.cpp", "docs/adr/0001-page.md"):
                 (root / name).write_text("")
             (root / "tests/CMakeLists.txt").write_text(CMAKE)
-            (root / PAGE).write_text(f"# Top\n\n{top}\n## A. Part\n\n{page}")
-            found = list(problems(root, requirements=3))
+            (root / "docs/some.md").write_text(f"# Top\n\n{top}\n## A. Part\n\n{page}")
+            found = list(problems(root, "docs/some.md", requirements=3))
             if len(found) != expected:
                 print(f"expected {expected} problems, found {found} with {new!r} and {changed}")
                 wrong += 1
+    if len(list(problems(pathlib.Path("nowhere"), "docs/gone.md", 3))) != 1:
+        print("a page that is gone was not missed")
+        wrong += 1
     return wrong
 
 
@@ -204,7 +209,8 @@ def main():
         sys.exit(__doc__)
     if sys.argv[1] == "--self-test":
         sys.exit(1 if self_test() else 0)
-    found = list(problems(pathlib.Path(sys.argv[1])))
+    root = pathlib.Path(sys.argv[1])
+    found = [problem for page, requirements in PAGES.items() for problem in problems(root, page, requirements)]
     print("\n".join(found))
     sys.exit(1 if found else 0)
 

@@ -21,7 +21,7 @@ class Boundary {
   /// Throws: ShapeError when `x` does not have the length of `hidden`, or when
   /// the mesh rows do not divide a prescaled batch.
   at::Tensor enter(const at::Tensor& x, const Blocks& hidden) const;
-  /// Inverts `enter`, at the same cost.
+  /// Inverts `enter`. Cost: as `enter` (prescaled: gathers forward, none backward).
   at::Tensor leave(const at::Tensor& x, const Blocks& hidden) const;
 
   /// Collects what the ranks of my row bring of a tensor that has no features
