@@ -5,6 +5,7 @@
 #include "tessera/base/error.h"
 #include "tessera/nn/layers/placement.h"
 #include "tessera/nn/replace/registry.h"
+#include "tessera/nn/replace/transformer_given.h"
 #include "tessera/nn/summa/boundary.h"
 
 namespace tessera::models {
@@ -191,7 +192,9 @@ const StateTranslation& bert_layer_translation() {
 bool register_bert_distributed() {
   bert_layer_translation().given_to(
       tp_register_with_module<BertLayer, nn::DistributedTransformerLayer>()
-          .init([](const BertLayerImpl& layer) { return bert_layer_options(layer.options); })
+          .init([](const BertLayerImpl& layer, const nn::GivenOptions& given) {
+            return nn::with_given(given, bert_layer_options(layer.options));
+          })
           .forward([](const at::Tensor& x, const at::Tensor& bias) {
             return std::make_tuple(x, bias, at::Tensor(), at::Tensor());
           })

@@ -2,10 +2,11 @@
 
 #include <vector>
 
+#include <ATen/OpMathType.h>
 #include <torch/torch.h>
 
 #include "tessera/base/error.h"
-#include "tessera/nn/layers/attention_rule.h"
+#include "tessera/nn/layers/attend.h"
 #include "tessera/nn/layers/rotary.h"
 
 #include "models/activations.h"

@@ -172,7 +172,7 @@ double take_rotary_share(Json& file) {
   return share;
 }
 
-DecoderOptions options_of(Json file) {
+DecoderOptions decoder_of(Json file) {
   const std::string architecture =
       file.is_object() && file.contains("model_type") && file["model_type"].is_string()
           ? file["model_type"].get<std::string>()
@@ -283,7 +283,7 @@ void write_gpt_neox(Json& file, const DecoderOptions& o) {
 
 DecoderOptions decoder_from_published(const std::string& text, const std::string& origin) {
   try {
-    return options_of(parse_json(text, ""));
+    return decoder_of(parse_json(text, ""));
   } catch (const Error& error) {
     throw ConfigError(str(origin, ": ", error.what()));
   }

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "tessera/base/error.h"
+#include "tessera/nn/layers/attend.h"
 #include "tessera/nn/layers/rotary.h"
 #include "tessera/nn/parallel/shard.h"
 

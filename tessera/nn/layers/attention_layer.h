@@ -2,7 +2,6 @@
 
 #include <vector>
 
-#include "tessera/nn/layers/attention_rule.h"
 #include "tessera/nn/layers/layer_norm.h"
 #include "tessera/nn/layers/placement.h"
 #include "tessera/nn/layers/projection.h"

@@ -68,18 +68,4 @@ bool hides_none(const AttentionRule& rule, const ScoreBlock& block);
 /// hides, ALiBi's bias. In place.
 void add_by_place(const AttentionRule& rule, const ScoreBlock& block, at::Tensor& scores);
 
-/// softmax(scale q k^T + mask) v over this rank's heads; heads joined again.
-/// Query heads that share a key head follow one another.
-/// Shapes: q_BSnd, k_BTmd, v_BTmd (any strides; m divides n) -> y_BS(nd).
-/// Not collective. Threads: those that run user code.
-/// Cost: 4 B n S T d flops; keeps B n S T weights for the backward, blockwise
-/// none of them.
-at::Tensor attend_over_heads(
-    const TensorParallel& parallel,
-    const at::Tensor& q,
-    const at::Tensor& k,
-    const at::Tensor& v,
-    const at::Tensor& mask,
-    const AttentionRule& rule);
-
 } // namespace tessera::nn

@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "tessera/base/error.h"
+#include "tessera/nn/layers/attend.h"
 #include "tessera/nn/summa/exchange.h"
 #include "tessera/nn/summa/first_row.h"
 #include "tessera/nn/summa/product.h"

@@ -106,14 +106,14 @@ TEST(PublishedConfig, WhatIsWrittenIsReadAsItWas) {
 
 // What transformers needs to find the class, and what it would misread.
 TEST(PublishedConfig, IsWrittenForTransformers) {
-  const auto file = parse_json(to_published({}, 2), "");
+  const auto file = parse_json(to_published(GptOptions(), 2), "");
   EXPECT_EQ(file.at("model_type"), "gpt2");
   EXPECT_EQ(file.at("architectures"), nlohmann::ordered_json::array({"GPT2LMHeadModel"}));
   EXPECT_TRUE(file.at("n_inner").is_null());
   EXPECT_EQ(file.at("eos_token_id"), 2);
   EXPECT_EQ(file.at("attn_pdrop"), 0.1);
   EXPECT_FALSE(file.contains("dropout"));
-  EXPECT_TRUE(parse_json(to_published({}), "").at("bos_token_id").is_null());
+  EXPECT_TRUE(parse_json(to_published(GptOptions()), "").at("bos_token_id").is_null());
 }
 
 } // namespace

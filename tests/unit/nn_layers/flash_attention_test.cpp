@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
+#include "tessera/nn/layers/attend.h"
 #include "tessera/nn/layers/flash_attention_layer.h"
 
 #include "live_bytes.h"
