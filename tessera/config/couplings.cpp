@@ -186,6 +186,11 @@ std::vector<Coupling> precision_and_memory_rules() {
                 !c.offload_activations;
        },
        "activation_loading_horizon has no effect without \"offload_activations\": true"},
+      {"folder needs offloading",
+       "offload_directory needs offload_activations.",
+       {"offload_directory", "offload_activations"},
+       [](C c) { return c.offload_directory && !c.offload_activations; },
+       "offload_directory has no effect without \"offload_activations\": true"},
       {"bf16 needs sharding",
        "bf16 needs sharded_data_parallel_degree greater than 1.",
        {"bf16", "sharded_data_parallel_degree"},

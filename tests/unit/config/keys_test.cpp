@@ -118,8 +118,6 @@ TEST(Keys, NotYetAvailable) {
       names,
       ::testing::UnorderedElementsAre(
           "trace_memory_usage",
-          "offload_activations",
-          "activation_loading_horizon",
           "fp16",
           "fp16_params",
           "bf16",
