@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # usage: check.sh same_losses BEFORE COMMAND...   both print the same losses
+#        check.sh same_digits BEFORE COMMAND...   the same, to the last digit
 #        check.sh prints LINE COMMAND...          the command prints this line
 #        check.sh resumes PROGRAM MPIRUN...       2 ranks, then 4 from their checkpoint: the losses of one rank that never stops
 set -euo pipefail
@@ -29,6 +30,13 @@ output=$("$@")
 echo "$output"
 case "$check" in
   same_losses) compare "$($first)" "$output" ;;
+  same_digits)
+    losses=$(grep '^step' <<< "$output")
+    [ "$losses" = "$($first | grep '^step')" ] || {
+      echo "the losses of '$first' are others" >&2
+      exit 1
+    }
+    ;;
   prints)
     grep -qF -- "$first" <<< "$output" || {
       echo "not printed: $first" >&2

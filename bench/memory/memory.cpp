@@ -1,7 +1,11 @@
-// What activation checkpointing saves and costs: a GPT on two pipeline ranks, with and without it.
+// What activation checkpointing and offloading save and cost: a GPT on two pipeline ranks, with and
+// without them.
 //
 //   mpirun -n 2 bench_memory [--layers 24] [--sequence 512] [--dtype bf16] [--mode fast] [--json]
+//                            [--strategies each,group_3] [--offload [--horizon 1] [--directory D]]
 //
+// With --offload the inputs that the strategies keep rest in a file; the one without activation
+// checkpointing, "none", is what it always is.
 // Memory is what tensors of the fuller rank hold at most in a step, over what they hold between
 // steps: activations and, in all cases alike, what the step works with. The floor of `each` are the
 // inputs of the layers; its floor in time is one forward more, 4/3 of the step where a backward
@@ -17,6 +21,8 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "tessera/context/context.h"
+#include "tessera/offload/offloader.h"
 #include "tessera/tessera.h"
 
 #include "bench/support/measure.h"
@@ -38,6 +44,10 @@ struct Settings {
   int width = 128;
   int steps = 3;
   std::string mode = "dynamic";
+  std::vector<std::string> strategies = {"each", "group_3", "contiguous"};
+  bool offload = false;
+  int horizon = 4;
+  std::string directory; // "": the folder for temporary files
   bool json = false;
 };
 
@@ -116,7 +126,10 @@ nlohmann::json result_of(const Run& run, const Run& kept) {
 
 void measure(const Settings& settings) {
   std::vector<Run> runs;
-  for (const char* strategy : {"none", "each", "group_3", "contiguous"}) {
+  std::vector<std::string> strategies = {"none"};
+  strategies.insert(strategies.end(), settings.strategies.begin(), settings.strategies.end());
+  runs.reserve(strategies.size());
+  for (const std::string& strategy : strategies) {
     Run& run = runs.emplace_back();
     run.strategy = strategy;
     run.model = std::make_unique<tessera::DistributedModel<Gpt>>(make_gpt(settings, run.strategy));
@@ -131,12 +144,22 @@ void measure(const Settings& settings) {
   for (const Run& run : runs) {
     results.push_back(result_of(run, runs.front()));
   }
+  const auto& offloader = tessera::context().offloader;
+  const auto file_bytes = tessera::allgather(offloader == nullptr ? 0 : offloader->host().bytes());
+  const auto moved = tessera::allgather(
+      offloader == nullptr ? 0 : offloader->counters().bytes_out + offloader->counters().bytes_in);
   if (tessera::rank() != 0) {
     return;
   }
   if (settings.json) {
     std::printf(
-        "%s\n", nlohmann::json({{"benchmark", "memory"}, {"runs", results}}).dump().c_str());
+        "%s\n",
+        nlohmann::json({{"benchmark", "memory"},
+                        {"runs", results},
+                        {"file_bytes", file_bytes},
+                        {"moved_bytes", moved}})
+            .dump()
+            .c_str());
     return;
   }
   std::printf(
@@ -162,6 +185,13 @@ void measure(const Settings& settings) {
         result["best_ms"].get<double>(),
         result["over_kept"].get<double>());
   }
+  for (std::size_t rank = 0; settings.offload && rank < moved.size(); ++rank) {
+    std::printf(
+        "rank %zu: a file of %.1f MiB, %.1f MiB copied in all\n",
+        rank,
+        static_cast<double>(file_bytes[rank]) / (1 << 20),
+        static_cast<double>(moved[rank]) / (1 << 20));
+  }
 }
 
 } // namespace
@@ -177,6 +207,10 @@ int main(int argc, char** argv) {
   app.add_option("--width", settings.width)->check(CLI::PositiveNumber);
   app.add_option("--steps", settings.steps)->check(CLI::PositiveNumber);
   app.add_option("--mode", settings.mode)->check(CLI::IsMember({"dynamic", "static", "fast"}));
+  app.add_option("--strategies", settings.strategies)->delimiter(',');
+  app.add_flag("--offload", settings.offload);
+  app.add_option("--horizon", settings.horizon)->check(CLI::PositiveNumber);
+  app.add_option("--directory", settings.directory);
   app.add_flag("--json", settings.json);
   CLI11_PARSE(app, argc, argv);
   MemoryCount::install();
@@ -186,6 +220,13 @@ int main(int argc, char** argv) {
     config.pipeline_parallel_degree = 2;
     config.microbatches = settings.microbatches;
     tessera::bench::set_mode(config, settings.mode);
+    config.offload_activations = settings.offload;
+    if (settings.offload) {
+      config.activation_loading_horizon = settings.horizon;
+      if (!settings.directory.empty()) {
+        config.offload_directory = settings.directory;
+      }
+    }
     tessera::init(config);
     measure(settings);
     tessera::shutdown();

@@ -57,6 +57,7 @@ class Trainer {
     std::optional<double> bubble_share; // none without a pipeline
     bool stop = false;
     std::vector<std::int64_t> memory;
+    std::vector<std::int64_t> offloaded; // empty without offload_activations
   };
 
   void build_data();

@@ -5,6 +5,7 @@
 #include <torch/torch.h>
 
 #include "tessera/context/context.h"
+#include "tessera/offload/offloader.h"
 #include "tessera/timeline/intervals.h"
 
 #include "cli/train/trainer.h"
@@ -61,14 +62,16 @@ Trainer::Totals Trainer::add_up(std::int64_t step, double loss) {
   if (std::exchange(events_lost_, false)) {
     busy.total = std::numeric_limits<double>::quiet_NaN();
   }
+  const auto& offloader = context().offloader;
   // All ranks' figures in one small message.
-  enum Column { kLoss, kBusy, kFirst, kLast, kMemory, kStop, kColumns };
+  enum Column { kLoss, kBusy, kFirst, kLast, kMemory, kOffloaded, kStop, kColumns };
   torch::Tensor mine = torch::tensor(
       {loss,
        busy.total,
        busy.first,
        busy.last,
        static_cast<double>(resident_bytes()),
+       offloader == nullptr ? 0.0 : static_cast<double>(offloader->host().bytes()),
        stop_asked() ? 1.0 : 0.0},
       torch::kDouble);
   torch::Tensor all = torch::empty({size(), kColumns}, torch::kDouble);
@@ -85,6 +88,9 @@ Trainer::Totals Trainer::add_up(std::int64_t step, double loss) {
   }
   for (int i = 0; i < size(); ++i) {
     totals.memory.push_back(static_cast<std::int64_t>(all[i][kMemory].item<double>()));
+    if (offloader != nullptr) {
+      totals.offloaded.push_back(static_cast<std::int64_t>(all[i][kOffloaded].item<double>()));
+    }
   }
   return totals;
 }

@@ -71,6 +71,7 @@ struct Config {
   // -- Memory --
   bool offload_activations = false;
   int activation_loading_horizon = 4;
+  std::optional<std::string> offload_directory = {};
   bool shard_optimizer_state = false;
 
   // -- Sharded data parallelism --

@@ -199,6 +199,11 @@ std::vector<Coupling> precision_and_memory_rules() {
        [](C c) { return c.shard_optimizer_state && !c.ddp; },
        "shard_optimizer_state divides state over data-parallel ranks, but ddp is false; add "
        "\"ddp\": true"},
+      {"folder needs offloading",
+       "offload_directory needs offload_activations.",
+       {"offload_directory", "offload_activations"},
+       [](C c) { return c.offload_directory && !c.offload_activations; },
+       "offload_directory has no effect without \"offload_activations\": true"},
       {"bf16 needs sharding",
        "bf16 needs sharded_data_parallel_degree greater than 1.",
        {"bf16", "sharded_data_parallel_degree"},

@@ -282,17 +282,23 @@ std::vector<Key> memory_keys() {
       {
           {.name = "offload_activations",
            .field = &Config::offload_activations,
-           .status = Status::kNotYet,
            .source = str(kTorch, "; ", kPaperKeys),
-           .description = "Moves checkpointed activations to the host and brings them back before "
-                          "their microbatch's backward."},
+           .description = "Moves checkpointed activations to the host (of a processor: to a file) "
+                          "and brings them back before their microbatch's backward."},
           {.name = "activation_loading_horizon",
            .field = &Config::activation_loading_horizon,
            .min = 1,
            .max = kMost,
-           .status = Status::kNotYet,
            .source = str(kTorch, "; ", kPaperKeys),
-           .description = "How early offloaded activations are brought back, in pipeline tasks."},
+           .description = "How early offloaded activations are brought back, in pipeline tasks; "
+                          "with one pipeline rank, in parts of the model that are recomputed."},
+          {.name = "offload_directory",
+           .field = &Config::offload_directory,
+           .open = true,
+           .unsaid = "the folder for temporary files",
+           .source = kOwn,
+           .description = "Folder of each rank's file of offloaded activations: on a local disk "
+                          "with room for them. The file has no name, so nothing is left of it."},
           {.name = "shard_optimizer_state",
            .field = &Config::shard_optimizer_state,
            .source = str(kTorch, "; ", kPaperKeys),

@@ -1,6 +1,15 @@
 #include "tessera/context/context.h"
 
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <system_error>
+
 #include "tessera/base/error.h"
+#include "tessera/base/log.h"
+#include "tessera/context/agreement.h"
+#include "tessera/offload/file_host.h"
+#include "tessera/offload/offloader.h"
 
 namespace tessera {
 
@@ -32,6 +41,58 @@ void make_transports(Context& context) {
   }
 }
 
+std::shared_ptr<offload::FileHost> make_host(const Context& context) {
+  std::string directory = context.config.offload_directory.value_or("");
+  if (directory.empty()) {
+    std::error_code error;
+    directory = std::filesystem::temp_directory_path(error).string();
+    if (error) {
+      throw ConfigError(
+          str("offload_activations: there is no folder for temporary files: ",
+              error.message(),
+              "; add \"offload_directory\": a folder on a local disk"));
+    }
+  }
+  auto host = std::make_shared<offload::FileHost>(
+      directory,
+      str("rank ",
+          context.world->rank(),
+          " on ",
+          context.world->hosts()[static_cast<std::size_t>(context.world->rank())]));
+  if (host->in_memory() && context.world->local_rank() == 0) {
+    log::warning(
+        str("offload_activations: the files of '",
+            directory,
+            "' are in memory, so moving activations there saves nothing; name a folder on a disk "
+            "in \"offload_directory\""));
+  }
+  return host;
+}
+
+// What one rank cannot do is every rank's error.
+void make_offloader(Context& context) {
+  const Config& config = context.config;
+  if (!config.offload_activations) {
+    return;
+  }
+  const bool by_region = config.pipeline_parallel_degree == 1;
+  if (!by_region && (config.microbatches == 1 || config.effective_active_microbatches() == 1) &&
+      context.world->rank() == 0) {
+    log::warning(
+        "offload_activations saves little: one microbatch at a time is under way, and its "
+        "activations are back before its backward; write more microbatches and "
+        "active_microbatches");
+  }
+  std::optional<std::string> problem;
+  try {
+    context.offloader = std::make_shared<offload::Offloader>(
+        make_host(context), offload::Options{config.activation_loading_horizon, by_region});
+  } catch (const ConfigError& error) {
+    problem = error.what();
+  }
+  throw_first_problem<ConfigError>(*context.world, context.group(Group::kWorld), problem);
+}
+
 } // namespace
 
 std::shared_ptr<Context> make_context(const Config& config, comm::WorldPtr given) {
@@ -47,6 +108,7 @@ std::shared_ptr<Context> make_context(const Config& config, comm::WorldPtr given
     context->rdp_control = world.new_group("rdp control", context->group(Group::kRDP).ranks());
   }
   make_transports(*context);
+  make_offloader(*context);
   context->recorder = std::make_unique<timeline::Recorder>(world.rank(), context->coordinates().pp);
   return context;
 }

@@ -13,6 +13,10 @@ namespace tessera {
 using config::Config;
 using topology::Group;
 
+namespace offload {
+class Offloader;
+}
+
 /// What the processes of a run share. `init` makes one; everything that communicates is given it.
 /// Threads: step thread only, unless a member says otherwise.
 struct Context : std::enable_shared_from_this<Context> {
@@ -33,6 +37,8 @@ struct Context : std::enable_shared_from_this<Context> {
   /// nullptr: each rank runs tasks in its own order.
   transport::TransportPtr order_transport;
   std::unique_ptr<timeline::Recorder> recorder;
+  /// nullptr without offload_activations.
+  std::shared_ptr<offload::Offloader> offloader;
 
   comm::ProcessGroup& group(Group kind) const {
     return groups->at(kind);

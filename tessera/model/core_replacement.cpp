@@ -1,11 +1,15 @@
 // ModelCore's part of tensor and data parallelism: distributed modules in the place of marked ones,
 // their weights, and what joins the replicas.
 
+#include <algorithm>
+
 #include "tessera/base/error.h"
 #include "tessera/base/log.h"
 #include "tessera/deferred_init/delayed_init.h"
 #include "tessera/model/model_core.h"
 #include "tessera/nn/managed/manage.h"
+#include "tessera/nn/module/recomputed_call.h"
+#include "tessera/nn/module/sequential.h"
 #include "tessera/tensor/random_state.h"
 
 namespace tessera::model {
@@ -38,6 +42,45 @@ bool is_delayed(const nn::ReplacedModule& replaced) {
   return false;
 }
 
+std::vector<const torch::nn::Module*> sequentials_of(const torch::nn::Module& module) {
+  std::vector<const torch::nn::Module*> list;
+  for (const auto& inside : module.modules(/*include_self=*/false)) {
+    if (dynamic_cast<const nn::SequentialImpl*>(inside.get()) != nullptr) {
+      list.push_back(inside.get());
+    }
+  }
+  return list;
+}
+
+/// Activation checkpointing that the script asked of the original, or of modules inside of it, is
+/// the replacement's: of its own call, and of the layers in its Sequentials.
+void carry_recomputation(const nn::ReplacedModule& replaced, bool tells) {
+  if (const auto how = nn::marked_recomputation(*replaced.original)) {
+    nn::set_recomputation(*replaced.module, *how);
+  }
+  const auto layers = sequentials_of(*replaced.module);
+  for (const auto& inside : replaced.original->named_modules({}, /*include_self=*/false)) {
+    auto how = nn::marked_recomputation(*inside.value());
+    if (!how) {
+      continue;
+    }
+    how->group = std::max(how->group, 1); // of a layer that was flagged by itself
+    for (const torch::nn::Module* sequential : layers) {
+      nn::set_recomputation(*sequential, *how);
+    }
+    if (layers.empty() && tells) {
+      log::warning(
+          str("activation checkpointing of module '",
+              replaced.path,
+              ".",
+              inside.key(),
+              "' is left out: tensor parallelism puts one module in the place of '",
+              replaced.path,
+              "'; flag that"));
+    }
+  }
+}
+
 } // namespace
 
 void ModelCore::replace_modules() {
@@ -47,6 +90,11 @@ void ModelCore::replace_modules() {
   if (tp_size > 1) {
     replacements_ = nn::replace_marked(root_, make_beside);
     root_ = replacements_.root;
+    for (const nn::ReplacedModule& replaced : replacements_.replaced) {
+      if (nn::recomputes()) {
+        carry_recomputation(replaced, context.world->rank() == 0);
+      }
+    }
     if (context.world->rank() == 0) {
       for (const std::string& line : nn::text_of(replacements_)) {
         log::info("tensor parallelism: " + line);

@@ -16,6 +16,7 @@
 #include "tessera/autograd/weight_gradient.h"
 #include "tessera/autograd/weight_gradient_pass.h"
 #include "tessera/base/error.h"
+#include "tessera/recompute/keeper.h"
 #include "tessera/tensor/random_state.h"
 #include "tessera/tensor/torch_compat.h"
 #include "tessera/tensor/value.h"
@@ -142,6 +143,25 @@ struct CaptureGradients : torch::autograd::Node {
   variable_list captured;
 };
 
+/// The version of a tensor, which counts its changes in place. It holds none of the tensor's
+/// memory.
+class Version {
+ public:
+  explicit Version(const at::Tensor& tensor) {
+    if (tensor.defined() && !tensor.is_inference()) {
+      counter_ = tensor.unsafeGetTensorImpl()->version_counter();
+      at_first_ = counter_.current_version();
+    }
+  }
+  bool changed() const {
+    return counter_.enabled() && counter_.current_version() != at_first_;
+  }
+
+ private:
+  c10::VariableVersion counter_ = c10::VariableVersion(c10::VariableVersion::DISABLED);
+  std::uint32_t at_first_ = 0;
+};
+
 class RecomputeBackward : public torch::autograd::Node {
  public:
   RecomputeBackward(Region region, c10::IValue args)
@@ -152,7 +172,7 @@ class RecomputeBackward : public torch::autograd::Node {
     for (const at::Tensor& tensor : tensors_of(*args_)) {
       const bool needs = tensor.defined() && tensor.requires_grad();
       needs_gradient_.push_back(needs);
-      versions_.push_back(tensor.defined() && !tensor.is_inference() ? tensor._version() : 0);
+      versions_.emplace_back(tensor);
       add_next_edge(needs ? torch::autograd::impl::gradient_edge(tensor) : Edge());
     }
   }
@@ -164,6 +184,10 @@ class RecomputeBackward : public torch::autograd::Node {
     c10::IValue result = region_.run(*args_);
     check_arguments("changed one of its arguments in place");
     forms_ = forms_of(result);
+    if (const KeeperScope* scope = KeeperScope::current()) {
+      kept_ = scope->keeper().keep(tensors_of(*args_), scope->microbatch());
+      args_ = map_tensors(*args_, [](const at::Tensor&) { return at::Tensor(); });
+    }
     return result;
   }
 
@@ -207,25 +231,27 @@ class RecomputeBackward : public torch::autograd::Node {
 
   void release_variables() override {
     args_.reset();
+    kept_.reset();
   }
 
  private:
   void check_arguments(const char* what) const {
-    std::size_t i = 0;
-    for (const at::Tensor& tensor : tensors_of(*args_)) {
-      if (tensor.defined() && !tensor.is_inference() && tensor._version() != versions_[i]) {
+    for (const Version& version : versions_) {
+      if (version.changed()) {
         throw UserError(
             region_.name + " " + what +
             ", so it cannot be recomputed from them: use the out-of-place form, or take its "
             "activation checkpointing away");
       }
-      ++i;
     }
   }
 
   c10::IValue arguments_below(const std::shared_ptr<CaptureGradients>& capture) const {
+    const std::vector<at::Tensor> kept =
+        kept_ != nullptr ? kept_->get() : std::vector<at::Tensor>();
     std::size_t i = 0;
-    return map_tensors(*args_, [&](const at::Tensor& tensor) {
+    return map_tensors(*args_, [&](const at::Tensor& argument) {
+      const at::Tensor tensor = kept_ != nullptr ? kept.at(i) : argument;
       const bool needs = needs_gradient_[i++];
       if (!tensor.defined()) {
         return tensor;
@@ -295,9 +321,10 @@ class RecomputeBackward : public torch::autograd::Node {
   }
 
   Region region_;
-  std::optional<c10::IValue> args_;
+  std::optional<c10::IValue> args_; // without tensors where `kept_` has them
+  std::unique_ptr<KeptTensors> kept_; // nullptr without a keeper
   std::vector<bool> needs_gradient_; // by tensor of the arguments
-  std::vector<std::uint32_t> versions_;
+  std::vector<Version> versions_;
   std::optional<RandomState> random_;
   Autocast autocast_;
   bool weights_in_place_ = WeightGradientScope::active();

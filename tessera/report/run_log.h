@@ -52,6 +52,8 @@ struct StepRecord {
   std::optional<double> bubble_share;
   std::optional<double> elapsed_seconds; // since the start in its run line
   std::vector<std::int64_t> memory_bytes; // of each rank; may be empty
+  /// Size of each rank's file of offloaded activations; empty without offload_activations.
+  std::vector<std::int64_t> offload_bytes;
   std::string skipped; // why the step's update was left out, "" when it was applied
 };
 

@@ -18,10 +18,16 @@ using State = schedule::Progress::State;
 constexpr auto kPoll = std::chrono::milliseconds(200);
 
 /// Around user code: its module calls go to `interceptor`, its weight gradients may be deferred,
-/// its operators are seen by `watcher` where there is one.
+/// its operators are seen by `watcher` where there is one, its regions keep their inputs with
+/// `keeper`.
 class UserCodeScope {
  public:
-  UserCodeScope(nn::Interceptor* interceptor, DispatchMode* watcher) : interceptor_(interceptor) {
+  UserCodeScope(
+      nn::Interceptor* interceptor,
+      DispatchMode* watcher,
+      recompute::Keeper* keeper,
+      int microbatch)
+      : interceptor_(interceptor), keeper_(keeper, microbatch) {
     if (watcher != nullptr) {
       watched_.emplace(watcher);
     }
@@ -29,6 +35,7 @@ class UserCodeScope {
 
  private:
   nn::InterceptorScope interceptor_;
+  recompute::KeeperScope keeper_;
   WeightGradientScope gradients_;
   std::optional<DispatchScope> watched_;
 };
@@ -69,6 +76,9 @@ void Server::open_step(const StepWork& work) {
   StepControl& control = *this; // private to others
   step_ = std::make_unique<StepState>(context_, work, control, orders_.buffers());
   calls_.set_step(step_.get());
+  if (context_.keeper != nullptr) {
+    context_.keeper->step_begins(work.kind);
+  }
   for (auto& parcel : std::exchange(early_, {})) {
     take(std::move(parcel));
   }
@@ -80,6 +90,9 @@ std::unique_ptr<StepState> Server::close_step() {
   }
   cancel_suspended();
   calls_.set_step(nullptr);
+  if (context_.keeper != nullptr) {
+    context_.keeper->step_ended();
+  }
   if (step_->random_after) {
     step_->random_after->restore();
   }
@@ -218,7 +231,7 @@ std::shared_ptr<Task> Server::make_root_task(int microbatch) {
   Task* raw = task.get();
   task->run = [this, raw, microbatch] {
     const ModeScope modes(raw->request);
-    const UserCodeScope scope(&calls_, step_->exchange->watcher());
+    const UserCodeScope scope(&calls_, step_->exchange->watcher(), context_.keeper, microbatch);
     step_->results.at(microbatch) = step_->exchange->read(step_->work.run(microbatch));
     step_->turn_ended(*raw);
   };
@@ -235,7 +248,8 @@ std::shared_ptr<Task> Server::make_call_task(const Fields& request, int source, 
   task->id = mix(request.call, forward ? 1 : 2);
   Task* raw = task.get();
   task->run = [this, raw, forward] {
-    const UserCodeScope scope(&calls_, step_->exchange->watcher());
+    const UserCodeScope scope(
+        &calls_, step_->exchange->watcher(), context_.keeper, raw->request.microbatch);
     forward ? calls_.run_forward(*raw) : calls_.run_backward(*raw);
   };
   return task;

@@ -92,6 +92,7 @@ std::shared_ptr<Task> Server::begin(const Choice& choice) {
   using State = schedule::Progress::State;
   auto& states = step_->tasks.progress.states;
   std::shared_ptr<Task> task = choice.task;
+  bool starts = !choice.resumes(); // a phase of a microbatch, and does not go on with one
   if (task == nullptr && choice.request) {
     task = make_call_task(*choice.request, choice.source, {});
   } else if (task == nullptr) {
@@ -102,10 +103,15 @@ std::shared_ptr<Task> Server::begin(const Choice& choice) {
       task->kind == Task::Kind::kRoot && task->awaits == 0 && choice.phase == Phase::kBackward) {
     states.at(choice.microbatch) = State::kBackward;
     task->request.phase = Phase::kBackward;
+    starts = true;
   }
   step_->tasks.remove(task);
   if (!choice.resumes() && context_.random_streams && step_->script_stream == nullptr) {
     task->random = RandomState::seeded(stream_seed(context_.seed, step_->work.step, task->id));
+  }
+  if (starts && context_.keeper != nullptr) {
+    context_.keeper->task_begins(
+        {task->request.microbatch, task->request.phase == Phase::kBackward});
   }
   start_turn(*task);
   if (step_->observer != nullptr) {

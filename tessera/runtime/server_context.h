@@ -8,6 +8,7 @@
 
 #include <ATen/core/ivalue.h>
 
+#include "tessera/recompute/keeper.h"
 #include "tessera/runtime/module_directory.h"
 #include "tessera/runtime/protocol.h"
 #include "tessera/schedule/schedule.h"
@@ -27,6 +28,7 @@ struct ServerContext {
   const schedule::Schedule* schedule = nullptr;
   OrderChannel* order = nullptr; // nullptr: own order
   timeline::Recorder* recorder = nullptr;
+  recompute::Keeper* keeper = nullptr; // nullptr: regions keep their inputs themselves
   std::chrono::milliseconds timeout{std::chrono::minutes(30)};
   std::uint64_t seed = 0;
   /// Each task draws from a stream of its own. This is false where several servers share a process,

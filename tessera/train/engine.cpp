@@ -10,6 +10,7 @@
 #include "tessera/diagnostics/activity.h"
 #include "tessera/model/model_core.h"
 #include "tessera/nn/module/interceptor.h"
+#include "tessera/nn/module/recomputed_call.h"
 #include "tessera/plan/from_config.h"
 #include "tessera/tensor/value.h"
 #include "tessera/train/make_runner.h"
@@ -125,6 +126,7 @@ std::vector<c10::IValue> StepEngine::run_step(const StepCall& call, const StepFu
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - started;
   ++step_;
   diagnostics::activity::script(step_);
+  warn_of_idle_offloading();
   finish(failure);
   runner().completed(call, seconds.count());
   for (ModelCore* model : models()) {
@@ -139,6 +141,19 @@ std::vector<c10::IValue> StepEngine::run_step(const StepCall& call, const StepFu
     warn_of_shared_members(found, call.microbatches);
   }
   return results;
+}
+
+// Without it nothing is moved, and the key is there to save memory.
+void StepEngine::warn_of_idle_offloading() {
+  if (context_.offloader == nullptr || warned_of_offloading_ || nn::recomputes() ||
+      !at::GradMode::is_enabled() || context_.world->rank() != 0) {
+    return;
+  }
+  warned_of_offloading_ = true;
+  log::warning(
+      "offload_activations has no effect: it moves what modules with activation checkpointing "
+      "keep, "
+      "and there are none; flag some with set_activation_checkpointing");
 }
 
 // A trace sees one step function, and none is run where the partition is given.

@@ -119,6 +119,7 @@ class StepEngine : public std::enable_shared_from_this<StepEngine> {
   void warn_of_shared_members(const std::set<std::string>& found, int microbatches) const;
   void agree_on_passes();
   void finish(const std::optional<std::string>& failure);
+  void warn_of_idle_offloading();
   void warn_of_sum(const at::Tensor& loss, double scale);
 
   Context& context_;
@@ -133,6 +134,7 @@ class StepEngine : public std::enable_shared_from_this<StepEngine> {
   bool in_step_ = false;
   bool tracing_ = false;
   bool warned_of_sum_ = false;
+  bool warned_of_offloading_ = false;
 };
 
 } // namespace tessera::train

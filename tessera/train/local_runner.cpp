@@ -5,6 +5,7 @@
 #include "tessera/autograd/weight_gradient.h"
 #include "tessera/base/error.h"
 #include "tessera/diagnostics/activity.h"
+#include "tessera/offload/offloader.h"
 #include "tessera/runtime/error_text.h"
 #include "tessera/runtime/stream_seed.h"
 #include "tessera/tensor/random_state.h"
@@ -32,10 +33,37 @@ class RestoredRandomState {
 
 } // namespace
 
+namespace {
+
+/// The step, told to the keeper of what regions keep; nullptr: there is none.
+class KeeperStep {
+ public:
+  KeeperStep(recompute::Keeper* keeper, std::uint64_t kind) : keeper_(keeper) {
+    if (keeper_ != nullptr) {
+      keeper_->step_begins(kind);
+    }
+  }
+  ~KeeperStep() {
+    if (keeper_ != nullptr) {
+      keeper_->step_ended();
+    }
+  }
+  KeeperStep(const KeeperStep&) = delete;
+  KeeperStep& operator=(const KeeperStep&) = delete;
+
+ private:
+  recompute::Keeper* keeper_;
+};
+
+} // namespace
+
 std::vector<c10::IValue> LocalRunner::run(const Work& work) {
   const bool one_stream = continues_script_stream(context_, work.call.microbatches);
   RestoredRandomState script;
   const WeightGradientScope in_place;
+  const std::hash<std::string> hash;
+  const KeeperStep step(
+      context_.offloader.get(), runtime::mix(hash(work.call.function), hash(work.models)));
   std::vector<c10::IValue> results;
   for (int i = 0; i < work.call.microbatches; ++i) {
     if (!one_stream) { // the streams that a server would use
@@ -57,6 +85,10 @@ c10::IValue LocalRunner::run_microbatch(const Work& work, int microbatch) {
   timeline::Event event;
   event.start_us = recorder.now_us();
   c10::IValue result;
+  const recompute::KeeperScope keeper(context_.offloader.get(), microbatch);
+  if (context_.offloader != nullptr) {
+    context_.offloader->task_begins({microbatch, false});
+  }
   try {
     result = work.run(microbatch);
   } catch (...) {
@@ -80,6 +112,9 @@ void LocalRunner::backward(
     const std::vector<at::Tensor>& tensors,
     const std::vector<at::Tensor>& gradients) {
   diagnostics::activity::turns_backward();
+  if (const recompute::KeeperScope* scope = recompute::KeeperScope::current()) {
+    scope->keeper().task_begins({scope->microbatch(), true});
+  }
   const WeightGradientPass in_place(tensors);
   torch::autograd::backward(tensors, gradients);
 }

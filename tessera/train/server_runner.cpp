@@ -5,6 +5,7 @@
 #include <ATen/core/grad_mode.h>
 #include <c10/core/InferenceMode.h>
 
+#include "tessera/offload/offloader.h"
 #include "tessera/plan/from_config.h"
 #include "tessera/train/step_failure.h"
 
@@ -24,6 +25,7 @@ ServerRunner::ServerRunner(Context& context)
   around.schedule = &schedule_;
   around.order = order_.get();
   around.recorder = s.recorder.get();
+  around.keeper = s.offloader.get();
   around.timeout = s.world->options().timeout;
   around.seed = random_seed(s);
   around.rank = s.world->rank();

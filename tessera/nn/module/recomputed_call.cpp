@@ -5,6 +5,7 @@
 #include <utility>
 
 #include <ATen/core/grad_mode.h>
+#include <torch/nn/modules/container/sequential.h>
 
 #include "tessera/base/error.h"
 #include "tessera/nn/module/script_class.h"
@@ -36,8 +37,11 @@ void set_recomputation(const torch::nn::Module& module, const Recomputation& how
       throw ConfigError(
           str("set_activation_checkpointing: ",
               type_name(module),
-              " is not held by a tessera module holder, so its calls cannot be recomputed; declare "
-              "it with TESSERA_MODULE or tessera::nn, or flag the module that calls it"));
+              " is not held by a tessera module holder, so its calls cannot be recomputed; ",
+              dynamic_cast<const torch::nn::SequentialImpl*>(&module) != nullptr
+                  ? "make it a tessera::nn::Sequential, which takes the same layers"
+                  : "declare it with TESSERA_MODULE or tessera::nn",
+              ", or flag the module that calls it"));
     }
     mark->recomputation = how;
   });

@@ -67,7 +67,9 @@ c10::IValue SequentialImpl::run_range(const c10::IValue& args, int first, int la
     }
     const int end =
         interceptor == nullptr ? at + 1 : std::min(last, interceptor->range_end(*this, at));
-    if (end > at + 1) {
+    // A child alone on its rank is a range as well where it is a region: the Sequential's flag says
+    // so, and the child has none.
+    if (end > at + 1 || how) {
       values = interceptor->call(*this, range_key(), values, at, end);
       at = end;
     } else {

@@ -108,6 +108,9 @@ TEST(Recompute, RegionsAreRunsOfChildrenOnOneRank) {
   EXPECT_THAT(
       regions_of_step({0, 1, 1}, flagged("each")),
       ElementsAre(ElementsAre("child 0" + of), ElementsAre("child 1" + of, "child 2" + of)));
+  EXPECT_THAT(
+      regions_of_step({0, 1}, flagged("each")),
+      ElementsAre(ElementsAre("child 0" + of), ElementsAre("child 1" + of)));
   // One call says it; its owner is told.
   EXPECT_THAT(
       regions_of_step({0, 1, 1}, [](Stack net) { net->one_call = true; }),

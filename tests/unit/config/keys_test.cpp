@@ -117,8 +117,6 @@ TEST(Keys, NotYetAvailable) {
   EXPECT_THAT(
       names,
       ::testing::UnorderedElementsAre(
-          "offload_activations",
-          "activation_loading_horizon",
           "fp16",
           "fp16_params",
           "bf16",

@@ -154,6 +154,10 @@ TEST(ActivationCheckpointing, SaysWhatIsNoStrategyAndWhatIsNoSequential) {
   EXPECT_THAT(
       error_of([&] { set_activation_checkpointing(none); }),
       HasSubstr("is not held by a tessera module holder"));
+  torch::nn::Sequential plain(torch::nn::Linear(2, 2));
+  EXPECT_THAT(
+      error_of([&] { set_activation_checkpointing(plain); }),
+      HasSubstr("make it a tessera::nn::Sequential, which takes the same layers"));
 }
 
 } // namespace

@@ -1,0 +1,157 @@
+// Activation checkpointing and offloading of layers that are divided over ranks, in a line and on a
+// mesh: collectives of a recomputed forward run inside of the backward, and the numbers are those
+// without.
+#include "tessera/context/context.h"
+#include "tessera/offload/offloader.h"
+
+#include "models/gpt.h"
+#include "models/presets.h"
+#include "tests/mpi/runtime/support.h"
+
+namespace tessera::testing {
+namespace {
+
+constexpr int kVocabulary = 32;
+constexpr int kTokens = 16;
+constexpr int kSteps = 4;
+
+models::Gpt make_gpt(const std::string& strategy) {
+  auto options = std::get<models::GptOptions>(models::find_preset("gpt-tiny").options);
+  options.vocab_size = kVocabulary;
+  options.n_positions = kTokens;
+  options.n_embd = 32;
+  options.n_layer = 4;
+  options.n_head = 4;
+  options.dropout = 0.1;
+  const tensor_parallelism marked;
+  models::Gpt net(options);
+  if (!strategy.empty()) {
+    int flagged = 0;
+    for (const auto& module : net->modules()) {
+      if (dynamic_cast<nn::SequentialImpl*>(module.get()) != nullptr) {
+        set_activation_checkpointing(*module, {.strategy = strategy});
+        ++flagged;
+      }
+    }
+    EXPECT_EQ(flagged, 1);
+  }
+  return net;
+}
+
+Batch tokens_of(int step) {
+  torch::manual_seed(500 + step);
+  const auto start = torch::randint(0, kVocabulary, {32, 1});
+  const auto text = (start + torch::arange(kTokens + 1)) % kVocabulary;
+  return {text.narrow(1, 0, kTokens).contiguous(), text.narrow(1, 1, kTokens).contiguous()};
+}
+
+torch::Tensor token_loss(const torch::Tensor& logits, const torch::Tensor& targets) {
+  return torch::nn::functional::cross_entropy(logits.flatten(0, 1), targets.flatten());
+}
+
+struct Case {
+  std::string kind; // "1d" or "2d"
+  std::string optimize;
+  int pp;
+  bool prescaled;
+  std::string mode;
+};
+
+std::vector<Case> cases() {
+  std::vector<Case> list = {
+      {"1d", "speed", 1, false, "dynamic"},
+      {"1d", "memory", 1, true, "dynamic"},
+      {"2d", "memory", 1, true, "dynamic"},
+      {"2d", "memory", 1, false, "dynamic"}};
+  if (world_size() >= 4) {
+    list.push_back({"1d", "memory", 2, true, "dynamic"});
+    list.push_back({"1d", "speed", 2, false, "static"});
+    list.push_back({"1d", "speed", 2, true, "fast"});
+    list.push_back({"2d", "memory", 2, true, "dynamic"});
+  }
+  return list;
+}
+
+Config config_of_case(const Case& wanted) {
+  Config config = config_of(wanted.pp, 2);
+  config.tensor_parallel_degree = world_size() / wanted.pp;
+  config.tensor_parallel_kind = wanted.kind;
+  config.optimize = wanted.optimize;
+  config.prescaled_batch = wanted.prescaled;
+  config.ddp = true;
+  config.transport_buffer_bytes = 16 << 20;
+  config.static_mode = wanted.mode != "dynamic";
+  config.static_mode_steps = config.static_mode ? 1 : 5;
+  config.fast_mode = wanted.mode == "fast";
+  return config;
+}
+
+TEST(RecomputeTensorParallel, NumbersAreThoseWithoutIt) {
+  for (const Case& wanted : cases()) {
+    const auto train = [&](const std::string& strategy, bool offloads) {
+      Config config = config_of_case(wanted);
+      config.offload_activations = offloads;
+      if (offloads) {
+        config.activation_loading_horizon = 1;
+      }
+      return train_distributed(
+          config, [&] { return make_gpt(strategy); }, tokens_of, kSteps, token_loss);
+    };
+    const std::string what =
+        str(wanted.kind,
+            ", ",
+            wanted.optimize,
+            ", pp ",
+            wanted.pp,
+            ", prescaled ",
+            wanted.prescaled,
+            ", ",
+            wanted.mode);
+    const Trained kept = train("", false);
+    for (const char* strategy : {"each", "group_2"}) {
+      expect_equal(train(strategy, false), kept, what + ", " + strategy, 1e-6);
+    }
+    expect_equal(train("each", true), kept, what + ", offloaded", 1e-6);
+  }
+}
+
+/// What a step of a flagged model, or of one whose blocks are, moves to each rank's file.
+std::vector<std::int64_t> moved(Config config, const std::function<models::Gpt()>& make) {
+  config.offload_activations = true;
+  config.activation_loading_horizon = 1;
+  init(config);
+  const Ended ended;
+  DistributedModel model(make());
+  auto train_step = tessera::step(
+      [&](torch::Tensor x, torch::Tensor y) { model.backward(token_loss(model(x), y)); });
+  const Batch mine = part_of(tokens_of(0), data_size(), data_rank());
+  train_step(mine.x, mine.y);
+  return allgather(context().offloader->counters().copies_out);
+}
+
+// The modules that were flagged are not those that run.
+TEST(RecomputeTensorParallel, FlagsOfReplacedModulesAreTheReplacements) {
+  const auto flagged_blocks = [] {
+    models::Gpt net = make_gpt("");
+    for (const auto& module : net->modules()) {
+      if (dynamic_cast<models::GptBlockImpl*>(module.get()) != nullptr) {
+        set_activation_checkpointing(*module);
+      }
+    }
+    return net;
+  };
+  for (const char* kind : {"1d", "2d"}) {
+    const Case wanted{kind, "memory", 1, true, "dynamic"};
+    const std::vector<std::function<models::Gpt()>> makes = {
+        [] { return make_gpt("each"); }, flagged_blocks};
+    for (const auto& make : makes) {
+      for (const std::int64_t copies : moved(config_of_case(wanted), make)) {
+        // Inputs of four layers, of two microbatches; the last layer's of the second one stays.
+        EXPECT_EQ(copies, 2 * 4 - 1) << kind;
+      }
+    }
+  }
+}
+
+} // namespace
+} // namespace tessera::testing
