@@ -201,7 +201,11 @@ DecoderOptions decoder_of(Json file) {
       dropouts_of(architecture),
       only_values(architecture)};
   Json said = options_of_fields(file, form);
-  DecoderOptions options = decoder_options(said.dump(), decoder_defaults(architecture));
+  DecoderOptions defaults = decoder_defaults(architecture);
+  if (neox) {
+    defaults.rotary_dim = 0; // a share of a width that the file says
+  }
+  DecoderOptions options = decoder_options(said.dump(), defaults);
   if (neox) {
     constexpr double kUsual = 0.25;
     options.rotary_dim = static_cast<std::int64_t>(

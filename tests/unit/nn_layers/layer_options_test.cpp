@@ -153,6 +153,65 @@ TEST_P(LayerOptions, FlashAttentionIsTheSame) {
   }
 }
 
+TEST_P(LayerOptions, EpsilonOfTheNorms) {
+  auto options = causal_options();
+  options.layernorm_epsilon = 0.4;
+  compare_layer(GetParam(), options);
+  options.rms_layernorm = true;
+  compare_layer(GetParam(), options);
+}
+
+// With a probability close to 1 everything is dropped: what is left says where.
+TEST_P(LayerOptions, EachDropoutActsInItsPlace) {
+  constexpr double kAll = 1 - 1e-7;
+  const auto options = causal_options();
+  const auto hidden = fixed_random({2, kPositions, options.hidden_size}, 1);
+  const auto whole = [](const std::shared_ptr<torch::nn::Module>& module, const char* bias) {
+    torch::Tensor full = torch::zeros({8});
+    for (const auto& parameter : distributed_parameters(*module)) {
+      if (parameter.name == bias) {
+        nn::put_shard(parameter.description.shard, parameter.tensor.detach(), full);
+      }
+    }
+    return full;
+  };
+  on_ranks(GetParam(), [&](const nn::TensorParallel& parallel) {
+    const auto bias_of = [&](const auto& module, const char* name) {
+      torch::Tensor full = whole(module.ptr(), name);
+      if (parallel.size() > 1 && parallel.distribution == nn::Distribution::kMemory) {
+        parallel.group->all_reduce(full);
+      }
+      return full;
+    };
+    const auto attention = [&](const std::function<void(TransformerOptions&)>& set) {
+      return seeded(3, [&] { return nn::DistributedAttentionLayer(with(options, set)); });
+    };
+    auto weights_dropped = attention([](auto& o) { o.attention_dropout_prob = kAll; });
+    expect_close(
+        weights_dropped->forward_self(hidden),
+        hidden + bias_of(weights_dropped, "dense.bias"),
+        "attention without weights");
+    auto update_dropped = attention([](auto& o) { o.hidden_dropout_prob = kAll; });
+    expect_close(update_dropped->forward_self(hidden), hidden, "attention without update");
+
+    const auto output = [&](const std::function<void(TransformerOptions&)>& set) {
+      return seeded(3, [&] { return nn::DistributedTransformerOutputLayer(with(options, set)); });
+    };
+    auto plain = output([](auto&) {});
+    auto unconcerned = output([](auto& o) { o.attention_dropout_prob = kAll; });
+    expect_close(unconcerned(hidden), plain(hidden), "the attention's probability");
+    auto inner_dropped = output([](auto& o) { o.intermediate_dropout_prob = kAll; });
+    expect_close(
+        inner_dropped(hidden),
+        hidden + bias_of(inner_dropped, "dense2.bias"),
+        "output without inner features");
+    auto all_dropped = output([](auto& o) { o.hidden_dropout_prob = kAll; });
+    expect_close(all_dropped(hidden), hidden, "output without update");
+    all_dropped->eval();
+    expect_close(all_dropped(hidden), plain(hidden), "evaluation");
+  });
+}
+
 TEST_P(LayerOptions, StackCountsItsLayers) {
   auto options = causal_options();
   options.attention_window = 2;
@@ -199,6 +258,32 @@ TEST_P(LayerOptions, ALanguageModelWhoseAttentionKnowsPositionsHasNoTableOfThem)
       EXPECT_THROW(model->run(inputs), ShapeError);
     });
   }
+}
+
+TEST(LayerOptionDefaults, AreTheDocumentedOnes) {
+  const TransformerOptions o;
+  EXPECT_EQ(o.num_attention_heads, 32);
+  EXPECT_EQ(o.attention_head_size, 32);
+  EXPECT_EQ(o.hidden_size, 1024);
+  EXPECT_EQ(o.intermediate_size, 4096);
+  EXPECT_EQ(o.attention_dropout_prob, 0.1);
+  EXPECT_EQ(o.hidden_dropout_prob, 0.1);
+  EXPECT_EQ(o.activation, "gelu");
+  EXPECT_EQ(o.layernorm_epsilon, 1e-5);
+  EXPECT_EQ(o.initializer_range, 0.02);
+  EXPECT_FALSE(o.use_normal_initialization);
+  EXPECT_FALSE(o.causal_mask_size.has_value());
+  EXPECT_FALSE(o.pre_layernorm);
+  EXPECT_TRUE(o.post_layernorm);
+  EXPECT_FALSE(o.cross_attention);
+  EXPECT_FALSE(o.add_cross_attention);
+  EXPECT_EQ(o.num_layers, 12);
+  EXPECT_EQ(o.vocab_size, 30522);
+  EXPECT_EQ(o.num_positions, 1024);
+  EXPECT_EQ(o.num_token_types, 0);
+  EXPECT_TRUE(o.add_lm_head);
+  EXPECT_FALSE(o.use_alibi);
+  EXPECT_EQ(o.alibi_bias_max, 8);
 }
 
 TEST(LayerOptionErrors, SayWhatWorks) {
