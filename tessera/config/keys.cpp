@@ -295,7 +295,7 @@ std::vector<Key> memory_keys() {
           {.name = "offload_directory",
            .field = &Config::offload_directory,
            .open = true,
-           .unsaid = "the folder for temporary files",
+           .unsaid = "the temporary folder",
            .source = kOwn,
            .description = "Folder of each rank's file of offloaded activations: on a local disk "
                           "with room for them. The file has no name, so nothing is left of it."},

@@ -89,6 +89,14 @@ with tempfile.TemporaryDirectory() as work:
         again = furthest(losses(strategy, 2, model=noisy, activation_checkpointing=strategy), kept)
         print(f"activations recomputed, {strategy}, beside kept: {again:.1e}")
         assert again < 1e-6
+    # What is kept rests in a file meanwhile, whose size the log tells.
+    offloads = {"offload_activations": True, "activation_loading_horizon": 1}
+    moved = losses("offloaded", 2, offloads, model=noisy, activation_checkpointing="each")
+    print(f"activations offloaded beside kept: {furthest(moved, kept):.1e}")
+    assert furthest(moved, kept) < 1e-6
+    with open("offloaded.jsonl", encoding="utf-8") as log:
+        steps = [record for record in map(json.loads, log) if record["type"] == "step"]
+    assert steps and all(sum(step["offload_bytes"]) > 0 for step in steps), steps
 
     # One bf16 number is rounded by up to 2e-3; a loss is a mean over many. It was 2.5e-4.
     rounded = furthest(losses("bf16", 2, precision="bf16"), plain)
