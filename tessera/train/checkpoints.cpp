@@ -134,7 +134,7 @@ std::optional<Loaded> load_checkpoint(
     if (!options.strict) {
       passed_over =
           all_problems(*context.world, context.group(Group::kWorld), std::move(passed_over));
-      if (!passed_over.empty()) {
+      if (!passed_over.empty() && context.world->rank() == 0) {
         log::warning(
             listed(str("the checkpoint ", from->path(), " was loaded but for:"), passed_over));
       }

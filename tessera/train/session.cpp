@@ -111,8 +111,10 @@ void init(const Config& given) {
   diagnostics::report_uncaught_errors(
       {world->rank(), world->hosts()[world->rank()] == world->hosts()[0]});
   check(config, *world);
-  for (const std::string& change : launched.changes) {
-    log::info("config: " + change);
+  if (world->rank() == 0) {
+    for (const std::string& change : launched.changes) {
+      log::info("config: " + change);
+    }
   }
   made->context = make_context(config, world);
   comm::share_activity(*world, made->context->group(Group::kWorld));

@@ -44,14 +44,14 @@ def losses(name, ranks, parallel=None, data=None, **others):
     return found
 
 
-def tensors_after_a_step(name, decay):
-    """Shape and bytes of each tensor that a job with this weight decay has after one step."""
+def tensors_after_a_step(name, **optimizer):
+    """Shape and bytes of each tensor that a job with this optimizer has after one step."""
     job = {
         "parallel": {"pipeline_parallel_degree": 2, "microbatches": 2, "timeout_seconds": 60,
                      "seed": 3},
         "model": {"name": "gpt-tiny", "options": {"dropout": 0.0}},
         "data": {"directory": "data", "sequence": 16, "batch": 8},
-        "optimizer": {"learning_rate": 2e-3, "warmup_steps": 0, "weight_decay": decay},
+        "optimizer": {"learning_rate": 2e-3, "warmup_steps": 0, **optimizer},
         "checkpoint": {"directory": name, "full": True},
         "steps": 1,
     }
@@ -122,10 +122,22 @@ with tempfile.TemporaryDirectory() as work:
     assert furthest(alone, plain) > 1e-4, "then the decision has changed: promise equality"
 
     # Norms and biases are not decayed; all else is, also where another rank holds it.
-    without, decayed = tensors_after_a_step("without", 0.0), tensors_after_a_step("decayed", 0.5)
+    without = tensors_after_a_step("without", weight_decay=0.0)
+    decayed = tensors_after_a_step("decayed", weight_decay=0.5)
     assert without.keys() == decayed.keys()
     kinds = {1: 0, 2: 0}
     for name, (shape, values) in without.items():
         kinds[len(shape)] += 1
         assert (values == decayed[name][1]) == (len(shape) == 1), (name, shape)
     assert kinds[1] > kinds[2] > 4, kinds
+
+    # The whole model's update has the length that `clip_norm` allows, times the learning rate: two
+    # updates in one direction, so what they differ by has too.
+    sgd = {"type": "sgd", "momentum": 0.0, "weight_decay": 0.0, "learning_rate": 10.0}
+    short, long = (tensors_after_a_step(f"clipped_{norm}", clip_norm=norm, **sgd)
+                   for norm in (0.1, 0.2))
+    square = sum((a - b) ** 2 for name, (_, values) in short.items()
+                 for (a,), (b,) in zip(struct.iter_unpack("<f", values),
+                                       struct.iter_unpack("<f", long[name][1])))
+    print(f"updates clipped to 1 and 2 differ by {square ** 0.5:.4f}")
+    assert abs(square ** 0.5 - 1) < 1e-3
