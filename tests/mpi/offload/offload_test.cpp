@@ -1,5 +1,6 @@
 // Activation offloading under pipelines, with real files: the same bits, bytes that leave and come
 // back, a warning where it can do nothing, and errors of a disk on every rank.
+#include <algorithm>
 #include <csignal>
 #include <filesystem>
 
