@@ -78,7 +78,7 @@ std::vector<DirectLayout> direct_layouts() {
   return layouts;
 }
 
-std::string text_of(const DirectLayout& layout) {
+std::string text_of_direct(const DirectLayout& layout) {
   return str(
       "pp ",
       layout.pp,
@@ -134,7 +134,7 @@ TEST(DirectUse, TrainsAndClipsAsOneProcess) {
     start[item.key()] = item.value().detach().clone();
   }
   for (const DirectLayout& layout : direct_layouts()) {
-    SCOPED_TRACE(text_of(layout));
+    SCOPED_TRACE(text_of_direct(layout));
     init(config_for(layout));
     const Ended ended;
     torch::manual_seed(5 + rank());
@@ -163,7 +163,7 @@ TEST(DirectUse, TrainsAndClipsAsOneProcess) {
 // samples did not.
 TEST(DirectUse, EveryParameterHasItsReducer) {
   for (const DirectLayout& layout : direct_layouts()) {
-    SCOPED_TRACE(text_of(layout));
+    SCOPED_TRACE(text_of_direct(layout));
     init(config_for(layout));
     const Ended ended;
     torch::manual_seed(5);
@@ -225,7 +225,7 @@ TEST(DirectUse, CheckpointsGoToOtherLayouts) {
     // The last is a single tensor-parallel rank.
     const DirectLayout layout =
         i < layouts.size() ? layouts[i] : DirectLayout{world_size(), 1, false, "speed"};
-    SCOPED_TRACE(text_of(layout));
+    SCOPED_TRACE(text_of_direct(layout));
     init(config_for(layout));
     const Ended ended;
     torch::manual_seed(5 + static_cast<int>(i));
