@@ -162,6 +162,7 @@ TEST(DirectUse, TrainsAndClipsAsOneProcess) {
 // Weights of the products met the samples of the whole TP_GROUP; what is applied to a rank's own
 // samples did not.
 TEST(DirectUse, EveryParameterHasItsReducer) {
+  const auto full = whole_direct()->named_parameters();
   for (const DirectLayout& layout : direct_layouts()) {
     SCOPED_TRACE(text_of_direct(layout));
     init(config_for(layout));
@@ -182,7 +183,6 @@ TEST(DirectUse, EveryParameterHasItsReducer) {
       EXPECT_FALSE(model.is_scaled_batch_parameter(tensor)) << name;
     }
     EXPECT_EQ(scaled.size() + others, model.local_parameters().size());
-    const auto full = whole_direct()->named_parameters();
     for (const auto& [name, tensor] : model.local_parameters()) {
       const bool divided = tensor.sizes() != full[name].sizes();
       EXPECT_EQ(model.is_distributed_parameter(tensor), divided) << name;
