@@ -10,6 +10,7 @@
 #include "tessera/nn/managed/manage.h"
 #include "tessera/nn/module/recomputed_call.h"
 #include "tessera/nn/module/sequential.h"
+#include "tessera/nn/parallel/distributed_module.h"
 #include "tessera/tensor/random_state.h"
 
 namespace tessera::model {
@@ -31,6 +32,14 @@ std::shared_ptr<nn::DistributedModule> make_beside(
   }
   script.restore();
   return made;
+}
+
+// A script may build distributed modules itself.
+bool has_distributed(const torch::nn::Module& root) {
+  const auto modules = root.modules();
+  return std::any_of(modules.begin(), modules.end(), [](const auto& module) {
+    return dynamic_cast<const nn::DistributedModule*>(module.get()) != nullptr;
+  });
 }
 
 bool is_delayed(const nn::ReplacedModule& replaced) {
@@ -99,7 +108,7 @@ void ModelCore::replace_modules() {
       for (const std::string& line : nn::text_of(replacements_)) {
         log::info("tensor parallelism: " + line);
       }
-      if (replacements_.replaced.empty()) {
+      if (replacements_.replaced.empty() && !has_distributed(*root_)) {
         log::warning(
             str("tensor_parallel_degree is ",
                 tp_size,

@@ -78,7 +78,7 @@ std::vector<DirectLayout> direct_layouts() {
   return layouts;
 }
 
-std::string text_of(const DirectLayout& layout) {
+std::string text_of_direct(const DirectLayout& layout) {
   return str(
       "pp ",
       layout.pp,
@@ -134,7 +134,7 @@ TEST(DirectUse, TrainsAndClipsAsOneProcess) {
     start[item.key()] = item.value().detach().clone();
   }
   for (const DirectLayout& layout : direct_layouts()) {
-    SCOPED_TRACE(text_of(layout));
+    SCOPED_TRACE(text_of_direct(layout));
     init(config_for(layout));
     const Ended ended;
     torch::manual_seed(5 + rank());
@@ -162,8 +162,9 @@ TEST(DirectUse, TrainsAndClipsAsOneProcess) {
 // Weights of the products met the samples of the whole TP_GROUP; what is applied to a rank's own
 // samples did not.
 TEST(DirectUse, EveryParameterHasItsReducer) {
+  const auto full = whole_direct()->named_parameters();
   for (const DirectLayout& layout : direct_layouts()) {
-    SCOPED_TRACE(text_of(layout));
+    SCOPED_TRACE(text_of_direct(layout));
     init(config_for(layout));
     const Ended ended;
     torch::manual_seed(5);
@@ -182,7 +183,6 @@ TEST(DirectUse, EveryParameterHasItsReducer) {
       EXPECT_FALSE(model.is_scaled_batch_parameter(tensor)) << name;
     }
     EXPECT_EQ(scaled.size() + others, model.local_parameters().size());
-    const auto full = whole_direct()->named_parameters();
     for (const auto& [name, tensor] : model.local_parameters()) {
       const bool divided = tensor.sizes() != full[name].sizes();
       EXPECT_EQ(model.is_distributed_parameter(tensor), divided) << name;
@@ -225,7 +225,7 @@ TEST(DirectUse, CheckpointsGoToOtherLayouts) {
     // The last is a single tensor-parallel rank.
     const DirectLayout layout =
         i < layouts.size() ? layouts[i] : DirectLayout{world_size(), 1, false, "speed"};
-    SCOPED_TRACE(text_of(layout));
+    SCOPED_TRACE(text_of_direct(layout));
     init(config_for(layout));
     const Ended ended;
     torch::manual_seed(5 + static_cast<int>(i));

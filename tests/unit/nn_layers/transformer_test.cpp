@@ -79,16 +79,6 @@ TEST_P(Transformers, LayerWithEveryPlaceOfTheNorm) {
   compare_layer(GetParam(), options);
 }
 
-// One that the result shows.
-TEST_P(Transformers, LayerWithALargeEpsilon) {
-  auto options = small_options();
-  options.layernorm_epsilon = 0.7;
-  compare_layer(GetParam(), options);
-  options.pre_layernorm = true;
-  options.rms_layernorm = true;
-  compare_layer(GetParam(), options);
-}
-
 TEST_P(Transformers, LayerWithMasks) {
   auto options = small_options();
   compare_layer(GetParam(), options, Mask::kSamples);
