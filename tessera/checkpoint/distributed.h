@@ -25,6 +25,8 @@ struct Subject {
   NamedTensors parameters;
   NamedTensors buffers;
   torch::optim::Optimizer* optimizer = nullptr;
+  /// What a loss scaler keeps, as JSON, the same on all ranks; "": there is none.
+  std::string fp16_states = {};
 };
 
 /// Writes `<directory>/<tag>/`; `steps` is the number of steps done. Collective over the world.
@@ -41,6 +43,7 @@ Saved save(
 struct Opened {
   std::shared_ptr<Checkpoint> from;
   std::int64_t steps = 0;
+  std::string fp16_states; // Subject::fp16_states
   Loaded loaded;
 };
 

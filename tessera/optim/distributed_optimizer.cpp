@@ -10,6 +10,7 @@
 #include "tessera/optim/lbfgs.h"
 #include "tessera/optim/lbfgs_state.h"
 #include "tessera/optim/master_weights.h"
+#include "tessera/optim/optimizer_fp16.h"
 #include "tessera/state/optimizer_parts.h"
 #include "tessera/tensor/map_tensors.h"
 
@@ -19,7 +20,8 @@ using model::ModelCore;
 
 DistributedOptimizer::DistributedOptimizer(
     std::unique_ptr<torch::optim::Optimizer> optimizer,
-    const std::shared_ptr<model::ModelSet>& models)
+    const std::shared_ptr<model::ModelSet>& models,
+    const LossScaleOptions& loss_scale)
     : optimizer_(with_own_lbfgs(std::move(optimizer))),
       masters_(std::make_unique<MasterWeights>()),
       model_set_(models) {
@@ -36,6 +38,7 @@ DistributedOptimizer::DistributedOptimizer(
     }
   }
   given_ = parameters_;
+  scaling_ = make_loss_scaling(*models, *optimizer_, loss_scale);
 }
 
 DistributedOptimizer::DistributedOptimizer(DistributedOptimizer&&) noexcept = default;
@@ -122,7 +125,11 @@ void DistributedOptimizer::prepare() {
     std::erase_if(group.params(), remote);
     for (at::Tensor& parameter : group.params()) {
       if (!undecided.contains(parameter.unsafeGetTensorImpl())) {
-        parameter = masters_->add(parameter);
+        const at::Tensor master = masters_->add(parameter);
+        if (scaling_ != nullptr && master.is_same(parameter)) {
+          refuse_unscaled(parameter);
+        }
+        parameter = master;
       }
     }
   }
@@ -174,6 +181,11 @@ reduce(const Context& context, const std::vector<double>& numbers, comm::ReduceO
   return {one.data_ptr<double>(), one.data_ptr<double>() + one.numel()};
 }
 
+/// Leaves an optimizer's step from inside of its closure.
+struct Overflowed {
+  at::Tensor loss;
+};
+
 /// While it lives, LBFGS computes over the whole model.
 class ComputesOverModel {
  public:
@@ -217,9 +229,10 @@ at::Tensor DistributedOptimizer::step(const Closure& closure) {
   };
   const ComputesOverModel scope(lbfgs, {over_ranks, counted});
   at::Tensor loss;
+  bool overflow = false;
   if (closure) {
     int calls = 0;
-    loss = optimizer_->step([&] {
+    const auto once = [&] {
       if (++calls > 1 && lbfgs == nullptr && !whole_here) {
         throw UserError(
             "the optimizer calls its closure more than once in a step, and decides from what this "
@@ -227,12 +240,20 @@ at::Tensor DistributedOptimizer::step(const Closure& closure) {
             "or pipeline_parallel_degree and tensor_parallel_degree 1");
       }
       return evaluate(closure);
-    });
+    };
+    try {
+      loss = optimizer_->step(once);
+    } catch (const Overflowed& caught) {
+      loss = caught.loss;
+      overflow = true;
+    }
   } else {
-    average_gradients();
-    masters_->take_gradients();
-    optimizer_->step();
+    overflow = !take_gradients();
+    if (!overflow) {
+      optimizer_->step();
+    }
   }
+  end_scaled_step(overflow);
   masters_->write_back();
   return loss;
 }
@@ -253,9 +274,12 @@ at::Tensor DistributedOptimizer::evaluate(const Closure& closure) {
         "rank, such as train_step(x, y).reduce_mean()");
   }
   prepare(); // the closure's step may have partitioned the model
-  average_gradients();
-  masters_->take_gradients();
-  return mean_of_all_ranks(context(), loss);
+  const bool finite = take_gradients();
+  const at::Tensor mean = mean_of_all_ranks(context(), loss);
+  if (!finite) {
+    throw Overflowed{mean};
+  }
+  return mean;
 }
 
 void DistributedOptimizer::zero_grad(bool set_to_none) {
@@ -282,23 +306,22 @@ std::vector<at::Tensor> DistributedOptimizer::counted_once(
   return owner->second.model->state_layout().counted_once(owner->second.name, tensor);
 }
 
-double DistributedOptimizer::clip_grad_norm(double max_norm) {
+double DistributedOptimizer::clip(double max_norm, bool only_stepped) {
   prepare();
   average_gradients();
-  masters_->take_gradients();
+  masters_->take_gradients(loss_scale());
   std::vector<at::Tensor> gradients;
   std::vector<at::Tensor> counted;
   for (const at::Tensor& parameter : parameters_) {
-    const at::Tensor& gradient = parameter.grad();
-    if (!gradient.defined()) {
+    if (!parameter.grad().defined()) {
       continue;
     }
-    gradients.push_back(gradient);
-    const at::Tensor master = masters_->of(parameter);
-    if (!master.is_same(parameter)) {
-      gradients.push_back(master.grad()); // the optimizer steps on this one
+    const at::Tensor master = masters_->of(parameter); // the optimizer steps on this one
+    gradients.push_back(master.grad());
+    if (!only_stepped && !master.is_same(parameter)) {
+      gradients.push_back(parameter.grad());
     }
-    for (const at::Tensor& part : counted_once(parameter, gradient)) {
+    for (const at::Tensor& part : counted_once(parameter, master.grad())) {
       counted.push_back(part);
     }
   }

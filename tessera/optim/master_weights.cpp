@@ -24,7 +24,8 @@ at::Tensor MasterWeights::of(const at::Tensor& parameter) const {
   return parameter;
 }
 
-void MasterWeights::take_gradients() {
+void MasterWeights::take_gradients(double scale) {
+  const at::NoGradGuard no_grad;
   for (Pair& pair : pairs_) {
     const at::Tensor& gradient = pair.parameter.grad();
     const bool kept = gradient.defined() && pair.master.grad().defined() && pair.kept &&
@@ -33,6 +34,9 @@ void MasterWeights::take_gradients() {
     if (!kept) {
       pair.master.mutable_grad() =
           gradient.defined() ? gradient.detach().to(at::kFloat) : at::Tensor();
+      if (gradient.defined() && scale != 1) {
+        pair.master.mutable_grad().div_(scale);
+      }
     }
   }
 }

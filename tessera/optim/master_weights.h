@@ -21,9 +21,9 @@ class MasterWeights {
   /// The same for a parameter that was added; itself for others.
   at::Tensor of(const at::Tensor& parameter) const;
 
-  /// Before the optimizer's step: each master's gradient is its parameter's,
-  /// but for those that `keep_gradients` keeps.
-  void take_gradients();
+  /// Before the optimizer's step: each master's gradient is its parameter's
+  /// divided by `scale`, but for those that `keep_gradients` keeps.
+  void take_gradients(double scale = 1);
   /// The masters' gradients were changed as their parameters' were, without the
   /// rounding to 16 bits: they stay until something else changes a parameter's.
   void keep_gradients();

@@ -52,6 +52,7 @@ struct StepRecord {
   std::optional<double> bubble_share;
   std::optional<double> elapsed_seconds; // since the start in its run line
   std::vector<std::int64_t> memory_bytes; // of each rank; may be empty
+  std::optional<double> loss_scale; // of this step, in fp16
   std::string skipped; // why the step's update was left out, "" when it was applied
 };
 

@@ -113,6 +113,7 @@ void describe(Visit& visit, StepRecord& step) {
       {.name = "elapsed_seconds", .bounds = form::at_least(0), .presence = kIfSaid},
       step.elapsed_seconds);
   visit({.name = "memory_bytes", .bounds = form::at_least(0)}, step.memory_bytes);
+  visit({.name = "loss_scale", .bounds = form::at_least(0), .presence = kIfSaid}, step.loss_scale);
   visit({.name = "skipped", .presence = kIfSaid}, step.skipped);
 }
 

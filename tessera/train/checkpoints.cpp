@@ -53,19 +53,25 @@ checkpoint::Subject subject_of(const ModelCore& model, DistributedOptimizer& opt
       &model.state_layout(),
       optimizer.updated_tensors(),
       model.local_buffers(),
-      &optimizer.inner()};
+      &optimizer.inner(),
+      optimizer.fp16_states()};
 }
 
 void apply(
     ModelCore& model,
     DistributedOptimizer& optimizer,
-    const checkpoint::Checkpoint& from,
+    const checkpoint::Opened& opened,
     bool with_optimizer) {
+  const checkpoint::Checkpoint& from = *opened.from;
   const checkpoint::Subject subject = subject_of(model, optimizer);
   checkpoint::load_model(subject, from);
   optimizer.refresh_parameters();
   if (with_optimizer) {
     checkpoint::load_optimizer(subject, from);
+    // A run that was not in fp16 leaves the scale as it begins.
+    if (!opened.fp16_states.empty()) {
+      optimizer.load_fp16_states(opened.fp16_states, from.path());
+    }
   }
   checkpoint::load_random_state(model.context(), from);
 }
@@ -110,18 +116,20 @@ std::optional<Loaded> load(
     return std::nullopt;
   }
   engine.set_step_number(opened->steps);
-  model->on_partition([model, &optimizer, from = opened->from, with_optimizer = options.optimizer] {
-    const Context& context = model->context();
-    std::optional<std::string> error;
-    try {
-      apply(*model, optimizer, *from, with_optimizer);
-    } catch (...) {
-      error =
-          str("rank ", context.world->rank(), ": ", runtime::message_of(std::current_exception()));
-    }
-    throw_first_problem<CheckpointError>(*context.world, context.group(Group::kWorld), error);
-  });
-  return opened->loaded;
+  const Loaded loaded = opened->loaded;
+  model->on_partition(
+      [model, &optimizer, opened = std::move(*opened), with_optimizer = options.optimizer] {
+        const Context& context = model->context();
+        std::optional<std::string> error;
+        try {
+          apply(*model, optimizer, opened, with_optimizer);
+        } catch (...) {
+          error = str(
+              "rank ", context.world->rank(), ": ", runtime::message_of(std::current_exception()));
+        }
+        throw_first_problem<CheckpointError>(*context.world, context.group(Group::kWorld), error);
+      });
+  return loaded;
 }
 
 } // namespace tessera

@@ -8,6 +8,7 @@
 #include "tessera/comm/share_activity.h"
 #include "tessera/diagnostics/activity.h"
 #include "tessera/diagnostics/uncaught_error.h"
+#include "tessera/half/operators.h"
 #include "tessera/nn/parallel/context.h"
 #include "tessera/nn/summa/mesh.h"
 #include "tessera/tensor/onednn.h"
@@ -97,6 +98,9 @@ void init(const Config& config) {
   diagnostics::report_uncaught_errors(
       {world->rank(), world->hosts()[world->rank()] == world->hosts()[0]});
   check(config, *world);
+  if (config.fp16 || config.fp16_params) {
+    half::support_processor();
+  }
   made->context = make_context(config, world);
   comm::share_activity(*world, made->context->group(Group::kWorld));
   nn::set_tensor_parallel(tensor_parallel_of(*made->context));

@@ -79,6 +79,20 @@ TEST_P(Masters, AKeptGradientStaysUntilTheParametersChanges) {
   EXPECT_TRUE(master.grad().equal(parameter.grad().to(at::kFloat)));
 }
 
+// A loss scale is divided away once, in f32, and not again where the gradient is kept.
+TEST_P(Masters, GradientsAreDividedByTheScale) {
+  const auto parameter = torch::ones({2}, torch::TensorOptions(GetParam())).requires_grad_();
+  MasterWeights masters;
+  const auto master = masters.add(parameter);
+  parameter.mutable_grad() = torch::full_like(parameter, 3.0);
+  masters.take_gradients(1048576);
+  const auto wanted = torch::full({2}, 3.0 / 1048576); // a subnormal number in f16
+  EXPECT_TRUE(master.grad().equal(wanted));
+  masters.keep_gradients();
+  masters.take_gradients(1048576);
+  EXPECT_TRUE(master.grad().equal(wanted));
+}
+
 // An allocator gives the address of a freed gradient to the next one, whose version is the same.
 TEST_P(Masters, AKeptGradientIsNotTakenForItsSuccessor) {
   const auto parameter = torch::ones({64}, torch::TensorOptions(GetParam())).requires_grad_();
