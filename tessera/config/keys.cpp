@@ -266,9 +266,9 @@ std::vector<Key> precision_keys() {
                           "results f32 again; the optimizer has f32 masters and a loss scale."},
           {.name = "fp16_params",
            .field = &Config::fp16_params,
-           .status = Status::kNotYet,
            .source = str(kTorch, "; ", kPaperKeys),
-           .description = "Initialises the parameters of distributed modules in fp16."},
+           .description = "Makes the parameters of distributed modules f16, with f32 masters; the "
+                          "script gives them f16 tensors. fp16 contains it."},
           {.name = "bf16",
            .field = &Config::bf16,
            .source = str(kTorch, "; without sharded data parallelism: ", kOwn),

@@ -96,6 +96,7 @@ ModelCore& DistributedOptimizer::model() const {
 }
 
 void DistributedOptimizer::prepare() {
+  masters_->follow_parameters();
   const model::ModelSet& all = model_set();
   if (prepared_ == all.revision()) {
     return;

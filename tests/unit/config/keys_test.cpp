@@ -120,7 +120,6 @@ TEST(Keys, NotYetAvailable) {
           "trace_memory_usage",
           "offload_activations",
           "activation_loading_horizon",
-          "fp16_params",
           "shard_optimizer_state",
           "ddp_dist_backend",
           "ddp_port",
