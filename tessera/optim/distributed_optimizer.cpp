@@ -9,8 +9,8 @@
 #include "tessera/optim/clip.h"
 #include "tessera/optim/lbfgs.h"
 #include "tessera/optim/lbfgs_state.h"
+#include "tessera/optim/loss_scaling.h"
 #include "tessera/optim/master_weights.h"
-#include "tessera/optim/optimizer_fp16.h"
 #include "tessera/state/optimizer_parts.h"
 #include "tessera/tensor/map_tensors.h"
 
@@ -38,7 +38,7 @@ DistributedOptimizer::DistributedOptimizer(
     }
   }
   given_ = parameters_;
-  scaling_ = make_loss_scaling(*models, *optimizer_, loss_scale);
+  begin_loss_scaling(loss_scale);
 }
 
 DistributedOptimizer::DistributedOptimizer(DistributedOptimizer&&) noexcept = default;
@@ -127,9 +127,7 @@ void DistributedOptimizer::prepare() {
     for (at::Tensor& parameter : group.params()) {
       if (!undecided.contains(parameter.unsafeGetTensorImpl())) {
         const at::Tensor master = masters_->add(parameter);
-        if (scaling_ != nullptr && master.is_same(parameter)) {
-          refuse_unscaled(parameter);
-        }
+        check_has_master(parameter, master);
         parameter = master;
       }
     }

@@ -8,7 +8,7 @@
 
 #include <torch/optim/optimizer.h>
 
-#include "tessera/optim/loss_scaling.h"
+#include "tessera/optim/loss_scaler.h"
 #include "tessera/state/optimizer_state.h"
 
 namespace tessera {
@@ -21,6 +21,7 @@ class ModelSet;
 
 namespace tessera::optim {
 
+class LossScaling;
 class MasterWeights;
 
 /// Any torch::optim optimizer over parameters of one or several
@@ -156,6 +157,8 @@ class DistributedOptimizer {
   void find_owners();
   void average_gradients();
   std::vector<at::Tensor> stepped_gradients() const;
+  void begin_loss_scaling(const LossScaleOptions& options);
+  void check_has_master(const at::Tensor& parameter, const at::Tensor& master) const;
   void check_scale_in_force() const;
   bool take_gradients();
   void end_scaled_step(bool overflow);

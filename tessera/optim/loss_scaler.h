@@ -20,6 +20,18 @@ struct DynamicLossArgs {
   bool operator==(const DynamicLossArgs&) const = default;
 };
 
+/// What DistributedOptimizer is given beside the optimizer, with the key fp16.
+/// Source: the library's documentation, `DistributedOptimizer`.
+struct LossScaleOptions {
+  /// What losses are multiplied by, where the scale is not dynamic.
+  double static_loss_scale = 1;
+  /// The scale falls when gradients overflow, and rises while they do not.
+  bool dynamic_loss_scale = false;
+  DynamicLossArgs dynamic_loss_args = {};
+
+  bool operator==(const LossScaleOptions&) const = default;
+};
+
 /// The number that a loss is multiplied by so that small gradients are no zeros in f16, and how it
 /// follows from the overflows of the steps before. Not collective: ranks that say the same about
 /// every step have the same scale. Threads: one at a time.

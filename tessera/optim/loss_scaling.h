@@ -10,18 +10,6 @@
 
 namespace tessera::optim {
 
-/// What DistributedOptimizer is given beside the optimizer, with the key fp16.
-/// Source: the library's documentation, `DistributedOptimizer`.
-struct LossScaleOptions {
-  /// What losses are multiplied by, where the scale is not dynamic.
-  double static_loss_scale = 1;
-  /// The scale falls when gradients overflow, and rises while they do not.
-  bool dynamic_loss_scale = false;
-  DynamicLossArgs dynamic_loss_args = {};
-
-  bool operator==(const LossScaleOptions&) const = default;
-};
-
 /// Whether a gradient has a number that is infinite or none, on any rank of the group. Sparse ones
 /// are looked at as well. Collective over `group`: one all-reduce of a byte. Threads: step thread
 /// only.

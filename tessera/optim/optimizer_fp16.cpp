@@ -1,44 +1,44 @@
 // DistributedOptimizer's part of 16 bits: gradients of masters, loss scale, overflow.
-#include "tessera/optim/optimizer_fp16.h"
-
 #include "tessera/base/error.h"
 #include "tessera/context/context.h"
+#include "tessera/model/model_set.h"
 #include "tessera/optim/distributed_optimizer.h"
 #include "tessera/optim/lbfgs.h"
+#include "tessera/optim/loss_scaling.h"
 #include "tessera/optim/master_weights.h"
 
 namespace tessera::optim {
 
-std::unique_ptr<LossScaling> make_loss_scaling(
-    model::ModelSet& models,
-    const torch::optim::Optimizer& optimizer,
-    const LossScaleOptions& options) {
-  if (!models.context().config.fp16) {
+void DistributedOptimizer::begin_loss_scaling(const LossScaleOptions& options) {
+  if (!context().config.fp16) {
     if (options != LossScaleOptions{}) {
       throw ConfigError(
           "DistributedOptimizer was given a loss scale, but the key fp16 is false; write \"fp16\": "
           "true, or leave static_loss_scale, dynamic_loss_scale and dynamic_loss_args out");
     }
-    return nullptr;
+    return;
   }
-  if (dynamic_cast<const LBFGS*>(&optimizer) != nullptr) {
+  if (dynamic_cast<const LBFGS*>(optimizer_.get()) != nullptr) {
     throw ConfigError(
         "LBFGS does not work with fp16: a step of its line search cannot be left out when "
         "gradients overflow; write \"bf16\": true in place of fp16, or take another optimizer");
   }
-  auto made = std::make_unique<LossScaling>(options);
-  models.use_loss_scale(made->shared());
-  return made;
+  scaling_ = std::make_unique<LossScaling>(options);
+  model_set().use_loss_scale(scaling_->shared());
 }
 
-void refuse_unscaled(const at::Tensor& parameter) {
-  throw ConfigError(tessera::str(
-      "the optimizer has a parameter of shape ",
-      parameter.sizes(),
-      " and type ",
-      parameter.scalar_type(),
-      " that is no DistributedModel's, so with fp16 nobody divides its gradients by the loss "
-      "scale; register it in the model, or give it to an optimizer of its own"));
+// Nobody would divide its gradients by the scale.
+void DistributedOptimizer::check_has_master(const at::Tensor& parameter, const at::Tensor& master)
+    const {
+  if (scaling_ != nullptr && master.is_same(parameter)) {
+    throw ConfigError(tessera::str(
+        "the optimizer has a parameter of shape ",
+        parameter.sizes(),
+        " and type ",
+        parameter.scalar_type(),
+        " that is no DistributedModel's, so with fp16 nobody divides its gradients by the loss "
+        "scale; register it in the model, or give it to an optimizer of its own"));
+  }
 }
 
 // Who made a loss with another scale would be divided by this one.

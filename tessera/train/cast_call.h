@@ -6,16 +6,17 @@
 #include <utility>
 
 #include "tessera/nn/module/handed_back.h"
-#include "tessera/tensor/map_tensors.h"
 #include "tessera/tensor/value.h"
 
 /// What a model that computes in 16 bits is given, and what it gives back.
 namespace tessera::train {
 
-/// The tensor in `type`, if it is of floating point; autograd goes through.
+/// Floating-point tensors in `type`, others and what holds them as they are; autograd goes through.
 at::Tensor cast_floating(const at::Tensor& tensor, at::ScalarType type);
-/// f16 and bf16 tensors in f32.
+c10::IValue cast_floating(const c10::IValue& value, at::ScalarType type);
+/// The same with f16 and bf16 tensors in f32.
 at::Tensor cast_to_f32(const at::Tensor& tensor);
+c10::IValue cast_to_f32(const c10::IValue& value);
 
 /// Whether values of the type may hold tensors: those that can travel between ranks and are no
 /// plain number or text.
@@ -24,13 +25,13 @@ inline constexpr bool kMayHoldTensors =
     !std::is_arithmetic_v<T> && !std::is_enum_v<T> && !std::is_pointer_v<T> &&
     !std::is_same_v<T, std::string> && detail::Packable<T> && detail::Unpackable<T>;
 
-/// The value with every tensor in it replaced by map(tensor); others as they are.
-template <typename T, typename Map>
-T mapped(const T& value, const Map& map) {
+/// The value as `cast` makes its tensors.
+template <typename T, typename Cast>
+T mapped(const T& value, const Cast& cast) {
   if constexpr (std::is_same_v<T, at::Tensor>) {
-    return value.defined() ? map(value) : value;
+    return cast(value);
   } else if constexpr (kMayHoldTensors<T>) {
-    return unpack<T>(map_tensors(pack(value), map));
+    return unpack<T>(cast(pack(value)));
   } else {
     return value;
   }
@@ -68,7 +69,7 @@ class CastArgument {
   void hand_back() {
     if constexpr (kCasts && kIsVariable) {
       if (!detail::same_packed(before_, pack(held_))) {
-        given_ = mapped(held_, [](const at::Tensor& tensor) { return cast_to_f32(tensor); });
+        given_ = mapped(held_, [](const auto& given) { return cast_to_f32(given); });
       }
     }
   }
@@ -76,8 +77,7 @@ class CastArgument {
  private:
   static Held hold(Arg&& given, at::ScalarType type) {
     if constexpr (kCasts) {
-      return mapped<T>(
-          given, [type](const at::Tensor& tensor) { return cast_floating(tensor, type); });
+      return mapped<T>(given, [type](const auto& value) { return cast_floating(value, type); });
     } else {
       return static_cast<Arg&&>(given);
     }
@@ -103,8 +103,7 @@ auto call_in(at::ScalarType type, const Call& call, Args&&... args) {
     run();
     hand_back();
   } else {
-    Result result =
-        mapped<Result>(run(), [](const at::Tensor& tensor) { return cast_to_f32(tensor); });
+    Result result = mapped<Result>(run(), [](const auto& given) { return cast_to_f32(given); });
     hand_back();
     return result;
   }

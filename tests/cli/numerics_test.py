@@ -76,6 +76,11 @@ with tempfile.TemporaryDirectory() as work:
     finer = furthest(losses("fp16", 2, precision="fp16"), plain)
     print(f"fp16 with a loss scale that fits beside f32: {finer:.1e}")
     assert 1e-7 < finer < 1e-3
+    tensor = {"pipeline_parallel_degree": 1, "tensor_parallel_degree": 2, "ddp": True,
+              "prescaled_batch": True}
+    divided = furthest(losses("fp16_tensor", 2, tensor, precision="fp16"), plain)
+    print(f"the same on two tensor-parallel ranks: {divided:.1e}")
+    assert 1e-7 < divided < 1e-3
     high = {"init_scale": 2.0**24, "scale_window": 4, "delayed_shift": 1}
     late = losses("fp16_high", 2, precision="fp16", loss_scale=high, bad_steps={"most_skipped": 0})
     with open("fp16_high.jsonl", encoding="utf-8") as file:

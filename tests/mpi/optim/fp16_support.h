@@ -7,7 +7,7 @@
 namespace tessera::testing {
 
 constexpr int kUpdates = 4;
-constexpr double kRate = 0.2;
+constexpr double kRate = 1;
 constexpr double kRounding = 4e-3; // of f16 numbers that were added in another order
 
 inline Config fp16_config(const Layout& layout) {
