@@ -125,8 +125,8 @@ void add_planning_options(CLI::App& app, PlanningInput& input) {
       input.job_file,
       "a job of tessera train in place of --model-file: its model, data, batch "
       "and precision");
-  app.add_option("--precision", input.precision, "of a preset: f32 or bf16")
-      ->check(CLI::IsMember({"f32", "bf16"}));
+  app.add_option("--precision", input.precision, "of a preset: f32, bf16 or fp16")
+      ->check(CLI::IsMember({"f32", "bf16", "fp16"}));
   app.add_option("--sequence", input.sequence, "of a preset: positions of a sample")
       ->check(positive_number());
   app.add_flag(

@@ -26,7 +26,8 @@ models::Tensors targets_of(const models::Preset& preset, const models::Tensors& 
 } // namespace
 
 cost::Precision precision_of(const std::string& text) {
-  return Choice<cost::Precision>(text).value();
+  // Both 16-bit types have the same bytes, and products of one speed are measured.
+  return text == "fp16" ? cost::Precision::kHalf : Choice<cost::Precision>(text).value();
 }
 
 autotune::ModelSource preset_source(const models::Preset& preset, std::int64_t sequence) {

@@ -15,7 +15,7 @@ struct PresetRun {
   int global_batch_size = 0;
 };
 
-/// "bf16" or "f32", as jobs and the command line write it.
+/// "bf16", "fp16" or "f32", as jobs and the command line write it.
 cost::Precision precision_of(const std::string& text);
 
 /// Returns a preset with its loss as what planning traces; all of its modules are marked for tensor

@@ -59,7 +59,7 @@ int in_flight(const Job& job, int stages) {
 double optimizer_bytes_per_element(const Job& job) {
   const bool adam = job.optimizer.type != "sgd";
   const double moments = adam ? 8 : job.optimizer.momentum > 0 ? 4 : 0;
-  return moments + (job.precision == "bf16" ? 4 : 0);
+  return moments + (in_16_bits(job) ? 4 : 0);
 }
 
 // Samples of one microbatch of a tensor-parallel group, whether its ranks bring
@@ -136,7 +136,7 @@ Forecast forecast(const Job& job, const models::Preset& preset, const topology::
       const double updated =
           elements / (job.parallel.shard_optimizer_state ? degrees.reduced_data : 1);
       stage.gradients +=
-          static_cast<double>(parameter.bytes) + (job.precision == "bf16" ? 4 * updated : 0);
+          static_cast<double>(parameter.bytes) + (in_16_bits(job) ? 4 * updated : 0);
       stage.optimizer += updated * optimizer_bytes_per_element(job);
     }
   }

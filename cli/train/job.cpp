@@ -109,6 +109,25 @@ void describe(Visit& visit, BadStepPolicy& policy) {
   visit(key("most_skipped", kCount), policy.most_skipped);
 }
 
+} // namespace tessera::cli
+
+namespace tessera::optim {
+
+template <typename Visit>
+void describe(Visit& visit, DynamicLossArgs& scale) {
+  using cli::key;
+  visit(key("init_scale", cli::kAboveZero), scale.init_scale);
+  visit(key("scale_factor", cli::kAboveZero), scale.scale_factor);
+  visit(key("scale_window", cli::kAtLeastOne), scale.scale_window);
+  visit(key("min_scale", cli::kAboveZero), scale.min_scale);
+  visit(key("delayed_shift", cli::kAtLeastOne), scale.delayed_shift);
+  visit(key("consecutive_hysteresis"), scale.consecutive_hysteresis);
+}
+
+} // namespace tessera::optim
+
+namespace tessera::cli {
+
 template <typename Visit>
 void describe(Visit& visit, Job::Validation& validation) {
   visit(key("every", kCount), validation.every);
@@ -132,17 +151,48 @@ void describe(Visit& visit, Job& job, OrderedJson* parallel = nullptr) {
   visit(key("optimizer"), job.optimizer);
   visit(key("checkpoint"), job.checkpoint);
   visit(key("bad_steps"), job.bad_steps);
+  visit(key("loss_scale"), job.loss_scale);
   visit(key("validation"), job.validation);
   visit(key("sample"), job.sample);
   visit(choice("strategy", {"given", "auto"}), job.strategy);
   visit(key("steps", kAtLeastOne), job.steps);
   visit(key("accumulation", kAtLeastOne), job.accumulation);
-  visit(choice("precision", {"f32", "bf16"}), job.precision);
+  visit(choice("precision", {"f32", "bf16", "fp16"}), job.precision);
   visit(key("activation_checkpointing"), job.activation_checkpointing);
   visit(key("log_every", kAtLeastOne), job.log_every);
 }
 
 namespace {
+
+void check_precision(const Job& job, form::Faults& faults) {
+  const config::Config& parallel = job.parallel;
+  for (const auto& [key, on, precision] :
+       {std::make_tuple("fp16", parallel.fp16, "fp16"),
+        std::make_tuple("fp16_params", parallel.fp16_params, "fp16"),
+        std::make_tuple("bf16", parallel.bf16, "bf16")}) {
+    if (on && job.precision != precision) {
+      faults.add(
+          str("'parallel.",
+              key,
+              "' is true and 'precision' \"",
+              job.precision,
+              "\"; write \"precision\": \"",
+              precision,
+              "\" and leave the key out"));
+    }
+  }
+  if (job.precision != "fp16") {
+    if (job.loss_scale != Job{}.loss_scale) {
+      faults.add("'loss_scale' has no effect without \"precision\": \"fp16\"; leave it out");
+    }
+    return;
+  }
+  try {
+    const optim::LossScaler checked(job.loss_scale);
+  } catch (const ConfigError& caught) {
+    faults.add(str("'loss_scale': ", caught.what()));
+  }
+}
 
 void check_couplings(const Job& job, bool has_warmup, form::Faults& faults) {
   const std::string& strategy = job.activation_checkpointing;
@@ -158,6 +208,7 @@ void check_couplings(const Job& job, bool has_warmup, form::Faults& faults) {
         "'activation_checkpointing' and 'parallel.mesh_memory' \"managed\" both recompute the "
         "layers; leave one of them out");
   }
+  check_precision(job, faults);
   if (job.data.directory.empty()) {
     faults.add(
         "'data.directory' is missing; name the folder that `tessera data "
@@ -232,6 +283,8 @@ Job parse_job(
     rate.warmup = job.steps / 10;
   }
   check_couplings(job, has_warmup, faults);
+  job.parallel.fp16 = job.precision == "fp16";
+  job.parallel.bf16 = job.precision == "bf16";
   if (!faults.messages().empty()) {
     throw ConfigError(str(origin, ": ", join(faults.messages(), "\n")));
   }

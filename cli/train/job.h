@@ -7,6 +7,7 @@
 
 #include "tessera/config/config.h"
 #include "tessera/optim/learning_rate.h"
+#include "tessera/optim/loss_scaler.h"
 
 #include "cli/train/bad_steps.h"
 
@@ -47,6 +48,9 @@ struct Job {
 
   BadStepPolicy bad_steps;
 
+  /// With precision "fp16"; the library's own defaults begin far above what f16 holds.
+  optim::DynamicLossArgs loss_scale{.init_scale = 65536, .delayed_shift = 2};
+
   struct Validation {
     std::int64_t every = 0; // steps; 0: never
     std::int64_t batches = 4;
@@ -68,11 +72,17 @@ struct Job {
   std::int64_t accumulation = 1; // steps whose gradients add up
   /// "none", or how layers are recomputed in the backward: CheckpointOptions::strategy.
   std::string activation_checkpointing = "none";
-  std::string precision = "f32"; // or "bf16", with f32 master weights
+  /// Or "bf16" or "fp16", with f32 master weights; the keys of `parallel` follow it.
+  std::string precision = "f32";
   std::int64_t log_every = 10; // steps between printed lines
 
   std::string said = "{}"; // the file with the settings, plain JSON
 };
+
+/// Whether parameters and activations take 16 bits.
+inline bool in_16_bits(const Job& job) {
+  return job.precision != "f32";
+}
 
 /// Reads and checks a job: the text of its file, in which comments and commas
 /// behind the last entry may stand, and settings over it ("data.batch=8", see

@@ -126,9 +126,6 @@ void Trainer::build_model() {
     const delay_param_initialization delayed(job_.parallel.delayed_parameter_initialization);
     const tensor_parallelism marked(job_.parallel.tensor_parallel_degree > 1);
     model_ = models::make_model(preset);
-    if (job_.precision == "bf16") {
-      model_->module->to(torch::kBFloat16);
-    }
   }
   if (job_.activation_checkpointing != "none") {
     recompute_layers(*model_->module, job_.activation_checkpointing);
@@ -170,7 +167,11 @@ void Trainer::build_optimizer() {
         parameters,
         torch::optim::SGDOptions(rate).momentum(asked.momentum).weight_decay(asked.weight_decay));
   }
-  optimizer_.emplace(std::move(made));
+  LossScaleOptions loss_scale;
+  if (job_.precision == "fp16") {
+    loss_scale = {.dynamic_loss_scale = true, .dynamic_loss_args = job_.loss_scale};
+  }
+  optimizer_.emplace(std::move(made), loss_scale);
 }
 
 void Trainer::resume() {
@@ -352,6 +353,9 @@ int Trainer::run() {
     record.learning_rate = job_.optimizer.rate.at(done);
     record.grad_norm = grad_norm_;
     record.skipped = skipped_;
+    if (job_.precision == "fp16") {
+      record.loss_scale = loss_scale_;
+    }
     record.bubble_share = totals.bubble_share;
     record.elapsed_seconds = elapsed();
     record.memory_bytes = totals.memory;
@@ -398,6 +402,9 @@ int Trainer::run() {
 int Trainer::end(bool stopped, std::int64_t done, const std::string& not_saved) {
   if (judge_.skipped() > 0) {
     tell(str("updates left out since the job began: ", judge_.skipped()));
+  }
+  if (overflows_ > 0) {
+    tell(str("updates left out since this start because gradients overflowed: ", overflows_));
   }
   const bool saves = !job_.checkpoint.directory.empty();
   if (stopped && saves && not_saved.empty()) {

@@ -73,7 +73,8 @@ class Trainer {
   void start_log();
   void log_partition();
   double train_step(std::int64_t number);
-  /// Whether the update of this step is applied; every rank gets one answer.
+  /// Whether the update of this step is left to the optimizer; every rank gets one answer. It is
+  /// when gradients overflow in fp16 and the loss scale may fall: the optimizer knows what to do.
   bool judge_update(std::int64_t step, double loss);
   /// Throws: AgreedError that names what is not finite, on every rank.
   void check_state_is_finite(std::int64_t steps_done);
@@ -112,6 +113,8 @@ class Trainer {
   std::optional<double> grad_norm_;
   BadStepJudge judge_;
   std::string skipped_; // why the last step's update was left out, or ""
+  double loss_scale_ = 1; // of the last step
+  std::int64_t overflows_ = 0; // of this start
   data::DataHashes data_hashes_;
   std::optional<RunLock> log_lock_; // rank 0
   std::optional<RunLock> folder_lock_; // rank 0

@@ -48,7 +48,7 @@ void check_writable(const std::string& path) {
 void Trainer::start_log() {
   started_ = std::chrono::steady_clock::now();
   const std::string started = now_utc();
-  const auto type = job_.precision == "bf16" ? torch::kBFloat16 : torch::kFloat;
+  const auto type = distributed_->converted_to().value_or(torch::kFloat);
   const double peak = arguments_.log.empty() ? 0 : measured_peak(type);
   if (rank() != 0) {
     return;

@@ -1,5 +1,6 @@
 // How a run keeps what it has: a folder that can be written, one run in it, no
 // update and no checkpoint with numbers that are not finite.
+#include <algorithm>
 #include <cmath>
 
 #include <torch/torch.h>
@@ -27,6 +28,16 @@ void agree(const std::string& error) {
 
 bool finite(const at::Tensor& tensor) {
   return !tensor.is_floating_point() || tensor.isfinite().all().item<bool>();
+}
+
+/// Gradients that are not finite although every loss is.
+bool overflow(const std::vector<StepHealth>& ranks) {
+  const auto all = [&](double StepHealth::*figure) {
+    return std::all_of(ranks.begin(), ranks.end(), [figure](const StepHealth& rank) {
+      return std::isfinite(rank.*figure);
+    });
+  };
+  return all(&StepHealth::loss) && !all(&StepHealth::grad_norm);
 }
 
 /// "a (rank 0), b (rank 2) and 5 more" of all ranks' lists; "" when all are
@@ -114,6 +125,13 @@ bool Trainer::judge_update(std::int64_t step, double loss) {
   std::vector<StepHealth> ranks;
   for (int i = 0; i < size(); ++i) {
     ranks.push_back({all[i][0].item<double>(), all[i][1].item<double>()});
+  }
+  loss_scale_ = optimizer_->loss_scale();
+  if (job_.precision == "fp16" && loss_scale_ > job_.loss_scale.min_scale && overflow(ranks)) {
+    ++overflows_;
+    skipped_ = str("gradients overflow in fp16 at loss scale ", loss_scale_);
+    tell(str("step ", step + 1, ": update left out: ", skipped_));
+    return true;
   }
   const auto where = [&] {
     std::vector<std::string> found;

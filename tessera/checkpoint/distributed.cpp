@@ -99,6 +99,9 @@ SaveInfo info_of(
   info.num_kept_checkpoints = options.num_kept_checkpoints;
   Json content;
   content["steps"] = steps;
+  if (!subject.fp16_states.empty()) {
+    content["fp16_states"] = Json::parse(subject.fp16_states);
+  }
   try {
     content["user"] = parse_json<Json>(options.user_content, "user_content");
   } catch (const JsonError& error) {
@@ -191,7 +194,11 @@ open(Context& context, const std::string& directory, const LoadOptions& options)
       content["user"].dump(),
       hex(from->meta().parameter_hash, from->meta().optimizer_hash),
       std::move(warnings)};
-  return Opened{std::move(from), content["steps"].get<std::int64_t>(), std::move(loaded)};
+  return Opened{
+      std::move(from),
+      content["steps"].get<std::int64_t>(),
+      content.contains("fp16_states") ? content["fp16_states"].dump() : "",
+      std::move(loaded)};
 }
 
 namespace {

@@ -30,6 +30,8 @@ struct Subject {
   /// `all_write`: every rank writes what it has here.
   state::OptimizerState state = {};
   bool all_write = false;
+  /// What a loss scaler keeps, as JSON, the same on all ranks; "": there is none.
+  std::string fp16_states = {};
 };
 
 /// Writes `<directory>/<tag>/`; `steps` is the number of steps done. Collective over the world.
@@ -46,6 +48,7 @@ Saved save(
 struct Opened {
   std::shared_ptr<Checkpoint> from;
   std::int64_t steps = 0;
+  std::string fp16_states; // Subject::fp16_states
   Loaded loaded;
 };
 

@@ -204,12 +204,6 @@ std::vector<Coupling> precision_and_memory_rules() {
        {"offload_directory", "offload_activations"},
        [](C c) { return c.offload_directory && !c.offload_activations; },
        "offload_directory has no effect without \"offload_activations\": true"},
-      {"bf16 needs sharding",
-       "bf16 needs sharded_data_parallel_degree greater than 1.",
-       {"bf16", "sharded_data_parallel_degree"},
-       [](C c) { return c.bf16 && c.sharded_data_parallel_degree == 1; },
-       "bf16 works with sharded data parallelism only; add \"sharded_data_parallel_degree\" "
-       "greater than 1"},
   };
 }
 

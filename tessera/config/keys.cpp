@@ -260,19 +260,18 @@ std::vector<Key> precision_keys() {
       {
           {.name = "fp16",
            .field = &Config::fp16,
-           .status = Status::kNotYet,
            .source = kTorch,
-           .description = "Trains in fp16 with f32 master weights and loss scaling."},
+           .description = "Trains in fp16: parameters, buffers and what models are given are f16, "
+                          "results f32 again; the optimizer has f32 masters and a loss scale."},
           {.name = "fp16_params",
            .field = &Config::fp16_params,
-           .status = Status::kNotYet,
            .source = str(kTorch, "; ", kPaperKeys),
-           .description = "Initialises the parameters of distributed modules in fp16."},
+           .description = "Makes the parameters of distributed modules f16, with f32 masters; the "
+                          "script gives them f16 tensors. fp16 contains it."},
           {.name = "bf16",
            .field = &Config::bf16,
-           .status = Status::kNotYet,
-           .source = kTorch,
-           .description = "bfloat16 together with sharded data parallelism."},
+           .source = str(kTorch, "; without sharded data parallelism: ", kOwn),
+           .description = "Trains in bf16: as fp16, without a loss scale."},
       });
 }
 

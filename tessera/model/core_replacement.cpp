@@ -6,6 +6,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/log.h"
 #include "tessera/deferred_init/delayed_init.h"
+#include "tessera/half/convert.h"
 #include "tessera/model/model_core.h"
 #include "tessera/nn/managed/manage.h"
 #include "tessera/nn/module/recomputed_call.h"
@@ -113,6 +114,14 @@ void ModelCore::replace_modules() {
             str("tensor_parallel_degree is ",
                 tp_size,
                 ", but no module was replaced; mark modules with tessera::tensor_parallelism"));
+      }
+    }
+  }
+  if (context.config.fp16_params) {
+    for (const auto& module : root_->modules()) {
+      if (dynamic_cast<const nn::DistributedModule*>(module.get()) != nullptr) {
+        const tracer::DelayedInitScope delayed(tracer::has_delayed(*module));
+        half::convert(*module, at::kHalf);
       }
     }
   }

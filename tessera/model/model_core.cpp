@@ -1,6 +1,8 @@
 #include "tessera/model/model_core.h"
 
 #include "tessera/base/error.h"
+#include "tessera/deferred_init/delayed_init.h"
+#include "tessera/half/convert.h"
 #include "tessera/nn/module/interceptor.h"
 
 namespace tessera::model {
@@ -20,7 +22,18 @@ ModelCore::ModelCore(
   if (options_.bucket_cap_mb <= 0) {
     throw ConfigError(str("bucket_cap_mb is ", options_.bucket_cap_mb, "; write more than 0"));
   }
+  convert();
   replace_modules();
+}
+
+void ModelCore::convert() {
+  const Config& config = context().config;
+  if (!config.fp16 && !config.bf16) {
+    return;
+  }
+  converted_to_ = config.fp16 ? at::kHalf : at::kBFloat16;
+  const tracer::DelayedInitScope delayed(tracer::has_delayed(*root_));
+  half::convert(*root_, *converted_to_);
 }
 
 void ModelCore::enter(int number, const std::string& label) {

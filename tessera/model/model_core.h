@@ -56,6 +56,11 @@ class ModelCore {
   int number() const {
     return number_;
   }
+  /// What the keys fp16 and bf16 made of its floating-point parameters and buffers; nullopt: they
+  /// are as the script made them.
+  std::optional<at::ScalarType> converted_to() const {
+    return converted_to_;
+  }
   /// From the ModelSet.
   void enter(int number, const std::string& label);
 
@@ -152,6 +157,7 @@ class ModelCore {
   }
 
  private:
+  void convert();
   void replace_modules();
   void take_over_weights();
   void apply_state(const TensorMap& state, bool strict);
@@ -164,6 +170,7 @@ class ModelCore {
   std::string label_;
   int number_ = 0;
   ModelOptions options_;
+  std::optional<at::ScalarType> converted_to_;
   nn::Replacements replacements_;
   std::unique_ptr<state::StateLayout> layout_;
   std::shared_ptr<const Decision> decision_;

@@ -16,6 +16,15 @@ void ModelSet::add(ModelCore& model) {
   ++revision_;
 }
 
+std::shared_ptr<const double> ModelSet::loss_scale() const {
+  for (auto scale = loss_scales_.rbegin(); scale != loss_scales_.rend(); ++scale) {
+    if (auto live = scale->lock()) {
+      return live;
+    }
+  }
+  return nullptr;
+}
+
 std::string ModelSet::free_label(const std::string& name) const {
   const auto taken = [&](const std::string& label) {
     return std::any_of(models_.begin(), models_.end(), [&](const ModelCore* other) {

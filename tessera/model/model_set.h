@@ -49,6 +49,13 @@ class ModelSet {
     return revision_;
   }
 
+  /// From an optimizer with fp16: what losses are multiplied by, as long as it lives.
+  void use_loss_scale(const std::shared_ptr<const double>& scale) {
+    loss_scales_.push_back(scale);
+  }
+  /// What was given last and lives; nullptr where nothing does.
+  std::shared_ptr<const double> loss_scale() const;
+
   /// From `save`: a folder takes the checkpoints of one model, since a tag written twice would be
   /// replaced and the newest one be anybody's.
   /// Throws: CheckpointError when another live model saved there.
@@ -65,6 +72,7 @@ class ModelSet {
   // Tensors of destroyed models, each whole on one pipeline rank and empty on the others.
   std::vector<c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>> divided_;
   std::map<std::string, const ModelCore*> directories_; // of checkpoints
+  std::vector<std::weak_ptr<const double>> loss_scales_;
 };
 
 } // namespace tessera::model

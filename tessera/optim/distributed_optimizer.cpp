@@ -10,6 +10,7 @@
 #include "tessera/optim/clip.h"
 #include "tessera/optim/lbfgs.h"
 #include "tessera/optim/lbfgs_state.h"
+#include "tessera/optim/loss_scaling.h"
 #include "tessera/optim/master_weights.h"
 #include "tessera/optim/state_sharing.h"
 #include "tessera/state/optimizer_parts.h"
@@ -21,7 +22,8 @@ using model::ModelCore;
 
 DistributedOptimizer::DistributedOptimizer(
     std::unique_ptr<torch::optim::Optimizer> optimizer,
-    const std::shared_ptr<model::ModelSet>& models)
+    const std::shared_ptr<model::ModelSet>& models,
+    const LossScaleOptions& loss_scale)
     : optimizer_(with_own_lbfgs(std::move(optimizer))),
       masters_(std::make_unique<MasterWeights>()),
       sharing_(std::make_unique<StateSharing>()),
@@ -49,6 +51,7 @@ DistributedOptimizer::DistributedOptimizer(
     sharing_ = std::make_unique<StateSharing>(given_);
     sharing_->join(this->models());
   }
+  begin_loss_scaling(loss_scale);
 }
 
 DistributedOptimizer::DistributedOptimizer(DistributedOptimizer&&) noexcept = default;
@@ -106,6 +109,7 @@ ModelCore& DistributedOptimizer::model() const {
 }
 
 void DistributedOptimizer::prepare() {
+  masters_->follow_parameters();
   const model::ModelSet& all = model_set();
   if (prepared_ == all.revision()) {
     return;
@@ -139,7 +143,9 @@ void DistributedOptimizer::prepare() {
     });
     for (at::Tensor& parameter : group.params()) {
       if (!undecided.contains(parameter.unsafeGetTensorImpl())) {
-        parameter = masters_->add(parameter);
+        const at::Tensor master = masters_->add(parameter);
+        check_has_master(parameter, master);
+        parameter = master;
       }
     }
   }
@@ -190,6 +196,11 @@ reduce(const Context& context, const std::vector<double>& numbers, comm::ReduceO
   return {one.data_ptr<double>(), one.data_ptr<double>() + one.numel()};
 }
 
+/// Leaves an optimizer's step from inside of its closure.
+struct Overflowed {
+  at::Tensor loss;
+};
+
 /// While it lives, LBFGS computes over the whole model.
 class ComputesOverModel {
  public:
@@ -238,9 +249,10 @@ at::Tensor DistributedOptimizer::update(const Closure& closure, bool whole_here)
   };
   const ComputesOverModel scope(lbfgs, {over_ranks, counted});
   at::Tensor loss;
+  bool overflow = false;
   if (closure) {
     int calls = 0;
-    loss = optimizer_->step([&] {
+    const auto once = [&] {
       if (++calls > 1 && lbfgs == nullptr && !whole_here) {
         throw UserError(
             "the optimizer calls its closure more than once in a step, and decides from what this "
@@ -249,12 +261,20 @@ at::Tensor DistributedOptimizer::update(const Closure& closure, bool whole_here)
             "shard_optimizer_state");
       }
       return evaluate(closure);
-    });
+    };
+    try {
+      loss = optimizer_->step(once);
+    } catch (const Overflowed& caught) {
+      loss = caught.loss;
+      overflow = true;
+    }
   } else {
-    average_gradients();
-    masters_->take_gradients();
-    optimizer_->step();
+    overflow = !take_gradients();
+    if (!overflow) {
+      optimizer_->step();
+    }
   }
+  end_scaled_step(overflow);
   masters_->write_back();
   return loss;
 }
@@ -275,9 +295,12 @@ at::Tensor DistributedOptimizer::evaluate(const Closure& closure) {
         "rank, such as train_step(x, y).reduce_mean()");
   }
   prepare(); // the closure's step may have partitioned the model
-  average_gradients();
-  masters_->take_gradients();
-  return mean_of_all_ranks(context(), loss);
+  const bool finite = take_gradients();
+  const at::Tensor mean = mean_of_all_ranks(context(), loss);
+  if (!finite) {
+    throw Overflowed{mean};
+  }
+  return mean;
 }
 
 void DistributedOptimizer::zero_grad(bool set_to_none) {
@@ -311,23 +334,22 @@ std::vector<at::Tensor> DistributedOptimizer::counted_once(
   return owner->second.model->state_layout().counted_once(owner->second.name, tensor);
 }
 
-double DistributedOptimizer::clip_grad_norm(double max_norm) {
+double DistributedOptimizer::clip(double max_norm, bool only_stepped) {
   prepare();
   average_gradients();
-  masters_->take_gradients();
+  masters_->take_gradients(loss_scale());
   std::vector<at::Tensor> gradients;
   std::vector<at::Tensor> counted;
   for (const at::Tensor& parameter : parameters_) {
-    const at::Tensor& gradient = parameter.grad();
-    if (!gradient.defined()) {
+    if (!parameter.grad().defined()) {
       continue;
     }
-    gradients.push_back(gradient);
-    const at::Tensor master = masters_->of(parameter);
-    if (!master.is_same(parameter)) {
-      gradients.push_back(master.grad()); // the optimizer steps on this one
+    const at::Tensor master = masters_->of(parameter); // the optimizer steps on this one
+    gradients.push_back(master.grad());
+    if (!only_stepped && !master.is_same(parameter)) {
+      gradients.push_back(parameter.grad());
     }
-    for (const at::Tensor& part : counted_once(parameter, gradient)) {
+    for (const at::Tensor& part : counted_once(parameter, master.grad())) {
       counted.push_back(part);
     }
   }

@@ -8,6 +8,7 @@
 
 #include <torch/optim/optimizer.h>
 
+#include "tessera/optim/loss_scaler.h"
 #include "tessera/state/optimizer_state.h"
 
 namespace tessera {
@@ -20,6 +21,7 @@ class ModelSet;
 
 namespace tessera::optim {
 
+class LossScaling;
 class MasterWeights;
 class StateSharing;
 
@@ -38,17 +40,24 @@ class StateSharing;
 ///
 /// With `shard_optimizer_state` state and master of a parameter live on one of the ranks that hold
 /// it, which alone has its gradient after a step: clip with `clip_grad_norm`.
+///
+/// With the key fp16 losses are multiplied by a scale before their backward,
+/// and masters get gradients divided by it. A step whose gradients are not
+/// finite on any rank is left out on all of them (`overflow`).
 /// Threads: step thread only.
 /// Source: the library's documentation, `DistributedOptimizer`.
 class DistributedOptimizer {
  public:
-  /// `models`: those whose parameters the optimizer may have. With shard_optimizer_state collective
-  /// over the world when one of them is partitioned already.
-  /// Throws: ConfigError for a parameter that is given twice, or an LBFGS with
-  /// shard_optimizer_state.
+  /// `models`: those whose parameters the optimizer may have. `loss_scale`: for
+  /// the key fp16. With shard_optimizer_state collective over the world when one of
+  /// the models is partitioned already.
+  /// Throws: ConfigError for a parameter that is given twice, an LBFGS with
+  /// shard_optimizer_state or fp16, a loss scale without fp16, and one out of range
+  /// or beside another optimizer's.
   DistributedOptimizer(
       std::unique_ptr<torch::optim::Optimizer> optimizer,
-      const std::shared_ptr<model::ModelSet>& models);
+      const std::shared_ptr<model::ModelSet>& models,
+      const LossScaleOptions& loss_scale = {});
   DistributedOptimizer(DistributedOptimizer&& other) noexcept;
   ~DistributedOptimizer();
 
@@ -65,8 +74,12 @@ class DistributedOptimizer {
   /// The optimizer is given the mean of all ranks' losses, so all decide alike;
   /// that mean is the result (undefined without a closure).
   ///
-  /// Collective over the world with a closure or tensor parallelism, else over
-  /// the DP_GROUP.
+  /// With fp16 nothing happens where gradients overflow, but that they become
+  /// undefined and the scale may fall; ask `overflow`, and leave out the
+  /// scheduler's step too.
+  ///
+  /// Collective over the world with a closure, tensor parallelism or fp16, else
+  /// over the DP_GROUP.
   /// Throws: UserError (alike on every rank) when the closure returns no loss,
   /// when an optimizer other than LBFGS calls it more than once although no rank
   /// holds the whole model and its state, or as GradientSync::average_rest; what
@@ -81,9 +94,33 @@ class DistributedOptimizer {
 
   /// Scales the gradients of this optimizer's parameters so that their L2 norm,
   /// over all ranks that hold some, is at most `max_norm`; returns the norm
-  /// before. Averages gradients as `step` does. Collective over the world.
+  /// before. Averages gradients as `step` does. With fp16 the norm is that of
+  /// unscaled gradients, infinite or NaN where they overflow, and only those of
+  /// masters are scaled: clip_master_grads. Collective over the world.
   /// Throws: ConfigError for max_norm <= 0.
   double clip_grad_norm(double max_norm);
+  /// The same for the tensors that the optimizer steps on alone: gradients of
+  /// 16-bit parameters stay as they are. Collective over the world.
+  /// Throws: as clip_grad_norm.
+  double clip_master_grads(double max_norm);
+
+  /// Whether the last step was left out because gradients overflowed; the same
+  /// on all ranks. Always false without fp16. Not collective.
+  bool overflow() const;
+  /// What `backward` of models multiplies losses by; 1 without fp16. A loss
+  /// whose backward the script runs itself has to be multiplied by it. Not
+  /// collective.
+  double loss_scale() const;
+  /// The scale's state as JSON, "" without fp16. Not collective.
+  std::string fp16_states() const;
+  /// Takes what `fp16_states` gave; does nothing without fp16. Not collective.
+  /// Throws: Error naming the field.
+  void load_fp16_states(const std::string& states, const std::string& origin);
+
+  /// For amp::GradScaler: divides the gradients that the next step uses by
+  /// `scale`; returns whether one is not finite on any rank.
+  /// Collective over the world. Throws: ConfigError with fp16.
+  bool unscale_gradients(double scale);
 
   /// State of the parameters that this rank holds, by name; the tensors are the
   /// optimizer's own. The model must be partitioned. Not collective.
@@ -140,6 +177,13 @@ class DistributedOptimizer {
   void find_owners();
   at::Tensor update(const Closure& closure, bool whole_here);
   void average_gradients();
+  std::vector<at::Tensor> stepped_gradients() const;
+  void begin_loss_scaling(const LossScaleOptions& options);
+  void check_has_master(const at::Tensor& parameter, const at::Tensor& master) const;
+  void check_scale_in_force() const;
+  bool take_gradients();
+  void end_scaled_step(bool overflow);
+  double clip(double max_norm, bool only_stepped);
   at::Tensor evaluate(const Closure& closure);
   std::vector<at::Tensor> counted_once(const at::Tensor& parameter, const at::Tensor& tensor) const;
 
@@ -147,6 +191,7 @@ class DistributedOptimizer {
   std::vector<at::Tensor> parameters_; // the model's own, masters or not
   std::unique_ptr<MasterWeights> masters_;
   std::unique_ptr<StateSharing> sharing_; // of shard_optimizer_state
+  std::unique_ptr<LossScaling> scaling_; // with fp16
   std::weak_ptr<model::ModelSet> model_set_;
   struct Owner {
     model::ModelCore* model;

@@ -11,7 +11,10 @@ at::Tensor MasterWeights::add(const at::Tensor& parameter) {
   }
   at::Tensor master = parameter.detach().to(at::kFloat);
   master.set_requires_grad(parameter.requires_grad());
-  pairs_.push_back({.parameter = parameter, .master = master});
+  pairs_.push_back(
+      {.parameter = parameter,
+       .master = master,
+       .written_version = static_cast<std::int64_t>(parameter._version())});
   return master;
 }
 
@@ -24,7 +27,22 @@ at::Tensor MasterWeights::of(const at::Tensor& parameter) const {
   return parameter;
 }
 
-void MasterWeights::take_gradients() {
+void MasterWeights::follow_parameters() {
+  const at::NoGradGuard no_grad;
+  for (Pair& pair : pairs_) {
+    const auto version = static_cast<std::int64_t>(pair.parameter._version());
+    if (version == pair.written_version) {
+      continue;
+    }
+    // What is the same in 16 bits keeps the master's.
+    const at::Tensor same = pair.master.to(pair.parameter.scalar_type()).eq(pair.parameter);
+    pair.master.copy_(at::where(same, pair.master, pair.parameter.to(at::kFloat)));
+    pair.written_version = version;
+  }
+}
+
+void MasterWeights::take_gradients(double scale) {
+  const at::NoGradGuard no_grad;
   for (Pair& pair : pairs_) {
     const at::Tensor& gradient = pair.parameter.grad();
     const bool kept = gradient.defined() && pair.master.grad().defined() && pair.kept &&
@@ -33,6 +51,9 @@ void MasterWeights::take_gradients() {
     if (!kept) {
       pair.master.mutable_grad() =
           gradient.defined() ? gradient.detach().to(at::kFloat) : at::Tensor();
+      if (gradient.defined() && scale != 1) {
+        pair.master.mutable_grad().div_(scale);
+      }
     }
   }
 }
@@ -51,6 +72,7 @@ void MasterWeights::write_back() {
   const at::NoGradGuard no_grad;
   for (Pair& pair : pairs_) {
     pair.parameter.copy_(pair.master);
+    pair.written_version = static_cast<std::int64_t>(pair.parameter._version());
     pair.master.mutable_grad() = at::Tensor();
     pair.kept.reset();
   }

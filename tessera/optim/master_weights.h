@@ -21,9 +21,13 @@ class MasterWeights {
   /// The same for a parameter that was added; itself for others.
   at::Tensor of(const at::Tensor& parameter) const;
 
-  /// Before the optimizer's step: each master's gradient is its parameter's,
-  /// but for those that `keep_gradients` keeps.
-  void take_gradients();
+  /// Where somebody else than `write_back` has changed a parameter (a state was
+  /// loaded, weights were clamped), its master takes the new values.
+  void follow_parameters();
+
+  /// Before the optimizer's step: each master's gradient is its parameter's
+  /// divided by `scale`, but for those that `keep_gradients` keeps.
+  void take_gradients(double scale = 1);
   /// The masters' gradients were changed as their parameters' were, without the
   /// rounding to 16 bits: they stay until something else changes a parameter's.
   void keep_gradients();
@@ -36,6 +40,7 @@ class MasterWeights {
   struct Pair {
     at::Tensor parameter;
     at::Tensor master;
+    std::int64_t written_version = 0; // of the parameter, when it was the master's rounded value
     // The parameter's gradient that the master's was kept for. A weak pointer, because a gradient
     // that was freed would leave its address to another.
     std::optional<WeakGradient> kept = std::nullopt;

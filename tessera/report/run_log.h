@@ -54,6 +54,7 @@ struct StepRecord {
   std::vector<std::int64_t> memory_bytes; // of each rank; may be empty
   /// Size of each rank's file of offloaded activations; empty without offload_activations.
   std::vector<std::int64_t> offload_bytes;
+  std::optional<double> loss_scale; // of this step, in fp16
   std::string skipped; // why the step's update was left out, "" when it was applied
 };
 

@@ -116,6 +116,7 @@ void describe(Visit& visit, StepRecord& step) {
   visit(
       {.name = "offload_bytes", .bounds = form::at_least(0), .presence = kIfSaid},
       step.offload_bytes);
+  visit({.name = "loss_scale", .bounds = form::at_least(0), .presence = kIfSaid}, step.loss_scale);
   visit({.name = "skipped", .presence = kIfSaid}, step.skipped);
 }
 

@@ -59,15 +59,19 @@ checkpoint::Subject subject_of(const ModelCore& model, DistributedOptimizer* opt
       &model.state_layout(),
       optimizer != nullptr ? optimizer->updated_tensors() : model.local_parameters(),
       model.local_buffers(),
-      optimizer != nullptr ? &optimizer->inner() : nullptr};
+      optimizer != nullptr ? &optimizer->inner() : nullptr,
+      {},
+      false,
+      optimizer != nullptr ? optimizer->fp16_states() : std::string()};
 }
 
 /// Returns what was passed over.
 std::set<std::string> apply(
     ModelCore& model,
     DistributedOptimizer* optimizer,
-    const checkpoint::Checkpoint& from,
+    const checkpoint::Opened& opened,
     const LoadOptions& options) {
+  const checkpoint::Checkpoint& from = *opened.from;
   const checkpoint::Subject subject = subject_of(model, optimizer);
   std::set<std::string> passed_over;
   if (options.strict) {
@@ -79,6 +83,10 @@ std::set<std::string> apply(
     optimizer->refresh_parameters();
     if (options.optimizer) {
       checkpoint::load_optimizer(subject, from);
+      // A run that was not in fp16 leaves the scale as it begins.
+      if (!opened.fp16_states.empty()) {
+        optimizer->load_fp16_states(opened.fp16_states, from.path());
+      }
     }
   }
   checkpoint::load_random_state(model.context(), from);
@@ -104,8 +112,7 @@ Saved save_checkpoint(
   if (subject.all_write && engine.context().coordinates().rdp > 0) {
     subject.buffers.clear(); // replicas have the same
   }
-  return checkpoint::save(
-      engine.context(), subject, engine.step_number(), directory, tag, options);
+  return checkpoint::save(engine.context(), subject, engine.step_number(), directory, tag, options);
 }
 
 std::optional<Loaded> load_checkpoint(
@@ -120,12 +127,13 @@ std::optional<Loaded> load_checkpoint(
     return std::nullopt;
   }
   engine.set_step_number(opened->steps);
-  model.on_partition([&model, optimizer, from = opened->from, options] {
+  const Loaded loaded = opened->loaded;
+  model.on_partition([&model, optimizer, opened = std::move(*opened), options] {
     const Context& context = model.context();
     std::optional<std::string> error;
     std::set<std::string> passed_over;
     try {
-      passed_over = apply(model, optimizer, *from, options);
+      passed_over = apply(model, optimizer, opened, options);
     } catch (...) {
       error =
           str("rank ", context.world->rank(), ": ", runtime::message_of(std::current_exception()));
@@ -135,12 +143,12 @@ std::optional<Loaded> load_checkpoint(
       passed_over =
           all_problems(*context.world, context.group(Group::kWorld), std::move(passed_over));
       if (!passed_over.empty() && context.world->rank() == 0) {
-        log::warning(
-            listed(str("the checkpoint ", from->path(), " was loaded but for:"), passed_over));
+        log::warning(listed(
+            str("the checkpoint ", opened.from->path(), " was loaded but for:"), passed_over));
       }
     }
   });
-  return opened->loaded;
+  return loaded;
 }
 
 } // namespace

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "tessera/nn/module/module.h"
+#include "tessera/train/cast_call.h"
 #include "tessera/train/model.h"
 
 namespace tessera {
@@ -85,15 +86,19 @@ class DistributedModel : public Model {
   }
 
   /// The model's forward. Inside a step (or tracing) only, unless the whole
-  /// model is on this rank. Not collective.
+  /// model is on this rank. With the keys fp16 and bf16 floating-point tensors
+  /// among the arguments become 16 bits, those of the result f32. Not
+  /// collective.
   template <typename... Args>
   auto operator()(Args&&... args) const {
     check_call();
-    if constexpr (requires { typename Net::ImplType; }) {
-      return net_(std::forward<Args>(args)...); // a holder of ours knows default arguments
-    } else {
-      return detail::call_root(*Root::pointer(net_), std::forward<Args>(args)...);
+    if (const auto type = converted_to()) {
+      return train::call_in(
+          *type,
+          [this](auto&&... cast) { return call(std::forward<decltype(cast)>(cast)...); },
+          std::forward<Args>(args)...);
     }
+    return call(std::forward<Args>(args)...);
   }
   template <typename... Args>
   auto forward(Args&&... args) const {
@@ -113,6 +118,14 @@ class DistributedModel : public Model {
   struct Given {
     typename Root::Kept net;
   };
+  template <typename... Args>
+  auto call(Args&&... args) const {
+    if constexpr (requires { typename Net::ImplType; }) {
+      return net_(std::forward<Args>(args)...); // a holder of ours knows default arguments
+    } else {
+      return detail::call_root(*Root::pointer(net_), std::forward<Args>(args)...);
+    }
+  }
   DistributedModel(Given given, ModelOptions options)
       : Model(Root::pointer(given.net), std::move(options)), net_(std::move(given.net)) {}
 

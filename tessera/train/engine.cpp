@@ -306,6 +306,8 @@ void StepEngine::backward(
     throw UserError(tessera::str(
         "model.backward got ", tensors.size(), " tensors and ", gradients.size(), " gradients"));
   }
+  const auto loss_scale = models_->loss_scale(); // with fp16
+  const double factor = loss_scale != nullptr ? scale * *loss_scale : scale;
   std::vector<at::Tensor> scaled;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const bool given = !gradients.empty() && gradients[i].defined();
@@ -321,7 +323,10 @@ void StepEngine::backward(
           "model.backward got a tensor that needs no gradient; is grad mode "
           "off, or was it detached?");
     }
-    scaled.push_back(given ? gradients[i] * scale : at::full_like(tensors[i], scale));
+    // In f16 a large scale is infinite, which the optimizer finds.
+    scaled.push_back(
+        given ? gradients[i] * factor
+              : at::full_like(tensors[i], factor, at::dtype(at::kDouble)).to(tensors[i].dtype()));
     warn_of_sum(tensors[i], scale);
   }
   runner_->backward(tensors, scaled);

@@ -129,6 +129,10 @@ void Model::eval() const {
   core_->root()->eval();
 }
 
+std::optional<at::ScalarType> Model::converted_to() const {
+  return core_->converted_to();
+}
+
 bool Model::partitioned() const {
   return core_->partitioned();
 }

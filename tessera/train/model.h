@@ -208,6 +208,10 @@ class Model {
   /// else nullptr. Not collective.
   std::shared_ptr<const model::Decision> decision() const;
 
+  /// The type that the keys fp16 and bf16 gave to the model. A DistributedModel casts what it is
+  /// given and gives back; who calls through the module's holder casts himself. Not collective.
+  std::optional<at::ScalarType> converted_to() const;
+
   /// For the library itself and its tests.
   const std::shared_ptr<model::ModelCore>& core() const {
     return core_;

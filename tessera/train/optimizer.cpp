@@ -5,7 +5,9 @@
 
 namespace tessera {
 
-DistributedOptimizer::DistributedOptimizer(std::unique_ptr<torch::optim::Optimizer> optimizer)
-    : optim::DistributedOptimizer(std::move(optimizer), train::engine().model_set()) {}
+DistributedOptimizer::DistributedOptimizer(
+    std::unique_ptr<torch::optim::Optimizer> optimizer,
+    const LossScaleOptions& loss_scale)
+    : optim::DistributedOptimizer(std::move(optimizer), train::engine().model_set(), loss_scale) {}
 
 } // namespace tessera

@@ -10,6 +10,7 @@
 #include "tessera/config/launcher.h"
 #include "tessera/diagnostics/activity.h"
 #include "tessera/diagnostics/uncaught_error.h"
+#include "tessera/half/operators.h"
 #include "tessera/nn/parallel/context.h"
 #include "tessera/nn/summa/mesh.h"
 #include "tessera/tensor/onednn.h"
@@ -115,6 +116,9 @@ void init(const Config& given) {
     for (const std::string& change : launched.changes) {
       log::info("config: " + change);
     }
+  }
+  if (config.fp16 || config.fp16_params) {
+    half::support_processor();
   }
   made->context = make_context(config, world);
   comm::share_activity(*world, made->context->group(Group::kWorld));

@@ -115,6 +115,12 @@ with tempfile.TemporaryDirectory() as work:
     refused(changed(parallel={"pipeline_parallel_degree": 2, "auto_partition": False,
                               "default_partition": 0, "partition": {"transformer.x": 1}}),
             "transformer.x")
+    refused(changed(loss_scale={"init_scale": 8.0}), "'loss_scale' has no effect")
+    refused(changed(precision="fp16", loss_scale={"scale_factor": 0.5, "window": 3}),
+            '"window"', "scale_window")
+    refused(changed(precision="fp16", loss_scale={"scale_factor": 0.5}), "scale_factor is 0.5")
+    refused(changed(precision="fp16", parallel={"bf16": True}), "'parallel.bf16' is true")
+    refused(changed(parallel={"fp16": True}), "'parallel.fp16' is true", 'write "precision": "fp16"')
     refused(changed(model={"name": "gpt3-175b", "options": {}}), "gpt3-175b", "GiB on this machine")
     with open("data/train.tokens", "r+b") as file:
         file.seek(100)
@@ -141,6 +147,9 @@ with tempfile.TemporaryDirectory() as work:
     near(memory(optimizer={"type": "sgd"})[0][2], mib)
     near(memory(optimizer={"type": "sgd", "momentum": 0.0})[0][2], 0)
     (half,) = memory(precision="bf16")
+    for found, wanted in zip(half, (mib / 2, 1.5 * mib, 3 * mib)):
+        near(found, wanted)
+    (half,) = memory(precision="fp16")
     for found, wanted in zip(half, (mib / 2, 1.5 * mib, 3 * mib)):
         near(found, wanted)
     near(memory(data={"batch": 16})[0][3], 2 * activations, 0.2)

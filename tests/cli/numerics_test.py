@@ -2,8 +2,8 @@
 """usage: numerics_test.py PROGRAM REPOSITORY
 
 The same job in ways that must give the same losses: gradient accumulation, activation
-checkpointing, bf16 within a bound, sharded optimizer state, delayed parameters on one rank and on
-two. Weight decay, which is for matrices alone.
+checkpointing, bf16 and fp16 within a bound, sharded optimizer state, delayed parameters on
+one rank and on two. Weight decay, which is for matrices alone.
 """
 import glob
 import json
@@ -111,6 +111,50 @@ with tempfile.TemporaryDirectory() as work:
         apart = furthest(losses("shared", 2, shared, precision=precision), wanted)
         print(f"sharded optimizer state, {precision}, beside all of it everywhere: {apart:.1e}")
         assert apart < (1e-6 if precision == "f32" else 1e-4)
+    # f16 rounds eight times finer than bf16. The first scale overflows, so updates are left out,
+    # and the rest of the run is as far behind; one replica's log says what its run did.
+    finer = furthest(losses("fp16", 2, precision="fp16"), plain)
+    print(f"fp16 with a loss scale that fits beside f32: {finer:.1e}")
+    assert 1e-7 < finer < 1e-3
+    tensor = {"pipeline_parallel_degree": 1, "tensor_parallel_degree": 2, "ddp": True,
+              "prescaled_batch": True}
+    divided = furthest(losses("fp16_tensor", 2, tensor, precision="fp16"), plain)
+    print(f"the same on two tensor-parallel ranks: {divided:.1e}")
+    assert 1e-7 < divided < 1e-3
+    high = {"init_scale": 2.0**24, "scale_window": 4, "delayed_shift": 1}
+    late = losses("fp16_high", 2, precision="fp16", loss_scale=high, bad_steps={"most_skipped": 0})
+    with open("fp16_high.jsonl", encoding="utf-8") as file:
+        records = [json.loads(line) for line in file]
+    steps = [record for record in records if record["type"] == "step"]
+    left_out = [record for record in steps if record.get("skipped")]
+    assert left_out and all("overflow in fp16" in record["skipped"] for record in left_out), steps
+    scale = 2.0**24
+    clean = 0
+    for record in steps:
+        assert record["loss_scale"] == scale, (record, scale)
+        if record.get("skipped"):
+            scale, clean = scale / 2, 0
+        else:
+            clean += 1
+            scale *= 2 if clean % 4 == 0 else 1
+    print(f"fp16 with {len(left_out)} updates left out: loss {late[-1]:.3f}, f32 {plain[-1]:.3f}")
+    assert abs(late[-1] - plain[-1]) < 0.05 * plain[-1]
+
+    # A run that is cut and taken up again, between overflows, is the one that was not.
+    cut = {"reproducible": True, "pipeline_parallel_degree": 2}
+    whole = losses("fp16_whole", 2, cut, precision="fp16", loss_scale=high)
+    with open("fp16_whole.json", encoding="utf-8") as file:
+        job = {**json.load(file), "checkpoint": {"directory": "fp16_cut"}}
+    with open("fp16_cut.json", "w", encoding="utf-8") as file:
+        json.dump(job, file)
+    command = (PROGRAM, "launch", "-n", "2", "--", PROGRAM, "train", "fp16_cut.json", "--log",
+               "fp16_cut.jsonl")
+    call(*command, "--steps", "7")
+    call(*command, "--resume")
+    with open("fp16_cut.jsonl", encoding="utf-8") as file:
+        records = [json.loads(line) for line in file]
+    resumed = [record["loss"] for record in records if record["type"] == "step"]
+    assert resumed == whole, (resumed, whole)
 
     # The values of the whole on any division, drawn in another way than without
     # the delay (docs/adr/0011-delayed-parameters.md).

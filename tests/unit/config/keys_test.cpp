@@ -117,9 +117,6 @@ TEST(Keys, NotYetAvailable) {
   EXPECT_THAT(
       names,
       ::testing::UnorderedElementsAre(
-          "fp16",
-          "fp16_params",
-          "bf16",
           "ddp_dist_backend",
           "ddp_port",
           "sharded_data_parallel_degree",

@@ -79,6 +79,39 @@ TEST_P(Masters, AKeptGradientStaysUntilTheParametersChanges) {
   EXPECT_TRUE(master.grad().equal(parameter.grad().to(at::kFloat)));
 }
 
+// A state that is loaded, or weights that are clamped, are not undone by the next step; numbers
+// that stay what they were keep their master's bits.
+TEST_P(Masters, FollowParametersThatTheScriptChanges) {
+  const auto parameter = torch::ones({3}, torch::TensorOptions(GetParam())).requires_grad_();
+  MasterWeights masters;
+  const auto master = masters.add(parameter);
+  const torch::NoGradGuard no_grad;
+  master.sub_(torch::tensor({1e-5F, 1e-5F, 0.5F}));
+  masters.write_back();
+  const auto kept = master.clone();
+  masters.follow_parameters();
+  EXPECT_TRUE(master.equal(kept));
+  parameter.copy_(torch::maximum(parameter, torch::full_like(parameter, 0.75))); // clamped
+  masters.follow_parameters();
+  EXPECT_TRUE(master.equal(torch::stack({kept[0], kept[1], torch::tensor(0.75F)})));
+  masters.write_back();
+  EXPECT_TRUE(parameter[2].equal(torch::tensor(0.75, torch::TensorOptions(GetParam()))));
+}
+
+// A loss scale is divided away once, in f32, and not again where the gradient is kept.
+TEST_P(Masters, GradientsAreDividedByTheScale) {
+  const auto parameter = torch::ones({2}, torch::TensorOptions(GetParam())).requires_grad_();
+  MasterWeights masters;
+  const auto master = masters.add(parameter);
+  parameter.mutable_grad() = torch::full_like(parameter, 3.0);
+  masters.take_gradients(1048576);
+  const auto wanted = torch::full({2}, 3.0 / 1048576); // a subnormal number in f16
+  EXPECT_TRUE(master.grad().equal(wanted));
+  masters.keep_gradients();
+  masters.take_gradients(1048576);
+  EXPECT_TRUE(master.grad().equal(wanted));
+}
+
 // An allocator gives the address of a freed gradient to the next one, whose version is the same.
 TEST_P(Masters, AKeptGradientIsNotTakenForItsSuccessor) {
   const auto parameter = torch::ones({64}, torch::TensorOptions(GetParam())).requires_grad_();

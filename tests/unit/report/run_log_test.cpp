@@ -92,6 +92,7 @@ TEST_F(RunLogFile, ComesBackAsItWasWritten) {
     first.bubble_share = 0.125;
     writer.write(first);
     StepRecord second = step(2, std::nan(""));
+    second.loss_scale = 512;
     second.skipped = "the loss is NaN on rank 0";
     writer.write(second);
     writer.write(ValidationRecord{2, 8.5});
@@ -131,6 +132,8 @@ TEST_F(RunLogFile, ComesBackAsItWasWritten) {
   EXPECT_EQ(log.steps[1].elapsed_seconds, std::nullopt);
   EXPECT_EQ(log.steps[1].skipped, "the loss is NaN on rank 0");
   EXPECT_EQ(log.steps[0].grad_norm, 1.25);
+  EXPECT_EQ(log.steps[0].loss_scale, std::nullopt);
+  EXPECT_EQ(log.steps[1].loss_scale, 512);
   EXPECT_EQ(log.steps[0].bubble_share, 0.125);
   EXPECT_EQ(log.steps[0].learning_rate, 1e-3);
   EXPECT_THAT(log.steps[0].memory_bytes, testing::ElementsAre(1, 2, 3, 4));

@@ -1,0 +1,268 @@
+#include "tessera/half/operators.h"
+
+#include <functional>
+#include <memory>
+#include <utility>
+
+#include <ATen/CPUFunctions.h>
+#include <ATen/CPUGeneratorImpl.h>
+#include <torch/library.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/text.h"
+#include "tessera/half/widened.h"
+#include "tessera/tensor/torch_compat.h"
+
+namespace tessera::half {
+
+namespace {
+
+using at::Scalar;
+using at::Tensor;
+
+struct Entry {
+  const char* name;
+  void (*add)(torch::Library& library, const char* name);
+};
+
+template <auto kOriginal, Kind kKind = Kind::kPlain>
+Entry entry(const char* name) {
+  return {name, [](torch::Library& library, const char* to) {
+            library.impl(to, &Widened<kOriginal, kKind>::call);
+          }};
+}
+
+/// One of the overloads of a function.
+template <typename F>
+constexpr F* overload(F* function) {
+  return function;
+}
+
+std::vector<Entry> products() {
+  namespace cpu = at::cpu;
+  return {
+      entry<&cpu::mm>("mm"),
+      entry<&cpu::mm_outf>("mm.out"),
+      entry<&cpu::addmm>("addmm"),
+      entry<&cpu::addmm_>("addmm_"),
+      entry<&cpu::addmm_outf>("addmm.out"),
+      entry<&cpu::bmm>("bmm"),
+      entry<&cpu::bmm_outf>("bmm.out"),
+      entry<&cpu::baddbmm>("baddbmm"),
+      entry<&cpu::baddbmm_>("baddbmm_"),
+      entry<&cpu::baddbmm_outf>("baddbmm.out"),
+      entry<&cpu::addmv>("addmv"),
+      entry<&cpu::addmv_>("addmv_"),
+      entry<&cpu::addmv_outf>("addmv.out"),
+      entry<&cpu::dot>("dot"),
+  };
+}
+
+// The running statistics of a batch norm are changed in place, although they come as constant.
+std::tuple<Tensor, Tensor, Tensor> batch_norm(
+    const Tensor& input,
+    const TorchOptional<Tensor>& weight,
+    const TorchOptional<Tensor>& bias,
+    const TorchOptional<Tensor>& running_mean,
+    const TorchOptional<Tensor>& running_var,
+    bool training,
+    double momentum,
+    double epsilon) {
+  const auto wide = [](const TorchOptional<Tensor>& tensor) {
+    return holds_half(tensor) ? TorchOptional<Tensor>(tensor->to(at::kFloat)) : tensor;
+  };
+  const TorchOptional<Tensor> mean = wide(running_mean);
+  const TorchOptional<Tensor> variance = wide(running_var);
+  auto results = at::cpu::native_batch_norm(
+      is_half(input) ? input.to(at::kFloat) : input,
+      wide(weight),
+      wide(bias),
+      mean,
+      variance,
+      training,
+      momentum,
+      epsilon);
+  if (is_half(input)) {
+    std::get<0>(results) = narrowed(std::get<0>(results));
+  }
+  if (training && holds_half(running_mean)) {
+    running_mean->copy_(*mean);
+    running_var->copy_(*variance);
+  }
+  return results;
+}
+
+std::vector<Entry> norms() {
+  namespace cpu = at::cpu;
+  return {
+      entry<&cpu::_softmax>("_softmax"),
+      entry<&cpu::_softmax_backward_data>("_softmax_backward_data"),
+      entry<&cpu::_log_softmax>("_log_softmax"),
+      entry<&cpu::_log_softmax_backward_data>("_log_softmax_backward_data"),
+      entry<&cpu::native_layer_norm, Kind::kStatistics>("native_layer_norm"),
+      entry<&cpu::native_layer_norm_backward, Kind::kBackward>("native_layer_norm_backward"),
+      {"native_batch_norm",
+       [](torch::Library& library, const char* name) { library.impl(name, &batch_norm); }},
+      entry<&cpu::native_batch_norm_backward, Kind::kBackward>("native_batch_norm_backward"),
+  };
+}
+
+std::vector<Entry> activations() {
+  namespace cpu = at::cpu;
+  using WithNumber = Tensor(const Tensor&, const Scalar&);
+  using WithBounds =
+      Tensor(const Tensor&, const TorchOptional<Scalar>&, const TorchOptional<Scalar>&);
+  return {
+      entry<&cpu::gelu>("gelu"),
+      entry<&cpu::gelu_backward>("gelu_backward"),
+      entry<&cpu::relu>("relu"),
+      entry<&cpu::relu_>("relu_"),
+      entry<&cpu::threshold_backward>("threshold_backward"),
+      entry<&cpu::silu>("silu"),
+      entry<&cpu::silu_backward>("silu_backward"),
+      entry<&cpu::tanh>("tanh"),
+      entry<&cpu::tanh_>("tanh_"),
+      entry<&cpu::tanh_backward>("tanh_backward"),
+      entry<&cpu::sigmoid>("sigmoid"),
+      entry<&cpu::sigmoid_>("sigmoid_"),
+      entry<&cpu::leaky_relu>("leaky_relu"),
+      entry<&cpu::leaky_relu_backward>("leaky_relu_backward"),
+      entry<&cpu::elu>("elu"),
+      entry<&cpu::elu_backward>("elu_backward"),
+      entry<&cpu::softplus>("softplus"),
+      entry<&cpu::softplus_backward>("softplus_backward"),
+      entry<overload<WithNumber>(&cpu::clamp_min)>("clamp_min"),
+      entry<overload<WithNumber>(&cpu::clamp_max)>("clamp_max"),
+      entry<overload<WithBounds>(&cpu::clamp)>("clamp"),
+  };
+}
+
+std::vector<Entry> numbers() {
+  namespace cpu = at::cpu;
+  using Bernoulli = Tensor&(Tensor&, double, TorchOptional<at::Generator>);
+  return {
+      entry<&cpu::exp>("exp"),
+      entry<&cpu::exp_>("exp_"),
+      entry<&cpu::log>("log"),
+      entry<&cpu::log_>("log_"),
+      entry<&cpu::log1p>("log1p"),
+      entry<&cpu::sqrt>("sqrt"),
+      entry<&cpu::sqrt_>("sqrt_"),
+      entry<&cpu::rsqrt>("rsqrt"),
+      entry<&cpu::rsqrt_>("rsqrt_"),
+      entry<&cpu::erf>("erf"),
+      entry<&cpu::sin>("sin"),
+      entry<&cpu::cos>("cos"),
+      entry<&cpu::addcmul>("addcmul"),
+      entry<&cpu::addcdiv>("addcdiv"),
+      entry<&cpu::mse_loss_backward>("mse_loss_backward"),
+      entry<&cpu::cumsum>("cumsum"),
+      entry<&cpu::topk>("topk"),
+      entry<overload<Bernoulli>(&cpu::bernoulli_)>("bernoulli_.float"),
+  };
+}
+
+std::vector<Entry> images() {
+  namespace cpu = at::cpu;
+  return {
+      entry<&cpu::_slow_conv2d_forward>("_slow_conv2d_forward"),
+      entry<&cpu::_slow_conv2d_backward>("_slow_conv2d_backward.output_mask"),
+      entry<&cpu::max_pool2d_with_indices>("max_pool2d_with_indices"),
+      entry<&cpu::max_pool2d_with_indices_backward>("max_pool2d_with_indices_backward"),
+      entry<&cpu::avg_pool2d>("avg_pool2d"),
+      entry<&cpu::avg_pool2d_backward>("avg_pool2d_backward"),
+  };
+}
+
+std::vector<Entry> entries() {
+  std::vector<Entry> all;
+  for (const auto& list : {products(), norms(), activations(), numbers(), images()}) {
+    all.insert(all.end(), list.begin(), list.end());
+  }
+  return all;
+}
+
+/// libtorch warns of every kernel that stands in the place of another; this is meant.
+class NoWarnings : public c10::WarningHandler {
+ public:
+#if TORCH_VERSION_MAJOR < 2
+  using Guard = c10::Warning::WarningHandlerGuard;
+  void process(const c10::SourceLocation& /*where*/, const std::string& /*text*/, bool /*verbatim*/)
+      override {}
+#else
+  using Guard = c10::WarningUtils::WarningHandlerGuard;
+  void process(const c10::Warning& /*warning*/) override {}
+#endif
+};
+
+/// What a transformer is made of, forward and backward, and whether it is computed in f16.
+std::vector<std::string> lacking() {
+  const at::NoGradGuard no_grad;
+  const Tensor x = at::ones({2, 2}, at::kHalf);
+  const Tensor row = at::ones({2}, at::kHalf);
+  const auto generator = at::make_generator<at::CPUGeneratorImpl>(); // not the script's
+  const std::pair<const char*, std::function<void()>> tries[] = {
+      {"mm", [&] { at::mm(x, x); }},
+      {"addmm", [&] { at::addmm(row, x, x); }},
+      {"bmm", [&] { at::bmm(x.unsqueeze(0), x.unsqueeze(0)); }},
+      {"softmax", [&] { at::softmax(x, 1); }},
+      {"log_softmax", [&] { at::log_softmax(x, 1); }},
+      {"layer_norm", [&] { at::layer_norm(x, {2}, row, row); }},
+      {"gelu", [&] { at::gelu(x); }},
+      {"gelu_backward", [&] { at::gelu_backward(x, x); }},
+      {"relu", [&] { at::relu(x); }},
+      {"tanh", [&] { at::tanh(x); }},
+      {"dropout", [&] { at::empty_like(x).bernoulli_(0.5, generator); }},
+      {"embedding", [&] { at::embedding(x, at::zeros({1}, at::kLong)); }},
+  };
+  std::vector<std::string> names;
+  for (const auto& [name, run] : tries) {
+    try {
+      run();
+    } catch (const c10::Error&) {
+      names.emplace_back(name);
+    }
+  }
+  return names;
+}
+
+} // namespace
+
+std::vector<std::string> widened_operators() {
+  std::vector<std::string> names;
+  for (const Entry& one : entries()) {
+    names.emplace_back(one.name);
+  }
+  return names;
+}
+
+void support_processor() {
+  static const std::unique_ptr<torch::Library> library = [] {
+    std::unique_ptr<torch::Library> made;
+    if (!lacking().empty()) {
+      NoWarnings quiet;
+      const NoWarnings::Guard guard(&quiet);
+      made = std::make_unique<torch::Library>(
+          torch::Library::IMPL,
+          "aten",
+          TorchOptional<c10::DispatchKey>(c10::DispatchKey::CPU),
+          __FILE__,
+          __LINE__);
+      for (const Entry& one : entries()) {
+        one.add(*made, one.name);
+      }
+    }
+    return made;
+  }();
+  const auto names = lacking();
+  if (!names.empty()) {
+    throw ConfigError(
+        str("fp16 needs operators on f16 tensors that libtorch ",
+            kTorchVersion,
+            " does not have on this processor: ",
+            join(names, ", "),
+            "; write \"bf16\": true instead"));
+  }
+}
+
+} // namespace tessera::half

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+/// f16 on the processor, for which older versions of libtorch have no kernels.
+namespace tessera::half {
+
+/// From now on, and for the rest of the process, operators that this libtorch cannot compute in f16
+/// on the processor are computed in f32, their results rounded to f16: what a GPU does inside of a
+/// product. Operators are those of `widened_operators`; where libtorch has f16 kernels of its own,
+/// nothing changes. Harmless to repeat. Not collective. Threads: one at a time, before others run.
+///
+/// How: kernels of the dispatch key CPU that hand over to libtorch's own for every other type, so
+/// backward formulas, layers of torch and of this library all come by.
+/// Throws: ConfigError that names the operators of a transformer that are lacking all the same.
+void support_processor();
+
+/// The operators that `support_processor` computes in f32 where libtorch lacks them, by name.
+std::vector<std::string> widened_operators();
+
+} // namespace tessera::half
