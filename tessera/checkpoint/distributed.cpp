@@ -12,6 +12,7 @@
 #include "tessera/checkpoint/writer.h"
 #include "tessera/runtime/error_text.h"
 #include "tessera/state/optimizer_parts.h"
+#include "tessera/state/sharded_state.h"
 #include "tessera/tensor/value.h"
 
 namespace tessera::checkpoint {
@@ -104,14 +105,23 @@ SaveInfo info_of(
 }
 
 // Replicas hold the same state, so the first of them writes it. The ranks of a TP_GROUP assemble
-// what they hold together and share it out.
+// what they hold together and share it out; before it the ranks of a shard group do.
 RankContent content_of(Context& context, const Subject& subject, bool writes, bool full) {
   RankContent content;
+  Subject whole = subject;
+  state::OptimizerState state;
+  const bool gathers = subject.divided != nullptr;
+  if (writes || gathers) {
+    state = state::capture(*subject.optimizer, subject.parameters);
+  }
+  if (gathers) {
+    whole.parameters = state::whole_tensors(*subject.divided, subject.parameters, writes);
+    state = state::whole_state(*subject.divided, std::move(state), writes);
+  }
   if (writes) {
-    const TensorMap share = subject.layout->whole_share(tensors_of(subject));
+    const TensorMap share = subject.layout->whole_share(tensors_of(whole));
     content.model.assign(share.begin(), share.end());
-    content.optimizer =
-        subject.layout->whole_share(state::capture(*subject.optimizer, subject.parameters));
+    content.optimizer = subject.layout->whole_share(state);
     if (full) {
       gather_whole(context, content);
     }
@@ -230,7 +240,9 @@ void load_model(const Subject& subject, const Checkpoint& from) {
       whole.emplace(wanted[i].name, loaded[i]);
     }
     for (const auto& [name, tensor] : layout.to_local(part, whole)) {
-      own.at(name).detach().copy_(tensor);
+      const auto* parts = subject.divided == nullptr ? nullptr : subject.divided->find(name);
+      own.at(name).detach().copy_(
+          parts == nullptr ? tensor : subject.divided->part_of(*parts, tensor));
     }
   }
 }
@@ -241,7 +253,11 @@ void load_optimizer(const Subject& subject, const Checkpoint& from) {
   state::OptimizerState local;
   for (int part = 0; part < layout.parts(); ++part) {
     const auto wanted = wanted_of(layout, part, true);
-    state::merge_into(local, layout.to_local(from.load_optimizer(wanted)));
+    auto loaded = layout.to_local(from.load_optimizer(wanted));
+    if (subject.divided != nullptr) {
+      loaded = state::part_state(*subject.divided, std::move(loaded));
+    }
+    state::merge_into(local, std::move(loaded));
   }
   state::restore(*subject.optimizer, std::move(local), subject.parameters);
 }

@@ -11,6 +11,7 @@
 #include "tessera/checkpoint/options.h"
 #include "tessera/checkpoint/reader.h"
 #include "tessera/context/context.h"
+#include "tessera/sharding/divided_parameters.h"
 #include "tessera/state/layout.h"
 
 /// Checkpoints that all ranks of a world write and read together. Threads: step thread only.
@@ -25,6 +26,8 @@ struct Subject {
   NamedTensors parameters;
   NamedTensors buffers;
   torch::optim::Optimizer* optimizer = nullptr;
+  /// Of parameters that ranks hold together; `parameters` has their parts. May be nullptr.
+  const sharding::DividedParameters* divided = nullptr;
 };
 
 /// Writes `<directory>/<tag>/`; `steps` is the number of steps done. Collective over the world.

@@ -19,12 +19,20 @@ GradientSync::GradientSync(
   GradientReducer::Options reducer = options.reducer;
   reducers_.push_back(std::make_unique<GradientReducer>(
       *world_, group_for(Group::kDP, options), *context_.control, std::move(equal), reducer));
+  parts_.push_back(reducers_.back().get());
   if (context_.group(Group::kTP).size() == 1) {
     return;
   }
   reducer.scale = 1.0 / context_.data_size();
   reducers_.push_back(std::make_unique<GradientReducer>(
       *world_, group_for(Group::kRDP, options), *context_.rdp_control, std::move(scaled), reducer));
+  parts_.push_back(reducers_.back().get());
+}
+
+void GradientSync::add(SettlingGradientPart& part) {
+  TESSERA_CHECK(has_replicas());
+  parts_.push_back(&part);
+  added_.push_back(&part);
 }
 
 comm::ProcessGroup& GradientSync::group_for(Group kind, const Options& options) {
@@ -38,20 +46,20 @@ comm::ProcessGroup& GradientSync::group_for(Group kind, const Options& options) 
 }
 
 void GradientSync::begin() {
-  for (const auto& reducer : reducers_) {
-    reducer->begin(passes_ + 1 >= passes_per_step_);
+  for (GradientPart* part : parts_) {
+    part->begin(passes_ + 1 >= passes_per_step_);
   }
 }
 
 bool GradientSync::had_backward() const {
-  return std::any_of(reducers_.begin(), reducers_.end(), [](const auto& reducer) {
-    return reducer->had_backward();
+  return std::any_of(parts_.begin(), parts_.end(), [](const GradientPart* part) {
+    return part->had_backward();
   });
 }
 
 void GradientSync::expect_backward() {
-  for (const auto& reducer : reducers_) {
-    reducer->expect_backward();
+  for (GradientPart* part : parts_) {
+    part->expect_backward();
   }
 }
 
@@ -72,9 +80,9 @@ void GradientSync::finish(const std::optional<std::string>& failure, std::int64_
   std::optional<std::string> problem = failure;
   std::optional<UserError> thrown;
   bool backward = false;
-  for (const auto& reducer : reducers_) {
+  for (GradientPart* part : parts_) {
     try {
-      backward = reducer->finish(problem) || backward;
+      backward = part->finish(problem) || backward;
     } catch (const UserError& error) {
       thrown = thrown.value_or(error);
       problem = problem.value_or(error.what());
@@ -104,6 +112,9 @@ void GradientSync::average_rest() {
   }
   if (flag[0] != 0) {
     reducers_[0]->average_rest();
+  }
+  for (SettlingGradientPart* part : added_) {
+    part->average_rest();
   }
 }
 

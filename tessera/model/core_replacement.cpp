@@ -94,10 +94,15 @@ void ModelCore::join_replicas(bool only) {
   Context& context = this->context();
   broadcast_from_first(local_parameters());
   broadcast_from_first(local_buffers());
+  if (context.config.sharded_data_parallel_degree > 1) {
+    shards_ = std::make_unique<sharding::ModelShards>(context, local_parameters(), number_);
+  }
   NamedTensors equal;
   NamedTensors scaled;
   for (const auto& item : local_parameters()) {
-    (layout_->is_scaled_batch(item.first) ? scaled : equal).push_back(item);
+    if (shards_ == nullptr || shards_->parameters().find(item.second) == nullptr) {
+      (layout_->is_scaled_batch(item.first) ? scaled : equal).push_back(item);
+    }
   }
   data_parallel::GradientSync::Options options;
   options.reducer.bucket_bytes = static_cast<std::int64_t>(options_.bucket_cap_mb * (1 << 20));
@@ -110,6 +115,9 @@ void ModelCore::join_replicas(bool only) {
   }
   gradients_ = std::make_unique<data_parallel::GradientSync>(
       context, std::move(equal), std::move(scaled), options);
+  if (shards_ != nullptr) {
+    gradients_->add(shards_->reducer());
+  }
 }
 
 } // namespace tessera::model

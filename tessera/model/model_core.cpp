@@ -58,12 +58,24 @@ void ModelCore::begin_step(int microbatches) {
     broadcast_from_first(local_buffers());
   }
   plain_backward_->find_trainable();
+  if (shards_ != nullptr) {
+    shards_->begin_step(microbatches);
+  }
   gradients_->begin();
+}
+
+void ModelCore::end_microbatch() {
+  if (shards_ != nullptr) {
+    shards_->end_microbatch();
+  }
 }
 
 void ModelCore::after_step() {
   if (!partitioned()) {
     return;
+  }
+  if (shards_ != nullptr) {
+    shards_->end_step();
   }
   for (const Hook& hook : std::exchange(first_step_hooks_, {})) {
     hook();

@@ -18,6 +18,7 @@
 #include "tessera/plan/plan.h"
 #include "tessera/runtime/module_table.h"
 #include "tessera/runtime/plain_backward.h"
+#include "tessera/sharding/model_shards.h"
 #include "tessera/state/layout.h"
 
 namespace tessera::model {
@@ -96,6 +97,13 @@ class ModelCore {
   data_parallel::GradientSync* gradients() const {
     return gradients_.get();
   }
+  /// Parameters that several ranks hold together; nullptr without sharded data parallelism, and
+  /// before the partition.
+  sharding::ModelShards* shards() const {
+    return shards_.get();
+  }
+  /// A microbatch of the running step is over.
+  void end_microbatch();
   /// GradientSync::average_rest, for optimizers. Nothing happens before the partition.
   void average_gradients();
 
@@ -152,6 +160,7 @@ class ModelCore {
   ParameterFunctions parameter_functions_;
   std::unique_ptr<runtime::ModuleTable> table_;
   std::unique_ptr<runtime::PlainBackwardGuard> plain_backward_; // of what this rank owns
+  std::unique_ptr<sharding::ModelShards> shards_;
   std::unique_ptr<data_parallel::GradientSync> gradients_;
   std::vector<Hook> partition_hooks_;
   std::vector<Hook> first_step_hooks_; // empty after the first step

@@ -11,6 +11,7 @@
 #include "tessera/optim/lbfgs_state.h"
 #include "tessera/optim/master_weights.h"
 #include "tessera/state/optimizer_parts.h"
+#include "tessera/state/sharded_state.h"
 #include "tessera/tensor/map_tensors.h"
 
 namespace tessera::optim {
@@ -122,7 +123,7 @@ void DistributedOptimizer::prepare() {
     std::erase_if(group.params(), remote);
     for (at::Tensor& parameter : group.params()) {
       if (!undecided.contains(parameter.unsafeGetTensorImpl())) {
-        parameter = masters_->add(parameter);
+        parameter = masters_->add(updated_part(parameter));
       }
     }
   }
@@ -139,7 +140,7 @@ void DistributedOptimizer::find_owners() {
     }
     for (const auto& [name, tensor] : model->local_parameters()) {
       owners_.emplace(tensor.unsafeGetTensorImpl(), Owner{model, name});
-      owners_.emplace(masters_->of(tensor).unsafeGetTensorImpl(), Owner{model, name});
+      owners_.emplace(updated_tensor(tensor).unsafeGetTensorImpl(), Owner{model, name});
     }
   }
 }
@@ -202,6 +203,12 @@ at::Tensor DistributedOptimizer::step(const Closure& closure) {
   const timeline::Span span(*context.recorder, "optimizer step", "optimizer");
   prepare();
   auto* lbfgs = dynamic_cast<LBFGS*>(optimizer_.get());
+  if (lbfgs != nullptr && has_shards()) {
+    throw ConfigError(
+        "LBFGS writes parameters between its evaluations and computes over all of them, which "
+        "sharded_data_parallel_degree greater than 1 does not offer; use another optimizer, or "
+        "degree 1");
+  }
   const auto counted = [this, whole_here](const at::Tensor& parameter, const at::Tensor& tensor) {
     if (!whole_here && !owners_.contains(parameter.unsafeGetTensorImpl())) {
       throw UserError(tessera::str(
@@ -229,12 +236,71 @@ at::Tensor DistributedOptimizer::step(const Closure& closure) {
       return evaluate(closure);
     });
   } else {
-    average_gradients();
-    masters_->take_gradients();
+    take_gradients();
     optimizer_->step();
   }
   masters_->write_back();
+  for (ModelCore* model : models_) {
+    if (model->shards() != nullptr) {
+      model->shards()->after_writing();
+    }
+  }
   return loss;
+}
+
+/// Gradients as the optimizer steps on them.
+void DistributedOptimizer::take_gradients() {
+  average_gradients();
+  masters_->take_gradients();
+  if (has_shards()) {
+    clip_shards();
+  }
+}
+
+bool DistributedOptimizer::has_shards() const {
+  return std::any_of(models_.begin(), models_.end(), [](const ModelCore* model) {
+    return model->shards() != nullptr;
+  });
+}
+
+/// A divided parameter's part; other tensors themselves.
+at::Tensor DistributedOptimizer::updated_part(const at::Tensor& parameter) const {
+  for (const ModelCore* model : model_set().models()) {
+    if (model->shards() != nullptr) {
+      const at::Tensor part = model->shards()->updated_part(parameter);
+      if (!part.is_same(parameter)) {
+        return part;
+      }
+    }
+  }
+  return parameter;
+}
+
+/// Each rank of a shard group counts its parts, the first one also what all of them hold.
+void DistributedOptimizer::clip_shards() {
+  comm::ProcessGroup* group = nullptr;
+  for (const ModelCore* model : models_) {
+    group = model->shards() == nullptr ? group : &model->shards()->group();
+  }
+  std::vector<at::Tensor> gradients;
+  std::vector<at::Tensor> counted;
+  for (const at::Tensor& parameter : parameters_) {
+    const at::Tensor part = updated_part(parameter);
+    const at::Tensor& gradient = part.grad();
+    if (!gradient.defined()) {
+      continue;
+    }
+    gradients.push_back(gradient);
+    const at::Tensor master = masters_->of(part);
+    if (!master.is_same(part)) {
+      gradients.push_back(master.grad()); // the optimizer steps on this one
+    }
+    if (!part.is_same(parameter) || group->rank() == 0) {
+      counted.push_back(gradient);
+    }
+  }
+  global_grad_norm_ =
+      optim::clip_grad_norm(gradients, counted, context().config.sdp_gradient_clipping, *group);
 }
 
 void DistributedOptimizer::average_gradients() {
@@ -253,8 +319,7 @@ at::Tensor DistributedOptimizer::evaluate(const Closure& closure) {
         "rank, such as train_step(x, y).reduce_mean()");
   }
   prepare(); // the closure's step may have partitioned the model
-  average_gradients();
-  masters_->take_gradients();
+  take_gradients();
   return mean_of_all_ranks(context(), loss);
 }
 
@@ -268,6 +333,11 @@ void DistributedOptimizer::zero_grad(bool set_to_none) {
       gradient = at::Tensor();
     } else {
       gradient = gradient.detach().zero_();
+    }
+  }
+  for (ModelCore* model : models_) {
+    if (model->shards() != nullptr) {
+      model->shards()->reducer().settle();
     }
   }
 }
@@ -284,6 +354,13 @@ std::vector<at::Tensor> DistributedOptimizer::counted_once(
 
 double DistributedOptimizer::clip_grad_norm(double max_norm) {
   prepare();
+  if (has_shards()) {
+    throw ConfigError(
+        str("clip_grad_norm was called, but with sharded_data_parallel_degree greater than 1 "
+            "optimizer.step() clips gradients to sdp_gradient_clipping, ",
+            context().config.sdp_gradient_clipping,
+            "; leave the call out, and read the norm from global_grad_norm() after the step"));
+  }
   average_gradients();
   masters_->take_gradients();
   std::vector<at::Tensor> gradients;
@@ -309,7 +386,7 @@ double DistributedOptimizer::clip_grad_norm(double max_norm) {
 }
 
 at::Tensor DistributedOptimizer::updated_tensor(const at::Tensor& parameter) const {
-  return masters_->of(parameter);
+  return masters_->of(updated_part(parameter));
 }
 
 NamedTensors DistributedOptimizer::updated_tensors() const {
@@ -332,10 +409,15 @@ state::OptimizerState DistributedOptimizer::local_state_dict() {
 
 state::OptimizerState DistributedOptimizer::state_dict() {
   const Context& context = this->context();
+  const ModelCore& of = model();
+  state::OptimizerState local = local_state_dict();
+  if (of.shards() != nullptr) {
+    local = state::whole_state(of.shards()->parameters(), std::move(local), true);
+  }
   const auto parts = comm::all_gather_object(
       *context.world,
       context.group(Group::kMP),
-      state::pack_state(model().state_layout().whole_share(local_state_dict())));
+      state::pack_state(of.state_layout().whole_share(local)));
   state::OptimizerState whole;
   for (const auto& part : parts) {
     state::merge_into(whole, state::unpack_state(part));
@@ -353,7 +435,11 @@ void DistributedOptimizer::load_state_dict(state::OptimizerState state) {
   auto shared = std::make_shared<state::OptimizerState>(std::move(state));
   of->on_partition([this, of, shared] {
     prepare();
-    state::restore(*optimizer_, of->state_layout().to_local(*shared), updated_tensors());
+    state::OptimizerState local = of->state_layout().to_local(*shared);
+    if (of->shards() != nullptr) {
+      local = state::part_state(of->shards()->parameters(), std::move(local));
+    }
+    state::restore(*optimizer_, std::move(local), updated_tensors());
   });
 }
 

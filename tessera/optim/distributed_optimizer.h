@@ -74,8 +74,13 @@ class DistributedOptimizer {
   /// Scales the gradients of this optimizer's parameters so that their L2 norm,
   /// over all ranks that hold some, is at most `max_norm`; returns the norm
   /// before. Averages gradients as `step` does. Collective over the world.
-  /// Throws: ConfigError for max_norm <= 0.
+  /// Throws: ConfigError for max_norm <= 0, and with sharded data parallelism, where `step` clips.
   double clip_grad_norm(double max_norm);
+  /// The norm of all gradients before the last step's clipping; 0 before the first step. Only with
+  /// sharded data parallelism, where `step` clips (sdp_gradient_clipping). Not collective.
+  double global_grad_norm() const {
+    return global_grad_norm_;
+  }
 
   /// State of the parameters that this rank owns, by name; the tensors are the
   /// optimizer's own. The model must be partitioned. Not collective.
@@ -117,6 +122,10 @@ class DistributedOptimizer {
   Context& context() const;
   void find_owners();
   void average_gradients();
+  void take_gradients();
+  bool has_shards() const;
+  void clip_shards();
+  at::Tensor updated_part(const at::Tensor& parameter) const;
   at::Tensor evaluate(const Closure& closure);
   std::vector<at::Tensor> counted_once(const at::Tensor& parameter, const at::Tensor& tensor) const;
 
@@ -132,6 +141,7 @@ class DistributedOptimizer {
   std::map<const void*, Owner> owners_;
   std::vector<model::ModelCore*> models_; // whose parameters these are
   std::vector<at::Tensor> given_; // what it was made with, also empty handles
+  double global_grad_norm_ = 0;
   std::int64_t prepared_ = -1; // the revision of the models that `prepare` has seen
 };
 

@@ -53,7 +53,8 @@ checkpoint::Subject subject_of(const ModelCore& model, DistributedOptimizer& opt
       &model.state_layout(),
       optimizer.updated_tensors(),
       model.local_buffers(),
-      &optimizer.inner()};
+      &optimizer.inner(),
+      model.shards() == nullptr ? nullptr : &model.shards()->parameters()};
 }
 
 void apply(
@@ -113,11 +114,17 @@ std::optional<Loaded> load(
   model->on_partition([model, &optimizer, from = opened->from, with_optimizer = options.optimizer] {
     const Context& context = model->context();
     std::optional<std::string> error;
+    if (model->shards() != nullptr) {
+      model->shards()->before_writing();
+    }
     try {
       apply(*model, optimizer, *from, with_optimizer);
     } catch (...) {
       error =
           str("rank ", context.world->rank(), ": ", runtime::message_of(std::current_exception()));
+    }
+    if (model->shards() != nullptr) {
+      model->shards()->after_writing();
     }
     throw_first_problem<CheckpointError>(*context.world, context.group(Group::kWorld), error);
   });
