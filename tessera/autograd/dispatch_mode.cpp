@@ -40,10 +40,8 @@ bool owns_argument(
   return owns;
 }
 
-DispatchMode* owner_among(
-    const ModeList& modes,
-    const c10::OperatorHandle& op,
-    const torch::jit::Stack& stack) {
+DispatchMode*
+owner_among(const ModeList& modes, const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
   for (const auto& entry : modes) {
     TensorDispatchMode* mode = entry.load();
     if (mode == nullptr) {

@@ -262,7 +262,8 @@ std::vector<Coupling> sharding_rules() {
        [](C c) { return sharded(c) && c.shard_optimizer_state; },
        "sharded data parallelism already shards optimizer state; leave shard_optimizer_state out"},
       {"sharding excludes tensor",
-       "sharded_data_parallel_degree greater than 1 needs tensor_parallel_degree 1 in this version.",
+       "sharded_data_parallel_degree greater than 1 needs tensor_parallel_degree 1 in this "
+       "version.",
        {"sharded_data_parallel_degree", "tensor_parallel_degree"},
        [](C c) { return sharded(c) && c.tensor_parallel_degree > 1; },
        [](C c) {

@@ -313,12 +313,14 @@ std::vector<Key> sharding_keys() {
            .max = kMost,
            .source = kTorch,
            .description = "Ranks of a data-parallel group over which parameters, gradients and "
-                          "optimizer state are sharded."},
+                          "optimizer state "
+                          "are sharded. The ranks of such a group are on one node."},
           {.name = "sdp_reduce_bucket_size",
            .field = &Config::sdp_reduce_bucket_size,
            .min = 1,
            .source = kTorch,
-           .description = "Most elements of a gradient bucket; a bucket leaves at 1048576 elements anyway."},
+           .description =
+               "Most elements of a gradient bucket; a bucket leaves at 1048576 elements anyway."},
           {.name = "sdp_param_persistence_threshold",
            .field = &Config::sdp_param_persistence_threshold,
            .min = 0,
@@ -328,18 +330,22 @@ std::vector<Key> sharding_keys() {
            .field = &Config::sdp_max_live_parameters,
            .min = 1,
            .source = kTorch,
-           .description = "Most parameters, in elements, that are gathered at one time; gathering "
-                          "pauses at this number."},
+           .description =
+               "Most parameters, in elements, that stay gathered beside those of the operator that "
+               "runs."},
           {.name = "sdp_hierarchical_allgather",
            .field = &Config::sdp_hierarchical_allgather,
            .source = kTorch,
-           .description = "Gathers inside each node first, then between nodes."},
+           .description =
+               "Gathers inside each node first, then between nodes. Without effect while "
+               "a group is on one node."},
           {.name = "sdp_gradient_clipping",
            .field = &Config::sdp_gradient_clipping,
            .min = 0,
            .open = true,
            .source = kTorch,
-           .description = "L2 norm to which gradients are clipped whenever they are sharded."},
+           .description = "L2 norm to which optimizer.step() clips gradients whenever they are "
+                          "sharded."},
       });
 }
 

@@ -52,9 +52,8 @@ void GradientSync::begin() {
 }
 
 bool GradientSync::had_backward() const {
-  return std::any_of(parts_.begin(), parts_.end(), [](const GradientPart* part) {
-    return part->had_backward();
-  });
+  return std::any_of(
+      parts_.begin(), parts_.end(), [](const GradientPart* part) { return part->had_backward(); });
 }
 
 void GradientSync::expect_backward() {

@@ -1,6 +1,7 @@
 #include "tessera/optim/distributed_optimizer.h"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 #include "tessera/base/error.h"
@@ -123,7 +124,7 @@ void DistributedOptimizer::prepare() {
     std::erase_if(group.params(), remote);
     for (at::Tensor& parameter : group.params()) {
       if (!undecided.contains(parameter.unsafeGetTensorImpl())) {
-        parameter = masters_->add(updated_part(parameter));
+        parameter = masters_->add(own_part(parameter));
       }
     }
   }
@@ -253,7 +254,7 @@ void DistributedOptimizer::take_gradients() {
   average_gradients();
   masters_->take_gradients();
   if (has_shards()) {
-    clip_shards();
+    global_grad_norm_ = clip_shards(context().config.sdp_gradient_clipping);
   }
 }
 
@@ -264,7 +265,7 @@ bool DistributedOptimizer::has_shards() const {
 }
 
 /// A divided parameter's part; other tensors themselves.
-at::Tensor DistributedOptimizer::updated_part(const at::Tensor& parameter) const {
+at::Tensor DistributedOptimizer::own_part(const at::Tensor& parameter) const {
   for (const ModelCore* model : model_set().models()) {
     if (model->shards() != nullptr) {
       const at::Tensor part = model->shards()->updated_part(parameter);
@@ -277,7 +278,7 @@ at::Tensor DistributedOptimizer::updated_part(const at::Tensor& parameter) const
 }
 
 /// Each rank of a shard group counts its parts, the first one also what all of them hold.
-void DistributedOptimizer::clip_shards() {
+double DistributedOptimizer::clip_shards(double max_norm) {
   comm::ProcessGroup* group = nullptr;
   for (const ModelCore* model : models_) {
     group = model->shards() == nullptr ? group : &model->shards()->group();
@@ -285,7 +286,7 @@ void DistributedOptimizer::clip_shards() {
   std::vector<at::Tensor> gradients;
   std::vector<at::Tensor> counted;
   for (const at::Tensor& parameter : parameters_) {
-    const at::Tensor part = updated_part(parameter);
+    const at::Tensor part = own_part(parameter);
     const at::Tensor& gradient = part.grad();
     if (!gradient.defined()) {
       continue;
@@ -299,8 +300,7 @@ void DistributedOptimizer::clip_shards() {
       counted.push_back(gradient);
     }
   }
-  global_grad_norm_ =
-      optim::clip_grad_norm(gradients, counted, context().config.sdp_gradient_clipping, *group);
+  return optim::clip_grad_norm(gradients, counted, max_norm, *group);
 }
 
 void DistributedOptimizer::average_gradients() {
@@ -355,11 +355,16 @@ std::vector<at::Tensor> DistributedOptimizer::counted_once(
 double DistributedOptimizer::clip_grad_norm(double max_norm) {
   prepare();
   if (has_shards()) {
-    throw ConfigError(
-        str("clip_grad_norm was called, but with sharded_data_parallel_degree greater than 1 "
-            "optimizer.step() clips gradients to sdp_gradient_clipping, ",
-            context().config.sdp_gradient_clipping,
-            "; leave the call out, and read the norm from global_grad_norm() after the step"));
+    if (std::isinf(max_norm) && max_norm > 0) {
+      average_gradients();
+      masters_->take_gradients();
+      return clip_shards(max_norm);
+    }
+    throw ConfigError(tessera::str(
+        "clip_grad_norm was called, but with sharded_data_parallel_degree greater than 1 "
+        "optimizer.step() clips gradients to sdp_gradient_clipping, ",
+        context().config.sdp_gradient_clipping,
+        "; leave the call out, and read the norm from global_grad_norm() after the step"));
   }
   average_gradients();
   masters_->take_gradients();
@@ -386,7 +391,7 @@ double DistributedOptimizer::clip_grad_norm(double max_norm) {
 }
 
 at::Tensor DistributedOptimizer::updated_tensor(const at::Tensor& parameter) const {
-  return masters_->of(updated_part(parameter));
+  return masters_->of(own_part(parameter));
 }
 
 NamedTensors DistributedOptimizer::updated_tensors() const {

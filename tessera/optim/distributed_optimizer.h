@@ -74,7 +74,9 @@ class DistributedOptimizer {
   /// Scales the gradients of this optimizer's parameters so that their L2 norm,
   /// over all ranks that hold some, is at most `max_norm`; returns the norm
   /// before. Averages gradients as `step` does. Collective over the world.
-  /// Throws: ConfigError for max_norm <= 0, and with sharded data parallelism, where `step` clips.
+  /// An infinite `max_norm` only asks for the norm.
+  /// Throws: ConfigError for max_norm <= 0, and with sharded data parallelism, where `step` clips,
+  /// for a finite one.
   double clip_grad_norm(double max_norm);
   /// The norm of all gradients before the last step's clipping; 0 before the first step. Only with
   /// sharded data parallelism, where `step` clips (sdp_gradient_clipping). Not collective.
@@ -110,6 +112,9 @@ class DistributedOptimizer {
   /// The only one of them. Throws: ConfigError for none, CheckpointError for
   /// several.
   model::ModelCore& model() const;
+  /// What this rank keeps of a parameter, and with it the gradient that it keeps: its part with
+  /// sharded data parallelism, else the parameter. Not collective.
+  at::Tensor own_part(const at::Tensor& parameter) const;
   /// The tensor the optimizer updates for a parameter: its master or itself.
   at::Tensor updated_tensor(const at::Tensor& parameter) const;
   /// This rank's parameters of the model by name, each as the tensor that the optimizer updates.
@@ -124,8 +129,7 @@ class DistributedOptimizer {
   void average_gradients();
   void take_gradients();
   bool has_shards() const;
-  void clip_shards();
-  at::Tensor updated_part(const at::Tensor& parameter) const;
+  double clip_shards(double max_norm);
   at::Tensor evaluate(const Closure& closure);
   std::vector<at::Tensor> counted_once(const at::Tensor& parameter, const at::Tensor& tensor) const;
 

@@ -37,8 +37,8 @@ at::Tensor tensor_in(
 
 bool can_be_divided(const at::Tensor& parameter) {
   const auto type = parameter.scalar_type();
-  const bool kind = type == at::kFloat || type == at::kDouble || type == at::kBFloat16 ||
-                    type == at::kHalf;
+  const bool kind =
+      type == at::kFloat || type == at::kDouble || type == at::kBFloat16 || type == at::kHalf;
   return kind && parameter.layout() == at::kStrided && parameter.device().is_cpu() &&
          parameter.is_contiguous() && parameter.storage_offset() == 0 && parameter.numel() > 0 &&
          parameter.storage().nbytes() == parameter.nbytes() && parameter.storage().use_count() == 1;
@@ -105,9 +105,8 @@ const DividedParameter* DividedParameters::find(const std::string& name) const {
   return found == list_.end() ? nullptr : &*found;
 }
 
-at::Tensor DividedParameters::part_of(
-    const DividedParameter& parameter,
-    const at::Tensor& whole) const {
+at::Tensor DividedParameters::part_of(const DividedParameter& parameter, const at::Tensor& whole)
+    const {
   const at::NoGradGuard no_grad;
   const at::Tensor flat = whole.detach().reshape({-1});
   const std::int64_t begin = std::min(parameter.per_rank * group_.rank(), flat.numel());
@@ -117,9 +116,8 @@ at::Tensor DividedParameters::part_of(
   return part;
 }
 
-at::Tensor DividedParameters::whole_of(
-    const DividedParameter& parameter,
-    const at::Tensor& part) const {
+at::Tensor DividedParameters::whole_of(const DividedParameter& parameter, const at::Tensor& part)
+    const {
   const at::NoGradGuard no_grad;
   const at::Tensor given = part.detach().contiguous();
   at::Tensor flat = at::empty({parameter.per_rank * group_.size()}, given.options());

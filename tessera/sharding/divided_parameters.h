@@ -22,8 +22,8 @@ struct DividedParameter {
   std::int64_t per_rank = 0;
 };
 
-/// The divided parameters of one model. Parts lie in memory that the ranks of the shard group share.
-/// Threads: step thread only.
+/// The divided parameters of one model. Parts lie in memory that the ranks of the shard group
+/// share. Threads: step thread only.
 class DividedParameters {
  public:
   /// Divides the parameters, one at a time; their values are equal on all ranks of the group.
@@ -69,8 +69,8 @@ class DividedParameters {
   std::vector<DividedParameter> list_;
 };
 
-/// Whether a parameter can be divided: dense, on the processor, floating-point, and the only user of
-/// its memory. Not collective.
+/// Whether a parameter can be divided: dense, on the processor, floating-point, and the only user
+/// of its memory. Not collective.
 bool can_be_divided(const at::Tensor& parameter);
 
 } // namespace tessera::sharding

@@ -41,9 +41,9 @@ struct GatherCount {
 /// Memory for gathered parameters of one model. What the last operator used stays gathered until
 /// the next one needs something else, for a layer's backward reads its weight twice.
 ///
-/// A gather reads the other ranks' memory and waits for nobody, so a rank may gather what the others
-/// never do. Values may not change meanwhile: whoever writes parts waits for all ranks before and
-/// after. Not collective. Threads: those that run user code, one at a time.
+/// A gather reads the other ranks' memory and waits for nobody, so a rank may gather what the
+/// others never do. Values may not change meanwhile: whoever writes parts waits for all ranks
+/// before and after. Not collective. Threads: those that run user code, one at a time.
 class GatherBuffers {
  public:
   /// With more live elements nothing stays gathered after its operator.

@@ -42,8 +42,8 @@ bool ModelShards::divides(
 ModelShards::ModelShards(Context& context, const NamedTensors& parameters, int number)
     : world_(context.world) {
   const Config& config = context.config;
-  const topology::ShardGroups groups = topology::shard_groups(
-      *context.layout, config.sharded_data_parallel_degree, world_->rank());
+  const topology::ShardGroups groups =
+      topology::shard_groups(*context.layout, config.sharded_data_parallel_degree, world_->rank());
   shards_ = world_->new_group(tessera::str("shards of model ", number), groups.shards);
   replicas_ = world_->new_group(tessera::str("shard replicas of model ", number), groups.replicas);
   NamedTensors divided;
@@ -57,8 +57,8 @@ ModelShards::ModelShards(Context& context, const NamedTensors& parameters, int n
   ShardReducer::Options options;
   options.bucket_elements = std::min(config.sdp_reduce_bucket_size, kMostBucketElements);
   options.scale = 1.0 / context.data_size();
-  reducer_ = std::make_unique<ShardReducer>(
-      *world_, *parameters_, *replicas_, *context.control, options);
+  reducer_ =
+      std::make_unique<ShardReducer>(*world_, *parameters_, *replicas_, *context.control, options);
 }
 
 at::Tensor ModelShards::updated_part(const at::Tensor& parameter) const {

@@ -25,8 +25,8 @@ class ModelShards {
  public:
   /// Divides those of `parameters` that are large enough; their values are equal on all ranks.
   /// `number`: of the model in this process, which names its groups.
-  /// Collective over the data-parallel ranks. Throws: ConfigError when a shard group's ranks share no
-  /// memory.
+  /// Collective over the data-parallel ranks. Throws: ConfigError when a shard group's ranks share
+  /// no memory.
   ModelShards(Context& context, const NamedTensors& parameters, int number);
 
   /// Whether this model's parameter will be divided under `config`. Not collective.
@@ -46,8 +46,8 @@ class ModelShards {
   /// The tensor that an optimizer updates in the place of a divided parameter; any other tensor is
   /// returned as it is. Not collective.
   at::Tensor updated_part(const at::Tensor& parameter) const;
-  /// Writes this rank's part of a whole value. Returns false, and does nothing, for a parameter that
-  /// is not divided. Not collective: between `before_writing` and `after_writing`.
+  /// Writes this rank's part of a whole value. Returns false, and does nothing, for a parameter
+  /// that is not divided. Not collective: between `before_writing` and `after_writing`.
   bool assign(const at::Tensor& parameter, const at::Tensor& whole) const;
   /// Collective over the shard group.
   void before_writing() {

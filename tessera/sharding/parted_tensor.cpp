@@ -43,12 +43,12 @@ const Record* record_of(const at::Tensor& tensor) {
 /// Operators that ask for shape and dtype, and those whose result is a view, whatever the strides.
 bool reads_no_numbers(const std::string& name) {
   static constexpr std::array<std::string_view, 25> kNames = {
-      "aten::t",          "aten::transpose", "aten::permute",          "aten::numpy_T",
-      "aten::view",       "aten::view_as",   "aten::detach",           "aten::detach_",
-      "aten::alias",      "aten::slice",     "aten::select",           "aten::narrow",
-      "aten::unsqueeze",  "aten::squeeze",   "aten::expand",           "aten::expand_as",
-      "aten::as_strided", "aten::unbind",    "aten::split_with_sizes", "aten::split",
-      "aten::chunk",      "aten::diagonal",  "aten::requires_grad_",   "aten::retain_grad",
+      "aten::t",           "aten::transpose", "aten::permute",          "aten::numpy_T",
+      "aten::view",        "aten::view_as",   "aten::detach",           "aten::detach_",
+      "aten::alias",       "aten::slice",     "aten::select",           "aten::narrow",
+      "aten::unsqueeze",   "aten::squeeze",   "aten::expand",           "aten::expand_as",
+      "aten::as_strided",  "aten::unbind",    "aten::split_with_sizes", "aten::split",
+      "aten::chunk",       "aten::diagonal",  "aten::requires_grad_",   "aten::retain_grad",
       "aten::is_same_size"};
   return name.ends_with("_like") || name.starts_with("aten::new_") ||
          std::find(kNames.begin(), kNames.end(), name) != kNames.end();
@@ -143,9 +143,12 @@ void change_gradient(const c10::OperatorHandle& op, torch::jit::Stack* stack, Gr
       refuse_gradient(op, slot);
     }
     const at::Scalar number = factor.isTensor() ? factor.toTensor().item() : factor.toScalar();
-    change([&](at::Tensor& tensor) { name == "aten::mul_" ? tensor.mul_(number) : tensor.div_(number); });
-  } else if (name == "aten::add_" && given.at(1).isTensor() && !given.at(1).toTensor().is_sparse() &&
-             record_of(given.at(1).toTensor()) == nullptr) {
+    change([&](at::Tensor& tensor) {
+      name == "aten::mul_" ? tensor.mul_(number) : tensor.div_(number);
+    });
+  } else if (
+      name == "aten::add_" && given.at(1).isTensor() && !given.at(1).toTensor().is_sparse() &&
+      record_of(given.at(1).toTensor()) == nullptr) {
     const at::Tensor added = given.at(1).toTensor() * given.at(2).toScalar();
     slot.extra = slot.extra.defined() ? slot.extra + added : added;
   } else {

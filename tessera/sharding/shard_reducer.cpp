@@ -111,9 +111,9 @@ void ShardReducer::settle() {
 
 void ShardReducer::show_handle(Parameter& parameter) {
   if (!has_whole_gradient(parameter)) {
-    whole_gradient(parameter) =
-        parameter.slot->active() ? gradient_handle(parameter.divided->whole, parameter.slot)
-                                 : at::Tensor();
+    whole_gradient(parameter) = parameter.slot->active()
+                                    ? gradient_handle(parameter.divided->whole, parameter.slot)
+                                    : at::Tensor();
   }
 }
 
@@ -232,8 +232,7 @@ void ShardReducer::launch(std::size_t index, bool zeros) {
     const at::Tensor rows = given ? gradient.detach().reshape({-1}) : at::Tensor();
     for (int rank = 0; rank < ranks; ++rank) {
       const at::Tensor to = flight.flat[rank].narrow(0, offset, per_rank);
-      const std::int64_t begin =
-          given ? std::min(per_rank * rank, rows.numel()) : 0;
+      const std::int64_t begin = given ? std::min(per_rank * rank, rows.numel()) : 0;
       const std::int64_t count = given ? std::min(per_rank, rows.numel() - begin) : 0;
       if (count > 0) {
         to.narrow(0, 0, count).copy_(rows.narrow(0, begin, count));
@@ -248,7 +247,8 @@ void ShardReducer::launch(std::size_t index, bool zeros) {
     }
     offset += per_rank;
   }
-  flight.work = shards_.reduce_scatter_async(flight.part, flight.flat.view({-1}), comm::ReduceOp::kSum);
+  flight.work =
+      shards_.reduce_scatter_async(flight.part, flight.flat.view({-1}), comm::ReduceOp::kSum);
   flights_.push_back(std::move(flight));
 }
 
@@ -279,8 +279,8 @@ bool ShardReducer::finish(const std::optional<std::string>& failure) {
   active_ = false;
   // One agreement, any rank's yes is a yes: failed, backward, which buckets have late parts, which
   // parameters were reached.
-  at::Tensor flags = at::zeros(
-      {static_cast<std::int64_t>(2 + buckets_.size() + parameters_.size())}, at::kByte);
+  at::Tensor flags =
+      at::zeros({static_cast<std::int64_t>(2 + buckets_.size() + parameters_.size())}, at::kByte);
   auto* flag = flags.data_ptr<std::uint8_t>();
   auto* late = flag + 2;
   auto* reached = late + buckets_.size();
@@ -392,7 +392,8 @@ void ShardReducer::average_rest() {
     }
     GradientSlot& slot = *parameter.slot;
     const DividedParameter& divided = *parameter.divided;
-    at::Tensor rows = at::zeros({divided.per_rank * shards_.size()}, divided.part.options().requires_grad(false));
+    at::Tensor rows =
+        at::zeros({divided.per_rank * shards_.size()}, divided.part.options().requires_grad(false));
     const at::Tensor own = has_whole_gradient(parameter) ? whole_gradient(parameter) : slot.extra;
     if (own.defined()) {
       rows.narrow(0, 0, own.numel()).copy_(own.detach().reshape({-1}));

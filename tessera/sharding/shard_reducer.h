@@ -16,11 +16,11 @@
 
 namespace tessera::sharding {
 
-/// Gradients of divided parameters. In every microbatch each bucket is reduce-scattered in the shard
-/// group once, as soon as its parameters have been added to as often as in the microbatch before, and
-/// this rank adds its part to a sum; a rank whose flow reached none of them sends zeros. At the end
-/// of the last backward pass before an update the sums are averaged with the ranks that keep the
-/// same parts.
+/// Gradients of divided parameters. In every microbatch each bucket is reduce-scattered in the
+/// shard group once, as soon as its parameters have been added to as often as in the microbatch
+/// before, and this rank adds its part to a sum; a rank whose flow reached none of them sends
+/// zeros. At the end of the last backward pass before an update the sums are averaged with the
+/// ranks that keep the same parts.
 ///
 /// The order of buckets is the same on all ranks, and nothing waits inside a backward, so flows may
 /// differ between ranks. Gradients that come after their bucket has left go with the next one.

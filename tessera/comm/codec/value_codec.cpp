@@ -311,8 +311,8 @@ TensorStub describe(const at::Tensor& tensor) {
 
 void copy_elements(const at::Tensor& tensor, std::byte* into) {
   // A sharded parameter has no memory of its own; the operator below finds its elements.
-  if (tensor.device().is_cpu() && tensor.is_contiguous() && !tensor.is_conj() &&
-      !tensor.is_neg() && tensor.data_ptr() != nullptr) {
+  if (tensor.device().is_cpu() && tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg() &&
+      tensor.data_ptr() != nullptr) {
     std::memcpy(into, tensor.data_ptr(), tensor.nbytes());
     return;
   }

@@ -7,8 +7,7 @@ namespace {
 template <typename MakeNet>
 void expect_plain_numbers(const std::string& what, MakeNet make_net) {
   for (const int microbatches : {1, 2}) {
-    const Trained plain =
-        train_plain(make_net, random_batches(16), 3, world_size() * microbatches);
+    const Trained plain = train_plain(make_net, random_batches(16), 3, world_size() * microbatches);
     for (const int degree : degrees()) {
       const Trained trained =
           train_distributed(sharded(degree, microbatches), make_net, random_batches(16), 3);

@@ -41,7 +41,8 @@ struct MixedImpl : torch::nn::Module {
     memory = register_module(
         "memory", torch::nn::GRU(torch::nn::GRUOptions(kWidth, 5).batch_first(true)));
     attention = register_module(
-        "attention", torch::nn::MultiheadAttention(torch::nn::MultiheadAttentionOptions(kWidth, 2)));
+        "attention",
+        torch::nn::MultiheadAttention(torch::nn::MultiheadAttentionOptions(kWidth, 2)));
     head = register_module("head", torch::nn::Linear(5, kWidth));
     scale = register_parameter("scale", torch::full({kWidth}, 0.9));
   }

@@ -54,7 +54,9 @@ TEST(Uses, WhatHasNoMemoryIsAnError) {
   EXPECT_ANY_THROW((weight.accessor<float, 2>()));
   EXPECT_THAT(
       error_of<UserError>([&] { weight.mul_(2); }),
-      AllOf(HasSubstr("aten::mul_ writes to the parameter 'a.weight'"), HasSubstr("load_state_dict")));
+      AllOf(
+          HasSubstr("aten::mul_ writes to the parameter 'a.weight'"),
+          HasSubstr("load_state_dict")));
   EXPECT_THAT(
       error_of<UserError>([&] { torch::nn::init::zeros_(net->b->bias); }), HasSubstr("'b.bias'"));
   EXPECT_THAT(
@@ -70,7 +72,9 @@ TEST(Uses, OtherMemoryInAHandleIsAnError) {
   net->a->weight.set_data(torch::zeros({2 * kWidth, kWidth}));
   auto step = tessera::step([&](torch::Tensor x) { model(x); });
   EXPECT_THAT(
-      error_of<UserError>([&] { step(torch::zeros({2, kWidth})); }),
+      error_of<UserError>([&] {
+        step(torch::zeros({2, kWidth}));
+      }),
       AllOf(HasSubstr("'a.weight'"), HasSubstr("set_data")));
 }
 
@@ -102,10 +106,11 @@ TEST(Uses, SparseGradientsAreRefused) {
   const Ended ended;
   torch::nn::Embedding table(torch::nn::EmbeddingOptions(5, kWidth).sparse(true));
   DistributedModel model(table);
-  auto step = tessera::step(
-      [&](torch::Tensor ids) { model.backward(model(ids).pow(2).mean()); });
+  auto step = tessera::step([&](torch::Tensor ids) { model.backward(model(ids).pow(2).mean()); });
   EXPECT_THAT(
-      error_of<UserError>([&] { step(torch::tensor({1, 2})); }),
+      error_of<UserError>([&] {
+        step(torch::tensor({1, 2}));
+      }),
       AllOf(HasSubstr("'weight'"), HasSubstr("sdp_param_persistence_threshold")));
 }
 
@@ -142,8 +147,7 @@ TEST(Uses, GradientsOutsideOfSteps) {
     DistributedModel model(net);
     auto optimizer = sgd(model.parameters());
     Block plain = block();
-    torch::optim::SGD reference(
-        plain->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+    torch::optim::SGD reference(plain->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
     auto step = tessera::step(
         [&](torch::Tensor x, torch::Tensor y) { model.backward(torch::mse_loss(model(x), y)); });
     for (int i = 0; i < 3; ++i) {

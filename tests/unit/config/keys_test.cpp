@@ -125,13 +125,7 @@ TEST(Keys, NotYetAvailable) {
           "bf16",
           "shard_optimizer_state",
           "ddp_dist_backend",
-          "ddp_port",
-          "sharded_data_parallel_degree",
-          "sdp_reduce_bucket_size",
-          "sdp_param_persistence_threshold",
-          "sdp_max_live_parameters",
-          "sdp_hierarchical_allgather",
-          "sdp_gradient_clipping"));
+          "ddp_port"));
 }
 
 // A value of the key's type and range that is not its default.
