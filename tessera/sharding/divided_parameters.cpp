@@ -47,6 +47,7 @@ bool can_be_divided(const at::Tensor& parameter) {
 DividedParameters::DividedParameters(
     comm::ProcessGroup& group,
     const NamedTensors& parameters,
+    const Make& make,
     std::int64_t most_live_elements)
     : group_(group), buffers_(std::make_shared<GatherBuffers>(most_live_elements)) {
   if (parameters.empty()) {
@@ -71,6 +72,17 @@ DividedParameters::DividedParameters(
   const std::shared_ptr<comm::Window> window = memory->make_window(bytes);
   std::size_t offset = 0;
   for (const auto& [name, tensor] : parameters) {
+    make(name, tensor);
+    if (!can_be_divided(tensor)) {
+      throw ConfigError(str(
+          "the parameter '",
+          name,
+          "' is made without memory and then shares its memory with another tensor, so it cannot "
+          "be divided; build it without delay_param_initialization, or write a "
+          "sdp_param_persistence_threshold above its ",
+          tensor.numel(),
+          " elements"));
+    }
     DividedParameter& made = list_.emplace_back();
     made.name = name;
     made.whole = tensor;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -26,11 +27,17 @@ struct DividedParameter {
 /// share. Threads: step thread only.
 class DividedParameters {
  public:
-  /// Divides the parameters, one at a time; their values are equal on all ranks of the group.
-  /// Collective over `group`. Throws: ConfigError when the ranks share no memory.
+  /// Gives a parameter the values that all ranks of the group have; it may have had no memory
+  /// before.
+  using Make = std::function<void(const std::string& name, const at::Tensor& parameter)>;
+
+  /// Makes and divides the parameters, one at a time, so that one is whole.
+  /// Collective over `group`. Throws: ConfigError when the ranks share no memory, or a parameter
+  /// shares its own with another tensor.
   DividedParameters(
       comm::ProcessGroup& group,
       const NamedTensors& parameters,
+      const Make& make,
       std::int64_t most_live_elements);
 
   const std::vector<DividedParameter>& list() const {

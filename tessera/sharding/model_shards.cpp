@@ -26,7 +26,7 @@ bool ModelShards::divides(
       parameter.numel() < config.sdp_param_persistence_threshold) {
     return false;
   }
-  if (!can_be_divided(parameter)) {
+  if (!parameter.is_meta() && !can_be_divided(parameter)) {
     log::warning(tessera::str(
         "the parameter '",
         name,
@@ -39,21 +39,19 @@ bool ModelShards::divides(
   return true;
 }
 
-ModelShards::ModelShards(Context& context, const NamedTensors& parameters, int number)
+ModelShards::ModelShards(
+    Context& context,
+    const NamedTensors& parameters,
+    const DividedParameters::Make& make,
+    int number)
     : world_(context.world) {
   const Config& config = context.config;
   const topology::ShardGroups groups =
       topology::shard_groups(*context.layout, config.sharded_data_parallel_degree, world_->rank());
   shards_ = world_->new_group(tessera::str("shards of model ", number), groups.shards);
   replicas_ = world_->new_group(tessera::str("shard replicas of model ", number), groups.replicas);
-  NamedTensors divided;
-  for (const auto& [name, tensor] : parameters) {
-    if (divides(config, name, tensor)) {
-      divided.emplace_back(name, tensor);
-    }
-  }
-  parameters_ =
-      std::make_unique<DividedParameters>(*shards_, divided, config.sdp_max_live_parameters);
+  parameters_ = std::make_unique<DividedParameters>(
+      *shards_, parameters, make, config.sdp_max_live_parameters);
   ShardReducer::Options options;
   options.bucket_elements = std::min(config.sdp_reduce_bucket_size, kMostBucketElements);
   options.scale = 1.0 / context.data_size();

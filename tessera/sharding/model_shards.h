@@ -23,13 +23,16 @@ namespace tessera::sharding {
 /// sharded data parallelism.
 class ModelShards {
  public:
-  /// Divides those of `parameters` that are large enough; their values are equal on all ranks.
-  /// `number`: of the model in this process, which names its groups.
-  /// Collective over the data-parallel ranks. Throws: ConfigError when a shard group's ranks share
-  /// no memory.
-  ModelShards(Context& context, const NamedTensors& parameters, int number);
+  /// Makes and divides `parameters`. `number`: of the model in this process, which names its
+  /// groups. Collective over the data-parallel ranks. Throws: as DividedParameters.
+  ModelShards(
+      Context& context,
+      const NamedTensors& parameters,
+      const DividedParameters::Make& make,
+      int number);
 
-  /// Whether this model's parameter will be divided under `config`. Not collective.
+  /// Whether this parameter is to be divided under `config`; a large one that cannot be is named in
+  /// a warning. Not collective.
   static bool divides(const Config& config, const std::string& name, const at::Tensor& parameter);
 
   const DividedParameters& parameters() const {

@@ -2,7 +2,7 @@
 """usage: numerics_test.py PROGRAM REPOSITORY
 
 The same job in ways that must give the same losses: gradient accumulation, activation
-checkpointing, bf16 within a bound, delayed parameters on one rank and on two.
+checkpointing, sharded replicas, bf16 within a bound, delayed parameters on one rank and on two.
 """
 import glob
 import json
@@ -70,6 +70,14 @@ with tempfile.TemporaryDirectory() as work:
     rounded = furthest(losses("bf16", 2, precision="bf16"), plain)
     print(f"bf16 with f32 masters beside f32: {rounded:.1e}")
     assert 1e-6 < rounded < 2e-3
+
+    # Two replicas with copies of everything, and with a half each of parameters, gradients and state.
+    replicas = {"pipeline_parallel_degree": 1, "ddp": True}
+    shards = {**replicas, "sharded_data_parallel_degree": 2, "sdp_param_persistence_threshold": 1000}
+    copied = losses("copied", 2, replicas)
+    sharded = furthest(losses("sharded", 2, shards, activation_checkpointing="each"), copied)
+    print(f"sharded replicas beside copies: {sharded:.1e}")
+    assert sharded < 1e-4
 
     # The values of the whole on any division, drawn in another way than without
     # the delay (docs/adr/0011-delayed-parameters.md).

@@ -161,6 +161,35 @@ TEST(State, DictionariesFitAnyDegree) {
   }
 }
 
+/// Two large layers, built without memory where `delayed`.
+TensorMap built(int degree, bool delayed) {
+  init(sharded(degree));
+  const Ended ended;
+  torch::manual_seed(7);
+  torch::nn::Sequential net;
+  {
+    const delay_param_initialization scope(delayed);
+    net->push_back(torch::nn::Linear(kWidth, 64));
+    net->push_back(torch::nn::Linear(64, kWidth));
+  }
+  DistributedModel model(net);
+  EXPECT_NE(net->parameters()[0].device().type(), at::kMeta);
+  auto optimizer = sgd(model.parameters());
+  auto train_step = tessera::step(
+      [&](torch::Tensor x, torch::Tensor y) { model.backward(torch::mse_loss(model(x), y)); });
+  const Batch mine = mine_of(random_batches(16)(0));
+  train_step(mine.x, mine.y);
+  optimizer.step();
+  return model.state_dict();
+}
+
+TEST(State, DelayedParametersAreDividedAsTheyAreMade) {
+  const TensorMap plain = built(1, true);
+  for (const int degree : degrees()) {
+    expect_same(built(degree, true), plain, str("degree ", degree), 1e-6);
+  }
+}
+
 TEST(State, IsCopiedToAPlainModule) {
   init(sharded(2));
   const Ended ended;
