@@ -25,10 +25,9 @@ void delete_record(void* context) {
   delete static_cast<Record*>(context);
 }
 
-// The storage says that it is on no real device: what would write a tensor's bytes past all
-// operators (torch::save) fails there.
+// Views take their device from the storage, so it says the one on which the numbers will be.
 at::DataPtr without_memory(Record record) {
-  return {nullptr, new Record(std::move(record)), &delete_record, at::Device(at::kMeta)};
+  return {nullptr, new Record(std::move(record)), &delete_record, at::Device(at::kCPU)};
 }
 
 const Record* record_of(const at::Tensor& tensor) {

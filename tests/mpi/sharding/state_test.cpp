@@ -37,8 +37,8 @@ class SharedFolder {
   fs::path path_;
 };
 
-struct Run {
-  explicit Run(at::ScalarType type = at::kFloat)
+struct Training {
+  explicit Training(at::ScalarType type = at::kFloat)
       : net(made(type)),
         model(net),
         optimizer(torch::optim::AdamW(model.parameters(), torch::optim::AdamWOptions(0.01))),
@@ -80,7 +80,7 @@ void expect_resumed(bool full) {
     {
       init(sharded(from));
       const Ended ended;
-      Run run;
+      Training run;
       run.step(0);
       run.step(1);
       hash = save(run.model, run.optimizer, folder.path(), "two", {.full = full}).state_hash;
@@ -90,7 +90,7 @@ void expect_resumed(bool full) {
     for (const int to : all_degrees()) {
       init(sharded(to));
       const Ended ended;
-      Run run;
+      Training run;
       ASSERT_TRUE(load(run.model, run.optimizer, folder.path()));
       // The same state again, bit for bit.
       EXPECT_EQ(
@@ -118,7 +118,7 @@ TEST(State, MastersAreSaved) {
     {
       init(sharded(degree));
       const Ended ended;
-      Run run(at::kBFloat16);
+      Training run(at::kBFloat16);
       run.step(0);
       save(run.model, run.optimizer, folder.path(), "one");
       run.step(1);
@@ -126,7 +126,7 @@ TEST(State, MastersAreSaved) {
     }
     init(sharded(degree));
     const Ended ended;
-    Run run(at::kBFloat16);
+    Training run(at::kBFloat16);
     load(run.model, run.optimizer, folder.path());
     run.step(1);
     expect_same(run.model.state_dict(), uninterrupted, str("degree ", degree), 0);
@@ -140,7 +140,7 @@ TEST(State, DictionariesFitAnyDegree) {
   {
     init(sharded(2));
     const Ended ended;
-    Run run;
+    Training run;
     run.step(0);
     model_state = run.model.state_dict();
     optimizer_state = run.optimizer.state_dict();
@@ -153,7 +153,7 @@ TEST(State, DictionariesFitAnyDegree) {
   for (const int degree : all_degrees()) {
     init(sharded(degree));
     const Ended ended;
-    Run run;
+    Training run;
     run.model.load_state_dict(model_state);
     run.optimizer.load_state_dict(optimizer_state);
     run.step(1);
@@ -193,7 +193,7 @@ TEST(State, DelayedParametersAreDividedAsTheyAreMade) {
 TEST(State, IsCopiedToAPlainModule) {
   init(sharded(2));
   const Ended ended;
-  Run run;
+  Training run;
   run.step(0);
   Mixed plain;
   run.model.copy_to(plain);

@@ -60,6 +60,9 @@ TEST(Uses, WhatHasNoMemoryIsAnError) {
   EXPECT_THAT(
       error_of<UserError>([&] { torch::nn::init::zeros_(net->b->bias); }), HasSubstr("'b.bias'"));
   EXPECT_THAT(
+      error_of<UserError>([&] { net->to(torch::kDouble); }),
+      AllOf(HasSubstr("to() was called"), HasSubstr("kept in parts")));
+  EXPECT_THAT(
       error_of<ConfigError>([&] { optimizer.clip_grad_norm(1.0); }),
       HasSubstr("sdp_gradient_clipping"));
 }
