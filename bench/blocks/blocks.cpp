@@ -4,6 +4,7 @@
 //   mpirun -n 2 bench_blocks --pp 2 [--mode fast] [--json]
 //   mpirun -n 4 bench_blocks --tp 4 --kind 2d
 //   mpirun -n 2 bench_blocks --dp 2 --optimizer adamw --shard-state
+//   mpirun -n 2 bench_blocks --dp 2 --sharding 2
 //
 // Ranks of a tensor-parallel group share the rows of a microbatch.
 // 8 blocks of hidden 512 and inner 2048, 8 microbatches of 64 rows in all, f32,
@@ -138,6 +139,7 @@ struct Settings {
   int tp = 1;
   std::string kind = "speed"; // of tensor parallelism
   int dp = 1;
+  int sharding = 1; // degree of sharded data parallelism
   std::string schedule = "interleaved";
   int microbatches = 8;
   int steps = 5;
@@ -196,6 +198,7 @@ tessera::Config config_of(const Settings& settings) {
   config.tensor_parallel_degree = settings.tp;
   config.tensor_parallel_kind = settings.kind == "2d" ? "2d" : "1d";
   config.ddp = settings.dp * settings.tp > 1;
+  config.sharded_data_parallel_degree = settings.sharding;
   config.optimize = settings.kind == "memory" ? "memory" : "speed";
   config.pipeline = settings.schedule;
   config.microbatches = settings.microbatches / settings.dp;
@@ -322,6 +325,7 @@ void report(const Settings& settings, const Times& times) {
         {"tp", settings.tp},
         {"kind", settings.kind},
         {"dp", settings.dp},
+        {"sharding", settings.sharding},
         {"schedule", settings.schedule},
         {"mode", settings.mode},
         {"reproducible", settings.reproducible},
@@ -355,12 +359,13 @@ void report(const Settings& settings, const Times& times) {
     std::printf("%-34s %9.1f %9.1f %12.1f\n", name, summary.best, summary.median, processor.best);
   };
   std::printf(
-      "pp %d, tp %d %s, dp %d, %s, %s, %d microbatches of %d rows\n"
+      "pp %d, tp %d %s, dp %d, sharding %d, %s, %s, %d microbatches of %d rows\n"
       "%-34s %9s %9s %12s\n",
       settings.pp,
       settings.tp,
       settings.kind.c_str(),
       settings.dp,
+      settings.sharding,
       settings.schedule.c_str(),
       settings.mode.c_str(),
       settings.microbatches,
@@ -432,6 +437,8 @@ int main(int argc, char** argv) {
   app.add_option("--kind", settings.kind, "of tensor parallelism")
       ->check(CLI::IsMember({"speed", "memory", "2d"}));
   app.add_option("--dp", settings.dp, "data-parallel ranks")->check(CLI::PositiveNumber);
+  app.add_option("--sharding", settings.sharding, "degree of sharded data parallelism")
+      ->check(CLI::PositiveNumber);
   app.add_option("--schedule", settings.schedule, "simple or interleaved");
   app.add_flag("--reproducible", settings.reproducible, "sums in one order");
   app.add_flag("--shard-state", settings.shard_state, "shard_optimizer_state");

@@ -129,14 +129,17 @@ Forecast forecast(const Job& job, const models::Preset& preset, const topology::
       }
       counted[static_cast<std::size_t>(index)] = true;
       const graph::Parameter& parameter = part.graph.parameters[static_cast<std::size_t>(index)];
-      const auto elements = static_cast<double>(parameter.elements);
+      // A rank keeps its share of a sharded parameter.
+      const bool divided = parameter.elements >= job.parallel.sdp_param_persistence_threshold;
+      const double share = divided ? 1.0 / job.parallel.sharded_data_parallel_degree : 1.0;
+      const double bytes = share * static_cast<double>(parameter.bytes);
+      const double elements = share * static_cast<double>(parameter.elements);
       StageBytes& stage = stage_of(i);
-      stage.parameters += static_cast<double>(parameter.bytes);
+      stage.parameters += bytes;
       // The optimizer works on f32 gradients of f32 masters, of its share of the parameters.
       const double updated =
           elements / (job.parallel.shard_optimizer_state ? degrees.reduced_data : 1);
-      stage.gradients +=
-          static_cast<double>(parameter.bytes) + (in_16_bits(job) ? 4 * updated : 0);
+      stage.gradients += bytes + (in_16_bits(job) ? 4 * updated : 0);
       stage.optimizer += updated * optimizer_bytes_per_element(job);
     }
   }

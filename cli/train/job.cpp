@@ -209,6 +209,17 @@ void check_couplings(const Job& job, bool has_warmup, form::Faults& faults) {
         "layers; leave one of them out");
   }
   check_precision(job, faults);
+  const double clip_norm = job.optimizer.clip_norm;
+  if (job.parallel.sharded_data_parallel_degree > 1 && clip_norm != Job::Optimizer().clip_norm &&
+      clip_norm != job.parallel.sdp_gradient_clipping) {
+    faults.add(str(
+        "'optimizer.clip_norm' is ",
+        clip_norm,
+        ", but with 'parallel.sharded_data_parallel_degree' greater than 1 gradients are clipped "
+        "to 'parallel.sdp_gradient_clipping', ",
+        job.parallel.sdp_gradient_clipping,
+        "; leave clip_norm out"));
+  }
   if (job.data.directory.empty()) {
     faults.add(
         "'data.directory' is missing; name the folder that `tessera data "

@@ -256,10 +256,12 @@ double Trainer::train_step(std::int64_t number) {
     loss += step(batch.ids, batch.targets).reduce_mean().to(torch::kDouble).item<double>();
     keep_events(number + 1, i);
   }
-  // The norm is needed without clipping too: it tells whether all is finite.
+  // The norm is needed without clipping too: it tells whether all is finite. Sharded gradients are
+  // clipped by the optimizer's step.
+  const bool clips =
+      job_.optimizer.clip_norm > 0 && job_.parallel.sharded_data_parallel_degree == 1;
   grad_norm_ = optimizer_->clip_grad_norm(
-      job_.optimizer.clip_norm > 0 ? job_.optimizer.clip_norm
-                                   : std::numeric_limits<double>::infinity());
+      clips ? job_.optimizer.clip_norm : std::numeric_limits<double>::infinity());
   if (!judge_update(number, loss)) {
     return loss;
   }

@@ -138,7 +138,9 @@ bool Trainer::judge_update(std::int64_t step, double loss) {
     for (const auto& [name, parameter] : distributed_->local_parameters()) {
       if (!finite(parameter.detach())) {
         found.push_back("parameter " + name);
-      } else if (parameter.grad().defined() && !finite(parameter.grad())) {
+      }
+      const at::Tensor gradient = optimizer_->own_part(parameter).grad();
+      if (gradient.defined() && !finite(gradient)) {
         found.push_back("gradient of " + name);
       }
     }

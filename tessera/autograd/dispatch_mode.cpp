@@ -16,8 +16,9 @@ thread_local DispatchMode* t_mode = nullptr;
 
 // Filled by static initialisers and first uses, never emptied.
 constexpr std::size_t kMostTensorModes = 4;
-std::array<std::atomic<TensorDispatchMode*>, kMostTensorModes> tensor_modes{};
-std::atomic<TensorDispatchMode*> guard_mode{nullptr};
+using ModeList = std::array<std::atomic<TensorDispatchMode*>, kMostTensorModes>;
+ModeList tensor_modes{};
+ModeList guard_modes{};
 
 // Names the protected member of TensorImpl; no object of this class exists.
 struct ModeKeySet : c10::TensorImpl {
@@ -39,8 +40,9 @@ bool owns_argument(
   return owns;
 }
 
-DispatchMode* owner_among(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
-  for (const auto& entry : tensor_modes) {
+DispatchMode*
+owner_among(const ModeList& modes, const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+  for (const auto& entry : modes) {
     TensorDispatchMode* mode = entry.load();
     if (mode == nullptr) {
       break;
@@ -53,11 +55,10 @@ DispatchMode* owner_among(const c10::OperatorHandle& op, const torch::jit::Stack
 }
 
 DispatchMode* mode_for(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
-  TensorDispatchMode* guard = guard_mode.load();
-  if (guard != nullptr && owns_argument(*guard, op, stack)) {
+  if (DispatchMode* guard = owner_among(guard_modes, op, stack)) {
     return guard;
   }
-  return t_mode != nullptr ? t_mode : owner_among(op, stack);
+  return t_mode != nullptr ? t_mode : owner_among(tensor_modes, op, stack);
 }
 
 void ask_mode(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
@@ -90,8 +91,10 @@ DispatchScope::~DispatchScope() {
   c10::impl::tls_set_dispatch_key_included(kModeKey, previous_included_);
 }
 
-void add_tensor_dispatch_mode(TensorDispatchMode* mode) {
-  for (auto& entry : tensor_modes) {
+namespace {
+
+void add(ModeList& modes, TensorDispatchMode* mode) {
+  for (auto& entry : modes) {
     TensorDispatchMode* empty = nullptr;
     if (entry.compare_exchange_strong(empty, mode)) {
       return;
@@ -100,9 +103,35 @@ void add_tensor_dispatch_mode(TensorDispatchMode* mode) {
   TESSERA_CHECK(false, "more than ", kMostTensorModes, " tensor modes");
 }
 
-void set_guard_dispatch_mode(TensorDispatchMode* mode) {
-  TensorDispatchMode* none = nullptr;
-  TESSERA_CHECK(guard_mode.compare_exchange_strong(none, mode), "there is a guard already");
+/// Operators called inside the scope are seen by the modes again.
+class SeenByModes {
+ public:
+  SeenByModes() : excluded_(c10::impl::tls_is_dispatch_key_excluded(kModeKey)) {
+    c10::impl::tls_set_dispatch_key_excluded(kModeKey, false);
+  }
+  ~SeenByModes() {
+    c10::impl::tls_set_dispatch_key_excluded(kModeKey, excluded_);
+  }
+  SeenByModes(const SeenByModes&) = delete;
+  SeenByModes& operator=(const SeenByModes&) = delete;
+
+ private:
+  bool excluded_;
+};
+
+} // namespace
+
+void add_tensor_dispatch_mode(TensorDispatchMode* mode) {
+  add(tensor_modes, mode);
+}
+
+void add_guard_dispatch_mode(TensorDispatchMode* mode) {
+  add(guard_modes, mode);
+}
+
+void call_seen(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  const SeenByModes again;
+  op.callBoxed(stack);
 }
 
 void attract_mode(const at::Tensor& tensor) {

@@ -55,8 +55,12 @@ class TensorDispatchMode : public DispatchMode {
 void add_tensor_dispatch_mode(TensorDispatchMode* mode);
 
 /// `mode` is asked before the thread's own mode and before all others: a tensor of its own must
-/// reach no kernel, whoever watches. There is one, which lives as long as the program.
-void set_guard_dispatch_mode(TensorDispatchMode* mode);
+/// reach no kernel, whoever watches. It lives as long as the program.
+void add_guard_dispatch_mode(TensorDispatchMode* mode);
+
+/// Calls `op` so that the modes see it again, although a mode calls it. The caller has changed the
+/// arguments so that its own mode does not own them any more.
+void call_seen(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 
 inline constexpr c10::DispatchKey kModeKey = c10::DispatchKey::DeferredInit;
 

@@ -12,6 +12,7 @@
 #include "tessera/checkpoint/writer.h"
 #include "tessera/runtime/error_text.h"
 #include "tessera/state/optimizer_parts.h"
+#include "tessera/state/sharded_state.h"
 #include "tessera/tensor/value.h"
 
 namespace tessera::checkpoint {
@@ -112,14 +113,19 @@ SaveInfo info_of(
 }
 
 // Replicas hold the same state, so the first of them writes it. The ranks of a TP_GROUP assemble
-// what they hold together and share it out.
+// what they hold together and share it out; before it the ranks of a shard group do.
 RankContent content_of(Context& context, const Subject& subject, bool writes, bool full) {
   RankContent content;
+  Subject whole = subject;
+  if (subject.divided != nullptr) {
+    whole.parameters = state::whole_tensors(*subject.divided, subject.parameters, writes);
+    whole.state = state::whole_state(*subject.divided, subject.state, writes);
+  }
   if (writes) {
-    const TensorMap share = subject.layout->whole_share(tensors_of(subject));
+    const TensorMap share = subject.layout->whole_share(tensors_of(whole));
     content.model.assign(share.begin(), share.end());
     if (subject.optimizer != nullptr) {
-      content.optimizer = subject.layout->whole_share(subject.state);
+      content.optimizer = subject.layout->whole_share(whole.state);
     }
     if (full) {
       gather_whole(context, content);
@@ -217,6 +223,15 @@ std::vector<Wanted> wanted_of(const state::StateLayout& layout, int part, bool p
   return wanted;
 }
 
+// Copies loaded tensors into this rank's, of a divided parameter its part.
+void write_own(const Subject& subject, TensorMap& own, const TensorMap& loaded) {
+  for (const auto& [name, tensor] : loaded) {
+    const auto* parts = subject.divided == nullptr ? nullptr : subject.divided->find(name);
+    own.at(name).detach().copy_(
+        parts == nullptr ? tensor : subject.divided->part_of(*parts, tensor));
+  }
+}
+
 } // namespace
 
 void load_model(const Subject& subject, const Checkpoint& from) {
@@ -242,9 +257,7 @@ void load_model(const Subject& subject, const Checkpoint& from) {
     for (std::size_t i = 0; i < wanted.size(); ++i) {
       whole.emplace(wanted[i].name, loaded[i]);
     }
-    for (const auto& [name, tensor] : layout.to_local(part, whole)) {
-      own.at(name).detach().copy_(tensor);
-    }
+    write_own(subject, own, layout.to_local(part, whole));
   }
 }
 
@@ -274,9 +287,7 @@ std::set<std::string> load_fitting(const Subject& subject, const Checkpoint& fro
     for (std::size_t i = 0; i < fitting.size(); ++i) {
       whole.emplace(fitting[i].name, loaded[i]);
     }
-    for (const auto& [name, tensor] : layout.to_local(part, whole)) {
-      own.at(name).detach().copy_(tensor);
-    }
+    write_own(subject, own, layout.to_local(part, whole));
   }
   const std::set<std::string> known = layout.whole_names();
   for (const std::string& name : saved) {
@@ -293,7 +304,11 @@ void load_optimizer(const Subject& subject, const Checkpoint& from) {
   state::OptimizerState local;
   for (int part = 0; part < layout.parts(); ++part) {
     const auto wanted = wanted_of(layout, part, true);
-    state::merge_into(local, layout.to_local(from.load_optimizer(wanted)));
+    auto loaded = layout.to_local(from.load_optimizer(wanted));
+    if (subject.divided != nullptr) {
+      loaded = state::part_state(*subject.divided, std::move(loaded));
+    }
+    state::merge_into(local, std::move(loaded));
   }
   state::restore(*subject.optimizer, std::move(local), subject.parameters);
 }

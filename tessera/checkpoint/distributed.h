@@ -12,6 +12,7 @@
 #include "tessera/checkpoint/options.h"
 #include "tessera/checkpoint/reader.h"
 #include "tessera/context/context.h"
+#include "tessera/sharding/divided_parameters.h"
 #include "tessera/state/layout.h"
 
 /// Checkpoints that all ranks of a world write and read together. Threads: step thread only.
@@ -32,6 +33,8 @@ struct Subject {
   bool all_write = false;
   /// What a loss scaler keeps, as JSON, the same on all ranks; "": there is none.
   std::string fp16_states = {};
+  /// Of parameters that ranks hold together; `parameters` has their parts. May be nullptr.
+  const sharding::DividedParameters* divided = nullptr;
 };
 
 /// Writes `<directory>/<tag>/`; `steps` is the number of steps done. Collective over the world.

@@ -273,6 +273,19 @@ std::vector<Coupling> sharding_rules() {
        {"sharded_data_parallel_degree", "shard_optimizer_state"},
        [](C c) { return sharded(c) && c.shard_optimizer_state; },
        "sharded data parallelism already shards optimizer state; leave shard_optimizer_state out"},
+      {"sharding excludes tensor",
+       "sharded_data_parallel_degree greater than 1 needs tensor_parallel_degree 1 in this "
+       "version.",
+       {"sharded_data_parallel_degree", "tensor_parallel_degree"},
+       [](C c) { return sharded(c) && c.tensor_parallel_degree > 1; },
+       [](C c) {
+         return str(
+             "sharded_data_parallel_degree is ",
+             c.sharded_data_parallel_degree,
+             " and tensor_parallel_degree is ",
+             c.tensor_parallel_degree,
+             ", which is not available together in this version; set one of them to 1");
+       }},
       {"sharding with tensor needs prescaled",
        "sharded_data_parallel_degree greater than 1 with tensor_parallel_degree greater than 1 "
        "needs prescaled_batch.",

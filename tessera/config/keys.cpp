@@ -315,41 +315,41 @@ std::vector<Key> sharding_keys() {
            .field = &Config::sharded_data_parallel_degree,
            .min = 1,
            .max = kMost,
-           .status = Status::kNotYet,
            .source = kTorch,
            .description = "Ranks of a data-parallel group over which parameters, gradients and "
-                          "optimizer state are sharded."},
+                          "optimizer state "
+                          "are sharded. The ranks of such a group are on one node."},
           {.name = "sdp_reduce_bucket_size",
            .field = &Config::sdp_reduce_bucket_size,
            .min = 1,
-           .status = Status::kNotYet,
            .source = kTorch,
-           .description = "Gradient bucket, in elements."},
+           .description =
+               "Most elements of a gradient bucket; a bucket leaves at 1048576 elements anyway."},
           {.name = "sdp_param_persistence_threshold",
            .field = &Config::sdp_param_persistence_threshold,
            .min = 0,
-           .status = Status::kNotYet,
            .source = kTorch,
            .description = "Parameter tensors of fewer elements stay whole on every rank."},
           {.name = "sdp_max_live_parameters",
            .field = &Config::sdp_max_live_parameters,
            .min = 1,
-           .status = Status::kNotYet,
            .source = kTorch,
-           .description = "Most parameters, in elements, that are gathered at one time; gathering "
-                          "pauses at this number."},
+           .description =
+               "Most parameters, in elements, that stay gathered beside those of the operator that "
+               "runs."},
           {.name = "sdp_hierarchical_allgather",
            .field = &Config::sdp_hierarchical_allgather,
-           .status = Status::kNotYet,
            .source = kTorch,
-           .description = "Gathers inside each node first, then between nodes."},
+           .description =
+               "Gathers inside each node first, then between nodes. Without effect while "
+               "a group is on one node."},
           {.name = "sdp_gradient_clipping",
            .field = &Config::sdp_gradient_clipping,
            .min = 0,
            .open = true,
-           .status = Status::kNotYet,
            .source = kTorch,
-           .description = "L2 norm to which gradients are clipped whenever they are sharded."},
+           .description = "L2 norm to which optimizer.step() clips gradients whenever they are "
+                          "sharded."},
       });
 }
 

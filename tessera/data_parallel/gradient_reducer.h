@@ -12,6 +12,7 @@
 #include <torch/csrc/autograd/function.h>
 
 #include "tessera/comm/world.h"
+#include "tessera/data_parallel/gradient_part.h"
 
 namespace tessera::data_parallel {
 
@@ -26,7 +27,7 @@ namespace tessera::data_parallel {
 /// group. Threads: construction, begin and finish on the step thread; gradients are counted on
 /// whichever thread holds the baton. Source: Karakus et al. 2021, section 3.2; Li et al. 2020,
 /// section 3.2.
-class GradientReducer {
+class GradientReducer : public GradientPart {
  public:
   struct Options {
     std::int64_t bucket_bytes = 25 << 20;
@@ -49,7 +50,7 @@ class GradientReducer {
       comm::ProcessGroup& control,
       std::vector<std::pair<std::string, at::Tensor>> parameters,
       Options options);
-  ~GradientReducer();
+  ~GradientReducer() override;
   GradientReducer(const GradientReducer&) = delete;
   GradientReducer& operator=(const GradientReducer&) = delete;
 
@@ -60,16 +61,16 @@ class GradientReducer {
   void set_owners(const std::vector<int>& owners);
 
   /// Starts counting; `reduce` false: gradients of this step only add up.
-  void begin(bool reduce);
+  void begin(bool reduce) override;
 
   /// Whether this step has added to any gradient here so far.
-  bool had_backward() const {
+  bool had_backward() const override {
     return backward_;
   }
   /// A backward reached this model on some rank, perhaps not here: gradients of
   /// earlier steps that wait to be averaged are averaged in this step. Gradients
   /// that no rank of the group adds to are otherwise left alone.
-  void expect_backward() {
+  void expect_backward() override {
     backward_ = true;
   }
 
@@ -81,7 +82,7 @@ class GradientReducer {
   /// Returns whether any rank had a backward in this step.
   /// Throws: UserError with the failing rank's text when any rank failed; on every rank where
   /// gradients were added to an average that only its owner has, see `average_rest`.
-  bool finish(const std::optional<std::string>& failure);
+  bool finish(const std::optional<std::string>& failure) override;
 
   /// The first parameter whose gradient is not the replicas' average, as far as
   /// this rank knows: something was added outside of a step or in a step that

@@ -33,6 +33,7 @@ void GradientSync::add(
   state_owners_.push_back(std::make_unique<StateOwners>(group, control, parameters));
   reducers_.push_back(
       std::make_unique<GradientReducer>(*world_, group, control, std::move(parameters), options));
+  parts_.push_back(reducers_.back().get());
 }
 
 void GradientSync::share_state(const ParameterSet& parameters) {
@@ -48,6 +49,12 @@ void GradientSync::forget_averages() {
   }
 }
 
+void GradientSync::add(SettlingGradientPart& part) {
+  TESSERA_CHECK(has_replicas());
+  parts_.push_back(&part);
+  added_.push_back(&part);
+}
+
 comm::ProcessGroup& GradientSync::group_for(Group kind, const Options& options) {
   comm::ProcessGroup& shared = context_.group(kind);
   if (!options.own_groups) {
@@ -59,20 +66,19 @@ comm::ProcessGroup& GradientSync::group_for(Group kind, const Options& options) 
 }
 
 void GradientSync::begin() {
-  for (const auto& reducer : reducers_) {
-    reducer->begin(passes_ + 1 >= passes_per_step_);
+  for (GradientPart* part : parts_) {
+    part->begin(passes_ + 1 >= passes_per_step_);
   }
 }
 
 bool GradientSync::had_backward() const {
-  return std::any_of(reducers_.begin(), reducers_.end(), [](const auto& reducer) {
-    return reducer->had_backward();
-  });
+  return std::any_of(
+      parts_.begin(), parts_.end(), [](const GradientPart* part) { return part->had_backward(); });
 }
 
 void GradientSync::expect_backward() {
-  for (const auto& reducer : reducers_) {
-    reducer->expect_backward();
+  for (GradientPart* part : parts_) {
+    part->expect_backward();
   }
 }
 
@@ -93,9 +99,9 @@ void GradientSync::finish(const std::optional<std::string>& failure, std::int64_
   std::optional<std::string> problem = failure;
   std::optional<UserError> thrown;
   bool backward = false;
-  for (const auto& reducer : reducers_) {
+  for (GradientPart* part : parts_) {
     try {
-      backward = reducer->finish(problem) || backward;
+      backward = part->finish(problem) || backward;
     } catch (const UserError& error) {
       thrown = thrown.value_or(error);
       problem = problem.value_or(error.what());
@@ -125,6 +131,9 @@ void GradientSync::average_rest() {
   }
   if (flag[0] != 0) {
     reducers_[0]->average_rest();
+  }
+  for (SettlingGradientPart* part : added_) {
+    part->average_rest();
   }
 }
 

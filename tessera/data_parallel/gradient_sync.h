@@ -36,6 +36,10 @@ class GradientSync {
   /// over the world. `context` must outlive every call but the destructor.
   GradientSync(Context& context, NamedTensors equal, NamedTensors scaled, const Options& options);
 
+  /// Gradients of parameters that are neither `equal` nor `scaled`; `part` outlives every call but
+  /// the destructor. Only with replicas. Not collective.
+  void add(SettlingGradientPart& part);
+
   bool has_replicas() const {
     return !reducers_.empty();
   }
@@ -88,6 +92,8 @@ class GradientSync {
   std::vector<comm::ProcessGroupPtr> own_groups_;
   std::vector<std::unique_ptr<GradientReducer>> reducers_;
   std::vector<std::unique_ptr<StateOwners>> state_owners_; // for each of them
+  std::vector<GradientPart*> parts_; // the reducers, and what was added
+  std::vector<SettlingGradientPart*> added_;
   int passes_per_step_;
   int passes_ = 0; // steps since gradients were last averaged
 };

@@ -115,7 +115,8 @@ void copy_into(const ModelCore& from, torch::nn::Module& to, double decay) {
 }
 
 void copy_into(const ModelCore& from, ModelCore& to, double decay) {
-  if (same_place(from, to)) {
+  // What ranks hold together is not written to tensor by tensor.
+  if (to.shards() == nullptr && same_place(from, to)) {
     const TensorMap state = from.local_state_dict();
     Matching matching;
     for (const auto& [name, tensor] : to.local_parameters()) {

@@ -87,10 +87,14 @@ void ModelCore::place(plans::Plan plan) {
   auto table = std::make_unique<runtime::ModuleTable>(
       root_, plan_->partition, context.group(Group::kPP).rank());
   std::vector<at::Tensor> mine;
-  for (const auto& list : {table->local_parameters(), table->local_buffers()}) {
-    for (const auto& [name, tensor] : list) {
+  for (const auto& [name, tensor] : table->local_parameters()) {
+    // What ranks keep a part of is made later, one tensor at a time.
+    if (!tensor.is_meta() || !sharding::ModelShards::divides(context.config, name, tensor)) {
       mine.push_back(tensor);
     }
+  }
+  for (const auto& [name, tensor] : table->local_buffers()) {
+    mine.push_back(tensor);
   }
   check_recomputed_parts(*table, context.config.auto_partition);
   tracer::materialize(mine);

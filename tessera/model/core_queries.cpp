@@ -52,8 +52,11 @@ std::optional<std::string> ModelCore::name_of_buffer(const at::Tensor& buffer) c
 
 NamedTensors ModelCore::reduced_parameters(bool scaled_batch) const {
   NamedTensors list = local_parameters();
-  std::erase_if(
-      list, [&](const auto& item) { return layout_->is_scaled_batch(item.first) != scaled_batch; });
+  std::erase_if(list, [&](const auto& item) {
+    const bool divided =
+        shards_ != nullptr && !shards_->updated_part(item.second).is_same(item.second);
+    return divided || layout_->is_scaled_batch(item.first) != scaled_batch;
+  });
   return list;
 }
 

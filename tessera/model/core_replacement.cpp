@@ -158,8 +158,21 @@ void ModelCore::take_over_weights() {
 
 void ModelCore::join_replicas(bool only) {
   Context& context = this->context();
-  broadcast_from_first(local_parameters());
+  NamedTensors whole;
+  NamedTensors divided;
+  for (const auto& item : local_parameters()) {
+    const bool divides = sharding::ModelShards::divides(context.config, item.first, item.second);
+    (divides ? divided : whole).push_back(item);
+  }
+  broadcast_from_first(whole);
   broadcast_from_first(local_buffers());
+  if (context.config.sharded_data_parallel_degree > 1) {
+    const auto make = [this](const std::string& name, const at::Tensor& parameter) {
+      tracer::materialize(std::vector<at::Tensor>{parameter});
+      broadcast_from_first({{name, parameter}});
+    };
+    shards_ = std::make_unique<sharding::ModelShards>(context, divided, make, number_);
+  }
   data_parallel::GradientSync::Options options;
   options.reducer.bucket_bytes = static_cast<std::int64_t>(options_.bucket_cap_mb * (1 << 20));
   options.reducer.overlap = options_.overlapping_allreduce;
@@ -179,6 +192,9 @@ void ModelCore::join_replicas(bool only) {
             "': there is one data-parallel rank, which keeps all of the state"));
   }
   apply_shared_states();
+  if (shards_ != nullptr) {
+    gradients_->add(shards_->reducer());
+  }
 }
 
 } // namespace tessera::model

@@ -134,7 +134,7 @@ void ModelCore::apply_state(const TensorMap& state, bool strict) {
     for (auto& [name, tensor] : given) {
       at::Tensor& to = own.at(name);
       if (to.sizes() == tensor.sizes()) {
-        copies.emplace_back(to.detach(), tensor);
+        copies.emplace_back(to, tensor);
       }
     }
     for (const auto& entry : layout_->wanted(part)) {
@@ -170,8 +170,16 @@ void ModelCore::apply_state(const TensorMap& state, bool strict) {
   if (!problems.empty()) {
     throw CheckpointError(listed("load_state_dict: the state does not fit:", problems));
   }
+  if (shards_ != nullptr) {
+    shards_->before_writing();
+  }
   for (auto& [to, from] : copies) {
-    to.copy_(from);
+    if (shards_ == nullptr || !shards_->assign(to, from)) {
+      to.detach().copy_(from);
+    }
+  }
+  if (shards_ != nullptr) {
+    shards_->after_writing();
   }
 }
 

@@ -74,12 +74,24 @@ void ModelCore::begin_step(int microbatches) {
   if (std::erase_if(shared_states_, [](const auto& state) { return state.expired(); }) > 0) {
     apply_shared_states();
   }
+  if (shards_ != nullptr) {
+    shards_->begin_step(microbatches);
+  }
   gradients_->begin();
+}
+
+void ModelCore::end_microbatch() {
+  if (shards_ != nullptr) {
+    shards_->end_microbatch();
+  }
 }
 
 void ModelCore::after_step() {
   if (!partitioned()) {
     return;
+  }
+  if (shards_ != nullptr) {
+    shards_->end_step();
   }
   run_all(std::exchange(first_step_hooks_, {}));
 }

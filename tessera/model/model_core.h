@@ -18,6 +18,7 @@
 #include "tessera/plan/plan.h"
 #include "tessera/runtime/module_table.h"
 #include "tessera/runtime/plain_backward.h"
+#include "tessera/sharding/model_shards.h"
 #include "tessera/state/layout.h"
 
 namespace tessera::model {
@@ -104,6 +105,13 @@ class ModelCore {
   data_parallel::GradientSync* gradients() const {
     return gradients_.get();
   }
+  /// Parameters that several ranks hold together; nullptr without sharded data parallelism, and
+  /// before the partition.
+  sharding::ModelShards* shards() const {
+    return shards_.get();
+  }
+  /// A microbatch of the running step is over.
+  void end_microbatch();
   /// GradientSync::average_rest, for optimizers. Nothing happens before the partition.
   void average_gradients();
   /// With shard_optimizer_state: the state of these parameters is shared out over the ranks that
@@ -178,6 +186,7 @@ class ModelCore {
   ParameterFunctions parameter_functions_;
   std::unique_ptr<runtime::ModuleTable> table_;
   std::unique_ptr<runtime::PlainBackwardGuard> plain_backward_; // of what this rank owns
+  std::unique_ptr<sharding::ModelShards> shards_;
   std::unique_ptr<data_parallel::GradientSync> gradients_;
   using Hooks = std::vector<std::shared_ptr<Hook>>;
   static void run_all(Hooks hooks);

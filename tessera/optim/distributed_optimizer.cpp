@@ -1,6 +1,7 @@
 #include "tessera/optim/distributed_optimizer.h"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 #include "tessera/base/error.h"
@@ -14,6 +15,7 @@
 #include "tessera/optim/master_weights.h"
 #include "tessera/optim/state_sharing.h"
 #include "tessera/state/optimizer_parts.h"
+#include "tessera/state/sharded_state.h"
 #include "tessera/tensor/map_tensors.h"
 
 namespace tessera::optim {
@@ -143,8 +145,9 @@ void DistributedOptimizer::prepare() {
     });
     for (at::Tensor& parameter : group.params()) {
       if (!undecided.contains(parameter.unsafeGetTensorImpl())) {
-        const at::Tensor master = masters_->add(parameter);
-        check_has_master(parameter, master);
+        const at::Tensor part = own_part(parameter);
+        const at::Tensor master = masters_->add(part);
+        check_has_master(part, master);
         parameter = master;
       }
     }
@@ -161,7 +164,7 @@ void DistributedOptimizer::find_owners() {
     }
     for (const auto& [name, tensor] : model->local_parameters()) {
       owners_.emplace(tensor.unsafeGetTensorImpl(), Owner{model, name});
-      owners_.emplace(masters_->of(tensor).unsafeGetTensorImpl(), Owner{model, name});
+      owners_.emplace(updated_tensor(tensor).unsafeGetTensorImpl(), Owner{model, name});
     }
   }
 }
@@ -234,6 +237,12 @@ at::Tensor DistributedOptimizer::step(const Closure& closure) {
 at::Tensor DistributedOptimizer::update(const Closure& closure, bool whole_here) {
   const Context& context = this->context();
   auto* lbfgs = dynamic_cast<LBFGS*>(optimizer_.get());
+  if (lbfgs != nullptr && has_shards()) {
+    throw ConfigError(
+        "LBFGS writes parameters between its evaluations and computes over all of them, which "
+        "sharded_data_parallel_degree greater than 1 does not offer; use another optimizer, or "
+        "degree 1");
+  }
   const auto counted = [this, whole_here](const at::Tensor& parameter, const at::Tensor& tensor) {
     if (!whole_here && !owners_.contains(parameter.unsafeGetTensorImpl())) {
       throw UserError(tessera::str(
@@ -276,7 +285,56 @@ at::Tensor DistributedOptimizer::update(const Closure& closure, bool whole_here)
   }
   end_scaled_step(overflow);
   masters_->write_back();
+  for (ModelCore* model : models_) {
+    if (model->shards() != nullptr) {
+      model->shards()->after_writing();
+    }
+  }
   return loss;
+}
+
+bool DistributedOptimizer::has_shards() const {
+  return std::any_of(models_.begin(), models_.end(), [](const ModelCore* model) {
+    return model->shards() != nullptr;
+  });
+}
+
+/// A divided parameter's part; other tensors themselves.
+at::Tensor DistributedOptimizer::own_part(const at::Tensor& parameter) const {
+  for (const ModelCore* model : model_set().models()) {
+    if (model->shards() != nullptr) {
+      const at::Tensor part = model->shards()->updated_part(parameter);
+      if (!part.is_same(parameter)) {
+        return part;
+      }
+    }
+  }
+  return parameter;
+}
+
+/// Each rank of a shard group counts its parts, the first one also what all of them hold.
+double DistributedOptimizer::clip_shards(double max_norm) {
+  comm::ProcessGroup* group = nullptr;
+  for (const ModelCore* model : models_) {
+    group = model->shards() == nullptr ? group : &model->shards()->group();
+  }
+  std::vector<at::Tensor> gradients;
+  std::vector<at::Tensor> counted;
+  for (const at::Tensor& parameter : parameters_) {
+    const at::Tensor part = own_part(parameter);
+    if (!part.grad().defined()) {
+      continue;
+    }
+    const at::Tensor master = masters_->of(part); // the optimizer steps on this one
+    gradients.push_back(master.grad());
+    if (!master.is_same(part) && scaling_ == nullptr) {
+      gradients.push_back(part.grad());
+    }
+    if (!part.is_same(parameter) || group->rank() == 0) {
+      counted.push_back(master.grad());
+    }
+  }
+  return optim::clip_grad_norm(gradients, counted, max_norm, *group);
 }
 
 void DistributedOptimizer::average_gradients() {
@@ -319,6 +377,11 @@ void DistributedOptimizer::zero_grad(bool set_to_none) {
       gradient = gradient.detach().zero_();
     }
   }
+  for (ModelCore* model : models_) {
+    if (model->shards() != nullptr) {
+      model->shards()->reducer().settle();
+    }
+  }
 }
 
 std::vector<at::Tensor> DistributedOptimizer::counted_once(
@@ -336,6 +399,18 @@ std::vector<at::Tensor> DistributedOptimizer::counted_once(
 
 double DistributedOptimizer::clip(double max_norm, bool only_stepped) {
   prepare();
+  if (has_shards()) {
+    if (std::isinf(max_norm) && max_norm > 0) {
+      average_gradients();
+      masters_->take_gradients(loss_scale());
+      return clip_shards(max_norm);
+    }
+    throw ConfigError(tessera::str(
+        "clip_grad_norm was called, but with sharded_data_parallel_degree greater than 1 "
+        "optimizer.step() clips gradients to sdp_gradient_clipping, ",
+        context().config.sdp_gradient_clipping,
+        "; leave the call out, and read the norm from global_grad_norm() after the step"));
+  }
   average_gradients();
   masters_->take_gradients(loss_scale());
   std::vector<at::Tensor> gradients;
@@ -360,7 +435,7 @@ double DistributedOptimizer::clip(double max_norm, bool only_stepped) {
 }
 
 at::Tensor DistributedOptimizer::updated_tensor(const at::Tensor& parameter) const {
-  return masters_->of(parameter);
+  return masters_->of(own_part(parameter));
 }
 
 NamedTensors DistributedOptimizer::updated_tensors() const {
@@ -404,10 +479,15 @@ DistributedOptimizer::Content DistributedOptimizer::content(bool whole) {
 
 state::OptimizerState DistributedOptimizer::state_dict() {
   const Context& context = this->context();
+  const ModelCore& of = model();
+  state::OptimizerState local = local_state_dict();
+  if (of.shards() != nullptr) {
+    local = state::whole_state(of.shards()->parameters(), std::move(local), true);
+  }
   const auto parts = comm::all_gather_object(
       *context.world,
       context.group(Group::kMP),
-      state::pack_state(model().state_layout().whole_share(local_state_dict())));
+      state::pack_state(of.state_layout().whole_share(local)));
   state::OptimizerState whole;
   for (const auto& part : parts) {
     state::merge_into(whole, state::unpack_state(part));
@@ -425,7 +505,11 @@ void DistributedOptimizer::load_state_dict(state::OptimizerState state) {
   auto shared = std::make_shared<state::OptimizerState>(std::move(state));
   of->on_partition([this, of, shared] {
     prepare();
-    state::restore(*optimizer_, of->state_layout().to_local(*shared), updated_tensors());
+    state::OptimizerState local = of->state_layout().to_local(*shared);
+    if (of->shards() != nullptr) {
+      local = state::part_state(of->shards()->parameters(), std::move(local));
+    }
+    state::restore(*optimizer_, std::move(local), updated_tensors());
   });
 }
 

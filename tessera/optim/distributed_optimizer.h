@@ -97,12 +97,19 @@ class DistributedOptimizer {
   /// before. Averages gradients as `step` does. With fp16 the norm is that of
   /// unscaled gradients, infinite or NaN where they overflow, and only those of
   /// masters are scaled: clip_master_grads. Collective over the world.
-  /// Throws: ConfigError for max_norm <= 0.
+  /// An infinite `max_norm` only asks for the norm.
+  /// Throws: ConfigError for max_norm <= 0, and with sharded data parallelism, where
+  /// `step` clips, for a finite one.
   double clip_grad_norm(double max_norm);
   /// The same for the tensors that the optimizer steps on alone: gradients of
   /// 16-bit parameters stay as they are. Collective over the world.
   /// Throws: as clip_grad_norm.
   double clip_master_grads(double max_norm);
+  /// The norm of all gradients before the last step's clipping; 0 before the first step. Only with
+  /// sharded data parallelism, where `step` clips (sdp_gradient_clipping). Not collective.
+  double global_grad_norm() const {
+    return global_grad_norm_;
+  }
 
   /// Whether the last step was left out because gradients overflowed; the same
   /// on all ranks. Always false without fp16. Not collective.
@@ -154,6 +161,9 @@ class DistributedOptimizer {
   /// The only one of them. Throws: ConfigError for none, CheckpointError for
   /// several.
   model::ModelCore& model() const;
+  /// What this rank keeps of a parameter, and with it the gradient that it keeps: its part with
+  /// sharded data parallelism, else the parameter. Not collective.
+  at::Tensor own_part(const at::Tensor& parameter) const;
   /// The tensor the optimizer updates for a parameter: its master or itself.
   at::Tensor updated_tensor(const at::Tensor& parameter) const;
   /// This rank's parameters of the model by name, each as the tensor that the optimizer updates.
@@ -184,6 +194,8 @@ class DistributedOptimizer {
   bool take_gradients();
   void end_scaled_step(bool overflow);
   double clip(double max_norm, bool only_stepped);
+  bool has_shards() const;
+  double clip_shards(double max_norm);
   at::Tensor evaluate(const Closure& closure);
   std::vector<at::Tensor> counted_once(const at::Tensor& parameter, const at::Tensor& tensor) const;
 
@@ -201,6 +213,7 @@ class DistributedOptimizer {
   std::map<const void*, Owner> owners_;
   std::vector<model::ModelCore*> models_; // whose parameters these are
   std::vector<at::Tensor> given_; // what it was made with, also empty handles
+  double global_grad_norm_ = 0;
   std::int64_t prepared_ = -1; // the revision of the models that `prepare` has seen
 };
 

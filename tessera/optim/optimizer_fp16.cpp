@@ -59,17 +59,22 @@ void DistributedOptimizer::check_scale_in_force() const {
 bool DistributedOptimizer::take_gradients() {
   average_gradients();
   masters_->take_gradients(loss_scale());
-  if (scaling_ == nullptr) {
-    return true;
+  if (scaling_ != nullptr) {
+    check_scale_in_force();
+    if (any_overflow(stepped_gradients(), context().group(Group::kWorld))) {
+      return false;
+    }
   }
-  check_scale_in_force();
-  return !any_overflow(stepped_gradients(), context().group(Group::kWorld));
+  if (has_shards()) {
+    global_grad_norm_ = clip_shards(context().config.sdp_gradient_clipping);
+  }
+  return true;
 }
 
 std::vector<at::Tensor> DistributedOptimizer::stepped_gradients() const {
   std::vector<at::Tensor> gradients;
   for (const at::Tensor& parameter : parameters_) {
-    const at::Tensor gradient = masters_->of(parameter).grad();
+    const at::Tensor gradient = updated_tensor(parameter).grad();
     if (gradient.defined()) {
       gradients.push_back(gradient);
     }

@@ -49,6 +49,16 @@ void check_belongs(const ModelCore& model, const DistributedOptimizer& optimizer
 }
 
 // Without an optimizer there are no masters, so parameters are saved as they are.
+NamedTensors own_parts(const ModelCore& model) {
+  NamedTensors tensors = model.local_parameters();
+  if (model.shards() != nullptr) {
+    for (auto& [name, tensor] : tensors) {
+      tensor = model.shards()->updated_part(tensor);
+    }
+  }
+  return tensors;
+}
+
 checkpoint::Subject subject_of(const ModelCore& model, DistributedOptimizer* optimizer) {
   if (optimizer != nullptr) {
     optimizer->prepare();
@@ -57,12 +67,13 @@ checkpoint::Subject subject_of(const ModelCore& model, DistributedOptimizer* opt
       model.name(),
       model.plan().partition,
       &model.state_layout(),
-      optimizer != nullptr ? optimizer->updated_tensors() : model.local_parameters(),
+      optimizer != nullptr ? optimizer->updated_tensors() : own_parts(model),
       model.local_buffers(),
       optimizer != nullptr ? &optimizer->inner() : nullptr,
       {},
       false,
-      optimizer != nullptr ? optimizer->fp16_states() : std::string()};
+      optimizer != nullptr ? optimizer->fp16_states() : std::string(),
+      model.shards() == nullptr ? nullptr : &model.shards()->parameters()};
 }
 
 /// Returns what was passed over.
@@ -132,11 +143,17 @@ std::optional<Loaded> load_checkpoint(
     const Context& context = model.context();
     std::optional<std::string> error;
     std::set<std::string> passed_over;
+    if (model.shards() != nullptr) {
+      model.shards()->before_writing();
+    }
     try {
       passed_over = apply(model, optimizer, opened, options);
     } catch (...) {
       error =
           str("rank ", context.world->rank(), ": ", runtime::message_of(std::current_exception()));
+    }
+    if (model.shards() != nullptr) {
+      model.shards()->after_writing();
     }
     throw_first_problem<CheckpointError>(*context.world, context.group(Group::kWorld), error);
     if (!options.strict) {

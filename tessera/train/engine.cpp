@@ -115,7 +115,14 @@ std::vector<c10::IValue> StepEngine::run_step(const StepCall& call, const StepFu
   const auto started = std::chrono::steady_clock::now();
   try {
     const Marked mark(in_step_);
-    results = runner().run({call, step_, modes_of_models(), run});
+    const StepFunction each = [&](int microbatch) {
+      c10::IValue result = run(microbatch);
+      for (ModelCore* model : models()) {
+        model->end_microbatch();
+      }
+      return result;
+    };
+    results = runner().run({call, step_, modes_of_models(), each});
   } catch (const UserError& error) {
     failure = error.what();
     abandon_collectives(*failure);

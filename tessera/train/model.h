@@ -165,7 +165,8 @@ class Model {
   bool is_scaled_batch_parameter(const at::Tensor& parameter) const;
   bool is_scaled_batch_buffer(const at::Tensor& buffer) const;
   /// This rank's parameters whose gradients are averaged over the DP_GROUP, and those over the
-  /// RDP_GROUP: together all of `local_parameters`. Not collective.
+  /// RDP_GROUP: together all of `local_parameters` but those that sharded data parallelism
+  /// divides. Not collective.
   NamedTensors default_reducer_named_parameters() const;
   NamedTensors scaled_batch_reducer_named_parameters() const;
   /// The module that runs: what the script gave, or the distributed module in its place. Not

@@ -2,8 +2,8 @@
 """usage: numerics_test.py PROGRAM REPOSITORY
 
 The same job in ways that must give the same losses: gradient accumulation, activation
-checkpointing, bf16 and fp16 within a bound, sharded optimizer state, delayed parameters on
-one rank and on two. Weight decay, which is for matrices alone.
+checkpointing, bf16 and fp16 within a bound, sharded optimizer state, sharded replicas, delayed
+parameters on one rank and on two. Weight decay, which is for matrices alone.
 """
 import glob
 import json
@@ -155,6 +155,12 @@ with tempfile.TemporaryDirectory() as work:
         records = [json.loads(line) for line in file]
     resumed = [record["loss"] for record in records if record["type"] == "step"]
     assert resumed == whole, (resumed, whole)
+    # Two replicas with copies of everything, and with a half each of parameters, gradients and state.
+    shards = {**replicas, "sharded_data_parallel_degree": 2, "sdp_param_persistence_threshold": 1000}
+    copied = losses("copied", 2, replicas)
+    sharded = furthest(losses("sharded", 2, shards, activation_checkpointing="each"), copied)
+    print(f"sharded replicas beside copies: {sharded:.1e}")
+    assert sharded < 1e-4
 
     # The values of the whole on any division, drawn in another way than without
     # the delay (docs/adr/0011-delayed-parameters.md).

@@ -310,7 +310,9 @@ TensorStub describe(const at::Tensor& tensor) {
 }
 
 void copy_elements(const at::Tensor& tensor, std::byte* into) {
-  if (tensor.device().is_cpu() && tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg()) {
+  // A sharded parameter has no memory of its own; the operator below finds its elements.
+  if (tensor.device().is_cpu() && tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg() &&
+      tensor.data_ptr() != nullptr) {
     std::memcpy(into, tensor.data_ptr(), tensor.nbytes());
     return;
   }

@@ -4,7 +4,6 @@
 #include <vector>
 
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include "tessera/base/error.h"
 #include "tessera/nn/module/operator_layer.h"
@@ -173,22 +172,6 @@ bool reads_layer(const c10::OperatorHandle& op, const torch::jit::Stack& stack) 
 
 namespace {
 
-// Operators called inside the scope are seen by the modes again, although a mode calls them.
-class SeenByModes {
- public:
-  SeenByModes() : excluded_(c10::impl::tls_is_dispatch_key_excluded(kModeKey)) {
-    c10::impl::tls_set_dispatch_key_excluded(kModeKey, false);
-  }
-  ~SeenByModes() {
-    c10::impl::tls_set_dispatch_key_excluded(kModeKey, excluded_);
-  }
-  SeenByModes(const SeenByModes&) = delete;
-  SeenByModes& operator=(const SeenByModes&) = delete;
-
- private:
-  bool excluded_;
-};
-
 // The module that the remote tensors of a call go by; nullptr when several ranks own them.
 torch::nn::Module* module_of(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
   const RemoteTensor* first = nullptr;
@@ -276,8 +259,7 @@ bool run_where_parameters_are(const c10::OperatorHandle& op, torch::jit::Stack* 
       return remote_tensor(tensor) == nullptr ? tensor : fetch(*interceptor, *module, tensor);
     });
   }
-  const SeenByModes again;
-  op.callBoxed(stack);
+  call_seen(op, stack);
   return true;
 }
 

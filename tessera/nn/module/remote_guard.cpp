@@ -74,7 +74,7 @@ void make_remote(const at::Tensor& tensor, RemoteTensor description) {
   // Never destroyed: handles may outlive static objects.
   static RemoteTensorMode* const guard = [] {
     auto* made = new RemoteTensorMode;
-    set_guard_dispatch_mode(made);
+    add_guard_dispatch_mode(made);
     return made;
   }();
   TESSERA_CHECK(guard != nullptr);

@@ -96,6 +96,21 @@ void refuse_remote(
     const torch::nn::Module& module,
     std::string_view asked,
     std::string_view instead) {
+  // Of a sharded parameter this rank has a part, which lies elsewhere.
+  for (const auto& item : module.named_parameters()) {
+    const at::Tensor& tensor = item.value();
+    if (tensor.defined() && !tensor.is_meta() && tensor.numel() > 0 && tensor.has_storage() &&
+        remote_tensor(tensor) == nullptr && tensor.storage().data() == nullptr) {
+      throw UserError(
+          str(asked,
+              " was called on a ",
+              type_name(module),
+              " whose '",
+              item.key(),
+              "' is kept in parts by several ranks since the DistributedModel was made; instead, ",
+              instead));
+    }
+  }
   const RemoteTensor* remote = any_remote(module);
   if (remote == nullptr) {
     return;

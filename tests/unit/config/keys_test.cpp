@@ -114,17 +114,7 @@ TEST(Keys, NotYetAvailable) {
       names.insert(key.name);
     }
   }
-  EXPECT_THAT(
-      names,
-      ::testing::UnorderedElementsAre(
-          "ddp_dist_backend",
-          "ddp_port",
-          "sharded_data_parallel_degree",
-          "sdp_reduce_bucket_size",
-          "sdp_param_persistence_threshold",
-          "sdp_max_live_parameters",
-          "sdp_hierarchical_allgather",
-          "sdp_gradient_clipping"));
+  EXPECT_THAT(names, ::testing::UnorderedElementsAre("ddp_dist_backend", "ddp_port"));
 }
 
 // A value of the key's type and range that is not its default.

@@ -1,0 +1,83 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "tessera/comm/process_group.h"
+#include "tessera/sharding/gather_buffers.h"
+#include "tessera/tensor/named_tensors.h"
+
+namespace tessera::sharding {
+
+/// A parameter of which each rank of a shard group keeps 1 / d.
+struct DividedParameter {
+  std::string name;
+  at::Tensor whole; // the script's handle, without memory (parted_tensor.h)
+  at::Tensor part; // [per_rank]: this rank's elements, what an optimizer updates
+  std::shared_ptr<const Source> source;
+  std::int64_t per_rank = 0;
+};
+
+/// The divided parameters of one model. Parts lie in memory that the ranks of the shard group
+/// share. Threads: step thread only.
+class DividedParameters {
+ public:
+  /// Gives a parameter the values that all ranks of the group have; it may have had no memory
+  /// before.
+  using Make = std::function<void(const std::string& name, const at::Tensor& parameter)>;
+
+  /// Makes and divides the parameters, one at a time, so that one is whole.
+  /// Collective over `group`. Throws: ConfigError when the ranks share no memory, or a parameter
+  /// shares its own with another tensor.
+  DividedParameters(
+      comm::ProcessGroup& group,
+      const NamedTensors& parameters,
+      const Make& make,
+      std::int64_t most_live_elements);
+
+  const std::vector<DividedParameter>& list() const {
+    return list_;
+  }
+  /// The parameter of this handle, or nullptr. Not collective.
+  const DividedParameter* find(const at::Tensor& whole) const;
+  const DividedParameter* find(const std::string& name) const;
+
+  /// This rank's elements of a tensor of the parameter's shape, as a tensor of its own. Not
+  /// collective.
+  at::Tensor part_of(const DividedParameter& parameter, const at::Tensor& whole) const;
+  /// The whole of a tensor of which every rank has a part. Collective over the group.
+  at::Tensor whole_of(const DividedParameter& parameter, const at::Tensor& part) const;
+
+  /// Every rank of the group has come here: parts may be written. Collective over the group.
+  void before_writing();
+  /// Parts have been written on every rank of the group: gathers give the new values. Collective
+  /// over the group.
+  void after_writing();
+  /// Frees memory of gathered parameters. Not collective.
+  void release_gathered();
+  /// Not collective. Throws: UserError when a script has put other memory into a handle.
+  void check_handles() const;
+
+  const GatherCount& gather_count() const {
+    return buffers_->count();
+  }
+  comm::ProcessGroup& group() const {
+    return group_;
+  }
+
+ private:
+  comm::ProcessGroup& group_;
+  std::shared_ptr<GatherBuffers> buffers_;
+  std::vector<DividedParameter> list_;
+};
+
+/// Whether a parameter can be divided: dense, on the processor, floating-point, and the only user
+/// of its memory. Not collective.
+bool can_be_divided(const at::Tensor& parameter);
+
+} // namespace tessera::sharding

@@ -1,0 +1,83 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "tessera/context/context.h"
+#include "tessera/sharding/divided_parameters.h"
+#include "tessera/sharding/shard_reducer.h"
+#include "tessera/tensor/named_tensors.h"
+
+namespace tessera::sharding {
+
+/// Sharded data parallelism of one model (MiCS, ZeRO-3): each parameter of at least
+/// `sdp_param_persistence_threshold` elements is divided over a shard group, and with it its
+/// gradient, its master and its optimizer state. Shard groups hold the same.
+///
+/// Parameters are gathered operator by operator: any operator that reads one, in a forward or in a
+/// backward, gets it whole for its time (parted_tensor.h).
+/// Threads: step thread only.
+/// Source: Zhang et al. 2022 (MiCS); Rajbhandari et al. 2020 (ZeRO); the library's documentation,
+/// sharded data parallelism.
+class ModelShards {
+ public:
+  /// Makes and divides `parameters`. `number`: of the model in this process, which names its
+  /// groups. Collective over the data-parallel ranks. Throws: as DividedParameters.
+  ModelShards(
+      Context& context,
+      const NamedTensors& parameters,
+      const DividedParameters::Make& make,
+      int number);
+
+  /// Whether this parameter is to be divided under `config`; a large one that cannot be is named in
+  /// a warning. Not collective.
+  static bool divides(const Config& config, const std::string& name, const at::Tensor& parameter);
+
+  const DividedParameters& parameters() const {
+    return *parameters_;
+  }
+  ShardReducer& reducer() {
+    return *reducer_;
+  }
+  /// Ranks that hold one copy of the model together.
+  comm::ProcessGroup& group() const {
+    return *shards_;
+  }
+
+  /// The tensor that an optimizer updates in the place of a divided parameter; any other tensor is
+  /// returned as it is. Not collective.
+  at::Tensor updated_part(const at::Tensor& parameter) const;
+  /// Writes this rank's part of a whole value. Returns false, and does nothing, for a parameter
+  /// that is not divided. Not collective: between `before_writing` and `after_writing`.
+  bool assign(const at::Tensor& parameter, const at::Tensor& whole) const;
+  /// Collective over the shard group.
+  void before_writing() {
+    parameters_->before_writing();
+  }
+  /// Collective over the shard group.
+  void after_writing() {
+    parameters_->after_writing();
+  }
+
+  /// Not collective. Throws: UserError when a handle was given other memory.
+  void begin_step(int microbatches);
+  /// Not collective.
+  void end_microbatch() {
+    reducer_->end_microbatch();
+  }
+  /// Frees memory of gathered parameters. Not collective.
+  void end_step() {
+    parameters_->release_gathered();
+  }
+
+ private:
+  comm::WorldPtr world_; // keeps the groups usable until their users are gone
+  comm::ProcessGroupPtr shards_;
+  comm::ProcessGroupPtr replicas_;
+  std::unique_ptr<DividedParameters> parameters_;
+  std::unique_ptr<ShardReducer> reducer_;
+};
+
+} // namespace tessera::sharding

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include <ATen/core/Tensor.h>
+
+#include "tessera/sharding/gather_buffers.h"
+
+/// Parameters and gradients whose numbers several ranks hold together. Their handles stay in the
+/// script's hands with shape and dtype but without memory, and every operator on one is seen,
+/// whoever calls it: a module that calls pass the library by, an autograd node, the script itself.
+namespace tessera::sharding {
+
+/// Gradients of one parameter on this rank.
+struct GradientSlot {
+  std::string name; // of the parameter
+  at::Tensor part; // of the parameter; its grad is the average over the replicas
+  at::Tensor sum; // of this part, over the ranks of the shard group, not averaged yet
+  bool reached = false; // some rank has added to what `sum` holds
+  at::Tensor extra; // of the whole parameter, from a backward outside of steps
+  bool active() const {
+    return part.grad().defined() || (reached && sum.defined()) || extra.defined();
+  }
+};
+
+/// Takes the parameter's memory away. From now on an operator that reads the parameter, or a view
+/// of it, gets it gathered from `source` for the time of the operator; one that writes to it is a
+/// UserError. The pointer of its data is null, so libtorch throws where code asks for it.
+void make_parted(const at::Tensor& parameter, std::shared_ptr<const Source> source);
+/// Whether it is so still: false after set_data.
+bool is_parted(const at::Tensor& parameter);
+
+/// What stands for the whole gradient in the script's hands: it can be set to zero, scaled and
+/// added to; an operator that reads it is a UserError.
+at::Tensor gradient_handle(const at::Tensor& parameter, std::shared_ptr<GradientSlot> slot);
+bool is_gradient_handle(const at::Tensor& tensor);
+
+} // namespace tessera::sharding

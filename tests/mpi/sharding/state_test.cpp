@@ -1,0 +1,207 @@
+// States and checkpoints are of whole tensors, so they fit any degree.
+#include <filesystem>
+
+#include <unistd.h>
+
+#include "tests/mpi/sharding/support.h"
+
+namespace tessera::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// One folder for all ranks, removed by the first of them.
+class SharedFolder {
+ public:
+  SharedFolder() {
+    int id = static_cast<int>(::getpid());
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
+    MPI_Bcast(&id, 1, MPI_INT, 0, MPI_COMM_WORLD);
+    path_ = fs::temp_directory_path() / str("tessera_sharded_", id);
+  }
+  ~SharedFolder() {
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (rank_ == 0) {
+      fs::remove_all(path_);
+    }
+    MPI_Barrier(MPI_COMM_WORLD);
+  }
+  SharedFolder(const SharedFolder&) = delete;
+  SharedFolder& operator=(const SharedFolder&) = delete;
+  std::string path() const {
+    return path_.string();
+  }
+
+ private:
+  int rank_ = 0;
+  fs::path path_;
+};
+
+struct Training {
+  explicit Training(at::ScalarType type = at::kFloat)
+      : net(made(type)),
+        model(net),
+        optimizer(torch::optim::AdamW(model.parameters(), torch::optim::AdamWOptions(0.01))),
+        dtype(type) {}
+  static Mixed made(at::ScalarType type) {
+    torch::manual_seed(7);
+    Mixed net;
+    net->to(type);
+    return net;
+  }
+  void step(int number) {
+    auto train_step = tessera::step([&](torch::Tensor x, torch::Tensor y) {
+      model.backward((model(x.to(dtype)) - y.to(dtype)).pow(2).mean());
+    });
+    const Batch mine = mine_of(random_batches(16)(number));
+    optimizer.zero_grad();
+    train_step(mine.x, mine.y);
+    optimizer.step();
+  }
+  Mixed net;
+  DistributedModel<Mixed> model;
+  DistributedOptimizer optimizer;
+  at::ScalarType dtype;
+};
+
+std::vector<int> all_degrees() {
+  std::vector<int> list{1};
+  for (const int degree : degrees()) {
+    list.push_back(degree);
+  }
+  return list;
+}
+
+void expect_resumed(bool full) {
+  for (const int from : all_degrees()) {
+    const SharedFolder folder;
+    TensorMap uninterrupted;
+    std::string hash;
+    {
+      init(sharded(from));
+      const Ended ended;
+      Training run;
+      run.step(0);
+      run.step(1);
+      hash = save(run.model, run.optimizer, folder.path(), "two", {.full = full}).state_hash;
+      run.step(2);
+      uninterrupted = run.model.state_dict();
+    }
+    for (const int to : all_degrees()) {
+      init(sharded(to));
+      const Ended ended;
+      Training run;
+      ASSERT_TRUE(load(run.model, run.optimizer, folder.path()));
+      // The same state again, bit for bit.
+      EXPECT_EQ(
+          save(run.model, run.optimizer, folder.path(), "again", {.full = full}).state_hash, hash);
+      run.step(2);
+      const TensorMap resumed = run.model.state_dict();
+      const std::string what = str("from degree ", from, " to ", to, full ? ", full" : "");
+      expect_same(resumed, uninterrupted, what, from == to ? 0 : 1e-5);
+    }
+  }
+}
+
+TEST(State, ResumesUnderAnyDegree) {
+  expect_resumed(false);
+}
+
+TEST(State, ResumesFromAFullCheckpoint) {
+  expect_resumed(true);
+}
+
+TEST(State, MastersAreSaved) {
+  for (const int degree : degrees()) {
+    const SharedFolder folder;
+    TensorMap uninterrupted;
+    {
+      init(sharded(degree));
+      const Ended ended;
+      Training run(at::kBFloat16);
+      run.step(0);
+      save(run.model, run.optimizer, folder.path(), "one");
+      run.step(1);
+      uninterrupted = run.model.state_dict();
+    }
+    init(sharded(degree));
+    const Ended ended;
+    Training run(at::kBFloat16);
+    load(run.model, run.optimizer, folder.path());
+    run.step(1);
+    expect_same(run.model.state_dict(), uninterrupted, str("degree ", degree), 0);
+  }
+}
+
+TEST(State, DictionariesFitAnyDegree) {
+  TensorMap model_state;
+  state::OptimizerState optimizer_state;
+  TensorMap uninterrupted;
+  {
+    init(sharded(2));
+    const Ended ended;
+    Training run;
+    run.step(0);
+    model_state = run.model.state_dict();
+    optimizer_state = run.optimizer.state_dict();
+    run.step(1);
+    uninterrupted = run.model.state_dict();
+  }
+  EXPECT_EQ(
+      optimizer_state.parameters.at("narrow.weight").at("exp_avg").toTensor().sizes(),
+      torch::IntArrayRef({7, kWidth}));
+  for (const int degree : all_degrees()) {
+    init(sharded(degree));
+    const Ended ended;
+    Training run;
+    run.model.load_state_dict(model_state);
+    run.optimizer.load_state_dict(optimizer_state);
+    run.step(1);
+    expect_same(run.model.state_dict(), uninterrupted, str("degree ", degree), 1e-5);
+  }
+}
+
+/// Two large layers, built without memory where `delayed`.
+TensorMap built(int degree, bool delayed) {
+  init(sharded(degree));
+  const Ended ended;
+  torch::manual_seed(7);
+  torch::nn::Sequential net;
+  {
+    const delay_param_initialization scope(delayed);
+    net->push_back(torch::nn::Linear(kWidth, 64));
+    net->push_back(torch::nn::Linear(64, kWidth));
+  }
+  DistributedModel model(net);
+  EXPECT_NE(net->parameters()[0].device().type(), at::kMeta);
+  auto optimizer = sgd(model.parameters());
+  auto train_step = tessera::step(
+      [&](torch::Tensor x, torch::Tensor y) { model.backward(torch::mse_loss(model(x), y)); });
+  const Batch mine = mine_of(random_batches(16)(0));
+  train_step(mine.x, mine.y);
+  optimizer.step();
+  return model.state_dict();
+}
+
+TEST(State, DelayedParametersAreDividedAsTheyAreMade) {
+  const TensorMap plain = built(1, true);
+  for (const int degree : degrees()) {
+    expect_same(built(degree, true), plain, str("degree ", degree), 1e-6);
+  }
+}
+
+TEST(State, IsCopiedToAPlainModule) {
+  init(sharded(2));
+  const Ended ended;
+  Training run;
+  run.step(0);
+  Mixed plain;
+  run.model.copy_to(plain);
+  const TensorMap state = run.model.state_dict();
+  for (const auto& item : plain->named_parameters()) {
+    EXPECT_TRUE(item.value().equal(state.at(item.key()))) << item.key();
+  }
+}
+
+} // namespace
+} // namespace tessera::testing
