@@ -1,22 +1,17 @@
 #include "tessera/optim/distributed_optimizer.h"
 
 #include <algorithm>
-#include <cmath>
 #include <set>
 
 #include "tessera/base/error.h"
 #include "tessera/comm/process_group.h"
 #include "tessera/model/model_core.h"
 #include "tessera/model/model_set.h"
-#include "tessera/optim/clip.h"
 #include "tessera/optim/lbfgs.h"
 #include "tessera/optim/lbfgs_state.h"
 #include "tessera/optim/loss_scaling.h"
 #include "tessera/optim/master_weights.h"
 #include "tessera/optim/state_sharing.h"
-#include "tessera/state/optimizer_parts.h"
-#include "tessera/state/sharded_state.h"
-#include "tessera/tensor/map_tensors.h"
 
 namespace tessera::optim {
 
@@ -293,50 +288,6 @@ at::Tensor DistributedOptimizer::update(const Closure& closure, bool whole_here)
   return loss;
 }
 
-bool DistributedOptimizer::has_shards() const {
-  return std::any_of(models_.begin(), models_.end(), [](const ModelCore* model) {
-    return model->shards() != nullptr;
-  });
-}
-
-/// A divided parameter's part; other tensors themselves.
-at::Tensor DistributedOptimizer::own_part(const at::Tensor& parameter) const {
-  for (const ModelCore* model : model_set().models()) {
-    if (model->shards() != nullptr) {
-      const at::Tensor part = model->shards()->updated_part(parameter);
-      if (!part.is_same(parameter)) {
-        return part;
-      }
-    }
-  }
-  return parameter;
-}
-
-/// Each rank of a shard group counts its parts, the first one also what all of them hold.
-double DistributedOptimizer::clip_shards(double max_norm) {
-  comm::ProcessGroup* group = nullptr;
-  for (const ModelCore* model : models_) {
-    group = model->shards() == nullptr ? group : &model->shards()->group();
-  }
-  std::vector<at::Tensor> gradients;
-  std::vector<at::Tensor> counted;
-  for (const at::Tensor& parameter : parameters_) {
-    const at::Tensor part = own_part(parameter);
-    if (!part.grad().defined()) {
-      continue;
-    }
-    const at::Tensor master = masters_->of(part); // the optimizer steps on this one
-    gradients.push_back(master.grad());
-    if (!master.is_same(part) && scaling_ == nullptr) {
-      gradients.push_back(part.grad());
-    }
-    if (!part.is_same(parameter) || group->rank() == 0) {
-      counted.push_back(master.grad());
-    }
-  }
-  return optim::clip_grad_norm(gradients, counted, max_norm, *group);
-}
-
 void DistributedOptimizer::average_gradients() {
   for (ModelCore* model : models_) {
     model->average_gradients();
@@ -384,56 +335,6 @@ void DistributedOptimizer::zero_grad(bool set_to_none) {
   }
 }
 
-std::vector<at::Tensor> DistributedOptimizer::counted_once(
-    const at::Tensor& parameter,
-    const at::Tensor& tensor) const {
-  const auto owner = owners_.find(parameter.unsafeGetTensorImpl());
-  if (const auto whole = sharing_->counts_whole(context(), models_, parameter)) {
-    return *whole ? std::vector<at::Tensor>{tensor} : std::vector<at::Tensor>();
-  }
-  if (owner == owners_.end()) {
-    return {tensor}; // a parameter of no model
-  }
-  return owner->second.model->state_layout().counted_once(owner->second.name, tensor);
-}
-
-double DistributedOptimizer::clip(double max_norm, bool only_stepped) {
-  prepare();
-  if (has_shards()) {
-    if (std::isinf(max_norm) && max_norm > 0) {
-      average_gradients();
-      masters_->take_gradients(loss_scale());
-      return clip_shards(max_norm);
-    }
-    throw ConfigError(tessera::str(
-        "clip_grad_norm was called, but with sharded_data_parallel_degree greater than 1 "
-        "optimizer.step() clips gradients to sdp_gradient_clipping, ",
-        context().config.sdp_gradient_clipping,
-        "; leave the call out, and read the norm from global_grad_norm() after the step"));
-  }
-  average_gradients();
-  masters_->take_gradients(loss_scale());
-  std::vector<at::Tensor> gradients;
-  std::vector<at::Tensor> counted;
-  for (const at::Tensor& parameter : parameters_) {
-    if (!parameter.grad().defined()) {
-      continue;
-    }
-    const at::Tensor master = masters_->of(parameter); // the optimizer steps on this one
-    gradients.push_back(master.grad());
-    if (!only_stepped && !master.is_same(parameter)) {
-      gradients.push_back(parameter.grad());
-    }
-    for (const at::Tensor& part : counted_once(parameter, master.grad())) {
-      counted.push_back(part);
-    }
-  }
-  const Group all = sharing_->in_use(models_) ? Group::kWorld : Group::kMP;
-  const double norm = optim::clip_grad_norm(gradients, counted, max_norm, context().group(all));
-  masters_->keep_gradients();
-  return norm;
-}
-
 at::Tensor DistributedOptimizer::updated_tensor(const at::Tensor& parameter) const {
   return masters_->of(own_part(parameter));
 }
@@ -448,69 +349,6 @@ NamedTensors DistributedOptimizer::updated_tensors() const {
 
 void DistributedOptimizer::refresh_parameters() {
   masters_->write_back();
-}
-
-state::OptimizerState DistributedOptimizer::local_state_dict(bool gather_if_shard) {
-  model().plan(); // throws before the partition
-  prepare();
-  StateSharing::Content own{updated_tensors(), {}};
-  own.state = state::capture(*optimizer_, own.parameters);
-  if (gather_if_shard) {
-    sharing_->gather(context(), model(), false, own);
-  }
-  return std::move(own.state);
-}
-
-DistributedOptimizer::Content DistributedOptimizer::content(bool whole) {
-  const ModelCore& of = model();
-  of.plan();
-  prepare();
-  StateSharing::Content own{updated_tensors(), {}};
-  own.state = state::capture(*optimizer_, own.parameters);
-  // Distributed modules are put together from all that a TP_GROUP holds of them.
-  const bool all_write = !whole && of.state_layout().parts() == 1 && sharing_->in_use({&model()});
-  if (all_write) {
-    sharing_->keep_own(context(), of, own);
-  } else {
-    sharing_->gather(context(), of, true, own);
-  }
-  return {std::move(own.parameters), std::move(own.state), all_write};
-}
-
-state::OptimizerState DistributedOptimizer::state_dict() {
-  const Context& context = this->context();
-  const ModelCore& of = model();
-  state::OptimizerState local = local_state_dict();
-  if (of.shards() != nullptr) {
-    local = state::whole_state(of.shards()->parameters(), std::move(local), true);
-  }
-  const auto parts = comm::all_gather_object(
-      *context.world,
-      context.group(Group::kMP),
-      state::pack_state(of.state_layout().whole_share(local)));
-  state::OptimizerState whole;
-  for (const auto& part : parts) {
-    state::merge_into(whole, state::unpack_state(part));
-  }
-  for (auto& [name, fields] : whole.parameters) {
-    for (auto& [key, value] : fields) {
-      value = map_tensors(value, [](const at::Tensor& tensor) { return tensor.clone(); });
-    }
-  }
-  return whole;
-}
-
-void DistributedOptimizer::load_state_dict(state::OptimizerState state) {
-  ModelCore* const of = &model();
-  auto shared = std::make_shared<state::OptimizerState>(std::move(state));
-  of->on_partition([this, of, shared] {
-    prepare();
-    state::OptimizerState local = of->state_layout().to_local(*shared);
-    if (of->shards() != nullptr) {
-      local = state::part_state(of->shards()->parameters(), std::move(local));
-    }
-    state::restore(*optimizer_, std::move(local), updated_tensors());
-  });
 }
 
 } // namespace tessera::optim
