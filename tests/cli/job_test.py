@@ -117,7 +117,7 @@ with tempfile.TemporaryDirectory() as work:
             "transformer.x")
     refused(changed(loss_scale={"init_scale": 8.0}), "'loss_scale' has no effect")
     refused(changed(precision="fp16", loss_scale={"scale_factor": 0.5, "window": 3}),
-            '"window"', "scale_window")
+            "'loss_scale.window'", "scale_window")
     refused(changed(precision="fp16", loss_scale={"scale_factor": 0.5}), "scale_factor is 0.5")
     refused(changed(precision="fp16", parallel={"bf16": True}), "'parallel.bf16' is true")
     refused(changed(parallel={"fp16": True}), "'parallel.fp16' is true", 'write "precision": "fp16"')
