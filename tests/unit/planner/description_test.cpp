@@ -84,6 +84,10 @@ TEST(Description, RefusesImpossibleModels) {
   value["layers"][0]["forward_seconds_per_sample"]["t4"].erase("1");
   EXPECT_THAT(refusal_of_model(value), HasSubstr("degree 1 is missing"));
   value = model();
+  value["layers"][0]["forward_seconds_per_sample"] = {{"t4", json::object()}};
+  value["layers"][0]["fixed_seconds"] = {{"t4", 0.1}};
+  EXPECT_THAT(refusal_of_model(value), HasSubstr("t4: degree 1 is missing"));
+  value = model();
   value["layers"][0]["forward_seconds_per_sample"]["t4"]["two"] = 1;
   EXPECT_THAT(refusal_of_model(value), HasSubstr("'two' is no"));
   value = model();
