@@ -151,7 +151,9 @@ const RegisterCommand kDoctor({
       auto options = std::make_shared<Options>();
       app.add_flag("--json", options->json, "print JSON instead of tables");
       app.add_option(
-             "--most-ranks", options->most_ranks, "measure the pairs of at most this many ranks")
+             "--most-ranks",
+             options->most_ranks,
+             "measure all pairs of up to this many ranks; of more, a few of every host")
           ->check(CLI::Range(2, 1 << 20))
           ->capture_default_str();
       app.add_flag("--products-only", options->products_only)->group("");

@@ -29,11 +29,13 @@ done
 # 75: stopped by a signal with everything saved, which is no failure.
 if [ -z "$stopped" ] && [ "$status" -ne 0 ] && [ "$status" -ne 75 ]; then
   who="tessera: rank ${OMPI_COMM_WORLD_RANK:-?} on host $(hostname)"
-  if [ "$status" -gt 128 ]; then
-    signal=$((status - 128))
+  signal=$((status - 128)) name=
+  # A program may exit with more than 128 itself, which is no signal's number then.
+  [ "$signal" -le 0 ] || name=$(kill -l "$signal" 2> /dev/null) || name=
+  if [ -n "$name" ]; then
     why=
     [ "$signal" -ne 9 ] || why="; when nobody sent it, the system was short of memory (see dmesg)"
-    echo "$who was killed by signal $signal (SIG$(kill -l "$signal"))$why" >&2
+    echo "$who was killed by signal $signal (SIG$name)$why" >&2
   else
     echo "$who ended with exit status $status" >&2
   fi

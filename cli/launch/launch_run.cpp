@@ -30,8 +30,14 @@ class BlockedSignals {
       sigaddset(&signals_, signal);
     }
     pthread_sigmask(SIG_BLOCK, &signals_, &before_);
+    // Whoever started the launcher may ignore SIGCHLD, which is inherited; the system would then
+    // throw away how the child ended.
+    struct sigaction usual {};
+    usual.sa_handler = SIG_DFL;
+    sigaction(SIGCHLD, &usual, &child_before_);
   }
   ~BlockedSignals() {
+    sigaction(SIGCHLD, &child_before_, nullptr);
     pthread_sigmask(SIG_SETMASK, &before_, nullptr);
   }
   BlockedSignals(const BlockedSignals&) = delete;
@@ -50,6 +56,7 @@ class BlockedSignals {
  private:
   sigset_t signals_{};
   sigset_t before_{};
+  struct sigaction child_before_ {};
 };
 
 /// Runs in the child and executes the command. If that fails, it writes errno to `report`, from
@@ -129,9 +136,13 @@ RunOutcome run_child(const std::vector<std::string>& command, std::chrono::secon
   while (true) {
     int status = 0;
     const pid_t ended = waitpid(child, &status, WNOHANG);
-    if (ended == child || (ended < 0 && errno == ECHILD)) {
+    if (ended == child) {
       outcome.exit_status = as_shell(status);
       return outcome;
+    }
+    if (ended < 0 && errno != EINTR) {
+      throw Error(str(
+          "launch: how '", command[0], "' ended is lost: ", std::system_category().message(errno)));
     }
     const int signal = signals.next(std::chrono::milliseconds(500));
     if (signal == SIGTERM || signal == SIGINT || signal == SIGHUP) {

@@ -75,6 +75,11 @@ std::string to_tables(const cost::Cluster& cluster) {
       100 * quality.compute_spread,
       100 * quality.link_spread,
       100 * quality.collective_spread);
+  if (quality.inferred > 0) {
+    text += line(
+        "%d nodes and links were not measured and have the median of similar ones",
+        quality.inferred);
+  }
   if (std::max(quality.compute_spread, quality.link_spread) > autotune::kAgreement) {
     text +=
         "the machine is busy: rounds do not agree, so plans on this file may "

@@ -58,6 +58,8 @@ struct ProbeQuality {
   double compute_spread = 0;
   double link_spread = 0;
   double collective_spread = 0;
+  /// Number of nodes and links that were not measured and have the median of similar ones.
+  int inferred = 0;
 };
 
 /// The machines that a model is trained on. Devices are numbered node by node in the

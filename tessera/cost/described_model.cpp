@@ -84,21 +84,6 @@ void validate(const MeasuredLayer& layer, const std::string& place) {
             "forward_seconds_per_sample: found no device; write the measured "
             "seconds of at least one"));
   }
-  for (const auto& [device, seconds] : layer.fixed_seconds) {
-    const auto measured = layer.forward_seconds_per_sample.find(device);
-    if (measured == layer.forward_seconds_per_sample.end() || !(seconds >= 0) ||
-        seconds > measured->second.begin()->second) {
-      throw ConfigError(
-          str(place,
-              "fixed_seconds.",
-              device,
-              ": found ",
-              seconds,
-              "; write the part of forward_seconds_per_sample.",
-              device,
-              " that does not grow with the samples"));
-    }
-  }
   for (const auto& [device, by_degree] : layer.forward_seconds_per_sample) {
     if (by_degree.count(1) == 0) {
       throw ConfigError(
@@ -119,6 +104,21 @@ void validate(const MeasuredLayer& layer, const std::string& place) {
                 seconds,
                 "; write seconds, 0 or more, at a degree of 1 or more"));
       }
+    }
+  }
+  for (const auto& [device, seconds] : layer.fixed_seconds) {
+    const auto measured = layer.forward_seconds_per_sample.find(device);
+    if (measured == layer.forward_seconds_per_sample.end() || !(seconds >= 0) ||
+        seconds > measured->second.at(1)) {
+      throw ConfigError(
+          str(place,
+              "fixed_seconds.",
+              device,
+              ": found ",
+              seconds,
+              "; write the part of forward_seconds_per_sample.",
+              device,
+              " that does not grow with the samples"));
     }
   }
 }

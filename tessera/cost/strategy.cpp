@@ -1,5 +1,7 @@
 #include "tessera/cost/strategy.h"
 
+#include <cstdint>
+
 #include "tessera/base/error.h"
 
 namespace tessera::cost {
@@ -25,7 +27,9 @@ void validate(const Strategy& strategy, int devices, int layers, int global_batc
   if (strategy.pp < 1 || strategy.dp < 1 || strategy.tp < 1 || strategy.microbatch_size < 1) {
     fail("pp, dp, tp and mbs must be 1 or more");
   }
-  if (strategy.devices() != devices) {
+  // The numbers come from files and options, so their products may exceed an int.
+  const std::int64_t pipelines = std::int64_t{strategy.pp} * strategy.dp;
+  if (pipelines > devices || pipelines * strategy.tp != devices) {
     fail(
         "pp x dp x tp = ",
         strategy.pp,
@@ -36,12 +40,9 @@ void validate(const Strategy& strategy, int devices, int layers, int global_batc
         " is not the number of devices, ",
         devices);
   }
-  if (global_batch_size % (strategy.dp * strategy.microbatch_size) != 0) {
-    fail(
-        "dp x mbs = ",
-        strategy.dp * strategy.microbatch_size,
-        " does not divide the global batch size ",
-        global_batch_size);
+  const std::int64_t together = std::int64_t{strategy.dp} * strategy.microbatch_size;
+  if (global_batch_size % together != 0) {
+    fail("dp x mbs = ", together, " does not divide the global batch size ", global_batch_size);
   }
   const auto& cuts = strategy.boundaries;
   bool ascending = cuts.size() == static_cast<std::size_t>(strategy.pp) + 1 && cuts.front() == 0 &&

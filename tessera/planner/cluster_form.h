@@ -210,6 +210,12 @@ void describe(Visit& visit, ProbeQuality& quality) {
   visit({.name = "compute_spread", .bounds = kNotNegative}, quality.compute_spread);
   visit({.name = "link_spread", .bounds = kNotNegative}, quality.link_spread);
   visit({.name = "collective_spread", .bounds = kNotNegative}, quality.collective_spread);
+  visit(
+      {.name = "inferred",
+       .doc = "nodes and links that were not measured and have the median of similar ones",
+       .bounds = form::between(0, 1 << 30),
+       .presence = form::Presence::kIfSaid},
+      quality.inferred);
 }
 
 template <typename Visit>

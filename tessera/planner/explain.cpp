@@ -15,9 +15,11 @@ constexpr double kGib = 1024.0 * 1024.0 * 1024.0;
 
 template <typename... Values>
 std::string line(const char* format, Values... values) {
-  char text[256];
-  std::snprintf(text, sizeof text, format, values...);
-  return std::string(text) + "\n";
+  const int length = std::snprintf(nullptr, 0, format, values...);
+  std::string text(static_cast<std::size_t>(length) + 1, '\n');
+  std::snprintf(text.data(), text.size(), format, values...);
+  text.back() = '\n'; // in place of the final zero
+  return text;
 }
 
 // Returns the nodes whose devices run a stage: "0,3".

@@ -138,6 +138,9 @@ std::vector<Candidate> megatron_heuristics(
     // points with that product are tried.
     int product = 0;
     for (const Point& point : points) {
+      if (stopped(options)) {
+        return result;
+      }
       if (point.microbatch_size != size || (product > 0 && point.tp * point.pp > product)) {
         continue;
       }

@@ -60,6 +60,18 @@ Candidate nearest_to_fit(
   return *nearest;
 }
 
+std::string degrees_of(const cost::Strategy& strategy) {
+  return str(
+      "pp ",
+      strategy.pp,
+      ", dp ",
+      strategy.dp,
+      ", tp ",
+      strategy.tp,
+      ", microbatch size ",
+      strategy.microbatch_size);
+}
+
 std::string gib(double bytes) {
   char text[32];
   if (bytes < kGib / 10) {
@@ -70,13 +82,15 @@ std::string gib(double bytes) {
   return text;
 }
 
-bool anything_fits(
+// Returns a strategy that fits, if the method "amp" finds one.
+std::optional<Candidate> one_that_fits(
     const cost::DescribedModel& model,
     const cost::Cluster& cluster,
     SearchOptions options) {
   options.keep = 1;
   options.progress = {};
-  return !amp(model, cluster, options).best.empty();
+  const std::vector<Candidate> best = amp(model, cluster, options).best;
+  return best.empty() ? std::nullopt : std::optional(best.front());
 }
 
 // Finds the remedies by a full search for one strategy that fits under each.
@@ -87,18 +101,18 @@ std::vector<Remedy> remedies_of(
   std::vector<Remedy> remedies;
   SearchOptions sharded = options;
   sharded.shard_optimizer_state = true;
-  if (!options.shard_optimizer_state && anything_fits(model, cluster, sharded)) {
+  if (!options.shard_optimizer_state && one_that_fits(model, cluster, sharded)) {
     remedies.push_back(Remedy::kOptimizerSharding);
   }
   cost::DescribedModel checkpointed = model;
   checkpointed.activation_checkpointing = true;
   if (!model.activation_checkpointing && (!options.runnable_only || model.traced()) &&
-      anything_fits(checkpointed, cluster, options)) {
+      one_that_fits(checkpointed, cluster, options)) {
     remedies.push_back(Remedy::kRecomputation);
   }
   SearchOptions all = options;
   all.runnable_only = false;
-  if (options.runnable_only && anything_fits(model, cluster, all)) {
+  if (options.runnable_only && one_that_fits(model, cluster, all)) {
     remedies.push_back(Remedy::kUnrunnable);
   }
   return remedies;
@@ -128,18 +142,24 @@ NothingFits nothing_fits(
     const cost::DescribedModel& model,
     const cost::Cluster& cluster,
     const SearchOptions& options) {
+  if (options.method == Method::kRandom || options.method == Method::kMegatron) {
+    // These methods try few strategies, and may miss those that fit.
+    if (const auto found = one_that_fits(model, cluster, options)) {
+      return {
+          str("no strategy that the method \"",
+              options.method == Method::kRandom ? "random" : "megatron",
+              "\" tried fits; the method \"amp\" finds one that does (",
+              degrees_of(found->strategy),
+              ")"),
+          {}};
+    }
+  }
   const Candidate nearest = nearest_to_fit(model, cluster, options);
   const auto stage = static_cast<std::size_t>(nearest.cost.fullest_stage);
   const cost::StageCost& full = nearest.cost.stages[stage];
   std::string message =
-      str("no strategy fits: the nearest (pp ",
-          nearest.strategy.pp,
-          ", dp ",
-          nearest.strategy.dp,
-          ", tp ",
-          nearest.strategy.tp,
-          ", microbatch size ",
-          nearest.strategy.microbatch_size,
+      str("no strategy fits: the nearest (",
+          degrees_of(nearest.strategy),
           ") needs ",
           gib(full.needed_bytes),
           " on every device of stage ",

@@ -20,6 +20,7 @@ SearchResult search_by_estimate(
   // This throws if the model was not measured on a kind of device, before any search.
   Pricer(model, cluster, options).table({});
   SearchResult result;
+  const auto stopped = [&] { return options.stop != nullptr && options.stop->load(); };
   const auto sorted = [&](std::vector<Candidate> candidates) {
     Best best(options.keep);
     for (Candidate& candidate : candidates) {
@@ -32,8 +33,10 @@ SearchResult search_by_estimate(
   };
   if (options.method == Method::kMegatron) {
     sorted(megatron_heuristics(model, cluster, options));
+    result.interrupted = stopped();
   } else if (options.method == Method::kRandom) {
     sorted(random_strategies(model, cluster, options));
+    result.interrupted = stopped();
   } else {
     result = amp(model, cluster, options);
     if (options.method == Method::kAnnealing && !result.best.empty()) {
@@ -45,7 +48,7 @@ SearchResult search_by_estimate(
       }
       sorted(std::move(all));
       result.considered += considered;
-      result.interrupted = interrupted || (options.stop != nullptr && options.stop->load());
+      result.interrupted = interrupted || stopped();
     }
   }
   if (result.best.empty() && !result.interrupted) {

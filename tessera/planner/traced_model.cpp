@@ -205,8 +205,8 @@ class Layers {
   void add_kept_bytes(std::vector<cost::TracedLayer>& layers) const {
     using Kind = graph::OperatorWork::Kind;
     const graph::ForwardWork& one = trace_.one_sample;
-    const graph::ForwardWork& two = trace_.two_samples;
-    for (std::size_t i = 0; i < one.size(); ++i) {
+    const graph::ForwardWork two = work_of(2 * trace_.samples); // checks that the two agree
+    for (std::size_t i = 0; i < two.size(); ++i) {
       if (two[i].kind != Kind::kView && two[i].kind != Kind::kCollective) {
         layers[layer_[i]].kept_bytes_per_sample += (two[i].bytes - one[i].bytes) / trace_.samples;
       }

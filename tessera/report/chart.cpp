@@ -41,6 +41,15 @@ std::string percent(double value) {
   return attribute(std::round(value * 100) / 100) + "%";
 }
 
+/// Returns whether a range is nothing but rounding errors, which would be drawn as a mountain
+/// range.
+bool is_constant(double least, double greatest) {
+  constexpr double kRounding = 1e-12; // of the values; smoothing adds up thousands of them
+  constexpr double kTiny = 1e-300; // a tick's step must stay a normal number
+  const double size = std::max(std::abs(least), std::abs(greatest));
+  return greatest - least <= std::max(kRounding * size, kTiny);
+}
+
 /// Returns a frame that holds all finite points; that of an empty chart is 0 to 1.
 Frame frame_of(const ChartOptions& options, const std::vector<Series>& series) {
   Frame frame;
@@ -69,7 +78,7 @@ Frame frame_of(const ChartOptions& options, const std::vector<Series>& series) {
   if (frame.x_max <= frame.x_min) {
     frame.x_max = frame.x_min + 1;
   }
-  if (frame.y_max <= frame.y_min) {
+  if (is_constant(frame.y_min, frame.y_max)) {
     const double room = std::max(std::abs(frame.y_max) * 0.1, 1e-9);
     frame.y_min -= options.from_zero ? 0 : room;
     frame.y_max += room;
@@ -267,7 +276,7 @@ std::string legend(const std::vector<Series>& series) {
 
 std::vector<double> ticks(double least, double greatest, int count) {
   TESSERA_CHECK(greatest > least && count > 0, least, " ", greatest);
-  const double rough = (greatest - least) / count;
+  const double rough = greatest / count - least / count; // the difference itself may overflow
   const double power = std::pow(10.0, std::floor(std::log10(rough)));
   double step = 10 * power;
   for (const double factor : {5.0, 2.0, 1.0}) {
@@ -278,8 +287,10 @@ std::vector<double> ticks(double least, double greatest, int count) {
   std::vector<double> result;
   const double first = std::floor(least / step + 1e-9);
   const double last = std::ceil(greatest / step - 1e-9);
-  for (double i = first; i <= last; ++i) {
-    result.push_back(i * step);
+  // The multiples are counted as an integer: beyond 2^53 a double plus 1 is the same double.
+  const auto steps = static_cast<int>(last - first);
+  for (int i = 0; i <= steps; ++i) {
+    result.push_back((first + i) * step);
   }
   return result;
 }

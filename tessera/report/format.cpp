@@ -55,10 +55,11 @@ std::string format_seconds(double seconds) {
   if (seconds == 0) {
     return "0 s";
   }
-  if (std::abs(seconds) < 1e-3) {
+  // The limits are below 1000, because 999.5 would print as 1000.
+  if (std::abs(seconds) * 1e6 < 999.5) {
     return three_digits(seconds * 1e6) + " us";
   }
-  if (std::abs(seconds) < 1) {
+  if (std::abs(seconds) * 1e3 < 999.5) {
     return three_digits(seconds * 1e3) + " ms";
   }
   if (std::abs(seconds) < 99.5) {

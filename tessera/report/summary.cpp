@@ -127,12 +127,16 @@ void add_totals(const RunLog& log, Summary& summary) {
   if (timed) {
     summary.wall_seconds = seconds;
   }
-  std::size_t at = 0; // the start that ran the step
   for (const StepRecord& step : log.steps) {
-    while (at + 1 < log.starts.size() && log.starts[at + 1].facts.first_step <= step.step) {
-      ++at;
+    // The log keeps a step as the last start ran it that began at or before it. First steps need
+    // not ascend, since a start that is rolled back begins before earlier ones.
+    const auto ran = std::find_if(log.starts.rbegin(), log.starts.rend(), [&](const Start& start) {
+      return start.facts.first_step <= step.step;
+    });
+    if (!log.starts.empty()) {
+      const Start& start = ran == log.starts.rend() ? log.starts.front() : *ran;
+      summary.tokens += start.facts.tokens_per_step;
     }
-    summary.tokens += log.starts.empty() ? 0 : log.starts[at].facts.tokens_per_step;
   }
 }
 

@@ -37,8 +37,8 @@ void Server::take_step_message(const Fields& fields, transport::Parcel parcel) {
         ": rank ",
         parcel.source,
         " runs this step as another kind of step than this rank: with static_mode the same step "
-        "object must be called on every rank, with gradients on or off and the model in training "
-        "or evaluation alike"));
+        "object must be called on every rank, with gradients on or off, the model in training or "
+        "evaluation and the same parameters frozen alike"));
   }
   switch (fields.kind) {
     case ServerMessage::kRequest:

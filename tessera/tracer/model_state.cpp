@@ -44,6 +44,9 @@ ModelState::~ModelState() {
   const at::NoGradGuard no_grad;
   // All buffers are restored, because batch norm's kernel does not increase the version counter.
   for (auto& [buffer, saved] : buffers_) {
+    if (buffer.sizes() != saved.sizes()) {
+      buffer.resize_(saved.sizes()); // the forward may have resized it
+    }
     buffer.copy_(saved);
   }
   for (auto& [generator, state] : generators_) {

@@ -192,11 +192,16 @@ class Path : public nn::Interceptor {
       const c10::IValue& args,
       int first,
       int last) override {
-    const int before = here_;
+    struct Restore { // also when the forward throws, which its caller may catch
+      ~Restore() {
+        place = before;
+      }
+      int& place;
+      int before;
+    };
+    const Restore restore{here_, here_};
     here_ = node_of_.at(&module);
-    c10::IValue result = nn::find_invoker(key.hash)(module, args, first, last);
-    here_ = before;
-    return result;
+    return nn::find_invoker(key.hash)(module, args, first, last);
   }
 
   int here() const {

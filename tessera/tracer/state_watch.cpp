@@ -72,9 +72,13 @@ void StateWatch::observe(const std::function<c10::IValue()>& run, bool look) {
   }
   outer_ = nn::current_interceptor();
   const std::uint64_t kept_outcome = std::exchange(outcome_, 0);
-  {
+  try {
     const nn::InterceptorScope scope(this);
     mix_in(outcome_, run());
+  } catch (...) {
+    outer_ = nullptr;
+    writes_.undo(); // a script may catch the error and go on with the model
+    throw;
   }
   outcome_ = look ? outcome_ : kept_outcome;
   outer_ = nullptr;

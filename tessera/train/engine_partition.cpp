@@ -162,7 +162,7 @@ bool StepEngine::microbatches_share_state(const std::vector<tracer::RunTrace>& t
       configured.microbatches,
       " microbatches runs to its end before the next begins (active_microbatches 1 in place "
       "of ",
-      configured.effective_active_microbatches(),
+      std::min(configured.effective_active_microbatches(), configured.microbatches),
       configured.schedule == "interleaved"
           ? std::string()
           : str(", pipeline \"interleaved\" in place of \"", configured.schedule, "\""),
@@ -253,7 +253,8 @@ std::vector<std::string> StepEngine::agree(
         problem +=
             "\nThe tracing pass runs without gradients. Write model.backward(loss) in the place of "
             "loss.backward(); put other code that needs gradients, such as torch::autograd::grad, "
-            "behind if (!tessera::is_tracing()), or write \"skip_tracing\": true.";
+            "behind if (!tessera::is_tracing()), or write \"skip_tracing\": true. A gradient of a "
+            "gradient (create_graph) needs its modules on one rank, traced or not.";
       }
     }
   }

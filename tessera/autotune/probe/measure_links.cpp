@@ -30,7 +30,7 @@ std::vector<PairFacts> measure_links(
     comm::ProcessGroup& everyone,
     const Effort& effort,
     cost::ProbeQuality& quality) {
-  // With many ranks only the pairs among some of them are measured.
+  // With many ranks only some pairs are measured, those of every host among them.
   constexpr int kMostRanks = 16;
   constexpr int kMostRounds = 5;
   if (world.size() < 2) {

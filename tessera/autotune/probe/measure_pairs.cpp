@@ -1,10 +1,10 @@
 #include "tessera/autotune/probe/measure_pairs.h"
 
-#include <algorithm>
 #include <numeric>
 
 #include <ATen/ATen.h>
 
+#include "tessera/autotune/probe/pairs_to_measure.h"
 #include "tessera/base/error.h"
 #include "tessera/base/statistics.h"
 #include "tessera/base/stopwatch.h"
@@ -110,40 +110,31 @@ PairMeasurements measure_pairs(comm::World& world, comm::ProcessGroup& group, in
     return result;
   }
   const int size = world.size();
-  const int measured = std::clamp(most_ranks, 2, size);
   std::vector<bool> chosen(static_cast<std::size_t>(size), false);
-  for (int i = 0; i < measured; ++i) {
-    // The chosen ranks are spread evenly, with the first and the last among them.
-    chosen[static_cast<std::size_t>(i) * (size - 1) / (measured - 1)] = true;
-  }
   std::vector<int> peers(static_cast<std::size_t>(size));
   std::iota(peers.begin(), peers.end(), 0);
   transport::Options options;
   options.buffer_bytes = std::int64_t{64} << 20;
   const auto transport = transport::make_transport(world, peers, options);
   std::vector<PairFacts> mine;
-  for (int first = 0; first < size; ++first) {
-    for (int second = first + 1; second < size; ++second) {
-      if (!chosen[static_cast<std::size_t>(first)] || !chosen[static_cast<std::size_t>(second)]) {
-        continue;
-      }
-      group.barrier(); // one pair at a time
-      if (world.rank() != first && world.rank() != second) {
-        continue;
-      }
-      const bool begins = world.rank() == first;
-      const int peer = begins ? second : first;
-      PairFacts pair;
-      pair.first = first;
-      pair.second = second;
-      pair.latency_us = 1e6 * measure_exchange(*transport, world, peer, begins, 1, kRounds);
-      const auto before = transport->counters().shared_memory_tensors;
-      const double large_s = measure_large(*transport, world, peer, begins);
-      pair.shared_memory = transport->counters().shared_memory_tensors > before;
-      pair.bytes_per_s = 4.0 * static_cast<double>(kLargeElements) / large_s;
-      if (begins) {
-        mine.push_back(pair);
-      }
+  for (const auto& [first, second] : pairs_to_measure(world.hosts(), most_ranks)) {
+    chosen[static_cast<std::size_t>(first)] = chosen[static_cast<std::size_t>(second)] = true;
+    group.barrier(); // one pair at a time
+    if (world.rank() != first && world.rank() != second) {
+      continue;
+    }
+    const bool begins = world.rank() == first;
+    const int peer = begins ? second : first;
+    PairFacts pair;
+    pair.first = first;
+    pair.second = second;
+    pair.latency_us = 1e6 * measure_exchange(*transport, world, peer, begins, 1, kRounds);
+    const auto before = transport->counters().shared_memory_tensors;
+    const double large_s = measure_large(*transport, world, peer, begins);
+    pair.shared_memory = transport->counters().shared_memory_tensors > before;
+    pair.bytes_per_s = 4.0 * static_cast<double>(kLargeElements) / large_s;
+    if (begins) {
+      mine.push_back(pair);
     }
   }
   at::Tensor rows = at::zeros({static_cast<std::int64_t>(mine.size()), 5}, at::kDouble);

@@ -12,8 +12,8 @@ struct PairMeasurements {
   std::vector<int> unmeasured; // ranks that were left out
 };
 
-/// Measures messages between all pairs of at most `most_ranks` ranks (2 at least), evenly chosen,
-/// one pair at a time. The result is on rank 0.
+/// Measures messages between the pairs of ranks that pairs_to_measure() chooses, one pair at a
+/// time. The result is on rank 0.
 /// Collective over the world. Threads: the main thread.
 /// Throws: CommError when a message does not arrive or arrives damaged.
 PairMeasurements measure_pairs(comm::World& world, comm::ProcessGroup& group, int most_ranks);

@@ -58,7 +58,7 @@ std::vector<cost::CollectiveTime> measure_collectives(
     const Effort& effort,
     cost::ProbeQuality& quality);
 
-/// Measures bandwidth and latency of every pair of a few ranks: the best of several
+/// Measures bandwidth and latency of the pairs of pairs_to_measure(): the best of several
 /// rounds, until the two best of every pair agree. Fills `quality` and returns the
 /// pairs on rank 0. Collective over the world. Threads: the main thread.
 std::vector<PairFacts> measure_links(
@@ -68,8 +68,9 @@ std::vector<PairFacts> measure_links(
     cost::ProbeQuality& quality);
 
 /// Makes a cluster of the measurements: each host is a node, and hosts of similar speed
-/// have one kind of device. Not collective.
-/// Throws: ConfigError when the ranks of a host do not follow each other, and as
+/// have one kind of device. A host without measured pair inside it, or two hosts without one
+/// between them, take the median of those that are like them; `quality` counts these.
+/// Not collective. Throws: ConfigError when the ranks of a host do not follow each other, and as
 /// cost::validate.
 cost::Cluster to_cluster(
     const std::vector<RankMeasurement>& ranks,

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <set>
 
 #include "tessera/autotune/probe/probe.h"
@@ -79,11 +80,24 @@ int kind_of(const RankMeasurement& rank, std::vector<const RankMeasurement*>& ki
   return static_cast<int>(kinds.size()) - 1;
 }
 
-// Sets bandwidths and latencies of nodes to the medians of those between their ranks.
-void add_pairs(
-    const std::vector<HostRange>& hosts,
-    const std::vector<PairFacts>& pairs,
-    cost::Cluster& cluster) {
+struct Measured {
+  std::vector<double> bytes_per_s;
+  std::vector<double> latency_seconds;
+
+  bool empty() const {
+    return bytes_per_s.empty();
+  }
+  void add(const Measured& more) {
+    bytes_per_s.insert(bytes_per_s.end(), more.bytes_per_s.begin(), more.bytes_per_s.end());
+    latency_seconds.insert(
+        latency_seconds.end(), more.latency_seconds.begin(), more.latency_seconds.end());
+  }
+};
+
+// What was measured between the hosts of the first number and the second, which may be equal.
+using ByHosts = std::map<std::pair<std::size_t, std::size_t>, Measured>;
+
+ByHosts by_hosts(const std::vector<HostRange>& hosts, const std::vector<PairFacts>& pairs) {
   const auto host_of = [&](int rank) {
     std::size_t host = 0;
     while (hosts[host].last <= rank) {
@@ -91,35 +105,67 @@ void add_pairs(
     }
     return host;
   };
-  for (std::size_t a = 0; a < hosts.size(); ++a) {
-    for (std::size_t b = a; b < hosts.size(); ++b) {
-      std::vector<double> bandwidth;
-      std::vector<double> latency;
-      for (const PairFacts& pair : pairs) {
-        if (std::minmax(host_of(pair.first), host_of(pair.second)) ==
-            std::pair<const std::size_t&, const std::size_t&>(a, b)) {
-          bandwidth.push_back(pair.bytes_per_s);
-          latency.push_back(pair.latency_us * 1e-6);
-        }
+  ByHosts result;
+  for (const PairFacts& pair : pairs) {
+    // Ranks of a host follow each other, so hosts ascend with ranks.
+    const auto [first, second] = std::minmax(pair.first, pair.second);
+    result[{host_of(first), host_of(second)}].add({{pair.bytes_per_s}, {pair.latency_us * 1e-6}});
+  }
+  return result;
+}
+
+// Sets bandwidths and latencies inside nodes to the medians of those between their ranks.
+void add_insides(const ByHosts& measured, cost::Cluster& cluster) {
+  Measured all;
+  for (const auto& [hosts, found] : measured) {
+    if (hosts.first == hosts.second) {
+      all.add(found);
+    }
+  }
+  for (std::size_t host = 0; host < cluster.nodes.size(); ++host) {
+    cost::Node& node = cluster.nodes[host];
+    const auto found = measured.find({host, host});
+    const Measured& here = found == measured.end() ? all : found->second;
+    if (node.count < 2 || here.empty()) {
+      continue;
+    }
+    node.intra_bytes_per_s = median(here.bytes_per_s);
+    node.latency_seconds = median(here.latency_seconds);
+    cluster.quality.inferred += found == measured.end() ? 1 : 0;
+  }
+}
+
+// Sets links between nodes to the medians of those between their ranks. Two nodes without measured
+// pair take the median of the pairs that one of them is part of.
+void add_links(const ByHosts& measured, cost::Cluster& cluster) {
+  std::vector<Measured> from(cluster.nodes.size());
+  for (const auto& [hosts, found] : measured) {
+    if (hosts.first != hosts.second) {
+      from[hosts.first].add(found);
+      from[hosts.second].add(found);
+      for (const std::size_t host : {hosts.first, hosts.second}) {
+        // The network of a node carries at least what its best link does.
+        double& network = cluster.nodes[host].inter_bytes_per_s;
+        network = std::max(network, median(found.bytes_per_s));
       }
-      if (bandwidth.empty()) {
-        continue;
+    }
+  }
+  for (std::size_t a = 0; a < cluster.nodes.size(); ++a) {
+    for (std::size_t b = a + 1; b < cluster.nodes.size(); ++b) {
+      const auto found = measured.find({a, b});
+      Measured here = found == measured.end() ? from[a] : found->second;
+      if (found == measured.end()) {
+        here.add(from[b]);
       }
-      if (a == b) {
-        cluster.nodes[a].intra_bytes_per_s = median(bandwidth);
-        cluster.nodes[a].latency_seconds = median(latency);
+      if (here.empty()) {
         continue;
       }
       cluster.links.push_back(
           {.first = static_cast<int>(a),
            .second = static_cast<int>(b),
-           .bytes_per_s = median(bandwidth),
-           .latency_seconds = median(latency)});
-      for (const std::size_t node : {a, b}) {
-        // The network of a node carries at least what its best link does.
-        cluster.nodes[node].inter_bytes_per_s =
-            std::max(cluster.nodes[node].inter_bytes_per_s, median(bandwidth));
-      }
+           .bytes_per_s = median(here.bytes_per_s),
+           .latency_seconds = median(here.latency_seconds)});
+      cluster.quality.inferred += found == measured.end() ? 1 : 0;
     }
   }
 }
@@ -178,7 +224,9 @@ cost::Cluster to_cluster(
     }
     cluster.kinds.push_back(std::move(kind));
   }
-  add_pairs(hosts, pairs, cluster);
+  const ByHosts measured = by_hosts(hosts, pairs);
+  add_insides(measured, cluster);
+  add_links(measured, cluster);
   cost::validate(cluster);
   return cluster;
 }

@@ -65,8 +65,11 @@ Range slice_range(const Lengths& lengths, int index) {
 }
 
 Blocks::Blocks(std::int64_t length, int parts, std::int64_t unit, bool may_be_empty) {
+  if (unit < 1) {
+    throw ShapeError(tessera::str("a mesh divides in units of 1 or more, found ", unit));
+  }
   const bool enough = may_be_empty || length / unit >= parts;
-  if (unit < 1 || length % unit != 0 || !enough) {
+  if (length % unit != 0 || !enough) {
     throw ShapeError(tessera::str(
         "a dimension of ",
         length,

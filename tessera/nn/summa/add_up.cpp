@@ -1,7 +1,5 @@
 #include "tessera/nn/summa/add_up.h"
 
-#include <algorithm>
-
 #include <ATen/ATen.h>
 
 #include "tessera/comm/reduce_kernels.h"
@@ -10,33 +8,24 @@
 namespace tessera::nn::two_d {
 
 void add_up(const std::vector<at::Tensor>& parts, const at::Tensor& sum) {
-  const auto contiguous = [](const at::Tensor& tensor) { return tensor.is_contiguous(); };
-  if (sum.is_contiguous() && std::all_of(parts.begin(), parts.end(), contiguous)) {
-    std::vector<const void*> sources;
-    for (const at::Tensor& part : parts) {
-      sources.push_back(part.data_ptr());
-    }
-    comm::reduce(
-        sum_type(sum),
-        comm::ReduceOp::kSum,
-        sum.data_ptr(),
-        sources.data(),
-        static_cast<int>(sources.size()),
-        sum.numel());
-    return;
-  }
-  const auto is_sum = [&](const at::Tensor& part) { return part.is_same(sum); };
-  bool begun = std::any_of(parts.begin(), parts.end(), is_sum);
+  // Others are copied, so that the layout of memory does not change the order of the additions.
+  std::vector<at::Tensor> flat;
+  std::vector<const void*> sources;
   for (const at::Tensor& part : parts) {
-    if (is_sum(part)) {
-      continue;
-    }
-    if (begun) {
-      sum.add_(part);
-    } else {
-      sum.copy_(part);
-      begun = true;
-    }
+    flat.push_back(part.contiguous());
+    sources.push_back(flat.back().data_ptr());
+  }
+  const at::Tensor total =
+      sum.is_contiguous() ? sum : at::empty_like(sum, at::MemoryFormat::Contiguous);
+  comm::reduce(
+      sum_type(sum),
+      comm::ReduceOp::kSum,
+      total.data_ptr(),
+      sources.data(),
+      static_cast<int>(sources.size()),
+      sum.numel());
+  if (!total.is_same(sum)) {
+    sum.copy_(total);
   }
 }
 

@@ -102,7 +102,8 @@ at::Tensor FirstRowVectors::create(
 }
 
 void FirstRowVectors::agree(const Mesh& mesh) {
-  if (agreed_ || vectors_.empty() || mesh.rows() == 1 || tensor_parallel().shapes_only) {
+  if (vectors_.empty() || mesh.rows() == 1 || tensor_parallel().shapes_only ||
+      !at::GradMode::is_enabled()) {
     return;
   }
   const at::Tensor trained = at::zeros({static_cast<std::int64_t>(vectors_.size())}, at::kLong);
@@ -116,7 +117,6 @@ void FirstRowVectors::agree(const Mesh& mesh) {
       vectors_[i].set_requires_grad(flags[i] != 0);
     }
   }
-  agreed_ = true;
 }
 
 } // namespace tessera::nn::two_d

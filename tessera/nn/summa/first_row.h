@@ -47,14 +47,14 @@ class FirstRowVectors {
       const Blocks& columns,
       int groups = 1,
       const Initializer& initializer = {});
-  /// Gives placeholders the requires_grad of the first row's vectors. The module
-  /// calls it first in every `forward`. Collective over the column: one broadcast
-  /// at the first call, nothing after that.
+  /// Gives placeholders the requires_grad of the first row's vectors. The module calls it first
+  /// in every `forward`, because only the first row knows when a vector is frozen or thawed, and
+  /// rows that disagree would wait for each other in the backward. Collective over the column:
+  /// one broadcast of a few bytes; none where gradients are off.
   void agree(const Mesh& mesh);
 
  private:
   std::vector<at::Tensor> vectors_; // or placeholders
-  bool agreed_ = false;
 };
 
 } // namespace tessera::nn::two_d

@@ -77,6 +77,29 @@ TEST(ToCluster, HostsOfLikeSpeedAreOneKind) {
   EXPECT_EQ(cluster.nodes[2].inter_bytes_per_s, 2e7);
 }
 
+TEST(ToCluster, WhatWasNotMeasuredIsLikeItsNeighbours) {
+  // Ranks 0 and 1 on a, 2 and 3 on b, 4 on c.
+  const std::vector<RankMeasurement> ranks = {
+      rank_on("a"), rank_on("a"), rank_on("b"), rank_on("b"), rank_on("c")};
+  const auto cluster =
+      to_cluster(ranks, {pair_of(0, 1, 1e9), pair_of(0, 2, 1e8), pair_of(2, 4, 3e7)}, {});
+  EXPECT_EQ(cluster.nodes[1].intra_bytes_per_s, 1e9);
+  EXPECT_NEAR(cluster.nodes[1].latency_seconds, 1e-5, 1e-12);
+  EXPECT_EQ(cluster.nodes[2].intra_bytes_per_s, 0); // one rank
+  ASSERT_EQ(cluster.links.size(), 3u);
+  EXPECT_EQ(cluster.between(1, 2), 3e7);
+  EXPECT_EQ(cluster.between(0, 2), 6.5e7); // between those of a and of c
+  EXPECT_EQ(cluster.nodes[2].inter_bytes_per_s, 3e7); // measured ones only
+  EXPECT_EQ(cluster.quality.inferred, 2); // b inside, a to c
+  EXPECT_EQ(
+      to_cluster(
+          {rank_on("a"), rank_on("a"), rank_on("b")},
+          {pair_of(0, 1, 1e9), pair_of(0, 2, 1e8), pair_of(1, 2, 1e8)},
+          {})
+          .quality.inferred,
+      0);
+}
+
 TEST(ToCluster, ScatteredRanksAreRefused) {
   try {
     to_cluster({rank_on("a"), rank_on("b"), rank_on("a")}, {pair_of(0, 1, 1e8)}, {});

@@ -41,6 +41,34 @@ TEST(Price, OnePipelineIsEquationFive) {
   EXPECT_NEAR(cost.seconds, sum_of_parts(cost), 1e-12);
 }
 
+/// Returns the message of the error for a strategy on 4 devices, 4 layers, 16 samples.
+std::string refusal(int pp, int dp, int tp, int mbs) {
+  Strategy strategy;
+  strategy.pp = pp;
+  strategy.dp = dp;
+  strategy.tp = tp;
+  strategy.microbatch_size = mbs;
+  strategy.boundaries = even_cuts(4, std::min(pp, 4));
+  strategy.device_of_rank = {0, 1, 2, 3};
+  try {
+    validate(strategy, 4, 4, 16);
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(Strategy, ProductsBeyondAnIntAreRefused) {
+  using testing::HasSubstr;
+  EXPECT_EQ(refusal(1, 4, 1, 4), "accepted");
+  // 2^32 is 0 as an int, and 2 x (2^31 - 1) is -2, which divides 16.
+  EXPECT_THAT(refusal(1, 4, 1, 1 << 30), HasSubstr("dp x mbs = 4294967296 does not divide"));
+  EXPECT_THAT(refusal(2, 2, 1, 2147483647), HasSubstr("dp x mbs = 4294967294 does not divide"));
+  // 65536 x 65536 x 1 is 0 and (2^30 + 1) x 4 is 4 as an int.
+  EXPECT_THAT(refusal(1 << 16, 1 << 16, 1, 1), HasSubstr("is not the number of devices"));
+  EXPECT_THAT(refusal(4, 1, (1 << 30) + 1, 1), HasSubstr("is not the number of devices"));
+}
+
 TEST(Price, TheSlowestDeviceOfAStageSetsItsTime) {
   const DescribedModel model = small_model(4);
   const Cluster cluster = small_cluster(1, 1);

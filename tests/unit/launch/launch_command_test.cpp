@@ -87,6 +87,27 @@ TEST(LaunchCommand, EndsWithTheProgramBehindItsScript) {
       (Words{"/bin/sh", "-c", kRankScript, "tessera-rank", "./train", "a b"}));
 }
 
+/// Returns what the script of a rank prints when the program is `script`.
+std::string said_by_rank(const std::string& script) {
+  const Words command = {"/bin/sh", "-c", kRankScript, "tessera-rank", "/bin/sh", "-c", script};
+  FILE* pipe = popen((quoted(command) + " 2>&1").c_str(), "r");
+  std::string text;
+  for (int c = std::fgetc(pipe); c != EOF; c = std::fgetc(pipe)) {
+    text += static_cast<char>(c);
+  }
+  pclose(pipe);
+  return text;
+}
+
+TEST(LaunchCommand, ARankIsKilledBySignalsAndByNothingElse) {
+  EXPECT_THAT(said_by_rank("exit 255"), testing::EndsWith(" ended with exit status 255\n"));
+  EXPECT_THAT(said_by_rank("exit 200"), testing::EndsWith(" ended with exit status 200\n"));
+  EXPECT_THAT(
+      said_by_rank("kill -TERM $$"), testing::EndsWith(" was killed by signal 15 (SIGTERM)\n"));
+  EXPECT_EQ(said_by_rank("exit 255").find('\n'), said_by_rank("exit 255").size() - 1);
+  EXPECT_EQ(said_by_rank("exit 75"), "");
+}
+
 TEST(LaunchCommand, TheUsersOwnOptionsReplaceOursOnce) {
   const Words words = options_of(
       request(

@@ -43,6 +43,22 @@ TEST(RunChild, ReturnsTheStatusAsAShellDoes) {
   EXPECT_EQ(run_child(shell("kill -9 $$"), seconds(1)).exit_status, 137);
 }
 
+// A parent that ignores SIGCHLD hands this on, and the kernel then forgets how children end.
+TEST(RunChild, ReturnsTheStatusWhereEndedChildrenAreIgnored) {
+  const pid_t launcher = fork();
+  if (launcher == 0) {
+    signal(SIGCHLD, SIG_IGN);
+    const int status = run_child(shell("exit 7"), seconds(1)).exit_status;
+    struct sigaction after {};
+    sigaction(SIGCHLD, nullptr, &after);
+    _exit(after.sa_handler == SIG_IGN ? status : 99);
+  }
+  int status = 0;
+  waitpid(launcher, &status, 0);
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 7);
+}
+
 TEST(RunChild, SaysWhatCannotBeStarted) {
   try {
     run_child({"no-such-program-here"}, seconds(1));

@@ -177,6 +177,35 @@ void frozen_first_row(const MeshPtr& mesh) {
   require_close(leaf.grad(), at::zeros_like(x), 1e-6, "gradient of x");
 }
 
+/// Vectors that are frozen, or thawed, after a forward that trained them, or did not.
+void frozen_between_steps(const MeshPtr& mesh) {
+  const Setting s(*mesh);
+  auto linear = linear_on(mesh, s.hidden, {1, s.inner, 1});
+  auto norm = norm_on(mesh, s.inner);
+  const at::Tensor x = at::ones({s.rows.size(mesh->row()), s.in.size(mesh->column())});
+  const auto vectors = [&] {
+    std::vector<at::Tensor> found; // none but on the first row
+    for (const auto& modules : {linear->parameters(), norm->parameters()}) {
+      for (const at::Tensor& parameter : modules) {
+        if (parameter.dim() == 1) {
+          found.push_back(parameter);
+        }
+      }
+    }
+    return found;
+  }();
+  for (const bool trained : {true, false, true}) {
+    for (at::Tensor vector : vectors) {
+      vector.set_requires_grad(trained);
+      vector.mutable_grad() = at::Tensor();
+    }
+    norm(linear->forward(x, {})).sum().backward();
+    for (const at::Tensor& vector : vectors) {
+      require(vector.grad().defined() == trained, "gradient of a frozen vector, or none");
+    }
+  }
+}
+
 void layer_norm_of(const MeshPtr& mesh, bool rms) {
   const Setting s(*mesh);
   Random random(6);
@@ -328,6 +357,7 @@ const std::vector<Case>& layer_cases() {
       {"linear", linear},
       {"linear_to_two", linear_to_two},
       {"frozen_first_row", frozen_first_row},
+      {"frozen_between_steps", frozen_between_steps},
       {"layer_norm", norms},
       {"embedding_and_head", embedding_and_head},
       {"cross_entropy", losses},

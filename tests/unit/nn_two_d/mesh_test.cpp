@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
+#include "tessera/nn/summa/add_up.h"
 
 #include "cases.h"
 #include "mesh_ranks.h"
@@ -38,6 +39,21 @@ INSTANTIATE_TEST_SUITE_P(
         testing::ValuesIn(cases::all_cases())),
     name_of_test);
 
+// (1e8 + 1) - 1e8 is 0 in f32, (1e8 - 1e8) + 1 is 1.
+TEST(AddUp, KeepsTheOrderOfItsPartsInAnyLayout) {
+  const auto filled = [](float value) { return at::full({3, 2}, value); };
+  for (const bool transposed : {false, true}) {
+    for (const std::size_t target : {0, 1, 2}) {
+      std::vector<at::Tensor> parts = {filled(1e8F), filled(1), filled(-1e8F)};
+      for (at::Tensor& part : parts) {
+        part = transposed ? part.t() : part;
+      }
+      add_up(parts, parts[target]);
+      EXPECT_EQ(parts[target].abs().max().item<float>(), 0) << transposed << target;
+    }
+  }
+}
+
 TEST(Blocks, DividesUnitsAndSaysWhatWorks) {
   const Blocks heads(7 * 8, 3, 8);
   EXPECT_EQ(heads.size(0), 24);
@@ -51,6 +67,7 @@ TEST(Blocks, DividesUnitsAndSaysWhatWorks) {
     EXPECT_NE(text.find("multiple of 4"), std::string::npos) << text;
     EXPECT_NE(text.find("at least 12"), std::string::npos) << text;
   }
+  EXPECT_THROW(Blocks(10, 2, 0), ShapeError); // no division by zero
 }
 
 } // namespace

@@ -84,6 +84,10 @@ TEST(Description, RefusesImpossibleModels) {
   value["layers"][0]["forward_seconds_per_sample"]["t4"].erase("1");
   EXPECT_THAT(refusal_of_model(value), HasSubstr("degree 1 is missing"));
   value = model();
+  value["layers"][0]["forward_seconds_per_sample"] = {{"t4", json::object()}};
+  value["layers"][0]["fixed_seconds"] = {{"t4", 0.1}};
+  EXPECT_THAT(refusal_of_model(value), HasSubstr("t4: degree 1 is missing"));
+  value = model();
   value["layers"][0]["forward_seconds_per_sample"]["t4"]["two"] = 1;
   EXPECT_THAT(refusal_of_model(value), HasSubstr("'two' is no"));
   value = model();
@@ -148,10 +152,13 @@ TEST(Description, WhatProbeWritesIsReadBack) {
       {.kind = 0, .count = 1, .inter_bytes_per_s = 1e8, .host = "b"}};
   cluster.links = {{.first = 0, .second = 1, .bytes_per_s = 1e8, .latency_seconds = 4e-5}};
   cluster.collectives = {{"all_reduce", 2, 1, 65536, 1e-4}};
+  cluster.quality.rounds = 3;
+  cluster.quality.inferred = 2;
   const std::string text = cluster_to_json(cluster);
   const auto read = cluster_from_json(text, "c.json");
   EXPECT_EQ(cluster_to_json(read), text);
   EXPECT_TRUE(read.measured);
+  EXPECT_EQ(read.quality.inferred, 2);
   EXPECT_EQ(read.kinds[0].speed.products.at("f32").back().seconds, 3e-3);
   EXPECT_EQ(read.kinds[0].speed.products.at("f32").back().backward_seconds, 0);
   EXPECT_EQ(read.kinds[0].speed.operators.at("gelu.tanh")[0].backward_seconds, 2e-6);

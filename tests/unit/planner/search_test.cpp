@@ -23,6 +23,7 @@ namespace {
 using cost::small_cluster;
 using cost::small_model;
 using testing::HasSubstr;
+using testing::Not;
 
 SearchOptions with_method(Method method) {
   SearchOptions options;
@@ -160,6 +161,48 @@ TEST(Search, AnInterruptionKeepsTheBestSoFar) {
   EXPECT_FALSE(result.best.empty());
 }
 
+TEST(Search, AnInterruptedRandomSearchSaysSo) {
+  const std::atomic<bool> stop{true};
+  for (const Method method : {Method::kRandom, Method::kMegatron}) {
+    SearchOptions options = with_method(method);
+    options.stop = &stop;
+    const auto result = search(small_model(8), small_cluster(2, 2), options);
+    EXPECT_TRUE(result.interrupted) << static_cast<int>(method);
+    EXPECT_EQ(result.considered, 0) << static_cast<int>(method);
+  }
+  EXPECT_FALSE(
+      search(small_model(8), small_cluster(2, 2), with_method(Method::kRandom)).interrupted);
+}
+
+// A method that draws few strategies may miss those that fit.
+TEST(Search, WhatAnotherMethodFindsIsNamed) {
+  auto model = small_model(8);
+  for (auto& layer : model.layers) {
+    layer.parameters = 1'000'000;
+  }
+  model.layers[0].parameters = 450'000'000; // fits alone, or divided
+  SearchOptions options = with_method(Method::kRandom);
+  options.samples = 1;
+  bool refused = false;
+  for (std::uint64_t seed = 0; seed < 50; ++seed) {
+    options.seed = seed;
+    try {
+      search(model, small_cluster(2, 0), options);
+    } catch (const NothingFits& error) {
+      refused = true;
+      EXPECT_THAT(
+          error.what(),
+          AllOf(
+              HasSubstr("no strategy that the method \"random\" tried fits"),
+              HasSubstr("\"amp\" finds one"),
+              Not(HasSubstr("sharding")),
+              Not(HasSubstr(" -"))));
+      EXPECT_TRUE(error.remedies().empty());
+    }
+  }
+  EXPECT_TRUE(refused);
+}
+
 TEST(Search, WhatFitsNowhereIsExplained) {
   auto model = small_model(4);
   model.activation_checkpointing = false;
@@ -248,6 +291,15 @@ TEST(Decision, WhatTheRuntimeLacksIsSaid) {
   const auto& candidate = result.best.front();
   ASSERT_TRUE(not_runnable(candidate, model)); // recomputes activations
   EXPECT_THROW(to_config_json(candidate, model), PlanError);
+}
+
+TEST(Explain, LongRowsAreWhole) {
+  const auto model = small_model(1);
+  const auto cluster = small_cluster(150, 0);
+  Candidate candidate;
+  candidate.strategy = cost::small_strategy(1, 300, 1, 1, 1);
+  candidate.cost.stages.resize(1);
+  EXPECT_THAT(explain(candidate, model, cluster), HasSubstr(",148,149\n"));
 }
 
 TEST(Explain, ShowsTheParts) {

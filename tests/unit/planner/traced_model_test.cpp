@@ -125,6 +125,18 @@ TEST(TracedModel, SecondsAreThoseOfItsOperators) {
   EXPECT_EQ(whole.tail_seconds.at("cpu").size(), 4u);
 }
 
+TEST(TracedModel, OperatorsThatDependOnTheBatchAreRefused) {
+  ModelTrace model = small_language_model(3);
+  model.two_samples.resize(1);
+  model.two_samples.shrink_to_fit();
+  try {
+    describe_traced(model, measured_cluster(2));
+    FAIL();
+  } catch (const PlanError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("runs 5 operators, that of two samples 1"));
+  }
+}
+
 TEST(TracedModel, UnknownDevicesAreRefusedByName) {
   cost::Cluster cluster = measured_cluster(2);
   cluster.kinds[0].speed = {};

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <regex>
 
 #include <gmock/gmock.h>
@@ -36,6 +37,16 @@ TEST(Ticks, AreRoundAndCoverTheRange) {
   EXPECT_THAT(
       ticks(0, 0.0003, 3),
       testing::Pointwise(testing::DoubleEq(), std::vector<double>{0, 0.0001, 0.0002, 0.0003}));
+}
+
+TEST(Ticks, OfARangeOfAFewRoundingErrorsEnd) {
+  // Multiples of the step are here beyond 2^53, where adding 1 to a double changes nothing.
+  const double next = std::nextafter(3.0, 4.0);
+  const auto marks = ticks(3, next, 5);
+  EXPECT_LE(marks.size(), 10U);
+  EXPECT_DOUBLE_EQ(marks.front(), 3);
+  const double greatest = std::numeric_limits<double>::max();
+  EXPECT_LE(ticks(-greatest, greatest, 5).size(), 10U);
 }
 
 TEST(Smoothed, KeepsALineAndLeavesOutWhatIsNotFinite) {
@@ -90,6 +101,26 @@ TEST(LineChart, DrawsOnePointAndNone) {
   EXPECT_EQ(count(empty, "<circle"), 0U);
   EXPECT_EQ(count(empty, "class=\"at\""), 0U);
   EXPECT_EQ(empty.find("nan"), std::string::npos);
+}
+
+/// Smoothing a constant loss leaves rounding errors, which are no range to show.
+TEST(LineChart, RoundingErrorsOfAConstantAreDrawnAsAConstant) {
+  Series series{"a", "main", false, {}};
+  for (int i = 0; i < 400; ++i) {
+    series.points.emplace_back(i, 0.1);
+  }
+  series.points = smoothed(series.points, 9);
+  series.points[7].second = std::nextafter(0.1, 1.0);
+  const std::string noisy = line_chart(options(), {series});
+  for (Point& point : series.points) {
+    point.second = 0.1;
+  }
+  EXPECT_EQ(noisy, line_chart(options(), {series}));
+  for (const double value : {0.0, 1e-310, -1e300}) {
+    const double next = std::nextafter(value, std::numeric_limits<double>::infinity());
+    const std::string svg = line_chart(options(), {{"a", "main", false, {{0, value}, {1, next}}}});
+    EXPECT_EQ(svg.find("nan"), std::string::npos) << value;
+  }
 }
 
 /// The text that each place shows while it is pointed at.

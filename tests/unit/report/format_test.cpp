@@ -32,6 +32,11 @@ TEST(Format, TimesFromMicrosecondsToHours) {
   EXPECT_EQ(format_seconds(0), "0 s");
   EXPECT_EQ(format_seconds(12.3e-6), "12.3 us");
   EXPECT_EQ(format_seconds(0.0015), "1.50 ms");
+  EXPECT_EQ(format_seconds(999.4e-6), "999 us");
+  EXPECT_EQ(format_seconds(999.6e-6), "1.00 ms"); // not 1000 us
+  EXPECT_EQ(format_seconds(0.9994), "999 ms");
+  EXPECT_EQ(format_seconds(0.9996), "1.00 s");
+  EXPECT_EQ(format_seconds(-0.9996), "-1.00 s");
   EXPECT_EQ(format_seconds(2), "2.00 s");
   EXPECT_EQ(format_seconds(200), "3 min 20 s");
   EXPECT_EQ(format_seconds(7500), "2 h 5 min");

@@ -160,6 +160,18 @@ TEST(Summary, AddsUpOverRestarts) {
   EXPECT_THAT(to_text(input), HasSubstr("resumed at step 11"));
 }
 
+/// A start that was rolled back begins after one that came later.
+TEST(Summary, AStepIsOfTheLastStartThatRanIt) {
+  ReportInput input = example(); // 20 steps
+  for (const auto& [first_step, tokens] : {std::pair{15, 600}, std::pair{6, 700}}) {
+    Start again = input.log.starts[0];
+    again.facts.first_step = first_step;
+    again.facts.tokens_per_step = tokens;
+    input.log.starts.push_back(again);
+  }
+  EXPECT_EQ(summarize(input).tokens, 5 * 500 + 15 * 700);
+}
+
 TEST(Summary, IsEmptyForAnEmptyLog) {
   const Summary summary = summarize({});
   EXPECT_FALSE(summary.last_step);

@@ -74,6 +74,36 @@ TEST(RecordWork, CountsProductsByTheirSizes) {
   EXPECT_EQ(products[3].module, 2);
 }
 
+struct FailingImpl : torch::nn::Module {
+  torch::Tensor forward(torch::Tensor /*x*/) {
+    throw std::runtime_error("user");
+  }
+};
+TESSERA_MODULE(Failing);
+
+struct CatchingImpl : torch::nn::Module {
+  CatchingImpl() {
+    failing = register_module("failing", Failing());
+  }
+  torch::Tensor forward(torch::Tensor x) {
+    try {
+      return failing(x);
+    } catch (const std::runtime_error&) {
+      return torch::exp(x);
+    }
+  }
+  Failing failing{nullptr};
+};
+TESSERA_MODULE(Catching);
+
+TEST(RecordWork, WorkAfterAnErrorIsThatOfTheModuleThatCaughtIt) {
+  Catching net;
+  const auto functions =
+      of_kind(record_work(*net, [&] { net(torch::ones({2})); }), Kind::kFunction);
+  ASSERT_EQ(functions.size(), 1u);
+  EXPECT_EQ(functions[0].module, 0);
+}
+
 TEST(RecordWork, TellsFunctionsAndRandomNumbersApart) {
   const auto work = work_of(false, 5);
   ASSERT_EQ(of_kind(work, Kind::kFunction).size(), 1u);

@@ -136,6 +136,17 @@ TEST(StateWatch, PutsBackWhatOperatorsWrite) {
   }
 }
 
+TEST(StateWatch, PutsBackWhatWasWrittenBeforeAnError) {
+  Outer net("writes");
+  const torch::Tensor x = torch::ones({2, 4});
+  const auto fails = [&]() -> c10::IValue {
+    net(x.clone());
+    throw std::runtime_error("user");
+  };
+  EXPECT_THROW(trace_models({{net.ptr().get(), "net"}}, fails, {}), std::runtime_error);
+  EXPECT_TRUE(net->keeper->state.equal(torch::zeros({4})));
+}
+
 TEST(StateWatch, RefusesStateThatThePassHasChanged) {
   for (const char* kind : {"assigns", "counts"}) {
     SCOPED_TRACE(kind);

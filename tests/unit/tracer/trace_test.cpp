@@ -277,6 +277,25 @@ TEST(Trace, LeavesTheModelAsItWas) {
   EXPECT_EQ(nn::current_interceptor(), nullptr);
 }
 
+struct GrowingImpl : torch::nn::Module {
+  GrowingImpl() {
+    seen = register_buffer("seen", torch::tensor({1.0F, 2.0F}));
+  }
+  torch::Tensor forward(torch::Tensor x) {
+    seen.resize_({seen.size(0) + 1}).fill_(7);
+    return x * 2;
+  }
+  torch::Tensor seen;
+};
+TESSERA_MODULE(Growing);
+
+TEST(Trace, ABufferThatTheForwardResizesIsRestored) {
+  Growing net;
+  const torch::Tensor x = torch::ones({8, 4});
+  trace(*net, [&] { net(x); }, {.name = "net"});
+  EXPECT_TRUE(net->seen.equal(torch::tensor({1.0F, 2.0F})));
+}
+
 TEST(Trace, StateIsRestoredWhenTheForwardThrows) {
   Net net;
   const auto mean = net->first->norm->running_mean.clone();
