@@ -144,6 +144,40 @@ TEST(ShardedState, OfTwoOptimizersOfOneModel) {
   }
 }
 
+// One optimizer for two models that one step calls; their buckets travel in groups of their own.
+TEST(ShardedState, OfTwoModels) {
+  TensorMap wanted;
+  for (const bool sharded : {false, true}) {
+    init(config_of(Strategy(), sharded));
+    const Ended ended;
+    DistributedModel one{made(7)};
+    DistributedModel two{made(9)};
+    auto parameters = one.parameters();
+    for (const torch::Tensor& parameter : two.parameters()) {
+      parameters.push_back(parameter);
+    }
+    DistributedOptimizer optimizer(make_optimizer(Kind::kAdamW, parameters));
+    auto train_step = tessera::step(
+        [&](torch::Tensor x, torch::Tensor y) { one.backward((two(one(x)) - y).pow(2).mean()); });
+    for (int step = 0; step < kSteps; ++step) {
+      const Batch mine = part_of(batch_at(step), data_size(), data_rank());
+      optimizer.zero_grad();
+      train_step(mine.x, mine.y);
+      optimizer.clip_grad_norm(0.5);
+      optimizer.step();
+    }
+    TensorMap state = one.state_dict();
+    for (const auto& [name, tensor] : two.state_dict()) {
+      state["two." + name] = tensor;
+    }
+    if (sharded) {
+      expect_state(state, wanted, "two models", 1e-6);
+    } else {
+      wanted = state;
+    }
+  }
+}
+
 // Parameters that an optimizer has left are everybody's again.
 TEST(ShardedState, EndsWithItsOptimizer) {
   TensorMap wanted;
