@@ -441,8 +441,8 @@ std::vector<Key> refused_keys() {
       refused(
           "_fp32_grad_accumulation",
           scripts,
-          "Gradients accumulated in f32 under fp16.",
-          "it was never documented and has no meaning without fp16"),
+          "Gradients accumulated in f32 with 16-bit parameters.",
+          "it was never documented; gradients are added in the parameters' type"),
   };
 }
 

@@ -80,8 +80,8 @@ std::optional<std::string> not_runnable(
     return "it shards the optimizer state, which this version cannot do";
   }
   if (strategy.activation_checkpointing && !can.activation_checkpointing) {
-    return "it recomputes the activations of every layer, as was asked for, "
-           "which this version cannot do";
+    return "it recomputes the activations of every layer, as was asked for, which a plan cannot "
+           "say; write \"activation_checkpointing\": \"each\" into the job";
   }
   if (!can.shared_parameters_apart && ties_apart(strategy, model)) {
     return "layers that share parameters are on different pipeline ranks";

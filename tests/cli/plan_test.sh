@@ -85,10 +85,11 @@ grep -q '"tensor_parallel_degree": 2' tp.json || fail "tp.json: $(cat tp.json)"
 sed -i 's/"saved"/"saved_tp"/' tp.json
 "$tessera" launch -n 2 -- "$tessera" train tp.json > tp_trained.txt
 grep -q "saved_tp/step_2" tp_trained.txt || fail "tp: $(cat tp_trained.txt)"
+"$tessera" plan --job job.json --cluster-file cluster.json --only-tp 2 --shard-optimizer-state \
+  -o shared.json > shared.txt
+grep -q '"shard_optimizer_state": true' shared.json || fail "shared.json: $(cat shared.json)"
 refused "prices it but cannot train" "$tessera" plan --job job.json --cluster-file cluster.json \
-  --shard-optimizer-state -o never.json
-"$tessera" plan --job job.json --cluster-file cluster.json --shard-optimizer-state --explain 1 |
-  grep -q "not runnable: it shards" || fail "sharding is not said to be priced only"
+  --activation-checkpointing -o never.json
 "$tessera" plan --job job.json --cluster-file cluster.json --activation-checkpointing --explain 1 |
   grep -q "not runnable: it recomputes" || fail "recomputation is not said to be priced only"
 

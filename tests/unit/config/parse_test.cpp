@@ -74,7 +74,7 @@ TEST(Parse, ValuesInForce) {
 TEST(Parse, AllErrorsTogether) {
   const std::string message = parse_error(
       R"({"microbatches": 0, "pipline": "simple", "ddp": 1, "horovod": true,
-          "trace_memory_usage": true, "load_partition": true})");
+          "ddp_dist_backend": "nccl", "load_partition": true})");
   EXPECT_THAT(
       message,
       AllOf(
@@ -83,7 +83,7 @@ TEST(Parse, AllErrorsTogether) {
           HasSubstr("\n  \"pipline\": unknown key"),
           HasSubstr("\n  ddp: found 1; write true or false"),
           HasSubstr("\n  horovod: not a key"),
-          HasSubstr("\n  trace_memory_usage: not available in this version; found true"),
+          HasSubstr("\n  ddp_dist_backend: not available in this version; found"),
           HasSubstr("\n  load_partition is true; add")));
 }
 
