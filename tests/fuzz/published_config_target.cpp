@@ -19,7 +19,7 @@ std::vector<std::string> seeds() {
       models::to_published(models::decoder_defaults("gptj"), 2),
       models::to_published(models::decoder_defaults("gpt_neo")),
       models::to_published(models::decoder_defaults("gpt_neox")),
-      R"({"model_type": "gpt_neox", "hidden_size": 24, "num_attention_heads": 4, "head_dim": 6,
+      R"({"model_type": "gpt_neox", "hidden_size": 24, "num_attention_heads": 4,
           "rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.4}})"};
 }
 
