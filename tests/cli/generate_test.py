@@ -243,7 +243,7 @@ with tempfile.TemporaryDirectory() as work:
 
     # What is not implemented, by name and value.
     refused(tied, {**sizes, "add_cross_attention": True}, 2, "add_cross_attention", "true")
-    refused(tied, {**sizes, "model_type": "gptj"}, 2, "model_type", "gptj")
+    refused(tied, {**sizes, "model_type": "opt"}, 2, "model_type", "opt")
     refused(tied, {**sizes, "activation_function": "laplace"}, 2, "activation_function", "laplace")
     refused(tied, {**sizes, "logit_scale": 0.5}, 2, "logit_scale", "0.5")
     refused(tied, {}, 2, "nested deeper", text="[" * 60000 + "]" * 60000)
