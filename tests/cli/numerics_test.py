@@ -106,7 +106,7 @@ with tempfile.TemporaryDirectory() as work:
     # Replicas that divide the optimizer's state: the same sums in the same order.
     replicas = {"pipeline_parallel_degree": 1, "ddp": True}
     shared = {**replicas, "shard_optimizer_state": True}
-    for precision in ("f32", "bf16"):
+    for precision in ("f32", "bf16", "fp16"):
         wanted = losses("replicas", 2, replicas, precision=precision)
         apart = furthest(losses("shared", 2, shared, precision=precision), wanted)
         print(f"sharded optimizer state, {precision}, beside all of it everywhere: {apart:.1e}")
@@ -157,10 +157,12 @@ with tempfile.TemporaryDirectory() as work:
     assert resumed == whole, (resumed, whole)
     # Two replicas with copies of everything, and with a half each of parameters, gradients and state.
     shards = {**replicas, "sharded_data_parallel_degree": 2, "sdp_param_persistence_threshold": 1000}
-    copied = losses("copied", 2, replicas)
-    sharded = furthest(losses("sharded", 2, shards, activation_checkpointing="each"), copied)
-    print(f"sharded replicas beside copies: {sharded:.1e}")
-    assert sharded < 1e-4
+    for precision in ("f32", "fp16"):
+        copied = losses("copied", 2, replicas, precision=precision)
+        sharded = losses("sharded", 2, shards, precision=precision, activation_checkpointing="each")
+        apart = furthest(sharded, copied)
+        print(f"sharded replicas beside copies, {precision}: {apart:.1e}")
+        assert apart < 1e-4
 
     # The values of the whole on any division, drawn in another way than without
     # the delay (docs/adr/0011-delayed-parameters.md).
