@@ -19,6 +19,12 @@ void size(Visit& visit, const char* name, T& value, double least = 1) {
   visit({.name = name, .bounds = form::at_least(least), .presence = kOptional}, value);
 }
 
+template <typename Visit, typename T>
+void layers(Visit& visit, const char* name, T& value, double least = 1) {
+  const auto most = static_cast<double>(kMostLayers);
+  visit({.name = name, .bounds = form::between(least, most), .presence = kOptional}, value);
+}
+
 template <typename Visit>
 void share(Visit& visit, const char* name, double& value) {
   visit({.name = name, .bounds = form::between(0, 1), .presence = kOptional}, value);
@@ -36,7 +42,7 @@ void describe(Visit& visit, GptOptions& o) {
   size(visit, "vocab_size", o.vocab_size, 2);
   size(visit, "n_positions", o.n_positions);
   size(visit, "n_embd", o.n_embd);
-  size(visit, "n_layer", o.n_layer);
+  layers(visit, "n_layer", o.n_layer);
   size(visit, "n_head", o.n_head);
   size(visit, "n_inner", o.n_inner, 0);
   share(visit, "dropout", o.dropout);
@@ -60,7 +66,7 @@ void describe(Visit& visit, DecoderOptions& o) {
   size(visit, "vocab_size", o.vocab_size, 2);
   size(visit, "hidden_size", o.hidden_size);
   size(visit, "intermediate_size", o.intermediate_size, 0);
-  size(visit, "num_hidden_layers", o.num_hidden_layers);
+  layers(visit, "num_hidden_layers", o.num_hidden_layers);
   size(visit, "num_attention_heads", o.num_attention_heads);
   size(visit, "num_key_value_heads", o.num_key_value_heads, 0);
   size(visit, "head_dim", o.head_dim, 0);
@@ -85,8 +91,8 @@ void describe(Visit& visit, T5Options& o) {
   size(visit, "d_model", o.d_model);
   size(visit, "d_kv", o.d_kv);
   size(visit, "d_ff", o.d_ff);
-  size(visit, "num_layers", o.num_layers);
-  size(visit, "num_decoder_layers", o.num_decoder_layers, 0);
+  layers(visit, "num_layers", o.num_layers);
+  layers(visit, "num_decoder_layers", o.num_decoder_layers, 0);
   size(visit, "num_heads", o.num_heads);
   size(visit, "relative_attention_num_buckets", o.relative_attention_num_buckets, 4);
   size(visit, "relative_attention_max_distance", o.relative_attention_max_distance);
@@ -100,7 +106,7 @@ template <typename Visit>
 void describe(Visit& visit, BertOptions& o) {
   size(visit, "vocab_size", o.vocab_size, 2);
   size(visit, "hidden_size", o.hidden_size);
-  size(visit, "num_hidden_layers", o.num_hidden_layers);
+  layers(visit, "num_hidden_layers", o.num_hidden_layers);
   size(visit, "num_attention_heads", o.num_attention_heads);
   size(visit, "intermediate_size", o.intermediate_size, 0);
   size(visit, "max_position_embeddings", o.max_position_embeddings);

@@ -8,6 +8,10 @@ namespace tessera::models {
 // The sizes of each family, under the names that Hugging Face's config.json
 // files use.
 
+/// The most layers that options may ask for: far above every model there is. Beyond it the
+/// description of the layers alone would fill the memory.
+inline constexpr std::int64_t kMostLayers = 65536;
+
 /// Decoder-only transformer. Source: Radford et al. 2019 (GPT-2), Brown et al.
 /// 2020 (GPT-3; its alternating sparse attention is dense here).
 struct GptOptions {

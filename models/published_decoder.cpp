@@ -92,11 +92,14 @@ std::map<std::string, Json> only_values(const std::string& architecture) {
 }
 
 /// [[["global", "local"], 2]] -> global, local, global, local. Throws nlohmann's
-/// exceptions for another form.
+/// exceptions for another form, and for more layers than a model may have.
 Json expanded(const Json& types) {
   Json layers = Json::array();
   for (const Json& group : types) {
     for (int i = 0; i < group.at(1).get<int>(); ++i) {
+      if (group.at(0).empty() || std::ssize(layers) > kMostLayers) {
+        throw nlohmann::json::other_error::create(501, "no layers, or too many", &types);
+      }
       for (const Json& kind : group.at(0)) {
         layers.push_back(kind);
       }

@@ -19,6 +19,8 @@ std::vector<std::string> seeds() {
       models::to_published(models::decoder_defaults("gptj"), 2),
       models::to_published(models::decoder_defaults("gpt_neo")),
       models::to_published(models::decoder_defaults("gpt_neox")),
+      R"({"model_type": "gpt_neo", "num_layers": 4, "window_size": 8,
+          "attention_types": [[["global", "local"], 2]]})",
       R"({"model_type": "gpt_neox", "hidden_size": 24, "num_attention_heads": 4,
           "rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.4}})"};
 }

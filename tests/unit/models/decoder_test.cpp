@@ -14,6 +14,7 @@
 
 #include "models/load.h"
 #include "models/presets.h"
+#include "models/published_config.h"
 #include "models/registry.h"
 
 namespace tessera::models {
@@ -373,6 +374,14 @@ TEST(Decoder, ConstantsOfOldCheckpointsAreLeftOut) {
   EXPECT_THROW(load_parameters(*model, state, "file"), CheckpointError);
 }
 
+TEST(Decoder, ListsOfLayersThatFillTheMemoryAreRefused) {
+  for (const char* types :
+       {R"([[["global", "local"], 2000000000]])", R"([[[], 2000000000]])", R"([["global"]])"}) {
+    const std::string file = str(R"({"model_type": "gpt_neo", "attention_types": )", types, "}");
+    EXPECT_THROW(decoder_from_published(file, "file"), ConfigError) << types;
+  }
+}
+
 TEST(Decoder, RefusesOptionsOfOthersAndSizesThatDoNotFit) {
   const auto message = [](const std::string& preset, const std::string& json) -> std::string {
     try {
@@ -391,6 +400,7 @@ TEST(Decoder, RefusesOptionsOfOthersAndSizesThatDoNotFit) {
   expect("gptj-tiny", R"({"rotary_dim": 3})", "even number");
   expect("gpt-neox-tiny", R"({"rotary_dim": 64})", "at most");
   expect("llama-tiny", R"({"hidden_sise": 3})", "hidden_size");
+  expect("gpt-neo-tiny", R"({"num_hidden_layers": 1310072003})", "65536");
   Decoder model(tiny("llama-tiny"));
   EXPECT_THROW(model(torch::zeros({1, 13}, torch::kLong)), ShapeError);
 }

@@ -186,26 +186,29 @@ TEST_P(LayerOptions, EachDropoutActsInItsPlace) {
     const auto attention = [&](const std::function<void(TransformerOptions&)>& set) {
       return seeded(3, [&] { return nn::DistributedAttentionLayer(with(options, set)); });
     };
+    const auto output = [&](const std::function<void(TransformerOptions&)>& set) {
+      return seeded(3, [&] { return nn::DistributedTransformerOutputLayer(with(options, set)); });
+    };
     auto weights_dropped = attention([](auto& o) { o.attention_dropout_prob = kAll; });
+    auto update_dropped = attention([](auto& o) { o.hidden_dropout_prob = kAll; });
+    auto plain = output([](auto&) {});
+    auto unconcerned = output([](auto& o) { o.attention_dropout_prob = kAll; });
+    auto inner_dropped = output([](auto& o) { o.intermediate_dropout_prob = kAll; });
+    auto all_dropped = output([](auto& o) { o.hidden_dropout_prob = kAll; });
+    if (parallel.group != nullptr) {
+      // Dropout draws without the lock of `seeded`, which would change another rank's weights.
+      parallel.group->barrier();
+    }
     expect_close(
         weights_dropped->forward_self(hidden),
         hidden + bias_of(weights_dropped, "dense.bias"),
         "attention without weights");
-    auto update_dropped = attention([](auto& o) { o.hidden_dropout_prob = kAll; });
     expect_close(update_dropped->forward_self(hidden), hidden, "attention without update");
-
-    const auto output = [&](const std::function<void(TransformerOptions&)>& set) {
-      return seeded(3, [&] { return nn::DistributedTransformerOutputLayer(with(options, set)); });
-    };
-    auto plain = output([](auto&) {});
-    auto unconcerned = output([](auto& o) { o.attention_dropout_prob = kAll; });
     expect_close(unconcerned(hidden), plain(hidden), "the attention's probability");
-    auto inner_dropped = output([](auto& o) { o.intermediate_dropout_prob = kAll; });
     expect_close(
         inner_dropped(hidden),
         hidden + bias_of(inner_dropped, "dense2.bias"),
         "output without inner features");
-    auto all_dropped = output([](auto& o) { o.hidden_dropout_prob = kAll; });
     expect_close(all_dropped(hidden), hidden, "output without update");
     all_dropped->eval();
     expect_close(all_dropped(hidden), plain(hidden), "evaluation");
