@@ -72,7 +72,7 @@ TEST(Presets, WrongOverridesAreExplained) {
       testing::AllOf(HasSubstr("\"n_layers\""), HasSubstr("\"n_layer\"")));
   EXPECT_THAT(
       with("gpt-mini", R"({"n_layer": 2.5})"),
-      testing::AllOf(HasSubstr("2.5"), HasSubstr("an integer of at least 1")));
+      testing::AllOf(HasSubstr("2.5"), HasSubstr("an integer from 1 to 65536")));
   EXPECT_THAT(with("gpt-mini", R"({"n_layer": 0})"), HasSubstr("found 0"));
   EXPECT_THAT(with("gpt-mini", R"({"dropout": 1.5})"), HasSubstr("from 0 to 1"));
   EXPECT_THAT(
