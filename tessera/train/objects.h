@@ -28,9 +28,10 @@ T recv_from(int rank, Group group = Group::kWorld) {
   return unpack<T>(detail::receive_object(rank, group));
 }
 
-/// The value of `root` (a rank in the group) on every rank of the group.
-/// Collective over `group`: unlike the documentation's broadcast, the receivers
-/// call it as well, so a mismatch cannot hang halfway.
+/// The value of `root` (a rank in the group) on every rank of the group. The root's `broadcast` is
+/// a `send` to every other rank, so a receiver may call `broadcast` too, whose value is ignored
+/// there, or `recv_from(root)`, as scripts after the documentation do.
+/// Throws: ConfigError when `root` is no rank of the group.
 template <typename T>
 T broadcast(const T& value, int root = 0, Group group = Group::kWorld) {
   return unpack<T>(detail::broadcast_object(pack(value), root, group));

@@ -19,7 +19,39 @@ bool holds_packed_sequence(const c10::IValue& value) {
   return std::any_of(elements.begin(), elements.end(), holds_packed_sequence);
 }
 
+void check_position(const char* option, int position, int arguments) {
+  if (position < 0 || position >= arguments) {
+    throw ConfigError(tessera::str(
+        option,
+        " of the step names argument ",
+        position,
+        ", but it is called with ",
+        arguments,
+        " arguments; ",
+        arguments == 0 ? std::string("leave it out")
+                       : tessera::str("write positions from 0 to ", arguments - 1)));
+  }
+}
+
 } // namespace
+
+void check_positions(
+    const std::vector<int>& non_split_inputs,
+    const std::map<int, int>& input_split_axes,
+    int arguments) {
+  for (const int position : non_split_inputs) {
+    check_position("non_split_inputs", position, arguments);
+    if (input_split_axes.count(position) > 0) {
+      throw ConfigError(tessera::str(
+          "argument ",
+          position,
+          " of the step is named by non_split_inputs and by input_split_axes; name it in one"));
+    }
+  }
+  for (const auto& [position, axis] : input_split_axes) {
+    check_position("input_split_axes", position, arguments);
+  }
+}
 
 at::Tensor
 slice_tensor(const at::Tensor& tensor, int microbatches, int microbatch, int axis, int argument) {

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <concepts>
+#include <map>
+#include <vector>
 
 #include <ATen/ATen.h>
 
@@ -15,6 +17,13 @@ template <typename T>
 concept Sliceable = requires(const T& value) {
   { value.tessera_slice(1, 0, 0) } -> std::convertible_to<T>;
 };
+
+/// Throws: ConfigError when `non_split_inputs` or `input_split_axes` name an argument that a step
+/// of `arguments` arguments does not have, or name one in both.
+void check_positions(
+    const std::vector<int>& non_split_inputs,
+    const std::map<int, int>& input_split_axes,
+    int arguments);
 
 /// Rows of `tensor` for one microbatch along `axis`.
 /// Throws: ShapeError naming the argument when the axis is missing or does not

@@ -45,12 +45,14 @@ class Step {
   /// each tensor as a StepOutput and anything else as one entry a microbatch.
   ///
   /// Collective over the world.
-  /// Throws: UserError (on every rank, naming rank and module) when the
-  /// function or a module threw, or the batch does not divide; gradients are
-  /// undefined then until zero_grad.
+  /// Throws: ConfigError when the options name an argument that is not there; UserError (on every
+  /// rank, naming rank and module) when the function or a module threw, or the batch does not
+  /// divide; gradients are undefined then until zero_grad.
   template <typename... Args>
   auto operator()(const Args&... args) const {
     using Result = std::decay_t<std::invoke_result_t<const Function&, Args&...>>;
+    detail::check_positions(
+        options_.non_split_inputs, options_.input_split_axes, static_cast<int>(sizeof...(Args)));
     const int microbatches = config_in_force().microbatches;
     const auto run = [&](int microbatch) -> c10::IValue {
       const auto given = [&] {

@@ -271,6 +271,8 @@ TEST(Surface, ObjectsGoAroundInEveryGroup) {
     for (int root = 0; root < size; ++root) {
       const auto got = broadcast(std::make_tuple(rank(), std::string("from")), root, group);
       EXPECT_EQ(got, std::make_tuple(ranks[root], std::string("from")));
+      // The documentation's form: only the root broadcasts.
+      EXPECT_EQ(own == root ? broadcast(root, root, group) : recv_from<int>(root, group), root);
     }
     EXPECT_EQ(allgather(rank(), group), ranks);
     EXPECT_THAT(

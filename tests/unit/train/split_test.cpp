@@ -11,6 +11,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tessera/base/error.h"
+
 namespace tessera {
 namespace {
 
@@ -75,6 +77,23 @@ TEST(Split, PackedSequencesAreRefusedSinceTheirRowsAreTimeSteps) {
     EXPECT_THAT(error.what(), ::testing::HasSubstr("argument 3"));
     EXPECT_THAT(error.what(), ::testing::HasSubstr("pack_padded_sequence"));
   }
+}
+
+TEST(Split, OptionsNameArgumentsThatAreThere) {
+  const auto message = [](const std::vector<int>& whole, const std::map<int, int>& axes) {
+    try {
+      detail::check_positions(whole, axes, 2);
+    } catch (const ConfigError& error) {
+      return std::string(error.what());
+    }
+    return std::string("no error");
+  };
+  EXPECT_EQ(message({1}, {{0, 1}}), "no error");
+  EXPECT_THAT(
+      message({2}, {}), testing::HasSubstr("non_split_inputs of the step names argument 2"));
+  EXPECT_THAT(message({-1}, {}), testing::HasSubstr("positions from 0 to 1"));
+  EXPECT_THAT(message({}, {{5, 0}}), testing::HasSubstr("input_split_axes"));
+  EXPECT_THAT(message({0}, {{0, 1}}), testing::HasSubstr("name it in one"));
 }
 
 } // namespace
