@@ -81,8 +81,8 @@ void check_tensor(
 
 } // namespace
 
-void load_parameters(
-    torch::nn::Module& module,
+std::map<std::string, at::Tensor> parameters_from(
+    const torch::nn::Module& module,
     const std::map<std::string, at::Tensor>& tensors,
     const std::string& what) {
   // One entry for each tensor of the model, whatever names it has.
@@ -132,10 +132,22 @@ void load_parameters(
         missing.empty() || unknown.empty() ? "" : ";",
         unknown.empty() ? "" : " the model has no " + first_few(unknown)));
   }
-  const torch::NoGradGuard no_grad;
+  std::map<std::string, at::Tensor> found;
   for (const auto& item : parameters) {
+    found[item.key()] = sources.at(item.value().unsafeGetTensorImpl()).tensor;
+  }
+  return found;
+}
+
+void load_parameters(
+    torch::nn::Module& module,
+    const std::map<std::string, at::Tensor>& tensors,
+    const std::string& what) {
+  const auto found = parameters_from(module, tensors, what);
+  const torch::NoGradGuard no_grad;
+  for (const auto& item : module.named_parameters()) {
     at::Tensor parameter = item.value();
-    parameter.copy_(sources.at(parameter.unsafeGetTensorImpl()).tensor);
+    parameter.copy_(found.at(item.key()));
   }
 }
 

@@ -27,4 +27,13 @@ void load_parameters(
     const std::map<std::string, at::Tensor>& tensors,
     const std::string& what);
 
+/// The same tensors under the names of a model's parameters, all names of shared ones: what
+/// Model::load_state_dict takes, of which each rank copies its own part. The model's values are not
+/// read, so they need not be there yet (delayed initialisation).
+/// Throws: as load_parameters. Not collective.
+std::map<std::string, at::Tensor> parameters_from(
+    const torch::nn::Module& module,
+    const std::map<std::string, at::Tensor>& tensors,
+    const std::string& what);
+
 } // namespace tessera::models

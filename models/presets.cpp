@@ -325,8 +325,27 @@ const Preset& find_preset(const std::string& name) {
           "\", and `tessera partition --list` names all"));
 }
 
+Preset preset_of_options(const std::string& name, const Options& options) {
+  Preset preset;
+  preset.name = name;
+  preset.options = options;
+  if (std::holds_alternative<GptOptions>(options)) {
+    preset.family = "gpt";
+  } else if (std::holds_alternative<T5Options>(options)) {
+    preset.family = "t5";
+  } else if (std::holds_alternative<NcfOptions>(options)) {
+    preset.family = "ncf";
+  }
+  constexpr std::int64_t kLongestSample = 1024;
+  preset.sample.sequence = kLongestSample;
+  return with_overrides(preset, "{}");
+}
+
 Preset resolve_preset(const std::string& name, const std::string& overrides) {
-  Preset preset = find_preset(name);
+  return with_overrides(find_preset(name), overrides);
+}
+
+Preset with_overrides(Preset preset, const std::string& overrides) {
   std::visit(
       [&](auto& o) {
         using T = std::decay_t<decltype(o)>;

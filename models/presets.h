@@ -53,6 +53,13 @@ struct LanguageModelSizes {
 /// None for a model of another kind.
 std::optional<LanguageModelSizes> language_model_sizes(const Options& options);
 
+/// A model that has no name of its own: family, parameters and sample follow from its options.
+Preset preset_of_options(const std::string& name, const Options& options);
+
+/// Keys of a JSON object written over a preset's options; a sample longer than the changed model
+/// allows is shortened. Throws: ConfigError as the readers of options.h.
+Preset with_overrides(Preset preset, const std::string& overrides);
+
 /// A preset with keys of a JSON object written over its options; a sample
 /// longer than the changed model allows is shortened.
 /// Throws: ConfigError as find_preset and the readers of options.h.

@@ -8,10 +8,10 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
-#include "tessera/checkpoint/safetensors.h"
 
 #include "cli/command.h"
 #include "cli/generate/text_stream.h"
+#include "cli/weights/weights.h"
 #include "models/data/files.h"
 #include "models/data/tokenizer.h"
 #include "models/generate.h"
@@ -34,23 +34,21 @@ struct Options {
   models::GenerateOptions generate;
 };
 
-models::Preset model_of(Options options) {
-  if (options.config.empty() && options.model.empty()) {
-    options.config =
-        (std::filesystem::path(options.checkpoint).parent_path() / "config.json").string();
-    if (!std::filesystem::exists(options.config)) {
+models::Preset model_of(const Options& options, const Weights& weights) {
+  if (!options.config.empty()) {
+    return models::preset_of_options(
+        options.config, models::options_from_published(read_file(options.config), options.config));
+  }
+  if (options.model.empty()) {
+    const auto config = std::filesystem::path(weights.folder()) / "config.json";
+    if (!std::filesystem::exists(config)) {
       throw ConfigError(
           str("there is no ",
-              options.config,
+              config.string(),
               " beside the weights; name the model's configuration with --config, or a preset "
               "with --model"));
     }
-  }
-  if (!options.config.empty()) {
-    models::Preset preset;
-    preset.name = options.config;
-    preset.options = models::options_from_published(read_file(options.config), options.config);
-    return preset;
+    return preset_beside(weights);
   }
   const models::Preset& preset = models::find_preset(options.model);
   if (!models::language_model_sizes(preset.options)) {
@@ -65,7 +63,8 @@ models::Preset model_of(Options options) {
 }
 
 void run(Options options) {
-  const models::Preset preset = model_of(options);
+  const Weights weights(options.checkpoint);
+  const models::Preset preset = model_of(options, weights);
   const auto sizes = models::language_model_sizes(preset.options).value();
   const data::Tokenizer tokenizer(options.tokenizer);
   if (tokenizer.vocab_size() > sizes.vocabulary) {
@@ -79,8 +78,7 @@ void run(Options options) {
   }
   const models::AnyModel model = models::make_model(preset);
   model.module->eval();
-  models::load_parameters(
-      *model.module, checkpoint::read_safetensors(options.checkpoint), options.checkpoint);
+  models::load_parameters(*model.module, weights.tensors(), weights.path());
   auto ids = tokenizer.encode(options.prompt);
   if (ids.empty()) {
     // What stands before the first word of a document in training.
@@ -105,7 +103,11 @@ void run(Options options) {
 void set_up(CLI::App& app) {
   auto options = std::make_shared<Options>();
   auto& generate = options->generate;
-  app.add_option("--checkpoint", options->checkpoint, "weights, a .safetensors file")->required();
+  app.add_option(
+         "--checkpoint",
+         options->checkpoint,
+         "weights: a .safetensors file, a checkpoint, or a folder of either")
+      ->required();
   auto* model = app.add_option_group("model", "what the weights are of");
   model->add_option("--model", options->model, "a preset of a model that continues text");
   model->add_option(

@@ -5,19 +5,24 @@
 #include <cstdlib>
 #include <functional>
 #include <optional>
+#include <set>
 
 #include "tessera/base/error.h"
 #include "tessera/base/host.h"
+#include "tessera/deferred_init/delayed_init.h"
 #include "tessera/plan/from_config.h"
 #include "tessera/planner/description.h"
 
 #include "cli/train/forecast.h"
 #include "cli/train/job_preset.h"
 #include "cli/train/progress.h"
+#include "cli/weights/weights.h"
 #include "models/data/prepare.h"
 #include "models/data/sampler.h"
 #include "models/data/token_file.h"
 #include "models/data/tokenizer.h"
+#include "models/load.h"
+#include "models/registry.h"
 
 namespace tessera::cli {
 
@@ -230,6 +235,30 @@ std::string time_text(
   }
 }
 
+/// Names and shapes of weights beside the model's; no number is read.
+void check_weights(const std::string& path, const models::Preset& preset) {
+  const Weights weights(path);
+  models::AnyModel model;
+  {
+    const delay_param_initialization shapes_only;
+    model = models::make_model(preset);
+  }
+  if (!weights.checkpoint()) {
+    models::parameters_from(*model.module, weights.tensors(), weights.path());
+    return;
+  }
+  check_pieces(*weights.checkpoint());
+  std::vector<checkpoint::Wanted> wanted;
+  std::set<const void*> seen;
+  for (const auto& item : model.module->named_parameters()) {
+    const at::Tensor& parameter = item.value();
+    if (seen.insert(parameter.unsafeGetTensorImpl()).second) {
+      wanted.push_back({item.key(), parameter.scalar_type(), parameter.sizes().vec(), {}});
+    }
+  }
+  weights.checkpoint()->check_model(wanted, {.convert_dtypes = true});
+}
+
 } // namespace
 
 bool is_first_process() {
@@ -241,6 +270,9 @@ std::string check_job(const Job& job, const std::string& origin, const CheckOpti
   Known known;
   check_data(job, findings, known);
   findings.check([&] { known.preset = preset_of(job, known.vocabulary); });
+  if (known.preset && !job.model.init_from.empty()) {
+    findings.check([&] { check_weights(job.model.init_from, *known.preset); });
+  }
   const int least = job.parallel.pipeline_parallel_degree * job.parallel.tensor_parallel_degree;
   const int ranks =
       options.ranks > 0 ? options.ranks : of_environment("OMPI_COMM_WORLD_SIZE", least);

@@ -69,6 +69,7 @@ void describe(Visit& visit, Job::Model& model) {
   visit(key("name"), model.name);
   OptionsText options{model.options};
   visit(key("options"), options);
+  visit(key("init_from"), model.init_from);
 }
 
 template <typename Visit>
@@ -283,6 +284,8 @@ Job parse_job(
   constexpr std::int64_t kNotSaid = -1;
   Job job;
   job.said = one_line(text.root);
+  job.model.named = text.root.is_object() && text.root.contains("model") &&
+                    text.root["model"].is_object() && text.root["model"].contains("name");
   job.optimizer.rate.warmup = kNotSaid;
   OrderedJson parallel = OrderedJson::object();
   form::read(text.root, job, faults, &parallel);

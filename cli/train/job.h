@@ -20,6 +20,10 @@ struct Job {
   struct Model {
     std::string name = "gpt-mini";
     std::string options = "{}"; // JSON, written over the preset's
+    /// Where the first step's parameters come from (cli/weights); "": the seed. The config.json
+    /// beside them is the model then, unless a name is said.
+    std::string init_from;
+    bool named = false; // the file says a name
   } model;
 
   struct Data {

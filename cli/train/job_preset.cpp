@@ -2,6 +2,7 @@
 
 #include "tessera/base/json/parse.h"
 
+#include "cli/weights/weights.h"
 #include "models/data/prepare.h"
 #include "models/data/token_file.h"
 
@@ -13,7 +14,9 @@ models::Preset preset_of(const Job& job) {
 }
 
 models::Preset preset_of(const Job& job, std::int64_t vocabulary) {
-  const models::Preset& named = models::find_preset(job.model.name);
+  const bool from_weights = !job.model.init_from.empty() && !job.model.named;
+  const models::Preset named = from_weights ? preset_beside(Weights(job.model.init_from))
+                                            : models::find_preset(job.model.name);
   const auto named_sizes = models::language_model_sizes(named.options);
   if (!named_sizes) {
     throw ConfigError(
@@ -25,13 +28,13 @@ models::Preset preset_of(const Job& job, std::int64_t vocabulary) {
   }
   const std::string positions = named_sizes->positions_key;
   auto options = OrderedJson::parse(job.model.options);
-  if (!options.contains("vocab_size") && vocabulary > 0) {
+  if (!from_weights && !options.contains("vocab_size") && vocabulary > 0) {
     options["vocab_size"] = vocabulary;
   }
-  if (!options.contains(positions)) {
+  if (!from_weights && !options.contains(positions)) {
     options[positions] = job.data.sequence;
   }
-  const models::Preset preset = models::resolve_preset(job.model.name, options.dump());
+  const models::Preset preset = models::with_overrides(named, options.dump());
   const auto sizes = models::language_model_sizes(preset.options).value();
   if (sizes.vocabulary < vocabulary) {
     throw ConfigError(
@@ -39,7 +42,8 @@ models::Preset preset_of(const Job& job, std::int64_t vocabulary) {
             sizes.vocabulary,
             ", the data has ",
             vocabulary,
-            " tokens; leave it out to follow the data"));
+            from_weights ? " tokens: they do not belong together"
+                         : " tokens; leave it out to follow the data"));
   }
   if (sizes.positions < job.data.sequence) {
     throw ConfigError(

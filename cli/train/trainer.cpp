@@ -17,6 +17,7 @@
 #include "cli/exit_status.h"
 #include "cli/train/job_preset.h"
 #include "cli/train/model_config.h"
+#include "cli/weights/start_from.h"
 #include "models/data/prepare.h"
 #include "models/gpt.h"
 
@@ -70,7 +71,9 @@ Trainer::Trainer(Job job, TrainArguments arguments)
   if (rank() == 0) {
     progress_.emplace(0, job_.steps, job_.log_every);
   }
-  resume();
+  if (!resume() && !job_.model.init_from.empty()) {
+    start_from_weights();
+  }
   start_log();
   if (progress_) {
     progress_.emplace(first_step_, job_.steps, job_.log_every);
@@ -174,13 +177,13 @@ void Trainer::build_optimizer() {
   optimizer_.emplace(std::move(made), loss_scale);
 }
 
-void Trainer::resume() {
+bool Trainer::resume() {
   const std::string& folder = job_.checkpoint.directory;
   if (folder.empty()) {
     if (arguments_.resume) {
       throw ConfigError("--resume needs 'checkpoint.directory' in the job file");
     }
-    return;
+    return false;
   }
   if (!arguments_.resume) {
     // Starting over beside old checkpoints would mix two runs.
@@ -191,12 +194,12 @@ void Trainer::resume() {
               "' holds checkpoints already; pass --resume to go on from the "
               "newest, or name another checkpoint.directory"));
     }
-    return;
+    return false;
   }
   const auto loaded = load(*distributed_, *optimizer_, folder);
   if (!loaded) {
     tell(str("no checkpoint in '", folder, "' yet: starting at step 0"));
-    return;
+    return false;
   }
   for (const std::string& warning : loaded->warnings) {
     tell("warning: " + warning);
@@ -214,6 +217,13 @@ void Trainer::resume() {
   read({.name = "sampler"}, sampler);
   sampler_->set_state(data::sampler_state_from_json(sampler.dump()));
   tell(str("resumed from ", loaded->path, ", step ", first_step_, ", state ", loaded->state_hash));
+  return true;
+}
+
+void Trainer::start_from_weights() {
+  const Weights weights(job_.model.init_from);
+  start_from(weights, *model_, *distributed_);
+  tell(str("parameters from ", weights.path()));
 }
 
 void Trainer::check_data(const OrderedJson& content) {

@@ -67,7 +67,9 @@ class Trainer {
   void tell_taken(const RunLock& lock);
   void build_model();
   void build_optimizer();
-  void resume();
+  /// Whether there was something to go on from.
+  bool resume();
+  void start_from_weights();
   /// Throws: ConfigError when a checkpoint was made with other data.
   void check_data(const OrderedJson& content);
   void start_log();

@@ -303,6 +303,32 @@ std::map<std::string, at::Tensor> read_safetensors(const std::string& path) {
   return tensors;
 }
 
+std::map<std::string, at::Tensor> map_safetensors(const std::string& path) {
+  const SafetensorsFile file(path);
+  std::uint64_t bytes = 0;
+  for (const auto& [name, info] : file.tensors()) {
+    bytes = std::max(bytes, info.end);
+  }
+  at::Tensor mapped;
+  if (bytes > 0) {
+    const bool shared = false;
+    mapped = at::from_file(path, shared, static_cast<std::int64_t>(bytes), at::kByte);
+  }
+  std::map<std::string, at::Tensor> tensors;
+  for (const auto& [name, info] : file.tensors()) {
+    const bool aligned = info.begin % c10::elementSize(info.dtype) == 0;
+    if (!aligned || info.dtype == at::kBool || info.begin == info.end) {
+      tensors[name] = file.read(name);
+      continue;
+    }
+    const auto length = static_cast<std::int64_t>(info.end - info.begin);
+    tensors[name] = mapped.narrow(0, static_cast<std::int64_t>(info.begin), length)
+                        .view(info.dtype)
+                        .view(info.shape);
+  }
+  return tensors;
+}
+
 TensorsRecord write_safetensors(
     FileSystem& files,
     const std::string& path,

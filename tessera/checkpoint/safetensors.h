@@ -68,6 +68,14 @@ class SafetensorsFile {
 /// Reads all tensors of a file.
 std::map<std::string, at::Tensor> read_safetensors(const std::string& path);
 
+/// Maps all tensors of a file into memory: opening it reads the header alone, a tensor's pages are
+/// read when they are touched, and ranks of one machine share them. Writing into a tensor changes
+/// this process's copy, never the file. A file that another program cuts short while it is mapped
+/// ends the process.
+/// Returns tensors on the CPU; those that the file does not align to their element, and booleans,
+/// are read at once.
+std::map<std::string, at::Tensor> map_safetensors(const std::string& path);
+
 /// A file as it was written, and a checksum of each tensor's bytes in the order given.
 struct TensorsRecord {
   FileRecord file;

@@ -1,0 +1,247 @@
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+
+#include <torch/torch.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/files.h"
+#include "tessera/base/json/parse.h"
+#include "tessera/tessera.h"
+
+#include "cli/allocator.h"
+#include "cli/command.h"
+#include "cli/number_check.h"
+#include "cli/weights/start_from.h"
+#include "models/data/batch.h"
+#include "models/data/prepare.h"
+#include "models/data/sampler.h"
+#include "models/data/token_file.h"
+#include "models/layers.h"
+
+namespace tessera::cli {
+
+namespace eval_command {
+namespace {
+
+struct Options {
+  std::string weights;
+  std::string data;
+  std::string split = "validation";
+  std::string parallel;
+  std::int64_t sequence = 0;
+  std::int64_t batch = 8;
+  std::int64_t samples = 0;
+  bool json = false;
+};
+
+/// Sum of the losses of tokens, and how many.
+struct Sum {
+  double loss = 0;
+  double tokens = 0;
+};
+
+config::Config parallel_of(const Options& options) {
+  if (!options.parallel.empty()) {
+    return config::parse_config(read_file(options.parallel), options.parallel);
+  }
+  config::Config parallel;
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): no thread changes the environment
+  const char* ranks = std::getenv("OMPI_COMM_WORLD_SIZE");
+  parallel.pipeline_parallel_degree = ranks == nullptr ? 1 : std::max(1, std::atoi(ranks));
+  return parallel;
+}
+
+/// Reads every sample once. Of a last batch that is not full, the rest repeats its first sample
+/// with targets that do not count.
+class Evaluation {
+ public:
+  Evaluation(const Options& options, const Weights& weights)
+      : options_(options),
+        preset_(preset_beside(weights)),
+        tokens_(
+            options.data + "/" +
+            (options.split == "train" ? data::kTrainFile : data::kValidationFile)) {
+    const auto sizes = models::language_model_sizes(preset_.options).value();
+    sequence_ = options.sequence > 0 ? options.sequence : sizes.positions;
+    if (sequence_ > sizes.positions) {
+      throw ConfigError(
+          str("--sequence ", sequence_, " is longer than the model's ", sizes.positions));
+    }
+    if (tokens_.vocab_size() > sizes.vocabulary) {
+      throw ConfigError(
+          str(tokens_.path(),
+              " has ",
+              tokens_.vocab_size(),
+              " tokens, the model ",
+              sizes.vocabulary,
+              ": they do not belong together"));
+    }
+    samples_ = data::count_samples(tokens_.size(), sequence_, tokens_.path());
+    if (options.samples > 0) {
+      samples_ = std::min(samples_, static_cast<std::uint64_t>(options.samples));
+    }
+    {
+      const delay_param_initialization delayed;
+      const tensor_parallelism marked(config_in_force().tensor_parallel_degree > 1);
+      whole_ = models::make_model(preset_);
+    }
+    model_.emplace(whole_.module);
+    start_from(weights, whole_, *model_);
+  }
+
+  Sum run() {
+    const torch::NoGradGuard no_grad;
+    whole_.module->eval();
+    const auto replicas = static_cast<std::uint64_t>(data_size());
+    const auto local = static_cast<std::uint64_t>(options_.batch) / replicas;
+    Sum own;
+    for (std::uint64_t first = 0; first < samples_; first += local * replicas) {
+      add(own, batch_from(first + local * static_cast<std::uint64_t>(data_rank()), local));
+    }
+    Sum sum;
+    for (const auto& [loss, tokens] :
+         allgather(std::make_tuple(own.loss, own.tokens), Group::kDP)) {
+      sum.loss += loss;
+      sum.tokens += tokens;
+    }
+    return sum;
+  }
+
+  std::uint64_t samples() const {
+    return samples_;
+  }
+  std::int64_t sequence() const {
+    return sequence_;
+  }
+  const models::Preset& preset() const {
+    return preset_;
+  }
+
+ private:
+  data::Batch batch_from(std::uint64_t first, std::uint64_t count) const {
+    std::vector<std::uint64_t> samples(count);
+    for (std::uint64_t i = 0; i < count; ++i) {
+      samples[i] = first + i < samples_ ? first + i : 0;
+    }
+    data::Batch batch = data::load_batch(tokens_, samples, sequence_);
+    for (std::uint64_t i = 0; i < count; ++i) {
+      if (first + i >= samples_) {
+        batch.targets[static_cast<std::int64_t>(i)].fill_(models::kIgnoredTarget);
+      }
+    }
+    return batch;
+  }
+
+  void add(Sum& sum, const data::Batch& batch) {
+    const auto step = tessera::step([&](torch::Tensor ids, torch::Tensor targets) {
+      return whole_.training_loss({ids}, {targets});
+    });
+    const std::vector<torch::Tensor> losses = step(batch.ids, batch.targets).outputs();
+    const auto counted =
+        batch.targets.ne(models::kIgnoredTarget).chunk(static_cast<std::int64_t>(losses.size()));
+    for (std::size_t i = 0; i < losses.size(); ++i) {
+      const auto tokens = counted[i].sum().item<double>();
+      if (tokens > 0) { // the mean of no token is not a number
+        sum.loss += losses[i].to(torch::kDouble).item<double>() * tokens;
+        sum.tokens += tokens;
+      }
+    }
+  }
+
+  const Options& options_;
+  models::Preset preset_;
+  data::TokenDataset tokens_;
+  std::int64_t sequence_ = 0;
+  std::uint64_t samples_ = 0;
+  models::AnyModel whole_;
+  std::optional<Model> model_;
+};
+
+void print(const Options& options, const Evaluation& evaluation, const Sum& sum) {
+  const double loss = sum.loss / sum.tokens;
+  // Ranks that share samples have counted them several times.
+  const auto tokens = static_cast<std::int64_t>(evaluation.samples()) * evaluation.sequence();
+  if (options.json) {
+    OrderedJson said;
+    said["weights"] = options.weights;
+    said["data"] = options.data;
+    said["split"] = options.split;
+    said["samples"] = evaluation.samples();
+    said["sequence"] = evaluation.sequence();
+    said["tokens"] = tokens;
+    said["loss"] = loss;
+    said["perplexity"] = std::exp(loss);
+    std::printf("%s\n", indented(said, 2).c_str());
+    return;
+  }
+  std::printf(
+      "%s of %s: loss %.6f, perplexity %.4f, over %lld tokens (%llu samples of %lld)\n",
+      options.split.c_str(),
+      options.data.c_str(),
+      loss,
+      std::exp(loss),
+      static_cast<long long>(tokens),
+      static_cast<unsigned long long>(evaluation.samples()),
+      static_cast<long long>(evaluation.sequence()));
+}
+
+void run(const Options& options) {
+  const Weights weights(options.weights);
+  keep_freed_memory();
+  init(parallel_of(options));
+  const std::int64_t share =
+      static_cast<std::int64_t>(data_size()) * config_in_force().microbatches;
+  if (options.batch % share != 0) {
+    throw ConfigError(
+        str("--batch ", options.batch, " is no multiple of replicas x microbatches = ", share));
+  }
+  {
+    Evaluation evaluation(options, weights);
+    const Sum sum = evaluation.run();
+    if (rank() == 0) {
+      print(options, evaluation, sum);
+    }
+  }
+  shutdown();
+}
+
+void set_up(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  app.add_option(
+         "weights", options->weights, "a checkpoint, a folder of them, or a folder with weights")
+      ->required();
+  app.add_option("--data", options->data, "a folder that `tessera data prepare` made")
+      ->required()
+      ->check(CLI::ExistingDirectory);
+  app.add_option("--split", options->split, "which tokens of it")
+      ->check(CLI::IsMember({"validation", "train"}))
+      ->capture_default_str();
+  app.add_option(
+         "--sequence", options->sequence, "tokens of a sample; the model's longest when not given")
+      ->check(positive_number());
+  app.add_option("--batch", options->batch, "samples of a step")
+      ->check(positive_number())
+      ->capture_default_str();
+  app.add_option("--samples", options->samples, "only the first so many; all when not given")
+      ->check(positive_number());
+  app.add_option(
+      "--parallel",
+      options->parallel,
+      "a configuration file for the ranks; a pipeline over all of them when not given");
+  app.add_flag("--json", options->json, "print JSON");
+  app.callback([options] { run(*options); });
+}
+
+const RegisterCommand registered({
+    "eval",
+    "loss and perplexity of weights on data; on several ranks with launch",
+    set_up,
+});
+
+} // namespace
+} // namespace eval_command
+
+} // namespace tessera::cli

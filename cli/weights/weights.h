@@ -1,0 +1,62 @@
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+
+#include "tessera/checkpoint/reader.h"
+
+#include "models/presets.h"
+
+namespace tessera::cli {
+
+/// Weights of a model on disk, in one of the forms that users have:
+///   - a .safetensors file;
+///   - a folder with model.safetensors, or with model.safetensors.index.json and the files that it
+///     names, as transformers writes them;
+///   - a checkpoint of `tessera train`, or its folder of checkpoints, of which the newest counts.
+///
+/// Threads: one object, one thread. Not collective: each process reads for itself.
+class Weights {
+ public:
+  /// Finds out which form it is. Throws: ConfigError that says what was looked for when it is none;
+  /// CheckpointError for a damaged checkpoint.
+  explicit Weights(const std::string& path);
+
+  /// The file or the folder.
+  const std::string& path() const {
+    return path_;
+  }
+  /// The folder in which config.json and tokenizer.model belong to the weights.
+  const std::string& folder() const {
+    return folder_;
+  }
+  /// None for files of another program.
+  const std::optional<checkpoint::Checkpoint>& checkpoint() const {
+    return checkpoint_;
+  }
+
+  /// All tensors, whole. Those of files are mapped: pages are read when they are touched. Those of
+  /// a checkpoint are put together in memory.
+  /// Throws: CheckpointError that names the file and what is wrong with it.
+  std::map<std::string, at::Tensor> tensors() const;
+
+ private:
+  std::string path_;
+  std::string folder_;
+  std::optional<checkpoint::Checkpoint> checkpoint_;
+  std::map<std::string, std::string> file_of_; // tensor -> file, with an index
+};
+
+/// What the config.json beside the weights describes. Throws: ConfigError when there is none, or it
+/// is of a model that is not implemented.
+models::Preset preset_beside(const Weights& weights);
+
+/// Checks that the pieces of every tensor of a checkpoint hold each of its elements once.
+/// Throws: CheckpointError that names the tensor.
+void check_pieces(const checkpoint::Checkpoint& from);
+
+} // namespace tessera::cli
