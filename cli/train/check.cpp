@@ -256,7 +256,9 @@ void check_weights(const std::string& path, const models::Preset& preset) {
       wanted.push_back({item.key(), parameter.scalar_type(), parameter.sizes().vec(), {}});
     }
   }
-  weights.checkpoint()->check_model(wanted, {.convert_dtypes = true});
+  checkpoint::ReadOptions options;
+  options.convert_dtypes = true;
+  weights.checkpoint()->check_model(wanted, options);
 }
 
 } // namespace
