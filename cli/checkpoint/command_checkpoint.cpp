@@ -67,7 +67,12 @@ OrderedJson describe(const std::string& directory, const std::string& tag) {
     said["files"] = meta.files.size();
     said["bytes"] = bytes_of(meta);
     said["state_hash"] = checkpoint::to_hex(meta.parameter_hash);
-    said["user_content"] = parse_json(meta.user_content, tag);
+    const OrderedJson content = parse_json(meta.user_content, tag);
+    for (const char* key : {"steps", "user"}) {
+      if (content.is_object() && content.contains(key)) {
+        said[key] = content[key];
+      }
+    }
   } catch (const CheckpointError& error) {
     said["error"] = error.what();
   }

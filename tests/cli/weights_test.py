@@ -1,0 +1,240 @@
+#!/usr/bin/env python3
+"""usage: weights_test.py PROGRAM REPOSITORY
+
+Weights into a job and out of it: `checkpoint show` and `merge`, `export`, `eval`, `generate` from a
+checkpoint's folder, and `model.init_from`. One checkpoint of 2 x 2 ranks is read as it is, merged,
+exported, and divided into the files of an index: all must be the same model, on any ranks.
+"""
+import glob
+import json
+import os
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+
+PROGRAM, REPOSITORY = sys.argv[1:]
+SEQUENCE, BATCH, BATCHES = 16, 8, 2
+DIVIDED = {"pipeline_parallel_degree": 2, "tensor_parallel_degree": 2, "ddp": True,
+           "prescaled_batch": True}
+
+
+def call(*command, status=0):
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == status, (command, done.returncode, done.stdout, done.stderr)
+    return done.stdout if status == 0 else done.stdout + done.stderr
+
+
+def refused(*command, words, status=2):
+    message = call(PROGRAM, *command, status=status)
+    for word in words:
+        assert word in message, (command, word, message)
+
+
+def job_of(name, parallel, model, checkpoint, steps, rate):
+    job = {
+        "parallel": {"microbatches": 2, "timeout_seconds": 60, "seed": 5, **parallel},
+        "model": model,
+        "data": {"directory": "data", "sequence": SEQUENCE, "batch": BATCH},
+        "optimizer": {"type": "sgd", "learning_rate": rate, "warmup_steps": 0, "decay": "constant",
+                      "weight_decay": 0.0, "momentum": 0.0},
+        "validation": {"every": steps, "batches": BATCHES},
+        "steps": steps,
+    }
+    if checkpoint:
+        job["checkpoint"] = {"directory": name}
+    with open(name + ".json", "w", encoding="utf-8") as file:
+        json.dump(job, file)
+
+
+def train(name, parallel, model, checkpoint=False, steps=1, rate=1e-12):
+    """Losses of the steps, and of the validation after the last one."""
+    job_of(name, parallel, model, checkpoint, steps, rate)
+    ranks = parallel.get("pipeline_parallel_degree", 1) * parallel.get("tensor_parallel_degree", 1)
+    call(PROGRAM, "launch", "-n", str(ranks), "--", PROGRAM, "train", name + ".json", "--log",
+         name + ".jsonl")
+    with open(name + ".jsonl", encoding="utf-8") as file:
+        records = [json.loads(line) for line in file]
+    losses = [record["loss"] for record in records if record["type"] == "step"]
+    assert len(losses) == steps
+    return losses, [record["loss"] for record in records if record["type"] == "validation"][-1]
+
+
+def evaluate(weights, *options, ranks=1):
+    text = call(PROGRAM, "launch", "-n", str(ranks), "--", PROGRAM, "eval", weights, "--data", "data",
+                "--sequence", str(SEQUENCE), "--json", *options)
+    return json.loads(text[text.index("{"):text.rindex("}") + 1])
+
+
+def near(found, expected, furthest=2e-6):
+    assert abs(found - expected) <= furthest * abs(expected), (found, expected)
+
+
+def read_safetensors(path):
+    with open(path, "rb") as file:
+        data = file.read()
+    size = struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8:8 + size])
+    metadata = header.pop("__metadata__", {})
+    begin = 8 + size
+    return metadata, {name: (entry["dtype"], entry["shape"],
+                             data[begin + entry["data_offsets"][0]:begin + entry["data_offsets"][1]])
+                      for name, entry in header.items()}
+
+
+def write_safetensors(path, tensors):
+    header, data = {}, b""
+    for name, (dtype, shape, numbers) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": shape,
+                        "data_offsets": [len(data), len(data) + len(numbers)]}
+        data += numbers
+    text = json.dumps(header).encode()
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text + data)
+
+
+def divide(folder, into):
+    """The same weights in two files and an index; the second is written without alignment."""
+    os.mkdir(into)
+    _, tensors = read_safetensors(folder + "/model.safetensors")
+    names = sorted(tensors)
+    files = {"one.safetensors": names[::2], "two.safetensors": names[1::2]}
+    for file, own in files.items():
+        write_safetensors(f"{into}/{file}", {name: tensors[name] for name in own})
+    index = {"metadata": {}, "weight_map": {n: file for file, own in files.items() for n in own}}
+    with open(into + "/model.safetensors.index.json", "w", encoding="utf-8") as file:
+        json.dump(index, file)
+    shutil.copy(folder + "/config.json", into)
+    return index, names
+
+
+def check_tools(checkpoint):
+    """show, merge and export of one checkpoint; the folder that export made."""
+    said = json.loads(call(PROGRAM, "checkpoint", "show", "run", "--json"))
+    assert len(said) == 1 and said[0]["newest"] and said[0]["pipeline_parallel_degree"] == 2, said
+    assert said[0]["steps"] == 12 == said[0]["user"]["step"] and "error" not in said[0], said
+    assert "whole (the newest)" in call(PROGRAM, "checkpoint", "show", checkpoint)
+    call(PROGRAM, "checkpoint", "merge", "run", "merged.safetensors")
+    call(PROGRAM, "export", checkpoint, "exported", "--tokenizer", "data/tokenizer.model")
+    assert sorted(os.listdir("exported")) == ["config.json", "model.safetensors", "tokenizer.model"]
+    metadata, exported = read_safetensors("exported/model.safetensors")
+    _, merged = read_safetensors("merged.safetensors")
+    assert metadata == {"format": "pt"}, metadata
+    assert "transformer.wte.weight" in exported and "lm_head.weight" not in exported
+    assert all(merged[name] == tensor for name, tensor in exported.items())
+    assert said[0]["elements"] == sum(len(numbers) // 4 for _, _, numbers in merged.values())
+    call(PROGRAM, "export", "exported", "halved", "--precision", "bf16")
+    assert all(dtype == "BF16" for dtype, _, _ in read_safetensors("halved/model.safetensors")[1].values())
+    refused("export", checkpoint, "exported", words=["exported", "no empty folder"])
+    refused("checkpoint", "merge", "run", "merged.safetensors", words=["exists already"])
+    refused("checkpoint", "merge", "exported", "x.safetensors", words=["no checkpoint"])
+    texts = [call(PROGRAM, "generate", "--checkpoint", weights, "--tokenizer", "data/tokenizer.model",
+                  "--prompt", "The", "--tokens", "6", "--temperature", "0")
+             for weights in (checkpoint, "run", "exported", "exported/model.safetensors")]
+    assert len(set(texts)) == 1 and len(texts[0].strip()) > 3, texts
+    return "exported"
+
+
+def check_evaluation(checkpoint, folder, expected):
+    """The loss that training validated with, whatever form and ranks."""
+    first = ["--samples", str(BATCH * BATCHES)]
+    near(evaluate(checkpoint, *first)["loss"], expected)
+    near(evaluate(folder, *first)["loss"], expected)
+    near(evaluate("in_two", *first, ranks=2)["loss"], expected)
+    with open("tensor.json", "w", encoding="utf-8") as file:
+        json.dump({"tensor_parallel_degree": 2, "ddp": True, "microbatches": 2}, file)
+    near(evaluate(checkpoint, *first, "--parallel", "tensor.json", ranks=2)["loss"], expected)
+    # A last batch that is not full, and one with nothing that counts on the second rank.
+    alone = evaluate(folder, "--samples", "10", "--batch", "1")
+    assert alone["tokens"] == 10 * SEQUENCE and alone["samples"] == 10, alone
+    near(evaluate(folder, "--samples", "10", "--batch", "4")["loss"], alone["loss"])
+    near(evaluate(folder, "--samples", "10", "--parallel", "tensor.json", ranks=2)["loss"],
+         alone["loss"])
+    assert abs(alone["loss"] - expected) > 1e-4
+    refused("eval", folder, "--data", "data", "--sequence", "10000", words=["10000", "longer"])
+    refused("eval", "data", "--data", "data", words=["holds no weights", "model.safetensors"])
+
+
+def check_start(checkpoint, folder, expected):
+    """A job that hardly moves validates as the weights that it began with."""
+    seeded, other = train("seeded", {}, {"name": "gpt-tiny"})
+    assert abs(other - expected) > 1e-2
+    starts = {}
+    for form, weights in (("checkpoint", checkpoint), ("folder", folder), ("two", "in_two")):
+        for ranks, parallel in (("alone", {}), ("divided", DIVIDED),
+                                ("late", {**DIVIDED, "delayed_parameter_initialization": True})):
+            model = {"init_from": weights, "options": {"dropout": 0.0}}
+            losses, validated = train(f"{form}_{ranks}", parallel, model)
+            near(validated, expected)
+            starts[form, ranks] = losses[0]
+    assert abs(starts["folder", "alone"] - seeded[0]) > 1e-2
+    for loss in starts.values():
+        near(loss, starts["folder", "alone"])
+    _, rounded = train("bf16", {}, {"init_from": folder})
+    near(rounded, expected)
+    # What is resumed does not begin again.
+    model = {"init_from": folder, "options": {"dropout": 0.0}}
+    moved, _ = train("moved", {}, model, checkpoint=True, steps=2, rate=0.5)
+    job_of("moved", {}, model, True, 3, 0.5)
+    call(PROGRAM, "train", "moved.json", "--resume", "--log", "again.jsonl")
+    with open("again.jsonl", encoding="utf-8") as file:
+        again = [json.loads(line) for line in file]
+    third = [record["loss"] for record in again if record["type"] == "step"]
+    assert len(third) == 1 and third[0] != moved[0], (third, moved)
+
+
+def check_tokenizer():
+    """A tokenizer that exists is used as it is, for other texts than its own."""
+    text = sorted(glob.glob(REPOSITORY + "/docs/adr/*.md"))
+    call(PROGRAM, "data", "prepare", "--output", "other", "--tokenizer", "exported/tokenizer.model",
+         "--text", *text)
+    assert "unchanged" in call(PROGRAM, "data", "prepare", "--output", "other", "--tokenizer",
+                               "data/tokenizer.model", "--text", *text)
+    with open("data/tokenizer.model", "rb") as one, open("other/tokenizer.model", "rb") as other:
+        assert one.read() == other.read()
+    refused("data", "prepare", "--output", "other", "--vocab-size", "400", "--text", *text,
+            words=["holds other data"])
+    refused("data", "prepare", "--output", "new", "--tokenizer", "run.json", "--text", *text,
+            words=["run.json"])
+    assert not os.path.exists("new")
+    said = json.loads(call(PROGRAM, "eval", "exported", "--data", "other", "--samples", "4", "--json"))
+    assert said["samples"] == 4 and said["sequence"] == SEQUENCE, said
+
+
+def check_refusals(folder, index, names):
+    job_of("bad", {}, {"name": "gpt-tiny", "init_from": folder, "options": {"n_layer": 1}}, False, 1, 1)
+    refused("train", "bad.json", "--check", words=["is not of this model", "h.1."])
+    job_of("bad", {}, {"name": "gpt-tiny", "init_from": "run", "options": {"n_layer": 3}}, False, 1, 1)
+    refused("train", "bad.json", "--check", words=["h.2."])
+    job_of("bad", {}, {"init_from": "nowhere"}, False, 1, 1)
+    refused("train", "bad.json", "--check", words=["there is no 'nowhere'"])
+    for name, value, words in (("more", "one.safetensors", ["more", "it does not"]),
+                               (names[0], "two.safetensors", [names[0]]),
+                               (names[0], "../one.safetensors", ["no file beside it"])):
+        changed = {"weight_map": {**index["weight_map"], name: value}}
+        with open("in_two/model.safetensors.index.json", "w", encoding="utf-8") as file:
+            json.dump(changed, file)
+        refused("eval", "in_two", "--data", "data", words=words, status=1)
+    torn = sorted(glob.glob("run/step_12/*.safetensors"))[0]
+    os.truncate(torn, os.path.getsize(torn) - 4)
+    assert "not whole" in call(PROGRAM, "checkpoint", "show", "run", status=1)
+    refused("checkpoint", "merge", "run/step_12", "torn.safetensors",
+            words=[os.path.basename(torn)], status=1)
+    assert not os.path.exists("torn.safetensors")
+
+
+with tempfile.TemporaryDirectory() as work:
+    os.chdir(work)
+    call(PROGRAM, "data", "prepare", "--output", "data", "--vocab-size", "400", "--text",
+         REPOSITORY + "/README.md", *sorted(glob.glob(REPOSITORY + "/docs/*.md")))
+    learnt, validation = train("run", DIVIDED, {"name": "gpt-tiny", "options": {"dropout": 0.0}},
+                               checkpoint=True, steps=12, rate=0.5)
+    assert learnt[-1] < learnt[0] - 0.1, learnt
+    made = check_tools("run/step_12")
+    files, all_names = divide(made, "in_two")
+    check_evaluation("run/step_12", made, validation)
+    check_start("run/step_12", made, validation)
+    check_tokenizer()
+    check_refusals(made, files, all_names)
+    print(f"one model in four forms: validation loss {validation:.4f}")
