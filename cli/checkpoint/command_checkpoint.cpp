@@ -68,10 +68,8 @@ OrderedJson describe(const std::string& directory, const std::string& tag) {
     said["bytes"] = bytes_of(meta);
     said["state_hash"] = checkpoint::to_hex(meta.parameter_hash);
     const OrderedJson content = parse_json(meta.user_content, tag);
-    for (const char* key : {"steps", "user"}) {
-      if (content.is_object() && content.contains(key)) {
-        said[key] = content[key];
-      }
+    if (content.is_object() && content.contains("user")) {
+      said["user"] = content["user"]; // what save was given
     }
   } catch (const CheckpointError& error) {
     said["error"] = error.what();

@@ -113,7 +113,7 @@ def check_tools(checkpoint):
     """show, merge and export of one checkpoint; the folder that export made."""
     said = json.loads(call(PROGRAM, "checkpoint", "show", "run", "--json"))
     assert len(said) == 1 and said[0]["newest"] and said[0]["pipeline_parallel_degree"] == 2, said
-    assert said[0]["steps"] == 12 == said[0]["user"]["step"] and "error" not in said[0], said
+    assert said[0]["user"]["step"] == 12 and "error" not in said[0], said
     assert "whole (the newest)" in call(PROGRAM, "checkpoint", "show", checkpoint)
     call(PROGRAM, "checkpoint", "merge", "run", "merged.safetensors")
     call(PROGRAM, "export", checkpoint, "exported", "--tokenizer", "data/tokenizer.model")
