@@ -58,7 +58,7 @@ config::Config parallel_of(const Options& options) {
 /// with targets that do not count.
 class Evaluation {
  public:
-  Evaluation(const Options& options, const Weights& weights)
+  Evaluation(const Options& options, Weights weights)
       : options_(options),
         preset_(preset_beside(weights)),
         tokens_(
@@ -88,8 +88,9 @@ class Evaluation {
       const tensor_parallelism marked(config_in_force().tensor_parallel_degree > 1);
       whole_ = models::make_model(preset_);
     }
+    StartingPoint start(std::move(weights), whole_);
     model_.emplace(whole_.module);
-    start_from(weights, whole_, *model_);
+    start.load_into(*model_);
   }
 
   Sum run() {
@@ -189,7 +190,7 @@ void print(const Options& options, const Evaluation& evaluation, const Sum& sum)
 }
 
 void run(const Options& options) {
-  const Weights weights(options.weights);
+  Weights weights(options.weights);
   keep_freed_memory();
   init(parallel_of(options));
   const std::int64_t share =
@@ -199,7 +200,7 @@ void run(const Options& options) {
         str("--batch ", options.batch, " is no multiple of replicas x microbatches = ", share));
   }
   {
-    Evaluation evaluation(options, weights);
+    Evaluation evaluation(options, std::move(weights));
     const Sum sum = evaluation.run();
     if (rank() == 0) {
       print(options, evaluation, sum);

@@ -17,7 +17,6 @@
 #include "cli/exit_status.h"
 #include "cli/train/job_preset.h"
 #include "cli/train/model_config.h"
-#include "cli/weights/start_from.h"
 #include "models/data/prepare.h"
 #include "models/gpt.h"
 
@@ -71,9 +70,11 @@ Trainer::Trainer(Job job, TrainArguments arguments)
   if (rank() == 0) {
     progress_.emplace(0, job_.steps, job_.log_every);
   }
-  if (!resume() && !job_.model.init_from.empty()) {
-    start_from_weights();
+  if (!resume() && start_) {
+    start_->load_into(*distributed_);
+    tell(str("parameters from ", start_->path()));
   }
+  start_.reset();
   start_log();
   if (progress_) {
     progress_.emplace(first_step_, job_.steps, job_.log_every);
@@ -132,6 +133,11 @@ void Trainer::build_model() {
   }
   if (job_.activation_checkpointing != "none") {
     recompute_layers(*model_->module, job_.activation_checkpointing);
+  }
+  const std::string& folder = job_.checkpoint.directory;
+  const bool resumes = arguments_.resume && !folder.empty() && checkpoint_exists(folder);
+  if (!job_.model.init_from.empty() && !resumes) {
+    start_.emplace(Weights(job_.model.init_from), *model_);
   }
   ModelOptions options;
   options.backward_passes_per_step = static_cast<int>(job_.accumulation);
@@ -218,12 +224,6 @@ bool Trainer::resume() {
   sampler_->set_state(data::sampler_state_from_json(sampler.dump()));
   tell(str("resumed from ", loaded->path, ", step ", first_step_, ", state ", loaded->state_hash));
   return true;
-}
-
-void Trainer::start_from_weights() {
-  const Weights weights(job_.model.init_from);
-  start_from(weights, *model_, *distributed_);
-  tell(str("parameters from ", weights.path()));
 }
 
 void Trainer::check_data(const OrderedJson& content) {

@@ -16,6 +16,7 @@
 #include "cli/train/job.h"
 #include "cli/train/progress.h"
 #include "cli/train/run_lock.h"
+#include "cli/weights/start_from.h"
 #include "models/data/batch.h"
 #include "models/data/data_hashes.h"
 #include "models/data/sampler.h"
@@ -69,7 +70,6 @@ class Trainer {
   void build_optimizer();
   /// Whether there was something to go on from.
   bool resume();
-  void start_from_weights();
   /// Throws: ConfigError when a checkpoint was made with other data.
   void check_data(const OrderedJson& content);
   void start_log();
@@ -98,6 +98,7 @@ class Trainer {
   Job job_;
   TrainArguments arguments_;
   std::optional<models::AnyModel> model_;
+  std::optional<StartingPoint> start_; // until the model has its parameters
   std::optional<Model> distributed_;
   std::optional<DistributedOptimizer> optimizer_;
   std::optional<data::TokenDataset> train_data_;

@@ -1,18 +1,25 @@
 #include "cli/weights/start_from.h"
 
 #include <filesystem>
+#include <utility>
 
 #include "models/load.h"
 
 namespace tessera::cli {
 
-void start_from(const Weights& weights, const models::AnyModel& whole, const Model& model) {
-  if (!weights.checkpoint()) {
-    model.load_state_dict(
-        models::parameters_from(*whole.module, weights.tensors(), weights.path()));
+StartingPoint::StartingPoint(Weights weights, const models::AnyModel& whole)
+    : weights_(std::move(weights)) {
+  if (!weights_.checkpoint()) {
+    state_ = models::parameters_from(*whole.module, weights_.tensors(), weights_.path());
+  }
+}
+
+void StartingPoint::load_into(const Model& model) {
+  if (!weights_.checkpoint()) {
+    model.load_state_dict(std::exchange(state_, {}));
     return;
   }
-  const std::filesystem::path path(weights.path());
+  const std::filesystem::path path(weights_.path());
   LoadOptions options;
   options.tag = path.filename().string();
   options.optimizer = false;
