@@ -1,5 +1,6 @@
 #include "tessera/checkpoint/safetensors.h"
 
+#include <fstream>
 #include <functional>
 #include <random>
 
@@ -82,6 +83,30 @@ TEST(Safetensors, EveryDtypeAndShapeComesBackBitForBit) {
   EXPECT_EQ(record.file.size_bytes, bytes.size());
   EXPECT_EQ(record.file.checksum, checksum_of(bytes));
   EXPECT_THAT(names_in(dir.path()), ElementsAre("a.safetensors"));
+}
+
+TEST(Safetensors, AMappedFileIsTheSameTensorsAndStaysAsItIs) {
+  const TemporaryDirectory dir;
+  const auto tensors = one_of_each();
+  write_safetensors(dir / "a.safetensors", tensors);
+  const auto mapped = map_safetensors(dir / "a.safetensors");
+  ASSERT_EQ(mapped.size(), tensors.size());
+  for (const auto& [name, tensor] : tensors) {
+    EXPECT_TRUE(same(mapped.at(name), tensor)) << name;
+  }
+  // All of one mapping, and a change is this process's own.
+  EXPECT_TRUE(mapped.at("t.Double").storage().is_alias_of(mapped.at("t.Byte").storage()));
+  mapped.at("t.Float").zero_();
+  EXPECT_TRUE(same(read_safetensors(dir / "a.safetensors").at("t.Float"), tensors.at(3).second));
+  // A file may put an element anywhere.
+  const std::string header = R"({"x":{"dtype":"F32","shape":[1],"data_offsets":[1,5]},)"
+                             R"("y":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}} )";
+  const float number = 1.5F;
+  std::string data(5, '\7');
+  std::memcpy(data.data() + 1, &number, sizeof(number));
+  std::ofstream(dir / "b.safetensors", std::ios::binary) << file_bytes(header, data);
+  EXPECT_EQ(map_safetensors(dir / "b.safetensors").at("x").item<float>(), number);
+  EXPECT_THROW(map_safetensors(dir / "none"), CheckpointError);
 }
 
 TEST(Safetensors, EveryTensorIsAlignedAndTheHeaderPaddedToEight) {
