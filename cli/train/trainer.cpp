@@ -202,7 +202,13 @@ bool Trainer::resume() {
     }
     return false;
   }
-  const auto loaded = load(*distributed_, *optimizer_, folder);
+  std::optional<Loaded> loaded;
+  try {
+    loaded = load(*distributed_, *optimizer_, folder);
+  } catch (const CheckpointError& error) {
+    // Every rank has found it, and a job that is started again would find it as well.
+    throw ConfigError(error.what());
+  }
   if (!loaded) {
     tell(str("no checkpoint in '", folder, "' yet: starting at step 0"));
     return false;

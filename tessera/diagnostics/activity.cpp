@@ -23,6 +23,12 @@ void leave() noexcept {
   }
 }
 
+void end_program() noexcept {
+  if (ActivityPage* page = ActivityBoard::own_page()) {
+    page->left.store(ActivityPage::kProgramEnded);
+  }
+}
+
 void runs(std::int64_t step, const std::string& module, int microbatch, bool backward) noexcept {
   if (ActivityPage* page = ActivityBoard::own_page()) {
     page->step = step;
@@ -103,7 +109,9 @@ std::string of_node() {
     text +=
         str(text.back() == ':' ? " rank " : "; rank ",
             neighbour.rank,
-            neighbour.process->ended() ? " has died in " : ": ",
+            neighbour.page().left == ActivityPage::kProgramEnded ? " has ended its program in "
+            : neighbour.process->ended()                         ? " has died in "
+                                                                 : ": ",
             text_of(neighbour.page()));
   }
   return text;

@@ -12,6 +12,8 @@ namespace tessera::diagnostics::activity {
 /// This rank ends in good order, or its own error reports its end: its death
 /// is nothing that others have to report. Threads: any thread.
 void leave() noexcept;
+/// This rank's program has come to its end, whether others wait for it or not. Threads: any thread.
+void end_program() noexcept;
 
 // Threads: the thread that has the baton. `module` is "" for the step function.
 void runs(std::int64_t step, const std::string& module, int microbatch, bool backward) noexcept;

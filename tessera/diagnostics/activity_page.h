@@ -15,7 +15,10 @@ namespace tessera::diagnostics {
 struct ActivityPage {
   enum class State : std::int32_t { kScript, kRuns, kWaits, kServes };
 
-  std::atomic<std::uint32_t> left{0}; // the rank's end needs no report
+  static constexpr std::uint32_t kProgramEnded = 2;
+
+  /// Not 0: the rank's end needs no report; kProgramEnded: its program has returned from `main`.
+  std::atomic<std::uint32_t> left{0};
   std::atomic<std::uint32_t> death_reported{0};
   std::atomic<std::uint32_t> in_operation{0}; // 1: kind and group are valid; 2: being written
   /// Of the node's first rank: 1 once a rank reports a failure, 2 when it has.

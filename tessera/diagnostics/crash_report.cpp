@@ -46,7 +46,7 @@ bool install() {
       now.sa_handler == SIG_DFL) {
     std::signal(SIGTERM, report_deaths_and_end);
   }
-  return std::atexit([] { activity::leave(); }) == 0;
+  return std::atexit([] { activity::end_program(); }) == 0;
 }
 
 } // namespace

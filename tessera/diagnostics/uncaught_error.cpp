@@ -24,6 +24,8 @@ namespace tessera::diagnostics {
 namespace {
 
 constexpr int kStatus = 1;
+// A wrong configuration is wrong again when the job is started anew (docs/launch.md).
+constexpr int kWrongConfigurationStatus = 2;
 // mpirun takes a second to bring down the others, so a rank that waits for it stays silent.
 constexpr std::chrono::seconds kPatience{3};
 // Rank 0 may still be loading its libraries on a busy host.
@@ -53,6 +55,16 @@ bool is_reported(const std::exception_ptr& error) {
     return true;
   } catch (...) {
     return false;
+  }
+}
+
+int status_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const ConfigError&) {
+    return kWrongConfigurationStatus;
+  } catch (...) {
+    return kStatus;
   }
 }
 
@@ -103,7 +115,7 @@ void flush_stdout() {
     report(error);
   }
   flush_stdout();
-  ::_exit(kStatus);
+  ::_exit(error == nullptr ? kStatus : status_of(error));
 }
 
 int rank_of_environment() {

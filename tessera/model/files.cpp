@@ -22,7 +22,8 @@ using torch::serialize::OutputArchive;
 /// none: with empty ones.
 class TreeWriter {
  public:
-  TreeWriter(const TensorMap* state, const nn::Replacements& replacements) : state_(state) {
+  TreeWriter(const TensorMap* state, const nn::Replacements& replacements, bool widened)
+      : state_(state), widened_(widened) {
     for (const nn::ReplacedModule& replaced : replacements.replaced) {
       originals_.emplace(replaced.path, replaced.original);
     }
@@ -33,12 +34,12 @@ class TreeWriter {
     const torch::nn::Module& module = original == originals_.end() ? given : *original->second;
     const std::string prefix = path.empty() ? "" : path + ".";
     for (const auto& parameter : module.named_parameters(false)) {
-      const at::Tensor whole = find(prefix + parameter.key(), parameter.value()).detach();
+      const at::Tensor whole = written(find(prefix + parameter.key(), parameter.value()).detach());
       archive.write(
           parameter.key(), whole.set_requires_grad(parameter.value().requires_grad()), false);
     }
     for (const auto& buffer : module.named_buffers(false)) {
-      archive.write(buffer.key(), find(prefix + buffer.key(), buffer.value()), true);
+      archive.write(buffer.key(), written(find(prefix + buffer.key(), buffer.value())), true);
     }
     for (const auto& child : module.named_children()) {
       if (child.value()->is_serializable()) {
@@ -50,6 +51,12 @@ class TreeWriter {
   }
 
  private:
+  at::Tensor written(const at::Tensor& tensor) const {
+    const at::ScalarType type = tensor.scalar_type();
+    return widened_ && (type == at::kHalf || type == at::kBFloat16) ? tensor.to(at::kFloat)
+                                                                    : tensor;
+  }
+
   // A state has a tensor of several names under the first of them.
   at::Tensor find(const std::string& name, const at::Tensor& held) {
     if (state_ == nullptr) {
@@ -65,6 +72,7 @@ class TreeWriter {
   }
 
   const TensorMap* state_;
+  bool widened_; // 16-bit numbers are written as f32
   std::map<std::string, std::shared_ptr<torch::nn::Module>> originals_;
   std::map<const void*, std::string> first_names_; // by tensor
 };
@@ -97,7 +105,7 @@ std::string text_of(const std::exception_ptr& error) {
 // not compile then.
 void check_names(const ModelCore& core) {
   OutputArchive names;
-  TreeWriter(nullptr, core.replacements()).write(*core.root(), "", names);
+  TreeWriter(nullptr, core.replacements(), false).write(*core.root(), "", names);
   std::stringstream file;
   names.save_to(file);
   try {
@@ -129,6 +137,12 @@ TensorMap state_before_partition(const ModelCore& core) {
   return state;
 }
 
+/// Whether the library has made the model's parameters 16-bit ones. The script's own module has f32
+/// ones, and torch::load puts whatever a file holds into them without looking at the type.
+bool is_narrowed(const Config& config) {
+  return config.fp16 || config.fp16_params || config.bf16;
+}
+
 } // namespace
 
 void save_module(const ModelCore& core, const std::string& path) {
@@ -145,7 +159,8 @@ void save_module(const ModelCore& core, const std::string& path) {
     try {
       check_names(core);
       OutputArchive archive;
-      TreeWriter(&state, core.replacements()).write(*core.root(), "", archive);
+      TreeWriter(&state, core.replacements(), is_narrowed(context.config))
+          .write(*core.root(), "", archive);
       archive.save_to(unfinished);
       std::filesystem::rename(unfinished, path);
     } catch (...) {

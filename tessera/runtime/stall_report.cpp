@@ -76,8 +76,9 @@ std::string StallInquiry::ask_others(const std::function<void(transport::Parcel)
     const auto answer = answers_.find(rank);
     text += answer == answers_.end() ? str("; rank ",
                                            rank,
-                                           " gives no answer: it is stopped, or busy with its own "
-                                           "work for longer than timeout_seconds")
+                                           " gives no answer: it is stopped, has ended its "
+                                           "program, or is busy with its own work for longer than "
+                                           "timeout_seconds")
                                      : str("; rank ", rank, " answers: ", answer->second);
   }
   return text;

@@ -1,6 +1,7 @@
 #pragma once
 
-#include <torch/nn/modules.h>
+// Not torch/nn/modules.h, which does not compile by itself.
+#include <torch/nn.h>
 
 #include "tessera/nn/module/module.h"
 

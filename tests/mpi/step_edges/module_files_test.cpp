@@ -152,6 +152,33 @@ TEST(ModuleFiles, APlainScriptReadsWhatIsSaved) {
   }
 }
 
+// torch::load puts 16-bit numbers under f32 parameters without looking at the type.
+TEST(ModuleFiles, APlainScriptReadsAModelThatWasMadeNarrow) {
+  const SharedFile file("narrow.pt");
+  Config config = config_of(pipelines().back(), 1);
+  config.bf16 = true;
+  init(config);
+  const Ended ended;
+  torch::manual_seed(7);
+  DistributedModel model{Stored()};
+  auto forward = tessera::step([&](torch::Tensor x) { return model(x); });
+  model.eval();
+  {
+    const torch::NoGradGuard no_grad;
+    forward(mine_of(random_batches(16)(0)).x);
+  }
+  save_module(model, file.path());
+  Stored plain = plain_net(1);
+  torch::load(plain, file.path());
+  const TensorMap whole = model.state_dict();
+  ASSERT_EQ(whole.at("head.weight").scalar_type(), torch::kBFloat16);
+  for (const char* name : {"head.weight", "norm.running_var", "scale"}) {
+    EXPECT_TRUE(all_of(plain).at(name).equal(whole.at(name).to(torch::kFloat))) << name;
+  }
+  load_module(model, file.path());
+  EXPECT_TRUE(model.state_dict().at("head.weight").equal(whole.at("head.weight")));
+}
+
 TEST(ModuleFiles, WhatAPlainScriptSavedIsTaken) {
   for (const int pp : pipelines()) {
     for (const bool partitioned : {false, true}) {
