@@ -139,12 +139,13 @@ void DistributedOptimizer::prepare() {
       return remote(parameter) || sharing_->is_elsewhere(models_, parameter);
     });
     for (at::Tensor& parameter : group.params()) {
-      if (!undecided.contains(parameter.unsafeGetTensorImpl())) {
-        const at::Tensor part = own_part(parameter);
-        const at::Tensor master = masters_->add(part);
-        check_has_master(part, master);
-        parameter = master;
+      if (masters_->is_master(parameter) || undecided.contains(parameter.unsafeGetTensorImpl())) {
+        continue; // taken when the set of models was another, or to be taken later
       }
+      const at::Tensor part = own_part(parameter);
+      const at::Tensor master = masters_->add(part);
+      check_has_master(part, master);
+      parameter = master;
     }
   }
   find_owners();
