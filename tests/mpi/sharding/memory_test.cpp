@@ -9,17 +9,17 @@ using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-Block block() {
+Block seeded_block() {
   torch::manual_seed(7);
   return Block();
 }
 
 // A view that begins inside of the parameter has a pointer that is not null.
 TEST(WithoutMemory, ViewsAreSent) {
-  const at::Tensor wanted = block()->a->weight.detach().clone();
+  const at::Tensor wanted = seeded_block()->a->weight.detach().clone();
   init(sharded(world_size()));
   const Ended ended;
-  Block net = block();
+  Block net = seeded_block();
   DistributedModel model(net);
   const at::Tensor weight = net->a->weight.detach();
   for (const auto& [view, same] :
@@ -36,7 +36,7 @@ TEST(WithoutMemory, ViewsAreSent) {
 TEST(WithoutMemory, CollectivesRefuseIt) {
   init(sharded(world_size()));
   const Ended ended;
-  Block net = block();
+  Block net = seeded_block();
   DistributedModel model(net);
   comm::ProcessGroup& group = process_group(Group::kDP);
   const at::Tensor weight = net->a->weight.detach();
@@ -48,7 +48,7 @@ TEST(WithoutMemory, CollectivesRefuseIt) {
   EXPECT_THAT(error_of<ShapeError>([&] { group.all_gather(all, weight); }), HasSubstr("no memory"));
   const at::Tensor own = weight.clone();
   group.all_reduce(own);
-  EXPECT_TRUE(own.equal(world_size() * block()->a->weight.detach()));
+  EXPECT_TRUE(own.equal(world_size() * seeded_block()->a->weight.detach()));
 }
 
 constexpr int kColumns = 64; // a table has 16384 bytes: enough to leave
@@ -107,7 +107,7 @@ TEST(WithoutMemory, NothingLeavesWithOffloading) {
 TEST(UnevenMemory, WhatOneRankCannotDivideIsWholeOnAll) {
   init(sharded(2));
   const Ended ended;
-  Block net = block();
+  Block net = seeded_block();
   const at::Tensor alias = rank() == 1 ? net->a->weight.detach() : at::Tensor();
   DistributedModel model(net);
   std::vector<std::string> names;
@@ -123,7 +123,7 @@ TEST(UnevenMemory, WhatOneRankCannotDivideIsWholeOnAll) {
   step(mine.x, mine.y);
   optimizer.step();
   const Trained plain =
-      train_plain([] { return block(); }, [](int) { return random_batches(16)(0); }, 1, 1);
+      train_plain([] { return seeded_block(); }, [](int) { return random_batches(16)(0); }, 1, 1);
   expect_same(model.state_dict(), plain.parameters, "kept whole", 1e-5);
   if (alias.defined()) {
     EXPECT_TRUE(alias.equal(net->a->weight));
@@ -142,7 +142,7 @@ struct Twice : torch::optim::SGD {
 TEST(WithoutMemory, ASecondCallOfAClosureIsRefused) {
   init(sharded(2));
   const Ended ended;
-  DistributedModel model(block());
+  DistributedModel model(seeded_block());
   DistributedOptimizer optimizer{Twice(model.parameters(), torch::optim::SGDOptions(0.1))};
   auto step = tessera::step([&](torch::Tensor x, torch::Tensor y) {
     auto loss = torch::mse_loss(model(x), y);
