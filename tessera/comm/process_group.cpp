@@ -62,6 +62,14 @@ void ProcessGroup::check_tensor(const at::Tensor& tensor, Collective kind) const
         tensor.strides(),
         " is not contiguous; pass tensor.contiguous()"));
   }
+  if (tensor.numel() > 0 && tensor.storage().data() == nullptr) {
+    throw ShapeError(tessera::str(
+        where(),
+        ": a tensor of sizes ",
+        tensor.sizes(),
+        " has no memory of its own, as a parameter of which each rank keeps a part, or a view of "
+        "one (sharded_data_parallel_degree); pass tensor.clone()"));
+  }
 }
 
 ProcessGroup::Call ProcessGroup::make_call(

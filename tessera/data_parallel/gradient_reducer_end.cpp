@@ -17,16 +17,18 @@ namespace tessera::data_parallel {
 /// What one agreement at the end of a step tells every rank, as bytes: any rank's yes is a yes.
 struct GradientReducer::EndOfStep {
   explicit EndOfStep(std::size_t buckets, std::size_t parameters)
-      : flags(at::zeros({static_cast<std::int64_t>(2 + buckets + 2 * parameters)}, at::kByte)),
+      : flags(at::zeros({static_cast<std::int64_t>(3 + buckets + 2 * parameters)}, at::kByte)),
         failed(flags.data_ptr<std::uint8_t>()[0]),
         backward(flags.data_ptr<std::uint8_t>()[1]),
-        late(flags.data_ptr<std::uint8_t>() + 2),
+        refused(flags.data_ptr<std::uint8_t>()[2]),
+        late(flags.data_ptr<std::uint8_t>() + 3),
         has_dense(late + buckets),
         has_sparse(has_dense + parameters) {}
 
   at::Tensor flags;
   std::uint8_t& failed;
   std::uint8_t& backward;
+  std::uint8_t& refused; // an addition; it counts where the step has a backward
   std::uint8_t* late; // by bucket
   // By parameter: what kinds of gradient it has.
   std::uint8_t* has_dense;
@@ -36,11 +38,12 @@ struct GradientReducer::EndOfStep {
 bool GradientReducer::finish(const std::optional<std::string>& failure) {
   active_ = false;
   const at::NoGradGuard no_grad;
-  const auto problem = failure || !reduce_ || !backward_ ? failure : refused_addition();
-  const bool failed = problem.has_value();
+  // Asked on every rank: another one's backward has this rank's gradients averaged.
+  const auto refusal = reduce_ ? refused_addition() : std::nullopt;
   EndOfStep end(buckets_.size(), parameters_.size());
-  end.failed = failed ? 1 : 0;
+  end.failed = failure ? 1 : 0;
   end.backward = backward_ ? 1 : 0;
+  end.refused = refusal ? 1 : 0;
   for (std::size_t i = 0; i < buckets_.size(); ++i) {
     end.late[i] = buckets_[i].late ? 1 : 0;
   }
@@ -53,15 +56,15 @@ bool GradientReducer::finish(const std::optional<std::string>& failure) {
   }
   control_.all_reduce(end.flags, comm::ReduceOp::kMax);
   const bool reduce = reduce_ && end.backward != 0;
-  send_rest(reduce, failed);
-  if (end.failed != 0) {
+  send_rest(reduce, failure || refusal);
+  if (end.failed != 0 || (reduce && end.refused != 0)) {
     for (Bucket& bucket : buckets_) {
       if (bucket.left) {
         hand_back(bucket); // the values mean nothing, but gradients of the step stay defined
       }
     }
     add_averages_back();
-    throw_first_problem<UserError>(world_, control_, problem);
+    throw_first_problem<UserError>(world_, control_, failure || !reduce ? failure : refusal);
   }
   if (reduce) {
     take_averages(end);

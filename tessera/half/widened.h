@@ -123,6 +123,18 @@ struct Argument<TorchOptional<at::ScalarType>> {
   void put_back() {}
 };
 
+/// Whether the argument says that results are of another type than f16.
+template <typename A>
+bool asks_for_another_type(const A& /*argument*/) {
+  return false;
+}
+inline bool asks_for_another_type(const at::ScalarType& argument) {
+  return argument != at::kHalf;
+}
+inline bool asks_for_another_type(const TorchOptional<at::ScalarType>& argument) {
+  return argument.has_value() && *argument != at::kHalf;
+}
+
 /// Which results are rounded, and which mixtures of types are taken.
 enum class Kind {
   kPlain, // all results; f16 beside wider types is left to libtorch, which refuses it
@@ -181,7 +193,8 @@ struct Widened<kOriginal, kKind, R (*)(A...)> {
       ((result = result != nullptr ? result : written(args)), ...);
       return *result;
     } else {
-      return narrowed_result<kKind>(run());
+      const bool stays_wide = (asks_for_another_type(args) || ...);
+      return stays_wide ? run() : narrowed_result<kKind>(run());
     }
   }
 };

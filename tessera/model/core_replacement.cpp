@@ -12,6 +12,7 @@
 #include "tessera/nn/module/recomputed_call.h"
 #include "tessera/nn/module/sequential.h"
 #include "tessera/nn/parallel/distributed_module.h"
+#include "tessera/sharding/split.h"
 #include "tessera/tensor/random_state.h"
 
 namespace tessera::model {
@@ -158,20 +159,15 @@ void ModelCore::take_over_weights() {
 
 void ModelCore::join_replicas(bool only) {
   Context& context = this->context();
-  NamedTensors whole;
-  NamedTensors divided;
-  for (const auto& item : local_parameters()) {
-    const bool divides = sharding::ModelShards::divides(context.config, item.first, item.second);
-    (divides ? divided : whole).push_back(item);
-  }
-  broadcast_from_first(whole);
+  const sharding::Split split = sharding::split(context, local_parameters());
+  broadcast_from_first(split.whole);
   broadcast_from_first(local_buffers());
   if (context.config.sharded_data_parallel_degree > 1) {
     const auto make = [this](const std::string& name, const at::Tensor& parameter) {
       tracer::materialize(std::vector<at::Tensor>{parameter});
       broadcast_from_first({{name, parameter}});
     };
-    shards_ = std::make_unique<sharding::ModelShards>(context, divided, make, number_);
+    shards_ = std::make_unique<sharding::ModelShards>(context, split.divided, make, number_);
   }
   data_parallel::GradientSync::Options options;
   options.reducer.bucket_bytes = static_cast<std::int64_t>(options_.bucket_cap_mb * (1 << 20));

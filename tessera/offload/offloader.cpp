@@ -28,8 +28,10 @@ bool is_movable(const at::Tensor& tensor) {
                      !tensor.is_nested() && !tensor.is_inference() && !tensor.is_conj() &&
                      !tensor.is_neg() && tensor.has_storage();
   const bool is_parameter = tensor.is_leaf() && tensor.requires_grad();
+  // A sharded parameter and its views have no memory; operators find their numbers elsewhere.
   return plain && !is_parameter &&
-         static_cast<std::int64_t>(tensor.nbytes()) >= Offloader::kSmallest;
+         static_cast<std::int64_t>(tensor.nbytes()) >= Offloader::kSmallest &&
+         tensor.storage().data() != nullptr;
 }
 
 } // namespace

@@ -24,9 +24,9 @@ struct Options {
 
 /// Moves what regions keep to a Host after their forward, and back before their backward.
 ///
-/// A tensor stays where its backward is within the horizon already, where it is small, and where it
-/// is a parameter, which the model holds anyhow. Tensors that are the same view of the same bytes
-/// are copied once. Memory is given up when a copy out has ended, at the next region or task.
+/// A tensor stays where its backward is within the horizon, where it is small or without memory,
+/// and where it is a parameter, which the model holds anyhow. Tensors that are the same view of one
+/// storage are copied once. Memory is given up at the next region or task after the copy out.
 ///
 /// Not collective. Threads: as recompute::Keeper.
 /// Source: Karakus et al. 2021, appendix H.3.

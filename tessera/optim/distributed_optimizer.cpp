@@ -139,12 +139,13 @@ void DistributedOptimizer::prepare() {
       return remote(parameter) || sharing_->is_elsewhere(models_, parameter);
     });
     for (at::Tensor& parameter : group.params()) {
-      if (!undecided.contains(parameter.unsafeGetTensorImpl())) {
-        const at::Tensor part = own_part(parameter);
-        const at::Tensor master = masters_->add(part);
-        check_has_master(part, master);
-        parameter = master;
+      if (masters_->is_master(parameter) || undecided.contains(parameter.unsafeGetTensorImpl())) {
+        continue; // taken when the set of models was another, or to be taken later
       }
+      const at::Tensor part = own_part(parameter);
+      const at::Tensor master = masters_->add(part);
+      check_has_master(part, master);
+      parameter = master;
     }
   }
   find_owners();
@@ -199,6 +200,24 @@ struct Overflowed {
   at::Tensor loss;
 };
 
+/// Of an optimizer that is a script's own: what it does between two calls of its closure nobody
+/// here knows.
+void check_may_evaluate_again(bool whole_here, bool scales_losses) {
+  if (scales_losses) {
+    throw UserError(
+        "the optimizer calls its closure more than once in a step, but with fp16 a step whose "
+        "gradients overflow is left out, and the parameters have moved since the first call; write "
+        "\"bf16\": true in place of fp16, or use an optimizer that calls it once");
+  }
+  if (!whole_here) {
+    throw UserError(
+        "the optimizer calls its closure more than once in a step, and decides from what this rank "
+        "holds of the model; use an optimizer that calls it once, or pipeline_parallel_degree, "
+        "tensor_parallel_degree and sharded_data_parallel_degree 1 without shard_optimizer_state; "
+        "tessera::optim::LBFGS works with pipeline_parallel_degree and tensor_parallel_degree");
+  }
+}
+
 /// While it lives, LBFGS computes over the whole model.
 class ComputesOverModel {
  public:
@@ -225,7 +244,8 @@ at::Tensor DistributedOptimizer::step(const Closure& closure) {
   const Context& context = this->context();
   const timeline::Span span(*context.recorder, "optimizer step", "optimizer");
   prepare();
-  const bool whole_here = context.group(Group::kMP).size() == 1 && !sharing_->in_use(models_);
+  const bool whole_here =
+      context.group(Group::kMP).size() == 1 && !sharing_->in_use(models_) && !has_shards();
   return sharing_->update(context, models_, [&] { return update(closure, whole_here); });
 }
 
@@ -257,12 +277,8 @@ at::Tensor DistributedOptimizer::update(const Closure& closure, bool whole_here)
   if (closure) {
     int calls = 0;
     const auto once = [&] {
-      if (++calls > 1 && lbfgs == nullptr && !whole_here) {
-        throw UserError(
-            "the optimizer calls its closure more than once in a step, and decides from what this "
-            "rank holds of the model; use an optimizer that calls it once, tessera::optim::LBFGS, "
-            "or pipeline_parallel_degree and tensor_parallel_degree 1 without "
-            "shard_optimizer_state");
+      if (++calls > 1 && lbfgs == nullptr) {
+        check_may_evaluate_again(whole_here, scaling_ != nullptr);
       }
       return evaluate(closure);
     };

@@ -1,5 +1,7 @@
 #include "tessera/optim/master_weights.h"
 
+#include <algorithm>
+
 #include <ATen/ATen.h>
 
 namespace tessera::optim {
@@ -25,6 +27,12 @@ at::Tensor MasterWeights::of(const at::Tensor& parameter) const {
     }
   }
   return parameter;
+}
+
+bool MasterWeights::is_master(const at::Tensor& tensor) const {
+  return std::any_of(pairs_.begin(), pairs_.end(), [&](const Pair& pair) {
+    return pair.master.is_same(tensor);
+  });
 }
 
 void MasterWeights::follow_parameters() {

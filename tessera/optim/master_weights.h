@@ -20,6 +20,8 @@ class MasterWeights {
 
   /// The same for a parameter that was added; itself for others.
   at::Tensor of(const at::Tensor& parameter) const;
+  /// Whether `add` made this tensor.
+  bool is_master(const at::Tensor& tensor) const;
 
   /// Where somebody else than `write_back` has changed a parameter (a state was
   /// loaded, weights were clamped), its master takes the new values.

@@ -310,9 +310,9 @@ TensorStub describe(const at::Tensor& tensor) {
 }
 
 void copy_elements(const at::Tensor& tensor, std::byte* into) {
-  // A sharded parameter has no memory of its own; the operator below finds its elements.
+  // A sharded parameter and its views have no memory; the operator below finds their elements.
   if (tensor.device().is_cpu() && tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg() &&
-      tensor.data_ptr() != nullptr) {
+      tensor.storage().data() != nullptr) {
     std::memcpy(into, tensor.data_ptr(), tensor.nbytes());
     return;
   }

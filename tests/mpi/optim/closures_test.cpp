@@ -248,5 +248,25 @@ TEST(Closure, ASecondCallIsRefusedWhereNoRankHoldsTheModel) {
   }
 }
 
+// An overflow of the second call cannot undo what the first one has led to.
+TEST(Closure, ASecondCallIsRefusedWithALossScale) {
+  Config config = config_of(Layout{1, 1});
+  config.fp16 = true;
+  init(config);
+  const Ended ended;
+  DistributedModel model{made(7)};
+  DistributedOptimizer optimizer(Twice(model.parameters(), torch::optim::SGDOptions(0.1)));
+  const Batch mine = part_of(batch_of(), data_size(), data_rank());
+  auto train_step = step_of(model);
+  EXPECT_THAT(
+      error_of<UserError>([&] {
+        optimizer.step([&] {
+          optimizer.zero_grad();
+          return train_step(mine.x, mine.y).reduce_mean();
+        });
+      }),
+      HasSubstr("\"bf16\": true in place of fp16"));
+}
+
 } // namespace
 } // namespace tessera::testing

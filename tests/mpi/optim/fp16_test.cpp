@@ -246,5 +246,28 @@ TEST(Fp16, ABackwardOfTheScriptsOwn) {
   expect_state(trained(true), trained(false), "own backward", kRounding);
 }
 
+// Another model changes the set that the optimizer looks its parameters up in; what it steps on are
+// masters by then.
+TEST(Fp16, OtherModelsMayComeAndGo) {
+  init(fp16_config(Layout{1, 1}));
+  const Ended ended;
+  const auto trained = [](bool others) {
+    HalfRun run;
+    run.train();
+    auto other = others ? std::make_unique<DistributedModel<Chain>>(made(8)) : nullptr;
+    run.train();
+    other.reset();
+    run.train();
+    return run.masters();
+  };
+  const TensorMap wanted = trained(false);
+  const TensorMap got = trained(true);
+  ASSERT_EQ(got.size(), wanted.size());
+  for (const auto& [name, tensor] : wanted) {
+    EXPECT_TRUE(got.at(name).equal(tensor)) << name;
+    EXPECT_EQ(tensor.scalar_type(), at::kFloat) << name;
+  }
+}
+
 } // namespace
 } // namespace tessera::testing

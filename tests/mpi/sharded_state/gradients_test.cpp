@@ -130,6 +130,34 @@ TEST(ShardedGradients, AddedToAnAverageAreRefused) {
   expect_equal_replicas(run.model, "after the error");
 }
 
+// The rank whose sum cannot be known has no backward in the step that averages it.
+TEST(ShardedGradients, AddedToAnAverageOnARankWithoutBackwardAreRefused) {
+  init(config_of(Strategy(), true));
+  const Ended ended;
+  Training run;
+  run.update(0);
+  run.optimizer.zero_grad();
+  run.backward(1);
+  const torch::Tensor weight = run.model.net()->a->weight;
+  const bool owner = weight.grad().defined();
+  if (owner) {
+    weight.pow(2).sum().backward();
+  }
+  const Batch mine = part_of(batch_at(2), data_size(), data_rank());
+  const auto train = [&](bool here) {
+    tessera::step([&](torch::Tensor x, torch::Tensor y) {
+      auto loss = (run.model(x) - y).pow(2).mean();
+      if (here) {
+        run.model.backward(loss);
+      }
+    })(mine.x, mine.y);
+  };
+  EXPECT_NO_THROW(train(false)); // nothing is averaged
+  EXPECT_THAT(error_of<UserError>([&] { train(!owner); }), HasSubstr("'a.weight'"));
+  run.update(2); // as if nothing had happened
+  expect_equal_replicas(run.model, "after the error");
+}
+
 TEST(ShardedGradients, SetByHandAreRefused) {
   init(config_of(Strategy(), true));
   const Ended ended;

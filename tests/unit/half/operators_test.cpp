@@ -142,6 +142,31 @@ TEST(HalfOperators, Activations) {
   }
 }
 
+// Who asks for a type gets it, with the bits that f16 has not: 2049 is none of its numbers.
+TEST(HalfOperators, AResultHasTheTypeThatIsAskedFor) {
+  support_processor();
+  const at::Tensor ones = at::ones({2049}, at::kHalf).requires_grad_(true);
+  for (const auto type : {at::kFloat, at::kDouble}) {
+    for (const at::Tensor& sum :
+         {at::cumsum(ones, 0, type).select(0, -1),
+          at::sum(ones, type),
+          at::sum(ones, {0}, false, type)}) {
+      EXPECT_EQ(sum.scalar_type(), type);
+      EXPECT_EQ(sum.item<double>(), 2049);
+    }
+    for (const at::Tensor& other :
+         {at::softmax(ones, 0, type),
+          at::log_softmax(ones, 0, type),
+          at::mean(ones, type),
+          at::prod(ones, type)}) {
+      EXPECT_EQ(other.scalar_type(), type);
+    }
+    at::cumsum(ones, 0, type).sum().backward();
+    EXPECT_EQ(ones.grad().scalar_type(), at::kHalf);
+  }
+  EXPECT_EQ(at::cumsum(ones, 0, at::kHalf).scalar_type(), at::kHalf);
+}
+
 // A mask is drawn with the numbers that f32 would draw.
 TEST(HalfOperators, DropoutDrawsTheSameNumbers) {
   support_processor();

@@ -271,7 +271,10 @@ TEST(Offloader, WhatStays) {
   const at::Tensor small = torch::zeros({1023});
   const at::Tensor sparse = torch::eye(100).to_sparse();
   const at::Tensor meta = torch::zeros({64, 64}, torch::kMeta);
-  const auto kept = offloader.keep({parameter, small, sparse, meta, at::Tensor()}, 0);
+  const at::Tensor hollow = torch::zeros({64, 64}); // as a sharded parameter
+  hollow.storage().unsafeGetStorageImpl()->set_data_ptr(at::DataPtr(nullptr, at::kCPU));
+  const at::Tensor view = hollow.narrow(0, 16, 32);
+  const auto kept = offloader.keep({parameter, small, sparse, meta, at::Tensor(), hollow, view}, 0);
   EXPECT_THAT(host->log, IsEmpty());
   const auto back = kept->get();
   EXPECT_TRUE(back.at(0).is_same(parameter));
@@ -279,6 +282,8 @@ TEST(Offloader, WhatStays) {
   EXPECT_TRUE(back.at(2).is_same(sparse));
   EXPECT_TRUE(back.at(3).is_same(meta));
   EXPECT_FALSE(back.at(4).defined());
+  EXPECT_TRUE(back.at(5).is_same(hollow));
+  EXPECT_TRUE(back.at(6).is_same(view));
 }
 
 TEST(Offloader, ATensorComesBackWithItsLayout) {

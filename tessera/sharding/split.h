@@ -1,0 +1,20 @@
+#pragma once
+
+#include "tessera/context/context.h"
+#include "tessera/tensor/named_tensors.h"
+
+namespace tessera::sharding {
+
+/// The parameters of one model.
+struct Split {
+  NamedTensors divided; // each rank of a shard group is to keep a part of them
+  NamedTensors whole; // each rank keeps all of them
+};
+
+/// Divides what every rank can divide (`ModelShards::divides`). A script may share a parameter's
+/// memory with another tensor on some ranks only; then all ranks keep it whole.
+/// `parameters`: the same, in the same order, on all data-parallel ranks.
+/// Collective over the DP_GROUP if parameters are divided at all. Threads: step thread only.
+Split split(const Context& context, const NamedTensors& parameters);
+
+} // namespace tessera::sharding
