@@ -88,11 +88,16 @@ std::string to_tables(const cost::Cluster& cluster) {
   }
   for (const cost::CollectiveTime& one : cluster.collectives) {
     if (one.operation == "all_reduce") {
+      std::string among;
+      for (const int node : one.among) {
+        among += (among.empty() ? " (" : ", ") + std::to_string(node);
+      }
       text += line(
-          "all_reduce of %.0f KiB over %d ranks on %d nodes: %.3f ms",
+          "all_reduce of %.0f KiB over %d ranks on %d nodes%s: %.3f ms",
           one.bytes / 1024,
           one.ranks,
           one.nodes,
+          (among.empty() ? among : among + ")").c_str(),
           one.seconds * 1e3);
     }
   }

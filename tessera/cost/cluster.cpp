@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <map>
 
 #include "tessera/base/error.h"
 
@@ -46,6 +48,32 @@ void validate_links(const Cluster& cluster) {
           str(place, "latency_us: found ", link.latency_seconds * 1e6, "; write 0 or more"));
     }
   }
+}
+
+void validate_among(const CollectiveTime& one, int nodes) {
+  const NodeSet& among = one.among;
+  const bool ascending =
+      std::adjacent_find(among.begin(), among.end(), std::greater_equal<>()) == among.end();
+  const bool known = among.empty() || (among.front() >= 0 && among.back() < nodes);
+  if (ascending && known && (among.empty() || static_cast<int>(among.size()) == one.nodes)) {
+    return;
+  }
+  std::string found;
+  for (const int node : among) {
+    found += str(found.empty() ? "" : ", ", node);
+  }
+  throw ConfigError(
+      str("cluster: collectives: ",
+          one.operation,
+          " of ",
+          one.ranks,
+          " ranks: among: found [",
+          found,
+          "]; write the numbers of its ",
+          one.nodes,
+          " nodes, ascending, each from 0 to ",
+          nodes - 1,
+          ", or leave the field out"));
 }
 
 void validate_points(const std::vector<MeasuredPoint>& points, const std::string& place) {
@@ -132,23 +160,36 @@ double Cluster::latency_seconds() const {
   return longest;
 }
 
-double Cluster::collective_seconds(
-    const std::string& operation,
-    int ranks,
-    int nodes_spanned,
-    double bytes) const {
-  std::vector<MeasuredPoint> points;
+Span Cluster::span_of(const NodeSet& nodes) const {
+  const bool known = std::any_of(
+      collectives.begin(), collectives.end(), [&](const auto& one) { return one.among == nodes; });
+  return {static_cast<int>(nodes.size()), known ? nodes : NodeSet{}};
+}
+
+KnownCollective
+Cluster::collective(const std::string& operation, int ranks, const Span& span, double bytes) const {
+  // A group of fewer ranks than its span has nodes is a part of a larger one.
+  const int count = std::min(span.count, ranks);
+  std::map<NodeSet, std::vector<MeasuredPoint>> found;
   for (const CollectiveTime& one : collectives) {
-    if (one.operation == operation && one.ranks == ranks && one.nodes == nodes_spanned) {
-      points.push_back({one.bytes, one.seconds});
+    if (one.ranks == ranks && one.nodes == count && one.operation == operation) {
+      found[one.among].push_back({one.bytes, one.seconds});
     }
   }
-  if (points.empty()) {
-    return 0;
+  for (auto& [among, points] : found) {
+    std::sort(
+        points.begin(), points.end(), [](const auto& a, const auto& b) { return a.size < b.size; });
   }
-  std::sort(
-      points.begin(), points.end(), [](const auto& a, const auto& b) { return a.size < b.size; });
-  return seconds_at(points, bytes, 1);
+  for (const NodeSet& own : {span.among, NodeSet{}}) {
+    if (const auto points = found.find(own); points != found.end()) {
+      return {seconds_at(points->second, bytes, 1), false};
+    }
+  }
+  KnownCollective longest = {0, true};
+  for (const auto& [among, points] : found) {
+    longest.seconds = std::max(longest.seconds, seconds_at(points, bytes, 1));
+  }
+  return longest;
 }
 
 void validate(const Cluster& cluster) {
@@ -212,6 +253,7 @@ void validate(const Cluster& cluster) {
               " s; write 2 ranks or more, and bytes and seconds of more than "
               "0"));
     }
+    validate_among(one, static_cast<int>(cluster.nodes.size()));
   }
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <compare>
 #include <string>
 #include <vector>
 
@@ -33,13 +34,17 @@ struct Node {
   std::string host = ""; // name; "" for a node that was not measured
 };
 
-/// The link between two nodes, if it differs from what their network connections allow.
+/// The link between two nodes, if it differs from what their network connections allow. All flows
+/// between the two share it, separately in each direction.
 struct NodeLink {
   int first = 0;
   int second = 0;
   double bytes_per_s = 0;
   double latency_seconds = 0;
 };
+
+/// Numbers of nodes, ascending, each once.
+using NodeSet = std::vector<int>;
 
 /// A collective, measured while all groups of its size ran it at the same time.
 struct CollectiveTime {
@@ -48,6 +53,23 @@ struct CollectiveTime {
   int nodes = 1; // that one group spans
   double bytes = 0; // of one rank's input, an f32 tensor
   double seconds = 0;
+  /// The nodes that the group spans. Empty: the figure holds for any `nodes` nodes.
+  NodeSet among = {};
+};
+
+/// The nodes that a group of ranks spans, as far as measured collectives tell them apart.
+struct Span {
+  int count = 1;
+  NodeSet among = {}; // empty: nothing was measured among exactly these nodes
+
+  auto operator<=>(const Span&) const = default;
+};
+
+/// What measurements say of a collective.
+struct KnownCollective {
+  double seconds = 0; // 0: nothing
+  /// Whether the seconds are those of other nodes, whose links may be faster.
+  bool elsewhere = false;
 };
 
 /// The quality of a measured cluster file. A spread is the difference between the two
@@ -77,13 +99,17 @@ struct Cluster {
   int device_count() const;
   /// Returns for each device the node it is in.
   std::vector<int> node_of_device() const;
-  /// Returns bytes per second between two different nodes, one way, for one flow.
+  /// Returns bytes per second between two different nodes, one way, when nothing else flows.
   double between(int first, int second) const;
   /// Returns the longest measured latency; 0 when none was measured.
   double latency_seconds() const;
-  /// Returns the seconds of a measured collective at this size, interpolated between
-  /// sizes; 0 when it was not measured for this number of ranks and nodes.
-  double collective_seconds(const std::string& operation, int ranks, int nodes, double bytes) const;
+  /// Returns the span of a group on these nodes.
+  Span span_of(const NodeSet& nodes) const;
+  /// Returns what was measured of a collective, interpolated between sizes: among these nodes; if
+  /// nothing was, for any nodes of their number; if nothing was either, the longest time among
+  /// other nodes of that number.
+  KnownCollective
+  collective(const std::string& operation, int ranks, const Span& span, double bytes) const;
 };
 
 /// Checks a cluster. Throws: ConfigError, naming the place, what was found and what to

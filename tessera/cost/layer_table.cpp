@@ -57,7 +57,7 @@ LayerTable::LayerTable(
     cut_bytes_.push_back(row.output_bytes);
   }
   if (tensor_degree_ > 1) {
-    add_collectives(cluster, rows);
+    traffic_ = TensorTraffic(cluster, tensor_degree_, rows);
   }
   parameters_ = prefix_sums(rows.layers, [](const auto& row) { return row.parameters; });
   whole_parameters_ =
@@ -71,67 +71,6 @@ LayerTable::LayerTable(
       ties_.push_back({i, shared[at(i)], rows.layers[at(shared[at(i)])].parameters});
     }
   }
-}
-
-Traffic LayerTable::traffic_of(
-    const std::vector<TensorCollective>& collectives,
-    const Cluster& cluster,
-    int nodes) {
-  Traffic traffic;
-  for (const TensorCollective& one : collectives) {
-    const double measured =
-        cluster.collective_seconds(one.operation, one.ranks, std::min(nodes, one.ranks), one.bytes);
-    if (measured > 0) {
-      traffic.seconds += one.times * measured;
-      continue;
-    }
-    const Traffic ring = ring_traffic(one.operation, one.ranks, one.bytes);
-    traffic.wire_bytes += one.times * ring.wire_bytes;
-    traffic.steps += one.times * ring.steps;
-  }
-  return traffic;
-}
-
-void LayerTable::add_collectives(const Cluster& cluster, const LayerRows& rows) {
-  const int most = std::min(tensor_degree_, static_cast<int>(cluster.nodes.size()));
-  for (int nodes = 1; nodes <= most; ++nodes) {
-    std::vector<PassTraffic> sums(1);
-    const auto add = [&](const PassCollectives& exchanged) {
-      PassTraffic sum = sums.back();
-      sum.forward.add(traffic_of(exchanged.forward, cluster, nodes));
-      sum.backward.add(traffic_of(exchanged.backward, cluster, nodes));
-      sums.push_back(sum);
-    };
-    for (const LayerRow& row : rows.layers) {
-      add(row.exchanged);
-    }
-    add(rows.tail_exchanged);
-    traffic_.push_back(std::move(sums));
-  }
-}
-
-PassSeconds LayerTable::placed(const PassTraffic& from, const PassTraffic& to, double bytes_per_s)
-    const {
-  const auto seconds = [&](const Traffic& traffic) {
-    return traffic.seconds_at(bytes_per_s, constants_.link_latency_seconds);
-  };
-  return {seconds(to.forward - from.forward), seconds(to.backward - from.backward)};
-}
-
-PassSeconds LayerTable::tensor_seconds(int first, int last, int nodes, double bytes_per_s) const {
-  if (traffic_.empty()) {
-    return {};
-  }
-  const auto& sums = traffic_[at(nodes - 1)];
-  return placed(sums[at(first)], sums[at(last)], bytes_per_s);
-}
-
-PassSeconds LayerTable::tail_tensor_seconds(int nodes, double bytes_per_s) const {
-  if (traffic_.empty()) {
-    return {};
-  }
-  const auto& sums = traffic_[at(nodes - 1)];
-  return placed(sums[at(layers_)], sums[at(layers_) + 1], bytes_per_s);
 }
 
 double LayerTable::parameters(int first, int last) const {

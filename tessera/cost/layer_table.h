@@ -4,14 +4,12 @@
 #include <vector>
 
 #include "tessera/cost/cluster.h"
-#include "tessera/cost/collective.h"
 #include "tessera/cost/constants.h"
 #include "tessera/cost/described_model.h"
 #include "tessera/cost/strategy.h"
+#include "tessera/cost/tensor_traffic.h"
 
 namespace tessera::cost {
-
-struct LayerRows;
 
 /// Bytes on one device of a stage, at the peak.
 struct StageMemory {
@@ -72,11 +70,15 @@ class LayerTable {
   bool returns_home() const {
     return returns_home_;
   }
-  /// Returns the seconds of the tensor-parallel traffic of one microbatch, for groups
-  /// that span `nodes` nodes and whose slowest link carries `bytes_per_s`.
-  PassSeconds tensor_seconds(int first, int last, int nodes, double bytes_per_s) const;
+  /// Returns the seconds of the tensor-parallel traffic of one microbatch (TensorTraffic::seconds).
+  PassSeconds
+  tensor_seconds(int first, int last, const std::vector<Span>& spans, double bytes_per_s) const {
+    return traffic_.seconds(first, last, spans, bytes_per_s, constants_.link_latency_seconds);
+  }
   /// Returns the same for the part that runs behind the last layer, on stage 0.
-  PassSeconds tail_tensor_seconds(int nodes, double bytes_per_s) const;
+  PassSeconds tail_tensor_seconds(const std::vector<Span>& spans, double bytes_per_s) const {
+    return traffic_.tail_seconds(spans, bytes_per_s, constants_.link_latency_seconds);
+  }
   /// Returns the bytes of the activation between the layers `cut` - 1 and `cut`.
   double cut_bytes(int cut) const {
     return cut_bytes_[at(cut)];
@@ -99,16 +101,6 @@ class LayerTable {
     return static_cast<std::size_t>(index);
   }
 
-  void add_collectives(const Cluster& cluster, const LayerRows& rows);
-
-  struct PassTraffic {
-    Traffic forward;
-    Traffic backward;
-  };
-  PassSeconds placed(const PassTraffic& from, const PassTraffic& to, double bytes_per_s) const;
-  static Traffic
-  traffic_of(const std::vector<TensorCollective>& collectives, const Cluster& cluster, int nodes);
-
   struct Tie {
     int layer = 0;
     int with = 0;
@@ -123,9 +115,7 @@ class LayerTable {
   std::vector<PassSeconds> tail_; // [kind]
   std::vector<std::vector<double>> compute_; // [kind], prefix sums
   std::vector<std::vector<double>> forward_;
-  /// [nodes - 1][layer]: prefix sums of the traffic of groups that span `nodes` nodes.
-  /// The last entry adds the part that runs behind the last layer.
-  std::vector<std::vector<PassTraffic>> traffic_;
+  TensorTraffic traffic_;
   std::vector<double> whole_parameters_;
   std::vector<double> cut_bytes_;
   std::vector<double> parameters_;

@@ -13,8 +13,8 @@ namespace tessera::cost {
 struct StageLinks {
   /// Of the ring of its slowest tensor-parallel group.
   double tensor_bytes_per_s = 0;
-  /// The largest number of nodes that one of its tensor-parallel groups spans.
-  int tensor_nodes = 1;
+  /// What its tensor-parallel groups span, each span once.
+  std::vector<Span> tensor_nodes = {};
   /// From it to the next stage, of the slowest pair of ranks.
   double next_bytes_per_s = 0;
   /// Between it and stage 0, of the slowest pair of ranks; infinite for stage 0.
@@ -22,8 +22,10 @@ struct StageLinks {
 };
 
 /// The bandwidths of all stages of a strategy. A link within a node belongs to one
-/// pair of devices; the network of a node is shared by all flows that use it at the
-/// same time, separately in each direction.
+/// pair of devices; the network of a node, and a link between two nodes, is shared by all
+/// flows that use it at the same time, separately in each direction. A ring goes at the
+/// slowest of all links between its nodes, whether or not they are neighbours in it: the
+/// order of a ring is the communication library's, and the runtime's own exchange uses every pair.
 struct PlacementLinks {
   std::vector<StageLinks> stages;
   /// The device kinds of a pipeline's stages, one entry for each distinct pipeline.
@@ -47,11 +49,12 @@ double send_seconds(
 
 /// Returns the seconds until the gradients of every stage are summed over replicas, and
 /// those of parameters that stages share over these stages. Traffic is added up for
-/// every network connection and for every device's links; all work at the same time,
-/// so the slowest counts. `parameters`, `whole` and `tied` count the parameters of
-/// each stage on one rank: all of them, those that are averaged over tensor-parallel
-/// ranks too, and those that other stages hold as well.
-/// Source: Li et al. 2022, equation (4), second term.
+/// every network connection, every link between two nodes and every device's links; all
+/// work at the same time, so the slowest counts. A group whose all-reduce was measured takes
+/// what was measured; if that was among other nodes, no less than its own traffic takes.
+/// `parameters`, `whole` and `tied` count the parameters of each stage on one rank: all of them,
+/// those that are averaged over tensor-parallel ranks too, and those that other stages hold as
+/// well. Source: Li et al. 2022, equation (4), second term.
 double gradient_sync_seconds(
     const Strategy& strategy,
     const Cluster& cluster,

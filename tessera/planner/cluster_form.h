@@ -200,6 +200,12 @@ void describe(Visit& visit, CollectiveTime& time) {
   visit({.name = "nodes", .bounds = form::at_least(1)}, time.nodes);
   visit({.name = "bytes", .bounds = form::more_than(0)}, time.bytes);
   visit({.name = "seconds", .bounds = form::more_than(0)}, time.seconds);
+  visit(
+      {.name = "among",
+       .doc = "the numbers of these nodes, ascending; without it the seconds hold for any as many",
+       .bounds = form::between(0, 1 << 20),
+       .presence = form::Presence::kIfSaid},
+      time.among);
 }
 
 template <typename Visit>

@@ -8,9 +8,11 @@
 
 namespace tessera::simulator {
 
-/// Simulates flows over shared links. The rate of a flow is its share of its narrowest link, which
-/// all flows on that link divide by weight, and at most the flow's own limit. Rates are computed
-/// anew for the flows of a link whenever one starts or ends.
+/// Simulates flows over shared links. A flow is a number of equal streams, its weight; rates of
+/// streams are max-min fair: no stream can go faster unless one that is no faster goes slower. So
+/// what a flow that is slow elsewhere leaves of a link belongs to the others. Rates are computed
+/// anew whenever a flow starts or ends, for all flows that are connected with it over links.
+/// Source: Bertsekas and Gallager 1992, Data Networks, section 6.5.2 (progressive filling).
 class Network {
  public:
   explicit Network(std::vector<double> bytes_per_s);
@@ -19,6 +21,8 @@ class Network {
   /// the rate of one stream. Returns the id of the flow; ids count from 0.
   int start(double now, double bytes, std::vector<int> links, double weight, double limit);
 
+  /// Returns the rate of one stream of a flow that has not ended.
+  double rate(int flow);
   /// Returns the time at which the next flow ends; infinity when nothing flows.
   double next_end();
   /// Ends the flow that next_end() announced and returns its id.
@@ -44,12 +48,21 @@ class Network {
     }
   };
 
-  void set_rates(double now, const std::vector<int>& links);
+  void touch(double now, const std::vector<int>& links);
+  void set_rates();
+  std::vector<int> connected();
+  std::vector<double> fair_rates(const std::vector<int>& flows);
   void drop_stale();
 
   std::vector<double> bytes_per_s_;
-  std::vector<double> weight_on_; // sum of the weights of a link's flows
   std::vector<std::vector<int>> flows_on_;
+  std::vector<int> touched_; // links whose flows have changed, at `touched_at_`
+  double touched_at_ = 0;
+  // Scratch of fair_rates and connected, by link and by flow; equal between calls.
+  std::vector<double> left_on_;
+  std::vector<double> weight_on_;
+  std::vector<char> seen_link_;
+  std::vector<char> seen_flow_;
   std::vector<Flow> flows_;
   std::priority_queue<End, std::vector<End>, std::greater<>> ends_;
 };

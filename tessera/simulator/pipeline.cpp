@@ -15,9 +15,9 @@ std::size_t at(int index) {
   return static_cast<std::size_t>(index);
 }
 
-// Returns the links: 2n and 2n + 1 lead out of and into node n. After all of these
-// comes one for the cores of each node, in seconds of computation per second.
-std::vector<double> network_links(const cost::Cluster& cluster, double efficiency) {
+// Returns the links of the network: those of cores are in seconds of computation per second.
+std::vector<double>
+network_links(const cost::Cluster& cluster, const cost::NodeLinks& pairs, double efficiency) {
   std::vector<double> links;
   for (const cost::Node& node : cluster.nodes) {
     links.push_back(node.inter_bytes_per_s * efficiency);
@@ -26,7 +26,15 @@ std::vector<double> network_links(const cost::Cluster& cluster, double efficienc
   for (const cost::Node& node : cluster.nodes) {
     links.push_back(node.cores > 0 ? node.cores : kUnlimited);
   }
+  for (int pair = 0; pair < pairs.size(); ++pair) {
+    links.push_back(pairs.bytes_per_s(pair) * efficiency);
+    links.push_back(pairs.bytes_per_s(pair) * efficiency);
+  }
   return links;
+}
+
+cost::PassSeconds slower(const cost::PassSeconds& a, const cost::PassSeconds& b) {
+  return {std::max(a.forward, b.forward), std::max(a.backward, b.backward)};
 }
 
 } // namespace
@@ -43,8 +51,8 @@ Pipelines::Pipelines(
       table_(model, cluster, strategy, options.constants),
       returns_home_(model.returns_home && strategy.pp > 1),
       microbatches_(strategy.microbatches(model.global_batch_size)),
-      node_of_device_(cluster.node_of_device()),
-      network_(network_links(cluster, options.constants.link_efficiency)) {
+      places_(strategy, cluster),
+      network_(network_links(cluster, places_.links(), options.constants.link_efficiency)) {
   // A custom order decides itself how many microbatches are in flight.
   const int active = strategy.schedule == cost::Schedule::kCustom ? microbatches_
                      : strategy.active_microbatches > 0           ? strategy.active_microbatches
@@ -61,9 +69,23 @@ Pipelines::Pipelines(
   result_.memory_over_time.resize(at(strategy.pp));
 }
 
-int Pipelines::node_of(int stage, int replica, int tensor) const {
-  const int rank = strategy_.rank(stage, replica, tensor);
-  return node_of_device_[at(strategy_.device_of_rank[at(rank)])];
+int Pipelines::cores_link(int node) const {
+  return 2 * static_cast<int>(cluster_.nodes.size()) + node;
+}
+
+int Pipelines::pair_link(int pair, bool descending) const {
+  return 3 * static_cast<int>(cluster_.nodes.size()) + 2 * pair + (descending ? 1 : 0);
+}
+
+// Adds a rank to those on its node, which are of one kind.
+void Pipelines::add_share(const Share& share, std::vector<Share>& shares) {
+  for (Share& known : shares) {
+    if (known.node == share.node) {
+      ++known.ranks;
+      return;
+    }
+  }
+  shares.push_back(share);
 }
 
 void Pipelines::build_units(const cost::LayerTable& table, const cost::PlacementLinks& links) {
@@ -81,14 +103,19 @@ void Pipelines::build_units(const cost::LayerTable& table, const cost::Placement
       Unit unit;
       unit.backwards_left = microbatches_;
       for (int t = 0; t < strategy_.tp; ++t) {
-        const int kind = cluster_.nodes[at(node_of(k, d, t))].kind;
+        const int node = places_.node(k, d, t);
+        const int kind = cluster_.nodes[at(node)].kind;
+        Share share = {.node = node, .ranks = 1};
         const double forward = table.forward_seconds(kind, first, last);
-        const double all = table.compute_seconds(kind, first, last);
-        unit.layers.forward = std::max(unit.layers.forward, forward);
-        unit.layers.backward = std::max(unit.layers.backward, all - forward);
+        share.layers = {forward, table.compute_seconds(kind, first, last) - forward};
         if (returns_home_ && k == 0) {
-          unit.tail = table.tail_seconds(kind);
+          share.tail = table.tail_seconds(kind);
+          share.layers.forward -= share.tail.forward;
+          share.layers.backward -= share.tail.backward;
         }
+        unit.layers = slower(unit.layers, share.layers);
+        unit.tail = slower(unit.tail, share.tail);
+        add_share(share, unit.shares);
         const double bandwidth = cluster_.kinds[at(kind)].memory_bytes_per_s;
         if (bandwidth > 0) {
           unit.optimizer_seconds = std::max(
@@ -98,8 +125,6 @@ void Pipelines::build_units(const cost::LayerTable& table, const cost::Placement
                   (strategy_.shard_optimizer_state ? strategy_.dp : 1));
         }
       }
-      unit.layers.forward -= unit.tail.forward;
-      unit.layers.backward -= unit.tail.backward;
       unit.exchange = tensor;
       if (returns_home_) {
         unit.tail_exchange = tail_tensor;
@@ -107,7 +132,6 @@ void Pipelines::build_units(const cost::LayerTable& table, const cost::Placement
         unit.exchange.forward += tail_tensor.forward;
         unit.exchange.backward += tail_tensor.backward;
       }
-      unit.node = node_of(k, d, 0);
       units_.push_back(std::move(unit));
     }
   }
@@ -173,12 +197,13 @@ void Pipelines::make_ready(int stage, int replica, const Task& task) {
   try_start(stage, replica);
 }
 
-double Pipelines::seconds_of(const Unit& unit, const Task& task) const {
+template <typename Ranks>
+double Pipelines::seconds_of(const Ranks& ranks, const Task& task) const {
   switch (task.part) {
     case Part::kLayers:
-      return task.forward ? unit.layers.forward : unit.layers.backward;
+      return task.forward ? ranks.layers.forward : ranks.layers.backward;
     case Part::kTail:
-      return task.forward ? unit.tail.forward : unit.tail.backward;
+      return task.forward ? ranks.tail.forward : ranks.tail.backward;
     case Part::kRelay:
       return options_.constants.link_latency_seconds; // stage 0 receives and forwards
   }
@@ -214,24 +239,40 @@ void Pipelines::try_start(int stage, int replica) {
     here.most_in_flight = std::max(here.most_in_flight, here.in_flight);
     sample_memory(stage, replica);
   }
-  const double seconds = seconds_of(here, task);
   const double start = now_;
-  const double exchange = exchange_seconds_of(here, task);
-  const auto end = [this, stage, replica, task, start] { finish(stage, replica, task, start); };
-  if (cluster_.nodes[at(here.node)].cores > 0) {
-    // Ranks that compute at the same time share the cores of their host.
-    const int cores = 2 * static_cast<int>(cluster_.nodes.size()) + here.node;
-    // Exchanges take their time after that; they were measured with all ranks at work.
-    on_flow_end_.emplace_back([this, end, exchange] {
-      if (exchange > 0) {
-        at_time(now_ + exchange, end);
-      } else {
-        end();
-      }
-    });
-    network_.start(now_, seconds, {cores}, strategy_.tp, 1);
-  } else {
-    at_time(now_ + seconds + exchange, end);
+  compute(here, task, [this, stage, replica, task, start] { finish(stage, replica, task, start); });
+}
+
+void Pipelines::compute(const Unit& unit, const Task& task, const std::function<void()>& then) {
+  const double exchange = exchange_seconds_of(unit, task);
+  const auto shares_cores = [this](const Share& share) {
+    return cluster_.nodes[at(share.node)].cores > 0;
+  };
+  if (std::none_of(unit.shares.begin(), unit.shares.end(), shares_cores)) {
+    at_time(now_ + seconds_of(unit, task) + exchange, then);
+    return;
+  }
+  // Exchanges follow the computation; if measured, then with all ranks at work.
+  auto left = std::make_shared<std::size_t>(unit.shares.size());
+  const auto computed = [this, left, exchange, then] {
+    if (--*left > 0) {
+      return;
+    }
+    if (exchange > 0) {
+      at_time(now_ + exchange, then);
+    } else {
+      then();
+    }
+  };
+  for (const Share& share : unit.shares) {
+    const double seconds = seconds_of(share, task);
+    if (shares_cores(share)) {
+      // Ranks that compute at the same time share the cores of their host.
+      on_flow_end_.emplace_back(computed);
+      network_.start(now_, seconds, {cores_link(share.node)}, share.ranks, 1);
+    } else {
+      at_time(now_ + seconds, computed);
+    }
   }
 }
 
@@ -312,7 +353,8 @@ void Pipelines::send(int from, int to, int replica, int cut, const Task& task) {
   auto streams = std::make_shared<int>(0);
   std::vector<std::pair<std::pair<int, int>, int>> routes;
   for (int t = 0; t < strategy_.tp; ++t) {
-    const std::pair<int, int> route = {node_of(from, replica, t), node_of(to, replica, t)};
+    const std::pair<int, int> route = {
+        places_.node(from, replica, t), places_.node(to, replica, t)};
     if (!routes.empty() && routes.back().first == route) {
       ++routes.back().second;
     } else {
@@ -347,8 +389,10 @@ void Pipelines::send(int from, int to, int replica, int cut, const Task& task) {
     if (source == target) {
       limit = cluster_.nodes[at(source)].intra_bytes_per_s * options_.constants.link_efficiency;
     } else {
-      links = {2 * source, 2 * target + 1};
-      limit = cluster_.between(source, target) * options_.constants.link_efficiency;
+      links = {out_link(source), in_link(target)};
+      if (const int pair = places_.links().between(source, target); pair >= 0) {
+        links.push_back(pair_link(pair, source > target));
+      }
     }
     on_flow_end_.emplace_back(arrive);
     network_.start(now_, bytes, links, weight, limit);

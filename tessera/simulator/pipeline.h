@@ -10,6 +10,7 @@
 #include <tuple>
 #include <vector>
 
+#include "tessera/cost/group_place.h"
 #include "tessera/simulator/network.h"
 #include "tessera/simulator/simulate.h"
 
@@ -43,14 +44,23 @@ class Pipelines {
              std::tie(other.forward, other.microbatch, other.part);
     }
   };
-  // One stage of one replica. Its tensor-parallel ranks run in lockstep.
+  // The ranks of a unit on one node.
+  struct Share {
+    int node = 0;
+    int ranks = 0;
+    cost::PassSeconds layers = {};
+    cost::PassSeconds tail = {};
+  };
+  // One stage of one replica. Its tensor-parallel ranks run in lockstep: a task has ended when all
+  // have.
   struct Unit {
+    std::vector<Share> shares;
+    // Of the slowest of its ranks.
     cost::PassSeconds layers;
     cost::PassSeconds tail;
     cost::PassSeconds exchange; // among tensor-parallel ranks; not included in `layers`
     cost::PassSeconds tail_exchange;
     double optimizer_seconds = 0;
-    int node = 0; // of its first rank
     std::set<Task> ready;
     bool busy = false;
     int backwards_left = 0;
@@ -70,13 +80,26 @@ class Pipelines {
     const int index = stage * strategy_.dp + replica;
     return units_[static_cast<std::size_t>(index)];
   }
-  int node_of(int stage, int replica, int tensor) const;
+  // The links of `network_`: out of and into each node, its cores, and for each link of
+  // cost::NodeLinks its two directions.
+  static int out_link(int node) {
+    return 2 * node;
+  }
+  static int in_link(int node) {
+    return 2 * node + 1;
+  }
+  int cores_link(int node) const;
+  int pair_link(int pair, bool descending) const;
+  static void add_share(const Share& share, std::vector<Share>& shares);
   void build_units(const cost::LayerTable& table, const cost::PlacementLinks& links);
   void at_time(double time, std::function<void()> act);
   void ask_schedule(int replica);
   void make_ready(int stage, int replica, const Task& task);
   void try_start(int stage, int replica);
-  double seconds_of(const Unit& unit, const Task& task) const;
+  template <typename Ranks> // Unit or Share
+  double seconds_of(const Ranks& ranks, const Task& task) const;
+  /// Runs the computation of a task on all ranks of a unit; `then` follows when all have ended.
+  void compute(const Unit& unit, const Task& task, const std::function<void()>& then);
   static double exchange_seconds_of(const Unit& unit, const Task& task);
   void finish(int stage, int replica, const Task& task, double start);
   void after_forward(int stage, int replica, const Task& task);
@@ -92,6 +115,8 @@ class Pipelines {
       double bytes,
       const std::string& name,
       const std::function<void()>& then);
+  /// Runs the all-reduce of one group; `then` follows.
+  void all_reduce(const std::vector<int>& ranks, double bytes, const std::function<void()>& then);
   void step_optimizer();
   void record(
       int stage,
@@ -114,7 +139,7 @@ class Pipelines {
   /// Whether there are several stages and the output of the last one returns to stage 0.
   bool returns_home_;
   int microbatches_;
-  std::vector<int> node_of_device_;
+  cost::Places places_;
   std::vector<Unit> units_;
   std::vector<schedule::Progress> progress_; // per replica
   std::vector<std::unique_ptr<schedule::Schedule>> schedules_;

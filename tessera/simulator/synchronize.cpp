@@ -2,6 +2,7 @@
 #include <limits>
 #include <utility>
 
+#include "tessera/cost/collective.h"
 #include "tessera/simulator/pipeline.h"
 
 namespace tessera::simulator {
@@ -35,57 +36,66 @@ void Pipelines::collective(
   const double start = now_;
   auto left = std::make_shared<std::size_t>(groups.size());
   for (const std::vector<int>& ranks : groups) {
-    const auto n = static_cast<double>(ranks.size());
-    // In a ring every rank sends to the next, so the network of a node carries the
-    // ring once, however many of its ranks are in the node.
-    std::set<int> nodes;
-    for (const int rank : ranks) {
-      nodes.insert(node_of_device_[at(strategy_.device_of_rank[at(rank)])]);
-    }
-    std::vector<int> links;
-    double limit = kUnlimited;
-    for (const int node : nodes) {
-      if (nodes.size() > 1) {
-        links.push_back(2 * node);
-        links.push_back(2 * node + 1);
-      }
-      if (nodes.size() < ranks.size() && cluster_.nodes[at(node)].count > 1) {
-        limit = std::min(
-            limit, cluster_.nodes[at(node)].intra_bytes_per_s * options_.constants.link_efficiency);
-      }
-    }
-    const double measured = cluster_.collective_seconds(
-        "all_reduce", static_cast<int>(ranks.size()), static_cast<int>(nodes.size()), bytes);
-    const double latency = measured > 0 ? 0 : 2 * (n - 1) * options_.constants.link_latency_seconds;
-    on_flow_end_.emplace_back([this, ranks, bytes, latency, name, start, left, then] {
-      at_time(now_ + latency, [this, ranks, bytes, name, start, left, then] {
-        for (const int rank : ranks) {
-          const int group = rank / strategy_.tp;
-          if (rank % strategy_.tp == 0) {
-            record(
-                group / strategy_.dp,
-                group % strategy_.dp,
-                name,
-                "comm",
-                -1,
-                1,
-                start,
-                now_,
-                bytes);
-          }
+    all_reduce(ranks, bytes, [this, ranks, bytes, name, start, left, then] {
+      for (const int rank : ranks) {
+        const int group = rank / strategy_.tp;
+        if (rank % strategy_.tp == 0) {
+          record(
+              group / strategy_.dp, group % strategy_.dp, name, "comm", -1, 1, start, now_, bytes);
         }
-        if (--*left == 0) {
-          then();
-        }
-      });
+      }
+      if (--*left == 0) {
+        then();
+      }
     });
-    if (measured > 0) {
-      // The measured time holds what groups of this size shared, so no link bounds it.
-      network_.start(now_, measured, {}, 1, 1);
-    } else {
-      network_.start(now_, 2 * (n - 1) / n * bytes, std::move(links), 1, limit);
+  }
+}
+
+void Pipelines::all_reduce(
+    const std::vector<int>& ranks,
+    double bytes,
+    const std::function<void()>& then) {
+  const int n = static_cast<int>(ranks.size());
+  const cost::GroupPlace place = places_.of(ranks);
+  const cost::KnownCollective known =
+      cluster_.collective("all_reduce", n, cluster_.span_of(place.nodes), bytes);
+  const bool flows = known.seconds == 0 || known.elsewhere;
+  auto parts = std::make_shared<int>((known.seconds > 0 ? 1 : 0) + (flows ? 1 : 0));
+  const auto ended = [parts, then] {
+    if (--*parts == 0) {
+      then();
+    }
+  };
+  if (known.seconds > 0) {
+    // The measured time holds what groups of this size shared, so no link bounds it.
+    at_time(now_ + known.seconds, ended);
+  }
+  if (!flows) {
+    return;
+  }
+  // In a ring every rank sends to the next, so the network of a node carries the ring once,
+  // however many of its ranks are in the node. Why all links between the nodes carry it:
+  // cost::PlacementLinks.
+  std::vector<int> links;
+  double limit = kUnlimited;
+  for (const int node : place.nodes) {
+    if (place.nodes.size() > 1) {
+      links.push_back(out_link(node));
+      links.push_back(in_link(node));
     }
   }
+  for (const int pair : place.links) {
+    links.push_back(pair_link(pair, false));
+    links.push_back(pair_link(pair, true));
+  }
+  for (const int node : place.crowded) {
+    limit = std::min(
+        limit, cluster_.nodes[at(node)].intra_bytes_per_s * options_.constants.link_efficiency);
+  }
+  const cost::Traffic ring = cost::ring_traffic("all_reduce", n, bytes);
+  const double latency = ring.steps * options_.constants.link_latency_seconds;
+  on_flow_end_.emplace_back([this, latency, ended] { at_time(now_ + latency, ended); });
+  network_.start(now_, ring.wire_bytes, std::move(links), 1, limit);
 }
 
 void Pipelines::reduce_gradients(int stage) {
@@ -100,14 +110,10 @@ void Pipelines::reduce_gradients(int stage) {
   };
   // Divided parameters are reduced over replicas; those that every rank holds whole then over all.
   std::vector<std::vector<int>> replicas;
-  std::vector<int> everyone;
   for (int t = 0; t < strategy_.tp; ++t) {
-    replicas.emplace_back();
-    for (int d = 0; d < strategy_.dp; ++d) {
-      replicas.back().push_back(strategy_.rank(stage, d, t));
-      everyone.push_back(strategy_.rank(stage, d, t));
-    }
+    replicas.push_back(places_.replicas(stage, t));
   }
+  const std::vector<int> everyone = places_.stage(stage);
   const double wire = options_.constants.gradient_wire_bytes;
   const auto reduce_whole = [this, everyone, whole, wire, done] {
     if (whole > 0) {
@@ -141,10 +147,7 @@ void Pipelines::reduce_shared() {
   std::vector<std::vector<int>> groups;
   for (int d = 0; d < strategy_.dp; ++d) {
     for (int t = 0; t < strategy_.tp; ++t) {
-      groups.emplace_back();
-      for (const int k : sharing) {
-        groups.back().push_back(strategy_.rank(k, d, t));
-      }
+      groups.push_back(places_.across(sharing, d, t));
     }
   }
   collective(

@@ -37,13 +37,21 @@ Grouping grouping_of(const comm::World& world, int ranks, bool apart) {
   return result;
 }
 
-int hosts_of(const comm::World& world, const std::vector<int>& ranks) {
-  std::set<std::string> hosts;
-  for (const int rank : ranks) {
-    hosts.insert(world.hosts()[static_cast<std::size_t>(rank)]);
+// Returns the nodes of a group as to_cluster numbers them: hosts in the order of their first ranks.
+cost::NodeSet nodes_of(const comm::World& world, const std::vector<int>& ranks) {
+  std::map<std::string, int> number;
+  for (const std::string& host : world.hosts()) {
+    number.emplace(host, static_cast<int>(number.size()));
   }
-  return static_cast<int>(hosts.size());
+  std::set<int> nodes;
+  for (const int rank : ranks) {
+    nodes.insert(number.at(world.hosts()[static_cast<std::size_t>(rank)]));
+  }
+  return {nodes.begin(), nodes.end()};
 }
+
+// What one group measured of one collective at one size.
+using Key = std::tuple<std::string, int, cost::NodeSet, double>; // operation, ranks, nodes, bytes
 
 /// Returns the seconds of one run among several in a row, as in training: ranks share
 /// cores and links, and a rank that the host does not schedule keeps the others
@@ -161,9 +169,8 @@ std::vector<cost::CollectiveTime> measure_collectives(
   if (effort.quick) {
     sizes = {1 << 14, 1 << 20};
   }
-  const int hosts = hosts_of(world, everyone.ranks());
-  // (operation, ranks, hosts, bytes) -> seconds of the slowest group
-  std::map<std::tuple<std::string, int, int, double>, double> slowest;
+  const std::size_t hosts = nodes_of(world, everyone.ranks()).size();
+  std::map<Key, double> slowest; // seconds of the slowest group
   std::vector<int> all_sizes;
   for (int ranks = 2; ranks <= world.size(); ++ranks) {
     // Replicas and tensor-parallel groups divide the world; a quick probe measures only these.
@@ -194,8 +201,6 @@ std::vector<cost::CollectiveTime> measure_collectives(
         measure_group(*group, all, effort);
         for (const Timed& one : all) {
           names.push_back(one.name);
-          mine.push_back(ranks);
-          mine.push_back(hosts_of(world, grouping.mine));
           mine.push_back(one.bytes);
           mine.push_back(one.seconds);
           if (!one.slow) {
@@ -208,20 +213,25 @@ std::vector<cost::CollectiveTime> measure_collectives(
         text += name + " ";
       }
       everyone.barrier();
+      const cost::NodeSet nodes = nodes_of(world, grouping.mine);
       const auto packed = c10::ivalue::Tuple::create(
-          {c10::IValue(text), c10::IValue(at::tensor(mine, at::kDouble).view({-1, 4}))});
+          {c10::IValue(text),
+           c10::IValue(at::tensor(nodes, at::kInt)),
+           c10::IValue(at::tensor(mine, at::kDouble).view({-1, 2}))});
       for (const c10::IValue& value : comm::all_gather_object(world, everyone, packed)) {
         const auto& parts = value.toTupleRef().elements();
-        const at::Tensor rows = parts[1].toTensor();
+        const at::Tensor numbers = parts[1].toTensor();
+        const int* first = numbers.data_ptr<int>();
+        const cost::NodeSet among(first, first + numbers.numel());
+        const at::Tensor rows = parts[2].toTensor();
         std::string rest = parts[0].toStringRef();
         for (std::int64_t i = 0; i < rows.size(0); ++i) {
           const auto blank = rest.find(' ');
           const std::string name = rest.substr(0, blank);
           rest.erase(0, blank + 1);
           const double* row = rows[i].data_ptr<double>();
-          double& seconds =
-              slowest[{name, static_cast<int>(row[0]), static_cast<int>(row[1]), row[2]}];
-          seconds = std::max(seconds, row[3]);
+          double& seconds = slowest[{name, ranks, among, row[0]}];
+          seconds = std::max(seconds, row[1]);
         }
       }
     }
@@ -229,8 +239,8 @@ std::vector<cost::CollectiveTime> measure_collectives(
   quality.collective_spread = longest(everyone, quality.collective_spread);
   std::vector<cost::CollectiveTime> result;
   for (const auto& [key, seconds] : slowest) {
-    const auto& [name, ranks, nodes, bytes] = key;
-    result.push_back({name, ranks, nodes, bytes, seconds});
+    const auto& [name, ranks, among, bytes] = key;
+    result.push_back({name, ranks, static_cast<int>(among.size()), bytes, seconds, among});
   }
   return result;
 }

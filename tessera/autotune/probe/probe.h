@@ -50,8 +50,9 @@ void measure_operators(const Effort& effort, RankMeasurement& result);
 std::function<void()> training_layers();
 
 /// Measures collectives of groups of 2 ranks and more, all groups of one size at the
-/// same time: groups of neighbours and, on several hosts, of ranks far apart. The
-/// result is on every rank. Collective over the world. Threads: the main thread.
+/// same time: groups of neighbours and, on several hosts, of ranks far apart. Groups on other
+/// nodes are kept apart (CollectiveTime::among); of those on the same nodes the slowest counts.
+/// The result is on every rank. Collective over the world. Threads: the main thread.
 std::vector<cost::CollectiveTime> measure_collectives(
     comm::World& world,
     comm::ProcessGroup& everyone,

@@ -3,6 +3,7 @@
 
 #include "tessera/autotune/probe/probe.h"
 #include "tessera/base/error.h"
+#include "tessera/cost/strategy_cost.h"
 
 namespace tessera::autotune {
 namespace {
@@ -98,6 +99,24 @@ TEST(ToCluster, WhatWasNotMeasuredIsLikeItsNeighbours) {
           {})
           .quality.inferred,
       0);
+}
+
+TEST(ToCluster, ASlowPairOfHostsIsSeenByReplicasOnThem) {
+  const std::vector<RankMeasurement> ranks = {rank_on("a"), rank_on("b"), rank_on("c")};
+  cost::DescribedModel model;
+  model.global_batch_size = 6;
+  model.layers.push_back({.name = "layer", .kind = "other", .parameters = 1'000'000});
+  model.measured().layers.push_back({.forward_seconds_per_sample = {{"cpu", {{1, 1e-3}}}}});
+  cost::Strategy strategy;
+  strategy.dp = 3;
+  strategy.boundaries = {0, 1};
+  strategy.device_of_rank = {0, 1, 2};
+  const auto gradients = [&](double between_b_and_c) {
+    const auto cluster = to_cluster(
+        ranks, {pair_of(0, 1, 1e8), pair_of(0, 2, 1e8), pair_of(1, 2, between_b_and_c)}, {});
+    return cost::price(model, cluster, strategy).gradient_seconds;
+  };
+  EXPECT_GT(gradients(1e6), 20 * gradients(1e8));
 }
 
 TEST(ToCluster, ScatteredRanksAreRefused) {

@@ -155,8 +155,8 @@ TEST(Cluster, MeasuredCollectivesReplaceTheRing) {
   cluster.collectives = {{"all_reduce", 2, 1, 4e6, 0.1}, {"all_reduce", 2, 1, 16e6, 0.4}};
   // Two layers of a million parameters, 4 bytes each: 8 MB.
   EXPECT_NEAR(price(model, cluster, strategy, bare_constants()).gradient_seconds, 0.2, 1e-9);
-  EXPECT_EQ(cluster.collective_seconds("all_reduce", 3, 1, 1), 0);
-  EXPECT_EQ(cluster.collective_seconds("all_reduce", 2, 2, 1), 0);
+  EXPECT_EQ(cluster.collective("all_reduce", 3, {.count = 1}, 1).seconds, 0);
+  EXPECT_EQ(cluster.collective("all_reduce", 2, {.count = 2}, 1).seconds, 0);
 }
 
 TEST(Cluster, SharedCoresBoundTheEstimate) {

@@ -151,7 +151,7 @@ TEST(Description, WhatProbeWritesIsReadBack) {
        .host = "a"},
       {.kind = 0, .count = 1, .inter_bytes_per_s = 1e8, .host = "b"}};
   cluster.links = {{.first = 0, .second = 1, .bytes_per_s = 1e8, .latency_seconds = 4e-5}};
-  cluster.collectives = {{"all_reduce", 2, 1, 65536, 1e-4}};
+  cluster.collectives = {{"all_reduce", 2, 1, 65536, 1e-4, {1}}};
   cluster.quality.rounds = 3;
   cluster.quality.inferred = 2;
   const std::string text = cluster_to_json(cluster);
@@ -166,6 +166,7 @@ TEST(Description, WhatProbeWritesIsReadBack) {
   EXPECT_DOUBLE_EQ(read.nodes[0].cores, 1.5);
   EXPECT_EQ(read.nodes[1].host, "b");
   EXPECT_EQ(read.collectives[0].seconds, 1e-4);
+  EXPECT_EQ(read.collectives[0].among, cost::NodeSet{1});
 }
 
 TEST(Description, RefusesImpossibleMeasurements) {

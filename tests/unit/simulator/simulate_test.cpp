@@ -8,7 +8,6 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
-#include "tessera/simulator/network.h"
 
 #include "tests/unit/cost/small_cases.h"
 
@@ -24,27 +23,6 @@ SimulationOptions bare() {
   SimulationOptions options;
   options.constants = bare_constants();
   return options;
-}
-
-TEST(Network, FlowsOnALinkShareItEvenly) {
-  Network network({10});
-  network.start(0, 100, {0}, 1, 1e9); // alone until 4: 40 of 100
-  EXPECT_DOUBLE_EQ(network.next_end(), 10);
-  network.start(4, 15, {0}, 1, 1e9); // both at 5 a second
-  EXPECT_DOUBLE_EQ(network.next_end(), 7);
-  EXPECT_EQ(network.end_next(), 1);
-  EXPECT_DOUBLE_EQ(network.next_end(), 11.5); // 45 left at 10 a second
-  EXPECT_EQ(network.end_next(), 0);
-  EXPECT_GT(network.next_end(), 1e300);
-}
-
-TEST(Network, WeightAndLimitBoundARate) {
-  Network network({12, 100});
-  network.start(0, 4, {0, 1}, 3, 1e9); // three streams of 4 each
-  EXPECT_DOUBLE_EQ(network.next_end(), 1);
-  network.start(0, 8, {}, 1, 2);
-  EXPECT_EQ(network.end_next(), 0);
-  EXPECT_DOUBLE_EQ(network.next_end(), 4);
 }
 
 TEST(Simulate, OneDeviceRunsItsMicrobatchesOneAfterAnother) {
@@ -191,6 +169,56 @@ TEST(Simulate, RanksThatShareCoresSlowEachOtherDown) {
   // A pipeline keeps the core busy but for nothing: the same work, no bubble.
   const auto pipeline = small_strategy(2, 1, 1, 1, 4);
   EXPECT_NEAR(simulate(model, cluster, pipeline, bare()).iteration_seconds, 16 * 4 * 3e-3, 2e-3);
+}
+
+// The seconds between the last backward and the optimizer step.
+double gradients_of(const cost::Cluster& cluster, const cost::Strategy& strategy) {
+  const auto result = simulate(small_model(2), cluster, strategy, bare());
+  double last_backward = 0;
+  for (const auto& event : result.timeline.events) {
+    last_backward = std::max(last_backward, event.category == "backward" ? event.end_us * 1e-6 : 0);
+  }
+  return result.iteration_seconds - last_backward;
+}
+
+TEST(Simulate, AllReducesSeeTheLinksBetweenTheirNodes) {
+  auto cluster = small_cluster(4, 0);
+  for (auto& node : cluster.nodes) {
+    node.count = 1;
+  }
+  const auto replicas = small_strategy(1, 4, 1, 1, 2);
+  EXPECT_NEAR(gradients_of(cluster, replicas), 2 * 3.0 / 4 * 8e6 / 1e9, 1e-9);
+  cluster.links = {{.first = 1, .second = 3, .bytes_per_s = 1e7}};
+  EXPECT_NEAR(gradients_of(cluster, replicas), 2 * 3.0 / 4 * 8e6 / 1e7, 1e-9);
+  // DPT: the replicas of one stage on nodes 0 and 2, those of the other on nodes 1 and 3.
+  const auto stages = small_strategy(2, 2, 1, 1, 2, "DPT");
+  EXPECT_NEAR(gradients_of(cluster, stages), 4e6 / 1e7, 1e-9);
+  // Measured on nodes 0 and 2 only: longer than their link needs, shorter than 1 and 3 need.
+  cluster.collectives = {{"all_reduce", 2, 2, 4e6, 0.1, {0, 2}}};
+  EXPECT_NEAR(gradients_of(cluster, stages), 4e6 / 1e7, 1e-9);
+  cluster.collectives.push_back({"all_reduce", 2, 2, 4e6, 0.03, {1, 3}});
+  EXPECT_NEAR(gradients_of(cluster, stages), 0.1, 1e-9);
+}
+
+TEST(Simulate, TensorParallelRanksUseTheCoresOfTheirOwnHosts) {
+  const auto model = small_model(2, 0, "transformer_layer");
+  auto cluster = small_cluster(2, 0);
+  // TPD: one rank of both replicas' groups on either host.
+  const auto strategy = small_strategy(1, 2, 2, 1, 2, "TPD");
+  auto options = bare();
+  options.constants.gradient_wire_bytes = 1e-9;
+  const auto seconds = [&] {
+    return simulate(model, cluster, strategy, options).iteration_seconds;
+  };
+  const double apart = seconds();
+  for (auto& node : cluster.nodes) {
+    node.cores = 2;
+  }
+  EXPECT_NEAR(seconds(), apart, 1e-6); // a core for every rank
+  cluster.nodes[1].cores = 1;
+  EXPECT_NEAR(seconds() / apart, 2, 0.02); // two ranks on one core
+  EXPECT_NEAR(
+      seconds() / cost::price(model, cluster, strategy, options.constants).seconds, 1, 0.02);
 }
 
 // A model whose first layer is the home of embedding and head.

@@ -1,0 +1,121 @@
+#include <algorithm>
+
+#include "tessera/cost/collective.h"
+#include "tessera/cost/group_place.h"
+#include "tessera/cost/links.h"
+
+namespace tessera::cost {
+
+namespace {
+
+std::size_t at(int index) {
+  return static_cast<std::size_t>(index);
+}
+
+// The all-reduces of gradients, added up on everything that carries them.
+class GradientTraffic {
+ public:
+  GradientTraffic(const Strategy& strategy, const Cluster& cluster, const Constants& constants)
+      : cluster_(cluster),
+        constants_(constants),
+        places_(strategy, cluster),
+        network_(cluster.nodes.size(), 0),
+        link_(at(places_.links().size()), 0),
+        inside_(at(strategy.devices()), 0) {}
+
+  const Places& places() const {
+    return places_;
+  }
+
+  void add(const std::vector<int>& ranks, double bytes) {
+    const int n = static_cast<int>(ranks.size());
+    const GroupPlace place = places_.of(ranks);
+    const KnownCollective known =
+        cluster_.collective("all_reduce", n, cluster_.span_of(place.nodes), bytes);
+    measured_ = std::max(measured_, known.seconds);
+    if (known.seconds > 0 && !known.elsewhere) {
+      return;
+    }
+    const Traffic ring = ring_traffic("all_reduce", n, bytes);
+    for (std::size_t i = 0; i < place.nodes.size() && place.nodes.size() > 1; ++i) {
+      network_[at(place.nodes[i])] += ring.wire_bytes;
+    }
+    for (const int link : place.links) {
+      link_[at(link)] += ring.wire_bytes;
+    }
+    for (const int rank : ranks) {
+      const int node = places_.node(rank);
+      if (std::binary_search(place.crowded.begin(), place.crowded.end(), node)) {
+        inside_[at(rank)] += ring.wire_bytes / cluster_.nodes[at(node)].intra_bytes_per_s;
+      }
+    }
+    latency_ = std::max(latency_, ring.steps * constants_.link_latency_seconds);
+  }
+
+  double seconds() const {
+    double busiest = 0;
+    for (std::size_t n = 0; n < network_.size(); ++n) {
+      if (network_[n] > 0) {
+        busiest = std::max(busiest, network_[n] / cluster_.nodes[n].inter_bytes_per_s);
+      }
+    }
+    for (int link = 0; link < places_.links().size(); ++link) {
+      busiest = std::max(busiest, link_[at(link)] / places_.links().bytes_per_s(link));
+    }
+    for (const double busy : inside_) {
+      busiest = std::max(busiest, busy);
+    }
+    // Measured times count once: the groups of all stages ran together when they were measured.
+    return std::max(measured_, busiest > 0 ? busiest / constants_.link_efficiency + latency_ : 0);
+  }
+
+ private:
+  const Cluster& cluster_;
+  const Constants& constants_;
+  Places places_;
+  std::vector<double> network_; // bytes out of each node
+  std::vector<double> link_; // bytes on each link between nodes, each direction
+  std::vector<double> inside_; // seconds of each rank's link inside its node
+  double latency_ = 0;
+  double measured_ = 0;
+};
+
+} // namespace
+
+double gradient_sync_seconds(
+    const Strategy& strategy,
+    const Cluster& cluster,
+    const std::vector<double>& parameters,
+    const std::vector<double>& whole,
+    const std::vector<double>& tied,
+    const Constants& constants) {
+  GradientTraffic traffic(strategy, cluster, constants);
+  const Places& places = traffic.places();
+  const double wire = constants.gradient_wire_bytes;
+  for (int k = 0; k < strategy.pp; ++k) {
+    if (strategy.tp > 1 && whole[at(k)] > 0) {
+      traffic.add(places.stage(k), whole[at(k)] * wire);
+    }
+    const double divided = parameters[at(k)] - (strategy.tp > 1 ? whole[at(k)] : 0);
+    for (int t = 0; strategy.dp > 1 && divided > 0 && t < strategy.tp; ++t) {
+      traffic.add(places.replicas(k, t), divided * wire);
+    }
+  }
+  // Stages that hold the same parameters form groups with one rank of each stage.
+  std::vector<int> sharing;
+  double shared = 0;
+  for (int k = 0; k < strategy.pp; ++k) {
+    if (tied[at(k)] > 0) {
+      sharing.push_back(k);
+      shared = std::max(shared, tied[at(k)]);
+    }
+  }
+  for (int d = 0; sharing.size() > 1 && d < strategy.dp; ++d) {
+    for (int t = 0; t < strategy.tp; ++t) {
+      traffic.add(places.across(sharing, d, t), shared * wire);
+    }
+  }
+  return traffic.seconds();
+}
+
+} // namespace tessera::cost

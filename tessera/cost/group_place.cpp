@@ -1,0 +1,99 @@
+#include "tessera/cost/group_place.h"
+
+#include <algorithm>
+
+namespace tessera::cost {
+
+NodeLinks::NodeLinks(const Cluster& cluster) {
+  for (const NodeLink& link : cluster.links) {
+    const auto network = [&](int node) {
+      return cluster.nodes[static_cast<std::size_t>(node)].inter_bytes_per_s;
+    };
+    // The first of several links of one pair counts, as in Cluster::between.
+    const auto [place, is_first] = number_.emplace(std::minmax(link.first, link.second), -1);
+    if (is_first && link.bytes_per_s < std::min(network(link.first), network(link.second))) {
+      place->second = size();
+      bytes_per_s_.push_back(link.bytes_per_s);
+    }
+  }
+}
+
+int NodeLinks::between(int first, int second) const {
+  const auto found = number_.find(std::minmax(first, second));
+  return found == number_.end() ? -1 : found->second;
+}
+
+std::vector<int> NodeLinks::among(const NodeSet& nodes) const {
+  std::vector<int> result;
+  if (size() == 0) {
+    return result;
+  }
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    for (std::size_t j = i + 1; j < nodes.size(); ++j) {
+      if (const int link = between(nodes[i], nodes[j]); link >= 0) {
+        result.push_back(link);
+      }
+    }
+  }
+  return result;
+}
+
+Places::Places(const Strategy& strategy, const Cluster& cluster)
+    : strategy_(strategy), node_of_device_(cluster.node_of_device()), links_(cluster) {}
+
+GroupPlace Places::of(const std::vector<int>& ranks) const {
+  NodeSet members;
+  members.reserve(ranks.size());
+  for (const int rank : ranks) {
+    members.push_back(node(rank));
+  }
+  std::sort(members.begin(), members.end());
+  GroupPlace place;
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    if (i == 0 || members[i] != members[i - 1]) {
+      place.nodes.push_back(members[i]);
+    } else if (place.crowded.empty() || place.crowded.back() != members[i]) {
+      place.crowded.push_back(members[i]);
+    }
+  }
+  place.links = links_.among(place.nodes);
+  return place;
+}
+
+std::vector<int> Places::tensor_group(int stage, int replica) const {
+  std::vector<int> ranks;
+  ranks.reserve(static_cast<std::size_t>(strategy_.tp));
+  for (int t = 0; t < strategy_.tp; ++t) {
+    ranks.push_back(strategy_.rank(stage, replica, t));
+  }
+  return ranks;
+}
+
+std::vector<int> Places::replicas(int stage, int tensor) const {
+  std::vector<int> ranks;
+  ranks.reserve(static_cast<std::size_t>(strategy_.dp));
+  for (int d = 0; d < strategy_.dp; ++d) {
+    ranks.push_back(strategy_.rank(stage, d, tensor));
+  }
+  return ranks;
+}
+
+std::vector<int> Places::stage(int stage) const {
+  std::vector<int> ranks;
+  const int first = strategy_.rank(stage, 0, 0);
+  for (int i = 0; i < strategy_.dp * strategy_.tp; ++i) {
+    ranks.push_back(first + i);
+  }
+  return ranks;
+}
+
+std::vector<int> Places::across(const std::vector<int>& stages, int replica, int tensor) const {
+  std::vector<int> ranks;
+  ranks.reserve(stages.size());
+  for (const int stage : stages) {
+    ranks.push_back(strategy_.rank(stage, replica, tensor));
+  }
+  return ranks;
+}
+
+} // namespace tessera::cost

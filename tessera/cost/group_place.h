@@ -1,0 +1,75 @@
+#pragma once
+
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "tessera/cost/cluster.h"
+#include "tessera/cost/strategy.h"
+
+namespace tessera::cost {
+
+/// The links of pairs of nodes that carry less than the networks of both nodes. No other link
+/// bounds what flows between two nodes, since all of it leaves and enters through the networks.
+/// Links are numbered from 0.
+class NodeLinks {
+ public:
+  explicit NodeLinks(const Cluster& cluster);
+
+  int size() const {
+    return static_cast<int>(bytes_per_s_.size());
+  }
+  double bytes_per_s(int link) const {
+    return bytes_per_s_[static_cast<std::size_t>(link)];
+  }
+  /// Returns the link between two different nodes; -1 when their networks alone bound it.
+  int between(int first, int second) const;
+  /// Returns the links between any two of these nodes.
+  std::vector<int> among(const NodeSet& nodes) const;
+
+ private:
+  std::map<std::pair<int, int>, int> number_; // (lower node, higher node) -> link
+  std::vector<double> bytes_per_s_;
+};
+
+/// Where a group of ranks is placed.
+struct GroupPlace {
+  NodeSet nodes;
+  /// Those of the nodes that have several of its ranks, which reach each other inside.
+  NodeSet crowded;
+  /// The links of NodeLinks between its nodes; empty for a group on one node.
+  std::vector<int> links;
+};
+
+/// The places of a strategy's ranks. Keeps references to both arguments. Threads: any.
+class Places {
+ public:
+  Places(const Strategy& strategy, const Cluster& cluster);
+
+  int node(int rank) const {
+    const int device = strategy_.device_of_rank[static_cast<std::size_t>(rank)];
+    return node_of_device_[static_cast<std::size_t>(device)];
+  }
+  int node(int stage, int replica, int tensor) const {
+    return node(strategy_.rank(stage, replica, tensor));
+  }
+  GroupPlace of(const std::vector<int>& ranks) const;
+  const NodeLinks& links() const {
+    return links_;
+  }
+
+  /// Returns the virtual ranks of a tensor-parallel group.
+  std::vector<int> tensor_group(int stage, int replica) const;
+  /// Returns those of the replicas of one tensor-parallel rank.
+  std::vector<int> replicas(int stage, int tensor) const;
+  /// Returns those of a stage, and of one rank of every one of `stages`.
+  std::vector<int> stage(int stage) const;
+  std::vector<int> across(const std::vector<int>& stages, int replica, int tensor) const;
+
+ private:
+  const Strategy& strategy_;
+  std::vector<int> node_of_device_;
+  NodeLinks links_;
+};
+
+} // namespace tessera::cost

@@ -1,0 +1,119 @@
+#include "tessera/simulator/network.h"
+
+#include <algorithm>
+#include <random>
+#include <set>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace tessera::simulator {
+namespace {
+
+TEST(Network, FlowsOnALinkShareItEvenly) {
+  Network network({10});
+  network.start(0, 100, {0}, 1, 1e9); // alone until 4: 40 of 100
+  EXPECT_DOUBLE_EQ(network.next_end(), 10);
+  network.start(4, 15, {0}, 1, 1e9); // both at 5 a second
+  EXPECT_DOUBLE_EQ(network.next_end(), 7);
+  EXPECT_EQ(network.end_next(), 1);
+  EXPECT_DOUBLE_EQ(network.next_end(), 11.5); // 45 left at 10 a second
+  EXPECT_EQ(network.end_next(), 0);
+  EXPECT_GT(network.next_end(), 1e300);
+}
+
+TEST(Network, WeightAndLimitBoundARate) {
+  Network network({12, 100});
+  network.start(0, 4, {0, 1}, 3, 1e9); // three streams of 4 each
+  EXPECT_DOUBLE_EQ(network.next_end(), 1);
+  network.start(0, 8, {}, 1, 2);
+  EXPECT_EQ(network.end_next(), 0);
+  EXPECT_DOUBLE_EQ(network.next_end(), 4);
+}
+
+TEST(Network, WhatASlowFlowLeavesBelongsToTheOthers) {
+  Network network({10, 1});
+  const int slow = network.start(0, 100, {0, 1}, 1, 1e9); // the second link bounds it
+  const int other = network.start(0, 90, {0}, 1, 1e9);
+  const int bounded = network.start(0, 100, {0}, 2, 2);
+  EXPECT_DOUBLE_EQ(network.rate(slow), 1);
+  EXPECT_DOUBLE_EQ(network.rate(bounded), 2);
+  EXPECT_DOUBLE_EQ(network.rate(other), 5);
+  EXPECT_DOUBLE_EQ(network.next_end(), 18);
+  EXPECT_EQ(network.end_next(), other);
+  EXPECT_DOUBLE_EQ(network.rate(slow), 1);
+}
+
+// A flow as it was started.
+struct Started {
+  std::vector<int> links = {};
+  double weight = 1;
+  double limit = 0;
+  int id = 0;
+};
+
+// Max-min fairness by its definition: every flow is at its limit, or has a full link on which no
+// stream is faster.
+void expect_fair(
+    Network& network,
+    const std::vector<double>& capacity,
+    const std::vector<Started>& flows,
+    unsigned seed) {
+  std::vector<double> used(capacity.size(), 0);
+  std::vector<double> fastest(capacity.size(), 0);
+  for (const Started& flow : flows) {
+    const double rate = network.rate(flow.id);
+    EXPECT_LE(rate, flow.limit * (1 + 1e-9)) << seed;
+    for (const int link : flow.links) {
+      const auto at = static_cast<std::size_t>(link);
+      used[at] += rate * flow.weight;
+      fastest[at] = std::max(fastest[at], rate);
+    }
+  }
+  for (std::size_t link = 0; link < capacity.size(); ++link) {
+    EXPECT_LE(used[link], capacity[link] * (1 + 1e-9)) << seed;
+  }
+  for (const Started& flow : flows) {
+    const double rate = network.rate(flow.id);
+    const bool bounded = std::any_of(flow.links.begin(), flow.links.end(), [&](int link) {
+      const auto at = static_cast<std::size_t>(link);
+      return used[at] > capacity[at] * (1 - 1e-9) && fastest[at] < rate * (1 + 1e-9);
+    });
+    EXPECT_TRUE(bounded || rate > flow.limit * (1 - 1e-9)) << seed << " flow " << flow.id;
+  }
+}
+
+TEST(Network, RatesOfRandomFlowsAreMaxMinFair) {
+  for (unsigned seed = 0; seed < 300; ++seed) {
+    std::mt19937 random(seed);
+    const auto from = [&](int least, int most) {
+      return std::uniform_int_distribution<int>(least, most)(random);
+    };
+    std::vector<double> capacity(static_cast<std::size_t>(from(1, 8)));
+    for (double& one : capacity) {
+      one = from(1, 100);
+    }
+    Network network(capacity);
+    std::vector<Started> flows;
+    double now = 0;
+    for (int i = 0; i < 20; ++i) {
+      std::set<int> links;
+      for (int k = from(1, 4); k > 0; --k) {
+        links.insert(from(0, static_cast<int>(capacity.size()) - 1));
+      }
+      Started flow = {{links.begin(), links.end()}, 1.0 * from(1, 3), 1.0 * from(1, 60)};
+      flow.id = network.start(now, from(1, 1000), flow.links, flow.weight, flow.limit);
+      flows.push_back(flow);
+      expect_fair(network, capacity, flows, seed);
+      if (from(0, 1) == 1 || i > 15) {
+        now = network.next_end();
+        const int ended = network.end_next();
+        std::erase_if(flows, [&](const Started& one) { return one.id == ended; });
+        expect_fair(network, capacity, flows, seed);
+      }
+    }
+  }
+}
+
+} // namespace
+} // namespace tessera::simulator
