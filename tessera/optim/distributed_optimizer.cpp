@@ -7,10 +7,12 @@
 #include "tessera/comm/process_group.h"
 #include "tessera/model/model_core.h"
 #include "tessera/model/model_set.h"
+#include "tessera/optim/adamw_8bit_codec.h"
 #include "tessera/optim/lbfgs.h"
 #include "tessera/optim/lbfgs_state.h"
 #include "tessera/optim/loss_scaling.h"
 #include "tessera/optim/master_weights.h"
+#include "tessera/optim/rounding_places.h"
 #include "tessera/optim/state_sharing.h"
 
 namespace tessera::optim {
@@ -26,6 +28,7 @@ DistributedOptimizer::DistributedOptimizer(
       sharing_(std::make_unique<StateSharing>()),
       model_set_(models) {
   register_lbfgs_state();
+  register_adamw_8bit_state();
   std::set<const void*> seen;
   for (const auto& group : optimizer_->param_groups()) {
     for (const auto& parameter : group.params()) {
@@ -143,11 +146,13 @@ void DistributedOptimizer::prepare() {
         continue; // taken when the set of models was another, or to be taken later
       }
       const at::Tensor part = own_part(parameter);
-      const at::Tensor master = masters_->add(part);
+      const bool alone = rounds_itself(*optimizer_, group, part);
+      const at::Tensor master = alone ? part : masters_->add(part);
       check_has_master(part, master);
       parameter = master;
     }
   }
+  tell_places(*optimizer_, models_, static_cast<std::uint64_t>(context().config.seed));
   find_owners();
   prepared_ = all.revision();
 }
