@@ -14,6 +14,7 @@
 #include "tessera/train/checkpoints.h"
 #include "tessera/train/distributed_model.h"
 #include "tessera/train/module_files.h"
+#include "tessera/train/object_files.h"
 #include "tessera/train/objects.h"
 #include "tessera/train/optimizer.h"
 #include "tessera/train/parameter_function.h"

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """usage: numerics_test.py PROGRAM REPOSITORY
 
-The same job in ways that must give the same losses: gradient accumulation, activation
-checkpointing, bf16, fp16 and moments in bytes within a bound, sharded optimizer state, sharded replicas, delayed
+The same job in ways that must give the same losses: gradient accumulation, a mesh of ranks,
+validation over replicas, activation checkpointing, bf16, fp16 and moments in bytes within a bound,
+sharded optimizer state, sharded replicas, delayed
 parameters on one rank and on two. Weight decay, which is for matrices alone.
 """
 import glob
@@ -59,6 +60,13 @@ def cut_and_resumed(name):
     return [record["loss"] for record in records if record["type"] == "step"]
 
 
+def validated(name):
+    """The losses of validation in a run's log."""
+    with open(name + ".jsonl", encoding="utf-8") as file:
+        return [record["loss"] for record in map(json.loads, file)
+                if record["type"] == "validation"]
+
+
 def tensors_after_a_step(name, **optimizer):
     """Shape and bytes of each tensor that a job with this optimizer has after one step."""
     job = {
@@ -95,6 +103,23 @@ with tempfile.TemporaryDirectory() as work:
     halves = furthest(losses("halves", 2, data={"batch": 4}, accumulation=2), plain)
     print(f"two half batches beside one: {halves:.1e}")
     assert halves < 1e-4
+
+    # Four ranks as a mesh, as the quick start's example divides its model.
+    with open(REPOSITORY + "/examples/quickstart_2d.json", encoding="utf-8") as file:
+        example = json.load(file)["parallel"]
+    assert example["tensor_parallel_kind"] == "2d" and example["tensor_parallel_degree"] == 4
+    on_mesh = furthest(losses("mesh", 4, example), plain)
+    print(f"a mesh of 2 x 2 ranks beside a pipeline: {on_mesh:.1e}")
+    assert on_mesh < 1e-4
+
+    # Replicas validate with a share of each batch, and the loss is that of all of it.
+    validation = {"validation": {"every": 5, "batches": 3}}
+    losses("validated", 2, **validation)
+    losses("validated_apart", 2, {"pipeline_parallel_degree": 1, "ddp": True}, **validation)
+    wanted = validated("validated")
+    apart = furthest(validated("validated_apart"), wanted)
+    print(f"validation over replicas beside one: {apart:.1e}")
+    assert len(wanted) == 3 and len(validated("validated_apart")) == 3 and apart < 1e-5
 
     # Dropout too: the second forward draws the numbers of the first.
     noisy = {"name": "gpt-tiny", "options": {"dropout": 0.1}}

@@ -1,6 +1,7 @@
 #include "tessera/nn/layers/attention_layer.h"
 
 #include <ATen/ATen.h>
+#include <ATen/OpMathType.h>
 
 #include "tessera/base/error.h"
 #include "tessera/nn/layers/attend.h"
@@ -120,10 +121,11 @@ at::Tensor DistributedAttentionLayerImpl::forward_part(
     const at::Tensor& mask,
     const at::Tensor& cross_states,
     const Lengths& samples) {
-  const at::Tensor x = pre_layernorm_.is_empty() ? hidden : pre_layernorm_->forward(hidden);
-  const at::Tensor sum =
-      residual_sum(hidden, update(x, mask, cross_states, samples), options.fp32_residual_addition);
-  return layernorm_.is_empty() ? sum : layernorm_->forward(sum);
+  const at::ScalarType dtype = dense_->weight.scalar_type();
+  const at::Tensor x =
+      pre_layernorm_.is_empty() ? hidden : pre_layernorm_->forward_to(hidden, dtype);
+  const at::Tensor sum = residual_sum(options, hidden, update(x, mask, cross_states, samples));
+  return layernorm_.is_empty() ? sum : layernorm_->forward_to(sum, dtype);
 }
 
 at::Tensor DistributedAttentionLayerImpl::forward(
@@ -147,11 +149,16 @@ at::Tensor DistributedAttentionLayerImpl::forward(
       mask,
       cross_states.defined() ? enter(parallel, cross_states, sizes.samples) : at::Tensor(),
       sizes.samples);
-  return leave(parallel, y, options.hidden_size, sizes.samples);
+  return leave(parallel, y.to(hidden.scalar_type()), options.hidden_size, sizes.samples);
 }
 
-at::Tensor residual_sum(const at::Tensor& x, const at::Tensor& update, bool in_f32) {
-  return in_f32 ? (x.to(at::kFloat) + update.to(at::kFloat)).to(x.scalar_type()) : x + update;
+at::Tensor
+residual_sum(const TransformerOptions& options, const at::Tensor& x, const at::Tensor& update) {
+  if (!options.fp32_residual_addition) {
+    return x + update;
+  }
+  const at::ScalarType wide = at::toOpMathType(x.scalar_type()); // f64 stays f64
+  return x.to(wide) + update.to(wide);
 }
 
 } // namespace tessera::nn

@@ -63,7 +63,7 @@ class DistributedAttentionLayerImpl : public DistributedModule {
   }
 
   /// For parts: everything in the inside placement, the mask for this rank's
-  /// heads.
+  /// heads. `hidden` may be a sum in f32, and so is the result (residual_sum).
   at::Tensor forward_part(
       const at::Tensor& hidden,
       const at::Tensor& mask,
@@ -105,7 +105,8 @@ class DistributedAttentionLayerImpl : public DistributedModule {
 };
 TESSERA_MODULE(DistributedAttentionLayer);
 
-/// x + update, in f32 when asked for.
-at::Tensor residual_sum(const at::Tensor& x, const at::Tensor& update, bool in_f32);
+/// x + update; with fp32_residual_addition the sum is f32, whatever the two are.
+at::Tensor
+residual_sum(const TransformerOptions& options, const at::Tensor& x, const at::Tensor& update);
 
 } // namespace tessera::nn

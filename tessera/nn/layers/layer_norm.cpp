@@ -174,27 +174,43 @@ two_d::Norm DistributedLayerNormImpl::mesh_norm() const {
       options.rms};
 }
 
-at::Tensor DistributedLayerNormImpl::norm(const TensorParallel& parallel, const at::Tensor& x) {
+at::Tensor DistributedLayerNormImpl::norm(
+    const TensorParallel& parallel,
+    const at::Tensor& x,
+    const at::Tensor& factors,
+    const at::Tensor& offsets) {
   if (inside_placement(parallel) == Placement::kOnMesh) {
     first_row_.agree(*parallel.mesh);
-    return two_d::layer_norm(mesh_norm(), x, weight, bias);
+    return two_d::layer_norm(mesh_norm(), x, factors, offsets);
   }
   if (parallel.size() == 1 || inside_placement(parallel) != Placement::kSharded) {
-    return plain_norm(options, x, weight, bias);
+    return plain_norm(options, x, factors, offsets);
   }
   const auto channels = static_cast<double>(options.hidden_size);
   const auto call = node_data(NormCall{parallel, channels, options.layernorm_epsilon, options.rms});
   TorchOptional<at::Tensor> given;
-  if (bias.defined()) {
-    given = bias;
+  if (offsets.defined()) {
+    given = offsets;
   }
-  return NormNode::apply(x, weight, given, call);
+  return NormNode::apply(x, factors, given, call);
+}
+
+at::Tensor DistributedLayerNormImpl::forward_to(const at::Tensor& x, at::ScalarType dtype) {
+  // All ranks of a mesh decide by `dtype`: but for its first row they hold placeholders in place of
+  // the weights, whose type says nothing. Under autocast x may be the narrower one.
+  if (x.scalar_type() == dtype || x.scalar_type() != at::toOpMathType(dtype)) {
+    return forward(x);
+  }
+  const auto as_x = [&](const at::Tensor& vector) {
+    return vector.defined() ? vector.to(x.scalar_type()) : vector;
+  };
+  return norm(parallel_now(), x, as_x(weight), as_x(bias)).to(dtype);
 }
 
 at::Tensor DistributedLayerNormImpl::forward(const at::Tensor& x) {
   const TensorParallel parallel = parallel_now();
   if (role_ == Role::kPart) {
-    return norm(parallel, x);
+    return norm(parallel, x, weight, bias);
   }
   if (x.dim() == 0 || x.size(-1) != options.hidden_size) {
     throw ShapeError(tessera::str(
@@ -205,14 +221,17 @@ at::Tensor DistributedLayerNormImpl::forward(const at::Tensor& x) {
         " (hidden_size)"));
   }
   if (inside_placement(parallel) == outside_placement(parallel)) {
-    return norm(parallel, x);
+    return norm(parallel, x, weight, bias);
   }
   // A mesh divides samples, which are the first dimension, among its rows.
   const bool by_samples = inside_placement(parallel) == Placement::kOnMesh && x.dim() > 1;
   const at::Tensor rows = by_samples ? x : x.reshape({-1, options.hidden_size});
   const Lengths samples = samples_of_ranks(parallel, rows.size(0));
   return leave(
-             parallel, norm(parallel, enter(parallel, rows, samples)), options.hidden_size, samples)
+             parallel,
+             norm(parallel, enter(parallel, rows, samples), weight, bias),
+             options.hidden_size,
+             samples)
       .view(x.sizes());
 }
 

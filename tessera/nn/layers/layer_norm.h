@@ -34,6 +34,9 @@ class DistributedLayerNormImpl : public DistributedModule {
       const DistributedLayerNormOptions& options,
       Role role = Role::kAlone);
   at::Tensor forward(const at::Tensor& x);
+  /// The norm of a residual sum for a layer whose weights have `dtype`: of a sum in f32 beside
+  /// 16-bit weights it is computed in f32 and rounded once; else it is `forward`. Of a part.
+  at::Tensor forward_to(const at::Tensor& x, at::ScalarType dtype);
 
   /// The norm of activations on a mesh.
   two_d::Norm mesh_norm() const;
@@ -43,7 +46,11 @@ class DistributedLayerNormImpl : public DistributedModule {
   at::Tensor bias; // likewise; undefined for rms
 
  private:
-  at::Tensor norm(const TensorParallel& parallel, const at::Tensor& x);
+  at::Tensor norm(
+      const TensorParallel& parallel,
+      const at::Tensor& x,
+      const at::Tensor& factors,
+      const at::Tensor& offsets);
 
   Role role_;
   two_d::FirstRowVectors first_row_;

@@ -218,7 +218,7 @@ at::Tensor DistributedTransformerLMHeadImpl::hidden_inside(
         mask_for_heads(parallel, additive_mask(inputs.cross_mask, dtype), heads, own, samples);
   }
   const at::Tensor x = transformer_->forward_part(embedded_here, mask, cross_states, cross_mask);
-  return layernorm_.is_empty() ? x : layernorm_->forward(x);
+  return layernorm_.is_empty() ? x : layernorm_->forward_to(x, dtype);
 }
 
 at::Tensor DistributedTransformerLMHeadImpl::run(const LMHeadInputs& inputs) {

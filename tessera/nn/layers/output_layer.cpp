@@ -72,9 +72,11 @@ at::Tensor DistributedTransformerOutputLayerImpl::update(
 at::Tensor DistributedTransformerOutputLayerImpl::forward_part(
     const at::Tensor& hidden,
     const Lengths& samples) {
-  const at::Tensor x = pre_layernorm_.is_empty() ? hidden : pre_layernorm_->forward(hidden);
-  const at::Tensor sum = residual_sum(hidden, update(x, samples), options.fp32_residual_addition);
-  return layernorm_.is_empty() ? sum : layernorm_->forward(sum);
+  const at::ScalarType dtype = dense2_->weight.scalar_type();
+  const at::Tensor x =
+      pre_layernorm_.is_empty() ? hidden : pre_layernorm_->forward_to(hidden, dtype);
+  const at::Tensor sum = residual_sum(options, hidden, update(x, samples));
+  return layernorm_.is_empty() ? sum : layernorm_->forward_to(sum, dtype);
 }
 
 at::Tensor DistributedTransformerOutputLayerImpl::forward(const at::Tensor& hidden) {
@@ -83,7 +85,7 @@ at::Tensor DistributedTransformerOutputLayerImpl::forward(const at::Tensor& hidd
   const Lengths samples = samples_of_ranks(parallel, hidden.size(0));
   return leave(
       parallel,
-      forward_part(enter(parallel, hidden, samples), samples),
+      forward_part(enter(parallel, hidden, samples), samples).to(hidden.scalar_type()),
       options.hidden_size,
       samples);
 }

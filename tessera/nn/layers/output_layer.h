@@ -24,6 +24,7 @@ class DistributedTransformerOutputLayerImpl : public DistributedModule {
  public:
   explicit DistributedTransformerOutputLayerImpl(const TransformerOptions& options);
   at::Tensor forward(const at::Tensor& hidden);
+  /// For parts; `hidden` may be a sum in f32, and so is the result (residual_sum).
   at::Tensor forward_part(const at::Tensor& hidden, const Lengths& samples);
   /// What is added to the residual, of hidden states that are normed already.
   at::Tensor update(const at::Tensor& normed, const Lengths& samples);

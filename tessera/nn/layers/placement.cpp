@@ -123,12 +123,9 @@ at::Tensor drop(
     case Placement::kSharded:
       return drop_sharded(parallel, x, probability);
     case Placement::kOnMesh:
-      // Ranks with equal batches have equal random streams: blocks of one
-      // activation would lose the same pattern.
-      if (parallel.prescaled_batch) {
-        return drop_sharded(parallel, x, probability);
-      }
-      break;
+      // Blocks of one activation would lose the same pattern on ranks whose generators are alike,
+      // as those of equal batches are, and of a script that seeds all its ranks alike.
+      return drop_sharded(parallel, x, probability);
     case Placement::kOwnSamples:
       break;
   }

@@ -54,13 +54,16 @@ at::Tensor DistributedTransformerLayerImpl::forward_together(
     const at::Tensor& hidden,
     const at::Tensor& mask,
     const Lengths& samples) {
-  const auto normed_by = [&](DistributedLayerNorm norm) { return norm->forward(hidden); };
+  const at::ScalarType dtype = attention_->dense()->weight.scalar_type();
+  const auto normed_by = [&](DistributedLayerNorm norm) { return norm->forward_to(hidden, dtype); };
   const at::Tensor normed = normed_by(attention_->pre_layernorm());
   const at::Tensor for_output =
       options.shared_layernorm ? normed : normed_by(output_->pre_layernorm());
   const at::Tensor attended = attention_->update(normed, mask, {}, samples);
-  return residual_sum(
-      hidden, attended + output_->update(for_output, samples), options.fp32_residual_addition);
+  const at::Tensor put_out = output_->update(for_output, samples);
+  return options.fp32_residual_addition
+             ? residual_sum(options, residual_sum(options, hidden, attended), put_out)
+             : residual_sum(options, hidden, attended + put_out);
 }
 
 at::Tensor DistributedTransformerLayerImpl::forward_part(
@@ -108,7 +111,8 @@ TransformerState DistributedTransformerLayerImpl::forward(
     y = leave(
         parallel,
         forward_part(
-            state.hidden, state.mask, state.cross_states, state.cross_mask, state.sizes.samples),
+            state.hidden, state.mask, state.cross_states, state.cross_mask, state.sizes.samples)
+            .to(hidden.scalar_type()),
         options.hidden_size,
         state.sizes.samples);
   }
@@ -158,7 +162,7 @@ TransformerState DistributedTransformerImpl::forward(
       cross_mask);
   const at::Tensor y = forward_part(state.hidden, state.mask, state.cross_states, state.cross_mask);
   return {
-      leave(parallel, y, options.hidden_size, state.sizes.samples),
+      leave(parallel, y.to(hidden.scalar_type()), options.hidden_size, state.sizes.samples),
       attention_mask,
       cross_states,
       cross_mask};

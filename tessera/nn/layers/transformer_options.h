@@ -52,7 +52,11 @@ struct TransformerOptions {
   bool add_lm_head = true;
 
   // Beyond the paper's list, with defaults that change nothing.
-  /// The residual sum in f32, whatever the parameters' dtype.
+  /// Residual sums are f32, whatever the parameters' dtype, from one norm to the next: inside of a
+  /// layer, between the layers of a stack and between pipeline ranks, so that a sum that f16 cannot
+  /// hold is none too many. A norm reads them and rounds its result to the parameters' dtype. What
+  /// a layer or a stack hands to a module that is not its part has the dtype of the hidden states
+  /// that it was given.
   bool fp32_residual_addition = false;
   /// false: scores are not divided by sqrt(attention_head_size) (T5).
   bool scale_attention_scores = true;

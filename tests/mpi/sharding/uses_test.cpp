@@ -67,6 +67,35 @@ TEST(Uses, WhatHasNoMemoryIsAnError) {
       HasSubstr("sdp_gradient_clipping"));
 }
 
+// A reduce-scatter for each bucket of each microbatch.
+TEST(Uses, BucketsHaveTheSizeOfTheKey) {
+  constexpr int kMicrobatches = 2;
+  const auto collectives = [&](std::int64_t elements) {
+    Config config = sharded(world_size(), kMicrobatches);
+    config.sdp_reduce_bucket_size = elements;
+    init(config);
+    const Ended ended;
+    DistributedModel model(block());
+    auto train_step = tessera::step(
+        [&](torch::Tensor x, torch::Tensor y) { model.backward(torch::mse_loss(model(x), y)); });
+    const comm::Traffic& traffic = shards_of(model).group().traffic();
+    std::int64_t before = 0;
+    for (int step = 0; step < 3; ++step) {
+      const Batch mine = mine_of(random_batches(16)(step));
+      before = traffic.calls.load();
+      train_step(mine.x, mine.y);
+    }
+    return traffic.calls.load() - before;
+  };
+  const std::int64_t in_one = collectives(500'000'000);
+  const auto parameters = static_cast<std::int64_t>(block()->parameters().size());
+  ASSERT_GE(parameters, 4);
+  EXPECT_EQ(collectives(1), in_one + kMicrobatches * (parameters - 1)); // each travels alone
+  // A layer's bias and weight, of which every rank has as many as the next number that its degree
+  // divides.
+  EXPECT_EQ(collectives(2 * kWidth * kWidth + 2 * kWidth + 8), in_one + kMicrobatches);
+}
+
 TEST(Uses, OtherMemoryInAHandleIsAnError) {
   init(sharded(world_size()));
   const Ended ended;

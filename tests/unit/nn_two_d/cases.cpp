@@ -19,17 +19,18 @@ at::Tensor Random::integers(std::int64_t end, at::IntArrayRef sizes) {
   return at::randint(0, end, sizes, generator_, at::kLong);
 }
 
-std::vector<Case> all_cases() {
+std::vector<Case> cases_of_values() {
   std::vector<Case> all = product_cases();
   for (const auto* more :
-       {&layer_cases(),
-        &few_rows_cases(),
-        &transformer_cases(),
-        &option_cases(),
-        &managed_cases(),
-        &head_cases()}) {
+       {&layer_cases(), &few_rows_cases(), &transformer_cases(), &option_cases(), &head_cases()}) {
     all.insert(all.end(), more->begin(), more->end());
   }
+  return all;
+}
+
+std::vector<Case> all_cases() {
+  std::vector<Case> all = cases_of_values();
+  all.insert(all.end(), managed_cases().begin(), managed_cases().end());
   return all;
 }
 

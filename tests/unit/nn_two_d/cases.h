@@ -29,6 +29,8 @@ const std::vector<Case>& option_cases();
 const std::vector<Case>& managed_cases();
 /// A language model: its loss without whole logits.
 const std::vector<Case>& head_cases();
+/// All but those of managed memory.
+std::vector<Case> cases_of_values();
 /// All of them.
 std::vector<Case> all_cases();
 

@@ -1,5 +1,5 @@
 // The cases on threads of this process, on meshes of 1 x 1, 1 x 2, 2 x 2,
-// 2 x 3, 2 x 4 and 3 x 3, with panels in shared memory and with panels through broadcasts.
+// 2 x 3, 2 x 4, 3 x 3 and 4 x 4, with panels in shared memory and with panels through broadcasts.
 #include <string>
 #include <tuple>
 
@@ -37,6 +37,16 @@ INSTANTIATE_TEST_SUITE_P(
         testing::Values(1, 2, 4, 6, 8, 9),
         testing::Bool(),
         testing::ValuesIn(cases::all_cases())),
+    name_of_test);
+
+// 4 x 4, for values; managed memory takes 16 threads long and asks for no other numbers.
+INSTANTIATE_TEST_SUITE_P(
+    CasesOfValues,
+    OnMesh,
+    testing::Combine(
+        testing::Values(16),
+        testing::Bool(),
+        testing::ValuesIn(cases::cases_of_values())),
     name_of_test);
 
 // (1e8 + 1) - 1e8 is 0 in f32, (1e8 - 1e8) + 1 is 1.
