@@ -8,6 +8,7 @@
 #include "tessera/base/error.h"
 #include "tessera/nn/layers/attend.h"
 #include "tessera/nn/layers/rotary.h"
+#include "tessera/recompute/attentions.h"
 
 #include "models/activations.h"
 #include "models/decoder_distributed.h"
@@ -71,15 +72,19 @@ at::Tensor DecoderAttentionImpl::forward(const at::Tensor& x) {
               .view({x.size(0), x.size(1), layer_.num_attention_heads, 3, width})
               .unbind(3);
   }
-  if (layer_.rotary_pct > 0) {
-    const nn::Rotary rotary{
-        nn::rotary_width(layer_), layer_.rotary_base, layer_.rotary_interleaved};
-    qkv[0] = nn::turned_by_position(rotary, qkv[0]);
-    qkv[1] = nn::turned_by_position(rotary, qkv[1]);
-  }
   const nn::AttentionRule rule = nn::rule_of(
       layer_, {}, /*cross=*/false, is_training(), qkv[0].scalar_type(), qkv[0].device());
-  const at::Tensor joined = nn::attend_over_heads({}, qkv[0], qkv[1], qkv[2], {}, rule);
+  const nn::Rotary rotary{nn::rotary_width(layer_), layer_.rotary_base, layer_.rotary_interleaved};
+  const auto attention = [rule, rotary](const std::vector<at::Tensor>& given) {
+    const bool turns = rotary.width > 0;
+    const at::Tensor q = turns ? nn::turned_by_position(rotary, given[0]) : given[0];
+    const at::Tensor k = turns ? nn::turned_by_position(rotary, given[1]) : given[1];
+    return nn::attend_over_heads({}, q, k, given[2], {}, rule);
+  };
+  const bool recomputed = recompute::attentions_recomputed() && !rule.blockwise;
+  const at::Tensor joined =
+      recomputed ? recompute::recompute_attention("an attention of the model", qkv, attention)
+                 : attention(qkv);
   return drop(out_(joined), dropout_, is_training());
 }
 

@@ -1,0 +1,148 @@
+#include "tessera/recompute/kept_products.h"
+
+#include <utility>
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "tessera/autograd/node_data.h"
+#include "tessera/base/error.h"
+#include "tessera/recompute/recomputation.h"
+#include "tessera/tensor/torch_compat.h"
+
+namespace tessera::recompute {
+
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::Function;
+using torch::autograd::variable_list;
+
+thread_local KeptProducts* t_products = nullptr;
+thread_local ProductScope::Run t_run = ProductScope::Run::kFirst;
+
+std::string region_name() {
+  return inside() == nullptr ? "a region" : *inside();
+}
+
+bool lies_by_columns(const at::Tensor& matrix) {
+  return matrix.stride(0) == 1 && matrix.stride(1) == matrix.size(0);
+}
+
+/// libtorch's addmm without the product. Its gradients are computed as libtorch does, which looks
+/// at the layout of each matrix, so that they have the same bits.
+struct KeptLinear : Function<KeptLinear> {
+  static at::Tensor forward(
+      AutogradContext* context,
+      const at::Tensor& given,
+      const at::Tensor& x,
+      const at::Tensor& weight,
+      const TorchOptional<at::Tensor>& /*bias*/) {
+    context->save_for_backward({x, weight});
+    return given.variable_data();
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    require_first_order("a product that is kept");
+    const auto saved = context->get_saved_variables();
+    const at::Tensor& x = saved[0];
+    const at::Tensor& weight = saved[1];
+    const at::Tensor& gradient = gradients[0];
+    at::Tensor of_x;
+    at::Tensor of_weight;
+    if (context->needs_input_grad(1)) {
+      of_x = lies_by_columns(x) ? weight.mm(gradient.t()).t() : gradient.mm(weight.t());
+    }
+    if (context->needs_input_grad(2)) {
+      of_weight = lies_by_columns(weight) ? gradient.t().mm(x).t() : x.t().mm(gradient);
+    }
+    // The engine adds up a gradient that is larger than what it belongs to, as it does for addmm.
+    return {at::Tensor(), of_x, of_weight, context->needs_input_grad(3) ? gradient : at::Tensor()};
+  }
+};
+
+} // namespace
+
+bool products_are_given() {
+  return t_products != nullptr && t_run == ProductScope::Run::kSecond;
+}
+
+at::Tensor given_product() {
+  return products_are_given() ? t_products->next() : at::Tensor();
+}
+
+void keep_product(const at::Tensor& result) {
+  if (t_products != nullptr && t_run == ProductScope::Run::kFirst) {
+    t_products->keep(result);
+  }
+}
+
+bool keeps_products() {
+  return t_products != nullptr;
+}
+
+at::Tensor kept_linear(
+    const at::Tensor& given,
+    const at::Tensor& x,
+    const at::Tensor& weight,
+    const at::Tensor& bias) {
+  const auto type = given.scalar_type(); // that of autocast, where it is on
+  TorchOptional<at::Tensor> added;
+  if (bias.defined()) {
+    added = bias.to(type);
+  }
+  return KeptLinear::apply(given, x.to(type), weight.to(type), added);
+}
+
+void KeptProducts::keep(const at::Tensor& result) {
+  results_.push_back(result);
+  versions_.emplace_back(result);
+}
+
+at::Tensor KeptProducts::next() {
+  if (next_ == results_.size()) {
+    throw UserError(
+        region_name() +
+        " computed more products when it was recomputed: its flow depends on data that has "
+        "changed; take its activation checkpointing away");
+  }
+  const std::size_t i = next_++;
+  if (i < versions_.size() && versions_[i].changed()) {
+    throw UserError(
+        region_name() +
+        " keeps the results of its products, and one of them was changed in place: use the "
+        "out-of-place form, or another strategy of activation checkpointing than \"selective\"");
+  }
+  return results_[i].variable_data();
+}
+
+bool KeptProducts::all_given() const {
+  return next_ == results_.size();
+}
+
+void KeptProducts::start_over() {
+  next_ = 0;
+}
+
+std::vector<at::Tensor> KeptProducts::hand_over() {
+  versions_.clear();
+  return std::exchange(results_, {});
+}
+
+void KeptProducts::take_back(std::vector<at::Tensor> results) {
+  results_ = std::move(results);
+}
+
+ProductScope::ProductScope(KeptProducts* products, Run run)
+    : previous_(std::exchange(t_products, products)), previous_run_(std::exchange(t_run, run)) {
+  if (products != nullptr) {
+    products->start_over();
+  }
+}
+
+ProductScope::~ProductScope() {
+  t_products = previous_;
+  t_run = previous_run_;
+}
+
+} // namespace tessera::recompute

@@ -1,0 +1,83 @@
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "tessera/recompute/version.h"
+
+/// Selective recomputation: a region keeps the results of its products with weights, and its second
+/// run computes the cheap rest, such as norms, activation functions, dropout and attention.
+///
+/// A product asks given_product() for its result. Where there is one, this is the second run of
+/// such a region: it computes nothing, moves nothing for its result, and records what its backward
+/// needs as ever. Otherwise it computes the result and tells keep_product().
+/// Threads: as recompute::run.
+namespace tessera::recompute {
+
+/// The result of this product, which is the one that the first run kept at this place, with a
+/// history of its own; undefined outside of a second run that was given products.
+/// Throws: UserError when the first run had no product here, or what it kept was changed in place.
+at::Tensor given_product();
+
+/// In the first run of a region that keeps products, keeps `result` for the second; else nothing.
+void keep_product(const at::Tensor& result);
+
+/// Whether this is either of the two runs; whether it is the second.
+bool keeps_products();
+bool products_are_given();
+
+/// The result of `compute`, or the kept one.
+template <typename Compute>
+at::Tensor product(const Compute& compute) {
+  at::Tensor result = given_product();
+  if (!result.defined()) {
+    result = compute();
+    keep_product(result);
+  }
+  return result;
+}
+
+/// A product x w + bias of libtorch whose value is `given`; its gradients have the bits of
+/// libtorch's own.
+/// Shapes: given_Ro, x_Ri, weight_io (any strides), bias_o or undefined -> y_Ro.
+at::Tensor kept_linear(
+    const at::Tensor& given,
+    const at::Tensor& x,
+    const at::Tensor& weight,
+    const at::Tensor& bias);
+
+/// The products of one call of a region, in the order in which they are computed.
+class KeptProducts {
+ public:
+  void keep(const at::Tensor& result);
+  at::Tensor next();
+  bool all_given() const;
+  void start_over();
+
+  /// For a keeper, and back.
+  std::vector<at::Tensor> hand_over();
+  void take_back(std::vector<at::Tensor> results);
+
+ private:
+  std::vector<at::Tensor> results_;
+  std::vector<Version> versions_; // none while and after a keeper has the results
+  std::size_t next_ = 0;
+};
+
+/// While it lives, this thread runs a region with these products, or, with nullptr, one without.
+class ProductScope {
+ public:
+  enum class Run { kFirst, kSecond };
+  ProductScope(KeptProducts* products, Run run);
+  ~ProductScope();
+  ProductScope(const ProductScope&) = delete;
+  ProductScope& operator=(const ProductScope&) = delete;
+
+ private:
+  KeptProducts* previous_;
+  Run previous_run_;
+};
+
+} // namespace tessera::recompute
