@@ -9,6 +9,7 @@
 #include "tessera/nn/layers/attend.h"
 #include "tessera/nn/layers/rotary.h"
 #include "tessera/recompute/attentions.h"
+#include "tessera/recompute/kept_products.h"
 
 #include "models/activations.h"
 #include "models/decoder_distributed.h"
@@ -105,6 +106,7 @@ DecoderMlpImpl::DecoderMlpImpl(const DecoderOptions& options, std::int64_t layer
 at::Tensor DecoderMlpImpl::forward(const at::Tensor& x) {
   const at::Tensor inner = gate_.is_empty() ? activate(activation_, inner_(x))
                                             : activate(activation_, gate_(x)) * inner_(x);
+  const recompute::ReturnedProduct returned;
   return drop(outer_(inner), dropout_, is_training());
 }
 
@@ -143,9 +145,11 @@ at::Tensor DecoderBlockImpl::forward(at::Tensor x) {
   const at::Tensor normed = first_norm_(x);
   if (in_parallel_) {
     const at::Tensor attended = attention_(normed);
+    const recompute::ReturnedCall returned(static_cast<const torch::nn::Module*>(this));
     return x + (attended + mlp_(second_norm_.is_empty() ? normed : second_norm_(x)));
   }
   x = x + attention_(normed);
+  const recompute::ReturnedCall returned(static_cast<const torch::nn::Module*>(this));
   return x + mlp_(second_norm_(x));
 }
 

@@ -7,7 +7,6 @@
 
 #include "tessera/autograd/node_data.h"
 #include "tessera/base/error.h"
-#include "tessera/recompute/recomputation.h"
 #include "tessera/tensor/torch_compat.h"
 
 namespace tessera::recompute {
@@ -19,11 +18,10 @@ using torch::autograd::Function;
 using torch::autograd::variable_list;
 
 thread_local KeptProducts* t_products = nullptr;
+thread_local const void* t_module = nullptr; // whose call the region is
 thread_local ProductScope::Run t_run = ProductScope::Run::kFirst;
-
-std::string region_name() {
-  return inside() == nullptr ? "a region" : *inside();
-}
+thread_local bool t_call_is_returned = false;
+thread_local bool t_product_is_returned = false;
 
 bool lies_by_columns(const at::Tensor& matrix) {
   return matrix.stride(0) == 1 && matrix.stride(1) == matrix.size(0);
@@ -63,22 +61,18 @@ struct KeptLinear : Function<KeptLinear> {
 
 } // namespace
 
-bool products_are_given() {
-  return t_products != nullptr && t_run == ProductScope::Run::kSecond;
+bool product_is_given() {
+  return t_products != nullptr && t_run == ProductScope::Run::kSecond && t_products->gives();
 }
 
 at::Tensor given_product() {
-  return products_are_given() ? t_products->next() : at::Tensor();
+  return product_is_given() ? t_products->next() : at::Tensor();
 }
 
 void keep_product(const at::Tensor& result) {
   if (t_products != nullptr && t_run == ProductScope::Run::kFirst) {
     t_products->keep(result);
   }
-}
-
-bool keeps_products() {
-  return t_products != nullptr;
 }
 
 at::Tensor kept_linear(
@@ -94,22 +88,48 @@ at::Tensor kept_linear(
   return KeptLinear::apply(given, x.to(type), weight.to(type), added);
 }
 
+ReturnedCall::ReturnedCall(const void* module)
+    : previous_(std::exchange(t_call_is_returned, module != nullptr && module == t_module)) {}
+
+ReturnedCall::~ReturnedCall() {
+  t_call_is_returned = previous_;
+}
+
+ReturnedProduct::ReturnedProduct()
+    : previous_(std::exchange(t_product_is_returned, t_call_is_returned)) {}
+
+ReturnedProduct::~ReturnedProduct() {
+  t_product_is_returned = previous_;
+}
+
 void KeptProducts::keep(const at::Tensor& result) {
-  results_.push_back(result);
-  versions_.emplace_back(result);
+  if (t_product_is_returned) {
+    returned_.push_back({result.sizes().vec(), result.options()});
+  } else if (with_results_) {
+    results_.push_back(result);
+    versions_.emplace_back(result);
+  }
+}
+
+bool KeptProducts::gives() const {
+  return with_results_ || t_product_is_returned;
 }
 
 at::Tensor KeptProducts::next() {
-  if (next_ == results_.size()) {
+  std::size_t& next = t_product_is_returned ? next_returned_ : next_;
+  if (next == (t_product_is_returned ? returned_.size() : results_.size())) {
     throw UserError(
-        region_name() +
+        region_ +
         " computed more products when it was recomputed: its flow depends on data that has "
         "changed; take its activation checkpointing away");
   }
-  const std::size_t i = next_++;
+  const std::size_t i = next++;
+  if (t_product_is_returned) {
+    return at::zeros(returned_[i].sizes, returned_[i].options);
+  }
   if (i < versions_.size() && versions_[i].changed()) {
     throw UserError(
-        region_name() +
+        region_ +
         " keeps the results of its products, and one of them was changed in place: use the "
         "out-of-place form, or another strategy of activation checkpointing than \"selective\"");
   }
@@ -117,11 +137,12 @@ at::Tensor KeptProducts::next() {
 }
 
 bool KeptProducts::all_given() const {
-  return next_ == results_.size();
+  return next_ == results_.size() && next_returned_ == returned_.size();
 }
 
 void KeptProducts::start_over() {
   next_ = 0;
+  next_returned_ = 0;
 }
 
 std::vector<at::Tensor> KeptProducts::hand_over() {
@@ -133,15 +154,16 @@ void KeptProducts::take_back(std::vector<at::Tensor> results) {
   results_ = std::move(results);
 }
 
-ProductScope::ProductScope(KeptProducts* products, Run run)
-    : previous_(std::exchange(t_products, products)), previous_run_(std::exchange(t_run, run)) {
-  if (products != nullptr) {
-    products->start_over();
-  }
+ProductScope::ProductScope(KeptProducts& products, const void* module, Run run)
+    : previous_(std::exchange(t_products, &products)),
+      previous_module_(std::exchange(t_module, module)),
+      previous_run_(std::exchange(t_run, run)) {
+  products.start_over();
 }
 
 ProductScope::~ProductScope() {
   t_products = previous_;
+  t_module = previous_module_;
   t_run = previous_run_;
 }
 

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -24,9 +26,8 @@ at::Tensor given_product();
 /// In the first run of a region that keeps products, keeps `result` for the second; else nothing.
 void keep_product(const at::Tensor& result);
 
-/// Whether this is either of the two runs; whether it is the second.
-bool keeps_products();
-bool products_are_given();
+/// Whether given_product() would return a result.
+bool product_is_given();
 
 /// The result of `compute`, or the kept one.
 template <typename Compute>
@@ -48,11 +49,45 @@ at::Tensor kept_linear(
     const at::Tensor& weight,
     const at::Tensor& bias);
 
+/// While it lives, what this thread calls is, but for sums and dropout, what `module` returns; with
+/// nullptr, or in a region of more than this module, it is not.
+class ReturnedCall {
+ public:
+  explicit ReturnedCall(const void* module);
+  ~ReturnedCall();
+  ReturnedCall(const ReturnedCall&) = delete;
+  ReturnedCall& operator=(const ReturnedCall&) = delete;
+
+ private:
+  bool previous_;
+};
+
+/// While it lives, a product of this thread is, but for sums and dropout, what its call returns.
+/// Where that is a ReturnedCall, no backward needs the product's values: every region's second run
+/// has zeros in their place, and none keeps them.
+class ReturnedProduct {
+ public:
+  ReturnedProduct();
+  ~ReturnedProduct();
+  ReturnedProduct(const ReturnedProduct&) = delete;
+  ReturnedProduct& operator=(const ReturnedProduct&) = delete;
+
+ private:
+  bool previous_;
+};
+
 /// The products of one call of a region, in the order in which they are computed.
 class KeptProducts {
  public:
+  /// Of `region`, a name for errors that lives as long. Without results only what returned products
+  /// look like is kept.
+  KeptProducts(const std::string& region, bool with_results)
+      : region_(region), with_results_(with_results) {}
+
   void keep(const at::Tensor& result);
+  /// Undefined where nothing is kept.
   at::Tensor next();
+  bool gives() const;
   bool all_given() const;
   void start_over();
 
@@ -61,22 +96,32 @@ class KeptProducts {
   void take_back(std::vector<at::Tensor> results);
 
  private:
+  struct Form {
+    std::vector<std::int64_t> sizes;
+    at::TensorOptions options;
+  };
+  const std::string& region_;
+  bool with_results_;
   std::vector<at::Tensor> results_;
   std::vector<Version> versions_; // none while and after a keeper has the results
+  std::vector<Form> returned_;
   std::size_t next_ = 0;
+  std::size_t next_returned_ = 0;
 };
 
-/// While it lives, this thread runs a region with these products, or, with nullptr, one without.
+/// While it lives, this thread runs a region with these products, that of one call of `module`, or,
+/// with nullptr, of something else.
 class ProductScope {
  public:
   enum class Run { kFirst, kSecond };
-  ProductScope(KeptProducts* products, Run run);
+  ProductScope(KeptProducts& products, const void* module, Run run);
   ~ProductScope();
   ProductScope(const ProductScope&) = delete;
   ProductScope& operator=(const ProductScope&) = delete;
 
  private:
   KeptProducts* previous_;
+  const void* previous_module_;
   Run previous_run_;
 };
 

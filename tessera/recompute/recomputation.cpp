@@ -148,10 +148,7 @@ struct CaptureGradients : torch::autograd::Node {
 class RecomputeBackward : public torch::autograd::Node {
  public:
   RecomputeBackward(Region region, c10::IValue args)
-      : region_(std::move(region)), args_(std::move(args)) {
-    if (region_.keeps_products) {
-      products_.emplace();
-    }
+      : region_(std::move(region)), args_(std::move(args)), products_(region_.name, region_.keeps_products) {
     if (region_.preserve_rng_state) {
       random_ = RandomState::capture();
     }
@@ -169,17 +166,15 @@ class RecomputeBackward : public torch::autograd::Node {
     const InsideScope inside(region_.name);
     c10::IValue result;
     {
-      const ProductScope scope(products_ ? &*products_ : nullptr, ProductScope::Run::kFirst);
+      const ProductScope scope(products_, region_.module, ProductScope::Run::kFirst);
       result = region_.run(*args_);
     }
     check_arguments("changed one of its arguments in place");
     forms_ = forms_of(result);
     if (const KeeperScope* scope = KeeperScope::current()) {
       std::vector<at::Tensor> tensors = tensors_of(*args_);
-      if (products_) {
-        const std::vector<at::Tensor> products = products_->hand_over();
-        tensors.insert(tensors.end(), products.begin(), products.end());
-      }
+      const std::vector<at::Tensor> products = products_.hand_over();
+      tensors.insert(tensors.end(), products.begin(), products.end());
       kept_ = scope->keeper().keep(std::move(tensors), scope->microbatch());
       args_ = map_tensors(*args_, [](const at::Tensor&) { return at::Tensor(); });
     }
@@ -218,9 +213,9 @@ class RecomputeBackward : public torch::autograd::Node {
     c10::IValue result;
     bool same_products = true;
     {
-      const ProductScope scope(products_ ? &*products_ : nullptr, ProductScope::Run::kSecond);
+      const ProductScope scope(products_, region_.module, ProductScope::Run::kSecond);
       result = region_.run(args);
-      same_products = !products_ || products_->all_given();
+      same_products = products_.all_given();
     }
     if (forms_of(result) != forms_ || !same_products) {
       throw UserError(
@@ -237,7 +232,7 @@ class RecomputeBackward : public torch::autograd::Node {
   void release_variables() override {
     args_.reset();
     kept_.reset();
-    products_.reset();
+    products_.hand_over();
   }
 
  private:
@@ -254,9 +249,9 @@ class RecomputeBackward : public torch::autograd::Node {
 
   c10::IValue arguments_below(const std::shared_ptr<CaptureGradients>& capture) {
     std::vector<at::Tensor> kept = kept_ != nullptr ? kept_->get() : std::vector<at::Tensor>();
-    if (kept_ != nullptr && products_) {
+    if (kept_ != nullptr) {
       const auto of_args = kept.begin() + static_cast<std::ptrdiff_t>(needs_gradient_.size());
-      products_->take_back({of_args, kept.end()});
+      products_.take_back({of_args, kept.end()});
     }
     std::size_t i = 0;
     return map_tensors(*args_, [&](const at::Tensor& argument) {
@@ -332,7 +327,7 @@ class RecomputeBackward : public torch::autograd::Node {
   Region region_;
   std::optional<c10::IValue> args_; // without tensors where `kept_` has them
   std::unique_ptr<KeptTensors> kept_; // nullptr without a keeper
-  std::optional<KeptProducts> products_; // without tensors where `kept_` has them
+  KeptProducts products_; // without tensors where `kept_` has them
   std::vector<bool> needs_gradient_; // by tensor of the arguments
   std::vector<Version> versions_;
   std::optional<RandomState> random_;

@@ -25,6 +25,8 @@ struct Region {
   /// Whether results of products of matrices are kept (kept_products.h), so that the second run
   /// computes what is between them only.
   bool keeps_products = false;
+  /// The one module whose call `run` is; nullptr for anything else. It is compared, not used.
+  const void* module = nullptr;
 };
 
 /// Runs the region. Where gradients are recorded, and some input or parameter requires one, the

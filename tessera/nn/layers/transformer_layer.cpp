@@ -4,6 +4,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/nn/layers/placement.h"
+#include "tessera/recompute/kept_products.h"
 
 namespace tessera::nn {
 
@@ -59,6 +60,7 @@ at::Tensor DistributedTransformerLayerImpl::forward_together(
   const at::Tensor for_output =
       options.shared_layernorm ? normed : normed_by(output_->pre_layernorm());
   const at::Tensor attended = attention_->update(normed, mask, {}, samples);
+  const recompute::ReturnedCall returned(static_cast<const torch::nn::Module*>(this));
   return residual_sum(
       hidden, attended + output_->update(for_output, samples), options.fp32_residual_addition);
 }
@@ -79,6 +81,8 @@ at::Tensor DistributedTransformerLayerImpl::forward_part(
   if (!cross_attention_.is_empty()) {
     x = cross_attention_->forward_part(x, cross_mask, cross_states, samples);
   }
+  const recompute::ReturnedCall returned(
+      options.post_layernorm ? nullptr : static_cast<const torch::nn::Module*>(this));
   return output_->forward_part(x, samples);
 }
 

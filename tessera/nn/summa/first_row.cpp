@@ -24,7 +24,7 @@ class AddFromFirstRow : public torch::autograd::Function<AddFromFirstRow> {
       at::Tensor y,
       const at::Tensor& vector,
       const NodeDataPtr<MeshPtr>& mesh) {
-    if (!recompute::products_are_given()) { // with their biases
+    if (!recompute::product_is_given()) { // with its bias
       y.add_(broadcast_from_first_row(*mesh->value, vector, {y.size(-1)}, y.options()));
     }
     ctx->mark_dirty({y});

@@ -48,6 +48,8 @@ struct Part {
     const at::Tensor normed = torch::layer_norm(x, {6});
     const at::Tensor wide = linear(by_columns ? normed.t().contiguous().t() : normed, first, bias);
     const at::Tensor active = torch::dropout(torch::gelu(wide), 0.5, true);
+    const ReturnedCall call(returns ? this : nullptr);
+    const ReturnedProduct product;
     return torch::dropout(linear(active, second.t(), {}), 0.5, true) + x;
   }
   Region region() {
@@ -68,6 +70,7 @@ struct Part {
   }
   bool by_columns;
   at::Tensor first, second, bias;
+  bool returns = false; // the second product, but for a sum and dropout
   int linears = 0;
   int products = 0;
 };
@@ -150,9 +153,42 @@ TEST(KeptProducts, ASecondBackwardThroughAGraphThatIsRetainedIsTheFirst) {
   EXPECT_TRUE(x.grad().equal(once));
 }
 
+// Nobody needs its values in the second run, so it is neither computed again nor kept.
+TEST(KeptProducts, OfAProductThatIsReturnedNothingIsNeeded) {
+  for (const bool selective : {false, true}) {
+    for (const bool of_this : {false, true}) {
+      Part kept(Layout::kRows, true);
+      Part part(Layout::kRows, true);
+      part.returns = true;
+      const at::Tensor x = rows();
+      const at::Tensor again = rows();
+      torch::manual_seed(9);
+      const at::Tensor wanted = kept.forward(x);
+      wanted.pow(2).sum().backward();
+      torch::manual_seed(9);
+      CopyKeeper keeper;
+      const KeeperScope scope(&keeper, 0);
+      Region region = part.region();
+      region.keeps_products = selective;
+      region.module = of_this ? &part : nullptr;
+      const at::Tensor got =
+          unpack<at::Tensor>(run(std::move(region), pack(std::tuple<at::Tensor>(again))));
+      EXPECT_EQ(keeper.kept, 1 + (selective ? 1 : 0) + (selective && !of_this ? 1 : 0));
+      got.pow(2).sum().backward();
+      EXPECT_EQ(part.linears, 4);
+      EXPECT_EQ(part.products, 2 + (selective ? 0 : 1) + (!selective && !of_this ? 1 : 0));
+      EXPECT_TRUE(got.equal(wanted));
+      EXPECT_TRUE(again.grad().equal(x.grad()));
+      for (std::size_t i = 0; i < kept.parameters().size(); ++i) {
+        EXPECT_TRUE(part.parameters()[i].grad().equal(kept.parameters()[i].grad())) << i;
+      }
+    }
+  }
+}
+
 TEST(KeptProducts, WithoutARegionOrInOneThatDoesNotKeepThemNothingIsKept) {
   Part part(Layout::kRows, true);
-  EXPECT_FALSE(keeps_products());
+  EXPECT_FALSE(product_is_given());
   part.forward(rows()).sum().backward();
   EXPECT_EQ(part.products, 2);
   Region region = part.region();
