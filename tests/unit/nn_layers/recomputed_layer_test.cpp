@@ -1,5 +1,6 @@
 // Transformer layers whose attention is recomputed, or all but their products: the numbers are
 // those without it, to the bit, and less is kept.
+#include "tessera/base/error.h"
 #include "tessera/nn/module/activation_checkpointing.h"
 #include "tessera/recompute/attentions.h"
 
@@ -17,24 +18,30 @@ struct Found {
   std::int64_t kept = 0; // bytes between forward and backward, without the result
 };
 
-/// One forward and backward of a layer that is the same every time, on this rank.
-Found run_layer(
-    const TransformerOptions& options,
-    How how,
-    const torch::Tensor& input,
-    const torch::Tensor& mask) {
+/// A layer whose parameters are the same every time.
+nn::DistributedTransformerLayer
+make_layer(const TransformerOptions& options, How how, at::ScalarType dtype = at::kFloat) {
   TransformerOptions wanted = options;
   wanted.checkpoint_attentions = how == How::kAttention;
   nn::DistributedTransformerLayer layer =
       seeded(5, [&] { return nn::DistributedTransformerLayer(wanted); });
-  layer->to(input.scalar_type());
+  layer->to(dtype);
+  return layer;
+}
+
+/// One forward and backward of a layer on this rank.
+Found run_layer(
+    const nn::DistributedTransformerLayer& layer,
+    How how,
+    const torch::Tensor& input,
+    const torch::Tensor& mask) {
   nn::Sequential around{layer};
   if (how == How::kSelective || how == How::kWhole) {
     set_activation_checkpointing(
         around, {.strategy = how == How::kSelective ? "selective" : "each"});
   }
   const torch::Tensor x = input.clone().requires_grad_();
-  const torch::Tensor states = wanted.add_cross_attention ? input * 2 : torch::Tensor();
+  const torch::Tensor states = layer->options.add_cross_attention ? input * 2 : torch::Tensor();
   Found found;
   {
     const auto live = std::make_shared<LiveBytes>();
@@ -102,7 +109,7 @@ TEST(RecomputedLayer, DropoutAndTypesOnOneRank) {
         const auto mask = fixed_random({3, 1, 8, 8}, 4).to(dtype);
         const auto run = [&](How how) {
           torch::manual_seed(21);
-          return run_layer(options, how, input, mask);
+          return run_layer(make_layer(options, how, dtype), how, input, mask);
         };
         const Found wanted = run(How::kNot);
         const std::string what = name + (dtype == at::kFloat ? "" : ", bf16");
@@ -138,10 +145,20 @@ TEST_P(RecomputedLayers, NumbersAreThoseWithout) {
       }
       const auto all = fixed_random({batch, 8, options.hidden_size}, 3);
       const auto own = own_part(parallel, all, samples);
-      const Found wanted = run_layer(options, How::kNot, own, {});
-      expect_same(run_layer(options, How::kAttention, own, {}), wanted, name + ", attention");
-      expect_same(run_layer(options, How::kSelective, own, {}), wanted, name + ", selective");
-      expect_same(run_layer(options, How::kWhole, own, {}), wanted, name + ", whole");
+      // All layers first: the backward of a region restores the generator that threads share.
+      std::vector<std::pair<How, nn::DistributedTransformerLayer>> ways;
+      for (const How how : {How::kNot, How::kAttention, How::kSelective, How::kWhole}) {
+        ways.emplace_back(how, make_layer(options, how));
+      }
+      Found wanted;
+      for (const auto& [how, layer] : ways) {
+        const Found found = run_layer(layer, how, own, {});
+        if (how == How::kNot) {
+          wanted = found;
+        } else {
+          expect_same(found, wanted, tessera::str(name, ", way ", static_cast<int>(how)));
+        }
+      }
     });
   }
 }
@@ -162,7 +179,7 @@ TEST(RecomputedLayer, KeepsWhatItShould) {
   const std::int64_t scores = kBatch * o.num_attention_heads * kPositions * kPositions * 4;
   on_ranks({1}, [&](const nn::TensorParallel& /*parallel*/) {
     const auto input = fixed_random({kBatch, kPositions, o.hidden_size}, 3);
-    const auto kept = [&](How how) { return run_layer(o, how, input, {}).kept; };
+    const auto kept = [&](How how) { return run_layer(make_layer(o, how), how, input, {}).kept; };
     const std::int64_t all = kept(How::kNot);
     const std::int64_t attention = kept(How::kAttention);
     const std::int64_t selective = kept(How::kSelective);
@@ -182,9 +199,10 @@ TEST(RecomputedLayer, TheKeyIsForAllLayers) {
     const TransformerOptions gpt = layers().front().second;
     const auto input = fixed_random({2, 8, gpt.hidden_size}, 3);
     recompute::set_attentions(true);
-    run_layer(gpt, How::kNot, input, {});
+    run_layer(make_layer(gpt, How::kNot), How::kNot, input, {});
     EXPECT_EQ(recompute::attentions_run(), 1);
-    run_layer(layers().back().second, How::kNot, input, {}); // in blocks: recomputes by itself
+    // In blocks: it recomputes by itself.
+    run_layer(make_layer(layers().back().second, How::kNot), How::kNot, input, {});
     EXPECT_EQ(recompute::attentions_run(), 1);
     recompute::set_attentions(false);
   });

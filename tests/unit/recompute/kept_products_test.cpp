@@ -25,8 +25,8 @@ using ::testing::HasSubstr;
 enum class Layout { kRows, kColumns };
 
 /// Two products with a norm, an activation function and dropout between and around them.
-struct Part {
-  explicit Part(Layout layout, bool with_bias) : by_columns(layout == Layout::kColumns) {
+struct Layer {
+  explicit Layer(Layout layout, bool with_bias) : by_columns(layout == Layout::kColumns) {
     torch::manual_seed(3);
     first = torch::randn({6, 8}).requires_grad_();
     second = torch::randn({6, 8}).requires_grad_();
@@ -75,13 +75,13 @@ struct Part {
   int products = 0;
 };
 
-at::Tensor rows() {
+at::Tensor input_rows() {
   torch::manual_seed(4);
   return torch::randn({5, 6}).requires_grad_();
 }
 
 template <typename Run>
-std::string error_of(const Run& run) {
+std::string error_said(const Run& run) {
   try {
     run();
   } catch (const UserError& error) {
@@ -116,10 +116,10 @@ TEST(KeptProducts, NumbersAreThoseWithoutAndProductsAreComputedOnce) {
   for (const Layout layout : {Layout::kRows, Layout::kColumns}) {
     for (const bool with_bias : {false, true}) {
       for (const bool elsewhere : {false, true}) {
-        Part kept(layout, with_bias);
-        Part part(layout, with_bias);
-        const at::Tensor x = rows();
-        const at::Tensor again = rows();
+        Layer kept(layout, with_bias);
+        Layer part(layout, with_bias);
+        const at::Tensor x = input_rows();
+        const at::Tensor again = input_rows();
         torch::manual_seed(9);
         const at::Tensor wanted = kept.forward(x);
         wanted.pow(2).sum().backward();
@@ -143,8 +143,8 @@ TEST(KeptProducts, NumbersAreThoseWithoutAndProductsAreComputedOnce) {
 }
 
 TEST(KeptProducts, ASecondBackwardThroughAGraphThatIsRetainedIsTheFirst) {
-  Part part(Layout::kRows, true);
-  const at::Tensor x = rows();
+  Layer part(Layout::kRows, true);
+  const at::Tensor x = input_rows();
   const at::Tensor loss = part.call(x).pow(2).sum();
   loss.backward({}, /*retain_graph=*/true);
   const at::Tensor once = x.grad().clone();
@@ -157,11 +157,11 @@ TEST(KeptProducts, ASecondBackwardThroughAGraphThatIsRetainedIsTheFirst) {
 TEST(KeptProducts, OfAProductThatIsReturnedNothingIsNeeded) {
   for (const bool selective : {false, true}) {
     for (const bool of_this : {false, true}) {
-      Part kept(Layout::kRows, true);
-      Part part(Layout::kRows, true);
+      Layer kept(Layout::kRows, true);
+      Layer part(Layout::kRows, true);
       part.returns = true;
-      const at::Tensor x = rows();
-      const at::Tensor again = rows();
+      const at::Tensor x = input_rows();
+      const at::Tensor again = input_rows();
       torch::manual_seed(9);
       const at::Tensor wanted = kept.forward(x);
       wanted.pow(2).sum().backward();
@@ -187,20 +187,22 @@ TEST(KeptProducts, OfAProductThatIsReturnedNothingIsNeeded) {
 }
 
 TEST(KeptProducts, WithoutARegionOrInOneThatDoesNotKeepThemNothingIsKept) {
-  Part part(Layout::kRows, true);
+  Layer part(Layout::kRows, true);
   EXPECT_FALSE(product_is_given());
-  part.forward(rows()).sum().backward();
+  part.forward(input_rows()).sum().backward();
   EXPECT_EQ(part.products, 2);
   Region region = part.region();
   region.keeps_products = false;
-  unpack<at::Tensor>(run(std::move(region), pack(std::tuple<at::Tensor>(rows())))).sum().backward();
+  unpack<at::Tensor>(run(std::move(region), pack(std::tuple<at::Tensor>(input_rows()))))
+      .sum()
+      .backward();
   EXPECT_EQ(part.products, 6);
 }
 
 TEST(KeptProducts, WhatCannotBeGivenIsSaid) {
   // Another number of products than in the first run.
   for (const int change : {-1, 1}) {
-    Part part(Layout::kRows, false);
+    Layer part(Layout::kRows, false);
     int runs = 0;
     Region region = part.region();
     region.run = [&](const c10::IValue& args) {
@@ -212,23 +214,24 @@ TEST(KeptProducts, WhatCannotBeGivenIsSaid) {
       }
       return pack(y);
     };
-    const at::Tensor y = unpack<at::Tensor>(run(region, pack(std::tuple<at::Tensor>(rows()))));
+    const at::Tensor y =
+        unpack<at::Tensor>(run(region, pack(std::tuple<at::Tensor>(input_rows()))));
     EXPECT_THAT(
-        error_of([&] { y.sum().backward(); }),
+        error_said([&] { y.sum().backward(); }),
         ::testing::AllOf(
             HasSubstr("module 'part' computed"),
             HasSubstr(change < 0 ? "fewer products" : "more products")));
   }
   // A result that was changed before it was given.
-  Part part(Layout::kRows, false);
+  Layer part(Layout::kRows, false);
   Region region = part.region();
   region.run = [&](const c10::IValue& args) {
     const at::Tensor x = std::get<0>(unpack<std::tuple<at::Tensor>>(args));
     return pack(part.linear(x, part.first, {}).relu_() * 2);
   };
-  const at::Tensor y = unpack<at::Tensor>(run(region, pack(std::tuple<at::Tensor>(rows()))));
+  const at::Tensor y = unpack<at::Tensor>(run(region, pack(std::tuple<at::Tensor>(input_rows()))));
   EXPECT_THAT(
-      error_of([&] { y.sum().backward(); }),
+      error_said([&] { y.sum().backward(); }),
       HasSubstr("module 'part' keeps the results of its products, and one of them was changed in "
                 "place"));
 }
@@ -238,7 +241,7 @@ TEST(Attentions, AreRegionsOfTheirInputs) {
   set_attentions(true);
   EXPECT_TRUE(attentions_recomputed());
   EXPECT_EQ(attentions_run(), 0);
-  const at::Tensor q = rows();
+  const at::Tensor q = input_rows();
   const at::Tensor k = torch::randn({5, 6}).requires_grad_();
   int runs = 0;
   const auto attention = [&](const std::vector<at::Tensor>& given) {
