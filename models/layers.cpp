@@ -5,6 +5,7 @@
 #include <torch/torch.h>
 
 #include "tessera/recompute/attentions.h"
+#include "tessera/recompute/kept_bmm.h"
 #include "tessera/recompute/kept_products.h"
 
 namespace tessera::models {
@@ -93,7 +94,8 @@ at::Tensor attend_at_once(
   if (dropout > 0) {
     weights = at::dropout(weights, dropout, true);
   }
-  return at::bmm(weights, v)
+  const recompute::ReturnedProduct returned;
+  return recompute::kept_bmm(weights, v)
       .view({batch, heads, positions, v.size(2)})
       .transpose(1, 2)
       .reshape({batch, positions, heads * v.size(2)});

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <utility>
 
+#include "tessera/recompute/kept_products.h"
 #include "tessera/recompute/recomputation.h"
 #include "tessera/tensor/value.h"
 
@@ -34,7 +35,9 @@ recompute_attention(std::string name, const std::vector<at::Tensor>& inputs, Att
   Region region;
   region.name = std::move(name);
   region.trains = false;
+  region.module = &g_run; // of no module, but one attention alone
   region.run = [attention = std::move(attention)](const c10::IValue& args) {
+    const ReturnedCall returned(&g_run);
     return pack(attention(unpack<std::vector<at::Tensor>>(args)));
   };
   return unpack<at::Tensor>(run(std::move(region), pack(inputs)));

@@ -19,7 +19,8 @@ bool attentions_recomputed();
 /// Attentions that recompute_attention() ran since then, also as part of a larger region.
 std::int64_t attentions_run();
 
-/// What lies between an attention's products with weights: inputs to context.
+/// What lies between an attention's products with weights: inputs to context. Where the weighted
+/// sum is a kept_bmm() that is returned (ReturnedProduct), it is computed in the first run only.
 using Attention = std::function<at::Tensor(const std::vector<at::Tensor>& inputs)>;
 
 /// Runs `attention` as a region (recomputation.h) that keeps `inputs`, undefined ones among them.

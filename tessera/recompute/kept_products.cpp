@@ -35,8 +35,9 @@ struct KeptLinear : Function<KeptLinear> {
       const at::Tensor& given,
       const at::Tensor& x,
       const at::Tensor& weight,
-      const TorchOptional<at::Tensor>& /*bias*/) {
+      const TorchOptional<at::Tensor>& bias) {
     context->save_for_backward({x, weight});
+    context->saved_data["has_bias"] = bias.has_value();
     return given.variable_data();
   }
 
@@ -55,7 +56,8 @@ struct KeptLinear : Function<KeptLinear> {
       of_weight = lies_by_columns(weight) ? gradient.t().mm(x).t() : x.t().mm(gradient);
     }
     // The engine adds up a gradient that is larger than what it belongs to, as it does for addmm.
-    return {at::Tensor(), of_x, of_weight, context->needs_input_grad(3) ? gradient : at::Tensor()};
+    const bool for_bias = context->saved_data["has_bias"].toBool() && context->needs_input_grad(3);
+    return {at::Tensor(), of_x, of_weight, for_bias ? gradient : at::Tensor()};
   }
 };
 

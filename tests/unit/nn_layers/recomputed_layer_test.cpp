@@ -187,10 +187,10 @@ TEST(RecomputedLayer, KeepsWhatItShould) {
     EXPECT_GE(all, 2 * scores + 12 * unit);
     EXPECT_LE(attention, all - 2 * scores) << "the scores are kept";
     EXPECT_LE(attention, 20 * unit);
-    // query_key_value 3, dense 1, dense1 4; the input came from outside, and the result of dense2
-    // is what the layer returns.
-    EXPECT_GE(selective, 8 * unit);
-    EXPECT_LE(selective, 8 * unit + unit / 4);
+    // query_key_value 3, context 1, dense 1, dense1 4; the input came from outside, and the result
+    // of dense2 is what the layer returns.
+    EXPECT_GE(selective, 9 * unit);
+    EXPECT_LE(selective, 9 * unit + unit / 4);
   });
 }
 
