@@ -146,11 +146,11 @@ at::Tensor DecoderBlockImpl::forward(at::Tensor x) {
   if (in_parallel_) {
     const at::Tensor attended = attention_(normed);
     const recompute::ReturnedCall returned(static_cast<const torch::nn::Module*>(this));
-    return x + (attended + mlp_(second_norm_.is_empty() ? normed : second_norm_(x)));
+    return returned.of(x + (attended + mlp_(second_norm_.is_empty() ? normed : second_norm_(x))));
   }
   x = x + attention_(normed);
   const recompute::ReturnedCall returned(static_cast<const torch::nn::Module*>(this));
-  return x + mlp_(second_norm_(x));
+  return returned.of(x + mlp_(second_norm_(x)));
 }
 
 DecoderStackImpl::DecoderStackImpl(const DecoderOptions& options)

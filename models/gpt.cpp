@@ -92,7 +92,7 @@ GptBlockImpl::GptBlockImpl(const GptOptions& options, std::int64_t layer)
 at::Tensor GptBlockImpl::forward(at::Tensor x) {
   x = x + attn_(ln_1_(x));
   const recompute::ReturnedCall returned(static_cast<const torch::nn::Module*>(this));
-  return x + mlp_(ln_2_(x));
+  return returned.of(x + mlp_(ln_2_(x)));
 }
 
 namespace {

@@ -38,7 +38,7 @@ recompute_attention(std::string name, const std::vector<at::Tensor>& inputs, Att
   region.module = &g_run; // of no module, but one attention alone
   region.run = [attention = std::move(attention)](const c10::IValue& args) {
     const ReturnedCall returned(&g_run);
-    return pack(attention(unpack<std::vector<at::Tensor>>(args)));
+    return pack(returned.of(attention(unpack<std::vector<at::Tensor>>(args))));
   };
   return unpack<at::Tensor>(run(std::move(region), pack(inputs)));
 }

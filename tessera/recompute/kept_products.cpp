@@ -1,5 +1,6 @@
 #include "tessera/recompute/kept_products.h"
 
+#include <algorithm>
 #include <utility>
 
 #include <ATen/ATen.h>
@@ -97,6 +98,13 @@ ReturnedCall::~ReturnedCall() {
   t_call_is_returned = previous_;
 }
 
+at::Tensor ReturnedCall::of(at::Tensor result) const {
+  if (t_call_is_returned && t_run == ProductScope::Run::kFirst) {
+    t_products->returns(result);
+  }
+  return result;
+}
+
 ReturnedProduct::ReturnedProduct()
     : previous_(std::exchange(t_product_is_returned, t_call_is_returned)) {}
 
@@ -106,15 +114,44 @@ ReturnedProduct::~ReturnedProduct() {
 
 void KeptProducts::keep(const at::Tensor& result) {
   if (t_product_is_returned) {
-    returned_.push_back({result.sizes().vec(), result.options()});
+    returned_.push_back({result.sizes().vec(), result.options(), result});
   } else if (with_results_) {
     results_.push_back(result);
     versions_.emplace_back(result);
   }
 }
 
+void KeptProducts::returns(const at::Tensor& result) {
+  told_.push_back(result);
+}
+
+void KeptProducts::settle(
+    const std::vector<at::Tensor>& results,
+    const std::vector<at::Tensor>& args) {
+  const auto is_among = [](const std::vector<at::Tensor>& tensors, const at::Tensor& tensor) {
+    return std::any_of(
+        tensors.begin(), tensors.end(), [&](const at::Tensor& one) { return one.is_same(tensor); });
+  };
+  bool needed = told_.size() != 1 || !is_among(results, told_.front());
+  for (const at::Tensor& result : results) {
+    needed =
+        needed || !(!result.defined() || result.is_same(told_.front()) || is_among(args, result));
+  }
+  state_ = needed ? Returned::kNeeded : Returned::kNotNeeded;
+  told_.clear();
+  if (needed && with_results_) {
+    return;
+  }
+  for (Form& form : returned_) {
+    form.value = at::Tensor();
+  }
+  if (needed) {
+    returned_.clear(); // they are computed again
+  }
+}
+
 bool KeptProducts::gives() const {
-  return with_results_ || t_product_is_returned;
+  return with_results_ || (t_product_is_returned && state_ == Returned::kNotNeeded);
 }
 
 at::Tensor KeptProducts::next() {
@@ -127,7 +164,8 @@ at::Tensor KeptProducts::next() {
   }
   const std::size_t i = next++;
   if (t_product_is_returned) {
-    return at::zeros(returned_[i].sizes, returned_[i].options);
+    const Form& form = returned_[i];
+    return form.value.defined() ? form.value.variable_data() : at::zeros(form.sizes, form.options);
   }
   if (i < versions_.size() && versions_[i].changed()) {
     throw UserError(
@@ -154,6 +192,12 @@ std::vector<at::Tensor> KeptProducts::hand_over() {
 
 void KeptProducts::take_back(std::vector<at::Tensor> results) {
   results_ = std::move(results);
+}
+
+void KeptProducts::release() {
+  results_.clear();
+  versions_.clear();
+  returned_.clear();
 }
 
 ProductScope::ProductScope(KeptProducts& products, const void* module, Run run)

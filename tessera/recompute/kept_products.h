@@ -49,8 +49,9 @@ at::Tensor kept_linear(
     const at::Tensor& weight,
     const at::Tensor& bias);
 
-/// While it lives, what this thread calls is, but for sums and dropout, what `module` returns; with
-/// nullptr, or in a region of more than this module, it is not.
+/// While it lives, what this thread calls is, but for sums and dropout, what the forward of
+/// `module` returns, which `of` is told; with nullptr, or in a region of more than this module, it
+/// is not.
 class ReturnedCall {
  public:
   explicit ReturnedCall(const void* module);
@@ -58,13 +59,17 @@ class ReturnedCall {
   ReturnedCall(const ReturnedCall&) = delete;
   ReturnedCall& operator=(const ReturnedCall&) = delete;
 
+  /// Returns `result`, which the forward returns as it is.
+  at::Tensor of(at::Tensor result) const;
+
  private:
   bool previous_;
 };
 
 /// While it lives, a product of this thread is, but for sums and dropout, what its call returns.
-/// Where that is a ReturnedCall, no backward needs the product's values: every region's second run
-/// has zeros in their place, and none keeps them.
+/// Where that is a ReturnedCall, and the region returns the tensor of that call and none that it
+/// makes of it, no backward needs the product's values: the second run of any region has zeros in
+/// their place, and none keeps them.
 class ReturnedProduct {
  public:
   ReturnedProduct();
@@ -85,7 +90,10 @@ class KeptProducts {
       : region_(region), with_results_(with_results) {}
 
   void keep(const at::Tensor& result);
-  /// Undefined where nothing is kept.
+  /// Notes what the forward of the region's module returns, and, after the first run, whether that
+  /// is what the region returns, beside arguments.
+  void returns(const at::Tensor& result);
+  void settle(const std::vector<at::Tensor>& results, const std::vector<at::Tensor>& args);
   at::Tensor next();
   bool gives() const;
   bool all_given() const;
@@ -94,17 +102,23 @@ class KeptProducts {
   /// For a keeper, and back.
   std::vector<at::Tensor> hand_over();
   void take_back(std::vector<at::Tensor> results);
+  /// Lets go of all tensors.
+  void release();
 
  private:
   struct Form {
     std::vector<std::int64_t> sizes;
     at::TensorOptions options;
+    at::Tensor value; // only where it is needed
   };
+  enum class Returned { kNotKnown, kNotNeeded, kNeeded };
   const std::string& region_;
   bool with_results_;
   std::vector<at::Tensor> results_;
   std::vector<Version> versions_; // none while and after a keeper has the results
   std::vector<Form> returned_;
+  std::vector<at::Tensor> told_; // during the first run
+  Returned state_ = Returned::kNotKnown;
   std::size_t next_ = 0;
   std::size_t next_returned_ = 0;
 };

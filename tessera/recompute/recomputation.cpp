@@ -148,7 +148,9 @@ struct CaptureGradients : torch::autograd::Node {
 class RecomputeBackward : public torch::autograd::Node {
  public:
   RecomputeBackward(Region region, c10::IValue args)
-      : region_(std::move(region)), args_(std::move(args)), products_(region_.name, region_.keeps_products) {
+      : region_(std::move(region)),
+        args_(std::move(args)),
+        products_(region_.name, region_.keeps_products) {
     if (region_.preserve_rng_state) {
       random_ = RandomState::capture();
     }
@@ -169,6 +171,7 @@ class RecomputeBackward : public torch::autograd::Node {
       const ProductScope scope(products_, region_.module, ProductScope::Run::kFirst);
       result = region_.run(*args_);
     }
+    products_.settle(tensors_of(result), tensors_of(*args_));
     check_arguments("changed one of its arguments in place");
     forms_ = forms_of(result);
     if (const KeeperScope* scope = KeeperScope::current()) {
@@ -232,7 +235,7 @@ class RecomputeBackward : public torch::autograd::Node {
   void release_variables() override {
     args_.reset();
     kept_.reset();
-    products_.hand_over();
+    products_.release();
   }
 
  private:

@@ -61,8 +61,8 @@ at::Tensor DistributedTransformerLayerImpl::forward_together(
       options.shared_layernorm ? normed : normed_by(output_->pre_layernorm());
   const at::Tensor attended = attention_->update(normed, mask, {}, samples);
   const recompute::ReturnedCall returned(static_cast<const torch::nn::Module*>(this));
-  return residual_sum(
-      hidden, attended + output_->update(for_output, samples), options.fp32_residual_addition);
+  return returned.of(residual_sum(
+      hidden, attended + output_->update(for_output, samples), options.fp32_residual_addition));
 }
 
 at::Tensor DistributedTransformerLayerImpl::forward_part(
@@ -83,7 +83,7 @@ at::Tensor DistributedTransformerLayerImpl::forward_part(
   }
   const recompute::ReturnedCall returned(
       options.post_layernorm ? nullptr : static_cast<const torch::nn::Module*>(this));
-  return output_->forward_part(x, samples);
+  return returned.of(output_->forward_part(x, samples));
 }
 
 TransformerState DistributedTransformerLayerImpl::forward(

@@ -50,7 +50,7 @@ struct Layer {
     const at::Tensor active = torch::dropout(torch::gelu(wide), 0.5, true);
     const ReturnedCall call(returns ? this : nullptr);
     const ReturnedProduct product;
-    return torch::dropout(linear(active, second.t(), {}), 0.5, true) + x;
+    return call.of(torch::dropout(linear(active, second.t(), {}), 0.5, true) + x);
   }
   Region region() {
     Region region;
@@ -153,37 +153,77 @@ TEST(KeptProducts, ASecondBackwardThroughAGraphThatIsRetainedIsTheFirst) {
   EXPECT_TRUE(x.grad().equal(once));
 }
 
-// Nobody needs its values in the second run, so it is neither computed again nor kept.
+enum class Returns { kAsItIs, kWithTheArgument, kMore, kChanged };
+
+/// What a region makes of what its module returns.
+std::vector<at::Tensor> returned_by(Returns returns, const at::Tensor& y, const at::Tensor& x) {
+  switch (returns) {
+    case Returns::kAsItIs:
+      return {y};
+    case Returns::kWithTheArgument:
+      return {y, x};
+    case Returns::kMore:
+      return {y, y.pow(3)};
+    case Returns::kChanged:
+      return {y.pow(3)};
+  }
+  return {};
+}
+
+// Nobody needs its values in the second run, so it is neither computed again nor kept; but where
+// the region makes something else of it.
 TEST(KeptProducts, OfAProductThatIsReturnedNothingIsNeeded) {
   for (const bool selective : {false, true}) {
     for (const bool of_this : {false, true}) {
-      Layer kept(Layout::kRows, true);
-      Layer part(Layout::kRows, true);
-      part.returns = true;
-      const at::Tensor x = input_rows();
-      const at::Tensor again = input_rows();
-      torch::manual_seed(9);
-      const at::Tensor wanted = kept.forward(x);
-      wanted.pow(2).sum().backward();
-      torch::manual_seed(9);
-      CopyKeeper keeper;
-      const KeeperScope scope(&keeper, 0);
-      Region region = part.region();
-      region.keeps_products = selective;
-      region.module = of_this ? &part : nullptr;
-      const at::Tensor got =
-          unpack<at::Tensor>(run(std::move(region), pack(std::tuple<at::Tensor>(again))));
-      EXPECT_EQ(keeper.kept, 1 + (selective ? 1 : 0) + (selective && !of_this ? 1 : 0));
-      got.pow(2).sum().backward();
-      EXPECT_EQ(part.linears, 4);
-      EXPECT_EQ(part.products, 2 + (selective ? 0 : 1) + (!selective && !of_this ? 1 : 0));
-      EXPECT_TRUE(got.equal(wanted));
-      EXPECT_TRUE(again.grad().equal(x.grad()));
-      for (std::size_t i = 0; i < kept.parameters().size(); ++i) {
-        EXPECT_TRUE(part.parameters()[i].grad().equal(kept.parameters()[i].grad())) << i;
+      for (const Returns returns :
+           {Returns::kAsItIs, Returns::kWithTheArgument, Returns::kMore, Returns::kChanged}) {
+        Layer kept(Layout::kRows, true);
+        Layer part(Layout::kRows, true);
+        part.returns = true;
+        const auto sum = [](const std::vector<at::Tensor>& tensors) {
+          at::Tensor total = torch::zeros({});
+          for (const at::Tensor& tensor : tensors) {
+            total = total + tensor.pow(2).sum();
+          }
+          return total;
+        };
+        const at::Tensor x = input_rows();
+        const at::Tensor again = input_rows();
+        torch::manual_seed(9);
+        sum(returned_by(returns, kept.forward(x), x)).backward();
+        torch::manual_seed(9);
+        Region region = part.region();
+        region.keeps_products = selective;
+        region.module = of_this ? &part : nullptr;
+        region.run = [&](const c10::IValue& args) {
+          const at::Tensor given = std::get<0>(unpack<std::tuple<at::Tensor>>(args));
+          return pack(returned_by(returns, part.forward(given), given));
+        };
+        const auto got = unpack<std::vector<at::Tensor>>(
+            run(std::move(region), pack(std::tuple<at::Tensor>(again))));
+        EXPECT_EQ(part.products, 2);
+        sum(got).backward();
+        EXPECT_EQ(part.linears, 4);
+        const bool needed = !of_this || returns == Returns::kMore || returns == Returns::kChanged;
+        EXPECT_EQ(part.products, 2 + (selective ? 0 : 1) + (!selective && needed ? 1 : 0));
+        EXPECT_TRUE(again.grad().equal(x.grad()));
+        for (std::size_t i = 0; i < kept.parameters().size(); ++i) {
+          EXPECT_TRUE(part.parameters()[i].grad().equal(kept.parameters()[i].grad())) << i;
+        }
       }
     }
   }
+}
+
+TEST(KeptProducts, WithWhatIsReturnedAKeeperGetsOnlyWhatIsNeeded) {
+  Layer part(Layout::kRows, true);
+  part.returns = true;
+  CopyKeeper keeper;
+  const KeeperScope scope(&keeper, 0);
+  Region region = part.region();
+  region.module = &part;
+  run(std::move(region), pack(std::tuple<at::Tensor>(input_rows())));
+  EXPECT_EQ(keeper.kept, 2); // the argument and the first product
 }
 
 TEST(KeptProducts, WithoutARegionOrInOneThatDoesNotKeepThemNothingIsKept) {
