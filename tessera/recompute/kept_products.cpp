@@ -114,7 +114,7 @@ ReturnedProduct::~ReturnedProduct() {
 
 void KeptProducts::keep(const at::Tensor& result) {
   if (t_product_is_returned) {
-    returned_.push_back({result.sizes().vec(), result.options(), result});
+    returned_.push_back({result.sizes().vec(), result.options(), result, Version(result)});
   } else if (with_results_) {
     results_.push_back(result);
     versions_.emplace_back(result);
@@ -165,15 +165,25 @@ at::Tensor KeptProducts::next() {
   const std::size_t i = next++;
   if (t_product_is_returned) {
     const Form& form = returned_[i];
-    return form.value.defined() ? form.value.variable_data() : at::zeros(form.sizes, form.options);
+    if (!form.value.defined()) {
+      return at::zeros(form.sizes, form.options);
+    }
+    check(form.version);
+    return form.value.variable_data();
   }
-  if (i < versions_.size() && versions_[i].changed()) {
+  if (i < versions_.size()) {
+    check(versions_[i]);
+  }
+  return results_[i].variable_data();
+}
+
+void KeptProducts::check(const Version& version) const {
+  if (version.changed()) {
     throw UserError(
         region_ +
         " keeps the results of its products, and one of them was changed in place: use the "
         "out-of-place form, or another strategy of activation checkpointing than \"selective\"");
   }
-  return results_[i].variable_data();
 }
 
 bool KeptProducts::all_given() const {

@@ -110,7 +110,10 @@ class KeptProducts {
     std::vector<std::int64_t> sizes;
     at::TensorOptions options;
     at::Tensor value; // only where it is needed
+    Version version;
   };
+  void check(const Version& version) const;
+
   enum class Returned { kNotKnown, kNotNeeded, kNeeded };
   const std::string& region_;
   bool with_results_;
