@@ -8,6 +8,8 @@
 #include "tessera/base/error.h"
 #include "tessera/nn/layers/attend.h"
 #include "tessera/nn/layers/rotary.h"
+#include "tessera/recompute/attentions.h"
+#include "tessera/recompute/kept_products.h"
 
 #include "models/activations.h"
 #include "models/decoder_distributed.h"
@@ -71,15 +73,19 @@ at::Tensor DecoderAttentionImpl::forward(const at::Tensor& x) {
               .view({x.size(0), x.size(1), layer_.num_attention_heads, 3, width})
               .unbind(3);
   }
-  if (layer_.rotary_pct > 0) {
-    const nn::Rotary rotary{
-        nn::rotary_width(layer_), layer_.rotary_base, layer_.rotary_interleaved};
-    qkv[0] = nn::turned_by_position(rotary, qkv[0]);
-    qkv[1] = nn::turned_by_position(rotary, qkv[1]);
-  }
   const nn::AttentionRule rule = nn::rule_of(
       layer_, {}, /*cross=*/false, is_training(), qkv[0].scalar_type(), qkv[0].device());
-  const at::Tensor joined = nn::attend_over_heads({}, qkv[0], qkv[1], qkv[2], {}, rule);
+  const nn::Rotary rotary{nn::rotary_width(layer_), layer_.rotary_base, layer_.rotary_interleaved};
+  const auto attention = [rule, rotary](const std::vector<at::Tensor>& given) {
+    const bool turns = rotary.width > 0;
+    const at::Tensor q = turns ? nn::turned_by_position(rotary, given[0]) : given[0];
+    const at::Tensor k = turns ? nn::turned_by_position(rotary, given[1]) : given[1];
+    return nn::attend_over_heads({}, q, k, given[2], {}, rule);
+  };
+  const bool recomputed = recompute::attentions_recomputed() && !rule.blockwise;
+  const at::Tensor joined =
+      recomputed ? recompute::recompute_attention("an attention of the model", qkv, attention)
+                 : attention(qkv);
   return drop(out_(joined), dropout_, is_training());
 }
 
@@ -100,6 +106,7 @@ DecoderMlpImpl::DecoderMlpImpl(const DecoderOptions& options, std::int64_t layer
 at::Tensor DecoderMlpImpl::forward(const at::Tensor& x) {
   const at::Tensor inner = gate_.is_empty() ? activate(activation_, inner_(x))
                                             : activate(activation_, gate_(x)) * inner_(x);
+  const recompute::ReturnedProduct returned;
   return drop(outer_(inner), dropout_, is_training());
 }
 
@@ -138,10 +145,12 @@ at::Tensor DecoderBlockImpl::forward(at::Tensor x) {
   const at::Tensor normed = first_norm_(x);
   if (in_parallel_) {
     const at::Tensor attended = attention_(normed);
-    return x + (attended + mlp_(second_norm_.is_empty() ? normed : second_norm_(x)));
+    const recompute::ReturnedCall returned(static_cast<const torch::nn::Module*>(this));
+    return returned.of(x + (attended + mlp_(second_norm_.is_empty() ? normed : second_norm_(x))));
   }
   x = x + attention_(normed);
-  return x + mlp_(second_norm_(x));
+  const recompute::ReturnedCall returned(static_cast<const torch::nn::Module*>(this));
+  return returned.of(x + mlp_(second_norm_(x)));
 }
 
 DecoderStackImpl::DecoderStackImpl(const DecoderOptions& options)

@@ -8,6 +8,7 @@
 #include "tessera/nn/layers/transformer_layer.h"
 #include "tessera/nn/replace/registry.h"
 #include "tessera/nn/replace/transformer_given.h"
+#include "tessera/recompute/kept_products.h"
 
 #include "models/activations.h"
 #include "models/state_names.h"
@@ -75,7 +76,9 @@ GptMlpImpl::GptMlpImpl(const GptOptions& options)
 }
 
 at::Tensor GptMlpImpl::forward(const at::Tensor& x) {
-  return drop(c_proj_(activate(activation_, c_fc_(x))), dropout_, is_training());
+  const at::Tensor inner = activate(activation_, c_fc_(x));
+  const recompute::ReturnedProduct returned;
+  return drop(c_proj_(inner), dropout_, is_training());
 }
 
 GptBlockImpl::GptBlockImpl(const GptOptions& options, std::int64_t layer)
@@ -88,7 +91,8 @@ GptBlockImpl::GptBlockImpl(const GptOptions& options, std::int64_t layer)
 
 at::Tensor GptBlockImpl::forward(at::Tensor x) {
   x = x + attn_(ln_1_(x));
-  return x + mlp_(ln_2_(x));
+  const recompute::ReturnedCall returned(static_cast<const torch::nn::Module*>(this));
+  return returned.of(x + mlp_(ln_2_(x)));
 }
 
 namespace {

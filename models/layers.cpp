@@ -4,6 +4,10 @@
 
 #include <torch/torch.h>
 
+#include "tessera/recompute/attentions.h"
+#include "tessera/recompute/kept_bmm.h"
+#include "tessera/recompute/kept_products.h"
+
 namespace tessera::models {
 
 Conv1DImpl::Conv1DImpl(std::int64_t in, std::int64_t out, double standard_deviation) {
@@ -14,8 +18,16 @@ Conv1DImpl::Conv1DImpl(std::int64_t in, std::int64_t out, double standard_deviat
 at::Tensor Conv1DImpl::forward(const at::Tensor& x) {
   std::vector<std::int64_t> shape = x.sizes().vec();
   shape.back() = weight.size(1);
+  const at::Tensor rows = x.reshape({-1, x.size(-1)});
+  if (const at::Tensor given = recompute::given_product(); given.defined()) {
+    const at::Tensor product =
+        recompute::kept_linear(given.reshape({-1, shape.back()}), rows, weight, bias);
+    return at::_unsafe_view(product, shape);
+  }
   // The bias is added inside the product, without another pass.
-  return at::_unsafe_view(at::addmm(bias, x.reshape({-1, x.size(-1)}), weight), shape);
+  const at::Tensor y = at::_unsafe_view(at::addmm(bias, rows, weight), shape);
+  recompute::keep_product(y);
+  return y;
 }
 
 TiedLinearImpl::TiedLinearImpl(at::Tensor shared)
@@ -55,7 +67,9 @@ at::Tensor split_heads(const at::Tensor& x, std::int64_t heads) {
       .reshape({batch * heads, positions, width});
 }
 
-at::Tensor attend(
+namespace {
+
+at::Tensor attend_at_once(
     const at::Tensor& q,
     const at::Tensor& k,
     const at::Tensor& v,
@@ -80,10 +94,30 @@ at::Tensor attend(
   if (dropout > 0) {
     weights = at::dropout(weights, dropout, true);
   }
-  return at::bmm(weights, v)
+  const recompute::ReturnedProduct returned;
+  return recompute::kept_bmm(weights, v)
       .view({batch, heads, positions, v.size(2)})
       .transpose(1, 2)
       .reshape({batch, positions, heads * v.size(2)});
+}
+
+} // namespace
+
+at::Tensor attend(
+    const at::Tensor& q,
+    const at::Tensor& k,
+    const at::Tensor& v,
+    const at::Tensor& bias,
+    std::int64_t heads,
+    double scale,
+    double dropout) {
+  if (!recompute::attentions_recomputed()) {
+    return attend_at_once(q, k, v, bias, heads, scale, dropout);
+  }
+  return recompute::recompute_attention(
+      "an attention of the model", {q, k, v, bias}, [=](const std::vector<at::Tensor>& given) {
+        return attend_at_once(given[0], given[1], given[2], given[3], heads, scale, dropout);
+      });
 }
 
 at::Tensor drop(const at::Tensor& x, double probability, bool training) {

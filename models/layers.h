@@ -55,7 +55,8 @@ at::Tensor split_heads(const at::Tensor& x, std::int64_t heads);
 /// softmax(scale q k^T + bias) v, heads joined again.
 /// Shapes: q_NSD, k_NTD, v_NTD, bias broadcastable to BHST (may be undefined)
 /// -> y_BSI. bf16: products in bf16, the softmax sums in f32.
-/// Cost: 4 N S T D flops; keeps N S T probabilities for the backward.
+/// Cost: 4 N S T D flops; keeps N S T probabilities for the backward, with `checkpoint_attentions`
+/// q, k and v alone.
 at::Tensor attend(
     const at::Tensor& q,
     const at::Tensor& k,

@@ -2,14 +2,16 @@
 // without them.
 //
 //   mpirun -n 2 bench_memory [--layers 24] [--sequence 512] [--dtype bf16] [--mode fast] [--json]
-//                            [--strategies each,group_3] [--offload [--horizon 1] [--directory D]]
+//                            [--strategies each,selective,attentions] [--heads 4] [--dropout 0]
+//                            [--offload [--horizon 1] [--directory D]]
 //
 // With --offload the inputs that the strategies keep rest in a file; the one without activation
 // checkpointing, "none", is what it always is.
 // Memory is what tensors of the fuller rank hold at most in a step, over what they hold between
 // steps: activations and, in all cases alike, what the step works with. The floor of `each` are the
 // inputs of the layers; its floor in time is one forward more, 4/3 of the step where a backward
-// takes two forwards. All strategies take turns, step by step.
+// takes two forwards. "attentions" is the key checkpoint_attentions. All strategies take turns,
+// step by step.
 #include <algorithm>
 #include <cstdio>
 #include <memory>
@@ -23,6 +25,7 @@
 
 #include "tessera/context/context.h"
 #include "tessera/offload/offloader.h"
+#include "tessera/recompute/attentions.h"
 #include "tessera/tessera.h"
 
 #include "bench/support/measure.h"
@@ -42,9 +45,12 @@ struct Settings {
   int sequence = 512;
   int layers = 24;
   int width = 128;
+  int heads = 4;
+  double dropout = 0;
   int steps = 3;
   std::string mode = "dynamic";
-  std::vector<std::string> strategies = {"each", "group_3", "contiguous"};
+  std::vector<std::string> strategies =
+      {"each", "group_3", "contiguous", "selective", "attentions"};
   bool offload = false;
   int horizon = 4;
   std::string directory; // "": the folder for temporary files
@@ -65,14 +71,14 @@ Gpt make_gpt(const Settings& settings, const std::string& strategy) {
   options.n_positions = settings.sequence;
   options.n_embd = settings.width;
   options.n_layer = settings.layers;
-  options.n_head = 4;
-  options.dropout = 0;
+  options.n_head = settings.heads;
+  options.dropout = settings.dropout;
   torch::manual_seed(5);
   Gpt net(options);
   if (settings.dtype == "bf16") {
     net->to(torch::kBFloat16);
   }
-  if (strategy != "none") {
+  if (strategy != "none" && strategy != "attentions") {
     for (const auto& module : net->modules()) {
       if (dynamic_cast<tessera::nn::SequentialImpl*>(module.get()) != nullptr) {
         tessera::set_activation_checkpointing(*module, {.strategy = strategy});
@@ -97,6 +103,7 @@ void step(Run& run, const Settings& settings, bool counts) {
       torch::randint(0, 256, {settings.rows * settings.microbatches, settings.sequence + 1});
   const auto ids = text.narrow(1, 0, settings.sequence).contiguous();
   const auto targets = text.narrow(1, 1, settings.sequence).contiguous();
+  tessera::recompute::set_attentions(run.strategy == "attentions");
   tessera::barrier();
   MemoryCount& memory = MemoryCount::install();
   memory.restart();
@@ -163,9 +170,12 @@ void measure(const Settings& settings) {
     return;
   }
   std::printf(
-      "GPT of %d layers, width %d, %d x %d x %d tokens, %s, %s\n%-12s %10s %10s %10s %10s\n",
+      "GPT of %d layers, width %d, %d heads, dropout %g, %d x %d x %d tokens, %s, %s\n%-12s %10s "
+      "%10s %10s %10s\n",
       settings.layers,
       settings.width,
+      settings.heads,
+      settings.dropout,
       settings.microbatches,
       settings.rows,
       settings.sequence,
@@ -205,6 +215,8 @@ int main(int argc, char** argv) {
   app.add_option("--sequence", settings.sequence)->check(CLI::PositiveNumber);
   app.add_option("--layers", settings.layers)->check(CLI::PositiveNumber);
   app.add_option("--width", settings.width)->check(CLI::PositiveNumber);
+  app.add_option("--heads", settings.heads)->check(CLI::PositiveNumber);
+  app.add_option("--dropout", settings.dropout)->check(CLI::Range(0.0, 0.9));
   app.add_option("--steps", settings.steps)->check(CLI::PositiveNumber);
   app.add_option("--mode", settings.mode)->check(CLI::IsMember({"dynamic", "static", "fast"}));
   app.add_option("--strategies", settings.strategies)->delimiter(',');

@@ -158,6 +158,19 @@ double bytes_here(const Forecast& forecast, const topology::Degrees& degrees, do
   return sum;
 }
 
+bool recomputes(const Job& job) {
+  return job.activation_checkpointing != "none" || job.parallel.checkpoint_attentions;
+}
+
+/// What a job that recomputes activations needs at least: the forecast counts those that the
+/// forward makes.
+Forecast least_of(const Job& job, Forecast forecast) {
+  for (StageBytes& stage : forecast.stages) {
+    stage.activations = recomputes(job) ? 0 : stage.activations;
+  }
+  return forecast;
+}
+
 std::string memory_text(
     const Job& job,
     const Forecast& forecast,
@@ -188,19 +201,26 @@ std::string memory_text(
   const HostMemory memory = host_memory();
   const auto there = static_cast<double>(memory.group_limit.value_or(memory.total));
   const double needed = bytes_here(forecast, degrees, program);
+  const double least = bytes_here(least_of(job, forecast), degrees, program);
   findings.check([&] {
-    if (needed > there) {
+    if (least > there) {
       throw ConfigError(
           str(line(
-                  "model '%s' needs about %.1f GiB on this machine, which has %.1f GiB;",
+                  "model '%s' needs %s %.1f GiB on this machine, which has %.1f GiB;",
                   job.model.name.c_str(),
-                  needed / kMib / 1024,
+                  recomputes(job) ? "at least" : "about",
+                  least / kMib / 1024,
                   there / kMib / 1024),
               "take a smaller model or data.batch, more microbatches, or more machines (and check "
               "under tessera launch there)\n",
               text));
     }
   });
+  if (recomputes(job)) {
+    text +=
+        "activations are counted as if all were kept; what is recomputed in the backward need not "
+        "be, so this is the most\n";
+  }
   return text + line(
                     "this machine needs %.2f GiB of its %.2f GiB",
                     needed / kMib / 1024,
@@ -227,7 +247,8 @@ std::string time_text(
                clock_text(step * static_cast<double>(job.steps)).c_str(),
                static_cast<long long>(job.steps),
                step) +
-           str("  and the speeds in ", options.cluster_file, ", executed event by event\n");
+           str("  and the speeds in ", options.cluster_file, ", executed event by event\n") +
+           (recomputes(job) ? "  without what is computed again in the backward\n" : "");
   } catch (const ConfigError& error) {
     return str("time: unknown: ", error.what(), "\n");
   } catch (const PlanError& error) {

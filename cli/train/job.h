@@ -75,7 +75,8 @@ struct Job {
   std::string plan;
   std::int64_t steps = 100;
   std::int64_t accumulation = 1; // steps whose gradients add up
-  /// "none", or how layers are recomputed in the backward: CheckpointOptions::strategy.
+  /// "none", or how layers are recomputed in the backward: CheckpointOptions::strategy. Attentions
+  /// alone: parallel.checkpoint_attentions.
   std::string activation_checkpointing = "none";
   /// Or "bf16" or "fp16", with f32 master weights; the keys of `parallel` follow it.
   std::string precision = "f32";

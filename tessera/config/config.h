@@ -69,6 +69,7 @@ struct Config {
   bool bf16 = false;
 
   // -- Memory --
+  bool checkpoint_attentions = false;
   bool offload_activations = false;
   int activation_loading_horizon = 4;
   std::optional<std::string> offload_directory = {};

@@ -193,6 +193,12 @@ std::vector<Coupling> precision_and_memory_rules() {
                 !c.offload_activations;
        },
        "activation_loading_horizon has no effect without \"offload_activations\": true"},
+      {"managed meshes recompute attentions",
+       "mesh_memory \"managed\" excludes checkpoint_attentions, which it contains.",
+       {"mesh_memory", "checkpoint_attentions"},
+       [](C c) { return c.checkpoint_attentions && c.mesh_memory == MeshMemory::kManaged; },
+       "mesh_memory \"managed\" already recomputes attentions with their layers; leave "
+       "checkpoint_attentions out"},
       {"shard_optimizer_state needs ddp",
        "shard_optimizer_state needs ddp.",
        {"shard_optimizer_state", "ddp"},

@@ -279,6 +279,12 @@ std::vector<Key> memory_keys() {
   return in_section(
       "Memory",
       {
+          {.name = "checkpoint_attentions",
+           .field = &Config::checkpoint_attentions,
+           .source = "example scripts; Korthikanti et al. 2022, section 5",
+           .description = "Recomputes attentions (scores, softmax, dropout, weighted sum) in the "
+                          "backward from queries, keys and values: those of the library's "
+                          "transformer layers and of the model families. Same numbers."},
           {.name = "offload_activations",
            .field = &Config::offload_activations,
            .source = str(kTorch, "; ", kPaperKeys),
@@ -423,11 +429,6 @@ std::vector<Key> refused_keys() {
           tensorflow,
           "Data parallelism through Horovod.",
           "it concerns TensorFlow only; write \"ddp\": true for data parallelism"),
-      refused(
-          "checkpoint_attentions",
-          scripts,
-          "Activation checkpointing of attention layers.",
-          "it was never documented; choose modules for activation checkpointing in the script"),
       refused(
           "use_times",
           scripts,

@@ -17,6 +17,8 @@
 #include "tessera/autograd/weight_gradient_pass.h"
 #include "tessera/base/error.h"
 #include "tessera/recompute/keeper.h"
+#include "tessera/recompute/kept_products.h"
+#include "tessera/recompute/version.h"
 #include "tessera/tensor/random_state.h"
 #include "tessera/tensor/torch_compat.h"
 #include "tessera/tensor/value.h"
@@ -143,29 +145,12 @@ struct CaptureGradients : torch::autograd::Node {
   variable_list captured;
 };
 
-/// The version of a tensor, which counts its changes in place. It holds none of the tensor's
-/// memory.
-class Version {
- public:
-  explicit Version(const at::Tensor& tensor) {
-    if (tensor.defined() && !tensor.is_inference()) {
-      counter_ = tensor.unsafeGetTensorImpl()->version_counter();
-      at_first_ = counter_.current_version();
-    }
-  }
-  bool changed() const {
-    return counter_.enabled() && counter_.current_version() != at_first_;
-  }
-
- private:
-  c10::VariableVersion counter_ = c10::VariableVersion(c10::VariableVersion::DISABLED);
-  std::uint32_t at_first_ = 0;
-};
-
 class RecomputeBackward : public torch::autograd::Node {
  public:
   RecomputeBackward(Region region, c10::IValue args)
-      : region_(std::move(region)), args_(std::move(args)) {
+      : region_(std::move(region)),
+        args_(std::move(args)),
+        products_(region_.name, region_.keeps_products) {
     if (region_.preserve_rng_state) {
       random_ = RandomState::capture();
     }
@@ -181,11 +166,19 @@ class RecomputeBackward : public torch::autograd::Node {
   c10::IValue run_first() {
     const at::NoGradGuard no_grad;
     const InsideScope inside(region_.name);
-    c10::IValue result = region_.run(*args_);
+    c10::IValue result;
+    {
+      const ProductScope scope(products_, region_.module, ProductScope::Run::kFirst);
+      result = region_.run(*args_);
+    }
+    products_.settle(tensors_of(result), tensors_of(*args_));
     check_arguments("changed one of its arguments in place");
     forms_ = forms_of(result);
     if (const KeeperScope* scope = KeeperScope::current()) {
-      kept_ = scope->keeper().keep(tensors_of(*args_), scope->microbatch());
+      std::vector<at::Tensor> tensors = tensors_of(*args_);
+      const std::vector<at::Tensor> products = products_.hand_over();
+      tensors.insert(tensors.end(), products.begin(), products.end());
+      kept_ = scope->keeper().keep(std::move(tensors), scope->microbatch());
       args_ = map_tensors(*args_, [](const at::Tensor&) { return at::Tensor(); });
     }
     return result;
@@ -219,11 +212,21 @@ class RecomputeBackward : public torch::autograd::Node {
     const KeepBuffers buffers(region_.buffers);
     const InsideScope inside(region_.name);
     const auto capture = std::make_shared<CaptureGradients>();
-    const c10::IValue result = region_.run(arguments_below(capture));
-    if (forms_of(result) != forms_) {
+    const c10::IValue args = arguments_below(capture);
+    c10::IValue result;
+    bool same_products = true;
+    {
+      const ProductScope scope(products_, region_.module, ProductScope::Run::kSecond);
+      result = region_.run(args);
+      same_products = products_.all_given();
+    }
+    if (forms_of(result) != forms_ || !same_products) {
       throw UserError(
           region_.name +
-          " returned tensors of other number, shape or dtype when it was recomputed: its flow "
+          (same_products
+               ? " returned tensors of other number, shape or dtype when it was recomputed: its "
+               : " computed fewer products when it was recomputed: its ") +
+          "flow "
           "depends on data that has changed; take its activation checkpointing away");
     }
     return run_backward(result, gradients, capture);
@@ -232,6 +235,7 @@ class RecomputeBackward : public torch::autograd::Node {
   void release_variables() override {
     args_.reset();
     kept_.reset();
+    products_.release();
   }
 
  private:
@@ -246,9 +250,12 @@ class RecomputeBackward : public torch::autograd::Node {
     }
   }
 
-  c10::IValue arguments_below(const std::shared_ptr<CaptureGradients>& capture) const {
-    const std::vector<at::Tensor> kept =
-        kept_ != nullptr ? kept_->get() : std::vector<at::Tensor>();
+  c10::IValue arguments_below(const std::shared_ptr<CaptureGradients>& capture) {
+    std::vector<at::Tensor> kept = kept_ != nullptr ? kept_->get() : std::vector<at::Tensor>();
+    if (kept_ != nullptr) {
+      const auto of_args = kept.begin() + static_cast<std::ptrdiff_t>(needs_gradient_.size());
+      products_.take_back({of_args, kept.end()});
+    }
     std::size_t i = 0;
     return map_tensors(*args_, [&](const at::Tensor& argument) {
       const at::Tensor tensor = kept_ != nullptr ? kept.at(i) : argument;
@@ -323,6 +330,7 @@ class RecomputeBackward : public torch::autograd::Node {
   Region region_;
   std::optional<c10::IValue> args_; // without tensors where `kept_` has them
   std::unique_ptr<KeptTensors> kept_; // nullptr without a keeper
+  KeptProducts products_; // without tensors where `kept_` has them
   std::vector<bool> needs_gradient_; // by tensor of the arguments
   std::vector<Version> versions_;
   std::optional<RandomState> random_;

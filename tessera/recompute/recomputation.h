@@ -22,6 +22,11 @@ struct Region {
   std::vector<at::Tensor> buffers;
   /// Whether the second run draws the random numbers of the first.
   bool preserve_rng_state = true;
+  /// Whether results of products of matrices are kept (kept_products.h), so that the second run
+  /// computes what is between them only.
+  bool keeps_products = false;
+  /// The one module whose call `run` is; nullptr for anything else. It is compared, not used.
+  const void* module = nullptr;
 };
 
 /// Runs the region. Where gradients are recorded, and some input or parameter requires one, the
@@ -35,8 +40,8 @@ struct Region {
 /// Threads: those that run user code.
 /// Throws: UserError naming the region when `run` changes an argument in place; in the backward for
 /// create_graph, for a second backward through the call, and when the second run returns tensors of
-/// other number, shape or dtype than the first. What `run` throws passes.
-/// Source: Karakus et al. 2021, appendix H.2.
+/// other number, shape or dtype than the first, or computes another number of products. What `run`
+/// throws passes. Source: Karakus et al. 2021, appendix H.2.
 c10::IValue run(Region region, const c10::IValue& args);
 
 /// The region that this thread runs, by name; nullptr outside of one.

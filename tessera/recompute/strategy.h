@@ -9,12 +9,16 @@ namespace tessera::recompute {
 
 inline constexpr int kAllOfARank = std::numeric_limits<int>::max();
 
-/// How many consecutive children of a Sequential make a region: 1 for "each", as many as are on one
-/// pipeline rank for "contiguous", x for "group_x" with a whole number x of 1 or more; nothing for
-/// a word that is no strategy.
+/// A region that keeps the results of its products as well (kept_products.h); of a Sequential, each
+/// child is one.
+inline constexpr const char* kSelective = "selective";
+
+/// How many consecutive children of a Sequential make a region: 1 for "each" and "selective", as
+/// many as are on one pipeline rank for "contiguous", x for "group_x" with a whole number x of 1 or
+/// more; nothing for a word that is no strategy.
 /// Source: Karakus et al. 2021, appendix I.2.
 inline std::optional<int> children_of_strategy(const std::string& strategy) {
-  if (strategy == "each") {
+  if (strategy == "each" || strategy == kSelective) {
     return 1;
   }
   if (strategy == "contiguous") {
@@ -33,7 +37,8 @@ inline std::optional<int> children_of_strategy(const std::string& strategy) {
 
 /// The strategies, for error texts.
 inline constexpr const char* kStrategies =
-    "\"each\", \"contiguous\" or \"group_x\" with a whole number x of 1 or more, such as "
+    "\"each\", \"selective\", \"contiguous\" or \"group_x\" with a whole number x of 1 or more, "
+    "such as "
     "\"group_3\"";
 
 } // namespace tessera::recompute

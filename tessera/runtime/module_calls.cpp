@@ -182,6 +182,7 @@ c10::IValue ModuleCalls::call(
   if (const auto how = nn::recomputes() ? nn::CheckpointedCall::of(module) : std::nullopt) {
     fields.recompute_group = how->group;
     fields.recompute_keeps_random = how->preserve_rng_state;
+    fields.recompute_keeps_products = how->keeps_products;
   }
   const int owner = first >= 0 ? modules.owner_of_child(module, first)
                                : modules.entries().at(fields.module).owner;
@@ -227,7 +228,11 @@ c10::IValue ModuleCalls::invoke(const Fields& request, const c10::IValue& args) 
   const ModeScope modes(request);
   std::optional<nn::Recomputation> recomputation;
   if (request.recompute_group >= 0) {
-    recomputation = nn::Recomputation{request.recompute_group, request.recompute_keeps_random, {}};
+    recomputation = nn::Recomputation{
+        request.recompute_group,
+        request.recompute_keeps_random,
+        {},
+        request.recompute_keeps_products};
   }
   const nn::CheckpointedCall call(module, recomputation);
   return nn::find_invoker(request.invoker)(

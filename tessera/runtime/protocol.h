@@ -64,6 +64,7 @@ struct Fields {
   bool inputs_only = false; // backward requests: no gradients of parameters
   bool after_backward = false; // forward requests: the microbatch had a backward
   bool recompute_keeps_random = true; // forward requests: see nn::Recomputation
+  bool recompute_keeps_products = false; // forward requests
   std::int32_t recompute_group = -1; // of this call alone; -1: as the module is marked
   std::int32_t microbatch = -1;
   std::int32_t module = -1; // index into the module directory

@@ -12,6 +12,7 @@
 #include "tessera/nn/module/interceptor.h"
 #include "tessera/nn/module/recomputed_call.h"
 #include "tessera/plan/from_config.h"
+#include "tessera/recompute/attentions.h"
 #include "tessera/tensor/value.h"
 #include "tessera/train/make_runner.h"
 #include "tessera/train/step_failure.h"
@@ -139,6 +140,7 @@ std::vector<c10::IValue> StepEngine::run_step(const StepCall& call, const StepFu
   for (ModelCore* model : models()) {
     model->after_step();
   }
+  warn_of_idle_attentions();
   if (changes) {
     std::set<std::string> found;
     for (const c10::IValue& of_rank : comm::all_gather_object(
@@ -153,7 +155,8 @@ std::vector<c10::IValue> StepEngine::run_step(const StepCall& call, const StepFu
 // Without it nothing is moved, and the key is there to save memory.
 void StepEngine::warn_of_idle_offloading() {
   if (context_.offloader == nullptr || warned_of_offloading_ || nn::recomputes() ||
-      !at::GradMode::is_enabled() || context_.world->rank() != 0) {
+      recompute::attentions_recomputed() || !at::GradMode::is_enabled() ||
+      context_.world->rank() != 0) {
     return;
   }
   warned_of_offloading_ = true;
@@ -161,6 +164,26 @@ void StepEngine::warn_of_idle_offloading() {
       "offload_activations has no effect: it moves what modules with activation checkpointing "
       "keep, "
       "and there are none; flag some with set_activation_checkpointing");
+}
+
+// The ranks of a pipeline need not all have attentions.
+void StepEngine::warn_of_idle_attentions() {
+  if (!recompute::attentions_recomputed() || looked_for_attentions_ ||
+      !at::GradMode::is_enabled()) {
+    return;
+  }
+  looked_for_attentions_ = true;
+  std::int64_t run = 0;
+  for (const c10::IValue& of_rank : comm::all_gather_object(
+           *context_.world, context_.group(Group::kWorld), pack(recompute::attentions_run()))) {
+    run += of_rank.toInt();
+  }
+  if (run == 0 && context_.world->rank() == 0) {
+    log::warning(
+        "checkpoint_attentions has no effect: it recomputes attentions of the library's "
+        "transformer layers and model families that keep a matrix of scores, and this step ran "
+        "none; flag modules of your own with set_activation_checkpointing, or leave the key out");
+  }
 }
 
 // A trace sees one step function, and none is run where the partition is given.

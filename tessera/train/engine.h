@@ -120,6 +120,8 @@ class StepEngine : public std::enable_shared_from_this<StepEngine> {
   void agree_on_passes();
   void finish(const std::optional<std::string>& failure);
   void warn_of_idle_offloading();
+  /// Collective in the first step that has gradients, with checkpoint_attentions.
+  void warn_of_idle_attentions();
   void warn_of_sum(const at::Tensor& loss, double scale);
 
   Context& context_;
@@ -135,6 +137,7 @@ class StepEngine : public std::enable_shared_from_this<StepEngine> {
   bool tracing_ = false;
   bool warned_of_sum_ = false;
   bool warned_of_offloading_ = false;
+  bool looked_for_attentions_ = false;
 };
 
 } // namespace tessera::train

@@ -13,6 +13,7 @@
 #include "tessera/half/operators.h"
 #include "tessera/nn/parallel/context.h"
 #include "tessera/nn/summa/mesh.h"
+#include "tessera/recompute/attentions.h"
 #include "tessera/tensor/onednn.h"
 #include "tessera/train/engine.h"
 
@@ -123,6 +124,7 @@ void init(const Config& given) {
   made->context = make_context(config, world);
   comm::share_activity(*world, made->context->group(Group::kWorld));
   nn::set_tensor_parallel(tensor_parallel_of(*made->context));
+  recompute::set_attentions(config.checkpoint_attentions);
   made->engine = std::make_shared<train::StepEngine>(*made->context);
   holder() = std::move(made);
 }
@@ -140,6 +142,7 @@ void init(const std::string& config_file) {
 void shutdown() {
   barrier();
   nn::set_tensor_parallel({});
+  recompute::set_attentions(false);
   diagnostics::activity::leave();
   holder().reset();
 }

@@ -77,7 +77,12 @@ with tempfile.TemporaryDirectory() as work:
             '"batch": stands twice', "line 2, column 11", "line 3, column 3",
             "unknown field 'modle'; the nearest is 'model'", "'log_every'", "'data.directory'")
     refused(changed(activation_checkpointing="group_0"), "'activation_checkpointing' is 'group_0'",
-            '"each", "contiguous" or "group_x"')
+            '"each", "selective", "contiguous" or "group_x"')
+    # The forecast counts activations that are kept, and says what it does not count.
+    most = "counted as if all were kept"
+    assert most not in check(BASE)
+    assert most in check(changed(activation_checkpointing="selective"))
+    assert most in check(BASE, "--set", "parallel.checkpoint_attentions=true")
     commented = json.dumps(BASE, indent=1).replace('"steps": 2', '"steps": 2, // two\n/* end */')
     assert "//" in commented
     check(commented)

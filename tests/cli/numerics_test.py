@@ -125,10 +125,22 @@ with tempfile.TemporaryDirectory() as work:
     noisy = {"name": "gpt-tiny", "options": {"dropout": 0.1}}
     kept = losses("kept", 2, model=noisy)
     assert furthest(kept, plain) > 1e-4
-    for strategy in ("each", "contiguous"):
+    for strategy in ("each", "contiguous", "selective"):
         again = furthest(losses(strategy, 2, model=noisy, activation_checkpointing=strategy), kept)
         print(f"activations recomputed, {strategy}, beside kept: {again:.1e}")
         assert again < 1e-6
+    # Attentions alone, and with fewer bits.
+    attentions = {"checkpoint_attentions": True}
+    again = furthest(losses("attentions", 2, attentions, model=noisy), kept)
+    print(f"attentions recomputed beside kept: {again:.1e}")
+    assert again < 1e-6
+    for precision in ("bf16", "fp16"):
+        wanted = losses("kept_16", 2, model=noisy, precision=precision)
+        core = losses("attentions_16", 2, attentions, model=noisy, precision=precision)
+        rest = losses("selective_16", 2, model=noisy, precision=precision,
+                      activation_checkpointing="selective")
+        print(f"{precision}: {furthest(core, wanted):.1e}, {furthest(rest, wanted):.1e}")
+        assert furthest(core, wanted) < 1e-6 and furthest(rest, wanted) < 1e-6
     # What is kept rests in a file meanwhile, whose size the log tells.
     offloads = {"offload_activations": True, "activation_loading_horizon": 1}
     moved = losses("offloaded", 2, offloads, model=noisy, activation_checkpointing="each")

@@ -5,6 +5,8 @@
 
 #include "tessera/nn/layers/flash_attention.h"
 #include "tessera/nn/layers/placement.h"
+#include "tessera/recompute/kept_bmm.h"
+#include "tessera/recompute/kept_products.h"
 
 namespace tessera::nn {
 
@@ -71,7 +73,8 @@ at::Tensor attend_over_heads(
     const Placement where = on_mesh ? Placement::kOnMesh : Placement::kSharded;
     weights = drop(parallel, weights, where, rule.dropout, /*training=*/true);
   }
-  return joined(at::bmm(by_key_head(weights, batch * key_heads), by_head(v)));
+  const recompute::ReturnedProduct returned;
+  return joined(recompute::kept_bmm(by_key_head(weights, batch * key_heads), by_head(v)));
 }
 
 } // namespace tessera::nn

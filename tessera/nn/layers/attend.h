@@ -12,7 +12,8 @@ namespace tessera::nn {
 /// Shapes: q_BSnd, k_BTmd, v_BTmd (any strides; m divides n) -> y_BS(nd).
 /// Not collective. Threads: those that run user code.
 /// Cost: 4 B n S T d flops; keeps B n S T weights for the backward, blockwise
-/// none of them.
+/// none of them. Callers make it a region of its own where `checkpoint_attentions`
+/// says so (recompute/attentions.h).
 at::Tensor attend_over_heads(
     const TensorParallel& parallel,
     const at::Tensor& q,

@@ -7,6 +7,7 @@
 #include "tessera/nn/layers/attend.h"
 #include "tessera/nn/layers/rotary.h"
 #include "tessera/nn/parallel/shard.h"
+#include "tessera/recompute/attentions.h"
 
 namespace tessera::nn {
 
@@ -55,11 +56,18 @@ DistributedAttentionLayerImpl::DistributedAttentionLayerImpl(const TransformerOp
   }
 }
 
-/// q_BSnd, k_BTmd, v_BTmd.
-std::vector<at::Tensor> DistributedAttentionLayerImpl::query_key_values(
+std::vector<at::Tensor> DistributedAttentionLayerImpl::products(
     const at::Tensor& normed,
     const at::Tensor& cross_states,
     const Lengths& samples) {
+  if (options.cross_attention) {
+    return {query_->forward(normed, samples), key_value_->forward(cross_states, samples)};
+  }
+  return {query_key_value_->forward(normed, samples)};
+}
+
+std::vector<at::Tensor> DistributedAttentionLayerImpl::query_key_values(
+    const std::vector<at::Tensor>& products) const {
   const auto& o = options;
   const std::int64_t width = o.attention_head_size;
   const auto [groups, queries] = own_groups_;
@@ -67,21 +75,58 @@ std::vector<at::Tensor> DistributedAttentionLayerImpl::query_key_values(
     return t.view({t.size(0), t.size(1), kinds, heads, width}).unbind(2);
   };
   if (o.cross_attention) {
-    std::vector<at::Tensor> qkv =
-        features(query_->forward(normed, samples), 1, own_groups_.heads());
-    const auto kv = features(key_value_->forward(cross_states, samples), 2, groups);
+    std::vector<at::Tensor> qkv = features(products.at(0), 1, own_groups_.heads());
+    const auto kv = features(products.at(1), 2, groups);
     qkv.insert(qkv.end(), kv.begin(), kv.end());
     return qkv;
   }
-  const at::Tensor all = query_key_value_->forward(normed, samples);
+  const at::Tensor& all = products.at(0);
+  std::vector<at::Tensor> qkv;
   if (o.num_key_value_heads == 0) {
-    return features(all, 3, groups);
+    qkv = features(all, 3, groups);
+  } else {
+    const at::Tensor grouped = all.view({all.size(0), all.size(1), groups, queries + 2, width});
+    qkv = {
+        grouped.narrow(3, 0, queries).reshape({all.size(0), all.size(1), groups * queries, width}),
+        grouped.select(3, queries),
+        grouped.select(3, queries + 1)};
   }
-  const at::Tensor grouped = all.view({all.size(0), all.size(1), groups, queries + 2, width});
-  return {
-      grouped.narrow(3, 0, queries).reshape({all.size(0), all.size(1), groups * queries, width}),
-      grouped.select(3, queries),
-      grouped.select(3, queries + 1)};
+  if (o.rotary_pct > 0) {
+    const Rotary rotary{rotary_width(o), o.rotary_base, o.rotary_interleaved};
+    qkv[0] = turned_by_position(rotary, qkv[0]);
+    qkv[1] = turned_by_position(rotary, qkv[1]);
+  }
+  return qkv;
+}
+
+at::Tensor DistributedAttentionLayerImpl::attended(
+    const TensorParallel& parallel,
+    const std::vector<at::Tensor>& products,
+    const at::Tensor& mask) {
+  const auto& o = options;
+  const at::Tensor& first = products.at(0);
+  const AttentionRule rule =
+      rule_of(o, parallel, o.cross_attention, is_training(), first.scalar_type(), first.device());
+  const bool recomputed = o.checkpoint_attentions || recompute::attentions_recomputed();
+  if (!recomputed || rule.blockwise || parallel.shapes_only) {
+    const std::vector<at::Tensor> qkv = query_key_values(products);
+    return attend_over_heads(parallel, qkv[0], qkv[1], qkv[2], mask, rule);
+  }
+  std::vector<at::Tensor> inputs = products;
+  inputs.push_back(mask);
+  // The backward may come after the last holder of the layer went.
+  const auto attention =
+      [this, self = shared_from_this(), parallel, rule](const std::vector<at::Tensor>& given) {
+        const std::vector<at::Tensor> qkv = query_key_values(given);
+        return attend_over_heads(parallel, qkv[0], qkv[1], qkv[2], given.back(), rule);
+      };
+  return recompute::recompute_attention(
+      tessera::str(
+          o.cross_attention ? "the attention over other states" : "the attention",
+          " of layer ",
+          o.layer_idx),
+      inputs,
+      attention);
 }
 
 at::Tensor DistributedAttentionLayerImpl::update(
@@ -91,8 +136,8 @@ at::Tensor DistributedAttentionLayerImpl::update(
     const Lengths& samples) {
   const auto& o = options;
   const TensorParallel parallel = parallel_now();
-  std::vector<at::Tensor> qkv = query_key_values(normed, cross_states, samples);
-  const std::int64_t positions = qkv[0].size(1);
+  const std::vector<at::Tensor> all = products(normed, cross_states, samples);
+  const std::int64_t positions = all[0].size(1);
   if (!o.cross_attention && o.causal_mask_size && positions > *o.causal_mask_size) {
     throw ShapeError(tessera::str(
         "DistributedAttentionLayer: a sequence of ",
@@ -100,17 +145,9 @@ at::Tensor DistributedAttentionLayerImpl::update(
         " is longer than causal_mask_size ",
         *o.causal_mask_size));
   }
-  if (!o.cross_attention && o.rotary_pct > 0) {
-    const Rotary rotary{rotary_width(o), o.rotary_base, o.rotary_interleaved};
-    qkv[0] = turned_by_position(rotary, qkv[0]);
-    qkv[1] = turned_by_position(rotary, qkv[1]);
-  }
-  const AttentionRule rule =
-      rule_of(o, parallel, o.cross_attention, is_training(), qkv[0].scalar_type(), qkv[0].device());
-  const at::Tensor joined = attend_over_heads(parallel, qkv[0], qkv[1], qkv[2], mask, rule);
   return drop(
       parallel,
-      dense_->forward(joined, samples),
+      dense_->forward(attended(parallel, all, mask), samples),
       inside_placement(parallel),
       o.hidden_dropout_prob,
       is_training());

@@ -4,6 +4,7 @@
 
 #include "tessera/nn/layers/attention_layer.h"
 #include "tessera/nn/layers/placement.h"
+#include "tessera/recompute/kept_products.h"
 
 namespace tessera::nn {
 
@@ -61,6 +62,7 @@ at::Tensor DistributedTransformerOutputLayerImpl::update(
       Placement::kSharded,
       o.intermediate_dropout_prob,
       is_training());
+  const recompute::ReturnedProduct returned;
   return drop(
       parallel,
       dense2_->forward(kept, samples),

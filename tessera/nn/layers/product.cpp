@@ -9,6 +9,7 @@
 #include "tessera/autograd/node_data.h"
 #include "tessera/autograd/weight_gradient.h"
 #include "tessera/base/error.h"
+#include "tessera/recompute/kept_products.h"
 #include "tessera/tensor/torch_compat.h"
 
 namespace tessera::nn {
@@ -259,7 +260,9 @@ struct ProductNode : Function<ProductNode> {
     const at::Tensor operand = operand_of(call->value, x);
     context->save_for_backward({operand, weight});
     save_node_data(context, call);
-    return result_of(call->value, operand, weight, bias.has_value() ? *bias : at::Tensor());
+    return recompute::product([&] {
+      return result_of(call->value, operand, weight, bias.has_value() ? *bias : at::Tensor());
+    });
   }
 
   static variable_list backward(AutogradContext* context, variable_list grads) {

@@ -4,6 +4,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/nn/layers/placement.h"
+#include "tessera/recompute/kept_products.h"
 
 namespace tessera::nn {
 
@@ -60,10 +61,12 @@ at::Tensor DistributedTransformerLayerImpl::forward_together(
   const at::Tensor for_output =
       options.shared_layernorm ? normed : normed_by(output_->pre_layernorm());
   const at::Tensor attended = attention_->update(normed, mask, {}, samples);
+  const recompute::ReturnedCall returned(static_cast<const torch::nn::Module*>(this));
   const at::Tensor put_out = output_->update(for_output, samples);
-  return options.fp32_residual_addition
-             ? residual_sum(options, residual_sum(options, hidden, attended), put_out)
-             : residual_sum(options, hidden, attended + put_out);
+  return returned.of(
+      options.fp32_residual_addition
+          ? residual_sum(options, residual_sum(options, hidden, attended), put_out)
+          : residual_sum(options, hidden, attended + put_out));
 }
 
 at::Tensor DistributedTransformerLayerImpl::forward_part(
@@ -82,7 +85,9 @@ at::Tensor DistributedTransformerLayerImpl::forward_part(
   if (!cross_attention_.is_empty()) {
     x = cross_attention_->forward_part(x, cross_mask, cross_states, samples);
   }
-  return output_->forward_part(x, samples);
+  const recompute::ReturnedCall returned(
+      options.post_layernorm ? nullptr : static_cast<const torch::nn::Module*>(this));
+  return returned.of(output_->forward_part(x, samples));
 }
 
 TransformerState DistributedTransformerLayerImpl::forward(

@@ -99,6 +99,10 @@ struct TransformerOptions {
   bool query_key_layer_scaling = false;
   /// Blockwise softmax with a backward of its own: no S x T matrix is kept.
   bool flash_attention = false;
+  /// The attention (scores, softmax, dropout, weighted sum) keeps the results of
+  /// query_key_value only and runs again in the backward. Attention in blocks does
+  /// that by itself, and is left as it is.
+  bool checkpoint_attentions = false;
 
   // Form of the layer.
   /// Heads of keys and values, each shared by as many query heads; 0: one for

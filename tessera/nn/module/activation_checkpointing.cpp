@@ -27,7 +27,9 @@ nn::Recomputation nn::recomputation_for(
     throw ConfigError(
         str(who, ": strategy is '", options.strategy, "'; write ", recompute::kStrategies));
   }
-  if (!is_sequential(module) && (options.strategy != "each" || options.pack_args_as_tuple)) {
+  const bool selective = options.strategy == recompute::kSelective;
+  const bool for_one = options.strategy == "each" || selective;
+  if (!is_sequential(module) && (!for_one || options.pack_args_as_tuple)) {
     throw ConfigError(
         str(who,
             ": ",
@@ -39,6 +41,7 @@ nn::Recomputation nn::recomputation_for(
   nn::Recomputation how;
   how.group = is_sequential(module) ? *children : 0;
   how.preserve_rng_state = options.preserve_rng_state;
+  how.keeps_products = selective;
   return how;
 }
 

@@ -71,6 +71,8 @@ struct Recomputation {
   int group = 0;
   bool preserve_rng_state = true;
   std::string path; // of the module in its model, once that is partitioned
+  /// Whether results of products are kept, so that they are not computed again.
+  bool keeps_products = false;
 };
 
 struct Mark {

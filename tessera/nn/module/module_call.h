@@ -9,6 +9,7 @@
 #include "tessera/nn/module/handed_back.h"
 #include "tessera/nn/module/interceptor.h"
 #include "tessera/nn/module/marks.h"
+#include "tessera/nn/module/plain_forward.h"
 #include "tessera/nn/module/recomputed_call.h"
 #include "tessera/tensor/value.h"
 
@@ -33,7 +34,7 @@ struct ModuleCall {
     const nn::CallKey& known = key;
     const bool intercepted = interceptor != nullptr && interceptor->wants(target);
     if (!intercepted && &target == &impl && !nn::recomputation_of(target)) {
-      return impl.Impl::forward(std::forward<Args>(args)...);
+      return nn::plain_forward(impl, std::forward<Args>(args)...);
     }
     const c10::IValue packed = make_tuple_value({tessera::pack<std::decay_t<Args>>(args)...});
     c10::IValue result = intercepted ? interceptor->call(target, known, packed, -1, -1)
@@ -77,16 +78,14 @@ struct ModuleCall {
     return run(dynamic_cast<Impl&>(module), values, std::index_sequence_for<Args...>());
   }
 
-  // The qualified name reaches the script's own forward also where it is virtual and the object's
-  // class overrides it with a call of `dispatch`.
   template <std::size_t... I>
   static c10::IValue run(Impl& impl, Arguments& values, std::index_sequence<I...>) {
     if constexpr (std::is_void_v<Result>) {
-      impl.Impl::forward(static_cast<Args&&>(std::get<I>(values))...);
+      nn::plain_forward(impl, static_cast<Args&&>(std::get<I>(values))...);
       return {};
     } else {
       return tessera::pack<std::decay_t<Result>>(
-          impl.Impl::forward(static_cast<Args&&>(std::get<I>(values))...));
+          nn::plain_forward(impl, static_cast<Args&&>(std::get<I>(values))...));
     }
   }
 

@@ -120,6 +120,8 @@ c10::IValue run_recomputed(
   region.name = std::move(name);
   region.run = [modules, run = std::move(run)](const c10::IValue& values) { return run(values); };
   region.preserve_rng_state = how.preserve_rng_state;
+  region.keeps_products = how.keeps_products;
+  region.module = modules.size() == 1 ? modules.front().get() : nullptr;
   region.trains = false;
   for (const auto& module : modules) {
     for (const at::Tensor& parameter : module->parameters()) {

@@ -6,8 +6,8 @@
 namespace tessera::nn {
 
 /// `options` with what a tensor_parallelism scope gave of them:
-/// attention_in_fp32, query_key_layer_scaling, flash_attention and
-/// fp32_residual_addition.
+/// attention_in_fp32, query_key_layer_scaling, flash_attention,
+/// checkpoint_attentions and fp32_residual_addition.
 /// The vendor's names that choose kernels or places of a parameter and change no
 /// number are taken and change nothing: fused_softmax, fused_dropout,
 /// fused_bias_gelu, distribute_embedding (a whole language model divides its

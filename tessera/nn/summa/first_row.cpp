@@ -8,6 +8,7 @@
 #include "tessera/nn/parallel/context.h"
 #include "tessera/nn/parallel/skipped.h"
 #include "tessera/nn/summa/gemm.h"
+#include "tessera/recompute/kept_products.h"
 
 namespace tessera::nn::two_d {
 
@@ -23,7 +24,9 @@ class AddFromFirstRow : public torch::autograd::Function<AddFromFirstRow> {
       at::Tensor y,
       const at::Tensor& vector,
       const NodeDataPtr<MeshPtr>& mesh) {
-    y.add_(broadcast_from_first_row(*mesh->value, vector, {y.size(-1)}, y.options()));
+    if (!recompute::product_is_given()) { // with its bias
+      y.add_(broadcast_from_first_row(*mesh->value, vector, {y.size(-1)}, y.options()));
+    }
     ctx->mark_dirty({y});
     save_node_data(ctx, mesh);
     return y;

@@ -5,6 +5,7 @@
 #include "tessera/nn/summa/functional.h"
 #include "tessera/nn/summa/gemm.h"
 #include "tessera/nn/summa/summa.h"
+#include "tessera/recompute/kept_products.h"
 
 namespace tessera::nn::two_d {
 
@@ -22,6 +23,12 @@ std::vector<std::int64_t> with_last(const at::Tensor& x, std::int64_t size) {
   return sizes;
 }
 
+/// The result of a whole layer, with its bias, as a region keeps it.
+at::Tensor kept(at::Tensor y) {
+  recompute::keep_product(y);
+  return y;
+}
+
 } // namespace
 
 at::Tensor linear(
@@ -36,7 +43,7 @@ at::Tensor linear(
   if (bias.defined()) {
     y = add_from_first_row(mesh, y, bias);
   }
-  return at::_unsafe_view(y, with_last(x, layout.groups * layout.out.size(mesh->column())));
+  return kept(at::_unsafe_view(y, with_last(x, layout.groups * layout.out.size(mesh->column()))));
 }
 
 at::Tensor tied_linear(
@@ -48,7 +55,7 @@ at::Tensor tied_linear(
   const std::int64_t columns = columns_to_tell(*mesh, x, hidden);
   const at::Tensor y =
       summa_abt(mesh, as_matrix(x), table, {vocabulary, /*stored_transposed=*/false, columns});
-  return at::_unsafe_view(y, with_last(x, vocabulary.over_columns.size(mesh->column())));
+  return kept(at::_unsafe_view(y, with_last(x, vocabulary.over_columns.size(mesh->column()))));
 }
 
 } // namespace tessera::nn::two_d

@@ -8,6 +8,7 @@
 #include "tessera/nn/parallel/context.h"
 #include "tessera/nn/summa/product.h"
 #include "tessera/nn/summa/stationary_weights.h"
+#include "tessera/recompute/kept_products.h"
 
 namespace tessera::nn::two_d {
 
@@ -37,8 +38,14 @@ class Summa : public torch::autograd::Function<Summa> {
       const at::Tensor& b,
       const NodeDataPtr<ProductCall>& data) {
     const auto& [mesh, form, layout] = data->value;
-    const at::Tensor out = at::empty(result_sizes(*mesh, form, a, b, layout), a.options());
-    multiply(*mesh, form, a, b, layout, out);
+    // The whole linear layer keeps it, with its bias (linear.cpp).
+    at::Tensor out = recompute::given_product();
+    if (out.defined()) {
+      out = out.view(result_sizes(*mesh, form, a, b, layout));
+    } else {
+      out = at::empty(result_sizes(*mesh, form, a, b, layout), a.options());
+      multiply(*mesh, form, a, b, layout, out);
+    }
     ctx->save_for_backward({a, b});
     save_node_data(ctx, data);
     return out;

@@ -143,7 +143,7 @@ TEST(Recompute, NumbersAreThoseWithoutIt) {
         return train_distributed(config, make, random_batches(16), 4);
       };
       const Trained wanted = train("");
-      for (const char* strategy : {"each", "contiguous"}) {
+      for (const char* strategy : {"each", "contiguous", "selective"}) {
         expect_equal(train(strategy), wanted, str("pp ", pp, ", ", mode, ", ", strategy), 1e-6);
       }
     }

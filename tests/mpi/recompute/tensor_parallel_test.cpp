@@ -1,8 +1,11 @@
 // Activation checkpointing and offloading of layers that are divided over ranks, in a line and on a
 // mesh: collectives of a recomputed forward run inside of the backward, and the numbers are those
 // without.
+#include <gmock/gmock.h>
+
 #include "tessera/context/context.h"
 #include "tessera/offload/offloader.h"
+#include "tessera/recompute/attentions.h"
 
 #include "models/gpt.h"
 #include "models/presets.h"
@@ -88,8 +91,9 @@ Config config_of_case(const Case& wanted) {
 
 TEST(RecomputeTensorParallel, NumbersAreThoseWithoutIt) {
   for (const Case& wanted : cases()) {
-    const auto train = [&](const std::string& strategy, bool offloads) {
+    const auto train = [&](const std::string& strategy, bool offloads, bool attentions = false) {
       Config config = config_of_case(wanted);
+      config.checkpoint_attentions = attentions;
       config.offload_activations = offloads;
       if (offloads) {
         config.activation_loading_horizon = 1;
@@ -108,10 +112,88 @@ TEST(RecomputeTensorParallel, NumbersAreThoseWithoutIt) {
             ", ",
             wanted.mode);
     const Trained kept = train("", false);
-    for (const char* strategy : {"each", "group_2"}) {
+    for (const char* strategy : {"each", "group_2", "selective"}) {
       expect_equal(train(strategy, false), kept, what + ", " + strategy, 1e-6);
     }
     expect_equal(train("each", true), kept, what + ", offloaded", 1e-6);
+    expect_equal(train("selective", true), kept, what + ", selective, offloaded", 1e-6);
+    expect_equal(train("", false, true), kept, what + ", attentions", 1e-6);
+    expect_equal(train("", true, true), kept, what + ", attentions, offloaded", 1e-6);
+  }
+}
+
+/// Runs one step with checkpoint_attentions; the attentions that each rank recomputed, and what
+/// rank 0 warned of.
+std::pair<std::vector<std::int64_t>, std::string> attentions_of_step(const Case& wanted, bool on) {
+  Config config = config_of_case(wanted);
+  config.checkpoint_attentions = on;
+  init(config);
+  const Ended ended;
+  DistributedModel model(make_gpt(""));
+  auto train_step = tessera::step(
+      [&](torch::Tensor x, torch::Tensor y) { model.backward(token_loss(model(x), y)); });
+  const Batch mine = part_of(tokens_of(0), data_size(), data_rank());
+  ::testing::internal::CaptureStderr();
+  train_step(mine.x, mine.y);
+  return {
+      allgather(recompute::attentions_run(), Group::kPP), ::testing::internal::GetCapturedStderr()};
+}
+
+// Every layer's attention, under every distribution, on the pipeline rank that has it.
+TEST(RecomputeTensorParallel, TheKeyRecomputesTheAttentionOfEveryLayer) {
+  for (const Case& wanted : cases()) {
+    EXPECT_THAT(attentions_of_step(wanted, false).first, ::testing::Each(0));
+    const auto [ran, warned] = attentions_of_step(wanted, true);
+    std::int64_t all = 0;
+    for (const std::int64_t of_rank : ran) {
+      all += of_rank;
+    }
+    EXPECT_EQ(all, 2 * 4) << wanted.kind; // microbatches, layers
+    EXPECT_THAT(warned, ::testing::Not(::testing::HasSubstr("checkpoint_attentions")));
+  }
+}
+
+// The same of the plain models of a pipeline without tensor parallelism, and nothing to recompute.
+TEST(RecomputeTensorParallel, PlainModelsHaveAttentionsAndOthersAreToldThatTheyHaveNone) {
+  Config config = config_of(2, 2);
+  config.checkpoint_attentions = true;
+  for (const bool attends : {true, false}) {
+    init(config);
+    const Ended ended;
+    std::string warned;
+    const auto step_of = [&](auto& model, const auto& loss) {
+      auto train_step =
+          tessera::step([&](torch::Tensor x, torch::Tensor y) { model.backward(loss(x, y)); });
+      const Batch mine = part_of(tokens_of(0), dp_size(), dp_rank());
+      ::testing::internal::CaptureStderr();
+      train_step(mine.x, mine.y);
+      warned = ::testing::internal::GetCapturedStderr();
+    };
+    if (attends) {
+      models::Gpt net = [] {
+        auto options = std::get<models::GptOptions>(models::find_preset("gpt-tiny").options);
+        options.vocab_size = kVocabulary;
+        options.n_positions = kTokens;
+        options.n_layer = 4;
+        return models::Gpt(options);
+      }();
+      DistributedModel model(net);
+      step_of(model, [&](const auto& x, const auto& y) { return token_loss(model(x), y); });
+    } else {
+      nn::Sequential net{nn::Linear(kTokens, 8), nn::Linear(8, 8)};
+      DistributedModel model(net);
+      step_of(model, [&](const auto& x, const auto& /*y*/) {
+        return model(x.to(torch::kFloat)).pow(2).mean();
+      });
+    }
+    std::int64_t ran = 0;
+    for (const std::int64_t of_rank : allgather(recompute::attentions_run(), Group::kPP)) {
+      ran += of_rank;
+    }
+    EXPECT_EQ(ran, attends ? 2 * 4 : 0);
+    const bool tells = !attends && rank() == 0;
+    EXPECT_EQ(warned.find("checkpoint_attentions has no effect") != std::string::npos, tells)
+        << warned;
   }
 }
 

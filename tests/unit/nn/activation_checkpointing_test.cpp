@@ -133,6 +133,37 @@ TEST(ActivationCheckpointing, GroupsOfASequential) {
   EXPECT_EQ(regions().front(), "children 0 to 1" + of);
 }
 
+// A layer's own holder keeps its product; also where autocast makes it of another type, and without
+// a bias, where libtorch adds in another place.
+TEST(ActivationCheckpointing, SelectiveKeepsProducts) {
+  nn::Sequential net{
+      Step(), Step(), nn::Linear(torch::nn::LinearOptions(4, 4).bias(false)), Step()};
+  const auto call = [&](const torch::Tensor& x) { return net(x); };
+  const auto deep = [&](const torch::Tensor& x) { return net(x.expand({2, 3, 4})); };
+  for (const bool autocast : {false, true}) {
+    const auto found = [&](const auto& how) {
+      at::autocast::set_cpu_enabled(autocast);
+      const auto result = gradients(net->parameters(), how);
+      at::autocast::clear_cache();
+      at::autocast::set_cpu_enabled(false);
+      return result;
+    };
+    set_activation_checkpointing(net, {.strategy = "each"});
+    const auto wanted = found(call);
+    const auto wanted_deep = found(deep);
+    set_activation_checkpointing(net, {.strategy = "selective"});
+    regions().clear();
+    expect_equal(found(call), wanted);
+    EXPECT_EQ(regions().size(), 6U);
+    expect_equal(found(deep), wanted_deep);
+  }
+  Step one;
+  const auto wanted = gradients(one->parameters(), [&](const torch::Tensor& x) { return one(x); });
+  set_activation_checkpointing(one, {.strategy = "selective"});
+  expect_equal(
+      gradients(one->parameters(), [&](const torch::Tensor& x) { return one(x); }), wanted);
+}
+
 TEST(ActivationCheckpointing, EvaluationKeepsNothingAnyway) {
   Step net;
   set_activation_checkpointing(net);

@@ -1,0 +1,226 @@
+#include "tessera/recompute/kept_products.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "tessera/autograd/node_data.h"
+#include "tessera/base/error.h"
+#include "tessera/tensor/torch_compat.h"
+
+namespace tessera::recompute {
+
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::Function;
+using torch::autograd::variable_list;
+
+thread_local KeptProducts* t_products = nullptr;
+thread_local const void* t_module = nullptr; // whose call the region is
+thread_local ProductScope::Run t_run = ProductScope::Run::kFirst;
+thread_local bool t_call_is_returned = false;
+thread_local bool t_product_is_returned = false;
+
+bool lies_by_columns(const at::Tensor& matrix) {
+  return matrix.stride(0) == 1 && matrix.stride(1) == matrix.size(0);
+}
+
+/// libtorch's addmm without the product. Its gradients are computed as libtorch does, which looks
+/// at the layout of each matrix, so that they have the same bits.
+struct KeptLinear : Function<KeptLinear> {
+  static at::Tensor forward(
+      AutogradContext* context,
+      const at::Tensor& given,
+      const at::Tensor& x,
+      const at::Tensor& weight,
+      const TorchOptional<at::Tensor>& bias) {
+    context->save_for_backward({x, weight});
+    context->saved_data["has_bias"] = bias.has_value();
+    return given.variable_data();
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    require_first_order("a product that is kept");
+    const auto saved = context->get_saved_variables();
+    const at::Tensor& x = saved[0];
+    const at::Tensor& weight = saved[1];
+    const at::Tensor& gradient = gradients[0];
+    at::Tensor of_x;
+    at::Tensor of_weight;
+    if (context->needs_input_grad(1)) {
+      of_x = lies_by_columns(x) ? weight.mm(gradient.t()).t() : gradient.mm(weight.t());
+    }
+    if (context->needs_input_grad(2)) {
+      of_weight = lies_by_columns(weight) ? gradient.t().mm(x).t() : x.t().mm(gradient);
+    }
+    // The engine adds up a gradient that is larger than what it belongs to, as it does for addmm.
+    const bool for_bias = context->saved_data["has_bias"].toBool() && context->needs_input_grad(3);
+    return {at::Tensor(), of_x, of_weight, for_bias ? gradient : at::Tensor()};
+  }
+};
+
+} // namespace
+
+bool product_is_given() {
+  return t_products != nullptr && t_run == ProductScope::Run::kSecond && t_products->gives();
+}
+
+at::Tensor given_product() {
+  return product_is_given() ? t_products->next() : at::Tensor();
+}
+
+void keep_product(const at::Tensor& result) {
+  if (t_products != nullptr && t_run == ProductScope::Run::kFirst) {
+    t_products->keep(result);
+  }
+}
+
+at::Tensor kept_linear(
+    const at::Tensor& given,
+    const at::Tensor& x,
+    const at::Tensor& weight,
+    const at::Tensor& bias) {
+  const auto type = given.scalar_type(); // that of autocast, where it is on
+  TorchOptional<at::Tensor> added;
+  if (bias.defined()) {
+    added = bias.to(type);
+  }
+  return KeptLinear::apply(given, x.to(type), weight.to(type), added);
+}
+
+ReturnedCall::ReturnedCall(const void* module)
+    : previous_(std::exchange(t_call_is_returned, module != nullptr && module == t_module)) {}
+
+ReturnedCall::~ReturnedCall() {
+  t_call_is_returned = previous_;
+}
+
+at::Tensor ReturnedCall::of(at::Tensor result) const {
+  if (t_call_is_returned && t_run == ProductScope::Run::kFirst) {
+    t_products->returns(result);
+  }
+  return result;
+}
+
+ReturnedProduct::ReturnedProduct()
+    : previous_(std::exchange(t_product_is_returned, t_call_is_returned)) {}
+
+ReturnedProduct::~ReturnedProduct() {
+  t_product_is_returned = previous_;
+}
+
+void KeptProducts::keep(const at::Tensor& result) {
+  if (t_product_is_returned) {
+    returned_.push_back({result.sizes().vec(), result.options(), result, Version(result)});
+  } else if (with_results_) {
+    results_.push_back(result);
+    versions_.emplace_back(result);
+  }
+}
+
+void KeptProducts::returns(const at::Tensor& result) {
+  told_.push_back(result);
+}
+
+void KeptProducts::settle(
+    const std::vector<at::Tensor>& results,
+    const std::vector<at::Tensor>& args) {
+  const auto is_among = [](const std::vector<at::Tensor>& tensors, const at::Tensor& tensor) {
+    return std::any_of(
+        tensors.begin(), tensors.end(), [&](const at::Tensor& one) { return one.is_same(tensor); });
+  };
+  bool needed = told_.size() != 1 || !is_among(results, told_.front());
+  for (const at::Tensor& result : results) {
+    needed =
+        needed || !(!result.defined() || result.is_same(told_.front()) || is_among(args, result));
+  }
+  state_ = needed ? Returned::kNeeded : Returned::kNotNeeded;
+  told_.clear();
+  if (needed && with_results_) {
+    return;
+  }
+  for (Form& form : returned_) {
+    form.value = at::Tensor();
+  }
+  if (needed) {
+    returned_.clear(); // they are computed again
+  }
+}
+
+bool KeptProducts::gives() const {
+  return with_results_ || (t_product_is_returned && state_ == Returned::kNotNeeded);
+}
+
+at::Tensor KeptProducts::next() {
+  std::size_t& next = t_product_is_returned ? next_returned_ : next_;
+  if (next == (t_product_is_returned ? returned_.size() : results_.size())) {
+    throw UserError(
+        region_ +
+        " computed more products when it was recomputed: its flow depends on data that has "
+        "changed; take its activation checkpointing away");
+  }
+  const std::size_t i = next++;
+  if (t_product_is_returned) {
+    const Form& form = returned_[i];
+    if (!form.value.defined()) {
+      return at::zeros(form.sizes, form.options);
+    }
+    check(form.version);
+    return form.value.variable_data();
+  }
+  if (i < versions_.size()) {
+    check(versions_[i]);
+  }
+  return results_[i].variable_data();
+}
+
+void KeptProducts::check(const Version& version) const {
+  if (version.changed()) {
+    throw UserError(
+        region_ +
+        " keeps the results of its products, and one of them was changed in place: use the "
+        "out-of-place form, or another strategy of activation checkpointing than \"selective\"");
+  }
+}
+
+bool KeptProducts::all_given() const {
+  return next_ == results_.size() && next_returned_ == returned_.size();
+}
+
+void KeptProducts::start_over() {
+  next_ = 0;
+  next_returned_ = 0;
+}
+
+std::vector<at::Tensor> KeptProducts::hand_over() {
+  versions_.clear();
+  return std::exchange(results_, {});
+}
+
+void KeptProducts::take_back(std::vector<at::Tensor> results) {
+  results_ = std::move(results);
+}
+
+void KeptProducts::release() {
+  results_.clear();
+  versions_.clear();
+  returned_.clear();
+}
+
+ProductScope::ProductScope(KeptProducts& products, const void* module, Run run)
+    : previous_(std::exchange(t_products, &products)),
+      previous_module_(std::exchange(t_module, module)),
+      previous_run_(std::exchange(t_run, run)) {
+  products.start_over();
+}
+
+ProductScope::~ProductScope() {
+  t_products = previous_;
+  t_module = previous_module_;
+  t_run = previous_run_;
+}
+
+} // namespace tessera::recompute

@@ -1,0 +1,145 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "tessera/recompute/version.h"
+
+/// Selective recomputation: a region keeps the results of its products with weights, and its second
+/// run computes the cheap rest, such as norms, activation functions, dropout and attention.
+///
+/// A product asks given_product() for its result. Where there is one, this is the second run of
+/// such a region: it computes nothing, moves nothing for its result, and records what its backward
+/// needs as ever. Otherwise it computes the result and tells keep_product().
+/// Threads: as recompute::run.
+namespace tessera::recompute {
+
+/// The result of this product, which is the one that the first run kept at this place, with a
+/// history of its own; undefined outside of a second run that was given products.
+/// Throws: UserError when the first run had no product here, or what it kept was changed in place.
+at::Tensor given_product();
+
+/// In the first run of a region that keeps products, keeps `result` for the second; else nothing.
+void keep_product(const at::Tensor& result);
+
+/// Whether given_product() would return a result.
+bool product_is_given();
+
+/// The result of `compute`, or the kept one.
+template <typename Compute>
+at::Tensor product(const Compute& compute) {
+  at::Tensor result = given_product();
+  if (!result.defined()) {
+    result = compute();
+    keep_product(result);
+  }
+  return result;
+}
+
+/// A product x w + bias of libtorch whose value is `given`; its gradients have the bits of
+/// libtorch's own.
+/// Shapes: given_Ro, x_Ri, weight_io (any strides), bias_o or undefined -> y_Ro.
+at::Tensor kept_linear(
+    const at::Tensor& given,
+    const at::Tensor& x,
+    const at::Tensor& weight,
+    const at::Tensor& bias);
+
+/// While it lives, what this thread calls is, but for sums and dropout, what the forward of
+/// `module` returns, which `of` is told; with nullptr, or in a region of more than this module, it
+/// is not.
+class ReturnedCall {
+ public:
+  explicit ReturnedCall(const void* module);
+  ~ReturnedCall();
+  ReturnedCall(const ReturnedCall&) = delete;
+  ReturnedCall& operator=(const ReturnedCall&) = delete;
+
+  /// Returns `result`, which the forward returns as it is.
+  at::Tensor of(at::Tensor result) const;
+
+ private:
+  bool previous_;
+};
+
+/// While it lives, a product of this thread is, but for sums and dropout, what its call returns.
+/// Where that is a ReturnedCall, and the region returns the tensor of that call and none that it
+/// makes of it, no backward needs the product's values: the second run of any region has zeros in
+/// their place, and none keeps them.
+class ReturnedProduct {
+ public:
+  ReturnedProduct();
+  ~ReturnedProduct();
+  ReturnedProduct(const ReturnedProduct&) = delete;
+  ReturnedProduct& operator=(const ReturnedProduct&) = delete;
+
+ private:
+  bool previous_;
+};
+
+/// The products of one call of a region, in the order in which they are computed.
+class KeptProducts {
+ public:
+  /// Of `region`, a name for errors that lives as long. Without results only what returned products
+  /// look like is kept.
+  KeptProducts(const std::string& region, bool with_results)
+      : region_(region), with_results_(with_results) {}
+
+  void keep(const at::Tensor& result);
+  /// Notes what the forward of the region's module returns, and, after the first run, whether that
+  /// is what the region returns, beside arguments.
+  void returns(const at::Tensor& result);
+  void settle(const std::vector<at::Tensor>& results, const std::vector<at::Tensor>& args);
+  at::Tensor next();
+  bool gives() const;
+  bool all_given() const;
+  void start_over();
+
+  /// For a keeper, and back.
+  std::vector<at::Tensor> hand_over();
+  void take_back(std::vector<at::Tensor> results);
+  /// Lets go of all tensors.
+  void release();
+
+ private:
+  struct Form {
+    std::vector<std::int64_t> sizes;
+    at::TensorOptions options;
+    at::Tensor value; // only where it is needed
+    Version version;
+  };
+  void check(const Version& version) const;
+
+  enum class Returned { kNotKnown, kNotNeeded, kNeeded };
+  const std::string& region_;
+  bool with_results_;
+  std::vector<at::Tensor> results_;
+  std::vector<Version> versions_; // none while and after a keeper has the results
+  std::vector<Form> returned_;
+  std::vector<at::Tensor> told_; // during the first run
+  Returned state_ = Returned::kNotKnown;
+  std::size_t next_ = 0;
+  std::size_t next_returned_ = 0;
+};
+
+/// While it lives, this thread runs a region with these products, that of one call of `module`, or,
+/// with nullptr, of something else.
+class ProductScope {
+ public:
+  enum class Run { kFirst, kSecond };
+  ProductScope(KeptProducts& products, const void* module, Run run);
+  ~ProductScope();
+  ProductScope(const ProductScope&) = delete;
+  ProductScope& operator=(const ProductScope&) = delete;
+
+ private:
+  KeptProducts* previous_;
+  const void* previous_module_;
+  Run previous_run_;
+};
+
+} // namespace tessera::recompute
