@@ -266,8 +266,9 @@ std::vector<Key> precision_keys() {
           {.name = "fp16_params",
            .field = &Config::fp16_params,
            .source = str(kTorch, "; ", kPaperKeys),
-           .description = "Makes the parameters of modules that tensor parallelism divides f16, with "
-                          "f32 masters; the script gives them f16 tensors. fp16 contains it."},
+           .description =
+               "Makes the parameters of modules that tensor parallelism divides f16, with "
+               "f32 masters; the script gives them f16 tensors. fp16 contains it."},
           {.name = "bf16",
            .field = &Config::bf16,
            .source = str(kTorch, "; without sharded data parallelism: ", kOwn),

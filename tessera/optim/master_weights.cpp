@@ -30,9 +30,8 @@ at::Tensor MasterWeights::of(const at::Tensor& parameter) const {
 }
 
 bool MasterWeights::is_master(const at::Tensor& tensor) const {
-  return std::any_of(pairs_.begin(), pairs_.end(), [&](const Pair& pair) {
-    return pair.master.is_same(tensor);
-  });
+  return std::any_of(
+      pairs_.begin(), pairs_.end(), [&](const Pair& pair) { return pair.master.is_same(tensor); });
 }
 
 void MasterWeights::follow_parameters() {

@@ -43,9 +43,9 @@ struct SimulationResult {
 /// microbatch first. The schedule decides what stage 0 starts, and when the last stage starts
 /// backwards, as in the runtime. Activations and their gradients travel while stages compute. Flows
 /// that use a node's network, or the link between two nodes, at the same time share it max-min
-/// fairly, and rates change whenever a flow starts or ends. The gradients of a stage are reduced when the last replica's stage has ended
-/// (with overlap_gradients) or when every stage has ended (without); then follow the gradients of
-/// shared parameters, then the optimizer step.
+/// fairly, and rates change whenever a flow starts or ends. The gradients of a stage are reduced
+/// when the last replica's stage has ended (with overlap_gradients) or when every stage has ended
+/// (without); then follow the gradients of shared parameters, then the optimizer step.
 /// Tensor-parallel ranks run in step; their all-reduces are part of the task, at the bandwidth that
 /// cost::place gives them.
 ///

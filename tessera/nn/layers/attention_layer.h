@@ -91,10 +91,8 @@ class DistributedAttentionLayerImpl : public DistributedModule {
 
  private:
   /// What the products with the weights of queries, keys and values make.
-  std::vector<at::Tensor> products(
-      const at::Tensor& normed,
-      const at::Tensor& cross_states,
-      const Lengths& samples);
+  std::vector<at::Tensor>
+  products(const at::Tensor& normed, const at::Tensor& cross_states, const Lengths& samples);
   /// q_BSnd, k_BTmd, v_BTmd of these.
   std::vector<at::Tensor> query_key_values(const std::vector<at::Tensor>& products) const;
   /// The attention between its products, recomputed in the backward where that is asked for.

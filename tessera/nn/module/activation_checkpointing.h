@@ -19,8 +19,8 @@ struct CheckpointOptions {
   /// Of a tessera::nn::Sequential, whose children are recomputed each by itself ("each"), together
   /// as far as they follow one another on one pipeline rank ("contiguous"), or in groups of x of
   /// those ("group_x"). Other modules are one part, and take "each". "selective" is "each" that
-  /// keeps the results of products with weights as well (those of this library's layers and holders)
-  /// and computes again only what is cheap beside them: more memory, less time.
+  /// keeps the results of products with weights as well (those of this library's layers and
+  /// holders) and computes again only what is cheap beside them: more memory, less time.
   std::string strategy = "each";
 };
 
