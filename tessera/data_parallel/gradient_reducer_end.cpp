@@ -35,6 +35,7 @@ struct GradientReducer::EndOfStep {
 
 bool GradientReducer::finish(const std::optional<std::string>& failure) {
   active_ = false;
+  std::for_each(parameters_.begin(), parameters_.end(), [&](auto& p) { notice_zeroed(p); });
   const at::NoGradGuard no_grad;
   const auto problem = failure || !reduce_ || !backward_ ? failure : refused_addition();
   const bool failed = problem.has_value();

@@ -38,6 +38,7 @@ DistributedOptimizer::DistributedOptimizer(
     }
   }
   given_ = parameters_;
+  given_set_ = seen;
   if (context().config.shard_optimizer_state) {
     if (dynamic_cast<LBFGS*>(optimizer_.get()) != nullptr) {
       throw ConfigError(
@@ -67,15 +68,11 @@ Context& DistributedOptimizer::context() const {
 }
 
 std::vector<ModelCore*> DistributedOptimizer::models() const {
-  std::set<const void*> mine;
-  for (const at::Tensor& parameter : given_) {
-    mine.insert(parameter.unsafeGetTensorImpl());
-  }
   std::vector<ModelCore*> list;
   for (ModelCore* model : model_set().models()) {
     const auto parameters = model->all_parameters();
     if (std::any_of(parameters.begin(), parameters.end(), [&](const at::Tensor& parameter) {
-          return mine.contains(parameter.unsafeGetTensorImpl());
+          return given_set_.contains(parameter.unsafeGetTensorImpl());
         })) {
       list.push_back(model);
     }
@@ -313,9 +310,13 @@ at::Tensor DistributedOptimizer::evaluate(const Closure& closure) {
 }
 
 void DistributedOptimizer::zero_grad(bool set_to_none) {
-  const auto models = model_set_.lock();
-  if (models != nullptr && prepared_ == models->revision()) {
-    sharing_->forget_averages(models_);
+  // Those of the last update may be gone, or others may have come.
+  const auto held = model_set_.lock();
+  const std::vector<ModelCore*> live = held == nullptr ? std::vector<ModelCore*>() : this->models();
+  for (const ModelCore* model : live) {
+    if (model->gradients() != nullptr) {
+      model->gradients()->forget_averages(&given_set_, set_to_none);
+    }
   }
   for (at::Tensor& parameter : parameters_) {
     at::Tensor& gradient = parameter.mutable_grad();
@@ -328,7 +329,7 @@ void DistributedOptimizer::zero_grad(bool set_to_none) {
       gradient = gradient.detach().zero_();
     }
   }
-  for (ModelCore* model : models_) {
+  for (const ModelCore* model : live) {
     if (model->shards() != nullptr) {
       model->shards()->reducer().settle();
     }

@@ -2,6 +2,7 @@
 
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -86,7 +87,8 @@ class DistributedOptimizer {
   /// the closure throws. With shard_optimizer_state an error of one rank's
   /// optimizer is one of its DP_GROUP.
   at::Tensor step(const Closure& closure = nullptr);
-  /// Gradients become undefined, or zero. Not collective.
+  /// Gradients become undefined, or zero; also inside of a step, and those of this optimizer's
+  /// parameters alone. Not collective, but the same on all ranks.
   void zero_grad(bool set_to_none = true);
   std::vector<torch::optim::OptimizerParamGroup>& param_groups() {
     return optimizer_->param_groups();
@@ -213,6 +215,7 @@ class DistributedOptimizer {
   std::map<const void*, Owner> owners_;
   std::vector<model::ModelCore*> models_; // whose parameters these are
   std::vector<at::Tensor> given_; // what it was made with, also empty handles
+  std::set<const void*> given_set_; // the same, by address
   double global_grad_norm_ = 0;
   std::int64_t prepared_ = -1; // the revision of the models that `prepare` has seen
 };

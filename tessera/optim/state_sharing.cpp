@@ -213,14 +213,6 @@ std::optional<bool> StateSharing::counts_whole(
   return context.coordinates().rdp == 0 ? std::nullopt : std::optional<bool>(false);
 }
 
-void StateSharing::forget_averages(const Models& models) const {
-  for (const ModelCore* model : models) {
-    if (parameters_ != nullptr && model->gradients() != nullptr) {
-      model->gradients()->forget_averages();
-    }
-  }
-}
-
 at::Tensor StateSharing::update(
     const Context& context,
     const Models& models,
