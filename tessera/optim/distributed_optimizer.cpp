@@ -223,7 +223,8 @@ at::Tensor DistributedOptimizer::step(const Closure& closure) {
   const timeline::Span span(*context.recorder, "optimizer step", "optimizer");
   prepare();
   const bool whole_here = context.group(Group::kMP).size() == 1 && !sharing_->in_use(models_);
-  return sharing_->update(context, models_, [&] { return update(closure, whole_here); });
+  return sharing_->update(
+      context, models_, [&] { return update_shards([&] { return update(closure, whole_here); }); });
 }
 
 at::Tensor DistributedOptimizer::update(const Closure& closure, bool whole_here) {
@@ -277,11 +278,6 @@ at::Tensor DistributedOptimizer::update(const Closure& closure, bool whole_here)
   }
   end_scaled_step(overflow);
   masters_->write_back();
-  for (ModelCore* model : models_) {
-    if (model->shards() != nullptr) {
-      model->shards()->after_writing();
-    }
-  }
   return loss;
 }
 

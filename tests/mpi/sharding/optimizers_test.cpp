@@ -6,6 +6,9 @@
 namespace tessera::testing {
 namespace {
 
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
 torch::nn::Linear layer() {
   torch::manual_seed(7);
   return torch::nn::Linear(torch::nn::LinearOptions(kWidth, kWidth).bias(false));
@@ -43,6 +46,74 @@ TEST(Optimizers, Fp16GradientsMayHaveALargeSum) {
     EXPECT_FALSE(optimizer.overflow()) << by_step;
     const at::Tensor weight = model.state_dict().at("weight").to(torch::kFloat);
     EXPECT_TRUE(weight.allclose(torch::full_like(weight, 0.125), 0, 1e-3)) << by_step;
+  }
+}
+
+/// A script's own optimizer, which throws on one rank where it is told to.
+struct Own : torch::optim::SGD {
+  using SGD::SGD;
+  torch::Tensor step(LossClosure closure = nullptr) override {
+    if (fails && rank() == 1) {
+      throw std::runtime_error("planted in the update");
+    }
+    return SGD::step(closure);
+  }
+  bool fails = false;
+};
+
+TEST(Optimizers, AnErrorOfOneRankIsOneOfAll) {
+  init(sharded(world_size()));
+  const Ended ended;
+  auto net = layer();
+  DistributedModel model(net);
+  auto own = std::make_unique<Own>(model.parameters(), torch::optim::SGDOptions(0.1));
+  Own& inner = *own;
+  DistributedOptimizer optimizer(std::move(own));
+  auto step = tessera::step([&](torch::Tensor x) { model.backward(model(x).pow(2).mean()); });
+  const torch::Tensor x = mine_of(random_batches(16)(0)).x;
+  step(x);
+  inner.fails = true;
+  if (rank() == 1) {
+    EXPECT_THROW(optimizer.step(), std::runtime_error);
+  } else {
+    EXPECT_THAT(
+        error_of<UserError>([&] { optimizer.step(); }),
+        AllOf(HasSubstr("rank 1: planted"), HasSubstr("parts of this rank's parameters")));
+  }
+  inner.fails = false; // and training goes on
+  step(x);
+  optimizer.step();
+}
+
+template <typename Optimizer>
+std::string said_by() {
+  ::testing::internal::CaptureStderr();
+  {
+    init(sharded(world_size()));
+    const Ended ended;
+    auto net = layer();
+    DistributedModel model(net);
+    DistributedOptimizer optimizer(
+        std::make_unique<Optimizer>(model.parameters(), torch::optim::SGDOptions(0.1)));
+    auto step = tessera::step([&](torch::Tensor x) { model.backward(model(x).pow(2).mean()); });
+    for (int i = 0; i < 2; ++i) {
+      step(mine_of(random_batches(16)(0)).x);
+      optimizer.step();
+    }
+  }
+  return ::testing::internal::GetCapturedStderr();
+}
+
+TEST(Optimizers, OfAnotherKindAreGivenPartsWithAWarning) {
+  EXPECT_THAT(said_by<torch::optim::SGD>(), IsEmpty());
+  const std::string said = said_by<Own>();
+  int rank = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  if (rank == 0) {
+    EXPECT_THAT(said, AllOf(HasSubstr("Own"), HasSubstr("LAMB")));
+    EXPECT_EQ(said.find("LAMB"), said.rfind("LAMB")); // once
+  } else {
+    EXPECT_THAT(said, IsEmpty());
   }
 }
 
