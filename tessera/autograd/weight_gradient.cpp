@@ -13,6 +13,7 @@
 #include <torch/csrc/autograd/variable.h>
 #include <torch/library.h>
 
+#include "tessera/autograd/dispatch_mode.h"
 #include "tessera/tensor/torch_compat.h"
 
 namespace tessera {
@@ -72,7 +73,8 @@ bool takes_parts(const at::Tensor& parameter) {
   const bool fits = !gradient.defined() ||
                     (gradient.layout() == at::kStrided && gradient.sizes() == parameter.sizes() &&
                      gradient.scalar_type() == parameter.scalar_type() &&
-                     gradient.device() == parameter.device() && !gradient.requires_grad());
+                     gradient.device() == parameter.device() && !gradient.requires_grad() &&
+                     !gradient.key_set().has(kModeKey)); // no memory to write to
   const auto accumulator = torch::autograd::impl::grad_accumulator(parameter);
   const auto& hooks = accumulator->pre_hooks();
   return fits && pass->adds_once(accumulator.get()) &&

@@ -3,6 +3,8 @@
 #include <optional>
 #include <string>
 
+#include "tessera/data_parallel/parameter_set.h"
+
 namespace tessera::data_parallel {
 
 /// How the gradients of some of a model's parameters become averages over its replicas. A
@@ -22,6 +24,10 @@ class GradientPart {
   /// data-parallel ranks. `failure`: this rank's step failed.
   /// Throws: UserError with the failing rank's text when any rank failed.
   virtual bool finish(const std::optional<std::string>& failure) = 0;
+  /// A script sets gradients to zero, perhaps while a step runs: what they were, and is out of the
+  /// script's sight now, is not added again. `of`: those of these parameters, nullptr: all.
+  /// `set_to_none` false: they become zeros. Not collective.
+  virtual void forget_averages(const ParameterSet* of, bool set_to_none) = 0;
 };
 
 /// One that looks itself for what was added outside of a step.

@@ -148,6 +148,9 @@ void GradientReducer::begin(bool reduce) {
 void GradientReducer::counted(int index) {
   Parameter& parameter = parameters_[index];
   note_mixed(parameter);
+  if (parameter.zeros && at::GradMode::is_enabled()) { // create_graph adds out of place
+    parameter.zeros.emplace(parameter.tensor.grad().getIntrusivePtr());
+  }
   parameter.grown = parameter.grown || !active_ || !reduce_;
   if (!active_ || !parameter.trainable) {
     return; // the user's own backward, outside of a step
@@ -268,6 +271,9 @@ void GradientReducer::fill(Bucket& bucket, at::Tensor& flat, bool zeros) {
 void GradientReducer::launch(Bucket& bucket, bool zeros) {
   const at::NoGradGuard no_grad;
   free_what_has_arrived();
+  for (const int index : bucket.parameters) {
+    notice_zeroed(parameters_[index]);
+  }
   if (!is_free_but_for_its_gradients(bucket)) {
     // Handles of the script may still refer to the buffer. They keep it, and this step gets a new
     // one.

@@ -99,8 +99,7 @@ class GradientReducer : public GradientPart {
   /// average that only its owner has was added to or replaced.
   void average_rest();
 
-  /// A script sets its gradients to zero while a step runs: what they were is not added again.
-  void forget_averages();
+  void forget_averages(const ParameterSet* of, bool set_to_none) override;
 
  private:
   // A weak handle tells a gradient from a later one at the same address, and
@@ -121,6 +120,10 @@ class GradientReducer : public GradientPart {
     bool grown = false;
     int owner = -1; // rank that gets the average; -1: all
     at::Tensor base; // the owner's average of earlier steps, while a step adds to it
+    /// What the script sees in the place of `base`: zeros, to which backward adds. A script that
+    /// puts something else there has set its gradient to zero.
+    std::optional<WeakGradient> zeros = std::nullopt;
+    std::int64_t zeros_version = 0; // before anybody wrote to them
     /// Grew on top of an average that other ranks do not have.
     bool mixed = false;
     WeakGradient average{StrongGradient()}; // the gradient as handed back
@@ -177,6 +180,7 @@ class GradientReducer : public GradientPart {
   bool reduces_to_owner(at::ScalarType type) const;
   void note_mixed(Parameter& parameter) const;
   void set_averages_aside();
+  void notice_zeroed(Parameter& parameter);
   void add_averages_back();
   void free_what_has_arrived();
   std::optional<std::string> refused_addition() const;

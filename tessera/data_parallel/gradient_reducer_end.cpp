@@ -37,6 +37,7 @@ struct GradientReducer::EndOfStep {
 
 bool GradientReducer::finish(const std::optional<std::string>& failure) {
   active_ = false;
+  std::for_each(parameters_.begin(), parameters_.end(), [&](auto& p) { notice_zeroed(p); });
   const at::NoGradGuard no_grad;
   // Asked on every rank: another one's backward has this rank's gradients averaged.
   const auto refusal = reduce_ ? refused_addition() : std::nullopt;

@@ -113,15 +113,40 @@ void GradientReducer::set_averages_aside() {
     at::Tensor& gradient = parameter.tensor.mutable_grad();
     parameter.mixed = parameter.mixed && gradient.defined() && !is_all_zero(gradient);
     parameter.base = at::Tensor();
+    parameter.zeros.reset();
     if (reduce_ && is_here(parameter.owner) && gradient.defined() && !is_unaveraged(parameter)) {
       std::swap(parameter.base, gradient);
+      if (!parameter.base.is_sparse()) { // a sparse gradient would become dense with zeros
+        gradient = at::zeros_like(parameter.base.detach());
+        parameter.zeros.emplace(gradient.getIntrusivePtr());
+        parameter.zeros_version = static_cast<std::int64_t>(gradient._version());
+      }
     }
   }
 }
 
-void GradientReducer::forget_averages() {
-  for (Parameter& parameter : parameters_) {
+/// zero_grad of a module knows nothing of averages that are set aside, but it replaces what the
+/// script sees of them; so do all of libtorch's. Called before the gradient travels.
+void GradientReducer::notice_zeroed(Parameter& parameter) {
+  if (!parameter.zeros) {
+    return;
+  }
+  at::Tensor& gradient = parameter.tensor.mutable_grad();
+  if (parameter.zeros->_unsafe_get_target() != gradient.unsafeGetTensorImpl()) {
     parameter.base = at::Tensor();
+  } else if (static_cast<std::int64_t>(gradient._version()) == parameter.zeros_version) {
+    gradient = at::Tensor(); // nothing was added
+  }
+  parameter.zeros.reset();
+}
+
+void GradientReducer::forget_averages(const ParameterSet* of, bool set_to_none) {
+  for (Parameter& parameter : parameters_) {
+    if (of == nullptr || of->contains(parameter.tensor.unsafeGetTensorImpl())) {
+      at::Tensor& base = parameter.base;
+      const bool zero = !set_to_none && base.defined() && !base.is_sparse();
+      base = zero ? at::zeros_like(base.detach()) : at::Tensor();
+    }
   }
 }
 

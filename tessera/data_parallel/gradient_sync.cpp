@@ -43,9 +43,9 @@ void GradientSync::share_state(const ParameterSet& parameters) {
   }
 }
 
-void GradientSync::forget_averages() {
-  for (const auto& reducer : reducers_) {
-    reducer->forget_averages();
+void GradientSync::forget_averages(const ParameterSet* of, bool set_to_none) {
+  for (GradientPart* part : parts_) {
+    part->forget_averages(of, set_to_none);
   }
 }
 

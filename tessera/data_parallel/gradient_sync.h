@@ -75,8 +75,8 @@ class GradientSync {
   const std::vector<std::unique_ptr<StateOwners>>& state_owners() const {
     return state_owners_;
   }
-  /// GradientReducer::forget_averages.
-  void forget_averages();
+  /// GradientPart::forget_averages.
+  void forget_averages(const ParameterSet* of, bool set_to_none);
 
  private:
   void add(

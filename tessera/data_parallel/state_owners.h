@@ -3,19 +3,16 @@
 #include <cstdint>
 #include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 
 #include "tessera/comm/process_group.h"
+#include "tessera/data_parallel/parameter_set.h"
 #include "tessera/tensor/named_tensors.h"
 
 namespace tessera::data_parallel {
-
-/// Parameters by the address of their tensor.
-using ParameterSet = std::set<const void*>;
 
 /// An owner for each of `elements` (sizes): the largest first, each to the rank that has the fewest
 /// elements so far, to the lowest of several. A parameter is not divided, so the fullest rank has

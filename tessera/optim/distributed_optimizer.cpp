@@ -41,6 +41,7 @@ DistributedOptimizer::DistributedOptimizer(
     }
   }
   given_ = parameters_;
+  given_set_ = seen;
   if (context().config.shard_optimizer_state) {
     if (dynamic_cast<LBFGS*>(optimizer_.get()) != nullptr) {
       throw ConfigError(
@@ -70,15 +71,11 @@ Context& DistributedOptimizer::context() const {
 }
 
 std::vector<ModelCore*> DistributedOptimizer::models() const {
-  std::set<const void*> mine;
-  for (const at::Tensor& parameter : given_) {
-    mine.insert(parameter.unsafeGetTensorImpl());
-  }
   std::vector<ModelCore*> list;
   for (ModelCore* model : model_set().models()) {
     const auto parameters = model->all_parameters();
     if (std::any_of(parameters.begin(), parameters.end(), [&](const at::Tensor& parameter) {
-          return mine.contains(parameter.unsafeGetTensorImpl());
+          return given_set_.contains(parameter.unsafeGetTensorImpl());
         })) {
       list.push_back(model);
     }
@@ -251,7 +248,8 @@ at::Tensor DistributedOptimizer::step(const Closure& closure) {
   prepare();
   const bool whole_here =
       context.group(Group::kMP).size() == 1 && !sharing_->in_use(models_) && !has_shards();
-  return sharing_->update(context, models_, [&] { return update(closure, whole_here); });
+  return sharing_->update(
+      context, models_, [&] { return update_shards([&] { return update(closure, whole_here); }); });
 }
 
 at::Tensor DistributedOptimizer::update(const Closure& closure, bool whole_here) {
@@ -301,11 +299,6 @@ at::Tensor DistributedOptimizer::update(const Closure& closure, bool whole_here)
   }
   end_scaled_step(overflow);
   masters_->write_back();
-  for (ModelCore* model : models_) {
-    if (model->shards() != nullptr) {
-      model->shards()->after_writing();
-    }
-  }
   return loss;
 }
 
@@ -334,9 +327,13 @@ at::Tensor DistributedOptimizer::evaluate(const Closure& closure) {
 }
 
 void DistributedOptimizer::zero_grad(bool set_to_none) {
-  const auto models = model_set_.lock();
-  if (models != nullptr && prepared_ == models->revision()) {
-    sharing_->forget_averages(models_);
+  // Those of the last update may be gone, or others may have come.
+  const auto held = model_set_.lock();
+  const std::vector<ModelCore*> live = held == nullptr ? std::vector<ModelCore*>() : this->models();
+  for (const ModelCore* model : live) {
+    if (model->gradients() != nullptr) {
+      model->gradients()->forget_averages(&given_set_, set_to_none);
+    }
   }
   for (at::Tensor& parameter : parameters_) {
     at::Tensor& gradient = parameter.mutable_grad();
@@ -349,7 +346,7 @@ void DistributedOptimizer::zero_grad(bool set_to_none) {
       gradient = gradient.detach().zero_();
     }
   }
-  for (ModelCore* model : models_) {
+  for (const ModelCore* model : live) {
     if (model->shards() != nullptr) {
       model->shards()->reducer().settle();
     }

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -83,10 +85,11 @@ class DistributedOptimizer {
   /// Throws: UserError (alike on every rank) when the closure returns no loss,
   /// when an optimizer other than LBFGS calls it more than once although no rank
   /// holds the whole model and its state, or as GradientSync::average_rest; what
-  /// the closure throws. With shard_optimizer_state an error of one rank's
-  /// optimizer is one of its DP_GROUP.
+  /// the closure throws. With shard_optimizer_state or sharded_data_parallel_degree
+  /// an error of one rank's optimizer is one of its DP_GROUP.
   at::Tensor step(const Closure& closure = nullptr);
-  /// Gradients become undefined, or zero. Not collective.
+  /// Gradients become undefined, or zero; also inside of a step, and those of this optimizer's
+  /// parameters alone. Not collective, but the same on all ranks.
   void zero_grad(bool set_to_none = true);
   std::vector<torch::optim::OptimizerParamGroup>& param_groups() {
     return optimizer_->param_groups();
@@ -195,6 +198,8 @@ class DistributedOptimizer {
   void end_scaled_step(bool overflow);
   double clip(double max_norm, bool only_stepped);
   bool has_shards() const;
+  at::Tensor update_shards(const std::function<at::Tensor()>& update);
+  void warn_of_parts();
   double clip_shards(double max_norm);
   at::Tensor evaluate(const Closure& closure);
   std::vector<at::Tensor> counted_once(const at::Tensor& parameter, const at::Tensor& tensor) const;
@@ -213,6 +218,8 @@ class DistributedOptimizer {
   std::map<const void*, Owner> owners_;
   std::vector<model::ModelCore*> models_; // whose parameters these are
   std::vector<at::Tensor> given_; // what it was made with, also empty handles
+  std::set<const void*> given_set_; // the same, by address
+  bool warned_of_parts_ = false;
   double global_grad_norm_ = 0;
   std::int64_t prepared_ = -1; // the revision of the models that `prepare` has seen
 };

@@ -11,6 +11,7 @@
 #include "tessera/base/error.h"
 #include "tessera/context/agreement.h"
 #include "tessera/model/model_core.h"
+#include "tessera/optim/failed_update.h"
 #include "tessera/state/optimizer_parts.h"
 #include "tessera/tensor/value.h"
 
@@ -44,18 +45,6 @@ Groups groups_of(const StateSharing::Models& models) {
   return groups;
 }
 
-std::string text_of(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const c10::Error& of_torch) {
-    return of_torch.what_without_backtrace();
-  } catch (const std::exception& other) {
-    return other.what();
-  } catch (...) {
-    return "an exception that is no std::exception";
-  }
-}
-
 /// The parameters of `shared` that may have changed on their owners. One rank's error is an error
 /// of all, since its values cannot be had.
 std::vector<OwnedTensor> changed(
@@ -78,12 +67,8 @@ std::vector<OwnedTensor> changed(
   }
   group.control().all_reduce(flags, comm::ReduceOp::kMax);
   if (failed != 0) {
-    const auto problem = first_problem(
-        *context.world,
-        group.control(),
-        error == nullptr ? std::nullopt
-                         : std::optional<std::string>(
-                               str("rank ", context.world->rank(), ": ", text_of(error))));
+    const auto problem =
+        first_problem(*context.world, group.control(), failure_text(context, error));
     if (error != nullptr) {
       std::rethrow_exception(error);
     }
@@ -211,14 +196,6 @@ std::optional<bool> StateSharing::counts_whole(
   }
   // Every rank has this one; replicas count it once.
   return context.coordinates().rdp == 0 ? std::nullopt : std::optional<bool>(false);
-}
-
-void StateSharing::forget_averages(const Models& models) const {
-  for (const ModelCore* model : models) {
-    if (parameters_ != nullptr && model->gradients() != nullptr) {
-      model->gradients()->forget_averages();
-    }
-  }
 }
 
 at::Tensor StateSharing::update(

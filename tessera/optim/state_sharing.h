@@ -46,8 +46,6 @@ class StateSharing {
   /// nullopt where other rules decide which part. Not collective.
   std::optional<bool>
   counts_whole(const Context& context, const Models& models, const at::Tensor& parameter) const;
-  /// A script sets its gradients to zero. Not collective.
-  void forget_averages(const Models& models) const;
 
   /// Runs `update`, then gives every rank the owners' values of all parameters that may have
   /// changed: those that need gradients or have one. Collective over the DP_GROUP.

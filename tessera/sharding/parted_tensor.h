@@ -16,7 +16,9 @@ namespace tessera::sharding {
 struct GradientSlot {
   std::string name; // of the parameter
   at::Tensor part; // of the parameter; its grad is the average over the replicas
-  at::Tensor sum; // of this part, over the ranks of the shard group, not averaged yet
+  /// Of this part, over the ranks of the shard group, not averaged yet; of f16 in f32, because it
+  /// is not scaled and may be out of f16's range.
+  at::Tensor sum;
   bool reached = false; // some rank has added to what `sum` holds
   at::Tensor extra; // of the whole parameter, from a backward outside of steps
   bool active() const {

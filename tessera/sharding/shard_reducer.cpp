@@ -9,8 +9,6 @@
 
 #include "tessera/autograd/addition_hook.h"
 #include "tessera/base/error.h"
-#include "tessera/context/agreement.h"
-#include "tessera/tensor/value.h"
 
 namespace tessera::sharding {
 
@@ -128,12 +126,10 @@ void ShardReducer::begin(bool reduce) {
   next_bucket_ = 0;
   completed_ = 0;
   for (Parameter& parameter : parameters_) {
-    parameter.reached = false;
+    parameter.reached_in = -1;
+    parameter.zeroed_in = -1;
     parameter.first_done = -1;
-    // Backward adds to a tensor of its own; what was added outside of steps goes along with it.
-    if (!has_whole_gradient(parameter)) {
-      whole_gradient(parameter) = std::exchange(parameter.slot->extra, at::Tensor());
-    }
+    see(parameter);
   }
   expect_additions();
 }
@@ -167,6 +163,15 @@ void ShardReducer::added(int index) {
   if (!active_ || parameter.bucket < 0) {
     return; // the user's own backward, outside of a step
   }
+  if (!at::GradMode::is_enabled()) { // create_graph adds out of place
+    notice_zeroed(parameter);
+  }
+  // The first addition goes to the handle. The next ones are to a tensor of their own, and what was
+  // added outside of steps goes along.
+  if (is_gradient_handle(gradient)) {
+    gradient = std::exchange(parameter.slot->extra, at::Tensor());
+  }
+  see(parameter);
   backward_ = true;
   ++parameter.count;
   if (!learnt_) {
@@ -180,6 +185,9 @@ void ShardReducer::added(int index) {
 void ShardReducer::end_microbatch() {
   if (!active_) {
     return;
+  }
+  for (Parameter& parameter : parameters_) {
+    notice_zeroed(parameter);
   }
   if (backward_) {
     launch_through(microbatch_);
@@ -215,20 +223,30 @@ void ShardReducer::launch_ready() {
   }
 }
 
+at::TensorOptions ShardReducer::options_of_sum(const at::Tensor& part) {
+  const auto type = part.scalar_type();
+  return part.options().requires_grad(false).dtype(type == at::kHalf ? at::kFloat : type);
+}
+
 void ShardReducer::launch(std::size_t index, bool zeros) {
   const at::NoGradGuard no_grad;
   const Bucket& bucket = buckets_[index];
   const int ranks = shards_.size();
   const at::Tensor& like = parameters_[bucket.parameters[0]].divided->part;
-  Flight flight{index, {}, {}, nullptr};
-  flight.flat = at::empty({ranks, bucket.part_elements}, like.options().requires_grad(false));
+  Flight flight{index, launching_, {}, {}, nullptr};
+  flight.flat = at::empty({ranks, bucket.part_elements}, options_of_sum(like));
   flight.part = at::empty({bucket.part_elements}, flight.flat.options());
   std::int64_t offset = 0;
   for (const int i : bucket.parameters) {
     Parameter& parameter = parameters_[i];
     const std::int64_t per_rank = parameter.divided->per_rank;
+    notice_zeroed(parameter);
     at::Tensor& gradient = whole_gradient(parameter);
-    const bool given = !zeros && has_whole_gradient(parameter);
+    const bool wanted = !zeros && launching_ >= parameter.zeroed_in;
+    if (wanted && !has_whole_gradient(parameter) && parameter.slot->extra.defined()) {
+      gradient = std::exchange(parameter.slot->extra, at::Tensor());
+    }
+    const bool given = wanted && has_whole_gradient(parameter);
     const at::Tensor rows = given ? gradient.detach().reshape({-1}) : at::Tensor();
     for (int rank = 0; rank < ranks; ++rank) {
       const at::Tensor to = flight.flat[rank].narrow(0, offset, per_rank);
@@ -242,8 +260,9 @@ void ShardReducer::launch(std::size_t index, bool zeros) {
       }
     }
     if (given) {
-      parameter.reached = true;
+      parameter.reached_in = launching_;
       gradient = at::Tensor();
+      see(parameter);
     }
     offset += per_rank;
   }
@@ -264,7 +283,9 @@ void ShardReducer::land(bool wait) {
       const Parameter& parameter = parameters_[i];
       const at::Tensor part = flight.part.narrow(0, offset, parameter.divided->per_rank);
       at::Tensor& sum = parameter.slot->sum;
-      if (sum.defined()) {
+      if (flight.microbatch < parameter.zeroed_in) {
+        // A later microbatch has set it to zero.
+      } else if (sum.defined()) {
         sum.add_(part);
       } else {
         sum = part.clone();
@@ -274,140 +295,45 @@ void ShardReducer::land(bool wait) {
   }
 }
 
-bool ShardReducer::finish(const std::optional<std::string>& failure) {
-  const at::NoGradGuard no_grad;
-  active_ = false;
-  // One agreement, any rank's yes is a yes: failed, backward, which buckets have late parts, which
-  // parameters were reached.
-  at::Tensor flags =
-      at::zeros({static_cast<std::int64_t>(2 + buckets_.size() + parameters_.size())}, at::kByte);
-  auto* flag = flags.data_ptr<std::uint8_t>();
-  auto* late = flag + 2;
-  auto* reached = late + buckets_.size();
-  flag[0] = failure.has_value() ? 1 : 0;
-  flag[1] = backward_ ? 1 : 0;
-  const bool all_left = launching_ == microbatches_;
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    const Parameter& parameter = parameters_[i];
-    const bool waits = has_whole_gradient(parameter) && parameter.bucket >= 0;
-    reached[i] = parameter.reached || waits ? 1 : 0;
-    if (waits && all_left) {
-      late[parameter.bucket] = 1;
-    }
+void ShardReducer::see(Parameter& parameter) {
+  const at::Tensor& gradient = whole_gradient(parameter);
+  parameter.seen.reset();
+  if (gradient.defined()) {
+    parameter.seen.emplace(gradient.getIntrusivePtr());
   }
-  control_.all_reduce(flags, comm::ReduceOp::kMax);
-  const bool backward = flag[1] != 0;
-  if (backward) {
-    launch_through(microbatches_ - 1);
-    for (std::size_t i = 0; i < buckets_.size(); ++i) {
-      if (late[i] != 0) {
-        launch(i, false);
-      }
-    }
+}
+
+/// zero_grad of a module knows nothing of parts, but it replaces what the script sees of a
+/// gradient. A handle that takes its place has set the parts to zero already.
+void ShardReducer::notice_zeroed(Parameter& parameter) {
+  const at::Tensor& gradient = whole_gradient(parameter);
+  if (parameter.seen && !is_gradient_handle(gradient) &&
+      parameter.seen->_unsafe_get_target() != gradient.unsafeGetTensorImpl()) {
+    forget(parameter, /*set_to_none=*/true);
+    see(parameter);
   }
-  land(true);
-  if (flag[0] == 0 && backward) {
-    for (std::size_t i = 0; i < parameters_.size(); ++i) {
-      Parameter& parameter = parameters_[i];
-      parameter.slot->reached = parameter.slot->reached || reached[i] != 0;
-      if (reduce_) {
-        average(parameter);
-      }
-    }
-    learn_order();
+}
+
+/// What earlier steps and earlier microbatches of this one have left.
+void ShardReducer::forget(Parameter& parameter, bool set_to_none) {
+  GradientSlot& slot = *parameter.slot;
+  const bool any = slot.part.grad().defined() || (slot.reached && slot.sum.defined());
+  slot.part.mutable_grad() =
+      any && !set_to_none ? at::zeros_like(slot.part.detach()) : at::Tensor();
+  slot.sum = at::Tensor();
+  slot.extra = at::Tensor();
+  slot.reached = false;
+  parameter.zeroed_in = microbatch_;
+}
+
+void ShardReducer::forget_averages(const data_parallel::ParameterSet* of, bool set_to_none) {
+  if (!active_) {
+    return; // all of a gradient is in its handle
   }
   for (Parameter& parameter : parameters_) {
-    show_handle(parameter);
-  }
-  if (flag[0] != 0) {
-    throw_first_problem<UserError>(world_, control_, failure);
-  }
-  return backward;
-}
-
-/// The sum becomes an average, and is added to the average that was there.
-void ShardReducer::average(Parameter& parameter) {
-  GradientSlot& slot = *parameter.slot;
-  at::Tensor sum = std::exchange(slot.sum, at::Tensor());
-  if (!std::exchange(slot.reached, false) || !sum.defined()) {
-    return;
-  }
-  if (replicas_.size() == 1) {
-    sum.mul_(options_.scale);
-  } else {
-    replicas_.scaled_sum_async(sum, options_.scale)->wait();
-  }
-  at::Tensor& gradient = slot.part.mutable_grad();
-  gradient = gradient.defined() ? gradient + sum : sum;
-}
-
-void ShardReducer::learn_order() {
-  if (learnt_) {
-    return;
-  }
-  std::vector<std::int64_t> order(parameters_.size());
-  std::iota(order.begin(), order.end(), 0);
-  const auto position = [&](std::int64_t index) {
-    const int done = parameters_[index].first_done;
-    return done < 0 ? completed_ : done; // a parameter that was never reached comes last
-  };
-  std::stable_sort(
-      order.begin(), order.end(), [&](auto a, auto b) { return position(a) < position(b); });
-  // All ranks take the first one's order.
-  const auto agreed =
-      unpack<std::vector<std::int64_t>>(comm::broadcast_object(world_, control_, pack(order), 0));
-  make_buckets(std::vector<int>(agreed.begin(), agreed.end()));
-  learnt_ = true;
-}
-
-void ShardReducer::average_rest() {
-  const at::NoGradGuard no_grad;
-  settle();
-  // One agreement: which parameters have a gradient that no step took, which have sums, and which
-  // have an average.
-  const std::size_t count = parameters_.size();
-  at::Tensor flags = at::zeros({static_cast<std::int64_t>(3 * count + 1)}, at::kByte);
-  auto* whole = flags.data_ptr<std::uint8_t>();
-  auto* sums = whole + count;
-  auto* averages = sums + count;
-  for (std::size_t i = 0; i < count; ++i) {
-    const Parameter& parameter = parameters_[i];
-    const GradientSlot& slot = *parameter.slot;
-    whole[i] = has_whole_gradient(parameter) ? 1 : 0;
-    sums[i] = (slot.reached && slot.sum.defined()) || slot.extra.defined() ? 1 : 0;
-    averages[i] = is_gradient_handle(parameter.divided->whole.grad()) ? 1 : 0;
-  }
-  control_.all_reduce(flags, comm::ReduceOp::kMax);
-  for (std::size_t i = 0; i < count; ++i) {
-    Parameter& parameter = parameters_[i];
-    if (whole[i] != 0 && averages[i] != 0) {
-      throw UserError(
-          str("the gradient of the parameter '",
-              parameter.divided->name,
-              "' was replaced on some ranks and kept on others, and each of them has a part of it "
-              "(sharded_data_parallel_degree); do the same on all ranks"));
+    if (of == nullptr || of->contains(parameter.divided->whole.unsafeGetTensorImpl())) {
+      forget(parameter, set_to_none);
     }
-    if (whole[i] == 0 && sums[i] == 0) {
-      continue;
-    }
-    GradientSlot& slot = *parameter.slot;
-    const DividedParameter& divided = *parameter.divided;
-    at::Tensor rows =
-        at::zeros({divided.per_rank * shards_.size()}, divided.part.options().requires_grad(false));
-    const at::Tensor own = has_whole_gradient(parameter) ? whole_gradient(parameter) : slot.extra;
-    if (own.defined()) {
-      rows.narrow(0, 0, own.numel()).copy_(own.detach().reshape({-1}));
-    }
-    at::Tensor part = at::empty({divided.per_rank}, rows.options());
-    shards_.reduce_scatter(part, rows, comm::ReduceOp::kSum);
-    slot.sum = slot.sum.defined() && slot.reached ? slot.sum + part : part;
-    slot.extra = at::Tensor();
-    slot.reached = true;
-    if (has_whole_gradient(parameter)) {
-      whole_gradient(parameter) = at::Tensor();
-    }
-    average(parameter);
-    show_handle(parameter);
   }
 }
 

@@ -59,17 +59,25 @@ class ShardReducer : public data_parallel::SettlingGradientPart {
   }
   bool finish(const std::optional<std::string>& failure) override;
   void average_rest() override;
+  /// The same on all data-parallel ranks: an error of `finish` where it was not.
+  void forget_averages(const data_parallel::ParameterSet* of, bool set_to_none) override;
   /// Forgets gradients whose handle the script has dropped. Not collective.
   void settle();
 
  private:
+  // A weak handle tells a gradient from a later one at the same address.
+  using WeakGradient = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
   struct Parameter {
     const DividedParameter* divided;
     std::shared_ptr<GradientSlot> slot;
     std::shared_ptr<torch::autograd::Node> accumulator; // with our hook, once it needed gradients
     std::uintptr_t hook = 0;
     bool trainable = false;
-    bool reached = false; // in this step, on this rank
+    int reached_in = -1; // the last microbatch of this step that has added to it on this rank
+    /// What this rank has left in the script's sight; other things there were put by the script,
+    /// which then has set its gradient to zero.
+    std::optional<WeakGradient> seen = std::nullopt;
+    int zeroed_in = -1; // the last microbatch of this step in which the script has done so
     int count = 0; // additions in this microbatch
     int expected = 0; // additions in the last microbatch that had any
     int first_done = -1; // position in the order of completion
@@ -83,6 +91,7 @@ class ShardReducer : public data_parallel::SettlingGradientPart {
   /// A bucket on its way.
   struct Flight {
     std::size_t bucket;
+    int microbatch; // what a later one sets to zero is dropped
     at::Tensor flat;
     at::Tensor part;
     comm::WorkPtr work;
@@ -97,7 +106,11 @@ class ShardReducer : public data_parallel::SettlingGradientPart {
   void launch_ready();
   void launch(std::size_t bucket, bool zeros);
   void land(bool wait);
+  static at::TensorOptions options_of_sum(const at::Tensor& part);
   void average(Parameter& parameter);
+  void see(Parameter& parameter);
+  void notice_zeroed(Parameter& parameter);
+  void forget(Parameter& parameter, bool set_to_none);
   void show_handle(Parameter& parameter);
   at::Tensor& whole_gradient(const Parameter& parameter) const {
     return parameter.divided->whole.mutable_grad();

@@ -100,6 +100,9 @@ bool Model::is_training() const {
 }
 
 void Model::zero_grad() const {
+  if (core_->gradients() != nullptr) {
+    core_->gradients()->forget_averages(nullptr, /*set_to_none=*/false);
+  }
   core_->root()->zero_grad();
 }
 

@@ -128,7 +128,7 @@ TEST(OwnedGradients, AStepAddsToWhatIsThere) {
     }
     replica.reducer->begin(true);
     replica.zero();
-    replica.reducer->forget_averages();
+    replica.reducer->forget_averages(nullptr, /*set_to_none=*/true);
     replica.add(0, 6);
     replica.reducer->finish({});
     replica.expect(0, 6);

@@ -1,0 +1,171 @@
+// The end of a step: what the ranks agree on, and how sums become averages.
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include <ATen/ATen.h>
+
+#include "tessera/base/error.h"
+#include "tessera/context/agreement.h"
+#include "tessera/sharding/shard_reducer.h"
+#include "tessera/tensor/value.h"
+
+namespace tessera::sharding {
+
+bool ShardReducer::finish(const std::optional<std::string>& failure) {
+  const at::NoGradGuard no_grad;
+  active_ = false;
+  // One agreement, any rank's yes is a yes: failed, backward, which buckets have late parts, which
+  // parameters were reached; and the first and the last microbatch that set each to zero.
+  const std::size_t count = parameters_.size();
+  at::Tensor flags =
+      at::zeros({static_cast<std::int64_t>(2 + buckets_.size() + 3 * count)}, at::kInt);
+  auto* flag = flags.data_ptr<int>();
+  auto* late = flag + 2;
+  auto* reached = late + buckets_.size();
+  auto* zeroed = reached + count;
+  auto* less_zeroed = zeroed + count;
+  flag[0] = failure.has_value() ? 1 : 0;
+  flag[1] = backward_ ? 1 : 0;
+  const bool all_left = launching_ == microbatches_;
+  for (std::size_t i = 0; i < count; ++i) {
+    const Parameter& parameter = parameters_[i];
+    const bool waits =
+        parameter.bucket >= 0 && (has_whole_gradient(parameter) || parameter.slot->extra.defined());
+    const bool left = parameter.reached_in >= std::max(parameter.zeroed_in, 0);
+    reached[i] = left || waits ? 1 : 0;
+    zeroed[i] = parameter.zeroed_in;
+    less_zeroed[i] = -parameter.zeroed_in;
+    if (waits && all_left) {
+      late[parameter.bucket] = 1;
+    }
+  }
+  control_.all_reduce(flags, comm::ReduceOp::kMax);
+  const bool backward = flag[1] != 0;
+  if (backward) {
+    launch_through(microbatches_ - 1);
+    for (std::size_t i = 0; i < buckets_.size(); ++i) {
+      if (late[i] != 0) {
+        launch(i, false);
+      }
+    }
+  }
+  land(true);
+  std::size_t differs = 0; // the first parameter that was not set to zero alike
+  while (differs < count && zeroed[differs] == -less_zeroed[differs]) {
+    ++differs;
+  }
+  if (flag[0] == 0 && differs == count && backward) {
+    for (std::size_t i = 0; i < count; ++i) {
+      Parameter& parameter = parameters_[i];
+      parameter.slot->reached = parameter.slot->reached || reached[i] != 0;
+      if (reduce_) {
+        average(parameter);
+      }
+    }
+    learn_order();
+  }
+  for (Parameter& parameter : parameters_) {
+    show_handle(parameter);
+  }
+  if (flag[0] != 0) {
+    throw_first_problem<UserError>(world_, control_, failure);
+  }
+  if (differs != count) {
+    throw UserError(
+        str("the gradient of the parameter '",
+            parameters_[differs].divided->name,
+            "' was set to zero inside of a step by some ranks, and by others in another microbatch "
+            "or not at all, and each of them has a part of it (sharded_data_parallel_degree); call "
+            "zero_grad before the step, or optimizer.zero_grad() inside of it on all ranks alike"));
+  }
+  return backward;
+}
+
+/// The sum becomes an average, and is added to the average that was there.
+void ShardReducer::average(Parameter& parameter) {
+  GradientSlot& slot = *parameter.slot;
+  at::Tensor sum = std::exchange(slot.sum, at::Tensor());
+  if (!std::exchange(slot.reached, false) || !sum.defined()) {
+    return;
+  }
+  if (replicas_.size() == 1) {
+    sum.mul_(options_.scale);
+  } else {
+    replicas_.scaled_sum_async(sum, options_.scale)->wait();
+  }
+  sum = sum.to(slot.part.scalar_type());
+  at::Tensor& gradient = slot.part.mutable_grad();
+  gradient = gradient.defined() ? gradient + sum : sum;
+}
+
+void ShardReducer::learn_order() {
+  if (learnt_) {
+    return;
+  }
+  std::vector<std::int64_t> order(parameters_.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto position = [&](std::int64_t index) {
+    const int done = parameters_[index].first_done;
+    return done < 0 ? completed_ : done; // a parameter that was never reached comes last
+  };
+  std::stable_sort(
+      order.begin(), order.end(), [&](auto a, auto b) { return position(a) < position(b); });
+  // All ranks take the first one's order.
+  const auto agreed =
+      unpack<std::vector<std::int64_t>>(comm::broadcast_object(world_, control_, pack(order), 0));
+  make_buckets(std::vector<int>(agreed.begin(), agreed.end()));
+  learnt_ = true;
+}
+
+void ShardReducer::average_rest() {
+  const at::NoGradGuard no_grad;
+  settle();
+  // One agreement: which parameters have a gradient that no step took, which have sums, and which
+  // have an average.
+  const std::size_t count = parameters_.size();
+  at::Tensor flags = at::zeros({static_cast<std::int64_t>(3 * count + 1)}, at::kByte);
+  auto* whole = flags.data_ptr<std::uint8_t>();
+  auto* sums = whole + count;
+  auto* averages = sums + count;
+  for (std::size_t i = 0; i < count; ++i) {
+    const Parameter& parameter = parameters_[i];
+    const GradientSlot& slot = *parameter.slot;
+    whole[i] = has_whole_gradient(parameter) ? 1 : 0;
+    sums[i] = (slot.reached && slot.sum.defined()) || slot.extra.defined() ? 1 : 0;
+    averages[i] = is_gradient_handle(parameter.divided->whole.grad()) ? 1 : 0;
+  }
+  control_.all_reduce(flags, comm::ReduceOp::kMax);
+  for (std::size_t i = 0; i < count; ++i) {
+    Parameter& parameter = parameters_[i];
+    if (whole[i] != 0 && averages[i] != 0) {
+      throw UserError(
+          str("the gradient of the parameter '",
+              parameter.divided->name,
+              "' was replaced on some ranks and kept on others, and each of them has a part of it "
+              "(sharded_data_parallel_degree); do the same on all ranks"));
+    }
+    if (whole[i] == 0 && sums[i] == 0) {
+      continue;
+    }
+    GradientSlot& slot = *parameter.slot;
+    const DividedParameter& divided = *parameter.divided;
+    at::Tensor rows = at::zeros({divided.per_rank * shards_.size()}, options_of_sum(divided.part));
+    const at::Tensor own = has_whole_gradient(parameter) ? whole_gradient(parameter) : slot.extra;
+    if (own.defined()) {
+      rows.narrow(0, 0, own.numel()).copy_(own.detach().reshape({-1}));
+    }
+    at::Tensor part = at::empty({divided.per_rank}, rows.options());
+    shards_.reduce_scatter(part, rows, comm::ReduceOp::kSum);
+    slot.sum = slot.sum.defined() && slot.reached ? slot.sum + part : part;
+    slot.extra = at::Tensor();
+    slot.reached = true;
+    if (has_whole_gradient(parameter)) {
+      whole_gradient(parameter) = at::Tensor();
+    }
+    average(parameter);
+    show_handle(parameter);
+  }
+}
+
+} // namespace tessera::sharding
