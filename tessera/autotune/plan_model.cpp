@@ -1,6 +1,7 @@
 #include "tessera/autotune/plan_model.h"
 
 #include "tessera/cost/constants.h"
+#include "tessera/cost/gradient_overlap.h"
 #include "tessera/planner/decision.h"
 #include "tessera/planner/explain.h"
 #include "tessera/planner/planned_config.h"
@@ -27,6 +28,7 @@ void search_what_runs(
   constexpr int kMostDevices = 256;
   search.runnable_only = true;
   search.constants = cost::runtime_constants(cluster, model.precision);
+  search.overlap_gradients = search.overlap_gradients || cost::reduces_beside_backwards(cluster);
   search.simulate = cluster.device_count() <= kMostDevices ? kSimulated : search.simulate;
 }
 

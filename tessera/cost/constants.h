@@ -28,6 +28,9 @@ struct Constants {
   /// Bytes of one gradient in the all-reduce over replicas, here f32.
   double gradient_wire_bytes = 4;
 
+  /// Bytes of one bucket in which gradients travel while a backward runs, the runtime's default.
+  double gradient_bucket_bytes = 25.0 * (1 << 20);
+
   // -- Device memory --
   /// Bytes of the copies of one gradient that reducing and applying it needs: the
   /// half-precision bucket, the f32 copy, its flat buffer, and the f32 gradient of

@@ -150,16 +150,6 @@ TEST(Price, MeasuredFixedSecondsReplaceTheHostsLaunches) {
   EXPECT_THROW(validate(model), ConfigError);
 }
 
-TEST(Price, OverlapHidesGradientsBehindTheLastBackward) {
-  const DescribedModel model = small_model(2);
-  const Cluster cluster = small_cluster(2, 0);
-  Strategy strategy = small_strategy(1, 4, 1, 1, 2);
-  const double whole = price(model, cluster, strategy, bare_constants()).gradient_seconds;
-  strategy.overlap_gradients = true;
-  EXPECT_NEAR(
-      price(model, cluster, strategy, bare_constants()).gradient_seconds, whole - 2 * 2e-3, 1e-12);
-}
-
 TEST(Memory, SchedulesKeepDifferentNumbersOfMicrobatches) {
   Strategy strategy = small_strategy(4, 1, 1, 1, 4);
   EXPECT_EQ(in_flight(strategy, 0, 16), 4);
