@@ -23,9 +23,13 @@ double all_reduces_inside(
     int degree,
     const Constants& constants) {
   double bytes_per_s = 0;
-  for (const Node& node : cluster.nodes) {
-    if (node.count > 1 && &cluster.kinds[static_cast<std::size_t>(node.kind)] == &kind) {
-      bytes_per_s = std::max(bytes_per_s, node.intra_bytes_per_s);
+  Span inside;
+  for (std::size_t n = 0; n < cluster.nodes.size(); ++n) {
+    const Node& node = cluster.nodes[n];
+    if (node.count > 1 && &cluster.kinds[static_cast<std::size_t>(node.kind)] == &kind &&
+        node.intra_bytes_per_s > bytes_per_s) {
+      bytes_per_s = node.intra_bytes_per_s;
+      inside = cluster.span_of({static_cast<int>(n)});
     }
   }
   if (bytes_per_s == 0) {
@@ -33,7 +37,7 @@ double all_reduces_inside(
   }
   const double bytes =
       static_cast<double>(layer.output_elements_per_sample) * value_bytes(model.precision);
-  const double found = cluster.collective_seconds("all_reduce", degree, 1, bytes);
+  const double found = cluster.collective("all_reduce", degree, inside, bytes).seconds;
   return 2 * (found > 0 ? found
                         : ring_traffic("all_reduce", degree, bytes)
                               .seconds_at(
