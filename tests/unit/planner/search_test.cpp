@@ -441,7 +441,7 @@ TEST(Search, ActivationsAreRecomputedWhereNothingFitsOtherwise) {
   model.activation_checkpointing = false;
   model.global_batch_size = 2;
   for (std::size_t i = 0; i < model.layers.size(); ++i) {
-    model.layers[i].output_elements_per_sample = 24'000'000;
+    model.layers[i].output_elements_per_sample = 28'000'000;
     model.layers[i].parameters = 20'000'000;
     for (auto& [device, seconds] : model.measured().layers[i].forward_seconds_per_sample) {
       seconds.erase(2);
