@@ -17,8 +17,8 @@ std::string explain(
     const cost::DescribedModel& model,
     const cost::Cluster& cluster);
 
-/// Returns a table with one line for each candidate, which says so where the runtime of this version
-/// cannot train with it.
+/// Returns a table with one line for each candidate, which says so where the runtime of this
+/// version cannot train with it.
 std::string summary(const SearchResult& result, const cost::DescribedModel& model);
 
 } // namespace tessera::planner

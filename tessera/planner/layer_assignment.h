@@ -13,8 +13,8 @@ struct AssignmentProblem {
   /// seconds[k][i]: what one microbatch takes in the first i layers on the devices
   /// of stage k; ascending in i.
   std::vector<std::vector<double>> seconds;
-  /// other_seconds[k]: the same for further devices of stage k, each of which may be the slowest for
-  /// some layers; a stage takes as long as the slowest of all. Empty, or one entry a stage.
+  /// other_seconds[k]: the same for further devices of stage k, each of which may be the slowest
+  /// for some layers; a stage takes as long as the slowest of all. Empty, or one entry a stage.
   std::vector<std::vector<std::vector<double>>> other_seconds = {};
   /// send_seconds[k][i]: what the activation behind the first i layers takes from
   /// stage k to k + 1; stages - 1 rows.
