@@ -10,15 +10,20 @@
 # lists hold the half without libtorch and those folders above it whose own code
 # shares memory between threads or reads bytes from outside.
 set(tessera_sanitized_tests
-  checkpoint_test comm_test config_test cost_test diagnostics_test doctor_test fuzz_checkpoint
-  fuzz_config fuzz_graph fuzz_message fuzz_object fuzz_plan fuzz_safetensors fuzz_timeline
+  checkpoint_test comm_test config_test cost_test diagnostics_test doctor_test fuzz_calibration
+  fuzz_checkpoint fuzz_config fuzz_described fuzz_graph fuzz_message fuzz_object fuzz_plan
+  fuzz_safetensors fuzz_strategies fuzz_timeline
   graph_test ipc_test launch_test nn_test partition_test plan_test planner_test report_test
   runtime_test schedule_test simulator_test tensor_test timeline_test topology_test
   transport_test)
 
-# Server, transport, collectives, checkpoints. Left to the larger set: the torch-free half, programs
+# Server, transport, collectives, checkpoints. Left to the larger set: most of the torch-free half, programs
 # that fork (launch_test, doctor_test), and fuzz_*, which fuzz.libfuzzer runs.
 set(tessera_sanitized_small_tests checkpoint_test comm_test runtime_test transport_test)
+if(NOT TESSERA_SANITIZE MATCHES "thread")
+  # Prices, plans and simulations run on one thread and compile in seconds.
+  list(APPEND tessera_sanitized_small_tests cost_test planner_test simulator_test)
+endif()
 
 if(TESSERA_LIBFUZZER)
   target_compile_options(tessera_flags INTERFACE "$<BUILD_INTERFACE:-fsanitize=fuzzer-no-link>")

@@ -4,14 +4,18 @@
 usage: fidelity.py [--build build] [--ranks 4] [--batch 16] [--model gpt-mini]
                    [--sequence 64] [--steps 8] [--strategies 8]
                    [--json FILE] [--table FILE]
+                   [--least-strategies 8] [--least-spearman 0.6] [--most-factor 2]
 
 Probes the machine under the launcher, then lets `tessera plan --trials` price and
 train strategies that the runtime can execute on these ranks, spread over all of
 them from the best to the worst, under both schedules. Prints one table with the
 cost model's seconds (equation 5 and what was added to it), the simulator's and the
-measured ones, Spearman's coefficients and how far predictions are off.
+measured ones, Spearman's coefficients and how far predictions are off. The exit status is 1 where
+a trial failed or the simulator's seconds are beyond a limit: a machine that other
+work slows down may need wider ones.
 """
 import argparse
+import collections
 import json
 import math
 import os
@@ -57,6 +61,32 @@ def agreement(predicted, measured):
             "largest_deviation": round(away[-1], 3)}
 
 
+Limits = collections.namedtuple("Limits", "strategies spearman factor")
+
+
+def faults(trials, limits):
+    """Why the predictions are not good enough, a line each. A strategy under two
+    schedules is one strategy."""
+    found = []
+    done = [t for t in trials if "measured_s" in t]
+    failed = len(trials) - len(done)
+    if failed:
+        found.append(f"{failed} {'trial' if failed == 1 else 'trials'} failed")
+    distinct = {tuple(t.get(key) for key in ("pp", "dp", "tp", "mbs", "tensor_kind",
+                                             "prescaled_batch")) for t in done}
+    if len(distinct) < limits.strategies:
+        found.append(f"{len(distinct)} strategies ran, {limits.strategies} are needed")
+    if len(done) > 1:
+        figures = agreement([t["predicted_s"] for t in done], [t["measured_s"] for t in done])
+        if figures["spearman"] < limits.spearman:
+            found.append(f"Spearman {figures['spearman']:.3f} is below {limits.spearman}")
+        ratio = figures["measured_by_predicted"]
+        if max(ratio, 1 / ratio) > limits.factor:
+            found.append(f"steps take {ratio:.2f} times what is predicted in the middle, "
+                         f"beyond a factor of {limits.factor}")
+    return found
+
+
 def kind_of(trial):
     if trial["tp"] == 1:
         return "-"
@@ -74,6 +104,11 @@ def main():
     parser.add_argument("--strategies", type=int, default=8, help="of each schedule")
     parser.add_argument("--json")
     parser.add_argument("--table", help="the table as Markdown")
+    parser.add_argument("--least-strategies", type=int, default=8,
+                        help="distinct ones; schedules do not count")
+    parser.add_argument("--least-spearman", type=float, default=0.6)
+    parser.add_argument("--most-factor", type=float, default=2,
+                        help="between measured and predicted in the middle")
     options = parser.parse_args()
     tessera = os.path.abspath(os.path.join(options.build, "bin", "tessera"))
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -141,7 +176,11 @@ def main():
         with open(options.json, "w") as file:
             json.dump(result, file, indent=1)
             file.write("\n")
-    return 0 if len(done) >= 12 else 1
+    found = faults(trials, Limits(
+        options.least_strategies, options.least_spearman, options.most_factor))
+    for fault in found:
+        print(f"fidelity: {fault}", file=sys.stderr)
+    return 1 if found else 0
 
 
 if __name__ == "__main__":

@@ -137,8 +137,7 @@ void show_runs(const Files& files) {
 void show_sensitivity(const Files& files) {
   using tessera::cost::Constants;
   const std::vector<std::pair<const char*, double Constants::*>> all = {
-      {"transformer host time", &Constants::transformer_host_seconds},
-      {"other host time", &Constants::other_host_seconds},
+      {"operators of a layer", &Constants::transformer_operators},
       {"link efficiency", &Constants::link_efficiency},
       {"link latency", &Constants::link_latency_seconds},
       {"optimizer traffic", &Constants::optimizer_traffic_bytes},

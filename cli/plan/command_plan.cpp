@@ -299,7 +299,7 @@ void run(const Options& options) {
               static_cast<std::ptrdiff_t>(result.best.size()),
               static_cast<std::ptrdiff_t>(
                   std::max({options.input.search.keep, options.explain, options.trials}))));
-  print(planner::summary(shown));
+  print(planner::summary(shown, model));
   if (!options.calibration.empty()) {
     const double ratio = planner::calibration_ratio(options.calibration);
     std::printf(

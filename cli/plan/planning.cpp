@@ -218,6 +218,7 @@ planner::SearchOptions search_options(
   planner::SearchOptions search = input.search;
   search.method = kMethods.at(input.method);
   search.schedule = Choice<cost::Schedule>(input.schedule).value();
+  search.save_memory = search.runnable_only;
   // On a cluster that was measured, what runs is priced as it runs here.
   if (model.traced() || (search.runnable_only && cluster.measured)) {
     autotune::search_what_runs(model, cluster, search);

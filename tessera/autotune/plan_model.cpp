@@ -1,6 +1,7 @@
 #include "tessera/autotune/plan_model.h"
 
 #include "tessera/cost/constants.h"
+#include "tessera/cost/gradient_overlap.h"
 #include "tessera/planner/decision.h"
 #include "tessera/planner/explain.h"
 #include "tessera/planner/planned_config.h"
@@ -12,7 +13,7 @@ config::Config Planned::config(const config::Config& base) const {
 }
 
 std::string Planned::explanation() const {
-  return planner::summary(found) + "the first of them:\n" +
+  return planner::summary(found, model) + "the first of them:\n" +
          planner::explain(best(), model, cluster);
 }
 
@@ -26,7 +27,9 @@ void search_what_runs(
   constexpr int kSimulated = 24;
   constexpr int kMostDevices = 256;
   search.runnable_only = true;
+  search.save_memory = true;
   search.constants = cost::runtime_constants(cluster, model.precision);
+  search.overlap_gradients = search.overlap_gradients || cost::reduces_beside_backwards(cluster);
   search.simulate = cluster.device_count() <= kMostDevices ? kSimulated : search.simulate;
 }
 

@@ -15,6 +15,8 @@ struct DeviceKind {
   /// Bandwidth of its own memory by its data sheet; 0 when not known. The time of
   /// the optimizer step, which it bounds, is then left out of estimates.
   double memory_bytes_per_s = 0;
+  /// Time in which its host launches one operator of a measured layer; 0 when not known.
+  double launch_seconds = 0;
   /// Measured by `tessera probe`; empty for devices that somebody described.
   DeviceSpeed speed = {};
 };

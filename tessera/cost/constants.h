@@ -10,10 +10,9 @@ namespace tessera::cost {
 /// docs/planner.md gives the source of each.
 struct Constants {
   // -- Host --
-  /// Time the host needs to launch the operators of one layer's forward, for a
-  /// transformer layer and for a layer that only moves data.
-  double transformer_host_seconds = 2.0e-3;
-  double other_host_seconds = 75e-6;
+  /// Operators of a transformer layer's forward, each of which the host launches
+  /// (DeviceKind::launch_seconds). A layer of another kind has one.
+  double transformer_operators = 27;
 
   // -- Links --
   /// Share of a link's nominal bandwidth that is payload.
@@ -28,6 +27,9 @@ struct Constants {
   double memory_efficiency = 0.75;
   /// Bytes of one gradient in the all-reduce over replicas, here f32.
   double gradient_wire_bytes = 4;
+
+  /// Bytes of one bucket in which gradients travel while a backward runs, the runtime's default.
+  double gradient_bucket_bytes = 25.0 * (1 << 20);
 
   // -- Device memory --
   /// Bytes of the copies of one gradient that reducing and applying it needs: the

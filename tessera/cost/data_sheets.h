@@ -10,6 +10,10 @@ namespace tessera::cost {
 /// device's name in any case ("t4", "v100", "a100"); 0 for an unknown name.
 double known_memory_bandwidth(const std::string& device_name);
 
+/// Returns the seconds in which the host of a device launches one operator, by the device's name;
+/// 0 for an unknown name.
+double known_launch_seconds(const std::string& device_name);
+
 /// Returns the speed of a device from its data sheet: products run at a share of the
 /// peak, element-wise operators at a share of the memory's bandwidth, and none is
 /// faster than the host launches operators. Empty for an unknown name.

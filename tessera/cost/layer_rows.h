@@ -38,12 +38,11 @@ inline double value_bytes(Precision precision) {
   return precision == Precision::kHalf ? 2 : 4;
 }
 
-/// Returns the rows of a measured model. The measured seconds of one sample are divided into the
-/// time in which the host launches operators (`Constants`), which a microbatch pays once, and work
-/// that grows with the samples. A transformer layer's work is that of degree 1 divided by the
-/// degree, since its all-reduces are priced separately; other layers are priced as measured at the
-/// degree. A backward takes two forwards; activation checkpointing adds one more for transformer
-/// layers. Throws: ConfigError naming layer, device and degree that were not measured.
+/// Returns the rows of a measured model, whose seconds `layer_seconds` divides into what a
+/// microbatch pays once and what grows with its samples. A transformer layer's all-reduces are
+/// priced where its group lies; layers of other kinds are priced as measured at the degree. A
+/// backward takes two forwards; activation checkpointing adds one more for transformer layers.
+/// Throws: ConfigError naming layer, device and degree that were not measured.
 LayerRows measured_rows(
     const DescribedModel& model,
     const Cluster& cluster,

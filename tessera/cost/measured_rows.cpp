@@ -1,42 +1,12 @@
 #include <algorithm>
 #include <cmath>
 
-#include "tessera/base/error.h"
 #include "tessera/cost/layer_rows.h"
+#include "tessera/cost/layer_seconds.h"
 
 namespace tessera::cost {
 
 namespace {
-
-bool is_transformer(const Layer& layer) {
-  return layer.kind == "transformer_layer";
-}
-
-double
-measured(const Layer& layer, const MeasuredLayer& times, const std::string& device, int degree) {
-  const auto by_device = times.forward_seconds_per_sample.find(device);
-  if (by_device == times.forward_seconds_per_sample.end()) {
-    throw ConfigError(
-        str("model: layer \"",
-            layer.name,
-            "\" was not measured on device \"",
-            device,
-            "\", which the cluster has; add forward_seconds_per_sample.",
-            device));
-  }
-  const auto by_degree = by_device->second.find(degree);
-  if (by_degree == by_device->second.end()) {
-    throw ConfigError(
-        str("model: layer \"",
-            layer.name,
-            "\" was not measured at tensor-parallel degree ",
-            degree,
-            " on device \"",
-            device,
-            "\"; add it or choose another degree"));
-  }
-  return by_degree->second;
-}
 
 // The elements of the attention scores of one sample, and the number of ranks among
 // which they are divided.
@@ -70,7 +40,7 @@ Scores scores_of(
   // the memory's bandwidth allows. This bounds attention within windows.
   for (const DeviceKind& kind : cluster.kinds) {
     if (kind.memory_bytes_per_s > 0) {
-      const double written = measured(layer, times, kind.name, 1) * kind.memory_bytes_per_s;
+      const double written = measured_seconds(layer, times, kind.name, 1) * kind.memory_bytes_per_s;
       scores.elements = std::min(scores.elements, written / score_bytes);
     }
   }
@@ -90,7 +60,11 @@ class Builder {
         constants_(constants),
         degree_(strategy.tp),
         samples_(strategy.microbatch_size),
-        recomputes_(strategy.activation_checkpointing) {}
+        recomputes_(strategy.activation_checkpointing) {
+    for (const DeviceKind& kind : cluster.kinds) {
+      launch_seconds_.push_back(launch_seconds(model, kind, constants));
+    }
+  }
 
   LayerRow row(std::size_t index) const {
     const Layer& layer = described_.layers[index];
@@ -98,8 +72,8 @@ class Builder {
     const double elements = this->elements(layer);
     row.output_bytes = elements * value_bytes(described_.precision);
     row.parameters = static_cast<double>(layer.parameters) / degree_;
-    for (const DeviceKind& kind : cluster_.kinds) {
-      add_seconds(layer, model_.layers[index], kind.name, row);
+    for (std::size_t kind = 0; kind < cluster_.kinds.size(); ++kind) {
+      add_seconds(index, kind, row);
     }
     if (is_transformer(layer) && degree_ > 1) {
       // Each of the two blocks is all-reduced in forward, backward and recomputation.
@@ -131,25 +105,23 @@ class Builder {
             layer.output_elements_per_sample == model_.vocabulary_size * model_.sequence_length);
   }
 
-  void add_seconds(
-      const Layer& layer,
-      const MeasuredLayer& times,
-      const std::string& device,
-      LayerRow& row) const {
-    const bool transformer = is_transformer(layer);
-    const double recomputed = transformer && recomputes_ ? 1.0 : 0.0;
-    const double seconds = measured(layer, times, device, transformer ? 1 : degree_);
-    const auto said = times.fixed_seconds.find(device);
-    const double host = std::min(
-        seconds,
-        said != times.fixed_seconds.end() ? said->second
-        : transformer                     ? constants_.transformer_host_seconds
-                                          : constants_.other_host_seconds);
-    const double work = (seconds - host) * samples_ / (transformer ? degree_ : 1.0);
-    row.forward_seconds.push_back(host + work);
+  void add_seconds(std::size_t index, std::size_t kind, LayerRow& row) const {
+    const double recomputed = is_transformer(described_.layers[index]) && recomputes_ ? 1.0 : 0.0;
+    const LayerSeconds one = layer_seconds(
+        described_,
+        index,
+        cluster_,
+        cluster_.kinds[kind],
+        degree_,
+        launch_seconds_[kind],
+        constants_);
+    const double work = one.work * samples_;
+    row.forward_seconds.push_back(one.launching + one.dividing + work);
     // A backward has twice the operators, but the host launches them without the
     // interpreter, which takes about as long as launching the forward.
-    row.seconds.push_back(host * (2 + recomputed) + work * (3 + recomputed));
+    row.seconds.push_back(
+        one.launching * (2 + recomputed) + one.dividing * (1 + recomputed) +
+        work * (3 + recomputed));
   }
 
   void add_transformer_memory(const Layer& layer, const MeasuredLayer& times, LayerRow& row) const {
@@ -173,6 +145,7 @@ class Builder {
   int degree_;
   double samples_;
   bool recomputes_;
+  std::vector<double> launch_seconds_; // of each kind of device
 };
 
 } // namespace

@@ -44,7 +44,7 @@ struct Strategy {
   bool same_samples = false;
   bool activation_checkpointing = true;
   bool shard_optimizer_state = false;
-  /// Whether gradients are reduced while the last microbatch's backward still runs.
+  /// Whether gradients are reduced in buckets while the last microbatch's backward still runs.
   bool overlap_gradients = false;
 
   int devices() const {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "tessera/cost/gradient_overlap.h"
+
 namespace tessera::cost {
 
 namespace {
@@ -161,36 +163,35 @@ StrategyCost price(
     const Constants& constants) {
   const int microbatches = strategy.microbatches(model.global_batch_size);
   StrategyCost cost;
-  std::vector<double> parameters;
-  std::vector<double> whole;
-  std::vector<double> tied;
+  GradientLoad load;
   double fullest = -1;
-  double shortest_backward = std::numeric_limits<double>::infinity();
   for (int k = 0; k < strategy.pp; ++k) {
     cost.stages.push_back(price_stage(cluster, strategy, table, links, k, microbatches, constants));
     const StageCost& stage = cost.stages.back();
     const int first = strategy.boundaries[at(k)];
     const int last = strategy.boundaries[at(k) + 1];
-    parameters.push_back(stage.parameters);
-    whole.push_back(table.whole_parameters(first, last));
-    tied.push_back(table.tied_parameters(first, last));
+    load.parameters.push_back(stage.parameters);
+    load.whole.push_back(table.whole_parameters(first, last));
+    load.tied.push_back(table.tied_parameters(first, last));
     cost.optimizer_seconds = std::max(cost.optimizer_seconds, stage.optimizer_seconds);
     if (stage.needed_bytes / stage.device_bytes > fullest) {
       fullest = stage.needed_bytes / stage.device_bytes;
       cost.fullest_stage = k;
     }
+    double backward = std::numeric_limits<double>::infinity();
     for (const int kind : links.kinds[at(k)]) {
-      shortest_backward = std::min(
-          shortest_backward,
+      backward = std::min(
+          backward,
           table.compute_seconds(kind, first, last) - table.forward_seconds(kind, first, last));
     }
+    load.backward_seconds.push_back(backward);
   }
   add_pipeline_seconds(cluster, strategy, table, links, microbatches, cost);
   cost.gradient_seconds =
-      gradient_sync_seconds(strategy, cluster, parameters, whole, tied, constants);
-  if (strategy.overlap_gradients) {
-    cost.gradient_seconds = std::max(0.0, cost.gradient_seconds - shortest_backward);
-  }
+      strategy.overlap_gradients
+          ? exposed_gradient_seconds(strategy, cluster, load, constants)
+          : gradient_sync_seconds(
+                strategy, cluster, load.parameters, load.whole, load.tied, constants);
   cost.seconds += cost.gradient_seconds + cost.optimizer_seconds;
   return cost;
 }

@@ -81,10 +81,10 @@ std::string calibration_json(
   return json.dump(1) + "\n";
 }
 
-double calibration_ratio(const std::string& path) {
+double calibration_ratio_of(const std::string& text, const std::string& origin) {
   try {
-    const auto json = parse_json(read_file(path), path);
-    form::Faults faults(path);
+    const auto json = parse_json(text, origin);
+    form::Faults faults(origin);
     double ratio = 0;
     form::Reader(json, faults)(
         {.name = "measured_by_predicted", .bounds = form::more_than(0)}, ratio);
@@ -94,6 +94,16 @@ double calibration_ratio(const std::string& path) {
   } catch (const Error& error) {
     throw ConfigError(error.what());
   }
+}
+
+double calibration_ratio(const std::string& path) {
+  std::string text;
+  try {
+    text = read_file(path);
+  } catch (const Error& error) {
+    throw ConfigError(error.what());
+  }
+  return calibration_ratio_of(text, path);
 }
 
 } // namespace tessera::planner

@@ -30,6 +30,10 @@ std::string calibration_json(
     const cost::DescribedModel& model,
     const cost::Cluster& cluster);
 
+/// Reads the median ratio of measured to predicted seconds from the text of a calibration file.
+/// Throws: ConfigError naming `origin` when it has no positive ratio.
+double calibration_ratio_of(const std::string& text, const std::string& origin);
+
 /// Reads the median ratio of measured to predicted seconds from a calibration file.
 /// Throws: ConfigError when the file cannot be read or has no positive ratio.
 double calibration_ratio(const std::string& path);

@@ -102,10 +102,22 @@ void describe(Visit& visit, DeviceKind& kind) {
        .presence = form::Presence::kIfSaid,
        .unit = 1e9},
       kind.memory_bytes_per_s);
+  visit(
+      {.name = "launch_us",
+       .doc =
+           "time in which the device's host launches one operator of a measured layer; not needed "
+           "for devices the planner knows by name or that were probed",
+       .bounds = form::more_than(0),
+       .presence = form::Presence::kIfSaid,
+       .unit = 1e-6},
+      kind.launch_seconds);
   describe_speed(visit, kind.speed);
   if constexpr (Visit::kReads) {
     if (kind.memory_bytes_per_s == 0) {
       kind.memory_bytes_per_s = known_memory_bandwidth(kind.name);
+    }
+    if (kind.launch_seconds == 0 && !kind.speed.measured()) {
+      kind.launch_seconds = known_launch_seconds(kind.name);
     }
   }
 }

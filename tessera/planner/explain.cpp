@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tessera/base/error.h"
+#include "tessera/planner/decision.h"
 
 namespace tessera::planner {
 
@@ -52,7 +53,8 @@ std::string tensor_text(const cost::Strategy& strategy) {
 std::string headline(const cost::Strategy& strategy) {
   return "pp " + std::to_string(strategy.pp) + "  dp " + std::to_string(strategy.dp) + "  " +
          tensor_text(strategy) + "  microbatch size " + std::to_string(strategy.microbatch_size) +
-         "  placement " + (strategy.placement.empty() ? "own" : strategy.placement);
+         "  placement " + (strategy.placement.empty() ? "own" : strategy.placement) +
+         (strategy.shard_optimizer_state ? "  sharded optimizer state" : "");
 }
 
 std::string explain(
@@ -106,16 +108,18 @@ std::string explain(
   return text;
 }
 
-std::string summary(const SearchResult& result) {
+std::string summary(const SearchResult& result, const cost::DescribedModel& model) {
   std::string text = "  rank   seconds  memory GiB  strategy\n";
   for (std::size_t i = 0; i < result.best.size(); ++i) {
     const Candidate& candidate = result.best[i];
+    const auto reason = not_runnable(candidate, model);
     text += line(
-        "  %4zu  %8.4f  %10.2f  %s",
+        "  %4zu  %8.4f  %10.2f  %s%s",
         i + 1,
         candidate.seconds(),
         candidate.cost.needed_bytes() / kGib,
-        headline(candidate.strategy).c_str());
+        headline(candidate.strategy).c_str(),
+        reason ? ("  (only priced: " + *reason + ")").c_str() : "");
   }
   return text;
 }

@@ -8,7 +8,7 @@ namespace tessera::planner {
 
 /// Returns the tensor-parallel degree and kind: "tp 2 speed, prescaled batch".
 std::string tensor_text(const cost::Strategy& strategy);
-/// Returns degrees, microbatch size and placement in one line.
+/// Returns degrees, microbatch size, placement and what is sharded in one line.
 std::string headline(const cost::Strategy& strategy);
 
 /// Returns the parts of an estimate, and the memory of each stage, as text for people.
@@ -17,7 +17,8 @@ std::string explain(
     const cost::DescribedModel& model,
     const cost::Cluster& cluster);
 
-/// Returns a table with one line for each candidate.
-std::string summary(const SearchResult& result);
+/// Returns a table with one line for each candidate, which says so where the runtime of this
+/// version cannot train with it.
+std::string summary(const SearchResult& result, const cost::DescribedModel& model);
 
 } // namespace tessera::planner

@@ -45,7 +45,11 @@ class Passes {
     std::fill(best_.begin(), best_.end(), kNever);
     best_[0] = 0;
     for (int k = 0; k < problem_.stages; ++k) {
-      stage(k, bound);
+      if (is_mixed(k)) {
+        mixed_stage(k, bound);
+      } else {
+        stage(k, bound);
+      }
       best_.swap(next_);
     }
     Answer answer;
@@ -71,7 +75,34 @@ class Passes {
  private:
   double seconds(int k, int first, int last) const {
     const std::vector<double>& sums = problem_.seconds[at(k)];
-    return sums[at(last)] - sums[at(first)];
+    double longest = sums[at(last)] - sums[at(first)];
+    if (is_mixed(k)) {
+      for (const std::vector<double>& other : problem_.other_seconds[at(k)]) {
+        longest = std::max(longest, other[at(last)] - other[at(first)]);
+      }
+    }
+    return longest;
+  }
+
+  bool is_mixed(int k) const {
+    return !problem_.other_seconds.empty() && !problem_.other_seconds[at(k)].empty();
+  }
+
+  // Tries every beginning for every end, since no sum of a stage's layers is a difference of two.
+  void mixed_stage(int k, double bound) {
+    std::fill(next_.begin(), next_.end(), kNever);
+    const int later = problem_.stages - k - 1;
+    for (int last = k + 1; last <= problem_.layers - later; ++last) {
+      for (int first = std::max(k, fits_[at(k)][at(last)]); first < last; ++first) {
+        const double sending = k > 0 ? sent(k, first) : 0.0;
+        const double own = seconds(k, first, last);
+        const double sum = best_[at(first)] + 2 * sending + own;
+        if (own <= bound && sending <= bound && sum < next_[at(last)]) {
+          next_[at(last)] = sum;
+          cut_[at(k)][at(last)] = first;
+        }
+      }
+    }
   }
 
   double sent(int k, int first) const {

@@ -13,6 +13,9 @@ struct AssignmentProblem {
   /// seconds[k][i]: what one microbatch takes in the first i layers on the devices
   /// of stage k; ascending in i.
   std::vector<std::vector<double>> seconds;
+  /// other_seconds[k]: the same for further devices of stage k, each of which may be the slowest
+  /// for some layers; a stage takes as long as the slowest of all. Empty, or one entry a stage.
+  std::vector<std::vector<std::vector<double>>> other_seconds = {};
   /// send_seconds[k][i]: what the activation behind the first i layers takes from
   /// stage k to k + 1; stages - 1 rows.
   std::vector<std::vector<double>> send_seconds;
@@ -39,6 +42,9 @@ struct Assignment {
 /// last answer, so only bounds that change the answer are tried; the search ends
 /// when no smaller bound can win. If the sums do not depend on the boundaries
 /// (equal devices, equal transfers), two passes are enough.
+///
+/// A stage with several devices has no such window, so every beginning is tried for each end:
+/// O(layers^2) for the stage.
 ///
 /// Cost: O(stages x layers x (log(1e12) + number of distinct optima)).
 /// Throws: InternalError unless layers, stages and microbatches are 1 or more.

@@ -1,7 +1,6 @@
 #include "tessera/planner/methods.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <numeric>
 #include <optional>
@@ -191,63 +190,6 @@ std::vector<Candidate> random_strategies(
     strategy.placement = "";
     strategy.device_of_rank = std::move(devices);
     result.push_back(pricer.priced(std::move(strategy)));
-  }
-  return result;
-}
-
-std::vector<Candidate> annealed(
-    const cost::DescribedModel& model,
-    const cost::Cluster& cluster,
-    const SearchOptions& options,
-    const std::vector<Candidate>& start) {
-  const Pricer pricer(model, cluster, options);
-  std::mt19937_64 random(options.seed);
-  std::vector<Candidate> result;
-  const std::size_t chains = std::min<std::size_t>(start.size(), 3);
-  for (std::size_t chain = 0; chain < chains; ++chain) {
-    Candidate current = start[chain];
-    Candidate best = current;
-    const cost::Strategy& first = current.strategy;
-    const cost::LayerTable table = pricer.table(
-        {first.pp,
-         first.dp,
-         first.tp,
-         first.microbatch_size,
-         first.distribution,
-         first.same_samples});
-    // A step swaps two tensor-parallel groups, so that each stays within its nodes,
-    // or two single devices. The temperature begins at a tenth of the estimate.
-    double temperature = current.cost.seconds / 10;
-    for (int step = 0; step < options.annealing_steps; ++step) {
-      if (stopped(options)) {
-        break;
-      }
-      cost::Strategy next = current.strategy;
-      const std::size_t width = below(random, 4) == 0 ? 1 : static_cast<std::size_t>(next.tp);
-      const std::size_t groups = next.device_of_rank.size() / width;
-      const std::size_t a = below(random, groups) * width;
-      const std::size_t b = below(random, groups) * width;
-      for (std::size_t i = 0; i < width; ++i) {
-        std::swap(next.device_of_rank[a + i], next.device_of_rank[b + i]);
-      }
-      next.placement = "";
-      temperature *= 1 - 4.0 / std::max(options.annealing_steps, 5);
-      auto candidate = pricer.assigned(std::move(next), table);
-      if (!candidate || !candidate->cost.fits()) {
-        continue;
-      }
-      const double worse = candidate->cost.seconds - current.cost.seconds;
-      const double draw = static_cast<double>(random() >> 11) * 0x1.0p-53;
-      if (worse <= 0 || draw < std::exp(-worse / temperature)) {
-        current = std::move(*candidate);
-        if (current.cost.seconds < best.cost.seconds) {
-          best = current;
-        }
-      }
-    }
-    if (best.cost.seconds < start[chain].cost.seconds) {
-      result.push_back(std::move(best));
-    }
   }
   return result;
 }

@@ -27,7 +27,8 @@ std::vector<Candidate> random_strategies(
     const SearchOptions& options);
 
 /// Improves the placement of the first three of `start` by simulated annealing and
-/// returns those that became faster (section 4.2).
+/// returns those that became faster (section 4.2). Devices are swapped, or with
+/// SearchOptions::runnable_only whole nodes, since the runtime takes no other placement.
 std::vector<Candidate> annealed(
     const cost::DescribedModel& model,
     const cost::Cluster& cluster,

@@ -65,7 +65,7 @@ void describe(Visit& visit, LayerWithTimes& both) {
       {.name = "forward_seconds_per_sample",
        .doc =
            "device name -> tensor-parallel degree, 1 among them -> seconds of the forward of one "
-           "sample",
+           "sample, with its all-reduces inside a node",
        .bounds = kNotNegative,
        .not_empty = true},
       both.times.forward_seconds_per_sample);

@@ -14,6 +14,27 @@ std::size_t at(int index) {
   return static_cast<std::size_t>(index);
 }
 
+// Returns those of `kinds` that no other kind is as slow as, or slower, for every layer.
+std::vector<int> slowest_somewhere(const std::vector<int>& kinds, const cost::LayerTable& table) {
+  const auto as_slow = [&](int slow, int other) {
+    for (int i = 0; i < table.layers(); ++i) {
+      if (table.compute_seconds(slow, i, i + 1) < table.compute_seconds(other, i, i + 1)) {
+        return false;
+      }
+    }
+    return true;
+  };
+  std::vector<int> result;
+  for (const int kind : kinds) {
+    if (std::any_of(result.begin(), result.end(), [&](int kept) { return as_slow(kept, kind); })) {
+      continue;
+    }
+    std::erase_if(result, [&](int kept) { return as_slow(kind, kept); });
+    result.push_back(kind);
+  }
+  return result;
+}
+
 } // namespace
 
 cost::Strategy Pricer::strategy(const Point& point) const {
@@ -102,30 +123,34 @@ std::optional<Candidate> Pricer::assigned(
   std::vector<std::vector<int>> fits(at(strategy.pp));
   for (int k = 0; k < strategy.pp; ++k) {
     const cost::StageLinks& stage = links.stages[at(k)];
-    // A stage is as fast as its slowest kind of device, and holds what its smallest one can.
-    int slowest = links.kinds[at(k)].front();
+    // A stage is as fast as its slowest device for its layers, and holds what its smallest one can.
     double usable = std::numeric_limits<double>::infinity();
     for (const int kind : links.kinds[at(k)]) {
-      if (table.compute_seconds(kind, 0, layers) > table.compute_seconds(slowest, 0, layers)) {
-        slowest = kind;
-      }
       usable = std::min(usable, cost::usable_bytes(cluster_.kinds[at(kind)], options_.constants));
     }
-    std::vector<double> seconds;
     std::vector<double> sends;
     for (int i = 0; i <= layers; ++i) {
-      const cost::PassSeconds tensor =
-          table.tensor_seconds(0, i, stage.tensor_nodes, stage.tensor_bytes_per_s);
-      const cost::PassSeconds tail =
-          k == 0 && i > 0 ? table.tail_tensor_seconds(stage.tensor_nodes, stage.tensor_bytes_per_s)
-                          : cost::PassSeconds{};
-      seconds.push_back(
-          crowded[at(k)] * table.compute_seconds(slowest, 0, i) + tensor.forward + tensor.backward +
-          tail.forward + tail.backward);
       sends.push_back(cost::send_seconds(
           links, k, table.cut_bytes(i), table.returns_home(), options_.constants));
     }
-    problem.seconds.push_back(std::move(seconds));
+    std::vector<std::vector<double>> seconds;
+    for (const int kind : slowest_somewhere(links.kinds[at(k)], table)) {
+      seconds.emplace_back();
+      for (int i = 0; i <= layers; ++i) {
+        const cost::PassSeconds tensor =
+            table.tensor_seconds(0, i, stage.tensor_nodes, stage.tensor_bytes_per_s);
+        const cost::PassSeconds tail =
+            k == 0 && i > 0
+                ? table.tail_tensor_seconds(stage.tensor_nodes, stage.tensor_bytes_per_s)
+                : cost::PassSeconds{};
+        seconds.back().push_back(
+            crowded[at(k)] * table.compute_seconds(kind, 0, i) + tensor.forward + tensor.backward +
+            tail.forward + tail.backward);
+      }
+    }
+    problem.seconds.push_back(std::move(seconds.back()));
+    seconds.pop_back();
+    problem.other_seconds.push_back(std::move(seconds));
     if (k + 1 < strategy.pp) {
       problem.send_seconds.push_back(std::move(sends));
     }

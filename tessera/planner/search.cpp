@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "tessera/planner/abilities.h"
 #include "tessera/planner/best.h"
 #include "tessera/planner/methods.h"
 #include "tessera/planner/nothing_fits.h"
@@ -12,6 +13,34 @@
 namespace tessera::planner {
 
 namespace {
+
+// Returns the best under each way to save memory that was not taken.
+std::vector<Candidate> saving_memory(
+    const cost::DescribedModel& model,
+    const cost::Cluster& cluster,
+    const SearchOptions& options) {
+  const bool may_recompute =
+      !model.activation_checkpointing &&
+      (!options.runnable_only || runtime_abilities().activation_checkpointing);
+  const bool may_shard = !options.shard_optimizer_state &&
+                         (!options.runnable_only || runtime_abilities().optimizer_sharding);
+  std::vector<Candidate> found;
+  for (const bool recomputes : {false, true}) {
+    for (const bool shards : {false, true}) {
+      if ((recomputes && !may_recompute) || (shards && !may_shard) || !(recomputes || shards)) {
+        continue;
+      }
+      cost::DescribedModel changed = model;
+      changed.activation_checkpointing = model.activation_checkpointing || recomputes;
+      SearchOptions wider = options;
+      wider.shard_optimizer_state = options.shard_optimizer_state || shards;
+      for (Candidate& candidate : amp(changed, cluster, wider).best) {
+        found.push_back(std::move(candidate));
+      }
+    }
+  }
+  return found;
+}
 
 SearchResult search_by_estimate(
     const cost::DescribedModel& model,
@@ -50,6 +79,10 @@ SearchResult search_by_estimate(
       result.considered += considered;
       result.interrupted = interrupted || stopped();
     }
+  }
+  if (result.best.empty() && !result.interrupted && options.save_memory) {
+    sorted(saving_memory(model, cluster, options));
+    result.interrupted = stopped();
   }
   if (result.best.empty() && !result.interrupted) {
     throw nothing_fits(model, cluster, options);

@@ -33,6 +33,10 @@ struct SearchOptions {
   cost::Schedule schedule = cost::Schedule::kInterleaved;
   int active_microbatches = 0; // see cost::Strategy
   bool shard_optimizer_state = false;
+  /// Whether a search that finds nothing that fits tries the ways to save memory that it was not
+  /// told to take: sharding the optimizer state, recomputing activations (only where
+  /// runnable_only does not exclude it), and both. It returns the fastest strategies of all.
+  bool save_memory = false;
   bool overlap_gradients = false;
   /// Whether to return only what the runtime of this version can run (`abilities.h`),
   /// priced as it runs: no activation checkpointing, pp + 2 active microbatches.

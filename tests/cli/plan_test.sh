@@ -93,11 +93,21 @@ refused "prices it but cannot train" "$tessera" plan --job job.json --cluster-fi
 "$tessera" plan --job job.json --cluster-file cluster.json --activation-checkpointing --explain 1 |
   grep -q "not runnable: it recomputes" || fail "recomputation is not said to be priced only"
 
-# In place. The same losses as a run under the given strategy.
+# In place. The same losses as one process without a strategy.
+losses() { # log
+  python3 -c 'import json, sys
+print(*[json.loads(line)["loss"] for line in open(sys.argv[1]) if "loss" in line], sep="\n")' "$1"
+}
 sed 's/"parallel": {/"strategy": "auto", &/; s/"saved"/"auto"/' job.json > auto.json
-"$tessera" launch -n 2 -- "$tessera" train auto.json > auto.txt
+"$tessera" launch -n 2 -- "$tessera" train auto.json --log auto.jsonl > auto.txt
 grep -q "strategy auto: .* combinations" auto.txt || fail "auto: $(cat auto.txt)"
 grep -q "auto/step_2" auto.txt || fail "auto did not train: $(cat auto.txt)"
+sed 's/"saved"/"alone"/' job.json > alone.json
+"$tessera" train alone.json --log alone.jsonl > alone.txt
+[ "$(losses auto.jsonl | wc -l)" = 2 ] || fail "auto logged: $(cat auto.jsonl)"
+paste <(losses auto.jsonl) <(losses alone.jsonl) |
+  awk '{ off = $1 > $2 ? $1 - $2 : $2 - $1; if (NF != 2 || !(off <= 1e-3 * $2)) exit 1 }' ||
+  fail "losses of auto $(losses auto.jsonl) and of one process $(losses alone.jsonl)"
 sed 's/"seed": 7/"microbatches": 2/' auto.json > both.json
 refused "'parallel.microbatches' is what" "$tessera" train both.json --check
 

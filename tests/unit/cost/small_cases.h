@@ -74,8 +74,7 @@ small_strategy(int pp, int dp, int tp, int mbs, int layers, const std::string& l
 /// Constants that leave equations (3) to (5) alone.
 inline Constants bare_constants() {
   Constants constants;
-  constants.transformer_host_seconds = 0;
-  constants.other_host_seconds = 0;
+  constants.transformer_operators = 1;
   constants.link_efficiency = 1;
   constants.link_latency_seconds = 0;
   constants.optimizer_traffic_bytes = 0;

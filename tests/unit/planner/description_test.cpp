@@ -71,6 +71,15 @@ TEST(Description, ReadsACluster) {
   EXPECT_THAT(read.node_of_device(), testing::ElementsAre(0, 0, 0, 0, 1, 1));
   EXPECT_EQ(read.nodes[0].intra_bytes_per_s, 6.25e9);
   EXPECT_EQ(read.kinds[0].memory_bytes_per_s, 320e9); // known by its name
+  EXPECT_EQ(read.kinds[0].launch_seconds, 75e-6);
+}
+
+TEST(Description, TheFileSaysHowFastAHostLaunches) {
+  json value = cluster();
+  value["devices"]["t4"]["launch_us"] = 8;
+  EXPECT_DOUBLE_EQ(cluster_from_json(value.dump(), "c.json").kinds[0].launch_seconds, 8e-6);
+  value["devices"]["t4"]["launch_us"] = 0;
+  EXPECT_THAT(refusal_of_cluster(value), HasSubstr("launch_us"));
 }
 
 TEST(Description, RefusesImpossibleModels) {

@@ -20,8 +20,13 @@ double pipeline_seconds(const AssignmentProblem& problem, const std::vector<int>
   double longest = 0;
   for (int k = 0; k < problem.stages; ++k) {
     const int last = boundaries[at(k) + 1];
-    const double seconds =
-        problem.seconds[at(k)][at(last)] - problem.seconds[at(k)][at(boundaries[at(k)])];
+    const int first = boundaries[at(k)];
+    double seconds = problem.seconds[at(k)][at(last)] - problem.seconds[at(k)][at(first)];
+    if (!problem.other_seconds.empty()) {
+      for (const std::vector<double>& other : problem.other_seconds[at(k)]) {
+        seconds = std::max(seconds, other[at(last)] - other[at(first)]);
+      }
+    }
     sum += seconds;
     longest = std::max(longest, seconds);
     if (k + 1 < problem.stages) {
@@ -102,6 +107,16 @@ TEST(LayerAssignment, AgreesWithBruteForce) {
     const int layers = 1 + static_cast<int>(random() % 10);
     const int stages = 1 + static_cast<int>(random() % static_cast<unsigned>(layers));
     AssignmentProblem problem = random_problem(random, layers, stages, round % 5 == 0);
+    if (round % 4 == 1) {
+      // Stages of two devices or three, each the slowest for some layers.
+      for (int k = 0; k < stages; ++k) {
+        problem.other_seconds.emplace_back();
+        for (unsigned more = random() % 3; more > 0; --more) {
+          problem.other_seconds.back().push_back(
+              random_problem(random, layers, stages).seconds[at(k)]);
+        }
+      }
+    }
     if (round % 3 == 0) {
       // At most so many layers on a stage, which differs from stage to stage.
       const int most = 1 + static_cast<int>(random() % 4);
