@@ -8,6 +8,7 @@
 #include "tessera/nn/parallel/parameter_creation.h"
 #include "tessera/nn/parallel/primitives.h"
 #include "tessera/nn/replace/registry.h"
+#include "tessera/optim/adamw_8bit.h"
 #include "tessera/optim/lbfgs.h"
 #include "tessera/optim/learning_rate.h"
 #include "tessera/train/checkpoints.h"

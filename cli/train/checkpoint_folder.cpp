@@ -21,11 +21,12 @@ std::string mebibytes(double bytes) {
 } // namespace
 
 std::int64_t checkpoint_bytes(const Job& job, std::int64_t parameters) {
-  const std::int64_t number = sizeof(float);
+  constexpr std::int64_t number = sizeof(float);
   if (job.optimizer.type == "sgd") {
     return parameters * number * (job.optimizer.momentum > 0 ? 2 : 1);
   }
-  return parameters * number * 3; // both moments of adam and adamw
+  // Both moments, in f32 whatever the optimizer keeps them in.
+  return parameters * (2 * number + (has_masters(job) || !in_16_bits(job) ? number : 2));
 }
 
 // The process's number keeps the probes of two runs apart.

@@ -7,6 +7,7 @@
 #include "tessera/autotune/trace_model.h"
 #include "tessera/base/error.h"
 #include "tessera/cost/constants.h"
+#include "tessera/optim/adamw_8bit.h"
 #include "tessera/partition/partition.h"
 #include "tessera/plan/plan.h"
 #include "tessera/planner/space.h"
@@ -56,10 +57,16 @@ int in_flight(const Job& job, int stages) {
              : std::min(all, job.parallel.effective_active_microbatches());
 }
 
-double optimizer_bytes_per_element(const Job& job) {
+// `of_tensor`: the elements that lie in one tensor.
+double optimizer_bytes_per_element(const Job& job, double of_tensor) {
   const bool adam = job.optimizer.type != "sgd";
-  const double moments = adam ? 8 : job.optimizer.momentum > 0 ? 4 : 0;
-  return moments + (in_16_bits(job) ? 4 : 0);
+  const bool bytes =
+      job.optimizer.type == "adamw_8bit" && of_tensor >= optim::AdamW8bit::kLeastInBytes;
+  const double moments = bytes                        ? 2 * (1 + 4.0 / optim::kBlock)
+                         : adam                       ? 8
+                         : job.optimizer.momentum > 0 ? 4
+                                                      : 0;
+  return moments + (has_masters(job) ? 4 : 0);
 }
 
 // Samples of one microbatch of a tensor-parallel group, whether its ranks bring
@@ -139,8 +146,8 @@ Forecast forecast(const Job& job, const models::Preset& preset, const topology::
       // The optimizer works on f32 gradients of f32 masters, of its share of the parameters.
       const double updated =
           elements / (job.parallel.shard_optimizer_state ? degrees.reduced_data : 1);
-      stage.gradients += bytes + (in_16_bits(job) ? 4 * updated : 0);
-      stage.optimizer += updated * optimizer_bytes_per_element(job);
+      stage.gradients += bytes + (has_masters(job) ? 4 * updated : 0);
+      stage.optimizer += updated * optimizer_bytes_per_element(job, elements);
     }
   }
   const double microbatches =

@@ -82,7 +82,7 @@ void describe(Visit& visit, Job::Data& data) {
 template <typename Visit>
 void describe(Visit& visit, Job::Optimizer& optimizer) {
   optim::LearningRate& rate = optimizer.rate;
-  visit(choice("type", {"adamw", "adam", "sgd"}), optimizer.type);
+  visit(choice("type", {"adamw", "adamw_8bit", "adam", "sgd"}), optimizer.type);
   visit(key("learning_rate", kAboveZero), rate.peak);
   visit(key("min_learning_rate", kNotNegative), rate.minimum);
   visit(key("warmup_steps", kCount), rate.warmup);
@@ -93,6 +93,7 @@ void describe(Visit& visit, Job::Optimizer& optimizer) {
   visit(key("eps", kAboveZero), optimizer.eps);
   visit(key("momentum", kBelowOne), optimizer.momentum);
   visit(key("clip_norm", kNotNegative), optimizer.clip_norm);
+  visit(key("stochastic_rounding"), optimizer.stochastic_rounding);
 }
 
 template <typename Visit>
@@ -181,6 +182,16 @@ void check_precision(const Job& job, form::Faults& faults) {
               precision,
               "\" and leave the key out"));
     }
+  }
+  const Job::Optimizer& optimizer = job.optimizer;
+  if (optimizer.stochastic_rounding &&
+      (optimizer.type != "adamw_8bit" || job.precision != "bf16")) {
+    faults.add(
+        str("'optimizer.stochastic_rounding' is true, 'optimizer.type' \"",
+            optimizer.type,
+            "\" and 'precision' \"",
+            job.precision,
+            "\"; write \"adamw_8bit\" and \"bf16\", or leave stochastic_rounding out"));
   }
   if (job.precision != "fp16") {
     if (job.loss_scale != Job{}.loss_scale) {

@@ -33,14 +33,15 @@ struct Job {
   } data;
 
   struct Optimizer {
-    std::string type = "adamw"; // "adamw", "adam" or "sgd"
+    std::string type = "adamw"; // "adamw", "adamw_8bit", "adam" or "sgd"
     optim::LearningRate rate;
     double weight_decay = 0.01;
     double beta1 = 0.9;
     double beta2 = 0.95;
-    double eps = 1e-8; // adam and adamw
+    double eps = 1e-8; // but for sgd
     double momentum = 0.9; // sgd
     double clip_norm = 1.0; // 0: no clipping
+    bool stochastic_rounding = false; // adamw_8bit in bf16: no f32 masters
   } optimizer;
 
   struct Checkpoint {
@@ -86,6 +87,11 @@ struct Job {
 /// Whether parameters and activations take 16 bits.
 inline bool in_16_bits(const Job& job) {
   return job.precision != "f32";
+}
+
+/// Whether the optimizer has f32 masters of 16-bit parameters, and their gradients in f32.
+inline bool has_masters(const Job& job) {
+  return in_16_bits(job) && !job.optimizer.stochastic_rounding;
 }
 
 /// Reads and checks a job: the text of its file, in which comments and commas

@@ -13,6 +13,7 @@
 #include "tessera/context/context.h"
 #include "tessera/nn/module/activation_checkpointing.h"
 #include "tessera/nn/module/sequential.h"
+#include "tessera/optim/adamw_8bit.h"
 
 #include "cli/exit_status.h"
 #include "cli/train/job_preset.h"
@@ -144,6 +145,25 @@ void Trainer::build_model() {
   distributed_.emplace(model_->module, options);
 }
 
+namespace {
+
+/// Matrices are decayed; norms and biases are not.
+template <typename Options>
+std::vector<torch::optim::OptimizerParamGroup>
+decayed_groups(const std::vector<torch::Tensor>& parameters, const Options& options, double decay) {
+  std::vector<torch::Tensor> matrices;
+  std::vector<torch::Tensor> vectors;
+  for (const auto& parameter : parameters) {
+    (parameter.dim() > 1 ? matrices : vectors).push_back(parameter);
+  }
+  std::vector<torch::optim::OptimizerParamGroup> groups;
+  groups.emplace_back(matrices, std::make_unique<Options>(Options(options).weight_decay(decay)));
+  groups.emplace_back(vectors, std::make_unique<Options>(Options(options).weight_decay(0)));
+  return groups;
+}
+
+} // namespace
+
 void Trainer::build_optimizer() {
   const Job::Optimizer& asked = job_.optimizer;
   const auto parameters = distributed_->parameters();
@@ -151,21 +171,15 @@ void Trainer::build_optimizer() {
   const auto betas = std::make_tuple(asked.beta1, asked.beta2);
   std::unique_ptr<torch::optim::Optimizer> made;
   if (asked.type == "adamw") {
-    // Norms and biases are not decayed.
-    std::vector<torch::Tensor> matrices;
-    std::vector<torch::Tensor> vectors;
-    for (const auto& parameter : parameters) {
-      (parameter.dim() > 1 ? matrices : vectors).push_back(parameter);
-    }
-    const auto options = [&](double decay) {
-      return std::make_unique<torch::optim::AdamWOptions>(
-          torch::optim::AdamWOptions(rate).betas(betas).eps(asked.eps).weight_decay(decay));
-    };
-    std::vector<torch::optim::OptimizerParamGroup> groups;
-    groups.emplace_back(matrices, options(asked.weight_decay));
-    groups.emplace_back(vectors, options(0));
-    made =
-        std::make_unique<torch::optim::AdamW>(std::move(groups), torch::optim::AdamWOptions(rate));
+    const auto options = torch::optim::AdamWOptions(rate).betas(betas).eps(asked.eps);
+    made = std::make_unique<torch::optim::AdamW>(
+        decayed_groups(parameters, options, asked.weight_decay), options);
+  } else if (asked.type == "adamw_8bit") {
+    const auto options =
+        optim::AdamW8bitOptions(rate).betas(betas).eps(asked.eps).stochastic_rounding(
+            asked.stochastic_rounding);
+    made = std::make_unique<optim::AdamW8bit>(
+        decayed_groups(parameters, options, asked.weight_decay), options);
   } else if (asked.type == "adam") {
     made = std::make_unique<torch::optim::Adam>(
         parameters,

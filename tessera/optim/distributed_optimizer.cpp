@@ -11,6 +11,7 @@
 #include "tessera/optim/lbfgs_state.h"
 #include "tessera/optim/loss_scaling.h"
 #include "tessera/optim/master_weights.h"
+#include "tessera/optim/rounding_places.h"
 #include "tessera/optim/state_sharing.h"
 
 namespace tessera::optim {
@@ -143,11 +144,12 @@ void DistributedOptimizer::prepare() {
         continue; // taken when the set of models was another, or to be taken later
       }
       const at::Tensor part = own_part(parameter);
-      const at::Tensor master = masters_->add(part);
+      const at::Tensor master = rounds_itself(*optimizer_, group, part) ? part : masters_->add(part);
       check_has_master(part, master);
       parameter = master;
     }
   }
+  tell_places(*optimizer_, models_, static_cast<std::uint64_t>(context().config.seed));
   find_owners();
   prepared_ = all.revision();
 }

@@ -95,7 +95,7 @@ with tempfile.TemporaryDirectory() as work:
                           ("steps.more=1", "'steps' is 2, which has no keys"),
                           ("steps", "write KEY=VALUE"), ("data..batch=1", "empty part"),
                           ("model.options={", "not valid JSON"),
-                          ("optimizer.type=adamm", 'must be "adamw", "adam" or "sgd"')):
+                          ("optimizer.type=adamm", 'must be "adamw", "adamw_8bit", "adam" or "sgd"')):
         refused(BASE, word, options=("--set", setting))
 
     # All that needs no training.
