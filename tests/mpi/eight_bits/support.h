@@ -120,7 +120,9 @@ struct HandFed {
     for (auto& [name, parameter] : model.local_parameters()) {
       torch::Tensor(parameter).mutable_grad() = parts[i++];
     }
-    optimizer.step();
+    // Its own step would average them, and refuse some that no step made.
+    optimizer.prepare();
+    optimizer.inner().step();
     optimizer.zero_grad();
   }
   TensorMap start;
