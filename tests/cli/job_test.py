@@ -98,6 +98,12 @@ with tempfile.TemporaryDirectory() as work:
                           ("optimizer.type=adamm", 'must be "adamw", "adamw_8bit", "adam" or "sgd"')):
         refused(BASE, word, options=("--set", setting))
 
+    for job in (changed(optimizer={"type": "adamw_8bit", "stochastic_rounding": True}),
+                changed(optimizer={"stochastic_rounding": True}, precision="bf16"),
+                changed(optimizer={"type": "adamw_8bit", "stochastic_rounding": True},
+                        precision="fp16")):
+        refused(job, "'optimizer.stochastic_rounding' is true", 'write "adamw_8bit" and "bf16"')
+
     # All that needs no training.
     refused(changed(model={"name": "gpt-mimi"}), "gpt-mimi", 'the nearest is "gpt-mini"')
     refused(changed(model={"name": "bert-tiny"}), "of the family bert", "trains the families gpt, llama")
@@ -151,6 +157,19 @@ with tempfile.TemporaryDirectory() as work:
         near(found, wanted)
     (half,) = memory(precision="fp16")
     for found, wanted in zip(half, (mib / 2, 1.5 * mib, 3 * mib)):
+        near(found, wanted)
+    # Two bytes and two 256ths of an f32 for each element of a matrix; small tensors have f32.
+    large = words * width + layers * 12 * width * width
+    moments = (large * 2 * (1 + 4 / 256) + (whole - large) * 8) / 2**20
+    eight_bits = {"type": "adamw_8bit"}
+    for found, wanted in zip(memory(optimizer=eight_bits)[0], (mib, mib, moments)):
+        near(found, wanted)
+    (half,) = memory(optimizer=eight_bits, precision="bf16")
+    for found, wanted in zip(half, (mib / 2, 1.5 * mib, moments + mib)):
+        near(found, wanted)
+    eight_bits["stochastic_rounding"] = True
+    (half,) = memory(optimizer=eight_bits, precision="bf16")
+    for found, wanted in zip(half, (mib / 2, mib / 2, moments)):
         near(found, wanted)
     near(memory(data={"batch": 16})[0][3], 2 * activations, 0.2)
     near(memory(parallel={"microbatches": 4})[0][3], activations / 2, 0.2)

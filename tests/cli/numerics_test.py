@@ -2,7 +2,7 @@
 """usage: numerics_test.py PROGRAM REPOSITORY
 
 The same job in ways that must give the same losses: gradient accumulation, activation
-checkpointing, bf16 and fp16 within a bound, sharded optimizer state, sharded replicas, delayed
+checkpointing, bf16, fp16 and moments in bytes within a bound, sharded optimizer state, sharded replicas, delayed
 parameters on one rank and on two. Weight decay, which is for matrices alone.
 """
 import glob
@@ -42,6 +42,21 @@ def losses(name, ranks, parallel=None, data=None, **others):
     found = [record["loss"] for record in records if record["type"] == "step"]
     assert len(found) == STEPS and found[-1] < 0.97 * found[0], (name, found)
     return found
+
+
+def cut_and_resumed(name):
+    """The losses of a job of `losses` that is ended after seven steps and gone on from."""
+    with open(name + ".json", encoding="utf-8") as file:
+        job = {**json.load(file), "checkpoint": {"directory": name + "_cut"}}
+    with open(name + "_cut.json", "w", encoding="utf-8") as file:
+        json.dump(job, file)
+    command = (PROGRAM, "launch", "-n", "2", "--", PROGRAM, "train", name + "_cut.json", "--log",
+               name + "_cut.jsonl")
+    call(*command, "--steps", "7")
+    call(*command, "--resume")
+    with open(name + "_cut.jsonl", encoding="utf-8") as file:
+        records = [json.loads(line) for line in file]
+    return [record["loss"] for record in records if record["type"] == "step"]
 
 
 def tensors_after_a_step(name, **optimizer):
@@ -143,20 +158,29 @@ with tempfile.TemporaryDirectory() as work:
     # A run that is cut and taken up again, between overflows, is the one that was not.
     cut = {"reproducible": True, "pipeline_parallel_degree": 2}
     whole = losses("fp16_whole", 2, cut, precision="fp16", loss_scale=high)
-    with open("fp16_whole.json", encoding="utf-8") as file:
-        job = {**json.load(file), "checkpoint": {"directory": "fp16_cut"}}
-    with open("fp16_cut.json", "w", encoding="utf-8") as file:
-        json.dump(job, file)
-    command = (PROGRAM, "launch", "-n", "2", "--", PROGRAM, "train", "fp16_cut.json", "--log",
-               "fp16_cut.jsonl")
-    call(*command, "--steps", "7")
-    call(*command, "--resume")
-    with open("fp16_cut.jsonl", encoding="utf-8") as file:
-        records = [json.loads(line) for line in file]
-    resumed = [record["loss"] for record in records if record["type"] == "step"]
-    assert resumed == whole, (resumed, whole)
+    assert cut_and_resumed("fp16_whole") == whole, whole
+
+    # Moments in bytes, and bf16 without masters: rounded otherwise than f32, alike on every layout.
+    in_bytes = {"type": "adamw_8bit", "learning_rate": 2e-3, "warmup_steps": 2}
+    eight_bits = furthest(losses("eight_bits", 2, optimizer=in_bytes), plain)
+    print(f"moments in bytes beside f32: {eight_bits:.1e}")
+    assert 1e-7 < eight_bits < 1e-2
+    in_bytes["stochastic_rounding"] = True
+    small = {"optimizer": in_bytes, "precision": "bf16"}
+    whole = losses("no_masters", 2, cut, **small)
+    print(f"the same in bf16 without masters: {furthest(whole, plain):.1e}")
+    assert 1e-6 < furthest(whole, plain) < 1e-2
+    assert cut_and_resumed("no_masters") == whole, whole
+    wanted = losses("small_replicas", 2, replicas, **small)
+    assert losses("small_shared", 2, shared, **small) == wanted, wanted
+    apart = furthest(losses("small_tensor", 2, tensor, **small), plain)
+    print(f"the same on two tensor-parallel ranks: {apart:.1e}")
+    assert 1e-6 < apart < 1e-2
     # Two replicas with copies of everything, and with a half each of parameters, gradients and state.
     shards = {**replicas, "sharded_data_parallel_degree": 2, "sdp_param_persistence_threshold": 1000}
+    apart = furthest(losses("small_sharded", 2, shards, **small), wanted)
+    print(f"bf16 without masters, sharded replicas beside copies: {apart:.1e}")
+    assert apart < 2e-3
     for precision in ("f32", "fp16"):
         copied = losses("copied", 2, replicas, precision=precision)
         sharded = losses("sharded", 2, shards, precision=precision, activation_checkpointing="each")
