@@ -7,7 +7,7 @@
 #include "tessera/autotune/trace_model.h"
 #include "tessera/base/error.h"
 #include "tessera/cost/constants.h"
-#include "tessera/optim/adamw_8bit.h"
+#include "tessera/optim/adamw_8bit_state.h"
 #include "tessera/partition/partition.h"
 #include "tessera/plan/plan.h"
 #include "tessera/planner/space.h"
@@ -57,16 +57,14 @@ int in_flight(const Job& job, int stages) {
              : std::min(all, job.parallel.effective_active_microbatches());
 }
 
-// `of_tensor`: the elements that lie in one tensor.
-double optimizer_bytes_per_element(const Job& job, double of_tensor) {
-  const bool adam = job.optimizer.type != "sgd";
-  const bool bytes =
-      job.optimizer.type == "adamw_8bit" && of_tensor >= optim::AdamW8bit::kLeastInBytes;
-  const double moments = bytes                        ? 2 * (1 + 4.0 / optim::kBlock)
-                         : adam                       ? 8
-                         : job.optimizer.momentum > 0 ? 4
-                                                      : 0;
-  return moments + (has_masters(job) ? 4 : 0);
+// Of a tensor of which a rank holds so many elements.
+double optimizer_bytes(const Job& job, double elements) {
+  const double number = sizeof(float);
+  const double moments = job.optimizer.type == "adamw_8bit" ? optim::adamw_8bit_bytes(elements)
+                         : job.optimizer.type != "sgd"      ? 2 * number * elements
+                         : job.optimizer.momentum > 0       ? number * elements
+                                                            : 0;
+  return moments + (has_masters(job) ? number * elements : 0);
 }
 
 // Samples of one microbatch of a tensor-parallel group, whether its ranks bring
@@ -143,11 +141,10 @@ Forecast forecast(const Job& job, const models::Preset& preset, const topology::
       const double elements = share * static_cast<double>(parameter.elements);
       StageBytes& stage = stage_of(i);
       stage.parameters += bytes;
-      // The optimizer works on f32 gradients of f32 masters, of its share of the parameters.
-      const double updated =
-          elements / (job.parallel.shard_optimizer_state ? degrees.reduced_data : 1);
-      stage.gradients += bytes + (has_masters(job) ? 4 * updated : 0);
-      stage.optimizer += updated * optimizer_bytes_per_element(job, elements);
+      // The optimizer works on f32 gradients of f32 masters. It has its share of the parameters.
+      const double sharers = job.parallel.shard_optimizer_state ? degrees.reduced_data : 1;
+      stage.gradients += bytes + (has_masters(job) ? 4 * elements / sharers : 0);
+      stage.optimizer += optimizer_bytes(job, elements) / sharers;
     }
   }
   const double microbatches =

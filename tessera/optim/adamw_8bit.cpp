@@ -10,6 +10,8 @@
 
 #include "tessera/base/error.h"
 #include "tessera/optim/adamw_8bit_state.h"
+#include "tessera/optim/block_codes.h"
+#include "tessera/optim/stochastic_rounding.h"
 #include "tessera/state/optimizer_state_key.h"
 
 namespace tessera::optim {
@@ -30,41 +32,6 @@ void read(const at::Tensor& from, std::int64_t start, std::int64_t count, Block&
     std::copy(numbers, numbers + count, into.begin());
   }
 }
-
-/// One block of an average: read, and written back by `keep`.
-class AverageBlock {
- public:
-  AverageBlock(const Average& average, const ByteValues& values, std::int64_t block)
-      : average_(average), values_(values), block_(block) {}
-
-  void read(std::int64_t count, Block& into) const {
-    const std::int64_t start = block_ * kBlock;
-    if (average_.exact.defined()) {
-      optim::read(average_.exact, start, count, into);
-    } else {
-      decode_block(
-          values_,
-          average_.codes.codes.data_ptr<std::uint8_t>() + start,
-          average_.codes.scales.data_ptr<float>()[block_],
-          count,
-          into.data());
-    }
-  }
-  void keep(std::int64_t count, const Block& from) const {
-    const std::int64_t start = block_ * kBlock;
-    if (average_.exact.defined()) {
-      std::copy_n(from.begin(), count, average_.exact.data_ptr<float>() + start);
-    } else {
-      average_.codes.scales.data_ptr<float>()[block_] = encode_block(
-          values_, from.data(), count, average_.codes.codes.data_ptr<std::uint8_t>() + start);
-    }
-  }
-
- private:
-  const Average& average_;
-  const ByteValues& values_;
-  std::int64_t block_;
-};
 
 /// The numbers of one update that all elements share.
 struct Factors {
@@ -160,15 +127,13 @@ void update_parameter(
     for (std::int64_t block = begin; block < end; ++block) {
       const std::int64_t start = block * kBlock;
       const std::int64_t count = std::min(kBlock, elements - start);
-      const AverageBlock average(state.exp_avg, ByteValues::with_sign(), block);
-      const AverageBlock root(state.exp_avg_sq_root, ByteValues::without_sign(), block);
       read(gradient, start, count, g);
       read(parameter, start, count, p);
-      average.read(count, m);
-      root.read(count, r);
+      state.exp_avg.read(block, count, m.data());
+      state.exp_avg_sq_root.read(block, count, r.data());
       update(factors, count, g, p, m, r);
-      average.keep(count, m);
-      root.keep(count, r);
+      state.exp_avg.write(block, count, m.data());
+      state.exp_avg_sq_root.write(block, count, r.data());
       if (parameter.scalar_type() == at::kFloat) {
         std::copy_n(p.begin(), count, parameter.data_ptr<float>() + start);
       } else {
@@ -196,9 +161,7 @@ AdamW8bit::AdamW8bit(std::vector<at::Tensor> parameters, const AdamW8bitOptions&
 AdamW8bit::AdamW8bit(
     std::vector<torch::optim::OptimizerParamGroup> groups,
     const AdamW8bitOptions& options)
-    : Optimizer(std::move(groups), std::make_unique<AdamW8bitOptions>(options)) {
-  register_adamw_8bit_state();
-}
+    : Optimizer(std::move(groups), std::make_unique<AdamW8bitOptions>(options)) {}
 
 at::Tensor AdamW8bit::step(LossClosure closure) {
   at::Tensor loss;
@@ -218,7 +181,7 @@ at::Tensor AdamW8bit::step(LossClosure closure) {
       check(parameter, rounds, rounding);
       auto& slot = state_[state::optimizer_state_key(parameter)];
       if (slot == nullptr) {
-        slot = std::make_unique<AdamW8bitParamState>(first_state(parameter.sizes()));
+        slot = std::make_unique<AdamW8bitParamState>(parameter.sizes());
       }
       update_parameter(parameter, options, static_cast<AdamW8bitParamState&>(*slot), rounding);
     }

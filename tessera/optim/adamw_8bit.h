@@ -9,9 +9,6 @@
 
 #include <torch/optim/optimizer.h>
 
-#include "tessera/optim/block_codes.h"
-#include "tessera/optim/stochastic_rounding.h"
-
 namespace tessera::optim {
 
 /// torch::optim::AdamWOptions' names and defaults, without amsgrad.
@@ -34,17 +31,7 @@ struct AdamW8bitOptions : torch::optim::OptimizerCloneableOptions<AdamW8bitOptio
   }
 };
 
-/// One of Adam's averages: in bytes, or of a small tensor in f32.
-struct Average {
-  BlockCodes codes;
-  at::Tensor exact;
-};
-
-struct AdamW8bitParamState : torch::optim::OptimizerCloneableParamState<AdamW8bitParamState> {
-  std::int64_t step = 0; // updates that were made
-  Average exp_avg;
-  Average exp_avg_sq_root; // the square root: half the decades
-};
+class StochasticRounding;
 
 /// AdamW with torch's formulas whose two averages take a byte for each element and 8 bytes for each
 /// 256: blocks of a parameter's elements in row-major order, each with a scale in f32. What has
@@ -62,9 +49,6 @@ struct AdamW8bitParamState : torch::optim::OptimizerCloneableParamState<AdamW8bi
 /// Source: Dettmers et al. 2022, section 2; Loshchilov and Hutter 2019, algorithm 2.
 class AdamW8bit : public torch::optim::Optimizer {
  public:
-  /// Smaller tensors have f32 averages.
-  static constexpr std::int64_t kLeastInBytes = 4096;
-
   explicit AdamW8bit(
       std::vector<at::Tensor> parameters,
       const AdamW8bitOptions& options = AdamW8bitOptions());

@@ -7,6 +7,7 @@
 #include "tessera/comm/process_group.h"
 #include "tessera/model/model_core.h"
 #include "tessera/model/model_set.h"
+#include "tessera/optim/adamw_8bit_codec.h"
 #include "tessera/optim/lbfgs.h"
 #include "tessera/optim/lbfgs_state.h"
 #include "tessera/optim/loss_scaling.h"
@@ -27,6 +28,7 @@ DistributedOptimizer::DistributedOptimizer(
       sharing_(std::make_unique<StateSharing>()),
       model_set_(models) {
   register_lbfgs_state();
+  register_adamw_8bit_state();
   std::set<const void*> seen;
   for (const auto& group : optimizer_->param_groups()) {
     for (const auto& parameter : group.params()) {

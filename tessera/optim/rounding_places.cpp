@@ -7,6 +7,7 @@
 #include "tessera/base/error.h"
 #include "tessera/model/model_core.h"
 #include "tessera/optim/adamw_8bit.h"
+#include "tessera/optim/stochastic_rounding.h"
 #include "tessera/state/element_places.h"
 
 namespace tessera::optim {

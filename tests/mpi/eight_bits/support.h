@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "tessera/optim/stochastic_rounding.h"
+
 #include "tests/mpi/tensor_parallel/support.h"
 
 /// AdamW8bit under several layouts, beside one process. Gradients are given by hand, equal on all

@@ -7,6 +7,9 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
+#include "tessera/optim/adamw_8bit_codec.h"
+#include "tessera/optim/adamw_8bit_state.h"
+#include "tessera/optim/stochastic_rounding.h"
 #include "tessera/state/optimizer_state.h"
 
 namespace tessera::optim {
@@ -102,16 +105,15 @@ TEST(AdamW8bitTest, StateTakesTwoBytesAndAScaleABlock) {
   optimizer.step();
   ASSERT_EQ(optimizer.state().size(), 1U);
   const auto& state = static_cast<const AdamW8bitParamState&>(*optimizer.state().begin()->second);
-  std::size_t bytes = 0;
-  for (const Average* average : {&state.exp_avg, &state.exp_avg_sq_root}) {
-    EXPECT_FALSE(average->exact.defined());
-    bytes += average->codes.codes.nbytes() + average->codes.scales.nbytes();
-  }
+  const std::size_t bytes = state.exp_avg.bytes() + state.exp_avg_sq_root.bytes();
   EXPECT_EQ(bytes, 2 * (8192 + 4 * 8192 / 256));
+  EXPECT_EQ(adamw_8bit_bytes(8192), bytes);
+  EXPECT_EQ(adamw_8bit_bytes(4095), 8 * 4095);
 }
 
 // As a checkpoint does it, in f32 in between.
 TEST(AdamW8bitTest, AStateThatWasSavedGoesOnAlike) {
+  register_adamw_8bit_state();
   torch::manual_seed(1);
   const NamedTensors mine = {
       {"large", torch::randn({70, 90}, torch::requires_grad())},
