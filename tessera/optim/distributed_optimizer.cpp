@@ -146,7 +146,8 @@ void DistributedOptimizer::prepare() {
         continue; // taken when the set of models was another, or to be taken later
       }
       const at::Tensor part = own_part(parameter);
-      const at::Tensor master = rounds_itself(*optimizer_, group, part) ? part : masters_->add(part);
+      const at::Tensor master =
+          rounds_itself(*optimizer_, group, part) ? part : masters_->add(part);
       check_has_master(part, master);
       parameter = master;
     }
