@@ -105,7 +105,8 @@ TEST(ToCluster, ASlowPairOfHostsIsSeenByReplicasOnThem) {
   const std::vector<RankMeasurement> ranks = {rank_on("a"), rank_on("b"), rank_on("c")};
   cost::DescribedModel model;
   model.global_batch_size = 6;
-  model.layers.push_back({.name = "layer", .kind = "other", .parameters = 1'000'000});
+  model.layers.emplace_back();
+  model.layers[0].parameters = 1'000'000;
   model.measured().layers.push_back({.forward_seconds_per_sample = {{"cpu", {{1, 1e-3}}}}});
   cost::Strategy strategy;
   strategy.dp = 3;
