@@ -40,9 +40,9 @@ double exposed_gradient_seconds(
     exposed = std::max({exposed, first_bucket, last_bucket});
     before = until;
   }
-  const double with_tied =
-      gradient_sync_seconds(strategy, cluster, load.parameters, load.whole, load.tied, constants);
-  return exposed + (with_tied - all);
+  // Priced by itself: a difference of two prices could fall where a link becomes slower.
+  const std::vector<double> none(stages, 0);
+  return exposed + gradient_sync_seconds(strategy, cluster, none, none, load.tied, constants);
 }
 
 bool reduces_beside_backwards(const Cluster& cluster) {
