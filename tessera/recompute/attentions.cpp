@@ -3,6 +3,8 @@
 #include <atomic>
 #include <utility>
 
+#include <ATen/core/grad_mode.h>
+
 #include "tessera/recompute/kept_products.h"
 #include "tessera/recompute/recomputation.h"
 #include "tessera/tensor/value.h"
@@ -31,7 +33,9 @@ std::int64_t attentions_run() {
 
 at::Tensor
 recompute_attention(std::string name, const std::vector<at::Tensor>& inputs, Attention attention) {
-  g_run.fetch_add(1, std::memory_order_relaxed);
+  if (at::GradMode::is_enabled()) {
+    g_run.fetch_add(1, std::memory_order_relaxed);
+  }
   Region region;
   region.name = std::move(name);
   region.trains = false;

@@ -16,7 +16,8 @@ namespace tessera::recompute {
 void set_attentions(bool recomputed);
 bool attentions_recomputed();
 
-/// Attentions that recompute_attention() ran since then, also as part of a larger region.
+/// Attentions that recompute_attention() ran since then with gradients recorded, which a pass that
+/// traces the model does not; those that are part of a larger region too.
 std::int64_t attentions_run();
 
 /// What lies between an attention's products with weights: inputs to context. Where the weighted
