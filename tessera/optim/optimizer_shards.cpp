@@ -15,6 +15,7 @@
 #include "tessera/context/agreement.h"
 #include "tessera/context/context.h"
 #include "tessera/model/model_core.h"
+#include "tessera/optim/adamw_8bit.h"
 #include "tessera/optim/distributed_optimizer.h"
 #include "tessera/optim/failed_update.h"
 #include "tessera/optim/lbfgs.h"
@@ -29,7 +30,7 @@ bool updates_by_element(const torch::optim::Optimizer& optimizer) {
   const std::type_info& type = typeid(optimizer);
   return type == typeid(torch::optim::SGD) || type == typeid(torch::optim::Adam) ||
          type == typeid(torch::optim::AdamW) || type == typeid(torch::optim::RMSprop) ||
-         type == typeid(torch::optim::Adagrad);
+         type == typeid(torch::optim::Adagrad) || type == typeid(AdamW8bit);
 }
 
 } // namespace
