@@ -10,9 +10,9 @@ struct PrepareOptions {
   std::string output; // folder, made when missing
   std::vector<std::string> texts; // files; none: the King James Version
   std::int64_t vocab_size = 2048;
-  /// A SentencePiece model in place of one that is trained on the texts; "": none.
-  std::string tokenizer;
   bool force = false; // also when nothing has changed, and over other data
+  /// A SentencePiece model in place of one that is trained on the texts; "": none.
+  std::string tokenizer = {};
 };
 
 /// Files in the output folder.

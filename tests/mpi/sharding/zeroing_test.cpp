@@ -59,7 +59,7 @@ void expect_plain(const std::string& what, int microbatches, int passes, const S
     if (degree == 1) {
       plain = run.model.state_dict();
       for (const auto& [name, tensor] : plain) { // training that diverges would compare rounding
-        ASSERT_LT(tensor.abs().max().item<double>(), 100) << what << ", " << name;
+        ASSERT_LT(tensor.abs().max().item().toDouble(), 100) << what << ", " << name;
       }
     } else {
       expect_same(run.model.state_dict(), plain, what, 1e-5);
