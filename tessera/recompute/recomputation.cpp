@@ -76,6 +76,24 @@ class AutocastScope {
   Autocast previous_;
 };
 
+/// Autocast keeps the casts of parameters for whoever uses these next. One that was made without
+/// history would cost a later use its gradient, and one that belongs to another graph would have
+/// that graph's backward run inside of a region's.
+class UncachedAutocast {
+ public:
+  UncachedAutocast() {
+    at::autocast::set_autocast_cache_enabled(false);
+  }
+  ~UncachedAutocast() {
+    at::autocast::set_autocast_cache_enabled(previous_);
+  }
+  UncachedAutocast(const UncachedAutocast&) = delete;
+  UncachedAutocast& operator=(const UncachedAutocast&) = delete;
+
+ private:
+  bool previous_ = at::autocast::is_autocast_cache_enabled();
+};
+
 std::vector<at::Tensor> tensors_of(const c10::IValue& value) {
   std::vector<at::Tensor> tensors;
   for_each_tensor(value, [&](const at::Tensor& tensor) { tensors.push_back(tensor); });
@@ -165,6 +183,7 @@ class RecomputeBackward : public torch::autograd::Node {
   /// The forward, without anything that a backward would need.
   c10::IValue run_first() {
     const at::NoGradGuard no_grad;
+    const UncachedAutocast uncached;
     const InsideScope inside(region_.name);
     c10::IValue result;
     {
@@ -200,6 +219,7 @@ class RecomputeBackward : public torch::autograd::Node {
     check_arguments("has an argument that was changed in place after the call");
     const at::AutoGradMode recorded(true);
     const AutocastScope autocast(autocast_);
+    const UncachedAutocast uncached;
     std::optional<KeepRandomState> random;
     if (random_) {
       random.emplace();
