@@ -41,7 +41,8 @@ class Summa : public torch::autograd::Function<Summa> {
     // The whole linear layer keeps it, with its bias (linear.cpp).
     at::Tensor out = recompute::given_product();
     if (out.defined()) {
-      out = out.view(result_sizes(*mesh, form, a, b, layout));
+      // No view: a bias may be added to it in place by another node.
+      out = at::_unsafe_view(out, result_sizes(*mesh, form, a, b, layout));
     } else {
       out = at::empty(result_sizes(*mesh, form, a, b, layout), a.options());
       multiply(*mesh, form, a, b, layout, out);
