@@ -168,11 +168,13 @@ void ModelCore::join_replicas(bool only) {
       broadcast_from_first({{name, parameter}});
     };
     shards_ = std::make_unique<sharding::ModelShards>(context, split.divided, make, number_);
-    log::info(tessera::str(
-        label_,
-        " is sharded: optimizer.step() clips the norm of all gradients to ",
-        context.config.sdp_gradient_clipping,
-        " (sdp_gradient_clipping)"));
+    if (context.world->rank() == 0) {
+      log::info(tessera::str(
+          label_,
+          " is sharded: optimizer.step() clips the norm of all gradients to ",
+          context.config.sdp_gradient_clipping,
+          " (sdp_gradient_clipping)"));
+    }
   }
   data_parallel::GradientSync::Options options;
   options.reducer.bucket_bytes = static_cast<std::int64_t>(options_.bucket_cap_mb * (1 << 20));

@@ -8,6 +8,7 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 torch::nn::Linear layer() {
   torch::manual_seed(7);
@@ -105,7 +106,7 @@ std::string said_by() {
 }
 
 TEST(Optimizers, OfAnotherKindAreGivenPartsWithAWarning) {
-  EXPECT_THAT(said_by<torch::optim::SGD>(), IsEmpty());
+  EXPECT_THAT(said_by<torch::optim::SGD>(), Not(HasSubstr("LAMB")));
   const std::string said = said_by<Own>();
   int rank = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
