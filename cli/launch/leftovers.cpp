@@ -1,5 +1,6 @@
 #include "cli/launch/leftovers.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <ctime>
@@ -51,7 +52,9 @@ bool removable(const fs::path& path, std::int64_t least_age_seconds) {
   if (::lstat(path.c_str(), &info) != 0 || info.st_uid != ::getuid() || S_ISLNK(info.st_mode)) {
     return false;
   }
-  return ::time(nullptr) - info.st_mtime >= least_age_seconds;
+  // time() may lag behind the clock of the file system by a tick, and be a second behind for it.
+  const std::int64_t age = ::time(nullptr) - info.st_mtime;
+  return std::max<std::int64_t>(age, 0) >= least_age_seconds;
 }
 
 std::int64_t bytes_of(const fs::path& path) {
