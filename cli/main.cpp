@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <string>
 
@@ -57,6 +58,16 @@ int main(int argc, char** argv) {
   app.name("tessera");
   app.require_subcommand(1);
   app.set_version_flag("--version", version_line());
+  // The logger reads the variable when it is first used, in this process and in those it starts.
+  auto* quiet = app.add_flag_callback(
+      "-q,--quiet",
+      [] { setenv("TESSERA_LOG", "warning", 1); },
+      "before the command: say only what went wrong, as TESSERA_LOG=warning");
+  app.add_flag_callback(
+         "-v,--verbose",
+         [] { setenv("TESSERA_LOG", "debug", 1); },
+         "before the command: say more, as TESSERA_LOG=debug")
+      ->excludes(quiet);
   auto& list = tessera::cli::commands();
   std::sort(list.begin(), list.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
   for (const auto& command : list) {

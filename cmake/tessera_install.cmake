@@ -1,7 +1,8 @@
 # cmake --install: one target per folder (tessera::base ...), tessera::tessera for
 # all of them, the headers that each folder lists, the program, and the files that
 # find_package(tessera) reads.
-#   component development: libraries, headers, package files; program: bin/tessera
+#   component development: libraries, headers, package files; program: the program, its tokenizer,
+#   man pages and completions
 include(CMakePackageConfigHelpers)
 
 get_property(tessera_libraries GLOBAL PROPERTY tessera_libraries)
@@ -41,6 +42,12 @@ install(FILES
   DESTINATION ${package_folder} COMPONENT development)
 
 if(TARGET tessera_program)
-  install(TARGETS tessera_program
+  install(TARGETS tessera_program tessera_tokenizer
     RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT program)
+  install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" RENAME copyright
+    DESTINATION ${CMAKE_INSTALL_DATAROOTDIR}/doc/tessera COMPONENT program)
+  if(NOT TESSERA_SANITIZE) # the program writes them when it is linked, see cli/CMakeLists.txt
+    install(DIRECTORY "${PROJECT_BINARY_DIR}/share/"
+      DESTINATION ${CMAKE_INSTALL_DATAROOTDIR} COMPONENT program)
+  endif()
 endif()

@@ -3,7 +3,7 @@
 #include <torch/torch.h>
 
 #include "tessera/base/error.h"
-#include "tessera/nn/layers/placement.h"
+#include "tessera/nn/layers/dropout.h"
 #include "tessera/nn/replace/registry.h"
 #include "tessera/nn/replace/transformer_given.h"
 #include "tessera/nn/summa/boundary.h"
@@ -98,7 +98,8 @@ at::Tensor DistributedBertImpl::embedded(
       embedding_norm_->forward(sum),
       nn::Placement::kOnMesh,
       options_.hidden_dropout_prob,
-      is_training());
+      is_training(),
+      options_.hidden_size);
 }
 
 at::Tensor DistributedBertImpl::word_scores(

@@ -48,12 +48,15 @@ std::int64_t count(const DecoderOptions& o) {
   return tables + o.num_hidden_layers * layer + norm;
 }
 
+std::int64_t decoder_layers(const T5Options& o) {
+  return o.num_decoder_layers == 0 ? o.num_layers : o.num_decoder_layers;
+}
+
 std::int64_t count(const T5Options& o) {
-  const auto decoder_layers = o.num_decoder_layers == 0 ? o.num_layers : o.num_decoder_layers;
   const auto attention = 4 * o.d_model * o.num_heads * o.d_kv;
   const auto feed_forward = 2 * o.d_model * o.d_ff;
   return o.vocab_size * o.d_model + o.num_layers * (attention + feed_forward + 2 * o.d_model) +
-         decoder_layers * (2 * attention + feed_forward + 3 * o.d_model) +
+         decoder_layers(o) * (2 * attention + feed_forward + 3 * o.d_model) +
          2 * (o.d_model + o.relative_attention_num_buckets * o.num_heads);
 }
 
@@ -301,7 +304,62 @@ std::optional<LanguageModelSizes> language_model_sizes(const Options& options) {
         decoder->num_hidden_layers * product_weights(*decoder),
         "max_position_embeddings"};
   }
+  if (const auto* bert = std::get_if<BertOptions>(&options)) {
+    const std::int64_t h = bert->hidden_size;
+    const std::int64_t inner = bert->intermediate_size == 0 ? 4 * h : bert->intermediate_size;
+    const std::int64_t reserved = bert->roberta ? bert->pad_token_id + 1 : 0;
+    return LanguageModelSizes{
+        bert->vocab_size,
+        bert->max_position_embeddings - reserved,
+        bert->num_hidden_layers,
+        h,
+        h,
+        // The masked head has a product in front of the output layer.
+        bert->num_hidden_layers * (4 * h * h + 2 * h * inner) + h * h,
+        "max_position_embeddings",
+        reserved};
+  }
+  if (const auto* t5 = std::get_if<T5Options>(&options)) {
+    const std::int64_t heads = t5->num_heads * t5->d_kv;
+    return LanguageModelSizes{
+        t5->vocab_size,
+        0,
+        t5->num_layers + decoder_layers(*t5),
+        t5->d_model,
+        heads,
+        t5->num_layers * (4 * t5->d_model * heads + 2 * t5->d_model * t5->d_ff)};
+  }
   return std::nullopt;
+}
+
+bool continues_a_text(const Options& options) {
+  return std::holds_alternative<GptOptions>(options) ||
+         std::holds_alternative<DecoderOptions>(options);
+}
+
+double
+flops_per_token(const Options& options, std::int64_t sequence, std::int64_t decoder_sequence) {
+  const auto sizes = language_model_sizes(options);
+  TESSERA_CHECK(sizes.has_value());
+  const auto length = static_cast<double>(sequence);
+  const auto head = static_cast<double>(sizes->vocabulary) * static_cast<double>(sizes->width);
+  const auto attention = 12 * static_cast<double>(sizes->attention_width);
+  const auto weights = static_cast<double>(sizes->layer_weights);
+  const auto* t5 = std::get_if<T5Options>(&options);
+  if (t5 == nullptr) {
+    return 6 * (weights + head) + attention * static_cast<double>(sizes->layers) * length;
+  }
+  const auto targets = static_cast<double>(decoder_sequence);
+  const auto square = static_cast<double>(t5->d_model * sizes->attention_width);
+  const auto feed_forward = static_cast<double>(2 * t5->d_model * t5->d_ff);
+  const auto layers = static_cast<double>(decoder_layers(*t5));
+  // Of a sample. Keys and values of the second attention are of the encoder's tokens.
+  const double encoder =
+      (6 * weights + attention * static_cast<double>(t5->num_layers) * length) * length;
+  const double decoder =
+      6 * layers * ((6 * square + feed_forward) * targets + 2 * square * length) +
+      attention * layers * targets * (targets + length);
+  return (encoder + decoder + 6 * head * targets) / length;
 }
 
 const std::vector<Preset>& presets() {
@@ -338,6 +396,9 @@ Preset preset_of_options(const std::string& name, const Options& options) {
   }
   constexpr std::int64_t kLongestSample = 1024;
   preset.sample.sequence = kLongestSample;
+  if (preset.family == "t5") {
+    preset.sample = find_preset("t5-small").sample;
+  }
   return with_overrides(preset, "{}");
 }
 

@@ -24,6 +24,11 @@ GptOptions gpt_from_published(const std::string& text, const std::string& origin
 /// The same of a Llama, GPT-J, GPT-Neo or GPT-NeoX, by the file's model_type.
 DecoderOptions decoder_from_published(const std::string& text, const std::string& origin);
 
+/// The same of a BERT or RoBERTa, by the file's model_type, and of a T5 (not of version 1.1, whose
+/// feed-forward layers are gated).
+BertOptions bert_from_published(const std::string& text, const std::string& origin);
+T5Options t5_from_published(const std::string& text, const std::string& origin);
+
 /// Of whichever of these it is; without a model_type it is a GPT-2.
 Options options_from_published(const std::string& text, const std::string& origin);
 
@@ -34,6 +39,16 @@ std::string to_published(
     std::optional<std::int32_t> end_of_document = std::nullopt);
 std::string to_published(
     const DecoderOptions& options,
+    std::optional<std::int32_t> end_of_document = std::nullopt);
+std::string to_published(
+    const BertOptions& options,
+    std::optional<std::int32_t> end_of_document = std::nullopt);
+std::string to_published(
+    const T5Options& options,
+    std::optional<std::int32_t> end_of_document = std::nullopt);
+/// Of whichever of these it is. Throws: ConfigError for an ncf, which transformers does not have.
+std::string to_published(
+    const Options& options,
     std::optional<std::int32_t> end_of_document = std::nullopt);
 
 } // namespace tessera::models

@@ -185,7 +185,7 @@ DecoderOptions decoder_of(Json file) {
     throw ConfigError(
         str("\"model_type\": found ",
             quoted_briefly(architecture),
-            "; expected gpt2, llama, gptj, gpt_neo or gpt_neox"));
+            "; expected gpt2, llama, gptj, gpt_neo, gpt_neox, bert, roberta or t5"));
   }
   const bool neox = architecture == "gpt_neox";
   double share = -1;
@@ -303,12 +303,17 @@ Options options_from_published(const std::string& text, const std::string& origi
   } catch (const Error& error) {
     throw ConfigError(str(origin, ": ", error.what()));
   }
-  const bool decoder = file.is_object() && file.contains("model_type") &&
-                       !file["model_type"].is_null() && file["model_type"] != "gpt2";
-  if (decoder) {
-    return decoder_from_published(text, origin);
+  const Json type = file.is_object() && file.contains("model_type") ? file["model_type"] : Json();
+  if (type.is_null() || type == "gpt2") {
+    return gpt_from_published(text, origin);
   }
-  return gpt_from_published(text, origin);
+  if (type == "bert" || type == "roberta") {
+    return bert_from_published(text, origin);
+  }
+  if (type == "t5") {
+    return t5_from_published(text, origin);
+  }
+  return decoder_from_published(text, origin);
 }
 
 std::string to_published(

@@ -1,10 +1,12 @@
 #include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <set>
 
 #include "tessera/base/error.h"
 #include "tessera/base/json/parse.h"
+#include "tessera/base/log.h"
 #include "tessera/checkpoint/directory.h"
 #include "tessera/checkpoint/safetensors.h"
 
@@ -67,6 +69,10 @@ OrderedJson describe(const std::string& directory, const std::string& tag) {
     said["files"] = meta.files.size();
     said["bytes"] = bytes_of(meta);
     said["state_hash"] = checkpoint::to_hex(meta.parameter_hash);
+    said["for_good"] = meta.for_good;
+    if (meta.score) {
+      said["score"] = *meta.score;
+    }
     const OrderedJson content = parse_json(meta.user_content, tag);
     if (content.is_object() && content.contains("user")) {
       said["user"] = content["user"]; // what save was given
@@ -109,11 +115,13 @@ std::string text_of(const OrderedJson& one) {
       number("files"),
       " files of ",
       number("bytes"),
-      " bytes, whole");
+      " bytes, whole",
+      one.contains("score") ? str(", validation loss ", one["score"].get<double>()) : str(""),
+      one["for_good"].get<bool>() ? ", kept for good" : "");
 }
 
 void show(const Options& options) {
-  fs::path path = fs::weakly_canonical(options.path);
+  fs::path path = fs::weakly_canonical(with_best_found(options.path));
   if (!path.has_filename()) {
     path = path.parent_path();
   }
@@ -127,15 +135,27 @@ void show(const Options& options) {
   if (tags.empty()) {
     throw ConfigError(str("'", options.path, "' holds no checkpoint"));
   }
-  const auto newest = checkpoint::read_newest(directory);
-  OrderedJson all = OrderedJson::array();
   bool whole = true;
+  std::optional<std::string> newest;
+  try {
+    newest = checkpoint::read_newest(directory);
+  } catch (const CheckpointError& error) {
+    log::warning(error.what());
+    whole = false;
+  }
+  const auto best = checkpoint::find_best(directory);
+  OrderedJson all = OrderedJson::array();
   for (const std::string& tag : tags) {
     OrderedJson said = describe(directory, tag);
     said["newest"] = newest == tag;
+    said["best"] = best == tag;
     whole = whole && !said.contains("error");
     if (!options.json) {
-      std::printf("%s%s\n", text_of(said).c_str(), newest == tag ? " (the newest)" : "");
+      std::printf(
+          "%s%s%s\n",
+          text_of(said).c_str(),
+          newest == tag ? " (the newest)" : "",
+          best == tag ? " (the best)" : "");
     }
     all.push_back(std::move(said));
   }

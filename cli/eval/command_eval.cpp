@@ -15,11 +15,11 @@
 #include "cli/command.h"
 #include "cli/number_check.h"
 #include "cli/weights/start_from.h"
-#include "models/data/batch.h"
-#include "models/data/prepare.h"
+#include "models/data/data_folder.h"
 #include "models/data/sampler.h"
 #include "models/data/token_file.h"
 #include "models/layers.h"
+#include "models/objectives/load.h"
 
 namespace tessera::cli {
 
@@ -60,26 +60,38 @@ class Evaluation {
  public:
   Evaluation(const Options& options, Weights weights)
       : options_(options),
+        weights_(weights.path()),
         preset_(preset_beside(weights)),
         tokens_(
             options.data + "/" +
             (options.split == "train" ? data::kTrainFile : data::kValidationFile)) {
     const auto sizes = models::language_model_sizes(preset_.options).value();
+    const bool any_length = sizes.positions_key[0] == '\0';
     sequence_ = options.sequence > 0 ? options.sequence : sizes.positions;
-    if (sequence_ > sizes.positions) {
+    if (any_length && options.sequence == 0) {
+      throw ConfigError(
+          str("--sequence is missing: a model of the family ",
+              preset_.family,
+              " has no longest one; write the data.sequence that it was trained with"));
+    }
+    if (!any_length && sequence_ > sizes.positions) {
       throw ConfigError(
           str("--sequence ", sequence_, " is longer than the model's ", sizes.positions));
     }
-    if (tokens_.vocab_size() > sizes.vocabulary) {
+    objective_ = models::make_objective(
+        preset_.options, models::read_token_table(options.data, tokens_.vocab_size()), sequence_);
+    if (objective_->facts().vocabulary > sizes.vocabulary) {
       throw ConfigError(
           str(tokens_.path(),
               " has ",
               tokens_.vocab_size(),
-              " tokens, the model ",
+              " tokens, with those that are reserved ",
+              objective_->facts().vocabulary,
+              ", the model ",
               sizes.vocabulary,
               ": they do not belong together"));
     }
-    samples_ = data::count_samples(tokens_.size(), sequence_, tokens_.path());
+    samples_ = data::count_samples(tokens_.size(), objective_->facts().window, tokens_.path());
     if (options.samples > 0) {
       samples_ = std::min(samples_, static_cast<std::uint64_t>(options.samples));
     }
@@ -117,32 +129,40 @@ class Evaluation {
   std::int64_t sequence() const {
     return sequence_;
   }
+  const models::ObjectiveFacts& objective() const {
+    return objective_->facts();
+  }
+  /// The file or the folder that was read.
+  const std::string& weights() const {
+    return weights_;
+  }
   const models::Preset& preset() const {
     return preset_;
   }
 
  private:
-  data::Batch batch_from(std::uint64_t first, std::uint64_t count) const {
+  models::Examples batch_from(std::uint64_t first, std::uint64_t count) const {
     std::vector<std::uint64_t> samples(count);
     for (std::uint64_t i = 0; i < count; ++i) {
       samples[i] = first + i < samples_ ? first + i : 0;
     }
-    data::Batch batch = data::load_batch(tokens_, samples, sequence_);
+    models::Examples batch = models::evaluation_examples(*objective_, tokens_, samples);
     for (std::uint64_t i = 0; i < count; ++i) {
       if (first + i >= samples_) {
-        batch.targets[static_cast<std::int64_t>(i)].fill_(models::kIgnoredTarget);
+        batch.targets.at(0)[static_cast<std::int64_t>(i)].fill_(models::kIgnoredTarget);
       }
     }
     return batch;
   }
 
-  void add(Sum& sum, const data::Batch& batch) {
-    const auto step = tessera::step([&](torch::Tensor ids, torch::Tensor targets) {
-      return whole_.training_loss({ids}, {targets});
+  void add(Sum& sum, const models::Examples& batch) {
+    const auto step = tessera::step([&](models::Tensors inputs, models::Tensors targets) {
+      return whole_.training_loss(inputs, targets);
     });
-    const std::vector<torch::Tensor> losses = step(batch.ids, batch.targets).outputs();
-    const auto counted =
-        batch.targets.ne(models::kIgnoredTarget).chunk(static_cast<std::int64_t>(losses.size()));
+    const std::vector<torch::Tensor> losses = step(batch.inputs, batch.targets).outputs();
+    const auto counted = batch.targets.at(0)
+                             .ne(models::kIgnoredTarget)
+                             .chunk(static_cast<std::int64_t>(losses.size()));
     for (std::size_t i = 0; i < losses.size(); ++i) {
       const auto tokens = counted[i].sum().item<double>();
       if (tokens > 0) { // the mean of no token is not a number
@@ -153,10 +173,12 @@ class Evaluation {
   }
 
   const Options& options_;
+  std::string weights_;
   models::Preset preset_;
   data::TokenDataset tokens_;
   std::int64_t sequence_ = 0;
   std::uint64_t samples_ = 0;
+  std::unique_ptr<models::Objective> objective_;
   models::AnyModel whole_;
   std::optional<Model> model_;
 };
@@ -164,14 +186,16 @@ class Evaluation {
 void print(const Options& options, const Evaluation& evaluation, const Sum& sum) {
   const double loss = sum.loss / sum.tokens;
   // Ranks that share samples have counted them several times.
-  const auto tokens = static_cast<std::int64_t>(evaluation.samples()) * evaluation.sequence();
+  const auto tokens =
+      static_cast<std::int64_t>(evaluation.samples()) * evaluation.objective().targets;
   if (options.json) {
     OrderedJson said;
-    said["weights"] = options.weights;
+    said["weights"] = evaluation.weights();
     said["data"] = options.data;
     said["split"] = options.split;
     said["samples"] = evaluation.samples();
     said["sequence"] = evaluation.sequence();
+    said["objective"] = evaluation.objective().name;
     said["tokens"] = tokens;
     said["loss"] = loss;
     said["perplexity"] = std::exp(loss);
@@ -179,9 +203,11 @@ void print(const Options& options, const Evaluation& evaluation, const Sum& sum)
     return;
   }
   std::printf(
-      "%s of %s: loss %.6f, perplexity %.4f, over %lld tokens (%llu samples of %lld)\n",
+      "%s: %s of %s, %s: loss %.6f, perplexity %.4f, over %lld tokens (%llu samples of %lld)\n",
+      evaluation.weights().c_str(),
       options.split.c_str(),
       options.data.c_str(),
+      evaluation.objective().name.c_str(),
       loss,
       std::exp(loss),
       static_cast<long long>(tokens),

@@ -50,21 +50,27 @@ models::Preset model_of(const Options& options, const Weights& weights) {
     }
     return preset_beside(weights);
   }
-  const models::Preset& preset = models::find_preset(options.model);
-  if (!models::language_model_sizes(preset.options)) {
+  return models::find_preset(options.model);
+}
+
+void check_family(const models::Preset& preset) {
+  if (!models::continues_a_text(preset.options)) {
     throw ConfigError(
-        str("--model ",
-            options.model,
+        str(preset.name,
             " is of the family ",
             preset.family,
-            ": only a gpt, llama, gptj, gpt_neo or gpt_neox continues a prompt"));
+            ": only a gpt, llama, gptj, gpt_neo or gpt_neox continues a prompt",
+            models::language_model_sizes(preset.options)
+                ? "; `tessera eval` measures its loss on data, and `tessera export` writes it for "
+                  "transformers"
+                : ""));
   }
-  return preset;
 }
 
 void run(Options options) {
   const Weights weights(options.checkpoint);
   const models::Preset preset = model_of(options, weights);
+  check_family(preset);
   const auto sizes = models::language_model_sizes(preset.options).value();
   const data::Tokenizer tokenizer(options.tokenizer);
   if (tokenizer.vocab_size() > sizes.vocabulary) {
@@ -80,6 +86,12 @@ void run(Options options) {
   model.module->eval();
   models::load_parameters(*model.module, weights.tensors(), weights.path());
   auto ids = tokenizer.encode(options.prompt);
+  if (ids.empty() && tokenizer.end_of_document() < 0) {
+    throw ConfigError(
+        str("--prompt is empty, and ",
+            options.tokenizer,
+            " has no end of a text that could stand before the first word; write a prompt"));
+  }
   if (ids.empty()) {
     // What stands before the first word of a document in training.
     ids.push_back(tokenizer.end_of_document());
@@ -116,7 +128,8 @@ void set_up(CLI::App& app) {
       "a config.json of a gpt2, llama, gptj, gpt_neo or gpt_neox; the one beside the weights when "
       "not given");
   model->require_option(0, 1);
-  app.add_option("--tokenizer", options->tokenizer, "a tokenizer.model file")->required();
+  app.add_option("--tokenizer", options->tokenizer, "a tokenizer.model or tokenizer.json file")
+      ->required();
   app.add_option("--prompt", options->prompt, "text to continue")->required();
   app.add_option("--tokens", generate.tokens, "how many at most")->capture_default_str();
   app.add_option(

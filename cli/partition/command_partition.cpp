@@ -12,6 +12,7 @@
 #include "tessera/report/partition_tree.h"
 
 #include "cli/command.h"
+#include "cli/partition/operations_view.h"
 #include "cli/partition/preset_graph.h"
 #include "models/presets.h"
 
@@ -31,6 +32,7 @@ struct Options {
   bool json = false;
   bool all = false;
   bool list = false;
+  bool operations = false;
 };
 
 graph::ModelGraph read_graph(const std::string& path) {
@@ -59,6 +61,18 @@ void list_presets() {
   for (const models::Preset& preset : models::presets()) {
     std::printf("%-14s %s\n", preset.name.c_str(), preset.description.c_str());
   }
+}
+
+void show_operations(const Options& options) {
+  const DividedOperations divided = divide_preset(
+      options.model,
+      {.parts = options.pipeline_parallel_degree,
+       .balance = options.optimize == "speed" ? operations::Balance::kWork
+                                              : operations::Balance::kVariables});
+  if (!options.svg_file.empty()) {
+    write_file(options.svg_file, svg_of(divided));
+  }
+  std::fputs(report_of(divided).c_str(), stdout);
 }
 
 void show(const Options& options) {
@@ -126,6 +140,12 @@ void set_up(CLI::App& app) {
       options->all,
       "every node in the terminal; otherwise layers that run on one partition "
       "are one line");
+  app.add_flag(
+         "--operations",
+         options->operations,
+         "divide the operators that the forward calls (partition_mode \"operations\"); --optimize "
+         "says what is balanced")
+      ->excludes("--graph", "--json", "--all", "--tensor-parallel-degree", "--memory-weight");
   app.add_option("--svg", options->svg_file, "also draw the tree to this file");
   app.callback([options] {
     if (options->list) {
@@ -137,7 +157,7 @@ void set_up(CLI::App& app) {
           "--pipeline-parallel-degree is missing; write the number of "
           "partitions, 1 or more");
     }
-    show(*options);
+    options->operations ? show_operations(*options) : show(*options);
   });
 }
 

@@ -13,6 +13,7 @@
 #include "tessera/base/json/parse.h"
 #include "tessera/plan/plan.h"
 #include "tessera/planner/abilities.h"
+#include "tessera/planner/candidates_json.h"
 #include "tessera/planner/decision.h"
 #include "tessera/planner/description.h"
 #include "tessera/planner/explain.h"
@@ -26,6 +27,7 @@
 #include "cli/plan/run_trials.h"
 #include "cli/train/job_preset.h"
 #include "cli/train/job_text.h"
+#include "models/objectives/objective.h"
 
 namespace tessera::cli {
 
@@ -35,6 +37,7 @@ namespace {
 struct Options {
   PlanningInput input;
   bool schema = false;
+  bool json = false;
   std::string price;
   int explain = 0;
   std::string config_file;
@@ -124,6 +127,9 @@ void write_decision(
     in_order = in_order && chosen.node_order[i] == static_cast<int>(i);
     order += (i == 0 ? "" : ",") + std::to_string(chosen.node_order[i]);
   }
+  if (options.json) {
+    return; // the list has it: the first that is runnable
+  }
   std::printf("written: %s\n", planner::headline(chosen.strategy).c_str());
   if (!in_order) {
     std::printf("start the hosts in the order %s\n", order.c_str());
@@ -160,7 +166,7 @@ int try_best(
   }
   if (!options.input.preset.empty() && !sizes) {
     throw ConfigError(
-        str("--trials: tessera train runs models that continue a text (gpt, llama, ...); ",
+        str("--trials: tessera train runs models of texts (gpt, llama, bert, t5, ...); ",
             options.input.preset,
             " can be planned, not tried"));
   }
@@ -172,9 +178,22 @@ int try_best(
     // Timing needs tokens, not text.
     made_data =
         std::filesystem::temp_directory_path() / ("tessera-tokens-" + std::to_string(getpid()));
+    models::TokenTable table;
+    table.tokens = sizes.value().vocabulary;
+    const auto facts = models::make_objective(
+                           models::find_preset(options.input.preset).options,
+                           table,
+                           job["data"]["sequence"].get<std::int64_t>())
+                           ->facts();
+    for (const auto& [key, value] : facts.options) {
+      if (!value) {
+        job["model"]["options"][key] = 1; // any id: no text has to make sense
+      }
+    }
+    // Ids that an objective reserves are among the model's, so that it has the planned size.
     write_random_tokens(
         made_data.string(),
-        sizes.value().vocabulary,
+        2 * table.tokens - facts.vocabulary,
         4 * job["data"]["batch"].get<std::int64_t>() *
             (job["data"]["sequence"].get<std::int64_t>() + 1));
     job["data"]["directory"] = made_data.string();
@@ -284,14 +303,7 @@ void run(const Options& options) {
   search.keep =
       options.spread_trials ? kAll : std::max({search.keep, options.explain, options.trials});
   const planner::SearchResult result = search_with_progress(model, cluster, search);
-  std::printf(
-      "%s on %s, global batch size %d: %d combinations of degrees and "
-      "microbatch sizes\n",
-      model.name.c_str(),
-      cluster.name.c_str(),
-      model.global_batch_size,
-      result.considered);
-  planner::SearchResult shown;
+  planner::SearchResult shown = {{}, result.considered, result.interrupted};
   shown.best.assign(
       result.best.begin(),
       result.best.begin() +
@@ -299,6 +311,20 @@ void run(const Options& options) {
               static_cast<std::ptrdiff_t>(result.best.size()),
               static_cast<std::ptrdiff_t>(
                   std::max({options.input.search.keep, options.explain, options.trials}))));
+  if (options.json) {
+    print(planner::to_json(shown, model, cluster));
+    if (writes(options)) {
+      write_decision(options, first_runnable(result, model), model);
+    }
+    return;
+  }
+  std::printf(
+      "%s on %s, global batch size %d: %d combinations of degrees and "
+      "microbatch sizes\n",
+      model.name.c_str(),
+      cluster.name.c_str(),
+      model.global_batch_size,
+      result.considered);
   print(planner::summary(shown, model));
   if (!options.calibration.empty()) {
     const double ratio = planner::calibration_ratio(options.calibration);
@@ -319,9 +345,10 @@ void run(const Options& options) {
 void set_up(CLI::App& app) {
   auto options = std::make_shared<Options>();
   add_planning_options(app, options->input);
-  app.add_flag("--schema", options->schema, "print the form of both files and stop");
-  app.add_option(
+  auto* schema = app.add_flag("--schema", options->schema, "print the form of both files and stop");
+  auto* price = app.add_option(
       "--price", options->price, "price the strategies of this CSV file instead of searching");
+  auto* json = app.add_flag("--json", options->json, "print the best strategies as JSON");
   app.add_option("--explain", options->explain, "show the parts of the K best")
       ->check(CLI::Range(0, 100000));
   app.add_option(
@@ -339,12 +366,12 @@ void set_up(CLI::App& app) {
       options->data,
       "with --model: the data folder of the job that is written; trials "
       "without one use random tokens");
-  app.add_option(
-         "--trials",
-         options->trials,
-         "run the K best for a few steps on the ranks at hand and take the "
-         "fastest")
-      ->check(CLI::Range(0, 1000));
+  auto* trials = app.add_option(
+                        "--trials",
+                        options->trials,
+                        "run the K best for a few steps on the ranks at hand and take the "
+                        "fastest")
+                     ->check(CLI::Range(0, 1000));
   app.add_flag(
       "--spread-trials",
       options->spread_trials,
@@ -365,7 +392,11 @@ void set_up(CLI::App& app) {
          options->write_calibration,
          "where trials keep predicted and measured seconds")
       ->capture_default_str();
-  app.add_option("--calibrate", options->calibration, "also show seconds scaled by such a file");
+  auto* calibrate = app.add_option(
+      "--calibrate", options->calibration, "also show seconds scaled by such a file");
+  for (CLI::Option* other : {schema, price, trials, calibrate}) {
+    json->excludes(other);
+  }
   app.callback([options] { run(*options); });
 }
 

@@ -22,8 +22,8 @@
 #include "cli/launch/launch_run.h"
 #include "cli/plan/planned_job.h"
 #include "cli/train/job_text.h"
+#include "models/data/data_folder.h"
 #include "models/data/files.h"
-#include "models/data/prepare.h"
 #include "models/data/token_file.h"
 
 namespace tessera::cli {
@@ -229,6 +229,7 @@ void write_random_tokens(const std::string& folder, std::int64_t vocabulary, std
   for (const char* name : {data::kTrainFile, data::kValidationFile}) {
     data::write_token_file(folder + "/" + name, ids, vocabulary);
   }
+  data::write_file(folder + "/" + data::kJsonTokenizerFile, "{}\n"); // no token has a name
 }
 
 } // namespace tessera::cli

@@ -6,6 +6,7 @@
 #include <functional>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include "tessera/base/error.h"
 #include "tessera/base/host.h"
@@ -17,7 +18,8 @@
 #include "cli/train/job_preset.h"
 #include "cli/train/progress.h"
 #include "cli/weights/weights.h"
-#include "models/data/prepare.h"
+#include "models/data/data_folder.h"
+#include "models/data/mixture.h"
 #include "models/data/sampler.h"
 #include "models/data/token_file.h"
 #include "models/data/tokenizer.h"
@@ -82,37 +84,73 @@ class Findings {
 };
 
 struct Known {
-  std::int64_t vocabulary = 0;
+  models::TokenTable table;
   std::uint64_t train_tokens = 0;
-  std::optional<models::Preset> preset;
+  /// How many tokens each file holds.
+  std::vector<std::pair<std::string, std::uint64_t>> train_files;
+  std::vector<std::pair<std::string, std::uint64_t>> validation_files;
+  std::optional<JobModel> model;
   topology::Degrees degrees;
 };
 
-void check_data(const Job& job, Findings& findings, Known& known) {
-  const std::string& folder = job.data.directory;
-  findings.check([&] {
+/// Whether nothing was found.
+bool check_folder(const Job& job, const std::string& folder, Findings& findings, Known& known) {
+  bool whole = findings.check([&] {
     const data::TokenDataset tokens(folder + "/" + data::kTrainFile);
-    known.vocabulary = tokens.vocab_size();
-    known.train_tokens = tokens.size();
-    data::count_samples(tokens.size(), job.data.sequence, tokens.path());
+    known.table = models::read_token_table(folder, tokens.vocab_size());
+    known.train_tokens += tokens.size();
+    known.train_files.emplace_back(tokens.path(), tokens.size());
   });
-  findings.check([&] {
+  whole = findings.check([&] {
     const data::TokenDataset tokens(folder + "/" + data::kValidationFile);
-    if (known.vocabulary > 0 && tokens.vocab_size() != known.vocabulary) {
+    known.validation_files.emplace_back(tokens.path(), tokens.size());
+    if (known.table.tokens > 0 && tokens.vocab_size() != known.table.tokens) {
       throw ConfigError(
           str(tokens.path(),
               " has a vocabulary of ",
               tokens.vocab_size(),
               " tokens, the training data of ",
-              known.vocabulary,
+              known.table.tokens,
               "; prepare both together"));
     }
-    if (job.validation.every > 0) {
-      data::count_samples(tokens.size(), job.data.sequence, tokens.path());
-    }
-  });
+  }) && whole;
   if (!job.sample.prompt.empty()) {
-    findings.check([&] { data::Tokenizer tokenizer(folder + "/" + data::kTokenizerFile); });
+    whole =
+        findings.check([&] { data::Tokenizer tokenizer(data::tokenizer_path(folder)); }) && whole;
+  }
+  return whole;
+}
+
+void check_data(const Job& job, Findings& findings, Known& known) {
+  const auto folders = folders_of(job);
+  bool whole = true;
+  for (const data::MixturePart& part : folders) {
+    whole = check_folder(job, part.directory, findings, known) && whole;
+  }
+  if (whole) {
+    findings.check([&] {
+      data::hashes_of_parts(
+          folders,
+          data::open_parts(folders, data::kTrainFile, false),
+          data::open_parts(folders, data::kValidationFile, false));
+    });
+  }
+}
+
+/// Whether the data hold one sample of the model's.
+void check_samples(const Job& job, Findings& findings, const Known& known) {
+  if (!known.model || known.model->objective == nullptr) {
+    return; // why is among the findings
+  }
+  const data::Window window = known.model->objective->facts().window;
+  const auto check = [&](const auto& files) {
+    for (const auto& [path, tokens] : files) {
+      findings.check([&] { data::count_samples(tokens, window, path); });
+    }
+  };
+  check(known.train_files);
+  if (job.validation.every > 0) {
+    check(known.validation_files);
   }
 }
 
@@ -207,7 +245,7 @@ std::string memory_text(
       throw ConfigError(
           str(line(
                   "model '%s' needs %s %.1f GiB on this machine, which has %.1f GiB;",
-                  job.model.name.c_str(),
+                  model_name(job).c_str(),
                   recomputes(job) ? "at least" : "about",
                   least / kMib / 1024,
                   there / kMib / 1024),
@@ -271,15 +309,31 @@ void check_weights(const std::string& path, const models::Preset& preset) {
   check_pieces(*weights.checkpoint());
   std::vector<checkpoint::Wanted> wanted;
   std::set<const void*> seen;
+  checkpoint::ReadOptions options;
+  options.convert_dtypes = true;
   for (const auto& item : model.module->named_parameters()) {
     const at::Tensor& parameter = item.value();
+    options.all_names.push_back(item.key());
     if (seen.insert(parameter.unsafeGetTensorImpl()).second) {
       wanted.push_back({item.key(), parameter.scalar_type(), parameter.sizes().vec(), {}});
     }
   }
-  checkpoint::ReadOptions options;
-  options.convert_dtypes = true;
+  for (const auto& item : model.module->named_buffers()) {
+    options.all_names.push_back(item.key());
+  }
   weights.checkpoint()->check_model(wanted, options);
+}
+
+std::string objective_text(const models::ObjectiveFacts& facts) {
+  std::string text = line(
+      "objective: %s, %lld targets of %lld tokens in a sample",
+      facts.name.c_str(),
+      static_cast<long long>(facts.targets),
+      static_cast<long long>(facts.window.length));
+  for (const std::string& note : facts.notes) {
+    text += note + "\n";
+  }
+  return text;
 }
 
 } // namespace
@@ -292,9 +346,10 @@ std::string check_job(const Job& job, const std::string& origin, const CheckOpti
   Findings findings;
   Known known;
   check_data(job, findings, known);
-  findings.check([&] { known.preset = preset_of(job, known.vocabulary); });
-  if (known.preset && !job.model.init_from.empty()) {
-    findings.check([&] { check_weights(job.model.init_from, *known.preset); });
+  findings.check([&] { known.model = job_model(job, known.table); });
+  check_samples(job, findings, known);
+  if (known.model && !job.model.init_from.empty()) {
+    findings.check([&] { check_weights(job.model.init_from, known.model->preset); });
   }
   const int least = job.parallel.pipeline_parallel_degree * job.parallel.tensor_parallel_degree;
   const int ranks =
@@ -305,17 +360,20 @@ std::string check_job(const Job& job, const std::string& origin, const CheckOpti
   }
   findings.throw_any(origin);
 
-  const models::Preset& preset = *known.preset;
+  const models::Preset& preset = known.model->preset;
+  const models::ObjectiveFacts& facts = known.model->objective->facts();
   std::string text = origin + " is a valid job\n";
   text += str(preset.name, " of ", preset.parameters, " parameters, ", job.precision);
-  const double tokens = static_cast<double>(job.steps) *
-                        static_cast<double>(job.accumulation * job.data.batch * job.data.sequence);
-  const std::string data = line(
+  const double tokens =
+      static_cast<double>(job.steps) *
+      static_cast<double>(job.accumulation * job.data.batch * facts.window.stride);
+  std::string data = line(
       "data: %llu tokens, of which %lld steps read %.0f (%.2f times all)",
       static_cast<unsigned long long>(known.train_tokens),
       static_cast<long long>(job.steps),
       tokens,
       tokens / static_cast<double>(known.train_tokens));
+  data += objective_text(facts);
   if (!decided) {
     return text + "\n" + data +
            "memory of a rank: unknown, \"strategy\": \"auto\" decides it on the ranks at the "

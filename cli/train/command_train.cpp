@@ -4,6 +4,7 @@
 #include "tessera/base/error.h"
 #include "tessera/tessera.h"
 
+#include "cli/agreed_error.h"
 #include "cli/allocator.h"
 #include "cli/command.h"
 #include "cli/number_check.h"
@@ -55,6 +56,15 @@ void run(const Options& options) {
     Trainer trainer(std::move(job), options.train);
     try {
       status = trainer.run();
+    } catch (const CheckpointError& error) {
+      // Parts of a pipeline load at the first step. What they find, a job that is started again
+      // would find as well.
+      trainer.failed(error.what());
+      throw ConfigError(error.what());
+    } catch (const AgreedError& error) {
+      trainer.finish_pending_save();
+      trainer.failed(error.what());
+      throw;
     } catch (const std::exception& error) {
       trainer.failed(error.what());
       throw;
@@ -108,7 +118,7 @@ void set_up(CLI::App& app) {
 
 const RegisterCommand registered({
     "train",
-    "train a gpt as a job file says; run it on several ranks with launch",
+    "train a model as a job file says; run it on several ranks with launch",
     set_up,
 });
 

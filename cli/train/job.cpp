@@ -72,9 +72,25 @@ void describe(Visit& visit, Job::Model& model) {
   visit(key("init_from"), model.init_from);
 }
 
+} // namespace tessera::cli
+
+namespace tessera::data {
+
+template <typename Visit>
+void describe(Visit& visit, MixturePart& part) {
+  using cli::key;
+  visit({.name = "directory"}, part.directory);
+  visit(key("weight", cli::kAboveZero), part.weight);
+}
+
+} // namespace tessera::data
+
+namespace tessera::cli {
+
 template <typename Visit>
 void describe(Visit& visit, Job::Data& data) {
   visit(key("directory"), data.directory);
+  visit(key("mixture"), data.mixture);
   visit(key("sequence", kAtLeastOne), data.sequence);
   visit(key("batch", kAtLeastOne), data.batch);
 }
@@ -101,7 +117,10 @@ void describe(Visit& visit, Job::Checkpoint& checkpoint) {
   visit(key("directory"), checkpoint.directory);
   visit(key("every", kCount), checkpoint.every);
   visit(key("keep", kCount), checkpoint.keep);
+  visit(key("keep_every", kCount), checkpoint.keep_every);
+  visit(key("keep_best"), checkpoint.keep_best);
   visit(key("full"), checkpoint.full);
+  visit(key("background"), checkpoint.background);
 }
 
 template <typename Visit>
@@ -206,6 +225,26 @@ void check_precision(const Job& job, form::Faults& faults) {
   }
 }
 
+void check_folders(const Job::Data& data, form::Faults& faults) {
+  if (data.directory.empty() == data.mixture.empty()) {
+    faults.add(
+        data.directory.empty()
+            ? "'data.directory' is missing; name the folder that `tessera data "
+              "prepare` wrote, or several in 'data.mixture'"
+            : "'data.directory' and 'data.mixture' both say folders; leave one of them out");
+  }
+  for (std::size_t i = 0; i < data.mixture.size(); ++i) {
+    for (std::size_t j = 0; j < i; ++j) {
+      if (data.mixture[i].directory == data.mixture[j].directory) {
+        faults.add(
+            str("'data.mixture' has the folder '",
+                data.mixture[i].directory,
+                "' twice; write it once with the sum of the weights"));
+      }
+    }
+  }
+}
+
 void check_couplings(const Job& job, bool has_warmup, form::Faults& faults) {
   const std::string& strategy = job.activation_checkpointing;
   if (strategy != "none" && !recompute::children_of_strategy(strategy)) {
@@ -232,11 +271,7 @@ void check_couplings(const Job& job, bool has_warmup, form::Faults& faults) {
         job.parallel.sdp_gradient_clipping,
         "; leave clip_norm out"));
   }
-  if (job.data.directory.empty()) {
-    faults.add(
-        "'data.directory' is missing; name the folder that `tessera data "
-        "prepare` wrote");
-  }
+  check_folders(job.data, faults);
   if (job.strategy == "auto") {
     for (const std::string& key : planner::planned_keys_said(job.parallel)) {
       faults.add(
@@ -245,6 +280,11 @@ void check_couplings(const Job& job, bool has_warmup, form::Faults& faults) {
               "' is what \"strategy\": \"auto\" decides; leave one of them "
               "out"));
     }
+  }
+  if (job.parallel.partition_mode == config::PartitionMode::kOperations) {
+    faults.add(
+        "'parallel.partition_mode' is \"operations\", which is for models of a script's own; the "
+        "families of a job divide better by modules: leave it out");
   }
   const std::int64_t microbatches = job.parallel.microbatches;
   if (job.data.batch % microbatches != 0) {
@@ -267,6 +307,15 @@ void check_couplings(const Job& job, bool has_warmup, form::Faults& faults) {
     const BadStepJudge checked(job.bad_steps);
   } catch (const ConfigError& caught) {
     faults.add(caught.what());
+  }
+  const std::int64_t validates = job.validation.every;
+  if (job.checkpoint.keep_best && (validates == 0 || job.checkpoint.every % validates != 0)) {
+    faults.add(
+        str("'checkpoint.keep_best' needs a validation before every save; 'validation.every' is ",
+            validates,
+            " and 'checkpoint.every' ",
+            job.checkpoint.every,
+            ": write a validation.every that divides it"));
   }
   if (job.checkpoint.every > 0 && job.checkpoint.directory.empty()) {
     faults.add("'checkpoint.every' needs 'checkpoint.directory'; write where to save");
@@ -324,6 +373,11 @@ Job load_job(const std::string& path, const std::vector<std::string>& settings) 
     throw ConfigError(str("job file '", path, "' cannot be read"));
   }
   return parse_job(text.str(), path, settings);
+}
+
+std::vector<data::MixturePart> folders_of(const Job& job) {
+  return job.data.mixture.empty() ? std::vector<data::MixturePart>{{job.data.directory, 1}}
+                                  : job.data.mixture;
 }
 
 std::string effective_job(const Job& job) {

@@ -10,6 +10,7 @@
 #include "tessera/optim/loss_scaler.h"
 
 #include "cli/train/bad_steps.h"
+#include "models/data/mixture_part.h"
 
 namespace tessera::cli {
 
@@ -28,6 +29,7 @@ struct Job {
 
   struct Data {
     std::string directory; // made by `tessera data prepare`
+    std::vector<data::MixturePart> mixture; // or several of them with weights
     std::int64_t sequence = 128; // tokens in a sample
     std::int64_t batch = 16; // samples in a step, over all replicas
   } data;
@@ -48,7 +50,10 @@ struct Job {
     std::string directory; // "": none
     std::int64_t every = 0; // steps; 0: at the end and on a signal only
     int keep = 2;
+    int keep_every = 0; // every so many-th save stays for good; 0: none
+    bool keep_best = false; // and so does the one with the lowest validation loss
     bool full = false;
+    bool background = false; // training goes on while files are written
   } checkpoint;
 
   BadStepPolicy bad_steps;
@@ -85,6 +90,9 @@ struct Job {
   std::string said = "{}"; // the file with the settings, plain JSON
 };
 
+/// The folders that a job trains on: its mixture, or the only one.
+std::vector<data::MixturePart> folders_of(const Job& job);
+
 /// Whether parameters and activations take 16 bits.
 inline bool in_16_bits(const Job& job) {
   return job.precision != "f32";
@@ -93,6 +101,11 @@ inline bool in_16_bits(const Job& job) {
 /// Whether the optimizer has f32 masters of 16-bit parameters, and their gradients in f32.
 inline bool has_masters(const Job& job) {
   return in_16_bits(job) && !job.optimizer.stochastic_rounding;
+}
+
+/// What messages and logs call the model: its preset, or the weights whose configuration it has.
+inline const std::string& model_name(const Job& job) {
+  return job.model.named || job.model.init_from.empty() ? job.model.name : job.model.init_from;
 }
 
 /// Reads and checks a job: the text of its file, in which comments and commas

@@ -1,60 +1,145 @@
 #include "cli/train/job_preset.h"
 
 #include "tessera/base/json/parse.h"
+#include "tessera/checkpoint/reader.h"
+#include "tessera/train/checkpoints.h"
 
 #include "cli/weights/weights.h"
-#include "models/data/prepare.h"
+#include "models/data/data_folder.h"
 #include "models/data/token_file.h"
 
 namespace tessera::cli {
 
-models::Preset preset_of(const Job& job) {
-  const data::TokenDataset tokens(job.data.directory + "/" + data::kTrainFile, false);
-  return preset_of(job, tokens.vocab_size());
+namespace {
+
+bool from_weights(const Job& job) {
+  return !job.model.init_from.empty() && !job.model.named;
 }
 
-models::Preset preset_of(const Job& job, std::int64_t vocabulary) {
-  const bool from_weights = !job.model.init_from.empty() && !job.model.named;
-  const models::Preset named = from_weights ? preset_beside(Weights(job.model.init_from))
-                                            : models::find_preset(job.model.name);
-  const auto named_sizes = models::language_model_sizes(named.options);
-  if (!named_sizes) {
+/// The model of a job without a name. A run that goes on needs the weights no longer with which it
+/// began, so where they are gone its own checkpoint tells.
+models::Preset preset_of_weights(const Job& job) {
+  try {
+    return preset_beside(Weights(job.model.init_from));
+  } catch (const Error& error) { // gone, torn or damaged
+    const std::string& own = job.checkpoint.directory;
+    if (own.empty() || !checkpoint_exists(own)) {
+      throw ConfigError(error.what());
+    }
+    return preset_in(checkpoint::open_newest(own, checkpoint::Verify::kSizes).checkpoint->path());
+  }
+}
+
+models::Preset named_preset(const Job& job) {
+  const models::Preset named =
+      from_weights(job) ? preset_of_weights(job) : models::find_preset(job.model.name);
+  if (!models::language_model_sizes(named.options)) {
     throw ConfigError(
         str("'model.name' is ",
             job.model.name,
             ", of the family ",
             named.family,
-            "; this program trains the families gpt, llama, gptj, gpt_neo and gpt_neox"));
+            "; this program trains models of texts: gpt, llama, gptj, gpt_neo, gpt_neox, bert, "
+            "roberta and t5"));
   }
-  const std::string positions = named_sizes->positions_key;
-  auto options = OrderedJson::parse(job.model.options);
-  if (!from_weights && !options.contains("vocab_size") && vocabulary > 0) {
-    options["vocab_size"] = vocabulary;
-  }
-  if (!from_weights && !options.contains(positions)) {
-    options[positions] = job.data.sequence;
-  }
-  const models::Preset preset = models::with_overrides(named, options.dump());
-  const auto sizes = models::language_model_sizes(preset.options).value();
-  if (sizes.vocabulary < vocabulary) {
+  if (!job.sample.prompt.empty() && !models::continues_a_text(named.options)) {
     throw ConfigError(
-        str("model.options.vocab_size is ",
-            sizes.vocabulary,
-            ", the data has ",
-            vocabulary,
-            from_weights ? " tokens: they do not belong together"
-                         : " tokens; leave it out to follow the data"));
+        str("'sample.prompt' is said, and a model of the family ",
+            named.family,
+            " continues no text; leave 'sample' out"));
   }
-  if (sizes.positions < job.data.sequence) {
+  return named;
+}
+
+/// What the job's file leaves open. Sizes of weights are not written over.
+models::Preset
+with_options_of_data(const Job& job, models::Preset preset, const models::ObjectiveFacts& facts) {
+  auto options = OrderedJson::parse(job.model.options);
+  if (from_weights(job)) {
+    return models::with_overrides(std::move(preset), options.dump());
+  }
+  if (!options.contains("vocab_size") && facts.vocabulary > 0) {
+    options["vocab_size"] = facts.vocabulary;
+  }
+  for (const auto& [key, value] : facts.options) {
+    if (options.contains(key)) {
+      continue;
+    }
+    if (!value) {
+      throw ConfigError(
+          str("'model.options.",
+              key,
+              "' is missing, and the tokenizer of 'data.directory' does not tell it; write an id "
+              "that no text has, the smaller the better"));
+    }
+    options[key] = *value;
+  }
+  preset = models::with_overrides(std::move(preset), options.dump());
+  const auto sizes = models::language_model_sizes(preset.options).value();
+  const std::string positions = sizes.positions_key;
+  if (positions.empty() || options.contains(positions)) {
+    return preset;
+  }
+  const OrderedJson longest = {{positions, job.data.sequence + sizes.reserved_positions}};
+  return models::with_overrides(std::move(preset), longest.dump());
+}
+
+void check_sizes(
+    const Job& job,
+    const models::Preset& preset,
+    const models::ObjectiveFacts& facts,
+    std::int64_t tokens) {
+  const auto sizes = models::language_model_sizes(preset.options).value();
+  if (sizes.vocabulary < facts.vocabulary) {
+    throw ConfigError(str(
+        "model.options.vocab_size is ",
+        sizes.vocabulary,
+        ", the data has ",
+        tokens,
+        facts.vocabulary == tokens
+            ? str(" tokens")
+            : str(" tokens, and ", facts.vocabulary - tokens, " more ids are reserved"),
+        from_weights(job) ? ": they do not belong together" : "; leave it out to follow the data"));
+  }
+  if (sizes.positions_key[0] != '\0' && sizes.positions < job.data.sequence) {
     throw ConfigError(
         str("model.options.",
-            positions,
+            sizes.positions_key,
             " is ",
-            sizes.positions,
+            sizes.positions + sizes.reserved_positions,
+            sizes.reserved_positions == 0
+                ? str("")
+                : str(", of which ", sizes.reserved_positions, " are no places of tokens"),
             ", shorter than data.sequence = ",
             job.data.sequence));
   }
-  return preset;
+}
+
+} // namespace
+
+JobModel job_model(const Job& job) {
+  const std::string folder = folders_of(job).front().directory; // all have the same tokenizer
+  const data::TokenDataset tokens(folder + "/" + data::kTrainFile, false);
+  return job_model(job, models::read_token_table(folder, tokens.vocab_size()));
+}
+
+JobModel job_model(const Job& job, const models::TokenTable& table) {
+  const models::Preset named = named_preset(job);
+  if (table.tokens == 0) {
+    const models::Preset preset = with_options_of_data(job, named, {});
+    check_sizes(job, preset, {}, 0);
+    return {preset, nullptr};
+  }
+  const auto facts = models::make_objective(named.options, table, job.data.sequence)->facts();
+  models::Preset preset = with_options_of_data(job, named, facts);
+  check_sizes(job, preset, facts, table.tokens);
+  preset.sample.decoder_sequence = facts.decoder_positions;
+  // Made of the final options, of which it may use some.
+  return {preset, models::make_objective(preset.options, table, job.data.sequence)};
+}
+
+models::Preset preset_of(const Job& job) {
+  return job_model(job).preset;
 }
 
 PresetRun run_of(const Job& job) {

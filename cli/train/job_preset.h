@@ -1,20 +1,32 @@
 #pragma once
 
+#include <memory>
+
 #include "cli/plan/preset_source.h"
 #include "cli/train/job.h"
+#include "models/objectives/objective.h"
 
 namespace tessera::cli {
 
-/// The model of a job with the sizes that follow from its data: vocabulary and
-/// longest sequence, unless the job says them.
+/// A job's model and what it learns.
+struct JobModel {
+  models::Preset preset;
+  std::shared_ptr<const models::Objective> objective;
+};
+
+/// The model of a job with the options that follow from its data, vocabulary and longest sequence
+/// among them, unless the job says them.
 /// Throws: ConfigError when the data cannot be read, or are larger than the
 /// sizes that the job says.
-models::Preset preset_of(const Job& job);
+JobModel job_model(const Job& job);
 
-/// The same for data of `vocabulary` tokens; 0: of data that are not known.
+/// The same for data of these tokens; of 0: of data that are not known, and without an objective.
 /// Throws: ConfigError that names the nearest model or option, heads that do
 /// not divide the width, a family that is not trained, sizes below the data's.
-models::Preset preset_of(const Job& job, std::int64_t vocabulary);
+JobModel job_model(const Job& job, const models::TokenTable& table);
+
+/// The model alone.
+models::Preset preset_of(const Job& job);
 
 /// Precision, sequence and batch of a job.
 PresetRun run_of(const Job& job);

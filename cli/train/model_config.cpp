@@ -3,8 +3,8 @@
 #include <filesystem>
 #include <optional>
 
+#include "models/data/data_folder.h"
 #include "models/data/files.h"
-#include "models/data/prepare.h"
 #include "models/data/tokenizer.h"
 #include "models/published_config.h"
 
@@ -14,17 +14,13 @@ void write_model_config(
     const std::string& folder,
     const models::Preset& preset,
     const std::string& data) {
-  const std::string tokenizer = data + "/" + data::kTokenizerFile;
+  const std::string tokenizer = data::tokenizer_path(data);
   std::optional<std::int32_t> end_of_document;
   if (std::filesystem::exists(tokenizer)) {
-    end_of_document = data::Tokenizer(tokenizer).end_of_document();
+    const std::int32_t end = data::Tokenizer(tokenizer).end_of_document();
+    end_of_document = end < 0 ? std::nullopt : std::optional(end);
   }
-  const auto* gpt = std::get_if<models::GptOptions>(&preset.options);
-  data::write_file(
-      folder + "/config.json",
-      gpt != nullptr ? models::to_published(*gpt, end_of_document)
-                     : models::to_published(
-                           std::get<models::DecoderOptions>(preset.options), end_of_document));
+  data::write_file(folder + "/config.json", models::to_published(preset.options, end_of_document));
 }
 
 } // namespace tessera::cli

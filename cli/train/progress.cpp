@@ -20,6 +20,13 @@ bool on_terminal() {
   return std::getenv("OMPI_COMM_WORLD_RANK") == nullptr && ::isatty(STDOUT_FILENO) == 1;
 }
 
+/// Whether only warnings are said: tessera -q, or TESSERA_LOG as it sets it.
+bool is_quiet() {
+  const char* said = std::getenv("TESSERA_LOG");
+  const std::string level = said == nullptr ? "" : said;
+  return level == "warning" || level == "error" || level == "off";
+}
+
 std::string duration(double seconds) {
   const auto whole = static_cast<std::int64_t>(seconds);
   char text[32];
@@ -66,6 +73,9 @@ Progress::Progress(std::int64_t first, std::int64_t total, std::int64_t every)
       start_(std::chrono::steady_clock::now()) {}
 
 void Progress::step(const report::StepRecord& record) {
+  if (is_quiet()) {
+    return;
+  }
   const std::int64_t done = record.step;
   const double elapsed =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
@@ -103,6 +113,9 @@ void Progress::clear() {
 }
 
 void Progress::note(const std::string& text) {
+  if (is_quiet() && text.rfind("warning: ", 0) != 0) {
+    return;
+  }
   clear();
   std::printf("%s\n", text.c_str());
   std::fflush(stdout);

@@ -12,14 +12,6 @@
 
 namespace tessera::cli {
 
-double flops_per_token(const models::LanguageModelSizes& model, std::int64_t sequence) {
-  const auto weights = static_cast<double>(model.layer_weights) +
-                       static_cast<double>(model.vocabulary) * static_cast<double>(model.width);
-  return 6 * weights + 12 * static_cast<double>(model.layers) *
-                           static_cast<double>(model.attention_width) *
-                           static_cast<double>(sequence);
-}
-
 double measured_peak(torch::ScalarType type) {
   using Clock = std::chrono::steady_clock;
   constexpr std::int64_t kSide = 512;

@@ -17,9 +17,8 @@
 
 #include "cli/exit_status.h"
 #include "cli/train/job_preset.h"
-#include "cli/train/model_config.h"
-#include "models/data/prepare.h"
-#include "models/gpt.h"
+#include "models/data/data_folder.h"
+#include "models/objectives/load.h"
 
 namespace tessera::cli {
 
@@ -52,6 +51,17 @@ void recompute_layers(torch::nn::Module& model, const std::string& strategy) {
   }
 }
 
+/// A checkpoint that cannot be loaded is found by every rank, and would be found again by a job
+/// that is started again.
+template <typename Load>
+void as_config_error(const Load& load) {
+  try {
+    load();
+  } catch (const CheckpointError& error) {
+    throw ConfigError(error.what());
+  }
+}
+
 } // namespace
 
 bool stop_asked() {
@@ -65,14 +75,14 @@ Trainer::Trainer(Job job, TrainArguments arguments)
   std::signal(SIGTERM, on_signal);
   std::signal(SIGUSR1, on_signal);
   build_data();
-  prepare_folders(models::count_parameters(preset_of(job_).options));
+  prepare_folders(models::count_parameters(preset_.options));
   build_model();
   build_optimizer();
   if (rank() == 0) {
     progress_.emplace(0, job_.steps, job_.log_every);
   }
   if (!resume() && start_) {
-    start_->load_into(*distributed_);
+    as_config_error([&] { start_->load_into(*distributed_); });
     tell(str("parameters from ", start_->path()));
   }
   start_.reset();
@@ -94,12 +104,12 @@ void Trainer::tell(const std::string& text) {
 }
 
 void Trainer::build_data() {
-  const std::string& folder = job_.data.directory;
+  folders_ = folders_of(job_);
   // Rank 0's reading of all bytes is enough; others map the same file.
   const bool verify = local_rank() == 0;
-  train_data_.emplace(folder + "/" + data::kTrainFile, verify);
-  validation_data_.emplace(folder + "/" + data::kValidationFile, verify);
-  data_hashes_ = data::hashes_of(*train_data_, *validation_data_, folder);
+  train_data_ = data::open_parts(folders_, data::kTrainFile, verify);
+  validation_data_ = data::open_parts(folders_, data::kValidationFile, verify);
+  data_hashes_ = data::hashes_of_parts(folders_, train_data_, validation_data_);
   const std::int64_t share = static_cast<std::int64_t>(data_size()) * job_.parallel.microbatches;
   if (job_.data.batch % share != 0) {
     throw ConfigError(str(
@@ -114,23 +124,36 @@ void Trainer::build_data() {
         share));
   }
   local_batch_ = job_.data.batch / data_size();
-  data::SamplerOptions options;
-  options.samples =
-      data::count_samples(train_data_->size(), job_.data.sequence, train_data_->path());
+  JobModel model;
+  as_config_error([&] { model = job_model(job_); });
+  preset_ = std::move(model.preset);
+  objective_ = std::move(model.objective);
+  sampler_.emplace(samples_of(train_data_));
+  if (job_.validation.every > 0) {
+    samples_of(validation_data_); // an error now where there is not one
+  }
+}
+
+data::MixtureOptions Trainer::samples_of(const std::vector<data::TokenDataset>& datasets) const {
+  data::MixtureOptions options;
+  for (std::size_t i = 0; i < datasets.size(); ++i) {
+    options.weights.push_back(folders_[i].weight);
+    options.samples.push_back(
+        data::count_samples(datasets[i].size(), objective_->facts().window, datasets[i].path()));
+  }
   options.batch = static_cast<std::uint64_t>(local_batch_);
   options.dp_rank = data_rank();
   options.dp_size = data_size();
   options.seed = static_cast<std::uint64_t>(job_.parallel.seed);
-  sampler_.emplace(options);
+  return options;
 }
 
 void Trainer::build_model() {
-  const models::Preset preset = preset_of(job_);
   torch::manual_seed(static_cast<std::uint64_t>(job_.parallel.seed));
   {
     const delay_param_initialization delayed(job_.parallel.delayed_parameter_initialization);
     const tensor_parallelism marked(job_.parallel.tensor_parallel_degree > 1);
-    model_ = models::make_model(preset);
+    model_ = models::make_model(preset_);
   }
   if (job_.activation_checkpointing != "none") {
     recompute_layers(*model_->module, job_.activation_checkpointing);
@@ -138,7 +161,7 @@ void Trainer::build_model() {
   const std::string& folder = job_.checkpoint.directory;
   const bool resumes = arguments_.resume && !folder.empty() && checkpoint_exists(folder);
   if (!job_.model.init_from.empty() && !resumes) {
-    start_.emplace(Weights(job_.model.init_from), *model_);
+    as_config_error([&] { start_.emplace(Weights(job_.model.init_from), *model_); });
   }
   ModelOptions options;
   options.backward_passes_per_step = static_cast<int>(job_.accumulation);
@@ -217,12 +240,7 @@ bool Trainer::resume() {
     return false;
   }
   std::optional<Loaded> loaded;
-  try {
-    loaded = load(*distributed_, *optimizer_, folder);
-  } catch (const CheckpointError& error) {
-    // Every rank has found it, and a job that is started again would find it as well.
-    throw ConfigError(error.what());
-  }
+  as_config_error([&] { loaded = load(*distributed_, *optimizer_, folder); });
   if (!loaded) {
     tell(str("no checkpoint in '", folder, "' yet: starting at step 0"));
     return false;
@@ -241,7 +259,7 @@ bool Trainer::resume() {
   }
   OrderedJson sampler;
   read({.name = "sampler"}, sampler);
-  sampler_->set_state(data::sampler_state_from_json(sampler.dump()));
+  as_config_error([&] { sampler_->set_state(sampler.dump()); });
   tell(str("resumed from ", loaded->path, ", step ", first_step_, ", state ", loaded->state_hash));
   return true;
 }
@@ -251,17 +269,17 @@ void Trainer::check_data(const OrderedJson& content) {
     tell("warning: the checkpoint does not say which data it was made with");
     return;
   }
-  const auto before =
-      data::data_hashes_from_json(content.at("data").dump(), "the checkpoint's data");
   const std::string text =
-      data::differences(before, "the checkpoint", data_hashes_, job_.data.directory);
+      data::mixture_differences(content.at("data").dump(), folders_, data_hashes_);
   if (text.empty()) {
     return;
   }
   if (!arguments_.accept_other_data) {
     throw ConfigError(
-        str("the checkpoint was made with other data than 'data.directory' ",
-            job_.data.directory,
+        str("the checkpoint was made with other data than 'data.",
+            folders_.size() > 1 ? "mixture" : "directory",
+            "' ",
+            data::to_text(folders_),
             " holds:\n",
             text,
             "\nName the folder it was made with, or pass --accept-other-data"));
@@ -275,15 +293,16 @@ double Trainer::train_step(std::int64_t number) {
   context().recorder->take(); // what ran between the steps
   double loss = 0;
   const double share = 1.0 / static_cast<double>(job_.accumulation);
-  const auto step = tessera::step([&](torch::Tensor ids, torch::Tensor targets) {
+  const auto step = tessera::step([&](models::Tensors inputs, models::Tensors targets) {
     distributed_->check_call();
-    const auto value = model_->training_loss({ids}, {targets}) * share;
+    const auto value = model_->training_loss(inputs, targets) * share;
     distributed_->backward(value);
     return value;
   });
   for (std::int64_t i = 0; i < job_.accumulation; ++i) {
-    const auto batch = data::load_batch(*train_data_, sampler_->next(), job_.data.sequence);
-    loss += step(batch.ids, batch.targets).reduce_mean().to(torch::kDouble).item<double>();
+    const auto batch = models::training_examples(
+        *objective_, train_data_, *sampler_, static_cast<std::uint64_t>(job_.parallel.seed));
+    loss += step(batch.inputs, batch.targets).reduce_mean().to(torch::kDouble).item<double>();
     keep_events(number + 1, i);
   }
   // The norm is needed without clipping too: it tells whether all is finite. Sharded gradients are
@@ -305,21 +324,17 @@ double Trainer::train_step(std::int64_t number) {
 double Trainer::validate() {
   const torch::NoGradGuard no_grad;
   model_->module->eval();
-  data::SamplerOptions options;
-  options.samples =
-      data::count_samples(validation_data_->size(), job_.data.sequence, validation_data_->path());
-  options.batch = static_cast<std::uint64_t>(local_batch_);
-  options.dp_rank = data_rank();
-  options.dp_size = data_size();
+  // The same samples every time.
+  data::MixtureOptions options = samples_of(validation_data_);
   options.shuffle = false;
-  data::Sampler sampler(options);
-  const auto step = tessera::step([&](torch::Tensor ids, torch::Tensor targets) {
-    return model_->training_loss({ids}, {targets});
+  data::MixtureSampler sampler(options);
+  const auto step = tessera::step([&](models::Tensors inputs, models::Tensors targets) {
+    return model_->training_loss(inputs, targets);
   });
   double total = 0;
   for (std::int64_t i = 0; i < job_.validation.batches; ++i) {
-    const auto batch = data::load_batch(*validation_data_, sampler.next(), job_.data.sequence);
-    total += step(batch.ids, batch.targets).reduce_mean().to(torch::kDouble).item<double>();
+    const auto batch = models::evaluation_examples(*objective_, validation_data_, sampler.next());
+    total += step(batch.inputs, batch.targets).reduce_mean().to(torch::kDouble).item<double>();
   }
   double mean = 0;
   for (const double value :
@@ -327,39 +342,6 @@ double Trainer::validate() {
     mean += value / dp_size();
   }
   return mean;
-}
-
-std::string Trainer::save(std::int64_t steps_done) {
-  check_state_is_finite(steps_done);
-  SaveOptions options;
-  options.full = job_.checkpoint.full;
-  // A checkpoint is known to be good once a step from it was finite. The one
-  // before stays until then, and nothing goes while the state is in doubt.
-  options.num_kept_checkpoints =
-      job_.checkpoint.keep == 0 || judge_.in_doubt() ? 0 : std::max(2, job_.checkpoint.keep);
-  OrderedJson content;
-  content["step"] = steps_done;
-  content["sampler"] = OrderedJson::parse(data::to_json(sampler_->state()));
-  content["bad_steps"] = OrderedJson::parse(judge_.to_json());
-  if (!job_.plan.empty()) {
-    content["strategy"] = {{"processes", size()}, {"plan", OrderedJson::parse(job_.plan)}};
-  }
-  content["data"] = OrderedJson::parse(data::to_json(data_hashes_));
-  options.user_content = content.dump();
-  try {
-    const Saved saved = tessera::save(
-        *distributed_, *optimizer_, job_.checkpoint.directory, str("step_", steps_done), options);
-    if (rank() == 0) {
-      write_model_config(saved.path, model_->preset, job_.data.directory);
-    }
-    tell(str("saved ", saved.path, ", state ", saved.state_hash));
-    for (const std::string& warning : saved.warnings) {
-      tell("warning: " + warning);
-    }
-    return "";
-  } catch (const Error& error) {
-    return error.what();
-  }
 }
 
 int Trainer::run() {
@@ -374,6 +356,9 @@ int Trainer::run() {
     const std::chrono::duration<double> seconds = Clock::now() - start;
     const Totals totals = add_up(done + 1, loss);
     stopped = totals.stop;
+    if (totals.written) {
+      tell_not_saved(finish_save());
+    }
 
     report::StepRecord record;
     record.step = done + 1;
@@ -403,24 +388,28 @@ int Trainer::run() {
     }
     steps_done_ = ++done;
     if (job_.validation.every > 0 && (done % job_.validation.every == 0 || done == job_.steps)) {
-      const double value = validate();
-      tell(str("validation after step ", done, ": loss ", value));
+      validation_loss_ = validate();
+      validated_at_ = done;
+      tell(str("validation after step ", done, ": loss ", validation_loss_));
       if (log_) {
-        log_->write(report::ValidationRecord{done, value});
+        log_->write(report::ValidationRecord{done, validation_loss_});
       }
     }
     if (job_.checkpoint.every > 0 && done % job_.checkpoint.every == 0) {
+      tell_not_saved(finish_save()); // one at a time
       not_saved = save(done);
       saved_at = done;
-      if (!not_saved.empty() && done < job_.steps && !stopped) {
-        // A full disk must not cost the run; the checkpoint before is still
-        // there.
-        tell(str("warning: not saved, training goes on: ", not_saved));
+      if (done < job_.steps && !stopped) {
+        tell_not_saved(not_saved);
       }
     }
   }
   if (!job_.checkpoint.directory.empty() && saved_at != done) {
+    tell_not_saved(finish_save());
     not_saved = save(done);
+  }
+  if (saving_) {
+    not_saved = finish_save();
   }
   stopped = stopped && done < job_.steps; // a signal in the last step stops nothing
   if (!stopped && !job_.sample.prompt.empty()) {

@@ -17,11 +17,11 @@
 #include "cli/train/progress.h"
 #include "cli/train/run_lock.h"
 #include "cli/weights/start_from.h"
-#include "models/data/batch.h"
 #include "models/data/data_hashes.h"
-#include "models/data/sampler.h"
+#include "models/data/mixture.h"
 #include "models/data/token_file.h"
 #include "models/data/tokenizer.h"
+#include "models/objectives/objective.h"
 #include "models/registry.h"
 
 namespace tessera::cli {
@@ -36,7 +36,7 @@ struct TrainArguments {
 /// Whether a signal asked this process to end after the step in hand.
 bool stop_asked();
 
-/// Trains a GPT as a job says, on every rank of the world.
+/// Trains a model of texts as a job says, on every rank of the world.
 /// Collective over the world. Threads: the main thread.
 class Trainer {
  public:
@@ -51,17 +51,23 @@ class Trainer {
   int run();
   /// Notes in the log that the run failed, and why. Not collective.
   void failed(const std::string& reason) noexcept;
+  /// Ends a save in the background where every rank ends the run alike. Collective.
+  void finish_pending_save() {
+    tell_not_saved(finish_save());
+  }
 
  private:
   struct Totals { // of one step, over the world
     double loss = 0;
     std::optional<double> bubble_share; // none without a pipeline
     bool stop = false;
+    bool written = false; // the files of a save in the background, by every rank
     std::vector<std::int64_t> memory;
     std::vector<std::int64_t> offloaded; // empty without offload_activations
   };
 
   void build_data();
+  data::MixtureOptions samples_of(const std::vector<data::TokenDataset>& datasets) const;
   /// Finds out before the model is built whether checkpoint folder and log can
   /// be written, and keeps them for this run.
   void prepare_folders(std::int64_t parameters);
@@ -82,8 +88,15 @@ class Trainer {
   void check_state_is_finite(std::int64_t steps_done);
   double validate();
   void sample(std::int64_t step);
-  /// Returns why nothing was saved, "" when it was.
+  /// Saves, or begins to. Returns why nothing was saved, "" when it was or when it is not known
+  /// yet.
   std::string save(std::int64_t steps_done);
+  /// Waits for a save in the background, if there is one. Returns why it failed, "" when it did
+  /// not.
+  std::string finish_save();
+  void tell_saved(const Saved& saved);
+  /// A save that failed must not cost the run: the checkpoint before is still there.
+  void tell_not_saved(const std::string& reason);
   int end(bool stopped, std::int64_t done, const std::string& not_saved);
   /// Keeps what was recorded since the last call as events of `step`, whose `pass`-th batch ran.
   void keep_events(std::int64_t step, std::int64_t pass);
@@ -97,13 +110,17 @@ class Trainer {
 
   Job job_;
   TrainArguments arguments_;
+  models::Preset preset_;
+  std::shared_ptr<const models::Objective> objective_;
   std::optional<models::AnyModel> model_;
   std::optional<StartingPoint> start_; // until the model has its parameters
   std::optional<Model> distributed_;
   std::optional<DistributedOptimizer> optimizer_;
-  std::optional<data::TokenDataset> train_data_;
-  std::optional<data::TokenDataset> validation_data_;
-  std::optional<data::Sampler> sampler_;
+  std::optional<BackgroundSave> saving_;
+  std::vector<data::MixturePart> folders_;
+  std::vector<data::TokenDataset> train_data_; // of each folder
+  std::vector<data::TokenDataset> validation_data_;
+  std::optional<data::MixtureSampler> sampler_;
   std::optional<report::RunLogWriter> log_;
   std::optional<Progress> progress_; // rank 0
   std::vector<timeline::Event> kept_events_; // of the last steps
@@ -114,11 +131,13 @@ class Trainer {
   std::int64_t steps_done_ = 0; // of the training
   std::int64_t local_batch_ = 0;
   std::optional<double> grad_norm_;
+  std::int64_t validated_at_ = -1; // steps done at the last validation
+  double validation_loss_ = 0; // which found this
   BadStepJudge judge_;
   std::string skipped_; // why the last step's update was left out, or ""
   double loss_scale_ = 1; // of the last step
   std::int64_t overflows_ = 0; // of this start
-  data::DataHashes data_hashes_;
+  std::vector<data::DataHashes> data_hashes_; // of each folder
   std::optional<RunLock> log_lock_; // rank 0
   std::optional<RunLock> folder_lock_; // rank 0
 };

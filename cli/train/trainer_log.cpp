@@ -15,7 +15,7 @@
 
 #include "cli/train/run_facts.h"
 #include "cli/train/trainer.h"
-#include "models/data/prepare.h"
+#include "models/data/data_folder.h"
 #include "models/generate.h"
 
 namespace tessera::cli {
@@ -59,7 +59,7 @@ void Trainer::start_log() {
     check_writable(arguments_.timeline);
   }
   tell(
-      str(job_.model.name,
+      str(model_name(job_),
           " of ",
           models::count_parameters(model_->preset.options),
           " parameters (",
@@ -80,6 +80,9 @@ void Trainer::start_log() {
           job_.parallel.microbatches,
           " microbatches, ",
           job_.parallel.pipeline));
+  for (const std::string& note : objective_->facts().notes) {
+    tell(note);
+  }
   if (arguments_.log.empty()) {
     return;
   }
@@ -87,12 +90,12 @@ void Trainer::start_log() {
       arguments_.log,
       first_step_ > 0 ? report::RunLogWriter::Mode::kContinue : report::RunLogWriter::Mode::kNew);
   report::RunFacts facts;
-  facts.model = job_.model.name;
+  facts.model = model_name(job_);
   facts.run_id = run_id_;
   facts.started = started;
   facts.command = own_command_line();
   facts.program = program_version();
-  facts.data = job_.data.directory;
+  facts.data = data::to_text(folders_);
   facts.precision = job_.precision;
   facts.schedule = job_.parallel.pipeline;
   facts.world_size = size();
@@ -104,7 +107,8 @@ void Trainer::start_log() {
   facts.tokens_per_step = job_.data.batch * job_.data.sequence * job_.accumulation;
   facts.first_step = first_step_ + 1;
   facts.steps = job_.optimizer.rate.total;
-  facts.flops_per_token = flops_per_token(sizes, job_.data.sequence);
+  facts.flops_per_token = models::flops_per_token(
+      model_->preset.options, job_.data.sequence, objective_->facts().decoder_positions);
   facts.peak_flops_per_second = peak;
   facts.hosts = context().world->hosts();
   facts.config_json = effective_job(job_);
@@ -130,7 +134,7 @@ void Trainer::log_partition() {
 void Trainer::sample(std::int64_t step) {
   const torch::NoGradGuard no_grad;
   model_->module->eval();
-  const data::Tokenizer tokenizer(job_.data.directory + "/" + data::kTokenizerFile);
+  const data::Tokenizer tokenizer(data::tokenizer_path(folders_.front().directory));
   const auto forward = tessera::step(
       [&](torch::Tensor ids) { return model_->forward({ids}).at(0); },
       {.static_mode = false}); // the text grows

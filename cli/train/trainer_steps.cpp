@@ -64,7 +64,7 @@ Trainer::Totals Trainer::add_up(std::int64_t step, double loss) {
   }
   const auto& offloader = context().offloader;
   // All ranks' figures in one small message.
-  enum Column { kLoss, kBusy, kFirst, kLast, kMemory, kOffloaded, kStop, kColumns };
+  enum Column { kLoss, kBusy, kFirst, kLast, kMemory, kOffloaded, kStop, kWritten, kColumns };
   torch::Tensor mine = torch::tensor(
       {loss,
        busy.total,
@@ -72,13 +72,15 @@ Trainer::Totals Trainer::add_up(std::int64_t step, double loss) {
        busy.last,
        static_cast<double>(resident_bytes()),
        offloader == nullptr ? 0.0 : static_cast<double>(offloader->host().bytes()),
-       stop_asked() ? 1.0 : 0.0},
+       stop_asked() ? 1.0 : 0.0,
+       saving_ && saving_->written() ? 1.0 : 0.0},
       torch::kDouble);
   torch::Tensor all = torch::empty({size(), kColumns}, torch::kDouble);
   context().group(Group::kWorld).all_gather(all.view({-1}), mine);
   Totals totals;
   totals.loss = all.select(1, kLoss).mean().item<double>();
   totals.stop = all.select(1, kStop).max().item<double>() > 0;
+  totals.written = all.select(1, kWritten).min().item<double>() > 0;
   // The same as timeline::bubble_share of these events.
   const double span =
       all.select(1, kLast).max().item<double>() - all.select(1, kFirst).min().item<double>();

@@ -13,8 +13,9 @@
 
 #include "cli/command.h"
 #include "cli/weights/weights.h"
+#include "models/data/data_folder.h"
 #include "models/data/files.h"
-#include "models/data/prepare.h"
+#include "models/data/tokenizer.h"
 #include "models/load.h"
 #include "models/registry.h"
 
@@ -46,7 +47,16 @@ NamedTensors each_once(
   std::set<const void*> seen;
   for (const auto& item : model.named_parameters()) {
     if (seen.insert(item.value().unsafeGetTensorImpl()).second) {
-      once.emplace_back(item.key(), tensors.at(item.key()).to(type));
+      const at::Tensor& from = tensors.at(item.key());
+      once.emplace_back(item.key(), from.to(type));
+      if (from.isfinite().all().item<bool>() && !once.back().second.isfinite().all().item<bool>()) {
+        throw ConfigError(
+            str("'",
+                item.key(),
+                "' has numbers up to ",
+                from.abs().max().item<double>(),
+                ", which fp16 cannot hold; write --precision bf16 or f32"));
+      }
     }
   }
   return once;
@@ -61,8 +71,8 @@ void run(const Options& options) {
   const Weights weights(options.weights);
   const models::Preset preset = preset_beside(weights);
   std::string tokenizer = options.tokenizer;
-  if (tokenizer.empty() && fs::exists(fs::path(weights.folder()) / data::kTokenizerFile)) {
-    tokenizer = (fs::path(weights.folder()) / data::kTokenizerFile).string();
+  if (tokenizer.empty() && fs::exists(data::tokenizer_path(weights.folder()))) {
+    tokenizer = data::tokenizer_path(weights.folder());
   }
   const std::string config = read_file((fs::path(weights.folder()) / "config.json").string());
   const std::string vocabulary = tokenizer.empty() ? "" : read_file(tokenizer);
@@ -75,12 +85,18 @@ void run(const Options& options) {
       *model.module,
       models::parameters_from(*model.module, weights.tensors(), weights.path()),
       type_of(options.precision));
-  fs::create_directories(options.folder);
+  std::error_code failed;
+  fs::create_directories(options.folder, failed);
+  if (failed) {
+    throw ConfigError(str("cannot make the folder '", options.folder, "': ", failed.message()));
+  }
   const std::string file = (fs::path(options.folder) / "model.safetensors").string();
   const auto written = checkpoint::write_safetensors(file, tensors, {{"format", "pt"}});
   data::write_file((fs::path(options.folder) / "config.json").string(), config);
   if (!tokenizer.empty()) {
-    data::write_file((fs::path(options.folder) / data::kTokenizerFile).string(), vocabulary);
+    const char* name =
+        data::is_json_tokenizer(vocabulary) ? data::kJsonTokenizerFile : data::kTokenizerFile;
+    data::write_file((fs::path(options.folder) / name).string(), vocabulary);
   }
   std::printf(
       "%s: %s, %lld parameters as %s, %llu bytes%s\n",
@@ -100,7 +116,7 @@ void set_up(CLI::App& app) {
   app.add_option(
       "--tokenizer",
       options->tokenizer,
-      "a tokenizer.model to put in; the one beside the weights "
+      "a tokenizer.model or tokenizer.json to put in; the one beside the weights "
       "when not given");
   app.add_option("--precision", options->precision, "how numbers are written")
       ->check(CLI::IsMember({"f32", "bf16", "fp16"}))

@@ -21,8 +21,11 @@ void StartingPoint::load_into(const Model& model) {
   }
   const std::filesystem::path path(weights_.path());
   LoadOptions options;
-  options.tag = path.filename().string();
+  // The folder is hidden when a save over it was interrupted; then the tag says which it is.
+  const std::string name = path.filename().string();
+  options.tag = name.starts_with('.') ? weights_.checkpoint()->meta().tag : name;
   options.optimizer = false;
+  options.progress = false;
   load(model, path.parent_path().string(), options);
 }
 

@@ -79,9 +79,47 @@ Pieces pieces_of(const checkpoint::Checkpoint& from) {
   return pieces;
 }
 
+/// None in a folder without checkpoints. An older one than the newest is not what was asked for.
+std::optional<checkpoint::Checkpoint> newest_in(const std::string& folder) {
+  const bool any = std::any_of(
+      fs::directory_iterator(folder), fs::directory_iterator(), [](const fs::directory_entry& in) {
+        return fs::exists(in.path() / checkpoint::kMetaName);
+      });
+  if (!any && !fs::exists(fs::path(folder) / checkpoint::kNewestName)) {
+    return std::nullopt;
+  }
+  checkpoint::Newest newest = checkpoint::open_newest(folder, checkpoint::Verify::kSizes);
+  if (!newest.warnings.empty()) {
+    throw CheckpointError(
+        str(newest.warnings.front(),
+            newest.checkpoint ? str("; name ", newest.checkpoint->path(), " to take that one")
+                              : str("")));
+  }
+  return std::move(newest.checkpoint);
+}
+
 } // namespace
 
-Weights::Weights(const std::string& path) : path_(path), folder_(path) {
+std::string with_best_found(const std::string& path) {
+  const fs::path at(path);
+  const std::string folder = at.has_parent_path() ? at.parent_path().string() : ".";
+  if (at.filename() != "best" || fs::exists(at) || !fs::is_directory(folder)) {
+    return path;
+  }
+  const auto tag = checkpoint::find_best(folder);
+  if (!tag) {
+    throw ConfigError(
+        str("'",
+            path,
+            "': no whole checkpoint in '",
+            folder,
+            "' has a validation loss; train with validation.every and checkpoint.keep_best"));
+  }
+  return (fs::path(folder) / *tag).string();
+}
+
+Weights::Weights(const std::string& asked) : path_(with_best_found(asked)), folder_(path_) {
+  const std::string path = path_;
   const fs::path at(path);
   if (fs::is_regular_file(at)) {
     folder_ = at.parent_path().string();
@@ -108,8 +146,8 @@ Weights::Weights(const std::string& path) : path_(path), folder_(path) {
     file_of_ = read_index(whole / kIndex);
   } else if (fs::exists(whole / kFile)) {
     path_ = (at / kFile).string();
-  } else if (fs::exists(whole / checkpoint::kNewestName)) {
-    checkpoint_ = checkpoint::open_newest(whole.string(), checkpoint::Verify::kSizes).checkpoint;
+  } else {
+    checkpoint_ = newest_in(whole.string());
   }
   if (checkpoint_) {
     path_ = folder_ = checkpoint_->path();
@@ -123,8 +161,6 @@ Weights::Weights(const std::string& path) : path_(path), folder_(path) {
             kIndex,
             ", and no checkpoint (",
             checkpoint::kMetaName,
-            " or ",
-            checkpoint::kNewestName,
             ")"));
   }
 }
@@ -172,7 +208,11 @@ std::map<std::string, at::Tensor> Weights::tensors() const {
 }
 
 models::Preset preset_beside(const Weights& weights) {
-  const std::string config = (fs::path(weights.folder()) / "config.json").string();
+  return preset_in(weights.folder());
+}
+
+models::Preset preset_in(const std::string& folder) {
+  const std::string config = (fs::path(folder) / "config.json").string();
   if (!fs::exists(config)) {
     throw ConfigError(
         str("there is no ", config, " beside the weights, so the model they are of is not known"));

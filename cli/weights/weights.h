@@ -17,14 +17,16 @@ namespace tessera::cli {
 ///   - a .safetensors file;
 ///   - a folder with model.safetensors, or with model.safetensors.index.json and the files that it
 ///     names, as transformers writes them;
-///   - a checkpoint of `tessera train`, or its folder of checkpoints, of which the newest counts.
+///   - a checkpoint of `tessera train`, or its folder of checkpoints, of which the newest counts;
+///   - FOLDER/best, where there is no such file: the checkpoint of that folder with the lowest
+///   score.
 ///
 /// Threads: one object, one thread. Not collective: each process reads for itself.
 class Weights {
  public:
   /// Finds out which form it is. Throws: ConfigError that says what was looked for when it is none;
   /// CheckpointError for a damaged checkpoint.
-  explicit Weights(const std::string& path);
+  explicit Weights(const std::string& asked);
 
   /// The file or the folder.
   const std::string& path() const {
@@ -54,6 +56,13 @@ class Weights {
 /// What the config.json beside the weights describes. Throws: ConfigError when there is none, or it
 /// is of a model that is not implemented.
 models::Preset preset_beside(const Weights& weights);
+
+/// The same of the config.json in a folder.
+models::Preset preset_in(const std::string& folder);
+
+/// `path`, or the checkpoint that FOLDER/best stands for when there is nothing of this name.
+/// Throws: ConfigError when FOLDER has checkpoints, none of which has a score.
+std::string with_best_found(const std::string& path);
 
 /// Checks that the pieces of every tensor of a checkpoint hold each of its elements once.
 /// Throws: CheckpointError that names the tensor.

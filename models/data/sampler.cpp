@@ -87,6 +87,11 @@ std::vector<std::uint64_t> Sampler::next() {
   return samples;
 }
 
+std::uint64_t Sampler::next_place() const {
+  return state_.epoch * options_.samples + state_.index +
+         static_cast<std::uint64_t>(options_.dp_rank) * options_.batch;
+}
+
 void Sampler::set_state(const SamplerState& state) {
   if (state.index >= options_.samples) {
     throw CheckpointError(
@@ -100,23 +105,19 @@ void Sampler::set_state(const SamplerState& state) {
   state_ = state;
 }
 
-std::uint64_t count_samples(std::uint64_t tokens, std::int64_t sequence, const std::string& what) {
-  if (sequence < 1) {
-    throw ConfigError(str("sequence length ", sequence, ": write 1 or more"));
-  }
-  const auto length = static_cast<std::uint64_t>(sequence);
-  if (tokens < length + 1) {
+std::uint64_t count_samples(std::uint64_t tokens, const Window& window, const std::string& what) {
+  TESSERA_CHECK(window.stride > 0 && window.length >= window.stride);
+  const auto length = static_cast<std::uint64_t>(window.length);
+  if (tokens < length) {
     throw ConfigError(
         str(what,
             " has ",
             tokens,
-            " tokens, one sample of sequence length ",
-            sequence,
-            " needs ",
-            length + 1,
+            " tokens, one sample needs ",
+            length,
             ": give more text or a shorter sequence"));
   }
-  return (tokens - 1) / length;
+  return (tokens - length) / static_cast<std::uint64_t>(window.stride) + 1;
 }
 
 } // namespace tessera::data

@@ -19,6 +19,12 @@ std::string to_json(const SamplerState& state);
 /// Throws: CheckpointError that names the missing or wrong field.
 SamplerState sampler_state_from_json(const std::string& text);
 
+/// The tokens of a text that make one sample: sample i is the tokens [i stride, i stride + length).
+struct Window {
+  std::int64_t stride = 0;
+  std::int64_t length = 0; // at least the stride
+};
+
 struct SamplerOptions {
   std::uint64_t samples = 0; // in an epoch
   std::uint64_t batch = 0; // samples of this rank in a step
@@ -47,6 +53,10 @@ class Sampler {
   /// Sample indices of this rank for the next step.
   std::vector<std::uint64_t> next();
 
+  /// The place of the first sample that next() will return in the row of all samples of all epochs
+  /// and ranks; the others follow it.
+  std::uint64_t next_place() const;
+
   SamplerState state() const {
     return state_;
   }
@@ -62,9 +72,7 @@ class Sampler {
   SamplerState state_;
 };
 
-/// Samples of `sequence` + 1 tokens (the last one is only a target) that begin
-/// every `sequence` tokens. Throws: ConfigError when there is not one, naming
-/// `what`.
-std::uint64_t count_samples(std::uint64_t tokens, std::int64_t sequence, const std::string& what);
+/// How many samples `tokens` tokens have. Throws: ConfigError when there is not one, naming `what`.
+std::uint64_t count_samples(std::uint64_t tokens, const Window& window, const std::string& what);
 
 } // namespace tessera::data

@@ -1,20 +1,9 @@
 #include "models/data/token_file.h"
 
 #include <bit>
-#include <cerrno>
 #include <cstring>
-#include <utility>
-
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <fcntl.h>
 
 #include "tessera/base/error.h"
-#include "tessera/base/hash.h"
-
-#include "models/data/files.h"
 
 namespace tessera::data {
 
@@ -38,99 +27,77 @@ struct Header {
 };
 static_assert(sizeof(Header) == 64);
 
-template <typename T>
-std::string to_bytes(const std::vector<std::int32_t>& tokens) {
-  std::string bytes(tokens.size() * sizeof(T), '\0');
-  for (std::size_t i = 0; i < tokens.size(); ++i) {
-    const T value = static_cast<T>(tokens[i]);
-    std::memcpy(bytes.data() + i * sizeof(T), &value, sizeof(T));
-  }
-  return bytes;
+Header header_of(const MappedFile& file) {
+  Header header;
+  std::memcpy(&header, file.bytes(), sizeof(header));
+  return header;
 }
 
 } // namespace
+
+TokenFileWriter::TokenFileWriter(const std::string& path, std::int64_t vocab_size)
+    : path_(path), file_(path), vocab_size_(vocab_size), token_bytes_(vocab_size <= 65536 ? 2 : 4) {
+  const Header unknown{};
+  file_.append(&unknown, sizeof(unknown));
+}
+
+void TokenFileWriter::append(std::int32_t token) {
+  if (token < 0 || token >= vocab_size_) {
+    throw ConfigError(
+        str(path_, ": token ", token, " is outside of the vocabulary of ", vocab_size_));
+  }
+  // Little-endian: the first bytes of an id are its low ones.
+  file_.append(&token, token_bytes_);
+  hash_ = hash_bytes(&token, token_bytes_, hash_);
+  ++count_;
+}
+
+void TokenFileWriter::append(const std::vector<std::int32_t>& tokens) {
+  for (const auto token : tokens) {
+    append(token);
+  }
+}
+
+void TokenFileWriter::finish() {
+  Header header{};
+  std::memcpy(header.magic, kMagic, sizeof(header.magic));
+  header.version = kVersion;
+  header.token_bytes = token_bytes_;
+  header.count = count_;
+  header.vocab_size = static_cast<std::uint64_t>(vocab_size_);
+  header.checksum = hash_;
+  file_.overwrite_start(&header, sizeof(header));
+  file_.finish();
+}
 
 void write_token_file(
     const std::string& path,
     const std::vector<std::int32_t>& tokens,
     std::int64_t vocab_size) {
-  for (const auto token : tokens) {
-    if (token < 0 || token >= vocab_size) {
-      throw ConfigError(
-          str(path, ": token ", token, " is outside of the vocabulary of ", vocab_size));
-    }
-  }
-  Header header{};
-  std::memcpy(header.magic, kMagic, sizeof(header.magic));
-  header.version = kVersion;
-  header.token_bytes = vocab_size <= 65536 ? 2 : 4;
-  header.count = tokens.size();
-  header.vocab_size = static_cast<std::uint64_t>(vocab_size);
-  const std::string data =
-      header.token_bytes == 2 ? to_bytes<std::uint16_t>(tokens) : to_bytes<std::uint32_t>(tokens);
-  header.checksum = hash_text(data);
-  std::string content(sizeof(header), '\0');
-  std::memcpy(content.data(), &header, sizeof(header));
-  write_file(path, content + data);
+  TokenFileWriter writer(path, vocab_size);
+  writer.append(tokens);
+  writer.finish();
 }
 
-TokenDataset::TokenDataset(const std::string& path, bool verify) : path_(path) {
-  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  struct stat status {};
-  if (file < 0 || fstat(file, &status) != 0) {
-    const int reason = errno;
-    if (file >= 0) {
-      close(file);
-    }
-    throw ConfigError(
-        str("cannot open token file ",
-            path,
-            ": ",
-            std::strerror(reason),
-            "; `tessera data prepare` writes it"));
-  }
-  mapped_bytes_ = static_cast<std::uint64_t>(status.st_size);
-  if (mapped_bytes_ < sizeof(Header)) {
-    close(file);
+TokenDataset::TokenDataset(const std::string& path, bool verify)
+    : file_(path, "token file", sizeof(Header)) {
+  check_header();
+  if (verify && hash_bytes(data(), count_ * token_bytes_) != content_hash()) {
     throw ConfigError(
         str(path,
-            " is no token file: it has ",
-            mapped_bytes_,
-            " bytes, its header alone has ",
-            sizeof(Header)));
-  }
-  mapping_ = mmap(nullptr, mapped_bytes_, PROT_READ, MAP_SHARED, file, 0);
-  const int reason = errno;
-  close(file);
-  if (mapping_ == MAP_FAILED) {
-    mapping_ = nullptr;
-    throw ConfigError(str("cannot map token file ", path, ": ", std::strerror(reason)));
-  }
-  try {
-    check_header();
-    Header header;
-    std::memcpy(&header, mapping_, sizeof(header));
-    if (verify && hash_bytes(data(), count_ * token_bytes_) != header.checksum) {
-      throw ConfigError(
-          str(path,
-              " has changed since it was written (checksum differs); remove it "
-              "and run `tessera data prepare` again"));
-    }
-  } catch (...) {
-    munmap(mapping_, mapped_bytes_);
-    throw;
+            " has changed since it was written (checksum differs); remove it "
+            "and run `tessera data prepare` again"));
   }
 }
 
 void TokenDataset::check_header() {
-  Header header;
-  std::memcpy(&header, mapping_, sizeof(header));
+  const Header header = header_of(file_);
   if (std::memcmp(header.magic, kMagic, sizeof(header.magic)) != 0) {
-    throw ConfigError(str(path_, " is no token file: it does not begin with ", kMagic));
+    throw ConfigError(str(path(), " is no token file: it does not begin with ", kMagic));
   }
   if (header.version != kVersion || (header.token_bytes != 2 && header.token_bytes != 4)) {
     throw ConfigError(
-        str(path_,
+        str(path(),
             " has version ",
             header.version,
             " and ",
@@ -139,50 +106,32 @@ void TokenDataset::check_header() {
             kVersion,
             " with 2 or 4"));
   }
-  const auto room = (mapped_bytes_ - sizeof(Header)) / header.token_bytes;
+  if (header.vocab_size == 0 || header.vocab_size > std::uint64_t{1} << 31U) {
+    throw ConfigError(
+        str(path(), " is damaged: its header says a vocabulary of ", header.vocab_size));
+  }
+  const auto room = (file_.size_bytes() - sizeof(Header)) / header.token_bytes;
   if (header.count > room) {
     throw ConfigError(
-        str(path_, " is truncated: its header says ", header.count, " tokens, there are ", room));
+        str(path(), " is truncated: its header says ", header.count, " tokens, there are ", room));
   }
   count_ = header.count;
   token_bytes_ = header.token_bytes;
   vocab_size_ = static_cast<std::int64_t>(header.vocab_size);
 }
 
-TokenDataset::~TokenDataset() {
-  if (mapping_ != nullptr) {
-    munmap(mapping_, mapped_bytes_);
-  }
-}
-
-TokenDataset::TokenDataset(TokenDataset&& other) noexcept {
-  *this = std::move(other);
-}
-
-TokenDataset& TokenDataset::operator=(TokenDataset&& other) noexcept {
-  std::swap(path_, other.path_);
-  std::swap(mapping_, other.mapping_);
-  std::swap(mapped_bytes_, other.mapped_bytes_);
-  std::swap(count_, other.count_);
-  std::swap(token_bytes_, other.token_bytes_);
-  std::swap(vocab_size_, other.vocab_size_);
-  return *this;
-}
-
 const unsigned char* TokenDataset::data() const {
-  return static_cast<const unsigned char*>(mapping_) + sizeof(Header);
+  return file_.bytes() + sizeof(Header);
 }
 
 std::uint64_t TokenDataset::content_hash() const {
-  Header header;
-  std::memcpy(&header, mapping_, sizeof(header));
-  return header.checksum;
+  return header_of(file_).checksum;
 }
 
 void TokenDataset::copy(std::uint64_t begin, std::uint64_t count, std::int64_t* out) const {
   TESSERA_CHECK(
       begin <= count_ && count <= count_ - begin,
-      path_,
+      path(),
       ": tokens ",
       begin,
       " to ",

@@ -4,6 +4,10 @@
 #include <string>
 #include <vector>
 
+#include "tessera/base/hash.h"
+
+#include "models/data/files.h"
+
 namespace tessera::data {
 
 /// Writes tokens as a file that TokenDataset maps: a header of 64 bytes, then
@@ -14,7 +18,31 @@ namespace tessera::data {
 ///         16  tokens, u64   24  vocabulary, u64   32  FNV-1a of the ids, u64
 ///         40  zeros
 ///
-/// Throws: ConfigError when an id is not in [0, vocab_size) or on a disk error.
+/// Threads: one at a time.
+class TokenFileWriter {
+ public:
+  /// Throws: ConfigError on a disk error; so do the others.
+  TokenFileWriter(const std::string& path, std::int64_t vocab_size);
+
+  /// Throws: ConfigError when an id is not in [0, vocab_size).
+  void append(const std::vector<std::int32_t>& tokens);
+  void append(std::int32_t token);
+  std::uint64_t size() const {
+    return count_;
+  }
+  /// The file has its name from here on.
+  void finish();
+
+ private:
+  std::string path_;
+  FileWriter file_;
+  std::int64_t vocab_size_;
+  std::uint32_t token_bytes_;
+  std::uint64_t count_ = 0;
+  std::uint64_t hash_ = kHashSeed;
+};
+
+/// The same of tokens that are all there.
 void write_token_file(
     const std::string& path,
     const std::vector<std::int32_t>& tokens,
@@ -29,14 +57,9 @@ class TokenDataset {
   /// missing, another format or version, truncated, or (with `verify`, which
   /// reads everything) changed since it was written.
   explicit TokenDataset(const std::string& path, bool verify = true);
-  ~TokenDataset();
-  TokenDataset(TokenDataset&& other) noexcept;
-  TokenDataset& operator=(TokenDataset&& other) noexcept;
-  TokenDataset(const TokenDataset&) = delete;
-  TokenDataset& operator=(const TokenDataset&) = delete;
 
   const std::string& path() const {
-    return path_;
+    return file_.path();
   }
   std::uint64_t size() const {
     return count_;
@@ -55,9 +78,7 @@ class TokenDataset {
   const unsigned char* data() const;
   void check_header();
 
-  std::string path_;
-  void* mapping_ = nullptr;
-  std::uint64_t mapped_bytes_ = 0;
+  MappedFile file_;
   std::uint64_t count_ = 0;
   std::uint32_t token_bytes_ = 0;
   std::int64_t vocab_size_ = 0;

@@ -141,6 +141,9 @@ void GradientOrder::join(const at::Tensor& leaf) {
   lane.accumulator = accumulator;
   reset(lane);
   node->add_pre_hook(std::make_unique<TakeForOrder>(node));
+  // Microbatches that have started know nothing of a leaf that comes after them, such as a slice of
+  // the batch: they add nothing to it, and a script may read its gradient after the backward.
+  advance(lane);
 }
 
 GradientOrder::GraphPtr GradientOrder::expect(int microbatch, const GradientTargets& targets) {

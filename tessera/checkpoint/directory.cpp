@@ -158,6 +158,24 @@ std::vector<std::string> tags_in(const std::string& directory, FileSystem& files
   return {tags.begin(), tags.end()};
 }
 
+std::vector<Saving> whole_in(const std::string& directory, FileSystem& files) {
+  std::vector<Saving> whole;
+  for (const auto& tag : tags_in(directory, files)) {
+    try {
+      const Meta meta = find_tag(directory, tag).meta;
+      whole.push_back({tag, meta.sequence, meta.for_good, meta.score});
+    } catch (const CheckpointError&) {
+      // Torn: it says nothing.
+    }
+  }
+  return whole;
+}
+
+std::optional<std::string> find_best(const std::string& directory) {
+  const auto best = best_of(whole_in(directory));
+  return best ? std::optional(best->tag) : std::nullopt;
+}
+
 std::optional<std::string> read_newest(const std::string& directory) {
   const std::string path = join(directory, kNewestName);
   if (!exists(path)) {

@@ -7,6 +7,7 @@
 
 #include "tessera/checkpoint/file_system.h"
 #include "tessera/checkpoint/records.h"
+#include "tessera/checkpoint/retention.h"
 
 namespace tessera::checkpoint {
 
@@ -54,6 +55,14 @@ Candidate find_tag(const std::string& directory, const std::string& tag);
 std::vector<std::string> tags_in(
     const std::string& directory,
     FileSystem& files = real_file_system());
+
+/// Returns what the whole checkpoints of a folder say of themselves, ascending by tag.
+/// Throws: CheckpointError when the folder cannot be read.
+std::vector<Saving> whole_in(const std::string& directory, FileSystem& files = real_file_system());
+
+/// Returns the tag of the whole checkpoint with the lowest score; nullopt when no one has a score.
+/// Throws: CheckpointError when the folder cannot be read.
+std::optional<std::string> find_best(const std::string& directory);
 
 /// Returns the content of the file `newest`; nullopt when there is no such file.
 /// Throws: CheckpointError when it holds no tag.

@@ -1,51 +1,19 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <optional>
 #include <set>
 #include <string>
 
-#include <torch/optim/optimizer.h>
-
 #include "tessera/checkpoint/options.h"
 #include "tessera/checkpoint/reader.h"
+#include "tessera/checkpoint/subject.h"
 #include "tessera/context/context.h"
-#include "tessera/sharding/divided_parameters.h"
-#include "tessera/state/layout.h"
 
-/// Checkpoints that all ranks of a world write and read together. Threads: step thread only.
+/// Checkpoints that all ranks of a world read together; pending_save.h writes them. Threads: step
+/// thread only.
 namespace tessera::checkpoint {
-
-/// A partitioned model and its optimizer, as this rank holds them.
-struct Subject {
-  std::string model; // its name
-  std::map<std::string, int> partition; // module path -> pp rank
-  const state::StateLayout* layout = nullptr;
-  /// Each parameter as the optimizer updates it: 16-bit parameters are saved as their f32 masters.
-  NamedTensors parameters;
-  NamedTensors buffers;
-  torch::optim::Optimizer* optimizer = nullptr; // none: the model alone
-  /// To save; state and parameters are whole on ranks of rdp_rank 0, which alone write them, or
-  /// `all_write`: every rank writes what it has here.
-  state::OptimizerState state = {};
-  bool all_write = false;
-  /// What a loss scaler keeps, as JSON, the same on all ranks; "": there is none.
-  std::string fp16_states = {};
-  /// Of parameters that ranks hold together; `parameters` has their parts. May be nullptr.
-  const sharding::DividedParameters* divided = nullptr;
-};
-
-/// Writes `<directory>/<tag>/`; `steps` is the number of steps done. Collective over the world.
-/// Throws: CheckpointError on every rank, naming the rank and file that failed.
-Saved save(
-    Context& context,
-    const Subject& subject,
-    std::int64_t steps,
-    const std::string& directory,
-    const std::string& tag,
-    const SaveOptions& options);
 
 /// A checkpoint that rank 0 chose and every rank has open.
 struct Opened {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,13 @@ struct SaveOptions {
   bool full = false;
   /// The oldest checkpoints of the folder are removed once this one is complete; 0 keeps all.
   int num_kept_checkpoints = 0;
+  /// Every so many-th save into the folder is marked, and is never removed; 0: none.
+  int keep_every = 0;
+  /// The checkpoint of the folder with the lowest `score` is not removed while it is that.
+  bool keep_best = false;
+  /// How good the state is, the lower the better: the loss of a validation, say. A score that is
+  /// not finite is as none.
+  std::optional<double> score = std::nullopt;
   /// A JSON document of the script's own (steps, place in the data, ...).
   std::string user_content = "null";
 };
@@ -27,6 +35,9 @@ struct LoadOptions {
   /// "" loads the newest whole checkpoint, with a warning for each torn one that is skipped.
   std::string tag;
   bool optimizer = true;
+  /// The number of steps done and the random state of each rank. false: those of this run stay, as
+  /// for a training that begins with the parameters of another one.
+  bool progress = true;
   /// false: what does not fit is passed over. Parameters and buffers that the checkpoint lacks, or
   /// has in another shape, stay as they are, and a warning lists them with the names that only the
   /// checkpoint has; it may be another model's. The optimizer's state still has to fit.

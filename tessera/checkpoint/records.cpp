@@ -147,6 +147,9 @@ void describe(Visit& visit, Meta& meta) {
   visit({.name = "torch_version"}, meta.torch_version);
   visit({.name = "tag"}, meta.tag);
   visit({.name = "sequence", .bounds = kNotNegative}, meta.sequence);
+  constexpr auto kIfSaid = form::Presence::kIfSaid;
+  visit({.name = "for_good", .presence = kIfSaid}, meta.for_good);
+  visit({.name = "score", .presence = kIfSaid}, meta.score);
   visit({.name = "model"}, meta.model);
   visit({.name = "degrees"}, meta.degrees);
   visit({.name = "placement"}, meta.placement);

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -70,6 +71,9 @@ struct Meta {
   std::string tag;
   /// Increases by one with every save into a folder, which orders checkpoints without a clock.
   std::uint64_t sequence = 0;
+  /// Whether this checkpoint is never removed to make room (SaveOptions::keep_every).
+  bool for_good = false;
+  std::optional<double> score; // SaveOptions::score
   std::string model;
   topology::Degrees degrees;
   std::string placement = "DPT";

@@ -221,14 +221,16 @@ Meta Writer::merge(const std::vector<RankFiles>& ranks, const SaveInfo& info) co
       }
     }
   }
-  for (const auto& tag : tags_in(directory_, files_)) {
-    try {
-      meta.sequence = std::max(meta.sequence, find_tag(directory_, tag).meta.sequence);
-    } catch (const CheckpointError&) {
-      // A torn checkpoint has no place in the order.
-    }
+  for (const Saving& other : whole_in(directory_, files_)) {
+    meta.sequence = std::max(meta.sequence, other.sequence);
+    // What is saved again in place of a marked one takes its mark over.
+    meta.for_good = meta.for_good || (other.tag == tag_ && other.for_good);
   }
   ++meta.sequence;
+  const int every = info.retention.every;
+  meta.for_good =
+      meta.for_good || (every > 0 && meta.sequence % static_cast<std::uint64_t>(every) == 0);
+  meta.score = info.score;
   return meta;
 }
 
@@ -262,38 +264,27 @@ SaveResult Writer::commit(const std::vector<RankFiles>& ranks, const SaveInfo& i
             ": ",
             system_reason()));
   }
-  if (info.num_kept_checkpoints > 0) {
-    for (auto& warning : remove_oldest(info.num_kept_checkpoints)) {
-      result.warnings.push_back(std::move(warning));
-    }
+  for (auto& warning : remove_oldest(info.retention)) {
+    result.warnings.push_back(std::move(warning));
   }
   return result;
 }
 
-std::vector<std::string> Writer::remove_oldest(int num_kept) {
+std::vector<std::string> Writer::remove_oldest(const Retention& retention) {
+  if (retention.newest == 0) {
+    return {};
+  }
   std::vector<std::string> warnings;
-  std::vector<std::pair<std::uint64_t, std::string>> complete;
   try {
-    for (const auto& tag : tags_in(directory_, files_)) {
-      try {
-        complete.emplace_back(find_tag(directory_, tag).meta.sequence, tag);
-      } catch (const CheckpointError&) {
-        // Torn: kept for its owner to look at, and not counted.
+    // Torn ones are kept for their owner to look at, and not counted.
+    for (const std::string& tag : tags_to_remove(whole_in(directory_, files_), retention)) {
+      std::string problem = tag == tag_ ? "" : remove_tag(directory_, tag, files_);
+      if (!problem.empty()) {
+        warnings.push_back(std::move(problem));
       }
     }
   } catch (const CheckpointError& error) {
     return {error.what()};
-  }
-  std::sort(complete.begin(), complete.end());
-  const auto kept = std::min(complete.size(), static_cast<std::size_t>(num_kept));
-  for (std::size_t i = 0; i + kept < complete.size(); ++i) {
-    if (complete[i].second == tag_) {
-      continue;
-    }
-    std::string problem = remove_tag(directory_, complete[i].second, files_);
-    if (!problem.empty()) {
-      warnings.push_back(std::move(problem));
-    }
   }
   return warnings;
 }

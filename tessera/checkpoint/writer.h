@@ -7,6 +7,7 @@
 
 #include "tessera/checkpoint/file_system.h"
 #include "tessera/checkpoint/records.h"
+#include "tessera/checkpoint/retention.h"
 #include "tessera/checkpoint/safetensors.h"
 #include "tessera/state/optimizer_state.h"
 #include "tessera/topology/rank_layout.h"
@@ -34,8 +35,9 @@ struct SaveInfo {
   std::string placement = "DPT";
   std::map<std::string, int> partition; // module path -> pp rank
   std::string user_content = "null"; // a JSON document
-  /// The oldest checkpoints are removed once the new one is complete; 0 keeps all.
-  int num_kept_checkpoints = 0;
+  /// What is removed once the new one is complete.
+  Retention retention;
+  std::optional<double> score; // a finite number
 };
 
 struct SaveResult {
@@ -81,8 +83,8 @@ class Writer {
       const RankContent& content,
       bool full = false);
 
-  /// Makes the checkpoint complete and the newest, then removes the oldest ones beyond the number
-  /// to keep. Rank 0 calls it with every rank's result.
+  /// Makes the checkpoint complete and the newest, then removes those that the retention does not
+  /// keep. Rank 0 calls it with every rank's result.
   /// Throws: CheckpointError naming the ranks that failed and why, tensors given twice or with a
   /// part missing, files that rank 0 does not see.
   SaveResult commit(const std::vector<RankFiles>& ranks, const SaveInfo& info);
@@ -92,7 +94,7 @@ class Writer {
 
  private:
   Meta merge(const std::vector<RankFiles>& ranks, const SaveInfo& info) const;
-  std::vector<std::string> remove_oldest(int num_kept);
+  std::vector<std::string> remove_oldest(const Retention& retention);
 
   std::string directory_;
   std::string tag_;

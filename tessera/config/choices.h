@@ -33,6 +33,12 @@ constexpr std::array<std::string_view, 3> choice_names(TraceDevice /*type*/) {
   return {"auto", "cpu", "gpu"};
 }
 
+/// What is assigned to pipeline ranks: modules, or operations recorded from a forward.
+enum class PartitionMode { kModules, kOperations };
+constexpr std::array<std::string_view, 2> choice_names(PartitionMode /*type*/) {
+  return {"modules", "operations"};
+}
+
 enum class TensorParallelKind { k1d, k2d };
 constexpr std::array<std::string_view, 2> choice_names(TensorParallelKind /*type*/) {
   return {"1d", "2d"};
@@ -46,6 +52,11 @@ constexpr std::array<std::string_view, 2> choice_names(MeshMemory /*type*/) {
 enum class SameNodeBackend { kAuto, kShm, kMpi };
 constexpr std::array<std::string_view, 3> choice_names(SameNodeBackend /*type*/) {
   return {"auto", "shm", "mpi"};
+}
+
+enum class RandomNumbers { kByTask, kLayoutIndependent };
+constexpr std::array<std::string_view, 2> choice_names(RandomNumbers /*type*/) {
+  return {"by_task", "layout_independent"};
 }
 
 } // namespace tessera::config

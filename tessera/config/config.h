@@ -41,6 +41,8 @@ struct Config {
   std::optional<int> ddp_port = {};
 
   // -- Partition --
+  Choice<PartitionMode> partition_mode = PartitionMode::kModules;
+  bool contiguous = true;
   bool auto_partition = true;
   std::optional<int> default_partition = {};
   std::map<std::string, int> partition = {};
@@ -89,6 +91,7 @@ struct Config {
 
   // -- Tessera's own --
   std::int64_t seed = 0;
+  Choice<RandomNumbers> random = RandomNumbers::kByTask;
   double timeout_seconds = 1800.0;
   std::int64_t transport_buffer_bytes = std::int64_t{256} << 20;
   Choice<SameNodeBackend> same_node_backend = SameNodeBackend::kAuto;

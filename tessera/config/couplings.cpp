@@ -176,6 +176,65 @@ std::vector<Coupling> partition_rules() {
   };
 }
 
+// The first key that says what recorded operations cannot do, as it would be written, or "".
+std::string excluded_by_operations(C c) {
+  const std::pair<const char*, bool> keys[] = {
+      {"\"auto_partition\": false", !c.auto_partition},
+      {"skip_tracing", c.skip_tracing},
+      {"load_partition", c.load_partition},
+      {"trace_memory_usage", c.trace_memory_usage},
+      {"delayed_parameter_initialization", c.delayed_parameter_initialization},
+      {"static_mode", c.static_mode},
+      {"\"tensor_parallel_degree\" greater than 1", c.tensor_parallel_degree > 1},
+      {"fp16", c.fp16 || c.fp16_params},
+      {"bf16", c.bf16},
+      {"checkpoint_attentions", c.checkpoint_attentions},
+      {"offload_activations", c.offload_activations}};
+  for (const auto& [name, set] : keys) {
+    if (set) {
+      return name;
+    }
+  }
+  return "";
+}
+
+std::vector<Coupling> operation_rules() {
+  return {
+      {"operations exclude",
+       "partition_mode \"operations\" excludes auto_partition false, skip_tracing, "
+       "load_partition, trace_memory_usage, delayed_parameter_initialization, static_mode, "
+       "tensor_parallel_degree greater than 1, fp16, fp16_params, bf16, checkpoint_attentions and "
+       "offload_activations.",
+       {"partition_mode",
+        "auto_partition",
+        "skip_tracing",
+        "load_partition",
+        "trace_memory_usage",
+        "delayed_parameter_initialization",
+        "static_mode",
+        "tensor_parallel_degree",
+        "fp16",
+        "fp16_params",
+        "bf16",
+        "checkpoint_attentions",
+        "offload_activations"},
+       [](C c) {
+         return c.partition_mode == PartitionMode::kOperations &&
+                !excluded_by_operations(c).empty();
+       },
+       [](C c) {
+         return "partition_mode is \"operations\", which excludes " + excluded_by_operations(c) +
+                "; leave one of them out";
+       }},
+      {"contiguous needs operations",
+       "contiguous false needs partition_mode \"operations\".",
+       {"contiguous", "partition_mode"},
+       [](C c) { return !c.contiguous && c.partition_mode != PartitionMode::kOperations; },
+       "contiguous is false but modules are divided as a tree; add \"partition_mode\": "
+       "\"operations\""},
+  };
+}
+
 std::vector<Coupling> precision_and_memory_rules() {
   return {
       {"fp16 excludes bf16",
@@ -310,6 +369,7 @@ const std::vector<Coupling>& couplings() {
          {pipeline_rules,
           data_parallel_rules,
           partition_rules,
+          operation_rules,
           precision_and_memory_rules,
           sharding_rules}) {
       for (Coupling& coupling : part()) {

@@ -135,6 +135,19 @@ std::vector<Key> partition_keys() {
   return in_section(
       "Partition",
       {
+          {.name = "partition_mode",
+           .field = &Config::partition_mode,
+           .source = str(kOwn, "; documentation, automated splitting of TensorFlow graphs"),
+           .description =
+               "What is assigned to pp ranks. modules: modules, as the model is composed. "
+               "operations: the operators that its forward calls, recorded once for each kind of "
+               "call; any module will do, without a change of its class."},
+          {.name = "contiguous",
+           .field = &Config::contiguous,
+           .source = "documentation, TensorFlow parameters",
+           .description =
+               "With partition_mode operations: the operations of every rank are a connected part "
+               "of the graph, unless the graph is not connected."},
           {.name = "auto_partition",
            .field = &Config::auto_partition,
            .source = kCommon,
@@ -341,9 +354,9 @@ std::vector<Key> sharding_keys() {
            .field = &Config::sdp_max_live_parameters,
            .min = 1,
            .source = kTorch,
-           .description =
-               "Most parameters, in elements, that stay gathered beside those of the operator that "
-               "runs."},
+           .description = "Most parameters, in elements, that are held in gathered form. Inside a "
+                          "node there are "
+                          "none: operators read the parts where they lie."},
           {.name = "sdp_hierarchical_allgather",
            .field = &Config::sdp_hierarchical_allgather,
            .source = kTorch,
@@ -382,6 +395,13 @@ std::vector<Key> process_keys() {
            .min = 0,
            .source = kOwn,
            .description = "Seed of every random number that the library draws."},
+          {.name = "random",
+           .field = &Config::random,
+           .source = kOwn,
+           .description =
+               "What random numbers depend on. by_task: on the layout too. layout_independent: the "
+               "same seed gives the same dropout masks and first weights, to the bit, whatever the "
+               "degrees, microbatches, partition, modes and recomputation."},
           {.name = "timeout_seconds",
            .field = &Config::timeout_seconds,
            .min = 0,
@@ -420,11 +440,6 @@ std::vector<Key> refused_keys() {
   const std::string tensorflow = "documentation, TensorFlow parameters";
   const std::string scripts = "example scripts";
   return {
-      refused(
-          "contiguous",
-          tensorflow,
-          "Whether every partition is a connected part of the graph.",
-          "it concerns TensorFlow graphs only; modules are assigned to pp ranks as a tree"),
       refused(
           "horovod",
           tensorflow,

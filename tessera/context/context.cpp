@@ -1,5 +1,6 @@
 #include "tessera/context/context.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -93,6 +94,25 @@ void make_offloader(Context& context) {
   throw_first_problem<ConfigError>(*context.world, context.group(Group::kWorld), problem);
 }
 
+std::shared_ptr<const random::Layout> make_random_layout(const Context& context) {
+  const Config& config = context.config;
+  if (config.random != config::RandomNumbers::kLayoutIndependent) {
+    return nullptr;
+  }
+  auto layout = std::make_shared<random::Layout>();
+  layout->seed = static_cast<std::uint64_t>(config.seed);
+  layout->data_rank = context.data_rank();
+  layout->microbatches = config.microbatches;
+  layout->data_ranks_of_group.clear();
+  const auto& sharing = context.group(config.prescaled_batch ? Group::kRDP : Group::kDP).ranks();
+  for (const int rank : context.group(Group::kTP).ranks()) {
+    const auto place = std::find(sharing.begin(), sharing.end(), rank);
+    layout->data_ranks_of_group.push_back(
+        config.prescaled_batch ? layout->data_rank : static_cast<int>(place - sharing.begin()));
+  }
+  return layout;
+}
+
 } // namespace
 
 std::shared_ptr<Context> make_context(const Config& config, comm::WorldPtr given) {
@@ -109,6 +129,7 @@ std::shared_ptr<Context> make_context(const Config& config, comm::WorldPtr given
   }
   make_transports(*context);
   make_offloader(*context);
+  context->random_layout = make_random_layout(*context);
   context->recorder = std::make_unique<timeline::Recorder>(world.rank(), context->coordinates().pp);
   return context;
 }

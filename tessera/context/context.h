@@ -4,6 +4,7 @@
 
 #include "tessera/comm/world.h"
 #include "tessera/config/config.h"
+#include "tessera/random/stream.h"
 #include "tessera/timeline/timeline.h"
 #include "tessera/topology/rank_layout.h"
 #include "tessera/transport/transport.h"
@@ -39,6 +40,8 @@ struct Context : std::enable_shared_from_this<Context> {
   std::unique_ptr<timeline::Recorder> recorder;
   /// nullptr without offload_activations.
   std::shared_ptr<offload::Offloader> offloader;
+  /// nullptr without "random": "layout_independent".
+  std::shared_ptr<const random::Layout> random_layout;
 
   comm::ProcessGroup& group(Group kind) const {
     return groups->at(kind);

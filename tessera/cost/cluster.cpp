@@ -149,6 +149,26 @@ double Cluster::between(int first, int second) const {
       nodes[static_cast<std::size_t>(second)].inter_bytes_per_s);
 }
 
+bool Cluster::stalls() const {
+  return std::pow(1 - stalling_share, static_cast<double>(nodes.size())) < 0.5;
+}
+
+Cluster Cluster::first_nodes(int count) const {
+  if (count < 1 || count > static_cast<int>(nodes.size())) {
+    throw ConfigError(
+        str("nodes: found ", count, "; write 1 to ", nodes.size(), ", the nodes of the cluster"));
+  }
+  Cluster part = *this;
+  part.nodes.resize(static_cast<std::size_t>(count));
+  std::erase_if(part.links, [&](const NodeLink& link) {
+    return link.first >= count || link.second >= count;
+  });
+  std::erase_if(part.collectives, [&](const CollectiveTime& one) {
+    return one.nodes > count || (!one.among.empty() && one.among.back() >= count);
+  });
+  return part;
+}
+
 double Cluster::latency_seconds() const {
   double longest = 0;
   for (const Node& node : nodes) {

@@ -17,6 +17,8 @@ struct DeviceKind {
   double memory_bytes_per_s = 0;
   /// Time in which its host launches one operator of a measured layer; 0 when not known.
   double launch_seconds = 0;
+  /// Operations a second that large products reach; 0: as data sheets say.
+  double product_flops_per_s = 0;
   /// Measured by `tessera probe`; empty for devices that somebody described.
   DeviceSpeed speed = {};
 };
@@ -33,6 +35,8 @@ struct Node {
   double cores = 0;
   /// Time from sending to receiving between two of its devices; 0: not measured.
   double latency_seconds = 0;
+  /// Time of one step of a collective to another node; 0: Constants::link_latency_seconds.
+  double network_latency_seconds = 0;
   std::string host = ""; // name; "" for a node that was not measured
 };
 
@@ -96,6 +100,14 @@ struct Cluster {
   std::vector<CollectiveTime> collectives = {};
   /// Whether bandwidths are measured payload; otherwise they are nominal.
   bool measured = false;
+  /// Time for which a host is busy with one rank of a collective that it starts, if pipelines send
+  /// between nodes: its network library then polls for their messages as well. It grows with the
+  /// root of the nodes that the collective spans. 0: none.
+  double busy_start_seconds = 0;
+  /// Share of nodes whose network stalls, and for how long each message of a pipeline and each
+  /// microbatch then waits. A job is priced with stalls where most jobs of its nodes have one.
+  double stalling_share = 0;
+  double stall_seconds = 0;
   ProbeQuality quality = {};
 
   int device_count() const;
@@ -103,6 +115,11 @@ struct Cluster {
   std::vector<int> node_of_device() const;
   /// Returns bytes per second between two different nodes, one way, when nothing else flows.
   double between(int first, int second) const;
+  /// Returns whether a job on all nodes has more likely than not one that stalls.
+  bool stalls() const;
+  /// Returns the first `count` nodes of it, with the links between them.
+  /// Throws: ConfigError when it has fewer.
+  Cluster first_nodes(int count) const;
   /// Returns the longest measured latency; 0 when none was measured.
   double latency_seconds() const;
   /// Returns the span of a group on these nodes.

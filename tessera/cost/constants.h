@@ -50,6 +50,20 @@ struct Constants {
   double divided_working_bytes = 24;
   /// Bytes that are kept for one attention score.
   double score_bytes = 5;
+
+  // -- Models of which only sizes are known (SizedModel) --
+  /// Share of the rate of large products that fused attention reaches.
+  double attention_share = 0.45;
+  /// Bytes moved for one logit by casts, softmax, loss and their gradients.
+  double loss_traffic_bytes = 56;
+  /// Bytes moved for one parameter when a microbatch's gradient is added to the sum, here f32.
+  double accumulation_traffic_bytes = 12;
+  /// Bytes of the f32 sum of one gradient.
+  double gradient_sum_bytes = 4;
+  /// Usable share of a device's memory where nothing is recomputed.
+  double packed_memory_share = 0.95;
+  /// Time of one step to a device of the same node.
+  double device_latency_seconds = 5e-6;
 };
 
 /// Returns the constants of Tessera's own runtime on a cluster. If the cluster was

@@ -6,6 +6,8 @@
 #include <optional>
 #include <string_view>
 
+#include "tessera/base/error.h"
+
 namespace tessera::cost {
 
 namespace {
@@ -17,15 +19,24 @@ namespace {
 constexpr double kStartSeconds = 10e-6;
 constexpr double kPublishedStartSeconds = 75e-6;
 
+// Large products reach about 0.7 of the peak (Narayanan et al. 2021, section 5: whole
+// models reach 0.52 of an A100's); streaming kernels reach 0.75 of the memory's
+// bandwidth.
+constexpr double kProductShare = 0.7;
+constexpr double kMemoryShare = 0.75;
+// The power limit holds Hoppers further below the peak of their highest clock.
+constexpr double kHopperShare = 0.59;
+
 struct Sheet {
   std::string_view name;
   double gigabytes_per_s; // of its memory
   double f32_tflops;
   double half_tflops; // dense, on tensor cores if the device has them
   double launch_seconds = kStartSeconds;
+  double product_share = kProductShare;
 };
 
-constexpr std::array<Sheet, 9> kSheets = {{
+constexpr std::array<Sheet, 13> kSheets = {{
     {"t4", 320, 8.1, 65, kPublishedStartSeconds},
     {"l4", 300, 30.3, 121},
     {"p100", 732, 10.6, 21.2},
@@ -33,15 +44,13 @@ constexpr std::array<Sheet, 9> kSheets = {{
     {"a10", 600, 31.2, 125},
     {"a10g", 600, 35, 70},
     {"a100", 1555, 19.5, 312},
-    {"h100", 3350, 67, 989},
-    {"h200", 4800, 67, 989},
+    {"a100_40gb", 1555, 19.5, 312},
+    {"a100_80gb", 2039, 19.5, 312},
+    {"h100", 3350, 67, 989, kStartSeconds, kHopperShare},
+    {"h100_80gb", 3350, 67, 989, kStartSeconds, kHopperShare},
+    {"h200", 4800, 67, 989, kStartSeconds, kHopperShare},
+    {"gh200", 4000, 67, 989, kStartSeconds, kHopperShare},
 }};
-
-// Large products reach about 0.7 of the peak (Narayanan et al. 2021, section 5: whole
-// models reach 0.52 of an A100's); streaming kernels reach 0.75 of the memory's
-// bandwidth.
-constexpr double kProductShare = 0.7;
-constexpr double kMemoryShare = 0.75;
 
 std::optional<Sheet> sheet_of(const std::string& device_name) {
   std::string lower = device_name;
@@ -56,10 +65,10 @@ std::optional<Sheet> sheet_of(const std::string& device_name) {
   return std::nullopt;
 }
 
-std::vector<MeasuredPoint> products(double tflops) {
+std::vector<MeasuredPoint> products(double tflops, double share) {
   std::vector<MeasuredPoint> points;
   for (double size = 64; size <= 8192; size *= 2) {
-    const double seconds = 2 * size * size * size / (kProductShare * tflops);
+    const double seconds = 2 * size * size * size / (share * tflops);
     points.push_back({size, std::max(kStartSeconds, seconds * 1e-12)});
   }
   return points;
@@ -81,6 +90,22 @@ double known_memory_bandwidth(const std::string& device_name) {
   return sheet ? sheet->gigabytes_per_s * 1e9 : 0;
 }
 
+double product_flops(const DeviceKind& kind, Precision precision) {
+  if (kind.product_flops_per_s > 0) {
+    return kind.product_flops_per_s;
+  }
+  const auto sheet = sheet_of(kind.name);
+  if (!sheet || kind.memory_bytes_per_s == 0) {
+    throw ConfigError(
+        str("cluster: device \"",
+            kind.name,
+            "\" is not known by name; write its product_tflops and memory_gb_per_s, from which a "
+            "model without measured seconds is priced"));
+  }
+  const double peak = precision == Precision::kHalf ? sheet->half_tflops : sheet->f32_tflops;
+  return peak * sheet->product_share * 1e12;
+}
+
 double known_launch_seconds(const std::string& device_name) {
   const auto sheet = sheet_of(device_name);
   return sheet ? sheet->launch_seconds : 0;
@@ -93,8 +118,8 @@ DeviceSpeed data_sheet_speed(const std::string& device_name) {
     return speed;
   }
   const double bytes_per_s = sheet->gigabytes_per_s * 1e9;
-  speed.products["f32"] = products(sheet->f32_tflops);
-  speed.products["bf16"] = products(sheet->half_tflops);
+  speed.products["f32"] = products(sheet->f32_tflops, sheet->product_share);
+  speed.products["bf16"] = products(sheet->half_tflops, sheet->product_share);
   speed.moves = elements(12, bytes_per_s); // two f32 read, one written
   speed.functions = elements(8, bytes_per_s);
   speed.random = elements(9, bytes_per_s); // one f32 read, one written, and a mask of a byte

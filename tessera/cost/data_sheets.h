@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "tessera/cost/cluster.h"
 #include "tessera/cost/device_speed.h"
 
 namespace tessera::cost {
@@ -9,6 +10,10 @@ namespace tessera::cost {
 /// Returns the data-sheet bandwidth of a device's memory in bytes per second, by the
 /// device's name in any case ("t4", "v100", "a100"); 0 for an unknown name.
 double known_memory_bandwidth(const std::string& device_name);
+
+/// Returns the operations a second that large products reach on a device: what its kind says, else
+/// what follows from its name. Throws: ConfigError for a kind and a name that say nothing.
+double product_flops(const DeviceKind& kind, Precision precision);
 
 /// Returns the seconds in which the host of a device launches one operator, by the device's name;
 /// 0 for an unknown name.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <set>
 
 #include "tessera/base/error.h"
@@ -123,11 +124,65 @@ void validate(const MeasuredLayer& layer, const std::string& place) {
   }
 }
 
+// What the operators of a model follow from must be there.
+void validate(const DescribedModel& model, const SizedModel& sizes) {
+  if (sizes.sequence_length < 1 || sizes.num_attention_heads < 1 || sizes.vocabulary_size < 1) {
+    throw ConfigError(
+        "model: no layer has forward_seconds_per_sample; write measured seconds, or "
+        "sequence_length, num_attention_heads and vocabulary_size, from which operators follow");
+  }
+  for (const Layer& layer : model.layers) {
+    if (layer.kind == "transformer_layer" && layer.output_elements_per_sample == 0) {
+      throw ConfigError(
+          str("model: layer \"",
+              layer.name,
+              "\": output_elements_per_sample: found 0; write its width times sequence_length"));
+    }
+    if (layer.output_elements_per_sample % sizes.sequence_length != 0) {
+      throw ConfigError(
+          str("model: layer \"",
+              layer.name,
+              "\": output_elements_per_sample: found ",
+              layer.output_elements_per_sample,
+              "; write a multiple of sequence_length, ",
+              sizes.sequence_length));
+    }
+  }
+}
+
 } // namespace
 
 std::vector<int> DescribedModel::measured_degrees(const std::string& device) const {
+  if (const SizedModel* sizes = sized()) {
+    std::vector<int> degrees;
+    const std::int64_t most = std::min<std::int64_t>(sizes->num_attention_heads, 1 << 16);
+    for (int degree = 1; degree <= most; ++degree) {
+      if (sizes->num_attention_heads % degree == 0) {
+        degrees.push_back(degree);
+      }
+    }
+    return degrees;
+  }
   return traced() != nullptr ? traced_degrees(*traced(), device)
                              : common_degrees(measured(), device);
+}
+
+DescribedModel with_sequence(DescribedModel model, std::int64_t sequence_length) {
+  SizedModel& sizes = std::get<SizedModel>(model.source);
+  for (Layer& layer : model.layers) {
+    const std::int64_t width = layer.output_elements_per_sample / sizes.sequence_length;
+    if (width > std::numeric_limits<std::int64_t>::max() / sequence_length) {
+      throw ConfigError(
+          str("model: layer \"",
+              layer.name,
+              "\" has too many outputs for samples of ",
+              sequence_length,
+              " tokens"));
+    }
+    layer.output_elements_per_sample = width * sequence_length;
+  }
+  sizes.sequence_length = sequence_length;
+  return model;
 }
 
 void validate(const DescribedModel& model) {
@@ -165,9 +220,12 @@ void validate(const DescribedModel& model) {
               layer.shares_parameters_with,
               "\"; write the name of another layer"));
     }
-    if (model.traced() == nullptr) {
-      validate(model.measured().layers.at(i), place);
+    if (const auto* measured = std::get_if<MeasuredModel>(&model.source)) {
+      validate(measured->layers.at(i), place);
     }
+  }
+  if (model.sized() != nullptr) {
+    validate(model, *model.sized());
   }
 }
 

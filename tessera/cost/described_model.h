@@ -121,6 +121,20 @@ struct TracedModel {
   std::vector<DividedModel> divided; // every way of dividing it that was traced
 };
 
+/// The sizes of a model from which the operators of its layers follow, where nobody measured or
+/// traced them. Layers are told apart by Layer::kind ("embedding", "transformer_layer", "lm_head",
+/// "loss"; any other kind reads and writes its output once); each has the width that its
+/// output_elements_per_sample give, and what a transformer layer's parameters hold beyond its
+/// attention is its feed-forward network, so layers may differ.
+struct SizedModel {
+  std::int64_t sequence_length = 0;
+  std::int64_t num_attention_heads = 0;
+  std::int64_t num_key_value_heads = 0; // 0: as many
+  std::int64_t vocabulary_size = 0;
+  /// Whether the feed-forward network has three matrices, of which two are multiplied by elements.
+  bool gated_feed_forward = false;
+};
+
 /// A model as a sequence of layers of uneven cost, in order of execution.
 struct DescribedModel {
   std::string name;
@@ -132,13 +146,17 @@ struct DescribedModel {
   /// calls the stages runs there. Tensors between two other stages pass through it.
   bool returns_home = false;
   /// The seconds and bytes, by their origin.
-  std::variant<MeasuredModel, TracedModel> source;
+  std::variant<MeasuredModel, TracedModel, SizedModel> source;
 
   /// Returns nullptr for a measured model.
   const TracedModel* traced() const {
     return std::get_if<TracedModel>(&source);
   }
-  /// Requires a model that is not traced. Throws: std::bad_variant_access.
+  /// Returns nullptr for a model of which more than sizes is known.
+  const SizedModel* sized() const {
+    return std::get_if<SizedModel>(&source);
+  }
+  /// Requires a model that was measured. Throws: std::bad_variant_access.
   const MeasuredModel& measured() const {
     return std::get<MeasuredModel>(source);
   }
@@ -151,9 +169,13 @@ struct DescribedModel {
   /// Throws: ConfigError when the model was not traced in this way.
   const DividedModel* divided_in(const TensorWay& way) const;
   /// Returns the tensor-parallel degrees at which every layer was measured on `device`,
-  /// or at which the model was traced.
+  /// at which the model was traced, or which divide the attention heads of a model of sizes.
   std::vector<int> measured_degrees(const std::string& device) const;
 };
+
+/// Returns the model with samples of another length; parameters stay as they are.
+/// Requires a model of sizes. Throws: ConfigError when a layer's outputs are too many to count.
+DescribedModel with_sequence(DescribedModel model, std::int64_t sequence_length);
 
 /// Checks a model. Throws: ConfigError, naming the layer, what was found and what to
 /// write, for no layer, a name used twice, a negative or infinite time, a size

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 
 #include "tessera/cost/collective.h"
 #include "tessera/cost/group_place.h"
@@ -116,6 +117,28 @@ double gradient_sync_seconds(
     }
   }
   return traffic.seconds();
+}
+
+double message_seconds(
+    const Strategy& strategy,
+    const Cluster& cluster,
+    int stage,
+    double parameters,
+    double tensors,
+    const Constants& constants) {
+  if (strategy.dp == 1) {
+    return 0;
+  }
+  const Places places(strategy, cluster);
+  const double nodes = static_cast<double>(places.of(places.replicas(stage, 0)).nodes.size());
+  if (strategy.shard_optimizer_state) {
+    return tensors * ((nodes - 1) * constants.link_latency_seconds +
+                      (strategy.dp - nodes) * constants.device_latency_seconds);
+  }
+  const double buckets =
+      std::ceil(parameters * constants.gradient_wire_bytes / constants.gradient_bucket_bytes);
+  // Up and down, for two trees that carry a half each.
+  return buckets * 4 * std::log2(nodes) * constants.link_latency_seconds;
 }
 
 } // namespace tessera::cost

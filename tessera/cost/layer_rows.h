@@ -23,6 +23,13 @@ struct LayerRow {
   double kept_bytes = 0; // of a microbatch, between its forward and its backward
   double working_bytes = 0; // while the layer runs its backward
   double logit_bytes = 0;
+  /// Gathered activations of a microbatch, which are held until the device has used them.
+  double gathered_bytes = 0;
+  /// For each kind of device the time in which its host starts the layer's operators, beside which
+  /// the device works; empty: `seconds` hold it.
+  std::vector<double> host_seconds = {};
+  double collectives = 0; // that the host starts in a microbatch, forward and backward
+  double tensors = 0; // parameters that an optimizer whose state is divided exchanges one by one
 };
 
 /// The rows of all layers.
@@ -44,6 +51,19 @@ inline double value_bytes(Precision precision) {
 /// backward takes two forwards; activation checkpointing adds one more for transformer layers.
 /// Throws: ConfigError naming layer, device and degree that were not measured.
 LayerRows measured_rows(
+    const DescribedModel& model,
+    const Cluster& cluster,
+    const Strategy& strategy,
+    const Constants& constants);
+
+/// Returns the rows of a model of which only sizes are known: every operator takes as long as its
+/// operations or its bytes need on the device (roofline), with tensor parallelism of sequences. A
+/// model's logits and their loss are priced at the layer of kind "loss", if there is one, else at
+/// "lm_head".
+/// Throws: ConfigError naming a device whose speed is not known.
+/// Source: Williams et al. 2009 (roofline); Korthikanti et al. 2022, sections 4.1 and 4.2.2
+/// (operators, activations, what sequences divide).
+LayerRows sized_rows(
     const DescribedModel& model,
     const Cluster& cluster,
     const Strategy& strategy,

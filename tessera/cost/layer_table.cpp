@@ -31,6 +31,18 @@ std::vector<std::vector<double>> most_working(const std::vector<LayerRow>& rows)
   return result;
 }
 
+LayerRows rows_of(
+    const DescribedModel& model,
+    const Cluster& cluster,
+    const Strategy& strategy,
+    const Constants& constants) {
+  if (model.sized() != nullptr) {
+    return sized_rows(model, cluster, strategy, constants);
+  }
+  return model.traced() != nullptr ? traced_rows(model, cluster, strategy)
+                                   : measured_rows(model, cluster, strategy, constants);
+}
+
 } // namespace
 
 LayerTable::LayerTable(
@@ -42,15 +54,18 @@ LayerTable::LayerTable(
       layers_(static_cast<int>(model.layers.size())),
       tensor_degree_(strategy.tp),
       value_bytes_(value_bytes(model.precision)),
-      returns_home_(model.returns_home) {
-  LayerRows rows = model.traced() != nullptr ? traced_rows(model, cluster, strategy)
-                                             : measured_rows(model, cluster, strategy, constants);
+      returns_home_(model.returns_home),
+      sized_(model.sized() != nullptr) {
+  LayerRows rows = rows_of(model, cluster, strategy, constants);
   tail_ = std::move(rows.tail_seconds);
   for (std::size_t kind = 0; kind < cluster.kinds.size(); ++kind) {
     forward_.push_back(
         prefix_sums(rows.layers, [kind](const auto& row) { return row.forward_seconds[kind]; }));
     compute_.push_back(
         prefix_sums(rows.layers, [kind](const auto& row) { return row.seconds[kind]; }));
+    host_.push_back(prefix_sums(rows.layers, [kind](const auto& row) {
+      return row.host_seconds.empty() ? 0 : row.host_seconds[kind];
+    }));
   }
   cut_bytes_.push_back(0);
   for (const LayerRow& row : rows.layers) {
@@ -64,6 +79,9 @@ LayerTable::LayerTable(
       prefix_sums(rows.layers, [](const auto& row) { return row.whole_parameters; });
   kept_ = prefix_sums(rows.layers, [](const auto& row) { return row.kept_bytes; });
   logits_ = prefix_sums(rows.layers, [](const auto& row) { return row.logit_bytes; });
+  collectives_ = prefix_sums(rows.layers, [](const auto& row) { return row.collectives; });
+  tensors_ = prefix_sums(rows.layers, [](const auto& row) { return row.tensors; });
+  gathered_ = prefix_sums(rows.layers, [](const auto& row) { return row.gathered_bytes; });
   most_working_ = most_working(rows.layers);
   const std::vector<int> shared = model.shared_with();
   for (int i = 0; i < layers_; ++i) {
@@ -97,22 +115,44 @@ double LayerTable::tied_parameters(int first, int last) const {
   return sum;
 }
 
+double LayerTable::largest_layer(int first, int last) const {
+  double largest = 0;
+  for (int i = first; i < last; ++i) {
+    largest = std::max(largest, parameters(i, i + 1));
+  }
+  return largest;
+}
+
 StageMemory LayerTable::memory(int first, int last, const StageState& state) const {
   const double count = parameters(first, last);
   const bool half = value_bytes_ == 2;
   StageMemory memory;
-  memory.weights = count * value_bytes_;
-  memory.gradients = count * (value_bytes_ + constants_.gradient_copies_bytes);
+  memory.weights = count * value_bytes_ / state.parameter_shards;
+  memory.gradients =
+      count *
+      (value_bytes_ + (sized_ ? constants_.gradient_sum_bytes : constants_.gradient_copies_bytes)) /
+      state.parameter_shards;
+  if (state.parameter_shards > 1) {
+    // The layer at work and the next one are there whole, and the gradients of one.
+    memory.weights += 2 * largest_layer(first, last) * value_bytes_;
+    memory.gradients += largest_layer(first, last) * value_bytes_;
+  }
   // Two f32 moments, and f32 master weights if the weights are half-precision.
   memory.optimizer = count * (half ? 12 : 8) / state.optimizer_shards;
   memory.activations = (kept_[at(last)] - kept_[at(first)]) * state.in_flight;
+  // A host that is behind its device gives back what was gathered for the microbatches at work.
+  const int held = state.host_runs_ahead ? state.in_flight : std::max(0, state.in_flight - 2);
+  memory.activations += (gathered_[at(last)] - gathered_[at(first)]) * held;
   memory.working = most_working_[at(first)][at(last - first - 1)];
   memory.logits = logits_[at(last)] - logits_[at(first)];
   return memory;
 }
 
-double usable_bytes(const DeviceKind& kind, const Constants& constants) {
-  return kind.memory_bytes * constants.usable_memory_share - constants.context_bytes;
+double
+usable_share(const DescribedModel& model, const Strategy& strategy, const Constants& constants) {
+  return model.sized() != nullptr && !strategy.activation_checkpointing
+             ? constants.packed_memory_share
+             : constants.usable_memory_share;
 }
 
 } // namespace tessera::cost

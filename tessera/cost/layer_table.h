@@ -6,6 +6,7 @@
 #include "tessera/cost/cluster.h"
 #include "tessera/cost/constants.h"
 #include "tessera/cost/described_model.h"
+#include "tessera/cost/links.h"
 #include "tessera/cost/strategy.h"
 #include "tessera/cost/tensor_traffic.h"
 
@@ -29,6 +30,10 @@ struct StageMemory {
 struct StageState {
   int in_flight = 1; // microbatches between forward and backward
   int optimizer_shards = 1; // ranks among which the optimizer state is divided
+  int parameter_shards = 1; // those among which parameters and gradients are
+  /// Whether the device is the slower of device and host, which then has gathered activations
+  /// ahead.
+  bool host_runs_ahead = false;
 };
 
 /// Returns sums over runs of layers [first, last) at one tensor-parallel degree and
@@ -71,14 +76,31 @@ class LayerTable {
     return returns_home_;
   }
   /// Returns the seconds of the tensor-parallel traffic of one microbatch (TensorTraffic::seconds).
-  PassSeconds
-  tensor_seconds(int first, int last, const std::vector<Span>& spans, double bytes_per_s) const {
-    return traffic_.seconds(first, last, spans, bytes_per_s, constants_.link_latency_seconds);
+  PassSeconds tensor_seconds(int first, int last, const StageLinks& place) const {
+    return traffic_.seconds(
+        first, last, place.tensor_nodes, place.tensor_bytes_per_s, place.tensor_latency_seconds);
   }
   /// Returns the same for the part that runs behind the last layer, on stage 0.
-  PassSeconds tail_tensor_seconds(const std::vector<Span>& spans, double bytes_per_s) const {
-    return traffic_.tail_seconds(spans, bytes_per_s, constants_.link_latency_seconds);
+  PassSeconds tail_tensor_seconds(const StageLinks& place) const {
+    return traffic_.tail_seconds(
+        place.tensor_nodes, place.tensor_bytes_per_s, place.tensor_latency_seconds);
   }
+  /// Returns the time in which the host starts the operators of a microbatch, beside which the
+  /// device works; 0 where compute_seconds hold it.
+  double host_seconds(int kind, int first, int last) const {
+    const auto& sums = host_[static_cast<std::size_t>(kind)];
+    return sums[at(last)] - sums[at(first)];
+  }
+  /// Returns the number of tensor-parallel collectives that it starts among them.
+  double collectives(int first, int last) const {
+    return collectives_[at(last)] - collectives_[at(first)];
+  }
+  /// Returns the number of parameter tensors.
+  double tensors(int first, int last) const {
+    return tensors_[at(last)] - tensors_[at(first)];
+  }
+  /// Returns the parameters of the largest layer.
+  double largest_layer(int first, int last) const;
   /// Returns the bytes of the activation between the layers `cut` - 1 and `cut`.
   double cut_bytes(int cut) const {
     return cut_bytes_[at(cut)];
@@ -115,6 +137,11 @@ class LayerTable {
   std::vector<PassSeconds> tail_; // [kind]
   std::vector<std::vector<double>> compute_; // [kind], prefix sums
   std::vector<std::vector<double>> forward_;
+  std::vector<std::vector<double>> host_; // [kind], prefix sums
+  std::vector<double> collectives_;
+  std::vector<double> tensors_;
+  std::vector<double> gathered_;
+  bool sized_;
   TensorTraffic traffic_;
   std::vector<double> whole_parameters_;
   std::vector<double> cut_bytes_;
@@ -125,7 +152,9 @@ class LayerTable {
   std::vector<Tie> ties_;
 };
 
-/// Returns the bytes of a device's memory that are left for tensors.
-double usable_bytes(const DeviceKind& kind, const Constants& constants);
+/// Returns the share of a device's memory that tensors of the strategy's runs can fill: more where
+/// nothing is recomputed and only sizes are known of the model.
+double
+usable_share(const DescribedModel& model, const Strategy& strategy, const Constants& constants);
 
 } // namespace tessera::cost

@@ -94,15 +94,31 @@ double slowest_of(const std::vector<Flow>& flows, const Cluster& cluster, const 
   return slowest;
 }
 
+// Returns the time of one step of a group's ring, in which all its links take part.
+double step_seconds(const GroupPlace& group, const Cluster& cluster, const Constants& constants) {
+  double slowest = 0;
+  for (const int n : group.nodes) {
+    const double latency = cluster.nodes[at(n)].network_latency_seconds;
+    if (latency == 0) {
+      return constants.link_latency_seconds;
+    }
+    slowest = std::max(slowest, latency);
+  }
+  return group.nodes.size() > 1 ? slowest : constants.device_latency_seconds;
+}
+
 // Sets what a stage's tensor-parallel groups have; all groups of the cluster are in `rings`.
 void place_tensor_groups(
     const std::vector<GroupPlace>& groups,
     const Rings& rings,
     const Cluster& cluster,
+    const Constants& constants,
     StageLinks& links) {
   links.tensor_bytes_per_s = kUnlimited;
   std::set<Span> spans;
   for (const GroupPlace& group : groups) {
+    links.tensor_latency_seconds =
+        std::max(links.tensor_latency_seconds, step_seconds(group, cluster, constants));
     links.tensor_bytes_per_s = std::min(links.tensor_bytes_per_s, rings.bytes_per_s(group));
     spans.insert(cluster.span_of(group.nodes));
   }
@@ -127,7 +143,7 @@ PlacementLinks place(const Strategy& strategy, const Cluster& cluster, const Con
       at(strategy.dp * strategy.tp), std::vector<int>(at(strategy.pp), 0));
   for (int k = 0; k < strategy.pp; ++k) {
     StageLinks links;
-    place_tensor_groups(tensor_groups[at(k)], rings, cluster, links);
+    place_tensor_groups(tensor_groups[at(k)], rings, cluster, constants, links);
     // All replicas send between two stages at the same time, so they share networks.
     std::vector<Flow> next;
     std::vector<Flow> home;
@@ -139,6 +155,7 @@ PlacementLinks place(const Strategy& strategy, const Cluster& cluster, const Con
         kinds_of[at(d * strategy.tp + t)][at(k)] = kind;
         if (k + 1 < strategy.pp) {
           next.emplace_back(here, places.node(k + 1, d, t));
+          result.sends_between_nodes |= next.back().first != next.back().second;
         }
         if (k > 0) {
           home.emplace_back(here, places.node(0, d, t));

@@ -13,6 +13,8 @@ namespace tessera::cost {
 struct StageLinks {
   /// Of the ring of its slowest tensor-parallel group.
   double tensor_bytes_per_s = 0;
+  /// Of one step of that ring.
+  double tensor_latency_seconds = 0;
   /// What its tensor-parallel groups span, each span once.
   std::vector<Span> tensor_nodes = {};
   /// From it to the next stage, of the slowest pair of ranks.
@@ -27,6 +29,8 @@ struct StageLinks {
 /// slowest of all links between its nodes, whether or not they are neighbours in it: the
 /// order of a ring is the communication library's, and the runtime's own exchange uses every pair.
 struct PlacementLinks {
+  /// Whether stages send to stages on other nodes.
+  bool sends_between_nodes = false;
   std::vector<StageLinks> stages;
   /// The device kinds of a pipeline's stages, one entry for each distinct pipeline.
   std::vector<std::vector<int>> pipelines;
@@ -61,6 +65,17 @@ double gradient_sync_seconds(
     const std::vector<double>& parameters,
     const std::vector<double>& whole,
     const std::vector<double>& tied,
+    const Constants& constants);
+
+/// Returns the steps' time of the messages in which a stage's gradients are reduced: buckets, in
+/// which a tree reduces and returns them, or, for a divided optimizer state, one gathering ring for
+/// each of its `tensors`. What they weigh is gradient_sync_seconds'.
+double message_seconds(
+    const Strategy& strategy,
+    const Cluster& cluster,
+    int stage,
+    double parameters,
+    double tensors,
     const Constants& constants);
 
 } // namespace tessera::cost

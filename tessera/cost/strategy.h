@@ -44,6 +44,9 @@ struct Strategy {
   bool same_samples = false;
   bool activation_checkpointing = true;
   bool shard_optimizer_state = false;
+  /// Whether each replica keeps a part of the parameters and gradients too, and gathers the others
+  /// layer by layer (with shard_optimizer_state).
+  bool shard_parameters = false;
   /// Whether gradients are reduced in buckets while the last microbatch's backward still runs.
   bool overlap_gradients = false;
 

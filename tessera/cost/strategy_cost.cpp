@@ -1,6 +1,7 @@
 #include "tessera/cost/strategy_cost.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "tessera/cost/gradient_overlap.h"
@@ -27,6 +28,7 @@ double optimizer_seconds(
 }
 
 StageCost price_stage(
+    const DescribedModel& model,
     const Cluster& cluster,
     const Strategy& strategy,
     const LayerTable& table,
@@ -39,24 +41,28 @@ StageCost price_stage(
   StageCost cost;
   cost.parameters = table.parameters(first, last);
   const StageLinks& place = links.stages[at(stage)];
-  const PassSeconds tensor =
-      table.tensor_seconds(first, last, place.tensor_nodes, place.tensor_bytes_per_s);
+  const PassSeconds tensor = table.tensor_seconds(first, last, place);
   cost.tensor_seconds = tensor.forward + tensor.backward;
   if (stage == 0) {
-    const PassSeconds tail =
-        table.tail_tensor_seconds(place.tensor_nodes, place.tensor_bytes_per_s);
+    const PassSeconds tail = table.tail_tensor_seconds(place);
     cost.tensor_seconds += tail.forward + tail.backward;
   }
   cost.send_seconds =
       send_seconds(links, stage, table.cut_bytes(last), table.returns_home(), constants);
+  for (const int kind : links.kinds[at(stage)]) {
+    cost.waiting_seconds = std::max(
+        cost.waiting_seconds, waiting_seconds(table, cluster, links, strategy, kind, stage));
+  }
   cost.in_flight = in_flight(strategy, stage, microbatches);
   cost.memory = table.memory(
       first,
       last,
       {.in_flight = cost.in_flight,
-       .optimizer_shards = strategy.shard_optimizer_state ? strategy.dp : 1});
+       .optimizer_shards = strategy.shard_optimizer_state ? strategy.dp : 1,
+       .parameter_shards = strategy.shard_parameters ? strategy.dp : 1,
+       .host_runs_ahead = cost.waiting_seconds == 0 && !cluster.stalls()});
   cost.needed_bytes =
-      (cost.memory.total() + constants.context_bytes) / constants.usable_memory_share;
+      (cost.memory.total() + constants.context_bytes) / usable_share(model, strategy, constants);
   cost.device_bytes = std::numeric_limits<double>::infinity();
   for (const int kind : links.kinds[at(stage)]) {
     const DeviceKind& device = cluster.kinds[at(kind)];
@@ -113,13 +119,16 @@ void add_pipeline_seconds(
     double most = 0;
     double most_compute = 0;
     double most_tensor = 0;
+    double most_waiting = 0;
     for (int k = 0; k < strategy.pp; ++k) {
       const double compute = table.compute_seconds(
           kinds[at(k)], strategy.boundaries[at(k)], strategy.boundaries[at(k) + 1]);
       const double tensor = cost.stages[at(k)].tensor_seconds;
-      sum += compute + tensor;
-      if (compute + tensor > most) {
-        most = compute + tensor;
+      const double waiting = waiting_seconds(table, cluster, links, strategy, kinds[at(k)], k);
+      sum += compute + tensor + waiting;
+      if (compute + tensor + waiting > most) {
+        most = compute + tensor + waiting;
+        most_waiting = waiting;
         most_compute = compute;
         most_tensor = tensor;
       }
@@ -129,7 +138,9 @@ void add_pipeline_seconds(
       slowest = seconds;
       cost.compute_seconds = microbatches * most_compute;
       cost.tensor_seconds = microbatches * most_tensor;
-      cost.bubble_seconds = seconds - cost.compute_seconds - cost.tensor_seconds;
+      cost.waiting_seconds = microbatches * most_waiting;
+      cost.bubble_seconds =
+          seconds - cost.compute_seconds - cost.tensor_seconds - cost.waiting_seconds;
     }
   }
   const bool shared = std::any_of(
@@ -143,7 +154,85 @@ void add_pipeline_seconds(
   cost.seconds = slowest + transfer;
 }
 
+// Returns for how long a network that stalls holds up an iteration: every message of the stage with
+// most of them, and the messages that fill and drain the pipeline. Without messages data and
+// synchronisation stall twice.
+double stall_seconds(const Cluster& cluster, const Strategy& strategy, int microbatches) {
+  if (!cluster.stalls()) {
+    return 0;
+  }
+  const int messages = strategy.pp > 2 ? 4 : 2;
+  return cluster.stall_seconds * (messages * microbatches + 2 * (strategy.pp - 1));
+}
+
+// Adds what replicas exchange: their gradients, and if they divide their parameters, these too,
+// beside the computation of every microbatch.
+void add_exchange_seconds(
+    const DescribedModel& model,
+    const Cluster& cluster,
+    const Strategy& strategy,
+    const LayerTable& table,
+    const GradientLoad& load,
+    int microbatches,
+    const Constants& constants,
+    StrategyCost& cost) {
+  const double sync =
+      gradient_sync_seconds(strategy, cluster, load.parameters, load.whole, load.tied, constants);
+  if (strategy.shard_parameters) {
+    // Parameters are gathered for a forward and for its backward, gradients scattered behind it,
+    // each of which sends half as much as an all-reduce.
+    const double value = (model.precision == Precision::kHalf ? 2.0 : 4.0);
+    const double wire = constants.gradient_wire_bytes;
+    const double exchanged = sync * (2 * value + wire) / (2 * wire);
+    const double busy = cost.compute_seconds + cost.tensor_seconds + cost.waiting_seconds;
+    const double layers = static_cast<double>(model.layers.size());
+    cost.gradient_seconds =
+        std::max(microbatches * exchanged - busy, exchanged / std::max(1.0, layers));
+    return;
+  }
+  cost.gradient_seconds = strategy.overlap_gradients
+                              ? exposed_gradient_seconds(strategy, cluster, load, constants)
+                              : sync;
+  if (model.sized() != nullptr) {
+    double longest = 0;
+    for (int k = 0; k < strategy.pp; ++k) {
+      const double tensors =
+          table.tensors(strategy.boundaries[at(k)], strategy.boundaries[at(k) + 1]);
+      longest = std::max(
+          longest,
+          message_seconds(strategy, cluster, k, load.parameters[at(k)], tensors, constants));
+    }
+    cost.gradient_seconds += longest;
+  }
+}
+
 } // namespace
+
+double waiting_seconds(
+    const LayerTable& table,
+    const Cluster& cluster,
+    const PlacementLinks& links,
+    const Strategy& strategy,
+    int kind,
+    int stage) {
+  const int first = strategy.boundaries[at(stage)];
+  const int last = strategy.boundaries[at(stage) + 1];
+  double host = table.host_seconds(kind, first, last);
+  if (host == 0) {
+    return 0;
+  }
+  if (links.sends_between_nodes) {
+    double nodes = 1;
+    for (const Span& span : links.stages[at(stage)].tensor_nodes) {
+      nodes = std::max(nodes, static_cast<double>(span.count));
+    }
+    host += table.collectives(first, last) * strategy.tp * std::sqrt(nodes) *
+            cluster.busy_start_seconds;
+  }
+  const PassSeconds tensor = table.tensor_seconds(first, last, links.stages[at(stage)]);
+  return std::max(
+      0.0, host - table.compute_seconds(kind, first, last) - tensor.forward - tensor.backward);
+}
 
 int in_flight(const Strategy& strategy, int stage, int microbatches) {
   if (strategy.schedule != Schedule::kInterleaved) {
@@ -166,7 +255,8 @@ StrategyCost price(
   GradientLoad load;
   double fullest = -1;
   for (int k = 0; k < strategy.pp; ++k) {
-    cost.stages.push_back(price_stage(cluster, strategy, table, links, k, microbatches, constants));
+    cost.stages.push_back(
+        price_stage(model, cluster, strategy, table, links, k, microbatches, constants));
     const StageCost& stage = cost.stages.back();
     const int first = strategy.boundaries[at(k)];
     const int last = strategy.boundaries[at(k) + 1];
@@ -187,12 +277,9 @@ StrategyCost price(
     load.backward_seconds.push_back(backward);
   }
   add_pipeline_seconds(cluster, strategy, table, links, microbatches, cost);
-  cost.gradient_seconds =
-      strategy.overlap_gradients
-          ? exposed_gradient_seconds(strategy, cluster, load, constants)
-          : gradient_sync_seconds(
-                strategy, cluster, load.parameters, load.whole, load.tied, constants);
-  cost.seconds += cost.gradient_seconds + cost.optimizer_seconds;
+  add_exchange_seconds(model, cluster, strategy, table, load, microbatches, constants, cost);
+  cost.stall_seconds = stall_seconds(cluster, strategy, microbatches);
+  cost.seconds += cost.gradient_seconds + cost.optimizer_seconds + cost.stall_seconds;
   return cost;
 }
 

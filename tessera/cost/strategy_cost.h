@@ -16,6 +16,7 @@ namespace tessera::cost {
 struct StageCost {
   double compute_seconds = 0; // of one microbatch, forward and backward
   double tensor_seconds = 0; // of its tensor-parallel traffic
+  double waiting_seconds = 0; // in which devices wait for their host to start operators
   double send_seconds = 0; // of the activation to the next stage, and of its gradient
   double optimizer_seconds = 0;
   double parameters = 0; // on one rank
@@ -27,7 +28,7 @@ struct StageCost {
   double device_bytes = 0;
 
   double seconds() const {
-    return compute_seconds + tensor_seconds;
+    return compute_seconds + tensor_seconds + waiting_seconds;
   }
 };
 
@@ -36,9 +37,11 @@ struct StrategyCost {
   double seconds = 0;
   double compute_seconds = 0; // of the slowest stage, all microbatches
   double tensor_seconds = 0; // of that stage's tensor-parallel traffic
+  double waiting_seconds = 0; // in which that stage's devices wait for their host
   double bubble_seconds = 0; // filling, draining, waiting for links
   double shared_cores_seconds = 0; // in which ranks wait for cores of their host
   double transfer_seconds = 0; // between stages, not hidden
+  double stall_seconds = 0; // of a network that stalls (Cluster::stalls)
   double gradient_seconds = 0; // of data-parallel traffic that is not hidden
   double optimizer_seconds = 0;
   std::vector<StageCost> stages;
@@ -57,6 +60,17 @@ struct StrategyCost {
 
 /// Returns the most microbatches that `stage` holds between forward and backward.
 int in_flight(const Strategy& strategy, int stage, int microbatches);
+
+/// Returns for how long the devices of a stage, of this kind, wait in one microbatch for their host
+/// to start operators, beside which they compute and exchange. A host whose pipelines send between
+/// nodes starts collectives later (Cluster::busy_start_seconds).
+double waiting_seconds(
+    const LayerTable& table,
+    const Cluster& cluster,
+    const PlacementLinks& links,
+    const Strategy& strategy,
+    int kind,
+    int stage);
 
 /// Estimates seconds and memory of a strategy by equations (3) to (5), extended by
 /// shared links, uneven devices, latency, host overhead, the optimizer step, and

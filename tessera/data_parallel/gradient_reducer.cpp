@@ -150,6 +150,7 @@ void GradientReducer::counted(int index) {
   note_mixed(parameter);
   if (parameter.zeros && at::GradMode::is_enabled()) { // create_graph adds out of place
     parameter.zeros.emplace(parameter.tensor.grad().getIntrusivePtr());
+    parameter.zeros_version = -1; // the new tensor is a sum, whatever its version
   }
   parameter.grown = parameter.grown || !active_ || !reduce_;
   if (!active_ || !parameter.trainable) {

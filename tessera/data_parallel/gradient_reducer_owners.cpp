@@ -14,6 +14,12 @@ namespace {
 // Below this a bucket costs more than it brings.
 constexpr std::int64_t kLeastBucketBytes = 1 << 20;
 
+/// Whether averaging an average again would change it: ranks lack it, or their sum is of more
+/// samples than a mean over them is (gradients that a TP_GROUP divides).
+bool averages_stay_apart(int owner, double scale, int ranks) {
+  return owner >= 0 || scale != 1.0 / ranks;
+}
+
 bool is_all_zero(const at::Tensor& gradient) {
   const at::Tensor values = gradient.is_sparse() ? gradient.coalesce().values() : gradient;
   return !values.ne(0).any().item<bool>();
@@ -99,22 +105,29 @@ void GradientReducer::free_what_has_arrived() {
 /// from their sum neither part can be told.
 void GradientReducer::note_mixed(Parameter& parameter) const {
   const at::Tensor& gradient = parameter.tensor.grad();
-  if (parameter.owner < 0 || (active_ && reduce_) || !gradient.defined()) {
+  if (!averages_stay_apart(parameter.owner, scale(), group_.size()) || (active_ && reduce_) ||
+      !gradient.defined()) {
     return;
   }
-  parameter.mixed = parameter.mixed || gradient.requires_grad() ||
-                    (is_here(parameter.owner) && !parameter.grown && !is_unaveraged(parameter));
+  parameter.mixed =
+      parameter.mixed || (parameter.owner >= 0 && gradient.requires_grad()) ||
+      (!is_elsewhere(parameter.owner) && !parameter.grown && !is_unaveraged(parameter));
 }
 
-/// The owner has the average of earlier steps and other ranks have nothing, so what this step adds
-/// is averaged by itself.
+/// The owner has the average of earlier steps and other ranks have nothing, or the average would be
+/// scaled again, so what this step adds is averaged by itself.
 void GradientReducer::set_averages_aside() {
   for (Parameter& parameter : parameters_) {
     at::Tensor& gradient = parameter.tensor.mutable_grad();
     parameter.mixed = parameter.mixed && gradient.defined() && !is_all_zero(gradient);
     parameter.base = at::Tensor();
     parameter.zeros.reset();
-    if (reduce_ && is_here(parameter.owner) && gradient.defined() && !is_unaveraged(parameter)) {
+    if (!reduce_ && !parameter.grown && gradient.defined() && !is_elsewhere(parameter.owner) &&
+        averages_stay_apart(parameter.owner, scale(), group_.size()) && is_all_zero(gradient)) {
+      parameter.grown = true; // nothing is below what this step adds
+    }
+    if (reduce_ && averages_stay_apart(parameter.owner, scale(), group_.size()) &&
+        !is_elsewhere(parameter.owner) && gradient.defined() && !is_unaveraged(parameter)) {
       std::swap(parameter.base, gradient);
       if (!parameter.base.is_sparse()) { // a sparse gradient would become dense with zeros
         gradient = at::zeros_like(parameter.base.detach());
@@ -179,7 +192,10 @@ std::optional<std::string> GradientReducer::refused_addition() const {
           ": a backward outside of a step, or a step that did not average, added to the gradient "
           "of '",
           parameter.name,
-          "', of which with shard_optimizer_state only its owner has the average; call "
+          parameter.owner >= 0
+              ? "', of which with shard_optimizer_state only its owner has the average; call "
+              : "', which is divided over a tensor-parallel group and holds an average already; "
+                "call ",
           "optimizer.step() and optimizer.zero_grad() before it, or do that backward inside the "
           "step function");
     }

@@ -51,6 +51,11 @@ plans::Plan ModelCore::decide(std::optional<graph::ModelGraph> traced, bool only
   options.auto_partition = config.auto_partition;
   options.default_partition = config.effective_default_partition();
   options.manual = config.partition;
+  if (operations_ != nullptr) {
+    options.auto_partition = false;
+    options.manual = operations_->divide();
+    log::info(str("partition", only ? "" : " of " + label_, ": ", operations_->summary()));
+  }
   partitioning::Result result = partitioning::partition(graph, options);
   for (const std::string& warning : result.warnings) {
     log::warning(warning);
@@ -103,7 +108,24 @@ void ModelCore::place(plans::Plan plan) {
   table->drop_remote_tensors(context.group(Group::kPP).ranks());
   table_ = std::move(table);
   parameter_functions_.place(*table_, *layout_, context.config.pipeline_parallel_degree);
+  place_operations();
   plain_backward_ = std::make_unique<runtime::PlainBackwardGuard>(table_->local_parameters());
+}
+
+void ModelCore::place_operations() {
+  if (operations_ == nullptr) {
+    return;
+  }
+  const runtime::ModuleTable& table = *table_;
+  operations_->place(
+      table.pp_rank(),
+      [&table](const std::string& name) { return table.owner_of_tensor(name); },
+      [&table](const std::string& name) { return table.tensor(name); });
+  int rank = 0;
+  for (const auto& target : operations_->targets()) {
+    table_->add(str("(the operations of pp rank ", rank, ")"), *target, rank);
+    ++rank;
+  }
 }
 
 } // namespace tessera::model

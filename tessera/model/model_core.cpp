@@ -4,6 +4,7 @@
 #include "tessera/deferred_init/delayed_init.h"
 #include "tessera/half/convert.h"
 #include "tessera/nn/module/interceptor.h"
+#include "tessera/nn/module/marks.h"
 
 namespace tessera::model {
 
@@ -24,6 +25,26 @@ ModelCore::ModelCore(
   }
   convert();
   replace_modules();
+  prepare_operations();
+}
+
+void ModelCore::prepare_operations() {
+  const Config& config = context().config;
+  if (config.partition_mode != config::PartitionMode::kOperations ||
+      config.pipeline_parallel_degree == 1) {
+    return;
+  }
+  // Any module may then have a rank of its own, because none is called.
+  for (const auto& module : root_->modules()) {
+    nn::mark_interceptable(module);
+  }
+  operations::CutOptions options;
+  options.parts = config.pipeline_parallel_degree;
+  options.balance = config.optimize == config::Optimize::kSpeed ? operations::Balance::kWork
+                                                                : operations::Balance::kVariables;
+  options.contiguous = config.contiguous;
+  operations_ = std::make_unique<operations::ModelOperations>(
+      root_, name_, std::move(options), config.trace_execution_times);
 }
 
 void ModelCore::convert() {
@@ -89,9 +110,6 @@ void ModelCore::end_microbatch() {
 void ModelCore::after_step() {
   if (!partitioned()) {
     return;
-  }
-  if (shards_ != nullptr) {
-    shards_->end_step();
   }
   run_all(std::exchange(first_step_hooks_, {}));
 }

@@ -15,6 +15,7 @@
 #include "tessera/model/options.h"
 #include "tessera/model/parameter_functions.h"
 #include "tessera/nn/replace/replace.h"
+#include "tessera/operations/capture/model_operations.h"
 #include "tessera/plan/plan.h"
 #include "tessera/runtime/module_table.h"
 #include "tessera/runtime/plain_backward.h"
@@ -150,6 +151,12 @@ class ModelCore {
   /// world.
   void load_state_dict(TensorMap state, bool strict);
 
+  /// What a call of the model does with partition_mode "operations" and several pipeline ranks;
+  /// else nullptr.
+  operations::ModelOperations* operations() {
+    return operations_.get();
+  }
+
   /// What `over_parameters` made for this model.
   ParameterFunctions& parameter_functions() {
     return parameter_functions_;
@@ -167,6 +174,8 @@ class ModelCore {
  private:
   void convert();
   void replace_modules();
+  void prepare_operations();
+  void place_operations();
   void take_over_weights();
   void apply_state(const TensorMap& state, bool strict);
   void broadcast_from_first(const NamedTensors& tensors);
@@ -184,6 +193,7 @@ class ModelCore {
   std::shared_ptr<const Decision> decision_;
   std::optional<plans::Plan> plan_;
   ParameterFunctions parameter_functions_;
+  std::unique_ptr<operations::ModelOperations> operations_;
   std::unique_ptr<runtime::ModuleTable> table_;
   std::unique_ptr<runtime::PlainBackwardGuard> plain_backward_; // of what this rank owns
   std::unique_ptr<sharding::ModelShards> shards_;

@@ -1,6 +1,7 @@
 #include "tessera/model/recomputed_parts.h"
 
 #include <optional>
+#include <set>
 #include <string>
 
 #include "tessera/base/error.h"
@@ -14,15 +15,21 @@ namespace {
 
 using Entry = runtime::ModuleTable::Entry;
 
-bool is_below(const std::string& path, const std::string& parent) {
-  return parent.empty() || path == parent || path.starts_with(parent + ".");
+void add_below(const torch::nn::Module& module, std::set<const torch::nn::Module*>& all) {
+  if (all.insert(&module).second) {
+    for (const auto& child : module.children()) {
+      add_below(*child, all);
+    }
+  }
 }
 
 /// A module of the part that begins at `part` and that another rank owns; nullptr when there is
-/// none.
+/// none. One that another part of the model holds as well may have its path there.
 const Entry* elsewhere(const runtime::ModuleTable& table, const Entry& part) {
+  std::set<const torch::nn::Module*> below;
+  add_below(*part.module, below);
   for (const Entry& entry : table.entries()) {
-    if (is_below(entry.path, part.path) && entry.owner != part.owner) {
+    if (entry.owner != part.owner && below.contains(entry.module)) {
       return &entry;
     }
   }

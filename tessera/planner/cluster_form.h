@@ -111,6 +111,15 @@ void describe(Visit& visit, DeviceKind& kind) {
        .presence = form::Presence::kIfSaid,
        .unit = 1e-6},
       kind.launch_seconds);
+  visit(
+      {.name = "product_tflops",
+       .doc =
+           "that large products reach in 16 bits, for models without measured seconds; not needed "
+           "for devices the planner knows by name",
+       .bounds = form::more_than(0),
+       .presence = form::Presence::kIfSaid,
+       .unit = 1e12},
+      kind.product_flops_per_s);
   describe_speed(visit, kind.speed);
   if constexpr (Visit::kReads) {
     if (kind.memory_bytes_per_s == 0) {
@@ -180,6 +189,13 @@ void describe(Visit& visit, Node& node, const std::vector<DeviceKind>& kinds = {
   visit(
       {.name = "latency_us", .bounds = form::at_least(0), .presence = kIfSaid, .unit = 1e-6},
       node.latency_seconds);
+  visit(
+      {.name = "network_latency_us",
+       .doc = "of one step of a collective to another node",
+       .bounds = form::at_least(0),
+       .presence = kIfSaid,
+       .unit = 1e-6},
+      node.network_latency_seconds);
 }
 
 template <typename Visit>
@@ -246,6 +262,29 @@ void describe(Visit& visit, Cluster& cluster) {
        .doc = "bandwidths are payload, as tessera probe measures them",
        .presence = kOptional},
       cluster.measured);
+  visit(
+      {.name = "busy_start_us",
+       .doc = "for which a host is busy with one rank of a collective that it starts, while "
+              "pipelines send between nodes",
+       .bounds = form::at_least(0),
+       .presence = kIfSaid,
+       .unit = 1e-6},
+      cluster.busy_start_seconds);
+  visit(
+      {.name = "stalling_share",
+       .doc =
+           "of nodes whose network stalls; a job is priced with stalls where most jobs on as many "
+           "nodes have one",
+       .bounds = form::between(0, 1),
+       .presence = kIfSaid},
+      cluster.stalling_share);
+  visit(
+      {.name = "stall_us",
+       .doc = "for which every message of a pipeline and every microbatch then waits",
+       .bounds = form::at_least(0),
+       .presence = kIfSaid,
+       .unit = 1e-6},
+      cluster.stall_seconds);
   std::optional<ProbeQuality> quality;
   if (cluster.quality.rounds > 0) {
     quality = cluster.quality;

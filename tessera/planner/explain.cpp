@@ -73,11 +73,17 @@ std::string explain(
       cost.compute_seconds,
       strategy.microbatches(model.global_batch_size));
   text += line("  %10.4f s  its tensor-parallel traffic", cost.tensor_seconds);
+  if (cost.waiting_seconds > 0) {
+    text += line("  %10.4f s  waiting for its hosts to start operators", cost.waiting_seconds);
+  }
   text += line("  %10.4f s  bubble", cost.bubble_seconds);
   if (cost.shared_cores_seconds > 0) {
     text += line("  %10.4f s  waiting for cores that ranks share", cost.shared_cores_seconds);
   }
   text += line("  %10.4f s  between stages", cost.transfer_seconds);
+  if (cost.stall_seconds > 0) {
+    text += line("  %10.4f s  stalls of the network", cost.stall_seconds);
+  }
   text += line("  %10.4f s  gradients", cost.gradient_seconds);
   text += line("  %10.4f s  optimizer", cost.optimizer_seconds);
   text +=

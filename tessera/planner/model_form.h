@@ -2,6 +2,8 @@
 
 // The JSON form of models that were measured layer by layer. Private to the planner.
 
+#include <algorithm>
+
 #include "tessera/base/json/kinds.h"
 #include "tessera/cost/described_model.h"
 
@@ -50,7 +52,8 @@ void describe(Visit& visit, LayerWithTimes& both) {
   visit(
       {.name = "kind",
        .doc = "transformer_layer: divided by tensor parallelism, with two all-reduces in its "
-              "forward; lm_head: outputs are logits; others run as measured"},
+              "forward; lm_head: outputs are logits; loss: of a model of sizes, takes them; others "
+              "run as measured"},
       layer.kind);
   visit({.name = "parameters", .bounds = kNotNegative}, layer.parameters);
   visit(
@@ -65,9 +68,11 @@ void describe(Visit& visit, LayerWithTimes& both) {
       {.name = "forward_seconds_per_sample",
        .doc =
            "device name -> tensor-parallel degree, 1 among them -> seconds of the forward of one "
-           "sample, with its all-reduces inside a node",
+           "sample, with its all-reduces inside a node; where no layer has any, they follow from "
+           "the "
+           "model's sizes",
        .bounds = kNotNegative,
-       .not_empty = true},
+       .presence = kIfSaid},
       both.times.forward_seconds_per_sample);
   visit(
       {.name = "fixed_seconds",
@@ -80,7 +85,11 @@ void describe(Visit& visit, LayerWithTimes& both) {
 template <typename Visit>
 void describe(Visit& visit, DescribedModel& model) {
   using enum form::Presence;
-  auto& measured = std::get<MeasuredModel>(model.source);
+  MeasuredModel measured;
+  SizedModel sizes;
+  if (const MeasuredModel* source = std::get_if<MeasuredModel>(&model.source)) {
+    measured = *source;
+  }
   std::vector<LayerWithTimes> layers;
   for (std::size_t i = 0; i < model.layers.size(); ++i) {
     layers.push_back({model.layers[i], measured.layers.at(i)});
@@ -95,6 +104,12 @@ void describe(Visit& visit, DescribedModel& model) {
   size("hidden_size", measured.hidden_size);
   size("num_attention_heads", measured.num_attention_heads);
   size("vocabulary_size", measured.vocabulary_size);
+  size("num_key_value_heads", sizes.num_key_value_heads);
+  visit(
+      {.name = "gated_feed_forward",
+       .doc = "the feed-forward network has three matrices, as SwiGLU; of models of sizes",
+       .presence = kIfSaid},
+      sizes.gated_feed_forward);
   visit(
       {.name = "precision", .doc = "begins with the type of parameters and activations"},
       model.precision);
@@ -118,6 +133,18 @@ void describe(Visit& visit, DescribedModel& model) {
     for (LayerWithTimes& both : layers) {
       model.layers.push_back(std::move(both.layer));
       measured.layers.push_back(std::move(both.times));
+    }
+    const bool timed =
+        std::any_of(measured.layers.begin(), measured.layers.end(), [](const auto& times) {
+          return !times.forward_seconds_per_sample.empty() || !times.fixed_seconds.empty();
+        });
+    if (timed || model.layers.empty()) {
+      model.source = std::move(measured);
+    } else {
+      sizes.sequence_length = measured.sequence_length;
+      sizes.num_attention_heads = measured.num_attention_heads;
+      sizes.vocabulary_size = measured.vocabulary_size;
+      model.source = sizes;
     }
   }
 }

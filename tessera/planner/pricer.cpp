@@ -126,7 +126,11 @@ std::optional<Candidate> Pricer::assigned(
     // A stage is as fast as its slowest device for its layers, and holds what its smallest one can.
     double usable = std::numeric_limits<double>::infinity();
     for (const int kind : links.kinds[at(k)]) {
-      usable = std::min(usable, cost::usable_bytes(cluster_.kinds[at(kind)], options_.constants));
+      usable = std::min(
+          usable,
+          cluster_.kinds[at(kind)].memory_bytes *
+                  cost::usable_share(model_, strategy, options_.constants) -
+              options_.constants.context_bytes);
     }
     std::vector<double> sends;
     for (int i = 0; i <= layers; ++i) {
@@ -137,12 +141,9 @@ std::optional<Candidate> Pricer::assigned(
     for (const int kind : slowest_somewhere(links.kinds[at(k)], table)) {
       seconds.emplace_back();
       for (int i = 0; i <= layers; ++i) {
-        const cost::PassSeconds tensor =
-            table.tensor_seconds(0, i, stage.tensor_nodes, stage.tensor_bytes_per_s);
+        const cost::PassSeconds tensor = table.tensor_seconds(0, i, stage);
         const cost::PassSeconds tail =
-            k == 0 && i > 0
-                ? table.tail_tensor_seconds(stage.tensor_nodes, stage.tensor_bytes_per_s)
-                : cost::PassSeconds{};
+            k == 0 && i > 0 ? table.tail_tensor_seconds(stage) : cost::PassSeconds{};
         seconds.back().push_back(
             crowded[at(k)] * table.compute_seconds(kind, 0, i) + tensor.forward + tensor.backward +
             tail.forward + tail.backward);

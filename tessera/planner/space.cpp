@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "tessera/cost/data_sheets.h"
 #include "tessera/planner/abilities.h"
 
 namespace tessera::planner {
@@ -13,8 +14,16 @@ std::size_t at(int index) {
   return static_cast<std::size_t>(index);
 }
 
-double whole_model_seconds(const cost::DescribedModel& model, const std::string& device) {
+double whole_model_seconds(const cost::DescribedModel& model, const cost::DeviceKind& kind) {
+  const std::string& device = kind.name;
   double seconds = 0;
+  if (model.sized() != nullptr) {
+    const double flops_per_s = cost::product_flops(kind, model.precision);
+    for (const cost::Layer& layer : model.layers) {
+      seconds += static_cast<double>(layer.parameters) / flops_per_s;
+    }
+    return seconds;
+  }
   if (const cost::TracedModel* traced = model.traced()) {
     for (const cost::TracedLayer& layer : traced->whole.layers) {
       seconds += layer.microbatch_seconds.at(device).begin()->second.forward;
@@ -111,7 +120,7 @@ std::vector<Layout> layouts_of(
   std::iota(orders[0].begin(), orders[0].end(), 0);
   std::vector<double> speed;
   for (const cost::DeviceKind& kind : cluster.kinds) {
-    speed.push_back(whole_model_seconds(model, kind.name));
+    speed.push_back(whole_model_seconds(model, kind));
   }
   const auto slower = [&](int a, int b) {
     return speed[at(cluster.nodes[at(a)].kind)] < speed[at(cluster.nodes[at(b)].kind)];

@@ -2,9 +2,13 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstdio>
+#include <limits>
+#include <map>
 #include <numeric>
 #include <sstream>
+#include <utility>
 #include <vector>
 
 #include "tessera/base/error.h"
@@ -15,6 +19,14 @@ namespace tessera::planner {
 namespace {
 
 using Row = std::vector<std::string>;
+
+std::string joined_with(const std::vector<std::string>& parts, const std::string& between) {
+  std::string text;
+  for (const std::string& part : parts) {
+    text += (text.empty() ? "" : between) + part;
+  }
+  return text;
+}
 
 // Splits a line. Cells in quotes may hold commas and doubled quotes; they keep their
 // quotes, so that they pass through unchanged.
@@ -98,6 +110,26 @@ class Table {
     return value;
   }
 
+  int number_or(const Row& row, const std::string& name, int otherwise) const {
+    return find(name) < 0 ? otherwise : number(row, name);
+  }
+
+  /// Returns one of `choices`.
+  int choice_or(
+      const Row& row,
+      const std::string& name,
+      const std::vector<std::string>& choices,
+      int otherwise) const {
+    if (find(name) < 0) {
+      return otherwise;
+    }
+    const std::string text = cell(row, name);
+    if (std::find(choices.begin(), choices.end(), text) == choices.end()) {
+      throw ConfigError(str(name, ": found \"", text, "\"; write ", joined_with(choices, " or ")));
+    }
+    return text.front() - '0';
+  }
+
   std::vector<int> boundaries(const Row& row) const {
     std::string text = cell(row, "layer_boundaries");
     if (text.size() < 2 || text.front() != '[' || text.back() != ']') {
@@ -128,9 +160,79 @@ std::string text_of(double value, const char* format) {
   return text;
 }
 
+// Returns the model with the batch and the sequence of a row.
+cost::DescribedModel
+model_of(const Table& table, const Row& row, const cost::DescribedModel& model) {
+  cost::DescribedModel own = model;
+  own.global_batch_size = table.number_or(row, "global_batch", model.global_batch_size);
+  if (table.find("sequence") >= 0) {
+    if (model.sized() == nullptr) {
+      throw ConfigError(
+          "sequence: the model's seconds were measured at one length; leave the column out");
+    }
+    own = cost::with_sequence(std::move(own), table.number(row, "sequence"));
+  }
+  return own;
+}
+
+PricedRow price_row(
+    const Table& table,
+    const Row& row,
+    const cost::DescribedModel& all,
+    const cost::Cluster& cluster,
+    const cost::Constants& constants) {
+  PricedRow priced{.cells = row};
+  const cost::DescribedModel model = model_of(table, row, all);
+  cost::Strategy strategy;
+  strategy.pp = table.number(row, "pp");
+  strategy.dp = table.number(row, "dp");
+  strategy.tp = table.number(row, "tp");
+  strategy.microbatch_size = table.number(row, "mbs");
+  strategy.boundaries = table.boundaries(row);
+  strategy.activation_checkpointing =
+      table.choice_or(row, "recompute", {"0", "1"}, model.activation_checkpointing ? 1 : 0) == 1;
+  const int zero = table.choice_or(row, "zero", {"0", "1", "3"}, 0);
+  strategy.shard_optimizer_state = zero > 0;
+  strategy.shard_parameters = zero == 3;
+  if (table.find("placement") >= 0) {
+    strategy.placement = table.cell(row, "placement");
+  }
+  const auto& cuts = strategy.boundaries;
+  const bool whole = cuts.size() == static_cast<std::size_t>(strategy.pp) + 1 &&
+                     cuts.front() == 0 && cuts.back() == static_cast<int>(model.layers.size()) &&
+                     std::is_sorted(cuts.begin(), cuts.end());
+  if (whole && std::adjacent_find(cuts.begin(), cuts.end()) != cuts.end()) {
+    priced.runs = false;
+    return priced;
+  }
+  std::vector<int> order(static_cast<std::size_t>(cluster.device_count()));
+  std::iota(order.begin(), order.end(), 0);
+  // lay_out needs degrees that fill the cluster, so validate them first.
+  strategy.device_of_rank = order;
+  cost::validate(
+      strategy,
+      cluster.device_count(),
+      static_cast<int>(model.layers.size()),
+      model.global_batch_size);
+  strategy.device_of_rank = cost::lay_out(strategy, strategy.placement, order);
+  priced.microbatches = strategy.microbatches(model.global_batch_size);
+  priced.cost = cost::price(model, cluster, strategy, constants);
+  return priced;
+}
+
 } // namespace
 
-std::string price_table(
+double PricedRow::seconds() const {
+  return runs && cost.fits() ? cost.seconds : std::numeric_limits<double>::infinity();
+}
+
+std::string PricedTable::cell(const PricedRow& row, const std::string& name) const {
+  const auto found = std::find(names.begin(), names.end(), name);
+  return found == names.end() ? ""
+                              : plain(row.cells[static_cast<std::size_t>(found - names.begin())]);
+}
+
+PricedTable price_rows(
     const std::string& csv,
     const std::string& origin,
     const cost::DescribedModel& model,
@@ -150,59 +252,66 @@ std::string price_table(
   if (!next_line()) {
     throw ConfigError(str(origin, ": is empty; write a line of column names"));
   }
-  Row header = cells_of(line);
+  const Row header = cells_of(line);
   const Table table(origin, header);
   for (const char* name : {"pp", "dp", "tp", "mbs", "layer_boundaries"}) {
     table.need(name);
   }
-  int predicted = table.find("predicted_s");
-  int memory = table.find("memory_gib");
-  if (predicted < 0) {
-    predicted = static_cast<int>(header.size());
-    header.emplace_back("predicted_s");
+  PricedTable priced;
+  for (const std::string& cell : header) {
+    priced.names.push_back(plain(cell));
   }
-  if (memory < 0) {
-    memory = static_cast<int>(header.size());
-    header.emplace_back("memory_gib");
-  }
-  std::vector<int> order(static_cast<std::size_t>(cluster.device_count()));
-  std::iota(order.begin(), order.end(), 0);
-  std::string out = joined(header);
+  std::map<int, cost::Cluster> parts; // of the cluster, by nodes
   for (int number = 2; next_line(); ++number) {
     if (plain(line).empty()) {
       continue;
     }
-    Row row = cells_of(line);
+    const Row row = cells_of(line);
     try {
       if (row.size() != table.size()) {
         throw ConfigError(str("found ", row.size(), " cells; the first line names ", table.size()));
       }
-      cost::Strategy strategy;
-      strategy.pp = table.number(row, "pp");
-      strategy.dp = table.number(row, "dp");
-      strategy.tp = table.number(row, "tp");
-      strategy.microbatch_size = table.number(row, "mbs");
-      strategy.boundaries = table.boundaries(row);
-      strategy.activation_checkpointing = model.activation_checkpointing;
-      if (table.find("placement") >= 0) {
-        strategy.placement = table.cell(row, "placement");
-      }
-      // lay_out needs degrees that fill the cluster, so validate them first.
-      strategy.device_of_rank = order;
-      cost::validate(
-          strategy,
-          cluster.device_count(),
-          static_cast<int>(model.layers.size()),
-          model.global_batch_size);
-      strategy.device_of_rank = cost::lay_out(strategy, strategy.placement, order);
-      const cost::StrategyCost priced = cost::price(model, cluster, strategy, constants);
-      row.resize(header.size());
-      row[static_cast<std::size_t>(predicted)] =
-          priced.fits() ? text_of(priced.seconds, "%.6f") : "inf";
-      row[static_cast<std::size_t>(memory)] = text_of(priced.needed_bytes() / (1 << 30), "%.3f");
+      const int nodes = table.number_or(row, "nodes", static_cast<int>(cluster.nodes.size()));
+      const auto part = parts.count(nodes) != 0
+                            ? parts.find(nodes)
+                            : parts.emplace(nodes, cluster.first_nodes(nodes)).first;
+      priced.rows.push_back(price_row(table, row, model, part->second, constants));
     } catch (const ConfigError& error) {
       throw ConfigError(str(origin, ": line ", number, ": ", error.what()));
     }
+  }
+  return priced;
+}
+
+std::string price_table(
+    const std::string& csv,
+    const std::string& origin,
+    const cost::DescribedModel& model,
+    const cost::Cluster& cluster,
+    const cost::Constants& constants) {
+  const PricedTable priced = price_rows(csv, origin, model, cluster, constants);
+  std::istringstream in(csv);
+  std::string line;
+  std::getline(in, line);
+  std::erase(line, '\r');
+  Row header = cells_of(line);
+  const auto column = [&](const char* name) {
+    const auto found = std::find(priced.names.begin(), priced.names.end(), name);
+    if (found != priced.names.end()) {
+      return static_cast<std::size_t>(found - priced.names.begin());
+    }
+    header.emplace_back(name);
+    return header.size() - 1;
+  };
+  const std::size_t predicted = column("predicted_s");
+  const std::size_t memory = column("memory_gib");
+  std::string out = joined(header);
+  for (const PricedRow& one : priced.rows) {
+    Row row = one.cells;
+    row.resize(header.size());
+    row[predicted] = std::isinf(one.seconds()) ? "inf" : text_of(one.seconds(), "%.6f");
+    row[memory] =
+        one.runs ? text_of(one.cost.needed_bytes() / (1 << 30), "%.3f") : std::string("inf");
     out += joined(row);
   }
   return out;

@@ -16,6 +16,7 @@
 #include "tessera/autograd/weight_gradient.h"
 #include "tessera/autograd/weight_gradient_pass.h"
 #include "tessera/base/error.h"
+#include "tessera/random/stream.h"
 #include "tessera/recompute/keeper.h"
 #include "tessera/recompute/kept_products.h"
 #include "tessera/recompute/version.h"
@@ -171,6 +172,7 @@ class RecomputeBackward : public torch::autograd::Node {
         products_(region_.name, region_.keeps_products) {
     if (region_.preserve_rng_state) {
       random_ = RandomState::capture();
+      stream_ = random::captured();
     }
     for (const at::Tensor& tensor : tensors_of(*args_)) {
       const bool needs = tensor.defined() && tensor.requires_grad();
@@ -221,9 +223,11 @@ class RecomputeBackward : public torch::autograd::Node {
     const AutocastScope autocast(autocast_);
     const UncachedAutocast uncached;
     std::optional<KeepRandomState> random;
+    std::optional<random::StreamScope> stream;
     if (random_) {
       random.emplace();
       random_->restore();
+      stream.emplace(stream_);
     }
     std::optional<WeightGradientScope> in_place;
     if (weights_in_place_) {
@@ -354,6 +358,7 @@ class RecomputeBackward : public torch::autograd::Node {
   std::vector<bool> needs_gradient_; // by tensor of the arguments
   std::vector<Version> versions_;
   std::optional<RandomState> random_;
+  std::optional<random::Stream> stream_; // where the first run began
   Autocast autocast_;
   bool weights_in_place_ = WeightGradientScope::active();
   std::vector<ResultForm> forms_;

@@ -89,6 +89,10 @@ Frame frame_of(const ChartOptions& options, const std::vector<Series>& series) {
   return frame;
 }
 
+std::string x_text(const ChartOptions& options, double value) {
+  return options.x_text ? escape(options.x_text(value)) : format_number(value, 9);
+}
+
 std::string axes(const ChartOptions& options, const Frame& frame) {
   std::string out;
   for (const double value : ticks(frame.y_min, frame.y_max, 5)) {
@@ -103,7 +107,8 @@ std::string axes(const ChartOptions& options, const Frame& frame) {
   }
   int number = 0;
   for (const double value : ticks(frame.x_min, frame.x_max, 8)) {
-    if (value < frame.x_min || value > frame.x_max || value != std::floor(value)) {
+    if (value < frame.x_min || value > frame.x_max ||
+        (!options.x_text && value != std::floor(value))) {
       continue; // a label between two steps would mean nothing
     }
     // A narrow screen shows every second label.
@@ -112,7 +117,7 @@ std::string axes(const ChartOptions& options, const Frame& frame) {
         {number++ % 2 == 1 ? " spare" : "",
          percent(frame.x(value)),
          px(frame.height + 18),
-         format_number(value, 9)});
+         x_text(options, value)});
   }
   out += fill(
       "<line class=\"axis\" x1=\"0\" x2=\"100%\" y1=\"{}\" y2=\"{}\"/>"
@@ -213,6 +218,42 @@ places(const ChartOptions& options, const Frame& frame, const std::vector<Series
   return result;
 }
 
+/// Returns the point whose value is shown at a place, nullptr for none.
+const Point* shown_at(const ChartOptions& options, const Series& series, double place) {
+  const auto& points = series.points;
+  const auto point = std::lower_bound(
+      points.begin(), points.end(), place, [](const Point& a, double x) { return a.first < x; });
+  if (point == points.end()) {
+    return nullptr; // the line has ended
+  }
+  if (point->first == place) {
+    return &*point;
+  }
+  return options.last_before && point != points.begin() ? &*(point - 1) : nullptr;
+}
+
+/// Returns the values at a place in lines of text, the last of them just above the plot. A line
+/// holds as many values as a narrow screen has room for.
+std::string readout(const std::string& place, const std::vector<std::string>& values) {
+  constexpr std::size_t kValuesOfALine = 4;
+  std::vector<std::string> lines = {place};
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (i > 0 && i % kValuesOfALine == 0) {
+      lines.emplace_back();
+    }
+    const char* separator = i == 0 ? ": " : i % kValuesOfALine == 0 ? "" : ", ";
+    lines.back() += separator + values[i];
+  }
+  const int last = lines.size() > 1 ? -7 : -10;
+  std::string out;
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    out += fill(
+        "<text text-anchor=\"end\" x=\"100%\" y=\"{}\">{}</text>",
+        {str(last - 13 * static_cast<int>(lines.size() - 1 - i)), lines[i]});
+  }
+  return out;
+}
+
 /// Returns a strip for each place that shows its line, dots and values while it is pointed at.
 std::string
 readouts(const ChartOptions& options, const Frame& frame, const std::vector<Series>& series) {
@@ -223,29 +264,22 @@ readouts(const ChartOptions& options, const Frame& frame, const std::vector<Seri
     const double from = i == 0 ? 0 : (frame.x(all[i - 1]) + here) / 2;
     const double to = i + 1 == all.size() ? 100 : (here + frame.x(all[i + 1])) / 2;
     std::string dots;
-    std::string text = str(escape(options.x_name), " ", format_number(all[i], 9));
-    const char* separator = ": ";
+    std::vector<std::string> values;
     for (const Series& one : series) {
-      const auto point = std::lower_bound(
-          one.points.begin(), one.points.end(), all[i], [](const Point& a, double x) {
-            return a.first < x;
-          });
-      if (point == one.points.end() || point->first != all[i]) {
+      const Point* point = shown_at(options, one, all[i]);
+      if (point == nullptr) {
         continue;
       }
       const bool finite = std::isfinite(point->second);
-      text +=
-          str(separator,
-              escape(one.readout),
+      values.push_back(
+          str(escape(one.readout),
               one.readout.empty() ? "" : " ",
-              finite ? escape(options.y_text(point->second)) : "not finite");
-      separator = ", ";
+              finite ? escape(options.y_text(point->second)) : "not finite"));
       dots += finite ? dot(one, frame, *point) : "";
     }
     out += fill(
         "<g class=\"at\"><rect x=\"{}\" width=\"{}\" y=\"-26\" height=\"{}\"/>"
-        "<line x1=\"{}\" x2=\"{}\" y1=\"0\" y2=\"{}\"/>{}"
-        "<text text-anchor=\"end\" x=\"100%\" y=\"-10\">{}</text></g>\n",
+        "<line x1=\"{}\" x2=\"{}\" y1=\"0\" y2=\"{}\"/>{}{}</g>\n",
         {percent(from),
          percent(to - from),
          px(frame.height + 26),
@@ -253,7 +287,7 @@ readouts(const ChartOptions& options, const Frame& frame, const std::vector<Seri
          percent(here),
          px(frame.height),
          dots,
-         text});
+         readout(str(escape(options.x_name), " ", x_text(options, all[i])), values)});
   }
   return out;
 }

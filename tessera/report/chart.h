@@ -13,7 +13,7 @@ using Point = std::pair<double, double>;
 /// One line, or one set of dots, of a chart.
 struct Series {
   std::string name; // for the legend
-  std::string style; // CSS class: "raw", "main", "second"
+  std::string style; // CSS class: "raw", "main", "second", or one of the page's own
   bool dots = false; // points joined by a line, with a dot each
   std::vector<Point> points; // ascending x; a y that is NaN breaks the line
   std::string readout = {}; // what precedes a value under the pointer, "" for nothing
@@ -24,6 +24,11 @@ struct ChartOptions {
   std::string x_label; // with the unit of x
   std::string x_name; // of a value of x under the pointer: "step"
   std::function<std::string(double)> y_text; // of a tick and of a value
+  /// Of a tick and of a value of x; empty writes numbers out, with ticks at whole numbers alone.
+  std::function<std::string(double)> x_text = {};
+  /// At a place a line shows the value of its last point before it, where it has none there: for
+  /// lines whose points differ in x.
+  bool last_before = false;
   bool from_zero = false; // the y axis begins at 0
   int height = 280; // of the plot, without its labels; pixels
   std::size_t readouts = 150; // largest number of places that show their values

@@ -224,37 +224,16 @@ std::string documents(const RunLog& log) {
   return out;
 }
 
-/// Returns what part of the log could not be read.
-std::string damage(const RunLog& log) {
-  std::string out;
-  if (log.torn) {
-    out += remark("The last line of the log was cut off and is left out.");
-  }
-  if (log.bad_lines > 0) {
-    out += remark(
-        str("Lines of the log that could not be read and are left out: ",
-            log.bad_lines,
-            "; the first: ",
-            log.first_bad_line));
-  }
-  return out;
-}
-
 } // namespace
 
 std::string to_html(const ReportInput& input) {
   const Summary summary = summarize(input);
   const RunLog& log = input.log;
-  std::string out = fill(
-      "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
-      "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src "
-      "'unsafe-inline'; img-src data:\">\n"
-      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
-      "<meta name=\"color-scheme\" content=\"light dark\">\n<title>{} - Tessera</title>\n"
-      "<style>{}</style></head>\n<body>\n",
-      {escape(log.run.model.empty() ? "Training run" : log.run.model), kStyle});
+  std::string out = page_begin(log.run.model.empty() ? "Training run" : log.run.model, kStyle);
   out += head_section(input, summary);
-  out += damage(log);
+  for (const std::string& lost : words::damage(log)) {
+    out += remark(lost);
+  }
   out += losses(log);
   out += pipeline_section(input.timeline);
   out += progress(log);
@@ -264,7 +243,7 @@ std::string to_html(const ReportInput& input) {
   out += samples(log);
   out += run_section(input, summary);
   out += documents(log);
-  return out + "</body></html>\n";
+  return out + page_end();
 }
 
 } // namespace tessera::report

@@ -142,6 +142,21 @@ std::string starts_table(const RunLog& log) {
 
 } // namespace
 
+std::string page_begin(const std::string& title, const std::string& style) {
+  return fill(
+      "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
+      "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src "
+      "'unsafe-inline'; img-src data:\">\n"
+      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
+      "<meta name=\"color-scheme\" content=\"light dark\">\n<title>{} - Tessera</title>\n"
+      "<style>{}</style></head>\n<body>\n",
+      {escape(title), style});
+}
+
+std::string page_end() {
+  return "</body></html>\n";
+}
+
 std::string remark(const std::string& text) {
   return fill("<p class=\"note\">{}</p>\n", {escape(text)});
 }
@@ -153,15 +168,7 @@ std::string head_section(const ReportInput& input, const Summary& summary) {
     facts.push_back(format_count(static_cast<double>(run.parameters)) + " parameters");
   }
   facts.push_back(run.precision);
-  facts.push_back(
-      str(run.world_size,
-          run.world_size == 1 ? " rank: " : " ranks: ",
-          run.pipeline_parallel_degree,
-          " pp x ",
-          run.tensor_parallel_degree,
-          " tp x ",
-          run.data_parallel_degree,
-          " rdp"));
+  facts.push_back(words::layout(run));
   facts.push_back(
       str(run.microbatches,
           run.microbatches == 1 ? " microbatch" : " microbatches",

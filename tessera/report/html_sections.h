@@ -16,6 +16,10 @@ std::string run_section(const ReportInput& input, const Summary& summary);
 /// Returns the pipeline of a few recorded steps.
 std::string pipeline_section(const timeline::Timeline& timeline);
 
+/// Returns the beginning of a page up to its body; escapes `title`.
+std::string page_begin(const std::string& title, const std::string& style);
+std::string page_end();
+
 /// Returns a paragraph for a side remark; escapes `text`.
 std::string remark(const std::string& text);
 

@@ -98,6 +98,10 @@ std::string spread(const Spread& spread, std::string (*format)(double));
 std::string mfu(const ReportInput& input, const Summary& summary);
 /// Returns "45.6 GFLOP/s".
 std::string flops(double flops_per_second);
+/// Returns a sentence for each kind of line that the log has lost; empty for a whole log.
+std::vector<std::string> damage(const RunLog& log);
+/// Returns "4 ranks: 2 pp x 1 tp x 2 rdp".
+std::string layout(const RunFacts& run);
 } // namespace words
 
 } // namespace tessera::report

@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "tessera/base/error.h"
+#include "tessera/report/positions.h"
 #include "tessera/report/report.h"
 
 namespace tessera::report {
@@ -127,16 +128,8 @@ void add_totals(const RunLog& log, Summary& summary) {
   if (timed) {
     summary.wall_seconds = seconds;
   }
-  for (const StepRecord& step : log.steps) {
-    // The log keeps a step as the last start ran it that began at or before it. First steps need
-    // not ascend, since a start that is rolled back begins before earlier ones.
-    const auto ran = std::find_if(log.starts.rbegin(), log.starts.rend(), [&](const Start& start) {
-      return start.facts.first_step <= step.step;
-    });
-    if (!log.starts.empty()) {
-      const Start& start = ran == log.starts.rend() ? log.starts.front() : *ran;
-      summary.tokens += start.facts.tokens_per_step;
-    }
+  if (const auto all = positions(log); !all.empty()) {
+    summary.tokens = all.back().tokens;
   }
 }
 

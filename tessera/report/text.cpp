@@ -129,16 +129,8 @@ std::string traffic_table(const RunLog& log) {
 std::string to_text(const ReportInput& input) {
   const Summary summary = summarize(input);
   std::string out = figures(input, summary);
-  if (input.log.torn) {
-    out += "  the last line of the log was cut off and is left out\n";
-  }
-  if (input.log.bad_lines > 0) {
-    out +=
-        str("  lines of the log that could not be read and are left out: ",
-            input.log.bad_lines,
-            "; the first: ",
-            input.log.first_bad_line,
-            "\n");
+  for (const std::string& lost : words::damage(input.log)) {
+    out += "  " + lost + "\n";
   }
   if (!input.log.steps.empty()) {
     out += "\n" + step_table(input.log);

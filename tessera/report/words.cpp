@@ -68,4 +68,31 @@ std::string mfu(const ReportInput& input, const Summary& summary) {
       summary.peak_given ? " (given)" : " (matrix products of all ranks, measured at the start)");
 }
 
+std::vector<std::string> damage(const RunLog& log) {
+  std::vector<std::string> out;
+  if (log.torn) {
+    out.emplace_back("The last line of the log was cut off and is left out.");
+  }
+  if (log.bad_lines > 0) {
+    out.push_back(
+        str("Lines of the log that could not be read and are left out: ",
+            log.bad_lines,
+            "; the first: ",
+            log.first_bad_line));
+  }
+  return out;
+}
+
+std::string layout(const RunFacts& run) {
+  return str(
+      run.world_size,
+      run.world_size == 1 ? " rank: " : " ranks: ",
+      run.pipeline_parallel_degree,
+      " pp x ",
+      run.tensor_parallel_degree,
+      " tp x ",
+      run.data_parallel_degree,
+      " rdp");
+}
+
 } // namespace tessera::report::words

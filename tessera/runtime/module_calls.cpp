@@ -13,6 +13,7 @@
 #include "tessera/recompute/recomputation.h"
 #include "tessera/runtime/autograd_modes.h"
 #include "tessera/runtime/ordered_backward.h"
+#include "tessera/runtime/random_count.h"
 #include "tessera/tensor/value.h"
 
 namespace tessera::runtime {
@@ -154,6 +155,7 @@ Fields ModuleCalls::fields_of_call(Task& task, const torch::nn::Module& module) 
   fields.module = context_.modules->id_of(module);
   fields.module_mode = mode_of(module);
   fields.call = mix(task.id, 16 + task.calls++);
+  put_count(fields);
   fields.after_backward = task.request.phase == Phase::kBackward || task.request.after_backward;
   return fields;
 }
@@ -213,6 +215,7 @@ std::vector<at::Tensor> ModuleCalls::call_backward(
   fields.module = call.module;
   fields.call = call.id;
   fields.inputs_only = inputs_only;
+  put_count(fields);
   step_->exchange->request(task, fields, call.owner, {pack(gradients), {}});
   if (auto* pass = WeightGradientPass::current()) {
     pass->requested();

@@ -71,6 +71,9 @@ struct Fields {
   std::int32_t first = -1; // children of a Sequential, or -1, -1
   std::int32_t last = -1;
   std::int32_t program = -1; // packets: which static program is replayed
+  // See random::Count: at the call in requests, after it in responses.
+  std::int32_t random_samples = 0;
+  std::uint32_t random_used = 0;
   std::int64_t serial = 0; // of the step, see StepWork
   std::uint64_t call = 0; // names the call within its step, on every replica
   std::uint64_t invoker = 0; // nn::CallKey::hash

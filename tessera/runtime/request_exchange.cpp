@@ -4,6 +4,7 @@
 
 #include "tessera/runtime/call_record.h"
 #include "tessera/runtime/error_text.h"
+#include "tessera/runtime/random_count.h"
 
 namespace tessera::runtime {
 
@@ -32,7 +33,9 @@ void RequestExchange::request(Task&, const Fields& fields, int owner, Content co
 Content RequestExchange::response(Task& task, const Fields& fields, int owner) {
   control_.wait_for_answer(task, fields, context_.pp_ranks.at(owner));
   const transport::Parcel parcel = *std::exchange(task.response, std::nullopt);
-  if (from_header(parcel.header).failed) {
+  const Fields answer = from_header(parcel.header);
+  take_count(answer); // also of an error: user code may catch it and draw on
+  if (answer.failed) {
     if (stream_ != nullptr) { // user code may catch it and draw on
       stream_->take_from(parcel.source, {});
     }
@@ -48,6 +51,7 @@ Content RequestExchange::arguments(Task& task) {
 void RequestExchange::respond(Task& task, Content content) {
   Fields fields = task.request;
   fields.kind = ServerMessage::kResponse;
+  put_count(fields);
   context_.transport->send(task.source, to_header(fields), body_for(task.source, content));
 }
 
@@ -55,6 +59,7 @@ void RequestExchange::respond_failure(Task& task, std::string text) {
   Fields fields = task.request;
   fields.kind = ServerMessage::kResponse;
   fields.failed = true;
+  put_count(fields);
   context_.transport->send(task.source, to_header(fields), c10::IValue(std::move(text)));
 }
 

@@ -5,6 +5,7 @@
 #include "tessera/autograd/weight_gradient.h"
 #include "tessera/base/error.h"
 #include "tessera/diagnostics/activity.h"
+#include "tessera/random/operators.h"
 #include "tessera/runtime/autograd_modes.h"
 #include "tessera/runtime/error_text.h"
 #include "tessera/runtime/stream_seed.h"
@@ -19,26 +20,48 @@ constexpr auto kPoll = std::chrono::milliseconds(200);
 
 /// Around user code: its module calls go to `interceptor`, its weight gradients may be deferred,
 /// its operators are seen by `watcher` where there is one, its regions keep their inputs with
-/// `keeper`.
+/// `keeper`, its dropouts draw from `stream` where there is one.
 class UserCodeScope {
  public:
   UserCodeScope(
       nn::Interceptor* interceptor,
       DispatchMode* watcher,
       recompute::Keeper* keeper,
+      std::optional<random::Stream> stream,
       int microbatch)
-      : interceptor_(interceptor), keeper_(keeper, microbatch) {
+      : interceptor_(interceptor),
+        keeper_(keeper, microbatch),
+        other_numbers_(stream.has_value()),
+        stream_(std::move(stream)) {
     if (watcher != nullptr) {
       watched_.emplace(watcher);
     }
+  }
+  void finish(const std::string& task) const {
+    other_numbers_.finish(task);
   }
 
  private:
   nn::InterceptorScope interceptor_;
   recompute::KeeperScope keeper_;
+  random::OtherNumbersWatch other_numbers_;
+  random::StreamScope stream_;
   WeightGradientScope gradients_;
   std::optional<DispatchScope> watched_;
 };
+
+/// The stream of a task, from the count that its request brought.
+std::optional<random::Stream> stream_of(const StepWork& work, const Fields& request) {
+  if (work.random_layout == nullptr) {
+    return std::nullopt;
+  }
+  return random::Stream{
+      work.random_layout,
+      work.step,
+      request.microbatch,
+      request.random_samples,
+      request.random_used};
+}
 
 } // namespace
 
@@ -231,9 +254,15 @@ std::shared_ptr<Task> Server::make_root_task(int microbatch) {
   Task* raw = task.get();
   task->run = [this, raw, microbatch] {
     const ModeScope modes(raw->request);
-    const UserCodeScope scope(&calls_, step_->exchange->watcher(), context_.keeper, microbatch);
+    const UserCodeScope scope(
+        &calls_,
+        step_->exchange->watcher(),
+        context_.keeper,
+        stream_of(step_->work, raw->request),
+        microbatch);
     step_->results.at(microbatch) = step_->exchange->read(step_->work.run(microbatch));
     step_->turn_ended(*raw);
+    scope.finish("the step function");
   };
   return task;
 }
@@ -249,8 +278,13 @@ std::shared_ptr<Task> Server::make_call_task(const Fields& request, int source, 
   Task* raw = task.get();
   task->run = [this, raw, forward] {
     const UserCodeScope scope(
-        &calls_, step_->exchange->watcher(), context_.keeper, raw->request.microbatch);
+        &calls_,
+        step_->exchange->watcher(),
+        context_.keeper,
+        stream_of(step_->work, raw->request),
+        raw->request.microbatch);
     forward ? calls_.run_forward(*raw) : calls_.run_backward(*raw);
+    scope.finish(task_text(raw->request, *context_.modules));
   };
   return task;
 }

@@ -3,11 +3,13 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include <ATen/core/ivalue.h>
 
+#include "tessera/random/stream.h"
 #include "tessera/recompute/keeper.h"
 #include "tessera/runtime/module_directory.h"
 #include "tessera/runtime/protocol.h"
@@ -71,6 +73,9 @@ struct StepWork {
   /// One task runs at a time and there is one replica: the step draws from the script's own stream
   /// of random numbers, as a single process would.
   bool script_stream = false;
+  /// Random numbers of torch's dropout are functions of their place in the step's batch; nullptr:
+  /// they come from the stream of the task.
+  std::shared_ptr<const random::Layout> random_layout;
   /// Makes the parts of the step, the same on all ranks of the pipeline; nullptr means a plain
   /// step.
   StepFactory* factory = nullptr;

@@ -23,6 +23,13 @@ std::int64_t elements_of_rank(const at::Tensor& parameter, int degree) {
   return (parameter.numel() + degree - 1) / degree;
 }
 
+/// Of all ranks' parts.
+std::size_t bytes_of_parts(const at::Tensor& parameter, int degree) {
+  return aligned(
+      static_cast<std::size_t>(elements_of_rank(parameter, degree) * degree) *
+      parameter.element_size());
+}
+
 // Keeps the window for as long as the tensor lives.
 at::Tensor tensor_in(
     const std::shared_ptr<comm::Window>& window,
@@ -47,9 +54,8 @@ bool can_be_divided(const at::Tensor& parameter) {
 DividedParameters::DividedParameters(
     comm::ProcessGroup& group,
     const NamedTensors& parameters,
-    const Make& make,
-    std::int64_t most_live_elements)
-    : group_(group), buffers_(std::make_shared<GatherBuffers>(most_live_elements)) {
+    const Make& make)
+    : group_(group) {
   if (parameters.empty()) {
     return;
   }
@@ -67,10 +73,12 @@ DividedParameters::DividedParameters(
   const int degree = group.size();
   std::size_t bytes = 0;
   for (const auto& [name, tensor] : parameters) {
-    bytes += aligned(elements_of_rank(tensor, degree) * tensor.element_size());
+    bytes += bytes_of_parts(tensor, degree);
   }
-  const std::shared_ptr<comm::Window> window = memory->make_window(bytes);
-  std::size_t offset = 0;
+  // A parameter lies across the regions of the ranks, which follow one another.
+  const std::shared_ptr<comm::Window> window =
+      memory->make_window((bytes + degree - 1) / static_cast<std::size_t>(degree));
+  std::byte* numbers = window->region(0);
   for (const auto& [name, tensor] : parameters) {
     make(name, tensor);
     if (!can_be_divided(tensor)) {
@@ -90,15 +98,13 @@ DividedParameters::DividedParameters(
     auto source = std::make_shared<Source>();
     source->name = name;
     source->window = window;
-    source->buffers = buffers_;
+    source->numbers = numbers;
     source->degree = degree;
-    source->offset = offset;
-    source->part_bytes = made.per_rank * tensor.element_size();
-    source->elements = tensor.numel();
-    made.part = tensor_in(window, window->region(group.rank()) + offset, made.per_rank, tensor);
+    const std::size_t part_bytes = made.per_rank * tensor.element_size();
+    made.part = tensor_in(window, numbers + group.rank() * part_bytes, made.per_rank, tensor);
     made.part.copy_(part_of(made, tensor));
     made.part.set_requires_grad(tensor.requires_grad());
-    offset += aligned(source->part_bytes);
+    numbers += bytes_of_parts(tensor, degree);
     made.source = source;
     make_parted(tensor, std::move(source));
   }
@@ -142,16 +148,11 @@ void DividedParameters::before_writing() {
 }
 
 void DividedParameters::after_writing() {
-  buffers_->release();
   // A graph that was recorded with the values before must not go on with these.
   for (const DividedParameter& parameter : list_) {
     parameter.whole.unsafeGetTensorImpl()->bump_version();
   }
   group_.barrier();
-}
-
-void DividedParameters::release_gathered() {
-  buffers_->release();
 }
 
 void DividedParameters::check_handles() const {

@@ -9,7 +9,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "tessera/comm/process_group.h"
-#include "tessera/sharding/gather_buffers.h"
+#include "tessera/sharding/parted_tensor.h"
 #include "tessera/tensor/named_tensors.h"
 
 namespace tessera::sharding {
@@ -34,11 +34,7 @@ class DividedParameters {
   /// Makes and divides the parameters, one at a time, so that one is whole.
   /// Collective over `group`. Throws: ConfigError when the ranks share no memory, or a parameter
   /// shares its own with another tensor.
-  DividedParameters(
-      comm::ProcessGroup& group,
-      const NamedTensors& parameters,
-      const Make& make,
-      std::int64_t most_live_elements);
+  DividedParameters(comm::ProcessGroup& group, const NamedTensors& parameters, const Make& make);
 
   const std::vector<DividedParameter>& list() const {
     return list_;
@@ -55,24 +51,17 @@ class DividedParameters {
 
   /// Every rank of the group has come here: parts may be written. Collective over the group.
   void before_writing();
-  /// Parts have been written on every rank of the group: gathers give the new values. Collective
-  /// over the group.
+  /// Parts have been written on every rank of the group. Collective over the group.
   void after_writing();
-  /// Frees memory of gathered parameters. Not collective.
-  void release_gathered();
   /// Not collective. Throws: UserError when a script has put other memory into a handle.
   void check_handles() const;
 
-  const GatherCount& gather_count() const {
-    return buffers_->count();
-  }
   comm::ProcessGroup& group() const {
     return group_;
   }
 
  private:
   comm::ProcessGroup& group_;
-  std::shared_ptr<GatherBuffers> buffers_;
   std::vector<DividedParameter> list_;
 };
 

@@ -50,8 +50,7 @@ ModelShards::ModelShards(
       topology::shard_groups(*context.layout, config.sharded_data_parallel_degree, world_->rank());
   shards_ = world_->new_group(tessera::str("shards of model ", number), groups.shards);
   replicas_ = world_->new_group(tessera::str("shard replicas of model ", number), groups.replicas);
-  parameters_ = std::make_unique<DividedParameters>(
-      *shards_, parameters, make, config.sdp_max_live_parameters);
+  parameters_ = std::make_unique<DividedParameters>(*shards_, parameters, make);
   ShardReducer::Options options;
   options.bucket_elements = std::min(config.sdp_reduce_bucket_size, kMostBucketElements);
   options.scale = 1.0 / context.data_size();

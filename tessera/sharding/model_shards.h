@@ -16,8 +16,8 @@ namespace tessera::sharding {
 /// `sdp_param_persistence_threshold` elements is divided over a shard group, and with it its
 /// gradient, its master and its optimizer state. Shard groups hold the same.
 ///
-/// Parameters are gathered operator by operator: any operator that reads one, in a forward or in a
-/// backward, gets it whole for its time (parted_tensor.h).
+/// Any operator that reads a parameter, in a forward or in a backward, finds it whole for its time
+/// (parted_tensor.h).
 /// Threads: step thread only.
 /// Source: Zhang et al. 2022 (MiCS); Rajbhandari et al. 2020 (ZeRO); the library's documentation,
 /// sharded data parallelism.
@@ -66,10 +66,6 @@ class ModelShards {
   /// Not collective.
   void end_microbatch() {
     reducer_->end_microbatch();
-  }
-  /// Frees memory of gathered parameters. Not collective.
-  void end_step() {
-    parameters_->release_gathered();
   }
 
  private:

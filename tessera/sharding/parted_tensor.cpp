@@ -61,38 +61,26 @@ std::string operator_text(const c10::OperatorHandle& op) {
   return op.schema().name();
 }
 
-/// Gives storages their memory for the time of an operator.
-class Gathered {
+/// For the time of an operator storages have the memory in which their numbers lie.
+class Shown {
  public:
   struct Entry {
     c10::StorageImpl* storage;
     std::shared_ptr<const Source> source;
   };
-  explicit Gathered(std::vector<Entry> entries) : entries_(std::move(entries)) {
-    std::vector<const Source*> needed;
+  explicit Shown(std::vector<Entry> entries) : entries_(std::move(entries)) {
+    hollow_.reserve(entries_.size());
     for (const Entry& entry : entries_) {
-      needed.push_back(entry.source.get());
-    }
-    for (const Entry& entry : entries_) {
-      entry.source->buffers->make_room(needed);
-    }
-    std::vector<at::DataPtr> memory; // all of it first: without memory nothing has changed
-    for (const Entry& entry : entries_) {
-      memory.push_back(entry.source->buffers->take(*entry.source));
-    }
-    for (std::size_t i = 0; i < entries_.size(); ++i) {
-      hollow_.push_back(entries_[i].storage->set_data_ptr(std::move(memory[i])));
+      hollow_.push_back(entry.storage->set_data_ptr({entry.source->numbers, at::Device(at::kCPU)}));
     }
   }
-  ~Gathered() {
+  ~Shown() {
     for (std::size_t i = 0; i < hollow_.size(); ++i) {
-      const Entry& entry = entries_[i];
-      entry.source->buffers->give_back(
-          *entry.source, entry.storage->set_data_ptr(std::move(hollow_[i])));
+      entries_[i].storage->set_data_ptr(std::move(hollow_[i]));
     }
   }
-  Gathered(const Gathered&) = delete;
-  Gathered& operator=(const Gathered&) = delete;
+  Shown(const Shown&) = delete;
+  Shown& operator=(const Shown&) = delete;
 
  private:
   std::vector<Entry> entries_;
@@ -168,7 +156,7 @@ class PartedTensorMode : public TensorDispatchMode {
       call_plain(op, stack);
       return;
     }
-    std::vector<Gathered::Entry> entries;
+    std::vector<Shown::Entry> entries;
     std::shared_ptr<GradientSlot> gradient;
     bool first = true;
     const auto arguments = arguments_of(op, *stack);
@@ -190,7 +178,7 @@ class PartedTensorMode : public TensorDispatchMode {
           refuse_write(op, *record->source);
         }
         c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
-        if (std::none_of(entries.begin(), entries.end(), [&](const Gathered::Entry& entry) {
+        if (std::none_of(entries.begin(), entries.end(), [&](const Shown::Entry& entry) {
               return entry.storage == storage;
             })) {
           entries.push_back({storage, record->source});
@@ -201,7 +189,7 @@ class PartedTensorMode : public TensorDispatchMode {
       change_gradient(op, stack, *gradient);
       return;
     }
-    const Gathered gathered(std::move(entries));
+    const Shown shown(std::move(entries));
     call_seen(op, stack);
   }
 };

@@ -1,16 +1,27 @@
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <string>
 
 #include <ATen/core/Tensor.h>
 
-#include "tessera/sharding/gather_buffers.h"
+#include "tessera/comm/shared_memory/window.h"
 
 /// Parameters and gradients whose numbers several ranks hold together. Their handles stay in the
 /// script's hands with shape and dtype but without memory, and every operator on one is seen,
 /// whoever calls it: a module that calls pass the library by, an autograd node, the script itself.
 namespace tessera::sharding {
+
+/// Where the numbers of a divided parameter lie: its parts one after the other, in memory that the
+/// ranks of a shard group map. Values may not change while one of them computes with them: whoever
+/// writes parts waits for all ranks before and after.
+struct Source {
+  std::string name;
+  std::shared_ptr<comm::Window> window; // keeps the memory
+  std::byte* numbers = nullptr; // of the whole parameter, flattened
+  int degree = 1;
+};
 
 /// Gradients of one parameter on this rank.
 struct GradientSlot {
@@ -27,8 +38,9 @@ struct GradientSlot {
 };
 
 /// Takes the parameter's memory away. From now on an operator that reads the parameter, or a view
-/// of it, gets it gathered from `source` for the time of the operator; one that writes to it is a
-/// UserError. The pointer of its data is null, so libtorch throws where code asks for it.
+/// of it, finds the memory of `source` there for its time: nothing is copied, and no rank is waited
+/// for, so a rank may read what the others never do. An operator that writes to it is a UserError.
+/// Between operators the pointer of its data is null, so libtorch throws where code asks for it.
 void make_parted(const at::Tensor& parameter, std::shared_ptr<const Source> source);
 /// Whether it is so still: false after set_data.
 bool is_parted(const at::Tensor& parameter);

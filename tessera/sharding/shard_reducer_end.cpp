@@ -1,14 +1,13 @@
 // The end of a step: what the ranks agree on, and how sums become averages.
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include <ATen/ATen.h>
 
 #include "tessera/base/error.h"
 #include "tessera/context/agreement.h"
+#include "tessera/data_parallel/completion_order.h"
 #include "tessera/sharding/shard_reducer.h"
-#include "tessera/tensor/value.h"
 
 namespace tessera::sharding {
 
@@ -103,18 +102,11 @@ void ShardReducer::learn_order() {
   if (learnt_) {
     return;
   }
-  std::vector<std::int64_t> order(parameters_.size());
-  std::iota(order.begin(), order.end(), 0);
-  const auto position = [&](std::int64_t index) {
-    const int done = parameters_[index].first_done;
-    return done < 0 ? completed_ : done; // a parameter that was never reached comes last
-  };
-  std::stable_sort(
-      order.begin(), order.end(), [&](auto a, auto b) { return position(a) < position(b); });
-  // All ranks take the first one's order.
-  const auto agreed =
-      unpack<std::vector<std::int64_t>>(comm::broadcast_object(world_, control_, pack(order), 0));
-  make_buckets(std::vector<int>(agreed.begin(), agreed.end()));
+  std::vector<int> first_done;
+  for (const Parameter& parameter : parameters_) {
+    first_done.push_back(parameter.first_done);
+  }
+  make_buckets(data_parallel::agreed_completion_order(world_, control_, first_done));
   learnt_ = true;
 }
 

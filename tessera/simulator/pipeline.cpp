@@ -94,11 +94,9 @@ void Pipelines::build_units(const cost::LayerTable& table, const cost::Placement
     const int first = strategy_.boundaries[at(k)];
     const int last = strategy_.boundaries[at(k) + 1];
     const cost::StageLinks& place = links.stages[at(k)];
-    const cost::PassSeconds tensor =
-        table.tensor_seconds(first, last, place.tensor_nodes, place.tensor_bytes_per_s);
+    const cost::PassSeconds tensor = table.tensor_seconds(first, last, place);
     const cost::PassSeconds tail_tensor =
-        k == 0 ? table.tail_tensor_seconds(place.tensor_nodes, place.tensor_bytes_per_s)
-               : cost::PassSeconds{};
+        k == 0 ? table.tail_tensor_seconds(place) : cost::PassSeconds{};
     for (int d = 0; d < strategy_.dp; ++d) {
       Unit unit;
       unit.backwards_left = microbatches_;
@@ -107,7 +105,10 @@ void Pipelines::build_units(const cost::LayerTable& table, const cost::Placement
         const int kind = cluster_.nodes[at(node)].kind;
         Share share = {.node = node, .ranks = 1};
         const double forward = table.forward_seconds(kind, first, last);
-        share.layers = {forward, table.compute_seconds(kind, first, last) - forward};
+        share.layers = {
+            forward,
+            table.compute_seconds(kind, first, last) - forward +
+                cost::waiting_seconds(table, cluster_, links, strategy_, kind, k)};
         if (returns_home_ && k == 0) {
           share.tail = table.tail_seconds(kind);
           share.layers.forward -= share.tail.forward;

@@ -232,7 +232,7 @@ SimulationResult Pipelines::result() {
       for (int t = 0; t < strategy_.tp; ++t) {
         result.memory_high_water.push_back(bytes);
         result.needed_bytes.push_back(
-            (bytes + constants.context_bytes) / constants.usable_memory_share);
+            (bytes + constants.context_bytes) / cost::usable_share(model_, strategy_, constants));
       }
     }
   }

@@ -330,9 +330,18 @@ TensorMap StateLayout::assemble(const Unit& unit, const std::vector<TensorMap>& 
 TensorMap StateLayout::whole_share(const TensorMap& local) const {
   comm::ProcessGroup& tp = context_.group(Group::kTP);
   TensorMap share;
+  // The first rank's buffers are those that every step begins with; parameters are alike.
+  std::set<std::string> buffers;
+  for (const auto& [name, tensor] : table_->local_buffers()) {
+    buffers.insert(name);
+  }
   int turn = 0;
   for (const auto& [name, tensor] : local) {
-    if (unit_of(name) == nullptr && turn++ % tp.size() == tp.rank()) {
+    if (unit_of(name) != nullptr) {
+      continue;
+    }
+    const int rank = buffers.contains(name) ? 0 : turn++ % tp.size();
+    if (rank == tp.rank()) {
       share.emplace(name, tensor);
     }
   }

@@ -1,11 +1,13 @@
 #include "tessera/train/checkpoints.h"
 
+#include <filesystem>
 #include <set>
 
 #include "tessera/base/error.h"
 #include "tessera/base/log.h"
 #include "tessera/checkpoint/directory.h"
 #include "tessera/checkpoint/distributed.h"
+#include "tessera/checkpoint/pending_save.h"
 #include "tessera/context/agreement.h"
 #include "tessera/diagnostics/activity.h"
 #include "tessera/model/model_core.h"
@@ -100,19 +102,21 @@ std::set<std::string> apply(
       }
     }
   }
-  checkpoint::load_random_state(model.context(), from);
+  if (options.progress) {
+    checkpoint::load_random_state(model.context(), from);
+  }
   return passed_over;
 }
 
-Saved save_checkpoint(
+std::unique_ptr<checkpoint::PendingSave> begin_save(
     const ModelCore& model,
     DistributedOptimizer* optimizer,
     const std::string& directory,
     const std::string& tag,
-    const SaveOptions& options) {
+    const SaveOptions& options,
+    checkpoint::PendingSave::Writes writes) {
   const train::StepEngine& engine = train::engine();
   engine.model_set()->claim_directory(model, directory);
-  const Doing doing(engine, str("saving checkpoint '", tag, "'"));
   checkpoint::Subject subject = subject_of(model, optimizer);
   if (optimizer != nullptr) {
     auto content = optimizer->content(options.full);
@@ -123,7 +127,19 @@ Saved save_checkpoint(
   if (subject.all_write && engine.context().coordinates().rdp > 0) {
     subject.buffers.clear(); // replicas have the same
   }
-  return checkpoint::save(engine.context(), subject, engine.step_number(), directory, tag, options);
+  return std::make_unique<checkpoint::PendingSave>(
+      engine.context(), subject, engine.step_number(), directory, tag, options, writes);
+}
+
+Saved save_checkpoint(
+    const ModelCore& model,
+    DistributedOptimizer* optimizer,
+    const std::string& directory,
+    const std::string& tag,
+    const SaveOptions& options) {
+  const Doing doing(train::engine(), str("saving checkpoint '", tag, "'"));
+  using Writes = checkpoint::PendingSave::Writes;
+  return begin_save(model, optimizer, directory, tag, options, Writes::kHere)->finish();
 }
 
 std::optional<Loaded> load_checkpoint(
@@ -137,7 +153,9 @@ std::optional<Loaded> load_checkpoint(
   if (!opened) {
     return std::nullopt;
   }
-  engine.set_step_number(opened->steps);
+  if (options.progress) {
+    engine.set_step_number(opened->steps);
+  }
   const Loaded loaded = opened->loaded;
   model.on_partition([&model, optimizer, opened = std::move(*opened), options] {
     const Context& context = model.context();
@@ -171,7 +189,14 @@ std::optional<Loaded> load_checkpoint(
 } // namespace
 
 bool checkpoint_exists(const std::string& directory) {
-  return checkpoint::read_newest(directory).has_value();
+  std::error_code unreadable; // then it is no folder
+  try {
+    return checkpoint::read_newest(directory).has_value() ||
+           (std::filesystem::is_directory(directory, unreadable) &&
+            !checkpoint::tags_in(directory).empty());
+  } catch (const CheckpointError&) {
+    return true; // `newest` is damaged, or the folder cannot be read
+  }
 }
 
 Saved save(
@@ -190,6 +215,34 @@ Saved save(
     const std::string& tag,
     const SaveOptions& options) {
   return save_checkpoint(*given.core(), nullptr, directory, tag, options);
+}
+
+BackgroundSave::BackgroundSave(std::unique_ptr<checkpoint::PendingSave> pending)
+    : pending_(std::move(pending)) {}
+BackgroundSave::~BackgroundSave() = default;
+BackgroundSave::BackgroundSave(BackgroundSave&& other) noexcept = default;
+BackgroundSave& BackgroundSave::operator=(BackgroundSave&& other) noexcept = default;
+
+bool BackgroundSave::written() const {
+  return pending_->written();
+}
+
+Saved BackgroundSave::finish() {
+  const Doing doing(train::engine(), "finishing a checkpoint");
+  return pending_->finish();
+}
+
+BackgroundSave save_in_background(
+    const Model& given,
+    DistributedOptimizer& optimizer,
+    const std::string& directory,
+    const std::string& tag,
+    const SaveOptions& options) {
+  check_belongs(*given.core(), optimizer);
+  const Doing doing(train::engine(), str("copying what checkpoint '", tag, "' holds"));
+  using Writes = checkpoint::PendingSave::Writes;
+  return BackgroundSave(
+      begin_save(*given.core(), &optimizer, directory, tag, options, Writes::kInBackground));
 }
 
 std::optional<Loaded> load(

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -8,6 +9,10 @@
 #include "tessera/train/optimizer.h"
 
 namespace tessera {
+
+namespace checkpoint {
+class PendingSave;
+} // namespace checkpoint
 
 /// Whether the folder holds a checkpoint, whole or not. Not collective.
 bool checkpoint_exists(const std::string& directory);
@@ -36,6 +41,39 @@ Saved save(
 /// are. Otherwise as above.
 Saved save(
     const Model& model,
+    const std::string& directory,
+    const std::string& tag,
+    const SaveOptions& options = {});
+
+/// A checkpoint that threads of the ranks write while training goes on; from save_in_background.
+/// Threads: step thread only.
+class BackgroundSave {
+ public:
+  explicit BackgroundSave(std::unique_ptr<checkpoint::PendingSave> pending);
+  /// Waits for this rank's thread. A save that was not finished is no checkpoint: the ones before
+  /// stay as they were.
+  ~BackgroundSave();
+  BackgroundSave(BackgroundSave&& other) noexcept;
+  BackgroundSave& operator=(BackgroundSave&& other) noexcept;
+
+  /// Whether this rank's files are written, or failed; others may not be so far. Not collective.
+  bool written() const;
+  /// Waits for the files of all ranks, and makes the checkpoint complete and the newest. Once.
+  /// Collective over the world.
+  /// Throws: CheckpointError on every rank, naming the rank and file that failed; earlier
+  /// checkpoints stay as they were then.
+  Saved finish();
+
+ private:
+  std::unique_ptr<checkpoint::PendingSave> pending_;
+};
+
+/// As save, but returns as soon as every rank has copies of what it writes; they take the memory of
+/// its part of the checkpoint until `finish`. Finish it before the next save into the folder.
+/// Collective over the world. Threads: step thread only. Throws: as save.
+BackgroundSave save_in_background(
+    const Model& model,
+    DistributedOptimizer& optimizer,
     const std::string& directory,
     const std::string& tag,
     const SaveOptions& options = {});

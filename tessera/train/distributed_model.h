@@ -1,14 +1,31 @@
 #pragma once
 
+#include <tuple>
+#include <type_traits>
 #include <utility>
 
 #include "tessera/nn/module/module.h"
+#include "tessera/tensor/value.h"
 #include "tessera/train/cast_call.h"
 #include "tessera/train/model.h"
 
 namespace tessera {
 
 namespace detail {
+
+/// Whether a value of the type can be packed and made again as the same type.
+template <typename T>
+constexpr bool travels() {
+  if constexpr (std::is_void_v<T>) {
+    return true;
+  } else if constexpr (Packable<T> && Unpackable<T>) {
+    return std::is_same_v<Stored<T>, T>;
+  } else {
+    return false;
+  }
+}
+template <typename T>
+inline constexpr bool kTravels = travels<T>();
 
 /// What a script may give to DistributedModel, and how each is held and called.
 template <typename Net>
@@ -98,6 +115,9 @@ class DistributedModel : public Model {
           [this](auto&&... cast) { return call(std::forward<decltype(cast)>(cast)...); },
           std::forward<Args>(args)...);
     }
+    if (by_operations()) {
+      return call_operations(std::forward<Args>(args)...);
+    }
     return call(std::forward<Args>(args)...);
   }
   template <typename... Args>
@@ -124,6 +144,50 @@ class DistributedModel : public Model {
       return net_(std::forward<Args>(args)...); // a holder of ours knows default arguments
     } else {
       return detail::call_root(*Root::pointer(net_), std::forward<Args>(args)...);
+    }
+  }
+  /// The call where it is divided by operations: what the forward is given and returns is packed.
+  template <typename... Args>
+  auto call_operations(Args&&... args) const {
+    using Result = decltype(call(std::forward<Args>(args)...));
+    if constexpr (detail::kTravels<Result> && (detail::kTravels<std::decay_t<Args>> && ...)) {
+      using Values = std::tuple<std::decay_t<Args>...>;
+      const c10::IValue result =
+          call_by_operations(pack(Values(args...)), [this](const c10::IValue& given) {
+            return std::apply(
+                [this, &given](auto&&... values) {
+                  return call_with<Result, Args...>(given, values...);
+                },
+                unpack<Values>(given));
+          });
+      if constexpr (!std::is_void_v<Result>) {
+        return unpack<Result>(result);
+      }
+    } else {
+      detail::refuse_operations();
+      return call(std::forward<Args>(args)...); // not reached
+    }
+  }
+  template <typename Result, typename... Args, typename... Values>
+  c10::IValue call_with([[maybe_unused]] const c10::IValue& given, Values&... values) const {
+    c10::IValue result;
+    if constexpr (std::is_void_v<Result>) {
+      call(static_cast<Args&&>(values)...);
+    } else {
+      result = pack(call(static_cast<Args&&>(values)...));
+    }
+    [[maybe_unused]] std::size_t position = 0;
+    (check_argument<Args>(given, position++, values), ...);
+    return result;
+  }
+  template <typename Arg, typename Left>
+  static void check_argument(
+      [[maybe_unused]] const c10::IValue& given,
+      [[maybe_unused]] std::size_t position,
+      [[maybe_unused]] const Left& left) {
+    if constexpr (
+        std::is_lvalue_reference_v<Arg> && !std::is_const_v<std::remove_reference_t<Arg>>) {
+      detail::check_unchanged(given.toTupleRef().elements()[position], pack(left));
     }
   }
   DistributedModel(Given given, ModelOptions options)

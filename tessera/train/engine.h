@@ -107,6 +107,9 @@ class StepEngine : public std::enable_shared_from_this<StepEngine> {
   std::vector<tracer::RunTrace> trace(
       const std::vector<ModelCore*>& models,
       const StepFunction& run);
+  std::vector<tracer::RunTrace> see_operations(
+      const std::vector<ModelCore*>& models,
+      const StepFunction& run);
   std::vector<tracer::RunTrace> trace_on_pipeline(
       const std::vector<ModelCore*>& models,
       const StepCall& call,

@@ -9,7 +9,9 @@
 #include "tessera/nn/parallel/context.h"
 #include "tessera/plan/from_config.h"
 #include "tessera/runtime/error_text.h"
+#include "tessera/tensor/random_state.h"
 #include "tessera/tensor/value.h"
+#include "tessera/tracer/describe.h"
 #include "tessera/train/engine.h"
 #include "tessera/train/step_failure.h"
 #include "tessera/train/step_runner.h"
@@ -273,6 +275,9 @@ std::vector<std::string> StepEngine::agree(
 std::vector<tracer::RunTrace> StepEngine::trace(
     const std::vector<ModelCore*>& models,
     const StepFunction& run) {
+  if (context_.config.partition_mode == config::PartitionMode::kOperations) {
+    return see_operations(models, run);
+  }
   std::vector<tracer::RunModel> roots;
   for (const ModelCore* model : models) {
     roots.push_back({model->root().get(), model->name()});
@@ -288,6 +293,24 @@ std::vector<tracer::RunTrace> StepEngine::trace(
   const TracingFlag flag(tracing_, in_step_);
   return tracer::trace_models(
       roots, [&] { return run(0); }, options);
+}
+
+// The models record what they are asked for themselves (ModelCore::operations).
+std::vector<tracer::RunTrace> StepEngine::see_operations(
+    const std::vector<ModelCore*>& models,
+    const StepFunction& run) {
+  const at::NoGradGuard no_grad;
+  const KeptBuffers buffers(models);
+  const KeepRandomState random;
+  {
+    const TracingFlag flag(tracing_, in_step_);
+    run(0);
+  }
+  std::vector<tracer::RunTrace> traces;
+  for (const ModelCore* model : models) {
+    traces.emplace_back().graph = tracer::describe(*model->root(), model->name());
+  }
+  return traces;
 }
 
 // Some models are on several ranks already, so their ranks take part: a step

@@ -6,6 +6,7 @@
 #include "tessera/base/error.h"
 #include "tessera/diagnostics/activity.h"
 #include "tessera/offload/offloader.h"
+#include "tessera/random/operators.h"
 #include "tessera/runtime/error_text.h"
 #include "tessera/runtime/stream_seed.h"
 #include "tessera/tensor/random_state.h"
@@ -86,11 +87,17 @@ c10::IValue LocalRunner::run_microbatch(const Work& work, int microbatch) {
   event.start_us = recorder.now_us();
   c10::IValue result;
   const recompute::KeeperScope keeper(context_.offloader.get(), microbatch);
+  const bool by_place = context_.random_layout != nullptr && !work.tracing;
+  const random::OtherNumbersWatch other_numbers(by_place);
+  const random::StreamScope stream(
+      by_place ? std::optional(random::Stream{context_.random_layout, work.step, microbatch})
+               : std::nullopt);
   if (context_.offloader != nullptr) {
     context_.offloader->task_begins({microbatch, false});
   }
   try {
     result = work.run(microbatch);
+    other_numbers.finish("the step function");
   } catch (...) {
     throw UserError(runtime::error_text(
         std::current_exception(),

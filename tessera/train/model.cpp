@@ -7,6 +7,7 @@
 #include "tessera/nn/module/marks.h"
 #include "tessera/nn/module/module.h"
 #include "tessera/nn/parallel/distributed_module.h"
+#include "tessera/tensor/map_tensors.h"
 #include "tessera/train/engine.h"
 #include "tessera/train/session.h"
 
@@ -60,6 +61,42 @@ void set_partition(const torch::nn::Module& module, int index) {
       nn::set_manual_partition(*inside, index);
     }
   }
+}
+
+namespace detail {
+
+void refuse_operations() {
+  throw ConfigError(
+      "partition_mode \"operations\": the model is called with arguments, or returns something, of "
+      "a type that refers to others' data or is not known to tessera::Value; give it tensors, "
+      "numbers, texts and containers of these, or write \"partition_mode\": \"modules\"");
+}
+
+void check_unchanged(const c10::IValue& given, const c10::IValue& left) {
+  std::vector<at::Tensor> before;
+  for_each_tensor(given, [&](const at::Tensor& tensor) { before.push_back(tensor); });
+  std::size_t i = 0;
+  bool same = true;
+  for_each_tensor(left, [&](const at::Tensor& tensor) {
+    same = same && i < before.size() && tensor.is_same(before[i]);
+    ++i;
+  });
+  if (!same || i != before.size()) {
+    throw UserError(
+        "partition_mode \"operations\": the model's forward gives one of its arguments another "
+        "value; return that value, or write \"partition_mode\": \"modules\"");
+  }
+}
+
+} // namespace detail
+
+bool Model::by_operations() const {
+  return core_->operations() != nullptr;
+}
+
+c10::IValue Model::call_by_operations(const c10::IValue& arguments, const PackedForward& forward)
+    const {
+  return core_->operations()->call(arguments, forward);
 }
 
 Model::Model(std::shared_ptr<torch::nn::Module> module, ModelOptions options)

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
 #include <torch/nn/module.h>
 #include <torch/ordered_dict.h>
 
@@ -23,6 +24,16 @@ namespace model {
 class ModelCore;
 struct Decision;
 } // namespace model
+
+/// For calls that are divided by operations (the key partition_mode).
+namespace detail {
+
+/// Throws: ConfigError: the call has arguments that cannot be recorded.
+[[noreturn]] void refuse_operations();
+/// Throws: UserError when a forward has changed what it was given.
+void check_unchanged(const c10::IValue& given, const c10::IValue& left);
+
+} // namespace detail
 
 /// Modules that are made in this scope are delayed (`delay_param_initialization`), of `dtype` where
 /// they name none, and with `tensor_parallelism` marked with `options` (marking.h):
@@ -212,6 +223,12 @@ class Model {
   /// The type that the keys fp16 and bf16 gave to the model. A DistributedModel casts what it is
   /// given and gives back; who calls through the module's holder casts himself. Not collective.
   std::optional<at::ScalarType> converted_to() const;
+
+  using PackedForward = std::function<c10::IValue(const c10::IValue&)>;
+  /// Whether calls are divided by operations (the key partition_mode). Not collective.
+  bool by_operations() const;
+  /// A call then: packed arguments, and the script's own forward of such. Not collective.
+  c10::IValue call_by_operations(const c10::IValue& arguments, const PackedForward& forward) const;
 
   /// For the library itself and its tests.
   const std::shared_ptr<model::ModelCore>& core() const {

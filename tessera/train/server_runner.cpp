@@ -104,6 +104,7 @@ std::vector<c10::IValue> ServerRunner::run(const Work& given) {
   work.microbatches = given.call.microbatches;
   work.run = given.run;
   if (!given.tracing) {
+    work.random_layout = context_.random_layout;
     const bool gradients = at::GradMode::is_enabled();
     const std::hash<std::string> hash;
     work.kind = runtime::mix(hash(given.call.function), hash(given.models) + (gradients ? 1 : 0));

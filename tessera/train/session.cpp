@@ -4,6 +4,8 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include <ATen/ATen.h>
+
 #include "tessera/base/error.h"
 #include "tessera/base/log.h"
 #include "tessera/comm/share_activity.h"
@@ -13,6 +15,7 @@
 #include "tessera/half/operators.h"
 #include "tessera/nn/parallel/context.h"
 #include "tessera/nn/summa/mesh.h"
+#include "tessera/random/operators.h"
 #include "tessera/recompute/attentions.h"
 #include "tessera/tensor/onednn.h"
 #include "tessera/train/engine.h"
@@ -120,6 +123,10 @@ void init(const Config& given) {
   }
   if (config.fp16 || config.fp16_params) {
     half::support_processor();
+  }
+  if (config.random == config::RandomNumbers::kLayoutIndependent) {
+    random::take_over_dropout();
+    at::manual_seed(static_cast<std::uint64_t>(config.seed)); // first weights are drawn from it
   }
   made->context = make_context(config, world);
   comm::share_activity(*world, made->context->group(Group::kWorld));

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "tessera/base/error.h"
+#include "tessera/random/stream.h"
 
 namespace tessera::detail {
 
@@ -30,6 +31,27 @@ void check_position(const char* option, int position, int arguments) {
         " arguments; ",
         arguments == 0 ? std::string("leave it out")
                        : tessera::str("write positions from 0 to ", arguments - 1)));
+  }
+}
+
+/// Tells the microbatch's random numbers of how many samples it is.
+void note_samples(std::int64_t samples, int axis, int argument) {
+  random::Stream* stream = random::current();
+  if (stream == nullptr) {
+    return;
+  }
+  if (axis != 0) {
+    throw ConfigError(tessera::str(
+        "input_split_axes: argument ",
+        argument,
+        " of the step has its samples along axis ",
+        axis,
+        ", but \"random\": \"layout_independent\" finds a sample's random numbers by the first "
+        "dimension; pass the samples there and transpose in the step function, or write "
+        "\"random\": \"by_task\""));
+  }
+  if (stream->samples == 0) {
+    stream->samples = samples;
   }
 }
 
@@ -82,6 +104,7 @@ slice_tensor(const at::Tensor& tensor, int microbatches, int microbatch, int axi
         rows));
   }
   const std::int64_t size = rows / microbatches;
+  note_samples(size, axis, argument);
   const at::Tensor part = tensor.narrow(axis, microbatch * size, size);
   // Parts share the batch's memory, so what a step changes in place is changed as in the plain
   // script; but a change of one part must not count as one of the others' in autograd.

@@ -9,7 +9,8 @@ std::uint64_t random_seed(const Context& context) {
 }
 
 bool continues_script_stream(const Context& context, int microbatches) {
-  return microbatches == 1 && context.group(Group::kDP).size() == 1;
+  return context.random_layout == nullptr && microbatches == 1 &&
+         context.group(Group::kDP).size() == 1;
 }
 
 } // namespace tessera::train

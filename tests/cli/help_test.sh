@@ -14,6 +14,10 @@ version=$("$program" --version)
 if message=$("$program" help trian 2>&1); then fail "help trian succeeded"; fi
 [[ "$message" == *"no command 'trian'"*"did you mean 'train'"* ]] || fail "help trian said '$message'"
 
+if message=$("$program" -q -v help 2>&1); then fail "-q -v was accepted"; fi
+[[ "$message" == *"excludes"* ]] || fail "-q -v said '$message'"
+[ "$("$program" -q help)" = "$("$program" help)" ] || fail "-q help is not help"
+
 # Completes the words given; the last one is what the user has typed so far.
 complete_words() {
   COMP_WORDS=("$@")

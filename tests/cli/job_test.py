@@ -111,7 +111,7 @@ with tempfile.TemporaryDirectory() as work:
 
     # All that needs no training.
     refused(changed(model={"name": "gpt-mimi"}), "gpt-mimi", 'the nearest is "gpt-mini"')
-    refused(changed(model={"name": "bert-tiny"}), "of the family bert", "trains the families gpt, llama")
+    refused(changed(model={"name": "ncf", "options": {}}), "of the family ncf", "models of texts: gpt, llama")
     refused(changed(model={"options": {"n_layer": "two"}}), 'n_layer: found "two"')
     refused(changed(model={"options": {"n_layr": 2}}), '"n_layr"', '"n_layer"')
     refused(changed(model={"options": {"n_head": 5}}), "not a multiple of n_head = 5")
@@ -119,7 +119,7 @@ with tempfile.TemporaryDirectory() as work:
     refused(changed(model={"options": {"vocab_size": 100}}), "vocab_size is 100", "400 tokens")
     refused(changed(data={"directory": "nowhere"}, model={"name": "gpt-mimi"}),
             "nowhere/train.tokens", "nowhere/validation.tokens", "gpt-mimi")
-    refused(changed(data={"sequence": 10**7}), "one sample of sequence length 10000000")
+    refused(changed(data={"sequence": 10**7}), "one sample needs 10000001")
     refused(changed(data={"batch": 6}), "need a multiple of 4",
             options=("--ranks", "2", "--set", "parallel.ddp=true"))
     refused(changed(parallel={"pipeline_parallel_degree": 2}), "2", options=("--ranks", "3"))

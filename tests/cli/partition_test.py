@@ -30,6 +30,21 @@ for weight, encoder, decoder in ((1.0, 4, 4), (0.2, 3, 5)):
     assert abs(sum(result["totals"]) - 1) < 1e-6, result["totals"]
     print(weight, "per partition", min(result["totals"]), "to", max(result["totals"]))
 
+# By operations: all of them once, every part with some, in stages that name their parts.
+with tempfile.TemporaryDirectory() as folder:
+    drawn = pathlib.Path(folder) / "operations.svg"
+    done = subprocess.run([program, "partition", "--model", "gpt-tiny", "--pipeline-parallel-degree", "3", "--operations",
+                           "--optimize", "speed", "--svg", drawn], capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    parts, stages = done.stdout.split("\n\n")[:2]
+    counts = [int(line.split()[1]) for line in parts.splitlines()[2:]]
+    assert len(counts) == 3 and min(counts) > 0, done.stdout
+    assert f"{sum(counts)} operations" in done.stdout.splitlines()[0], done.stdout
+    runs = [line.split() for line in stages.splitlines()[1:]]
+    for part, count in enumerate(counts):
+        assert sum(int(run[2]) for run in runs if int(run[1]) == part) == count, done.stdout
+    assert drawn.read_text().count("<rect") == len(runs), "a box for every stage"
+
 # The picture on the first page of the project is the program's.
 with tempfile.TemporaryDirectory() as folder:
     drawn = pathlib.Path(folder) / "drawn.svg"

@@ -35,6 +35,49 @@ cat > job.json <<'JSON'
  "steps": 2, "log_every": 1}
 JSON
 
+# For programs: the same strategies as JSON, and nothing else on the output.
+"$tessera" plan --job job.json --cluster-file cluster.json --json -o from_json.json > plans.json
+"$tessera" plan --job job.json --cluster-file cluster.json > plans.txt
+python3 - <<'PY' || fail "plan --json: $(cat plans.json)"
+import json, re
+plans = json.load(open("plans.json"))
+table = [line.split() for line in open("plans.txt") if re.match(r" +\d+ +[0-9.]+ ", line)]
+assert len(plans["strategies"]) == len(table) > 1, (len(plans["strategies"]), len(table))
+for plan, row in zip(plans["strategies"], table):
+    assert abs(plan["seconds"] - float(row[1])) < 1e-4, (plan["seconds"], row)
+    assert abs(plan["needed_bytes"] / 2**30 - float(row[2])) < 0.01, (plan["needed_bytes"], row)
+    degrees = [plan[f"{kind}_parallel_degree"] for kind in ("pipeline", "tensor", "reduced_data")]
+    assert degrees[0] * degrees[1] * degrees[2] == 2, degrees
+    text = " ".join(row)
+    assert f"pp {degrees[0]} dp {degrees[2]} tp {degrees[1]}" in text, (degrees, row)
+    assert len(plan["stages"]) == degrees[0] and plan["runnable"] == ("only priced" not in text)
+    assert plan["microbatches"] * plan["microbatch_size"] * degrees[2] == plans["global_batch_size"] == 8
+    assert sum(plan["estimated_parts"].values()) == plan["estimated_seconds"] or abs(
+        sum(plan["estimated_parts"].values()) / plan["estimated_seconds"] - 1) < 1e-6, plan
+first = next(plan for plan in plans["strategies"] if plan["runnable"])
+written = json.load(open("from_json.json"))["parallel"]
+assert written.get("pipeline_parallel_degree", 1) == first["pipeline_parallel_degree"], written
+PY
+refused "--json excludes --trials" "$tessera" plan --job job.json --json --trials 1
+
+# What a data folder holds, for people and programs.
+"$tessera" data show data | grep -q "vocabulary 400$" || fail "data show: $("$tessera" data show data)"
+"$tessera" data show data --json > data.json
+python3 -c '
+import json
+shown, said = json.load(open("data.json")), json.load(open("data/data.json"))
+for key in ("source", "vocab_size", "train_tokens", "validation_tokens", "hashes"):
+    assert shown[key] == said[key], key
+' || fail "data show --json: $(cat data.json)"
+cp -r data changed
+printf x | dd of=changed/train.tokens bs=1 seek=100 conv=notrunc status=none
+refused "not whole" "$tessera" data show changed
+cp -r data swapped
+cp data/validation.tokens swapped/train.tokens
+refused "not whole" "$tessera" data show swapped
+mkdir nothing
+refused "has no data.json" "$tessera" data show nothing
+
 # What is planned runs, with the job's other keys as they were.
 "$tessera" plan --job job.json --cluster-file cluster.json --explain 1 -o planned.json > plan.txt
 grep -q "executed event by event" plan.txt || fail "plan: $(cat plan.txt)"

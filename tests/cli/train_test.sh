@@ -43,6 +43,10 @@ grep -q "resumed from .*step_3" resumed.txt || fail "did not resume: $(cat resum
 [ "$(state_of whole.txt 6)" = "$(state_of resumed.txt 6)" ] ||
   fail "an interrupted run ends elsewhere: $(cat whole.txt resumed.txt)"
 
+# Quiet: a run with nothing to complain of says nothing.
+said=$("$tessera" launch -n 4 -- "$tessera" -q train cut.json --resume)
+[ -z "$said" ] || fail "-q: $said"
+
 # Static and fast mode: one verifying and one recorded step, four that repeat it.
 job repeated 2 6 false ', "static_mode": true, "static_mode_steps": 1, "fast_mode": true'
 train repeated.json --log repeated.jsonl > repeated.txt

@@ -114,7 +114,8 @@ def check_tools(checkpoint):
     said = json.loads(call(PROGRAM, "checkpoint", "show", "run", "--json"))
     assert len(said) == 1 and said[0]["newest"] and said[0]["pipeline_parallel_degree"] == 2, said
     assert said[0]["user"]["step"] == 12 and "error" not in said[0], said
-    assert "whole (the newest)" in call(PROGRAM, "checkpoint", "show", checkpoint)
+    shown = call(PROGRAM, "checkpoint", "show", checkpoint)
+    assert "bytes, whole" in shown and "(the newest)" in shown, shown
     call(PROGRAM, "checkpoint", "merge", "run", "merged.safetensors")
     call(PROGRAM, "export", checkpoint, "exported", "--tokenizer", "data/tokenizer.model")
     assert sorted(os.listdir("exported")) == ["config.json", "model.safetensors", "tokenizer.model"]
@@ -127,6 +128,7 @@ def check_tools(checkpoint):
     call(PROGRAM, "export", "exported", "halved", "--precision", "bf16")
     assert all(dtype == "BF16" for dtype, _, _ in read_safetensors("halved/model.safetensors")[1].values())
     refused("export", checkpoint, "exported", words=["exported", "no empty folder"])
+    refused("export", checkpoint, "/proc/no/such", words=["cannot make the folder '/proc/no/such'"])
     refused("checkpoint", "merge", "run", "merged.safetensors", words=["exists already"])
     refused("checkpoint", "merge", "exported", "x.safetensors", words=["no checkpoint"])
     texts = [call(PROGRAM, "generate", "--checkpoint", weights, "--tokenizer", "data/tokenizer.model",
@@ -180,7 +182,20 @@ def check_start(checkpoint, folder, expected):
     with open("again.jsonl", encoding="utf-8") as file:
         again = [json.loads(line) for line in file]
     third = [record["loss"] for record in again if record["type"] == "step"]
-    assert len(third) == 1 and third[0] != moved[0], (third, moved)
+    whole, _ = train("whole", {}, model, steps=3, rate=0.5)
+    assert whole[:2] == moved and third == whole[2:], (third, moved, whole)
+    # Not even when the weights are gone and the name of the newest checkpoint is lost.
+    shutil.copytree(folder, "gone")
+    model = {"init_from": "gone", "options": {"dropout": 0.0}}
+    train("goes_on", {}, model, checkpoint=True, steps=2, rate=0.5)
+    shutil.rmtree("gone")
+    os.truncate("goes_on/newest", 0)
+    assert "step_2" in call(PROGRAM, "checkpoint", "show", "goes_on", status=1)
+    job_of("goes_on", {}, model, True, 3, 0.5)
+    call(PROGRAM, "train", "goes_on.json", "--resume", "--log", "on.jsonl")
+    with open("on.jsonl", encoding="utf-8") as file:
+        on = [json.loads(line) for line in file]
+    assert [record["loss"] for record in on if record["type"] == "step"] == whole[2:], (on, whole)
 
 
 def check_tokenizer():
@@ -206,6 +221,9 @@ def check_refusals(folder, index, names):
     refused("train", "bad.json", "--check", words=["is not of this model", "h.1."])
     job_of("bad", {}, {"name": "gpt-tiny", "init_from": "run", "options": {"n_layer": 4}}, False, 1, 1)
     refused("train", "bad.json", "--check", words=["h.3."])
+    job_of("bad", {}, {"name": "gpt-tiny", "init_from": "run", "options": {"n_layer": 1}}, False, 1, 1)
+    refused("train", "bad.json", "--check", words=["h.1."])
+    refused("train", "bad.json", words=["h.1."])
     job_of("bad", {}, {"init_from": "nowhere"}, False, 1, 1)
     refused("train", "bad.json", "--check", words=["there is no 'nowhere'"])
     for name, value, words in (("more", "one.safetensors", ["more", "it does not"]),
@@ -220,6 +238,16 @@ def check_refusals(folder, index, names):
     assert "not whole" in call(PROGRAM, "checkpoint", "show", "run", status=1)
     refused("checkpoint", "merge", "run/step_12", "torn.safetensors",
             words=[os.path.basename(torn)], status=1)
+    # An older checkpoint than the newest is taken by name only.
+    os.mkdir("two")
+    shutil.copytree("moved/step_2", "two/step_2")
+    shutil.copytree("moved/step_3", "two/step_3")
+    with open("two/newest", "w", encoding="utf-8") as file:
+        file.write("step_3\n")
+    torn = sorted(glob.glob("two/step_3/*.safetensors"))[0]
+    os.truncate(torn, os.path.getsize(torn) - 4)
+    refused("eval", "two", "--data", "data", words=[os.path.basename(torn), "two/step_2 to take that one"], status=1)
+    assert evaluate("two/step_2", "--samples", "4")["weights"].endswith("two/step_2")
     assert not os.path.exists("torn.safetensors")
 
 

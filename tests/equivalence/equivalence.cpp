@@ -1,10 +1,12 @@
 // Random models under random strategies equal one process:
-//   mpirun -n N equivalence --cases N --seed S [--case K] [--plant E] [--show]
-// A case is a pure function of seed, number and ranks; one that fails is
+//   mpirun -n N equivalence --cases N --seed S [--case K] [--features LIST] [--always FEATURE]
+//       [--plant E] [--plant-in WHAT] [--show]
+// A case is a pure function of seed, number, ranks and features; one that fails is
 // printed with the options that repeat it alone.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <map>
 #include <stdexcept>
 #include <string>
 
@@ -14,8 +16,7 @@
 
 #include "tessera/base/error.h"
 
-#include "tests/equivalence/program.h"
-#include "tests/equivalence/strategy.h"
+#include "tests/equivalence/case.h"
 #include "tests/equivalence/train_both.h"
 
 namespace tessera::equivalence {
@@ -27,9 +28,18 @@ struct Arguments {
   int cases = 100;
   std::uint64_t seed = 1;
   int only = -1;
-  double plant = 0;
+  Wishes wishes = {features_of("all"), {}};
+  Plant plant;
   bool show = false;
 };
+
+Feature one_feature(const std::string& word) {
+  const Features features = features_of(word);
+  if (features.size() != 1) {
+    throw std::invalid_argument("--always takes one feature");
+  }
+  return *features.begin();
+}
 
 Arguments parse(int argc, char** argv) {
   Arguments arguments;
@@ -49,8 +59,14 @@ Arguments parse(int argc, char** argv) {
       arguments.seed = std::stoull(value);
     } else if (name == "--case") {
       arguments.only = std::stoi(value);
+    } else if (name == "--features") {
+      arguments.wishes.allowed = features_of(value);
+    } else if (name == "--always") {
+      arguments.wishes.always = one_feature(value);
     } else if (name == "--plant") {
-      arguments.plant = std::stod(value);
+      arguments.plant.relative = std::stod(value);
+    } else if (name == "--plant-in") {
+      arguments.plant.what = value;
     } else {
       throw std::invalid_argument("unknown option " + name);
     }
@@ -70,16 +86,30 @@ double largest(double value) {
 }
 
 struct Verdict {
+  Features has;
   bool failed = false;
   bool amplifies = false; // rounding, more than can be told from an error
   bool planted = false;
   double worst = 0;
 };
 
+std::string options_of(const Wishes& wishes) {
+  std::string text;
+  if (wishes.allowed.size() != all_features().size()) {
+    text += " --features " + to_text(wishes.allowed);
+  }
+  if (wishes.always) {
+    text += " --always " + to_text(*wishes.always);
+  }
+  return text;
+}
+
 Verdict run_case(const Arguments& arguments, const Ranks& ranks, int number) {
   const auto stream = static_cast<std::uint64_t>(number);
-  const Tree tree = random_tree(arguments.seed, stream);
-  const Strategy strategy = random_strategy(tree, ranks.size, arguments.seed, stream);
+  const Case one = random_case(arguments.seed, stream, ranks.size, arguments.wishes);
+  if (arguments.wishes.always && !one.has.contains(*arguments.wishes.always)) {
+    return {}; // impossible for its tree or these ranks
+  }
   const std::string text =
       str("equivalence: case ",
           number,
@@ -89,22 +119,23 @@ Verdict run_case(const Arguments& arguments, const Ranks& ranks, int number) {
           arguments.seed,
           " --case ",
           number,
+          options_of(arguments.wishes),
           "\n",
-          to_text(tree),
-          to_text(strategy));
+          to_text(one));
   if (arguments.show && ranks.rank == 0) {
     std::printf("%s", text.c_str());
     std::fflush(stdout);
   }
   Outcome outcome;
   try {
-    outcome =
-        train_both(tree, strategy, ranks.size, arguments.seed * 100003 + stream, arguments.plant);
+    outcome = train_both(one, ranks.size, arguments.seed * 100003 + stream, arguments.plant);
   } catch (const UserError& error) { // on all ranks alike
     outcome.differences.push_back(error.what());
   } catch (const PlanError& error) {
     outcome.differences.push_back(error.what());
   } catch (const ConfigError& error) {
+    outcome.differences.push_back(error.what());
+  } catch (const CheckpointError& error) {
     outcome.differences.push_back(error.what());
   } catch (const std::exception& error) {
     // Other ranks may still wait for this one.
@@ -117,13 +148,14 @@ Verdict run_case(const Arguments& arguments, const Ranks& ranks, int number) {
   const bool rounding =
       !differences.empty() && outcome.shaken > 0 && outcome.worst <= kSomeBits * outcome.shaken;
   Verdict verdict;
+  verdict.has = one.has;
   verdict.failed = largest(differences.empty() || rounding ? 0 : 1) > 0;
   verdict.amplifies = !verdict.failed && largest(rounding ? 1 : 0) > 0;
   verdict.planted = largest(outcome.planted ? 1 : 0) > 0;
-  verdict.worst = largest(verdict.amplifies ? 0 : outcome.worst);
+  verdict.worst = largest(verdict.amplifies || verdict.failed ? 0 : outcome.worst);
   const double off = largest(outcome.worst);
   const double shaken = largest(outcome.shaken);
-  if (verdict.amplifies && arguments.plant == 0 && ranks.rank == 0) {
+  if (verdict.amplifies && arguments.plant.relative == 0 && ranks.rank == 0) {
     std::printf(
         "equivalence: case %d on %d ranks, seed %llu, amplifies rounding and "
         "says nothing: off by %.1e, and one process by %.1e when the last bit "
@@ -135,7 +167,7 @@ Verdict run_case(const Arguments& arguments, const Ranks& ranks, int number) {
         shaken);
     std::fflush(stdout);
   }
-  if (!verdict.failed || arguments.plant > 0) {
+  if (!verdict.failed || arguments.plant.relative > 0) {
     return verdict;
   }
   if (ranks.rank == 0) {
@@ -160,15 +192,19 @@ int run(const Arguments& arguments) {
   int missed = 0;
   int planted = 0;
   double worst = 0;
+  std::map<Feature, int> with;
   for (int number = first; number < end; ++number) {
     const Verdict verdict = run_case(arguments, ranks, number);
+    for (const Feature feature : verdict.has) {
+      ++with[feature];
+    }
     failed += verdict.failed ? 1 : 0;
     amplify += verdict.amplifies ? 1 : 0;
     planted += verdict.planted ? 1 : 0;
     missed += verdict.planted && !verdict.failed ? 1 : 0;
     worst = std::max(worst, verdict.worst);
   }
-  if (ranks.rank == 0 && arguments.plant > 0) {
+  if (ranks.rank == 0 && arguments.plant.relative > 0) {
     std::printf("equivalence: %d errors planted, %d not found\n", planted, missed);
   } else if (ranks.rank == 0) {
     std::printf(
@@ -179,8 +215,11 @@ int run(const Arguments& arguments) {
         ranks.size,
         amplify,
         worst);
+    for (const auto& [feature, cases] : with) {
+      std::printf("  %d with %s\n", cases, to_text(feature).c_str());
+    }
   }
-  if (arguments.plant > 0) {
+  if (arguments.plant.relative > 0) {
     return planted > 0 && missed == 0 ? 0 : 1;
   }
   // Were they many, the generator would be of no use.
@@ -199,7 +238,7 @@ int main(int argc, char** argv) {
     std::fprintf(
         stderr,
         "equivalence: %s\nusage: equivalence [--cases N] [--seed S] [--case K] "
-        "[--plant E] [--show]\n",
+        "[--features LIST] [--always FEATURE] [--plant E] [--plant-in WHAT] [--show]\n",
         error.what());
     return 2;
   }

@@ -1,5 +1,8 @@
 #include "tests/equivalence/interpreter.h"
 
+#include "tessera/nn/module/activation_checkpointing.h"
+#include "tessera/nn/parallel/marking.h"
+
 namespace tessera::equivalence {
 
 namespace {
@@ -14,12 +17,27 @@ Tensor integers_like(const Tensor& x, int number) {
   return ((torch::arange(x.numel()) + number) % kWords).view(x.sizes());
 }
 
+// Numbers of an embedding's rows, two for each sample.
+Tensor words_like(const Tensor& x, int number) {
+  return integers_like(x, number).narrow(1, 0, 2);
+}
+
+models::GptOptions options_of_block() {
+  models::GptOptions options;
+  options.n_positions = 2;
+  options.n_embd = kWidth;
+  options.n_head = 4; // on up to four ranks
+  options.n_inner = 12;
+  options.dropout = 0;
+  return options;
+}
+
 // One for each node that a `tessera::partition` scope of the strategy names.
 class ScopeOf {
  public:
-  ScopeOf(const ProgramImpl::Scopes& scopes, int module, int child, int layer) {
-    const auto found = scopes.find({module, child, layer});
-    if (found != scopes.end()) {
+  ScopeOf(const Build& build, int module, int child, int layer) {
+    const auto found = build.scopes.find({module, child, layer});
+    if (found != build.scopes.end()) {
       scope_.emplace(found->second);
     }
   }
@@ -28,14 +46,47 @@ class ScopeOf {
   std::optional<partition> scope_;
 };
 
+template <typename Holder>
+void flag(const Build& build, const Place& place, const Holder& holder) {
+  const auto found = build.recomputed.find(place);
+  if (found != build.recomputed.end()) {
+    set_activation_checkpointing(holder, {.strategy = found->second});
+  }
+}
+
+// Calls a module so that this call alone is recomputed.
+template <typename Holder>
+struct Recomputing {
+  Holder holder;
+  CheckpointOptions options;
+
+  template <typename... Args>
+  auto operator()(Args&&... args) const {
+    return checkpoint_call(options, holder, std::forward<Args>(args)...);
+  }
+};
+
+// Runs `use` on the holder, or on what stands for recomputed calls of it.
+template <typename Holder, typename Use>
+auto as_called(const Holder& holder, const std::string& strategy, const Use& use) {
+  if (strategy.empty()) {
+    Holder callee = holder;
+    return use(callee);
+  }
+  Recomputing<Holder> callee{holder, {.strategy = strategy}};
+  return use(callee);
+}
+
 } // namespace
 
 ProgramImpl::ProgramImpl(
     std::shared_ptr<const Tree> tree,
     int index,
     const Modules& modules,
-    const Scopes& scopes)
-    : tree_(std::move(tree)), program_(tree_->modules.at(index)) {
+    const Build& build)
+    : tree_(std::move(tree)),
+      program_(tree_->modules.at(index)),
+      recomputes_calls_(build.recomputes_calls) {
   if (program_.weight) {
     weight_ = register_parameter(
         "weight",
@@ -55,13 +106,24 @@ ProgramImpl::ProgramImpl(
     const Child& child = program_.children[i];
     const int place = static_cast<int>(i);
     auto held = std::make_shared<HeldChild>();
-    const ScopeOf scope(scopes, index, place, -1);
+    const ScopeOf scope(build, index, place, -1);
+    const tensor_parallelism marks(build.divides && child.divided);
+    const Place here{index, place, -1};
     switch (child.kind) {
       case ChildKind::kProgram:
         held->program = register_module(child.name, Program(modules.at(child.modules.at(0))));
         break;
       case ChildKind::kLinear:
         held->linear = register_module(child.name, nn::Linear(kWidth, kWidth));
+        flag(build, here, held->linear);
+        break;
+      case ChildKind::kEmbedding:
+        held->embedding = register_module(child.name, nn::Embedding(kWords, kWidth));
+        flag(build, here, held->embedding);
+        break;
+      case ChildKind::kBlock:
+        held->block = register_module(child.name, models::GptBlock(options_of_block()));
+        flag(build, here, held->block);
         break;
       case ChildKind::kPartOfParent:
         held->part = register_module(child.name, torch::nn::Linear(kWidth, kWidth));
@@ -69,14 +131,18 @@ ProgramImpl::ProgramImpl(
       case ChildKind::kSequential: {
         nn::Sequential sequence;
         for (std::size_t k = 0; k < child.modules.size(); ++k) {
-          const ScopeOf inner(scopes, index, place, static_cast<int>(k));
+          const int layer = static_cast<int>(k);
+          const ScopeOf inner(build, index, place, layer);
           if (child.modules[k] == kLinearLayer) {
-            sequence->push_back(nn::Linear(kWidth, kWidth));
+            const nn::Linear linear(kWidth, kWidth);
+            flag(build, {index, place, layer}, linear);
+            sequence->push_back(linear);
           } else {
             sequence->push_back(nn::Tanh());
           }
         }
         held->sequence = register_module(child.name, sequence);
+        flag(build, here, held->sequence);
         break;
       }
     }
@@ -223,7 +289,7 @@ void ProgramImpl::compute(const Instruction& one, Pool& pool) {
     case Op::kBroadcastNumber:
       return push(a * (1 + torch::tanh(b().mean())));
     case Op::kThroughDouble:
-      return push((a.to(torch::kDouble) * 0.7).to(torch::kFloat));
+      return push((a.to(torch::kDouble) * 0.7).to(a.scalar_type()));
     case Op::kEmptyRows:
       return push(torch::cat({a, b().narrow(0, 0, 0)}));
     case Op::kGate:
@@ -242,11 +308,23 @@ void ProgramImpl::compute(const Instruction& one, Pool& pool) {
   }
 }
 
-Tensor ProgramImpl::call_layer(HeldChild& child, const Tensor& x) {
-  if (!child.linear.is_empty()) {
-    return child.linear(x);
+Tensor ProgramImpl::call_layer(HeldChild& child, const Instruction& one, const Tensor& x) const {
+  const std::string how = recomputes_calls_ ? one.recomputed : "";
+  const auto on = [](const Tensor& input) {
+    return [input](auto& callee) -> Tensor { return callee(input); };
+  };
+  switch (program_.children.at(one.child).kind) {
+    case ChildKind::kLinear:
+      return as_called(child.linear, how, on(x));
+    case ChildKind::kPartOfParent:
+      return child.part(x);
+    case ChildKind::kEmbedding:
+      return as_called(child.embedding, how, on(words_like(x, one.number))).mean(1) + x * 0.5;
+    case ChildKind::kBlock:
+      return as_called(child.block, how, on(torch::stack({x, torch::roll(x, 1, 1)}, 1))).mean(1);
+    default:
+      return as_called(child.sequence, how, on(x));
   }
-  return child.part.is_empty() ? child.sequence(x) : child.part(x);
 }
 
 void ProgramImpl::call(const Instruction& one, Pool& pool) {
@@ -262,7 +340,7 @@ void ProgramImpl::call(const Instruction& one, Pool& pool) {
     return;
   }
   if (child.program.is_empty()) {
-    Tensor h = call_layer(child, a);
+    Tensor h = call_layer(child, one, a);
     if (one.op == Op::kCallInPlace) {
       h.add_(b);
     }
@@ -274,7 +352,10 @@ void ProgramImpl::call(const Instruction& one, Pool& pool) {
   const int called = program_.children[one.child].modules[0];
   const Signature signature = tree_->modules[called].signature;
   const Tensor ids = pool.integers.empty() ? integers_like(a, one.number) : pool.integers.back();
-  Returned got = call_with(child.program, signature, {a, b, pool.floats.back()}, ids, one.number);
+  const std::string how = recomputes_calls_ ? one.recomputed : "";
+  const Returned got = as_called(child.program, how, [&](auto& callee) {
+    return call_with(callee, signature, {a, b, pool.floats.back()}, ids, one.number);
+  });
   if (one.op == Op::kCallAndDrop) {
     return;
   }
@@ -308,11 +389,13 @@ void ProgramImpl::branch(const Instruction& one, Pool& pool) {
   pool.floats.push_back(h);
 }
 
-Program make_program(std::shared_ptr<const Tree> tree, const ProgramImpl::Scopes& scopes) {
+Program make_program(std::shared_ptr<const Tree> tree, const Build& build) {
   ProgramImpl::Modules modules;
   for (int i = 0; i < static_cast<int>(tree->modules.size()); ++i) {
-    const ScopeOf scope(scopes, i, -1, -1);
-    modules.push_back(Program(tree, i, modules, scopes).ptr()); // takes the scope's partition
+    const ScopeOf scope(build, i, -1, -1);
+    const Program made(tree, i, modules, build); // takes the scope's partition
+    flag(build, {i, -1, -1}, made);
+    modules.push_back(made.ptr());
   }
   return Program(modules.at(tree->root));
 }

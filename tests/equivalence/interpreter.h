@@ -13,6 +13,7 @@
 
 #include "tessera/nn/module/containers.h"
 
+#include "models/gpt.h"
 #include "tests/equivalence/program.h"
 
 /// The one module class of the random trees, and calls of it.
@@ -36,14 +37,13 @@ struct HeldChild;
 class ProgramImpl : public torch::nn::Module {
  public:
   using Modules = std::vector<std::shared_ptr<ProgramImpl>>;
-  using Scopes = std::map<std::tuple<int, int, int>, int>;
 
   /// `modules` are those made before, which this one may hold.
   ProgramImpl(
       std::shared_ptr<const Tree> tree,
       int index,
       const Modules& modules,
-      const Scopes& scopes);
+      const Build& build);
 
   torch::Tensor forward(const torch::Tensor& x);
   std::tuple<torch::Tensor, Pair, Pair>
@@ -68,11 +68,12 @@ class ProgramImpl : public torch::nn::Module {
   void compute(const Instruction& one, Pool& pool);
   void call(const Instruction& one, Pool& pool);
   void branch(const Instruction& one, Pool& pool);
-  torch::Tensor call_layer(HeldChild& child, const torch::Tensor& x);
+  torch::Tensor call_layer(HeldChild& child, const Instruction& one, const torch::Tensor& x) const;
   void update_buffers(const torch::Tensor& x);
 
   std::shared_ptr<const Tree> tree_;
   const ModuleProgram& program_;
+  bool recomputes_calls_;
   std::vector<std::shared_ptr<HeldChild>> children_;
   torch::Tensor weight_, table_, shift_, total_, calls_;
 };
@@ -83,6 +84,8 @@ struct HeldChild {
   nn::Linear linear{nullptr};
   nn::Sequential sequence{nullptr};
   torch::nn::Linear part{nullptr};
+  nn::Embedding embedding{nullptr};
+  models::GptBlock block{nullptr};
 };
 
 /// What a call of a program gives its caller.
@@ -93,7 +96,7 @@ struct Returned {
 };
 
 /// The root of a tree, made with torch's default random numbers.
-Program make_program(std::shared_ptr<const Tree> tree, const ProgramImpl::Scopes& scopes);
+Program make_program(std::shared_ptr<const Tree> tree, const Build& build);
 
 std::vector<torch::Tensor> elements(const c10::IValue& list);
 c10::IValue value_argument(

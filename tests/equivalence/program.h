@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
+#include <tuple>
 #include <vector>
 
 /// Random module trees as plain data: what the one interpreted module class
@@ -76,20 +78,30 @@ struct Instruction {
   int number = 0;
   int child = -1;
   std::vector<Body> bodies = {};
+  /// A strategy: this call alone is recomputed in its backward. Empty: it is not.
+  std::string recomputed = {};
 };
 
 /// Layers of a Sequential.
 constexpr int kLinearLayer = -1;
 constexpr int kTanhLayer = -2;
 
-enum class ChildKind { kProgram, kLinear, kSequential, kPartOfParent };
+enum class ChildKind {
+  kProgram,
+  kLinear,
+  kSequential,
+  kPartOfParent,
+  kEmbedding, // of numbers that follow from its input's shape
+  kBlock, // a block of GPT over two tokens
+};
 
 struct Child {
   std::string name;
   ChildKind kind = ChildKind::kProgram;
   /// The module of a kProgram child; the layers of a kSequential.
-
   std::vector<int> modules = {};
+  /// Marked for tensor parallelism.
+  bool divided = false;
 };
 
 struct ModuleProgram {
@@ -125,6 +137,9 @@ Arity inputs_of(Signature signature);
 /// Floats that it returns.
 int outputs_of(Signature signature);
 
+/// Module, child of it (-1: the module itself), layer of that child, a Sequential (-1: all of it).
+using Place = std::tuple<int, int, int>;
+
 /// A module that has a place of its own in the partition.
 struct Node {
   std::string path;
@@ -136,6 +151,14 @@ struct Node {
 std::vector<Node> nodes_of(const Tree& tree);
 
 Tree random_tree(std::uint64_t seed, std::uint64_t number);
+
+/// What a strategy says where the modules of a tree are made; nothing for one process.
+struct Build {
+  std::map<Place, int> scopes; // rank by place, for `tessera::partition`
+  std::map<Place, std::string> recomputed; // strategy by place, for set_activation_checkpointing
+  bool recomputes_calls = false; // those whose instruction says so
+  bool divides = false; // children that are marked, for `tessera::tensor_parallelism`
+};
 
 /// The whole tree, for people.
 std::string to_text(const Tree& tree);

@@ -58,7 +58,11 @@ void write(std::ostream& out, const std::vector<Instruction>& code, const std::s
     if (one.child >= 0) {
       out << ' ' << static_cast<char>('a' + one.child);
     }
-    out << " (" << one.a << ", " << one.b << ") " << one.number << '\n';
+    out << " (" << one.a << ", " << one.b << ") " << one.number;
+    if (!one.recomputed.empty()) {
+      out << " recomputed " << one.recomputed;
+    }
+    out << '\n';
     for (const Body& body : one.bodies) {
       write(out, body.code, indent + "  ");
       out << indent << "  gives " << body.result << '\n';
@@ -78,6 +82,12 @@ void write_child(std::ostream& out, const Child& child) {
     case ChildKind::kPartOfParent:
       out << "Linear, part of its parent";
       break;
+    case ChildKind::kEmbedding:
+      out << "Embedding";
+      break;
+    case ChildKind::kBlock:
+      out << "GptBlock";
+      break;
     case ChildKind::kSequential:
       out << "Sequential";
       for (const int layer : child.modules) {
@@ -85,7 +95,7 @@ void write_child(std::ostream& out, const Child& child) {
       }
       break;
   }
-  out << '\n';
+  out << (child.divided ? ", divided\n" : "\n");
 }
 
 } // namespace

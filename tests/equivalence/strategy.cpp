@@ -61,17 +61,31 @@ void choose_partition(Random& random, const Tree& tree, int pp, Strategy& strate
       int& decided = rank_of[holder_of_weight(tree, node.module)];
       chosen = decided = decided < 0 ? chosen : decided;
     }
+    const Place place{node.module, node.child, node.layer};
+    strategy.ranks[place] = chosen;
     if (in_scopes) {
-      strategy.scopes[{node.module, node.child, node.layer}] = chosen;
+      strategy.build.scopes[place] = chosen;
     } else {
       config.partition[node.path] = chosen;
     }
   }
 }
 
+std::string to_text(const Place& place) {
+  std::ostringstream out;
+  out << "(module " << std::get<0>(place) << ", child " << std::get<1>(place) << ", layer "
+      << std::get<2>(place) << ')';
+  return out.str();
+}
+
 } // namespace
 
-Strategy random_strategy(const Tree& tree, int world, std::uint64_t seed, std::uint64_t number) {
+Strategy random_strategy(
+    const Tree& tree,
+    int world,
+    std::uint64_t seed,
+    std::uint64_t number,
+    const Degrees& wanted) {
   Random random(seed, 2 * number + 1);
   Strategy made;
   config::Config& config = made.config;
@@ -84,9 +98,12 @@ Strategy random_strategy(const Tree& tree, int world, std::uint64_t seed, std::u
       }
     }
   }
-  const int pp = random.pick(degrees);
+  const int drawn = random.pick(degrees);
+  const int pp = wanted.pipeline > 0 ? wanted.pipeline : drawn;
   const int dp = world / pp;
   config.pipeline_parallel_degree = pp;
+  config.tensor_parallel_degree = wanted.tensor;
+  config.prescaled_batch = wanted.prescaled;
   config.ddp = dp > 1;
   config.microbatches = random.integer(1, 8);
   config.timeout_seconds = 60;
@@ -127,15 +144,31 @@ Strategy random_strategy(const Tree& tree, int world, std::uint64_t seed, std::u
   return made;
 }
 
+int replicas_of(const config::Config& config, int world) {
+  const int replicas = world / config.pipeline_parallel_degree;
+  return config.prescaled_batch ? replicas / config.tensor_parallel_degree : replicas;
+}
+
+int rows_of(const Strategy& strategy, int step, int replica) {
+  return strategy.rows + (strategy.more_rows_of_odd_replicas && replica % 2 == 1 ? 1 : 0) +
+         (strategy.more_rows_in_odd_steps && step % 2 == 1 ? 1 : 0);
+}
+
 std::string to_text(const Strategy& strategy) {
   std::ostringstream out;
   out << config::to_json(strategy.config) << "\nrows of a microbatch " << strategy.rows
       << ", optimizer steps " << strategy.steps << ", backward passes " << strategy.passes
       << ", overlap " << strategy.overlap << ", average " << strategy.average << ", bucket "
       << strategy.bucket_mb << " MiB, two losses " << strategy.two_losses << '\n';
-  for (const auto& [place, rank] : strategy.scopes) {
-    out << "scope of (module " << std::get<0>(place) << ", child " << std::get<1>(place)
-        << ", layer " << std::get<2>(place) << "): " << rank << '\n';
+  if (strategy.more_rows_of_odd_replicas || strategy.more_rows_in_odd_steps) {
+    out << "one row more " << (strategy.more_rows_of_odd_replicas ? "for odd replicas " : "")
+        << (strategy.more_rows_in_odd_steps ? "in odd steps" : "") << '\n';
+  }
+  for (const auto& [place, rank] : strategy.build.scopes) {
+    out << "scope of " << to_text(place) << ": " << rank << '\n';
+  }
+  for (const auto& [place, how] : strategy.build.recomputed) {
+    out << "recomputed " << how << ": " << to_text(place) << '\n';
   }
   return out.str();
 }

@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <map>
 #include <string>
-#include <tuple>
 
 #include "tessera/config/config.h"
 
@@ -14,10 +13,14 @@ namespace tessera::equivalence {
 /// How a case is trained.
 struct Strategy {
   config::Config config;
-  /// Rank by (module, child, layer) for `tessera::partition` scopes; empty when
-  /// the partition is automatic or in the config.
-  std::map<std::tuple<int, int, int>, int> scopes;
+  /// What the modules are made with. Its scopes are empty when the partition is automatic or in the
+  /// config.
+  Build build;
+  /// Pipeline rank by place where the partition is manual.
+  std::map<Place, int> ranks;
   int rows = 1; // of one microbatch
+  bool more_rows_of_odd_replicas = false;
+  bool more_rows_in_odd_steps = false;
   int steps = 2; // of the optimizer
   int passes = 1; // backward passes for each of them
   bool overlap = true;
@@ -26,8 +29,25 @@ struct Strategy {
   bool two_losses = false; // in one call of backward
 };
 
+/// Degrees that are decided before the rest is drawn.
+struct Degrees {
+  int pipeline = 0; // 0: drawn
+  int tensor = 1;
+  bool prescaled = false;
+};
+
 /// One that fits the tree and this number of ranks.
-Strategy random_strategy(const Tree& tree, int world, std::uint64_t seed, std::uint64_t number);
+Strategy random_strategy(
+    const Tree& tree,
+    int world,
+    std::uint64_t seed,
+    std::uint64_t number,
+    const Degrees& degrees = {});
+
+/// Parts that the batch of the world has: ranks that are fed samples of their own.
+int replicas_of(const config::Config& config, int world);
+/// Rows of one microbatch in a step with a backward, counted from 0.
+int rows_of(const Strategy& strategy, int step, int replica);
 
 /// For people: what differs from a plain run.
 std::string to_text(const Strategy& strategy);

@@ -2,217 +2,24 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
+#include <cstdlib>
+#include <filesystem>
+#include <limits>
 #include <memory>
 #include <set>
+
+#include <mpi.h>
 
 #include <torch/torch.h>
 
 #include "tessera/tessera.h"
 
-#include "tests/equivalence/interpreter.h"
+#include "tests/equivalence/compare.h"
+#include "tests/equivalence/plain.h"
 
 namespace tessera::equivalence {
 
 namespace {
-
-constexpr double kTolerance = 1e-5;
-// Times the norm of all gradients: below it a gradient is a sum of terms that
-// cancel, and its digits are those of rounding.
-constexpr double kNoise = 3e-7;
-// A loss is a mean of terms of about 1 that can cancel: a few last bits of such
-// a term.
-constexpr double kLossNoise = 1e-6;
-// Half the distance of two f32 numbers, relative.
-constexpr double kLastBit = 6e-8;
-
-struct Batch {
-  torch::Tensor x, y, ids;
-  Batch rows(std::int64_t first, std::int64_t count) const {
-    return {x.narrow(0, first, count), y.narrow(0, first, count), ids.narrow(0, first, count)};
-  }
-};
-
-Batch batch_of(std::uint64_t seed, int number, int rows) {
-  torch::manual_seed(seed * 1000 + static_cast<std::uint64_t>(number));
-  return {
-      torch::randn({rows, kWidth}),
-      torch::randn({rows, kWidth}),
-      torch::randint(0, kWords, {rows, kWidth}, torch::kLong)};
-}
-
-// Losses of one microbatch. The last term keeps a graph where nothing that the
-// model returns has one.
-template <typename Callee>
-std::vector<torch::Tensor>
-losses_of(Callee& callee, Signature signature, const torch::Tensor& x, const Batch& batch) {
-  const Returned out = call_with(callee, signature, {x, torch::tanh(x), x * 0.5}, batch.ids, 4);
-  auto one = torch::mse_loss(out.floats[0], batch.y);
-  auto two = x.pow(2).mean() * 0.1;
-  for (std::size_t i = 1; i < out.floats.size(); ++i) {
-    two = two + torch::sin(out.floats[i]).mean() * (1.0 + 0.5 * i);
-  }
-  return {one + x.mean() * 0.1, two};
-}
-
-torch::Tensor gradient_or_zeros(const torch::Tensor& x) {
-  return x.grad().defined() ? x.grad().clone() : torch::zeros_like(x);
-}
-
-using State = std::map<std::string, torch::Tensor>;
-
-// After one optimizer step.
-struct Snapshot {
-  State gradients; // before the update; none where undefined
-  State values; // parameters and buffers after it
-};
-
-struct Trained {
-  // By training step, replica and microbatch.
-  std::vector<std::vector<std::vector<torch::Tensor>>> losses;
-  std::vector<std::vector<std::vector<torch::Tensor>>> input_gradients;
-  std::vector<Snapshot> snapshots;
-};
-
-// Each tensor once, under its first name, as the library lists it.
-std::map<std::string, torch::Tensor> named(
-    const torch::OrderedDict<std::string, torch::Tensor>& all) {
-  std::map<std::string, torch::Tensor> result;
-  std::set<const void*> seen;
-  for (const auto& item : all) {
-    if (seen.insert(item.value().unsafeGetTensorImpl()).second) {
-      result[item.key()] = item.value();
-    }
-  }
-  return result;
-}
-
-torch::optim::SGDOptions options_of_optimizer() {
-  return torch::optim::SGDOptions(0.05).momentum(0.9).weight_decay(0.01);
-}
-
-// `shake`: every parameter begins with another last bit.
-Trained train_plain(
-    const std::shared_ptr<const Tree>& tree,
-    const Strategy& strategy,
-    int replicas,
-    std::uint64_t seed,
-    bool shake) {
-  torch::manual_seed(seed);
-  Program net = make_program(tree, {});
-  const Signature signature = tree->modules[tree->root].signature;
-  const auto parameters = named(net->named_parameters());
-  const auto buffers = named(net->named_buffers());
-  std::vector<torch::Tensor> list;
-  for (const auto& [name, tensor] : parameters) {
-    list.push_back(tensor);
-  }
-  if (shake) {
-    const torch::NoGradGuard no_grad;
-    for (torch::Tensor& tensor : list) {
-      tensor.mul_(1 + 2 * kLastBit * torch::randn_like(tensor).sign());
-    }
-  }
-  // An optimizer refuses to have nothing to do.
-  list.push_back(torch::zeros({1}, torch::requires_grad()));
-  torch::optim::SGD optimizer(list, options_of_optimizer());
-  const int microbatches = strategy.config.microbatches;
-  const double scale = strategy.average ? 1.0 / microbatches : 1;
-  Trained result;
-  for (int step = 0; step < strategy.steps; ++step) {
-    for (const torch::Tensor& tensor : list) {
-      tensor.mutable_grad() = torch::Tensor(); // zeros would be decayed
-    }
-    for (int pass = 0; pass < strategy.passes; ++pass) {
-      const Batch all =
-          batch_of(seed, step * strategy.passes + pass, strategy.rows * microbatches * replicas);
-      auto& losses = result.losses.emplace_back(replicas);
-      auto& gradients = result.input_gradients.emplace_back(replicas);
-      State before;
-      for (const auto& [name, tensor] : buffers) {
-        before[name] = tensor.clone();
-      }
-      State after;
-      for (int replica = 0; replica < replicas; ++replica) {
-        for (const auto& [name, tensor] : buffers) {
-          tensor.copy_(before[name]); // of the first replica, on all
-        }
-        for (int i = 0; i < microbatches; ++i) {
-          const Batch mine = all.rows((replica * microbatches + i) * strategy.rows, strategy.rows);
-          auto x = mine.x.clone().requires_grad_();
-          const auto parts = losses_of(net, signature, x, mine);
-          const auto loss = parts[0] + parts[1];
-          (loss * (scale / replicas)).backward();
-          losses[replica].push_back(loss.detach());
-          gradients[replica].push_back(gradient_or_zeros(x) * replicas);
-        }
-        if (replica == 0) {
-          for (const auto& [name, tensor] : buffers) {
-            after[name] = tensor.clone();
-          }
-        }
-      }
-      for (const auto& [name, tensor] : buffers) {
-        tensor.copy_(after[name]);
-      }
-    }
-    Snapshot& snapshot = result.snapshots.emplace_back();
-    for (const auto& [name, tensor] : parameters) {
-      if (tensor.grad().defined()) {
-        snapshot.gradients[name] = tensor.grad().clone();
-      }
-    }
-    optimizer.step();
-    for (const auto* state : {&parameters, &buffers}) {
-      for (const auto& [name, tensor] : *state) {
-        snapshot.values[name] = tensor.detach().clone();
-      }
-    }
-  }
-  return result;
-}
-
-class Comparison {
- public:
-  Outcome outcome;
-
-  /// Whether all that differs are numbers.
-  bool only_numbers = true;
-
-  void same(
-      const torch::Tensor& got,
-      const torch::Tensor& wanted,
-      const std::string& what,
-      double noise = 0) {
-    if (got.sizes() != wanted.sizes() || got.dtype() != wanted.dtype()) {
-      add(tessera::str(
-          what,
-          ": ",
-          got.toString(),
-          got.sizes(),
-          " instead of ",
-          wanted.toString(),
-          wanted.sizes()));
-      return;
-    }
-    const auto x = got.to(torch::kDouble);
-    const auto y = wanted.to(torch::kDouble);
-    const double difference = (x - y).norm().item<double>();
-    const double norm = y.norm().item<double>();
-    const double allowed = std::max(kTolerance * norm, noise);
-    if (allowed > 0) {
-      outcome.worst = std::max(outcome.worst, kTolerance * difference / allowed);
-    }
-    if (!(difference <= allowed)) {
-      only_numbers = only_numbers && std::isfinite(difference);
-      outcome.differences.push_back(tessera::str(what, ": off by ", difference, ", norm ", norm));
-    }
-  }
-  void add(std::string difference) {
-    only_numbers = false;
-    outcome.differences.push_back(std::move(difference));
-  }
-};
 
 // Ends the library whichever way a case is left.
 struct Ended {
@@ -224,40 +31,44 @@ struct Ended {
   }
 };
 
-double norm_of(const State& state) {
-  double sum = 0;
-  for (const auto& [name, tensor] : state) {
-    sum += std::pow(tensor.norm().item<double>(), 2);
+// A folder that all ranks of this machine see, until rank 0 is done with it.
+class SharedFolder {
+ public:
+  SharedFolder() {
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
+    std::string name =
+        (std::filesystem::temp_directory_path() / "tessera_equivalence_XXXXXX").string();
+    if (rank_ == 0) {
+      TORCH_CHECK(::mkdtemp(name.data()) != nullptr, "no folder at ", name);
+    }
+    MPI_Bcast(name.data(), static_cast<int>(name.size()), MPI_CHAR, 0, MPI_COMM_WORLD);
+    path_ = name;
   }
-  return std::sqrt(sum);
-}
+  SharedFolder(const SharedFolder&) = delete;
+  SharedFolder& operator=(const SharedFolder&) = delete;
+  // All ranks have loaded before rank 0 has trained on.
+  ~SharedFolder() {
+    if (rank_ == 0) {
+      std::error_code ignored;
+      std::filesystem::remove_all(path_, ignored);
+    }
+  }
+  const std::string& path() const {
+    return path_;
+  }
 
-// What every rank of this pipeline holds, by name.
-State gathered(const State& local) {
+ private:
+  int rank_ = 0;
+  std::string path_;
+};
+
+// What the ranks of a group hold, by name.
+State gathered(const State& local, Group group) {
   State all;
-  for (auto& part : allgather(local, Group::kPP)) {
+  for (auto& part : allgather(local, group)) {
     all.merge(part);
   }
   return all;
-}
-
-void compare_gradients(
-    const State& got, // this rank's own
-    const State& wanted,
-    const NamedTensors& local,
-    const std::string& when,
-    Comparison& compare) {
-  const double noise = kNoise * norm_of(wanted);
-  for (const auto& [name, tensor] : local) {
-    const auto mine = got.find(name);
-    const auto theirs = wanted.find(name);
-    const std::string what = tessera::str("gradient of ", name, when);
-    if ((mine == got.end()) != (theirs == wanted.end())) {
-      compare.add(tessera::str(what, mine == got.end() ? " is undefined" : " exists"));
-    } else if (mine != got.end()) {
-      compare.same(mine->second, theirs->second, what, noise);
-    }
-  }
 }
 
 double relative_error(const torch::Tensor& got, const torch::Tensor& wanted) {
@@ -289,104 +100,383 @@ double furthest(const Trained& one, const Trained& other) {
   return result;
 }
 
-} // namespace
+/// Where a case is, over its parts.
+struct Progress {
+  int optimizer_step = 0;
+  int trained = 0;
+  int evaluated = 0;
+  std::string loss_scale; // of f16, as the script saves it
+};
 
-Outcome train_both(
-    const Tree& tree,
-    const Strategy& strategy,
-    int world,
-    std::uint64_t seed,
-    double plant) {
-  const auto shared = std::make_shared<const Tree>(tree);
-  const int replicas = world / strategy.config.pipeline_parallel_degree;
-  const Trained wanted = train_plain(shared, strategy, replicas, seed, false);
-  const Signature signature = tree.modules[tree.root].signature;
-  Comparison compare;
-  init(strategy.config);
-  const Ended ended;
-  ModelOptions options;
-  options.overlapping_allreduce = strategy.overlap;
-  options.backward_passes_per_step = strategy.passes;
-  options.average_grads_across_microbatches = strategy.average;
-  options.bucket_cap_mb = strategy.bucket_mb;
-  // Only the first replica's parameters may count.
-  torch::manual_seed(rdp_rank() == 0 ? seed : seed + 1);
-  DistributedModel model(make_program(shared, strategy.scopes), options);
-  std::vector<torch::Tensor> list = model.parameters();
-  list.push_back(torch::zeros({1}, torch::requires_grad()));
-  DistributedOptimizer optimizer(torch::optim::SGD(list, options_of_optimizer()));
-  auto train_step = tessera::step([&](torch::Tensor in, torch::Tensor y, torch::Tensor ids) {
-    auto x = in.clone().requires_grad_();
-    const auto parts = losses_of(model, signature, x, {in, y, ids});
-    if (strategy.two_losses) {
-      model.backward(parts);
-    } else {
-      model.backward(parts[0] + parts[1]);
+/// The training of one part of a case under its strategy, beside what one process has computed.
+class PartTraining {
+ public:
+  PartTraining(
+      const Case& one,
+      const Strategy& strategy,
+      const Trained& wanted,
+      std::uint64_t seed,
+      std::uint64_t seed_of_parameters,
+      const Plant& plant,
+      Outcome& outcome,
+      Comparison& compare)
+      : case_(one),
+        strategy_(strategy),
+        config_(strategy.config),
+        wanted_(wanted),
+        seed_(seed),
+        plant_(plant),
+        outcome_(outcome),
+        compare_(compare),
+        signature_(one.tree.modules[one.tree.root].signature),
+        model_(
+            [&] {
+              // Only the first replica's parameters may count.
+              torch::manual_seed(seed_of_parameters + (rdp_rank() == 0 ? 0 : 1));
+              return make_program(std::make_shared<const Tree>(one.tree), strategy.build);
+            }(),
+            options_of(strategy)),
+        optimizer_(
+            make_optimizer(one.course, parameters_of(model_)),
+            one.course.type == at::kHalf ? one.course.loss_scale : LossScaleOptions{}) {
+    for (const auto& [name, tensor] : named(model_.named_parameters())) {
+      trainable_[name] = tensor.requires_grad();
     }
-    return std::make_pair((parts[0] + parts[1]).detach(), gradient_or_zeros(x));
-  });
-  const int microbatches = strategy.config.microbatches;
-  int number = 0;
-  for (int step = 0; step < strategy.steps; ++step) {
-    optimizer.zero_grad();
-    for (int pass = 0; pass < strategy.passes; ++pass, ++number) {
-      const int rows = strategy.rows * microbatches;
-      const Batch mine = batch_of(seed, number, rows * replicas).rows(dp_rank() * rows, rows);
-      const auto [loss, gradient] = train_step(mine.x, mine.y, mine.ids);
-      for (int i = 0; i < microbatches; ++i) {
-        const std::string where = tessera::str(", step ", number, ", microbatch ", i);
-        compare.same(loss[i], wanted.losses[number][dp_rank()][i], "loss" + where, kLossNoise);
-        compare.same(
-            gradient[i], wanted.input_gradients[number][dp_rank()][i], "input gradient" + where);
+  }
+
+  template <typename Step>
+  auto run(const Step& step, StepKind kind, int number) {
+    const Batch mine = batch_of(strategy_, size(), seed_, kind, number, data_rank());
+    return step(mine.x, mine.y, mine.ids);
+  }
+
+  void train(Progress& progress) {
+    auto train_step = tessera::step([this](torch::Tensor in, torch::Tensor y, torch::Tensor ids) {
+      auto x = in.clone().requires_grad_();
+      const auto parts = losses_of(model_, signature_, x, {in, y, ids}, at::kFloat);
+      if (strategy_.two_losses) {
+        model_.backward(parts);
+      } else {
+        model_.backward(parts[0] + parts[1]);
+      }
+      return std::make_pair((parts[0] + parts[1]).detach(), gradient_or_zeros(x));
+    });
+    auto evaluation = tessera::step([this](torch::Tensor in, torch::Tensor y, torch::Tensor ids) {
+      const torch::NoGradGuard no_grad;
+      const auto parts = losses_of(model_, signature_, in, {in, y, ids}, at::kFloat);
+      return parts[0] + parts[1];
+    });
+    for (int i = 0; i < strategy_.steps; ++i, ++progress.optimizer_step) {
+      const Around& around = case_.course.steps.at(progress.optimizer_step);
+      begin(around);
+      if (around.evaluates) {
+        model_.eval();
+        const auto losses = run(evaluation, StepKind::kEvaluation, progress.evaluated++);
+        compare_evaluation(losses, progress.optimizer_step);
+        model_.train();
+      }
+      for (int pass = 0; pass < strategy_.passes; ++pass, ++progress.trained) {
+        const auto [loss, gradient] = run(train_step, StepKind::kTraining, progress.trained);
+        compare_step(loss, gradient, progress.trained);
+      }
+      update(around, progress.optimizer_step);
+    }
+  }
+
+  void save(Progress& progress, const std::string& folder) {
+    tessera::save(model_, optimizer_, folder, "middle");
+    progress.loss_scale = optimizer_.fp16_states();
+  }
+
+  void load(const Progress& progress, const std::string& folder) {
+    tessera::load(model_, optimizer_, folder);
+    optimizer_.load_fp16_states(progress.loss_scale, "the script");
+    if (!model_.partitioned()) {
+      return;
+    }
+    State values;
+    for (const auto& [name, tensor] : model_.state_dict()) {
+      values[name] = tensor;
+    }
+    compare_values(values, progress.optimizer_step - 1, " after loading", "loaded", true);
+  }
+
+ private:
+  static ModelOptions options_of(const Strategy& strategy) {
+    ModelOptions options;
+    options.overlapping_allreduce = strategy.overlap;
+    options.backward_passes_per_step = strategy.passes;
+    options.average_grads_across_microbatches = strategy.average;
+    options.bucket_cap_mb = strategy.bucket_mb;
+    return options;
+  }
+
+  static Named parameters_of(const DistributedModel<Program>& model) {
+    Named list;
+    for (const auto& [name, tensor] : named(model.named_parameters())) {
+      list.emplace_back(name, tensor);
+    }
+    return list;
+  }
+
+  bool shards_parameters() const {
+    return config_.sharded_data_parallel_degree > 1;
+  }
+  bool divides() const {
+    return config_.tensor_parallel_degree > 1;
+  }
+
+  // Whether an error of this kind is to be added here and now.
+  bool plants(const std::string& what) {
+    if (plant_.relative == 0 || plant_.what != what || outcome_.planted) {
+      return false;
+    }
+    outcome_.planted = true;
+    return true;
+  }
+
+  void zero(Zeroing how) {
+    switch (how) {
+      case Zeroing::kNone:
+        return optimizer_.zero_grad();
+      case Zeroing::kZeros:
+        return optimizer_.zero_grad(false);
+      case Zeroing::kOfModel:
+        return model_.zero_grad();
+      case Zeroing::kKept:
+        return;
+    }
+  }
+
+  void begin(const Around& around) {
+    for (auto& [name, tensor] : named(model_.named_parameters())) {
+      tensor.set_requires_grad(trainable_.at(name) && kind_of(name) != around.frozen);
+    }
+    zero(around.zeroing);
+  }
+
+  template <typename Losses>
+  void compare_evaluation(const Losses& losses, int step) {
+    const auto& all = wanted_.snapshots[step].evaluated;
+    for (int i = 0; i < config_.microbatches; ++i) {
+      const torch::Tensor& loss = all[data_rank()][i];
+      torch::Tensor got = losses[i];
+      if (plants("evaluation")) {
+        got = got + plant_.relative * loss.abs().clamp_min(1);
+      }
+      compare_.same(
+          got,
+          loss,
+          tessera::str("evaluation before optimizer step ", step, ", microbatch ", i),
+          compare_.allowed.loss_noise);
+    }
+  }
+
+  template <typename Losses, typename Gradients>
+  void compare_step(const Losses& loss, const Gradients& gradient, int number) {
+    for (int i = 0; i < config_.microbatches; ++i) {
+      const std::string where = tessera::str(", step ", number, ", microbatch ", i);
+      compare_.same(
+          loss[i],
+          wanted_.losses[number][data_rank()][i],
+          "loss" + where,
+          compare_.allowed.loss_noise);
+      const torch::Tensor& wanted = wanted_.input_gradients[number][data_rank()][i];
+      if (torch::isfinite(wanted).all().item<bool>()) {
+        compare_.same(gradient[i], wanted, "input gradient" + where);
       }
     }
-    const Snapshot& snapshot = wanted.snapshots[step];
+  }
+
+  /// This rank's gradients and those of one process, for the same elements.
+  void compare_gradients(int step) {
+    const Snapshot& snapshot = wanted_.snapshots[step];
+    const double norm = norm_of(snapshot.gradients);
+    const double noise = compare_.allowed.gradient_noise * norm;
     const std::string when = tessera::str(" at optimizer step ", step);
-    State gradients;
-    for (const auto& [name, parameter] : model.local_parameters()) {
-      if (parameter.grad().defined()) {
-        gradients[name] = parameter.grad().clone();
-        if (plant > 0 && !compare.outcome.planted &&
-            gradients[name].norm().item<double>() > 0.1 * norm_of(snapshot.gradients)) {
-          gradients[name].mul_(1 + plant);
-          compare.outcome.planted = true;
+    std::map<std::string, torch::Tensor> existing;
+    for (const auto& [name, parameter] : model_.local_parameters()) {
+      const torch::Tensor part = optimizer_.own_part(parameter);
+      const bool whole = part.is_same(parameter);
+      if (!part.grad().defined()) {
+        continue;
+      }
+      existing[name] = torch::ones({1});
+      const auto found = snapshot.gradients.find(name);
+      if (found == snapshot.gradients.end()) {
+        continue;
+      }
+      torch::Tensor gradient = part.grad().clone();
+      const torch::Tensor wanted = whole ? found->second : part_of(found->second, part.numel());
+      if (wanted.norm().item<double>() > 0.1 * norm && plants("gradient")) {
+        gradient.mul_(1 + plant_.relative);
+      }
+      compare_.same(gradient, wanted, "gradient of " + name + when, noise);
+    }
+    // One rank of several may have a gradient, where the optimizer's state is shared out.
+    const bool elsewhere = config_.shard_optimizer_state || shards_parameters();
+    const State all = elsewhere ? gathered(existing, Group::kWorld) : existing;
+    for (const auto& [name, parameter] : model_.local_parameters()) {
+      const bool exists = all.contains(name);
+      if (exists != snapshot.gradients.contains(name)) {
+        compare_.add(
+            tessera::str("gradient of ", name, when, exists ? " exists" : " is undefined"));
+      }
+    }
+  }
+
+  /// Ranks of a shard group have consecutive elements, the last ones fewer.
+  torch::Tensor part_of(const torch::Tensor& whole, std::int64_t count) const {
+    const auto flat = whole.flatten();
+    const auto place = dp_rank() % config_.sharded_data_parallel_degree;
+    const auto begin = std::min(count * place, flat.numel());
+    const auto here = std::min(count, flat.numel() - begin);
+    auto part = torch::zeros({count}, flat.options());
+    part.narrow(0, 0, here).copy_(flat.narrow(0, begin, here));
+    return part;
+  }
+
+  void compare_norm(double norm, int step, const char* of) {
+    const double wanted = wanted_.snapshots[step].norm;
+    if (plants("norm")) {
+      norm *= 1 + plant_.relative;
+    }
+    compare_.same(norm, wanted, tessera::str("norm of ", of, " at optimizer step ", step));
+  }
+
+  void update(const Around& around, int step) {
+    const Snapshot& snapshot = wanted_.snapshots[step];
+    const auto& course = case_.course;
+    if (!divides() && !snapshot.overflow) {
+      compare_gradients(step);
+    }
+    if (course.asks_norm && !snapshot.overflow) {
+      compare_norm(
+          optimizer_.clip_grad_norm(std::numeric_limits<double>::infinity()), step, "gradients");
+    }
+    if (course.clip && !shards_parameters()) {
+      const double norm = optimizer_.clip_grad_norm(*course.clip);
+      if (!snapshot.overflow) {
+        compare_norm(norm, step, "clipped gradients");
+      }
+    }
+    set_rate(optimizer_.inner(), course, around.rate);
+    optimizer_.step();
+    if (shards_parameters() && !snapshot.overflow) {
+      compare_norm(optimizer_.global_grad_norm(), step, "sharded gradients");
+    }
+    if (optimizer_.overflow() != snapshot.overflow) {
+      compare_.add(tessera::str(
+          "optimizer step ", step, snapshot.overflow ? " found no overflow" : " overflowed"));
+    }
+    if (optimizer_.loss_scale() != snapshot.loss_scale) {
+      compare_.add(tessera::str(
+          "loss scale ", optimizer_.loss_scale(), " instead of ", snapshot.loss_scale));
+    }
+    const std::string when = tessera::str(" at optimizer step ", step);
+    State values;
+    if (divides()) {
+      for (const auto& [name, tensor] : model_.state_dict()) {
+        values[name] = tensor;
+      }
+      keep_buffers_of_first(values, rdp_rank());
+      compare_values(values, step, when, "value", rdp_rank() == 0);
+    } else {
+      for (const auto& held : {model_.local_parameters(), model_.local_buffers()}) {
+        for (const auto& [name, tensor] : held) {
+          values[name] = tensor.detach().clone();
         }
       }
+      values = gathered(values, Group::kPP);
+      keep_buffers_of_first(values, dp_rank());
+      compare_values(values, step, when, "value", dp_rank() == 0);
     }
-    compare_gradients(gradients, snapshot.gradients, model.local_parameters(), when, compare);
-    optimizer.step();
-    State values;
-    for (const auto& held : {model.local_parameters(), model.local_buffers()}) {
-      for (const auto& [name, tensor] : held) {
-        values[name] = tensor.detach().clone();
-      }
+    if (around.zeroes_after) {
+      optimizer_.zero_grad();
     }
-    values = gathered(values);
-    // Buffers are those of the first replica.
-    if (dp_rank() != 0) {
-      for (const auto& item : model.net()->named_buffers()) {
+  }
+
+  /// Buffers are those of the first replica.
+  void keep_buffers_of_first(State& values, int replica) {
+    if (replica != 0) {
+      for (const auto& item : model_.net()->named_buffers()) {
         values.erase(item.key());
       }
     }
+  }
+
+  /// `complete`: all of the model is there.
+  void compare_values(
+      State& values,
+      int step,
+      const std::string& when,
+      const std::string& plant,
+      bool complete) {
+    const Snapshot& snapshot = wanted_.snapshots[step];
     std::size_t compared = 0;
-    for (const auto& [name, tensor] : values) {
+    for (auto& [name, tensor] : values) {
       const auto found = snapshot.values.find(name);
       if (found == snapshot.values.end()) {
-        compare.add(tessera::str("the model has no tensor '", name, "'", when));
+        compare_.add(tessera::str("the model has no tensor '", name, "'", when));
         continue;
       }
       ++compared;
-      compare.same(tensor, found->second, name + when);
+      if (tensor.is_floating_point() && tensor.norm().item<double>() > 0 && plants(plant)) {
+        tensor = tensor * (1 + plant_.relative);
+      }
+      compare_.same(tensor, found->second, name + when);
     }
-    if (dp_rank() == 0 && compared != snapshot.values.size()) {
-      compare.add(tessera::str(
+    if (complete && compared != snapshot.values.size()) {
+      compare_.add(tessera::str(
           snapshot.values.size() - compared, " tensors of the model are on no rank", when));
     }
   }
-  if (!compare.outcome.differences.empty() && compare.only_numbers) {
-    compare.outcome.shaken = furthest(wanted, train_plain(shared, strategy, replicas, seed, true));
+
+  const Case& case_;
+  const Strategy& strategy_;
+  const Config& config_;
+  const Trained& wanted_;
+  std::uint64_t seed_;
+  const Plant& plant_;
+  Outcome& outcome_;
+  Comparison& compare_;
+  Signature signature_;
+  DistributedModel<Program> model_;
+  DistributedOptimizer optimizer_;
+  std::map<std::string, bool> trainable_;
+};
+
+} // namespace
+
+Outcome train_both(const Case& one, int world, std::uint64_t seed, const Plant& plant) {
+  const Trained wanted = train_plain(one, world, seed, false);
+  Outcome outcome;
+  Comparison compare(one.course.type);
+  std::unique_ptr<SharedFolder> folder;
+  if (one.parts.size() > 1) {
+    folder = std::make_unique<SharedFolder>();
   }
-  return compare.outcome;
+  Progress progress;
+  for (std::size_t i = 0; i < one.parts.size(); ++i) {
+    const Strategy& strategy = one.parts[i];
+    init(strategy.config);
+    const Ended ended;
+    // Parameters of the second part come from the checkpoint alone.
+    PartTraining training(one, strategy, wanted, seed, seed + 2 * i, plant, outcome, compare);
+    if (i > 0) {
+      training.load(progress, folder->path());
+    }
+    training.train(progress);
+    if (i + 1 < one.parts.size()) {
+      training.save(progress, folder->path());
+    }
+  }
+  outcome.differences = std::move(compare.differences);
+  outcome.worst = compare.worst;
+  if (!outcome.differences.empty() && compare.only_numbers) {
+    outcome.shaken = furthest(wanted, train_plain(one, world, seed, true));
+  }
+  return outcome;
 }
 
 } // namespace tessera::equivalence

@@ -4,10 +4,16 @@
 #include <string>
 #include <vector>
 
-#include "tests/equivalence/program.h"
-#include "tests/equivalence/strategy.h"
+#include "tests/equivalence/case.h"
 
 namespace tessera::equivalence {
+
+/// An error that is added to what the library has computed, to see it found.
+struct Plant {
+  double relative = 0; // 0: none
+  /// "gradient", "norm", "value", "evaluation", or "loaded" (values after a checkpoint).
+  std::string what = "gradient";
+};
 
 struct Outcome {
   /// What differs on this rank, one a line; empty when all is equal.
@@ -19,11 +25,8 @@ struct Outcome {
   double shaken = 0;
 };
 
-/// Trains the tree without the library and under the strategy, and compares
-/// losses, gradients of inputs and parameters, and updated state. `plant`
-/// (relative) is added to one gradient of each rank, to see it found.
-/// Collective over the world.
-Outcome
-train_both(const Tree& tree, const Strategy& strategy, int world, std::uint64_t seed, double plant);
+/// Trains the case without the library and under its strategies, and compares losses, gradients of
+/// inputs and parameters, their norms, and updated state. Collective over the world.
+Outcome train_both(const Case& one, int world, std::uint64_t seed, const Plant& plant);
 
 } // namespace tessera::equivalence

@@ -8,6 +8,7 @@
 
 #include "tessera/base/error.h"
 
+#include "models/data/document_index.h"
 #include "models/data/sampler.h"
 #include "models/data/token_file.h"
 #include "tests/fuzz/fuzz.h"
@@ -16,6 +17,28 @@ namespace tessera::fuzz {
 
 namespace {
 
+std::string bytes_of_and_gone(const std::string& folder, const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string bytes{std::istreambuf_iterator<char>(file), {}};
+  unlink(path.c_str());
+  rmdir(folder.c_str());
+  return bytes;
+}
+
+std::string index_of(const std::vector<std::uint64_t>& begins, std::uint64_t tokens) {
+  char folder[] = "/tmp/tessera_fuzz_XXXXXX";
+  if (mkdtemp(folder) == nullptr) {
+    broken("a temporary folder can be made");
+  }
+  const std::string path = std::string(folder) + "/seed.documents";
+  data::DocumentIndexWriter writer(path);
+  for (const auto begin : begins) {
+    writer.begin_at(begin);
+  }
+  writer.finish(tokens);
+  return bytes_of_and_gone(folder, path);
+}
+
 std::string file_of(const std::vector<std::int32_t>& tokens, std::int64_t vocabulary) {
   char folder[] = "/tmp/tessera_fuzz_XXXXXX";
   if (mkdtemp(folder) == nullptr) {
@@ -23,11 +46,7 @@ std::string file_of(const std::vector<std::int32_t>& tokens, std::int64_t vocabu
   }
   const std::string path = std::string(folder) + "/seed.tokens";
   data::write_token_file(path, tokens, vocabulary);
-  std::ifstream file(path, std::ios::binary);
-  std::string bytes{std::istreambuf_iterator<char>(file), {}};
-  unlink(path.c_str());
-  rmdir(folder);
-  return bytes;
+  return bytes_of_and_gone(folder, path);
 }
 
 /// A file in memory with a path.
@@ -63,13 +82,14 @@ std::vector<std::string> seeds() {
   return {
       file_of({1, 2, 3, 4, 0, 399}, 400),
       file_of({5, 70000, 1}, 80000),
+      index_of({0, 5, 9}, 12),
       data::to_json(data::SamplerState{3, 12345678901ULL})};
 }
 
 } // namespace tessera::fuzz
 
-// A token file and the place in an epoch that a checkpoint keeps: the input is
-// read as both, and a token file also without its checksum.
+// A token file, an index of documents and the place in an epoch that a checkpoint keeps: the input
+// is read as all of them, and a token file also without its checksum.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace tessera;
   static const fuzz::MemoryFile file;
@@ -87,6 +107,17 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     } catch (const ConfigError&) {
       continue;
     }
+  }
+  try {
+    const data::DocumentIndex documents(file.path());
+    for (std::uint64_t i = 0; i < documents.documents(); ++i) {
+      if (documents.begin_of(i) >= documents.tokens()) {
+        fuzz::broken("documents begin at a token");
+      }
+    }
+    accepted = true;
+  } catch (const ConfigError&) {
+    accepted = accepted || false;
   }
   try {
     const std::string text(reinterpret_cast<const char*>(data), size);

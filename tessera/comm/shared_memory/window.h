@@ -35,7 +35,7 @@ class Window {
   int rank() const {
     return info_.rank;
   }
-  /// Begins on a page.
+  /// Begins on a page, right behind the region of the rank before.
   std::byte* region(int rank) const;
   std::size_t region_bytes() const {
     return bytes_of_rank_;

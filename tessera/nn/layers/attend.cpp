@@ -3,8 +3,8 @@
 #include <ATen/ATen.h>
 #include <ATen/OpMathType.h>
 
+#include "tessera/nn/layers/dropout.h"
 #include "tessera/nn/layers/flash_attention.h"
-#include "tessera/nn/layers/placement.h"
 #include "tessera/recompute/kept_bmm.h"
 #include "tessera/recompute/kept_products.h"
 
@@ -15,6 +15,31 @@ namespace {
 /// [n, S, d] with queries that share a key head one below the other: [m, S n/m, d].
 at::Tensor by_key_head(const at::Tensor& t, std::int64_t key_heads) {
   return t.size(0) == key_heads ? t : t.reshape({key_heads, -1, t.size(2)});
+}
+
+/// weights_NST of the heads of `batch` samples, with a part of them dropped.
+at::Tensor dropped(
+    const TensorParallel& parallel,
+    const at::Tensor& weights,
+    std::int64_t batch,
+    const AttentionRule& rule) {
+  random::Stream* stream = random::current();
+  if (stream == nullptr) {
+    const Placement where = divided_placement(parallel);
+    return drop(parallel, weights, where, rule.dropout, /*training=*/true, weights.size(-1));
+  }
+  if (weights.numel() == 0) {
+    return weights;
+  }
+  const random::Place place =
+      place_of_attention(*stream, parallel, batch, rule.first_head, rule.all_heads);
+  const at::Tensor mask = random::dropout_mask(
+      {batch, weights.size(0) / batch, weights.size(1), weights.size(2)},
+      weights.options(),
+      rule.dropout,
+      random::next_use(*stream),
+      place);
+  return weights * mask.view(weights.sizes());
 }
 
 } // namespace
@@ -69,9 +94,7 @@ at::Tensor attend_over_heads(
   }
   at::Tensor weights = at::softmax(scores, -1).to(v.scalar_type());
   if (rule.dropout > 0) {
-    const bool on_mesh = inside_placement(parallel) == Placement::kOnMesh;
-    const Placement where = on_mesh ? Placement::kOnMesh : Placement::kSharded;
-    weights = drop(parallel, weights, where, rule.dropout, /*training=*/true);
+    weights = dropped(parallel, weights, batch, rule);
   }
   const recompute::ReturnedProduct returned;
   return joined(recompute::kept_bmm(by_key_head(weights, batch * key_heads), by_head(v)));

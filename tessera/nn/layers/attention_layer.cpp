@@ -5,6 +5,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/nn/layers/attend.h"
+#include "tessera/nn/layers/dropout.h"
 #include "tessera/nn/layers/rotary.h"
 #include "tessera/nn/parallel/shard.h"
 #include "tessera/recompute/attentions.h"
@@ -150,7 +151,8 @@ at::Tensor DistributedAttentionLayerImpl::update(
       dense_->forward(attended(parallel, all, mask), samples),
       inside_placement(parallel),
       o.hidden_dropout_prob,
-      is_training());
+      is_training(),
+      o.hidden_size);
 }
 
 at::Tensor DistributedAttentionLayerImpl::forward_part(

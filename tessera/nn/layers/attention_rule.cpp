@@ -46,15 +46,13 @@ AttentionRule rule_of(
     rule.product_divisor = layer;
   }
   rule.blockwise = o.flash_attention;
+  const Range here = head_groups_here(o, parallel);
+  const std::int64_t queries = head_groups(o).queries;
+  rule.first_head = here.start * queries;
+  rule.all_heads = o.num_attention_heads;
   if (o.use_alibi && !cross) {
-    const Range here = head_groups_here(o, parallel);
-    const std::int64_t queries = head_groups(o).queries;
     rule.slopes = alibi_slopes(
-        o.num_attention_heads,
-        here.start * queries,
-        here.size() * queries,
-        o.alibi_bias_max,
-        device);
+        o.num_attention_heads, rule.first_head, here.size() * queries, o.alibi_bias_max, device);
   }
   return rule;
 }

@@ -16,6 +16,9 @@ struct AttentionRule {
   bool causal = false;
   std::int64_t window = 0; // with causal: keys that a query sees; 0: all
   double dropout = 0; // of the weights
+  /// This rank's heads among all, for dropout; 0 heads in all: every head is here.
+  std::int64_t first_head = 0;
+  std::int64_t all_heads = 0;
   /// ALiBi's slope of each of this rank's heads, f32; undefined: none.
   at::Tensor slopes;
   /// Scores and softmax in f32.

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <optional>
+#include <utility>
 
 #include <ATen/ATen.h>
 #include <ATen/ExpandUtils.h>
@@ -10,6 +12,7 @@
 
 #include "tessera/autograd/node_data.h"
 #include "tessera/base/hash.h"
+#include "tessera/nn/layers/dropout.h"
 #include "tessera/nn/parallel/random_streams.h"
 
 namespace tessera::nn {
@@ -26,7 +29,9 @@ constexpr double kNever = -std::numeric_limits<double>::infinity();
 
 struct FlashCall {
   AttentionRule rule;
-  std::uint64_t seed = 0; // of the dropout's masks
+  std::uint64_t seed = 0; // of the dropout's masks, where there is no use
+  std::optional<random::Use> use;
+  random::Place place; // of the weights of all blocks
 };
 
 /// One attention, seen block by block.
@@ -121,6 +126,14 @@ class Blockwise {
   /// What the dropout leaves of a block's weights, and by how much larger: the
   /// same in the forward and in the backward.
   at::Tensor kept(const at::Tensor& weights, const ScoreBlock& block) const {
+    if (call_.use) {
+      random::Place of_block = call_.place;
+      of_block.others.resize(3);
+      of_block.others[1] = {block.query, queries_};
+      of_block.others[2] = {block.key, keys_};
+      return random::dropout_mask(
+          weights.sizes(), weights.options(), call_.rule.dropout, *call_.use, of_block);
+    }
     const auto place = static_cast<std::uint64_t>(block.query * keys_ + block.key);
     return dropout_mask(weights, call_.rule.dropout, mix_bits(call_.seed + place + kMixStep));
   }
@@ -250,8 +263,15 @@ at::Tensor blockwise_attention(
   if (mask.defined()) {
     given = mask;
   }
-  const std::uint64_t seed = rule.dropout > 0 ? stream_of_shard(parallel) : 0;
-  return FlashNode::apply(q, k, v, given, node_data(FlashCall{rule, seed}));
+  FlashCall call{rule, 0, {}, {}};
+  random::Stream* stream = random::current();
+  if (rule.dropout > 0 && stream != nullptr) {
+    call.use = random::next_use(*stream);
+    call.place = place_of_attention(*stream, parallel, q.size(0), rule.first_head, rule.all_heads);
+  } else if (rule.dropout > 0) {
+    call.seed = stream_of_shard(parallel);
+  }
+  return FlashNode::apply(q, k, v, given, node_data(std::move(call)));
 }
 
 } // namespace tessera::nn

@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 
 #include "tessera/base/error.h"
+#include "tessera/nn/layers/dropout.h"
 #include "tessera/nn/layers/placement.h"
 #include "tessera/nn/layers/product.h"
 #include "tessera/nn/parallel/parameter_creation.h"
@@ -126,7 +127,7 @@ at::Tensor DistributedTransformerLMHeadImpl::embedded(
                 inputs.token_type_ids.defined() ? here(inputs.token_type_ids)
                                                 : at::zeros({1, 1}, ids.options()));
   }
-  return drop(parallel, x, inside, options.hidden_dropout_prob, is_training());
+  return drop(parallel, x, inside, options.hidden_dropout_prob, is_training(), options.hidden_size);
 }
 
 at::Tensor DistributedTransformerLMHeadImpl::own_logits(

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "tessera/nn/layers/attention_layer.h"
+#include "tessera/nn/layers/dropout.h"
 #include "tessera/nn/layers/placement.h"
 #include "tessera/recompute/kept_products.h"
 
@@ -59,16 +60,18 @@ at::Tensor DistributedTransformerOutputLayerImpl::update(
   const at::Tensor kept = drop(
       parallel,
       inner(normed, samples),
-      Placement::kSharded,
+      divided_placement(parallel),
       o.intermediate_dropout_prob,
-      is_training());
+      is_training(),
+      o.intermediate_size);
   const recompute::ReturnedProduct returned;
   return drop(
       parallel,
       dense2_->forward(kept, samples),
       inside_placement(parallel),
       o.hidden_dropout_prob,
-      is_training());
+      is_training(),
+      o.hidden_size);
 }
 
 at::Tensor DistributedTransformerOutputLayerImpl::forward_part(

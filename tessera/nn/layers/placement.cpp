@@ -6,7 +6,6 @@
 
 #include "tessera/base/error.h"
 #include "tessera/nn/parallel/primitives.h"
-#include "tessera/nn/parallel/random_streams.h"
 #include "tessera/nn/summa/boundary.h"
 #include "tessera/nn/summa/exchange.h"
 
@@ -34,6 +33,11 @@ Placement inside_placement(const TensorParallel& parallel) {
       break;
   }
   return outside_placement(parallel);
+}
+
+Placement divided_placement(const TensorParallel& parallel) {
+  return inside_placement(parallel) == Placement::kOnMesh ? Placement::kOnMesh
+                                                          : Placement::kSharded;
 }
 
 at::Tensor enter(const TensorParallel& parallel, const at::Tensor& x, const Lengths& samples) {
@@ -106,30 +110,6 @@ at::Tensor sum_of_partials(
 Lengths samples_of_ranks(const TensorParallel& parallel, std::int64_t own) {
   const bool alike = parallel.prescaled_batch || inside_placement(parallel) == Placement::kOnMesh;
   return alike ? Lengths(parallel.size(), own) : exchange_length(parallel, own);
-}
-
-at::Tensor drop(
-    const TensorParallel& parallel,
-    const at::Tensor& x,
-    Placement placement,
-    double probability,
-    bool training) {
-  if (!training || probability <= 0) {
-    return x;
-  }
-  switch (placement) {
-    case Placement::kReplicated:
-      return drop_replicated(parallel, x, probability);
-    case Placement::kSharded:
-      return drop_sharded(parallel, x, probability);
-    case Placement::kOnMesh:
-      // Blocks of one activation would lose the same pattern on ranks whose generators are alike,
-      // as those of equal batches are, and of a script that seeds all its ranks alike.
-      return drop_sharded(parallel, x, probability);
-    case Placement::kOwnSamples:
-      break;
-  }
-  return at::dropout(x, probability, true);
 }
 
 ParameterCreation creation_for(const TensorParallel& parallel, ParameterCreation how) {

@@ -33,6 +33,10 @@ Placement outside_placement(const TensorParallel& parallel);
 /// Source: Karakus et al. 2021, appendix F; Xu et al. 2021, section 3.2.1.
 Placement inside_placement(const TensorParallel& parallel);
 
+/// Where an activation is whose features (heads, inner channels) are always divided: in blocks on a
+/// mesh, else sharded.
+Placement divided_placement(const TensorParallel& parallel);
+
 // Collective over the TP_GROUP (on a mesh over its rows and columns), in
 // forward and backward, unless they say otherwise; one rank: the argument.
 // Threads: those that run user code.
@@ -73,16 +77,6 @@ at::Tensor sum_of_partials(
 /// Batch sizes of all ranks. Cost: an all-gather of 8 bytes, none when they are
 /// prescaled (then all have `own`) or on a mesh (where nothing asks for them).
 Lengths samples_of_ranks(const TensorParallel& parallel, std::int64_t own);
-
-/// Inverted dropout of an activation in this place, see random_streams.h; the
-/// tensor itself when not training or the probability is 0. Collective when
-/// replicated.
-at::Tensor drop(
-    const TensorParallel& parallel,
-    const at::Tensor& x,
-    Placement placement,
-    double probability,
-    bool training);
 
 /// `how`, with the memory in which peers of a mesh read blocks where they lie.
 ParameterCreation creation_for(const TensorParallel& parallel, ParameterCreation how = {});

@@ -56,6 +56,16 @@ fields_difference(const Fields& recorded, const Fields& found, const ModuleDirec
                           : " was reached by model.backward",
         " where the other was recorded");
   }
+  if (recorded.random_used != found.random_used) {
+    return str(
+        "before ",
+        call_text(found, modules),
+        " there were ",
+        found.random_used,
+        " dropouts where ",
+        recorded.random_used,
+        " were recorded");
+  }
   if (recorded.invoker != found.invoker) {
     return str(
         "it called ", call_text(found, modules), " with arguments of other types than recorded");

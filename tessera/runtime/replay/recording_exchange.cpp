@@ -4,6 +4,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/runtime/error_text.h"
+#include "tessera/runtime/random_count.h"
 #include "tessera/tensor/value.h"
 
 namespace tessera::runtime {
@@ -78,7 +79,9 @@ Content RecordingExchange::response(Task& task, const Fields& fields, int owner)
   try {
     Content content = inner_->response(task, fields, owner);
     const DispatchScope unwatched(nullptr);
-    note(response_message(fields), false, owner, fields, content);
+    Fields answer = fields;
+    put_count(answer); // of after the call
+    note(response_message(fields), false, owner, answer, content);
     return content;
   } catch (const FailedElsewhere& error) {
     recording_.failed_call = error.what();

@@ -4,6 +4,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/runtime/error_text.h"
+#include "tessera/runtime/random_count.h"
 #include "tessera/runtime/replay/placeholder.h"
 #include "tessera/tensor/value.h"
 
@@ -162,6 +163,7 @@ Content StaticExchange::response(Task& task, const Fields& fields, int owner) {
   } else {
     ++task.turns; // the turn that would have begun here is joined to this one
   }
+  take_count(find(id)->fields); // no answer carries it
   return receive(id);
 }
 

@@ -1,6 +1,7 @@
 // Dropout on a mesh: who holds the same drops the same, parts of one activation lose unlike
 // patterns, and a forward that is recomputed drops what it dropped.
-#include "tessera/nn/layers/placement.h"
+#include "tessera/nn/layers/dropout.h"
+
 #include "tessera/nn/replace/registry.h"
 #include "tessera/topology/mesh_layout.h"
 
@@ -30,7 +31,8 @@ struct DistributedDropperImpl : nn::DistributedModule {
         nn::enter(parallel, x, samples),
         nn::inside_placement(parallel),
         kProbability,
-        is_training());
+        is_training(),
+        kChannels);
     return nn::leave(parallel, dropped, kChannels, samples);
   }
 };

@@ -193,6 +193,45 @@ std::string error_of_step(const Config& config, bool before) {
   });
 }
 
+struct BorrowerImpl : torch::nn::Module {
+  explicit BorrowerImpl(Layer borrowed) : layer(register_module("layer", std::move(borrowed))) {}
+  torch::Tensor forward(const torch::Tensor& x) {
+    return torch::tanh(layer(x));
+  }
+  Layer layer;
+};
+TESSERA_MODULE(Borrower);
+
+/// `user` holds a layer whose path is that of its other holder.
+struct SharingImpl : torch::nn::Module {
+  SharingImpl() {
+    layer = register_module("layer", Layer());
+    user = register_module("user", Borrower(layer));
+    set_activation_checkpointing(user);
+  }
+  torch::Tensor forward(const torch::Tensor& x) {
+    return user(layer(x));
+  }
+  Layer layer{nullptr};
+  Borrower user{nullptr};
+};
+TESSERA_MODULE(Sharing);
+
+TEST(Recompute, ARegionOverTwoRanksIsSaidOfALayerThatAnotherModuleHolds) {
+  if (world_size() < 2) {
+    GTEST_SKIP() << "needs two pipeline ranks";
+  }
+  init(placed(pipeline(), kMicrobatches, {{"user", 0}, {"layer", 1}}));
+  const Ended ended;
+  DistributedModel model{Sharing()};
+  auto train_step = tessera::step([&](torch::Tensor x) { model.backward(model(x).pow(2).mean()); });
+  const Batch mine = mine_of(random_batches(16)(0));
+  EXPECT_THAT(
+      error_of<Error>([&] { train_step(mine.x); }),
+      HasSubstr("activation checkpointing of module 'user' needs all of it on one pipeline rank: "
+                "it is on rank 0, its module 'layer' on rank 1"));
+}
+
 TEST(Recompute, ARegionOverTwoRanksIsSaid) {
   if (world_size() < 2) {
     GTEST_SKIP() << "needs two pipeline ranks";

@@ -130,6 +130,42 @@ TEST(ShardedCheckpoints, HoldWhatOthersHold) {
       load_and_go_on(strategy, true, how, folder.path, "whole"), whole.end, "shared out now");
 }
 
+TEST(ShardedCheckpoints, WrittenInTheBackgroundHoldTheStateOfTheirBeginning) {
+  const Folder folder;
+  const std::string path = folder.path.string();
+  for (const Strategy& strategy : strategies()) {
+    for (const bool full : {false, true}) {
+      init(config_of(strategy, true));
+      const Ended ended;
+      Training run;
+      run.update(0);
+      run.update(1);
+      SaveOptions options;
+      options.full = full;
+      const std::string what = str(full ? "full, " : "partial, ", strategy.text());
+      const std::string now =
+          tessera::save(run.model, run.optimizer, path, "now", options).state_hash;
+      BackgroundSave pending =
+          tessera::save_in_background(run.model, run.optimizer, path, "later", options);
+      EXPECT_THAT(
+          error_of<CheckpointError>(
+              [&] { tessera::save(run.model, run.optimizer, path, "other", options); }),
+          ::testing::HasSubstr("call its finish() first"))
+          << what;
+      run.update(2); // writes over what was saved
+      LoadOptions newest;
+      EXPECT_EQ(tessera::load(run.model, path, newest)->path, path + "/now") << what;
+      EXPECT_EQ(pending.finish().state_hash, now) << what;
+      EXPECT_EQ(tessera::load(run.model, path, newest)->path, path + "/later") << what;
+      EXPECT_TRUE(pending.written());
+      // One that is given up leaves the others as they were.
+      { tessera::save_in_background(run.model, run.optimizer, path, "never", options); }
+      { tessera::save_in_background(run.model, run.optimizer, path, "never", options); }
+      EXPECT_EQ(tessera::load(run.model, path, newest)->path, path + "/later") << what;
+    }
+  }
+}
+
 void expect_equal_states(
     const state::OptimizerState& got,
     const state::OptimizerState& wanted,

@@ -1,5 +1,8 @@
 // What a script may do with divided parameters beside training, what it may not, and what is live.
+#include <c10/util/ThreadLocalDebugInfo.h>
+
 #include "tests/mpi/sharding/support.h"
+#include "tests/support/live_bytes.h"
 
 namespace tessera::testing {
 namespace {
@@ -255,27 +258,27 @@ TEST(Uses, OnlyLargeParametersAreDivided) {
   expect_same(model.state_dict(), plain.parameters, "mixed", 1e-5);
 }
 
-// One operator's parameters are whole at a time; with a small limit none stays so after it.
-TEST(Uses, LiveElements) {
-  for (const std::int64_t limit : {1'000'000, 1}) {
-    Config config = sharded(2);
-    config.sdp_max_live_parameters = limit;
-    init(config);
-    const Ended ended;
-    DistributedModel model(Tied{});
-    auto step = tessera::step([&](torch::Tensor x) {
-      model.backward(model(x).pow(2).mean());
-      const sharding::GatherCount& count = shards_of(model).parameters().gather_count();
-      if (limit == 1) {
-        EXPECT_EQ(count.live_elements, 0);
-      }
-      EXPECT_LE(count.most_live_elements, 2 * kWidth * kWidth + 2 * kWidth);
-    });
-    step(mine_of(random_batches(16)(0)).x);
-    const sharding::GatherCount& count = shards_of(model).parameters().gather_count();
-    EXPECT_GT(count.gathers, 0);
-    EXPECT_EQ(count.live_elements, 0); // between steps
-  }
+// A forward reads whole parameters and takes memory for none of them.
+TEST(Uses, NothingIsCopiedForAnOperator) {
+  constexpr int kSide = 128;
+  init(sharded(world_size()));
+  const Ended ended;
+  torch::nn::Linear layer(kSide, kSide);
+  const at::Tensor wanted = layer->weight.detach().clone();
+  DistributedModel model(layer);
+  const auto live = std::make_shared<LiveBytes>();
+  auto step = tessera::step([&](torch::Tensor x) {
+    at::Tensor y;
+    {
+      const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, live);
+      y = torch::linear(x, layer->weight, layer->bias);
+    }
+    EXPECT_TRUE(y.allclose(x.matmul(wanted.t()) + layer->bias));
+    model.backward(y.sum());
+  });
+  step(torch::ones({1, kSide}));
+  EXPECT_GT(live->highest, 0);
+  EXPECT_LT(live->highest, wanted.nbytes() / 4);
 }
 
 // Parts of parameters, of gradients and of the optimizer's state are 1 / d of the whole.

@@ -253,6 +253,43 @@ TEST(TensorParallelState, OptimizerStateGoesInAndComesOut) {
   EXPECT_EQ(parameters.size(), names.size());
 }
 
+/// Buffers that each rank fills from its own samples.
+struct CountedImpl : torch::nn::Module {
+  CountedImpl() {
+    const tensor_parallelism marked;
+    linear = register_module("linear", nn::Linear(kWidth, kWidth));
+    for (const char* name : {"first", "second", "third"}) {
+      sums.push_back(register_buffer(name, torch::zeros({1})));
+    }
+  }
+  torch::Tensor forward(const torch::Tensor& x) {
+    const torch::NoGradGuard no_grad;
+    for (torch::Tensor& sum : sums) {
+      sum.add_(x.square().mean());
+    }
+    return linear(x);
+  }
+  nn::Linear linear{nullptr};
+  std::vector<torch::Tensor> sums;
+};
+TESSERA_MODULE(Counted);
+
+// A resumed training begins as the next step would.
+TEST(TensorParallelState, BuffersAreThoseOfTheFirstRank) {
+  init(tp_config(1, 2));
+  const Ended ended;
+  DistributedModel model{Counted()};
+  auto forward = tessera::step([&](torch::Tensor x) { return model(x); });
+  torch::manual_seed(20 + tp_rank());
+  forward(torch::randn({4, kWidth}));
+  const TensorMap state = model.state_dict();
+  for (const auto& [name, tensor] : model.local_buffers()) {
+    const auto of_ranks = allgather(tensor, Group::kTP);
+    EXPECT_FALSE(of_ranks.at(0).equal(of_ranks.at(1))) << name;
+    EXPECT_TRUE(state.at(name).equal(of_ranks.at(0))) << name;
+  }
+}
+
 TEST(TensorParallelState, DelayedModels) {
   for (const auto& layout : layouts()) {
     SCOPED_TRACE(text_of(layout));

@@ -58,6 +58,58 @@ TEST(TensorParallelTraining, ClipCountsEverythingOnce) {
   }
 }
 
+// A script may leave gradients where they are: what the next step adds comes on top.
+TEST(TensorParallelTraining, GradientsThatAreKeptStayWhatTheyAre) {
+  constexpr int kSteps = 3;
+  torch::manual_seed(7);
+  Mixed plain;
+  torch::optim::SGD reference(plain->parameters(), torch::optim::SGDOptions(0.1));
+  for (int i = 0; i < kSteps; ++i) {
+    const Batch batch = word_batch(i);
+    word_loss(plain(batch.x), batch.y).backward();
+    reference.step();
+  }
+  for (const Layout& layout : layouts_of_world()) {
+    for (const bool prescaled : {false, true}) {
+      init(tp_config(layout.pp, layout.tp, prescaled));
+      const Ended ended;
+      torch::manual_seed(7);
+      DistributedModel model{Mixed()};
+      DistributedOptimizer optimizer(
+          torch::optim::SGD(model.parameters(), torch::optim::SGDOptions(0.1)));
+      auto train_step = word_step(model);
+      for (int i = 0; i < kSteps; ++i) {
+        const Batch mine = part_of(word_batch(i), data_size(), data_rank());
+        train_step(mine.x, mine.y);
+        optimizer.step();
+      }
+      const TensorMap state = model.state_dict();
+      for (const auto& item : plain->named_parameters()) {
+        if (state.contains(item.key())) {
+          EXPECT_LE(relative_error(state.at(item.key()), item.value().detach()), 1e-5)
+              << item.key() << ", pp " << layout.pp << ", tp " << layout.tp << ", " << prescaled;
+        }
+      }
+    }
+  }
+}
+
+// Of several passes only the last one averages: nobody can tell its sums from an average below.
+TEST(TensorParallelTraining, PassesOnTopOfAnAverageAreAnError) {
+  init(tp_config(1, 2));
+  const Ended ended;
+  ModelOptions options;
+  options.backward_passes_per_step = 2;
+  torch::manual_seed(7);
+  DistributedModel model(Mixed(), options);
+  auto train_step = word_step(model);
+  const Batch mine = part_of(word_batch(0), data_size(), data_rank());
+  train_step(mine.x, mine.y);
+  train_step(mine.x, mine.y);
+  train_step(mine.x, mine.y);
+  EXPECT_THROW(train_step(mine.x, mine.y), UserError);
+}
+
 // Ranks that take gradients of several steps together average them once.
 TEST(TensorParallelTraining, AccumulatedGradients) {
   const auto train = [&](int passes) {

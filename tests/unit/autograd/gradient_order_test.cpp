@@ -152,6 +152,38 @@ TEST(GradientOrder, WhatComesEarlyIsKeptUntilItsTurn) {
   accumulator->del_post_hook(hook);
 }
 
+// A script reads the gradient of what it has made for one microbatch right after its backward.
+TEST(GradientOrder, ALeafOfOneMicrobatchHasItsGradientAtOnce) {
+  for (const bool all_forwards_first : {false, true}) {
+    const Net net;
+    GradientOrder order;
+    order.begin(net.parameters(), in_turn());
+    std::vector<at::Tensor> leaves;
+    std::vector<Waiting> waiting;
+    const auto run_forward = [&](int i) {
+      const at::Tensor leaf = leaves.emplace_back(torch::ones({6, 6}).requires_grad_());
+      Waiting& made = waiting.emplace_back();
+      made.loss = (net.scale * leaf).sum();
+      made.targets = targets_below({made.loss}, nullptr);
+      made.graph = order.expect(i, made.targets);
+    };
+    for (int i = 0; all_forwards_first && i < kMicrobatches; ++i) {
+      run_forward(i);
+    }
+    for (int i = 0; i < kMicrobatches; ++i) {
+      if (!all_forwards_first) {
+        run_forward(i);
+      }
+      order.started(i);
+      backward(order, waiting[i]);
+      ASSERT_TRUE(leaves[i].grad().defined()) << "microbatch " << i << ", " << all_forwards_first;
+      EXPECT_TRUE(leaves[i].grad().equal(net.scale)) << "microbatch " << i;
+    }
+    order.finish();
+    EXPECT_TRUE(net.scale.grad().equal(torch::full({6, 6}, 1.0F * kMicrobatches)));
+  }
+}
+
 // A graph whose backward never comes holds up later microbatches to the end.
 TEST(GradientOrder, FinishAddsWhatWaitsForABackwardThatNeverCame) {
   const Net net;

@@ -332,7 +332,7 @@ TEST(Checkpoint, WhatCannotBeSavedFailsTheSaveOnly) {
 TEST(Retention, KeepsTheYoungestCompleteOnes) {
   const TemporaryDirectory dir;
   SaveInfo info;
-  info.num_kept_checkpoints = 2;
+  info.retention.newest = 2;
   // Tags out of alphabetical order: age is the order of saving.
   const auto save = [&](const std::string& tag) {
     const auto result = save_one(dir.path(), tag, TinyModel(1), real_file_system(), info);
@@ -352,13 +352,69 @@ TEST(Retention, KeepsTheYoungestCompleteOnes) {
   save("b");
   save("d");
   EXPECT_THAT(tags_in(dir.path()), ElementsAre("b", "d", "y"));
-  info.num_kept_checkpoints = 1;
+  info.retention.newest = 1;
   save("e");
   EXPECT_THAT(tags_in(dir.path()), ElementsAre("e", "y"));
   EXPECT_EQ(open_newest(dir.path()).checkpoint->meta().tag, "e");
-  info.num_kept_checkpoints = 0;
+  info.retention.newest = 0;
   save("f");
   EXPECT_THAT(tags_in(dir.path()), ElementsAre("e", "f", "y"));
+}
+
+TEST(Retention, EveryNthSaveStaysForGood) {
+  const TemporaryDirectory dir;
+  SaveInfo info;
+  info.retention = {.newest = 2, .every = 3};
+  const auto save = [&](const std::string& tag) {
+    EXPECT_THAT(
+        save_one(dir.path(), tag, TinyModel(1), real_file_system(), info).warnings, IsEmpty());
+  };
+  for (const char* tag : {"1", "2", "3", "4", "5", "6", "7", "8"}) {
+    save(tag);
+  }
+  EXPECT_THAT(tags_in(dir.path()), ElementsAre("3", "6", "7", "8"));
+  EXPECT_TRUE(find_tag(dir.path(), "6").meta.for_good);
+  EXPECT_FALSE(find_tag(dir.path(), "7").meta.for_good);
+  // A mark outlasts the key, and a save in the marked one's place.
+  info.retention.every = 0;
+  save("9");
+  save("3");
+  save("a");
+  EXPECT_THAT(tags_in(dir.path()), ElementsAre("3", "6", "a"));
+  EXPECT_TRUE(find_tag(dir.path(), "3").meta.for_good);
+}
+
+TEST(Retention, TheBestStaysUntilABetterOneIsThere) {
+  const TemporaryDirectory dir;
+  SaveInfo info;
+  info.retention = {.newest = 1, .best = true};
+  const auto save = [&](const std::string& tag, std::optional<double> score) {
+    info.score = score;
+    save_one(dir.path(), tag, TinyModel(1), real_file_system(), info);
+  };
+  EXPECT_EQ(find_best(dir.path()), std::nullopt);
+  save("1", std::nullopt);
+  EXPECT_EQ(find_best(dir.path()), std::nullopt);
+  save("2", 3.5);
+  save("3", 3.75);
+  EXPECT_THAT(tags_in(dir.path()), ElementsAre("2", "3"));
+  EXPECT_EQ(find_best(dir.path()), "2");
+  save("4", std::nullopt);
+  EXPECT_THAT(tags_in(dir.path()), ElementsAre("2", "4"));
+  save("5", 3.5); // of equals the oldest
+  EXPECT_THAT(tags_in(dir.path()), ElementsAre("2", "5"));
+  save("6", -1.0);
+  EXPECT_THAT(tags_in(dir.path()), ElementsAre("6"));
+  EXPECT_EQ(find_tag(dir.path(), "6").meta.score, -1.0);
+  save("7", 0.0);
+  EXPECT_THAT(tags_in(dir.path()), ElementsAre("6", "7"));
+  EXPECT_EQ(find_tag(dir.path(), "7").meta.score, 0.0);
+  // A torn one is no best one.
+  std::filesystem::remove(dir / "6/model_0_0_0.safetensors");
+  EXPECT_EQ(find_best(dir.path()), "7");
+  info.retention.best = false;
+  save("8", 1.0);
+  EXPECT_THAT(tags_in(dir.path()), ElementsAre("6", "8"));
 }
 
 struct Damage {

@@ -33,7 +33,7 @@ struct Scene {
   }
   SaveResult save(FileSystem& files) const {
     SaveInfo info;
-    info.num_kept_checkpoints = 1;
+    info.retention.newest = 1;
     return save_one(dir.path(), tag, model_2(), files, info);
   }
   // Which model the newest checkpoint holds: 1 or 2, 0 when it is neither.
@@ -75,7 +75,7 @@ TEST_P(Faults, ADeathAtAnyCallLeavesAWholeCheckpointAndTheNextSaveWorks) {
     ++(held == 1 ? old_held : new_held);
     // The next save finds its way, and nothing of the dead one stays.
     SaveInfo info;
-    info.num_kept_checkpoints = 1;
+    info.retention.newest = 1;
     FaultFileSystem good;
     save_one(scene.dir.path(), "next", Scene::model_2(), good, info);
     EXPECT_EQ(scene.held(), 2) << "call " << k;
@@ -91,6 +91,47 @@ TEST_P(Faults, ADeathAtAnyCallLeavesAWholeCheckpointAndTheNextSaveWorks) {
   }
   EXPECT_GT(old_held, 20);
   EXPECT_GT(new_held, 1);
+}
+
+// A run that is killed while it saves and goes on keeps what an unharmed one keeps.
+TEST(RetentionFaults, ADeathAtAnyCallCostsNeitherTheBestNorMarkedOnes) {
+  SaveInfo info;
+  info.retention = {.newest = 1, .every = 2, .best = true};
+  const auto save =
+      [&](const TemporaryDirectory& dir, const char* tag, double score, FileSystem& files) {
+        info.score = score;
+        save_one(dir.path(), tag, Scene::model_1(), files, info);
+      };
+  const std::vector<std::pair<const char*, double>> saves{{"a", 1.0}, {"b", 3.0}, {"c", 2.0}};
+  FaultFileSystem good;
+  int calls = 0;
+  {
+    const TemporaryDirectory dir;
+    for (const auto& [tag, score] : saves) {
+      save(dir, tag, score, good);
+    }
+    FaultFileSystem counting;
+    save(dir, "d", 4.0, counting);
+    calls = counting.calls();
+    // The best, the second save, and the fourth, which is the newest too.
+    ASSERT_EQ(tags_in(dir.path()), (std::vector<std::string>{"a", "b", "d"}));
+  }
+  ASSERT_GT(calls, 30);
+  for (int k = 0; k < calls; ++k) {
+    const TemporaryDirectory dir;
+    for (const auto& [tag, score] : saves) {
+      save(dir, tag, score, good);
+    }
+    FaultFileSystem files(Fault::kCrash, k);
+    EXPECT_THROW(save(dir, "d", 4.0, files), InjectedCrash) << "call " << k;
+    EXPECT_EQ(find_best(dir.path()), "a") << "call " << k;
+    EXPECT_TRUE(find_tag(dir.path(), "b").meta.for_good) << "call " << k;
+    save(dir, "d", 4.0, good);
+    const std::vector<std::string> tags = tags_in(dir.path());
+    EXPECT_EQ(tags, (std::vector<std::string>{"a", "b", "d"})) << "call " << k;
+    EXPECT_TRUE(find_tag(dir.path(), "b").meta.for_good) << "call " << k;
+    EXPECT_EQ(find_best(dir.path()), "a") << "call " << k;
+  }
 }
 
 TEST_P(Faults, AnErrorAtAnyCallIsReportedAndLeavesAWholeCheckpoint) {

@@ -92,6 +92,14 @@ const std::map<std::string, Example>& examples() {
        {{.skip_tracing = true, .trace_memory_usage = true},
         {.trace_execution_times = true, .trace_memory_usage = true},
         "trace_memory_usage"}},
+      {"operations exclude",
+       {{.ddp = true, .partition_mode = "operations", .tensor_parallel_degree = 2},
+        {.ddp = true, .partition_mode = "operations"},
+        "\"tensor_parallel_degree\" greater than 1"}},
+      {"contiguous needs operations",
+       {{.contiguous = false},
+        {.partition_mode = "operations", .contiguous = false},
+        "\"partition_mode\": \"operations\""}},
       {"tracing happens on the cpu",
        {{.trace_device = "gpu"}, {.trace_device = "cpu"}, "\"auto\""}},
       {"fp16 excludes bf16",
@@ -168,6 +176,25 @@ TEST(Couplings, BrokenAndKept) {
     // The same through the validator, from code and from JSON.
     EXPECT_THAT(error_of([&] { validate(example.broken); }), HasSubstr(example.says));
     EXPECT_THAT(parse_error(to_json(example.broken)), HasSubstr(example.says));
+  }
+}
+
+TEST(Couplings, OperationsNameEveryKeyThatTheyExclude) {
+  const std::vector<std::pair<Config, std::string>> configs = {
+      {{.auto_partition = false, .default_partition = 0}, "\"auto_partition\": false"},
+      {{.skip_tracing = true}, "skip_tracing"},
+      {{.partition_file = "p.json", .load_partition = true}, "load_partition"},
+      {{.trace_memory_usage = true}, "trace_memory_usage"},
+      {{.delayed_parameter_initialization = true}, "delayed_parameter_initialization"},
+      {{.static_mode = true}, "static_mode"},
+      {{.fp16 = true}, "fp16"},
+      {{.bf16 = true}, "bf16"},
+      {{.checkpoint_attentions = true}, "checkpoint_attentions"},
+      {{.offload_activations = true}, "offload_activations"}};
+  for (auto [config, key] : configs) {
+    EXPECT_NO_THROW(validate(config)) << key;
+    config.partition_mode = "operations";
+    EXPECT_THAT(error_of([&, c = config] { validate(c); }), HasSubstr("excludes " + key));
   }
 }
 

@@ -66,9 +66,8 @@ TEST(Keys, EveryDocumentedParameterIsKnownWithItsDefault) {
   }
   EXPECT_EQ(find_key("partitions"), find_key("pipeline_parallel_degree"));
   EXPECT_EQ(find_key("_prescaled_batch"), find_key("prescaled_batch"));
-  for (const char* name : {"contiguous", "horovod"}) {
-    EXPECT_EQ(find_key(name)->status, Status::kRefused) << name;
-  }
+  EXPECT_EQ(find_key("contiguous")->status, Status::kAvailable);
+  EXPECT_EQ(find_key("horovod")->status, Status::kRefused);
   EXPECT_EQ(find_key("no_such_key"), nullptr);
 }
 
@@ -216,6 +215,7 @@ TEST(Keys, BoundsOfNumbersAndTexts) {
       {"tensor_parallel_kind", "\"2d\"", "\"3d\"", "\"1d\" or \"2d\""},
       {"placement_strategy", "\"PTD\"", "\"DDP\"", "\"cluster\", \"spread\""},
       {"same_node_backend", "\"shm\"", "\"tcp\"", "\"shm\""},
+      {"random", "\"layout_independent\"", "\"philox\"", "\"by_task\" or \"layout_independent\""},
       {"trace_device", "\"cpu\"", "\"tpu\"", "\"cpu\""},
       {"partition_file", "\"p.json\"", "\"\"", "a text that is not empty"},
   };

@@ -442,25 +442,28 @@ TEST(Sampler, ErrorsAreClear) {
   EXPECT_THAT(
       message_of<CheckpointError>([] { sampler_state_from_json(R"({"epoch": 1})"); }),
       HasSubstr("sampler state: field 'index' is missing"));
-  EXPECT_EQ(count_samples(65, 64, "x"), 1);
-  EXPECT_EQ(count_samples(129, 64, "x"), 2);
+  EXPECT_EQ(count_samples(65, {64, 65}, "x"), 1);
+  EXPECT_EQ(count_samples(128, {64, 65}, "x"), 1);
+  EXPECT_EQ(count_samples(129, {64, 65}, "x"), 2);
+  EXPECT_EQ(count_samples(128, {64, 64}, "x"), 2);
   EXPECT_THAT(
-      message_of<ConfigError>([] { count_samples(64, 64, "train.tokens"); }),
+      message_of<ConfigError>([] {
+        count_samples(64, {64, 65}, "train.tokens");
+      }),
       AllOf(HasSubstr("train.tokens has 64"), HasSubstr("needs 65")));
 }
 
-TEST_F(Data, TargetsAreTheNextTokens) {
+TEST_F(Data, WindowsAreRunsOfTokens) {
   std::vector<std::int32_t> tokens(21);
   for (int i = 0; i < 21; ++i) {
     tokens[i] = 100 + i;
   }
   write_token_file(path("a"), tokens, 200);
   const TokenDataset dataset(path("a"));
-  ASSERT_EQ(count_samples(dataset.size(), 5, "a"), 4);
-  const Batch batch = load_batch(dataset, {3, 0}, 5);
+  ASSERT_EQ(count_samples(dataset.size(), {5, 6}, "a"), 4);
   EXPECT_TRUE(torch::equal(
-      batch.ids, torch::tensor({{115, 116, 117, 118, 119}, {100, 101, 102, 103, 104}}, at::kLong)));
-  EXPECT_TRUE(torch::equal(batch.targets, batch.ids + 1));
+      load_windows(dataset, {3, 0}, {5, 6}),
+      torch::tensor({{115, 116, 117, 118, 119, 120}, {100, 101, 102, 103, 104, 105}}, at::kLong)));
 }
 
 } // namespace

@@ -5,9 +5,9 @@
 
 #include "tessera/nn/layers/transformer_layer.h"
 
-#include "live_bytes.h"
 #include "plain_transformer.h"
 #include "ranks.h"
+#include "tests/support/live_bytes.h"
 
 namespace tessera::testing {
 namespace {

@@ -11,8 +11,8 @@
 #include "tessera/nn/layers/attend.h"
 #include "tessera/nn/layers/flash_attention_layer.h"
 
-#include "live_bytes.h"
 #include "ranks.h"
+#include "tests/support/live_bytes.h"
 
 namespace tessera::testing {
 namespace {

@@ -5,7 +5,7 @@
 #include "tessera/recompute/attentions.h"
 
 #include "layer_comparison.h"
-#include "live_bytes.h"
+#include "tests/support/live_bytes.h"
 
 namespace tessera::testing {
 namespace {

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "cli/plan/run_trials.h"
-#include "models/data/prepare.h"
+#include "models/data/data_folder.h"
 #include "models/data/token_file.h"
 
 namespace tessera::cli {

@@ -65,6 +65,23 @@ TEST(Description, ReadsAModel) {
   EXPECT_THAT(read.measured_degrees("t4"), testing::ElementsAre(1));
 }
 
+TEST(Description, AModelWithoutSecondsIsOneOfSizes) {
+  json value = model();
+  for (json& layer : value["layers"]) {
+    layer.erase("forward_seconds_per_sample");
+    layer["output_elements_per_sample"] = 64;
+  }
+  EXPECT_THAT(refusal_of_model(value), HasSubstr("vocabulary_size"));
+  value["vocabulary_size"] = 32;
+  value["gated_feed_forward"] = true;
+  const auto read = model_from_json(value.dump(), "m.json");
+  ASSERT_NE(read.sized(), nullptr);
+  EXPECT_TRUE(read.sized()->gated_feed_forward);
+  EXPECT_THAT(read.measured_degrees("any"), testing::ElementsAre(1, 2));
+  value["layers"][0]["output_elements_per_sample"] = 65;
+  EXPECT_THAT(refusal_of_model(value), HasSubstr("write a multiple of sequence_length, 16"));
+}
+
 TEST(Description, ReadsACluster) {
   const auto read = cluster_from_json(cluster().dump(), "c.json");
   EXPECT_EQ(read.device_count(), 6);

@@ -64,6 +64,36 @@ TEST(PriceTable, ErrorsNameTheLine) {
   EXPECT_THAT(refusal(""), HasSubstr("is empty"));
 }
 
+TEST(PriceTable, RowsMayHaveTheirOwnNodesAndBatch) {
+  const std::string head = "pp,dp,tp,mbs,layer_boundaries,nodes,global_batch,zero,recompute\n";
+  const PricedTable table = price_rows(
+      head + "1,4,1,1,[0;4],2,16,0,1\n1,2,1,1,[0;4],1,8,1,0\n",
+      "s.csv",
+      cost::small_model(4),
+      cost::small_cluster(2, 0));
+  ASSERT_EQ(table.rows.size(), 2u);
+  EXPECT_EQ(table.rows[0].microbatches, 4);
+  EXPECT_EQ(table.rows[1].microbatches, 4);
+  EXPECT_EQ(table.cell(table.rows[1], "nodes"), "1");
+  const cost::StageMemory& whole = table.rows[0].cost.stages[0].memory;
+  EXPECT_EQ(table.rows[1].cost.stages[0].memory.optimizer, whole.optimizer / 2);
+  EXPECT_THAT(refusal(head + "1,4,1,1,[0;4],3,16,0,1\n"), HasSubstr("write 1 to 2"));
+  EXPECT_THAT(refusal(head + "1,4,1,1,[0;4],2,16,2,1\n"), HasSubstr("zero: found \"2\""));
+}
+
+TEST(PriceTable, AStageWithoutLayersDoesNotRun) {
+  const std::string out = priced("pp,dp,tp,mbs,layer_boundaries\n2,2,1,1,[0;4;4]\n");
+  EXPECT_THAT(out, HasSubstr("\n2,2,1,1,[0;4;4],inf,inf\n"));
+  EXPECT_THAT(
+      refusal("pp,dp,tp,mbs,layer_boundaries\n2,2,1,1,[0;3;3]\n"), HasSubstr("s.csv: line 2"));
+}
+
+TEST(PriceTable, MeasuredSecondsHoldForOneLengthOfSamples) {
+  EXPECT_THAT(
+      refusal("pp,dp,tp,mbs,layer_boundaries,sequence\n1,4,1,1,[0;4],128\n"),
+      HasSubstr("measured at one length"));
+}
+
 TEST(Spearman, IsTheCorrelationOfRanks) {
   EXPECT_DOUBLE_EQ(spearman({1, 2, 3}, {10, 20, 1000}), 1);
   EXPECT_DOUBLE_EQ(spearman({1, 2, 3}, {3, 2, 1}), -1);

@@ -1,0 +1,39 @@
+#include "models/objectives/objective.h"
+
+#include "tessera/base/error.h"
+
+#include "models/objectives/kinds.h"
+
+namespace tessera::models {
+
+namespace {
+
+struct Chooser {
+  const TokenTable& table;
+  std::int64_t sequence;
+
+  std::unique_ptr<Objective> operator()(const GptOptions&) const {
+    return causal_objective(table, sequence);
+  }
+  std::unique_ptr<Objective> operator()(const DecoderOptions&) const {
+    return causal_objective(table, sequence);
+  }
+  std::unique_ptr<Objective> operator()(const BertOptions& options) const {
+    return masked_objective(options, table, sequence);
+  }
+  std::unique_ptr<Objective> operator()(const T5Options& options) const {
+    return span_corruption_objective(options, table, sequence);
+  }
+  std::unique_ptr<Objective> operator()(const NcfOptions&) const {
+    throw ConfigError("a model of the family ncf learns from pairs of users and items, not texts");
+  }
+};
+
+} // namespace
+
+std::unique_ptr<Objective>
+make_objective(const Options& options, const TokenTable& table, std::int64_t sequence) {
+  return std::visit(Chooser{table, sequence}, options);
+}
+
+} // namespace tessera::models

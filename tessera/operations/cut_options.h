@@ -1,0 +1,22 @@
+#pragma once
+
+#include <vector>
+
+namespace tessera::operations {
+
+/// What is balanced between the parts.
+enum class Balance {
+  kVariables, // the bytes of variables
+  kWork // the number of variables and the number (where measured, the seconds) of operations
+};
+
+struct CutOptions {
+  int parts = 1;
+  Balance balance = Balance::kVariables;
+  /// Every part is connected, unless the graph is not.
+  bool contiguous = true;
+  /// By variable, the part that has it already; empty: none has.
+  std::vector<int> part_of_variable = {};
+};
+
+} // namespace tessera::operations

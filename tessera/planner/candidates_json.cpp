@@ -1,0 +1,87 @@
+#include "tessera/planner/candidates_json.h"
+
+#include "tessera/base/choice.h"
+#include "tessera/base/json/parse.h"
+#include "tessera/planner/decision.h"
+
+namespace tessera::planner {
+
+namespace {
+
+OrderedJson stage_of(const cost::Strategy& strategy, const cost::StageCost& stage, std::size_t k) {
+  return {
+      {"first_layer", strategy.boundaries[k]},
+      {"layers", strategy.boundaries[k + 1] - strategy.boundaries[k]},
+      {"needed_bytes", stage.needed_bytes},
+      {"device_bytes", stage.device_bytes},
+      {"memory_bytes",
+       {{"weights", stage.memory.weights},
+        {"gradients", stage.memory.gradients},
+        {"optimizer", stage.memory.optimizer},
+        {"activations", stage.memory.activations},
+        {"working", stage.memory.working},
+        {"logits", stage.memory.logits}}}};
+}
+
+OrderedJson strategy_of(const Candidate& candidate, const cost::DescribedModel& model) {
+  const cost::Strategy& strategy = candidate.strategy;
+  const cost::StrategyCost& cost = candidate.cost;
+  const auto reason = not_runnable(candidate, model);
+  OrderedJson stages = OrderedJson::array();
+  for (std::size_t k = 0; k < cost.stages.size(); ++k) {
+    stages.push_back(stage_of(strategy, cost.stages[k], k));
+  }
+  OrderedJson json;
+  json["seconds"] = candidate.seconds();
+  json["simulated_seconds"] =
+      candidate.simulated_seconds > 0 ? OrderedJson(candidate.simulated_seconds) : OrderedJson();
+  json["estimated_seconds"] = cost.seconds;
+  json["estimated_parts"] = {
+      {"compute", cost.compute_seconds},
+      {"tensor", cost.tensor_seconds},
+      {"bubble", cost.bubble_seconds},
+      {"shared_cores", cost.shared_cores_seconds},
+      {"transfer", cost.transfer_seconds},
+      {"gradient", cost.gradient_seconds},
+      {"optimizer", cost.optimizer_seconds}};
+  json["needed_bytes"] = cost.needed_bytes();
+  json["runnable"] = !reason.has_value();
+  json["not_runnable_because"] = reason ? OrderedJson(*reason) : OrderedJson();
+  json["pipeline_parallel_degree"] = strategy.pp;
+  json["tensor_parallel_degree"] = strategy.tp;
+  json["reduced_data_parallel_degree"] = strategy.dp;
+  json["distribution"] = std::string(text_of(strategy.distribution));
+  json["same_samples"] = strategy.same_samples;
+  json["microbatch_size"] = strategy.microbatch_size;
+  json["microbatches"] = strategy.microbatches(model.global_batch_size);
+  json["placement"] = strategy.placement;
+  json["schedule"] = std::string(text_of(strategy.schedule));
+  json["activation_checkpointing"] = strategy.activation_checkpointing;
+  json["shard_optimizer_state"] = strategy.shard_optimizer_state;
+  json["device_of_rank"] = strategy.device_of_rank;
+  json["node_order"] = candidate.node_order;
+  json["stages"] = std::move(stages);
+  return json;
+}
+
+} // namespace
+
+std::string to_json(
+    const SearchResult& result,
+    const cost::DescribedModel& model,
+    const cost::Cluster& cluster) {
+  OrderedJson strategies = OrderedJson::array();
+  for (const Candidate& candidate : result.best) {
+    strategies.push_back(strategy_of(candidate, model));
+  }
+  OrderedJson json;
+  json["model"] = model.name;
+  json["cluster"] = cluster.name;
+  json["global_batch_size"] = model.global_batch_size;
+  json["considered"] = result.considered;
+  json["interrupted"] = result.interrupted;
+  json["strategies"] = std::move(strategies);
+  return indented(json, 2) + "\n";
+}
+
+} // namespace tessera::planner

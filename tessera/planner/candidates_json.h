@@ -1,0 +1,17 @@
+#pragma once
+
+#include <string>
+
+#include "tessera/planner/candidate.h"
+
+namespace tessera::planner {
+
+/// Returns the strategies of a search for programs: one object with `model`, `cluster`,
+/// `global_batch_size`, `considered`, `interrupted` and the list `strategies`, fastest first.
+/// docs/planner.md lists the fields. Units: seconds and bytes.
+std::string to_json(
+    const SearchResult& result,
+    const cost::DescribedModel& model,
+    const cost::Cluster& cluster);
+
+} // namespace tessera::planner

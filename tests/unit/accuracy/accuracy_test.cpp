@@ -1,0 +1,32 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "bench/planner/accuracy_limits.h"
+
+namespace tessera::bench {
+namespace {
+
+TEST(Accuracy, PublishedRunsArePricedAsWellAsWhenTheLimitsWereSet) {
+  const std::vector<PublishedRuns> all = published_runs(PUBLISHED_RUNS, {});
+  std::size_t runs = 0;
+  for (const PublishedRuns& one : all) {
+    runs += one.table.rows.size();
+  }
+  EXPECT_EQ(runs, 1621u + 209u); // twenty contradict themselves, seven are in 8 bits
+  EXPECT_THAT(broken_limits(all, accuracy_limits()), testing::IsEmpty());
+}
+
+TEST(Accuracy, EveryLimitIsOfRunsThatAreThere) {
+  const std::vector<PublishedRuns> all = published_runs(PUBLISHED_RUNS, {});
+  for (const AccuracyLimits& limit : accuracy_limits()) {
+    bool found = false;
+    for (const PublishedRuns& one : all) {
+      found |=
+          one.name == limit.runs && (limit.nodes == 0 || one.node_counts().count(limit.nodes) != 0);
+    }
+    EXPECT_TRUE(found) << limit.runs << " on " << limit.nodes;
+  }
+}
+
+} // namespace
+} // namespace tessera::bench
