@@ -288,6 +288,7 @@ void GradientReducer::launch(Bucket& bucket, bool zeros) {
     at::Tensor& gradient = parameter.tensor.mutable_grad();
     if (gradient.defined() && !gradient.is_sparse()) {
       parameter.travels = true;
+      parameter.mixed = parameter.mixed && !is_all_zero(gradient); // for `finish`: it is gone then
       gradient = at::Tensor();
     }
   }
@@ -317,6 +318,7 @@ void GradientReducer::hand_back(Bucket& bucket) {
       parameter.tensor.mutable_grad() = slice_of(bucket, i); // no copy back
       parameter.average = WeakGradient(parameter.tensor.grad().getIntrusivePtr());
     }
+    parameter.travels = false;
     parameter.grown = false; // the bucket held all of the gradient
     parameter.mixed = false;
   }

@@ -178,6 +178,7 @@ class GradientReducer : public GradientPart {
   }
   std::int64_t bucket_bytes() const;
   bool reduces_to_owner(at::ScalarType type) const;
+  static bool is_all_zero(const at::Tensor& gradient);
   void note_mixed(Parameter& parameter) const;
   void set_averages_aside();
   void notice_zeroed(Parameter& parameter);

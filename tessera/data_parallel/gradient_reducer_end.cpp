@@ -125,6 +125,7 @@ void GradientReducer::take_averages(const EndOfStep& end) {
     if (has_sparse) {
       add_sparse_average(parameter, sparse[i]);
     }
+    parameter.travels = false;
     changed = changed || (has_sparse && !parameter.by_itself);
     parameter.by_itself = parameter.by_itself || has_sparse;
   }

@@ -20,12 +20,12 @@ bool averages_stay_apart(int owner, double scale, int ranks) {
   return owner >= 0 || scale != 1.0 / ranks;
 }
 
-bool is_all_zero(const at::Tensor& gradient) {
+} // namespace
+
+bool GradientReducer::is_all_zero(const at::Tensor& gradient) {
   const at::Tensor values = gradient.is_sparse() ? gradient.coalesce().values() : gradient;
   return !values.ne(0).any().item<bool>();
 }
-
-} // namespace
 
 bool GradientReducer::shares() const {
   return std::any_of(parameters_.begin(), parameters_.end(), [](const Parameter& parameter) {
@@ -185,7 +185,7 @@ void GradientReducer::add_averages_back() {
 std::optional<std::string> GradientReducer::refused_addition() const {
   for (const Parameter& parameter : parameters_) {
     const at::Tensor& gradient = parameter.tensor.grad();
-    if (parameter.mixed && gradient.defined() && !is_all_zero(gradient)) {
+    if (parameter.mixed && (parameter.travels || (gradient.defined() && !is_all_zero(gradient)))) {
       return str(
           "rank ",
           world_.rank(),
