@@ -19,7 +19,7 @@ std::int64_t count(const std::vector<std::int64_t>& shape) {
   return elements;
 }
 
-// Of one name: all slices of one tensor, or one whole tensor.
+// The pieces stored under one name: either one whole tensor, or all slices of one.
 struct Pieces {
   std::vector<std::pair<const TensorRecord*, int>> records; // with rank
 };

@@ -26,7 +26,7 @@ namespace tessera::random {
 
 namespace {
 
-/// Whether this call draws, and from a stream.
+/// Returns the stream that this call draws from; nullptr where torch's own function is to run.
 Stream* stream_for(const at::Tensor& x, double probability, bool training) {
   const bool draws = training && probability > 0 && probability <= 1 && x.numel() > 0;
   return draws ? current() : nullptr;
@@ -81,22 +81,30 @@ void refuse(const char* name, const at::Tensor& x, double probability, bool trai
   }
 }
 
-at::Tensor alpha(const at::Tensor& x, double probability, bool training) {
-  refuse("alpha_dropout", x, probability, training);
-  return at::native::alpha_dropout(x, probability, training);
+/// Is torch's own function where no stream is in force.
+template <
+    const char* kName,
+    typename Result,
+    typename Given,
+    Result (*kOfTorch)(Given, double, bool)>
+Result refused(Given x, double probability, bool training) {
+  refuse(kName, x, probability, training);
+  return kOfTorch(x, probability, training);
 }
-at::Tensor& alpha_in_place(at::Tensor& x, double probability, bool training) {
-  refuse("alpha_dropout_", x, probability, training);
-  return at::native::alpha_dropout_(x, probability, training);
+
+template <const char* kName, at::Tensor (*kOfTorch)(const at::Tensor&, double, bool)>
+void refuse_in(torch::Library& kernels) {
+  kernels.impl(kName, &refused<kName, at::Tensor, const at::Tensor&, kOfTorch>);
 }
-at::Tensor alpha_by_channel(const at::Tensor& x, double probability, bool training) {
-  refuse("feature_alpha_dropout", x, probability, training);
-  return at::native::feature_alpha_dropout(x, probability, training);
+template <const char* kName, at::Tensor& (*kOfTorch)(at::Tensor&, double, bool)>
+void refuse_in_place_in(torch::Library& kernels) {
+  kernels.impl(kName, &refused<kName, at::Tensor&, at::Tensor&, kOfTorch>);
 }
-at::Tensor& alpha_by_channel_in_place(at::Tensor& x, double probability, bool training) {
-  refuse("feature_alpha_dropout_", x, probability, training);
-  return at::native::feature_alpha_dropout_(x, probability, training);
-}
+
+constexpr char kAlpha[] = "alpha_dropout";
+constexpr char kAlphaInPlace[] = "alpha_dropout_";
+constexpr char kAlphaByChannel[] = "feature_alpha_dropout";
+constexpr char kAlphaByChannelInPlace[] = "feature_alpha_dropout_";
 
 std::unique_ptr<torch::Library> kernels_of(c10::DispatchKey key) {
   auto made = std::make_unique<torch::Library>(
@@ -105,14 +113,14 @@ std::unique_ptr<torch::Library> kernels_of(c10::DispatchKey key) {
   made->impl("dropout_", &dropped_in_place);
   made->impl("feature_dropout", &dropped_by_channel);
   made->impl("feature_dropout_", &dropped_by_channel_in_place);
-  made->impl("alpha_dropout", &alpha);
-  made->impl("alpha_dropout_", &alpha_in_place);
-  made->impl("feature_alpha_dropout", &alpha_by_channel);
-  made->impl("feature_alpha_dropout_", &alpha_by_channel_in_place);
+  refuse_in<kAlpha, at::native::alpha_dropout>(*made);
+  refuse_in_place_in<kAlphaInPlace, at::native::alpha_dropout_>(*made);
+  refuse_in<kAlphaByChannel, at::native::feature_alpha_dropout>(*made);
+  refuse_in_place_in<kAlphaByChannelInPlace, at::native::feature_alpha_dropout_>(*made);
   return made;
 }
 
-/// Where the default generator stands. Equal numbers: nobody drew in between.
+/// Returns a hash of the default generator's state: nobody drew between two equal ones.
 std::uint64_t position() {
   static const at::Generator instance = at::detail::getDefaultCPUGenerator();
   auto* generator = at::check_generator<at::CPUGeneratorImpl>(instance);
@@ -142,8 +150,8 @@ OtherNumbersWatch::OtherNumbersWatch(bool active) : active_(active) {
 }
 
 void OtherNumbersWatch::finish(const std::string& who) const {
-  static std::atomic<bool> told{false};
-  if (!active_ || position() == before_ || told.exchange(true)) {
+  static std::atomic<bool> warned{false};
+  if (!active_ || position() == before_ || warned.exchange(true)) {
     return;
   }
   log::warning(str(

@@ -21,7 +21,7 @@ namespace {
 
 using model::ModelCore;
 
-/// What this rank is seen to do meanwhile.
+/// Publishes what this rank does while the object lives, for the diagnostics of other ranks.
 class Doing {
  public:
   Doing(const train::StepEngine& engine, const std::string& what) : engine_(engine) {
@@ -37,7 +37,8 @@ class Doing {
   const train::StepEngine& engine_;
 };
 
-// A parameter of another model would be missing in both models' checkpoints.
+// Throws where the optimizer is another model's: its parameters would be missing in the checkpoints
+// of both models.
 void check_belongs(const ModelCore& model, const DistributedOptimizer& optimizer) {
   const ModelCore& of = optimizer.model();
   if (&of != &model) {
@@ -78,7 +79,8 @@ checkpoint::Subject subject_of(const ModelCore& model, DistributedOptimizer* opt
       model.shards() == nullptr ? nullptr : &model.shards()->parameters()};
 }
 
-/// Returns what was passed over.
+/// Loads model, optimizer and random state. Returns the names that the checkpoint and the model do
+/// not both have, which only `strict` false allows.
 std::set<std::string> apply(
     ModelCore& model,
     DistributedOptimizer* optimizer,
@@ -142,6 +144,39 @@ Saved save_checkpoint(
   return begin_save(model, optimizer, directory, tag, options, Writes::kHere)->finish();
 }
 
+/// Loads into a partitioned model. Collective over the world.
+/// Throws: CheckpointError on every rank when one of them cannot load.
+void load_opened(
+    ModelCore& model,
+    DistributedOptimizer* optimizer,
+    const checkpoint::Opened& opened,
+    const LoadOptions& options) {
+  const Context& context = model.context();
+  std::optional<std::string> error;
+  std::set<std::string> passed_over;
+  if (model.shards() != nullptr) {
+    model.shards()->before_writing();
+  }
+  try {
+    passed_over = apply(model, optimizer, opened, options);
+  } catch (...) {
+    error =
+        str("rank ", context.world->rank(), ": ", runtime::message_of(std::current_exception()));
+  }
+  if (model.shards() != nullptr) {
+    model.shards()->after_writing();
+  }
+  throw_first_problem<CheckpointError>(*context.world, context.group(Group::kWorld), error);
+  if (options.strict) {
+    return;
+  }
+  passed_over = all_problems(*context.world, context.group(Group::kWorld), std::move(passed_over));
+  if (!passed_over.empty() && context.world->rank() == 0) {
+    log::warning(
+        listed(str("the checkpoint ", opened.from->path(), " was loaded but for:"), passed_over));
+  }
+}
+
 std::optional<Loaded> load_checkpoint(
     ModelCore& model,
     DistributedOptimizer* optimizer,
@@ -158,30 +193,7 @@ std::optional<Loaded> load_checkpoint(
   }
   const Loaded loaded = opened->loaded;
   model.on_partition([&model, optimizer, opened = std::move(*opened), options] {
-    const Context& context = model.context();
-    std::optional<std::string> error;
-    std::set<std::string> passed_over;
-    if (model.shards() != nullptr) {
-      model.shards()->before_writing();
-    }
-    try {
-      passed_over = apply(model, optimizer, opened, options);
-    } catch (...) {
-      error =
-          str("rank ", context.world->rank(), ": ", runtime::message_of(std::current_exception()));
-    }
-    if (model.shards() != nullptr) {
-      model.shards()->after_writing();
-    }
-    throw_first_problem<CheckpointError>(*context.world, context.group(Group::kWorld), error);
-    if (!options.strict) {
-      passed_over =
-          all_problems(*context.world, context.group(Group::kWorld), std::move(passed_over));
-      if (!passed_over.empty() && context.world->rank() == 0) {
-        log::warning(listed(
-            str("the checkpoint ", opened.from->path(), " was loaded but for:"), passed_over));
-      }
-    }
+    load_opened(model, optimizer, opened, options);
   });
   return loaded;
 }

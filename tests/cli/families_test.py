@@ -4,23 +4,15 @@
 Every family that `tessera train` trains: one process and 2 x 2 ranks of pipeline and tensor
 parallelism have the same losses, and their checkpoints continue a prompt with the same text.
 """
-import glob
 import json
 import os
-import subprocess
-import sys
 import tempfile
 
-PROGRAM, REPOSITORY = sys.argv[1:]
+from jobs import PROGRAM, call, furthest, prepare_data, train
+
 STEPS = 5
 TYPES = {"llama-tiny": "llama", "gptj-tiny": "gptj", "gpt-neo-tiny": "gpt_neo",
          "gpt-neox-tiny": "gpt_neox"}
-
-
-def call(*command):
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 def run(model, options, name, degrees):
@@ -36,28 +28,21 @@ def run(model, options, name, degrees):
         "checkpoint": {"directory": name, "every": STEPS, "full": True},
         "steps": STEPS,
     }
-    with open(name + ".json", "w", encoding="utf-8") as file:
-        json.dump(job, file)
-    call(PROGRAM, "launch", "-n", str(pipeline * tensor), "--", PROGRAM, "train", name + ".json",
-         "--log", name + ".jsonl")
-    with open(name + ".jsonl", encoding="utf-8") as file:
-        records = [json.loads(line) for line in file]
-    found = [record["loss"] for record in records if record["type"] == "step"]
+    found = train(name, job, pipeline * tensor)
     assert len(found) == STEPS and found[-1] < found[0], (name, found)
     return found, f"{name}/step_{STEPS}"
 
 
 with tempfile.TemporaryDirectory() as work:
     os.chdir(work)
-    call(PROGRAM, "data", "prepare", "--output", "data", "--vocab-size", "400", "--text",
-         REPOSITORY + "/README.md", *sorted(glob.glob(REPOSITORY + "/docs/*.md")))
+    prepare_data()
     for model, kind in TYPES.items():
         options = {"flash_attention": True} if model == "gpt-neo-tiny" else {}
         alone, one = run(model, options, model + "_alone", (1, 1))
         divided, four = run(model, options, model + "_divided", (2, 2))
-        furthest = max(abs(a - b) / abs(b) for a, b in zip(divided, alone))
-        print(f"{model}: 2 x 2 ranks beside one: {furthest:.1e}")
-        assert furthest < 1e-4, (model, alone, divided)
+        apart = furthest(divided, alone)
+        print(f"{model}: 2 x 2 ranks beside one: {apart:.1e}")
+        assert apart < 1e-4, (model, alone, divided)
         texts = []
         for folder in one, four:
             with open(folder + "/config.json", encoding="utf-8") as file:

@@ -7,22 +7,16 @@ also when the job is stopped and resumed. FOLDER/best is that one wherever weigh
 import glob
 import json
 import os
-import subprocess
-import sys
 import tempfile
 
-PROGRAM, REPOSITORY = sys.argv[1:]
+import jobs
+from jobs import PROGRAM, REPOSITORY, call, log_of
+
 STEPS, KEEP, EVERY, SEQUENCE = 8, 2, 3, 16
 
 
-def call(*command, status=0):
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == status, (command, done.returncode, done.stdout, done.stderr)
-    return done.stdout if status == 0 else done.stdout + done.stderr
-
-
-def write(name, **checkpoint):
-    job = {
+def job_of(name, **checkpoint):
+    return {
         "parallel": {"microbatches": 2, "timeout_seconds": 60, "seed": 3},
         "model": {"name": "gpt-tiny"},
         "data": {"directory": "data", "sequence": SEQUENCE, "batch": 8},
@@ -34,14 +28,10 @@ def write(name, **checkpoint):
         "validation": {"every": 1, "batches": 1},
         "steps": STEPS,
     }
-    with open(name + ".json", "w", encoding="utf-8") as file:
-        json.dump(job, file)
-    return name + ".json"
 
 
-def train(name, *options):
-    call(PROGRAM, "launch", "-n", "1", "--", PROGRAM, "train", name + ".json", "--log",
-         name + ".jsonl", *options)
+def train(job, *options):
+    jobs.train(job["checkpoint"]["directory"], job, 1, *options)
 
 
 def expected(losses):
@@ -58,20 +48,17 @@ with tempfile.TemporaryDirectory() as work:
     os.chdir(work)
     call(PROGRAM, "data", "prepare", "--output", "data", "--vocab-size", "400", "--text",
          *sorted(glob.glob(REPOSITORY + "/docs/*.md")))
-    write("whole")
-    train("whole")
-    with open("whole.jsonl", encoding="utf-8") as file:
-        records = [json.loads(line) for line in file]
-    found = {record["step"]: record["loss"] for record in records if record["type"] == "validation"}
+    train(job_of("whole"))
+    found = {record["step"]: record["loss"] for record in log_of("whole", "validation")}
     wanted, lowest = expected(found)
     print("validation losses", found, "stay", sorted(wanted))
     assert len(found) == STEPS and kept("whole") == wanted, (kept("whole"), wanted)
     assert lowest not in {*range(STEPS - KEEP + 1, STEPS + 1)}, "the best must not be new anyhow"
 
-    write("stopped")
-    train("stopped", "--steps", "4")
-    train("stopped", "--resume", "--steps", "5")
-    train("stopped", "--resume")
+    stopped = job_of("stopped")
+    train(stopped, "--steps", "4")
+    train(stopped, "--resume", "--steps", "5")
+    train(stopped, "--resume")
     assert kept("stopped") == wanted, (kept("stopped"), wanted)
 
     shown = json.loads(call(PROGRAM, "checkpoint", "show", "whole", "--json"))
@@ -89,24 +76,20 @@ with tempfile.TemporaryDirectory() as work:
     call(PROGRAM, "export", "whole/best", "exported")
 
     # Written beside training, the same checkpoints hold the same states.
-    write("background", background=True)
-    train("background", "--steps", "5")
-    train("background", "--resume")
+    background = job_of("background", background=True)
+    train(background, "--steps", "5")
+    train(background, "--resume")
     assert kept("background") == wanted, (kept("background"), wanted)
     others = json.loads(call(PROGRAM, "checkpoint", "show", "background", "--json"))
     assert [one["state_hash"] for one in others] == [one["state_hash"] for one in shown]
     assert [one["score"] for one in others] == [one["score"] for one in shown]
 
-    write("plain", keep_every=0, keep_best=False)
-    train("plain")
+    plain = job_of("plain", keep_every=0, keep_best=False)
+    train(plain)
     assert kept("plain") == {STEPS - 1, STEPS}, kept("plain")
-    with open("plain.json", encoding="utf-8") as file:
-        plain = json.load(file)
     plain["validation"]["every"] = 0
     plain["checkpoint"]["directory"] = "unscored"
-    with open("unscored.json", "w", encoding="utf-8") as file:
-        json.dump(plain, file)
-    train("unscored", "--steps", "1")
+    train(plain, "--steps", "1")
     assert "has a validation loss" in call(PROGRAM, "export", "unscored/best", "x", status=2)
     for setting in ("validation.every=0", "validation.every=3"):
         said = call(PROGRAM, "train", "whole.json", "--check", "--set", setting, "--set",

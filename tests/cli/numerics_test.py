@@ -6,21 +6,14 @@ validation over replicas, activation checkpointing, bf16, fp16 and moments in by
 sharded optimizer state, sharded replicas, delayed
 parameters on one rank and on two. Weight decay, which is for matrices alone.
 """
-import glob
 import json
 import os
 import struct
-import subprocess
-import sys
 import tempfile
 
-PROGRAM, REPOSITORY = sys.argv[1:]
+from jobs import PROGRAM, REPOSITORY, call, furthest, log_of, prepare_data, train, write_job
+
 STEPS = 12
-
-
-def call(*command):
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def losses(name, ranks, parallel=None, data=None, **others):
@@ -34,13 +27,7 @@ def losses(name, ranks, parallel=None, data=None, **others):
         "steps": STEPS,
         **others,
     }
-    with open(name + ".json", "w", encoding="utf-8") as file:
-        json.dump(job, file)
-    call(PROGRAM, "launch", "-n", str(ranks), "--", PROGRAM, "train", name + ".json", "--log",
-         name + ".jsonl")
-    with open(name + ".jsonl", encoding="utf-8") as file:
-        records = [json.loads(line) for line in file]
-    found = [record["loss"] for record in records if record["type"] == "step"]
+    found = train(name, job, ranks)
     assert len(found) == STEPS and found[-1] < 0.97 * found[0], (name, found)
     return found
 
@@ -49,22 +36,13 @@ def cut_and_resumed(name):
     """The losses of a job of `losses` that is ended after seven steps and gone on from."""
     with open(name + ".json", encoding="utf-8") as file:
         job = {**json.load(file), "checkpoint": {"directory": name + "_cut"}}
-    with open(name + "_cut.json", "w", encoding="utf-8") as file:
-        json.dump(job, file)
-    command = (PROGRAM, "launch", "-n", "2", "--", PROGRAM, "train", name + "_cut.json", "--log",
-               name + "_cut.jsonl")
-    call(*command, "--steps", "7")
-    call(*command, "--resume")
-    with open(name + "_cut.jsonl", encoding="utf-8") as file:
-        records = [json.loads(line) for line in file]
-    return [record["loss"] for record in records if record["type"] == "step"]
+    train(name + "_cut", job, 2, "--steps", "7")
+    return train(name + "_cut", job, 2, "--resume")
 
 
 def validated(name):
     """The losses of validation in a run's log."""
-    with open(name + ".jsonl", encoding="utf-8") as file:
-        return [record["loss"] for record in map(json.loads, file)
-                if record["type"] == "validation"]
+    return [record["loss"] for record in log_of(name, "validation")]
 
 
 def tensors_after_a_step(name, **optimizer):
@@ -78,9 +56,7 @@ def tensors_after_a_step(name, **optimizer):
         "checkpoint": {"directory": name, "full": True},
         "steps": 1,
     }
-    with open(name + ".json", "w", encoding="utf-8") as file:
-        json.dump(job, file)
-    call(PROGRAM, "launch", "-n", "2", "--", PROGRAM, "train", name + ".json")
+    call(PROGRAM, "launch", "-n", "2", "--", PROGRAM, "train", write_job(name, job))
     with open(name + "/step_1/model.safetensors", "rb") as file:
         (size,) = struct.unpack("<Q", file.read(8))
         header = json.loads(file.read(size))
@@ -89,15 +65,9 @@ def tensors_after_a_step(name, **optimizer):
             for name, entry in header.items() if name != "__metadata__"}
 
 
-def furthest(got, wanted):
-    """Largest relative difference of a step's loss."""
-    return max(abs(a - b) / abs(b) for a, b in zip(got, wanted))
-
-
 with tempfile.TemporaryDirectory() as work:
     os.chdir(work)
-    call(PROGRAM, "data", "prepare", "--output", "data", "--vocab-size", "400", "--text",
-         REPOSITORY + "/README.md", *sorted(glob.glob(REPOSITORY + "/docs/*.md")))
+    prepare_data()
     plain = losses("plain", 2)
 
     halves = furthest(losses("halves", 2, data={"batch": 4}, accumulation=2), plain)
@@ -147,8 +117,7 @@ with tempfile.TemporaryDirectory() as work:
     moved = losses("offloaded", 2, offloads, model=noisy, activation_checkpointing="each")
     print(f"activations offloaded beside kept: {furthest(moved, kept):.1e}")
     assert furthest(moved, kept) < 1e-6
-    with open("offloaded.jsonl", encoding="utf-8") as log:
-        steps = [record for record in map(json.loads, log) if record["type"] == "step"]
+    steps = log_of("offloaded", "step")
     assert steps and all(sum(step["offload_bytes"]) > 0 for step in steps), steps
 
     # One bf16 number is rounded by up to 2e-3; a loss is a mean over many. It was 2.5e-4.
@@ -176,9 +145,7 @@ with tempfile.TemporaryDirectory() as work:
     assert 1e-7 < divided < 1e-3
     high = {"init_scale": 2.0**19, "scale_window": 4, "delayed_shift": 1}
     late = losses("fp16_high", 2, precision="fp16", loss_scale=high, bad_steps={"most_skipped": 0})
-    with open("fp16_high.jsonl", encoding="utf-8") as file:
-        records = [json.loads(line) for line in file]
-    steps = [record for record in records if record["type"] == "step"]
+    steps = log_of("fp16_high", "step")
     left_out = [record for record in steps if record.get("skipped")]
     assert left_out and all("overflow in fp16" in record["skipped"] for record in left_out), steps
     scale = 2.0**19

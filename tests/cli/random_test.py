@@ -4,14 +4,11 @@
 A job with dropout and "random": "layout_independent" beside the same job on one rank: pipelines,
 fast mode, replicas, sharded replicas, tensor parallelism and a mesh have its losses.
 """
-import glob
-import json
 import os
-import subprocess
-import sys
 import tempfile
 
-PROGRAM, REPOSITORY = sys.argv[1:]
+from jobs import furthest, prepare_data, train
+
 STEPS = 6
 LAYOUTS = {
     "pipeline": {"pipeline_parallel_degree": 2, "microbatches": 4},
@@ -25,11 +22,6 @@ LAYOUTS = {
 }
 
 
-def call(*command):
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
 def losses(name, ranks, parallel):
     """The loss of each step of the job under these keys."""
     job = {
@@ -40,25 +32,14 @@ def losses(name, ranks, parallel):
         "optimizer": {"learning_rate": 2e-3, "warmup_steps": 2},
         "steps": STEPS,
     }
-    with open(name + ".json", "w", encoding="utf-8") as file:
-        json.dump(job, file)
-    call(PROGRAM, "launch", "-n", str(ranks), "--", PROGRAM, "train", name + ".json", "--log",
-         name + ".jsonl")
-    with open(name + ".jsonl", encoding="utf-8") as file:
-        records = [json.loads(line) for line in file]
-    found = [record["loss"] for record in records if record["type"] == "step"]
+    found = train(name, job, ranks)
     assert len(found) == STEPS, (name, found)
     return found
 
 
-def furthest(found, wanted):
-    return max(abs(a - b) / abs(b) for a, b in zip(found, wanted))
-
-
 with tempfile.TemporaryDirectory() as work:
     os.chdir(work)
-    call(PROGRAM, "data", "prepare", "--output", "data", "--vocab-size", "400", "--text",
-         REPOSITORY + "/README.md", *sorted(glob.glob(REPOSITORY + "/docs/*.md")))
+    prepare_data()
     one = losses("one", 1, {"microbatches": 1})
     others = losses("others", 1, {"random": "by_task"})
     assert furthest(others, one) > 1e-3, (others, one)

@@ -10,20 +10,14 @@ import json
 import os
 import shutil
 import struct
-import subprocess
-import sys
 import tempfile
 
-PROGRAM, REPOSITORY = sys.argv[1:]
+import jobs
+from jobs import PROGRAM, REPOSITORY, call, log_of, prepare_data
+
 SEQUENCE, BATCH, BATCHES = 16, 8, 2
 DIVIDED = {"pipeline_parallel_degree": 2, "tensor_parallel_degree": 2, "ddp": True,
            "prescaled_batch": True}
-
-
-def call(*command, status=0):
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == status, (command, done.returncode, done.stdout, done.stderr)
-    return done.stdout if status == 0 else done.stdout + done.stderr
 
 
 def refused(*command, words, status=2):
@@ -44,21 +38,17 @@ def job_of(name, parallel, model, checkpoint, steps, rate):
     }
     if checkpoint:
         job["checkpoint"] = {"directory": name}
-    with open(name + ".json", "w", encoding="utf-8") as file:
-        json.dump(job, file)
+    jobs.write_job(name, job)
+    return job
 
 
 def train(name, parallel, model, checkpoint=False, steps=1, rate=1e-12):
     """Losses of the steps, and of the validation after the last one."""
-    job_of(name, parallel, model, checkpoint, steps, rate)
+    job = job_of(name, parallel, model, checkpoint, steps, rate)
     ranks = parallel.get("pipeline_parallel_degree", 1) * parallel.get("tensor_parallel_degree", 1)
-    call(PROGRAM, "launch", "-n", str(ranks), "--", PROGRAM, "train", name + ".json", "--log",
-         name + ".jsonl")
-    with open(name + ".jsonl", encoding="utf-8") as file:
-        records = [json.loads(line) for line in file]
-    losses = [record["loss"] for record in records if record["type"] == "step"]
+    losses = jobs.train(name, job, ranks)
     assert len(losses) == steps
-    return losses, [record["loss"] for record in records if record["type"] == "validation"][-1]
+    return losses, log_of(name, "validation")[-1]["loss"]
 
 
 def resume(name, log):
@@ -184,9 +174,7 @@ def check_start(checkpoint, folder, expected):
     moved, _ = train("moved", {}, model, checkpoint=True, steps=2, rate=0.5)
     job_of("moved", {}, model, True, 3, 0.5)
     resume("moved", "again.jsonl")
-    with open("again.jsonl", encoding="utf-8") as file:
-        again = [json.loads(line) for line in file]
-    third = [record["loss"] for record in again if record["type"] == "step"]
+    third = [record["loss"] for record in log_of("again", "step")]
     whole, _ = train("whole", {}, model, steps=3, rate=0.5)
     assert whole[:2] == moved and third == whole[2:], (third, moved, whole)
     # Not even when the weights are gone and the name of the newest checkpoint is lost.
@@ -198,9 +186,8 @@ def check_start(checkpoint, folder, expected):
     assert "step_2" in call(PROGRAM, "checkpoint", "show", "goes_on", status=1)
     job_of("goes_on", {}, model, True, 3, 0.5)
     resume("goes_on", "on.jsonl")
-    with open("on.jsonl", encoding="utf-8") as file:
-        on = [json.loads(line) for line in file]
-    assert [record["loss"] for record in on if record["type"] == "step"] == whole[2:], (on, whole)
+    on = [record["loss"] for record in log_of("on", "step")]
+    assert on == whole[2:], (on, whole)
 
 
 def check_tokenizer():
@@ -258,8 +245,7 @@ def check_refusals(folder, index, names):
 
 with tempfile.TemporaryDirectory() as work:
     os.chdir(work)
-    call(PROGRAM, "data", "prepare", "--output", "data", "--vocab-size", "400", "--text",
-         REPOSITORY + "/README.md", *sorted(glob.glob(REPOSITORY + "/docs/*.md")))
+    prepare_data()
     learnt, validation = train("run", DIVIDED, {"name": "gpt-tiny", "options": {"dropout": 0.0}},
                                checkpoint=True, steps=12, rate=0.5)
     assert learnt[-1] < learnt[0] - 0.1, learnt

@@ -1,10 +1,4 @@
-#include <cstdlib>
 #include <cstring>
-#include <fstream>
-#include <iterator>
-
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include "tessera/base/error.h"
 
@@ -12,69 +6,28 @@
 #include "models/data/sampler.h"
 #include "models/data/token_file.h"
 #include "tests/fuzz/fuzz.h"
+#include "tests/fuzz/memory_file.h"
+#include "tests/fuzz/scratch_file.h"
 
 namespace tessera::fuzz {
 
 namespace {
 
-std::string bytes_of_and_gone(const std::string& folder, const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string bytes{std::istreambuf_iterator<char>(file), {}};
-  unlink(path.c_str());
-  rmdir(folder.c_str());
-  return bytes;
-}
-
 std::string index_of(const std::vector<std::uint64_t>& begins, std::uint64_t tokens) {
-  char folder[] = "/tmp/tessera_fuzz_XXXXXX";
-  if (mkdtemp(folder) == nullptr) {
-    broken("a temporary folder can be made");
-  }
-  const std::string path = std::string(folder) + "/seed.documents";
-  data::DocumentIndexWriter writer(path);
+  const ScratchFile file("seed.documents");
+  data::DocumentIndexWriter writer(file.path());
   for (const auto begin : begins) {
     writer.begin_at(begin);
   }
   writer.finish(tokens);
-  return bytes_of_and_gone(folder, path);
+  return file.bytes();
 }
 
 std::string file_of(const std::vector<std::int32_t>& tokens, std::int64_t vocabulary) {
-  char folder[] = "/tmp/tessera_fuzz_XXXXXX";
-  if (mkdtemp(folder) == nullptr) {
-    broken("a temporary folder can be made");
-  }
-  const std::string path = std::string(folder) + "/seed.tokens";
-  data::write_token_file(path, tokens, vocabulary);
-  return bytes_of_and_gone(folder, path);
+  const ScratchFile file("seed.tokens");
+  data::write_token_file(file.path(), tokens, vocabulary);
+  return file.bytes();
 }
-
-/// A file in memory with a path.
-class MemoryFile {
- public:
-  MemoryFile() : file_(memfd_create("fuzz", MFD_CLOEXEC)) {
-    if (file_ < 0) {
-      broken("a file in memory can be made");
-    }
-  }
-  ~MemoryFile() {
-    close(file_);
-  }
-  MemoryFile(const MemoryFile&) = delete;
-  MemoryFile& operator=(const MemoryFile&) = delete;
-
-  std::string path() const {
-    return "/proc/self/fd/" + std::to_string(file_);
-  }
-  void set(const void* data, std::size_t size) const {
-    if (ftruncate(file_, 0) != 0 || pwrite(file_, data, size, 0) != static_cast<ssize_t>(size)) {
-      broken("a file in memory can be written");
-    }
-  }
-
- private:
-  int file_;
-};
 
 } // namespace
 

@@ -1,60 +1,20 @@
-#include <cstdlib>
-#include <fstream>
-#include <iterator>
-
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <ATen/ATen.h>
 
 #include "tessera/base/error.h"
 #include "tessera/checkpoint/safetensors.h"
 
 #include "tests/fuzz/fuzz.h"
+#include "tests/fuzz/memory_file.h"
+#include "tests/fuzz/scratch_file.h"
 
 namespace tessera::fuzz {
 
 namespace {
 
-/// A file in memory with a path.
-class MemoryFile {
- public:
-  MemoryFile() : file_(memfd_create("fuzz", MFD_CLOEXEC)) {
-    if (file_ < 0) {
-      broken("a file in memory can be made");
-    }
-  }
-  ~MemoryFile() {
-    close(file_);
-  }
-  MemoryFile(const MemoryFile&) = delete;
-  MemoryFile& operator=(const MemoryFile&) = delete;
-
-  std::string path() const {
-    return "/proc/self/fd/" + std::to_string(file_);
-  }
-  void set(const void* data, std::size_t size) const {
-    if (ftruncate(file_, 0) != 0 || pwrite(file_, data, size, 0) != static_cast<ssize_t>(size)) {
-      broken("a file in memory can be written");
-    }
-  }
-
- private:
-  int file_;
-};
-
 std::string file_of(const NamedTensors& tensors) {
-  char folder[] = "/tmp/tessera_fuzz_XXXXXX";
-  if (mkdtemp(folder) == nullptr) {
-    broken("a temporary folder can be made");
-  }
-  const std::string path = std::string(folder) + "/seed.safetensors";
-  checkpoint::write_safetensors(path, tensors, {{"format", "pt"}});
-  std::ifstream file(path, std::ios::binary);
-  std::string bytes{std::istreambuf_iterator<char>(file), {}};
-  unlink(path.c_str());
-  rmdir(folder);
-  return bytes;
+  const ScratchFile file("seed.safetensors");
+  checkpoint::write_safetensors(file.path(), tensors, {{"format", "pt"}});
+  return file.bytes();
 }
 
 } // namespace

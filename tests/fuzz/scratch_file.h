@@ -2,6 +2,8 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
+#include <iterator>
 #include <string>
 
 #include <unistd.h>
@@ -36,6 +38,10 @@ class ScratchFile {
     if (file == nullptr || std::fwrite(data, 1, size, file) != size || std::fclose(file) != 0) {
       broken("a temporary file can be written");
     }
+  }
+  std::string bytes() const {
+    std::ifstream file(path_, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
   }
 
  private:

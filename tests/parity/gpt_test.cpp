@@ -5,7 +5,7 @@
 #include <mpi.h>
 
 #include "models/presets.h"
-#include "tests/support/parity.h"
+#include "tests/support/counting_tokens.h"
 
 namespace tessera::testing {
 namespace {
@@ -17,17 +17,8 @@ models::Gpt make_gpt() {
   return models::Gpt(std::get<models::GptOptions>(models::find_preset("gpt-tiny").options));
 }
 
-// x: tokens, y: the next ones. They count from a random number, so there is
-// something to learn.
 Batch tokens_of(int step) {
-  torch::manual_seed(500 + step);
-  const auto start = torch::randint(0, 32, {kRows, 1});
-  const auto text = (start + torch::arange(kTokens + 1)) % 32;
-  return {text.narrow(1, 0, kTokens).contiguous(), text.narrow(1, 1, kTokens).contiguous()};
-}
-
-torch::Tensor cross_entropy(const torch::Tensor& logits, const torch::Tensor& targets) {
-  return torch::nn::functional::cross_entropy(logits.flatten(0, 1), targets.flatten());
+  return counting_tokens(step, kRows, kTokens, 32);
 }
 
 class Gpt : public ::testing::TestWithParam<int> {};
@@ -46,15 +37,15 @@ TEST_P(Gpt, EqualsOneProcess) {
   config.ddp = dp > 1;
   config.timeout_seconds = 60;
   config.transport_buffer_bytes = 16 << 20;
-  const auto wanted = train_plain(make_gpt, tokens_of, 5, config.microbatches * dp, cross_entropy);
+  const auto wanted = train_plain(make_gpt, tokens_of, 5, config.microbatches * dp, token_loss);
   EXPECT_LT(wanted.losses.back(), wanted.losses.front());
-  const auto got = train_distributed(config, make_gpt, tokens_of, 5, cross_entropy);
+  const auto got = train_distributed(config, make_gpt, tokens_of, 5, token_loss);
   expect_equal(got, wanted, str("pp ", pp, ", dp ", dp));
   if (pp > 1) {
     config.static_mode = true;
     config.static_mode_steps = 2;
     config.fast_mode = true;
-    const auto fast = train_distributed(config, make_gpt, tokens_of, 5, cross_entropy);
+    const auto fast = train_distributed(config, make_gpt, tokens_of, 5, token_loss);
     expect_equal(fast, wanted, str("pp ", pp, ", dp ", dp, ", fast"));
   }
 }

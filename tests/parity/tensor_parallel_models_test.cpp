@@ -15,7 +15,7 @@
 #include "models/gpt.h"
 #include "models/presets.h"
 #include "models/t5.h"
-#include "tests/support/parity.h"
+#include "tests/support/counting_tokens.h"
 
 namespace tessera::testing {
 namespace {
@@ -50,14 +50,7 @@ constexpr int kRows = 16;
 constexpr int kTokens = 6;
 
 Batch tokens_of(int step) {
-  torch::manual_seed(500 + step);
-  const auto start = torch::randint(0, 32, {kRows, 1});
-  const auto text = (start + torch::arange(kTokens + 1)) % 32;
-  return {text.narrow(1, 0, kTokens).contiguous(), text.narrow(1, 1, kTokens).contiguous()};
-}
-
-torch::Tensor token_loss(const torch::Tensor& logits, const torch::Tensor& targets) {
-  return torch::nn::functional::cross_entropy(logits.flatten(0, 1), targets.flatten());
+  return counting_tokens(step, kRows, kTokens, 32);
 }
 
 template <typename MakeNet>

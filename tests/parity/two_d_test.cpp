@@ -4,17 +4,14 @@
 #include <mpi.h>
 
 #include "models/bert.h"
-#include "models/gpt.h"
 #include "models/presets.h"
 #include "models/t5.h"
-#include "tests/support/parity.h"
+#include "tests/support/uneven_gpt.h"
 
 namespace tessera::testing {
 namespace {
 
 constexpr int kSteps = 10;
-constexpr int kTokens = 6;
-constexpr int kVocabulary = 33; // no multiple of 2
 
 int world_size() {
   int world = 1;
@@ -28,27 +25,12 @@ int samples() {
 }
 
 models::Gpt make_gpt() {
-  models::GptOptions options;
-  options.vocab_size = kVocabulary;
-  options.n_positions = 7;
-  options.n_embd = 12;
-  options.n_layer = 2;
-  options.n_head = 3; // 2 and 1 on two columns
-  options.n_inner = 25;
-  options.dropout = 0;
   const tensor_parallelism marked;
-  return models::Gpt(options);
+  return models::Gpt(uneven_gpt_options());
 }
 
 Batch tokens_of(int step) {
-  torch::manual_seed(500 + step);
-  const auto start = torch::randint(0, kVocabulary, {samples(), 1});
-  const auto text = (start + torch::arange(kTokens + 1)) % kVocabulary;
-  return {text.narrow(1, 0, kTokens).contiguous(), text.narrow(1, 1, kTokens).contiguous()};
-}
-
-torch::Tensor mean_loss(const torch::Tensor& logits, const torch::Tensor& y) {
-  return torch::nn::functional::cross_entropy(logits.flatten(0, 1), y.flatten());
+  return counting_tokens(step, samples(), kTokens, kVocabulary);
 }
 
 /// BERT with one tensor as its result: scores of tokens, then of pairs.
@@ -79,7 +61,7 @@ TESSERA_MODULE(OneOutputBert);
 torch::Tensor two_losses(const torch::Tensor& out, const torch::Tensor& y) {
   const auto words = out.narrow(1, 0, kTokens * kVocabulary).reshape({-1, kTokens, kVocabulary});
   const auto pairs = out.narrow(1, kTokens * kVocabulary, 2);
-  return mean_loss(words, y) +
+  return token_loss(words, y) +
          torch::nn::functional::cross_entropy(pairs, (y.select(1, 0) > 16).to(torch::kLong));
 }
 
@@ -150,7 +132,7 @@ void check(
 }
 
 TEST(TwoDParity, Gpt) {
-  check(make_gpt, mean_loss);
+  check(make_gpt, token_loss);
 }
 
 TEST(TwoDParity, Bert) {
@@ -179,7 +161,7 @@ TEST(TwoDParity, GptWithItsLoss) {
 }
 
 TEST(TwoDParity, GptWithManagedMemory) {
-  check(make_gpt, mean_loss, config::MeshMemory::kManaged);
+  check(make_gpt, token_loss, config::MeshMemory::kManaged);
 }
 
 TEST(TwoDParity, ManagedMemoryNamesWhatItCannotDo) {
@@ -221,7 +203,7 @@ struct CopyingT5Impl : torch::nn::Module {
 TESSERA_MODULE(CopyingT5);
 
 TEST(TwoDParity, T5) {
-  check([] { return CopyingT5(); }, mean_loss);
+  check([] { return CopyingT5(); }, token_loss);
 }
 
 /// The state after it went through a model of this distribution.
@@ -283,7 +265,7 @@ struct TwoLinearsImpl : torch::nn::Module {
 TESSERA_MODULE(TwoLinears);
 
 TEST(TwoDParity, LayersOfTorch) {
-  check([] { return TwoLinears(); }, mean_loss);
+  check([] { return TwoLinears(); }, token_loss);
 }
 
 } // namespace

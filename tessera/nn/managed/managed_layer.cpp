@@ -73,6 +73,29 @@ std::string obstacle(const DistributedTransformerLayer& layer) {
   return "";
 }
 
+/// Bytes in a buffer of `positions` rows of each activation, of which this rank has the columns of
+/// its mesh column.
+struct RowBytes {
+  RowBytes(const DistributedTransformerLayer& layer, std::int64_t positions) {
+    const int column = layer->parallel().mesh->column();
+    const auto& qkv = layer->attention()->query_key_value();
+    const auto layout = qkv->layout_on_mesh();
+    const auto element = static_cast<std::int64_t>(qkv->weight.element_size());
+    const auto of = [&](std::int64_t width) {
+      return Buffers::stretch(positions * width, element);
+    };
+    hidden = of(layout.in.over_columns.size(column));
+    inner = of(layer->output()->dense1()->layout_on_mesh().out.size(column));
+    heads = of(layout.out.size(column));
+    all_heads = of(layout.groups * layout.out.size(column));
+  }
+
+  std::int64_t hidden = 0; // the layer's input and result
+  std::int64_t inner = 0; // between the two products of the feed-forward part
+  std::int64_t heads = 0; // query, key or value
+  std::int64_t all_heads = 0; // the three beside each other
+};
+
 } // namespace
 
 /// Attention and what its backward needs: torch differentiates it, since it
@@ -107,30 +130,17 @@ ManagedLayer::ManagedLayer(DistributedTransformerLayer layer, Buffers& buffers, 
 }
 
 std::int64_t ManagedLayer::forward_bytes(std::int64_t positions) const {
-  const int column = mesh().column();
-  const auto& qkv = layer_->attention()->query_key_value();
-  const auto element = static_cast<std::int64_t>(qkv->weight.element_size());
-  const auto of = [&](std::int64_t width) { return Buffers::stretch(positions * width, element); };
-  const auto layout = qkv->layout_on_mesh();
-  const std::int64_t hidden = layout.in.over_columns.size(column);
-  const std::int64_t inner = layer_->output()->dense1()->layout_on_mesh().out.size(column);
+  const RowBytes of(layer_, positions);
   // query, key, value; end of attention; inner; end of the layer
-  return of(layout.groups * layout.out.size(column)) + of(hidden) + of(inner) + of(hidden);
+  return of.all_heads + of.hidden + of.inner + of.hidden;
 }
 
 std::int64_t ManagedLayer::backward_bytes(std::int64_t positions) const {
-  const int column = mesh().column();
-  const auto& qkv = layer_->attention()->query_key_value();
-  const auto element = static_cast<std::int64_t>(qkv->weight.element_size());
-  const auto of = [&](std::int64_t width) { return Buffers::stretch(positions * width, element); };
-  const auto layout = qkv->layout_on_mesh();
-  const std::int64_t hidden = layout.in.over_columns.size(column);
-  const std::int64_t heads = layout.out.size(column);
-  const std::int64_t inner = layer_->output()->dense1()->layout_on_mesh().out.size(column);
+  const RowBytes of(layer_, positions);
   // of the inputs of the four products
-  std::int64_t bytes = of(inner) + 2 * of(hidden) + of(heads);
+  std::int64_t bytes = of.inner + 2 * of.hidden + of.heads;
   if (!savings_.reuse_outputs) {
-    bytes += of(inner) + of(layout.groups * heads); // of results that are not sums
+    bytes += of.inner + of.all_heads; // of results that are not sums
   }
   return bytes;
 }

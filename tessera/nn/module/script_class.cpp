@@ -2,6 +2,8 @@
 
 #include <c10/util/Type.h>
 
+#include "tessera/nn/module/class_name.h"
+
 namespace tessera::nn {
 
 const std::type_info& script_class(const torch::nn::Module& module) {
@@ -14,16 +16,7 @@ std::string script_class_name(const torch::nn::Module& module) {
 }
 
 std::string type_name(const torch::nn::Module& module) {
-  std::string name = script_class_name(module);
-  const auto arguments = name.find('<');
-  const auto scope = name.rfind("::", arguments);
-  if (scope != std::string::npos) {
-    name = name.substr(scope + 2);
-  }
-  if (name.size() > 4 && name.ends_with("Impl")) {
-    name.resize(name.size() - 4);
-  }
-  return name;
+  return class_name(script_class(module));
 }
 
 } // namespace tessera::nn

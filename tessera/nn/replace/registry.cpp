@@ -3,21 +3,12 @@
 #include <mutex>
 #include <unordered_map>
 
-#include <c10/util/Type.h>
+#include "tessera/nn/module/class_name.h"
 
 namespace tessera {
 
 std::string detail::short_type_name(const std::type_info& type) {
-  std::string name = c10::demangle(type.name());
-  const auto arguments = name.find('<');
-  const auto scope = name.rfind("::", arguments);
-  if (scope != std::string::npos) {
-    name = name.substr(scope + 2);
-  }
-  if (name.size() > 4 && name.ends_with("Impl")) {
-    name.resize(name.size() - 4);
-  }
-  return name;
+  return nn::class_name(type);
 }
 
 namespace nn {

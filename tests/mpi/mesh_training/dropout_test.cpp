@@ -1,11 +1,9 @@
 // Dropout on a mesh: who holds the same drops the same, parts of one activation lose unlike
 // patterns, and a forward that is recomputed drops what it dropped.
-#include "tessera/nn/layers/dropout.h"
-
-#include "tessera/nn/replace/registry.h"
 #include "tessera/topology/mesh_layout.h"
 
 #include "tests/mpi/mesh_training/support.h"
+#include "tests/support/channel_dropper.h"
 
 namespace tessera::testing {
 namespace {
@@ -14,45 +12,17 @@ constexpr int kRows = 3; // samples of each rank and microbatch
 constexpr int kChannels = 48;
 constexpr double kProbability = 0.4;
 
-struct DropperImpl : torch::nn::Module {
-  torch::Tensor forward(const torch::Tensor& x) {
-    return torch::dropout(x, kProbability, is_training());
-  }
-};
-TESSERA_MODULE(Dropper);
-
-/// The dropout of a distributed layer, which is that of its blocks.
-struct DistributedDropperImpl : nn::DistributedModule {
-  torch::Tensor forward(const torch::Tensor& x) {
-    const nn::TensorParallel parallel = parallel_now();
-    const auto samples = nn::samples_of_ranks(parallel, x.size(0));
-    const auto dropped = nn::drop(
-        parallel,
-        nn::enter(parallel, x, samples),
-        nn::inside_placement(parallel),
-        kProbability,
-        is_training(),
-        kChannels);
-    return nn::leave(parallel, dropped, kChannels, samples);
-  }
-};
-TESSERA_MODULE(DistributedDropper);
-
-TESSERA_TP_REGISTER(Dropper, DistributedDropper).init([](const DropperImpl&) {
-  return std::make_tuple();
-});
-
 struct NetImpl : torch::nn::Module {
   explicit NetImpl(bool on_mesh) {
     weight = register_parameter("weight", torch::ones({kChannels}));
     const tensor_parallelism marked(on_mesh);
-    dropper = register_module("dropper", Dropper());
+    dropper = register_module("dropper", ChannelDropper(kChannels, kProbability));
   }
   torch::Tensor forward(const torch::Tensor& x) {
     return dropper(x * weight);
   }
   torch::Tensor weight;
-  Dropper dropper{nullptr};
+  ChannelDropper dropper{nullptr};
 };
 TESSERA_MODULE(Net);
 

@@ -3,15 +3,13 @@
 #include <string>
 #include <vector>
 
-#include "models/gpt.h"
 #include "tests/mpi/runtime/support.h"
+#include "tests/support/uneven_gpt.h"
 
 /// A GPT on meshes of 1 x 2, 2 x 2 and 2 x 3 ranks, whose sizes no mesh divides. All biases and all
 /// weights of norms lie on the mesh's first row.
 namespace tessera::testing {
 
-constexpr int kTokens = 6;
-constexpr int kVocabulary = 33;
 constexpr int kMicrobatches = 2;
 
 /// As many for each microbatch of each rank.
@@ -20,31 +18,16 @@ inline int samples() {
 }
 
 inline models::Gpt made_gpt(const nn::OptionValues& given = {}) {
-  models::GptOptions options;
-  options.vocab_size = kVocabulary;
-  options.n_positions = 7;
-  options.n_embd = 12;
-  options.n_layer = 2;
-  options.n_head = 3; // 2 and 1 on two columns
-  options.n_inner = 25;
-  options.dropout = 0;
   const tensor_parallelism marked(true, given);
-  return models::Gpt(options);
+  return models::Gpt(uneven_gpt_options());
 }
 
 inline Batch tokens_of(int step) {
-  torch::manual_seed(500 + step);
-  const auto start = torch::randint(0, kVocabulary, {samples(), 1});
-  const auto text = (start + torch::arange(kTokens + 1)) % kVocabulary;
-  return {text.narrow(1, 0, kTokens).contiguous(), text.narrow(1, 1, kTokens).contiguous()};
+  return counting_tokens(step, samples(), kTokens, kVocabulary);
 }
 
 inline Batch tokens_here(int step) {
   return part_of(tokens_of(step), data_size(), data_rank());
-}
-
-inline torch::Tensor token_loss(const torch::Tensor& logits, const torch::Tensor& targets) {
-  return torch::nn::functional::cross_entropy(logits.flatten(0, 1), targets.flatten());
 }
 
 struct Layout {

@@ -1,19 +1,15 @@
 // optimizer.step(closure): LBFGS over ranks beside torch's in one process, and
 // optimizers that call their closure once.
-#include <filesystem>
-
-#include <unistd.h>
-
 #include "tessera/optim/lbfgs.h"
 
 #include "tests/mpi/optim/support.h"
+#include "tests/support/shared_folder.h"
 
 namespace tessera::testing {
 namespace {
 
 using ::testing::HasSubstr;
 using torch::optim::LBFGSOptions;
-namespace fs = std::filesystem;
 
 constexpr int kSteps = 3;
 
@@ -89,30 +85,9 @@ TEST(Lbfgs, IsThatOfOneProcess) {
   }
 }
 
-// One folder for all ranks, removed by the first of them.
-struct Folder {
-  Folder() {
-    int id = static_cast<int>(::getpid());
-    MPI_Bcast(&id, 1, MPI_INT, 0, MPI_COMM_WORLD);
-    path = fs::temp_directory_path() / str("tessera_lbfgs_", id);
-  }
-  ~Folder() {
-    int rank = 0;
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    MPI_Barrier(MPI_COMM_WORLD);
-    if (rank == 0) {
-      fs::remove_all(path);
-    }
-    MPI_Barrier(MPI_COMM_WORLD);
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  fs::path path;
-};
-
 // A run that was saved goes on under every layout as if it had not ended.
 TEST(Lbfgs, GoesOnFromACheckpointOfAnotherLayout) {
-  const Folder folder;
+  const SharedFolder folder;
   const auto options = lbfgs_options(true);
   TensorMap wanted;
   {
@@ -121,7 +96,7 @@ TEST(Lbfgs, GoesOnFromACheckpointOfAnotherLayout) {
     LbfgsRun run(at::kDouble, options);
     run.step();
     run.step();
-    tessera::save(run.model, run.optimizer, folder.path.string(), "two");
+    tessera::save(run.model, run.optimizer, folder.path(), "two");
     run.step();
     wanted = run.model.state_dict();
   }
@@ -129,7 +104,7 @@ TEST(Lbfgs, GoesOnFromACheckpointOfAnotherLayout) {
     init(config_of(layout));
     const Ended ended;
     LbfgsRun run(at::kDouble, options);
-    ASSERT_TRUE(tessera::load(run.model, run.optimizer, folder.path.string()));
+    ASSERT_TRUE(tessera::load(run.model, run.optimizer, folder.path()));
     run.step();
     expect_state(run.model.state_dict(), wanted, layout.text(), 1e-9);
   }

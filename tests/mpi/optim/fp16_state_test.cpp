@@ -1,36 +1,11 @@
 // The keys fp16, bf16 and fp16_params: checkpoints, errors, what models are given and give back.
-#include <filesystem>
-
-#include <unistd.h>
-
 #include "tests/mpi/optim/fp16_support.h"
+#include "tests/support/shared_folder.h"
 
 namespace tessera::testing {
 namespace {
 
 using ::testing::HasSubstr;
-namespace fs = std::filesystem;
-
-// One folder for all ranks, removed by the first of them.
-struct Fp16Folder {
-  Fp16Folder() {
-    int id = static_cast<int>(::getpid());
-    MPI_Bcast(&id, 1, MPI_INT, 0, MPI_COMM_WORLD);
-    path = fs::temp_directory_path() / str("tessera_fp16_", id);
-  }
-  ~Fp16Folder() {
-    int rank = 0;
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    MPI_Barrier(MPI_COMM_WORLD);
-    if (rank == 0) {
-      fs::remove_all(path);
-    }
-    MPI_Barrier(MPI_COMM_WORLD);
-  }
-  Fp16Folder(const Fp16Folder&) = delete;
-  Fp16Folder& operator=(const Fp16Folder&) = delete;
-  fs::path path;
-};
 
 // Saved between an overflow that was forgiven and one that is not, and inside of a window: a run
 // that goes on is the one that did not end, to the bit.
@@ -50,7 +25,7 @@ TEST(Fp16, ACheckpointHoldsTheScale) {
     run.train();
   };
   for (const Layout& layout : layouts()) {
-    const Fp16Folder folder;
+    const SharedFolder folder;
     Config config = fp16_config(layout);
     config.reproducible = true;
     TensorMap wanted;
@@ -63,7 +38,7 @@ TEST(Fp16, ACheckpointHoldsTheScale) {
       overflow(run);
       run.train();
       EXPECT_EQ(run.optimizer.loss_scale(), 1024);
-      tessera::save(run.model, run.optimizer, folder.path.string(), "cut");
+      tessera::save(run.model, run.optimizer, folder.path(), "cut");
       finish(run);
       EXPECT_EQ(run.optimizer.loss_scale(), 512);
       wanted = run.masters();
@@ -72,7 +47,7 @@ TEST(Fp16, ACheckpointHoldsTheScale) {
     init(config);
     const Ended ended;
     HalfRun run(options);
-    ASSERT_TRUE(tessera::load(run.model, run.optimizer, folder.path.string()));
+    ASSERT_TRUE(tessera::load(run.model, run.optimizer, folder.path()));
     finish(run);
     EXPECT_EQ(run.optimizer.fp16_states(), states) << layout.text();
     for (const auto& [name, tensor] : run.masters()) {

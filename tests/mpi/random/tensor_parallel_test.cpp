@@ -1,9 +1,7 @@
 // Masks of activations of distributed layers, to the bit, wherever they lie: whole, own samples,
 // channels, blocks of a mesh.
-#include "tessera/nn/layers/dropout.h"
-#include "tessera/nn/replace/registry.h"
-
 #include "tests/mpi/random/support.h"
+#include "tests/support/channel_dropper.h"
 
 namespace tessera::testing {
 namespace {
@@ -12,40 +10,12 @@ constexpr int kDividedRows = 24; // of the batch of all replicas
 constexpr int kChannels = 7; // neither two nor four ranks divide them
 constexpr double kDividedProbability = 0.5;
 
-struct ChannelDropperImpl : torch::nn::Module {
-  torch::Tensor forward(const torch::Tensor& x) {
-    return torch::dropout(x, kDividedProbability, is_training());
-  }
-};
-TESSERA_MODULE(ChannelDropper);
-
-/// What a distributed layer drops of what lies between its products.
-struct DistributedChannelDropperImpl : nn::DistributedModule {
-  torch::Tensor forward(const torch::Tensor& x) {
-    const nn::TensorParallel parallel = parallel_now();
-    const auto samples = nn::samples_of_ranks(parallel, x.size(0));
-    const auto dropped = nn::drop(
-        parallel,
-        nn::enter(parallel, x, samples),
-        nn::inside_placement(parallel),
-        kDividedProbability,
-        is_training(),
-        kChannels);
-    return nn::leave(parallel, dropped, kChannels, samples);
-  }
-};
-TESSERA_MODULE(DistributedChannelDropper);
-
-TESSERA_TP_REGISTER(ChannelDropper, DistributedChannelDropper).init([](const ChannelDropperImpl&) {
-  return std::make_tuple();
-});
-
 struct TwoDroppersImpl : torch::nn::Module {
   TwoDroppersImpl() {
     weight = register_parameter("weight", torch::ones({kChannels}));
     const tensor_parallelism marked;
-    first = register_module("first", ChannelDropper());
-    second = register_module("second", ChannelDropper());
+    first = register_module("first", ChannelDropper(kChannels, kDividedProbability));
+    second = register_module("second", ChannelDropper(kChannels, kDividedProbability));
   }
   torch::Tensor forward(const torch::Tensor& x) {
     return second(torch::dropout(first(x * weight), kDividedProbability, is_training()));

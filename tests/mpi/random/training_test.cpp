@@ -1,25 +1,17 @@
 // GPT with dropout: first weights to the bit and losses within rounding, for every layout.
 #include <algorithm>
 
-#include "models/gpt.h"
 #include "tests/mpi/random/support.h"
+#include "tests/support/uneven_gpt.h"
 
 namespace tessera::testing {
 namespace {
 
-constexpr int kTokens = 6;
-constexpr int kVocabulary = 33;
 constexpr int kSamples = 16;
 constexpr int kSteps = 3;
 
 models::Gpt made_gpt() {
-  models::GptOptions options;
-  options.vocab_size = kVocabulary;
-  options.n_positions = 7;
-  options.n_embd = 12;
-  options.n_layer = 2;
-  options.n_head = 3; // 2 and 1 on two ranks
-  options.n_inner = 25;
+  models::GptOptions options = uneven_gpt_options();
   options.dropout = 0.5;
   const tensor_parallelism marked;
   return models::Gpt(options);
@@ -27,12 +19,7 @@ models::Gpt made_gpt() {
 
 Batch tokens_of(int step) {
   const auto start = (torch::arange(kSamples) * 7 + step * 5).unsqueeze(1);
-  const auto text = (start + torch::arange(kTokens + 1)) % kVocabulary;
-  return {text.narrow(1, 0, kTokens).contiguous(), text.narrow(1, 1, kTokens).contiguous()};
-}
-
-torch::Tensor token_loss(const torch::Tensor& logits, const torch::Tensor& targets) {
-  return torch::nn::functional::cross_entropy(logits.flatten(0, 1), targets.flatten());
+  return counting_from(start, kTokens, kVocabulary);
 }
 
 TensorMap weights_of(const torch::nn::Module& net) {

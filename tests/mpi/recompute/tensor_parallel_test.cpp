@@ -10,6 +10,7 @@
 #include "models/gpt.h"
 #include "models/presets.h"
 #include "tests/mpi/runtime/support.h"
+#include "tests/support/counting_tokens.h"
 
 namespace tessera::testing {
 namespace {
@@ -42,14 +43,7 @@ models::Gpt make_gpt(const std::string& strategy) {
 }
 
 Batch tokens_of(int step) {
-  torch::manual_seed(500 + step);
-  const auto start = torch::randint(0, kVocabulary, {32, 1});
-  const auto text = (start + torch::arange(kTokens + 1)) % kVocabulary;
-  return {text.narrow(1, 0, kTokens).contiguous(), text.narrow(1, 1, kTokens).contiguous()};
-}
-
-torch::Tensor token_loss(const torch::Tensor& logits, const torch::Tensor& targets) {
-  return torch::nn::functional::cross_entropy(logits.flatten(0, 1), targets.flatten());
+  return counting_tokens(step, 32, kTokens, kVocabulary);
 }
 
 struct Case {

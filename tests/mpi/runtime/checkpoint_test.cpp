@@ -3,11 +3,10 @@
 #include <filesystem>
 #include <fstream>
 
-#include <unistd.h>
-
 #include <gmock/gmock.h>
 
 #include "tests/mpi/runtime/support.h"
+#include "tests/support/shared_folder.h"
 
 namespace tessera::testing {
 namespace {
@@ -29,42 +28,6 @@ struct KeptNetImpl : torch::nn::Module {
   nn::Linear b{nullptr};
 };
 TESSERA_MODULE(KeptNet);
-
-// One folder for all ranks, removed by the first of them.
-class SharedFolder {
- public:
-  SharedFolder() {
-    int id = static_cast<int>(::getpid());
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
-    MPI_Bcast(&id, 1, MPI_INT, 0, MPI_COMM_WORLD);
-    path_ = fs::temp_directory_path() / str("tessera_kept_", id);
-  }
-  ~SharedFolder() {
-    MPI_Barrier(MPI_COMM_WORLD);
-    if (rank_ == 0) {
-      fs::remove_all(path_);
-    }
-    MPI_Barrier(MPI_COMM_WORLD);
-  }
-  SharedFolder(const SharedFolder&) = delete;
-  SharedFolder& operator=(const SharedFolder&) = delete;
-  std::string path() const {
-    return path_.string();
-  }
-  // On one rank, between barriers.
-  template <typename Change>
-  void change(Change run) const {
-    MPI_Barrier(MPI_COMM_WORLD);
-    if (rank_ == 0) {
-      run(path_);
-    }
-    MPI_Barrier(MPI_COMM_WORLD);
-  }
-
- private:
-  int rank_ = 0;
-  fs::path path_;
-};
 
 struct KeptRun {
   explicit KeptRun(int width = kWidth)

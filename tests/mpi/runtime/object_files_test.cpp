@@ -4,11 +4,10 @@
 #include <filesystem>
 #include <fstream>
 
-#include <unistd.h>
-
 #include <gmock/gmock.h>
 
 #include "tests/mpi/runtime/support.h"
+#include "tests/support/shared_folder.h"
 
 namespace tessera::testing {
 namespace {
@@ -17,32 +16,9 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using Kept = std::tuple<std::string, std::map<std::string, torch::Tensor>, std::vector<double>>;
 
-/// A folder that all ranks see, gone at the end.
-class Folder {
- public:
-  Folder() {
-    int id = static_cast<int>(::getpid());
-    MPI_Bcast(&id, 1, MPI_INT, 0, MPI_COMM_WORLD);
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
-    path_ = std::filesystem::temp_directory_path() / str("tessera_objects_", id);
-    std::filesystem::create_directories(path_);
-  }
-  ~Folder() {
-    MPI_Barrier(MPI_COMM_WORLD);
-    if (rank_ == 0) {
-      std::filesystem::remove_all(path_);
-    }
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  std::string operator()(const std::string& name) const {
-    return (path_ / name).string();
-  }
-
- private:
-  int rank_ = 0;
-  std::filesystem::path path_;
-};
+void create(const SharedFolder& folder) {
+  folder.change([](const std::filesystem::path& path) { std::filesystem::create_directory(path); });
+}
 
 Kept object_of(int rank) {
   // A row of a matrix: what is not its own stays out of the file.
@@ -77,14 +53,15 @@ TEST(ObjectFiles, EachRankHasItsOwn) {
     cases = {{4, 1, false, "_3"}, {2, 2, false, "_1_1"}, {2, 1, true, "_1_0_1"}};
   }
   for (const Case& layout : cases) {
-    const Folder folder;
+    const SharedFolder folder;
+    create(folder);
     Config config = config_of(layout.pp, 1);
     config.tensor_parallel_degree = layout.tp;
     config.shard_optimizer_state = layout.shares_state;
     config.ddp = world_size() > layout.pp;
     init(config);
     const Ended ended;
-    const std::string path = folder("state");
+    const std::string path = folder / "state";
     if (rank() == size() - 1) {
       EXPECT_EQ(object_file_of_rank(path), path + layout.suffix);
     }
@@ -96,21 +73,22 @@ TEST(ObjectFiles, EachRankHasItsOwn) {
       save_object(object_of(rank()), path);
     }
     if (rank() == 0) {
-      save_object(object_of(77), folder("whole"), /*partial=*/false);
+      save_object(object_of(77), folder / "whole", /*partial=*/false);
     }
     barrier();
     expect_object_of(writer, load_object<Kept>(path));
-    expect_object_of(77, load_object<Kept>(folder("whole"), /*partial=*/false));
+    expect_object_of(77, load_object<Kept>(folder / "whole", /*partial=*/false));
     EXPECT_LT(std::filesystem::file_size(object_file_of_rank(path)), 2000U);
     barrier();
   }
 }
 
 TEST(ObjectFiles, WhatIsNoneIsNamed) {
-  const Folder folder;
+  const SharedFolder folder;
+  create(folder);
   init(config_of(1, 1));
   const Ended ended;
-  const std::string path = folder(str("of_", rank()));
+  const std::string path = folder / str("of_", rank());
   EXPECT_THAT(error_of<CheckpointError>([&] { load_object<Kept>(path); }), HasSubstr(path + "_0"));
   save_object(object_of(rank()), path, /*partial=*/false);
   EXPECT_THAT(

@@ -1,35 +1,9 @@
 // States that were saved shared out are loaded whole, and the other way round.
-#include <filesystem>
-
-#include <unistd.h>
-
 #include "tests/mpi/sharded_state/support.h"
+#include "tests/support/shared_folder.h"
 
 namespace tessera::testing {
 namespace {
-
-namespace fs = std::filesystem;
-
-// One folder for all ranks, removed by the first of them.
-struct Folder {
-  Folder() {
-    int id = static_cast<int>(::getpid());
-    MPI_Bcast(&id, 1, MPI_INT, 0, MPI_COMM_WORLD);
-    path = fs::temp_directory_path() / str("tessera_sharded_state_", id);
-  }
-  ~Folder() {
-    int rank = 0;
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    MPI_Barrier(MPI_COMM_WORLD);
-    if (rank == 0) {
-      fs::remove_all(path);
-    }
-    MPI_Barrier(MPI_COMM_WORLD);
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  fs::path path;
-};
 
 /// A run that is saved after two updates and makes a third: its parameters and saved hash.
 struct Reference {
@@ -41,7 +15,7 @@ Reference save_and_go_on(
     const Strategy& strategy,
     bool sharded,
     const How& how,
-    const fs::path& folder,
+    const std::string& folder,
     const std::string& tag,
     bool full) {
   init(config_of(strategy, sharded));
@@ -52,7 +26,7 @@ Reference save_and_go_on(
   SaveOptions options;
   options.full = full;
   Reference result;
-  result.hash = tessera::save(run.model, run.optimizer, folder.string(), tag, options).state_hash;
+  result.hash = tessera::save(run.model, run.optimizer, folder, tag, options).state_hash;
   run.update(2);
   result.end = run.model.state_dict();
   return result;
@@ -62,20 +36,20 @@ TensorMap load_and_go_on(
     const Strategy& strategy,
     bool sharded,
     const How& how,
-    const fs::path& folder,
+    const std::string& folder,
     const std::string& tag) {
   init(config_of(strategy, sharded));
   const Ended ended;
   Training run(how);
   LoadOptions options;
   options.tag = tag;
-  EXPECT_TRUE(tessera::load(run.model, run.optimizer, folder.string(), options));
+  EXPECT_TRUE(tessera::load(run.model, run.optimizer, folder, options));
   run.update(2);
   return run.model.state_dict();
 }
 
 void expect_resumes(const How& how) {
-  const Folder folder;
+  const SharedFolder folder;
   for (const bool full : {false, true}) {
     for (const Strategy& strategy : strategies()) {
       const std::string tag =
@@ -87,10 +61,10 @@ void expect_resumes(const How& how) {
               strategy.fast,
               strategy.reproducible);
       const std::string what = strategy.text() + ", " + how.text() + ", " + tag;
-      const Reference shared = save_and_go_on(strategy, true, how, folder.path, tag, full);
+      const Reference shared = save_and_go_on(strategy, true, how, folder.path(), tag, full);
       // To the bit where sums have one order.
-      const TensorMap again = load_and_go_on(strategy, true, how, folder.path, tag);
-      const TensorMap whole = load_and_go_on(strategy, false, how, folder.path, tag);
+      const TensorMap again = load_and_go_on(strategy, true, how, folder.path(), tag);
+      const TensorMap whole = load_and_go_on(strategy, false, how, folder.path(), tag);
       if (strategy.one_order()) {
         expect_same_bits(again, shared.end, what + ", resumed");
         expect_same_bits(whole, shared.end, what + ", resumed without sharding");
@@ -101,7 +75,7 @@ void expect_resumes(const How& how) {
       if (how.type == at::kFloat) {
         for (const Strategy& other : strategies()) {
           expect_state(
-              load_and_go_on(other, true, how, folder.path, tag),
+              load_and_go_on(other, true, how, folder.path(), tag),
               shared.end,
               what + " as " + other.text(),
               1e-4);
@@ -120,19 +94,19 @@ TEST(ShardedCheckpoints, OfSixteenBitsHoldTheMasters) {
 }
 
 TEST(ShardedCheckpoints, HoldWhatOthersHold) {
-  const Folder folder;
+  const SharedFolder folder;
   const Strategy strategy;
   const How how;
-  const Reference whole = save_and_go_on(strategy, false, how, folder.path, "whole", false);
-  const Reference shared = save_and_go_on(strategy, true, how, folder.path, "shared", false);
+  const Reference whole = save_and_go_on(strategy, false, how, folder.path(), "whole", false);
+  const Reference shared = save_and_go_on(strategy, true, how, folder.path(), "shared", false);
   EXPECT_EQ(shared.hash, whole.hash); // of all values and all state
   expect_same_bits(
-      load_and_go_on(strategy, true, how, folder.path, "whole"), whole.end, "shared out now");
+      load_and_go_on(strategy, true, how, folder.path(), "whole"), whole.end, "shared out now");
 }
 
 TEST(ShardedCheckpoints, WrittenInTheBackgroundHoldTheStateOfTheirBeginning) {
-  const Folder folder;
-  const std::string path = folder.path.string();
+  const SharedFolder folder;
+  const std::string path = folder.path();
   for (const Strategy& strategy : strategies()) {
     for (const bool full : {false, true}) {
       init(config_of(strategy, true));

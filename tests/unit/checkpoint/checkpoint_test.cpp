@@ -11,7 +11,7 @@
 #include "tessera/checkpoint/json.h"
 
 #include "temporary_directory.h"
-#include "tests/unit/checkpoint/message_of.h"
+#include "tests/support/test_folder.h"
 #include "tiny_model.h"
 
 namespace tessera::checkpoint {
@@ -23,6 +23,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::SizeIs;
+using tests::message_of;
 
 // Parameters of each pp rank, for 1, 2 and 4 ranks.
 std::vector<std::vector<std::string>> divided(int ranks) {

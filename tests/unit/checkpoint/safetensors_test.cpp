@@ -12,7 +12,7 @@
 #include "tessera/base/error.h"
 
 #include "temporary_directory.h"
-#include "tests/unit/checkpoint/message_of.h"
+#include "tests/support/test_folder.h"
 
 namespace tessera::checkpoint {
 namespace {
@@ -20,6 +20,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using tests::message_of;
 
 // A file by hand: length, header, data.
 std::string file_bytes(const std::string& header, const std::string& data) {

@@ -78,7 +78,7 @@ TEST_F(Index, TwoWritersOfOneFileDoNotMix) {
 
 // Every section is one token with its own number, the end of a document is 99.
 TEST_F(Index, TheEndOfADocumentStandsWhereItsTextIs) {
-  SplitWriter writer(folder_.string(), 100, 99);
+  SplitWriter writer(folder_.path(), 100, 99);
   // Sections 0 to 8 are documents; 9, 10 (held back), 11 one; 12 to 29 are documents; 30 is held
   // back and a document as a whole, 31 is the last.
   for (std::int32_t section = 0; section < 32; ++section) {
@@ -110,7 +110,7 @@ TEST_F(Index, TheEndOfADocumentStandsWhereItsTextIs) {
 }
 
 TEST_F(Index, TokenFilesAreDividedAtTheirEnds) {
-  SplitWriter writer(folder_.string(), 100, 99);
+  SplitWriter writer(folder_.path(), 100, 99);
   for (std::int32_t block = 0; block < 12; ++block) {
     // A document ends inside the held-back block, the next one goes on in training.
     writer.add_tokens(

@@ -11,22 +11,15 @@
 #include "tessera/base/error.h"
 
 #include "models/data/files.h"
+#include "tests/support/test_folder.h"
 
 namespace tessera::data {
 
-/// A folder for one test, removed with it.
+/// A test with a folder of its own.
 class FolderTest : public testing::Test {
  protected:
-  FolderTest() {
-    std::string name = (std::filesystem::temp_directory_path() / "tessera-texts-XXXXXX").string();
-    TESSERA_CHECK(mkdtemp(name.data()) != nullptr);
-    folder_ = name;
-  }
-  ~FolderTest() override {
-    std::filesystem::remove_all(folder_);
-  }
   std::string path(const std::string& name) const {
-    return (folder_ / name).string();
+    return folder_ / name;
   }
   std::string made(const std::string& name, const std::string& content) const {
     std::filesystem::create_directories(std::filesystem::path(path(name)).parent_path());
@@ -42,17 +35,12 @@ class FolderTest : public testing::Test {
     return path(name);
   }
 
-  std::filesystem::path folder_;
+  tests::TestFolder folder_;
 };
 
-template <typename E = ConfigError, typename Function>
-std::string message_of(Function function) {
-  try {
-    function();
-  } catch (const E& error) {
-    return error.what();
-  }
-  return "no error";
+template <typename E = ConfigError, typename Run>
+std::string message_of(const Run& run) {
+  return tests::message_of<E>(run);
 }
 
 } // namespace tessera::data

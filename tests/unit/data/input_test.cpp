@@ -120,7 +120,7 @@ TEST_F(Input, WrongTextsAreNamedWithTheirLine) {
   EXPECT_THAT(error_of(made("e.gz", "plain")), HasSubstr("is no gzip file"));
   EXPECT_THAT(error_of(made("f.json", "{}")), HasSubstr(".jsonl"));
   EXPECT_THAT(error_of(path("g")), HasSubstr(path("g")));
-  EXPECT_THAT(error_of(folder_.string()), HasSubstr("cannot read"));
+  EXPECT_THAT(error_of(folder_.path()), HasSubstr("cannot read"));
 }
 
 TEST_F(Input, DamagedGzipIsNamed) {

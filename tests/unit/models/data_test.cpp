@@ -3,8 +3,6 @@
 #include <fstream>
 #include <set>
 
-#include <unistd.h>
-
 #include <torch/torch.h>
 
 #include <gmock/gmock.h>
@@ -21,40 +19,24 @@
 #include "models/data/prepare.h"
 #include "models/data/sampler.h"
 #include "models/data/tokenizer.h"
+#include "tests/support/test_folder.h"
 
 namespace tessera::data {
 namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
+using tests::message_of;
 
-// A folder for one test, removed with it.
+// A test with a folder of its own.
 class Data : public testing::Test {
  protected:
-  Data() {
-    std::string name = (std::filesystem::temp_directory_path() / "tessera-data-XXXXXX").string();
-    TESSERA_CHECK(mkdtemp(name.data()) != nullptr);
-    folder_ = name;
-  }
-  ~Data() override {
-    std::filesystem::remove_all(folder_);
-  }
   std::string path(const std::string& name) const {
-    return (folder_ / name).string();
+    return folder_ / name;
   }
 
-  std::filesystem::path folder_;
+  tests::TestFolder folder_;
 };
-
-template <typename E, typename Function>
-std::string message_of(Function function) {
-  try {
-    function();
-  } catch (const E& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 // Sentences of a small grammar: enough variety for a few hundred pieces.
 std::string some_text(int sentences) {
@@ -125,7 +107,8 @@ TEST_F(Data, WritingLeavesNoHalfFile) {
   EXPECT_EQ(read_file(path("a")), "new");
   EXPECT_EQ(
       std::distance(
-          std::filesystem::directory_iterator(folder_), std::filesystem::directory_iterator()),
+          std::filesystem::directory_iterator(folder_.path()),
+          std::filesystem::directory_iterator()),
       1);
 }
 

@@ -7,12 +7,14 @@
 #include <gtest/gtest.h>
 
 #include "cli/agreed_error.h"
+#include "tests/support/test_folder.h"
 
 namespace tessera::cli {
 namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
+using tests::message_of;
 
 const double kNan = std::nan("");
 const double kInfinity = std::numeric_limits<double>::infinity();
@@ -23,16 +25,6 @@ std::string nowhere() {
 
 BadStepPolicy skipping(double spike = 0, std::int64_t most_skipped = 10) {
   return {"skip", spike, most_skipped};
-}
-
-template <typename E, typename Function>
-std::string message_of(Function function) {
-  try {
-    function();
-  } catch (const E& error) {
-    return error.what();
-  }
-  return "no error";
 }
 
 TEST(BadSteps, FiniteUpdatesAreApplied) {

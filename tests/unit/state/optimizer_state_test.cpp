@@ -12,7 +12,7 @@
 #include "tessera/state/optimizer_registry.h"
 #include "tessera/state/optimizer_state_key.h"
 
-#include "tests/unit/checkpoint/message_of.h"
+#include "tests/support/test_folder.h"
 
 namespace tessera::state {
 
@@ -99,9 +99,9 @@ class Decayed : public torch::optim::Optimizer {
 
 namespace {
 
-using checkpoint::message_of;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using tests::message_of;
 namespace optim = torch::optim;
 
 struct Net {
