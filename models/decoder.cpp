@@ -7,6 +7,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/nn/layers/attend.h"
+#include "tessera/nn/layers/first_keys.h"
 #include "tessera/nn/layers/rotary.h"
 #include "tessera/recompute/attentions.h"
 #include "tessera/recompute/kept_products.h"
@@ -62,7 +63,7 @@ DecoderAttentionImpl::DecoderAttentionImpl(const DecoderOptions& options, std::i
       names.attention_out, linear_of(options, queries, width, layer_.attention_dense_bias));
 }
 
-at::Tensor DecoderAttentionImpl::forward(const at::Tensor& x) {
+at::Tensor DecoderAttentionImpl::forward(const at::Tensor& x, const at::Tensor& first_keys) {
   const std::int64_t width = layer_.attention_head_size;
   const auto heads = [&](const at::Tensor& t) { return t.view({x.size(0), x.size(1), -1, width}); };
   std::vector<at::Tensor> qkv;
@@ -80,8 +81,9 @@ at::Tensor DecoderAttentionImpl::forward(const at::Tensor& x) {
     const bool turns = rotary.width > 0;
     const at::Tensor q = turns ? nn::turned_by_position(rotary, given[0]) : given[0];
     const at::Tensor k = turns ? nn::turned_by_position(rotary, given[1]) : given[1];
-    return nn::attend_over_heads({}, q, k, given[2], {}, rule);
+    return nn::attend_over_heads({}, q, k, given[2], given[3], rule);
   };
+  qkv.push_back(first_keys);
   const bool recomputed = recompute::attentions_recomputed() && !rule.blockwise;
   const at::Tensor joined =
       recomputed ? recompute::recompute_attention("an attention of the model", qkv, attention)
@@ -141,16 +143,17 @@ DecoderBlockImpl::DecoderBlockImpl(const DecoderOptions& given, std::int64_t of_
   mlp_ = register_module("mlp", DecoderMlp(options, layer));
 }
 
-at::Tensor DecoderBlockImpl::forward(at::Tensor x) {
+DecoderBlockImpl::State DecoderBlockImpl::forward(at::Tensor x, const at::Tensor& first_keys) {
   const at::Tensor normed = first_norm_(x);
   if (in_parallel_) {
-    const at::Tensor attended = attention_(normed);
+    const at::Tensor attended = attention_(normed, first_keys);
     const recompute::ReturnedCall returned(static_cast<const torch::nn::Module*>(this));
-    return returned.of(x + (attended + mlp_(second_norm_.is_empty() ? normed : second_norm_(x))));
+    const at::Tensor for_mlp = second_norm_.is_empty() ? normed : second_norm_(x);
+    return {returned.of(x + (attended + mlp_(for_mlp))), first_keys};
   }
-  x = x + attention_(normed);
+  x = x + attention_(normed, first_keys);
   const recompute::ReturnedCall returned(static_cast<const torch::nn::Module*>(this));
-  return returned.of(x + mlp_(second_norm_(x)));
+  return {returned.of(x + mlp_(second_norm_(x))), first_keys};
 }
 
 DecoderStackImpl::DecoderStackImpl(const DecoderOptions& options)
@@ -171,7 +174,10 @@ DecoderStackImpl::DecoderStackImpl(const DecoderOptions& options)
   last_norm_ = register_module(names.last_norm, DecoderNorm(options));
 }
 
-at::Tensor DecoderStackImpl::forward(const at::Tensor& ids) {
+at::Tensor DecoderStackImpl::forward(
+    const at::Tensor& ids,
+    const at::Tensor& document_begins,
+    const at::Tensor& positions) {
   if (ids.dim() != 2 || ids.size(1) > positions_) {
     throw ShapeError(tessera::str(
         "decoder: ids are ",
@@ -180,11 +186,19 @@ at::Tensor DecoderStackImpl::forward(const at::Tensor& ids) {
         positions_,
         " (max_position_embeddings)"));
   }
+  if (positions.defined() && position_table_.is_empty() && !document_begins.defined()) {
+    throw ShapeError(
+        "decoder: positions are given without document begins, and this model has no position "
+        "embedding: its attention knows distances alone; leave them out");
+  }
   at::Tensor x = table(ids);
   if (!position_table_.is_empty()) {
-    x = x + position_table_(at::arange(ids.size(1), ids.options()));
+    x = x +
+        position_table_(positions.defined() ? positions : at::arange(ids.size(1), ids.options()));
   }
-  return last_norm_(layers_(drop(x, dropout_, is_training())));
+  const auto last = layers_->forward_as<DecoderBlockImpl::State>(
+      drop(x, dropout_, is_training()), nn::first_keys(document_begins));
+  return last_norm_(std::get<0>(last));
 }
 
 DecoderImpl::DecoderImpl(const DecoderOptions& options) : options_(options) {
@@ -200,8 +214,12 @@ DecoderImpl::DecoderImpl(const DecoderOptions& options) : options_(options) {
   }
 }
 
-at::Tensor DecoderImpl::forward(const at::Tensor& ids, const at::Tensor& targets) {
-  const at::Tensor hidden = stack_(ids);
+at::Tensor DecoderImpl::forward(
+    const at::Tensor& ids,
+    const at::Tensor& targets,
+    const at::Tensor& document_begins,
+    const at::Tensor& positions) {
+  const at::Tensor hidden = stack_(ids, document_begins, positions);
   const at::Tensor logits = own_head_.is_empty() ? tied_head_(hidden) : own_head_(hidden);
   return targets.defined() ? cross_entropy(logits, targets) : logits;
 }

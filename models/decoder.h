@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <tuple>
 
 #include "tessera/nn/layers/transformer_options.h"
 
@@ -53,11 +54,12 @@ class DecoderNormImpl : public torch::nn::Module {
 };
 TESSERA_MODULE(DecoderNorm);
 
-/// Causal self-attention. Shapes: x_BSI -> y_BSI.
+/// Causal self-attention. Shapes: x_BSI, first_keys_B1S1 (nn/layers/first_keys.h; undefined: a
+/// token sees all before it) -> y_BSI.
 class DecoderAttentionImpl : public torch::nn::Module {
  public:
   DecoderAttentionImpl(const DecoderOptions& options, std::int64_t layer);
-  at::Tensor forward(const at::Tensor& x);
+  at::Tensor forward(const at::Tensor& x, const at::Tensor& first_keys = {});
 
  private:
   nn::TransformerOptions layer_;
@@ -85,11 +87,14 @@ class DecoderMlpImpl : public torch::nn::Module {
 };
 TESSERA_MODULE(DecoderMlp);
 
-/// One layer. Shapes: x_BSI -> y_BSI.
+/// One layer. Shapes: x_BSI, first_keys_B1S1 -> y_BSI, first_keys_B1S1, so that layers form a
+/// sequence.
 class DecoderBlockImpl : public torch::nn::Module {
  public:
+  using State = std::tuple<at::Tensor, at::Tensor>;
+
   DecoderBlockImpl(const DecoderOptions& options, std::int64_t layer);
-  at::Tensor forward(at::Tensor x);
+  State forward(at::Tensor x, const at::Tensor& first_keys = {});
 
   DecoderOptions options;
   std::int64_t layer;
@@ -103,11 +108,14 @@ class DecoderBlockImpl : public torch::nn::Module {
 };
 TESSERA_MODULE(DecoderBlock);
 
-/// Embeddings, blocks, last norm. Shapes: ids_BS -> hidden_BSI.
+/// Embeddings, blocks, last norm. Shapes: ids_BS, document_begins_BS, positions_BS -> hidden_BSI.
 class DecoderStackImpl : public torch::nn::Module {
  public:
   explicit DecoderStackImpl(const DecoderOptions& options);
-  at::Tensor forward(const at::Tensor& ids);
+  at::Tensor forward(
+      const at::Tensor& ids,
+      const at::Tensor& document_begins = {},
+      const at::Tensor& positions = {});
 
   Embedding table{nullptr};
 
@@ -121,7 +129,10 @@ class DecoderStackImpl : public torch::nn::Module {
 TESSERA_MODULE(DecoderStack);
 
 /// A language model. Shapes: ids_BS (int64) -> logits_BSV; with targets_BS their
-/// mean cross entropy.
+/// mean cross entropy. With document_begins_BS (int64), the place in its sequence where each
+/// token's document begins, a token sees those of its own document alone. positions_BS (int64) are
+/// rows of the position embedding in the place of 0, 1, ...; without one, as attention then knows
+/// distances alone, positions that begin again in each document change nothing, and are left out.
 /// Initialisation: normal(0, initializer_range), biases 0, norms 1.
 /// Threads: as torch::nn::Module. Not collective.
 /// Throws: ShapeError when ids are not [B, S] or S exceeds
@@ -129,7 +140,11 @@ TESSERA_MODULE(DecoderStack);
 class DecoderImpl : public torch::nn::Module {
  public:
   explicit DecoderImpl(const DecoderOptions& options);
-  at::Tensor forward(const at::Tensor& ids, const at::Tensor& targets = {});
+  at::Tensor forward(
+      const at::Tensor& ids,
+      const at::Tensor& targets = {},
+      const at::Tensor& document_begins = {},
+      const at::Tensor& positions = {});
 
   const DecoderOptions& options() const {
     return options_;

@@ -72,10 +72,12 @@ bool register_decoder_distributed() {
       .init([](const DecoderBlockImpl& block, const nn::GivenOptions& given) {
         return nn::with_given(given, decoder_layer_options(block.options, block.layer));
       })
-      .forward([](const at::Tensor& x) {
-        return std::make_tuple(x, at::Tensor(), at::Tensor(), at::Tensor());
+      .forward([](const at::Tensor& x, const at::Tensor& first_keys) {
+        return std::make_tuple(x, first_keys, at::Tensor(), at::Tensor());
       })
-      .returns([](const nn::TransformerState& state) { return std::get<0>(state); })
+      .returns([](const nn::TransformerState& state) {
+        return DecoderBlockImpl::State(std::get<0>(state), std::get<1>(state));
+      })
       .state(
           [](const nn::StateMap& state, const DecoderBlockImpl& block) {
             return block_translation(block).to_distributed(state);

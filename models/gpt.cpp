@@ -4,6 +4,7 @@
 
 #include <torch/torch.h>
 
+#include "tessera/nn/layers/first_keys.h"
 #include "tessera/nn/layers/lm_head.h"
 #include "tessera/nn/layers/transformer_layer.h"
 #include "tessera/nn/replace/registry.h"
@@ -44,7 +45,7 @@ GptAttentionImpl::GptAttentionImpl(const GptOptions& options, std::int64_t layer
           "c_proj",
           Conv1D(options.n_embd, options.n_embd, residual_deviation(options)))) {}
 
-at::Tensor GptAttentionImpl::forward(const at::Tensor& x) {
+at::Tensor GptAttentionImpl::forward(const at::Tensor& x, const at::Tensor& first_keys) {
   const auto batch = x.size(0);
   const auto positions = x.size(1);
   const auto head_width = x.size(2) / heads_;
@@ -58,7 +59,7 @@ at::Tensor GptAttentionImpl::forward(const at::Tensor& x) {
       qkv[0],
       qkv[1],
       qkv[2],
-      causal_bias(positions, x),
+      first_keys.defined() ? first_keys : causal_bias(positions, x),
       heads_,
       scale_,
       is_training() ? dropout_ : 0);
@@ -89,10 +90,10 @@ GptBlockImpl::GptBlockImpl(const GptOptions& options, std::int64_t layer)
       ln_2_(register_module("ln_2", make_norm(options))),
       mlp_(register_module("mlp", GptMlp(options))) {}
 
-at::Tensor GptBlockImpl::forward(at::Tensor x) {
-  x = x + attn_(ln_1_(x));
+GptBlockImpl::State GptBlockImpl::forward(at::Tensor x, const at::Tensor& first_keys) {
+  x = x + attn_(ln_1_(x), first_keys);
   const recompute::ReturnedCall returned(static_cast<const torch::nn::Module*>(this));
-  return returned.of(x + mlp_(ln_2_(x)));
+  return {returned.of(x + mlp_(ln_2_(x))), first_keys};
 }
 
 namespace {
@@ -165,10 +166,12 @@ const StateTranslation& gpt_block_translation() {
 
 TESSERA_TP_REGISTER(GptBlock, nn::DistributedTransformerLayer)
     .init(gpt_block_options)
-    .forward([](const at::Tensor& x) {
-      return std::make_tuple(x, at::Tensor(), at::Tensor(), at::Tensor());
+    .forward([](const at::Tensor& x, const at::Tensor& first_keys) {
+      return std::make_tuple(x, first_keys, at::Tensor(), at::Tensor());
     })
-    .returns([](const nn::TransformerState& state) { return std::get<0>(state); })
+    .returns([](const nn::TransformerState& state) {
+      return GptBlockImpl::State(std::get<0>(state), std::get<1>(state));
+    })
     .state(
         [](const nn::StateMap& state) { return gpt_block_translation().to_distributed(state); },
         [](const nn::StateMap& state) { return gpt_block_translation().to_original(state); });
@@ -190,7 +193,10 @@ GptTransformerImpl::GptTransformerImpl(const GptOptions& options)
   ln_f_ = register_module("ln_f", make_norm(options));
 }
 
-at::Tensor GptTransformerImpl::forward(const at::Tensor& ids) {
+at::Tensor GptTransformerImpl::forward(
+    const at::Tensor& ids,
+    const at::Tensor& document_begins,
+    const at::Tensor& positions) {
   if (ids.dim() != 2 || ids.size(1) > positions_) {
     throw ShapeError(tessera::str(
         "gpt: ids are ",
@@ -199,8 +205,11 @@ at::Tensor GptTransformerImpl::forward(const at::Tensor& ids) {
         positions_,
         " (n_positions)"));
   }
-  const at::Tensor places = at::arange(ids.size(1), ids.options());
-  return ln_f_(h_(drop(wte(ids) + wpe_(places), dropout_, is_training())));
+  const at::Tensor places =
+      positions.defined() ? positions : at::arange(ids.size(1), ids.options());
+  const auto last = h_->forward_as<GptBlockImpl::State>(
+      drop(wte(ids) + wpe_(places), dropout_, is_training()), nn::first_keys(document_begins));
+  return ln_f_(std::get<0>(last));
 }
 
 GptImpl::GptImpl(const GptOptions& options)
@@ -217,8 +226,12 @@ GptImpl::GptImpl(const GptOptions& options)
   }
 }
 
-at::Tensor GptImpl::forward(const at::Tensor& ids, const at::Tensor& targets) {
-  const at::Tensor hidden = transformer_(ids);
+at::Tensor GptImpl::forward(
+    const at::Tensor& ids,
+    const at::Tensor& targets,
+    const at::Tensor& document_begins,
+    const at::Tensor& positions) {
+  const at::Tensor hidden = transformer_(ids, document_begins, positions);
   const at::Tensor logits = own_head_.is_empty() ? tied_head_(hidden) : own_head_(hidden);
   return targets.defined() ? cross_entropy(logits, targets) : logits;
 }
@@ -261,9 +274,13 @@ TESSERA_TP_REGISTER(Gpt, nn::DistributedTransformerLMHead)
       to.num_positions = from.n_positions;
       return to;
     })
-    .forward([](const at::Tensor& ids, const at::Tensor& targets) {
+    .forward([](const at::Tensor& ids,
+                const at::Tensor& targets,
+                const at::Tensor& document_begins,
+                const at::Tensor& positions) {
       const at::Tensor none;
-      return std::make_tuple(ids, none, none, none, none, none, targets);
+      return std::make_tuple(
+          ids, nn::first_keys(document_begins), none, positions, none, none, targets);
     })
     .state(
         [](const nn::StateMap& state, const GptImpl& gpt) {

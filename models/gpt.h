@@ -1,5 +1,7 @@
 #pragma once
 
+#include <tuple>
+
 #include "models/layers.h"
 #include "models/options.h"
 
@@ -8,12 +10,13 @@
 // Source: Radford et al. 2019, section 2.3; Brown et al. 2020, section 2.1.
 namespace tessera::models {
 
-/// Causal self-attention. Shapes: x_BSI -> y_BSI.
+/// Causal self-attention. Shapes: x_BSI, first_keys_B1S1 (nn/layers/first_keys.h; undefined: a
+/// token sees all before it) -> y_BSI.
 class GptAttentionImpl : public torch::nn::Module {
  public:
   /// `layer` counts from 0.
   explicit GptAttentionImpl(const GptOptions& options, std::int64_t layer = 0);
-  at::Tensor forward(const at::Tensor& x);
+  at::Tensor forward(const at::Tensor& x, const at::Tensor& first_keys = {});
 
  private:
   std::int64_t heads_;
@@ -38,11 +41,14 @@ class GptMlpImpl : public torch::nn::Module {
 };
 TESSERA_MODULE(GptMlp);
 
-/// x + attention(norm(x)), then the same with the MLP. Shapes: x_BSI -> y_BSI.
+/// x + attention(norm(x)), then the same with the MLP. Shapes: x_BSI, first_keys_B1S1 -> y_BSI,
+/// first_keys_B1S1, so that blocks form a sequence.
 class GptBlockImpl : public torch::nn::Module {
  public:
+  using State = std::tuple<at::Tensor, at::Tensor>;
+
   explicit GptBlockImpl(const GptOptions& options, std::int64_t layer = 0);
-  at::Tensor forward(at::Tensor x);
+  State forward(at::Tensor x, const at::Tensor& first_keys = {});
 
   GptOptions options;
   std::int64_t layer; // from 0
@@ -55,11 +61,14 @@ class GptBlockImpl : public torch::nn::Module {
 };
 TESSERA_MODULE(GptBlock);
 
-/// Embeddings, blocks, final norm. Shapes: ids_BS -> hidden_BSI.
+/// Embeddings, blocks, final norm. Shapes: ids_BS, document_begins_BS, positions_BS -> hidden_BSI.
 class GptTransformerImpl : public torch::nn::Module {
  public:
   explicit GptTransformerImpl(const GptOptions& options);
-  at::Tensor forward(const at::Tensor& ids);
+  at::Tensor forward(
+      const at::Tensor& ids,
+      const at::Tensor& document_begins = {},
+      const at::Tensor& positions = {});
 
   Embedding wte; // public: the output layer shares its weight
 
@@ -77,14 +86,24 @@ TESSERA_MODULE(GptTransformer);
 /// Shapes: ids_BS (int64) -> logits_BSV in the parameters' dtype; with targets_BS
 /// their mean cross entropy instead (layers.h), for which no rank of a mesh
 /// gathers the logits.
+/// With document_begins_BS (int64), the place in its sequence where each token's document begins, a
+/// token sees those of its own document alone; with positions_BS (int64) these rows of the position
+/// embedding are taken in the place of 0, 1, ...
+///
 /// Initialisation: normal(0, 0.02), the projections that end a residual branch
 /// divided by sqrt(2 n_layer), biases 0.
+///
 /// Threads: as torch::nn::Module. Not collective.
+///
 /// Throws: ShapeError when ids are not [B, S] or S exceeds n_positions.
 class GptImpl : public torch::nn::Module {
  public:
   explicit GptImpl(const GptOptions& options);
-  at::Tensor forward(const at::Tensor& ids, const at::Tensor& targets = {});
+  at::Tensor forward(
+      const at::Tensor& ids,
+      const at::Tensor& targets = {},
+      const at::Tensor& document_begins = {},
+      const at::Tensor& positions = {});
 
   const GptOptions& options() const {
     return options_;

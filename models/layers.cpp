@@ -4,6 +4,7 @@
 
 #include <torch/torch.h>
 
+#include "tessera/nn/layers/first_keys.h"
 #include "tessera/recompute/attentions.h"
 #include "tessera/recompute/kept_bmm.h"
 #include "tessera/recompute/kept_products.h"
@@ -86,9 +87,14 @@ at::Tensor attend_at_once(
   if (bias.defined()) {
     // _unsafe_view: the product itself is not used again, so the sum may be
     // made in place without autograd treating it as a change of a view.
-    scores = at::_unsafe_view(scores, {batch, heads, positions, keys})
-                 .add_(bias)
-                 .view({n, positions, keys});
+    scores = at::_unsafe_view(scores, {batch, heads, positions, keys});
+    if (nn::is_first_keys(bias)) {
+      scores.add_(causal_bias(positions, scores));
+      nn::hide_before_first_keys(bias, {0, positions, 0, keys, 0}, scores);
+    } else {
+      scores.add_(bias);
+    }
+    scores = scores.view({n, positions, keys});
   }
   at::Tensor weights = at::softmax(scores, -1);
   if (dropout > 0) {

@@ -53,8 +53,10 @@ Linear make_linear(std::int64_t in, std::int64_t out, double deviation, bool bia
 at::Tensor split_heads(const at::Tensor& x, std::int64_t heads);
 
 /// softmax(scale q k^T + bias) v, heads joined again.
-/// Shapes: q_NSD, k_NTD, v_NTD, bias broadcastable to BHST (may be undefined)
-/// -> y_BSI. bf16: products in bf16, the softmax sums in f32.
+/// Shapes: q_NSD, k_NTD, v_NTD, bias broadcastable to BHST (may be undefined), or first keys
+/// (nn/layers/first_keys.h) of an attention that is then causal -> y_BSI.
+///
+/// bf16: products in bf16, the softmax sums in f32.
 /// Cost: 4 N S T D flops; keeps N S T probabilities for the backward, with `checkpoint_attentions`
 /// q, k and v alone.
 at::Tensor attend(

@@ -64,8 +64,8 @@ template <typename Model>
 void build_language_model(AnyModel& any, Model model, std::int64_t vocabulary) {
   any.module = model.ptr();
   any.forward = [model, preset = any.preset](const Tensors& inputs) -> Tensors {
-    expect_inputs(preset, inputs, 1, 1);
-    return {model(inputs[0])};
+    expect_inputs(preset, inputs, 1, 3);
+    return {model(inputs[0], at::Tensor(), optional(inputs, 1), optional(inputs, 2))};
   };
   any.sample_inputs = [model, preset = any.preset, vocabulary](SampleSize size) {
     size = filled(size, preset.sample);
@@ -75,8 +75,8 @@ void build_language_model(AnyModel& any, Model model, std::int64_t vocabulary) {
     return cross_entropy(outputs.at(0), targets.at(0));
   };
   any.training_loss = [model, preset = any.preset](const Tensors& inputs, const Tensors& targets) {
-    expect_inputs(preset, inputs, 1, 1);
-    return model(inputs[0], targets.at(0));
+    expect_inputs(preset, inputs, 1, 3);
+    return model(inputs[0], targets.at(0), optional(inputs, 1), optional(inputs, 2));
   };
 }
 

@@ -22,7 +22,7 @@ struct AnyModel {
 
   /// Inputs and outputs by family:
   ///   gpt, llama, gptj, gpt_neo, gpt_neox
-  ///                ids_BS -> logits_BSV
+  ///                ids_BS[, document_begins_BS[, positions_BS]] -> logits_BSV
   ///   t5           ids_BS, decoder_ids_BT -> logits_BTV
   ///   bert         ids_BS[, attention_mask_BS[, token_types_BS]]
   ///                -> logits_BSV, next_sentence_B2

@@ -117,7 +117,7 @@ Times measure(const Settings& s, tessera::comm::World& world) {
   const at::Tensor own =
       s.prescaled ? all
                   : all.narrow(0, world.rank() * (s.batch / ranks), s.batch / ranks).contiguous();
-  const Call plain_call = [&](const at::Tensor& x) { return plain(x); };
+  const Call plain_call = [&](const at::Tensor& x) { return std::get<0>(plain(x)); };
   const Call part_call = [&](const at::Tensor& x) { return part->hidden_states(x); };
   const Call layer_call = [&](const at::Tensor& x) { return layer->hidden_states(x); };
 

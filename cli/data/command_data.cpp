@@ -134,7 +134,9 @@ void print(const OrderedJson& said) {
       tokens_text(said, "train").c_str(),
       tokens_text(said, "validation").c_str());
   if (said["train_documents"].is_null()) {
-    std::printf("where documents begin is not known: an earlier version prepared this folder\n");
+    std::printf(
+        "where documents begin is not known: an earlier version prepared this folder; prepare it "
+        "again with --force for data.reset_attention_mask\n");
   }
   std::printf("whole\n");
 }

@@ -16,6 +16,7 @@
 #include "cli/number_check.h"
 #include "cli/weights/start_from.h"
 #include "models/data/data_folder.h"
+#include "models/data/document_begins.h"
 #include "models/data/sampler.h"
 #include "models/data/token_file.h"
 #include "models/layers.h"
@@ -26,6 +27,8 @@ namespace tessera::cli {
 namespace eval_command {
 namespace {
 
+constexpr const char* kResetAttentionMask = "--reset-attention-mask";
+
 struct Options {
   std::string weights;
   std::string data;
@@ -34,6 +37,8 @@ struct Options {
   std::int64_t sequence = 0;
   std::int64_t batch = 8;
   std::int64_t samples = 0;
+  bool reset_attention_mask = false;
+  bool reset_position_ids = false;
   bool json = false;
 };
 
@@ -65,6 +70,9 @@ class Evaluation {
         tokens_(
             options.data + "/" +
             (options.split == "train" ? data::kTrainFile : data::kValidationFile)) {
+    if (options.reset_attention_mask) {
+      open_documents();
+    }
     const auto sizes = models::language_model_sizes(preset_.options).value();
     const bool any_length = sizes.positions_key[0] == '\0';
     sequence_ = options.sequence > 0 ? options.sequence : sizes.positions;
@@ -141,12 +149,23 @@ class Evaluation {
   }
 
  private:
+  void open_documents() {
+    models::check_takes_documents(preset_.options, preset_.family, kResetAttentionMask);
+    const bool train = options_.split == "train";
+    documents_.indexes.push_back(data::open_index_beside(
+        options_.data,
+        tokens_,
+        train ? data::kTrainDocumentsFile : data::kValidationDocumentsFile,
+        kResetAttentionMask));
+    documents_.reset_positions = options_.reset_position_ids;
+  }
+
   models::Examples batch_from(std::uint64_t first, std::uint64_t count) const {
     std::vector<std::uint64_t> samples(count);
     for (std::uint64_t i = 0; i < count; ++i) {
       samples[i] = first + i < samples_ ? first + i : 0;
     }
-    models::Examples batch = models::evaluation_examples(*objective_, tokens_, samples);
+    models::Examples batch = models::evaluation_examples(*objective_, tokens_, samples, documents_);
     for (std::uint64_t i = 0; i < count; ++i) {
       if (first + i >= samples_) {
         batch.targets.at(0)[static_cast<std::int64_t>(i)].fill_(models::kIgnoredTarget);
@@ -176,6 +195,7 @@ class Evaluation {
   std::string weights_;
   models::Preset preset_;
   data::TokenDataset tokens_;
+  models::Documents documents_; // without indexes unless the options ask for them
   std::int64_t sequence_ = 0;
   std::uint64_t samples_ = 0;
   std::unique_ptr<models::Objective> objective_;
@@ -196,6 +216,10 @@ void print(const Options& options, const Evaluation& evaluation, const Sum& sum)
     said["samples"] = evaluation.samples();
     said["sequence"] = evaluation.sequence();
     said["objective"] = evaluation.objective().name;
+    if (options.reset_attention_mask) {
+      said["reset_attention_mask"] = true;
+      said["reset_position_ids"] = options.reset_position_ids;
+    }
     said["tokens"] = tokens;
     said["loss"] = loss;
     said["perplexity"] = std::exp(loss);
@@ -258,6 +282,15 @@ void set_up(CLI::App& app) {
       "--parallel",
       options->parallel,
       "a configuration file for the ranks; a pipeline over all of them when not given");
+  auto* mask = app.add_flag(
+      kResetAttentionMask,
+      options->reset_attention_mask,
+      "tokens attend to their own document alone, as with data.reset_attention_mask of a job");
+  app.add_flag(
+         "--reset-position-ids",
+         options->reset_position_ids,
+         "positions count from 0 in every document, as with data.reset_position_ids")
+      ->needs(mask);
   app.add_flag("--json", options->json, "print JSON");
   app.callback([options] { run(*options); });
 }

@@ -19,6 +19,7 @@
 #include "cli/train/progress.h"
 #include "cli/weights/weights.h"
 #include "models/data/data_folder.h"
+#include "models/data/document_begins.h"
 #include "models/data/mixture.h"
 #include "models/data/sampler.h"
 #include "models/data/token_file.h"
@@ -129,10 +130,18 @@ void check_data(const Job& job, Findings& findings, Known& known) {
   }
   if (whole) {
     findings.check([&] {
-      data::hashes_of_parts(
-          folders,
-          data::open_parts(folders, data::kTrainFile, false),
-          data::open_parts(folders, data::kValidationFile, false));
+      const auto train = data::open_parts(folders, data::kTrainFile, false);
+      const auto validation = data::open_parts(folders, data::kValidationFile, false);
+      data::hashes_of_parts(folders, train, validation);
+      if (job.data.reset_attention_mask) {
+        const auto check = [&](const auto& tokens, const char* file) {
+          data::open_indexes(folders, tokens, file, kResetAttentionMaskKey);
+        };
+        check(train, data::kTrainDocumentsFile);
+        if (job.validation.every > 0) {
+          check(validation, data::kValidationDocumentsFile);
+        }
+      }
     });
   }
 }

@@ -93,6 +93,8 @@ void describe(Visit& visit, Job::Data& data) {
   visit(key("mixture"), data.mixture);
   visit(key("sequence", kAtLeastOne), data.sequence);
   visit(key("batch", kAtLeastOne), data.batch);
+  visit(key("reset_attention_mask"), data.reset_attention_mask);
+  visit(key("reset_position_ids"), data.reset_position_ids);
 }
 
 template <typename Visit>
@@ -245,6 +247,19 @@ void check_folders(const Job::Data& data, form::Faults& faults) {
   }
 }
 
+void check_documents(const Job& job, form::Faults& faults) {
+  if (job.data.reset_position_ids && !job.data.reset_attention_mask) {
+    faults.add(
+        "'data.reset_position_ids' is true without 'data.reset_attention_mask': tokens of several "
+        "documents would see each other at the same places; write both, or leave it out");
+  }
+  if (job.data.reset_attention_mask && job.parallel.mesh_memory == config::MeshMemory::kManaged) {
+    faults.add(
+        "'data.reset_attention_mask' is a mask, and layers with 'parallel.mesh_memory' "
+        "\"managed\" take none; leave one of them out");
+  }
+}
+
 void check_couplings(const Job& job, bool has_warmup, form::Faults& faults) {
   const std::string& strategy = job.activation_checkpointing;
   if (strategy != "none" && !recompute::children_of_strategy(strategy)) {
@@ -272,6 +287,7 @@ void check_couplings(const Job& job, bool has_warmup, form::Faults& faults) {
         "; leave clip_norm out"));
   }
   check_folders(job.data, faults);
+  check_documents(job, faults);
   if (job.strategy == "auto") {
     for (const std::string& key : planner::planned_keys_said(job.parallel)) {
       faults.add(

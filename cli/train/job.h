@@ -32,6 +32,8 @@ struct Job {
     std::vector<data::MixturePart> mixture; // or several of them with weights
     std::int64_t sequence = 128; // tokens in a sample
     std::int64_t batch = 16; // samples in a step, over all replicas
+    bool reset_attention_mask = false; // tokens attend to their own document alone
+    bool reset_position_ids = false; // and their positions count from 0 in it
   } data;
 
   struct Optimizer {

@@ -7,6 +7,7 @@
 #include "cli/weights/weights.h"
 #include "models/data/data_folder.h"
 #include "models/data/token_file.h"
+#include "models/objectives/documents.h"
 
 namespace tessera::cli {
 
@@ -41,6 +42,9 @@ models::Preset named_preset(const Job& job) {
             named.family,
             "; this program trains models of texts: gpt, llama, gptj, gpt_neo, gpt_neox, bert, "
             "roberta and t5"));
+  }
+  if (job.data.reset_attention_mask) {
+    models::check_takes_documents(named.options, named.family, kResetAttentionMaskKey);
   }
   if (!job.sample.prompt.empty() && !models::continues_a_text(named.options)) {
     throw ConfigError(

@@ -8,6 +8,9 @@
 
 namespace tessera::cli {
 
+/// How messages call the key that needs to know where documents begin.
+constexpr const char* kResetAttentionMaskKey = "'data.reset_attention_mask'";
+
 /// A job's model and what it learns.
 struct JobModel {
   models::Preset preset;

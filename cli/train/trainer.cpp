@@ -18,6 +18,7 @@
 #include "cli/exit_status.h"
 #include "cli/train/job_preset.h"
 #include "models/data/data_folder.h"
+#include "models/data/document_begins.h"
 #include "models/objectives/load.h"
 
 namespace tessera::cli {
@@ -110,6 +111,10 @@ void Trainer::build_data() {
   train_data_ = data::open_parts(folders_, data::kTrainFile, verify);
   validation_data_ = data::open_parts(folders_, data::kValidationFile, verify);
   data_hashes_ = data::hashes_of_parts(folders_, train_data_, validation_data_);
+  train_documents_ = documents_of(train_data_, data::kTrainDocumentsFile);
+  if (job_.validation.every > 0) {
+    validation_documents_ = documents_of(validation_data_, data::kValidationDocumentsFile);
+  }
   const std::int64_t share = static_cast<std::int64_t>(data_size()) * job_.parallel.microbatches;
   if (job_.data.batch % share != 0) {
     throw ConfigError(str(
@@ -132,6 +137,17 @@ void Trainer::build_data() {
   if (job_.validation.every > 0) {
     samples_of(validation_data_); // an error now where there is not one
   }
+}
+
+models::Documents Trainer::documents_of(
+    const std::vector<data::TokenDataset>& datasets,
+    const char* file) const {
+  if (!job_.data.reset_attention_mask) {
+    return {};
+  }
+  return {
+      data::open_indexes(folders_, datasets, file, kResetAttentionMaskKey),
+      job_.data.reset_position_ids};
 }
 
 data::MixtureOptions Trainer::samples_of(const std::vector<data::TokenDataset>& datasets) const {
@@ -301,7 +317,11 @@ double Trainer::train_step(std::int64_t number) {
   });
   for (std::int64_t i = 0; i < job_.accumulation; ++i) {
     const auto batch = models::training_examples(
-        *objective_, train_data_, *sampler_, static_cast<std::uint64_t>(job_.parallel.seed));
+        *objective_,
+        train_data_,
+        *sampler_,
+        static_cast<std::uint64_t>(job_.parallel.seed),
+        train_documents_);
     loss += step(batch.inputs, batch.targets).reduce_mean().to(torch::kDouble).item<double>();
     keep_events(number + 1, i);
   }
@@ -333,7 +353,8 @@ double Trainer::validate() {
   });
   double total = 0;
   for (std::int64_t i = 0; i < job_.validation.batches; ++i) {
-    const auto batch = models::evaluation_examples(*objective_, validation_data_, sampler.next());
+    const auto batch = models::evaluation_examples(
+        *objective_, validation_data_, sampler.next(), validation_documents_);
     total += step(batch.inputs, batch.targets).reduce_mean().to(torch::kDouble).item<double>();
   }
   double mean = 0;

@@ -21,6 +21,7 @@
 #include "models/data/mixture.h"
 #include "models/data/token_file.h"
 #include "models/data/tokenizer.h"
+#include "models/objectives/documents.h"
 #include "models/objectives/objective.h"
 #include "models/registry.h"
 
@@ -67,6 +68,8 @@ class Trainer {
   };
 
   void build_data();
+  models::Documents documents_of(const std::vector<data::TokenDataset>& datasets, const char* file)
+      const;
   data::MixtureOptions samples_of(const std::vector<data::TokenDataset>& datasets) const;
   /// Finds out before the model is built whether checkpoint folder and log can
   /// be written, and keeps them for this run.
@@ -120,6 +123,8 @@ class Trainer {
   std::vector<data::MixturePart> folders_;
   std::vector<data::TokenDataset> train_data_; // of each folder
   std::vector<data::TokenDataset> validation_data_;
+  models::Documents train_documents_; // without indexes unless the job asks for them
+  models::Documents validation_documents_;
   std::optional<data::MixtureSampler> sampler_;
   std::optional<report::RunLogWriter> log_;
   std::optional<Progress> progress_; // rank 0

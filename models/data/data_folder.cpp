@@ -9,7 +9,7 @@
 #include "tessera/base/json/parse.h"
 
 #include "models/data/data_hashes.h"
-#include "models/data/document_index.h"
+#include "models/data/document_begins.h"
 #include "models/data/files.h"
 #include "models/data/token_file.h"
 
@@ -74,19 +74,7 @@ std::optional<std::uint64_t> documents_of_file(
   if (!fs::exists(index)) {
     return {};
   }
-  const DocumentIndex documents(index);
-  if (documents.tokens() != tokens.size()) {
-    throw ConfigError(
-        str(index,
-            " is of ",
-            documents.tokens(),
-            " tokens, ",
-            tokens.path(),
-            " has ",
-            tokens.size(),
-            ": they do not belong together"));
-  }
-  return documents.documents();
+  return index_of(tokens, index).documents();
 }
 
 } // namespace

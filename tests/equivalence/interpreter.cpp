@@ -321,7 +321,13 @@ Tensor ProgramImpl::call_layer(HeldChild& child, const Instruction& one, const T
     case ChildKind::kEmbedding:
       return as_called(child.embedding, how, on(words_like(x, one.number))).mean(1) + x * 0.5;
     case ChildKind::kBlock:
-      return as_called(child.block, how, on(torch::stack({x, torch::roll(x, 1, 1)}, 1))).mean(1);
+      return as_called(
+                 child.block,
+                 how,
+                 [&](auto& callee) -> Tensor {
+                   return std::get<0>(callee(torch::stack({x, torch::roll(x, 1, 1)}, 1)));
+                 })
+          .mean(1);
     default:
       return as_called(child.sequence, how, on(x));
   }

@@ -4,6 +4,7 @@
 #include <ATen/OpMathType.h>
 
 #include "tessera/nn/layers/dropout.h"
+#include "tessera/nn/layers/first_keys.h"
 #include "tessera/nn/layers/flash_attention.h"
 #include "tessera/recompute/kept_bmm.h"
 #include "tessera/recompute/kept_products.h"
@@ -86,10 +87,13 @@ at::Tensor attend_over_heads(
   if (mask.defined() || rule.causal || rule.slopes.defined() || heads != key_heads) {
     // The product itself is not used again: the sums may be made in place.
     scores = at::_unsafe_view(scores, {batch, heads, queries, keys});
-    if (mask.defined()) {
+    const ScoreBlock all{0, queries, 0, keys, keys - queries};
+    if (is_first_keys(mask)) {
+      hide_before_first_keys(mask, all, scores);
+    } else if (mask.defined()) {
       scores.add_(mask);
     }
-    add_by_place(rule, {0, queries, 0, keys, keys - queries}, scores);
+    add_by_place(rule, all, scores);
     scores = scores.view({batch * heads, queries, keys});
   }
   at::Tensor weights = at::softmax(scores, -1).to(v.scalar_type());

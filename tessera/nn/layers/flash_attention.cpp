@@ -13,6 +13,7 @@
 #include "tessera/autograd/node_data.h"
 #include "tessera/base/hash.h"
 #include "tessera/nn/layers/dropout.h"
+#include "tessera/nn/layers/first_keys.h"
 #include "tessera/nn/parallel/random_streams.h"
 
 namespace tessera::nn {
@@ -48,6 +49,7 @@ class Blockwise {
         k_(k),
         v_(v),
         mask_(mask),
+        hides_before_first_(is_first_keys(mask)),
         wide_(at::toOpMathType(q.scalar_type())),
         batch_(q.size(0)),
         heads_(q.size(1)),
@@ -62,14 +64,13 @@ class Blockwise {
   /// Calls `visit` with every block of these queries that is not hidden.
   template <typename Visit>
   void over_keys(std::int64_t query, const Visit& visit) const {
+    const std::int64_t queries = std::min(kBlockQueries, queries_ - query);
+    const std::int64_t first = hides_before_first_ ? lowest_first_key(mask_, query, queries) : 0;
     for (std::int64_t key = 0; key < keys_; key += kBlockKeys) {
       const ScoreBlock block{
-          query,
-          std::min(kBlockQueries, queries_ - query),
-          key,
-          std::min(kBlockKeys, keys_ - key),
-          keys_ - queries_};
-      if (!hides_all(call_.rule, block)) {
+          query, queries, key, std::min(kBlockKeys, keys_ - key), keys_ - queries_};
+      const bool before_all = key + block.keys <= first;
+      if (!before_all && !hides_all(call_.rule, block)) {
         visit(block);
       }
     }
@@ -110,7 +111,9 @@ class Blockwise {
     if (rule.product_divisor != 1) {
       all.mul_(rule.product_divisor);
     }
-    if (mask_.defined()) {
+    if (hides_before_first_) {
+      hide_before_first_keys(mask_, block, all);
+    } else if (mask_.defined()) {
       all.add_(mask_block(mask_, block));
     }
     add_by_place(rule, block, all);
@@ -144,6 +147,7 @@ class Blockwise {
  private:
   const FlashCall& call_;
   at::Tensor q_, k_, v_, mask_;
+  bool hides_before_first_;
   at::ScalarType wide_;
   std::int64_t batch_, heads_, key_heads_, queries_, keys_;
 };

@@ -10,11 +10,11 @@ namespace tessera::nn {
 /// softmax(scale q k^T + mask) v, computed in blocks of queries and keys: the
 /// softmax of a row grows block by block, the backward computes every block
 /// again from the logarithm of the row's sum. Blocks that the rule hides are
-/// left out. The value is that of the ordinary attention; its dropout draws
-/// another mask.
+/// left out, and on the processor those before the first keys. The value is that of the ordinary
+/// attention; its dropout draws another mask.
 ///
 /// Shapes: q_BnSd, k_BmTd, v_BmTd (any strides; m divides n), mask broadcastable
-/// to BnST with four dimensions, or undefined -> y_BnSd.
+/// to BnST with four dimensions, or first keys (first_keys.h), or undefined -> y_BnSd.
 /// Not collective. Threads: those that run user code.
 /// Cost: keeps q, k, v, y and one f32 number a row; 256 x 256 scores a head while
 /// it runs. 5/3 of the ordinary products. Sums in f32.

@@ -6,6 +6,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/nn/layers/dropout.h"
+#include "tessera/nn/layers/first_keys.h"
 #include "tessera/nn/layers/placement.h"
 #include "tessera/nn/layers/product.h"
 #include "tessera/nn/parallel/parameter_creation.h"
@@ -17,10 +18,10 @@ namespace tessera::nn {
 namespace {
 
 /// 1 where masked -> the lowest finite number to add there: a row without any
-/// key is uniform, not NaN.
+/// key is uniform, not NaN. First keys stay as they are.
 at::Tensor additive_mask(const at::Tensor& masked, at::ScalarType dtype) {
-  if (!masked.defined()) {
-    return {};
+  if (!masked.defined() || is_first_keys(masked)) {
+    return masked;
   }
   const double lowest =
       dtype == at::kHalf ? -65504.0 : -static_cast<double>(std::numeric_limits<float>::max()) / 2;

@@ -26,7 +26,7 @@ TORCH_MODULE(DistributedTable);
 /// What DistributedTransformerLMHead takes; what is undefined is left out.
 struct LMHeadInputs {
   at::Tensor input_ids; // [b, S], int64
-  at::Tensor attention_mask; // [b, S], 1 where a position is masked
+  at::Tensor attention_mask; // [b, S], 1 where a position is masked; or first keys (first_keys.h)
   at::Tensor token_type_ids; // [b, S]
   at::Tensor position_ids; // [b, S]; 0, 1, ... when undefined
   at::Tensor cross_states; // [b, T, I]
