@@ -13,9 +13,18 @@ namespace tessera::models {
 
 namespace {
 
-// Causal masks and frequencies of rotary positions that checkpoints carry along.
-bool is_constant(const std::string& name) {
-  return name.ends_with("attn.bias") || name.ends_with("attn.masked_bias") ||
+// What checkpoints carry along and these models do not use: causal masks and frequencies of rotary
+// positions; a bias that the published T5s hold, which no class adds to the scores of a second
+// attention; BERT's heads for other tasks, where the model has none (else it is a parameter).
+bool is_without_use(const std::string& name) {
+  for (const std::string head : {"pooler.dense.weight", "pooler.dense.bias"}) {
+    if (name == head || name == "bert." + head || name == "roberta." + head) {
+      return true;
+    }
+  }
+  return name.ends_with("EncDecAttention.relative_attention_bias.weight") ||
+         name == "cls.seq_relationship.weight" || name == "cls.seq_relationship.bias" ||
+         name.ends_with("attn.bias") || name.ends_with("attn.masked_bias") ||
          name.ends_with("attention.bias") || name.ends_with("attention.masked_bias") ||
          name.ends_with("rotary_emb.inv_freq") || name.ends_with("embeddings.position_ids");
 }
@@ -30,6 +39,28 @@ std::string without_root(const std::string& name) {
     }
   }
   return name;
+}
+
+/// All names that files have for a parameter: its own, that without the root, those of the first
+/// files, which TensorFlow wrote, and those under which other modules of transformers share it.
+std::set<std::string> names_in_files(const std::string& own) {
+  std::set<std::string> names{own, without_root(own)};
+  const auto also = [&](const std::string& ending, const std::string& other) {
+    for (const std::string& name : std::set<std::string>(names)) {
+      if (name.ends_with(ending)) {
+        names.insert(name.substr(0, name.size() - ending.size()) + other);
+      }
+    }
+  };
+  also("LayerNorm.weight", "LayerNorm.gamma");
+  also("LayerNorm.bias", "LayerNorm.beta");
+  also("predictions.bias", "predictions.decoder.bias");
+  if (own == "lm_head.bias") { // of a RoBERTa
+    names.insert("lm_head.decoder.bias");
+  } else if (own == "shared.weight") { // of a T5
+    names.insert({"encoder.embed_tokens.weight", "decoder.embed_tokens.weight"});
+  }
+  return names;
 }
 
 // Bit by bit in the parameter's dtype: a NaN equals itself.
@@ -91,7 +122,7 @@ std::map<std::string, at::Tensor> parameters_from(
   const auto parameters = module.named_parameters();
   for (const auto& item : parameters) {
     const at::Tensor& parameter = item.value();
-    for (const auto& name : std::set<std::string>{item.key(), without_root(item.key())}) {
+    for (const auto& name : names_in_files(item.key())) {
       const auto found = tensors.find(name);
       if (found == tensors.end()) {
         continue;
@@ -120,7 +151,7 @@ std::map<std::string, at::Tensor> parameters_from(
   }
   std::vector<std::string> unknown;
   for (const auto& entry : tensors) {
-    if (used.count(entry.first) == 0 && !is_constant(entry.first)) {
+    if (used.count(entry.first) == 0 && !is_without_use(entry.first)) {
       unknown.push_back(entry.first);
     }
   }

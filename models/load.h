@@ -11,10 +11,11 @@ namespace tessera::models {
 /// Copies tensors (of a safetensors file, say) into a model's parameters, by
 /// name; dtypes are converted.
 ///
-/// Published files differ from a model's names in three ways that are taken
-/// care of: names without the root ("h.0.ln_1.weight" for
-/// "transformer.h.0.ln_1.weight"), tied weights written once, and constant
-/// masks and frequencies of attention layers, which are left out.
+/// Published files differ from a model's names in ways that are taken care of:
+/// names without the root ("h.0.ln_1.weight" for "transformer.h.0.ln_1.weight"),
+/// tied weights written once or under every name, "gamma" and "beta" of BERT's
+/// norms, and what no logit depends on, which is left out: constant masks and
+/// frequencies of attention layers, heads of BERT that the model has not.
 ///
 /// Throws: CheckpointError that names what is missing, what is not of this
 /// model, both shapes where they differ, tensors that are no floating-point

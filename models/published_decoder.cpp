@@ -76,7 +76,7 @@ std::set<std::string> dropouts_of(const std::string& architecture) {
 }
 
 std::map<std::string, Json> only_values(const std::string& architecture) {
-  return {
+  std::map<std::string, Json> values{
       {"model_type", architecture},
       {"is_encoder_decoder", false},
       {"add_cross_attention", false},
@@ -89,6 +89,10 @@ std::map<std::string, Json> only_values(const std::string& architecture) {
       {"sliding_window", nullptr},
       {"pretraining_tp", 1},
       {"use_bfloat16", false}};
+  if (architecture == "gptj") { // in the files of the first one; the class knows no other value
+    values.insert({{"rotary", true}, {"scale_attn_weights", true}});
+  }
+  return values;
 }
 
 /// [[["global", "local"], 2]] -> global, local, global, local. Throws nlohmann's
@@ -108,28 +112,36 @@ Json expanded(const Json& types) {
   return layers;
 }
 
-/// GPT-Neo's layers: global and local by turns is what is implemented.
-void check_layers(Json& file) {
+/// GPT-Neo's layers: global and local by turns is what is implemented, and global ones alone, which
+/// are the same with a window that nothing is beyond.
+void take_layers(Json& file) {
   for (const char* key : {"attention_types", "attention_layers"}) {
     const auto found = file.find(key);
     if (found == file.end() || found->is_null()) {
       continue;
     }
     bool turns = true;
+    bool global = true;
     try {
       const Json layers = key == std::string("attention_types") ? expanded(*found) : *found;
       for (std::size_t i = 0; i < layers.size(); ++i) {
         turns = turns && layers.at(i) == (i % 2 == 0 ? "global" : "local");
+        global = global && layers.at(i) == "global";
       }
     } catch (const nlohmann::json::exception&) {
-      turns = false;
+      turns = global = false;
     }
-    if (!turns) {
+    if (global && !turns) {
+      const Json positions = file.value("max_position_embeddings", Json());
+      file["window_size"] = positions.is_null()
+                                ? Json(decoder_defaults("gpt_neo").max_position_embeddings)
+                                : positions;
+    } else if (!turns) {
       refuse_field(
           key,
           *found,
-          "it says which layers see a window, and only \"global\" and \"local\" by turns is "
-          "implemented");
+          "it says which layers see a window, and only \"global\" and \"local\" by turns, or "
+          "\"global\" alone, is implemented");
     }
     file.erase(key);
   }
@@ -195,7 +207,7 @@ DecoderOptions decoder_of(Json file) {
   if (neox) {
     share = take_rotary_share(file);
   } else if (architecture == "gpt_neo") {
-    check_layers(file);
+    take_layers(file);
   }
   const PublishedForm form{
       str("a model of the type ", architecture),

@@ -89,6 +89,7 @@ T5Options t5_of(const Json& file) {
       {{"feed_forward_proj", "relu"},
        {"dense_act_fn", "relu"},
        {"is_gated_act", false},
+       {"scale_decoder_outputs", true}, // what version 5 makes of tie_word_embeddings
        {"is_encoder_decoder", true}});
   Json fields = file;
   fields.erase("n_positions"); // transformers ignores it as well: positions are relative

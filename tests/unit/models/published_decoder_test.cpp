@@ -71,6 +71,18 @@ TEST(PublishedDecoder, ReadsAGptNeo) {
   EXPECT_TRUE(o.tie_word_embeddings);
 }
 
+TEST(PublishedDecoder, GlobalLayersAloneAreAWindowOverAllPositions) {
+  const DecoderOptions o = read(R"({
+      "model_type": "gpt_neo", "num_layers": 3, "attention_types": [[["global"], 3]],
+      "window_size": 16, "max_position_embeddings": 64})");
+  EXPECT_EQ(o.window_size, 64);
+  EXPECT_EQ(
+      read(R"({"model_type": "gpt_neo", "num_layers": 1, "window_size": 16,
+                     "attention_types": [[["global"], 1]]})")
+          .window_size,
+      16); // by turns as well
+}
+
 TEST(PublishedDecoder, ReadsAGptNeoX) {
   const std::string text = R"({
       "model_type": "gpt_neox", "hidden_size": 512, "num_attention_heads": 8,
