@@ -87,8 +87,8 @@ void check_tensor(
     const std::string& what,
     const std::string& name,
     const at::Tensor& found,
-    const at::Tensor& parameter) {
-  if (found.sizes() != parameter.sizes()) {
+    const WantedParameter& parameter) {
+  if (found.sizes() != parameter.sizes) {
     throw CheckpointError(tessera::str(
         what,
         ": ",
@@ -96,7 +96,7 @@ void check_tensor(
         " has the shape ",
         found.sizes(),
         ", the model's is ",
-        parameter.sizes()));
+        at::IntArrayRef(parameter.sizes)));
   }
   // Whole numbers are codes of some quantisation, not the weights themselves.
   if (!found.is_floating_point()) {
@@ -110,28 +110,23 @@ void check_tensor(
   }
 }
 
-} // namespace
-
-std::map<std::string, at::Tensor> parameters_from(
-    const torch::nn::Module& module,
+std::map<std::string, at::Tensor> found_for(
+    const std::vector<WantedParameter>& parameters,
     const std::map<std::string, at::Tensor>& tensors,
     const std::string& what) {
   // One entry for each tensor of the model, whatever names it has.
-  std::map<c10::TensorImpl*, Source> sources;
+  std::map<const void*, Source> sources;
   std::map<std::string, bool> used;
-  const auto parameters = module.named_parameters();
-  for (const auto& item : parameters) {
-    const at::Tensor& parameter = item.value();
-    for (const auto& name : names_in_files(item.key())) {
+  for (const WantedParameter& parameter : parameters) {
+    for (const auto& name : names_in_files(parameter.name)) {
       const auto found = tensors.find(name);
       if (found == tensors.end()) {
         continue;
       }
       check_tensor(what, name, found->second, parameter);
       used[name] = true;
-      const auto [first, fresh] =
-          sources.emplace(parameter.unsafeGetTensorImpl(), Source{name, found->second});
-      if (!fresh && !same_content(first->second.tensor, found->second, parameter.scalar_type())) {
+      const auto [first, fresh] = sources.emplace(parameter.identity, Source{name, found->second});
+      if (!fresh && !same_content(first->second.tensor, found->second, parameter.dtype)) {
         throw CheckpointError(tessera::str(
             what,
             ": ",
@@ -144,9 +139,9 @@ std::map<std::string, at::Tensor> parameters_from(
     }
   }
   std::vector<std::string> missing;
-  for (const auto& item : parameters) {
-    if (sources.count(item.value().unsafeGetTensorImpl()) == 0) {
-      missing.push_back(item.key());
+  for (const WantedParameter& parameter : parameters) {
+    if (sources.count(parameter.identity) == 0) {
+      missing.push_back(parameter.name);
     }
   }
   std::vector<std::string> unknown;
@@ -164,10 +159,75 @@ std::map<std::string, at::Tensor> parameters_from(
         unknown.empty() ? "" : " the model has no " + first_few(unknown)));
   }
   std::map<std::string, at::Tensor> found;
-  for (const auto& item : parameters) {
-    found[item.key()] = sources.at(item.value().unsafeGetTensorImpl()).tensor;
+  for (const WantedParameter& parameter : parameters) {
+    found[parameter.name] = sources.at(parameter.identity).tensor;
   }
   return found;
+}
+
+/// What is found goes under every name of its parameter; the rest stays.
+std::map<std::string, at::Tensor> renamed(
+    const std::vector<WantedParameter>& parameters,
+    const std::map<std::string, at::Tensor>& tensors) {
+  std::map<const void*, at::Tensor> sources;
+  std::map<std::string, at::Tensor> state = tensors;
+  for (const WantedParameter& parameter : parameters) {
+    for (const auto& name : names_in_files(parameter.name)) {
+      if (const auto found = tensors.find(name); found != tensors.end()) {
+        sources.emplace(parameter.identity, found->second);
+        state.erase(name);
+      }
+    }
+  }
+  for (const WantedParameter& parameter : parameters) {
+    if (const auto found = sources.find(parameter.identity); found != sources.end()) {
+      state[parameter.name] = found->second;
+    }
+  }
+  return state;
+}
+
+} // namespace
+
+std::vector<WantedParameter> wanted_parameters(const torch::nn::Module& module) {
+  std::vector<WantedParameter> wanted;
+  for (const auto& item : module.named_parameters()) {
+    const at::Tensor& parameter = item.value();
+    wanted.push_back(
+        {item.key(),
+         parameter.sizes().vec(),
+         parameter.scalar_type(),
+         parameter.unsafeGetTensorImpl()});
+  }
+  return wanted;
+}
+
+std::map<std::string, at::Tensor> in_form_of(
+    const std::vector<WantedParameter>& wanted,
+    const std::map<std::string, at::Tensor>& tensors,
+    bool strict,
+    const std::string& what) {
+  // What has every name and no constant is the model's own; further names are the loader's to tell.
+  std::set<std::string> names;
+  for (const WantedParameter& parameter : wanted) {
+    names.insert(parameter.name);
+  }
+  const bool whole = std::all_of(
+      names.begin(), names.end(), [&](const std::string& name) { return tensors.contains(name); });
+  const bool constants = std::any_of(tensors.begin(), tensors.end(), [&](const auto& entry) {
+    return is_constant(entry.first) && !names.contains(entry.first);
+  });
+  if (whole && !constants) {
+    return tensors;
+  }
+  return strict ? found_for(wanted, tensors, what) : renamed(wanted, tensors);
+}
+
+std::map<std::string, at::Tensor> parameters_from(
+    const torch::nn::Module& module,
+    const std::map<std::string, at::Tensor>& tensors,
+    const std::string& what) {
+  return found_for(wanted_parameters(module), tensors, what);
 }
 
 void load_parameters(

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
@@ -26,6 +28,25 @@ namespace tessera::models {
 void load_parameters(
     torch::nn::Module& module,
     const std::map<std::string, at::Tensor>& tensors,
+    const std::string& what);
+
+/// A parameter of a model: what a state must have for it.
+struct WantedParameter {
+  std::string name;
+  std::vector<std::int64_t> sizes;
+  at::ScalarType dtype = at::kFloat;
+  const void* identity = nullptr; // equal for the names of one tensor, else of no meaning
+};
+std::vector<WantedParameter> wanted_parameters(const torch::nn::Module& module);
+
+/// A state as it is where it has every name of every parameter and no constant, else the same from
+/// a published form. Not strict: names that are known are given in the model's form, and
+/// others stay.
+/// Throws: as load_parameters, when strict. Not collective.
+std::map<std::string, at::Tensor> in_form_of(
+    const std::vector<WantedParameter>& wanted,
+    const std::map<std::string, at::Tensor>& tensors,
+    bool strict,
     const std::string& what);
 
 /// The same tensors under the names of a model's parameters, all names of shared ones: what

@@ -8,6 +8,7 @@
 #include "models/decoder.h"
 #include "models/gpt.h"
 #include "models/ncf.h"
+#include "models/published_state.h"
 #include "models/t5.h"
 
 namespace tessera::models {
@@ -174,6 +175,7 @@ void build(AnyModel& any, const NcfOptions& options) {
 } // namespace
 
 AnyModel make_model(const Preset& preset) {
+  take_published_states();
   AnyModel any;
   any.preset = preset;
   std::visit([&](const auto& options) { build(any, options); }, preset.options);

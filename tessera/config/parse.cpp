@@ -6,6 +6,7 @@
 #include "tessera/base/json/field.h"
 #include "tessera/base/text.h"
 #include "tessera/config/findings.h"
+#include "tessera/config/launched_values.h"
 #include "tessera/config/launcher.h"
 
 namespace tessera::config {
@@ -291,10 +292,14 @@ Config load_config(const std::string& path) {
 }
 
 Launched with_launcher_values(const Config& given, const std::string& text) {
+  return with_values_of(given, text, kLauncherVariable);
+}
+
+Launched with_values_of(const Config& given, const std::string& text, const char* name) {
   if (text.find_first_not_of(" \t\r\n") == std::string::npos) {
     return {given, {}};
   }
-  Launched launched{Reader(kLauncherVariable, nullptr, given).read(text), {}};
+  Launched launched{Reader(name, nullptr, given).read(text), {}};
   for (const Key& key : keys()) {
     const Value said = get(key, launched.config);
     const Value before = get(key, given);
@@ -305,7 +310,7 @@ Launched with_launcher_values(const Config& given, const std::string& text) {
               "\" is ",
               form::shown(json_of(said)),
               " by ",
-              kLauncherVariable,
+              name,
               std::holds_alternative<std::monostate>(before)
                   ? std::string()
                   : ", not " + form::shown(json_of(before))));

@@ -69,6 +69,11 @@ plans::Plan ModelCore::decide(std::optional<graph::ModelGraph> traced, bool only
             only ? std::string() : str(" of ", label_),
             ": pipeline ",
             shares_of_ranks(graph, result, options.partitions)));
+    log::info(
+        str("Partition assignments",
+            only ? std::string() : str(" of ", label_),
+            ": ",
+            places_of_modules(graph, result, options.partitions)));
     // With several models another one may fill the rank.
     if (only && config.auto_partition && !config.allow_ranks_without_parameters) {
       check_every_rank_owns_parameters(graph, result, options.partitions);

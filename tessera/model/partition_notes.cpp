@@ -104,6 +104,54 @@ std::string shares_of_ranks(
   return text;
 }
 
+std::string places_of_modules(
+    const graph::ModelGraph& graph,
+    const partitioning::Result& result,
+    int partitions) {
+  const auto rank_of = [&](std::size_t module) {
+    return result.partition_of_node.at(result.tree.node_of_module.at(module));
+  };
+  struct Run { // of siblings that stand one after the other
+    std::string first;
+    std::string last;
+    int parent = -1;
+  };
+  std::vector<std::vector<Run>> runs(partitions);
+  std::vector<std::size_t> position(graph.modules.size(), 0); // among the siblings
+  for (const graph::Module& module : graph.modules) {
+    for (std::size_t i = 0; i < module.children.size(); ++i) {
+      position[static_cast<std::size_t>(module.children[i])] = i;
+    }
+  }
+  std::vector<std::size_t> last_position(partitions, 0);
+  for (std::size_t i = 0; i < graph.modules.size(); ++i) {
+    const graph::Module& module = graph.modules[i];
+    const int rank = rank_of(i);
+    if (module.parent >= 0 && rank_of(static_cast<std::size_t>(module.parent)) == rank) {
+      continue; // its parent stands for it
+    }
+    const std::string name = module.path.empty() ? "the model itself" : module.path;
+    auto& list = runs.at(rank);
+    if (!list.empty() && list.back().parent == module.parent && module.parent >= 0 &&
+        position[i] == last_position[rank] + 1) {
+      list.back().last = name;
+    } else {
+      list.push_back({name, name, module.parent});
+    }
+    last_position[rank] = position[i];
+  }
+  std::string text;
+  for (int rank = 0; rank < partitions; ++rank) {
+    text += str(rank == 0 ? "" : "; ", "rank ", rank, ":");
+    for (std::size_t i = 0; i < runs[rank].size(); ++i) {
+      const Run& run = runs[rank][i];
+      text += str(i == 0 ? " " : ", ", run.first, run.first == run.last ? "" : " to " + run.last);
+    }
+    text += runs[rank].empty() ? " nothing" : "";
+  }
+  return text;
+}
+
 void check_every_rank_owns_parameters(
     const graph::ModelGraph& graph,
     const partitioning::Result& result,

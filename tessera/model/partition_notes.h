@@ -18,6 +18,13 @@ std::vector<std::string> notes_on_kept_modules(const graph::ModelGraph& graph);
 std::string
 shares_of_ranks(const graph::ModelGraph& graph, const partitioning::Result& result, int partitions);
 
+/// "rank 0: the model itself, a, layers.0 to layers.3; rank 1: layers.4, layers.5": where each
+/// module runs. A module stands for all inside it that is on its rank.
+std::string places_of_modules(
+    const graph::ModelGraph& graph,
+    const partitioning::Result& result,
+    int partitions);
+
 /// Throws: PlanError when a pipeline rank would own no parameter although the model has some; the
 /// text holds the notes.
 void check_every_rank_owns_parameters(

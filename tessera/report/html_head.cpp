@@ -200,6 +200,7 @@ std::string run_section(const ReportInput& input, const Summary& summary) {
   out += row("program", run.program);
   out += row("run id", run.run_id);
   out += row("data", run.data);
+  out += row("operations of a device", words::device_flops(input, summary));
   out += row("MFU", words::mfu(input, summary));
   if (run.flops_per_token > 0) {
     out += row(

@@ -66,6 +66,9 @@ struct Summary {
   std::optional<double> mfu;
   double peak_flops_per_second = 0; // by which mfu was divided; 0: unknown
   bool peak_given = false; // by the user of the report
+  /// What a device did of the operations that training needs by formula, over the newest start:
+  /// flops_per_token x tokens per second / ranks. It needs no peak.
+  std::optional<Spread> device_flops_per_second;
   std::vector<std::int64_t> peak_memory_bytes; // of each rank
 };
 
@@ -96,6 +99,8 @@ std::string state(const Summary& summary);
 std::string spread(const Spread& spread, std::string (*format)(double));
 /// Returns "12.3 % of 45.6 GFLOP/s (measured ...)", or why it is unknown.
 std::string mfu(const ReportInput& input, const Summary& summary);
+/// Returns "1.20 GFLOP/s (median of ...)", or why it is unknown.
+std::string device_flops(const ReportInput& input, const Summary& summary);
 /// Returns "45.6 GFLOP/s".
 std::string flops(double flops_per_second);
 /// Returns a sentence for each kind of line that the log has lost; empty for a whole log.

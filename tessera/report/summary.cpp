@@ -137,16 +137,20 @@ void add_mfu(const ReportInput& input, Summary& summary) {
   const RunFacts& run = input.log.run;
   summary.peak_given = input.peak_flops_per_second.has_value();
   summary.peak_flops_per_second = input.peak_flops_per_second.value_or(run.peak_flops_per_second);
-  if (!(run.flops_per_token > 0) || !(summary.peak_flops_per_second > 0)) {
+  if (!(run.flops_per_token > 0)) {
     return;
   }
   std::vector<StepValue> newest; // of the newest start, since the peak is that of its ranks
+  std::vector<StepValue> of_a_device;
   for (const StepRecord& step : input.log.steps) {
     if (step.step >= run.first_step) {
       newest.emplace_back(step.step, step.tokens_per_second);
+      of_a_device.emplace_back(
+          step.step, run.flops_per_token * step.tokens_per_second / run.world_size);
     }
   }
-  if (const auto speed = spread_of(newest)) {
+  summary.device_flops_per_second = spread_of(of_a_device);
+  if (const auto speed = spread_of(newest); speed && summary.peak_flops_per_second > 0) {
     summary.mfu = run.flops_per_token * speed->median / summary.peak_flops_per_second;
   }
 }

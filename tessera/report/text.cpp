@@ -65,6 +65,7 @@ std::string figures(const ReportInput& input, const Summary& summary) {
   out += str("\n  tokens/s    ", spread_of(summary.tokens_per_second, format_count));
   out += str("\n  step time   ", spread_of(summary.step_seconds, format_seconds));
   out += str("\n  bubble      ", spread_of(summary.bubble_share, format_share));
+  out += str("\n  a device    ", words::device_flops(input, summary));
   out += str("\n  MFU         ", words::mfu(input, summary));
   out +=
       str("\n  in all      ",

@@ -68,6 +68,17 @@ std::string mfu(const ReportInput& input, const Summary& summary) {
       summary.peak_given ? " (given)" : " (matrix products of all ranks, measured at the start)");
 }
 
+std::string device_flops(const ReportInput& input, const Summary& summary) {
+  if (!(input.log.run.flops_per_token > 0)) {
+    return "unknown: the log has no FLOPs per token";
+  }
+  if (!summary.device_flops_per_second) {
+    return "unknown: the log has no steps of this start";
+  }
+  const Spread& speed = *summary.device_flops_per_second;
+  return str(flops(speed.median), " (", spread(speed, flops), ")");
+}
+
 std::vector<std::string> damage(const RunLog& log) {
   std::vector<std::string> out;
   if (log.torn) {

@@ -1,14 +1,19 @@
 #include "tessera/train/model.h"
 
+#include <ATen/ATen.h>
+
 #include "tessera/base/error.h"
 #include "tessera/model/copy.h"
 #include "tessera/model/decision.h"
 #include "tessera/model/model_core.h"
 #include "tessera/nn/module/marks.h"
 #include "tessera/nn/module/module.h"
+#include "tessera/nn/module/state_translation.h"
 #include "tessera/nn/parallel/distributed_module.h"
 #include "tessera/tensor/map_tensors.h"
 #include "tessera/train/engine.h"
+#include "tessera/train/forward_only.h"
+#include "tessera/train/partial_state.h"
 #include "tessera/train/session.h"
 
 namespace tessera {
@@ -99,8 +104,18 @@ c10::IValue Model::call_by_operations(const c10::IValue& arguments, const Packed
   return core_->operations()->call(arguments, forward);
 }
 
+namespace {
+
+nn::TranslateState translation_of(const std::shared_ptr<torch::nn::Module>& module) {
+  return module == nullptr ? nullptr : nn::state_translation_of(*module);
+}
+
+} // namespace
+
+// The translation is asked for first: it must see the modules that the script made.
 Model::Model(std::shared_ptr<torch::nn::Module> module, ModelOptions options)
-    : core_(train::engine().make_model(std::move(module), std::move(options))) {}
+    : translate_(translation_of(module)),
+      core_(train::engine().make_model(std::move(module), std::move(options))) {}
 
 void Model::check_call() const {
   train::engine().check_call(*core_);
@@ -113,6 +128,13 @@ void Model::backward(const at::Tensor& loss, const at::Tensor& gradient) const {
 void Model::backward(
     const std::vector<at::Tensor>& tensors,
     const std::vector<at::Tensor>& gradients) const {
+  if (train::ForwardOnly::running()) {
+    throw UserError(
+        str("backward of the model '",
+            core_->label(),
+            "' in a step that runs forwards only (StepOptions::forward_only), of which nothing is "
+            "kept; leave the option out"));
+  }
   train::engine().backward(tensors, gradients, core_->gradient_scale());
 }
 
@@ -186,14 +208,25 @@ NamedTensors Model::local_buffers() const {
 }
 
 TensorMap Model::local_state_dict() const {
-  return core_->local_state_dict();
+  TensorMap state = core_->local_state_dict();
+  state.emplace(kPartialMarker, at::scalar_tensor(true, at::kBool));
+  return state;
 }
 
 TensorMap Model::state_dict(bool gather_to_rank0) const {
   return core_->state_dict(gather_to_rank0);
 }
 
-void Model::load_state_dict(TensorMap state, bool strict) const {
+void Model::load_state_dict(TensorMap state, bool strict, bool same_partition_load) const {
+  const train::StateKind kind = train::take_kind(state, kPartialMarker);
+  train::agree_on_kind(kind);
+  train::agree_on_error([&] {
+    if (kind == train::StateKind::kPart && !same_partition_load) {
+      state = train::joined_over_pipeline(state);
+    } else if (kind == train::StateKind::kWhole && translate_) {
+      state = translate_(state, strict);
+    }
+  });
   core_->load_state_dict(std::move(state), strict);
 }
 

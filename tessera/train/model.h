@@ -77,6 +77,10 @@ void set_partition(const Holder& holder, int index) {
   set_partition(*holder.ptr(), index);
 }
 
+/// The key that tells a state dictionary's kind: true for a rank's part of one, false for a whole
+/// one that needs no translation. Source: the library's documentation, `local_state_dict`.
+inline constexpr const char* kPartialMarker = "_smp_is_partial";
+
 /// A hook that a model keeps until it has run.
 class HookHandle {
  public:
@@ -153,7 +157,8 @@ class Model {
   NamedTensors local_parameters() const;
   /// Not collective.
   NamedTensors local_buffers() const;
-  /// Not collective.
+  /// This rank's parameters and buffers, with a tensor of true under `kPartialMarker` that tells
+  /// `load_state_dict` what it is. Not collective.
   TensorMap local_state_dict() const;
 
   using NamedModules = std::vector<std::pair<std::string, std::shared_ptr<torch::nn::Module>>>;
@@ -186,9 +191,16 @@ class Model {
   /// The whole model's tensors on the host, by name. Every rank must call it; with
   /// `gather_to_rank0` only pp rank 0 gets them, others an empty map.
   TensorMap state_dict(bool gather_to_rank0 = false) const;
-  /// A whole state, of which each rank takes its part: now, or after the partition.
-  /// Throws: CheckpointError listing every name that does not fit.
-  void load_state_dict(TensorMap state, bool strict = true) const;
+  /// Takes effect now, or after the partition. `state` is, on every rank,
+  ///   a whole state, of which each rank takes its part;
+  ///   a whole state of a form that was registered for the model (state_translation.h, models of
+  ///   this repository: as published), unless a tensor of false stands under `kPartialMarker`; or
+  ///   the rank's part of a state (`local_state_dict`). Parts are joined over the PP_GROUP, so that
+  ///   the partition may be another one; with `same_partition_load` each rank takes its own part as
+  ///   it is, without joining them.
+  /// Throws: CheckpointError on every rank, listing every name that does not fit, and where only
+  /// some ranks give parts.
+  void load_state_dict(TensorMap state, bool strict = true, bool same_partition_load = false) const;
 
   /// The whole state into another model: `other = decay * other + (1 - decay) * this` for
   /// parameters, a copy for buffers. With decay 0 a copy (target networks), else an average of
@@ -239,6 +251,8 @@ class Model {
   void copy_to_model(const Model& other, double decay) const;
   void copy_to_module(std::shared_ptr<torch::nn::Module> other, double decay) const;
 
+  /// Of the model as the script built it; empty where no form is registered for it.
+  std::function<TensorMap(const TensorMap& state, bool strict)> translate_;
   std::shared_ptr<model::ModelCore> core_;
 };
 

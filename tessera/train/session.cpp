@@ -103,12 +103,16 @@ Context& context() {
   return *session().context;
 }
 
-void init(const Config& given) {
+namespace {
+
+void start(const config::Launched& by_argument) {
   if (holder() != nullptr) {
     throw ConfigError("tessera::init was called twice");
   }
   avoid_faulty_amx();
-  const config::Launched launched = launched_config(given);
+  config::Launched launched = launched_config(by_argument.config);
+  launched.changes.insert(
+      launched.changes.begin(), by_argument.changes.begin(), by_argument.changes.end());
   const Config& config = launched.config;
   auto made = std::make_unique<Session>();
   const comm::WorldPtr world = start_world(config);
@@ -134,6 +138,18 @@ void init(const Config& given) {
   recompute::set_attentions(config.checkpoint_attentions);
   made->engine = std::make_shared<train::StepEngine>(*made->context);
   holder() = std::move(made);
+}
+
+} // namespace
+
+void init(const Config& given) {
+  start({given, {}});
+}
+
+void init(int& argc, char** argv, const Config& given) {
+  // MPI has not started: a bad argument is reported by the launcher's rank 0.
+  diagnostics::report_uncaught_errors(diagnostics::Reporter::of_environment());
+  start(config::take_launcher_argument(given, argc, argv));
 }
 
 void init() {

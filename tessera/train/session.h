@@ -24,6 +24,10 @@ StepEngine& engine();
 
 } // namespace train
 
+/// The version of the library that a program is linked with, "0.1.0": major, minor, patch
+/// (tessera/base/version.h). Not collective.
+const char* version();
+
 /// Starts the library: MPI, groups, buffers. The first call of a script.
 /// Collective over all processes.
 /// Throws: ReportedConfigError (every rank alike; rank 0 prints it) for a bad
@@ -38,6 +42,10 @@ void init(const Config& config);
 void init();
 /// From a JSON file.
 void init(const std::string& config_file);
+/// Takes what a launcher says in the argument `--mp_parameters key=value,...` out of the program's
+/// arguments; it wins over `config`, and SM_HP_MP_PARAMETERS over both.
+/// Throws also: ConfigError for an argument that has another form.
+void init(int& argc, char** argv, const Config& config = {});
 
 /// Ends the library in order: waits for all ranks, then closes groups and MPI.
 /// Optional: a program that simply returns from main does the same.

@@ -28,6 +28,9 @@ struct StepOptions {
   /// whose shapes or whose way through the model change from call to call, such
   /// as the generation of text.
   bool static_mode = true;
+  /// The pipeline runs forwards alone: no rank keeps a graph or what a backward would need,
+  /// whatever the caller's grad mode is, and a backward in the step is an error.
+  bool forward_only = false;
 };
 
 /// A training or evaluation step: calls the user's function once for each
@@ -71,8 +74,8 @@ class Step {
                    : packed;
       }
     };
-    const std::vector<c10::IValue> values =
-        train::run_step({type_of(function_), options_.static_mode, microbatches}, run);
+    const std::vector<c10::IValue> values = train::run_step(
+        {type_of(function_), options_.static_mode, microbatches, options_.forward_only}, run);
     if constexpr (!std::is_void_v<Result>) {
       std::vector<Result> results;
       for (const c10::IValue& value : values) {

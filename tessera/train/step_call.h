@@ -13,6 +13,7 @@ struct StepCall {
   std::string function; // type of the step function
   bool static_mode = true; // may be repeated as recorded
   int microbatches = 1;
+  bool forward_only = false; // no graph is kept
 };
 
 /// The user's function on one microbatch.

@@ -8,6 +8,7 @@
 #include "tessera/base/log.h"
 #include "tessera/base/statistics.h"
 #include "tessera/base/text.h"
+#include "tessera/base/version.h"
 
 namespace tessera {
 namespace {
@@ -25,6 +26,12 @@ TEST(Text, JoinsWordsAndPaths) {
   EXPECT_EQ(join({"a", "", "c"}, ", "), "a, , c");
   EXPECT_EQ(join_path("", "layers"), "layers");
   EXPECT_EQ(join_path("layers", "0"), "layers.0");
+}
+
+TEST(Version, IsThatOfTheProject) {
+  const std::string text = version();
+  EXPECT_THAT(text, ::testing::MatchesRegex("[0-9]+\\.[0-9]+\\.[0-9]+"));
+  EXPECT_THAT(read_file(PROJECT_FILE), HasSubstr("project(tessera VERSION " + text + " "));
 }
 
 TEST(Hash, EqualsThePublishedValues) {

@@ -129,6 +129,21 @@ TEST(Summary, MfuIsTheFormulaOverTheMeasuredOrTheGivenPeak) {
   EXPECT_THAT(words::mfu(input, summarize(input)), HasSubstr("10.0 % of 60.0 GFLOP/s (given)"));
 }
 
+TEST(Summary, OperationsOfADeviceNeedNoPeak) {
+  ReportInput input = example();
+  EXPECT_FALSE(summarize(input).device_flops_per_second);
+  EXPECT_THAT(words::device_flops(input, summarize(input)), HasSubstr("unknown"));
+  input.log.run.flops_per_token = 6e6;
+  input.log.run.world_size = 4;
+  const Summary summary = summarize(input);
+  // 1000 tokens/s x 6e6 of 4 ranks; the slow first step moves only the tenth percentile.
+  EXPECT_NEAR(summary.device_flops_per_second->median, 1.5e9, 1);
+  EXPECT_EQ(summary.device_flops_per_second->steps, 20);
+  EXPECT_THAT(words::device_flops(input, summary), HasSubstr("1.50 GFLOP/s (median of 20 steps"));
+  input.log.run.first_step = 100;
+  EXPECT_THAT(words::device_flops(input, summarize(input)), HasSubstr("no steps of this start"));
+}
+
 TEST(Summary, SaysHowTheRunEnded) {
   ReportInput input = example();
   EXPECT_EQ(words::state(summarize(input)), "finished at step 20, 2026-01-02T03:05:45Z");
