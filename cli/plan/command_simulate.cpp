@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -8,6 +9,7 @@
 #include "tessera/planner/explain.h"
 #include "tessera/planner/pricer.h"
 #include "tessera/schedule/schedule.h"
+#include "tessera/simulator/interval.h"
 #include "tessera/simulator/simulate.h"
 #include "tessera/timeline/timeline.h"
 
@@ -26,15 +28,39 @@ struct Options {
   int pp = 0;
   int dp = 0;
   int tp = 1;
-  std::string tensor_kind = "speed";
+  std::string tensor_kind;
   bool prescaled_batch = false;
   int microbatch_size = 1;
   std::string placement = "PDT";
   std::vector<int> boundaries;
   std::string custom_schedule;
+  double jitter_percent = 0;
+  int draws = 100;
+  std::vector<std::string> slow_devices;
+  double device_hours = 0;
+  double checkpoint_seconds = 0;
+  double restart_seconds = 0;
   std::string timeline_file;
   std::string chrome_trace_file;
 };
+
+// How tensor-parallel groups divide the model. Measured layers are as they were measured; those of
+// a model of sizes divide sequences too, unless a kind is given.
+cost::Distribution distribution_of(const Options& options, const cost::DescribedModel& model) {
+  const bool chosen = model.traced() != nullptr || model.sized() != nullptr;
+  if (options.tp == 1 || (options.tensor_kind.empty() && model.traced() == nullptr)) {
+    return cost::Distribution::kAsMeasured;
+  }
+  if (!chosen) {
+    throw ConfigError(str(
+        "--tensor-kind ",
+        options.tensor_kind,
+        ": the layers of this model were measured at their degrees, however these were reached; "
+        "leave the option out"));
+  }
+  return Choice<cost::Distribution>(options.tensor_kind.empty() ? "speed" : options.tensor_kind)
+      .value();
+}
 
 // The strategy of the options; without degrees, the best of a search.
 cost::Strategy strategy_of(
@@ -56,8 +82,7 @@ cost::Strategy strategy_of(
       options.dp,
       options.tp,
       options.microbatch_size,
-      options.tp > 1 && model.traced() ? Choice<cost::Distribution>(options.tensor_kind).value()
-                                       : cost::Distribution::kAsMeasured,
+      distribution_of(options, model),
       options.tp > 1 && model.traced() && options.prescaled_batch};
   cost::Strategy strategy = pricer.strategy(point);
   strategy.placement = options.placement;
@@ -83,6 +108,55 @@ cost::Strategy strategy_of(
   return strategy;
 }
 
+// Devices as "3:1.5", the number and how many times as long it computes.
+std::map<int, double> slow_devices_of(const std::vector<std::string>& texts) {
+  std::map<int, double> slow;
+  for (const std::string& text : texts) {
+    int device = 0;
+    double factor = 0;
+    char end = 0;
+    if (std::sscanf(text.c_str(), "%d:%lf%c", &device, &factor, &end) != 2) {
+      throw ConfigError(
+          str("--slow-device: found \"", text, "\"; write a device and a factor, as 3:1.5"));
+    }
+    slow[device] = factor;
+  }
+  return slow;
+}
+
+void show_what_varies(
+    const Options& options,
+    const cost::DescribedModel& model,
+    const cost::Cluster& cluster,
+    const cost::Strategy& strategy,
+    simulator::SimulationOptions simulation,
+    double seconds) {
+  if (options.jitter_percent > 0) {
+    simulation.jitter = options.jitter_percent / 100;
+    const simulator::TimeInterval interval =
+        simulator::simulate_interval(model, cluster, strategy, simulation, options.draws);
+    std::printf(
+        "with jitter   %.4f s, nine in ten of %d draws from %.4f to %.4f s\n",
+        interval.median,
+        options.draws,
+        interval.low,
+        interval.high);
+    seconds = interval.median;
+  }
+  if (options.device_hours > 0) {
+    simulator::Failures failures = {
+        .device_mean_time = options.device_hours * 3600,
+        .checkpoint_seconds = options.checkpoint_seconds,
+        .restart_seconds = options.restart_seconds};
+    failures.steps_between_checkpoints =
+        simulator::best_checkpoint_interval(seconds, strategy.devices(), failures);
+    std::printf(
+        "with failures %.4f s, with a checkpoint every %.0f steps\n",
+        simulator::seconds_with_failures(seconds, strategy.devices(), failures),
+        failures.steps_between_checkpoints);
+  }
+}
+
 void run(const Options& options) {
   const cost::Cluster cluster = cluster_of(options.input);
   const cost::DescribedModel model = model_of(options.input, cluster);
@@ -95,6 +169,7 @@ void run(const Options& options) {
     simulation.custom_order = schedule::parse_order(options.custom_schedule);
   }
   simulation.keep_events = !options.timeline_file.empty() || !options.chrome_trace_file.empty();
+  simulation.slow_devices = slow_devices_of(options.slow_devices);
   const auto start = std::chrono::steady_clock::now();
   const simulator::SimulationResult result =
       simulator::simulate(model, cluster, strategy, simulation);
@@ -107,6 +182,7 @@ void run(const Options& options) {
       std::string(text_of(strategy.schedule)).c_str(),
       result.iteration_seconds,
       100 * result.bubble_share);
+  show_what_varies(options, model, cluster, strategy, simulation, result.iteration_seconds);
   std::printf("stage  tensors GiB  device needs GiB\n");
   for (int k = 0; k < strategy.pp; ++k) {
     const auto rank = static_cast<std::size_t>(strategy.rank(k, 0, 0));
@@ -132,9 +208,12 @@ void set_up(CLI::App& app) {
   app.add_option("--dp", options->dp, "data-parallel replicas");
   app.add_option("--tp", options->tp, "tensor-parallel degree")->capture_default_str();
   app.add_option(
-         "--tensor-kind", options->tensor_kind, "of a preset with --tp: speed, memory or 2d")
-      ->check(CLI::IsMember({"speed", "memory", "2d"}))
-      ->capture_default_str();
+         "--tensor-kind",
+         options->tensor_kind,
+         "with --tp: speed, memory or 2d of a preset (speed when not given); speed or 2d of a "
+         "model "
+         "of sizes (divided sequences when not given)")
+      ->check(CLI::IsMember({"speed", "memory", "2d"}));
   app.add_flag(
       "--prescaled-batch",
       options->prescaled_batch,
@@ -149,6 +228,27 @@ void set_up(CLI::App& app) {
          "as 0;15;30; the best assignment when not given")
       ->delimiter(';');
   app.add_option("--custom-schedule", options->custom_schedule, "as \"0F 1F 0B 1B\"");
+  app.add_option(
+         "--jitter", options->jitter_percent, "deviation of every task's computation, percent")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--draws", options->draws, "simulations with jitter")
+      ->check(CLI::Range(1, 1000000))
+      ->capture_default_str();
+  app.add_option(
+      "--slow-device",
+      options->slow_devices,
+      "a device and how many times as long it computes, 3:1.5");
+  app.add_option(
+         "--device-hours", options->device_hours, "mean hours between two failures of one device")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option(
+         "--checkpoint-seconds", options->checkpoint_seconds, "with --device-hours: to write one")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option(
+         "--restart-seconds",
+         options->restart_seconds,
+         "with --device-hours: until a job that failed trains again")
+      ->check(CLI::NonNegativeNumber);
   app.add_option("--timeline", options->timeline_file, "write the timeline of all ranks");
   app.add_option(
       "--chrome-trace",

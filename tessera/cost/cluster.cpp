@@ -121,6 +121,11 @@ void validate_speed(const DeviceKind& kind) {
 
 } // namespace
 
+double stream_bytes_per_s(const Node& node) {
+  return node.stream_bytes_per_s > 0 ? std::min(node.stream_bytes_per_s, node.inter_bytes_per_s)
+                                     : node.inter_bytes_per_s;
+}
+
 int Cluster::device_count() const {
   int count = 0;
   for (const Node& node : nodes) {

@@ -19,6 +19,9 @@ struct DeviceKind {
   double launch_seconds = 0;
   /// Operations a second that large products reach; 0: as data sheets say.
   double product_flops_per_s = 0;
+  /// Bandwidth between two devices of a node where measured layers were divided; 0: not known, and
+  /// taken to be that of the nodes that the cluster has.
+  double profiled_bytes_per_s = 0;
   /// Measured by `tessera probe`; empty for devices that somebody described.
   DeviceSpeed speed = {};
 };
@@ -30,6 +33,9 @@ struct Node {
   int count = 0; // devices
   double intra_bytes_per_s = 0; // between two devices of the node
   double inter_bytes_per_s = 0; // the node's connection, each direction
+  /// The most that one stream between a device of it and another node carries; 0: as much as the
+  /// connection does.
+  double stream_bytes_per_s = 0;
   /// Number of devices that can compute at full speed at the same time, if they are
   /// ranks that share processor cores. 0: all of them.
   double cores = 0;
@@ -39,6 +45,9 @@ struct Node {
   double network_latency_seconds = 0;
   std::string host = ""; // name; "" for a node that was not measured
 };
+
+/// Returns the most that one stream through a node's network carries.
+double stream_bytes_per_s(const Node& node);
 
 /// The link between two nodes, if it differs from what their network connections allow. All flows
 /// between the two share it, separately in each direction.

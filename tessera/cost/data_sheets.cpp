@@ -34,13 +34,15 @@ struct Sheet {
   double half_tflops; // dense, on tensor cores if the device has them
   double launch_seconds = kStartSeconds;
   double product_share = kProductShare;
+  double profiled_gbit_per_s = 0; // between devices of a node, where layers were published
 };
 
-constexpr std::array<Sheet, 13> kSheets = {{
-    {"t4", 320, 8.1, 65, kPublishedStartSeconds},
+constexpr std::array<Sheet, 14> kSheets = {{
+    {"t4", 320, 8.1, 65, kPublishedStartSeconds, kProductShare, 50},
     {"l4", 300, 30.3, 121},
     {"p100", 732, 10.6, 21.2},
-    {"v100", 900, 15.7, 125, kPublishedStartSeconds},
+    {"v100", 900, 15.7, 125, kPublishedStartSeconds, kProductShare, 170},
+    {"rtx_5000", 448, 11.2, 89.2},
     {"a10", 600, 31.2, 125},
     {"a10g", 600, 35, 70},
     {"a100", 1555, 19.5, 312},
@@ -104,6 +106,11 @@ double product_flops(const DeviceKind& kind, Precision precision) {
   }
   const double peak = precision == Precision::kHalf ? sheet->half_tflops : sheet->f32_tflops;
   return peak * sheet->product_share * 1e12;
+}
+
+double known_profiled_bandwidth(const std::string& device_name) {
+  const auto sheet = sheet_of(device_name);
+  return sheet ? sheet->profiled_gbit_per_s * 1e9 / 8 : 0;
 }
 
 double known_launch_seconds(const std::string& device_name) {

@@ -15,6 +15,10 @@ double known_memory_bandwidth(const std::string& device_name);
 /// what follows from its name. Throws: ConfigError for a kind and a name that say nothing.
 double product_flops(const DeviceKind& kind, Precision precision);
 
+/// Returns the bandwidth between two devices of a node, in bytes per second, where layers on such
+/// devices were measured and published (Li et al. 2022, section 4.3); 0 for other names.
+double known_profiled_bandwidth(const std::string& device_name);
+
 /// Returns the seconds in which the host of a device launches one operator, by the device's name;
 /// 0 for an unknown name.
 double known_launch_seconds(const std::string& device_name);

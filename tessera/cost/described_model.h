@@ -13,12 +13,18 @@ namespace tessera::cost {
 /// Device name -> microbatch size -> seconds of a microbatch.
 using MicrobatchSeconds = std::map<std::string, std::map<int, PassSeconds>>;
 
-/// A collective of a tensor-parallel group that runs `times` times.
+/// The ranks of a tensor-parallel group that take part in a collective: all, or those of one row or
+/// column of its mesh.
+enum class MeshLine { kNone, kRow, kColumn };
+
+/// A collective of a tensor-parallel group that runs `times` times. On a row or column of a mesh it
+/// is a broadcast or a reduction.
 struct TensorCollective {
   std::string operation; // as CollectiveTime
   int ranks = 0;
   double bytes = 0; // of one rank's input
   int times = 1;
+  MeshLine line = MeshLine::kNone;
 };
 
 /// The collectives of a forward and of its backward.
@@ -32,7 +38,9 @@ using MicrobatchCollectives = std::map<int, PassCollectives>;
 
 /// How the modules of a tensor-parallel group are distributed.
 enum class Distribution {
-  kAsMeasured, // the layers were measured at the degree, however it was reached
+  /// The layers were measured at the degree, however it was reached; of a model of sizes: in one
+  /// dimension, sequences too.
+  kAsMeasured,
   kSpeed,
   kMemory,
   kMesh

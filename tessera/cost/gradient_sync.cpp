@@ -39,7 +39,9 @@ class GradientTraffic {
     }
     const Traffic ring = ring_traffic("all_reduce", n, bytes);
     for (std::size_t i = 0; i < place.nodes.size() && place.nodes.size() > 1; ++i) {
-      network_[at(place.nodes[i])] += ring.wire_bytes;
+      const int node = place.nodes[i];
+      network_[at(node)] += ring.wire_bytes;
+      stream_ = std::max(stream_, ring.wire_bytes / stream_bytes_per_s(cluster_.nodes[at(node)]));
     }
     for (const int link : place.links) {
       link_[at(link)] += ring.wire_bytes;
@@ -54,7 +56,7 @@ class GradientTraffic {
   }
 
   double seconds() const {
-    double busiest = 0;
+    double busiest = stream_;
     for (std::size_t n = 0; n < network_.size(); ++n) {
       if (network_[n] > 0) {
         busiest = std::max(busiest, network_[n] / cluster_.nodes[n].inter_bytes_per_s);
@@ -77,6 +79,7 @@ class GradientTraffic {
   std::vector<double> network_; // bytes out of each node
   std::vector<double> link_; // bytes on each link between nodes, each direction
   std::vector<double> inside_; // seconds of each rank's link inside its node
+  double stream_ = 0; // seconds of the slowest ring by itself
   double latency_ = 0;
   double measured_ = 0;
 };

@@ -13,8 +13,10 @@ namespace {
 // Operators are counted roundly, so only a clearly shorter time contradicts a device's figure.
 constexpr double kClearlyShorter = 0.9;
 
-// Returns the seconds of a transformer layer's all-reduces for one sample inside a node of this
-// kind of device; 0 when no node has two of them, since nobody knows then what was measured.
+// Returns the seconds of a transformer layer's all-reduces for one sample where the layer was
+// measured: inside a node of this kind of device; 0 when no node has two of them and the kind does
+// not say how fast it was, since nobody knows then what was measured. A kind that says it makes the
+// figure independent of the links of the cluster that is priced.
 double all_reduces_inside(
     const DescribedModel& model,
     const Layer& layer,
@@ -31,6 +33,9 @@ double all_reduces_inside(
       bytes_per_s = node.intra_bytes_per_s;
       inside = cluster.span_of({static_cast<int>(n)});
     }
+  }
+  if (kind.profiled_bytes_per_s > 0) {
+    bytes_per_s = kind.profiled_bytes_per_s;
   }
   if (bytes_per_s == 0) {
     return 0;

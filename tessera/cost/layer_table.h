@@ -77,13 +77,11 @@ class LayerTable {
   }
   /// Returns the seconds of the tensor-parallel traffic of one microbatch (TensorTraffic::seconds).
   PassSeconds tensor_seconds(int first, int last, const StageLinks& place) const {
-    return traffic_.seconds(
-        first, last, place.tensor_nodes, place.tensor_bytes_per_s, place.tensor_latency_seconds);
+    return traffic_.seconds(first, last, place);
   }
   /// Returns the same for the part that runs behind the last layer, on stage 0.
   PassSeconds tail_tensor_seconds(const StageLinks& place) const {
-    return traffic_.tail_seconds(
-        place.tensor_nodes, place.tensor_bytes_per_s, place.tensor_latency_seconds);
+    return traffic_.tail_seconds(place);
   }
   /// Returns the time in which the host starts the operators of a microbatch, beside which the
   /// device works; 0 where compute_seconds hold it.

@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <optional>
 #include <set>
 #include <utility>
 
 #include "tessera/cost/collective.h"
 #include "tessera/cost/group_place.h"
+#include "tessera/cost/mesh_lines.h"
 
 namespace tessera::cost {
 
@@ -45,7 +47,9 @@ class Rings {
     }
     for (std::size_t i = 0; i < group.nodes.size() && group.nodes.size() > 1; ++i) {
       const int n = group.nodes[i];
-      slowest = std::min(slowest, cluster_.nodes[at(n)].inter_bytes_per_s / on_network_[at(n)]);
+      const Node& node = cluster_.nodes[at(n)];
+      slowest = std::min(
+          {slowest, node.inter_bytes_per_s / on_network_[at(n)], stream_bytes_per_s(node)});
     }
     for (const int link : group.links) {
       slowest = std::min(slowest, places_.links().bytes_per_s(link) / on_link_[at(link)]);
@@ -86,7 +90,9 @@ double slowest_of(const std::vector<Flow>& flows, const Cluster& cluster, const 
     slowest = std::min(
         {slowest,
          cluster.nodes[at(from)].inter_bytes_per_s / out[from],
-         cluster.nodes[at(to)].inter_bytes_per_s / in[to]});
+         cluster.nodes[at(to)].inter_bytes_per_s / in[to],
+         stream_bytes_per_s(cluster.nodes[at(from)]),
+         stream_bytes_per_s(cluster.nodes[at(to)])});
     if (const int link = places.links().between(from, to); link >= 0) {
       slowest = std::min(slowest, places.links().bytes_per_s(link) / count);
     }
@@ -138,12 +144,20 @@ PlacementLinks place(const Strategy& strategy, const Cluster& cluster, const Con
       rings.add(tensor_groups[at(k)].back());
     }
   }
+  std::optional<MeshLines> lines;
+  if (strategy.tp > 1 && strategy.distribution == Distribution::kMesh) {
+    lines.emplace(strategy, cluster, places, constants);
+  }
   std::vector<std::set<int>> kinds(at(strategy.pp));
   std::vector<std::vector<int>> kinds_of(
       at(strategy.dp * strategy.tp), std::vector<int>(at(strategy.pp), 0));
   for (int k = 0; k < strategy.pp; ++k) {
     StageLinks links;
     place_tensor_groups(tensor_groups[at(k)], rings, cluster, constants, links);
+    if (lines) {
+      links.rows = lines->rows(k);
+      links.columns = lines->columns(k);
+    }
     // All replicas send between two stages at the same time, so they share networks.
     std::vector<Flow> next;
     std::vector<Flow> home;

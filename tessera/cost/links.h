@@ -4,6 +4,7 @@
 
 #include "tessera/cost/cluster.h"
 #include "tessera/cost/constants.h"
+#include "tessera/cost/line_links.h"
 #include "tessera/cost/strategy.h"
 
 namespace tessera::cost {
@@ -17,6 +18,9 @@ struct StageLinks {
   double tensor_latency_seconds = 0;
   /// What its tensor-parallel groups span, each span once.
   std::vector<Span> tensor_nodes = {};
+  /// Of the lines of its meshes (Distribution::kMesh); zero for other groups.
+  LineLinks rows = {};
+  LineLinks columns = {};
   /// From it to the next stage, of the slowest pair of ranks.
   double next_bytes_per_s = 0;
   /// Between it and stage 0, of the slowest pair of ranks; infinite for stage 0.

@@ -1,14 +1,14 @@
 #include <algorithm>
+#include <numeric>
 
+#include "tessera/base/error.h"
 #include "tessera/cost/data_sheets.h"
 #include "tessera/cost/layer_rows.h"
+#include "tessera/topology/mesh_layout.h"
 
 namespace tessera::cost {
 
 namespace {
-
-// Bytes of one 16-bit pass over an element, read or written.
-constexpr double kPass = 2;
 
 // Casts, a softmax, its logarithm, a gather and a mean.
 constexpr double kLossOperators = 5;
@@ -43,6 +43,9 @@ class Builder {
         cluster_(cluster),
         constants_(constants),
         degree_(strategy.tp),
+        distribution_(strategy.tp > 1 ? strategy.distribution : Distribution::kAsMeasured),
+        mesh_(topology::mesh_shape(strategy.tp)),
+        pass_(value_bytes(model.precision)),
         tokens_(static_cast<double>(sizes_.sequence_length) * strategy.microbatch_size),
         recomputes_(strategy.activation_checkpointing) {
     has_loss_ = std::any_of(model.layers.begin(), model.layers.end(), [](const Layer& layer) {
@@ -55,7 +58,7 @@ class Builder {
     LayerRow row;
     const double elements = tokens_ * width(layer);
     row.parameters = static_cast<double>(layer.parameters) / degree_;
-    row.output_bytes = elements * value_bytes(described_.precision) / degree_;
+    row.output_bytes = elements * pass_ / whole_on();
     if (layer.kind == "transformer_layer") {
       add_transformer(layer, row);
     } else if (layer.kind == "lm_head") {
@@ -64,15 +67,15 @@ class Builder {
       // One kernel reads the logits and, in the backward, puts their gradients in their place.
       Work work;
       const double logits = tokens_ * static_cast<double>(sizes_.vocabulary_size) / degree_;
-      work.streamed_bytes = kPass * logits;
+      work.streamed_bytes = pass_ * logits;
       work.operators = 1;
       add_seconds(work, row);
-      row.logit_bytes = kPass * logits;
+      row.logit_bytes = pass_ * logits;
     } else if (layer.kind == "loss") {
       add_loss({}, tokens_ * static_cast<double>(sizes_.vocabulary_size), row);
     } else {
       Work work; // none where there is nothing to learn: the layer passes on what it gets
-      work.streamed_bytes = layer.parameters > 0 ? 2 * kPass * elements / degree_ : 0;
+      work.streamed_bytes = layer.parameters > 0 ? 2 * pass_ * elements / degree_ : 0;
       work.once_bytes = accumulated_bytes(row.parameters);
       add_seconds(work, row);
       row.tensors = layer.parameters > 0 ? 1 : 0;
@@ -115,13 +118,15 @@ class Builder {
     work.attention_flops = 2 * elements * static_cast<double>(sizes_.sequence_length) / degree_;
     // Norms read and write, residual sums read twice; queries, keys and values are turned or
     // copied; the feed-forward network's function reads and writes, and a gated one is multiplied.
-    work.streamed_bytes = (2 * 2 + 2 * 3 + 2 * queries) * kPass * elements / degree_ +
-                          (sizes_.gated_feed_forward ? 5 : 2) * kPass * fed / degree_;
+    work.streamed_bytes = (2 * 2 + 2 * 3) * pass_ * elements / whole_on() +
+                          2 * queries * pass_ * elements / degree_ +
+                          (sizes_.gated_feed_forward ? 5 : 2) * pass_ * fed / degree_;
     work.once_bytes = accumulated_bytes(row.parameters);
     row.tensors = sizes_.gated_feed_forward ? 7 : 6;
-    if (degree_ > 1) {
-      // Sequences are gathered in front of each of two blocks and scattered behind it; a backward
-      // does the adjoints, and gathers what it kept divided.
+    if (distribution_ == Distribution::kMesh) {
+      // Each of four products moves its input or its output, and its weight.
+      add_panels(4, 3 * elements + fed, static_cast<double>(layer.parameters), row);
+    } else if (degree_ > 1) {
       add_exchange(2, elements, row);
     }
     work.operators = constants_.transformer_operators;
@@ -129,11 +134,13 @@ class Builder {
     add_seconds(work, row);
     // Inputs of norms and blocks, queries, keys, values and what attention returns; the inputs and
     // outputs of the feed-forward network's function.
-    const double kept = (2 * 2 + queries + 1) * kPass * elements +
-                        (sizes_.gated_feed_forward ? 4 : 2) * kPass * fed;
-    row.kept_bytes = recomputes_ ? row.output_bytes : kept / degree_;
-    row.working_bytes = recomputes_ ? kept / degree_ : 2 * kPass * fed / degree_;
-    row.gathered_bytes = degree_ > 1 && !recomputes_ ? 2 * kPass * elements : 0;
+    const double kept =
+        2 * 2 * pass_ * elements / whole_on() +
+        ((queries + 1) * pass_ * elements + (sizes_.gated_feed_forward ? 4 : 2) * pass_ * fed) /
+            degree_;
+    row.kept_bytes = recomputes_ ? elements * pass_ / degree_ : kept;
+    row.working_bytes = recomputes_ ? kept : 2 * pass_ * fed / degree_;
+    row.gathered_bytes = divides_sequences() && !recomputes_ ? 2 * pass_ * elements : 0;
   }
 
   // `width` is that of the layer in front.
@@ -143,17 +150,19 @@ class Builder {
     const double weights = static_cast<double>(sizes_.vocabulary_size) * width / degree_;
     Work work;
     work.product_flops = 2 * tokens_ * weights;
-    work.streamed_bytes = kPass * logits / degree_;
+    work.streamed_bytes = pass_ * logits / degree_;
     work.once_bytes = accumulated_bytes(weights);
     work.operators = 1;
     row.tensors = 1;
-    if (degree_ > 1) {
+    if (distribution_ == Distribution::kMesh) {
+      add_panels(1, logits, weights * degree_, row);
+    } else if (degree_ > 1) {
       add_exchange(1, elements, row);
     }
-    row.kept_bytes = kPass * elements;
+    row.kept_bytes = pass_ * elements / (distribution_ == Distribution::kMesh ? degree_ : 1);
     if (has_loss_) {
       add_seconds(work, row);
-      row.logit_bytes = kPass * logits / degree_;
+      row.logit_bytes = pass_ * logits / degree_;
     } else {
       add_loss(work, logits, row);
     }
@@ -164,21 +173,68 @@ class Builder {
     work.streamed_bytes += constants_.loss_traffic_bytes / 3 * logits / degree_;
     work.operators += kLossOperators;
     add_seconds(work, row);
-    row.logit_bytes = (constants_.logit_bytes - (has_loss_ ? kPass : 0)) * logits / degree_;
+    row.logit_bytes = (constants_.logit_bytes - (has_loss_ ? pass_ : 0)) * logits / degree_;
     row.output_bytes = 0;
   }
 
+  // Sequences are gathered in front of each block and scattered behind it; a backward does the
+  // adjoints, and gathers what it kept divided. Whole activations are all-reduced behind each block
+  // and their gradients in front of it; a checkpoint, of which every rank keeps a part, is
+  // gathered.
   void add_exchange(int blocks, double elements, LayerRow& row) const {
-    const double bytes = elements * value_bytes(described_.precision);
+    const double bytes = elements * pass_;
     const TensorCollective gather = {"all_gather", degree_, bytes / degree_, blocks};
     const TensorCollective scatter = {"reduce_scatter", degree_, bytes, blocks};
-    row.exchanged.forward = {gather, scatter};
-    row.exchanged.backward = {gather, scatter, gather};
-    if (recomputes_) {
-      row.exchanged.backward.push_back(gather);
-      row.exchanged.backward.push_back(scatter);
+    const TensorCollective reduce = {"all_reduce", degree_, bytes, blocks};
+    if (divides_sequences()) {
+      row.exchanged.forward = {gather, scatter};
+      row.exchanged.backward = {gather, scatter, gather};
+      if (recomputes_) {
+        row.exchanged.backward.push_back(gather);
+        row.exchanged.backward.push_back(scatter);
+      }
+    } else {
+      row.exchanged.forward = {reduce};
+      row.exchanged.backward = {reduce};
+      if (recomputes_) {
+        row.exchanged.backward.push_back(reduce);
+        row.exchanged.backward.push_back({"all_gather", degree_, bytes / degree_, 1});
+      }
     }
     row.collectives = started(row.exchanged.forward) + started(row.exchanged.backward);
+  }
+
+  // Panels of products on a q x r mesh: along rows those of the activations, of which a mesh row
+  // holds a q-th, along columns those of the weights, of which a column holds an r-th. Each of the
+  // two products of a backward moves as much as the forward, and recomputation once more.
+  // Source: Xu et al. 2021, section 2.4 and table 1.
+  void add_panels(int products, double activations, double weights, LayerRow& row) const {
+    const int panels = mesh_.rows + mesh_.columns - std::gcd(mesh_.rows, mesh_.columns);
+    const auto along = [&](MeshLine line, double elements, int times) {
+      return TensorCollective{
+          "panel",
+          degree_,
+          elements * pass_ / (products * panels),
+          products * panels * times,
+          line};
+    };
+    const auto both = [&](int times) {
+      return std::vector<TensorCollective>{
+          along(MeshLine::kRow, activations / mesh_.rows, times),
+          along(MeshLine::kColumn, weights / mesh_.columns, times)};
+    };
+    row.exchanged.forward = both(1);
+    row.exchanged.backward = both(recomputes_ ? 3 : 2);
+    row.collectives = started(row.exchanged.forward) + started(row.exchanged.backward);
+  }
+
+  bool divides_sequences() const {
+    return degree_ > 1 && distribution_ == Distribution::kAsMeasured;
+  }
+
+  // Among how many ranks activations are divided outside of the blocks.
+  int whole_on() const {
+    return distribution_ == Distribution::kSpeed ? 1 : degree_;
   }
 
   static double started(const std::vector<TensorCollective>& collectives) {
@@ -213,6 +269,9 @@ class Builder {
   const Cluster& cluster_;
   const Constants& constants_;
   int degree_;
+  Distribution distribution_;
+  topology::MeshShape mesh_;
+  double pass_; // bytes of one pass over an element, read or written
   double tokens_; // of a microbatch
   bool recomputes_;
   bool has_loss_ = false;
@@ -225,6 +284,11 @@ LayerRows sized_rows(
     const Cluster& cluster,
     const Strategy& strategy,
     const Constants& constants) {
+  if (strategy.tp > 1 && strategy.distribution == Distribution::kMemory) {
+    throw ConfigError(
+        "tensor-parallel kind: found \"memory\"; a model of sizes is priced with \"speed\", \"2d\" "
+        "or, when no kind is given, with divided sequences");
+  }
   const Builder builder(model, cluster, strategy, constants);
   LayerRows rows;
   for (std::size_t i = 0; i < model.layers.size(); ++i) {

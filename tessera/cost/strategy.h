@@ -38,8 +38,8 @@ struct Strategy {
   /// run what is ready, backwards first, and any stage may hold this many
   /// microbatches.
   int active_microbatches = 0;
-  /// For a traced model with tp > 1: how modules are distributed, and whether the ranks
-  /// of a tensor-parallel group bring the same samples.
+  /// With tp > 1, for a traced model or one of sizes: how modules are distributed; for a traced
+  /// one also whether the ranks of a tensor-parallel group bring the same samples.
   Distribution distribution = Distribution::kAsMeasured;
   bool same_samples = false;
   bool activation_checkpointing = true;

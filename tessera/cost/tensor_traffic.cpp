@@ -37,6 +37,11 @@ TensorTraffic::TensorTraffic(const Cluster& cluster, int degree, const LayerRows
     std::map<Key, KnownCollective> looked_up; // layers repeat each other's
     const auto add = [&](const std::vector<TensorCollective>& collectives, PassTraffic& sum) {
       for (const TensorCollective& one : collectives) {
+        if (one.line != MeshLine::kNone) {
+          Traffic& line = one.line == MeshLine::kRow ? sum.rows : sum.columns;
+          line.add({.wire_bytes = one.times * one.bytes, .steps = 1.0 * one.times});
+          continue;
+        }
         const auto [place, is_new] = looked_up.try_emplace({one.operation, one.ranks, one.bytes});
         if (is_new) {
           place->second = cluster.collective(one.operation, one.ranks, span, one.bytes);
@@ -70,22 +75,22 @@ const std::vector<TensorTraffic::Sums>& TensorTraffic::sums_of(const Span& span)
   return own != sums_.end() ? own->second : sums_.at({span.count, {}});
 }
 
-PassSeconds TensorTraffic::seconds(
-    int first,
-    int last,
-    const std::vector<Span>& spans,
-    double bytes_per_s,
-    double latency_seconds) const {
+PassSeconds TensorTraffic::seconds(int first, int last, const StageLinks& place) const {
   PassSeconds slowest;
   if (sums_.empty()) {
     return slowest;
   }
-  const auto between = [&](const PassTraffic& from, const PassTraffic& to) {
-    return std::max(
-        (to.known - from.known).seconds_at(bytes_per_s, latency_seconds),
-        (to.ring - from.ring).seconds_at(bytes_per_s, latency_seconds));
+  const auto on_lines = [](const Traffic& traffic, const LineLinks& lines) {
+    return traffic.wire_bytes * lines.seconds_per_byte + traffic.steps * lines.message_seconds;
   };
-  for (const Span& span : spans) {
+  const auto between = [&](const PassTraffic& from, const PassTraffic& to) {
+    const double whole = std::max(
+        (to.known - from.known).seconds_at(place.tensor_bytes_per_s, place.tensor_latency_seconds),
+        (to.ring - from.ring).seconds_at(place.tensor_bytes_per_s, place.tensor_latency_seconds));
+    return whole + on_lines(to.rows - from.rows, place.rows) +
+           on_lines(to.columns - from.columns, place.columns);
+  };
+  for (const Span& span : place.tensor_nodes) {
     const std::vector<Sums>& sums = sums_of(span);
     const Sums& from = sums[at(first)];
     const Sums& to = sums[at(last)];
@@ -95,11 +100,8 @@ PassSeconds TensorTraffic::seconds(
   return slowest;
 }
 
-PassSeconds TensorTraffic::tail_seconds(
-    const std::vector<Span>& spans,
-    double bytes_per_s,
-    double latency_seconds) const {
-  return seconds(layers_, layers_ + 1, spans, bytes_per_s, latency_seconds);
+PassSeconds TensorTraffic::tail_seconds(const StageLinks& place) const {
+  return seconds(layers_, layers_ + 1, place);
 }
 
 } // namespace tessera::cost

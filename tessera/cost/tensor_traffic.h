@@ -6,6 +6,7 @@
 #include "tessera/cost/cluster.h"
 #include "tessera/cost/collective.h"
 #include "tessera/cost/described_model.h"
+#include "tessera/cost/links.h"
 
 namespace tessera::cost {
 
@@ -20,18 +21,12 @@ class TensorTraffic {
   /// Those of the rows, for groups of `degree` ranks.
   TensorTraffic(const Cluster& cluster, int degree, const LayerRows& rows);
 
-  /// Returns the seconds of layers [first, last) for the slowest of groups with these spans (see
-  /// Cluster::span_of), whose slowest link carries `bytes_per_s`. Where collectives were measured
-  /// among other nodes only, they take at least what that link needs for them. 0 without spans.
-  PassSeconds seconds(
-      int first,
-      int last,
-      const std::vector<Span>& spans,
-      double bytes_per_s,
-      double latency_seconds) const;
+  /// Returns the seconds of layers [first, last) for the slowest group of a stage that is placed
+  /// so. Where collectives were measured among other nodes only, they take at least what the
+  /// slowest link needs for them. 0 for a place without tensor-parallel groups.
+  PassSeconds seconds(int first, int last, const StageLinks& place) const;
   /// Returns those of the part that runs behind the last layer.
-  PassSeconds
-  tail_seconds(const std::vector<Span>& spans, double bytes_per_s, double latency_seconds) const;
+  PassSeconds tail_seconds(const StageLinks& place) const;
 
  private:
   // Both hold what was measured among the group's own nodes. Of other collectives `known` holds
@@ -39,6 +34,9 @@ class TensorTraffic {
   struct PassTraffic {
     Traffic known;
     Traffic ring;
+    // Panels on rows and columns of a mesh: bytes that a rank sees, and messages.
+    Traffic rows;
+    Traffic columns;
   };
   struct Sums {
     PassTraffic forward;

@@ -120,8 +120,20 @@ void describe(Visit& visit, DeviceKind& kind) {
        .presence = form::Presence::kIfSaid,
        .unit = 1e12},
       kind.product_flops_per_s);
+  visit(
+      {.name = "profiled_gbit_per_s",
+       .doc =
+           "between two devices of a node, where the divided layers of a measured model ran; not "
+           "needed for the T4s and V100s of the AMP paper",
+       .bounds = form::more_than(0),
+       .presence = form::Presence::kIfSaid,
+       .unit = kBytesPerGigabit},
+      kind.profiled_bytes_per_s);
   describe_speed(visit, kind.speed);
   if constexpr (Visit::kReads) {
+    if (kind.profiled_bytes_per_s == 0 && !kind.speed.measured()) {
+      kind.profiled_bytes_per_s = known_profiled_bandwidth(kind.name);
+    }
     if (kind.memory_bytes_per_s == 0) {
       kind.memory_bytes_per_s = known_memory_bandwidth(kind.name);
     }
@@ -180,6 +192,14 @@ void describe(Visit& visit, Node& node, const std::vector<DeviceKind>& kinds = {
        .presence = kIfSaid,
        .unit = kBytesPerGigabit},
       node.inter_bytes_per_s);
+  visit(
+      {.name = "stream_gbit_per_s",
+       .doc = "the most that one stream between a device and another node carries; the network's "
+              "when not given",
+       .bounds = form::more_than(0),
+       .presence = kIfSaid,
+       .unit = kBytesPerGigabit},
+      node.stream_bytes_per_s);
   visit(
       {.name = "cores",
        .doc = "devices that compute at full speed at one time, where they share processor cores",

@@ -1,6 +1,7 @@
 #include "tessera/simulator/pipeline.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "tessera/base/error.h"
@@ -33,6 +34,23 @@ network_links(const cost::Cluster& cluster, const cost::NodeLinks& pairs, double
   return links;
 }
 
+void validate(const SimulationOptions& options, int devices) {
+  if (!std::isfinite(options.jitter) || options.jitter < 0) {
+    throw ConfigError(str("jitter: found ", options.jitter, "; write 0 or more"));
+  }
+  for (const auto& [device, factor] : options.slow_devices) {
+    if (device < 0 || device >= devices || !std::isfinite(factor) || factor <= 0) {
+      throw ConfigError(
+          str("slow device ",
+              device,
+              ": found ",
+              factor,
+              " times; write a factor of more than 0 for a device from 0 to ",
+              devices - 1));
+    }
+  }
+}
+
 cost::PassSeconds slower(const cost::PassSeconds& a, const cost::PassSeconds& b) {
   return {std::max(a.forward, b.forward), std::max(a.backward, b.backward)};
 }
@@ -52,7 +70,8 @@ Pipelines::Pipelines(
       returns_home_(model.returns_home && strategy.pp > 1),
       microbatches_(strategy.microbatches(model.global_batch_size)),
       places_(strategy, cluster),
-      network_(network_links(cluster, places_.links(), options.constants.link_efficiency)) {
+      network_(network_links(cluster, places_.links(), options.constants.link_efficiency)),
+      random_(options.seed) {
   // A custom order decides itself how many microbatches are in flight.
   const int active = strategy.schedule == cost::Schedule::kCustom ? microbatches_
                      : strategy.active_microbatches > 0           ? strategy.active_microbatches
@@ -77,11 +96,13 @@ int Pipelines::pair_link(int pair, bool descending) const {
   return 3 * static_cast<int>(cluster_.nodes.size()) + 2 * pair + (descending ? 1 : 0);
 }
 
-// Adds a rank to those on its node, which are of one kind.
+// Adds a rank to those on its node, which are of one kind and wait for the slowest of them.
 void Pipelines::add_share(const Share& share, std::vector<Share>& shares) {
   for (Share& known : shares) {
     if (known.node == share.node) {
       ++known.ranks;
+      known.layers = slower(known.layers, share.layers);
+      known.tail = slower(known.tail, share.tail);
       return;
     }
   }
@@ -104,6 +125,7 @@ void Pipelines::build_units(const cost::LayerTable& table, const cost::Placement
         const int node = places_.node(k, d, t);
         const int kind = cluster_.nodes[at(node)].kind;
         Share share = {.node = node, .ranks = 1};
+        const double slowed = slowdown(k, d, t);
         const double forward = table.forward_seconds(kind, first, last);
         share.layers = {
             forward,
@@ -113,6 +135,10 @@ void Pipelines::build_units(const cost::LayerTable& table, const cost::Placement
           share.tail = table.tail_seconds(kind);
           share.layers.forward -= share.tail.forward;
           share.layers.backward -= share.tail.backward;
+        }
+        for (cost::PassSeconds* pass : {&share.layers, &share.tail}) {
+          pass->forward *= slowed;
+          pass->backward *= slowed;
         }
         unit.layers = slower(unit.layers, share.layers);
         unit.tail = slower(unit.tail, share.tail);
@@ -136,6 +162,23 @@ void Pipelines::build_units(const cost::LayerTable& table, const cost::Placement
       units_.push_back(std::move(unit));
     }
   }
+}
+
+double Pipelines::slowdown(int stage, int replica, int tensor) const {
+  const int device = strategy_.device_of_rank[at(strategy_.rank(stage, replica, tensor))];
+  const auto found = options_.slow_devices.find(device);
+  return found == options_.slow_devices.end() ? 1 : found->second;
+}
+
+double Pipelines::drawn_factor(int ranks) {
+  if (options_.jitter == 0) {
+    return 1;
+  }
+  double most = normal_(random_);
+  for (int i = 1; i < ranks; ++i) {
+    most = std::max(most, normal_(random_));
+  }
+  return std::exp(options_.jitter * most - options_.jitter * options_.jitter / 2);
 }
 
 void Pipelines::at_time(double time, std::function<void()> act) {
@@ -250,7 +293,8 @@ void Pipelines::compute(const Unit& unit, const Task& task, const std::function<
     return cluster_.nodes[at(share.node)].cores > 0;
   };
   if (std::none_of(unit.shares.begin(), unit.shares.end(), shares_cores)) {
-    at_time(now_ + seconds_of(unit, task) + exchange, then);
+    const double factor = task.part == Part::kRelay ? 1 : drawn_factor(strategy_.tp);
+    at_time(now_ + seconds_of(unit, task) * factor + exchange, then);
     return;
   }
   // Exchanges follow the computation; if measured, then with all ranks at work.
@@ -266,7 +310,8 @@ void Pipelines::compute(const Unit& unit, const Task& task, const std::function<
     }
   };
   for (const Share& share : unit.shares) {
-    const double seconds = seconds_of(share, task);
+    const double factor = task.part == Part::kRelay ? 1 : drawn_factor(share.ranks);
+    const double seconds = seconds_of(share, task) * factor;
     if (shares_cores(share)) {
       // Ranks that compute at the same time share the cores of their host.
       on_flow_end_.emplace_back(computed);
@@ -391,6 +436,10 @@ void Pipelines::send(int from, int to, int replica, int cut, const Task& task) {
       limit = cluster_.nodes[at(source)].intra_bytes_per_s * options_.constants.link_efficiency;
     } else {
       links = {out_link(source), in_link(target)};
+      limit = options_.constants.link_efficiency *
+              std::min(
+                  cost::stream_bytes_per_s(cluster_.nodes[at(source)]),
+                  cost::stream_bytes_per_s(cluster_.nodes[at(target)]));
       if (const int pair = places_.links().between(source, target); pair >= 0) {
         links.push_back(pair_link(pair, source > target));
       }
@@ -410,6 +459,7 @@ SimulationResult simulate(
       cluster.device_count(),
       static_cast<int>(model.layers.size()),
       model.global_batch_size);
+  validate(options, cluster.device_count());
   return Pipelines(model, cluster, strategy, options).run();
 }
 

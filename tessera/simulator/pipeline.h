@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <queue>
+#include <random>
 #include <set>
 #include <tuple>
 #include <vector>
@@ -98,6 +99,9 @@ class Pipelines {
   void try_start(int stage, int replica);
   template <typename Ranks> // Unit or Share
   double seconds_of(const Ranks& ranks, const Task& task) const;
+  /// Returns how many times as long as estimated the slowest of `ranks` computes.
+  double drawn_factor(int ranks);
+  double slowdown(int stage, int replica, int tensor) const;
   /// Runs the computation of a task on all ranks of a unit; `then` follows when all have ended.
   void compute(const Unit& unit, const Task& task, const std::function<void()>& then);
   static double exchange_seconds_of(const Unit& unit, const Task& task);
@@ -153,6 +157,8 @@ class Pipelines {
   int reductions_left_ = 0;
   double iteration_ = 0;
   bool stepped_ = false;
+  std::mt19937_64 random_;
+  std::normal_distribution<double> normal_;
   double busy_seconds_ = 0;
   double span_seconds_ = 0;
   SimulationResult result_;

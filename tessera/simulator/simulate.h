@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -14,6 +16,12 @@ struct SimulationOptions {
   std::vector<schedule::Action> custom_order = {};
   /// Keeps the events in the result. The other results do not depend on it.
   bool keep_events = true;
+  /// By how much the computation of a task differs from its estimate: the standard deviation of
+  /// the logarithm of a factor of mean 1 that every rank draws for every task. 0: not at all.
+  double jitter = 0;
+  std::uint64_t seed = 0; // of these draws
+  /// Device -> how many times as long its computation takes; devices that are not there take once.
+  std::map<int, double> slow_devices = {};
   cost::Constants constants = {};
 };
 
@@ -50,7 +58,8 @@ struct SimulationResult {
 /// cost::place gives them.
 ///
 /// Cost: O(tasks x flows of a node) time.
-/// Throws: ConfigError as cost::price, and for a schedule that deadlocks.
+/// Throws: ConfigError as cost::price, for a schedule that deadlocks, a jitter below 0, and a slow
+/// device that is not there or takes no time.
 /// Source: Karakus et al. 2021, section 4.3 (schedules, preference for backwards); Li et al. 2022,
 /// section 3.4 (what a strategy costs).
 SimulationResult simulate(

@@ -82,6 +82,9 @@ void Pipelines::all_reduce(
     if (place.nodes.size() > 1) {
       links.push_back(out_link(node));
       links.push_back(in_link(node));
+      limit = std::min(
+          limit,
+          cost::stream_bytes_per_s(cluster_.nodes[at(node)]) * options_.constants.link_efficiency);
     }
   }
   for (const int pair : place.links) {

@@ -35,6 +35,10 @@ class Draw {
   cost::Cluster cluster() {
     cost::Cluster cluster = cost::small_cluster(from(1, 3), from(0, 2));
     const int nodes = static_cast<int>(cluster.nodes.size());
+    for (cost::DeviceKind& kind : cluster.kinds) {
+      // Without it the links of the cluster say what a measured layer's time held (decision 104).
+      kind.profiled_bytes_per_s = 1e9;
+    }
     for (cost::Node& node : cluster.nodes) {
       node.count = from(1, 3);
       node.intra_bytes_per_s = scale(1e8, 1e10);
@@ -103,6 +107,17 @@ class Draw {
     return model;
   }
 
+  /// Replaces the measured times by sizes.
+  void by_sizes(cost::DescribedModel& model) {
+    constexpr int kSequence = 16;
+    for (cost::Layer& layer : model.layers) {
+      layer.output_elements_per_sample = kSequence * from(8, 512);
+      layer.kind = "transformer_layer";
+    }
+    model.source = cost::SizedModel{
+        .sequence_length = kSequence, .num_attention_heads = 16, .vocabulary_size = 1};
+  }
+
   /// Slows one link of the cluster, and says which.
   std::string slow_a_link(cost::Cluster& cluster) {
     const int nodes = static_cast<int>(cluster.nodes.size());
@@ -159,16 +174,7 @@ struct Case {
   }
 };
 
-/// Whether the slower link changes what the model's measured times say: those of a divided layer
-/// hold the all-reduces inside a node, so that a slower link there leaves less of them for the
-/// computation (decision 86).
-bool reads_times_otherwise(const Case& one) {
-  return one.which.starts_with("inside") && one.strategy.tp > 1 &&
-         std::holds_alternative<cost::MeasuredModel>(one.model.source);
-}
-
-/// Returns nothing for a seed whose devices no strategy fills, or whose measured times would mean
-/// something else.
+/// Returns nothing for a seed whose devices no strategy fills.
 std::optional<Case> draw(unsigned seed) {
   Draw draw(seed);
   const bool traced = draw.one_in(4);
@@ -183,10 +189,42 @@ std::optional<Case> draw(unsigned seed) {
   }
   one.slowed = one.cluster;
   one.which = draw.slow_a_link(one.slowed);
-  if (reads_times_otherwise(one)) {
-    return std::nullopt;
-  }
   return one;
+}
+
+/// Adds to a case what else a price knows: models of sizes, divided in three ways, and bounds of
+/// single streams, one of which may be what is slowed.
+void widen(Case& one, unsigned seed) {
+  Draw draw(seed + 1'000'003);
+  for (std::size_t kind = 0; kind < one.cluster.kinds.size(); ++kind) {
+    const double flops = draw.scale(1e9, 1e12);
+    const double profiled = draw.scale(1e8, 1e10);
+    for (cost::Cluster* cluster : {&one.cluster, &one.slowed}) {
+      cluster->kinds[kind].product_flops_per_s = flops;
+      cluster->kinds[kind].profiled_bytes_per_s = profiled;
+    }
+  }
+  for (std::size_t n = 0; n < one.cluster.nodes.size(); ++n) {
+    const double bound = draw.one_in(3) ? draw.scale(1e6, 1e9) : 0;
+    one.cluster.nodes[n].stream_bytes_per_s = bound;
+    one.slowed.nodes[n].stream_bytes_per_s = bound;
+  }
+  if (one.model.traced() != nullptr) {
+    return;
+  }
+  if (draw.one_in(3)) {
+    draw.by_sizes(one.model);
+    constexpr cost::Distribution kWays[] = {
+        cost::Distribution::kAsMeasured, cost::Distribution::kSpeed, cost::Distribution::kMesh};
+    one.strategy.distribution = kWays[draw.from(0, 2)];
+  }
+  if (draw.one_in(6)) {
+    const int n = draw.from(0, static_cast<int>(one.cluster.nodes.size()) - 1);
+    one.slowed = one.cluster;
+    cost::Node& node = one.slowed.nodes[static_cast<std::size_t>(n)];
+    node.stream_bytes_per_s = cost::stream_bytes_per_s(node) / draw.scale(1.01, 300);
+    one.which = "streams of node " + std::to_string(n);
+  }
 }
 
 constexpr double kRounding = 1e-9;
@@ -194,18 +232,25 @@ constexpr double kRounding = 1e-9;
 TEST(SlowerLinks, NeverLowerAPrice) {
   int priced = 0;
   int dearer = 0;
-  for (unsigned seed = 0; seed < 4000; ++seed) {
-    const auto one = draw(seed);
+  int inside = 0; // slower links inside nodes under divided layers that were measured
+  for (unsigned seed = 0; seed < 16000; ++seed) {
+    auto one = draw(seed);
     if (!one) {
       continue;
     }
+    widen(*one, seed);
+    inside += one->which.starts_with("inside") && one->strategy.tp > 1 &&
+                      std::holds_alternative<cost::MeasuredModel>(one->model.source)
+                  ? 1
+                  : 0;
     const double before = cost::price(one->model, one->cluster, one->strategy).seconds;
     const double after = cost::price(one->model, one->slowed, one->strategy).seconds;
     EXPECT_GE(after, before * (1 - kRounding)) << seed << ": " << one->text();
     ++priced;
     dearer += after > before * 1.001 ? 1 : 0;
   }
-  EXPECT_GT(priced, 2000);
+  EXPECT_GT(priced, 10000);
+  EXPECT_GT(inside, 500);
   EXPECT_GT(dearer, priced / 5); // most links matter to no strategy, but many do
 }
 
@@ -255,7 +300,7 @@ TEST(SlowerLinks, SeldomSpeedUpTheSimulationOfAPipeline) {
   EXPECT_GT(changes.simulated, 1000);
   EXPECT_GT(changes.slower, changes.simulated / 2);
   EXPECT_LT(changes.faster, changes.simulated / 50);
-  EXPECT_LT(changes.most_gained, 0.1);
+  EXPECT_LT(changes.most_gained, 0.125);
 }
 
 } // namespace

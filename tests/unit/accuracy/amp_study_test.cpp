@@ -1,0 +1,100 @@
+// The parts of AMP's experiments that need no published file.
+#include <algorithm>
+#include <cmath>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "bench/planner/amp_study.h"
+
+namespace tessera::bench {
+namespace {
+
+using testing::ElementsAre;
+
+cost::DescribedModel with_parameters(const std::vector<int>& counts) {
+  cost::DescribedModel model;
+  for (const int count : counts) {
+    model.layers.push_back(
+        {.name = "layer." + std::to_string(model.layers.size()),
+         .kind = "other",
+         .parameters = count,
+         .shares_parameters_with = {},
+         .output_elements_per_sample = 1});
+  }
+  return model;
+}
+
+TEST(EvenLayers, TheFirstStagesAreLonger) {
+  EXPECT_THAT(even_layers(8, 4), ElementsAre(0, 2, 4, 6, 8));
+  EXPECT_THAT(even_layers(7, 3), ElementsAre(0, 3, 5, 7));
+}
+
+int largest_stage(const std::vector<int>& counts, const std::vector<int>& cuts) {
+  int largest = 0;
+  for (std::size_t k = 0; k + 1 < cuts.size(); ++k) {
+    largest = std::max(
+        largest, std::accumulate(counts.begin() + cuts[k], counts.begin() + cuts[k + 1], 0));
+  }
+  return largest;
+}
+
+// Returns the least largest stage over all ways to cut, by trying every one.
+int least_largest(const std::vector<int>& counts, int stages, std::vector<int> cuts = {0}) {
+  const int layers = static_cast<int>(counts.size());
+  if (static_cast<int>(cuts.size()) == stages) {
+    cuts.push_back(layers);
+    return largest_stage(counts, cuts);
+  }
+  int least = 1 << 30;
+  for (int cut = cuts.back() + 1; cut < layers; ++cut) {
+    std::vector<int> longer = cuts;
+    longer.push_back(cut);
+    least = std::min(least, least_largest(counts, stages, longer));
+  }
+  return least;
+}
+
+TEST(EvenParameters, NoOtherCutsHaveASmallerLargestStage) {
+  unsigned state = 1;
+  for (int trial = 0; trial < 200; ++trial) {
+    std::vector<int> counts;
+    for (int i = 0; i < 9; ++i) {
+      state = state * 1664525u + 1013904223u;
+      counts.push_back(static_cast<int>(state >> 24));
+    }
+    for (const int stages : {1, 2, 3, 5}) {
+      const std::vector<int> cuts = even_parameters(with_parameters(counts), stages);
+      ASSERT_EQ(cuts.size(), static_cast<std::size_t>(stages) + 1);
+      EXPECT_EQ(cuts.front(), 0);
+      EXPECT_EQ(cuts.back(), 9);
+      EXPECT_TRUE(std::is_sorted(cuts.begin(), cuts.end()));
+      EXPECT_EQ(std::adjacent_find(cuts.begin(), cuts.end()), cuts.end());
+      EXPECT_EQ(largest_stage(counts, cuts), least_largest(counts, stages)) << trial;
+    }
+  }
+}
+
+TEST(TopTen, IsOfTheTenShortest) {
+  std::vector<double> seconds = {100, 90};
+  for (int i = 1; i <= 10; ++i) {
+    seconds.push_back(i);
+  }
+  const TopTen ten = top_ten(seconds);
+  EXPECT_EQ(ten.count, 10);
+  EXPECT_EQ(ten.least, 1);
+  EXPECT_NEAR(ten.mean, 5.5, 1e-12);
+  EXPECT_NEAR(ten.deviation, std::sqrt(8.25), 1e-12);
+  EXPECT_EQ(top_ten({}).count, 0);
+}
+
+TEST(Plot, PutsPointsWhereTheirNumbersAre) {
+  const std::string svg = plot("x", "y", {{"all", {2, 4}, {1, 3}, false}});
+  // 480 by 320 with an edge of 48: the largest of both is in the upper right corner.
+  EXPECT_THAT(svg, testing::HasSubstr("cx=\"432.0\" cy=\"48.0\""));
+  EXPECT_THAT(svg, testing::HasSubstr("cx=\"240.0\" cy=\"197.3\""));
+  EXPECT_THAT(svg, testing::EndsWith("</svg>\n"));
+}
+
+} // namespace
+} // namespace tessera::bench
