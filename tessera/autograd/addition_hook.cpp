@@ -7,7 +7,7 @@ namespace tessera {
 torch::autograd::variable_list AdditionHook::operator()(
     const torch::autograd::variable_list& outputs,
     const torch::autograd::variable_list& /*inputs*/) {
-  // A pass that adds later, or in an order, reports the addition itself.
+  // A pass that defers or orders additions reports each of them itself.
   const BackwardPass* pass = BackwardPass::current();
   if (pass == nullptr || !(pass->orders(accumulator_) || pass->awaits(accumulator_))) {
     added_();

@@ -13,7 +13,7 @@ namespace tessera {
 /// whether the engine made it, a product in place, or a deferred one.
 class AdditionHook : public torch::autograd::FunctionPostHook {
  public:
-  /// What the hook hears of a GradientOrder's progress.
+  /// The events of a GradientOrder that the hook is called for.
   struct OnOrder {
     std::function<void()> complete; // no microbatch will add any more, but for late parts
     std::function<void()> before_late; // a part that was not announced is added next

@@ -18,11 +18,11 @@ class BackwardPass {
   /// The innermost one of this thread, or nullptr.
   static BackwardPass* current();
 
-  /// Whether a GradientOrder decides when this accumulator is added to.
+  /// Returns whether a GradientOrder decides when this accumulator is added to.
   virtual bool orders(const torch::autograd::Node* accumulator) const = 0;
-  /// For an accumulator that is ordered: see GradientOrder::add.
+  /// Only for an accumulator that is ordered: see GradientOrder::add.
   virtual void add(const torch::autograd::Node* accumulator, std::function<void()> addition) = 0;
-  /// Whether the addition of this accumulator was deferred and is still to come.
+  /// Returns whether the addition of this accumulator was deferred and is still to come.
   virtual bool awaits(const torch::autograd::Node* accumulator) const = 0;
 
  private:

@@ -20,7 +20,7 @@ using ModeList = std::array<std::atomic<TensorDispatchMode*>, kMostTensorModes>;
 ModeList tensor_modes{};
 ModeList guard_modes{};
 
-// Names the protected member of TensorImpl; no object of this class exists.
+// Gives access to a protected member of TensorImpl; no object of this class exists.
 struct ModeKeySet : c10::TensorImpl {
   static constexpr auto member() {
     return &ModeKeySet::key_set_;
@@ -64,7 +64,7 @@ DispatchMode* mode_for(const c10::OperatorHandle& op, const torch::jit::Stack& s
 void ask_mode(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const c10::impl::ExcludeDispatchKeyGuard below(kModeKey);
   DispatchMode* mode = mode_for(op, *stack);
-  // Another thread may have inherited the key, but not the mode: plain there.
+  // A thread may inherit the key without the mode; the operator then runs without modes.
   if (mode == nullptr) {
     op.callBoxed(stack);
   } else {

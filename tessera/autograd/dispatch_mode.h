@@ -46,7 +46,7 @@ class DispatchScope {
 /// that were given to it with `attract_mode`.
 class TensorDispatchMode : public DispatchMode {
  public:
-  /// Only asked about tensors with kModeKey.
+  /// Returns whether the mode handles this tensor; only called with tensors that have kModeKey.
   virtual bool owns(const at::Tensor& tensor) const = 0;
 };
 
@@ -55,7 +55,7 @@ class TensorDispatchMode : public DispatchMode {
 void add_tensor_dispatch_mode(TensorDispatchMode* mode);
 
 /// `mode` is asked before the thread's own mode and before all others: a tensor of its own must
-/// reach no kernel, whoever watches. It lives as long as the program.
+/// reach no kernel, whichever modes are active. It lives as long as the program.
 void add_guard_dispatch_mode(TensorDispatchMode* mode);
 
 /// Calls `op` so that the modes see it again, although a mode calls it. The caller has changed the

@@ -18,8 +18,8 @@ namespace {
 using torch::autograd::AccumulateGrad;
 using torch::autograd::Node;
 
-/// Adds as libtorch's own accumulator does; `references` are those that do not
-/// stop it from taking the tensor as the gradient.
+/// Accumulates as libtorch's AccumulateGrad does. It takes the tensor itself as
+/// the gradient when no more than `references` hold it.
 void accumulate(at::Tensor variable, const at::Tensor& gradient, std::size_t references) {
   const at::NoGradGuard no_grad;
   at::Tensor& sum = variable.mutable_grad();
@@ -46,7 +46,7 @@ class TakeForOrder : public OrderedAdditionHook {
         gradient = (*hook)({gradient}).at(0);
       }
     }
-    // Two references are this function's: the engine's list and `gradient`.
+    // This function accounts for two references: the engine's list and `gradient`.
     const bool shared = gradient.is_same(inputs[0]) && gradient.use_count() > 2;
     pass->add(accumulator_, [leaf, gradient = std::move(gradient), shared] {
       accumulate(leaf, gradient, shared ? 0 : gradient.use_count());
@@ -80,7 +80,7 @@ GradientTargets targets_below(
     if (node->num_outputs() != 0) {
       open.push_back(node);
     }
-    // A remote call whose arguments need no gradient is an end, and a request all the same.
+    // A remote call whose arguments need no gradient ends the graph, and still sends a request.
     if (is_request != nullptr && is_request(*node)) {
       ++targets.requests;
     }
@@ -102,7 +102,7 @@ GradientTargets targets_below(
 
 struct GradientOrder::Graph {
   int position = 0;
-  bool late = false; // nobody could know of it when its microbatch started
+  bool late = false; // it was unknown when its microbatch started
   std::unordered_set<const Node*> open; // accumulators that it may still add to
 };
 
@@ -141,7 +141,7 @@ void GradientOrder::join(const at::Tensor& leaf) {
   lane.accumulator = accumulator;
   reset(lane);
   node->add_pre_hook(std::make_unique<TakeForOrder>(node));
-  // Microbatches that have started know nothing of a leaf that comes after them, such as a slice of
+  // Microbatches that have started do not refer to a leaf that is made later, such as a slice of
   // the batch: they add nothing to it, and a script may read its gradient after the backward.
   advance(lane);
 }

@@ -13,7 +13,7 @@
 /// order that depends on timing, and floating-point sums depend on their order.
 namespace tessera {
 
-/// What the backward of some roots will reach.
+/// The leaves and nodes that the backward of some roots will reach.
 struct GradientTargets {
   /// Ends of the graph (accumulators of leaves, mostly), with the number of
   /// edges that lead to each.
@@ -69,12 +69,12 @@ class GradientOrder {
   /// Adds what is still kept. The step must have had all its backwards.
   void finish();
 
-  /// Whether additions of this accumulator go through `add`.
+  /// Returns whether additions of this accumulator go through `add`.
   bool orders(const torch::autograd::Node* accumulator) const {
     return lanes_.contains(accumulator);
   }
-  /// Runs `addition` now or later. The accumulator's AdditionHooks are told of
-  /// it directly after it has run.
+  /// Runs `addition` now or later. The accumulator's AdditionHooks are called
+  /// directly after it has run.
   void add(Graph& graph, const torch::autograd::Node* accumulator, std::function<void()> addition);
 
  private:

@@ -21,8 +21,8 @@ bool must_read_numbers(const c10::OperatorHandle& op) {
   if (op.hasTag(at::Tag::data_dependent_output)) {
     return true;
   }
-  // With a number of classes one_hot has a fixed shape; the comparison of two
-  // runs tells.
+  // With a number of classes one_hot has a fixed shape, which the comparison of
+  // two runs shows.
   if (op.hasTag(at::Tag::dynamic_output_shape)) {
     return op.schema().name() != "aten::one_hot";
   }
@@ -46,7 +46,7 @@ at::Tensor stand_in(const at::Tensor& tensor) {
       tensor.sizes(), tensor.strides(), tensor.options().device(at::kMeta).pinned_memory({}));
 }
 
-// The operator's random state is not what a shape may depend on, or change.
+// Keeps the random state: no shape may depend on it, and no call may change it.
 class KeepCpuRandomState {
  public:
   KeepCpuRandomState() : state_(generator_.get_state()) {}
@@ -105,7 +105,7 @@ bool takes_integers(const torch::jit::Stack& call) {
   return found;
 }
 
-// What the shapes of results depend on, as text: operator, shapes, types,
+// Returns what the shapes of results depend on, as text: operator, shapes, types,
 // numbers.
 std::string call_text(const c10::OperatorHandle& op, const torch::jit::Stack& call) {
   std::ostringstream text;
@@ -132,7 +132,7 @@ torch::jit::Stack run_for_shapes(const c10::OperatorHandle& op, const torch::jit
     try {
       same = shapes_of(call_on_constants(op, call, 1)) == shapes_of(results);
     } catch (const c10::Error&) {
-      // An index of one where there is one row: nothing learnt.
+      // With one row every index is 0, so the comparison would show nothing.
     }
     if (!same) {
       throw ReadsNumbers(operator_name(op));
@@ -145,7 +145,7 @@ torch::jit::Stack run_for_shapes(const c10::OperatorHandle& op, const torch::jit
   return results;
 }
 
-// The layers of a model repeat the same calls: each is run once.
+// The layers of a model repeat the same calls, so each is run once.
 torch::jit::Stack results_without_kernel(
     const c10::OperatorHandle& op,
     const torch::jit::Stack& call) {
@@ -200,7 +200,7 @@ bool takes_meta_tensor(const c10::OperatorHandle& op, const torch::jit::Stack& s
 void call_on_meta(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const auto& arguments = op.schema().arguments();
   const std::size_t first = stack->size() - arguments.size();
-  std::vector<std::pair<at::Tensor, at::Tensor>> replaced; // stand-in, original
+  std::vector<std::pair<at::Tensor, at::Tensor>> replaced; // meta tensor, original
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     c10::IValue& value = (*stack)[first + i];
     if (is_device_argument(arguments[i])) {

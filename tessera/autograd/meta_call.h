@@ -14,12 +14,12 @@ class ReadsNumbers : public Error {
   explicit ReadsNumbers(const std::string& op);
 };
 
-/// Whether an argument of the operator on the stack is a meta tensor.
+/// Returns whether an argument of the operator on the stack is a meta tensor.
 bool takes_meta_tensor(const c10::OperatorHandle& op, const torch::jit::Stack& stack);
 
 /// Runs an operator for shapes only: tensors with data stand for their shapes,
 /// a device argument becomes meta. An argument with data that the operator
-/// would write stays as it is and is returned in place of its stand-in.
+/// would write stays as it is and is returned in place of its meta tensor.
 ///
 /// Many operators of libtorch 1.13 (embedding, layer_norm, relu, where, conv)
 /// have no meta kernel outside Python. A written argument is then its own

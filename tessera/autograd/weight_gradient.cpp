@@ -30,8 +30,8 @@ bool is_trained_leaf(const at::Tensor& tensor) {
   return tensor.requires_grad() && tensor.is_leaf() && !tensor.is_sparse();
 }
 
-/// The parameter that `matrix` shows the transpose of (weight.t()), or itself;
-/// undefined for anything else.
+/// Returns the parameter that `matrix` is, or is the transpose of (weight.t());
+/// an undefined tensor for anything else.
 struct Weight {
   at::Tensor tensor;
   bool transposed = false; // the product is with tensor^T
@@ -49,7 +49,7 @@ Weight weight_of(const at::Tensor& matrix) {
   }
   const at::Tensor base(matrix._base());
   const auto node = matrix.grad_fn();
-  // A view that was written to, or a view of a view, has another node.
+  // A view that was written to, and a view of a view, have another grad_fn.
   const bool transpose = node != nullptr && node->name() == "TBackward0" && is_trained_leaf(base) &&
                          base.dim() == 2 && matrix.storage_offset() == base.storage_offset() &&
                          matrix.size(0) == base.size(1) && matrix.size(1) == base.size(0) &&
@@ -57,14 +57,14 @@ Weight weight_of(const at::Tensor& matrix) {
   return transpose ? Weight{base, true} : Weight{};
 }
 
-/// Whether a backward that runs now may add to the parameter's gradient, or
-/// make it.
+/// Returns whether a backward that runs now may add to the parameter's gradient,
+/// or create it.
 bool takes_parts(const at::Tensor& parameter) {
   const WeightGradientPass* pass = WeightGradientPass::current();
   if (pass == nullptr || at::GradMode::is_enabled() || !is_trained_leaf(parameter)) {
     return false;
   }
-  // Not empty: torch::autograd::grad, or backward with chosen inputs.
+  // It is not empty under torch::autograd::grad and a backward with chosen inputs.
   const auto* chosen = torch::autograd::get_current_graph_task_exec_info();
   if (chosen == nullptr || !chosen->empty()) {
     return false;
@@ -110,7 +110,7 @@ std::function<void()> addition_of_product(at::Tensor parameter, at::Tensor rows,
   };
 }
 
-/// Whether a GradientOrder decides when a part of `takes_parts` is added.
+/// Returns whether a GradientOrder decides when a part of `takes_parts` is added.
 bool is_ordered(const at::Tensor& parameter) {
   return WeightGradientPass::current()->orders(
       torch::autograd::impl::grad_accumulator(parameter).get());
@@ -121,7 +121,7 @@ void add_in_order(const at::Tensor& parameter, std::function<void()> addition) {
       torch::autograd::impl::grad_accumulator(parameter).get(), std::move(addition));
 }
 
-/// Whether the part may be added when the pass catches up.
+/// Returns whether the part may be deferred to the end of the pass.
 bool may_come_later(const at::Tensor& parameter) {
   if (!takes_parts(parameter) || !WeightGradientPass::current()->defers()) {
     return false;
@@ -142,8 +142,8 @@ struct ProductWithWeight : Function<ProductWithWeight> {
       const TorchOptional<at::Tensor>& bias,
       bool transposed) {
     const at::AutoDispatchBelowADInplaceOrView below;
-    // A gradient that did not arrive is none, not zeros: a parameter that gets
-    // nothing stays without a gradient.
+    // A missing gradient stays undefined and does not become zeros: a parameter
+    // that receives none stays without a gradient.
     context->set_materialize_grads(false);
     context->save_for_backward({x, weight});
     context->saved_data["transposed"] = transposed;
@@ -233,7 +233,7 @@ struct LookUp : Function<LookUp> {
       const at::Tensor& ids,
       const at::Tensor& gradient,
       std::int64_t padding) {
-    // What goes to the row of padding is dropped.
+    // The gradient of the padding row is dropped.
     const bool padded = padding >= 0 && padding < sum.size(0);
     const at::Tensor kept = padded ? sum.select(0, padding).clone() : sum;
     sum.index_add_(0, ids.reshape({-1}), gradient.reshape({-1, sum.size(1)}));
@@ -243,7 +243,7 @@ struct LookUp : Function<LookUp> {
   }
 };
 
-/// Whether this call is to be recorded by a node of ours.
+/// Returns whether this call gets a grad_fn of this library.
 bool wanted(const at::Tensor& x, const Weight& weight) {
   return weight.tensor.defined() && x.dim() == 2 &&
          x.scalar_type() == weight.tensor.scalar_type() && x.device() == weight.tensor.device() &&
@@ -251,7 +251,7 @@ bool wanted(const at::Tensor& x, const Weight& weight) {
 }
 
 /// libtorch's own kernels of this operator are found under the alias key that
-/// stands for all devices; AutogradOther is the one that nobody overrides.
+/// covers all devices; AutogradOther is the one that no backend overrides.
 c10::DispatchKeySet as_libtorch(c10::DispatchKeySet keys) {
   return keys.remove(c10::DispatchKey::AutogradCPU).add(c10::DispatchKey::AutogradOther);
 }

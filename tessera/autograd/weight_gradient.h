@@ -30,7 +30,7 @@ class WeightGradientScope {
   WeightGradientScope(const WeightGradientScope&) = delete;
   WeightGradientScope& operator=(const WeightGradientScope&) = delete;
 
-  /// Whether one lives on this thread.
+  /// Returns whether one lives on this thread.
   static bool active();
 
  private:

@@ -54,7 +54,7 @@ class WeightGradientPass : public BackwardPass {
   /// This pass outlives it.
   std::unique_ptr<WeightGradientPass> inside_of(const std::vector<at::Tensor>& roots) const;
 
-  /// Whether a single node of the graph adds to this accumulator.
+  /// Returns whether a single node of the graph adds to this accumulator.
   bool adds_once(const torch::autograd::Node* accumulator) const;
   void requested() {
     --targets_.requests;

@@ -5,7 +5,7 @@
 
 namespace tessera {
 
-/// The time at which a blocking wait gives up.
+/// The time at which a blocking wait times out.
 /// Threads: one thread at a time.
 class Deadline {
  public:
@@ -17,7 +17,7 @@ class Deadline {
   bool passed() const {
     return Clock::now() >= end_;
   }
-  /// What is left of the time, not less than zero.
+  /// Returns the time that is left, at least zero.
   std::chrono::nanoseconds left() const {
     return std::max<std::chrono::nanoseconds>(end_ - Clock::now(), std::chrono::nanoseconds(0));
   }

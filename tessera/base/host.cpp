@@ -10,8 +10,8 @@ namespace tessera {
 
 namespace {
 
-/// The number after `key` in a file of "key value" lines, times 1024 when the
-/// line says kB; the first word of the file when `key` is empty.
+/// Returns the number after `key` in a file of "key value" lines, times 1024 when
+/// the unit is kB; with an empty `key` the first word of the file.
 std::optional<std::int64_t> number_in(const std::string& path, const std::string& key) {
   std::ifstream file(path);
   std::string line;
@@ -34,9 +34,9 @@ std::optional<std::int64_t> number_in(const std::string& path, const std::string
   return std::nullopt;
 }
 
-/// The smallest limit of a control group and of those it lies in: each of them
-/// holds. Inside a container the path that the kernel names may not be mounted;
-/// then what is left is the container's own group at the mount.
+/// Returns the smallest limit of a control group and of its parents, which all apply.
+/// Inside a container the path that the kernel names may not be mounted; the
+/// container's own group at the mount counts then.
 void apply_limits(
     const std::string& mount,
     std::string path,

@@ -15,7 +15,7 @@ struct HostMemory {
   std::optional<std::int64_t> group_limit;
   std::optional<std::int64_t> group_used;
 
-  /// What this process and those of its group can still take.
+  /// Returns the memory that this process and those of its group can still take.
   std::int64_t free() const {
     return group_limit ? std::min(available, *group_limit - group_used.value_or(0)) : available;
   }

@@ -12,8 +12,8 @@ static_assert(std::endian::native == std::endian::little, "checkpoints hold litt
 
 namespace {
 
-// Hexadecimal digits of pi's fraction, made odd: arbitrary, but nobody's
-// choice.
+// Hexadecimal digits of pi's fraction, made odd: arbitrary constants that are
+// evidently not tuned.
 constexpr std::array<std::uint64_t, 8> kSeeds = {
     0x243f6a8885a308d3,
     0x13198a2e03707345,
@@ -81,7 +81,7 @@ std::uint64_t Checksum::value() const {
         static_cast<unsigned char>(0));
     end.add_blocks(end.pending_.data(), 1);
   }
-  // The length tells padding from data.
+  // The length distinguishes padding from data.
   std::uint64_t result = total_bytes_;
   for (std::size_t i = 0; i < kLanes; ++i) {
     result = fold(result ^ end.lanes_[i], kSeeds[kLanes - 1 - i]) + std::rotl(end.lanes_[i], 31);

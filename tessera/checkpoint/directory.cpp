@@ -128,7 +128,7 @@ Candidate find_tag(const std::string& directory, const std::string& tag) {
   if (exists(path)) {
     return read_candidate(path);
   }
-  // A writer that died between two renames left it here or there.
+  // A writer that died between two renames left the checkpoint under one of the two names.
   for (const auto& other : {saving_directory(directory, tag), replaced_directory(directory, tag)}) {
     if (exists(other) && complete(other)) {
       return read_candidate(other);
@@ -165,7 +165,7 @@ std::vector<Saving> whole_in(const std::string& directory, FileSystem& files) {
       const Meta meta = find_tag(directory, tag).meta;
       whole.push_back({tag, meta.sequence, meta.for_good, meta.score});
     } catch (const CheckpointError&) {
-      // Torn: it says nothing.
+      // A torn file names no checkpoint.
     }
   }
   return whole;

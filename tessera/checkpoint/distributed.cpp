@@ -52,7 +52,7 @@ open(Context& context, const std::string& directory, const LoadOptions& options)
 
 namespace {
 
-// 16-bit parameters are saved, and wanted, as their f32 masters.
+// 16-bit parameters are saved and loaded as their f32 masters.
 std::vector<Wanted> wanted_of(const state::StateLayout& layout, int part, bool parameters_only) {
   std::vector<Wanted> wanted;
   for (const state::StateLayout::Whole& tensor : layout.wanted(part)) {
@@ -66,7 +66,7 @@ std::vector<Wanted> wanted_of(const state::StateLayout& layout, int part, bool p
   return wanted;
 }
 
-// Copies loaded tensors into this rank's, of a divided parameter its part.
+// Copies loaded tensors into this rank's; of a divided parameter only this rank's part.
 void write_own(const Subject& subject, TensorMap& own, const TensorMap& loaded) {
   for (const auto& [name, tensor] : loaded) {
     const auto* parts = subject.divided == nullptr ? nullptr : subject.divided->find(name);
@@ -83,7 +83,7 @@ void load_model(const Subject& subject, const Checkpoint& from) {
   TensorMap own = tensors_of(subject);
   ReadOptions options;
   options.model = subject.model;
-  options.convert_dtypes = true; // a bf16 run may go on from an f32 one
+  options.convert_dtypes = true; // a bf16 run may continue an f32 one
   const auto names = layout.whole_names();
   options.all_names.assign(names.begin(), names.end());
   std::vector<Wanted> all;
@@ -92,7 +92,7 @@ void load_model(const Subject& subject, const Checkpoint& from) {
     all.insert(all.end(), wanted.begin(), wanted.end());
   }
   from.check_model(all, options);
-  // One distributed module at a time is whole here.
+  // Only one distributed module at a time is assembled whole.
   for (int part = 0; part < layout.parts(); ++part) {
     const auto wanted = wanted_of(layout, part, false);
     const auto loaded = from.load_model(wanted, options);

@@ -86,7 +86,7 @@ std::optional<std::vector<std::string>> FileSystem::list(const std::string& path
     return std::nullopt;
   }
   std::vector<std::string> names;
-  // readdir tells an error from the end only by errno. This DIR is ours alone.
+  // Only errno distinguishes an error of readdir from the end. No other thread uses this DIR.
   errno = 0;
   // NOLINTNEXTLINE(concurrency-mt-unsafe)
   while (const dirent* entry = ::readdir(directory)) {
@@ -180,7 +180,7 @@ void AtomicFile::fail(const char* call) const {
 }
 
 void AtomicFile::write(const void* data, std::size_t bytes) {
-  // Small enough that what was just hashed is still in the cache.
+  // Pieces are small enough that hashed bytes are still in the cache when they are written.
   constexpr std::size_t kChunkBytes = std::size_t{1} << 18U;
   const auto* from = static_cast<const char*>(data);
   while (bytes > 0) {
@@ -204,7 +204,7 @@ FileRecord AtomicFile::commit() {
   if (files_.sync(fd_) != 0) {
     fail("fsync");
   }
-  // Closed whatever close returns; network file systems report late errors.
+  // The file is closed whatever close returns; network file systems report late errors here.
   const int closed = files_.close(std::exchange(fd_, -1));
   if (closed != 0) {
     fail("close");

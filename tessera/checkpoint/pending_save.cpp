@@ -20,7 +20,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-/// The whole replica on its first rank; others are left with nothing.
+/// Gathers the whole replica on its first rank; the others keep nothing.
 void gather_whole(Context& context, RankContent& content) {
   comm::ProcessGroup& group = context.group(Group::kMP);
   TensorMap tensors(content.model.begin(), content.model.end());
@@ -99,13 +99,13 @@ RankContent content_of(Context& context, const Subject& subject, bool writes, bo
   return content;
 }
 
-/// With a save in the background that is not over. Step thread only.
+/// Folders with a background save that has not finished. Step thread only.
 std::set<std::string>& busy_folders() {
   static std::set<std::string> folders;
   return folders;
 }
 
-/// Copies of all tensors; of two names of one tensor one copy.
+/// Copies all tensors; two names of one tensor share one copy.
 class Copies {
  public:
   void take(RankContent& content) {
@@ -153,7 +153,7 @@ PendingSave::PendingSave(
     throw CheckpointError(
         str("a save into '", directory, "' is still being written; call its finish() first"));
   }
-  // A rank that gave up an earlier save may still be writing its files.
+  // A rank that aborted an earlier save may still be writing its files.
   context.group(Group::kWorld).barrier();
   on_first_rank(context, [&] {
     writer_.begin();
@@ -174,7 +174,7 @@ PendingSave::PendingSave(
     try {
       Copies().take(content_);
       files_ = std::async(std::launch::async, write);
-    } catch (const std::exception& error) { // `finish` tells it to all ranks
+    } catch (const std::exception& error) { // `finish` reports it on all ranks
       content_ = {};
       RankFiles failed;
       failed.rank = rank;

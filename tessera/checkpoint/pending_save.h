@@ -36,7 +36,7 @@ class PendingSave {
   PendingSave(const PendingSave&) = delete;
   PendingSave& operator=(const PendingSave&) = delete;
 
-  /// Whether this rank's files are written, or failed. Not collective.
+  /// Returns whether this rank's files are written, or failed. Not collective.
   bool written() const;
   /// Waits until all files are written, and makes the checkpoint complete and the newest. Once.
   /// Collective over the world.

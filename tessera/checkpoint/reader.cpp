@@ -23,7 +23,7 @@ std::vector<std::int64_t> offset_of(const Slice& slice, const std::vector<std::i
   return slice.whole() ? std::vector<std::int64_t>(shape.size(), 0) : slice.offset;
 }
 
-// A list for a message, cut where nobody reads on.
+// Lists names for a message; a long list is shortened.
 class Listing {
  public:
   explicit Listing(std::string title) : title_(std::move(title)) {}
@@ -50,7 +50,7 @@ at::Tensor allocate(const std::vector<std::int64_t>& shape, const TensorRecord& 
   try {
     return at::empty(shape, at::TensorOptions().dtype(dtype));
   } catch (const c10::Error&) {
-    // The shape may come from a damaged file: not the library's own fault.
+    // The shape may come from a damaged file, so this is no internal error.
     throw CheckpointError(
         tessera::str("no memory for \"", record.name, "\" of shape ", at::IntArrayRef(shape)));
   }
@@ -146,7 +146,7 @@ at::Tensor Checkpoint::assemble(
   std::int64_t filled = 0;
   for (const TensorRecord* piece : pieces) {
     const auto from = offset_of(piece->slice, piece->shape);
-    // The common box, in this rank's and in the piece's own coordinates.
+    // The intersection, in this rank's and in the piece's own coordinates.
     std::vector<std::int64_t> begin(shape.size());
     std::vector<std::int64_t> length(shape.size());
     bool overlaps = true;

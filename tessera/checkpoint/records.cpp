@@ -29,7 +29,7 @@ void describe(Visit& visit, OptimizerState::Group& group) {
 
 namespace tessera::checkpoint {
 
-/// A hash as it stands in a file.
+/// A hash in the text form of the file.
 struct HexDigits {
   std::uint64_t& hash;
 };

@@ -75,7 +75,7 @@ TensorInfo parse_entry(
     const std::uint64_t length = unsigned_of(size, what + ": shape");
     info.shape.push_back(static_cast<std::int64_t>(length));
     empty = empty || length == 0;
-    // Sizes of 0 do not excuse the rest: strides are products of all of them.
+    // A size of 0 does not make the others harmless, because strides are products of all sizes.
     overflow = overflow ||
                __builtin_mul_overflow(bytes, std::max<std::uint64_t>(length, 1), &bytes) ||
                bytes > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
@@ -282,7 +282,7 @@ at::Tensor SafetensorsFile::read(const std::string& name) const {
   at::Tensor tensor = at::empty(info.shape, at::TensorOptions().dtype(info.dtype));
   file_.read(info.begin, tensor.data_ptr(), info.end - info.begin);
   if (info.dtype == at::kBool) {
-    // Read as bytes: a bool of another value must not exist.
+    // Bools are read as bytes and checked, because a bool of another value is undefined behaviour.
     const auto* bytes = static_cast<const unsigned char*>(tensor.data_ptr());
     const bool good =
         std::all_of(bytes, bytes + tensor.numel(), [](unsigned char byte) { return byte <= 1; });

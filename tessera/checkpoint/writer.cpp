@@ -223,7 +223,7 @@ Meta Writer::merge(const std::vector<RankFiles>& ranks, const SaveInfo& info) co
   }
   for (const Saving& other : whole_in(directory_, files_)) {
     meta.sequence = std::max(meta.sequence, other.sequence);
-    // What is saved again in place of a marked one takes its mark over.
+    // A checkpoint that replaces a marked one keeps the mark.
     meta.for_good = meta.for_good || (other.tag == tag_ && other.for_good);
   }
   ++meta.sequence;
@@ -276,7 +276,7 @@ std::vector<std::string> Writer::remove_oldest(const Retention& retention) {
   }
   std::vector<std::string> warnings;
   try {
-    // Torn ones are kept for their owner to look at, and not counted.
+    // Torn checkpoints are kept for inspection, and are not counted.
     for (const std::string& tag : tags_to_remove(whole_in(directory_, files_), retention)) {
       std::string problem = tag == tag_ ? "" : remove_tag(directory_, tag, files_);
       if (!problem.empty()) {

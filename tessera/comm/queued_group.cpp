@@ -159,7 +159,7 @@ void QueuedGroup::execute(const Call& call) {
   } catch (const std::exception& e) {
     // The activity of the other ranks says which one is at fault; it may be in another group.
     error_ = e.what() + activity::of_node();
-    activity::leave(); // this error tells of this rank's end
+    activity::leave(); // this error reports this rank's end
     abandoned_.push_back(call);
     throw CommError(error_);
   }

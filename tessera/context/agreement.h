@@ -10,7 +10,7 @@
 /// Collective over `group`. Threads: step thread only.
 namespace tessera {
 
-/// What the first rank of the group with a problem says; nullopt when no rank has one.
+/// Returns the problem of the first rank of the group that has one; nullopt when none has.
 std::optional<std::string> first_problem(
     comm::World& world,
     const comm::ProcessGroup& group,

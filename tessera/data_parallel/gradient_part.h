@@ -16,7 +16,7 @@ class GradientPart {
 
   /// Starts a step; `reduce` false: gradients of this step only add up. Not collective.
   virtual void begin(bool reduce) = 0;
-  /// Whether this step has added to any gradient here so far. Not collective.
+  /// Returns whether this step has added to any gradient here so far. Not collective.
   virtual bool had_backward() const = 0;
   /// Tells that some rank's step has. Not collective.
   virtual void expect_backward() = 0;

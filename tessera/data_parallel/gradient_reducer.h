@@ -63,7 +63,7 @@ class GradientReducer : public GradientPart {
   /// Starts counting; `reduce` false: gradients of this step only add up.
   void begin(bool reduce) override;
 
-  /// Whether this step has added to any gradient here so far.
+  /// Returns whether this step has added to any gradient here so far.
   bool had_backward() const override {
     return backward_;
   }

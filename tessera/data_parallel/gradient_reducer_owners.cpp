@@ -14,8 +14,8 @@ namespace {
 // Below this a bucket costs more than it brings.
 constexpr std::int64_t kLeastBucketBytes = 1 << 20;
 
-/// Whether averaging an average again would change it: ranks lack it, or their sum is of more
-/// samples than a mean over them is (gradients that a TP_GROUP divides).
+/// Returns whether averaging an average again would change it: ranks lack it, or their sum is of
+/// more samples than a mean over them is (gradients that a TP_GROUP divides).
 bool averages_stay_apart(int owner, double scale, int ranks) {
   return owner >= 0 || scale != 1.0 / ranks;
 }

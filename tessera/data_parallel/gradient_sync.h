@@ -43,14 +43,14 @@ class GradientSync {
   bool has_replicas() const {
     return !reducers_.empty();
   }
-  /// Whether gradients of several steps add up before they are averaged.
+  /// Returns whether gradients of several steps add up before they are averaged.
   bool counts_passes() const {
     return has_replicas() && passes_per_step_ > 1;
   }
 
   /// Starts a step. Not collective.
   void begin();
-  /// Whether this step has added to a gradient on this rank.
+  /// Returns whether this step has added to a gradient on this rank.
   bool had_backward() const;
   /// Tells that this step has added to a gradient on some rank of the world.
   void expect_backward();

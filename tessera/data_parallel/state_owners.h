@@ -44,7 +44,7 @@ class StateOwners {
   }
   /// -1 also for a parameter of another group.
   int owner_of(const at::Tensor& parameter) const;
-  /// Whether another rank keeps the parameter's state.
+  /// Returns whether another rank keeps the parameter's state.
   bool is_elsewhere(const at::Tensor& parameter) const {
     const int owner = owner_of(parameter);
     return owner >= 0 && owner != group_.rank();

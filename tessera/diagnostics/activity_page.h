@@ -9,7 +9,7 @@
 
 namespace tessera::diagnostics {
 
-/// What a rank does, in shared memory that only this rank writes. A reader may
+/// The present activity of a rank, in shared memory that only this rank writes. A reader may
 /// see a text half replaced by the next one: it is for people, after something
 /// went wrong.
 struct ActivityPage {

@@ -4,7 +4,7 @@
 
 namespace tessera::diagnostics {
 
-/// Whether this rank is the first of its node to report that the job fails: one
+/// Returns whether this rank is the first of its node to report that the job fails: one
 /// message is enough, and a rank that fails because another did has a worse one.
 /// A rank with `patience` first gives others that time to be it. One that is not
 /// the first returns when the first has called `failure_reported`, or after a

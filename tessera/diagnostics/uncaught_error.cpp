@@ -33,7 +33,7 @@ constexpr std::chrono::seconds kRankZeroSpeaks{10};
 
 Reporter g_reporter;
 
-/// The text with the type where a text like "map::at" would say little.
+/// Returns the text, with the type of the exception where a text like "map::at" explains little.
 std::string described(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
@@ -95,8 +95,8 @@ void report(const std::exception_ptr& error) {
   failure_reported();
 }
 
-/// What the script has printed so far, but not at the price of a hang: another
-/// thread may hold the lock for good.
+/// Flushes what the script has printed, but does not block: another thread may hold
+/// the lock forever.
 void flush_stdout() {
   if (::ftrylockfile(stdout) == 0) {
     ::fflush_unlocked(stdout);
@@ -109,7 +109,7 @@ void flush_stdout() {
   std::signal(SIGALRM, SIG_DFL);
   ::alarm(8);
   const std::exception_ptr error = std::current_exception();
-  // The message tells of this end: others need not report a death.
+  // The message reports this end, so other ranks need not report a dead peer.
   activity::leave();
   if (error == nullptr || !is_reported(error)) {
     report(error);

@@ -11,7 +11,7 @@ struct SegmentAddress {
   int process = 0;
   int descriptor = -1;
   std::size_t bytes = 0;
-  std::uint64_t nonce = 0; // stands in the segment too
+  std::uint64_t nonce = 0; // is stored in the segment too
 
   /// The address as it travels to others. Throws: CommError when there are not four numbers.
   std::vector<std::int64_t> to_numbers() const;
@@ -45,7 +45,8 @@ class Segment {
   std::size_t size() const {
     return bytes_;
   }
-  /// What others open; valid while the maker lives and holds the segment.
+  /// Returns the address under which others open the segment; valid while the maker lives and holds
+  /// the segment.
   SegmentAddress address() const;
 
  private:

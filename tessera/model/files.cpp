@@ -137,8 +137,8 @@ TensorMap state_before_partition(const ModelCore& core) {
   return state;
 }
 
-/// Whether the library has made the model's parameters 16-bit ones. The script's own module has f32
-/// ones, and torch::load puts whatever a file holds into them without looking at the type.
+/// Returns whether the library has made the model's parameters 16-bit ones. The script's own module
+/// has f32 ones, and torch::load puts whatever a file holds into them without looking at the type.
 bool is_narrowed(const Config& config) {
   return config.fp16 || config.fp16_params || config.bf16;
 }

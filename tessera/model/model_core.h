@@ -125,7 +125,7 @@ class ModelCore {
   std::vector<at::Tensor> all_parameters() const;
   /// Every parameter and buffer under every name it has.
   NamedTensors all_tensors() const;
-  /// Whether any has no memory yet.
+  /// Returns whether any has no memory yet.
   bool has_delayed() const;
   /// Tensors that this rank owns, each once, under its first path.
   NamedTensors local_parameters() const {

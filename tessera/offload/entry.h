@@ -35,7 +35,7 @@ class Entry {
   Entry(const Entry&) = delete;
   Entry& operator=(const Entry&) = delete;
 
-  /// Whether `tensor` is the same view of the same bytes, which have not changed.
+  /// Returns whether `tensor` is the same view of the same bytes, which have not changed.
   bool is(const at::Tensor& tensor) const;
   /// Drops the tensor when its copy out has ended; returns whether there is nothing left to do.
   /// Throws: ConfigError when the copy failed; the tensor is here still.

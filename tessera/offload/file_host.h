@@ -36,11 +36,11 @@ class FileHost : public Host {
     return space_.size();
   }
 
-  /// Whether copies pass the system's cache by.
+  /// Returns whether copies pass the system's cache by.
   bool direct() const {
     return direct_;
   }
-  /// Whether the folder itself is in memory, so that nothing is saved.
+  /// Returns whether the folder itself is in memory, so that nothing is saved.
   bool in_memory() const {
     return in_memory_;
   }

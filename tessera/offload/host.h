@@ -19,7 +19,7 @@ struct Place {
 class Copy {
  public:
   virtual ~Copy() = default;
-  /// Whether it has ended, well or not.
+  /// Returns whether it has ended, well or not.
   virtual bool done() const = 0;
   /// Blocks until it has ended. Throws: ConfigError with the reason why it failed, each time.
   virtual void wait() = 0;

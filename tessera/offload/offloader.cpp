@@ -12,7 +12,7 @@ namespace tessera::offload {
 
 namespace {
 
-/// Whether the bytes of this tensor can and should leave.
+/// Returns whether the bytes of this tensor can and should leave.
 bool is_movable(const at::Tensor& tensor) {
   if (!tensor.defined() || tensor.is_meta()) { // fast mode: the bytes never came here
     return false;

@@ -21,7 +21,7 @@ class TaskOrder {
   void step_begins(std::uint64_t kind);
   void step_ended();
   void task_begins(Task task);
-  /// From now on expects these.
+  /// Sets the tasks to expect.
   void expect(std::vector<Task> tasks);
 
   /// Returns the microbatches whose backward is one of the next `horizon` tasks behind the one that

@@ -32,7 +32,7 @@ struct Plan {
   int effective_active_microbatches() const;
 };
 
-/// Whether each microbatch ends, backward included, before the next begins.
+/// Returns whether each microbatch ends, backward included, before the next begins.
 bool runs_one_at_a_time(const Plan& plan);
 void run_one_at_a_time(Plan& plan);
 

@@ -14,7 +14,7 @@
 ///
 /// A product asks given_product() for its result. Where there is one, this is the second run of
 /// such a region: it computes nothing, moves nothing for its result, and records what its backward
-/// needs as ever. Otherwise it computes the result and tells keep_product().
+/// needs as ever. Otherwise it computes the result and passes it to keep_product().
 /// Threads: as recompute::run.
 namespace tessera::recompute {
 
@@ -23,10 +23,11 @@ namespace tessera::recompute {
 /// Throws: UserError when the first run had no product here, or what it kept was changed in place.
 at::Tensor given_product();
 
-/// In the first run of a region that keeps products, keeps `result` for the second; else nothing.
+/// Keeps `result` for the second run, in the first run of a region that keeps products; else does
+/// nothing.
 void keep_product(const at::Tensor& result);
 
-/// Whether given_product() would return a result.
+/// Returns whether given_product() would return a result.
 bool product_is_given();
 
 /// The result of `compute`, or the kept one.

@@ -186,7 +186,7 @@ void Server::check_timeout() {
   if (step_->last_heard != started) {
     return; // what was waited for came after all
   }
-  diagnostics::activity::leave(); // this error tells of this rank's end
+  diagnostics::activity::leave(); // this error reports this rank's end
   throw CommError(
       str("rank ",
           context_.rank,

@@ -11,7 +11,7 @@ namespace tessera::state {
 /// undefined or empty in an optimizer has no entry.
 using Fields = std::map<std::string, c10::IValue>;
 
-/// Whether two sets of options are equal, nan to nan. Not for fields with tensors.
+/// Returns whether two sets of options are equal, nan to nan. Not for fields with tensors.
 bool same_fields(const Fields& a, const Fields& b);
 
 } // namespace tessera::state

@@ -71,11 +71,11 @@ class StateLayout {
   /// Not collective.
   OptimizerState to_local(const OptimizerState& whole) const;
 
-  /// Whether the gradient is averaged over the RDP_GROUP only. Not collective.
+  /// Returns whether the gradient is averaged over the RDP_GROUP only. Not collective.
   bool is_scaled_batch(const std::string& local_name) const;
-  /// Whether each rank of the TP_GROUP has a part of its own of it. Not collective.
+  /// Returns whether each rank of the TP_GROUP has a part of its own of it. Not collective.
   bool is_distributed(const std::string& local_name) const;
-  /// Whether this rank owns anything of the distributed module at `path`. Not
+  /// Returns whether this rank owns anything of the distributed module at `path`. Not
   /// collective.
   bool holds_part_of(const std::string& path) const;
   /// Also true for the undivided tensors of a distributed module. Not collective.

@@ -8,7 +8,7 @@ namespace tessera::topology {
 
 namespace {
 
-// Whether two ranks are in one group of this kind.
+// Returns whether two ranks are in one group of this kind.
 bool together(Group group, const Coordinates& a, const Coordinates& b) {
   const bool same_rdp = a.rdp == b.rdp;
   const bool same_pp = a.pp == b.pp;

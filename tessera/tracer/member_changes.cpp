@@ -2,7 +2,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/nn/module/interceptor.h"
-#include "tessera/nn/module/object_size.h"
+#include "tessera/nn/module/marks.h"
 
 namespace tessera::tracer {
 

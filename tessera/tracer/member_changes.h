@@ -17,7 +17,7 @@ struct WatchedModule {
 };
 
 /// Returns the root and the modules below it whose object's size is known
-/// (nn/module/object_size.h), without this library's own layers, which keep no state between calls.
+/// (nn/module/marks.h), without this library's own layers, which keep no state between calls.
 std::vector<WatchedModule> watched_modules(const torch::nn::Module& root);
 
 /// Finds modules whose members a step has changed. It costs less than StateWatch and sees less: not

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "tessera/nn/module/object_size.h"
+#include "tessera/nn/module/marks.h"
 
 namespace tessera::tracer {
 

@@ -10,7 +10,7 @@ namespace tessera::tracer {
 /// A copy of the bytes of a module's object. Whatever a method assigns to a member (a tensor, a
 /// number, a flag, a vector that grows) changes some of these bytes. The members of
 /// torch::nn::Module itself (its lists, its name, its mode) are left out. An object of unknown size
-/// (nn/module/object_size.h) never counts as changed. It must not outlive the module.
+/// (nn/module/marks.h) never counts as changed. It must not outlive the module.
 class ObjectBytes {
  public:
   explicit ObjectBytes(const torch::nn::Module& module);

@@ -53,7 +53,7 @@ class Recorder : public nn::Interceptor {
   Clock::time_point now() const;
   double seconds_since(Clock::time_point start) const;
 
-  /// Whether any module of the model was called.
+  /// Returns whether any module of the model was called.
   bool called() const {
     return calls_ > 0;
   }

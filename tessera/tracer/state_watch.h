@@ -17,7 +17,7 @@ namespace tessera::tracer {
 
 /// Finds modules that keep state in a member which is no registered buffer: a tensor, a counter or
 /// a list that one call leaves to the next, or one part of a forward to a later part. It compares
-/// the objects of modules whose size is known (nn/module/object_size.h): each around its calls and
+/// the objects of modules whose size is known (nn/module/marks.h): each around its calls and
 /// whenever it calls a module or runs an operator, and all of them around the whole pass.
 /// Threads: the thread of the trace.
 class StateWatch : public nn::Interceptor {

@@ -5,7 +5,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "tessera/nn/module/handed_back.h"
+#include "tessera/nn/module/module_call.h"
 #include "tessera/tensor/value.h"
 
 /// What a model that computes in 16 bits is given, and what it gives back.

@@ -5,49 +5,24 @@
 # (shares: percent of one processor). After: `launch COMMAND...` runs it on every
 # rank, $work is a folder of its own, everything is removed at the end.
 # Exit status 77: namespaces are not permitted here; nothing was tested.
-prefix=tsr$$
-work=$(mktemp -d)
+# shellcheck source=tests/cluster/hosts.sh
+. "$(dirname "${BASH_SOURCE[0]}")/hosts.sh"
 groups=()
 period_us=10000 # short, so that a stopped rank soon goes on
 
-skip() {
-  echo "SKIPPED: $*"
-  exit 77
-}
-fail() {
-  echo "FAILED: $*" >&2
-  exit 1
-}
 clean() {
-  for host in "${hosts[@]}"; do
-    ip netns del "$prefix$host" 2> /dev/null || true
-  done
-  ip netns del "${prefix}net" 2> /dev/null || true
   for group in "${groups[@]}"; do
     rmdir "$group" 2> /dev/null || true
   done
-  rm -rf "$work"
+  remove_hosts
 }
 
-command -v ip > /dev/null || skip "no program ip; install the Debian package iproute2"
 command -v tc > /dev/null || skip "no program tc; install the Debian package iproute2"
-[ "$(id -u)" = 0 ] || skip "network namespaces need root"
 trap clean EXIT
-ip netns add "${prefix}net" 2> "$work/err" ||
-  skip "no network namespace: $(cat "$work/err")"
-ip -n "${prefix}net" link add name switch0 type bridge 2> "$work/err" ||
-  skip "no bridge: $(cat "$work/err")"
-ip -n "${prefix}net" link set switch0 up
+make_hosts tsr$$ 10.77.0
 for i in "${!hosts[@]}"; do
-  name=$prefix${hosts[$i]}
-  ip netns add "$name"
-  ip -n "$name" link set lo up
-  ip -n "$name" link add eth0 type veth peer name "port$i" netns "${prefix}net"
-  ip -n "$name" addr add "10.77.0.$((i + 1))/24" dev eth0
-  ip -n "$name" link set eth0 up
-  ip -n "${prefix}net" link set "port$i" master switch0 up
   # Out of the host, and into it.
-  ip netns exec "$name" tc qdisc add dev eth0 root tbf \
+  ip netns exec "$prefix${hosts[$i]}" tc qdisc add dev eth0 root tbf \
     rate "${rates[$i]}" burst 256kb latency 50ms 2> "$work/err" ||
     skip "links cannot be slowed: $(cat "$work/err")"
   ip netns exec "${prefix}net" tc qdisc add dev "port$i" root tbf \
@@ -92,9 +67,7 @@ AGENT
 chmod +x "$work/agent"
 for i in "${!hosts[@]}"; do
   echo "${hosts[$i]} slots=${slots[$i]}" >> "$work/hosts"
-  echo "10.77.0.$((i + 1)) ${hosts[$i]}" >> "$work/names"
 done
-cat /etc/hosts >> "$work/names"
 cat > "$work/launch.json" << JSON
 {"mpi": {"custom_mpi_options": "--mca plm_rsh_agent $work/agent --mca btl self,vader,tcp --mca btl_tcp_if_include 10.77.0.0/24 --mca oob_tcp_if_include 10.77.0.0/24 --mca mpi_yield_when_idle 1 --map-by slot"}}
 JSON

@@ -7,44 +7,11 @@
 # Exit status 77: namespaces are not permitted here; nothing was tested.
 set -euo pipefail
 program=$(realpath "$1")
-prefix=tsm$$
 hosts=(a b c d)
-work=$(mktemp -d)
-
-skip() {
-  echo "SKIPPED: $*"
-  exit 77
-}
-fail() {
-  echo "FAILED: $*" >&2
-  exit 1
-}
-clean() {
-  for host in "${hosts[@]}" net; do
-    ip netns del "$prefix$host" 2> /dev/null || true
-  done
-  rm -rf "$work"
-}
-trap clean EXIT
-
-[ "$(id -u)" = 0 ] || skip "network namespaces need root"
-command -v ip > /dev/null || skip "no ip (Debian package iproute2)"
-ip netns add "${prefix}net" 2> "$work/err" ||
-  skip "no network namespace: $(cat "$work/err")"
-ip -n "${prefix}net" link add name switch0 type bridge 2> "$work/err" ||
-  skip "no bridge: $(cat "$work/err")"
-ip -n "${prefix}net" link set switch0 up
-for i in "${!hosts[@]}"; do
-  name=$prefix${hosts[$i]}
-  ip netns add "$name"
-  ip -n "$name" link set lo up
-  ip -n "$name" link add eth0 type veth peer name "port$i" netns "${prefix}net"
-  ip -n "$name" addr add "10.78.0.$((i + 1))/24" dev eth0
-  ip -n "$name" link set eth0 up
-  ip -n "${prefix}net" link set "port$i" master switch0 up
-  echo "10.78.0.$((i + 1)) ${hosts[$i]}" >> "$work/names"
-done
-cat /etc/hosts >> "$work/names"
+# shellcheck source=tests/cluster/hosts.sh
+. "$(dirname "$0")/hosts.sh"
+trap remove_hosts EXIT
+make_hosts tsm$$ 10.78.0
 cat > "$work/agent" <<AGENT
 #!/bin/bash
 host=\$1; shift

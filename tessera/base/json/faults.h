@@ -9,7 +9,7 @@
 namespace tessera::form {
 
 /// Where a value stands in a file: a chain on the stack, so that a path becomes text only when it
-/// is told.
+/// is reported.
 class Place {
  public:
   Place() = default;

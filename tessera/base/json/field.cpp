@@ -99,7 +99,7 @@ bool to_integer(const OrderedJson& value, std::int64_t& into) {
     into = value.get<std::int64_t>();
     return true;
   }
-  // People write large sizes as 5e8.
+  // Whole numbers may be written as 5e8, as people write large sizes.
   if (value.is_number_float()) {
     const double number = value.get<double>();
     if (number >= -kTwoTo63 && number < kTwoTo63) {

@@ -65,7 +65,7 @@ struct Field {
   Bounds bounds = {};
   Presence presence = Presence::kRequired;
   std::vector<std::string> choices = {}; // texts, and keys of a map; empty: any
-  bool not_empty = false; // of texts; of lists and objects it is told by the schema only
+  bool not_empty = false; // of texts; for lists and objects only the schema says it
   double unit = 1; // a member of type double holds the file's number times this
   bool null_is_nan = false; // null stands for "not a number", which JSON cannot write
 };

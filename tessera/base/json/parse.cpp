@@ -22,7 +22,7 @@ std::string place_of(std::string_view text, std::size_t at) {
   return str("line ", line, ", column ", column);
 }
 
-// The place behind a string that begins at `at` with its quote.
+// Returns the position behind a string whose opening quote is at `at`.
 std::size_t end_of_string(std::string_view text, std::size_t at) {
   for (++at; at < text.size(); ++at) {
     if (text[at] == '\\') {
@@ -47,7 +47,7 @@ class Level {
     index_.clear();
   }
 
-  /// Where the key stood before, or npos. `key` must outlive the level.
+  /// Returns the position of an earlier equal key, or npos. `key` must outlive the level.
   std::size_t enter(std::string_view key, std::size_t at) {
     if (index_.empty()) {
       for (const auto& [other, place] : keys_) {
@@ -182,7 +182,7 @@ std::string without_comments(std::string text) {
     if ((sign == '}' || sign == ']') && comma != kNone) {
       text[comma] = ' ';
     }
-    // "[,]" stays as wrong as it is.
+    // "[,]" stays an error.
     const bool behind_entry = last != '\0' && last != ',' && last != '{' && last != '[';
     comma = sign == ',' && behind_entry ? at : kNone;
     last = sign;

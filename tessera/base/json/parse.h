@@ -31,7 +31,7 @@ class JsonError : public Error {
   using Error::Error;
 };
 
-/// What a text from outside may be.
+/// Limits of a text that comes from outside.
 struct JsonRules {
   /// Objects and lists inside each other. Printing, copying and destroying a
   /// value recurse into it, so that depth is stack.
@@ -62,7 +62,7 @@ std::string to_text(const RepeatedKey& repeated);
 /// Throws: JsonError for a comment that does not end.
 std::string without_comments(std::string text);
 
-/// What a JSON library's exception says, without the library's own label, and
+/// Returns the text of a JSON library's exception, without the library's own label, and
 /// short even when a token is megabytes long.
 std::string cause_of(const std::exception& error);
 

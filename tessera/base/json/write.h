@@ -11,7 +11,7 @@ namespace tessera::form {
 template <typename T, typename... Context>
 OrderedJson to_value(const T& value, const Field& field, const Context&... context);
 
-/// Whether a member says nothing: empty, 0 or false.
+/// Returns whether a member has its empty value: "", 0, false or no entries.
 template <typename T>
 bool is_unsaid(const T& value) {
   if constexpr (is_optional<T>) {

@@ -115,7 +115,7 @@ at::Tensor DistributedAttentionLayerImpl::attended(
   }
   std::vector<at::Tensor> inputs = products;
   inputs.push_back(mask);
-  // The backward may come after the last holder of the layer went.
+  // The backward may run after the last holder of the layer was destroyed.
   const auto attention =
       [this, self = shared_from_this(), parallel, rule](const std::vector<at::Tensor>& given) {
         const std::vector<at::Tensor> qkv = query_key_values(given);

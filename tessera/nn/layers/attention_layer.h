@@ -11,7 +11,7 @@ namespace tessera::nn {
 
 /// What an activation's samples and masks look like on all ranks.
 struct SampleSizes {
-  Lengths samples; // empty where nobody needs to know
+  Lengths samples; // empty where they are not needed
   bool own_masks = false; // the masks differ from sample to sample
   bool own_cross_masks = false;
 };
@@ -62,21 +62,21 @@ class DistributedAttentionLayerImpl : public DistributedModule {
     return forward(hidden, attention_mask, {});
   }
 
-  /// For parts: everything in the inside placement, the mask for this rank's
-  /// heads. `hidden` may be a sum in f32, and so is the result (residual_sum).
+  /// The forward as a part of a layer: all activations in the inside placement, the mask for this
+  /// rank's heads. `hidden` may be a sum in f32, and so is the result (residual_sum).
   at::Tensor forward_part(
       const at::Tensor& hidden,
       const at::Tensor& mask,
       const at::Tensor& cross_states,
       const Lengths& samples);
-  /// What is added to the residual, of hidden states that are normed already.
+  /// Returns what is added to the residual. `normed`: hidden states after the norm.
   at::Tensor update(
       const at::Tensor& normed,
       const at::Tensor& mask,
       const at::Tensor& cross_states,
       const Lengths& samples);
 
-  // For those who write the layer's computation out; empty where it has none.
+  // The norm in front, for code that computes the layer step by step; empty where there is none.
   const DistributedLayerNorm& pre_layernorm() const {
     return pre_layernorm_;
   }
@@ -90,7 +90,7 @@ class DistributedAttentionLayerImpl : public DistributedModule {
   TransformerOptions options;
 
  private:
-  /// What the products with the weights of queries, keys and values make.
+  /// Returns the products with the weights of queries, keys and values.
   std::vector<at::Tensor>
   products(const at::Tensor& normed, const at::Tensor& cross_states, const Lengths& samples);
   /// q_BSnd, k_BTmd, v_BTmd of these.

@@ -51,8 +51,8 @@ SampleSizes sample_sizes(
   const auto numbers =
       exchange_numbers(parallel, {hidden.size(0), mask_samples(mask), mask_samples(cross_mask)});
   sizes.samples = numbers[0];
-  // One sample a rank: its mask may be its own or everybody's. Taking it for
-  // its own is right in both cases.
+  // With one sample a rank, a mask may belong to the rank or to all of them. Treating it
+  // as the rank's own is right in both cases.
   const bool one_each = all_equal_to(numbers[0], 1);
   sizes.own_masks = one_each || !all_equal_to(numbers[1], 1);
   sizes.own_cross_masks = one_each || !all_equal_to(numbers[2], 1);

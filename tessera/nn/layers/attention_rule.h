@@ -9,7 +9,7 @@
 
 namespace tessera::nn {
 
-/// What an attention does between its two products.
+/// The computation of an attention between its two products.
 struct AttentionRule {
   double scale = 1; // of the scores
   /// Hides keys after the query; the last query stands at the last key.
@@ -57,13 +57,13 @@ struct ScoreBlock {
   std::int64_t keys = 0;
   std::int64_t offset = 0;
 
-  /// Where the block's first query stands, counted from its first key.
+  /// The position of the block's first query minus that of its first key.
   std::int64_t diagonal() const {
     return offset + query - key;
   }
 };
 
-/// Whether a rule hides every key of the block from every query, or none.
+/// Returns whether a rule hides every key of the block from every query, or none.
 bool hides_all(const AttentionRule& rule, const ScoreBlock& block);
 bool hides_none(const AttentionRule& rule, const ScoreBlock& block);
 

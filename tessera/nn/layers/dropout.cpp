@@ -14,7 +14,7 @@ namespace {
 
 constexpr const char* kWhat = "dropout in a distributed layer";
 
-/// Rows of the ranks `members` of the TP_GROUP, one rank behind the other, equally many of each.
+/// Returns the rows of the ranks `members` of the TP_GROUP, rank by rank, equally many of each.
 random::Place
 rows_of_ranks(const random::Stream& stream, const std::vector<int>& members, std::int64_t rows) {
   const auto ranks = static_cast<std::int64_t>(members.size());
@@ -39,7 +39,7 @@ rows_of_ranks(const random::Stream& stream, const std::vector<int>& members, std
   return place;
 }
 
-/// Rows that all ranks of the TP_GROUP hold, in its order.
+/// Returns the rows of all ranks of the TP_GROUP, in its order.
 random::Place
 rows_of_group(const random::Stream& stream, const TensorParallel& parallel, std::int64_t rows) {
   if (parallel.prescaled_batch || parallel.group == nullptr) {
@@ -52,7 +52,7 @@ rows_of_group(const random::Stream& stream, const TensorParallel& parallel, std:
   return rows_of_ranks(stream, members, rows);
 }
 
-/// Rows of my mesh row, see two_d::Boundary.
+/// Returns the rows of this rank's mesh row, see two_d::Boundary.
 random::Place
 rows_of_mesh(const random::Stream& stream, const TensorParallel& parallel, std::int64_t rows) {
   const two_d::Mesh& mesh = *two_d::mesh_of(parallel);
@@ -130,8 +130,8 @@ at::Tensor drop(
     case Placement::kSharded:
       return drop_sharded(parallel, x, probability);
     case Placement::kOnMesh:
-      // Blocks of one activation would lose the same pattern on ranks whose generators are alike,
-      // as those of equal batches are, and of a script that seeds all its ranks alike.
+      // Without this, blocks of one activation would lose the same pattern on ranks whose
+      // generators are equal: with equal batches, or when a script seeds all its ranks alike.
       return drop_sharded(parallel, x, probability);
     case Placement::kOwnSamples:
       break;

@@ -80,7 +80,7 @@ void check_options(DistributedEmbeddingOptions& o) {
   }
 }
 
-/// Who brought the samples that a caller has gathered: every rank as many.
+/// Returns the sample counts of gathered samples, of which every rank brought equally many.
 Lengths gathered_samples(const TensorParallel& parallel, std::int64_t all) {
   const std::int64_t ranks = parallel.size();
   if (all % ranks != 0) {
@@ -159,7 +159,7 @@ void DistributedEmbeddingImpl::limit_norms(const TensorParallel& parallel, const
     all_reduce(parallel, norms);
     norms = norms.pow(1 / options.norm_type);
   }
-  // As torch: only rows above the limit, with its margin of 1e-7.
+  // As in torch, only rows above the limit change, with its margin of 1e-7.
   const at::Tensor factors = at::where(
       norms > *options.max_norm, *options.max_norm / (norms + 1e-7), at::ones_like(norms));
   table.index_copy_(0, rows, found * factors.unsqueeze(1).to(found.scalar_type()));
@@ -208,8 +208,8 @@ at::Tensor DistributedEmbeddingImpl::look_up_on_mesh(
 at::Tensor DistributedEmbeddingImpl::look_up_through_mesh(
     const TensorParallel& parallel,
     const at::Tensor& ids) {
-  // Ids need not be of samples (distances, for instance): where all ranks bring
-  // the same, the rows of the mesh take as many each.
+  // Ids need not belong to samples (they may be distances). Where all ranks pass the
+  // same ids, each mesh row takes an equal part.
   const std::int64_t takers = parallel.mesh->rows();
   const std::int64_t missing =
       parallel.prescaled_batch ? (takers - ids.size(0) % takers) % takers : 0;

@@ -8,7 +8,7 @@
 
 namespace tessera::nn {
 
-/// What of the table a rank holds.
+/// The part of the table that a rank holds.
 enum class EmbeddingSplit {
   kEmbeddingDim, // all rows, some columns (Karakus et al. 2021, section 5.3)
   kVocabulary // some rows, all columns
@@ -55,7 +55,7 @@ class DistributedEmbeddingImpl : public DistributedModule {
  public:
   explicit DistributedEmbeddingImpl(const DistributedEmbeddingOptions& options);
   at::Tensor forward(const at::Tensor& ids);
-  /// For modules around this one, divided by vocabulary: rows of the indices of
+  /// For modules around this one, when divided by vocabulary. Returns rows of the indices of
   /// all ranks, zeros where another rank has the row.
   at::Tensor look_up_own_rows(const TensorParallel& parallel, const at::Tensor& ids);
   /// For modules around this one on a mesh: ids of my mesh row -> rows_...i.

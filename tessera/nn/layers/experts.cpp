@@ -117,14 +117,14 @@ std::tuple<at::Tensor, at::Tensor> DistributedExpertsImpl::forward(const at::Ten
   }
   const TensorParallel parallel = parallel_now();
   const at::Tensor tokens = x.reshape({-1, o.hidden_size});
-  // The gate decides in f32: choices must not depend on rounding.
+  // The gate computes in f32, because choices must not depend on rounding.
   const Routing routing = route(at::linear(tokens.to(at::kFloat), gate.to(at::kFloat)), o);
   const std::int64_t capacity = routing.capacity;
   at::Tensor sent = tokens;
   at::Tensor gates = routing.gates;
   const bool shared = parallel.prescaled_batch && parallel.size() > 1;
   if (shared) {
-    // Every rank adds what its experts did to the gradients of both.
+    // Every rank adds the part of its own experts to the gradients of both.
     sent = bwd_allreduce_for_tp(parallel, sent);
     gates = bwd_allreduce_for_tp(parallel, gates);
   }

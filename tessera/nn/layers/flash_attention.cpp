@@ -30,12 +30,12 @@ constexpr double kNever = -std::numeric_limits<double>::infinity();
 
 struct FlashCall {
   AttentionRule rule;
-  std::uint64_t seed = 0; // of the dropout's masks, where there is no use
+  std::uint64_t seed = 0; // of the dropout's masks where `use` is empty
   std::optional<random::Use> use;
   random::Place place; // of the weights of all blocks
 };
 
-/// One attention, seen block by block.
+/// One attention that is computed block by block.
 class Blockwise {
  public:
   Blockwise(
@@ -126,8 +126,8 @@ class Blockwise {
     return t.size(3) == 1 ? some : some.narrow(3, block.key, block.keys);
   }
 
-  /// What the dropout leaves of a block's weights, and by how much larger: the
-  /// same in the forward and in the backward.
+  /// Returns the mask and scale that dropout applies to a block's weights: the same
+  /// in the forward and in the backward.
   at::Tensor kept(const at::Tensor& weights, const ScoreBlock& block) const {
     if (call_.use) {
       random::Place of_block = call_.place;
@@ -172,7 +172,7 @@ struct FlashNode : Function<FlashNode> {
       blocks.over_keys(query, [&](const ScoreBlock& block) {
         const at::Tensor scores = blocks.scores(block);
         const at::Tensor higher = at::maximum(highest, scores.amax(-1, /*keepdim=*/true));
-        // A row that has seen no key yet stays 0, and is not 0 / 0.
+        // A row that has met no key yet stays 0 instead of becoming 0 / 0.
         const at::Tensor level = higher.masked_fill(higher.eq(kNever), 0);
         const at::Tensor shrink = at::exp(highest - level);
         at::Tensor weights = at::exp(scores - level);

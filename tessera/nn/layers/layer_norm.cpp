@@ -31,9 +31,9 @@ struct Moments {
   at::Tensor inverse; // 1 / deviation
 };
 
-/// In the type of `x`, which is f32 or f64. Sums over this rank's channels go
-/// to f64 before they meet the others': the variance is a difference of two
-/// large numbers when the mean is large.
+/// Computes in the type of `x`, f32 or f64. Sums over this rank's channels are
+/// converted to f64 before those of the ranks are added, because with a large mean
+/// the variance is a small difference of two large numbers.
 Moments moments_of(const NormCall& call, const at::Tensor& x) {
   const bool none = x.size(-1) == 0;
   const auto own = static_cast<double>(x.size(-1));
@@ -119,7 +119,7 @@ struct NormNode : Function<NormNode> {
   }
 };
 
-/// The norm of a rank that has all channels.
+/// Computes the norm on a rank that has all channels.
 at::Tensor plain_norm(
     const DistributedLayerNormOptions& options,
     const at::Tensor& x,

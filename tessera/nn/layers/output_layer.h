@@ -24,12 +24,13 @@ class DistributedTransformerOutputLayerImpl : public DistributedModule {
  public:
   explicit DistributedTransformerOutputLayerImpl(const TransformerOptions& options);
   at::Tensor forward(const at::Tensor& hidden);
-  /// For parts; `hidden` may be a sum in f32, and so is the result (residual_sum).
+  /// The forward as a part of a layer; `hidden` may be a sum in f32, and so is the result
+  /// (residual_sum).
   at::Tensor forward_part(const at::Tensor& hidden, const Lengths& samples);
-  /// What is added to the residual, of hidden states that are normed already.
+  /// Returns what is added to the residual. `normed`: hidden states after the norm.
   at::Tensor update(const at::Tensor& normed, const Lengths& samples);
 
-  // For those who write the layer's computation out.
+  // The norm in front, for code that computes the layer step by step.
   const DistributedLayerNorm& pre_layernorm() const {
     return pre_layernorm_;
   }

@@ -20,10 +20,10 @@ enum class Placement {
   kOnMesh // x_(B/q)...i: samples of my mesh row, channels of my mesh column
 };
 
-/// Where the rest of the model keeps activations.
+/// Returns where the rest of the model keeps activations.
 Placement outside_placement(const TensorParallel& parallel);
 
-/// Where the distributed transformer keeps them between its products: as
+/// Returns where the distributed transformer keeps them between its products: as
 /// outside for `speed`, sharded for `memory`, in blocks on a mesh for `2d`.
 ///
 /// Megatron's distribution has them replicated. With samples of their own, the
@@ -33,8 +33,8 @@ Placement outside_placement(const TensorParallel& parallel);
 /// Source: Karakus et al. 2021, appendix F; Xu et al. 2021, section 3.2.1.
 Placement inside_placement(const TensorParallel& parallel);
 
-/// Where an activation is whose features (heads, inner channels) are always divided: in blocks on a
-/// mesh, else sharded.
+/// Returns where an activation lies whose features (heads, inner channels) are always divided: in
+/// blocks on a mesh, else sharded.
 Placement divided_placement(const TensorParallel& parallel);
 
 // Collective over the TP_GROUP (on a mesh over its rows and columns), in

@@ -60,8 +60,8 @@ std::int64_t widest(const Lengths& lengths) {
   return *std::max_element(lengths.begin(), lengths.end());
 }
 
-/// x W^T with the columns of every rank in a block of their own, as the
-/// reduce-scatter wants them: no copy between the two.
+/// Returns x W^T with the columns of each rank in a block of their own, the layout of
+/// the reduce-scatter, so that nothing is copied between the two.
 at::Tensor product_in_blocks(const Lengths& out, const at::Tensor& x, const at::Tensor& weight) {
   const std::int64_t ranks = static_cast<std::int64_t>(out.size());
   const std::int64_t width = widest(out);
@@ -93,7 +93,7 @@ bool gathers_columns(const ProductCall& call) {
   return call.plan.operand == Operand::kShardedToWhole && call.parallel.size() > 1;
 }
 
-/// x W^T, x in blocks of columns: they are never joined.
+/// Returns x W^T of an x in blocks of columns, which are never joined.
 at::Tensor
 product_of_blocks(const Lengths& in, const at::Tensor& blocks, const at::Tensor& weight) {
   at::Tensor product;
@@ -153,8 +153,8 @@ at::Tensor result_of(
   return bias.defined() ? result.add_(bias) : result;
 }
 
-/// The gradient of a weight, computed in parts: in the parameter's own gradient
-/// where that can be added to, else in a tensor to return.
+/// The gradient of a weight, computed in parts. Parts are added to the parameter's own
+/// gradient where that is possible, else to a tensor that the backward returns.
 class WeightGradient {
  public:
   explicit WeightGradient(const at::Tensor& weight)
@@ -166,7 +166,7 @@ class WeightGradient {
   const at::Tensor& tensor() const {
     return tensor_;
   }
-  /// `part` of the tensor gets x y.
+  /// Adds the product x y to `part` of the tensor.
   void add(at::Tensor part, const at::Tensor& x, const at::Tensor& y) const {
     if (adds_) {
       part.addmm_(x, y);
@@ -219,7 +219,7 @@ ProductGradients gradients_of_blocks(
   return gradients;
 }
 
-/// The gradients of product_of_blocks, x gathered again.
+/// Computes the gradients of product_of_blocks; x is gathered again.
 ProductGradients gradients_of_gathered(
     const ProductCall& call,
     const at::Tensor& gradient,
@@ -293,7 +293,7 @@ struct ProductNode : Function<ProductNode> {
         whole = gather(call.parallel, own, 0, plan.rows);
       }
       if (for_x) {
-        // On its way while the weight's is computed.
+        // This transfer overlaps the computation of the weight's gradient.
         x_gradient = start_adjoint(call, at::mm(whole, weight));
       }
       if (for_weight) {

@@ -98,7 +98,7 @@ TransformerState DistributedTransformerLayerImpl::forward(
   const TensorParallel parallel = parallel_now();
   at::Tensor y;
   if (role_ == Role::kPart) {
-    // Layers of a stack may be on several pipeline ranks: each asks for itself.
+    // Layers of a stack may be on several pipeline ranks, so each one asks for itself.
     Lengths samples;
     if (inside_placement(parallel) == Placement::kOwnSamples) {
       samples = samples_of_ranks(parallel, hidden.size(0));

@@ -47,7 +47,7 @@ class DistributedTransformerLayerImpl : public DistributedModule {
       const at::Tensor& cross_states = {},
       const at::Tensor& cross_mask = {});
 
-  /// From now on `runner` computes this layer, which has no cross attention, but
+  /// Makes `runner` compute this layer, which has no cross attention, except
   /// while one rank traces alone. Before the first call.
   void run_by(LayerRunner runner) {
     runner_ = std::move(runner);
@@ -99,8 +99,8 @@ class DistributedTransformerImpl : public DistributedModule {
       const at::Tensor& attention_mask = {},
       const at::Tensor& cross_states = {},
       const at::Tensor& cross_mask = {});
-  /// For parts: everything in the inside placement, masks for this rank's
-  /// heads.
+  /// The forward as a part of a stack: all activations in the inside placement, masks for this
+  /// rank's heads.
   at::Tensor forward_part(
       const at::Tensor& hidden,
       const at::Tensor& mask,

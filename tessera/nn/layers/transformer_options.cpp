@@ -131,7 +131,7 @@ HeadGroups head_groups(const TransformerOptions& o) {
 }
 
 std::int64_t rotary_width(const TransformerOptions& o) {
-  // A share that was made of a width is that width again.
+  // Converting a width to a share and back gives the same width.
   constexpr double kRounding = 1e-6;
   return static_cast<std::int64_t>(
       std::floor(o.rotary_pct * static_cast<double>(o.attention_head_size) + kRounding));

@@ -143,7 +143,7 @@ std::int64_t rotary_width(const TransformerOptions& options);
 /// The window of this layer; 0: none.
 std::int64_t window_of_layer(const TransformerOptions& options);
 
-/// Where the position comes from the attention, not from an embedding.
+/// Returns whether positions enter in the attention (rotary, ALiBi) and not through an embedding.
 bool positions_in_attention(const TransformerOptions& options);
 
 /// Groups of heads of this rank; on a mesh those of its column.

@@ -11,7 +11,7 @@ void Buffers::reserve(Kind kind, std::int64_t bytes, const at::Device& device) {
   Buffer& buffer = buffers_[static_cast<std::size_t>(kind)];
   if (!buffer.memory.defined() || buffer.memory.numel() < bytes ||
       buffer.memory.device() != device) {
-    buffer.memory = at::Tensor(); // first gone, then new
+    buffer.memory = at::Tensor(); // frees the old buffer before the new one is allocated
     buffer.memory = at::empty({bytes}, at::TensorOptions().dtype(at::kByte).device(device));
     ++allocations_;
   }

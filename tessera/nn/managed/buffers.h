@@ -26,7 +26,7 @@ class Buffers {
   /// Memory for `bytes` (sum of `stretch` of all that is taken between two
   /// resets). Keeps what it has where that is enough, and resets the buffer.
   void reserve(Kind kind, std::int64_t bytes, const at::Device& device);
-  /// What `take` of these sizes uses.
+  /// Returns the bytes that `take` of these sizes uses.
   static std::int64_t stretch(std::int64_t elements, std::int64_t element_size);
 
   /// A contiguous tensor in the buffer, not initialised; valid until `reset`.
@@ -36,7 +36,7 @@ class Buffers {
 
   std::int64_t bytes(Kind kind) const;
   std::int64_t bytes() const;
-  /// How often memory was allocated.
+  /// The number of allocations so far.
   int allocations() const {
     return allocations_;
   }

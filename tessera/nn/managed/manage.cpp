@@ -24,7 +24,7 @@ struct LayerCall {
   std::shared_ptr<Buffers> buffers;
 };
 
-/// The layer with buffers that are large enough for `x`.
+/// Returns the layer with buffers that are large enough for `x`.
 ManagedLayer prepared(const LayerCall& call, const at::Tensor& x) {
   const ManagedLayer layer(call.layer, *call.buffers, Savings());
   const std::int64_t positions = x.numel() / x.size(-1);
@@ -36,8 +36,8 @@ ManagedLayer prepared(const LayerCall& call, const at::Tensor& x) {
 
 class ManagedNode : public torch::autograd::Function<ManagedNode> {
  public:
-  /// `parameters` are the layer's own: the node's inputs, so that their gradients
-  /// find their way.
+  /// `parameters` are the layer's own. They are inputs of the node, so that autograd
+  /// delivers their gradients.
   static at::Tensor forward(
       AutogradContext* ctx,
       const at::Tensor& x,
@@ -54,7 +54,7 @@ class ManagedNode : public torch::autograd::Function<ManagedNode> {
     const auto data = saved_node_data<LayerCall>(ctx);
     const at::Tensor x = ctx->get_saved_variables()[0];
     const std::vector<at::Tensor> parameters = data->value.layer->parameters();
-    variable_list result(parameters.size() + 2); // of x, the parameters, the call
+    variable_list result(parameters.size() + 2); // gradients of x, the parameters, the call
     const auto deliver = [&](at::Tensor& parameter, const at::Tensor& gradient) {
       if (!parameter.requires_grad()) {
         return;
@@ -110,7 +110,7 @@ void manage_layers(torch::nn::Module& root) {
     } catch (const ConfigError& error) {
       throw ConfigError(tessera::str("mesh_memory \"managed\", ", item.key(), ": ", error.what()));
     }
-    // Not a pointer to the layer, which would keep itself alive.
+    // A pointer to the layer would make the layer keep itself alive.
     impl->run_by([buffers](
                      DistributedTransformerLayerImpl& layer,
                      const at::Tensor& hidden,

@@ -20,7 +20,7 @@ const char* gelu_name(const TransformerOptions& options) {
   return options.activation == "gelu_tanh" ? "tanh" : "none";
 }
 
-/// An option whose computation is not written out here; empty: none.
+/// Returns an option whose computation is not written out here; empty for none.
 std::string unmanaged_option(const TransformerOptions& o) {
   const std::pair<bool, const char*> options[] = {
       {o.num_key_value_heads > 0, "num_key_value_heads"},
@@ -38,7 +38,7 @@ std::string unmanaged_option(const TransformerOptions& o) {
   return "";
 }
 
-/// Why managed memory has no form for a layer; empty: it has one.
+/// Returns why a layer cannot use managed memory; empty when it can.
 std::string obstacle(const DistributedTransformerLayer& layer) {
   const TransformerOptions& o = layer->options;
   if (layer->parallel().mesh == nullptr) {
@@ -98,10 +98,10 @@ struct RowBytes {
 
 } // namespace
 
-/// Attention and what its backward needs: torch differentiates it, since it
-/// moves nothing, on a graph of its own.
+/// Attention and what its backward needs. It communicates nothing, so torch
+/// differentiates it on a graph of its own.
 struct Attention {
-  at::Tensor leaf; // query, key, value; without a graph undefined
+  at::Tensor leaf; // query, key, value; undefined without a graph
   at::Tensor result;
 };
 
@@ -257,7 +257,7 @@ at::Tensor ManagedLayer::run(const at::Tensor& x, Saved& saved, bool for_backwar
   const at::Tensor qkv = saved.qkv.view({shape[0], shape[1], -1});
   if (for_backward) {
     const at::AutoGradMode grad(true);
-    // With a version of its own: later products write other parts of the same buffer.
+    // The version counter is its own, since later products write other parts of the buffer.
     saved.attention.leaf = qkv.variable_data().requires_grad_();
     saved.attention.result = attention_of(saved.attention.leaf);
     saved.attended = saved.attention.result.detach().view({flat.size(0), -1});
@@ -269,7 +269,7 @@ at::Tensor ManagedLayer::run(const at::Tensor& x, Saved& saved, bool for_backwar
   saved.normed_2 = normed(output.pre_layernorm(), middle, saved.norm_2);
   saved.wide = product(saved.normed_2, output.dense1());
   saved.gelu = at::gelu(saved.wide, gelu_name(layer_->options));
-  // Of the four products only the last one's result is not needed for a backward.
+  // A backward needs the results of all four products but the last.
   if (for_backward && savings_.skip_products) {
     return {};
   }

@@ -24,12 +24,12 @@ struct CheckpointOptions {
   std::string strategy = "each";
 };
 
-/// From now on calls of `module` are recomputed in their backward. Inside of such a call another
-/// flagged module is called plainly. Every rank calls it alike, before or after wrapping the model.
+/// Makes later calls of `module` be recomputed in their backward. Inside such a call another
+/// flagged module is called plainly. All ranks call it alike, before or after wrapping the model.
 ///
-/// A module that is recomputed as one lies on one pipeline rank with all it consists of: else the
+/// A module that is recomputed as one must lie on one pipeline rank with all its parts: else the
 /// first step throws PlanError where the partition is manual, and warns and leaves the flag out
-/// where it is automatic. Children of a Sequential are looked at one by one.
+/// where it is automatic. Children of a Sequential are judged one by one.
 ///
 /// Not collective. Threads: outside of steps. Cost: see recompute::run.
 /// Throws: ConfigError for a module without a holder of this library, a strategy that is none, and

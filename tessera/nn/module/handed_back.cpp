@@ -1,6 +1,6 @@
-#include "tessera/nn/module/handed_back.h"
-
 #include <algorithm>
+
+#include "tessera/nn/module/module_call.h"
 
 namespace tessera::detail {
 

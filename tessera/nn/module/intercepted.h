@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <ostream>
+#include <string_view>
 #include <type_traits>
 #include <typeinfo>
 #include <utility>
@@ -10,13 +11,24 @@
 
 #include "tessera/nn/module/marks.h"
 #include "tessera/nn/module/module_call.h"
-#include "tessera/nn/module/remote_tensor.h"
 #include "tessera/nn/module/script_class.h"
 #include "tessera/tensor/torch_compat.h"
 
-/// What a holder makes in place of the script's class. torch::nn has no virtual forward, so the one
-/// place where `layer(x)`, `layer->forward(x)`, `as<Layer>()->forward(x)` and libtorch's containers
-/// meet is the class of the object: ours derives from the script's and hides its forward.
+namespace tessera::nn {
+
+/// Throws: UserError when the module has remote tensors; `asked` is what the script called,
+/// `instead` what to write.
+void refuse_remote(
+    const torch::nn::Module& module,
+    std::string_view asked,
+    std::string_view instead);
+
+} // namespace tessera::nn
+
+/// The class that a holder makes in place of the script's. torch::nn has no virtual forward, so the
+/// one place where `layer(x)`, `layer->forward(x)`, `as<Layer>()->forward(x)` and libtorch's
+/// containers meet is the class of the object: ours derives from the script's and hides its
+/// forward.
 namespace tessera::detail {
 
 /// The script's class with its forward hidden by one of exactly the same parameters, so that
@@ -108,8 +120,8 @@ struct CallLayerOf<Impl> {
   using widest = ShortCall<Impl>;
 };
 
-/// The script's class as a holder makes it: calls are dispatched, and what would work silently on
-/// the empty tensors of other ranks is an error.
+/// The script's class as a holder makes it: calls are dispatched, and what would silently use the
+/// empty tensors of other ranks throws.
 template <typename Impl>
 class Intercepted final : public CallLayerOf<Impl>::widest, public nn::ScriptClass {
   using Layer = typename CallLayerOf<Impl>::widest;

@@ -40,8 +40,8 @@ CallKey register_invoker(const std::string& name, Invoker invoker) {
   const auto [entry, added] = table.entries.emplace(key.hash, KnownCall{name, invoker});
   KnownCall& known = entry->second;
   TESSERA_CHECK(added || known.name == name, "two calls hash alike: ", name, " and ", known.name);
-  // Not an error yet: this runs before main, and a call that never leaves its
-  // rank needs no name.
+  // This is no error yet: it runs before main, and a call that stays on its rank
+  // needs no unique name.
   known.ambiguous = known.ambiguous || known.invoker != invoker;
   return key;
 }

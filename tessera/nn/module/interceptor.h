@@ -25,7 +25,7 @@ struct CallKey {
   std::uint64_t hash = 0; // of name; what travels in messages
 };
 
-/// Makes an invoker known under its key; called during static initialisation
+/// Registers an invoker under its key; called during static initialisation
 /// by every instantiation of Module<Impl>::operator().
 CallKey register_invoker(const std::string& name, Invoker invoker);
 
@@ -33,13 +33,13 @@ CallKey register_invoker(const std::string& name, Invoker invoker);
 /// PlanError when two classes of one name were.
 Invoker find_invoker(std::uint64_t hash);
 
-/// Who decides what a call of an interceptable module does on this thread: the
-/// runtime inside a step, the tracer while tracing. None: calls are plain.
+/// Decides what a call of an interceptable module does on this thread: the
+/// runtime inside a step, the tracer while tracing. Without one calls are plain.
 class Interceptor {
  public:
   virtual ~Interceptor() = default;
 
-  /// Whether `call` wants this call; false is the fast path of a local call.
+  /// Returns whether `call` wants this call; false is the fast path of a local call.
   virtual bool wants(const torch::nn::Module& module) = 0;
 
   /// Children [first, last) of a Sequential, or -1, -1 for a whole module.

@@ -110,7 +110,7 @@ void set_manual_partition(const torch::nn::Module& module, int partition) {
   const std::lock_guard lock(table.mutex);
   Mark* mark = live_mark(table, module);
   if (mark != nullptr && mark->replaced) {
-    // The script names the module it made.
+    // The script passes the module that it made; the mark in use is that of its replacement.
     if (const auto replacement = mark->replacement.lock()) {
       mark = live_mark(table, *replacement);
     }

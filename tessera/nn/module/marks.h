@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <map>
 #include <memory>
@@ -9,30 +10,30 @@
 #include <ATen/core/ivalue.h>
 #include <torch/nn/module.h>
 
-/// What the library remembers of a user's module from outside, because libtorch's modules have no
-/// place for it. A mark lives as long as its module. Threads: any.
+/// Properties of a user's module that are kept outside of it, because libtorch's modules have no
+/// member for them. A mark lives as long as its module. Threads: any.
 namespace tessera::nn {
 
-/// Runs a module on the packed arguments of another that it stands in for;
-/// returns that one's packed result.
+/// Runs a replacement on the packed arguments of the module that it replaces;
+/// returns that module's packed result.
 using CallAdapter = std::function<c10::IValue(torch::nn::Module&, const c10::IValue& args)>;
 
-/// Marks a module as one whose calls go through `Module<Impl>`. The mark lives
-/// as long as the module.
+/// Marks a module whose calls go through `Module<Impl>`.
 void mark_interceptable(const std::shared_ptr<torch::nn::Module>& module);
 bool is_interceptable(const torch::nn::Module& module);
 
-/// Whether a holder of this library made the module, also one that is part of its parent now.
+/// Returns whether a holder of this library made the module, also one that is part of its parent
+/// now.
 bool has_holder(const torch::nn::Module& module);
 
-/// Whether a module is a node of the model graph, which can live on a rank of its own: it is
-/// interceptable, or one of libtorch's layers that needs no holder (operator_layer.h).
+/// Returns whether a module is a node of the model graph, which can live on a rank of its own: it
+/// is interceptable, or one of libtorch's layers that needs no holder (operator_layer.h).
 bool is_node(const torch::nn::Module& module);
 
-/// From now on the module is part of its parent, whatever holds it.
+/// Makes the module a part of its parent, whatever its holder is.
 void fold_into_parent(const std::shared_ptr<torch::nn::Module>& module);
 
-/// From now on calls of `original` through its holder run `replacement`, which
+/// Makes later calls of `original` through its holder run `replacement`, which
 /// takes over its manual partition. The replacement lives as long as its parent
 /// holds it.
 void set_replacement(
@@ -40,11 +41,11 @@ void set_replacement(
     const std::shared_ptr<torch::nn::Module>& replacement,
     CallAdapter adapter);
 
-/// What runs when `module` is called: its replacement, or the module itself.
+/// Returns what runs when `module` is called: its replacement, or the module itself.
 /// Throws: UserError when the replacement is gone.
 torch::nn::Module& replacement_of(torch::nn::Module& module);
 
-/// Of a replacement; nullptr for other modules.
+/// Returns the adapter of a replacement; nullptr for other modules.
 const CallAdapter* adapter_of(const torch::nn::Module& module);
 
 /// The manual partition that was in scope (`tessera::partition`) when the
@@ -78,15 +79,15 @@ struct Recomputation {
 struct Mark {
   std::weak_ptr<torch::nn::Module> module;
   int partition = -1;
-  /// Part of its parent whatever its holder: see keep_parts_together.
+  /// The module is a part of its parent whatever its holder is: see keep_parts_together.
   bool folded = false;
-  /// As the innermost tensor_parallelism scope or set_tensor_parallelism said.
+  /// Set by the innermost tensor_parallelism scope or by set_tensor_parallelism.
   bool tensor_parallel = false;
   std::map<std::string, c10::IValue> options;
-  /// Of a module that was replaced: what runs in its place.
+  /// Whether the module was replaced, and by what.
   bool replaced = false;
   std::weak_ptr<torch::nn::Module> replacement;
-  /// Of a module that stands in for another: runs it on the other's arguments.
+  /// For a replacement: runs it on the arguments of the replaced module.
   CallAdapter adapter;
   std::optional<Recomputation> recomputation;
 };
@@ -94,12 +95,21 @@ struct Mark {
 /// Calls `work` with the module's mark, or nullptr when it has none.
 void with_mark(const torch::nn::Module& module, const std::function<void(Mark*)>& work);
 
-/// What new marks of this thread begin with.
+/// The initial values of new marks on this thread.
 struct MarkDefaults {
   int partition = -1;
   bool tensor_parallel = false;
   std::map<std::string, c10::IValue> options;
 };
 MarkDefaults& mark_defaults();
+
+/// Remembers how large the object of a module is, where its class is known: in the holder that made
+/// it, or the DistributedModel that was given it. libtorch keeps modules by their base class alone.
+/// `bytes`: sizeof the module's class or of a class that it derives from. The first size that was
+/// said counts. It is forgotten with the module. Not collective. Threads: any.
+void remember_object_size(const std::shared_ptr<torch::nn::Module>& module, std::size_t bytes);
+
+/// Returns 0 where the size is unknown. Not collective. Threads: any.
+std::size_t object_size(const torch::nn::Module& module);
 
 } // namespace tessera::nn

@@ -12,7 +12,6 @@
 #include "tessera/nn/module/intercepted.h"
 #include "tessera/nn/module/interceptor.h"
 #include "tessera/nn/module/marks.h"
-#include "tessera/nn/module/object_size.h"
 #include "tessera/tensor/value.h"
 
 namespace tessera {
@@ -30,8 +29,8 @@ constexpr bool is_derivable() {
          !std::is_same_v<Impl, InstanceNorm3dImpl>;
 }
 
-/// What a holder makes, and the class that it tells libtorch it contains: `Contained::forward` is
-/// one function wherever the script's is, which libtorch's containers need.
+/// The class that a holder makes, and the class that libtorch sees as its content:
+/// `Contained::forward` is one function wherever the script's is, which libtorch's containers need.
 template <typename Impl, bool kDerivable = is_derivable<Impl>()>
 struct HeldClass {
   using Made = Intercepted<Impl>;
@@ -68,9 +67,9 @@ class Module : public torch::nn::ModuleHolder<typename detail::HeldClass<Impl>::
   Module() : Base(made()) {}
   // NOLINTNEXTLINE(google-explicit-constructor): as ModuleHolder
   Module(std::nullptr_t) : Base(nullptr) {}
-  /// A module that a holder of this class made, or one that nobody else has: it is moved into an
-  /// object of the holder's.
-  /// Throws: ConfigError for another object, whose calls nobody could see.
+  /// Takes a module that a holder of this class made, or one without another owner, which is moved
+  /// into an object of the holder's class.
+  /// Throws: ConfigError for another object, whose calls could not be intercepted.
   template <typename Object>
   requires std::is_convertible_v<std::shared_ptr<Object>, std::shared_ptr<Impl>>
   // NOLINTNEXTLINE(google-explicit-constructor): as ModuleHolder

@@ -6,12 +6,67 @@
 #include <typeinfo>
 #include <utility>
 
-#include "tessera/nn/module/handed_back.h"
+#include <torch/nn/modules/linear.h>
+
 #include "tessera/nn/module/interceptor.h"
 #include "tessera/nn/module/marks.h"
-#include "tessera/nn/module/plain_forward.h"
 #include "tessera/nn/module/recomputed_call.h"
 #include "tessera/tensor/value.h"
+
+namespace tessera::nn {
+
+/// The forward of libtorch's Linear, whose product a region may keep (recompute/kept_products.h).
+at::Tensor linear_forward(torch::nn::LinearImpl& linear, const at::Tensor& x);
+
+/// A module's own forward. The qualified name reaches it also where it is virtual and the object's
+/// class overrides it with a call of `dispatch`.
+template <typename Impl, typename... Args>
+decltype(auto) plain_forward(Impl& impl, Args&&... args) {
+  if constexpr (std::is_same_v<Impl, torch::nn::LinearImpl>) {
+    return linear_forward(impl, args...);
+  } else {
+    return impl.Impl::forward(std::forward<Args>(args)...);
+  }
+}
+
+} // namespace tessera::nn
+
+// A forward may change what its caller passed by reference, such as a list of skip connections that
+// the blocks of an encoder append to. Where the call runs on another rank, or again in the
+// backward, its arguments are copies, so their new values are returned beside the result.
+namespace tessera::detail {
+
+/// A parameter of forward whose value the call may change for its caller.
+template <typename Arg>
+inline constexpr bool kHandedBack =
+    std::is_lvalue_reference_v<Arg> && !std::is_const_v<std::remove_reference_t<Arg>>;
+
+/// Returns whether two packed values are the same tensors in the same places, with equal values of
+/// other types.
+bool same_packed(const c10::IValue& one, const c10::IValue& other);
+
+/// Returns the value of a parameter after a call that passed `given`: None where it is unchanged.
+template <typename Arg, typename T>
+c10::IValue left_in(const c10::IValue& given, const T& left) {
+  if constexpr (kHandedBack<Arg>) {
+    c10::IValue packed = pack<std::decay_t<Arg>>(left);
+    return same_packed(given, packed) ? c10::IValue() : packed;
+  } else {
+    return {};
+  }
+}
+
+/// Assigns the result of `left_in` to the caller's variable.
+template <typename Arg, typename T>
+void assign_left(const c10::IValue& left, T& variable) {
+  if constexpr (kHandedBack<Arg>) {
+    if (!left.isNone()) {
+      variable = unpack<std::decay_t<Arg>>(left);
+    }
+  }
+}
+
+} // namespace tessera::detail
 
 namespace tessera::detail {
 
@@ -24,8 +79,8 @@ struct ModuleCall {
   using Arguments = std::tuple<Stored<std::decay_t<Args>>...>;
   static constexpr bool kHandsBack = (kHandedBack<Args> || ...);
 
-  /// What every call of a module of this class comes to: the plain forward, or the interceptor of
-  /// this thread, or the module that replaced it.
+  /// Every call of a module of this class arrives here. Runs the plain forward, this thread's
+  /// interceptor, or the module's replacement.
   static Result dispatch(Impl& impl, Args&&... args) {
     static_assert(!std::is_reference_v<Result>, "forward must return a value, not a reference");
     torch::nn::Module& target = nn::replacement_of(impl);

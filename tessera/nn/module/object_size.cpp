@@ -1,7 +1,7 @@
-#include "tessera/nn/module/object_size.h"
-
 #include <mutex>
 #include <unordered_map>
+
+#include "tessera/nn/module/marks.h"
 
 namespace tessera::nn {
 

@@ -14,8 +14,8 @@ namespace tessera::nn {
 
 namespace {
 
-// What stands for an argument that does not travel as itself: a tuple that begins with one of
-// these words.
+// An argument that cannot be packed itself travels as a tuple that begins with one of these
+// words.
 constexpr const char* kRemote = "tensor of the model";
 constexpr const char* kTransposed = "transposed tensor of the model";
 constexpr const char* kList = "list";
@@ -82,7 +82,8 @@ bool is_written(const c10::Argument& argument) {
   return argument.alias_info() != nullptr && argument.alias_info()->isWrite();
 }
 
-// The argument that a result is, when the operator returns what it changed; else -1.
+// Returns the position of the argument that a result aliases, for operators that return what they
+// changed; else -1.
 int aliased_argument(const c10::FunctionSchema& schema, std::size_t result) {
   if (!is_written(schema.returns()[result])) {
     return -1;
@@ -122,7 +123,7 @@ const CallKey& operator_key() {
   static const CallKey key = register_invoker("an operator of a layer", &invoke);
   return key;
 }
-// Known before the first request comes.
+// The call must be registered before the first request arrives.
 [[maybe_unused]] const CallKey& registered = operator_key();
 
 Held held_by(const at::Tensor& tensor) {

@@ -10,11 +10,14 @@
 /// call do, parameters by name; results and gradients come back as a module's.
 namespace tessera::nn {
 
-/// Whether an operator is a layer's: `layer(tensor)` tells of each argument whether it is a
-/// parameter or buffer of the model, and whether its module is an operator layer. It is when all
-/// such arguments belong to operator layers and another tensor is computed with, or when nothing
-/// but buffers (the counter of a batch norm) is touched.
+/// What a tensor of an operator call is: computed (kNot), a parameter or buffer of an operator
+/// layer, or one of another module (kElsewhere).
 enum class Held { kNot, kParameter, kBuffer, kElsewhere };
+
+/// Returns whether an operator belongs to a layer: `layer(tensor)` says of each argument whether it
+/// is a parameter or buffer of the model, and whether its module is an operator layer. It is when
+/// all such arguments belong to operator layers and another tensor is computed with, or when
+/// nothing but buffers (the counter of a batch norm) is touched.
 bool is_layer_operator(
     const c10::OperatorHandle& op,
     const torch::jit::Stack& stack,
@@ -23,7 +26,7 @@ bool is_layer_operator(
 /// `weight.t()`, of which libtorch's Linear makes its product: asks for no numbers yet.
 bool transposes_parameter(const c10::OperatorHandle& op);
 
-/// Whether all remote tensors among the arguments belong to operator layers.
+/// Returns whether all remote tensors among the arguments belong to operator layers.
 bool reads_layer(const c10::OperatorHandle& op, const torch::jit::Stack& stack);
 
 /// Runs the operator on the rank that owns the remote tensors among its arguments, and leaves its

@@ -1,9 +1,8 @@
-#include "tessera/nn/module/plain_forward.h"
-
 #include <vector>
 
 #include <ATen/ATen.h>
 
+#include "tessera/nn/module/module_call.h"
 #include "tessera/recompute/kept_products.h"
 
 namespace tessera::nn {

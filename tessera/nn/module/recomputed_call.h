@@ -16,19 +16,19 @@ namespace tessera::nn {
 
 /// Marks the module. Throws: ConfigError when its calls do not pass the library.
 void set_recomputation(const torch::nn::Module& module, const Recomputation& how);
-/// Takes the mark away.
+/// Removes the mark.
 void drop_recomputation(const torch::nn::Module& module);
-/// What the mark says, not what a call that lives says.
+/// Returns the options of the mark; those of a CheckpointedCall do not count.
 std::optional<Recomputation> marked_recomputation(const torch::nn::Module& module);
 
-/// Whether any module or call of this process was ever to be recomputed: false is the fast path of
-/// a call.
+/// Returns whether any module or call of this process was ever to be recomputed: false is the fast
+/// path of a call.
 bool recomputes();
-/// From now on it is true.
+/// Makes `recomputes` true for the rest of the process.
 void expect_recomputation();
 
-/// While it lives, this thread's calls of one module are recomputed as it says; with nothing said
-/// it does nothing.
+/// While the object lives, this thread's calls of one module are recomputed with its options;
+/// without options it does nothing.
 class CheckpointedCall {
  public:
   CheckpointedCall(const torch::nn::Module& module, std::optional<Recomputation> how);
@@ -36,7 +36,7 @@ class CheckpointedCall {
   CheckpointedCall(const CheckpointedCall&) = delete;
   CheckpointedCall& operator=(const CheckpointedCall&) = delete;
 
-  /// What the innermost one for `module` on this thread says.
+  /// Returns the options of the innermost one for `module` on this thread.
   static std::optional<Recomputation> of(const torch::nn::Module& module);
 
  private:
@@ -45,8 +45,8 @@ class CheckpointedCall {
   std::optional<Recomputation> how_;
 };
 
-/// How this call of the module is to be recomputed: as the call says, or the mark; nothing inside
-/// of a region and where no gradients are recorded.
+/// Returns how this call of the module is recomputed: as the CheckpointedCall says, else as the
+/// mark says; nullopt inside a region and where no gradients are recorded.
 std::optional<Recomputation> recomputation_of(const torch::nn::Module& module);
 
 /// Runs `run` on `args` as a region of the modules, which stay alive with it. `name`: for errors.
@@ -57,7 +57,7 @@ c10::IValue run_recomputed(
     std::function<c10::IValue(const c10::IValue&)> run,
     const c10::IValue& args);
 
-/// What an invoker does: `plain`, as a region where the module is to be recomputed. A Sequential
+/// Runs `plain`, as a region where the module is to be recomputed. Invokers call this. A Sequential
 /// makes regions of its children itself.
 c10::IValue invoke_module(
     torch::nn::Module& module,

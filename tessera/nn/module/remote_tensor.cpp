@@ -7,6 +7,7 @@
 
 #include "tessera/autograd/dispatch_mode.h"
 #include "tessera/base/error.h"
+#include "tessera/nn/module/intercepted.h"
 #include "tessera/nn/module/script_class.h"
 
 namespace tessera::nn {
@@ -17,9 +18,9 @@ void delete_description(void* context) {
   delete static_cast<RemoteTensor*>(context);
 }
 
-// Without memory; no bounds are checked, so the shape is that of what it stands for. The storage
-// says that it is on no real device: what writes a tensor's bytes past all operators (torch::save)
-// then fails where it would write none.
+// Returns a tensor without memory that has the shape of the remote one; no bounds are checked. Its
+// storage claims to be on no real device, so that code which writes a tensor's bytes without an
+// operator (torch::save) fails instead of writing nothing.
 at::Tensor hollow(
     const at::TensorOptions& options,
     at::IntArrayRef sizes,
@@ -96,7 +97,7 @@ void refuse_remote(
     const torch::nn::Module& module,
     std::string_view asked,
     std::string_view instead) {
-  // Of a sharded parameter this rank has a part, which lies elsewhere.
+  // A sharded parameter has no storage of its own; this rank's part lies elsewhere.
   for (const auto& item : module.named_parameters()) {
     const at::Tensor& tensor = item.value();
     if (tensor.defined() && !tensor.is_meta() && tensor.numel() > 0 && tensor.has_storage() &&

@@ -1,13 +1,12 @@
 #pragma once
 
 #include <string>
-#include <string_view>
 
 #include <torch/nn/module.h>
 
-/// Parameters and buffers that another pipeline rank owns. Their handles stay in the script's
-/// hands: shape, dtype and an optimizer's list go on working, but there are no numbers, and an
-/// operator that asks for them must not find something else.
+/// Parameters and buffers that another pipeline rank owns. The script keeps their
+/// handles: shape, dtype and an optimizer's list still work. There is no data, and an operator that
+/// needs data must not get other data instead.
 namespace tessera::nn {
 
 struct RemoteTensor {
@@ -19,24 +18,17 @@ struct RemoteTensor {
   bool transposed = false; // a handle of the matrix's transpose
 };
 
-/// Replaces a parameter's or buffer's memory by nothing and remembers `description` in its place.
+/// Frees the memory of a parameter or buffer and attaches `description` to it.
 /// Use make_remote (remote_guard.h), which also guards the handle.
 void replace_by_handle(const at::Tensor& tensor, RemoteTensor description);
 
-/// A handle of the transpose of a remote matrix: what `weight.t()` is.
+/// Returns the handle of the transpose of a remote matrix, the result of `weight.t()`.
 at::Tensor transpose_remote(const at::Tensor& matrix);
 
-/// nullptr for a tensor that has its numbers.
+/// Returns the description of a remote tensor; nullptr for a tensor that has its data.
 const RemoteTensor* remote_tensor(const at::Tensor& tensor);
 
-/// Whether some parameter or buffer of the module, or of one inside it, is remote.
+/// Returns whether some parameter or buffer of the module, or of one inside it, is remote.
 bool has_remote_tensors(const torch::nn::Module& module);
-
-/// Throws: UserError when the module has remote tensors; `asked` is what the script called,
-/// `instead` what to write.
-void refuse_remote(
-    const torch::nn::Module& module,
-    std::string_view asked,
-    std::string_view instead);
 
 } // namespace tessera::nn

@@ -7,7 +7,7 @@
 
 namespace tessera::nn {
 
-/// Says which class of the script an object stands for whose own class is the library's.
+/// Names the class of the script behind an object whose own class is the library's.
 class ScriptClass {
  public:
   virtual const std::type_info& script_class() const = 0;

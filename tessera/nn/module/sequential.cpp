@@ -67,8 +67,8 @@ c10::IValue SequentialImpl::run_range(const c10::IValue& args, int first, int la
     }
     const int end =
         interceptor == nullptr ? at + 1 : std::min(last, interceptor->range_end(*this, at));
-    // A child alone on its rank is a range as well where it is a region: the Sequential's flag says
-    // so, and the child has none.
+    // A child that is alone on its rank is called as a range too when it is recomputed: the
+    // Sequential carries the flag, the child does not.
     if (end > at + 1 || how) {
       values = interceptor->call(*this, range_key(), values, at, end);
       at = end;

@@ -29,7 +29,7 @@ std::int64_t total(const Lengths& lengths) {
   return std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
 }
 
-/// Number of elements in front of `dim`: 1 means that slices of `dim` lie one
+/// Returns the number of elements in front of `dim`. With 1 slices of `dim` lie one
 /// after the other in memory.
 std::int64_t outer(at::IntArrayRef sizes, std::int64_t dim) {
   std::int64_t count = 1;
@@ -107,7 +107,7 @@ join(const Ranks& ranks, const at::Tensor& blocks, std::int64_t dim, const Lengt
   return at::cat(parts, dim);
 }
 
-/// Blocks by rank in the group -> by position.
+/// Reorders blocks by rank in the group to blocks by position.
 at::Tensor by_position(const Ranks& ranks, const at::Tensor& blocks) {
   if (ranks.in_order()) {
     return blocks;
@@ -123,8 +123,8 @@ at::Tensor shaped(const at::Tensor& like, std::vector<std::int64_t> sizes) {
   return at::zeros(sizes, like.options());
 }
 
-/// The tensor itself. One on the meta device may stand for a received tensor (fast mode): every
-/// operator gets the data of that one, and a collective is none.
+/// Returns the tensor with data. A meta tensor may be the placeholder of a received one (fast
+/// mode), whose data every operator gets but no collective does; its alias has them.
 at::Tensor with_data(const at::Tensor& tensor) {
   return tensor.is_meta() ? tensor.alias() : tensor;
 }
@@ -268,7 +268,7 @@ std::vector<Lengths> exchange_numbers(const Ranks& ranks, const std::vector<std:
     }
     return numbers;
   }
-  // Lengths concern the host, wherever the tensors are.
+  // Lengths are exchanged on the host, wherever the tensors are.
   const at::Tensor input = at::empty({count}, at::kLong);
   std::copy(own.begin(), own.end(), input.data_ptr<std::int64_t>());
   const at::Tensor output = at::empty({size, count}, at::kLong);

@@ -46,7 +46,7 @@ class Ranks {
   int in_group(int position) const {
     return order_.empty() ? position : order_[static_cast<std::size_t>(position)];
   }
-  /// Whether positions are the ranks in the group.
+  /// Returns whether positions are the ranks in the group.
   bool in_order() const {
     return order_.empty();
   }
@@ -58,8 +58,8 @@ class Ranks {
   std::shared_ptr<const void> owner_;
 };
 
-/// What every rank says of itself, by rank: `own` lists as many numbers on all
-/// ranks; entry k of the result has everybody's number k.
+/// Exchanges numbers: `own` has the same length on all ranks; entry k of the
+/// result holds number k of every rank, by rank.
 /// Cost: one all-gather of 8 bytes a number.
 std::vector<Lengths> exchange_numbers(const Ranks& ranks, const std::vector<std::int64_t>& own);
 /// The same for one number.

@@ -23,7 +23,7 @@ enum class Distribution {
   kTwoD
 };
 
-/// What a distributed module must know of the ranks it is spread over.
+/// The properties of the ranks that a distributed module is spread over.
 struct TensorParallel {
   /// TP_GROUP. nullptr: no tensor parallelism, one rank.
   comm::ProcessGroup* group = nullptr;
@@ -39,14 +39,14 @@ struct TensorParallel {
   int rank() const;
 };
 
-/// What is in force on this thread: the innermost TensorParallelScope, else the
-/// process's own. Modules keep what was in force when they were made.
+/// Returns the settings of this thread: those of the innermost TensorParallelScope,
+/// else those of the process. Modules keep the settings of their construction.
 const TensorParallel& tensor_parallel();
 
-/// For the whole process. Threads: before other threads make or call modules.
+/// Sets them for the whole process. Threads: before other threads make or call modules.
 void set_tensor_parallel(const TensorParallel& context);
 
-/// For this thread and a scope; for ranks that are threads, and for tracing.
+/// Sets them for this thread and a scope; for ranks that are threads, and for tracing.
 class TensorParallelScope {
  public:
   explicit TensorParallelScope(const TensorParallel& context);

@@ -10,8 +10,8 @@
 
 namespace tessera::nn {
 
-/// What the rest of the library must know of a parameter of a distributed
-/// module: to gather and load it, and to average its gradient.
+/// Describes a parameter of a distributed module to the rest of the library, which
+/// gathers and loads it and averages its gradient.
 struct DistributedParameter {
   Shard shard;
   /// true: the parameter met the samples of the whole TP_GROUP, so its gradient
@@ -29,16 +29,16 @@ struct DistributedParameter {
 /// Source: Karakus et al. 2021, section 5 and appendices E.4, I.6.
 class DistributedModule : public torch::nn::Module {
  public:
-  /// Keeps what tensor_parallel() says now.
+  /// Keeps the present settings of tensor_parallel().
   DistributedModule();
 
   const TensorParallel& parallel() const {
     return parallel_;
   }
-  /// The same, with what the calling thread says of tracing.
+  /// The same, with `shapes_only` of the calling thread.
   TensorParallel parallel_now() const;
 
-  /// Of this module, not of its children; by parameter name.
+  /// The parameters of this module, without those of its children, by name.
   const std::map<std::string, DistributedParameter>& distributed_parameters() const {
     return distributed_;
   }

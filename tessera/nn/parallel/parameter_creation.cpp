@@ -96,7 +96,7 @@ at::Tensor ParameterCreationScope::initialize_whole(
 
 void ParameterCreationScope::skip(const std::vector<std::int64_t>& sizes, Initializer initializer)
     const {
-  // The copy too: where parameters are delayed every operator draws a number.
+  // The copy is made as well, because with delayed parameters every operator draws a number.
   take_shard(whole(sizes), drawn(sizes, initializer));
 }
 

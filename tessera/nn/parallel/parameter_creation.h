@@ -15,9 +15,9 @@ namespace tessera::nn {
 /// Writes the first values of a full parameter.
 using Initializer = std::function<void(at::Tensor& full)>;
 
-/// What torch::nn::Linear does for its weight: uniform, bound 1 / sqrt(fan in).
+/// The initialisation of the weight of torch::nn::Linear: uniform, bound 1 / sqrt(fan in).
 Initializer linear_weight();
-/// What torch::nn::Linear does for its bias. Units: inputs of the layer.
+/// The initialisation of the bias of torch::nn::Linear. `fan_in`: the layer's number of inputs.
 Initializer linear_bias(std::int64_t fan_in);
 Initializer normal(double deviation);
 Initializer constant(double value);

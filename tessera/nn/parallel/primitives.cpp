@@ -5,6 +5,7 @@
 
 #include "tessera/autograd/node_data.h"
 #include "tessera/base/error.h"
+#include "tessera/nn/parallel/collectives.h"
 
 namespace tessera::nn {
 
@@ -65,7 +66,7 @@ own_slice(const Ranks& ranks, const at::Tensor& tensor, std::int64_t dim, const 
   return tensor.narrow(dim, own.start, own.size()).contiguous();
 }
 
-/// The sum goes to a tensor of its own: the argument may be used elsewhere.
+/// Writes the sum to a new tensor, because the argument may be used elsewhere.
 at::Tensor reduced_copy(const Ranks& ranks, const at::Tensor& tensor) {
   at::Tensor sum = tensor.clone(at::MemoryFormat::Contiguous);
   all_reduce(ranks, sum);

@@ -4,8 +4,8 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "tessera/nn/parallel/collectives.h"
 #include "tessera/nn/parallel/context.h"
+#include "tessera/nn/parallel/shard.h"
 
 // Collectives for the forward of distributed modules, each an autograd node
 // whose backward is the adjoint collective, to any order. With one rank they
@@ -15,6 +15,8 @@
 // forward and in backward unless they say otherwise. Threads: those that run
 // user code. Source: Karakus et al. 2021, appendix I.6.
 namespace tessera::nn {
+
+class Ranks; // collectives.h
 
 /// Concatenation of the ranks' tensors along `dim`; rank r's is lengths[r] long
 /// there. Backward: reduce-scatter along `dim`.

@@ -28,7 +28,7 @@ at::Tensor drop_with(const at::Tensor& x, double probability, std::uint64_t seed
 
 at::Tensor dropout_mask(const at::Tensor& like, double probability, std::uint64_t seed) {
   if (like.is_meta()) {
-    return at::empty_like(like); // only shapes are followed: nothing to draw
+    return at::empty_like(like); // only shapes are traced, so nothing is drawn
   }
   at::Generator stream = at::globalContext().defaultGenerator(like.device()).clone();
   stream.set_current_seed(seed);

@@ -19,7 +19,7 @@ namespace tessera::nn {
 at::Tensor drop_sharded(const TensorParallel& parallel, const at::Tensor& x, double probability);
 
 /// Inverted dropout of a tensor that all ranks hold.
-/// Collective over the TP_GROUP: tp rank 0 tells its seed (8 bytes).
+/// Collective over the TP_GROUP: tp rank 0 sends its seed (8 bytes).
 /// Threads: those that run user code.
 at::Tensor drop_replicated(const TensorParallel& parallel, const at::Tensor& x, double probability);
 

@@ -145,7 +145,7 @@ Shard block_of_vector(const Blocks& columns, int column, int groups) {
 at::Tensor take_shard(const Shard& shard, const at::Tensor& full) {
   const at::NoGradGuard no_grad;
   check_sizes("full", full.sizes(), shard.full_sizes);
-  // Not by the full one's device by name: the full one may be delayed.
+  // The device is not named, because the full tensor may be delayed.
   at::Tensor local = full.new_empty(shard.local_sizes);
   take_shard(shard, full, local);
   return local;

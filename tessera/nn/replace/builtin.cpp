@@ -19,7 +19,7 @@ auto built_in() {
   return TpRegistration<Original, detail::ImplOf<Distributed>>(/*built_in=*/true);
 }
 
-// Names and layouts of states are torch's own, so no state hooks.
+// These keep torch's names and layouts of states, so they need no state hooks.
 void register_all() {
   built_in<torch::nn::LinearImpl, DistributedLinear>().init(
       [](const torch::nn::LinearImpl& linear) {

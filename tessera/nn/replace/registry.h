@@ -86,8 +86,8 @@ struct TpRule {
 
 /// Makes a rule known; the last one for a class counts. Threads: any.
 void set_tp_rule(std::type_index original, TpRule rule);
-/// nullptr when the module's class has none; else it lives as long as the
-/// program or until a later rule for the class. Threads: any.
+/// Returns the rule of the module's class; nullptr when there is none. It lives
+/// until the end of the program or a later rule for the class. Threads: any.
 std::shared_ptr<const TpRule> find_tp_rule(const torch::nn::Module& module);
 
 } // namespace tessera::nn
@@ -239,7 +239,7 @@ class TpRegistration {
   std::function<c10::IValue(const c10::IValue&)> returns_;
 };
 
-/// Says that `Distributed` implements the function of `Original` over the
+/// Registers `Distributed` as the implementation of `Original` over the
 /// TP_GROUP, under every tensor_parallel_kind; each is a holder or a class of
 /// modules. Its constructor throws ShapeError for a kind it has no form for: the
 /// original then stays, and those inside it are looked at.

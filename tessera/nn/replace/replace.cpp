@@ -26,14 +26,14 @@ std::string shown(const std::string& path) {
   return path.empty() ? "the model" : path;
 }
 
-// Who holds which parameter and which module, over the whole model.
+// Records which modules hold each parameter and each module of the model.
 class Holders {
  public:
   explicit Holders(const ModulePtr& root) {
     enter(root, "");
   }
 
-  /// Why `module` is not on its own, or "".
+  /// Returns what `module` shares with modules outside of it; "" for nothing.
   std::string shared_with(const ModulePtr& module) const {
     std::unordered_set<const torch::nn::Module*> inside{module.get()};
     for (const auto& inner : module->modules(/*include_self=*/false)) {
@@ -134,7 +134,7 @@ std::string not_uniform(const torch::nn::Module& module) {
   return trained.size() > 1 ? "has trained and frozen parameters" : "";
 }
 
-// What is made inside goes where the original was put by hand, if it was.
+// Modules that are made inside get the manual partition of the original, if it has one.
 class InheritedPartition {
  public:
   explicit InheritedPartition(const torch::nn::Module& module)
@@ -200,7 +200,7 @@ class Replacing {
     }
   }
 
-  /// Why not, or "" when it was replaced.
+  /// Returns why the module was not replaced; "" when it was.
   std::string try_replace(
       const ModulePtr& module,
       const std::string& path,

@@ -81,12 +81,12 @@ void take_over(ReplacedModule& replaced) {
   }
   for (auto& [name, local] : local_tensors(*replaced.module)) {
     if (local.tensor.is_meta()) {
-      continue; // of another pipeline rank
+      continue; // belongs to another pipeline rank
     }
     const auto found = state.find(name);
     if (found == state.end()) {
       if (!local.parameter) {
-        continue; // a buffer of the implementation's own
+        continue; // a buffer that only the implementation has
       }
       throw ConfigError(
           str("the state hook of ",

@@ -21,15 +21,15 @@ enum class Form {
   kSumB ///< parts of a matrix divided as B are added: the gradient of such a table
 };
 
-/// Whether panels of A travel along rows.
+/// Returns whether panels of A travel along rows.
 inline bool moves_a(Form form) {
   return form == Form::kAB || form == Form::kAtB;
 }
-/// Whether panels of B travel along columns.
+/// Returns whether panels of B travel along columns.
 inline bool moves_b(Form form) {
   return form == Form::kAB || form == Form::kABt || form == Form::kTakeB;
 }
-/// Whether parts of the result are added: along rows for kABt, else along columns.
+/// Returns whether parts of the result are added: along rows for kABt, else along columns.
 inline bool adds_parts(Form form) {
   return form == Form::kABt || form == Form::kAtB || form == Form::kSumB;
 }
@@ -78,7 +78,7 @@ struct Product {
   std::vector<std::int64_t> panel_a_sizes(const Panel& panel) const;
   std::vector<std::int64_t> panel_b_sizes(const Panel& panel) const;
   std::vector<std::int64_t> partial_sizes(const Panel& panel) const;
-  /// Whether this rank owns the sum of that step's parts.
+  /// Returns whether this rank owns the sum of that step's parts.
   bool adds_here(const MeshGroups& mesh, const Panel& panel) const {
     return form == Form::kABt ? panel.column == mesh.column() : panel.row == mesh.row();
   }

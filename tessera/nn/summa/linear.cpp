@@ -23,7 +23,7 @@ std::vector<std::int64_t> with_last(const at::Tensor& x, std::int64_t size) {
   return sizes;
 }
 
-/// The result of a whole layer, with its bias, as a region keeps it.
+/// Keeps the result of a whole layer, with its bias, for a recomputed region. Returns it.
 at::Tensor kept(at::Tensor y) {
   recompute::keep_product(y);
   return y;

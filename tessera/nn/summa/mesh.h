@@ -47,7 +47,7 @@ class Mesh : public MeshGroups {
   Exchange& exchange() const {
     return *exchange_;
   }
-  /// Whether a rank can read the blocks of every other one (exchange().rows()). An
+  /// Returns whether a rank can read the blocks of every other one (exchange().rows()). An
   /// outline answers for the mesh that it is traced for.
   bool reads_all() const;
 
@@ -55,8 +55,8 @@ class Mesh : public MeshGroups {
   /// this rank's block without the last one, `same` whether they are equal in all
   /// mesh rows. All ranks make the same call.
   void note_entered(c10::IntArrayRef leading, bool same);
-  /// Whether all ranks know that an activation of such sizes has them on every rank, so that
-  /// all decide alike by them. False also where it is not known.
+  /// Returns whether all ranks know that an activation of such sizes has them on every rank, so
+  /// that all decide alike by them. False also where it is not known.
   bool as_long_everywhere(c10::IntArrayRef leading) const {
     return leading == c10::IntArrayRef(entered_);
   }

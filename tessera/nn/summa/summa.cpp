@@ -38,10 +38,10 @@ class Summa : public torch::autograd::Function<Summa> {
       const at::Tensor& b,
       const NodeDataPtr<ProductCall>& data) {
     const auto& [mesh, form, layout] = data->value;
-    // The whole linear layer keeps it, with its bias (linear.cpp).
+    // The linear layer keeps this result together with its bias (linear.cpp).
     at::Tensor out = recompute::given_product();
     if (out.defined()) {
-      // No view: a bias may be added to it in place by another node.
+      // The result must not be a view, because another node may add a bias to it in place.
       out = at::_unsafe_view(out, result_sizes(*mesh, form, a, b, layout));
     } else {
       out = at::empty(result_sizes(*mesh, form, a, b, layout), a.options());
@@ -108,7 +108,7 @@ class Summa : public torch::autograd::Function<Summa> {
     return {};
   }
 
-  /// Whether both gradients can be computed in one exchange with a stationary weight. That
+  /// Returns whether both gradients can be computed in one exchange with a stationary weight. That
   /// records no history, so gradients with a graph of their own (create_graph) exclude it.
   static bool both_stationary(const ProductCall& call, const at::Tensor& c) {
     return !at::GradMode::is_enabled() && !tensor_parallel().shapes_only &&
@@ -147,7 +147,7 @@ at::Tensor summa(
 }
 
 /// Waits, without history, until other ranks have read the operands, which the caller may then
-/// change. With history nobody changes them before the backward, which waits itself.
+/// change. With history they stay unchanged until the backward, which waits itself.
 at::Tensor settled(const MeshPtr& mesh, at::Tensor result) {
   if (!at::GradMode::is_enabled()) {
     mesh->exchange().wait_for_readers();

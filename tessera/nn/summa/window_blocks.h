@@ -53,7 +53,7 @@ class WindowBlocks {
 
   WindowBlocks(const MeshGroups& mesh, std::shared_ptr<comm::Window> window);
 
-  /// Begins a product, once nobody reads what was staged two products ago.
+  /// Begins a product, once all ranks have read what was staged two products ago.
   /// Throws: ShapeError for tensors that are not on the CPU.
   void open(const Identity& product, const at::TensorOptions& options);
   /// Offers `block`, which is copied unless it lies in memory of `allocate`.

@@ -49,7 +49,7 @@ class Capture : public DispatchMode {
 
   void call(const c10::OperatorHandle& op, torch::jit::Stack* stack) override;
 
-  /// What was recorded. Only without a program before.
+  /// Returns what was recorded. Only for a capture that did not begin with a program.
   Program take_program() {
     return std::move(recorded_);
   }

@@ -40,14 +40,14 @@ class ModelOperations {
   ModelOperations(const ModelOperations&) = delete;
   ModelOperations& operator=(const ModelOperations&) = delete;
 
-  /// What the forward returns for the packed arguments; `forward` calls the script's own on
-  /// packed arguments. Before `place` all operators run here.
+  /// Returns the result of the forward for the packed arguments; `forward` calls the script's own
+  /// on packed arguments. Before `place` all operators run here.
   c10::IValue call(const c10::IValue& arguments, const Forward& forward);
 
   /// Divides what the calls so far have recorded: by path, the pp rank of each module that has
   /// parameters or buffers of its own. Throws: ConfigError when there was no call.
   std::map<std::string, int> divide();
-  /// What `divide` decided, in a line.
+  /// Returns the decision of `divide` in one line.
   const std::string& summary() const {
     return summary_;
   }

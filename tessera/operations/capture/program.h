@@ -87,7 +87,7 @@ Part make_part(
 /// "operation 12 of the model's forward, aten::tanh (in 'layers.2')".
 std::string name_of_call(const Program& program, std::size_t call);
 
-/// Whether an operator draws random numbers.
+/// Returns whether an operator draws random numbers.
 bool draws_random_numbers(const std::string& op, const std::string& overload);
 
 } // namespace tessera::operations

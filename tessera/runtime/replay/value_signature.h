@@ -33,7 +33,7 @@ class ValueSignature {
   ValueSignature() = default;
   explicit ValueSignature(const c10::IValue& value);
 
-  /// In for_each_tensor order.
+  /// The tensors in the order of for_each_tensor.
   const std::vector<TensorSignature>& tensors() const {
     return tensors_;
   }

@@ -38,7 +38,7 @@ class PeerMessages {
   MPI_Request receive(int peer, int tag, void* into, std::size_t bytes);
   void note_received(int peer);
 
-  /// A send that nobody may take before `drain`, and what keeps its memory.
+  /// A send that may stay without a receiver until `drain`, and what keeps its memory.
   void leave(MPI_Request request, std::shared_ptr<const void> keep);
 
   /// Tests `request` until it has finished and calls `pause` in between, which throws to abort. MPI
