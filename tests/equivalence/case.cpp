@@ -20,6 +20,8 @@ int share_of(Feature feature) {
       return 50;
     case Feature::kHalf:
       return 15;
+    case Feature::kOperations: // excludes most others
+      return 20;
     case Feature::kResume:
       return 25;
     default:
@@ -50,6 +52,7 @@ class CaseMaker {
       add_layers();
     }
     draw_course();
+    draw_dropout();
     made_.parts.push_back(part(0));
     if (has_parameters() && draws(Feature::kResume)) {
       made_.parts.push_back(part(1));
@@ -136,11 +139,50 @@ class CaseMaker {
     }
   }
 
+  // Some operations become dropout.
+  void draw_dropout() {
+    if (!draws(Feature::kDropout)) {
+      return;
+    }
+    Random random = random_for(Feature::kDropout, 2);
+    seed_of_masks_ = random.integer(0, 1'000'000);
+    for (ModuleProgram& module : made_.tree.modules) {
+      add_dropout(random, module.code);
+    }
+    if (made_.course.drops) {
+      made_.has.insert(Feature::kDropout);
+    }
+  }
+
+  void add_dropout(Random& random, std::vector<Instruction>& code) {
+    static const std::set<Op> kReplaced = {
+        Op::kTanh, Op::kSin, Op::kScale, Op::kRoll, Op::kSoftmax};
+    for (Instruction& one : code) {
+      for (Body& body : one.bodies) {
+        add_dropout(random, body.code);
+      }
+      if (kReplaced.contains(one.op) && random.chance(60)) {
+        one.op = Op::kDropout;
+        made_.course.drops = true;
+      }
+    }
+  }
+
+  // What recorded operations cannot do: branches on numbers, 16 bits.
+  bool can_be_recorded() const {
+    return world_ > 1 && !made_.tree.depends_on_data && made_.course.type == at::kFloat;
+  }
+
   Strategy part(int index) {
     const std::uint64_t number = number_ + (static_cast<std::uint64_t>(index) << 32);
     Degrees degrees;
     int shards = 1;
-    if (world_ > 1 && draws(Feature::kTensor, index)) {
+    if (can_be_recorded() && draws(Feature::kOperations, index)) {
+      Random random = random_for(Feature::kOperations, 2 + index);
+      degrees.pipeline = random.pick(divisors(world_, 2));
+      degrees.operations = true;
+      made_.has.insert(Feature::kOperations);
+    } else if (world_ > 1 && draws(Feature::kTensor, index)) {
       Random random = random_for(Feature::kTensor, 2 + index);
       degrees.tensor = random.pick(divisors(world_, 2));
       degrees.pipeline = random.pick(divisors(world_ / degrees.tensor, 1));
@@ -167,13 +209,18 @@ class CaseMaker {
     }
     config.bf16 = made_.course.type == at::kBFloat16;
     config.fp16 = made_.course.type == at::kHalf;
+    if (made_.course.drops) {
+      config.random = "layout_independent";
+      config.seed = seed_of_masks_;
+    }
     // Each row of a mesh takes as many of the samples that all ranks bring.
     const bool rows_of_mesh = config.prescaled_batch && degrees.tensor == 4 &&
                               config.tensor_parallel_kind == config::TensorParallelKind::k2d;
     strategy.rows *= rows_of_mesh ? 2 : 1;
     if (!rows_of_mesh && draws(Feature::kUneven, index)) {
       Random random = random_for(Feature::kUneven, 2 + index);
-      strategy.more_rows_of_odd_replicas = random.chance(70);
+      // Masks are found by the place of a sample among those of equally large replicas.
+      strategy.more_rows_of_odd_replicas = random.chance(70) && !made_.course.drops;
       strategy.more_rows_in_odd_steps = !config.static_mode && random.chance(70);
       made_.has.insert(Feature::kUneven);
     }
@@ -181,7 +228,7 @@ class CaseMaker {
       Random random = random_for(Feature::kBetween, 2 + index);
       // A buffer that only some flows change has no order.
       config.reproducible = random.chance(20) && !made_.tree.depends_on_data;
-      config.trace_memory_usage = !config.skip_tracing && random.chance(10);
+      config.trace_memory_usage = !config.skip_tracing && !degrees.operations && random.chance(10);
       strategy.steps += config.static_mode ? 0 : random.integer(0, 2);
     }
     return strategy;
@@ -279,6 +326,10 @@ class CaseMaker {
     }
     for (int index = 0; index < static_cast<int>(made_.parts.size()); ++index) {
       Strategy& strategy = made_.parts[index];
+      if (by_operations(strategy)) { // refuses it
+        continue;
+      }
+      made_.has.insert(Feature::kRecompute);
       Random random = random_for(Feature::kRecompute, 2 + index);
       const bool attentions = random.chance(30);
       strategy.config.checkpoint_attentions = attentions;
@@ -303,7 +354,10 @@ class CaseMaker {
     for (int m = 0; m < static_cast<int>(made_.tree.modules.size()); ++m) {
       flag_calls(random, m, made_.tree.modules[m].code);
     }
-    made_.has.insert(Feature::kRecompute);
+  }
+
+  static bool by_operations(const Strategy& strategy) {
+    return strategy.config.partition_mode == config::PartitionMode::kOperations;
   }
 
   void flag_calls(Random& random, int module, std::vector<Instruction>& code) {
@@ -368,6 +422,7 @@ class CaseMaker {
   std::uint64_t number_;
   int world_;
   const Wishes& wishes_;
+  std::int64_t seed_of_masks_ = 0;
   Case made_;
 };
 

@@ -112,6 +112,9 @@ std::string to_text(const Course& course) {
   if (course.asks_norm) {
     out << ", asked for its norm";
   }
+  if (course.drops) {
+    out << ", dropout";
+  }
   if (course.type == at::kHalf) {
     const auto& scale = course.loss_scale;
     out << (scale.dynamic_loss_scale ? ", dynamic loss scale from " : ", loss scale ")

@@ -37,6 +37,7 @@ struct Course {
   bool two_groups = false; // of parameters, by `kind_of`
   std::optional<double> clip; // L2 norm
   bool asks_norm = false; // without clipping
+  bool drops = false; // some operations are dropout, the same in every layout
   at::ScalarType type = at::kFloat;
   optim::LossScaleOptions loss_scale; // with f16
   std::vector<Around> steps; // around each optimizer step

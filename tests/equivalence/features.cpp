@@ -20,7 +20,9 @@ const std::map<Feature, const char*>& words() {
       {Feature::kShardParameters, "shard_parameters"},
       {Feature::kTensor, "tensor"},
       {Feature::kHalf, "half"},
-      {Feature::kResume, "resume"}};
+      {Feature::kResume, "resume"},
+      {Feature::kDropout, "dropout"},
+      {Feature::kOperations, "operations"}};
   return kWordsOf;
 }
 

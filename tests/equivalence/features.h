@@ -20,6 +20,8 @@ enum class Feature {
   kTensor, // tensor parallelism, in a line or on a mesh
   kHalf, // bf16 or fp16
   kResume, // a checkpoint, and another layout after it
+  kDropout, // random: layout_independent
+  kOperations, // partition_mode: operations
 };
 
 using Features = std::set<Feature>;

@@ -3,6 +3,8 @@
 #include "tessera/nn/module/activation_checkpointing.h"
 #include "tessera/nn/parallel/marking.h"
 
+#include "tests/equivalence/dropout.h"
+
 namespace tessera::equivalence {
 
 namespace {
@@ -303,6 +305,8 @@ void ProgramImpl::compute(const Instruction& one, Pool& pool) {
     case Op::kUpdateBuffer:
       update_buffers(a);
       return push(a);
+    case Op::kDropout:
+      return push(drop(a, 0.1 * (1 + one.number % 5), is_training()));
     default:
       TORCH_CHECK(false, "not an operation on floats");
   }

@@ -8,6 +8,8 @@
 
 #include "tessera/half/operators.h"
 
+#include "tests/equivalence/dropout.h"
+
 namespace tessera::equivalence {
 
 namespace {
@@ -148,6 +150,7 @@ class PlainTraining {
       const Batch mine = batch_of(strategy, world_, seed_, kind, number, replica);
       const auto rows = mine.x.size(0) / strategy.config.microbatches;
       for (int i = 0; i < strategy.config.microbatches; ++i) {
+        const auto masks = masks_of(strategy, replica, i);
         run(replica, mine.rows(i * rows, rows));
       }
       if (replica == 0) {
@@ -159,15 +162,27 @@ class PlainTraining {
     for (auto& [name, tensor] : buffers_) {
       tensor.copy_(after[name]);
     }
+    ++steps_;
+  }
+
+  std::unique_ptr<MasksOfOneProcess> masks_of(const Strategy& strategy, int replica, int i) const {
+    if (!case_.course.drops) {
+      return nullptr;
+    }
+    const int part = replica * strategy.config.microbatches + i;
+    return std::make_unique<MasksOfOneProcess>(
+        MaskPlace{static_cast<std::uint64_t>(strategy.config.seed), steps_, part});
   }
 
   PerReplica evaluated(const Strategy& strategy) {
     PerReplica losses(replicas_of(strategy.config, world_));
     const torch::NoGradGuard no_grad;
+    net_->eval();
     on_replicas(strategy, StepKind::kEvaluation, evaluations_++, [&](int replica, const Batch& b) {
       const auto parts = losses_of(net_, signature_, b.x, b, type_);
       losses[replica].push_back(parts[0] + parts[1]);
     });
+    net_->train();
     return losses;
   }
 
@@ -273,6 +288,7 @@ class PlainTraining {
   Trained result_;
   int trained_ = 0;
   int evaluations_ = 0;
+  std::uint32_t steps_ = 0; // of both kinds
 };
 
 } // namespace

@@ -46,6 +46,7 @@ enum class Op {
   kOwnTable, // looked up by integers
   kOwnBuffer,
   kUpdateBuffer, // counts calls and sums inputs; pushes its input
+  kDropout, // while training
   // On integers and masks.
   kIntegers,
   kIntegersOfMask,

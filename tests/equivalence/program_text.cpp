@@ -38,6 +38,7 @@ const char* name_of(Op op) {
       {Op::kOwnTable, "own_table"},
       {Op::kOwnBuffer, "own_buffer"},
       {Op::kUpdateBuffer, "update_buffer"},
+      {Op::kDropout, "dropout"},
       {Op::kIntegers, "integers"},
       {Op::kIntegersOfMask, "integers_of_mask"},
       {Op::kMask, "mask"},

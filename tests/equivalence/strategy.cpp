@@ -113,7 +113,13 @@ Strategy random_strategy(
   config.same_node_backend = random.pick<std::string>({"auto", "shm", "mpi"});
   config.placement_strategy = random.pick<std::string>({"cluster", "spread", "PDT", "DPT", "TPD"});
   if (pp > 1) {
-    choose_partition(random, tree, pp, made);
+    if (wanted.operations) {
+      config.partition_mode = "operations";
+      config.contiguous = random.chance(60);
+      config.optimize = random.pick<std::string>({"memory", "speed"});
+    } else {
+      choose_partition(random, tree, pp, made);
+    }
     int active = pp + 2;
     if (random.chance(50)) {
       active = random.integer(1, config.microbatches);
@@ -127,7 +133,7 @@ Strategy random_strategy(
     config.deterministic_server = dp > 1 && !tree.depends_on_data && random.chance(50);
   }
   // Recorded steps must all take one way.
-  if (!tree.depends_on_data && random.chance(60)) {
+  if (!tree.depends_on_data && !wanted.operations && random.chance(60)) {
     config.static_mode = true;
     config.static_mode_steps = random.integer(1, 2);
     config.fast_mode = random.chance(60);

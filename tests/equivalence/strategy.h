@@ -34,6 +34,7 @@ struct Degrees {
   int pipeline = 0; // 0: drawn
   int tensor = 1;
   bool prescaled = false;
+  bool operations = false; // the partition is one of recorded operations
 };
 
 /// One that fits the tree and this number of ranks.

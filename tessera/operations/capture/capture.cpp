@@ -150,7 +150,8 @@ class Capture::Modules : public nn::Interceptor {
  public:
   explicit Modules(Capture& capture) : capture_(capture) {}
 
-  bool wants(const torch::nn::Module& /*module*/) override {
+  bool wants(const torch::nn::Module& module) override {
+    refuse_recomputed(module, name_of(module));
     return capture_.recording();
   }
   c10::IValue call(

@@ -25,6 +25,9 @@ struct VariableTable {
 /// Every parameter and buffer of the model once. Modules that share one count as one module.
 VariableTable variables_of(torch::nn::Module& root);
 
+/// Throws: ConfigError naming the module when a call of it here and now would be recomputed.
+void refuse_recomputed(const torch::nn::Module& module, const std::string& name);
+
 /// Sees the operators of one forward without running them: it is given tensors that have shapes
 /// only, so neither the parameters' numbers are needed nor any memory. Without a program it records
 /// one; with one it checks that the forward calls the same operators on the same values.

@@ -89,6 +89,16 @@ void describe(std::ostream& out, const c10::IValue& value) {
 
 } // namespace
 
+void refuse_recomputed(const torch::nn::Module& module, const std::string& name) {
+  if (nn::recomputation_of(module)) {
+    throw ConfigError(
+        str("activation checkpointing (of module '",
+            name,
+            "') and partition_mode \"operations\" exclude each other, because modules are not "
+            "called; leave one of them out"));
+  }
+}
+
 ModelOperations::ModelOperations(
     std::shared_ptr<torch::nn::Module> root,
     std::string name,
@@ -117,11 +127,6 @@ std::string ModelOperations::kind_of(const c10::IValue& arguments) const {
 }
 
 c10::IValue ModelOperations::call(const c10::IValue& arguments, const Forward& forward) {
-  if (nn::recomputes()) {
-    throw ConfigError(
-        "activation checkpointing and partition_mode \"operations\" exclude each other, because "
-        "modules are not called; leave one of them out");
-  }
   std::unique_ptr<Known>& known = known_[kind_of(arguments)];
   Capture capture(variables(), known == nullptr ? nullptr : &known->program);
   try {

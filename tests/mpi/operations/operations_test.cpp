@@ -231,6 +231,49 @@ struct ReaderImpl : torch::nn::Module {
 };
 TORCH_MODULE(Reader);
 
+struct PairImpl : torch::nn::Module {
+  PairImpl() {
+    first = register_module("first", Block());
+    second = register_module("second", Block());
+  }
+  torch::Tensor forward(torch::Tensor x) {
+    auto h = first(x);
+    return recomputes ? checkpoint_call({}, second, h) : second(h);
+  }
+  bool recomputes = false;
+  Block first{nullptr}, second{nullptr};
+};
+TESSERA_MODULE(Pair);
+
+TEST(Operations, RecomputationOfAnotherModelOfTheProcessIsNoMatter) {
+  const Pair other;
+  set_activation_checkpointing(other->second);
+  const auto make_net = [] { return Pair(); };
+  const auto wanted = train_plain(make_net, random_batches(), 3, 2);
+  const auto got = train_distributed(by_operations(world_size(), 2), make_net, random_batches(), 3);
+  expect_equal(got, wanted, "another model is recomputed");
+}
+
+TEST(Operations, AModuleThatIsRecomputedIsRefusedByName) {
+  for (const bool by_call : {false, true}) {
+    init(by_operations(world_size()));
+    const Ended ended;
+    Pair net;
+    net->recomputes = by_call;
+    if (!by_call) {
+      set_activation_checkpointing(net->second);
+    }
+    DistributedModel model{net};
+    auto train_step = tessera::step([&](torch::Tensor x) {
+      auto loss = model(x).mean();
+      model.backward(loss);
+      return loss;
+    });
+    const std::string text = text_of_error([&] { train_step(torch::ones({4, kWidth})); });
+    EXPECT_THAT(text, HasSubstr("activation checkpointing (of module 'second')")) << by_call;
+  }
+}
+
 TEST(Operations, AForwardThatReadsNumbersIsNamedInTheFirstStep) {
   init(by_operations(world_size()));
   const Ended ended;
