@@ -131,6 +131,10 @@ void write_decision(
     return; // the list has it: the first that is runnable
   }
   std::printf("written: %s\n", planner::headline(chosen.strategy).c_str());
+  if (chosen.leaves_out) {
+    std::printf(
+        "it has %d ranks; leave all hosts but %s out\n", chosen.strategy.devices(), order.c_str());
+  }
   if (!in_order) {
     std::printf("start the hosts in the order %s\n", order.c_str());
   }
@@ -261,6 +265,13 @@ void explain_best(
 
 /// What is only priced cannot be written or tried.
 void refuse_what_cannot_run(const Options& options) {
+  const planner::SearchOptions& search = options.input.search;
+  if (options.trials > 0 &&
+      (search.subsets || search.spare_nodes > 0 || options.input.objective != "time")) {
+    throw ConfigError(
+        "--trials runs on all ranks at hand, and times alone: leave --leave-out, --spare-nodes and "
+        "--objective out, or write the strategy with -o and run it on the hosts that it names");
+  }
   const planner::RuntimeAbilities can = planner::runtime_abilities();
   const auto refuse = [&](const char* option, bool asked, bool able) {
     if (asked && !able && (writes(options) || options.trials > 0)) {
@@ -303,14 +314,13 @@ void run(const Options& options) {
   search.keep =
       options.spread_trials ? kAll : std::max({search.keep, options.explain, options.trials});
   const planner::SearchResult result = search_with_progress(model, cluster, search);
-  planner::SearchResult shown = {{}, result.considered, result.interrupted};
-  shown.best.assign(
-      result.best.begin(),
-      result.best.begin() +
-          std::min(
-              static_cast<std::ptrdiff_t>(result.best.size()),
-              static_cast<std::ptrdiff_t>(
-                  std::max({options.input.search.keep, options.explain, options.trials}))));
+  planner::SearchResult shown = result;
+  shown.best.erase(
+      shown.best.begin() + std::min(
+                               static_cast<std::ptrdiff_t>(result.best.size()),
+                               static_cast<std::ptrdiff_t>(std::max(
+                                   {options.input.search.keep, options.explain, options.trials}))),
+      shown.best.end());
   if (options.json) {
     print(planner::to_json(shown, model, cluster));
     if (writes(options)) {
@@ -326,6 +336,7 @@ void run(const Options& options) {
       model.global_batch_size,
       result.considered);
   print(planner::summary(shown, model));
+  print(planner::front_text(shown, cluster));
   if (!options.calibration.empty()) {
     const double ratio = planner::calibration_ratio(options.calibration);
     std::printf(

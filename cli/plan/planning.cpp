@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <fstream>
 #include <map>
+#include <optional>
 
 #include <unistd.h>
 
@@ -67,9 +68,11 @@ void draw(const planner::SearchProgress& progress) {
 cost::DescribedModel traced_of(const PlanningInput& input, const cost::Cluster& cluster) {
   PresetRun run;
   models::Preset preset;
+  std::optional<double> state_bytes;
   if (!input.job_file.empty()) {
     const Job job = load_job(input.job_file);
     preset = preset_of(job);
+    state_bytes = state_bytes_per_parameter(job);
     run = run_of(job);
   } else {
     preset = models::find_preset(input.preset);
@@ -89,6 +92,7 @@ cost::DescribedModel traced_of(const PlanningInput& input, const cost::Cluster& 
     cost::DescribedModel model = autotune::describe_model(
         preset_source(preset, run.sequence), run.global_batch_size, run.precision, cluster);
     model.activation_checkpointing = input.activation_checkpointing;
+    model.optimizer_state_bytes = state_bytes;
     return model;
   } catch (const planner::UnmeasuredDevice& error) {
     throw ConfigError(
@@ -103,6 +107,11 @@ const std::map<std::string, planner::Method> kMethods = {
     {"annealing", planner::Method::kAnnealing},
     {"megatron", planner::Method::kMegatron},
     {"random", planner::Method::kRandom}};
+
+const std::map<std::string, planner::Objective> kObjectives = {
+    {"time", planner::Objective::kTime},
+    {"cost", planner::Objective::kCost},
+    {"energy", planner::Objective::kEnergy}};
 
 // Options by which a search that found nothing might find something.
 std::string options_that_help(const planner::NothingFits& error) {
@@ -156,8 +165,30 @@ void add_planning_options(CLI::App& app, PlanningInput& input) {
   app.add_option("--samples", input.search.samples, "strategies that random draws")
       ->check(CLI::Range(1, 10000000))
       ->capture_default_str();
-  app.add_option("--schedule", input.schedule, "interleaved or simple")
-      ->check(CLI::IsMember({"interleaved", "simple"}))
+  app.add_option("--schedule", input.schedule, "interleaved, simple, or any: both are compared")
+      ->check(CLI::IsMember({"interleaved", "simple", "any"}))
+      ->capture_default_str();
+  app.add_option(
+         "--memory-limit",
+         input.memory_limit,
+         "plan as if no device had more memory than this: bytes, or with a unit (24GiB)")
+      ->transform(CLI::AsSizeValue(false));
+  app.add_option(
+         "--save-memory",
+         input.save_memory,
+         "needed: recompute, shard and offload where nothing fits otherwise; compare: wherever it "
+         "is faster")
+      ->check(CLI::IsMember({"needed", "compare"}));
+  app.add_flag(
+      "--leave-out", input.search.subsets, "also strategies that leave nodes out: slow ones, say");
+  app.add_option(
+         "--spare-nodes", input.search.spare_nodes, "leave at least so many nodes out, as spares")
+      ->check(CLI::Range(0, 1000000));
+  app.add_option(
+         "--objective",
+         input.objective,
+         "time, cost or energy of a step; the last two need prices or watts in the cluster file")
+      ->check(CLI::IsMember({"time", "cost", "energy"}))
       ->capture_default_str();
   app.add_option(
          "--active-microbatches",
@@ -217,8 +248,14 @@ planner::SearchOptions search_options(
     const cost::Cluster& cluster) {
   planner::SearchOptions search = input.search;
   search.method = kMethods.at(input.method);
-  search.schedule = Choice<cost::Schedule>(input.schedule).value();
-  search.save_memory = search.runnable_only;
+  search.compare_schedules = input.schedule == "any";
+  if (!search.compare_schedules) {
+    search.schedule = Choice<cost::Schedule>(input.schedule).value();
+  }
+  search.save_memory = search.runnable_only || input.save_memory == "needed";
+  search.compare_savings = input.save_memory == "compare";
+  search.memory_limit_bytes = static_cast<double>(input.memory_limit);
+  search.objective = kObjectives.at(input.objective);
   // On a cluster that was measured, what runs is priced as it runs here.
   if (model.traced() || (search.runnable_only && cluster.measured)) {
     autotune::search_what_runs(model, cluster, search);

@@ -21,7 +21,10 @@ struct PlanningInput {
   std::string cluster_file;
   int global_batch_size = 0; // 0: the model file's or the job's
   std::string method = "amp"; // name of a planner::Method
-  std::string schedule = "interleaved";
+  std::string schedule = "interleaved"; // or "any"
+  std::string save_memory; // "needed" or "compare"; "": needed where the strategy must run
+  std::string objective = "time";
+  std::uint64_t memory_limit = 0; // bytes; 0: none
   planner::SearchOptions search = {}; // all else of the search
 };
 

@@ -23,12 +23,20 @@ namespace tessera::cli {
 
 namespace {
 
+/// The key of a job that a plan may decide beside those of `parallel`.
+constexpr const char* kRecomputation = "activation_checkpointing";
+
 std::string planned_on(const Job& job, const cost::Cluster& cluster) {
   const PresetRun run = run_of(job);
   PlanOptions options;
   options.precision = run.precision;
   options.search.keep = 3;
   options.search.keep_node_order = true;
+  options.optimizer_state_bytes = state_bytes_per_parameter(job);
+  // A job that says how layers are recomputed is planned so; for another one recomputing them is a
+  // way to save memory where nothing fits otherwise.
+  options.activation_checkpointing = job.activation_checkpointing != "none";
+  options.search.can_recompute = job.parallel.mesh_memory != config::MeshMemory::kManaged;
   const Planned planned = autotune::plan_model(
       preset_source(preset_of(job), run.sequence), run.global_batch_size, cluster, options);
   std::printf(
@@ -38,7 +46,14 @@ std::string planned_on(const Job& job, const cost::Cluster& cluster) {
       cluster.name.c_str(),
       planned.explanation().c_str());
   std::fflush(stdout);
-  return planner::to_config_json(planned.best(), planned.model);
+  planner::Candidate best = planned.best();
+  const bool recomputes = best.strategy.activation_checkpointing;
+  best.strategy.activation_checkpointing = false; // no key of a configuration says it
+  auto plan = OrderedJson::parse(planner::to_config_json(best, planned.model));
+  if (recomputes && job.activation_checkpointing == "none") {
+    plan[kRecomputation] = "each";
+  }
+  return plan.dump();
 }
 
 /// The newest checkpoint of a folder that is not torn. Loading passes torn ones
@@ -159,7 +174,12 @@ void choose_strategy(Job& job, bool keep_plan) {
     plan = agreed(*world, *everyone, [&] { return planned_on(job, cluster); });
     give_memory_back(*world, *everyone);
   }
-  job.parallel = planner::with_plan(job.parallel, plan);
+  auto parallel = OrderedJson::parse(plan);
+  if (parallel.contains(kRecomputation)) {
+    job.activation_checkpointing = parallel.at(kRecomputation).get<std::string>();
+    parallel.erase(kRecomputation);
+  }
+  job.parallel = planner::with_plan(job.parallel, parallel.dump());
   job.plan = plan;
   job.strategy = "given";
 }

@@ -2,6 +2,7 @@
 
 #include "tessera/base/json/parse.h"
 #include "tessera/checkpoint/reader.h"
+#include "tessera/optim/adamw_8bit_state.h"
 #include "tessera/train/checkpoints.h"
 
 #include "cli/weights/weights.h"
@@ -144,6 +145,17 @@ JobModel job_model(const Job& job, const models::TokenTable& table) {
 
 models::Preset preset_of(const Job& job) {
   return job_model(job).preset;
+}
+
+double state_bytes_per_parameter(const Job& job) {
+  constexpr double kNumber = sizeof(float);
+  constexpr double kLarge = 1 << 20; // elements; smaller tensors are no large part of a model
+  const double moments = job.optimizer.type == "adamw_8bit"
+                             ? optim::adamw_8bit_bytes(kLarge) / kLarge
+                         : job.optimizer.type != "sgd" ? 2 * kNumber
+                         : job.optimizer.momentum > 0  ? kNumber
+                                                       : 0;
+  return moments + (has_masters(job) ? kNumber : 0);
 }
 
 PresetRun run_of(const Job& job) {

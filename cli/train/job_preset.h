@@ -31,6 +31,9 @@ JobModel job_model(const Job& job, const models::TokenTable& table);
 /// The model alone.
 models::Preset preset_of(const Job& job);
 
+/// Bytes of the optimizer's state for one parameter of a large tensor, f32 masters included.
+double state_bytes_per_parameter(const Job& job);
+
 /// Precision, sequence and batch of a job.
 PresetRun run_of(const Job& job);
 

@@ -55,6 +55,7 @@ Planned plan_model(
   planned.cluster = cluster;
   planned.model = describe_model(source, global_batch_size, options.precision, cluster);
   planned.model.activation_checkpointing = options.activation_checkpointing;
+  planned.model.optimizer_state_bytes = options.optimizer_state_bytes;
   planner::SearchOptions search = options.search;
   search_what_runs(planned.model, cluster, search);
   planned.found = planner::search(planned.model, cluster, search);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "tessera/autotune/trace_model.h"
@@ -16,6 +17,8 @@ struct PlanOptions {
   cost::Precision precision = cost::Precision::kFull; // of parameters and activations
   /// Prices the model with the activations of every layer recomputed.
   bool activation_checkpointing = false;
+  /// cost::DescribedModel::optimizer_state_bytes.
+  std::optional<double> optimizer_state_bytes = {};
   /// `runnable_only`, `constants` and, for up to 256 devices, `simulate` are ignored: the search
   /// always is for what this version of the library can run, with its constants.
   planner::SearchOptions search = {};

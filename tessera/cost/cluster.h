@@ -24,6 +24,13 @@ struct DeviceKind {
   double profiled_bytes_per_s = 0;
   /// Measured by `tessera probe`; empty for devices that somebody described.
   DeviceSpeed speed = {};
+  /// Between the device and its host's memory, each direction; 0: not known.
+  double host_bytes_per_s = 0;
+  /// The part of its host's memory that the device may fill; 0: not known.
+  double host_memory_bytes = 0;
+  double price_per_hour = 0; // of one device, in any currency; 0: not known
+  double watts = 0; // that it draws at work; 0: not known
+  double idle_watts = 0; // while it waits; 0: as at work
 };
 
 /// A machine: devices of one kind, links between them that no other pair uses, and

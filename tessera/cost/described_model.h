@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -149,6 +150,9 @@ struct DescribedModel {
   int global_batch_size = 0;
   Precision precision = Precision::kHalf;
   bool activation_checkpointing = false;
+  /// Bytes of the optimizer's state for one parameter, f32 masters included. Not said: AdamW's, two
+  /// f32 moments, and masters of half-precision parameters.
+  std::optional<double> optimizer_state_bytes = {};
   std::vector<Layer> layers;
   /// Whether the outputs of every stage go to pipeline rank 0, because the module that
   /// calls the stages runs there. Tensors between two other stages pass through it.

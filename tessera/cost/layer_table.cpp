@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "tessera/base/error.h"
 #include "tessera/cost/layer_rows.h"
 
 namespace tessera::cost {
@@ -31,6 +32,27 @@ std::vector<std::vector<double>> most_working(const std::vector<LayerRow>& rows)
   return result;
 }
 
+// What a forward keeps leaves for the host beside the layer that made it, and returns beside its
+// backward, so neither is shorter than the transfer.
+void add_offloading(const Cluster& cluster, LayerRows& rows) {
+  for (std::size_t kind = 0; kind < cluster.kinds.size(); ++kind) {
+    const DeviceKind& device = cluster.kinds[kind];
+    if (device.host_bytes_per_s == 0) {
+      throw ConfigError(str(
+          "cluster: devices.",
+          device.name,
+          ".host_gb_per_s: is not said, so offloading has no price; write the bandwidth between "
+          "the device and its host's memory"));
+    }
+    for (LayerRow& row : rows.layers) {
+      const double moved = row.kept_bytes / device.host_bytes_per_s;
+      const double backward = row.seconds[kind] - row.forward_seconds[kind];
+      row.forward_seconds[kind] = std::max(row.forward_seconds[kind], moved);
+      row.seconds[kind] = row.forward_seconds[kind] + std::max(backward, moved);
+    }
+  }
+}
+
 LayerRows rows_of(
     const DescribedModel& model,
     const Cluster& cluster,
@@ -54,9 +76,15 @@ LayerTable::LayerTable(
       layers_(static_cast<int>(model.layers.size())),
       tensor_degree_(strategy.tp),
       value_bytes_(value_bytes(model.precision)),
+      // Of AdamW two f32 moments, and f32 master weights if the weights are half-precision.
+      state_bytes_(
+          model.optimizer_state_bytes.value_or(model.precision == Precision::kHalf ? 12.0 : 8.0)),
       returns_home_(model.returns_home),
       sized_(model.sized() != nullptr) {
   LayerRows rows = rows_of(model, cluster, strategy, constants);
+  if (strategy.offload_activations) {
+    add_offloading(cluster, rows);
+  }
   tail_ = std::move(rows.tail_seconds);
   for (std::size_t kind = 0; kind < cluster.kinds.size(); ++kind) {
     forward_.push_back(
@@ -125,7 +153,6 @@ double LayerTable::largest_layer(int first, int last) const {
 
 StageMemory LayerTable::memory(int first, int last, const StageState& state) const {
   const double count = parameters(first, last);
-  const bool half = value_bytes_ == 2;
   StageMemory memory;
   memory.weights = count * value_bytes_ / state.parameter_shards;
   memory.gradients =
@@ -137,9 +164,20 @@ StageMemory LayerTable::memory(int first, int last, const StageState& state) con
     memory.weights += 2 * largest_layer(first, last) * value_bytes_;
     memory.gradients += largest_layer(first, last) * value_bytes_;
   }
-  // Two f32 moments, and f32 master weights if the weights are half-precision.
-  memory.optimizer = count * (half ? 12 : 8) / state.optimizer_shards;
-  memory.activations = (kept_[at(last)] - kept_[at(first)]) * state.in_flight;
+  memory.optimizer = optimizer_bytes(count) / state.optimizer_shards;
+  if (state.offloads_optimizer) {
+    // The state of the layer that is updated, and of the one that is on its way.
+    memory.host += memory.optimizer;
+    memory.optimizer = std::min(
+        memory.optimizer, 2 * optimizer_bytes(largest_layer(first, last)) / state.optimizer_shards);
+  }
+  const double kept = kept_[at(last)] - kept_[at(first)];
+  memory.activations = kept * state.in_flight;
+  if (state.offloads_activations) {
+    // Those of the microbatch at work, and of the one that leaves or returns.
+    memory.host += memory.activations;
+    memory.activations = kept * std::min(state.in_flight, 2);
+  }
   // A host that is behind its device gives back what was gathered for the microbatches at work.
   const int held = state.host_runs_ahead ? state.in_flight : std::max(0, state.in_flight - 2);
   memory.activations += (gathered_[at(last)] - gathered_[at(first)]) * held;

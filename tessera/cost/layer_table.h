@@ -20,6 +20,7 @@ struct StageMemory {
   double activations = 0; // kept for the microbatches in flight
   double working = 0; // temporary memory of the one layer that runs
   double logits = 0;
+  double host = 0; // offloaded, in the host's memory and not part of the total
 
   double total() const {
     return weights + gradients + optimizer + activations + working + logits;
@@ -34,6 +35,8 @@ struct StageState {
   /// Whether the device is the slower of device and host, which then has gathered activations
   /// ahead.
   bool host_runs_ahead = false;
+  bool offloads_optimizer = false; // Strategy::offload_optimizer_state
+  bool offloads_activations = false; // Strategy::offload_activations
 };
 
 /// Returns sums over runs of layers [first, last) at one tensor-parallel degree and
@@ -44,9 +47,9 @@ struct StageState {
 /// The paper's table has one entry for all microbatch sizes and placements.
 class LayerTable {
  public:
-  /// Uses only the degrees, microbatch size, distribution and activation checkpointing
-  /// of the strategy. Throws: ConfigError naming layer, device and degree that were
-  /// not measured.
+  /// Uses only the degrees, microbatch size, distribution, activation checkpointing and offloading
+  /// of activations of the strategy. Throws: ConfigError naming layer, device and degree that were
+  /// not measured, or a device whose link to its host is not known where activations are offloaded.
   LayerTable(
       const DescribedModel& model,
       const Cluster& cluster,
@@ -113,6 +116,10 @@ class LayerTable {
   }
   /// Returns how many of them another part of the model holds as well.
   double tied_parameters(int first, int last) const;
+  /// Returns the bytes of the optimizer's state for so many parameters.
+  double optimizer_bytes(double parameters) const {
+    return parameters * state_bytes_;
+  }
   /// Returns the memory of a stage of these layers; requires first < last.
   StageMemory memory(int first, int last, const StageState& state) const;
 
@@ -131,6 +138,7 @@ class LayerTable {
   int layers_;
   int tensor_degree_;
   double value_bytes_; // of a weight or an activation
+  double state_bytes_; // of the optimizer, for one parameter
   bool returns_home_;
   std::vector<PassSeconds> tail_; // [kind]
   std::vector<std::vector<double>> compute_; // [kind], prefix sums

@@ -49,6 +49,11 @@ struct Strategy {
   bool shard_parameters = false;
   /// Whether gradients are reduced in buckets while the last microbatch's backward still runs.
   bool overlap_gradients = false;
+  /// Whether the optimizer's state stays in the host's memory, from which the step streams it
+  /// through the device and back.
+  bool offload_optimizer_state = false;
+  /// Whether what forwards keep waits in the host's memory for its backward.
+  bool offload_activations = false;
 
   int devices() const {
     return pp * dp * tp;

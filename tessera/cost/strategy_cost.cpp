@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "tessera/base/error.h"
 #include "tessera/cost/gradient_overlap.h"
 
 namespace tessera::cost {
@@ -12,19 +13,6 @@ namespace {
 
 std::size_t at(int index) {
   return static_cast<std::size_t>(index);
-}
-
-double optimizer_seconds(
-    double parameters,
-    const DeviceKind& kind,
-    const Strategy& strategy,
-    const Constants& constants) {
-  if (kind.memory_bytes_per_s == 0) {
-    return 0;
-  }
-  return parameters * constants.optimizer_traffic_bytes /
-         (kind.memory_bytes_per_s * constants.memory_efficiency) /
-         (strategy.shard_optimizer_state ? strategy.dp : 1);
 }
 
 StageCost price_stage(
@@ -54,22 +42,23 @@ StageCost price_stage(
         cost.waiting_seconds, waiting_seconds(table, cluster, links, strategy, kind, stage));
   }
   cost.in_flight = in_flight(strategy, stage, microbatches);
-  cost.memory = table.memory(
-      first,
-      last,
-      {.in_flight = cost.in_flight,
-       .optimizer_shards = strategy.shard_optimizer_state ? strategy.dp : 1,
-       .parameter_shards = strategy.shard_parameters ? strategy.dp : 1,
-       .host_runs_ahead = cost.waiting_seconds == 0 && !cluster.stalls()});
+  StageState state = stage_state(strategy, cost.in_flight);
+  state.host_runs_ahead = cost.waiting_seconds == 0 && !cluster.stalls();
+  cost.memory = table.memory(first, last, state);
+  cost.host_bytes = cost.memory.host;
   cost.needed_bytes =
       (cost.memory.total() + constants.context_bytes) / usable_share(model, strategy, constants);
   cost.device_bytes = std::numeric_limits<double>::infinity();
+  cost.host_has_bytes = std::numeric_limits<double>::infinity();
   for (const int kind : links.kinds[at(stage)]) {
     const DeviceKind& device = cluster.kinds[at(kind)];
     cost.compute_seconds = std::max(cost.compute_seconds, table.compute_seconds(kind, first, last));
     cost.optimizer_seconds = std::max(
-        cost.optimizer_seconds, optimizer_seconds(cost.parameters, device, strategy, constants));
+        cost.optimizer_seconds,
+        optimizer_seconds(
+            cost.parameters, table.optimizer_bytes(cost.parameters), device, strategy, constants));
     cost.device_bytes = std::min(cost.device_bytes, device.memory_bytes);
+    cost.host_has_bytes = std::min(cost.host_has_bytes, device.host_memory_bytes);
   }
   return cost;
 }
@@ -232,6 +221,40 @@ double waiting_seconds(
   const PassSeconds tensor = table.tensor_seconds(first, last, links.stages[at(stage)]);
   return std::max(
       0.0, host - table.compute_seconds(kind, first, last) - tensor.forward - tensor.backward);
+}
+
+StageState stage_state(const Strategy& strategy, int in_flight) {
+  return {
+      .in_flight = in_flight,
+      .optimizer_shards = strategy.shard_optimizer_state ? strategy.dp : 1,
+      .parameter_shards = strategy.shard_parameters ? strategy.dp : 1,
+      .offloads_optimizer = strategy.offload_optimizer_state,
+      .offloads_activations = strategy.offload_activations};
+}
+
+double optimizer_seconds(
+    double parameters,
+    double state_bytes,
+    const DeviceKind& kind,
+    const Strategy& strategy,
+    const Constants& constants) {
+  const int shards = strategy.shard_optimizer_state ? strategy.dp : 1;
+  double seconds = 0;
+  if (kind.memory_bytes_per_s > 0) {
+    seconds = parameters * constants.optimizer_traffic_bytes /
+              (kind.memory_bytes_per_s * constants.memory_efficiency) / shards;
+  }
+  if (strategy.offload_optimizer_state) {
+    if (kind.host_bytes_per_s == 0) {
+      throw ConfigError(str(
+          "cluster: devices.",
+          kind.name,
+          ".host_gb_per_s: is not said, so offloading has no price; write the bandwidth between "
+          "the device and its host's memory"));
+    }
+    seconds = std::max(seconds, state_bytes / shards / kind.host_bytes_per_s);
+  }
+  return seconds;
 }
 
 int in_flight(const Strategy& strategy, int stage, int microbatches) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,9 @@ struct StageCost {
   /// loses, and the memory of its smallest device.
   double needed_bytes = 0;
   double device_bytes = 0;
+  /// What a device offloads, and how much of its host's memory it may fill.
+  double host_bytes = 0;
+  double host_has_bytes = 0;
 
   double seconds() const {
     return compute_seconds + tensor_seconds + waiting_seconds;
@@ -54,9 +58,30 @@ struct StrategyCost {
   }
   bool fits() const {
     const StageCost& stage = stages[static_cast<std::size_t>(fullest_stage)];
-    return stage.needed_bytes <= stage.device_bytes;
+    return stage.needed_bytes <= stage.device_bytes && hosts_hold();
+  }
+  /// Returns whether the hosts hold what their devices offload.
+  bool hosts_hold() const {
+    return std::all_of(stages.begin(), stages.end(), [](const StageCost& stage) {
+      return stage.host_bytes <= stage.host_has_bytes;
+    });
   }
 };
+
+/// Returns what determines the memory of a stage of this strategy that has so many microbatches in
+/// flight.
+StageState stage_state(const Strategy& strategy, int in_flight);
+
+/// Returns the seconds in which a device updates so many parameters: it reads and writes its
+/// memory, and streams an offloaded state in and out beside that. 0 for a device whose memory's
+/// bandwidth is not known, but for the streaming. Throws: ConfigError for an offloaded state and a
+/// device whose link to its host is not known.
+double optimizer_seconds(
+    double parameters,
+    double state_bytes,
+    const DeviceKind& kind,
+    const Strategy& strategy,
+    const Constants& constants);
 
 /// Returns the most microbatches that `stage` holds between forward and backward.
 int in_flight(const Strategy& strategy, int stage, int microbatches);

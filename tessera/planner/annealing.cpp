@@ -70,13 +70,7 @@ std::vector<Candidate> annealed(
     Candidate current = start[chain];
     Candidate best = current;
     const cost::Strategy& first = start[chain].strategy;
-    const cost::LayerTable table = pricer.table(
-        {first.pp,
-         first.dp,
-         first.tp,
-         first.microbatch_size,
-         first.distribution,
-         first.same_samples});
+    const cost::LayerTable table(model, cluster, first, options.constants);
     // The temperature begins at a tenth of the estimate.
     double temperature = current.cost.seconds / 10;
     for (int step = 0; step < options.annealing_steps; ++step) {

@@ -12,7 +12,11 @@ struct Candidate {
   cost::StrategyCost cost;
   /// Nodes in the order in which ranks were placed on their devices; empty for a
   /// placement that follows from no order of nodes.
+  /// A strategy that leaves nodes out has only those that it uses.
   std::vector<int> node_order;
+  /// Whether nodes are left out.
+  bool leaves_out = false;
+  int microbatches = 0; // of one replica in an iteration
   /// Seconds of an iteration in the simulator; 0: it was not simulated.
   double simulated_seconds = 0;
 
@@ -27,6 +31,16 @@ struct SearchResult {
   std::vector<Candidate> best;
   int considered = 0; // points of the space, or strategies that were drawn
   bool interrupted = false; // by SearchOptions::stop
+  /// Seconds by estimate that no strategy of the searched degrees, microbatch sizes, ways to save
+  /// memory and devices goes below, wherever it is placed and cut; 0: not known, because the search
+  /// was interrupted or its method visits few points.
+  double lower_bound = 0;
+  /// The strategies of `best` and of every set of nodes that no other is at least as good as in
+  /// seconds, price and energy, fastest first; empty where neither price nor energy is known.
+  std::vector<Candidate> front = {};
+
+  /// Returns by what share the first strategy's estimate is above the bound; requires both.
+  double gap() const;
 };
 
 } // namespace tessera::planner

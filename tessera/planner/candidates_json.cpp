@@ -3,6 +3,7 @@
 #include "tessera/base/choice.h"
 #include "tessera/base/json/parse.h"
 #include "tessera/planner/decision.h"
+#include "tessera/planner/objective.h"
 
 namespace tessera::planner {
 
@@ -14,6 +15,7 @@ OrderedJson stage_of(const cost::Strategy& strategy, const cost::StageCost& stag
       {"layers", strategy.boundaries[k + 1] - strategy.boundaries[k]},
       {"needed_bytes", stage.needed_bytes},
       {"device_bytes", stage.device_bytes},
+      {"host_bytes", stage.host_bytes},
       {"memory_bytes",
        {{"weights", stage.memory.weights},
         {"gradients", stage.memory.gradients},
@@ -23,7 +25,14 @@ OrderedJson stage_of(const cost::Strategy& strategy, const cost::StageCost& stag
         {"logits", stage.memory.logits}}}};
 }
 
-OrderedJson strategy_of(const Candidate& candidate, const cost::DescribedModel& model) {
+OrderedJson known(double value) {
+  return value > 0 ? OrderedJson(value) : OrderedJson();
+}
+
+OrderedJson strategy_of(
+    const Candidate& candidate,
+    const cost::DescribedModel& model,
+    const cost::Cluster& cluster) {
   const cost::Strategy& strategy = candidate.strategy;
   const cost::StrategyCost& cost = candidate.cost;
   const auto reason = not_runnable(candidate, model);
@@ -33,8 +42,10 @@ OrderedJson strategy_of(const Candidate& candidate, const cost::DescribedModel& 
   }
   OrderedJson json;
   json["seconds"] = candidate.seconds();
-  json["simulated_seconds"] =
-      candidate.simulated_seconds > 0 ? OrderedJson(candidate.simulated_seconds) : OrderedJson();
+  const StepCosts costs = step_costs(candidate, cluster);
+  json["price"] = known(costs.price);
+  json["joules"] = known(costs.joules);
+  json["simulated_seconds"] = known(candidate.simulated_seconds);
   json["estimated_seconds"] = cost.seconds;
   json["estimated_parts"] = {
       {"compute", cost.compute_seconds},
@@ -58,6 +69,10 @@ OrderedJson strategy_of(const Candidate& candidate, const cost::DescribedModel& 
   json["schedule"] = std::string(text_of(strategy.schedule));
   json["activation_checkpointing"] = strategy.activation_checkpointing;
   json["shard_optimizer_state"] = strategy.shard_optimizer_state;
+  json["shard_parameters"] = strategy.shard_parameters;
+  json["offload_optimizer_state"] = strategy.offload_optimizer_state;
+  json["offload_activations"] = strategy.offload_activations;
+  json["devices"] = strategy.devices();
   json["device_of_rank"] = strategy.device_of_rank;
   json["node_order"] = candidate.node_order;
   json["stages"] = std::move(stages);
@@ -70,17 +85,22 @@ std::string to_json(
     const SearchResult& result,
     const cost::DescribedModel& model,
     const cost::Cluster& cluster) {
-  OrderedJson strategies = OrderedJson::array();
-  for (const Candidate& candidate : result.best) {
-    strategies.push_back(strategy_of(candidate, model));
-  }
+  const auto all_of = [&](const std::vector<Candidate>& candidates) {
+    OrderedJson strategies = OrderedJson::array();
+    for (const Candidate& candidate : candidates) {
+      strategies.push_back(strategy_of(candidate, model, cluster));
+    }
+    return strategies;
+  };
   OrderedJson json;
   json["model"] = model.name;
   json["cluster"] = cluster.name;
   json["global_batch_size"] = model.global_batch_size;
   json["considered"] = result.considered;
   json["interrupted"] = result.interrupted;
-  json["strategies"] = std::move(strategies);
+  json["lower_bound_seconds"] = known(result.lower_bound);
+  json["strategies"] = all_of(result.best);
+  json["front"] = all_of(result.front);
   return indented(json, 2) + "\n";
 }
 

@@ -90,6 +90,33 @@ void describe_speed(Visit& visit, DeviceSpeed& speed) {
       speed.operators);
 }
 
+/// What offloading and the objectives "cost" and "energy" need.
+template <typename Visit>
+void describe_host_and_costs(Visit& visit, DeviceKind& kind) {
+  const auto amount = [&](const char* name, const char* doc, double& of, double unit) {
+    visit(
+        {.name = name,
+         .doc = doc,
+         .bounds = form::more_than(0),
+         .presence = form::Presence::kIfSaid,
+         .unit = unit},
+        of);
+  };
+  amount(
+      "host_gb_per_s",
+      "between the device and its host's memory, each direction; needed for offloading",
+      kind.host_bytes_per_s,
+      1e9);
+  amount(
+      "host_memory_gib",
+      "of the host's memory that one device may fill; needed for offloading",
+      kind.host_memory_bytes,
+      kBytesPerGib);
+  amount("price_per_hour", "of one device, in any currency", kind.price_per_hour, 1);
+  amount("watts", "that one device draws at work", kind.watts, 1);
+  amount("idle_watts", "that it draws while it waits; as at work if not said", kind.idle_watts, 1);
+}
+
 template <typename Visit>
 void describe(Visit& visit, DeviceKind& kind) {
   visit(
@@ -129,6 +156,7 @@ void describe(Visit& visit, DeviceKind& kind) {
        .presence = form::Presence::kIfSaid,
        .unit = kBytesPerGigabit},
       kind.profiled_bytes_per_s);
+  describe_host_and_costs(visit, kind);
   describe_speed(visit, kind.speed);
   if constexpr (Visit::kReads) {
     if (kind.profiled_bytes_per_s == 0 && !kind.speed.measured()) {

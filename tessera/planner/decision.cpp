@@ -79,6 +79,17 @@ std::optional<std::string> not_runnable(
   if (strategy.shard_optimizer_state && !can.optimizer_sharding) {
     return "it shards the optimizer state, which this version cannot do";
   }
+  if (strategy.shard_parameters) {
+    return "it divides parameters and gradients among replicas, which a plan cannot say yet; the "
+           "configuration's key is sharded_data_parallel_degree";
+  }
+  if (strategy.offload_optimizer_state) {
+    return "it keeps the optimizer's state in the host's memory, which this version cannot do";
+  }
+  if (strategy.offload_activations) {
+    return "it offloads what every forward keeps, and the runtime offloads only what activation "
+           "checkpointing keeps";
+  }
   if (strategy.activation_checkpointing && !can.activation_checkpointing) {
     return "it recomputes the activations of every layer, as was asked for, which a plan cannot "
            "say; write \"activation_checkpointing\": \"each\" into the job";

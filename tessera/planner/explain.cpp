@@ -7,6 +7,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/planner/decision.h"
+#include "tessera/planner/objective.h"
 
 namespace tessera::planner {
 
@@ -39,6 +40,29 @@ nodes_of_stage(const cost::Strategy& strategy, int stage, const std::vector<int>
   return text;
 }
 
+std::string saving_text(const cost::Strategy& strategy) {
+  std::string text;
+  const auto add = [&text](bool has, const char* name) {
+    text += has ? str("  ", name) : std::string();
+  };
+  add(strategy.shard_optimizer_state && !strategy.shard_parameters, "sharded optimizer state");
+  add(strategy.shard_parameters, "sharded parameters");
+  add(strategy.offload_optimizer_state, "offloaded optimizer state");
+  add(strategy.offload_activations, "offloaded activations");
+  add(strategy.activation_checkpointing, "recomputed activations");
+  add(strategy.schedule == cost::Schedule::kSimple && strategy.pp > 1, "simple schedule");
+  return text;
+}
+
+// Returns on which nodes a strategy runs that leaves some out.
+std::string nodes_text(const Candidate& candidate) {
+  std::string text;
+  for (const int node : candidate.leaves_out ? candidate.node_order : std::vector<int>{}) {
+    text += (text.empty() ? "  on nodes " : ",") + std::to_string(node);
+  }
+  return text;
+}
+
 } // namespace
 
 std::string tensor_text(const cost::Strategy& strategy) {
@@ -54,7 +78,7 @@ std::string headline(const cost::Strategy& strategy) {
   return "pp " + std::to_string(strategy.pp) + "  dp " + std::to_string(strategy.dp) + "  " +
          tensor_text(strategy) + "  microbatch size " + std::to_string(strategy.microbatch_size) +
          "  placement " + (strategy.placement.empty() ? "own" : strategy.placement) +
-         (strategy.shard_optimizer_state ? "  sharded optimizer state" : "");
+         saving_text(strategy);
 }
 
 std::string explain(
@@ -125,7 +149,33 @@ std::string summary(const SearchResult& result, const cost::DescribedModel& mode
         candidate.seconds(),
         candidate.cost.needed_bytes() / kGib,
         headline(candidate.strategy).c_str(),
-        reason ? ("  (only priced: " + *reason + ")").c_str() : "");
+        (nodes_text(candidate) + (reason ? "  (only priced: " + *reason + ")" : "")).c_str());
+  }
+  if (result.lower_bound > 0 && !result.best.empty()) {
+    const double gap = result.gap();
+    // Seconds are sums of many parts, whose order rounds differently.
+    constexpr double kRounding = 1e-9;
+    text += line(
+        "  lower bound %.4f s by estimate, whatever the placement and the cuts: the first is %s",
+        result.lower_bound,
+        gap <= kRounding ? "the optimum" : line("%.1f %% above it at most", 100 * gap).c_str());
+    text.erase(text.find_last_not_of('\n') + 1);
+    text += "\n";
+  }
+  return text;
+}
+
+std::string front_text(const SearchResult& result, const cost::Cluster& cluster) {
+  std::string text;
+  for (const Candidate& candidate : result.front) {
+    const StepCosts costs = step_costs(candidate, cluster);
+    text += line(
+        "  front: %.4f s  price %.6g  %.6g J  %s%s",
+        costs.seconds,
+        costs.price,
+        costs.joules,
+        headline(candidate.strategy).c_str(),
+        nodes_text(candidate).c_str());
   }
   return text;
 }

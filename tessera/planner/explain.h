@@ -18,7 +18,11 @@ std::string explain(
     const cost::Cluster& cluster);
 
 /// Returns a table with one line for each candidate, which says so where the runtime of this
-/// version cannot train with it.
+/// version cannot train with it, and how far the first one is from the lower bound at most.
 std::string summary(const SearchResult& result, const cost::DescribedModel& model);
+
+/// Returns one line for each strategy of the front: seconds, price and joules of a step; "" where
+/// neither prices nor watts are known.
+std::string front_text(const SearchResult& result, const cost::Cluster& cluster);
 
 } // namespace tessera::planner

@@ -6,6 +6,7 @@
 #include <optional>
 #include <random>
 #include <set>
+#include <utility>
 
 #include "tessera/planner/best.h"
 #include "tessera/planner/pricer.h"
@@ -60,27 +61,39 @@ std::vector<int> file_order(const cost::Cluster& cluster) {
 
 } // namespace
 
-SearchResult
-amp(const cost::DescribedModel& model, const cost::Cluster& cluster, const SearchOptions& options) {
+void amp_into(
+    const cost::DescribedModel& model,
+    const cost::Cluster& cluster,
+    const SearchOptions& options,
+    const std::function<bool(const Point&)>& asked,
+    Best& best,
+    SearchResult& result) {
   const Pricer pricer(model, cluster, options);
-  const std::vector<Point> points = points_of(model, cluster, options);
-  SearchResult result;
-  Best best(options.keep);
+  std::vector<Point> points = points_of(model, cluster, options);
+  std::erase_if(points, [&](const Point& point) { return !asked(point); });
+  const std::vector<std::vector<int>> orders = node_orders(model, cluster, options);
   SearchProgress progress{
       .done = 0,
       .total = static_cast<int>(points.size()),
       .best_seconds = std::numeric_limits<double>::infinity()};
-  for (const Point& point : points) {
+  // The most promising come first, so that the others are passed over.
+  std::vector<std::pair<double, std::size_t>> bounds; // and the points' indices
+  for (std::size_t i = 0; i < points.size() && !stopped(options); ++i) {
+    bounds.emplace_back(pricer.lower_bound(points[i], pricer.table(points[i])), i);
+    result.lower_bound = std::min(result.lower_bound, bounds.back().first);
+  }
+  std::sort(bounds.begin(), bounds.end());
+  for (const auto& [bound, index] : bounds) {
     if (stopped(options)) {
-      result.interrupted = true;
       break;
     }
-    const cost::LayerTable table = pricer.table(point);
-    if (pricer.lower_bound(point, table) < best.worst()) {
+    if (bound < best.worst()) {
+      const Point& point = points[index];
+      const cost::LayerTable table = pricer.table(point);
       // Only the best placement of a point is kept, so that the best strategies are
       // not one point under several placements.
       std::optional<Candidate> of_point;
-      for (const Layout& layout : layouts_of(model, cluster, point, options)) {
+      for (const Layout& layout : layouts_of(point, orders)) {
         cost::Strategy strategy = pricer.strategy(point);
         strategy.placement = layout.letters;
         strategy.device_of_rank =
@@ -98,12 +111,22 @@ amp(const cost::DescribedModel& model, const cost::Cluster& cluster, const Searc
       }
     }
     ++result.considered;
-    progress.done = result.considered;
+    ++progress.done;
     progress.best_seconds = best.best();
     if (options.progress) {
       options.progress(progress);
     }
   }
+  result.interrupted = result.interrupted || progress.done < progress.total;
+}
+
+SearchResult
+amp(const cost::DescribedModel& model, const cost::Cluster& cluster, const SearchOptions& options) {
+  SearchResult result;
+  result.lower_bound = std::numeric_limits<double>::infinity();
+  Best best(options.keep);
+  amp_into(
+      model, cluster, options, [](const Point&) { return true; }, best, result);
   result.best = std::move(best.candidates());
   return result;
 }

@@ -2,10 +2,13 @@
 
 // Private to the planner: the search methods. All are deterministic for a given seed.
 
+#include <functional>
 #include <vector>
 
+#include "tessera/planner/best.h"
 #include "tessera/planner/candidate.h"
 #include "tessera/planner/search_options.h"
+#include "tessera/planner/space.h"
 
 namespace tessera::planner {
 
@@ -14,6 +17,16 @@ namespace tessera::planner {
 /// Source: Li et al. 2022, section 3.6.
 SearchResult
 amp(const cost::DescribedModel& model, const cost::Cluster& cluster, const SearchOptions& options);
+
+/// Does the same for the points that `asked` wants, beside what `best` holds already. Lowers
+/// SearchResult::lower_bound to theirs and counts what is considered; `result.best` stays as it is.
+void amp_into(
+    const cost::DescribedModel& model,
+    const cost::Cluster& cluster,
+    const SearchOptions& options,
+    const std::function<bool(const Point&)>& asked,
+    Best& best,
+    SearchResult& result);
 
 /// Return the baselines of sections 4.1 and 4.5: for each microbatch size the least
 /// tp x pp that fits; and random strategies, whether they fit or not.

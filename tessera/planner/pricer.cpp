@@ -35,6 +35,16 @@ std::vector<int> slowest_somewhere(const std::vector<int>& kinds, const cost::La
   return result;
 }
 
+// Returns the parameters of the stage that has most.
+double largest_stage(const cost::Strategy& strategy, const cost::LayerTable& table) {
+  double largest = 0;
+  for (int k = 0; k < strategy.pp; ++k) {
+    largest = std::max(
+        largest, table.parameters(strategy.boundaries[at(k)], strategy.boundaries[at(k + 1)]));
+  }
+  return largest;
+}
+
 } // namespace
 
 cost::Strategy Pricer::strategy(const Point& point) const {
@@ -51,13 +61,17 @@ cost::Strategy Pricer::strategy(const Point& point) const {
                                      : options_.active_microbatches;
   strategy.activation_checkpointing = checkpointing();
   strategy.shard_optimizer_state = options_.shard_optimizer_state;
+  strategy.shard_parameters = options_.shard_parameters;
   strategy.overlap_gradients = options_.overlap_gradients;
+  strategy.offload_optimizer_state = options_.offload_optimizer_state;
+  strategy.offload_activations = options_.offload_activations;
   return strategy;
 }
 
 bool Pricer::checkpointing() const {
-  return model_.activation_checkpointing && (!options_.runnable_only || model_.traced() ||
-                                             runtime_abilities().activation_checkpointing);
+  return model_.activation_checkpointing &&
+         (!options_.runnable_only || model_.traced() || options_.can_recompute ||
+          runtime_abilities().activation_checkpointing);
 }
 
 cost::LayerTable Pricer::table(const Point& point) const {
@@ -65,13 +79,7 @@ cost::LayerTable Pricer::table(const Point& point) const {
 }
 
 double Pricer::lower_bound(const Point& point, const cost::LayerTable& table) const {
-  const int layers = table.layers();
-  double fastest = std::numeric_limits<double>::infinity();
-  for (std::size_t kind = 0; kind < cluster_.kinds.size(); ++kind) {
-    fastest = std::min(fastest, table.compute_seconds(static_cast<int>(kind), 0, layers));
-  }
-  const int microbatches = model_.global_batch_size / point.dp / point.microbatch_size;
-  return fastest * (1.0 + (microbatches - 1.0) / point.pp);
+  return bound_.seconds(strategy(point), table);
 }
 
 std::optional<Candidate> Pricer::assigned(cost::Strategy strategy, const cost::LayerTable& table)
@@ -155,9 +163,8 @@ std::optional<Candidate> Pricer::assigned(
     if (k + 1 < strategy.pp) {
       problem.send_seconds.push_back(std::move(sends));
     }
-    const cost::StageState state = {
-        .in_flight = cost::in_flight(strategy, k, problem.microbatches),
-        .optimizer_shards = strategy.shard_optimizer_state ? strategy.dp : 1};
+    const cost::StageState state =
+        cost::stage_state(strategy, cost::in_flight(strategy, k, problem.microbatches));
     // A stage's memory grows with its layers, so the first layer that fits only moves forward.
     int first = 0;
     for (int last = 0; last <= layers; ++last) {
@@ -168,14 +175,41 @@ std::optional<Candidate> Pricer::assigned(
     }
   }
   problem.first_that_fits = [&fits](int stage, int last) { return fits[at(stage)][at(last)]; };
-  strategy.boundaries = assign_layers(problem).boundaries;
-  if (strategy.boundaries.empty()) {
-    return std::nullopt;
+  Assignment assignment = assign_layers(problem);
+  std::optional<Candidate> best;
+  // What the assignment leaves out, at the least.
+  const double least_exchange = bound_.exchange_seconds(strategy, table);
+  constexpr int kMostTries = 16;
+  for (int i = 0; i < kMostTries && !assignment.boundaries.empty(); ++i) {
+    if (best && assignment.seconds + least_exchange >= best->cost.seconds) {
+      break;
+    }
+    strategy.boundaries = std::move(assignment.boundaries);
+    Candidate candidate;
+    candidate.cost = cost::price(model_, cluster_, strategy, table, links, options_.constants);
+    candidate.strategy = strategy;
+    const double exchange = candidate.cost.gradient_seconds + candidate.cost.optimizer_seconds;
+    const bool could_win = exchange > least_exchange * (1 + 1e-9);
+    if (!best || candidate.cost.seconds < best->cost.seconds) {
+      best = std::move(candidate);
+    }
+    if (strategy.pp == 1 || !could_win) {
+      break;
+    }
+    const double largest = largest_stage(strategy, table);
+    for (int k = 0; k < strategy.pp; ++k) {
+      int first = 0;
+      for (int last = 0; last <= layers; ++last) {
+        first = std::max(first, fits[at(k)][at(last)]);
+        while (first < last && table.parameters(first, last) >= largest) {
+          ++first;
+        }
+        fits[at(k)][at(last)] = first;
+      }
+    }
+    assignment = assign_layers(problem);
   }
-  Candidate candidate;
-  candidate.cost = cost::price(model_, cluster_, strategy, table, links, options_.constants);
-  candidate.strategy = std::move(strategy);
-  return candidate;
+  return best;
 }
 
 Candidate Pricer::priced(cost::Strategy strategy) const {

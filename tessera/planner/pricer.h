@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "tessera/planner/candidate.h"
+#include "tessera/planner/lower_bound.h"
 #include "tessera/planner/space.h"
 
 namespace tessera::planner {
@@ -15,17 +16,18 @@ class Pricer {
       const cost::DescribedModel& model,
       const cost::Cluster& cluster,
       const SearchOptions& options)
-      : model_(model), cluster_(cluster), options_(options) {}
+      : model_(model), cluster_(cluster), options_(options), bound_(model, cluster, options) {}
 
   /// Returns the point as a strategy without placement and layer boundaries.
   cost::Strategy strategy(const Point& point) const;
-  /// Returns seconds that no layer assignment of the point can go below.
+  /// Returns seconds that no placement and no layer assignment of the point can go below.
   double lower_bound(const Point& point, const cost::LayerTable& table) const;
   cost::LayerTable table(const Point& point) const;
   /// Returns the strategy with its best layer assignment; nullopt when no assignment
-  /// fits the devices. If stages share cores of hosts to different degrees, this is
-  /// the better of two assignments: one for ranks that compute alone, and one for
-  /// ranks that always share.
+  /// fits the devices. The assignment is the optimum of the pipelines' time; smaller largest
+  /// stages, whose optimizer and gradients take less, are tried as long as one could still win. If
+  /// stages share cores of hosts to different degrees, this is the better of two assignments: one
+  /// for ranks that compute alone, and one for ranks that always share.
   std::optional<Candidate> assigned(cost::Strategy strategy, const cost::LayerTable& table) const;
   /// Prices a strategy with the boundaries it has, whether it fits or not.
   Candidate priced(cost::Strategy strategy) const;
@@ -42,6 +44,7 @@ class Pricer {
   const cost::DescribedModel& model_;
   const cost::Cluster& cluster_;
   const SearchOptions& options_;
+  LowerBound bound_;
 };
 
 } // namespace tessera::planner

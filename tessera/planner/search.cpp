@@ -1,45 +1,44 @@
 #include "tessera/planner/search.h"
 
 #include <algorithm>
+#include <limits>
+#include <optional>
 #include <utility>
 
-#include "tessera/planner/abilities.h"
 #include "tessera/planner/best.h"
 #include "tessera/planner/methods.h"
+#include "tessera/planner/node_sets.h"
 #include "tessera/planner/nothing_fits.h"
+#include "tessera/planner/objective.h"
 #include "tessera/planner/pricer.h"
+#include "tessera/planner/savings.h"
 #include "tessera/simulator/simulate.h"
 
 namespace tessera::planner {
 
 namespace {
 
-// Returns the best under each way to save memory that was not taken.
-std::vector<Candidate> saving_memory(
+// Adds the best under each of these combinations.
+void search_savings(
     const cost::DescribedModel& model,
     const cost::Cluster& cluster,
-    const SearchOptions& options) {
-  const bool may_recompute =
-      !model.activation_checkpointing &&
-      (!options.runnable_only || runtime_abilities().activation_checkpointing);
-  const bool may_shard = !options.shard_optimizer_state &&
-                         (!options.runnable_only || runtime_abilities().optimizer_sharding);
-  std::vector<Candidate> found;
-  for (const bool recomputes : {false, true}) {
-    for (const bool shards : {false, true}) {
-      if ((recomputes && !may_recompute) || (shards && !may_shard) || !(recomputes || shards)) {
-        continue;
-      }
-      cost::DescribedModel changed = model;
-      changed.activation_checkpointing = model.activation_checkpointing || recomputes;
-      SearchOptions wider = options;
-      wider.shard_optimizer_state = options.shard_optimizer_state || shards;
-      for (Candidate& candidate : amp(changed, cluster, wider).best) {
-        found.push_back(std::move(candidate));
-      }
-    }
+    const SearchOptions& options,
+    const std::vector<Saving>& savings,
+    Best& best,
+    SearchResult& result) {
+  for (const Saving& saving : savings) {
+    amp_into(
+        with_saving(model, saving),
+        cluster,
+        with_saving(options, saving),
+        [&](const Point& point) {
+          // With one replica nothing is divided, and with one stage there is no schedule.
+          return (point.dp > 1 || !saving.needs_replicas()) &&
+                 (point.pp > 1 || saving.schedule == savings.front().schedule);
+        },
+        best,
+        result);
   }
-  return found;
 }
 
 SearchResult search_by_estimate(
@@ -67,7 +66,15 @@ SearchResult search_by_estimate(
     sorted(random_strategies(model, cluster, options));
     result.interrupted = stopped();
   } else {
-    result = amp(model, cluster, options);
+    std::vector<Saving> savings = savings_of(model, cluster, options);
+    if (!options.compare_savings) {
+      // Those of the schedules alone.
+      std::erase_if(savings, [](const Saving& saving) { return saving.saves(); });
+    }
+    Best best(options.keep);
+    result.lower_bound = std::numeric_limits<double>::infinity();
+    search_savings(model, cluster, options, savings, best, result);
+    result.best = std::move(best.candidates());
     if (options.method == Method::kAnnealing && !result.best.empty()) {
       const bool interrupted = result.interrupted;
       const int considered = result.considered;
@@ -80,27 +87,38 @@ SearchResult search_by_estimate(
       result.interrupted = interrupted || stopped();
     }
   }
-  if (result.best.empty() && !result.interrupted && options.save_memory) {
-    sorted(saving_memory(model, cluster, options));
-    result.interrupted = stopped();
+  if (result.best.empty() && !result.interrupted && options.save_memory &&
+      !options.compare_savings) {
+    std::vector<Saving> savings = savings_of(model, cluster, options);
+    std::erase_if(savings, [](const Saving& saving) { return !saving.saves(); });
+    Best best(options.keep);
+    search_savings(model, cluster, options, savings, best, result);
+    result.best = std::move(best.candidates());
   }
   if (result.best.empty() && !result.interrupted) {
     throw nothing_fits(model, cluster, options);
   }
+  if (result.interrupted || options.method == Method::kMegatron ||
+      options.method == Method::kRandom) {
+    result.lower_bound = 0;
+  } else {
+    // Points that were passed over are bounded by more than the best.
+    result.lower_bound = std::min(result.lower_bound, result.best.front().cost.seconds);
+  }
   return result;
 }
 
-} // namespace
-
-SearchResult search(
+// Searches all nodes of a cluster.
+SearchResult search_all_nodes(
     const cost::DescribedModel& model,
     const cost::Cluster& cluster,
     const SearchOptions& options) {
   SearchOptions wider = options;
   wider.keep = std::max(options.keep, options.simulate);
   SearchResult result = search_by_estimate(model, cluster, wider);
-  if (options.simulate > 0) {
-    for (Candidate& candidate : result.best) {
+  for (Candidate& candidate : result.best) {
+    candidate.microbatches = candidate.strategy.microbatches(model.global_batch_size);
+    if (options.simulate > 0) {
       candidate.simulated_seconds = simulator::simulate(
                                         model,
                                         cluster,
@@ -108,14 +126,114 @@ SearchResult search(
                                         {.keep_events = false, .constants = options.constants})
                                         .iteration_seconds;
     }
-    std::stable_sort(
-        result.best.begin(), result.best.end(), [](const Candidate& a, const Candidate& b) {
-          return a.seconds() < b.seconds();
-        });
   }
-  if (result.best.size() > static_cast<std::size_t>(options.keep)) {
-    result.best.resize(static_cast<std::size_t>(options.keep));
+  std::stable_sort(
+      result.best.begin(), result.best.end(), [](const Candidate& a, const Candidate& b) {
+        return a.seconds() < b.seconds();
+      });
+  return result;
+}
+
+// Searches every set of nodes, and names what is found as the whole cluster does.
+SearchResult search_node_sets(
+    const cost::DescribedModel& model,
+    const cost::Cluster& cluster,
+    const SearchOptions& options) {
+  SearchResult result;
+  result.lower_bound = std::numeric_limits<double>::infinity();
+  std::optional<NothingFits> nothing;
+  for (const std::vector<int>& nodes : node_sets(model, cluster, options)) {
+    if (options.stop != nullptr && options.stop->load()) {
+      result.interrupted = true;
+      break;
+    }
+    SearchResult part;
+    try {
+      part = search_all_nodes(model, part_of(cluster, nodes), options);
+    } catch (const NothingFits& error) {
+      if (!nothing) {
+        nothing = error; // of the largest set
+      }
+      continue;
+    } catch (const PlanError&) {
+      continue; // no degrees make up these devices
+    }
+    result.considered += part.considered;
+    result.interrupted = result.interrupted || part.interrupted;
+    result.lower_bound = std::min(result.lower_bound, part.lower_bound);
+    for (Candidate& candidate : part.best) {
+      name_in_whole(candidate, cluster, nodes);
+      result.best.push_back(std::move(candidate));
+    }
   }
+  if (result.best.empty() && !result.interrupted) {
+    if (nothing) {
+      throw *nothing;
+    }
+    throw nothing_fits(model, cluster, options); // names what the degrees lack
+  }
+  if (result.interrupted) {
+    result.lower_bound = 0;
+  }
+  return result;
+}
+
+cost::Cluster limited(cost::Cluster cluster, double memory_limit_bytes) {
+  for (cost::DeviceKind& kind : cluster.kinds) {
+    if (memory_limit_bytes > 0) {
+      kind.memory_bytes = std::min(kind.memory_bytes, memory_limit_bytes);
+    }
+  }
+  return cluster;
+}
+
+bool costs_are_known(const cost::Cluster& cluster) {
+  return std::any_of(cluster.kinds.begin(), cluster.kinds.end(), [](const auto& kind) {
+    return kind.price_per_hour > 0 || kind.watts > 0;
+  });
+}
+
+} // namespace
+
+double SearchResult::gap() const {
+  return best.front().cost.seconds / lower_bound - 1;
+}
+
+SearchResult search(
+    const cost::DescribedModel& model,
+    const cost::Cluster& whole,
+    const SearchOptions& options) {
+  check_objective(options.objective, whole);
+  const cost::Cluster cluster = limited(whole, options.memory_limit_bytes);
+  SearchOptions wider = options;
+  if (options.objective != Objective::kTime) {
+    // A strategy that is not among the fastest may wait less.
+    constexpr int kAll = 1000;
+    wider.keep = std::max(options.keep, kAll);
+  }
+  const bool sets =
+      options.subsets || options.spare_nodes > 0 || options.objective != Objective::kTime;
+  SearchResult result =
+      sets ? search_node_sets(model, cluster, wider) : search_all_nodes(model, cluster, wider);
+  if (costs_are_known(cluster)) {
+    result.front = front_of(result.best, cluster);
+  }
+  std::vector<std::pair<double, std::size_t>> order;
+  for (std::size_t i = 0; i < result.best.size(); ++i) {
+    const Candidate& candidate = result.best[i];
+    const double value = options.objective == Objective::kTime
+                             ? candidate.seconds()
+                             : value_of(options.objective, step_costs(candidate, cluster));
+    order.emplace_back(value, i);
+  }
+  std::stable_sort(order.begin(), order.end());
+  std::vector<Candidate> best;
+  for (const auto& [value, index] : order) {
+    if (best.size() < static_cast<std::size_t>(options.keep)) {
+      best.push_back(std::move(result.best[index]));
+    }
+  }
+  result.best = std::move(best);
   return result;
 }
 

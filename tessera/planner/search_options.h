@@ -24,6 +24,13 @@ enum class Method {
   kRandom // strategies drawn without a cost model (section 4.5, RS)
 };
 
+/// What is made least.
+enum class Objective {
+  kTime, // seconds of a step
+  kCost, // price of a step (DeviceKind::price_per_hour)
+  kEnergy // joules of a step (DeviceKind::watts)
+};
+
 struct SearchOptions {
   Method method = Method::kAmp;
   int keep = 10; // number of candidates to return, 1 or more
@@ -33,10 +40,31 @@ struct SearchOptions {
   cost::Schedule schedule = cost::Schedule::kInterleaved;
   int active_microbatches = 0; // see cost::Strategy
   bool shard_optimizer_state = false;
+  bool shard_parameters = false; // and gradients, with shard_optimizer_state
+  bool offload_optimizer_state = false;
+  bool offload_activations = false;
   /// Whether a search that finds nothing that fits tries the ways to save memory that it was not
-  /// told to take: sharding the optimizer state, recomputing activations (only where
-  /// runnable_only does not exclude it), and both. It returns the fastest strategies of all.
+  /// told to take: sharding the optimizer's state, recomputing activations, and, where
+  /// runnable_only does not exclude them, sharding of parameters and offloading (on devices whose
+  /// link to their host and whose host's memory are known), in all combinations. It returns the
+  /// fastest strategies of all.
   bool save_memory = false;
+  /// Whether these ways are compared with the strategies that do without, since they may pay
+  /// otherwise: a larger microbatch, or fewer stages. Includes save_memory.
+  bool compare_savings = false;
+  /// Whether both schedules are compared, in place of `schedule` alone.
+  bool compare_schedules = false;
+  /// Whether whoever trains can recompute the layers' activations although no configuration says
+  /// so, as a job can: runnable_only then does not exclude it.
+  bool can_recompute = false;
+  /// Bytes of a device's memory that may be taken, as if devices had no more; 0: all.
+  double memory_limit_bytes = 0;
+  /// Whether strategies that leave whole nodes out are searched too, and how many nodes must be
+  /// left out at least.
+  bool subsets = false;
+  int spare_nodes = 0;
+  /// Other objectives than time include `subsets`, without which the price of a step is its time.
+  Objective objective = Objective::kTime;
   bool overlap_gradients = false;
   /// Whether to return only what the runtime of this version can run (`abilities.h`),
   /// priced as it runs: no activation checkpointing, pp + 2 active microbatches.

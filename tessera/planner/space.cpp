@@ -74,13 +74,15 @@ std::vector<Point> points_of(
     const SearchOptions& options) {
   const int devices = cluster.device_count();
   const int layers = static_cast<int>(model.layers.size());
+  std::vector<std::vector<int>> known; // degrees on each kind of device
+  for (const cost::DeviceKind& kind : cluster.kinds) {
+    known.push_back(model.measured_degrees(kind.name));
+  }
   std::vector<int> degrees;
   for (int tp = 1; tp <= devices; ++tp) {
-    const bool measured =
-        std::all_of(cluster.kinds.begin(), cluster.kinds.end(), [&](const auto& kind) {
-          const auto known = model.measured_degrees(kind.name);
-          return std::find(known.begin(), known.end(), tp) != known.end();
-        });
+    const bool measured = std::all_of(known.begin(), known.end(), [tp](const auto& of_kind) {
+      return std::find(of_kind.begin(), of_kind.end(), tp) != of_kind.end();
+    });
     const bool asked = options.tensor_degree == 0 || options.tensor_degree == tp;
     if (devices % tp == 0 && measured && asked &&
         (tp == 1 || !options.runnable_only || runtime_abilities().tensor_parallelism)) {
@@ -110,14 +112,72 @@ std::vector<Point> points_of(
   return points;
 }
 
-std::vector<Layout> layouts_of(
+namespace {
+
+// Returns whether some pairs of nodes reach each other faster than others.
+bool links_differ(const cost::Cluster& cluster) {
+  const auto first = cluster.nodes.front().inter_bytes_per_s;
+  return !cluster.links.empty() ||
+         std::any_of(cluster.nodes.begin(), cluster.nodes.end(), [&](const cost::Node& node) {
+           return node.inter_bytes_per_s != first;
+         });
+}
+
+// Returns bytes per second between any two nodes; links count in one direction as in the other.
+std::vector<std::vector<double>> between_nodes(const cost::Cluster& cluster) {
+  const std::size_t count = cluster.nodes.size();
+  std::vector<std::vector<double>> result(count, std::vector<double>(count, 0));
+  for (std::size_t a = 0; a < count; ++a) {
+    for (std::size_t b = 0; b < count; ++b) {
+      result[a][b] =
+          std::min(cluster.nodes[a].inter_bytes_per_s, cluster.nodes[b].inter_bytes_per_s);
+    }
+  }
+  for (const cost::NodeLink& link : cluster.links) {
+    for (const auto& [a, b] : {std::pair(link.first, link.second), {link.second, link.first}}) {
+      result[at(a)][at(b)] = std::min(result[at(a)][at(b)], link.bytes_per_s);
+    }
+  }
+  return result;
+}
+
+// Returns the order in which, within runs of one kind, a node is followed by the one that it
+// reaches fastest of those left; of equals the first.
+std::vector<int> chained(
+    std::vector<int> order,
+    const cost::Cluster& cluster,
+    const std::vector<std::vector<double>>& between) {
+  for (std::size_t i = 0; i + 1 < order.size(); ++i) {
+    const auto here = at(order[i]);
+    std::size_t next = i + 1;
+    for (std::size_t j = i + 2; j < order.size(); ++j) {
+      const bool alike = cluster.nodes[at(order[j])].kind == cluster.nodes[at(order[i + 1])].kind;
+      if (alike && between[here][at(order[j])] > between[here][at(order[next])]) {
+        next = j;
+      }
+    }
+    std::rotate(
+        order.begin() + static_cast<std::ptrdiff_t>(i + 1),
+        order.begin() + static_cast<std::ptrdiff_t>(next),
+        order.begin() + static_cast<std::ptrdiff_t>(next + 1));
+  }
+  return order;
+}
+
+} // namespace
+
+std::vector<std::vector<int>> node_orders(
     const cost::DescribedModel& model,
     const cost::Cluster& cluster,
-    const Point& point,
     const SearchOptions& options) {
+  // Chains of more nodes would take longer than the search itself.
+  constexpr std::size_t kMostChained = 512;
   std::vector<std::vector<int>> orders(1);
   orders[0].resize(cluster.nodes.size());
   std::iota(orders[0].begin(), orders[0].end(), 0);
+  if (options.keep_node_order) {
+    return orders;
+  }
   std::vector<double> speed;
   for (const cost::DeviceKind& kind : cluster.kinds) {
     speed.push_back(whole_model_seconds(model, kind));
@@ -125,16 +185,27 @@ std::vector<Layout> layouts_of(
   const auto slower = [&](int a, int b) {
     return speed[at(cluster.nodes[at(a)].kind)] < speed[at(cluster.nodes[at(b)].kind)];
   };
+  const auto add = [&orders](std::vector<int> order) {
+    if (std::find(orders.begin(), orders.end(), order) == orders.end()) {
+      orders.push_back(std::move(order));
+    }
+  };
   std::vector<int> grouped = orders[0];
   std::stable_sort(grouped.begin(), grouped.end(), slower);
   std::vector<int> reversed = orders[0];
   std::stable_sort(reversed.begin(), reversed.end(), [&](int a, int b) { return slower(b, a); });
-  for (const auto& order : {grouped, reversed}) {
-    if (!options.keep_node_order &&
-        std::find(orders.begin(), orders.end(), order) == orders.end()) {
-      orders.push_back(order);
+  add(grouped);
+  add(reversed);
+  if (cluster.nodes.size() > 2 && cluster.nodes.size() <= kMostChained && links_differ(cluster)) {
+    const auto between = between_nodes(cluster);
+    for (const auto& order : std::vector<std::vector<int>>(orders)) {
+      add(chained(order, cluster, between));
     }
   }
+  return orders;
+}
+
+std::vector<Layout> layouts_of(const Point& point, const std::vector<std::vector<int>>& orders) {
   std::vector<Layout> layouts;
   for (const auto& order : orders) {
     layouts.push_back({order, "PDT"});
@@ -143,6 +214,14 @@ std::vector<Layout> layouts_of(
     }
   }
   return layouts;
+}
+
+std::vector<Layout> layouts_of(
+    const cost::DescribedModel& model,
+    const cost::Cluster& cluster,
+    const Point& point,
+    const SearchOptions& options) {
+  return layouts_of(point, node_orders(model, cluster, options));
 }
 
 bool ties_apart(const cost::Strategy& strategy, const cost::DescribedModel& model) {

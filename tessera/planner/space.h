@@ -31,10 +31,20 @@ std::vector<Point> points_of(
     const cost::Cluster& cluster,
     const SearchOptions& options);
 
-/// Returns the placements to try: tensor-parallel ranks next to each other, then
-/// data-parallel or pipeline ranks; nodes in the file's order and, if devices
-/// differ, grouped by kind in either order of speed.
+/// Returns the orders of nodes to try: the file's, and if devices differ, grouped by kind in either
+/// order of speed; if links differ, each of these also as a chain in which a node is followed by
+/// the one that it reaches fastest, so that groups lie on islands of fast links. Source: Li et al.
+/// 2022, sections 3.3 and 3.6.
+std::vector<std::vector<int>> node_orders(
+    const cost::DescribedModel& model,
+    const cost::Cluster& cluster,
+    const SearchOptions& options);
+
+/// Returns the placements to try in these orders of nodes: tensor-parallel ranks next to each
+/// other, then data-parallel or pipeline ranks.
 /// Source: Li et al. 2022, section 3.6.
+std::vector<Layout> layouts_of(const Point& point, const std::vector<std::vector<int>>& orders);
+/// The same for the orders of `node_orders`.
 std::vector<Layout> layouts_of(
     const cost::DescribedModel& model,
     const cost::Cluster& cluster,

@@ -143,14 +143,15 @@ void Pipelines::build_units(const cost::LayerTable& table, const cost::Placement
         unit.layers = slower(unit.layers, share.layers);
         unit.tail = slower(unit.tail, share.tail);
         add_share(share, unit.shares);
-        const double bandwidth = cluster_.kinds[at(kind)].memory_bytes_per_s;
-        if (bandwidth > 0) {
-          unit.optimizer_seconds = std::max(
-              unit.optimizer_seconds,
-              table.parameters(first, last) * constants.optimizer_traffic_bytes /
-                  (bandwidth * constants.memory_efficiency) /
-                  (strategy_.shard_optimizer_state ? strategy_.dp : 1));
-        }
+        const double parameters = table.parameters(first, last);
+        unit.optimizer_seconds = std::max(
+            unit.optimizer_seconds,
+            cost::optimizer_seconds(
+                parameters,
+                table.optimizer_bytes(parameters),
+                cluster_.kinds[at(kind)],
+                strategy_,
+                constants));
       }
       unit.exchange = tensor;
       if (returns_home_) {

@@ -207,8 +207,7 @@ void Pipelines::sample_memory(int stage, int replica) {
   const cost::StageMemory memory = table_.memory(
       strategy_.boundaries[at(stage)],
       strategy_.boundaries[at(stage) + 1],
-      {.in_flight = unit(stage, replica).in_flight,
-       .optimizer_shards = strategy_.shard_optimizer_state ? strategy_.dp : 1});
+      cost::stage_state(strategy_, unit(stage, replica).in_flight));
   // Samples are between tasks, when no layer runs; memory_high_water has the peaks.
   result_.memory_over_time[at(stage)].push_back(
       {now_ * 1e6, memory.total() - memory.working - memory.logits});
@@ -224,14 +223,12 @@ SimulationResult Pipelines::result() {
   const auto& constants = options_.constants;
   for (int k = 0; k < strategy_.pp; ++k) {
     for (int d = 0; d < strategy_.dp; ++d) {
-      const double bytes =
-          table_
-              .memory(
-                  strategy_.boundaries[at(k)],
-                  strategy_.boundaries[at(k) + 1],
-                  {.in_flight = unit(k, d).most_in_flight,
-                   .optimizer_shards = strategy_.shard_optimizer_state ? strategy_.dp : 1})
-              .total();
+      const double bytes = table_
+                               .memory(
+                                   strategy_.boundaries[at(k)],
+                                   strategy_.boundaries[at(k) + 1],
+                                   cost::stage_state(strategy_, unit(k, d).most_in_flight))
+                               .total();
       for (int t = 0; t < strategy_.tp; ++t) {
         result.memory_high_water.push_back(bytes);
         result.needed_bytes.push_back(

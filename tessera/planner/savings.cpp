@@ -1,0 +1,71 @@
+#include "tessera/planner/savings.h"
+
+#include <algorithm>
+
+#include "tessera/planner/abilities.h"
+
+namespace tessera::planner {
+
+namespace {
+
+// Returns {false}, and true behind it where a further way may be taken.
+std::vector<bool> without_and(bool with) {
+  return with ? std::vector<bool>{false, true} : std::vector<bool>{false};
+}
+
+bool hosts_are_known(const cost::Cluster& cluster) {
+  return std::all_of(cluster.kinds.begin(), cluster.kinds.end(), [](const cost::DeviceKind& kind) {
+    return kind.host_bytes_per_s > 0 && kind.host_memory_bytes > 0;
+  });
+}
+
+} // namespace
+
+std::vector<Saving> savings_of(
+    const cost::DescribedModel& model,
+    const cost::Cluster& cluster,
+    const SearchOptions& options) {
+  const RuntimeAbilities can = runtime_abilities();
+  const bool any = !options.runnable_only;
+  const bool recomputes = !model.activation_checkpointing &&
+                          (any || options.can_recompute || can.activation_checkpointing);
+  const bool shards = !options.shard_optimizer_state && (any || can.optimizer_sharding);
+  const bool offloads = any && hosts_are_known(cluster);
+  std::vector<cost::Schedule> schedules = {options.schedule};
+  if (options.compare_schedules) {
+    schedules = {cost::Schedule::kInterleaved, cost::Schedule::kSimple};
+  }
+  std::vector<Saving> savings;
+  for (const cost::Schedule schedule : schedules) {
+    for (const bool state : without_and(shards)) {
+      for (const bool recomputed : without_and(recomputes)) {
+        for (const bool offloads_state :
+             without_and(offloads && !options.offload_optimizer_state)) {
+          for (const bool kept : without_and(offloads && !options.offload_activations)) {
+            const bool sharded = state || options.shard_optimizer_state;
+            for (const bool parameters : without_and(any && sharded && !options.shard_parameters)) {
+              savings.push_back({recomputed, state, parameters, offloads_state, kept, schedule});
+            }
+          }
+        }
+      }
+    }
+  }
+  return savings;
+}
+
+cost::DescribedModel with_saving(cost::DescribedModel model, const Saving& saving) {
+  model.activation_checkpointing = model.activation_checkpointing || saving.recomputes;
+  return model;
+}
+
+SearchOptions with_saving(SearchOptions options, const Saving& saving) {
+  options.shard_optimizer_state = options.shard_optimizer_state || saving.shards_state;
+  options.shard_parameters = options.shard_parameters || saving.shards_parameters;
+  options.offload_optimizer_state = options.offload_optimizer_state || saving.offloads_state;
+  options.offload_activations = options.offload_activations || saving.offloads_activations;
+  options.schedule = saving.schedule;
+  return options;
+}
+
+} // namespace tessera::planner
