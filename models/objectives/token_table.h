@@ -9,10 +9,10 @@
 #include <vector>
 
 /// Reads tokenizer files for the pieces that they name. A SentencePiece model is read here by a few
-/// lines of protobuf's encoding and not by the library: Debian's libsentencepiece exports a protobuf
-/// of its own, with which a process that has libtorch crashes before `main`. The library is therefore
-/// only in the program tessera-tokenizer (docs/gotchas.md), whose answers are token ids; objectives
-/// need the types of the pieces.
+/// lines of protobuf's encoding and not by the library: Debian's libsentencepiece exports a
+/// protobuf of its own, with which a process that has libtorch crashes before `main`. The library
+/// is therefore only in the program tessera-tokenizer (docs/gotchas.md), whose answers are token
+/// ids; objectives need the types of the pieces.
 namespace tessera::models {
 
 /// What is known of the token ids of a data folder.

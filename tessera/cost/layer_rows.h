@@ -59,11 +59,10 @@ LayerRows measured_rows(
 /// Returns the rows of a model of which only sizes are known: every operator takes as long as its
 /// operations or its bytes need on the device (roofline). Tensor parallelism divides sequences too
 /// (Distribution::kAsMeasured), leaves activations whole outside of its blocks (kSpeed) or is that
-/// of a mesh (kMesh). A model's logits and their loss are priced at the layer of kind "loss", if there is one, else at
-/// "lm_head".
-/// Throws: ConfigError naming a device whose speed is not known, and for the kind "memory".
-/// Source: Williams et al. 2009 (roofline); Korthikanti et al. 2022, sections 4.1 and 4.2.2
-/// (operators, activations, what sequences divide).
+/// of a mesh (kMesh). A model's logits and their loss are priced at the layer of kind "loss", if
+/// there is one, else at "lm_head". Throws: ConfigError naming a device whose speed is not known,
+/// and for the kind "memory". Source: Williams et al. 2009 (roofline); Korthikanti et al. 2022,
+/// sections 4.1 and 4.2.2 (operators, activations, what sequences divide).
 LayerRows sized_rows(
     const DescribedModel& model,
     const Cluster& cluster,

@@ -1,6 +1,6 @@
 // States and checkpoints are of whole tensors, so they fit any degree.
-#include "tests/support/shared_folder.h"
 #include "tests/mpi/sharding/support.h"
+#include "tests/support/shared_folder.h"
 
 namespace tessera::testing {
 namespace {

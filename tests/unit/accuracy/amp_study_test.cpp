@@ -1,11 +1,11 @@
 // The parts of AMP's experiments that need no published file.
+#include "bench/planner/amp_study.h"
+
 #include <algorithm>
 #include <cmath>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-
-#include "bench/planner/amp_study.h"
 
 namespace tessera::bench {
 namespace {
