@@ -215,7 +215,7 @@ std::map<std::string, at::Tensor> in_form_of(
   const bool whole = std::all_of(
       names.begin(), names.end(), [&](const std::string& name) { return tensors.contains(name); });
   const bool constants = std::any_of(tensors.begin(), tensors.end(), [&](const auto& entry) {
-    return is_constant(entry.first) && !names.contains(entry.first);
+    return is_without_use(entry.first) && !names.contains(entry.first);
   });
   if (whole && !constants) {
     return tensors;
