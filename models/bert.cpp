@@ -155,7 +155,7 @@ BertModelImpl::BertModelImpl(const BertOptions& options)
     : embeddings(register_module("embeddings", BertEmbeddings(options))),
       encoder_(register_module("encoder", BertEncoder(options))),
       pooler_(nullptr) {
-  if (!options.roberta) {
+  if (!options.roberta && options.next_sentence) {
     pooler_ = register_module("pooler", BertPooler(options));
   }
 }
@@ -188,13 +188,19 @@ at::Tensor BertPredictionsImpl::forward(const at::Tensor& hidden) {
 
 BertHeadsImpl::BertHeadsImpl(const BertOptions& options, const at::Tensor& embedding)
     : predictions_(register_module("predictions", BertPredictions(options, embedding))),
-      seq_relationship_(
-          register_module("seq_relationship", make_dense(options, options.hidden_size, 2))) {}
+      seq_relationship_(nullptr) {
+  if (options.next_sentence) {
+    seq_relationship_ =
+        register_module("seq_relationship", make_dense(options, options.hidden_size, 2));
+  }
+}
 
 std::tuple<at::Tensor, at::Tensor> BertHeadsImpl::forward(
     const at::Tensor& hidden,
     const at::Tensor& pooled) {
-  return {predictions_(hidden), seq_relationship_(pooled)};
+  return {
+      predictions_(hidden),
+      seq_relationship_.is_empty() ? at::Tensor() : seq_relationship_(pooled)};
 }
 
 BertImpl::BertImpl(const BertOptions& options)

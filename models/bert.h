@@ -113,7 +113,7 @@ class BertPoolerImpl : public torch::nn::Module {
 TESSERA_MODULE(BertPooler);
 
 /// Shapes: ids_BS, mask_BS, token_types_BS -> hidden_BSI, pooled_BI
-/// (undefined for RoBERTa).
+/// (undefined without a pooler).
 class BertModelImpl : public torch::nn::Module {
  public:
   explicit BertModelImpl(const BertOptions& options);
@@ -155,6 +155,7 @@ TESSERA_MODULE(BertPredictions);
 class BertHeadsImpl : public torch::nn::Module {
  public:
   BertHeadsImpl(const BertOptions& options, const at::Tensor& embedding);
+  /// The second is undefined without the head for pairs.
   std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor& hidden, const at::Tensor& pooled);
 
  private:
@@ -165,9 +166,8 @@ TESSERA_MODULE(BertHeads);
 
 /// Pre-training model of Devlin et al.: masked tokens and next sentence.
 /// Shapes: ids_BS (int64), mask_BS with 1 for tokens, token_types_BS ->
-/// logits_BSV, next_sentence_B2. Undefined mask: no padding. With targets_BS
-/// their mean cross entropy instead of the logits, which no rank of a mesh
-/// gathers then.
+/// logits_BSV, next_sentence_B2 (undefined without its head). Undefined mask: no padding. With
+/// targets_BS their mean cross entropy instead of the logits, which no rank of a mesh gathers then.
 /// Throws: ShapeError when the sequence exceeds the positions.
 class BertImpl : public torch::nn::Module {
  public:

@@ -13,6 +13,11 @@ namespace tessera::models {
 namespace {
 
 const BertOptions& checked(const BertOptions& options) {
+  if (!options.next_sentence) {
+    throw ShapeError(
+        "its layers are replaced one by one; as a whole it has both heads (next_sentence is "
+        "false)");
+  }
   if (nn::tensor_parallel().distribution != nn::Distribution::kTwoD) {
     throw ShapeError("its layers are replaced one by one; as a whole it has a form on a mesh only");
   }

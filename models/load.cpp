@@ -207,20 +207,29 @@ std::map<std::string, at::Tensor> in_form_of(
     const std::map<std::string, at::Tensor>& tensors,
     bool strict,
     const std::string& what) {
-  // What has every name and no constant is the model's own; further names are the loader's to tell.
   std::set<std::string> names;
+  std::set<std::string> further; // names of a shared parameter behind its first one
+  std::set<const void*> seen;
   for (const WantedParameter& parameter : wanted) {
     names.insert(parameter.name);
+    if (!seen.insert(parameter.identity).second) {
+      further.insert(parameter.name);
+    }
   }
-  const bool whole = std::all_of(
-      names.begin(), names.end(), [&](const std::string& name) { return tensors.contains(name); });
-  const bool constants = std::any_of(tensors.begin(), tensors.end(), [&](const auto& entry) {
+  // What has every first name and nothing without use is the model's own; other names are the
+  // loader's to tell.
+  const bool whole = std::all_of(names.begin(), names.end(), [&](const std::string& name) {
+    return further.contains(name) || tensors.contains(name);
+  });
+  const bool without_use = std::any_of(tensors.begin(), tensors.end(), [&](const auto& entry) {
     return is_without_use(entry.first) && !names.contains(entry.first);
   });
-  if (whole && !constants) {
-    return tensors;
-  }
-  return strict ? found_for(wanted, tensors, what) : renamed(wanted, tensors);
+  std::map<std::string, at::Tensor> state = whole && !without_use ? tensors
+                                            : strict              ? found_for(wanted, tensors, what)
+                                                                  : renamed(wanted, tensors);
+  // A distributed module that takes the whole model's place knows the first names alone.
+  std::erase_if(state, [&](const auto& entry) { return further.contains(entry.first); });
+  return state;
 }
 
 std::map<std::string, at::Tensor> parameters_from(

@@ -39,9 +39,9 @@ struct WantedParameter {
 };
 std::vector<WantedParameter> wanted_parameters(const torch::nn::Module& module);
 
-/// A state as it is where it has every name of every parameter and no constant, else the same from
-/// a published form. Not strict: names that are known are given in the model's form, and
-/// others stay.
+/// A state under the first name of every parameter: as it is where it has these and nothing that no
+/// logit depends on, else the same from a published form; further names of shared parameters are
+/// left out. Not strict: names that are known are given in the model's form, and others stay.
 /// Throws: as load_parameters, when strict. Not collective.
 std::map<std::string, at::Tensor> in_form_of(
     const std::vector<WantedParameter>& wanted,

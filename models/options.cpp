@@ -100,6 +100,13 @@ void describe(Visit& visit, T5Options& o) {
   share(visit, "layer_norm_epsilon", o.layer_norm_epsilon);
   size(visit, "initializer_factor", o.initializer_factor, 0);
   size(visit, "decoder_start_token_id", o.decoder_start_token_id, 0);
+  visit(
+      {.name = "feed_forward_proj",
+       .presence = kOptional,
+       .choices = {"relu", "gated-gelu", "gated-silu"}},
+      o.feed_forward_proj);
+  flag(visit, "tie_word_embeddings", o.tie_word_embeddings);
+  flag(visit, "scale_decoder_outputs", o.scale_decoder_outputs);
 }
 
 template <typename Visit>
@@ -117,6 +124,7 @@ void describe(Visit& visit, BertOptions& o) {
   share(visit, "layer_norm_eps", o.layer_norm_eps);
   size(visit, "initializer_range", o.initializer_range, 0);
   flag(visit, "roberta", o.roberta);
+  flag(visit, "next_sentence", o.next_sentence);
 }
 
 template <typename Visit>
@@ -233,6 +241,17 @@ DecoderOptions decoder_defaults(const std::string& architecture) {
     o.rotary_dim = 24;
   }
   return o;
+}
+
+bool is_gated(const T5Options& o) {
+  return o.feed_forward_proj.starts_with("gated-");
+}
+
+std::string activation_of(const T5Options& o) {
+  // transformers takes GPT-2's gelu where version 1.1 says "gelu".
+  return o.feed_forward_proj == "gated-gelu"   ? "gelu_new"
+         : o.feed_forward_proj == "gated-silu" ? "silu"
+                                               : o.feed_forward_proj;
 }
 
 std::int64_t inner_width(const DecoderOptions& o) {

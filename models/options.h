@@ -88,7 +88,18 @@ struct T5Options {
   double layer_norm_epsilon = 1e-6;
   double initializer_factor = 1.0;
   std::int64_t decoder_start_token_id = 0; // also what pads the decoder input
+  /// "relu"; "gated-gelu" (version 1.1) and "gated-silu" have two matrices, of which the
+  /// activated one multiplies the other.
+  std::string feed_forward_proj = "relu";
+  /// The output layer's weight is the embedding; false: it has its own, as in version 1.1.
+  bool tie_word_embeddings = true;
+  /// A tied output layer's input is divided by sqrt(d_model).
+  bool scale_decoder_outputs = true;
 };
+
+/// Whether a T5's feed-forward layers have a gate, and their activation function.
+bool is_gated(const T5Options& options);
+std::string activation_of(const T5Options& options);
 
 /// Encoder with masked-language-model and next-sentence heads; RoBERTa is the
 /// same without token types and the second head.
@@ -109,6 +120,9 @@ struct BertOptions {
   /// RoBERTa: positions start after pad_token_id, parameters are named
   /// "roberta." and "lm_head.", no next-sentence head.
   bool roberta = false;
+  /// The pooler and the head for pairs of sentences (BertForPreTraining); false: the masked head
+  /// alone (BertForMaskedLM), as a RoBERTa has it whatever this says.
+  bool next_sentence = true;
 };
 
 /// Neural matrix factorisation. Source: He et al. 2017, section 3.4.

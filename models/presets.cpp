@@ -52,10 +52,16 @@ std::int64_t decoder_layers(const T5Options& o) {
   return o.num_decoder_layers == 0 ? o.num_layers : o.num_decoder_layers;
 }
 
+std::int64_t feed_forward_weights(const T5Options& o) {
+  return (is_gated(o) ? 3 : 2) * o.d_model * o.d_ff;
+}
+
 std::int64_t count(const T5Options& o) {
   const auto attention = 4 * o.d_model * o.num_heads * o.d_kv;
-  const auto feed_forward = 2 * o.d_model * o.d_ff;
-  return o.vocab_size * o.d_model + o.num_layers * (attention + feed_forward + 2 * o.d_model) +
+  const auto feed_forward = feed_forward_weights(o);
+  const auto tables = o.tie_word_embeddings ? 1 : 2;
+  return tables * o.vocab_size * o.d_model +
+         o.num_layers * (attention + feed_forward + 2 * o.d_model) +
          decoder_layers(o) * (2 * attention + feed_forward + 3 * o.d_model) +
          2 * (o.d_model + o.relative_attention_num_buckets * o.num_heads);
 }
@@ -69,7 +75,7 @@ std::int64_t count(const BertOptions& o) {
   const auto embeddings = (o.vocab_size + o.max_position_embeddings + o.type_vocab_size) * h + norm;
   const auto masked_head = square + norm + o.vocab_size;
   // The pooler and the two classes of the next-sentence head.
-  const auto pair_head = o.roberta ? 0 : square + 2 * (h + 1);
+  const auto pair_head = o.roberta || !o.next_sentence ? 0 : square + 2 * (h + 1);
   return embeddings + o.num_hidden_layers * layer + masked_head + pair_head;
 }
 
@@ -327,7 +333,7 @@ std::optional<LanguageModelSizes> language_model_sizes(const Options& options) {
         t5->num_layers + decoder_layers(*t5),
         t5->d_model,
         heads,
-        t5->num_layers * (4 * t5->d_model * heads + 2 * t5->d_model * t5->d_ff)};
+        t5->num_layers * (4 * t5->d_model * heads + feed_forward_weights(*t5))};
   }
   return std::nullopt;
 }
@@ -351,7 +357,7 @@ flops_per_token(const Options& options, std::int64_t sequence, std::int64_t deco
   }
   const auto targets = static_cast<double>(decoder_sequence);
   const auto square = static_cast<double>(t5->d_model * sizes->attention_width);
-  const auto feed_forward = static_cast<double>(2 * t5->d_model * t5->d_ff);
+  const auto feed_forward = static_cast<double>(feed_forward_weights(*t5));
   const auto layers = static_cast<double>(decoder_layers(*t5));
   // Of a sample. Keys and values of the second attention are of the encoder's tokens.
   const double encoder =

@@ -24,8 +24,8 @@ GptOptions gpt_from_published(const std::string& text, const std::string& origin
 /// The same of a Llama, GPT-J, GPT-Neo or GPT-NeoX, by the file's model_type.
 DecoderOptions decoder_from_published(const std::string& text, const std::string& origin);
 
-/// The same of a BERT or RoBERTa, by the file's model_type, and of a T5 (not of version 1.1, whose
-/// feed-forward layers are gated).
+/// The same of a BERT or RoBERTa, by the file's model_type, and of a T5. A BERT whose architectures
+/// are BertForMaskedLM has no head for pairs of sentences.
 BertOptions bert_from_published(const std::string& text, const std::string& origin);
 T5Options t5_from_published(const std::string& text, const std::string& origin);
 

@@ -16,7 +16,7 @@ std::map<std::string, std::string> as_they_are(std::initializer_list<const char*
   return fields;
 }
 
-/// What no model here has.
+/// What no model here has. Untied are T5s alone.
 std::map<std::string, Json> values_of_all(const std::string& type) {
   return {
       {"model_type", type},
@@ -62,6 +62,10 @@ BertOptions bert_of(const Json& file) {
     defaults.vocab_size = 50265;
     defaults.pad_token_id = 1;
   }
+  // A BERT without the head for pairs has no pooler either.
+  const Json none;
+  const Json classes = file.value("architectures", none);
+  defaults.next_sentence = classes != Json::array({"BertForMaskedLM"});
   return bert_options(options_of_fields(file, form).dump(), defaults);
 }
 
@@ -82,14 +86,20 @@ T5Options t5_of(const Json& file) {
            "dropout_rate",
            "layer_norm_epsilon",
            "initializer_factor",
-           "decoder_start_token_id"}),
+           "decoder_start_token_id",
+           "feed_forward_proj",
+           "tie_word_embeddings",
+           "scale_decoder_outputs"}),
       {},
       values_of_all("t5")};
+  form.only_value.erase("tie_word_embeddings");
+  // transformers makes two fields of one, which is looked at first.
+  const char* const said = "feed_forward_proj";
+  const T5Options projection =
+      t5_options(file.contains(said) ? Json{{said, file[said]}}.dump() : "{}");
   form.only_value.insert(
-      {{"feed_forward_proj", "relu"},
-       {"dense_act_fn", "relu"},
-       {"is_gated_act", false},
-       {"scale_decoder_outputs", true}, // what version 5 makes of tie_word_embeddings
+      {{"dense_act_fn", activation_of(projection)},
+       {"is_gated_act", is_gated(projection)},
        {"is_encoder_decoder", true}});
   Json fields = file;
   fields.erase("n_positions"); // transformers ignores it as well: positions are relative
@@ -135,8 +145,10 @@ T5Options t5_from_published(const std::string& text, const std::string& origin) 
 
 std::string to_published(const BertOptions& options, std::optional<std::int32_t> end_of_document) {
   Json file;
-  file["architectures"] =
-      Json::array({options.roberta ? "RobertaForMaskedLM" : "BertForPreTraining"});
+  file["architectures"] = Json::array(
+      {options.roberta         ? "RobertaForMaskedLM"
+       : options.next_sentence ? "BertForPreTraining"
+                               : "BertForMaskedLM"});
   file["model_type"] = options.roberta ? "roberta" : "bert";
   write_bert(file, options);
   if (end_of_document) {
@@ -162,9 +174,13 @@ std::string to_published(const T5Options& options, std::optional<std::int32_t> e
   file["dropout_rate"] = options.dropout_rate;
   file["layer_norm_epsilon"] = options.layer_norm_epsilon;
   file["initializer_factor"] = options.initializer_factor;
-  file["feed_forward_proj"] = "relu";
+  file["feed_forward_proj"] = options.feed_forward_proj;
   file["is_encoder_decoder"] = true;
-  file["tie_word_embeddings"] = true;
+  file["tie_word_embeddings"] = options.tie_word_embeddings;
+  if (options.tie_word_embeddings && !options.scale_decoder_outputs) {
+    // Before version 5 transformers had no such T5.
+    file["scale_decoder_outputs"] = false;
+  }
   file["pad_token_id"] = options.decoder_start_token_id;
   file["decoder_start_token_id"] = options.decoder_start_token_id;
   if (end_of_document) {

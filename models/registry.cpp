@@ -108,23 +108,44 @@ void build(AnyModel& any, const T5Options& options) {
   };
 }
 
+/// The loss of the masked tokens, and that of the pairs of sentences where they have targets.
+at::Tensor with_pairs(
+    const Preset& preset,
+    const at::Tensor& masked,
+    const at::Tensor& pairs,
+    const Tensors& targets) {
+  if (targets.size() < 2) {
+    return masked;
+  }
+  if (!pairs.defined()) {
+    throw ConfigError(
+        str(preset.name,
+            ": found targets for pairs of sentences, and next_sentence is false: the model has no "
+            "head for them; leave them out"));
+  }
+  return masked + cross_entropy(pairs, targets[1]);
+}
+
 void build_bert(AnyModel& any, const BertOptions& options) {
   Bert model(options);
   any.module = model.ptr();
-  any.forward = [model, preset = any.preset](const Tensors& inputs) -> Tensors {
+  any.forward = [model, preset = any.preset, both_heads = options.next_sentence](
+                    const Tensors& inputs) -> Tensors {
     expect_inputs(preset, inputs, 1, 3);
     const auto outputs = model(inputs[0], optional(inputs, 1), optional(inputs, 2));
+    if (!both_heads) {
+      return {std::get<0>(outputs)};
+    }
     return {std::get<0>(outputs), std::get<1>(outputs)};
   };
-  any.loss = [](const Tensors& outputs, const Tensors& targets) {
+  any.loss = [preset = any.preset](const Tensors& outputs, const Tensors& targets) {
     const at::Tensor masked = cross_entropy(outputs.at(0), targets.at(0));
-    return targets.size() < 2 ? masked : masked + cross_entropy(outputs.at(1), targets[1]);
+    return with_pairs(preset, masked, optional(outputs, 1), targets);
   };
   any.training_loss = [model, preset = any.preset](const Tensors& inputs, const Tensors& targets) {
     expect_inputs(preset, inputs, 1, 3);
     const auto outputs = model(inputs[0], optional(inputs, 1), optional(inputs, 2), targets.at(0));
-    const at::Tensor masked = std::get<0>(outputs);
-    return targets.size() < 2 ? masked : masked + cross_entropy(std::get<1>(outputs), targets[1]);
+    return with_pairs(preset, std::get<0>(outputs), std::get<1>(outputs), targets);
   };
 }
 

@@ -23,9 +23,10 @@ struct AnyModel {
   /// Inputs and outputs by family:
   ///   gpt, llama, gptj, gpt_neo, gpt_neox
   ///                ids_BS[, document_begins_BS[, positions_BS]] -> logits_BSV
-  ///   t5           ids_BS, decoder_ids_BT -> logits_BTV
+  ///   t5           ids_BS, decoder_ids_BT[, attention_mask_BS[, decoder_mask_BT]]
+  ///                -> logits_BTV
   ///   bert         ids_BS[, attention_mask_BS[, token_types_BS]]
-  ///                -> logits_BSV, next_sentence_B2
+  ///                -> logits_BSV[, next_sentence_B2] (with next_sentence)
   ///   roberta      ids_BS[, attention_mask_BS] -> logits_BSV
   ///   ncf          users_B, items_B -> logits_B
   std::function<Tensors(const Tensors&)> forward;

@@ -5,6 +5,7 @@
 
 #include <torch/torch.h>
 
+#include "models/activations.h"
 #include "models/t5_distributed.h"
 
 namespace tessera::models {
@@ -152,19 +153,26 @@ at::Tensor T5LayerCrossAttentionImpl::forward(
 }
 
 T5DenseReluDenseImpl::T5DenseReluDenseImpl(const T5Options& options)
-    : dropout_(options.dropout_rate),
-      wi_(register_module(
-          "wi",
+    : activation_(activation_of(options)),
+      dropout_(options.dropout_rate),
+      activated_(register_module(
+          is_gated(options) ? "wi_0" : "wi",
           make_projection(options.d_model, options.d_ff, width_deviation(options)))),
-      wo_(register_module(
-          "wo",
-          make_projection(
-              options.d_ff,
-              options.d_model,
-              options.initializer_factor / root(options.d_ff)))) {}
+      gated_(nullptr),
+      wo_(nullptr) {
+  if (is_gated(options)) {
+    gated_ = register_module(
+        "wi_1", make_projection(options.d_model, options.d_ff, width_deviation(options)));
+  }
+  wo_ = register_module(
+      "wo",
+      make_projection(
+          options.d_ff, options.d_model, options.initializer_factor / root(options.d_ff)));
+}
 
 at::Tensor T5DenseReluDenseImpl::forward(const at::Tensor& x) {
-  return wo_(drop(at::relu(wi_(x)), dropout_, is_training()));
+  const at::Tensor inner = activate(activation_, activated_(x));
+  return wo_(drop(gated_.is_empty() ? inner : inner * gated_(x), dropout_, is_training()));
 }
 
 T5LayerFFImpl::T5LayerFFImpl(const T5Options& options)
@@ -258,13 +266,23 @@ at::Tensor T5DecoderImpl::forward(
 }
 
 T5Impl::T5Impl(const T5Options& options)
-    : output_scale_(1 / root(options.d_model)),
+    : output_scale_(
+          options.tie_word_embeddings && options.scale_decoder_outputs ? 1 / root(options.d_model)
+                                                                       : 1),
       shared_(register_module(
           "shared",
           make_embedding(options.vocab_size, options.d_model, options.initializer_factor))),
       encoder_(register_module("encoder", T5Encoder(options))),
       decoder_(register_module("decoder", T5Decoder(options))),
-      lm_head_(register_module("lm_head", TiedLinear(shared_->weight))) {}
+      tied_head_(nullptr),
+      own_head_(nullptr) {
+  if (options.tie_word_embeddings) {
+    tied_head_ = register_module("lm_head", TiedLinear(shared_->weight));
+  } else {
+    own_head_ = register_module(
+        "lm_head", make_projection(options.d_model, options.vocab_size, width_deviation(options)));
+  }
+}
 
 at::Tensor T5Impl::forward(
     const at::Tensor& ids,
@@ -281,7 +299,7 @@ at::Tensor T5Impl::forward(
   }
   const at::Tensor encoded = encoder_(shared_(ids), mask);
   const at::Tensor hidden = decoder_(shared_(decoder_ids), decoder_mask, encoded, mask);
-  return lm_head_(hidden * output_scale_);
+  return own_head_.is_empty() ? tied_head_(hidden * output_scale_) : own_head_(hidden);
 }
 
 at::Tensor shift_right(const at::Tensor& targets, const T5Options& options) {

@@ -90,18 +90,20 @@ class T5LayerCrossAttentionImpl : public torch::nn::Module {
 };
 TESSERA_MODULE(T5LayerCrossAttention);
 
+/// Either wi or, with a gate, wi_0 (activated) and wi_1. Shapes: x_BSI -> y_BSI.
 class T5DenseReluDenseImpl : public torch::nn::Module {
  public:
   explicit T5DenseReluDenseImpl(const T5Options& options);
   at::Tensor forward(const at::Tensor& x);
 
  private:
+  std::string activation_;
   double dropout_;
-  Linear wi_, wo_;
+  Linear activated_, gated_, wo_;
 };
 TESSERA_MODULE(T5DenseReluDense);
 
-/// x + wo(relu(wi(norm(x)))). Shapes: x_BSI -> y_BSI.
+/// x + wo(relu(wi(norm(x)))), or with a gate. Shapes: x_BSI -> y_BSI.
 class T5LayerFFImpl : public torch::nn::Module {
  public:
   explicit T5LayerFFImpl(const T5Options& options);
@@ -187,7 +189,8 @@ class T5DecoderImpl : public torch::nn::Module {
 };
 TESSERA_MODULE(T5Decoder);
 
-/// The whole model; one embedding serves encoder, decoder and output layer.
+/// The whole model; one embedding serves encoder, decoder and, unless it has a weight of its own,
+/// the output layer.
 /// Shapes: ids_BS, decoder_ids_BT (int64), masks as the ids with 1 for tokens
 /// -> logits_BTV.
 class T5Impl : public torch::nn::Module {
@@ -204,7 +207,8 @@ class T5Impl : public torch::nn::Module {
   Embedding shared_;
   T5Encoder encoder_;
   T5Decoder decoder_;
-  TiedLinear lm_head_;
+  TiedLinear tied_head_; // one of the two is there
+  Linear own_head_;
 };
 TESSERA_MODULE(T5);
 

@@ -20,7 +20,8 @@ nn::TransformerOptions t5_layer_options(const T5Options& from) {
   to.attention_dropout_prob = from.dropout_rate;
   to.hidden_dropout_prob = from.dropout_rate;
   to.intermediate_dropout_prob = from.dropout_rate;
-  to.activation = "relu";
+  to.activation = from.feed_forward_proj == "gated-gelu" ? "gelu_tanh" : activation_of(from);
+  to.gated_output = is_gated(from);
   to.layernorm_epsilon = from.layer_norm_epsilon;
   to.pre_layernorm = true;
   to.post_layernorm = false;
@@ -58,11 +59,37 @@ StateTranslation cross_attention(const std::string& original, const std::string&
       .joined({from + "k.weight", from + "v.weight"}, distributed + "key_value.weight");
 }
 
-StateTranslation feed_forward() {
+StateTranslation feed_forward(const T5Options& options) {
   StateTranslation state;
-  return state.tensor("layer_norm.weight", "pre_layernorm.weight")
-      .tensor("DenseReluDense.wi.weight", "dense1.weight")
+  state.tensor("layer_norm.weight", "pre_layernorm.weight")
       .tensor("DenseReluDense.wo.weight", "dense2.weight");
+  const std::string inner = "DenseReluDense.wi";
+  return is_gated(options)
+             ? state.joined({inner + "_0.weight", inner + "_1.weight"}, "dense1.weight")
+             : state.tensor(inner + ".weight", "dense1.weight");
+}
+
+StateTranslation encoder_block(const T5Options& options) {
+  StateTranslation state = self_attention();
+  return state.part("layer.1.", "output.", feed_forward(options));
+}
+
+StateTranslation decoder_block(const T5Options& options) {
+  StateTranslation state = self_attention();
+  return state.part("", "", cross_attention("layer.1.", "cross_attention."))
+      .part("layer.2.", "output.", feed_forward(options));
+}
+
+/// The hooks of a registration whose names follow from the module's options.
+template <typename Impl, typename Registration>
+void state_by_options(Registration registration, StateTranslation (*of)(const T5Options&)) {
+  registration.state(
+      [of](const nn::StateMap& state, const Impl& module) {
+        return of(module.options).to_distributed(state);
+      },
+      [of](const nn::StateMap& state, const Impl& module) {
+        return of(module.options).to_original(state);
+      });
 }
 
 void refuse_first(bool first) {
@@ -72,37 +99,36 @@ void refuse_first(bool first) {
 }
 
 void register_blocks() {
-  StateTranslation encoder = self_attention();
-  encoder.part("layer.1.", "output.", feed_forward());
-  encoder.given_to(tp_register_with_module<T5EncoderBlock, nn::DistributedTransformerLayer>()
-                       .init([](const T5EncoderBlockImpl& block) {
-                         refuse_first(block.first);
-                         return t5_layer_options(block.options);
-                       })
-                       .forward([](const at::Tensor& x, const at::Tensor& bias) {
-                         return std::make_tuple(x, bias, at::Tensor(), at::Tensor());
-                       })
-                       .returns([](const nn::TransformerState& state) {
-                         return std::make_tuple(std::get<0>(state), std::get<1>(state));
-                       }));
-
-  StateTranslation decoder = self_attention();
-  decoder.part("", "", cross_attention("layer.1.", "cross_attention."))
-      .part("layer.2.", "output.", feed_forward());
-  decoder.given_to(tp_register_with_module<T5DecoderBlock, nn::DistributedTransformerLayer>().init(
-      [](const T5DecoderBlockImpl& block) {
-        refuse_first(block.first);
-        nn::TransformerOptions options = t5_layer_options(block.options);
-        options.add_cross_attention = true;
-        return options;
-      }));
+  state_by_options<T5EncoderBlockImpl>(
+      tp_register_with_module<T5EncoderBlock, nn::DistributedTransformerLayer>()
+          .init([](const T5EncoderBlockImpl& block) {
+            refuse_first(block.first);
+            return t5_layer_options(block.options);
+          })
+          .forward([](const at::Tensor& x, const at::Tensor& bias) {
+            return std::make_tuple(x, bias, at::Tensor(), at::Tensor());
+          })
+          .returns([](const nn::TransformerState& state) {
+            return std::make_tuple(std::get<0>(state), std::get<1>(state));
+          }),
+      encoder_block);
+  state_by_options<T5DecoderBlockImpl>(
+      tp_register_with_module<T5DecoderBlock, nn::DistributedTransformerLayer>().init(
+          [](const T5DecoderBlockImpl& block) {
+            refuse_first(block.first);
+            nn::TransformerOptions options = t5_layer_options(block.options);
+            options.add_cross_attention = true;
+            return options;
+          }),
+      decoder_block);
 }
 
 /// What is in the first blocks of the stacks.
 void register_layers() {
-  feed_forward().given_to(
+  state_by_options<T5LayerFFImpl>(
       tp_register_with_module<T5LayerFF, nn::DistributedTransformerOutputLayer>().init(
-          [](const T5LayerFFImpl& layer) { return t5_layer_options(layer.options); }));
+          [](const T5LayerFFImpl& layer) { return t5_layer_options(layer.options); }),
+      feed_forward);
 
   cross_attention("", "").given_to(
       tp_register_with_module<T5LayerCrossAttention, nn::DistributedAttentionLayer>()

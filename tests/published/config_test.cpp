@@ -71,7 +71,7 @@ bool is_without_effect(const std::string& family, const std::string& key) {
       // The order of a product and a conversion, which are the same numbers in f32.
       "reorder_and_upcast_attn"};
   const bool encoder = family == "bert" || family == "roberta";
-  return of_all.contains(key) || key == "architectures" ||
+  return of_all.contains(key) || (key == "architectures" && family != "bert") ||
          (!encoder && (key == "pad_token_id" || key == "is_decoder"));
 }
 

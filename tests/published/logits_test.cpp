@@ -100,7 +100,12 @@ std::vector<Layout> layouts(int ranks) {
   if (ranks == 1) {
     return {{"alone", config_of(1, 1)}};
   }
-  return {{"pipeline", config_of(2, 1)}, {"tensor", config_of(1, 2)}};
+  if (ranks == 2) {
+    return {{"pipeline", config_of(2, 1)}, {"tensor", config_of(1, 2)}};
+  }
+  Config mesh = config_of(1, 4);
+  mesh.tensor_parallel_kind = "2d";
+  return {{"pipeline and tensor", config_of(2, 2)}, {"mesh", mesh}};
 }
 
 torch::Tensor own_rows(const torch::Tensor& of) {
@@ -147,7 +152,7 @@ void compare(const std::string& name, const Layout& layout) {
   const std::string family = cli::preset_beside(cli::Weights(weights.string())).family;
   const Expected expected = expected_of(folder, family);
   Config config = layout.config;
-  config.microbatches = 2;
+  config.microbatches = config.tensor_parallel_degree == 4 ? 1 : 2;
   init(config);
   const Ended ended;
   const torch::Tensor found = outputs_of(weights.string(), expected.inputs);
@@ -205,13 +210,14 @@ void expect_loaded(const models::Options& options, const TensorMap& file, const 
   }
 }
 
-TEST(PublishedNames, OfABertWhoseFileIsOlder) {
+TEST(PublishedNames, OfABertWhoseFileIsOlderAndHasBothHeads) {
   models::BertOptions options;
   options.vocab_size = 30;
   options.hidden_size = 8;
   options.num_hidden_layers = 1;
   options.num_attention_heads = 2;
   options.intermediate_size = 16;
+  options.next_sentence = false;
   torch::manual_seed(1);
   const models::AnyModel model = made_of(options);
   {
@@ -235,6 +241,8 @@ TEST(PublishedNames, OfABertWhoseFileIsOlder) {
   }
   ASSERT_TRUE(file.contains("bert.embeddings.LayerNorm.gamma"));
   file["cls.predictions.decoder.bias"] = wanted.at("cls.predictions.bias").clone();
+  file["bert.pooler.dense.weight"] = torch::randn({8, 8});
+  file["cls.seq_relationship.weight"] = torch::randn({2, 8});
   expect_loaded(options, file, wanted);
   file["cls.predictions.decoder.bias"] += 1;
   EXPECT_THROW(models::load_parameters(*model.module, file, "file"), CheckpointError);

@@ -32,12 +32,17 @@ JOBS = {
         "n_embd": 32, "tie_word_embeddings": False, "activation_function": "relu", "n_inner": 48,
         "scale_attn_by_inverse_layer_idx": True, "layer_norm_epsilon": 1e-3}),
     "bert": ("BertForPreTraining", "bert-tiny", {"layer_norm_eps": 1e-3}),
+    "bert_masked": ("BertForMaskedLM", "bert-tiny", {"next_sentence": False}),
     "roberta": ("RobertaForMaskedLM", "roberta-base", {
         "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
         "intermediate_size": 48}),
     "t5": ("T5ForConditionalGeneration", "t5-tiny", {
         "num_decoder_layers": 1, "relative_attention_num_buckets": 8,
         "relative_attention_max_distance": 12}),
+    "t5_gated": ("T5ForConditionalGeneration", "t5-tiny", {
+        "feed_forward_proj": "gated-gelu", "scale_decoder_outputs": False}),
+    "t5_v1_1": ("T5ForConditionalGeneration", "t5-tiny", {
+        "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}),
     "gptj": ("GPTJForCausalLM", "gptj-tiny", {**DECODER, "rotary_dim": 4}),
     "gpt_neo": ("GPTNeoForCausalLM", "gpt-neo-tiny", {**DECODER, "window_size": 5}),
     "gpt_neox": ("GPTNeoXForCausalLM", "gpt-neox-tiny", {

@@ -7,7 +7,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "models/load.h"
 #include "models/ncf.h"
+#include "models/registry.h"
 
 namespace tessera::models {
 namespace {
@@ -86,6 +88,49 @@ TEST(Bert, ParameterNamesAndShapesAreThoseOfTheCheckpoints) {
     expected.emplace_back(rest);
   }
   EXPECT_THAT(names(*Bert(small_bert())), testing::UnorderedElementsAreArray(expected));
+}
+
+TEST(Bert, WithoutTheHeadForPairsItHasNoPooler) {
+  BertOptions options = small_bert();
+  options.next_sentence = false;
+  auto expected = names(*Bert(small_bert()));
+  std::erase_if(expected, [](const std::string& name) {
+    return name.find("pooler") != std::string::npos || name.find("seq_rel") != std::string::npos;
+  });
+  EXPECT_EQ(names(*Bert(options)), expected);
+  const AnyModel any = make_model(preset_of_options("a model", options));
+  const at::Tensor ids = ids_of({5, 6, 7});
+  EXPECT_EQ(any.forward({ids}).size(), 1U);
+  EXPECT_TRUE(any.training_loss({ids}, {ids}).isfinite().item<bool>());
+  for (const bool training : {false, true}) {
+    const Tensors targets{ids, torch::ones({1}, at::kLong)};
+    try {
+      training ? any.training_loss({ids}, targets) : any.loss(any.forward({ids}), targets);
+      FAIL() << "no ConfigError";
+    } catch (const ConfigError& error) {
+      EXPECT_THAT(error.what(), testing::HasSubstr("next_sentence is false"));
+    }
+  }
+}
+
+TEST(Bert, AStateHasASharedParameterOnce) {
+  Bert model(small_bert());
+  const std::vector<WantedParameter> wanted = wanted_parameters(*model);
+  const std::string first = "bert.embeddings.word_embeddings.weight";
+  const std::string further = "cls.predictions.decoder.weight";
+  std::map<std::string, at::Tensor> state;
+  for (const auto& item : model->named_parameters()) {
+    state[item.key()] = item.value().detach();
+  }
+  const auto once = in_form_of(wanted, state, true, "a state");
+  EXPECT_EQ(once.size() + 1, state.size());
+  EXPECT_TRUE(once.contains(first) && !once.contains(further));
+  EXPECT_EQ(in_form_of(wanted, once, true, "a state").size(), once.size());
+  state.erase(first); // as a file that has the other name
+  EXPECT_TRUE(in_form_of(wanted, state, true, "a state").at(first).is_same(state.at(further)));
+  EXPECT_TRUE(in_form_of(wanted, state, false, "a state").contains(first));
+  state.erase(further);
+  EXPECT_THROW(in_form_of(wanted, state, true, "a state"), CheckpointError);
 }
 
 TEST(Roberta, ParameterNamesAndShapesAreThoseOfTheCheckpoints) {

@@ -83,8 +83,11 @@ TEST(PublishedEncoder, WhatIsWrittenIsReadBack) {
 
 TEST(PublishedEncoder, WhatIsNotImplementedIsNamed) {
   std::string text = kT5;
-  text.replace(text.find("\"n_positions\""), 1, "\"feed_forward_proj\": \"gated-gelu\", \"");
-  EXPECT_THAT(refusal_of(text), AllOf(HasSubstr("feed_forward_proj"), HasSubstr("gated-gelu")));
+  text.replace(text.find("\"n_positions\""), 1, "\"feed_forward_proj\": \"gated-mish\", \"");
+  EXPECT_THAT(refusal_of(text), AllOf(HasSubstr("feed_forward_proj"), HasSubstr("gated-mish")));
+  text = kT5;
+  text.replace(text.find("\"n_positions\""), 1, "\"is_gated_act\": true, \"");
+  EXPECT_THAT(refusal_of(text), AllOf(HasSubstr("is_gated_act"), HasSubstr("only false")));
   text = kBert;
   text.replace(text.find("absolute"), 8, "relative_key");
   EXPECT_THAT(
@@ -93,6 +96,26 @@ TEST(PublishedEncoder, WhatIsNotImplementedIsNamed) {
   text.replace(text.find("\"gelu\""), 6, "\"gelu_new\"");
   EXPECT_THAT(refusal_of(text), AllOf(HasSubstr("hidden_act"), HasSubstr("gelu_new")));
   EXPECT_THAT(refusal_of(R"({"model_type": "bart"})"), HasSubstr("bert, roberta or t5"));
+}
+
+TEST(PublishedEncoder, HeadsAreThoseOfTheFile) {
+  std::string text = kBert; // of a BertForMaskedLM
+  EXPECT_FALSE(std::get<BertOptions>(options_from_published(text, "config.json")).next_sentence);
+  text.replace(text.find("BertForMaskedLM"), 15, "BertForPreTraining");
+  EXPECT_TRUE(std::get<BertOptions>(options_from_published(text, "config.json")).next_sentence);
+  text = kT5; // as the files of T5 1.1
+  text.replace(
+      text.find("\"n_positions\""),
+      1,
+      "\"feed_forward_proj\": \"gated-gelu\", \"tie_word_embeddings\": false, \"");
+  const auto t5 = std::get<T5Options>(options_from_published(text, "config.json"));
+  EXPECT_FALSE(t5.tie_word_embeddings);
+  EXPECT_TRUE(is_gated(t5));
+  EXPECT_EQ(activation_of(t5), "gelu_new");
+  T5Options tied = t5;
+  tied.tie_word_embeddings = true;
+  EXPECT_EQ(count_parameters(t5) - count_parameters(tied), 32128 * 512);
+  EXPECT_EQ(count_parameters(tied) - count_parameters(T5Options{}), 12 * 512 * 2048);
 }
 
 TEST(LanguageModelSizes, OfEncoders) {

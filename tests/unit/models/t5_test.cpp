@@ -1,5 +1,7 @@
 #include "models/t5.h"
 
+#include <cmath>
+
 #include <torch/torch.h>
 
 #include <gmock/gmock.h>
@@ -64,6 +66,35 @@ TEST(T5, ParameterNamesAndShapesAreThoseOfTheCheckpoints) {
   EXPECT_THAT(found, testing::UnorderedElementsAreArray(expected));
   EXPECT_TRUE(model->named_parameters()["lm_head.weight"].is_same(
       model->named_parameters()["shared.weight"]));
+}
+
+TEST(T5, VersionOneOneIsGatedAndHasItsOwnOutputLayer) {
+  torch::manual_seed(1);
+  T5Options options = small_t5();
+  options.feed_forward_proj = "gated-silu";
+  T5DenseReluDense gated(options);
+  const auto weights = gated->named_parameters();
+  ASSERT_EQ(weights.size(), 3U);
+  const at::Tensor x = torch::randn({2, 3, 12});
+  const at::Tensor inner =
+      torch::silu(x.matmul(weights["wi_0.weight"].t())) * x.matmul(weights["wi_1.weight"].t());
+  EXPECT_TRUE(torch::allclose(gated(x), inner.matmul(weights["wo.weight"].t()), 1e-5, 1e-6));
+  const auto logits_of = [](const T5Options& of) {
+    torch::manual_seed(2);
+    T5 model(of);
+    return model(ids({1, 2, 3}), ids({0, 4}));
+  };
+  T5Options unscaled = options;
+  unscaled.scale_decoder_outputs = false;
+  EXPECT_TRUE(
+      torch::allclose(logits_of(unscaled), logits_of(options) * std::sqrt(12.0), 1e-4, 1e-5));
+  options.tie_word_embeddings = false;
+  T5 untied(options);
+  EXPECT_FALSE(untied->named_parameters()["lm_head.weight"].is_same(
+      untied->named_parameters()["shared.weight"]));
+  const at::Tensor before = logits_of(options);
+  options.scale_decoder_outputs = false; // of tied ones alone
+  EXPECT_TRUE(before.equal(logits_of(options)));
 }
 
 // By hand, 32 buckets up to a distance of 128. Both ways: 16 a sign, 8 exact,
