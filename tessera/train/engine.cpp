@@ -41,6 +41,17 @@ std::set<std::string> as_set(const c10::IValue& names) {
   return {list.begin(), list.end()};
 }
 
+/// A script says train() and eval() of the module that it has made, also where tensor parallelism
+/// has put another one in the place of the whole model.
+void follow_mode_of_original(const ModelCore& model) {
+  for (const nn::ReplacedModule& replaced : model.replacements().replaced) {
+    const bool training = replaced.original->is_training();
+    if (replaced.path.empty() && replaced.module->is_training() != training) {
+      replaced.module->train(training);
+    }
+  }
+}
+
 } // namespace
 
 StepEngine::StepEngine(Context& context)
@@ -93,6 +104,7 @@ void StepEngine::check_call(const ModelCore& model) {
         "pipeline_parallel_degree > 1 its parts are on several ranks, so call "
         "it inside tessera::step");
   }
+  follow_mode_of_original(model);
   if (!model.partitioned()) {
     note_call(model);
   }
@@ -103,6 +115,9 @@ std::vector<c10::IValue> StepEngine::run_step(const StepCall& call, const StepFu
     throw ConfigError("a step was called without a model; make a DistributedModel first");
   }
   runner().admit_waiting();
+  for (const ModelCore* model : models()) {
+    follow_mode_of_original(*model);
+  }
   ensure_partitioned(call, run);
   for (ModelCore* model : models()) {
     model->begin_step(call.microbatches);

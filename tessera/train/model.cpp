@@ -184,11 +184,16 @@ void Model::to(at::Device device) const {
 }
 
 void Model::train(bool on) const {
+  for (const nn::ReplacedModule& replaced : core_->replacements().replaced) {
+    if (replaced.path.empty()) {
+      replaced.original->train(on); // a step looks there
+    }
+  }
   core_->root()->train(on);
 }
 
 void Model::eval() const {
-  core_->root()->eval();
+  train(false);
 }
 
 std::optional<at::ScalarType> Model::converted_to() const {
