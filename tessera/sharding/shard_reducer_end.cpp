@@ -11,22 +11,9 @@
 
 namespace tessera::sharding {
 
-/// Whether this rank has what no bucket took along.
-bool ShardReducer::waits(const Parameter& parameter) const {
-  return parameter.bucket >= 0 &&
-         (parameter.packed || !parameter.rounds.empty() || has_whole_gradient(parameter) ||
-          parameter.slot->extra.defined());
-}
-
-bool ShardReducer::finish(const std::optional<std::string>& given) {
+bool ShardReducer::finish(const std::optional<std::string>& failure) {
   const at::NoGradGuard no_grad;
   active_ = false;
-  std::optional<std::string> failure = given;
-  for (const Parameter& parameter : parameters_) {
-    if (overlaps() && !failure && is_replaced(parameter)) {
-      failure = text_of_zeroing(parameter.divided->name);
-    }
-  }
   // One agreement, any rank's yes is a yes: failed, backward, which buckets have late parts, which
   // parameters were reached; and the first and the last microbatch that set each to zero.
   const std::size_t count = parameters_.size();
@@ -42,12 +29,13 @@ bool ShardReducer::finish(const std::optional<std::string>& given) {
   const bool all_left = launching_ == microbatches_;
   for (std::size_t i = 0; i < count; ++i) {
     const Parameter& parameter = parameters_[i];
-    const bool rest = waits(parameter);
+    const bool waits =
+        parameter.bucket >= 0 && (has_whole_gradient(parameter) || parameter.slot->extra.defined());
     const bool left = parameter.reached_in >= std::max(parameter.zeroed_in, 0);
-    reached[i] = left || rest ? 1 : 0;
+    reached[i] = left || waits ? 1 : 0;
     zeroed[i] = parameter.zeroed_in;
     less_zeroed[i] = -parameter.zeroed_in;
-    if (rest && all_left) {
+    if (waits && all_left) {
       late[parameter.bucket] = 1;
     }
   }
@@ -57,7 +45,7 @@ bool ShardReducer::finish(const std::optional<std::string>& given) {
     launch_through(microbatches_ - 1);
     for (std::size_t i = 0; i < buckets_.size(); ++i) {
       if (late[i] != 0) {
-        launch(i);
+        launch(i, false);
       }
     }
   }
@@ -75,9 +63,6 @@ bool ShardReducer::finish(const std::optional<std::string>& given) {
       }
     }
     learn_order();
-    if (overlaps()) {
-      expect_mean_additions();
-    }
   }
   for (Parameter& parameter : parameters_) {
     show_handle(parameter);

@@ -25,7 +25,8 @@ struct VariableTable {
 /// Every parameter and buffer of the model once. Modules that share one count as one module.
 VariableTable variables_of(torch::nn::Module& root);
 
-/// Throws: ConfigError naming the module when a call of it here and now would be recomputed.
+/// Throws: ConfigError naming the module when it is to be recomputed, always or in the call that
+/// comes.
 void refuse_recomputed(const torch::nn::Module& module, const std::string& name);
 
 /// Sees the operators of one forward without running them: it is given tensors that have shapes

@@ -90,7 +90,8 @@ void describe(std::ostream& out, const c10::IValue& value) {
 } // namespace
 
 void refuse_recomputed(const torch::nn::Module& module, const std::string& name) {
-  if (nn::recomputation_of(module)) {
+  // A module whose parts are on several ranks is marked only: no call of it would be recomputed.
+  if (nn::recomputation_of(module) || nn::marked_recomputation(module)) {
     throw ConfigError(
         str("activation checkpointing (of module '",
             name,
