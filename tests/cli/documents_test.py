@@ -181,7 +181,7 @@ def check_refusals():
 def check_mixture():
     """Samples of two folders with one tokenizer: over replicas as in one process."""
     call(PROGRAM, "data", "prepare", "--output", "other", "--tokenizer", "data/tokenizer.model",
-         "--text", REPOSITORY + "/README.md")
+         "--text", *sorted(glob.glob(REPOSITORY + "/docs/adr/*.md")))
     parts = [{"directory": "data", "weight": 0.4}, {"directory": "other", "weight": 0.6}]
     job = job_of()
     job["data"] = {"mixture": parts, "sequence": SEQUENCE, "batch": BATCH, **KEYS}
