@@ -43,12 +43,12 @@ torch::Tensor as_matrix(const torch::Tensor& mask) {
   return matrix;
 }
 
-struct Attended {
+struct DocumentAttention {
   torch::Tensor y;
   std::vector<torch::Tensor> gradients;
 };
 
-Attended
+DocumentAttention
 attended(const nn::AttentionRule& rule, const torch::Tensor& mask, std::int64_t positions) {
   auto q = fixed_random({2, positions, 4, 8}, 1).requires_grad_();
   auto k = fixed_random({2, positions, 2, 8}, 2).requires_grad_();
