@@ -151,8 +151,8 @@ TEST_P(PackedDocuments, OneDocumentIsTheOrdinarySequence) {
 
 constexpr const char* kGpt =
     R"({"vocab_size": 31, "n_embd": 16, "n_layer": 3, "n_head": 2, "n_positions": 12, "dropout": 0.0})";
-#define TESSERA_SMALL \
-  R"("vocab_size": 31, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 3, ) \
+#define TESSERA_SMALL                                                                         \
+  R"("vocab_size": 31, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 3, )" \
   R"("num_attention_heads": 2, "max_position_embeddings": 12, "dropout": 0.0)"
 constexpr const char* kSmall = "{" TESSERA_SMALL "}";
 constexpr const char* kBlocks = "{" TESSERA_SMALL R"(, "flash_attention": true})";
