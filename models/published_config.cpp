@@ -33,23 +33,13 @@ const std::map<std::string, std::string>& gpt2_fields() {
   return fields;
 }
 
-// They change the mathematics, and one value of each is implemented. null is
-// that value too.
-const std::map<std::string, Json>& only_value() {
-  static const std::map<std::string, Json> values = {
-      {"model_type", "gpt2"},
-      {"add_cross_attention", false},
-      {"cross_attention_hidden_size", nullptr},
-      {"is_encoder_decoder", false},
-      {"tie_encoder_decoder", false},
-      {"pruned_heads", Json::object()},
-      {"chunk_size_feed_forward", 0},
-      {"quantization_config", nullptr},
-      {"rope_scaling", nullptr},
-      {"rope_parameters", nullptr},
-      {"use_bfloat16", false},
-      {"auto_map", nullptr},
-      {"sliding_window", nullptr}};
+std::map<std::string, Json> only_values() {
+  auto values = values_of_all("gpt2");
+  values.insert(
+      {{"is_encoder_decoder", false},
+       {"rope_scaling", nullptr},
+       {"rope_parameters", nullptr},
+       {"sliding_window", nullptr}});
   return values;
 }
 
@@ -59,18 +49,14 @@ GptOptions options_of(const Json& file) {
       "n_layer",
       gpt2_fields(),
       {"embd_pdrop", "attn_pdrop", "resid_pdrop"},
-      only_value()};
+      only_values()};
   return gpt_options(options_of_fields(file, form).dump());
 }
 
 } // namespace
 
 GptOptions gpt_from_published(const std::string& text, const std::string& origin) {
-  try {
-    return options_of(parse_json(text, ""));
-  } catch (const Error& error) {
-    throw ConfigError(str(origin, ": ", error.what()));
-  }
+  return read_published(text, origin, options_of);
 }
 
 std::string to_published(const GptOptions& options, std::optional<std::int32_t> end_of_document) {

@@ -76,19 +76,12 @@ std::set<std::string> dropouts_of(const std::string& architecture) {
 }
 
 std::map<std::string, Json> only_values(const std::string& architecture) {
-  std::map<std::string, Json> values{
-      {"model_type", architecture},
-      {"is_encoder_decoder", false},
-      {"add_cross_attention", false},
-      {"tie_encoder_decoder", false},
-      {"pruned_heads", Json::object()},
-      {"chunk_size_feed_forward", 0},
-      {"quantization_config", nullptr},
-      {"auto_map", nullptr},
-      {"rope_scaling", nullptr},
-      {"sliding_window", nullptr},
-      {"pretraining_tp", 1},
-      {"use_bfloat16", false}};
+  auto values = values_of_all(architecture);
+  values.insert(
+      {{"is_encoder_decoder", false},
+       {"rope_scaling", nullptr},
+       {"sliding_window", nullptr},
+       {"pretraining_tp", 1}});
   if (architecture == "gptj") { // in the files of the first one; the class knows no other value
     values.insert({{"rotary", true}, {"scale_attn_weights", true}});
   }
@@ -301,20 +294,11 @@ void write_gpt_neox(Json& file, const DecoderOptions& o) {
 } // namespace
 
 DecoderOptions decoder_from_published(const std::string& text, const std::string& origin) {
-  try {
-    return decoder_of(parse_json(text, ""));
-  } catch (const Error& error) {
-    throw ConfigError(str(origin, ": ", error.what()));
-  }
+  return read_published(text, origin, decoder_of);
 }
 
 Options options_from_published(const std::string& text, const std::string& origin) {
-  Json file;
-  try {
-    file = parse_json(text, "");
-  } catch (const Error& error) {
-    throw ConfigError(str(origin, ": ", error.what()));
-  }
+  const Json file = read_published(text, origin, [](Json whole) { return whole; });
   const Json type = file.is_object() && file.contains("model_type") ? file["model_type"] : Json();
   if (type.is_null() || type == "gpt2") {
     return gpt_from_published(text, origin);

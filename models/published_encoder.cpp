@@ -16,21 +16,6 @@ std::map<std::string, std::string> as_they_are(std::initializer_list<const char*
   return fields;
 }
 
-/// What no model here has. Untied are T5s alone.
-std::map<std::string, Json> values_of_all(const std::string& type) {
-  return {
-      {"model_type", type},
-      {"add_cross_attention", false},
-      {"cross_attention_hidden_size", nullptr},
-      {"tie_encoder_decoder", false},
-      {"tie_word_embeddings", true},
-      {"pruned_heads", Json::object()},
-      {"chunk_size_feed_forward", 0},
-      {"quantization_config", nullptr},
-      {"auto_map", nullptr},
-      {"use_bfloat16", false}};
-}
-
 BertOptions bert_of(const Json& file) {
   const bool roberta = file.at("model_type") == "roberta";
   PublishedForm form{
@@ -53,6 +38,7 @@ BertOptions bert_of(const Json& file) {
       values_of_all(roberta ? "roberta" : "bert")};
   form.only_value.insert(
       {{"hidden_act", "gelu"},
+       {"tie_word_embeddings", true},
        {"position_embedding_type", "absolute"},
        {"is_decoder", false},
        {"is_encoder_decoder", false}});
@@ -92,7 +78,6 @@ T5Options t5_of(const Json& file) {
            "scale_decoder_outputs"}),
       {},
       values_of_all("t5")};
-  form.only_value.erase("tie_word_embeddings");
   // transformers makes two fields of one, which is looked at first.
   const char* const said = "feed_forward_proj";
   const T5Options projection =
@@ -121,16 +106,6 @@ void write_bert(Json& file, const BertOptions& o) {
   file["layer_norm_eps"] = o.layer_norm_eps;
   file["pad_token_id"] = o.pad_token_id;
   file["position_embedding_type"] = "absolute";
-}
-
-/// Runs a reader; its errors begin with `origin`.
-template <typename Read>
-auto read_published(const std::string& text, const std::string& origin, Read read) {
-  try {
-    return read(parse_json(text, ""));
-  } catch (const Error& error) {
-    throw ConfigError(str(origin, ": ", error.what()));
-  }
 }
 
 } // namespace

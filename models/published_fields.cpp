@@ -94,6 +94,19 @@ refuse_field(const std::string& key, const PublishedJson& found, const std::stri
   throw ConfigError(str(quoted_briefly(key), ": found ", shown(found), "; ", advice));
 }
 
+std::map<std::string, PublishedJson> values_of_all(const std::string& type) {
+  return {
+      {"model_type", type},
+      {"add_cross_attention", false},
+      {"cross_attention_hidden_size", nullptr},
+      {"tie_encoder_decoder", false},
+      {"pruned_heads", PublishedJson::object()},
+      {"chunk_size_feed_forward", 0},
+      {"quantization_config", nullptr},
+      {"auto_map", nullptr},
+      {"use_bfloat16", false}};
+}
+
 PublishedJson options_of_fields(const PublishedJson& file, const PublishedForm& form) {
   if (!file.is_object()) {
     throw ConfigError(str("expected an object of fields such as \"", form.example, "\""));

@@ -4,6 +4,7 @@
 #include <set>
 #include <string>
 
+#include "tessera/base/error.h"
 #include "tessera/base/json/parse.h"
 
 // What is common to the readers of config.json files. For .cpp files: it needs
@@ -24,6 +25,20 @@ struct PublishedForm {
   /// null is that value too.
   std::map<std::string, PublishedJson> only_value;
 };
+
+/// Fields of every model type that change the mathematics, with the one value that
+/// is implemented.
+std::map<std::string, PublishedJson> values_of_all(const std::string& type);
+
+/// Parses a config.json and hands it to `read`; every error begins with `origin`.
+template <typename Read>
+auto read_published(const std::string& text, const std::string& origin, Read read) {
+  try {
+    return read(parse_json(text, ""));
+  } catch (const Error& error) {
+    throw ConfigError(str(origin, ": ", error.what()));
+  }
+}
 
 /// The options that a file says. `dropout` is among them only when all
 /// probabilities are equal.
