@@ -1,8 +1,9 @@
 // How long searches take, and how that grows: with devices, layers and batch.
-// usage: planner_search_time
+// usage: planner_search_time [--large]
 // Seconds are processor time of this thread, so that other programs on the
 // machine do not count; the best of three.
 #include <algorithm>
+#include <cstdint>
 #include <cstdio>
 #include <ctime>
 #include <string>
@@ -11,6 +12,7 @@
 
 #include "tessera/planner/layer_assignment.h"
 #include "tessera/planner/search.h"
+#include "tessera/simulator/simulate.h"
 
 namespace {
 
@@ -121,9 +123,55 @@ void measure_assignment(int layers, int stages) {
   std::printf("%8d  %6d  %9.4f\n", layers, stages, best);
 }
 
+// Plans and simulates 200 layers on 10,000 devices. All degrees divide the batch, so that all
+// combinations are searched.
+void measure_large(int kinds, std::int64_t parameters) {
+  const auto cluster = cluster_of(10'000, kinds);
+  auto model = model_of(200, 20'000);
+  for (cost::Layer& layer : model.layers) {
+    layer.parameters = parameters;
+  }
+  double start = processor_seconds();
+  const planner::SearchResult found = planner::search(model, cluster, {});
+  const double planned = processor_seconds() - start;
+  const cost::Strategy& best = found.best.front().strategy;
+  start = processor_seconds();
+  simulator::simulate(model, cluster, best, {.keep_events = false});
+  const double simulated = processor_seconds() - start;
+  std::printf(
+      "%8d  %5d  %6d  %11.3f  %12d  %12.3f  %14.3f  pp %d, dp %d, tp %d, mbs %d, %s\n",
+      cluster.device_count(),
+      kinds,
+      static_cast<int>(model.layers.size()),
+      static_cast<double>(parameters) / 1e9,
+      found.considered,
+      planned,
+      simulated,
+      best.pp,
+      best.dp,
+      best.tp,
+      best.microbatch_size,
+      best.placement.c_str());
+  std::fflush(stdout);
+}
+
+int measure_large() {
+  std::printf(
+      " devices  kinds  layers  1e9 a layer  combinations  planned in s  simulated in s  "
+      "strategy\n");
+  measure_large(1, 12'000'000);
+  measure_large(2, 12'000'000);
+  measure_large(1, 500'000'000); // which needs tensor parallelism
+  measure_large(2, 500'000'000);
+  return 0;
+}
+
 } // namespace
 
-int main() {
+int main(int count, char** arguments) {
+  if (count == 2 && std::string(arguments[1]) == "--large") {
+    return measure_large();
+  }
   std::printf(
       " devices  kinds  layers   batch  method        combinations    "
       "seconds\n");

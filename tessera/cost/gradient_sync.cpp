@@ -1,9 +1,11 @@
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "tessera/cost/collective.h"
 #include "tessera/cost/group_place.h"
 #include "tessera/cost/links.h"
+#include "tessera/cost/staged_cost.h"
 
 namespace tessera::cost {
 
@@ -117,6 +119,61 @@ double gradient_sync_seconds(
   for (int d = 0; sharing.size() > 1 && d < strategy.dp; ++d) {
     for (int t = 0; t < strategy.tp; ++t) {
       traffic.add(places.across(sharing, d, t), shared * wire);
+    }
+  }
+  return traffic.seconds();
+}
+
+double gradient_sync_seconds(
+    const StagedStrategy& strategy,
+    const Cluster& cluster,
+    const std::vector<double>& parameters,
+    const std::vector<double>& whole,
+    const std::vector<double>& tied,
+    const Constants& constants) {
+  // Ranks are the devices themselves.
+  Strategy devices;
+  devices.dp = cluster.device_count();
+  devices.device_of_rank.resize(at(devices.dp));
+  std::iota(devices.device_of_rank.begin(), devices.device_of_rank.end(), 0);
+  GradientTraffic traffic(devices, cluster, constants);
+  const double wire = constants.gradient_wire_bytes;
+  std::vector<const OwnStage*> sharing;
+  std::size_t widest = 0;
+  double shared = 0;
+  for (std::size_t k = 0; k < strategy.stages.size(); ++k) {
+    const OwnStage& stage = strategy.stages[k];
+    const int degree = stage.way.degree;
+    const double averaged = degree > 1 ? whole[k] : 0;
+    if (averaged > 0) {
+      traffic.add(stage.devices, averaged * wire);
+    }
+    const double divided = parameters[k] - averaged;
+    for (int t = 0; stage.replicas() > 1 && divided > 0 && t < degree; ++t) {
+      std::vector<int> ranks;
+      for (int d = 0; d < stage.replicas(); ++d) {
+        ranks.push_back(stage.devices[at(d * degree + t)]);
+      }
+      traffic.add(ranks, divided * wire);
+    }
+    if (tied[k] > 0) {
+      sharing.push_back(&stage);
+      shared = std::max(shared, tied[k]);
+      widest = std::max(widest, stage.devices.size());
+    }
+  }
+  const bool alike = std::all_of(sharing.begin(), sharing.end(), [&](const OwnStage* stage) {
+    return stage->devices.size() == widest && stage->way == sharing.front()->way;
+  });
+  if (sharing.size() > 1) {
+    // Groups with one rank of each stage, or all ranks where these do not correspond.
+    for (std::size_t i = 0; i < (alike ? widest : 1); ++i) {
+      std::vector<int> ranks;
+      for (const OwnStage* stage : sharing) {
+        const auto first = stage->devices.begin() + (alike ? static_cast<std::ptrdiff_t>(i) : 0);
+        ranks.insert(ranks.end(), first, alike ? first + 1 : stage->devices.end());
+      }
+      traffic.add(ranks, shared * wire);
     }
   }
   return traffic.seconds();

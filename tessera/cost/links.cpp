@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <utility>
@@ -10,6 +11,7 @@
 #include "tessera/cost/collective.h"
 #include "tessera/cost/group_place.h"
 #include "tessera/cost/mesh_lines.h"
+#include "tessera/cost/staged_cost.h"
 
 namespace tessera::cost {
 
@@ -185,6 +187,43 @@ PlacementLinks place(const Strategy& strategy, const Cluster& cluster, const Con
   result.pipelines.assign(pipelines.begin(), pipelines.end());
   for (const auto& set : kinds) {
     result.kinds.emplace_back(set.begin(), set.end());
+  }
+  return result;
+}
+
+std::vector<StageLinks>
+place_groups(const StagedStrategy& strategy, const Cluster& cluster, const Constants& constants) {
+  // Ranks are the devices themselves.
+  Strategy devices;
+  devices.dp = cluster.device_count();
+  devices.device_of_rank.resize(at(devices.dp));
+  std::iota(devices.device_of_rank.begin(), devices.device_of_rank.end(), 0);
+  const Places places(devices, cluster);
+  Rings rings(cluster, places);
+  std::vector<std::vector<GroupPlace>> groups;
+  for (const OwnStage& stage : strategy.stages) {
+    groups.emplace_back();
+    const std::ptrdiff_t width = stage.way.degree;
+    for (auto first = stage.devices.begin(); width > 1 && first != stage.devices.end();
+         first += width) {
+      groups.back().push_back(places.of({first, first + width}));
+      rings.add(groups.back().back());
+    }
+  }
+  std::vector<StageLinks> result;
+  for (int k = 0; k < static_cast<int>(strategy.stages.size()); ++k) {
+    StageLinks links;
+    place_tensor_groups(groups[at(k)], rings, cluster, constants, links);
+    links.tensor_bytes_per_s *= constants.link_efficiency;
+    const TensorWay& way = strategy.stages[at(k)].way;
+    if (way.degree > 1 && way.distribution == Distribution::kMesh) {
+      const Strategy own = alone(strategy, k);
+      const Places own_places(own, cluster);
+      const MeshLines lines(own, cluster, own_places, constants);
+      links.rows = lines.rows(0);
+      links.columns = lines.columns(0);
+    }
+    result.push_back(links);
   }
   return result;
 }

@@ -143,17 +143,6 @@ void add_pipeline_seconds(
   cost.seconds = slowest + transfer;
 }
 
-// Returns for how long a network that stalls holds up an iteration: every message of the stage with
-// most of them, and the messages that fill and drain the pipeline. Without messages data and
-// synchronisation stall twice.
-double stall_seconds(const Cluster& cluster, const Strategy& strategy, int microbatches) {
-  if (!cluster.stalls()) {
-    return 0;
-  }
-  const int messages = strategy.pp > 2 ? 4 : 2;
-  return cluster.stall_seconds * (messages * microbatches + 2 * (strategy.pp - 1));
-}
-
 // Adds what replicas exchange: their gradients, and if they divide their parameters, these too,
 // beside the computation of every microbatch.
 void add_exchange_seconds(
@@ -221,6 +210,14 @@ double waiting_seconds(
   const PassSeconds tensor = table.tensor_seconds(first, last, links.stages[at(stage)]);
   return std::max(
       0.0, host - table.compute_seconds(kind, first, last) - tensor.forward - tensor.backward);
+}
+
+double stall_seconds(const Cluster& cluster, int stages, int microbatches) {
+  if (!cluster.stalls()) {
+    return 0;
+  }
+  const int messages = stages > 2 ? 4 : 2;
+  return cluster.stall_seconds * (messages * microbatches + 2 * (stages - 1));
 }
 
 StageState stage_state(const Strategy& strategy, int in_flight) {
@@ -301,7 +298,7 @@ StrategyCost price(
   }
   add_pipeline_seconds(cluster, strategy, table, links, microbatches, cost);
   add_exchange_seconds(model, cluster, strategy, table, load, microbatches, constants, cost);
-  cost.stall_seconds = stall_seconds(cluster, strategy, microbatches);
+  cost.stall_seconds = stall_seconds(cluster, strategy.pp, microbatches);
   cost.seconds += cost.gradient_seconds + cost.optimizer_seconds + cost.stall_seconds;
   return cost;
 }

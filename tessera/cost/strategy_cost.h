@@ -97,6 +97,11 @@ double waiting_seconds(
     int kind,
     int stage);
 
+/// Returns for how long a network that stalls holds up an iteration: every message of the stage
+/// with most of them, and the messages that fill and drain the pipeline. Without messages data and
+/// synchronisation stall twice.
+double stall_seconds(const Cluster& cluster, int stages, int microbatches);
+
 /// Estimates seconds and memory of a strategy by equations (3) to (5), extended by
 /// shared links, uneven devices, latency, host overhead, the optimizer step, and
 /// memory:

@@ -20,7 +20,8 @@ Network::Network(std::vector<double> bytes_per_s)
       flows_on_(bytes_per_s_.size()),
       left_on_(bytes_per_s_.size(), 0),
       weight_on_(bytes_per_s_.size(), 0),
-      seen_link_(bytes_per_s_.size(), 0) {}
+      seen_link_(bytes_per_s_.size(), 0),
+      binds_(bytes_per_s_.size(), 0) {}
 
 int Network::start(double now, double bytes, std::vector<int> links, double weight, double limit) {
   const int id = static_cast<int>(flows_.size());
@@ -52,7 +53,16 @@ void Network::touch(double now, const std::vector<int>& links) {
   touched_.insert(touched_.end(), links.begin(), links.end());
 }
 
-// Returns the flows that share links with the touched ones, directly or over others, ascending.
+bool Network::may_bind(int link) const {
+  double most = 0;
+  for (const int id : flows_on_[at(link)]) {
+    most += flows_[at(id)].weight * flows_[at(id)].limit;
+  }
+  return most > bytes_per_s_[at(link)];
+}
+
+// Returns the flows on the touched links and those that share links which may bind with them,
+// directly or over others, ascending.
 std::vector<int> Network::connected() {
   std::vector<int> links;
   std::vector<int> flows;
@@ -65,7 +75,12 @@ std::vector<int> Network::connected() {
   for (const int link : touched_) {
     see(link);
   }
+  const std::size_t touched = links.size();
   for (std::size_t i = 0; i < links.size(); ++i) {
+    binds_[at(links[i])] = may_bind(links[i]) ? 1 : 0;
+    if (i >= touched && binds_[at(links[i])] == 0) {
+      continue;
+    }
     for (const int id : flows_on_[at(links[i])]) {
       if (seen_flow_[at(id)] == 0) {
         seen_flow_[at(id)] = 1;
@@ -99,6 +114,9 @@ std::vector<double> Network::fair_rates(const std::vector<int>& flows) {
     const Flow& flow = flows_[at(flows[i])];
     limits.emplace_back(flow.limit, flows[i]);
     for (const int link : flow.links) {
+      if (binds_[at(link)] == 0) {
+        continue;
+      }
       if (weight_on_[at(link)] == 0) {
         links.push_back(link);
         left_on_[at(link)] = bytes_per_s_[at(link)];
@@ -120,6 +138,9 @@ std::vector<double> Network::fair_rates(const std::vector<int>& flows) {
     own = rate;
     const Flow& flow = flows_[at(id)];
     for (const int link : flow.links) {
+      if (binds_[at(link)] == 0) {
+        continue;
+      }
       left_on_[at(link)] = std::max(0.0, left_on_[at(link)] - rate * flow.weight);
       weight_on_[at(link)] -= flow.weight;
     }
@@ -144,6 +165,11 @@ std::vector<double> Network::fair_rates(const std::vector<int>& flows) {
   }
   for (const int link : links) {
     weight_on_[at(link)] = 0;
+  }
+  for (std::size_t i = 0; i < flows.size(); ++i) {
+    if (rates[i] < 0) { // no link binds it
+      rates[i] = flows_[at(flows[i])].limit;
+    }
   }
   return rates;
 }

@@ -11,7 +11,9 @@ namespace tessera::simulator {
 /// Simulates flows over shared links. A flow is a number of equal streams, its weight; rates of
 /// streams are max-min fair: no stream can go faster unless one that is no faster goes slower. So
 /// what a flow that is slow elsewhere leaves of a link belongs to the others. Rates are computed
-/// anew whenever a flow starts or ends, for all flows that are connected with it over links.
+/// anew whenever a flow starts or ends, for all flows that are connected with it over links. A link
+/// that carries what all its flows could take at their limits holds up none of them, so it connects
+/// none.
 /// Source: Bertsekas and Gallager 1992, Data Networks, section 6.5.2 (progressive filling).
 class Network {
  public:
@@ -50,6 +52,8 @@ class Network {
 
   void touch(double now, const std::vector<int>& links);
   void set_rates();
+  /// Returns whether a link may hold up a flow: its flows could together take more than it carries.
+  bool may_bind(int link) const;
   std::vector<int> connected();
   std::vector<double> fair_rates(const std::vector<int>& flows);
   void drop_stale();
@@ -62,6 +66,7 @@ class Network {
   std::vector<double> left_on_;
   std::vector<double> weight_on_;
   std::vector<char> seen_link_;
+  std::vector<char> binds_; // links that connected() has seen: may_bind
   std::vector<char> seen_flow_;
   std::vector<Flow> flows_;
   std::priority_queue<End, std::vector<End>, std::greater<>> ends_;

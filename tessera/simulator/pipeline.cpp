@@ -82,6 +82,7 @@ Pipelines::Pipelines(
         std::string(text_of(strategy.schedule)), microbatches_, active, options.custom_order));
   }
   build_units(table_, cost::place(strategy, cluster, options.constants));
+  progressed_.assign(at(strategy.dp), 1);
   replicas_left_.assign(at(strategy.pp), strategy.dp);
   stages_left_ = strategy.pp;
   reductions_left_ = strategy.pp;
@@ -219,22 +220,29 @@ SimulationResult Pipelines::run() {
   return result();
 }
 
+void Pipelines::set_state(int replica, int microbatch, State state) {
+  progress_[at(replica)].states[at(microbatch)] = state;
+  progressed_[at(replica)] = 1;
+}
+
 void Pipelines::ask_schedule(int replica) {
-  schedule::Progress& progress = progress_[at(replica)];
-  while (const auto action = schedules_[at(replica)]->next(progress)) {
-    State& state = progress.states[at(action->microbatch)];
+  if (progressed_[at(replica)] == 0) {
+    return;
+  }
+  while (const auto action = schedules_[at(replica)]->next(progress_[at(replica)])) {
     Task task;
     task.microbatch = action->microbatch;
     task.forward = action->phase == schedule::Phase::kForward;
     if (task.forward) {
-      state = State::kForward;
+      set_state(replica, task.microbatch, State::kForward);
       make_ready(0, replica, task);
     } else {
-      state = State::kBackward;
+      set_state(replica, task.microbatch, State::kBackward);
       task.part = returns_home_ ? Part::kTail : Part::kLayers;
       make_ready(returns_home_ ? 0 : strategy_.pp - 1, replica, task);
     }
   }
+  progressed_[at(replica)] = 0;
 }
 
 void Pipelines::make_ready(int stage, int replica, const Task& task) {
@@ -353,7 +361,7 @@ void Pipelines::after_forward(int stage, int replica, const Task& task) {
   if (task.part == Part::kRelay) {
     send(0, task.target, replica, task.target, next);
   } else if (task.part == Part::kTail || (stage == last && !returns_home_)) {
-    progress_[at(replica)].states[at(task.microbatch)] = State::kReady;
+    set_state(replica, task.microbatch, State::kReady);
   } else if (stage == last) {
     next.part = Part::kTail;
     send(stage, 0, replica, strategy_.pp, next);
@@ -380,7 +388,7 @@ void Pipelines::after_backward(int stage, int replica, const Task& task) {
   --here.in_flight;
   sample_memory(stage, replica);
   if (stage == 0) {
-    progress_[at(replica)].states[at(task.microbatch)] = State::kDone;
+    set_state(replica, task.microbatch, State::kDone);
   } else if (returns_home_ && stage > 1) {
     next.part = Part::kRelay;
     next.target = stage - 1;

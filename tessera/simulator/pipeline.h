@@ -94,6 +94,7 @@ class Pipelines {
   static void add_share(const Share& share, std::vector<Share>& shares);
   void build_units(const cost::LayerTable& table, const cost::PlacementLinks& links);
   void at_time(double time, std::function<void()> act);
+  void set_state(int replica, int microbatch, State state);
   void ask_schedule(int replica);
   void make_ready(int stage, int replica, const Task& task);
   void try_start(int stage, int replica);
@@ -146,6 +147,9 @@ class Pipelines {
   cost::Places places_;
   std::vector<Unit> units_;
   std::vector<schedule::Progress> progress_; // per replica
+  /// Per replica whether its progress has changed since its schedule last had nothing to start: a
+  /// schedule says the same to the same progress, and to ask takes a look at every microbatch.
+  std::vector<char> progressed_;
   std::vector<std::unique_ptr<schedule::Schedule>> schedules_;
   Network network_;
   std::vector<std::function<void()>> on_flow_end_;
