@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <limits>
 #include <numeric>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -15,12 +16,24 @@
 
 namespace tessera::bench {
 
-/// Returns stages of equally many layers, the first ones longer ("ours w/ uniform" of table 5).
-inline std::vector<int> even_layers(int layers, int stages) {
-  std::vector<int> cuts = {0};
-  for (int k = 0; k < stages; ++k) {
-    cuts.push_back(cuts.back() + layers / stages + (k < layers % stages ? 1 : 0));
+/// Returns stages with equally many transformer layers, the first ones with more ("ours w/ uniform"
+/// of table 5). A layer of another kind belongs to the stage of the transformer layer in front of
+/// it, or to the first stage.
+inline std::vector<int> even_layers(const cost::DescribedModel& model, int stages) {
+  std::vector<int> transformers;
+  for (std::size_t i = 0; i < model.layers.size(); ++i) {
+    if (model.layers[i].kind == "transformer_layer") {
+      transformers.push_back(static_cast<int>(i));
+    }
   }
+  const int count = static_cast<int>(transformers.size());
+  std::vector<int> cuts = {0};
+  int before = 0; // transformer layers of the stages so far
+  for (int k = 0; k + 1 < stages; ++k) {
+    before += count / stages + (k < count % stages ? 1 : 0);
+    cuts.push_back(transformers.at(static_cast<std::size_t>(before)));
+  }
+  cuts.push_back(static_cast<int>(model.layers.size()));
   return cuts;
 }
 
@@ -57,6 +70,43 @@ inline std::vector<int> even_parameters(const cost::DescribedModel& model, int s
   }
   cuts[0] = 0;
   return cuts;
+}
+
+/// Returns the model with the time of its narrow transformer layers, those that do not have the
+/// most parameters, set to `share` times that of a wide one (equation 9).
+inline cost::DescribedModel with_narrow_layers(cost::DescribedModel model, double share) {
+  std::int64_t widest = 0;
+  for (const cost::Layer& layer : model.layers) {
+    widest = std::max(widest, layer.kind == "transformer_layer" ? layer.parameters : 0);
+  }
+  std::vector<cost::MeasuredLayer>& times = model.measured().layers;
+  std::size_t wide = 0;
+  while (model.layers[wide].parameters != widest) {
+    ++wide;
+  }
+  for (std::size_t i = 0; i < model.layers.size(); ++i) {
+    if (model.layers[i].kind != "transformer_layer" || model.layers[i].parameters == widest) {
+      continue;
+    }
+    for (auto& [device, by_degree] : times[i].forward_seconds_per_sample) {
+      for (auto& [degree, seconds] : by_degree) {
+        seconds = share * times[wide].forward_seconds_per_sample.at(device).at(degree);
+      }
+    }
+  }
+  return model;
+}
+
+/// Returns the numbers of a cell such as "[0;15;30]".
+inline std::vector<int> boundaries_of(const std::string& cell) {
+  std::vector<int> boundaries;
+  std::istringstream in(cell);
+  for (char mark = 0; in >> mark && mark != ']';) {
+    int boundary = 0;
+    in >> boundary;
+    boundaries.push_back(boundary);
+  }
+  return boundaries;
 }
 
 /// Least, mean and deviation of the best of some strategies, as tables 3 to 5 list them.

@@ -1,6 +1,6 @@
 // Prices the runs that the AMP paper measured and compares the order.
 // usage: planner_published FOLDER [MODEL CLUSTER MEASURED] [--sensitivity]
-// FOLDER holds the published inputs; the next three name files in it. With
+// FOLDER holds the published inputs (bench/planner/amp); the next three name files in it. With
 // --sensitivity: how much the order hangs on each constant.
 #include <algorithm>
 #include <cmath>
@@ -195,7 +195,7 @@ int main(int argc, char** argv) {
   const Files files = {
       name(2, "model_gpt2.json"),
       name(3, "cluster_homogeneous.json"),
-      name(4, "measured_homogeneous.csv")};
+      name(4, "runs_homogeneous.csv")};
   try {
     if (sensitivity) {
       show_sensitivity(files);

@@ -25,9 +25,42 @@ cost::DescribedModel with_parameters(const std::vector<int>& counts) {
   return model;
 }
 
-TEST(EvenLayers, TheFirstStagesAreLonger) {
-  EXPECT_THAT(even_layers(8, 4), ElementsAre(0, 2, 4, 6, 8));
-  EXPECT_THAT(even_layers(7, 3), ElementsAre(0, 3, 5, 7));
+cost::DescribedModel with_kinds(const std::string& kinds) {
+  cost::DescribedModel model = with_parameters(std::vector<int>(kinds.size(), 1));
+  for (std::size_t i = 0; i < kinds.size(); ++i) {
+    model.layers[i].kind = kinds[i] == 't' ? "transformer_layer" : "reshape";
+  }
+  return model;
+}
+
+TEST(EvenLayers, TheFirstStagesHaveMoreTransformerLayers) {
+  EXPECT_THAT(even_layers(with_kinds("tttttttt"), 4), ElementsAre(0, 2, 4, 6, 8));
+  EXPECT_THAT(even_layers(with_kinds("ttttttt"), 3), ElementsAre(0, 3, 5, 7));
+}
+
+TEST(EvenLayers, OtherLayersFollowTheTransformerLayerInFront) {
+  EXPECT_THAT(even_layers(with_kinds("--t-t--t-t-"), 2), ElementsAre(0, 7, 11));
+  EXPECT_THAT(even_layers(with_kinds("--t-t--t-t-"), 4), ElementsAre(0, 4, 7, 9, 11));
+}
+
+TEST(NarrowLayers, TakeTheShareOfAWideOne) {
+  cost::DescribedModel model = with_kinds("t-t");
+  model.layers[0].parameters = 100;
+  model.source = cost::MeasuredModel{
+      .layers = {
+          {.forward_seconds_per_sample = {{"d", {{1, 2.0}, {2, 3.0}}}}},
+          {.forward_seconds_per_sample = {{"d", {{1, 9.0}, {2, 9.0}}}}},
+          {.forward_seconds_per_sample = {{"d", {{1, 7.0}, {2, 8.0}}}}}}};
+  const auto changed = with_narrow_layers(model, 0.5).measured().layers;
+  EXPECT_EQ(changed[0].forward_seconds_per_sample.at("d").at(2), 3.0);
+  EXPECT_EQ(changed[1].forward_seconds_per_sample.at("d").at(1), 9.0);
+  EXPECT_EQ(changed[2].forward_seconds_per_sample.at("d").at(1), 1.0);
+  EXPECT_EQ(changed[2].forward_seconds_per_sample.at("d").at(2), 1.5);
+}
+
+TEST(Boundaries, AreTheNumbersOfACell) {
+  EXPECT_THAT(boundaries_of("[0;15;30]"), ElementsAre(0, 15, 30));
+  EXPECT_THAT(boundaries_of("[0;30]"), ElementsAre(0, 30));
 }
 
 int largest_stage(const std::vector<int>& counts, const std::vector<int>& cuts) {
