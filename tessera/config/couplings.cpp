@@ -320,43 +320,28 @@ std::vector<Coupling> sharding_rules() {
              c.sharded_data_parallel_degree,
              " but ddp is false; add \"ddp\": true");
        }},
-      {"sharding excludes pipeline",
-       "sharded_data_parallel_degree greater than 1 needs pipeline_parallel_degree 1.",
-       {"sharded_data_parallel_degree", "pipeline_parallel_degree"},
-       [](C c) { return sharded(c) && c.pipeline_parallel_degree > 1; },
-       [](C c) {
-         return str(
-             "sharded_data_parallel_degree is ",
-             c.sharded_data_parallel_degree,
-             " and pipeline_parallel_degree is ",
-             c.pipeline_parallel_degree,
-             "; set one of them to 1");
-       }},
       {"sharding excludes shard_optimizer_state",
        "sharded_data_parallel_degree greater than 1 excludes shard_optimizer_state, which it "
        "contains.",
        {"sharded_data_parallel_degree", "shard_optimizer_state"},
        [](C c) { return sharded(c) && c.shard_optimizer_state; },
        "sharded data parallelism already shards optimizer state; leave shard_optimizer_state out"},
-      {"sharding excludes tensor",
-       "sharded_data_parallel_degree greater than 1 needs tensor_parallel_degree 1 in this "
-       "version.",
-       {"sharded_data_parallel_degree", "tensor_parallel_degree"},
-       [](C c) { return sharded(c) && c.tensor_parallel_degree > 1; },
-       [](C c) {
-         return str(
-             "sharded_data_parallel_degree is ",
-             c.sharded_data_parallel_degree,
-             " and tensor_parallel_degree is ",
-             c.tensor_parallel_degree,
-             ", which is not available together in this version; set one of them to 1");
-       }},
       {"sharding with tensor needs prescaled",
        "sharded_data_parallel_degree greater than 1 with tensor_parallel_degree greater than 1 "
        "needs prescaled_batch.",
        {"sharded_data_parallel_degree", "tensor_parallel_degree", "prescaled_batch"},
        [](C c) { return sharded(c) && c.tensor_parallel_degree > 1 && !c.prescaled_batch; },
        "sharded data parallelism with tensor parallelism needs \"prescaled_batch\": true"},
+      {"sharding excludes a mesh",
+       "sharded_data_parallel_degree greater than 1 excludes tensor_parallel_kind \"2d\".",
+       {"sharded_data_parallel_degree", "tensor_parallel_kind"},
+       [](C c) {
+         return sharded(c) && c.tensor_parallel_degree > 1 &&
+                c.tensor_parallel_kind == TensorParallelKind::k2d;
+       },
+       "sharded data parallelism is not available on a mesh of tensor-parallel ranks in this "
+       "version; write \"tensor_parallel_kind\": \"1d\", or set sharded_data_parallel_degree to "
+       "1"},
   };
 }
 

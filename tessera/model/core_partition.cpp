@@ -98,8 +98,10 @@ void ModelCore::place(plans::Plan plan) {
       root_, plan_->partition, context.group(Group::kPP).rank());
   std::vector<at::Tensor> mine;
   for (const auto& [name, tensor] : table->local_parameters()) {
-    // What ranks keep a part of is made later, one tensor at a time.
-    if (!tensor.is_meta() || !sharding::ModelShards::divides(context.config, name, tensor)) {
+    // What ranks keep a part of is made later, one tensor at a time, but for what takes over the
+    // weights of a module that tensor parallelism has replaced.
+    if (!tensor.is_meta() || layout_->in_distributed_module(name) ||
+        !sharding::ModelShards::divides(context.config, name, tensor)) {
       mine.push_back(tensor);
     }
   }

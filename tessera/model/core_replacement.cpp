@@ -159,7 +159,8 @@ void ModelCore::take_over_weights() {
 
 void ModelCore::join_replicas(bool only) {
   Context& context = this->context();
-  const sharding::Split split = sharding::split(context, local_parameters());
+  const auto is_scaled = [this](const std::string& name) { return layout_->is_scaled_batch(name); };
+  const sharding::Split split = sharding::split(context, local_parameters(), is_scaled);
   broadcast_from_first(split.whole);
   broadcast_from_first(local_buffers());
   if (context.config.sharded_data_parallel_degree > 1) {
@@ -167,7 +168,8 @@ void ModelCore::join_replicas(bool only) {
       tracer::materialize(std::vector<at::Tensor>{parameter});
       broadcast_from_first({{name, parameter}});
     };
-    shards_ = std::make_unique<sharding::ModelShards>(context, split.divided, make, number_);
+    shards_ =
+        std::make_unique<sharding::ModelShards>(context, split.divided, make, is_scaled, number_);
     if (context.world->rank() == 0) {
       log::info(tessera::str(
           label_,
@@ -196,7 +198,9 @@ void ModelCore::join_replicas(bool only) {
   }
   apply_shared_states();
   if (shards_ != nullptr) {
-    gradients_->add(shards_->reducer());
+    for (const auto& reducer : shards_->reducers()) {
+      gradients_->add(*reducer);
+    }
   }
 }
 

@@ -348,7 +348,7 @@ void DistributedOptimizer::zero_grad(bool set_to_none) {
   }
   for (const ModelCore* model : live) {
     if (model->shards() != nullptr) {
-      model->shards()->reducer().settle();
+      model->shards()->settle();
     }
   }
 }

@@ -1,7 +1,5 @@
 #include "tessera/sharding/model_shards.h"
 
-#include <algorithm>
-
 #include <ATen/ATen.h>
 
 #include "tessera/base/error.h"
@@ -9,14 +7,6 @@
 #include "tessera/topology/shard_groups.h"
 
 namespace tessera::sharding {
-
-namespace {
-
-// A bucket of more is one parameter by itself: there is no latency left to save, and its gradients
-// would be kept for longer.
-constexpr std::int64_t kMostBucketElements = 1 << 20;
-
-} // namespace
 
 bool ModelShards::divides(
     const Config& config,
@@ -39,23 +29,85 @@ bool ModelShards::divides(
   return true;
 }
 
+namespace {
+
+std::vector<int> ranks_of_node(const ShardNodes& nodes, const topology::ShardGroups& groups) {
+  std::vector<int> ranks;
+  for (const int position : nodes.members[nodes.own]) {
+    ranks.push_back(groups.shards[position]);
+  }
+  return ranks;
+}
+
+} // namespace
+
 ModelShards::ModelShards(
     Context& context,
     const NamedTensors& parameters,
     const DividedParameters::Make& make,
+    const IsScaled& is_scaled,
     int number)
     : world_(context.world) {
+  const topology::ShardGroups groups = topology::shard_groups(
+      *context.layout, context.config.sharded_data_parallel_degree, world_->rank());
+  const std::string of_model = tessera::str(" of model ", number);
+  comm::ProcessGroup& shards = new_group("shards" + of_model, groups.shards);
+  comm::ProcessGroup& equal = new_group("shard replicas" + of_model, groups.equal_replicas);
+  const ShardNodes nodes = shard_nodes(*world_, groups.shards);
+  comm::ProcessGroup& node =
+      nodes.is_one() ? shards
+                     : new_group("shards of a node" + of_model, ranks_of_node(nodes, groups));
+  parameters_ = std::make_unique<DividedParameters>(
+      shards,
+      DividedParameters::Gathering{
+          .world = *world_,
+          .nodes = nodes,
+          .node = node,
+          .hierarchical = context.config.sdp_hierarchical_allgather,
+          .most_elements = context.config.sdp_max_live_parameters},
+      parameters,
+      make);
+  if (parameters_->gatherer() != nullptr) {
+    context.until_shutdown.push_back(parameters_->gatherer()->shared_service());
+  }
+  add_reducer(
+      context,
+      {shards, equal, *context.control},
+      [&](const std::string& name) { return !is_scaled(name); },
+      1.0 / context.group(Group::kDP).size());
+  if (context.group(Group::kTP).size() == 1) {
+    return;
+  }
+  // Which bucket of the two leaves first, a flow decides; in one group ranks would differ.
+  comm::ProcessGroup& own = new_group("tp shards" + of_model, groups.shards);
+  comm::ProcessGroup& replicas = new_group("tp shard replicas" + of_model, groups.replicas);
+  add_reducer(context, {own, replicas, *context.rdp_control}, is_scaled, 1.0 / context.data_size());
+}
+
+comm::ProcessGroup& ModelShards::new_group(const std::string& name, const std::vector<int>& ranks) {
+  return *groups_.emplace_back(world_->new_group(name, ranks));
+}
+
+void ModelShards::add_reducer(
+    const Context& context,
+    const ShardReducer::Groups& groups,
+    const std::function<bool(const std::string& name)>& takes,
+    double scale) {
   const Config& config = context.config;
-  const topology::ShardGroups groups =
-      topology::shard_groups(*context.layout, config.sharded_data_parallel_degree, world_->rank());
-  shards_ = world_->new_group(tessera::str("shards of model ", number), groups.shards);
-  replicas_ = world_->new_group(tessera::str("shard replicas of model ", number), groups.replicas);
-  parameters_ = std::make_unique<DividedParameters>(*shards_, parameters, make);
   ShardReducer::Options options;
-  options.bucket_elements = std::min(config.sdp_reduce_bucket_size, kMostBucketElements);
-  options.scale = 1.0 / context.data_size();
-  reducer_ =
-      std::make_unique<ShardReducer>(*world_, *parameters_, *replicas_, *context.control, options);
+  options.bucket_elements = config.sdp_reduce_bucket_size;
+  options.scale = scale;
+  if (config.pipeline_parallel_degree > 1) {
+    options.microbatches = config.reproducible ? ShardReducer::Microbatches::kOrdered
+                                               : ShardReducer::Microbatches::kOverlapping;
+  }
+  std::vector<const DividedParameter*> list;
+  for (const DividedParameter& parameter : parameters_->list()) {
+    if (takes(parameter.name)) {
+      list.push_back(&parameter);
+    }
+  }
+  reducers_.push_back(std::make_unique<ShardReducer>(*world_, list, groups, options));
 }
 
 at::Tensor ModelShards::updated_part(const at::Tensor& parameter) const {
@@ -75,7 +127,24 @@ bool ModelShards::assign(const at::Tensor& parameter, const at::Tensor& whole) c
 
 void ModelShards::begin_step(int microbatches) {
   parameters_->check_handles();
-  reducer_->expect_microbatches(microbatches);
+  if (parameters_->gatherer() != nullptr) {
+    parameters_->gatherer()->begin_step();
+  }
+  for (const auto& reducer : reducers_) {
+    reducer->expect_microbatches(microbatches);
+  }
+}
+
+void ModelShards::end_microbatch() {
+  for (const auto& reducer : reducers_) {
+    reducer->end_microbatch();
+  }
+}
+
+void ModelShards::settle() {
+  for (const auto& reducer : reducers_) {
+    reducer->settle();
+  }
 }
 
 } // namespace tessera::sharding

@@ -1,9 +1,9 @@
 #pragma once
 
-#include <cstdint>
+#include <functional>
 #include <memory>
-#include <optional>
 #include <string>
+#include <vector>
 
 #include "tessera/context/context.h"
 #include "tessera/sharding/divided_parameters.h"
@@ -23,12 +23,16 @@ namespace tessera::sharding {
 /// sharded data parallelism.
 class ModelShards {
  public:
+  /// Whether the gradient of this parameter is averaged over the RDP_GROUP, not the DP_GROUP.
+  using IsScaled = std::function<bool(const std::string& name)>;
+
   /// Makes and divides `parameters`. `number`: of the model in this process, which names its
   /// groups. Collective over the data-parallel ranks. Throws: as DividedParameters.
   ModelShards(
       Context& context,
       const NamedTensors& parameters,
       const DividedParameters::Make& make,
+      const IsScaled& is_scaled,
       int number);
 
   /// Whether this parameter is to be divided under `config`; a large one that cannot be is named in
@@ -38,12 +42,14 @@ class ModelShards {
   const DividedParameters& parameters() const {
     return *parameters_;
   }
-  ShardReducer& reducer() {
-    return *reducer_;
+  /// Of what the DP_GROUP averages; with tensor parallelism a second one of what the RDP_GROUP
+  /// does.
+  const std::vector<std::unique_ptr<ShardReducer>>& reducers() const {
+    return reducers_;
   }
   /// Ranks that hold one copy of the model together.
   comm::ProcessGroup& group() const {
-    return *shards_;
+    return parameters_->group();
   }
 
   /// The tensor that an optimizer updates in the place of a divided parameter; any other tensor is
@@ -64,16 +70,22 @@ class ModelShards {
   /// Not collective. Throws: UserError when a handle was given other memory.
   void begin_step(int microbatches);
   /// Not collective.
-  void end_microbatch() {
-    reducer_->end_microbatch();
-  }
+  void end_microbatch();
+  /// ShardReducer::settle of all. Not collective.
+  void settle();
 
  private:
+  comm::ProcessGroup& new_group(const std::string& name, const std::vector<int>& ranks);
+  void add_reducer(
+      const Context& context,
+      const ShardReducer::Groups& groups,
+      const std::function<bool(const std::string& name)>& takes,
+      double scale);
+
   comm::WorldPtr world_; // keeps the groups usable until their users are gone
-  comm::ProcessGroupPtr shards_;
-  comm::ProcessGroupPtr replicas_;
+  std::vector<comm::ProcessGroupPtr> groups_;
   std::unique_ptr<DividedParameters> parameters_;
-  std::unique_ptr<ShardReducer> reducer_;
+  std::vector<std::unique_ptr<ShardReducer>> reducers_;
 };
 
 } // namespace tessera::sharding

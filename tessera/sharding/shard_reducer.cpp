@@ -14,22 +14,20 @@ namespace tessera::sharding {
 
 ShardReducer::ShardReducer(
     comm::World& world,
-    const DividedParameters& parameters,
-    comm::ProcessGroup& replicas,
-    comm::ProcessGroup& control,
+    const std::vector<const DividedParameter*>& parameters,
+    const Groups& groups,
     const Options& options)
     : world_(world),
-      divided_(parameters),
-      shards_(parameters.group()),
-      replicas_(replicas),
-      control_(control),
+      shards_(groups.shards),
+      replicas_(groups.replicas),
+      control_(groups.control),
       options_(options) {
-  for (const DividedParameter& divided : divided_.list()) {
+  for (const DividedParameter* divided : parameters) {
     Parameter& parameter = parameters_.emplace_back();
-    parameter.divided = &divided;
+    parameter.divided = divided;
     parameter.slot = std::make_shared<GradientSlot>();
-    parameter.slot->name = divided.name;
-    parameter.slot->part = divided.part;
+    parameter.slot->name = divided->name;
+    parameter.slot->part = divided->part;
   }
   find_trainable();
 }
@@ -65,29 +63,13 @@ void ShardReducer::find_trainable() {
   }
 }
 
-void ShardReducer::make_buckets(const std::vector<int>& order) {
-  order_ = order;
-  buckets_.clear();
-  for (const int index : order) {
-    Parameter& parameter = parameters_[index];
-    parameter.bucket = -1;
-    if (!parameter.trainable) {
-      continue;
-    }
-    const DividedParameter& divided = *parameter.divided;
-    const bool fits = !buckets_.empty() &&
-                      parameters_[buckets_.back().parameters[0]].divided->part.scalar_type() ==
-                          divided.part.scalar_type() &&
-                      (buckets_.back().part_elements + divided.per_rank) * shards_.size() <=
-                          options_.bucket_elements;
-    if (!fits) {
-      buckets_.emplace_back();
-    }
-    Bucket& bucket = buckets_.back();
-    bucket.parameters.push_back(index);
-    bucket.part_elements += divided.per_rank;
-    parameter.bucket = static_cast<int>(buckets_.size()) - 1;
-  }
+std::string ShardReducer::text_of_zeroing(const std::string& name) {
+  return str(
+      "the gradient of the parameter '",
+      name,
+      "' was set to zero inside of a step, which with pipeline_parallel_degree greater than 1 "
+      "happens on pp rank 0 alone, while other microbatches add (sharded_data_parallel_degree); "
+      "call zero_grad before the step");
 }
 
 bool ShardReducer::has_whole_gradient(const Parameter& parameter) const {
@@ -129,7 +111,15 @@ void ShardReducer::begin(bool reduce) {
     parameter.reached_in = -1;
     parameter.zeroed_in = -1;
     parameter.first_done = -1;
+    parameter.packed = false;
+    parameter.rounds.clear();
+    if (overlaps() && !learnt_) {
+      parameter.expected = parameter.trainable ? 1 : 0; // most are used once in a microbatch
+    }
     see(parameter);
+  }
+  for (Bucket& bucket : buckets_) {
+    bucket.flat = at::Tensor(); // what a failed step has left
   }
   expect_additions();
 }
@@ -176,14 +166,48 @@ void ShardReducer::added(int index) {
   ++parameter.count;
   if (!learnt_) {
     parameter.first_done = completed_++; // the last addition counts
-  } else if (parameter.count == parameter.expected) {
+  }
+  if (overlaps()) {
+    added_while_overlapping(parameter);
+  } else if (learnt_ && parameter.count == parameter.expected) {
+    launch_through(microbatch_ - 1);
+    take_gradient(parameter);
     --buckets_[parameter.bucket].missing;
     launch_ready();
   }
 }
 
+/// Who is added to in one order sends the same numbers together in every run: those of whole
+/// microbatches, whatever has come meanwhile. In the first step nobody knows how many those are.
+void ShardReducer::added_while_overlapping(Parameter& parameter) {
+  const bool ordered = options_.microbatches == Microbatches::kOrdered;
+  if ((ordered && !learnt_) || parameter.expected == 0 ||
+      parameter.count % parameter.expected != 0) {
+    return;
+  }
+  if (!ordered) {
+    take_gradient(parameter);
+  } else if (parameter.count / parameter.expected <= microbatches_) {
+    at::Tensor& gradient = whole_gradient(parameter);
+    parameter.rounds.push_back(std::exchange(gradient, at::Tensor()));
+    see(parameter);
+  }
+  launch_ready();
+}
+
+/// Rounded up: a bucket that waits for too many additions leaves at the end of the step.
+void ShardReducer::expect_mean_additions() {
+  const bool any = std::any_of(
+      parameters_.begin(), parameters_.end(), [](const auto& entry) { return entry.count > 0; });
+  for (Parameter& parameter : parameters_) {
+    if (any) {
+      parameter.expected = (parameter.count + microbatches_ - 1) / microbatches_;
+    }
+  }
+}
+
 void ShardReducer::end_microbatch() {
-  if (!active_) {
+  if (!active_ || overlaps()) {
     return;
   }
   for (Parameter& parameter : parameters_) {
@@ -204,97 +228,6 @@ void ShardReducer::end_microbatch() {
   land(false);
 }
 
-/// Every bucket of the microbatches up to this one, in order.
-void ShardReducer::launch_through(int microbatch) {
-  while (launching_ <= microbatch) {
-    while (next_bucket_ < buckets_.size()) {
-      launch(next_bucket_++, false);
-    }
-    ++launching_;
-    next_bucket_ = 0;
-  }
-}
-
-void ShardReducer::launch_ready() {
-  launch_through(microbatch_ - 1);
-  while (launching_ == microbatch_ && next_bucket_ < buckets_.size() &&
-         buckets_[next_bucket_].missing <= 0) {
-    launch(next_bucket_++, false);
-  }
-}
-
-at::TensorOptions ShardReducer::options_of_sum(const at::Tensor& part) {
-  const auto type = part.scalar_type();
-  return part.options().requires_grad(false).dtype(type == at::kHalf ? at::kFloat : type);
-}
-
-void ShardReducer::launch(std::size_t index, bool zeros) {
-  const at::NoGradGuard no_grad;
-  const Bucket& bucket = buckets_[index];
-  const int ranks = shards_.size();
-  const at::Tensor& like = parameters_[bucket.parameters[0]].divided->part;
-  Flight flight{index, launching_, {}, {}, nullptr};
-  flight.flat = at::empty({ranks, bucket.part_elements}, options_of_sum(like));
-  flight.part = at::empty({bucket.part_elements}, flight.flat.options());
-  std::int64_t offset = 0;
-  for (const int i : bucket.parameters) {
-    Parameter& parameter = parameters_[i];
-    const std::int64_t per_rank = parameter.divided->per_rank;
-    notice_zeroed(parameter);
-    at::Tensor& gradient = whole_gradient(parameter);
-    const bool wanted = !zeros && launching_ >= parameter.zeroed_in;
-    if (wanted && !has_whole_gradient(parameter) && parameter.slot->extra.defined()) {
-      gradient = std::exchange(parameter.slot->extra, at::Tensor());
-    }
-    const bool given = wanted && has_whole_gradient(parameter);
-    const at::Tensor rows = given ? gradient.detach().reshape({-1}) : at::Tensor();
-    for (int rank = 0; rank < ranks; ++rank) {
-      const at::Tensor to = flight.flat[rank].narrow(0, offset, per_rank);
-      const std::int64_t begin = given ? std::min(per_rank * rank, rows.numel()) : 0;
-      const std::int64_t count = given ? std::min(per_rank, rows.numel() - begin) : 0;
-      if (count > 0) {
-        to.narrow(0, 0, count).copy_(rows.narrow(0, begin, count));
-      }
-      if (count < per_rank) {
-        to.narrow(0, count, per_rank - count).zero_();
-      }
-    }
-    if (given) {
-      parameter.reached_in = launching_;
-      gradient = at::Tensor();
-      see(parameter);
-    }
-    offset += per_rank;
-  }
-  flight.work =
-      shards_.reduce_scatter_async(flight.part, flight.flat.view({-1}), comm::ReduceOp::kSum);
-  flights_.push_back(std::move(flight));
-}
-
-/// Adds what has arrived to the sums, in the order of departure.
-void ShardReducer::land(bool wait) {
-  const at::NoGradGuard no_grad;
-  while (!flights_.empty() && (wait || flights_.front().work->done())) {
-    flights_.front().work->wait();
-    const Flight flight = std::move(flights_.front());
-    flights_.pop_front();
-    std::int64_t offset = 0;
-    for (const int i : buckets_[flight.bucket].parameters) {
-      const Parameter& parameter = parameters_[i];
-      const at::Tensor part = flight.part.narrow(0, offset, parameter.divided->per_rank);
-      at::Tensor& sum = parameter.slot->sum;
-      if (flight.microbatch < parameter.zeroed_in) {
-        // A later microbatch has set it to zero.
-      } else if (sum.defined()) {
-        sum.add_(part);
-      } else {
-        sum = part.clone();
-      }
-      offset += parameter.divided->per_rank;
-    }
-  }
-}
-
 void ShardReducer::see(Parameter& parameter) {
   const at::Tensor& gradient = whole_gradient(parameter);
   parameter.seen.reset();
@@ -305,10 +238,14 @@ void ShardReducer::see(Parameter& parameter) {
 
 /// zero_grad of a module knows nothing of parts, but it replaces what the script sees of a
 /// gradient. A handle that takes its place has set the parts to zero already.
-void ShardReducer::notice_zeroed(Parameter& parameter) {
+bool ShardReducer::is_replaced(const Parameter& parameter) const {
   const at::Tensor& gradient = whole_gradient(parameter);
-  if (parameter.seen && !is_gradient_handle(gradient) &&
-      parameter.seen->_unsafe_get_target() != gradient.unsafeGetTensorImpl()) {
+  return parameter.seen && !is_gradient_handle(gradient) &&
+         parameter.seen->_unsafe_get_target() != gradient.unsafeGetTensorImpl();
+}
+
+void ShardReducer::notice_zeroed(Parameter& parameter) {
+  if (is_replaced(parameter)) {
     forget(parameter, /*set_to_none=*/true);
     see(parameter);
   }
@@ -316,6 +253,14 @@ void ShardReducer::notice_zeroed(Parameter& parameter) {
 
 /// What earlier steps and earlier microbatches of this one have left.
 void ShardReducer::forget(Parameter& parameter, bool set_to_none) {
+  if (active_ && overlaps()) {
+    throw UserError(text_of_zeroing(parameter.divided->name));
+  }
+  if (std::exchange(parameter.packed, false)) {
+    for (int rank = 0; rank < shards_.size(); ++rank) {
+      slice_of(parameter, rank).zero_();
+    }
+  }
   GradientSlot& slot = *parameter.slot;
   const bool any = slot.part.grad().defined() || (slot.reached && slot.sum.defined());
   slot.part.mutable_grad() =

@@ -24,21 +24,35 @@ namespace tessera::sharding {
 ///
 /// The order of buckets is the same on all ranks, and nothing waits inside a backward, so flows may
 /// differ between ranks. Gradients that come after their bucket has left go with the next one.
+/// Where microbatches overlap, a rank knows only how often a parameter was added to: a bucket
+/// leaves as often as there are microbatches, each time after as many additions as one has.
 /// Collective over the data-parallel ranks. Threads: as GradientReducer.
 class ShardReducer : public data_parallel::SettlingGradientPart {
  public:
+  /// How the microbatches of a step follow each other on this rank.
+  enum class Microbatches {
+    kInTurn, // one ends before the next begins, which `end_microbatch` tells
+    kOverlapping, // in a pipeline; `end_microbatch` is nothing
+    kOrdered, // so too, but each parameter is added to in one order (GradientOrder)
+  };
   struct Options {
     /// Most elements of a bucket; a larger parameter travels alone.
-    std::int64_t bucket_elements = 1 << 20;
+    std::int64_t bucket_elements = 500'000'000;
     double scale = 1; // of the sum over all data-parallel ranks
+    Microbatches microbatches = Microbatches::kInTurn;
+  };
+  /// Groups outlive the reducer; no other reducer sends in `shards` or `replicas`.
+  struct Groups {
+    comm::ProcessGroup& shards; // hold one copy of the parameters together
+    comm::ProcessGroup& replicas; // keep the same parts
+    comm::ProcessGroup& control; // all that average together, for agreements
   };
 
-  /// `replicas`: ranks with the same parts. `control`: all data-parallel ranks, for agreements.
+  /// `parameters` outlive the reducer.
   ShardReducer(
       comm::World& world,
-      const DividedParameters& parameters,
-      comm::ProcessGroup& replicas,
-      comm::ProcessGroup& control,
+      const std::vector<const DividedParameter*>& parameters,
+      const Groups& groups,
       const Options& options);
   ~ShardReducer() override;
   ShardReducer(const ShardReducer&) = delete;
@@ -78,15 +92,19 @@ class ShardReducer : public data_parallel::SettlingGradientPart {
     /// which then has set its gradient to zero.
     std::optional<WeakGradient> seen = std::nullopt;
     int zeroed_in = -1; // the last microbatch of this step in which the script has done so
-    int count = 0; // additions in this microbatch
+    int count = 0; // additions in this microbatch; where they overlap, in this step
     int expected = 0; // additions in the last microbatch that had any
     int first_done = -1; // position in the order of completion
     int bucket = -1;
+    std::int64_t offset = 0; // of its part in the bucket's
+    bool packed = false; // into the bucket that leaves next
+    std::deque<at::Tensor> rounds = {}; // kOrdered: of microbatches whose bucket has not left
   };
   struct Bucket {
     std::vector<int> parameters;
     std::int64_t part_elements = 0; // of each rank
-    int missing = 0;
+    int missing = 0; // kInTurn
+    at::Tensor flat = {}; // [ranks, part_elements] that leaves next, from its first gradient on
   };
   /// A bucket on its way.
   struct Flight {
@@ -102,23 +120,36 @@ class ShardReducer : public data_parallel::SettlingGradientPart {
   void learn_order();
   void added(int index);
   void expect_additions();
+  bool overlaps() const {
+    return options_.microbatches != Microbatches::kInTurn;
+  }
+  void added_while_overlapping(Parameter& parameter);
+  void expect_mean_additions();
+  bool is_ready(const Bucket& bucket) const;
   void launch_through(int microbatch);
   void launch_ready();
-  void launch(std::size_t bucket, bool zeros);
+  void launch(std::size_t bucket);
+  void take_along(Parameter& parameter);
+  void take_gradient(Parameter& parameter);
+  void pack(Parameter& parameter, const at::Tensor& gradient);
+  at::Tensor slice_of(const Parameter& parameter, int rank) const;
   void land(bool wait);
   static at::TensorOptions options_of_sum(const at::Tensor& part);
   void average(Parameter& parameter);
   void see(Parameter& parameter);
+  bool is_replaced(const Parameter& parameter) const;
   void notice_zeroed(Parameter& parameter);
   void forget(Parameter& parameter, bool set_to_none);
+  static std::string text_of_zeroing(const std::string& name);
   void show_handle(Parameter& parameter);
   at::Tensor& whole_gradient(const Parameter& parameter) const {
     return parameter.divided->whole.mutable_grad();
   }
   bool has_whole_gradient(const Parameter& parameter) const;
+  bool has_left(int bucket) const;
+  bool waits(const Parameter& parameter) const;
 
   comm::World& world_;
-  const DividedParameters& divided_;
   comm::ProcessGroup& shards_;
   comm::ProcessGroup& replicas_;
   comm::ProcessGroup& control_;

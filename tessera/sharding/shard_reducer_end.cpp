@@ -11,9 +11,28 @@
 
 namespace tessera::sharding {
 
-bool ShardReducer::finish(const std::optional<std::string>& failure) {
+/// Whether a bucket has left for the last time, before the end of the step told it to.
+bool ShardReducer::has_left(int bucket) const {
+  return launching_ >= microbatches_ ||
+         (launching_ == microbatches_ - 1 && bucket < static_cast<int>(next_bucket_));
+}
+
+/// Whether this rank has what no bucket took along.
+bool ShardReducer::waits(const Parameter& parameter) const {
+  return parameter.bucket >= 0 &&
+         (parameter.packed || !parameter.rounds.empty() || has_whole_gradient(parameter) ||
+          parameter.slot->extra.defined());
+}
+
+bool ShardReducer::finish(const std::optional<std::string>& given) {
   const at::NoGradGuard no_grad;
   active_ = false;
+  std::optional<std::string> failure = given;
+  for (const Parameter& parameter : parameters_) {
+    if (overlaps() && !failure && is_replaced(parameter)) {
+      failure = text_of_zeroing(parameter.divided->name);
+    }
+  }
   // One agreement, any rank's yes is a yes: failed, backward, which buckets have late parts, which
   // parameters were reached; and the first and the last microbatch that set each to zero.
   const std::size_t count = parameters_.size();
@@ -26,16 +45,14 @@ bool ShardReducer::finish(const std::optional<std::string>& failure) {
   auto* less_zeroed = zeroed + count;
   flag[0] = failure.has_value() ? 1 : 0;
   flag[1] = backward_ ? 1 : 0;
-  const bool all_left = launching_ == microbatches_;
   for (std::size_t i = 0; i < count; ++i) {
     const Parameter& parameter = parameters_[i];
-    const bool waits =
-        parameter.bucket >= 0 && (has_whole_gradient(parameter) || parameter.slot->extra.defined());
+    const bool rest = waits(parameter);
     const bool left = parameter.reached_in >= std::max(parameter.zeroed_in, 0);
-    reached[i] = left || waits ? 1 : 0;
+    reached[i] = left || rest ? 1 : 0;
     zeroed[i] = parameter.zeroed_in;
     less_zeroed[i] = -parameter.zeroed_in;
-    if (waits && all_left) {
+    if (rest && has_left(parameter.bucket)) {
       late[parameter.bucket] = 1;
     }
   }
@@ -45,7 +62,7 @@ bool ShardReducer::finish(const std::optional<std::string>& failure) {
     launch_through(microbatches_ - 1);
     for (std::size_t i = 0; i < buckets_.size(); ++i) {
       if (late[i] != 0) {
-        launch(i, false);
+        launch(i);
       }
     }
   }
@@ -63,6 +80,9 @@ bool ShardReducer::finish(const std::optional<std::string>& failure) {
       }
     }
     learn_order();
+    if (overlaps()) {
+      expect_mean_additions();
+    }
   }
   for (Parameter& parameter : parameters_) {
     show_handle(parameter);

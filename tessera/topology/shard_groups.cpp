@@ -26,6 +26,11 @@ ShardGroups shard_groups(const RankLayout& layout, int degree, int rank) {
       groups.replicas.push_back(members[i]);
     }
   }
+  for (const int other : layout.members(Group::kDP, rank)) {
+    if (layout.rank_in(Group::kRDP, other) % degree == position % degree) {
+      groups.equal_replicas.push_back(other);
+    }
+  }
   return groups;
 }
 

@@ -12,6 +12,9 @@ struct ShardGroups {
   std::vector<int> shards;
   /// They hold the same part of it.
   std::vector<int> replicas;
+  /// They hold the same part of what all ranks of a TP_GROUP hold; without tensor parallelism
+  /// `replicas`.
+  std::vector<int> equal_replicas;
 };
 
 /// Every RDP group is cut into chunks of `degree` consecutive members; ranks at one position of

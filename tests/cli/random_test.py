@@ -2,7 +2,8 @@
 """usage: random_test.py PROGRAM REPOSITORY
 
 A job with dropout and "random": "layout_independent" beside the same job on one rank: pipelines,
-fast mode, replicas, sharded replicas, tensor parallelism and a mesh have its losses.
+fast mode, replicas, sharded replicas (also of a pipeline and of tensor-parallel ranks), tensor
+parallelism and a mesh have its losses.
 """
 import os
 import tempfile
@@ -19,6 +20,12 @@ LAYOUTS = {
     "tensor": {"tensor_parallel_degree": 2},
     "memory": {"tensor_parallel_degree": 2, "prescaled_batch": True, "optimize": "memory"},
     "mesh": {"tensor_parallel_degree": 2, "tensor_parallel_kind": "2d"},
+}
+SHARDS = {"sharded_data_parallel_degree": 2, "sdp_param_persistence_threshold": 1000,
+          "sdp_reduce_bucket_size": 20000}
+LAYOUTS_OF_FOUR = {
+    "sharded_pipeline": {"pipeline_parallel_degree": 2, **SHARDS},
+    "sharded_tensor": {"tensor_parallel_degree": 2, "prescaled_batch": True, **SHARDS},
 }
 
 
@@ -43,7 +50,8 @@ with tempfile.TemporaryDirectory() as work:
     one = losses("one", 1, {"microbatches": 1})
     others = losses("others", 1, {"random": "by_task"})
     assert furthest(others, one) > 1e-3, (others, one)
-    for layout, keys in LAYOUTS.items():
-        apart = furthest(losses(layout, 2, keys), one)
+    for layout, keys in {**LAYOUTS, **LAYOUTS_OF_FOUR}.items():
+        ranks = 4 if layout in LAYOUTS_OF_FOUR else 2
+        apart = furthest(losses(layout, ranks, keys), one)
         print(f"{layout} beside one rank: {apart:.1e}")
         assert apart < 1e-4, layout

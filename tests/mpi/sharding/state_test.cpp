@@ -1,41 +1,9 @@
 // States and checkpoints are of whole tensors, so they fit any degree.
-#include <filesystem>
-
-#include <unistd.h>
-
 #include "tests/mpi/sharding/support.h"
+#include "tests/support/shared_folder.h"
 
 namespace tessera::testing {
 namespace {
-
-namespace fs = std::filesystem;
-
-/// One folder for all ranks, removed by the first of them.
-class SharedFolder {
- public:
-  SharedFolder() {
-    int id = static_cast<int>(::getpid());
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
-    MPI_Bcast(&id, 1, MPI_INT, 0, MPI_COMM_WORLD);
-    path_ = fs::temp_directory_path() / str("tessera_sharded_", id);
-  }
-  ~SharedFolder() {
-    MPI_Barrier(MPI_COMM_WORLD);
-    if (rank_ == 0) {
-      fs::remove_all(path_);
-    }
-    MPI_Barrier(MPI_COMM_WORLD);
-  }
-  SharedFolder(const SharedFolder&) = delete;
-  SharedFolder& operator=(const SharedFolder&) = delete;
-  std::string path() const {
-    return path_.string();
-  }
-
- private:
-  int rank_ = 0;
-  fs::path path_;
-};
 
 struct Training {
   explicit Training(at::ScalarType type = at::kFloat)

@@ -18,9 +18,30 @@ TEST(ShardGroups, OfTheDocumentedExample) {
   const ShardGroups first = shard_groups(layout, 4, 0);
   EXPECT_THAT(first.shards, ElementsAre(0, 4, 8, 12));
   EXPECT_THAT(first.replicas, ElementsAre(0, 16));
+  EXPECT_THAT(first.equal_replicas, ElementsAre(0, 1, 2, 3, 16, 17, 18, 19));
   EXPECT_THAT(shard_groups(layout, 4, 28).shards, ElementsAre(16, 20, 24, 28));
   EXPECT_THAT(shard_groups(layout, 4, 28).replicas, ElementsAre(12, 28));
   EXPECT_THAT(shard_groups(layout, 4, 5).shards, ElementsAre(1, 5, 9, 13));
+}
+
+TEST(ShardGroups, LieInsideOfAStage) {
+  const RankLayout layout({.pipeline = 2, .tensor = 2, .reduced_data = 4}, Placement("cluster"));
+  for (int rank = 0; rank < layout.world_size(); ++rank) {
+    const ShardGroups groups = shard_groups(layout, 2, rank);
+    EXPECT_EQ(groups.shards.size(), 2U);
+    EXPECT_EQ(groups.replicas.size(), 2U);
+    EXPECT_EQ(groups.equal_replicas.size(), 4U);
+    for (const auto& list : {groups.shards, groups.replicas, groups.equal_replicas}) {
+      for (const int other : list) {
+        EXPECT_EQ(layout.coordinates(other).pp, layout.coordinates(rank).pp);
+      }
+    }
+    for (const auto& list : {groups.shards, groups.replicas}) {
+      for (const int other : list) {
+        EXPECT_EQ(layout.coordinates(other).tp, layout.coordinates(rank).tp);
+      }
+    }
+  }
 }
 
 TEST(ShardGroups, CoverEveryRankOnce) {

@@ -1,0 +1,191 @@
+// Buckets: what is in them, when they leave, and what becomes of them when they arrive.
+#include <algorithm>
+#include <utility>
+
+#include <ATen/ATen.h>
+
+#include "tessera/sharding/shard_reducer.h"
+
+namespace tessera::sharding {
+
+void ShardReducer::make_buckets(const std::vector<int>& order) {
+  order_ = order;
+  buckets_.clear();
+  for (const int index : order) {
+    Parameter& parameter = parameters_[index];
+    parameter.bucket = -1;
+    if (!parameter.trainable) {
+      continue;
+    }
+    const DividedParameter& divided = *parameter.divided;
+    const bool fits = !buckets_.empty() &&
+                      parameters_[buckets_.back().parameters[0]].divided->part.scalar_type() ==
+                          divided.part.scalar_type() &&
+                      (buckets_.back().part_elements + divided.per_rank) * shards_.size() <=
+                          options_.bucket_elements;
+    if (!fits) {
+      buckets_.emplace_back();
+    }
+    Bucket& bucket = buckets_.back();
+    bucket.parameters.push_back(index);
+    parameter.offset = bucket.part_elements;
+    bucket.part_elements += divided.per_rank;
+    parameter.bucket = static_cast<int>(buckets_.size()) - 1;
+  }
+}
+
+/// Whether the next round of a bucket has all that it waits for.
+bool ShardReducer::is_ready(const Bucket& bucket) const {
+  if (!overlaps()) {
+    return launching_ == microbatch_ && bucket.missing <= 0;
+  }
+  return launching_ < microbatches_ &&
+         std::all_of(bucket.parameters.begin(), bucket.parameters.end(), [&](int index) {
+           return parameters_[index].count >= (launching_ + 1) * parameters_[index].expected;
+         });
+}
+
+/// Every bucket of the microbatches up to this one, in order.
+void ShardReducer::launch_through(int microbatch) {
+  while (launching_ <= microbatch) {
+    while (next_bucket_ < buckets_.size()) {
+      launch(next_bucket_++);
+    }
+    ++launching_;
+    next_bucket_ = 0;
+  }
+}
+
+void ShardReducer::launch_ready() {
+  if (!overlaps()) {
+    launch_through(microbatch_ - 1);
+  }
+  while (next_bucket_ < buckets_.size() && is_ready(buckets_[next_bucket_])) {
+    launch(next_bucket_++);
+    if (overlaps() && next_bucket_ == buckets_.size()) {
+      ++launching_;
+      next_bucket_ = 0;
+    }
+  }
+}
+
+at::TensorOptions ShardReducer::options_of_sum(const at::Tensor& part) {
+  const auto type = part.scalar_type();
+  return part.options().requires_grad(false).dtype(type == at::kHalf ? at::kFloat : type);
+}
+
+/// What goes to a rank of the shard group, in the bucket that leaves next.
+at::Tensor ShardReducer::slice_of(const Parameter& parameter, int rank) const {
+  const at::Tensor& flat = buckets_[parameter.bucket].flat;
+  return flat[rank].narrow(0, parameter.offset, parameter.divided->per_rank);
+}
+
+void ShardReducer::pack(Parameter& parameter, const at::Tensor& gradient) {
+  const at::NoGradGuard no_grad;
+  Bucket& bucket = buckets_[parameter.bucket];
+  if (!bucket.flat.defined()) {
+    bucket.flat =
+        at::empty({shards_.size(), bucket.part_elements}, options_of_sum(parameter.divided->part));
+  }
+  const std::int64_t per_rank = parameter.divided->per_rank;
+  const at::Tensor rows = gradient.detach().reshape({-1});
+  for (int rank = 0; rank < shards_.size(); ++rank) {
+    const at::Tensor to = slice_of(parameter, rank);
+    const std::int64_t begin = std::min(per_rank * rank, rows.numel());
+    const std::int64_t count = std::min(per_rank, rows.numel() - begin);
+    if (parameter.packed) {
+      to.narrow(0, 0, count).add_(rows.narrow(0, begin, count));
+    } else {
+      to.narrow(0, 0, count).copy_(rows.narrow(0, begin, count));
+      to.narrow(0, count, per_rank - count).zero_();
+    }
+  }
+  parameter.packed = true;
+}
+
+/// The bucket's copy is all that stays of a gradient, so that a rank holds one bucket and the
+/// gradients of the layer whose backward runs.
+void ShardReducer::take_gradient(Parameter& parameter) {
+  at::Tensor& gradient = whole_gradient(parameter);
+  if (!has_whole_gradient(parameter) && parameter.slot->extra.defined()) {
+    gradient = std::exchange(parameter.slot->extra, at::Tensor());
+  }
+  if (has_whole_gradient(parameter)) {
+    pack(parameter, gradient);
+    gradient = at::Tensor();
+    see(parameter);
+  }
+}
+
+void ShardReducer::take_along(Parameter& parameter) {
+  notice_zeroed(parameter);
+  if (launching_ < parameter.zeroed_in) {
+    return; // what is here is of a later microbatch
+  }
+  const bool last = !active_ && launching_ >= microbatches_ - 1;
+  while (!parameter.rounds.empty()) {
+    const at::Tensor gradient = std::move(parameter.rounds.front());
+    parameter.rounds.pop_front();
+    if (gradient.defined()) { // a node may have added nothing
+      pack(parameter, gradient);
+    }
+    if (!last) {
+      return;
+    }
+  }
+  if (options_.microbatches != Microbatches::kOrdered || !active_) {
+    take_gradient(parameter);
+  }
+}
+
+void ShardReducer::launch(std::size_t index) {
+  const at::NoGradGuard no_grad;
+  land(false); // frees what has arrived
+  Bucket& bucket = buckets_[index];
+  for (const int i : bucket.parameters) {
+    take_along(parameters_[i]);
+  }
+  if (!bucket.flat.defined()) {
+    const at::Tensor& like = parameters_[bucket.parameters[0]].divided->part;
+    bucket.flat = at::empty({shards_.size(), bucket.part_elements}, options_of_sum(like));
+  }
+  for (const int i : bucket.parameters) {
+    Parameter& parameter = parameters_[i];
+    if (std::exchange(parameter.packed, false)) {
+      parameter.reached_in = launching_;
+      continue;
+    }
+    for (int rank = 0; rank < shards_.size(); ++rank) {
+      slice_of(parameter, rank).zero_();
+    }
+  }
+  Flight flight{index, launching_, std::exchange(bucket.flat, at::Tensor()), {}, nullptr};
+  flight.part = at::empty({bucket.part_elements}, flight.flat.options());
+  flight.work =
+      shards_.reduce_scatter_async(flight.part, flight.flat.view({-1}), comm::ReduceOp::kSum);
+  flights_.push_back(std::move(flight));
+}
+
+/// Adds what has arrived to the sums, in the order of departure.
+void ShardReducer::land(bool wait) {
+  const at::NoGradGuard no_grad;
+  while (!flights_.empty() && (wait || flights_.front().work->done())) {
+    flights_.front().work->wait();
+    const Flight flight = std::move(flights_.front());
+    flights_.pop_front();
+    for (const int i : buckets_[flight.bucket].parameters) {
+      const Parameter& parameter = parameters_[i];
+      const at::Tensor part = flight.part.narrow(0, parameter.offset, parameter.divided->per_rank);
+      at::Tensor& sum = parameter.slot->sum;
+      if (flight.microbatch < parameter.zeroed_in) {
+        // A later microbatch has set it to zero.
+      } else if (sum.defined()) {
+        sum.add_(part);
+      } else {
+        sum = part.clone();
+      }
+    }
+  }
+}
+
+} // namespace tessera::sharding

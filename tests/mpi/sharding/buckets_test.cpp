@@ -1,0 +1,71 @@
+// Buckets of gradients are as large as the key says, and a rank holds one at a time.
+#include <c10/util/ThreadLocalDebugInfo.h>
+
+#include "tests/mpi/sharding/support.h"
+#include "tests/support/live_bytes.h"
+
+namespace tessera::testing {
+namespace {
+
+constexpr int kLayers = 4;
+
+/// Layers of one matrix each.
+torch::nn::Sequential layers(int side) {
+  torch::manual_seed(7);
+  torch::nn::Sequential net;
+  for (int i = 0; i < kLayers; ++i) {
+    net->push_back(torch::nn::Linear(torch::nn::LinearOptions(side, side).bias(false)));
+  }
+  return net;
+}
+
+/// Steps of a model of such layers in one bucket or several; what the last one did.
+struct Seen {
+  std::int64_t collectives = 0; // in the shard group
+  std::int64_t bytes = 0; // at the highest, beside what was there
+};
+
+Seen last_step(int side, std::int64_t bucket) {
+  Config config = sharded(world_size());
+  config.sdp_reduce_bucket_size = bucket;
+  init(config);
+  const Ended ended;
+  DistributedModel model(layers(side));
+  auto optimizer = sgd(model.parameters());
+  auto step = tessera::step([&](torch::Tensor x) { model.backward(model(x).pow(2).mean()); });
+  const comm::Traffic& traffic = shards_of(model).group().traffic();
+  const torch::Tensor x = torch::ones({1, side});
+  std::int64_t before = 0;
+  const auto live = std::make_shared<LiveBytes>();
+  for (int i = 0; i < 3; ++i) {
+    optimizer.zero_grad();
+    *live = LiveBytes();
+    before = traffic.calls.load();
+    const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, live);
+    step(x);
+  }
+  return {traffic.calls.load() - before, live->highest};
+}
+
+TEST(Buckets, HoldMoreThanAMillionElements) {
+  constexpr int kSide = 600;
+  const std::int64_t layer = kSide * kSide;
+  const std::int64_t one = last_step(kSide, kLayers * layer).collectives;
+  EXPECT_EQ(last_step(kSide, kLayers * layer - 1).collectives, one + 1);
+  EXPECT_EQ(last_step(kSide, 2 * layer).collectives, one + 1);
+  EXPECT_EQ(last_step(kSide, 1).collectives, one + kLayers - 1);
+}
+
+// The bucket, the gradient of the layer whose backward runs, and what has arrived of this rank's
+// part, twice: as it arrives, and in the sum.
+TEST(Buckets, AreAllThatARankHoldsOfWholeGradients) {
+  constexpr int kSide = 256;
+  const std::int64_t layer = kSide * kSide * static_cast<std::int64_t>(sizeof(float));
+  const std::int64_t all = kLayers * layer;
+  const std::int64_t highest = last_step(kSide, 500'000'000).bytes;
+  EXPECT_GE(highest, all);
+  EXPECT_LE(highest, all + layer + 2 * all / world_size() + layer / 4);
+}
+
+} // namespace
+} // namespace tessera::testing
