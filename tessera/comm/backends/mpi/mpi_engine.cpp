@@ -178,28 +178,51 @@ void MpiEngine::broadcast_among(const std::vector<int>& members, int root) {
 
 void MpiEngine::reduce_to_root() {
   const std::int64_t count = operation_.count;
+  const bool direct = operation_.bytes(count) <= kFlatBytes || info_.size() == 2;
   const auto chunk = static_cast<std::int64_t>(kChunkBytes / size_of(operation_.type));
   std::int64_t start = 0;
   do {
     const std::int64_t length = std::min(chunk, count - start);
-    exchange_slices(start, length);
-    const Span own = cut(start, length, info_.rank);
-    Transfers gather = step();
-    if (info_.rank == operation_.root) {
-      reduce_own_slice(own.offset, own.length, operation_.output_at(own.offset));
-      for (int peer = 0; peer < info_.size(); ++peer) {
-        const Span span = cut(start, length, peer);
-        receive(gather, peer, operation_.output_at(span.offset), span.length);
-      }
+    if (direct) {
+      reduce_chunk_at_root(start, length);
     } else {
-      // Only the root's tensor may change. The first slot of the staging
-      // memory can take the result: it is read element by element before.
-      reduce_own_slice(own.offset, own.length, staging_.data());
-      send(gather, operation_.root, staging_.data(), own.length);
+      reduce_chunk_by_slices(start, length);
     }
-    wait(gather);
     start += length;
   } while (start < count);
+}
+
+void MpiEngine::reduce_chunk_at_root(std::int64_t start, std::int64_t length) {
+  Transfers gather = step();
+  if (info_.rank != operation_.root) {
+    send(gather, operation_.root, operation_.input_at(start), length);
+    return wait(gather);
+  }
+  std::byte* room = staging(operation_.bytes(length * info_.size()));
+  for (int peer = 0; peer < info_.size(); ++peer) {
+    receive(gather, peer, room + operation_.bytes(peer * length), length);
+  }
+  wait(gather);
+  reduce_own_slice(start, length, operation_.output_at(start));
+}
+
+void MpiEngine::reduce_chunk_by_slices(std::int64_t start, std::int64_t length) {
+  exchange_slices(start, length);
+  const Span own = cut(start, length, info_.rank);
+  Transfers gather = step();
+  if (info_.rank == operation_.root) {
+    reduce_own_slice(own.offset, own.length, operation_.output_at(own.offset));
+    for (int peer = 0; peer < info_.size(); ++peer) {
+      const Span span = cut(start, length, peer);
+      receive(gather, peer, operation_.output_at(span.offset), span.length);
+    }
+  } else {
+    // Only the root's tensor may change. The first slot of the staging
+    // memory can take the result: it is read element by element before.
+    reduce_own_slice(own.offset, own.length, staging_.data());
+    send(gather, operation_.root, staging_.data(), own.length);
+  }
+  wait(gather);
 }
 
 void MpiEngine::barrier() {

@@ -24,7 +24,8 @@ namespace tessera::comm::mpi {
 /// engine; f16 and bf16 need no operator of MPI's; and a wait knows which rank
 /// it waits for. all_reduce is a reduce_scatter and an all_gather (bandwidth
 /// optimal), small ones one exchange of everything; broadcast is a scatter and
-/// an all_gather, of one rank of each node, which forwards to its neighbours.
+/// an all_gather, of one rank of each node, which forwards to its neighbours;
+/// reduce is a reduce_scatter and a gather, small ones one gather of everything.
 class MpiEngine final : public Engine {
  public:
   /// Collective over `comm`, whose ranks are the group's; takes it over.
@@ -55,6 +56,11 @@ class MpiEngine final : public Engine {
   void broadcast();
   void broadcast_among(const std::vector<int>& members, int root);
   void reduce_to_root();
+  /// The root adds what the others send it whole: one step, and no byte twice.
+  void reduce_chunk_at_root(std::int64_t start, std::int64_t length);
+  /// Every rank adds a slice, and the root collects the sums: two steps, but the root receives
+  /// less than two tensors, however many ranks there are.
+  void reduce_chunk_by_slices(std::int64_t start, std::int64_t length);
   void barrier();
 
   Span cut(std::int64_t start, std::int64_t length, int owner) const;
