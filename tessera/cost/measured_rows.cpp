@@ -156,11 +156,7 @@ LayerRows measured_rows(
     const Strategy& strategy,
     const Constants& constants) {
   const Builder builder(model, cluster, strategy, constants);
-  LayerRows rows;
-  for (std::size_t i = 0; i < model.layers.size(); ++i) {
-    rows.layers.push_back(builder.row(i));
-  }
-  return rows;
+  return rows_of_layers(model.layers.size(), [&](std::size_t i) { return builder.row(i); });
 }
 
 } // namespace tessera::cost

@@ -26,6 +26,7 @@ struct Work {
   double product_flops = 0;
   double attention_flops = 0;
   double streamed_bytes = 0; // forward
+  double scores = 0; // of attention, where they are written to memory
   double once_bytes = 0; // of a microbatch whatever its size, in its backward
   double operators = 0; // that a host starts in a forward, without collectives
   bool recomputed = false;
@@ -114,8 +115,15 @@ class Builder {
     const double queries = 1 + 2 * parts.key_value_share; // and keys and values, in widths
     Work work;
     work.product_flops = 2 * tokens_ * row.parameters;
-    // Two products over the half of all pairs that a causal mask leaves.
-    work.attention_flops = 2 * elements * static_cast<double>(sizes_.sequence_length) / degree_;
+    const auto positions = static_cast<double>(sizes_.sequence_length);
+    if (sizes_.writes_scores) {
+      // Two products over all pairs, since a mask works on scores that are there.
+      work.product_flops += 4 * elements * positions / degree_;
+      work.scores = tokens_ * positions * static_cast<double>(sizes_.num_attention_heads) / degree_;
+    } else {
+      // Two products over the half of all pairs that a causal mask leaves.
+      work.attention_flops = 2 * elements * positions / degree_;
+    }
     // Norms read and write, residual sums read twice; queries, keys and values are turned or
     // copied; the feed-forward network's function reads and writes, and a gated one is multiplied.
     work.streamed_bytes = (2 * 2 + 2 * 3) * pass_ * elements / whole_on() +
@@ -139,7 +147,9 @@ class Builder {
         ((queries + 1) * pass_ * elements + (sizes_.gated_feed_forward ? 4 : 2) * pass_ * fed) /
             degree_;
     row.kept_bytes = recomputes_ ? elements * pass_ / degree_ : kept;
-    row.working_bytes = recomputes_ ? kept : 2 * pass_ * fed / degree_;
+    const double scores = constants_.score_bytes * work.scores;
+    row.kept_bytes += recomputes_ ? 0 : scores;
+    row.working_bytes = recomputes_ ? kept + scores : 2 * pass_ * fed / degree_;
     row.gathered_bytes = divides_sequences() && !recomputes_ ? 2 * pass_ * elements : 0;
   }
 
@@ -252,10 +262,14 @@ class Builder {
       const double products = work.product_flops / flops_per_s;
       const double attention = work.attention_flops / (flops_per_s * constants_.attention_share);
       const double bytes_per_s = kind.memory_bytes_per_s * constants_.memory_efficiency;
-      const double forward = products + attention + work.streamed_bytes / bytes_per_s;
+      const double forward =
+          products + attention +
+          (work.streamed_bytes + work.scores * constants_.score_forward_bytes) / bytes_per_s;
       // A backward has a product for each factor; attention computes its scores again.
       const double backward = 2 * products + 2.5 * attention +
-                              (2 * work.streamed_bytes + work.once_bytes) / bytes_per_s;
+                              (2 * work.streamed_bytes + work.once_bytes +
+                               work.scores * constants_.score_backward_bytes) /
+                                  bytes_per_s;
       row.forward_seconds.push_back(forward);
       row.seconds.push_back(forward * (recomputed ? 2 : 1) + backward);
       row.host_seconds.push_back(
@@ -290,11 +304,7 @@ LayerRows sized_rows(
         "or, when no kind is given, with divided sequences");
   }
   const Builder builder(model, cluster, strategy, constants);
-  LayerRows rows;
-  for (std::size_t i = 0; i < model.layers.size(); ++i) {
-    rows.layers.push_back(builder.row(i));
-  }
-  return rows;
+  return rows_of_layers(model.layers.size(), [&](std::size_t i) { return builder.row(i); });
 }
 
 } // namespace tessera::cost
