@@ -16,7 +16,7 @@ double exposed_gradient_seconds(
   // A divided optimizer state has one owner of every gradient. The way to it, half of an
   // all-reduce, can run beside a backward; the updated parameters return behind the step.
   const double beside = strategy.shard_optimizer_state ? 0.5 : 1;
-  // The seconds until the first `count` stages are reduced, if nothing else is.
+  // Returns the seconds until the first `count` stages are reduced, if nothing else is.
   const auto reduced = [&](std::size_t count) {
     std::vector<double> parameters = load.parameters;
     std::vector<double> whole = load.whole;
@@ -43,7 +43,8 @@ double exposed_gradient_seconds(
     exposed = std::max({exposed, first_bucket, last_bucket});
     before = until;
   }
-  // Priced by itself: a difference of two prices could fall where a link becomes slower.
+  // Tied parameters have a price of their own, because a difference of two prices could fall where
+  // a link becomes slower.
   const std::vector<double> none(stages, 0);
   return exposed + all / beside * (1 - beside) +
          gradient_sync_seconds(strategy, cluster, none, none, load.tied, constants);

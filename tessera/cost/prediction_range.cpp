@@ -4,8 +4,8 @@ namespace tessera::cost {
 
 namespace {
 
-// Measured to estimated: the 5th and the 95th of a hundred runs. tests/unit/accuracy/range_test.cpp
-// makes each of them from its rows.
+// These are the 5th and the 95th of a hundred ratios of measured to estimated figures.
+// tests/unit/accuracy/range_test.cpp makes each of them from its rows.
 constexpr Range kSizedSeconds = {0.817, 3.119};
 constexpr Range kMeasuredSeconds = {0.717, 0.889};
 constexpr Range kTracedSeconds = {1.057, 1.603};

@@ -10,17 +10,17 @@ namespace tessera::cost {
 
 namespace {
 
-// Casts, a softmax, its logarithm, a gather and a mean.
+// A loss casts, takes a softmax and its logarithm, gathers and takes a mean.
 constexpr double kLossOperators = 5;
 
-// What a layer of kind "transformer_layer" consists of, for one rank and one microbatch.
+// A layer of kind "transformer_layer" consists of this, for one rank and one microbatch.
 struct Transformer {
   double width = 0;
   double key_value_share = 1; // heads of keys and values to heads of queries
   double feed_forward = 0;
 };
 
-// The operations and bytes of a forward, and how many times as many its backward has. Products run
+// A forward has these operations and bytes, from which those of its backward follow. Products run
 // on matrix units, attention in one kernel that never writes its scores, all else streams.
 struct Work {
   double product_flops = 0;
@@ -140,8 +140,8 @@ class Builder {
     work.operators = constants_.transformer_operators;
     work.recomputed = true; // activation checkpointing is for these layers
     add_seconds(work, row);
-    // Inputs of norms and blocks, queries, keys, values and what attention returns; the inputs and
-    // outputs of the feed-forward network's function.
+    // A backward needs the inputs of norms and blocks, queries, keys, values and what attention
+    // returns, and the inputs and outputs of the feed-forward network's function.
     const double kept =
         2 * 2 * pass_ * elements / whole_on() +
         ((queries + 1) * pass_ * elements + (sizes_.gated_feed_forward ? 4 : 2) * pass_ * fed) /
@@ -214,8 +214,8 @@ class Builder {
     row.collectives = started(row.exchanged.forward) + started(row.exchanged.backward);
   }
 
-  // Panels of products on a q x r mesh: along rows those of the activations, of which a mesh row
-  // holds a q-th, along columns those of the weights, of which a column holds an r-th. Each of the
+  // A q x r mesh moves panels of the activations, of which a mesh row holds a q-th, along rows, and
+  // those of the weights, of which a column holds an r-th, along columns. Each of the
   // two products of a backward moves as much as the forward, and recomputation once more.
   // Source: Xu et al. 2021, section 2.4 and table 1.
   void add_panels(int products, double activations, double weights, LayerRow& row) const {
@@ -242,7 +242,7 @@ class Builder {
     return degree_ > 1 && distribution_ == Distribution::kAsMeasured;
   }
 
-  // Among how many ranks activations are divided outside of the blocks.
+  // Returns among how many ranks activations are divided outside of the blocks.
   int whole_on() const {
     return distribution_ == Distribution::kSpeed ? 1 : degree_;
   }

@@ -15,7 +15,7 @@ std::size_t at(int index) {
   return static_cast<std::size_t>(index);
 }
 
-// What every part of an estimate is made from.
+// Every part of an estimate is made from these.
 struct Inputs {
   const DescribedModel& model;
   const Cluster& cluster;

@@ -319,7 +319,7 @@ double Pipelines::compute(const Unit& unit, const Task& task, const std::functio
     at_time(now_ + seconds, then);
     return seconds;
   }
-  // Exchanges follow the computation; if measured, then with all ranks at work.
+  // Exchanges follow the computation; measured ones were measured with all ranks at work.
   auto left = std::make_shared<std::size_t>(unit.shares.size());
   const auto computed = [this, left, exchange, then] {
     if (--*left > 0) {
