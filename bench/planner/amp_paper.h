@@ -4,7 +4,6 @@
 // `planner_amp` and the test of accuracy.
 
 #include <cmath>
-#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,6 +17,7 @@
 #include "tessera/simulator/simulate.h"
 
 #include "bench/planner/amp_study.h"
+#include "bench/planner/row_strategy.h"
 
 namespace tessera::bench {
 
@@ -109,15 +109,7 @@ inline std::vector<Series> amp_figure_two(const std::string& folder) {
     if (std::isinf(measured)) {
       continue;
     }
-    cost::Strategy strategy;
-    strategy.pp = std::stoi(table.cell(row, "pp"));
-    strategy.dp = std::stoi(table.cell(row, "dp"));
-    strategy.tp = std::stoi(table.cell(row, "tp"));
-    strategy.microbatch_size = std::stoi(table.cell(row, "mbs"));
-    strategy.boundaries = boundaries_of(table.cell(row, "layer_boundaries"));
-    std::vector<int> order(static_cast<std::size_t>(strategy.devices()));
-    std::iota(order.begin(), order.end(), 0);
-    strategy.device_of_rank = cost::lay_out(strategy, strategy.placement, order);
+    const cost::Strategy strategy = strategy_of(table, row, setup.model);
     simulator::SimulationOptions options;
     options.keep_events = false;
     priced.x.push_back(measured);

@@ -8,7 +8,6 @@
 #include <cstdio>
 #include <limits>
 #include <numeric>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -95,18 +94,6 @@ inline cost::DescribedModel with_narrow_layers(cost::DescribedModel model, doubl
     }
   }
   return model;
-}
-
-/// Returns the numbers of a cell such as "[0;15;30]".
-inline std::vector<int> boundaries_of(const std::string& cell) {
-  std::vector<int> boundaries;
-  std::istringstream in(cell);
-  for (char mark = 0; in >> mark && mark != ']';) {
-    int boundary = 0;
-    in >> boundary;
-    boundaries.push_back(boundary);
-  }
-  return boundaries;
 }
 
 /// Least, mean and deviation of the best of some strategies, as tables 3 to 5 list them.

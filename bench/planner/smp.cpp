@@ -35,6 +35,13 @@ int main(int argc, char** argv) {
           cost.gradient_seconds,
           cost.optimizer_seconds,
           cost.needed_bytes() / (1 << 30));
+      if (run.offloads) {
+        std::printf(
+            "  missing: %.2f s for each microbatch of a stage; %.2f GB of checkpoints out and "
+            "back\n",
+            result.missing_seconds,
+            result.offloaded_bytes * 1e-9);
+      }
     }
   } catch (const std::exception& error) {
     std::fprintf(stderr, "planner_smp: %s\n", error.what());

@@ -54,6 +54,10 @@ struct Constants {
   // -- Models of which only sizes are known (SizedModel) --
   /// Share of the rate of large products that fused attention reaches.
   double attention_share = 0.45;
+  /// Bytes moved for one attention score where scores are written to memory
+  /// (SizedModel::writes_scores), in 16 bits: by a forward, and by a backward.
+  double score_forward_bytes = 21;
+  double score_backward_bytes = 27;
   /// Bytes moved for one logit by casts, softmax, loss and their gradients.
   double loss_traffic_bytes = 56;
   /// Bytes moved for one parameter when a microbatch's gradient is added to the sum, here f32.

@@ -12,10 +12,10 @@ namespace tessera::cost {
 
 namespace {
 
-// Figures from the manufacturers' data sheets, and the time in which the hosts of these devices
-// launch an operator. An eager framework takes 5 to 25 us. The hosts of the T4s and V100s whose
-// layers were published (section 4 of Li et al. 2022) take longer, for these profiles show layers
-// that only reshape at 72 to 77 us.
+// The figures are those of the manufacturers' data sheets, and the time is that in which the hosts
+// of these devices launch an operator. An eager framework takes 5 to 25 us. The hosts of the T4s
+// and V100s whose layers were published (section 4 of Li et al. 2022) take longer, for these
+// profiles show layers that only reshape at 72 to 77 us.
 constexpr double kStartSeconds = 10e-6;
 constexpr double kPublishedStartSeconds = 75e-6;
 

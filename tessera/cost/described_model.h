@@ -142,6 +142,9 @@ struct SizedModel {
   std::int64_t vocabulary_size = 0;
   /// Whether the feed-forward network has three matrices, of which two are multiplied by elements.
   bool gated_feed_forward = false;
+  /// Whether attention runs operator by operator and writes its scores to memory, as frameworks did
+  /// before it became one kernel.
+  bool writes_scores = false;
 };
 
 /// A model as a sequence of layers of uneven cost, in order of execution.

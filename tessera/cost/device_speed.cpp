@@ -21,7 +21,7 @@ const std::vector<MeasuredPoint>& products_of(const DeviceSpeed& speed, Precisio
   return found->second;
 }
 
-// "aten::_softmax.int" -> "softmax.int"
+// The traced name "aten::_softmax.int" is listed as "softmax.int".
 std::string_view short_name(std::string_view name) {
   const auto colons = name.rfind("::");
   name.remove_prefix(colons == std::string_view::npos ? 0 : colons + 2);

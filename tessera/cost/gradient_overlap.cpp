@@ -13,14 +13,17 @@ double exposed_gradient_seconds(
     const GradientLoad& load,
     const Constants& constants) {
   const std::size_t stages = load.parameters.size();
-  // The seconds until the first `count` stages are reduced, if nothing else is.
+  // A divided optimizer state has one owner of every gradient. The way to it, half of an
+  // all-reduce, can run beside a backward; the updated parameters return behind the step.
+  const double beside = strategy.shard_optimizer_state ? 0.5 : 1;
+  // Returns the seconds until the first `count` stages are reduced, if nothing else is.
   const auto reduced = [&](std::size_t count) {
     std::vector<double> parameters = load.parameters;
     std::vector<double> whole = load.whole;
     std::fill(parameters.begin() + static_cast<std::ptrdiff_t>(count), parameters.end(), 0);
     std::fill(whole.begin() + static_cast<std::ptrdiff_t>(count), whole.end(), 0);
     const std::vector<double> none(stages, 0);
-    return gradient_sync_seconds(strategy, cluster, parameters, whole, none, constants);
+    return beside * gradient_sync_seconds(strategy, cluster, parameters, whole, none, constants);
   };
   const double all = reduced(stages);
   double exposed = 0;
@@ -40,9 +43,11 @@ double exposed_gradient_seconds(
     exposed = std::max({exposed, first_bucket, last_bucket});
     before = until;
   }
-  // Priced by itself: a difference of two prices could fall where a link becomes slower.
+  // Tied parameters have a price of their own, because a difference of two prices could fall where
+  // a link becomes slower.
   const std::vector<double> none(stages, 0);
-  return exposed + gradient_sync_seconds(strategy, cluster, none, none, load.tied, constants);
+  return exposed + all / beside * (1 - beside) +
+         gradient_sync_seconds(strategy, cluster, none, none, load.tied, constants);
 }
 
 bool reduces_beside_backwards(const Cluster& cluster) {

@@ -25,9 +25,12 @@ struct GradientLoad {
 /// last backward proceeds, so the last one always waits for the end, and a stage whose gradients
 /// fit into one bucket hides nothing behind itself. Later stages end earlier, by the backwards of
 /// the stages before them. What shares a link is reduced one after the other. Parameters that
-/// stages share are exchanged when all else has been reduced.
+/// stages share are exchanged when all else has been reduced. With a divided optimizer state only
+/// the half of the traffic that takes gradients to their owners runs beside backwards; the updated
+/// parameters return behind the step.
 ///
-/// Units: seconds. Source: Li, Shen et al. 2020, section 3.2; `tessera/data_parallel`.
+/// Units: seconds. Source: Li, Shen et al. 2020, section 3.2; Karakus et al. 2021, appendix H.1;
+/// `tessera/data_parallel`.
 double exposed_gradient_seconds(
     const Strategy& strategy,
     const Cluster& cluster,

@@ -15,7 +15,7 @@ std::size_t at(int index) {
   return static_cast<std::size_t>(index);
 }
 
-// The all-reduces of gradients, added up on everything that carries them.
+// This adds up the all-reduces of gradients on everything that carries them.
 class GradientTraffic {
  public:
   GradientTraffic(const Strategy& strategy, const Cluster& cluster, const Constants& constants)
@@ -197,7 +197,7 @@ double message_seconds(
   }
   const double buckets =
       std::ceil(parameters * constants.gradient_wire_bytes / constants.gradient_bucket_bytes);
-  // Up and down, for two trees that carry a half each.
+  // Two trees carry a half each, up and down.
   return buckets * 4 * std::log2(nodes) * constants.link_latency_seconds;
 }
 

@@ -2,6 +2,7 @@
 
 // Private to this folder: the rows from which a LayerTable is built.
 
+#include <cstddef>
 #include <vector>
 
 #include "tessera/cost/cluster.h"
@@ -39,6 +40,16 @@ struct LayerRows {
   std::vector<PassSeconds> tail_seconds;
   PassCollectives tail_exchanged;
 };
+
+/// Returns the rows that `row_of` makes for each of so many layers.
+template <typename RowOf>
+LayerRows rows_of_layers(std::size_t layers, const RowOf& row_of) {
+  LayerRows rows;
+  for (std::size_t i = 0; i < layers; ++i) {
+    rows.layers.push_back(row_of(i));
+  }
+  return rows;
+}
 
 /// Returns the bytes of one weight or activation.
 inline double value_bytes(Precision precision) {

@@ -76,7 +76,7 @@ LayerTable::LayerTable(
       layers_(static_cast<int>(model.layers.size())),
       tensor_degree_(strategy.tp),
       value_bytes_(value_bytes(model.precision)),
-      // Of AdamW two f32 moments, and f32 master weights if the weights are half-precision.
+      // AdamW keeps two f32 moments, and f32 master weights if the weights are half-precision.
       state_bytes_(
           model.optimizer_state_bytes.value_or(model.precision == Precision::kHalf ? 12.0 : 8.0)),
       returns_home_(model.returns_home),
@@ -166,7 +166,7 @@ StageMemory LayerTable::memory(int first, int last, const StageState& state) con
   }
   memory.optimizer = optimizer_bytes(count) / state.optimizer_shards;
   if (state.offloads_optimizer) {
-    // The state of the layer that is updated, and of the one that is on its way.
+    // The device holds the state of the layer that it updates, and of the one that is on its way.
     memory.host += memory.optimizer;
     memory.optimizer = std::min(
         memory.optimizer, 2 * optimizer_bytes(largest_layer(first, last)) / state.optimizer_shards);
@@ -174,7 +174,7 @@ StageMemory LayerTable::memory(int first, int last, const StageState& state) con
   const double kept = kept_[at(last)] - kept_[at(first)];
   memory.activations = kept * state.in_flight;
   if (state.offloads_activations) {
-    // Those of the microbatch at work, and of the one that leaves or returns.
+    // The device holds those of the microbatch at work, and of the one that leaves or returns.
     memory.host += memory.activations;
     memory.activations = kept * std::min(state.in_flight, 2);
   }

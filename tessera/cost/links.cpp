@@ -23,7 +23,7 @@ std::size_t at(int index) {
   return static_cast<std::size_t>(index);
 }
 
-// Rings that run at the same time, counted on what they share.
+// This counts rings that run at the same time on what they share.
 class Rings {
  public:
   Rings(const Cluster& cluster, const Places& places)

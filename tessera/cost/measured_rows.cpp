@@ -8,8 +8,7 @@ namespace tessera::cost {
 
 namespace {
 
-// The elements of the attention scores of one sample, and the number of ranks among
-// which they are divided.
+// Attention writes so many scores for one sample, divided among so many ranks.
 struct Scores {
   double elements = 0;
   double divisor = 1;
@@ -132,7 +131,7 @@ class Builder {
                                            constants_.divided_working_bytes / tp()) +
                         kept_scores;
     if (!recomputes_) {
-      // 10 + 24 / t bytes for each element (Korthikanti et al. 2022, section 4.1).
+      // A layer keeps 10 + 24 / t bytes for each element (Korthikanti et al. 2022, section 4.1).
       row.kept_bytes +=
           elements(layer) * (10 + 24 / tp()) * value_bytes(described_.precision) / 2 + kept_scores;
     }
@@ -156,11 +155,7 @@ LayerRows measured_rows(
     const Strategy& strategy,
     const Constants& constants) {
   const Builder builder(model, cluster, strategy, constants);
-  LayerRows rows;
-  for (std::size_t i = 0; i < model.layers.size(); ++i) {
-    rows.layers.push_back(builder.row(i));
-  }
-  return rows;
+  return rows_of_layers(model.layers.size(), [&](std::size_t i) { return builder.row(i); });
 }
 
 } // namespace tessera::cost

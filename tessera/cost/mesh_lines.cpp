@@ -15,7 +15,7 @@ std::size_t at(int index) {
   return static_cast<std::size_t>(index);
 }
 
-// One row or column.
+// This is one row or column of a mesh.
 struct Line {
   int stage = 0;
   std::map<int, int> ranks; // by node
@@ -36,7 +36,7 @@ struct Line {
   }
 };
 
-// Lines of one direction, and how many of them each network and each link carries.
+// This counts how many lines of one direction each network and each link carries.
 class Direction {
  public:
   Direction(const Cluster& cluster, const Places& places, const Constants& constants)

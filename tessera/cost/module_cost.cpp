@@ -9,7 +9,7 @@ namespace tessera::cost {
 
 namespace {
 
-// A quantity of each node: its own, and with everything below it.
+// A node has a quantity of its own, and one with everything below it.
 struct Amounts {
   std::vector<double> own;
   std::vector<double> subtree;

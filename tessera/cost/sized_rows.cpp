@@ -10,22 +10,23 @@ namespace tessera::cost {
 
 namespace {
 
-// Casts, a softmax, its logarithm, a gather and a mean.
+// A loss casts, takes a softmax and its logarithm, gathers and takes a mean.
 constexpr double kLossOperators = 5;
 
-// What a layer of kind "transformer_layer" consists of, for one rank and one microbatch.
+// A layer of kind "transformer_layer" consists of this, for one rank and one microbatch.
 struct Transformer {
   double width = 0;
   double key_value_share = 1; // heads of keys and values to heads of queries
   double feed_forward = 0;
 };
 
-// The operations and bytes of a forward, and how many times as many its backward has. Products run
+// A forward has these operations and bytes, from which those of its backward follow. Products run
 // on matrix units, attention in one kernel that never writes its scores, all else streams.
 struct Work {
   double product_flops = 0;
   double attention_flops = 0;
   double streamed_bytes = 0; // forward
+  double scores = 0; // of attention, where they are written to memory
   double once_bytes = 0; // of a microbatch whatever its size, in its backward
   double operators = 0; // that a host starts in a forward, without collectives
   bool recomputed = false;
@@ -114,8 +115,15 @@ class Builder {
     const double queries = 1 + 2 * parts.key_value_share; // and keys and values, in widths
     Work work;
     work.product_flops = 2 * tokens_ * row.parameters;
-    // Two products over the half of all pairs that a causal mask leaves.
-    work.attention_flops = 2 * elements * static_cast<double>(sizes_.sequence_length) / degree_;
+    const auto positions = static_cast<double>(sizes_.sequence_length);
+    if (sizes_.writes_scores) {
+      // Two products over all pairs, since a mask works on scores that are there.
+      work.product_flops += 4 * elements * positions / degree_;
+      work.scores = tokens_ * positions * static_cast<double>(sizes_.num_attention_heads) / degree_;
+    } else {
+      // Two products over the half of all pairs that a causal mask leaves.
+      work.attention_flops = 2 * elements * positions / degree_;
+    }
     // Norms read and write, residual sums read twice; queries, keys and values are turned or
     // copied; the feed-forward network's function reads and writes, and a gated one is multiplied.
     work.streamed_bytes = (2 * 2 + 2 * 3) * pass_ * elements / whole_on() +
@@ -132,14 +140,16 @@ class Builder {
     work.operators = constants_.transformer_operators;
     work.recomputed = true; // activation checkpointing is for these layers
     add_seconds(work, row);
-    // Inputs of norms and blocks, queries, keys, values and what attention returns; the inputs and
-    // outputs of the feed-forward network's function.
+    // A backward needs the inputs of norms and blocks, queries, keys, values and what attention
+    // returns, and the inputs and outputs of the feed-forward network's function.
     const double kept =
         2 * 2 * pass_ * elements / whole_on() +
         ((queries + 1) * pass_ * elements + (sizes_.gated_feed_forward ? 4 : 2) * pass_ * fed) /
             degree_;
     row.kept_bytes = recomputes_ ? elements * pass_ / degree_ : kept;
-    row.working_bytes = recomputes_ ? kept : 2 * pass_ * fed / degree_;
+    const double scores = constants_.score_bytes * work.scores;
+    row.kept_bytes += recomputes_ ? 0 : scores;
+    row.working_bytes = recomputes_ ? kept + scores : 2 * pass_ * fed / degree_;
     row.gathered_bytes = divides_sequences() && !recomputes_ ? 2 * pass_ * elements : 0;
   }
 
@@ -204,8 +214,8 @@ class Builder {
     row.collectives = started(row.exchanged.forward) + started(row.exchanged.backward);
   }
 
-  // Panels of products on a q x r mesh: along rows those of the activations, of which a mesh row
-  // holds a q-th, along columns those of the weights, of which a column holds an r-th. Each of the
+  // A q x r mesh moves panels of the activations, of which a mesh row holds a q-th, along rows, and
+  // those of the weights, of which a column holds an r-th, along columns. Each of the
   // two products of a backward moves as much as the forward, and recomputation once more.
   // Source: Xu et al. 2021, section 2.4 and table 1.
   void add_panels(int products, double activations, double weights, LayerRow& row) const {
@@ -232,7 +242,7 @@ class Builder {
     return degree_ > 1 && distribution_ == Distribution::kAsMeasured;
   }
 
-  // Among how many ranks activations are divided outside of the blocks.
+  // Returns among how many ranks activations are divided outside of the blocks.
   int whole_on() const {
     return distribution_ == Distribution::kSpeed ? 1 : degree_;
   }
@@ -252,10 +262,14 @@ class Builder {
       const double products = work.product_flops / flops_per_s;
       const double attention = work.attention_flops / (flops_per_s * constants_.attention_share);
       const double bytes_per_s = kind.memory_bytes_per_s * constants_.memory_efficiency;
-      const double forward = products + attention + work.streamed_bytes / bytes_per_s;
+      const double forward =
+          products + attention +
+          (work.streamed_bytes + work.scores * constants_.score_forward_bytes) / bytes_per_s;
       // A backward has a product for each factor; attention computes its scores again.
       const double backward = 2 * products + 2.5 * attention +
-                              (2 * work.streamed_bytes + work.once_bytes) / bytes_per_s;
+                              (2 * work.streamed_bytes + work.once_bytes +
+                               work.scores * constants_.score_backward_bytes) /
+                                  bytes_per_s;
       row.forward_seconds.push_back(forward);
       row.seconds.push_back(forward * (recomputed ? 2 : 1) + backward);
       row.host_seconds.push_back(
@@ -290,11 +304,7 @@ LayerRows sized_rows(
         "or, when no kind is given, with divided sequences");
   }
   const Builder builder(model, cluster, strategy, constants);
-  LayerRows rows;
-  for (std::size_t i = 0; i < model.layers.size(); ++i) {
-    rows.layers.push_back(builder.row(i));
-  }
-  return rows;
+  return rows_of_layers(model.layers.size(), [&](std::size_t i) { return builder.row(i); });
 }
 
 } // namespace tessera::cost

@@ -15,15 +15,19 @@ std::size_t at(int index) {
   return static_cast<std::size_t>(index);
 }
 
-StageCost price_stage(
-    const DescribedModel& model,
-    const Cluster& cluster,
-    const Strategy& strategy,
-    const LayerTable& table,
-    const PlacementLinks& links,
-    int stage,
-    int microbatches,
-    const Constants& constants) {
+// Every part of an estimate is made from these.
+struct Inputs {
+  const DescribedModel& model;
+  const Cluster& cluster;
+  const Strategy& strategy;
+  const LayerTable& table;
+  const PlacementLinks& links;
+  const Constants& constants;
+  int microbatches;
+};
+
+StageCost price_stage(const Inputs& inputs, int stage) {
+  const auto& [model, cluster, strategy, table, links, constants, microbatches] = inputs;
   const int first = strategy.boundaries[at(stage)];
   const int last = strategy.boundaries[at(stage) + 1];
   StageCost cost;
@@ -89,13 +93,8 @@ double shared_cores_seconds(
 }
 
 // Adds the first two lines of price's formula, for the slowest pipeline.
-void add_pipeline_seconds(
-    const Cluster& cluster,
-    const Strategy& strategy,
-    const LayerTable& table,
-    const PlacementLinks& links,
-    int microbatches,
-    StrategyCost& cost) {
+void add_pipeline_seconds(const Inputs& inputs, StrategyCost& cost) {
+  const auto& [model, cluster, strategy, table, links, constants, microbatches] = inputs;
   double transfer = 0;
   double slowest_send = 0;
   for (const StageCost& stage : cost.stages) {
@@ -145,15 +144,8 @@ void add_pipeline_seconds(
 
 // Adds what replicas exchange: their gradients, and if they divide their parameters, these too,
 // beside the computation of every microbatch.
-void add_exchange_seconds(
-    const DescribedModel& model,
-    const Cluster& cluster,
-    const Strategy& strategy,
-    const LayerTable& table,
-    const GradientLoad& load,
-    int microbatches,
-    const Constants& constants,
-    StrategyCost& cost) {
+void add_exchange_seconds(const Inputs& inputs, const GradientLoad& load, StrategyCost& cost) {
+  const auto& [model, cluster, strategy, table, links, constants, microbatches] = inputs;
   const double sync =
       gradient_sync_seconds(strategy, cluster, load.parameters, load.whole, load.tied, constants);
   if (strategy.shard_parameters) {
@@ -271,12 +263,12 @@ StrategyCost price(
     const PlacementLinks& links,
     const Constants& constants) {
   const int microbatches = strategy.microbatches(model.global_batch_size);
+  const Inputs inputs = {model, cluster, strategy, table, links, constants, microbatches};
   StrategyCost cost;
   GradientLoad load;
   double fullest = -1;
   for (int k = 0; k < strategy.pp; ++k) {
-    cost.stages.push_back(
-        price_stage(model, cluster, strategy, table, links, k, microbatches, constants));
+    cost.stages.push_back(price_stage(inputs, k));
     const StageCost& stage = cost.stages.back();
     const int first = strategy.boundaries[at(k)];
     const int last = strategy.boundaries[at(k) + 1];
@@ -296,10 +288,12 @@ StrategyCost price(
     }
     load.backward_seconds.push_back(backward);
   }
-  add_pipeline_seconds(cluster, strategy, table, links, microbatches, cost);
-  add_exchange_seconds(model, cluster, strategy, table, load, microbatches, constants, cost);
+  add_pipeline_seconds(inputs, cost);
+  add_exchange_seconds(inputs, load, cost);
   cost.stall_seconds = stall_seconds(cluster, strategy.pp, microbatches);
   cost.seconds += cost.gradient_seconds + cost.optimizer_seconds + cost.stall_seconds;
+  cost.seconds_range = seconds_range(model, cost.seconds);
+  cost.memory_range = memory_range(model, cost.stages[at(cost.fullest_stage)].memory.total());
   return cost;
 }
 

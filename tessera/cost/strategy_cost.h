@@ -9,6 +9,7 @@
 #include "tessera/cost/described_model.h"
 #include "tessera/cost/layer_table.h"
 #include "tessera/cost/links.h"
+#include "tessera/cost/prediction_range.h"
 #include "tessera/cost/strategy.h"
 
 namespace tessera::cost {
@@ -51,6 +52,11 @@ struct StrategyCost {
   std::vector<StageCost> stages;
   /// The stage that needs the largest share of its devices' memory.
   int fullest_stage = 0;
+  /// In which range the measured seconds lie, and the measured bytes of tensors on a device of the
+  /// fullest stage, of which the estimate is StageMemory::total. Both say what is known of runs
+  /// like those that are stored; the strategy with the least seconds has the least range too.
+  Range seconds_range = {};
+  std::optional<Range> memory_range = {};
 
   /// Returns the bytes that a device of the fullest stage needs.
   double needed_bytes() const {

@@ -16,7 +16,7 @@ std::size_t at(int index) {
   return static_cast<std::size_t>(index);
 }
 
-// One collective, by operation, ranks and bytes.
+// A collective is known by operation, ranks and bytes.
 using Key = std::tuple<std::string, int, double>;
 
 } // namespace

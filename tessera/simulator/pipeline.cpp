@@ -31,6 +31,10 @@ network_links(const cost::Cluster& cluster, const cost::NodeLinks& pairs, double
     links.push_back(pairs.bytes_per_s(pair) * efficiency);
     links.push_back(pairs.bytes_per_s(pair) * efficiency);
   }
+  for (const cost::Node& node : cluster.nodes) {
+    const double inside = node.count > 1 ? node.intra_bytes_per_s * efficiency : kUnlimited;
+    links.insert(links.end(), 2 * at(node.count), inside);
+  }
   return links;
 }
 
@@ -85,7 +89,7 @@ Pipelines::Pipelines(
   progressed_.assign(at(strategy.dp), 1);
   replicas_left_.assign(at(strategy.pp), strategy.dp);
   stages_left_ = strategy.pp;
-  reductions_left_ = strategy.pp;
+  plan_reductions();
   result_.memory_over_time.resize(at(strategy.pp));
 }
 
@@ -95,6 +99,11 @@ int Pipelines::cores_link(int node) const {
 
 int Pipelines::pair_link(int pair, bool descending) const {
   return 3 * static_cast<int>(cluster_.nodes.size()) + 2 * pair + (descending ? 1 : 0);
+}
+
+int Pipelines::device_link(int rank, bool receives) const {
+  const int device = strategy_.device_of_rank[at(rank)];
+  return pair_link(places_.links().size(), false) + 2 * device + (receives ? 1 : 0);
 }
 
 // Adds a rank to those on its node, which are of one kind and wait for the slowest of them.
@@ -119,6 +128,11 @@ void Pipelines::build_units(const cost::LayerTable& table, const cost::Placement
     const cost::PassSeconds tensor = table.tensor_seconds(first, last, place);
     const cost::PassSeconds tail_tensor =
         k == 0 ? table.tail_tensor_seconds(place) : cost::PassSeconds{};
+    bool ahead = !cluster_.stalls();
+    for (const int kind : links.kinds[at(k)]) {
+      ahead &= cost::waiting_seconds(table, cluster_, links, strategy_, kind, k) == 0;
+    }
+    host_runs_ahead_.push_back(ahead ? 1 : 0);
     for (int d = 0; d < strategy_.dp; ++d) {
       Unit unit;
       unit.backwards_left = microbatches_;
@@ -290,23 +304,30 @@ void Pipelines::try_start(int stage, int replica) {
   if (begins) {
     ++here.in_flight;
     here.most_in_flight = std::max(here.most_in_flight, here.in_flight);
-    sample_memory(stage, replica);
+  }
+  if (task.part != Part::kRelay) {
+    sample_memory(stage, replica, true);
   }
   const double start = now_;
-  compute(here, task, [this, stage, replica, task, start] { finish(stage, replica, task, start); });
+  const double seconds = compute(
+      here, task, [this, stage, replica, task, start] { finish(stage, replica, task, start); });
+  if (!task.forward && task.part == Part::kLayers && here.backwards_left == 1 && seconds > 0) {
+    announce_buckets(stage, replica, seconds);
+  }
 }
 
-void Pipelines::compute(const Unit& unit, const Task& task, const std::function<void()>& then) {
+double Pipelines::compute(const Unit& unit, const Task& task, const std::function<void()>& then) {
   const double exchange = exchange_seconds_of(unit, task);
   const auto shares_cores = [this](const Share& share) {
     return cluster_.nodes[at(share.node)].cores > 0;
   };
   if (std::none_of(unit.shares.begin(), unit.shares.end(), shares_cores)) {
     const double factor = task.part == Part::kRelay ? 1 : drawn_factor(strategy_.tp);
-    at_time(now_ + seconds_of(unit, task) * factor + exchange, then);
-    return;
+    const double seconds = seconds_of(unit, task) * factor + exchange;
+    at_time(now_ + seconds, then);
+    return seconds;
   }
-  // Exchanges follow the computation; if measured, then with all ranks at work.
+  // Exchanges follow the computation; measured ones were measured with all ranks at work.
   auto left = std::make_shared<std::size_t>(unit.shares.size());
   const auto computed = [this, left, exchange, then] {
     if (--*left > 0) {
@@ -329,6 +350,7 @@ void Pipelines::compute(const Unit& unit, const Task& task, const std::function<
       at_time(now_ + seconds, computed);
     }
   }
+  return 0;
 }
 
 void Pipelines::finish(int stage, int replica, const Task& task, double start) {
@@ -345,6 +367,7 @@ void Pipelines::finish(int stage, int replica, const Task& task, double start) {
         now_);
     busy_seconds_ += (now_ - start) * strategy_.tp;
     span_seconds_ = std::max(span_seconds_, now_);
+    sample_memory(stage, replica, false);
   }
   if (task.forward) {
     after_forward(stage, replica, task);
@@ -386,7 +409,7 @@ void Pipelines::after_backward(int stage, int replica, const Task& task) {
   }
   Unit& here = unit(stage, replica);
   --here.in_flight;
-  sample_memory(stage, replica);
+  sample_memory(stage, replica, false);
   if (stage == 0) {
     set_state(replica, task.microbatch, State::kDone);
   } else if (returns_home_ && stage > 1) {
@@ -396,24 +419,39 @@ void Pipelines::after_backward(int stage, int replica, const Task& task) {
   } else {
     send(stage, stage - 1, replica, stage, next);
   }
-  if (--here.backwards_left == 0 && --replicas_left_[at(stage)] == 0) {
-    end_of_stage(stage);
+  if (--here.backwards_left > 0) {
+    return;
+  }
+  const int buckets = static_cast<int>(reductions_[at(stage)].replicas_left.size());
+  for (int bucket = here.announced; bucket < buckets; ++bucket) {
+    bucket_is_full(stage, bucket);
+  }
+  if (--replicas_left_[at(stage)] == 0) {
+    end_of_stage();
   }
 }
 
 void Pipelines::send(int from, int to, int replica, int cut, const Task& task) {
   const double bytes = table_.cut_bytes(strategy_.boundaries[at(cut)]);
   const double start = now_;
-  // Consecutive tensor-parallel ranks on the same two nodes send as one flow.
+  // Consecutive tensor-parallel ranks on the same two nodes send as one flow, but inside a node,
+  // where each of them has its own links.
   auto streams = std::make_shared<int>(0);
-  std::vector<std::pair<std::pair<int, int>, int>> routes;
+  struct Route {
+    int source = 0; // virtual ranks
+    int target = 0;
+    int ranks = 1;
+  };
+  std::vector<Route> routes;
   for (int t = 0; t < strategy_.tp; ++t) {
-    const std::pair<int, int> route = {
-        places_.node(from, replica, t), places_.node(to, replica, t)};
-    if (!routes.empty() && routes.back().first == route) {
-      ++routes.back().second;
+    const Route route = {strategy_.rank(from, replica, t), strategy_.rank(to, replica, t)};
+    const int node = places_.node(route.source);
+    const int other = places_.node(route.target);
+    if (!routes.empty() && node != other && places_.node(routes.back().source) == node &&
+        places_.node(routes.back().target) == other) {
+      ++routes.back().ranks;
     } else {
-      routes.emplace_back(route, 1);
+      routes.push_back(route);
     }
   }
   *streams = static_cast<int>(routes.size());
@@ -437,12 +475,13 @@ void Pipelines::send(int from, int to, int replica, int cut, const Task& task) {
           make_ready(to, replica, task);
         });
   };
-  for (const auto& [route, weight] : routes) {
-    const auto& [source, target] = route;
+  for (const Route& route : routes) {
+    const int source = places_.node(route.source);
+    const int target = places_.node(route.target);
     std::vector<int> links;
     double limit = kUnlimited;
     if (source == target) {
-      limit = cluster_.nodes[at(source)].intra_bytes_per_s * options_.constants.link_efficiency;
+      links = {device_link(route.source, false), device_link(route.target, true)};
     } else {
       links = {out_link(source), in_link(target)};
       limit = options_.constants.link_efficiency *
@@ -454,7 +493,7 @@ void Pipelines::send(int from, int to, int replica, int cut, const Task& task) {
       }
     }
     on_flow_end_.emplace_back(arrive);
-    network_.start(now_, bytes, links, weight, limit);
+    network_.start(now_, bytes, links, route.ranks, limit);
   }
 }
 

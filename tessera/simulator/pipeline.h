@@ -8,6 +8,7 @@
 #include <queue>
 #include <random>
 #include <set>
+#include <string>
 #include <tuple>
 #include <vector>
 
@@ -67,6 +68,27 @@ class Pipelines {
     int backwards_left = 0;
     int in_flight = 0;
     int most_in_flight = 0;
+    /// How many of its stage's buckets have been announced to become full while its last backward
+    /// runs.
+    int announced = 0;
+  };
+  // The reduction of a stage's gradients over its replicas: buckets become full one after the
+  // other, and travel one after the other.
+  struct Reduction {
+    double bytes = 0; // of one bucket
+    std::vector<int> replicas_left = {}; // of each bucket, until it is full on all of them
+    bool released = false; // whether buckets may travel before every stage has ended
+    bool busy = false;
+    int full = 0;
+    int started = 0;
+    int left = 0; // buckets whose averages have not arrived
+  };
+  // A collective of several groups at one time.
+  struct Collective {
+    std::vector<std::vector<int>> groups; // virtual ranks
+    double bytes = 0; // of one rank's input
+    double part = 1; // of an all-reduce that is run; 0.5: the way to the owners, or back
+    std::string name;
   };
   struct Event {
     double time = 0;
@@ -81,8 +103,8 @@ class Pipelines {
     const int index = stage * strategy_.dp + replica;
     return units_[static_cast<std::size_t>(index)];
   }
-  // The links of `network_`: out of and into each node, its cores, and for each link of
-  // cost::NodeLinks its two directions.
+  // The links of `network_`: out of and into each node, its cores, for each link of
+  // cost::NodeLinks its two directions, and what each device sends and receives inside its node.
   static int out_link(int node) {
     return 2 * node;
   }
@@ -91,6 +113,7 @@ class Pipelines {
   }
   int cores_link(int node) const;
   int pair_link(int pair, bool descending) const;
+  int device_link(int rank, bool receives) const;
   static void add_share(const Share& share, std::vector<Share>& shares);
   void build_units(const cost::LayerTable& table, const cost::PlacementLinks& links);
   void at_time(double time, std::function<void()> act);
@@ -104,7 +127,8 @@ class Pipelines {
   double drawn_factor(int ranks);
   double slowdown(int stage, int replica, int tensor) const;
   /// Runs the computation of a task on all ranks of a unit; `then` follows when all have ended.
-  void compute(const Unit& unit, const Task& task, const std::function<void()>& then);
+  /// Returns the seconds that it takes; 0 where ranks share cores, since nobody knows them yet.
+  double compute(const Unit& unit, const Task& task, const std::function<void()>& then);
   static double exchange_seconds_of(const Unit& unit, const Task& task);
   void finish(int stage, int replica, const Task& task, double start);
   void after_forward(int stage, int replica, const Task& task);
@@ -112,17 +136,32 @@ class Pipelines {
   /// Sends the activation (or its gradient) between stages `cut` - 1 and `cut`; the task is ready
   /// on stage `to` once it has arrived.
   void send(int from, int to, int replica, int cut, const Task& task);
-  void end_of_stage(int stage);
-  void reduce_gradients(int stage);
+  void plan_reductions();
+  /// Announces the buckets that become full while the last backward of a unit runs for so long.
+  void announce_buckets(int stage, int replica, double seconds);
+  void bucket_is_full(int stage, int bucket);
+  void end_of_stage();
+  /// Starts the next bucket of a stage that is full, if none travels.
+  void reduce_next(int stage);
+  void reduce_whole(int stage);
   void reduce_shared();
+  /// Runs a collective: `passed` follows when its groups' links are free, `then` when all ranks
+  /// have the result.
   void collective(
-      const std::vector<std::vector<int>>& groups,
-      double bytes,
-      const std::string& name,
+      const Collective& what,
+      const std::function<void()>& passed,
       const std::function<void()>& then);
-  /// Runs the all-reduce of one group; `then` follows.
-  void all_reduce(const std::vector<int>& ranks, double bytes, const std::function<void()>& then);
+  /// Runs that of one group, or of `weight` groups that are placed alike.
+  void all_reduce(
+      const std::vector<int>& ranks,
+      int weight,
+      const Collective& what,
+      const std::function<void()>& passed,
+      const std::function<void()>& then);
+  double part_beside() const; // of an all-reduce that runs before the optimizer's step
+  std::vector<std::vector<int>> replica_groups(int stage) const;
   void step_optimizer();
+  void return_parameters(int stage);
   void record(
       int stage,
       int replica,
@@ -133,7 +172,9 @@ class Pipelines {
       double start,
       double end,
       double bytes = 0);
-  void sample_memory(int stage, int replica);
+  cost::StageState state_of(int stage, int in_flight) const;
+  /// Samples between tasks, or while one runs.
+  void sample_memory(int stage, int replica, bool runs);
   SimulationResult result();
 
   const cost::DescribedModel& model_;
@@ -158,7 +199,9 @@ class Pipelines {
   double now_ = 0;
   std::vector<int> replicas_left_; // per stage, until its backwards are done
   int stages_left_ = 0;
+  std::vector<Reduction> reductions_; // per stage
   int reductions_left_ = 0;
+  std::vector<char> host_runs_ahead_; // per stage
   double iteration_ = 0;
   bool stepped_ = false;
   std::mt19937_64 random_;

@@ -32,6 +32,8 @@ struct MemorySample {
 
 struct SimulationResult {
   double iteration_seconds = 0;
+  /// In which range the measured seconds lie, by the residuals of estimates (cost::seconds_range).
+  cost::Range seconds_range = {};
   /// The share of (ranks x span of forwards and backwards) in which ranks ran neither, as
   /// timeline::bubble_share computes it.
   double bubble_share = 0;
@@ -39,7 +41,7 @@ struct SimulationResult {
   /// add context and fragmentation.
   std::vector<double> memory_high_water;
   std::vector<double> needed_bytes;
-  /// For each stage of replica 0, the bytes after every change.
+  /// For each stage of replica 0, the bytes while each task runs, and behind it.
   std::vector<std::vector<MemorySample>> memory_over_time;
   /// The events of one iteration on every virtual rank, with origin "simulated".
   timeline::Timeline timeline;
@@ -50,12 +52,13 @@ struct SimulationResult {
 /// A stage of a replica runs one task at a time and prefers backwards that are ready, the lowest
 /// microbatch first. The schedule decides what stage 0 starts, and when the last stage starts
 /// backwards, as in the runtime. Activations and their gradients travel while stages compute. Flows
-/// that use a node's network, or the link between two nodes, at the same time share it max-min
-/// fairly, and rates change whenever a flow starts or ends. The gradients of a stage are reduced
-/// when the last replica's stage has ended (with overlap_gradients) or when every stage has ended
-/// (without); then follow the gradients of shared parameters, then the optimizer step.
-/// Tensor-parallel ranks run in step; their all-reduces are part of the task, at the bandwidth that
-/// cost::place gives them.
+/// that use a node's network, the link between two nodes, or what a device sends or receives inside
+/// its node at the same time share it max-min fairly, and rates change whenever a flow starts or
+/// ends. The gradients of a stage are reduced in buckets as the last backward of its replicas fills
+/// them (with overlap_gradients; where ranks share cores, when it has ended) or when every stage
+/// has ended (without); then follow the gradients of shared parameters, then the optimizer step,
+/// then, of a divided state that overlaps, the updated parameters. Tensor-parallel ranks run in
+/// step; their all-reduces are part of the task, at the bandwidth that cost::place gives them.
 ///
 /// Cost: O(tasks x flows of a node) time.
 /// Throws: ConfigError as cost::price, for a schedule that deadlocks, a jitter below 0, and a slow

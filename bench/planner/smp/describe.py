@@ -58,7 +58,9 @@ def cluster(nodes):
             "inter_node_gbit_per_s": 400,
         }
     )
-    head = {"name": "p4d.24xlarge", "devices": {"a100_40gb": {"memory_gib": 39.4}}}
+    # Two devices share 16 lanes of PCIe 3.0, and eight 1,152 GB of memory.
+    device = {"memory_gib": 39.4, "host_gb_per_s": 6.3, "host_memory_gib": 134}
+    head = {"name": "p4d.24xlarge", "devices": {"a100_40gb": device}}
     return with_rows(head, "nodes", [node] * nodes)
 
 

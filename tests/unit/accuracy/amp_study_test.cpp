@@ -7,6 +7,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "bench/planner/row_strategy.h"
+
 namespace tessera::bench {
 namespace {
 

@@ -14,7 +14,7 @@ struct Limit {
 
 TEST(SmpRuns, ThroughputsStayAsFarFromThePaperAsTheyAre) {
   const std::vector<SmpRun> runs = smp_runs();
-  const std::vector<Limit> limits = {{1.55, 1.7}, {0.82, 0.89}, {1.12, 1.21}};
+  const std::vector<Limit> limits = {{1.42, 1.54}, {0.9, 1}, {0.9, 1}};
   for (std::size_t i = 0; i < runs.size(); ++i) {
     const SmpResult result = simulate_smp(SMP_RUNS, runs[i]);
     const double ratio = result.simulated / runs[i].measured;
@@ -23,6 +23,15 @@ TEST(SmpRuns, ThroughputsStayAsFarFromThePaperAsTheyAre) {
     // Estimate and simulation are two ways to one figure.
     EXPECT_NEAR(result.simulated / result.priced, 1, 0.1) << runs[i].model;
   }
+}
+
+// What is missing in the largest run is not modelled; this holds the figures of its explanation.
+TEST(SmpRuns, WhatIsMissingInGptIsWhatItsCheckpointsWouldTakeOnHalfASlot) {
+  const SmpResult result = simulate_smp(SMP_RUNS, smp_runs()[0]);
+  constexpr double kHalfASlot = 15.75e9 / 2; // bytes a second, 16 lanes of PCIe 3.0 for two devices
+  const double rate = result.offloaded_bytes / result.missing_seconds;
+  EXPECT_LT(rate, kHalfASlot);
+  EXPECT_GT(rate, 0.8 * kHalfASlot); // what is payload
 }
 
 } // namespace

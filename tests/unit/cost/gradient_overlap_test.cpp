@@ -127,6 +127,25 @@ TEST(GradientOverlap, IsWhatAnExecutionOfTheBucketsTakes) {
   EXPECT_GT(hidden_in_part, 200);
 }
 
+TEST(GradientOverlap, UpdatedParametersOfADividedStateReturnBehindTheStep) {
+  DescribedModel model = small_model(1);
+  model.layers[0].parameters = 20'000'000;
+  Strategy strategy = small_strategy(1, 2, 1, 1, 1);
+  Cluster cluster = small_cluster(2, 0);
+  cluster.nodes[0].count = cluster.nodes[1].count = 1;
+  Constants constants = bare_constants();
+  const double all = price(model, cluster, strategy, constants).gradient_seconds;
+  strategy.overlap_gradients = true;
+  constants.gradient_bucket_bytes = 1e12; // one bucket, which hides nothing
+  EXPECT_NEAR(price(model, cluster, strategy, constants).gradient_seconds, all, 1e-12);
+  strategy.shard_optimizer_state = true;
+  EXPECT_NEAR(price(model, cluster, strategy, constants).gradient_seconds, all, 1e-12);
+  // With links that are fast enough for all but the last of many buckets half of it is left.
+  constants.gradient_bucket_bytes = 1e4;
+  model.measured().layers[0].forward_seconds_per_sample["fast"][1] = 10;
+  EXPECT_NEAR(price(model, cluster, strategy, constants).gradient_seconds, all / 2, 1e-3 * all);
+}
+
 TEST(GradientOverlap, RanksThatShareCoresHaveNoneForReductions) {
   Cluster cluster = small_cluster(2, 0);
   EXPECT_TRUE(reduces_beside_backwards(cluster));

@@ -92,6 +92,23 @@ TEST(SizedModel, AForwardIsTheSumOfItsRooflines) {
       table.compute_seconds(0, 1, 2), 3 * products + 3.5 * attention + 3 * streamed + sums, 1e-18);
 }
 
+TEST(SizedModel, WrittenScoresMoveTheirBytesAndAllPairsAreMultiplied) {
+  DescribedModel model = sized_model();
+  std::get<SizedModel>(model.source).writes_scores = true;
+  const LayerTable table(model, plain_cluster(1, 1), one_device(), plain_constants());
+  const LayerTable fused(sized_model(), plain_cluster(1, 1), one_device(), plain_constants());
+  const double tokens = kTokens;
+  const double heads = static_cast<double>(model.sized()->num_attention_heads);
+  const double products = 4 * tokens * kTokens * kWidth / 1e12;
+  const double attention = 2 * tokens * kTokens * kWidth / 0.5e12;
+  const double scores = heads * tokens * kTokens;
+  const auto forward = [](const LayerTable& one) { return one.forward_seconds(0, 1, 2); };
+  const auto both = [](const LayerTable& one) { return one.compute_seconds(0, 1, 2); };
+  EXPECT_NEAR(forward(table) - forward(fused), products + 21 * scores / 1e12 - attention, 1e-15);
+  EXPECT_NEAR(
+      both(table) - both(fused), 3 * products + 48 * scores / 1e12 - 3.5 * attention, 1e-15);
+}
+
 TEST(SizedModel, RecomputationAddsAForwardAndKeepsInputsAlone) {
   DescribedModel model = sized_model();
   Strategy strategy = one_device();

@@ -48,6 +48,21 @@ TEST(Price, OnePipelineIsEquationFive) {
   EXPECT_NEAR(cost.seconds, sum_of_parts(cost), 1e-12);
 }
 
+TEST(Price, ASkipIsSentAcrossEveryCutThatItPasses) {
+  // The output of layer 0 is used by layer 3 too, so layers 1 and 2 pass it on.
+  DescribedModel model = small_model(4);
+  const Cluster cluster = small_cluster(2, 0);
+  const Strategy strategy = small_strategy(4, 1, 1, 2, 4);
+  const double without = price(model, cluster, strategy, bare_constants()).transfer_seconds;
+  model.layers[1].output_elements_per_sample += 1000;
+  model.layers[2].output_elements_per_sample += 1000;
+  const double v = 2 * 1000 * 2;
+  EXPECT_NEAR(
+      price(model, cluster, strategy, bare_constants()).transfer_seconds - without,
+      2 * (v / 1e9 + v / 10e9), // the second cut is between nodes
+      1e-15);
+}
+
 /// Returns the message of the error for a strategy on 4 devices, 4 layers, 16 samples.
 std::string refusal(int pp, int dp, int tp, int mbs) {
   Strategy strategy;

@@ -1,0 +1,34 @@
+#include "tessera/cost/prediction_range.h"
+
+namespace tessera::cost {
+
+namespace {
+
+// These are the 5th and the 95th of a hundred ratios of measured to estimated figures.
+// tests/unit/accuracy/range_test.cpp makes each of them from its rows.
+constexpr Range kSizedSeconds = {0.817, 3.119};
+constexpr Range kMeasuredSeconds = {0.717, 0.889};
+constexpr Range kTracedSeconds = {1.057, 1.603};
+constexpr Range kSizedMemory = {0.749, 1.347};
+
+Range times(const Range& range, double value) {
+  return {range.low * value, range.high * value};
+}
+
+} // namespace
+
+Range seconds_range(const DescribedModel& model, double seconds) {
+  if (model.sized() != nullptr) {
+    return times(kSizedSeconds, seconds);
+  }
+  return times(model.traced() != nullptr ? kTracedSeconds : kMeasuredSeconds, seconds);
+}
+
+std::optional<Range> memory_range(const DescribedModel& model, double bytes) {
+  if (model.sized() == nullptr) {
+    return std::nullopt;
+  }
+  return times(kSizedMemory, bytes);
+}
+
+} // namespace tessera::cost
