@@ -12,11 +12,11 @@
 
 namespace tessera::nn::two_d {
 
-/// Runs `run` on the ranks of a mesh, one thread each. The errors, one a line.
-inline std::string run_on_mesh(
+/// Runs `run` on the ranks of a group of a whole world, one thread each. Returns the errors, one a
+/// line.
+inline std::string run_on_ranks(
     int size,
-    const MeshOptions& mesh_options,
-    const std::function<void(const MeshPtr&)>& run) {
+    const std::function<void(comm::World&, comm::ProcessGroup&)>& run) {
   comm::WorldOptions options;
   options.timeout = std::chrono::seconds(20);
   const auto worlds = comm::inproc_worlds(size, options);
@@ -28,10 +28,7 @@ inline std::string run_on_mesh(
         std::vector<int> ranks(worlds.size());
         std::iota(ranks.begin(), ranks.end(), 0);
         const auto group = worlds[rank]->new_group("tp", ranks);
-        MeshOptions small = mesh_options;
-        small.shared_bytes = std::size_t{64} << 20;
-        const MeshPtr mesh = Mesh::make(*worlds[rank], *group, small);
-        run(mesh);
+        run(*worlds[rank], *group);
       } catch (const std::exception& error) {
         errors[rank] = "rank " + std::to_string(rank) + ": " + error.what() + "\n";
       }
@@ -45,6 +42,18 @@ inline std::string run_on_mesh(
     all += error;
   }
   return all;
+}
+
+/// Runs `run` on the ranks of a mesh, likewise.
+inline std::string run_on_mesh(
+    int size,
+    const MeshOptions& mesh_options,
+    const std::function<void(const MeshPtr&)>& run) {
+  return run_on_ranks(size, [&](comm::World& world, comm::ProcessGroup& group) {
+    MeshOptions small = mesh_options;
+    small.shared_bytes = std::size_t{64} << 20;
+    run(Mesh::make(world, group, small));
+  });
 }
 
 } // namespace tessera::nn::two_d

@@ -16,7 +16,7 @@ namespace {
 
 using Parameters = std::tuple<int, bool, cases::Case>;
 
-class OnMesh : public testing::TestWithParam<Parameters> {};
+class OnMesh : public ::testing::TestWithParam<Parameters> {};
 
 TEST_P(OnMesh, Holds) {
   const auto [ranks, shared, test] = GetParam();
@@ -25,7 +25,7 @@ TEST_P(OnMesh, Holds) {
   EXPECT_EQ(run_on_mesh(ranks, options, test.run), "");
 }
 
-std::string name_of_test(const testing::TestParamInfo<Parameters>& info) {
+std::string name_of_test(const ::testing::TestParamInfo<Parameters>& info) {
   return std::string(std::get<2>(info.param).name) + "_" + std::to_string(std::get<0>(info.param)) +
          (std::get<1>(info.param) ? "_shared" : "_broadcast");
 }
@@ -33,20 +33,20 @@ std::string name_of_test(const testing::TestParamInfo<Parameters>& info) {
 INSTANTIATE_TEST_SUITE_P(
     Cases,
     OnMesh,
-    testing::Combine(
-        testing::Values(1, 2, 4, 6, 8, 9),
-        testing::Bool(),
-        testing::ValuesIn(cases::all_cases())),
+    ::testing::Combine(
+        ::testing::Values(1, 2, 4, 6, 8, 9),
+        ::testing::Bool(),
+        ::testing::ValuesIn(cases::all_cases())),
     name_of_test);
 
 // 4 x 4, for values; managed memory takes 16 threads long and asks for no other numbers.
 INSTANTIATE_TEST_SUITE_P(
     CasesOfValues,
     OnMesh,
-    testing::Combine(
-        testing::Values(16),
-        testing::Bool(),
-        testing::ValuesIn(cases::cases_of_values())),
+    ::testing::Combine(
+        ::testing::Values(16),
+        ::testing::Bool(),
+        ::testing::ValuesIn(cases::cases_of_values())),
     name_of_test);
 
 // (1e8 + 1) - 1e8 is 0 in f32, (1e8 - 1e8) + 1 is 1.

@@ -123,7 +123,7 @@ void megatron(comm::ProcessGroup& group) {
       counted() - start - forward - gathered, 8 * (p - 1) / p * b * s * h, "Megatron, backward");
 }
 
-class Table1 : public testing::TestWithParam<int> {};
+class Table1 : public ::testing::TestWithParam<int> {};
 
 TEST_P(Table1, OptimusInSharedMemory) {
   EXPECT_EQ(run_on_mesh(GetParam(), {}, optimus), "");
@@ -139,7 +139,7 @@ TEST_P(Table1, Megatron) {
   EXPECT_EQ(run_on_mesh(GetParam(), {}, [](const MeshPtr& mesh) { megatron(mesh->group()); }), "");
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, Table1, testing::Values(2, 4, 6, 8, 9, 16));
+INSTANTIATE_TEST_SUITE_P(Ranks, Table1, ::testing::Values(2, 4, 6, 8, 9, 16));
 
 } // namespace
 } // namespace tessera::nn::two_d

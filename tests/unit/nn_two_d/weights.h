@@ -65,6 +65,18 @@ inline DistributedTransformerLayer layer_on_mesh(const TransformerOptions& optio
   return DistributedTransformerLayer(options, Role::kPart);
 }
 
+/// A layer divided in one dimension over `group`, whose ranks all bring the same samples, as
+/// Megatron's.
+inline DistributedTransformerLayer layer_in_one_dimension(
+    comm::ProcessGroup& group,
+    const TransformerOptions& options) {
+  TensorParallel context;
+  context.group = &group;
+  context.prescaled_batch = true;
+  const TensorParallelScope scope(context);
+  return DistributedTransformerLayer(options);
+}
+
 /// Makes a module on the mesh.
 template <typename Make>
 auto make_on(const MeshPtr& mesh, const Make& make) {
