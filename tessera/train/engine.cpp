@@ -11,6 +11,7 @@
 #include "tessera/model/model_core.h"
 #include "tessera/nn/module/interceptor.h"
 #include "tessera/nn/module/recomputed_call.h"
+#include "tessera/nn/replace/follow_mode.h"
 #include "tessera/plan/from_config.h"
 #include "tessera/recompute/attentions.h"
 #include "tessera/tensor/value.h"
@@ -41,14 +42,10 @@ std::set<std::string> as_set(const c10::IValue& names) {
   return {list.begin(), list.end()};
 }
 
-/// A script says train() and eval() of the module that it has made, also where tensor parallelism
-/// has put another one in the place of the whole model.
-void follow_mode_of_original(const ModelCore& model) {
+/// Throws: UserError where a part of a replaced module was told train() or eval() alone.
+void check_modes(const ModelCore& model) {
   for (const nn::ReplacedModule& replaced : model.replacements().replaced) {
-    const bool training = replaced.original->is_training();
-    if (replaced.path.empty() && replaced.module->is_training() != training) {
-      replaced.module->train(training);
-    }
+    nn::check_mode(*replaced.original, replaced.path);
   }
 }
 
@@ -104,7 +101,7 @@ void StepEngine::check_call(const ModelCore& model) {
         "pipeline_parallel_degree > 1 its parts are on several ranks, so call "
         "it inside tessera::step");
   }
-  follow_mode_of_original(model);
+  check_modes(model);
   if (!model.partitioned()) {
     note_call(model);
   }
@@ -116,7 +113,7 @@ std::vector<c10::IValue> StepEngine::run_step(const StepCall& call, const StepFu
   }
   runner().admit_waiting();
   for (const ModelCore* model : models()) {
-    follow_mode_of_original(*model);
+    check_modes(*model);
   }
   ensure_partitioned(call, run);
   for (ModelCore* model : models()) {
