@@ -7,6 +7,7 @@
 #include "tessera/base/log.h"
 #include "tessera/comm/world.h"
 #include "tessera/context/agreement.h"
+#include "tessera/deferred_init/delayed_init.h"
 #include "tessera/diagnostics/activity.h"
 #include "tessera/model/model_core.h"
 #include "tessera/nn/module/interceptor.h"
@@ -42,6 +43,19 @@ std::set<std::string> as_set(const c10::IValue& names) {
   return {list.begin(), list.end()};
 }
 
+/// The library cannot see where a script builds its model, so a scope of the script has to say it.
+void warn_of_idle_delay(const Context& context, const torch::nn::Module& module) {
+  if (context.config.delayed_parameter_initialization && context.world->rank() == 0 &&
+      !tracer::has_delayed(module)) {
+    log::warning(
+        str("delayed_parameter_initialization has no effect on the model '",
+            nn::type_name(module),
+            "': its parameters have memory already; build it in a scope, `const "
+            "tessera::delay_param_initialization "
+            "delayed(tessera::config_in_force().delayed_parameter_initialization);`"));
+  }
+}
+
 /// Throws: UserError where a part of a replaced module was told train() or eval() alone.
 void check_modes(const ModelCore& model) {
   for (const nn::ReplacedModule& replaced : model.replacements().replaced) {
@@ -59,6 +73,7 @@ StepEngine::~StepEngine() = default;
 std::shared_ptr<ModelCore> StepEngine::make_model(
     std::shared_ptr<torch::nn::Module> module,
     ModelOptions options) {
+  warn_of_idle_delay(context_, *module);
   auto made = std::make_unique<ModelCore>(context_, std::move(module), std::move(options));
   if (in_step_) {
     throw ConfigError(str(
