@@ -415,12 +415,14 @@ std::vector<Key> process_keys() {
            .min = kSmallestBuffer,
            .source = str(kOwn, "; paper, appendix G"),
            .description = "Persistent buffer of the transport between ranks of one node; what does "
-                          "not fit goes through MPI."},
+                          "not fit goes through MPI. The environment variable "
+                          "SMP_D2D_GPU_BUFFER_SIZE_BYTES goes before it."},
           {.name = "same_node_backend",
            .field = &Config::same_node_backend,
            .source = str(kOwn, "; paper, section 6"),
            .description = "What ranks of one node exchange data through: shared memory, MPI, or "
-                          "the faster of the two."},
+                          "the faster of the two. SMP_DISABLE_D2D=1 in the environment makes it "
+                          "\"mpi\"."},
       });
 }
 

@@ -1,5 +1,6 @@
 #include "tessera/optim/learning_rate.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 
@@ -12,7 +13,7 @@ double LearningRate::at(std::int64_t step) const {
     // The first update must not be lost: rates are those of steps 1 to warmup.
     return peak * static_cast<double>(step + 1) / static_cast<double>(warmup + 1);
   }
-  if (decay == "constant") {
+  if (decay == "constant" || decay == "plateau") {
     return peak;
   }
   if (step >= total) {
@@ -26,6 +27,11 @@ double LearningRate::at(std::int64_t step) const {
     return minimum + (peak - minimum) * 0.5 * (1 + std::cos(std::numbers::pi * share));
   }
   return peak * std::pow(minimum / peak, share); // exponential
+}
+
+double LearningRate::at(std::int64_t step, double factor) const {
+  const double lowered = at(step) * factor;
+  return step < warmup ? lowered : std::max(minimum, lowered);
 }
 
 void LearningRate::validate() const {
@@ -44,8 +50,10 @@ void LearningRate::validate() const {
             total,
             "; write 0 or more, and fewer than all"));
   }
-  if (decay != "constant" && decay != "linear" && decay != "cosine" && decay != "exponential") {
-    throw ConfigError(str("decay is '", decay, "'; write constant, linear, cosine or exponential"));
+  if (decay != "constant" && decay != "linear" && decay != "cosine" && decay != "exponential" &&
+      decay != "plateau") {
+    throw ConfigError(
+        str("decay is '", decay, "'; write constant, linear, cosine, exponential or plateau"));
   }
   if (decay == "exponential" && minimum == 0) {
     throw ConfigError("exponential decay never reaches 0; write a min_learning_rate above 0");

@@ -15,11 +15,14 @@ struct LearningRate {
   double minimum = 0;
   std::int64_t warmup = 0;
   std::int64_t total = 1;
-  /// "constant", "linear", "cosine" or "exponential" (then minimum > 0).
+  /// "constant", "linear", "cosine" or "exponential" (then minimum > 0). "plateau" is the peak
+  /// after the warm-up: losses decide, which are not known here (plateau.h).
   std::string decay = "cosine";
 
   /// The rate of the step-th update, from 0. Not collective.
   double at(std::int64_t step) const;
+  /// The same lowered by `factor`, not below `minimum` once the warm-up is over.
+  double at(std::int64_t step, double factor) const;
   /// Throws: ConfigError naming the field.
   void validate() const;
 };

@@ -7,10 +7,12 @@
 #include "tessera/base/log.h"
 #include "tessera/comm/world.h"
 #include "tessera/context/agreement.h"
+#include "tessera/deferred_init/delayed_init.h"
 #include "tessera/diagnostics/activity.h"
 #include "tessera/model/model_core.h"
 #include "tessera/nn/module/interceptor.h"
 #include "tessera/nn/module/recomputed_call.h"
+#include "tessera/nn/replace/follow_mode.h"
 #include "tessera/plan/from_config.h"
 #include "tessera/recompute/attentions.h"
 #include "tessera/tensor/value.h"
@@ -41,14 +43,23 @@ std::set<std::string> as_set(const c10::IValue& names) {
   return {list.begin(), list.end()};
 }
 
-/// A script says train() and eval() of the module that it has made, also where tensor parallelism
-/// has put another one in the place of the whole model.
-void follow_mode_of_original(const ModelCore& model) {
+/// The library cannot see where a script builds its model, so a scope of the script has to say it.
+void warn_of_idle_delay(const Context& context, const torch::nn::Module& module) {
+  if (context.config.delayed_parameter_initialization && context.world->rank() == 0 &&
+      !tracer::has_delayed(module)) {
+    log::warning(
+        str("delayed_parameter_initialization has no effect on the model '",
+            nn::type_name(module),
+            "': its parameters have memory already; build it in a scope, `const "
+            "tessera::delay_param_initialization "
+            "delayed(tessera::config_in_force().delayed_parameter_initialization);`"));
+  }
+}
+
+/// Throws: UserError where a part of a replaced module was told train() or eval() alone.
+void check_modes(const ModelCore& model) {
   for (const nn::ReplacedModule& replaced : model.replacements().replaced) {
-    const bool training = replaced.original->is_training();
-    if (replaced.path.empty() && replaced.module->is_training() != training) {
-      replaced.module->train(training);
-    }
+    nn::check_mode(*replaced.original, replaced.path);
   }
 }
 
@@ -62,6 +73,7 @@ StepEngine::~StepEngine() = default;
 std::shared_ptr<ModelCore> StepEngine::make_model(
     std::shared_ptr<torch::nn::Module> module,
     ModelOptions options) {
+  warn_of_idle_delay(context_, *module);
   auto made = std::make_unique<ModelCore>(context_, std::move(module), std::move(options));
   if (in_step_) {
     throw ConfigError(str(
@@ -104,7 +116,7 @@ void StepEngine::check_call(const ModelCore& model) {
         "pipeline_parallel_degree > 1 its parts are on several ranks, so call "
         "it inside tessera::step");
   }
-  follow_mode_of_original(model);
+  check_modes(model);
   if (!model.partitioned()) {
     note_call(model);
   }
@@ -116,7 +128,7 @@ std::vector<c10::IValue> StepEngine::run_step(const StepCall& call, const StepFu
   }
   runner().admit_waiting();
   for (const ModelCore* model : models()) {
-    follow_mode_of_original(*model);
+    check_modes(*model);
   }
   ensure_partitioned(call, run);
   for (ModelCore* model : models()) {

@@ -186,7 +186,7 @@ void Model::to(at::Device device) const {
 void Model::train(bool on) const {
   for (const nn::ReplacedModule& replaced : core_->replacements().replaced) {
     if (replaced.path.empty()) {
-      replaced.original->train(on); // a step looks there
+      replaced.original->train(on); // which forgets what its parts were told
     }
   }
   core_->root()->train(on);

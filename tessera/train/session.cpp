@@ -9,7 +9,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/log.h"
 #include "tessera/comm/share_activity.h"
-#include "tessera/config/launcher.h"
+#include "tessera/config/transfer_variables.h"
 #include "tessera/diagnostics/activity.h"
 #include "tessera/diagnostics/uncaught_error.h"
 #include "tessera/half/operators.h"
@@ -53,11 +53,19 @@ comm::WorldPtr start_world(const Config& config) {
 // MPI has not started: a bad variable is reported by the launcher's rank 0.
 config::Launched launched_config(const Config& given) {
   const char* said = std::getenv(config::kLauncherVariable);
-  if (said == nullptr || *said == '\0') {
+  const char* disable = std::getenv(config::kDisableTransferVariable);
+  const char* bytes = std::getenv(config::kTransferBufferVariable);
+  if (said == nullptr && disable == nullptr && bytes == nullptr) {
     return {given, {}};
   }
   diagnostics::report_uncaught_errors(diagnostics::Reporter::of_environment());
-  return config::with_launcher_values(given, said);
+  config::Launched launched{given, {}};
+  if (said != nullptr && *said != '\0') {
+    launched = config::with_launcher_values(given, said);
+  }
+  config::Launched last = config::with_transfer_variables(launched.config, disable, bytes);
+  last.changes.insert(last.changes.begin(), launched.changes.begin(), launched.changes.end());
+  return last;
 }
 
 // After MPI has started, so that one rank speaks for all.

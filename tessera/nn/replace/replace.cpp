@@ -13,6 +13,7 @@
 #include "tessera/nn/module/interceptor.h"
 #include "tessera/nn/module/marks.h"
 #include "tessera/nn/replace/builtin.h"
+#include "tessera/nn/replace/follow_mode.h"
 
 namespace tessera::nn {
 
@@ -245,6 +246,7 @@ class Replacing {
     entry.tensors = named_state(*module);
     result_.replaced.push_back(std::move(entry));
     keep_inside(*module, path);
+    follow_mode(module, made);
     return "";
   }
 

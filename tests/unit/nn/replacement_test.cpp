@@ -5,6 +5,7 @@
 #include "tessera/base/error.h"
 #include "tessera/nn/module/containers.h"
 #include "tessera/nn/module/marks.h"
+#include "tessera/nn/replace/follow_mode.h"
 #include "tessera/nn/replace/replace.h"
 
 namespace tessera::nn {
@@ -104,6 +105,79 @@ TEST(Replacement, OptionsOfAnotherType) {
   EXPECT_THAT(
       error_text<ConfigError>([&] { replaced(net.ptr()); }),
       HasSubstr("option \"doubled\" has a value of the type String"));
+}
+
+/// A module with a part that has a mode of its own.
+struct PartedImpl : torch::nn::Module {
+  PartedImpl() : part(register_module("part", Scale(2))) {}
+  torch::Tensor forward(const torch::Tensor& x) {
+    return part(x);
+  }
+  Scale part{nullptr};
+};
+TESSERA_MODULE(Parted);
+
+struct DistributedPartedImpl : DistributedModule {
+  explicit DistributedPartedImpl(const PartedImpl& /*original*/) {}
+  torch::Tensor forward(const torch::Tensor& x) {
+    return is_training() ? x : -x;
+  }
+};
+TESSERA_MODULE(DistributedParted);
+TESSERA_TP_REGISTER(Parted, DistributedParted);
+
+struct AboveImpl : torch::nn::Module {
+  AboveImpl() : below(register_module("below", Parted())) {}
+  Parted below{nullptr};
+};
+
+TEST(Replacement, TrainAndEvalReachTheReplacementInTheOrderSaid) {
+  const auto net = std::make_shared<AboveImpl>();
+  set_tensor_parallelism(*net->below);
+  const auto kept = replaced(net);
+  ASSERT_EQ(kept.replaced.size(), 1U);
+  const auto x = torch::ones({3});
+  const auto trains = [&] { return net->below(x).equal(x); };
+  EXPECT_TRUE(trains());
+  // Each epoch of a script that freezes a part says both.
+  for (int epoch = 0; epoch < 2; ++epoch) {
+    net->train();
+    EXPECT_TRUE(trains());
+    net->below->eval();
+    EXPECT_FALSE(trains());
+  }
+  net->train();
+  EXPECT_TRUE(trains());
+  net->eval();
+  EXPECT_FALSE(trains());
+  net->below->train();
+  EXPECT_TRUE(trains());
+  check_mode(*kept.replaced[0].original, "below");
+}
+
+TEST(Replacement, APartHasNoModeOfItsOwn) {
+  Parted net;
+  set_tensor_parallelism(*net);
+  const auto kept = replaced(net.ptr());
+  const auto check = [&] { check_mode(*kept.replaced[0].original, ""); };
+  net->part->eval();
+  const std::string said = error_text<UserError>(check);
+  EXPECT_THAT(said, HasSubstr("'part' was told eval(), and it is inside the model (Parted)"));
+  EXPECT_THAT(said, HasSubstr("is in train() as a whole"));
+  net->eval(); // which its part is told as well
+  check();
+  net->part->train();
+  EXPECT_THAT(error_text<UserError>(check), HasSubstr("'part' was told train()"));
+  net->train();
+  check();
+  // Also what was said before the module was replaced.
+  Parted frozen;
+  frozen->part->eval();
+  set_tensor_parallelism(*frozen);
+  const auto later = replaced(frozen.ptr());
+  EXPECT_THAT(
+      error_text<UserError>([&] { check_mode(*later.replaced[0].original, ""); }),
+      HasSubstr("'part' was told eval()"));
 }
 
 TEST(Replacement, ScopesNest) {
