@@ -126,6 +126,17 @@ with tempfile.TemporaryDirectory() as work:
     refused(changed(parallel={"pipeline_parallel_degree": 2, "auto_partition": False,
                               "default_partition": 0, "partition": {"transformer.x": 1}}),
             "transformer.x")
+    # What the first step refuses, as it says it.
+    managed = {"tensor_parallel_degree": 2, "ddp": True, "tensor_parallel_kind": "2d",
+               "mesh_memory": "managed"}
+    check(changed(parallel=managed))
+    refused(changed(parallel=managed, model={"options": {"dropout": 0.1}}), "has no form for dropout",
+            "model.options.dropout is 0.1", '"dropout": 0.0')
+    refused(changed(parallel=managed, model={"name": "llama-tiny"}), "is for the family gpt")
+    many = {"pipeline_parallel_degree": 30, "microbatches": 8}
+    refused(changed(parallel=many), "of 30 would own no parameter", "allow_ranks_without_parameters")
+    assert "is a valid job" in check(
+        changed(parallel={**many, "allow_ranks_without_parameters": True}))
     refused(changed(loss_scale={"init_scale": 8.0}), "'loss_scale' has no effect")
     refused(changed(precision="fp16", loss_scale={"scale_factor": 0.5, "window": 3}),
             "'loss_scale.window'", "scale_window")
