@@ -76,6 +76,10 @@ with tempfile.TemporaryDirectory() as work:
     refused('{"steps": 2,\n "data": {"batch": 8,\n  "batch": 4}, "modle": {},\n "log_evry": 1}',
             '"batch": stands twice', "line 2, column 11", "line 3, column 3",
             "unknown field 'modle'; the nearest is 'model'", "'log_every'", "'data.directory'")
+    refused(changed(optimizer={"lr": 1e-3}), "unknown field 'optimizer.lr'; the known ones are type, "
+            "learning_rate, min_learning_rate")
+    refused(changed(model={"name": "bert-tiny", "options": {"dropout": 0.0}}),
+            '"dropout": unknown field; the known ones are vocab_size', "hidden_dropout_prob")
     refused(changed(activation_checkpointing="group_0"), "'activation_checkpointing' is 'group_0'",
             '"each", "selective", "contiguous" or "group_x"')
     # The forecast counts activations that are kept, and says what it does not count.

@@ -230,6 +230,14 @@ def check_other_tokenizer(text):
     for check in ([], ["--check"]):
         said = call(PROGRAM, "train", "foreign_job.json", *check)
         assert "warning: the weights of '" in said and "run/step_12' were trained with the tokenizer" in said
+    # Before the prompt is printed.
+    call(PROGRAM, "data", "prepare", "--output", "small", "--vocab-size", "300", "--text", *text)
+    for weights, tokenizer, words in (("run", "foreign", both[:1] + ["has the tokenizer"]),
+                                      ("run", "small", ["300 tokens, the model 400"]),
+                                      ("exported", "small", ["300 tokens, the model 400"])):
+        said = call(PROGRAM, "generate", "--checkpoint", weights, "--tokenizer",
+                    tokenizer + "/tokenizer.model", "--prompt", "The rank", status=2)
+        assert "The rank" not in said and all(word in said for word in words), said
     del job["model"]["init_from"]
     jobs.write_job("foreign_job", job)
     refused("train", "foreign_job.json", "--check",
