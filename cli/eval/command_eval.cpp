@@ -70,6 +70,7 @@ class Evaluation {
         tokens_(
             options.data + "/" +
             (options.split == "train" ? data::kTrainFile : data::kValidationFile)) {
+    check_tokenizer(weights);
     if (options.reset_attention_mask) {
       open_documents();
     }
@@ -149,6 +150,17 @@ class Evaluation {
   }
 
  private:
+  void check_tokenizer(const Weights& weights) const {
+    const std::string other =
+        tokenizer_difference(weights, data::tokenizer_path(options_.data), options_.data);
+    if (!other.empty()) {
+      throw ConfigError(
+          str(other,
+              "; name the folder of their own data, or prepare the text with their tokenizer "
+              "(tessera data prepare --tokenizer FILE)"));
+    }
+  }
+
   void open_documents() {
     models::check_takes_documents(preset_.options, preset_.family, kResetAttentionMask);
     const bool train = options_.split == "train";

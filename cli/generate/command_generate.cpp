@@ -67,21 +67,35 @@ void check_family(const models::Preset& preset) {
   }
 }
 
+/// Before anything is printed. A model may have more ids than its tokenizer, as published
+/// vocabularies are padded to a round number, but few.
+void check_tokenizer(
+    const Options& options,
+    const Weights& weights,
+    std::int64_t tokens,
+    std::int64_t vocabulary) {
+  if (tokens > vocabulary || vocabulary - tokens > vocabulary / 10) {
+    throw ConfigError(
+        str(options.tokenizer,
+            " has ",
+            tokens,
+            " tokens, the model ",
+            vocabulary,
+            ": they do not belong together; name the tokenizer of the model's own data"));
+  }
+  const std::string other = tokenizer_difference(weights, options.tokenizer, options.tokenizer);
+  if (!other.empty()) {
+    throw ConfigError(str(other, "; name the tokenizer in the folder of their own data"));
+  }
+}
+
 void run(Options options) {
   const Weights weights(options.checkpoint);
   const models::Preset preset = model_of(options, weights);
   check_family(preset);
   const auto sizes = models::language_model_sizes(preset.options).value();
   const data::Tokenizer tokenizer(options.tokenizer);
-  if (tokenizer.vocab_size() > sizes.vocabulary) {
-    throw ConfigError(
-        str(options.tokenizer,
-            " has ",
-            tokenizer.vocab_size(),
-            " tokens, the model ",
-            sizes.vocabulary,
-            ": they do not belong together"));
-  }
+  check_tokenizer(options, weights, tokenizer.vocab_size(), sizes.vocabulary);
   const models::AnyModel model = models::make_model(preset);
   model.module->eval();
   models::load_parameters(*model.module, weights.tensors(), weights.path());

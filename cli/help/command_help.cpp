@@ -17,25 +17,47 @@ namespace tessera::cli {
 namespace help_command {
 namespace {
 
-std::string help_of(const CLI::App& program, const std::string& name) {
-  if (name.empty()) {
+/// The command of this name below another one. `path` is how that one is called.
+const CLI::App& below(const CLI::App& above, const std::string& path, const std::string& name) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : above.get_subcommands([](const CLI::App*) { return true; })) {
+    if (command->get_name() == name) {
+      return *command;
+    }
+    if (!command->get_name().empty()) { // groups of options have no name
+      names.push_back(command->get_name());
+    }
+  }
+  if (names.empty()) {
+    throw ConfigError(str("'", path, "' has no commands below it; write tessera help ", path));
+  }
+  const std::string near = nearest_alike(name, names);
+  throw ConfigError(
+      str("there is no command '",
+          path.empty() ? name : path + " " + name,
+          "'; ",
+          near.empty() ? str("there are ", join(names, ", ")) : str("did you mean '", near, "'?")));
+}
+
+std::string help_of(const CLI::App& program, const std::vector<std::string>& words) {
+  if (words.empty()) {
     // CLI::App::help would explain the command that was given, which is this one.
     return program.get_formatter()->make_help(
         &program, program.get_name(), CLI::AppFormatMode::Normal);
   }
-  std::vector<std::string> names;
-  for (const CLI::App* command : program.get_subcommands([](const CLI::App*) { return true; })) {
-    if (command->get_name() == name) {
-      return command->help(program.get_name());
-    }
-    names.push_back(command->get_name());
+  const CLI::App* at = &program;
+  std::string path;
+  std::string before = program.get_name(); // what the usage line has before the last word
+  for (const std::string& word : words) {
+    before += path.empty() ? "" : " " + at->get_name();
+    at = &below(*at, path, word);
+    path += (path.empty() ? "" : " ") + word;
   }
-  throw ConfigError(
-      str("there is no command '", name, "'; did you mean '", nearest(name, names), "'?"));
+  return at->help(before);
 }
 
 struct Options {
-  std::string command;
+  std::vector<std::string> command; // and those below it
   std::string files; // folder
 };
 
@@ -64,7 +86,7 @@ void write_files(const CLI::App& program, const std::filesystem::path& folder) {
 
 void set_up_help(CLI::App& app) {
   auto options = std::make_shared<Options>();
-  app.add_option("command", options->command, "the command to explain");
+  app.add_option("command", options->command, "the command to explain, as in help data prepare");
   app.add_option(
       "--files",
       options->files,

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/json/parse.h"
 #include "tessera/graph/model_graph.h"
 #include "tessera/partition/partition.h"
 #include "tessera/report/partition_tree.h"
@@ -57,7 +58,19 @@ void write_file(const std::string& path, const std::string& text) {
   }
 }
 
-void list_presets() {
+void list_presets(bool json) {
+  if (json) {
+    OrderedJson all = OrderedJson::array();
+    for (const models::Preset& preset : models::presets()) {
+      all.push_back(
+          {{"name", preset.name},
+           {"family", preset.family},
+           {"parameters", preset.parameters},
+           {"description", preset.description}});
+    }
+    std::printf("%s\n", indented(all, 2).c_str());
+    return;
+  }
   for (const models::Preset& preset : models::presets()) {
     std::printf("%-14s %s\n", preset.name.c_str(), preset.description.c_str());
   }
@@ -134,7 +147,7 @@ void set_up(CLI::App& app) {
   app.add_option(
          "--memory-weight", options->memory_weight, "0 balances computation, 1 balances memory")
       ->capture_default_str();
-  app.add_flag("--json", options->json, "every node and the totals as JSON");
+  app.add_flag("--json", options->json, "every node and the totals as JSON; with --list the presets");
   app.add_flag(
       "--all",
       options->all,
@@ -149,7 +162,7 @@ void set_up(CLI::App& app) {
   app.add_option("--svg", options->svg_file, "also draw the tree to this file");
   app.callback([options] {
     if (options->list) {
-      list_presets();
+      list_presets(options->json);
       return;
     }
     if (options->pipeline_parallel_degree == 0) {

@@ -26,6 +26,12 @@ namespace {
 /// The key of a job that a plan may decide beside those of `parallel`.
 constexpr const char* kRecomputation = "activation_checkpointing";
 
+void say(const std::string& text) {
+  if (!is_quiet()) {
+    std::printf("strategy auto: %s\n", text.c_str());
+  }
+}
+
 std::string planned_on(const Job& job, const cost::Cluster& cluster) {
   const PresetRun run = run_of(job);
   PlanOptions options;
@@ -39,13 +45,15 @@ std::string planned_on(const Job& job, const cost::Cluster& cluster) {
   options.search.can_recompute = job.parallel.mesh_memory != config::MeshMemory::kManaged;
   const Planned planned = autotune::plan_model(
       preset_source(preset_of(job), run.sequence), run.global_batch_size, cluster, options);
-  std::printf(
-      "strategy auto: %d combinations of degrees and microbatch sizes on %s; "
-      "the best:\n%s",
-      planned.found.considered,
-      cluster.name.c_str(),
-      planned.explanation().c_str());
-  std::fflush(stdout);
+  if (!is_quiet()) {
+    std::printf(
+        "strategy auto: %d combinations of degrees and microbatch sizes on %s; "
+        "the best:\n%s",
+        planned.found.considered,
+        cluster.name.c_str(),
+        planned.explanation().c_str());
+    std::fflush(stdout);
+  }
   planner::Candidate best = planned.best();
   const bool recomputes = best.strategy.activation_checkpointing;
   best.strategy.activation_checkpointing = false; // no key of a configuration says it
@@ -94,15 +102,16 @@ std::string kept_plan(const std::string& directory, int processes) {
   strategy({.name = "processes", .bounds = form::at_least(1)}, planned_for);
   strategy({.name = "plan"}, plan);
   if (planned_for != processes) {
-    std::printf(
-        "strategy auto: %s was planned for %d processes, this run has %d: planning anew\n",
-        newest->path.c_str(),
+    say(str(
+        newest->path,
+        " was planned for ",
         planned_for,
-        processes);
+        " processes, this run has ",
+        processes,
+        ": planning anew"));
     return "";
   }
-  std::printf(
-      "strategy auto: the layout of %s is kept (--replan chooses anew)\n", newest->path.c_str());
+  say(str("the layout of ", newest->path, " is kept (--replan chooses anew)"));
   return plan.dump();
 }
 
@@ -140,7 +149,7 @@ void give_memory_back(comm::World& world, comm::ProcessGroup& everyone) {
   };
   const double largest_before = most(before);
   const double largest_after = most(resident_bytes());
-  if (world.rank() == 0) {
+  if (world.rank() == 0 && !is_quiet()) {
     std::printf(
         "strategy auto: memory of the largest rank %.0f MiB, %.0f MiB after what planning took "
         "was given back\n",

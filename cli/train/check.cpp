@@ -91,6 +91,7 @@ struct Known {
   std::vector<std::pair<std::string, std::uint64_t>> train_files;
   std::vector<std::pair<std::string, std::uint64_t>> validation_files;
   std::optional<JobModel> model;
+  std::string start_warning; // of the weights that it begins with
   topology::Degrees degrees;
 };
 
@@ -303,9 +304,10 @@ std::string time_text(
   }
 }
 
-/// Names and shapes of weights beside the model's; no number is read.
-void check_weights(const std::string& path, const models::Preset& preset) {
-  const Weights weights(path);
+/// Tokenizer, names and shapes of weights beside the job's; no number is read. Returns a warning.
+std::string check_weights(const Job& job, const models::Preset& preset) {
+  const Weights weights(job.model.init_from);
+  std::string warning = check_tokenizer(job, weights);
   models::AnyModel model;
   {
     const delay_param_initialization shapes_only;
@@ -313,7 +315,7 @@ void check_weights(const std::string& path, const models::Preset& preset) {
   }
   if (!weights.checkpoint()) {
     models::parameters_from(*model.module, weights.tensors(), weights.path());
-    return;
+    return warning;
   }
   check_pieces(*weights.checkpoint());
   std::vector<checkpoint::Wanted> wanted;
@@ -331,6 +333,7 @@ void check_weights(const std::string& path, const models::Preset& preset) {
     options.all_names.push_back(item.key());
   }
   weights.checkpoint()->check_model(wanted, options);
+  return warning;
 }
 
 std::string objective_text(const models::ObjectiveFacts& facts) {
@@ -358,7 +361,7 @@ std::string check_job(const Job& job, const std::string& origin, const CheckOpti
   findings.check([&] { known.model = job_model(job, known.table); });
   check_samples(job, findings, known);
   if (known.model && !job.model.init_from.empty()) {
-    findings.check([&] { check_weights(job.model.init_from, known.model->preset); });
+    findings.check([&] { known.start_warning = check_weights(job, known.model->preset); });
   }
   const int least = job.parallel.pipeline_parallel_degree * job.parallel.tensor_parallel_degree;
   const int ranks =
@@ -372,6 +375,9 @@ std::string check_job(const Job& job, const std::string& origin, const CheckOpti
   const models::Preset& preset = known.model->preset;
   const models::ObjectiveFacts& facts = known.model->objective->facts();
   std::string text = origin + " is a valid job\n";
+  if (!known.start_warning.empty()) {
+    text += str("warning: ", known.start_warning, "\n");
+  }
   text += str(preset.name, " of ", preset.parameters, " parameters, ", job.precision);
   const double tokens =
       static_cast<double>(job.steps) *

@@ -7,6 +7,7 @@
 #include "tessera/autotune/trace_model.h"
 #include "tessera/base/error.h"
 #include "tessera/cost/constants.h"
+#include "tessera/model/partition_notes.h"
 #include "tessera/optim/adamw_8bit_state.h"
 #include "tessera/partition/partition.h"
 #include "tessera/plan/plan.h"
@@ -91,6 +92,10 @@ std::map<std::string, int> partition_of(
   options.manual = job.parallel.partition;
   partitioning::Result result = partitioning::partition(graph, options);
   warnings = result.warnings;
+  // The first step refuses the same.
+  if (stages > 1 && options.auto_partition && !job.parallel.allow_ranks_without_parameters) {
+    model::check_every_rank_owns_parameters(graph, result, stages);
+  }
   return result.partition;
 }
 

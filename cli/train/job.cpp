@@ -70,6 +70,7 @@ void describe(Visit& visit, Job::Model& model) {
   OptionsText options{model.options};
   visit(key("options"), options);
   visit(key("init_from"), model.init_from);
+  visit(key("other_tokenizer"), model.other_tokenizer);
 }
 
 } // namespace tessera::cli
@@ -273,6 +274,10 @@ void check_couplings(const Job& job, bool has_warmup, form::Faults& faults) {
     faults.add(
         "'activation_checkpointing' and 'parallel.mesh_memory' \"managed\" both recompute the "
         "layers; leave one of them out");
+  }
+  if (job.model.other_tokenizer && job.model.init_from.empty()) {
+    faults.add(
+        "'model.other_tokenizer' has no effect without 'model.init_from'; leave it out");
   }
   check_precision(job, faults);
   const double clip_norm = job.optimizer.clip_norm;

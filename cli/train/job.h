@@ -24,6 +24,7 @@ struct Job {
     /// Where the first step's parameters come from (cli/weights); "": the seed. The config.json
     /// beside them is the model then, unless a name is said.
     std::string init_from;
+    bool other_tokenizer = false; // the data may have another tokenizer than init_from
     bool named = false; // the file says a name
   } model;
 

@@ -5,7 +5,6 @@
 #include "tessera/optim/adamw_8bit_state.h"
 #include "tessera/train/checkpoints.h"
 
-#include "cli/weights/weights.h"
 #include "models/data/data_folder.h"
 #include "models/data/token_file.h"
 #include "models/objectives/documents.h"
@@ -120,6 +119,35 @@ void check_sizes(
   }
 }
 
+/// The layers say the same when the first step divides them (nn/managed); a job is told before.
+void check_managed(const Job& job, const models::Preset& preset) {
+  if (job.parallel.mesh_memory != config::MeshMemory::kManaged) {
+    return;
+  }
+  const auto* gpt = std::get_if<models::GptOptions>(&preset.options);
+  if (gpt == nullptr) {
+    throw ConfigError(
+        str("'parallel.mesh_memory' is \"managed\", which is for the family gpt; ",
+            preset.name,
+            " is of the family ",
+            preset.family,
+            ": leave mesh_memory out"));
+  }
+  if (gpt->dropout > 0) {
+    throw ConfigError(
+        str("'parallel.mesh_memory' is \"managed\", which has no form for dropout, and "
+            "model.options.dropout is ",
+            gpt->dropout,
+            "; write \"dropout\": 0.0 in model.options, or leave mesh_memory out"));
+  }
+  if (gpt->activation_function == "relu") {
+    throw ConfigError(
+        "'parallel.mesh_memory' is \"managed\", which has no form for "
+        "model.options.activation_function \"relu\"; write \"gelu_new\", or leave mesh_memory "
+        "out");
+  }
+}
+
 } // namespace
 
 JobModel job_model(const Job& job) {
@@ -133,11 +161,13 @@ JobModel job_model(const Job& job, const models::TokenTable& table) {
   if (table.tokens == 0) {
     const models::Preset preset = with_options_of_data(job, named, {});
     check_sizes(job, preset, {}, 0);
+    check_managed(job, preset);
     return {preset, nullptr};
   }
   const auto facts = models::make_objective(named.options, table, job.data.sequence)->facts();
   models::Preset preset = with_options_of_data(job, named, facts);
   check_sizes(job, preset, facts, table.tokens);
+  check_managed(job, preset);
   preset.sample.decoder_sequence = facts.decoder_positions;
   // Made of the final options, of which it may use some.
   return {preset, models::make_objective(preset.options, table, job.data.sequence)};
@@ -145,6 +175,19 @@ JobModel job_model(const Job& job, const models::TokenTable& table) {
 
 models::Preset preset_of(const Job& job) {
   return job_model(job).preset;
+}
+
+std::string check_tokenizer(const Job& job, const Weights& weights) {
+  const std::string folder = folders_of(job).front().directory; // all have the same tokenizer
+  const std::string other = tokenizer_difference(weights, data::tokenizer_path(folder), folder);
+  if (other.empty() || job.model.other_tokenizer) {
+    return other;
+  }
+  throw ConfigError(
+      str("'model.init_from': ",
+          other,
+          "; prepare the data with their tokenizer (tessera data prepare --tokenizer FILE), or "
+          "write \"other_tokenizer\": true in \"model\" to begin with them all the same"));
 }
 
 double state_bytes_per_parameter(const Job& job) {

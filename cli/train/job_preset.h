@@ -4,6 +4,7 @@
 
 #include "cli/plan/preset_source.h"
 #include "cli/train/job.h"
+#include "cli/weights/weights.h"
 #include "models/objectives/objective.h"
 
 namespace tessera::cli {
@@ -30,6 +31,11 @@ JobModel job_model(const Job& job, const models::TokenTable& table);
 
 /// The model alone.
 models::Preset preset_of(const Job& job);
+
+/// Whether a job's data have the tokenizer of the weights that it begins with. Returns the warning
+/// of a job that asks for another one (model.other_tokenizer), "" when there is nothing to say.
+/// Throws: ConfigError that names both folders and both hashes.
+std::string check_tokenizer(const Job& job, const Weights& weights);
 
 /// Bytes of the optimizer's state for one parameter of a large tensor, f32 masters included.
 double state_bytes_per_parameter(const Job& job);

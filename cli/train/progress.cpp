@@ -20,13 +20,6 @@ bool on_terminal() {
   return std::getenv("OMPI_COMM_WORLD_RANK") == nullptr && ::isatty(STDOUT_FILENO) == 1;
 }
 
-/// Whether only warnings are said: tessera -q, or TESSERA_LOG as it sets it.
-bool is_quiet() {
-  const char* said = std::getenv("TESSERA_LOG");
-  const std::string level = said == nullptr ? "" : said;
-  return level == "warning" || level == "error" || level == "off";
-}
-
 std::string duration(double seconds) {
   const auto whole = static_cast<std::int64_t>(seconds);
   char text[32];
@@ -64,6 +57,13 @@ std::string figures(const report::StepRecord& record) {
 }
 
 } // namespace
+
+bool is_quiet() {
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): no thread changes the environment
+  const char* said = std::getenv("TESSERA_LOG");
+  const std::string level = said == nullptr ? "" : said;
+  return level == "warning" || level == "error" || level == "off";
+}
 
 Progress::Progress(std::int64_t first, std::int64_t total, std::int64_t every)
     : first_(first),

@@ -10,6 +10,9 @@
 
 namespace tessera::cli {
 
+/// Whether only warnings are said: tessera -q, or TESSERA_LOG as it sets it.
+bool is_quiet();
+
 /// What the user sees of a run: a bar that is redrawn on a terminal, a plain
 /// line every `every` steps elsewhere. Only rank 0 has one.
 class Progress {

@@ -85,6 +85,9 @@ Trainer::Trainer(Job job, TrainArguments arguments)
   if (!resume() && start_) {
     as_config_error([&] { start_->load_into(*distributed_); });
     tell(str("parameters from ", start_->path()));
+    if (!start_warning_.empty()) {
+      tell("warning: " + start_warning_);
+    }
   }
   start_.reset();
   start_log();
@@ -177,7 +180,11 @@ void Trainer::build_model() {
   const std::string& folder = job_.checkpoint.directory;
   const bool resumes = arguments_.resume && !folder.empty() && checkpoint_exists(folder);
   if (!job_.model.init_from.empty() && !resumes) {
-    as_config_error([&] { start_.emplace(Weights(job_.model.init_from), *model_); });
+    as_config_error([&] {
+      Weights weights(job_.model.init_from);
+      start_warning_ = check_tokenizer(job_, weights);
+      start_.emplace(std::move(weights), *model_);
+    });
   }
   ModelOptions options;
   options.backward_passes_per_step = static_cast<int>(job_.accumulation);

@@ -117,6 +117,7 @@ class Trainer {
   std::shared_ptr<const models::Objective> objective_;
   std::optional<models::AnyModel> model_;
   std::optional<StartingPoint> start_; // until the model has its parameters
+  std::string start_warning_; // of its weights
   std::optional<Model> distributed_;
   std::optional<DistributedOptimizer> optimizer_;
   std::optional<BackgroundSave> saving_;

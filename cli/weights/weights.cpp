@@ -11,6 +11,7 @@
 #include "tessera/checkpoint/directory.h"
 #include "tessera/checkpoint/safetensors.h"
 
+#include "models/data/data_hashes.h"
 #include "models/published_config.h"
 
 namespace tessera::cli {
@@ -219,6 +220,44 @@ models::Preset preset_in(const std::string& folder) {
   }
   return models::preset_of_options(
       config, models::options_from_published(read_file(config), config));
+}
+
+std::optional<std::string> tokenizer_hash_of(const Weights& weights) {
+  if (!weights.checkpoint()) {
+    return std::nullopt;
+  }
+  const std::string& content = weights.checkpoint()->meta().user_content;
+  const OrderedJson said = content.empty() ? OrderedJson() : parse_json(content, weights.path());
+  // The folders of a mixture have one tokenizer.
+  for (const char* place : {"/user/data/tokenizer", "/user/data/0/hashes/tokenizer"}) {
+    const OrderedJson::json_pointer pointer(place);
+    if (said.contains(pointer) && said.at(pointer).is_string()) {
+      return said.at(pointer).get<std::string>();
+    }
+  }
+  return std::nullopt;
+}
+
+std::string tokenizer_difference(
+    const Weights& weights,
+    const std::string& tokenizer_file,
+    const std::string& from) {
+  const auto trained = tokenizer_hash_of(weights);
+  if (!trained || !fs::exists(tokenizer_file)) {
+    return "";
+  }
+  const std::string found = data::hash_of_tokenizer(tokenizer_file);
+  return found == *trained
+             ? ""
+             : str("the weights of '",
+                   weights.path(),
+                   "' were trained with the tokenizer ",
+                   *trained,
+                   ", '",
+                   from,
+                   "' has the tokenizer ",
+                   found,
+                   ": its ids are other words to them");
 }
 
 void check_pieces(const checkpoint::Checkpoint& from) {

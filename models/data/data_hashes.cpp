@@ -22,12 +22,16 @@ std::string hex(std::uint64_t value) {
 
 } // namespace
 
+std::string hash_of_tokenizer(const std::string& path) {
+  return hex(hash_text(read_file(path)));
+}
+
 DataHashes
 hashes_of(const TokenDataset& train, const TokenDataset& validation, const std::string& folder) {
   return {
       hex(train.content_hash()),
       hex(validation.content_hash()),
-      hex(hash_text(read_file(tokenizer_path(folder))))};
+      hash_of_tokenizer(tokenizer_path(folder))};
 }
 
 template <typename Visit>

@@ -16,6 +16,9 @@ struct DataHashes {
   bool operator==(const DataHashes&) const = default;
 };
 
+/// The hash of a tokenizer's file. Throws: ConfigError when it cannot be read.
+std::string hash_of_tokenizer(const std::string& path);
+
 /// The hashes of a folder whose token files are open. Reads the tokenizer.
 /// Not collective. Throws: ConfigError when the tokenizer cannot be read.
 DataHashes

@@ -58,6 +58,16 @@ std::string nearest(std::string_view name, const std::vector<std::string>& candi
   return *best;
 }
 
+std::string nearest_alike(std::string_view name, const std::vector<std::string>& candidates) {
+  if (candidates.empty()) {
+    return "";
+  }
+  std::string best = nearest(name, candidates);
+  const auto letters = static_cast<int>(std::max(name.size(), best.size()));
+  const int distance = edit_distance(name, best);
+  return distance < letters && distance <= std::max(1, letters / 3) ? best : "";
+}
+
 std::string join(const std::vector<std::string>& words, std::string_view separator) {
   std::string text;
   for (const std::string& word : words) {

@@ -224,12 +224,15 @@ class Reader {
       const std::string& place,
       const std::string& name,
       const std::vector<std::string>& known) {
+    constexpr std::size_t kFew = 12; // more are a page of their own
+    const std::string near = nearest_alike(name, known);
     findings_.add(
         str(place,
             quoted_briefly(name),
-            ": unknown key; the nearest known key is \"",
-            nearest(name, known),
-            "\""));
+            ": unknown key; ",
+            !near.empty()           ? str("the nearest known key is \"", near, "\"")
+            : known.size() <= kFew ? str("the known ones are ", join(known, ", "))
+                                    : str("`tessera config --explain` lists the known ones")));
   }
 
   bool expect_object(const OrderedJson& value, const std::string& place) {

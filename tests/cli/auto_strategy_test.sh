@@ -31,4 +31,9 @@ grep -q "was planned for 2 processes, this run has 1: planning anew" alone.txt |
 grep -q "^resumed from auto/step_2" alone.txt || fail "not resumed: $(cat alone.txt)"
 train auto.json --resume --replan > anew.txt 2>&1 || fail "$(cat anew.txt)"
 grep -q "strategy auto: .* combinations" anew.txt || fail "--replan: $(cat anew.txt)"
+
+# Quiet, nothing is said of the plan; the run trains all the same.
+TESSERA_LOG=warning train auto.json --resume --replan --set steps=5 > quiet.txt 2>&1 || fail "$(cat quiet.txt)"
+if grep -q "strategy auto" quiet.txt; then fail "not quiet: $(cat quiet.txt)"; fi
+[ -d auto/step_5 ] || fail "quiet, it did not train: $(cat quiet.txt)"
 echo "all as expected"

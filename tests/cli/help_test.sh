@@ -11,6 +11,16 @@ version=$("$program" --version)
 
 [ "$("$program" help train)" = "$("$program" train --help)" ] || fail "help train is not train --help"
 [ "$("$program" help)" = "$("$program" --help)" ] || fail "help is not --help"
+for words in "checkpoint show" "data prepare"; do
+  # shellcheck disable=SC2086
+  [ "$("$program" help $words)" = "$("$program" $words --help)" ] || fail "help $words is not $words --help"
+done
+if message=$("$program" help data prepar 2>&1); then fail "help data prepar succeeded"; fi
+[[ "$message" == *"no command 'data prepar'"*"did you mean 'prepare'"* ]] || fail "help data prepar said '$message'"
+if message=$("$program" help train now 2>&1); then fail "help train now succeeded"; fi
+[[ "$message" == *"'train' has no commands below it"* ]] || fail "help train now said '$message'"
+if message=$("$program" trian 2>&1); then fail "trian succeeded"; fi
+[[ "$message" == *"did you mean train?"* && "$message" != *"subcommand is required"* ]] || fail "trian said '$message'"
 if message=$("$program" help trian 2>&1); then fail "help trian succeeded"; fi
 [[ "$message" == *"no command 'trian'"*"did you mean 'train'"* ]] || fail "help trian said '$message'"
 

@@ -76,6 +76,10 @@ with tempfile.TemporaryDirectory() as work:
     refused('{"steps": 2,\n "data": {"batch": 8,\n  "batch": 4}, "modle": {},\n "log_evry": 1}',
             '"batch": stands twice', "line 2, column 11", "line 3, column 3",
             "unknown field 'modle'; the nearest is 'model'", "'log_every'", "'data.directory'")
+    refused(changed(optimizer={"lr": 1e-3}), "unknown field 'optimizer.lr'; the known ones are type, "
+            "learning_rate, min_learning_rate")
+    refused(changed(model={"name": "bert-tiny", "options": {"dropout": 0.0}}),
+            '"dropout": unknown field; the known ones are vocab_size', "hidden_dropout_prob")
     refused(changed(activation_checkpointing="group_0"), "'activation_checkpointing' is 'group_0'",
             '"each", "selective", "contiguous" or "group_x"')
     # The forecast counts activations that are kept, and says what it does not count.
@@ -126,6 +130,17 @@ with tempfile.TemporaryDirectory() as work:
     refused(changed(parallel={"pipeline_parallel_degree": 2, "auto_partition": False,
                               "default_partition": 0, "partition": {"transformer.x": 1}}),
             "transformer.x")
+    # What the first step refuses, as it says it.
+    managed = {"tensor_parallel_degree": 2, "ddp": True, "tensor_parallel_kind": "2d",
+               "mesh_memory": "managed"}
+    check(changed(parallel=managed))
+    refused(changed(parallel=managed, model={"options": {"dropout": 0.1}}), "has no form for dropout",
+            "model.options.dropout is 0.1", '"dropout": 0.0')
+    refused(changed(parallel=managed, model={"name": "llama-tiny"}), "is for the family gpt")
+    many = {"pipeline_parallel_degree": 30, "microbatches": 8}
+    refused(changed(parallel=many), "of 30 would own no parameter", "allow_ranks_without_parameters")
+    assert "is a valid job" in check(
+        changed(parallel={**many, "allow_ranks_without_parameters": True}))
     refused(changed(loss_scale={"init_scale": 8.0}), "'loss_scale' has no effect")
     refused(changed(precision="fp16", loss_scale={"scale_factor": 0.5, "window": 3}),
             "'loss_scale.window'", "scale_window")

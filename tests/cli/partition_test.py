@@ -69,6 +69,10 @@ for line in ("transformer.h.* (GptBlock, 12 modules): DistributedTransformerLaye
 listed = subprocess.run([program, "partition", "--list"], capture_output=True, text=True, check=True)
 for model in ("t5-11b", "gpt3-175b", "bert-10b", "roberta-10b", "ncf"):
     assert model in listed.stdout, model
+as_json = json.loads(subprocess.run([program, "partition", "--list", "--json"], capture_output=True,
+                                    text=True, check=True).stdout)
+assert [preset["name"] for preset in as_json] == [line.split()[0] for line in listed.stdout.splitlines()]
+assert all(preset["parameters"] > 0 and preset["family"] and preset["description"] for preset in as_json)
 wrong = subprocess.run([program, "partition", "--model", "t5-11", "--pipeline-parallel-degree", "2"],
                        capture_output=True, text=True)
 assert wrong.returncode != 0 and "t5-11b" in wrong.stderr, wrong.stderr

@@ -206,6 +206,42 @@ def check_tokenizer():
     assert not os.path.exists("new")
     said = json.loads(call(PROGRAM, "eval", "exported", "--data", "other", "--samples", "4", "--json"))
     assert said["samples"] == 4 and said["sequence"] == SEQUENCE, said
+    check_other_tokenizer(text)
+
+
+def check_other_tokenizer(text):
+    """Ids of another tokenizer are other words to the weights of a checkpoint."""
+    call(PROGRAM, "data", "prepare", "--output", "foreign", "--vocab-size", "400", "--text", *text)
+    both = ["run/step_12", "'foreign'", "tokenizer"]
+    refused("eval", "run", "--data", "foreign", words=[*both, "data prepare --tokenizer FILE"])
+    assert evaluate("exported", "--samples", "4")["samples"] == 4  # files of others do not say
+    job = job_of("foreign_job", {}, {"init_from": "run"}, False, 1, 1)
+    job["data"]["directory"] = "foreign"
+    for check in ([], ["--check"]):
+        jobs.write_job("foreign_job", job)
+        refused("train", "foreign_job.json", *check,
+                words=[*both, "'model.init_from'", '"other_tokenizer": true'])
+    mixed = {**job, "data": {**job["data"], "mixture": [{"directory": "foreign"}]}}
+    del mixed["data"]["directory"]
+    jobs.write_job("mixed_job", mixed)
+    refused("train", "mixed_job.json", "--check", words=both)
+    job["model"]["other_tokenizer"] = True
+    jobs.write_job("foreign_job", job)
+    for check in ([], ["--check"]):
+        said = call(PROGRAM, "train", "foreign_job.json", *check)
+        assert "warning: the weights of '" in said and "run/step_12' were trained with the tokenizer" in said
+    # Before the prompt is printed.
+    call(PROGRAM, "data", "prepare", "--output", "small", "--vocab-size", "300", "--text", *text)
+    for weights, tokenizer, words in (("run", "foreign", both[:1] + ["has the tokenizer"]),
+                                      ("run", "small", ["300 tokens, the model 400"]),
+                                      ("exported", "small", ["300 tokens, the model 400"])):
+        said = call(PROGRAM, "generate", "--checkpoint", weights, "--tokenizer",
+                    tokenizer + "/tokenizer.model", "--prompt", "The rank", status=2)
+        assert "The rank" not in said and all(word in said for word in words), said
+    del job["model"]["init_from"]
+    jobs.write_job("foreign_job", job)
+    refused("train", "foreign_job.json", "--check",
+            words=["'model.other_tokenizer' has no effect without 'model.init_from'"])
 
 
 def check_refusals(folder, index, names):

@@ -38,10 +38,14 @@ void Faults::unknown(
     const std::vector<std::string>& known) {
   const std::string path = object.text();
   const std::string prefix = path.empty() ? "" : path + ".";
-  const std::string near = known.empty() ? "" : nearest(key, known);
+  const std::string near = nearest_alike(key, known);
   if (wording_ == Wording::kWrite) {
     add(str(
-        prefix, quoted_briefly(key), ": unknown field; the nearest known field is \"", near, "\""));
+        prefix,
+        quoted_briefly(key),
+        ": unknown field; ",
+        near.empty() ? str("the known ones are ", join(known, ", "))
+                     : str("the nearest known field is \"", near, "\"")));
     return;
   }
   const std::string brief = quoted_briefly(key);
@@ -49,10 +53,9 @@ void Faults::unknown(
       str("unknown field '",
           prefix,
           brief.substr(1, brief.size() - 2),
-          "'; the nearest is '",
-          prefix,
-          near,
-          "'"));
+          "'; ",
+          near.empty() ? str("the known ones are ", join(known, ", "))
+                       : str("the nearest is '", prefix, near, "'")));
 }
 
 void Faults::other_version(const Place& at, const OrderedJson& found, int known) {

@@ -265,6 +265,9 @@ TEST(Nearest, FindsTheKeyThatWasMeant) {
         parse_error("{\"" + written + "\": 1}"),
         "test.json: \"" + written + "\": unknown key; the nearest known key is \"" + key + "\"");
   }
+  EXPECT_EQ(
+      parse_error("{\"lr\": 1}"),
+      "test.json: \"lr\": unknown key; `tessera config --explain` lists the known ones");
 }
 
 } // namespace
