@@ -70,6 +70,16 @@ bool LiveParameters::make_room(
     std::int64_t elements,
     bool also_expected,
     std::vector<int>& released) {
+  if (!also_expected) { // nothing is released for what does not fit even then
+    std::int64_t staying = 0;
+    for (const Parameter& parameter : parameters_) {
+      const bool stays = parameter.live && (parameter.readers > 0 || parameter.expected);
+      staying += stays ? parameter.elements : 0;
+    }
+    if (staying + elements > most_elements_) {
+      return false;
+    }
+  }
   while (live_elements_ + elements > most_elements_) {
     int victim = oldest(/*also_expected=*/false);
     if (victim < 0 && also_expected) {
