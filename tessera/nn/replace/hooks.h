@@ -46,6 +46,15 @@ struct ArgumentsOf<R (C::*)(Args...)> : ArgumentsOf<R (*)(Args...)> {};
 template <typename R, typename C, typename... Args>
 struct ArgumentsOf<R (C::*)(Args...) const> : ArgumentsOf<R (*)(Args...)> {};
 
+/// Whether a function may change what its caller passed.
+template <typename Function>
+inline constexpr bool takes_by_reference = false;
+template <typename R, typename... Args>
+inline constexpr bool takes_by_reference<R(Args...)> =
+    ((std::is_lvalue_reference_v<Args> && !std::is_const_v<std::remove_reference_t<Args>>) || ...);
+template <typename R, typename... Args>
+inline constexpr bool takes_by_reference<R(Args...) const> = takes_by_reference<R(Args...)>;
+
 template <typename Call>
 using CallArguments = typename ArgumentsOf<std::decay_t<Call>>::type;
 /// @endcond

@@ -13,6 +13,7 @@
 #include "tessera/base/error.h"
 #include "tessera/nn/module/interceptor.h"
 #include "tessera/nn/module/marks.h"
+#include "tessera/nn/module/module_call.h"
 #include "tessera/nn/parallel/distributed_module.h"
 #include "tessera/nn/parallel/marking.h"
 #include "tessera/nn/replace/hooks.h"
@@ -82,6 +83,9 @@ struct TpRule {
   /// full (not sharded) state, and back. Empty: they are the same.
   std::function<StateMap(const StateMap&, const torch::nn::Module& original)> to_distributed;
   std::function<StateMap(const StateMap&, const torch::nn::Module& original)> to_original;
+  /// Why a call of the implementation would lose what the original's gives its caller; "" when
+  /// nothing is lost. Modules of the class are then not replaced: marking one is an error.
+  std::string loses;
 };
 
 /// Makes a rule known; the last one for a class counts. Threads: any.
@@ -95,7 +99,8 @@ std::shared_ptr<const TpRule> find_tp_rule(const torch::nn::Module& module);
 namespace tessera {
 
 /// What `tp_register_with_module` returns: hooks may follow, each takes effect
-/// at once. `Original` and `Distributed` are the classes (XImpl).
+/// at once. `Original` and `Distributed` are the classes (XImpl). A module whose forward takes
+/// an argument by a reference that is not const cannot be replaced: marking one is an error.
 ///
 /// Not collective. Threads: any; before the model is wrapped.
 template <typename Original, typename Distributed>
@@ -124,6 +129,14 @@ class TpRegistration {
                 "Impl& original) { return ...; })"));
         return std::shared_ptr<nn::DistributedModule>();
       };
+    }
+    if constexpr (detail::HasOneForward<Original>) {
+      if (nn::detail::takes_by_reference<typename detail::SignatureOf<Original>::Function>) {
+        rule_.loses =
+            "its forward takes an argument by a reference that is not const, and only the result "
+            "of a distributed implementation comes back, so what a call changes there would be "
+            "lost; take the argument by const reference and return its new value";
+      }
     }
     if constexpr (nn::detail::has_one_forward<Distributed>) {
       forward_ = [name = rule_.original](nn::DistributedModule& module, const c10::IValue& args) {

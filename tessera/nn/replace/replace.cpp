@@ -217,6 +217,16 @@ class Replacing {
       }
     }
     const GivenOptions options(tensor_parallel_options(*module));
+    if (!rule->loses.empty()) {
+      throw ConfigError(str(
+          shown(path),
+          " (",
+          type_name(*module),
+          ") cannot be replaced by ",
+          rule->distributed,
+          ": ",
+          rule->loses));
+    }
     std::shared_ptr<DistributedModule> made;
     try {
       const InheritedPartition here(*module);

@@ -107,6 +107,37 @@ TEST(Replacement, OptionsOfAnotherType) {
       HasSubstr("option \"doubled\" has a value of the type String"));
 }
 
+/// What the caller passed as `count` is another number after the call.
+struct CountingScaleImpl : torch::nn::Module {
+  torch::Tensor forward(const torch::Tensor& x, std::int64_t& count) {
+    ++count;
+    return x;
+  }
+};
+TESSERA_MODULE(CountingScale);
+
+struct DistributedCountingScaleImpl : DistributedModule {
+  explicit DistributedCountingScaleImpl(const CountingScaleImpl& /*original*/) {}
+  torch::Tensor forward(const torch::Tensor& x, std::int64_t /*count*/) {
+    return x;
+  }
+};
+TESSERA_MODULE(DistributedCountingScale);
+TESSERA_TP_REGISTER(CountingScale, DistributedCountingScale);
+
+TEST(Replacement, AForwardThatChangesItsArgumentIsRefused) {
+  CountingScale plain;
+  std::int64_t count = 0;
+  CountingScale counting;
+  counting(torch::ones({3}), count);
+  EXPECT_EQ(count, 1);
+  set_tensor_parallelism(*counting);
+  const std::string said = error_text<ConfigError>([&] { replaced(counting.ptr()); });
+  EXPECT_THAT(said, HasSubstr("the model (CountingScale) cannot be replaced by"));
+  EXPECT_THAT(said, HasSubstr("by a reference that is not const"));
+  EXPECT_EQ(replaced(plain.ptr()).replaced.size(), 0U); // not marked
+}
+
 /// A module with a part that has a mode of its own.
 struct PartedImpl : torch::nn::Module {
   PartedImpl() : part(register_module("part", Scale(2))) {}
