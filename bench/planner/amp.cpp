@@ -1,6 +1,6 @@
 // The tables and figures of the AMP paper (Li et al. 2022, section 4), predicted.
 // usage: planner_amp FOLDER [SVG-FOLDER]
-// FOLDER holds the published inputs (bench/planner/amp).
+// FOLDER holds the published inputs (docs/adr/0119-amp-s-runs-stay-outside.md).
 // With SVG-FOLDER, figures 2 and 3 are drawn there.
 #include <cstdio>
 #include <exception>

@@ -41,7 +41,7 @@ inline planner::PricedTable amp_runs(
     const std::string& folder,
     const cost::Constants& constants = {}) {
   const AmpSetup setup = amp_setup(folder, "gpt2", "homogeneous");
-  const std::string path = folder + "/runs_homogeneous.csv";
+  const std::string path = folder + "/measured_homogeneous.csv";
   return planner::price_rows(read_file(path), path, setup.model, setup.cluster, constants);
 }
 

@@ -20,7 +20,7 @@ inline constexpr double kRangeShare = 0.9;
 /// the 5th and the 95th of a hundred:
 ///
 /// - models of sizes: the finished runs of `bench/planner/published/runs_llama_1b.csv`;
-/// - measured models: every other finished run of `bench/planner/amp/runs_homogeneous.csv`;
+/// - measured models: every other finished one of the AMP paper's homogeneous runs (decision 119);
 /// - traced models: every other run of `bench/results/fidelity_2core_2026-11-21.md`.
 ///
 /// How many runs of others lie within is in docs/planner.md and held by a test, which also makes

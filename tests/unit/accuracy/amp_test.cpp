@@ -5,11 +5,17 @@
 #include <gtest/gtest.h>
 
 #include "bench/planner/amp_paper.h"
+#include "tests/unit/accuracy/needs_amp_runs.h"
 
 namespace tessera::bench {
 namespace {
 
 using planner::Method;
+
+using AmpRuns = NeedsAmpRuns;
+using AmpFigureTwo = NeedsAmpRuns;
+using AmpFigureThree = NeedsAmpRuns;
+using AmpTables = NeedsAmpRuns;
 
 const auto kAll = [](const planner::PricedRow&) { return true; };
 
@@ -17,7 +23,7 @@ const auto kAll = [](const planner::PricedRow&) { return true; };
 constexpr double kSpearman = 0.9625;
 constexpr double kSimulatedSpearman = 0.958;
 
-TEST(AmpRuns, TheHomogeneousRunsAreRankedTheFastestFirstAndFailedOnesRefused) {
+TEST_F(AmpRuns, TheHomogeneousRunsAreRankedTheFastestFirstAndFailedOnesRefused) {
   const planner::PricedTable table = amp_runs(AMP_RUNS);
   const planner::Judgement verdict = planner::judge(table, kAll);
   EXPECT_EQ(verdict.runs, 52);
@@ -30,7 +36,7 @@ TEST(AmpRuns, TheHomogeneousRunsAreRankedTheFastestFirstAndFailedOnesRefused) {
   EXPECT_LT(verdict.worst_decile_error, 0.37);
 }
 
-TEST(AmpRuns, AreRankedBetterThanByThePapersOwnEstimate) {
+TEST_F(AmpRuns, AreRankedBetterThanByThePapersOwnEstimate) {
   const planner::PricedTable table = amp_runs(AMP_RUNS);
   std::vector<double> measured;
   std::vector<double> theirs;
@@ -46,7 +52,7 @@ TEST(AmpRuns, AreRankedBetterThanByThePapersOwnEstimate) {
   EXPECT_GT(planner::judge(table, kAll).spearman, own);
 }
 
-TEST(AmpFigureTwo, EstimateAndSimulationFollowTheMeasuredSeconds) {
+TEST_F(AmpFigureTwo, EstimateAndSimulationFollowTheMeasuredSeconds) {
   const std::vector<Series> series = amp_figure_two(AMP_RUNS);
   ASSERT_EQ(series[0].x.size(), 47u);
   EXPECT_GE(planner::spearman(series[0].x, series[0].y), kSpearman);
@@ -56,7 +62,7 @@ TEST(AmpFigureTwo, EstimateAndSimulationFollowTheMeasuredSeconds) {
   }
 }
 
-TEST(AmpFigureThree, TheBestLayersWinByMoreWhereTheModelIsLessEven) {
+TEST_F(AmpFigureThree, TheBestLayersWinByMoreWhereTheModelIsLessEven) {
   const std::vector<Series> series = amp_figure_three(amp_setup(AMP_RUNS, "transgan", "p3"));
   for (const Series& one : series) {
     for (std::size_t i = 0; i < one.x.size(); ++i) {
@@ -94,7 +100,7 @@ void expect_table(const AmpSetup& setup, const std::vector<Published>& table) {
   }
 }
 
-TEST(AmpTables, TheEvenClusterIsPredictedAsFarOffAsDocumented) {
+TEST_F(AmpTables, TheEvenClusterIsPredictedAsFarOffAsDocumented) {
   expect_table(
       amp_setup(AMP_RUNS, "gpt2", "homogeneous"),
       {{Method::kMegatron, 1.32, 2.41, 1.24, 1.20},
@@ -102,7 +108,7 @@ TEST(AmpTables, TheEvenClusterIsPredictedAsFarOffAsDocumented) {
        {Method::kAnnealing, 1.57, 1.82, 1.04, 1.05}});
 }
 
-TEST(AmpTables, TheUnevenClusterIsPredictedAsFarOffAsDocumented) {
+TEST_F(AmpTables, TheUnevenClusterIsPredictedAsFarOffAsDocumented) {
   const AmpSetup setup = amp_setup(AMP_RUNS, "gpt2", "heterogeneous");
   expect_table(
       setup,
@@ -119,7 +125,7 @@ TEST(AmpTables, TheUnevenClusterIsPredictedAsFarOffAsDocumented) {
   EXPECT_GT(megatron / amp, 1.54); // what the paper measured; decision 110 says why it is more
 }
 
-TEST(AmpTables, TheColumnsOfTheUnevenModelAreWithinAnEighth) {
+TEST_F(AmpTables, TheColumnsOfTheUnevenModelAreWithinAnEighth) {
   const AmpSetup setup = amp_setup(AMP_RUNS, "transgan", "p3");
   const Assignments seconds = amp_assignments(setup);
   const double megatron = amp_top_ten(setup, Method::kMegatron).least;

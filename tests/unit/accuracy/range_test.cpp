@@ -9,11 +9,13 @@
 
 #include "bench/planner/amp_paper.h"
 #include "bench/planner/published_runs.h"
+#include "tests/unit/accuracy/needs_amp_runs.h"
 
 namespace tessera::bench {
 namespace {
 
 using cost::Range;
+using AmpRanges = NeedsAmpRuns;
 
 // Values with a share (1 - kRangeShare) / 2 below and as many above, between two by interpolation.
 Range middle_of(std::vector<double> values) {
@@ -99,7 +101,7 @@ TEST(Ranges, OfModelsOfSizesAreThoseOfTheRunsOfOneModel) {
   EXPECT_GT(share_within(cost::seconds_range(of_sizes(), 1), judged), 0.85);
 }
 
-TEST(Ranges, OfMeasuredModelsAreThoseOfEveryOtherRunOfAmp) {
+TEST_F(AmpRanges, OfMeasuredModelsAreThoseOfEveryOtherRunOfAmp) {
   const auto [made, judged] = every_other(seconds_of(amp_runs(AMP_RUNS)));
   expect_equal(cost::seconds_range({}, 1), middle_of(made));
   EXPECT_GT(share_within(cost::seconds_range({}, 1), judged), 0.78);
@@ -134,7 +136,7 @@ TEST(Ranges, OfTracedModelsAreThoseOfEveryOtherRunOfAJob) {
   EXPECT_EQ(cost::memory_range(model, 1), std::nullopt);
 }
 
-TEST(Ranges, ComeWithEveryEstimateAndGrowWithIt) {
+TEST_F(AmpRanges, ComeWithEveryEstimateAndGrowWithIt) {
   const AmpSetup setup = amp_setup(AMP_RUNS, "gpt2", "homogeneous");
   for (const planner::PricedRow& row : amp_runs(AMP_RUNS).rows) {
     const Range range = cost::seconds_range(setup.model, row.cost.seconds);
