@@ -11,7 +11,6 @@
 #include "tessera/optim/adamw_8bit.h"
 #include "tessera/optim/lbfgs.h"
 #include "tessera/optim/learning_rate.h"
-#include "tessera/optim/plateau.h"
 #include "tessera/train/checkpoints.h"
 #include "tessera/train/distributed_model.h"
 #include "tessera/train/module_files.h"
