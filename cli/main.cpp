@@ -79,10 +79,14 @@ int main(int argc, char** argv) {
   } catch (const CLI::RuntimeError& error) {
     return error.get_exit_code(); // what a command ends with
   } catch (const CLI::ParseError& error) {
-    if (app.exit(error) == 0) {
+    const std::string near = tessera::cli::near_names(app);
+    // A misspelt command is there: "A subcommand is required" would say that there is none.
+    const bool misspelt = error.get_name() == "RequiredError" && !near.empty() &&
+                          std::string(error.what()).find("subcommand") != std::string::npos;
+    if (!misspelt && app.exit(error) == 0) {
       return 0;
     }
-    std::fputs(tessera::cli::near_names(app).c_str(), stderr);
+    std::fputs(near.c_str(), stderr);
     return tessera::cli::kWrongUsageStatus;
   } catch (const tessera::ReportedConfigError&) {
     return tessera::cli::kWrongUsageStatus;

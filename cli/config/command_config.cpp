@@ -7,6 +7,8 @@
 #include <unistd.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/files.h"
+#include "tessera/base/json/parse.h"
 #include "tessera/config/config.h"
 #include "tessera/config/explain.h"
 #include "tessera/schedule/schedule.h"
@@ -50,7 +52,27 @@ void check_beyond_file(const config::Config& config, int world_size) {
   }
 }
 
+/// Throws: ConfigError for a job of `tessera train`, which has its configuration in a section. What
+/// is no JSON is left to the reader of configurations.
+void check_that_it_is_no_job(const std::string& path) {
+  OrderedJson found;
+  try {
+    found = parse_json(without_comments(read_file(path)), path);
+  } catch (const Error&) {
+    return;
+  }
+  if (found.is_object() &&
+      (found.contains("data") || found.contains("model") || found.contains("steps"))) {
+    throw ConfigError(
+        str(path,
+            " is a job, whose configuration is its section \"parallel\"; write tessera train ",
+            path,
+            " --check"));
+  }
+}
+
 void check_file(const Options& options) {
+  check_that_it_is_no_job(options.check);
   const config::Config config = config::load_config(options.check);
   try {
     check_beyond_file(config, options.world_size);

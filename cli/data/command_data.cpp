@@ -1,6 +1,5 @@
 #include <cstdio>
 #include <filesystem>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -8,6 +7,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
 #include "tessera/base/json/parse.h"
+#include "tessera/base/log.h"
 
 #include "cli/command.h"
 #include "cli/data/prepare_progress.h"
@@ -48,6 +48,9 @@ void prepare(data::PrepareOptions options) {
       static_cast<unsigned long long>(result.validation_tokens),
       options.output.c_str(),
       result.skipped ? " (unchanged)" : "");
+  for (const std::string& warning : result.warnings) {
+    log::warning(warning);
+  }
   if (result.empty_documents > 0) {
     std::printf(
         "left out: %s without text\n", count_of(result.empty_documents, "document").c_str());
@@ -157,6 +160,19 @@ void show(const ShowOptions& options) {
   }
 }
 
+/// Names of types, as the bytes of a number.
+CLI::Validator number_type() {
+  return CLI::Validator(
+      [](std::string& text) {
+        if (text != "uint16" && text != "uint32") {
+          return str("must be uint16 or uint32, found '", text, "'");
+        }
+        text = text == "uint16" ? "2" : "4";
+        return std::string();
+      },
+      "{uint16,uint32}");
+}
+
 void set_up_prepare(CLI::App& app) {
   auto options = std::make_shared<data::PrepareOptions>();
   app.add_option("--output", options->output, "folder for the files")->required();
@@ -186,7 +202,7 @@ void set_up_prepare(CLI::App& app) {
           ->excludes(texts)
           ->needs(tokenizer);
   app.add_option("--token-type", options->token_bytes, "of files of numbers: uint16 or uint32")
-      ->transform(CLI::CheckedTransformer(std::map<std::string, int>{{"uint16", 2}, {"uint32", 4}}))
+      ->transform(number_type())
       ->needs(tokens);
   app.add_option("--threads", options->threads, "that tokenize; by default one a processor, to 8")
       ->check(positive_number());

@@ -147,7 +147,8 @@ void set_up(CLI::App& app) {
   app.add_option(
          "--memory-weight", options->memory_weight, "0 balances computation, 1 balances memory")
       ->capture_default_str();
-  app.add_flag("--json", options->json, "every node and the totals as JSON; with --list the presets");
+  app.add_flag(
+      "--json", options->json, "every node and the totals as JSON; with --list the presets");
   app.add_flag(
       "--all",
       options->all,

@@ -102,13 +102,13 @@ std::string kept_plan(const std::string& directory, int processes) {
   strategy({.name = "processes", .bounds = form::at_least(1)}, planned_for);
   strategy({.name = "plan"}, plan);
   if (planned_for != processes) {
-    say(str(
-        newest->path,
-        " was planned for ",
-        planned_for,
-        " processes, this run has ",
-        processes,
-        ": planning anew"));
+    say(
+        str(newest->path,
+            " was planned for ",
+            planned_for,
+            " processes, this run has ",
+            processes,
+            ": planning anew"));
     return "";
   }
   say(str("the layout of ", newest->path, " is kept (--replan chooses anew)"));

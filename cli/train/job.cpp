@@ -276,8 +276,7 @@ void check_couplings(const Job& job, bool has_warmup, form::Faults& faults) {
         "layers; leave one of them out");
   }
   if (job.model.other_tokenizer && job.model.init_from.empty()) {
-    faults.add(
-        "'model.other_tokenizer' has no effect without 'model.init_from'; leave it out");
+    faults.add("'model.other_tokenizer' has no effect without 'model.init_from'; leave it out");
   }
   check_precision(job, faults);
   const double clip_norm = job.optimizer.clip_norm;

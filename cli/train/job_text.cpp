@@ -64,10 +64,8 @@ JobText read_job_text(
     throw ConfigError(str(origin, ": not valid JSON: ", cause_of(error)));
   }
   if (!job.root.is_object()) {
-    throw ConfigError(
-        str(origin,
-            ": expected an object with sections such as \"data\", found ",
-            quoted_briefly(one_line(job.root))));
+    throw ConfigError(str(
+        origin, ": expected an object with sections such as \"data\", found ", briefly(job.root)));
   }
   for (const std::string& setting : settings) {
     try {

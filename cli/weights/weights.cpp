@@ -216,7 +216,11 @@ models::Preset preset_in(const std::string& folder) {
   const std::string config = (fs::path(folder) / "config.json").string();
   if (!fs::exists(config)) {
     throw ConfigError(
-        str("there is no ", config, " beside the weights, so the model they are of is not known"));
+        str("there is no ",
+            config,
+            " beside the weights, so the model they are of is not known; copy the config.json of "
+            "their checkpoint into this folder, or name the checkpoint or what tessera export "
+            "makes of it"));
   }
   return models::preset_of_options(
       config, models::options_from_published(read_file(config), config));
@@ -247,17 +251,16 @@ std::string tokenizer_difference(
     return "";
   }
   const std::string found = data::hash_of_tokenizer(tokenizer_file);
-  return found == *trained
-             ? ""
-             : str("the weights of '",
-                   weights.path(),
-                   "' were trained with the tokenizer ",
-                   *trained,
-                   ", '",
-                   from,
-                   "' has the tokenizer ",
-                   found,
-                   ": its ids are other words to them");
+  return found == *trained ? ""
+                           : str("the weights of '",
+                                 weights.path(),
+                                 "' were trained with the tokenizer ",
+                                 *trained,
+                                 ", '",
+                                 from,
+                                 "' has the tokenizer ",
+                                 found,
+                                 ": its ids are other words to them");
 }
 
 void check_pieces(const checkpoint::Checkpoint& from) {

@@ -60,13 +60,13 @@ models::Preset preset_beside(const Weights& weights);
 /// The same of the config.json in a folder.
 models::Preset preset_in(const std::string& folder);
 
-/// The hash (models/data/data_hashes.h) of the tokenizer on whose ids a checkpoint was trained. None
-/// for files of another program, and for a checkpoint that does not say.
+/// The hash (models/data/data_hashes.h) of the tokenizer on whose ids a checkpoint was trained.
+/// None for files of another program, and for a checkpoint that does not say.
 std::optional<std::string> tokenizer_hash_of(const Weights& weights);
 
-/// What is wrong with giving ids of a tokenizer's file to these weights, "" when it is the file that
-/// they were trained with or when one of the two is not known. `from` is what the user named: the
-/// file, or the folder of data that it is in. Throws: ConfigError when the file cannot be read.
+/// What is wrong with giving ids of a tokenizer's file to these weights, "" when it is the file
+/// that they were trained with or when one of the two is not known. `from` is what the user named:
+/// the file, or the folder of data that it is in. Throws: ConfigError when the file cannot be read.
 std::string tokenizer_difference(
     const Weights& weights,
     const std::string& tokenizer_file,

@@ -254,9 +254,25 @@ class TokenInput : public Input {
   TokenInput(const PrepareOptions& options, std::vector<std::string> files)
       : options_(options), files_(std::move(files)), model_(read_file(options.tokenizer)) {}
 
-  std::string hash(PrepareResult&, Reporter& reporter) const override {
+  std::string hash(PrepareResult& result, Reporter& reporter) const override {
     const Tokenizer tokenizer = Tokenizer::from_bytes(model_, options_.tokenizer);
-    return read(tokenizer.vocab_size(), reporter, "reading", [&](const auto&, bool) {});
+    std::vector<Halves> halves; // of each file
+    std::string hash =
+        read(tokenizer.vocab_size(), reporter, "reading", [&](const auto& tokens, bool begins) {
+          if (begins) {
+            halves.emplace_back();
+          }
+          halves.back().add(tokens);
+        });
+    for (std::size_t i = 0; i < files_.size(); ++i) {
+      if (options_.token_bytes == 2 && !files_[i].ends_with(".npy") && halves[i].look_like_wide()) {
+        result.warnings.push_back(
+            str(files_[i],
+                ": every second number is 0, as where numbers of uint32 are read as uint16; if "
+                "they are, write --token-type uint32"));
+      }
+    }
+    return hash;
   }
 
   std::string tokenizer(const PrepareResult&, Reporter&) const override {
@@ -289,6 +305,27 @@ class TokenInput : public Input {
   }
 
  private:
+  /// Ids below 65536 in 32 bits, read as 16: an id and a zero, again and again.
+  struct Halves {
+    // Sections have an even size, so that a place in one is odd where it is odd in the file.
+    void add(const std::vector<std::int32_t>& tokens) {
+      for (std::size_t i = 0; i < tokens.size(); ++i) {
+        (i % 2 == 0 ? first_zero : second_zero) += tokens[i] == 0 ? 1 : 0;
+      }
+      count += tokens.size();
+    }
+    bool look_like_wide() const {
+      constexpr std::uint64_t kTooFew = 16;
+      return count >= kTooFew && count % 2 == 0 && second_zero == count / 2 &&
+             first_zero < count / 2;
+    }
+
+    std::uint64_t count = 0;
+    std::uint64_t first_zero = 0;
+    std::uint64_t second_zero = 0;
+  };
+  static_assert(kTokensOfSection % 2 == 0);
+
   template <typename Take>
   std::string read(std::int64_t vocab_size, Reporter& reporter, const char* doing, const Take& take)
       const {

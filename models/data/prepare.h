@@ -43,6 +43,7 @@ struct PrepareResult {
   std::uint64_t validation_tokens = 0;
   std::int64_t vocab_size = 0;
   std::string source; // for people: "King James Version", "3 files"
+  std::vector<std::string> warnings; // of inputs that are likely not what they are said to be
 };
 
 /// Text -> tokenizer, training and validation tokens, where their documents begin, manifest. Of

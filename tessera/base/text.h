@@ -14,8 +14,8 @@ int edit_distance(std::string_view a, std::string_view b);
 /// Throws: InternalError when `candidates` is empty.
 std::string nearest(std::string_view name, const std::vector<std::string>& candidates);
 
-/// Returns the nearest candidate when at most a third of the letters of the longer word differ, as in
-/// a slip of the pen; else "". Also "" without candidates.
+/// Returns the nearest candidate when at most a third of the letters of the longer word differ, as
+/// in a slip of the pen; else "". Also "" without candidates.
 std::string nearest_alike(std::string_view name, const std::vector<std::string>& candidates);
 
 /// Returns the words with `separator` between them.

@@ -141,7 +141,8 @@ std::vector<Key> partition_keys() {
            .description =
                "What is assigned to pp ranks. modules: modules, as the model is composed. "
                "operations: the operators that its forward calls, recorded once for each kind of "
-               "call; any module will do, without a change of its class."},
+               "call; any module will do, without a change of its class. For scripts: a job of "
+               "tessera train refuses it, since its families divide better by modules."},
           {.name = "contiguous",
            .field = &Config::contiguous,
            .source = "documentation, TensorFlow parameters",

@@ -230,9 +230,9 @@ class Reader {
         str(place,
             quoted_briefly(name),
             ": unknown key; ",
-            !near.empty()           ? str("the nearest known key is \"", near, "\"")
+            !near.empty()          ? str("the nearest known key is \"", near, "\"")
             : known.size() <= kFew ? str("the known ones are ", join(known, ", "))
-                                    : str("`tessera config --explain` lists the known ones")));
+                                   : str("`tessera config --explain` lists the known ones")));
   }
 
   bool expect_object(const OrderedJson& value, const std::string& place) {

@@ -370,6 +370,16 @@ def check_tokens():
         write("wrong.npy", content)
         refused("--tokens", "wrong.npy", "--tokenizer", "bpe.json", words=["wrong.npy", *words])
     refused("--tokens", "ids.u16", "--tokenizer", "bpe.json", words=["ids.u16", "--token-type"])
+    refused("--tokens", "ids.u16", "--tokenizer", "bpe.json", "--token-type", "int32",
+            words=["--token-type", "must be uint16 or uint32, found 'int32'"])
+    # Of ids below 65536, every second 16 bits of a 32-bit number are 0.
+    for name, type_, warns in (("ids.u32", "uint16", True), ("ids.u16", "uint16", False),
+                               ("ids.u32", "uint32", False)):
+        done = subprocess.run([PROGRAM, "data", "prepare", "--output", "wide", "--force", "--tokens",
+                               name, "--tokenizer", "bpe.json", "--token-type", type_],
+                              capture_output=True, text=True, timeout=120, check=True)
+        assert ("every second number is 0" in done.stderr) == warns, (name, type_, done.stderr)
+        assert not warns or "--token-type uint32" in done.stderr, done.stderr
     assert "--tokenizer" in call(PROGRAM, "data", "prepare", "--output", "no", "--tokens", "ids.npy",
                                  status=2)
 

@@ -94,6 +94,11 @@ with tempfile.TemporaryDirectory() as work:
     refused('{"model": {"options": ' + '{"a":' * 60000 + "1" + "}" * 60000 + "}}", "nested deeper")
     refused('{"steps": 2', "not valid JSON", "line 1")
 
+    with open("job.json", "w", encoding="utf-8") as file:
+        file.write(commented)
+    said = run(PROGRAM, "config", "--check", "job.json", status=2)
+    assert "write tessera train job.json --check" in said, said
+
     # Settings over it are typed and checked as the file is.
     assert "on 2 ranks: 2 pipeline" in check(
         BASE, "--set", "parallel.pipeline_parallel_degree=2", "--set", "data.batch=4")

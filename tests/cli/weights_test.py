@@ -151,6 +151,8 @@ def check_evaluation(checkpoint, folder, expected):
     assert abs(alone["loss"] - expected) > 1e-4
     refused("eval", folder, "--data", "data", "--sequence", "10000", words=["10000", "longer"])
     refused("eval", "data", "--data", "data", words=["holds no weights", "model.safetensors"])
+    refused("eval", "merged.safetensors", "--data", "data",
+            words=["there is no config.json beside", "copy the config.json", "tessera export"])
 
 
 def check_start(checkpoint, folder, expected):

@@ -173,8 +173,7 @@ class JsonLines : public FileReader {
       throw ConfigError(error.what());
     }
     if (!json.is_object()) {
-      throw ConfigError(
-          str(lines_.place(), ": expected an object, found ", quoted_briefly(one_line(json))));
+      throw ConfigError(str(lines_.place(), ": expected an object, found ", briefly(json)));
     }
     const auto found = json.find(field_);
     if (found == json.end()) {
@@ -200,7 +199,7 @@ class JsonLines : public FileReader {
               ": the field \"",
               field_,
               "\" is ",
-              quoted_briefly(one_line(*found)),
+              briefly(*found),
               ", expected a text"));
     }
     auto text = found->get<std::string>();

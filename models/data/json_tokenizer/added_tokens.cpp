@@ -41,7 +41,7 @@ std::vector<AddedToken> read_added_tokens(const OrderedJson& json, const std::st
     return tokens;
   }
   if (!json.is_array()) {
-    throw ConfigError(str(place, " is ", quoted_briefly(one_line(json)), ", expected a list"));
+    throw ConfigError(str(place, " is ", briefly(json), ", expected a list"));
   }
   for (const OrderedJson& item : json) {
     Fields fields(item, str(place, "[", tokens.size(), "]"));

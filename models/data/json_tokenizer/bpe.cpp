@@ -64,13 +64,12 @@ Bpe::Bpe(Fields& fields) {
 
 void Bpe::read_merges(const OrderedJson& merges, const std::string& place) {
   if (!merges.is_array()) {
-    throw ConfigError(
-        str(place, " is ", quoted_briefly(one_line(merges)), ", expected a list of pairs"));
+    throw ConfigError(str(place, " is ", briefly(merges), ", expected a list of pairs"));
   }
   for (std::size_t rank = 0; rank < merges.size(); ++rank) {
     const OrderedJson& merge = merges[rank];
     const auto refuse = [&](const std::string& why) {
-      throw ConfigError(str(place, "[", rank, "] is ", quoted_briefly(one_line(merge)), ", ", why));
+      throw ConfigError(str(place, "[", rank, "] is ", briefly(merge), ", ", why));
     };
     std::string left;
     std::string right;

@@ -13,8 +13,7 @@ const OrderedJson kNull;
 Fields::Fields(const OrderedJson& object, std::string place)
     : object_(object), place_(std::move(place)) {
   if (!object_.is_object()) {
-    throw ConfigError(
-        str(place_, " is ", quoted_briefly(one_line(object_)), ", expected an object"));
+    throw ConfigError(str(place_, " is ", briefly(object_), ", expected an object"));
   }
 }
 
@@ -38,7 +37,7 @@ void Fields::wrong(const std::string& key, const std::string& expected) const {
   throw ConfigError(
       found == object_.end()
           ? str(place_of(key), " is missing, expected ", expected)
-          : str(place_of(key), " is ", quoted_briefly(one_line(*found)), ", expected ", expected));
+          : str(place_of(key), " is ", briefly(*found), ", expected ", expected));
 }
 
 std::string Fields::text(const std::string& key) {
@@ -95,22 +94,18 @@ void Fields::ignore(const std::string& key) {
 
 void Fields::refuse(const std::string& key, const std::string& known) const {
   const auto found = object_.find(key);
-  throw ConfigError(
-      str(place_of(key),
-          " is ",
-          found == object_.end() ? "missing" : quoted_briefly(one_line(*found)),
-          ", which is not implemented; implemented: ",
-          known));
+  if (found == object_.end()) {
+    throw ConfigError(str(place_of(key), " is missing; implemented: ", known));
+  }
+  throw ConfigError(str(
+      place_of(key), " is ", briefly(*found), ", which is not implemented; implemented: ", known));
 }
 
 void Fields::done() const {
   for (const auto& item : object_.items()) {
     if (seen_.count(item.key()) == 0) {
-      throw ConfigError(
-          str(place_of(item.key()),
-              " is ",
-              quoted_briefly(one_line(item.value())),
-              "; this key is not implemented"));
+      throw ConfigError(str(
+          place_of(item.key()), " is ", briefly(item.value()), "; this key is not implemented"));
     }
   }
 }

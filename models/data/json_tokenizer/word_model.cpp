@@ -12,8 +12,7 @@ namespace tessera::data {
 
 Vocabulary read_vocabulary(const OrderedJson& json, const std::string& place) {
   if (!json.is_object() || json.empty()) {
-    throw ConfigError(
-        str(place, " is ", quoted_briefly(one_line(json)), ", expected an object of ids"));
+    throw ConfigError(str(place, " is ", briefly(json), ", expected an object of ids"));
   }
   Vocabulary vocabulary;
   std::unordered_set<std::int64_t> seen;
@@ -25,7 +24,7 @@ Vocabulary read_vocabulary(const OrderedJson& json, const std::string& place) {
               ": the id of ",
               quoted_briefly(item.key()),
               " is ",
-              quoted_briefly(one_line(id)),
+              briefly(id),
               ", expected 0 to ",
               kMostIds - 1));
     }

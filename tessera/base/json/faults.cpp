@@ -40,12 +40,12 @@ void Faults::unknown(
   const std::string prefix = path.empty() ? "" : path + ".";
   const std::string near = nearest_alike(key, known);
   if (wording_ == Wording::kWrite) {
-    add(str(
-        prefix,
-        quoted_briefly(key),
-        ": unknown field; ",
-        near.empty() ? str("the known ones are ", join(known, ", "))
-                     : str("the nearest known field is \"", near, "\"")));
+    add(
+        str(prefix,
+            quoted_briefly(key),
+            ": unknown field; ",
+            near.empty() ? str("the known ones are ", join(known, ", "))
+                         : str("the nearest known field is \"", near, "\"")));
     return;
   }
   const std::string brief = quoted_briefly(key);

@@ -206,6 +206,18 @@ std::string cause_of(const std::exception& error) {
   return text;
 }
 
+std::string briefly(const OrderedJson& json) {
+  std::string text = one_line(json);
+  if (text.size() > kLongestQuote) {
+    std::size_t end = kLongestQuote;
+    while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80U) {
+      --end; // not inside a character of UTF-8
+    }
+    text = text.substr(0, end) + "...";
+  }
+  return text;
+}
+
 std::string quoted_briefly(std::string_view text) {
   // Cutting may split a UTF-8 sequence: `replace` makes that visible instead of
   // an exception.

@@ -66,6 +66,9 @@ std::string without_comments(std::string text);
 /// short even when a token is megabytes long.
 std::string cause_of(const std::exception& error);
 
+/// A value as it stands in a file, in one line, for messages: a long one is cut.
+std::string briefly(const OrderedJson& json);
+
 /// The text in quotes, cut short, whatever its bytes.
 std::string quoted_briefly(std::string_view text);
 

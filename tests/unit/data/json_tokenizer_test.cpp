@@ -395,7 +395,7 @@ TEST(JsonTokenizer, WhatIsNotImplementedIsNamed) {
       {"/decoder", {{"type", "Metaspace"}}, {"decoder.type", "Metaspace"}},
       {"/truncation", {{"max_length", 5}}, {"truncation", "max_length"}},
       {"/padding", {{"strategy", "BatchLongest"}}, {"padding", "BatchLongest"}},
-      {"/model/type", "Unigram", {"model.type", "Unigram", "BPE, WordPiece"}},
+      {"/model/type", "Unigram", {"model.type is \"Unigram\",", "BPE, WordPiece"}},
       {"/model/dropout", 0.1, {"model.dropout", "0.1"}},
       {"/model/byte_fallback", true, {"model.byte_fallback", "true"}},
       {"/model/end_of_word_suffix", "</w>", {"model.end_of_word_suffix", "</w>"}},
