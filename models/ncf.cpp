@@ -4,6 +4,8 @@
 
 #include <torch/torch.h>
 
+#include "tessera/nn/parallel/marking.h"
+
 namespace tessera::models {
 
 namespace {
@@ -32,6 +34,7 @@ NcfImpl::NcfImpl(const NcfOptions& options)
           make_embedding(options.items, options.first_layer / 2, kEmbeddingDeviation))),
       mlp_(register_module("mlp", nn::Sequential())),
       final_(nullptr) {
+  const tensor_parallelism unmarked(false);
   auto width = options.first_layer;
   for (std::int64_t i = 0; i < options.layers; ++i) {
     mlp_->push_back(make_tower_layer(width, width / 2));

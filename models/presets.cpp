@@ -79,14 +79,25 @@ std::int64_t count(const BertOptions& o) {
   return embeddings + o.num_hidden_layers * layer + masked_head + pair_head;
 }
 
-std::int64_t count(const NcfOptions& o) {
-  std::int64_t total = (o.users + o.items) * (o.factors + o.first_layer / 2);
+/// Weights of the tower and the layer behind it.
+std::int64_t product_weights(const NcfOptions& o) {
+  std::int64_t total = o.factors;
   auto width = o.first_layer;
   for (std::int64_t i = 0; i < o.layers; ++i) {
-    total += width * (width / 2) + width / 2;
+    total += width * (width / 2);
     width /= 2;
   }
-  return total + o.factors + width + 1;
+  return total + width;
+}
+
+std::int64_t count(const NcfOptions& o) {
+  std::int64_t biases = 1;
+  auto width = o.first_layer;
+  for (std::int64_t i = 0; i < o.layers; ++i) {
+    width /= 2;
+    biases += width;
+  }
+  return (o.users + o.items) * (o.factors + o.first_layer / 2) + product_weights(o) + biases;
 }
 
 Preset gpt(
@@ -345,6 +356,9 @@ bool continues_a_text(const Options& options) {
 
 double
 flops_per_token(const Options& options, std::int64_t sequence, std::int64_t decoder_sequence) {
+  if (const auto* ncf = std::get_if<NcfOptions>(&options)) {
+    return 6 * static_cast<double>(product_weights(*ncf));
+  }
   const auto sizes = language_model_sizes(options);
   TESSERA_CHECK(sizes.has_value());
   const auto length = static_cast<double>(sequence);

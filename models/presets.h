@@ -15,7 +15,7 @@ using Options = std::variant<GptOptions, T5Options, BertOptions, NcfOptions, Dec
 /// How many samples and positions a trial forward has.
 struct SampleSize {
   std::int64_t batch = 1;
-  std::int64_t sequence = 0; // 0 where the model has none (ncf)
+  std::int64_t sequence = 0; // of an ncf: pairs of a sample; 0: a sample is one pair
   std::int64_t decoder_sequence = 0; // encoder-decoders only
 };
 
@@ -62,7 +62,8 @@ bool continues_a_text(const Options& options);
 /// multiplication and an addition each; the output layer counts, the look-up of embeddings does
 /// not) and 12 x layers x width x sequence for attention, counted as if it were not causal. What
 /// the decoder of a t5 does for `decoder_sequence` tokens is divided among those of its encoder.
-/// Source: Chowdhery et al. 2022, appendix B. Throws: InternalError for a model of another kind.
+/// Of an ncf: for each pair, 6 for each weight of its tower.
+/// Source: Chowdhery et al. 2022, appendix B.
 double
 flops_per_token(const Options& options, std::int64_t sequence, std::int64_t decoder_sequence = 0);
 

@@ -29,7 +29,8 @@ DecoderOptions decoder_from_published(const std::string& text, const std::string
 BertOptions bert_from_published(const std::string& text, const std::string& origin);
 T5Options t5_from_published(const std::string& text, const std::string& origin);
 
-/// Of whichever of these it is; without a model_type it is a GPT-2.
+/// Of whichever of these it is; without a model_type it is a GPT-2. An NCF, which transformers does
+/// not have, is the model_type "ncf" with the options of NcfOptions.
 Options options_from_published(const std::string& text, const std::string& origin);
 
 /// The options as a config.json that transformers loads, with a line end.
@@ -46,7 +47,7 @@ std::string to_published(
 std::string to_published(
     const T5Options& options,
     std::optional<std::int32_t> end_of_document = std::nullopt);
-/// Of whichever of these it is. Throws: ConfigError for an ncf, which transformers does not have.
+/// Of whichever of these it is; an ncf in the form that `options_from_published` reads.
 std::string to_published(
     const Options& options,
     std::optional<std::int32_t> end_of_document = std::nullopt);

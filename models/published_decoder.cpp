@@ -309,6 +309,14 @@ Options options_from_published(const std::string& text, const std::string& origi
   if (type == "t5") {
     return t5_from_published(text, origin);
   }
+  if (type == "ncf") {
+    file.erase("model_type");
+    try {
+      return ncf_options(file.dump());
+    } catch (const ConfigError& error) {
+      throw ConfigError(str(origin, ": ", error.what()));
+    }
+  }
   return decoder_from_published(text, origin);
 }
 

@@ -168,7 +168,9 @@ std::string to_published(const Options& options, std::optional<std::int32_t> end
   return std::visit(
       [&](const auto& o) -> std::string {
         if constexpr (std::is_same_v<std::decay_t<decltype(o)>, NcfOptions>) {
-          throw ConfigError("transformers has no model of the family ncf");
+          Json file = parse_json(to_json(o), "options");
+          file["model_type"] = "ncf";
+          return file.dump(2) + "\n";
         } else {
           return to_published(o, end_of_document);
         }

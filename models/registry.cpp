@@ -183,9 +183,12 @@ void build(AnyModel& any, const NcfOptions& options) {
   any.sample_inputs = [model, preset = any.preset, options](SampleSize size) {
     size = filled(size, preset.sample);
     const auto device = device_of(*model);
+    std::vector<std::int64_t> shape{size.batch};
+    if (size.sequence > 0) {
+      shape.push_back(size.sequence);
+    }
     return Tensors{
-        sample_ids({size.batch}, options.users, device),
-        sample_ids({size.batch}, options.items, device)};
+        sample_ids(shape, options.users, device), sample_ids(shape, options.items, device)};
   };
   any.loss = [](const Tensors& outputs, const Tensors& targets) {
     return at::binary_cross_entropy_with_logits(

@@ -28,7 +28,7 @@ struct AnyModel {
   ///   bert         ids_BS[, attention_mask_BS[, token_types_BS]]
   ///                -> logits_BSV[, next_sentence_B2] (with next_sentence)
   ///   roberta      ids_BS[, attention_mask_BS] -> logits_BSV
-  ///   ncf          users_B, items_B -> logits_B
+  ///   ncf          users_B, items_B -> logits_B, or pairs users_BP, items_BP -> logits_BP
   std::function<Tensors(const Tensors&)> forward;
 
   /// Inputs of the given size with valid values, on the device of the
@@ -38,7 +38,7 @@ struct AnyModel {
   /// One number from outputs and targets (labels of the family's objective):
   ///   gpt, llama, ..., t5, roberta   targets_BS (kIgnoredTarget does not count)
   ///   bert               targets_BS[, is_next_B]
-  ///   ncf                1 or 0 for each pair, float_B
+  ///   ncf                1 or 0 for each pair, float_B or float_BP
   std::function<at::Tensor(const Tensors& outputs, const Tensors& targets)> loss;
 
   /// loss(forward(inputs), targets). A model that can takes the targets into its

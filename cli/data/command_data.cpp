@@ -14,6 +14,7 @@
 #include "cli/number_check.h"
 #include "models/data/data_folder.h"
 #include "models/data/data_hashes.h"
+#include "models/data/interactions.h"
 #include "models/data/prepare.h"
 #include "models/data/token_file.h"
 
@@ -213,6 +214,28 @@ void set_up_prepare(CLI::App& app) {
   app.callback([options] { prepare(*options); });
 }
 
+void set_up_interactions(CLI::App& app) {
+  auto options = std::make_shared<data::InteractionOptions>();
+  app.add_option("--output", options->output, "folder for the files")->required();
+  app.add_option("--users", options->sizes.users, "who may interact")->capture_default_str();
+  app.add_option("--items", options->sizes.items, "with what")->capture_default_str();
+  app.add_option("--count", options->count, "interactions")->capture_default_str();
+  app.add_option("--seed", options->seed, "other numbers, other interactions")
+      ->capture_default_str();
+  app.add_flag("--force", options->force, "also over a folder with other data");
+  app.callback([options] {
+    const data::InteractionResult result = data::prepare_interactions(*options);
+    std::printf(
+        "%lld users, %lld items, %llu training and %llu validation interactions in %s%s\n",
+        static_cast<long long>(options->sizes.users),
+        static_cast<long long>(options->sizes.items),
+        static_cast<unsigned long long>(result.train),
+        static_cast<unsigned long long>(result.validation),
+        options->output.c_str(),
+        result.skipped ? " (unchanged)" : "");
+  });
+}
+
 void set_up_show(CLI::App& app) {
   auto options = std::make_shared<ShowOptions>();
   app.add_option("folder", options->folder, "a folder that tessera data prepare made")->required();
@@ -222,10 +245,12 @@ void set_up_show(CLI::App& app) {
 
 const RegisterCommand registered({
     "data",
-    "prepare text or tokens for training, and look at what was prepared",
+    "prepare text, tokens or interactions for training, and look at what was prepared",
     [](CLI::App& app) {
       app.require_subcommand(1);
       set_up_prepare(*app.add_subcommand("prepare", "write token files, with a tokenizer"));
+      set_up_interactions(*app.add_subcommand(
+          "interactions", "write generated interactions of users with items, for ncf"));
       set_up_show(*app.add_subcommand("show", "what a folder holds, and whether it is whole"));
     },
 });

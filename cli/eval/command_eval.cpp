@@ -74,6 +74,13 @@ class Evaluation {
     if (options.reset_attention_mask) {
       open_documents();
     }
+    if (!models::language_model_sizes(preset_.options)) {
+      throw ConfigError(
+          str(weights_,
+              " is of the family ",
+              preset_.family,
+              ", which reads no texts; a validation of tessera train says its loss"));
+    }
     const auto sizes = models::language_model_sizes(preset_.options).value();
     const bool any_length = sizes.positions_key[0] == '\0';
     sequence_ = options.sequence > 0 ? options.sequence : sizes.positions;

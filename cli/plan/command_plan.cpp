@@ -170,9 +170,9 @@ int try_best(
   }
   if (!options.input.preset.empty() && !sizes) {
     throw ConfigError(
-        str("--trials: tessera train runs models of texts (gpt, llama, bert, t5, ...); ",
+        str("--trials: data are made up for models of texts (gpt, llama, bert, t5, ...); plan ",
             options.input.preset,
-            " can be planned, not tried"));
+            " without --trials"));
   }
   TrialOptions trial = options.trial;
   trial.ranks = cluster.device_count();

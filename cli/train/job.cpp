@@ -105,7 +105,10 @@ void describe(Visit& visit, Job::Optimizer& optimizer) {
   visit(key("learning_rate", kAboveZero), rate.peak);
   visit(key("min_learning_rate", kNotNegative), rate.minimum);
   visit(key("warmup_steps", kCount), rate.warmup);
-  visit(choice("decay", {"constant", "linear", "cosine", "exponential"}), rate.decay);
+  visit(choice("decay", {"constant", "linear", "cosine", "exponential", "plateau"}), rate.decay);
+  visit(key("plateau_factor", kBelowOne), optimizer.plateau.factor);
+  visit(key("plateau_patience", kAtLeastOne), optimizer.plateau.patience);
+  visit(key("plateau_threshold", kBelowOne), optimizer.plateau.threshold);
   visit(key("weight_decay", kNotNegative), optimizer.weight_decay);
   visit(key("beta1", kBelowOne), optimizer.beta1);
   visit(key("beta2", kBelowOne), optimizer.beta2);
@@ -261,6 +264,33 @@ void check_documents(const Job& job, form::Faults& faults) {
   }
 }
 
+void check_plateau(const Job& job, form::Faults& faults) {
+  const optim::PlateauOptions& plateau = job.optimizer.plateau;
+  if (job.optimizer.rate.decay != "plateau") {
+    const optim::PlateauOptions unset;
+    for (const auto& [key, said] :
+         {std::make_pair("plateau_factor", plateau.factor != unset.factor),
+          std::make_pair("plateau_patience", plateau.patience != unset.patience),
+          std::make_pair("plateau_threshold", plateau.threshold != unset.threshold)}) {
+      if (said) {
+        faults.add(str(
+            "'optimizer.", key, "' has no effect without \"decay\": \"plateau\"; leave it out"));
+      }
+    }
+    return;
+  }
+  if (job.validation.every == 0) {
+    faults.add(
+        "'optimizer.decay' is \"plateau\", which follows the validation loss, and "
+        "'validation.every' is 0; write after how many steps to validate");
+  }
+  try {
+    const optim::Plateau checked(plateau);
+  } catch (const ConfigError& caught) {
+    faults.add(str("'optimizer': ", caught.what()));
+  }
+}
+
 void check_couplings(const Job& job, bool has_warmup, form::Faults& faults) {
   const std::string& strategy = job.activation_checkpointing;
   if (strategy != "none" && !recompute::children_of_strategy(strategy)) {
@@ -290,6 +320,7 @@ void check_couplings(const Job& job, bool has_warmup, form::Faults& faults) {
         job.parallel.sdp_gradient_clipping,
         "; leave clip_norm out"));
   }
+  check_plateau(job, faults);
   check_folders(job.data, faults);
   check_documents(job, faults);
   if (job.strategy == "auto") {

@@ -8,6 +8,7 @@
 #include "tessera/config/config.h"
 #include "tessera/optim/learning_rate.h"
 #include "tessera/optim/loss_scaler.h"
+#include "tessera/optim/plateau.h"
 
 #include "cli/train/bad_steps.h"
 #include "models/data/mixture_part.h"
@@ -40,6 +41,7 @@ struct Job {
   struct Optimizer {
     std::string type = "adamw"; // "adamw", "adamw_8bit", "adam" or "sgd"
     optim::LearningRate rate;
+    optim::PlateauOptions plateau; // with rate.decay "plateau"
     double weight_decay = 0.01;
     double beta1 = 0.9;
     double beta2 = 0.95;

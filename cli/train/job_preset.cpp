@@ -34,14 +34,16 @@ models::Preset preset_of_weights(const Job& job) {
 models::Preset named_preset(const Job& job) {
   const models::Preset named =
       from_weights(job) ? preset_of_weights(job) : models::find_preset(job.model.name);
-  if (!models::language_model_sizes(named.options)) {
+  const bool says_sequence = [&] {
+    const OrderedJson said = OrderedJson::parse(job.said);
+    return said.contains("data") && said["data"].contains("sequence");
+  }();
+  if (!models::language_model_sizes(named.options) && !says_sequence) {
     throw ConfigError(
-        str("'model.name' is ",
-            job.model.name,
-            ", of the family ",
+        str("'data.sequence' is missing: a sample of a model of the family ",
             named.family,
-            "; this program trains models of texts: gpt, llama, gptj, gpt_neo, gpt_neox, bert, "
-            "roberta and t5"));
+            " is one interaction that was seen, and others that are drawn beside it; write how "
+            "many pairs that makes together, such as 5"));
   }
   if (job.data.reset_attention_mask) {
     models::check_takes_documents(named.options, named.family, kResetAttentionMaskKey);
@@ -79,13 +81,28 @@ with_options_of_data(const Job& job, models::Preset preset, const models::Object
     options[key] = *value;
   }
   preset = models::with_overrides(std::move(preset), options.dump());
-  const auto sizes = models::language_model_sizes(preset.options).value();
-  const std::string positions = sizes.positions_key;
+  const auto sizes = models::language_model_sizes(preset.options);
+  const std::string positions = sizes ? sizes->positions_key : "";
   if (positions.empty() || options.contains(positions)) {
     return preset;
   }
-  const OrderedJson longest = {{positions, job.data.sequence + sizes.reserved_positions}};
+  const OrderedJson longest = {{positions, job.data.sequence + sizes->reserved_positions}};
   return models::with_overrides(std::move(preset), longest.dump());
+}
+
+/// An option that says how many rows a table has.
+void check_at_least(const char* key, std::int64_t rows, const models::ObjectiveFacts& facts) {
+  const auto needed = facts.options.find(key);
+  if (needed != facts.options.end() && rows < needed->second) {
+    throw ConfigError(
+        str("model.options.",
+            key,
+            " is ",
+            rows,
+            ", the data have ",
+            *needed->second,
+            "; leave it out to follow the data"));
+  }
 }
 
 void check_sizes(
@@ -93,6 +110,11 @@ void check_sizes(
     const models::Preset& preset,
     const models::ObjectiveFacts& facts,
     std::int64_t tokens) {
+  if (const auto* ncf = std::get_if<models::NcfOptions>(&preset.options)) {
+    check_at_least("users", ncf->users, facts);
+    check_at_least("items", ncf->items, facts);
+    return;
+  }
   const auto sizes = models::language_model_sizes(preset.options).value();
   if (sizes.vocabulary < facts.vocabulary) {
     throw ConfigError(str(

@@ -16,7 +16,7 @@ void write_model_config(
     const std::string& data) {
   const std::string tokenizer = data::tokenizer_path(data);
   std::optional<std::int32_t> end_of_document;
-  if (std::filesystem::exists(tokenizer)) {
+  if (models::language_model_sizes(preset.options) && std::filesystem::exists(tokenizer)) {
     const std::int32_t end = data::Tokenizer(tokenizer).end_of_document();
     end_of_document = end < 0 ? std::nullopt : std::optional(end);
   }

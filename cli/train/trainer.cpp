@@ -71,6 +71,9 @@ bool stop_asked() {
 
 Trainer::Trainer(Job job, TrainArguments arguments)
     : job_(std::move(job)), arguments_(std::move(arguments)), judge_(job_.bad_steps) {
+  if (job_.optimizer.rate.decay == "plateau") {
+    plateau_.emplace(job_.optimizer.plateau);
+  }
   // A polite end: the step in hand is finished and saved.
   std::signal(SIGINT, on_signal);
   std::signal(SIGTERM, on_signal);
@@ -280,6 +283,13 @@ bool Trainer::resume() {
   if (content.contains("bad_steps")) {
     judge_.set_state(content["bad_steps"].dump(), loaded->path);
   }
+  if (plateau_ && content.contains("plateau")) {
+    plateau_->set_state(content["plateau"].dump(), loaded->path);
+  } else if (plateau_) {
+    tell(
+        "warning: the checkpoint is of a run with another optimizer.decay; the plateau begins "
+        "here");
+  }
   OrderedJson sampler;
   read({.name = "sampler"}, sampler);
   as_config_error([&] { sampler_->set_state(sampler.dump()); });
@@ -343,7 +353,7 @@ double Trainer::train_step(std::int64_t number) {
   }
   // Here, not before: a checkpoint that is loaded with the first step's
   // partition brings the rate of its own time.
-  optim::set_learning_rate(optimizer_->inner(), job_.optimizer.rate.at(number));
+  optim::set_learning_rate(optimizer_->inner(), learning_rate(number));
   optimizer_->step();
   return loss;
 }
@@ -372,6 +382,24 @@ double Trainer::validate() {
   return mean;
 }
 
+double Trainer::learning_rate(std::int64_t step) const {
+  return job_.optimizer.rate.at(step, plateau_ ? plateau_->factor() : 1);
+}
+
+void Trainer::follow_plateau(std::int64_t steps_done) {
+  if (!plateau_) {
+    return;
+  }
+  // Every rank takes the number of rank 0, so that none lowers its rate alone.
+  if (plateau_->observe(allgather(validation_loss_).front())) {
+    tell(
+        str("validation loss has not fallen for ",
+            job_.optimizer.plateau.patience,
+            " evaluations: learning rate ",
+            learning_rate(steps_done)));
+  }
+}
+
 int Trainer::run() {
   using Clock = std::chrono::steady_clock;
   bool stopped = false;
@@ -395,7 +423,7 @@ int Trainer::run() {
     record.tokens_per_second =
         static_cast<double>(job_.data.batch * job_.data.sequence * job_.accumulation) /
         seconds.count();
-    record.learning_rate = job_.optimizer.rate.at(done);
+    record.learning_rate = learning_rate(done);
     record.grad_norm = grad_norm_;
     record.skipped = skipped_;
     if (job_.precision == "fp16") {
@@ -421,6 +449,10 @@ int Trainer::run() {
       tell(str("validation after step ", done, ": loss ", validation_loss_));
       if (log_) {
         log_->write(report::ValidationRecord{done, validation_loss_});
+      }
+      // The one at the end of a run that was cut short is not among those of the whole run.
+      if (done % job_.validation.every == 0) {
+        follow_plateau(done);
       }
     }
     if (job_.checkpoint.every > 0 && done % job_.checkpoint.every == 0) {

@@ -37,7 +37,7 @@ struct TrainArguments {
 /// Whether a signal asked this process to end after the step in hand.
 bool stop_asked();
 
-/// Trains a model of texts as a job says, on every rank of the world.
+/// Trains a model of texts or interactions as a job says, on every rank of the world.
 /// Collective over the world. Threads: the main thread.
 class Trainer {
  public:
@@ -90,6 +90,10 @@ class Trainer {
   /// Throws: AgreedError that names what is not finite, on every rank.
   void check_state_is_finite(std::int64_t steps_done);
   double validate();
+  /// Of the update with this number, from 0.
+  double learning_rate(std::int64_t step) const;
+  /// With decay "plateau": what the loss of the last validation does to the rate. Collective.
+  void follow_plateau(std::int64_t steps_done);
   void sample(std::int64_t step);
   /// Saves, or begins to. Returns why nothing was saved, "" when it was or when it is not known
   /// yet.
@@ -140,6 +144,7 @@ class Trainer {
   std::int64_t validated_at_ = -1; // steps done at the last validation
   double validation_loss_ = 0; // which found this
   BadStepJudge judge_;
+  std::optional<optim::Plateau> plateau_; // with decay "plateau"
   std::string skipped_; // why the last step's update was left out, or ""
   double loss_scale_ = 1; // of the last step
   std::int64_t overflows_ = 0; // of this start

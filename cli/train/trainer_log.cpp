@@ -53,7 +53,7 @@ void Trainer::start_log() {
   if (rank() != 0) {
     return;
   }
-  const auto sizes = models::language_model_sizes(model_->preset.options).value();
+  const auto sizes = models::language_model_sizes(model_->preset.options);
   run_id_ = new_run_id();
   if (!arguments_.timeline.empty()) {
     check_writable(arguments_.timeline);
@@ -62,11 +62,9 @@ void Trainer::start_log() {
       str(model_name(job_),
           " of ",
           models::count_parameters(model_->preset.options),
-          " parameters (",
-          sizes.layers,
-          " layers of width ",
-          sizes.width,
-          "), ",
+          " parameters",
+          sizes ? str(" (", sizes->layers, " layers of width ", sizes->width, ")") : str(""),
+          ", ",
           job_.precision,
           ", on ",
           size(),

@@ -23,6 +23,9 @@ std::string Trainer::save(std::int64_t steps_done) {
   content["step"] = steps_done;
   content["sampler"] = OrderedJson::parse(sampler_->state());
   content["bad_steps"] = OrderedJson::parse(judge_.to_json());
+  if (plateau_) {
+    content["plateau"] = OrderedJson::parse(plateau_->to_json());
+  }
   if (!job_.plan.empty()) {
     content["strategy"] = {{"processes", size()}, {"plan", OrderedJson::parse(job_.plan)}};
   }

@@ -81,8 +81,14 @@ std::optional<std::uint64_t> documents_of_file(
 
 std::string tokenizer_path(const std::string& folder) {
   std::string sentencepiece = in(folder, kTokenizerFile);
-  std::string json = in(folder, kJsonTokenizerFile);
-  return !fs::exists(sentencepiece) && fs::exists(json) ? json : sentencepiece;
+  if (!fs::exists(sentencepiece)) {
+    for (const char* other : {kJsonTokenizerFile, kInteractionsFile}) {
+      if (std::string path = in(folder, other); fs::exists(path)) {
+        return path;
+      }
+    }
+  }
+  return sentencepiece;
 }
 
 FolderFacts read_folder(const std::string& folder) {
@@ -162,7 +168,8 @@ void check_that_nothing_is_lost(const std::string& folder, const std::string& in
   if (fs::exists(in(folder, kUnfinishedFile))) {
     return;
   }
-  for (const char* name : {kTokenizerFile, kJsonTokenizerFile, kTrainFile, kValidationFile}) {
+  for (const char* name :
+       {kTokenizerFile, kJsonTokenizerFile, kInteractionsFile, kTrainFile, kValidationFile}) {
     if (fs::exists(in(folder, name))) {
       refuse(str("holds a ", name, " without a ", kManifestFile, " that says where it is from"));
     }

@@ -9,6 +9,7 @@ namespace tessera::data {
 /// Files of a prepared folder.
 constexpr const char* kTokenizerFile = "tokenizer.model"; // SentencePiece, or
 constexpr const char* kJsonTokenizerFile = "tokenizer.json"; // of Hugging Face
+constexpr const char* kInteractionsFile = "interactions.json"; // or of pairs (interactions.h)
 constexpr const char* kTrainFile = "train.tokens";
 constexpr const char* kValidationFile = "validation.tokens";
 constexpr const char* kTrainDocumentsFile = "train.documents";
@@ -17,8 +18,8 @@ constexpr const char* kManifestFile = "data.json";
 /// There while the others are being written.
 constexpr const char* kUnfinishedFile = "data.json.unfinished";
 
-/// The tokenizer in a folder: tokenizer.model, or tokenizer.json where there is no other; the path
-/// of the first when there is neither.
+/// The file that says what the ids of a folder mean: tokenizer.model, or tokenizer.json or
+/// interactions.json where there is no other; the path of the first when there is none.
 std::string tokenizer_path(const std::string& folder);
 
 /// What data.json says.

@@ -132,15 +132,9 @@ void set_written(PrepareResult& result, const SplitWriter& writer, std::int64_t 
   result.validation_tokens = writer.validation_tokens();
 }
 
-/// Before the old files go: an older manifest must not vouch for files that are about to change.
 void publish(const PrepareOptions& options, const std::string& model, SplitWriter& writer) {
-  const fs::path folder(options.output);
-  write_file((folder / kUnfinishedFile).string(), "");
-  fs::remove(folder / kManifestFile);
-  const bool json = is_json_tokenizer(model);
-  fs::remove(folder / (json ? kTokenizerFile : kJsonTokenizerFile));
-  write_file((folder / (json ? kJsonTokenizerFile : kTokenizerFile)).string(), model);
-  writer.finish();
+  const char* file = is_json_tokenizer(model) ? kJsonTokenizerFile : kTokenizerFile;
+  publish(options.output, file, model, writer);
 }
 
 class TextInput : public Input {

@@ -1,5 +1,7 @@
 #include "models/data/split_writer.h"
 
+#include <filesystem>
+
 #include "models/data/data_folder.h"
 
 namespace tessera::data {
@@ -59,6 +61,22 @@ void SplitWriter::finish() {
   train_.documents.finish(train_.tokens.size());
   validation_.tokens.finish();
   validation_.documents.finish(validation_.tokens.size());
+}
+
+void publish(
+    const std::string& folder,
+    const char* meaning,
+    const std::string& bytes,
+    SplitWriter& writer) {
+  const std::filesystem::path here(folder);
+  write_file((here / kUnfinishedFile).string(), "");
+  for (const char* name : {kManifestFile, kTokenizerFile, kJsonTokenizerFile, kInteractionsFile}) {
+    if (name != std::string(meaning)) {
+      std::filesystem::remove(here / name);
+    }
+  }
+  write_file((here / meaning).string(), bytes);
+  writer.finish();
 }
 
 } // namespace tessera::data

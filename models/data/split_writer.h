@@ -65,4 +65,13 @@ class SplitWriter {
   std::uint64_t documents_ = 0;
 };
 
+/// Gives the files of a folder their names, and `bytes`, which say what the ids mean, to the file
+/// `meaning` beside them. Before the old files go: an older manifest must not vouch for files that
+/// are about to change. Throws: ConfigError on a disk error.
+void publish(
+    const std::string& folder,
+    const char* meaning,
+    const std::string& bytes,
+    SplitWriter& writer);
+
 } // namespace tessera::data

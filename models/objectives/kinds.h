@@ -20,4 +20,9 @@ masked_objective(const BertOptions& options, const TokenTable& table, std::int64
 std::unique_ptr<Objective>
 span_corruption_objective(const T5Options& options, const TokenTable& table, std::int64_t sequence);
 
+/// Which items a user takes: of `sequence` pairs a sample scores, the first was seen, and the items
+/// of the others are drawn from all others, so that some may be ones that the user takes as well.
+/// Source: He et al. 2017, sections 3.1 and 4.1 (four are drawn for each that was seen).
+std::unique_ptr<Objective> interactions_objective(const TokenTable& table, std::int64_t sequence);
+
 } // namespace tessera::models

@@ -25,7 +25,7 @@ struct Chooser {
     return span_corruption_objective(options, table, sequence);
   }
   std::unique_ptr<Objective> operator()(const NcfOptions&) const {
-    throw ConfigError("a model of the family ncf learns from pairs of users and items, not texts");
+    return interactions_objective(table, sequence);
   }
 };
 
@@ -33,6 +33,11 @@ struct Chooser {
 
 std::unique_ptr<Objective>
 make_objective(const Options& options, const TokenTable& table, std::int64_t sequence) {
+  if (table.interactions && !std::holds_alternative<NcfOptions>(options)) {
+    throw ConfigError(
+        "the data are pairs of users and items, from which a model of texts learns nothing; name a "
+        "folder of texts, or a model of the family ncf");
+  }
   return std::visit(Chooser{table, sequence}, options);
 }
 

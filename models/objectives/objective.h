@@ -22,7 +22,7 @@ struct Examples {
 
 /// Sizes of an objective with a model's sequence, and what it needs of the model.
 struct ObjectiveFacts {
-  std::string name; // "next token", "masked tokens" or "span corruption"
+  std::string name; // "next token", "masked tokens", "span corruption" or "interactions"
   std::int64_t vocabulary = 0; // ids that the model must have, those of the data among them
   data::Window window; // the tokens of the text that make one sample
   std::int64_t decoder_positions = 0; // 0 without a decoder
@@ -34,7 +34,7 @@ struct ObjectiveFacts {
   std::vector<std::string> notes;
 };
 
-/// What a model learns from a text.
+/// What a model learns from a text, or from interactions.
 ///
 /// An objective knows no files and no ranks. Every sample has the same number of targets, so a mean
 /// over any division of a batch into equal parts is the mean over the batch.
@@ -59,10 +59,11 @@ class Objective {
 };
 
 /// The objective of a model's family: the next token for gpt, llama, gptj, gpt_neo and gpt_neox,
-/// masked tokens for bert and roberta, span corruption for t5.
-/// `sequence` is the positions of the model's input (of a T5, of its encoder).
-/// Throws: ConfigError for a family without an objective of texts (ncf), a sequence that is too
-/// short, or more sentinels than there are.
+/// masked tokens for bert and roberta, span corruption for t5, interactions for ncf.
+/// `sequence` is the positions of the model's input (of a T5, of its encoder; of an NCF, the pairs
+/// that a sample scores).
+/// Throws: ConfigError for data of another kind than the family's, a sequence that is too short, or
+/// more sentinels than there are.
 std::unique_ptr<Objective>
 make_objective(const Options& options, const TokenTable& table, std::int64_t sequence);
 

@@ -1,5 +1,6 @@
 #include "models/objectives/token_table.h"
 
+#include <algorithm>
 #include <filesystem>
 
 #include "tessera/base/error.h"
@@ -184,6 +185,23 @@ TokenTable read_token_table(const std::string& folder, std::int64_t tokens) {
     return table;
   }
   const std::string bytes = read_file(path);
+  if (path.ends_with(data::kInteractionsFile)) {
+    TokenTable table;
+    table.tokens = tokens;
+    table.interactions = data::interactions_from_json(bytes, path);
+    if (std::max(table.interactions->users, table.interactions->items) != tokens) {
+      throw ConfigError(
+          str(path,
+              " has ",
+              table.interactions->users,
+              " users and ",
+              table.interactions->items,
+              " items, the token files beside it are of ",
+              tokens,
+              " ids: they do not belong together; prepare the data anew"));
+    }
+    return table;
+  }
   return bytes.find_first_not_of(" \t\r\n") < bytes.size() &&
                  bytes[bytes.find_first_not_of(" \t\r\n")] == '{'
              ? token_table_of_json(bytes, tokens, path)

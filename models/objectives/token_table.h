@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "models/data/interactions.h"
+
 /// Reads tokenizer files for the pieces that they name. A SentencePiece model is read here by a few
 /// lines of protobuf's encoding and not by the library: Debian's libsentencepiece exports a
 /// protobuf of its own, with which a process that has libtorch crashes before `main`. The library
@@ -23,6 +25,8 @@ struct TokenTable {
   std::vector<bool> special;
   /// Ids of marks and of symbols that the tokenizer's maker named, such as "<s>" and "[MASK]".
   std::map<std::string, std::int64_t> named;
+  /// Of a folder of interactions, whose ids are users and items in turn; none of one of texts.
+  std::optional<data::InteractionSizes> interactions;
 
   /// The id of the first of these names that there is.
   std::optional<std::int64_t> find(std::initializer_list<const char*> names) const;
@@ -42,7 +46,7 @@ TokenTable
 token_table_of_json(const std::string& text, std::int64_t tokens, const std::string& name);
 
 /// The table of a data folder whose files have `tokens` ids; without a tokenizer in it no mark is
-/// known. Throws: ConfigError as token_table_of_pieces.
+/// known. Throws: ConfigError as token_table_of_pieces, and for interactions of other sizes.
 TokenTable read_token_table(const std::string& folder, std::int64_t tokens);
 
 } // namespace tessera::models

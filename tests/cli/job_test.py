@@ -120,7 +120,7 @@ with tempfile.TemporaryDirectory() as work:
 
     # All that needs no training.
     refused(changed(model={"name": "gpt-mimi"}), "gpt-mimi", 'the nearest is "gpt-mini"')
-    refused(changed(model={"name": "ncf", "options": {}}), "of the family ncf", "models of texts: gpt, llama")
+    refused(changed(model={"name": "ncf", "options": {}}), "of the family ncf", "the data are texts")
     refused(changed(model={"options": {"n_layer": "two"}}), 'n_layer: found "two"')
     refused(changed(model={"options": {"n_layr": 2}}), '"n_layr"', '"n_layer"')
     refused(changed(model={"options": {"n_head": 5}}), "not a multiple of n_head = 5")

@@ -137,7 +137,7 @@ TrainedSlices train_distributed_slices(
   });
   for (int step = 0; step < steps; ++step) {
     optimizer.zero_grad();
-    const auto losses = train_step(rows_of(batches(step), dp_size(), dp_rank()));
+    const auto losses = train_step(rows_of(batches(step), data_size(), data_rank()));
     optimizer.step();
     std::vector<double> means;
     for (const auto& loss : losses) {

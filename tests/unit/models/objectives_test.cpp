@@ -292,6 +292,57 @@ TEST(Objective, AMaskedModelReservesWhatTheTokenizerLacks) {
   EXPECT_THAT(message_of([&] { make_objective(NcfOptions{}, table, 8); }), HasSubstr("ncf"));
 }
 
+TokenTable table_of_interactions() {
+  TokenTable table;
+  table.tokens = 60;
+  table.interactions = {60, 4};
+  return table;
+}
+
+TEST(Objective, AnInteractionStandsBesideOtherItems) {
+  const auto pairs = make_objective(NcfOptions{}, table_of_interactions(), 5);
+  EXPECT_EQ(pairs->facts().window.stride, 2);
+  EXPECT_EQ(pairs->facts().window.length, 2);
+  EXPECT_EQ(pairs->facts().targets, 5);
+  EXPECT_EQ(pairs->facts().options.at("users"), 60);
+  EXPECT_EQ(pairs->facts().options.at("items"), 4);
+  constexpr std::int64_t kRows = 200;
+  const at::Tensor users = torch::arange(kRows).remainder(60);
+  const at::Tensor items = torch::arange(kRows).remainder(4);
+  std::vector<std::uint64_t> keys(kRows);
+  std::iota(keys.begin(), keys.end(), 1);
+  const Examples made = pairs->make(torch::stack({users, items}, 1), keys);
+  const at::Tensor& shown = made.inputs.at(1);
+  EXPECT_TRUE(torch::equal(made.inputs.at(0), users.unsqueeze(1).expand({kRows, 5})));
+  EXPECT_TRUE(torch::equal(shown.select(1, 0), items));
+  const at::Tensor others = shown.slice(1, 1);
+  EXPECT_FALSE(others.eq(items.unsqueeze(1)).any().item<bool>());
+  EXPECT_GE(others.min().item<std::int64_t>(), 0);
+  EXPECT_LT(others.max().item<std::int64_t>(), 4);
+  // 800 are drawn, of each item as many but for chance.
+  for (std::int64_t item = 0; item < 4; ++item) {
+    EXPECT_NEAR(others.eq(item).sum().item<double>(), 200, 60) << item;
+  }
+  const at::Tensor wanted = torch::tensor({1.0F, 0.0F, 0.0F, 0.0F, 0.0F}).expand({kRows, 5});
+  EXPECT_TRUE(torch::equal(made.targets.at(0), wanted));
+  // What is drawn follows from the keys alone.
+  EXPECT_TRUE(torch::equal(pairs->make(torch::stack({users, items}, 1), keys).inputs[1], shown));
+  std::iota(keys.begin(), keys.end(), 1000);
+  EXPECT_FALSE(torch::equal(pairs->make(torch::stack({users, items}, 1), keys).inputs[1], shown));
+}
+
+TEST(Objective, DataAndFamilyAreOfOneKind) {
+  const TokenTable pairs = table_of_interactions();
+  EXPECT_THAT(
+      message_of([&] { make_objective(GptOptions{}, pairs, 8); }), HasSubstr("of users and items"));
+  EXPECT_THAT(
+      message_of([&] { make_objective(NcfOptions{}, table_of_1000(), 8); }),
+      HasSubstr("tessera data interactions"));
+  EXPECT_THAT(
+      message_of([&] { make_objective(NcfOptions{}, pairs, 1); }),
+      HasSubstr("data.sequence of 2 or more"));
+}
+
 TEST(Objective, AT5ReadsSentinelsAndBeginsWithPadding) {
   T5Options options;
   options.decoder_start_token_id = 3;
