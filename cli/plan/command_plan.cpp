@@ -18,6 +18,7 @@
 #include "tessera/planner/description.h"
 #include "tessera/planner/explain.h"
 #include "tessera/planner/planned_config.h"
+#include "tessera/planner/staged_search.h"
 #include "tessera/planner/strategies_csv.h"
 
 #include "cli/command.h"
@@ -27,6 +28,7 @@
 #include "cli/plan/run_trials.h"
 #include "cli/train/job_preset.h"
 #include "cli/train/job_text.h"
+#include "cli/weights/check_weights.h"
 #include "models/objectives/objective.h"
 
 namespace tessera::cli {
@@ -44,6 +46,7 @@ struct Options {
   std::string parallel_config_file;
   std::string plan_file;
   std::string data;
+  std::string from; // checkpoints that the plan goes on from
   int trials = 0;
   bool spread_trials = false;
   TrialOptions trial;
@@ -93,6 +96,19 @@ std::string job_text(const Options& options) {
   return job.dump();
 }
 
+/// What a run of the planned job must start from and with how many ranks.
+std::string resumable_text(const Options& options) {
+  if (options.input.preset.empty() && options.input.job_file.empty()) {
+    throw ConfigError(
+        "--from compares a checkpoint with a model: write --job or --model in place of "
+        "--model-file");
+  }
+  const models::Preset preset = options.input.job_file.empty()
+                                    ? models::find_preset(options.input.preset)
+                                    : preset_of(load_job(options.input.job_file));
+  return check_resumable(options.from, preset);
+}
+
 std::string written_config(
     const Options& options,
     const planner::Candidate& chosen,
@@ -104,8 +120,9 @@ std::string written_config(
   const std::string job = job_text(options);
   const auto json = job_object(job, "the job");
   const std::string base = json.contains("parallel") ? json["parallel"].dump() : "{}";
-  return job_with_parallel(
-      job, planner::with_plan(config::parse_config(base, "parallel"), planned));
+  const std::string written =
+      job_with_parallel(job, planner::with_plan(config::parse_config(base, "parallel"), planned));
+  return options.from.empty() ? written : job_resuming_from(written, options.from);
 }
 
 void write_decision(
@@ -134,6 +151,12 @@ void write_decision(
   if (chosen.leaves_out) {
     std::printf(
         "it has %d ranks; leave all hosts but %s out\n", chosen.strategy.devices(), order.c_str());
+  }
+  if (!options.from.empty() && !options.config_file.empty()) {
+    std::printf(
+        "go on with: tessera launch -n %d -- tessera train %s --resume\n",
+        chosen.strategy.devices(),
+        options.config_file.c_str());
   }
   if (!in_order) {
     std::printf("start the hosts in the order %s\n", order.c_str());
@@ -272,6 +295,12 @@ void refuse_what_cannot_run(const Options& options) {
         "--trials runs on all ranks at hand, and times alone: leave --leave-out, --spare-nodes and "
         "--objective out, or write the strategy with -o and run it on the hosts that it names");
   }
+  if (options.input.own_widths &&
+      (writes(options) || options.trials > 0 || options.input.model_file.empty())) {
+    throw ConfigError(
+        "--own-widths: stages of own widths are priced for described models (--model-file) alone, "
+        "and the runtime executes none of them; leave it out where a strategy is written or tried");
+  }
   const planner::RuntimeAbilities can = planner::runtime_abilities();
   const auto refuse = [&](const char* option, bool asked, bool able) {
     if (asked && !able && (writes(options) || options.trials > 0)) {
@@ -303,6 +332,7 @@ void run(const Options& options) {
   input.search.keep_node_order = input.search.keep_node_order || options.trials > 0;
   refuse_what_cannot_run(options);
   const cost::Cluster cluster = cluster_of(input);
+  const std::string resumable = options.from.empty() ? "" : resumable_text(options);
   const cost::DescribedModel model = model_of(input, cluster);
   planner::SearchOptions search = search_options(input, model, cluster);
   if (!options.price.empty()) {
@@ -337,6 +367,13 @@ void run(const Options& options) {
       result.considered);
   print(planner::summary(shown, model));
   print(planner::front_text(shown, cluster));
+  if (input.own_widths) {
+    print(planner::staged_text(
+        planner::search_staged(model, cluster, search, result.best.front().cost.seconds), cluster));
+  }
+  if (!resumable.empty()) {
+    print(resumable + "\n");
+  }
   if (!options.calibration.empty()) {
     const double ratio = planner::calibration_ratio(options.calibration);
     std::printf(
@@ -377,6 +414,16 @@ void set_up(CLI::App& app) {
       options->data,
       "with --model: the data folder of the job that is written; trials "
       "without one use random tokens");
+  app.add_option(
+      "--from",
+      options->from,
+      "the checkpoints of a job that goes on under the plan, after a host has left, say: whether "
+      "they load is checked, and the job that is written resumes from them");
+  auto* widths = app.add_flag(
+      "--own-widths",
+      options->input.own_widths,
+      "of described models: also strategies whose stages have devices, degrees, samples and "
+      "recomputation of their own, which the runtime does not execute");
   auto* trials = app.add_option(
                         "--trials",
                         options->trials,
@@ -405,7 +452,7 @@ void set_up(CLI::App& app) {
       ->capture_default_str();
   auto* calibrate = app.add_option(
       "--calibrate", options->calibration, "also show seconds scaled by such a file");
-  for (CLI::Option* other : {schema, price, trials, calibrate}) {
+  for (CLI::Option* other : {schema, price, trials, calibrate, widths}) {
     json->excludes(other);
   }
   app.callback([options] { run(*options); });

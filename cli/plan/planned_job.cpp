@@ -10,14 +10,35 @@ namespace tessera::cli {
 std::string job_with_parallel(const std::string& job_json, const config::Config& parallel) {
   auto job = job_object(job_json, "the job");
   job.erase("strategy");
+  config::Config planned = parallel;
+  OrderedJson& optimizer = job["optimizer"];
+  if (planned.sharded_data_parallel_degree > 1 && optimizer.contains("clip_norm")) {
+    // Sharded gradients are clipped by a key of the configuration in place of the job's.
+    planned.sdp_gradient_clipping = sharded_clipping(optimizer["clip_norm"].get<double>());
+    optimizer.erase("clip_norm");
+  }
+  if (optimizer.empty()) {
+    job.erase("optimizer");
+  }
   OrderedJson result;
-  result["parallel"] = OrderedJson::parse(planner::to_short_json(parallel));
+  result["parallel"] = OrderedJson::parse(planner::to_short_json(planned));
   for (const auto& item : job.items()) {
     if (item.key() != "parallel") {
       result[item.key()] = item.value();
     }
   }
   return result.dump(2) + "\n";
+}
+
+double sharded_clipping(double clip_norm) {
+  constexpr double kNothing = 1e30;
+  return clip_norm > 0 ? clip_norm : kNothing;
+}
+
+std::string job_resuming_from(const std::string& job_json, const std::string& directory) {
+  auto job = job_object(job_json, "the job");
+  job["checkpoint"]["directory"] = directory;
+  return job.dump(2) + "\n";
 }
 
 } // namespace tessera::cli

@@ -15,6 +15,7 @@
 #include "tessera/base/error.h"
 #include "tessera/planner/description.h"
 #include "tessera/planner/nothing_fits.h"
+#include "tessera/planner/without_hosts.h"
 
 #include "cli/number_check.h"
 #include "cli/plan/preset_source.h"
@@ -148,6 +149,12 @@ void add_planning_options(CLI::App& app, PlanningInput& input) {
       "a cluster that tessera probe measured, or a described one, see plan "
       "--schema");
   app.add_option(
+         "--without",
+         input.without,
+         "a host of the cluster file that is gone, by name or number; may be repeated")
+      ->take_all()
+      ->allow_extra_args(false);
+  app.add_option(
       "--global-batch-size",
       input.global_batch_size,
       "samples of an iteration; the model file's when not given");
@@ -269,7 +276,8 @@ cost::Cluster cluster_of(const PlanningInput& input) {
         "--cluster-file is missing; write the file of a described cluster "
         "(tessera plan --schema prints its form)");
   }
-  cost::Cluster cluster = planner::load_cluster(input.cluster_file);
+  cost::Cluster cluster =
+      planner::without_hosts(planner::load_cluster(input.cluster_file), input.without);
   for (const cost::DeviceKind& kind : cluster.kinds) {
     if (kind.memory_bytes_per_s == 0 && !cluster.measured) {
       std::fprintf(

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 
@@ -19,6 +20,8 @@ struct PlanningInput {
   std::int64_t sequence = 0; // of a preset's sample; 0: its own, or the job's
   bool activation_checkpointing = false; // of a preset
   std::string cluster_file;
+  std::vector<std::string> without; // hosts of it that are gone
+  bool own_widths = false; // of stages: priced and listed, never written
   int global_batch_size = 0; // 0: the model file's or the job's
   std::string method = "amp"; // name of a planner::Method
   std::string schedule = "interleaved"; // or "any"

@@ -15,6 +15,7 @@
 #include "tessera/planner/planned_config.h"
 
 #include "cli/allocator.h"
+#include "cli/plan/planned_job.h"
 #include "cli/plan/preset_source.h"
 #include "cli/train/job_preset.h"
 #include "cli/train/progress.h"
@@ -189,6 +190,10 @@ void choose_strategy(Job& job, bool keep_plan) {
     parallel.erase(kRecomputation);
   }
   job.parallel = planner::with_plan(job.parallel, parallel.dump());
+  if (job.parallel.sharded_data_parallel_degree > 1) {
+    // Sharded gradients are clipped by the optimizer's step, as far as the job clips them.
+    job.parallel.sdp_gradient_clipping = sharded_clipping(job.optimizer.clip_norm);
+  }
   job.plan = plan;
   job.strategy = "given";
 }

@@ -5,26 +5,23 @@
 #include <cstdlib>
 #include <functional>
 #include <optional>
-#include <set>
 #include <utility>
 
 #include "tessera/base/error.h"
 #include "tessera/base/host.h"
-#include "tessera/deferred_init/delayed_init.h"
 #include "tessera/plan/from_config.h"
 #include "tessera/planner/description.h"
 
 #include "cli/train/forecast.h"
 #include "cli/train/job_preset.h"
 #include "cli/train/progress.h"
-#include "cli/weights/weights.h"
+#include "cli/weights/check_weights.h"
 #include "models/data/data_folder.h"
 #include "models/data/document_begins.h"
 #include "models/data/mixture.h"
 #include "models/data/sampler.h"
 #include "models/data/token_file.h"
 #include "models/data/tokenizer.h"
-#include "models/load.h"
 #include "models/registry.h"
 
 namespace tessera::cli {
@@ -304,38 +301,6 @@ std::string time_text(
   }
 }
 
-/// Tokenizer, names and shapes of weights beside the job's; no number is read. Returns a warning.
-std::string check_weights(const Job& job, const models::Preset& preset) {
-  const Weights weights(job.model.init_from);
-  std::string warning = check_tokenizer(job, weights);
-  models::AnyModel model;
-  {
-    const delay_param_initialization shapes_only;
-    model = models::make_model(preset);
-  }
-  if (!weights.checkpoint()) {
-    models::parameters_from(*model.module, weights.tensors(), weights.path());
-    return warning;
-  }
-  check_pieces(*weights.checkpoint());
-  std::vector<checkpoint::Wanted> wanted;
-  std::set<const void*> seen;
-  checkpoint::ReadOptions options;
-  options.convert_dtypes = true;
-  for (const auto& item : model.module->named_parameters()) {
-    const at::Tensor& parameter = item.value();
-    options.all_names.push_back(item.key());
-    if (seen.insert(parameter.unsafeGetTensorImpl()).second) {
-      wanted.push_back({item.key(), parameter.scalar_type(), parameter.sizes().vec(), {}});
-    }
-  }
-  for (const auto& item : model.module->named_buffers()) {
-    options.all_names.push_back(item.key());
-  }
-  weights.checkpoint()->check_model(wanted, options);
-  return warning;
-}
-
 std::string objective_text(const models::ObjectiveFacts& facts) {
   std::string text = line(
       "objective: %s, %lld targets of %lld tokens in a sample",
@@ -361,7 +326,11 @@ std::string check_job(const Job& job, const std::string& origin, const CheckOpti
   findings.check([&] { known.model = job_model(job, known.table); });
   check_samples(job, findings, known);
   if (known.model && !job.model.init_from.empty()) {
-    findings.check([&] { known.start_warning = check_weights(job, known.model->preset); });
+    findings.check([&] {
+      const Weights weights(job.model.init_from);
+      known.start_warning = check_tokenizer(job, weights);
+      check_weights(weights, known.model->preset);
+    });
   }
   const int least = job.parallel.pipeline_parallel_degree * job.parallel.tensor_parallel_degree;
   const int ranks =

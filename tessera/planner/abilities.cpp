@@ -19,6 +19,7 @@ RuntimeAbilities runtime_abilities() {
   RuntimeAbilities abilities;
   abilities.tensor_parallelism = has_key("tensor_parallel_degree");
   abilities.optimizer_sharding = has_key("shard_optimizer_state");
+  abilities.parameter_sharding = has_key("sharded_data_parallel_degree");
   return abilities;
 }
 

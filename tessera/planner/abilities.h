@@ -8,6 +8,8 @@ namespace tessera::planner {
 struct RuntimeAbilities {
   bool tensor_parallelism = false;
   bool optimizer_sharding = false;
+  /// Of parameters and gradients too; `sharding_refusal` says with which degrees.
+  bool parameter_sharding = false;
   bool activation_checkpointing = false; // of all layers, by a configuration key
   /// Layers that share parameters may be on different pipeline ranks.
   bool shared_parameters_apart = false;

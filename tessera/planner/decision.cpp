@@ -9,30 +9,49 @@ namespace tessera::planner {
 
 namespace {
 
-config::Config config_of(const Candidate& candidate, const plans::Plan& plan) {
-  config::Config config;
-  config.pipeline_parallel_degree = candidate.strategy.pp;
-  config.tensor_parallel_degree = candidate.strategy.tp;
-  if (candidate.strategy.tp > 1) {
+// Sets the degrees, and what is divided among the ranks of each.
+void set_degrees(const cost::Strategy& strategy, config::Config& config) {
+  config.pipeline_parallel_degree = strategy.pp;
+  config.tensor_parallel_degree = strategy.tp;
+  if (strategy.tp > 1) {
     using cost::Distribution;
-    const Distribution distribution = candidate.strategy.distribution;
+    const Distribution distribution = strategy.distribution;
     config.tensor_parallel_kind = distribution == Distribution::kMesh ? "2d" : "1d";
     // Layers of a measured model (kAsMeasured) are divided as in Megatron-LM, which is "speed".
     config.optimize = distribution == Distribution::kMemory ? "memory" : "speed";
-    config.prescaled_batch = candidate.strategy.same_samples;
+    config.prescaled_batch = strategy.same_samples;
   }
-  config.ddp = candidate.strategy.dp > 1 || candidate.strategy.tp > 1;
+  config.ddp = strategy.dp > 1 || strategy.tp > 1;
+  const bool parameters = strategy.shard_parameters && strategy.dp > 1;
+  // The degree includes the optimizer's state.
+  config.sharded_data_parallel_degree = parameters ? strategy.dp : 1;
+  config.shard_optimizer_state = strategy.shard_optimizer_state && config.ddp && !parameters;
+}
+
+config::Config config_of(const Candidate& candidate, const plans::Plan& plan) {
+  config::Config config;
+  set_degrees(candidate.strategy, config);
   config.microbatches = plan.microbatches;
   config.pipeline = plan.schedule;
   config.active_microbatches = plan.active_microbatches;
   config.placement_strategy = plan.placement;
-  config.shard_optimizer_state = candidate.strategy.shard_optimizer_state && config.ddp;
   config.auto_partition = false;
   config.partition = plan.partition;
   return config;
 }
 
 } // namespace
+
+std::optional<std::string> sharding_refusal(const cost::Strategy& strategy) {
+  config::Config config;
+  set_degrees(strategy, config);
+  try {
+    config::validate(config);
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return std::nullopt;
+}
 
 plans::Plan to_plan(const Candidate& candidate, const cost::DescribedModel& model) {
   const cost::Strategy& strategy = candidate.strategy;
@@ -79,9 +98,13 @@ std::optional<std::string> not_runnable(
   if (strategy.shard_optimizer_state && !can.optimizer_sharding) {
     return "it shards the optimizer state, which this version cannot do";
   }
+  if (strategy.shard_parameters && !can.parameter_sharding) {
+    return "it divides parameters and gradients among replicas, which this version cannot do";
+  }
   if (strategy.shard_parameters) {
-    return "it divides parameters and gradients among replicas, which a plan cannot say yet; the "
-           "configuration's key is sharded_data_parallel_degree";
+    if (const auto refusal = sharding_refusal(strategy)) {
+      return "it divides parameters and gradients among replicas: " + *refusal;
+    }
   }
   if (strategy.offload_optimizer_state) {
     return "it keeps the optimizer's state in the host's memory, which this version cannot do";

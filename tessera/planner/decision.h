@@ -15,6 +15,10 @@ std::optional<std::string> not_runnable(
     const Candidate& candidate,
     const cost::DescribedModel& model);
 
+/// Returns what the configuration's own checks say against dividing parameters among the replicas
+/// of a strategy of these degrees; nullopt when they accept it. The strategy needs no boundaries.
+std::optional<std::string> sharding_refusal(const cost::Strategy& strategy);
+
 /// Returns the strategy as a Plan, with layer names as module paths and the root on
 /// pp rank 0.
 plans::Plan to_plan(const Candidate& candidate, const cost::DescribedModel& model);

@@ -43,7 +43,8 @@ std::vector<Saving> savings_of(
              without_and(offloads && !options.offload_optimizer_state)) {
           for (const bool kept : without_and(offloads && !options.offload_activations)) {
             const bool sharded = state || options.shard_optimizer_state;
-            for (const bool parameters : without_and(any && sharded && !options.shard_parameters)) {
+            for (const bool parameters : without_and(
+                     (any || can.parameter_sharding) && sharded && !options.shard_parameters)) {
               savings.push_back({recomputed, state, parameters, offloads_state, kept, schedule});
             }
           }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "tessera/planner/best.h"
+#include "tessera/planner/decision.h"
 #include "tessera/planner/methods.h"
 #include "tessera/planner/node_sets.h"
 #include "tessera/planner/nothing_fits.h"
@@ -27,13 +28,17 @@ void search_savings(
     Best& best,
     SearchResult& result) {
   for (const Saving& saving : savings) {
+    const SearchOptions divided = with_saving(options, saving);
     amp_into(
         with_saving(model, saving),
         cluster,
-        with_saving(options, saving),
+        divided,
         [&](const Point& point) {
-          // With one replica nothing is divided, and with one stage there is no schedule.
+          // With one replica nothing is divided, and with one stage there is no schedule. What
+          // must run divides parameters only where the configuration's own checks allow it.
           return (point.dp > 1 || !saving.needs_replicas()) &&
+                 (!options.runnable_only || !saving.shards_parameters ||
+                  !sharding_refusal(Pricer(model, cluster, divided).strategy(point))) &&
                  (point.pp > 1 || saving.schedule == savings.front().schedule);
         },
         best,

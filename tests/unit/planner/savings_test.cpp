@@ -85,8 +85,7 @@ TEST(Savings, WhatThePlanCannotSayIsNotWritten) {
   candidate.strategy.activation_checkpointing = false;
   EXPECT_FALSE(not_runnable(candidate, model));
   for (bool cost::Strategy::*way :
-       {&cost::Strategy::shard_parameters,
-        &cost::Strategy::offload_optimizer_state,
+       {&cost::Strategy::offload_optimizer_state,
         &cost::Strategy::offload_activations,
         &cost::Strategy::activation_checkpointing}) {
     Candidate other = candidate;
