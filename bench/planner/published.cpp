@@ -1,6 +1,7 @@
 // Prices the runs that the AMP paper measured and compares the order.
 // usage: planner_published FOLDER [MODEL CLUSTER MEASURED] [--sensitivity]
-// FOLDER holds the published inputs (docs/adr/0119-amp-s-runs-stay-outside.md); the next three name files in it. With
+// FOLDER holds the published inputs (docs/adr/0119-amp-s-runs-stay-outside.md); the next three name
+// files in it. With
 // --sensitivity: how much the order hangs on each constant.
 #include <algorithm>
 #include <cmath>

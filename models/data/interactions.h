@@ -38,8 +38,8 @@ struct InteractionResult {
 /// The token files hold user and item in turn; interactions.json, which stands in the place of a
 /// tokenizer, says how many there are of each. The same options give the same bytes anywhere.
 /// Not collective. Threads: one at a time.
-/// Throws: ConfigError for no user, fewer than two items or 20 interactions, a full disk, and a folder
-/// with other data unless `force` is set.
+/// Throws: ConfigError for no user, fewer than two items or 20 interactions, a full disk, and a
+/// folder with other data unless `force` is set.
 InteractionResult prepare_interactions(const InteractionOptions& options);
 
 } // namespace tessera::data

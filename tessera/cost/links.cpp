@@ -11,7 +11,7 @@
 #include "tessera/cost/collective.h"
 #include "tessera/cost/group_place.h"
 #include "tessera/cost/mesh_lines.h"
-#include "tessera/cost/staged_cost.h"
+#include "tessera/cost/staged_strategy.h"
 
 namespace tessera::cost {
 

@@ -9,6 +9,8 @@
 
 namespace tessera::cost {
 
+struct StagedStrategy;
+
 /// The bandwidths of a stage where it is placed in the cluster, after
 /// Constants::link_efficiency.
 struct StageLinks {
@@ -81,5 +83,10 @@ double message_seconds(
     double parameters,
     double tensors,
     const Constants& constants);
+
+/// Returns the bandwidths of the tensor-parallel groups of all stages, whose rings share what they
+/// meet on. The lines of a stage's meshes are placed as if no other stage had any.
+std::vector<StageLinks>
+place_groups(const StagedStrategy& strategy, const Cluster& cluster, const Constants& constants);
 
 } // namespace tessera::cost

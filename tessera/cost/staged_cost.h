@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tessera/cost/group_place.h"
+#include "tessera/cost/links.h"
 #include "tessera/cost/staged_strategy.h"
 #include "tessera/cost/strategy_cost.h"
 
@@ -37,11 +38,6 @@ class StagedTables {
   const Constants& constants_;
   std::map<std::tuple<int, Distribution, bool, int, bool>, std::unique_ptr<LayerTable>> tables_;
 };
-
-/// Returns the bandwidths of the tensor-parallel groups of all stages, whose rings share what they
-/// meet on. The lines of a stage's meshes are placed as if no other stage had any.
-std::vector<StageLinks>
-place_groups(const StagedStrategy& strategy, const Cluster& cluster, const Constants& constants);
 
 /// Returns the price of one replica of a stage for one microbatch of its samples.
 /// `devices` are its devices; requires a stage that was placed.
