@@ -1,7 +1,6 @@
 #pragma once
 
 #include <memory>
-#include <vector>
 
 #include "tessera/comm/world.h"
 #include "tessera/config/config.h"
@@ -43,9 +42,6 @@ struct Context : std::enable_shared_from_this<Context> {
   std::shared_ptr<offload::Offloader> offloader;
   /// nullptr without "random": "layout_independent".
   std::shared_ptr<const random::Layout> random_layout;
-  /// What other ranks may need of this one after their users here are gone. Dropped by `shutdown`,
-  /// which waits for all ranks before.
-  std::vector<std::shared_ptr<const void>> until_shutdown;
 
   comm::ProcessGroup& group(Group kind) const {
     return groups->at(kind);

@@ -7,7 +7,6 @@
 
 #include "tessera/base/error.h"
 #include "tessera/comm/shared_memory/shared_memory.h"
-#include "tessera/comm/shared_memory/window.h"
 #include "tessera/sharding/parted_tensor.h"
 
 namespace tessera::sharding {
@@ -24,48 +23,21 @@ std::int64_t elements_of_rank(const at::Tensor& parameter, int degree) {
   return (parameter.numel() + degree - 1) / degree;
 }
 
-/// Of the parts of `ranks` ranks.
-std::size_t bytes_of_parts(const at::Tensor& parameter, int degree, int ranks) {
+/// Of all ranks' parts.
+std::size_t bytes_of_parts(const at::Tensor& parameter, int degree) {
   return aligned(
-      static_cast<std::size_t>(elements_of_rank(parameter, degree) * ranks) *
+      static_cast<std::size_t>(elements_of_rank(parameter, degree) * degree) *
       parameter.element_size());
 }
 
-// Keeps the memory for as long as the tensor lives.
+// Keeps the window for as long as the tensor lives.
 at::Tensor tensor_in(
-    const std::shared_ptr<const void>& memory,
+    const std::shared_ptr<comm::Window>& window,
     std::byte* at,
     std::int64_t elements,
     const at::Tensor& like) {
   return at::from_blob(
-      at, {elements}, [memory](void*) {}, like.options().requires_grad(false));
-}
-
-/// Memory of all parts of a node's ranks, one behind the other.
-struct PartMemory {
-  std::shared_ptr<const void> owner;
-  std::byte* begin = nullptr;
-};
-
-/// Collective over the group of the node's ranks.
-PartMemory memory_of_node(comm::ProcessGroup& node, std::size_t bytes) {
-  if (node.size() == 1) {
-    const auto block =
-        std::make_shared<at::Tensor>(at::empty({static_cast<std::int64_t>(bytes)}, at::kByte));
-    return {block, static_cast<std::byte*>(block->data_ptr())};
-  }
-  comm::SharedMemory* memory = node.shared_memory();
-  if (memory == nullptr) {
-    throw ConfigError(
-        str("sharded_data_parallel_degree is greater than 1, and the ranks of ",
-            node.info().text(),
-            " have one host name but share no memory, by which they read each other's parts; give "
-            "their machines different host names, or write \"same_node_backend\": \"mpi\""));
-  }
-  // A parameter lies across the regions of the ranks, which follow one another.
-  const std::shared_ptr<comm::Window> window =
-      memory->make_window((bytes + node.size() - 1) / static_cast<std::size_t>(node.size()));
-  return {window, window->region(0)};
+      at, {elements}, [window](void*) {}, like.options().requires_grad(false));
 }
 
 } // namespace
@@ -81,22 +53,32 @@ bool can_be_divided(const at::Tensor& parameter) {
 
 DividedParameters::DividedParameters(
     comm::ProcessGroup& group,
-    const Gathering& gathering,
     const NamedTensors& parameters,
     const Make& make)
     : group_(group) {
   if (parameters.empty()) {
     return;
   }
+  comm::SharedMemory* memory = group.shared_memory();
+  if (memory == nullptr) {
+    throw ConfigError(
+        str("sharded_data_parallel_degree is ",
+            group.size(),
+            ", but the ranks of ",
+            group.info().text(),
+            " share no memory, by which they read each other's parts; choose a degree whose shard "
+            "groups lie inside a node, and leave same_node_backend \"auto\""));
+  }
   const at::NoGradGuard no_grad;
   const int degree = group.size();
-  comm::ProcessGroup& node = gathering.node;
   std::size_t bytes = 0;
   for (const auto& [name, tensor] : parameters) {
-    bytes += bytes_of_parts(tensor, degree, node.size());
+    bytes += bytes_of_parts(tensor, degree);
   }
-  const PartMemory memory = memory_of_node(node, bytes);
-  std::byte* numbers = memory.begin;
+  // A parameter lies across the regions of the ranks, which follow one another.
+  const std::shared_ptr<comm::Window> window =
+      memory->make_window((bytes + degree - 1) / static_cast<std::size_t>(degree));
+  std::byte* numbers = window->region(0);
   for (const auto& [name, tensor] : parameters) {
     make(name, tensor);
     if (!can_be_divided(tensor)) {
@@ -113,46 +95,20 @@ DividedParameters::DividedParameters(
     made.name = name;
     made.whole = tensor;
     made.per_rank = elements_of_rank(tensor, degree);
-    made.source = std::make_shared<Source>();
-    made.source->name = name;
-    made.source->memory = memory.owner;
-    made.source->numbers = numbers;
-    made.source->index = static_cast<int>(list_.size()) - 1;
-    made.source->degree = degree;
+    auto source = std::make_shared<Source>();
+    source->name = name;
+    source->window = window;
+    source->numbers = numbers;
+    source->degree = degree;
     const std::size_t part_bytes = made.per_rank * tensor.element_size();
-    made.part = tensor_in(memory.owner, numbers + node.rank() * part_bytes, made.per_rank, tensor);
+    made.part = tensor_in(window, numbers + group.rank() * part_bytes, made.per_rank, tensor);
     made.part.copy_(part_of(made, tensor));
     made.part.set_requires_grad(tensor.requires_grad());
-    numbers += bytes_of_parts(tensor, degree, node.size());
-    make_parted(tensor, made.source);
-  }
-  if (!gathering.nodes.is_one()) {
-    gather_from_other_nodes(gathering);
+    numbers += bytes_of_parts(tensor, degree);
+    made.source = source;
+    make_parted(tensor, std::move(source));
   }
   after_writing();
-}
-
-void DividedParameters::gather_from_other_nodes(const Gathering& gathering) {
-  std::vector<PartService::Local> locals;
-  std::vector<std::int64_t> elements;
-  for (const DividedParameter& parameter : list_) {
-    locals.push_back(
-        {.name = parameter.name,
-         .memory = parameter.source->memory,
-         .numbers = parameter.source->numbers,
-         .part_bytes = parameter.part.nbytes()});
-    elements.push_back(parameter.whole.numel());
-  }
-  const PartService::Options options{
-      .by_node = gathering.hierarchical, .timeout = gathering.world.options().timeout};
-  gatherer_ = std::make_shared<Gatherer>(
-      std::make_shared<PartService>(
-          gathering.world, group_.ranks(), gathering.nodes, std::move(locals), options),
-      gathering.most_elements,
-      elements);
-  for (const DividedParameter& parameter : list_) {
-    parameter.source->gatherer = gatherer_;
-  }
 }
 
 const DividedParameter* DividedParameters::find(const at::Tensor& whole) const {
@@ -188,9 +144,6 @@ at::Tensor DividedParameters::whole_of(const DividedParameter& parameter, const 
 }
 
 void DividedParameters::before_writing() {
-  if (gatherer_ != nullptr) {
-    gatherer_->forget();
-  }
   group_.barrier();
 }
 

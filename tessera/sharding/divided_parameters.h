@@ -9,9 +9,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "tessera/comm/process_group.h"
-#include "tessera/comm/world.h"
 #include "tessera/sharding/parted_tensor.h"
-#include "tessera/sharding/shard_nodes.h"
 #include "tessera/tensor/named_tensors.h"
 
 namespace tessera::sharding {
@@ -21,34 +19,22 @@ struct DividedParameter {
   std::string name;
   at::Tensor whole; // the script's handle, without memory (parted_tensor.h)
   at::Tensor part; // [per_rank]: this rank's elements, what an optimizer updates
-  std::shared_ptr<Source> source;
+  std::shared_ptr<const Source> source;
   std::int64_t per_rank = 0;
 };
 
-/// The divided parameters of one model. Parts lie in memory that the ranks of the shard group on
-/// one node share; from other nodes a Gatherer brings them. Threads: step thread only.
+/// The divided parameters of one model. Parts lie in memory that the ranks of the shard group
+/// share. Threads: step thread only.
 class DividedParameters {
  public:
   /// Gives a parameter the values that all ranks of the group have; it may have had no memory
   /// before.
   using Make = std::function<void(const std::string& name, const at::Tensor& parameter)>;
 
-  struct Gathering {
-    comm::World& world;
-    ShardNodes nodes;
-    comm::ProcessGroup& node; // the ranks of `group` on this node; `group` where it is all of them
-    bool hierarchical = true; // sdp_hierarchical_allgather
-    std::int64_t most_elements = 0; // sdp_max_live_parameters
-  };
-
   /// Makes and divides the parameters, one at a time, so that one is whole.
-  /// Collective over `group`. Throws: ConfigError when ranks of a node share no memory, or a
-  /// parameter shares its own with another tensor.
-  DividedParameters(
-      comm::ProcessGroup& group,
-      const Gathering& gathering,
-      const NamedTensors& parameters,
-      const Make& make);
+  /// Collective over `group`. Throws: ConfigError when the ranks share no memory, or a parameter
+  /// shares its own with another tensor.
+  DividedParameters(comm::ProcessGroup& group, const NamedTensors& parameters, const Make& make);
 
   const std::vector<DividedParameter>& list() const {
     return list_;
@@ -73,17 +59,10 @@ class DividedParameters {
   comm::ProcessGroup& group() const {
     return group_;
   }
-  /// nullptr where the shard group is on one node.
-  const std::shared_ptr<Gatherer>& gatherer() const {
-    return gatherer_;
-  }
 
  private:
-  void gather_from_other_nodes(const Gathering& gathering);
-
   comm::ProcessGroup& group_;
   std::vector<DividedParameter> list_;
-  std::shared_ptr<Gatherer> gatherer_;
 };
 
 /// Whether a parameter can be divided: dense, on the processor, floating-point, and the only user

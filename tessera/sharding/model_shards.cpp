@@ -29,18 +29,6 @@ bool ModelShards::divides(
   return true;
 }
 
-namespace {
-
-std::vector<int> ranks_of_node(const ShardNodes& nodes, const topology::ShardGroups& groups) {
-  std::vector<int> ranks;
-  for (const int position : nodes.members[nodes.own]) {
-    ranks.push_back(groups.shards[position]);
-  }
-  return ranks;
-}
-
-} // namespace
-
 ModelShards::ModelShards(
     Context& context,
     const NamedTensors& parameters,
@@ -53,23 +41,7 @@ ModelShards::ModelShards(
   const std::string of_model = tessera::str(" of model ", number);
   comm::ProcessGroup& shards = new_group("shards" + of_model, groups.shards);
   comm::ProcessGroup& equal = new_group("shard replicas" + of_model, groups.equal_replicas);
-  const ShardNodes nodes = shard_nodes(*world_, groups.shards);
-  comm::ProcessGroup& node =
-      nodes.is_one() ? shards
-                     : new_group("shards of a node" + of_model, ranks_of_node(nodes, groups));
-  parameters_ = std::make_unique<DividedParameters>(
-      shards,
-      DividedParameters::Gathering{
-          .world = *world_,
-          .nodes = nodes,
-          .node = node,
-          .hierarchical = context.config.sdp_hierarchical_allgather,
-          .most_elements = context.config.sdp_max_live_parameters},
-      parameters,
-      make);
-  if (parameters_->gatherer() != nullptr) {
-    context.until_shutdown.push_back(parameters_->gatherer()->shared_service());
-  }
+  parameters_ = std::make_unique<DividedParameters>(shards, parameters, make);
   add_reducer(
       context,
       {shards, equal, *context.control},
@@ -127,9 +99,6 @@ bool ModelShards::assign(const at::Tensor& parameter, const at::Tensor& whole) c
 
 void ModelShards::begin_step(int microbatches) {
   parameters_->check_handles();
-  if (parameters_->gatherer() != nullptr) {
-    parameters_->gatherer()->begin_step();
-  }
   for (const auto& reducer : reducers_) {
     reducer->expect_microbatches(microbatches);
   }

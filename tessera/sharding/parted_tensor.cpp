@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <map>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -70,58 +69,22 @@ class Shown {
     std::shared_ptr<const Source> source;
   };
   explicit Shown(std::vector<Entry> entries) : entries_(std::move(entries)) {
-    const std::vector<std::byte*> numbers = begin_reading();
     hollow_.reserve(entries_.size());
-    for (std::size_t i = 0; i < entries_.size(); ++i) {
-      hollow_.push_back(entries_[i].storage->set_data_ptr({numbers[i], at::Device(at::kCPU)}));
+    for (const Entry& entry : entries_) {
+      hollow_.push_back(entry.storage->set_data_ptr({entry.source->numbers, at::Device(at::kCPU)}));
     }
   }
   ~Shown() {
     for (std::size_t i = 0; i < hollow_.size(); ++i) {
       entries_[i].storage->set_data_ptr(std::move(hollow_[i]));
     }
-    end_reading();
   }
   Shown(const Shown&) = delete;
   Shown& operator=(const Shown&) = delete;
 
  private:
-  /// What one gatherer has to fetch is asked for together.
-  std::vector<std::byte*> begin_reading() {
-    std::vector<std::byte*> numbers;
-    for (const Entry& entry : entries_) {
-      numbers.push_back(entry.source->numbers);
-      if (entry.source->gatherer != nullptr) {
-        wanted_[entry.source->gatherer.get()].push_back(entry.source->index);
-      }
-    }
-    std::map<Gatherer*, std::vector<std::byte*>> gathered;
-    for (const auto& [gatherer, indices] : wanted_) {
-      try {
-        gathered[gatherer] = gatherer->begin_reading(indices);
-      } catch (...) {
-        std::erase_if(wanted_, [&](const auto& entry) { return !gathered.contains(entry.first); });
-        end_reading();
-        throw;
-      }
-    }
-    std::map<Gatherer*, std::size_t> taken;
-    for (std::size_t i = 0; i < entries_.size(); ++i) {
-      if (Gatherer* gatherer = entries_[i].source->gatherer.get(); gatherer != nullptr) {
-        numbers[i] = gathered[gatherer][taken[gatherer]++];
-      }
-    }
-    return numbers;
-  }
-  void end_reading() {
-    for (const auto& [gatherer, indices] : wanted_) {
-      gatherer->end_reading(indices);
-    }
-  }
-
   std::vector<Entry> entries_;
   std::vector<at::DataPtr> hollow_;
-  std::map<Gatherer*, std::vector<int>> wanted_; // of the entries, in their order
 };
 
 [[noreturn]] void refuse_write(const c10::OperatorHandle& op, const Source& source) {
