@@ -403,7 +403,8 @@ std::vector<Key> process_keys() {
            .description =
                "What random numbers depend on. by_task: on the layout too. layout_independent: the "
                "same seed gives the same dropout masks and first weights, to the bit, whatever the "
-               "degrees, microbatches, partition, modes and recomputation."},
+               "degrees, microbatches, partition, modes and recomputation. Models that are made "
+               "delayed have other first weights than models that are not, alike in all layouts."},
           {.name = "timeout_seconds",
            .field = &Config::timeout_seconds,
            .min = 0,
