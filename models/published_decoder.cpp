@@ -298,7 +298,7 @@ DecoderOptions decoder_from_published(const std::string& text, const std::string
 }
 
 Options options_from_published(const std::string& text, const std::string& origin) {
-  const Json file = read_published(text, origin, [](Json whole) { return whole; });
+  Json file = read_published(text, origin, [](Json whole) { return whole; });
   const Json type = file.is_object() && file.contains("model_type") ? file["model_type"] : Json();
   if (type.is_null() || type == "gpt2") {
     return gpt_from_published(text, origin);
