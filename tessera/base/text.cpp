@@ -16,6 +16,18 @@ char lower(char letter) {
   return static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
 }
 
+/// Whether `name` begins as `whole` does and has its other letters in the same order.
+bool is_short_form(std::string_view name, std::string_view whole) {
+  if (name.size() < 2 || whole.empty() || name.front() != whole.front()) {
+    return false;
+  }
+  std::size_t met = 0;
+  for (const char letter : whole) {
+    met += met < name.size() && name[met] == letter ? 1 : 0;
+  }
+  return met == name.size();
+}
+
 } // namespace
 
 int edit_distance(std::string_view a, std::string_view b) {
@@ -65,7 +77,13 @@ std::string nearest_alike(std::string_view name, const std::vector<std::string>&
   std::string best = nearest(name, candidates);
   const auto letters = static_cast<int>(std::max(name.size(), best.size()));
   const int distance = edit_distance(name, best);
-  return distance < letters && distance <= std::max(1, letters / 3) ? best : "";
+  if (distance < letters && distance <= std::max(1, letters / 3)) {
+    return best;
+  }
+  const auto whole = std::find_if(candidates.begin(), candidates.end(), [&](const auto& candidate) {
+    return is_short_form(name, candidate);
+  });
+  return whole == candidates.end() ? "" : *whole;
 }
 
 std::string join(const std::vector<std::string>& words, std::string_view separator) {

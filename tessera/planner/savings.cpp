@@ -30,6 +30,8 @@ std::vector<Saving> savings_of(
   const bool recomputes = !model.activation_checkpointing &&
                           (any || options.can_recompute || can.activation_checkpointing);
   const bool shards = !options.shard_optimizer_state && (any || can.optimizer_sharding);
+  // The runtime's shard groups lie on one node.
+  const bool divides = any || (can.parameter_sharding && cluster.nodes.size() == 1);
   const bool offloads = any && hosts_are_known(cluster);
   std::vector<cost::Schedule> schedules = {options.schedule};
   if (options.compare_schedules) {
@@ -43,8 +45,8 @@ std::vector<Saving> savings_of(
              without_and(offloads && !options.offload_optimizer_state)) {
           for (const bool kept : without_and(offloads && !options.offload_activations)) {
             const bool sharded = state || options.shard_optimizer_state;
-            for (const bool parameters : without_and(
-                     (any || can.parameter_sharding) && sharded && !options.shard_parameters)) {
+            for (const bool parameters :
+                 without_and(divides && sharded && !options.shard_parameters)) {
               savings.push_back({recomputed, state, parameters, offloads_state, kept, schedule});
             }
           }

@@ -93,7 +93,7 @@ TEST(Ranges, OfModelsOfSizesAreThoseOfTheRunsOfOneModel) {
     }
     if (runs.name == "llama_8b") {
       EXPECT_GT(share_within(cost::seconds_range(of_sizes(), 1), seconds), 0.79);
-      EXPECT_GT(share_within(*cost::memory_range(of_sizes(), 1), bytes), 0.88);
+      EXPECT_GT(share_within(*cost::memory_range(of_sizes(), 1), bytes), 0.85);
     }
     judged.insert(judged.end(), seconds.begin(), seconds.end());
   }

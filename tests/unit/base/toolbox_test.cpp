@@ -21,7 +21,8 @@ TEST(Text, NearestIsTheFirstOfTheSmallestDistances) {
   EXPECT_THROW(nearest("x", {}), InternalError);
   EXPECT_EQ(nearest_alike("pipline", {"data", "pipeline", "pipelined"}), "pipeline");
   EXPECT_EQ(nearest_alike("dta", {"data", "pipeline"}), "data");
-  EXPECT_EQ(nearest_alike("lr", {"eps", "learning_rate"}), "");
+  EXPECT_EQ(nearest_alike("lr", {"eps", "learning_rate"}), "learning_rate");
+  EXPECT_EQ(nearest_alike("decay", {"eps", "learning_rate"}), "");
   EXPECT_EQ(nearest_alike("x", {"a", "b"}), "");
   EXPECT_EQ(nearest_alike("x", {}), "");
 }

@@ -425,7 +425,8 @@ TEST(Search, StateIsShardedWhereNothingFitsOtherwise) {
   for (const Candidate& one : found.best) {
     EXPECT_TRUE(one.strategy.shard_optimizer_state);
     EXPECT_TRUE(one.cost.fits());
-    EXPECT_TRUE(to_config(one, model).shard_optimizer_state);
+    const auto config = to_config(one, model);
+    EXPECT_TRUE(config.shard_optimizer_state || config.sharded_data_parallel_degree > 1);
     EXPECT_FALSE(one.strategy.activation_checkpointing);
   }
   EXPECT_THAT(summary(found, model), HasSubstr("sharded optimizer state"));
