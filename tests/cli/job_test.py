@@ -76,7 +76,8 @@ with tempfile.TemporaryDirectory() as work:
     refused('{"steps": 2,\n "data": {"batch": 8,\n  "batch": 4}, "modle": {},\n "log_evry": 1}',
             '"batch": stands twice', "line 2, column 11", "line 3, column 3",
             "unknown field 'modle'; the nearest is 'model'", "'log_every'", "'data.directory'")
-    refused(changed(optimizer={"lr": 1e-3}), "unknown field 'optimizer.lr'; the nearest is 'optimizer.learning_rate'")
+    refused(changed(optimizer={"lr": 1e-3}),
+            "unknown field 'optimizer.lr'; the nearest is 'optimizer.learning_rate'")
     refused(changed(optimizer={"zzzz": 1}), "unknown field 'optimizer.zzzz'; the known ones are type, "
             "learning_rate, min_learning_rate")
     refused(changed(model={"name": "bert-tiny", "options": {"dropout": 0.0}}),
