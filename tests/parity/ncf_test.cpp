@@ -15,9 +15,9 @@ namespace {
 
 using ::testing::UnorderedElementsAre;
 
-constexpr int kRows = 32;
-constexpr int kSteps = 10;
-constexpr int kMicrobatches = 2;
+constexpr int kPairs = 32;
+constexpr int kNcfSteps = 10;
+constexpr int kNcfMicrobatches = 2;
 constexpr int kUsers = 40;
 constexpr int kItems = 30;
 
@@ -42,8 +42,8 @@ models::Ncf marked_net() {
 
 Tensors pairs_of(int step) {
   torch::manual_seed(500 + step);
-  const auto users = torch::randint(0, kUsers, {kRows}, torch::kLong);
-  const auto items = torch::randint(0, kItems, {kRows}, torch::kLong);
+  const auto users = torch::randint(0, kUsers, {kPairs}, torch::kLong);
+  const auto items = torch::randint(0, kItems, {kPairs}, torch::kLong);
   return {users, items, (users + items > 15).to(torch::kFloat)};
 }
 
@@ -74,7 +74,7 @@ Config config_of(const Layout& layout) {
   config.tensor_parallel_degree = layout.tp;
   config.prescaled_batch = layout.prescaled;
   config.ddp = true;
-  config.microbatches = kMicrobatches;
+  config.microbatches = kNcfMicrobatches;
   config.timeout_seconds = 60;
   config.transport_buffer_bytes = 16 << 20;
   config.memory_weight = 1.0; // by bytes: the same partition in every run
@@ -110,11 +110,11 @@ TEST(CollaborativeFiltering, WithItsTablesDistributedItEqualsOneProcess) {
   };
   for (const Layout& layout : layouts()) {
     const int replicas = layout.rdp * (layout.prescaled ? 1 : layout.tp);
-    const auto wanted =
-        train_plain_slices(marked_net, pairs_of, losses, kSteps, replicas, kMicrobatches, 0.1);
+    const auto wanted = train_plain_slices(
+        marked_net, pairs_of, losses, kNcfSteps, replicas, kNcfMicrobatches, 0.1);
     EXPECT_LT(wanted.losses.back()[0], wanted.losses.front()[0]);
     const auto got =
-        train_distributed_slices(config_of(layout), marked_net, pairs_of, losses, kSteps, 0.1);
+        train_distributed_slices(config_of(layout), marked_net, pairs_of, losses, kNcfSteps, 0.1);
     expect_equal(
         got,
         wanted,
