@@ -83,7 +83,7 @@ with tempfile.TemporaryDirectory() as work:
         said = call(PROGRAM, "train", write_job("refused", job), "--check", status=2)
         assert all(word in said for word in words), (words, said)
     refused(lambda job: job.pop("validation"), "'validation.every' is 0")
-    refused(lambda job: job["optimizer"].update(decay="linear"), "'optimizer.plateau_factor'",
+    refused(lambda job: job["optimizer"].update(decay="linear"), "'optimizer.plateau_patience'",
             "leave it out")
     refused(lambda job: job["optimizer"].update(plateau_factor=0), "plateau_factor")
 print("all as expected")

@@ -17,7 +17,7 @@ losses() { # log
 print(*(line["loss"] for line in map(json.loads, open(sys.argv[1])) if "loss" in line))' "$1"
 }
 prepare data
-job small 1e-3 4 ""
+job small 1e-3 4 "" ""
 sed -i 's/"dropout": 0.1/"dropout": 0/' small.json
 
 # Two hosts of two ranks each, as fast as this machine.
