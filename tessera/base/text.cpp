@@ -16,16 +16,21 @@ char lower(char letter) {
   return static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
 }
 
-/// Whether `name` begins as `whole` does and has its other letters in the same order.
+/// Whether `name` is the first letters of the words of `whole`, or has at least half of its
+/// letters, the first one among them, in the same order.
 bool is_short_form(std::string_view name, std::string_view whole) {
   if (name.size() < 2 || whole.empty() || name.front() != whole.front()) {
     return false;
   }
+  std::string initials;
   std::size_t met = 0;
-  for (const char letter : whole) {
-    met += met < name.size() && name[met] == letter ? 1 : 0;
+  for (std::size_t i = 0; i < whole.size(); ++i) {
+    if (i == 0 || whole[i - 1] == '_') {
+      initials += whole[i];
+    }
+    met += met < name.size() && name[met] == whole[i] ? 1 : 0;
   }
-  return met == name.size();
+  return initials == name || (met == name.size() && 2 * name.size() >= whole.size());
 }
 
 } // namespace

@@ -15,8 +15,8 @@ int edit_distance(std::string_view a, std::string_view b);
 std::string nearest(std::string_view name, const std::vector<std::string>& candidates);
 
 /// Returns the nearest candidate when at most a third of the letters of the longer word differ, as
-/// in a slip of the pen; else the first one of which `name` is a short form, that begins with the
-/// same letter and has the others in the same order ("lr" of "learning_rate"); else "".
+/// in a slip of the pen; else the first one of which `name` is a short form: the initials of its
+/// words ("lr" of "learning_rate") or half of its letters ("params" of "parameters"); else "".
 std::string nearest_alike(std::string_view name, const std::vector<std::string>& candidates);
 
 /// Returns the words with `separator` between them.

@@ -218,14 +218,14 @@ class Replacing {
     }
     const GivenOptions options(tensor_parallel_options(*module));
     if (!rule->loses.empty()) {
-      throw ConfigError(str(
-          shown(path),
-          " (",
-          type_name(*module),
-          ") cannot be replaced by ",
-          rule->distributed,
-          ": ",
-          rule->loses));
+      throw ConfigError(
+          str(shown(path),
+              " (",
+              type_name(*module),
+              ") cannot be replaced by ",
+              rule->distributed,
+              ": ",
+              rule->loses));
     }
     std::shared_ptr<DistributedModule> made;
     try {

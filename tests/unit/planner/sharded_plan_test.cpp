@@ -15,10 +15,14 @@ using testing::HasSubstr;
 
 // One layer for four devices, so that there is one stage, which fits only where its parameters are
 // divided.
-SearchResult searched() {
+SearchResult searched(int nodes) {
   auto model = cost::small_model(1);
   model.layers[0].parameters = 400'000'000;
   auto cluster = cost::small_cluster(2, 0);
+  cluster.nodes.resize(static_cast<std::size_t>(nodes));
+  for (cost::Node& node : cluster.nodes) {
+    node.count = 4 / nodes;
+  }
   cluster.kinds[0].memory_bytes = 10e9;
   SearchOptions options;
   options.runnable_only = true;
@@ -28,7 +32,7 @@ SearchResult searched() {
 }
 
 TEST(ShardedPlan, IsChosenAndWrittenWhereNothingElseFits) {
-  const SearchResult found = searched();
+  const SearchResult found = searched(1);
   ASSERT_FALSE(found.best.empty());
   const Candidate& best = found.best.front();
   auto model = cost::small_model(1);
@@ -40,6 +44,11 @@ TEST(ShardedPlan, IsChosenAndWrittenWhereNothingElseFits) {
   EXPECT_FALSE(config.shard_optimizer_state); // the degree includes it
   EXPECT_TRUE(config.ddp);
   EXPECT_THAT(to_config_json(best, model), HasSubstr("sharded_data_parallel_degree"));
+}
+
+// The runtime's shard groups lie on one node.
+TEST(ShardedPlan, IsNotChosenOverSeveralNodes) {
+  EXPECT_THROW(searched(2), NothingFits);
 }
 
 // The planner says of every combination what the configuration's checks say of it.
