@@ -60,7 +60,7 @@ PY
 
 refused "write one of the hosts of the cluster: ant, bee" plan small.json --without cat
 refused "no host is left" plan small.json --without ant --without bee
-refused "is one checkpoint; write the folder" plan small.json --without bee --from small/step_2
+refused "is one checkpoint; write the folder" plan small.json --without bee --from small/step_4
 sed 's/"n_embd": 32/"n_embd": 64/' small.json > wider.json
 refused "shape" plan wider.json --without bee --from small
 echo "all as expected"
