@@ -29,6 +29,10 @@ class ModeListener : public torch::nn::Module {
     torch::nn::Module::train(on);
     told_(*modes_, on);
   }
+  /// A file of the original is that of a module which nobody listens to.
+  bool is_serializable() const override {
+    return false;
+  }
   const Modes& modes() const {
     return *modes_;
   }

@@ -1,4 +1,6 @@
 // Redirected calls and registrations, without ranks.
+#include <sstream>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -209,6 +211,16 @@ TEST(Replacement, APartHasNoModeOfItsOwn) {
   EXPECT_THAT(
       error_text<UserError>([&] { check_mode(*later.replaced[0].original, ""); }),
       HasSubstr("'part' was told eval()"));
+}
+
+// The children that listen for modes are no part of it.
+TEST(Replacement, AFileOfAPlainModuleIsLoadedIntoTheOriginal) {
+  std::stringstream file;
+  torch::save(Parted(), file);
+  Parted net;
+  set_tensor_parallelism(*net);
+  const auto kept = replaced(net.ptr());
+  EXPECT_NO_THROW(torch::load(net, file));
 }
 
 TEST(Replacement, ScopesNest) {
