@@ -176,11 +176,13 @@ void run(const Options& options) {
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
   std::printf(
       "%s  schedule %s\n"
-      "iteration     %.4f s\n"
+      "iteration     %.4f s (%.4f to %.4f s as far as runs show)\n"
       "bubble        %.1f %%\n",
       planner::headline(strategy).c_str(),
       std::string(text_of(strategy.schedule)).c_str(),
       result.iteration_seconds,
+      result.seconds_range.low,
+      result.seconds_range.high,
       100 * result.bubble_share);
   show_what_varies(options, model, cluster, strategy, simulation, result.iteration_seconds);
   std::printf("stage  tensors GiB  device needs GiB\n");

@@ -128,12 +128,13 @@ std::string train_tokenizer(std::string_view text, std::int64_t vocab_size) {
       std::string_view(reinterpret_cast<const char*>(&training), sizeof(training)),
       text);
   if (!answer.done) {
-    throw ConfigError(
-        str("no tokenizer of ",
-            vocab_size,
-            " pieces can be trained on this text (",
-            answer.payload,
-            "); give more text or a smaller vocab_size"));
+    throw ConfigError(str(
+        "no tokenizer of ",
+        vocab_size,
+        " pieces can be trained on this text (",
+        answer.payload,
+        "); write a larger vocab_size where it is smaller than the characters of the text, else a "
+        "smaller one, or give more text"));
   }
   return std::move(answer.payload);
 }

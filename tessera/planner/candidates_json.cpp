@@ -47,6 +47,7 @@ OrderedJson strategy_of(
   json["joules"] = known(costs.joules);
   json["simulated_seconds"] = known(candidate.simulated_seconds);
   json["estimated_seconds"] = cost.seconds;
+  json["estimated_range"] = {cost.seconds_range.low, cost.seconds_range.high};
   json["estimated_parts"] = {
       {"compute", cost.compute_seconds},
       {"tensor", cost.tensor_seconds},

@@ -91,7 +91,11 @@ std::string explain(
   if (candidate.simulated_seconds > 0) {
     text += line("  %10.4f s  an iteration, executed event by event", candidate.simulated_seconds);
   }
-  text += line("  %10.4f s  an iteration by estimate, of which", cost.seconds);
+  text += line(
+      "  %10.4f s  an iteration by estimate (%.4f to %.4f s as far as runs show), of which",
+      cost.seconds,
+      cost.seconds_range.low,
+      cost.seconds_range.high);
   text += line(
       "  %10.4f s  computation of the slowest stage, %d microbatches",
       cost.compute_seconds,

@@ -399,8 +399,7 @@ StagedResult search_staged(
   if (model.traced() != nullptr || model.returns_home || options.runnable_only) {
     throw ConfigError(
         "stages of own widths are priced for described models (--model-file) alone, and the "
-        "runtime "
-        "executes none of them; leave out --runnable and what writes a strategy");
+        "runtime executes none of them; leave out --runnable and what writes a strategy");
   }
   cost::StagedTables tables(model, cluster, options.constants);
   const std::vector<cost::TensorWay> ways = ways_of(model, cluster);
