@@ -168,27 +168,15 @@ TEST(Layouts, CheckpointsFitEachOther) {
 }
 
 TEST(Layouts, DictionariesFitEachOther) {
-  TensorMap model_state;
-  state::OptimizerState optimizer_state;
-  TensorMap uninterrupted;
-  {
-    init(layout_config({1, 1, 2}, 1));
-    const Ended ended;
-    Training run;
-    run.step(0);
-    model_state = run.model.state_dict();
-    optimizer_state = run.optimizer.state_dict();
-    run.step(1);
-    uninterrupted = run.model.state_dict();
-  }
+  const TwoSteps before = two_steps<Training>(layout_config({1, 1, 2}, 1));
   for (const Layout& layout : sharded_layouts()) {
     init(layout_config(layout, 1));
     const Ended ended;
     Training run;
-    run.model.load_state_dict(model_state);
-    run.optimizer.load_state_dict(optimizer_state);
+    run.model.load_state_dict(before.model);
+    run.optimizer.load_state_dict(before.optimizer);
     run.step(1);
-    expect_same(run.model.state_dict(), uninterrupted, text_of(layout), 1e-4);
+    expect_same(run.model.state_dict(), before.uninterrupted, text_of(layout), 1e-4);
   }
 }
 

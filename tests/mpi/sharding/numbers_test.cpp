@@ -24,20 +24,9 @@ TEST(Numbers, OfLayersThatNobodySees) {
   expect_plain_numbers("mixed", [] { return Mixed(); });
 }
 
-TEST(Numbers, OfModulesCalledTwice) {
-  expect_plain_numbers("reused", [] { return Reused(); });
-}
-
-TEST(Numbers, OfTiedParameters) {
-  expect_plain_numbers("tied", [] { return Tied(); });
-}
-
-TEST(Numbers, OfBranchesThatSomeRanksTake) {
-  expect_plain_numbers("control", [] { return Control(); });
-}
-
-TEST(Numbers, OfModulesThatGetNoGradient) {
-  expect_plain_numbers("unused", [] { return Unused(); });
+TEST(Numbers, OfEveryFlow) {
+  for_every_flow(
+      [](const std::string& what, auto make_net) { expect_plain_numbers(what, make_net); });
 }
 
 // A branch that only some ranks ever see, in turn; the others neither wait nor gather.

@@ -40,20 +40,9 @@ TEST(Pipelines, OfLayersThatNobodySees) {
   expect_plain_numbers("mixed", [] { return TwoMixed(); });
 }
 
-TEST(Pipelines, OfModulesCalledTwice) {
-  expect_plain_numbers("reused", [] { return Reused(); });
-}
-
-TEST(Pipelines, OfTiedParameters) {
-  expect_plain_numbers("tied", [] { return Tied(); });
-}
-
-TEST(Pipelines, OfBranchesThatTheDataChoose) {
-  expect_plain_numbers("control", [] { return Control(); });
-}
-
-TEST(Pipelines, OfModulesThatGetNoGradient) {
-  expect_plain_numbers("unused", [] { return Unused(); });
+TEST(Pipelines, OfEveryFlow) {
+  for_every_flow(
+      [](const std::string& what, auto make_net) { expect_plain_numbers(what, make_net); });
 }
 
 /// The first sample says whether a module is called, and how often another one is.

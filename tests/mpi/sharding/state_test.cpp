@@ -102,30 +102,18 @@ TEST(State, MastersAreSaved) {
 }
 
 TEST(State, DictionariesFitAnyDegree) {
-  TensorMap model_state;
-  state::OptimizerState optimizer_state;
-  TensorMap uninterrupted;
-  {
-    init(sharded(2));
-    const Ended ended;
-    Training run;
-    run.step(0);
-    model_state = run.model.state_dict();
-    optimizer_state = run.optimizer.state_dict();
-    run.step(1);
-    uninterrupted = run.model.state_dict();
-  }
+  const TwoSteps before = two_steps<Training>(sharded(2));
   EXPECT_EQ(
-      optimizer_state.parameters.at("narrow.weight").at("exp_avg").toTensor().sizes(),
+      before.optimizer.parameters.at("narrow.weight").at("exp_avg").toTensor().sizes(),
       torch::IntArrayRef({7, kWidth}));
   for (const int degree : all_degrees()) {
     init(sharded(degree));
     const Ended ended;
     Training run;
-    run.model.load_state_dict(model_state);
-    run.optimizer.load_state_dict(optimizer_state);
+    run.model.load_state_dict(before.model);
+    run.optimizer.load_state_dict(before.optimizer);
     run.step(1);
-    expect_same(run.model.state_dict(), uninterrupted, str("degree ", degree), 1e-5);
+    expect_same(run.model.state_dict(), before.uninterrupted, str("degree ", degree), 1e-5);
   }
 }
 

@@ -63,6 +63,38 @@ struct MixedImpl : torch::nn::Module {
 };
 TESSERA_MODULE(Mixed);
 
+/// Calls `check(name, make_net)` for modules that are called twice, parameters that are tied,
+/// branches that the data choose, and modules that get no gradient.
+template <typename Check>
+void for_every_flow(Check check) {
+  check("called twice", [] { return Reused(); });
+  check("tied", [] { return Tied(); });
+  check("branches", [] { return Control(); });
+  check("unused", [] { return Unused(); });
+}
+
+/// What a training has after its first step, and after its second one without an interruption.
+struct TwoSteps {
+  TensorMap model;
+  state::OptimizerState optimizer;
+  TensorMap uninterrupted;
+};
+
+/// `Training` has `model`, `optimizer` and `step(number)`. Collective over the world.
+template <typename Training>
+TwoSteps two_steps(const Config& config) {
+  init(config);
+  const Ended ended;
+  Training run;
+  TwoSteps found;
+  run.step(0);
+  found.model = run.model.state_dict();
+  found.optimizer = run.optimizer.state_dict();
+  run.step(1);
+  found.uninterrupted = run.model.state_dict();
+  return found;
+}
+
 inline const sharding::ModelShards& shards_of(const Model& model) {
   return *model.core()->shards();
 }

@@ -9,19 +9,13 @@
 
 #include "tessera/base/error.h"
 
-#include "tests/unit/cost/small_cases.h"
+#include "tests/unit/simulator/bare.h"
 
 namespace tessera::simulator {
 namespace {
 
-using cost::bare_constants;
-using cost::small_cluster;
-using cost::small_model;
-using cost::small_strategy;
-
-SimulationOptions bare() {
-  SimulationOptions options;
-  options.constants = bare_constants();
+SimulationOptions without_events() {
+  SimulationOptions options = bare();
   options.keep_events = false;
   return options;
 }
@@ -36,7 +30,7 @@ TEST(SlowDevices, HoldUpAllThatWaitForThem) {
   const auto model = small_model(4);
   const auto cluster = small_cluster(1, 0);
   const auto strategy = small_strategy(1, 2, 1, 1, 4);
-  SimulationOptions options = bare();
+  SimulationOptions options = without_events();
   options.constants.gradient_wire_bytes = 1e-9;
   const double even = simulate(model, cluster, strategy, options).iteration_seconds;
   options.slow_devices = {{1, 1.5}};
@@ -58,8 +52,8 @@ TEST(Jitter, OfNothingChangesNothing) {
   const auto model = small_model(4, 0.3);
   const auto strategy = small_strategy(2, 1, 1, 1, 4);
   const auto cluster = small_cluster(1, 0);
-  const double plain = simulate(model, cluster, strategy, bare()).iteration_seconds;
-  const TimeInterval interval = simulate_interval(model, cluster, strategy, bare(), 20);
+  const double plain = simulate(model, cluster, strategy, without_events()).iteration_seconds;
+  const TimeInterval interval = simulate_interval(model, cluster, strategy, without_events(), 20);
   EXPECT_EQ(interval.low, plain);
   EXPECT_EQ(interval.median, plain);
   EXPECT_EQ(interval.high, plain);
@@ -69,7 +63,7 @@ TEST(Jitter, OfNothingChangesNothing) {
 TEST(Jitter, OfOneDeviceIsASumOfIndependentTasks) {
   auto model = small_model(1);
   const auto strategy = small_strategy(1, 1, 1, 1, 1);
-  SimulationOptions options = bare();
+  SimulationOptions options = without_events();
   const double plain = simulate(model, one_device(), strategy, options).iteration_seconds;
   options.jitter = 0.2;
   double mean = 0;
@@ -89,7 +83,7 @@ TEST(Jitter, OfOneDeviceIsASumOfIndependentTasks) {
 
 TEST(Jitter, MakesGroupsWaitForTheSlowestOfThem) {
   const auto model = small_model(4);
-  SimulationOptions options = bare();
+  SimulationOptions options = without_events();
   options.jitter = 0.1;
   const auto median = [&](int nodes) {
     auto cluster = small_cluster(nodes, 0);
@@ -112,7 +106,7 @@ TEST(Jitter, MakesGroupsWaitForTheSlowestOfThem) {
 TEST(Jitter, AndSlowDevicesAreChecked) {
   const auto model = small_model(1);
   const auto strategy = small_strategy(1, 1, 1, 1, 1);
-  SimulationOptions options = bare();
+  SimulationOptions options = without_events();
   options.jitter = -0.1;
   EXPECT_THROW(simulate(model, one_device(), strategy, options), ConfigError);
   options.jitter = 0;
@@ -120,8 +114,9 @@ TEST(Jitter, AndSlowDevicesAreChecked) {
   EXPECT_THROW(simulate(model, one_device(), strategy, options), ConfigError);
   options.slow_devices = {{0, 0.0}};
   EXPECT_THROW(simulate(model, one_device(), strategy, options), ConfigError);
-  EXPECT_THROW(simulate_interval(model, one_device(), strategy, bare(), 0), ConfigError);
-  EXPECT_THROW(simulate_interval(model, one_device(), strategy, bare(), 3, 1.5), ConfigError);
+  EXPECT_THROW(simulate_interval(model, one_device(), strategy, without_events(), 0), ConfigError);
+  EXPECT_THROW(
+      simulate_interval(model, one_device(), strategy, without_events(), 3, 1.5), ConfigError);
 }
 
 // Plays a job with failures at random times.

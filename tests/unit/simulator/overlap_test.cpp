@@ -7,21 +7,10 @@
 #include "tessera/cost/gradient_overlap.h"
 #include "tessera/simulator/simulate.h"
 
-#include "tests/unit/cost/small_cases.h"
+#include "tests/unit/simulator/bare.h"
 
 namespace tessera::simulator {
 namespace {
-
-using cost::bare_constants;
-using cost::small_cluster;
-using cost::small_model;
-using cost::small_strategy;
-
-SimulationOptions bare() {
-  SimulationOptions options;
-  options.constants = bare_constants();
-  return options;
-}
 
 double seconds_of(
     const cost::DescribedModel& model,

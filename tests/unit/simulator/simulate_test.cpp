@@ -9,21 +9,10 @@
 
 #include "tessera/base/error.h"
 
-#include "tests/unit/cost/small_cases.h"
+#include "tests/unit/simulator/bare.h"
 
 namespace tessera::simulator {
 namespace {
-
-using cost::bare_constants;
-using cost::small_cluster;
-using cost::small_model;
-using cost::small_strategy;
-
-SimulationOptions bare() {
-  SimulationOptions options;
-  options.constants = bare_constants();
-  return options;
-}
 
 TEST(Simulate, OneDeviceRunsItsMicrobatchesOneAfterAnother) {
   const auto model = small_model(3);
