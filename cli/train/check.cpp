@@ -152,7 +152,9 @@ void check_samples(const Job& job, Findings& findings, const Known& known) {
   const data::Window window = known.model->objective->facts().window;
   const auto check = [&](const auto& files) {
     for (const auto& [path, tokens] : files) {
-      findings.check([&] { data::count_samples(tokens, window, path); });
+      findings.check([&, &path = path, &tokens = tokens] { // clang 14 asks for names
+        data::count_samples(tokens, window, path);
+      });
     }
   };
   check(known.train_files);

@@ -1,3 +1,5 @@
+#include "tessera/checkpoint/records.h"
+
 #include <utility>
 
 #include "tessera/base/json/read.h"

@@ -112,7 +112,7 @@ class DistributedModel : public Model {
     if (const auto type = converted_to()) {
       return train::call_in(
           *type,
-          [this](auto&&... cast) { return call(std::forward<decltype(cast)>(cast)...); },
+          [this](auto&&... cast) { return this->call(std::forward<decltype(cast)>(cast)...); },
           std::forward<Args>(args)...);
     }
     if (by_operations()) {
@@ -156,7 +156,7 @@ class DistributedModel : public Model {
           call_by_operations(pack(Values(args...)), [this](const c10::IValue& given) {
             return std::apply(
                 [this, &given](auto&&... values) {
-                  return call_with<Result, Args...>(given, values...);
+                  return this->template call_with<Result, Args...>(given, values...);
                 },
                 unpack<Values>(given));
           });
