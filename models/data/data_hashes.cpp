@@ -1,8 +1,5 @@
 #include "models/data/data_hashes.h"
 
-#include <iomanip>
-#include <sstream>
-
 #include "tessera/base/files.h"
 #include "tessera/base/hash.h"
 #include "tessera/base/json/read.h"
@@ -12,25 +9,15 @@
 
 namespace tessera::data {
 
-namespace {
-
-std::string hex(std::uint64_t value) {
-  std::ostringstream out;
-  out << std::hex << std::setfill('0') << std::setw(16) << value;
-  return out.str();
-}
-
-} // namespace
-
 std::string hash_of_tokenizer(const std::string& path) {
-  return hex(hash_text(read_file(path)));
+  return hexadecimal(hash_text(read_file(path)));
 }
 
 DataHashes
 hashes_of(const TokenDataset& train, const TokenDataset& validation, const std::string& folder) {
   return {
-      hex(train.content_hash()),
-      hex(validation.content_hash()),
+      hexadecimal(train.content_hash()),
+      hexadecimal(validation.content_hash()),
       hash_of_tokenizer(tokenizer_path(folder))};
 }
 

@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <iomanip>
 #include <random>
-#include <sstream>
 #include <system_error>
 
 #include "tessera/base/error.h"
@@ -79,9 +77,7 @@ std::string input_hash(const InteractionOptions& options) {
           options.count,
           " ",
           options.seed);
-  std::ostringstream out;
-  out << std::hex << std::setfill('0') << std::setw(16) << hash_text(text);
-  return out.str();
+  return hexadecimal(hash_text(text));
 }
 
 } // namespace

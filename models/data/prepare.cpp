@@ -5,7 +5,6 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
-#include <sstream>
 #include <thread>
 
 #include "tessera/base/error.h"
@@ -34,12 +33,6 @@ constexpr int kMostThreads = 8;
 constexpr std::size_t kSectionsAtOnce = 64;
 constexpr std::uint64_t kMostBytesAtOnce = std::uint64_t{8} << 20;
 constexpr auto kBetweenReports = std::chrono::milliseconds(200);
-
-std::string hex(std::uint64_t value) {
-  std::ostringstream out;
-  out << std::hex << value;
-  return out.str();
-}
 
 class Reporter {
  public:
@@ -79,7 +72,7 @@ class InputHash {
     add({reinterpret_cast<const char*>(tokens.data()), tokens.size() * sizeof(tokens[0])}, ends);
   }
   std::string text() const {
-    return hex(hash_);
+    return hexadecimal(hash_);
   }
   std::uint64_t pieces() const {
     return pieces_;

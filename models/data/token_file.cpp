@@ -16,7 +16,7 @@ static_assert(
 constexpr char kMagic[] = "TSRTOKEN";
 constexpr std::uint32_t kVersion = 1;
 
-struct Header {
+struct FileHeader {
   char magic[8];
   std::uint32_t version;
   std::uint32_t token_bytes;
@@ -25,10 +25,10 @@ struct Header {
   std::uint64_t checksum;
   std::uint64_t zeros[3];
 };
-static_assert(sizeof(Header) == 64);
+static_assert(sizeof(FileHeader) == 64);
 
-Header header_of(const MappedFile& file) {
-  Header header;
+FileHeader header_of(const MappedFile& file) {
+  FileHeader header;
   std::memcpy(&header, file.bytes(), sizeof(header));
   return header;
 }
@@ -37,7 +37,7 @@ Header header_of(const MappedFile& file) {
 
 TokenFileWriter::TokenFileWriter(const std::string& path, std::int64_t vocab_size)
     : path_(path), file_(path), vocab_size_(vocab_size), token_bytes_(vocab_size <= 65536 ? 2 : 4) {
-  const Header unknown{};
+  const FileHeader unknown{};
   file_.append(&unknown, sizeof(unknown));
 }
 
@@ -59,7 +59,7 @@ void TokenFileWriter::append(const std::vector<std::int32_t>& tokens) {
 }
 
 void TokenFileWriter::finish() {
-  Header header{};
+  FileHeader header{};
   std::memcpy(header.magic, kMagic, sizeof(header.magic));
   header.version = kVersion;
   header.token_bytes = token_bytes_;
@@ -80,7 +80,7 @@ void write_token_file(
 }
 
 TokenDataset::TokenDataset(const std::string& path, bool verify)
-    : file_(path, "token file", sizeof(Header)) {
+    : file_(path, "token file", sizeof(FileHeader)) {
   check_header();
   if (verify && hash_bytes(data(), count_ * token_bytes_) != content_hash()) {
     throw ConfigError(
@@ -91,7 +91,7 @@ TokenDataset::TokenDataset(const std::string& path, bool verify)
 }
 
 void TokenDataset::check_header() {
-  const Header header = header_of(file_);
+  const FileHeader header = header_of(file_);
   if (std::memcmp(header.magic, kMagic, sizeof(header.magic)) != 0) {
     throw ConfigError(str(path(), " is no token file: it does not begin with ", kMagic));
   }
@@ -110,7 +110,7 @@ void TokenDataset::check_header() {
     throw ConfigError(
         str(path(), " is damaged: its header says a vocabulary of ", header.vocab_size));
   }
-  const auto room = (file_.size_bytes() - sizeof(Header)) / header.token_bytes;
+  const auto room = (file_.size_bytes() - sizeof(FileHeader)) / header.token_bytes;
   if (header.count > room) {
     throw ConfigError(
         str(path(), " is truncated: its header says ", header.count, " tokens, there are ", room));
@@ -121,7 +121,7 @@ void TokenDataset::check_header() {
 }
 
 const unsigned char* TokenDataset::data() const {
-  return file_.bytes() + sizeof(Header);
+  return file_.bytes() + sizeof(FileHeader);
 }
 
 std::uint64_t TokenDataset::content_hash() const {

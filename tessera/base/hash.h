@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 namespace tessera {
@@ -22,6 +23,16 @@ hash_bytes(const void* bytes, std::size_t size, std::uint64_t seed = kHashSeed) 
 
 inline std::uint64_t hash_text(std::string_view text, std::uint64_t seed = kHashSeed) {
   return hash_bytes(text.data(), text.size(), seed);
+}
+
+/// Returns a hash as sixteen hexadecimal digits.
+inline std::string hexadecimal(std::uint64_t hash) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string text(16, '0');
+  for (std::size_t i = text.size(); i-- > 0; hash >>= 4U) {
+    text[i] = kDigits[hash & 15U];
+  }
+  return text;
 }
 
 /// Returns the finaliser of SplitMix64 applied to `x`: every input bit reaches every output bit,

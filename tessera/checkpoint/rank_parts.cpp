@@ -1,15 +1,11 @@
 #include "tessera/checkpoint/rank_parts.h"
 
-#include <iomanip>
-#include <sstream>
+#include "tessera/base/hash.h"
 
 namespace tessera::checkpoint {
 
 std::string hex(std::uint64_t parameters, std::uint64_t optimizer) {
-  std::ostringstream out;
-  out << std::hex << std::setfill('0') << std::setw(16) << parameters << '-' << std::setw(16)
-      << optimizer;
-  return out.str();
+  return hexadecimal(parameters) + '-' + hexadecimal(optimizer);
 }
 
 TensorMap tensors_of(const Subject& subject) {

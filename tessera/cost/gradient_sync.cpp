@@ -2,6 +2,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "tessera/base/index.h"
 #include "tessera/cost/collective.h"
 #include "tessera/cost/group_place.h"
 #include "tessera/cost/links.h"
@@ -10,10 +11,6 @@
 namespace tessera::cost {
 
 namespace {
-
-std::size_t at(int index) {
-  return static_cast<std::size_t>(index);
-}
 
 // This adds up the all-reduces of gradients on everything that carries them.
 class GradientTraffic {

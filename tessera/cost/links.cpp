@@ -8,6 +8,7 @@
 #include <set>
 #include <utility>
 
+#include "tessera/base/index.h"
 #include "tessera/cost/collective.h"
 #include "tessera/cost/group_place.h"
 #include "tessera/cost/mesh_lines.h"
@@ -18,10 +19,6 @@ namespace tessera::cost {
 namespace {
 
 constexpr double kUnlimited = std::numeric_limits<double>::infinity();
-
-std::size_t at(int index) {
-  return static_cast<std::size_t>(index);
-}
 
 // This counts rings that run at the same time on what they share.
 class Rings {

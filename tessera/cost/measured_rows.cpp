@@ -46,9 +46,9 @@ Scores scores_of(
   return scores;
 }
 
-class Builder {
+class MeasuredRowsBuilder {
  public:
-  Builder(
+  MeasuredRowsBuilder(
       const DescribedModel& model,
       const Cluster& cluster,
       const Strategy& strategy,
@@ -154,7 +154,7 @@ LayerRows measured_rows(
     const Cluster& cluster,
     const Strategy& strategy,
     const Constants& constants) {
-  const Builder builder(model, cluster, strategy, constants);
+  const MeasuredRowsBuilder builder(model, cluster, strategy, constants);
   return rows_of_layers(model.layers.size(), [&](std::size_t i) { return builder.row(i); });
 }
 

@@ -5,15 +5,12 @@
 #include <limits>
 #include <map>
 
+#include "tessera/base/index.h"
 #include "tessera/topology/mesh_layout.h"
 
 namespace tessera::cost {
 
 namespace {
-
-std::size_t at(int index) {
-  return static_cast<std::size_t>(index);
-}
 
 // This is one row or column of a mesh.
 struct Line {

@@ -32,9 +32,9 @@ struct Work {
   bool recomputed = false;
 };
 
-class Builder {
+class SizedRowsBuilder {
  public:
-  Builder(
+  SizedRowsBuilder(
       const DescribedModel& model,
       const Cluster& cluster,
       const Strategy& strategy,
@@ -303,7 +303,7 @@ LayerRows sized_rows(
         "tensor-parallel kind: found \"memory\"; a model of sizes is priced with \"speed\", \"2d\" "
         "or, when no kind is given, with divided sequences");
   }
-  const Builder builder(model, cluster, strategy, constants);
+  const SizedRowsBuilder builder(model, cluster, strategy, constants);
   return rows_of_layers(model.layers.size(), [&](std::size_t i) { return builder.row(i); });
 }
 

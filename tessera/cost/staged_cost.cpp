@@ -6,14 +6,11 @@
 #include <numeric>
 
 #include "tessera/base/error.h"
+#include "tessera/base/index.h"
 
 namespace tessera::cost {
 
 namespace {
-
-std::size_t at(int index) {
-  return static_cast<std::size_t>(index);
-}
 
 // Returns the placement of a stage alone, in the form of those that price stages.
 PlacementLinks as_placement(const StageLinks& links, bool sends_between_nodes) {

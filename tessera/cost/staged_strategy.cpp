@@ -3,16 +3,9 @@
 #include <numeric>
 
 #include "tessera/base/error.h"
+#include "tessera/base/index.h"
 
 namespace tessera::cost {
-
-namespace {
-
-std::size_t at(int index) {
-  return static_cast<std::size_t>(index);
-}
-
-} // namespace
 
 Strategy alone(const StagedStrategy& strategy, int stage) {
   const OwnStage& own = strategy.stages[at(stage)];

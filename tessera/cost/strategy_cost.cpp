@@ -5,15 +5,12 @@
 #include <limits>
 
 #include "tessera/base/error.h"
+#include "tessera/base/index.h"
 #include "tessera/cost/gradient_overlap.h"
 
 namespace tessera::cost {
 
 namespace {
-
-std::size_t at(int index) {
-  return static_cast<std::size_t>(index);
-}
 
 // Every part of an estimate is made from these.
 struct Inputs {

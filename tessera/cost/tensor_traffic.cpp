@@ -6,15 +6,12 @@
 #include <tuple>
 #include <utility>
 
+#include "tessera/base/index.h"
 #include "tessera/cost/layer_rows.h"
 
 namespace tessera::cost {
 
 namespace {
-
-std::size_t at(int index) {
-  return static_cast<std::size_t>(index);
-}
 
 // A collective is known by operation, ranks and bytes.
 using Key = std::tuple<std::string, int, double>;

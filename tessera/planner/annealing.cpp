@@ -5,14 +5,11 @@
 
 #include "tessera/planner/methods.h"
 #include "tessera/planner/pricer.h"
+#include "tessera/planner/random_index.h"
 
 namespace tessera::planner {
 
 namespace {
-
-std::size_t below(std::mt19937_64& random, std::size_t count) {
-  return static_cast<std::size_t>(random() % count);
-}
 
 // A placement of the ranks, and what gives it: letters and an order of the nodes, or neither.
 struct Placement {
@@ -24,10 +21,11 @@ struct Placement {
 Placement swapped_devices(const Candidate& current, std::mt19937_64& random) {
   Placement next{current.strategy, {}};
   std::vector<int>& devices = next.strategy.device_of_rank;
-  const std::size_t width = below(random, 4) == 0 ? 1 : static_cast<std::size_t>(next.strategy.tp);
+  const std::size_t width =
+      index_below(random, 4) == 0 ? 1 : static_cast<std::size_t>(next.strategy.tp);
   const std::size_t groups = devices.size() / width;
-  const std::size_t a = below(random, groups) * width;
-  const std::size_t b = below(random, groups) * width;
+  const std::size_t a = index_below(random, groups) * width;
+  const std::size_t b = index_below(random, groups) * width;
   for (std::size_t i = 0; i < width; ++i) {
     std::swap(devices[a + i], devices[b + i]);
   }
@@ -41,10 +39,10 @@ Placement
 swapped_nodes(const Candidate& current, const cost::Cluster& cluster, std::mt19937_64& random) {
   Placement next{current.strategy, current.node_order};
   const std::size_t nodes = next.node_order.size();
-  const std::size_t a = below(random, nodes);
-  const std::size_t b = below(random, nodes);
+  const std::size_t a = index_below(random, nodes);
+  const std::size_t b = index_below(random, nodes);
   std::swap(next.node_order[a], next.node_order[b]);
-  if (next.strategy.pp > 1 && next.strategy.dp > 1 && below(random, 4) == 0) {
+  if (next.strategy.pp > 1 && next.strategy.dp > 1 && index_below(random, 4) == 0) {
     next.strategy.placement = next.strategy.placement == "PDT" ? "DPT" : "PDT";
   }
   next.strategy.device_of_rank = cost::lay_out(

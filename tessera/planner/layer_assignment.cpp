@@ -5,16 +5,13 @@
 #include <limits>
 
 #include "tessera/base/error.h"
+#include "tessera/base/index.h"
 
 namespace tessera::planner {
 
 namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
-
-std::size_t at(int index) {
-  return static_cast<std::size_t>(index);
-}
 
 // The answer under one bound: the least sum, and its longest stage or transfer.
 struct Answer {

@@ -5,6 +5,7 @@
 #include <limits>
 #include <utility>
 
+#include "tessera/base/index.h"
 #include "tessera/cost/collective.h"
 #include "tessera/cost/strategy_cost.h"
 #include "tessera/planner/layer_assignment.h"
@@ -13,18 +14,14 @@ namespace tessera::planner {
 
 namespace {
 
-constexpr double kNever = std::numeric_limits<double>::infinity();
+constexpr double kImpossible = std::numeric_limits<double>::infinity();
 
 // What sums in another order may differ by.
 constexpr double kRounding = 1 - 1e-12;
 
-std::size_t at(int index) {
-  return static_cast<std::size_t>(index);
-}
-
 // Returns the seconds of a layer on the one of these kinds of device that is fastest for it.
 double least_compute(const cost::LayerTable& table, const std::vector<int>& kinds, int layer) {
-  double least = kNever;
+  double least = kImpossible;
   for (const int kind : kinds) {
     least = std::min(least, table.compute_seconds(kind, layer, layer + 1));
   }
@@ -146,14 +143,14 @@ double LowerBound::assigned_seconds(const cost::Strategy& strategy, const cost::
   }
   problem.first_that_fits = [&fits](int stage, int last) { return fits[at(stage)][at(last)]; };
   const Assignment best = assign_layers(problem);
-  return best.boundaries.empty() ? kNever : best.seconds;
+  return best.boundaries.empty() ? kImpossible : best.seconds;
 }
 
 double LowerBound::spread_seconds(const cost::Strategy& strategy, const cost::LayerTable& table)
     const {
   double work = 0;
   // How many times slower a kind is than the fastest, for the layer where it is least so.
-  std::vector<double> slower(kinds_.size(), kNever);
+  std::vector<double> slower(kinds_.size(), kImpossible);
   for (int i = 0; i < table.layers(); ++i) {
     const double least = least_compute(table, kinds_, i);
     work += least;
@@ -194,7 +191,7 @@ double LowerBound::spread_seconds(const cost::Strategy& strategy, const cost::La
   if (shared) {
     seconds = std::max(seconds, microbatches * pipelines * work / cores);
   }
-  double sent = kNever;
+  double sent = kImpossible;
   for (int cut = 1; cut < table.layers(); ++cut) {
     sent = std::min(sent, send_seconds(table, cut));
   }
@@ -210,7 +207,7 @@ double LowerBound::exchange_seconds(const cost::Strategy& strategy, const cost::
     layers.push_back(table.parameters(0, i + 1) - table.parameters(0, i));
   }
   const double largest = least_largest(layers, strategy.pp);
-  double optimizer = kNever;
+  double optimizer = kImpossible;
   for (const int kind : kinds_) {
     optimizer = std::min(
         optimizer,
@@ -234,8 +231,8 @@ double LowerBound::exchange_seconds(const cost::Strategy& strategy, const cost::
 
 double LowerBound::seconds(const cost::Strategy& strategy, const cost::LayerTable& table) const {
   const double assigned = assigned_seconds(strategy, table);
-  if (assigned == kNever) {
-    return kNever;
+  if (assigned == kImpossible) {
+    return kImpossible;
   }
   return (std::max(assigned, spread_seconds(strategy, table)) + exchange_seconds(strategy, table)) *
          kRounding;

@@ -10,14 +10,11 @@
 
 #include "tessera/planner/best.h"
 #include "tessera/planner/pricer.h"
+#include "tessera/planner/random_index.h"
 
 namespace tessera::planner {
 
 namespace {
-
-std::size_t below(std::mt19937_64& random, std::size_t count) {
-  return static_cast<std::size_t>(random() % count);
-}
 
 bool stopped(const SearchOptions& options) {
   return options.stop != nullptr && options.stop->load();
@@ -199,16 +196,16 @@ std::vector<Candidate> random_strategies(
     if (stopped(options)) {
       break;
     }
-    const Point& point = points[below(random, points.size())];
+    const Point& point = points[index_below(random, points.size())];
     cost::Strategy strategy = pricer.strategy(point);
     std::set<int> cuts = {0, layers};
     while (static_cast<int>(cuts.size()) < point.pp + 1) {
-      cuts.insert(1 + static_cast<int>(below(random, static_cast<std::size_t>(layers) - 1)));
+      cuts.insert(1 + static_cast<int>(index_below(random, static_cast<std::size_t>(layers) - 1)));
     }
     strategy.boundaries.assign(cuts.begin(), cuts.end());
     std::vector<int> devices = devices_in_order(cluster, file_order(cluster));
     for (std::size_t d = devices.size(); d > 1; --d) {
-      std::swap(devices[d - 1], devices[below(random, d)]);
+      std::swap(devices[d - 1], devices[index_below(random, d)]);
     }
     strategy.placement = "";
     strategy.device_of_rank = std::move(devices);

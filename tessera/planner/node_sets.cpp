@@ -6,15 +6,12 @@
 #include <tuple>
 
 #include "tessera/base/error.h"
+#include "tessera/base/index.h"
 #include "tessera/planner/space.h"
 
 namespace tessera::planner {
 
 namespace {
-
-std::size_t at(int index) {
-  return static_cast<std::size_t>(index);
-}
 
 // What a search sees of a node where no link and no collective names it.
 using Look = std::tuple<int, int, double, double, double, double, double>;

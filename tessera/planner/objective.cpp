@@ -4,16 +4,13 @@
 #include <array>
 
 #include "tessera/base/error.h"
+#include "tessera/base/index.h"
 
 namespace tessera::planner {
 
 namespace {
 
 constexpr double kSecondsPerHour = 3600;
-
-std::size_t at(int index) {
-  return static_cast<std::size_t>(index);
-}
 
 std::array<double, 3> all_of(const StepCosts& costs) {
   return {costs.seconds, costs.price, costs.joules};

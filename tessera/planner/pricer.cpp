@@ -3,16 +3,13 @@
 #include <algorithm>
 #include <limits>
 
+#include "tessera/base/index.h"
 #include "tessera/planner/abilities.h"
 #include "tessera/planner/layer_assignment.h"
 
 namespace tessera::planner {
 
 namespace {
-
-std::size_t at(int index) {
-  return static_cast<std::size_t>(index);
-}
 
 // Returns those of `kinds` that no other kind is as slow as, or slower, for every layer.
 std::vector<int> slowest_somewhere(const std::vector<int>& kinds, const cost::LayerTable& table) {

@@ -3,16 +3,13 @@
 #include <algorithm>
 #include <numeric>
 
+#include "tessera/base/index.h"
 #include "tessera/cost/data_sheets.h"
 #include "tessera/planner/abilities.h"
 
 namespace tessera::planner {
 
 namespace {
-
-std::size_t at(int index) {
-  return static_cast<std::size_t>(index);
-}
 
 double whole_model_seconds(const cost::DescribedModel& model, const cost::DeviceKind& kind) {
   const std::string& device = kind.name;

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "tessera/base/error.h"
+#include "tessera/base/index.h"
 #include "tessera/planner/space.h"
 
 namespace tessera::planner {
@@ -20,10 +21,6 @@ constexpr double kRounding = 1 - 1e-9;
 constexpr int kMostSamples = 64; // of a microbatch in all replicas
 constexpr int kMostUnits = 8; // runs of devices that stages are made of
 constexpr int kMostGroups = 24; // runs of layers
-
-std::size_t at(int index) {
-  return static_cast<std::size_t>(index);
-}
 
 std::vector<cost::TensorWay> ways_of(
     const cost::DescribedModel& model,

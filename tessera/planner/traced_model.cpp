@@ -6,15 +6,12 @@
 #include <utility>
 
 #include "tessera/base/error.h"
+#include "tessera/base/index.h"
 #include "tessera/cost/data_sheets.h"
 
 namespace tessera::planner {
 
 namespace {
-
-std::size_t at(int index) {
-  return static_cast<std::size_t>(index);
-}
 
 bool is_sequential(const graph::Module& module) {
   return module.type == "Sequential" && module.children.size() > 1;

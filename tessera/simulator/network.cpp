@@ -5,15 +5,9 @@
 #include <limits>
 #include <utility>
 
+#include "tessera/base/index.h"
+
 namespace tessera::simulator {
-
-namespace {
-
-std::size_t at(int index) {
-  return static_cast<std::size_t>(index);
-}
-
-} // namespace
 
 Network::Network(std::vector<double> bytes_per_s)
     : bytes_per_s_(std::move(bytes_per_s)),

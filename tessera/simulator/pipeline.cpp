@@ -2,19 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "tessera/base/error.h"
+#include "tessera/base/index.h"
 
 namespace tessera::simulator {
 
 namespace {
-
-constexpr double kUnlimited = std::numeric_limits<double>::infinity();
-
-std::size_t at(int index) {
-  return static_cast<std::size_t>(index);
-}
 
 // Returns the links of the network: those of cores are in seconds of computation per second.
 std::vector<double>

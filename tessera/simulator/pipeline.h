@@ -4,6 +4,7 @@
 // synchronization that follows.
 
 #include <functional>
+#include <limits>
 #include <memory>
 #include <queue>
 #include <random>
@@ -17,6 +18,9 @@
 #include "tessera/simulator/simulate.h"
 
 namespace tessera::simulator {
+
+/// A rate that nothing limits.
+inline constexpr double kUnlimited = std::numeric_limits<double>::infinity();
 
 class Pipelines {
  public:

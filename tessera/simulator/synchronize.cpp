@@ -1,23 +1,13 @@
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <map>
 #include <utility>
 
+#include "tessera/base/index.h"
 #include "tessera/cost/collective.h"
 #include "tessera/simulator/pipeline.h"
 
 namespace tessera::simulator {
-
-namespace {
-
-constexpr double kUnlimited = std::numeric_limits<double>::infinity();
-
-std::size_t at(int index) {
-  return static_cast<std::size_t>(index);
-}
-
-} // namespace
 
 void Pipelines::plan_reductions() {
   const cost::Constants& constants = options_.constants;

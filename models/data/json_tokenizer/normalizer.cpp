@@ -11,7 +11,7 @@ namespace tessera::data {
 
 namespace {
 
-constexpr const char* kKnown =
+constexpr const char* kKnownNormalizers =
     "BertNormalizer, Lowercase, NFC, NFD, NFKC, NFKD, StripAccents, Sequence";
 constexpr Character kReplacement = 0xFFFD;
 
@@ -137,7 +137,7 @@ void Normalizer::add(const OrderedJson& json, const std::string& place) {
     }
   }
   if (!known) {
-    fields.refuse("type", kKnown);
+    fields.refuse("type", kKnownNormalizers);
   }
   fields.done();
 }

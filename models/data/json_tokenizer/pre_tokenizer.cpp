@@ -12,7 +12,7 @@ namespace tessera::data {
 
 namespace {
 
-constexpr const char* kKnown =
+constexpr const char* kKnownPreTokenizers =
     "ByteLevel, Split, BertPreTokenizer, WhitespaceSplit, Digits, Sequence";
 // Source: Radford et al. 2019, the code published with it.
 constexpr const char* kGpt2Words =
@@ -177,7 +177,7 @@ void PreTokenizer::add(const OrderedJson& json, const std::string& place) {
       });
     });
   } else {
-    fields.refuse("type", kKnown);
+    fields.refuse("type", kKnownPreTokenizers);
   }
   fields.done();
 }

@@ -7,12 +7,10 @@
 
 #include <gtest/gtest.h>
 
+#include "tessera/base/index.h"
+
 namespace tessera::planner {
 namespace {
-
-std::size_t at(int index) {
-  return static_cast<std::size_t>(index);
-}
 
 // The objective: (m - 1) max_k max(t_k, e_k) + sum_k t_k + 2 sum_k e_k.
 double pipeline_seconds(const AssignmentProblem& problem, const std::vector<int>& boundaries) {
