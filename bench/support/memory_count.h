@@ -54,6 +54,10 @@ class MemoryCount {
 
   // `allocate` is const in one version of libtorch and not in another, and
   // copy_data is new: no `override`, so that both compile.
+#ifdef __clang__
+#pragma clang diagnostic push
+#pragma clang diagnostic ignored "-Winconsistent-missing-override"
+#endif
   class Counting final : public c10::Allocator {
    public:
     Counting(MemoryCount& count, c10::Allocator* inner) : count_(&count), inner_(inner) {}
@@ -100,6 +104,9 @@ class MemoryCount {
     MemoryCount* count_;
     c10::Allocator* inner_;
   };
+#ifdef __clang__
+#pragma clang diagnostic pop
+#endif
 
   std::mutex mutex_;
   std::unordered_map<void*, Piece> pieces_; // by where they begin

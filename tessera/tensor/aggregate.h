@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdlib>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -11,20 +12,27 @@ namespace tessera::detail {
 
 inline constexpr std::size_t kMostFields = 12;
 
-/// Stands for a field's value in an unevaluated initialisation of `T`.
+/// Stands for a field's value in an unevaluated initialisation of `T`. The conversion is never
+/// called; it has a body because clang misses one for a `T` of an unnamed namespace.
 template <typename T>
 struct AnyFieldOf {
   template <typename U>
-  requires(!std::is_base_of_v<U, T>) operator U()
-      const; // NOLINT(google-explicit-constructor): its purpose
+  requires(!std::is_base_of_v<U, T>)
+  operator U() // NOLINT(google-explicit-constructor): its purpose
+      const {
+    std::abort();
+  }
 };
 
-/// Stands for a base class of `T` in an unevaluated initialisation of `T`.
+/// Stands for a base class of `T`, likewise.
 template <typename T>
 struct AnyBaseOf {
   template <typename U>
-  requires(std::is_base_of_v<U, T> && !std::is_same_v<U, T>) operator U()
-      const; // NOLINT(google-explicit-constructor): its purpose
+  requires(std::is_base_of_v<U, T> && !std::is_same_v<U, T>)
+  operator U() // NOLINT(google-explicit-constructor): its purpose
+      const {
+    std::abort();
+  }
 };
 
 template <typename T, std::size_t>

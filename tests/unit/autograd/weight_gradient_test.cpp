@@ -125,8 +125,10 @@ TEST(WeightGradient, ProductsWithStoredTransposes) {
 }
 
 TEST(WeightGradient, LookUpsAndATiedHead) {
-  for (const auto& [padding, tied] :
+  for (const auto& both :
        std::vector<std::pair<std::int64_t, bool>>{{-1, false}, {2, false}, {-1, true}, {2, true}}) {
+    const std::int64_t padding = both.first;
+    const bool tied = both.second;
     SCOPED_TRACE(str("padding ", padding, ", tied ", tied));
     const auto made = [] { return rows({9, 4}, 60).requires_grad_(); };
     at::Tensor plain = made();
@@ -134,10 +136,10 @@ TEST(WeightGradient, LookUpsAndATiedHead) {
     Parts parts;
     const auto keep = count(ours, parts);
     const auto loss_of = [&](const at::Tensor& table) {
-      return [&table, row = padding, head = tied](int i) {
+      return [&table, padding, tied](int i) {
         const at::Tensor ids = torch::tensor({{1, 3, 3}, {8, 0, 1 + i}});
-        const at::Tensor x = at::embedding(table, ids, row).tanh();
-        return (head ? x.matmul(table.t()) : x).pow(2).sum();
+        const at::Tensor x = at::embedding(table, ids, padding).tanh();
+        return (tied ? x.matmul(table.t()) : x).pow(2).sum();
       };
     };
     train(false, loss_of(plain));

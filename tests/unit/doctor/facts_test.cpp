@@ -50,7 +50,7 @@ TEST(Facts, JsonHoldsEverything) {
   EXPECT_EQ(value.at("pairs")[0].at("ranks"), json({0, 1}));
   EXPECT_EQ(value.at("pairs")[0].at("shared_memory"), true);
   EXPECT_EQ(value.at("findings").size(), 1); // the faster kernel
-  EXPECT_EQ(value.at("findings")[0].at("ranks"), json({0}));
+  EXPECT_EQ(value.at("findings")[0].at("ranks"), json::array({0}));
   EXPECT_EQ(value.at("training_possible"), true);
 
   Examination broken = of_two();

@@ -112,7 +112,7 @@ TEST(Generate, WrongOptionsAreNamed) {
   EXPECT_THROW(generate(fixed_odds, {}, some_options()), ConfigError);
 }
 
-GptOptions small() {
+GptOptions small_gpt() {
   GptOptions options;
   options.vocab_size = 17;
   options.n_positions = 8;
@@ -132,7 +132,7 @@ std::map<std::string, at::Tensor> tensors_of(torch::nn::Module& module) {
 
 TEST(Load, TakesOwnAndPublishedNames) {
   torch::manual_seed(1);
-  Gpt source(small());
+  Gpt source(small_gpt());
   source->eval();
   const auto own = tensors_of(*source);
   // As published: no root, the output layer left out, masks along.
@@ -144,7 +144,7 @@ TEST(Load, TakesOwnAndPublishedNames) {
   }
   const auto ids = torch::tensor({{1, 2, 3}}, at::kLong);
   for (const auto& tensors : {own, published}) {
-    Gpt model(small());
+    Gpt model(small_gpt());
     model->eval();
     EXPECT_FALSE(torch::equal(model(ids), source(ids)));
     load_parameters(*model, tensors, "file");
@@ -154,7 +154,7 @@ TEST(Load, TakesOwnAndPublishedNames) {
 
 TEST(Load, SaysWhatDoesNotFitAndChangesNothing) {
   torch::manual_seed(2);
-  Gpt model(small());
+  Gpt model(small_gpt());
   const auto before = tensors_of(*model);
   const auto message = [&](auto change) -> std::string {
     auto tensors = before;
@@ -190,7 +190,7 @@ TEST(Load, SaysWhatDoesNotFitAndChangesNothing) {
 
 TEST(Load, TwoNamesOfOneParameterMustAgree) {
   torch::manual_seed(3);
-  Gpt model(small());
+  Gpt model(small_gpt());
   auto tensors = tensors_of(*model);
   const auto before = tensors_of(*model);
   const auto message = [&]() -> std::string {
@@ -219,7 +219,7 @@ TEST(Load, TwoNamesOfOneParameterMustAgree) {
 
 TEST(Load, AnOutputLayerOfItsOwnIsUsed) {
   torch::manual_seed(4);
-  GptOptions options = small();
+  GptOptions options = small_gpt();
   options.tie_word_embeddings = false;
   Gpt source(options);
   source->eval();
@@ -239,7 +239,7 @@ TEST(Load, AnOutputLayerOfItsOwnIsUsed) {
 }
 
 TEST(Load, WholeNumbersAreNoWeights) {
-  Gpt model(small());
+  Gpt model(small_gpt());
   auto tensors = tensors_of(*model);
   tensors["transformer.ln_f.bias"] = torch::zeros({12}, at::kChar);
   try {

@@ -101,7 +101,9 @@ std::vector<std::pair<std::string, TransformerOptions>> layers() {
 
 TEST(RecomputedLayer, DropoutAndTypesOnOneRank) {
   on_ranks({1}, [&](const nn::TensorParallel& /*parallel*/) {
-    for (auto [name, options] : layers()) {
+    for (const auto& layer : layers()) {
+      const std::string& name = layer.first;
+      auto options = layer.second;
       options.attention_dropout_prob = 0.25;
       options.hidden_dropout_prob = 0.25;
       for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {

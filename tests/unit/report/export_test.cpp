@@ -12,7 +12,7 @@ namespace {
 
 using testing::ElementsAre;
 
-RunLog example() {
+RunLog example_log() {
   RunLog log;
   log.run.run_id = "cafe";
   log.run.started = "2026-01-02T03:04:05Z";
@@ -36,7 +36,7 @@ RunLog example() {
 }
 
 TEST(Csv, HasOneRecordALineInTheOrderOfTheRun) {
-  std::istringstream text(to_csv(example()));
+  std::istringstream text(to_csv(example_log()));
   std::vector<std::string> lines;
   for (std::string line; std::getline(text, line);) {
     ASSERT_EQ(line.back(), '\r');
@@ -66,7 +66,7 @@ TEST(EventFile, TheChecksumIsThatOfTheStandard) {
 
 /// What follows the version is read back, with both checksums, in tests/cli/export_test.py.
 TEST(EventFile, BeginsWithItsVersion) {
-  const std::string file = to_event_file(example());
+  const std::string file = to_event_file(example_log());
   const std::string first("\x1a\0\0\0\0\0\0\0", 8); // 26 bytes
   ASSERT_EQ(file.substr(0, 8), first);
   // wall_time, step 0, "brain.Event:2"
@@ -76,7 +76,7 @@ TEST(EventFile, BeginsWithItsVersion) {
 }
 
 TEST(EventFile, TheNameIsThatOfTheRun) {
-  RunLog log = example();
+  RunLog log = example_log();
   EXPECT_EQ(event_file_name(log), "events.out.tfevents.1767323045.cafe");
   log.starts.push_back(log.starts[0]); // a resumed run is the same run
   log.starts[1].facts.run_id = "feed";
