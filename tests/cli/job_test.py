@@ -126,6 +126,8 @@ with tempfile.TemporaryDirectory() as work:
     refused(changed(model={"options": {"n_layer": "two"}}), 'n_layer: found "two"')
     refused(changed(model={"options": {"n_layr": 2}}), '"n_layr"', '"n_layer"')
     refused(changed(model={"options": {"n_head": 5}}), "not a multiple of n_head = 5")
+    refused(changed(model={"options": {"n_embd": 10**9}}), "n_embd", "from 1 to 1048576")
+    refused(changed(model={"options": {"vocab_size": 2**40}}), "vocab_size", "from 2 to 2147483647")
     refused(changed(model={"options": {"n_positions": 8}}), "n_positions is 8", "sequence = 16")
     refused(changed(model={"options": {"vocab_size": 100}}), "vocab_size is 100", "400 tokens")
     refused(changed(data={"directory": "nowhere"}, model={"name": "gpt-mimi"}),
