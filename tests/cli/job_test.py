@@ -148,6 +148,8 @@ with tempfile.TemporaryDirectory() as work:
     refused(changed(parallel=managed, model={"name": "llama-tiny"}), "is for the family gpt")
     many = {"pipeline_parallel_degree": 30, "microbatches": 8}
     refused(changed(parallel=many), "of 30 would own no parameter", "allow_ranks_without_parameters")
+    crowd = check(changed(parallel={"pipeline_parallel_degree": 1000}), status=2)
+    assert " more of 1000 would own no parameter" in crowd and len(crowd) < 1000, crowd
     assert "is a valid job" in check(
         changed(parallel={**many, "allow_ranks_without_parameters": True}))
     refused(changed(loss_scale={"init_scale": 8.0}), "'loss_scale' has no effect")
