@@ -139,6 +139,15 @@ with tempfile.TemporaryDirectory() as work:
     refused(changed(parallel={"pipeline_parallel_degree": 2, "auto_partition": False,
                               "default_partition": 0, "partition": {"transformer.x": 1}}),
             "transformer.x")
+    # The folder of the checkpoints: nothing is made, and what is in the way is found.
+    assert "is a valid job" in check(changed(checkpoint={"directory": "not/yet"}))
+    assert not os.path.exists("not")
+    with open("in_the_way", "w", encoding="utf-8"):
+        pass
+    for folder in ("/proc/none", "in_the_way", "in_the_way/below"):
+        refused(changed(checkpoint={"directory": folder}),
+                f"'checkpoint.directory' {folder} cannot be written")
+    assert not [name for name in os.listdir(".") if name.startswith(".probe")]
     # What the first step refuses, as it says it.
     managed = {"tensor_parallel_degree": 2, "ddp": True, "tensor_parallel_kind": "2d",
                "mesh_memory": "managed"}
@@ -237,6 +246,7 @@ with tempfile.TemporaryDirectory() as work:
     assert logged["optimizer"]["beta2"] == 0.99 and logged["data"]["batch"] == 4, logged
     assert logged["parallel"]["microbatches"] == 2 and "placement_strategy" in logged["parallel"]
     assert os.path.exists("saved/step_2/model.safetensors")
+    assert "saved holds checkpoints: the job goes on from them with --resume" in check(trained)
     with open("saved/step_2/config.json", encoding="utf-8") as file:
         config = json.load(file)
     wanted = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "vocab_size": 400,
