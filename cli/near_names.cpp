@@ -53,6 +53,12 @@ std::string near_names(const CLI::App& app) {
     const int distance = edit_distance(name, closest);
     if (distance > 0 && distance <= std::max(1, letters / 3)) {
       text += str("'", name, "': did you mean ", closest, "?\n");
+    } else if (!option && distance > 0 && text.empty()) {
+      text = str("'", name, "' is no command");
+      for (const std::string& other : names) {
+        text += str(other == names.front() ? "; there are " : ", ", other);
+      }
+      text += "\n";
     }
   }
   return text;

@@ -1,7 +1,7 @@
 // Training stops and goes on under another layout: a checkpoint holds the model, not how it was
 // divided. The losses are those of a training that never stopped.
-//   mpirun -n 2 example_07_resume_on_another_layout checkpoints 2 60
-//   mpirun -n 4 example_07_resume_on_another_layout checkpoints 2 100
+//   mpirun -n 2 example_07_resume_on_another_layout example_07 2 60
+//   mpirun -n 4 example_07_resume_on_another_layout example_07 2 100
 // Arguments: the folder of the checkpoints, the number of pipeline ranks, the last step. Ranks
 // beyond the pipeline become replicas.
 #include <cmath>

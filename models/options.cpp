@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <initializer_list>
+#include <limits>
 
 #include "tessera/base/json/read.h"
 #include "tessera/base/json/write.h"
@@ -14,9 +15,25 @@ namespace {
 
 constexpr auto kOptional = form::Presence::kOptional; // a preset says the rest
 
-template <typename Visit, typename T>
-void size(Visit& visit, const char* name, T& value, double least = 1) {
+template <typename Visit>
+void number(Visit& visit, const char* name, double& value, double least = 0) {
   visit({.name = name, .bounds = form::at_least(least), .presence = kOptional}, value);
+}
+
+// Far above every model there is. Beyond it the product of two of them has more bytes than a number
+// of 64 bits counts, and libtorch fails in the middle of a model.
+constexpr double kWidest = 1 << 20;
+constexpr double kMostRows = std::numeric_limits<std::int32_t>::max();
+
+template <typename Visit>
+void width(Visit& visit, const char* name, std::int64_t& value, double least = 1) {
+  visit({.name = name, .bounds = form::between(least, kWidest), .presence = kOptional}, value);
+}
+
+/// Of a table, or what counts them: words, positions, users.
+template <typename Visit>
+void rows(Visit& visit, const char* name, std::int64_t& value, double least = 1) {
+  visit({.name = name, .bounds = form::between(least, kMostRows), .presence = kOptional}, value);
 }
 
 template <typename Visit, typename T>
@@ -39,15 +56,15 @@ void flag(Visit& visit, const char* name, bool& value) {
 
 template <typename Visit>
 void describe(Visit& visit, GptOptions& o) {
-  size(visit, "vocab_size", o.vocab_size, 2);
-  size(visit, "n_positions", o.n_positions);
-  size(visit, "n_embd", o.n_embd);
+  rows(visit, "vocab_size", o.vocab_size, 2);
+  rows(visit, "n_positions", o.n_positions);
+  width(visit, "n_embd", o.n_embd);
   layers(visit, "n_layer", o.n_layer);
-  size(visit, "n_head", o.n_head);
-  size(visit, "n_inner", o.n_inner, 0);
+  width(visit, "n_head", o.n_head);
+  width(visit, "n_inner", o.n_inner, 0);
   share(visit, "dropout", o.dropout);
   share(visit, "layer_norm_epsilon", o.layer_norm_epsilon);
-  size(visit, "initializer_range", o.initializer_range, 0);
+  number(visit, "initializer_range", o.initializer_range);
   visit(
       {.name = "activation_function", .presence = kOptional, .choices = activation_names()},
       o.activation_function);
@@ -63,43 +80,43 @@ void describe(Visit& visit, DecoderOptions& o) {
        .presence = kOptional,
        .choices = {"llama", "gptj", "gpt_neo", "gpt_neox"}},
       o.architecture);
-  size(visit, "vocab_size", o.vocab_size, 2);
-  size(visit, "hidden_size", o.hidden_size);
-  size(visit, "intermediate_size", o.intermediate_size, 0);
+  rows(visit, "vocab_size", o.vocab_size, 2);
+  width(visit, "hidden_size", o.hidden_size);
+  width(visit, "intermediate_size", o.intermediate_size, 0);
   layers(visit, "num_hidden_layers", o.num_hidden_layers);
-  size(visit, "num_attention_heads", o.num_attention_heads);
-  size(visit, "num_key_value_heads", o.num_key_value_heads, 0);
-  size(visit, "head_dim", o.head_dim, 0);
-  size(visit, "max_position_embeddings", o.max_position_embeddings);
+  width(visit, "num_attention_heads", o.num_attention_heads);
+  width(visit, "num_key_value_heads", o.num_key_value_heads, 0);
+  width(visit, "head_dim", o.head_dim, 0);
+  rows(visit, "max_position_embeddings", o.max_position_embeddings);
   visit({.name = "hidden_act", .presence = kOptional, .choices = activation_names()}, o.hidden_act);
   share(visit, "norm_epsilon", o.norm_epsilon);
-  size(visit, "initializer_range", o.initializer_range, 0);
+  number(visit, "initializer_range", o.initializer_range);
   share(visit, "dropout", o.dropout);
   flag(visit, "tie_word_embeddings", o.tie_word_embeddings);
   flag(visit, "attention_bias", o.attention_bias);
   flag(visit, "mlp_bias", o.mlp_bias);
-  size(visit, "rope_theta", o.rope_theta, 1);
-  size(visit, "rotary_dim", o.rotary_dim, 0);
-  size(visit, "window_size", o.window_size);
+  number(visit, "rope_theta", o.rope_theta, 1);
+  width(visit, "rotary_dim", o.rotary_dim, 0);
+  rows(visit, "window_size", o.window_size);
   flag(visit, "use_parallel_residual", o.use_parallel_residual);
   flag(visit, "flash_attention", o.flash_attention);
 }
 
 template <typename Visit>
 void describe(Visit& visit, T5Options& o) {
-  size(visit, "vocab_size", o.vocab_size, 2);
-  size(visit, "d_model", o.d_model);
-  size(visit, "d_kv", o.d_kv);
-  size(visit, "d_ff", o.d_ff);
+  rows(visit, "vocab_size", o.vocab_size, 2);
+  width(visit, "d_model", o.d_model);
+  width(visit, "d_kv", o.d_kv);
+  width(visit, "d_ff", o.d_ff);
   layers(visit, "num_layers", o.num_layers);
   layers(visit, "num_decoder_layers", o.num_decoder_layers, 0);
-  size(visit, "num_heads", o.num_heads);
-  size(visit, "relative_attention_num_buckets", o.relative_attention_num_buckets, 4);
-  size(visit, "relative_attention_max_distance", o.relative_attention_max_distance);
+  width(visit, "num_heads", o.num_heads);
+  rows(visit, "relative_attention_num_buckets", o.relative_attention_num_buckets, 4);
+  rows(visit, "relative_attention_max_distance", o.relative_attention_max_distance);
   share(visit, "dropout_rate", o.dropout_rate);
   share(visit, "layer_norm_epsilon", o.layer_norm_epsilon);
-  size(visit, "initializer_factor", o.initializer_factor, 0);
-  size(visit, "decoder_start_token_id", o.decoder_start_token_id, 0);
+  number(visit, "initializer_factor", o.initializer_factor);
+  rows(visit, "decoder_start_token_id", o.decoder_start_token_id, 0);
   visit(
       {.name = "feed_forward_proj",
        .presence = kOptional,
@@ -111,28 +128,28 @@ void describe(Visit& visit, T5Options& o) {
 
 template <typename Visit>
 void describe(Visit& visit, BertOptions& o) {
-  size(visit, "vocab_size", o.vocab_size, 2);
-  size(visit, "hidden_size", o.hidden_size);
+  rows(visit, "vocab_size", o.vocab_size, 2);
+  width(visit, "hidden_size", o.hidden_size);
   layers(visit, "num_hidden_layers", o.num_hidden_layers);
-  size(visit, "num_attention_heads", o.num_attention_heads);
-  size(visit, "intermediate_size", o.intermediate_size, 0);
-  size(visit, "max_position_embeddings", o.max_position_embeddings);
-  size(visit, "type_vocab_size", o.type_vocab_size);
-  size(visit, "pad_token_id", o.pad_token_id, 0);
+  width(visit, "num_attention_heads", o.num_attention_heads);
+  width(visit, "intermediate_size", o.intermediate_size, 0);
+  rows(visit, "max_position_embeddings", o.max_position_embeddings);
+  rows(visit, "type_vocab_size", o.type_vocab_size);
+  rows(visit, "pad_token_id", o.pad_token_id, 0);
   share(visit, "hidden_dropout_prob", o.hidden_dropout_prob);
   share(visit, "attention_probs_dropout_prob", o.attention_probs_dropout_prob);
   share(visit, "layer_norm_eps", o.layer_norm_eps);
-  size(visit, "initializer_range", o.initializer_range, 0);
+  number(visit, "initializer_range", o.initializer_range);
   flag(visit, "roberta", o.roberta);
   flag(visit, "next_sentence", o.next_sentence);
 }
 
 template <typename Visit>
 void describe(Visit& visit, NcfOptions& o) {
-  size(visit, "users", o.users);
-  size(visit, "items", o.items);
-  size(visit, "factors", o.factors);
-  size(visit, "first_layer", o.first_layer, 2);
+  rows(visit, "users", o.users);
+  rows(visit, "items", o.items);
+  width(visit, "factors", o.factors);
+  width(visit, "first_layer", o.first_layer, 2);
   visit({.name = "layers", .bounds = form::between(1, 30), .presence = kOptional}, o.layers);
   share(visit, "dropout", o.dropout);
 }

@@ -11,6 +11,7 @@
 #include "tessera/checkpoint/safetensors.h"
 
 #include "cli/command.h"
+#include "cli/weights/export.h"
 #include "cli/weights/weights.h"
 
 namespace tessera::cli {
@@ -200,12 +201,14 @@ void set_up(CLI::App& app) {
   merging->add_option("path", options->path, "a checkpoint, or a folder: its newest")->required();
   merging->add_option("file", options->file, "the .safetensors file to make")->required();
   merging->callback([options] { merge(*options); });
+  set_up_export(*app.add_subcommand(
+      "convert", "write it as a folder that transformers loads; the same as tessera export"));
   app.require_subcommand(1);
 }
 
 const RegisterCommand registered({
     "checkpoint",
-    "look at checkpoints, and put their pieces together",
+    "look at checkpoints, put their pieces together, write them for others",
     set_up,
 });
 

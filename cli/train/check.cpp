@@ -11,7 +11,9 @@
 #include "tessera/base/host.h"
 #include "tessera/plan/from_config.h"
 #include "tessera/planner/description.h"
+#include "tessera/train/checkpoints.h"
 
+#include "cli/train/checkpoint_folder.h"
 #include "cli/train/forecast.h"
 #include "cli/train/job_preset.h"
 #include "cli/train/progress.h"
@@ -303,6 +305,32 @@ std::string time_text(
   }
 }
 
+void check_folder(const Job& job, std::int64_t parameters, Findings& findings) {
+  if (job.checkpoint.directory.empty()) {
+    return;
+  }
+  findings.check([&] {
+    const std::string wrong =
+        judge_future_folder(job.checkpoint.directory, checkpoint_bytes(job, parameters));
+    if (!wrong.empty()) {
+      throw ConfigError(wrong);
+    }
+  });
+}
+
+/// What a run without --resume would refuse, and one with it goes on from.
+std::string folder_text(const Job& job) {
+  const std::string& folder = job.checkpoint.directory;
+  if (folder.empty() || !checkpoint_exists(folder)) {
+    return "";
+  }
+  return str(
+      "'checkpoint.directory' ",
+      folder,
+      " holds checkpoints: the job goes on from them "
+      "with --resume, and does not run without\n");
+}
+
 std::string objective_text(const models::ObjectiveFacts& facts) {
   std::string text = line(
       "objective: %s, %lld targets of %lld tokens in a sample",
@@ -341,11 +369,14 @@ std::string check_job(const Job& job, const std::string& origin, const CheckOpti
   if (decided) {
     check_layout(job, ranks, findings, known);
   }
+  if (known.model) {
+    check_folder(job, known.model->preset.parameters, findings);
+  }
   findings.throw_any(origin);
 
   const models::Preset& preset = known.model->preset;
   const models::ObjectiveFacts& facts = known.model->objective->facts();
-  std::string text = origin + " is a valid job\n";
+  std::string text = origin + " is a valid job\n" + folder_text(job);
   if (!known.start_warning.empty()) {
     text += str("warning: ", known.start_warning, "\n");
   }

@@ -18,6 +18,23 @@ std::string mebibytes(double bytes) {
   return text;
 }
 
+/// `there` is on the file system that `directory` is on, or will be.
+std::string no_room(const std::string& directory, const std::string& there, std::int64_t bytes) {
+  std::error_code error;
+  const auto space = std::filesystem::space(there, error);
+  if (error || space.available >= static_cast<std::uint64_t>(bytes)) {
+    return "";
+  }
+  return str(
+      "'checkpoint.directory' ",
+      directory,
+      " has ",
+      mebibytes(static_cast<double>(space.available)),
+      " free; one checkpoint of this model takes ",
+      mebibytes(static_cast<double>(bytes)),
+      "; make room or name another folder");
+}
+
 } // namespace
 
 std::int64_t checkpoint_bytes(const Job& job, std::int64_t parameters) {
@@ -57,19 +74,34 @@ std::string judge_folder(
           " wrote there; name a folder on a shared file system");
     }
   }
+  return no_room(directory, directory, bytes);
+}
+
+std::string judge_future_folder(const std::string& directory, std::int64_t bytes) {
+  namespace fs = std::filesystem;
+  fs::path there = fs::absolute(directory).lexically_normal();
   std::error_code error;
-  const auto space = std::filesystem::space(directory, error);
-  if (!error && space.available < static_cast<std::uint64_t>(bytes)) {
-    return str(
-        "'checkpoint.directory' ",
-        directory,
-        " has ",
-        mebibytes(static_cast<double>(space.available)),
-        " free; one checkpoint of this model takes ",
-        mebibytes(static_cast<double>(bytes)),
-        "; make room or name another folder");
+  while (!fs::exists(there, error) && there != there.parent_path()) {
+    there = there.parent_path();
   }
-  return "";
+  try {
+    const FolderProbe probe(there.string(), 0);
+  } catch (const CheckpointError& caught) {
+    return not_writable(directory, "", caught.what());
+  }
+  return no_room(directory, there.string(), bytes);
+}
+
+std::string
+not_writable(const std::string& directory, const std::string& who, const std::string& why) {
+  return str(
+      "'checkpoint.directory' ",
+      directory,
+      " cannot be written",
+      who,
+      ": ",
+      why,
+      "; name a folder that can, or make this one so");
 }
 
 } // namespace tessera::cli

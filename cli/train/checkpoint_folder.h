@@ -38,4 +38,13 @@ std::string judge_folder(
     const std::vector<std::string>& probes,
     std::int64_t bytes);
 
+/// Before a run: why `directory`, which need not be there yet, could not take a checkpoint of
+/// `bytes`; "" when nothing speaks against it. It, or the nearest folder above it that exists, gets
+/// a small file for a moment; nothing is made. Not collective.
+std::string judge_future_folder(const std::string& directory, std::int64_t bytes);
+
+/// The message about a folder that cannot be written; `who` is "" or " (rank 1)".
+std::string
+not_writable(const std::string& directory, const std::string& who, const std::string& why);
+
 } // namespace tessera::cli

@@ -86,14 +86,7 @@ void Trainer::prepare_folders(std::int64_t parameters) {
     try {
       probe.emplace(folder, rank());
     } catch (const CheckpointError& error) {
-      throw ConfigError(
-          str("'checkpoint.directory' ",
-              folder,
-              " cannot be written (rank ",
-              rank(),
-              "): ",
-              error.what(),
-              "; name a folder that can, or make this one so"));
+      throw ConfigError(not_writable(folder, str(" (rank ", rank(), ")"), error.what()));
     }
   });
   attempt([&] {

@@ -12,6 +12,7 @@
 #include "tessera/deferred_init/delayed_init.h"
 
 #include "cli/command.h"
+#include "cli/weights/export.h"
 #include "cli/weights/weights.h"
 #include "models/data/data_folder.h"
 #include "models/data/files.h"
@@ -108,7 +109,11 @@ void run(const Options& options) {
       tokenizer.empty() ? "; no tokenizer: name one with --tokenizer" : "");
 }
 
-void set_up(CLI::App& app) {
+} // namespace
+} // namespace export_command
+
+void set_up_export(CLI::App& app) {
+  using export_command::Options;
   auto options = std::make_shared<Options>();
   app.add_option("weights", options->weights, "a checkpoint, or a folder of checkpoints")
       ->required();
@@ -121,16 +126,17 @@ void set_up(CLI::App& app) {
   app.add_option("--precision", options->precision, "how numbers are written")
       ->check(CLI::IsMember({"f32", "bf16", "fp16"}))
       ->capture_default_str();
-  app.callback([options] { run(*options); });
+  app.callback([options] { export_command::run(*options); });
 }
+
+namespace {
 
 const RegisterCommand registered({
     "export",
     "write a checkpoint as a folder that transformers loads",
-    set_up,
+    set_up_export,
 });
 
 } // namespace
-} // namespace export_command
 
 } // namespace tessera::cli

@@ -160,14 +160,19 @@ void check_every_rank_owns_parameters(
     return;
   }
   const std::vector<std::int64_t> owned = elements_of_ranks(graph, result, partitions);
+  constexpr int kNamed = 8; // a line, however many ranks were asked for
   std::string empty;
+  int count = 0;
   for (int rank = 0; rank < partitions; ++rank) {
-    if (owned[rank] == 0) {
+    if (owned[rank] == 0 && ++count <= kNamed) {
       empty += empty.empty() ? str(rank) : str(", ", rank);
     }
   }
-  if (empty.empty()) {
+  if (count == 0) {
     return;
+  }
+  if (count > kNamed) {
+    empty += str(" and ", count - kNamed, " more");
   }
   std::string text =
       str("pipeline rank ",

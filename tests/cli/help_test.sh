@@ -21,6 +21,9 @@ if message=$("$program" help train now 2>&1); then fail "help train now succeede
 [[ "$message" == *"'train' has no commands below it"* ]] || fail "help train now said '$message'"
 if message=$("$program" trian 2>&1); then fail "trian succeeded"; fi
 [[ "$message" == *"did you mean train?"* && "$message" != *"subcommand is required"* ]] || fail "trian said '$message'"
+if message=$("$program" checkpoint frobnicate x 2>&1); then fail "checkpoint frobnicate succeeded"; fi
+[[ "$message" == "'frobnicate' is no command; there are show, merge, convert" ]] ||
+  fail "checkpoint frobnicate said '$message'"
 if message=$("$program" help trian 2>&1); then fail "help trian succeeded"; fi
 [[ "$message" == *"no command 'trian'"*"did you mean 'train'"* ]] || fail "help trian said '$message'"
 

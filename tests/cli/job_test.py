@@ -126,6 +126,8 @@ with tempfile.TemporaryDirectory() as work:
     refused(changed(model={"options": {"n_layer": "two"}}), 'n_layer: found "two"')
     refused(changed(model={"options": {"n_layr": 2}}), '"n_layr"', '"n_layer"')
     refused(changed(model={"options": {"n_head": 5}}), "not a multiple of n_head = 5")
+    refused(changed(model={"options": {"n_embd": 10**9}}), "n_embd", "from 1 to 1048576")
+    refused(changed(model={"options": {"vocab_size": 2**40}}), "vocab_size", "from 2 to 2147483647")
     refused(changed(model={"options": {"n_positions": 8}}), "n_positions is 8", "sequence = 16")
     refused(changed(model={"options": {"vocab_size": 100}}), "vocab_size is 100", "400 tokens")
     refused(changed(data={"directory": "nowhere"}, model={"name": "gpt-mimi"}),
@@ -137,6 +139,15 @@ with tempfile.TemporaryDirectory() as work:
     refused(changed(parallel={"pipeline_parallel_degree": 2, "auto_partition": False,
                               "default_partition": 0, "partition": {"transformer.x": 1}}),
             "transformer.x")
+    # The folder of the checkpoints: nothing is made, and what is in the way is found.
+    assert "is a valid job" in check(changed(checkpoint={"directory": "not/yet"}))
+    assert not os.path.exists("not")
+    with open("in_the_way", "w", encoding="utf-8"):
+        pass
+    for folder in ("/proc/none", "in_the_way", "in_the_way/below"):
+        refused(changed(checkpoint={"directory": folder}),
+                f"'checkpoint.directory' {folder} cannot be written")
+    assert not [name for name in os.listdir(".") if name.startswith(".probe")]
     # What the first step refuses, as it says it.
     managed = {"tensor_parallel_degree": 2, "ddp": True, "tensor_parallel_kind": "2d",
                "mesh_memory": "managed"}
@@ -146,6 +157,8 @@ with tempfile.TemporaryDirectory() as work:
     refused(changed(parallel=managed, model={"name": "llama-tiny"}), "is for the family gpt")
     many = {"pipeline_parallel_degree": 30, "microbatches": 8}
     refused(changed(parallel=many), "of 30 would own no parameter", "allow_ranks_without_parameters")
+    crowd = check(changed(parallel={"pipeline_parallel_degree": 1000}), status=2)
+    assert " more of 1000 would own no parameter" in crowd and len(crowd) < 1000, crowd
     assert "is a valid job" in check(
         changed(parallel={**many, "allow_ranks_without_parameters": True}))
     refused(changed(loss_scale={"init_scale": 8.0}), "'loss_scale' has no effect")
@@ -233,6 +246,7 @@ with tempfile.TemporaryDirectory() as work:
     assert logged["optimizer"]["beta2"] == 0.99 and logged["data"]["batch"] == 4, logged
     assert logged["parallel"]["microbatches"] == 2 and "placement_strategy" in logged["parallel"]
     assert os.path.exists("saved/step_2/model.safetensors")
+    assert "saved holds checkpoints: the job goes on from them with --resume" in check(trained)
     with open("saved/step_2/config.json", encoding="utf-8") as file:
         config = json.load(file)
     wanted = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "vocab_size": 400,

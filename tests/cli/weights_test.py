@@ -5,6 +5,7 @@ Weights into a job and out of it: `checkpoint show` and `merge`, `export`, `eval
 checkpoint's folder, and `model.init_from`. One checkpoint of 2 x 2 ranks is read as it is, merged,
 exported, and divided into the files of an index: all must be the same model, on any ranks.
 """
+import filecmp
 import glob
 import json
 import os
@@ -114,6 +115,9 @@ def check_tools(checkpoint):
     call(PROGRAM, "checkpoint", "merge", "run", "merged.safetensors")
     call(PROGRAM, "export", checkpoint, "exported", "--tokenizer", "data/tokenizer.model")
     assert sorted(os.listdir("exported")) == ["config.json", "model.safetensors", "tokenizer.model"]
+    call(PROGRAM, "checkpoint", "convert", checkpoint, "converted", "--tokenizer", "data/tokenizer.model")
+    assert not filecmp.dircmp("exported", "converted").diff_files
+    assert sorted(os.listdir("converted")) == sorted(os.listdir("exported"))
     metadata, exported = read_safetensors("exported/model.safetensors")
     _, merged = read_safetensors("merged.safetensors")
     assert metadata == {"format": "pt"}, metadata
