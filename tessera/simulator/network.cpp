@@ -1,13 +1,23 @@
 #include "tessera/simulator/network.h"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <limits>
+#include <queue>
 #include <utility>
 
 #include "tessera/base/index.h"
 
 namespace tessera::simulator {
+
+namespace {
+
+// Rates that differ by less are equal but for rounding.
+constexpr double kSame = 1e-13;
+constexpr double kAlmost = 1 - 1e-12;
+
+} // namespace
 
 Network::Network(std::vector<double> bytes_per_s)
     : bytes_per_s_(std::move(bytes_per_s)),
@@ -15,26 +25,35 @@ Network::Network(std::vector<double> bytes_per_s)
       left_on_(bytes_per_s_.size(), 0),
       weight_on_(bytes_per_s_.size(), 0),
       seen_link_(bytes_per_s_.size(), 0),
-      binds_(bytes_per_s_.size(), 0) {}
+      load_(bytes_per_s_.size()) {}
 
 int Network::start(double now, double bytes, std::vector<int> links, double weight, double limit) {
-  const int id = static_cast<int>(flows_.size());
   touch(now, links);
-  Flow flow;
-  flow.left = bytes;
-  flow.updated = now;
-  flow.weight = weight;
-  flow.limit = limit;
-  flow.links = std::move(links);
+  int id = static_cast<int>(flows_.size());
+  if (free_.empty()) {
+    flows_.emplace_back();
+    place_.push_back(-1);
+  } else {
+    std::pop_heap(free_.begin(), free_.end(), std::greater<>());
+    id = free_.back();
+    free_.pop_back();
+  }
+  Flow& flow = flows_[at(id)];
+  flow = {
+      .left = bytes,
+      .rate = 0,
+      .updated = now,
+      .weight = weight,
+      .limit = limit,
+      .links = std::move(links),
+      .order = started_++};
   for (const int link : flow.links) {
     flows_on_[at(link)].push_back(id);
   }
   if (flow.links.empty()) {
     flow.rate = limit;
-    ends_.push({now + bytes / limit, id, 0});
+    end_changes(id, now + bytes / limit);
   }
-  flows_.push_back(std::move(flow));
-  seen_flow_.push_back(0);
   return id;
 }
 
@@ -47,40 +66,46 @@ void Network::touch(double now, const std::vector<int>& links) {
   touched_.insert(touched_.end(), links.begin(), links.end());
 }
 
-bool Network::may_bind(int link) const {
-  double most = 0;
-  for (const int id : flows_on_[at(link)]) {
-    most += flows_[at(id)].weight * flows_[at(id)].limit;
-  }
-  return most > bytes_per_s_[at(link)];
+void Network::sort(std::vector<int>& flows) const {
+  std::sort(flows.begin(), flows.end(), [this](int a, int b) {
+    return flows_[at(a)].order < flows_[at(b)].order;
+  });
 }
 
-// Returns the flows on the touched links and those that share links which may bind with them,
-// directly or over others, ascending.
-std::vector<int> Network::connected() {
-  std::vector<int> links;
+// Returns the flows on the touched links.
+std::vector<int> Network::on_touched() {
   std::vector<int> flows;
-  const auto see = [&](int link) {
-    if (seen_link_[at(link)] == 0) {
-      seen_link_[at(link)] = 1;
-      links.push_back(link);
-    }
-  };
   for (const int link : touched_) {
-    see(link);
-  }
-  const std::size_t touched = links.size();
-  for (std::size_t i = 0; i < links.size(); ++i) {
-    binds_[at(links[i])] = may_bind(links[i]) ? 1 : 0;
-    if (i >= touched && binds_[at(links[i])] == 0) {
-      continue;
-    }
-    for (const int id : flows_on_[at(links[i])]) {
-      if (seen_flow_[at(id)] == 0) {
-        seen_flow_[at(id)] = 1;
+    for (const int id : flows_on_[at(link)]) {
+      if (place_[at(id)] < 0) {
+        place_[at(id)] = 0;
         flows.push_back(id);
-        for (const int link : flows_[at(id)].links) {
-          see(link);
+      }
+    }
+  }
+  for (const int id : flows) {
+    place_[at(id)] = -1;
+  }
+  sort(flows);
+  return flows;
+}
+
+// Returns `flows` and those that share links with them, directly or over others.
+std::vector<int> Network::connected(std::vector<int> flows) {
+  std::vector<int> links;
+  for (const int id : flows) {
+    place_[at(id)] = 0;
+  }
+  for (std::size_t i = 0; i < flows.size(); ++i) {
+    for (const int link : flows_[at(flows[i])].links) {
+      if (seen_link_[at(link)] == 0) {
+        seen_link_[at(link)] = 1;
+        links.push_back(link);
+        for (const int id : flows_on_[at(link)]) {
+          if (place_[at(id)] < 0) {
+            place_[at(id)] = 0;
+            flows.push_back(id);
+          }
         }
       }
     }
@@ -89,33 +114,49 @@ std::vector<int> Network::connected() {
     seen_link_[at(link)] = 0;
   }
   for (const int id : flows) {
-    seen_flow_[at(id)] = 0;
+    place_[at(id)] = -1;
   }
-  std::sort(flows.begin(), flows.end());
+  sort(flows);
   return flows;
 }
 
-// Returns the max-min fair rates of flows that share no link with others: all rise together, until
-// a link is full or a flow has reached its limit; its flows keep that rate, the others rise on.
+// Returns the max-min fair rates of flows beside all others, which keep theirs: all rise together,
+// until a link is full or a flow has reached its limit; its flows keep that rate, the others rise
+// on. A link that carries what all its flows could take at their limits holds up none of them.
 std::vector<double> Network::fair_rates(const std::vector<int>& flows) {
+  computed_ += static_cast<std::int64_t>(flows.size());
   std::vector<double> rates(flows.size(), -1);
+  for (std::size_t i = 0; i < flows.size(); ++i) {
+    place_[at(flows[i])] = static_cast<int>(i);
+  }
   // The next link to be full and the next limit; a link's share only rises, so old entries are low.
   using Entry = std::pair<double, int>;
   std::priority_queue<Entry, std::vector<Entry>, std::greater<>> full;
   std::vector<Entry> limits;
-  std::vector<int> links;
-  for (std::size_t i = 0; i < flows.size(); ++i) {
-    const Flow& flow = flows_[at(flows[i])];
-    limits.emplace_back(flow.limit, flows[i]);
+  std::vector<int> links; // that may bind
+  std::vector<int> seen;
+  for (const int id : flows) {
+    const Flow& flow = flows_[at(id)];
+    limits.emplace_back(flow.limit, id);
     for (const int link : flow.links) {
-      if (binds_[at(link)] == 0) {
+      if (std::exchange(seen_link_[at(link)], 1) != 0) {
         continue;
       }
-      if (weight_on_[at(link)] == 0) {
-        links.push_back(link);
-        left_on_[at(link)] = bytes_per_s_[at(link)];
+      seen.push_back(link);
+      double most = 0;
+      double others = 0;
+      double weight = 0;
+      for (const int other : flows_on_[at(link)]) {
+        const Flow& one = flows_[at(other)];
+        most += one.weight * one.limit;
+        (place_[at(other)] < 0 ? others : weight) +=
+            place_[at(other)] < 0 ? one.weight * one.rate : one.weight;
       }
-      weight_on_[at(link)] += flow.weight;
+      if (most > bytes_per_s_[at(link)]) {
+        links.push_back(link);
+        left_on_[at(link)] = std::max(0.0, bytes_per_s_[at(link)] - others);
+        weight_on_[at(link)] = weight;
+      }
     }
   }
   std::sort(limits.begin(), limits.end());
@@ -124,19 +165,17 @@ std::vector<double> Network::fair_rates(const std::vector<int>& flows) {
     full.emplace(share(link), link);
   }
   const auto fix = [&](int id, double rate) {
-    const auto found = std::lower_bound(flows.begin(), flows.end(), id);
-    double& own = rates[static_cast<std::size_t>(found - flows.begin())];
+    double& own = rates[at(place_[at(id)])];
     if (own >= 0) {
       return;
     }
     own = rate;
     const Flow& flow = flows_[at(id)];
     for (const int link : flow.links) {
-      if (binds_[at(link)] == 0) {
-        continue;
+      if (weight_on_[at(link)] > 0) {
+        left_on_[at(link)] = std::max(0.0, left_on_[at(link)] - rate * flow.weight);
+        weight_on_[at(link)] -= flow.weight;
       }
-      left_on_[at(link)] = std::max(0.0, left_on_[at(link)] - rate * flow.weight);
-      weight_on_[at(link)] -= flow.weight;
     }
   };
   std::size_t next_limit = 0;
@@ -153,19 +192,98 @@ std::vector<double> Network::fair_rates(const std::vector<int>& flows) {
     } else {
       full.pop();
       for (const int id : flows_on_[at(link)]) {
-        fix(id, level);
+        if (place_[at(id)] >= 0) {
+          fix(id, level);
+        }
       }
     }
   }
   for (const int link : links) {
     weight_on_[at(link)] = 0;
   }
+  for (const int link : seen) {
+    seen_link_[at(link)] = 0;
+  }
   for (std::size_t i = 0; i < flows.size(); ++i) {
+    place_[at(flows[i])] = -1;
+    const Flow& flow = flows_[at(flows[i])];
     if (rates[i] < 0) { // no link binds it
-      rates[i] = flows_[at(flows[i])].limit;
+      rates[i] = flow.limit;
+    }
+    if (std::abs(rates[i] - flow.rate) <= kSame * flow.rate) {
+      rates[i] = flow.rate; // sums of the others' rates round
     }
   }
   return rates;
+}
+
+// Returns the flows beside `flows`, which would have these rates, that must be computed with them:
+// those whose own rates are not fair any more, and those that are faster where one of `flows` is
+// held up.
+std::vector<int> Network::unfair(const std::vector<int>& flows, const std::vector<double>& rates) {
+  for (std::size_t i = 0; i < flows.size(); ++i) {
+    place_[at(flows[i])] = static_cast<int>(i);
+  }
+  const auto rate_of = [&](int id) {
+    const int place = place_[at(id)];
+    return place < 0 ? flows_[at(id)].rate : rates[at(place)];
+  };
+  std::vector<int> known;
+  const auto load = [&](int link) -> const Load& {
+    Load& one = load_[at(link)];
+    if (!one.known) {
+      one.known = true;
+      known.push_back(link);
+      for (const int id : flows_on_[at(link)]) {
+        one.used += rate_of(id) * flows_[at(id)].weight;
+        one.fastest = std::max(one.fastest, rate_of(id));
+      }
+    }
+    return one;
+  };
+  const auto is_fair = [&](int id) {
+    const Flow& flow = flows_[at(id)];
+    const double rate = rate_of(id);
+    return rate >= flow.limit * kAlmost ||
+           std::any_of(flow.links.begin(), flow.links.end(), [&](int link) {
+             const Load& one = load(link);
+             return one.used >= bytes_per_s_[at(link)] * kAlmost && rate >= one.fastest * kAlmost;
+           });
+  };
+  std::vector<int> more;
+  std::vector<int> seen;
+  for (const int id : flows) {
+    const bool fair = is_fair(id);
+    if (fair && rate_of(id) == flows_[at(id)].rate) {
+      continue; // nobody else notices it
+    }
+    for (const int link : flows_[at(id)].links) {
+      if (fair && std::exchange(seen_link_[at(link)], 1) != 0) {
+        continue; // its other flows were looked at
+      }
+      seen.push_back(link);
+      for (const int other : flows_on_[at(link)]) {
+        const bool faster = !fair && flows_[at(other)].rate * kAlmost > rate_of(id);
+        if (place_[at(other)] == -1 && (faster || !is_fair(other))) {
+          place_[at(other)] = -2; // noted; its rate is still its own
+          more.push_back(other);
+        }
+      }
+    }
+  }
+  for (const int link : known) {
+    load_[at(link)] = {};
+  }
+  for (const int link : seen) {
+    seen_link_[at(link)] = 0;
+  }
+  for (const int id : flows) {
+    place_[at(id)] = -1;
+  }
+  for (const int id : more) {
+    place_[at(id)] = -1;
+  }
+  return more;
 }
 
 void Network::set_rates() {
@@ -173,9 +291,24 @@ void Network::set_rates() {
     return;
   }
   const double now = touched_at_;
-  const std::vector<int> flows = connected();
-  const std::vector<double> rates = fair_rates(flows);
+  std::vector<int> flows = on_touched();
   touched_.clear();
+  std::vector<double> rates = fair_rates(flows);
+  constexpr int kMostTries = 20;
+  bool whole = false;
+  for (int i = 0; !whole; ++i) {
+    const std::vector<int> more = unfair(flows, rates);
+    if (more.empty()) {
+      break;
+    }
+    flows.insert(flows.end(), more.begin(), more.end());
+    sort(flows);
+    whole = i == kMostTries; // what goes so far may as well go everywhere
+    if (whole) {
+      flows = connected(std::move(flows));
+    }
+    rates = fair_rates(flows);
+  }
   for (std::size_t i = 0; i < flows.size(); ++i) {
     Flow& flow = flows_[at(flows[i])];
     if (flow.rate == rates[i]) {
@@ -184,8 +317,7 @@ void Network::set_rates() {
     flow.left = std::max(0.0, flow.left - flow.rate * (now - flow.updated));
     flow.updated = now;
     flow.rate = rates[i];
-    ++flow.version;
-    ends_.push({now + flow.left / flow.rate, flows[i], flow.version});
+    end_changes(flows[i], now + flow.left / flow.rate);
   }
 }
 
@@ -194,36 +326,78 @@ double Network::rate(int flow) {
   return flows_[at(flow)].rate;
 }
 
-void Network::drop_stale() {
-  while (!ends_.empty()) {
-    const End& end = ends_.top();
-    const Flow& flow = flows_[at(end.flow)];
-    if (!flow.done && flow.version == end.version) {
-      return;
-    }
-    ends_.pop();
+bool Network::ends_before(int one, int other) const {
+  const Flow& a = flows_[at(one)];
+  const Flow& b = flows_[at(other)];
+  return a.end != b.end ? a.end < b.end : a.order < b.order;
+}
+
+void Network::put_in_line(int place, int flow) {
+  ends_[at(place)] = flow;
+  flows_[at(flow)].in_line = place;
+}
+
+// Moves the flow at a place of the heap to where its end belongs.
+void Network::move_in_line(int place) {
+  const int flow = ends_[at(place)];
+  const int size = static_cast<int>(ends_.size());
+  for (int above = (place - 1) / 2; place > 0 && ends_before(flow, ends_[at(above)]);
+       above = (place - 1) / 2) {
+    put_in_line(place, ends_[at(above)]);
+    place = above;
   }
+  for (;;) {
+    int below = 2 * place + 1;
+    if (below + 1 < size && ends_before(ends_[at(below + 1)], ends_[at(below)])) {
+      ++below;
+    }
+    if (below >= size || !ends_before(ends_[at(below)], flow)) {
+      break;
+    }
+    put_in_line(place, ends_[at(below)]);
+    place = below;
+  }
+  put_in_line(place, flow);
+}
+
+void Network::end_changes(int flow, double end) {
+  flows_[at(flow)].end = end;
+  int place = flows_[at(flow)].in_line;
+  if (place < 0) {
+    place = static_cast<int>(ends_.size());
+    ends_.push_back(flow);
+  }
+  move_in_line(place);
 }
 
 double Network::next_end() {
   set_rates();
-  drop_stale();
-  return ends_.empty() ? std::numeric_limits<double>::infinity() : ends_.top().time;
+  return ends_.empty() ? std::numeric_limits<double>::infinity() : flows_[at(ends_.front())].end;
+}
+
+bool Network::ends_at(double now) const {
+  return !ends_.empty() && flows_[at(ends_.front())].end <= now;
 }
 
 int Network::end_next() {
   set_rates();
-  drop_stale();
-  const End end = ends_.top();
-  ends_.pop();
-  Flow& flow = flows_[at(end.flow)];
-  flow.done = true;
-  touch(end.time, flow.links);
-  for (const int link : flow.links) {
-    std::erase(flows_on_[at(link)], end.flow);
+  const int id = ends_.front();
+  const int last = ends_.back();
+  ends_.pop_back();
+  if (!ends_.empty()) {
+    put_in_line(0, last);
+    move_in_line(0);
   }
-  flow.links = {};
-  return end.flow;
+  Flow& flow = flows_[at(id)];
+  flow.in_line = -1;
+  touch(flow.end, flow.links);
+  for (const int link : flow.links) {
+    std::erase(flows_on_[at(link)], id);
+  }
+  flow.links.clear();
+  free_.push_back(id);
+  std::push_heap(free_.begin(), free_.end(), std::greater<>());
+  return id;
 }
 
 } // namespace tessera::simulator

@@ -3,24 +3,25 @@
 // This header is private to the simulator.
 
 #include <cstdint>
-#include <queue>
 #include <vector>
 
 namespace tessera::simulator {
 
 /// Simulates flows over shared links. A flow is a number of equal streams, its weight; rates of
 /// streams are max-min fair: no stream can go faster unless one that is no faster goes slower. So
-/// what a flow that is slow elsewhere leaves of a link belongs to the others. Rates are computed
-/// anew whenever a flow starts or ends, for all flows that are connected with it over links. A link
-/// that carries what all its flows could take at their limits holds up none of them, so it connects
-/// none.
+/// what a flow that is slow elsewhere leaves of a link belongs to the others. Where flows start or
+/// end, the rates of those on their links are computed anew beside all others as they are. A flow
+/// keeps a rate that is fair: its limit, or that of a full link on which none is faster. What has
+/// lost that is computed anew too, until nothing has; so a change goes as far as it matters, and
+/// rates are those of a computation of all flows to 1e-12.
 /// Source: Bertsekas and Gallager 1992, Data Networks, section 6.5.2 (progressive filling).
 class Network {
  public:
   explicit Network(std::vector<double> bytes_per_s);
 
   /// Starts a flow at `now` over `links`: `weight` equal streams of `bytes` each. `limit` bounds
-  /// the rate of one stream. Returns the id of the flow; ids count from 0.
+  /// the rate of one stream. Returns the id of the flow, the least that no other one has that
+  /// flows.
   int start(double now, double bytes, std::vector<int> links, double weight, double limit);
 
   /// Returns the rate of one stream of a flow that has not ended.
@@ -29,6 +30,13 @@ class Network {
   double next_end();
   /// Ends the flow that next_end() announced and returns its id.
   int end_next();
+  /// Returns whether a flow ends at `now` by the rates before what has started or ended at `now`.
+  /// If not, more may start then without a rate being computed in between.
+  bool ends_at(double now) const;
+  /// Returns how many rates have been computed.
+  std::int64_t computed() const {
+    return computed_;
+  }
 
  private:
   struct Flow {
@@ -38,38 +46,44 @@ class Network {
     double weight = 1;
     double limit = 0;
     std::vector<int> links;
-    std::uint32_t version = 0; // counts changes of the rate; ends of older versions are stale
-    bool done = false;
+    double end = 0; // at this rate
+    std::int64_t order = 0; // in which flows started
+    int in_line = -1; // place in ends_; -1: it does not flow
   };
-  struct End {
-    double time = 0;
-    int flow = 0;
-    std::uint32_t version = 0;
-    bool operator>(const End& other) const {
-      return time != other.time ? time > other.time : flow > other.flow;
-    }
+  // How much of a link is used, and by how fast a stream at most.
+  struct Load {
+    double used = 0;
+    double fastest = 0;
+    bool known = false;
   };
 
   void touch(double now, const std::vector<int>& links);
   void set_rates();
-  /// Returns whether a link may hold up a flow: its flows could together take more than it carries.
-  bool may_bind(int link) const;
-  std::vector<int> connected();
+  std::vector<int> on_touched();
+  std::vector<int> connected(std::vector<int> flows);
+  void sort(std::vector<int>& flows) const;
   std::vector<double> fair_rates(const std::vector<int>& flows);
-  void drop_stale();
+  std::vector<int> unfair(const std::vector<int>& flows, const std::vector<double>& rates);
+  bool ends_before(int one, int other) const;
+  void put_in_line(int place, int flow);
+  void move_in_line(int place);
+  void end_changes(int flow, double end);
 
   std::vector<double> bytes_per_s_;
   std::vector<std::vector<int>> flows_on_;
   std::vector<int> touched_; // links whose flows have changed, at `touched_at_`
   double touched_at_ = 0;
-  // Scratch of fair_rates and connected, by link and by flow; equal between calls.
+  // Scratch, by link and by flow; equal between calls.
   std::vector<double> left_on_;
   std::vector<double> weight_on_;
   std::vector<char> seen_link_;
-  std::vector<char> binds_; // links that connected() has seen: may_bind
-  std::vector<char> seen_flow_;
+  std::vector<Load> load_;
+  std::vector<int> place_; // in the flows that are computed; -1: it is none of them
   std::vector<Flow> flows_;
-  std::priority_queue<End, std::vector<End>, std::greater<>> ends_;
+  std::vector<int> free_; // ids, the least at the end
+  std::int64_t started_ = 0;
+  std::int64_t computed_ = 0;
+  std::vector<int> ends_; // flows as a heap, the next to end in front
 };
 
 } // namespace tessera::simulator

@@ -192,7 +192,28 @@ double Pipelines::drawn_factor(int ranks) {
 }
 
 void Pipelines::at_time(double time, std::function<void()> act) {
-  events_.push({time, created_++, std::move(act)});
+  events_.push_back({time, created_++, std::move(act)});
+  std::push_heap(events_.begin(), events_.end(), std::greater<>());
+}
+
+std::function<void()> Pipelines::take_event() {
+  std::pop_heap(events_.begin(), events_.end(), std::greater<>());
+  auto act = std::move(events_.back().act);
+  events_.pop_back();
+  return act;
+}
+
+void Pipelines::flow(
+    double bytes,
+    std::vector<int> links,
+    double weight,
+    double limit,
+    std::function<void()> then) {
+  const std::size_t id = at(network_.start(now_, bytes, std::move(links), weight, limit));
+  if (id >= on_flow_end_.size()) {
+    on_flow_end_.resize(id + 1);
+  }
+  on_flow_end_[id] = std::move(then);
 }
 
 SimulationResult Pipelines::run() {
@@ -200,11 +221,12 @@ SimulationResult Pipelines::run() {
     ask_schedule(d);
   }
   for (;;) {
-    const double flow = network_.next_end();
-    double event = kUnlimited;
-    if (!events_.empty()) {
-      event = events_.top().time;
+    const double event = events_.empty() ? kUnlimited : events_.front().time;
+    if (event == now_ && !network_.ends_at(now_)) {
+      take_event()(); // rates follow once for all that happens now
+      continue;
     }
+    const double flow = network_.next_end();
     if (flow == kUnlimited && event == kUnlimited) {
       break;
     }
@@ -215,9 +237,7 @@ SimulationResult Pipelines::run() {
       act();
     } else {
       now_ = event;
-      const auto act = events_.top().act;
-      events_.pop();
-      act();
+      take_event()();
     }
   }
   if (!stepped_) {
@@ -338,8 +358,7 @@ double Pipelines::compute(const Unit& unit, const Task& task, const std::functio
     const double seconds = seconds_of(share, task) * factor;
     if (shares_cores(share)) {
       // Ranks that compute at the same time share the cores of their host.
-      on_flow_end_.emplace_back(computed);
-      network_.start(now_, seconds, {cores_link(share.node)}, share.ranks, 1);
+      flow(seconds, {cores_link(share.node)}, share.ranks, 1, computed);
     } else {
       at_time(now_ + seconds, computed);
     }
@@ -486,8 +505,7 @@ void Pipelines::send(int from, int to, int replica, int cut, const Task& task) {
         links.push_back(pair_link(pair, source > target));
       }
     }
-    on_flow_end_.emplace_back(arrive);
-    network_.start(now_, bytes, links, route.ranks, limit);
+    flow(bytes, std::move(links), route.ranks, limit, arrive);
   }
 }
 

@@ -6,7 +6,6 @@
 #include <functional>
 #include <limits>
 #include <memory>
-#include <queue>
 #include <random>
 #include <set>
 #include <string>
@@ -121,6 +120,14 @@ class Pipelines {
   static void add_share(const Share& share, std::vector<Share>& shares);
   void build_units(const cost::LayerTable& table, const cost::PlacementLinks& links);
   void at_time(double time, std::function<void()> act);
+  std::function<void()> take_event();
+  /// Starts a flow (Network::start) now; `then` follows when it ends.
+  void flow(
+      double bytes,
+      std::vector<int> links,
+      double weight,
+      double limit,
+      std::function<void()> then);
   void set_state(int replica, int microbatch, State state);
   void ask_schedule(int replica);
   void make_ready(int stage, int replica, const Task& task);
@@ -197,8 +204,8 @@ class Pipelines {
   std::vector<char> progressed_;
   std::vector<std::unique_ptr<schedule::Schedule>> schedules_;
   Network network_;
-  std::vector<std::function<void()>> on_flow_end_;
-  std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
+  std::vector<std::function<void()>> on_flow_end_; // by the network's ids
+  std::vector<Event> events_; // a heap, the next one in front
   long created_ = 0;
   double now_ = 0;
   std::vector<int> replicas_left_; // per stage, until its backwards are done

@@ -228,13 +228,17 @@ void Pipelines::all_reduce(
   }
   const cost::Traffic ring = cost::ring_traffic("all_reduce", n, what.bytes);
   const double latency = what.part * ring.steps * options_.constants.link_latency_seconds;
-  on_flow_end_.emplace_back([this, latency, measured, passed, ended] {
-    if (!measured) {
-      passed();
-    }
-    at_time(now_ + latency, ended);
-  });
-  network_.start(now_, what.part * ring.wire_bytes, std::move(links), weight, limit);
+  flow(
+      what.part * ring.wire_bytes,
+      std::move(links),
+      weight,
+      limit,
+      [this, latency, measured, passed, ended] {
+        if (!measured) {
+          passed();
+        }
+        at_time(now_ + latency, ended);
+      });
 }
 
 void Pipelines::reduce_shared() {

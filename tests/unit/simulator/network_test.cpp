@@ -115,5 +115,72 @@ TEST(Network, RatesOfRandomFlowsAreMaxMinFair) {
   }
 }
 
+TEST(Network, RatesOfManyLinksAreMaxMinFair) {
+  std::mt19937 random(1);
+  const auto from = [&](int least, int most) {
+    return std::uniform_int_distribution<int>(least, most)(random);
+  };
+  std::vector<double> capacity(60);
+  for (double& one : capacity) {
+    one = from(50, 100);
+  }
+  Network network(capacity);
+  std::vector<Started> flows;
+  double now = 0;
+  for (int i = 0; i < 400; ++i) {
+    // Neighbours share links, so that changes can go far.
+    const int first = from(0, 57);
+    Started flow = {{first, first + from(1, 2)}, 1.0 * from(1, 3), 1.0 * from(1, 60)};
+    flow.id = network.start(now, from(1, 1000), flow.links, flow.weight, flow.limit);
+    flows.push_back(flow);
+    if (i % 4 == 0) {
+      expect_fair(network, capacity, flows, 0);
+    }
+    if (i > 100) {
+      now = network.next_end();
+      const int ended = network.end_next();
+      std::erase_if(flows, [&](const Started& one) { return one.id == ended; });
+    }
+  }
+}
+
+// Flow i uses links i and i + 1, so all flows are connected.
+TEST(Network, AChangeGoesNoFurtherThanItMatters) {
+  constexpr int kLinks = 1001;
+  std::vector<double> capacity(kLinks, 1.0);
+  Network network(capacity);
+  std::vector<Started> flows;
+  for (int i = 0; i + 1 < kLinks; ++i) {
+    Started flow = {{i, i + 1}, 1.0, 1e9};
+    flow.id = network.start(0, 1e6 + i, flow.links, 1, 1e9);
+    flows.push_back(flow);
+  }
+  EXPECT_NEAR(network.rate(500), 0.5, 1e-9);
+  const std::int64_t before = network.computed();
+  for (int i = 0; i < 10; ++i) {
+    const int middle = 100 * i + 50;
+    Started flow = {{middle}, 1.0, 1e9};
+    flow.id = network.start(1.0 + i, 1e6, {middle}, 1, 1e9);
+    flows.push_back(flow);
+    EXPECT_NEAR(network.rate(flow.id), 1.0 / 3, 1e-9);
+  }
+  // All thousand for each of the ten would be 10,000.
+  EXPECT_LT(network.computed() - before, 1500);
+  expect_fair(network, capacity, flows, 0);
+}
+
+// Rates are needed when time goes on, not between what happens at one time.
+TEST(Network, WhatStartsTogetherIsComputedOnce) {
+  Network network({100});
+  for (int i = 0; i < 50; ++i) {
+    network.start(0, 1 + i, {0}, 1, 1e9);
+    EXPECT_FALSE(network.ends_at(0));
+  }
+  EXPECT_EQ(network.computed(), 0);
+  EXPECT_DOUBLE_EQ(network.next_end(), 0.5);
+  EXPECT_EQ(network.computed(), 50);
+  EXPECT_TRUE(network.ends_at(0.5));
+}
+
 } // namespace
 } // namespace tessera::simulator
