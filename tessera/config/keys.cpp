@@ -338,8 +338,7 @@ std::vector<Key> sharding_keys() {
            .max = kMost,
            .source = kTorch,
            .description = "Ranks of a data-parallel group over which parameters, gradients and "
-                          "optimizer state "
-                          "are sharded. The ranks of such a group are on one node."},
+                          "optimizer state are sharded."},
           {.name = "sdp_reduce_bucket_size",
            .field = &Config::sdp_reduce_bucket_size,
            .min = 1,
@@ -356,15 +355,17 @@ std::vector<Key> sharding_keys() {
            .field = &Config::sdp_max_live_parameters,
            .min = 1,
            .source = kTorch,
-           .description = "Most parameters, in elements, that are held in gathered form. Inside a "
-                          "node there are "
-                          "none: operators read the parts where they lie."},
+           .description =
+               "Most parameters, in elements, that are held in gathered form where a shard "
+               "group is on several nodes: by a node, or without "
+               "sdp_hierarchical_allgather by a rank. On one node there are none: "
+               "operators read the parts where they lie."},
           {.name = "sdp_hierarchical_allgather",
            .field = &Config::sdp_hierarchical_allgather,
            .source = kTorch,
            .description =
-               "Gathers inside each node first, then between nodes. Without effect while "
-               "a group is on one node."},
+               "Where a shard group is on several nodes: a part crosses once to each node, whose "
+               "ranks share it; false: once to each rank."},
           {.name = "sdp_gradient_clipping",
            .field = &Config::sdp_gradient_clipping,
            .min = 0,

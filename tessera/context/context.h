@@ -17,6 +17,9 @@ using topology::Group;
 namespace offload {
 class Offloader;
 }
+namespace sharding {
+class PartService;
+}
 
 /// What the processes of a run share. `init` makes one; everything that communicates is given it.
 /// Threads: step thread only, unless a member says otherwise.
@@ -42,6 +45,9 @@ struct Context : std::enable_shared_from_this<Context> {
   std::shared_ptr<offload::Offloader> offloader;
   /// nullptr without "random": "layout_independent".
   std::shared_ptr<const random::Layout> random_layout;
+  /// Made with the first model whose shard groups are on several nodes. It is last, because it ends
+  /// while the world still works.
+  std::shared_ptr<sharding::PartService> part_service;
 
   comm::ProcessGroup& group(Group kind) const {
     return groups->at(kind);

@@ -1,6 +1,7 @@
 // DistributedOptimizer's part of 16 bits: gradients of masters, loss scale, overflow.
 #include "tessera/base/error.h"
 #include "tessera/context/context.h"
+#include "tessera/model/model_core.h"
 #include "tessera/model/model_set.h"
 #include "tessera/optim/distributed_optimizer.h"
 #include "tessera/optim/lbfgs.h"
@@ -55,7 +56,7 @@ void DistributedOptimizer::check_scale_in_force() const {
 }
 
 /// False where gradients overflow on some rank. The replicas agree already; the whole world is
-/// asked, so that it needs not be known here who holds what.
+/// asked, so that it needs not be known here who holds what. After true parameters may be written.
 bool DistributedOptimizer::take_gradients() {
   average_gradients();
   masters_->take_gradients(loss_scale());
@@ -67,6 +68,11 @@ bool DistributedOptimizer::take_gradients() {
   }
   if (has_shards()) {
     global_grad_norm_ = clip_shards(context().config.sdp_gradient_clipping);
+    for (const model::ModelCore* model : models_) {
+      if (model->shards() != nullptr) {
+        model->shards()->before_update(); // behind the sum of the norm
+      }
+    }
   }
   return true;
 }

@@ -6,7 +6,7 @@
 #include <ATen/ATen.h>
 
 #include "tessera/base/error.h"
-#include "tessera/comm/shared_memory/shared_memory.h"
+#include "tessera/sharding/pages.h"
 #include "tessera/sharding/parted_tensor.h"
 
 namespace tessera::sharding {
@@ -30,14 +30,14 @@ std::size_t bytes_of_parts(const at::Tensor& parameter, int degree) {
       parameter.element_size());
 }
 
-// Keeps the window for as long as the tensor lives.
+// Keeps the memory for as long as the tensor lives.
 at::Tensor tensor_in(
-    const std::shared_ptr<comm::Window>& window,
+    const std::shared_ptr<const void>& memory,
     std::byte* at,
     std::int64_t elements,
     const at::Tensor& like) {
   return at::from_blob(
-      at, {elements}, [window](void*) {}, like.options().requires_grad(false));
+      at, {elements}, [memory](void*) {}, like.options().requires_grad(false));
 }
 
 } // namespace
@@ -51,34 +51,47 @@ bool can_be_divided(const at::Tensor& parameter) {
          parameter.storage().nbytes() == parameter.nbytes() && parameter.storage().use_count() == 1;
 }
 
+/// Wholes of all parameters, one behind the other. In `parts` the parts of this node's ranks are at
+/// their places; those of other nodes are gathered into `wholes`, the same memory or a rank's own.
+struct DividedParameters::Memory {
+  std::shared_ptr<Pages> parts;
+  std::shared_ptr<Pages> wholes;
+  std::shared_ptr<Pages> table; // LiveTable's; nullptr on one node
+  std::size_t begin = 0; // of the first parameter in `parts` and `wholes`
+  std::size_t end = 0;
+};
+
+DividedParameters::Memory DividedParameters::memory_for(
+    comm::ProcessGroup& group,
+    const Gathering& gathering,
+    const NamedTensors& parameters) {
+  Memory memory;
+  const bool gathers = !gathering.nodes.is_one();
+  memory.begin = gathers ? LiveTable::bytes_for(parameters.size()) : 0;
+  memory.end = memory.begin;
+  for (const auto& [name, tensor] : parameters) {
+    memory.end += bytes_of_parts(tensor, group.size());
+  }
+  memory.parts = Pages::of_node(gathering.node, memory.end);
+  const bool together = !gathers || gathering.hierarchical;
+  memory.wholes = together ? memory.parts : Pages::of_process(memory.end);
+  memory.table = gathers ? memory.wholes : nullptr;
+  return memory;
+}
+
 DividedParameters::DividedParameters(
     comm::ProcessGroup& group,
+    const Gathering& gathering,
     const NamedTensors& parameters,
     const Make& make)
     : group_(group) {
   if (parameters.empty()) {
     return;
   }
-  comm::SharedMemory* memory = group.shared_memory();
-  if (memory == nullptr) {
-    throw ConfigError(
-        str("sharded_data_parallel_degree is ",
-            group.size(),
-            ", but the ranks of ",
-            group.info().text(),
-            " share no memory, by which they read each other's parts; choose a degree whose shard "
-            "groups lie inside a node, and leave same_node_backend \"auto\""));
-  }
   const at::NoGradGuard no_grad;
   const int degree = group.size();
-  std::size_t bytes = 0;
-  for (const auto& [name, tensor] : parameters) {
-    bytes += bytes_of_parts(tensor, degree);
-  }
-  // A parameter lies across the regions of the ranks, which follow one another.
-  const std::shared_ptr<comm::Window> window =
-      memory->make_window((bytes + degree - 1) / static_cast<std::size_t>(degree));
-  std::byte* numbers = window->region(0);
+  const Memory memory = memory_for(group, gathering, parameters);
+  std::size_t place = memory.begin;
   for (const auto& [name, tensor] : parameters) {
     make(name, tensor);
     if (!can_be_divided(tensor)) {
@@ -95,20 +108,77 @@ DividedParameters::DividedParameters(
     made.name = name;
     made.whole = tensor;
     made.per_rank = elements_of_rank(tensor, degree);
-    auto source = std::make_shared<Source>();
-    source->name = name;
-    source->window = window;
-    source->numbers = numbers;
-    source->degree = degree;
+    made.source = std::make_shared<Source>();
+    made.source->name = name;
+    made.source->memory = memory.wholes;
+    made.source->numbers = memory.wholes->data() + place;
+    made.source->index = static_cast<int>(list_.size()) - 1;
+    made.source->degree = degree;
     const std::size_t part_bytes = made.per_rank * tensor.element_size();
-    made.part = tensor_in(window, numbers + group.rank() * part_bytes, made.per_rank, tensor);
+    made.part = tensor_in(
+        memory.parts,
+        memory.parts->data() + place + group.rank() * part_bytes,
+        made.per_rank,
+        tensor);
     made.part.copy_(part_of(made, tensor));
     made.part.set_requires_grad(tensor.requires_grad());
-    numbers += bytes_of_parts(tensor, degree);
-    made.source = source;
-    make_parted(tensor, std::move(source));
+    place += bytes_of_parts(tensor, degree);
+    make_parted(tensor, made.source);
+  }
+  if (memory.table != nullptr) {
+    make_gatherer(gathering, memory);
   }
   after_writing();
+}
+
+/// What a rank has gathered into memory of its own goes as a whole; in memory of a node the parts
+/// of its ranks stay.
+void DividedParameters::make_gatherer(const Gathering& gathering, const Memory& memory) {
+  PartService::Model model;
+  model.memory = std::make_shared<Memory>(memory);
+  model.nodes = gathering.nodes;
+  model.by_node = gathering.hierarchical;
+  std::vector<std::string> names;
+  std::vector<std::int64_t> elements;
+  for (const DividedParameter& parameter : list_) {
+    PartService::Parameter& added = model.parameters.emplace_back();
+    added.name = parameter.name;
+    added.whole = parameter.source->numbers;
+    added.parts = memory.parts->data() + (added.whole - memory.wholes->data());
+    added.part_bytes = parameter.part.nbytes();
+    names.push_back(parameter.name);
+    elements.push_back(parameter.whole.numel());
+  }
+  const bool of_node = memory.wholes == memory.parts;
+  const std::vector<int>& members = gathering.nodes.members[gathering.nodes.own];
+  const auto release = [pages = memory.wholes,
+                        parameters = model.parameters,
+                        size = group_.size(),
+                        kept = of_node ? members : std::vector<int>()](int index) {
+    const PartService::Parameter& parameter = parameters[static_cast<std::size_t>(index)];
+    int begin = 0; // of a run of parts that go
+    for (int rank = 0; rank <= size; ++rank) {
+      if (rank == size || std::binary_search(kept.begin(), kept.end(), rank)) {
+        pages->give_back(
+            parameter.whole + begin * parameter.part_bytes,
+            parameter.whole + rank * parameter.part_bytes);
+        begin = rank + 1;
+      }
+    }
+  };
+  auto table = std::make_shared<LiveTable>(
+      memory.table->data(), std::move(elements), gathering.most_elements, release);
+  const bool owns_table = !of_node || gathering.node.rank() == 0;
+  if (owns_table) {
+    table->make();
+  }
+  model.arrived = [table](int parameter) { table->arrived(parameter); };
+  const int number = gathering.service->add(std::move(model));
+  gatherer_ = std::make_shared<Gatherer>(
+      gathering.service, number, table, owns_table, std::move(names), group_.info().timeout);
+  for (const DividedParameter& parameter : list_) {
+    parameter.source->gatherer = gatherer_;
+  }
 }
 
 const DividedParameter* DividedParameters::find(const at::Tensor& whole) const {
@@ -144,7 +214,13 @@ at::Tensor DividedParameters::whole_of(const DividedParameter& parameter, const 
 }
 
 void DividedParameters::before_writing() {
+  if (gatherer_ != nullptr) {
+    gatherer_->pause();
+  }
   group_.barrier();
+  if (gatherer_ != nullptr) {
+    gatherer_->forget();
+  }
 }
 
 void DividedParameters::after_writing() {
@@ -153,6 +229,9 @@ void DividedParameters::after_writing() {
     parameter.whole.unsafeGetTensorImpl()->bump_version();
   }
   group_.barrier();
+  if (gatherer_ != nullptr) {
+    gatherer_->go_on();
+  }
 }
 
 void DividedParameters::check_handles() const {

@@ -10,6 +10,7 @@
 
 #include "tessera/comm/process_group.h"
 #include "tessera/sharding/parted_tensor.h"
+#include "tessera/sharding/shard_nodes.h"
 #include "tessera/tensor/named_tensors.h"
 
 namespace tessera::sharding {
@@ -19,22 +20,35 @@ struct DividedParameter {
   std::string name;
   at::Tensor whole; // the script's handle, without memory (parted_tensor.h)
   at::Tensor part; // [per_rank]: this rank's elements, what an optimizer updates
-  std::shared_ptr<const Source> source;
+  std::shared_ptr<Source> source;
   std::int64_t per_rank = 0;
 };
 
-/// The divided parameters of one model. Parts lie in memory that the ranks of the shard group
-/// share. Threads: step thread only.
+/// The divided parameters of one model. Parts lie in memory that the ranks of the shard group on
+/// one node share; those of other nodes come by a PartService. Threads: step thread only.
 class DividedParameters {
  public:
   /// Gives a parameter the values that all ranks of the group have; it may have had no memory
   /// before.
   using Make = std::function<void(const std::string& name, const at::Tensor& parameter)>;
 
+  /// How parameters become whole where the shard group is on several nodes.
+  struct Gathering {
+    ShardNodes nodes;
+    comm::ProcessGroup& node; // the ranks of `group` on this node; `group` where it is all of them
+    std::shared_ptr<PartService> service; // nullptr with one node
+    bool hierarchical = true; // sdp_hierarchical_allgather
+    std::int64_t most_elements = 0; // sdp_max_live_parameters
+  };
+
   /// Makes and divides the parameters, one at a time, so that one is whole.
-  /// Collective over `group`. Throws: ConfigError when the ranks share no memory, or a parameter
-  /// shares its own with another tensor.
-  DividedParameters(comm::ProcessGroup& group, const NamedTensors& parameters, const Make& make);
+  /// Collective over `group`. Throws: ConfigError when ranks of a node share no memory, or a
+  /// parameter shares its own with another tensor.
+  DividedParameters(
+      comm::ProcessGroup& group,
+      const Gathering& gathering,
+      const NamedTensors& parameters,
+      const Make& make);
 
   const std::vector<DividedParameter>& list() const {
     return list_;
@@ -49,7 +63,8 @@ class DividedParameters {
   /// The whole of a tensor of which every rank has a part. Collective over the group.
   at::Tensor whole_of(const DividedParameter& parameter, const at::Tensor& part) const;
 
-  /// Every rank of the group has come here: parts may be written. Collective over the group.
+  /// Every rank of the group has come here, nobody reads, and what was gathered is forgotten: parts
+  /// may be written. Collective over the group.
   void before_writing();
   /// Parts have been written on every rank of the group. Collective over the group.
   void after_writing();
@@ -59,10 +74,20 @@ class DividedParameters {
   comm::ProcessGroup& group() const {
     return group_;
   }
+  /// nullptr where the shard group is on one node.
+  const std::shared_ptr<Gatherer>& gatherer() const {
+    return gatherer_;
+  }
 
  private:
+  struct Memory;
+  static Memory
+  memory_for(comm::ProcessGroup& group, const Gathering& gathering, const NamedTensors& parameters);
+  void make_gatherer(const Gathering& gathering, const Memory& memory);
+
   comm::ProcessGroup& group_;
   std::vector<DividedParameter> list_;
+  std::shared_ptr<Gatherer> gatherer_;
 };
 
 /// Whether a parameter can be divided: dense, on the processor, floating-point, and the only user

@@ -29,6 +29,27 @@ bool ModelShards::divides(
   return true;
 }
 
+namespace {
+
+std::vector<int> ranks_of_node(const ShardNodes& nodes, const topology::ShardGroups& groups) {
+  std::vector<int> ranks;
+  for (const int position : nodes.members[nodes.own]) {
+    ranks.push_back(groups.shards[position]);
+  }
+  return ranks;
+}
+
+/// One for all models, because their shard groups have the same ranks. Collective over the first
+/// model's.
+std::shared_ptr<PartService> part_service(Context& context, const std::vector<int>& ranks) {
+  if (context.part_service == nullptr) {
+    context.part_service = std::make_shared<PartService>(*context.world, ranks);
+  }
+  return context.part_service;
+}
+
+} // namespace
+
 ModelShards::ModelShards(
     Context& context,
     const NamedTensors& parameters,
@@ -41,7 +62,20 @@ ModelShards::ModelShards(
   const std::string of_model = tessera::str(" of model ", number);
   comm::ProcessGroup& shards = new_group("shards" + of_model, groups.shards);
   comm::ProcessGroup& equal = new_group("shard replicas" + of_model, groups.equal_replicas);
-  parameters_ = std::make_unique<DividedParameters>(shards, parameters, make);
+  const ShardNodes nodes = shard_nodes(*world_, groups.shards);
+  const bool one = nodes.is_one();
+  comm::ProcessGroup& node =
+      one ? shards : new_group("shards of a node" + of_model, ranks_of_node(nodes, groups));
+  parameters_ = std::make_unique<DividedParameters>(
+      shards,
+      DividedParameters::Gathering{
+          .nodes = nodes,
+          .node = node,
+          .service = one ? nullptr : part_service(context, groups.shards),
+          .hierarchical = context.config.sdp_hierarchical_allgather,
+          .most_elements = context.config.sdp_max_live_parameters},
+      parameters,
+      make);
   add_reducer(
       context,
       {shards, equal, *context.control},
@@ -99,6 +133,9 @@ bool ModelShards::assign(const at::Tensor& parameter, const at::Tensor& whole) c
 
 void ModelShards::begin_step(int microbatches) {
   parameters_->check_handles();
+  if (parameters_->gatherer() != nullptr) {
+    parameters_->gatherer()->begin_step();
+  }
   for (const auto& reducer : reducers_) {
     reducer->expect_microbatches(microbatches);
   }

@@ -62,6 +62,13 @@ class ModelShards {
   void before_writing() {
     parameters_->before_writing();
   }
+  /// As `before_writing`, after a collective of the shard group behind which nobody reads, so that
+  /// it does nothing where nothing was gathered.
+  void before_update() {
+    if (parameters_->gatherer() != nullptr) {
+      parameters_->before_writing();
+    }
+  }
   /// Collective over the shard group.
   void after_writing() {
     parameters_->after_writing();

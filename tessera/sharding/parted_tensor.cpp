@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <list>
+#include <map>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -69,6 +71,7 @@ class Shown {
     std::shared_ptr<const Source> source;
   };
   explicit Shown(std::vector<Entry> entries) : entries_(std::move(entries)) {
+    gather();
     hollow_.reserve(entries_.size());
     for (const Entry& entry : entries_) {
       hollow_.push_back(entry.storage->set_data_ptr({entry.source->numbers, at::Device(at::kCPU)}));
@@ -83,6 +86,20 @@ class Shown {
   Shown& operator=(const Shown&) = delete;
 
  private:
+  /// What one gatherer has to fetch is asked for together.
+  void gather() {
+    std::map<std::shared_ptr<Gatherer>, std::vector<int>> wanted;
+    for (const Entry& entry : entries_) {
+      if (entry.source->gatherer != nullptr) {
+        wanted[entry.source->gatherer].push_back(entry.source->index);
+      }
+    }
+    for (auto& [gatherer, parameters] : wanted) {
+      readings_.emplace_back(gatherer, std::move(parameters));
+    }
+  }
+
+  std::list<Reading> readings_; // end after the storages have been emptied again
   std::vector<Entry> entries_;
   std::vector<at::DataPtr> hollow_;
 };

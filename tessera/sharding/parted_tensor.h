@@ -6,7 +6,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "tessera/comm/shared_memory/window.h"
+#include "tessera/sharding/gatherer.h"
 
 /// Parameters and gradients whose numbers several ranks hold together. Their handles stay in the
 /// script's hands with shape and dtype but without memory, and every operator on one is seen,
@@ -14,12 +14,15 @@
 namespace tessera::sharding {
 
 /// Where the numbers of a divided parameter lie: its parts one after the other, in memory that the
-/// ranks of a shard group map. Values may not change while one of them computes with them: whoever
-/// writes parts waits for all ranks before and after.
+/// ranks of a shard group map. Where these are on several nodes, the parts of other nodes are there
+/// for as long as a gatherer keeps them. Values may not change while one of the ranks computes with
+/// them: whoever writes parts waits for all ranks before and after.
 struct Source {
   std::string name;
-  std::shared_ptr<comm::Window> window; // keeps the memory
+  std::shared_ptr<const void> memory; // keeps `numbers`
   std::byte* numbers = nullptr; // of the whole parameter, flattened
+  std::shared_ptr<Gatherer> gatherer; // nullptr where all parts are on this node
+  int index = 0; // of the parameter, for the gatherer
   int degree = 1;
 };
 
@@ -38,9 +41,10 @@ struct GradientSlot {
 };
 
 /// Takes the parameter's memory away. From now on an operator that reads the parameter, or a view
-/// of it, finds the memory of `source` there for its time: nothing is copied, and no rank is waited
-/// for, so a rank may read what the others never do. An operator that writes to it is a UserError.
-/// Between operators the pointer of its data is null, so libtorch throws where code asks for it.
+/// of it, finds the memory of `source` there for its time, gathered where parts of it are on other
+/// nodes. No rank's script is waited for, so a rank may read what the others never do. An operator
+/// that writes to it is a UserError. Between operators the pointer of its data is null, so libtorch
+/// throws where code asks for it.
 void make_parted(const at::Tensor& parameter, std::shared_ptr<const Source> source);
 /// Whether it is so still: false after set_data.
 bool is_parted(const at::Tensor& parameter);

@@ -29,22 +29,6 @@ TEST(Numbers, OfEveryFlow) {
       [](const std::string& what, auto make_net) { expect_plain_numbers(what, make_net); });
 }
 
-// A branch that only some ranks ever see, in turn; the others neither wait nor gather.
-struct ByRankImpl : torch::nn::Module {
-  ByRankImpl() {
-    common = register_module("common", nn::Linear(kWidth, kWidth));
-    rare = register_module("rare", Block());
-  }
-  torch::Tensor forward(const torch::Tensor& x) {
-    const auto h = common(x);
-    return rank() == turn % size() ? rare(h) : h;
-  }
-  int turn = 0;
-  nn::Linear common{nullptr};
-  Block rare{nullptr};
-};
-TESSERA_MODULE(ByRank);
-
 TensorMap trained_by_rank(int degree) {
   init(sharded(degree, 2));
   const Ended ended;

@@ -63,6 +63,22 @@ struct MixedImpl : torch::nn::Module {
 };
 TESSERA_MODULE(Mixed);
 
+/// A branch that only some ranks ever see, in turn; the others neither wait nor gather.
+struct ByRankImpl : torch::nn::Module {
+  ByRankImpl() {
+    common = register_module("common", nn::Linear(kWidth, kWidth));
+    rare = register_module("rare", Block());
+  }
+  torch::Tensor forward(const torch::Tensor& x) {
+    const auto h = common(x);
+    return rank() == turn % size() ? rare(h) : h;
+  }
+  int turn = 0;
+  nn::Linear common{nullptr};
+  Block rare{nullptr};
+};
+TESSERA_MODULE(ByRank);
+
 /// Calls `check(name, make_net)` for modules that are called twice, parameters that are tied,
 /// branches that the data choose, and modules that get no gradient.
 template <typename Check>

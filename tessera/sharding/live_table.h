@@ -1,0 +1,86 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+namespace tessera::sharding {
+
+/// Which parameters are whole in memory that parts of other nodes are gathered into, who reads
+/// them, and who fetches them: one table for all who use that memory, which may be several
+/// processes of a node. Each parameter is fetched by whoever is the first to need or to expect it.
+/// The table moves no bytes and knows neither libtorch nor ranks.
+///
+/// What was read stays as long as there is room; what is expected stays longer. Only what operators
+/// read at this moment may exceed the cap.
+/// Threads: any, of any process that maps the memory.
+/// Source: the library's documentation, sdp_max_live_parameters.
+class LiveTable {
+ public:
+  /// Returns the memory that the table of as many parameters needs, in whole pages.
+  static std::size_t bytes_for(std::size_t parameters);
+  /// The numbers of this parameter are needed no more.
+  using Release = std::function<void(int parameter)>;
+
+  /// `memory` is filled with zeros at first and outlives the table; `elements` of each parameter
+  /// and `most_elements`, sdp_max_live_parameters, are the same for all who use it. `release` runs
+  /// while others wait.
+  LiveTable(
+      std::byte* memory,
+      std::vector<std::int64_t> elements,
+      std::int64_t most_elements,
+      Release release);
+  /// One of those who use it calls this before all of them do.
+  void make();
+
+  /// An operator is going to read these. What its rank expects to read next changes from
+  /// `expected_before` to `expected`.
+  void begin_reading(
+      const std::vector<int>& parameters,
+      const std::vector<int>& expected_before,
+      const std::vector<int>& expected);
+  struct Claim {
+    std::vector<int> fetch; // is the caller's to fetch, and then to announce by `arrived`
+    bool ready = false; // all that it reads is here
+    std::uint32_t seen = 0; // for `wait`
+  };
+  /// To be called until it is ready: what others fetch is waited for, as is room that their fetches
+  /// take. What is expected is claimed once all that is read is under way, as far as it fits.
+  Claim claim(const std::vector<int>& parameters, const std::vector<int>& expected);
+  /// Sleeps until the table has changed since the claim, or for `timeout`.
+  void wait(std::uint32_t seen, std::chrono::milliseconds timeout);
+  void arrived(int parameter);
+  void end_reading(const std::vector<int>& parameters);
+  /// This rank expects these no more.
+  void leave(const std::vector<int>& expected);
+  /// Values change: nothing is whole any more. Nobody reads or fetches now.
+  void forget();
+
+  /// Since the table was made; elements that are whole or on their way, now and at most.
+  struct Counts {
+    std::int64_t live_elements = 0;
+    std::int64_t highest_elements = 0;
+    std::int64_t fetches = 0;
+    std::int64_t ahead = 0; // of these, before an operator needed them
+  };
+  Counts counts() const;
+
+ private:
+  enum class State : std::int32_t { kAbsent, kComing, kWhole };
+  enum class Room { kThere, kSoon, kNone };
+  struct Shared;
+  struct Entry;
+  Entry& entry(int parameter) const;
+  int oldest(bool also_expected) const;
+  Room make_room(std::int64_t elements, bool needed);
+  void take(int parameter, bool ahead, Claim& claim);
+
+  Shared* shared_;
+  std::vector<std::int64_t> elements_;
+  std::int64_t most_elements_;
+  Release release_;
+};
+
+} // namespace tessera::sharding
