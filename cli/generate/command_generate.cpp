@@ -11,6 +11,7 @@
 
 #include "cli/command.h"
 #include "cli/generate/text_stream.h"
+#include "cli/number_check.h"
 #include "cli/weights/weights.h"
 #include "models/data/files.h"
 #include "models/data/tokenizer.h"
@@ -145,11 +146,16 @@ void set_up(CLI::App& app) {
   app.add_option("--tokenizer", options->tokenizer, "a tokenizer.model or tokenizer.json file")
       ->required();
   app.add_option("--prompt", options->prompt, "text to continue")->required();
-  app.add_option("--tokens", generate.tokens, "how many at most")->capture_default_str();
+  // Checked before the prompt is printed.
+  app.add_option("--tokens", generate.tokens, "how many at most")
+      ->check(non_negative_number())
+      ->capture_default_str();
   app.add_option(
          "--temperature", generate.temperature, "0: always the likeliest; higher: more varied")
+      ->check(non_negative_number())
       ->capture_default_str();
   app.add_option("--top-k", generate.top_k, "among the k likeliest; 0: among all")
+      ->check(non_negative_number())
       ->capture_default_str();
   app.add_option("--seed", generate.seed, "same seed, same text")->capture_default_str();
   app.callback([options] { run(*options); });

@@ -229,6 +229,12 @@ with tempfile.TemporaryDirectory() as work:
         print(change, got)
         assert got == wanted, (change, got, wanted)
 
+    # What cannot be is refused before the prompt is printed.
+    for option in ("--tokens", "--temperature", "--top-k"):
+        done = call(PROGRAM, "generate", "--checkpoint", "model.safetensors", "--config", "config.json",
+                    "--tokenizer", "data/tokenizer.model", "--prompt", "word", option, "-1", status=2)
+        assert done.stdout == "" and "must be 0 or a number above it" in done.stderr, done
+
     # An output layer of its own is used, and a different one is never dropped.
     untied = random_model(random.Random(7), words, own_head=True, inner=30)
     config = {**sizes, "tie_word_embeddings": False, "n_inner": 30}

@@ -137,7 +137,7 @@ TEST_F(Data, TheTokenizerLosesNothing) {
 TEST_F(Data, TokenizerErrorsSayWhatToChange) {
   EXPECT_THAT(
       message_of<ConfigError>([] { train_tokenizer(some_text(50), 8000); }),
-      AllOf(HasSubstr("8000"), HasSubstr("more text or a smaller")));
+      AllOf(HasSubstr("8000"), HasSubstr("else a smaller one, or give more text")));
   EXPECT_THAT(
       message_of<ConfigError>([] { train_tokenizer(some_text(50), 100); }),
       HasSubstr("261 or more"));
