@@ -30,7 +30,7 @@ std::vector<Saving> savings_of(
   const bool recomputes = !model.activation_checkpointing &&
                           (any || options.can_recompute || can.activation_checkpointing);
   const bool shards = !options.shard_optimizer_state && (any || can.optimizer_sharding);
-  // The runtime's shard groups lie on one node.
+  // Plans that run are sharded on one node only: gathers between nodes were never measured.
   const bool divides = any || (can.parameter_sharding && cluster.nodes.size() == 1);
   const bool offloads = any && hosts_are_known(cluster);
   std::vector<cost::Schedule> schedules = {options.schedule};

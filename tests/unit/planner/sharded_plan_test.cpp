@@ -47,7 +47,7 @@ TEST(ShardedPlan, IsChosenAndWrittenWhereNothingElseFits) {
   EXPECT_THAT(to_config_json(best, model), HasSubstr("sharded_data_parallel_degree"));
 }
 
-// The runtime's shard groups lie on one node.
+// Plans that run are sharded on one node only.
 TEST(ShardedPlan, IsNotChosenOverSeveralNodes) {
   EXPECT_THROW(searched(2), NothingFits);
 }
