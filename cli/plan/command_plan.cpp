@@ -64,6 +64,13 @@ bool writes(const Options& options) {
          !options.plan_file.empty();
 }
 
+/// Whether the plan goes where only keys of a configuration are, none of which says what is
+/// recomputed.
+bool into_configuration(const Options& options) {
+  return !options.parallel_config_file.empty() || !options.plan_file.empty() ||
+         !options.input.model_file.empty();
+}
+
 const planner::Candidate& first_runnable(
     const planner::SearchResult& result,
     const cost::DescribedModel& model) {
@@ -113,15 +120,10 @@ std::string written_config(
     const Options& options,
     const planner::Candidate& chosen,
     const cost::DescribedModel& model) {
-  const std::string planned = planner::to_config_json(chosen, model);
   if (!model.traced()) {
-    return planned;
+    return planner::to_config_json(chosen, model);
   }
-  const std::string job = job_text(options);
-  const auto json = job_object(job, "the job");
-  const std::string base = json.contains("parallel") ? json["parallel"].dump() : "{}";
-  const std::string written =
-      job_with_parallel(job, planner::with_plan(config::parse_config(base, "parallel"), planned));
+  const std::string written = job_with_plan(job_text(options), chosen, model);
   return options.from.empty() ? written : job_resuming_from(written, options.from);
 }
 
@@ -311,14 +313,17 @@ void refuse_what_cannot_run(const Options& options) {
               "out to see its price"));
     }
   };
+  // A job's key says it, a configuration's none.
+  if (into_configuration(options)) {
+    refuse(
+        "--activation-checkpointing",
+        options.input.activation_checkpointing,
+        can.activation_checkpointing);
+  }
   refuse(
       "--shard-optimizer-state",
       options.input.search.shard_optimizer_state,
       can.optimizer_sharding);
-  refuse(
-      "--activation-checkpointing",
-      options.input.activation_checkpointing,
-      can.activation_checkpointing);
 }
 
 void run(const Options& options) {
@@ -330,6 +335,7 @@ void run(const Options& options) {
   PlanningInput input = options.input;
   input.search.runnable_only = input.search.runnable_only || writes(options);
   input.search.keep_node_order = input.search.keep_node_order || options.trials > 0;
+  input.writes_job = !into_configuration(options);
   refuse_what_cannot_run(options);
   const cost::Cluster cluster = cluster_of(input);
   const std::string resumable = options.from.empty() ? "" : resumable_text(options);

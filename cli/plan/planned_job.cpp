@@ -1,6 +1,7 @@
 #include "cli/plan/planned_job.h"
 
 #include "tessera/base/json/parse.h"
+#include "tessera/planner/decision.h"
 #include "tessera/planner/planned_config.h"
 
 #include "cli/train/job_text.h"
@@ -10,6 +11,7 @@ namespace tessera::cli {
 std::string job_with_parallel(const std::string& job_json, const config::Config& parallel) {
   auto job = job_object(job_json, "the job");
   job.erase("strategy");
+  job.erase("memory_limit_gib"); // of the plan that is made here
   config::Config planned = parallel;
   OrderedJson& optimizer = job["optimizer"];
   if (planned.sharded_data_parallel_degree > 1 && optimizer.contains("clip_norm")) {
@@ -28,6 +30,22 @@ std::string job_with_parallel(const std::string& job_json, const config::Config&
     }
   }
   return result.dump(2) + "\n";
+}
+
+std::string job_with_plan(
+    const std::string& job_json,
+    const planner::Candidate& candidate,
+    const cost::DescribedModel& model) {
+  auto job = job_object(job_json, "the job");
+  const std::string base = job.contains("parallel") ? job["parallel"].dump() : "{}";
+  if (candidate.strategy.activation_checkpointing &&
+      job.value(kRecomputationKey, std::string("none")) == "none") {
+    job[kRecomputationKey] = planner::recomputation_of(candidate.strategy);
+  }
+  return job_with_parallel(
+      job.dump(),
+      planner::with_plan(
+          config::parse_config(base, "parallel"), planner::to_config(candidate, model)));
 }
 
 double sharded_clipping(double clip_norm) {

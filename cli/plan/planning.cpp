@@ -70,11 +70,13 @@ cost::DescribedModel traced_of(const PlanningInput& input, const cost::Cluster& 
   PresetRun run;
   models::Preset preset;
   std::optional<double> state_bytes;
+  bool recomputes = false;
   if (!input.job_file.empty()) {
     const Job job = load_job(input.job_file);
     preset = preset_of(job);
     state_bytes = state_bytes_per_parameter(job);
     run = run_of(job);
+    recomputes = job.activation_checkpointing != "none";
   } else {
     preset = models::find_preset(input.preset);
     run.sequence = input.sequence;
@@ -92,7 +94,7 @@ cost::DescribedModel traced_of(const PlanningInput& input, const cost::Cluster& 
   try {
     cost::DescribedModel model = autotune::describe_model(
         preset_source(preset, run.sequence), run.global_batch_size, run.precision, cluster);
-    model.activation_checkpointing = input.activation_checkpointing;
+    model.activation_checkpointing = input.activation_checkpointing || recomputes;
     model.optimizer_state_bytes = state_bytes;
     return model;
   } catch (const planner::UnmeasuredDevice& error) {
@@ -263,6 +265,10 @@ planner::SearchOptions search_options(
   search.compare_savings = input.save_memory == "compare";
   search.memory_limit_bytes = static_cast<double>(input.memory_limit);
   search.objective = kObjectives.at(input.objective);
+  search.can_recompute = input.writes_job && model.traced() != nullptr;
+  if (!input.job_file.empty()) {
+    follow_job(load_job(input.job_file), cluster, search);
+  }
   // On a cluster that was measured, what runs is priced as it runs here.
   if (model.traced() || (search.runnable_only && cluster.measured)) {
     autotune::search_what_runs(model, cluster, search);

@@ -21,6 +21,7 @@ struct PlanningInput {
   bool activation_checkpointing = false; // of a preset
   std::string cluster_file;
   std::vector<std::string> without; // hosts of it that are gone
+  bool writes_job = false; // whose keys say what is recomputed
   bool own_widths = false; // of stages: priced and listed, never written
   int global_batch_size = 0; // 0: the model file's or the job's
   std::string method = "amp"; // name of a planner::Method

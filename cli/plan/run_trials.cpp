@@ -72,11 +72,7 @@ std::string trial_job(
   job["log_every"] = 1;
   const std::int64_t steps = job.value("steps", std::int64_t{0});
   job["steps"] = std::max<std::int64_t>(steps, options.steps);
-  const std::string base = job.contains("parallel") ? job["parallel"].dump() : "{}";
-  return job_with_parallel(
-      job.dump(),
-      planner::with_plan(
-          config::parse_config(base, "parallel"), planner::to_config(candidate, model)));
+  return job_with_plan(job.dump(), candidate, model);
 }
 
 struct TrialInterrupted {};

@@ -24,9 +24,6 @@ namespace tessera::cli {
 
 namespace {
 
-/// The key of a job that a plan may decide beside those of `parallel`.
-constexpr const char* kRecomputation = "activation_checkpointing";
-
 void say(const std::string& text) {
   if (!is_quiet()) {
     std::printf("strategy auto: %s\n", text.c_str());
@@ -43,7 +40,8 @@ std::string planned_on(const Job& job, const cost::Cluster& cluster) {
   // A job that says how layers are recomputed is planned so; for another one recomputing them is a
   // way to save memory where nothing fits otherwise.
   options.activation_checkpointing = job.activation_checkpointing != "none";
-  options.search.can_recompute = job.parallel.mesh_memory != config::MeshMemory::kManaged;
+  options.search.can_recompute = true;
+  follow_job(job, cluster, options.search);
   const Planned planned = autotune::plan_model(
       preset_source(preset_of(job), run.sequence), run.global_batch_size, cluster, options);
   if (!is_quiet()) {
@@ -55,12 +53,10 @@ std::string planned_on(const Job& job, const cost::Cluster& cluster) {
         planned.explanation().c_str());
     std::fflush(stdout);
   }
-  planner::Candidate best = planned.best();
-  const bool recomputes = best.strategy.activation_checkpointing;
-  best.strategy.activation_checkpointing = false; // no key of a configuration says it
+  const planner::Candidate& best = planned.best();
   auto plan = OrderedJson::parse(planner::to_config_json(best, planned.model));
-  if (recomputes && job.activation_checkpointing == "none") {
-    plan[kRecomputation] = "each";
+  if (best.strategy.activation_checkpointing && job.activation_checkpointing == "none") {
+    plan[kRecomputationKey] = planner::recomputation_of(best.strategy);
   }
   return plan.dump();
 }
@@ -185,9 +181,9 @@ void choose_strategy(Job& job, bool keep_plan) {
     give_memory_back(*world, *everyone);
   }
   auto parallel = OrderedJson::parse(plan);
-  if (parallel.contains(kRecomputation)) {
-    job.activation_checkpointing = parallel.at(kRecomputation).get<std::string>();
-    parallel.erase(kRecomputation);
+  if (parallel.contains(kRecomputationKey)) {
+    job.activation_checkpointing = parallel.at(kRecomputationKey).get<std::string>();
+    parallel.erase(kRecomputationKey);
   }
   job.parallel = planner::with_plan(job.parallel, parallel.dump());
   if (job.parallel.sharded_data_parallel_degree > 1) {

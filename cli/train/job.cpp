@@ -182,6 +182,7 @@ void describe(Visit& visit, Job& job, OrderedJson* parallel = nullptr) {
   visit(key("validation"), job.validation);
   visit(key("sample"), job.sample);
   visit(choice("strategy", {"given", "auto"}), job.strategy);
+  visit(key("memory_limit_gib", kNotNegative), job.memory_limit_gib);
   visit(key("steps", kAtLeastOne), job.steps);
   visit(key("accumulation", kAtLeastOne), job.accumulation);
   visit(choice("precision", {"f32", "bf16", "fp16"}), job.precision);
@@ -323,6 +324,11 @@ void check_couplings(const Job& job, bool has_warmup, form::Faults& faults) {
   check_plateau(job, faults);
   check_folders(job.data, faults);
   check_documents(job, faults);
+  if (job.memory_limit_gib > 0 && job.strategy != "auto") {
+    faults.add(
+        "'memory_limit_gib' is what \"strategy\": \"auto\" plans with, and has no effect "
+        "without it; leave it out");
+  }
   if (job.strategy == "auto") {
     for (const std::string& key : planner::planned_keys_said(job.parallel)) {
       faults.add(

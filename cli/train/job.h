@@ -81,6 +81,8 @@ struct Job {
   /// "given": `parallel` says how to train; "auto": the planner decides in
   /// place, on the ranks that are there.
   std::string strategy = "given";
+  /// With "auto": as if no rank had more memory; 0: what is free.
+  double memory_limit_gib = 0;
   /// What "auto" chose, as a configuration; "" with "given".
   std::string plan;
   std::int64_t steps = 100;

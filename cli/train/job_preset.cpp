@@ -3,6 +3,7 @@
 #include "tessera/base/json/parse.h"
 #include "tessera/checkpoint/reader.h"
 #include "tessera/optim/adamw_8bit_state.h"
+#include "tessera/planner/abilities.h"
 #include "tessera/train/checkpoints.h"
 
 #include "models/data/data_folder.h"
@@ -221,6 +222,20 @@ double state_bytes_per_parameter(const Job& job) {
                          : job.optimizer.momentum > 0  ? kNumber
                                                        : 0;
   return moments + (has_masters(job) ? kNumber : 0);
+}
+
+void follow_job(const Job& job, const cost::Cluster& cluster, planner::SearchOptions& search) {
+  constexpr double kGib = 1024.0 * 1024.0 * 1024.0;
+  search.keep_products = job.activation_checkpointing == "selective";
+  // A job that says it does it wherever the plan goes; managed memory recomputes by itself.
+  search.can_recompute = (search.can_recompute || job.activation_checkpointing != "none") &&
+                         job.parallel.mesh_memory != config::MeshMemory::kManaged;
+  // Without the bandwidth of devices and hosts it has no price.
+  search.offload_activations =
+      job.parallel.offload_activations && planner::hosts_are_known(cluster);
+  if (search.memory_limit_bytes == 0) {
+    search.memory_limit_bytes = job.memory_limit_gib * kGib;
+  }
 }
 
 PresetRun run_of(const Job& job) {

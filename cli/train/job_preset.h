@@ -2,6 +2,8 @@
 
 #include <memory>
 
+#include "tessera/planner/search_options.h"
+
 #include "cli/plan/preset_source.h"
 #include "cli/train/job.h"
 #include "cli/weights/weights.h"
@@ -39,6 +41,9 @@ std::string check_tokenizer(const Job& job, const Weights& weights);
 
 /// Bytes of the optimizer's state for one parameter of a large tensor, f32 masters included.
 double state_bytes_per_parameter(const Job& job);
+
+/// Sets what a job says of recomputation, offloading and memory, and whether a plan may recompute.
+void follow_job(const Job& job, const cost::Cluster& cluster, planner::SearchOptions& search);
 
 /// Precision, sequence and batch of a job.
 PresetRun run_of(const Job& job);

@@ -99,6 +99,10 @@ struct MeasuredModel {
 struct TracedLayer {
   MicrobatchSeconds microbatch_seconds;
   double kept_bytes_per_sample = 0; // activations that the forward keeps for the backward
+  /// The part of a forward's seconds, and of the bytes that it keeps, that are of products with
+  /// weights: selective recomputation keeps their results.
+  MicrobatchSeconds product_seconds = {};
+  double product_bytes_per_sample = 0;
   /// For tensor-parallel ranks: their collectives, and the number of parameters that each rank
   /// holds whole and uses with its own samples, so that their gradients are averaged over all
   /// ranks.

@@ -22,6 +22,7 @@ struct LayerRow {
   double parameters = 0;
   double whole_parameters = 0;
   double kept_bytes = 0; // of a microbatch, between its forward and its backward
+  bool recomputed = false; // by activation checkpointing
   double working_bytes = 0; // while the layer runs its backward
   double logit_bytes = 0;
   /// Gathered activations of a microbatch, which are held until the device has used them.
@@ -60,7 +61,8 @@ inline double value_bytes(Precision precision) {
 /// microbatch pays once and what grows with its samples. A transformer layer's all-reduces are
 /// priced where its group lies; layers of other kinds are priced as measured at the degree. A
 /// backward takes two forwards; activation checkpointing adds one more for transformer layers.
-/// Throws: ConfigError naming layer, device and degree that were not measured.
+/// Throws: ConfigError naming layer, device and degree that were not measured, and for selective
+/// recomputation.
 LayerRows measured_rows(
     const DescribedModel& model,
     const Cluster& cluster,

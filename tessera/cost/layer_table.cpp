@@ -34,7 +34,7 @@ std::vector<std::vector<double>> most_working(const std::vector<LayerRow>& rows)
 
 // What a forward keeps leaves for the host beside the layer that made it, and returns beside its
 // backward, so neither is shorter than the transfer.
-void add_offloading(const Cluster& cluster, LayerRows& rows) {
+void add_offloading(const Cluster& cluster, bool recomputes, LayerRows& rows) {
   for (std::size_t kind = 0; kind < cluster.kinds.size(); ++kind) {
     const DeviceKind& device = cluster.kinds[kind];
     if (device.host_bytes_per_s == 0) {
@@ -45,6 +45,9 @@ void add_offloading(const Cluster& cluster, LayerRows& rows) {
           "the device and its host's memory"));
     }
     for (LayerRow& row : rows.layers) {
+      if (recomputes && !row.recomputed) {
+        continue;
+      }
       const double moved = row.kept_bytes / device.host_bytes_per_s;
       const double backward = row.seconds[kind] - row.forward_seconds[kind];
       row.forward_seconds[kind] = std::max(row.forward_seconds[kind], moved);
@@ -80,10 +83,11 @@ LayerTable::LayerTable(
       state_bytes_(
           model.optimizer_state_bytes.value_or(model.precision == Precision::kHalf ? 12.0 : 8.0)),
       returns_home_(model.returns_home),
+      recomputes_(strategy.activation_checkpointing),
       sized_(model.sized() != nullptr) {
   LayerRows rows = rows_of(model, cluster, strategy, constants);
   if (strategy.offload_activations) {
-    add_offloading(cluster, rows);
+    add_offloading(cluster, strategy.activation_checkpointing, rows);
   }
   tail_ = std::move(rows.tail_seconds);
   for (std::size_t kind = 0; kind < cluster.kinds.size(); ++kind) {
@@ -106,6 +110,9 @@ LayerTable::LayerTable(
   whole_parameters_ =
       prefix_sums(rows.layers, [](const auto& row) { return row.whole_parameters; });
   kept_ = prefix_sums(rows.layers, [](const auto& row) { return row.kept_bytes; });
+  leaving_ = prefix_sums(rows.layers, [this](const auto& row) {
+    return recomputes_ && !row.recomputed ? 0 : row.kept_bytes;
+  });
   logits_ = prefix_sums(rows.layers, [](const auto& row) { return row.logit_bytes; });
   collectives_ = prefix_sums(rows.layers, [](const auto& row) { return row.collectives; });
   tensors_ = prefix_sums(rows.layers, [](const auto& row) { return row.tensors; });
@@ -174,9 +181,9 @@ StageMemory LayerTable::memory(int first, int last, const StageState& state) con
   const double kept = kept_[at(last)] - kept_[at(first)];
   memory.activations = kept * state.in_flight;
   if (state.offloads_activations) {
-    // The device holds those of the microbatch at work, and of the one that leaves or returns.
-    memory.host += memory.activations;
-    memory.activations = kept * std::min(state.in_flight, 2);
+    const double leaving = (leaving_[at(last)] - leaving_[at(first)]) * state.in_flight;
+    memory.host += leaving;
+    memory.activations += near_bytes(first, last, state) - leaving;
   }
   // A host that is behind its device gives back what was gathered for the microbatches at work.
   const int held = state.host_runs_ahead ? state.in_flight : std::max(0, state.in_flight - 2);
@@ -184,6 +191,24 @@ StageMemory LayerTable::memory(int first, int last, const StageState& state) con
   memory.working = most_working_[at(first)][at(last - first - 1)];
   memory.logits = logits_[at(last)] - logits_[at(first)];
   return memory;
+}
+
+// With whole forwards the device holds what the microbatch at work keeps, and the one that leaves
+// or returns. What recomputed layers keep begins to return some pipeline tasks early, half of which
+// are backwards; with one stage as many layers early.
+double LayerTable::near_bytes(int first, int last, const StageState& state) const {
+  constexpr int kHorizon = 4; // the default of activation_loading_horizon
+  if (recomputes_ && state.by_layer) {
+    // Those that are on their way back, the one at work and the one that leaves.
+    constexpr int kNear = kHorizon + 2;
+    double most = 0;
+    for (int i = first; i < last; ++i) {
+      most = std::max(most, leaving_[at(std::min(i + kNear, last))] - leaving_[at(i)]);
+    }
+    return most;
+  }
+  const int near = recomputes_ ? kHorizon / 2 + 1 : 2;
+  return (leaving_[at(last)] - leaving_[at(first)]) * std::min(state.in_flight, near);
 }
 
 double

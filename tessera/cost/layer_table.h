@@ -37,6 +37,9 @@ struct StageState {
   bool host_runs_ahead = false;
   bool offloads_optimizer = false; // Strategy::offload_optimizer_state
   bool offloads_activations = false; // Strategy::offload_activations
+  /// Whether the pipeline has one stage: what recomputed layers keep then leaves and returns layer
+  /// by layer, and not microbatch by microbatch.
+  bool by_layer = false;
 };
 
 /// Returns sums over runs of layers [first, last) at one tensor-parallel degree and
@@ -124,6 +127,8 @@ class LayerTable {
   StageMemory memory(int first, int last, const StageState& state) const;
 
  private:
+  /// Returns the bytes of offloaded activations that the device holds all the same.
+  double near_bytes(int first, int last, const StageState& state) const;
   static std::size_t at(int index) {
     return static_cast<std::size_t>(index);
   }
@@ -147,12 +152,14 @@ class LayerTable {
   std::vector<double> collectives_;
   std::vector<double> tensors_;
   std::vector<double> gathered_;
+  bool recomputes_;
   bool sized_;
   TensorTraffic traffic_;
   std::vector<double> whole_parameters_;
   std::vector<double> cut_bytes_;
   std::vector<double> parameters_;
   std::vector<double> kept_; // bytes one microbatch in flight keeps
+  std::vector<double> leaving_; // the part of them that offloading moves
   std::vector<double> logits_;
   std::vector<std::vector<double>> most_working_; // [first][length - 1]
   std::vector<Tie> ties_;

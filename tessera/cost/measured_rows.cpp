@@ -84,6 +84,7 @@ class MeasuredRowsBuilder {
     // The activation is kept together with the buffer in which it was received.
     row.kept_bytes = makes_logits(layer) ? 0 : 2 * row.output_bytes;
     if (is_transformer(layer)) {
+      row.recomputed = recomputes_;
       add_transformer_memory(layer, model_.layers[index], row);
     }
     return row;
@@ -154,6 +155,11 @@ LayerRows measured_rows(
     const Cluster& cluster,
     const Strategy& strategy,
     const Constants& constants) {
+  if (strategy.activation_checkpointing && strategy.keeps_products) {
+    throw ConfigError(
+        "selective recomputation has no price for a measured model, of whose seconds nobody says "
+        "which are products; recompute whole layers, or describe the model by its sizes");
+  }
   const MeasuredRowsBuilder builder(model, cluster, strategy, constants);
   return rows_of_layers(model.layers.size(), [&](std::size_t i) { return builder.row(i); });
 }

@@ -24,6 +24,7 @@ struct Transformer {
 // on matrix units, attention in one kernel that never writes its scores, all else streams.
 struct Work {
   double product_flops = 0;
+  double weight_flops = 0; // of product_flops, those that a selective recomputation leaves out
   double attention_flops = 0;
   double streamed_bytes = 0; // forward
   double scores = 0; // of attention, where they are written to memory
@@ -48,7 +49,8 @@ class SizedRowsBuilder {
         mesh_(topology::mesh_shape(strategy.tp)),
         pass_(value_bytes(model.precision)),
         tokens_(static_cast<double>(sizes_.sequence_length) * strategy.microbatch_size),
-        recomputes_(strategy.activation_checkpointing) {
+        recomputes_(strategy.activation_checkpointing),
+        keeps_products_(recomputes_ && strategy.keeps_products) {
     has_loss_ = std::any_of(model.layers.begin(), model.layers.end(), [](const Layer& layer) {
       return layer.kind == "loss" || layer.kind == "fused_loss";
     });
@@ -115,6 +117,7 @@ class SizedRowsBuilder {
     const double queries = 1 + 2 * parts.key_value_share; // and keys and values, in widths
     Work work;
     work.product_flops = 2 * tokens_ * row.parameters;
+    work.weight_flops = work.product_flops;
     const auto positions = static_cast<double>(sizes_.sequence_length);
     if (sizes_.writes_scores) {
       // Two products over all pairs, since a mask works on scores that are there.
@@ -146,7 +149,14 @@ class SizedRowsBuilder {
         2 * 2 * pass_ * elements / whole_on() +
         ((queries + 1) * pass_ * elements + (sizes_.gated_feed_forward ? 4 : 2) * pass_ * fed) /
             degree_;
+    row.recomputed = recomputes_;
     row.kept_bytes = recomputes_ ? elements * pass_ / degree_ : kept;
+    if (keeps_products_) {
+      // Queries, keys and values, what the attention returns, and what goes into the feed-forward
+      // network's function; its result is the layer's but for a sum, which no backward needs.
+      row.kept_bytes +=
+          pass_ * ((queries + 1) * elements + (sizes_.gated_feed_forward ? 2 : 1) * fed) / degree_;
+    }
     const double scores = constants_.score_bytes * work.scores;
     row.kept_bytes += recomputes_ ? 0 : scores;
     row.working_bytes = recomputes_ ? kept + scores : 2 * pass_ * fed / degree_;
@@ -271,7 +281,9 @@ class SizedRowsBuilder {
                                work.scores * constants_.score_backward_bytes) /
                                   bytes_per_s;
       row.forward_seconds.push_back(forward);
-      row.seconds.push_back(forward * (recomputed ? 2 : 1) + backward);
+      row.seconds.push_back(
+          forward * (recomputed ? 2 : 1) + backward -
+          (recomputed && keeps_products_ ? work.weight_flops / flops_per_s : 0));
       row.host_seconds.push_back(
           (work.operators + started(row.exchanged.forward)) * (recomputed ? 3 : 2) *
           kind.launch_seconds);
@@ -288,6 +300,7 @@ class SizedRowsBuilder {
   double pass_; // bytes of one pass over an element, read or written
   double tokens_; // of a microbatch
   bool recomputes_;
+  bool keeps_products_;
   bool has_loss_ = false;
 };
 

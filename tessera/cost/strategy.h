@@ -43,6 +43,9 @@ struct Strategy {
   Distribution distribution = Distribution::kAsMeasured;
   bool same_samples = false;
   bool activation_checkpointing = true;
+  /// With activation_checkpointing: whether the results of products with weights are kept too and
+  /// not computed again (selective recomputation).
+  bool keeps_products = false;
   bool shard_optimizer_state = false;
   /// Whether each replica keeps a part of the parameters and gradients too, and gathers the others
   /// layer by layer (with shard_optimizer_state).
@@ -52,7 +55,8 @@ struct Strategy {
   /// Whether the optimizer's state stays in the host's memory, from which the step streams it
   /// through the device and back.
   bool offload_optimizer_state = false;
-  /// Whether what forwards keep waits in the host's memory for its backward.
+  /// Whether what forwards keep waits in the host's memory for its backward; with
+  /// activation_checkpointing what the layers that are recomputed keep.
   bool offload_activations = false;
 
   int devices() const {

@@ -215,7 +215,8 @@ StageState stage_state(const Strategy& strategy, int in_flight) {
       .optimizer_shards = strategy.shard_optimizer_state ? strategy.dp : 1,
       .parameter_shards = strategy.shard_parameters ? strategy.dp : 1,
       .offloads_optimizer = strategy.offload_optimizer_state,
-      .offloads_activations = strategy.offload_activations};
+      .offloads_activations = strategy.offload_activations,
+      .by_layer = strategy.pp == 1};
 }
 
 double optimizer_seconds(

@@ -43,13 +43,21 @@ traced_rows(const DescribedModel& model, const Cluster& cluster, const Strategy&
     row.output_bytes = static_cast<double>(layers[i].output_elements_per_sample) * samples *
                        value_bytes(model.precision);
     const double all = traced.kept_bytes_per_sample * samples;
-    row.kept_bytes = recomputed ? row.output_bytes : all;
+    const bool keeps_products = recomputed && strategy.keeps_products;
+    row.recomputed = recomputed;
+    row.kept_bytes = !recomputed      ? all
+                     : keeps_products ? row.output_bytes + traced.product_bytes_per_sample * samples
+                                      : row.output_bytes;
     row.working_bytes = recomputed ? all : 0;
     for (const DeviceKind& kind : cluster.kinds) {
       const PassSeconds pass =
           seconds_of(traced.microbatch_seconds, model.name, kind.name, samples);
       row.forward_seconds.push_back(pass.forward);
-      row.seconds.push_back((recomputed ? 2 : 1) * pass.forward + pass.backward);
+      const double given =
+          keeps_products
+              ? seconds_of(traced.product_seconds, model.name, kind.name, samples).forward
+              : 0;
+      row.seconds.push_back((recomputed ? 2 : 1) * pass.forward - given + pass.backward);
     }
     const auto exchanged = traced.collectives.find(samples);
     if (exchanged != traced.collectives.end()) {

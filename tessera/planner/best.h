@@ -14,9 +14,14 @@ namespace tessera::planner {
 /// Holds the best strategies so far by estimate, at most `keep` (1 or more) of them.
 class Best {
  public:
-  explicit Best(int keep) : keep_(static_cast<std::size_t>(keep)) {}
+  /// With `below`, only strategies of fewer seconds.
+  explicit Best(int keep, double below = std::numeric_limits<double>::infinity())
+      : keep_(static_cast<std::size_t>(keep)), below_(below) {}
 
   void add(Candidate candidate) {
+    if (candidate.cost.seconds >= below_) {
+      return;
+    }
     const auto place = std::upper_bound(
         candidates_.begin(),
         candidates_.end(),
@@ -28,10 +33,10 @@ class Best {
     }
   }
 
-  /// Returns the seconds that a further strategy must beat; infinity while there is room.
+  /// Returns the seconds that a further strategy must beat; `below` while there is room.
   double worst() const {
     if (candidates_.size() < keep_) {
-      return std::numeric_limits<double>::infinity();
+      return below_;
     }
     return candidates_.back().cost.seconds;
   }
@@ -51,6 +56,7 @@ class Best {
 
  private:
   std::size_t keep_;
+  double below_;
   std::vector<Candidate> candidates_;
 };
 

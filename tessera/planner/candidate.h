@@ -16,6 +16,9 @@ struct Candidate {
   std::vector<int> node_order;
   /// Whether nodes are left out.
   bool leaves_out = false;
+  /// Whether whoever trains recomputes as the strategy says (SearchOptions::can_recompute), so that
+  /// no configuration must.
+  bool can_recompute = false;
   int microbatches = 0; // of one replica in an iteration
   /// Seconds of an iteration in the simulator; 0: it was not simulated.
   double simulated_seconds = 0;

@@ -69,6 +69,7 @@ OrderedJson strategy_of(
   json["placement"] = strategy.placement;
   json["schedule"] = std::string(text_of(strategy.schedule));
   json["activation_checkpointing"] = strategy.activation_checkpointing;
+  json["recomputation"] = recomputation_of(strategy);
   json["shard_optimizer_state"] = strategy.shard_optimizer_state;
   json["shard_parameters"] = strategy.shard_parameters;
   json["offload_optimizer_state"] = strategy.offload_optimizer_state;

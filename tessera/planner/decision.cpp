@@ -37,6 +37,7 @@ config::Config config_of(const Candidate& candidate, const plans::Plan& plan) {
   config.placement_strategy = plan.placement;
   config.auto_partition = false;
   config.partition = plan.partition;
+  config.offload_activations = candidate.strategy.offload_activations;
   return config;
 }
 
@@ -51,6 +52,12 @@ std::optional<std::string> sharding_refusal(const cost::Strategy& strategy) {
     return error.what();
   }
   return std::nullopt;
+}
+
+std::string recomputation_of(const cost::Strategy& strategy) {
+  return !strategy.activation_checkpointing ? "none"
+         : strategy.keeps_products          ? "selective"
+                                            : "each";
 }
 
 plans::Plan to_plan(const Candidate& candidate, const cost::DescribedModel& model) {
@@ -109,11 +116,13 @@ std::optional<std::string> not_runnable(
   if (strategy.offload_optimizer_state) {
     return "it keeps the optimizer's state in the host's memory, which this version cannot do";
   }
-  if (strategy.offload_activations) {
+  if (strategy.offload_activations &&
+      !(strategy.activation_checkpointing && can.activation_offloading)) {
     return "it offloads what every forward keeps, and the runtime offloads only what activation "
            "checkpointing keeps";
   }
-  if (strategy.activation_checkpointing && !can.activation_checkpointing) {
+  if (strategy.activation_checkpointing && !can.activation_checkpointing &&
+      !candidate.can_recompute) {
     return "it recomputes the activations of every layer, as was asked for, which a plan cannot "
            "say; write \"activation_checkpointing\": \"each\" into the job";
   }

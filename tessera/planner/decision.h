@@ -19,6 +19,10 @@ std::optional<std::string> not_runnable(
 /// of a strategy of these degrees; nullopt when they accept it. The strategy needs no boundaries.
 std::optional<std::string> sharding_refusal(const cost::Strategy& strategy);
 
+/// Returns how a job's key `activation_checkpointing` says what the strategy recomputes: "none",
+/// "each" or "selective".
+std::string recomputation_of(const cost::Strategy& strategy);
+
 /// Returns the strategy as a Plan, with layer names as module paths and the root on
 /// pp rank 0.
 plans::Plan to_plan(const Candidate& candidate, const cost::DescribedModel& model);

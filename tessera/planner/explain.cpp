@@ -49,7 +49,9 @@ std::string saving_text(const cost::Strategy& strategy) {
   add(strategy.shard_parameters, "sharded parameters");
   add(strategy.offload_optimizer_state, "offloaded optimizer state");
   add(strategy.offload_activations, "offloaded activations");
-  add(strategy.activation_checkpointing, "recomputed activations");
+  add(strategy.activation_checkpointing,
+      strategy.keeps_products ? "recomputed activations but for products"
+                              : "recomputed activations");
   add(strategy.schedule == cost::Schedule::kSimple && strategy.pp > 1, "simple schedule");
   return text;
 }

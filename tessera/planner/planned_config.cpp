@@ -61,6 +61,8 @@ config::Config with_plan(const config::Config& base, const config::Config& plann
       config::set(key, result, value);
     }
   }
+  // A plan offloads where memory asks for it; a base that says so keeps it.
+  result.offload_activations = base.offload_activations || planned.offload_activations;
   config::validate(result);
   return result;
 }

@@ -57,6 +57,7 @@ cost::Strategy Pricer::strategy(const Point& point) const {
                                      ? point.pp + 2
                                      : options_.active_microbatches;
   strategy.activation_checkpointing = checkpointing();
+  strategy.keeps_products = checkpointing() && options_.keep_products;
   strategy.shard_optimizer_state = options_.shard_optimizer_state;
   strategy.shard_parameters = options_.shard_parameters;
   strategy.overlap_gradients = options_.overlap_gradients;

@@ -11,6 +11,7 @@ namespace tessera::planner {
 /// One combination of ways to save memory and a schedule.
 struct Saving {
   bool recomputes = false; // the activations of every layer
+  bool keeps_products = false; // with `recomputes`: but for products with weights
   bool shards_state = false; // the optimizer's state among replicas
   bool shards_parameters = false; // and parameters and gradients
   bool offloads_state = false;

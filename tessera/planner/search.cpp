@@ -46,6 +46,27 @@ void search_savings(
   }
 }
 
+// Adds what recomputes activations where it is faster than the best of all that does not.
+void add_faster_by_recomputing(
+    const cost::DescribedModel& model,
+    const cost::Cluster& cluster,
+    const SearchOptions& options,
+    SearchResult& result) {
+  std::vector<Saving> savings = savings_of(model, cluster, options);
+  std::erase_if(savings, [](const Saving& saving) {
+    return !saving.recomputes || saving.needs_replicas() || saving.offloads_activations;
+  });
+  Best faster(options.keep, result.best.front().cost.seconds);
+  search_savings(model, cluster, options, savings, faster, result);
+  Best best(options.keep);
+  for (auto* some : {&faster.candidates(), &result.best}) {
+    for (Candidate& candidate : *some) {
+      best.add(std::move(candidate));
+    }
+  }
+  result.best = std::move(best.candidates());
+}
+
 SearchResult search_by_estimate(
     const cost::DescribedModel& model,
     const cost::Cluster& cluster,
@@ -92,6 +113,10 @@ SearchResult search_by_estimate(
       result.interrupted = interrupted || stopped();
     }
   }
+  if (!result.best.empty() && !result.interrupted && options.can_recompute &&
+      options.method == Method::kAmp && !options.compare_savings) {
+    add_faster_by_recomputing(model, cluster, options, result);
+  }
   if (result.best.empty() && !result.interrupted && options.save_memory &&
       !options.compare_savings) {
     std::vector<Saving> savings = savings_of(model, cluster, options);
@@ -122,6 +147,7 @@ SearchResult search_all_nodes(
   wider.keep = std::max(options.keep, options.simulate);
   SearchResult result = search_by_estimate(model, cluster, wider);
   for (Candidate& candidate : result.best) {
+    candidate.can_recompute = options.can_recompute;
     candidate.microbatches = candidate.strategy.microbatches(model.global_batch_size);
     if (options.simulate > 0) {
       candidate.simulated_seconds = simulator::simulate(

@@ -43,6 +43,8 @@ struct SearchOptions {
   bool shard_parameters = false; // and gradients, with shard_optimizer_state
   bool offload_optimizer_state = false;
   bool offload_activations = false;
+  /// Of a model whose activations are recomputed: all but the results of products with weights.
+  bool keep_products = false;
   /// Whether a search that finds nothing that fits tries the ways to save memory that it was not
   /// told to take: sharding the optimizer's state, recomputing activations, and, where
   /// runnable_only does not exclude them, sharding of parameters and offloading (on devices whose
@@ -55,7 +57,8 @@ struct SearchOptions {
   /// Whether both schedules are compared, in place of `schedule` alone.
   bool compare_schedules = false;
   /// Whether whoever trains can recompute the layers' activations although no configuration says
-  /// so, as a job can: runnable_only then does not exclude it.
+  /// so, as a job can: runnable_only then does not exclude it, and what recomputes is listed also
+  /// where it is faster than all that does not (with a larger microbatch, say).
   bool can_recompute = false;
   /// Bytes of a device's memory that may be taken, as if devices had no more; 0: all.
   double memory_limit_bytes = 0;
@@ -67,7 +70,8 @@ struct SearchOptions {
   Objective objective = Objective::kTime;
   bool overlap_gradients = false;
   /// Whether to return only what the runtime of this version can run (`abilities.h`),
-  /// priced as it runs: no activation checkpointing, pp + 2 active microbatches.
+  /// priced as it runs: no activation checkpointing (but see can_recompute), pp + 2 active
+  /// microbatches.
   bool runnable_only = false;
   /// Number of strategies, best by estimate, that the simulator executes and orders.
   /// It sees what equation (5) leaves out, above all ranks that share cores.

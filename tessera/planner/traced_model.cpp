@@ -130,11 +130,15 @@ class Layers {
       int size,
       cost::TracedPart& part) const {
     std::vector<cost::PassSeconds> seconds(part.layers.size());
+    std::vector<cost::PassSeconds> products(part.layers.size());
     cost::PassSeconds tail;
     const graph::ForwardWork work = work_of(size);
     for (std::size_t i = 0; i < work.size(); ++i) {
       const cost::PassSeconds pass = cost::pass_seconds(work[i], speed, precision);
       add(pass, seconds[layer_[i]]);
+      if (has_weights(i)) {
+        add(pass, products[layer_[i]]);
+      }
       if (is_tail(i)) {
         add(pass, tail);
       }
@@ -142,6 +146,7 @@ class Layers {
     add_gradient_sums(speed, seconds);
     for (std::size_t l = 0; l < seconds.size(); ++l) {
       part.layers[l].microbatch_seconds[kind.name][size] = seconds[l];
+      part.layers[l].product_seconds[kind.name][size] = products[l];
     }
     part.tail_seconds[kind.name][size] = tail;
   }
@@ -170,6 +175,14 @@ class Layers {
   /// Returns whether an operator of layer 0 runs behind the movable modules.
   bool is_tail(std::size_t i) const {
     return layer_[i] == 0 && i > last_away_;
+  }
+
+  /// Returns whether an operator is a product with weights: more samples make it larger, where
+  /// those of attention become more.
+  bool has_weights(std::size_t i) const {
+    const graph::OperatorWork& one = trace_.one_sample[i];
+    return one.kind == graph::OperatorWork::Kind::kProduct &&
+           one.count == trace_.two_samples[i].count;
   }
 
   /// Calls act(parameter, layer) once for every parameter.
@@ -205,7 +218,9 @@ class Layers {
     const graph::ForwardWork two = work_of(2 * trace_.samples); // checks that the two agree
     for (std::size_t i = 0; i < two.size(); ++i) {
       if (two[i].kind != Kind::kView && two[i].kind != Kind::kCollective) {
-        layers[layer_[i]].kept_bytes_per_sample += (two[i].bytes - one[i].bytes) / trace_.samples;
+        const double bytes = (two[i].bytes - one[i].bytes) / trace_.samples;
+        layers[layer_[i]].kept_bytes_per_sample += bytes;
+        layers[layer_[i]].product_bytes_per_sample += has_weights(i) ? bytes : 0;
       }
     }
   }

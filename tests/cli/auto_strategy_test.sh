@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# "strategy": "auto" gives its memory back, and a resumed run keeps the layout.
+# "strategy": "auto" gives its memory back, a resumed run keeps the layout, and layers are recomputed where memory is short.
 # Usage: auto_strategy_test.sh PROGRAM REPOSITORY
 set -euo pipefail
 tessera=$1
@@ -36,4 +36,48 @@ grep -q "strategy auto: .* combinations" anew.txt || fail "--replan: $(cat anew.
 TESSERA_LOG=warning train auto.json --resume --replan --set steps=5 > quiet.txt 2>&1 || fail "$(cat quiet.txt)"
 if grep -q "strategy auto" quiet.txt; then fail "not quiet: $(cat quiet.txt)"; fi
 [ -d auto/step_5 ] || fail "quiet, it did not train: $(cat quiet.txt)"
+# With too little memory for what layers keep, layers are recomputed, and losses are those of the plain run.
+ranks=1
+job plain 1e-3 2 "" ""
+sed -i 's/"dropout": 0.1/"dropout": 0/; s/"batch": 8/"batch": 2/; s/"sequence": 16/"sequence": 64/; s/"n_layer": 2/"n_layer": 4/' plain.json
+"$tessera" launch -n 1 -- "$tessera" probe --quick -o cluster.json > probe.txt
+needs() { # more arguments; the least memory that a strategy needs, in GiB
+  "$tessera" plan --job plain.json --cluster-file cluster.json --keep 1000 --json "$@" |
+    python3 -c 'import json, sys
+print(min(one["needed_bytes"] for one in json.load(sys.stdin)["strategies"]) / 2**30)'
+}
+whole=$(needs)
+each=$(needs --activation-checkpointing)
+limit=$(python3 -c "assert $each < 0.99 * $whole, ($each, $whole); print(($whole + $each) / 2)")
+python3 - "$limit" <<'PY'
+import json, sys
+job = json.load(open("plain.json"))
+job["checkpoint"]["directory"] = "short"
+job["strategy"] = "auto"
+job["memory_limit_gib"] = float(sys.argv[1])
+json.dump(job, open("short.json", "w"))
+PY
+losses() {
+  python3 -c 'import json, sys
+print(*[json.loads(line)["loss"] for line in open(sys.argv[1]) if "loss" in line])' "$1"
+}
+train plain.json --log plain.jsonl > plain.txt 2>&1 || fail "$(cat plain.txt)"
+train short.json --log short.jsonl > short.txt 2>&1 || fail "$(cat short.txt)"
+grep -q "recomputed activations" short.txt || fail "not recomputed: $(cat short.txt)"
+python3 - $(losses plain.jsonl) $(losses short.jsonl) <<'PY' || fail "losses: $(losses plain.jsonl) $(losses short.jsonl)"
+import sys
+values = [float(one) for one in sys.argv[1:]]
+assert len(values) == 4 and all(abs(a - b) < 1e-4 for a, b in zip(values[:2], values[2:])), values
+PY
+# The layout of the checkpoint is kept with what is recomputed.
+train short.json --resume --set steps=3 > again.txt 2>&1 || fail "$(cat again.txt)"
+grep -q "the layout of short/step_2 is kept" again.txt || fail "not kept: $(cat again.txt)"
+
+# A plan writes the job's key, and the job runs.
+sed 's/"plain", "every"/"written", "every"/' plain.json > unplanned.json
+"$tessera" plan --job unplanned.json --cluster-file cluster.json --memory-limit \
+  "$(python3 -c "print(int($limit * 2**30))")" -o written.json > written.txt || fail "$(cat written.txt)"
+grep -Eq '"activation_checkpointing": "(each|selective)"' written.json || fail "no key: $(cat written.json)"
+train written.json > trained.txt 2>&1 || fail "$(cat trained.txt)"
+[ -d written/step_2 ] || fail "it did not train: $(cat trained.txt)"
 echo "all as expected"

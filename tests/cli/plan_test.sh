@@ -131,10 +131,23 @@ grep -q "saved_tp/step_2" tp_trained.txt || fail "tp: $(cat tp_trained.txt)"
 "$tessera" plan --job job.json --cluster-file cluster.json --only-tp 2 --shard-optimizer-state \
   -o shared.json > shared.txt
 grep -q '"shard_optimizer_state": true' shared.json || fail "shared.json: $(cat shared.json)"
+# A mesh is one of the ways, of a square of four.
+python3 - <<'PY'
+import json
+cluster = json.load(open("cluster.json"))
+cluster["nodes"][0]["count"] = 4
+json.dump(cluster, open("four.json", "w"))
+PY
+"$tessera" plan --job job.json --cluster-file four.json --only-tp 4 --keep 1000 > four.txt
+for kind in 2d speed memory; do
+  grep -q "tp 4 $kind" four.txt || fail "no $kind among $(cat four.txt)"
+done
+
+# A job says what is recomputed, a configuration cannot.
 refused "prices it but cannot train" "$tessera" plan --job job.json --cluster-file cluster.json \
-  --activation-checkpointing -o never.json
-"$tessera" plan --job job.json --cluster-file cluster.json --activation-checkpointing --explain 1 |
-  grep -q "not runnable: it recomputes" || fail "recomputation is not said to be priced only"
+  --activation-checkpointing --library-config never.json
+"$tessera" plan --job job.json --cluster-file cluster.json --activation-checkpointing -o each.json > each.txt
+grep -q '"activation_checkpointing": "each"' each.json || fail "recomputation is not written: $(cat each.json)"
 
 # In place. The same losses as one process without a strategy.
 losses() { # log

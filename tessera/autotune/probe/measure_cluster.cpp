@@ -31,7 +31,9 @@ c10::IValue pack(const RankMeasurement& one) {
             one.busy_bytes_per_s,
             one.spread,
             static_cast<double>(one.repeated),
-            static_cast<double>(one.processors)},
+            static_cast<double>(one.processors),
+            one.offload_bytes_per_s,
+            one.offload_room_bytes},
            at::kDouble)),
        c10::IValue(one.busy_layers_per_s)});
 }
@@ -50,6 +52,8 @@ RankMeasurement unpack(const c10::IValue& value) {
   one.spread = rates[2].item<double>();
   one.repeated = static_cast<int>(rates[3].item<double>());
   one.processors = static_cast<int>(rates[4].item<double>());
+  one.offload_bytes_per_s = rates[5].item<double>();
+  one.offload_room_bytes = rates[6].item<double>();
   one.busy_layers_per_s = parts[3].toDoubleVector();
   return one;
 }
@@ -60,9 +64,10 @@ cost::Cluster measure_cluster(comm::World& world, const Effort& effort) {
   std::vector<int> ranks(static_cast<std::size_t>(world.size()));
   std::iota(ranks.begin(), ranks.end(), 0);
   const auto everyone = world.new_group("probe", ranks);
-  const RankMeasurement mine = measure_speed(world, *everyone, effort);
+  RankMeasurement mine = measure_speed(world, *everyone, effort);
   cost::ProbeQuality quality;
   quality.rounds = effort.rounds;
+  measure_offloading(world, *everyone, effort, mine);
   const auto pairs = measure_links(world, *everyone, effort, quality);
   auto collectives = measure_collectives(world, *everyone, effort, quality);
   std::vector<RankMeasurement> all;

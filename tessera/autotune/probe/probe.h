@@ -30,6 +30,10 @@ struct RankMeasurement {
   // While all ranks compute; entry i of every rank is from the same round.
   std::vector<double> busy_layers_per_s;
   double busy_bytes_per_s = 0; // memory traffic of one rank while all ranks move data
+  /// Offloading of activations while all ranks offload: bytes of a second, the slower way of the
+  /// two, and this rank's share of the room; 0: it would save no memory here, or is not possible.
+  double offload_bytes_per_s = 0;
+  double offload_room_bytes = 0;
   double spread = 0; // Rounds::spread of the point where it is largest
   int repeated = 0; // rounds beyond Effort::rounds
 };
@@ -38,6 +42,14 @@ struct RankMeasurement {
 /// time, in rounds. Collective over the world. Threads: the main thread.
 RankMeasurement
 measure_speed(comm::World& world, comm::ProcessGroup& everyone, const Effort& effort);
+
+/// Measures what offloading of activations reaches, in the folder for temporary files. Collective
+/// over the world. Threads: the main thread.
+void measure_offloading(
+    comm::World& world,
+    comm::ProcessGroup& everyone,
+    const Effort& effort,
+    RankMeasurement& result);
 
 /// Measures operators on this rank, forward and backward, at several sizes. Fills
 /// `speed`, `spread` and `repeated`. Not collective.

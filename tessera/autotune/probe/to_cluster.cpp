@@ -212,6 +212,8 @@ cost::Cluster to_cluster(
     kind.speed = kinds[k]->speed;
     kind.memory_bytes = kinds[k]->free_bytes;
     kind.memory_bytes_per_s = kinds[k]->busy_bytes_per_s;
+    kind.host_bytes_per_s = kinds[k]->offload_bytes_per_s;
+    kind.host_memory_bytes = kinds[k]->offload_room_bytes;
     for (std::size_t n = 0; n < hosts.size(); ++n) {
       if (cluster.nodes[n].kind != static_cast<int>(k)) {
         continue;
@@ -220,6 +222,8 @@ cost::Cluster to_cluster(
         const RankMeasurement& one = ranks[static_cast<std::size_t>(rank)];
         kind.memory_bytes = std::min(kind.memory_bytes, one.free_bytes);
         kind.memory_bytes_per_s = std::min(kind.memory_bytes_per_s, one.busy_bytes_per_s);
+        kind.host_bytes_per_s = std::min(kind.host_bytes_per_s, one.offload_bytes_per_s);
+        kind.host_memory_bytes = std::min(kind.host_memory_bytes, one.offload_room_bytes);
       }
     }
     cluster.kinds.push_back(std::move(kind));

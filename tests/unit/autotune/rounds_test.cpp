@@ -1,6 +1,7 @@
 #include "tessera/autotune/probe/rounds.h"
 
 #include <cmath>
+#include <random>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -37,6 +38,55 @@ Series products() {
     seconds *= 8;
   }
   return series;
+}
+
+// A probe of a machine on which every fourth round meets other programs, which slow it down by up
+// to four times: `rounds` rounds of every size, and up to `extra` more where they are in doubt.
+std::vector<cost::MeasuredPoint> probed(std::mt19937& random, int rounds, int extra) {
+  std::uniform_real_distribution<double> unit(0, 1);
+  Series series = products();
+  for (Rounds& point : series.points) {
+    point = {};
+  }
+  const auto once = [&](std::size_t i) {
+    const double jitter = 1 + 0.05 * unit(random);
+    const double load = unit(random) < 0.25 ? 1.2 + 2.8 * unit(random) : 1;
+    series.points[i].add(1e-6 * std::pow(8, static_cast<double>(i)) * jitter * load);
+  };
+  for (int round = 0; round < rounds; ++round) {
+    for (std::size_t i = 0; i < series.points.size(); ++i) {
+      once(i);
+    }
+  }
+  for (int round = 0; round < extra; ++round) {
+    for (const std::size_t i : doubtful(series)) {
+      once(i);
+    }
+  }
+  return series.measured();
+}
+
+// Returns how many of 1,000 pairs of probes agree within a share at every size.
+int pairs_that_agree(double share, int rounds, int extra) {
+  std::mt19937 random(1);
+  int agreed = 0;
+  for (int pair = 0; pair < 1000; ++pair) {
+    const auto one = probed(random, rounds, extra);
+    const auto other = probed(random, rounds, extra);
+    bool all = true;
+    for (std::size_t i = 0; i < one.size(); ++i) {
+      all = all && std::abs(one[i].seconds / other[i].seconds - 1) <= share;
+    }
+    agreed += all ? 1 : 0;
+  }
+  return agreed;
+}
+
+// Two probes of one machine agree within 6 %, which is its jitter, where one round of each does
+// not.
+TEST(Rounds, TwoProbesOfOneMachineAgree) {
+  EXPECT_GE(pairs_that_agree(kAgreement, 3, 8), 950);
+  EXPECT_LE(pairs_that_agree(kAgreement, 1, 0), 500);
 }
 
 TEST(Doubtful, ACleanSeriesIsBelieved) {

@@ -42,6 +42,20 @@ TEST(ToCluster, RanksOfAHostShareItsCores) {
   EXPECT_TRUE(cluster.measured);
 }
 
+TEST(ToCluster, OffloadingIsAsFastAsTheSlowestRanks) {
+  std::vector<RankMeasurement> ranks(2, rank_on("a"));
+  ranks[0].offload_bytes_per_s = 2e9;
+  ranks[1].offload_bytes_per_s = 1e9;
+  ranks[0].offload_room_bytes = ranks[1].offload_room_bytes = 5e9;
+  auto kind = to_cluster(ranks, {pair_of(0, 1, 1e9)}, {}).kinds[0];
+  EXPECT_EQ(kind.host_bytes_per_s, 1e9);
+  EXPECT_EQ(kind.host_memory_bytes, 5e9);
+  // One that cannot offload excludes it for all of its kind.
+  ranks[1].offload_bytes_per_s = 0;
+  kind = to_cluster(ranks, {pair_of(0, 1, 1e9)}, {}).kinds[0];
+  EXPECT_EQ(kind.host_bytes_per_s, 0);
+}
+
 TEST(ToCluster, WhatOneRankWinsAnotherLoses) {
   std::vector<RankMeasurement> ranks(2, rank_on("a"));
   ranks[0].busy_layers_per_s = {80, 20, 55};

@@ -38,6 +38,7 @@ TEST(Offloading, AMicrobatchIsNoShorterThanItsTransfers) {
   const auto cluster = one_device();
   auto strategy = cost::small_strategy(1, 1, 1, 1, 1);
   strategy.schedule = cost::Schedule::kSimple;
+  strategy.activation_checkpointing = false;
   const cost::LayerTable here(model, cluster, strategy, {});
   const auto kept = cost::price(model, cluster, strategy);
   strategy.offload_activations = true;
@@ -99,8 +100,10 @@ TEST(Savings, WhatRunsTakesOnlyWhatTheRuntimeHas) {
   auto model = small_model(4, 0, "transformer_layer");
   model.activation_checkpointing = false;
   auto cluster = small_cluster(1, 0);
-  cluster.kinds[0].host_bytes_per_s = 1e12;
-  cluster.kinds[0].host_memory_bytes = 1e12;
+  for (auto& kind : cluster.kinds) {
+    kind.host_bytes_per_s = 1e12;
+    kind.host_memory_bytes = 1e12;
+  }
   SearchOptions options;
   options.runnable_only = true;
   options.compare_savings = true;
@@ -114,11 +117,13 @@ TEST(Savings, WhatRunsTakesOnlyWhatTheRuntimeHas) {
   // A job can recompute its layers though no configuration says so.
   options.can_recompute = true;
   bool recomputed = false;
-  for (Candidate one : search(model, cluster, options).best) {
+  bool offloaded = false;
+  for (const Candidate& one : search(model, cluster, options).best) {
     recomputed = recomputed || one.strategy.activation_checkpointing;
-    one.strategy.activation_checkpointing = false;
+    offloaded = offloaded || one.strategy.offload_activations;
     EXPECT_FALSE(not_runnable(one, model));
   }
+  EXPECT_TRUE(offloaded);
   EXPECT_TRUE(recomputed);
 }
 

@@ -7,6 +7,7 @@
 #include "tessera/config/config.h"
 #include "tessera/planner/abilities.h"
 #include "tessera/planner/decision.h"
+#include "tessera/planner/nothing_fits.h"
 #include "tessera/planner/search.h"
 
 namespace tessera::planner {
@@ -176,6 +177,147 @@ TEST(TracedModel, WhatIsPlannedRuns) {
     }
   }
   EXPECT_TRUE(pipeline);
+}
+
+// Blocks that also multiply by a weight, and by each other as attention does.
+cost::DescribedModel with_products(const cost::Cluster& cluster) {
+  ModelTrace traced = small_language_model(8);
+  for (auto [work, samples] : {std::pair{&traced.one_sample, 1}, {&traced.two_samples, 2}}) {
+    for (std::size_t block = 0; block < 8; ++block) {
+      graph::OperatorWork product;
+      product.name = "aten::addmm";
+      product.kind = graph::OperatorWork::Kind::kProduct;
+      product.module = 3 + static_cast<int>(block);
+      product.count = 1;
+      product.rows = 100 * samples;
+      product.inner = product.columns = 100;
+      product.elements = 1e4 * samples;
+      product.bytes = 4 * product.elements;
+      graph::OperatorWork attention = product;
+      attention.name = "aten::bmm";
+      attention.count = 4 * samples;
+      attention.rows = 100;
+      const auto place = work->begin() + 1 + static_cast<std::ptrdiff_t>(3 * block + 1);
+      work->insert(place, {product, attention});
+    }
+  }
+  return describe_traced(traced, cluster);
+}
+
+// What runs on one device, of so much memory.
+struct OnOneDevice {
+  cost::Cluster cluster = measured_cluster(1);
+  cost::DescribedModel model = with_products(cluster);
+  SearchOptions options = {};
+
+  OnOneDevice() {
+    // Most of an operator's time is the same for every size, so large microbatches are faster.
+    auto& speed = cluster.kinds[0].speed;
+    speed.moves = speed.functions = speed.random = {{1, 1e-2}, {1e9, 2e-2}};
+    speed.products["f32"] = {{1, 1e-2}, {1e9, 2e-2}};
+    model = with_products(cluster);
+    options.runnable_only = true;
+    options.save_memory = true;
+    options.can_recompute = true;
+    options.constants = cost::runtime_constants(cluster, model.precision);
+  }
+
+  cost::StrategyCost price(int microbatch, bool recomputes, bool keeps, bool offloads = false) {
+    cost::Strategy strategy;
+    strategy.microbatch_size = microbatch;
+    strategy.boundaries = {0, static_cast<int>(model.layers.size())};
+    strategy.device_of_rank = {0};
+    strategy.active_microbatches = 3;
+    strategy.activation_checkpointing = recomputes;
+    strategy.keeps_products = keeps;
+    strategy.offload_activations = offloads;
+    return cost::price(model, cluster, strategy, options.constants);
+  }
+  Candidate best_in(double bytes) {
+    options.memory_limit_bytes = bytes;
+    return search(model, cluster, options).best.front();
+  }
+};
+
+TEST(Recomputation, KeptProductsAreMemoryForTime) {
+  OnOneDevice one;
+  const auto none = one.price(2, false, false);
+  const auto each = one.price(2, true, false);
+  const auto selective = one.price(2, true, true);
+  const auto kept = [](const cost::StrategyCost& cost) {
+    return cost.stages[0].memory.activations;
+  };
+  // The products of eight blocks with weights, for two samples of three microbatches.
+  EXPECT_NEAR(kept(selective) - kept(each), 3 * 8 * 2 * 4e4, 1);
+  EXPECT_LT(kept(selective), kept(none));
+  EXPECT_LT(none.seconds, selective.seconds);
+  EXPECT_LT(selective.seconds, each.seconds);
+  double products = 0;
+  for (const auto& layer : one.model.traced()->whole.layers) {
+    products += layer.product_seconds.at("cpu").at(2).forward;
+  }
+  EXPECT_GT(products, 0.08);
+  EXPECT_NEAR(each.seconds - selective.seconds, 4 * products, 1e-9);
+}
+
+TEST(Recomputation, IsChosenWhereMemoryIsShort) {
+  OnOneDevice one;
+  const double none = one.price(1, false, false).needed_bytes();
+  const double selective = one.price(1, true, true).needed_bytes();
+  const double each = one.price(1, true, false).needed_bytes();
+  ASSERT_LT(each, selective);
+  ASSERT_LT(selective, none);
+  const Candidate kept = one.best_in((none + selective) / 2);
+  EXPECT_EQ(recomputation_of(kept.strategy), "selective");
+  EXPECT_FALSE(not_runnable(kept, one.model));
+  const Candidate least = one.best_in((selective + each) / 2);
+  EXPECT_EQ(recomputation_of(least.strategy), "each");
+  EXPECT_FALSE(to_config(least, one.model).offload_activations);
+  // A configuration has no key for it.
+  one.options.can_recompute = false;
+  EXPECT_THROW(one.best_in((none + selective) / 2), NothingFits);
+}
+
+TEST(Recomputation, IsChosenWhereItIsFaster) {
+  OnOneDevice one;
+  // Without it only one sample fits at a time.
+  const double limit = one.price(1, false, false).needed_bytes() * 1.05;
+  ASSERT_GT(one.price(2, false, false).needed_bytes(), limit);
+  const Candidate fast = one.best_in(limit);
+  EXPECT_NE(recomputation_of(fast.strategy), "none");
+  EXPECT_GT(fast.strategy.microbatch_size, 1);
+  one.options.can_recompute = false;
+  const Candidate slow = one.best_in(limit);
+  EXPECT_EQ(recomputation_of(slow.strategy), "none");
+  EXPECT_LT(fast.seconds(), 0.9 * slow.seconds());
+  // With room for all, nothing is computed twice.
+  one.options.can_recompute = true;
+  EXPECT_EQ(recomputation_of(one.best_in(0).strategy), "none");
+}
+
+TEST(Offloading, IsWrittenWhereRecomputationDoesNotSuffice) {
+  OnOneDevice one;
+  one.model.global_batch_size = 1;
+  one.cluster.kinds[0].host_bytes_per_s = 1e9;
+  one.cluster.kinds[0].host_memory_bytes = 1e10;
+  const auto near = one.price(1, true, false, true);
+  const double each = one.price(1, true, false).needed_bytes();
+  // Of eight layers' inputs of 400 bytes six are near.
+  EXPECT_NEAR(each - near.needed_bytes(), 2 * 400 / one.options.constants.usable_memory_share, 1);
+  EXPECT_NEAR(near.stages[0].host_bytes, 8 * 400, 1);
+  const double limit = (near.needed_bytes() + each) / 2;
+  const Candidate best = one.best_in(limit);
+  EXPECT_TRUE(best.strategy.offload_activations);
+  EXPECT_EQ(recomputation_of(best.strategy), "each");
+  EXPECT_FALSE(not_runnable(best, one.model));
+  const auto config = config::parse_config(to_config_json(best, one.model), "planned");
+  EXPECT_TRUE(config.offload_activations);
+  // Whole forwards the runtime does not offload, and what has no price is not chosen.
+  Candidate other = best;
+  other.strategy.activation_checkpointing = false;
+  EXPECT_TRUE(not_runnable(other, one.model));
+  one.cluster.kinds[0].host_bytes_per_s = 0;
+  EXPECT_THROW(one.best_in(limit), NothingFits);
 }
 
 TEST(RuntimeAbilities, FollowTheConfigurationsKeys) {
