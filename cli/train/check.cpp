@@ -285,10 +285,10 @@ std::string time_text(
     return "time: unknown; measure the machine with tessera probe and name its file with "
            "--cluster-file\n";
   }
+  const cost::Cluster cluster = planner::load_cluster(options.cluster_file);
   try {
     const double step =
-        step_seconds(job, forecast, degrees, planner::load_cluster(options.cluster_file)) *
-        static_cast<double>(job.accumulation);
+        step_seconds(job, forecast, degrees, cluster) * static_cast<double>(job.accumulation);
     return line(
                "time: about %s for %lld steps of %.3f s, without validation and checkpoints; from "
                "the "

@@ -134,7 +134,10 @@ Weights::Weights(const std::string& asked) : path_(with_best_found(asked)), fold
     return;
   }
   if (!fs::is_directory(at)) {
-    throw ConfigError(str("there is no '", path, "'"));
+    throw ConfigError(
+        str("there is no '",
+            path,
+            "'; name a folder that holds weights, a .safetensors file, or a checkpoint"));
   }
   fs::path whole = fs::weakly_canonical(at);
   if (!whole.has_filename()) {

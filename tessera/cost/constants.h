@@ -6,8 +6,8 @@
 namespace tessera::cost {
 
 /// Physical properties of devices, links and training software that model and
-/// cluster files do not hold. None is fitted to measured runs of strategies;
-/// docs/planner.md gives the source of each.
+/// cluster files do not hold. docs/planner.md gives the source of each; those that are fitted to
+/// measured runs of strategies, and to which, are in docs/adr/0127-which-constants-are-fitted.md.
 struct Constants {
   // -- Host --
   /// Operators of a transformer layer's forward, each of which the host launches

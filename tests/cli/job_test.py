@@ -231,6 +231,9 @@ with tempfile.TemporaryDirectory() as work:
     assert "time: about 0:00:0" in said and "the speeds in cluster.json" in said, said
     assert "unknown: the cluster file describes 2 devices, the job has 1 ranks" in check(
         BASE, "--cluster-file", "cluster.json")
+    with open("torn.json", "w", encoding="utf-8") as file:
+        file.write('{"name": "two", "devices"')
+    refused(BASE, "torn.json", options=("--cluster-file", "torn.json"))
     assert "decides it on the ranks" in check(
         changed(strategy="auto", parallel={"microbatches": 1}))
 

@@ -4,7 +4,11 @@
 cmake_minimum_required(VERSION 3.20)
 string(REPLACE "|" ";" includes "${INCLUDES}")
 list(TRANSFORM includes PREPEND -I)
-execute_process(COMMAND ${CXX} -std=c++20 -fsyntax-only -w ${includes} ${SOURCE}
+set(first "")
+if(CXX MATCHES "clang")
+  set(first -include ATen/core/ivalue.h) # as cmake/tessera_targets.cmake
+endif()
+execute_process(COMMAND ${CXX} -std=c++20 -fsyntax-only -w ${includes} ${first} ${SOURCE}
   RESULT_VARIABLE status ERROR_VARIABLE said OUTPUT_QUIET)
 if(status EQUAL 0)
   message(FATAL_ERROR "types that do not travel were taken")
@@ -21,8 +25,7 @@ expect_count(" error: " 4)
 expect_count(" error: static[^\n]*tessera::Value does not know[^\n]*at most 12 public fields" 3)
 expect_count(" error: static[^\n]*return what owns the data instead[^\n]*tessera::Value" 1)
 foreach(type Constructed HoldsArray HoldsPointer)
-  string(FIND "${said}" "T = ${type}" place)
-  if(place EQUAL -1)
+  if(NOT said MATCHES "(T = |kNever<)${type}")
     message(SEND_ERROR "the refused type ${type} is not named:\n${said}")
   endif()
 endforeach()
