@@ -144,9 +144,10 @@ class Maker {
           Op::kCallWithoutGradient,
           Op::kCallInPlace,
           Op::kCallVoid};
-      return call(
-          random_.integer(0, static_cast<int>(program_->children.size()) - 1),
-          random_.pick(kCalls));
+      // One after the other: compilers draw for the arguments of a call in different orders.
+      const Op op = random_.pick(kCalls);
+      const int child = random_.integer(0, static_cast<int>(program_->children.size()) - 1);
+      return call(child, op);
     }
     if (draw <= 62 && program_->weight) {
       return pushed(Op::kOwnWeight);
