@@ -1,5 +1,6 @@
 #include "tessera/train/engine.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 
@@ -143,6 +144,7 @@ std::vector<c10::IValue> StepEngine::run_step(const StepCall& call, const StepFu
   const auto started = std::chrono::steady_clock::now();
   try {
     const Marked mark(in_step_);
+    asked_.clear();
     const StepFunction each = [&](int microbatch) {
       c10::IValue result = run(microbatch);
       for (ModelCore* model : models()) {
@@ -267,25 +269,32 @@ std::string StepEngine::modes_of_models() const {
   return text;
 }
 
-// Every rank counts the passes of a model alike, although a pass may reach only some of its ranks.
+// Every rank counts the passes of a model alike, although a pass may reach only some of its ranks,
+// or no parameter at all, where it is one of the models whose backward was called.
 void StepEngine::agree_on_passes() {
   std::vector<data_parallel::GradientSync*> counting;
+  std::vector<bool> asked;
   for (const ModelCore* model : models()) {
     if (model->partitioned() && model->gradients()->counts_passes()) {
       counting.push_back(model->gradients());
+      asked.push_back(asked_.contains(model));
     }
   }
   if (counting.empty()) {
     return;
   }
-  at::Tensor reached = at::zeros({static_cast<std::int64_t>(counting.size())}, at::kByte);
-  auto* flags = reached.data_ptr<std::uint8_t>();
-  for (std::size_t i = 0; i < counting.size(); ++i) {
-    flags[i] = counting[i]->had_backward() ? 1 : 0;
+  const std::size_t count = counting.size();
+  at::Tensor flags = at::zeros({static_cast<std::int64_t>(2 * count)}, at::kByte);
+  auto* reached = flags.data_ptr<std::uint8_t>();
+  auto* called = reached + count;
+  for (std::size_t i = 0; i < count; ++i) {
+    reached[i] = counting[i]->had_backward() ? 1 : 0;
+    called[i] = asked[i] ? 1 : 0;
   }
-  context_.group(Group::kWorld).all_reduce(reached, comm::ReduceOp::kMax);
-  for (std::size_t i = 0; i < counting.size(); ++i) {
-    if (flags[i] != 0) {
+  context_.group(Group::kWorld).all_reduce(flags, comm::ReduceOp::kMax);
+  const bool any = std::any_of(reached, called, [](std::uint8_t flag) { return flag != 0; });
+  for (std::size_t i = 0; i < count; ++i) {
+    if (any ? reached[i] != 0 : called[i] != 0) {
       counting[i]->expect_backward();
     }
   }
@@ -350,6 +359,7 @@ void StepEngine::warn_of_sum(const at::Tensor& loss, double scale) {
 }
 
 void StepEngine::backward(
+    const ModelCore& asked,
     const std::vector<at::Tensor>& tensors,
     const std::vector<at::Tensor>& gradients,
     double scale) {
@@ -386,6 +396,7 @@ void StepEngine::backward(
               : at::full_like(tensors[i], factor, at::dtype(at::kDouble)).to(tensors[i].dtype()));
     warn_of_sum(tensors[i], scale);
   }
+  asked_.insert(&asked);
   runner_->backward(tensors, scaled);
 }
 

@@ -63,10 +63,11 @@ class StepEngine : public std::enable_shared_from_this<StepEngine> {
   /// any.
   std::vector<c10::IValue> run_step(const StepCall& call, const StepFunction& run);
 
-  /// From the step function: backward of `tensors` through whatever models they came from.
-  /// `scale`: what gradients are multiplied by.
-  /// Throws: UserError outside a step, or for tensors without a gradient.
+  /// From the step function: backward of `tensors` through whatever models they came from. A pass
+  /// of `asked` even if it reaches no parameter of any model. `scale`: what gradients are
+  /// multiplied by. Throws: UserError outside a step, or for tensors without a gradient.
   void backward(
+      const ModelCore& asked,
       const std::vector<at::Tensor>& tensors,
       const std::vector<at::Tensor>& gradients,
       double scale);
@@ -137,6 +138,7 @@ class StepEngine : public std::enable_shared_from_this<StepEngine> {
   std::set<std::string> watched_; // kinds of steps
   std::int64_t step_ = 0;
   bool in_step_ = false;
+  std::set<const ModelCore*> asked_; // for a backward in this step
   bool tracing_ = false;
   bool warned_of_sum_ = false;
   bool warned_of_offloading_ = false;

@@ -135,7 +135,7 @@ void Model::backward(
             "' in a step that runs forwards only (StepOptions::forward_only), of which nothing is "
             "kept; leave the option out"));
   }
-  train::engine().backward(tensors, gradients, core_->gradient_scale());
+  train::engine().backward(*core_, tensors, gradients, core_->gradient_scale());
 }
 
 std::vector<at::Tensor> Model::parameters() const {

@@ -93,6 +93,7 @@ class PlainTraining {
   Trained train() {
     int step = 0;
     for (const Strategy& strategy : case_.parts) {
+      zero(/*set_to_none=*/true); // a checkpoint holds no gradients
       for (int i = 0; i < strategy.steps; ++i, ++step) {
         optimizer_step(strategy, step);
       }
@@ -235,8 +236,12 @@ class PlainTraining {
       zero(true);
     } else {
       if (case_.course.clip && snapshot.norm > *case_.course.clip) {
+        const double factor = *case_.course.clip / (snapshot.norm + 1e-6);
         for (auto& [name, gradient] : gradients) {
-          gradient.mul_(*case_.course.clip / (snapshot.norm + 1e-6));
+          gradient.mul_(factor);
+          if (type_ != at::kFloat) { // those of 16 bits are clipped as well, and may be kept
+            parameters_.at(name).mutable_grad().mul_(factor);
+          }
         }
       }
       optimizer_->step();
