@@ -140,6 +140,7 @@ struct Settings {
   std::string kind = "speed"; // of tensor parallelism
   int dp = 1;
   int sharding = 1; // degree of sharded data parallelism
+  std::int64_t bucket = 500'000'000; // sdp_reduce_bucket_size
   std::string schedule = "interleaved";
   int microbatches = 8;
   int steps = 5;
@@ -199,6 +200,9 @@ tessera::Config config_of(const Settings& settings) {
   config.tensor_parallel_kind = settings.kind == "2d" ? "2d" : "1d";
   config.ddp = settings.dp * settings.tp > 1;
   config.sharded_data_parallel_degree = settings.sharding;
+  if (settings.sharding > 1) {
+    config.sdp_reduce_bucket_size = settings.bucket;
+  }
   config.optimize = settings.kind == "memory" ? "memory" : "speed";
   config.pipeline = settings.schedule;
   config.microbatches = settings.microbatches / settings.dp;
@@ -438,6 +442,8 @@ int main(int argc, char** argv) {
       ->check(CLI::IsMember({"speed", "memory", "2d"}));
   app.add_option("--dp", settings.dp, "data-parallel ranks")->check(CLI::PositiveNumber);
   app.add_option("--sharding", settings.sharding, "degree of sharded data parallelism")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--bucket", settings.bucket, "sdp_reduce_bucket_size, elements")
       ->check(CLI::PositiveNumber);
   app.add_option("--schedule", settings.schedule, "simple or interleaved");
   app.add_flag("--reproducible", settings.reproducible, "sums in one order");

@@ -120,6 +120,8 @@ void ShardReducer::begin(bool reduce) {
   }
   for (Bucket& bucket : buckets_) {
     bucket.flat = at::Tensor(); // what a failed step has left
+    bucket.used_flat = at::Tensor();
+    bucket.used_part = at::Tensor();
   }
   expect_additions();
 }

@@ -105,6 +105,10 @@ class ShardReducer : public data_parallel::SettlingGradientPart {
     std::int64_t part_elements = 0; // of each rank
     int missing = 0; // kInTurn
     at::Tensor flat = {}; // [ranks, part_elements] that leaves next, from its first gradient on
+    // Memory of the last one that has arrived, for the next microbatch of the step: new memory of
+    // this size comes from the system page by page, which takes longer than the sum over the ranks.
+    at::Tensor used_flat = {};
+    at::Tensor used_part = {};
   };
   /// A bucket on its way.
   struct Flight {
@@ -131,9 +135,12 @@ class ShardReducer : public data_parallel::SettlingGradientPart {
   void launch(std::size_t bucket);
   void take_along(Parameter& parameter);
   void take_gradient(Parameter& parameter);
+  bool is_bucket(const Bucket& bucket, const at::Tensor& gradient) const;
+  at::Tensor new_flat(Bucket& bucket) const;
   void pack(Parameter& parameter, const at::Tensor& gradient);
   at::Tensor slice_of(const Parameter& parameter, int rank) const;
   void land(bool wait);
+  void take_part(const Flight& flight);
   static at::TensorOptions options_of_sum(const at::Tensor& part);
   void average(Parameter& parameter);
   void see(Parameter& parameter);

@@ -80,12 +80,34 @@ at::Tensor ShardReducer::slice_of(const Parameter& parameter, int rank) const {
   return flat[rank].narrow(0, parameter.offset, parameter.divided->per_rank);
 }
 
+/// Whether a gradient is all of its bucket and nobody else's, so that it can leave as it is.
+bool ShardReducer::is_bucket(const Bucket& bucket, const at::Tensor& gradient) const {
+  return bucket.parameters.size() == 1 && !bucket.flat.defined() && gradient.use_count() == 1 &&
+         gradient.storage().use_count() == 1 && gradient.is_contiguous() &&
+         gradient.numel() == bucket.part_elements * shards_.size() &&
+         gradient.scalar_type() ==
+             options_of_sum(parameters_[bucket.parameters[0]].divided->part).dtype();
+}
+
+at::Tensor ShardReducer::new_flat(Bucket& bucket) const {
+  if (bucket.used_flat.defined()) {
+    return std::exchange(bucket.used_flat, at::Tensor());
+  }
+  return at::empty(
+      {shards_.size(), bucket.part_elements},
+      options_of_sum(parameters_[bucket.parameters[0]].divided->part));
+}
+
 void ShardReducer::pack(Parameter& parameter, const at::Tensor& gradient) {
   const at::NoGradGuard no_grad;
   Bucket& bucket = buckets_[parameter.bucket];
+  if (is_bucket(bucket, gradient)) {
+    bucket.flat = gradient.detach().view({shards_.size(), bucket.part_elements});
+    parameter.packed = true;
+    return;
+  }
   if (!bucket.flat.defined()) {
-    bucket.flat =
-        at::empty({shards_.size(), bucket.part_elements}, options_of_sum(parameter.divided->part));
+    bucket.flat = new_flat(bucket);
   }
   const std::int64_t per_rank = parameter.divided->per_rank;
   const at::Tensor rows = gradient.detach().reshape({-1});
@@ -146,8 +168,7 @@ void ShardReducer::launch(std::size_t index) {
     take_along(parameters_[i]);
   }
   if (!bucket.flat.defined()) {
-    const at::Tensor& like = parameters_[bucket.parameters[0]].divided->part;
-    bucket.flat = at::empty({shards_.size(), bucket.part_elements}, options_of_sum(like));
+    bucket.flat = new_flat(bucket);
   }
   for (const int i : bucket.parameters) {
     Parameter& parameter = parameters_[i];
@@ -160,7 +181,9 @@ void ShardReducer::launch(std::size_t index) {
     }
   }
   Flight flight{index, launching_, std::exchange(bucket.flat, at::Tensor()), {}, nullptr};
-  flight.part = at::empty({bucket.part_elements}, flight.flat.options());
+  flight.part = bucket.used_part.defined()
+                    ? std::exchange(bucket.used_part, at::Tensor())
+                    : at::empty({bucket.part_elements}, flight.flat.options());
   flight.work =
       shards_.reduce_scatter_async(flight.part, flight.flat.view({-1}), comm::ReduceOp::kSum);
   flights_.push_back(std::move(flight));
@@ -173,17 +196,27 @@ void ShardReducer::land(bool wait) {
     flights_.front().work->wait();
     const Flight flight = std::move(flights_.front());
     flights_.pop_front();
-    for (const int i : buckets_[flight.bucket].parameters) {
-      const Parameter& parameter = parameters_[i];
-      const at::Tensor part = flight.part.narrow(0, parameter.offset, parameter.divided->per_rank);
-      at::Tensor& sum = parameter.slot->sum;
-      if (flight.microbatch < parameter.zeroed_in) {
-        // A later microbatch has set it to zero.
-      } else if (sum.defined()) {
-        sum.add_(part);
-      } else {
-        sum = part.clone();
-      }
+    take_part(flight);
+    Bucket& bucket = buckets_[flight.bucket];
+    if (active_ && bucket.parameters.size() > 1) {
+      bucket.used_flat = flight.flat;
+      bucket.used_part = flight.part;
+    }
+  }
+}
+
+void ShardReducer::take_part(const Flight& flight) {
+  const std::vector<int>& parameters = buckets_[flight.bucket].parameters;
+  for (const int i : parameters) {
+    const Parameter& parameter = parameters_[i];
+    const at::Tensor part = flight.part.narrow(0, parameter.offset, parameter.divided->per_rank);
+    at::Tensor& sum = parameter.slot->sum;
+    if (flight.microbatch < parameter.zeroed_in) {
+      // A later microbatch has set it to zero.
+    } else if (sum.defined()) {
+      sum.add_(part);
+    } else {
+      sum = parameters.size() == 1 ? part : part.clone();
     }
   }
 }

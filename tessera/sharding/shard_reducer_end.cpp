@@ -67,6 +67,10 @@ bool ShardReducer::finish(const std::optional<std::string>& given) {
     }
   }
   land(true);
+  for (Bucket& bucket : buckets_) {
+    bucket.used_flat = at::Tensor();
+    bucket.used_part = at::Tensor();
+  }
   std::size_t differs = 0; // the first parameter that was not set to zero alike
   while (differs < count && zeroed[differs] == -less_zeroed[differs]) {
     ++differs;
