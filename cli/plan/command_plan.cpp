@@ -20,6 +20,7 @@
 #include "tessera/planner/planned_config.h"
 #include "tessera/planner/staged_search.h"
 #include "tessera/planner/strategies_csv.h"
+#include "tessera/planner/trial_factors.h"
 
 #include "cli/command.h"
 #include "cli/number_check.h"
@@ -177,6 +178,24 @@ std::vector<std::size_t> tried_of(const Options& options, const planner::SearchR
   return tried;
 }
 
+/// Names what was not tried and is faster than the fastest trial, if the others are like it.
+void print_faster_untried(
+    const planner::SearchResult& result,
+    const std::vector<std::size_t>& tried,
+    const planner::TrialFactors& factors,
+    double measured) {
+  for (std::size_t i = 0; i < result.best.size(); ++i) {
+    const double seconds = planner::calibrated(result.best[i], factors);
+    if (seconds < measured && std::find(tried.begin(), tried.end(), i) == tried.end()) {
+      std::printf(
+          "not tried, but %.4f s when calibrated by these trials: %zu  %s\n",
+          seconds,
+          i + 1,
+          planner::headline(result.best[i].strategy).c_str());
+    }
+  }
+}
+
 /// Runs the best, prints predicted beside measured, keeps the figures; the
 /// index of the winner.
 int try_best(
@@ -259,15 +278,20 @@ int try_best(
   if (const auto agreement = planner::rank_agreement(trials)) {
     std::printf("Spearman of predicted and measured: %.3f\n", *agreement);
   }
+  const planner::TrialFactors factors = planner::fit_factors(candidates, trials);
   write_text_file(
-      options.write_calibration, planner::calibration_json(candidates, trials, model, cluster));
-  std::printf("kept in %s\n", options.write_calibration.c_str());
+      options.write_calibration,
+      planner::calibration_json(candidates, trials, factors, model, cluster));
+  std::printf(
+      "kept in %s: %s\n", options.write_calibration.c_str(), planner::text_of(factors).c_str());
   const int winner = planner::fastest(trials);
   if (winner < 0) {
     throw PlanError(str("all ", trials.size(), " trials failed; see the lines above"));
   }
   const std::size_t best = tried[static_cast<std::size_t>(winner)];
   std::printf("winner: %zu\n", best + 1);
+  print_faster_untried(
+      result, tried, factors, *trials[static_cast<std::size_t>(winner)].measured_seconds);
   return static_cast<int>(best);
 }
 
@@ -296,6 +320,9 @@ void refuse_what_cannot_run(const Options& options) {
     throw ConfigError(
         "--trials runs on all ranks at hand, and times alone: leave --leave-out, --spare-nodes and "
         "--objective out, or write the strategy with -o and run it on the hosts that it names");
+  }
+  if (!options.calibration.empty() && options.input.objective != "time") {
+    throw ConfigError("--calibrate corrects times and ranks by them: leave --objective out");
   }
   if (options.input.own_widths &&
       (writes(options) || options.trials > 0 || options.input.model_file.empty())) {
@@ -349,7 +376,18 @@ void run(const Options& options) {
   constexpr int kAll = 100000;
   search.keep =
       options.spread_trials ? kAll : std::max({search.keep, options.explain, options.trials});
-  const planner::SearchResult result = search_with_progress(model, cluster, search);
+  if (options.trials > 0 || !options.calibration.empty()) {
+    // Trials may bring one forward that is not among the first; each that is kept is simulated.
+    constexpr int kReRanked = 50;
+    search.keep = std::max(search.keep, kReRanked);
+  }
+  planner::SearchResult result = search_with_progress(model, cluster, search);
+  if (!options.calibration.empty()) {
+    const planner::TrialFactors factors = planner::read_factors(options.calibration);
+    planner::calibrate(result, factors);
+    std::printf(
+        "calibrated by %s: %s\n", options.calibration.c_str(), planner::text_of(factors).c_str());
+  }
   planner::SearchResult shown = result;
   shown.best.erase(
       shown.best.begin() + std::min(
@@ -379,11 +417,6 @@ void run(const Options& options) {
   }
   if (!resumable.empty()) {
     print(resumable + "\n");
-  }
-  if (!options.calibration.empty()) {
-    const double ratio = planner::calibration_ratio(options.calibration);
-    std::printf(
-        "the first, calibrated by %.3f: %.4f s\n", ratio, ratio * result.best.front().seconds());
   }
   explain_best(options, result, model, cluster);
   const planner::Candidate* chosen = nullptr;
@@ -457,7 +490,9 @@ void set_up(CLI::App& app) {
          "where trials keep predicted and measured seconds")
       ->capture_default_str();
   auto* calibrate = app.add_option(
-      "--calibrate", options->calibration, "also show seconds scaled by such a file");
+      "--calibrate",
+      options->calibration,
+      "rank by seconds that such a file corrects, of this or another model on the same machine");
   for (CLI::Option* other : {schema, price, trials, calibrate, widths}) {
     json->excludes(other);
   }

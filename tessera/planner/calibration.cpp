@@ -1,7 +1,6 @@
 #include "tessera/planner/calibration.h"
 
 #include "tessera/base/error.h"
-#include "tessera/base/files.h"
 #include "tessera/base/json/parse.h"
 #include "tessera/base/json/read.h"
 #include "tessera/base/statistics.h"
@@ -40,6 +39,7 @@ std::optional<double> rank_agreement(const std::vector<Trial>& trials) {
 std::string calibration_json(
     const std::vector<Candidate>& candidates,
     const std::vector<Trial>& trials,
+    const TrialFactors& factors,
     const cost::DescribedModel& model,
     const cost::Cluster& cluster) {
   OrderedJson json;
@@ -66,7 +66,9 @@ std::string calibration_json(
     entry["memory_gib"] = candidates[i].cost.needed_bytes() / (1 << 30);
     if (trials[i].measured_seconds) {
       entry["measured_s"] = *trials[i].measured_seconds;
-      ratios.push_back(*trials[i].measured_seconds / trials[i].predicted_seconds);
+      if (candidates[i].predicted_seconds() > 0) {
+        ratios.push_back(*trials[i].measured_seconds / candidates[i].predicted_seconds());
+      }
     } else {
       entry["failure"] = trials[i].failure;
     }
@@ -77,6 +79,8 @@ std::string calibration_json(
   }
   if (!ratios.empty()) {
     json["measured_by_predicted"] = median(std::move(ratios));
+    json["factors"] = {
+        {"compute", factors.compute}, {"exchange", factors.exchange}, {"waiting", factors.waiting}};
   }
   return json.dump(1) + "\n";
 }
@@ -94,16 +98,6 @@ double calibration_ratio_of(const std::string& text, const std::string& origin) 
   } catch (const Error& error) {
     throw ConfigError(error.what());
   }
-}
-
-double calibration_ratio(const std::string& path) {
-  std::string text;
-  try {
-    text = read_file(path);
-  } catch (const Error& error) {
-    throw ConfigError(error.what());
-  }
-  return calibration_ratio_of(text, path);
 }
 
 } // namespace tessera::planner

@@ -22,10 +22,16 @@ struct Candidate {
   int microbatches = 0; // of one replica in an iteration
   /// Seconds of an iteration in the simulator; 0: it was not simulated.
   double simulated_seconds = 0;
+  /// The prediction corrected by trials of this or other candidates; 0: there were none.
+  double calibrated_seconds = 0;
 
-  /// Returns the best prediction: the simulated seconds, else the estimate.
-  double seconds() const {
+  /// Returns what is predicted without trials: the simulated seconds, else the estimate.
+  double predicted_seconds() const {
     return simulated_seconds > 0 ? simulated_seconds : cost.seconds;
+  }
+  /// Returns the best prediction: the calibrated seconds, else the predicted ones.
+  double seconds() const {
+    return calibrated_seconds > 0 ? calibrated_seconds : predicted_seconds();
   }
 };
 

@@ -90,6 +90,9 @@ std::string explain(
   const cost::Strategy& strategy = candidate.strategy;
   const cost::StrategyCost& cost = candidate.cost;
   std::string text = headline(strategy) + "\n";
+  if (candidate.calibrated_seconds > 0) {
+    text += line("  %10.4f s  an iteration, calibrated by trials", candidate.calibrated_seconds);
+  }
   if (candidate.simulated_seconds > 0) {
     text += line("  %10.4f s  an iteration, executed event by event", candidate.simulated_seconds);
   }

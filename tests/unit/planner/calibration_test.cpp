@@ -1,12 +1,13 @@
 #include "tessera/planner/calibration.h"
 
-#include <filesystem>
-#include <fstream>
+#include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/error.h"
+#include "tessera/planner/trial_factors.h"
 
 namespace tessera::planner {
 namespace {
@@ -36,25 +37,97 @@ TEST(Calibration, AgreementNeedsThree) {
   EXPECT_EQ(rank_agreement({measured(1, 5), measured(2, 6), measured(3, 9)}), 1);
 }
 
-TEST(Calibration, WhatIsKeptCalibrates) {
-  planner::Candidate candidate;
+Candidate predicted(double compute, double exchange, double waiting) {
+  Candidate candidate;
   candidate.cost.stages.resize(1);
-  const std::string path =
-      (std::filesystem::path(testing::TempDir()) / "calibration.json").string();
-  std::ofstream(path) << calibration_json(
-      {candidate, candidate, candidate, candidate},
-      {measured(1, 2), measured(2, 6), measured(3, 30), failed(4)},
-      {},
-      {});
-  EXPECT_DOUBLE_EQ(calibration_ratio(path), 3);
-  const auto json = nlohmann::json::parse(std::ifstream(path));
+  candidate.cost.compute_seconds = compute;
+  candidate.cost.gradient_seconds = exchange;
+  candidate.cost.waiting_seconds = waiting;
+  candidate.cost.seconds = compute + exchange + waiting;
+  return candidate;
+}
+
+std::string kept(const std::vector<Candidate>& candidates, const std::vector<Trial>& trials) {
+  return calibration_json(candidates, trials, fit_factors(candidates, trials), {}, {});
+}
+
+TEST(Calibration, WhatIsKeptCalibrates) {
+  const std::vector<Candidate> candidates = {
+      predicted(1, 0, 0), predicted(2, 0, 0), predicted(3, 0, 0), predicted(4, 0, 0)};
+  const std::string text =
+      kept(candidates, {measured(1, 2), measured(2, 6), measured(3, 30), failed(4)});
+  EXPECT_DOUBLE_EQ(calibration_ratio_of(text, "here"), 3);
+  const auto json = nlohmann::json::parse(text);
   EXPECT_EQ(json["trials"].size(), 4u);
   EXPECT_EQ(json["trials"][3]["failure"], "out of memory");
   EXPECT_EQ(json["spearman"], 1);
-  std::ofstream(path) << "{\"measured_by_predicted\": -1}";
-  EXPECT_THROW(calibration_ratio(path), ConfigError);
-  std::ofstream(path) << "[";
-  EXPECT_THROW(calibration_ratio(path), ConfigError);
+  EXPECT_THROW(calibration_ratio_of("{\"measured_by_predicted\": -1}", "here"), ConfigError);
+  EXPECT_THROW(calibration_ratio_of("[", "here"), ConfigError);
+}
+
+TEST(Calibration, PartsHaveFactorsOfTheirOwn) {
+  std::vector<Candidate> candidates;
+  std::vector<Trial> trials;
+  for (int i = 0; i < 6; ++i) {
+    candidates.push_back(predicted(1 + i % 3, 1 + i % 2, 0.5 * (i % 4)));
+    const cost::StrategyCost& cost = candidates.back().cost;
+    trials.push_back(measured(
+        cost.seconds,
+        2 * cost.compute_seconds + 0.7 * cost.gradient_seconds + 1.2 * cost.waiting_seconds));
+  }
+  const TrialFactors factors = fit_factors(candidates, trials);
+  EXPECT_NEAR(factors.compute, 2, 0.15);
+  EXPECT_NEAR(factors.exchange, 0.7, 0.2);
+  EXPECT_NEAR(factors.waiting, 1.2, 0.2);
+}
+
+TEST(Calibration, OneTrialGivesOneFactor) {
+  const std::vector<Candidate> candidates = {predicted(3, 2, 1)};
+  const TrialFactors factors = fit_factors(candidates, {measured(6, 9)});
+  EXPECT_NEAR(factors.compute, 1.5, 1e-9);
+  EXPECT_NEAR(factors.exchange, 1.5, 1e-9);
+  EXPECT_NEAR(factors.waiting, 1.5, 1e-9);
+  EXPECT_EQ(fit_factors(candidates, {failed(6)}).compute, 1);
+}
+
+TEST(Calibration, ABubbleIsMadeOfWhatStagesDo) {
+  Candidate candidate = predicted(3, 0, 1);
+  candidate.cost.bubble_seconds = 2;
+  candidate.cost.seconds = 6;
+  EXPECT_DOUBLE_EQ(calibrated(candidate, {.compute = 2, .exchange = 9, .waiting = 1}), 10.5);
+  candidate.simulated_seconds = 12; // another sum of the same parts
+  EXPECT_DOUBLE_EQ(calibrated(candidate, {.compute = 2, .exchange = 9, .waiting = 1}), 21);
+}
+
+TEST(Calibration, RanksAnotherModelsStrategiesAnew) {
+  // Trials of one model show that this machine exchanges three times slower than predicted.
+  const std::vector<Candidate> tried = {
+      predicted(4, 1, 0), predicted(4, 2, 0), predicted(2, 4, 0), predicted(5, 0, 0)};
+  std::vector<Trial> trials;
+  for (const Candidate& candidate : tried) {
+    trials.push_back(measured(
+        candidate.cost.seconds,
+        candidate.cost.compute_seconds + 3 * candidate.cost.gradient_seconds));
+  }
+  SearchResult result;
+  result.best = {predicted(5, 4, 0), predicted(9.5, 0.5, 0)};
+  result.lower_bound = 9;
+  calibrate(result, factors_of(kept(tried, trials), "here"));
+  EXPECT_EQ(result.best[0].cost.compute_seconds, 9.5);
+  EXPECT_NEAR(result.best[0].seconds(), 11, 0.6);
+  EXPECT_NEAR(result.best[1].seconds(), 17, 1.5);
+  EXPECT_DOUBLE_EQ(result.best[1].predicted_seconds(), 9);
+  EXPECT_EQ(result.lower_bound, 0);
+}
+
+TEST(Calibration, AnOlderFileHasOneFactor) {
+  EXPECT_EQ(factors_of("{\"measured_by_predicted\": 1.25}", "here").exchange, 1.25);
+  EXPECT_THROW(factors_of("{}", "here"), ConfigError);
+  EXPECT_THROW(factors_of("{\"factors\": {\"compute\": 1}}", "here"), ConfigError);
+  EXPECT_THROW(
+      factors_of("{\"factors\": {\"compute\": 0, \"exchange\": 1, \"waiting\": 1}}", "here"),
+      ConfigError);
+  EXPECT_THROW(read_factors("/nowhere/calibration.json"), ConfigError);
 }
 
 } // namespace
