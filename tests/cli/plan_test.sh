@@ -93,9 +93,26 @@ grep -q "^winner: [123]" trials.txt || fail "trials: $(cat trials.txt)"
 "$tessera" train winner.json --check > /dev/null
 "$tessera" plan --job job.json --cluster-file cluster.json --calibrate kept.json --keep 1 |
   grep -q "calibrated by" || fail "not calibrated"
+# Where trials found exchanges a thousand times slower than computation, a strategy with few comes first.
+echo '{"factors": {"compute": 0.001, "exchange": 1, "waiting": 0.001}}' > slow_links.json
+"$tessera" plan --job job.json --cluster-file cluster.json --calibrate slow_links.json --explain 1 > slow_links.txt
+grep -q "^     1 .*pp 2  dp 1  tp 1 " slow_links.txt || fail "not ranked anew: $(cat slow_links.txt)"
+grep -q "an iteration, calibrated by trials" slow_links.txt || fail "explain: $(cat slow_links.txt)"
+refused "leave --objective out" "$tessera" plan --job job.json --cluster-file cluster.json \
+  --calibrate kept.json --objective cost
 refused "all 1 trials failed" "$tessera" plan --job job.json --cluster-file cluster.json \
   --trials 1 --trial-timeout 1 --trial-steps 100000 --calibration-file failed.json
 grep -q "did not end in time" failed.json || fail "no reason: $(cat failed.json)"
+
+# Two replicas of this model need more than a rank may have here, half of it on each rank does not.
+sed 's/"dropout": 0/"dropout": 0, "n_embd": 768, "n_layer": 6/; s/"batch": 8/"batch": 4/' job.json > wide.json
+(
+  ulimit -d 1000000
+  "$tessera" plan --job wide.json --cluster-file cluster.json --keep 100 --trials 2 --spread-trials \
+    --trial-steps 3 --calibration-file memory.json
+) > memory.txt
+grep -q "failed .*dp 2 .*out of memory: .*can't allocate memory" memory.txt || fail "memory: $(cat memory.txt)"
+grep -q "^winner: 1$" memory.txt || fail "memory: $(cat memory.txt)"
 
 # An interruption after the first trial: what has ended counts. (A shell ignores
 # SIGINT for what it runs in the background, so Python starts it.)
