@@ -141,6 +141,7 @@ struct Settings {
   int dp = 1;
   int sharding = 1; // degree of sharded data parallelism
   std::int64_t bucket = 500'000'000; // sdp_reduce_bucket_size
+  int chunks = 1; // stages of a pipeline rank, in turns
   std::string schedule = "interleaved";
   int microbatches = 8;
   int steps = 5;
@@ -214,7 +215,8 @@ tessera::Config config_of(const Settings& settings) {
   if (settings.pp > 1) {
     config.auto_partition = false;
     for (int i = 0; i < kBlocks; ++i) {
-      config.partition[tessera::str("blocks.", i)] = i * settings.pp / kBlocks;
+      config.partition[tessera::str("blocks.", i)] =
+          i * settings.pp * settings.chunks / kBlocks % settings.pp;
     }
     config.default_partition = 0;
   }
@@ -443,6 +445,8 @@ int main(int argc, char** argv) {
   app.add_option("--dp", settings.dp, "data-parallel ranks")->check(CLI::PositiveNumber);
   app.add_option("--sharding", settings.sharding, "degree of sharded data parallelism")
       ->check(CLI::PositiveNumber);
+  app.add_option("--chunks", settings.chunks, "stages of a pipeline rank, in turns")
+      ->check(CLI::Range(1, kBlocks));
   app.add_option("--bucket", settings.bucket, "sdp_reduce_bucket_size, elements")
       ->check(CLI::PositiveNumber);
   app.add_option("--schedule", settings.schedule, "simple or interleaved");
