@@ -171,9 +171,7 @@ at::Tensor KeptProducts::next() {
     check(form.version);
     return form.value.variable_data();
   }
-  if (i < versions_.size()) {
-    check(versions_[i]);
-  }
+  check(versions_.at(i));
   return results_[i].variable_data();
 }
 
@@ -195,8 +193,8 @@ void KeptProducts::start_over() {
   next_returned_ = 0;
 }
 
+// The versions stay: the keeper is given what a change in place has left, or takes it later.
 std::vector<at::Tensor> KeptProducts::hand_over() {
-  versions_.clear();
   return std::exchange(results_, {});
 }
 

@@ -119,7 +119,7 @@ class KeptProducts {
   const std::string& region_;
   bool with_results_;
   std::vector<at::Tensor> results_;
-  std::vector<Version> versions_; // none while and after a keeper has the results
+  std::vector<Version> versions_; // also while a keeper has the results
   std::vector<Form> returned_;
   std::vector<at::Tensor> told_; // during the first run
   Returned state_ = Returned::kNotKnown;

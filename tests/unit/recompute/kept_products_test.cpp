@@ -262,18 +262,33 @@ TEST(KeptProducts, WhatCannotBeGivenIsSaid) {
             HasSubstr("module 'part' computed"),
             HasSubstr(change < 0 ? "fewer products" : "more products")));
   }
-  // A result that was changed before it was given.
-  Layer part(Layout::kRows, false);
-  Region region = part.region();
-  region.run = [&](const c10::IValue& args) {
-    const at::Tensor x = std::get<0>(unpack<std::tuple<at::Tensor>>(args));
-    return pack(part.linear(x, part.first, {}).relu_() * 2);
-  };
-  const at::Tensor y = unpack<at::Tensor>(run(region, pack(std::tuple<at::Tensor>(input_rows()))));
-  EXPECT_THAT(
-      error_said([&] { y.sum().backward(); }),
-      HasSubstr("module 'part' keeps the results of its products, and one of them was changed in "
-                "place"));
+}
+
+// Inside of the region, or after it by who got the result.
+TEST(KeptProducts, OneThatWasChangedInPlaceIsAnErrorWhereverItIsKept) {
+  for (const bool elsewhere : {false, true}) {
+    for (const bool inside : {false, true}) {
+      Layer part(Layout::kRows, false);
+      Region region = part.region();
+      region.run = [&](const c10::IValue& args) {
+        const at::Tensor x = std::get<0>(unpack<std::tuple<at::Tensor>>(args));
+        at::Tensor y = part.linear(x, part.first, {});
+        return pack(inside ? y.relu_() * 2 : y);
+      };
+      CopyKeeper keeper;
+      const KeeperScope scope(elsewhere ? &keeper : nullptr, 0);
+      at::Tensor y =
+          unpack<at::Tensor>(run(std::move(region), pack(std::tuple<at::Tensor>(input_rows()))));
+      if (!inside) {
+        y.mul_(2);
+      }
+      EXPECT_THAT(
+          error_said([&] { y.sum().backward(); }),
+          HasSubstr("module 'part' keeps the results of its products, and one of them was changed "
+                    "in place"))
+          << elsewhere << inside;
+    }
+  }
 }
 
 TEST(Attentions, AreRegionsOfTheirInputs) {
