@@ -33,8 +33,10 @@ DistributedOptimizer::Content DistributedOptimizer::content(bool whole) {
   prepare();
   StateSharing::Content own{updated_tensors(), {}};
   own.state = state::capture(*optimizer_, own.parameters);
-  // Distributed modules are put together from all that a TP_GROUP holds of them.
-  const bool all_write = !whole && of.state_layout().parts() == 1 && sharing_->in_use({&model()});
+  // Distributed modules are put together from all that a TP_GROUP holds of them, and its ranks
+  // divide among themselves what all of them hold: each needs the whole for both.
+  const bool all_write = !whole && of.state_layout().parts() == 1 &&
+                         context().group(Group::kTP).size() == 1 && sharing_->in_use({&model()});
   if (all_write) {
     sharing_->keep_own(context(), of, own);
   } else {

@@ -140,6 +140,46 @@ TEST(ShardedCheckpoints, WrittenInTheBackgroundHoldTheStateOfTheirBeginning) {
   }
 }
 
+// Ranks of a TP_GROUP divide among themselves the writing of what all of them hold, and with
+// shard_optimizer_state each has another part of that.
+TEST(ShardedCheckpoints, OfATpGroupWithoutDistributedModulesHoldEveryParameter) {
+  const SharedFolder folder;
+  for (const Strategy& strategy : strategies()) {
+    if (strategy.tp == 1) {
+      continue;
+    }
+    for (const bool full : {false, true}) {
+      const std::string tag = str("tp_", strategy.pp, strategy.prescaled, full);
+      Chain chain = made(7);
+      set_tensor_parallelism(chain->b, false);
+      set_tensor_parallelism(chain->c, false);
+      TensorMap wanted;
+      {
+        init(config_of(strategy, true));
+        const Ended ended;
+        const DistributedModel<Chain> model(chain);
+        DistributedOptimizer optimizer(make_optimizer(Kind::kAdamW, model.parameters()));
+        const Batch mine = part_of(batch_at(0), data_size(), data_rank());
+        step_of(model)(mine.x, mine.y);
+        optimizer.step();
+        SaveOptions options;
+        options.full = full;
+        tessera::save(model, optimizer, folder.path(), tag, options);
+        wanted = model.state_dict();
+      }
+      for (const bool sharded : {false, true}) {
+        init(config_of(Strategy{}, sharded));
+        const Ended ended;
+        Training run;
+        LoadOptions options;
+        options.tag = tag;
+        EXPECT_TRUE(tessera::load(run.model, run.optimizer, folder.path(), options));
+        expect_same_bits(run.model.state_dict(), wanted, strategy.text() + ", " + tag);
+      }
+    }
+  }
+}
+
 void expect_equal_states(
     const state::OptimizerState& got,
     const state::OptimizerState& wanted,
