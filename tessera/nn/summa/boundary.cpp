@@ -1,9 +1,13 @@
 #include "tessera/nn/summa/boundary.h"
 
+#include <string>
+#include <vector>
+
 #include <ATen/ATen.h>
-#include <c10/util/hash.h>
+#include <c10/util/accumulate.h>
 
 #include "tessera/base/error.h"
+#include "tessera/comm/process_group.h"
 #include "tessera/nn/parallel/primitives.h"
 
 namespace tessera::nn::two_d {
@@ -18,6 +22,36 @@ Lengths of_ranks(const Mesh& mesh, std::int64_t each) {
 /// Returns the samples of each row of a mesh, equally many.
 Lengths of_rows(const Mesh& mesh, std::int64_t each) {
   return Lengths(static_cast<std::size_t>(mesh.rows()), each);
+}
+
+/// What a rank brings to the mesh.
+struct Brought {
+  int rank; // of the world
+  std::int64_t samples;
+  std::int64_t each; // positions of a sample
+
+  bool is_like(const Brought& other) const {
+    return samples == other.samples && each == other.each;
+  }
+  std::string text() const {
+    return tessera::str("rank ", rank, " brings ", samples, " samples of ", each, " positions");
+  }
+};
+
+[[noreturn]] void
+refuse(const Mesh& mesh, bool prescaled, const Brought& one, const Brought& other) {
+  throw ShapeError(tessera::str(
+      "on a mesh of ",
+      mesh.shape_text(),
+      " ",
+      one.text(),
+      ", ",
+      other.text(),
+      prescaled
+          ? "; with prescaled_batch all ranks of a TP_GROUP bring the same samples: feed them "
+            "by data_rank() of data_size()"
+          : "; the ranks of a mesh row bring equally many: drop the last incomplete batch, or "
+            "write \"tensor_parallel_kind\": \"1d\", which takes any number from each rank"));
 }
 
 } // namespace
@@ -35,19 +69,46 @@ void Boundary::check_batch(const at::Tensor& x) const {
   }
 }
 
-void Boundary::note_entered(at::IntArrayRef leading) const {
-  bool same = true;
-  if (!prescaled_ && mesh_->rows() > 1 && mesh_->reads_all() && !tensor_parallel().shapes_only) {
-    const auto mine =
-        static_cast<std::int64_t>(c10::get_hash(std::vector<std::int64_t>(leading.vec())));
-    const at::Tensor all = gather_blocks(mesh_->along_column(), at::full({1}, mine, at::kLong));
-    same = all.eq(mine).all().item<bool>();
+bool Boundary::agree(at::IntArrayRef leading) const {
+  if (tensor_parallel().shapes_only) {
+    return true;
   }
-  mesh_->note_entered(leading, same);
+  // Along the row, then what each row has found: every rank knows all, and all of them throw.
+  const std::int64_t each = c10::multiply_integers(leading.begin() + 1, leading.end());
+  const auto of_row = exchange_numbers(mesh_->along_row(), {leading[0], each});
+  std::vector<std::int64_t> found = of_row[0];
+  found.insert(found.end(), of_row[1].begin(), of_row[1].end());
+  const auto all = exchange_numbers(mesh_->along_column(), found); // by column, then by row
+  const auto at = [&](int row, int column) {
+    const auto k = static_cast<std::size_t>(column);
+    const auto r = static_cast<std::size_t>(row);
+    const int position = mesh_->layout().position_at({row, column});
+    return Brought{
+        mesh_->group().ranks().at(static_cast<std::size_t>(position)),
+        all.at(k).at(r),
+        all.at(static_cast<std::size_t>(mesh_->columns()) + k).at(r)};
+  };
+  bool same = true;
+  for (int row = 0; row < mesh_->rows(); ++row) {
+    same = same && at(row, 0).is_like(at(0, 0));
+    const Brought wanted = at(prescaled_ ? 0 : row, 0);
+    for (int column = 0; column < mesh_->columns(); ++column) {
+      if (!at(row, column).is_like(wanted)) {
+        refuse(*mesh_, prescaled_, wanted, at(row, column));
+      }
+    }
+  }
+  return same;
 }
 
 at::Tensor Boundary::enter(const at::Tensor& x, const Blocks& hidden) const {
-  check_batch(x);
+  if (x.dim() < 2) {
+    throw ShapeError(tessera::str(
+        "activations of sizes ",
+        x.sizes(),
+        " come to a mesh, whose rows divide samples among them; give them a first dimension, of "
+        "samples"));
+  }
   if (x.size(-1) != hidden.length()) {
     throw ShapeError(tessera::str(
         "activations of sizes ",
@@ -56,6 +117,8 @@ at::Tensor Boundary::enter(const at::Tensor& x, const Blocks& hidden) const {
         hidden.length(),
         " in the last dimension"));
   }
+  const bool same = agree(x.sizes().slice(0, x.dim() - 1));
+  check_batch(x);
   at::Tensor inside;
   if (prescaled_) {
     const Lengths samples = of_rows(*mesh_, x.size(0) / mesh_->rows());
@@ -68,7 +131,7 @@ at::Tensor Boundary::enter(const at::Tensor& x, const Blocks& hidden) const {
     inside = scatter_and_merge_for_tp(
         mesh_->along_row(), x, -1, hidden.lengths(), 0, of_ranks(*mesh_, x.size(0)));
   }
-  note_entered(inside.sizes().slice(0, inside.dim() - 1));
+  mesh_->note_entered(inside.sizes().slice(0, inside.dim() - 1), same);
   return inside;
 }
 
@@ -88,9 +151,10 @@ at::Tensor Boundary::samples_of_row(const at::Tensor& own) const {
   if (!own.defined()) {
     return own;
   }
+  const bool same = agree(own.sizes());
   check_batch(own);
   const at::Tensor of_row = row_samples(own.detach());
-  note_entered(of_row.sizes());
+  mesh_->note_entered(of_row.sizes(), same);
   return of_row;
 }
 

@@ -17,9 +17,11 @@ class Boundary {
   Boundary(MeshPtr mesh, bool prescaled) : mesh_(std::move(mesh)), prescaled_(prescaled) {}
 
   /// Shapes: [b, ..., h] -> [r b, ..., h of my column]; prescaled [b, ...] -> [b / q, ...].
-  /// Cost: an all-to-all in the row, forward and backward (prescaled: none forward).
+  /// Cost: an all-to-all in the row, forward and backward (prescaled: none forward); before it an
+  /// all-gather of 16 bytes in the row, then of 16 r bytes in the column.
   /// Throws: ShapeError when `x` does not have the length of `hidden`, or when
-  /// the mesh rows do not divide a prescaled batch.
+  /// the mesh rows do not divide a prescaled batch; on all ranks of the mesh when ranks bring
+  /// another number of samples, or samples of other sizes, than they may.
   at::Tensor enter(const at::Tensor& x, const Blocks& hidden) const;
   /// Inverts `enter`. Cost: as `enter` (prescaled: gathers forward, none backward).
   at::Tensor leave(const at::Tensor& x, const Blocks& hidden) const;
@@ -43,8 +45,9 @@ class Boundary {
  private:
   void check_batch(const at::Tensor& x) const;
   at::Tensor row_samples(const at::Tensor& own) const;
-  /// Informs the mesh about the sizes of the activations that enter it.
-  void note_entered(at::IntArrayRef leading) const;
+  /// Compares what this rank brings (sizes without features) with what the others bring. Returns
+  /// whether all ranks of the mesh know that it is the same on each of them.
+  bool agree(at::IntArrayRef leading) const;
 
   MeshPtr mesh_;
   bool prescaled_;
