@@ -135,9 +135,14 @@ class PlainTraining {
   }
 
   /// Runs a step of every replica; all begin with the buffers of the first one, whose buffers are
-  /// those of all after it.
-  template <typename Run>
-  void on_replicas(const Strategy& strategy, StepKind kind, int number, const Run& run) {
+  /// those of all after it. `replica_done` is called after the last microbatch of each.
+  template <typename Run, typename Done>
+  void on_replicas(
+      const Strategy& strategy,
+      StepKind kind,
+      int number,
+      const Run& run,
+      const Done& replica_done) {
     State before;
     for (const auto& [name, tensor] : buffers_) {
       before[name] = tensor.clone();
@@ -154,6 +159,7 @@ class PlainTraining {
         const auto masks = masks_of(strategy, replica, i);
         run(replica, mine.rows(i * rows, rows));
       }
+      replica_done();
       if (replica == 0) {
         for (const auto& [name, tensor] : buffers_) {
           after[name] = tensor.clone();
@@ -179,27 +185,56 @@ class PlainTraining {
     PerReplica losses(replicas_of(strategy.config, world_));
     const torch::NoGradGuard no_grad;
     net_->eval();
-    on_replicas(strategy, StepKind::kEvaluation, evaluations_++, [&](int replica, const Batch& b) {
+    const auto run = [&](int replica, const Batch& b) {
       const auto parts = losses_of(net_, signature_, b.x, b, type_);
       losses[replica].push_back(parts[0] + parts[1]);
-    });
+    };
+    on_replicas(strategy, StepKind::kEvaluation, evaluations_++, run, [] {});
     net_->train();
     return losses;
   }
 
   void train_step(const Strategy& strategy) {
     const int replicas = replicas_of(strategy.config, world_);
-    const double factor = (strategy.average ? 1.0 / strategy.config.microbatches : 1) / replicas;
+    const double factor = strategy.average ? 1.0 / strategy.config.microbatches : 1;
+    // What overflows f16 depends on where a gradient is divided by the replicas: after the
+    // backward.
+    const bool divides_after = type_ == at::kHalf;
+    const double divided_before = divides_after ? 1 : replicas;
     auto& losses = result_.losses.emplace_back(replicas);
     auto& gradients = result_.input_gradients.emplace_back(replicas);
-    on_replicas(strategy, StepKind::kTraining, trained_++, [&](int replica, const Batch& b) {
+    const auto run = [&](int replica, const Batch& b) {
       auto x = b.x.clone().requires_grad_();
       const auto parts = losses_of(net_, signature_, x, b, type_);
       const auto loss = parts[0] + parts[1];
-      (loss * (factor * scale())).backward();
+      (loss * (factor * scale() / divided_before)).backward();
       losses[replica].push_back(loss.detach());
-      gradients[replica].push_back(gradient_or_zeros(x) * replicas);
+      gradients[replica].push_back(gradient_or_zeros(x) * divided_before);
+    };
+    if (!divides_after) {
+      return on_replicas(strategy, StepKind::kTraining, trained_++, run, [] {});
+    }
+    State sums = taken_gradients();
+    on_replicas(strategy, StepKind::kTraining, trained_++, run, [&] {
+      for (const auto& [name, gradient] : taken_gradients()) {
+        Tensor& sum = sums[name];
+        sum = sum.defined() ? sum + gradient / replicas : gradient / replicas;
+      }
     });
+    for (const auto& [name, sum] : sums) {
+      parameters_.at(name).mutable_grad() = sum;
+    }
+  }
+
+  /// Leaves parameters without gradients.
+  State taken_gradients() {
+    State taken;
+    for (auto& [name, tensor] : parameters_) {
+      if (tensor.grad().defined()) {
+        taken[name] = std::exchange(tensor.mutable_grad(), Tensor());
+      }
+    }
+    return taken;
   }
 
   double scale() const {
