@@ -122,7 +122,8 @@ class CaseMaker {
       }
       made_.has.insert(Feature::kClip);
     }
-    if (draws(Feature::kHalf)) {
+    // With fp16 an optimizer refuses what is no parameter of the model, and needs one.
+    if (has_parameters() && draws(Feature::kHalf)) {
       Random random = random_for(Feature::kHalf, 2);
       course.type = random.chance(40) ? at::kHalf : at::kBFloat16;
       if (course.type == at::kHalf) {
@@ -219,8 +220,11 @@ class CaseMaker {
     strategy.rows *= rows_of_mesh ? 2 : 1;
     if (!rows_of_mesh && draws(Feature::kUneven, index)) {
       Random random = random_for(Feature::kUneven, 2 + index);
-      // Masks are found by the place of a sample among those of equally large replicas.
-      strategy.more_rows_of_odd_replicas = random.chance(70) && !made_.course.drops;
+      // Masks are found by the place of a sample among those of equally large replicas; the ranks
+      // of a mesh row bring equally many.
+      const bool on_mesh =
+          degrees.tensor > 1 && config.tensor_parallel_kind == config::TensorParallelKind::k2d;
+      strategy.more_rows_of_odd_replicas = random.chance(70) && !made_.course.drops && !on_mesh;
       strategy.more_rows_in_odd_steps = !config.static_mode && random.chance(70);
       made_.has.insert(Feature::kUneven);
     }
@@ -314,10 +318,30 @@ class CaseMaker {
   }
 
   std::string strategy_for(Random& random, const Place& place) const {
-    if (is_sequential(place)) {
-      return random.pick<std::string>({"each", "selective", "contiguous", "group_2"});
-    }
-    return random.pick<std::string>({"each", "each", "selective"});
+    const std::string drawn =
+        is_sequential(place)
+            ? random.pick<std::string>({"each", "selective", "contiguous", "group_2"})
+            : random.pick<std::string>({"each", "each", "selective"});
+    // What a region keeps of its products must stay as it is. A layer's own result may be changed.
+    const bool refused = drawn == "selective" && !is_leaf(place) && changes_in_place();
+    return refused ? "each" : drawn;
+  }
+
+  // Whether a result of any call is changed in place.
+  bool changes_in_place() const {
+    const std::function<bool(const std::vector<Instruction>&)> changes =
+        [&](const std::vector<Instruction>& code) {
+          return std::any_of(code.begin(), code.end(), [&](const Instruction& one) {
+            return one.op == Op::kCallInPlace ||
+                   std::any_of(one.bodies.begin(), one.bodies.end(), [&](const Body& body) {
+                     return changes(body.code);
+                   });
+          });
+        };
+    const auto& modules = made_.tree.modules;
+    return std::any_of(modules.begin(), modules.end(), [&](const ModuleProgram& module) {
+      return changes(module.code);
+    });
   }
 
   void draw_recomputation() {
