@@ -30,30 +30,37 @@ TEST(TensorParallelTraining, CustomModule) {
 
 TEST(TensorParallelTraining, ClipCountsEverythingOnce) {
   const double max_norm = 0.05;
+  torch::manual_seed(7);
+  Mixed plain;
+  const Batch batch = word_batch(0);
+  word_loss(plain(batch.x), batch.y).backward();
+  const double wanted = torch::nn::utils::clip_grad_norm_(plain->parameters(), max_norm);
+  ASSERT_GT(wanted, max_norm);
+  TensorMap expected;
+  for (const auto& item : plain->named_parameters()) {
+    expected[item.key()] = item.value() - item.value().grad();
+  }
   for (const Layout& layout : layouts_of_world()) {
-    torch::manual_seed(7);
-    Mixed plain;
-    const Batch batch = word_batch(0);
-    word_loss(plain(batch.x), batch.y).backward();
-    const double wanted = torch::nn::utils::clip_grad_norm_(plain->parameters(), max_norm);
-    ASSERT_GT(wanted, max_norm);
-    TensorMap expected;
-    for (const auto& item : plain->named_parameters()) {
-      expected[item.key()] = item.value() - item.value().grad();
-    }
-    init(tp_config(layout.pp, layout.tp));
-    const Ended ended;
-    torch::manual_seed(7);
-    DistributedModel model{Mixed()};
-    DistributedOptimizer optimizer(
-        torch::optim::SGD(model.parameters(), torch::optim::SGDOptions(1.0)));
-    auto train_step = word_step(model);
-    const Batch mine = mine_of(batch);
-    train_step(mine.x, mine.y);
-    EXPECT_NEAR(optimizer.clip_grad_norm(max_norm), wanted, 1e-5 * wanted);
-    optimizer.step();
-    for (const auto& [name, tensor] : model.state_dict()) {
-      EXPECT_LE(relative_error(tensor, expected.at(name)), 1e-5) << name;
+    for (const bool prescaled : {false, true}) {
+      for (const char* optimize : {"speed", "memory"}) {
+        Config config = tp_config(layout.pp, layout.tp, prescaled);
+        config.optimize = optimize;
+        init(config);
+        const Ended ended;
+        torch::manual_seed(7);
+        DistributedModel model{Mixed()};
+        DistributedOptimizer optimizer(
+            torch::optim::SGD(model.parameters(), torch::optim::SGDOptions(1.0)));
+        auto train_step = word_step(model);
+        const Batch mine = mine_of(batch);
+        train_step(mine.x, mine.y);
+        EXPECT_NEAR(optimizer.clip_grad_norm(max_norm), wanted, 1e-5 * wanted);
+        optimizer.step();
+        for (const auto& [name, tensor] : model.state_dict()) {
+          EXPECT_LE(relative_error(tensor, expected.at(name)), 1e-5)
+              << name << ", tp " << layout.tp << ", " << prescaled << ", " << optimize;
+        }
+      }
     }
   }
 }
