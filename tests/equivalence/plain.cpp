@@ -197,12 +197,20 @@ class PlainTraining {
   void train_step(const Strategy& strategy) {
     const int replicas = replicas_of(strategy.config, world_);
     const double factor = strategy.average ? 1.0 / strategy.config.microbatches : 1;
-    // What overflows f16 depends on where a gradient is divided by the replicas: after the
-    // backward.
+    // What overflows f16 depends on where a gradient is divided by the replicas: after the backward
+    // of all microbatches, or of each, where ranks keep parts of parameters.
     const bool divides_after = type_ == at::kHalf;
+    const bool divides_each = divides_after && strategy.config.sharded_data_parallel_degree > 1;
     const double divided_before = divides_after ? 1 : replicas;
     auto& losses = result_.losses.emplace_back(replicas);
     auto& gradients = result_.input_gradients.emplace_back(replicas);
+    State sums = divides_after ? taken_gradients() : State();
+    const auto divide = [&] {
+      for (const auto& [name, gradient] : taken_gradients()) {
+        Tensor& sum = sums[name];
+        sum = sum.defined() ? sum + gradient / replicas : gradient / replicas;
+      }
+    };
     const auto run = [&](int replica, const Batch& b) {
       auto x = b.x.clone().requires_grad_();
       const auto parts = losses_of(net_, signature_, x, b, type_);
@@ -210,15 +218,13 @@ class PlainTraining {
       (loss * (factor * scale() / divided_before)).backward();
       losses[replica].push_back(loss.detach());
       gradients[replica].push_back(gradient_or_zeros(x) * divided_before);
+      if (divides_each) {
+        divide();
+      }
     };
-    if (!divides_after) {
-      return on_replicas(strategy, StepKind::kTraining, trained_++, run, [] {});
-    }
-    State sums = taken_gradients();
     on_replicas(strategy, StepKind::kTraining, trained_++, run, [&] {
-      for (const auto& [name, gradient] : taken_gradients()) {
-        Tensor& sum = sums[name];
-        sum = sum.defined() ? sum + gradient / replicas : gradient / replicas;
+      if (divides_after) {
+        divide();
       }
     });
     for (const auto& [name, sum] : sums) {
