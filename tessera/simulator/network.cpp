@@ -34,7 +34,6 @@ int Network::start(double now, double bytes, std::vector<int> links, double weig
     flows_.emplace_back();
     place_.push_back(-1);
   } else {
-    std::pop_heap(free_.begin(), free_.end(), std::greater<>());
     id = free_.back();
     free_.pop_back();
   }
@@ -52,7 +51,7 @@ int Network::start(double now, double bytes, std::vector<int> links, double weig
   }
   if (flow.links.empty()) {
     flow.rate = limit;
-    end_changes(id, now + bytes / limit);
+    set_end(id, now);
   }
   return id;
 }
@@ -132,12 +131,12 @@ std::vector<double> Network::fair_rates(const std::vector<int>& flows) {
   // The next link to be full and the next limit; a link's share only rises, so old entries are low.
   using Entry = std::pair<double, int>;
   std::priority_queue<Entry, std::vector<Entry>, std::greater<>> full;
-  std::vector<Entry> limits;
+  std::vector<Entry> limits; // each with a flow's place in `flows`, so that ids order nothing
   std::vector<int> links; // that may bind
   std::vector<int> seen;
-  for (const int id : flows) {
-    const Flow& flow = flows_[at(id)];
-    limits.emplace_back(flow.limit, id);
+  for (std::size_t i = 0; i < flows.size(); ++i) {
+    const Flow& flow = flows_[at(flows[i])];
+    limits.emplace_back(flow.limit, static_cast<int>(i));
     for (const int link : flow.links) {
       if (std::exchange(seen_link_[at(link)], 1) != 0) {
         continue;
@@ -187,7 +186,7 @@ std::vector<double> Network::fair_rates(const std::vector<int>& flows) {
       full.pop();
       full.emplace(share(link), link);
     } else if (next_limit < limits.size() && limits[next_limit].first <= level) {
-      fix(limits[next_limit].second, limits[next_limit].first);
+      fix(flows[at(limits[next_limit].second)], limits[next_limit].first);
       ++next_limit;
     } else {
       full.pop();
@@ -317,7 +316,7 @@ void Network::set_rates() {
     flow.left = std::max(0.0, flow.left - flow.rate * (now - flow.updated));
     flow.updated = now;
     flow.rate = rates[i];
-    end_changes(flows[i], now + flow.left / flow.rate);
+    set_end(flows[i], now);
   }
 }
 
@@ -326,77 +325,34 @@ double Network::rate(int flow) {
   return flows_[at(flow)].rate;
 }
 
-bool Network::ends_before(int one, int other) const {
-  const Flow& a = flows_[at(one)];
-  const Flow& b = flows_[at(other)];
-  return a.end != b.end ? a.end < b.end : a.order < b.order;
-}
-
-void Network::put_in_line(int place, int flow) {
-  ends_[at(place)] = flow;
-  flows_[at(flow)].in_line = place;
-}
-
-// Moves the flow at a place of the heap to where its end belongs.
-void Network::move_in_line(int place) {
-  const int flow = ends_[at(place)];
-  const int size = static_cast<int>(ends_.size());
-  for (int above = (place - 1) / 2; place > 0 && ends_before(flow, ends_[at(above)]);
-       above = (place - 1) / 2) {
-    put_in_line(place, ends_[at(above)]);
-    place = above;
-  }
-  for (;;) {
-    int below = 2 * place + 1;
-    if (below + 1 < size && ends_before(ends_[at(below + 1)], ends_[at(below)])) {
-      ++below;
-    }
-    if (below >= size || !ends_before(ends_[at(below)], flow)) {
-      break;
-    }
-    put_in_line(place, ends_[at(below)]);
-    place = below;
-  }
-  put_in_line(place, flow);
-}
-
-void Network::end_changes(int flow, double end) {
-  flows_[at(flow)].end = end;
-  int place = flows_[at(flow)].in_line;
-  if (place < 0) {
-    place = static_cast<int>(ends_.size());
-    ends_.push_back(flow);
-  }
-  move_in_line(place);
+// The flow's bytes left are those at `now`.
+void Network::set_end(int id, double now) {
+  Flow& flow = flows_[at(id)];
+  ends_.erase({flow.end, flow.order, id});
+  flow.end = flow.left > 0 ? now + flow.left / flow.rate : now;
+  ends_.insert({flow.end, flow.order, id});
 }
 
 double Network::next_end() {
   set_rates();
-  return ends_.empty() ? std::numeric_limits<double>::infinity() : flows_[at(ends_.front())].end;
+  return ends_.empty() ? std::numeric_limits<double>::infinity() : ends_.begin()->seconds;
 }
 
 bool Network::ends_at(double now) const {
-  return !ends_.empty() && flows_[at(ends_.front())].end <= now;
+  return !ends_.empty() && ends_.begin()->seconds <= now;
 }
 
 int Network::end_next() {
   set_rates();
-  const int id = ends_.front();
-  const int last = ends_.back();
-  ends_.pop_back();
-  if (!ends_.empty()) {
-    put_in_line(0, last);
-    move_in_line(0);
-  }
+  const int id = ends_.begin()->flow;
+  ends_.erase(ends_.begin());
   Flow& flow = flows_[at(id)];
-  flow.in_line = -1;
   touch(flow.end, flow.links);
   for (const int link : flow.links) {
     std::erase(flows_on_[at(link)], id);
   }
   flow.links.clear();
   free_.push_back(id);
-  std::push_heap(free_.begin(), free_.end(), std::greater<>());
   return id;
 }
 

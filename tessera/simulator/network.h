@@ -2,7 +2,9 @@
 
 // This header is private to the simulator.
 
+#include <compare>
 #include <cstdint>
+#include <set>
 #include <vector>
 
 namespace tessera::simulator {
@@ -11,17 +13,17 @@ namespace tessera::simulator {
 /// streams are max-min fair: no stream can go faster unless one that is no faster goes slower. So
 /// what a flow that is slow elsewhere leaves of a link belongs to the others. Where flows start or
 /// end, the rates of those on their links are computed anew beside all others as they are. A flow
-/// keeps a rate that is fair: its limit, or that of a full link on which none is faster. What has
-/// lost that is computed anew too, until nothing has; so a change goes as far as it matters, and
-/// rates are those of a computation of all flows to 1e-12.
-/// Source: Bertsekas and Gallager 1992, Data Networks, section 6.5.2 (progressive filling).
+/// keeps a rate that is fair: its limit, or that of a full link on which none is faster. A flow
+/// whose rate is not fair any more is computed anew too, until none is left; so a change goes as
+/// far as it matters, and rates are those of a computation of all flows to 1e-12. Source: Bertsekas
+/// and Gallager 1992, Data Networks, section 6.5.2 (progressive filling).
 class Network {
  public:
   explicit Network(std::vector<double> bytes_per_s);
 
   /// Starts a flow at `now` over `links`: `weight` equal streams of `bytes` each. `limit` bounds
-  /// the rate of one stream. Returns the id of the flow, the least that no other one has that
-  /// flows.
+  /// the rate of one stream. Returns the id of the flow, which no other flow has until this one
+  /// ends.
   int start(double now, double bytes, std::vector<int> links, double weight, double limit);
 
   /// Returns the rate of one stream of a flow that has not ended.
@@ -48,7 +50,15 @@ class Network {
     std::vector<int> links;
     double end = 0; // at this rate
     std::int64_t order = 0; // in which flows started
-    int in_line = -1; // place in ends_; -1: it does not flow
+  };
+  // When a flow ends at its present rate. Of those that end together the one that started first
+  // comes first.
+  struct End {
+    double seconds = 0;
+    std::int64_t order = 0;
+    int flow = 0;
+
+    auto operator<=>(const End&) const = default;
   };
   // How much of a link is used, and by how fast a stream at most.
   struct Load {
@@ -64,10 +74,7 @@ class Network {
   void sort(std::vector<int>& flows) const;
   std::vector<double> fair_rates(const std::vector<int>& flows);
   std::vector<int> unfair(const std::vector<int>& flows, const std::vector<double>& rates);
-  bool ends_before(int one, int other) const;
-  void put_in_line(int place, int flow);
-  void move_in_line(int place);
-  void end_changes(int flow, double end);
+  void set_end(int flow, double now);
 
   std::vector<double> bytes_per_s_;
   std::vector<std::vector<int>> flows_on_;
@@ -80,10 +87,10 @@ class Network {
   std::vector<Load> load_;
   std::vector<int> place_; // in the flows that are computed; -1: it is none of them
   std::vector<Flow> flows_;
-  std::vector<int> free_; // ids, the least at the end
+  std::vector<int> free_; // ids of flows that have ended
   std::int64_t started_ = 0;
   std::int64_t computed_ = 0;
-  std::vector<int> ends_; // flows as a heap, the next to end in front
+  std::set<End> ends_;
 };
 
 } // namespace tessera::simulator
