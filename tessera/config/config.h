@@ -188,7 +188,7 @@ void validate(const Config& config);
 /// Throws: ConfigError that says which number to change to what.
 void check_world(const Config& config, int world_size);
 
-/// The keys-alone form, every key with its value (those not said are left out);
+/// Returns the keys-alone form, every key with its value (those not said are left out);
 /// parse_config reads it back to an equal Config.
 std::string to_json(const Config& config);
 

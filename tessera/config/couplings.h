@@ -39,7 +39,7 @@ struct Coupling {
   }
 };
 
-/// Every rule between keys, in the order of the documentation.
+/// Returns every rule between keys, in the order of the documentation.
 const std::vector<Coupling>& couplings();
 
 } // namespace tessera::config

@@ -4,11 +4,11 @@
 
 namespace tessera::config {
 
-/// The key table for a terminal `columns` wide: name, default, allowed values
+/// Returns the key table for a terminal `columns` wide: name, default, allowed values
 /// in aligned columns, each key's description below it.
 std::string explain_text(int columns);
 
-/// The key table as a JSON list of objects with name, aliases, section, type,
+/// Returns the key table as a JSON list of objects with name, aliases, section, type,
 /// default, allowed, status, source, description and reason.
 std::string explain_json();
 

@@ -73,10 +73,10 @@ struct Key {
   std::string reason = {};
 };
 
-/// Every known key, in the order of the documentation.
+/// Returns every known key, in the order of the documentation.
 const std::vector<Key>& keys();
 
-/// The key of this name or alias, or nullptr.
+/// Returns the key of this name or alias, or nullptr.
 const Key* find_key(std::string_view name);
 
 Type type_of(const Key& key);
@@ -90,13 +90,13 @@ Value get(const Key& key, const Config& config);
 /// `value` must be of the key's type and inside its range.
 void set(const Key& key, Config& config, const Value& value);
 
-/// What may be written, in words: "an integer of at least 1".
+/// Returns what may be written, in words: "an integer of at least 1".
 std::string allowed(const Key& key);
-/// The default in words: `"interleaved"`, `partitions + 2`.
+/// Returns the default in words: `"interleaved"`, `partitions + 2`.
 std::string default_of(const Key& key);
 /// As JSON would write it.
 std::string to_text(const Value& value);
-/// Whether `value` (of the key's type) lies in the key's range.
+/// Returns whether `value` (of the key's type) lies in the key's range.
 bool in_range(const Key& key, const Value& value);
 
 } // namespace tessera::config

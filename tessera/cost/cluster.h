@@ -79,7 +79,7 @@ struct CollectiveTime {
   NodeSet among = {};
 };
 
-/// The nodes that a group of ranks spans, as far as measured collectives tell them apart.
+/// The nodes that a group of ranks spans, as far as measured collectives distinguish them.
 struct Span {
   int count = 1;
   NodeSet among = {}; // empty: nothing was measured among exactly these nodes

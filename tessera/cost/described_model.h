@@ -135,7 +135,7 @@ struct TracedModel {
 };
 
 /// The sizes of a model from which the operators of its layers follow, where nobody measured or
-/// traced them. Layers are told apart by Layer::kind ("embedding", "transformer_layer", "lm_head",
+/// traced them. Layer::kind says what a layer is ("embedding", "transformer_layer", "lm_head",
 /// "loss"; any other kind reads and writes its output once); each has the width that its
 /// output_elements_per_sample give, and what a transformer layer's parameters hold beyond its
 /// attention is its feed-forward network, so layers may differ.

@@ -13,7 +13,7 @@ namespace tessera::cost {
 struct LayerRows;
 
 /// The collectives of tensor-parallel groups, summed over runs of layers, for every span of nodes
-/// that measurements tell apart. Threads: any.
+/// that measurements distinguish. Threads: any.
 class TensorTraffic {
  public:
   /// No collectives.

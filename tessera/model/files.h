@@ -6,7 +6,7 @@
 
 namespace tessera::model {
 
-/// What the public functions of these names do, see train/module_files.h. Collective over the
+/// What the public functions of these names do, see train/checkpoints.h. Collective over the
 /// world.
 void save_module(const ModelCore& core, const std::string& path);
 void load_module(ModelCore& core, const std::string& path);

@@ -26,7 +26,7 @@ struct Options {
 ///
 /// A tensor stays where its backward is within the horizon, where it is small or without memory,
 /// and where it is a parameter, which the model holds anyhow. Tensors that are the same view of one
-/// storage are copied once. Memory is given up at the next region or task after the copy out.
+/// storage are copied once. Memory is freed at the next region or task after the copy out.
 ///
 /// Not collective. Threads: as recompute::Keeper.
 /// Source: Karakus et al. 2021, appendix H.3.

@@ -54,7 +54,7 @@ struct Graph {
 /// made after it.
 void validate(const Graph& graph);
 
-/// The operations that have to run before `operation`, ascending, each once.
+/// Returns the operations that have to run before `operation`, ascending, each once.
 std::vector<int> predecessors(const Graph& graph, int operation);
 
 } // namespace tessera::operations

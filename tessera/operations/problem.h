@@ -51,11 +51,11 @@ inline constexpr double kSlack = 1.1;
 
 /// The most divisions that `try_all` looks at.
 inline constexpr double kMostDivisions = 1e6;
-/// How many divisions of the groups into at most `parts` parts there are.
+/// Returns how many divisions of the groups into at most `parts` parts there are.
 double divisions(int groups, int parts);
 
-/// The best of all divisions, parts numbered by their first groups; sets the problem's limit.
-/// Nothing may be placed.
+/// Returns the best of all divisions, parts numbered by their first groups; sets the problem's
+/// limit. Nothing may be placed.
 std::vector<int> try_all(Problem& problem);
 
 /// METIS's division into parts, numbered by their first groups.

@@ -20,7 +20,7 @@ class Average {
   /// One block of elements.
   void read(std::int64_t block, std::int64_t count, float* into) const;
   void write(std::int64_t block, std::int64_t count, const float* from);
-  /// All of them in f32 and the parameter's shape; what is f32 is no copy.
+  /// Returns all of them in f32 and the parameter's shape; what is f32 is no copy.
   at::Tensor numbers() const;
   std::size_t bytes() const;
 
@@ -46,7 +46,7 @@ struct AdamW8bitParamState : torch::optim::OptimizerCloneableParamState<AdamW8bi
   Average exp_avg_sq_root; // the square root: half the decades
 };
 
-/// Bytes of both averages of a tensor of so many elements. Threads: any.
+/// Returns bytes of both averages of a tensor of so many elements. Threads: any.
 double adamw_8bit_bytes(double elements);
 
 } // namespace tessera::optim

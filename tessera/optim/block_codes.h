@@ -20,10 +20,10 @@ class ByteValues {
   float value(std::uint8_t code) const {
     return values_[code];
   }
-  /// The code of the nearest value; of two the lower one. Without sign what is above 0 never
-  /// becomes 0: an average of squares is a divisor. `x` in [-1, 1].
+  /// Returns the code of the nearest value; of two the lower one. Without sign what is above 0
+  /// never becomes 0: an average of squares is a divisor. `x` in [-1, 1].
   std::uint8_t nearest(float x) const;
-  /// The code of 0.
+  /// Returns the code of 0.
   std::uint8_t zero() const {
     return zero_;
   }

@@ -8,8 +8,8 @@
 
 namespace tessera::optim {
 
-/// What one rank's failed update says on the others: "rank 1: ..."; nullopt without an error. Not
-/// collective.
+/// Returns what one rank's failed update says on the others: "rank 1: ..."; nullopt without an
+/// error. Not collective.
 std::optional<std::string> failure_text(const Context& context, const std::exception_ptr& error);
 
 } // namespace tessera::optim

@@ -40,19 +40,20 @@ class GradScaler {
   /// less, a backoff_factor outside of 0 to 1, an interval below 1.
   explicit GradScaler(const GradScalerOptions& options = {});
 
-  /// The loss multiplied by the scale. Not collective.
+  /// Returns the loss multiplied by the scale. Not collective.
   at::Tensor scale(const at::Tensor& loss) const;
   /// Divides the optimizer's gradients by the scale, averaging them over the replicas before.
   /// Collective over the world.
   /// Throws: UserError when that was done since the last `update`; ConfigError for an optimizer
   /// under the key fp16.
   void unscale_(optim::DistributedOptimizer& optimizer);
-  /// The optimizer's step, after `unscale_` unless that was called; false where it was left out.
+  /// Runs the optimizer's step, after `unscale_` unless that was called; returns false where it was
+  /// left out.
   /// Collective over the world. Throws: UserError for a second one without `update`.
   bool step(optim::DistributedOptimizer& optimizer);
-  /// Once after the steps of all optimizers: the scale falls when any of them was left out, and
-  /// grows after growth_interval updates without that. Not collective.
-  /// Throws: UserError when no optimizer was stepped or unscaled.
+  /// Is called once after the steps of all optimizers: the scale falls when any of them was left
+  /// out, and grows after growth_interval updates without that. Not collective. Throws: UserError
+  /// when no optimizer was stepped or unscaled.
   void update();
 
   double get_scale() const {

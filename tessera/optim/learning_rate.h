@@ -19,9 +19,9 @@ struct LearningRate {
   /// after the warm-up: losses decide, which are not known here (plateau.h).
   std::string decay = "cosine";
 
-  /// The rate of the step-th update, from 0. Not collective.
+  /// Returns the rate of the step-th update, from 0. Not collective.
   double at(std::int64_t step) const;
-  /// The same lowered by `factor`, not below `minimum` once the warm-up is over.
+  /// Returns the same lowered by `factor`, not below `minimum` once the warm-up is over.
   double at(std::int64_t step, double factor) const;
   /// Throws: ConfigError naming the field.
   void validate() const;

@@ -57,10 +57,10 @@ class LossScaler {
     kOverflow, // the update is left out
     kOverflowAtMinimum // and the scale cannot fall any more, or is static
   };
-  /// The end of a step: whether its gradients overflowed.
+  /// Ends a step, whose gradients overflowed or did not; returns what follows.
   Outcome update(bool overflow);
 
-  /// Scale and counts as JSON, to the bit, for a checkpoint.
+  /// Returns scale and counts as JSON, to the bit, for a checkpoint.
   std::string to_json() const;
   /// A static scale stays as it is. Throws: Error naming the field and `origin`.
   void set_state(const std::string& json, const std::string& origin);

@@ -10,9 +10,9 @@
 
 namespace tessera::optim {
 
-/// Whether a gradient has a number that is infinite or none, on any rank of the group. Sparse ones
-/// are looked at as well. Collective over `group`: one all-reduce of a byte. Threads: step thread
-/// only.
+/// Returns whether a gradient has a number that is infinite or none, on any rank of the group.
+/// Sparse ones are looked at as well. Collective over `group`: one all-reduce of a byte. Threads:
+/// step thread only.
 bool any_overflow(const std::vector<at::Tensor>& gradients, comm::ProcessGroup& group);
 
 /// The loss scale of one optimizer, and what became of its last step. Threads: step thread only.
@@ -31,7 +31,7 @@ class LossScaling {
   std::shared_ptr<const double> shared() const {
     return {scaler_, &scaler_->scale()};
   }
-  /// Whether the last step was left out.
+  /// Returns whether the last step was left out.
   bool overflow() const {
     return overflow_;
   }

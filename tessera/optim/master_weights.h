@@ -14,13 +14,13 @@ namespace tessera::optim {
 /// Source: Micikevicius et al. 2018, section 3.1.
 class MasterWeights {
  public:
-  /// The tensor to optimize: a new master of a 16-bit parameter, or the
+  /// Returns the tensor to optimize: a new master of a 16-bit parameter, or the
   /// parameter itself.
   at::Tensor add(const at::Tensor& parameter);
 
   /// The same for a parameter that was added; itself for others.
   at::Tensor of(const at::Tensor& parameter) const;
-  /// Whether `add` made this tensor.
+  /// Returns whether `add` made this tensor.
   bool is_master(const at::Tensor& tensor) const;
 
   /// Where somebody else than `write_back` has changed a parameter (a state was

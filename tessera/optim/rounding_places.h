@@ -11,8 +11,9 @@ class ModelCore;
 
 namespace tessera::optim {
 
-/// Whether the optimizer updates this 16-bit parameter of `group` without a master. Not collective.
-/// Throws: ConfigError for an f16 parameter, which only masters keep through a loss scale.
+/// Returns whether the optimizer updates this 16-bit parameter of `group` without a master. Not
+/// collective. Throws: ConfigError for an f16 parameter, which only masters keep through a loss
+/// scale.
 bool rounds_itself(
     const torch::optim::Optimizer& optimizer,
     const torch::optim::OptimizerParamGroup& group,

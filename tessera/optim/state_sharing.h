@@ -37,13 +37,14 @@ class StateSharing {
 
   /// Tells models that are not told yet. Collective over the world if one is partitioned already.
   void join(const Models& models) const;
-  /// Whether any state is shared out now. The same on all ranks of the world that the models have.
+  /// Returns whether any state is shared out now. The same on all ranks of the world that the
+  /// models have.
   bool in_use(const Models& models) const;
-  /// Whether another rank updates the parameter. Not collective.
+  /// Returns whether another rank updates the parameter. Not collective.
   bool is_elsewhere(const Models& models, const at::Tensor& parameter) const;
 
-  /// Whether this rank counts all of the parameter's gradient in norms over the world, or nothing;
-  /// nullopt where other rules decide which part. Not collective.
+  /// Returns whether this rank counts all of the parameter's gradient in norms over the world, or
+  /// nothing; nullopt where other rules decide which part. Not collective.
   std::optional<bool>
   counts_whole(const Context& context, const Models& models, const at::Tensor& parameter) const;
 

@@ -40,12 +40,12 @@ struct SearchResult {
   std::vector<Candidate> best;
   int considered = 0; // points of the space, or strategies that were drawn
   bool interrupted = false; // by SearchOptions::stop
-  /// Seconds by estimate that no strategy of the searched degrees, microbatch sizes, ways to save
-  /// memory and devices goes below, wherever it is placed and cut; 0: not known, because the search
-  /// was interrupted or its method visits few points.
+  /// A lower bound on the estimated seconds of all strategies of the searched degrees, microbatch
+  /// sizes, ways to save memory and devices, whatever their placement and layer boundaries; 0: not
+  /// known, because the search was interrupted or its method visits few points.
   double lower_bound = 0;
-  /// The strategies of `best` and of every set of nodes that no other is at least as good as in
-  /// seconds, price and energy, fastest first; empty where neither price nor energy is known.
+  /// The Pareto front of seconds, price and energy over the strategies of `best` and of every set
+  /// of nodes, fastest first; empty where neither price nor energy is known.
   std::vector<Candidate> front = {};
 
   /// Returns by what share the first strategy's estimate is above the bound; requires both.

@@ -7,8 +7,8 @@
 
 namespace tessera::planner {
 
-/// What no strategy of some degrees and microbatch size can go below by `cost::price`, wherever its
-/// ranks are placed and its layers are cut. Keeps references to its arguments. Threads: any.
+/// Lower bounds on `cost::price` of all strategies of some degrees and microbatch size, whatever
+/// their placement and layer boundaries. Keeps references to its arguments. Threads: any.
 ///
 /// The first two lines of price's formula are at least the larger of
 /// - the exact optimum of the layer assignment where every layer is on the device that is fastest
@@ -16,8 +16,8 @@ namespace tessera::planner {
 /// - all work evenly on the fastest devices of the cluster, in proportion to their speeds, which
 ///   counts slow devices;
 /// and what cores compute that ranks share. The optimizer and the gradients take at least what they
-/// take where the largest stage is as small as cuts allow. What is exposed of gradients that travel
-/// beside backwards, and collectives that were measured, count as nothing.
+/// take where the largest stage is as small as boundaries allow. What is exposed of gradients that
+/// travel beside backwards, and collectives that were measured, count as nothing.
 ///
 /// On one kind of device with equal links nothing of this is relaxed but the order in which the
 /// parts become small, so the bound is often the optimum.

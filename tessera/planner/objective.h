@@ -19,15 +19,15 @@ struct StepCosts {
 /// the strategy uses. `cluster` is the one that device_of_rank names the devices of.
 StepCosts step_costs(const Candidate& candidate, const cost::Cluster& cluster);
 
-/// Returns what the objective makes least.
+/// Returns the quantity that the objective minimizes.
 double value_of(Objective objective, const StepCosts& costs);
 
 /// Checks that the objective is known of every device.
 /// Throws: ConfigError that names the device and the field that is missing.
 void check_objective(Objective objective, const cost::Cluster& cluster);
 
-/// Returns those that no other is at least as good as in everything that is known, and better in
-/// something; of equals the first. Fastest first.
+/// Returns the Pareto front of the candidates: those than which no other is better in one known
+/// quantity and at least as good in all. Of equals it has the first. Fastest first.
 std::vector<Candidate> front_of(
     const std::vector<Candidate>& candidates,
     const cost::Cluster& cluster);

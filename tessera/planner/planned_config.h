@@ -14,7 +14,7 @@ std::vector<std::string> planned_keys_said(const config::Config& config);
 /// Returns `base` with every key that a plan decides taken from `planned`.
 /// Throws: ConfigError when the two do not go together.
 config::Config with_plan(const config::Config& base, const config::Config& planned);
-/// The same for the text of `to_config_json` (decision.h).
+/// The same for the text of `to_config_json` (to_config.h).
 config::Config with_plan(const config::Config& base, const std::string& planned);
 
 /// Returns the keys that differ from their defaults, as JSON.

@@ -29,7 +29,7 @@ struct Saving {
   }
 };
 
-/// Returns the combinations that the search may take besides what it is told to: first the one that
+/// Returns the combinations that the search may add to what the options ask for: first the one that
 /// adds nothing. With SearchOptions::runnable_only only what the runtime can do; offloading only
 /// where every device's link to its host and its host's memory are known.
 std::vector<Saving> savings_of(

@@ -24,7 +24,7 @@ enum class Method {
   kRandom // strategies drawn without a cost model (section 4.5, RS)
 };
 
-/// What is made least.
+/// What a search minimizes.
 enum class Objective {
   kTime, // seconds of a step
   kCost, // price of a step (DeviceKind::price_per_hour)
@@ -45,8 +45,8 @@ struct SearchOptions {
   bool offload_activations = false;
   /// Of a model whose activations are recomputed: all but the results of products with weights.
   bool keep_products = false;
-  /// Whether a search that finds nothing that fits tries the ways to save memory that it was not
-  /// told to take: sharding the optimizer's state, recomputing activations, and, where
+  /// Whether a search that finds nothing that fits tries the ways to save memory that these options
+  /// do not ask for: sharding the optimizer's state, recomputing activations, and, where
   /// runnable_only does not exclude them, sharding of parameters and offloading (on devices whose
   /// link to their host and whose host's memory are known), in all combinations. It returns the
   /// fastest strategies of all.
@@ -69,7 +69,7 @@ struct SearchOptions {
   /// Other objectives than time include `subsets`, without which the price of a step is its time.
   Objective objective = Objective::kTime;
   bool overlap_gradients = false;
-  /// Whether to return only what the runtime of this version can run (`abilities.h`),
+  /// Whether to return only what the runtime of this version can run (`runtime_abilities.h`),
   /// priced as it runs: no activation checkpointing (but see can_recompute), pp + 2 active
   /// microbatches.
   bool runnable_only = false;

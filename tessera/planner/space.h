@@ -52,7 +52,7 @@ std::vector<Layout> layouts_of(
     const SearchOptions& options);
 
 /// Returns whether layers that share parameters are on different stages, which the
-/// runtime of this version refuses (abilities.h).
+/// runtime of this version refuses (runtime_abilities.h).
 bool ties_apart(const cost::Strategy& strategy, const cost::DescribedModel& model);
 
 /// Returns the devices of the cluster, node by node in `node_order`.

@@ -20,7 +20,7 @@ struct StagedResult {
   /// Seconds that no strategy of own widths goes below by estimate, wherever its stages are.
   double lower_bound = std::numeric_limits<double>::infinity();
   /// Devices and layers that are next to each other and were only taken together, so that the
-  /// search ends in seconds; 1 and 1: every width and every cut was tried.
+  /// search ends in seconds; 1 and 1: every width and every boundary was tried.
   int devices_together = 1;
   int layers_together = 1;
   bool interrupted = false; // by SearchOptions::stop

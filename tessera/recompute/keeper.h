@@ -54,7 +54,7 @@ class KeeperScope {
   KeeperScope(const KeeperScope&) = delete;
   KeeperScope& operator=(const KeeperScope&) = delete;
 
-  /// The innermost one of this thread; nullptr when none is there or it has no keeper.
+  /// Returns the innermost one of this thread; nullptr when none is there or it has no keeper.
   static const KeeperScope* current();
 
   Keeper& keeper() const {

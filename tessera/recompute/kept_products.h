@@ -18,9 +18,9 @@
 /// Threads: as recompute::run.
 namespace tessera::recompute {
 
-/// The result of this product, which is the one that the first run kept at this place, with a
-/// history of its own; undefined outside of a second run that was given products.
-/// Throws: UserError when the first run had no product here, or what it kept was changed in place.
+/// Returns the result of this product, which is the one that the first run kept at this place, with
+/// a history of its own; undefined outside of a second run that was given products. Throws:
+/// UserError when the first run had no product here, or what it kept was changed in place.
 at::Tensor given_product();
 
 /// Keeps `result` for the second run, in the first run of a region that keeps products; else does
@@ -30,7 +30,7 @@ void keep_product(const at::Tensor& result);
 /// Returns whether given_product() would return a result.
 bool product_is_given();
 
-/// The result of `compute`, or the kept one.
+/// Returns the result of `compute`, or the kept one.
 template <typename Compute>
 at::Tensor product(const Compute& compute) {
   at::Tensor result = given_product();
@@ -51,8 +51,8 @@ at::Tensor kept_linear(
     const at::Tensor& bias);
 
 /// While it lives, what this thread calls is, but for sums and dropout, what the forward of
-/// `module` returns, which `of` is told; with nullptr, or in a region of more than this module, it
-/// is not.
+/// `module` returns, and `of` is given that result; with nullptr, or in a region of more than this
+/// module, this is not assumed.
 class ReturnedCall {
  public:
   explicit ReturnedCall(const void* module);
@@ -100,10 +100,10 @@ class KeptProducts {
   bool all_given() const;
   void start_over();
 
-  /// For a keeper, and back.
+  /// Hand the tensors to a keeper, and take them back.
   std::vector<at::Tensor> hand_over();
   void take_back(std::vector<at::Tensor> results);
-  /// Lets go of all tensors.
+  /// Drops all tensors.
   void release();
 
  private:

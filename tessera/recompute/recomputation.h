@@ -44,7 +44,7 @@ struct Region {
 /// throws passes. Source: Karakus et al. 2021, appendix H.2.
 c10::IValue run(Region region, const c10::IValue& args);
 
-/// The region that this thread runs, by name; nullptr outside of one.
+/// Returns the region that this thread runs, by name; nullptr outside of one.
 const std::string* inside();
 
 } // namespace tessera::recompute

@@ -13,10 +13,10 @@ inline constexpr int kAllOfARank = std::numeric_limits<int>::max();
 /// child is one.
 inline constexpr const char* kSelective = "selective";
 
-/// How many consecutive children of a Sequential make a region: 1 for "each" and "selective", as
-/// many as are on one pipeline rank for "contiguous", x for "group_x" with a whole number x of 1 or
-/// more; nothing for a word that is no strategy.
-/// Source: Karakus et al. 2021, appendix I.2.
+/// Returns how many consecutive children of a Sequential make a region: 1 for "each" and
+/// "selective", as many as are on one pipeline rank for "contiguous", x for "group_x" with a whole
+/// number x of 1 or more; nothing for a word that is no strategy. Source: Karakus et al. 2021,
+/// appendix I.2.
 inline std::optional<int> children_of_strategy(const std::string& strategy) {
   if (strategy == "each" || strategy == kSelective) {
     return 1;

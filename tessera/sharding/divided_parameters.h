@@ -53,22 +53,22 @@ class DividedParameters {
   const std::vector<DividedParameter>& list() const {
     return list_;
   }
-  /// The parameter of this handle, or nullptr. Not collective.
+  /// Returns the parameter of this handle, or nullptr. Not collective.
   const DividedParameter* find(const at::Tensor& whole) const;
   const DividedParameter* find(const std::string& name) const;
 
-  /// This rank's elements of a tensor of the parameter's shape, as a tensor of its own. Not
+  /// Returns this rank's elements of a tensor of the parameter's shape, as a tensor of its own. Not
   /// collective.
   at::Tensor part_of(const DividedParameter& parameter, const at::Tensor& whole) const;
-  /// The whole of a tensor of which every rank has a part. Collective over the group.
+  /// Returns the whole of a tensor of which every rank has a part. Collective over the group.
   at::Tensor whole_of(const DividedParameter& parameter, const at::Tensor& part) const;
 
-  /// Every rank of the group has come here, nobody reads, and what was gathered is forgotten: parts
-  /// may be written. Collective over the group.
+  /// Waits until every rank of the group is here and nobody reads, and forgets what was gathered:
+  /// parts may be written then. Collective over the group.
   void before_writing();
-  /// Parts have been written on every rank of the group. Collective over the group.
+  /// Waits until every rank of the group has written its parts. Collective over the group.
   void after_writing();
-  /// Not collective. Throws: UserError when a script has put other memory into a handle.
+  /// Throws: UserError when a script has put other memory into a handle. Not collective.
   void check_handles() const;
 
   comm::ProcessGroup& group() const {
@@ -90,8 +90,8 @@ class DividedParameters {
   std::shared_ptr<Gatherer> gatherer_;
 };
 
-/// Whether a parameter can be divided: dense, on the processor, floating-point, and the only user
-/// of its memory. Not collective.
+/// Returns whether a parameter can be divided: dense, on the processor, floating-point, and the
+/// only user of its memory. Not collective.
 bool can_be_divided(const at::Tensor& parameter);
 
 } // namespace tessera::sharding

@@ -22,7 +22,8 @@ class Gatherer {
   /// The number of parameters that are gathered ahead of their reader: those of about two layers.
   static constexpr std::size_t kAhead = 4;
 
-  /// `model`: of the service. `owns_table`: of those who use the table, this rank forgets.
+  /// `model` is its number in the service. `owns_table`: this rank, of all that use the table,
+  /// calls LiveTable::forget.
   Gatherer(
       const std::shared_ptr<PartService>& service,
       int model,
@@ -34,17 +35,19 @@ class Gatherer {
   Gatherer(const Gatherer&) = delete;
   Gatherer& operator=(const Gatherer&) = delete;
 
-  /// Waits until these parameters are whole, and keeps them so until `end_reading`. No script is
-  /// waited for, nor any operator.
+  /// Waits until these parameters are whole, and keeps them so until `end_reading`. It waits for no
+  /// script and no operator.
   /// Throws: CommError when their parts do not come; UserError after `shutdown`.
   void begin_reading(const std::vector<int>& parameters);
   void end_reading(const std::vector<int>& parameters) noexcept;
 
   /// Threads: step thread only, as the three below.
   void begin_step();
-  /// This rank reads no more before `go_on`, and nothing is on its way to it. Throws: CommError.
+  /// Waits until nothing is on its way to this rank, which reads no more before `go_on`.
+  /// Throws: CommError.
   void pause();
-  /// When all ranks of the group have paused, before values change.
+  /// Forgets what was gathered; is called when all ranks of the group have paused, before values
+  /// change.
   void forget();
   void go_on();
 

@@ -21,7 +21,7 @@ class LiveTable {
  public:
   /// Returns the memory that the table of as many parameters needs, in whole pages.
   static std::size_t bytes_for(std::size_t parameters);
-  /// The numbers of this parameter are needed no more.
+  /// Is called when the numbers of a parameter are needed no more.
   using Release = std::function<void(int parameter)>;
 
   /// `memory` is filled with zeros at first and outlives the table; `elements` of each parameter
@@ -32,11 +32,12 @@ class LiveTable {
       std::vector<std::int64_t> elements,
       std::int64_t most_elements,
       Release release);
-  /// One of those who use it calls this before all of them do.
+  /// Makes the table in its memory; one of those who use it calls this before any of them calls
+  /// another member.
   void make();
 
-  /// An operator is going to read these. What its rank expects to read next changes from
-  /// `expected_before` to `expected`.
+  /// Notes that an operator is going to read these parameters, and that its rank expects to read
+  /// `expected` next, no longer `expected_before`.
   void begin_reading(
       const std::vector<int>& parameters,
       const std::vector<int>& expected_before,
@@ -46,19 +47,21 @@ class LiveTable {
     bool ready = false; // all that it reads is here
     std::uint32_t seen = 0; // for `wait`
   };
-  /// To be called until it is ready: what others fetch is waited for, as is room that their fetches
-  /// take. What is expected is claimed once all that is read is under way, as far as it fits.
+  /// Claims what no other fetches so far. A reader repeats it until the claim is ready, because it
+  /// also needs what others fetch and the room that their fetches take. Expected parameters are
+  /// claimed once all that is read is under way, as far as they fit.
   Claim claim(const std::vector<int>& parameters, const std::vector<int>& expected);
   /// Sleeps until the table has changed since the claim, or for `timeout`.
   void wait(std::uint32_t seen, std::chrono::milliseconds timeout);
   void arrived(int parameter);
   void end_reading(const std::vector<int>& parameters);
-  /// This rank expects these no more.
+  /// Notes that this rank expects these no more.
   void leave(const std::vector<int>& expected);
-  /// Values change: nothing is whole any more. Nobody reads or fetches now.
+  /// Makes nothing whole, before values change. Nobody may read or fetch meanwhile.
   void forget();
 
-  /// Since the table was made; elements that are whole or on their way, now and at most.
+  /// Counts since the table was made. Live elements are whole or on their way; `highest_elements`
+  /// is the most that there were.
   struct Counts {
     std::int64_t live_elements = 0;
     std::int64_t highest_elements = 0;

@@ -35,25 +35,25 @@ class ModelShards {
       const IsScaled& is_scaled,
       int number);
 
-  /// Whether this parameter is to be divided under `config`; a large one that cannot be is named in
-  /// a warning. Not collective.
+  /// Returns whether this parameter is to be divided under `config`; a large one that cannot be is
+  /// named in a warning. Not collective.
   static bool divides(const Config& config, const std::string& name, const at::Tensor& parameter);
 
   const DividedParameters& parameters() const {
     return *parameters_;
   }
-  /// Of what the DP_GROUP averages; with tensor parallelism a second one of what the RDP_GROUP
-  /// does.
+  /// Returns the reducer of what the DP_GROUP averages, and with tensor parallelism a second one of
+  /// what the RDP_GROUP does.
   const std::vector<std::unique_ptr<ShardReducer>>& reducers() const {
     return reducers_;
   }
-  /// Ranks that hold one copy of the model together.
+  /// Returns the ranks that hold one copy of the model together.
   comm::ProcessGroup& group() const {
     return parameters_->group();
   }
 
-  /// The tensor that an optimizer updates in the place of a divided parameter; any other tensor is
-  /// returned as it is. Not collective.
+  /// Returns the tensor that an optimizer updates in the place of a divided parameter; any other
+  /// tensor is returned as it is. Not collective.
   at::Tensor updated_part(const at::Tensor& parameter) const;
   /// Writes this rank's part of a whole value. Returns false, and does nothing, for a parameter
   /// that is not divided. Not collective: between `before_writing` and `after_writing`.
@@ -62,8 +62,8 @@ class ModelShards {
   void before_writing() {
     parameters_->before_writing();
   }
-  /// As `before_writing`, after a collective of the shard group behind which nobody reads, so that
-  /// it does nothing where nothing was gathered.
+  /// Does the same as `before_writing`, after a collective of the shard group behind which nobody
+  /// reads: it does nothing where nothing was gathered.
   void before_update() {
     if (parameters_->gatherer() != nullptr) {
       parameters_->before_writing();
@@ -78,7 +78,7 @@ class ModelShards {
   void begin_step(int microbatches);
   /// Not collective.
   void end_microbatch();
-  /// ShardReducer::settle of all. Not collective.
+  /// Calls ShardReducer::settle of all reducers. Not collective.
   void settle();
 
  private:

@@ -60,11 +60,11 @@ class PartService {
   /// Returns the model's number for the calls below. All ranks of the group add the same models in
   /// one order, and none starts a fetch before all have added the model.
   int add(Model model);
-  /// This rank fetches no more parts of this model. It waits for nobody.
+  /// Says that this rank fetches no more parts of this model. It waits for nobody.
   void leave(int model);
 
-  /// Asks for the parts that are on other nodes, and returns. The parameter is not on its way to
-  /// this rank already, and nobody reads its whole.
+  /// Asks for the parts that are on other nodes, and returns. Requires that the parameter is not on
+  /// its way to this rank already, and that nobody reads its whole.
   void fetch(int model, int parameter);
   /// Returns when nothing of this model is on its way to this rank. Throws: CommError after the
   /// timeout.
@@ -72,7 +72,7 @@ class PartService {
   /// Throws what has ended the service's thread.
   void throw_if_failed() const;
 
-  /// What other nodes have sent to this rank.
+  /// Counts what other nodes have sent to this rank.
   struct Counts {
     std::int64_t messages = 0;
     std::int64_t parts = 0;

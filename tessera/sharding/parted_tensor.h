@@ -46,11 +46,11 @@ struct GradientSlot {
 /// that writes to it is a UserError. Between operators the pointer of its data is null, so libtorch
 /// throws where code asks for it.
 void make_parted(const at::Tensor& parameter, std::shared_ptr<const Source> source);
-/// Whether it is so still: false after set_data.
+/// Returns whether it is so still: false after set_data.
 bool is_parted(const at::Tensor& parameter);
 
-/// What stands for the whole gradient in the script's hands: it can be set to zero, scaled and
-/// added to; an operator that reads it is a UserError.
+/// Returns what stands for the whole gradient in the script's hands: it can be set to zero, scaled
+/// and added to; an operator that reads it is a UserError.
 at::Tensor gradient_handle(const at::Tensor& parameter, std::shared_ptr<GradientSlot> slot);
 bool is_gradient_handle(const at::Tensor& tensor);
 

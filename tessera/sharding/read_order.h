@@ -17,10 +17,10 @@ class ReadOrder {
   /// The order that was learnt since the last call is expected from now on.
   void begin_step();
   void read(int parameter);
-  /// The next different parameters, at most `count`, without those of `besides`.
+  /// Returns the next different parameters, at most `count`, without those of `besides`.
   std::vector<int> next(std::size_t count, const std::vector<int>& besides) const;
 
-  /// Length of the order that is expected.
+  /// Returns length of the order that is expected.
   std::size_t length() const {
     return order_.size();
   }

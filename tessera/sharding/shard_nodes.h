@@ -15,7 +15,7 @@ struct ShardNodes {
   bool is_one() const {
     return members.size() == 1;
   }
-  /// This rank's position among the members of its node.
+  /// Returns this rank's position among the members of its node.
   int position(int rank_in_group) const;
 };
 

@@ -58,12 +58,12 @@ class ShardReducer : public data_parallel::SettlingGradientPart {
   ShardReducer(const ShardReducer&) = delete;
   ShardReducer& operator=(const ShardReducer&) = delete;
 
-  /// Before `begin`: how many microbatches the step has. Not collective.
+  /// Sets how many microbatches the step has, before `begin`. Not collective.
   void expect_microbatches(int count) {
     microbatches_ = count;
   }
   void begin(bool reduce) override;
-  /// A microbatch of the step is over on this rank. Not collective.
+  /// Is called when a microbatch of the step is over on this rank. Not collective.
   void end_microbatch();
   bool had_backward() const override {
     return backward_;
@@ -73,7 +73,7 @@ class ShardReducer : public data_parallel::SettlingGradientPart {
   }
   bool finish(const std::optional<std::string>& failure) override;
   void average_rest() override;
-  /// The same on all data-parallel ranks: an error of `finish` where it was not.
+  /// Is called on all data-parallel ranks alike; where it was not, `finish` throws.
   void forget_averages(const data_parallel::ParameterSet* of, bool set_to_none) override;
   /// Forgets gradients whose handle the script has dropped. Not collective.
   void settle();

@@ -8,24 +8,25 @@
 #include "tessera/nn/module/module_call.h"
 #include "tessera/tensor/value.h"
 
-/// What a model that computes in 16 bits is given, and what it gives back.
+/// Casts the arguments and results of a model that computes in 16 bits.
 namespace tessera::train {
 
-/// Floating-point tensors in `type`, others and what holds them as they are; autograd goes through.
+/// Returns floating-point tensors in `type`, all others and what holds them as they are. Autograd
+/// goes through.
 at::Tensor cast_floating(const at::Tensor& tensor, at::ScalarType type);
 c10::IValue cast_floating(const c10::IValue& value, at::ScalarType type);
-/// The same with f16 and bf16 tensors in f32.
+/// Does the same with f16 and bf16 tensors, in f32.
 at::Tensor cast_to_f32(const at::Tensor& tensor);
 c10::IValue cast_to_f32(const c10::IValue& value);
 
-/// Whether values of the type may hold tensors: those that can travel between ranks and are no
+/// Is true for types whose values may hold tensors: those that can travel between ranks and are no
 /// plain number or text.
 template <typename T>
 inline constexpr bool kMayHoldTensors =
     !std::is_arithmetic_v<T> && !std::is_enum_v<T> && !std::is_pointer_v<T> &&
     !std::is_same_v<T, std::string> && detail::Packable<T> && detail::Unpackable<T>;
 
-/// The value as `cast` makes its tensors.
+/// Returns the value as `cast` makes its tensors.
 template <typename T, typename Cast>
 T mapped(const T& value, const Cast& cast) {
   if constexpr (std::is_same_v<T, at::Tensor>) {
@@ -55,7 +56,7 @@ class CastArgument {
     }
   }
 
-  /// What the call is given.
+  /// Returns what the call is given.
   decltype(auto) get() {
     if constexpr (!kCasts) {
       return static_cast<Arg&&>(held_);
@@ -65,7 +66,7 @@ class CastArgument {
       return static_cast<T&&>(held_);
     }
   }
-  /// After it.
+  /// Hands changes of a variable back to the caller, after the call.
   void hand_back() {
     if constexpr (kCasts && kIsVariable) {
       if (!detail::same_packed(before_, pack(held_))) {

@@ -13,7 +13,7 @@ namespace tessera {
 
 namespace detail {
 
-/// Whether a value of the type can be packed and made again as the same type.
+/// Returns whether a value of the type can be packed and made again as the same type.
 template <typename T>
 constexpr bool travels() {
   if constexpr (std::is_void_v<T>) {
@@ -129,7 +129,7 @@ class DistributedModel : public Model {
     return this;
   }
 
-  /// What the script gave; a module object is in a std::shared_ptr now.
+  /// Returns what the script gave; a module object is in a std::shared_ptr now.
   auto& net() {
     return net_;
   }

@@ -72,7 +72,7 @@ class StepEngine : public std::enable_shared_from_this<StepEngine> {
       const std::vector<at::Tensor>& gradients,
       double scale);
 
-  /// Whether the step function runs in the tracing pass of a first step.
+  /// Returns whether the step function runs in the tracing pass of a first step.
   bool tracing() const {
     return tracing_;
   }

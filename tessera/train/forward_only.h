@@ -14,7 +14,7 @@ class ForwardOnly {
   ForwardOnly(const ForwardOnly&) = delete;
   ForwardOnly& operator=(const ForwardOnly&) = delete;
 
-  /// Whether a step that runs forwards only is running on this process.
+  /// Returns whether a step that runs forwards only is running on this process.
   static bool running();
 
  private:

@@ -19,12 +19,12 @@ namespace train {
 
 class StepEngine;
 
-/// The process's own. Throws: ConfigError before `init`.
+/// Returns the process's own. Throws: ConfigError before `init`.
 StepEngine& engine();
 
 } // namespace train
 
-/// The version of the library that a program is linked with, "0.1.0": major, minor, patch
+/// Returns the version of the library that a program is linked with, "0.1.0": major, minor, patch
 /// (tessera/base/version.h). Not collective.
 const char* version();
 
@@ -81,10 +81,10 @@ int mp_size();
 int data_rank();
 int data_size();
 
-/// Global ranks of this rank's group of a kind, ascending.
+/// Returns global ranks of this rank's group of a kind, ascending.
 std::vector<int> group_ranks(Group group);
 
-/// This rank's group of a kind, for collectives of the script's own
+/// Returns this rank's group of a kind, for collectives of the script's own
 /// (tessera/comm/process_group.h); it lives until `shutdown`. Calls of its collectives must come in
 /// one order on all its ranks, so a script makes them between steps. Not collective.
 /// Throws: ConfigError before `init`, and without "ddp": true.

@@ -45,7 +45,7 @@ class StepRunner {
   /// Throws: UserError for a model whose calls are refused.
   virtual void check_not_waiting(const model::ModelCore& /*model*/) const {}
 
-  /// What the step function returned for each microbatch. Collective over the pipeline.
+  /// Returns what the step function returned for each microbatch. Collective over the pipeline.
   /// Throws: UserError when user code failed.
   virtual std::vector<c10::IValue> run(const Work& work) = 0;
   /// Backward of `tensors` with these gradients.
@@ -59,8 +59,8 @@ class StepRunner {
 /// Ranks draw different random numbers where their samples are different.
 std::uint64_t random_seed(const Context& context);
 
-/// Whether a step draws what a single process would draw: with several microbatches or replicas
-/// there is no order in which one stream could serve all.
+/// Returns whether a step draws what a single process would draw: with several microbatches or
+/// replicas there is no order in which one stream could serve all.
 bool continues_script_stream(const Context& context, int microbatches);
 
 } // namespace tessera::train

@@ -22,7 +22,8 @@ struct VariableTable {
   std::unordered_map<const torch::nn::Module*, std::string> modules;
 };
 
-/// Every parameter and buffer of the model once. Modules that share one count as one module.
+/// Returns every parameter and buffer of the model once. Modules that share one count as one
+/// module.
 VariableTable variables_of(torch::nn::Module& root);
 
 /// Throws: ConfigError naming the module when it is to be recomputed, always or in the call that
@@ -45,7 +46,7 @@ class Capture : public DispatchMode {
   /// Both outlive this; `program` nullptr: record.
   Capture(const VariableTable& variables, const Program* program);
 
-  /// Runs `forward` on stand-ins of the packed arguments.
+  /// Runs `forward` on shape tensors of the packed arguments.
   /// Throws: what it throws; UserError as above.
   void run(
       const c10::IValue& arguments,
@@ -62,7 +63,7 @@ class Capture : public DispatchMode {
   const std::vector<at::Tensor>& given() const {
     return given_;
   }
-  /// What the forward returned, its tensors replaced by those of their values.
+  /// Returns what the forward returned, its tensors replaced by those of their values.
   c10::IValue result(const std::function<at::Tensor(int)>& tensor_of) const;
 
  private:
@@ -103,7 +104,7 @@ class Capture : public DispatchMode {
   std::size_t calls_ = 0;
   bool grad_mode_ = false;
   std::unordered_map<const c10::TensorImpl*, int> numbers_;
-  std::vector<at::Tensor> tensors_; // by value: stand-in, variable, or the real one
+  std::vector<at::Tensor> tensors_; // by value: shape tensor, variable, or the real one
   std::vector<at::Tensor> shapes_; // by value, on meta; while recording
   std::vector<at::Tensor> given_;
   std::vector<std::int64_t> versions_; // of given_ when it was first used; -1: none

@@ -59,8 +59,8 @@ struct ModelVariable {
   bool buffer = false;
 };
 
-/// The programs side by side as one graph of operations, in their order. Value v of the first one
-/// is tensor v.
+/// Returns the programs side by side as one graph of operations, in their order. Value v of the
+/// first one is tensor v.
 Graph make_graph(
     const std::vector<const Program*>& programs,
     const std::vector<ModelVariable>& variables,
@@ -76,7 +76,7 @@ struct Part {
   std::vector<std::pair<int, std::vector<std::int64_t>>> sizes; // of what the calls make
 };
 
-/// The part of these operations, in this order.
+/// Returns the part of these operations, in this order.
 Part make_part(
     const Program& program,
     const std::vector<ModelVariable>& variables,
