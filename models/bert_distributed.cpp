@@ -4,7 +4,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/nn/layers/dropout.h"
-#include "tessera/nn/replace/registry.h"
+#include "tessera/nn/replace/replacement_registry.h"
 #include "tessera/nn/replace/transformer_given.h"
 #include "tessera/nn/summa/boundary.h"
 
@@ -113,13 +113,13 @@ at::Tensor DistributedBertImpl::word_scores(
   first_row_.agree(*parallel.mesh);
   const at::Tensor transformed =
       transform_norm_->forward(at::gelu(transform_->forward(hidden, {})));
-  const at::Tensor scores = nn::two_d::tied_linear(
+  const at::Tensor scores = nn::summa::tied_linear(
       parallel.mesh,
       transformed,
       word_embeddings_->weight,
       nn::mesh_blocks(parallel, options_.vocab_size, "bert: vocab_size"),
       options_.hidden_size);
-  return nn::two_d::add_from_first_row(parallel.mesh, scores, prediction_bias_);
+  return nn::summa::add_from_first_row(parallel.mesh, scores, prediction_bias_);
 }
 
 std::tuple<at::Tensor, at::Tensor> DistributedBertImpl::forward(
@@ -136,7 +136,7 @@ std::tuple<at::Tensor, at::Tensor> DistributedBertImpl::forward(
         " (max_position_embeddings)"));
   }
   const nn::TensorParallel parallel = parallel_now();
-  const nn::two_d::Boundary boundary(parallel.mesh, parallel.prescaled_batch);
+  const nn::summa::Boundary boundary(parallel.mesh, parallel.prescaled_batch);
   const nn::Lengths samples = nn::samples_of_ranks(parallel, ids.size(0));
   const at::Tensor x =
       embedded(parallel, boundary.samples_of_row(ids), boundary.samples_of_row(token_types));

@@ -37,7 +37,7 @@ class DistributedBertImpl : public nn::DistributedModule {
 
   BertOptions options_;
   at::Tensor prediction_bias_;
-  nn::two_d::FirstRowVectors first_row_;
+  nn::summa::FirstRowVectors first_row_;
   nn::DistributedEmbedding word_embeddings_{nullptr};
   nn::DistributedTable position_embeddings_{nullptr};
   nn::DistributedTable token_type_embeddings_{nullptr};

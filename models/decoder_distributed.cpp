@@ -5,7 +5,7 @@
 #include <torch/torch.h>
 
 #include "tessera/nn/layers/transformer_layer.h"
-#include "tessera/nn/replace/registry.h"
+#include "tessera/nn/replace/replacement_registry.h"
 #include "tessera/nn/replace/transformer_given.h"
 
 #include "models/decoder.h"

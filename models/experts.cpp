@@ -6,7 +6,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/nn/layers/output_layer.h"
-#include "tessera/nn/replace/registry.h"
+#include "tessera/nn/replace/replacement_registry.h"
 
 namespace tessera::models {
 

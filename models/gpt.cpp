@@ -7,7 +7,7 @@
 #include "tessera/nn/layers/first_keys.h"
 #include "tessera/nn/layers/lm_head.h"
 #include "tessera/nn/layers/transformer_layer.h"
-#include "tessera/nn/replace/registry.h"
+#include "tessera/nn/replace/replacement_registry.h"
 #include "tessera/nn/replace/transformer_given.h"
 #include "tessera/recompute/kept_products.h"
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "tessera/nn/replace/registry.h"
+#include "tessera/nn/replace/replacement_registry.h"
 
 namespace tessera::models {
 

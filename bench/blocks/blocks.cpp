@@ -33,7 +33,7 @@
 
 #include "tessera/nn/layers/placement.h"
 #include "tessera/nn/layers/projection.h"
-#include "tessera/nn/replace/registry.h"
+#include "tessera/nn/replace/replacement_registry.h"
 #include "tessera/tessera.h"
 
 #include "bench/support/measure.h"

@@ -43,7 +43,7 @@ using bench::milliseconds_of;
 using bench::summary_of;
 using nlohmann::json;
 namespace managed = nn::managed;
-namespace two_d = nn::two_d;
+namespace summa = nn::summa;
 
 struct Settings {
   int layers = 4;
@@ -94,10 +94,12 @@ class Optimus final : public Scheme {
       const Settings& settings,
       const Problem& problem,
       const managed::Savings& savings = {})
-      : mesh_(two_d::Mesh::make(
+      : mesh_(summa::Mesh::make(
             world,
             group,
-            {.arrangement = topology::mesh_arrangement(settings.arrangement)})) {
+            {.arrangement = settings.arrangement == "row_major"
+                                ? topology::MeshArrangement::kRowMajor
+                                : topology::MeshArrangement::kBunched})) {
     const nn::TransformerOptions options = layer_options(problem);
     nn::TensorParallel context;
     context.group = &group;
@@ -159,7 +161,7 @@ class Optimus final : public Scheme {
     return options;
   }
 
-  two_d::MeshPtr mesh_;
+  summa::MeshPtr mesh_;
   std::unique_ptr<managed::ManagedStack> stem_;
   std::vector<std::int64_t> sizes_;
 };

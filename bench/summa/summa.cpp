@@ -33,11 +33,11 @@ namespace {
 using tessera::bench::milliseconds_of;
 using tessera::bench::summary_of;
 using tessera::nn::Blocks;
-using tessera::nn::two_d::Form;
-using tessera::nn::two_d::Mesh;
-using tessera::nn::two_d::MeshBlocks;
-using tessera::nn::two_d::MeshOptions;
-using tessera::nn::two_d::MeshPtr;
+using tessera::nn::summa::Form;
+using tessera::nn::summa::Mesh;
+using tessera::nn::summa::MeshBlocks;
+using tessera::nn::summa::MeshOptions;
+using tessera::nn::summa::MeshPtr;
 
 struct Settings {
   std::vector<int> sizes = {1024, 2048, 4096};
@@ -96,7 +96,7 @@ class Bench {
     tessera::bench::Scalapack scalapack(shared_->rows(), shared_->columns(), n);
 
     const auto summa = [&](const Mesh& mesh, const at::Tensor& x, const at::Tensor& y) {
-      tessera::nn::two_d::multiply(mesh, Form::kAB, x, y, blocks, c);
+      tessera::nn::summa::multiply(mesh, Form::kAB, x, y, blocks, c);
     };
     Times times;
     for (int round = -2; round < settings_.rounds; ++round) {

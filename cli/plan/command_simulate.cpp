@@ -6,7 +6,7 @@
 #include <string>
 
 #include "tessera/base/error.h"
-#include "tessera/planner/explain.h"
+#include "tessera/planner/candidate_text.h"
 #include "tessera/planner/pricer.h"
 #include "tessera/schedule/schedule.h"
 #include "tessera/simulator/interval.h"

@@ -1,8 +1,8 @@
 #include "cli/plan/planned_job.h"
 
 #include "tessera/base/json/parse.h"
-#include "tessera/planner/decision.h"
 #include "tessera/planner/planned_config.h"
+#include "tessera/planner/to_config.h"
 
 #include "cli/train/job_text.h"
 

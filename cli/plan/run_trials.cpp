@@ -15,8 +15,8 @@
 #include "tessera/base/files.h"
 #include "tessera/base/json/parse.h"
 #include "tessera/base/statistics.h"
-#include "tessera/planner/decision.h"
 #include "tessera/planner/planned_config.h"
+#include "tessera/planner/to_config.h"
 #include "tessera/report/run_log.h"
 
 #include "cli/launch/launch_run.h"

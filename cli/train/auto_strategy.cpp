@@ -11,8 +11,8 @@
 #include "tessera/base/json/read.h"
 #include "tessera/checkpoint/directory.h"
 #include "tessera/comm/world.h"
-#include "tessera/planner/decision.h"
 #include "tessera/planner/planned_config.h"
+#include "tessera/planner/to_config.h"
 
 #include "cli/allocator.h"
 #include "cli/plan/planned_job.h"

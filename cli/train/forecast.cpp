@@ -217,7 +217,8 @@ double step_seconds(
   }
   std::vector<int> nodes(cluster.nodes.size());
   std::iota(nodes.begin(), nodes.end(), 0);
-  const std::string letters = topology::Placement(job.parallel.placement_strategy).letters();
+  const std::string letters =
+      topology::PlacementStrategy(job.parallel.placement_strategy).letters();
   strategy.device_of_rank = planner::devices_in_order(cluster, nodes);
   cost::validate(
       strategy,

@@ -3,7 +3,7 @@
 #include "tessera/base/json/parse.h"
 #include "tessera/checkpoint/reader.h"
 #include "tessera/optim/adamw_8bit_state.h"
-#include "tessera/planner/abilities.h"
+#include "tessera/planner/runtime_abilities.h"
 #include "tessera/train/checkpoints.h"
 
 #include "models/data/data_folder.h"

@@ -12,7 +12,7 @@
 #include "tessera/base/json/read.h"
 #include "tessera/context/context.h"
 #include "tessera/nn/module/activation_checkpointing.h"
-#include "tessera/nn/module/sequential.h"
+#include "tessera/nn/module/containers.h"
 #include "tessera/optim/adamw_8bit.h"
 
 #include "cli/exit_status.h"

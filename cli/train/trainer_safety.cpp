@@ -6,6 +6,7 @@
 #include <torch/torch.h>
 
 #include "tessera/context/context.h"
+#include "tessera/optim/optimizer_access.h"
 
 #include "cli/agreed_error.h"
 #include "cli/train/checkpoint_folder.h"
@@ -132,7 +133,7 @@ bool Trainer::judge_update(std::int64_t step, double loss) {
       if (!finite(parameter.detach())) {
         found.push_back("parameter " + name);
       }
-      const at::Tensor gradient = optimizer_->own_part(parameter).grad();
+      const at::Tensor gradient = optim::OptimizerAccess::own_part(*optimizer_, parameter).grad();
       if (gradient.defined() && !finite(gradient)) {
         found.push_back("gradient of " + name);
       }

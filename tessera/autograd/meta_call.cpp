@@ -37,11 +37,11 @@ bool must_read_numbers(const c10::OperatorHandle& op) {
 
 // A 0-dim CPU tensor mixes with any device and may be a wrapped number, whose
 // type counts less: it stays.
-bool needs_stand_in(const at::Tensor& tensor) {
+bool needs_meta_tensor(const at::Tensor& tensor) {
   return !tensor.is_meta() && !(tensor.dim() == 0 && tensor.is_cpu());
 }
 
-at::Tensor stand_in(const at::Tensor& tensor) {
+at::Tensor meta_tensor_like(const at::Tensor& tensor) {
   return at::empty_strided(
       tensor.sizes(), tensor.strides(), tensor.options().device(at::kMeta).pinned_memory({}));
 }
@@ -139,8 +139,8 @@ torch::jit::Stack run_for_shapes(const c10::OperatorHandle& op, const torch::jit
     }
   }
   for (c10::IValue& result : results) {
-    result =
-        map_operator_tensors(result, [](const at::Tensor& tensor) { return stand_in(tensor); });
+    result = map_operator_tensors(
+        result, [](const at::Tensor& tensor) { return meta_tensor_like(tensor); });
   }
   return results;
 }
@@ -164,8 +164,8 @@ torch::jit::Stack results_without_kernel(
   }
   torch::jit::Stack results;
   for (const c10::IValue& result : entry->second) {
-    results.push_back(
-        map_operator_tensors(result, [](const at::Tensor& tensor) { return stand_in(tensor); }));
+    results.push_back(map_operator_tensors(
+        result, [](const at::Tensor& tensor) { return meta_tensor_like(tensor); }));
   }
   return results;
 }
@@ -208,10 +208,10 @@ void call_on_meta(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
       continue;
     }
     value = map_operator_tensors(value, [&](const at::Tensor& tensor) {
-      if (!needs_stand_in(tensor)) {
+      if (!needs_meta_tensor(tensor)) {
         return tensor;
       }
-      replaced.emplace_back(stand_in(tensor), tensor);
+      replaced.emplace_back(meta_tensor_like(tensor), tensor);
       return replaced.back().first;
     });
   }

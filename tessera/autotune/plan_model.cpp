@@ -2,9 +2,9 @@
 
 #include "tessera/cost/constants.h"
 #include "tessera/cost/gradient_overlap.h"
-#include "tessera/planner/decision.h"
-#include "tessera/planner/explain.h"
+#include "tessera/planner/candidate_text.h"
 #include "tessera/planner/planned_config.h"
+#include "tessera/planner/to_config.h"
 
 namespace tessera {
 

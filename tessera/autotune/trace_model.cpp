@@ -43,7 +43,7 @@ nn::TensorParallel outline(LoneGroup& group, const cost::TensorWay& way) {
   parallel.distribution = runtime_distribution(way.distribution);
   if (way.distribution == cost::Distribution::kMesh) {
     const topology::MeshShape shape = topology::mesh_shape(way.degree);
-    parallel.mesh = nn::two_d::Mesh::outline(
+    parallel.mesh = nn::summa::Mesh::outline(
         group, std::make_unique<LoneGroup>(shape.columns), std::make_unique<LoneGroup>(shape.rows));
   }
   return parallel;

@@ -121,7 +121,7 @@ std::shared_ptr<Context> make_context(const Config& config, comm::WorldPtr given
   context->world = std::move(given);
   comm::World& world = *context->world;
   context->layout = std::make_unique<topology::RankLayout>(
-      degrees_of(config, world.size()), topology::Placement(config.placement_strategy));
+      degrees_of(config, world.size()), topology::PlacementStrategy(config.placement_strategy));
   context->groups = std::make_unique<comm::MeshGroups>(world, *context->layout);
   context->control = world.new_group("dp control", context->group(Group::kDP).ranks());
   if (config.tensor_parallel_degree > 1) {

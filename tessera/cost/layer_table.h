@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/base/index.h"
 #include "tessera/cost/cluster.h"
 #include "tessera/cost/constants.h"
 #include "tessera/cost/described_model.h"
@@ -65,18 +66,18 @@ class LayerTable {
   /// Returns the seconds of one microbatch, forward and backward, without
   /// tensor-parallel traffic.
   double compute_seconds(int kind, int first, int last) const {
-    const auto& sums = compute_[static_cast<std::size_t>(kind)];
+    const auto& sums = compute_[at(kind)];
     return sums[at(last)] - sums[at(first)];
   }
   /// Returns the part of compute_seconds that is the forward.
   double forward_seconds(int kind, int first, int last) const {
-    const auto& sums = forward_[static_cast<std::size_t>(kind)];
+    const auto& sums = forward_[at(kind)];
     return sums[at(last)] - sums[at(first)];
   }
   /// Returns the part of layer 0's seconds that runs behind the last layer, on stage 0
   /// (DescribedModel::returns_home); 0 for other models.
   PassSeconds tail_seconds(int kind) const {
-    return tail_.empty() ? PassSeconds{} : tail_[static_cast<std::size_t>(kind)];
+    return tail_.empty() ? PassSeconds{} : tail_[at(kind)];
   }
   bool returns_home() const {
     return returns_home_;
@@ -92,7 +93,7 @@ class LayerTable {
   /// Returns the time in which the host starts the operators of a microbatch, beside which the
   /// device works; 0 where compute_seconds hold it.
   double host_seconds(int kind, int first, int last) const {
-    const auto& sums = host_[static_cast<std::size_t>(kind)];
+    const auto& sums = host_[at(kind)];
     return sums[at(last)] - sums[at(first)];
   }
   /// Returns the number of tensor-parallel collectives that it starts among them.
@@ -127,11 +128,10 @@ class LayerTable {
   StageMemory memory(int first, int last, const StageState& state) const;
 
  private:
-  /// Returns the bytes of offloaded activations that the device holds all the same.
+  /// Returns the bytes of offloaded activations that the device holds all the same. Assumes the
+  /// default of the key activation_loading_horizon: plans never write it, and prices do not see a
+  /// job that does.
   double near_bytes(int first, int last, const StageState& state) const;
-  static std::size_t at(int index) {
-    return static_cast<std::size_t>(index);
-  }
 
   struct Tie {
     int layer = 0;

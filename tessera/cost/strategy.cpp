@@ -12,7 +12,7 @@ std::vector<int> lay_out(
     const std::vector<int>& device_order) {
   const topology::RankLayout layout(
       {.pipeline = strategy.pp, .tensor = strategy.tp, .reduced_data = strategy.dp},
-      topology::Placement(letters));
+      topology::PlacementStrategy(letters));
   std::vector<int> result(device_order.size());
   for (int position = 0; position < layout.world_size(); ++position) {
     const topology::Coordinates at = layout.coordinates(position);

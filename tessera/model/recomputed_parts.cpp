@@ -6,8 +6,8 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/log.h"
+#include "tessera/nn/module/containers.h"
 #include "tessera/nn/module/recomputed_call.h"
-#include "tessera/nn/module/sequential.h"
 
 namespace tessera::model {
 

@@ -26,6 +26,7 @@ namespace tessera::optim {
 class LossScaling;
 class MasterWeights;
 class StateSharing;
+struct OptimizerAccess;
 
 /// Any torch::optim optimizer over parameters of one or several
 /// DistributedModels, or over some of one's. It may be made before the
@@ -65,7 +66,7 @@ class DistributedOptimizer {
 
   using Closure = torch::optim::Optimizer::LossClosure;
 
-  /// One update. Gradients that were made outside of a step are averaged over
+  /// Runs one update. Gradients that were made outside of a step are averaged over
   /// the replicas first. `closure`, where given, computes the gradients:
   ///
   ///     optimizer.step([&] {
@@ -104,35 +105,31 @@ class DistributedOptimizer {
   /// Throws: ConfigError for max_norm <= 0, and with sharded data parallelism, where
   /// `step` clips, for a finite one.
   double clip_grad_norm(double max_norm);
-  /// The same for the tensors that the optimizer steps on alone: gradients of
+  /// Does the same for the tensors that the optimizer steps on alone: gradients of
   /// 16-bit parameters stay as they are. Collective over the world.
   /// Throws: as clip_grad_norm.
   double clip_master_grads(double max_norm);
-  /// The norm of all gradients before the last step's clipping; 0 before the first step. Only with
-  /// sharded data parallelism, where `step` clips (sdp_gradient_clipping). Not collective.
+  /// Returns the norm of all gradients before the last step's clipping; 0 before the first step.
+  /// Only with sharded data parallelism, where `step` clips (sdp_gradient_clipping). Not
+  /// collective.
   double global_grad_norm() const {
     return global_grad_norm_;
   }
 
-  /// Whether the last step was left out because gradients overflowed; the same
+  /// Returns whether the last step was left out because gradients overflowed; the same
   /// on all ranks. Always false without fp16. Not collective.
   bool overflow() const;
-  /// What `backward` of models multiplies losses by; 1 without fp16. A loss
+  /// Returns what `backward` of models multiplies losses by; 1 without fp16. A loss
   /// whose backward the script runs itself has to be multiplied by it. Not
   /// collective.
   double loss_scale() const;
-  /// The scale's state as JSON, "" without fp16. Not collective.
+  /// Returns the scale's state as JSON, "" without fp16. Not collective.
   std::string fp16_states() const;
   /// Takes what `fp16_states` gave; does nothing without fp16. Not collective.
   /// Throws: Error naming the field.
   void load_fp16_states(const std::string& states, const std::string& origin);
 
-  /// For amp::GradScaler: divides the gradients that the next step uses by
-  /// `scale`; returns whether one is not finite on any rank.
-  /// Collective over the world. Throws: ConfigError with fp16.
-  bool unscale_gradients(double scale);
-
-  /// State of the parameters that this rank holds, by name; the tensors are the
+  /// Returns state of the parameters that this rank holds, by name; the tensors are the
   /// optimizer's own. The model must be partitioned. Not collective.
   /// With shard_optimizer_state what other ranks keep of it is gathered, as
   /// copies, collectively over the DP_GROUP; `gather_if_shard` false: the part
@@ -140,7 +137,7 @@ class DistributedOptimizer {
   /// Throws: CheckpointError for an optimizer that cannot be divided, or whose
   /// parameters belong to several models: their names may be the same.
   state::OptimizerState local_state_dict(bool gather_if_shard = true);
-  /// State of all parameters on every rank of the pipeline, as copies.
+  /// Returns state of all parameters on every rank of the pipeline, as copies.
   /// Collective over the pipeline, with shard_optimizer_state over the world.
   /// Throws: as local_state_dict.
   state::OptimizerState state_dict();
@@ -149,42 +146,33 @@ class DistributedOptimizer {
   /// Throws: CheckpointError listing what is missing or has another shape.
   void load_state_dict(state::OptimizerState state);
 
-  /// What schedulers and checkpoints work with. Its own step knows nothing of
+  /// Returns what schedulers and checkpoints work with. Its own step knows nothing of
   /// masters and other ranks: call the DistributedOptimizer's. LBFGS throws.
   torch::optim::Optimizer& inner() {
     return *optimizer_;
   }
 
-  /// After the partition: leaves what other ranks own to them and makes the
-  /// masters. Called by step and by checkpoints; harmless to repeat.
+ private:
+  // OptimizerAccess says what these are for.
+  friend struct OptimizerAccess;
   void prepare();
-  /// The live models that have parameters of this optimizer, in order of
-  /// construction; the same on all ranks. Not collective.
-  std::vector<model::ModelCore*> models() const;
-  /// The only one of them. Throws: ConfigError for none, CheckpointError for
-  /// several.
   model::ModelCore& model() const;
-  /// What this rank keeps of a parameter, and with it the gradient that it keeps: its part with
-  /// sharded data parallelism, else the parameter. Not collective.
   at::Tensor own_part(const at::Tensor& parameter) const;
-  /// The tensor the optimizer updates for a parameter: its master or itself.
   at::Tensor updated_tensor(const at::Tensor& parameter) const;
-  /// This rank's parameters of the model by name, each as the tensor that the optimizer updates.
   NamedTensors updated_tensors() const;
-  /// What a checkpoint holds of this rank's parameters and of their state.
   struct Content {
     NamedTensors parameters;
     state::OptimizerState state;
     /// Ranks with other rdp_ranks than 0 write too, each what it has here.
     bool all_write = false;
   };
-  /// `whole`: on ranks of rdp_rank 0 nothing is left out. With shard_optimizer_state collective
-  /// over the world.
   Content content(bool whole);
-  /// After masters were loaded: parameters take their values.
   void refresh_parameters();
+  bool unscale_gradients(double scale);
 
- private:
+  // The live models that have parameters of this optimizer, in order of construction; the same on
+  // all ranks.
+  std::vector<model::ModelCore*> models() const;
   model::ModelSet& model_set() const;
   Context& context() const;
   void find_owners();

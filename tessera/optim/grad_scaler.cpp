@@ -9,7 +9,7 @@
 #include "tessera/base/json/parse.h"
 #include "tessera/base/json/read.h"
 #include "tessera/base/json/write.h"
-#include "tessera/optim/distributed_optimizer.h"
+#include "tessera/optim/optimizer_access.h"
 
 namespace tessera::amp {
 
@@ -58,7 +58,7 @@ void GradScaler::unscale_(optim::DistributedOptimizer& optimizer) {
         "GradScaler::unscale_ was called twice for an optimizer, or after its step, without an "
         "update() between; call update() once after the step");
   }
-  const bool found_inf = optimizer.unscale_gradients(scale_);
+  const bool found_inf = optim::OptimizerAccess::unscale_gradients(optimizer, scale_);
   unscaled_[&optimizer].found_inf = found_inf;
 }
 

@@ -13,7 +13,7 @@ topology::Degrees degrees(const config::Config& config, int world_size) {
 Plan plan_from_config(const config::Config& config, int world_size) {
   Plan plan;
   plan.degrees = degrees(config, world_size);
-  plan.placement = topology::Placement(config.placement_strategy).letters();
+  plan.placement = topology::PlacementStrategy(config.placement_strategy).letters();
   plan.schedule = config.pipeline;
   plan.microbatches = config.microbatches;
   plan.active_microbatches = config.effective_active_microbatches();

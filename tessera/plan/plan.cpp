@@ -78,7 +78,7 @@ void validate(const Plan& plan) {
   check_microbatches(plan.microbatches);
   check_at_least("active_microbatches", plan.active_microbatches, 0);
   try {
-    topology::Placement{plan.placement};
+    topology::PlacementStrategy{plan.placement};
   } catch (const ConfigError& error) {
     throw PlanError(str(name_of(plan), ": placement: ", error.what()));
   }
@@ -128,27 +128,6 @@ void validate(const Plan& plan, const std::vector<std::string>& modules) {
             list_of(strange),
             ", which the model does not have; was the plan made for another "
             "model?"));
-  }
-}
-
-void validate_degrees(const Plan& plan, int world_size) {
-  check_positive_degrees(plan.degrees);
-  // Division, since the product of three degrees may not fit an int.
-  const topology::Degrees& degrees = plan.degrees;
-  const std::int64_t replica = std::int64_t{degrees.pipeline} * degrees.tensor;
-  if (world_size < 1 || world_size % replica != 0 || world_size / replica != degrees.reduced_data) {
-    throw PlanError(
-        str(name_of(plan),
-            ": degrees pipeline ",
-            degrees.pipeline,
-            " x tensor ",
-            degrees.tensor,
-            " x reduced_data ",
-            degrees.reduced_data,
-            " do not make the world size ",
-            world_size,
-            "; start as many processes as their product, or make a plan for ",
-            world_size));
   }
 }
 

@@ -56,10 +56,6 @@ void validate(const Plan& plan);
 /// 0 .. pipeline - 1, or the plan names a module that the model lacks.
 void validate(const Plan& plan, const std::vector<std::string>& modules);
 
-/// Throws: PlanError when the product of the degrees is not `world_size`, or a
-/// degree is less than 1; says which number of processes fits.
-void validate_degrees(const Plan& plan, int world_size);
-
 /// The schedule the plan asks for.
 /// Throws: PlanError naming the field.
 std::unique_ptr<schedule::Schedule> make_schedule(const Plan& plan);

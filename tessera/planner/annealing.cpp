@@ -11,15 +11,15 @@ namespace tessera::planner {
 
 namespace {
 
-// A placement of the ranks, and what gives it: letters and an order of the nodes, or neither.
-struct Placement {
+// A strategy with its ranks on devices, and the order of the nodes behind that; empty: none.
+struct Placed {
   cost::Strategy strategy;
   std::vector<int> node_order;
 };
 
 // Swaps two tensor-parallel groups, so that each stays within its nodes, or two single devices.
-Placement swapped_devices(const Candidate& current, std::mt19937_64& random) {
-  Placement next{current.strategy, {}};
+Placed swapped_devices(const Candidate& current, std::mt19937_64& random) {
+  Placed next{current.strategy, {}};
   std::vector<int>& devices = next.strategy.device_of_rank;
   const std::size_t width =
       index_below(random, 4) == 0 ? 1 : static_cast<std::size_t>(next.strategy.tp);
@@ -33,11 +33,11 @@ Placement swapped_devices(const Candidate& current, std::mt19937_64& random) {
   return next;
 }
 
-// Swaps two nodes in the order in which hosts are started, and now and then the letters, which is
-// all that the runtime can be told.
-Placement
+// Swaps two nodes in the order in which hosts are started, and now and then the letters of the
+// placement. The runtime can be given no other placement.
+Placed
 swapped_nodes(const Candidate& current, const cost::Cluster& cluster, std::mt19937_64& random) {
-  Placement next{current.strategy, current.node_order};
+  Placed next{current.strategy, current.node_order};
   const std::size_t nodes = next.node_order.size();
   const std::size_t a = index_below(random, nodes);
   const std::size_t b = index_below(random, nodes);
@@ -75,8 +75,8 @@ std::vector<Candidate> annealed(
       if (options.stop != nullptr && options.stop->load()) {
         break;
       }
-      Placement next = options.runnable_only ? swapped_nodes(current, cluster, random)
-                                             : swapped_devices(current, random);
+      Placed next = options.runnable_only ? swapped_nodes(current, cluster, random)
+                                          : swapped_devices(current, random);
       temperature *= 1 - 4.0 / std::max(options.annealing_steps, 5);
       auto candidate = pricer.assigned(std::move(next.strategy), table);
       if (!candidate || !candidate->cost.fits() ||

@@ -2,8 +2,8 @@
 
 #include "tessera/base/choice.h"
 #include "tessera/base/json/parse.h"
-#include "tessera/planner/decision.h"
 #include "tessera/planner/objective.h"
+#include "tessera/planner/to_config.h"
 
 namespace tessera::planner {
 

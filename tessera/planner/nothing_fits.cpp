@@ -4,15 +4,15 @@
 #include <limits>
 #include <optional>
 
-#include "tessera/planner/abilities.h"
 #include "tessera/planner/methods.h"
 #include "tessera/planner/pricer.h"
+#include "tessera/planner/runtime_abilities.h"
 
 namespace tessera::planner {
 
 namespace {
 
-constexpr double kGib = 1024.0 * 1024.0 * 1024.0;
+constexpr double kGibibyte = 1024.0 * 1024.0 * 1024.0;
 
 // Returns the strategy with even layers that lacks the least memory.
 Candidate nearest_to_fit(
@@ -74,10 +74,10 @@ std::string degrees_of(const cost::Strategy& strategy) {
 
 std::string gib(double bytes) {
   char text[32];
-  if (bytes < kGib / 10) {
-    std::snprintf(text, sizeof text, "%.1f MiB", bytes / kGib * 1024);
+  if (bytes < kGibibyte / 10) {
+    std::snprintf(text, sizeof text, "%.1f MiB", bytes / kGibibyte * 1024);
   } else {
-    std::snprintf(text, sizeof text, "%.1f GiB", bytes / kGib);
+    std::snprintf(text, sizeof text, "%.1f GiB", bytes / kGibibyte);
   }
   return text;
 }

@@ -4,8 +4,8 @@
 #include <limits>
 
 #include "tessera/base/index.h"
-#include "tessera/planner/abilities.h"
 #include "tessera/planner/layer_assignment.h"
+#include "tessera/planner/runtime_abilities.h"
 
 namespace tessera::planner {
 

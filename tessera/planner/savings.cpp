@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "tessera/planner/abilities.h"
+#include "tessera/planner/runtime_abilities.h"
 
 namespace tessera::planner {
 

@@ -6,13 +6,13 @@
 #include <utility>
 
 #include "tessera/planner/best.h"
-#include "tessera/planner/decision.h"
 #include "tessera/planner/methods.h"
 #include "tessera/planner/node_sets.h"
 #include "tessera/planner/nothing_fits.h"
 #include "tessera/planner/objective.h"
 #include "tessera/planner/pricer.h"
 #include "tessera/planner/savings.h"
+#include "tessera/planner/to_config.h"
 #include "tessera/simulator/simulate.h"
 
 namespace tessera::planner {

@@ -5,7 +5,7 @@
 
 #include "tessera/base/index.h"
 #include "tessera/cost/data_sheets.h"
-#include "tessera/planner/abilities.h"
+#include "tessera/planner/runtime_abilities.h"
 
 namespace tessera::planner {
 

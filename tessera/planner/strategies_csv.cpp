@@ -154,7 +154,7 @@ class Table {
   Row names_;
 };
 
-std::string text_of(double value, const char* format) {
+std::string formatted(double value, const char* format) {
   char text[64];
   std::snprintf(text, sizeof text, format, value);
   return text;
@@ -309,9 +309,9 @@ std::string price_table(
   for (const PricedRow& one : priced.rows) {
     Row row = one.cells;
     row.resize(header.size());
-    row[predicted] = std::isinf(one.seconds()) ? "inf" : text_of(one.seconds(), "%.6f");
+    row[predicted] = std::isinf(one.seconds()) ? "inf" : formatted(one.seconds(), "%.6f");
     row[memory] =
-        one.runs ? text_of(one.cost.needed_bytes() / (1 << 30), "%.3f") : std::string("inf");
+        one.runs ? formatted(one.cost.needed_bytes() / (1 << 30), "%.3f") : std::string("inf");
     out += joined(row);
   }
   return out;

@@ -1,11 +1,11 @@
 #include "tessera/runtime/module_table.h"
 
 #include "tessera/base/error.h"
+#include "tessera/nn/module/containers.h"
 #include "tessera/nn/module/interceptor.h"
 #include "tessera/nn/module/marks.h"
 #include "tessera/nn/module/operator_layer.h"
 #include "tessera/nn/module/remote_guard.h"
-#include "tessera/nn/module/sequential.h"
 
 namespace tessera::runtime {
 

@@ -56,19 +56,6 @@ std::vector<int> node_by_node(const std::vector<int>& node_of_position) {
 
 } // namespace
 
-std::string_view name_of(MeshArrangement arrangement) {
-  return arrangement == MeshArrangement::kBunched ? "bunched" : "row_major";
-}
-
-MeshArrangement mesh_arrangement(std::string_view name) {
-  for (const auto known : {MeshArrangement::kBunched, MeshArrangement::kRowMajor}) {
-    if (name == name_of(known)) {
-      return known;
-    }
-  }
-  throw ConfigError(str("mesh arrangement '", name, "'; write 'bunched' or 'row_major'"));
-}
-
 MeshShape mesh_shape(int ranks) {
   if (ranks < 1) {
     throw ConfigError(

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace tessera::topology {
@@ -22,11 +21,6 @@ enum class MeshArrangement {
   /// The ranks fill the mesh in their order, row by row (figure 8 a).
   kRowMajor
 };
-
-/// Returns "bunched" or "row_major".
-std::string_view name_of(MeshArrangement arrangement);
-/// Parses such a name. Throws: ConfigError that lists the allowed names.
-MeshArrangement mesh_arrangement(std::string_view name);
 
 /// The numbers of rows and columns of a mesh.
 struct MeshShape {

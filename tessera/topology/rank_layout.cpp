@@ -32,7 +32,7 @@ bool together(Group group, const Coordinates& a, const Coordinates& b) {
 
 } // namespace
 
-Placement::Placement(std::string_view strategy) : letters_(strategy) {
+PlacementStrategy::PlacementStrategy(std::string_view strategy) : letters_(strategy) {
   if (strategy == "cluster") {
     letters_ = "DPT";
   } else if (strategy == "spread") {
@@ -67,7 +67,7 @@ std::string_view name_of(Group group) {
   return "?";
 }
 
-RankLayout::RankLayout(Degrees degrees, Placement placement)
+RankLayout::RankLayout(Degrees degrees, PlacementStrategy placement)
     : degrees_(degrees), placement_(std::move(placement)) {
   if (degrees.pipeline < 1 || degrees.tensor < 1 || degrees.reduced_data < 1) {
     throw ConfigError(
@@ -99,20 +99,6 @@ Coordinates RankLayout::coordinates(int rank) const {
     }
   }
   return at;
-}
-
-int RankLayout::rank_of(Coordinates at) const {
-  int rank = 0;
-  for (const char letter : placement_.letters()) {
-    if (letter == 'D') {
-      rank = rank * degrees_.reduced_data + at.rdp;
-    } else if (letter == 'P') {
-      rank = rank * degrees_.pipeline + at.pp;
-    } else {
-      rank = rank * degrees_.tensor + at.tp;
-    }
-  }
-  return rank;
 }
 
 std::vector<int> RankLayout::members(Group group, int rank) const {

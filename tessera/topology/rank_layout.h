@@ -32,11 +32,11 @@ struct Coordinates {
 /// permutation of "DPT".
 ///
 /// Source: Karakus et al. 2021, appendix I.1, `placement_strategy`.
-class Placement {
+class PlacementStrategy {
  public:
   /// Accepts "cluster" (= DPT), "spread" (= TPD) or a permutation of D, P, T.
   /// Throws: ConfigError that lists the allowed values.
-  explicit Placement(std::string_view strategy);
+  explicit PlacementStrategy(std::string_view strategy);
 
   const std::string& letters() const {
     return letters_;
@@ -63,7 +63,7 @@ std::string_view name_of(Group group);
 /// not rdp * tp_size + tp.
 class RankLayout {
  public:
-  RankLayout(Degrees degrees, Placement placement);
+  RankLayout(Degrees degrees, PlacementStrategy placement);
 
   const Degrees& degrees() const {
     return degrees_;
@@ -72,7 +72,6 @@ class RankLayout {
     return degrees_.world_size();
   }
   Coordinates coordinates(int rank) const;
-  int rank_of(Coordinates at) const;
 
   /// Returns the global ranks, ascending, of the group of this kind that contains `rank`.
   std::vector<int> members(Group group, int rank) const;
@@ -87,7 +86,7 @@ class RankLayout {
 
  private:
   Degrees degrees_;
-  Placement placement_;
+  PlacementStrategy placement_;
 };
 
 } // namespace tessera::topology

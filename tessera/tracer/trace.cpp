@@ -234,8 +234,4 @@ std::vector<RunTrace> trace_models(
   return traces;
 }
 
-bool is_tracing() {
-  return t_traces > 0;
-}
-
 } // namespace tessera::tracer

@@ -75,7 +75,4 @@ std::vector<RunTrace> trace_models(
     const std::function<c10::IValue()>& run,
     const TraceOptions& options = {});
 
-/// Returns whether this thread is inside the forward of a trace.
-bool is_tracing();
-
 } // namespace tessera::tracer

@@ -10,9 +10,12 @@
 #include "tessera/checkpoint/pending_save.h"
 #include "tessera/context/agreement.h"
 #include "tessera/diagnostics/activity.h"
+#include "tessera/model/files.h"
 #include "tessera/model/model_core.h"
+#include "tessera/optim/optimizer_access.h"
 #include "tessera/runtime/error_text.h"
 #include "tessera/train/engine.h"
+#include "tessera/train/model_access.h"
 #include "tessera/train/session.h"
 
 namespace tessera {
@@ -20,6 +23,7 @@ namespace tessera {
 namespace {
 
 using model::ModelCore;
+using optim::OptimizerAccess;
 
 /// Publishes what this rank does while the object lives, for the diagnostics of other ranks.
 class Doing {
@@ -40,7 +44,7 @@ class Doing {
 // Throws where the optimizer is another model's: its parameters would be missing in the checkpoints
 // of both models.
 void check_belongs(const ModelCore& model, const DistributedOptimizer& optimizer) {
-  const ModelCore& of = optimizer.model();
+  const ModelCore& of = OptimizerAccess::model(optimizer);
   if (&of != &model) {
     throw CheckpointError(
         str("the optimizer given has the parameters of the model '",
@@ -64,13 +68,13 @@ NamedTensors own_parts(const ModelCore& model) {
 
 checkpoint::Subject subject_of(const ModelCore& model, DistributedOptimizer* optimizer) {
   if (optimizer != nullptr) {
-    optimizer->prepare();
+    OptimizerAccess::prepare(*optimizer);
   }
   return {
       model.name(),
       model.plan().partition,
       &model.state_layout(),
-      optimizer != nullptr ? optimizer->updated_tensors() : own_parts(model),
+      optimizer != nullptr ? OptimizerAccess::updated_tensors(*optimizer) : own_parts(model),
       model.local_buffers(),
       optimizer != nullptr ? &optimizer->inner() : nullptr,
       {},
@@ -95,7 +99,7 @@ std::set<std::string> apply(
     passed_over = checkpoint::load_fitting(subject, from);
   }
   if (optimizer != nullptr) {
-    optimizer->refresh_parameters();
+    OptimizerAccess::refresh_parameters(*optimizer);
     if (options.optimizer) {
       checkpoint::load_optimizer(subject, from);
       // A run that was not in fp16 leaves the scale as it begins.
@@ -121,7 +125,7 @@ std::unique_ptr<checkpoint::PendingSave> begin_save(
   engine.model_set()->claim_directory(model, directory);
   checkpoint::Subject subject = subject_of(model, optimizer);
   if (optimizer != nullptr) {
-    auto content = optimizer->content(options.full);
+    auto content = OptimizerAccess::content(*optimizer, options.full);
     subject.parameters = std::move(content.parameters);
     subject.state = std::move(content.state);
     subject.all_write = content.all_write;
@@ -217,8 +221,8 @@ Saved save(
     const std::string& directory,
     const std::string& tag,
     const SaveOptions& options) {
-  check_belongs(*given.core(), optimizer);
-  return save_checkpoint(*given.core(), &optimizer, directory, tag, options);
+  check_belongs(*train::ModelAccess::core(given), optimizer);
+  return save_checkpoint(*train::ModelAccess::core(given), &optimizer, directory, tag, options);
 }
 
 Saved save(
@@ -226,7 +230,7 @@ Saved save(
     const std::string& directory,
     const std::string& tag,
     const SaveOptions& options) {
-  return save_checkpoint(*given.core(), nullptr, directory, tag, options);
+  return save_checkpoint(*train::ModelAccess::core(given), nullptr, directory, tag, options);
 }
 
 BackgroundSave::BackgroundSave(std::unique_ptr<checkpoint::PendingSave> pending)
@@ -250,11 +254,16 @@ BackgroundSave save_in_background(
     const std::string& directory,
     const std::string& tag,
     const SaveOptions& options) {
-  check_belongs(*given.core(), optimizer);
+  check_belongs(*train::ModelAccess::core(given), optimizer);
   const Doing doing(train::engine(), str("copying what checkpoint '", tag, "' holds"));
   using Writes = checkpoint::PendingSave::Writes;
-  return BackgroundSave(
-      begin_save(*given.core(), &optimizer, directory, tag, options, Writes::kInBackground));
+  return BackgroundSave(begin_save(
+      *train::ModelAccess::core(given),
+      &optimizer,
+      directory,
+      tag,
+      options,
+      Writes::kInBackground));
 }
 
 std::optional<Loaded> load(
@@ -262,13 +271,21 @@ std::optional<Loaded> load(
     DistributedOptimizer& optimizer,
     const std::string& directory,
     const LoadOptions& options) {
-  check_belongs(*given.core(), optimizer);
-  return load_checkpoint(*given.core(), &optimizer, directory, options);
+  check_belongs(*train::ModelAccess::core(given), optimizer);
+  return load_checkpoint(*train::ModelAccess::core(given), &optimizer, directory, options);
 }
 
 std::optional<Loaded>
 load(const Model& given, const std::string& directory, const LoadOptions& options) {
-  return load_checkpoint(*given.core(), nullptr, directory, options);
+  return load_checkpoint(*train::ModelAccess::core(given), nullptr, directory, options);
+}
+
+void save_module(const Model& model, const std::string& path) {
+  model::save_module(*train::ModelAccess::core(model), path);
+}
+
+void load_module(const Model& model, const std::string& path) {
+  model::load_module(*train::ModelAccess::core(model), path);
 }
 
 } // namespace tessera

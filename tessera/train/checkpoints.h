@@ -14,7 +14,7 @@ namespace checkpoint {
 class PendingSave;
 } // namespace checkpoint
 
-/// Whether the folder holds a checkpoint, whole or not. Not collective.
+/// Returns whether the folder holds a checkpoint, whole or not. Not collective.
 bool checkpoint_exists(const std::string& directory);
 
 /// Writes `<directory>/<tag>/` and makes it the newest, or leaves what was there
@@ -37,8 +37,8 @@ Saved save(
     const std::string& tag,
     const SaveOptions& options = {});
 
-/// A checkpoint of the model alone, without optimizer state; 16-bit parameters are saved as they
-/// are. Otherwise as above.
+/// Writes a checkpoint of the model alone, without optimizer state; 16-bit parameters are saved as
+/// they are. Otherwise as above.
 Saved save(
     const Model& model,
     const std::string& directory,
@@ -56,7 +56,8 @@ class BackgroundSave {
   BackgroundSave(BackgroundSave&& other) noexcept;
   BackgroundSave& operator=(BackgroundSave&& other) noexcept;
 
-  /// Whether this rank's files are written, or failed; others may not be so far. Not collective.
+  /// Returns whether this rank's files are written, or failed; others may not be so far. Not
+  /// collective.
   bool written() const;
   /// Waits for the files of all ranks, and makes the checkpoint complete and the newest. Once.
   /// Collective over the world.
@@ -90,8 +91,30 @@ std::optional<Loaded> load(
     const std::string& directory,
     const LoadOptions& options = {});
 
-/// The model alone, whether the checkpoint has an optimizer or not. Otherwise as above.
+/// Loads the model alone, whether the checkpoint has an optimizer or not. Otherwise as above.
 std::optional<Loaded>
 load(const Model& model, const std::string& directory, const LoadOptions& options = {});
+
+/// Writes the whole model's parameters and buffers to one file, which a script without this library
+/// reads with `torch::load(net, path)`: the format of `torch::save(net, path)` for the modules as
+/// the script made them, also where tensor parallelism replaced some. After the partition a rank
+/// holds its own tensors only, so torch::save of the module would write the others empty. World
+/// rank 0 gathers the tensors on its host and writes; the file takes its name when it is complete.
+///
+/// What a module's own override of `torch::nn::Module::save` would write besides is not in it.
+/// Collective over the world. Threads: step thread only.
+/// Throws: ConfigError before the partition where modules were replaced or delayed; CheckpointError
+/// on every rank when the file cannot be written.
+void save_module(const Model& model, const std::string& path);
+
+/// Takes the parameters and buffers of a file written by `save_module` or by `torch::save(net,
+/// path)`; every rank reads the file and keeps its part: now, or right after the partition when
+/// there is none yet. Values are converted to the model's types.
+///
+/// Collective over the world. Threads: step thread only.
+/// Throws: CheckpointError on every rank when a rank cannot read the file, and, listing every name
+/// and shape that does not fit, when it is another model's: in the first step where the model is
+/// not partitioned yet. The model is as it was then.
+void load_module(const Model& model, const std::string& path);
 
 } // namespace tessera

@@ -237,7 +237,7 @@ void Model::load_state_dict(TensorMap state, bool strict, bool same_partition_lo
 
 void Model::copy_to_model(const Model& other, double decay) const {
   model::check_decay(decay);
-  core_->on_partition([from = std::weak_ptr(core_), to = other.core(), decay] {
+  core_->on_partition([from = std::weak_ptr(core_), to = other.core_, decay] {
     to->on_partition(
         [from = from.lock(), to = to.get(), decay] { model::copy_into(*from, *to, decay); });
   });

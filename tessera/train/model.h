@@ -24,6 +24,9 @@ namespace model {
 class ModelCore;
 struct Decision;
 } // namespace model
+namespace train {
+struct ModelAccess;
+}
 
 /// For calls that are divided by operations (the key partition_mode).
 namespace detail {
@@ -68,7 +71,7 @@ using model_creation = ModelCreationScope;
 /// that no holder of this library has; UserError where its model is partitioned already.
 /// Source: the library's documentation, `set_partition`.
 void set_partition(const torch::nn::Module& module, int index);
-/// Of a holder: `set_partition(model->encoder, 1)`.
+/// Does the same with a holder: `set_partition(model->encoder, 1)`.
 template <typename Holder>
 requires requires(const Holder& holder) {
   holder.ptr();
@@ -84,11 +87,11 @@ inline constexpr const char* kPartialMarker = "_smp_is_partial";
 /// A hook that a model keeps until it has run.
 class HookHandle {
  public:
-  /// Of one that waits for nothing.
+  /// Makes a handle of no hook.
   HookHandle() = default;
   explicit HookHandle(std::weak_ptr<std::function<void()>> hook) : hook_(std::move(hook)) {}
-  /// The hook does not run any more; nothing where it has run. Every rank calls it, as it
-  /// registered the hook. Not collective.
+  /// Removes the hook; does nothing where it has run. Every rank calls it, as it registered the
+  /// hook. Not collective.
   void remove() const {
     if (const auto hook = hook_.lock()) {
       *hook = nullptr;
@@ -129,14 +132,15 @@ class Model {
       const std::vector<at::Tensor>& tensors,
       const std::vector<at::Tensor>& gradients = {}) const;
 
-  /// All parameters of the model, shared ones once; those of other ranks become empty handles with
-  /// the partition, and optimizers pass over them. Not collective.
+  /// Returns all parameters of the model, shared ones once; those of other ranks become empty
+  /// handles with the partition, and optimizers pass over them. Not collective.
   std::vector<at::Tensor> parameters() const;
-  /// As `parameters`, by name, a shared one under each of its names. Not collective.
+  /// Returns the same as `parameters`, by name, a shared one under each of its names. Not
+  /// collective.
   torch::OrderedDict<std::string, at::Tensor> named_parameters() const;
-  /// Those of other ranks become empty handles, too. Not collective.
+  /// Returns all buffers; those of other ranks become empty handles, too. Not collective.
   std::vector<at::Tensor> buffers() const;
-  /// As `buffers`, by name. Not collective.
+  /// Returns the same as `buffers`, by name. Not collective.
   torch::OrderedDict<std::string, at::Tensor> named_buffers() const;
   /// Not collective.
   void train(bool on = true) const;
@@ -153,42 +157,43 @@ class Model {
 
   /// Not collective.
   bool partitioned() const;
-  /// What this rank owns, after the partition. Not collective.
+  /// Returns what this rank owns, after the partition. Not collective.
   NamedTensors local_parameters() const;
   /// Not collective.
   NamedTensors local_buffers() const;
-  /// This rank's parameters and buffers, with a tensor of true under `kPartialMarker` that tells
-  /// `load_state_dict` what it is. Not collective.
+  /// Returns this rank's parameters and buffers, with a tensor of true under `kPartialMarker` that
+  /// tells `load_state_dict` what it is. Not collective.
   TensorMap local_state_dict() const;
 
   using NamedModules = std::vector<std::pair<std::string, std::shared_ptr<torch::nn::Module>>>;
-  /// The modules that run on this rank, after the partition, each once under its first path; the
-  /// model itself is "". Not collective. Throws: ConfigError before the partition, as all below.
+  /// Returns the modules that run on this rank, after the partition, each once under its first
+  /// path; the model itself is "". Not collective. Throws: ConfigError before the partition, as all
+  /// below.
   NamedModules local_named_modules() const;
   std::vector<std::shared_ptr<torch::nn::Module>> local_modules() const;
-  /// Those of them that are spread over the TP_GROUP: in the place of marked modules or built as
-  /// such, and the distributed modules inside them. Not collective.
+  /// Returns those of them that are spread over the TP_GROUP: in the place of marked modules or
+  /// built as such, and the distributed modules inside them. Not collective.
   NamedModules distributed_modules() const;
-  /// Whether each rank of the TP_GROUP has a part of its own of the tensor. A parameter that a
-  /// distributed module has whole on every rank is none, nor is a tensor that is not this rank's.
-  /// Not collective.
+  /// Returns whether each rank of the TP_GROUP has a part of its own of the tensor. A parameter
+  /// that a distributed module has whole on every rank is none, nor is a tensor that is not this
+  /// rank's. Not collective.
   bool is_distributed_parameter(const at::Tensor& parameter) const;
-  /// Whether it belongs to a distributed module, of which each rank of the TP_GROUP has its own.
-  /// Not collective.
+  /// Returns whether it belongs to a distributed module, of which each rank of the TP_GROUP has its
+  /// own. Not collective.
   bool is_distributed_buffer(const at::Tensor& buffer) const;
-  /// Whether the tensor meets the samples of the whole TP_GROUP, not this rank's alone: a
+  /// Returns whether the tensor meets the samples of the whole TP_GROUP, not this rank's alone: a
   /// parameter's gradient is then averaged over the RDP_GROUP. Not collective.
   bool is_scaled_batch_parameter(const at::Tensor& parameter) const;
   bool is_scaled_batch_buffer(const at::Tensor& buffer) const;
-  /// This rank's parameters whose gradients are averaged over the DP_GROUP, and those over the
-  /// RDP_GROUP: together all of `local_parameters` but those that sharded data parallelism
+  /// Returns this rank's parameters whose gradients are averaged over the DP_GROUP, and those over
+  /// the RDP_GROUP: together all of `local_parameters` but those that sharded data parallelism
   /// divides. Not collective.
   NamedTensors default_reducer_named_parameters() const;
   NamedTensors scaled_batch_reducer_named_parameters() const;
-  /// The module that runs: what the script gave, or the distributed module in its place. Not
-  /// collective.
+  /// Returns the module that runs: what the script gave, or the distributed module in its place.
+  /// Not collective.
   const std::shared_ptr<torch::nn::Module>& get_module() const;
-  /// The whole model's tensors on the host, by name. Every rank must call it; with
+  /// Returns the whole model's tensors on the host, by name. Every rank must call it; with
   /// `gather_to_rank0` only pp rank 0 gets them, others an empty map.
   TensorMap state_dict(bool gather_to_rank0 = false) const;
   /// Takes effect now, or after the partition. `state` is, on every rank,
@@ -228,30 +233,29 @@ class Model {
   /// Runs after the first step.
   HookHandle register_post_step_hook(Hook hook) const;
 
-  /// What the partition was decided from (tessera/model/decision.h), on rank 0 after the partition;
-  /// else nullptr. Not collective.
+  /// Returns what the partition was decided from (tessera/model/decision.h), on rank 0 after the
+  /// partition; else nullptr. Not collective.
   std::shared_ptr<const model::Decision> decision() const;
 
-  /// The type that the keys fp16 and bf16 gave to the model. A DistributedModel casts what it is
-  /// given and gives back; who calls through the module's holder casts himself. Not collective.
+  /// Returns the type that the keys fp16 and bf16 gave to the model. A DistributedModel casts what
+  /// it is given and gives back; who calls through the module's holder casts himself. Not
+  /// collective.
   std::optional<at::ScalarType> converted_to() const;
 
+ protected:
   using PackedForward = std::function<c10::IValue(const c10::IValue&)>;
-  /// Whether calls are divided by operations (the key partition_mode). Not collective.
+  /// Returns whether calls are divided by operations (the key partition_mode). Not collective.
   bool by_operations() const;
-  /// A call then: packed arguments, and the script's own forward of such. Not collective.
+  /// Such a call: packed arguments, and the script's own forward of them. Not collective.
   c10::IValue call_by_operations(const c10::IValue& arguments, const PackedForward& forward) const;
 
-  /// For the library itself and its tests.
-  const std::shared_ptr<model::ModelCore>& core() const {
-    return core_;
-  }
-
  private:
+  friend struct train::ModelAccess;
   void copy_to_model(const Model& other, double decay) const;
   void copy_to_module(std::shared_ptr<torch::nn::Module> other, double decay) const;
 
-  /// Of the model as the script built it; empty where no form is registered for it.
+  /// The translation of states of the model as the script built it; empty where no form is
+  /// registered for it.
   std::function<TensorMap(const TensorMap& state, bool strict)> translate_;
   std::shared_ptr<model::ModelCore> core_;
 };

@@ -3,6 +3,7 @@
 #include "tessera/base/error.h"
 #include "tessera/model/model_core.h"
 #include "tessera/train/engine.h"
+#include "tessera/train/model_access.h"
 #include "tessera/train/session.h"
 
 namespace tessera {
@@ -23,11 +24,11 @@ struct ParameterFunction::Registered {
   int number;
 };
 
-ParameterFunction::ParameterFunction(
-    const std::shared_ptr<model::ModelCore>& core,
-    Term term,
-    const std::string& type)
-    : registered_(std::make_shared<const Registered>(core, std::move(term), type)) {}
+ParameterFunction::ParameterFunction(const Model& model, Term term, const std::string& type)
+    : registered_(std::make_shared<const Registered>(
+          train::ModelAccess::core(model),
+          std::move(term),
+          type)) {}
 
 at::Tensor ParameterFunction::operator()() const {
   const auto core = registered_->core.lock();

@@ -10,9 +10,7 @@
 
 namespace tessera {
 
-namespace model {
-class ModelCore;
-}
+class Model;
 
 /// A function of a model's parameters that runs where they live. Made by `over_parameters`; copies
 /// are the same function.
@@ -21,12 +19,10 @@ class ParameterFunction {
   /// The term of one parameter, by its path in the model; an undefined tensor for one without.
   using Term = std::function<at::Tensor(const std::string& name, const at::Tensor& value)>;
 
-  ParameterFunction(
-      const std::shared_ptr<model::ModelCore>& core,
-      Term term,
-      const std::string& type);
+  ParameterFunction(const Model& model, Term term, const std::string& type);
 
-  /// The sum of the terms over all parameters of the model, each once: as a rule a tensor of shape
+  /// Returns the sum of the terms over all parameters of the model, each once: as a rule a tensor
+  /// of shape
   /// [], zero when no parameter has a term. It has gradients as any result of a module has, and
   /// none with grad mode off.
   ///
@@ -59,9 +55,9 @@ class ParameterFunction {
 /// Every rank makes it, outside the step and in the same order as its other functions. The function
 /// may be called on several ranks, so what it captures must be the same there.
 /// Not collective. Threads: step thread only.
-template <typename Model, typename Function>
+template <typename Function>
 ParameterFunction over_parameters(const Model& model, Function function) {
-  return ParameterFunction(model.core(), std::move(function), typeid(Function).name());
+  return ParameterFunction(model, std::move(function), typeid(Function).name());
 }
 
 } // namespace tessera

@@ -8,7 +8,7 @@
 #include <ATen/ATen.h>
 
 #include "tessera/base/error.h"
-#include "tessera/train/objects.h"
+#include "tessera/train/host_objects.h"
 
 namespace tessera::train {
 

@@ -91,7 +91,7 @@ nn::TensorParallel tensor_parallel_of(const Context& context) {
     parallel.prescaled_batch = config.prescaled_batch;
     if (config.tensor_parallel_kind == "2d") {
       parallel.distribution = nn::Distribution::kTwoD;
-      parallel.mesh = nn::two_d::Mesh::make(*context.world, *parallel.group);
+      parallel.mesh = nn::summa::Mesh::make(*context.world, *parallel.group);
     }
   }
   return parallel;

@@ -8,9 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "tessera/train/fresh_copies.h"
 #include "tessera/train/session.h"
-#include "tessera/train/split.h"
+#include "tessera/train/step_arguments.h"
 #include "tessera/train/step_call.h"
 #include "tessera/train/step_output.h"
 

@@ -12,6 +12,7 @@
 
 #include <torch/torch.h>
 
+#include "tessera/optim/optimizer_access.h"
 #include "tessera/tessera.h"
 
 #include "tests/equivalence/compare.h"
@@ -296,7 +297,7 @@ class PartTraining {
     const std::string when = tessera::str(" at optimizer step ", step);
     std::map<std::string, torch::Tensor> existing;
     for (const auto& [name, parameter] : model_.local_parameters()) {
-      const torch::Tensor part = optimizer_.own_part(parameter);
+      const torch::Tensor part = optim::OptimizerAccess::own_part(optimizer_, parameter);
       const bool whole = part.is_same(parameter);
       if (!part.grad().defined()) {
         continue;

@@ -7,6 +7,7 @@
 #include <gmock/gmock.h>
 
 #include "tessera/model/model_core.h"
+#include "tessera/train/model_access.h"
 
 #include "tests/parity/train_slices.h"
 
@@ -90,7 +91,7 @@ TEST(CollaborativeFiltering, OnlyTheFourTablesAreDistributed) {
   const models::Ncf net = marked_net();
   const DistributedModel model(net);
   std::vector<std::string> paths;
-  for (const auto& replaced : model.core()->replacements().replaced) {
+  for (const auto& replaced : train::ModelAccess::core(model)->replacements().replaced) {
     paths.push_back(replaced.path);
     EXPECT_EQ(replaced.rule->distributed, "DistributedEmbedding");
   }

@@ -3,7 +3,7 @@
 #include <mpi.h>
 
 #include "tessera/autotune/plan.h"
-#include "tessera/planner/explain.h"
+#include "tessera/planner/candidate_text.h"
 
 #include "tests/support/parity.h"
 #include "tests/support/tiny_models.h"

@@ -8,6 +8,7 @@
 #include "tessera/model/model_core.h"
 #include "tessera/nn/layers/lm_head.h"
 #include "tessera/nn/replace/replace.h"
+#include "tessera/train/model_access.h"
 
 #include "models/bert.h"
 #include "models/decoder.h"
@@ -139,8 +140,8 @@ TEST(TensorParallelModels, WeightsOfGptAsOneModule) {
   }
   torch::manual_seed(4 + rank());
   DistributedModel model(whole_gpt());
-  ASSERT_EQ(model.core()->replacements().replaced.size(), 1U);
-  const auto& made = *model.core()->replacements().replaced.front().module;
+  ASSERT_EQ(train::ModelAccess::core(model)->replacements().replaced.size(), 1U);
+  const auto& made = *train::ModelAccess::core(model)->replacements().replaced.front().module;
   EXPECT_NE(dynamic_cast<const nn::DistributedTransformerLMHeadImpl*>(&made), nullptr);
   model.load_state_dict(wanted);
   const TensorMap got = model.state_dict();
@@ -232,7 +233,7 @@ TEST(TensorParallelModels, WeightsOfDecodersComeBackUnderTheirNames) {
     torch::manual_seed(4 + rank());
     DistributedModel model(make());
     // Both blocks; tables and linear layers outside of them are replaced by themselves.
-    EXPECT_GE(model.core()->replacements().replaced.size(), 2U) << preset;
+    EXPECT_GE(train::ModelAccess::core(model)->replacements().replaced.size(), 2U) << preset;
     model.load_state_dict(wanted);
     const TensorMap got = model.state_dict();
     EXPECT_EQ(got.size(), wanted.size()) << preset;
@@ -316,7 +317,7 @@ TEST(TensorParallelModels, Roberta) {
     init(config);
     const Ended ended;
     const DistributedModel model(make_net());
-    const auto& replaced = model.core()->replacements().replaced;
+    const auto& replaced = train::ModelAccess::core(model)->replacements().replaced;
     EXPECT_EQ(
         std::count_if(
             replaced.begin(),

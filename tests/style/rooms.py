@@ -19,7 +19,7 @@ import sys
 import tempfile
 
 # The aim is 20. Lower the number with every header that leaves, never raise it.
-MOST_HEADERS_OF_THE_FACADE = 57
+MOST_HEADERS_OF_THE_FACADE = 53
 
 
 class Room:

@@ -4,7 +4,7 @@
 #include <tuple>
 
 #include "tessera/nn/layers/dropout.h"
-#include "tessera/nn/replace/registry.h"
+#include "tessera/nn/replace/replacement_registry.h"
 #include "tessera/tessera.h"
 
 namespace tessera::testing {

@@ -71,7 +71,7 @@ at::Tensor mask_for_heads(
   const std::int64_t heads = groups.heads();
   at::Tensor all = four_dimensions(mask);
   if (inside_placement(parallel) == Placement::kOnMesh) {
-    return two_d::Boundary(parallel.mesh, parallel.prescaled_batch)
+    return summa::Boundary(parallel.mesh, parallel.prescaled_batch)
         .mask_for_heads(
             all, samples[parallel.rank()], Blocks(heads, parallel.mesh->columns(), groups.queries));
   }

@@ -78,7 +78,7 @@ DistributedCrossEntropyImpl::DistributedCrossEntropyImpl(
 
 Range DistributedCrossEntropyImpl::own_classes() const {
   if (inside_placement(parallel()) == Placement::kOnMesh) {
-    const two_d::Mesh& mesh = *two_d::mesh_of(parallel());
+    const summa::Mesh& mesh = *summa::mesh_of(parallel());
     return even_range(options.vocab_size, mesh.columns(), mesh.column());
   }
   return even_range(options.vocab_size, parallel().size(), parallel().rank());
@@ -118,8 +118,8 @@ at::Tensor DistributedCrossEntropyImpl::losses_on_mesh(
     const TensorParallel& parallel,
     const at::Tensor& logits,
     const at::Tensor& targets) const {
-  const two_d::Boundary boundary(parallel.mesh, parallel.prescaled_batch);
-  const at::Tensor of_row = two_d::cross_entropy(
+  const summa::Boundary boundary(parallel.mesh, parallel.prescaled_batch);
+  const at::Tensor of_row = summa::cross_entropy(
       parallel.mesh,
       logits,
       boundary.samples_of_row(targets),

@@ -52,10 +52,10 @@ rows_of_group(const random::Stream& stream, const TensorParallel& parallel, std:
   return rows_of_ranks(stream, members, rows);
 }
 
-/// Returns the rows of this rank's mesh row, see two_d::Boundary.
+/// Returns the rows of this rank's mesh row, see summa::Boundary.
 random::Place
 rows_of_mesh(const random::Stream& stream, const TensorParallel& parallel, std::int64_t rows) {
-  const two_d::Mesh& mesh = *two_d::mesh_of(parallel);
+  const summa::Mesh& mesh = *summa::mesh_of(parallel);
   if (!parallel.prescaled_batch) {
     return rows_of_ranks(stream, mesh.layout().row(mesh.row()), rows);
   }
@@ -85,7 +85,7 @@ random::Place place_of_activation(
       break;
     case Placement::kOnMesh: {
       place = rows_of_mesh(stream, parallel, rows);
-      const int column = two_d::mesh_of(parallel)->column();
+      const int column = summa::mesh_of(parallel)->column();
       mine = {mesh_blocks(parallel, channels, kWhat).over_columns.start(column), channels};
       break;
     }

@@ -28,7 +28,7 @@ Initializer table(const DistributedEmbeddingOptions& options) {
   };
 }
 
-two_d::MeshBlocks rows_on_mesh(
+summa::MeshBlocks rows_on_mesh(
     const TensorParallel& parallel,
     const DistributedEmbeddingOptions& options) {
   return mesh_blocks(parallel, options.num_embeddings, "DistributedEmbedding: num_embeddings");
@@ -108,7 +108,7 @@ DistributedEmbeddingImpl::DistributedEmbeddingImpl(const DistributedEmbeddingOpt
   const auto create = parameter_creation_scope(*this, creation_for(parallel(), how));
   if (inside_placement(parallel()) == Placement::kOnMesh) {
     check_options_on_mesh(options);
-    const two_d::Mesh& mesh = *parallel().mesh;
+    const summa::Mesh& mesh = *parallel().mesh;
     weight = create.initialize_shard(
         "weight",
         block_of_matrix(
@@ -197,7 +197,7 @@ at::Tensor DistributedEmbeddingImpl::look_up_own_rows(
 at::Tensor DistributedEmbeddingImpl::look_up_on_mesh(
     const TensorParallel& parallel,
     const at::Tensor& ids) {
-  return two_d::embedding(
+  return summa::embedding(
       parallel.mesh,
       weight,
       ids,
@@ -219,7 +219,7 @@ at::Tensor DistributedEmbeddingImpl::look_up_through_mesh(
     sizes[0] = missing;
     all = at::cat({ids, at::zeros(sizes, ids.options())});
   }
-  const two_d::Boundary boundary(parallel.mesh, parallel.prescaled_batch);
+  const summa::Boundary boundary(parallel.mesh, parallel.prescaled_batch);
   const at::Tensor rows = look_up_on_mesh(parallel, boundary.samples_of_row(all));
   const at::Tensor y = leave(parallel, rows, options.embedding_dim, {});
   return missing > 0 ? y.narrow(0, 0, ids.size(0)) : y;

@@ -146,7 +146,7 @@ DistributedLayerNormImpl::DistributedLayerNormImpl(
     switch (inside_placement(parallel())) {
       case Placement::kOnMesh:
         return first_row_.create(
-            *two_d::mesh_of(parallel()),
+            *summa::mesh_of(parallel()),
             create,
             name,
             mesh_blocks(parallel(), options.hidden_size, "DistributedLayerNorm: hidden_size")
@@ -165,7 +165,7 @@ DistributedLayerNormImpl::DistributedLayerNormImpl(
   }
 }
 
-two_d::Norm DistributedLayerNormImpl::mesh_norm() const {
+summa::Norm DistributedLayerNormImpl::mesh_norm() const {
   const TensorParallel& on = parallel();
   return {
       on.mesh,
@@ -181,7 +181,7 @@ at::Tensor DistributedLayerNormImpl::norm(
     const at::Tensor& offsets) {
   if (inside_placement(parallel) == Placement::kOnMesh) {
     first_row_.agree(*parallel.mesh);
-    return two_d::layer_norm(mesh_norm(), x, factors, offsets);
+    return summa::layer_norm(mesh_norm(), x, factors, offsets);
   }
   if (parallel.size() == 1 || inside_placement(parallel) != Placement::kSharded) {
     return plain_norm(options, x, factors, offsets);

@@ -39,7 +39,7 @@ class DistributedLayerNormImpl : public DistributedModule {
   at::Tensor forward_to(const at::Tensor& x, at::ScalarType dtype);
 
   /// The norm of activations on a mesh.
-  two_d::Norm mesh_norm() const;
+  summa::Norm mesh_norm() const;
 
   DistributedLayerNormOptions options;
   at::Tensor weight; // on a mesh a placeholder but on its first row
@@ -53,7 +53,7 @@ class DistributedLayerNormImpl : public DistributedModule {
       const at::Tensor& offsets);
 
   Role role_;
-  two_d::FirstRowVectors first_row_;
+  summa::FirstRowVectors first_row_;
 };
 TESSERA_MODULE(DistributedLayerNorm);
 

@@ -5,8 +5,8 @@
 #include <ATen/ATen.h>
 
 #include "tessera/base/error.h"
+#include "tessera/nn/layers/distributed_product.h"
 #include "tessera/nn/layers/placement.h"
-#include "tessera/nn/layers/product.h"
 #include "tessera/nn/parallel/parameter_creation.h"
 
 namespace tessera::nn {
@@ -33,7 +33,7 @@ DistributedLinearImpl::DistributedLinearImpl(const DistributedLinearOptions& opt
   }
 }
 
-two_d::LinearLayout DistributedLinearImpl::layout_on_mesh() const {
+summa::LinearLayout DistributedLinearImpl::layout_on_mesh() const {
   return {
       mesh_blocks(parallel(), options.in_features, "DistributedLinear: in_features"),
       mesh_blocks(parallel(), options.out_features, "DistributedLinear: out_features")
@@ -41,8 +41,8 @@ two_d::LinearLayout DistributedLinearImpl::layout_on_mesh() const {
 }
 
 void DistributedLinearImpl::create_on_mesh(const ParameterCreationScope& create) {
-  const two_d::Mesh& mesh = *parallel().mesh;
-  const two_d::LinearLayout layout = layout_on_mesh();
+  const summa::Mesh& mesh = *parallel().mesh;
+  const summa::LinearLayout layout = layout_on_mesh();
   weight = create.initialize_shard(
       "weight",
       block_of_matrix(
@@ -66,7 +66,7 @@ at::Tensor DistributedLinearImpl::forward(const at::Tensor& x) {
   if (inside_placement(parallel) == Placement::kOnMesh) {
     first_row_.agree(*parallel.mesh);
     const at::Tensor inside = enter(parallel, x, {});
-    const at::Tensor y = two_d::linear(parallel.mesh, layout_on_mesh(), inside, weight, bias);
+    const at::Tensor y = summa::linear(parallel.mesh, layout_on_mesh(), inside, weight, bias);
     return leave(parallel, y, options.out_features, {});
   }
   std::vector<std::int64_t> sizes = x.sizes().vec();

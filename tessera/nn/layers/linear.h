@@ -44,10 +44,10 @@ class DistributedLinearImpl : public DistributedModule {
   at::Tensor bias;
 
  private:
-  two_d::LinearLayout layout_on_mesh() const;
+  summa::LinearLayout layout_on_mesh() const;
   void create_on_mesh(const ParameterCreationScope& create);
 
-  two_d::FirstRowVectors first_row_;
+  summa::FirstRowVectors first_row_;
 };
 TESSERA_MODULE(DistributedLinear);
 

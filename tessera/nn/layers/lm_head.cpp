@@ -5,10 +5,10 @@
 #include <ATen/ATen.h>
 
 #include "tessera/base/error.h"
+#include "tessera/nn/layers/distributed_product.h"
 #include "tessera/nn/layers/dropout.h"
 #include "tessera/nn/layers/first_keys.h"
 #include "tessera/nn/layers/placement.h"
-#include "tessera/nn/layers/product.h"
 #include "tessera/nn/parallel/parameter_creation.h"
 #include "tessera/nn/summa/boundary.h"
 #include "tessera/nn/summa/functional.h"
@@ -41,7 +41,7 @@ DistributedTableImpl::DistributedTableImpl(
   const Initializer initializer = normal(options.initializer_range);
   switch (inside_placement(parallel())) {
     case Placement::kOnMesh: {
-      const two_d::Mesh& mesh = *two_d::mesh_of(parallel());
+      const summa::Mesh& mesh = *summa::mesh_of(parallel());
       const Blocks columns = mesh_blocks(parallel(), width, "hidden_size").over_columns;
       weight = create.initialize_shard(
           "weight",
@@ -57,14 +57,14 @@ DistributedTableImpl::DistributedTableImpl(
   }
 }
 
-two_d::MeshBlocks DistributedTableImpl::rows_on_mesh() const {
+summa::MeshBlocks DistributedTableImpl::rows_on_mesh() const {
   return {*parallel().mesh, rows_, 1, /*may_be_empty=*/true};
 }
 
 at::Tensor DistributedTableImpl::forward(const at::Tensor& ids) {
   const TensorParallel parallel = parallel_now();
   return inside_placement(parallel) == Placement::kOnMesh
-             ? two_d::embedding(parallel.mesh, weight, ids, rows_on_mesh())
+             ? summa::embedding(parallel.mesh, weight, ids, rows_on_mesh())
              : at::embedding(weight, ids);
 }
 
@@ -105,7 +105,7 @@ at::Tensor DistributedTransformerLMHeadImpl::embedded(
   // Ids of the samples that are embedded here.
   const auto here = [&](const at::Tensor& ids) {
     if (inside == Placement::kOnMesh) {
-      return two_d::Boundary(parallel.mesh, parallel.prescaled_batch).samples_of_row(ids);
+      return summa::Boundary(parallel.mesh, parallel.prescaled_batch).samples_of_row(ids);
     }
     return inside == Placement::kSharded ? everybodys(ids) : ids;
   };
@@ -136,7 +136,7 @@ at::Tensor DistributedTransformerLMHeadImpl::own_logits(
     const at::Tensor& hidden,
     const Lengths& samples) {
   if (inside_placement(parallel) == Placement::kOnMesh) {
-    return two_d::tied_linear(
+    return summa::tied_linear(
         parallel.mesh,
         hidden,
         word_embedding_->weight,

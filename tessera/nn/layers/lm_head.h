@@ -17,7 +17,7 @@ class DistributedTableImpl : public DistributedModule {
   at::Tensor weight;
 
  private:
-  two_d::MeshBlocks rows_on_mesh() const;
+  summa::MeshBlocks rows_on_mesh() const;
 
   std::int64_t rows_;
 };

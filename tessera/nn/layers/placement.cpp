@@ -13,8 +13,8 @@ namespace tessera::nn {
 
 namespace {
 
-two_d::Boundary boundary_of(const TensorParallel& parallel) {
-  return {two_d::mesh_of(parallel), parallel.prescaled_batch};
+summa::Boundary boundary_of(const TensorParallel& parallel) {
+  return {summa::mesh_of(parallel), parallel.prescaled_batch};
 }
 
 } // namespace
@@ -114,7 +114,7 @@ Lengths samples_of_ranks(const TensorParallel& parallel, std::int64_t own) {
 
 ParameterCreation creation_for(const TensorParallel& parallel, ParameterCreation how) {
   if (inside_placement(parallel) == Placement::kOnMesh) {
-    how.allocate = [mesh = two_d::mesh_of(parallel)](
+    how.allocate = [mesh = summa::mesh_of(parallel)](
                        at::IntArrayRef sizes, const at::TensorOptions& options) {
       return mesh->exchange().allocate(sizes, options);
     };
@@ -122,9 +122,9 @@ ParameterCreation creation_for(const TensorParallel& parallel, ParameterCreation
   return how;
 }
 
-two_d::MeshBlocks
+summa::MeshBlocks
 mesh_blocks(const TensorParallel& parallel, std::int64_t length, const char* what) {
-  const two_d::Mesh& mesh = *two_d::mesh_of(parallel);
+  const summa::Mesh& mesh = *summa::mesh_of(parallel);
   if (length < mesh.columns()) {
     throw ShapeError(tessera::str(
         what,

@@ -85,7 +85,7 @@ ParameterCreation creation_for(const TensorParallel& parallel, ParameterCreation
 /// in errors: "DistributedLinear: in_features".
 /// Throws: ConfigError without a mesh, ShapeError when a row or column would
 /// have nothing.
-two_d::MeshBlocks
+summa::MeshBlocks
 mesh_blocks(const TensorParallel& parallel, std::int64_t length, const char* what);
 
 } // namespace tessera::nn

@@ -22,14 +22,14 @@ Blocks FeatureSplit::blocks(int ranks) const {
   return {parts * width, ranks, width, /*may_be_empty=*/true};
 }
 
-two_d::LinearLayout DistributedProjectionImpl::layout_on_mesh() const {
-  const two_d::Mesh& mesh = *two_d::mesh_of(parallel());
-  const two_d::MeshBlocks hidden = mesh_blocks(parallel(), hidden_, "hidden_size");
-  const two_d::MeshBlocks features(
+summa::LinearLayout DistributedProjectionImpl::layout_on_mesh() const {
+  const summa::Mesh& mesh = *summa::mesh_of(parallel());
+  const summa::MeshBlocks hidden = mesh_blocks(parallel(), hidden_, "hidden_size");
+  const summa::MeshBlocks features(
       mesh, split_.parts * split_.width, split_.width, /*may_be_empty=*/true);
   const int groups = static_cast<int>(split_.groups);
-  return direction_ == Direction::kInto ? two_d::LinearLayout{hidden, features.over_columns, groups}
-                                        : two_d::LinearLayout{features, hidden.over_columns, 1};
+  return direction_ == Direction::kInto ? summa::LinearLayout{hidden, features.over_columns, groups}
+                                        : summa::LinearLayout{features, hidden.over_columns, 1};
 }
 
 Shard DistributedProjectionImpl::weight_shard() const {
@@ -38,8 +38,8 @@ Shard DistributedProjectionImpl::weight_shard() const {
   const int groups = static_cast<int>(split_.groups);
   const Placement inside = inside_placement(parallel());
   if (inside == Placement::kOnMesh) {
-    const two_d::Mesh& mesh = *parallel().mesh;
-    const two_d::LinearLayout layout = layout_on_mesh();
+    const summa::Mesh& mesh = *parallel().mesh;
+    const summa::LinearLayout layout = layout_on_mesh();
     return block_of_matrix(
         layout.in.over_rows,
         mesh.row(),
@@ -90,7 +90,7 @@ DistributedProjectionImpl::DistributedProjectionImpl(
                                       : nn::linear_bias(into ? hidden : split.total());
   const Placement inside = inside_placement(parallel());
   if (inside == Placement::kOnMesh) {
-    const two_d::LinearLayout layout = layout_on_mesh();
+    const summa::LinearLayout layout = layout_on_mesh();
     bias =
         first_row_.create(*parallel().mesh, create, "bias", layout.out, layout.groups, initializer);
   } else if (into) {
@@ -135,7 +135,7 @@ at::Tensor DistributedProjectionImpl::forward(const at::Tensor& x, const Lengths
   const TensorParallel now = parallel_now();
   if (inside_placement(now) == Placement::kOnMesh) {
     first_row_.agree(*now.mesh);
-    return two_d::linear(now.mesh, layout_on_mesh(), x, weight, bias);
+    return summa::linear(now.mesh, layout_on_mesh(), x, weight, bias);
   }
   const std::int64_t positions = x.size(1);
   Lengths rows;

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "tessera/nn/layers/product.h"
+#include "tessera/nn/layers/distributed_product.h"
 #include "tessera/nn/layers/transformer_options.h"
 #include "tessera/nn/module/module.h"
 #include "tessera/nn/parallel/distributed_module.h"
@@ -63,7 +63,7 @@ class DistributedProjectionImpl : public DistributedModule {
   at::Tensor forward(const at::Tensor& x, const Lengths& samples);
 
   /// Of a projection on a mesh.
-  two_d::LinearLayout layout_on_mesh() const;
+  summa::LinearLayout layout_on_mesh() const;
 
   at::Tensor weight;
   /// Undefined without one; on a mesh a placeholder but on its first row.
@@ -76,7 +76,7 @@ class DistributedProjectionImpl : public DistributedModule {
   Direction direction_;
   std::int64_t hidden_;
   FeatureSplit split_;
-  two_d::FirstRowVectors first_row_;
+  summa::FirstRowVectors first_row_;
 };
 TORCH_MODULE(DistributedProjection);
 

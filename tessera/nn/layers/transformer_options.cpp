@@ -22,7 +22,7 @@ void check_probability(const char* module, const char* name, double value) {
   }
 }
 
-void check_mesh(const char* module, const TransformerOptions& o, const two_d::Mesh& mesh) {
+void check_mesh(const char* module, const TransformerOptions& o, const summa::Mesh& mesh) {
   const auto check_columns = [&](const char* name, std::int64_t value) {
     if (value < mesh.columns()) {
       throw ShapeError(tessera::str(
@@ -149,7 +149,7 @@ bool positions_in_attention(const TransformerOptions& o) {
 Range head_groups_here(const TransformerOptions& o, const TensorParallel& parallel) {
   const std::int64_t groups = head_groups(o).groups;
   if (parallel.distribution == Distribution::kTwoD) {
-    const two_d::Mesh& mesh = *two_d::mesh_of(parallel);
+    const summa::Mesh& mesh = *summa::mesh_of(parallel);
     return even_range(groups, mesh.columns(), mesh.column());
   }
   return even_range(groups, parallel.size(), parallel.rank());
@@ -177,7 +177,7 @@ void check_options(
   check_attention(module, o);
   check_form(module, o);
   if (parallel.distribution == Distribution::kTwoD) {
-    check_mesh(module, o, *two_d::mesh_of(parallel));
+    check_mesh(module, o, *summa::mesh_of(parallel));
     return;
   }
   if (const std::int64_t groups = head_groups(o).groups; groups < parallel.size()) {

@@ -107,12 +107,12 @@ struct Attention {
 
 /// What the backward of a layer needs of its forward.
 struct ManagedLayer::Saved {
-  two_d::NormState norm_1;
+  summa::NormState norm_1;
   at::Tensor normed_1;
   at::Tensor qkv;
   Attention attention;
   at::Tensor attended;
-  two_d::NormState norm_2;
+  summa::NormState norm_2;
   at::Tensor normed_2;
   at::Tensor wide; // before the GELU
   at::Tensor gelu;
@@ -169,27 +169,27 @@ at::Tensor ManagedLayer::attention_of(const at::Tensor& qkv) const {
 }
 
 at::Tensor ManagedLayer::product(const at::Tensor& x, const DistributedProjection& linear) {
-  const two_d::LinearLayout layout = linear->layout_on_mesh();
+  const summa::LinearLayout layout = linear->layout_on_mesh();
   const auto width = layout.groups * layout.out.size(mesh().column());
   const at::Tensor out =
       buffers_.take(Buffers::kForward, {x.size(0), width}, linear->weight.options());
-  two_d::multiply(
-      mesh(), two_d::Form::kAB, x, linear->weight, {layout.in, /*stored_transposed=*/true}, out);
-  out.add_(two_d::broadcast_from_first_row(mesh(), linear->bias, {width}, out.options()));
+  summa::multiply(
+      mesh(), summa::Form::kAB, x, linear->weight, {layout.in, /*stored_transposed=*/true}, out);
+  out.add_(summa::broadcast_from_first_row(mesh(), linear->bias, {width}, out.options()));
   return out;
 }
 
 at::Tensor ManagedLayer::input_gradient(
     const at::Tensor& gradient,
     const DistributedProjection& linear) {
-  const two_d::LinearLayout layout = linear->layout_on_mesh();
+  const summa::LinearLayout layout = linear->layout_on_mesh();
   const at::Tensor out = buffers_.take(
       Buffers::kBackward,
       {gradient.size(0), layout.in.over_columns.size(mesh().column())},
       gradient.options());
-  two_d::multiply(
+  summa::multiply(
       mesh(),
-      two_d::Form::kABt,
+      summa::Form::kABt,
       gradient,
       linear->weight,
       {layout.in, /*stored_transposed=*/true},
@@ -202,12 +202,12 @@ void ManagedLayer::parameter_gradients(
     const at::Tensor& gradient,
     const DistributedProjection& linear,
     const Update& deliver) {
-  const two_d::LinearLayout layout = linear->layout_on_mesh();
+  const summa::LinearLayout layout = linear->layout_on_mesh();
   const at::Tensor of_weight =
       buffers_.take(Buffers::kParameter, linear->weight.sizes(), gradient.options());
-  two_d::multiply(
-      mesh(), two_d::Form::kAtB, x, gradient, {layout.in, /*stored_transposed=*/true}, of_weight);
-  const at::Tensor of_bias = two_d::reduce_to_first_row(mesh(), gradient.sum(0));
+  summa::multiply(
+      mesh(), summa::Form::kAtB, x, gradient, {layout.in, /*stored_transposed=*/true}, of_weight);
+  const at::Tensor of_bias = summa::reduce_to_first_row(mesh(), gradient.sum(0));
   mesh().exchange().wait_for_readers(); // the weight may change now
   at::Tensor weight = linear->weight;
   deliver(weight, of_weight);
@@ -220,11 +220,11 @@ void ManagedLayer::parameter_gradients(
 }
 
 at::Tensor ManagedLayer::norm_gradient(
-    const two_d::NormState& state,
+    const summa::NormState& state,
     const at::Tensor& gradient,
     const DistributedLayerNorm& module,
     const Update& deliver) {
-  const two_d::NormGradients result = two_d::norm_backward(module->mesh_norm(), state, gradient);
+  const summa::NormGradients result = summa::norm_backward(module->mesh_norm(), state, gradient);
   if (result.gamma.defined()) {
     for (auto [parameter, value] :
          {std::pair<at::Tensor, at::Tensor>(module->weight, result.gamma),
@@ -250,7 +250,7 @@ at::Tensor ManagedLayer::run(const at::Tensor& x, Saved& saved, bool for_backwar
   const auto& attention = *layer_->attention();
   const auto& output = *layer_->output();
   const auto normed = [](const DistributedLayerNorm& norm, const at::Tensor& t, auto& state) {
-    return two_d::norm_forward(norm->mesh_norm(), t, norm->weight, norm->bias, state);
+    return summa::norm_forward(norm->mesh_norm(), t, norm->weight, norm->bias, state);
   };
   saved.normed_1 = normed(attention.pre_layernorm(), flat, saved.norm_1);
   saved.qkv = product(saved.normed_1, attention.query_key_value());

@@ -52,7 +52,7 @@ class ManagedLayer {
  private:
   struct Saved;
   at::Tensor run(const at::Tensor& x, Saved& saved, bool for_backward);
-  const two_d::Mesh& mesh() const {
+  const summa::Mesh& mesh() const {
     return *layer_->parallel().mesh;
   }
   at::Tensor attention_of(const at::Tensor& qkv) const;
@@ -64,7 +64,7 @@ class ManagedLayer {
       const DistributedProjection& linear,
       const Update& deliver);
   at::Tensor norm_gradient(
-      const two_d::NormState& state,
+      const summa::NormState& state,
       const at::Tensor& gradient,
       const DistributedLayerNorm& module,
       const Update& deliver);

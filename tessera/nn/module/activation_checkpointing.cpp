@@ -3,9 +3,9 @@
 #include <optional>
 
 #include "tessera/base/error.h"
+#include "tessera/nn/module/containers.h"
 #include "tessera/nn/module/recomputed_call.h"
 #include "tessera/nn/module/script_class.h"
-#include "tessera/nn/module/sequential.h"
 #include "tessera/recompute/strategy.h"
 
 namespace tessera {

@@ -6,7 +6,7 @@ namespace tessera::comm {
 class ProcessGroup;
 } // namespace tessera::comm
 
-namespace tessera::nn::two_d {
+namespace tessera::nn::summa {
 class Mesh;
 }
 
@@ -33,7 +33,7 @@ struct TensorParallel {
   /// true while one rank traces alone: collectives only shape their results.
   bool shapes_only = false;
   /// Over `group`; kTwoD only.
-  std::shared_ptr<two_d::Mesh> mesh;
+  std::shared_ptr<summa::Mesh> mesh;
 
   int size() const;
   int rank() const;

@@ -8,7 +8,7 @@
 #include "tessera/nn/layers/embedding.h"
 #include "tessera/nn/layers/layer_norm.h"
 #include "tessera/nn/layers/linear.h"
-#include "tessera/nn/replace/registry.h"
+#include "tessera/nn/replace/replacement_registry.h"
 
 namespace tessera::nn {
 

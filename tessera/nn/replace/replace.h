@@ -8,7 +8,7 @@
 
 #include <torch/nn/module.h>
 
-#include "tessera/nn/replace/registry.h"
+#include "tessera/nn/replace/replacement_registry.h"
 
 namespace tessera::nn {
 

@@ -5,8 +5,8 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/nn/module/containers.h"
 #include "tessera/nn/module/interceptor.h"
-#include "tessera/nn/module/sequential.h"
 #include "tessera/nn/replace/replace.h"
 
 namespace tessera::nn {

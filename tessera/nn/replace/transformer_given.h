@@ -1,7 +1,7 @@
 #pragma once
 
 #include "tessera/nn/layers/transformer_options.h"
-#include "tessera/nn/replace/registry.h"
+#include "tessera/nn/replace/replacement_registry.h"
 
 namespace tessera::nn {
 

@@ -5,7 +5,7 @@
 #include "tessera/comm/reduce_kernels.h"
 #include "tessera/nn/summa/window_blocks.h"
 
-namespace tessera::nn::two_d {
+namespace tessera::nn::summa {
 
 void add_up(const std::vector<at::Tensor>& parts, const at::Tensor& sum) {
   // Others are copied, so that the layout of memory does not change the order of the additions.
@@ -29,4 +29,4 @@ void add_up(const std::vector<at::Tensor>& parts, const at::Tensor& sum) {
   }
 }
 
-} // namespace tessera::nn::two_d
+} // namespace tessera::nn::summa

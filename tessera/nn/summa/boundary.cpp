@@ -10,7 +10,7 @@
 #include "tessera/comm/process_group.h"
 #include "tessera/nn/parallel/primitives.h"
 
-namespace tessera::nn::two_d {
+namespace tessera::nn::summa {
 
 namespace {
 
@@ -196,4 +196,4 @@ Boundary::mask_for_heads(const at::Tensor& mask, std::int64_t samples, const Blo
   return by_head ? here.narrow(1, heads.start(mesh_->column()), heads.size(mesh_->column())) : here;
 }
 
-} // namespace tessera::nn::two_d
+} // namespace tessera::nn::summa

@@ -3,7 +3,7 @@
 #include "tessera/nn/parallel/shard.h"
 #include "tessera/nn/summa/mesh.h"
 
-namespace tessera::nn::two_d {
+namespace tessera::nn::summa {
 
 /// Converts between data-parallel activations, where a rank has its own samples
 /// with all features, and activations on a mesh, where it has the samples of its
@@ -53,4 +53,4 @@ class Boundary {
   bool prescaled_;
 };
 
-} // namespace tessera::nn::two_d
+} // namespace tessera::nn::summa

@@ -2,7 +2,7 @@
 
 #include <ATen/ATen.h>
 
-namespace tessera::nn::two_d {
+namespace tessera::nn::summa {
 
 namespace {
 
@@ -155,4 +155,4 @@ at::Tensor BroadcastExchange::allocate(at::IntArrayRef sizes, const at::TensorOp
   return at::empty(sizes, options);
 }
 
-} // namespace tessera::nn::two_d
+} // namespace tessera::nn::summa

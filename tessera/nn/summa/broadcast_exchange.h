@@ -7,7 +7,7 @@
 #include "tessera/nn/summa/mesh_groups.h"
 #include "tessera/nn/summa/workspace.h"
 
-namespace tessera::nn::two_d {
+namespace tessera::nn::summa {
 
 /// Sends panels by broadcasts and reductions in the row and column groups, as in
 /// the paper. Panel l + 1 travels while panel l is multiplied, and a partial
@@ -59,4 +59,4 @@ class BroadcastExchange final : public Exchange {
   std::array<Moving, 2> partials_;
 };
 
-} // namespace tessera::nn::two_d
+} // namespace tessera::nn::summa

@@ -5,7 +5,7 @@
 #include "tessera/nn/parallel/collectives.h"
 #include "tessera/nn/summa/functional.h"
 
-namespace tessera::nn::two_d {
+namespace tessera::nn::summa {
 
 namespace {
 
@@ -76,4 +76,4 @@ at::Tensor cross_entropy(
   return CrossEntropyOnMesh::apply(logits, targets, node_data(Classes{mesh, vocabulary, ignored}));
 }
 
-} // namespace tessera::nn::two_d
+} // namespace tessera::nn::summa

@@ -6,7 +6,7 @@
 #include "tessera/nn/summa/exchange.h"
 #include "tessera/nn/summa/functional.h"
 
-namespace tessera::nn::two_d {
+namespace tessera::nn::summa {
 
 namespace {
 
@@ -141,4 +141,4 @@ at::Tensor embedding(
   return out;
 }
 
-} // namespace tessera::nn::two_d
+} // namespace tessera::nn::summa

@@ -2,7 +2,7 @@
 
 #include <ATen/ATen.h>
 
-namespace tessera::nn::two_d {
+namespace tessera::nn::summa {
 
 namespace {
 
@@ -56,4 +56,4 @@ std::vector<std::int64_t> Product::partial_sizes(const Panel& panel) const {
   return form == Form::kABt ? panel_a_sizes(panel) : stored(transposed, panel.size, b.size(1));
 }
 
-} // namespace tessera::nn::two_d
+} // namespace tessera::nn::summa

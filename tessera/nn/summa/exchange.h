@@ -9,7 +9,7 @@
 
 #include "tessera/nn/summa/mesh_blocks.h"
 
-namespace tessera::nn::two_d {
+namespace tessera::nn::summa {
 
 /// The three products of SUMMA, and two exchanges of B alone for embeddings. Step l
 /// of each takes panel l of one dimension, "inner" (MeshBlocks::panels).
@@ -139,4 +139,4 @@ class Exchange {
   virtual std::int64_t shared_bytes() const = 0;
 };
 
-} // namespace tessera::nn::two_d
+} // namespace tessera::nn::summa

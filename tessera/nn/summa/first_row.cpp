@@ -10,7 +10,7 @@
 #include "tessera/nn/summa/gemm.h"
 #include "tessera/recompute/kept_products.h"
 
-namespace tessera::nn::two_d {
+namespace tessera::nn::summa {
 
 namespace {
 
@@ -122,4 +122,4 @@ void FirstRowVectors::agree(const Mesh& mesh) {
   }
 }
 
-} // namespace tessera::nn::two_d
+} // namespace tessera::nn::summa

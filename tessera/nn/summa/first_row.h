@@ -9,7 +9,7 @@
 // Vectors (biases, weights of norms) live on the first mesh row, divided along
 // its columns, and are broadcast down the columns where they are used.
 // Source: Xu et al. 2021, section 3.2.2 and figure 5.
-namespace tessera::nn::two_d {
+namespace tessera::nn::summa {
 
 /// Adds the vector to y in place. The vector's gradient, summed over the mesh
 /// column, is returned on the first row only.
@@ -57,4 +57,4 @@ class FirstRowVectors {
   std::vector<at::Tensor> vectors_; // or placeholders
 };
 
-} // namespace tessera::nn::two_d
+} // namespace tessera::nn::summa

@@ -7,7 +7,7 @@
 // Functions on activations that are divided over a mesh: [b of my row, s, h of my
 // column]. All are collective over the mesh, forward and backward. Threads: one
 // at a time.
-namespace tessera::nn::two_d {
+namespace tessera::nn::summa {
 
 /// How the weight of a linear layer is divided over a mesh: its inputs among the
 /// mesh rows (those of an activation among the mesh columns), its outputs among
@@ -73,4 +73,4 @@ at::Tensor cross_entropy(
     const Blocks& vocabulary,
     std::int64_t ignored = -100);
 
-} // namespace tessera::nn::two_d
+} // namespace tessera::nn::summa

@@ -2,7 +2,7 @@
 
 #include <ATen/ATen.h>
 
-namespace tessera::nn::two_d {
+namespace tessera::nn::summa {
 
 /// Returns x [..., n] as a matrix [rows, n]; n may be 0 on this rank.
 inline at::Tensor as_matrix(const at::Tensor& x) {
@@ -20,4 +20,4 @@ inline void gemm(const at::Tensor& c, const at::Tensor& x, const at::Tensor& y, 
   }
 }
 
-} // namespace tessera::nn::two_d
+} // namespace tessera::nn::summa

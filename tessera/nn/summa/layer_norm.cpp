@@ -6,7 +6,7 @@
 #include "tessera/nn/parallel/collectives.h"
 #include "tessera/nn/summa/first_row.h"
 
-namespace tessera::nn::two_d {
+namespace tessera::nn::summa {
 
 namespace {
 
@@ -149,4 +149,4 @@ layer_norm(const Norm& norm, const at::Tensor& x, const at::Tensor& gamma, const
   return LayerNormOnMesh::apply(x, gamma, norm.rms ? gamma.detach() : beta, node_data(norm));
 }
 
-} // namespace tessera::nn::two_d
+} // namespace tessera::nn::summa

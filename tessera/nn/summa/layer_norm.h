@@ -5,7 +5,7 @@
 
 // Layer norm of activations that are divided over a mesh, [..., h of my column].
 // All functions are collective over the mesh. Threads: one at a time.
-namespace tessera::nn::two_d {
+namespace tessera::nn::summa {
 
 struct Norm {
   MeshPtr mesh;
@@ -62,4 +62,4 @@ NormGradients norm_backward(
     bool for_x = true,
     bool for_parameters = true);
 
-} // namespace tessera::nn::two_d
+} // namespace tessera::nn::summa

@@ -7,7 +7,7 @@
 #include "tessera/nn/summa/summa.h"
 #include "tessera/recompute/kept_products.h"
 
-namespace tessera::nn::two_d {
+namespace tessera::nn::summa {
 
 namespace {
 
@@ -38,8 +38,8 @@ at::Tensor linear(
     const at::Tensor& weight,
     const at::Tensor& bias) {
   const std::int64_t columns = columns_to_tell(*mesh, x, layout.groups * layout.out.length());
-  at::Tensor y =
-      summa_ab(mesh, as_matrix(x), weight, {layout.in, /*stored_transposed=*/true, columns});
+  at::Tensor y = summa_product(
+      mesh, Form::kAB, as_matrix(x), weight, {layout.in, /*stored_transposed=*/true, columns});
   if (bias.defined()) {
     y = add_from_first_row(mesh, y, bias);
   }
@@ -53,9 +53,9 @@ at::Tensor tied_linear(
     const MeshBlocks& vocabulary,
     std::int64_t hidden) {
   const std::int64_t columns = columns_to_tell(*mesh, x, hidden);
-  const at::Tensor y =
-      summa_abt(mesh, as_matrix(x), table, {vocabulary, /*stored_transposed=*/false, columns});
+  const at::Tensor y = summa_product(
+      mesh, Form::kABt, as_matrix(x), table, {vocabulary, /*stored_transposed=*/false, columns});
   return kept(at::_unsafe_view(y, with_last(x, vocabulary.over_columns.size(mesh->column()))));
 }
 
-} // namespace tessera::nn::two_d
+} // namespace tessera::nn::summa

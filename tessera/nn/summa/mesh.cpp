@@ -10,7 +10,7 @@
 #include "tessera/nn/summa/exchange.h"
 #include "tessera/nn/summa/window_exchange.h"
 
-namespace tessera::nn::two_d {
+namespace tessera::nn::summa {
 
 namespace {
 
@@ -77,4 +77,4 @@ const MeshPtr& mesh_of(const TensorParallel& parallel) {
   return parallel.mesh;
 }
 
-} // namespace tessera::nn::two_d
+} // namespace tessera::nn::summa

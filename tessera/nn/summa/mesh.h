@@ -10,7 +10,7 @@
 
 #include "tessera/nn/summa/mesh_groups.h"
 
-namespace tessera::nn::two_d {
+namespace tessera::nn::summa {
 
 class Exchange;
 
@@ -79,4 +79,4 @@ using MeshPtr = std::shared_ptr<Mesh>;
 /// Throws: ConfigError when the module was made without a mesh.
 const MeshPtr& mesh_of(const TensorParallel& parallel);
 
-} // namespace tessera::nn::two_d
+} // namespace tessera::nn::summa

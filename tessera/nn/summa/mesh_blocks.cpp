@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace tessera::nn::two_d {
+namespace tessera::nn::summa {
 
 std::vector<Panel> MeshBlocks::panels() const {
   std::vector<Panel> result;
@@ -32,4 +32,4 @@ std::vector<Panel> MeshBlocks::row_panels() const {
   return result;
 }
 
-} // namespace tessera::nn::two_d
+} // namespace tessera::nn::summa

@@ -6,7 +6,7 @@
 #include "tessera/nn/parallel/shard.h"
 #include "tessera/nn/summa/mesh_groups.h"
 
-namespace tessera::nn::two_d {
+namespace tessera::nn::summa {
 
 /// The range of the inner dimension that one step of a product works on. It lies in
 /// one block of the mesh rows and in one block of the mesh columns.
@@ -44,4 +44,4 @@ struct MeshBlocks {
   Blocks over_columns;
 };
 
-} // namespace tessera::nn::two_d
+} // namespace tessera::nn::summa

@@ -8,7 +8,7 @@
 
 #include "tessera/base/error.h"
 
-namespace tessera::nn::two_d {
+namespace tessera::nn::summa {
 
 namespace {
 
@@ -88,4 +88,4 @@ Ranks MeshGroups::along_column() const {
   return {*column_group_, in_column_, tensor_parallel().shapes_only, column_group_};
 }
 
-} // namespace tessera::nn::two_d
+} // namespace tessera::nn::summa

@@ -7,7 +7,7 @@
 #include "tessera/nn/parallel/collectives.h"
 #include "tessera/topology/mesh_layout.h"
 
-namespace tessera::nn::two_d {
+namespace tessera::nn::summa {
 
 /// A rank's position on a q x r mesh over a TP_GROUP (q <= r, as near to a square
 /// as its size allows), and the groups of its row and column. Threads: any, while
@@ -75,4 +75,4 @@ class MeshGroups {
   std::vector<int> in_column_;
 };
 
-} // namespace tessera::nn::two_d
+} // namespace tessera::nn::summa

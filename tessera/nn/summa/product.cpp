@@ -12,7 +12,7 @@
 #include "tessera/nn/summa/gemm.h"
 #include "tessera/nn/summa/stationary_weights.h"
 
-namespace tessera::nn::two_d {
+namespace tessera::nn::summa {
 
 namespace {
 
@@ -226,4 +226,4 @@ void multiply(
   exchange.finish();
 }
 
-} // namespace tessera::nn::two_d
+} // namespace tessera::nn::summa

@@ -3,7 +3,7 @@
 #include "tessera/nn/summa/exchange.h"
 #include "tessera/nn/summa/mesh.h"
 
-namespace tessera::nn::two_d {
+namespace tessera::nn::summa {
 
 /// Runs one product of SUMMA: `out` (contiguous) becomes, or with `accumulate`
 /// grows by, this rank's block of the result. No history is recorded.
@@ -43,4 +43,4 @@ std::vector<std::int64_t> result_sizes(
     const at::Tensor& b,
     const WeightLayout& layout);
 
-} // namespace tessera::nn::two_d
+} // namespace tessera::nn::summa

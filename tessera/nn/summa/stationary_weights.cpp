@@ -6,7 +6,7 @@
 #include "tessera/nn/summa/gemm.h"
 #include "tessera/nn/summa/window_rows.h"
 
-namespace tessera::nn::two_d {
+namespace tessera::nn::summa {
 
 namespace {
 
@@ -141,4 +141,4 @@ void gradients_stationary(
   rows.finish();
 }
 
-} // namespace tessera::nn::two_d
+} // namespace tessera::nn::summa

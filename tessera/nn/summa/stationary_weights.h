@@ -17,7 +17,7 @@
 //   kAB   Y_ij = sum over l of X_il W_lj       rank (l, j) reads X_il of all i
 //   kABt  X_il = sum over j of Y_ij W_lj^T     rank (l, j) reads Y_ij of all i
 //   kAtB  W_lj = sum over i of X_il^T Y_ij     rank (l, j) reads both
-namespace tessera::nn::two_d {
+namespace tessera::nn::summa {
 
 /// Returns whether stationary weights read and write fewer elements between ranks
 /// than SUMMA; the answer is the same on all ranks of the mesh, whose blocks of
@@ -58,4 +58,4 @@ void gradients_stationary(
     const at::Tensor& of_weight,
     bool accumulate);
 
-} // namespace tessera::nn::two_d
+} // namespace tessera::nn::summa

@@ -10,7 +10,7 @@
 #include "tessera/nn/summa/stationary_weights.h"
 #include "tessera/recompute/kept_products.h"
 
-namespace tessera::nn::two_d {
+namespace tessera::nn::summa {
 
 namespace {
 
@@ -23,7 +23,7 @@ struct ProductCall {
   WeightLayout layout; // of the same matrix in the product and its gradients
 };
 
-at::Tensor summa(
+at::Tensor with_history(
     const MeshPtr& mesh,
     Form form,
     const at::Tensor& a,
@@ -60,7 +60,7 @@ class Summa : public torch::autograd::Function<Summa> {
     const ProductCall& call = data->value;
     const at::Tensor& c = gradients[0];
     const auto product = [&](Form form, const at::Tensor& x, const at::Tensor& y) {
-      return summa(call.mesh, form, x, y, call.layout);
+      return with_history(call.mesh, form, x, y, call.layout);
     };
     const bool for_a = ctx->needs_input_grad(0);
     const bool for_b = ctx->needs_input_grad(1);
@@ -102,7 +102,7 @@ class Summa : public torch::autograd::Function<Summa> {
       const at::Tensor& b) {
     const at::Tensor sum = addable(b);
     if (!sum.defined()) {
-      return summa(call.mesh, Form::kAtB, a, c, call.layout);
+      return with_history(call.mesh, Form::kAtB, a, c, call.layout);
     }
     multiply(*call.mesh, Form::kAtB, a, c, call.layout, sum, true);
     return {};
@@ -137,7 +137,8 @@ class Summa : public torch::autograd::Function<Summa> {
   }
 };
 
-at::Tensor summa(
+// Adds a node to the graph where one of the operands needs a gradient.
+at::Tensor with_history(
     const MeshPtr& mesh,
     Form form,
     const at::Tensor& a,
@@ -157,28 +158,13 @@ at::Tensor settled(const MeshPtr& mesh, at::Tensor result) {
 
 } // namespace
 
-at::Tensor summa_ab(
+at::Tensor summa_product(
     const MeshPtr& mesh,
+    Form form,
     const at::Tensor& a,
     const at::Tensor& b,
     const WeightLayout& layout) {
-  return settled(mesh, summa(mesh, Form::kAB, a, b, layout));
+  return settled(mesh, with_history(mesh, form, a, b, layout));
 }
 
-at::Tensor summa_abt(
-    const MeshPtr& mesh,
-    const at::Tensor& a,
-    const at::Tensor& b,
-    const WeightLayout& layout) {
-  return settled(mesh, summa(mesh, Form::kABt, a, b, layout));
-}
-
-at::Tensor summa_atb(
-    const MeshPtr& mesh,
-    const at::Tensor& a,
-    const at::Tensor& b,
-    const WeightLayout& layout) {
-  return settled(mesh, summa(mesh, Form::kAtB, a, b, layout));
-}
-
-} // namespace tessera::nn::two_d
+} // namespace tessera::nn::summa

@@ -8,7 +8,7 @@
 
 #include "tessera/base/error.h"
 
-namespace tessera::nn::two_d {
+namespace tessera::nn::summa {
 
 namespace {
 
@@ -52,11 +52,11 @@ comm::DataType sum_type(const at::Tensor& tensor) {
 
 struct WindowBlocks::Region {
   Region(std::shared_ptr<comm::Window> shared, std::size_t offers)
-      : window(std::move(shared)), arena(offers, window->region_bytes() / 2) {}
+      : window(std::move(shared)), offsets(offers, window->region_bytes() / 2) {}
 
   std::shared_ptr<comm::Window> window;
   std::mutex mutex; // tensors may be freed on any thread
-  Arena arena; // guarded by mutex
+  FirstFit offsets; // guarded by mutex
 };
 
 WindowBlocks::WindowBlocks(const MeshGroups& mesh, std::shared_ptr<comm::Window> window)
@@ -237,7 +237,7 @@ at::Tensor WindowBlocks::allocate(at::IntArrayRef sizes, const at::TensorOptions
   std::size_t offset = 0;
   {
     const std::lock_guard lock(region_->mutex);
-    offset = region_->arena.take(bytes);
+    offset = region_->offsets.take(bytes);
   }
   const comm::Window& window = *region_->window;
   return at::from_blob(
@@ -245,7 +245,7 @@ at::Tensor WindowBlocks::allocate(at::IntArrayRef sizes, const at::TensorOptions
       sizes,
       [region = region_, offset](void*) {
         const std::lock_guard lock(region->mutex);
-        region->arena.give_back(offset);
+        region->offsets.give_back(offset);
       },
       options);
 }
@@ -256,7 +256,7 @@ std::int64_t WindowBlocks::workspace_bytes() const {
 
 std::int64_t WindowBlocks::shared_bytes() const {
   const std::lock_guard lock(region_->mutex);
-  return workspace_bytes() + static_cast<std::int64_t>(region_->arena.high_water());
+  return workspace_bytes() + static_cast<std::int64_t>(region_->offsets.high_water());
 }
 
-} // namespace tessera::nn::two_d
+} // namespace tessera::nn::summa

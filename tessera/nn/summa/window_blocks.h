@@ -11,10 +11,10 @@
 #include "tessera/comm/collective.h"
 #include "tessera/comm/shared_memory/window.h"
 #include "tessera/nn/parallel/shard.h"
-#include "tessera/nn/summa/arena.h"
+#include "tessera/nn/summa/first_fit.h"
 #include "tessera/nn/summa/mesh_groups.h"
 
-namespace tessera::nn::two_d {
+namespace tessera::nn::summa {
 
 /// The memory that the ranks of a mesh share. In each product a rank offers its
 /// blocks there, and the other ranks read them in place.
@@ -88,7 +88,7 @@ class WindowBlocks {
   std::int64_t shared_bytes() const;
 
  private:
-  struct Region; // the shared memory and its arena; tensors of `allocate` keep it alive
+  struct Region; // the shared memory and which of it is in use; tensors of `allocate` keep it alive
 
   Offer& offer_of(int rank) const;
   std::uint32_t most_parts() const;
@@ -111,4 +111,4 @@ class WindowBlocks {
 /// Throws: ShapeError for a dtype other than f32, f64, f16 and bf16.
 comm::DataType sum_type(const at::Tensor& tensor);
 
-} // namespace tessera::nn::two_d
+} // namespace tessera::nn::summa

@@ -9,7 +9,7 @@
 
 #include "tessera/nn/summa/add_up.h"
 
-namespace tessera::nn::two_d {
+namespace tessera::nn::summa {
 
 WindowExchange::WindowExchange(const MeshGroups& mesh, std::shared_ptr<comm::Window> window)
     : mesh_(mesh), blocks_(mesh, std::move(window)), rows_(mesh, blocks_) {}
@@ -175,4 +175,4 @@ void WindowExchange::count(
       comm::traffic_bytes(operation, group.size(), group.rank()), std::memory_order_relaxed);
 }
 
-} // namespace tessera::nn::two_d
+} // namespace tessera::nn::summa

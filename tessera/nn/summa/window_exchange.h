@@ -10,7 +10,7 @@
 #include "tessera/nn/summa/window_blocks.h"
 #include "tessera/nn/summa/window_rows.h"
 
-namespace tessera::nn::two_d {
+namespace tessera::nn::summa {
 
 /// Reads panels in the memory of their owner, for meshes whose ranks share memory.
 /// A block in memory of `allocate` is not copied at all, any other once, into its
@@ -54,4 +54,4 @@ class WindowExchange final : public Exchange {
   const Product* product_ = nullptr;
 };
 
-} // namespace tessera::nn::two_d
+} // namespace tessera::nn::summa

@@ -8,7 +8,7 @@
 #include "tessera/comm/process_group.h"
 #include "tessera/nn/summa/add_up.h"
 
-namespace tessera::nn::two_d {
+namespace tessera::nn::summa {
 
 void WindowRows::begin(const Job& job) {
   job_ = &job;
@@ -135,4 +135,4 @@ void WindowRows::count(int rank, std::int64_t elements) const {
       elements * static_cast<std::int64_t>(any.element_size()), std::memory_order_relaxed);
 }
 
-} // namespace tessera::nn::two_d
+} // namespace tessera::nn::summa

@@ -9,7 +9,7 @@
 #include "tessera/nn/summa/window_blocks.h"
 #include "tessera/nn/summa/workspace.h"
 
-namespace tessera::nn::two_d {
+namespace tessera::nn::summa {
 
 /// Brings rows of activations to stationary weights, in memory that all ranks of a
 /// mesh share: rank (l, j), which holds the block W_lj, reads X_il or Y_ij of all
@@ -68,4 +68,4 @@ class WindowRows {
   const Job* job_ = nullptr;
 };
 
-} // namespace tessera::nn::two_d
+} // namespace tessera::nn::summa

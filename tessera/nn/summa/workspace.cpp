@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 #include <c10/util/accumulate.h>
 
-namespace tessera::nn::two_d {
+namespace tessera::nn::summa {
 
 at::Tensor Workspace::take(int slot, at::IntArrayRef sizes, const at::TensorOptions& options) {
   at::Tensor& memory = memory_[static_cast<std::size_t>(slot)];
@@ -25,4 +25,4 @@ std::int64_t Workspace::bytes() const {
   return total;
 }
 
-} // namespace tessera::nn::two_d
+} // namespace tessera::nn::summa

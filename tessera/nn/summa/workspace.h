@@ -5,7 +5,7 @@
 
 #include <ATen/core/Tensor.h>
 
-namespace tessera::nn::two_d {
+namespace tessera::nn::summa {
 
 /// Buffers for the panels and partial results of one product. Products follow one
 /// another, so one buffer of the largest size for each slot is enough, and after
@@ -25,4 +25,4 @@ class Workspace {
   std::array<at::Tensor, kSlots> memory_; // bytes
 };
 
-} // namespace tessera::nn::two_d
+} // namespace tessera::nn::summa

@@ -12,7 +12,7 @@
 #include "tessera/base/error.h"
 #include "tessera/nn/module/remote_tensor.h"
 #include "tessera/operations/capture/code.h"
-#include "tessera/operations/capture/stand_in.h"
+#include "tessera/operations/capture/shape_tensor.h"
 #include "tessera/tensor/map_tensors.h"
 #include "tessera/tensor/random_state.h"
 #include "tessera/tensor/torch_compat.h"
@@ -28,12 +28,12 @@ constexpr const char* kOtherMode =
 
 thread_local Capture* t_capture = nullptr;
 
-// Asked before all others about stand-ins, and in a forward that is seen about parameters of other
-// ranks, which are not read there.
-class StandInMode : public TensorDispatchMode {
+// Asked before all others about shape tensors, and in a forward that is seen about parameters of
+// other ranks, which are not read there.
+class ShapeTensorMode : public TensorDispatchMode {
  public:
   bool owns(const at::Tensor& tensor) const override {
-    return is_stand_in(tensor) || (t_capture != nullptr && nn::remote_tensor(tensor) != nullptr);
+    return shape_only(tensor) || (t_capture != nullptr && nn::remote_tensor(tensor) != nullptr);
   }
   void call(const c10::OperatorHandle& op, torch::jit::Stack* stack) override {
     if (t_capture != nullptr) {
@@ -51,7 +51,7 @@ class StandInMode : public TensorDispatchMode {
 
 // Before modes that are added with the first partition.
 [[maybe_unused]] const bool added = [] {
-  add_guard_dispatch_mode(new StandInMode);
+  add_guard_dispatch_mode(new ShapeTensorMode);
   return true;
 }();
 
@@ -203,13 +203,13 @@ void Capture::run(
             kOtherMode));
   }
   grad_mode_ = at::GradMode::is_enabled();
-  const c10::IValue stand_ins = map_tensors(arguments, [&](const at::Tensor& tensor) {
+  const c10::IValue shape_tensors = map_tensors(arguments, [&](const at::Tensor& tensor) {
     if (!tensor.defined() || numbers_.contains(tensor.unsafeGetTensorImpl())) {
       return tensor.defined() ? tensors_.at(numbers_.at(tensor.unsafeGetTensorImpl())) : tensor;
     }
     ProgramValue value;
     value.source = Source::kInput;
-    at::Tensor made = make_stand_in(
+    at::Tensor made = make_shape_tensor(
         tensor.sizes(), tensor.strides(), tensor.scalar_type(), tensor.device(), grad_mode_);
     const int number = add(made, std::move(value), tensor);
     numbers_.emplace(tensor.unsafeGetTensorImpl(), number);
@@ -221,7 +221,7 @@ void Capture::run(
     const nn::InterceptorScope intercept(&modules);
     const Current current(this);
     const DispatchScope scope(this);
-    returned_ = forward(stand_ins);
+    returned_ = forward(shape_tensors);
     // A parameter that is returned as it is goes the way of all others.
     returned_ = map_tensors(returned_, [&](const at::Tensor& tensor) {
       return variables_.index.contains(tensor.unsafeGetTensorImpl()) ? at::alias(tensor) : tensor;
@@ -229,8 +229,8 @@ void Capture::run(
   }
   std::vector<int> results;
   for_each_tensor(returned_, [&](const at::Tensor& tensor) {
-    const auto known = numbers_.find(stand_in_of(tensor));
-    if (known == numbers_.end() && is_stand_in(tensor)) {
+    const auto known = numbers_.find(shape_tensor_of(tensor));
+    if (known == numbers_.end() && shape_only(tensor)) {
       refuse("its result", "returns a tensor of an earlier forward, kept in a member");
     }
     if (known != numbers_.end()) {
@@ -253,7 +253,7 @@ void Capture::run(
 
 c10::IValue Capture::result(const std::function<at::Tensor(int)>& tensor_of) const {
   return map_tensors(returned_, [&](const at::Tensor& tensor) {
-    const auto known = numbers_.find(stand_in_of(tensor));
+    const auto known = numbers_.find(shape_tensor_of(tensor));
     return known == numbers_.end() ? tensor : tensor_of(known->second);
   });
 }
@@ -274,7 +274,7 @@ void Capture::check_given() const {
 // Gradients of such functions and hooks are no operators.
 void Capture::check_autograd() const {
   for (const at::Tensor& tensor : tensors_) {
-    if (!is_stand_in(tensor)) {
+    if (!shape_only(tensor)) {
       continue;
     }
     if (const auto function = tensor.grad_fn()) {
@@ -333,7 +333,7 @@ int Capture::add(at::Tensor tensor, ProgramValue value, at::Tensor real) {
 }
 
 int Capture::number_of(const at::Tensor& tensor) {
-  const auto known = numbers_.find(stand_in_of(tensor));
+  const auto known = numbers_.find(shape_tensor_of(tensor));
   if (known != numbers_.end()) {
     return known->second;
   }
@@ -344,7 +344,7 @@ int Capture::number_of(const at::Tensor& tensor) {
     value.variable = variable->second;
     return add(tensor, std::move(value), {});
   }
-  if (is_stand_in(tensor)) {
+  if (shape_only(tensor)) {
     throw UserError(str(
         "the model's forward uses a tensor of an earlier forward, kept in a member", kOtherMode));
   }
@@ -359,7 +359,7 @@ bool Capture::runs_at_once(const c10::OperatorHandle& op, at::ArrayRef<c10::IVal
   for (const c10::IValue& argument : arguments) {
     for_each_operator_tensor(argument, [&](const at::Tensor& tensor) {
       tensors = true;
-      seen = seen || is_stand_in(tensor) || variables_.index.contains(tensor.unsafeGetTensorImpl());
+      seen = seen || shape_only(tensor) || variables_.index.contains(tensor.unsafeGetTensorImpl());
     });
   }
   // Libtorch fills new tensors past all operators (torch::tensor), so an empty one is real.
@@ -398,7 +398,7 @@ int Capture::add_result(const at::Tensor& like, int memory) {
   ProgramValue value;
   value.memory = memory;
   return add(
-      make_stand_in(like.sizes(), like.strides(), like.scalar_type(), device, grad_mode_),
+      make_shape_tensor(like.sizes(), like.strides(), like.scalar_type(), device, grad_mode_),
       std::move(value),
       {});
 }
@@ -540,7 +540,7 @@ void Capture::record(Call call, const c10::OperatorHandle& op, torch::jit::Stack
 void Capture::repeat(const Call& call, const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const auto make = [&](int number) {
     const ProgramValue& info = expected_->values.at(number);
-    return make_stand_in(info.sizes, info.strides, info.dtype, info.device, grad_mode_);
+    return make_shape_tensor(info.sizes, info.strides, info.dtype, info.device, grad_mode_);
   };
   for (std::size_t i = 0; i < call.renewed.size(); i += 2) {
     if (call.renewed[i] == call.renewed[i + 1]) {

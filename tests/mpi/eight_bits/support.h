@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/optim/optimizer_access.h"
 #include "tessera/optim/stochastic_rounding.h"
 
 #include "tests/mpi/tensor_parallel/support.h"
@@ -123,7 +124,7 @@ struct HandFed {
       torch::Tensor(parameter).mutable_grad() = parts[i++];
     }
     // Its own step would average them, and refuse some that no step made.
-    optimizer.prepare();
+    optim::OptimizerAccess::prepare(optimizer);
     optimizer.inner().step();
     optimizer.zero_grad();
   }

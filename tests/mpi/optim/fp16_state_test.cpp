@@ -183,7 +183,8 @@ TEST(Fp16Params, AreThoseOfDistributedModules) {
       const bool inside =
           name.find(".b.") != std::string::npos || name.find(".c.") != std::string::npos;
       EXPECT_EQ(tensor.scalar_type(), key && inside ? at::kHalf : at::kFloat) << name;
-      EXPECT_EQ(optimizer.updated_tensor(tensor).scalar_type(), at::kFloat) << name;
+      EXPECT_EQ(optim::OptimizerAccess::updated_tensor(optimizer, tensor).scalar_type(), at::kFloat)
+          << name;
       halves += tensor.scalar_type() == at::kHalf ? 1 : 0;
     }
     EXPECT_EQ(halves > 0, key);

@@ -2,6 +2,8 @@
 
 #include <string>
 
+#include "tessera/optim/optimizer_access.h"
+
 #include "tests/mpi/optim/support.h"
 
 namespace tessera::testing {
@@ -39,7 +41,7 @@ struct HalfRun {
   }
   TensorMap masters() const {
     TensorMap all;
-    for (const auto& [name, tensor] : optimizer.updated_tensors()) {
+    for (const auto& [name, tensor] : optim::OptimizerAccess::updated_tensors(optimizer)) {
       all[name] = tensor.detach().clone();
     }
     return all;

@@ -12,9 +12,9 @@
 
 #include "bench/support/megatron_stem.h"
 #include "bench/support/memory_count.h"
-#include "tests/unit/nn_two_d/weights.h"
+#include "tests/unit/nn_summa/weights.h"
 
-namespace tessera::nn::two_d {
+namespace tessera::nn::summa {
 namespace {
 
 constexpr int kStemLayers = 2;
@@ -128,4 +128,4 @@ TEST_F(LargestBatch, OfAMeshGrowsWithTheRanks) {
 }
 
 } // namespace
-} // namespace tessera::nn::two_d
+} // namespace tessera::nn::summa

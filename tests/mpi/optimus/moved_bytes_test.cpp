@@ -16,13 +16,13 @@
 #include "tessera/comm/world.h"
 #include "tessera/nn/managed/managed_stack.h"
 #include "tessera/nn/module/activation_checkpointing.h"
-#include "tessera/nn/module/sequential.h"
+#include "tessera/nn/module/containers.h"
 
 #include "bench/support/megatron_stem.h"
 #include "counted_messages.h"
-#include "tests/unit/nn_two_d/weights.h"
+#include "tests/unit/nn_summa/weights.h"
 
-namespace tessera::nn::two_d {
+namespace tessera::nn::summa {
 namespace {
 
 using testing::Sent;
@@ -213,4 +213,4 @@ TEST(MovedBytes, BetweenNodesAreFewerWhenRanksAreBunched) {
 }
 
 } // namespace
-} // namespace tessera::nn::two_d
+} // namespace tessera::nn::summa

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "tessera/model/model_core.h"
+#include "tessera/train/model_access.h"
 
 #include "tests/mpi/order/support.h"
 
@@ -55,7 +56,7 @@ std::map<std::string, int> placed_by(const Config& config, double last_pause, bo
   auto forward = tessera::step([&](torch::Tensor x) { return model(x); });
   const torch::NoGradGuard no_grad;
   forward(torch::ones({4, kWidth}));
-  return model.core()->plan().partition;
+  return train::ModelAccess::core(model)->plan().partition;
 }
 
 Config automatic() {

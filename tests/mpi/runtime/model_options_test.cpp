@@ -2,6 +2,7 @@
 #include "tessera/context/context.h"
 #include "tessera/model/decision.h"
 #include "tessera/model/model_core.h"
+#include "tessera/train/model_access.h"
 
 #include "tests/mpi/runtime/support.h"
 
@@ -127,7 +128,7 @@ Decided decided(bool measures) {
     forward(torch::ones({4, kWidth}));
   }
   Decided result;
-  result.partition = model.core()->plan().partition;
+  result.partition = train::ModelAccess::core(model)->plan().partition;
   EXPECT_EQ(model.decision() != nullptr, rank() == 0);
   if (rank() == 0) {
     for (const auto& module : model.decision()->graph.modules) {

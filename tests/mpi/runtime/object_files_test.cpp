@@ -1,10 +1,10 @@
 // Objects in files of the ranks: what was saved comes back, under names that tell the ranks apart.
-#include "tessera/train/object_files.h"
-
 #include <filesystem>
 #include <fstream>
 
 #include <gmock/gmock.h>
+
+#include "tessera/train/host_objects.h"
 
 #include "tests/mpi/runtime/support.h"
 #include "tests/support/shared_folder.h"

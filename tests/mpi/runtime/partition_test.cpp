@@ -8,6 +8,7 @@
 
 #include "tessera/model/model_core.h"
 #include "tessera/nn/module/remote_tensor.h"
+#include "tessera/train/model_access.h"
 
 #include "tests/mpi/runtime/support.h"
 
@@ -58,7 +59,7 @@ Assignment assignment_of(const Config& config, bool scopes) {
   const bool traces = config.auto_partition && !config.skip_tracing && !config.load_partition;
   EXPECT_EQ(traced, traces && rank() == 0);
   // Each rank holds what it owns, and only that.
-  const auto& plan = model.core()->plan().partition;
+  const auto& plan = train::ModelAccess::core(model)->plan().partition;
   for (const auto& item : model.net()->named_parameters()) {
     const auto module = item.key().substr(0, item.key().rfind('.'));
     const bool here = nn::remote_tensor(item.value()) == nullptr;

@@ -7,6 +7,7 @@
 #include "tessera/comm/process_group.h"
 #include "tessera/model/model_core.h"
 #include "tessera/nn/module/remote_tensor.h"
+#include "tessera/train/model_access.h"
 
 #include "tests/mpi/runtime/support.h"
 
@@ -145,7 +146,7 @@ TEST(Surface, SetPartitionIsTheLastWord) {
       {"second.block", 1},
       {"second.block.a", 1},
       {"second.block.b", 0}};
-  EXPECT_EQ(model.core()->plan().partition, wanted);
+  EXPECT_EQ(train::ModelAccess::core(model)->plan().partition, wanted);
   EXPECT_THAT(
       error_of<UserError>([&] { set_partition(house->second, 0); }),
       HasSubstr("is partitioned already"));

@@ -81,11 +81,11 @@ TEST(Layouts, BytesOfARank) {
       optimizer.step();
       std::int64_t bytes = 0;
       std::int64_t count = 0;
-      for (const auto& [name, tensor] : model.core()->local_parameters()) {
+      for (const auto& [name, tensor] : train::ModelAccess::core(model)->local_parameters()) {
         ++count;
         at::Tensor kept = tensor;
         if (degree > 1) {
-          kept = model.core()->shards()->updated_part(tensor);
+          kept = train::ModelAccess::core(model)->shards()->updated_part(tensor);
           EXPECT_FALSE(kept.is_same(tensor)) << name;
           EXPECT_EQ(tensor.data_ptr(), nullptr) << name;
         }

@@ -7,6 +7,7 @@
 #include <gmock/gmock.h>
 
 #include "tessera/model/model_core.h"
+#include "tessera/train/model_access.h"
 
 #include "tests/mpi/runtime/support.h"
 
@@ -112,7 +113,7 @@ TwoSteps two_steps(const Config& config) {
 }
 
 inline const sharding::ModelShards& shards_of(const Model& model) {
-  return *model.core()->shards();
+  return *train::ModelAccess::core(model)->shards();
 }
 
 inline void expect_same(

@@ -5,6 +5,7 @@
 
 #include "tessera/model/model_core.h"
 #include "tessera/nn/layers/embedding.h"
+#include "tessera/train/model_access.h"
 
 #include "tests/mpi/tensor_parallel/support.h"
 
@@ -20,7 +21,7 @@ TEST(Replacement, ReasonsAreGiven) {
   PartlyMarked net;
   DistributedModel model(net);
   EXPECT_THAT(
-      nn::text_of(model.core()->replacements()),
+      nn::text_of(train::ModelAccess::core(model)->replacements()),
       UnorderedElementsAre(
           "words (Embedding): DistributedEmbedding",
           "in (Linear): DistributedLinear",
@@ -64,7 +65,7 @@ TEST(Replacement, OutermostWinsAndReasonsInside) {
   set_tensor_parallelism(*net->wide->children().at(1), false);
   DistributedModel model(net);
   EXPECT_THAT(
-      nn::text_of(model.core()->replacements()),
+      nn::text_of(train::ModelAccess::core(model)->replacements()),
       UnorderedElementsAre(
           "inner (Gated): DistributedGated",
           "wide.* (Linear, 2 modules): DistributedLinear",
@@ -86,8 +87,8 @@ TEST(Replacement, TheRootItself) {
     nn::Linear net(kWidth, kWords);
     set_tensor_parallelism(net);
     DistributedModel model(net);
-    ASSERT_EQ(model.core()->replacements().replaced.size(), 1U);
-    EXPECT_EQ(model.core()->name(), "Linear");
+    ASSERT_EQ(train::ModelAccess::core(model)->replacements().replaced.size(), 1U);
+    EXPECT_EQ(train::ModelAccess::core(model)->name(), "Linear");
     torch::manual_seed(11);
     const auto x = torch::randn({4 * world_size(), kWidth});
     const Batch mine = mine_of({x, x});

@@ -19,10 +19,10 @@ TEST(MeshOutline, TellsThePanelsOfAMeshThatIsNoSquare) {
   parallel.group = &group;
   parallel.shapes_only = true;
   parallel.distribution = nn::Distribution::kTwoD;
-  parallel.mesh = nn::two_d::Mesh::outline(
+  parallel.mesh = nn::summa::Mesh::outline(
       group, std::make_unique<LoneGroup>(3), std::make_unique<LoneGroup>(2));
   const nn::TensorParallelScope scope(parallel);
-  const nn::two_d::Mesh& mesh = *parallel.mesh;
+  const nn::summa::Mesh& mesh = *parallel.mesh;
   EXPECT_EQ(mesh.shape_text(), "2 x 3");
 
   struct Panels {
@@ -41,12 +41,12 @@ TEST(MeshOutline, TellsThePanelsOfAMeshThatIsNoSquare) {
   });
   // A [10, 12] and B [12, 18], whose blocks are [5, 4] and [6, 6].
   const at::Tensor out = torch::ones({5, 6});
-  nn::two_d::multiply(
+  nn::summa::multiply(
       mesh,
-      nn::two_d::Form::kAB,
+      nn::summa::Form::kAB,
       torch::zeros({5, 4}),
       torch::zeros({6, 6}),
-      nn::two_d::MeshBlocks(mesh, 12),
+      nn::summa::MeshBlocks(mesh, 12),
       out);
   EXPECT_EQ(out.abs().max().item<float>(), 0);
   // Cut at 4, 6 and 8: four panels of three on average.

@@ -302,7 +302,7 @@ void mesh_groups_follow_the_layout(World& world) {
   const int n = world.size();
   const topology::RankLayout layout(
       {.pipeline = n % 2 == 0 ? 2 : 1, .tensor = n % 2 == 0 ? n / 2 : n, .reduced_data = 1},
-      topology::Placement("cluster"));
+      topology::PlacementStrategy("cluster"));
   const MeshGroups groups(world, layout);
   for (const topology::Group kind : topology::kAllGroups) {
     ProcessGroup& group = groups.at(kind);
@@ -319,7 +319,8 @@ void mesh_groups_follow_the_layout(World& world) {
     const MeshGroups wrong(
         world,
         topology::RankLayout(
-            {.pipeline = n + 1, .tensor = 1, .reduced_data = 1}, topology::Placement("cluster")));
+            {.pipeline = n + 1, .tensor = 1, .reduced_data = 1},
+            topology::PlacementStrategy("cluster")));
   });
 }
 

@@ -24,7 +24,6 @@ std::string error_after(Change change) {
 TEST(Plan, AValidPlan) {
   EXPECT_EQ(error_after([](Plan&) {}), "no error");
   EXPECT_EQ(error_of([] { validate(sample(), kModules); }), "no error");
-  EXPECT_EQ(error_of([] { validate_degrees(sample(), 6); }), "no error");
   EXPECT_EQ(error_of([] { validate(Plan{}); }), "no error");
 }
 
@@ -82,18 +81,6 @@ TEST(Plan, LongListsAreCutShort) {
   EXPECT_THAT(
       error_of([&] { validate(sample(), modules); }),
       AllOf(HasSubstr("\"layers.4\" and 4 more"), Not(HasSubstr("layers.5"))));
-}
-
-TEST(Plan, DegreesMakeTheWorld) {
-  EXPECT_THAT(
-      error_of([] { validate_degrees(sample(), 4); }),
-      AllOf(HasSubstr("pipeline 2 x tensor 1 x reduced_data 3"), HasSubstr("world size 4")));
-  EXPECT_NE(error_of([] { validate_degrees(sample(), 0); }), "no error");
-  Plan huge = sample();
-  huge.degrees = {.pipeline = 65536, .tensor = 65536, .reduced_data = 65536};
-  EXPECT_NE(error_of([&] { validate_degrees(huge, 1); }), "no error");
-  huge.degrees.tensor = 0;
-  EXPECT_THAT(error_of([&] { validate_degrees(huge, 1); }), HasSubstr("degrees.tensor is 0"));
 }
 
 TEST(Plan, ActiveMicrobatchesByDefault) {

@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
-#include "tessera/planner/explain.h"
+#include "tessera/planner/candidate_text.h"
 #include "tessera/planner/search.h"
 
 #include "tests/unit/cost/small_cases.h"

@@ -6,11 +6,11 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
-#include "tessera/planner/decision.h"
-#include "tessera/planner/explain.h"
+#include "tessera/planner/candidate_text.h"
 #include "tessera/planner/nothing_fits.h"
 #include "tessera/planner/objective.h"
 #include "tessera/planner/search.h"
+#include "tessera/planner/to_config.h"
 
 #include "tests/unit/cost/small_cases.h"
 #include "tests/unit/planner/every_strategy.h"

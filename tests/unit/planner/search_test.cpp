@@ -9,11 +9,11 @@
 
 #include "tessera/base/error.h"
 #include "tessera/config/config.h"
-#include "tessera/planner/decision.h"
-#include "tessera/planner/explain.h"
+#include "tessera/planner/candidate_text.h"
 #include "tessera/planner/nothing_fits.h"
 #include "tessera/planner/pricer.h"
 #include "tessera/planner/space.h"
+#include "tessera/planner/to_config.h"
 
 #include "tests/unit/cost/small_cases.h"
 

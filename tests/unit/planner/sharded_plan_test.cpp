@@ -3,9 +3,9 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
-#include "tessera/planner/decision.h"
 #include "tessera/planner/nothing_fits.h"
 #include "tessera/planner/search.h"
+#include "tessera/planner/to_config.h"
 
 #include "tests/unit/cost/small_cases.h"
 

@@ -5,10 +5,10 @@
 
 #include "tessera/base/error.h"
 #include "tessera/config/config.h"
-#include "tessera/planner/abilities.h"
-#include "tessera/planner/decision.h"
 #include "tessera/planner/nothing_fits.h"
+#include "tessera/planner/runtime_abilities.h"
 #include "tessera/planner/search.h"
+#include "tessera/planner/to_config.h"
 
 namespace tessera::planner {
 namespace {

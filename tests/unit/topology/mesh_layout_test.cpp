@@ -110,10 +110,5 @@ TEST(MeshLayout, NodesTileAMeshThatIsNoSquare) {
       MeshLayout(block_nodes(6, 2), MeshArrangement::kBunched).column(1), (std::vector<int>{2, 3}));
 }
 
-TEST(MeshLayout, NamesOfArrangements) {
-  EXPECT_EQ(mesh_arrangement("bunched"), MeshArrangement::kBunched);
-  EXPECT_THROW(mesh_arrangement("heap"), ConfigError);
-}
-
 } // namespace
 } // namespace tessera::topology

@@ -13,7 +13,8 @@ using ::testing::HasSubstr;
 
 // The documentation's example: 32 ranks, tensor parallel degree 4, sharding degree 4.
 TEST(ShardGroups, OfTheDocumentedExample) {
-  const RankLayout layout({.pipeline = 1, .tensor = 4, .reduced_data = 8}, Placement("cluster"));
+  const RankLayout layout(
+      {.pipeline = 1, .tensor = 4, .reduced_data = 8}, PlacementStrategy("cluster"));
   EXPECT_THAT(layout.members(Group::kTP, 0), ElementsAre(0, 1, 2, 3));
   const ShardGroups first = shard_groups(layout, 4, 0);
   EXPECT_THAT(first.shards, ElementsAre(0, 4, 8, 12));
@@ -25,7 +26,8 @@ TEST(ShardGroups, OfTheDocumentedExample) {
 }
 
 TEST(ShardGroups, LieInsideOfAStage) {
-  const RankLayout layout({.pipeline = 2, .tensor = 2, .reduced_data = 4}, Placement("cluster"));
+  const RankLayout layout(
+      {.pipeline = 2, .tensor = 2, .reduced_data = 4}, PlacementStrategy("cluster"));
   for (int rank = 0; rank < layout.world_size(); ++rank) {
     const ShardGroups groups = shard_groups(layout, 2, rank);
     EXPECT_EQ(groups.shards.size(), 2U);
@@ -45,7 +47,8 @@ TEST(ShardGroups, LieInsideOfAStage) {
 }
 
 TEST(ShardGroups, CoverEveryRankOnce) {
-  const RankLayout layout({.pipeline = 1, .tensor = 2, .reduced_data = 6}, Placement("spread"));
+  const RankLayout layout(
+      {.pipeline = 1, .tensor = 2, .reduced_data = 6}, PlacementStrategy("spread"));
   for (const int degree : {1, 2, 3, 6}) {
     for (int rank = 0; rank < layout.world_size(); ++rank) {
       const ShardGroups groups = shard_groups(layout, degree, rank);
@@ -61,7 +64,8 @@ TEST(ShardGroups, CoverEveryRankOnce) {
 }
 
 TEST(ShardGroups, RefuseADegreeThatDoesNotDivide) {
-  const RankLayout layout({.pipeline = 1, .tensor = 1, .reduced_data = 4}, Placement("cluster"));
+  const RankLayout layout(
+      {.pipeline = 1, .tensor = 1, .reduced_data = 4}, PlacementStrategy("cluster"));
   try {
     shard_groups(layout, 3, 0);
     FAIL() << "no error";

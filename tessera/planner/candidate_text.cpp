@@ -1,0 +1,192 @@
+#include "tessera/planner/candidate_text.h"
+
+#include <cstdio>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "tessera/base/error.h"
+#include "tessera/planner/objective.h"
+#include "tessera/planner/to_config.h"
+
+namespace tessera::planner {
+
+namespace {
+
+constexpr double kGib = 1024.0 * 1024.0 * 1024.0;
+
+template <typename... Values>
+std::string line(const char* format, Values... values) {
+  const int length = std::snprintf(nullptr, 0, format, values...);
+  std::string text(static_cast<std::size_t>(length) + 1, '\n');
+  std::snprintf(text.data(), text.size(), format, values...);
+  text.back() = '\n'; // in place of the final zero
+  return text;
+}
+
+// Returns the nodes whose devices run a stage: "0,3".
+std::string
+nodes_of_stage(const cost::Strategy& strategy, int stage, const std::vector<int>& node_of_device) {
+  std::set<int> nodes;
+  for (int i = 0; i < strategy.dp * strategy.tp; ++i) {
+    const int rank = strategy.rank(stage, 0, 0) + i;
+    const int device = strategy.device_of_rank[static_cast<std::size_t>(rank)];
+    nodes.insert(node_of_device[static_cast<std::size_t>(device)]);
+  }
+  std::string text;
+  for (const int node : nodes) {
+    text += (text.empty() ? "" : ",") + std::to_string(node);
+  }
+  return text;
+}
+
+std::string saving_text(const cost::Strategy& strategy) {
+  std::string text;
+  const auto add = [&text](bool has, const char* name) {
+    text += has ? str("  ", name) : std::string();
+  };
+  add(strategy.shard_optimizer_state && !strategy.shard_parameters, "sharded optimizer state");
+  add(strategy.shard_parameters, "sharded parameters");
+  add(strategy.offload_optimizer_state, "offloaded optimizer state");
+  add(strategy.offload_activations, "offloaded activations");
+  add(strategy.activation_checkpointing,
+      strategy.keeps_products ? "recomputed activations but for products"
+                              : "recomputed activations");
+  add(strategy.schedule == cost::Schedule::kSimple && strategy.pp > 1, "simple schedule");
+  return text;
+}
+
+// Returns on which nodes a strategy runs that leaves some out.
+std::string nodes_text(const Candidate& candidate) {
+  std::string text;
+  for (const int node : candidate.leaves_out ? candidate.node_order : std::vector<int>{}) {
+    text += (text.empty() ? "  on nodes " : ",") + std::to_string(node);
+  }
+  return text;
+}
+
+} // namespace
+
+std::string tensor_text(const cost::Strategy& strategy) {
+  std::string text = "tp " + std::to_string(strategy.tp);
+  if (strategy.tp > 1 && strategy.distribution != cost::Distribution::kAsMeasured) {
+    text += str(" ", text_of(strategy.distribution)) +
+            (strategy.same_samples ? ", prescaled batch" : "");
+  }
+  return text;
+}
+
+std::string headline(const cost::Strategy& strategy) {
+  return "pp " + std::to_string(strategy.pp) + "  dp " + std::to_string(strategy.dp) + "  " +
+         tensor_text(strategy) + "  microbatch size " + std::to_string(strategy.microbatch_size) +
+         "  placement " + (strategy.placement.empty() ? "own" : strategy.placement) +
+         saving_text(strategy);
+}
+
+std::string explain(
+    const Candidate& candidate,
+    const cost::DescribedModel& model,
+    const cost::Cluster& cluster) {
+  const cost::Strategy& strategy = candidate.strategy;
+  const cost::StrategyCost& cost = candidate.cost;
+  std::string text = headline(strategy) + "\n";
+  if (candidate.calibrated_seconds > 0) {
+    text += line("  %10.4f s  an iteration, calibrated by trials", candidate.calibrated_seconds);
+  }
+  if (candidate.simulated_seconds > 0) {
+    text += line("  %10.4f s  an iteration, executed event by event", candidate.simulated_seconds);
+  }
+  text += line(
+      "  %10.4f s  an iteration by estimate (%.4f to %.4f s as far as runs show), of which",
+      cost.seconds,
+      cost.seconds_range.low,
+      cost.seconds_range.high);
+  text += line(
+      "  %10.4f s  computation of the slowest stage, %d microbatches",
+      cost.compute_seconds,
+      strategy.microbatches(model.global_batch_size));
+  text += line("  %10.4f s  its tensor-parallel traffic", cost.tensor_seconds);
+  if (cost.waiting_seconds > 0) {
+    text += line("  %10.4f s  waiting for its hosts to start operators", cost.waiting_seconds);
+  }
+  text += line("  %10.4f s  bubble", cost.bubble_seconds);
+  if (cost.shared_cores_seconds > 0) {
+    text += line("  %10.4f s  waiting for cores that ranks share", cost.shared_cores_seconds);
+  }
+  text += line("  %10.4f s  between stages", cost.transfer_seconds);
+  if (cost.stall_seconds > 0) {
+    text += line("  %10.4f s  stalls of the network", cost.stall_seconds);
+  }
+  text += line("  %10.4f s  gradients", cost.gradient_seconds);
+  text += line("  %10.4f s  optimizer", cost.optimizer_seconds);
+  text +=
+      "  memory in GiB, one device of each stage:\n"
+      "  stage  layers    weights  gradients  optimizer  kept  working  logits"
+      "  needs  has  nodes\n";
+  const std::vector<int> node_of = cluster.node_of_device();
+  for (int k = 0; k < strategy.pp; ++k) {
+    const auto at = static_cast<std::size_t>(k);
+    const cost::StageCost& stage = cost.stages[at];
+    text += line(
+        "  %5d  %3d..%-3d  %8.2f  %9.2f  %9.2f  %4.1f  %7.2f  %6.2f  %5.1f  "
+        "%-4.1f %s",
+        k,
+        strategy.boundaries[at],
+        strategy.boundaries[at + 1] - 1,
+        stage.memory.weights / kGib,
+        stage.memory.gradients / kGib,
+        stage.memory.optimizer / kGib,
+        stage.memory.activations / kGib,
+        stage.memory.working / kGib,
+        stage.memory.logits / kGib,
+        stage.needed_bytes / kGib,
+        stage.device_bytes / kGib,
+        nodes_of_stage(strategy, k, node_of).c_str());
+  }
+  text += "  (\"needs\" adds the driver's context and fragmentation)\n";
+  return text;
+}
+
+std::string summary(const SearchResult& result, const cost::DescribedModel& model) {
+  std::string text = "  rank   seconds  memory GiB  strategy\n";
+  for (std::size_t i = 0; i < result.best.size(); ++i) {
+    const Candidate& candidate = result.best[i];
+    const auto reason = not_runnable(candidate, model);
+    text += line(
+        "  %4zu  %8.4f  %10.2f  %s%s",
+        i + 1,
+        candidate.seconds(),
+        candidate.cost.needed_bytes() / kGib,
+        headline(candidate.strategy).c_str(),
+        (nodes_text(candidate) + (reason ? "  (only priced: " + *reason + ")" : "")).c_str());
+  }
+  if (result.lower_bound > 0 && !result.best.empty()) {
+    const double gap = result.gap();
+    // Seconds are sums of many parts, whose order rounds differently.
+    constexpr double kRounding = 1e-9;
+    text += line(
+        "  lower bound %.4f s by estimate, whatever the placement and the cuts: the first is %s",
+        result.lower_bound,
+        gap <= kRounding ? "the optimum" : line("%.1f %% above it at most", 100 * gap).c_str());
+    text.erase(text.find_last_not_of('\n') + 1);
+    text += "\n";
+  }
+  return text;
+}
+
+std::string front_text(const SearchResult& result, const cost::Cluster& cluster) {
+  std::string text;
+  for (const Candidate& candidate : result.front) {
+    const StepCosts costs = step_costs(candidate, cluster);
+    text += line(
+        "  front: %.4f s  price %.6g  %.6g J  %s%s",
+        costs.seconds,
+        costs.price,
+        costs.joules,
+        headline(candidate.strategy).c_str(),
+        nodes_text(candidate).c_str());
+  }
+  return text;
+}
+
+} // namespace tessera::planner

@@ -1,0 +1,158 @@
+#include "tessera/train/step_arguments.h"
+
+#include <algorithm>
+
+#include "tessera/base/error.h"
+#include "tessera/random/stream.h"
+
+namespace tessera::detail {
+
+namespace {
+
+bool holds_packed_sequence(const c10::IValue& value) {
+  if (!value.isTuple()) {
+    return false;
+  }
+  const auto& elements = value.toTupleRef().elements();
+  if (!elements.empty() && elements[0].isString() && elements[0].toStringRef() == kPackedSequence) {
+    return true;
+  }
+  return std::any_of(elements.begin(), elements.end(), holds_packed_sequence);
+}
+
+void check_position(const char* option, int position, int arguments) {
+  if (position < 0 || position >= arguments) {
+    throw ConfigError(tessera::str(
+        option,
+        " of the step names argument ",
+        position,
+        ", but it is called with ",
+        arguments,
+        " arguments; ",
+        arguments == 0 ? std::string("leave it out")
+                       : tessera::str("write positions from 0 to ", arguments - 1)));
+  }
+}
+
+/// Tells the microbatch's random numbers of how many samples it is.
+void note_samples(std::int64_t samples, int axis, int argument) {
+  random::Stream* stream = random::current();
+  if (stream == nullptr) {
+    return;
+  }
+  if (axis != 0) {
+    throw ConfigError(tessera::str(
+        "input_split_axes: argument ",
+        argument,
+        " of the step has its samples along axis ",
+        axis,
+        ", but \"random\": \"layout_independent\" finds a sample's random numbers by the first "
+        "dimension; pass the samples there and transpose in the step function, or write "
+        "\"random\": \"by_task\""));
+  }
+  if (stream->samples == 0) {
+    stream->samples = samples;
+  }
+}
+
+at::Tensor clone_of(const at::Tensor& tensor) {
+  const at::NoGradGuard no_grad;
+  at::Tensor copy = tensor.detach().clone();
+  copy.set_requires_grad(tensor.requires_grad());
+  if (tensor.is_leaf() && tensor.grad().defined()) {
+    copy.mutable_grad() = tensor.grad().detach().clone();
+  }
+  return copy;
+}
+
+} // namespace
+
+void check_positions(
+    const std::vector<int>& non_split_inputs,
+    const std::map<int, int>& input_split_axes,
+    int arguments) {
+  for (const int position : non_split_inputs) {
+    check_position("non_split_inputs", position, arguments);
+    if (input_split_axes.count(position) > 0) {
+      throw ConfigError(tessera::str(
+          "argument ",
+          position,
+          " of the step is named by non_split_inputs and by input_split_axes; name it in one"));
+    }
+  }
+  for (const auto& [position, axis] : input_split_axes) {
+    check_position("input_split_axes", position, arguments);
+  }
+}
+
+at::Tensor
+slice_tensor(const at::Tensor& tensor, int microbatches, int microbatch, int axis, int argument) {
+  if (axis < 0 || axis >= tensor.dim()) {
+    throw ShapeError(tessera::str(
+        "argument ",
+        argument,
+        " of the step has shape ",
+        tensor.sizes(),
+        ", so it cannot be split along axis ",
+        axis,
+        "; name it in non_split_inputs or give its axis in "
+        "input_split_axes"));
+  }
+  const std::int64_t rows = tensor.size(axis);
+  if (rows % microbatches != 0) {
+    throw ShapeError(tessera::str(
+        "argument ",
+        argument,
+        " of the step has ",
+        rows,
+        " rows along axis ",
+        axis,
+        ", which ",
+        microbatches,
+        " microbatches do not divide; drop the last incomplete batch, or "
+        "set microbatches to a divisor of ",
+        rows));
+  }
+  const std::int64_t size = rows / microbatches;
+  note_samples(size, axis, argument);
+  const at::Tensor part = tensor.narrow(axis, microbatch * size, size);
+  // Parts share the batch's memory, so what a step changes in place is changed as in the plain
+  // script; but a change of one part must not count as one of the others' in autograd.
+  return part.requires_grad() ? part : part.variable_data();
+}
+
+c10::IValue
+slice_value(const c10::IValue& value, int microbatches, int microbatch, int axis, int argument) {
+  if (microbatches > 1 && holds_packed_sequence(value)) {
+    throw ShapeError(tessera::str(
+        "argument ",
+        argument,
+        " of the step holds a PackedSequence; its rows are time steps of all samples, so they "
+        "cannot be split into ",
+        microbatches,
+        " microbatches. Pass the padded tensor and the lengths, and call pack_padded_sequence in "
+        "the step function"));
+  }
+  return map_tensors(value, [&](const at::Tensor& tensor) {
+    return slice_tensor(tensor, microbatches, microbatch, axis, argument);
+  });
+}
+
+at::Tensor FreshCopies::copy_of(const at::Tensor& tensor) {
+  if (!tensor.has_storage() || tensor.layout() != at::kStrided) {
+    return clone_of(tensor);
+  }
+  const Place place(
+      tensor.storage().unsafeGetStorageImpl(),
+      tensor.storage_offset(),
+      tensor.sizes().vec(),
+      tensor.strides().vec(),
+      tensor.requires_grad());
+  auto found = copies_.find(place);
+  if (found == copies_.end()) {
+    found = copies_.emplace(place, clone_of(tensor)).first;
+  }
+  return found->second;
+}
+
+} // namespace tessera::detail
