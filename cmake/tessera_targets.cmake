@@ -1,8 +1,9 @@
 # tessera_add_library(folder [TORCH] [MPI] HEADERS ... INTERNAL ... SOURCES ... DEPS ... LIBS ...)
 #   one folder of tessera/ (or room of one, see nn), one static target tessera_<folder>
-#   (INTERFACE without SOURCES), alias tessera::<folder>. HEADERS are installed; INTERNAL ones
-#   are not, but other rooms include them; an unlisted header belongs to its room alone (the test
-#   style.private). DEPS are such names.
+#   (INTERFACE without SOURCES), alias tessera::<folder>. HEADERS are installed: what scripts
+#   include, and what that includes. INTERNAL ones are not, but other rooms and programs of this
+#   repository include them; an unlisted header belongs to its room alone (the test style.private).
+#   DEPS are such names.
 #   TORCH links libtorch and uses the shared precompiled header.
 # tessera_add_program(name [TORCH] SOURCES ... DEPS ... LIBS ...)
 # tessera_add_test(name [TORCH] SOURCES ... DEPS ... [LABELS ...] [TIMEOUT s])
