@@ -153,6 +153,45 @@ TEST(Gradients, OfAnUpdateBetweenTwoPasses) {
   }
 }
 
+// The backward of one of two passes reaches no parameter, and is one of the two: behind the second
+// one gradients are averages, in the update after as well.
+TEST(Gradients, OfAPassThatReachesNoParameter) {
+  Chain chain = made(7);
+  loss_of(chain, batch_of()).backward();
+  const auto wanted = chain->named_parameters();
+  for (const Layout& layout : layouts()) {
+    if (layout.tp > 1) {
+      continue; // of some parameters a rank has a part
+    }
+    for (const bool empty_first : {false, true}) {
+      init(config_of(layout));
+      const Ended ended;
+      ModelOptions options;
+      options.backward_passes_per_step = 2;
+      DistributedModel model(made(7), options);
+      auto optimizer = plain_sgd(model.parameters());
+      const Batch mine = part_of(batch_of(), data_size(), data_rank());
+      auto train_step = step_of(model);
+      auto empty_step = tessera::step([&](torch::Tensor x) { model.backward(x.mean()); });
+      for (int update = 0; update < 2; ++update) {
+        optimizer.zero_grad();
+        for (const bool empty : {empty_first, !empty_first}) {
+          if (empty) {
+            empty_step(mine.x.clone().requires_grad_());
+          } else {
+            train_step(mine.x, mine.y);
+          }
+        }
+        for (const auto& [name, tensor] : model.local_parameters()) {
+          EXPECT_LE(relative_error(tensor.grad(), wanted[name].grad()), 1e-5)
+              << name << ", " << layout.text() << ", update " << update
+              << (empty_first ? ", empty pass first" : ", empty pass second");
+        }
+      }
+    }
+  }
+}
+
 // The sum over a TP_GROUP is in a distributed gradient already.
 TEST(Gradients, OfADistributedParameterAreRefused) {
   for (const Layout& layout : layouts()) {

@@ -99,37 +99,18 @@ TEST(Nodes, OfEveryFlow) {
   });
 }
 
-/// Some ranks take a branch, and one of them has no backward in one step.
-TensorMap trained_by_rank(int degree, const Over& over) {
-  const OverNodes ended(sharded(degree, 2), over);
-  torch::manual_seed(7);
-  ByRank net;
-  DistributedModel model(net);
-  auto optimizer = sgd(model.parameters());
-  auto train_step = tessera::step([&](torch::Tensor x, torch::Tensor y) {
-    if (rank() == 0 && net->turn == 2) {
-      return;
-    }
-    model.backward(torch::mse_loss(model(x), y));
-  });
-  for (int i = 0; i < 4; ++i) {
-    net->turn = i;
-    const Batch mine = mine_of(random_batches(16)(i));
-    optimizer.zero_grad();
-    train_step(mine.x, mine.y);
-    optimizer.step();
-  }
-  return model.state_dict();
-}
-
 TEST(Nodes, OfFlowsThatDifferBetweenRanks) {
+  const auto trained = [](int degree, const Over& over) {
+    const OverNodes ended(sharded(degree, 2), over);
+    return trained_by_rank();
+  };
   for (Over over : nodes_of_ranks()) {
-    const TensorMap plain = trained_by_rank(1, over);
+    const TensorMap plain = trained(1, over);
     for (const bool hierarchical : {true, false}) {
       for (const std::int64_t live : {std::int64_t{1}, std::int64_t{100}}) {
         over.hierarchical = hierarchical;
         over.live = live;
-        expect_same(trained_by_rank(world_size(), over), plain, text_of(over), 2e-6);
+        expect_same(trained(world_size(), over), plain, text_of(over), 2e-6);
       }
     }
   }

@@ -118,24 +118,7 @@ TensorMap trained_by_replica(int degree) {
   config.partition = {{"rare", 1}};
   init(config);
   const Ended ended;
-  torch::manual_seed(7);
-  ByReplica net;
-  DistributedModel model(net);
-  auto optimizer = sgd(model.parameters());
-  auto train_step = tessera::step([&](torch::Tensor x, torch::Tensor y) {
-    if (dp_rank() == 1 && net->turn == 2) {
-      return;
-    }
-    model.backward(torch::mse_loss(model(x), y));
-  });
-  for (int i = 0; i < 6; ++i) {
-    net->turn = i;
-    const Batch mine = mine_of(random_batches(16)(i));
-    optimizer.zero_grad();
-    train_step(mine.x, mine.y);
-    optimizer.step();
-  }
-  return model.state_dict();
+  return trained_in_turns<ByReplica>(6, [](int turn) { return dp_rank() == 1 && turn == 2; });
 }
 
 TEST(Pipelines, OfFlowsThatDifferBetweenReplicas) {

@@ -80,6 +80,34 @@ struct ByRankImpl : torch::nn::Module {
 };
 TESSERA_MODULE(ByRank);
 
+/// What a `Net` has learnt in so many steps, each of which it knows by its `turn`; a rank has no
+/// backward where `rests(turn)`. Collective over the world.
+template <typename Net, typename Rests>
+TensorMap trained_in_turns(int turns, Rests rests) {
+  torch::manual_seed(7);
+  Net net;
+  DistributedModel model(net);
+  auto optimizer = sgd(model.parameters());
+  auto train_step = tessera::step([&](torch::Tensor x, torch::Tensor y) {
+    if (!rests(net->turn)) {
+      model.backward(torch::mse_loss(model(x), y));
+    }
+  });
+  for (int turn = 0; turn < turns; ++turn) {
+    net->turn = turn;
+    const Batch mine = mine_of(random_batches(16)(turn));
+    optimizer.zero_grad();
+    train_step(mine.x, mine.y);
+    optimizer.step();
+  }
+  return model.state_dict();
+}
+
+/// Ranks take a branch in turn, and one of them has no backward in one step.
+inline TensorMap trained_by_rank() {
+  return trained_in_turns<ByRank>(4, [](int turn) { return rank() == 0 && turn == 2; });
+}
+
 /// Calls `check(name, make_net)` for modules that are called twice, parameters that are tied,
 /// branches that the data choose, and modules that get no gradient.
 template <typename Check>

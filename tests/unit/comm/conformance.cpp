@@ -315,13 +315,15 @@ void mesh_groups_follow_the_layout(World& world) {
     group.all_reduce(tensor);
     require_equal(tensor, at::full({5}, double(group.size())), group.name());
   }
-  message_of<ConfigError>([&] {
+  const std::string refusal = message_of<ConfigError>([&] {
     const MeshGroups wrong(
         world,
         topology::RankLayout(
             {.pipeline = n + 1, .tensor = 1, .reduced_data = 1},
             topology::PlacementStrategy("cluster")));
   });
+  require_contains(refusal, tessera::str("pipeline ", n + 1, " x tensor 1"));
+  require_contains(refusal, tessera::str("the world has ", n));
 }
 
 void late_rank_is_named(World& world) {

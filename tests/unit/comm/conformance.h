@@ -11,7 +11,11 @@
 
 // What every backend must do, written once. A test case is a function that all
 // ranks of a world run; unit tests run it on threads of one process, MPI tests
-// on processes. It throws on the rank on which something is wrong.
+// on processes. It throws on the rank on which something is wrong, because an
+// expectation of GoogleTest would let that rank go on into collectives that fail
+// for a second reason, and a fatal one leaves only the function that it stands in,
+// not the case. Whoever runs the case reports each rank's text. Errors that are
+// expected are compared by the words that a user needs of them.
 namespace tessera::comm::conformance {
 
 /// Throws std::runtime_error with the text unless `condition`.

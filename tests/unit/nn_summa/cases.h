@@ -10,7 +10,8 @@
 
 // What every mesh must do, written once. A case is a function that all ranks of
 // a mesh run; unit tests run it on threads of one process, MPI tests on
-// processes. It throws on the rank on which something is wrong.
+// processes. It throws on the rank on which something is wrong; why, is said in
+// tests/unit/comm/conformance.h.
 namespace tessera::nn::summa::cases {
 
 struct Case {

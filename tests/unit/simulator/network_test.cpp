@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <random>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -52,94 +53,123 @@ struct Started {
   int id = 0;
 };
 
-// Max-min fairness by its definition: every flow is at its limit, or has a full link on which no
-// stream is faster.
-void expect_fair(
-    Network& network,
-    const std::vector<double>& capacity,
-    const std::vector<Started>& flows,
-    unsigned seed) {
-  std::vector<double> used(capacity.size(), 0);
-  std::vector<double> fastest(capacity.size(), 0);
-  for (const Started& flow : flows) {
-    const double rate = network.rate(flow.id);
-    EXPECT_LE(rate, flow.limit * (1 + 1e-9)) << seed;
-    for (const int link : flow.links) {
-      const auto at = static_cast<std::size_t>(link);
-      used[at] += rate * flow.weight;
-      fastest[at] = std::max(fastest[at], rate);
+// A network whose rates are compared with the definition of max-min fairness.
+class Compared {
+ public:
+  explicit Compared(std::vector<double> capacity)
+      : network(capacity), capacity_(std::move(capacity)) {}
+
+  // Returns the number of the flow.
+  int start(double now, double bytes, Started flow) {
+    flow.id = network.start(now, bytes, flow.links, flow.weight, flow.limit);
+    flows_.push_back(flow);
+    return flow.id;
+  }
+
+  // Returns when the flow ended that ends next.
+  double end_next() {
+    const double now = network.next_end();
+    const int ended = network.end_next();
+    std::erase_if(flows_, [&](const Started& one) { return one.id == ended; });
+    return now;
+  }
+
+  // Every flow is at its limit, or has a full link on which no stream is faster.
+  void expect_fair(unsigned seed) {
+    std::vector<double> used(capacity_.size(), 0);
+    std::vector<double> fastest(capacity_.size(), 0);
+    for (const Started& flow : flows_) {
+      const double rate = network.rate(flow.id);
+      EXPECT_LE(rate, flow.limit * (1 + 1e-9)) << seed;
+      for (const int link : flow.links) {
+        const auto at = static_cast<std::size_t>(link);
+        used[at] += rate * flow.weight;
+        fastest[at] = std::max(fastest[at], rate);
+      }
+    }
+    for (std::size_t link = 0; link < capacity_.size(); ++link) {
+      EXPECT_LE(used[link], capacity_[link] * (1 + 1e-9)) << seed;
+    }
+    for (const Started& flow : flows_) {
+      const double rate = network.rate(flow.id);
+      const bool bounded = std::any_of(flow.links.begin(), flow.links.end(), [&](int link) {
+        const auto at = static_cast<std::size_t>(link);
+        return used[at] > capacity_[at] * (1 - 1e-9) && fastest[at] < rate * (1 + 1e-9);
+      });
+      EXPECT_TRUE(bounded || rate > flow.limit * (1 - 1e-9)) << seed << " flow " << flow.id;
     }
   }
-  for (std::size_t link = 0; link < capacity.size(); ++link) {
-    EXPECT_LE(used[link], capacity[link] * (1 + 1e-9)) << seed;
+
+  Network network;
+
+ private:
+  std::vector<double> capacity_;
+  std::vector<Started> flows_;
+};
+
+// Whole numbers from a seed.
+class Draws {
+ public:
+  explicit Draws(unsigned seed) : random_(seed) {}
+
+  int operator()(int least, int most) {
+    return std::uniform_int_distribution<int>(least, most)(random_);
   }
-  for (const Started& flow : flows) {
-    const double rate = network.rate(flow.id);
-    const bool bounded = std::any_of(flow.links.begin(), flow.links.end(), [&](int link) {
-      const auto at = static_cast<std::size_t>(link);
-      return used[at] > capacity[at] * (1 - 1e-9) && fastest[at] < rate * (1 + 1e-9);
-    });
-    EXPECT_TRUE(bounded || rate > flow.limit * (1 - 1e-9)) << seed << " flow " << flow.id;
+  std::vector<double> several(std::size_t count, int least, int most) {
+    std::vector<double> numbers(count);
+    for (double& one : numbers) {
+      one = (*this)(least, most);
+    }
+    return numbers;
   }
-}
+  Started flow_over(std::vector<int> links) {
+    Started flow{.links = std::move(links)};
+    flow.weight = (*this)(1, 3);
+    flow.limit = (*this)(1, 60);
+    return flow;
+  }
+
+ private:
+  std::mt19937 random_;
+};
 
 TEST(Network, RatesOfRandomFlowsAreMaxMinFair) {
   for (unsigned seed = 0; seed < 300; ++seed) {
-    std::mt19937 random(seed);
-    const auto from = [&](int least, int most) {
-      return std::uniform_int_distribution<int>(least, most)(random);
-    };
-    std::vector<double> capacity(static_cast<std::size_t>(from(1, 8)));
-    for (double& one : capacity) {
-      one = from(1, 100);
-    }
-    Network network(capacity);
-    std::vector<Started> flows;
+    Draws from(seed);
+    const int count = from(1, 8);
+    Compared compared(from.several(static_cast<std::size_t>(count), 1, 100));
     double now = 0;
     for (int i = 0; i < 20; ++i) {
       std::set<int> links;
       for (int k = from(1, 4); k > 0; --k) {
-        links.insert(from(0, static_cast<int>(capacity.size()) - 1));
+        links.insert(from(0, count - 1));
       }
-      Started flow = {{links.begin(), links.end()}, 1.0 * from(1, 3), 1.0 * from(1, 60)};
-      flow.id = network.start(now, from(1, 1000), flow.links, flow.weight, flow.limit);
-      flows.push_back(flow);
-      expect_fair(network, capacity, flows, seed);
+      const Started flow = from.flow_over({links.begin(), links.end()});
+      compared.start(now, from(1, 1000), flow);
+      compared.expect_fair(seed);
       if (from(0, 1) == 1 || i > 15) {
-        now = network.next_end();
-        const int ended = network.end_next();
-        std::erase_if(flows, [&](const Started& one) { return one.id == ended; });
-        expect_fair(network, capacity, flows, seed);
+        now = compared.end_next();
+        compared.expect_fair(seed);
       }
     }
   }
 }
 
 TEST(Network, RatesOfManyLinksAreMaxMinFair) {
-  std::mt19937 random(1);
-  const auto from = [&](int least, int most) {
-    return std::uniform_int_distribution<int>(least, most)(random);
-  };
-  std::vector<double> capacity(60);
-  for (double& one : capacity) {
-    one = from(50, 100);
-  }
-  Network network(capacity);
-  std::vector<Started> flows;
+  Draws from(1);
+  Compared compared(from.several(60, 50, 100));
   double now = 0;
   for (int i = 0; i < 400; ++i) {
     // Neighbours share links, so that changes can go far.
     const int first = from(0, 57);
-    Started flow = {{first, first + from(1, 2)}, 1.0 * from(1, 3), 1.0 * from(1, 60)};
-    flow.id = network.start(now, from(1, 1000), flow.links, flow.weight, flow.limit);
-    flows.push_back(flow);
+    const int second = first + from(1, 2);
+    const Started flow = from.flow_over({first, second});
+    compared.start(now, from(1, 1000), flow);
     if (i % 4 == 0) {
-      expect_fair(network, capacity, flows, 0);
+      compared.expect_fair(0);
     }
     if (i > 100) {
-      now = network.next_end();
-      const int ended = network.end_next();
-      std::erase_if(flows, [&](const Started& one) { return one.id == ended; });
+      now = compared.end_next();
     }
   }
 }
@@ -147,26 +177,19 @@ TEST(Network, RatesOfManyLinksAreMaxMinFair) {
 // Flow i uses links i and i + 1, so all flows are connected.
 TEST(Network, AChangeGoesNoFurtherThanItMatters) {
   constexpr int kLinks = 1001;
-  std::vector<double> capacity(kLinks, 1.0);
-  Network network(capacity);
-  std::vector<Started> flows;
+  Compared compared(std::vector<double>(kLinks, 1.0));
   for (int i = 0; i + 1 < kLinks; ++i) {
-    Started flow = {{i, i + 1}, 1.0, 1e9};
-    flow.id = network.start(0, 1e6 + i, flow.links, 1, 1e9);
-    flows.push_back(flow);
+    compared.start(0, 1e6 + i, {{i, i + 1}, 1.0, 1e9});
   }
-  EXPECT_NEAR(network.rate(500), 0.5, 1e-9);
-  const std::int64_t before = network.computed();
+  EXPECT_NEAR(compared.network.rate(500), 0.5, 1e-9);
+  const std::int64_t before = compared.network.computed();
   for (int i = 0; i < 10; ++i) {
-    const int middle = 100 * i + 50;
-    Started flow = {{middle}, 1.0, 1e9};
-    flow.id = network.start(1.0 + i, 1e6, {middle}, 1, 1e9);
-    flows.push_back(flow);
-    EXPECT_NEAR(network.rate(flow.id), 1.0 / 3, 1e-9);
+    const int flow = compared.start(1.0 + i, 1e6, {{100 * i + 50}, 1.0, 1e9});
+    EXPECT_NEAR(compared.network.rate(flow), 1.0 / 3, 1e-9);
   }
   // All thousand for each of the ten would be 10,000.
-  EXPECT_LT(network.computed() - before, 1500);
-  expect_fair(network, capacity, flows, 0);
+  EXPECT_LT(compared.network.computed() - before, 1500);
+  compared.expect_fair(0);
 }
 
 // Rates are needed when time goes on, not between what happens at one time.

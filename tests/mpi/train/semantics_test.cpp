@@ -3,24 +3,12 @@
 
 #include <gmock/gmock.h>
 
-#include "tests/mpi/runtime/support.h"
+#include "tests/mpi/train/pair_net.h"
 
 namespace tessera::testing {
 namespace {
 
 using ::testing::HasSubstr;
-
-struct PairNetImpl : torch::nn::Module {
-  PairNetImpl() {
-    a = register_module("a", nn::Linear(kWidth, kWidth));
-    b = register_module("b", nn::Linear(kWidth, kWidth));
-  }
-  torch::Tensor forward(const torch::Tensor& x) {
-    return b(torch::tanh(a(x)));
-  }
-  nn::Linear a{nullptr}, b{nullptr};
-};
-TESSERA_MODULE(PairNet);
 
 Config pair_config(int microbatches) {
   return placed(2, microbatches, {{"b", 1}});

@@ -4,26 +4,14 @@
 
 #include <gmock/gmock.h>
 
-#include "tests/mpi/runtime/support.h"
+#include "tests/mpi/train/pair_net.h"
 
 namespace tessera::testing {
 namespace {
 
 using ::testing::HasSubstr;
 
-struct TowerImpl : torch::nn::Module {
-  TowerImpl() {
-    in = register_module("in", nn::Linear(kWidth, kWidth));
-    out = register_module("out", nn::Linear(kWidth, kWidth));
-  }
-  torch::Tensor forward(const torch::Tensor& x) {
-    return out(torch::tanh(in(x)));
-  }
-  nn::Linear in{nullptr}, out{nullptr};
-};
-TESSERA_MODULE(Tower);
-
-const std::set<std::string> kNames = {"in.weight", "in.bias", "out.weight", "out.bias"};
+const std::set<std::string> kNames = {"a.weight", "a.bias", "b.weight", "b.bias"};
 
 torch::optim::AdamW adamw(const std::vector<torch::Tensor>& parameters) {
   return torch::optim::AdamW(parameters, torch::optim::AdamWOptions(0.01).weight_decay(0.1));
@@ -32,7 +20,7 @@ torch::optim::AdamW adamw(const std::vector<torch::Tensor>& parameters) {
 // One process, the world's batches in the slices of the strategy.
 struct PlainRun {
   explicit PlainRun(int seed = 11) : net(made(seed)) {}
-  static Tower made(int seed) {
+  static PairNet made(int seed) {
     torch::manual_seed(seed);
     return {};
   }
@@ -59,7 +47,7 @@ struct PlainRun {
     }
     return map;
   }
-  Tower net;
+  PairNet net;
   torch::optim::AdamW optimizer = adamw(net->parameters());
 };
 
@@ -121,12 +109,12 @@ struct Distributed {
     train_step(mine.x, mine.y);
     optimizer.step();
   }
-  DistributedModel<Tower> model;
+  DistributedModel<PairNet> model;
   DistributedOptimizer optimizer;
 };
 
 Config tower_config() {
-  return placed(2, kParts, {{"out", 1}});
+  return placed(2, kParts, {{"b", 1}});
 }
 
 void expect_parameters(const TensorMap& got, const TensorMap& wanted) {
@@ -150,9 +138,8 @@ TEST(OptimizerState, IsThatOfOneProcess) {
     plain.step(i, slices());
     run.step(i);
   }
-  const std::set<std::string> own = pp_rank() == 0
-                                        ? std::set<std::string>{"in.weight", "in.bias"}
-                                        : std::set<std::string>{"out.weight", "out.bias"};
+  const std::set<std::string> own = pp_rank() == 0 ? std::set<std::string>{"a.weight", "a.bias"}
+                                                   : std::set<std::string>{"b.weight", "b.bias"};
   const auto wanted = plain.state();
   expect_same_state(run.optimizer.local_state_dict(), wanted, own);
   const auto whole = run.optimizer.state_dict();
@@ -254,12 +241,12 @@ TEST(OptimizerState, WhatDoesNotFitIsNamedWhereItIsOwned) {
   Distributed run;
   run.step(0);
   auto missing = copy_of(plain.state());
-  std::erase(missing.groups[0].parameters, "out.bias");
-  missing.parameters.erase("out.bias");
+  std::erase(missing.groups[0].parameters, "b.bias");
+  missing.parameters.erase("b.bias");
   auto wrong = copy_of(plain.state());
-  wrong.parameters.at("out.weight")["exp_avg"] = torch::ones({2, 3});
+  wrong.parameters.at("b.weight")["exp_avg"] = torch::ones({2, 3});
   for (const auto& [state, name] :
-       {std::make_pair(missing, "out.bias"), std::make_pair(wrong, "out.weight")}) {
+       {std::make_pair(missing, "b.bias"), std::make_pair(wrong, "b.weight")}) {
     const std::string text = error_of<CheckpointError>(
         [&, given = copy_of(state)] { run.optimizer.load_state_dict(given); });
     EXPECT_THAT(text, pp_rank() == 1 ? HasSubstr(name) : HasSubstr(""));
