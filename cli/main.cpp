@@ -17,6 +17,7 @@
 #include "cli/command.h"
 #include "cli/exit_status.h"
 #include "cli/near_names.h"
+#include "cli/shortened.h"
 
 namespace tessera::cli {
 
@@ -43,11 +44,15 @@ std::string version_line() {
       name.substr(0, name.find(',')));
 }
 
+void say(const std::exception& error) {
+  std::fprintf(stderr, "tessera: %s\n", tessera::cli::with_short_words(error.what()).c_str());
+}
+
 /// For an error that every rank has found alike. Another rank prints it only
 /// where rank 0 did not end the job, and so does not have it.
 void say_once(const std::exception& error) {
   tessera::diagnostics::let_rank_zero_speak();
-  std::fprintf(stderr, "tessera: %s\n", error.what());
+  say(error);
 }
 
 } // namespace
@@ -98,7 +103,7 @@ int main(int argc, char** argv) {
     say_once(error);
     return 1;
   } catch (const tessera::Error& error) {
-    std::fprintf(stderr, "tessera: %s\n", error.what());
+    say(error);
     return 1;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "tessera: unexpected: %s\n", error.what());

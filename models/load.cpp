@@ -63,6 +63,12 @@ std::set<std::string> names_in_files(const std::string& own) {
   return names;
 }
 
+// Whether a name is that of a T5's table, which its encoder and its decoder share.
+bool is_table_of_t5(const std::string& name) {
+  return name == "shared.weight" || name == "encoder.embed_tokens.weight" ||
+         name == "decoder.embed_tokens.weight";
+}
+
 // Bit by bit in the parameter's dtype: a NaN equals itself.
 bool same_content(const at::Tensor& a, const at::Tensor& b, at::ScalarType dtype) {
   const at::Tensor x = a.to(dtype).contiguous();
@@ -127,14 +133,18 @@ std::map<std::string, at::Tensor> found_for(
       used[name] = true;
       const auto [first, fresh] = sources.emplace(parameter.identity, Source{name, found->second});
       if (!fresh && !same_content(first->second.tensor, found->second, parameter.dtype)) {
+        const bool tables = is_table_of_t5(first->second.name) && is_table_of_t5(name);
         throw CheckpointError(tessera::str(
             what,
             ": ",
             first->second.name,
             " and ",
             name,
-            " are one parameter of this model, and their contents differ; if they should be two "
-            "parameters, the model's configuration says so (tie_word_embeddings: false)"));
+            " are one parameter of this model, and their contents differ; ",
+            tables ? "encoder and decoder of a T5 have one table of embeddings here, whatever its "
+                     "configuration says, so a file with two is not read"
+                   : "if they should be two parameters, the model's configuration says so "
+                     "(tie_word_embeddings: false)"));
       }
     }
   }

@@ -2,6 +2,8 @@
 
 #include "tessera/base/json/parse.h"
 
+#include "cli/shortened.h"
+
 namespace tessera::cli {
 
 namespace {
@@ -34,7 +36,11 @@ void apply(OrderedJson& root, const std::string& setting) {
     }
     if (!at->is_object()) {
       throw ConfigError(
-          str("'", setting.substr(0, begin - 1), "' is ", one_line(*at), ", which has no keys"));
+          str("'",
+              shortened(setting.substr(0, begin - 1)),
+              "' is ",
+              shortened(one_line(*at)),
+              ", which has no keys"));
     }
     if (end < equals && !at->contains(key)) {
       (*at)[key] = OrderedJson::object();
@@ -71,7 +77,7 @@ JobText read_job_text(
     try {
       apply(job.root, setting);
     } catch (const Error& error) {
-      job.errors.push_back(str("--set ", setting, ": ", error.what()));
+      job.errors.push_back(str("--set ", shortened(setting), ": ", error.what()));
     }
   }
   return job;

@@ -1,11 +1,17 @@
 #include "models/t5.h"
 
 #include <cmath>
+#include <map>
 
 #include <torch/torch.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+
+#include "models/load.h"
+#include "tests/support/test_folder.h"
 
 namespace tessera::models {
 namespace {
@@ -236,6 +242,32 @@ TEST(T5, InitialisationFollowsThePublishedFactors) {
   expect_deviation(block + "0.SelfAttention.o.weight", 1 / std::sqrt(512));
   expect_deviation(block + "1.DenseReluDense.wi.weight", 1 / std::sqrt(512));
   expect_deviation(block + "1.DenseReluDense.wo.weight", 1 / std::sqrt(2048));
+}
+
+// A second table of embeddings is refused without naming an option that would not help; of a second
+// output layer one would.
+TEST(T5, ASecondEmbeddingIsRefused) {
+  T5 model(small_t5());
+  std::map<std::string, at::Tensor> file;
+  for (const auto& item : model->named_parameters()) {
+    file[item.key()] = item.value().detach();
+  }
+  const auto refusal = [&](const std::string& second) {
+    auto two = file;
+    two[second] = torch::randn({19, 12});
+    return tests::message_of<CheckpointError>([&] { load_parameters(*model, two, "file"); });
+  };
+  for (const std::string stack : {"encoder", "decoder"}) {
+    const std::string second = stack + ".embed_tokens.weight";
+    EXPECT_THAT(
+        refusal(second),
+        testing::AllOf(
+            testing::HasSubstr(second),
+            testing::HasSubstr("shared.weight"),
+            testing::HasSubstr("one table of embeddings"),
+            testing::Not(testing::HasSubstr("tie_word_embeddings"))));
+  }
+  EXPECT_THAT(refusal("lm_head.weight"), testing::HasSubstr("tie_word_embeddings: false"));
 }
 
 } // namespace

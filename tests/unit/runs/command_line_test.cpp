@@ -3,6 +3,7 @@
 
 #include "cli/near_names.h"
 #include "cli/number_check.h"
+#include "cli/shortened.h"
 
 namespace tessera::cli {
 namespace {
@@ -58,6 +59,18 @@ TEST_F(CommandLine, NumbersOutOfRangeAreShort) {
   }
   EXPECT_THAT(refusal("train --steps=-1"), HasSubstr("must be a number above 0, found '-1'"));
   EXPECT_EQ(refusal("train --steps=3"), "accepted");
+}
+
+// A message quotes what the user wrote, which may be a file by mistake; paths are shown whole.
+TEST(Shortened, WordsThatAreNoPaths) {
+  const std::string path(4000, 'p');
+  const std::string value(100'000, 'v');
+  EXPECT_EQ(with_short_words("no '" + path + "' there"), "no '" + path + "' there");
+  EXPECT_EQ(
+      with_short_words("no\n " + value + "\n"),
+      "no\n " + value.substr(0, 200) + "... (100000 bytes)\n");
+  EXPECT_EQ(
+      shortened(std::string(199, 'a') + "\u00e4b"), std::string(199, 'a') + "... (202 bytes)");
 }
 
 } // namespace
