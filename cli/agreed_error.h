@@ -4,8 +4,8 @@
 
 namespace tessera::cli {
 
-/// A run fails for a reason that every rank has found alike, so that one rank
-/// prints it and all end with status 1.
+/// A reason to end a run that every rank has found by the same computation. One rank prints it, and
+/// all end with status 1.
 class AgreedError : public Error {
  public:
   using Error::Error;

@@ -6,9 +6,8 @@
 
 namespace tessera::cli {
 
-/// For a command line that could not be read: "did you mean --resume?" for each
-/// word that is no command or option but is near one, each on a line of its
-/// own; "" when nothing is near.
+/// Returns, for a command line that could not be parsed, a line such as "did you mean --resume?"
+/// for each word that is no command or option but resembles one; "" when none does.
 std::string near_names(const CLI::App& app);
 
 } // namespace tessera::cli

@@ -4,8 +4,8 @@
 
 namespace tessera::cli {
 
-/// Checks of an option's number. CLI11's own PositiveNumber writes its upper
-/// end out in 309 digits.
+/// Checks the number of an option. The messages of CLI11's own PositiveNumber print its upper bound
+/// with 309 digits.
 CLI::Validator positive_number();
 CLI::Validator non_negative_number();
 

@@ -6,7 +6,7 @@
 
 namespace tessera::cli {
 
-/// Whether two paths lead to one file, also by links; a file that is not there yet counts.
+/// Returns whether two paths name the same file, also through links. The file need not exist yet.
 inline bool same_file(const std::string& a, const std::string& b) {
   namespace fs = std::filesystem;
   std::error_code ignored;

@@ -4,7 +4,7 @@
 
 #include <torch/torch.h>
 
-#include "models/bert_distributed.h"
+#include "models/distributed_forms.h"
 
 namespace tessera::models {
 

@@ -8,6 +8,8 @@
 #include "tessera/nn/replace/transformer_given.h"
 #include "tessera/nn/summa/boundary.h"
 
+#include "models/distributed_forms.h"
+
 namespace tessera::models {
 
 namespace {

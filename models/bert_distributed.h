@@ -55,7 +55,4 @@ TESSERA_MODULE(DistributedBert);
 nn::TransformerOptions bert_layer_options(const BertOptions& options);
 const StateTranslation& bert_layer_translation();
 
-/// Registers the distributed forms of BERT and of its layers. Once, by bert.cpp.
-bool register_bert_distributed();
-
 } // namespace tessera::models

@@ -13,7 +13,7 @@
 #include "tessera/recompute/kept_products.h"
 
 #include "models/activations.h"
-#include "models/decoder_distributed.h"
+#include "models/distributed_forms.h"
 
 namespace tessera::models {
 

@@ -1,5 +1,3 @@
-#include "models/decoder_distributed.h"
-
 #include <tuple>
 
 #include <torch/torch.h>
@@ -9,6 +7,7 @@
 #include "tessera/nn/replace/transformer_given.h"
 
 #include "models/decoder.h"
+#include "models/distributed_forms.h"
 #include "models/state_names.h"
 
 namespace tessera::models {

@@ -7,22 +7,22 @@
 #include "tessera/base/error.h"
 #include "tessera/base/json/parse.h"
 
-// What is common to the readers of config.json files. For .cpp files: it needs
+// What the readers of config.json files share. It is included by .cpp files only, since it needs
 // nlohmann-json.
 namespace tessera::models {
 
 using PublishedJson = nlohmann::ordered_json;
 
-/// How the fields of one kind of model are understood.
+/// The meaning of the fields of one kind of model.
 struct PublishedForm {
   std::string model; // "a GPT-2"
   std::string example; // a field that it has
-  /// Names of transformers -> names of options.
+  /// The name of an option by its name in transformers.
   std::map<std::string, std::string> options;
-  /// Probabilities that are one here.
+  /// Probabilities that are one option here.
   std::set<std::string> dropouts;
-  /// Fields that change the mathematics, and of which one value is implemented.
-  /// null is that value too.
+  /// Fields that change the mathematics, with the one value that is implemented; null counts as
+  /// that value.
   std::map<std::string, PublishedJson> only_value;
 };
 
@@ -30,7 +30,7 @@ struct PublishedForm {
 /// is implemented.
 std::map<std::string, PublishedJson> values_of_all(const std::string& type);
 
-/// Parses a config.json and hands it to `read`; every error begins with `origin`.
+/// Parses a config.json and calls `read` with it; every error begins with `origin`.
 template <typename Read>
 auto read_published(const std::string& text, const std::string& origin, Read read) {
   try {
@@ -40,12 +40,12 @@ auto read_published(const std::string& text, const std::string& origin, Read rea
   }
 }
 
-/// The options that a file says. `dropout` is among them only when all
+/// Returns the options that a file sets. `dropout` is among them only when all
 /// probabilities are equal.
 /// Throws: ConfigError that names a field, what was found and what to do.
 PublishedJson options_of_fields(const PublishedJson& file, const PublishedForm& form);
 
-/// Throws: ConfigError: the field, its value, and `advice`.
+/// Throws: ConfigError with the field, its value, and `advice`.
 [[noreturn]] void
 refuse_field(const std::string& key, const PublishedJson& found, const std::string& advice);
 

@@ -6,7 +6,7 @@
 #include <torch/torch.h>
 
 #include "models/activations.h"
-#include "models/t5_distributed.h"
+#include "models/distributed_forms.h"
 
 namespace tessera::models {
 

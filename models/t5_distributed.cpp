@@ -1,9 +1,8 @@
-#include "models/t5_distributed.h"
-
 #include <torch/torch.h>
 
 #include "tessera/nn/layers/transformer_layer.h"
 
+#include "models/distributed_forms.h"
 #include "models/state_names.h"
 #include "models/t5.h"
 

@@ -10,7 +10,6 @@ namespace tessera::cli {
 namespace {
 
 constexpr auto kBetweenLines = std::chrono::seconds(30);
-constexpr const char* kEraseLine = "\r\033[K";
 
 } // namespace
 
@@ -23,9 +22,7 @@ PrepareProgressLine::~PrepareProgressLine() {
 void PrepareProgressLine::show(const data::PrepareProgress& progress) {
   const std::string text = progress_text(progress);
   if (terminal_) {
-    std::fprintf(stderr, "%s%s", kEraseLine, text.c_str());
-    std::fflush(stderr);
-    drawn_ = true;
+    line_.show(text);
     return;
   }
   const auto now = std::chrono::steady_clock::now();
@@ -36,11 +33,7 @@ void PrepareProgressLine::show(const data::PrepareProgress& progress) {
 }
 
 void PrepareProgressLine::clear() {
-  if (drawn_) {
-    std::fputs(kEraseLine, stderr);
-    std::fflush(stderr);
-    drawn_ = false;
-  }
+  line_.clear();
 }
 
 std::string progress_text(const data::PrepareProgress& progress) {

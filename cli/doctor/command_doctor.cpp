@@ -13,8 +13,8 @@
 #include "tessera/base/host.h"
 #include "tessera/comm/world.h"
 
+#include "cli/blas_kernel.h"
 #include "cli/command.h"
-#include "cli/doctor/blas_kernel.h"
 #include "cli/doctor/facts.h"
 #include "cli/doctor/measure.h"
 #include "cli/doctor/mpi_start.h"

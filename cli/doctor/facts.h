@@ -64,21 +64,21 @@ struct Examination {
   std::vector<Finding> findings;
 };
 
-/// One rank's facts as text that travels, and back.
-/// Throws: Error when the text is not what to_text made.
+/// Serialise one rank's facts for a message between ranks, and read them again.
+/// Throws: Error when the text was not made by to_text.
 std::string to_text(const RankFacts& facts);
 RankFacts rank_facts_from_text(const std::string& text);
 
-/// The whole as JSON for machines: keys as the fields above.
+/// Returns the examination as JSON for programs; its keys are the names of the fields above.
 std::string to_json(const Examination& examination);
 
-/// Rules over what was measured; needs nothing but the facts. Equal findings of
-/// several ranks are one.
+/// Applies the rules to what was measured, and to nothing else. Equal findings of several ranks are
+/// returned as one.
 std::vector<Finding> judge(const Examination& examination);
 
 bool any_fatal(const std::vector<Finding>& findings);
 
-/// Tables for people.
+/// Returns the examination as tables for people.
 std::string to_tables(const Examination& examination);
 
 } // namespace tessera::cli::doctor

@@ -1,21 +1,21 @@
 #include <algorithm>
-#include <array>
 #include <climits>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <sstream>
 
 #include <ATen/ATen.h>
 
 #include <dlfcn.h>
 
+#include "tessera/base/child_process.h"
 #include "tessera/base/error.h"
 #include "tessera/base/stopwatch.h"
 
-#include "cli/doctor/blas_kernel.h"
+#include "cli/blas_kernel.h"
 #include "cli/doctor/measure.h"
-#include "cli/launch/launch_command.h"
+#include "cli/launch/mpirun_command.h"
 
 namespace tessera::cli::doctor {
 
@@ -110,15 +110,16 @@ std::optional<KernelTrial> try_better_kernel(
     return std::nullopt;
   }
   // A process of its own: OpenBLAS picks when it is loaded.
-  const std::string command =
-      "OPENBLAS_CORETYPE=" + *kernel + " " + quoted({program, "doctor", "--products-only"});
-  const std::unique_ptr<FILE, int (*)(FILE*)> child(popen(command.c_str(), "r"), &pclose);
-  std::array<char, 64> name{};
+  const std::vector<std::string> command = {
+      "env", "OPENBLAS_CORETYPE=" + *kernel, program, "doctor", "--products-only"};
+  ChildProcess child(command, ", which tries a kernel");
+  std::istringstream answer(child.read_to_end());
+  std::string name;
   double f32_gflops = 0;
-  if (!child || std::fscanf(child.get(), "%63s %lf", name.data(), &f32_gflops) != 2) {
-    throw Error(str("doctor: no answer from '", command, "', which tries a kernel"));
+  if (!(answer >> name >> f32_gflops)) {
+    throw Error(str("doctor: no answer from '", quoted(command), "', which tries a kernel"));
   }
-  return KernelTrial{name.data(), f32_gflops};
+  return KernelTrial{name, f32_gflops};
 }
 
 double measure_copy() {

@@ -11,8 +11,8 @@ struct MpiFacts {
   int size = 1;
 };
 
-/// Starts MPI, asking for the highest thread level, and says what it granted;
-/// unlike comm::mpi_world it goes on with less. MPI ends at exit.
+/// Starts MPI, requests the highest thread level and returns the one that was granted. Unlike
+/// comm::mpi_world it accepts a lower one. MPI is finalised when the program exits.
 /// Throws: Error when MPI cannot be started.
 MpiFacts start_mpi();
 

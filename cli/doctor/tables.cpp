@@ -1,4 +1,5 @@
 #include "tessera/base/error.h"
+#include "tessera/base/text.h"
 #include "tessera/report/format.h"
 #include "tessera/report/text_table.h"
 
@@ -14,14 +15,6 @@ using report::format_seconds;
 
 std::string per_second(double bytes) {
   return format_bytes(bytes) + "/s";
-}
-
-std::string joined(const std::vector<std::string>& words) {
-  std::string line;
-  for (const std::string& word : words) {
-    line += (line.empty() ? "" : " ") + word;
-  }
-  return line.empty() ? "none" : line;
 }
 
 std::string names_of(const std::vector<int>& ranks) {
@@ -43,7 +36,7 @@ std::string host_lines(const RankFacts& facts) {
           ", ",
           facts.cores,
           " cores; vectors: ",
-          joined(facts.features),
+          facts.features.empty() ? "none" : join(facts.features, " "),
           "\n  MPI        ",
           facts.mpi,
           ", threads: ",

@@ -21,6 +21,7 @@
 #include "models/data/token_file.h"
 #include "models/layers.h"
 #include "models/objectives/load.h"
+#include "models/objectives/make_objective.h"
 
 namespace tessera::cli {
 

@@ -5,18 +5,18 @@
 
 namespace tessera::cli {
 
-/// Writes a text that grows to a stream as soon as its characters are whole.
-/// A token may end inside a character: its bytes wait for the next one.
+/// Writes a growing text to a stream as soon as its characters are complete. A token may end inside
+/// a character of UTF-8, whose bytes then wait for the next token.
 /// Not collective. Threads: one at a time.
 class TextStream {
  public:
-  /// `name` is the stream's, for messages.
+  /// `name` is what messages call the stream.
   TextStream(std::FILE* out, std::string name) : out_(out), name_(std::move(name)) {}
 
-  /// `text` is all so far. Throws: Error with the system's reason (a closed
-  /// pipe, a full disk).
+  /// Writes what is new in `text`, which is the whole text so far. Throws: Error with the system's
+  /// reason (a closed pipe, a full disk).
   void show(const std::string& text);
-  /// The rest, whole or not, and `ending`.
+  /// Writes the remaining bytes, also of an incomplete character, and `ending`.
   void finish(const std::string& text, const std::string& ending);
 
  private:

@@ -13,13 +13,13 @@
 #include "tessera/base/files.h"
 #include "tessera/config/config.h"
 
+#include "cli/blas_kernel.h"
 #include "cli/command.h"
-#include "cli/doctor/blas_kernel.h"
 #include "cli/exit_status.h"
-#include "cli/launch/launch_command.h"
-#include "cli/launch/launch_restart.h"
-#include "cli/launch/launch_run.h"
 #include "cli/launch/leftovers.h"
+#include "cli/launch/mpirun_command.h"
+#include "cli/launch/restarts.h"
+#include "cli/launch/run_child.h"
 #include "cli/number_check.h"
 
 namespace tessera::cli {

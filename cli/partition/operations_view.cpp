@@ -11,17 +11,12 @@
 #include "tessera/operations/capture/capture.h"
 #include "tessera/operations/units.h"
 
+#include "cli/formatted.h"
 #include "models/registry.h"
 
 namespace tessera::cli {
 
 namespace {
-
-std::string line(const char* form, auto... values) {
-  char text[256];
-  std::snprintf(text, sizeof text, form, values...);
-  return text;
-}
 
 double mebibytes(std::int64_t bytes) {
   return static_cast<double>(bytes) / (1 << 20);
@@ -95,7 +90,7 @@ std::string report_of(const DividedOperations& divided) {
           " groups, ",
           divided.parts,
           " parts\n");
-  text += line("%-6s %11s %10s %16s\n", "part", "operations", "variables", "their MiB");
+  text += formatted("%-6s %11s %10s %16s\n", "part", "operations", "variables", "their MiB");
   for (int part = 0; part < divided.parts; ++part) {
     int operations = 0;
     std::set<int> variables;
@@ -110,9 +105,10 @@ std::string report_of(const DividedOperations& divided) {
     for (const int variable : variables) {
       bytes += graph.variables[variable].bytes;
     }
-    text += line("%-6d %11d %10zu %16.2f\n", part, operations, variables.size(), mebibytes(bytes));
+    text +=
+        formatted("%-6d %11d %10zu %16.2f\n", part, operations, variables.size(), mebibytes(bytes));
   }
-  text += line(
+  text += formatted(
       "\n%-6s %4s %11s %10s %10s  %s\n",
       "stage",
       "part",
@@ -122,7 +118,7 @@ std::string report_of(const DividedOperations& divided) {
       "modules");
   for (std::size_t s = 0; s < divided.stages.size(); ++s) {
     const operations::Stage& stage = divided.stages[s];
-    text += line(
+    text += formatted(
                 "%-6zu %4d %11zu %10.2f %10.2f  ",
                 s,
                 stage.part,
@@ -131,7 +127,7 @@ std::string report_of(const DividedOperations& divided) {
                 mebibytes(bytes_of(graph, stage.gives))) +
             modules_of(graph, stage) + "\n";
   }
-  text += line(
+  text += formatted(
       "\n%.2f MiB between parts in a forward, greatest load %.2f of the mean\n",
       mebibytes(divided.cut.crossing_bytes),
       divided.cut.imbalance);
@@ -145,7 +141,7 @@ std::string svg_of(const DividedOperations& divided) {
   const auto count = static_cast<double>(std::max<std::size_t>(1, divided.graph.operations.size()));
   const double height = kRow * divided.parts + 40;
   std::string svg =
-      line(
+      formatted(
           "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %.0f %.0f\" "
           "font-family=\"sans-serif\" font-size=\"12\">\n",
           kWidth + kLeft + 16,
@@ -154,14 +150,14 @@ std::string svg_of(const DividedOperations& divided) {
       "<text x=\"4\" y=\"16\">" + escaped(divided.graph.name) +
       ": operations by part and stage</text>\n";
   for (int part = 0; part < divided.parts; ++part) {
-    svg += line("<text x=\"4\" y=\"%.0f\">part %d</text>\n", 58 + kRow * part, part);
+    svg += formatted("<text x=\"4\" y=\"%.0f\">part %d</text>\n", 58 + kRow * part, part);
   }
   double x = kLeft;
   for (std::size_t s = 0; s < divided.stages.size(); ++s) {
     const operations::Stage& stage = divided.stages[s];
     const double width = kWidth * static_cast<double>(stage.operations.size()) / count;
     const double y = 30 + kRow * stage.part;
-    svg += line(
+    svg += formatted(
         "<rect x=\"%.1f\" y=\"%.0f\" width=\"%.1f\" height=\"40\" rx=\"3\" "
         "fill=\"hsl(%d,45%%,60%%)\"><title>",
         x,
@@ -182,8 +178,8 @@ std::string svg_of(const DividedOperations& divided) {
             " bytes"));
     svg += "</title></rect>\n";
     if (width > 40) {
-      svg +=
-          line("<text x=\"%.1f\" y=\"%.0f\">%zu</text>\n", x + 4, y + 24, stage.operations.size());
+      svg += formatted(
+          "<text x=\"%.1f\" y=\"%.0f\">%zu</text>\n", x + 4, y + 24, stage.operations.size());
     }
     x += width;
   }

@@ -21,10 +21,11 @@ struct DividedOperations {
 /// Throws: ConfigError for an unknown name; UserError for a forward that cannot be recorded.
 DividedOperations divide_preset(const std::string& name, const operations::CutOptions& options);
 
-/// A line for each part and one for each stage.
+/// Returns a line for each part and one for each stage.
 std::string report_of(const DividedOperations& divided);
 
-/// The stages from left to right, a row for each part; boxes are as wide as they have operations.
+/// Returns a picture (SVG) with the stages from left to right and a row for each part. The width of
+/// a box is proportional to its number of operations.
 std::string svg_of(const DividedOperations& divided);
 
 } // namespace tessera::cli

@@ -24,13 +24,13 @@
 
 #include "cli/command.h"
 #include "cli/number_check.h"
-#include "cli/plan/planned_job.h"
 #include "cli/plan/planning.h"
 #include "cli/plan/run_trials.h"
 #include "cli/train/job_preset.h"
 #include "cli/train/job_text.h"
+#include "cli/train/planned_job.h"
 #include "cli/weights/check_weights.h"
-#include "models/objectives/objective.h"
+#include "models/objectives/make_objective.h"
 
 namespace tessera::cli {
 

@@ -1,9 +1,7 @@
 #include "cli/plan/planning.h"
 
-#include <atomic>
 #include <chrono>
 #include <cmath>
-#include <csignal>
 #include <cstdio>
 #include <fstream>
 #include <map>
@@ -17,53 +15,26 @@
 #include "tessera/planner/nothing_fits.h"
 #include "tessera/planner/without_hosts.h"
 
+#include "cli/interruption.h"
 #include "cli/number_check.h"
-#include "cli/plan/preset_source.h"
+#include "cli/redrawn_line.h"
 #include "cli/train/job_preset.h"
+#include "cli/train/preset_source.h"
 
 namespace tessera::cli {
 
 namespace {
 
-std::atomic<bool> g_interrupted{false};
-
-extern "C" void on_interrupt(int /*signal*/) {
-  g_interrupted.store(true);
-}
-
-// A second interruption ends the program as usual.
-class InterruptionGuard {
- public:
-  InterruptionGuard() {
-    g_interrupted.store(false);
-    struct sigaction action = {};
-    action.sa_handler = on_interrupt;
-    action.sa_flags = static_cast<int>(SA_RESETHAND);
-    sigaction(SIGINT, &action, &before_);
-  }
-  ~InterruptionGuard() {
-    sigaction(SIGINT, &before_, nullptr);
-  }
-  InterruptionGuard(const InterruptionGuard&) = delete;
-  InterruptionGuard& operator=(const InterruptionGuard&) = delete;
-
- private:
-  struct sigaction before_ = {};
-};
-
-void draw(const planner::SearchProgress& progress) {
+std::string text_of(const planner::SearchProgress& progress) {
   constexpr int kWidth = 30;
-  const int filled = progress.total > 0 ? kWidth * progress.done / progress.total : 0;
-  std::fprintf(
-      stderr,
-      "\r[%s%s] %d of %d",
-      std::string(static_cast<std::size_t>(filled), '#').c_str(),
-      std::string(static_cast<std::size_t>(kWidth - filled), '.').c_str(),
-      progress.done,
-      progress.total);
+  char counts[80];
+  std::snprintf(counts, sizeof(counts), " %d of %d", progress.done, progress.total);
+  std::string text = progress_bar(progress.done, progress.total, kWidth) + counts;
   if (std::isfinite(progress.best_seconds)) {
-    std::fprintf(stderr, "  best %.4f s", progress.best_seconds);
+    std::snprintf(counts, sizeof(counts), "  best %.4f s", progress.best_seconds);
+    text += counts;
   }
+  return text;
 }
 
 cost::DescribedModel traced_of(const PlanningInput& input, const cost::Cluster& cluster) {
@@ -302,17 +273,16 @@ planner::SearchResult search_with_progress(
     const cost::DescribedModel& model,
     const cost::Cluster& cluster,
     planner::SearchOptions options) {
-  const InterruptionGuard guard;
-  options.stop = &g_interrupted;
+  const Interruption interruption;
+  options.stop = &interruption.asked();
   using Clock = std::chrono::steady_clock;
   Clock::time_point drawn = Clock::now();
-  bool any = false;
+  RedrawnLine line(stderr);
   if (isatty(STDERR_FILENO) != 0) {
     options.progress = [&](const planner::SearchProgress& progress) {
       if (Clock::now() - drawn > std::chrono::milliseconds(100)) {
         drawn = Clock::now();
-        any = true;
-        draw(progress);
+        line.show(text_of(progress));
       }
     };
   }
@@ -322,9 +292,7 @@ planner::SearchResult search_with_progress(
   } catch (const planner::NothingFits& error) {
     throw PlanError(error.what() + options_that_help(error));
   }
-  if (any) {
-    std::fprintf(stderr, "\r%*s\r", 79, "");
-  }
+  line.clear();
   if (result.interrupted) {
     std::fprintf(stderr, "tessera: interrupted; this is the best so far\n");
     if (result.best.empty()) {

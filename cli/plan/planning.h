@@ -34,13 +34,15 @@ struct PlanningInput {
 
 void add_planning_options(CLI::App& app, PlanningInput& input);
 
-/// Throws: ConfigError that names the missing option, or as the readers.
+/// Returns the model that the options describe. Throws: ConfigError that names the missing option,
+/// or what the readers of its file throw.
 cost::DescribedModel model_of(const PlanningInput& input, const cost::Cluster& cluster);
-/// Also says on standard error what is left out of the estimate.
+/// Returns the cluster that the options describe, and prints on standard error what its file leaves
+/// out of the estimate.
 cost::Cluster cluster_of(const PlanningInput& input);
 
-/// The search that suits the model: one that was traced is planned for what this
-/// version runs, as it runs.
+/// Returns the options of the search that suits the model: a traced model is planned for strategies
+/// that this version runs, with the times that they take here.
 planner::SearchOptions search_options(
     const PlanningInput& input,
     const cost::DescribedModel& model,

@@ -1,7 +1,6 @@
 #include "cli/plan/run_trials.h"
 
 #include <algorithm>
-#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -19,9 +18,10 @@
 #include "tessera/planner/to_config.h"
 #include "tessera/report/run_log.h"
 
-#include "cli/launch/launch_run.h"
-#include "cli/plan/planned_job.h"
+#include "cli/interruption.h"
+#include "cli/launch/run_child.h"
 #include "cli/train/job_text.h"
+#include "cli/train/planned_job.h"
 #include "models/data/data_folder.h"
 #include "models/data/files.h"
 #include "models/data/token_file.h"
@@ -76,33 +76,6 @@ std::string trial_job(
 }
 
 struct TrialInterrupted {};
-
-volatile std::sig_atomic_t g_between_trials = 0;
-
-// While a trial runs, its launch takes signals; this is for the time between.
-class BetweenTrials {
- public:
-  BetweenTrials() {
-    g_between_trials = 0;
-    struct sigaction action = {};
-    action.sa_handler = [](int) { g_between_trials = 1; };
-    sigaction(SIGINT, &action, &before_);
-  }
-  ~BetweenTrials() {
-    sigaction(SIGINT, &before_, nullptr);
-  }
-  BetweenTrials(const BetweenTrials&) = delete;
-  BetweenTrials& operator=(const BetweenTrials&) = delete;
-
-  static void check() {
-    if (g_between_trials != 0) {
-      throw TrialInterrupted{};
-    }
-  }
-
- private:
-  struct sigaction before_ = {};
-};
 
 Trial run_one(
     const planner::Candidate& candidate,
@@ -192,11 +165,13 @@ std::vector<Trial> run_trials(
     const TrialOptions& options,
     const std::function<void(std::size_t, const Trial&)>& told) {
   const WorkFolder folder;
-  const BetweenTrials guard;
+  const Interruption between_trials; // while a trial runs, run_child takes the signals
   std::vector<Trial> trials;
   for (std::size_t i = 0; i < candidates.size(); ++i) {
     try {
-      BetweenTrials::check();
+      if (between_trials.asked()) {
+        throw TrialInterrupted{};
+      }
       trials.push_back(run_one(candidates[i], model, options, folder));
     } catch (const TrialInterrupted&) {
       if (planner::fastest(trials) < 0) {

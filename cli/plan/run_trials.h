@@ -19,9 +19,9 @@ struct TrialOptions {
 };
 
 /// Trains a few steps under each candidate in a process tree of its own, so
-/// that a candidate that runs out of memory ends alone. Output is in the order
-/// of `candidates`; `told` gets a line for each as it ends.
-/// An interruption ends the trial that runs; those that have ended are
+/// that a candidate that runs out of memory ends no other. The result has the order
+/// of `candidates`; `told` is called with each trial as it ends.
+/// An interruption ends the running trial; the trials that have ended are
 /// returned. Throws: Error when nothing can be started, or when none had ended
 /// well before the interruption.
 std::vector<planner::Trial> run_trials(
@@ -30,10 +30,10 @@ std::vector<planner::Trial> run_trials(
     const TrialOptions& options,
     const std::function<void(std::size_t, const planner::Trial&)>& told);
 
-/// A folder with random tokens that a GPT of this vocabulary trains on.
+/// Writes a data folder of random tokens on which a GPT of this vocabulary can be trained.
 void write_random_tokens(const std::string& folder, std::int64_t vocabulary, std::int64_t tokens);
 
-/// The line of `log` that says best why a run failed.
+/// Returns the line of `log` that explains best why a run failed.
 std::string reason_of_failure(const std::string& log, int status);
 
 } // namespace tessera::cli

@@ -9,7 +9,7 @@
 #include "cli/allocator.h"
 #include "cli/command.h"
 #include "cli/plan/planning.h"
-#include "cli/probe/tables.h"
+#include "cli/probe/cluster_tables.h"
 
 namespace tessera::cli {
 

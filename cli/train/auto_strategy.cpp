@@ -15,9 +15,9 @@
 #include "tessera/planner/to_config.h"
 
 #include "cli/allocator.h"
-#include "cli/plan/planned_job.h"
-#include "cli/plan/preset_source.h"
 #include "cli/train/job_preset.h"
+#include "cli/train/planned_job.h"
+#include "cli/train/preset_source.h"
 #include "cli/train/progress.h"
 
 namespace tessera::cli {

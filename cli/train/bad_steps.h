@@ -9,13 +9,13 @@ namespace tessera::cli {
 
 /// What a job says about steps whose update would spoil the model.
 struct BadStepPolicy {
-  /// A loss or gradient that is not finite: "stop" ends the run, "skip" leaves
-  /// the update out.
+  /// What to do about a loss or gradient that is not finite: "stop" ends the run, "skip" omits the
+  /// update.
   std::string not_finite = "stop";
-  /// The update is left out when the gradient norm is more than so many times
-  /// the running one; 0: never.
+  /// The update is omitted when the gradient norm is more than this many times the running one; 0:
+  /// never.
   double spike = 0;
-  /// So many updates in a row may be left out; one more ends the run.
+  /// How many updates in a row may be omitted; one more ends the run.
   std::int64_t most_skipped = 10;
 };
 
@@ -25,21 +25,20 @@ struct StepHealth {
   double grad_norm = 0; // over the whole model, before clipping
 };
 
-/// Decides whether the update of a step is applied. Every rank gives the same
-/// figures of all ranks and gets the same answer.
+/// Decides whether the update of a step is applied. Every rank passes the same figures, which are
+/// those of all ranks, and so gets the same answer.
 ///
-/// The running gradient norm is the mean of the norms of applied updates: a
-/// plain one of the first twenty, after that each new norm weighs a twentieth.
-/// Spikes are looked for from the eleventh applied update on.
-/// Not collective. Threads: one at a time.
+/// The running gradient norm is a mean of the norms of applied updates: the arithmetic mean of the
+/// first twenty, after which each new norm has the weight 1/20. Spikes are detected from the
+/// eleventh applied update on. Not collective. Threads: one at a time.
 class BadStepJudge {
  public:
   /// Throws: ConfigError for a policy out of range.
   explicit BadStepJudge(const BadStepPolicy& policy);
 
-  /// "" when the update is to be applied, else why it is left out. `step`
-  /// counts from 1; `where` is asked only when something is not finite, and
-  /// says what it was.
+  /// Returns "" when the update is to be applied, else why it is omitted. `step`
+  /// counts from 1; `where` is called only when something is not finite, and
+  /// returns what that was.
   /// Throws: AgreedError that names step, figures and what to write.
   std::string judge(
       std::int64_t step,
@@ -49,12 +48,13 @@ class BadStepJudge {
   std::int64_t skipped() const {
     return skipped_;
   }
-  /// The last step was not finite, so perhaps the parameters are at fault.
+  /// Whether the loss or a gradient of the last step was not finite, perhaps because the parameters
+  /// are not.
   bool in_doubt() const {
     return in_doubt_;
   }
 
-  /// The counts and the running norm, for a checkpoint.
+  /// Serialises the counts and the running norm for a checkpoint.
   std::string to_json() const;
   /// Throws: Error naming the field.
   void set_state(const std::string& json, const std::string& origin);

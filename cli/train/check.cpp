@@ -13,6 +13,7 @@
 #include "tessera/planner/description.h"
 #include "tessera/train/checkpoints.h"
 
+#include "cli/formatted.h"
 #include "cli/train/checkpoint_folder.h"
 #include "cli/train/forecast.h"
 #include "cli/train/job_preset.h"
@@ -36,13 +37,6 @@ int of_environment(const char* name, int otherwise) {
   // NOLINTNEXTLINE(concurrency-mt-unsafe): no thread changes the environment
   const char* value = std::getenv(name);
   return value == nullptr ? otherwise : std::max(0, std::atoi(value));
-}
-
-template <typename... Arguments>
-std::string line(const char* format, Arguments... arguments) {
-  char text[256];
-  std::snprintf(text, sizeof(text), format, arguments...);
-  return std::string(text) + "\n";
 }
 
 // "1:02:03"
@@ -226,7 +220,7 @@ std::string memory_text(
     const topology::Degrees& degrees,
     Findings& findings) {
   const auto program = static_cast<double>(resident_bytes());
-  std::string text = line(
+  std::string text = formatted_line(
       "memory of a rank in MiB, about:\n%-13s %10s %9s %9s %11s %7s %8s",
       "pipeline rank",
       "parameters",
@@ -237,7 +231,7 @@ std::string memory_text(
       "together");
   for (std::size_t i = 0; i < forecast.stages.size(); ++i) {
     const StageBytes& stage = forecast.stages[i];
-    text += line(
+    text += formatted_line(
         "%-13zu %10.1f %9.1f %9.1f %11.1f %7.1f %8.1f",
         i,
         stage.parameters / kMib,
@@ -254,7 +248,7 @@ std::string memory_text(
   findings.check([&] {
     if (least > there) {
       throw ConfigError(
-          str(line(
+          str(formatted_line(
                   "model '%s' needs %s %.1f GiB on this machine, which has %.1f GiB;",
                   model_name(job).c_str(),
                   recomputes(job) ? "at least" : "about",
@@ -270,7 +264,7 @@ std::string memory_text(
         "activations are counted as if all were kept; what is recomputed in the backward need not "
         "be, so this is the most\n";
   }
-  return text + line(
+  return text + formatted_line(
                     "this machine needs %.2f GiB of its %.2f GiB",
                     needed / kMib / 1024,
                     there / kMib / 1024);
@@ -289,7 +283,7 @@ std::string time_text(
   try {
     const double step =
         step_seconds(job, forecast, degrees, cluster) * static_cast<double>(job.accumulation);
-    return line(
+    return formatted_line(
                "time: about %s for %lld steps of %.3f s, without validation and checkpoints; from "
                "the "
                "operators of the traced model",
@@ -332,7 +326,7 @@ std::string folder_text(const Job& job) {
 }
 
 std::string objective_text(const models::ObjectiveFacts& facts) {
-  std::string text = line(
+  std::string text = formatted_line(
       "objective: %s, %lld targets of %lld tokens in a sample",
       facts.name.c_str(),
       static_cast<long long>(facts.targets),
@@ -384,7 +378,7 @@ std::string check_job(const Job& job, const std::string& origin, const CheckOpti
   const double tokens =
       static_cast<double>(job.steps) *
       static_cast<double>(job.accumulation * job.data.batch * facts.window.stride);
-  std::string data = line(
+  std::string data = formatted_line(
       "data: %llu tokens, of which %lld steps read %.0f (%.2f times all)",
       static_cast<unsigned long long>(known.train_tokens),
       static_cast<long long>(job.steps),

@@ -13,11 +13,11 @@ struct CheckOptions {
   std::string cluster_file; // measured by `tessera probe`; "": none
 };
 
-/// Whether this process speaks for all of its launch.
+/// Returns whether this process prints for all processes of its launch.
 bool is_first_process();
 
-/// Checks all of a job that needs no training: data, tokenizer, model, layout
-/// and batch, and that the memory it needs is there. Reads the files of the
+/// Checks everything of a job that can be checked without training: data, tokenizer, model, layout
+/// and batch, and that there is as much memory as it needs. Reads the files of the
 /// data folder; the model is traced without its weights.
 ///
 /// Returns: what memory each pipeline rank needs and how long the job takes,

@@ -8,12 +8,12 @@
 
 namespace tessera::cli {
 
-/// Bytes that one checkpoint of a job's model takes: parameters as f32 and what
-/// the optimizer keeps of each.
+/// Returns the bytes of one checkpoint of a job's model: parameters as f32 and the optimizer's
+/// state of each.
 std::int64_t checkpoint_bytes(const Job& job, std::int64_t parameters);
 
-/// A small file, synced, in a folder that is made when it is missing: a
-/// read-only or full file system refuses it. Removed at the end.
+/// A small file that tests whether a folder can be written: it is written and synced, which a
+/// read-only or full file system refuses, and removed with this object. A missing folder is made.
 /// Not collective. Threads: one at a time.
 class FolderProbe {
  public:
@@ -31,16 +31,16 @@ class FolderProbe {
   std::string path_;
 };
 
-/// What one rank sees of every rank's probe: "" when all are there and there
-/// is room for `bytes`, else what is wrong and what to do. Not collective.
+/// Returns "" when one rank sees the probes of all ranks and there is room for `bytes`, else what
+/// is wrong and what to do. Not collective.
 std::string judge_folder(
     const std::string& directory,
     const std::vector<std::string>& probes,
     std::int64_t bytes);
 
-/// Before a run: why `directory`, which need not be there yet, could not take a checkpoint of
-/// `bytes`; "" when nothing speaks against it. It, or the nearest folder above it that exists, gets
-/// a small file for a moment; nothing is made. Not collective.
+/// Returns why a checkpoint of `bytes` could not be saved in `directory`, which need not exist yet;
+/// "" when no reason is found. A small file is written to it, or to the nearest folder above it
+/// that exists, and removed again; no folder is made. Not collective.
 std::string judge_future_folder(const std::string& directory, std::int64_t bytes);
 
 /// The message about a folder that cannot be written; `who` is "" or " (rank 1)".

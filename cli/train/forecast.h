@@ -24,7 +24,7 @@ struct StageBytes {
   }
 };
 
-/// A job's model under its layout, as the runtime would divide it.
+/// A job's model as the runtime would divide it under the job's layout.
 struct Forecast {
   planner::ModelTrace traced;
   std::vector<int> stage_of_module; // of the graph that was divided

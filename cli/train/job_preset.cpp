@@ -9,6 +9,7 @@
 #include "models/data/data_folder.h"
 #include "models/data/token_file.h"
 #include "models/objectives/documents.h"
+#include "models/objectives/make_objective.h"
 
 namespace tessera::cli {
 

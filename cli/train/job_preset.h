@@ -4,8 +4,8 @@
 
 #include "tessera/planner/search_options.h"
 
-#include "cli/plan/preset_source.h"
 #include "cli/train/job.h"
+#include "cli/train/preset_source.h"
 #include "cli/weights/weights.h"
 #include "models/objectives/objective.h"
 

@@ -7,6 +7,8 @@
 
 #include <unistd.h>
 
+#include "tessera/base/error.h"
+
 namespace tessera::cli {
 
 namespace {
@@ -81,34 +83,13 @@ void Progress::step(const report::StepRecord& record) {
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
   const double left =
       elapsed / static_cast<double>(done - first_) * static_cast<double>(total_ - done);
+  const std::string text =
+      str(done, "/", total_, "  ", figures(record), "  ", duration(left), " left");
   if (terminal_) {
-    constexpr int kWidth = 24;
-    const auto filled = static_cast<int>(kWidth * done / total_);
-    clear();
-    std::printf(
-        "[%s%s] %lld/%lld  %s  %s left",
-        std::string(filled, '#').c_str(),
-        std::string(kWidth - filled, '.').c_str(),
-        static_cast<long long>(done),
-        static_cast<long long>(total_),
-        figures(record).c_str(),
-        duration(left).c_str());
-    drawn_ = true;
+    line_.show(progress_bar(done, total_, 24) + " " + text);
   } else if (done % every_ == 0 || done == total_ || done == first_ + 1) {
-    std::printf(
-        "step %lld/%lld  %s  %s left\n",
-        static_cast<long long>(done),
-        static_cast<long long>(total_),
-        figures(record).c_str(),
-        duration(left).c_str());
-  }
-  std::fflush(stdout);
-}
-
-void Progress::clear() {
-  if (drawn_) {
-    std::printf("\r\033[K");
-    drawn_ = false;
+    std::printf("step %s\n", text.c_str());
+    std::fflush(stdout);
   }
 }
 
@@ -116,16 +97,13 @@ void Progress::note(const std::string& text) {
   if (is_quiet() && text.rfind("warning: ", 0) != 0) {
     return;
   }
-  clear();
+  line_.clear();
   std::printf("%s\n", text.c_str());
   std::fflush(stdout);
 }
 
 void Progress::finish() {
-  if (drawn_) {
-    std::printf("\n");
-    drawn_ = false;
-  }
+  line_.keep();
 }
 
 std::int64_t resident_bytes() {

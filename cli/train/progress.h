@@ -2,11 +2,11 @@
 
 #include <chrono>
 #include <cstdint>
-#include <optional>
 #include <string>
-#include <vector>
 
 #include "tessera/report/run_log.h"
+
+#include "cli/redrawn_line.h"
 
 namespace tessera::cli {
 
@@ -25,13 +25,11 @@ class Progress {
   void finish();
 
  private:
-  void clear();
-
   std::int64_t first_;
   std::int64_t total_;
   std::int64_t every_;
   bool terminal_;
-  bool drawn_ = false;
+  RedrawnLine line_{stdout};
   std::chrono::steady_clock::time_point start_;
 };
 

@@ -43,7 +43,7 @@ bool overflow(const std::vector<StepHealth>& ranks) {
 
 /// "a (rank 0), b (rank 2) and 5 more" of all ranks' lists; "" when all are
 /// empty. Collective over the world.
-std::string joined(const std::vector<std::string>& mine) {
+std::string of_all_ranks(const std::vector<std::string>& mine) {
   std::string text;
   std::size_t more = 0;
   std::size_t named = 0;
@@ -138,7 +138,7 @@ bool Trainer::judge_update(std::int64_t step, double loss) {
         found.push_back("gradient of " + name);
       }
     }
-    const std::string text = joined(found);
+    const std::string text = of_all_ranks(found);
     return text.empty() ? text : "not finite: " + text;
   };
   skipped_ = judge_.judge(step + 1, ranks, where);
@@ -163,7 +163,7 @@ void Trainer::check_state_is_finite(std::int64_t steps_done) {
       }
     }
   }
-  const std::string text = joined(found);
+  const std::string text = of_all_ranks(found);
   if (!text.empty()) {
     throw AgreedError(
         str("after step ",

@@ -2,9 +2,8 @@
 
 #include <sstream>
 
+#include "tessera/base/child_process.h"
 #include "tessera/base/error.h"
-
-#include "models/data/child_process.h"
 
 namespace tessera::data {
 

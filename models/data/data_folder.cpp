@@ -79,18 +79,6 @@ std::optional<std::uint64_t> documents_of_file(
 
 } // namespace
 
-std::string tokenizer_path(const std::string& folder) {
-  std::string sentencepiece = in(folder, kTokenizerFile);
-  if (!fs::exists(sentencepiece)) {
-    for (const char* other : {kJsonTokenizerFile, kInteractionsFile}) {
-      if (std::string path = in(folder, other); fs::exists(path)) {
-        return path;
-      }
-    }
-  }
-  return sentencepiece;
-}
-
 FolderFacts read_folder(const std::string& folder) {
   const TokenDataset train(in(folder, kTrainFile));
   const TokenDataset validation(in(folder, kValidationFile));

@@ -4,23 +4,9 @@
 #include <optional>
 #include <string>
 
+#include "models/data/folder_files.h"
+
 namespace tessera::data {
-
-/// Files of a prepared folder.
-constexpr const char* kTokenizerFile = "tokenizer.model"; // SentencePiece, or
-constexpr const char* kJsonTokenizerFile = "tokenizer.json"; // of Hugging Face
-constexpr const char* kInteractionsFile = "interactions.json"; // or of pairs (interactions.h)
-constexpr const char* kTrainFile = "train.tokens";
-constexpr const char* kValidationFile = "validation.tokens";
-constexpr const char* kTrainDocumentsFile = "train.documents";
-constexpr const char* kValidationDocumentsFile = "validation.documents";
-constexpr const char* kManifestFile = "data.json";
-/// There while the others are being written.
-constexpr const char* kUnfinishedFile = "data.json.unfinished";
-
-/// The file that says what the ids of a folder mean: tokenizer.model, or tokenizer.json or
-/// interactions.json where there is no other; the path of the first when there is none.
-std::string tokenizer_path(const std::string& folder);
 
 /// What data.json says.
 struct Manifest {
@@ -34,7 +20,7 @@ struct Manifest {
   std::uint64_t validation_tokens = 0;
 };
 
-/// A prepared folder as `tessera data show` tells of it.
+/// What `tessera data show` prints of a prepared folder.
 struct FolderFacts {
   std::optional<Manifest> manifest; // none: not made by `tessera data prepare`
   std::string tokenizer; // the file's name; "": none
@@ -50,8 +36,8 @@ struct FolderFacts {
 /// missing, damaged or does not belong to the others.
 FolderFacts read_folder(const std::string& folder);
 
-/// Whether a folder holds whole and undamaged what inputs of this hash give; then `facts` says
-/// what.
+/// Returns whether a folder holds, whole and undamaged, the data that inputs of this hash give. If
+/// so, `facts` is set.
 bool is_up_to_date(const std::string& folder, const std::string& input_hash, FolderFacts& facts);
 
 /// Throws: ConfigError for a folder whose files are not what inputs of this hash gave, nor what an
@@ -61,7 +47,8 @@ void check_that_nothing_is_lost(const std::string& folder, const std::string& in
 /// Writes data.json beside the other files, which are there and whole.
 void write_manifest(const std::string& folder, const Manifest& manifest);
 
-/// Part of the input hash: it rises when the meaning of the files changes.
+/// The version of the folder's form, a part of the input hash. It is raised when the meaning of the
+/// files changes.
 constexpr int kFolderFormat = 2;
 
 } // namespace tessera::data

@@ -5,7 +5,7 @@
 #include "tessera/base/json/read.h"
 #include "tessera/base/json/write.h"
 
-#include "models/data/data_folder.h"
+#include "models/data/folder_files.h"
 
 namespace tessera::data {
 

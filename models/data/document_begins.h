@@ -10,11 +10,11 @@
 
 namespace tessera::data {
 
-/// The index at `path`, which is that of these tokens. Reads all of it. Not collective.
-/// Throws: ConfigError of DocumentIndex, and when the two do not belong together.
+/// Opens the index at `path` and checks that it is the index of these tokens. Reads all of it. Not
+/// collective. Throws: ConfigError of DocumentIndex, and when the two do not belong together.
 DocumentIndex index_of(const TokenDataset& tokens, const std::string& path);
 
-/// The same of a folder's tokens. `file` is kTrainDocumentsFile or kValidationDocumentsFile;
+/// Opens the index of a folder's tokens. `file` is kTrainDocumentsFile or kValidationDocumentsFile;
 /// `asked_by` names the key or option that needs the index, for messages. Not collective.
 /// Throws: as index_of; ConfigError that names a folder which has none.
 DocumentIndex open_index_beside(
@@ -23,16 +23,16 @@ DocumentIndex open_index_beside(
     const char* file,
     const std::string& asked_by);
 
-/// The same of several folders.
+/// Opens the indexes of several folders.
 std::vector<DocumentIndex> open_indexes(
     const std::vector<MixturePart>& parts,
     const std::vector<TokenDataset>& tokens,
     const char* file,
     const std::string& asked_by);
 
-/// For each of the tokens [begin, begin + count) the place, counted from `begin`, where its
-/// document begins: 0 also where that is before them. Tokens before the first document are one of
-/// their own. Not collective. Cost: a search in the index, then one comparison a token.
+/// Returns for each of the tokens [begin, begin + count) where its document begins, as a distance
+/// from `begin`; 0 also for a document that begins before them. Tokens before the first document
+/// count as one document. Not collective. Cost: a search in the index, then one comparison a token.
 void document_begins(
     const DocumentIndex& index,
     std::uint64_t begin,

@@ -23,12 +23,12 @@ class DocumentIndexWriter {
   /// Throws: ConfigError on a disk error; so do the others.
   explicit DocumentIndexWriter(const std::string& path);
 
-  /// A document begins at this token; one that begins where the last one did takes its place, as
-  /// that has no tokens.
+  /// Adds a document that begins at this token. It replaces the document before it where that one
+  /// begins at the same token, and so has no tokens.
   void begin_at(std::uint64_t token);
-  /// The file has its name from here on.
+  /// Completes the file and gives it its name.
   void finish(std::uint64_t tokens);
-  /// How many there are when `tokens` is where the last one ends.
+  /// Returns the number of documents when the last one ends at `tokens`.
   std::uint64_t documents(std::uint64_t tokens) const {
     return written_ + (pending_ && last_ < tokens ? 1 : 0);
   }
@@ -47,15 +47,15 @@ class DocumentIndexWriter {
 /// Threads: any thread. Not collective.
 class DocumentIndex {
  public:
-  /// Reads everything. Throws: ConfigError that names the file and what is wrong with it: missing,
-  /// of another format or version, truncated, changed since it was written, numbers that do not
-  /// rise.
+  /// Reads and checks the whole file. Throws: ConfigError that names the file and what is wrong
+  /// with it: missing, of another format or version, truncated, changed since it was written,
+  /// numbers that do not rise.
   explicit DocumentIndex(const std::string& path);
 
   std::uint64_t documents() const {
     return count_;
   }
-  /// Of the token file.
+  /// The number of tokens of the token file.
   std::uint64_t tokens() const {
     return tokens_;
   }

@@ -11,17 +11,18 @@
 namespace tessera::data {
 
 /// Tokenizes sections on several threads, each with a tokenizer of its own.
-/// Threads: one at a time calls it.
+/// Threads: one at a time may call it.
 class Encoder {
  public:
-  /// Of the bytes of a tokenizer; `name` stands in messages. Throws: ConfigError of Tokenizer.
+  /// Makes the tokenizers from the bytes of a tokenizer's file, which messages call `name`.
+  /// Throws: ConfigError of Tokenizer.
   Encoder(std::string_view model, const std::string& name, int threads);
 
   const Tokenizer& tokenizer() const {
     return tokenizers_.front();
   }
-  /// The ids of each section, in order: the same with any number of threads.
-  /// Throws: what the tokenizer throws, for the first section that it throws for.
+  /// Returns the ids of each section, in order, which do not depend on the number of threads.
+  /// Throws: the tokenizer's error for the first section that has one.
   std::vector<std::vector<std::int32_t>> encode(const std::vector<Section>& sections) const;
 
  private:

@@ -7,28 +7,28 @@
 
 namespace tessera::data {
 
-/// Writes through a temporary file beside it: the file appears whole or not at
-/// all. Throws: ConfigError as above (a full disk among others).
+/// Writes a file through a temporary file beside it, so that it appears whole or not at
+/// all. Throws: ConfigError that names the file (a full disk among others).
 void write_file(const std::string& path, std::string_view content);
 
 /// A file that is written piece by piece under another name and gets its own when it is whole.
-/// What a process that died left behind is written over.
+/// An unfinished file of a process that died is overwritten.
 /// Threads: one at a time.
 class FileWriter {
  public:
   /// The other name is the path with ".unfinished" behind it. Throws: ConfigError when it cannot be
   /// written, or another process is writing it.
   explicit FileWriter(std::string path);
-  /// Removes what is not finished.
+  /// Removes the file unless it is finished.
   ~FileWriter();
   FileWriter(const FileWriter&) = delete;
   FileWriter& operator=(const FileWriter&) = delete;
 
   /// Throws: ConfigError that names the file (a full disk among others); so do the others.
   void append(const void* bytes, std::size_t size);
-  /// Writes over the beginning, which must have been written.
+  /// Overwrites the beginning of what was written.
   void overwrite_start(const void* bytes, std::size_t size);
-  /// To the disk, then the file has its name.
+  /// Syncs the file to the disk and gives it its name.
   void finish();
 
  private:

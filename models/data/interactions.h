@@ -11,7 +11,7 @@ struct InteractionSizes {
   std::int64_t items = 0;
 };
 
-/// Reads what `interactions_to_json` wrote. `origin` stands in messages.
+/// Reads what `interactions_to_json` wrote. Messages call the text `origin`.
 /// Throws: ConfigError for another form, no user, or fewer than two items.
 InteractionSizes interactions_from_json(const std::string& text, const std::string& origin);
 std::string to_json(const InteractionSizes& sizes);
@@ -35,8 +35,8 @@ struct InteractionResult {
 /// interactions are within a group, where some items are more popular than others, and the fifth is
 /// with any item. They are independent draws, so a pair may come twice.
 ///
-/// The token files hold user and item in turn; interactions.json, which stands in the place of a
-/// tokenizer, says how many there are of each. The same options give the same bytes anywhere.
+/// The token files hold user and item alternately; interactions.json, which takes the place of a
+/// tokenizer, says how many there are of each. The same options give the same bytes on any machine.
 /// Not collective. Threads: one at a time.
 /// Throws: ConfigError for no user, fewer than two items or 20 interactions, a full disk, and a
 /// folder with other data unless `force` is set.

@@ -11,30 +11,31 @@
 
 namespace tessera::data {
 
-/// "a", or "a x 0.25 + b x 0.75" with the weights' shares.
+/// Returns "a", or "a x 0.25 + b x 0.75" with the shares of the weights.
 std::string to_text(const std::vector<MixturePart>& parts);
 
-/// One file of each folder (kTrainFile, kValidationFile). `verify` as TokenDataset.
-/// Throws: ConfigError of TokenDataset, and when folders have vocabularies of other sizes.
+/// Opens one file (kTrainFile or kValidationFile) of each folder. `verify` is passed to
+/// TokenDataset. Throws: ConfigError of TokenDataset, and when folders have vocabularies of other
+/// sizes.
 std::vector<TokenDataset>
 open_parts(const std::vector<MixturePart>& parts, const char* file, bool verify);
 
-/// Hashes of each folder. Throws: ConfigError that names both folders when they have other
-/// tokenizers: one id would mean two things.
+/// Returns the hashes of each folder. Throws: ConfigError that names two folders with different
+/// tokenizers, under which one id would mean two things.
 std::vector<DataHashes> hashes_of_parts(
     const std::vector<MixturePart>& parts,
     const std::vector<TokenDataset>& train,
     const std::vector<TokenDataset>& validation);
 
-/// What a checkpoint keeps of the data: the hashes of the only folder as they are, or a list with
-/// the weights.
+/// Serialises what a checkpoint stores about the data: the hashes of a single folder, or a list of
+/// hashes and weights.
 std::string hashes_to_json(
     const std::vector<MixturePart>& parts,
     const std::vector<DataHashes>& hashes);
 
-/// Says what differs between what a checkpoint keeps (JSON of hashes_to_json) and the data now, a
-/// line each; "" when nothing does. Other directories with the same content do not differ.
-/// Throws: Error when the JSON is none of hashes_to_json.
+/// Returns a line for each difference between the data of a checkpoint (JSON of hashes_to_json) and
+/// the data now; "" when there is none. Another directory with the same content is no difference.
+/// Throws: Error when the JSON was not written by hashes_to_json.
 std::string mixture_differences(
     const std::string& before,
     const std::vector<MixturePart>& parts,
@@ -74,11 +75,11 @@ class MixtureSampler {
   /// The samples of this rank for the next step.
   std::vector<Draw> next();
 
-  /// The place of the first sample that next() will return in the row of all samples of all ranks;
+  /// The number of the first sample that next() will return, counted over all samples of all ranks;
   /// the others follow it.
   std::uint64_t next_place() const;
 
-  /// The place, as JSON: that of Sampler with one part.
+  /// Serialises the position as JSON, with one part in the form of Sampler.
   std::string state() const;
   /// Throws: CheckpointError for a state of another number of parts, or beyond their samples.
   void set_state(const std::string& json);

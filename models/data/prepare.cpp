@@ -17,6 +17,7 @@
 #include "models/data/input/documents.h"
 #include "models/data/input/input_files.h"
 #include "models/data/input/token_source.h"
+#include "models/data/sentencepiece_model.h"
 #include "models/data/split_writer.h"
 #include "models/data/tokenizer.h"
 

@@ -6,8 +6,8 @@
 
 namespace tessera::data {
 
-/// A place in the endless row of samples: epochs one after the other. It
-/// counts samples of all ranks, so a run can go on with other degrees.
+/// A position in the sequence of all samples, epoch after epoch. It counts samples of all ranks, so
+/// that a run can be resumed with other degrees.
 struct SamplerState {
   std::uint64_t epoch = 0;
   std::uint64_t index = 0; // samples of this epoch that were handed out

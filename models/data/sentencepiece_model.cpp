@@ -3,10 +3,9 @@
 #include <cstring>
 #include <filesystem>
 
+#include "tessera/base/child_process.h"
 #include "tessera/base/error.h"
 
-#include "models/data/child_process.h"
-#include "models/data/tokenizer.h"
 #include "models/data/tokenizer_protocol.h"
 
 namespace tessera::data {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -15,5 +16,10 @@ namespace tessera::data {
 std::unique_ptr<TokenizerModel> make_sentencepiece_model(
     std::string_view bytes,
     const std::string& name);
+
+/// Trains byte-pair encoding on the lines of a text; the same text gives the
+/// same model. Returns the bytes of a SentencePiece model file.
+/// Throws: ConfigError when the text is too small for `vocab_size`.
+std::string train_tokenizer(std::string_view text, std::int64_t vocab_size);
 
 } // namespace tessera::data

@@ -10,7 +10,7 @@
 
 namespace tessera::data {
 
-/// Of so many sections one is for validation, the middle one, so that a small text has one as well.
+/// One of so many sections is for validation: the middle one, so that a small text has one as well.
 constexpr std::size_t kValidationEvery = 20;
 
 /// Divides tokens into the training and the validation file of a folder, each with the index of
@@ -37,11 +37,11 @@ class SplitWriter {
   std::uint64_t validation_tokens() const {
     return validation_.tokens.size();
   }
-  /// Of add_tokens: how many began.
+  /// The number of documents that began in add_tokens.
   std::uint64_t documents() const {
     return documents_;
   }
-  /// The files have their names from here on.
+  /// Completes the files and gives them their names.
   void finish();
 
  private:

@@ -30,7 +30,7 @@ class TokenFileWriter {
   std::uint64_t size() const {
     return count_;
   }
-  /// The file has its name from here on.
+  /// Completes the file and gives it its name.
   void finish();
 
  private:
@@ -42,14 +42,14 @@ class TokenFileWriter {
   std::uint64_t hash_ = kHashSeed;
 };
 
-/// The same of tokens that are all there.
+/// Writes such a file at once.
 void write_token_file(
     const std::string& path,
     const std::vector<std::int32_t>& tokens,
     std::int64_t vocab_size);
 
-/// Tokens of a file, mapped into memory: opening costs no memory, reading
-/// brings in the pages it touches, ranks of one machine share them.
+/// The tokens of a file that is mapped into memory: opening it takes no memory, reading loads the
+/// touched pages, and the ranks of one machine share them.
 /// Threads: any thread. Not collective.
 class TokenDataset {
  public:

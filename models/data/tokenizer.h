@@ -24,18 +24,18 @@ class Tokenizer {
   /// implemented.
   explicit Tokenizer(const std::string& path);
 
-  /// `name` stands in messages.
+  /// Makes a tokenizer from the bytes of its file, which messages call `name`.
   static Tokenizer from_bytes(std::string_view model, const std::string& name);
 
-  /// No begin and no end is added. With a tokenizer of `tessera data prepare`, valid UTF-8 comes
-  /// back unchanged from decode(encode(text)).
+  /// Adds neither a begin nor an end token. With a tokenizer of `tessera data prepare`, valid UTF-8
+  /// comes back unchanged from decode(encode(text)).
   std::vector<std::int32_t> encode(std::string_view text) const;
   /// Throws: ConfigError for an id outside of the vocabulary.
   std::string decode(const std::vector<std::int32_t>& ids) const;
 
   /// One more than the largest id.
   std::int64_t vocab_size() const;
-  /// What stands behind a document; -1: the tokenizer has no such token.
+  /// The token that follows a document; -1: the tokenizer has none.
   std::int32_t end_of_document() const;
 
  private:
@@ -44,12 +44,7 @@ class Tokenizer {
   std::unique_ptr<TokenizerModel> model_;
 };
 
-/// Whether these bytes are to be a tokenizer.json: they begin with a brace.
+/// Returns whether these bytes are meant to be a tokenizer.json: whether they begin with a brace.
 bool is_json_tokenizer(std::string_view bytes);
-
-/// Trains byte-pair encoding on the lines of a text; the same text gives the
-/// same model. Returns the bytes of a SentencePiece model file.
-/// Throws: ConfigError when the text is too small for `vocab_size`.
-std::string train_tokenizer(std::string_view text, std::int64_t vocab_size);
 
 } // namespace tessera::data

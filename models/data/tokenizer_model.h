@@ -7,14 +7,14 @@
 
 namespace tessera::data {
 
-/// What a Tokenizer is made of: one for each kind of tokenizer file.
+/// The part of a Tokenizer that differs between the kinds of tokenizer files.
 /// Threads: one at a time.
 class TokenizerModel {
  public:
   virtual ~TokenizerModel() = default;
 
   virtual std::vector<std::int32_t> encode(std::string_view text) = 0;
-  /// Ids are in the vocabulary.
+  /// The ids must be in the vocabulary.
   virtual std::string decode(const std::vector<std::int32_t>& ids) = 0;
   /// One more than the largest id.
   virtual std::int64_t vocab_size() const = 0;

@@ -8,16 +8,16 @@
 
 namespace tessera::models {
 
-/// What a model is told of the documents that lie in its samples; as it is, nothing.
+/// What the model's inputs say about the documents in its samples; by default nothing.
 struct Documents {
-  /// Of each token file. With them a token attends to those of its own document alone.
+  /// The index of each token file. With them a token attends to tokens of its own document alone.
   std::vector<data::DocumentIndex> indexes;
   /// Positions count from 0 in every document.
   bool reset_positions = false;
 };
 
-/// Throws: ConfigError for a model that is told nothing of documents: one that does not continue a
-/// text. `asked_by` names the key or option. Not collective.
+/// Throws: ConfigError for a model whose inputs cannot say where documents begin, which is every
+/// model that does not continue a text. `asked_by` names the key or option. Not collective.
 void check_takes_documents(
     const Options& options,
     const std::string& family,

@@ -7,16 +7,17 @@
 // The objectives that make_objective chooses from.
 namespace tessera::models {
 
-/// Each position says the token behind it.
+/// Each position predicts the token after it.
 std::unique_ptr<Objective> causal_objective(const TokenTable& table, std::int64_t sequence);
 
-/// masked.h. The mask and the ids of begin and end are the tokenizer's ("[MASK]" or "<mask>",
-/// "[CLS]" or "<s>", "[SEP]" or "</s>"); what it lacks is reserved behind its ids.
+/// The objective of masked.h. The mask and the ids of begin and end are the tokenizer's ("[MASK]"
+/// or "<mask>", "[CLS]" or "<s>", "[SEP]" or "</s>"); ids for those that it lacks are reserved
+/// behind its own.
 std::unique_ptr<Objective>
 masked_objective(const BertOptions& options, const TokenTable& table, std::int64_t sequence);
 
-/// span_corruption.h. Sentinels are the tokenizer's "<extra_id_0>" and on, or 100 ids reserved
-/// behind its own, the first of them last, as transformers has them.
+/// The objective of span_corruption.h. Sentinels are the tokenizer's "<extra_id_0>" and on, or 100
+/// ids reserved behind its own, the first of them last, as transformers has them.
 std::unique_ptr<Objective>
 span_corruption_objective(const T5Options& options, const TokenTable& table, std::int64_t sequence);
 

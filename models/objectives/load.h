@@ -10,9 +10,9 @@
 
 namespace tessera::models {
 
-/// The samples of this rank's next step in training; `seed` is the job's. With `documents`, which
-/// only objectives take whose inputs are the tokens themselves, the inputs go on with
-/// document_begins_BS, and where positions are reset with positions_BS (registry.h).
+/// Returns the samples of this rank's next step in training; `seed` is the job's. With `documents`,
+/// which only objectives accept whose inputs are the tokens themselves, document_begins_BS is added
+/// to the inputs, and positions_BS where positions are reset (registry.h).
 /// Not collective: ranks agree because they compute alike.
 Examples training_examples(
     const Objective& objective,
@@ -21,7 +21,7 @@ Examples training_examples(
     std::uint64_t seed,
     const Documents& documents = {});
 
-/// Samples by number, made in one way whenever they are asked for.
+/// Returns the samples of these numbers, which are the same in every call.
 Examples evaluation_examples(
     const Objective& objective,
     const data::TokenDataset& dataset,

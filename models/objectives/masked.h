@@ -5,9 +5,9 @@
 #include "models/objectives/draws.h"
 #include "models/objectives/token_table.h"
 
-// Masked language modelling: some tokens of a sample are hidden, and the model says which they
-// were. Source: Devlin et al. 2019, section 3.1 and appendix A.1; Liu et al. 2019, section 4.1
-// (masks drawn anew each time a sample comes).
+// Masked language modelling: some tokens of a sample are hidden, and the model predicts them.
+// Source: Devlin et al. 2019, section 3.1 and appendix A.1; Liu et al. 2019, section 4.1 (masks
+// drawn anew each time a sample comes).
 namespace tessera::models {
 
 /// Tokens that a mask needs, as ids.
@@ -17,7 +17,7 @@ struct MaskTokens {
   std::int64_t mask = 0; // in place of a hidden token
 };
 
-/// Of the positions between begin and end, 15 % and at least one; the same for each sample.
+/// Returns 15 % of the positions between begin and end, at least one; the same for each sample.
 std::int64_t masked_positions(std::int64_t sequence);
 
 /// Makes one sample of `sequence` positions of `sequence` - 2 tokens: begin, tokens, end.

@@ -27,10 +27,10 @@ struct ObjectiveFacts {
   data::Window window; // the tokens of the text that make one sample
   std::int64_t decoder_positions = 0; // 0 without a decoder
   std::int64_t targets = 0; // that count in the loss of one sample
-  /// Options of the model that follow from the tokens. None: the tokenizer does not tell, so
-  /// whoever chooses the model must.
+  /// Options of the model that follow from the tokens. It is empty where the tokenizer does not
+  /// determine them; the user must give them then.
   std::map<std::string, std::optional<std::int64_t>> options;
-  /// For people: which ids were reserved behind those of the data.
+  /// Says to the user which ids were reserved behind those of the data.
   std::vector<std::string> notes;
 };
 
@@ -57,14 +57,5 @@ class Objective {
  private:
   ObjectiveFacts facts_;
 };
-
-/// The objective of a model's family: the next token for gpt, llama, gptj, gpt_neo and gpt_neox,
-/// masked tokens for bert and roberta, span corruption for t5, interactions for ncf.
-/// `sequence` is the positions of the model's input (of a T5, of its encoder; of an NCF, the pairs
-/// that a sample scores).
-/// Throws: ConfigError for data of another kind than the family's, a sequence that is too short, or
-/// more sentinels than there are.
-std::unique_ptr<Objective>
-make_objective(const Options& options, const TokenTable& table, std::int64_t sequence);
 
 } // namespace tessera::models

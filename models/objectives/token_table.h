@@ -25,17 +25,17 @@ struct TokenTable {
   std::vector<bool> special;
   /// Ids of marks and of symbols that the tokenizer's maker named, such as "<s>" and "[MASK]".
   std::map<std::string, std::int64_t> named;
-  /// Of a folder of interactions, whose ids are users and items in turn; none of one of texts.
+  /// Set for a folder of interactions, whose ids are users and items alternately.
   std::optional<data::InteractionSizes> interactions;
 
-  /// The id of the first of these names that there is.
+  /// Returns the id of the first of these names that has one.
   std::optional<std::int64_t> find(std::initializer_list<const char*> names) const;
   bool is_special(std::int64_t id) const {
     return id < static_cast<std::int64_t>(special.size()) && special[static_cast<std::size_t>(id)];
   }
 };
 
-/// Reads the ids of a SentencePiece model from its bytes; `name` stands in messages.
+/// Reads the ids of a SentencePiece model from its bytes. Messages call it `name`.
 /// Throws: ConfigError when they are no such model, or have another number of pieces than `tokens`.
 TokenTable
 token_table_of_pieces(std::string_view model, std::int64_t tokens, const std::string& name);
@@ -45,8 +45,9 @@ token_table_of_pieces(std::string_view model, std::int64_t tokens, const std::st
 TokenTable
 token_table_of_json(const std::string& text, std::int64_t tokens, const std::string& name);
 
-/// The table of a data folder whose files have `tokens` ids; without a tokenizer in it no mark is
-/// known. Throws: ConfigError as token_table_of_pieces, and for interactions of other sizes.
+/// Returns the table of a data folder whose files have `tokens` ids. If it has no tokenizer, the
+/// table has no marks. Throws: ConfigError as token_table_of_pieces, and for interactions of other
+/// sizes.
 TokenTable read_token_table(const std::string& folder, std::int64_t tokens);
 
 } // namespace tessera::models

@@ -25,7 +25,7 @@ struct AddedToken {
 /// Throws: ConfigError that begins with `place`: single_word, or a key that is not known.
 std::vector<AddedToken> read_added_tokens(const OrderedJson& json, const std::string& place);
 
-/// Finds tokens in a text: the leftmost, of those the longest.
+/// Finds tokens in a text: the leftmost token first, and the longest of several that begin there.
 /// Threads: any.
 class AddedTokenFinder {
  public:
@@ -34,13 +34,14 @@ class AddedTokenFinder {
     std::int32_t id = -1; // -1: text between tokens
   };
 
-  /// Those with this `normalized`, which are normalized themselves then.
+  /// Takes the tokens whose key "normalized" has this value. If it is true, their own texts are
+  /// normalized as well.
   AddedTokenFinder(
       const std::vector<AddedToken>& tokens,
       bool normalized,
       const Normalizer& normalizer);
 
-  /// Pieces that together are the text.
+  /// Divides the text into pieces, which together are the text.
   std::vector<Piece> split(std::string_view text) const;
 
  private:

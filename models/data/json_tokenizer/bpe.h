@@ -11,13 +11,14 @@
 
 namespace tessera::data {
 
-/// Byte-pair encoding of bytes: of neighbouring tokens, the pair that stands first in the list of
-/// merges becomes one, the leftmost of equal ones before the others, until none is in the list.
+/// Byte-pair encoding of bytes. It merges the pair of neighbouring tokens that stands first in the
+/// list of merges, the leftmost one where the pair occurs several times, until no pair is in the
+/// list.
 /// Source: Sennrich et al. 2016, section 3.2; bytes: Radford et al. 2019, section 2.2.
 class Bpe : public WordModel {
  public:
-  /// Throws: ConfigError for what is not implemented, a byte without a token, a merge of what is no
-  /// token.
+  /// Throws: ConfigError for what is not implemented, for a byte without a token, and for a merge
+  /// whose parts or result are no tokens.
   explicit Bpe(Fields& fields);
 
   void encode(const std::string& word, std::vector<std::int32_t>& ids) override;

@@ -11,7 +11,7 @@ namespace tessera::data {
 /// Source: Radford et al. 2019, section 2.2 and the code published with it.
 std::string spelling_of_byte(unsigned char byte);
 
-/// The bytes that a text of such characters spells; none when a character is no such one.
+/// Returns the bytes that a text of such characters spells; nothing when it has another character.
 std::optional<std::string> bytes_spelled(std::string_view text);
 
 } // namespace tessera::data

@@ -7,14 +7,15 @@
 
 namespace tessera::data {
 
-/// The "decoder" of a tokenizer.json: none (tokens with blanks between them), ByteLevel, WordPiece.
+/// The "decoder" of a tokenizer.json: none (which puts a blank between two tokens), ByteLevel or
+/// WordPiece.
 /// Threads: any.
 class TokenDecoder {
  public:
   /// Throws: ConfigError that begins with `place` for what is not implemented.
   TokenDecoder(const OrderedJson& json, const std::string& place);
 
-  /// Valid UTF-8: bytes that are no character become U+FFFD.
+  /// Returns valid UTF-8, in which bytes that are no character have become U+FFFD.
   std::string text_of(const std::vector<std::string>& tokens) const;
 
  private:

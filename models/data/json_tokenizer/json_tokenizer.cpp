@@ -10,9 +10,9 @@
 #include "models/data/json_tokenizer/added_tokens.h"
 #include "models/data/json_tokenizer/decoder.h"
 #include "models/data/json_tokenizer/fields.h"
+#include "models/data/json_tokenizer/make_word_model.h"
 #include "models/data/json_tokenizer/normalizer.h"
 #include "models/data/json_tokenizer/pre_tokenizer.h"
-#include "models/data/json_tokenizer/word_model.h"
 #include "models/data/utf8.h"
 
 namespace tessera::data {

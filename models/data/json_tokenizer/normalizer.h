@@ -16,7 +16,7 @@ class Normalizer {
   /// Throws: ConfigError that begins with `place` for what is not implemented.
   Normalizer(const OrderedJson& json, const std::string& place);
 
-  /// Of valid UTF-8.
+  /// Returns the normalized form of a text, which must be valid UTF-8.
   std::string apply(std::string text) const;
 
  private:

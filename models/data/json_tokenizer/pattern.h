@@ -11,10 +11,10 @@ struct URegularExpression;
 
 namespace tessera::data {
 
-/// A regular expression of a tokenizer.json, matched by ICU. Those files mean Oniguruma's syntax;
-/// what is accepted means the same to both: characters, classes with \s, \S, \d, \D, \p{L} and the
-/// like (general categories), groups, (?:), (?i:), (?=), (?!), |, and quantifiers.
-/// Threads: one at a time.
+/// A regular expression of a tokenizer.json, matched by ICU. Those files use Oniguruma's syntax, so
+/// only what means the same in both is accepted: characters, classes with \s, \S, \d, \D, \p{L} and
+/// the like (general categories), groups, (?:), (?i:), (?=), (?!), |, and quantifiers. Threads: one
+/// at a time.
 class Pattern {
  public:
   /// Messages begin with `place`. Throws: ConfigError that names what is not accepted.
@@ -23,8 +23,8 @@ class Pattern {
   Pattern(Pattern&&) noexcept;
   Pattern& operator=(Pattern&&) noexcept;
 
-  /// Begin and end of each match in valid UTF-8, in order. Units: bytes.
-  /// Throws: ConfigError when ICU gives up.
+  /// Returns begin and end of each match in valid UTF-8, in order. Units: bytes.
+  /// Throws: ConfigError when ICU reports an error.
   std::vector<std::pair<std::size_t, std::size_t>> matches(std::string_view text);
 
  private:
@@ -37,7 +37,7 @@ class Pattern {
   std::u16string text_;
 };
 
-/// The expression in ICU's words. Throws: ConfigError that begins with `place`.
+/// Returns the expression in ICU's syntax. Throws: ConfigError that begins with `place`.
 std::string to_icu_regex(const std::string& regex, const std::string& place);
 
 } // namespace tessera::data

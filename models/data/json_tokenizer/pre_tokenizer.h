@@ -19,7 +19,8 @@ class PreTokenizer {
   /// Throws: ConfigError that begins with `place` for what is not implemented.
   PreTokenizer(const OrderedJson& json, const std::string& place);
 
-  /// The words of valid UTF-8; with ByteLevel their bytes as they are, not spelled.
+  /// Divides valid UTF-8 into words. With ByteLevel these are plain bytes, not the characters that
+  /// spell them.
   std::vector<std::string> apply(std::string text);
   /// Whether words are bytes, not texts.
   bool byte_level() const {

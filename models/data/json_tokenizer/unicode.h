@@ -42,7 +42,7 @@ bool is_nonspacing_mark(Character character);
 enum class UnicodeForm { kNfc, kNfd, kNfkc, kNfkd };
 
 std::string to_form(const std::string& text, UnicodeForm form);
-/// Character by character, so without regard to what stands beside it.
+/// Converts each character by itself, without regard to its neighbours.
 std::string to_lower(std::string_view text);
 
 } // namespace tessera::data

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -10,11 +9,11 @@
 
 namespace tessera::data {
 
-/// Token -> id, as a tokenizer.json says it.
+/// The ids of tokens, which are spelled as in the tokenizer.json.
 using Vocabulary = std::unordered_map<std::string, std::int32_t>;
 
-/// Throws: ConfigError that begins with `place` when it is no object of ids, or an id stands twice
-/// or is beyond 2^20.
+/// Reads the ids of a tokenizer.json. Throws: ConfigError that begins with `place` when it is no
+/// object of ids, an id occurs twice, or one is 2^20 or more.
 Vocabulary read_vocabulary(const OrderedJson& json, const std::string& place);
 
 constexpr std::int64_t kMostIds = std::int64_t{1} << 20;
@@ -24,9 +23,9 @@ constexpr std::int64_t kMostIds = std::int64_t{1} << 20;
 class WordModel {
  public:
   virtual ~WordModel() = default;
-  /// Adds the ids of a word.
+  /// Appends the ids of a word.
   virtual void encode(const std::string& word, std::vector<std::int32_t>& ids) = 0;
-  /// As the file spells them.
+  /// The tokens, as the file spells them.
   const Vocabulary& vocabulary() const {
     return vocabulary_;
   }
@@ -34,10 +33,5 @@ class WordModel {
  protected:
   Vocabulary vocabulary_;
 };
-
-/// Words are bytes (`byte_level`) or texts. Throws: ConfigError that begins with `place` for what
-/// is not implemented.
-std::unique_ptr<WordModel>
-make_word_model(const OrderedJson& json, const std::string& place, bool byte_level);
 
 } // namespace tessera::data

@@ -9,8 +9,9 @@
 
 namespace tessera::data {
 
-/// Takes the longest token that a word begins with, then of the rest, whose tokens have a prefix;
-/// a word of which a part is no token, or that is too long, is unknown as a whole.
+/// Divides a word into the longest token with which it begins, then the longest with which the rest
+/// begins, and so on; tokens inside a word have a prefix. A word that is too long, or has a part
+/// without a token, becomes the unknown token as a whole.
 /// Source: Devlin et al. 2019, the code published with it.
 class WordPiece : public WordModel {
  public:

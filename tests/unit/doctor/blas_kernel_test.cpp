@@ -1,4 +1,4 @@
-#include "cli/doctor/blas_kernel.h"
+#include "cli/blas_kernel.h"
 
 #include <gtest/gtest.h>
 

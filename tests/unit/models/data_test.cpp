@@ -18,6 +18,7 @@
 #include "models/data/files.h"
 #include "models/data/prepare.h"
 #include "models/data/sampler.h"
+#include "models/data/sentencepiece_model.h"
 #include "models/data/tokenizer.h"
 #include "tests/support/test_folder.h"
 

@@ -10,12 +10,13 @@
 
 #include "tessera/base/error.h"
 
+#include "models/data/sentencepiece_model.h"
 #include "models/data/tokenizer.h"
 #include "models/layers.h"
 #include "models/objectives/draws.h"
 #include "models/objectives/load.h"
+#include "models/objectives/make_objective.h"
 #include "models/objectives/masked.h"
-#include "models/objectives/objective.h"
 #include "models/objectives/span_corruption.h"
 
 namespace tessera::models {

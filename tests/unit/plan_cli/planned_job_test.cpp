@@ -1,4 +1,4 @@
-#include "cli/plan/planned_job.h"
+#include "cli/train/planned_job.h"
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>

@@ -1,4 +1,4 @@
-#include "cli/plan/planned_job.h"
+#include "cli/train/planned_job.h"
 
 #include "tessera/base/json/parse.h"
 #include "tessera/planner/planned_config.h"

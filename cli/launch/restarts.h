@@ -3,7 +3,7 @@
 #include <functional>
 
 #include "cli/exit_status.h"
-#include "cli/launch/launch_run.h"
+#include "cli/launch/run_child.h"
 
 namespace tessera::cli {
 

@@ -1,4 +1,4 @@
-#include "cli/launch/launch_command.h"
+#include "cli/launch/mpirun_command.h"
 
 #include <algorithm>
 #include <cctype>

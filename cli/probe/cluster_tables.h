@@ -6,7 +6,7 @@
 
 namespace tessera::cli {
 
-/// A measured cluster as tables for people.
+/// Returns a measured cluster as tables for people.
 std::string to_tables(const cost::Cluster& cluster);
 
 } // namespace tessera::cli

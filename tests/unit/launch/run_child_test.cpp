@@ -1,4 +1,4 @@
-#include "cli/launch/launch_run.h"
+#include "cli/launch/run_child.h"
 
 #include <csignal>
 #include <thread>

@@ -1,18 +1,13 @@
-#include "cli/launch/launch_run.h"
+#include "cli/launch/run_child.h"
 
-#include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
-#include <cstdlib>
 #include <system_error>
 
-#include <sys/prctl.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
-#include <fcntl.h>
-
+#include "tessera/base/child_process.h"
 #include "tessera/base/error.h"
 
 namespace tessera::cli {
@@ -59,64 +54,18 @@ class BlockedSignals {
   struct sigaction child_before_ {};
 };
 
-/// Runs in the child and executes the command. If that fails, it writes errno to `report`, from
-/// which the parent reads it.
-[[noreturn]] void
-become(std::vector<char*>& arguments, const sigset_t& signals, pid_t parent, int report) {
-  // The child gets a process group of its own, so that Ctrl-C reaches only the launcher,
-  // which then asks the ranks to end.
-  setpgid(0, 0);
-  prctl(PR_SET_PDEATHSIG, SIGTERM);
-  if (getppid() != parent) {
-    _exit(1); // the launcher died before prctl, so no signal will come
-  }
-  // A background process group that reads from the terminal would be stopped.
-  if (isatty(STDIN_FILENO) != 0) {
-    const int null = open("/dev/null", O_RDONLY);
-    dup2(null, STDIN_FILENO);
-  }
-  pthread_sigmask(SIG_SETMASK, &signals, nullptr);
-  execvp(arguments[0], arguments.data());
-  const int error = errno;
-  [[maybe_unused]] const auto written = write(report, &error, sizeof(error));
-  _exit(127);
-}
-
 pid_t start(const std::vector<std::string>& command, const sigset_t& signals) {
-  std::array<int, 2> pipe_ends{};
-  if (pipe2(pipe_ends.data(), O_CLOEXEC) != 0) {
-    throw Error(str("launch: no pipe: ", std::system_category().message(errno)));
-  }
-  std::vector<std::string> words = command; // execvp wants char*
-  std::vector<char*> arguments;
-  for (std::string& word : words) {
-    arguments.push_back(word.data());
-  }
-  arguments.push_back(nullptr);
-  const pid_t parent = getpid();
-  const pid_t child = fork();
-  if (child == 0) {
-    become(arguments, signals, parent, pipe_ends[1]);
-  }
-  close(pipe_ends[1]);
-  int error = child < 0 ? errno : 0;
-  if (child > 0 && read(pipe_ends[0], &error, sizeof(error)) > 0) {
-    waitpid(child, nullptr, 0);
-  }
-  close(pipe_ends[0]);
-  if (error != 0) {
+  // Ctrl-C reaches only the launcher, which then asks the ranks to end.
+  const StartedChild child = start_child({.words = command, .guarded = true, .blocked = &signals});
+  if (child.error != 0) {
     throw Error(
         str("cannot start '",
             command[0],
             "': ",
-            std::system_category().message(error),
-            error == ENOENT ? " (Debian package openmpi-bin)" : ""));
+            std::system_category().message(child.error),
+            child.error == ENOENT ? " (Debian package openmpi-bin)" : ""));
   }
-  return child;
-}
-
-int as_shell(int status) {
-  return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+  return child.pid;
 }
 
 } // namespace
@@ -137,7 +86,7 @@ RunOutcome run_child(const std::vector<std::string>& command, std::chrono::secon
     int status = 0;
     const pid_t ended = waitpid(child, &status, WNOHANG);
     if (ended == child) {
-      outcome.exit_status = as_shell(status);
+      outcome.exit_status = shell_status(status);
       return outcome;
     }
     if (ended < 0 && errno != EINTR) {

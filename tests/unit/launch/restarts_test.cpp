@@ -1,4 +1,4 @@
-#include "cli/launch/launch_restart.h"
+#include "cli/launch/restarts.h"
 
 #include <vector>
 

@@ -1,4 +1,4 @@
-#include "cli/probe/tables.h"
+#include "cli/probe/cluster_tables.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,31 +6,26 @@
 
 #include "tessera/autotune/probe/rounds.h"
 
+#include "cli/formatted.h"
+
 namespace tessera::cli {
 
 namespace {
 
 constexpr double kGib = 1024.0 * 1024.0 * 1024.0;
 
-template <typename... Values>
-std::string line(const char* format, Values... values) {
-  char text[256];
-  std::snprintf(text, sizeof text, format, values...);
-  return std::string(text) + "\n";
-}
-
 } // namespace
 
 std::string to_tables(const cost::Cluster& cluster) {
   std::string text = cluster.name + "\n";
   for (const cost::DeviceKind& kind : cluster.kinds) {
-    text += line(
+    text += formatted_line(
         "%s: %.1f GiB free a rank, %.1f GB/s of memory while all ranks move",
         kind.name.c_str(),
         kind.memory_bytes / kGib,
         kind.memory_bytes_per_s * 1e-9);
     for (const auto& [precision, points] : kind.speed.products) {
-      text += line("  products of size n in %s, GFLOP/s:", precision.c_str());
+      text += formatted_line("  products of size n in %s, GFLOP/s:", precision.c_str());
       text += "   ";
       for (const cost::MeasuredPoint& point : points) {
         char cell[48];
@@ -47,7 +42,7 @@ std::string to_tables(const cost::Cluster& cluster) {
   }
   for (std::size_t n = 0; n < cluster.nodes.size(); ++n) {
     const cost::Node& node = cluster.nodes[n];
-    text += line(
+    text += formatted_line(
         "node %zu, %s: %d ranks that compute like %.2f at full speed; inside "
         "%.1f Gbit/s, %.0f us",
         n,
@@ -58,7 +53,7 @@ std::string to_tables(const cost::Cluster& cluster) {
         node.latency_seconds * 1e6);
   }
   for (const cost::NodeLink& link : cluster.links) {
-    text += line(
+    text += formatted_line(
         "node %d to node %d: %.2f Gbit/s, %.0f us",
         link.first,
         link.second,
@@ -66,7 +61,7 @@ std::string to_tables(const cost::Cluster& cluster) {
         link.latency_seconds * 1e6);
   }
   const cost::ProbeQuality& quality = cluster.quality;
-  text += line(
+  text += formatted_line(
       "best of %d rounds, %d of them repeated; the two best are at most %.0f "
       "%% "
       "(computation), %.0f %% (links) and %.0f %% (collectives) apart",
@@ -76,7 +71,7 @@ std::string to_tables(const cost::Cluster& cluster) {
       100 * quality.link_spread,
       100 * quality.collective_spread);
   if (quality.inferred > 0) {
-    text += line(
+    text += formatted_line(
         "%d nodes and links were not measured and have the median of similar ones",
         quality.inferred);
   }
@@ -92,7 +87,7 @@ std::string to_tables(const cost::Cluster& cluster) {
       for (const int node : one.among) {
         among += (among.empty() ? " (" : ", ") + std::to_string(node);
       }
-      text += line(
+      text += formatted_line(
           "all_reduce of %.0f KiB over %d ranks on %d nodes%s: %.3f ms",
           one.bytes / 1024,
           one.ranks,

@@ -1,4 +1,4 @@
-#include "cli/plan/preset_source.h"
+#include "cli/train/preset_source.h"
 
 #include <memory>
 

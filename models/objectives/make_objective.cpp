@@ -1,4 +1,4 @@
-#include "models/objectives/objective.h"
+#include "models/objectives/make_objective.h"
 
 #include "tessera/base/error.h"
 
