@@ -153,9 +153,11 @@ bool GradientReducer::is_unaveraged(const Parameter& parameter) const {
                                                        gradient.unsafeGetTensorImpl());
 }
 
+// Zeros are an average: zero_grad(false) makes new ones, which a step need not add to.
 std::string GradientReducer::unaveraged_gradient() const {
-  const auto found = std::find_if(
-      parameters_.begin(), parameters_.end(), [&](const auto& p) { return is_unaveraged(p); });
+  const auto found = std::find_if(parameters_.begin(), parameters_.end(), [&](const auto& p) {
+    return is_unaveraged(p) && !is_all_zero(p.tensor.grad());
+  });
   return found == parameters_.end() ? std::string() : found->name;
 }
 

@@ -101,6 +101,28 @@ TEST(TensorParallelTraining, GradientsThatAreKeptStayWhatTheyAre) {
   }
 }
 
+// zero_grad(false) makes other tensors than the last averages, and a step may add to none of them.
+TEST(TensorParallelTraining, GradientsThatAreZeroNeedNoAverage) {
+  for (const Layout& layout : layouts_of_world()) {
+    for (const bool prescaled : {false, true}) {
+      init(tp_config(layout.pp, layout.tp, prescaled));
+      const Ended ended;
+      torch::manual_seed(7);
+      DistributedModel model{Mixed()};
+      DistributedOptimizer optimizer(
+          torch::optim::SGD(model.parameters(), torch::optim::SGDOptions(0.1)));
+      auto train_step = word_step(model);
+      const Batch mine = part_of(word_batch(0), data_size(), data_rank());
+      train_step(mine.x, mine.y);
+      optimizer.step();
+      const TensorMap before = model.state_dict();
+      optimizer.zero_grad(/*set_to_none=*/false);
+      optimizer.step();
+      expect_same_bits(model.state_dict(), before);
+    }
+  }
+}
+
 // Of several passes only the last one averages: nobody can tell its sums from an average below.
 TEST(TensorParallelTraining, PassesOnTopOfAnAverageAreAnError) {
   init(tp_config(1, 2));
