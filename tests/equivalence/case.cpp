@@ -295,11 +295,8 @@ class CaseMaker {
 
   bool is_leaf(const Place& place) const {
     const auto [module, child, layer] = place;
-    if (child < 0) {
-      const auto& children = made_.tree.modules[module].children;
-      return std::all_of(children.begin(), children.end(), [](const Child& held) {
-        return held.kind == ChildKind::kPartOfParent;
-      });
+    if (child < 0) { // what libtorch holds is a node, too
+      return made_.tree.modules[module].children.empty();
     }
     const ChildKind kind = made_.tree.modules[module].children[child].kind;
     return kind == ChildKind::kLinear || kind == ChildKind::kEmbedding || layer >= 0;
