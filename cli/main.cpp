@@ -44,8 +44,9 @@ std::string version_line() {
       name.substr(0, name.find(',')));
 }
 
-void say(const std::exception& error) {
-  std::fprintf(stderr, "tessera: %s\n", tessera::cli::with_short_words(error.what()).c_str());
+void say(const std::exception& error, const char* what = "") {
+  const std::string text = tessera::cli::with_short_words(error.what());
+  std::fprintf(stderr, "tessera: %s%s\n", what, text.c_str());
 }
 
 /// For an error that every rank has found alike. Another rank prints it only
@@ -106,7 +107,7 @@ int main(int argc, char** argv) {
     say(error);
     return 1;
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "tessera: unexpected: %s\n", error.what());
+    say(error, "unexpected: ");
     return 1;
   }
 }

@@ -115,11 +115,8 @@ with tempfile.TemporaryDirectory() as work:
         refused(BASE, word, options=("--set", setting))
     # What is long is shown by its beginning, here and where a value is checked.
     long = "x" * 100_000
-    for settings in ((long,), (f"steps.{long}=1",), (f"data.{long}..a=1",), (f"model.options={{{long}",),
-                     (f"seed={long}", "seed.more=1"), (f"data.batch={long}",), (f"{long}=1",),
-                     (f"model.name={long}",), (f"optimizer.type={long}",), (f"data.directory={long}",),
-                     (f"activation_checkpointing={long}",), (f"model.options.{long}=1",),
-                     (f"parallel.{long}=1",), (f"parallel.placement_strategy={long}",)):
+    for settings in ((f"steps.{long}=1",), (f"seed={long}", "seed.more=1"), (f"model.name={long}",),
+                     (f"data.directory={long}",), (f"activation_checkpointing={long}",)):
         options = [word for setting in settings for word in ("--set", setting)]
         message = check(BASE, *options, status=2)
         assert "xxx" in message and len(message) < 3000, (settings[0][:60], len(message))
