@@ -77,8 +77,8 @@ def check_gpt():
     mask_only = train("mask_only", job_of(data={"reset_attention_mask": True}))
     for one, other in ((alone, without), (alone, mask_only), (mask_only, without)):
         assert furthest(one[:1], other[:1]) > 1e-3, (one, other)
-        print(f"validation: {furthest(one[-1:], other[-1:]):.1e} apart")
-        assert furthest(one[-1:], other[-1:]) > 1e-3, (one, other)
+        # Ten times what layouts may differ by; 1.1e-3 was the smallest.
+        assert furthest(one[-1:], other[-1:]) > 2e-4, (one, other)
     pipeline, tensor = {"pipeline_parallel_degree": 2}, {"tensor_parallel_degree": 2, "ddp": True}
     mesh = {"tensor_parallel_degree": 4, "tensor_parallel_kind": "2d", "ddp": True}
     both = {**pipeline, **tensor}
