@@ -20,12 +20,16 @@ struct KeptBmm : Function<KeptBmm> {
       const at::Tensor& given,
       const at::Tensor& a,
       const at::Tensor& b) {
+    context->set_materialize_grads(false);
     context->save_for_backward({a, b});
     return given.variable_data();
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     require_first_order("a product that is kept");
+    if (!gradients[0].defined()) {
+      return variable_list(3);
+    }
     const auto saved = context->get_saved_variables();
     const at::Tensor& gradient = gradients[0];
     const auto turned = [](const at::Tensor& t) { return t.transpose(1, 2); };

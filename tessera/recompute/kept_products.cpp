@@ -37,6 +37,7 @@ struct KeptLinear : Function<KeptLinear> {
       const at::Tensor& x,
       const at::Tensor& weight,
       const TorchOptional<at::Tensor>& bias) {
+    context->set_materialize_grads(false);
     context->save_for_backward({x, weight});
     context->saved_data["has_bias"] = bias.has_value();
     return given.variable_data();
@@ -44,6 +45,9 @@ struct KeptLinear : Function<KeptLinear> {
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     require_first_order("a product that is kept");
+    if (!gradients[0].defined()) {
+      return variable_list(4);
+    }
     const auto saved = context->get_saved_variables();
     const at::Tensor& x = saved[0];
     const at::Tensor& weight = saved[1];

@@ -257,6 +257,8 @@ struct ProductNode : Function<ProductNode> {
       const at::Tensor& weight,
       const TorchOptional<at::Tensor>& bias,
       const NodeDataPtr<ProductCall>& call) {
+    // A missing gradient stays undefined: a parameter that receives none has none, on all ranks.
+    context->set_materialize_grads(false);
     const at::Tensor operand = operand_of(call->value, x);
     context->save_for_backward({operand, weight});
     save_node_data(context, call);
@@ -266,6 +268,9 @@ struct ProductNode : Function<ProductNode> {
   }
 
   static variable_list backward(AutogradContext* context, variable_list grads) {
+    if (!grads[0].defined()) {
+      return variable_list(4);
+    }
     const auto data = saved_node_data<ProductCall>(context);
     const ProductCall& call = data->value;
     const auto saved = context->get_saved_variables();

@@ -160,6 +160,7 @@ struct FlashNode : Function<FlashNode> {
       const at::Tensor& v,
       const TorchOptional<at::Tensor>& given_mask,
       const NodeDataPtr<FlashCall>& call) {
+    context->set_materialize_grads(false);
     const at::Tensor mask = given_mask.has_value() ? *given_mask : at::Tensor();
     const Blockwise blocks(call->value, q, k, v, mask);
     at::Tensor y = at::empty(q.sizes(), q.options());
@@ -196,6 +197,9 @@ struct FlashNode : Function<FlashNode> {
 
   static variable_list backward(AutogradContext* context, variable_list grads) {
     require_first_order("flash attention");
+    if (!grads[0].defined()) {
+      return variable_list(5);
+    }
     const auto data = saved_node_data<FlashCall>(context);
     const auto saved = context->get_saved_variables();
     const at::Tensor& q = saved[0];

@@ -76,6 +76,7 @@ struct NormNode : Function<NormNode> {
       const at::Tensor& weight,
       const TorchOptional<at::Tensor>& bias,
       const NodeDataPtr<NormCall>& call) {
+    context->set_materialize_grads(false);
     const auto wide = at::toOpMathType(x.scalar_type());
     const at::Tensor exact = x.to(wide);
     const Moments moments = moments_of(call->value, exact);
@@ -89,6 +90,9 @@ struct NormNode : Function<NormNode> {
   }
 
   static variable_list backward(AutogradContext* context, variable_list grads) {
+    if (!grads[0].defined()) {
+      return variable_list(4);
+    }
     const auto data = saved_node_data<NormCall>(context);
     const NormCall& call = data->value;
     const auto saved = context->get_saved_variables();

@@ -27,10 +27,15 @@ at::Tensor mapped(const at::Tensor& x, LinearMap::Direction forward, LinearMap::
 struct LinearMapNode : Function<LinearMapNode> {
   static at::Tensor
   forward(AutogradContext* context, const at::Tensor& x, const NodeDataPtr<LinearMap>& map) {
+    // A missing gradient stays undefined and does not become zeros.
+    context->set_materialize_grads(false);
     save_node_data(context, map);
     return map->value.forward(x);
   }
   static variable_list backward(AutogradContext* context, variable_list grads) {
+    if (!grads[0].defined()) {
+      return variable_list(2);
+    }
     const auto map = saved_node_data<LinearMap>(context);
     return {mapped(grads[0], map->value.adjoint, map->value.forward), {}};
   }

@@ -38,6 +38,7 @@ class EmbeddingOnMesh : public torch::autograd::Function<EmbeddingOnMesh> {
       const at::Tensor& table,
       const at::Tensor& ids,
       const NodeDataPtr<Table>& kept) {
+    ctx->set_materialize_grads(false);
     const Table& of = kept->value;
     at::Tensor out = at::zeros({ids.numel(), table.size(1)}, table.options());
     if (!tensor_parallel().shapes_only) {
@@ -52,6 +53,9 @@ class EmbeddingOnMesh : public torch::autograd::Function<EmbeddingOnMesh> {
 
   static variable_list backward(AutogradContext* ctx, variable_list gradients) {
     require_first_order("an embedding on a mesh");
+    if (!gradients[0].defined()) {
+      return variable_list(3);
+    }
     const auto kept = saved_node_data<Table>(ctx);
     const Table& of = kept->value;
     const at::Tensor ids = ctx->get_saved_variables()[0].reshape({-1});

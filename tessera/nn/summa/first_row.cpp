@@ -24,6 +24,7 @@ class AddFromFirstRow : public torch::autograd::Function<AddFromFirstRow> {
       at::Tensor y,
       const at::Tensor& vector,
       const NodeDataPtr<MeshPtr>& mesh) {
+    ctx->set_materialize_grads(false);
     if (!recompute::product_is_given()) { // with its bias
       y.add_(broadcast_from_first_row(*mesh->value, vector, {y.size(-1)}, y.options()));
     }
@@ -34,6 +35,9 @@ class AddFromFirstRow : public torch::autograd::Function<AddFromFirstRow> {
 
   static variable_list backward(AutogradContext* ctx, variable_list gradients) {
     require_first_order("a bias on a mesh");
+    if (!gradients[0].defined()) {
+      return variable_list(3);
+    }
     const at::Tensor& gradient = gradients[0];
     at::Tensor of_vector;
     if (ctx->needs_input_grad(1)) {

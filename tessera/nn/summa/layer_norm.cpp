@@ -46,6 +46,7 @@ class LayerNormOnMesh : public torch::autograd::Function<LayerNormOnMesh> {
       const at::Tensor& gamma,
       const at::Tensor& beta,
       const NodeDataPtr<Norm>& norm) {
+    ctx->set_materialize_grads(false);
     NormState state;
     at::Tensor y = norm_forward(norm->value, x, gamma, beta, state);
     ctx->save_for_backward({state.normed, state.inverse, state.affine});
@@ -56,6 +57,9 @@ class LayerNormOnMesh : public torch::autograd::Function<LayerNormOnMesh> {
 
   static variable_list backward(AutogradContext* ctx, variable_list gradients) {
     require_first_order("a layer norm on a mesh");
+    if (!gradients[0].defined()) {
+      return variable_list(4);
+    }
     const auto tensors = ctx->get_saved_variables();
     NormGradients result = norm_backward(
         saved_node_data<Norm>(ctx)->value,

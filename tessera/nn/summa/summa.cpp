@@ -37,6 +37,7 @@ class Summa : public torch::autograd::Function<Summa> {
       const at::Tensor& a,
       const at::Tensor& b,
       const NodeDataPtr<ProductCall>& data) {
+    ctx->set_materialize_grads(false);
     const auto& [mesh, form, layout] = data->value;
     // The linear layer keeps this result together with its bias (linear.cpp).
     at::Tensor out = recompute::given_product();
@@ -53,6 +54,9 @@ class Summa : public torch::autograd::Function<Summa> {
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list gradients) {
+    if (!gradients[0].defined()) {
+      return variable_list(3);
+    }
     const auto saved = ctx->get_saved_variables();
     const at::Tensor& a = saved[0];
     const at::Tensor& b = saved[1];

@@ -83,6 +83,61 @@ Config config_of_case(const Case& wanted) {
   return config;
 }
 
+/// Does not use all that it is given.
+struct TakesOneImpl : torch::nn::Module {
+  torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& /*unused*/) {
+    return torch::tanh(x);
+  }
+};
+TESSERA_MODULE(TakesOne);
+
+struct PartlyUsedImpl : torch::nn::Module {
+  PartlyUsedImpl() {
+    plain = register_module("plain", nn::Linear(kWidth, kWidth));
+    const tensor_parallelism marked;
+    used = register_module("used", nn::Linear(kWidth, kWidth));
+    unused = register_module("unused", nn::Linear(kWidth, kWidth));
+    norm = register_module("norm", nn::LayerNorm(torch::nn::LayerNormOptions({kWidth})));
+    last = register_module("last", TakesOne());
+    set_activation_checkpointing(last, {.strategy = "each"});
+  }
+  torch::Tensor forward(const torch::Tensor& x) {
+    return last(used(x), norm(unused(plain(x))));
+  }
+  nn::Linear plain{nullptr}, used{nullptr}, unused{nullptr};
+  nn::LayerNorm norm{nullptr};
+  TakesOne last{nullptr};
+};
+TESSERA_MODULE(PartlyUsed);
+
+// What a region ignores gets no gradient, not zeros, by which an optimizer lets parameters decay.
+TEST(RecomputeTensorParallel, WhatARegionDoesNotUseGetsNoGradient) {
+  for (const Case& wanted : cases()) {
+    if (wanted.pp > 1) {
+      continue;
+    }
+    init(config_of_case(wanted));
+    const Ended ended;
+    torch::manual_seed(7);
+    DistributedModel model{PartlyUsed()};
+    DistributedOptimizer optimizer(
+        torch::optim::SGD(model.parameters(), torch::optim::SGDOptions(0.1).weight_decay(0.1)));
+    const TensorMap before = model.state_dict();
+    auto train_step = tessera::step([&](torch::Tensor x, torch::Tensor y) {
+      auto loss = torch::mse_loss(model(x), y);
+      model.backward(loss);
+      return loss;
+    });
+    const Batch mine = part_of(random_batches(32)(0), data_size(), data_rank());
+    train_step(mine.x, mine.y);
+    optimizer.step();
+    for (const auto& [name, tensor] : model.state_dict()) {
+      EXPECT_EQ(tensor.equal(before.at(name)), !name.starts_with("used."))
+          << name << ", " << wanted.kind << ", " << wanted.optimize << wanted.prescaled;
+    }
+  }
+}
+
 TEST(RecomputeTensorParallel, NumbersAreThoseWithoutIt) {
   for (const Case& wanted : cases()) {
     const auto train = [&](const std::string& strategy, bool offloads, bool attentions = false) {
