@@ -88,7 +88,8 @@ class GradientReducer : public GradientPart {
   /// this rank knows: something was added outside of a step or in a step that
   /// did not average, or the gradient is another tensor than the last average.
   /// "" when there is none. A gradient that was changed in place counts as the
-  /// average it was: scaling and clipping keep replicas equal. Not collective.
+  /// average it was: scaling and clipping keep replicas equal; zeros are one.
+  /// Not collective.
   std::string unaveraged_gradient() const;
 
   /// Averages the gradients of which `unaveraged_gradient` tells on any rank, in
