@@ -76,7 +76,7 @@ def check_gpt():
     assert train("off", job_of(data=off)) == without
     mask_only = train("mask_only", job_of(data={"reset_attention_mask": True}))
     for one, other in ((alone, without), (alone, mask_only), (mask_only, without)):
-        assert furthest(one[:1], other[:1]) > 1e-3, (one, other)
+        assert furthest(one, other) > 1e-3, (one, other)
         # Ten times what layouts may differ by; 1.1e-3 was the smallest.
         assert furthest(one[-1:], other[-1:]) > 2e-4, (one, other)
     pipeline, tensor = {"pipeline_parallel_degree": 2}, {"tensor_parallel_degree": 2, "ddp": True}
@@ -137,7 +137,8 @@ def check_families():
     for model, options in (("llama-tiny", {"flash_attention": True}), ("gpt-neo-tiny", {})):
         options = {**DECODER, **options}
         alone = train(model, job_of(model, options))
-        assert furthest(alone[:1], train(model, job_of(model, options, data={}))[:1]) > 1e-3
+        # How much the first loss differs depends on the text, in which documents may begin a sample.
+        assert furthest(alone, train(model, job_of(model, options, data={}))) > 2e-4
         near(model, train(model, job_of(model, options, tensor), ranks=4), alone)
     for model in ("gptj-tiny", "gpt-neox-tiny"):
         mask = {"reset_attention_mask": True}

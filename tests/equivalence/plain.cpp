@@ -198,15 +198,15 @@ class PlainTraining {
     const int replicas = replicas_of(strategy.config, world_);
     const double factor = strategy.average ? 1.0 / strategy.config.microbatches : 1;
     // What overflows f16 depends on where a gradient is divided by the replicas: after the backward
-    // of all microbatches, or of each, where ranks keep parts of parameters.
+    // of all microbatches, or of each, for a parameter of which ranks keep parts.
     const bool divides_after = type_ == at::kHalf;
     const bool divides_each = divides_after && strategy.config.sharded_data_parallel_degree > 1;
     const double divided_before = divides_after ? 1 : replicas;
     auto& losses = result_.losses.emplace_back(replicas);
     auto& gradients = result_.input_gradients.emplace_back(replicas);
     State sums = divides_after ? taken_gradients() : State();
-    const auto divide = [&] {
-      for (const auto& [name, gradient] : taken_gradients()) {
+    const auto divide = [&](std::int64_t least_elements) {
+      for (const auto& [name, gradient] : taken_gradients(least_elements)) {
         Tensor& sum = sums[name];
         sum = sum.defined() ? sum + gradient / replicas : gradient / replicas;
       }
@@ -219,12 +219,12 @@ class PlainTraining {
       losses[replica].push_back(loss.detach());
       gradients[replica].push_back(gradient_or_zeros(x) * divided_before);
       if (divides_each) {
-        divide();
+        divide(strategy.config.sdp_param_persistence_threshold);
       }
     };
     on_replicas(strategy, StepKind::kTraining, trained_++, run, [&] {
       if (divides_after) {
-        divide();
+        divide(0);
       }
     });
     for (const auto& [name, sum] : sums) {
@@ -232,11 +232,11 @@ class PlainTraining {
     }
   }
 
-  /// Leaves parameters without gradients.
-  State taken_gradients() {
+  /// Leaves parameters of so many elements or more without gradients.
+  State taken_gradients(std::int64_t least_elements = 0) {
     State taken;
     for (auto& [name, tensor] : parameters_) {
-      if (tensor.grad().defined()) {
+      if (tensor.grad().defined() && tensor.numel() >= least_elements) {
         taken[name] = std::exchange(tensor.mutable_grad(), Tensor());
       }
     }
