@@ -332,16 +332,6 @@ std::vector<Coupling> sharding_rules() {
        {"sharded_data_parallel_degree", "tensor_parallel_degree", "prescaled_batch"},
        [](C c) { return sharded(c) && c.tensor_parallel_degree > 1 && !c.prescaled_batch; },
        "sharded data parallelism with tensor parallelism needs \"prescaled_batch\": true"},
-      {"sharding excludes a mesh",
-       "sharded_data_parallel_degree greater than 1 excludes tensor_parallel_kind \"2d\".",
-       {"sharded_data_parallel_degree", "tensor_parallel_kind"},
-       [](C c) {
-         return sharded(c) && c.tensor_parallel_degree > 1 &&
-                c.tensor_parallel_kind == TensorParallelKind::k2d;
-       },
-       "sharded data parallelism is not available on a mesh of tensor-parallel ranks in this "
-       "version; write \"tensor_parallel_kind\": \"1d\", or set sharded_data_parallel_degree to "
-       "1"},
   };
 }
 

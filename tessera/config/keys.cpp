@@ -344,8 +344,9 @@ std::vector<Key> sharding_keys() {
            .min = 1,
            .source = kTorch,
            .description =
-               "Most elements of a gradient bucket; a larger parameter travels alone. A rank holds "
-               "a bucket while the backward fills it, so fewer elements need less memory."},
+               "Most elements of a gradient bucket; a parameter of more, or of at least 262144, "
+               "travels alone. A rank holds a bucket while the backward fills it, so fewer elements "
+               "need less memory."},
           {.name = "sdp_param_persistence_threshold",
            .field = &Config::sdp_param_persistence_threshold,
            .min = 0,

@@ -198,7 +198,7 @@ c10::IValue ModuleCalls::call(
     attach_grad_fn(
         result.value,
         result.requires_grad,
-        std::make_shared<RemoteBackward>(edges_of(args, mask), *this, made));
+        std::make_shared<RemoteBackward>(edges_of(args, mask), mask, *this, made));
   }
   return step_->exchange->hand_over(response_message(fields), result.value);
 }

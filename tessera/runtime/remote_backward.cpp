@@ -27,11 +27,10 @@ torch::autograd::variable_list RemoteBackward::apply(torch::autograd::variable_l
             "them, on a forward of its own, or put the modules that it passes on one rank"));
   }
   const auto received = requester_.call_backward(call_, gradients, inputs_only);
-  // The owner answers for the inputs that need a gradient, in order.
   torch::autograd::variable_list result(num_outputs());
   std::size_t at = 0;
   for (std::size_t i = 0; i < result.size(); ++i) {
-    if (next_edge(i).is_valid()) {
+    if (asked_[i]) {
       result[i] = received.at(at++);
     }
   }

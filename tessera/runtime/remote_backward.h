@@ -2,9 +2,12 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <torch/csrc/autograd/function.h>
+
+#include "tessera/runtime/requires_grad_mask.h"
 
 namespace tessera::runtime {
 
@@ -36,12 +39,19 @@ class BackwardRequester {
 /// Source: Karakus et al. 2021, section 4.2 and appendix B.
 class RemoteBackward : public torch::autograd::Node {
  public:
-  /// `requester` outlives every graph that holds this node.
+  /// `inputs` has an edge for each tensor of the call's arguments, of which `asked` names those
+  /// that the owner answers for. One of these may have no edge: a view that was made without
+  /// gradient recording, of a tensor that requires a gradient, requires one without having a
+  /// history. `requester` outlives every graph that holds this node.
   RemoteBackward(
       torch::autograd::edge_list inputs,
+      RequiresGradMask asked,
       BackwardRequester& requester,
       const RemoteCall& call)
-      : torch::autograd::Node(std::move(inputs)), requester_(requester), call_(call) {}
+      : torch::autograd::Node(std::move(inputs)),
+        asked_(std::move(asked)),
+        requester_(requester),
+        call_(call) {}
 
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override;
   std::string name() const override {
@@ -52,6 +62,7 @@ class RemoteBackward : public torch::autograd::Node {
   }
 
  private:
+  RequiresGradMask asked_;
   BackwardRequester& requester_;
   RemoteCall call_;
 };

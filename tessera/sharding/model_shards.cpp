@@ -13,7 +13,7 @@ bool ModelShards::divides(
     const std::string& name,
     const at::Tensor& parameter) {
   if (config.sharded_data_parallel_degree == 1 ||
-      parameter.numel() < config.sdp_param_persistence_threshold) {
+      parameter.numel() < config.sdp_param_persistence_threshold || parameter.numel() == 0) {
     return false;
   }
   if (!parameter.is_meta() && !can_be_divided(parameter)) {

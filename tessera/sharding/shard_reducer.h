@@ -36,11 +36,15 @@ class ShardReducer : public data_parallel::SettlingGradientPart {
     kOrdered, // so too, but each parameter is added to in one order (GradientOrder)
   };
   struct Options {
-    /// Most elements of a bucket; a larger parameter travels alone.
+    /// Most elements of a bucket; a parameter of kAloneElements or of more than these travels
+    /// alone.
     std::int64_t bucket_elements = 500'000'000;
     double scale = 1; // of the sum over all data-parallel ranks
     Microbatches microbatches = Microbatches::kInTurn;
   };
+  /// A gradient of so many elements (1 MiB of f32) leaves as it is, without a copy into a bucket,
+  /// where its elements divide by the ranks of the shard group.
+  static constexpr std::int64_t kAloneElements = std::int64_t{1} << 18;
   /// Groups outlive the reducer; no other reducer sends in `shards` or `replicas`.
   struct Groups {
     comm::ProcessGroup& shards; // hold one copy of the parameters together
@@ -120,6 +124,7 @@ class ShardReducer : public data_parallel::SettlingGradientPart {
   };
 
   void find_trainable();
+  bool travels_alone(const Parameter& parameter) const;
   void make_buckets(const std::vector<int>& order);
   void learn_order();
   void added(int index);

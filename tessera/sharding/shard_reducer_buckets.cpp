@@ -8,30 +8,57 @@
 
 namespace tessera::sharding {
 
+/// Whether a bucket of its own saves the copy of a gradient and leaves earlier, and costs a
+/// collective that is no matter beside its bytes.
+bool ShardReducer::travels_alone(const Parameter& parameter) const {
+  const DividedParameter& divided = *parameter.divided;
+  const std::int64_t elements = divided.per_rank * shards_.size();
+  return elements >= kAloneElements && elements == divided.whole.numel();
+}
+
 void ShardReducer::make_buckets(const std::vector<int>& order) {
   order_ = order;
   buckets_.clear();
+  Bucket shared; // that the next small parameter joins
+  const auto close = [&](Bucket& bucket) {
+    if (bucket.parameters.empty()) {
+      return;
+    }
+    for (const int index : bucket.parameters) {
+      parameters_[index].bucket = static_cast<int>(buckets_.size());
+    }
+    buckets_.push_back(std::exchange(bucket, Bucket()));
+  };
+  const auto add = [&](Bucket& bucket, int index) {
+    parameters_[index].offset = bucket.part_elements;
+    bucket.parameters.push_back(index);
+    bucket.part_elements += parameters_[index].divided->per_rank;
+  };
+  const auto fits = [&](const Bucket& bucket, const DividedParameter& divided) {
+    return bucket.parameters.empty() ||
+           (parameters_[bucket.parameters[0]].divided->part.scalar_type() ==
+                divided.part.scalar_type() &&
+            (bucket.part_elements + divided.per_rank) * shards_.size() <=
+                options_.bucket_elements);
+  };
   for (const int index : order) {
     Parameter& parameter = parameters_[index];
     parameter.bucket = -1;
     if (!parameter.trainable) {
       continue;
     }
-    const DividedParameter& divided = *parameter.divided;
-    const bool fits = !buckets_.empty() &&
-                      parameters_[buckets_.back().parameters[0]].divided->part.scalar_type() ==
-                          divided.part.scalar_type() &&
-                      (buckets_.back().part_elements + divided.per_rank) * shards_.size() <=
-                          options_.bucket_elements;
-    if (!fits) {
-      buckets_.emplace_back();
+    if (travels_alone(parameter)) {
+      Bucket own;
+      add(own, index);
+      close(own);
+      continue;
     }
-    Bucket& bucket = buckets_.back();
-    bucket.parameters.push_back(index);
-    parameter.offset = bucket.part_elements;
-    bucket.part_elements += divided.per_rank;
-    parameter.bucket = static_cast<int>(buckets_.size()) - 1;
+    if (!fits(shared, *parameter.divided)) {
+      close(shared);
+    }
+    add(shared, index);
   }
+  close(shared);
 }
 
 /// Whether the next round of a bucket has all that it waits for.

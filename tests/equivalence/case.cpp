@@ -192,8 +192,15 @@ class CaseMaker {
       made_.has.insert(Feature::kTensor);
     } else if (world_ > 1 && draws(Feature::kShardParameters, index)) {
       Random random = random_for(Feature::kShardParameters, 2 + index);
-      degrees.pipeline = 1;
-      shards = random.pick(divisors(world_, 2));
+      degrees.pipeline = random.chance(50) ? random.pick(divisors(world_ / 2, 1)) : 1;
+      shards = random.pick(divisors(world_ / degrees.pipeline, 2));
+      made_.has.insert(Feature::kShardParameters);
+    }
+    const int replicas = world_ / degrees.pipeline / std::max(degrees.tensor, 1);
+    if (degrees.tensor > 1 && degrees.prescaled && replicas > 1 &&
+        draws(Feature::kShardParameters, index)) {
+      Random random = random_for(Feature::kShardParameters, 2 + index);
+      shards = random.pick(divisors(replicas, 2));
       made_.has.insert(Feature::kShardParameters);
     }
     Strategy strategy = random_strategy(made_.tree, world_, seed_, number, degrees);

@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include "tessera/nn/summa/with_memory.h"
+
 namespace tessera::nn::summa {
 
 namespace {
@@ -18,11 +20,11 @@ at::Tensor to_send(const at::Tensor& part, const Buffer& buffer) {
 void BroadcastExchange::begin(const Product& product) {
   product_ = &product;
   if (moves_a(product.form)) {
-    a_ = product.a.contiguous();
+    a_ = with_memory(product.a).contiguous();
     start_a(0);
   }
   if (moves_b(product.form)) {
-    b_ = product.b.contiguous();
+    b_ = with_memory(product.b).contiguous();
     start_b(0);
   }
 }

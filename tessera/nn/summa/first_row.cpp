@@ -8,6 +8,7 @@
 #include "tessera/nn/parallel/context.h"
 #include "tessera/nn/parallel/skipped.h"
 #include "tessera/nn/summa/gemm.h"
+#include "tessera/nn/summa/with_memory.h"
 #include "tessera/recompute/kept_products.h"
 
 namespace tessera::nn::summa {
@@ -70,7 +71,7 @@ at::Tensor broadcast_from_first_row(
     return vector.detach();
   }
   const at::Tensor whole =
-      mine ? vector.detach().to(options).contiguous() : at::zeros(sizes, options);
+      mine ? with_memory(vector.detach()).to(options).contiguous() : at::zeros(sizes, options);
   if (tensor_parallel().shapes_only) {
     tell_skipped("broadcast", mesh.rows(), whole);
   } else {

@@ -7,7 +7,7 @@
 namespace tessera::testing {
 namespace {
 
-constexpr int kLayers = 4;
+constexpr int kLayers = 5;
 
 /// Layers of one matrix each.
 torch::nn::Sequential layers(int side) {
@@ -48,11 +48,11 @@ Seen last_step(int side, std::int64_t bucket) {
 }
 
 TEST(Buckets, HoldMoreThanAMillionElements) {
-  constexpr int kSide = 600;
+  constexpr int kSide = 500;
   const std::int64_t layer = kSide * kSide;
   const std::int64_t one = last_step(kSide, kLayers * layer).collectives;
   EXPECT_EQ(last_step(kSide, kLayers * layer - 1).collectives, one + 1);
-  EXPECT_EQ(last_step(kSide, 2 * layer).collectives, one + 1);
+  EXPECT_EQ(last_step(kSide, 3 * layer).collectives, one + 1);
   EXPECT_EQ(last_step(kSide, 1).collectives, one + kLayers - 1);
 }
 
@@ -65,6 +65,18 @@ TEST(Buckets, AreAllThatARankHoldsOfWholeGradients) {
   const std::int64_t highest = last_step(kSide, 500'000'000).bytes;
   EXPECT_GE(highest, all);
   EXPECT_LE(highest, all + layer + 2 * all / world_size() + layer / 4);
+}
+
+// A rank holds gradients and what has arrived of its parts, and nothing twice.
+TEST(Buckets, OfAMegabyteAreOneGradientThatIsNotCopied) {
+  constexpr int kSide = 512;
+  const std::int64_t layer = kSide * kSide * static_cast<std::int64_t>(sizeof(float));
+  const std::int64_t small = last_step(kSide / 2, 500'000'000).collectives; // in one bucket
+  const Seen large = last_step(kSide, 500'000'000);
+  EXPECT_EQ(large.collectives, small + kLayers - 1);
+  EXPECT_EQ(last_step(kSide, 1).collectives, large.collectives);
+  EXPECT_EQ(last_step(kSide - 4, 500'000'000).collectives, small); // less than a megabyte each
+  EXPECT_LE(large.bytes, kLayers * layer + kLayers * layer / world_size() + layer / 4);
 }
 
 } // namespace

@@ -17,18 +17,19 @@ struct Layout {
   int pp = 1;
   int tp = 1;
   int degree = 1; // of sharding; 1: none
+  bool mesh = false; // of the tensor-parallel ranks
 };
 
 inline std::string text_of(const Layout& layout) {
-  return str("pp ", layout.pp, ", tp ", layout.tp, ", sharded ", layout.degree);
+  return str("pp ", layout.pp, ", tp ", layout.tp, layout.mesh ? " as a mesh" : "", ", sharded ", layout.degree);
 }
 
 /// Of 4 ranks, or of 8 with several replicas of a shard group or all three ways together.
 inline std::vector<Layout> sharded_layouts() {
   if (world_size() == 4) {
-    return {{2, 1, 2}, {1, 2, 2}};
+    return {{2, 1, 2}, {1, 2, 2}, {1, 2, 2, true}};
   }
-  return {{2, 2, 2}, {2, 1, 2}, {1, 2, 2}, {4, 1, 2}};
+  return {{2, 2, 2}, {2, 1, 2}, {1, 2, 2}, {4, 1, 2}, {1, 4, 2, true}, {2, 2, 2, true}};
 }
 
 inline Config layout_config(const Layout& layout, int microbatches) {
@@ -36,6 +37,7 @@ inline Config layout_config(const Layout& layout, int microbatches) {
   config.ddp = true;
   config.tensor_parallel_degree = layout.tp;
   config.prescaled_batch = layout.tp > 1;
+  config.tensor_parallel_kind = layout.mesh ? "2d" : "1d";
   if (layout.degree > 1) {
     config.sharded_data_parallel_degree = layout.degree;
     config.sdp_param_persistence_threshold = 0;

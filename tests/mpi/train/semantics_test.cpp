@@ -122,11 +122,12 @@ TEST(Step, BatchThatDoesNotDivide) {
 }
 
 // Gradients of `steps` steps, then what each parameter's gradient is.
+template <typename Net = PairNet>
 TensorMap gradients_of(const ModelOptions& options, int steps) {
   init(pair_config(2));
   const Ended ended;
   torch::manual_seed(3);
-  DistributedModel model(PairNet(), options);
+  DistributedModel model(Net(), options);
   auto train_step = tessera::step(
       [&](torch::Tensor x, torch::Tensor y) { model.backward(torch::mse_loss(model(x), y)); });
   for (int i = 0; i < steps; ++i) {
@@ -146,9 +147,10 @@ TensorMap gradients_of(const ModelOptions& options, int steps) {
 }
 
 // Mean loss over the batches 0 .. steps - 1, added up.
+template <typename Net = PairNet>
 TensorMap plain_gradients(int steps, int replicas, double factor) {
   torch::manual_seed(3);
-  PairNet net;
+  Net net;
   for (int i = 0; i < steps; ++i) {
     const Batch batch = random_batches()(i);
     for (int r = 0; r < replicas; ++r) {
@@ -176,6 +178,27 @@ TEST(Step, GradientsAddUpOverPasses) {
   options.backward_passes_per_step = 3;
   expect_close(gradients_of(options, 3), plain_gradients(3, replicas, 1));
   expect_close(gradients_of({}, 1), plain_gradients(1, replicas, 1));
+}
+
+/// Gives a module a view that was made without gradient recording. libtorch says that it requires a
+/// gradient, since its base does, but no node would take one.
+struct ViewNetImpl : PairNetImpl {
+  torch::Tensor forward(const torch::Tensor& x) {
+    const auto h = torch::tanh(a(x));
+    torch::Tensor view;
+    {
+      const torch::NoGradGuard no_grad;
+      view = h.narrow(0, 0, h.size(0));
+    }
+    TORCH_CHECK(view.requires_grad() && view.grad_fn() == nullptr);
+    return b(h) + b(view);
+  }
+};
+TESSERA_MODULE(ViewNet);
+
+TEST(Step, ViewsWithoutHistoryGetNoGradient) {
+  const int replicas = world_size() / 2;
+  expect_close(gradients_of<ViewNet>({}, 1), plain_gradients<ViewNet>(1, replicas, 1));
 }
 
 TEST(Step, GradientsBeforeTheLastPassAreThisReplicasOwn) {

@@ -143,13 +143,6 @@ const std::map<std::string, Example>& examples() {
        {{.tensor_parallel_degree = 2, .sharded_data_parallel_degree = 2},
         {.tensor_parallel_degree = 2, .prescaled_batch = true, .sharded_data_parallel_degree = 2},
         "\"prescaled_batch\": true"}},
-      {"sharding excludes a mesh",
-       {{.tensor_parallel_degree = 2,
-         .tensor_parallel_kind = "2d",
-         .prescaled_batch = true,
-         .sharded_data_parallel_degree = 2},
-        {.tensor_parallel_degree = 2, .prescaled_batch = true, .sharded_data_parallel_degree = 2},
-        "\"tensor_parallel_kind\": \"1d\""}},
   };
   return map;
 }
