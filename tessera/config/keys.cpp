@@ -345,7 +345,8 @@ std::vector<Key> sharding_keys() {
            .source = kTorch,
            .description =
                "Most elements of a gradient bucket; a parameter of more, or of at least 262144, "
-               "travels alone. A rank holds a bucket while the backward fills it, so fewer elements "
+               "travels alone. A rank holds a bucket while the backward fills it, so fewer "
+               "elements "
                "need less memory."},
           {.name = "sdp_param_persistence_threshold",
            .field = &Config::sdp_param_persistence_threshold,

@@ -38,8 +38,7 @@ void ShardReducer::make_buckets(const std::vector<int>& order) {
     return bucket.parameters.empty() ||
            (parameters_[bucket.parameters[0]].divided->part.scalar_type() ==
                 divided.part.scalar_type() &&
-            (bucket.part_elements + divided.per_rank) * shards_.size() <=
-                options_.bucket_elements);
+            (bucket.part_elements + divided.per_rank) * shards_.size() <= options_.bucket_elements);
   };
   for (const int index : order) {
     Parameter& parameter = parameters_[index];
