@@ -21,7 +21,14 @@ struct Layout {
 };
 
 inline std::string text_of(const Layout& layout) {
-  return str("pp ", layout.pp, ", tp ", layout.tp, layout.mesh ? " as a mesh" : "", ", sharded ", layout.degree);
+  return str(
+      "pp ",
+      layout.pp,
+      ", tp ",
+      layout.tp,
+      layout.mesh ? " as a mesh" : "",
+      ", sharded ",
+      layout.degree);
 }
 
 /// Of 4 ranks, or of 8 with several replicas of a shard group or all three ways together.

@@ -57,9 +57,8 @@ TensorMap trained_on_mesh(const Layout& layout, const Memory& memory, std::vecto
   torch::manual_seed(dp_rank() == 0 ? 7 : 8);
   DistributedModel model(made_gpt());
   DistributedOptimizer optimizer(adamw(model.parameters()));
-  auto train_step = tessera::step([&](torch::Tensor x, torch::Tensor y) {
-    model.backward(token_loss(model(x), y));
-  });
+  auto train_step = tessera::step(
+      [&](torch::Tensor x, torch::Tensor y) { model.backward(token_loss(model(x), y)); });
   for (int i = 0; i < kUpdates; ++i) {
     const Batch mine = part_of(tokens_of(i), data_size(), data_rank());
     optimizer.zero_grad();
