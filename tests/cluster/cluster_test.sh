@@ -1,15 +1,18 @@
 #!/usr/bin/env bash
 # An uneven cluster of three hosts, emulated on one machine: a fast host of two
 # ranks, a slower one, and a slow one behind a slow link. Probes it, plans on it,
-# trains the planner's pick and the Megatron heuristic's pick, and prints both
-# step times.
-# usage: cluster_test.sh PROGRAM REPOSITORY [STEPS [LAYERS]]
+# trains the planner's pick and the Megatron heuristic's pick, asserts that both
+# train the same numbers, and prints both step times.
+# usage: cluster_test.sh PROGRAM REPOSITORY [STEPS [LAYERS [RATIO]]]
+# With RATIO, for an otherwise idle machine, the heuristic's step must take at
+# least so many times the planner's.
 # Exit status 77: namespaces are not permitted here; nothing was tested.
 set -euo pipefail
 tessera=$(realpath "$1")
 repository=$(realpath "$2")
 steps=${3:-8}
 layers=${4:-8}
+export LEAST_RATIO=${5:-0}
 hosts=(a b c)
 slots=(2 1 1)
 rates=(1gbit 1gbit 100mbit)
@@ -51,13 +54,20 @@ for round in 1 2; do
       fail "$pick: $(tail -n 5 $pick.txt)"
   done
 done
+cmp -s planner.json megatron.json && fail "the planner picks what the heuristic picks, on an uneven cluster"
 python3 - << 'PY'
-import json, statistics
+import json, os, statistics
+def rows(pick, round):
+    return [r for r in map(json.loads, open(f"{pick}.{round}.jsonl")) if "step_seconds" in r]
 def step(pick):
-    def middle(round):
-        rows = [json.loads(line) for line in open(f"{pick}.{round}.jsonl")]
-        return statistics.median([r["step_seconds"] for r in rows if "step_seconds" in r][2:])
-    return min(middle(1), middle(2))
+    return min(statistics.median([r["step_seconds"] for r in rows(pick, k)][2:]) for k in (1, 2))
+def losses(pick, round):
+    return [r["loss"] for r in rows(pick, round)]
+for round in (1, 2):
+    for mine, other in zip(losses("planner", round), losses("megatron", 1), strict=True):
+        assert abs(mine - other) < 1e-3 * other, (round, losses("planner", round), losses("megatron", 1))
 mine, heuristic = step("planner"), step("megatron")
 print(f"uneven cluster: planner's pick {mine:.4f} s a step, Megatron heuristic's {heuristic:.4f} s: {heuristic / mine:.2f} x")
+least = float(os.environ["LEAST_RATIO"])
+assert heuristic >= least * mine, f"less than {least} x"
 PY

@@ -196,9 +196,8 @@ class CaseMaker {
       shards = random.pick(divisors(world_ / degrees.pipeline, 2));
       made_.has.insert(Feature::kShardParameters);
     }
-    const int replicas = world_ / degrees.pipeline / std::max(degrees.tensor, 1);
-    if (degrees.tensor > 1 && degrees.prescaled && replicas > 1 &&
-        draws(Feature::kShardParameters, index)) {
+    const int replicas = degrees.tensor > 1 ? world_ / degrees.pipeline / degrees.tensor : 1;
+    if (degrees.prescaled && replicas > 1 && draws(Feature::kShardParameters, index)) {
       Random random = random_for(Feature::kShardParameters, 2 + index);
       shards = random.pick(divisors(replicas, 2));
       made_.has.insert(Feature::kShardParameters);
