@@ -52,11 +52,15 @@ struct LossNode : Function<LossNode> {
     const at::Tensor log_sum = at::logsumexp(all.select(1, 0), {0});
     const at::Tensor score = all.select(1, 1).sum(0);
     const at::Tensor counts = targets >= 0;
+    context->set_materialize_grads(false);
     context->save_for_backward({logits, log_sum, column, mine, counts});
     return (log_sum - score).masked_fill_(counts.logical_not(), 0);
   }
 
   static variable_list backward(AutogradContext* context, variable_list grads) {
+    if (!grads[0].defined()) {
+      return variable_list(3);
+    }
     const auto saved = context->get_saved_variables();
     const at::Tensor& logits = saved[0];
     if (logits.size(1) == 0) {

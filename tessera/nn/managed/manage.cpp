@@ -43,6 +43,7 @@ class ManagedNode : public torch::autograd::Function<ManagedNode> {
       const at::Tensor& x,
       const at::TensorList& /*parameters*/,
       const NodeDataPtr<LayerCall>& call) {
+    ctx->set_materialize_grads(false);
     ctx->save_for_backward({x});
     save_node_data(ctx, call);
     // The next layer takes the buffer in which the result lies.
@@ -55,6 +56,9 @@ class ManagedNode : public torch::autograd::Function<ManagedNode> {
     const at::Tensor x = ctx->get_saved_variables()[0];
     const std::vector<at::Tensor> parameters = data->value.layer->parameters();
     variable_list result(parameters.size() + 2); // gradients of x, the parameters, the call
+    if (!gradients[0].defined()) {
+      return result; // zeros would let momentum and weight decay change the parameters
+    }
     const auto deliver = [&](at::Tensor& parameter, const at::Tensor& gradient) {
       if (!parameter.requires_grad()) {
         return;

@@ -45,6 +45,7 @@ class CrossEntropyOnMesh : public torch::autograd::Function<CrossEntropyOnMesh> 
     const at::Tensor counts = labels.ne(of.ignored);
     const at::Tensor loss = (sums[0].log() + largest - sums[1]).mul_(counts);
     powers.div_(sums[0].unsqueeze(1)); // softmax probabilities from here on
+    ctx->set_materialize_grads(false);
     ctx->save_for_backward({powers, index, here, counts});
     ctx->saved_data["dtype"] = static_cast<std::int64_t>(logits.scalar_type());
     ctx->saved_data["sizes"] = logits.sizes().vec();
@@ -53,6 +54,9 @@ class CrossEntropyOnMesh : public torch::autograd::Function<CrossEntropyOnMesh> 
 
   static variable_list backward(AutogradContext* ctx, variable_list gradients) {
     require_first_order("a cross entropy on a mesh");
+    if (!gradients[0].defined()) {
+      return variable_list(3);
+    }
     const auto tensors = ctx->get_saved_variables();
     const at::Tensor weight = (gradients[0].reshape({-1}).to(at::kFloat) * tensors[3]).unsqueeze(1);
     at::Tensor gradient = tensors[0] * weight;

@@ -5,6 +5,7 @@
 
 #include "plain_transformer.h"
 #include "ranks.h"
+#include "tests/support/unused.h"
 
 namespace tessera::testing {
 namespace {
@@ -102,6 +103,23 @@ TEST_P(LanguageModel, CrossEntropyEqualsTheOneOfWholeLogits) {
     expect_close(sum, loss, "loss");
     expect_close(
         own.grad(), logits.grad().narrow(2, range.start, range.size()), "gradient of the logits");
+  });
+}
+
+TEST_P(LanguageModel, CrossEntropyThatNothingUsesGivesNoGradient) {
+  constexpr std::int64_t kVocabulary = 10;
+  const auto samples = uneven_samples(GetParam().tp);
+  const auto batch = sum_of(samples);
+  const auto logits = fixed_random({batch, 3, kVocabulary}, 5);
+  const auto labels = seeded(6, [&] {
+    return torch::randint(kVocabulary, {batch, 3}, torch::kLong);
+  });
+  on_ranks(GetParam(), [&](const nn::TensorParallel& parallel) {
+    nn::DistributedCrossEntropy entropy(nn::DistributedCrossEntropyOptions{kVocabulary});
+    const auto range = nn::even_range(kVocabulary, parallel.size(), parallel.rank());
+    auto own = logits.narrow(2, range.start, range.size()).clone().requires_grad_();
+    unused(entropy(own, own_part(parallel, labels, samples))).backward();
+    EXPECT_FALSE(own.grad().defined());
   });
 }
 

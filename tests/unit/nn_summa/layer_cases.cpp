@@ -7,6 +7,7 @@
 #include "tessera/nn/summa/functional.h"
 
 #include "cases.h"
+#include "tests/support/unused.h"
 
 namespace tessera::nn::summa::cases {
 
@@ -302,6 +303,19 @@ void losses(const MeshPtr& mesh) {
       "cross entropy, gradient");
 }
 
+void losses_without_gradient(const MeshPtr& mesh) {
+  const Setting s(*mesh);
+  Random random(11);
+  const at::Tensor logits = random.normal({s.batch, s.positions, s.vocabulary});
+  const at::Tensor targets = random.integers(s.vocabulary, {s.batch, s.positions});
+  const at::Tensor mine = local(*mesh, logits, s.rows, s.word_columns).requires_grad_();
+  testing::unused(cross_entropy(mesh, mine, local_rows(*mesh, targets, s.rows), s.word_columns))
+      .backward();
+  if (mine.grad().defined()) {
+    throw std::runtime_error("logits got a gradient of a loss that nothing used");
+  }
+}
+
 /// Two columns on a mesh of three columns: one has none.
 void fewer_columns_than_ranks(const MeshPtr& mesh) {
   const Blocks few(2, mesh->columns(), 1, /*may_be_empty=*/true);
@@ -361,6 +375,7 @@ const std::vector<Case>& layer_cases() {
       {"layer_norm", norms},
       {"embedding_and_head", embedding_and_head},
       {"cross_entropy", losses},
+      {"cross_entropy_without_gradient", losses_without_gradient},
       {"boundary", boundaries},
       {"fewer_columns_than_ranks", fewer_columns_than_ranks},
   };

@@ -6,6 +6,7 @@
 #include "tessera/nn/summa/exchange.h"
 
 #include "cases.h"
+#include "tests/support/unused.h"
 #include "weights.h"
 
 namespace tessera::nn::summa::cases {
@@ -142,6 +143,15 @@ void managed_nodes(const MeshPtr& mesh) {
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const std::string name = tessera::str("managed, gradient ", i);
     require_close(parameters[i].grad(), expected.gradients[i] * 3, 1e-5, name);
+  }
+  for (at::Tensor parameter : parameters) {
+    parameter.mutable_grad() = at::Tensor();
+  }
+  testing::unused(forward(x.clone().requires_grad_())).backward();
+  for (const at::Tensor& parameter : parameters) {
+    if (parameter.grad().defined()) {
+      throw std::runtime_error("a parameter got a gradient of a result that nothing used");
+    }
   }
   {
     const torch::NoGradGuard no_grad;
