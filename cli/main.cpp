@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <filesystem>
 #include <string>
 
 #include <mpi.h>
@@ -105,6 +106,11 @@ int main(int argc, char** argv) {
     return 1;
   } catch (const tessera::Error& error) {
     say(error);
+    return 1;
+  } catch (const std::filesystem::filesystem_error& error) {
+    // A path that the system refuses where nobody looked for it: too long, not permitted, no room.
+    say(tessera::UserError(
+        tessera::str("'", error.path1().string(), "': ", error.code().message())));
     return 1;
   } catch (const std::exception& error) {
     say(error, "unexpected: ");

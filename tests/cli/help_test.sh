@@ -31,6 +31,12 @@ if message=$("$program" -q -v help 2>&1); then fail "-q -v was accepted"; fi
 [[ "$message" == *"excludes"* ]] || fail "-q -v said '$message'"
 [ "$("$program" -q help)" = "$("$program" help)" ] || fail "-q help is not help"
 
+# A path that the system refuses is named, and no surprise.
+long=/tmp/$(printf 'a%.0s' {1..300})
+if message=$("$program" checkpoint merge "$long" merged 2>&1); then fail "a name of 300 letters was taken"; fi
+[[ "$message" == *"'/tmp/aaa"*"File name too long"* && "$message" != *unexpected* ]] ||
+  fail "a name of 300 letters: '$message'"
+
 # Completes the words given; the last one is what the user has typed so far.
 complete_words() {
   COMP_WORDS=("$@")
