@@ -45,9 +45,12 @@ void check(
   for (std::size_t k = 0; k < wanted.losses[0].size(); ++k) {
     EXPECT_LT(wanted.losses.back()[k], wanted.losses.front()[k]) << k;
   }
-  const auto got =
-      train_distributed_slices(config_of(pp, dp), make_net, batches, losses_of, kSteps, rate);
-  expect_equal(got, wanted, str("pp ", pp, ", dp ", dp));
+  for (const std::string mode : {"modules", "operations"}) {
+    Config config = config_of(pp, dp);
+    config.partition_mode = mode;
+    const auto got = train_distributed_slices(config, make_net, batches, losses_of, kSteps, rate);
+    expect_equal(got, wanted, str("pp ", pp, ", dp ", dp, ", partition_mode ", mode));
+  }
 }
 
 torch::Tensor integers(std::int64_t below, std::vector<std::int64_t> shape) {

@@ -42,6 +42,10 @@ TEST_P(Gpt, EqualsOneProcess) {
   const auto got = train_distributed(config, make_gpt, tokens_of, 5, token_loss);
   expect_equal(got, wanted, str("pp ", pp, ", dp ", dp));
   if (pp > 1) {
+    Config by_operations = config;
+    by_operations.partition_mode = "operations";
+    const auto divided = train_distributed(by_operations, make_gpt, tokens_of, 5, token_loss);
+    expect_equal(divided, wanted, str("pp ", pp, ", dp ", dp, ", operations"));
     config.static_mode = true;
     config.static_mode_steps = 2;
     config.fast_mode = true;

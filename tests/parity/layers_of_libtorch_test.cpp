@@ -109,7 +109,8 @@ Config config_of(int pp, int microbatches, const std::string& mode) {
   config.pipeline_parallel_degree = pp;
   config.microbatches = microbatches;
   config.ddp = world_size() > pp;
-  config.static_mode = mode != "dynamic";
+  config.static_mode = mode == "static" || mode == "fast";
+  config.partition_mode = mode == "operations" ? "operations" : "modules";
   config.fast_mode = mode == "fast";
   if (config.static_mode) {
     config.static_mode_steps = 2;
@@ -129,7 +130,7 @@ void check() {
       continue;
     }
     for (const auto& [microbatches, mode] : std::vector<std::pair<int, std::string>>{
-             {1, "dynamic"}, {2, "dynamic"}, {2, "static"}, {2, "fast"}}) {
+             {1, "dynamic"}, {2, "dynamic"}, {2, "static"}, {2, "fast"}, {2, "operations"}}) {
       const auto wanted = train_plain(make_net, random_batches(), 5, dp * microbatches);
       const auto got =
           train_distributed(config_of(pp, microbatches, mode), make_net, random_batches(), 5);
