@@ -78,8 +78,13 @@ Updates plain_training(at::ScalarType dtype, int slices) {
   return result;
 }
 
-Updates mesh_training(const Layout& layout, at::ScalarType dtype, bool sums_in_f32) {
+Updates mesh_training(
+    const Layout& layout,
+    at::ScalarType dtype,
+    bool sums_in_f32,
+    const std::string& memory = "autograd") {
   Config config = config_of(layout);
+  config.mesh_memory = memory;
   config.fp16 = dtype == torch::kHalf;
   config.bf16 = dtype == torch::kBFloat16;
   init(config);
@@ -137,6 +142,10 @@ void compare(at::ScalarType dtype, double tolerance) {
     const Updates with_sums = mesh_training(layout, dtype, /*sums_in_f32=*/true);
     EXPECT_LE(distance(with_sums.of, exact.of), 10 * tolerance) << what;
     EXPECT_GT(distance(with_sums.of, got.of), 0) << what;
+    const Updates managed = mesh_training(layout, dtype, /*sums_in_f32=*/false, "managed");
+    EXPECT_LE(distance(managed.of, wanted.of), 10 * tolerance) << what;
+    EXPECT_LE(distance(managed.of, exact.of), 10 * tolerance) << what;
+    EXPECT_GT(distance(managed.of, exact.of), 0) << what;
   }
 }
 

@@ -126,6 +126,7 @@ TEST(HalfOperators, Activations) {
       {"gelu tanh", [](const at::Tensor& x) { return at::gelu(x, "tanh"); }},
       {"relu", [](const at::Tensor& x) { return at::relu(x); }},
       {"silu", [](const at::Tensor& x) { return at::silu(x); }},
+      {"mish", [](const at::Tensor& x) { return at::mish(x); }},
       {"tanh", [](const at::Tensor& x) { return at::tanh(x); }},
       {"sigmoid", [](const at::Tensor& x) { return at::sigmoid(x); }},
       {"leaky_relu", [](const at::Tensor& x) { return at::leaky_relu(x, 0.1); }},
