@@ -9,6 +9,7 @@ import filecmp
 import glob
 import json
 import os
+import re
 import shutil
 import struct
 import tempfile
@@ -105,6 +106,42 @@ def divide(folder, into):
     return index, names
 
 
+def check_pieces(checkpoint):
+    """merge finds elements that two pieces hold, and those that none holds."""
+    def merged(change):
+        shutil.copytree(checkpoint, "changed")
+        with open("changed/meta.json", encoding="utf-8") as file:
+            meta = json.load(file)
+        first, second = (next(one for one in meta["tensors"] if one["name"].endswith(name))
+                         for name in ("h.0.attn.c_proj.weight", "h.1.attn.c_proj.weight"))
+        change(first, second)
+        for _ in range(2):  # the first time its error tells the checksum of what was written
+            with open("changed/meta.json", "w", encoding="utf-8") as file:
+                json.dump(meta, file)
+            message = call(PROGRAM, "checkpoint", "merge", "changed", "pieces.safetensors", status=1)
+            found = re.search("its checksum is ([0-9a-f]{16})", message)
+            meta["checksum"] = found.group(1) if found else meta["checksum"]
+        shutil.rmtree("changed")
+        return message
+
+    def piece(record, rows, offset):
+        record.update({"global_shape": [rows, *record["shape"][1:]], "offset": [offset, 0]})
+
+    def lacking(first, _):
+        piece(first, first["shape"][0] + 1, 0)
+
+    def overlapping(first, second):
+        second["name"] = first["name"]
+        piece(first, 2 * first["shape"][0], 0)
+        piece(second, 2 * first["shape"][0], 1)
+
+    message = merged(lacking)
+    assert "the files hold" in message and "h.0.attn.c_proj.weight" in message, message
+    message = merged(overlapping)
+    assert "both hold elements of" in message and "h.0.attn.c_proj.weight" in message, message
+    assert not os.path.exists("pieces.safetensors")
+
+
 def check_tools(checkpoint):
     """show, merge and export of one checkpoint; the folder that export made."""
     said = json.loads(call(PROGRAM, "checkpoint", "show", "run", "--json"))
@@ -113,6 +150,7 @@ def check_tools(checkpoint):
     shown = call(PROGRAM, "checkpoint", "show", checkpoint)
     assert "bytes, whole" in shown and "(the newest)" in shown, shown
     call(PROGRAM, "checkpoint", "merge", "run", "merged.safetensors")
+    check_pieces(checkpoint)
     call(PROGRAM, "export", checkpoint, "exported", "--tokenizer", "data/tokenizer.model")
     assert sorted(os.listdir("exported")) == ["config.json", "model.safetensors", "tokenizer.model"]
     call(PROGRAM, "checkpoint", "convert", checkpoint, "converted", "--tokenizer", "data/tokenizer.model")
