@@ -1,6 +1,8 @@
 // The smaller things that a script asks of a model and of its process: what is here, hooks that
 // are taken away, groups, objects between ranks, what a launcher said.
+#include <algorithm>
 #include <cstdlib>
+#include <vector>
 
 #include <gmock/gmock.h>
 
@@ -200,6 +202,58 @@ Config every_group() {
   }
   config.ddp = true;
   return config;
+}
+
+/// What is learnt from as many batches as the last replica has; each of the others has one less
+/// than the next. A replica that is out of data counts as one whose gradient is zero.
+TEST(Surface, AReplicaThatIsOutOfDataGivesABatchOfWeightZero) {
+  constexpr double kRate = 0.1;
+  Config config = config_of(1, 2);
+  config.ddp = true;
+  init(config);
+  const Ended ended;
+  const int replicas = dp_size();
+  const auto batches_of = [](int replica) { return 1 + replica; };
+  const auto make = [] {
+    torch::manual_seed(7);
+    return torch::nn::Linear(kWidth, kWidth);
+  };
+  torch::nn::Linear plain = make();
+  torch::optim::SGD plain_optimizer(plain->parameters(), kRate);
+  DistributedModel model(make());
+  DistributedOptimizer optimizer(torch::optim::SGD(model.parameters(), kRate));
+  auto train_step = tessera::step([&](torch::Tensor x, torch::Tensor y, torch::Tensor weight) {
+    model.backward(torch::mse_loss(model(x), y) * weight.mean());
+  });
+  const auto batch_of = [&](int step, int replica) {
+    return part_of(random_batches(8 * replicas)(step), replicas, replica);
+  };
+  int steps = 0;
+  for (bool any = true; any; ++steps) {
+    const bool has = steps < batches_of(dp_rank());
+    const std::vector<bool> all = allgather(has, Group::kDP);
+    any = std::find(all.begin(), all.end(), true) != all.end();
+    if (!any) {
+      break;
+    }
+    const Batch mine = batch_of(steps, dp_rank());
+    optimizer.zero_grad();
+    train_step(mine.x, mine.y, torch::full({mine.x.size(0)}, has ? 1.0 : 0.0));
+    optimizer.step();
+    plain_optimizer.zero_grad();
+    for (int replica = 0; replica < replicas; ++replica) {
+      if (steps < batches_of(replica)) {
+        const Batch theirs = batch_of(steps, replica);
+        (torch::mse_loss(plain(theirs.x), theirs.y) / replicas).backward();
+      }
+    }
+    plain_optimizer.step();
+  }
+  EXPECT_EQ(steps, replicas);
+  const TensorMap state = model.state_dict();
+  for (const auto& item : plain->named_parameters()) {
+    EXPECT_LE(relative_error(state.at(item.key()), item.value()), 1e-5) << item.key();
+  }
 }
 
 TEST(Surface, GroupsOfTheScriptsOwnCollectives) {
