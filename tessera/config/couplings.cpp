@@ -179,7 +179,6 @@ std::vector<Coupling> partition_rules() {
 // The first key that says what recorded operations cannot do, as it would be written, or "".
 std::string excluded_by_operations(C c) {
   const std::pair<const char*, bool> keys[] = {
-      {"\"auto_partition\": false", !c.auto_partition},
       {"skip_tracing", c.skip_tracing},
       {"load_partition", c.load_partition},
       {"trace_memory_usage", c.trace_memory_usage},
@@ -201,12 +200,11 @@ std::string excluded_by_operations(C c) {
 std::vector<Coupling> operation_rules() {
   return {
       {"operations exclude",
-       "partition_mode \"operations\" excludes auto_partition false, skip_tracing, "
-       "load_partition, trace_memory_usage, delayed_parameter_initialization, static_mode, "
-       "tensor_parallel_degree greater than 1, fp16, fp16_params, bf16, checkpoint_attentions and "
-       "offload_activations.",
+       "partition_mode \"operations\" excludes skip_tracing, load_partition, trace_memory_usage, "
+       "delayed_parameter_initialization, static_mode, tensor_parallel_degree greater than 1, "
+       "fp16, "
+       "fp16_params, bf16, checkpoint_attentions and offload_activations.",
        {"partition_mode",
-        "auto_partition",
         "skip_tracing",
         "load_partition",
         "trace_memory_usage",

@@ -152,14 +152,16 @@ std::vector<Key> partition_keys() {
           {.name = "auto_partition",
            .field = &Config::auto_partition,
            .source = kCommon,
-           .description = "Assigns modules to pp ranks automatically; partition scopes in the "
-                          "script are then not looked at."},
+           .description = "Assigns modules to pp ranks automatically; partition scopes in which "
+                          "modules are made are then not looked at. Those in a forward that is "
+                          "divided by operations are, and the rest is divided around them."},
           {.name = "default_partition",
            .field = &Config::default_partition,
            .min = 0,
            .unsaid = "0",
            .source = kCommon,
-           .description = "pp rank of modules that neither a partition scope nor partition names."},
+           .description = "pp rank of modules that neither a partition scope nor partition names; "
+                          "with partition_mode operations, of operators that nothing places."},
           {.name = "partition",
            .field = &Config::partition,
            .min = 0,

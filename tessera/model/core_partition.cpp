@@ -9,11 +9,40 @@
 #include "tessera/model/model_core.h"
 #include "tessera/model/partition_notes.h"
 #include "tessera/model/recomputed_parts.h"
+#include "tessera/nn/module/marks.h"
 #include "tessera/partition/partition.h"
 #include "tessera/plan/from_config.h"
 #include "tessera/tracer/describe.h"
 
 namespace tessera::model {
+
+namespace {
+
+// By path, the pp rank of every module that the script or the key `partition` puts on one: its own,
+// or that of the module around it.
+std::map<std::string, int> placed_modules(const torch::nn::Module& root, const Config& config) {
+  std::map<std::string, int> placed;
+  if (config.auto_partition) {
+    return placed;
+  }
+  for (const auto& item : root.named_modules()) {
+    const std::string& path = item.key();
+    const auto written = config.partition.find(path);
+    const int marked = nn::manual_partition(*item.value());
+    const auto dot = path.rfind('.');
+    const auto around = placed.find(dot == std::string::npos ? "" : path.substr(0, dot));
+    if (written != config.partition.end()) {
+      placed[path] = written->second;
+    } else if (marked >= 0) {
+      placed[path] = marked;
+    } else if (around != placed.end()) {
+      placed[path] = around->second;
+    }
+  }
+  return placed;
+}
+
+} // namespace
 
 void ModelCore::complete_partition() {
   // A state that does not fit is an error now; the step may be called again,
@@ -53,7 +82,9 @@ plans::Plan ModelCore::decide(std::optional<graph::ModelGraph> traced, bool only
   options.manual = config.partition;
   if (operations_ != nullptr) {
     options.auto_partition = false;
-    options.manual = operations_->divide();
+    for (const auto& [path, rank] : operations_->divide(placed_modules(*root_, config))) {
+      options.manual[path] = rank;
+    }
     log::info(str("partition", only ? "" : " of " + label_, ": ", operations_->summary()));
   }
   partitioning::Result result = partitioning::partition(graph, options);

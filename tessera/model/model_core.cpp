@@ -43,6 +43,9 @@ void ModelCore::prepare_operations() {
   options.balance = config.optimize == config::Optimize::kSpeed ? operations::Balance::kWork
                                                                 : operations::Balance::kVariables;
   options.contiguous = config.contiguous;
+  if (!config.auto_partition) {
+    options.default_part = config.effective_default_partition();
+  }
   operations_ = std::make_unique<operations::ModelOperations>(
       root_, name_, std::move(options), config.trace_execution_times);
 }

@@ -11,11 +11,18 @@ namespace {
 
 constexpr int kMostTried = 12; // groups
 
-// The least imbalance that a division could have: nothing divides a group.
+// The least imbalance that a division could have: nothing divides a group, or moves a placed one.
 double least_imbalance(const Problem& problem) {
   double least = 1;
   for (const std::vector<double>& weights : problem.weights) {
     least = std::max(least, *std::max_element(weights.begin(), weights.end()));
+    std::vector<double> placed(problem.parts, 0);
+    for (int group = 0; group < problem.groups; ++group) {
+      if (problem.placed[group] >= 0) {
+        placed[problem.placed[group]] += weights[group];
+      }
+    }
+    least = std::max(least, *std::max_element(placed.begin(), placed.end()));
   }
   return least;
 }
@@ -61,24 +68,41 @@ std::vector<int> near_placed(const Problem& problem) {
   return part_of_group;
 }
 
+std::vector<int> around_variables(Problem& problem) {
+  std::vector<int> division = near_placed(problem);
+  problem.limit = kSlack * problem.score(division).imbalance;
+  improve(problem, division);
+  return division;
+}
+
 std::vector<int> search(Problem& problem) {
-  const bool placed =
-      std::any_of(problem.placed.begin(), problem.placed.end(), [](int part) { return part >= 0; });
-  if (placed) {
-    std::vector<int> division = near_placed(problem);
-    problem.limit = kSlack * problem.score(division).imbalance;
-    improve(problem, division);
-    return division;
-  }
-  if (problem.groups <= kMostTried && divisions(problem.groups, problem.parts) <= kMostDivisions) {
+  if (problem.groups <= kMostTried && divisions(problem) <= kMostDivisions) {
     return try_all(problem);
   }
   problem.limit = kSlack * least_imbalance(problem);
-  std::vector<int> best = divide_multilevel(problem);
-  std::vector<int> other = in_order(problem);
-  improve(problem, best);
-  improve(problem, other);
-  return problem.score(other) < problem.score(best) ? other : best;
+  std::vector<std::vector<int>> found{divide_multilevel(problem), in_order(problem)};
+  if (problem.wished) {
+    found.push_back(grow_from_placed(problem));
+  }
+  for (std::vector<int>& division : found) {
+    if (problem.wished) {
+      fit_to_placed(problem, division);
+    }
+    improve(problem, division);
+  }
+  return *std::min_element(
+      found.begin(), found.end(), [&](const std::vector<int>& a, const std::vector<int>& b) {
+        return problem.score(a) < problem.score(b);
+      });
+}
+
+std::vector<int> divide(Problem& problem, const CutOptions& options) {
+  if (options.default_part >= 0) {
+    std::vector<int> division = problem.placed;
+    std::replace(division.begin(), division.end(), -1, options.default_part);
+    return division;
+  }
+  return problem.held ? around_variables(problem) : search(problem);
 }
 
 } // namespace
@@ -89,15 +113,22 @@ Cut cut(const Graph& graph, const Units& units, const CutOptions& options) {
     throw PlanError(
         str("operations are to be divided into ", options.parts, " parts; write 1 or more"));
   }
+  if (options.default_part >= options.parts) {
+    throw PlanError(
+        str("operations that nothing places are to run on rank ",
+            options.default_part,
+            "; there are ranks 0 to ",
+            options.parts - 1));
+  }
   const std::vector<int> group_of_operation = make_groups(graph, units);
-  Problem problem = make_problem(graph, group_of_operation, options);
+  Problem problem = make_problem(graph, units, group_of_operation, options);
   Cut result;
   result.groups = problem.groups;
   if (problem.groups == 0) {
     return result;
   }
   const std::vector<int> part_of_group =
-      options.parts == 1 ? std::vector<int>(problem.groups, 0) : search(problem);
+      options.parts == 1 ? std::vector<int>(problem.groups, 0) : divide(problem, options);
   for (const int group : group_of_operation) {
     result.part_of_operation.push_back(part_of_group[group]);
   }

@@ -16,11 +16,22 @@ void check_index(const std::string& what, int index, std::size_t size) {
 
 } // namespace
 
+std::string name_of_operation(const Graph& graph, int operation) {
+  const Operation& named = graph.operations.at(operation);
+  return str(
+      "operation ",
+      operation,
+      " (",
+      named.name,
+      named.module.empty() ? std::string() : str(" in '", named.module, "'"),
+      ")");
+}
+
 void validate(const Graph& graph) {
   const auto count = static_cast<int>(graph.operations.size());
   for (int i = 0; i < count; ++i) {
     const Operation& operation = graph.operations[i];
-    const std::string here = str("operation ", i, " (", operation.name, "): ");
+    const std::string here = name_of_operation(graph, i) + ": ";
     for (const int tensor : operation.reads) {
       check_index(here + "a tensor that it reads", tensor, graph.tensors.size());
       if (graph.tensors[tensor].producer >= i) {
@@ -44,11 +55,13 @@ void validate(const Graph& graph) {
   for (const int tensor : graph.results) {
     check_index("a result", tensor, graph.tensors.size());
   }
-  for (const auto* lists : {&graph.inseparable, &graph.together}) {
-    for (const std::vector<int>& list : *lists) {
-      for (const int operation : list) {
-        check_index("an operation that stays with others", operation, graph.operations.size());
-      }
+  std::vector<std::vector<int>> lists = graph.inseparable;
+  for (const Together& together : graph.together) {
+    lists.push_back(together.operations);
+  }
+  for (const std::vector<int>& list : lists) {
+    for (const int operation : list) {
+      check_index("an operation that stays with others", operation, graph.operations.size());
     }
   }
 }

@@ -26,6 +26,7 @@ struct Operation {
   /// Path of the layer (a module without modules inside) whose forward makes the call; "": of
   /// none that is known.
   std::string layer = {};
+  std::string module = {}; // path of the innermost module that runs, for messages
   std::vector<int> reads = {}; // tensors
   std::vector<int> makes = {}; // tensors
   std::vector<int> variables = {}; // that it consumes
@@ -33,6 +34,17 @@ struct Operation {
   /// random numbers, or that changes what both use.
   std::vector<int> after = {};
   double seconds = 0; // 0: not measured
+  /// Part that it has to be in, and who says so, for messages; -1: any.
+  int part = -1;
+  std::string placed_by = {};
+};
+
+/// Operations that have to be in one part.
+struct Together {
+  std::vector<int> operations;
+  std::string asked_by = {}; // for messages
+  /// What it is called in other graphs of the model; "": it is of this one alone.
+  std::string name = {};
 };
 
 /// The operations of one forward, as plain data: a graph without circles, in the order in which
@@ -47,8 +59,11 @@ struct Graph {
   /// one memory.
   std::vector<std::vector<int>> inseparable = {};
   /// Further operations that must be in one part.
-  std::vector<std::vector<int>> together = {};
+  std::vector<Together> together = {};
 };
+
+/// "operation 3 (aten::addmm in 'head')".
+std::string name_of_operation(const Graph& graph, int operation);
 
 /// Throws: PlanError that names the operation whose index is out of range, or that reads what is
 /// made after it.

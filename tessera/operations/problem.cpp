@@ -2,39 +2,15 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <set>
+#include <utility>
 
 #include "tessera/base/error.h"
 
 namespace tessera::operations {
 
 namespace {
-
-// The number of connected pieces of the groups with this part.
-int pieces(const Problem& problem, const std::vector<int>& part_of_group, int part) {
-  std::vector<bool> seen(problem.groups, false);
-  std::vector<int> open;
-  int count = 0;
-  for (int start = 0; start < problem.groups; ++start) {
-    if (part_of_group[start] != part || seen[start]) {
-      continue;
-    }
-    ++count;
-    seen[start] = true;
-    open.push_back(start);
-    while (!open.empty()) {
-      const int group = open.back();
-      open.pop_back();
-      for (const int other : problem.neighbours[group]) {
-        if (!seen[other] && part_of_group[other] == part) {
-          seen[other] = true;
-          open.push_back(other);
-        }
-      }
-    }
-  }
-  return count;
-}
 
 double imbalance_of(const Problem& problem, const std::vector<int>& part_of_group) {
   double most = 1;
@@ -152,37 +128,125 @@ void add_nets(Problem& problem, const Graph& graph, const std::vector<int>& grou
   }
 }
 
-void add_placed(
+/// Puts groups where their operations' scopes and variables are.
+class Placing {
+ public:
+  Placing(
+      Problem& problem,
+      const Graph& graph,
+      const Units& units,
+      const std::vector<int>& group_of_operation)
+      : problem_(problem),
+        graph_(graph),
+        units_(units),
+        group_of_operation_(group_of_operation),
+        placed_by_(problem.groups) {}
+
+  void place(int operation, int part, const std::string& said_by) {
+    if (part < 0) {
+      return;
+    }
+    if (part >= problem_.parts) {
+      throw PlanError(
+          str(name_of_operation(graph_, operation),
+              " is to run on rank ",
+              part,
+              " (",
+              said_by,
+              "); there are ranks 0 to ",
+              problem_.parts - 1));
+    }
+    const int group = group_of_operation_[operation];
+    if (problem_.placed[group] >= 0 && problem_.placed[group] != part) {
+      refuse(operation, part, said_by);
+    }
+    if (problem_.placed[group] < 0) {
+      problem_.placed[group] = part;
+      placed_by_[group] = {operation, said_by};
+    }
+  }
+
+ private:
+  [[noreturn]] void refuse(int operation, int part, const std::string& said_by) const {
+    const int group = group_of_operation_[operation];
+    const auto& [first, first_said_by] = placed_by_[group];
+    const std::string why = why_together(graph_, units_, first, operation);
+    throw PlanError(
+        str(name_of_operation(graph_, first),
+            " is to run on rank ",
+            problem_.placed[group],
+            " (",
+            first_said_by,
+            ") and ",
+            name_of_operation(graph_, operation),
+            " on rank ",
+            part,
+            " (",
+            said_by,
+            "), but they have to be on one rank",
+            why.empty() ? "" : ": ",
+            why,
+            ". Ask for one rank, or leave one of both out"));
+  }
+
+  Problem& problem_;
+  const Graph& graph_;
+  const Units& units_;
+  const std::vector<int>& group_of_operation_;
+  std::vector<std::pair<int, std::string>> placed_by_; // by group: operation, who
+};
+
+// What was wished to one part is connected by the wish.
+void connect_wishes(
     Problem& problem,
     const Graph& graph,
-    const std::vector<int>& group_of_operation,
-    const std::vector<int>& part_of_variable) {
-  for (std::size_t i = 0; i < graph.operations.size() && !part_of_variable.empty(); ++i) {
-    for (const int variable : graph.operations[i].variables) {
-      const int part = part_of_variable.at(variable);
-      int& placed = problem.placed[group_of_operation[i]];
-      if (placed >= 0 && placed != part) {
-        throw PlanError(
-            str("operation ",
-                i,
-                " (",
-                graph.operations[i].name,
-                ") uses '",
-                graph.variables[variable].name,
-                "' of rank ",
-                part,
-                ", and must be with operations of rank ",
-                placed));
-      }
-      placed = part;
+    const std::vector<int>& group_of_operation) {
+  std::map<int, std::set<int>> wished; // by part
+  for (std::size_t i = 0; i < graph.operations.size(); ++i) {
+    if (graph.operations[i].part >= 0) {
+      wished[graph.operations[i].part].insert(group_of_operation[i]);
+      problem.wished = true;
+    }
+  }
+  for (const auto& [part, groups] : wished) {
+    for (const int group : groups) {
+      std::vector<int>& near = problem.neighbours[group];
+      near.insert(near.end(), groups.begin(), groups.end());
+      std::sort(near.begin(), near.end());
+      near.erase(std::unique(near.begin(), near.end()), near.end());
+      std::erase(near, group);
     }
   }
 }
 
 } // namespace
 
+std::vector<std::vector<int>>
+pieces_of(const Problem& problem, const std::vector<int>& part_of_group, int part) {
+  std::vector<bool> seen(problem.groups, false);
+  std::vector<std::vector<int>> pieces;
+  for (int start = 0; start < problem.groups; ++start) {
+    if (part_of_group[start] != part || seen[start]) {
+      continue;
+    }
+    std::vector<int>& piece = pieces.emplace_back(1, start);
+    seen[start] = true;
+    for (std::size_t k = 0; k < piece.size(); ++k) {
+      for (const int other : problem.neighbours[piece[k]]) {
+        if (!seen[other] && part_of_group[other] == part) {
+          seen[other] = true;
+          piece.push_back(other);
+        }
+      }
+    }
+    std::sort(piece.begin(), piece.end());
+  }
+  return pieces;
+}
+
 Problem make_problem(
     const Graph& graph,
+    const Units& units,
     const std::vector<int>& group_of_operation,
     const CutOptions& options) {
   Problem problem;
@@ -194,9 +258,23 @@ Problem make_problem(
   problem.placed.assign(problem.groups, -1);
   add_weights(problem, graph, group_of_operation, options.balance);
   add_nets(problem, graph, group_of_operation);
-  add_placed(problem, graph, group_of_operation, options.part_of_variable);
+  Placing placing(problem, graph, units, group_of_operation);
+  for (int i = 0; i < static_cast<int>(graph.operations.size()); ++i) {
+    const Operation& operation = graph.operations[i];
+    placing.place(i, operation.part, operation.placed_by);
+    for (const int variable : operation.variables) {
+      if (!options.part_of_variable.empty()) {
+        placing.place(
+            i,
+            options.part_of_variable.at(variable),
+            str("where '", graph.variables[variable].name, "' is"));
+        problem.held = problem.held || options.part_of_variable[variable] >= 0;
+      }
+    }
+  }
   problem.contiguous =
-      options.contiguous && pieces(problem, std::vector<int>(problem.groups, 0), 0) == 1;
+      options.contiguous && pieces_of(problem, std::vector<int>(problem.groups, 0), 0).size() == 1;
+  connect_wishes(problem, graph, group_of_operation);
   return problem;
 }
 
@@ -204,7 +282,7 @@ Score Problem::score(const std::vector<int>& part_of_group) const {
   Score score;
   score.without_variables = parts_without_variables(*this, part_of_group);
   for (int part = 0; part < parts && contiguous; ++part) {
-    score.broken += pieces(*this, part_of_group, part) > 1 ? 1 : 0;
+    score.broken += pieces_of(*this, part_of_group, part).size() > 1 ? 1 : 0;
   }
   score.imbalance = imbalance_of(*this, part_of_group);
   score.excess = score.imbalance > limit ? score.imbalance : 0;

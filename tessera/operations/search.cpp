@@ -1,5 +1,6 @@
 // Searches that need no other library: all divisions, and moves of single groups.
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <limits>
 #include <utility>
@@ -13,17 +14,30 @@ namespace {
 
 constexpr int kMostPasses = 20;
 
-// Every division once: a group goes to a part that an earlier one is in, or to the next.
+bool any_placed(const Problem& problem) {
+  return std::any_of(
+      problem.placed.begin(), problem.placed.end(), [](int part) { return part >= 0; });
+}
+
+// Every division once: a placed group is where it is. Without any, a group goes to a part that an
+// earlier one is in, or to the next; with some, parts differ, and a group goes to each.
 void for_each_division(
     const Problem& problem,
     const std::function<void(const std::vector<int>&)>& visit) {
   std::vector<int> part_of_group(problem.groups, 0);
+  const bool numbered = any_placed(problem);
   const std::function<void(int, int)> place = [&](int group, int used) {
     if (group == problem.groups) {
       visit(part_of_group);
       return;
     }
-    for (int part = 0; part < std::min(used + 1, problem.parts); ++part) {
+    if (problem.placed[group] >= 0) {
+      part_of_group[group] = problem.placed[group];
+      place(group + 1, used);
+      return;
+    }
+    for (int part = 0; part < (numbered ? problem.parts : std::min(used + 1, problem.parts));
+         ++part) {
       part_of_group[group] = part;
       place(group + 1, std::max(used, part + 1));
     }
@@ -50,9 +64,15 @@ double divisions(int groups, int parts) {
   return sum;
 }
 
+double divisions(const Problem& problem) {
+  if (!any_placed(problem)) {
+    return divisions(problem.groups, problem.parts);
+  }
+  const auto free = std::count(problem.placed.begin(), problem.placed.end(), -1);
+  return std::pow(problem.parts, static_cast<double>(free));
+}
+
 std::vector<int> try_all(Problem& problem) {
-  TESSERA_CHECK(
-      std::all_of(problem.placed.begin(), problem.placed.end(), [](int part) { return part < 0; }));
   // Without a limit every imbalance counts before bytes do: first the least of it.
   problem.limit = 0;
   Score least{.without_variables = std::numeric_limits<int>::max()};
@@ -72,6 +92,40 @@ std::vector<int> try_all(Problem& problem) {
   });
   return best;
 }
+
+namespace {
+
+// Gives each piece of a part that is not connected to the part that it is best in.
+bool join_pieces(const Problem& problem, std::vector<int>& part_of_group, Score& score) {
+  bool better = false;
+  for (int part = 0; part < problem.parts && problem.contiguous; ++part) {
+    const std::vector<std::vector<int>> pieces = pieces_of(problem, part_of_group, part);
+    if (pieces.size() < 2) {
+      continue;
+    }
+    for (const std::vector<int>& piece : pieces) {
+      if (std::any_of(
+              piece.begin(), piece.end(), [&](int group) { return problem.placed[group] >= 0; })) {
+        continue;
+      }
+      for (int to = 0; to < problem.parts; ++to) {
+        std::vector<int> moved = part_of_group;
+        for (const int group : piece) {
+          moved[group] = to;
+        }
+        const Score other = problem.score(moved);
+        if (other < score) {
+          score = other;
+          part_of_group = std::move(moved);
+          better = true;
+        }
+      }
+    }
+  }
+  return better;
+}
+
+} // namespace
 
 void improve(const Problem& problem, std::vector<int>& part_of_group) {
   Score score = problem.score(part_of_group);
@@ -93,8 +147,12 @@ void improve(const Problem& problem, std::vector<int>& part_of_group) {
     }
   };
   for (int pass = 0; pass < kMostPasses && better; ++pass) {
-    better = false;
-    for (int group = 0; group < problem.groups; ++group) {
+    better = join_pieces(problem, part_of_group, score);
+    // A run of groups moves one after the other, from the end that is at the border: wishes may
+    // have left long ones on either side.
+    const bool back = problem.wished && pass % 2 == 1;
+    for (int k = 0; k < problem.groups; ++k) {
+      const int group = back ? problem.groups - 1 - k : k;
       for (int part = 0; part < problem.parts; ++part) {
         if (part != part_of_group[group]) {
           attempt(group, part, group, part);

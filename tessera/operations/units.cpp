@@ -5,6 +5,8 @@
 #include <numeric>
 #include <utility>
 
+#include "tessera/base/error.h"
+
 namespace tessera::operations {
 
 DisjointSets::DisjointSets(int count) : parent_(count) {
@@ -128,27 +130,88 @@ Units make_units(const Graph& graph) {
   return units;
 }
 
-std::vector<int> make_groups(const Graph& graph, const Units& units) {
-  DisjointSets sets(static_cast<int>(graph.operations.size()));
-  for (const auto* lists : {&units.operations, &graph.together}) {
-    for (const std::vector<int>& list : *lists) {
-      join_all(sets, list);
-    }
+namespace {
+
+// Everything that keeps operations in one part; `asked_by` is what they have in common.
+std::vector<Together> reasons(const Graph& graph, const Units& units) {
+  std::vector<Together> list;
+  for (const std::vector<int>& unit : units.operations) {
+    list.push_back({unit, "run in one go, since something is changed in place"});
   }
-  std::map<std::string, int> first_of_module;
-  std::map<std::string, int> first_of_layer;
-  std::map<int, int> first_of_variable;
+  for (const Together& together : graph.together) {
+    list.push_back({together.operations, "are in " + together.asked_by});
+  }
+  std::map<std::string, std::vector<int>> of_module;
+  std::map<std::string, std::vector<int>> of_layer;
+  std::map<int, std::vector<int>> of_variable;
   for (int i = 0; i < static_cast<int>(graph.operations.size()); ++i) {
     const Operation& operation = graph.operations[i];
     for (const int variable : operation.variables) {
-      sets.join(i, first_of_variable.emplace(variable, i).first->second);
-      sets.join(i, first_of_module.emplace(graph.variables[variable].module, i).first->second);
+      of_variable[variable].push_back(i);
+      of_module[graph.variables[variable].module].push_back(i);
     }
     if (!operation.layer.empty()) {
-      sets.join(i, first_of_layer.emplace(operation.layer, i).first->second);
+      of_layer[operation.layer].push_back(i);
     }
   }
+  for (auto& [variable, operations] : of_variable) {
+    list.push_back({std::move(operations), "use '" + graph.variables[variable].name + "'"});
+  }
+  for (auto& [module, operations] : of_module) {
+    list.push_back({std::move(operations), "use parameters or buffers of module '" + module + "'"});
+  }
+  for (auto& [layer, operations] : of_layer) {
+    list.push_back({std::move(operations), "belong to layer '" + layer + "'"});
+  }
+  return list;
+}
+
+} // namespace
+
+std::vector<int> make_groups(const Graph& graph, const Units& units) {
+  DisjointSets sets(static_cast<int>(graph.operations.size()));
+  for (const Together& together : reasons(graph, units)) {
+    join_all(sets, together.operations);
+  }
   return sets.numbered();
+}
+
+std::string why_together(const Graph& graph, const Units& units, int a, int b) {
+  const std::vector<Together> list = reasons(graph, units);
+  std::vector<std::vector<int>> reasons_of(graph.operations.size());
+  for (std::size_t r = 0; r < list.size(); ++r) {
+    for (const int operation : list[r].operations) {
+      reasons_of[operation].push_back(static_cast<int>(r));
+    }
+  }
+  // The shortest way from b back to a, over operations that have a reason in common.
+  std::vector<int> reason_of(graph.operations.size(), -1);
+  std::vector<int> next_of(graph.operations.size(), -1);
+  std::vector<int> open{b};
+  next_of[b] = b;
+  for (std::size_t k = 0; k < open.size() && next_of[a] < 0; ++k) {
+    for (const int reason : reasons_of[open[k]]) {
+      for (const int operation : list[reason].operations) {
+        if (next_of[operation] < 0) {
+          next_of[operation] = open[k];
+          reason_of[operation] = reason;
+          open.push_back(operation);
+        }
+      }
+    }
+  }
+  std::string text;
+  for (int operation = a; operation != b && next_of[operation] >= 0;
+       operation = next_of[operation]) {
+    text +=
+        str(text.empty() ? "" : "; ",
+            name_of_operation(graph, operation),
+            " and ",
+            name_of_operation(graph, next_of[operation]),
+            " ",
+            list[reason_of[operation]].asked_by);
+  }
+  return text;
 }
 
 } // namespace tessera::operations

@@ -39,4 +39,8 @@ Units make_units(const Graph& graph);
 /// Source: the library's documentation of automated splitting (TensorFlow).
 std::vector<int> make_groups(const Graph& graph, const Units& units);
 
+/// Returns why two operations of one group are together, step by step: "operation 0 (aten::t) and
+/// operation 1 (aten::addmm) use variables of module 'head'; ...".
+std::string why_together(const Graph& graph, const Units& units, int a, int b);
+
 } // namespace tessera::operations

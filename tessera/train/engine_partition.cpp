@@ -90,7 +90,9 @@ void StepEngine::partition_whole(ModelCore& model) {
 // All ranks choose the same models and the same way, from what all of them know.
 void StepEngine::partition_waiting(const StepCall& call, const StepFunction& run) {
   const Config& config = context_.config;
-  const bool traces = config.auto_partition && !config.skip_tracing && !config.load_partition;
+  // Operators are known from a call, wherever the script wants them.
+  const bool traces = config.partition_mode == config::PartitionMode::kOperations ||
+                      (config.auto_partition && !config.skip_tracing && !config.load_partition);
   std::set<int>& passed_over = passed_over_[call.function];
   std::vector<ModelCore*> traced;
   std::vector<ModelCore*> described;

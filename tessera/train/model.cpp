@@ -60,9 +60,18 @@ void set_partition(const torch::nn::Module& module, int index) {
               "' is partitioned already; call it before the first step"));
     }
   }
+  const bool operations = config.partition_mode == config::PartitionMode::kOperations;
+  if (operations && config.pipeline_parallel_degree == 1) {
+    return;
+  }
+  if (operations) { // no module is called, so any will do
+    for (const auto& inside : module.modules()) {
+      nn::mark_interceptable(inside);
+    }
+  }
   nn::set_manual_partition(module, index);
   for (const auto& inside : module.modules(/*include_self=*/false)) {
-    if (nn::has_holder(*inside)) {
+    if (operations || nn::has_holder(*inside)) {
       nn::set_manual_partition(*inside, index);
     }
   }

@@ -67,8 +67,11 @@ using model_creation = ModelCreationScope;
 /// Puts a module and all that is inside it on pp rank `index`, as `tessera::partition` does with
 /// what is made in its scope; the last word on a module counts. After `init`, before the first
 /// step that calls the model, wrapped already or not. Every rank says the same. Not collective.
-/// Throws: ConfigError with auto_partition true, for an index that is no pp rank, and for a module
-/// that no holder of this library has; UserError where its model is partitioned already.
+/// With partition_mode "operations" any module will do, and the operators that read its tensors go
+/// along.
+/// Throws: ConfigError with auto_partition true, for an index that is no pp rank, and, where
+/// modules are assigned, for one that no holder of this library has; UserError where its model is
+/// partitioned already.
 /// Source: the library's documentation, `set_partition`.
 void set_partition(const torch::nn::Module& module, int index);
 /// Does the same with a holder: `set_partition(model->encoder, 1)`.

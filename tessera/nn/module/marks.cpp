@@ -178,15 +178,4 @@ const CallAdapter* adapter_of(const torch::nn::Module& module) {
   return mark == nullptr || !mark->adapter ? nullptr : &mark->adapter;
 }
 
-PartitionScope::PartitionScope(int index) : previous_(mark_defaults().partition) {
-  if (index < 0) {
-    throw ConfigError(str("partition(", index, "): write an index of 0 or more"));
-  }
-  mark_defaults().partition = index;
-}
-
-PartitionScope::~PartitionScope() {
-  mark_defaults().partition = previous_;
-}
-
 } // namespace tessera::nn

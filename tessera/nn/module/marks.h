@@ -54,7 +54,11 @@ int manual_partition(const torch::nn::Module& module);
 void set_manual_partition(const torch::nn::Module& module, int partition);
 
 /// Modules created inside the scope go to pp rank `index`; the innermost scope
-/// wins. Takes effect with auto_partition false.
+/// wins. Takes effect with auto_partition false. In a forward that is divided by operations (the
+/// key partition_mode) the operators that are called inside the scope go there, with auto_partition
+/// true as well, and what must be together with them (operation_scopes.h) goes along.
+/// Throws: ConfigError for a negative index; UserError in a step where it could have no effect: in
+/// one of partition_mode "modules", and outside of the forward.
 class PartitionScope {
  public:
   explicit PartitionScope(int index);
@@ -64,6 +68,26 @@ class PartitionScope {
 
  private:
   int previous_;
+};
+
+/// Operators that a model's forward calls in this scope, and in all others of this name in the
+/// forwards of the model, run on one pipeline rank:
+///
+///     const tessera::colocation scope("head");
+///
+/// Without a name, those of this scope alone. Operators in a scope inside of another one are in
+/// both. Backwards run where their forwards did. Takes effect with partition_mode "operations";
+/// where there is one pipeline rank, or no step, everything is together already. Not collective.
+/// Throws: ConfigError for an empty name; UserError in a step where it could have no effect: in
+/// one of partition_mode "modules", and outside of the forward.
+/// Source: the library's documentation of automated splitting (TensorFlow), colocation constraints.
+class ColocationScope {
+ public:
+  ColocationScope();
+  explicit ColocationScope(const std::string& name);
+  ~ColocationScope();
+  ColocationScope(const ColocationScope&) = delete;
+  ColocationScope& operator=(const ColocationScope&) = delete;
 };
 
 /// How the calls of a module are recomputed in their backward (activation_checkpointing.h).

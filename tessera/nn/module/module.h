@@ -151,8 +151,11 @@ class Module : public torch::nn::ModuleHolder<typename detail::HeldClass<Impl>::
   }
 };
 
-/// Modules created in this scope go to pp rank `index` (auto_partition: false).
+/// Modules created in this scope go to pp rank `index` (auto_partition: false); so do operators
+/// that are called in it, in a forward that is divided by operations.
 using partition = nn::PartitionScope;
+/// Operators called in scopes of one name stay on one rank (partition_mode: operations).
+using colocation = nn::ColocationScope;
 
 } // namespace tessera
 

@@ -10,6 +10,7 @@
 
 #include "tessera/autograd/meta_call.h"
 #include "tessera/base/error.h"
+#include "tessera/nn/module/operation_scopes.h"
 #include "tessera/nn/module/remote_tensor.h"
 #include "tessera/operations/capture/code.h"
 #include "tessera/operations/capture/shape_tensor.h"
@@ -22,9 +23,6 @@ namespace tessera::operations {
 namespace {
 
 using Source = ProgramValue::Source;
-
-constexpr const char* kOtherMode =
-    "; write \"partition_mode\": \"modules\", in which modules run as they are";
 
 thread_local Capture* t_capture = nullptr;
 
@@ -217,6 +215,7 @@ void Capture::run(
   });
   Modules modules(*this);
   {
+    const nn::RecordedForward scopes;
     const KeepRandomState random; // shapes draw nothing
     const nn::InterceptorScope intercept(&modules);
     const Current current(this);
@@ -256,41 +255,6 @@ c10::IValue Capture::result(const std::function<at::Tensor(int)>& tensor_of) con
     const auto known = numbers_.find(shape_tensor_of(tensor));
     return known == numbers_.end() ? tensor : tensor_of(known->second);
   });
-}
-
-/// The operators run after the forward, which must have left to them what it gave.
-void Capture::check_given() const {
-  for (std::size_t i = 0; i < given_.size(); ++i) {
-    if (versions_[i] >= 0 && static_cast<std::int64_t>(given_[i]._version()) != versions_[i]) {
-      throw UserError(
-          str("partition_mode \"operations\": the model's forward changes a tensor in place that a "
-              "recorded operator reads, and these run after the forward; make a new tensor, or "
-              "register it as a buffer",
-              kOtherMode));
-    }
-  }
-}
-
-// Gradients of such functions and hooks are no operators.
-void Capture::check_autograd() const {
-  for (const at::Tensor& tensor : tensors_) {
-    if (!shape_only(tensor)) {
-      continue;
-    }
-    if (const auto function = tensor.grad_fn()) {
-      throw UserError(
-          str("partition_mode \"operations\": the model's forward calls the autograd function ",
-              function->name(),
-              ", whose backward is not among the recorded operators",
-              kOtherMode));
-    }
-    if (!torch::autograd::impl::hooks(tensor).empty()) {
-      throw UserError(
-          str("partition_mode \"operations\": the model's forward registers a hook on a tensor, "
-              "which is not among the recorded operators",
-              kOtherMode));
-    }
-  }
 }
 
 /// A call is compared by the numbers of its arguments, so these must stand for the same things.
@@ -533,6 +497,7 @@ void Capture::record(Call call, const c10::OperatorHandle& op, torch::jit::Stack
   }
   recorded_.modules.push_back(path_.empty() ? std::string() : path_.back());
   recorded_.layers.push_back(path_.empty() || !leaf_.back() ? std::string() : path_.back());
+  recorded_.wishes.push_back(nn::RecordedForward::wish());
   recorded_.calls.push_back(std::move(call));
 }
 
@@ -560,40 +525,6 @@ void Capture::repeat(const Call& call, const c10::OperatorHandle& op, torch::jit
       }
       return tensors_.at(number);
     }));
-  }
-}
-
-void Capture::check_difference(const Call& call) const {
-  if (calls_ >= expected_->calls.size()) {
-    throw UserError(
-        str("partition_mode \"operations\": ",
-            here(call.op),
-            ", is one more than the recorded step had, whose arguments had the same shapes; the "
-            "forward has to call the same operators whenever they have",
-            kOtherMode));
-  }
-  const Call& known = expected_->calls[calls_];
-  const bool other_operator = known.op != call.op || known.overload != call.overload;
-  if (!other_operator && known.no_grad == call.no_grad && known.arguments == call.arguments) {
-    return;
-  }
-  throw UserError(
-      str("partition_mode \"operations\": ",
-          here(call.op),
-          other_operator ? str(", was ", name_of_call(*expected_, calls_), ",")
-                         : std::string(", had other arguments"),
-          " in the recorded step, whose arguments had the same shapes; the forward has to call the "
-          "same operators with the same arguments whenever they have",
-          kOtherMode));
-}
-
-void Capture::check_length() const {
-  if (calls_ < expected_->calls.size()) {
-    throw UserError(
-        str("partition_mode \"operations\": the model's forward ended before ",
-            name_of_call(*expected_, calls_),
-            " of the recorded step, whose arguments had the same shapes",
-            kOtherMode));
   }
 }
 

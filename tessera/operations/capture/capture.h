@@ -22,6 +22,10 @@ struct VariableTable {
   std::unordered_map<const torch::nn::Module*, std::string> modules;
 };
 
+/// How messages about what cannot be recorded end.
+inline constexpr const char* kOtherMode =
+    "; write \"partition_mode\": \"modules\", in which modules run as they are";
+
 /// Returns every parameter and buffer of the model once. Modules that share one count as one
 /// module.
 VariableTable variables_of(torch::nn::Module& root);
@@ -37,6 +41,8 @@ void refuse_recomputed(const torch::nn::Module& module, const std::string& name)
 /// What cannot be recorded is a UserError that names the operator, its position and module: one
 /// that reads numbers (item, nonzero), a change in place of an argument of the model or of a
 /// parameter, an autograd function in C++, a hook on a tensor, autocast.
+///
+/// The scopes of operation_scopes.h that are open at a call are recorded and compared with it.
 ///
 /// Operators on tensors that do not depend on the model's arguments, parameters or random numbers
 /// and were not made by a recorded operator run at once; their results are given to the program.
@@ -92,6 +98,7 @@ class Capture : public DispatchMode {
       const Call& call,
       std::unordered_map<const c10::TensorImpl*, int>& value_of);
   void check_difference(const Call& call) const;
+  void check_scopes(const Call& call) const;
   void check_length() const;
   void check_autograd() const;
   void check_given() const;

@@ -139,9 +139,16 @@ c10::IValue ModelOperations::call(const c10::IValue& arguments, const Forward& f
     throw;
   }
   if (known == nullptr) {
-    known = std::make_unique<Known>();
-    known->number = next_number_++;
-    known->program = capture.take_program();
+    auto made = std::make_unique<Known>();
+    made->program = capture.take_program();
+    try {
+      check_ranks(made->program);
+    } catch (...) {
+      known_.erase(kind_of(arguments));
+      throw;
+    }
+    made->number = next_number_++;
+    known = std::move(made);
     if (pp_rank_ < 0) {
       recorded_.push_back(&known->program);
     }
@@ -216,7 +223,95 @@ void ModelOperations::run_here(Known& known, std::vector<at::Tensor>& values) {
   }
 }
 
-std::map<std::string, int> ModelOperations::divide() {
+void ModelOperations::check_ranks(const Program& program) const {
+  for (std::size_t i = 0; i < program.calls.size(); ++i) {
+    const int rank = program.wishes[i].rank;
+    if (rank >= options_.parts) {
+      throw UserError(
+          str("partition_mode \"operations\": ",
+              name_of_call(program, i),
+              ", is in tessera::partition(",
+              rank,
+              "); pipeline_parallel_degree is ",
+              options_.parts,
+              ", so write 0 to ",
+              options_.parts - 1));
+    }
+  }
+}
+
+void ModelOperations::for_each_own_variable(
+    const std::function<void(const std::string&, int)>& visit) {
+  for (const auto& [module, path] : variables().modules) {
+    for (const auto& list :
+         {module->named_parameters(/*recurse=*/false), module->named_buffers(/*recurse=*/false)}) {
+      for (const auto& item : list) {
+        const auto variable = variables().index.find(item.value().unsafeGetTensorImpl());
+        if (variable != variables().index.end()) {
+          visit(path, variable->second);
+        }
+      }
+    }
+  }
+}
+
+// What the modules of a variable say must be one rank.
+std::vector<int> ModelOperations::placed_variables(const std::map<std::string, int>& placed) {
+  std::vector<int> rank_of_variable(variables().list.size(), -1);
+  std::vector<std::string> said_by(variables().list.size());
+  for_each_own_variable([&](const std::string& path, int variable) {
+    const auto rank = placed.find(path);
+    if (rank == placed.end()) {
+      return;
+    }
+    if (rank_of_variable[variable] >= 0 && rank_of_variable[variable] != rank->second) {
+      throw PlanError(
+          str("module '",
+              said_by[variable],
+              "' is placed on rank ",
+              rank_of_variable[variable],
+              " and module '",
+              path,
+              "' on rank ",
+              rank->second,
+              ", but they share '",
+              variables().list[variable].name,
+              "'; place both on one rank"));
+    }
+    rank_of_variable[variable] = rank->second;
+    said_by[variable] = path;
+  });
+  return rank_of_variable;
+}
+
+// A scope's rank is that of the first graph that it was in.
+void ModelOperations::hold_scopes(Graph& graph) const {
+  for (const Together& together : graph.together) {
+    const auto rank = rank_of_scope_.find(together.name);
+    if (together.name.empty() || rank == rank_of_scope_.end()) {
+      continue;
+    }
+    for (const int operation : together.operations) {
+      Operation& held = graph.operations[operation];
+      if (held.part < 0) {
+        held.part = rank->second;
+        held.placed_by = together.asked_by + " in an earlier call";
+      }
+    }
+  }
+}
+
+void ModelOperations::remember_scopes(
+    const Graph& graph,
+    const std::vector<int>& part_of_operation) {
+  for (const Together& together : graph.together) {
+    if (!together.name.empty()) {
+      rank_of_scope_.emplace(together.name, part_of_operation[together.operations.front()]);
+    }
+  }
+}
+
+std::map<std::string, int> ModelOperations::divide(const std::map<std::string, int>& placed) {
   if (recorded_.empty()) {
     throw ConfigError(
         str("partition_mode \"operations\": the first step did not call the model '",
@@ -225,7 +320,10 @@ std::map<std::string, int> ModelOperations::divide() {
   }
   const Graph graph = make_graph(recorded_, variables().list, name_);
   const Units units = make_units(graph);
-  const Cut found = cut(graph, units, options_);
+  CutOptions options = options_;
+  options.part_of_variable = placed_variables(placed);
+  const Cut found = cut(graph, units, options);
+  remember_scopes(graph, found.part_of_operation);
   std::map<std::string, int> rank_of_module; // by ModelVariable::module
   for (std::size_t i = 0; i < graph.operations.size(); ++i) {
     for (const int variable : graph.operations[i].variables) {
@@ -233,21 +331,12 @@ std::map<std::string, int> ModelOperations::divide() {
     }
   }
   std::map<std::string, int> result;
-  for (const auto& [module, path] : variables().modules) {
-    for (const auto& list :
-         {module->named_parameters(/*recurse=*/false), module->named_buffers(/*recurse=*/false)}) {
-      for (const auto& item : list) {
-        const auto variable = variables().index.find(item.value().unsafeGetTensorImpl());
-        if (variable == variables().index.end()) {
-          continue;
-        }
-        const auto rank = rank_of_module.find(variables().list[variable->second].module);
-        if (rank != rank_of_module.end()) {
-          result[path] = rank->second;
-        }
-      }
+  for_each_own_variable([&](const std::string& path, int variable) {
+    const auto rank = rank_of_module.find(variables().list[variable].module);
+    if (rank != rank_of_module.end()) {
+      result[path] = rank->second;
     }
-  }
+  });
   summary_ =
       str(graph.operations.size(),
           " operations in ",
@@ -270,15 +359,17 @@ void ModelOperations::place(
   recorded_.clear();
 }
 
-void ModelOperations::plan(Known& known) const {
+void ModelOperations::plan(Known& known) {
   const Program& program = known.program;
-  const Graph graph = make_graph({&program}, variables_->list, name_);
+  Graph graph = make_graph({&program}, variables_->list, name_);
+  hold_scopes(graph);
   const Units units = make_units(graph);
   CutOptions options = options_;
   for (const ModelVariable& variable : variables_->list) {
     options.part_of_variable.push_back(owner_of_(variable.name));
   }
   const Cut found = cut(graph, units, options);
+  remember_scopes(graph, found.part_of_operation);
   for (const Stage& stage : make_stages(graph, units, found.part_of_operation)) {
     StagePlan& made = known.stages.emplace_back();
     made.rank = stage.part;

@@ -45,8 +45,10 @@ class ModelOperations {
   c10::IValue call(const c10::IValue& arguments, const Forward& forward);
 
   /// Divides what the calls so far have recorded: by path, the pp rank of each module that has
-  /// parameters or buffers of its own. Throws: ConfigError when there was no call.
-  std::map<std::string, int> divide();
+  /// parameters or buffers of its own. `placed`: by path, where the script wants a module's own.
+  /// Throws: ConfigError when there was no call; PlanError where the script's wishes exclude each
+  /// other (`cut`).
+  std::map<std::string, int> divide(const std::map<std::string, int>& placed = {});
   /// Returns the decision of `divide` in one line.
   const std::string& summary() const {
     return summary_;
@@ -69,18 +71,25 @@ class ModelOperations {
   struct Known;
 
   c10::IValue serve(const c10::IValue& request);
-  void plan(Known& known) const;
+  void check_ranks(const Program& program) const;
+  void hold_scopes(Graph& graph) const;
+  void remember_scopes(const Graph& graph, const std::vector<int>& part_of_operation);
+  void plan(Known& known);
   void run_here(Known& known, std::vector<at::Tensor>& values);
   void run_stages(Known& known, std::vector<at::Tensor>& values);
   std::vector<at::Tensor>
   ask(Known& known, std::size_t stage, const std::vector<at::Tensor>& taken);
   std::string kind_of(const c10::IValue& arguments) const;
   const VariableTable& variables();
+  /// Calls visit(path, variable) for every module and each variable that is registered in it.
+  void for_each_own_variable(const std::function<void(const std::string&, int)>& visit);
+  std::vector<int> placed_variables(const std::map<std::string, int>& placed);
 
   std::shared_ptr<torch::nn::Module> root_;
   std::string name_;
   CutOptions options_;
   bool timed_;
+  std::map<std::string, int> rank_of_scope_; // by Together::name
   int next_number_ = 0;
   std::string summary_;
   std::unique_ptr<VariableTable> variables_;

@@ -47,6 +47,7 @@ class Append {
       graph_.results.push_back(tensor_of(value));
     }
     keep_changes_together();
+    add_scopes();
   }
 
  private:
@@ -60,6 +61,15 @@ class Append {
     Operation operation;
     operation.name = call.op;
     operation.layer = program_.layers[i];
+    operation.module = program_.modules[i];
+    const nn::OperatorWish& wish = program_.wishes[i];
+    if (wish.rank >= 0) {
+      operation.part = wish.rank;
+      operation.placed_by = str("tessera::partition(", wish.rank, ")");
+    }
+    for (const nn::ScopeName& scope : wish.together) {
+      together_[scope].push_back(position);
+    }
     operation.seconds = program_.seconds.empty() ? 0 : program_.seconds[i];
     for (const c10::IValue& argument : call.arguments) {
       for_each_number(argument, [&](int value) { read(operation, position, value); });
@@ -138,9 +148,27 @@ class Append {
     }
   }
 
+  // A scope that another program has too, under a name, is one with that.
+  void add_scopes() {
+    for (auto& entry : together_) {
+      const nn::ScopeName& scope = entry.first;
+      std::vector<int>& operations = entry.second;
+      const auto known =
+          std::find_if(graph_.together.begin(), graph_.together.end(), [&](const Together& other) {
+            return !scope.name.empty() && other.name == scope.name;
+          });
+      if (known == graph_.together.end()) {
+        graph_.together.push_back({std::move(operations), nn::text_of(scope), scope.name});
+      } else {
+        known->operations.insert(known->operations.end(), operations.begin(), operations.end());
+      }
+    }
+  }
+
   Graph& graph_;
   const Program& program_;
   const std::vector<ModelVariable>& variables_;
+  std::map<nn::ScopeName, std::vector<int>> together_;
   int first_;
   int first_tensor_;
   std::map<int, std::vector<int>> touches_; // operations by memory

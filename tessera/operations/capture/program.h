@@ -8,6 +8,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 
+#include "tessera/nn/module/operation_scopes.h"
 #include "tessera/operations/graph.h"
 
 namespace tessera::operations {
@@ -47,6 +48,7 @@ struct Program {
   std::vector<Call> calls;
   std::vector<std::string> modules; // by call, the innermost module that runs, where known
   std::vector<std::string> layers; // by call, Operation::layer
+  std::vector<nn::OperatorWish> wishes; // by call, what the scopes around it ask for
   std::vector<double> seconds; // by call; empty: not measured
   std::vector<int> results; // values that the model returns
 };
@@ -60,7 +62,7 @@ struct ModelVariable {
 };
 
 /// Returns the programs side by side as one graph of operations, in their order. Value v of the
-/// first one is tensor v.
+/// first one is tensor v. Graph::together are the programs' scopes: those of one name are one.
 Graph make_graph(
     const std::vector<const Program*>& programs,
     const std::vector<ModelVariable>& variables,

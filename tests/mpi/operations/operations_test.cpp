@@ -1,5 +1,11 @@
 // Models that are divided by operations equal one process, whatever their classes are.
+#include <mutex>
+#include <optional>
+#include <set>
+
 #include <mpi.h>
+
+#include <ATen/record_function.h>
 
 #include <gmock/gmock.h>
 
@@ -218,6 +224,198 @@ TEST(Operations, AStepWithOtherOperatorsIsAnErrorOnEveryRank) {
   model.net()->other = false;
   model.zero_grad();
   train_step(x);
+}
+
+// Operators whose backwards tell them apart, under the script's own wishes: the last rank, then the
+// first, and the sine of the middle one with the last again.
+struct WishedImpl : torch::nn::Module {
+  WishedImpl() {
+    a = register_module("a", torch::nn::Linear(kWidth, kWidth));
+    b = register_module("b", torch::nn::Linear(kWidth, kWidth));
+    c = register_module("c", torch::nn::Linear(kWidth, kWidth));
+  }
+  torch::Tensor forward(torch::Tensor x) {
+    {
+      const tessera::partition last(last_rank);
+      const tessera::colocation ends("ends");
+      x = torch::tanh(a(x));
+    }
+    {
+      const tessera::partition first(0);
+      x = torch::sigmoid(b(x));
+    }
+    const tessera::colocation ends("ends");
+    return c(torch::sin(x));
+  }
+  static inline int last_rank = 0;
+  torch::nn::Linear a{nullptr}, b{nullptr}, c{nullptr};
+};
+TORCH_MODULE(Wished);
+
+/// The autograd functions that this process has run backwards: they are where their operators ran.
+std::set<std::string>& backwards_here() {
+  static std::set<std::string> names;
+  return names;
+}
+std::mutex& backwards_mutex() {
+  static std::mutex mutex;
+  return mutex;
+}
+std::unique_ptr<at::ObserverContext> note_backward(const at::RecordFunction& function) {
+  const std::lock_guard lock(backwards_mutex());
+  backwards_here().insert(function.name());
+  return nullptr;
+}
+
+class SeenBackwards {
+ public:
+  SeenBackwards()
+      : handle_(at::addGlobalCallback(at::RecordFunctionCallback(&note_backward)
+                                          .scopes({at::RecordScope::BACKWARD_FUNCTION}))) {
+    const std::lock_guard lock(backwards_mutex());
+    backwards_here().clear();
+  }
+  ~SeenBackwards() {
+    at::removeCallback(handle_);
+  }
+  SeenBackwards(const SeenBackwards&) = delete;
+  SeenBackwards& operator=(const SeenBackwards&) = delete;
+
+ private:
+  at::CallbackHandle handle_;
+};
+
+void expect_operators_of(int last) {
+  const auto ran = [&](const std::string& name) { return backwards_here().contains(name); };
+  int rank = 0; // one pipeline: its ranks are those of the world
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  EXPECT_EQ(ran("TanhBackward0"), rank == last) << rank;
+  EXPECT_EQ(ran("SinBackward0"), rank == last) << rank;
+  EXPECT_EQ(ran("SigmoidBackward0"), rank == 0) << rank;
+}
+
+TEST(Operations, ScopesOfTheForwardSayWhereOperatorsRun) {
+  const int last = WishedImpl::last_rank = world_size() - 1;
+  const auto make_net = [] { return Wished(); };
+  for (const bool automatic : {true, false}) {
+    for (const char* schedule : {"simple", "interleaved"}) {
+      Config config = by_operations(world_size(), 4, schedule);
+      config.auto_partition = automatic;
+      if (!automatic) {
+        config.default_partition = 1;
+      }
+      const auto wanted = train_plain(make_net, random_batches(), 3, 4);
+      const SeenBackwards seen;
+      const auto got = train_distributed(config, make_net, random_batches(), 3);
+      expect_equal(got, wanted, str(schedule, automatic ? ", automatic" : ", manual"));
+      expect_operators_of(last);
+    }
+  }
+}
+
+TEST(Operations, ModulesThatTheScriptPlacesTakeTheirOperatorsAlong) {
+  Config config = by_operations(world_size(), 2);
+  config.auto_partition = false;
+  config.partition = {{"body.3", 0}};
+  config.default_partition = world_size() - 1;
+  init(config);
+  const Ended ended;
+  Stack net = plain_stack();
+  DistributedModel model(net);
+  set_partition(*net->body->ptr(7), 0);
+  auto train_step = tessera::step([&](torch::Tensor x) {
+    auto loss = model(x).pow(2).mean();
+    model.backward(loss);
+    return loss;
+  });
+  train_step(torch::ones({4, kWidth}));
+  std::vector<std::string> mine;
+  for (const auto& item : model.local_parameters()) {
+    mine.push_back(item.first);
+  }
+  if (pp_rank() == 0) {
+    EXPECT_THAT(
+        mine,
+        ::testing::UnorderedElementsAre(
+            "body.3.weight", "body.3.bias", "body.7.weight", "body.7.bias"));
+  } else {
+    EXPECT_EQ(mine.size(), pp_rank() == world_size() - 1 ? 6U : 0U);
+  }
+}
+
+struct ScopedImpl : torch::nn::Module {
+  ScopedImpl() {
+    a = register_module("a", Block());
+    b = register_module("b", Block());
+  }
+  torch::Tensor forward(torch::Tensor x) {
+    x = a(x);
+    const tessera::colocation scope("tail");
+    return b(x);
+  }
+  Block a{nullptr}, b{nullptr};
+};
+TESSERA_MODULE(Scoped);
+
+TEST(Operations, AScopeThatCouldHaveNoEffectIsAnErrorOnEveryRank) {
+  Config config = by_operations(world_size(), 2);
+  config.partition_mode = "modules";
+  init(config);
+  const Ended ended;
+  DistributedModel model{Scoped()};
+  auto train_step = tessera::step([&](torch::Tensor x) {
+    auto loss = model(x).mean();
+    model.backward(loss);
+    return loss;
+  });
+  const std::string text = text_of_error([&] { train_step(torch::ones({4, kWidth})); });
+  EXPECT_THAT(text, HasSubstr("tessera::colocation(\"tail\") is opened inside a step"));
+}
+
+TEST(Operations, ScopesOutsideOfTheForwardAreErrorsOnEveryRank) {
+  for (const bool around : {true, false}) {
+    init(by_operations(world_size(), 2));
+    const Ended ended;
+    DistributedModel model{plain_stack()};
+    auto train_step = tessera::step([&](torch::Tensor x) {
+      std::optional<tessera::partition> scope;
+      if (around) {
+        scope.emplace(1);
+      }
+      auto y = model(x);
+      if (!around) {
+        scope.emplace(1); // around the backward
+      }
+      auto loss = y.mean();
+      model.backward(loss);
+      return loss;
+    });
+    const std::string text = text_of_error([&] { train_step(torch::ones({4, kWidth})); });
+    EXPECT_THAT(text, HasSubstr("tessera::partition(1)")) << around;
+    EXPECT_THAT(text, HasSubstr(around ? "inside of its forward only" : "inside a step")) << around;
+  }
+}
+
+TEST(Operations, WishesThatExcludeEachOtherAreAnErrorOnEveryRank) {
+  init(by_operations(world_size(), 2));
+  const Ended ended;
+  WishedImpl::last_rank = world_size() - 1;
+  auto net = Wished();
+  net->c = net->replace_module("c", net->b); // of rank 0, and with the last
+  DistributedModel model{net};
+  auto train_step = tessera::step([&](torch::Tensor x) {
+    auto loss = model(x).mean();
+    model.backward(loss);
+    return loss;
+  });
+  std::string text;
+  try {
+    train_step(torch::ones({4, kWidth}));
+  } catch (const Error& error) {
+    text = error.what();
+  }
+  EXPECT_THAT(text, HasSubstr("have to be on one rank"));
+  EXPECT_THAT(text, HasSubstr("are in tessera::colocation(\"ends\")"));
 }
 
 struct ReaderImpl : torch::nn::Module {

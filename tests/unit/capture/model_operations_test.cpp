@@ -1,16 +1,23 @@
 #include "tessera/operations/capture/model_operations.h"
 
+#include <map>
+#include <optional>
+#include <set>
+
+#include <ATen/record_function.h>
 #include <torch/torch.h>
 
 #include <gmock/gmock.h>
 
 #include "tessera/base/error.h"
 #include "tessera/nn/module/interceptor.h"
+#include "tessera/nn/module/module.h"
 #include "tessera/tensor/value.h"
 
 namespace tessera::operations {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 using Function = std::function<torch::Tensor(torch::Tensor)>;
@@ -28,9 +35,22 @@ class OneProcess : public nn::Interceptor {
       int /*first*/,
       int /*last*/) override {
     ++calls;
-    return nn::find_invoker(key.hash)(module, args, -1, -1);
+    asked_ = &module;
+    const auto handle = at::addThreadLocalCallback(at::RecordFunctionCallback(&note));
+    c10::IValue result = nn::find_invoker(key.hash)(module, args, -1, -1);
+    at::removeCallback(handle);
+    return result;
   }
   int calls = 0;
+  /// By operator, the targets that ran it.
+  static inline std::map<std::string, std::set<const torch::nn::Module*>> ran;
+
+ private:
+  static std::unique_ptr<at::ObserverContext> note(const at::RecordFunction& function) {
+    ran[function.name()].insert(asked_);
+    return nullptr;
+  }
+  static inline const torch::nn::Module* asked_ = nullptr;
 };
 
 struct Divided {
@@ -215,6 +235,153 @@ TEST(ModelOperations, AShapeThatDependsOnNumbersIsNamed) {
     return net->forward(x).repeat_interleave(lengths, 0);
   });
   EXPECT_THROW(divided(torch::randn({2, 4})), Error);
+}
+
+std::string text_of_error(const std::function<void()>& run) {
+  try {
+    run();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+torch::nn::Sequential two_layers() {
+  return torch::nn::Sequential(torch::nn::Linear(4, 4), torch::nn::Linear(4, 4));
+}
+torch::Tensor layer(torch::nn::Sequential& net, int index, const torch::Tensor& x) {
+  return net->ptr(index)->as<torch::nn::Linear>()->forward(x);
+}
+
+TEST(ModelOperations, ScopesOfAForwardPlaceItsOperators) {
+  torch::nn::Sequential net = two_layers();
+  Divided divided(net.ptr(), 2, [net](torch::Tensor x) mutable {
+    {
+      const tessera::partition scope(1);
+      x = layer(net, 0, x);
+    }
+    return layer(net, 1, x);
+  });
+  const auto x = torch::randn({2, 4});
+  divided(x);
+  const auto ranks = divided.place();
+  EXPECT_EQ(ranks.at("0"), 1);
+  EXPECT_EQ(ranks.at("1"), 0);
+  EXPECT_TRUE(torch::equal(divided(x), net->forward(x)));
+  EXPECT_EQ(divided.process.calls, 1);
+}
+
+TEST(ModelOperations, ScopesOfOneNameStayTogetherInLaterKindsOfCallsToo) {
+  torch::nn::Sequential net = two_layers();
+  bool placed = true;
+  Divided divided(net.ptr(), 3, [net, &placed](torch::Tensor x) mutable {
+    {
+      const tessera::colocation scope("ends");
+      const std::optional<tessera::partition> rank =
+          placed ? std::optional<tessera::partition>(std::in_place, 2) : std::nullopt;
+      x = x.cos();
+    }
+    x = layer(net, 1, layer(net, 0, x));
+    const tessera::colocation scope("ends");
+    return x.sin();
+  });
+  divided(torch::randn({5, 4}));
+  divided.place();
+  const auto* third = divided.operations.targets()[2].get();
+  for (const int rows : {5, 2}) {
+    placed = rows == 5;
+    OneProcess::ran.clear();
+    divided(torch::randn({rows, 4}));
+    EXPECT_THAT(OneProcess::ran["aten::cos"], ElementsAre(third)) << rows;
+    EXPECT_THAT(OneProcess::ran["aten::sin"], ElementsAre(third)) << rows;
+  }
+}
+
+TEST(ModelOperations, NamesARankThatThereIsNot) {
+  torch::nn::Sequential net = two_layers();
+  Divided divided(net.ptr(), 2, [net](torch::Tensor x) mutable {
+    const tessera::partition scope(2);
+    return net->forward(x);
+  });
+  const std::string text = text_of_error([&] { divided(torch::randn({2, 4})); });
+  EXPECT_THAT(text, HasSubstr("operation 0 of the model's forward"));
+  EXPECT_THAT(text, HasSubstr("tessera::partition(2)"));
+  EXPECT_THAT(text, HasSubstr("write 0 to 1"));
+}
+
+TEST(ModelOperations, NamesTwoWishesThatCannotBothBe) {
+  torch::nn::Sequential net = two_layers();
+  Divided divided(net.ptr(), 2, [net](torch::Tensor x) mutable {
+    {
+      const tessera::partition scope(0);
+      x = layer(net, 0, x);
+    }
+    const tessera::partition scope(1);
+    return layer(net, 0, x);
+  });
+  divided(torch::randn({2, 4}));
+  const std::string text = text_of_error([&] { divided.operations.divide(); });
+  EXPECT_THAT(text, HasSubstr("rank 0 (tessera::partition(0))"));
+  EXPECT_THAT(text, HasSubstr("rank 1 (tessera::partition(1))"));
+  EXPECT_THAT(text, HasSubstr("use '0.weight'"));
+}
+
+TEST(ModelOperations, NamesScopesThatChange) {
+  torch::nn::Sequential net = two_layers();
+  int rank = 1;
+  Divided divided(net.ptr(), 2, [net, &rank](torch::Tensor x) mutable {
+    const tessera::partition scope(rank);
+    return net->forward(x);
+  });
+  divided(torch::randn({2, 4}));
+  divided.place();
+  rank = 0;
+  const std::string text = text_of_error([&] { divided(torch::randn({2, 4})); });
+  EXPECT_THAT(text, HasSubstr("is called in tessera::partition(0)"));
+  EXPECT_THAT(text, HasSubstr("was in tessera::partition(1) in the recorded step"));
+}
+
+TEST(ModelOperations, AScopeAroundTheCallIsRefused) {
+  torch::nn::Sequential net = two_layers();
+  Divided divided(net.ptr(), 2, [net](torch::Tensor x) mutable { return net->forward(x); });
+  const tessera::colocation scope;
+  const std::string text = text_of_error([&] { divided(torch::randn({2, 4})); });
+  EXPECT_THAT(text, HasSubstr("tessera::colocation number 0 without a name"));
+  EXPECT_THAT(text, HasSubstr("inside of its forward only"));
+}
+
+TEST(ModelOperations, WhatTheScriptHasPlacedByModulesHolds) {
+  torch::nn::Sequential net = deep_net();
+  Divided divided(net.ptr(), 3, [net](torch::Tensor x) mutable { return net->forward(x); });
+  divided(torch::randn({2, 4}));
+  ModelOperations manual(net.ptr(), "net", {.parts = 3, .default_part = 2}, false);
+  const nn::InterceptorScope scope(&divided.process);
+  manual.call(pack(torch::randn({2, 4})), [&](const c10::IValue& given) {
+    return pack(net->forward(unpack<torch::Tensor>(given)));
+  });
+  const auto ranks = manual.divide({{"4", 1}, {"6", 0}});
+  EXPECT_EQ(ranks.at("0"), 2);
+  EXPECT_EQ(ranks.at("4"), 1);
+  EXPECT_EQ(ranks.at("6"), 0);
+  EXPECT_EQ(ranks.at("10"), 2);
+}
+
+TEST(OperationScopes, AreRefusedInAStepWithoutRecordedOperators) {
+  OneProcess step;
+  const nn::InterceptorScope scope(&step);
+  for (const auto& open : std::vector<std::function<void()>>{
+           [] { const tessera::partition scope(1); },
+           [] { const tessera::colocation scope("a"); },
+           [] { const tessera::colocation scope; }}) {
+    EXPECT_THAT(text_of_error(open), HasSubstr("inside a step where it has no effect"));
+  }
+  EXPECT_THROW(tessera::colocation(""), ConfigError);
+}
+
+TEST(OperationScopes, AreQuietInAScriptOfOneProcess) {
+  const tessera::partition rank(1);
+  const tessera::colocation named("a");
+  const tessera::colocation unnamed;
 }
 
 TEST(ModelOperations, DivideNeedsACall) {

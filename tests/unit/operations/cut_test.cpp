@@ -1,5 +1,6 @@
 #include "tessera/operations/cut.h"
 
+#include <map>
 #include <random>
 #include <set>
 
@@ -21,7 +22,8 @@ Cut cut_of(const Graph& graph, const CutOptions& options) {
 }
 
 Problem problem_of(const Graph& graph, const CutOptions& options) {
-  return make_problem(graph, make_groups(graph, make_units(graph)), options);
+  const Units units = make_units(graph);
+  return make_problem(graph, units, make_groups(graph, units), options);
 }
 
 // Pieces of the operations of one part, through tensors alone.
@@ -142,13 +144,85 @@ TEST(Cut, WhatIsFreeGoesToThePlaced) {
 
 TEST(Cut, NamesWhatIsPlacedApartAndMustBeTogether) {
   Graph graph = chain({8, 8});
-  graph.together = {{0, 1}};
+  graph.together = {{{0, 1}, "tessera::colocation(\"both\")"}};
   try {
     cut_of(graph, {.parts = 2, .part_of_variable = {0, 1}});
     FAIL();
   } catch (const PlanError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("m1.weight"));
+    EXPECT_THAT(error.what(), HasSubstr("rank 0 (where 'm0.weight' is)"));
+    EXPECT_THAT(error.what(), HasSubstr("rank 1 (where 'm1.weight' is)"));
+    EXPECT_THAT(error.what(), HasSubstr("are in tessera::colocation(\"both\")"));
   }
+}
+
+void wish(Graph& graph, int operation, int part) {
+  graph.operations[operation].part = part;
+  graph.operations[operation].placed_by = "tessera::partition(" + std::to_string(part) + ")";
+}
+
+TEST(Cut, WishedOperationsAreWhereTheyWereToldAndTheRestIsDividedAroundThem) {
+  Graph graph = chain({8, 8, 8, 8, 8, 8});
+  wish(graph, 0, 1);
+  const Cut found = cut_of(graph, {.parts = 2});
+  EXPECT_THAT(found.part_of_operation, ElementsAre(1, 1, 1, 0, 0, 0));
+  EXPECT_DOUBLE_EQ(found.imbalance, 1) << "the wish moves names, not the balance";
+  wish(graph, 5, 1);
+  EXPECT_THAT(cut_of(graph, {.parts = 2}).part_of_operation, ElementsAre(1, 0, 0, 0, 1, 1))
+      << "what was wished to a part counts as connected";
+}
+
+TEST(Cut, WishesInALongChainKeepTheBalance) {
+  Graph graph = chain(std::vector<std::int64_t>(60, 8));
+  wish(graph, 5, 2);
+  wish(graph, 30, 0);
+  wish(graph, 31, 0);
+  wish(graph, 55, 2);
+  const Cut found = cut_of(graph, {.parts = 3});
+  const std::map<int, int> wishes{{5, 2}, {30, 0}, {31, 0}, {55, 2}};
+  for (const auto& [operation, part] : wishes) {
+    EXPECT_EQ(found.part_of_operation[operation], part) << operation;
+  }
+  EXPECT_LE(found.imbalance, 1.2) << ::testing::PrintToString(found.part_of_operation);
+  EXPECT_LE(found.crossing_bytes, 5 * 8);
+  EXPECT_EQ(cut_of(graph, {.parts = 3}).part_of_operation, found.part_of_operation);
+}
+
+TEST(Cut, OneWishedPlaceTakesItsGroupAlong) {
+  Graph graph = chain({8, 8, 8, 8});
+  graph.together = {{{0, 3}, "tessera::colocation(\"ends\")"}};
+  wish(graph, 3, 1);
+  const Cut found = cut_of(graph, {.parts = 2, .contiguous = false});
+  EXPECT_EQ(found.part_of_operation[0], 1);
+  EXPECT_EQ(found.part_of_operation[3], 1);
+  EXPECT_EQ(found.part_of_operation[1], 0);
+}
+
+TEST(Cut, WithADefaultPartNothingIsSearchedFor) {
+  Graph graph = chain({8, 8, 8, 8});
+  wish(graph, 2, 1);
+  const Cut found = cut_of(graph, {.parts = 3, .default_part = 2});
+  EXPECT_THAT(found.part_of_operation, ElementsAre(2, 2, 1, 2));
+  EXPECT_THROW(cut_of(graph, {.parts = 2, .default_part = 2}), PlanError);
+}
+
+TEST(Cut, NamesTwoWishesThatExcludeEachOther) {
+  Graph graph = chain({8, 8, 8});
+  graph.operations[2].variables = {0}; // the first's
+  graph.variables.pop_back();
+  wish(graph, 0, 0);
+  wish(graph, 2, 1);
+  try {
+    cut_of(graph, {.parts = 2});
+    FAIL();
+  } catch (const PlanError& error) {
+    EXPECT_THAT(
+        error.what(),
+        HasSubstr("operation 0 (op0) is to run on rank 0 (tessera::partition(0)) and operation 2 "
+                  "(op2) on rank 1 (tessera::partition(1)), but they have to be on one rank: "
+                  "operation 0 (op0) and operation 2 (op2) use 'm0.weight'"));
+  }
+  wish(graph, 2, 7);
+  EXPECT_THROW(cut_of(graph, {.parts = 2}), PlanError) << "there is no such rank";
 }
 
 // The multilevel method against all divisions, on graphs small enough for both.

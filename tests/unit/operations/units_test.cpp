@@ -64,8 +64,24 @@ TEST(Groups, VariablesOfOneModuleAndTheUsersWishes) {
   made.add({2}, 1, 8);
   made.graph.variables[2].module = "m0";
   EXPECT_THAT(make_groups(made.graph, make_units(made.graph)), ElementsAre(0, 1, 0, 2));
-  made.graph.together = {{1, 3}};
+  made.graph.together = {{{1, 3}, "the user's wish"}};
   EXPECT_THAT(make_groups(made.graph, make_units(made.graph)), ElementsAre(0, 1, 0, 1));
+}
+
+TEST(Groups, WhyTwoOperationsAreTogetherIsToldStepByStep) {
+  GraphOf made;
+  made.add({}, 1, 8);
+  made.add({0}, 1, 8);
+  made.add({1}, 1);
+  made.add({2}, 1);
+  made.graph.operations[1].variables.push_back(0);
+  made.graph.operations[2].layer = made.graph.operations[3].layer = "head";
+  made.graph.together = {{{1, 2}, "tessera::colocation(\"x\")"}};
+  EXPECT_EQ(
+      why_together(made.graph, make_units(made.graph), 0, 3),
+      "operation 0 (op0) and operation 1 (op1) use 'm0.weight'; operation 1 (op1) and operation 2 "
+      "(op2) are in tessera::colocation(\"x\"); operation 2 (op2) and operation 3 (op3) belong to "
+      "layer 'head'");
 }
 
 TEST(OperationGraph, NamesTheOperationThatReadsWhatIsMadeLater) {
