@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <ctime>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -155,6 +156,37 @@ void measure_large(int kinds, std::int64_t parameters) {
   std::fflush(stdout);
 }
 
+// Simulates 200 stages of 50 replicas with 400 microbatches: nodes of eight hold parts of two
+// stages under PDT, and neighbouring stages under DPT. `once`: replicas that are alike once.
+void measure_simulation(const std::string& letters, bool overlaps, bool once) {
+  const auto cluster = cluster_of(10'000, 1);
+  const auto model = model_of(200, 20'000);
+  cost::Strategy strategy;
+  strategy.pp = 200;
+  strategy.dp = 50;
+  for (int k = 0; k <= strategy.pp; ++k) {
+    strategy.boundaries.push_back(k);
+  }
+  std::vector<int> devices(static_cast<std::size_t>(strategy.devices()));
+  std::iota(devices.begin(), devices.end(), 0);
+  strategy.placement = letters;
+  strategy.device_of_rank = cost::lay_out(strategy, letters, devices);
+  strategy.overlap_gradients = overlaps;
+  const double start = processor_seconds();
+  const auto result =
+      simulator::simulate(model, cluster, strategy, {.keep_events = false, .alike_once = once});
+  std::printf(
+      "%9s  %8s  %8d  %10.2f  %11.2f  %12.3f  %9.6f\n",
+      letters.c_str(),
+      overlaps ? "yes" : "no",
+      result.simulated_replicas,
+      static_cast<double>(result.tasks) / 1e6,
+      static_cast<double>(result.computed_rates) / 1e6,
+      processor_seconds() - start,
+      result.iteration_seconds);
+  std::fflush(stdout);
+}
+
 int measure_large() {
   std::printf(
       " devices  kinds  layers  1e9 a layer  combinations  planned in s  simulated in s  "
@@ -162,6 +194,15 @@ int measure_large() {
   measure_large(1, 12'000'000);
   measure_large(2, 12'000'000);
   measure_large(2, 1'800'000'000); // which need tensor parallelism and few microbatches in flight
+  measure_large(2, 500'000'000);
+  std::printf(
+      "\nplacement  overlaps  replicas   1e6 tasks    1e6 rates  simulated in s  step in s\n");
+  for (const bool overlaps : {false, true}) {
+    for (const char* letters : {"PDT", "DPT"}) {
+      measure_simulation(letters, overlaps, true);
+    }
+  }
+  measure_simulation("PDT", false, false);
   return 0;
 }
 

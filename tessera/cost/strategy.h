@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstddef>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tessera/cost/described_model.h"
@@ -25,10 +27,13 @@ struct Strategy {
   int dp = 1;
   int tp = 1;
   int microbatch_size = 1;
-  /// pp + 1 indices into the layers; stage k runs [b_k, b_(k+1)).
+  /// How many stages each pipeline rank holds: stage k is on rank k modulo pp ("virtual stages",
+  /// dealt in turns).
+  int stages_per_rank = 1;
+  /// pp x stages_per_rank + 1 indices into the layers; stage k runs [b_k, b_(k+1)).
   std::vector<int> boundaries = {};
-  /// Virtual rank -> device. The virtual rank of (stage, replica, tensor) is
-  /// (stage * dp + replica) * tp + tensor.
+  /// Virtual rank -> device. The virtual rank of (pipeline rank, replica, tensor) is
+  /// (pipeline rank * dp + replica) * tp + tensor.
   std::vector<int> device_of_rank = {};
   /// The placement strategy that gives device_of_rank; "" if none does.
   std::string placement = "PDT";
@@ -62,8 +67,17 @@ struct Strategy {
   int devices() const {
     return pp * dp * tp;
   }
-  int rank(int stage, int replica, int tensor) const {
-    return (stage * dp + replica) * tp + tensor;
+  int stages() const {
+    return pp * stages_per_rank;
+  }
+  /// Returns the layers [first, last) of a stage.
+  std::pair<int, int> layers_of(int stage) const {
+    const auto at = static_cast<std::size_t>(stage);
+    return {boundaries[at], boundaries[at + 1]};
+  }
+  /// Returns the virtual rank of a pipeline rank, which is the stage where ranks hold one.
+  int rank(int pipeline_rank, int replica, int tensor) const {
+    return (pipeline_rank * dp + replica) * tp + tensor;
   }
   int microbatches(int global_batch_size) const {
     return global_batch_size / dp / microbatch_size;
@@ -77,8 +91,9 @@ std::vector<int>
 lay_out(const Strategy& strategy, const std::string& letters, const std::vector<int>& device_order);
 
 /// Checks a strategy. Throws: ConfigError when degrees do not fill the cluster, when
-/// dp x microbatch size does not divide the batch, or when boundaries are not pp
-/// ascending stages over all layers.
+/// dp x microbatch size does not divide the batch, when boundaries are not ascending stages over
+/// all layers, and for several stages a rank in the fixed order of 1F1B, which says nothing of
+/// turns.
 void validate(const Strategy& strategy, int devices, int layers, int global_batch_size);
 
 } // namespace tessera::cost

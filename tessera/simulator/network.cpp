@@ -2,10 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <limits>
-#include <queue>
-#include <utility>
 
 #include "tessera/base/index.h"
 
@@ -13,347 +10,454 @@ namespace tessera::simulator {
 
 namespace {
 
-// Rates that differ by less are equal but for rounding.
-constexpr double kSame = 1e-13;
-constexpr double kAlmost = 1 - 1e-12;
+constexpr double kInfinite = std::numeric_limits<double>::infinity();
+// Two rates are one rate where they differ by rounding: 2^-42 of them. What checks a result of such
+// steps allows for four of them.
+constexpr int kSameBits = 42;
+constexpr int kAlmostBits = 40;
+constexpr int kRateBits = 61; // so that the sum of two rates is in range
+
+// Returns whether `rate` is at least `other`, but for 2^-bits of it.
+constexpr bool at_least(std::int64_t rate, std::int64_t other, int bits) {
+  return rate >= other - (other >> bits);
+}
+
+constexpr bool same(std::int64_t a, std::int64_t b) {
+  return at_least(a, b, kSameBits) && at_least(b, a, kSameBits);
+}
 
 } // namespace
 
-Network::Network(std::vector<double> bytes_per_s)
-    : bytes_per_s_(std::move(bytes_per_s)),
-      flows_on_(bytes_per_s_.size()),
-      left_on_(bytes_per_s_.size(), 0),
-      weight_on_(bytes_per_s_.size(), 0),
-      seen_link_(bytes_per_s_.size(), 0),
-      load_(bytes_per_s_.size()) {}
+Network::Network(std::vector<double> bytes_per_s) : links_(bytes_per_s.size()) {
+  double most = 0;
+  for (const double one : bytes_per_s) {
+    most = std::isfinite(one) ? std::max(most, one) : most;
+  }
+  // A power of two, so that a bandwidth is a whole number of it without rounding.
+  unit_ = most > 0 ? std::ldexp(1.0, std::ilogb(most) + 1 - kRateBits) : 1;
+  for (std::size_t i = 0; i < links_.size(); ++i) {
+    if (std::isfinite(bytes_per_s[i])) {
+      links_[i].capacity = std::max<Rate>(1, static_cast<Rate>(bytes_per_s[i] / unit_));
+    }
+  }
+}
 
-int Network::start(double now, double bytes, std::vector<int> links, double weight, double limit) {
-  touch(now, links);
+int Network::start(
+    double now,
+    double bytes,
+    const std::vector<int>& links,
+    int streams,
+    double limit) {
+  std::vector<LinkUse> uses;
+  uses.reserve(links.size());
+  for (const int link : links) {
+    uses.push_back({link, streams});
+  }
+  return start(now, bytes, uses, limit);
+}
+
+int Network::start(double now, double bytes, const std::vector<LinkUse>& links, double limit) {
+  go_to(now);
   int id = static_cast<int>(flows_.size());
   if (free_.empty()) {
     flows_.emplace_back();
-    place_.push_back(-1);
   } else {
     id = free_.back();
     free_.pop_back();
   }
   Flow& flow = flows_[at(id)];
-  flow = {
-      .left = bytes,
-      .rate = 0,
-      .updated = now,
-      .weight = weight,
-      .limit = limit,
-      .links = std::move(links),
-      .order = started_++};
-  for (const int link : flow.links) {
-    flows_on_[at(link)].push_back(id);
+  flow.rate = 0;
+  flow.limit = std::numeric_limits<Rate>::max();
+  flow.left = bytes;
+  flow.updated = now;
+  flow.order = started_++;
+  flow.free_rate = 0;
+  flow.bound = -1;
+  for (const LinkUse& use : links) {
+    const Link& link = links_[at(use.link)];
+    if (link.capacity > 0) {
+      flow.uses.push_back({use.link, use.streams, static_cast<int>(link.flows.size())});
+      flow.limit = std::min(flow.limit, link.capacity);
+    }
   }
-  if (flow.links.empty()) {
-    flow.rate = limit;
-    set_end(id, now);
+  if (flow.uses.empty()) {
+    flow.free_rate = limit;
+    set_end(id);
+    return id;
   }
+  if (limit / unit_ < static_cast<double>(flow.limit)) {
+    flow.limit = std::max<Rate>(1, static_cast<Rate>(limit / unit_));
+  }
+  for (const Use& use : flow.uses) {
+    Link& link = links_[at(use.link)];
+    link.flows.push_back({id, use.streams});
+    link.streams += use.streams;
+    link.wanted += static_cast<Wide>(flow.limit) * use.streams;
+    touch(link, use.link);
+  }
+  new_flows_.push_back(id);
   return id;
 }
 
-// Notes links whose flows change now. Rates follow once for all changes of one time.
-void Network::touch(double now, const std::vector<int>& links) {
+// Computes what changed before, since rates follow once for all changes of one time.
+void Network::go_to(double now) {
   if (now != touched_at_) {
     set_rates();
     touched_at_ = now;
   }
-  touched_.insert(touched_.end(), links.begin(), links.end());
 }
 
-void Network::sort(std::vector<int>& flows) const {
-  std::sort(flows.begin(), flows.end(), [this](int a, int b) {
-    return flows_[at(a)].order < flows_[at(b)].order;
-  });
+// Notes a link whose flows change. One that carries what all its flows could take at their limits
+// holds up none of them.
+void Network::touch(Link& link, int number) {
+  if (!link.touched && link.wanted > link.capacity) {
+    link.touched = true;
+    touched_.push_back(number);
+  }
 }
 
-// Returns the flows on the touched links.
-std::vector<int> Network::on_touched() {
-  std::vector<int> flows;
-  for (const int link : touched_) {
-    for (const int id : flows_on_[at(link)]) {
-      if (place_[at(id)] < 0) {
-        place_[at(id)] = 0;
-        flows.push_back(id);
-      }
-    }
-  }
-  for (const int id : flows) {
-    place_[at(id)] = -1;
-  }
-  sort(flows);
-  return flows;
+Network::Rate Network::share(const Link& link) const {
+  const Rate left = std::max<Rate>(0, link.capacity - link.used);
+  return std::max<Rate>(
+      1, static_cast<Rate>(static_cast<double>(left) / static_cast<double>(link.waiting)));
 }
 
-// Returns `flows` and those that share links with them, directly or over others.
-std::vector<int> Network::connected(std::vector<int> flows) {
-  std::vector<int> links;
-  for (const int id : flows) {
-    place_[at(id)] = 0;
-  }
-  for (std::size_t i = 0; i < flows.size(); ++i) {
-    for (const int link : flows_[at(flows[i])].links) {
-      if (seen_link_[at(link)] == 0) {
-        seen_link_[at(link)] = 1;
-        links.push_back(link);
-        for (const int id : flows_on_[at(link)]) {
-          if (place_[at(id)] < 0) {
-            place_[at(id)] = 0;
-            flows.push_back(id);
-          }
-        }
-      }
-    }
-  }
-  for (const int link : links) {
-    seen_link_[at(link)] = 0;
-  }
-  for (const int id : flows) {
-    place_[at(id)] = -1;
-  }
-  sort(flows);
-  return flows;
+bool Network::is_full(const Link& link) const {
+  return at_least(link.used + link.streams, link.capacity, kAlmostBits);
 }
 
-// Returns the max-min fair rates of flows beside all others, which keep theirs: all rise together,
-// until a link is full or a flow has reached its limit; its flows keep that rate, the others rise
-// on. A link that carries what all its flows could take at their limits holds up none of them.
-std::vector<double> Network::fair_rates(const std::vector<int>& flows) {
-  computed_ += static_cast<std::int64_t>(flows.size());
-  std::vector<double> rates(flows.size(), -1);
-  for (std::size_t i = 0; i < flows.size(); ++i) {
-    place_[at(flows[i])] = static_cast<int>(i);
-  }
-  // The next link to be full and the next limit; a link's share only rises, so old entries are low.
-  using Entry = std::pair<double, int>;
-  std::priority_queue<Entry, std::vector<Entry>, std::greater<>> full;
-  std::vector<Entry> limits; // each with a flow's place in `flows`, so that ids order nothing
-  std::vector<int> links; // that may bind
-  std::vector<int> seen;
-  for (std::size_t i = 0; i < flows.size(); ++i) {
-    const Flow& flow = flows_[at(flows[i])];
-    limits.emplace_back(flow.limit, static_cast<int>(i));
-    for (const int link : flow.links) {
-      if (std::exchange(seen_link_[at(link)], 1) != 0) {
-        continue;
-      }
-      seen.push_back(link);
-      double most = 0;
-      double others = 0;
-      double weight = 0;
-      for (const int other : flows_on_[at(link)]) {
-        const Flow& one = flows_[at(other)];
-        most += one.weight * one.limit;
-        (place_[at(other)] < 0 ? others : weight) +=
-            place_[at(other)] < 0 ? one.weight * one.rate : one.weight;
-      }
-      if (most > bytes_per_s_[at(link)]) {
-        links.push_back(link);
-        left_on_[at(link)] = std::max(0.0, bytes_per_s_[at(link)] - others);
-        weight_on_[at(link)] = weight;
-      }
+Network::Rate Network::fastest_on(Link& link, int number) {
+  if (link.fastest < 0) {
+    looked_up_.push_back(number);
+    for (const OnLink& one : link.flows) {
+      link.fastest = std::max(link.fastest, flows_[at(one.flow)].rate);
     }
   }
-  std::sort(limits.begin(), limits.end());
-  const auto share = [&](int link) { return left_on_[at(link)] / weight_on_[at(link)]; };
-  for (const int link : links) {
-    full.emplace(share(link), link);
-  }
-  const auto fix = [&](int id, double rate) {
-    double& own = rates[at(place_[at(id)])];
-    if (own >= 0) {
-      return;
-    }
-    own = rate;
-    const Flow& flow = flows_[at(id)];
-    for (const int link : flow.links) {
-      if (weight_on_[at(link)] > 0) {
-        left_on_[at(link)] = std::max(0.0, left_on_[at(link)] - rate * flow.weight);
-        weight_on_[at(link)] -= flow.weight;
-      }
-    }
-  };
-  std::size_t next_limit = 0;
-  while (!full.empty()) {
-    const auto [level, link] = full.top();
-    if (weight_on_[at(link)] <= 0) { // all of its flows have their rates
-      full.pop();
-    } else if (share(link) > level) {
-      full.pop();
-      full.emplace(share(link), link);
-    } else if (next_limit < limits.size() && limits[next_limit].first <= level) {
-      fix(flows[at(limits[next_limit].second)], limits[next_limit].first);
-      ++next_limit;
-    } else {
-      full.pop();
-      for (const int id : flows_on_[at(link)]) {
-        if (place_[at(id)] >= 0) {
-          fix(id, level);
-        }
-      }
-    }
-  }
-  for (const int link : links) {
-    weight_on_[at(link)] = 0;
-  }
-  for (const int link : seen) {
-    seen_link_[at(link)] = 0;
-  }
-  for (std::size_t i = 0; i < flows.size(); ++i) {
-    place_[at(flows[i])] = -1;
-    const Flow& flow = flows_[at(flows[i])];
-    if (rates[i] < 0) { // no link binds it
-      rates[i] = flow.limit;
-    }
-    if (std::abs(rates[i] - flow.rate) <= kSame * flow.rate) {
-      rates[i] = flow.rate; // sums of the others' rates round
-    }
-  }
-  return rates;
-}
-
-// Returns the flows beside `flows`, which would have these rates, that must be computed with them:
-// those whose own rates are not fair any more, and those that are faster where one of `flows` is
-// held up.
-std::vector<int> Network::unfair(const std::vector<int>& flows, const std::vector<double>& rates) {
-  for (std::size_t i = 0; i < flows.size(); ++i) {
-    place_[at(flows[i])] = static_cast<int>(i);
-  }
-  const auto rate_of = [&](int id) {
-    const int place = place_[at(id)];
-    return place < 0 ? flows_[at(id)].rate : rates[at(place)];
-  };
-  std::vector<int> known;
-  const auto load = [&](int link) -> const Load& {
-    Load& one = load_[at(link)];
-    if (!one.known) {
-      one.known = true;
-      known.push_back(link);
-      for (const int id : flows_on_[at(link)]) {
-        one.used += rate_of(id) * flows_[at(id)].weight;
-        one.fastest = std::max(one.fastest, rate_of(id));
-      }
-    }
-    return one;
-  };
-  const auto is_fair = [&](int id) {
-    const Flow& flow = flows_[at(id)];
-    const double rate = rate_of(id);
-    return rate >= flow.limit * kAlmost ||
-           std::any_of(flow.links.begin(), flow.links.end(), [&](int link) {
-             const Load& one = load(link);
-             return one.used >= bytes_per_s_[at(link)] * kAlmost && rate >= one.fastest * kAlmost;
-           });
-  };
-  std::vector<int> more;
-  std::vector<int> seen;
-  for (const int id : flows) {
-    const bool fair = is_fair(id);
-    if (fair && rate_of(id) == flows_[at(id)].rate) {
-      continue; // nobody else notices it
-    }
-    for (const int link : flows_[at(id)].links) {
-      if (fair && std::exchange(seen_link_[at(link)], 1) != 0) {
-        continue; // its other flows were looked at
-      }
-      seen.push_back(link);
-      for (const int other : flows_on_[at(link)]) {
-        const bool faster = !fair && flows_[at(other)].rate * kAlmost > rate_of(id);
-        if (place_[at(other)] == -1 && (faster || !is_fair(other))) {
-          place_[at(other)] = -2; // noted; its rate is still its own
-          more.push_back(other);
-        }
-      }
-    }
-  }
-  for (const int link : known) {
-    load_[at(link)] = {};
-  }
-  for (const int link : seen) {
-    seen_link_[at(link)] = 0;
-  }
-  for (const int id : flows) {
-    place_[at(id)] = -1;
-  }
-  for (const int id : more) {
-    place_[at(id)] = -1;
-  }
-  return more;
+  return link.fastest;
 }
 
 void Network::set_rates() {
-  if (touched_.empty()) {
+  if (touched_.empty() && new_flows_.empty()) {
     return;
   }
-  const double now = touched_at_;
-  std::vector<int> flows = on_touched();
-  touched_.clear();
-  std::vector<double> rates = fair_rates(flows);
-  constexpr int kMostTries = 20;
-  bool whole = false;
-  for (int i = 0; !whole; ++i) {
-    const std::vector<int> more = unfair(flows, rates);
-    if (more.empty()) {
-      break;
+  for (const int number : touched_) {
+    Link& link = links_[at(number)];
+    link.touched = false;
+    for (const OnLink& one : link.flows) {
+      lift(one.flow);
     }
-    flows.insert(flows.end(), more.begin(), more.end());
-    sort(flows);
-    whole = i == kMostTries; // what goes so far may as well go everywhere
-    if (whole) {
-      flows = connected(std::move(flows));
-    }
-    rates = fair_rates(flows);
   }
-  for (std::size_t i = 0; i < flows.size(); ++i) {
-    Flow& flow = flows_[at(flows[i])];
-    if (flow.rate == rates[i]) {
+  touched_.clear();
+  for (const int id : new_flows_) {
+    lift(id);
+  }
+  new_flows_.clear();
+  fill();
+  constexpr int kMostTries = 20;
+  for (int i = 0; lift_unfair(); ++i) {
+    if (i == kMostTries) {
+      lift_connected(); // what goes so far may as well go everywhere
+    }
+    fill();
+  }
+  keep_rates();
+}
+
+// Adds a flow to those that are computed: its links carry it no more.
+void Network::lift(int id) {
+  Flow& flow = flows_[at(id)];
+  if (flow.place < 0) {
+    flow.place = static_cast<int>(computed_flows_.size());
+    computed_flows_.push_back(id);
+    old_rates_.push_back(flow.rate);
+  } else if (flow.rate < 0) {
+    return;
+  }
+  for (const Use& use : flow.uses) {
+    Link& link = links_[at(use.link)];
+    link.used -= flow.rate * use.streams;
+    link.waiting += use.streams;
+    if (!link.seen) {
+      link.seen = true;
+      seen_.push_back(use.link);
+    }
+  }
+  flow.rate = -1;
+}
+
+// Adds all flows that share links with those that are computed, directly or over others.
+void Network::lift_connected() {
+  for (std::size_t i = 0; i < seen_.size(); ++i) {
+    for (const OnLink& one : links_[at(seen_[i])].flows) {
+      lift(one.flow);
+    }
+  }
+}
+
+// Sets the max-min fair rates of the lifted flows beside all others, which keep theirs: all rise
+// together, until a link is full or a flow has reached its limit; its flows keep that rate, the
+// others rise on.
+void Network::fill() {
+  computed_ += static_cast<std::int64_t>(computed_flows_.size());
+  levels_.clear();
+  for (const int number : seen_) {
+    const Link& link = links_[at(number)];
+    if (link.waiting > 0 && link.wanted > link.capacity) {
+      levels_.push_back({share(link), number});
+    }
+  }
+  std::make_heap(levels_.begin(), levels_.end());
+  Rate lowest_limit = std::numeric_limits<Rate>::max();
+  for (const int id : computed_flows_) {
+    lowest_limit = std::min(lowest_limit, flows_[at(id)].limit);
+  }
+  limits_.clear();
+  std::size_t next_limit = 0;
+  Rate level = 0;
+  while (!levels_.empty()) {
+    const auto [rate, number] = levels_.front();
+    const Link& link = links_[at(number)];
+    const Rate now = link.waiting > 0 ? share(link) : 0;
+    if (link.waiting == 0 || now > rate) {
+      // Others have their rates since: its share has risen, if it is there at all.
+      std::pop_heap(levels_.begin(), levels_.end());
+      levels_.pop_back();
+      if (link.waiting > 0) {
+        levels_.push_back({now, number});
+        std::push_heap(levels_.begin(), levels_.end());
+      }
       continue;
     }
-    flow.left = std::max(0.0, flow.left - flow.rate * (now - flow.updated));
-    flow.updated = now;
-    flow.rate = rates[i];
-    set_end(flows[i], now);
+    if (lowest_limit <= now && limits_.empty()) {
+      for (const int id : computed_flows_) {
+        limits_.emplace_back(flows_[at(id)].limit, id);
+      }
+      std::sort(limits_.begin(), limits_.end());
+    }
+    if (next_limit < limits_.size() && limits_[next_limit].first <= now) {
+      Flow& flow = flows_[at(limits_[next_limit].second)];
+      if (flow.rate < 0) {
+        fix(flow, flow.limit, -1);
+      }
+      ++next_limit;
+      continue;
+    }
+    // Links that are full together give one rate, whichever comes first.
+    level = same(now, level) ? level : std::max(now, level);
+    std::pop_heap(levels_.begin(), levels_.end());
+    levels_.pop_back();
+    for (const OnLink& one : link.flows) {
+      if (Flow& flow = flows_[at(one.flow)]; flow.rate < 0) {
+        fix(flow, level, number);
+      }
+    }
   }
+  for (const int id : computed_flows_) {
+    if (Flow& flow = flows_[at(id)]; flow.rate < 0) {
+      fix(flow, flow.limit, -1); // no link binds it
+    }
+  }
+}
+
+void Network::fix(Flow& flow, Rate rate, int bound) {
+  const Rate old = old_rates_[at(flow.place)];
+  flow.rate = same(rate, old) ? old : rate;
+  flow.bound = bound;
+  for (const Use& use : flow.uses) {
+    Link& link = links_[at(use.link)];
+    link.used += flow.rate * use.streams;
+    link.waiting -= use.streams;
+  }
+}
+
+bool Network::is_bound_by(const Flow& flow, int number) {
+  Link& link = links_[at(number)];
+  return is_full(link) && at_least(flow.rate, fastest_on(link, number), kAlmostBits);
+}
+
+bool Network::is_fair(Flow& flow) {
+  if (at_least(flow.rate, flow.limit, kAlmostBits)) {
+    return true;
+  }
+  // A link on which nothing was computed still binds what it bound.
+  if (flow.bound >= 0 && (!links_[at(flow.bound)].seen || is_bound_by(flow, flow.bound))) {
+    return true;
+  }
+  for (const Use& use : flow.uses) {
+    if (is_bound_by(flow, use.link)) {
+      flow.bound = use.link;
+      return true;
+    }
+  }
+  return false;
+}
+
+// Lifts the flows beside those that are computed that must be computed with them: those whose own
+// rates are not fair any more, and those that are faster where one of the computed is held up.
+// Returns whether there are any; then all are lifted.
+bool Network::lift_unfair() {
+  const std::size_t before = computed_flows_.size();
+  std::vector<int>& more = more_;
+  more.clear();
+  for (std::size_t i = 0; i < before; ++i) {
+    Flow& flow = flows_[at(computed_flows_[i])];
+    const bool fair = is_fair(flow);
+    if (fair && flow.rate == old_rates_[i]) {
+      continue; // nobody else notices it
+    }
+    for (const Use& use : flow.uses) {
+      Link& link = links_[at(use.link)];
+      if (fair && link.checked) {
+        continue;
+      }
+      if (!link.checked) {
+        link.checked = true;
+        checked_.push_back(use.link);
+      }
+      for (const OnLink& one : link.flows) {
+        Flow& other = flows_[at(one.flow)];
+        if (other.place >= 0) {
+          continue;
+        }
+        const bool faster = !fair && !at_least(flow.rate, other.rate, kAlmostBits);
+        if (faster || !is_fair(other)) {
+          other.place = 0; // noted
+          more.push_back(one.flow);
+        }
+      }
+    }
+  }
+  for (const int number : checked_) {
+    links_[at(number)].checked = false;
+  }
+  checked_.clear();
+  for (const int number : looked_up_) {
+    links_[at(number)].fastest = -1;
+  }
+  looked_up_.clear();
+  if (more.empty()) {
+    return false;
+  }
+  for (std::size_t i = 0; i < before; ++i) {
+    lift(computed_flows_[i]);
+  }
+  for (const int id : more) {
+    flows_[at(id)].place = -1;
+    lift(id);
+  }
+  return true;
+}
+
+void Network::keep_rates() {
+  for (std::size_t i = 0; i < computed_flows_.size(); ++i) {
+    const int id = computed_flows_[i];
+    Flow& flow = flows_[at(id)];
+    flow.place = -1;
+    const Rate old = old_rates_[i];
+    if (flow.rate != old) {
+      const double sent = static_cast<double>(old) * unit_ * (touched_at_ - flow.updated);
+      flow.left = std::max(0.0, flow.left - sent);
+      flow.updated = touched_at_;
+      set_end(id);
+    }
+  }
+  computed_flows_.clear();
+  old_rates_.clear();
+  for (const int number : seen_) {
+    links_[at(number)].seen = false;
+  }
+  seen_.clear();
 }
 
 double Network::rate(int flow) {
   set_rates();
-  return flows_[at(flow)].rate;
+  const Flow& one = flows_[at(flow)];
+  return one.free_rate > 0 ? one.free_rate : static_cast<double>(one.rate) * unit_;
 }
 
-// The flow's bytes left are those at `now`.
-void Network::set_end(int id, double now) {
+// The flow's bytes left are those at `updated`.
+void Network::set_end(int id) {
   Flow& flow = flows_[at(id)];
-  ends_.erase({flow.end, flow.order, id});
-  flow.end = flow.left > 0 ? now + flow.left / flow.rate : now;
-  ends_.insert({flow.end, flow.order, id});
+  const double rate = flow.free_rate > 0 ? flow.free_rate : static_cast<double>(flow.rate) * unit_;
+  const double seconds = flow.left > 0 ? flow.updated + flow.left / rate : flow.updated;
+  if (flow.end < 0) {
+    ends_.emplace_back();
+    flow.end = static_cast<int>(ends_.size()) - 1;
+  }
+  move_end(at(flow.end), {seconds, flow.order, id});
 }
 
+void Network::place_end(std::size_t place, const End& end) {
+  ends_[place] = end;
+  flows_[at(end.flow)].end = static_cast<int>(place);
+}
+
+// Puts an end where the one at `place` was, and from there where it belongs.
+void Network::move_end(std::size_t place, const End& end) {
+  while (place > 0 && end.before(ends_[(place - 1) / 4])) {
+    place_end(place, ends_[(place - 1) / 4]);
+    place = (place - 1) / 4;
+  }
+  for (;;) {
+    const std::size_t first = 4 * place + 1;
+    const std::size_t last = std::min(first + 4, ends_.size());
+    std::size_t next = first;
+    for (std::size_t i = first + 1; i < last; ++i) {
+      next = ends_[i].before(ends_[next]) ? i : next;
+    }
+    if (next >= ends_.size() || !ends_[next].before(end)) {
+      break;
+    }
+    place_end(place, ends_[next]);
+    place = next;
+  }
+  place_end(place, end);
+}
+
+void Network::erase_end(std::size_t place) {
+  const End last = ends_.back();
+  ends_.pop_back();
+  if (place < ends_.size()) {
+    move_end(place, last);
+  }
+}
+
+// Flows that end together do so before rates follow: a rate between two of them would round what is
+// left of others.
 double Network::next_end() {
-  set_rates();
-  return ends_.empty() ? std::numeric_limits<double>::infinity() : ends_.begin()->seconds;
-}
-
-bool Network::ends_at(double now) const {
-  return !ends_.empty() && ends_.begin()->seconds <= now;
+  if (!ends_at(touched_at_)) {
+    set_rates();
+  }
+  return ends_.empty() ? kInfinite : ends_.front().seconds;
 }
 
 int Network::end_next() {
-  set_rates();
-  const int id = ends_.begin()->flow;
-  ends_.erase(ends_.begin());
-  Flow& flow = flows_[at(id)];
-  touch(flow.end, flow.links);
-  for (const int link : flow.links) {
-    std::erase(flows_on_[at(link)], id);
+  next_end();
+  const End end = ends_.front();
+  erase_end(0);
+  go_to(end.seconds);
+  Flow& flow = flows_[at(end.flow)];
+  for (const Use& use : flow.uses) {
+    Link& link = links_[at(use.link)];
+    touch(link, use.link);
+    link.used -= flow.rate * use.streams;
+    link.streams -= use.streams;
+    link.wanted -= static_cast<Wide>(flow.limit) * use.streams;
+    const OnLink last = link.flows.back();
+    link.flows.pop_back();
+    if (at(use.position) < link.flows.size()) {
+      link.flows[at(use.position)] = last;
+      for (Use& moved : flows_[at(last.flow)].uses) {
+        if (moved.link == use.link) {
+          moved.position = use.position;
+        }
+      }
+    }
   }
-  flow.links.clear();
-  free_.push_back(id);
-  return id;
+  flow.uses.clear();
+  flow.end = -1;
+  free_.push_back(end.flow);
+  return end.flow;
 }
 
 } // namespace tessera::simulator

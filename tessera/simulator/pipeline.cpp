@@ -2,35 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "tessera/base/error.h"
-#include "tessera/base/index.h"
 
 namespace tessera::simulator {
 
 namespace {
-
-// Returns the links of the network: those of cores are in seconds of computation per second.
-std::vector<double>
-network_links(const cost::Cluster& cluster, const cost::NodeLinks& pairs, double efficiency) {
-  std::vector<double> links;
-  for (const cost::Node& node : cluster.nodes) {
-    links.push_back(node.inter_bytes_per_s * efficiency);
-    links.push_back(node.inter_bytes_per_s * efficiency);
-  }
-  for (const cost::Node& node : cluster.nodes) {
-    links.push_back(node.cores > 0 ? node.cores : kUnlimited);
-  }
-  for (int pair = 0; pair < pairs.size(); ++pair) {
-    links.push_back(pairs.bytes_per_s(pair) * efficiency);
-    links.push_back(pairs.bytes_per_s(pair) * efficiency);
-  }
-  for (const cost::Node& node : cluster.nodes) {
-    const double inside = node.count > 1 ? node.intra_bytes_per_s * efficiency : kUnlimited;
-    links.insert(links.end(), 2 * at(node.count), inside);
-  }
-  return links;
-}
 
 void validate(const SimulationOptions& options, int devices) {
   if (!std::isfinite(options.jitter) || options.jitter < 0) {
@@ -49,136 +27,7 @@ void validate(const SimulationOptions& options, int devices) {
   }
 }
 
-cost::PassSeconds slower(const cost::PassSeconds& a, const cost::PassSeconds& b) {
-  return {std::max(a.forward, b.forward), std::max(a.backward, b.backward)};
-}
-
 } // namespace
-
-Pipelines::Pipelines(
-    const cost::DescribedModel& model,
-    const cost::Cluster& cluster,
-    const cost::Strategy& strategy,
-    const SimulationOptions& options)
-    : model_(model),
-      cluster_(cluster),
-      strategy_(strategy),
-      options_(options),
-      table_(model, cluster, strategy, options.constants),
-      returns_home_(model.returns_home && strategy.pp > 1),
-      microbatches_(strategy.microbatches(model.global_batch_size)),
-      places_(strategy, cluster),
-      network_(network_links(cluster, places_.links(), options.constants.link_efficiency)),
-      random_(options.seed) {
-  // A custom order decides itself how many microbatches are in flight.
-  const int active = strategy.schedule == cost::Schedule::kCustom ? microbatches_
-                     : strategy.active_microbatches > 0           ? strategy.active_microbatches
-                                                                  : strategy.pp;
-  for (int d = 0; d < strategy.dp; ++d) {
-    progress_.push_back({std::vector<State>(at(microbatches_))});
-    schedules_.push_back(schedule::make_schedule(
-        std::string(text_of(strategy.schedule)), microbatches_, active, options.custom_order));
-  }
-  build_units(table_, cost::place(strategy, cluster, options.constants));
-  progressed_.assign(at(strategy.dp), 1);
-  replicas_left_.assign(at(strategy.pp), strategy.dp);
-  stages_left_ = strategy.pp;
-  plan_reductions();
-  result_.memory_over_time.resize(at(strategy.pp));
-}
-
-int Pipelines::cores_link(int node) const {
-  return 2 * static_cast<int>(cluster_.nodes.size()) + node;
-}
-
-int Pipelines::pair_link(int pair, bool descending) const {
-  return 3 * static_cast<int>(cluster_.nodes.size()) + 2 * pair + (descending ? 1 : 0);
-}
-
-int Pipelines::device_link(int rank, bool receives) const {
-  const int device = strategy_.device_of_rank[at(rank)];
-  return pair_link(places_.links().size(), false) + 2 * device + (receives ? 1 : 0);
-}
-
-// Adds a rank to those on its node, which are of one kind and wait for the slowest of them.
-void Pipelines::add_share(const Share& share, std::vector<Share>& shares) {
-  for (Share& known : shares) {
-    if (known.node == share.node) {
-      ++known.ranks;
-      known.layers = slower(known.layers, share.layers);
-      known.tail = slower(known.tail, share.tail);
-      return;
-    }
-  }
-  shares.push_back(share);
-}
-
-void Pipelines::build_units(const cost::LayerTable& table, const cost::PlacementLinks& links) {
-  const cost::Constants& constants = options_.constants;
-  for (int k = 0; k < strategy_.pp; ++k) {
-    const int first = strategy_.boundaries[at(k)];
-    const int last = strategy_.boundaries[at(k) + 1];
-    const cost::StageLinks& place = links.stages[at(k)];
-    const cost::PassSeconds tensor = table.tensor_seconds(first, last, place);
-    const cost::PassSeconds tail_tensor =
-        k == 0 ? table.tail_tensor_seconds(place) : cost::PassSeconds{};
-    bool ahead = !cluster_.stalls();
-    for (const int kind : links.kinds[at(k)]) {
-      ahead &= cost::waiting_seconds(table, cluster_, links, strategy_, kind, k) == 0;
-    }
-    host_runs_ahead_.push_back(ahead ? 1 : 0);
-    for (int d = 0; d < strategy_.dp; ++d) {
-      Unit unit;
-      unit.backwards_left = microbatches_;
-      for (int t = 0; t < strategy_.tp; ++t) {
-        const int node = places_.node(k, d, t);
-        const int kind = cluster_.nodes[at(node)].kind;
-        Share share = {.node = node, .ranks = 1};
-        const double slowed = slowdown(k, d, t);
-        const double forward = table.forward_seconds(kind, first, last);
-        share.layers = {
-            forward,
-            table.compute_seconds(kind, first, last) - forward +
-                cost::waiting_seconds(table, cluster_, links, strategy_, kind, k)};
-        if (returns_home_ && k == 0) {
-          share.tail = table.tail_seconds(kind);
-          share.layers.forward -= share.tail.forward;
-          share.layers.backward -= share.tail.backward;
-        }
-        for (cost::PassSeconds* pass : {&share.layers, &share.tail}) {
-          pass->forward *= slowed;
-          pass->backward *= slowed;
-        }
-        unit.layers = slower(unit.layers, share.layers);
-        unit.tail = slower(unit.tail, share.tail);
-        add_share(share, unit.shares);
-        const double parameters = table.parameters(first, last);
-        unit.optimizer_seconds = std::max(
-            unit.optimizer_seconds,
-            cost::optimizer_seconds(
-                parameters,
-                table.optimizer_bytes(parameters),
-                cluster_.kinds[at(kind)],
-                strategy_,
-                constants));
-      }
-      unit.exchange = tensor;
-      if (returns_home_) {
-        unit.tail_exchange = tail_tensor;
-      } else {
-        unit.exchange.forward += tail_tensor.forward;
-        unit.exchange.backward += tail_tensor.backward;
-      }
-      units_.push_back(std::move(unit));
-    }
-  }
-}
-
-double Pipelines::slowdown(int stage, int replica, int tensor) const {
-  const int device = strategy_.device_of_rank[at(strategy_.rank(stage, replica, tensor))];
-  const auto found = options_.slow_devices.find(device);
-  return found == options_.slow_devices.end() ? 1 : found->second;
-}
 
 double Pipelines::drawn_factor(int ranks) {
   if (options_.jitter == 0) {
@@ -191,39 +40,67 @@ double Pipelines::drawn_factor(int ranks) {
   return std::exp(options_.jitter * most - options_.jitter * options_.jitter / 2);
 }
 
-void Pipelines::at_time(double time, std::function<void()> act) {
-  events_.push_back({time, created_++, std::move(act)});
+void Pipelines::at_time(double time, Then then) {
+  events_.push_back({time, created_++, then});
   std::push_heap(events_.begin(), events_.end(), std::greater<>());
 }
 
-std::function<void()> Pipelines::take_event() {
-  std::pop_heap(events_.begin(), events_.end(), std::greater<>());
-  auto act = std::move(events_.back().act);
-  events_.pop_back();
-  return act;
+Pipelines::Then Pipelines::call(std::function<void()> function) {
+  if (free_calls_.empty()) {
+    free_calls_.push_back(static_cast<int>(calls_.size()));
+    calls_.emplace_back();
+  }
+  const int index = free_calls_.back();
+  free_calls_.pop_back();
+  calls_[at(index)] = std::move(function);
+  return {Then::Kind::kCall, index};
 }
 
-void Pipelines::flow(
-    double bytes,
-    std::vector<int> links,
-    double weight,
-    double limit,
-    std::function<void()> then) {
-  const std::size_t id = at(network_.start(now_, bytes, std::move(links), weight, limit));
+void Pipelines::act(Then then) {
+  switch (then.kind) {
+    case Then::Kind::kTaskEnds:
+      finish(then.index);
+      return;
+    case Then::Kind::kComputed:
+      computed_a_part(then.index);
+      return;
+    case Then::Kind::kStreamEnds:
+      end_stream(then.index);
+      return;
+    case Then::Kind::kArrives:
+      arrive(then.index);
+      return;
+    case Then::Kind::kCall: {
+      const std::function<void()> function = std::move(calls_[at(then.index)]);
+      free_calls_.push_back(then.index);
+      function();
+      return;
+    }
+  }
+}
+
+void Pipelines::flow(double bytes, const std::vector<LinkUse>& links, double limit, Then then) {
+  const std::size_t id = at(network_.start(now_, bytes, links, limit));
   if (id >= on_flow_end_.size()) {
     on_flow_end_.resize(id + 1);
   }
-  on_flow_end_[id] = std::move(then);
+  on_flow_end_[id] = then;
 }
 
 SimulationResult Pipelines::run() {
-  for (int d = 0; d < strategy_.dp; ++d) {
+  for (const int d : simulated_) {
     ask_schedule(d);
   }
+  const auto take_event = [this] {
+    std::pop_heap(events_.begin(), events_.end(), std::greater<>());
+    const Then then = events_.back().then;
+    events_.pop_back();
+    act(then);
+  };
   for (;;) {
     const double event = events_.empty() ? kUnlimited : events_.front().time;
     if (event == now_ && !network_.ends_at(now_)) {
-      take_event()(); // rates follow once for all that happens now
+      take_event(); // rates follow once for all that happens now
       continue;
     }
     const double flow = network_.next_end();
@@ -232,12 +109,10 @@ SimulationResult Pipelines::run() {
     }
     if (flow <= event) {
       now_ = flow;
-      const int id = network_.end_next();
-      const auto act = std::move(on_flow_end_[at(id)]);
-      act();
+      act(on_flow_end_[at(network_.end_next())]);
     } else {
       now_ = event;
-      take_event()();
+      take_event();
     }
   }
   if (!stepped_) {
@@ -267,15 +142,18 @@ void Pipelines::ask_schedule(int replica) {
     } else {
       set_state(replica, task.microbatch, State::kBackward);
       task.part = returns_home_ ? Part::kTail : Part::kLayers;
-      make_ready(returns_home_ ? 0 : strategy_.pp - 1, replica, task);
+      task.stage = returns_home_ ? 0 : strategy_.stages() - 1;
+      make_ready(rank_of(task.stage), replica, task);
     }
   }
   progressed_[at(replica)] = 0;
 }
 
-void Pipelines::make_ready(int stage, int replica, const Task& task) {
-  unit(stage, replica).ready.insert(task);
-  try_start(stage, replica);
+void Pipelines::make_ready(int rank, int replica, const Task& task) {
+  std::vector<Task>& ready = unit(rank, replica).ready;
+  const auto behind = [](const Task& a, const Task& b) { return b < a; };
+  ready.insert(std::upper_bound(ready.begin(), ready.end(), task, behind), task);
+  try_start(rank, replica);
 }
 
 template <typename Ranks>
@@ -291,74 +169,70 @@ double Pipelines::seconds_of(const Ranks& ranks, const Task& task) const {
   return 0;
 }
 
-double Pipelines::exchange_seconds_of(const Unit& unit, const Task& task) {
+double Pipelines::exchange_seconds_of(const StageRun& stage, const Task& task) {
   switch (task.part) {
     case Part::kLayers:
-      return task.forward ? unit.exchange.forward : unit.exchange.backward;
+      return task.forward ? stage.exchange.forward : stage.exchange.backward;
     case Part::kTail:
-      return task.forward ? unit.tail_exchange.forward : unit.tail_exchange.backward;
+      return task.forward ? stage.tail_exchange.forward : stage.tail_exchange.backward;
     case Part::kRelay:
       break;
   }
   return 0;
 }
 
-void Pipelines::try_start(int stage, int replica) {
-  Unit& here = unit(stage, replica);
+void Pipelines::try_start(int rank, int replica) {
+  Unit& here = unit(rank, replica);
   if (here.busy || here.ready.empty()) {
     return;
   }
-  const Task task = *here.ready.begin();
+  const Task task = here.ready.back();
   const bool begins = task.forward && task.part == Part::kLayers;
-  if (begins && here.in_flight >= cost::in_flight(strategy_, stage, microbatches_)) {
+  StageRun& stage = stage_run(task.stage, replica);
+  if (begins && stage.in_flight >= most_in_flight_[at(task.stage)]) {
     return; // no further microbatch before a backward ends
   }
-  here.ready.erase(here.ready.begin());
+  here.ready.pop_back();
   here.busy = true;
+  here.running = task;
+  here.started = now_;
   if (begins) {
-    ++here.in_flight;
-    here.most_in_flight = std::max(here.most_in_flight, here.in_flight);
+    ++stage.in_flight;
+    here.peak_bytes = std::max(here.peak_bytes, bytes_of(rank, replica, task.stage));
   }
   if (task.part != Part::kRelay) {
-    sample_memory(stage, replica, true);
+    ++result_.tasks;
+    sample_memory(rank, replica, task.stage);
   }
-  const double start = now_;
-  const double seconds = compute(
-      here, task, [this, stage, replica, task, start] { finish(stage, replica, task, start); });
-  if (!task.forward && task.part == Part::kLayers && here.backwards_left == 1 && seconds > 0) {
-    announce_buckets(stage, replica, seconds);
+  const double seconds = compute(rank, replica);
+  if (!task.forward && task.part == Part::kLayers && stage.backwards_left == 1 && seconds > 0) {
+    announce_buckets(task.stage, replica, seconds);
   }
 }
 
-double Pipelines::compute(const Unit& unit, const Task& task, const std::function<void()>& then) {
-  const double exchange = exchange_seconds_of(unit, task);
-  const auto shares_cores = [this](const Share& share) {
-    return cluster_.nodes[at(share.node)].cores > 0;
-  };
-  if (std::none_of(unit.shares.begin(), unit.shares.end(), shares_cores)) {
-    const double factor = task.part == Part::kRelay ? 1 : drawn_factor(strategy_.tp);
-    const double seconds = seconds_of(unit, task) * factor + exchange;
-    at_time(now_ + seconds, then);
+double Pipelines::compute(int rank, int replica) {
+  Unit& here = unit(rank, replica);
+  const Task& task = here.running;
+  const bool relays = task.part == Part::kRelay;
+  // What rank 0 forwards takes it as long whatever the stage is.
+  const StageRun& stage = stage_run(relays ? rank : task.stage, replica);
+  const std::vector<Share>& shares = stage.shares;
+  const Then ends = {Then::Kind::kTaskEnds, unit_of(rank, replica)};
+  if (!stage.on_cores) {
+    const double factor = relays ? 1 : drawn_factor(strategy_.tp);
+    const double seconds = seconds_of(stage, task) * factor + exchange_seconds_of(stage, task);
+    at_time(now_ + seconds, ends);
     return seconds;
   }
-  // Exchanges follow the computation; measured ones were measured with all ranks at work.
-  auto left = std::make_shared<std::size_t>(unit.shares.size());
-  const auto computed = [this, left, exchange, then] {
-    if (--*left > 0) {
-      return;
-    }
-    if (exchange > 0) {
-      at_time(now_ + exchange, then);
-    } else {
-      then();
-    }
-  };
-  for (const Share& share : unit.shares) {
-    const double factor = task.part == Part::kRelay ? 1 : drawn_factor(share.ranks);
-    const double seconds = seconds_of(share, task) * factor;
-    if (shares_cores(share)) {
+  const Then computed = {Then::Kind::kComputed, unit_of(rank, replica)};
+  here.parts_left = static_cast<int>(shares.size());
+  for (std::size_t i = 0; i < shares.size(); ++i) {
+    const double factor = relays ? 1 : drawn_factor(shares[i].ranks);
+    const double seconds = seconds_of(shares[i], task) * factor;
+    if (shares_cores(shares[i])) {
       // Ranks that compute at the same time share the cores of their host.
-      flow(seconds, {cores_link(share.node)}, share.ranks, 1, computed);
+      const Path& path = here.cores[i];
+      flow(seconds * kComputation, path.uses, path.limit, computed);
     } else {
       at_time(now_ + seconds, computed);
     }
@@ -366,147 +240,170 @@ double Pipelines::compute(const Unit& unit, const Task& task, const std::functio
   return 0;
 }
 
-void Pipelines::finish(int stage, int replica, const Task& task, double start) {
-  unit(stage, replica).busy = false;
+// Exchanges follow the computation; measured ones were measured with all ranks at work.
+void Pipelines::computed_a_part(int index) {
+  Unit& here = units_[at(index)];
+  if (--here.parts_left > 0) {
+    return;
+  }
+  const StageRun& stage = stage_run(here.running.stage, index % strategy_.dp);
+  const double exchange = exchange_seconds_of(stage, here.running);
+  if (exchange > 0) {
+    at_time(now_ + exchange, {Then::Kind::kTaskEnds, index});
+  } else {
+    finish(index);
+  }
+}
+
+void Pipelines::finish(int index) {
+  const int rank = index / strategy_.dp;
+  const int replica = index % strategy_.dp;
+  Unit& here = units_[at(index)];
+  const Task task = here.running;
+  here.busy = false;
   if (task.part != Part::kRelay) {
-    record(
-        stage,
-        replica,
-        "stage " + std::to_string(stage),
-        task.forward ? "forward" : "backward",
-        task.microbatch,
-        0,
-        start,
-        now_);
-    busy_seconds_ += (now_ - start) * strategy_.tp;
+    if (options_.keep_events) {
+      record(
+          rank,
+          replica,
+          "stage " + std::to_string(task.stage),
+          task.forward ? "forward" : "backward",
+          task.microbatch,
+          0,
+          here.started,
+          now_);
+    }
+    busy_seconds_[at(replica)] += now_ - here.started;
     span_seconds_ = std::max(span_seconds_, now_);
-    sample_memory(stage, replica, false);
+    sample_memory(rank, replica, -1);
   }
   if (task.forward) {
-    after_forward(stage, replica, task);
+    after_forward(rank, replica, task);
   } else {
-    after_backward(stage, replica, task);
+    after_backward(rank, replica, task);
   }
   ask_schedule(replica);
-  try_start(stage, replica);
+  try_start(rank, replica);
 }
 
-void Pipelines::after_forward(int stage, int replica, const Task& task) {
-  const int last = strategy_.pp - 1;
+void Pipelines::after_forward(int rank, int replica, const Task& task) {
+  const int last = strategy_.stages() - 1;
   Task next = {.forward = true, .microbatch = task.microbatch};
   if (task.part == Part::kRelay) {
-    send(0, task.target, replica, task.target, next);
-  } else if (task.part == Part::kTail || (stage == last && !returns_home_)) {
+    next.stage = task.stage;
+    send(0, rank_of(task.stage), replica, task.stage, next);
+    return;
+  }
+  if (task.part == Part::kTail || (task.stage == last && !returns_home_)) {
     set_state(replica, task.microbatch, State::kReady);
-  } else if (stage == last) {
+    return;
+  }
+  if (task.stage == last) {
     next.part = Part::kTail;
-    send(stage, 0, replica, strategy_.pp, next);
-  } else if (returns_home_ && stage > 0) {
+    send(rank, 0, replica, last + 1, next);
+    return;
+  }
+  next.stage = task.stage + 1;
+  const int to = rank_of(next.stage);
+  if (returns_home_ && rank > 0 && to > 0) {
     next.part = Part::kRelay;
-    next.target = stage + 1;
-    send(stage, 0, replica, stage + 1, next);
+    send(rank, 0, replica, next.stage, next);
   } else {
-    send(stage, stage + 1, replica, stage + 1, next);
+    send(rank, to, replica, next.stage, next);
   }
 }
 
-void Pipelines::after_backward(int stage, int replica, const Task& task) {
+void Pipelines::after_backward(int rank, int replica, const Task& task) {
   Task next = {.forward = false, .microbatch = task.microbatch};
   if (task.part == Part::kRelay) {
-    send(0, task.target, replica, task.target + 1, next);
+    next.stage = task.stage;
+    send(0, rank_of(task.stage), replica, task.stage + 1, next);
     return;
   }
   if (task.part == Part::kTail) {
-    send(0, strategy_.pp - 1, replica, strategy_.pp, next);
+    next.stage = strategy_.stages() - 1;
+    send(0, strategy_.pp - 1, replica, strategy_.stages(), next);
     return;
   }
-  Unit& here = unit(stage, replica);
-  --here.in_flight;
-  sample_memory(stage, replica, false);
-  if (stage == 0) {
+  --stage_run(task.stage, replica).in_flight;
+  sample_memory(rank, replica, -1);
+  if (task.stage == 0) {
     set_state(replica, task.microbatch, State::kDone);
-  } else if (returns_home_ && stage > 1) {
-    next.part = Part::kRelay;
-    next.target = stage - 1;
-    send(stage, 0, replica, stage, next);
   } else {
-    send(stage, stage - 1, replica, stage, next);
+    next.stage = task.stage - 1;
+    const int to = rank_of(next.stage);
+    if (returns_home_ && rank > 0 && to > 0) {
+      next.part = Part::kRelay;
+      send(rank, 0, replica, task.stage, next);
+    } else {
+      send(rank, to, replica, task.stage, next);
+    }
   }
-  if (--here.backwards_left > 0) {
+  end_backward(task.stage, replica);
+}
+
+// The gradients of a stage are whole when its last backward has ended.
+void Pipelines::end_backward(int stage, int replica) {
+  StageRun& run = stage_run(stage, replica);
+  if (--run.backwards_left > 0) {
     return;
   }
   const int buckets = static_cast<int>(reductions_[at(stage)].replicas_left.size());
-  for (int bucket = here.announced; bucket < buckets; ++bucket) {
-    bucket_is_full(stage, bucket);
+  for (int bucket = run.announced; bucket < buckets; ++bucket) {
+    bucket_is_full(stage, replica, bucket);
   }
-  if (--replicas_left_[at(stage)] == 0) {
+  replicas_left_[at(stage)] -= stands_for_[at(replica)];
+  if (replicas_left_[at(stage)] == 0) {
     end_of_stage();
   }
 }
 
+const std::vector<Pipelines::Path>& Pipelines::paths_between(int from, int to, int replica) {
+  if (returns_home_) {
+    return to == 0 ? unit(from, replica).ways[kHome] : unit(to, replica).ways[kFromHome];
+  }
+  // Stages in turns go on from the last rank to the first, and back.
+  const bool next = to == from + 1 || (to == 0 && from > 1);
+  return unit(from, replica).ways[next ? kNext : kPrevious];
+}
+
 void Pipelines::send(int from, int to, int replica, int cut, const Task& task) {
+  if (free_messages_.empty()) {
+    free_messages_.push_back(static_cast<int>(messages_.size()));
+    messages_.emplace_back();
+  }
+  const int index = free_messages_.back();
+  free_messages_.pop_back();
   const double bytes = table_.cut_bytes(strategy_.boundaries[at(cut)]);
-  const double start = now_;
-  // Consecutive tensor-parallel ranks on the same two nodes send as one flow, but inside a node,
-  // where each of them has its own links.
-  auto streams = std::make_shared<int>(0);
-  struct Route {
-    int source = 0; // virtual ranks
-    int target = 0;
-    int ranks = 1;
-  };
-  std::vector<Route> routes;
-  for (int t = 0; t < strategy_.tp; ++t) {
-    const Route route = {strategy_.rank(from, replica, t), strategy_.rank(to, replica, t)};
-    const int node = places_.node(route.source);
-    const int other = places_.node(route.target);
-    if (!routes.empty() && node != other && places_.node(routes.back().source) == node &&
-        places_.node(routes.back().target) == other) {
-      ++routes.back().ranks;
-    } else {
-      routes.push_back(route);
-    }
+  const std::vector<Path>& paths = paths_between(from, to, replica);
+  messages_[at(index)] = {from, to, replica, task, bytes, now_, static_cast<int>(paths.size())};
+  for (const Path& path : paths) {
+    flow(bytes, path.uses, path.limit, {Then::Kind::kStreamEnds, index});
   }
-  *streams = static_cast<int>(routes.size());
-  const auto arrive = [this, from, to, replica, task, bytes, start, streams] {
-    if (--*streams > 0) {
-      return;
-    }
-    at_time(
-        now_ + options_.constants.link_latency_seconds,
-        [this, from, to, replica, task, bytes, start] {
-          record(
-              from,
-              replica,
-              task.forward ? "activation" : "gradient",
-              "comm",
-              task.microbatch,
-              1,
-              start,
-              now_,
-              bytes);
-          make_ready(to, replica, task);
-        });
-  };
-  for (const Route& route : routes) {
-    const int source = places_.node(route.source);
-    const int target = places_.node(route.target);
-    std::vector<int> links;
-    double limit = kUnlimited;
-    if (source == target) {
-      links = {device_link(route.source, false), device_link(route.target, true)};
-    } else {
-      links = {out_link(source), in_link(target)};
-      limit = options_.constants.link_efficiency *
-              std::min(
-                  cost::stream_bytes_per_s(cluster_.nodes[at(source)]),
-                  cost::stream_bytes_per_s(cluster_.nodes[at(target)]));
-      if (const int pair = places_.links().between(source, target); pair >= 0) {
-        links.push_back(pair_link(pair, source > target));
-      }
-    }
-    flow(bytes, std::move(links), route.ranks, limit, arrive);
+}
+
+void Pipelines::end_stream(int message) {
+  if (--messages_[at(message)].streams == 0) {
+    at_time(now_ + options_.constants.link_latency_seconds, {Then::Kind::kArrives, message});
   }
+}
+
+void Pipelines::arrive(int index) {
+  const Message message = messages_[at(index)];
+  free_messages_.push_back(index);
+  if (options_.keep_events) {
+    record(
+        message.from,
+        message.replica,
+        message.task.forward ? "activation" : "gradient",
+        "comm",
+        message.task.microbatch,
+        1,
+        message.start,
+        now_,
+        message.bytes);
+  }
+  make_ready(message.to, message.replica, message.task);
 }
 
 SimulationResult simulate(

@@ -3,16 +3,18 @@
 // This header is private to the simulator: it executes the pipelines of all replicas, and the
 // synchronization that follows.
 
+#include <cstdint>
 #include <functional>
 #include <limits>
 #include <memory>
 #include <random>
-#include <set>
 #include <string>
 #include <tuple>
 #include <vector>
 
+#include "tessera/base/index.h"
 #include "tessera/cost/group_place.h"
+#include "tessera/simulator/alike.h"
 #include "tessera/simulator/network.h"
 #include "tessera/simulator/simulate.h"
 
@@ -20,6 +22,9 @@ namespace tessera::simulator {
 
 /// A rate that nothing limits.
 inline constexpr double kUnlimited = std::numeric_limits<double>::infinity();
+/// What a second of computation is for the network, whose links of cores carry it: near to what
+/// other links carry in a second, since rates are whole numbers of one unit.
+inline constexpr double kComputation = 1U << 30U;
 
 class Pipelines {
  public:
@@ -34,19 +39,19 @@ class Pipelines {
  private:
   using State = schedule::Progress::State;
 
-  // What a stage runs: its layers; on stage 0 also the part of the model behind the last stage; or
-  // the forwarding of a tensor between two other stages.
+  // What a device runs: the layers of a stage; on rank 0 also the part of the model behind the last
+  // stage; or the forwarding of a tensor between two other ranks.
   enum class Part { kLayers, kTail, kRelay };
   struct Task {
     bool forward = true;
     int microbatch = 0;
     Part part = Part::kLayers;
-    int target = 0; // for a relay: the stage to which it forwards
+    int stage = 0; // for a relay: the one to which it forwards
 
     // Orders tasks by preference: backwards first, then low microbatches.
     bool operator<(const Task& other) const {
-      return std::tie(forward, microbatch, part) <
-             std::tie(other.forward, other.microbatch, other.part);
+      return std::tie(forward, microbatch, part, stage) <
+             std::tie(other.forward, other.microbatch, other.part, other.stage);
     }
   };
   // The ranks of a unit on one node.
@@ -56,24 +61,56 @@ class Pipelines {
     cost::PassSeconds layers = {};
     cost::PassSeconds tail = {};
   };
+  // A way of a message: consecutive tensor-parallel ranks on the same two nodes send as one flow,
+  // but inside a node, where each of them has its own links.
+  struct Path {
+    std::vector<LinkUse> uses = {};
+    double limit = 0; // of one stream
+  };
+  // What follows an event or the end of a flow, without an allocation for each.
+  struct Then {
+    enum class Kind { kTaskEnds, kComputed, kStreamEnds, kArrives, kCall };
+    Kind kind = Kind::kCall;
+    int index = 0; // of a unit, a message or a call
+  };
   // One stage of one replica. Its tensor-parallel ranks run in lockstep: a task has ended when all
   // have.
-  struct Unit {
+  struct StageRun {
     std::vector<Share> shares;
+    bool on_cores = false; // whether some of its nodes have ranks that share cores
     // Of the slowest of its ranks.
     cost::PassSeconds layers;
     cost::PassSeconds tail;
     cost::PassSeconds exchange; // among tensor-parallel ranks; not included in `layers`
     cost::PassSeconds tail_exchange;
     double optimizer_seconds = 0;
-    std::set<Task> ready;
-    bool busy = false;
     int backwards_left = 0;
     int in_flight = 0;
-    int most_in_flight = 0;
-    /// How many of its stage's buckets have been announced to become full while its last backward
-    /// runs.
+    /// How many of its buckets have been announced to become full while its last backward runs.
     int announced = 0;
+  };
+  // The devices of one pipeline rank of one replica, which run one task at a time.
+  struct Unit {
+    std::vector<Task> ready; // the preferred one last
+    bool busy = false;
+    Task running;
+    double started = 0;
+    int parts_left = 0; // of the running task, on nodes whose ranks share cores
+    double peak_bytes = 0;
+    std::vector<Path> cores; // by share
+    std::vector<Path> ways[4]; // by Way
+  };
+  // Where a unit's messages go: to the next and the previous pipeline rank, to rank 0, and from
+  // rank 0 to it.
+  enum Way { kNext, kPrevious, kHome, kFromHome };
+  struct Message {
+    int from = 0; // pipeline ranks
+    int to = 0;
+    int replica = 0;
+    Task task;
+    double bytes = 0;
+    double start = 0;
+    int streams = 0; // that have not ended
   };
   // The reduction of a stage's gradients over its replicas: buckets become full one after the
   // other, and travel one after the other.
@@ -86,25 +123,48 @@ class Pipelines {
     int started = 0;
     int left = 0; // buckets whose averages have not arrived
   };
+  // A collective's flow: groups that are placed alike, and the links of one.
+  struct GroupFlow {
+    std::vector<std::vector<int>> groups; // virtual ranks
+    cost::GroupPlace place;
+    Path path;
+  };
   // A collective of several groups at one time.
   struct Collective {
-    std::vector<std::vector<int>> groups; // virtual ranks
+    std::vector<GroupFlow> flows;
     double bytes = 0; // of one rank's input
     double part = 1; // of an all-reduce that is run; 0.5: the way to the owners, or back
     std::string name;
   };
   struct Event {
     double time = 0;
-    long order = 0; // of creation, which breaks ties
-    std::function<void()> act;
+    std::int64_t order = 0; // of creation, which breaks ties
+    Then then;
     bool operator>(const Event& other) const {
       return time != other.time ? time > other.time : order > other.order;
     }
   };
 
-  Unit& unit(int stage, int replica) {
-    const int index = stage * strategy_.dp + replica;
-    return units_[static_cast<std::size_t>(index)];
+  int rank_of(int stage) const {
+    return stage % strategy_.pp;
+  }
+  StageRun& stage_run(int stage, int replica) {
+    return stages_[at(stage * strategy_.dp + replica)];
+  }
+  const StageRun& stage_run(int stage, int replica) const {
+    return stages_[at(stage * strategy_.dp + replica)];
+  }
+  int unit_of(int rank, int replica) const {
+    return rank * strategy_.dp + replica;
+  }
+  Unit& unit(int rank, int replica) {
+    return units_[at(unit_of(rank, replica))];
+  }
+  int first_layer(int stage) const {
+    return strategy_.boundaries[at(stage)];
+  }
+  int last_layer(int stage) const {
+    return strategy_.boundaries[at(stage) + 1];
   }
   // The links of `network_`: out of and into each node, its cores, for each link of
   // cost::NodeLinks its two directions, and what each device sends and receives inside its node.
@@ -118,39 +178,47 @@ class Pipelines {
   int pair_link(int pair, bool descending) const;
   int device_link(int rank, bool receives) const;
   static void add_share(const Share& share, std::vector<Share>& shares);
-  void build_units(const cost::LayerTable& table, const cost::PlacementLinks& links);
-  void at_time(double time, std::function<void()> act);
-  std::function<void()> take_event();
+  void build_stages(const cost::PlacementLinks& links);
+  StageRun build_stage(const cost::PlacementLinks& links, int stage, int replica) const;
+  void build_paths();
+  std::vector<Path> paths(int from, int to, int replica) const;
+  std::vector<Way> ways_of(int rank) const;
+  ReplicaWork work_of(int replica) const;
+  void join_alike(const std::vector<double>& bytes_per_s);
+  bool shares_cores(const Share& share) const;
+  void at_time(double time, Then then);
+  Then call(std::function<void()> function);
+  void act(Then then);
   /// Starts a flow (Network::start) now; `then` follows when it ends.
-  void flow(
-      double bytes,
-      std::vector<int> links,
-      double weight,
-      double limit,
-      std::function<void()> then);
+  void flow(double bytes, const std::vector<LinkUse>& links, double limit, Then then);
   void set_state(int replica, int microbatch, State state);
   void ask_schedule(int replica);
-  void make_ready(int stage, int replica, const Task& task);
-  void try_start(int stage, int replica);
-  template <typename Ranks> // Unit or Share
+  void make_ready(int rank, int replica, const Task& task);
+  void try_start(int rank, int replica);
+  template <typename Ranks> // StageRun or Share
   double seconds_of(const Ranks& ranks, const Task& task) const;
   /// Returns how many times as long as estimated the slowest of `ranks` computes.
   double drawn_factor(int ranks);
-  double slowdown(int stage, int replica, int tensor) const;
-  /// Runs the computation of a task on all ranks of a unit; `then` follows when all have ended.
-  /// Returns the seconds that it takes; 0 where ranks share cores, since nobody knows them yet.
-  double compute(const Unit& unit, const Task& task, const std::function<void()>& then);
-  static double exchange_seconds_of(const Unit& unit, const Task& task);
-  void finish(int stage, int replica, const Task& task, double start);
-  void after_forward(int stage, int replica, const Task& task);
-  void after_backward(int stage, int replica, const Task& task);
+  double slowdown(int rank, int replica, int tensor) const;
+  /// Runs the computation of a unit's task on all of its ranks. Returns the seconds that it takes;
+  /// 0 where ranks share cores, since nobody knows them yet.
+  double compute(int rank, int replica);
+  void computed_a_part(int unit);
+  static double exchange_seconds_of(const StageRun& stage, const Task& task);
+  void finish(int unit);
+  void after_forward(int rank, int replica, const Task& task);
+  void after_backward(int rank, int replica, const Task& task);
+  void end_backward(int stage, int replica);
   /// Sends the activation (or its gradient) between stages `cut` - 1 and `cut`; the task is ready
-  /// on stage `to` once it has arrived.
+  /// on rank `to` once it has arrived.
   void send(int from, int to, int replica, int cut, const Task& task);
+  const std::vector<Path>& paths_between(int from, int to, int replica);
+  void end_stream(int message);
+  void arrive(int message);
   void plan_reductions();
-  /// Announces the buckets that become full while the last backward of a unit runs for so long.
+  /// Announces the buckets that become full while the last backward of a stage runs for so long.
   void announce_buckets(int stage, int replica, double seconds);
-  void bucket_is_full(int stage, int bucket);
+  void bucket_is_full(int stage, int replica, int bucket);
   void end_of_stage();
   /// Starts the next bucket of a stage that is full, if none travels.
   void reduce_next(int stage);
@@ -162,19 +230,20 @@ class Pipelines {
       const Collective& what,
       const std::function<void()>& passed,
       const std::function<void()>& then);
-  /// Runs that of one group, or of `weight` groups that are placed alike.
+  /// Runs that of groups that are placed alike.
   void all_reduce(
-      const std::vector<int>& ranks,
-      int weight,
+      const GroupFlow& groups,
       const Collective& what,
       const std::function<void()>& passed,
       const std::function<void()>& then);
+  std::vector<GroupFlow> flows_of(const std::vector<std::vector<int>>& groups) const;
+  Path ring_path(const std::vector<int>& ranks, int streams, const cost::GroupPlace& place) const;
   double part_beside() const; // of an all-reduce that runs before the optimizer's step
-  std::vector<std::vector<int>> replica_groups(int stage) const;
+  std::vector<std::vector<int>> replica_groups(int rank) const;
   void step_optimizer();
   void return_parameters(int stage);
   void record(
-      int stage,
+      int rank,
       int replica,
       const std::string& name,
       const std::string& category,
@@ -183,9 +252,11 @@ class Pipelines {
       double start,
       double end,
       double bytes = 0);
-  cost::StageState state_of(int stage, int in_flight) const;
-  /// Samples between tasks, or while one runs.
-  void sample_memory(int stage, int replica, bool runs);
+  const cost::StageMemory& memory_of(int stage, int in_flight);
+  /// Returns the bytes of a unit that runs `stage`; between tasks for -1.
+  double bytes_of(int rank, int replica, int stage);
+  /// Samples between tasks, or while a stage runs.
+  void sample_memory(int rank, int replica, int stage);
   SimulationResult result();
 
   const cost::DescribedModel& model_;
@@ -193,31 +264,45 @@ class Pipelines {
   const cost::Strategy& strategy_;
   const SimulationOptions& options_;
   cost::LayerTable table_;
-  /// Whether there are several stages and the output of the last one returns to stage 0.
+  /// Whether there are several ranks and the output of the last stage returns to rank 0.
   bool returns_home_;
   int microbatches_;
   cost::Places places_;
+  std::vector<StageRun> stages_;
   std::vector<Unit> units_;
+  std::vector<int> most_in_flight_; // by stage, that it may hold
+  /// Replicas that are simulated, and for each replica the one that stands for it.
+  std::vector<int> simulated_;
+  Alike alike_;
+  std::vector<int> stands_for_; // by replica, how many
   std::vector<schedule::Progress> progress_; // per replica
   /// Per replica whether its progress has changed since its schedule last had nothing to start: a
   /// schedule says the same to the same progress, and to ask takes a look at every microbatch.
   std::vector<char> progressed_;
   std::vector<std::unique_ptr<schedule::Schedule>> schedules_;
   Network network_;
-  std::vector<std::function<void()>> on_flow_end_; // by the network's ids
+  std::vector<Then> on_flow_end_; // by the network's ids
   std::vector<Event> events_; // a heap, the next one in front
-  long created_ = 0;
+  std::int64_t created_ = 0;
+  std::vector<Message> messages_;
+  std::vector<int> free_messages_;
+  std::vector<std::function<void()>> calls_;
+  std::vector<int> free_calls_;
   double now_ = 0;
   std::vector<int> replicas_left_; // per stage, until its backwards are done
   int stages_left_ = 0;
   std::vector<Reduction> reductions_; // per stage
+  /// Per pipeline rank the flows of what its replicas reduce, and of what all of its ranks do.
+  std::vector<std::vector<GroupFlow>> replica_flows_;
+  std::vector<std::vector<GroupFlow>> rank_flows_;
   int reductions_left_ = 0;
   std::vector<char> host_runs_ahead_; // per stage
+  std::vector<std::vector<cost::StageMemory>> memory_; // per stage, by microbatches in flight
   double iteration_ = 0;
   bool stepped_ = false;
   std::mt19937_64 random_;
   std::normal_distribution<double> normal_;
-  double busy_seconds_ = 0;
+  std::vector<double> busy_seconds_; // per replica
   double span_seconds_ = 0;
   SimulationResult result_;
 };

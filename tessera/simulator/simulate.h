@@ -16,6 +16,9 @@ struct SimulationOptions {
   std::vector<schedule::Action> custom_order = {};
   /// Keeps the events in the result. The other results do not depend on it.
   bool keep_events = true;
+  /// Simulates replicas that are alike once, which gives the same result to the bit. Where tasks
+  /// vary or events are kept, each is simulated all the same.
+  bool alike_once = true;
   /// By how much the computation of a task differs from its estimate: the standard deviation of
   /// the logarithm of a factor of mean 1 that every rank draws for every task. 0: not at all.
   double jitter = 0;
@@ -43,6 +46,11 @@ struct SimulationResult {
   std::vector<double> needed_bytes;
   /// For each stage of replica 0, the bytes while each task runs, and behind it.
   std::vector<std::vector<MemorySample>> memory_over_time;
+  /// How many replicas were simulated, how many tasks they ran, and how many rates of flows were
+  /// computed for them: what the simulation cost.
+  int simulated_replicas = 0;
+  std::int64_t tasks = 0;
+  std::int64_t computed_rates = 0;
   /// The events of one iteration on every virtual rank, with origin "simulated".
   timeline::Timeline timeline;
 };
@@ -60,7 +68,10 @@ struct SimulationResult {
 /// then, of a divided state that overlaps, the updated parameters. Tensor-parallel ranks run in
 /// step; their all-reduces are part of the task, at the bandwidth that cost::place gives them.
 ///
-/// Cost: O(tasks x flows of a node) time.
+/// Replicas that are alike (the same work over links that are used alike) are simulated once, where
+/// tasks do not vary: all of them do the same at the same time (decision 137).
+///
+/// Cost: O(tasks x flows of a node) time, of the replicas that differ.
 /// Throws: ConfigError as cost::price, for a schedule that deadlocks, a jitter below 0, and a slow
 /// device that is not there or takes no time.
 /// Source: Karakus et al. 2021, section 4.3 (schedules, preference for backwards); Li et al. 2022,

@@ -48,7 +48,7 @@ TEST(Network, WhatASlowFlowLeavesBelongsToTheOthers) {
 // A flow as it was started.
 struct Started {
   std::vector<int> links = {};
-  double weight = 1;
+  int weight = 1;
   double limit = 0;
   int id = 0;
 };
@@ -179,12 +179,12 @@ TEST(Network, AChangeGoesNoFurtherThanItMatters) {
   constexpr int kLinks = 1001;
   Compared compared(std::vector<double>(kLinks, 1.0));
   for (int i = 0; i + 1 < kLinks; ++i) {
-    compared.start(0, 1e6 + i, {{i, i + 1}, 1.0, 1e9});
+    compared.start(0, 1e6 + i, {{i, i + 1}, 1, 1e9});
   }
   EXPECT_NEAR(compared.network.rate(500), 0.5, 1e-9);
   const std::int64_t before = compared.network.computed();
   for (int i = 0; i < 10; ++i) {
-    const int flow = compared.start(1.0 + i, 1e6, {{100 * i + 50}, 1.0, 1e9});
+    const int flow = compared.start(1.0 + i, 1e6, {{100 * i + 50}, 1, 1e9});
     EXPECT_NEAR(compared.network.rate(flow), 1.0 / 3, 1e-9);
   }
   // All thousand for each of the ten would be 10,000.
