@@ -40,6 +40,7 @@ struct Options {
   double device_hours = 0;
   double checkpoint_seconds = 0;
   double restart_seconds = 0;
+  int stages_per_rank = 1;
   std::string timeline_file;
   std::string chrome_trace_file;
 };
@@ -83,7 +84,8 @@ cost::Strategy strategy_of(
       options.tp,
       options.microbatch_size,
       distribution_of(options, model),
-      options.tp > 1 && model.traced() && options.prescaled_batch};
+      options.tp > 1 && model.traced() && options.prescaled_batch,
+      options.stages_per_rank};
   cost::Strategy strategy = pricer.strategy(point);
   strategy.placement = options.placement;
   std::vector<int> nodes;
@@ -93,8 +95,8 @@ cost::Strategy strategy_of(
   strategy.boundaries = options.boundaries;
   const int layers = static_cast<int>(model.layers.size());
   const bool given = !options.boundaries.empty();
-  for (int k = 0; !given && k <= options.pp; ++k) {
-    strategy.boundaries.push_back(layers * k / options.pp);
+  for (int k = 0; !given && k <= strategy.stages(); ++k) {
+    strategy.boundaries.push_back(layers * k / strategy.stages());
   }
   strategy.device_of_rank = planner::devices_in_order(cluster, nodes);
   cost::validate(strategy, cluster.device_count(), layers, model.global_batch_size);
@@ -208,6 +210,12 @@ void set_up(CLI::App& app) {
   add_planning_options(app, options->input);
   app.add_option("--pp", options->pp, "pipeline degree; none: the best strategy");
   app.add_option("--dp", options->dp, "data-parallel replicas");
+  app.add_option(
+         "--stages-per-rank",
+         options->stages_per_rank,
+         "stages that a pipeline rank holds in turns, with --active-microbatches")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
   app.add_option("--tp", options->tp, "tensor-parallel degree")->capture_default_str();
   app.add_option(
          "--tensor-kind",

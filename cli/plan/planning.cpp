@@ -177,6 +177,12 @@ void add_planning_options(CLI::App& app, PlanningInput& input) {
          "order of one forward, one backward")
       ->check(CLI::Range(0, 1000000))
       ->capture_default_str();
+  app.add_option(
+         "--most-stages-per-rank",
+         input.search.most_stages_per_rank,
+         "stages in turns that a pipeline rank may hold, in the runtime's order")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
   app.add_flag(
       "--shard-optimizer-state",
       input.search.shard_optimizer_state,

@@ -29,7 +29,8 @@ struct PlanningInput {
   std::string save_memory; // "needed" or "compare"; "": needed where the strategy must run
   std::string objective = "time";
   std::uint64_t memory_limit = 0; // bytes; 0: none
-  planner::SearchOptions search = {}; // all else of the search
+  /// All else of the search.
+  planner::SearchOptions search = {.most_stages_per_rank = planner::kMostStagesPerRank};
 };
 
 void add_planning_options(CLI::App& app, PlanningInput& input);

@@ -191,8 +191,8 @@ double step_seconds(
     strategy.distribution = distribution_of(job);
     strategy.same_samples = job.parallel.prescaled_batch;
   }
-  // The planner's layers are in order of execution: the runtime's partition has
-  // to cut them into runs.
+  // The planner's layers are in order of execution: the runtime's partition has to cut them into
+  // runs, one for each rank or several in turns.
   const graph::ModelGraph& graph = part_of(forecast.traced, job, degrees.tensor).graph;
   strategy.boundaries = {0};
   int stage = 0;
@@ -204,17 +204,22 @@ double step_seconds(
     TESSERA_CHECK(module != graph.modules.end(), model.layers[layer].name);
     const int of_layer =
         forecast.stage_of_module[static_cast<std::size_t>(module - graph.modules.begin())];
-    if (of_layer == stage + 1) {
+    const int rank = stage % degrees.pipeline;
+    if (of_layer != rank && of_layer == (stage + 1) % degrees.pipeline) {
       strategy.boundaries.push_back(static_cast<int>(layer));
       ++stage;
-    } else if (of_layer != stage) {
+    } else if (of_layer != rank) {
       throw ConfigError("the partition does not run the model's layers in order");
     }
   }
   strategy.boundaries.push_back(static_cast<int>(model.layers.size()));
-  if (stage + 1 != degrees.pipeline) {
-    throw ConfigError("the partition leaves a pipeline rank without a layer");
+  if ((stage + 1) % degrees.pipeline != 0) {
+    throw ConfigError(
+        stage + 1 < degrees.pipeline
+            ? "the partition leaves a pipeline rank without a layer"
+            : "the partition gives some pipeline ranks more stages in turns than others");
   }
+  strategy.stages_per_rank = (stage + 1) / degrees.pipeline;
   std::vector<int> nodes(cluster.nodes.size());
   std::iota(nodes.begin(), nodes.end(), 0);
   const std::string letters =

@@ -21,7 +21,7 @@ struct PlanOptions {
   std::optional<double> optimizer_state_bytes = {};
   /// `runnable_only`, `constants` and, for up to 256 devices, `simulate` are ignored: the search
   /// always is for what this version of the library can run, with its constants.
-  planner::SearchOptions search = {};
+  planner::SearchOptions search = {.most_stages_per_rank = planner::kMostStagesPerRank};
 };
 
 /// How to train a model on a cluster: the best strategies, and why.

@@ -166,8 +166,8 @@ PlacementLinks place(const Strategy& strategy, const Cluster& cluster, const Con
         const int kind = cluster.nodes[at(here)].kind;
         kinds[at(k)].insert(kind);
         kinds_of[at(d * strategy.tp + t)][at(k)] = kind;
-        if (k + 1 < strategy.pp) {
-          next.emplace_back(here, places.node(k + 1, d, t));
+        if (k + 1 < strategy.pp || strategy.stages_per_rank > 1) {
+          next.emplace_back(here, places.node((k + 1) % strategy.pp, d, t));
           result.sends_between_nodes |= next.back().first != next.back().second;
         }
         if (k > 0) {
@@ -227,20 +227,22 @@ place_groups(const StagedStrategy& strategy, const Cluster& cluster, const Const
 
 double send_seconds(
     const PlacementLinks& links,
+    const Strategy& strategy,
     int stage,
     double bytes,
     bool returns_home,
     const Constants& constants) {
-  const int stages = static_cast<int>(links.stages.size());
+  const int rank = stage % strategy.pp;
+  const int next = (stage + 1) % strategy.pp;
   const double latency = constants.link_latency_seconds;
   const auto home = [&](int k) { return bytes / links.stages[at(k)].home_bytes_per_s + latency; };
-  if (stage + 1 == stages) {
-    return returns_home && stages > 1 ? home(stage) : 0;
+  if (stage + 1 == strategy.stages()) {
+    return returns_home && strategy.pp > 1 ? home(rank) : 0;
   }
-  if (returns_home && stage > 0) {
-    return home(stage) + home(stage + 1);
+  if (returns_home && rank > 0) {
+    return home(rank) + (next > 0 ? home(next) : 0);
   }
-  return bytes / links.stages[at(stage)].next_bytes_per_s + latency;
+  return bytes / links.stages[at(rank)].next_bytes_per_s + latency;
 }
 
 } // namespace tessera::cost

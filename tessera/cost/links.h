@@ -29,7 +29,7 @@ struct StageLinks {
   double home_bytes_per_s = 0;
 };
 
-/// The bandwidths of all stages of a strategy. A link within a node belongs to one
+/// The bandwidths of all pipeline ranks of a strategy. A link within a node belongs to one
 /// pair of devices; the network of a node, and a link between two nodes, is shared by all
 /// flows that use it at the same time, separately in each direction. A ring goes at the
 /// slowest of all links between its nodes, whether or not they are neighbours in it: the
@@ -37,10 +37,10 @@ struct StageLinks {
 struct PlacementLinks {
   /// Whether stages send to stages on other nodes.
   bool sends_between_nodes = false;
-  std::vector<StageLinks> stages;
-  /// The device kinds of a pipeline's stages, one entry for each distinct pipeline.
+  std::vector<StageLinks> stages; // one a pipeline rank
+  /// The device kinds of a pipeline's ranks, one entry for each distinct pipeline.
   std::vector<std::vector<int>> pipelines;
-  /// For each stage the kinds of its devices, each once.
+  /// For each pipeline rank the kinds of its devices, each once.
   std::vector<std::vector<int>> kinds;
 };
 
@@ -52,6 +52,7 @@ PlacementLinks place(const Strategy& strategy, const Cluster& cluster, const Con
 /// the last stage returns to stage 0. 0 when nothing is sent.
 double send_seconds(
     const PlacementLinks& links,
+    const Strategy& strategy,
     int stage,
     double bytes,
     bool returns_home,

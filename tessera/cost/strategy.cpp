@@ -44,9 +44,25 @@ void validate(const Strategy& strategy, int devices, int layers, int global_batc
   if (global_batch_size % together != 0) {
     fail("dp x mbs = ", together, " does not divide the global batch size ", global_batch_size);
   }
+  if (strategy.stages_per_rank < 1 || (strategy.stages_per_rank > 1 && strategy.pp == 1)) {
+    fail(
+        "stages_per_rank: found ",
+        strategy.stages_per_rank,
+        " with pp ",
+        strategy.pp,
+        "; write 1, or more with pp of 2 or more");
+  }
+  if (strategy.stages_per_rank > 1 && strategy.schedule == Schedule::kInterleaved &&
+      strategy.active_microbatches == 0) {
+    fail(
+        "stages_per_rank: found ",
+        strategy.stages_per_rank,
+        " in the fixed order of one forward, one backward, which has no turns; write active "
+        "microbatches of 1 or more");
+  }
   const auto& cuts = strategy.boundaries;
-  bool ascending = cuts.size() == static_cast<std::size_t>(strategy.pp) + 1 && cuts.front() == 0 &&
-                   cuts.back() == layers;
+  bool ascending = cuts.size() == static_cast<std::size_t>(strategy.stages()) + 1 &&
+                   cuts.front() == 0 && cuts.back() == layers;
   for (std::size_t i = 1; ascending && i < cuts.size(); ++i) {
     ascending = cuts[i - 1] < cuts[i];
   }
@@ -55,7 +71,7 @@ void validate(const Strategy& strategy, int devices, int layers, int global_batc
         "layer_boundaries: found ",
         cuts.size(),
         " numbers; write ",
-        strategy.pp + 1,
+        strategy.stages() + 1,
         " ascending ones from 0 to ",
         layers);
   }

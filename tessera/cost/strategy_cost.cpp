@@ -23,37 +23,76 @@ struct Inputs {
   int microbatches;
 };
 
-StageCost price_stage(const Inputs& inputs, int stage) {
+// Returns the sum of what the stages of a pipeline rank have: one, or several in turns.
+template <typename OfLayers>
+double over_stages(const Strategy& strategy, int rank, const OfLayers& of_layers) {
+  double sum = 0;
+  for (int stage = rank; stage < strategy.stages(); stage += strategy.pp) {
+    const auto [first, last] = strategy.layers_of(stage);
+    sum += of_layers(first, last);
+  }
+  return sum;
+}
+
+double compute_seconds(const Inputs& inputs, int kind, int rank) {
+  return over_stages(inputs.strategy, rank, [&](int first, int last) {
+    return inputs.table.compute_seconds(kind, first, last);
+  });
+}
+
+double waiting_seconds(const Inputs& inputs, int kind, int rank) {
+  double sum = 0;
+  for (int stage = rank; stage < inputs.strategy.stages(); stage += inputs.strategy.pp) {
+    sum +=
+        waiting_seconds(inputs.table, inputs.cluster, inputs.links, inputs.strategy, kind, stage);
+  }
+  return sum;
+}
+
+// Adds the memory of another stage of the same rank, of which one runs at a time.
+void join(const StageMemory& other, StageMemory& memory) {
+  memory.weights += other.weights;
+  memory.gradients += other.gradients;
+  memory.optimizer += other.optimizer;
+  memory.activations += other.activations;
+  memory.host += other.host;
+  if (other.working + other.logits > memory.working + memory.logits) {
+    memory.working = other.working;
+    memory.logits = other.logits;
+  }
+}
+
+StageCost price_stage(const Inputs& inputs, int rank) {
   const auto& [model, cluster, strategy, table, links, constants, microbatches] = inputs;
-  const int first = strategy.boundaries[at(stage)];
-  const int last = strategy.boundaries[at(stage) + 1];
   StageCost cost;
-  cost.parameters = table.parameters(first, last);
-  const StageLinks& place = links.stages[at(stage)];
-  const PassSeconds tensor = table.tensor_seconds(first, last, place);
-  cost.tensor_seconds = tensor.forward + tensor.backward;
-  if (stage == 0) {
-    const PassSeconds tail = table.tail_tensor_seconds(place);
-    cost.tensor_seconds += tail.forward + tail.backward;
+  const StageLinks& place = links.stages[at(rank)];
+  for (const int kind : links.kinds[at(rank)]) {
+    cost.waiting_seconds = std::max(cost.waiting_seconds, waiting_seconds(inputs, kind, rank));
   }
-  cost.send_seconds =
-      send_seconds(links, stage, table.cut_bytes(last), table.returns_home(), constants);
-  for (const int kind : links.kinds[at(stage)]) {
-    cost.waiting_seconds = std::max(
-        cost.waiting_seconds, waiting_seconds(table, cluster, links, strategy, kind, stage));
+  for (int stage = rank; stage < strategy.stages(); stage += strategy.pp) {
+    const auto [first, last] = strategy.layers_of(stage);
+    cost.parameters += table.parameters(first, last);
+    const PassSeconds tensor = table.tensor_seconds(first, last, place);
+    cost.tensor_seconds += tensor.forward + tensor.backward;
+    if (stage == 0) {
+      const PassSeconds tail = table.tail_tensor_seconds(place);
+      cost.tensor_seconds += tail.forward + tail.backward;
+    }
+    cost.send_seconds += send_seconds(
+        links, strategy, stage, table.cut_bytes(last), table.returns_home(), constants);
+    cost.in_flight = in_flight(strategy, stage, microbatches);
+    StageState state = stage_state(strategy, cost.in_flight);
+    state.host_runs_ahead = cost.waiting_seconds == 0 && !cluster.stalls();
+    join(table.memory(first, last, state), cost.memory);
   }
-  cost.in_flight = in_flight(strategy, stage, microbatches);
-  StageState state = stage_state(strategy, cost.in_flight);
-  state.host_runs_ahead = cost.waiting_seconds == 0 && !cluster.stalls();
-  cost.memory = table.memory(first, last, state);
   cost.host_bytes = cost.memory.host;
   cost.needed_bytes =
       (cost.memory.total() + constants.context_bytes) / usable_share(model, strategy, constants);
   cost.device_bytes = std::numeric_limits<double>::infinity();
   cost.host_has_bytes = std::numeric_limits<double>::infinity();
-  for (const int kind : links.kinds[at(stage)]) {
+  for (const int kind : links.kinds[at(rank)]) {
     const DeviceKind& device = cluster.kinds[at(kind)];
-    cost.compute_seconds = std::max(cost.compute_seconds, table.compute_seconds(kind, first, last));
+    cost.compute_seconds = std::max(cost.compute_seconds, compute_seconds(inputs, kind, rank));
     cost.optimizer_seconds = std::max(
         cost.optimizer_seconds,
         optimizer_seconds(
@@ -65,20 +104,16 @@ StageCost price_stage(const Inputs& inputs, int stage) {
 }
 
 // Returns the most seconds that the cores of a node need for the computation of its ranks.
-double shared_cores_seconds(
-    const Cluster& cluster,
-    const Strategy& strategy,
-    const LayerTable& table,
-    int microbatches) {
+double shared_cores_seconds(const Inputs& inputs) {
+  const Cluster& cluster = inputs.cluster;
+  const Strategy& strategy = inputs.strategy;
   std::vector<double> work(cluster.nodes.size(), 0);
   const std::vector<int> node_of_device = cluster.node_of_device();
   for (int rank = 0; rank < strategy.devices(); ++rank) {
     const int node = node_of_device[at(strategy.device_of_rank[at(rank)])];
-    const int stage = rank / (strategy.dp * strategy.tp);
-    work[at(node)] += microbatches * table.compute_seconds(
-                                         cluster.nodes[at(node)].kind,
-                                         strategy.boundaries[at(stage)],
-                                         strategy.boundaries[at(stage) + 1]);
+    const int pipeline_rank = rank / (strategy.dp * strategy.tp);
+    work[at(node)] +=
+        inputs.microbatches * compute_seconds(inputs, cluster.nodes[at(node)].kind, pipeline_rank);
   }
   double longest = 0;
   for (std::size_t n = 0; n < work.size(); ++n) {
@@ -106,10 +141,9 @@ void add_pipeline_seconds(const Inputs& inputs, StrategyCost& cost) {
     double most_tensor = 0;
     double most_waiting = 0;
     for (int k = 0; k < strategy.pp; ++k) {
-      const double compute = table.compute_seconds(
-          kinds[at(k)], strategy.boundaries[at(k)], strategy.boundaries[at(k) + 1]);
+      const double compute = compute_seconds(inputs, kinds[at(k)], k);
       const double tensor = cost.stages[at(k)].tensor_seconds;
-      const double waiting = waiting_seconds(table, cluster, links, strategy, kinds[at(k)], k);
+      const double waiting = waiting_seconds(inputs, kinds[at(k)], k);
       sum += compute + tensor + waiting;
       if (compute + tensor + waiting > most) {
         most = compute + tensor + waiting;
@@ -118,7 +152,13 @@ void add_pipeline_seconds(const Inputs& inputs, StrategyCost& cost) {
         most_tensor = tensor;
       }
     }
-    const double seconds = (microbatches - 1) * std::max(most, slowest_send) + sum;
+    const int turns = strategy.stages_per_rank;
+    const double period = std::max(most, slowest_send);
+    // In turns one of them fills and drains the pipeline, but a microbatch still passes all stages.
+    const double seconds = turns == 1 ? (microbatches - 1) * period + sum
+                                      : std::max(
+                                            microbatches * period + (sum - most) / turns,
+                                            (microbatches - 1) * period / turns + sum);
     if (seconds > slowest) {
       slowest = seconds;
       cost.compute_seconds = microbatches * most_compute;
@@ -131,7 +171,7 @@ void add_pipeline_seconds(const Inputs& inputs, StrategyCost& cost) {
   const bool shared = std::any_of(
       cluster.nodes.begin(), cluster.nodes.end(), [](const Node& node) { return node.cores > 0; });
   if (shared) {
-    const double bound = shared_cores_seconds(cluster, strategy, table, microbatches);
+    const double bound = shared_cores_seconds(inputs);
     cost.shared_cores_seconds = std::max(0.0, bound - slowest);
     slowest += cost.shared_cores_seconds;
   }
@@ -163,8 +203,8 @@ void add_exchange_seconds(const Inputs& inputs, const GradientLoad& load, Strate
   if (model.sized() != nullptr) {
     double longest = 0;
     for (int k = 0; k < strategy.pp; ++k) {
-      const double tensors =
-          table.tensors(strategy.boundaries[at(k)], strategy.boundaries[at(k) + 1]);
+      const double tensors = over_stages(
+          strategy, k, [&](int first, int last) { return inputs.table.tensors(first, last); });
       longest = std::max(
           longest,
           message_seconds(strategy, cluster, k, load.parameters[at(k)], tensors, constants));
@@ -182,21 +222,21 @@ double waiting_seconds(
     const Strategy& strategy,
     int kind,
     int stage) {
-  const int first = strategy.boundaries[at(stage)];
-  const int last = strategy.boundaries[at(stage) + 1];
+  const auto [first, last] = strategy.layers_of(stage);
+  const StageLinks& place = links.stages[at(stage % strategy.pp)];
   double host = table.host_seconds(kind, first, last);
   if (host == 0) {
     return 0;
   }
   if (links.sends_between_nodes) {
     double nodes = 1;
-    for (const Span& span : links.stages[at(stage)].tensor_nodes) {
+    for (const Span& span : place.tensor_nodes) {
       nodes = std::max(nodes, static_cast<double>(span.count));
     }
     host += table.collectives(first, last) * strategy.tp * std::sqrt(nodes) *
             cluster.busy_start_seconds;
   }
-  const PassSeconds tensor = table.tensor_seconds(first, last, links.stages[at(stage)]);
+  const PassSeconds tensor = table.tensor_seconds(first, last, place);
   return std::max(
       0.0, host - table.compute_seconds(kind, first, last) - tensor.forward - tensor.backward);
 }
@@ -268,11 +308,11 @@ StrategyCost price(
   for (int k = 0; k < strategy.pp; ++k) {
     cost.stages.push_back(price_stage(inputs, k));
     const StageCost& stage = cost.stages.back();
-    const int first = strategy.boundaries[at(k)];
-    const int last = strategy.boundaries[at(k) + 1];
     load.parameters.push_back(stage.parameters);
-    load.whole.push_back(table.whole_parameters(first, last));
-    load.tied.push_back(table.tied_parameters(first, last));
+    load.whole.push_back(over_stages(
+        strategy, k, [&](int first, int last) { return table.whole_parameters(first, last); }));
+    load.tied.push_back(over_stages(
+        strategy, k, [&](int first, int last) { return table.tied_parameters(first, last); }));
     cost.optimizer_seconds = std::max(cost.optimizer_seconds, stage.optimizer_seconds);
     if (stage.needed_bytes / stage.device_bytes > fullest) {
       fullest = stage.needed_bytes / stage.device_bytes;
@@ -280,15 +320,16 @@ StrategyCost price(
     }
     double backward = std::numeric_limits<double>::infinity();
     for (const int kind : links.kinds[at(k)]) {
-      backward = std::min(
-          backward,
-          table.compute_seconds(kind, first, last) - table.forward_seconds(kind, first, last));
+      backward = std::min(backward, over_stages(strategy, k, [&, kind](int first, int last) {
+                            return table.compute_seconds(kind, first, last) -
+                                   table.forward_seconds(kind, first, last);
+                          }));
     }
     load.backward_seconds.push_back(backward);
   }
   add_pipeline_seconds(inputs, cost);
   add_exchange_seconds(inputs, load, cost);
-  cost.stall_seconds = stall_seconds(cluster, strategy.pp, microbatches);
+  cost.stall_seconds = stall_seconds(cluster, strategy.pp, microbatches * strategy.stages_per_rank);
   cost.seconds += cost.gradient_seconds + cost.optimizer_seconds + cost.stall_seconds;
   cost.seconds_range = seconds_range(model, cost.seconds);
   cost.memory_range = memory_range(model, cost.stages[at(cost.fullest_stage)].memory.total());

@@ -14,7 +14,7 @@
 
 namespace tessera::cost {
 
-/// Estimate of one stage.
+/// Estimate of one stage; where a pipeline rank holds several, of all of them together.
 struct StageCost {
   double compute_seconds = 0; // of one microbatch, forward and backward
   double tensor_seconds = 0; // of its tensor-parallel traffic
@@ -49,7 +49,7 @@ struct StrategyCost {
   double stall_seconds = 0; // of a network that stalls (Cluster::stalls)
   double gradient_seconds = 0; // of data-parallel traffic that is not hidden
   double optimizer_seconds = 0;
-  std::vector<StageCost> stages;
+  std::vector<StageCost> stages; // one a pipeline rank
   /// The stage that needs the largest share of its devices' memory.
   int fullest_stage = 0;
   /// In which range the measured seconds lie, and the measured bytes of tensors on a device of the
@@ -121,9 +121,16 @@ double stall_seconds(const Cluster& cluster, int stages, int microbatches);
 /// ranks share the cores of a node, the pipeline takes at least as long as these
 /// cores need for the work of all its ranks.
 ///
+/// Where pipeline ranks hold v stages in turns, t_i and e_i are those of all stages of rank i, and
+/// what fills and drains the pipeline is one of v turns, while a microbatch still passes all of
+/// them (decision 138). With P = max_i max(t_i, e_i):
+///
+///   T = max(m P + (sum_i t_i - max_i t_i) / v, (m - 1) P / v + sum_i t_i) + 2 sum_i e_i + ...
+///
 /// Units: seconds of one iteration, bytes of one device.
 /// Throws: ConfigError as validate(Strategy) and LayerTable.
-/// Source: Li et al. 2022, section 3.4. In the paper e_i does not limit the period,
+/// Source: Li et al. 2022, section 3.4; Narayanan et al. 2021, section 2.2 (a bubble of 1 / v). In
+/// the first e_i does not limit the period,
 /// links are not shared, and memory is not modelled.
 StrategyCost price(
     const DescribedModel& model,

@@ -60,6 +60,7 @@ std::string calibration_json(
     }
     entry["mbs"] = strategy.microbatch_size;
     entry["layer_boundaries"] = strategy.boundaries;
+    entry["stages_per_rank"] = strategy.stages_per_rank;
     entry["schedule"] = text_of(strategy.schedule);
     entry["predicted_s"] = trials[i].predicted_seconds;
     entry["estimated_s"] = candidates[i].cost.seconds;

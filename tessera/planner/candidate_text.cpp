@@ -1,5 +1,6 @@
 #include "tessera/planner/candidate_text.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <set>
 #include <string>
@@ -53,6 +54,21 @@ std::string saving_text(const cost::Strategy& strategy) {
       strategy.keeps_products ? "recomputed activations but for products"
                               : "recomputed activations");
   add(strategy.schedule == cost::Schedule::kSimple && strategy.pp > 1, "simple schedule");
+  if (strategy.stages_per_rank > 1) {
+    text += str("  ", strategy.stages_per_rank, " stages a rank in turns");
+  }
+  return text;
+}
+
+// Returns the layers of a pipeline rank: "0..3", or of several stages "0..1,8".
+std::string layers_text(const cost::Strategy& strategy, int rank) {
+  std::string text;
+  for (int stage = rank; stage < strategy.stages(); stage += strategy.pp) {
+    const auto [first, last] = strategy.layers_of(stage);
+    text += text.empty() ? "" : ",";
+    text +=
+        last - first == 1 && strategy.stages_per_rank > 1 ? str(first) : str(first, "..", last - 1);
+  }
   return text;
 }
 
@@ -128,11 +144,10 @@ std::string explain(
     const auto at = static_cast<std::size_t>(k);
     const cost::StageCost& stage = cost.stages[at];
     text += line(
-        "  %5d  %3d..%-3d  %8.2f  %9.2f  %9.2f  %4.1f  %7.2f  %6.2f  %5.1f  "
+        "  %5d  %-8s  %8.2f  %9.2f  %9.2f  %4.1f  %7.2f  %6.2f  %5.1f  "
         "%-4.1f %s",
         k,
-        strategy.boundaries[at],
-        strategy.boundaries[at + 1] - 1,
+        layers_text(strategy, k).c_str(),
         stage.memory.weights / kGib,
         stage.memory.gradients / kGib,
         stage.memory.optimizer / kGib,
@@ -160,7 +175,15 @@ std::string summary(const SearchResult& result, const cost::DescribedModel& mode
         headline(candidate.strategy).c_str(),
         (nodes_text(candidate) + (reason ? "  (only priced: " + *reason + ")" : "")).c_str());
   }
-  if (result.lower_bound > 0 && !result.best.empty()) {
+  const bool turns =
+      std::any_of(result.best.begin(), result.best.end(), [](const Candidate& candidate) {
+        return candidate.strategy.stages_per_rank > 1;
+      });
+  if (result.lower_bound > 0 && turns) {
+    text += line(
+        "  lower bound %.4f s by estimate of one stage a rank, whatever the placement and the cuts",
+        result.lower_bound);
+  } else if (result.lower_bound > 0 && !result.best.empty()) {
     const double gap = result.gap();
     // Seconds are sums of many parts, whose order rounds differently.
     constexpr double kRounding = 1e-9;

@@ -9,10 +9,21 @@ namespace tessera::planner {
 
 namespace {
 
-OrderedJson stage_of(const cost::Strategy& strategy, const cost::StageCost& stage, std::size_t k) {
+OrderedJson stage_of(const cost::Strategy& strategy, const cost::StageCost& stage, int rank) {
+  OrderedJson runs = OrderedJson::array();
+  int layers = 0;
+  for (int turn = rank; turn < strategy.stages(); turn += strategy.pp) {
+    const auto [first, last] = strategy.layers_of(turn);
+    OrderedJson run = OrderedJson::array();
+    run.push_back(first);
+    run.push_back(last - first);
+    runs.push_back(std::move(run));
+    layers += last - first;
+  }
   return {
-      {"first_layer", strategy.boundaries[k]},
-      {"layers", strategy.boundaries[k + 1] - strategy.boundaries[k]},
+      {"first_layer", strategy.layers_of(rank).first},
+      {"layers", layers},
+      {"runs_of_layers", std::move(runs)},
       {"needed_bytes", stage.needed_bytes},
       {"device_bytes", stage.device_bytes},
       {"host_bytes", stage.host_bytes},
@@ -38,7 +49,7 @@ OrderedJson strategy_of(
   const auto reason = not_runnable(candidate, model);
   OrderedJson stages = OrderedJson::array();
   for (std::size_t k = 0; k < cost.stages.size(); ++k) {
-    stages.push_back(stage_of(strategy, cost.stages[k], k));
+    stages.push_back(stage_of(strategy, cost.stages[k], static_cast<int>(k)));
   }
   OrderedJson json;
   json["seconds"] = candidate.seconds();
@@ -60,6 +71,7 @@ OrderedJson strategy_of(
   json["runnable"] = !reason.has_value();
   json["not_runnable_because"] = reason ? OrderedJson(*reason) : OrderedJson();
   json["pipeline_parallel_degree"] = strategy.pp;
+  json["stages_per_rank"] = strategy.stages_per_rank;
   json["tensor_parallel_degree"] = strategy.tp;
   json["reduced_data_parallel_degree"] = strategy.dp;
   json["distribution"] = std::string(text_of(strategy.distribution));

@@ -42,6 +42,21 @@ double largest_stage(const cost::Strategy& strategy, const cost::LayerTable& tab
   return largest;
 }
 
+// Returns for each end the first layer of the longest run up to there that fits so many bytes. A
+// stage's memory grows with its layers, so the first layer that fits only moves forward.
+std::vector<int>
+first_that_fit(const cost::LayerTable& table, const cost::StageState& state, double usable) {
+  std::vector<int> result;
+  int first = 0;
+  for (int last = 0; last <= table.layers(); ++last) {
+    while (first < last && table.memory(first, last, state).total() > usable) {
+      ++first;
+    }
+    result.push_back(first);
+  }
+  return result;
+}
+
 } // namespace
 
 cost::Strategy Pricer::strategy(const Point& point) const {
@@ -50,6 +65,7 @@ cost::Strategy Pricer::strategy(const Point& point) const {
   strategy.dp = point.dp;
   strategy.tp = point.tp;
   strategy.microbatch_size = point.microbatch_size;
+  strategy.stages_per_rank = point.stages_per_rank;
   strategy.distribution = point.distribution;
   strategy.same_samples = point.same_samples;
   strategy.schedule = options_.schedule;
@@ -82,6 +98,9 @@ double Pricer::lower_bound(const Point& point, const cost::LayerTable& table) co
 
 std::optional<Candidate> Pricer::assigned(cost::Strategy strategy, const cost::LayerTable& table)
     const {
+  if (strategy.stages_per_rank > 1) {
+    return assigned_in_turns(strategy, table);
+  }
   const std::vector<double> alone(at(strategy.pp), 1.0);
   const std::vector<double> crowded = crowding(strategy);
   auto best = assigned(strategy, table, alone);
@@ -116,61 +135,132 @@ std::vector<double> Pricer::crowding(const cost::Strategy& strategy) const {
   return result;
 }
 
-std::optional<Candidate> Pricer::assigned(
-    cost::Strategy strategy,
+std::vector<double> Pricer::usable_bytes(
+    const cost::Strategy& strategy,
+    const cost::PlacementLinks& links) const {
+  const double share = cost::usable_share(model_, strategy, options_.constants);
+  std::vector<double> result;
+  for (const std::vector<int>& kinds : links.kinds) {
+    // A stage holds what its smallest device can.
+    double usable = std::numeric_limits<double>::infinity();
+    for (const int kind : kinds) {
+      usable = std::min(
+          usable, cluster_.kinds[at(kind)].memory_bytes * share - options_.constants.context_bytes);
+    }
+    result.push_back(usable);
+  }
+  return result;
+}
+
+AssignmentProblem Pricer::problem_of(
+    const cost::Strategy& strategy,
     const cost::LayerTable& table,
+    const cost::PlacementLinks& links,
     const std::vector<double>& crowded) const {
-  const cost::PlacementLinks links = cost::place(strategy, cluster_, options_.constants);
   const int layers = table.layers();
   AssignmentProblem problem;
   problem.layers = layers;
-  problem.stages = strategy.pp;
+  problem.stages = strategy.stages();
   problem.microbatches = strategy.microbatches(model_.global_batch_size);
-  std::vector<std::vector<int>> fits(at(strategy.pp));
-  for (int k = 0; k < strategy.pp; ++k) {
-    const cost::StageLinks& stage = links.stages[at(k)];
-    // A stage is as fast as its slowest device for its layers, and holds what its smallest one can.
-    double usable = std::numeric_limits<double>::infinity();
-    for (const int kind : links.kinds[at(k)]) {
-      usable = std::min(
-          usable,
-          cluster_.kinds[at(kind)].memory_bytes *
-                  cost::usable_share(model_, strategy, options_.constants) -
-              options_.constants.context_bytes);
-    }
+  for (int k = 0; k < strategy.stages(); ++k) {
+    const int rank = k % strategy.pp;
+    const cost::StageLinks& stage = links.stages[at(rank)];
     std::vector<double> sends;
     for (int i = 0; i <= layers; ++i) {
       sends.push_back(cost::send_seconds(
-          links, k, table.cut_bytes(i), table.returns_home(), options_.constants));
+          links, strategy, k, table.cut_bytes(i), table.returns_home(), options_.constants));
     }
+    // A stage is as fast as its slowest device for its layers.
     std::vector<std::vector<double>> seconds;
-    for (const int kind : slowest_somewhere(links.kinds[at(k)], table)) {
+    for (const int kind : slowest_somewhere(links.kinds[at(rank)], table)) {
       seconds.emplace_back();
       for (int i = 0; i <= layers; ++i) {
         const cost::PassSeconds tensor = table.tensor_seconds(0, i, stage);
         const cost::PassSeconds tail =
             k == 0 && i > 0 ? table.tail_tensor_seconds(stage) : cost::PassSeconds{};
         seconds.back().push_back(
-            crowded[at(k)] * table.compute_seconds(kind, 0, i) + tensor.forward + tensor.backward +
-            tail.forward + tail.backward);
+            crowded[at(rank)] * table.compute_seconds(kind, 0, i) + tensor.forward +
+            tensor.backward + tail.forward + tail.backward);
       }
     }
     problem.seconds.push_back(std::move(seconds.back()));
     seconds.pop_back();
     problem.other_seconds.push_back(std::move(seconds));
-    if (k + 1 < strategy.pp) {
+    if (k + 1 < strategy.stages()) {
       problem.send_seconds.push_back(std::move(sends));
     }
-    const cost::StageState state =
-        cost::stage_state(strategy, cost::in_flight(strategy, k, problem.microbatches));
-    // A stage's memory grows with its layers, so the first layer that fits only moves forward.
-    int first = 0;
-    for (int last = 0; last <= layers; ++last) {
-      while (first < last && table.memory(first, last, state).total() > usable) {
-        ++first;
-      }
-      fits[at(k)].push_back(first);
+  }
+  return problem;
+}
+
+std::optional<Candidate> Pricer::assigned_in_turns(
+    const cost::Strategy& strategy,
+    const cost::LayerTable& table) const {
+  const cost::PlacementLinks links = cost::place(strategy, cluster_, options_.constants);
+  AssignmentProblem problem = problem_of(strategy, table, links, crowding(strategy));
+  const std::vector<double> usable = usable_bytes(strategy, links);
+  std::optional<Candidate> best;
+  const auto try_cuts = [&](const std::vector<int>& cuts) {
+    Candidate candidate;
+    candidate.strategy = strategy;
+    candidate.strategy.boundaries = cuts;
+    candidate.cost =
+        cost::price(model_, cluster_, candidate.strategy, table, links, options_.constants);
+    if (candidate.cost.fits() && (!best || candidate.cost.seconds < best->cost.seconds)) {
+      best = std::move(candidate);
+      return true;
     }
+    return false;
+  };
+  // A stage may fill a rank, which leaves nothing to the others of the rank, or its share of it.
+  for (const int parts : {1, strategy.stages_per_rank}) {
+    std::vector<std::vector<int>> fits;
+    for (int k = 0; k < strategy.stages(); ++k) {
+      const int in_flight = cost::in_flight(strategy, k, problem.microbatches);
+      fits.push_back(first_that_fit(
+          table, cost::stage_state(strategy, in_flight), usable[at(k % strategy.pp)] / parts));
+    }
+    problem.first_that_fits = [&fits](int stage, int last) { return fits[at(stage)][at(last)]; };
+    if (const Assignment assignment = assign_layers(problem); !assignment.boundaries.empty()) {
+      try_cuts(assignment.boundaries);
+    }
+  }
+  // Even layers, since a rank's stages together may be even where each is not.
+  std::vector<int> even;
+  for (int k = 0; k <= strategy.stages(); ++k) {
+    even.push_back(table.layers() * k / strategy.stages());
+  }
+  try_cuts(even);
+  // Single layers move over a cut as long as that is faster.
+  constexpr int kMostSweeps = 8;
+  bool better = best.has_value();
+  for (int sweep = 0; better && sweep < kMostSweeps; ++sweep) {
+    better = false;
+    for (int cut = 1; cut < strategy.stages(); ++cut) {
+      for (const int move : {-1, 1}) {
+        std::vector<int> cuts = best->strategy.boundaries;
+        cuts[at(cut)] += move;
+        if (cuts[at(cut - 1)] < cuts[at(cut)] && cuts[at(cut)] < cuts[at(cut + 1)]) {
+          better = try_cuts(cuts) || better;
+        }
+      }
+    }
+  }
+  return best;
+}
+
+std::optional<Candidate> Pricer::assigned(
+    cost::Strategy strategy,
+    const cost::LayerTable& table,
+    const std::vector<double>& crowded) const {
+  const cost::PlacementLinks links = cost::place(strategy, cluster_, options_.constants);
+  const int layers = table.layers();
+  AssignmentProblem problem = problem_of(strategy, table, links, crowded);
+  const std::vector<double> usable = usable_bytes(strategy, links);
+  std::vector<std::vector<int>> fits;
+  for (int k = 0; k < strategy.pp; ++k) {
+    const int in_flight = cost::in_flight(strategy, k, problem.microbatches);
+    fits.push_back(first_that_fit(table, cost::stage_state(strategy, in_flight), usable[at(k)]));
   }
   problem.first_that_fits = [&fits](int stage, int last) { return fits[at(stage)][at(last)]; };
   Assignment assignment = assign_layers(problem);

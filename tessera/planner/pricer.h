@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "tessera/planner/candidate.h"
+#include "tessera/planner/layer_assignment.h"
 #include "tessera/planner/lower_bound.h"
 #include "tessera/planner/space.h"
 
@@ -27,14 +28,30 @@ class Pricer {
   /// fits the devices. The assignment is the optimum of the pipelines' time; smaller largest
   /// stages, whose optimizer and gradients take less, are tried as long as one could still win. If
   /// stages share cores of hosts to different degrees, this is the better of two assignments: one
-  /// for ranks that compute alone, and one for ranks that always share.
+  /// for ranks that compute alone, and one for ranks that always share. Where ranks hold several
+  /// stages in turns, it is good and not proved to be the optimum (decision 138).
   std::optional<Candidate> assigned(cost::Strategy strategy, const cost::LayerTable& table) const;
   /// Prices a strategy with the boundaries it has, whether it fits or not.
   Candidate priced(cost::Strategy strategy) const;
 
  private:
   bool checkpointing() const;
-  /// Returns for each stage the most ranks per core among its hosts, at least 1.
+  /// Returns a strategy whose ranks hold several stages in turns, assigned as if each stage had its
+  /// own rank, and then improved by moving single layers.
+  std::optional<Candidate> assigned_in_turns(
+      const cost::Strategy& strategy,
+      const cost::LayerTable& table) const;
+  /// Returns what the stages of a strategy take, without their memory.
+  AssignmentProblem problem_of(
+      const cost::Strategy& strategy,
+      const cost::LayerTable& table,
+      const cost::PlacementLinks& links,
+      const std::vector<double>& crowded) const;
+  /// Returns the bytes that a device of each pipeline rank has for tensors.
+  std::vector<double> usable_bytes(
+      const cost::Strategy& strategy,
+      const cost::PlacementLinks& links) const;
+  /// Returns for each pipeline rank the most ranks per core among its hosts, at least 1.
   std::vector<double> crowding(const cost::Strategy& strategy) const;
   std::optional<Candidate> assigned(
       cost::Strategy strategy,

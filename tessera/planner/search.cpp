@@ -13,6 +13,7 @@
 #include "tessera/planner/pricer.h"
 #include "tessera/planner/savings.h"
 #include "tessera/planner/to_config.h"
+#include "tessera/planner/turns.h"
 #include "tessera/simulator/simulate.h"
 
 namespace tessera::planner {
@@ -157,6 +158,9 @@ SearchResult search_all_nodes(
                                         {.keep_events = false, .constants = options.constants})
                                         .iteration_seconds;
     }
+  }
+  if (options.simulate > 0) {
+    add_turns(model, cluster, options, result.best);
   }
   std::stable_sort(
       result.best.begin(), result.best.end(), [](const Candidate& a, const Candidate& b) {

@@ -9,6 +9,10 @@
 
 namespace tessera::planner {
 
+/// The most stages a pipeline rank that plans for a run look at: with four turns a quarter of the
+/// bubble is left, and every further one adds more messages than it takes bubble away.
+inline constexpr int kMostStagesPerRank = 4;
+
 struct SearchProgress {
   int done = 0; // points (degrees and microbatch sizes) of `total`
   int total = 0;
@@ -39,6 +43,9 @@ struct SearchOptions {
   int annealing_steps = 400;
   cost::Schedule schedule = cost::Schedule::kInterleaved;
   int active_microbatches = 0; // see cost::Strategy
+  /// The most stages of a pipeline rank, in turns (cost::Strategy), that are tried on the best
+  /// strategies where the simulator executes them in the runtime's order; 1: none.
+  int most_stages_per_rank = 1;
   bool shard_optimizer_state = false;
   bool shard_parameters = false; // and gradients, with shard_optimizer_state
   bool offload_optimizer_state = false;

@@ -222,13 +222,14 @@ std::vector<Layout> layouts_of(
 }
 
 bool ties_apart(const cost::Strategy& strategy, const cost::DescribedModel& model) {
-  const auto stage_of = [&strategy](int layer) {
-    return std::upper_bound(strategy.boundaries.begin(), strategy.boundaries.end(), layer) -
-           strategy.boundaries.begin();
+  const auto rank_of = [&strategy](int layer) {
+    const auto behind =
+        std::upper_bound(strategy.boundaries.begin(), strategy.boundaries.end(), layer);
+    return (behind - strategy.boundaries.begin() - 1) % strategy.pp;
   };
   const std::vector<int> shared = model.shared_with();
   for (std::size_t i = 0; i < shared.size(); ++i) {
-    if (shared[i] >= 0 && stage_of(static_cast<int>(i)) != stage_of(shared[i])) {
+    if (shared[i] >= 0 && rank_of(static_cast<int>(i)) != rank_of(shared[i])) {
       return true;
     }
   }

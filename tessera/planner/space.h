@@ -15,6 +15,7 @@ struct Point {
   int microbatch_size = 1;
   cost::Distribution distribution = cost::Distribution::kAsMeasured;
   bool same_samples = false; // all ranks of a tensor-parallel group bring the same samples
+  int stages_per_rank = 1; // in turns; searched by planner/turns.h, not as points
 };
 
 /// How ranks are placed on devices: an order of the nodes, and a placement strategy ("PDT").
@@ -51,7 +52,7 @@ std::vector<Layout> layouts_of(
     const Point& point,
     const SearchOptions& options);
 
-/// Returns whether layers that share parameters are on different stages, which the
+/// Returns whether layers that share parameters are on different pipeline ranks, which the
 /// runtime of this version refuses (runtime_abilities.h).
 bool ties_apart(const cost::Strategy& strategy, const cost::DescribedModel& model);
 

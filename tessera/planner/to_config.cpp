@@ -74,11 +74,11 @@ plans::Plan to_plan(const Candidate& candidate, const cost::DescribedModel& mode
   const cost::DividedModel* divided =
       model.divided_in({strategy.tp, strategy.distribution, strategy.same_samples});
   const std::vector<cost::Layer>& layers = divided != nullptr ? divided->layers : model.layers;
-  for (int k = 0; k < strategy.pp; ++k) {
-    for (int i = strategy.boundaries[static_cast<std::size_t>(k)];
-         i < strategy.boundaries[static_cast<std::size_t>(k) + 1];
-         ++i) {
-      plan.partition[layers[static_cast<std::size_t>(i)].name] = k;
+  for (int k = 0; k < strategy.stages(); ++k) {
+    const auto [first, last] = strategy.layers_of(k);
+    for (int i = first; i < last; ++i) {
+      // Stages are dealt to the ranks in turns.
+      plan.partition[layers[static_cast<std::size_t>(i)].name] = k % strategy.pp;
     }
   }
   return plan;

@@ -193,6 +193,41 @@ JSON
   --library-config library.json > preset.txt
 grep -q "pipeline_parallel_degree\|ddp" library.json || fail "library: $(cat library.json)"
 
+# Two hosts whose pipeline is faster when each holds every other layer: what is written deals layers in turns, and
+# trains to the losses of one process.
+cat > hosts.json <<'JSON'
+{"name": "hosts", "devices": {"v100": {"memory_gib": 16}},
+ "nodes": [{"device": "v100", "count": 1, "intra_node_gbit_per_s": 170, "inter_node_gbit_per_s": 100},
+           {"device": "v100", "count": 1, "intra_node_gbit_per_s": 170, "inter_node_gbit_per_s": 100}]}
+JSON
+sed 's/"dropout": 0/"dropout": 0, "n_embd": 256, "n_layer": 8/; s/"sequence": 16/"sequence": 64/; s/"saved"/"deep"/' \
+  job.json > deep.json
+"$tessera" plan --job deep.json --cluster-file hosts.json --only-tp 1 --explain 1 -o turns.json > turns.txt
+grep -q "^     1 .*pp 2 .* 4 stages a rank in turns" turns.txt || fail "no turns: $(cat turns.txt)"
+python3 - <<'PY' || fail "turns.json: $(cat turns.json)"
+import json
+partition = json.load(open("turns.json"))["parallel"]["partition"]
+assert [partition[f"transformer.h.{i}"] for i in range(8)] == [0, 1] * 4, partition
+PY
+python3 - "$("$tessera" train turns.json --check --cluster-file hosts.json)" "$(grep "^     1 " turns.txt)" <<'PY' ||
+import re, sys
+step, planned = re.search(r"steps of ([0-9.]+) s", sys.argv[1]).group(1), sys.argv[2].split()[1]
+assert abs(float(step) - float(planned)) < 1e-3, (step, planned)
+PY
+  fail "--check says other seconds than the plan: $("$tessera" train turns.json --check --cluster-file hosts.json)"
+"$tessera" launch -n 2 -- "$tessera" train turns.json --log turns.jsonl > turns_trained.txt
+sed 's/"deep"/"deep_alone"/' deep.json > deep_alone.json
+"$tessera" train deep_alone.json --log deep_alone.jsonl > deep_alone.txt
+[ "$(losses turns.jsonl | wc -l)" = 2 ] || fail "turns logged: $(cat turns.jsonl)"
+paste <(losses turns.jsonl) <(losses deep_alone.jsonl) |
+  awk '{ off = $1 > $2 ? $1 - $2 : $2 - $1; if (NF != 2 || !(off <= 1e-5 * $2)) exit 1 }' ||
+  fail "losses in turns $(losses turns.jsonl) and of one process $(losses deep_alone.jsonl)"
+"$tessera" plan --job deep.json --cluster-file hosts.json --only-tp 1 --most-stages-per-rank 1 > no_turns.txt
+if grep -q "in turns" no_turns.txt; then fail "turns all the same: $(cat no_turns.txt)"; fi
+"$tessera" simulate --job deep.json --cluster-file hosts.json --pp 2 --dp 1 --mbs 4 --active-microbatches 4 \
+  --stages-per-rank 4 > simulated.txt || fail "simulate: $(cat simulated.txt)"
+grep -q "4 stages a rank in turns" simulated.txt || fail "simulate: $(cat simulated.txt)"
+
 # Bad input: what is missing, and the nearest thing that would fit.
 sed 's/"memory_gib": 16/"memory_gib": 1/' v100.json > small.json
 refused "GiB more than a device has" "$tessera" plan --model gpt2 --sequence 128 \

@@ -33,6 +33,39 @@ TEST(Price, AnAllReduceIsEquationThree) {
   EXPECT_DOUBLE_EQ(gradient_seconds(2e6, 2e9, 1e-3), 2 * 3 * 8e6 / 4 / 2e9 + 6e-3);
 }
 
+TEST(Price, OfStagesInTurnsOneFillsThePipeline) {
+  DescribedModel model = small_model(16);
+  const Cluster cluster = small_cluster(2, 0);
+  Strategy strategy = small_strategy(4, 1, 1, 1, 16);
+  strategy.active_microbatches = 8;
+  const double before = price(model, cluster, strategy, bare_constants()).seconds;
+  strategy.stages_per_rank = 2;
+  strategy.boundaries = even_cuts(16, 8);
+  const auto turns = [&](int batch) {
+    model.global_batch_size = batch;
+    const StrategyCost cost = price(model, cluster, strategy, bare_constants());
+    EXPECT_NEAR(sum_of_parts(cost), cost.seconds, 1e-12);
+    return cost;
+  };
+  const StrategyCost cost = turns(16);
+  // A rank has four layers of 3 ms, forward and twofold backward, in two stages.
+  const double of_rank = 12e-3;
+  ASSERT_EQ(cost.stages.size(), 4u);
+  EXPECT_DOUBLE_EQ(cost.stages[0].parameters, 4e6);
+  EXPECT_NEAR(cost.stages[0].compute_seconds, of_rank, 1e-12);
+  EXPECT_NEAR(cost.bubble_seconds, 3 * of_rank / 2, 1e-9);
+  EXPECT_LT(cost.seconds, before - of_rank);
+  // Seven cuts of 2 kB, inside a node or between two, and their gradients.
+  const double inside = 2e3 / 10e9;
+  const double between = 2e3 / 1e9;
+  EXPECT_NEAR(cost.transfer_seconds, 2 * (4 * inside + 3 * between), 1e-12);
+  // Two microbatches do not fill four ranks, whatever their turns: each passes all of them.
+  EXPECT_NEAR(
+      turns(2).seconds - turns(2).transfer_seconds - turns(2).gradient_seconds,
+      4 * of_rank + of_rank / 2,
+      1e-9);
+}
+
 TEST(Price, OnePipelineIsEquationFive) {
   const DescribedModel model = small_model(4);
   const Cluster cluster = small_cluster(2, 0);

@@ -115,6 +115,10 @@ class Draw {
     }
     one.schedule = one_in(4) ? cost::Schedule::kSimple : cost::Schedule::kInterleaved;
     one.active_microbatches = one_in(2) ? one.pp + from(0, 2) : 0;
+    if (one.active_microbatches > 0 && one.pp > 1 && layers >= 2 * one.pp) {
+      one.stages_per_rank = 2;
+      one.boundaries = cost::even_cuts(layers, 2 * one.pp);
+    }
     one.overlap_gradients = one_in(2);
     one.shard_optimizer_state = one_in(3);
     return one;

@@ -1,0 +1,92 @@
+#include "tessera/planner/turns.h"
+
+#include <algorithm>
+#include <iterator>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "tessera/planner/pricer.h"
+#include "tessera/planner/space.h"
+#include "tessera/simulator/simulate.h"
+
+namespace tessera::planner {
+
+namespace {
+
+// The fixed order of one forward, one backward says nothing of turns.
+bool has_turns(const cost::Strategy& strategy) {
+  return strategy.pp > 1 && strategy.stages_per_rank == 1 &&
+         (strategy.active_microbatches > 0 || strategy.schedule == cost::Schedule::kSimple);
+}
+
+// Returns how many microbatches may be in flight: as many as without turns, and two for each rank.
+std::set<int> in_flight_of(const cost::Strategy& strategy, int microbatches) {
+  const int own = strategy.active_microbatches;
+  if (own == 0) {
+    return {0};
+  }
+  return {own, std::max(own, std::min(microbatches, 2 * strategy.pp))};
+}
+
+} // namespace
+
+void add_turns(
+    const cost::DescribedModel& model,
+    const cost::Cluster& cluster,
+    const SearchOptions& options,
+    std::vector<Candidate>& best) {
+  constexpr std::size_t kMostStrategies = 8;
+  // What is faster by less is so by rounding of layers more than by turns.
+  constexpr double kWorthIt = 0.995;
+  const Pricer pricer(model, cluster, options);
+  const int layers = static_cast<int>(model.layers.size());
+  std::vector<std::pair<double, std::size_t>> order;
+  for (std::size_t i = 0; i < best.size(); ++i) {
+    if (has_turns(best[i].strategy) && best[i].microbatches > 1) {
+      order.emplace_back(best[i].seconds(), i);
+    }
+  }
+  std::sort(order.begin(), order.end());
+  order.resize(std::min(order.size(), kMostStrategies));
+  std::vector<Candidate> found;
+  for (const auto& [seconds, index] : order) {
+    const Candidate& plain = best[index];
+    const cost::LayerTable table(model, cluster, plain.strategy, options.constants);
+    std::optional<Candidate> fastest;
+    const int most = std::min(options.most_stages_per_rank, layers / plain.strategy.pp);
+    for (int stages = 2; stages <= most; ++stages) {
+      for (const int in_flight : in_flight_of(plain.strategy, plain.microbatches)) {
+        if (options.stop != nullptr && options.stop->load()) {
+          break;
+        }
+        cost::Strategy strategy = plain.strategy;
+        strategy.stages_per_rank = stages;
+        strategy.active_microbatches = in_flight;
+        auto candidate = pricer.assigned(std::move(strategy), table);
+        if (!candidate || (options.runnable_only && ties_apart(candidate->strategy, model))) {
+          continue;
+        }
+        candidate->node_order = plain.node_order;
+        candidate->can_recompute = plain.can_recompute;
+        candidate->microbatches = plain.microbatches;
+        candidate->simulated_seconds = simulator::simulate(
+                                           model,
+                                           cluster,
+                                           candidate->strategy,
+                                           {.keep_events = false, .constants = options.constants})
+                                           .iteration_seconds;
+        const double limit = fastest ? fastest->seconds() : plain.seconds() * kWorthIt;
+        if (candidate->seconds() < limit) {
+          fastest = std::move(candidate);
+        }
+      }
+    }
+    if (fastest) {
+      found.push_back(std::move(*fastest));
+    }
+  }
+  std::move(found.begin(), found.end(), std::back_inserter(best));
+}
+
+} // namespace tessera::planner

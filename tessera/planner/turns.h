@@ -1,0 +1,24 @@
+#pragma once
+
+#include <vector>
+
+#include "tessera/planner/candidate.h"
+#include "tessera/planner/search_options.h"
+
+namespace tessera::planner {
+
+/// Adds, for the best of `best` that have a pipeline, how they would run with several stages a
+/// pipeline rank in turns (SearchOptions::most_stages_per_rank), wherever the simulator finds that
+/// faster. Each strategy adds its fastest such variant at most, with its degrees and its placement;
+/// more microbatches may be in flight, up to two for each pipeline rank, since turns need them.
+/// Requires simulated candidates. The strategies that are there stay, and variants that do not fit,
+/// or part layers that must stay together, are left out (decision 138).
+///
+/// Cost: some simulations of each of eight strategies.
+void add_turns(
+    const cost::DescribedModel& model,
+    const cost::Cluster& cluster,
+    const SearchOptions& options,
+    std::vector<Candidate>& best);
+
+} // namespace tessera::planner

@@ -1,0 +1,130 @@
+// Plans whose pipeline ranks hold several stages in turns.
+#include "tessera/planner/turns.h"
+
+#include <algorithm>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/base/index.h"
+#include "tessera/config/config.h"
+#include "tessera/planner/candidate_text.h"
+#include "tessera/planner/candidates_json.h"
+#include "tessera/planner/search.h"
+#include "tessera/planner/to_config.h"
+#include "tessera/simulator/simulate.h"
+
+#include "tests/unit/cost/small_cases.h"
+
+namespace tessera::planner {
+namespace {
+
+// Four single devices, whose replicas would exchange gradients for longer than they compute.
+struct FewMicrobatches {
+  cost::DescribedModel model = cost::small_model(16);
+  cost::Cluster cluster = cost::small_cluster(4, 0);
+  SearchOptions options = {.most_stages_per_rank = kMostStagesPerRank};
+
+  FewMicrobatches() {
+    model.global_batch_size = 4;
+    model.activation_checkpointing = false;
+    for (auto& layer : model.layers) {
+      layer.parameters = 30'000'000;
+    }
+    for (auto& node : cluster.nodes) {
+      node.count = 1;
+    }
+    options.runnable_only = true;
+    options.simulate = 24;
+    options.keep = 24;
+  }
+
+  std::vector<Candidate> found() const {
+    return search(model, cluster, options).best;
+  }
+};
+
+bool is_in_turns(const Candidate& candidate) {
+  return candidate.strategy.stages_per_rank > 1;
+}
+
+TEST(Turns, AreChosenWhereTheSimulatorFindsThemFaster) {
+  const FewMicrobatches few;
+  const auto found = few.found();
+  const Candidate& best = found.front();
+  ASSERT_TRUE(is_in_turns(best));
+  EXPECT_EQ(best.strategy.boundaries.size(), at(best.strategy.stages() + 1));
+  // The strategy of one stage a rank that it was made of is still there.
+  const auto plain = std::find_if(found.begin(), found.end(), [&](const Candidate& one) {
+    return one.strategy.pp == best.strategy.pp && one.strategy.dp == best.strategy.dp &&
+           one.strategy.microbatch_size == best.strategy.microbatch_size && !is_in_turns(one);
+  });
+  ASSERT_NE(plain, found.end());
+  EXPECT_LT(best.seconds(), 0.9 * plain->seconds());
+  EXPECT_EQ(
+      best.simulated_seconds,
+      simulator::simulate(
+          few.model, few.cluster, best.strategy, {.constants = few.options.constants})
+          .iteration_seconds);
+  EXPECT_THAT(headline(best.strategy), testing::HasSubstr("stages a rank in turns"));
+}
+
+TEST(Turns, AreWrittenAsAPartition) {
+  const FewMicrobatches few;
+  const Candidate best = few.found().front();
+  ASSERT_TRUE(is_in_turns(best));
+  ASSERT_FALSE(not_runnable(best, few.model));
+  const config::Config config = to_config(best, few.model);
+  config::check_world(config, 4);
+  EXPECT_EQ(config.effective_active_microbatches(), best.strategy.active_microbatches);
+  for (int stage = 0; stage < best.strategy.stages(); ++stage) {
+    const auto [first, last] = best.strategy.layers_of(stage);
+    for (int layer = first; layer < last; ++layer) {
+      EXPECT_EQ(config.partition.at("layer." + std::to_string(layer)), stage % best.strategy.pp);
+    }
+  }
+  SearchResult result;
+  result.best = {best};
+  const std::string json = to_json(result, few.model, few.cluster);
+  EXPECT_THAT(
+      json,
+      testing::HasSubstr("\"stages_per_rank\": " + std::to_string(best.strategy.stages_per_rank)));
+}
+
+TEST(Turns, AreLeftOutWhereTheyDoNotPayOrCannotRun) {
+  const auto in_turns = [](const FewMicrobatches& few) {
+    const auto found = few.found();
+    return std::count_if(found.begin(), found.end(), is_in_turns);
+  };
+  FewMicrobatches few;
+  EXPECT_GT(in_turns(few), 0);
+  few.options.most_stages_per_rank = 1;
+  EXPECT_EQ(in_turns(few), 0);
+
+  FewMicrobatches fixed_order;
+  fixed_order.options.runnable_only = false;
+  EXPECT_EQ(in_turns(fixed_order), 0);
+
+  FewMicrobatches one_layer_each;
+  one_layer_each.model = cost::small_model(4);
+  one_layer_each.model.global_batch_size = 4;
+  for (const Candidate& one : one_layer_each.found()) {
+    EXPECT_TRUE(!is_in_turns(one) || one.strategy.pp == 2);
+  }
+
+  // Every turn sends, and here a message takes as long as many layers.
+  FewMicrobatches slow;
+  for (auto& layer : slow.model.layers) {
+    layer.output_elements_per_sample = 20'000'000;
+  }
+  EXPECT_EQ(in_turns(slow), 0);
+
+  // The last layer is on the last rank, so one that shares the first one's weight forbids turns.
+  FewMicrobatches tied;
+  tied.model.layers.back().shares_parameters_with = "layer.0";
+  EXPECT_EQ(in_turns(tied), 0);
+}
+
+} // namespace
+} // namespace tessera::planner
