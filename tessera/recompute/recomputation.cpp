@@ -17,6 +17,7 @@
 #include "tessera/autograd/weight_gradient_pass.h"
 #include "tessera/base/error.h"
 #include "tessera/random/stream.h"
+#include "tessera/recompute/before_region.h"
 #include "tessera/recompute/keeper.h"
 #include "tessera/recompute/kept_products.h"
 #include "tessera/recompute/version.h"
@@ -217,6 +218,9 @@ class RecomputeBackward : public torch::autograd::Node {
           "a backward reached " + region_.name +
           " a second time; its activations are recomputed from arguments that the first one has "
           "freed: combine the losses, or write retain_graph");
+    }
+    if (BeforeRegion* before = BeforeRegionScope::current()) {
+      before->region_comes(); // what it lets run may have changed an argument
     }
     check_arguments("has an argument that was changed in place after the call");
     const at::AutoGradMode recorded(true);

@@ -21,6 +21,15 @@ Choice choice_of(std::shared_ptr<Task> task, Worker* worker, Phase phase) {
   return choice;
 }
 
+/// Returns whether another rank waits for the turn.
+bool is_awaited(const Choice& choice) {
+  if (choice.task == nullptr || choice.task->gave_way) {
+    return false; // the start of a step function, or what was interrupted
+  }
+  const bool starts = !choice.resumes() || choice.task->awaits == 0; // by a request, the schedule
+  return starts || choice.phase == Phase::kForward || choice.task->awaited;
+}
+
 } // namespace
 
 DynamicTurns::DynamicTurns(const StepResources& resources)
@@ -36,8 +45,27 @@ DynamicTurns::DynamicTurns(const StepResources& resources)
 }
 
 std::optional<Choice> DynamicTurns::next() {
+  if (tasks_.interrupted() != nullptr) {
+    if (auto choice = awaited()) {
+      return choice;
+    }
+  }
   std::vector<Choice> choices = arrived();
   add_scheduled(choices);
+  return best(std::move(choices));
+}
+
+std::optional<Choice> DynamicTurns::awaited() {
+  if (context_.order != nullptr) {
+    return std::nullopt;
+  }
+  std::vector<Choice> choices = arrived();
+  add_scheduled(choices);
+  std::erase_if(choices, [](const Choice& choice) { return !is_awaited(choice); });
+  return best(std::move(choices));
+}
+
+std::optional<Choice> DynamicTurns::best(std::vector<Choice> choices) const {
   std::erase_if(choices, [this](const Choice& choice) { return !may_start(choice); });
   if (choices.empty()) {
     return std::nullopt;
@@ -49,7 +77,7 @@ std::optional<Choice> DynamicTurns::next() {
 std::vector<Choice> DynamicTurns::arrived() const {
   std::vector<Choice> choices;
   for (const auto& [worker, task] : tasks_.suspended) {
-    if (task->response) {
+    if (task->response || task->gave_way) {
       choices.push_back(choice_of(task, worker, task->request.phase));
     }
   }

@@ -219,6 +219,7 @@ std::vector<at::Tensor> ModuleCalls::call_backward(
   step_->exchange->request(task, fields, call.owner, {pack(gradients), {}});
   if (auto* pass = WeightGradientPass::current()) {
     pass->requested();
+    task.awaited = pass->defers();
   }
   const Content result = step_->exchange->response(task, fields, call.owner);
   return unpack<std::vector<at::Tensor>>(

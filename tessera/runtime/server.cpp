@@ -20,17 +20,19 @@ constexpr auto kPoll = std::chrono::milliseconds(200);
 
 /// Around user code: its module calls go to `interceptor`, its weight gradients may be deferred,
 /// its operators are seen by `watcher` where there is one, its regions keep their inputs with
-/// `keeper`, its dropouts draw from `stream` where there is one.
+/// `keeper` and tell `before`, its dropouts draw from `stream` where there is one.
 class UserCodeScope {
  public:
   UserCodeScope(
       nn::Interceptor* interceptor,
       DispatchMode* watcher,
       recompute::Keeper* keeper,
+      recompute::BeforeRegion* before,
       std::optional<random::Stream> stream,
       int microbatch)
       : interceptor_(interceptor),
         keeper_(keeper, microbatch),
+        before_(before),
         other_numbers_(stream.has_value()),
         stream_(std::move(stream)) {
     if (watcher != nullptr) {
@@ -44,6 +46,7 @@ class UserCodeScope {
  private:
   nn::InterceptorScope interceptor_;
   recompute::KeeperScope keeper_;
+  recompute::BeforeRegionScope before_;
   random::OtherNumbersWatch other_numbers_;
   random::StreamScope stream_;
   WeightGradientScope gradients_;
@@ -258,6 +261,7 @@ std::shared_ptr<Task> Server::make_root_task(int microbatch) {
         &calls_,
         step_->exchange->watcher(),
         context_.keeper,
+        this,
         stream_of(step_->work, raw->request),
         microbatch);
     step_->results.at(microbatch) = step_->exchange->read(step_->work.run(microbatch));
@@ -281,6 +285,7 @@ std::shared_ptr<Task> Server::make_call_task(const Fields& request, int source, 
         &calls_,
         step_->exchange->watcher(),
         context_.keeper,
+        this,
         stream_of(step_->work, raw->request),
         raw->request.microbatch);
     forward ? calls_.run_forward(*raw) : calls_.run_backward(*raw);

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/recompute/before_region.h"
 #include "tessera/runtime/module_calls.h"
 #include "tessera/runtime/reproducible_orders.h"
 #include "tessera/runtime/server_context.h"
@@ -26,7 +27,7 @@ namespace tessera::runtime {
 /// Exchange and TurnSource; the server does not know which it has.
 /// Collective over the pipeline (and the order group). Source: Karakus et al.
 /// 2021, sections 4.2-4.3, appendix B.
-class Server : private StepControl {
+class Server : private StepControl, private recompute::BeforeRegion {
  public:
   explicit Server(ServerContext context);
   ~Server() override;
@@ -72,11 +73,15 @@ class Server : private StepControl {
 
   // The baton (server_baton.cpp).
   void pause() override;
+  /// A backward that no other rank waits for lets turns go first that others wait for.
+  void region_comes() override;
   void wait_for_answer(Task& task, const Fields& fields, int rank) override;
   void abort(std::string text) override;
   bool aborted() const override {
     return step_->aborted;
   }
+  /// Worker thread only: passes the baton for this choice, and waits until the task gets it again.
+  void give_away(const std::optional<Choice>& choice);
   /// Worker thread only. Returns nullopt when the server thread must take over.
   std::optional<Choice> choose_on_worker();
   /// Called on a worker after its task, see Worker::After.

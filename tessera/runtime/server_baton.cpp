@@ -47,7 +47,11 @@ void Server::pause() {
     begin(*choice); // it never gave the baton away
     return;
   }
-  worker.suspend([&] {
+  give_away(choice);
+}
+
+void Server::give_away(const std::optional<Choice>& choice) {
+  Worker::current()->suspend([&] {
     try {
       if (choice) {
         worker_of(*choice).pass(begin(*choice));
@@ -58,6 +62,37 @@ void Server::pause() {
     }
     workers_.wake_server();
   });
+}
+
+// The rank's other turns may be short and keep other ranks from working: such as the loss of the
+// next microbatch, which its last rank waits for while this one has the long rest of a backward.
+void Server::region_comes() {
+  Worker* worker = Worker::current();
+  const auto* pass = WeightGradientPass::current();
+  if (worker == nullptr || pass == nullptr || pass->defers() ||
+      step_->turns->on_server_thread_only()) {
+    return;
+  }
+  const std::shared_ptr<Task> task = worker->task();
+  std::optional<Choice> choice;
+  try {
+    const ModeScope modes(step_->caller_modes);
+    take_all();
+    if (step_over()) {
+      return;
+    }
+    choice = step_->turns->awaited();
+  } catch (...) {
+    step_->error = std::current_exception(); // of the rank, not of this task
+  }
+  if (!choice && !step_->error) {
+    return;
+  }
+  step_->turn_ended(*task);
+  end_turn(*task);
+  task->gave_way = true;
+  step_->tasks.suspended.push_back({worker, task});
+  give_away(choice);
 }
 
 std::shared_ptr<Task> Server::after(std::shared_ptr<Task> done) {
@@ -100,7 +135,8 @@ std::shared_ptr<Task> Server::begin(const Choice& choice) {
     step_->tasks.roots.at(choice.microbatch) = task;
     states.at(choice.microbatch) = State::kForward;
   } else if (
-      task->kind == Task::Kind::kRoot && task->awaits == 0 && choice.phase == Phase::kBackward) {
+      task->kind == Task::Kind::kRoot && task->awaits == 0 && !task->gave_way &&
+      choice.phase == Phase::kBackward) {
     states.at(choice.microbatch) = State::kBackward;
     task->request.phase = Phase::kBackward;
     starts = true;
@@ -114,6 +150,9 @@ std::shared_ptr<Task> Server::begin(const Choice& choice) {
         {task->request.microbatch, task->request.phase == Phase::kBackward});
   }
   start_turn(*task);
+  if (std::exchange(task->gave_way, false)) {
+    return task; // with the turn that it had
+  }
   if (step_->observer != nullptr) {
     step_->observer->began(*task, choice.resumes());
   }

@@ -22,6 +22,17 @@ const SuspendedTask* StepTasks::find_suspended(std::uint64_t id) const {
   return found == suspended.end() ? nullptr : &*found;
 }
 
+const SuspendedTask* StepTasks::interrupted() const {
+  const SuspendedTask* lowest = nullptr;
+  for (const SuspendedTask& held : suspended) {
+    if (held.task->gave_way &&
+        (lowest == nullptr || held.task->request.microbatch < lowest->task->request.microbatch)) {
+      lowest = &held;
+    }
+  }
+  return lowest;
+}
+
 void StepTasks::remove(const std::shared_ptr<Task>& task) {
   std::erase_if(suspended, [&](const SuspendedTask& held) { return held.task == task; });
   std::erase(ready, task);

@@ -34,6 +34,8 @@ struct StepTasks {
   bool root_done() const;
   /// Returns the suspended task of this id, or nullptr.
   const SuspendedTask* find_suspended(std::uint64_t id) const;
+  /// Returns the task of the lowest microbatch that was interrupted (Task::gave_way), or nullptr.
+  const SuspendedTask* interrupted() const;
   /// Takes a task out of `ready` and `suspended`.
   void remove(const std::shared_ptr<Task>& task);
 };

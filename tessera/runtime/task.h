@@ -42,6 +42,10 @@ struct Task {
   int awaits_module = -1;
   std::optional<transport::Parcel> response;
   std::optional<double> turn_start_us; // of the turn that runs, when recorded
+  /// Another rank waits for what its backward computes next.
+  bool awaited = false;
+  /// It waits for nothing: its backward let a turn go first that another rank waits for.
+  bool gave_way = false;
   bool responded = false; // its caller does not wait for what it does now
   bool cancelled = false;
   bool finished = false;

@@ -21,6 +21,12 @@ class TurnSource {
 
   /// Returns the turn that begins now; nullopt when none can before another message has come.
   virtual std::optional<Choice> next() = 0;
+  /// Called between two parts of a backward for which no other rank waits: returns a turn that can
+  /// begin now and that another rank waits for, so that it is had first. Interrupted tasks
+  /// (Task::gave_way) go on with the same turn, which `next` returns again.
+  virtual std::optional<Choice> awaited() {
+    return std::nullopt;
+  }
   /// pp rank 0: returns whether the step needs no further turn on any rank.
   virtual bool done() const = 0;
 

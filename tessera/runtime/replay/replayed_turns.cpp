@@ -34,6 +34,10 @@ std::optional<Choice> ReplayedTurns::next() {
   if (control_.aborted()) {
     return std::nullopt;
   }
+  if (const SuspendedTask* held = tasks_.interrupted()) {
+    const auto first = awaited();
+    return first ? first : choice_of(*held);
+  }
   const PlannedTurn* turn = planned();
   if (turn == nullptr) {
     report_done();
@@ -45,6 +49,35 @@ std::optional<Choice> ReplayedTurns::next() {
   Choice choice = choice_of(*turn);
   ++next_;
   return choice;
+}
+
+std::optional<Choice> ReplayedTurns::awaited() {
+  const PlannedTurn* turn = planned();
+  if (control_.aborted() || context_.order != nullptr || turn == nullptr ||
+      !is_awaited(turn->turn) || !can_begin(*turn)) {
+    return std::nullopt;
+  }
+  Choice choice = choice_of(*turn);
+  ++next_;
+  return choice;
+}
+
+// The schedule may want the end of a backward before it starts another.
+bool ReplayedTurns::is_awaited(const Turn& turn) const {
+  if (turn.cause == Cause::kStart) {
+    return turn.message.call != 0;
+  }
+  const SuspendedTask* held = tasks_.find_suspended(turn.task);
+  if (held == nullptr || held->task->gave_way) {
+    return false;
+  }
+  const Task& task = *held->task;
+  if (turn.cause == Cause::kSchedule) {
+    const auto action = context_.schedule->next(tasks_.progress);
+    return action && action->phase == Phase::kBackward &&
+           action->microbatch == task.request.microbatch;
+  }
+  return task.request.phase == Phase::kForward || task.awaited;
 }
 
 void ReplayedTurns::report_done() {
@@ -74,14 +107,22 @@ Choice ReplayedTurns::choice_of(const PlannedTurn& planned) const {
   return choice;
 }
 
+Choice ReplayedTurns::choice_of(const SuspendedTask& held) {
+  Choice choice;
+  choice.worker = held.worker;
+  choice.task = held.task;
+  choice.microbatch = held.task->request.microbatch;
+  choice.phase = held.task->request.phase;
+  return choice;
+}
+
 Choice ReplayedTurns::choice_to_resume(const Turn& turn) const {
   const SuspendedTask* held = tasks_.find_suspended(turn.task);
   TESSERA_CHECK(held != nullptr, "a static turn of a task that is not there");
-  Choice choice;
-  choice.worker = held->worker;
-  choice.task = held->task;
-  choice.microbatch = held->task->request.microbatch;
-  choice.phase = turn.cause == Cause::kSchedule ? Phase::kBackward : held->task->request.phase;
+  Choice choice = choice_of(*held);
+  if (turn.cause == Cause::kSchedule) {
+    choice.phase = Phase::kBackward;
+  }
   return choice;
 }
 

@@ -21,6 +21,9 @@ class ReplayedTurns : public TurnSource {
       std::shared_ptr<const PacketStore> packets);
 
   std::optional<Choice> next() override;
+  /// The planned turn, where it can begin and does not wait for the end of one before it, so turns
+  /// begin in the recorded order all the same.
+  std::optional<Choice> awaited() override;
   bool done() const override;
   void take(const Fields& fields) override;
   void check_finished(const Task& task) const override;
@@ -28,9 +31,11 @@ class ReplayedTurns : public TurnSource {
 
  private:
   const PlannedTurn* planned() const;
+  bool is_awaited(const Turn& turn) const;
   bool can_begin(const PlannedTurn& turn) const;
   void report_done();
   Choice choice_of(const PlannedTurn& turn) const;
+  static Choice choice_of(const SuspendedTask& held);
   Choice choice_to_resume(const Turn& turn) const;
   Choice choice_of_call(const Turn& turn) const;
   Choice choice_of_root(const Turn& turn) const;

@@ -11,6 +11,7 @@
 #include "tessera/autograd/weight_gradient.h"
 #include "tessera/autograd/weight_gradient_pass.h"
 #include "tessera/base/error.h"
+#include "tessera/recompute/before_region.h"
 #include "tessera/tensor/value.h"
 
 namespace tessera::recompute {
@@ -196,6 +197,56 @@ TEST(Recompute, APassOfTheLibraryAddsInPlace) {
   train(kept, false);
   train(part, true);
   EXPECT_TRUE(part.weight.grad().equal(kept.weight.grad()));
+}
+
+/// Does what a test asks for before a region runs again.
+struct Meanwhile : BeforeRegion {
+  void region_comes() override {
+    ++times;
+    if (what) {
+      what();
+    }
+  }
+  int times = 0;
+  std::function<void()> what;
+};
+
+TEST(Recompute, IsToldOfBeforeARegionRunsAgain) {
+  Meanwhile meanwhile;
+  Part kept;
+  Part part;
+  const at::Tensor wanted = kept.forward(kept.forward(rows(true)));
+  wanted.sum().backward();
+  torch::manual_seed(4);
+  at::Tensor x = torch::randn({5, 6}).requires_grad_();
+  const BeforeRegionScope scope(&meanwhile);
+  // The script's random numbers and modes are what they were around the backward.
+  meanwhile.what = [&, runs = 2]() mutable {
+    EXPECT_EQ(part.runs, runs++);
+    EXPECT_EQ(inside(), nullptr);
+    EXPECT_FALSE(at::GradMode::is_enabled());
+    torch::rand({3});
+  };
+  called(part, part.region(), called(part, part.region(), x)).sum().backward();
+  EXPECT_EQ(meanwhile.times, 2);
+  EXPECT_EQ(part.runs, 4);
+  EXPECT_TRUE(part.weight.grad().equal(kept.weight.grad()));
+
+  at::Tensor changed = rows(false);
+  meanwhile.what = [&] { changed.add_(1); };
+  at::Tensor y = called(part, part.region(), changed);
+  EXPECT_THAT(
+      error_of([&] { y.sum().backward(); }), HasSubstr("was changed in place after the call"));
+
+  meanwhile.what = [] { throw UserError("the rank has ended"); };
+  y = called(part, part.region(), rows(true));
+  EXPECT_EQ(error_of([&] { y.sum().backward(); }), "the rank has ended");
+  {
+    const BeforeRegionScope nobody(nullptr);
+    y = called(part, part.region(), rows(true));
+    y.sum().backward();
+  }
+  EXPECT_EQ(BeforeRegionScope::current(), &meanwhile);
 }
 
 TEST(Recompute, SaysWhatCannotBe) {

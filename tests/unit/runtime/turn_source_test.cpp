@@ -80,13 +80,22 @@ struct Board {
     return task;
   }
   /// A begun task, its answer come or not.
-  void suspended(std::uint64_t id, int microbatch, bool answered) {
-    const auto task = ready(id, microbatch, Phase::kForward);
+  std::shared_ptr<Task>
+  suspended(std::uint64_t id, int microbatch, bool answered, Phase phase = Phase::kForward) {
+    const auto task = ready(id, microbatch, phase);
     tasks.remove(task);
+    task->awaits = 1;
     if (answered) {
       task->response.emplace();
     }
     tasks.suspended.push_back({&workers.idle(), task});
+    return task;
+  }
+  /// A backward that gave way.
+  void interrupted(std::uint64_t id, int microbatch) {
+    const auto task = suspended(id, microbatch, false, Phase::kBackward);
+    task->awaits = 0;
+    task->gave_way = true;
   }
   StepResources resources() {
     return {context, work, tasks, control};
@@ -140,7 +149,7 @@ TEST(DynamicTurns, TheRootStartsWhatTheScheduleSays) {
     states[microbatch] = State::kForward;
   }
   EXPECT_FALSE(turns.next()); // two are active
-  board.suspended(step_function_id(1), 1, false);
+  board.suspended(step_function_id(1), 1, false)->awaits = 0;
   states[1] = State::kReady;
   const auto backward = turns.next();
   ASSERT_TRUE(backward);
@@ -149,6 +158,47 @@ TEST(DynamicTurns, TheRootStartsWhatTheScheduleSays) {
   EXPECT_FALSE(turns.done());
   states.assign(3, State::kDone);
   EXPECT_TRUE(turns.done());
+}
+
+std::vector<std::uint64_t> awaited_by_others(Board& board, TurnSource& turns) {
+  std::vector<std::uint64_t> ids;
+  while (const auto choice = turns.awaited()) {
+    ids.push_back(choice->task->id);
+    board.tasks.remove(choice->task);
+    if (choice->task->kind == Task::Kind::kRoot) {
+      board.tasks.progress.states[choice->microbatch] = State::kBackward;
+    }
+  }
+  return ids;
+}
+
+TEST(DynamicTurns, ABackwardGivesWayToWhatOtherRanksWaitFor) {
+  Board board(0, 4);
+  auto& states = board.tasks.progress.states;
+  states = {State::kBackward, State::kReady, State::kBackward, State::kWaiting};
+  DynamicTurns turns(board.resources());
+  const auto root = board.suspended(step_function_id(1), 1, false); // the schedule starts it
+  root->awaits = 0;
+  root->kind = Task::Kind::kRoot;
+  board.suspended(2, 2, true); // a forward goes on
+  board.suspended(3, 0, true, Phase::kBackward); // its rest is this rank's own
+  board.suspended(4, 3, true, Phase::kBackward)->awaited = true;
+  board.suspended(5, 0, false); // cannot go on
+  board.ready(6, 3, Phase::kForward); // a request
+  EXPECT_EQ(awaited_by_others(board, turns), (Ids{step_function_id(1), 4, 2, 6}));
+  EXPECT_EQ(board.tasks.suspended.size(), 2U);
+}
+
+TEST(DynamicTurns, WhatGaveWayGoesOnWhenNothingMoreIsAwaited) {
+  Board board(1, 4);
+  DynamicTurns turns(board.resources());
+  board.interrupted(1, 2);
+  board.interrupted(2, 1);
+  board.suspended(3, 3, true); // a forward
+  board.suspended(4, 0, true, Phase::kBackward); // its rest is this rank's own
+  ASSERT_NE(board.tasks.interrupted(), nullptr);
+  EXPECT_EQ(board.tasks.interrupted()->task->id, 2U);
+  EXPECT_EQ(board.run(turns), (Ids{3, 4, 2, 1}));
 }
 
 /// The channels of a leader and a follower.
@@ -214,6 +264,16 @@ TEST(OrderedTurns, TheFollowerTakesTheLeadersOrderAndNothingElse) {
   EXPECT_THAT(*left->refusal, HasSubstr("module 'outer', microbatch 0, backward"));
 }
 
+TEST(OrderedTurns, NothingGivesWay) {
+  Replicas replicas;
+  Board board(1, 3);
+  board.context.order = replicas.channels[0].get();
+  LeaderTurns leader(board.resources());
+  board.suspended(1, 1, true);
+  EXPECT_FALSE(leader.awaited());
+  EXPECT_EQ(board.run(leader), (Ids{1}));
+}
+
 constexpr MessageId kFirst{10, CallMessage::kArguments};
 constexpr MessageId kSecond{20, CallMessage::kArguments};
 
@@ -266,6 +326,26 @@ TEST(ReplayedTurns, TurnsKeepTheirOrderWhateverArrivesFirst) {
   EXPECT_FALSE(turns.next());
   ASSERT_EQ(board.transport.sent.size(), 1U); // says once that it is done
   EXPECT_EQ(board.transport.sent[0].kind, ServerMessage::kDone);
+}
+
+TEST(ReplayedTurns, ABackwardGivesWayToThePlannedTurn) {
+  Board board(1, 2);
+  const StaticProgram program = program_of_two_calls(board);
+  const auto packets = std::make_shared<PacketStore>(program);
+  ReplayedTurns turns(board.resources(), program, packets);
+  board.interrupted(7, 0);
+  packets->put(kSecond, one_tensor());
+  EXPECT_FALSE(turns.awaited()); // the order is kept
+  ASSERT_TRUE(turns.next());
+  EXPECT_EQ(turns.next()->task->id, 7U); // it was not taken out
+  packets->put(kFirst, one_tensor());
+  EXPECT_EQ(turns.next()->request->call, kFirst.call);
+  EXPECT_EQ(turns.awaited()->request->call, kSecond.call);
+  const auto last = turns.next();
+  ASSERT_TRUE(last);
+  EXPECT_EQ(last->task->id, 7U);
+  EXPECT_EQ(last->phase, Phase::kBackward);
+  EXPECT_TRUE(board.transport.sent.empty()); // it is not done
 }
 
 TEST(ReplayedTurns, ATaskThatWaitsMoreOftenThanRecordedIsAnError) {
