@@ -93,6 +93,10 @@ GradientTargets targets_below(
   while (!open.empty()) {
     const Node* node = open.back();
     open.pop_back();
+    if (const auto* hiding = dynamic_cast<const HiddenLeaves*>(node)) {
+      const auto& leaves = hiding->hidden_leaves();
+      targets.hidden.insert(targets.hidden.end(), leaves.begin(), leaves.end());
+    }
     for (const torch::autograd::Edge& edge : node->next_edges()) {
       reach(edge);
     }
@@ -151,22 +155,27 @@ GradientOrder::GraphPtr GradientOrder::expect(int microbatch, const GradientTarg
   graph->position = positions_.at(microbatch);
   graph->late = started_.at(graph->position);
   for (const auto& [node, count] : targets.additions) {
-    auto found = lanes_.find(node);
-    if (found == lanes_.end()) {
-      const auto* accumulator = dynamic_cast<const AccumulateGrad*>(node);
-      if (accumulator == nullptr) {
-        continue; // another end of the graph
-      }
-      join(accumulator->variable);
-      found = lanes_.find(node);
-      TESSERA_CHECK(found != lanes_.end());
-    }
-    if (!graph->late) {
-      graph->open.insert(node);
-      ++found->second.pending[graph->position];
+    announce(graph, node);
+  }
+  for (const at::Tensor& leaf : targets.hidden) {
+    if (leaf.requires_grad()) {
+      announce(graph, torch::autograd::impl::grad_accumulator(leaf).get());
     }
   }
   return graph;
+}
+
+void GradientOrder::announce(const GraphPtr& graph, const Node* accumulator) {
+  if (!lanes_.contains(accumulator)) {
+    const auto* node = dynamic_cast<const AccumulateGrad*>(accumulator);
+    if (node == nullptr) {
+      return; // another end of the graph
+    }
+    join(node->variable);
+  }
+  if (!graph->late && graph->open.insert(accumulator).second) {
+    ++lanes_.at(accumulator).pending[graph->position];
+  }
 }
 
 void GradientOrder::started(int microbatch) {

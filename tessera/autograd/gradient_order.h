@@ -18,8 +18,19 @@ struct GradientTargets {
   /// Ends of the graph (accumulators of leaves, mostly), with the number of
   /// edges that lead to each.
   std::unordered_map<const torch::autograd::Node*, int> additions;
+  /// Leaves of nodes that are HiddenLeaves.
+  std::vector<at::Tensor> hidden;
   /// Nodes for which `is_request` holds.
   int requests = 0;
+};
+
+/// What a node also is that adds to leaves to which none of its edges leads, such as one whose
+/// backward runs a graph of its own.
+class HiddenLeaves {
+ public:
+  virtual ~HiddenLeaves() = default;
+  /// Those to which it may add.
+  virtual const std::vector<at::Tensor>& hidden_leaves() const = 0;
 };
 
 /// Walks the graph below `roots` once. `is_request` may be null.
@@ -40,7 +51,8 @@ class OrderedAdditionHook : public torch::autograd::FunctionPreHook {};
 /// known when a microbatch's backward starts tell. Contributions of one
 /// microbatch are added as they come, since a microbatch is sequential.
 /// Contributions that those graphs do not announce (a second backward of the
-/// same microbatch, a backward inside a module's backward) are added by
+/// same microbatch, a backward inside a module's backward, the second of two
+/// recomputed regions that use one parameter) are added by
 /// `finish`, again microbatch by microbatch. So the sequence of additions is a
 /// function of the flow of the step alone.
 ///
@@ -89,6 +101,7 @@ class GradientOrder {
   };
 
   void join(const at::Tensor& leaf);
+  void announce(const GraphPtr& graph, const torch::autograd::Node* accumulator);
   void reset(Lane& lane) const;
   void deliver(Graph& graph, Lane& lane);
   void advance(Lane& lane);

@@ -30,33 +30,6 @@ bool is_trained_leaf(const at::Tensor& tensor) {
   return tensor.requires_grad() && tensor.is_leaf() && !tensor.is_sparse();
 }
 
-/// Returns the parameter that `matrix` is, or is the transpose of (weight.t());
-/// an undefined tensor for anything else.
-struct Weight {
-  at::Tensor tensor;
-  bool transposed = false; // the product is with tensor^T
-};
-
-Weight weight_of(const at::Tensor& matrix) {
-  if (matrix.dim() != 2 || !matrix.requires_grad()) {
-    return {};
-  }
-  if (is_trained_leaf(matrix)) {
-    return {matrix, false};
-  }
-  if (!matrix.is_view()) {
-    return {};
-  }
-  const at::Tensor base(matrix._base());
-  const auto node = matrix.grad_fn();
-  // A view that was written to, and a view of a view, have another grad_fn.
-  const bool transpose = node != nullptr && node->name() == "TBackward0" && is_trained_leaf(base) &&
-                         base.dim() == 2 && matrix.storage_offset() == base.storage_offset() &&
-                         matrix.size(0) == base.size(1) && matrix.size(1) == base.size(0) &&
-                         matrix.stride(0) == base.stride(1) && matrix.stride(1) == base.stride(0);
-  return transpose ? Weight{base, true} : Weight{};
-}
-
 /// Returns whether a backward that runs now may add to the parameter's gradient,
 /// or create it.
 bool takes_parts(const at::Tensor& parameter) {
@@ -244,10 +217,10 @@ struct LookUp : Function<LookUp> {
 };
 
 /// Returns whether this call gets a grad_fn of this library.
-bool wanted(const at::Tensor& x, const Weight& weight) {
-  return weight.tensor.defined() && x.dim() == 2 &&
-         x.scalar_type() == weight.tensor.scalar_type() && x.device() == weight.tensor.device() &&
-         !x.is_sparse();
+bool wanted(const at::Tensor& x, const WeightOperand& weight) {
+  return weight.parameter.defined() && x.dim() == 2 &&
+         x.scalar_type() == weight.parameter.scalar_type() &&
+         x.device() == weight.parameter.device() && !x.is_sparse();
 }
 
 /// libtorch's own kernels of this operator are found under the alias key that
@@ -258,10 +231,10 @@ c10::DispatchKeySet as_libtorch(c10::DispatchKeySet keys) {
 
 at::Tensor mm(c10::DispatchKeySet keys, const at::Tensor& x, const at::Tensor& matrix) {
   if (t_in_place && at::GradMode::is_enabled()) {
-    const Weight weight = weight_of(matrix);
+    const WeightOperand weight = weight_operand(matrix);
     if (wanted(x, weight)) {
       return ProductWithWeight::apply(
-          x, weight.tensor, TorchOptional<at::Tensor>(), weight.transposed);
+          x, weight.parameter, TorchOptional<at::Tensor>(), weight.transposed);
     }
   }
   return at::_ops::mm::redispatch(as_libtorch(keys), x, matrix);
@@ -276,10 +249,10 @@ at::Tensor addmm(
     const at::Scalar& alpha) {
   if (t_in_place && at::GradMode::is_enabled() && beta.equal(1) && alpha.equal(1) &&
       !bias.is_sparse()) {
-    const Weight weight = weight_of(matrix);
+    const WeightOperand weight = weight_operand(matrix);
     if (wanted(x, weight)) {
       return ProductWithWeight::apply(
-          x, weight.tensor, TorchOptional<at::Tensor>(bias), weight.transposed);
+          x, weight.parameter, TorchOptional<at::Tensor>(bias), weight.transposed);
     }
   }
   return at::_ops::addmm::redispatch(as_libtorch(keys), bias, x, matrix, beta, alpha);
@@ -326,6 +299,26 @@ void register_kernels() {
 }
 
 } // namespace
+
+WeightOperand weight_operand(const at::Tensor& matrix) {
+  if (matrix.dim() != 2 || !matrix.requires_grad()) {
+    return {};
+  }
+  if (is_trained_leaf(matrix)) {
+    return {matrix, false};
+  }
+  if (!matrix.is_view()) {
+    return {};
+  }
+  const at::Tensor base(matrix._base());
+  const auto node = matrix.grad_fn();
+  // A view that was written to, and a view of a view, have another grad_fn.
+  const bool transpose = node != nullptr && node->name() == "TBackward0" && is_trained_leaf(base) &&
+                         base.dim() == 2 && matrix.storage_offset() == base.storage_offset() &&
+                         matrix.size(0) == base.size(1) && matrix.size(1) == base.size(0) &&
+                         matrix.stride(0) == base.stride(1) && matrix.stride(1) == base.stride(0);
+  return transpose ? WeightOperand{base, true} : WeightOperand{};
+}
 
 WeightGradientScope::WeightGradientScope() : previous_(t_in_place) {
   register_kernels();

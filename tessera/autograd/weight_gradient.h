@@ -47,6 +47,16 @@ class WeightGradientScope {
 /// when the gradient is not a dense tensor of the parameter's kind. Threads: as the backward.
 at::Tensor addable_gradient(const at::Tensor& parameter);
 
+/// A matrix of a product as a parameter: itself, or the transpose of it.
+struct WeightOperand {
+  at::Tensor parameter; // undefined: it is no parameter, nor the transpose of one
+  bool transposed = false; // the product is with parameter^T
+};
+
+/// Returns which trained parameter `matrix` is, for nodes of other products than at::mm and
+/// at::addmm. Threads: any.
+WeightOperand weight_operand(const at::Tensor& matrix);
+
 /// rows^T x, the gradient of a weight [out, in] with `rows` [n, out] and `x` [n, in]. It is added
 /// to the weight's gradient, in the turn of a GradientOrder where there is one, and the result is
 /// undefined; or it is returned where `addable_gradient` does not allow that.

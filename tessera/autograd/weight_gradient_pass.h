@@ -50,7 +50,8 @@ class WeightGradientPass : public BackwardPass {
   static WeightGradientPass* current();
 
   /// A pass for a backward of `roots` that a node of this pass's graph runs, such as one that
-  /// recomputes its forward. What it orders is added as parts that this graph did not announce.
+  /// recomputes its forward. What it orders is added as this graph's: parts that the graph did not
+  /// announce (HiddenLeaves) come late.
   /// This pass outlives it.
   std::unique_ptr<WeightGradientPass> inside_of(const std::vector<at::Tensor>& roots) const;
 

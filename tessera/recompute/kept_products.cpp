@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "tessera/autograd/node_data.h"
+#include "tessera/autograd/weight_gradient.h"
 #include "tessera/base/error.h"
 #include "tessera/tensor/torch_compat.h"
 
@@ -29,7 +30,8 @@ bool lies_by_columns(const at::Tensor& matrix) {
 }
 
 /// libtorch's addmm without the product. Its gradients are computed as libtorch does, which looks
-/// at the layout of each matrix, so that they have the same bits.
+/// at the layout of each matrix, so that they have the same bits; in a WeightGradientScope that of
+/// a parameter is added to in place, as the scope's own products do, with the bits of those.
 struct KeptLinear : Function<KeptLinear> {
   static at::Tensor forward(
       AutogradContext* context,
@@ -40,7 +42,27 @@ struct KeptLinear : Function<KeptLinear> {
     context->set_materialize_grads(false);
     context->save_for_backward({x, weight});
     context->saved_data["has_bias"] = bias.has_value();
+    context->saved_data["in_place"] = WeightGradientScope::active();
     return given.variable_data();
+  }
+
+  static at::Tensor
+  weight_gradient(const at::Tensor& weight, const at::Tensor& x, const at::Tensor& gradient) {
+    return lies_by_columns(weight) ? gradient.t().mm(x).t() : x.t().mm(gradient);
+  }
+
+  /// Returns whether the parameter behind the weight has got its gradient.
+  static bool
+  added_in_place(const at::Tensor& weight, const at::Tensor& x, const at::Tensor& gradient) {
+    const WeightOperand operand = weight_operand(weight);
+    // Undefined under an order too, which would hold x until the end of the step.
+    at::Tensor sum =
+        operand.parameter.defined() ? addable_gradient(operand.parameter) : at::Tensor();
+    if (!sum.defined()) {
+      return false;
+    }
+    operand.transposed ? sum.addmm_(gradient.t(), x) : sum.addmm_(x.t(), gradient);
+    return true;
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
@@ -58,7 +80,9 @@ struct KeptLinear : Function<KeptLinear> {
       of_x = lies_by_columns(x) ? weight.mm(gradient.t()).t() : gradient.mm(weight.t());
     }
     if (context->needs_input_grad(2)) {
-      of_weight = lies_by_columns(weight) ? gradient.t().mm(x).t() : x.t().mm(gradient);
+      const bool added =
+          context->saved_data["in_place"].toBool() && added_in_place(weight, x, gradient);
+      of_weight = added ? at::Tensor() : weight_gradient(weight, x, gradient);
     }
     // The engine adds up a gradient that is larger than what it belongs to, as it does for addmm.
     const bool for_bias = context->saved_data["has_bias"].toBool() && context->needs_input_grad(3);

@@ -13,6 +13,7 @@
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include "tessera/autograd/gradient_order.h"
 #include "tessera/autograd/weight_gradient.h"
 #include "tessera/autograd/weight_gradient_pass.h"
 #include "tessera/base/error.h"
@@ -165,7 +166,7 @@ struct CaptureGradients : torch::autograd::Node {
   variable_list captured;
 };
 
-class RecomputeBackward : public torch::autograd::Node {
+class RecomputeBackward : public torch::autograd::Node, public HiddenLeaves {
  public:
   RecomputeBackward(Region region, c10::IValue args)
       : region_(std::move(region)),
@@ -258,6 +259,10 @@ class RecomputeBackward : public torch::autograd::Node {
           "depends on data that has changed; take its activation checkpointing away");
     }
     return run_backward(result, gradients, capture);
+  }
+
+  const std::vector<at::Tensor>& hidden_leaves() const override {
+    return region_.parameters;
   }
 
   void release_variables() override {

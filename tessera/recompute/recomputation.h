@@ -18,6 +18,9 @@ struct Region {
   std::function<c10::IValue(const c10::IValue& args)> run;
   /// Whether any parameter that `run` reads requires a gradient.
   bool trains = true;
+  /// Parameters that `run` may read. A GradientOrder gives their parts the turns of the microbatch;
+  /// parts of others are kept until the end of the step.
+  std::vector<at::Tensor> parameters;
   /// Tensors that `run` may change, such as running statistics: they change once for each call.
   std::vector<at::Tensor> buffers;
   /// Whether the second run draws the random numbers of the first.

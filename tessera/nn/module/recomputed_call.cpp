@@ -122,14 +122,16 @@ c10::IValue run_recomputed(
   region.preserve_rng_state = how.preserve_rng_state;
   region.keeps_products = how.keeps_products;
   region.module = modules.size() == 1 ? modules.front().get() : nullptr;
-  region.trains = false;
   for (const auto& module : modules) {
     for (const at::Tensor& parameter : module->parameters()) {
-      region.trains = region.trains || parameter.requires_grad();
+      if (parameter.requires_grad()) {
+        region.parameters.push_back(parameter);
+      }
     }
     const auto buffers = module->buffers();
     region.buffers.insert(region.buffers.end(), buffers.begin(), buffers.end());
   }
+  region.trains = !region.parameters.empty();
   return recompute::run(std::move(region), args);
 }
 

@@ -7,10 +7,14 @@
 #include <string>
 #include <vector>
 
+#include <torch/csrc/autograd/variable.h>
 #include <torch/torch.h>
 
 #include <gmock/gmock.h>
 
+#include "tessera/autograd/addition_hook.h"
+#include "tessera/autograd/weight_gradient.h"
+#include "tessera/autograd/weight_gradient_pass.h"
 #include "tessera/base/error.h"
 #include "tessera/recompute/attentions.h"
 #include "tessera/recompute/keeper.h"
@@ -111,6 +115,38 @@ struct CopyKeeper : Keeper {
   void step_ended() override {}
   int kept = 0;
 };
+
+// Of a matrix and of a transposed one, as a Conv1D and a Linear have them.
+TEST(KeptProducts, WeightGradientsOfAScopeAreAddedInPlace) {
+  Layer kept(Layout::kRows, true);
+  Layer part(Layout::kRows, true);
+  int places = 0;
+  std::vector<std::shared_ptr<torch::autograd::Node>> accumulators;
+  for (const at::Tensor& weight : {part.first, part.second}) {
+    accumulators.push_back(torch::autograd::impl::grad_accumulator(weight));
+    accumulators.back()->add_post_hook(std::make_unique<AdditionHook>(
+        accumulators.back().get(),
+        [] {},
+        [&places] {
+          ++places; // asked for where a product adds
+          return at::Tensor();
+        }));
+  }
+  const WeightGradientScope in_place;
+  for (int i = 0; i < 2; ++i) {
+    for (Layer* layer : {&kept, &part}) {
+      torch::manual_seed(9 + i);
+      const at::Tensor loss =
+          (layer == &part ? part.call(input_rows()) : kept.forward(input_rows())).pow(2).sum();
+      const WeightGradientPass pass({loss});
+      loss.backward();
+    }
+  }
+  EXPECT_EQ(places, 2);
+  for (std::size_t i = 0; i < kept.parameters().size(); ++i) {
+    EXPECT_TRUE(part.parameters()[i].grad().equal(kept.parameters()[i].grad())) << i;
+  }
+}
 
 TEST(KeptProducts, NumbersAreThoseWithoutAndProductsAreComputedOnce) {
   for (const Layout layout : {Layout::kRows, Layout::kColumns}) {

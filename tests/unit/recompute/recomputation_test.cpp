@@ -8,6 +8,7 @@
 
 #include <gmock/gmock.h>
 
+#include "tessera/autograd/gradient_order.h"
 #include "tessera/autograd/weight_gradient.h"
 #include "tessera/autograd/weight_gradient_pass.h"
 #include "tessera/base/error.h"
@@ -197,6 +198,44 @@ TEST(Recompute, APassOfTheLibraryAddsInPlace) {
   train(kept, false);
   train(part, true);
   EXPECT_TRUE(part.weight.grad().equal(kept.weight.grad()));
+}
+
+TEST(Recompute, AnOrderAddsThePartsOfARegionInTheTurnOfItsMicrobatch) {
+  std::vector<at::Tensor> sums;
+  for (const bool announced : {true, false}) {
+    Part part;
+    GradientOrder order;
+    order.begin({part.weight}, {0, 1});
+    const WeightGradientScope in_place;
+    std::vector<at::Tensor> losses;
+    std::vector<GradientTargets> targets;
+    std::vector<GradientOrder::GraphPtr> graphs;
+    for (int i = 0; i < 2; ++i) {
+      Region region = part.region();
+      if (announced) {
+        region.parameters = {part.weight};
+      }
+      torch::manual_seed(30 + i);
+      losses.push_back(called(part, std::move(region), rows(true)).sum());
+      targets.push_back(targets_below({losses[i]}, nullptr));
+      graphs.push_back(order.expect(i, targets[i]));
+    }
+    for (const int i : {1, 0}) {
+      EXPECT_FALSE(part.weight.grad().defined());
+      order.started(i);
+      WeightGradientPass pass(targets[i], {}, order, graphs[i]);
+      losses[i].backward();
+      pass.catch_up();
+      order.ended(*graphs[i]);
+    }
+    // Else what the parts are computed from is in memory until the end of the step.
+    EXPECT_EQ(part.weight.grad().defined(), announced);
+    sums.push_back(announced ? part.weight.grad().clone() : at::Tensor());
+    order.finish();
+    EXPECT_TRUE(!announced || part.weight.grad().equal(sums[0])) << "added twice";
+    sums.back() = part.weight.grad();
+  }
+  EXPECT_TRUE(sums[0].equal(sums[1]));
 }
 
 /// Does what a test asks for before a region runs again.
