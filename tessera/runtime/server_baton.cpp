@@ -68,7 +68,7 @@ void Server::give_away(const std::optional<Choice>& choice) {
 // next microbatch, which its last rank waits for while this one has the long rest of a backward.
 void Server::region_comes() {
   Worker* worker = Worker::current();
-  const auto* pass = WeightGradientPass::current();
+  auto* pass = WeightGradientPass::current();
   if (worker == nullptr || pass == nullptr || pass->defers() ||
       step_->turns->on_server_thread_only()) {
     return;
@@ -89,6 +89,7 @@ void Server::region_comes() {
     return;
   }
   step_->turn_ended(*task);
+  pass->catch_up(); // what it deferred is added before any other microbatch's part
   end_turn(*task);
   task->gave_way = true;
   step_->tasks.suspended.push_back({worker, task});

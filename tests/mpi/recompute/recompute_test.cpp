@@ -268,6 +268,41 @@ TEST(Recompute, ABackwardThatNobodyWaitsForGivesWayToTheNextLoss) {
   }
 }
 
+// The backward that gave way is unwound, and the next step is a whole one.
+TEST(Recompute, AnErrorInWhatABackwardGaveWayToEndsTheStep) {
+  if (world_size() < 2) {
+    GTEST_SKIP() << "needs two pipeline ranks";
+  }
+  init(placed(pipeline(), 3, {{"body.8", 1}}));
+  const Ended ended;
+  DistributedModel model{Uneven(true)};
+  bool fails = false;
+  auto train_step = tessera::step([&](torch::Tensor x, torch::Tensor y) {
+    const auto loss = noted_loss(model(x), y);
+    const auto& before = history().end()[-2];
+    if (fails && before.starts_with("again")) {
+      throw UserError("a loss that cannot be");
+    }
+    model.backward(loss);
+  });
+  const auto run = [&](int step) {
+    const Batch mine = mine_of(numbered_batch(step));
+    for (at::Tensor parameter : model.parameters()) {
+      parameter.mutable_grad() = at::Tensor();
+    }
+    return error_of<UserError>([&] { train_step(mine.x, mine.y); });
+  };
+  EXPECT_EQ(run(0), "");
+  fails = true;
+  std::string error;
+  for (int step = 1; step < 6 && error.empty(); ++step) { // a loaded machine may need another
+    error = run(step);
+  }
+  EXPECT_THAT(error, HasSubstr("a loss that cannot be"));
+  fails = false;
+  EXPECT_EQ(run(6), "");
+}
+
 struct PairImpl : torch::nn::Module {
   PairImpl() {
     first = register_module("first", Layer());
