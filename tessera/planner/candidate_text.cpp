@@ -72,6 +72,10 @@ std::string layers_text(const cost::Strategy& strategy, int rank) {
   return text;
 }
 
+bool is_in_turns(const Candidate& candidate) {
+  return candidate.strategy.stages_per_rank > 1;
+}
+
 // Returns on which nodes a strategy runs that leaves some out.
 std::string nodes_text(const Candidate& candidate) {
   std::string text;
@@ -175,23 +179,21 @@ std::string summary(const SearchResult& result, const cost::DescribedModel& mode
         headline(candidate.strategy).c_str(),
         (nodes_text(candidate) + (reason ? "  (only priced: " + *reason + ")" : "")).c_str());
   }
-  const bool turns =
-      std::any_of(result.best.begin(), result.best.end(), [](const Candidate& candidate) {
-        return candidate.strategy.stages_per_rank > 1;
-      });
-  if (result.lower_bound > 0 && turns) {
+  if (result.lower_bound > 0 && !result.best.empty()) {
+    const bool turns = std::any_of(result.best.begin(), result.best.end(), is_in_turns);
     text += line(
-        "  lower bound %.4f s by estimate of one stage a rank, whatever the placement and the cuts",
-        result.lower_bound);
-  } else if (result.lower_bound > 0 && !result.best.empty()) {
-    const double gap = result.gap();
-    // Seconds are sums of many parts, whose order rounds differently.
-    constexpr double kRounding = 1e-9;
-    text += line(
-        "  lower bound %.4f s by estimate, whatever the placement and the cuts: the first is %s",
+        "  lower bound %.4f s by estimate%s, whatever the placement and the cuts",
         result.lower_bound,
-        gap <= kRounding ? "the optimum" : line("%.1f %% above it at most", 100 * gap).c_str());
-    text.erase(text.find_last_not_of('\n') + 1);
+        turns ? " of one stage a rank" : "");
+    text.pop_back();
+    if (!is_in_turns(result.best.front())) {
+      const double gap = result.gap();
+      // Seconds are sums of many parts, whose order rounds differently.
+      constexpr double kRounding = 1e-9;
+      text += ": the first is ";
+      text += gap <= kRounding ? "the optimum" : line("%.1f %% above it at most", 100 * gap);
+      text.erase(text.find_last_not_of('\n') + 1);
+    }
     text += "\n";
   }
   return text;
