@@ -32,6 +32,30 @@ TEST(Network, WeightAndLimitBoundARate) {
   EXPECT_DOUBLE_EQ(network.next_end(), 4);
 }
 
+// Three flows share link 0, and each has one of links 1 to 3 with a faster flow: one that stands
+// for all three has the bits of each, also where rates are thirds and sevenths.
+TEST(Network, OneFlowStandsForSeveralThatAreAlike) {
+  const std::vector<double> capacity = {7.3, 4.9, 4.9, 4.9};
+  Network all(capacity);
+  for (const int link : {1, 2, 3}) {
+    all.start(0, 10, {0, link}, 1, 1e9);
+    all.start(0, 7, {link}, 6, 1e9);
+  }
+  Network one(capacity);
+  one.start(0, 10, {{0, 3}, {1, 1}}, 1e9);
+  one.start(0, 7, {{1, 6}}, 1e9);
+  for (int flow = 0; flow < 2; ++flow) {
+    EXPECT_EQ(one.rate(flow), all.rate(flow));
+    EXPECT_EQ(one.rate(flow), all.rate(flow + 4));
+  }
+  EXPECT_EQ(one.next_end(), all.next_end());
+  one.end_next();
+  for (int i = 0; i < 3; ++i) {
+    all.end_next();
+  }
+  EXPECT_EQ(one.next_end(), all.next_end());
+}
+
 TEST(Network, WhatASlowFlowLeavesBelongsToTheOthers) {
   Network network({10, 1});
   const int slow = network.start(0, 100, {0, 1}, 1, 1e9); // the second link bounds it
