@@ -124,7 +124,7 @@ TEST(Priority, BackwardFirstThenLowMicrobatches) {
     if (microbatch == 2) {
       busy.give();
       sent.wait();
-      sleep_ms(300); // until what was sent is here
+      sleep_ms(2000); // until what was sent is here, on a busy machine too
     }
   };
   train_step(x, numbers);
