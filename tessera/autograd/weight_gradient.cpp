@@ -14,6 +14,7 @@
 #include <torch/library.h>
 
 #include "tessera/autograd/dispatch_mode.h"
+#include "tessera/autograd/f32_gradients.h"
 #include "tessera/tensor/torch_compat.h"
 
 namespace tessera {
@@ -43,12 +44,13 @@ bool takes_parts(const at::Tensor& parameter) {
     return false;
   }
   const at::Tensor& gradient = parameter.grad();
+  const auto accumulator = torch::autograd::impl::grad_accumulator(parameter);
   const bool fits = !gradient.defined() ||
                     (gradient.layout() == at::kStrided && gradient.sizes() == parameter.sizes() &&
-                     gradient.scalar_type() == parameter.scalar_type() &&
+                     (gradient.scalar_type() == parameter.scalar_type() ||
+                      (adds_in_f32(*accumulator) && gradient.scalar_type() == at::kFloat)) &&
                      gradient.device() == parameter.device() && !gradient.requires_grad() &&
                      !gradient.key_set().has(kModeKey)); // no memory to write to
-  const auto accumulator = torch::autograd::impl::grad_accumulator(parameter);
   const auto& hooks = accumulator->pre_hooks();
   return fits && pass->adds_once(accumulator.get()) &&
          torch::autograd::impl::hooks(parameter).empty() &&
@@ -59,16 +61,24 @@ bool takes_parts(const at::Tensor& parameter) {
 
 at::Tensor zeros_for(const at::Tensor& parameter) {
   at::Tensor place;
-  for_each_addition_hook(
-      *torch::autograd::impl::grad_accumulator(parameter),
-      [&](const AdditionHook& hook) { place = place.defined() ? place : hook.place(); });
-  return place.defined() ? place.zero_()
-                         : at::zeros_like(parameter, parameter.options().requires_grad(false));
+  const auto accumulator = torch::autograd::impl::grad_accumulator(parameter);
+  for_each_addition_hook(*accumulator, [&](const AdditionHook& hook) {
+    place = place.defined() ? place : hook.place();
+  });
+  if (place.defined()) {
+    return place.zero_();
+  }
+  return at::zeros_like(
+      parameter,
+      adds_in_f32(*accumulator) ? f32_sum_options(parameter)
+                                : parameter.options().requires_grad(false));
 }
 
 at::Tensor gradient_to_add_to(const at::Tensor& parameter) {
   if (!parameter.grad().defined()) {
     parameter.mutable_grad() = zeros_for(parameter);
+  } else if (adds_in_f32(*torch::autograd::impl::grad_accumulator(parameter))) {
+    widen_gradient(parameter); // the script's own
   }
   return parameter.grad();
 }
@@ -79,7 +89,12 @@ std::function<void()> addition_of_product(at::Tensor parameter, at::Tensor rows,
     // The gradient is looked up now, because its bucket may have left meanwhile.
     // It begins as zeros: a BLAS may sum in another order when it has nothing to
     // add to, and then the bits would tell whether a gradient was there.
-    gradient_to_add_to(parameter).addmm_(rows.t(), x);
+    at::Tensor sum = gradient_to_add_to(parameter);
+    if (sum.scalar_type() == rows.scalar_type()) {
+      sum.addmm_(rows.t(), x);
+    } else {
+      sum.add_(rows.t().mm(x)); // the gradient that a microbatch has anywhere else, added in f32
+    }
   };
 }
 
@@ -209,7 +224,7 @@ struct LookUp : Function<LookUp> {
     // The gradient of the padding row is dropped.
     const bool padded = padding >= 0 && padding < sum.size(0);
     const at::Tensor kept = padded ? sum.select(0, padding).clone() : sum;
-    sum.index_add_(0, ids.reshape({-1}), gradient.reshape({-1, sum.size(1)}));
+    sum.index_add_(0, ids.reshape({-1}), gradient.reshape({-1, sum.size(1)}).to(sum.scalar_type()));
     if (padded) {
       sum.select(0, padding).copy_(kept);
     }
@@ -334,8 +349,11 @@ bool WeightGradientScope::active() {
 }
 
 at::Tensor addable_gradient(const at::Tensor& parameter) {
-  return takes_parts(parameter) && !is_ordered(parameter) ? gradient_to_add_to(parameter)
-                                                          : at::Tensor();
+  if (!takes_parts(parameter) || is_ordered(parameter) ||
+      adds_in_f32(*torch::autograd::impl::grad_accumulator(parameter))) {
+    return {};
+  }
+  return gradient_to_add_to(parameter);
 }
 
 at::Tensor

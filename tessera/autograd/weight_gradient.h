@@ -44,7 +44,8 @@ class WeightGradientScope {
 /// Undefined when the part must be returned as usual: outside a WeightGradientPass; where a
 /// GradientOrder decides when it is added; when other nodes add to this parameter too; when
 /// somebody asks for the part (create_graph, torch::autograd::grad, a hook on the parameter); or
-/// when the gradient is not a dense tensor of the parameter's kind. Threads: as the backward.
+/// when the gradient is not a dense tensor of the parameter's kind, which an f32 sum of 16-bit
+/// gradients (F32Gradients) never is. Threads: as the backward.
 at::Tensor addable_gradient(const at::Tensor& parameter);
 
 /// A matrix of a product as a parameter: itself, or the transpose of it.
@@ -59,7 +60,8 @@ WeightOperand weight_operand(const at::Tensor& matrix);
 
 /// rows^T x, the gradient of a weight [out, in] with `rows` [n, out] and `x` [n, in]. It is added
 /// to the weight's gradient, in the turn of a GradientOrder where there is one, and the result is
-/// undefined; or it is returned where `addable_gradient` does not allow that.
+/// undefined; or it is returned where `addable_gradient` does not allow that. Where 16-bit
+/// gradients are added up in f32, the product is made in 16 bits and added.
 at::Tensor
 add_weight_gradient(const at::Tensor& weight, const at::Tensor& rows, const at::Tensor& x);
 

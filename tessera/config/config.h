@@ -124,6 +124,7 @@ struct Config {
   bool fp16 = false;
   bool fp16_params = false;
   bool bf16 = false;
+  bool fp32_grad_accumulation = false;
 
   // -- Memory --
   bool checkpoint_attentions = false;

@@ -242,6 +242,12 @@ std::vector<Coupling> precision_and_memory_rules() {
        [](C c) {
          return str(c.fp16 ? "fp16" : "fp16_params", " and bf16 are both true; keep one");
        }},
+      {"f32 sums need 16 bits",
+       "fp32_grad_accumulation needs fp16, fp16_params or bf16.",
+       {"fp32_grad_accumulation", "fp16", "fp16_params", "bf16"},
+       [](C c) { return c.fp32_grad_accumulation && !c.fp16 && !c.fp16_params && !c.bf16; },
+       "fp32_grad_accumulation is about 16-bit parameters, but fp16, fp16_params and bf16 are "
+       "false; add \"fp16\": true or \"bf16\": true"},
       {"horizon needs offloading",
        "activation_loading_horizon other than 4 needs offload_activations.",
        {"activation_loading_horizon", "offload_activations"},

@@ -289,6 +289,14 @@ std::vector<Key> precision_keys() {
            .field = &Config::bf16,
            .source = str(kTorch, "; without sharded data parallelism: ", kOwn),
            .description = "Trains in bf16: as fp16, without a loss scale."},
+          {.name = "fp32_grad_accumulation",
+           .field = &Config::fp32_grad_accumulation,
+           .aliases = {"_fp32_grad_accumulation"},
+           .source = str(kOwn, "; the alias: example scripts"),
+           .description =
+               "Adds up the 16-bit gradients of parameters in f32, over microbatches, backward "
+               "passes and replicas: a parameter's gradient is then an f32 tensor, and reaches its "
+               "f32 master unrounded. With fp16, fp16_params or bf16."},
       });
 }
 
@@ -465,11 +473,6 @@ std::vector<Key> refused_keys() {
           scripts,
           "Equal weights with and without tensor parallelism.",
           "it was never documented; load the same weights instead"),
-      refused(
-          "_fp32_grad_accumulation",
-          scripts,
-          "Gradients accumulated in f32 with 16-bit parameters.",
-          "it was never documented; gradients are added in the parameters' type"),
   };
 }
 

@@ -8,6 +8,7 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include "tessera/autograd/f32_gradients.h"
 #include "tessera/autograd/weight_gradient.h"
 #include "tessera/base/error.h"
 
@@ -34,6 +35,11 @@ GradientReducer::~GradientReducer() {
       parameter.accumulator->del_post_hook(parameter.hook);
     }
   }
+}
+
+/// Of the buffers in which gradients of the parameter travel.
+at::TensorOptions GradientReducer::options_of_sum(const at::Tensor& parameter) const {
+  return options_.f32_sums ? f32_sum_options(parameter) : parameter.options().requires_grad(false);
 }
 
 void GradientReducer::hook(int index) {
@@ -82,7 +88,8 @@ void GradientReducer::make_buckets(const std::vector<int>& order) {
       continue;
     }
     const at::Tensor& tensor = parameter.tensor;
-    const std::int64_t size = tensor.numel() * tensor.element_size();
+    const auto size =
+        tensor.numel() * static_cast<std::int64_t>(options_of_sum(tensor).dtype().itemsize());
     const auto found = open.find(parameter.owner);
     const bool fits =
         found != open.end() &&
@@ -244,8 +251,8 @@ at::Tensor GradientReducer::place(int index) {
   }
   Bucket& bucket = buckets_[bucket_of_[index]];
   if (!bucket.left && !bucket.flat.defined() && is_elsewhere(bucket.owner)) {
-    bucket.flat = at::empty(
-        {bucket.elements}, parameters_[index].tensor.options().requires_grad(false)); // freed since
+    bucket.flat =
+        at::empty({bucket.elements}, options_of_sum(parameters_[index].tensor)); // freed since
   }
   if (bucket.left || !is_free_but_for_its_gradients(bucket)) {
     return {};
@@ -279,7 +286,7 @@ void GradientReducer::launch(Bucket& bucket, bool zeros) {
     // Handles of the script may still refer to the buffer. They keep it, and this step gets a new
     // one.
     const at::Tensor& first = parameters_[bucket.parameters[0]].tensor;
-    bucket.flat = at::empty({bucket.elements}, first.options().requires_grad(false));
+    bucket.flat = at::empty({bucket.elements}, options_of_sum(first));
   }
   fill(bucket, bucket.flat, zeros);
   // The buffer is on its way, so later additions start from an undefined gradient.
@@ -298,8 +305,8 @@ void GradientReducer::launch(Bucket& bucket, bool zeros) {
 
 /// Averages the parts that were added on any rank after the bucket had left.
 void GradientReducer::send_late_parts(Bucket& bucket) {
-  bucket.late_parts = at::empty(
-      {bucket.elements}, parameters_[bucket.parameters[0]].tensor.options().requires_grad(false));
+  bucket.late_parts =
+      at::empty({bucket.elements}, options_of_sum(parameters_[bucket.parameters[0]].tensor));
   fill(bucket, bucket.late_parts, false);
   end_average(*start_average(bucket.late_parts, bucket.owner), bucket.late_parts, bucket.owner);
   if (!is_elsewhere(bucket.owner)) {

@@ -38,6 +38,9 @@ class GradientReducer : public GradientPart {
     /// A GradientOrder says when a parameter is complete, so which part of a
     /// gradient travels when depends on neither timing nor the step before.
     bool ordered = false;
+    /// Gradients of 16-bit parameters travel and are averaged in f32, and stay so: somebody sees to
+    /// it that they are added up in f32 too (F32Gradients).
+    bool f32_sums = false;
   };
 
   /// `parameters`: those of this rank, the same on all ranks of the group;
@@ -146,6 +149,7 @@ class GradientReducer : public GradientPart {
   };
 
   void hook(int index);
+  at::TensorOptions options_of_sum(const at::Tensor& parameter) const;
   bool in_bucket(int index) const {
     return bucket_of_[index] >= 0;
   }

@@ -136,7 +136,8 @@ void GradientReducer::take_averages(const EndOfStep& end) {
 
 /// Adds the average of the ranks' sparse gradients to the average of their dense ones, if any.
 void GradientReducer::add_sparse_average(Parameter& parameter, const at::Tensor& own) {
-  const at::Tensor average = sparse_sum(group_, own, parameter.tensor, scale());
+  const at::Tensor average =
+      sparse_sum(group_, own, parameter.tensor.sizes(), options_of_sum(parameter.tensor), scale());
   at::Tensor& gradient = parameter.tensor.mutable_grad();
   parameter.grown = false;
   if (is_elsewhere(parameter.owner)) {
@@ -217,8 +218,11 @@ void GradientReducer::average_in_place(const std::vector<Parameter*>& list) {
   std::vector<at::Tensor> rows;
   for (Parameter* parameter : list) {
     at::Tensor& gradient = parameter->tensor.mutable_grad();
+    const at::TensorOptions options = options_of_sum(parameter->tensor);
     if (!gradient.defined()) {
-      gradient = at::zeros_like(parameter->tensor.detach());
+      gradient = at::zeros_like(parameter->tensor.detach(), options);
+    } else if (gradient.dtype() != options.dtype()) {
+      gradient = gradient.to(options.dtype()); // the script's own
     }
     rows.push_back(gradient.detach().reshape({-1}));
   }

@@ -13,6 +13,15 @@ GradientSync::GradientSync(
     NamedTensors scaled,
     const Options& options)
     : context_(context), world_(context.world), passes_per_step_(options.backward_passes_per_step) {
+  if (options.reducer.f32_sums) {
+    std::vector<at::Tensor> all;
+    for (const NamedTensors* list : {&equal, &scaled}) {
+      for (const auto& [name, tensor] : *list) {
+        all.push_back(tensor);
+      }
+    }
+    f32_gradients_ = std::make_unique<F32Gradients>(std::move(all));
+  }
   if (context_.group(Group::kDP).size() == 1) {
     return;
   }
@@ -66,6 +75,9 @@ comm::ProcessGroup& GradientSync::group_for(Group kind, const Options& options) 
 }
 
 void GradientSync::begin() {
+  if (f32_gradients_ != nullptr) {
+    f32_gradients_->find_trainable(); // its hooks come before the reducers'
+  }
   for (GradientPart* part : parts_) {
     part->begin(passes_ + 1 >= passes_per_step_);
   }

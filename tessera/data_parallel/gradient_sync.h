@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/autograd/f32_gradients.h"
 #include "tessera/context/context.h"
 #include "tessera/data_parallel/gradient_reducer.h"
 #include "tessera/data_parallel/state_owners.h"
@@ -20,6 +21,9 @@ namespace tessera::data_parallel {
 /// A distributed parameter that met the samples of its whole TP_GROUP has the sum of that group's
 /// gradients already, so only the replicas' sum is missing. Both sums are divided by the number of
 /// different batches.
+///
+/// With `f32_sums` of the reducers' options gradients of 16-bit parameters are f32 (F32Gradients),
+/// also where there are no replicas.
 /// Threads: step thread only.
 class GradientSync {
  public:
@@ -89,6 +93,7 @@ class GradientSync {
 
   Context& context_;
   comm::WorldPtr world_; // keeps the groups usable until the reducers are gone
+  std::unique_ptr<F32Gradients> f32_gradients_; // where `f32_sums`, with or without replicas
   std::vector<comm::ProcessGroupPtr> own_groups_;
   std::vector<std::unique_ptr<GradientReducer>> reducers_;
   std::vector<std::unique_ptr<StateOwners>> state_owners_; // for each of them

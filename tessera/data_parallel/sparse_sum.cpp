@@ -45,11 +45,12 @@ at::Tensor gathered(
 at::Tensor sparse_sum(
     comm::ProcessGroup& group,
     const at::Tensor& own,
-    const at::Tensor& parameter,
+    at::IntArrayRef sizes,
+    const at::TensorOptions& options,
     double scale) {
   const at::NoGradGuard no_grad;
   // Rows of one rank that concern the same place are added before they travel.
-  const at::Tensor mine = own.defined() ? own.coalesce() : at::Tensor();
+  const at::Tensor mine = own.defined() ? own.to(options.dtype()).coalesce() : at::Tensor();
   at::Tensor numbers = at::zeros({2}, at::kLong); // entries, leading dimensions they name
   if (mine.defined()) {
     numbers.data_ptr<std::int64_t>()[0] = mine._nnz();
@@ -64,10 +65,9 @@ at::Tensor sparse_sum(
     named = std::max(named, all.data_ptr<std::int64_t>()[2 * r + 1]);
   }
   TESSERA_CHECK(named > 0, "no rank of ", group.name(), " gave a sparse gradient");
-  const at::IntArrayRef sizes = parameter.sizes();
   std::vector<std::int64_t> of_values(sizes.begin() + named, sizes.end());
   of_values.insert(of_values.begin(), 0);
-  const at::TensorOptions plain = parameter.options().requires_grad(false);
+  const at::TensorOptions plain = options.requires_grad(false);
   const at::Tensor places =
       mine.defined() ? mine.indices().t() : at::empty({0, named}, plain.dtype(at::kLong));
   const at::Tensor values = mine.defined() ? mine.values() : at::empty(of_values, plain);

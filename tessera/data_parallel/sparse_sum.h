@@ -11,12 +11,14 @@ namespace tessera::data_parallel {
 /// rank receives the rows and positions of all others, each padded to the longest list of the
 /// ranks. At least one rank gives a gradient.
 /// `own`: sparse COO, coalesced or not; undefined on a rank that has none.
-/// `parameter`: gives sizes, dtype and device.
+/// `sizes`: the parameter's; `options`: gives dtype and device of the sum, to which the ranks' rows
+/// are taken before they are added.
 /// Collective over `group`. Threads: step thread only.
 at::Tensor sparse_sum(
     comm::ProcessGroup& group,
     const at::Tensor& own,
-    const at::Tensor& parameter,
+    at::IntArrayRef sizes,
+    const at::TensorOptions& options,
     double scale);
 
 } // namespace tessera::data_parallel

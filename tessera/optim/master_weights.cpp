@@ -56,8 +56,11 @@ void MasterWeights::take_gradients(double scale) {
                       pair.kept->_unsafe_get_target() == gradient.unsafeGetTensorImpl() &&
                       pair.kept_version == gradient._version();
     if (!kept) {
+      // A copy also of a gradient that is f32 already: the two are scaled apart from each other.
       pair.master.mutable_grad() =
-          gradient.defined() ? gradient.detach().to(at::kFloat) : at::Tensor();
+          gradient.defined()
+              ? gradient.detach().to(at::kFloat, /*non_blocking=*/false, /*copy=*/true)
+              : at::Tensor();
       if (gradient.defined() && scale != 1) {
         pair.master.mutable_grad().div_(scale);
       }

@@ -11,6 +11,7 @@
 #include <ATen/ATen.h>
 
 #include "tessera/autograd/dispatch_mode.h"
+#include "tessera/autograd/f32_gradients.h"
 #include "tessera/base/error.h"
 
 namespace tessera::sharding {
@@ -153,7 +154,10 @@ void change_gradient(const c10::OperatorHandle& op, torch::jit::Stack* stack, Gr
   } else if (
       name == "aten::add_" && given.at(1).isTensor() && !given.at(1).toTensor().is_sparse() &&
       record_of(given.at(1).toTensor()) == nullptr) {
-    const at::Tensor added = given.at(1).toTensor() * given.at(2).toScalar();
+    at::Tensor added = given.at(1).toTensor() * given.at(2).toScalar();
+    if (slot.f32_sums) {
+      added = added.to(f32_sum_options(slot.part).dtype());
+    }
     slot.extra = slot.extra.defined() ? slot.extra + added : added;
   } else {
     refuse_gradient(op, slot);

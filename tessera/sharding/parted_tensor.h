@@ -35,6 +35,7 @@ struct GradientSlot {
   at::Tensor sum;
   bool reached = false; // some rank has added to what `sum` holds
   at::Tensor extra; // of the whole parameter, from a backward outside of steps
+  bool f32_sums = false; // gradients of a 16-bit parameter are f32
   bool active() const {
     return part.grad().defined() || (reached && sum.defined()) || extra.defined();
   }

@@ -22,12 +22,18 @@ ShardReducer::ShardReducer(
       replicas_(groups.replicas),
       control_(groups.control),
       options_(options) {
+  std::vector<at::Tensor> wholes;
   for (const DividedParameter* divided : parameters) {
     Parameter& parameter = parameters_.emplace_back();
     parameter.divided = divided;
     parameter.slot = std::make_shared<GradientSlot>();
     parameter.slot->name = divided->name;
     parameter.slot->part = divided->part;
+    parameter.slot->f32_sums = options_.f32_sums;
+    wholes.push_back(divided->whole);
+  }
+  if (options_.f32_sums) {
+    f32_gradients_ = std::make_unique<F32Gradients>(std::move(wholes));
   }
   find_trainable();
 }
@@ -42,6 +48,9 @@ ShardReducer::~ShardReducer() {
 
 // A script may freeze parameters and thaw them again between steps.
 void ShardReducer::find_trainable() {
+  if (f32_gradients_ != nullptr) {
+    f32_gradients_->find_trainable(); // its hooks come before ours
+  }
   bool changed = order_.size() != parameters_.size();
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     Parameter& parameter = parameters_[i];

@@ -9,6 +9,7 @@
 
 #include <torch/csrc/autograd/function.h>
 
+#include "tessera/autograd/f32_gradients.h"
 #include "tessera/comm/world.h"
 #include "tessera/data_parallel/gradient_part.h"
 #include "tessera/sharding/divided_parameters.h"
@@ -41,6 +42,8 @@ class ShardReducer : public data_parallel::SettlingGradientPart {
     std::int64_t bucket_elements = 500'000'000;
     double scale = 1; // of the sum over all data-parallel ranks
     Microbatches microbatches = Microbatches::kInTurn;
+    /// Gradients of 16-bit parameters are f32 tensors, of which averages are not rounded either.
+    bool f32_sums = false;
   };
   /// A gradient of so many elements (1 MiB of f32) leaves as it is, without a copy into a bucket,
   /// where its elements divide by the ranks of the shard group.
@@ -146,7 +149,7 @@ class ShardReducer : public data_parallel::SettlingGradientPart {
   at::Tensor slice_of(const Parameter& parameter, int rank) const;
   void land(bool wait);
   void take_part(const Flight& flight);
-  static at::TensorOptions options_of_sum(const at::Tensor& part);
+  at::TensorOptions options_of_sum(const at::Tensor& part) const;
   void average(Parameter& parameter);
   void see(Parameter& parameter);
   bool is_replaced(const Parameter& parameter) const;
@@ -167,6 +170,7 @@ class ShardReducer : public data_parallel::SettlingGradientPart {
   comm::ProcessGroup& control_;
   Options options_;
   std::vector<Parameter> parameters_;
+  std::unique_ptr<F32Gradients> f32_gradients_; // where `f32_sums`
   std::vector<int> order_;
   std::vector<Bucket> buckets_;
   std::deque<Flight> flights_;

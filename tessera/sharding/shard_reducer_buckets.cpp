@@ -95,9 +95,9 @@ void ShardReducer::launch_ready() {
   }
 }
 
-at::TensorOptions ShardReducer::options_of_sum(const at::Tensor& part) {
-  const auto type = part.scalar_type();
-  return part.options().requires_grad(false).dtype(type == at::kHalf ? at::kFloat : type);
+at::TensorOptions ShardReducer::options_of_sum(const at::Tensor& part) const {
+  return options_.f32_sums || part.scalar_type() == at::kHalf ? f32_sum_options(part)
+                                                              : part.options().requires_grad(false);
 }
 
 /// What goes to a rank of the shard group, in the bucket that leaves next.

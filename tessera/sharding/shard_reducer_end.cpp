@@ -117,7 +117,9 @@ void ShardReducer::average(Parameter& parameter) {
   } else {
     replicas_.scaled_sum_async(sum, options_.scale)->wait();
   }
-  sum = sum.to(slot.part.scalar_type());
+  if (!options_.f32_sums) {
+    sum = sum.to(slot.part.scalar_type());
+  }
   at::Tensor& gradient = slot.part.mutable_grad();
   gradient = gradient.defined() ? gradient + sum : sum;
 }

@@ -160,9 +160,10 @@ TEST(Fp16Params, AreThoseOfDistributedModules) {
     return; // no tensor parallelism
   }
   const Layout layout{1, 2};
-  const auto trained = [&](bool key) {
+  const auto trained = [&](bool key, bool f32_sums) {
     Config config = config_of(layout);
     config.fp16_params = key;
+    config.fp32_grad_accumulation = f32_sums;
     init(config);
     const Ended ended;
     DistributedModel model{HalfInside()};
@@ -185,13 +186,15 @@ TEST(Fp16Params, AreThoseOfDistributedModules) {
       EXPECT_EQ(tensor.scalar_type(), key && inside ? at::kHalf : at::kFloat) << name;
       EXPECT_EQ(optim::OptimizerAccess::updated_tensor(optimizer, tensor).scalar_type(), at::kFloat)
           << name;
+      EXPECT_EQ(tensor.grad().scalar_type(), f32_sums ? at::kFloat : tensor.scalar_type()) << name;
       halves += tensor.scalar_type() == at::kHalf ? 1 : 0;
     }
     EXPECT_EQ(halves > 0, key);
     return model.state_dict();
   };
-  const TensorMap wanted = trained(false);
-  expect_state(trained(true), wanted, "fp16_params", kRounding);
+  const TensorMap wanted = trained(false, false);
+  expect_state(trained(true, false), wanted, "fp16_params", kRounding);
+  expect_state(trained(true, true), wanted, "fp16_params, sums in f32", kRounding);
 }
 
 /// Lists, counts and variables of the caller's.

@@ -42,6 +42,7 @@ const std::map<std::string, std::string> kDocumentedDefaults = {
     {"fp16", "false"},
     {"fp16_params", "false"},
     {"bf16", "false"},
+    {"fp32_grad_accumulation", "false"},
     {"shard_optimizer_state", "false"},
     {"prescaled_batch", "false"},
     {"skip_tracing", "false"},
@@ -66,6 +67,7 @@ TEST(Keys, EveryDocumentedParameterIsKnownWithItsDefault) {
   }
   EXPECT_EQ(find_key("partitions"), find_key("pipeline_parallel_degree"));
   EXPECT_EQ(find_key("_prescaled_batch"), find_key("prescaled_batch"));
+  EXPECT_EQ(find_key("_fp32_grad_accumulation"), find_key("fp32_grad_accumulation"));
   EXPECT_EQ(find_key("contiguous")->status, Status::kAvailable);
   EXPECT_EQ(find_key("horovod")->status, Status::kRefused);
   EXPECT_EQ(find_key("no_such_key"), nullptr);

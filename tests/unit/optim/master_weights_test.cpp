@@ -55,6 +55,21 @@ TEST_P(Masters, ParameterIsTheRoundedMaster) {
   EXPECT_FALSE(master.grad().defined()); // its memory is free until the next
 }
 
+// A gradient that is f32 already is the script's: a master has a copy, which alone is divided by
+// the loss scale and clipped.
+TEST_P(Masters, AnF32GradientIsNotTheMastersOwn) {
+  const auto parameter = torch::ones({2}, torch::TensorOptions(GetParam())).requires_grad_();
+  MasterWeights masters;
+  const auto master = masters.add(parameter);
+  const double exact = 256 + 1.0 / 1024; // in f32
+  parameter.mutable_grad() = torch::full({2}, exact);
+  for (int i = 0; i < 2; ++i) {
+    masters.take_gradients(4);
+    EXPECT_TRUE(parameter.grad().equal(torch::full({2}, exact)));
+    EXPECT_TRUE(master.grad().equal(torch::full({2}, exact / 4)));
+  }
+}
+
 // Clipping changes both; the master keeps the bits that the parameter's gradient loses.
 TEST_P(Masters, AKeptGradientStaysUntilTheParametersChanges) {
   const auto parameter = torch::ones({2}, torch::TensorOptions(GetParam())).requires_grad_();
