@@ -146,9 +146,10 @@ Forecast forecast(const Job& job, const models::Preset& preset, const topology::
       const double elements = share * static_cast<double>(parameter.elements);
       StageBytes& stage = stage_of(i);
       stage.parameters += bytes;
+      const double summed = job.parallel.fp32_grad_accumulation ? 4 * elements : bytes;
       // The optimizer works on f32 gradients of f32 masters. It has its share of the parameters.
       const double sharers = job.parallel.shard_optimizer_state ? degrees.reduced_data : 1;
-      stage.gradients += bytes + (has_masters(job) ? 4 * elements / sharers : 0);
+      stage.gradients += summed + (has_masters(job) ? 4 * elements / sharers : 0);
       stage.optimizer += optimizer_bytes(job, elements) / sharers;
     }
   }

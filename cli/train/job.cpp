@@ -381,7 +381,7 @@ void check_couplings(const Job& job, bool has_warmup, form::Faults& faults) {
 
 void read_parallel(const OrderedJson& said, Job& job, form::Faults& faults) {
   try {
-    job.parallel = config::parse_config(one_line(said), "parallel");
+    job.parallel = config::parse_config(one_line(with_precision(said, job.precision)), "parallel");
   } catch (const ConfigError& error) {
     faults.add(error.what());
   }

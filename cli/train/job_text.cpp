@@ -91,4 +91,15 @@ OrderedJson job_object(const std::string& text, const std::string& origin) {
   return std::move(job.root);
 }
 
+OrderedJson with_precision(OrderedJson parallel, const std::string& precision) {
+  const char* key = precision == "fp16" ? "fp16" : "bf16";
+  for (const char* asks : {"fp32_grad_accumulation", "_fp32_grad_accumulation"}) {
+    if (precision != "f32" && parallel.is_object() && parallel.contains(asks) &&
+        !parallel.contains(key)) {
+      parallel[key] = true;
+    }
+  }
+  return parallel;
+}
+
 } // namespace tessera::cli

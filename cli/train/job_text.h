@@ -30,4 +30,10 @@ JobText read_job_text(
 /// Throws: ConfigError for the first error.
 nlohmann::ordered_json job_object(const std::string& text, const std::string& origin);
 
+/// Returns a job's section `parallel` with the key of its precision, which a job says beside it,
+/// where another key of the section asks for 16 bits (fp32_grad_accumulation).
+nlohmann::ordered_json with_precision(
+    nlohmann::ordered_json parallel,
+    const std::string& precision);
+
 } // namespace tessera::cli

@@ -37,7 +37,10 @@ std::string job_with_plan(
     const planner::Candidate& candidate,
     const cost::DescribedModel& model) {
   auto job = job_object(job_json, "the job");
-  const std::string base = job.contains("parallel") ? job["parallel"].dump() : "{}";
+  const std::string base = with_precision(
+                               job.contains("parallel") ? job["parallel"] : OrderedJson::object(),
+                               job.value("precision", std::string("f32")))
+                               .dump();
   if (candidate.strategy.activation_checkpointing &&
       job.value(kRecomputationKey, std::string("none")) == "none") {
     job[kRecomputationKey] = planner::recomputation_of(candidate.strategy);

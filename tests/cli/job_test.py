@@ -175,6 +175,10 @@ with tempfile.TemporaryDirectory() as work:
             "'loss_scale.window'", "scale_window")
     refused(changed(precision="fp16", loss_scale={"scale_factor": 0.5}), "scale_factor is 0.5")
     refused(changed(precision="fp16", parallel={"bf16": True}), "'parallel.bf16' is true")
+    refused(changed(parallel={"fp32_grad_accumulation": True}), "is about 16-bit parameters")
+    for precision in ("fp16", "bf16"):
+        assert "is a valid job" in check(
+            changed(precision=precision, parallel={"_fp32_grad_accumulation": True}))
     refused(changed(parallel={"fp16": True}), "'parallel.fp16' is true", 'write "precision": "fp16"')
     refused(changed(model={"name": "gpt3-175b", "options": {}}), "gpt3-175b", "GiB on this machine")
     with open("data/train.tokens", "r+b") as file:
@@ -216,7 +220,13 @@ with tempfile.TemporaryDirectory() as work:
     (half,) = memory(optimizer=eight_bits, precision="bf16")
     for found, wanted in zip(half, (mib / 2, 1.5 * mib, moments + mib)):
         near(found, wanted)
+    in_f32 = {"fp32_grad_accumulation": True}
+    (half,) = memory(precision="bf16", parallel=in_f32)
+    for found, wanted in zip(half, (mib / 2, 2 * mib, 3 * mib)):
+        near(found, wanted)
     eight_bits["stochastic_rounding"] = True
+    (half,) = memory(optimizer=eight_bits, precision="bf16", parallel=in_f32)
+    near(half[1], mib)
     (half,) = memory(optimizer=eight_bits, precision="bf16")
     for found, wanted in zip(half, (mib / 2, mib / 2, moments)):
         near(found, wanted)
