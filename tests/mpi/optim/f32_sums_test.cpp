@@ -53,6 +53,7 @@ struct SumCase {
   int sharded = 1;
   bool recomputes = false;
   bool sparse = false;
+  bool replayed = false;
   std::string kind = "1d";
   bool f32_sums = true;
 
@@ -81,6 +82,7 @@ struct SumCase {
         ", sharded ",
         sharded,
         recomputes ? ", recomputed" : "",
+        replayed ? ", replayed" : "",
         sparse ? ", sparse, " : ", ",
         kind);
   }
@@ -94,6 +96,8 @@ struct SumCase {
     (fp16 ? config.fp16 : config.bf16) = true;
     config.fp32_grad_accumulation = f32_sums;
     config.reproducible = reproducible;
+    config.static_mode = replayed;
+    config.static_mode_steps = replayed ? 1 : Config{}.static_mode_steps;
     config.shard_optimizer_state = shares_state;
     config.sharded_data_parallel_degree = sharded;
     if (sharded > 1) {
@@ -298,6 +302,14 @@ TEST(F32Sums, OfDividedParameters) {
         expect_trains({.layout = layout, .fp16 = fp16, .sharded = 2});
         expect_trains({.layout = layout, .fp16 = fp16, .passes = 4, .sharded = 2});
       }
+    }
+  }
+}
+
+TEST(F32Sums, InStepsThatAreReplayed) {
+  for (const Layout& layout : all_layouts()) {
+    if (layout.tp == 1) {
+      expect_trains({.layout = layout, .replayed = true});
     }
   }
 }
