@@ -124,6 +124,10 @@ with tempfile.TemporaryDirectory() as work:
     rounded = furthest(losses("bf16", 2, precision="bf16"), plain)
     print(f"bf16 with f32 masters beside f32: {rounded:.1e}")
     assert 1e-6 < rounded < 2e-3
+    in_f32 = furthest(
+        losses("sums", 2, {"fp32_grad_accumulation": True}, precision="bf16"), plain)
+    print(f"bf16 with gradients added in f32 beside f32: {in_f32:.1e}")
+    assert 1e-6 < in_f32 < 2e-3
 
     # Replicas that divide the optimizer's state: the same sums in the same order.
     replicas = {"pipeline_parallel_degree": 1, "ddp": True}
