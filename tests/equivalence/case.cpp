@@ -325,8 +325,8 @@ class CaseMaker {
         is_sequential(place)
             ? random.pick<std::string>({"each", "selective", "contiguous", "group_2"})
             : random.pick<std::string>({"each", "each", "selective"});
-    // What a region keeps of its products must stay as it is. A layer's own result may be changed.
-    const bool refused = drawn == "selective" && !is_leaf(place) && changes_in_place();
+    // What a region keeps of its products must stay as it is, a layer's own result too.
+    const bool refused = drawn == "selective" && changes_in_place();
     return refused ? "each" : drawn;
   }
 
