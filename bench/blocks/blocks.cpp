@@ -4,7 +4,7 @@
 //   mpirun -n 2 bench_blocks --pp 2 [--mode fast] [--json]
 //   mpirun -n 4 bench_blocks --tp 4 --kind 2d
 //   mpirun -n 2 bench_blocks --dp 2 --optimizer adamw --shard-state
-//   mpirun -n 2 bench_blocks --dp 2 --sharding 2
+//   mpirun -n 2 bench_blocks --dp 2 --sharding 2 [--bucket 1048576] [--memory]
 //
 // Ranks of a tensor-parallel group share the rows of a microbatch.
 // 8 blocks of hidden 512 and inner 2048, 8 microbatches of 64 rows in all, f32,
@@ -36,6 +36,7 @@
 #include "tessera/nn/replace/replacement_registry.h"
 #include "tessera/tessera.h"
 
+#include "bench/blocks/shard_memory.h"
 #include "bench/support/measure.h"
 #include "bench/support/mode.h"
 
@@ -149,6 +150,7 @@ struct Settings {
   bool reproducible = false;
   bool shard_state = false;
   std::string optimizer = "sgd"; // of the strategy's step and of those beside it
+  bool memory = false; // bytes in place of times
   bool json = false;
 };
 
@@ -425,6 +427,25 @@ int run(const Settings& settings) {
     throw tessera::ConfigError(tessera::str(
         "--microbatches is ", settings.microbatches, "; write a multiple of --dp ", settings.dp));
   }
+  if (settings.memory) {
+    if (settings.pp * settings.tp > 1) {
+      throw tessera::ConfigError("--memory is of data parallelism: leave --pp and --tp out");
+    }
+    const int own = settings.microbatches / settings.dp;
+    const Batch batch = random_batch(own * kRows);
+    tessera::bench::report_shard_memory(
+        tessera::bench::MemoryCount::install(),
+        [] { return Net(kBlocks, kInner); },
+        [&](const std::vector<at::Tensor>& list) { return optimizer_of(settings, list); },
+        {settings.sharding,
+         tessera::config_in_force().sdp_param_persistence_threshold,
+         settings.optimizer == "adamw" ? 2 : 0},
+        batch.x,
+        batch.y,
+        own);
+    tessera::shutdown();
+    return 0;
+  }
   const Times times = measure(settings);
   if (tessera::rank() == 0) {
     report(settings, times);
@@ -459,6 +480,7 @@ int main(int argc, char** argv) {
   app.add_option("--microbatches", settings.microbatches, "of 64 rows, over all ranks")
       ->check(CLI::PositiveNumber);
   app.add_option("--steps", settings.steps, "timed rounds")->check(CLI::PositiveNumber);
+  app.add_flag("--memory", settings.memory, "bytes of a rank beside their formula, no times");
   app.add_flag("--json", settings.json, "one JSON line in place of the table");
   CLI11_PARSE(app, argc, argv);
   torch::set_num_threads(1);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -23,11 +24,13 @@ namespace tessera::sharding {
 /// zeros. At the end of the last backward pass before an update the sums are averaged with the
 /// ranks that keep the same parts.
 ///
-/// The order of buckets is the same on all ranks, and nothing waits inside a backward, so flows may
-/// differ between ranks. Gradients that come after their bucket has left go with the next one.
-/// Where microbatches overlap, a rank knows only how often a parameter was added to: a bucket
-/// leaves as often as there are microbatches, each time after as many additions as one has.
-/// Collective over the data-parallel ranks. Threads: as GradientReducer.
+/// The order of buckets is the same on all ranks, and nothing depends on a wait inside a backward,
+/// so flows may differ between ranks: a rank that is ahead of the others stops until two buckets
+/// are on their way at most, for a bounded time, since another rank may send its own only at the
+/// end of the step. Gradients that come after their bucket has left go with the next one. Where
+/// microbatches overlap, a rank knows only how often a parameter was added to: a bucket leaves as
+/// often as there are microbatches, each time after as many additions as one has. Collective over
+/// the data-parallel ranks. Threads: as GradientReducer.
 class ShardReducer : public data_parallel::SettlingGradientPart {
  public:
   /// How the microbatches of a step follow each other on this rank.
@@ -148,6 +151,7 @@ class ShardReducer : public data_parallel::SettlingGradientPart {
   void pack(Parameter& parameter, const at::Tensor& gradient);
   at::Tensor slice_of(const Parameter& parameter, int rank) const;
   void land(bool wait);
+  void await_room();
   void take_part(const Flight& flight);
   at::TensorOptions options_of_sum(const at::Tensor& part) const;
   void average(Parameter& parameter);
@@ -174,6 +178,7 @@ class ShardReducer : public data_parallel::SettlingGradientPart {
   std::vector<int> order_;
   std::vector<Bucket> buckets_;
   std::deque<Flight> flights_;
+  std::chrono::microseconds patience_ = std::chrono::seconds(1); // of await_room
   int microbatches_ = 1;
   int microbatch_ = 0; // that runs
   int launching_ = 0; // microbatch of the next bucket to launch

@@ -1,12 +1,22 @@
 // Buckets: what is in them, when they leave, and what becomes of them when they arrive.
 #include <algorithm>
+#include <chrono>
+#include <thread>
 #include <utility>
 
 #include <ATen/ATen.h>
 
+#include "tessera/base/stopwatch.h"
 #include "tessera/sharding/shard_reducer.h"
 
 namespace tessera::sharding {
+
+namespace {
+
+constexpr std::size_t kMostFlights = 2; // buckets on their way
+constexpr std::chrono::microseconds kPause{100};
+
+} // namespace
 
 /// Whether a bucket of its own saves the copy of a gradient and leaves earlier, and costs a
 /// collective that is no matter beside its bytes.
@@ -186,9 +196,30 @@ void ShardReducer::take_along(Parameter& parameter) {
   }
 }
 
+/// Keeps this rank from collecting the gradients of a whole microbatch that its peers are behind
+/// with. A peer whose flow reaches nothing sends at the end of its step, and a peer that has failed
+/// does not send at all, so the wait ends by itself; each time that it does, the next one is half
+/// as long. In a pipeline other ranks may wait for this one meanwhile, so there it does not stop.
+void ShardReducer::await_room() {
+  land(false);
+  if (overlaps() || !active_ || patience_.count() == 0) {
+    return;
+  }
+  const auto end = Clock::now() + patience_;
+  while (flights_.size() >= kMostFlights) {
+    if (Clock::now() >= end) {
+      patience_ =
+          patience_ < std::chrono::milliseconds(1) ? std::chrono::microseconds(0) : patience_ / 2;
+      return;
+    }
+    std::this_thread::sleep_for(kPause);
+    land(false);
+  }
+}
+
 void ShardReducer::launch(std::size_t index) {
   const at::NoGradGuard no_grad;
-  land(false); // frees what has arrived
+  await_room();
   Bucket& bucket = buckets_[index];
   for (const int i : bucket.parameters) {
     take_along(parameters_[i]);

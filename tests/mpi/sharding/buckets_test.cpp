@@ -1,4 +1,7 @@
 // Buckets of gradients are as large as the key says, and a rank holds one at a time.
+#include <chrono>
+#include <thread>
+
 #include <c10/util/ThreadLocalDebugInfo.h>
 
 #include "tests/mpi/sharding/support.h"
@@ -10,10 +13,10 @@ namespace {
 constexpr int kLayers = 5;
 
 /// Layers of one matrix each.
-torch::nn::Sequential layers(int side) {
+torch::nn::Sequential layers(int side, int count) {
   torch::manual_seed(7);
   torch::nn::Sequential net;
-  for (int i = 0; i < kLayers; ++i) {
+  for (int i = 0; i < count; ++i) {
     net->push_back(torch::nn::Linear(torch::nn::LinearOptions(side, side).bias(false)));
   }
   return net;
@@ -25,14 +28,20 @@ struct Seen {
   std::int64_t bytes = 0; // at the highest, beside what was there
 };
 
-Seen last_step(int side, std::int64_t bucket) {
+/// With `behind` all ranks but the first begin it later.
+Seen last_step(int side, std::int64_t bucket, int count = kLayers, bool behind = false) {
   Config config = sharded(world_size());
   config.sdp_reduce_bucket_size = bucket;
   init(config);
   const Ended ended;
-  DistributedModel model(layers(side));
+  DistributedModel model(layers(side, count));
   auto optimizer = sgd(model.parameters());
-  auto step = tessera::step([&](torch::Tensor x) { model.backward(model(x).pow(2).mean()); });
+  auto step = tessera::step([&](torch::Tensor x) {
+    if (behind && rank() > 0) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(400));
+    }
+    model.backward(model(x).pow(2).mean());
+  });
   const comm::Traffic& traffic = shards_of(model).group().traffic();
   const torch::Tensor x = torch::ones({1, side});
   std::int64_t before = 0;
@@ -77,6 +86,17 @@ TEST(Buckets, OfAMegabyteAreOneGradientThatIsNotCopied) {
   EXPECT_EQ(last_step(kSide, 1).collectives, large.collectives);
   EXPECT_EQ(last_step(kSide - 4, 500'000'000).collectives, small); // less than a megabyte each
   EXPECT_LE(large.bytes, kLayers * layer + kLayers * layer / world_size() + layer / 4);
+}
+
+// A rank that is ahead does not collect the gradients of its whole backward: two buckets are on
+// their way with their parts, beside the gradient that is computed and the parts that have arrived.
+TEST(Buckets, OfARankThatIsAheadAreTwoAtATime) {
+  constexpr int kSide = 512;
+  constexpr int kMany = 12;
+  const std::int64_t layer = kSide * kSide * static_cast<std::int64_t>(sizeof(float));
+  const Seen seen = last_step(kSide, 500'000'000, kMany, /*behind=*/true);
+  EXPECT_LE(
+      seen.bytes, 3 * layer + 2 * layer / world_size() + kMany * layer / world_size() + layer / 4);
 }
 
 } // namespace
