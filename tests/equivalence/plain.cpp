@@ -194,11 +194,12 @@ class PlainTraining {
     return losses;
   }
 
-  void train_step(const Strategy& strategy) {
+  void train_step(const Strategy& strategy, bool last_pass) {
     const int replicas = replicas_of(strategy.config, world_);
     const double factor = strategy.average ? 1.0 / strategy.config.microbatches : 1;
-    // What overflows f16 depends on where a gradient is divided by the replicas: after the backward
-    // of all microbatches, or of each, for a parameter of which ranks keep parts.
+    // What overflows f16 depends on where a gradient is divided by the replicas: after the last
+    // backward before an update, or after that of each microbatch, for a parameter of which ranks
+    // keep parts.
     const bool divides_after = type_ == at::kHalf;
     const bool divides_each = divides_after && strategy.config.sharded_data_parallel_degree > 1;
     const double divided_before = divides_after ? 1 : replicas;
@@ -222,11 +223,26 @@ class PlainTraining {
         divide(strategy.config.sdp_param_persistence_threshold);
       }
     };
+    int replica = 0;
+    undivided_.resize(replicas);
     on_replicas(strategy, StepKind::kTraining, trained_++, run, [&] {
-      if (divides_after) {
-        divide(0);
+      if (!divides_after) {
+        return;
+      }
+      State& own = undivided_.at(replica++);
+      for (const auto& [name, gradient] : taken_gradients()) {
+        Tensor& sum = own[name];
+        sum = sum.defined() ? sum + gradient : gradient;
       }
     });
+    if (last_pass) {
+      for (const State& own : std::exchange(undivided_, {})) {
+        for (const auto& [name, gradient] : own) {
+          Tensor& sum = sums[name];
+          sum = sum.defined() ? sum + gradient / replicas : gradient / replicas;
+        }
+      }
+    }
     for (const auto& [name, sum] : sums) {
       parameters_.at(name).mutable_grad() = sum;
     }
@@ -311,7 +327,7 @@ class PlainTraining {
       snapshot.evaluated = evaluated(strategy);
     }
     for (int pass = 0; pass < strategy.passes; ++pass) {
-      train_step(strategy);
+      train_step(strategy, pass + 1 == strategy.passes);
     }
     set_rate(*optimizer_, case_.course, around.rate);
     update(snapshot);
@@ -334,6 +350,7 @@ class PlainTraining {
   Trained result_;
   int trained_ = 0;
   int evaluations_ = 0;
+  std::vector<State> undivided_; // by replica, sums of f16 gradients since the last update
   std::uint32_t steps_ = 0; // of both kinds
 };
 
