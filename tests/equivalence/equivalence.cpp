@@ -146,7 +146,8 @@ Verdict run_case(const Arguments& arguments, const Ranks& ranks, int number) {
   constexpr double kSomeBits = 10;
   const auto& differences = outcome.differences;
   const bool rounding =
-      !differences.empty() && outcome.shaken > 0 && outcome.worst <= kSomeBits * outcome.shaken;
+      !differences.empty() &&
+      (outcome.diverges || (outcome.shaken > 0 && outcome.worst <= kSomeBits * outcome.shaken));
   Verdict verdict;
   verdict.has = one.has;
   verdict.failed = largest(differences.empty() || rounding ? 0 : 1) > 0;

@@ -447,6 +447,19 @@ class PartTraining {
   std::map<std::string, bool> trainable_;
 };
 
+bool diverges(const Trained& trained) {
+  for (const PerReplica& of_step : trained.losses) {
+    for (const auto& of_replica : of_step) {
+      for (const torch::Tensor& loss : of_replica) {
+        if (!torch::isfinite(loss).all().item<bool>()) {
+          return true;
+        }
+      }
+    }
+  }
+  return false;
+}
+
 } // namespace
 
 Outcome train_both(const Case& one, int world, std::uint64_t seed, const Plant& plant) {
@@ -474,6 +487,7 @@ Outcome train_both(const Case& one, int world, std::uint64_t seed, const Plant& 
   }
   outcome.differences = std::move(compare.differences);
   outcome.worst = compare.worst;
+  outcome.diverges = one.course.type != at::kHalf && diverges(wanted);
   if (!outcome.differences.empty() && compare.only_numbers) {
     outcome.shaken = furthest(wanted, train_plain(one, world, seed, true));
   }

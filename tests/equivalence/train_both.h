@@ -23,6 +23,8 @@ struct Outcome {
   /// How far one process is from itself when the last bit of every parameter is
   /// another at the start, as `worst`; looked at only where numbers differ.
   double shaken = 0;
+  /// One process reaches losses that are no numbers, where no loss scale answers for them.
+  bool diverges = false;
 };
 
 /// Trains the case without the library and under its strategies, and compares losses, gradients of
