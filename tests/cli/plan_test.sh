@@ -171,16 +171,19 @@ losses() { # log
   python3 -c 'import json, sys
 print(*[json.loads(line)["loss"] for line in open(sys.argv[1]) if "loss" in line], sep="\n")' "$1"
 }
+same_losses() { # run, run of one process, largest relative difference: both logged two steps
+  [ "$(losses "$1.jsonl" | wc -l)" = 2 ] || fail "$1 logged: $(cat "$1.jsonl")"
+  paste <(losses "$1.jsonl") <(losses "$2.jsonl") | awk -v most="$3" '
+    { off = $1 > $2 ? $1 - $2 : $2 - $1; if (NF != 2 || !(off <= most * $2)) exit 1 }' ||
+    fail "losses of $1 $(losses "$1.jsonl") and of $2 $(losses "$2.jsonl")"
+}
 sed 's/"parallel": {/"strategy": "auto", &/; s/"saved"/"auto"/' job.json > auto.json
 "$tessera" launch -n 2 -- "$tessera" train auto.json --log auto.jsonl > auto.txt
 grep -q "strategy auto: .* combinations" auto.txt || fail "auto: $(cat auto.txt)"
 grep -q "auto/step_2" auto.txt || fail "auto did not train: $(cat auto.txt)"
 sed 's/"saved"/"alone"/' job.json > alone.json
 "$tessera" train alone.json --log alone.jsonl > alone.txt
-[ "$(losses auto.jsonl | wc -l)" = 2 ] || fail "auto logged: $(cat auto.jsonl)"
-paste <(losses auto.jsonl) <(losses alone.jsonl) |
-  awk '{ off = $1 > $2 ? $1 - $2 : $2 - $1; if (NF != 2 || !(off <= 1e-3 * $2)) exit 1 }' ||
-  fail "losses of auto $(losses auto.jsonl) and of one process $(losses alone.jsonl)"
+same_losses auto alone 1e-3
 sed 's/"seed": 7/"microbatches": 2/' auto.json > both.json
 refused "'parallel.microbatches' is what" "$tessera" train both.json --check
 
@@ -218,10 +221,7 @@ PY
 "$tessera" launch -n 2 -- "$tessera" train turns.json --log turns.jsonl > turns_trained.txt
 sed 's/"deep"/"deep_alone"/' deep.json > deep_alone.json
 "$tessera" train deep_alone.json --log deep_alone.jsonl > deep_alone.txt
-[ "$(losses turns.jsonl | wc -l)" = 2 ] || fail "turns logged: $(cat turns.jsonl)"
-paste <(losses turns.jsonl) <(losses deep_alone.jsonl) |
-  awk '{ off = $1 > $2 ? $1 - $2 : $2 - $1; if (NF != 2 || !(off <= 1e-5 * $2)) exit 1 }' ||
-  fail "losses in turns $(losses turns.jsonl) and of one process $(losses deep_alone.jsonl)"
+same_losses turns deep_alone 1e-5
 "$tessera" plan --job deep.json --cluster-file hosts.json --only-tp 1 --most-stages-per-rank 1 > no_turns.txt
 if grep -q "in turns" no_turns.txt; then fail "turns all the same: $(cat no_turns.txt)"; fi
 "$tessera" simulate --job deep.json --cluster-file hosts.json --pp 2 --dp 1 --mbs 4 --active-microbatches 4 \

@@ -13,6 +13,7 @@
 #include "tessera/base/index.h"
 
 #include "tests/unit/simulator/bare.h"
+#include "tests/unit/simulator/chance.h"
 
 namespace tessera::simulator {
 namespace {
@@ -48,16 +49,9 @@ TEST(FindAlike, WhatSharesALinkWithADifferentReplicaIsDifferent) {
 }
 
 // Models, clusters and strategies, many of whose replicas are alike.
-class Draw {
+class Draw : public Chance {
  public:
-  explicit Draw(unsigned seed) : random_(seed) {}
-
-  int from(int least, int most) {
-    return std::uniform_int_distribution<int>(least, most)(random_);
-  }
-  bool one_in(int count) {
-    return from(1, count) == 1;
-  }
+  using Chance::Chance;
 
   cost::DescribedModel model(bool divisible) {
     const int layers = from(2, 6);
@@ -139,8 +133,6 @@ class Draw {
     model.source = traced;
     model.returns_home = true;
   }
-
-  std::mt19937 random_;
 };
 
 TEST(AlikeReplicas, GiveTheBitsOfAllReplicas) {

@@ -12,21 +12,16 @@
 #include "tessera/simulator/simulate.h"
 
 #include "tests/unit/cost/small_cases.h"
+#include "tests/unit/simulator/chance.h"
 
 namespace tessera::simulator {
 namespace {
 
 /// Draws models, clusters and strategies of at most a dozen devices.
-class Draw {
+class Draw : public Chance {
  public:
-  explicit Draw(unsigned seed) : random_(seed) {}
+  using Chance::Chance;
 
-  int from(int least, int most) {
-    return std::uniform_int_distribution<int>(least, most)(random_);
-  }
-  bool one_in(int count) {
-    return from(1, count) == 1;
-  }
   /// Evenly on a logarithmic scale.
   double scale(double least, double most) {
     return least * std::pow(most / least, std::uniform_real_distribution<double>(0, 1)(random_));
@@ -157,8 +152,6 @@ class Draw {
     model.source = traced;
     model.returns_home = true;
   }
-
-  std::mt19937 random_;
 };
 
 struct Case {
