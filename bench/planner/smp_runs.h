@@ -47,7 +47,7 @@ struct SmpResult {
 
 inline SmpResult simulate_smp(const std::string& folder, const SmpRun& run) {
   auto model = planner::load_model(folder + "/model_" + run.model + ".json");
-  std::get<cost::SizedModel>(model.source).writes_scores = true;
+  std::get<cost::SizedModel>(model.source).attention = cost::AttentionKernels::kOperators;
   const auto cluster = planner::load_cluster(folder + "/cluster_p4d.json").first_nodes(run.nodes);
   cost::Strategy strategy;
   strategy.pp = run.pp;

@@ -55,9 +55,12 @@ struct Constants {
   /// Share of the rate of large products that fused attention reaches.
   double attention_share = 0.45;
   /// Bytes moved for one attention score where scores are written to memory
-  /// (SizedModel::writes_scores), in 16 bits: by a forward, and by a backward.
+  /// (AttentionKernels), in 16 bits: by a forward, and by a backward; and where scale, mask and
+  /// softmax are one kernel.
   double score_forward_bytes = 21;
   double score_backward_bytes = 27;
+  double fused_score_forward_bytes = 13;
+  double fused_score_backward_bytes = 19;
   /// Bytes moved for one logit by casts, softmax, loss and their gradients.
   double loss_traffic_bytes = 56;
   /// Bytes moved for one parameter when a microbatch's gradient is added to the sum, here f32.

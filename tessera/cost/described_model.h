@@ -1,9 +1,11 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -134,6 +136,16 @@ struct TracedModel {
   std::vector<DividedModel> divided; // every way of dividing it that was traced
 };
 
+/// How attention runs on a device: as one kernel that keeps its scores in fast memory; operator by
+/// operator, as frameworks did before, so that scores are written to memory; or so with scale, mask
+/// and softmax in one kernel.
+enum class AttentionKernels { kOne, kFusedSoftmax, kOperators };
+
+/// The names under which model files choose them.
+constexpr std::array<std::string_view, 3> choice_names(AttentionKernels /*type*/) {
+  return {"one kernel", "fused softmax", "operators"};
+}
+
 /// The sizes of a model from which the operators of its layers follow, where nobody measured or
 /// traced them. Layer::kind says what a layer is ("embedding", "transformer_layer", "lm_head",
 /// "loss"; any other kind reads and writes its output once); each has the width that its
@@ -146,9 +158,7 @@ struct SizedModel {
   std::int64_t vocabulary_size = 0;
   /// Whether the feed-forward network has three matrices, of which two are multiplied by elements.
   bool gated_feed_forward = false;
-  /// Whether attention runs operator by operator and writes its scores to memory, as frameworks did
-  /// before it became one kernel.
-  bool writes_scores = false;
+  AttentionKernels attention = AttentionKernels::kOne;
 };
 
 /// A model as a sequence of layers of uneven cost, in order of execution.

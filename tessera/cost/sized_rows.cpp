@@ -119,7 +119,7 @@ class SizedRowsBuilder {
     work.product_flops = 2 * tokens_ * row.parameters;
     work.weight_flops = work.product_flops;
     const auto positions = static_cast<double>(sizes_.sequence_length);
-    if (sizes_.writes_scores) {
+    if (sizes_.attention != AttentionKernels::kOne) {
       // Two products over all pairs, since a mask works on scores that are there.
       work.product_flops += 4 * elements * positions / degree_;
       work.scores = tokens_ * positions * static_cast<double>(sizes_.num_attention_heads) / degree_;
@@ -267,19 +267,23 @@ class SizedRowsBuilder {
 
   void add_seconds(const Work& work, LayerRow& row) const {
     const bool recomputed = recomputes_ && work.recomputed;
+    const bool fused = sizes_.attention == AttentionKernels::kFusedSoftmax;
+    const double score_bytes =
+        fused ? constants_.fused_score_forward_bytes : constants_.score_forward_bytes;
+    const double score_gradient_bytes =
+        fused ? constants_.fused_score_backward_bytes : constants_.score_backward_bytes;
     for (const DeviceKind& kind : cluster_.kinds) {
       const double flops_per_s = product_flops(kind, described_.precision);
       const double products = work.product_flops / flops_per_s;
       const double attention = work.attention_flops / (flops_per_s * constants_.attention_share);
       const double bytes_per_s = kind.memory_bytes_per_s * constants_.memory_efficiency;
       const double forward =
-          products + attention +
-          (work.streamed_bytes + work.scores * constants_.score_forward_bytes) / bytes_per_s;
+          products + attention + (work.streamed_bytes + work.scores * score_bytes) / bytes_per_s;
       // A backward has a product for each factor; attention computes its scores again.
-      const double backward = 2 * products + 2.5 * attention +
-                              (2 * work.streamed_bytes + work.once_bytes +
-                               work.scores * constants_.score_backward_bytes) /
-                                  bytes_per_s;
+      const double backward =
+          2 * products + 2.5 * attention +
+          (2 * work.streamed_bytes + work.once_bytes + work.scores * score_gradient_bytes) /
+              bytes_per_s;
       row.forward_seconds.push_back(forward);
       row.seconds.push_back(
           forward * (recomputed ? 2 : 1) + backward -

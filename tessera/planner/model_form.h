@@ -111,6 +111,13 @@ void describe(Visit& visit, DescribedModel& model) {
        .presence = kIfSaid},
       sizes.gated_feed_forward);
   visit(
+      {.name = "attention",
+       .doc = "one kernel: scores stay in fast memory; operators: each reads and writes scores in "
+              "memory, as frameworks did before; fused softmax: likewise, with scale, mask and "
+              "softmax in one kernel; of models of sizes",
+       .presence = kIfSaid},
+      sizes.attention);
+  visit(
       {.name = "precision", .doc = "begins with the type of parameters and activations"},
       model.precision);
   std::string checkpointing = model.activation_checkpointing ? "every layer" : "none";

@@ -189,6 +189,13 @@ PricedRow price_row(
   strategy.tp = table.number(row, "tp");
   strategy.microbatch_size = table.number(row, "mbs");
   strategy.boundaries = table.boundaries(row);
+  strategy.stages_per_rank = table.number_or(row, "stages_per_rank", 1);
+  if (strategy.stages_per_rank > 1) {
+    // What Megatron's interleaved order holds: a microbatch for each rank, and once more for one
+    // turn of them.
+    strategy.active_microbatches =
+        strategy.pp + (strategy.pp + strategy.stages_per_rank - 1) / strategy.stages_per_rank;
+  }
   strategy.activation_checkpointing =
       table.choice_or(row, "recompute", {"0", "1"}, model.activation_checkpointing ? 1 : 0) == 1;
   const int zero = table.choice_or(row, "zero", {"0", "1", "3"}, 0);
@@ -198,7 +205,7 @@ PricedRow price_row(
     strategy.placement = table.cell(row, "placement");
   }
   const auto& cuts = strategy.boundaries;
-  const bool whole = cuts.size() == static_cast<std::size_t>(strategy.pp) + 1 &&
+  const bool whole = cuts.size() == static_cast<std::size_t>(strategy.stages()) + 1 &&
                      cuts.front() == 0 && cuts.back() == static_cast<int>(model.layers.size()) &&
                      std::is_sorted(cuts.begin(), cuts.end());
   if (whole && std::adjacent_find(cuts.begin(), cuts.end()) != cuts.end()) {

@@ -171,7 +171,8 @@ def check_tools(checkpoint):
     texts = [call(PROGRAM, "generate", "--checkpoint", weights, "--tokenizer", "data/tokenizer.model",
                   "--prompt", "The", "--tokens", "6", "--temperature", "0")
              for weights in (checkpoint, "run", "exported", "exported/model.safetensors")]
-    assert len(set(texts)) == 1 and len(texts[0].strip()) > 3, texts
+    # What a model of twelve steps says may be blanks alone; that it goes on behind the prompt counts.
+    assert len(set(texts)) == 1 and texts[0].startswith("The") and len(texts[0].rstrip("\n")) > 3, texts
     return "exported"
 
 

@@ -92,9 +92,10 @@ TEST(SizedModel, AForwardIsTheSumOfItsRooflines) {
       table.compute_seconds(0, 1, 2), 3 * products + 3.5 * attention + 3 * streamed + sums, 1e-18);
 }
 
-TEST(SizedModel, WrittenScoresMoveTheirBytesAndAllPairsAreMultiplied) {
+// Of each kind of kernels: bytes of a score in a forward, and in both passes.
+void expect_written_scores(AttentionKernels kernels, double in_forward, double in_both) {
   DescribedModel model = sized_model();
-  std::get<SizedModel>(model.source).writes_scores = true;
+  std::get<SizedModel>(model.source).attention = kernels;
   const LayerTable table(model, plain_cluster(1, 1), one_device(), plain_constants());
   const LayerTable fused(sized_model(), plain_cluster(1, 1), one_device(), plain_constants());
   const double tokens = kTokens;
@@ -104,9 +105,17 @@ TEST(SizedModel, WrittenScoresMoveTheirBytesAndAllPairsAreMultiplied) {
   const double scores = heads * tokens * kTokens;
   const auto forward = [](const LayerTable& one) { return one.forward_seconds(0, 1, 2); };
   const auto both = [](const LayerTable& one) { return one.compute_seconds(0, 1, 2); };
-  EXPECT_NEAR(forward(table) - forward(fused), products + 21 * scores / 1e12 - attention, 1e-15);
   EXPECT_NEAR(
-      both(table) - both(fused), 3 * products + 48 * scores / 1e12 - 3.5 * attention, 1e-15);
+      forward(table) - forward(fused), products + in_forward * scores / 1e12 - attention, 1e-15);
+  EXPECT_NEAR(
+      both(table) - both(fused), 3 * products + in_both * scores / 1e12 - 3.5 * attention, 1e-15);
+}
+
+TEST(SizedModel, WrittenScoresMoveTheirBytesAndAllPairsAreMultiplied) {
+  expect_written_scores(AttentionKernels::kOperators, 21, 48);
+  // A forward: 2 of the product, 4 of the softmax, 5 of the dropout with its mask, 2 read by the
+  // second product. A backward: 2 written, 5 of the dropout, 6 of the softmax, 6 read.
+  expect_written_scores(AttentionKernels::kFusedSoftmax, 2 + 4 + 5 + 2, 13 + 2 + 5 + 6 + 6);
 }
 
 TEST(SizedModel, RecomputationAddsAForwardAndKeepsInputsAlone) {

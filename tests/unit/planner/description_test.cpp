@@ -77,6 +77,14 @@ TEST(Description, AModelWithoutSecondsIsOneOfSizes) {
   const auto read = model_from_json(value.dump(), "m.json");
   ASSERT_NE(read.sized(), nullptr);
   EXPECT_TRUE(read.sized()->gated_feed_forward);
+  EXPECT_EQ(read.sized()->attention, cost::AttentionKernels::kOne);
+  value["attention"] = "fused softmax";
+  EXPECT_EQ(
+      model_from_json(value.dump(), "m.json").sized()->attention,
+      cost::AttentionKernels::kFusedSoftmax);
+  value["attention"] = "fast";
+  EXPECT_THAT(refusal_of_model(value), HasSubstr("attention"));
+  value.erase("attention");
   EXPECT_THAT(read.measured_degrees("any"), testing::ElementsAre(1, 2));
   value["layers"][0]["output_elements_per_sample"] = 65;
   EXPECT_THAT(refusal_of_model(value), HasSubstr("write a multiple of sequence_length, 16"));

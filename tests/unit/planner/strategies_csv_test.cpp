@@ -81,6 +81,22 @@ TEST(PriceTable, RowsMayHaveTheirOwnNodesAndBatch) {
   EXPECT_THAT(refusal(head + "1,4,1,1,[0;4],2,16,2,1\n"), HasSubstr("zero: found \"2\""));
 }
 
+TEST(PriceTable, StagesInTurnsShortenTheBubble) {
+  const std::string head = "pp,dp,tp,mbs,layer_boundaries,stages_per_rank\n";
+  const PricedTable table = price_rows(
+      head + "2,2,1,1,[0;2;4],1\n2,2,1,1,[0;1;2;3;4],2\n",
+      "s.csv",
+      cost::small_model(4),
+      cost::small_cluster(2, 0));
+  ASSERT_EQ(table.rows.size(), 2u);
+  // Even layers: one of two turns fills and drains the pipeline.
+  EXPECT_NEAR(table.rows[1].cost.bubble_seconds, table.rows[0].cost.bubble_seconds / 2, 1e-12);
+  EXPECT_GT(table.rows[0].cost.bubble_seconds, 0);
+  EXPECT_THAT(refusal(head + "2,2,1,1,[0;2;4],2\n"), HasSubstr("s.csv: line 2"));
+  EXPECT_THAT(refusal(head + "1,4,1,1,[0;2;4],2\n"), HasSubstr("with pp 1"));
+  EXPECT_THAT(refusal(head + "2,2,1,1,[0;2;4],0\n"), HasSubstr("stages_per_rank: found"));
+}
+
 TEST(PriceTable, AStageWithoutLayersDoesNotRun) {
   const std::string out = priced("pp,dp,tp,mbs,layer_boundaries\n2,2,1,1,[0;4;4]\n");
   EXPECT_THAT(out, HasSubstr("\n2,2,1,1,[0;4;4],inf,inf\n"));
