@@ -3,15 +3,17 @@
 //
 //   mpirun -n 2 bench_memory [--layers 24] [--sequence 512] [--dtype bf16] [--mode fast] [--json]
 //                            [--strategies each,selective,attentions] [--heads 4] [--dropout 0]
-//                            [--offload [--horizon 1] [--directory D]]
+//                            [--offload [--horizon 1,4,100] [--directory D]]
 //
 // With --offload the inputs that the strategies keep rest in a file; the one without activation
-// checkpointing, "none", is what it always is.
-// Memory is what tensors of the fuller rank hold at most in a step, over what they hold between
-// steps: activations and, in all cases alike, what the step works with. The floor of `each` are the
-// inputs of the layers; its floor in time is one forward more, 4/3 of the step where a backward
-// takes two forwards. "attentions" is the key checkpoint_attentions. All strategies take turns,
-// step by step.
+// checkpointing, "none", is what it always is. Each horizon has a table. What the disk can do is
+// measured before, by the copies that offloading makes, on all ranks at once; the bytes that a step
+// of the fuller rank moves at that rate are its "disk ms". Where they are more than the step
+// without offloading takes, the disk is the limit, whatever runs beside it. Memory is what tensors
+// of the fuller rank hold at most in a step, over what they hold between steps: activations and, in
+// all cases alike, what the step works with. The floor of `each` are the inputs of the layers; its
+// floor in time is one forward more, 4/3 of the step where a backward takes two forwards.
+// "attentions" is the key checkpoint_attentions. All strategies take turns, step by step.
 #include <algorithm>
 #include <cstdio>
 #include <memory>
@@ -28,6 +30,7 @@
 #include "tessera/recompute/attentions.h"
 #include "tessera/tessera.h"
 
+#include "bench/memory/disk.h"
 #include "bench/support/measure.h"
 #include "bench/support/memory_count.h"
 #include "bench/support/mode.h"
@@ -52,8 +55,9 @@ struct Settings {
   std::vector<std::string> strategies =
       {"each", "group_3", "contiguous", "selective", "attentions"};
   bool offload = false;
-  int horizon = 4;
+  std::vector<int> horizons = {4};
   std::string directory; // "": the folder for temporary files
+  int disk_megabytes = 128; // that a rank copies to measure the disk
   bool json = false;
 };
 
@@ -63,7 +67,16 @@ struct Run {
   std::unique_ptr<tessera::DistributedModel<Gpt>> model;
   std::vector<double> milliseconds;
   std::int64_t bytes = 0; // the most of any step after the first ones
+  // Of the steps that count, together.
+  std::int64_t bytes_out = 0;
+  std::int64_t bytes_in = 0;
+  std::int64_t waits = 0; // tensors that were not back when they were needed
 };
+
+tessera::offload::Counters moved_so_far() {
+  const auto& offloader = tessera::context().offloader;
+  return offloader == nullptr ? tessera::offload::Counters() : offloader->counters();
+}
 
 Gpt make_gpt(const Settings& settings, const std::string& strategy) {
   tessera::models::GptOptions options;
@@ -108,6 +121,7 @@ void step(Run& run, const Settings& settings, bool counts) {
   MemoryCount& memory = MemoryCount::install();
   memory.restart();
   const std::int64_t before = memory.now();
+  const auto moved = moved_so_far();
   const double time = tessera::bench::milliseconds_of([&] {
     train_step(ids, targets);
     tessera::barrier();
@@ -115,15 +129,30 @@ void step(Run& run, const Settings& settings, bool counts) {
   if (counts) {
     run.milliseconds.push_back(time);
     run.bytes = std::max(run.bytes, memory.most() - before);
+    const auto now = moved_so_far();
+    run.bytes_out += now.bytes_out - moved.bytes_out;
+    run.bytes_in += now.bytes_in - moved.bytes_in;
+    run.waits += now.waits - moved.waits;
   }
 }
 
-nlohmann::json result_of(const Run& run, const Run& kept) {
+nlohmann::json result_of(const Run& run, const Run& kept, const tessera::bench::DiskSpeed& disk) {
   const auto bytes = tessera::allgather(run.bytes);
   const auto of_kept = tessera::allgather(kept.bytes);
   const auto fuller = std::max_element(of_kept.begin(), of_kept.end()) - of_kept.begin();
   const auto time = tessera::bench::summary_of(run.milliseconds);
+  const auto steps = static_cast<double>(run.milliseconds.size());
+  const auto of_step = [&](std::int64_t value) {
+    return static_cast<double>(tessera::allgather(value)[fuller]) / steps;
+  };
+  const double out = of_step(run.bytes_out) / (1 << 20);
+  const double in = of_step(run.bytes_in) / (1 << 20);
+  const double waits = of_step(run.waits);
   return {
+      {"out_mib", out},
+      {"in_mib", in},
+      {"waits", waits},
+      {"disk_ms", out + in > 0 ? 1e3 * (out / disk.out + in / disk.in) : 0.0},
       {"strategy", run.strategy},
       {"bytes", bytes[fuller]},
       {"of_kept", static_cast<double>(bytes[fuller]) / static_cast<double>(of_kept[fuller])},
@@ -131,7 +160,43 @@ nlohmann::json result_of(const Run& run, const Run& kept) {
       {"over_kept", time.best / tessera::bench::summary_of(kept.milliseconds).best}};
 }
 
-void measure(const Settings& settings) {
+void print_disk(const nlohmann::json& results, const tessera::bench::DiskSpeed& disk, int horizon) {
+  std::printf(
+      "horizon %d; the disk takes %.0f MiB/s of a rank and gives %.0f, %s the system's cache\n"
+      "%-12s %10s %10s %10s %10s %10s  %s\n",
+      horizon,
+      disk.out,
+      disk.in,
+      disk.direct ? "past" : "through",
+      "strategy",
+      "MiB out",
+      "MiB in",
+      "disk ms",
+      "step ms",
+      "waits",
+      "limit");
+  const double kept = results.front()["best_ms"].get<double>();
+  for (const auto& result : results) {
+    const double needs = result["disk_ms"].get<double>();
+    std::printf(
+        "%-12s %10.1f %10.1f %10.1f %10.1f %10.1f  %s\n",
+        result["strategy"].get<std::string>().c_str(),
+        result["out_mib"].get<double>(),
+        result["in_mib"].get<double>(),
+        needs,
+        result["best_ms"].get<double>(),
+        result["waits"].get<double>(),
+        needs == 0     ? "-"
+        : needs > kept ? "disk"
+                       : "processor");
+  }
+}
+
+void measure(const Settings& settings, int horizon) {
+  tessera::bench::DiskSpeed disk;
+  if (settings.offload) {
+    disk = tessera::bench::disk_speed(settings.directory, settings.disk_megabytes);
+  }
   std::vector<Run> runs;
   std::vector<std::string> strategies = {"none"};
   strategies.insert(strategies.end(), settings.strategies.begin(), settings.strategies.end());
@@ -149,7 +214,7 @@ void measure(const Settings& settings) {
   }
   nlohmann::json results = nlohmann::json::array();
   for (const Run& run : runs) {
-    results.push_back(result_of(run, runs.front()));
+    results.push_back(result_of(run, runs.front(), disk));
   }
   const auto& offloader = tessera::context().offloader;
   const auto file_bytes = tessera::allgather(offloader == nullptr ? 0 : offloader->host().bytes());
@@ -163,6 +228,9 @@ void measure(const Settings& settings) {
         "%s\n",
         nlohmann::json({{"benchmark", "memory"},
                         {"runs", results},
+                        {"horizon", horizon},
+                        {"disk_out_mib_s", disk.out},
+                        {"disk_in_mib_s", disk.in},
                         {"file_bytes", file_bytes},
                         {"moved_bytes", moved}})
             .dump()
@@ -195,6 +263,9 @@ void measure(const Settings& settings) {
         result["best_ms"].get<double>(),
         result["over_kept"].get<double>());
   }
+  if (settings.offload) {
+    print_disk(results, disk, horizon);
+  }
   for (std::size_t rank = 0; settings.offload && rank < moved.size(); ++rank) {
     std::printf(
         "rank %zu: a file of %.1f MiB, %.1f MiB copied in all\n",
@@ -221,27 +292,30 @@ int main(int argc, char** argv) {
   app.add_option("--mode", settings.mode)->check(CLI::IsMember({"dynamic", "static", "fast"}));
   app.add_option("--strategies", settings.strategies)->delimiter(',');
   app.add_flag("--offload", settings.offload);
-  app.add_option("--horizon", settings.horizon)->check(CLI::PositiveNumber);
+  app.add_option("--horizon", settings.horizons)->delimiter(',')->check(CLI::PositiveNumber);
+  app.add_option("--disk-megabytes", settings.disk_megabytes)->check(CLI::PositiveNumber);
   app.add_option("--directory", settings.directory);
   app.add_flag("--json", settings.json);
   CLI11_PARSE(app, argc, argv);
   MemoryCount::install();
   torch::set_num_threads(1);
   try {
-    tessera::Config config;
-    config.pipeline_parallel_degree = 2;
-    config.microbatches = settings.microbatches;
-    tessera::bench::set_mode(config, settings.mode);
-    config.offload_activations = settings.offload;
-    if (settings.offload) {
-      config.activation_loading_horizon = settings.horizon;
-      if (!settings.directory.empty()) {
-        config.offload_directory = settings.directory;
+    for (const int horizon : settings.offload ? settings.horizons : std::vector<int>{0}) {
+      tessera::Config config;
+      config.pipeline_parallel_degree = 2;
+      config.microbatches = settings.microbatches;
+      tessera::bench::set_mode(config, settings.mode);
+      config.offload_activations = settings.offload;
+      if (settings.offload) {
+        config.activation_loading_horizon = horizon;
+        if (!settings.directory.empty()) {
+          config.offload_directory = settings.directory;
+        }
       }
+      tessera::init(config);
+      measure(settings, horizon);
+      tessera::shutdown();
     }
-    tessera::init(config);
-    measure(settings);
-    tessera::shutdown();
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 1;

@@ -101,7 +101,7 @@ void describe(Visit& visit, Job::Data& data) {
 template <typename Visit>
 void describe(Visit& visit, Job::Optimizer& optimizer) {
   optim::LearningRate& rate = optimizer.rate;
-  visit(choice("type", {"adamw", "adamw_8bit", "adam", "sgd"}), optimizer.type);
+  visit(choice("type", {"adamw", "adamw_8bit", "adam", "lamb", "novograd", "sgd"}), optimizer.type);
   visit(key("learning_rate", kAboveZero), rate.peak);
   visit(key("min_learning_rate", kNotNegative), rate.minimum);
   visit(key("warmup_steps", kCount), rate.warmup);

@@ -39,7 +39,7 @@ struct Job {
   } data;
 
   struct Optimizer {
-    std::string type = "adamw"; // "adamw", "adamw_8bit", "adam" or "sgd"
+    std::string type = "adamw"; // or "adamw_8bit", "adam", "lamb", "novograd", "sgd"
     optim::LearningRate rate;
     optim::PlateauOptions plateau; // with rate.decay "plateau"
     double weight_decay = 0.01;

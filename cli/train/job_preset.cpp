@@ -219,9 +219,10 @@ double state_bytes_per_parameter(const Job& job) {
   constexpr double kLarge = 1 << 20; // elements; smaller tensors are no large part of a model
   const double moments = job.optimizer.type == "adamw_8bit"
                              ? optim::adamw_8bit_bytes(kLarge) / kLarge
-                         : job.optimizer.type != "sgd" ? 2 * kNumber
-                         : job.optimizer.momentum > 0  ? kNumber
-                                                       : 0;
+                         : job.optimizer.type == "novograd" ? kNumber
+                         : job.optimizer.type != "sgd"      ? 2 * kNumber
+                         : job.optimizer.momentum > 0       ? kNumber
+                                                            : 0;
   return moments + (has_masters(job) ? kNumber : 0);
 }
 

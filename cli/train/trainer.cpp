@@ -14,6 +14,8 @@
 #include "tessera/nn/module/activation_checkpointing.h"
 #include "tessera/nn/module/containers.h"
 #include "tessera/optim/adamw_8bit.h"
+#include "tessera/optim/lamb.h"
+#include "tessera/optim/novograd.h"
 
 #include "cli/exit_status.h"
 #include "cli/train/job_preset.h"
@@ -228,6 +230,14 @@ void Trainer::build_optimizer() {
         optim::AdamW8bitOptions(rate).betas(betas).eps(asked.eps).stochastic_rounding(
             asked.stochastic_rounding);
     made = std::make_unique<optim::AdamW8bit>(
+        decayed_groups(parameters, options, asked.weight_decay), options);
+  } else if (asked.type == "lamb") { // the job clips
+    const auto options = optim::LambOptions(rate).betas(betas).eps(asked.eps).max_grad_norm(0);
+    made = std::make_unique<optim::Lamb>(
+        decayed_groups(parameters, options, asked.weight_decay), options);
+  } else if (asked.type == "novograd") {
+    const auto options = optim::NovoGradOptions(rate).betas(betas).eps(asked.eps);
+    made = std::make_unique<optim::NovoGrad>(
         decayed_groups(parameters, options, asked.weight_decay), options);
   } else if (asked.type == "adam") {
     made = std::make_unique<torch::optim::Adam>(

@@ -123,11 +123,11 @@ std::vector<Key> rank_keys() {
            .field = &Config::ddp_port,
            .min = 0,
            .max = kTcpPorts,
-           .status = Status::kNotYet,
            .unsaid = "none",
            .source = kTorch,
-           .description = "TCP port on which data-parallel groups meet.",
-           .reason = "groups meet through MPI, which needs no port"},
+           .description = "TCP port on which data-parallel groups of the documented library meet. "
+                          "Here they meet through MPI, which needs none: the key is taken, and a "
+                          "warning says that it changes nothing."},
       });
 }
 

@@ -1,6 +1,7 @@
 #include "tessera/data_parallel/gradient_reducer.h"
 
 #include <algorithm>
+#include <exception>
 #include <map>
 #include <numeric>
 #include <utility>
@@ -276,6 +277,34 @@ void GradientReducer::fill(Bucket& bucket, at::Tensor& flat, bool zeros) {
   }
 }
 
+/// Starts the average of a bucket's gradients, which `flat` holds; nullptr when it is there. After
+/// an error of the hook the others' collectives find one of the same size where that helps.
+comm::WorkPtr GradientReducer::start_bucket(const Bucket& bucket, const at::Tensor& flat) {
+  if (hook_ == nullptr || hook_problem_) {
+    return start_average(flat, bucket.owner);
+  }
+  const auto index = static_cast<int>(&bucket - buckets_.data());
+  GradientBucket given{
+      .buffer = flat,
+      .parameters = {},
+      .elements = {},
+      .group = group_,
+      .scale = scale(),
+      .index = index,
+      .last = index + 1 == static_cast<int>(buckets_.size())};
+  for (const int parameter : bucket.parameters) {
+    given.parameters.push_back(parameters_[parameter].name);
+    given.elements.push_back(parameters_[parameter].tensor.numel());
+  }
+  try {
+    return hook_(given);
+  } catch (const std::exception& error) {
+    hook_problem_ =
+        str("rank ", world_.rank(), ": the hook of register_comm_hook failed: ", error.what());
+    return start_average(flat, bucket.owner);
+  }
+}
+
 void GradientReducer::launch(Bucket& bucket, bool zeros) {
   const at::NoGradGuard no_grad;
   free_what_has_arrived();
@@ -299,7 +328,7 @@ void GradientReducer::launch(Bucket& bucket, bool zeros) {
       gradient = at::Tensor();
     }
   }
-  bucket.work = start_average(bucket.flat, bucket.owner);
+  bucket.work = start_bucket(bucket, bucket.flat);
   bucket.left = true;
 }
 
@@ -308,7 +337,9 @@ void GradientReducer::send_late_parts(Bucket& bucket) {
   bucket.late_parts =
       at::empty({bucket.elements}, options_of_sum(parameters_[bucket.parameters[0]].tensor));
   fill(bucket, bucket.late_parts, false);
-  end_average(*start_average(bucket.late_parts, bucket.owner), bucket.late_parts, bucket.owner);
+  if (const comm::WorkPtr work = start_bucket(bucket, bucket.late_parts)) {
+    end_average(*work, bucket.late_parts, bucket.owner);
+  }
   if (!is_elsewhere(bucket.owner)) {
     bucket.flat.add_(bucket.late_parts);
   }

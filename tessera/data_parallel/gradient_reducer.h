@@ -12,6 +12,7 @@
 #include <torch/csrc/autograd/function.h>
 
 #include "tessera/comm/world.h"
+#include "tessera/data_parallel/comm_hook.h"
 #include "tessera/data_parallel/gradient_part.h"
 
 namespace tessera::data_parallel {
@@ -63,6 +64,13 @@ class GradientReducer : public GradientPart {
   /// Between steps, alike on all ranks. Not collective.
   void set_owners(const std::vector<int>& owners);
 
+  /// From the next step on buckets are averaged by the hook; nullptr: by an all-reduce, as sparse
+  /// gradients and what is added outside of steps are in any case. Alike on all ranks; no parameter
+  /// has an owner. Not collective.
+  void set_hook(CommHook hook) {
+    hook_ = std::move(hook);
+  }
+
   /// Starts counting; `reduce` false: gradients of this step only add up.
   void begin(bool reduce) override;
 
@@ -83,8 +91,8 @@ class GradientReducer : public GradientPart {
   /// start of its bucket and the end of the step a parameter has no gradient.
   /// `failure`: this rank's step failed; takes part so that no rank hangs.
   /// Returns whether any rank had a backward in this step.
-  /// Throws: UserError with the failing rank's text when any rank failed; on every rank where
-  /// gradients were added to an average that only its owner has, see `average_rest`.
+  /// Throws: UserError with the failing rank's text when any rank failed, or its hook; on every
+  /// rank where gradients were added to an average that only its owner has, see `average_rest`.
   bool finish(const std::optional<std::string>& failure) override;
 
   /// The first parameter whose gradient is not the replicas' average, as far as
@@ -94,6 +102,9 @@ class GradientReducer : public GradientPart {
   /// average it was: scaling and clipping keep replicas equal; zeros are one.
   /// Not collective.
   std::string unaveraged_gradient() const;
+
+  /// Returns what `average_rest` refuses on this rank. Not collective.
+  std::optional<std::string> refused_gradient() const;
 
   /// Averages the gradients of which `unaveraged_gradient` tells on any rank, in
   /// place. Gradients that are equal on all ranks stay what they are, so an
@@ -166,6 +177,7 @@ class GradientReducer : public GradientPart {
   void fill(Bucket& bucket, at::Tensor& flat, bool zeros);
   comm::WorkPtr start_average(const at::Tensor& flat, int owner);
   void end_average(comm::Work& work, const at::Tensor& flat, int owner);
+  comm::WorkPtr start_bucket(const Bucket& bucket, const at::Tensor& flat);
   void launch(Bucket& bucket, bool zeros);
   void launch_ready();
   void send_late_parts(Bucket& bucket);
@@ -190,11 +202,11 @@ class GradientReducer : public GradientPart {
   void add_averages_back();
   void free_what_has_arrived();
   std::optional<std::string> refused_addition() const;
-  std::optional<std::string> refused_gradient() const;
   bool shares() const;
 
   struct EndOfStep;
   void send_rest(bool reduce, bool zeros);
+  void give_up();
   void take_averages(const EndOfStep& end);
   void add_sparse_average(Parameter& parameter, const at::Tensor& own);
   void average_in_place(const std::vector<Parameter*>& list);
@@ -204,6 +216,8 @@ class GradientReducer : public GradientPart {
   comm::ProcessGroup& group_;
   comm::ProcessGroup& control_;
   Options options_;
+  CommHook hook_;
+  std::optional<std::string> hook_problem_;
   std::vector<Parameter> parameters_;
   std::vector<int> order_; // of completion, as far as it is known
   std::vector<int> bucket_of_; // -1: needs no gradient, or travels by itself

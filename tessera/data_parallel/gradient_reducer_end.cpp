@@ -57,14 +57,17 @@ bool GradientReducer::finish(const std::optional<std::string>& failure) {
   control_.all_reduce(end.flags, comm::ReduceOp::kMax);
   const bool reduce = reduce_ && end.backward != 0;
   send_rest(reduce, failure || refusal);
+  const auto hook_failed = std::exchange(hook_problem_, std::nullopt);
   if (end.failed != 0 || (reduce && end.refused != 0)) {
-    for (Bucket& bucket : buckets_) {
-      if (bucket.left) {
-        hand_back(bucket); // the values mean nothing, but gradients of the step stay defined
-      }
-    }
-    add_averages_back();
+    give_up();
     throw_first_problem<UserError>(world_, control_, failure || !reduce ? failure : refusal);
+  }
+  if (hook_ != nullptr && reduce) {
+    const auto problem = first_problem(world_, control_, hook_failed);
+    if (problem) {
+      give_up();
+      throw UserError(*problem);
+    }
   }
   if (reduce) {
     take_averages(end);
@@ -77,6 +80,16 @@ bool GradientReducer::finish(const std::optional<std::string>& failure) {
     }
   }
   return end.backward != 0;
+}
+
+/// The values mean nothing, but gradients of the step stay defined.
+void GradientReducer::give_up() {
+  for (Bucket& bucket : buckets_) {
+    if (bucket.left) {
+      hand_back(bucket);
+    }
+  }
+  add_averages_back();
 }
 
 /// Launches the buckets that have not left, and waits for all.

@@ -45,6 +45,12 @@ void GradientSync::add(
   parts_.push_back(reducers_.back().get());
 }
 
+void GradientSync::set_hook(const CommHook& hook) {
+  for (const auto& reducer : reducers_) {
+    reducer->set_hook(hook);
+  }
+}
+
 void GradientSync::share_state(const ParameterSet& parameters) {
   for (std::size_t i = 0; i < reducers_.size(); ++i) {
     state_owners_[i]->share(parameters);
@@ -129,46 +135,31 @@ void GradientSync::average_rest() {
   if (!has_replicas()) {
     return;
   }
-  at::Tensor flags = at::zeros({2}, at::kByte);
+  at::Tensor flags = at::zeros({3}, at::kByte);
   auto* flag = flags.data_ptr<std::uint8_t>();
-  std::vector<std::string> names;
-  for (const auto& reducer : reducers_) {
-    const std::string& name = names.emplace_back(reducer->unaveraged_gradient());
-    flag[names.size() - 1] = name.empty() ? 0 : 1;
+  for (std::size_t i = 0; i < reducers_.size(); ++i) {
+    flag[i] = reducers_[i]->unaveraged_gradient().empty() ? 0 : 1;
   }
   if (reducers_.size() == 1) {
     context_.control->all_reduce(flags, comm::ReduceOp::kMax);
   } else {
-    refuse_distributed(flags, names[1]);
+    // What one part of a distributed parameter cannot tell is an error of all its ranks.
+    const auto refused = reducers_[1]->refused_gradient();
+    flag[2] = refused ? 1 : 0;
+    comm::ProcessGroup& everybody = context_.group(Group::kWorld);
+    everybody.all_reduce(flags, comm::ReduceOp::kMax);
+    if (flag[2] != 0) {
+      throw_first_problem<UserError>(*world_, everybody, refused);
+    }
   }
-  if (flag[0] != 0) {
-    reducers_[0]->average_rest();
+  for (std::size_t i = 0; i < reducers_.size(); ++i) {
+    if (flag[i] != 0) {
+      reducers_[i]->average_rest();
+    }
   }
   for (SettlingGradientPart* part : added_) {
     part->average_rest();
   }
-}
-
-// A distributed gradient holds sums over the ranks of a TP_GROUP: what was added to it by itself
-// cannot be told from what is averaged already. Every rank of the world throws.
-void GradientSync::refuse_distributed(const at::Tensor& flags, const std::string& parameter) {
-  comm::ProcessGroup& everybody = context_.group(Group::kWorld);
-  everybody.all_reduce(flags, comm::ReduceOp::kMax);
-  if (flags.data_ptr<std::uint8_t>()[1] == 0) {
-    return;
-  }
-  std::optional<std::string> mine;
-  if (!parameter.empty()) {
-    mine =
-        str("rank ",
-            world_->rank(),
-            ": a backward outside of a step, or a step that did not average, added to the "
-            "gradient of the distributed parameter '",
-            parameter,
-            "'; call model.backward inside tessera::step, and optimizer.step() after "
-            "backward_passes_per_step steps");
-  }
-  throw_first_problem<UserError>(*world_, everybody, mine);
 }
 
 } // namespace tessera::data_parallel

@@ -44,6 +44,9 @@ class GradientSync {
   /// the destructor. Only with replicas. Not collective.
   void add(SettlingGradientPart& part);
 
+  /// GradientReducer::set_hook.
+  void set_hook(const CommHook& hook);
+
   bool has_replicas() const {
     return !reducers_.empty();
   }
@@ -67,8 +70,10 @@ class GradientSync {
   /// Makes every gradient the average over replicas, where a backward outside of a step or a step
   /// that did not average has added to one on any rank; else one agreement of two bytes.
   /// Collective over the DP_GROUP, with tensor parallelism over the world.
-  /// Throws: UserError on all those ranks for a distributed parameter, naming it and the rank; on
-  /// every rank of the DP_GROUP for a sparse gradient; as GradientReducer::average_rest.
+  /// What was added to a distributed parameter counts as in a step: it met the samples that its
+  /// TP_GROUP has met.
+  /// Throws: UserError on all those ranks for a distributed parameter that has an average already,
+  /// to which something was added, naming it and the rank; as GradientReducer::average_rest.
   void average_rest();
 
   /// Shares the optimizer's state of exactly these parameters out over the ranks that hold them:
@@ -89,7 +94,6 @@ class GradientSync {
       NamedTensors parameters,
       const GradientReducer::Options& options);
   comm::ProcessGroup& group_for(Group kind, const Options& options);
-  void refuse_distributed(const at::Tensor& flags, const std::string& parameter);
 
   Context& context_;
   comm::WorldPtr world_; // keeps the groups usable until the reducers are gone

@@ -190,6 +190,7 @@ void ModelCore::join_replicas(bool only) {
   }
   gradients_ = std::make_unique<data_parallel::GradientSync>(
       context, reduced_parameters(false), reduced_parameters(true), options);
+  gradients_->set_hook(comm_hook_);
   if (context.config.shard_optimizer_state && !gradients_->has_replicas() &&
       context.world->rank() == 0) {
     log::warning(

@@ -1,6 +1,7 @@
 // Parameters and buffers of ModelCore as a whole: broadcasts and state dictionaries.
 #include <map>
 #include <set>
+#include <tuple>
 
 #include "tessera/base/error.h"
 #include "tessera/context/agreement.h"
@@ -13,7 +14,10 @@ namespace tessera::model {
 namespace {
 
 // Several tensors of one dtype in one message; bool travels as bytes.
-void broadcast_together(comm::ProcessGroup& group, const std::vector<at::Tensor>& tensors) {
+void broadcast_together(
+    comm::ProcessGroup& group,
+    const std::vector<at::Tensor>& tensors,
+    int root) {
   const at::NoGradGuard no_grad;
   std::map<at::ScalarType, std::vector<at::Tensor>> by_type;
   for (const at::Tensor& tensor : tensors) {
@@ -25,7 +29,7 @@ void broadcast_together(comm::ProcessGroup& group, const std::vector<at::Tensor>
       rows.push_back(tensor.detach().reshape({-1}));
     }
     at::Tensor flat = at::cat(rows);
-    group.broadcast(type == at::kBool ? flat.view(at::kByte) : flat, 0);
+    group.broadcast(type == at::kBool ? flat.view(at::kByte) : flat, root);
     std::int64_t at = 0;
     for (at::Tensor& tensor : list) {
       tensor.detach().copy_(flat.narrow(0, at, tensor.numel()).view(tensor.sizes()));
@@ -36,19 +40,20 @@ void broadcast_together(comm::ProcessGroup& group, const std::vector<at::Tensor>
 
 } // namespace
 
-// What every rank of the DP_GROUP holds comes from its first rank, what is
-// distributed from the first that holds the same shard.
-void ModelCore::broadcast_from_first(const NamedTensors& tensors) {
+// What every rank of the DP_GROUP holds comes from one rank of it, what is distributed from one
+// that holds the same shard.
+void ModelCore::broadcast_from(const NamedTensors& tensors, int first_dp, int first_rdp) {
   std::vector<at::Tensor> equal;
   std::vector<at::Tensor> shards;
   for (const auto& [name, tensor] : tensors) {
     (layout_->in_distributed_module(name) ? shards : equal).push_back(tensor);
   }
-  for (const auto& [kind, list] :
-       {std::make_pair(Group::kDP, &equal), std::make_pair(Group::kRDP, &shards)}) {
+  for (const auto& [kind, list, root] :
+       {std::make_tuple(Group::kDP, &equal, first_dp),
+        std::make_tuple(Group::kRDP, &shards, first_rdp)}) {
     comm::ProcessGroup& group = context().group(kind);
     if (group.size() > 1 && !list->empty()) {
-      broadcast_together(group, *list);
+      broadcast_together(group, *list, root);
     }
   }
 }

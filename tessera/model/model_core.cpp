@@ -86,14 +86,12 @@ const state::StateLayout& ModelCore::state_layout() const {
 }
 
 void ModelCore::begin_step(int microbatches) {
-  scale_ = options_.average_grads_across_microbatches ? 1.0 / microbatches : 1;
+  scale_ = (options_.average_grads_across_microbatches ? 1.0 / microbatches : 1) * replica_.weight;
   if (!partitioned()) {
     return;
   }
   // In evaluation too: the last step in training gave each replica statistics of its own.
-  if (options_.broadcast_buffers) {
-    broadcast_from_first(local_buffers());
-  }
+  share_buffers();
   plain_backward_->find_trainable();
   if (std::erase_if(shared_states_, [](const auto& state) { return state.expired(); }) > 0) {
     apply_shared_states();
@@ -102,6 +100,36 @@ void ModelCore::begin_step(int microbatches) {
     shards_->begin_step(microbatches);
   }
   gradients_->begin();
+}
+
+void ModelCore::share_buffers() {
+  if (partitioned() && options_.broadcast_buffers) {
+    broadcast_from(local_buffers(), replica_.first_dp, replica_.first_rdp);
+  }
+}
+
+void ModelCore::set_comm_hook(data_parallel::CommHook hook) {
+  const Config& config = context().config;
+  const auto refused = [this](const std::string& text) {
+    return ConfigError(str("register_comm_hook of the model '", label_, "': ", text));
+  };
+  if (!config.ddp) {
+    throw refused("there are no replicas; write \"ddp\": true");
+  }
+  if (!options_.overlapping_allreduce) {
+    throw refused(
+        "a hook is called for each bucket while the backward runs; leave "
+        "ModelOptions::overlapping_allreduce true");
+  }
+  if (config.shard_optimizer_state || config.sharded_data_parallel_degree > 1) {
+    throw refused(
+        "with shard_optimizer_state and sharded_data_parallel_degree an average goes to the rank "
+        "that keeps it, not to all; leave the key out");
+  }
+  comm_hook_ = std::move(hook);
+  if (gradients_ != nullptr) {
+    gradients_->set_hook(comm_hook_);
+  }
 }
 
 void ModelCore::end_microbatch() {

@@ -98,6 +98,21 @@ class ModelCore {
   /// Collective over the data-parallel ranks.
   void begin_step(int microbatches);
   void after_step();
+  /// How much this rank's replica counts in the averages of the steps that follow, and whose
+  /// buffers they begin with: first ranks in the DP_GROUP and in the RDP_GROUP.
+  struct ReplicaPart {
+    double weight = 1;
+    int first_dp = 0;
+    int first_rdp = 0;
+  };
+  void set_replica_part(const ReplicaPart& part) {
+    replica_ = part;
+  }
+  /// Gives all replicas the buffers of the first one. Collective over the data-parallel ranks.
+  void share_buffers();
+  /// Averages are made by the hook from the partition on, or at once; nullptr: by the library.
+  /// Throws: ConfigError where the library does not average buckets itself for every rank.
+  void set_comm_hook(data_parallel::CommHook hook);
   /// What every gradient of the running step is multiplied by.
   double gradient_scale() const {
     return scale_;
@@ -178,7 +193,10 @@ class ModelCore {
   void place_operations();
   void take_over_weights();
   void apply_state(const TensorMap& state, bool strict);
-  void broadcast_from_first(const NamedTensors& tensors);
+  void broadcast_from(const NamedTensors& tensors, int first_dp, int first_rdp);
+  void broadcast_from_first(const NamedTensors& tensors) {
+    broadcast_from(tensors, 0, 0);
+  }
   void apply_shared_states();
 
   std::weak_ptr<Context> context_;
@@ -207,6 +225,8 @@ class ModelCore {
   std::vector<std::weak_ptr<const data_parallel::ParameterSet>> shared_states_;
   std::optional<std::pair<TensorMap, bool>> deferred_state_;
   double scale_ = 1;
+  ReplicaPart replica_;
+  data_parallel::CommHook comm_hook_;
 };
 
 } // namespace tessera::model

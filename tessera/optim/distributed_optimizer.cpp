@@ -12,6 +12,8 @@
 #include "tessera/optim/lbfgs_state.h"
 #include "tessera/optim/loss_scaling.h"
 #include "tessera/optim/master_weights.h"
+#include "tessera/optim/normwise_codec.h"
+#include "tessera/optim/numbers_of_ranks.h"
 #include "tessera/optim/rounding_places.h"
 #include "tessera/optim/state_sharing.h"
 
@@ -29,6 +31,7 @@ DistributedOptimizer::DistributedOptimizer(
       model_set_(models) {
   register_lbfgs_state();
   register_adamw_8bit_state();
+  register_normwise_states();
   std::set<const void*> seen;
   for (const auto& group : optimizer_->param_groups()) {
     for (const auto& parameter : group.params()) {
@@ -161,22 +164,13 @@ void DistributedOptimizer::find_owners() {
       continue;
     }
     for (const auto& [name, tensor] : model->local_parameters()) {
-      owners_.emplace(tensor.unsafeGetTensorImpl(), Owner{model, name});
-      owners_.emplace(updated_tensor(tensor).unsafeGetTensorImpl(), Owner{model, name});
+      owners_.emplace(tensor.unsafeGetTensorImpl(), Owner{model, name, tensor});
+      owners_.emplace(updated_tensor(tensor).unsafeGetTensorImpl(), Owner{model, name, tensor});
     }
   }
 }
 
 namespace {
-
-/// Each rank's numbers, first those of rank 0. Collective over the world.
-at::Tensor of_all_ranks(const Context& context, const std::vector<double>& numbers) {
-  comm::ProcessGroup& world = context.group(Group::kWorld);
-  const auto count = static_cast<std::int64_t>(numbers.size());
-  at::Tensor all = at::empty({world.size(), count}, at::kDouble);
-  world.all_gather(all, at::tensor(numbers, at::kDouble));
-  return all;
-}
 
 /// A mean over ranks is one over samples: every rank of a pipeline has its
 /// replica's loss, and replicas have equally many samples.
@@ -275,6 +269,7 @@ at::Tensor DistributedOptimizer::update(const Closure& closure, bool whole_here)
     return reduce(context, numbers, op);
   };
   const ComputesOverModel scope(lbfgs, {over_ranks, counted});
+  give_norms(whole_here);
   at::Tensor loss;
   bool overflow = false;
   if (closure) {

@@ -26,6 +26,8 @@ namespace tessera::optim {
 class LossScaling;
 class MasterWeights;
 class StateSharing;
+struct NormOf;
+struct Norms;
 struct OptimizerAccess;
 
 /// Any torch::optim optimizer over parameters of one or several
@@ -36,7 +38,8 @@ struct OptimizerAccess;
 ///         torch::optim::AdamW(model.parameters(), options));
 ///
 /// A torch::optim::LBFGS becomes a tessera::optim::LBFGS, whose numbers are
-/// those of the whole model.
+/// those of the whole model. Norms that a Lamb or NovoGrad needs are those of
+/// whole parameters.
 ///
 /// Parameters of 16 bits get an f32 master copy: the optimizer updates the
 /// master, and the parameter is its rounded value.
@@ -81,8 +84,8 @@ class DistributedOptimizer {
   /// undefined and the scale may fall; ask `overflow`, and leave out the
   /// scheduler's step too.
   ///
-  /// Collective over the world with a closure, tensor parallelism or fp16, else
-  /// over the DP_GROUP.
+  /// Collective over the world with a closure, tensor parallelism or fp16, and for
+  /// optimizers that need norms (whole_norms.h); else over the DP_GROUP.
   /// Throws: UserError (alike on every rank) when the closure returns no loss,
   /// when an optimizer other than LBFGS calls it more than once although no rank
   /// holds the whole model and its state, or as GradientSync::average_rest; what
@@ -170,6 +173,12 @@ class DistributedOptimizer {
   void refresh_parameters();
   bool unscale_gradients(double scale);
 
+  struct Owner {
+    model::ModelCore* model;
+    std::string name; // of the parameter in it
+    at::Tensor parameter; // the model's own
+  };
+
   // The live models that have parameters of this optimizer, in order of construction; the same on
   // all ranks.
   std::vector<model::ModelCore*> models() const;
@@ -189,6 +198,11 @@ class DistributedOptimizer {
   at::Tensor update_shards(const std::function<at::Tensor()>& update);
   void warn_of_parts();
   double clip_shards(double max_norm);
+  std::vector<at::Tensor> counted_in_world(const at::Tensor& parameter, const at::Tensor& tensor)
+      const;
+  void give_norms(bool whole_here);
+  void number_parameters();
+  Norms whole_norms(const std::vector<NormOf>& asked) const;
   at::Tensor evaluate(const Closure& closure);
   std::vector<at::Tensor> counted_once(const at::Tensor& parameter, const at::Tensor& tensor) const;
 
@@ -198,12 +212,11 @@ class DistributedOptimizer {
   std::unique_ptr<StateSharing> sharing_; // of shard_optimizer_state
   std::unique_ptr<LossScaling> scaling_; // with fp16
   std::weak_ptr<model::ModelSet> model_set_;
-  struct Owner {
-    model::ModelCore* model;
-    std::string name; // of the parameter in it
-  };
   /// The models' parameters that this rank owns, and their masters, by address.
   std::map<const void*, Owner> owners_;
+  /// Of the parameters that any rank owns, by their model's number and name: the same everywhere.
+  std::map<std::string, std::size_t> numbers_;
+  std::int64_t numbered_ = -1; // as prepared_
   std::vector<model::ModelCore*> models_; // whose parameters these are
   std::vector<at::Tensor> given_; // what it was made with, also empty handles
   std::set<const void*> given_set_; // the same, by address

@@ -1,8 +1,6 @@
-// DistributedOptimizer's part of norms over all ranks, and of what a rank keeps of a parameter.
+// DistributedOptimizer's part of clipping, and of what a rank keeps of a parameter.
 #include <algorithm>
 #include <cmath>
-#include <functional>
-#include <optional>
 
 #include "tessera/base/error.h"
 #include "tessera/context/context.h"
@@ -37,43 +35,7 @@ at::Tensor DistributedOptimizer::own_part(const at::Tensor& parameter) const {
   return parameter;
 }
 
-namespace {
-
-/// Leaves of a part's gradient what its rank counts. `counted`: the counted parts of a tensor of
-/// the whole parameter's shape.
-std::optional<at::Tensor> counted_part(
-    const sharding::ModelShards& shards,
-    const at::Tensor& parameter,
-    const at::Tensor& gradient,
-    const std::function<std::vector<at::Tensor>(const at::Tensor& whole)>& counted) {
-  const at::NoGradGuard no_grad;
-  std::int64_t elements = 0;
-  // One number stands for all, as the shapes alone tell.
-  for (const at::Tensor& piece : counted(at::scalar_tensor(0).expand(parameter.sizes()))) {
-    elements += piece.numel();
-  }
-  if (elements == 0) {
-    return std::nullopt;
-  }
-  if (elements == parameter.numel()) {
-    return gradient;
-  }
-  const at::Tensor mask = at::zeros(parameter.sizes());
-  for (at::Tensor piece : counted(mask)) {
-    piece.fill_(1);
-  }
-  const sharding::DividedParameters& all = shards.parameters();
-  return gradient * all.part_of(*all.find(parameter), mask);
-}
-
-} // namespace
-
-/// The first shard group of each stage counts: each of its ranks its parts, the first one also what
-/// all of them hold; of what several ranks of a TP_GROUP hold the first one of these.
 double DistributedOptimizer::clip_shards(double max_norm) {
-  const Context& context = this->context();
-  const int place = context.coordinates().rdp;
-  const bool counts = place < context.config.sharded_data_parallel_degree;
   std::vector<at::Tensor> gradients;
   std::vector<at::Tensor> counted;
   for (const at::Tensor& parameter : parameters_) {
@@ -86,22 +48,11 @@ double DistributedOptimizer::clip_shards(double max_norm) {
     if (!master.is_same(part) && scaling_ == nullptr) {
       gradients.push_back(part.grad());
     }
-    if (part.is_same(parameter) && place == 0) {
-      for (const at::Tensor& piece : counted_once(parameter, master.grad())) {
-        counted.push_back(piece);
-      }
-    } else if (!part.is_same(parameter) && counts) {
-      const auto piece = counted_part(
-          *owners_.at(parameter.unsafeGetTensorImpl()).model->shards(),
-          parameter,
-          master.grad(),
-          [&](const at::Tensor& whole) { return counted_once(parameter, whole); });
-      if (piece) {
-        counted.push_back(*piece);
-      }
+    for (const at::Tensor& piece : counted_in_world(parameter, master.grad())) {
+      counted.push_back(piece);
     }
   }
-  return optim::clip_grad_norm(gradients, counted, max_norm, context.group(Group::kWorld));
+  return optim::clip_grad_norm(gradients, counted, max_norm, context().group(Group::kWorld));
 }
 
 std::vector<at::Tensor> DistributedOptimizer::counted_once(

@@ -18,6 +18,7 @@
 #include "tessera/optim/adamw_8bit.h"
 #include "tessera/optim/distributed_optimizer.h"
 #include "tessera/optim/failed_update.h"
+#include "tessera/optim/fused.h"
 #include "tessera/optim/lbfgs.h"
 
 namespace tessera::optim {
@@ -30,7 +31,8 @@ bool updates_by_element(const torch::optim::Optimizer& optimizer) {
   const std::type_info& type = typeid(optimizer);
   return type == typeid(torch::optim::SGD) || type == typeid(torch::optim::Adam) ||
          type == typeid(torch::optim::AdamW) || type == typeid(torch::optim::RMSprop) ||
-         type == typeid(torch::optim::Adagrad) || type == typeid(AdamW8bit);
+         type == typeid(torch::optim::Adagrad) || type == typeid(AdamW8bit) ||
+         type == typeid(FusedAdam);
 }
 
 } // namespace
@@ -69,6 +71,7 @@ at::Tensor DistributedOptimizer::update_shards(const std::function<at::Tensor()>
 
 void DistributedOptimizer::warn_of_parts() {
   if (std::exchange(warned_of_parts_, true) || updates_by_element(*optimizer_) ||
+      dynamic_cast<const NeedsNorms*>(optimizer_.get()) != nullptr || // it has the whole's
       dynamic_cast<const LBFGS*>(optimizer_.get()) != nullptr || // refused
       context().world->rank() != 0) {
     return;
@@ -79,7 +82,7 @@ void DistributedOptimizer::warn_of_parts() {
       c10::demangle(typeid(optimizer).name()),
       " is given the parts of parameters that each rank keeps, one row of elements each "
       "(sharded_data_parallel_degree). That is right where every element's update depends on that "
-      "element alone. An optimizer that needs a parameter's norm, mean or shape (LAMB, LARS, "
+      "element alone. An optimizer that needs a parameter's norm, mean or shape (LARS, "
       "Adafactor) trains other numbers; write shard_optimizer_state in place of "
       "sharded_data_parallel_degree, which gives it whole parameters"));
 }

@@ -343,6 +343,9 @@ void StepEngine::finish(const std::optional<std::string>& failure) {
 
 // Gradients are averaged over microbatches and replicas, which is right for a loss that is a mean.
 void StepEngine::warn_of_sum(const at::Tensor& loss, double scale) {
+  if (scale == 0) {
+    return; // of a replica that is out of data
+  }
   const auto parts = std::lround(context_.data_size() / scale);
   if (parts == 1 || warned_of_sum_ || context_.world->rank() != 0 || loss.grad_fn() == nullptr ||
       !loss.grad_fn()->name().starts_with("SumBackward")) {

@@ -266,6 +266,10 @@ HookHandle Model::register_post_step_hook(Hook hook) const {
   return HookHandle(core_->on_first_step(std::move(hook)));
 }
 
+void Model::register_comm_hook(CommHook hook) const {
+  core_->set_comm_hook(std::move(hook));
+}
+
 Model::NamedModules Model::local_named_modules() const {
   return core_->local_modules();
 }

@@ -20,6 +20,12 @@
 
 namespace tessera {
 
+namespace data_parallel {
+struct GradientBucket;
+}
+namespace comm {
+class Work;
+}
 namespace model {
 class ModelCore;
 struct Decision;
@@ -235,6 +241,26 @@ class Model {
   HookHandle register_post_partition_hook(Hook hook) const;
   /// Runs after the first step.
   HookHandle register_post_step_hook(Hook hook) const;
+
+  using CommHook =
+      std::function<std::shared_ptr<comm::Work>(data_parallel::GradientBucket& bucket)>;
+  /// From the next step on `hook` averages gradients in the place of the library: it is given each
+  /// bucket (tessera/data_parallel/comm_hook.h) of this rank's gradients, which are averages over
+  /// microbatches already, and leaves in it those over `bucket.group`:
+  ///
+  ///     model.register_comm_hook([](tessera::data_parallel::GradientBucket& bucket) {
+  ///       return bucket.group.scaled_sum_async(bucket.buffer, bucket.scale); // as without it
+  ///     });
+  ///
+  /// It is called on every rank of the group for the same buckets in one order; an empty one gives
+  /// the library its work back. Sparse gradients, and gradients that a backward outside of a step
+  /// adds, are averaged by the library. What it throws is an error of the step on all replicas.
+  /// Where there is one replica nothing is averaged. Between steps; not collective, but alike on
+  /// all ranks.
+  /// Throws: ConfigError without "ddp": true, with overlapping_allreduce false, and with sharded
+  /// state or parameters.
+  /// Source: the library's documentation, `register_comm_hook`.
+  void register_comm_hook(CommHook hook) const;
 
   /// Returns what the partition was decided from (tessera/model/decision.h), on rank 0 after the
   /// partition; else nullptr. Not collective.

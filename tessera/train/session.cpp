@@ -132,6 +132,12 @@ void start(const config::Launched& by_argument) {
     for (const std::string& change : launched.changes) {
       log::info("config: " + change);
     }
+    if (config.ddp_port) {
+      log::warning(
+          str("ddp_port ",
+              *config.ddp_port,
+              " changes nothing: groups meet through MPI, which needs no port; leave the key out"));
+    }
   }
   if (config.fp16 || config.fp16_params) {
     half::support_processor();

@@ -111,7 +111,8 @@ with tempfile.TemporaryDirectory() as work:
                           ("steps.more=1", "'steps' is 2, which has no keys"),
                           ("steps", "write KEY=VALUE"), ("data..batch=1", "empty part"),
                           ("model.options={", "not valid JSON"),
-                          ("optimizer.type=adamm", 'must be "adamw", "adamw_8bit", "adam" or "sgd"')):
+                          ("optimizer.type=adamm",
+                           'must be "adamw", "adamw_8bit", "adam", "lamb", "novograd" or "sgd"')):
         refused(BASE, word, options=("--set", setting))
     # What is long is shown by its beginning, here and where a value is checked.
     long = "x" * 100_000

@@ -197,6 +197,16 @@ with tempfile.TemporaryDirectory() as work:
         print(f"sharded replicas beside copies, {precision}: {apart:.1e}")
         assert apart < 1e-4
 
+    # Updates by norms of whole parameters: those of one rank on every division.
+    for kind, rate in (("lamb", 2e-2), ("novograd", 2e-1)):
+        by_norms = {"optimizer": {"type": kind, "learning_rate": rate, "warmup_steps": 2}}
+        one = losses(f"{kind}_one", 1, **by_norms)
+        for layout, keys in (("pipeline", {}), ("tensor", tensor), ("shared", shared),
+                             ("shards", shards)):
+            apart = furthest(losses(f"{kind}_{layout}", 2, keys, **by_norms), one)
+            print(f"{kind}, {layout} beside one rank: {apart:.1e}")
+            assert apart < 1e-3
+
     # The values of the whole on any division, drawn in another way than without
     # the delay (docs/adr/0011-delayed-parameters.md).
     delayed = {"delayed_parameter_initialization": True}

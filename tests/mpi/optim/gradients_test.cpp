@@ -192,8 +192,53 @@ TEST(Gradients, OfAPassThatReachesNoParameter) {
   }
 }
 
-// The sum over a TP_GROUP is in a distributed gradient already.
-TEST(Gradients, OfADistributedParameterAreRefused) {
+// With tensor parallelism alone a plain loop needs no step: backwards bring the sums of a TP_GROUP.
+TEST(Gradients, OfAPlainLoopWithTensorParallelism) {
+  constexpr int kUpdates = 4;
+  for (const bool mixed : {false, true}) {
+    Chain chain = made(7);
+    torch::optim::SGD reference(chain->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+    for (int i = 0; i < kUpdates; ++i) {
+      reference.zero_grad();
+      loss_of(chain, random_batches(16)(i)).backward();
+      reference.step();
+    }
+    const TensorMap wanted = state_of(chain);
+    for (const bool prescaled : {false, true}) {
+      for (const bool sets_to_none : {false, true}) {
+        if (world_size() == 1) {
+          GTEST_SKIP() << "one rank";
+        }
+        Config config = config_of(Layout{1, 2});
+        config.prescaled_batch = prescaled;
+        config.ddp = true;
+        init(config);
+        const Ended ended;
+        DistributedModel model{made(dp_rank() == 0 ? 7 : 8)};
+        DistributedOptimizer optimizer(
+            torch::optim::SGD(model.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9)));
+        auto train_step = step_of(model);
+        for (int i = 0; i < kUpdates; ++i) {
+          const Batch mine = part_of(random_batches(16)(i), data_size(), data_rank());
+          optimizer.zero_grad(sets_to_none);
+          if (mixed && i % 2 == 1) {
+            train_step(mine.x, mine.y);
+          } else {
+            torch::mse_loss(model(mine.x), mine.y).backward();
+          }
+          optimizer.step();
+        }
+        expect_state(
+            model.state_dict(),
+            wanted,
+            str(mixed ? "mixed" : "plain", prescaled ? ", prescaled" : "", sets_to_none));
+      }
+    }
+  }
+}
+
+// The sum over a TP_GROUP is in a distributed gradient already, and it is an average.
+TEST(Gradients, AddedToAnAverageOfADistributedParameterAreRefused) {
   for (const Layout& layout : layouts()) {
     if (layout.tp == 1) {
       continue;
@@ -209,9 +254,9 @@ TEST(Gradients, OfADistributedParameterAreRefused) {
     EXPECT_THAT(
         error_of<UserError>([&] { optimizer.step(); }),
         ::testing::AllOf(
-            HasSubstr("of the distributed parameter '"),
+            HasSubstr("divided over a tensor-parallel group and holds an average already"),
             HasSubstr("rank "),
-            HasSubstr("inside tessera::step")))
+            HasSubstr("inside the step function")))
         << layout.text();
     optimizer.zero_grad();
     train_step(mine.x, mine.y);

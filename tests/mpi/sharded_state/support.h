@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "tessera/optim/fused.h"
+
 #include "tests/mpi/optim/support.h"
 
 /// Training with shard_optimizer_state beside training without.
@@ -72,7 +74,7 @@ inline Batch batch_at(int step, at::ScalarType type = at::kFloat) {
   return {batch.x.to(type), batch.y.to(type)};
 }
 
-enum class Kind { kMomentum, kAdamW };
+enum class Kind { kMomentum, kAdamW, kLamb, kNovoGrad };
 
 inline std::unique_ptr<torch::optim::Optimizer> make_optimizer(
     Kind kind,
@@ -80,6 +82,14 @@ inline std::unique_ptr<torch::optim::Optimizer> make_optimizer(
   if (kind == Kind::kMomentum) {
     return std::make_unique<torch::optim::SGD>(
         parameters, torch::optim::SGDOptions(0.1).momentum(0.9));
+  }
+  if (kind == Kind::kLamb) {
+    return std::make_unique<optim::Lamb>(
+        parameters, optim::LambOptions(0.02).weight_decay(0.1).max_grad_norm(0.05));
+  }
+  if (kind == Kind::kNovoGrad) {
+    return std::make_unique<optim::NovoGrad>(
+        parameters, optim::NovoGradOptions(0.02).weight_decay(0.1));
   }
   return std::make_unique<torch::optim::AdamW>(
       parameters, torch::optim::AdamWOptions(0.02).weight_decay(0.1));
@@ -92,7 +102,8 @@ struct How {
   int passes = 1;
   std::string text() const {
     return tessera::str(
-        kind == Kind::kAdamW ? "AdamW" : "momentum",
+        std::vector<const char*>{"momentum", "AdamW", "LAMB", "NovoGrad"}.at(
+            static_cast<std::size_t>(kind)),
         ", ",
         type,
         clip ? ", clipped" : "",

@@ -68,6 +68,13 @@ TEST(ShardedState, TrainsWithAdamW) {
   compare_all({.kind = Kind::kAdamW});
 }
 
+TEST(ShardedState, TrainsWithNormsOfWholeParameters) {
+  for (const Kind kind : {Kind::kLamb, Kind::kNovoGrad}) {
+    compare_all({.kind = kind});
+    compare_all({.kind = kind, .type = at::kBFloat16});
+  }
+}
+
 TEST(ShardedState, ClipsByTheNormOfTheModel) {
   compare_all({.kind = Kind::kMomentum, .clip = 0.05});
   compare_all({.kind = Kind::kAdamW, .clip = 0.05});

@@ -1,4 +1,6 @@
 // Training with divided parameters gives the numbers of one process, and of plain data parallelism.
+#include "tessera/optim/fused.h"
+
 #include "tests/mpi/sharding/support.h"
 
 namespace tessera::testing {
@@ -43,6 +45,8 @@ TEST(Numbers, OfFlowsThatDifferBetweenRanks) {
 
 struct Kind {
   bool adam = false;
+  bool lamb = false;
+  bool novograd = false;
   at::ScalarType type = at::kFloat;
   int passes = 1;
   int microbatches = 1;
@@ -74,6 +78,14 @@ Result trained(int degree, const Kind& kind) {
   options.backward_passes_per_step = kind.passes;
   DistributedModel model(net, options);
   DistributedOptimizer optimizer = [&] {
+    if (kind.lamb) {
+      return DistributedOptimizer(
+          optim::Lamb(model.parameters(), optim::LambOptions(0.02).max_grad_norm(0.05)));
+    }
+    if (kind.novograd) {
+      return DistributedOptimizer(
+          optim::NovoGrad(model.parameters(), optim::NovoGradOptions(0.02).weight_decay(0.1)));
+    }
     if (kind.adam) {
       return DistributedOptimizer(torch::optim::AdamW(
           model.parameters(), torch::optim::AdamWOptions(0.01).weight_decay(0.1)));
@@ -113,6 +125,12 @@ void expect_replicated_numbers(const std::string& what, const Kind& kind, double
       EXPECT_NEAR(result.norms[i], plain.norms[i], 0.02 * plain.norms[i]) << here;
     }
   }
+}
+
+// Of which a rank has parts, and the update needs the norm of the whole.
+TEST(Numbers, OfNormsOfParameters) {
+  expect_replicated_numbers("LAMB", {.lamb = true, .microbatches = 2}, 2e-5);
+  expect_replicated_numbers("NovoGrad", {.novograd = true, .microbatches = 2}, 2e-5);
 }
 
 TEST(Numbers, OfAdamW) {

@@ -1,5 +1,8 @@
 // States and checkpoints are of whole tensors, so they fit any degree.
+#include <c10/util/ThreadLocalDebugInfo.h>
+
 #include "tests/mpi/sharding/support.h"
+#include "tests/support/live_bytes.h"
 #include "tests/support/shared_folder.h"
 
 namespace tessera::testing {
@@ -143,6 +146,34 @@ TEST(State, DelayedParametersAreDividedAsTheyAreMade) {
   const TensorMap plain = built(1, true);
   for (const int degree : degrees()) {
     expect_same(built(degree, true), plain, str("degree ", degree), 1e-6);
+  }
+}
+
+// Parts are shared memory, which is not counted: what is, is a parameter as it was made. A model
+// that has its memory already is the other case, so the count sees what it is to see.
+TEST(State, OfADelayedModelOneLayerIsWholeAtATime) {
+  constexpr std::int64_t kWide = 96;
+  constexpr int kLayers = 8;
+  constexpr std::int64_t kBytes = kWide * kWide * 4; // of a layer
+  for (const bool delayed : {true, false}) {
+    init(sharded(world_size()));
+    const Ended ended;
+    const auto bytes = std::make_shared<LiveBytes>();
+    const c10::DebugInfoGuard counted(c10::DebugInfoKind::PROFILER_STATE, bytes);
+    torch::nn::Sequential net;
+    {
+      const delay_param_initialization scope(delayed);
+      for (int i = 0; i < kLayers; ++i) {
+        net->push_back(torch::nn::Linear(torch::nn::LinearOptions(kWide, kWide).bias(false)));
+      }
+    }
+    DistributedModel model(net);
+    if (delayed) {
+      EXPECT_GE(bytes->highest, kBytes);
+      EXPECT_LE(bytes->highest, 3 * kBytes); // a layer, what its values are drawn into, a message
+    } else {
+      EXPECT_GE(bytes->highest, kLayers * kBytes);
+    }
   }
 }
 

@@ -194,6 +194,17 @@ TEST(Surface, AParameterIsGivenToAnOptimizerOnce) {
   EXPECT_THAT(error_of<ConfigError>([&] { sgd(twice); }), HasSubstr("was given a parameter twice"));
 }
 
+TEST(Surface, APortIsTakenAndSaidToChangeNothing) {
+  ::testing::internal::CaptureStderr();
+  Config config = config_of(1, 1);
+  config.ddp = true;
+  config.ddp_port = 29500;
+  init(config);
+  const Ended ended;
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  EXPECT_EQ(said.find("ddp_port 29500 changes nothing") != std::string::npos, rank() == 0);
+}
+
 /// Pipelines of two ranks, replicas of those, and tensor-parallel ranks where there are enough.
 Config every_group() {
   Config config = config_of(2, 2);

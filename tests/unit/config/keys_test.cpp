@@ -115,7 +115,7 @@ TEST(Keys, NotYetAvailable) {
       names.insert(key.name);
     }
   }
-  EXPECT_THAT(names, ::testing::UnorderedElementsAre("ddp_dist_backend", "ddp_port"));
+  EXPECT_THAT(names, ::testing::UnorderedElementsAre("ddp_dist_backend"));
 }
 
 // A value of the key's type and range that is not its default.

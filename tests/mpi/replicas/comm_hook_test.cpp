@@ -1,0 +1,167 @@
+// A script's own reduction of gradients in the place of the library's.
+#include "tessera/data_parallel/comm_hook.h"
+
+#include <set>
+
+#include "tests/mpi/optim/support.h"
+
+namespace tessera::testing {
+namespace {
+
+using data_parallel::GradientBucket;
+using ::testing::HasSubstr;
+
+constexpr int kSteps = 3;
+
+struct HookCase {
+  std::string text;
+  Config config;
+};
+
+std::vector<HookCase> hook_cases() {
+  std::vector<HookCase> list;
+  for (const auto& [pp, tp] : std::vector<std::pair<int, int>>{{1, 1}, {1, 2}, {2, 1}, {2, 2}}) {
+    if (pp * tp <= world_size() && (pp == 1 || world_size() == 4)) {
+      Config config = config_of(Layout{pp, tp});
+      config.ddp = true;
+      list.push_back({Layout{pp, tp}.text(), config});
+    }
+  }
+  return list;
+}
+
+ModelOptions small_buckets() {
+  ModelOptions options;
+  options.bucket_cap_mb = 0.0005;
+  return options;
+}
+
+TensorMap trained(const Config& config, const Model::CommHook& hook, int from = 0) {
+  init(config);
+  const Ended ended;
+  DistributedModel model(made(7), small_buckets());
+  auto optimizer = sgd(model.parameters());
+  auto train_step = step_of(model);
+  for (int step = 0; step < kSteps; ++step) {
+    if (step == from) {
+      model.register_comm_hook(hook);
+    }
+    const Batch mine = part_of(random_batches(24)(step), data_size(), data_rank());
+    optimizer.zero_grad();
+    train_step(mine.x, mine.y);
+    optimizer.step();
+  }
+  return model.state_dict();
+}
+
+/// What the library does.
+std::shared_ptr<comm::Work> average(GradientBucket& bucket) {
+  return bucket.group.scaled_sum_async(bucket.buffer, bucket.scale);
+}
+
+/// The same without a collective that goes on beside the backward.
+std::shared_ptr<comm::Work> average_now(GradientBucket& bucket) {
+  bucket.group.all_reduce(bucket.buffer);
+  bucket.buffer.mul_(bucket.scale);
+  return nullptr;
+}
+
+TEST(CommHook, OfAnAverageTrainsTheSame) {
+  for (const HookCase& entry : hook_cases()) {
+    const TensorMap wanted = trained(entry.config, nullptr);
+    expect_state(trained(entry.config, average), wanted, entry.text, 1e-6);
+    expect_state(trained(entry.config, average_now), wanted, entry.text, 1e-6);
+    expect_state(trained(entry.config, average, 1), wanted, entry.text, 1e-6);
+  }
+}
+
+// What it leaves is what the optimizer gets.
+TEST(CommHook, DecidesWhatGradientsAre) {
+  for (const HookCase& entry : hook_cases()) {
+    init(entry.config);
+    const Ended ended;
+    DistributedModel model(made(7), small_buckets());
+    std::set<std::string> seen;
+    std::vector<std::string> problems;
+    bool last = false;
+    model.register_comm_hook([&](GradientBucket& bucket) {
+      std::int64_t elements = 0;
+      for (std::size_t i = 0; i < bucket.parameters.size(); ++i) {
+        seen.insert(bucket.parameters[i]);
+        elements += bucket.elements[i];
+      }
+      if (elements != bucket.buffer.numel() || bucket.group.size() < 1) {
+        problems.push_back("elements");
+      }
+      last = last || bucket.last;
+      bucket.buffer.fill_(0.25);
+      return std::shared_ptr<comm::Work>();
+    });
+    const Batch mine = part_of(random_batches(24)(0), data_size(), data_rank());
+    step_of(model)(mine.x, mine.y);
+    EXPECT_TRUE(problems.empty());
+    if (dp_size() == 1) {
+      EXPECT_TRUE(seen.empty());
+      continue;
+    }
+    EXPECT_TRUE(last) << entry.text;
+    for (const auto& [name, parameter] : model.local_parameters()) {
+      EXPECT_TRUE(seen.contains(name)) << entry.text << ", " << name;
+      EXPECT_TRUE(parameter.grad().equal(torch::full_like(parameter, 0.25))) << entry.text << name;
+    }
+    model.register_comm_hook(nullptr); // the library averages again
+    model.zero_grad();
+    step_of(model)(mine.x, mine.y);
+    for (const auto& [name, parameter] : model.local_parameters()) {
+      EXPECT_FALSE(parameter.grad().equal(torch::full_like(parameter, 0.25))) << name;
+    }
+  }
+}
+
+TEST(CommHook, ItsErrorIsOneOfAllReplicas) {
+  Config config = hook_cases().front().config;
+  init(config);
+  const Ended ended;
+  DistributedModel model(made(7), small_buckets());
+  bool fails = false;
+  model.register_comm_hook([&](GradientBucket& bucket) {
+    if (fails && rank() == 1) {
+      throw std::runtime_error("planted in the hook");
+    }
+    return average(bucket);
+  });
+  const Batch mine = part_of(random_batches(24)(0), data_size(), data_rank());
+  for (const bool planted : {true, false, true, false}) { // in the first step, and in a later one
+    fails = planted;
+    model.zero_grad();
+    const auto run = [&] { step_of(model)(mine.x, mine.y); };
+    if (planted) {
+      EXPECT_THAT(
+          error_of<UserError>(run),
+          AllOf(HasSubstr("rank 1: the hook"), HasSubstr("planted in the hook")));
+    } else {
+      run();
+    }
+  }
+}
+
+TEST(CommHook, SaysWhatItNeeds) {
+  const auto refusal = [](Config config, ModelOptions options = {}) {
+    init(config);
+    const Ended ended;
+    DistributedModel model(made(7), options);
+    return error_of<ConfigError>([&] { model.register_comm_hook(average); });
+  };
+  Config config = hook_cases().front().config;
+  ModelOptions late;
+  late.overlapping_allreduce = false;
+  EXPECT_THAT(refusal(config, late), HasSubstr("leave ModelOptions::overlapping_allreduce true"));
+  config.shard_optimizer_state = true;
+  EXPECT_THAT(refusal(config), HasSubstr("leave the key out"));
+  if (world_size() == 2) {
+    EXPECT_THAT(refusal(config_of(Layout{2, 1})), HasSubstr("write \"ddp\": true"));
+  }
+}
+
+} // namespace
+} // namespace tessera::testing
