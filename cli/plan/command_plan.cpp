@@ -24,6 +24,7 @@
 
 #include "cli/command.h"
 #include "cli/number_check.h"
+#include "cli/plan/planned_hosts.h"
 #include "cli/plan/planning.h"
 #include "cli/plan/run_trials.h"
 #include "cli/train/job_preset.h"
@@ -46,6 +47,7 @@ struct Options {
   std::string config_file;
   std::string parallel_config_file;
   std::string plan_file;
+  std::string written_hostfile;
   std::string data;
   std::string from; // checkpoints that the plan goes on from
   int trials = 0;
@@ -62,7 +64,7 @@ void print(const std::string& text) {
 
 bool writes(const Options& options) {
   return !options.config_file.empty() || !options.parallel_config_file.empty() ||
-         !options.plan_file.empty();
+         !options.plan_file.empty() || !options.written_hostfile.empty();
 }
 
 /// Whether the plan goes where only keys of a configuration are, none of which says what is
@@ -131,7 +133,11 @@ std::string written_config(
 void write_decision(
     const Options& options,
     const planner::Candidate& chosen,
-    const cost::DescribedModel& model) {
+    const cost::DescribedModel& model,
+    const cost::Cluster& cluster) {
+  if (!options.written_hostfile.empty()) { // the first, since a cluster may have no names
+    write_text_file(options.written_hostfile, hostfile_text(chosen, cluster));
+  }
   if (!options.config_file.empty()) {
     write_text_file(options.config_file, written_config(options, chosen, model));
   }
@@ -153,7 +159,10 @@ void write_decision(
   std::printf("written: %s\n", planner::headline(chosen.strategy).c_str());
   if (chosen.leaves_out) {
     std::printf(
-        "it has %d ranks; leave all hosts but %s out\n", chosen.strategy.devices(), order.c_str());
+        "it has %d ranks; leave all hosts but %s out (idle: %s)\n",
+        chosen.strategy.devices(),
+        order.c_str(),
+        idle_hosts(chosen, cluster).c_str());
   }
   if (!options.from.empty() && !options.config_file.empty()) {
     std::printf(
@@ -161,7 +170,12 @@ void write_decision(
         chosen.strategy.devices(),
         options.config_file.c_str());
   }
-  if (!in_order) {
+  if (!options.written_hostfile.empty()) {
+    std::printf(
+        "start it with: tessera launch -n %d --hostfile %s -- PROGRAM\n",
+        chosen.strategy.devices(),
+        options.written_hostfile.c_str());
+  } else if (!in_order) {
     std::printf("start the hosts in the order %s\n", order.c_str());
   }
 }
@@ -398,7 +412,7 @@ void run(const Options& options) {
   if (options.json) {
     print(planner::to_json(shown, model, cluster));
     if (writes(options)) {
-      write_decision(options, first_runnable(result, model), model);
+      write_decision(options, first_runnable(result, model), model, cluster);
     }
     return;
   }
@@ -425,7 +439,8 @@ void run(const Options& options) {
     chosen = &result.best[static_cast<std::size_t>(winner)];
   }
   if (writes(options)) {
-    write_decision(options, chosen != nullptr ? *chosen : first_runnable(result, model), model);
+    const planner::Candidate& written = chosen != nullptr ? *chosen : first_runnable(result, model);
+    write_decision(options, written, model, cluster);
   }
 }
 
@@ -448,6 +463,10 @@ void set_up(CLI::App& app) {
       options->parallel_config_file,
       "write the configuration that tessera::init reads");
   app.add_option("--plan-file", options->plan_file, "also write it as a plan file");
+  app.add_option(
+      "--write-hostfile",
+      options->written_hostfile,
+      "write the hosts that the best strategy that runs uses, in its order, for tessera launch");
   app.add_option(
       "--data",
       options->data,

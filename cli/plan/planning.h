@@ -30,7 +30,9 @@ struct PlanningInput {
   std::string objective = "time";
   std::uint64_t memory_limit = 0; // bytes; 0: none
   /// All else of the search.
-  planner::SearchOptions search = {.most_stages_per_rank = planner::kMostStagesPerRank};
+  planner::SearchOptions search = {
+      .most_stages_per_rank = planner::kMostStagesPerRank,
+      .unlike_samples = true};
 };
 
 void add_planning_options(CLI::App& app, PlanningInput& input);

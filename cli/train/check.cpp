@@ -166,7 +166,7 @@ void check_layout(const Job& job, int ranks, Findings& findings, Known& known) {
     const int bring =
         known.degrees.reduced_data * (job.parallel.prescaled_batch ? 1 : known.degrees.tensor);
     const std::int64_t share = static_cast<std::int64_t>(bring) * job.parallel.microbatches;
-    if (job.data.batch % share != 0) {
+    if (job.parallel.replica_samples.empty() && job.data.batch % share != 0) {
       throw ConfigError(
           str("'data.batch' is ",
               job.data.batch,

@@ -70,10 +70,12 @@ double optimizer_bytes(const Job& job, double elements) {
 }
 
 // Samples of one microbatch of a tensor-parallel group, whether its ranks bring
-// the same ones or each its own.
+// the same ones or each its own; of the replica that takes most.
 double microbatch_samples(const Job& job, const topology::Degrees& degrees) {
-  return static_cast<double>(job.data.batch) / degrees.reduced_data /
-         static_cast<double>(job.parallel.microbatches);
+  const std::vector<int>& samples = job.parallel.replica_samples;
+  const double most = samples.empty() ? static_cast<double>(job.data.batch) / degrees.reduced_data
+                                      : *std::max_element(samples.begin(), samples.end());
+  return most / static_cast<double>(job.parallel.microbatches);
 }
 
 // Module path -> pipeline rank, as the first step decides it.
@@ -185,6 +187,9 @@ double step_seconds(
   strategy.tp = degrees.tensor;
   strategy.dp = degrees.reduced_data;
   strategy.microbatch_size = static_cast<int>(microbatch_samples(job, degrees));
+  for (const int samples : job.parallel.replica_samples) {
+    strategy.replica_microbatch.push_back(samples / job.parallel.microbatches);
+  }
   strategy.schedule = Choice<cost::Schedule>(job.parallel.pipeline).value();
   strategy.active_microbatches = in_flight(job, degrees.pipeline);
   strategy.activation_checkpointing = false;

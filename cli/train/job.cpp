@@ -1,6 +1,7 @@
 #include "cli/train/job.h"
 
 #include <fstream>
+#include <numeric>
 #include <sstream>
 #include <vector>
 
@@ -344,6 +345,16 @@ void check_couplings(const Job& job, bool has_warmup, form::Faults& faults) {
         "families of a job divide better by modules: leave it out");
   }
   const std::int64_t microbatches = job.parallel.microbatches;
+  const std::vector<int>& samples = job.parallel.replica_samples;
+  const std::int64_t all = std::accumulate(samples.begin(), samples.end(), std::int64_t{0});
+  if (!samples.empty() && all != job.data.batch) {
+    faults.add(
+        str("'parallel.replica_samples' adds up to ",
+            all,
+            " samples, 'data.batch' is ",
+            job.data.batch,
+            "; write numbers that add up to it"));
+  }
   if (job.data.batch % microbatches != 0) {
     faults.add(
         str("'data.batch' is ",

@@ -124,7 +124,8 @@ void Trainer::build_data() {
     validation_documents_ = documents_of(validation_data_, data::kValidationDocumentsFile);
   }
   const std::int64_t share = static_cast<std::int64_t>(data_size()) * job_.parallel.microbatches;
-  if (job_.data.batch % share != 0) {
+  // What replica_samples says was checked with the job.
+  if (job_.parallel.replica_samples.empty() && job_.data.batch % share != 0) {
     throw ConfigError(str(
         "'data.batch' is ",
         job_.data.batch,
@@ -136,7 +137,7 @@ void Trainer::build_data() {
         " microbatches need a multiple of ",
         share));
   }
-  local_batch_ = job_.data.batch / data_size();
+  rows_ = data_rows(job_.data.batch);
   JobModel model;
   as_config_error([&] { model = job_model(job_); });
   preset_ = std::move(model.preset);
@@ -165,9 +166,9 @@ data::MixtureOptions Trainer::samples_of(const std::vector<data::TokenDataset>& 
     options.samples.push_back(
         data::count_samples(datasets[i].size(), objective_->facts().window, datasets[i].path()));
   }
-  options.batch = static_cast<std::uint64_t>(local_batch_);
-  options.dp_rank = data_rank();
-  options.dp_size = data_size();
+  options.batch = static_cast<std::uint64_t>(rows_.count);
+  options.before = static_cast<std::uint64_t>(rows_.begin);
+  options.all = static_cast<std::uint64_t>(job_.data.batch);
   options.seed = static_cast<std::uint64_t>(job_.parallel.seed);
   return options;
 }
@@ -385,8 +386,8 @@ double Trainer::validate() {
     total += step(batch.inputs, batch.targets).reduce_mean().to(torch::kDouble).item<double>();
   }
   double mean = 0;
-  for (const double value :
-       allgather(total / static_cast<double>(job_.validation.batches), Group::kDP)) {
+  for (const double value : allgather(
+           data_weight() * total / static_cast<double>(job_.validation.batches), Group::kDP)) {
     mean += value / dp_size();
   }
   return mean;

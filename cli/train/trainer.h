@@ -139,7 +139,7 @@ class Trainer {
   std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
   std::int64_t first_step_ = 0; // steps done before this start
   std::int64_t steps_done_ = 0; // of the training
-  std::int64_t local_batch_ = 0;
+  DataRows rows_; // of a batch, on this rank
   std::optional<double> grad_norm_;
   std::int64_t validated_at_ = -1; // steps done at the last validation
   double validation_loss_ = 0; // which found this

@@ -66,7 +66,7 @@ Trainer::Totals Trainer::add_up(std::int64_t step, double loss) {
   // All ranks' figures in one small message.
   enum Column { kLoss, kBusy, kFirst, kLast, kMemory, kOffloaded, kStop, kWritten, kColumns };
   torch::Tensor mine = torch::tensor(
-      {loss,
+      {loss * data_weight(),
        busy.total,
        busy.first,
        busy.last,

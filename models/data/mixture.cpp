@@ -178,20 +178,22 @@ std::string mixture_differences(
   return text;
 }
 
-MixtureSampler::MixtureSampler(const MixtureOptions& options) : options_(options) {
+MixtureSampler::MixtureSampler(const MixtureOptions& given) : options_(given) {
+  options_.all = given.all == 0 ? given.batch : given.all;
+  const MixtureOptions& options = options_;
   if (options.weights.empty() || options.weights.size() != options.samples.size()) {
     throw ConfigError(str(
         "mixture: ", options.weights.size(), " weights for ", options.samples.size(), " parts"));
   }
-  if (options.batch == 0 || options.dp_size < 1 || options.dp_rank < 0 ||
-      options.dp_rank >= options.dp_size) {
+  if (options.batch == 0 || options.before + options.batch > options.all) {
     throw ConfigError(
         str("mixture: a batch of ",
             options.batch,
-            " on data-parallel rank ",
-            options.dp_rank,
-            " of ",
-            options.dp_size));
+            " samples behind ",
+            options.before,
+            " of other ranks, of ",
+            options.all,
+            " in all"));
   }
   double sum = 0;
   for (std::size_t i = 0; i < options.weights.size(); ++i) {
@@ -221,15 +223,13 @@ std::size_t MixtureSampler::part_of(std::uint64_t number) const {
 }
 
 std::vector<Draw> MixtureSampler::next() {
-  const std::uint64_t begin = options_.batch * static_cast<std::uint64_t>(options_.dp_rank);
-  const std::uint64_t all = options_.batch * static_cast<std::uint64_t>(options_.dp_size);
   std::vector<Draw> own;
   own.reserve(options_.batch);
   // Every rank draws for all: which sample of its part is next depends on the draws of the others.
-  for (std::uint64_t i = 0; i < all; ++i) {
+  for (std::uint64_t i = 0; i < options_.all; ++i) {
     const std::size_t part = part_of(drawn_++);
     const std::uint64_t sample = parts_[part].next().front();
-    if (i >= begin && i < begin + options_.batch) {
+    if (i >= options_.before && i < options_.before + options_.batch) {
       own.push_back({part, sample});
     }
   }
@@ -239,7 +239,7 @@ std::vector<Draw> MixtureSampler::next() {
 std::uint64_t MixtureSampler::next_place() const {
   // The state of a single part does not tell how many were drawn.
   const std::uint64_t drawn = parts_.size() == 1 ? parts_.front().next_place() : drawn_;
-  return drawn + options_.batch * static_cast<std::uint64_t>(options_.dp_rank);
+  return drawn + options_.before;
 }
 
 std::string MixtureSampler::state() const {

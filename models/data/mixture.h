@@ -53,8 +53,8 @@ struct MixtureOptions {
   std::vector<double> weights; // above 0, of any sum
   std::vector<std::uint64_t> samples; // of each part, in an epoch of its own
   std::uint64_t batch = 0; // samples of this rank in a step
-  int dp_rank = 0;
-  int dp_size = 1;
+  std::uint64_t before = 0; // those of the ranks before this one
+  std::uint64_t all = 0; // those of all ranks; 0: there is one rank
   std::uint64_t seed = 0;
   bool shuffle = true;
 };
@@ -62,14 +62,15 @@ struct MixtureOptions {
 /// Which samples of which part this rank trains on in each step. Sample n of the training, counted
 /// over all ranks, comes from a part drawn with the weights from seed and n alone, and is the next
 /// one of that part, which has epochs of its own: a small part begins anew while a large one is
-/// read once. What a step takes does not depend on the data-parallel degree, so a run goes on under
-/// any layout. With one part it is a Sampler: same samples, same state.
+/// read once. What a step takes does not depend on the data-parallel degree, nor on which rank
+/// takes how many of it, so a run goes on under any layout. With one part it is a Sampler: same
+/// samples, same state.
 ///
 /// Threads: one thread. Not collective: ranks agree because they compute alike.
 class MixtureSampler {
  public:
-  /// Throws: ConfigError for no part, a weight that is not above 0, no samples, no batch, or a rank
-  /// outside of size.
+  /// Throws: ConfigError for no part, a weight that is not above 0, no samples, no batch, or one
+  /// that reaches beyond that of all ranks.
   explicit MixtureSampler(const MixtureOptions& options);
 
   /// The samples of this rank for the next step.

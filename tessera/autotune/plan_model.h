@@ -21,7 +21,9 @@ struct PlanOptions {
   std::optional<double> optimizer_state_bytes = {};
   /// `runnable_only`, `constants` and, for up to 256 devices, `simulate` are ignored: the search
   /// always is for what this version of the library can run, with its constants.
-  planner::SearchOptions search = {.most_stages_per_rank = planner::kMostStagesPerRank};
+  planner::SearchOptions search = {
+      .most_stages_per_rank = planner::kMostStagesPerRank,
+      .unlike_samples = true};
 };
 
 /// How to train a model on a cluster: the best strategies, and why.

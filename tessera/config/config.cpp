@@ -80,6 +80,19 @@ void check_world(const Config& config, int world_size) {
             "); write a divisor of ",
             replicas));
   }
+  const auto given = static_cast<std::int64_t>(config.replica_samples.size());
+  if (given != 0 && given != replicas) {
+    throw ConfigError(
+        str("replica_samples has ",
+            given,
+            given == 1 ? " number, but world size " : " numbers, but world size ",
+            world_size,
+            " holds ",
+            replicas,
+            replicas == 1 ? " replica of the model (" : " replicas of the model (",
+            product,
+            "); write one number for each, or leave it out for equal ones"));
+  }
 }
 
 } // namespace tessera::config

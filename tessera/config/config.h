@@ -4,6 +4,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "tessera/base/choice.h"
 
@@ -92,6 +93,7 @@ struct Config {
   // -- Ranks --
   Choice<PlacementStrategy> placement_strategy = PlacementStrategy::kCluster;
   bool ddp = false;
+  std::vector<int> replica_samples = {};
   Choice<DdpBackend> ddp_dist_backend = DdpBackend::kAuto;
   std::optional<int> ddp_port = {};
 
@@ -185,7 +187,8 @@ Config load_config(const std::string& path);
 void validate(const Config& config);
 
 /// Checks the degrees against the number of processes: world = pipeline x
-/// tensor x reduced data; more than one replica needs `ddp`.
+/// tensor x reduced data; more than one replica needs `ddp`; `replica_samples` has one number a
+/// replica.
 /// Throws: ConfigError that says which number to change to what.
 void check_world(const Config& config, int world_size);
 

@@ -41,8 +41,48 @@ std::vector<Coupling> pipeline_rules() {
   };
 }
 
+// Ranks of a replica that bring samples of their own.
+int ranks_with_samples(C c) {
+  return c.prescaled_batch ? 1 : c.tensor_parallel_degree;
+}
+
+// The first replica whose samples its ranks and microbatches do not divide, or the end.
+auto undivided_replica(C c) {
+  const std::int64_t parts = std::int64_t{ranks_with_samples(c)} * c.microbatches;
+  return std::find_if(c.replica_samples.begin(), c.replica_samples.end(), [&](int samples) {
+    return samples % parts != 0;
+  });
+}
+
 std::vector<Coupling> data_parallel_rules() {
   return {
+      {"replica_samples needs ddp",
+       "replica_samples needs ddp.",
+       {"replica_samples", "ddp"},
+       [](C c) { return !c.replica_samples.empty() && !c.ddp; },
+       "replica_samples says what each of several replicas takes, but ddp is false; add \"ddp\": "
+       "true"},
+      {"replica_samples by microbatches",
+       "Each number of replica_samples is a multiple of microbatches, and without prescaled_batch "
+       "of microbatches x tensor_parallel_degree.",
+       {"replica_samples", "microbatches", "tensor_parallel_degree", "prescaled_batch"},
+       [](C c) { return undivided_replica(c) != c.replica_samples.end(); },
+       [](C c) {
+         const auto found = undivided_replica(c);
+         return str(
+             "replica_samples gives replica ",
+             found - c.replica_samples.begin(),
+             " ",
+             *found,
+             " samples, which ",
+             c.microbatches,
+             " microbatches",
+             ranks_with_samples(c) > 1
+                 ? str(" on ", ranks_with_samples(c), " tensor-parallel ranks with their own each")
+                 : "",
+             " do not divide; write a multiple of ",
+             std::int64_t{ranks_with_samples(c)} * c.microbatches);
+       }},
       {"ddp_dist_backend needs ddp",
        "ddp_dist_backend other than \"auto\" needs ddp.",
        {"ddp_dist_backend", "ddp"},

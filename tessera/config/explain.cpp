@@ -129,6 +129,7 @@ std::string markdown_rules() {
       "replicas.\n"
       "- More than one replica needs ddp.\n"
       "- sharded_data_parallel_degree divides the number of replicas.\n"
+      "- replica_samples has one number a replica.\n"
       "\nThe batch of a step must be divisible by microbatches.\n"
       "\nWhere the documentation lets `trace_execution_times` run on the GPU "
       "only, Tessera also measures on the CPU: there the CPU is the device "

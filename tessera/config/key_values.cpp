@@ -68,7 +68,7 @@ Type type_of(const Key& key) {
     } else if constexpr (std::is_floating_point_v<T>) {
       return Type::kNumber;
     } else {
-      return form::is_scalar<T> ? Type::kText : Type::kMap;
+      return form::is_scalar<T> ? Type::kText : form::is_list<T> ? Type::kList : Type::kMap;
     }
   });
 }
@@ -85,6 +85,8 @@ std::string_view name_of(Type type) {
       return "text";
     case Type::kMap:
       return "object of integers";
+    case Type::kList:
+      return "list of integers";
     case Type::kNone:
       return "-";
   }
@@ -107,7 +109,7 @@ Value get(const Key& key, const Config& config) {
       return {};
     } else {
       const auto& held = config.*member;
-      if constexpr (form::is_map<T>) {
+      if constexpr (form::is_map<T> || form::is_list<T>) {
         return held.empty() ? Value{} : Value{held};
       } else if constexpr (!std::is_same_v<std::decay_t<decltype(held)>, T>) {
         return held.has_value() ? widen(*held) : Value{};
@@ -159,6 +161,12 @@ bool in_range(const Key& key, const Value& value) {
                return bounds.contain(entry.second);
              });
     }
+    case Type::kList: {
+      const auto* list = std::get_if<std::vector<int>>(&value);
+      return list != nullptr && std::all_of(list->begin(), list->end(), [&](int entry) {
+               return bounds.contain(entry);
+             });
+    }
     case Type::kNone:
       return false;
   }
@@ -182,6 +190,8 @@ std::string allowed(const Key& key) {
       return form::allowed(field, form::Kind::kText);
     case Type::kMap:
       return "an object whose values are integers" + form::bounds_text(field.bounds, true);
+    case Type::kList:
+      return "a list of integers" + form::bounds_text(field.bounds, true);
     case Type::kNone:
       return "nothing";
   }
@@ -219,6 +229,13 @@ std::string to_text(const Value& value) {
         text += str("\"", path, "\": ", rank);
       }
       return text.empty() ? "{}" : text + "}";
+    }
+    std::string operator()(const std::vector<int>& list) const {
+      std::string text = "[";
+      for (const int number : list) {
+        text += text.size() == 1 ? str(number) : str(", ", number);
+      }
+      return text + "]";
     }
   };
   return std::visit(Writer{}, value);

@@ -113,6 +113,17 @@ std::vector<Key> rank_keys() {
            .source = kTorch,
            .description = "Data parallelism beside model parallelism; needed as soon as there is "
                           "more than one model replica."},
+          {.name = "replica_samples",
+           .field = &Config::replica_samples,
+           .min = 1,
+           .max = kMost,
+           .unsaid = "as many each",
+           .source = kOwn,
+           .description =
+               "Samples of a step's batch that each replica takes, one number a replica, such as "
+               "[24, 8] for a fast and a slow host. Gradients are those of the mean over all "
+               "samples, as of one process with the whole batch. A replica divides its own into "
+               "the same number of microbatches as the others."},
           {.name = "ddp_dist_backend",
            .field = &Config::ddp_dist_backend,
            .status = Status::kNotYet,

@@ -14,8 +14,14 @@
 namespace tessera::config {
 
 /// The value of one key, whatever its type; monostate when it is not said.
-using Value = std::
-    variant<std::monostate, bool, std::int64_t, double, std::string, std::map<std::string, int>>;
+using Value = std::variant<
+    std::monostate,
+    bool,
+    std::int64_t,
+    double,
+    std::string,
+    std::map<std::string, int>,
+    std::vector<int>>;
 
 /// The member of Config that holds a key; monostate for refused names.
 using Field = std::variant<
@@ -36,11 +42,12 @@ using Field = std::variant<
     Choice<SameNodeBackend> Config::*,
     Choice<RandomNumbers> Config::*,
     std::map<std::string, int> Config::*,
+    std::vector<int> Config::*,
     std::optional<int> Config::*,
     std::optional<double> Config::*,
     std::optional<std::string> Config::*>;
 
-enum class Type { kBool, kInteger, kNumber, kText, kMap, kNone };
+enum class Type { kBool, kInteger, kNumber, kText, kMap, kList, kNone };
 
 enum class Status {
   kAvailable,
@@ -58,7 +65,7 @@ struct Key {
   std::vector<std::string> aliases = {};
   /// Texts that are allowed, from the member's closed set; empty: any.
   std::vector<std::string> choices = {};
-  /// Bounds of numbers, and of the values of a map.
+  /// Bounds of numbers, and of the values of a map or list.
   double min = -std::numeric_limits<double>::infinity();
   double max = std::numeric_limits<double>::infinity();
   /// Whether `min` itself is too small (numbers), or "" is (texts).
@@ -80,7 +87,7 @@ const std::vector<Key>& keys();
 const Key* find_key(std::string_view name);
 
 Type type_of(const Key& key);
-/// "true or false", "integer", "number", "text", "object of integers".
+/// "true or false", "integer", "number", "text", "object of integers", "list of integers".
 std::string_view name_of(Type type);
 
 /// Returns the texts of the member's closed set; none for other members.

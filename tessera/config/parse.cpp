@@ -29,6 +29,17 @@ bool to_map(const OrderedJson& value, std::map<std::string, int>& into) {
   return value.is_object();
 }
 
+bool to_list(const OrderedJson& value, std::vector<int>& into) {
+  for (const OrderedJson& entry : value) {
+    std::int64_t number = 0;
+    if (!form::to_integer(entry, number) || !std::in_range<int>(number)) {
+      return false;
+    }
+    into.push_back(static_cast<int>(number));
+  }
+  return value.is_array();
+}
+
 // The JSON value as the key's type; monostate when it is of another type.
 Value convert(const Key& key, const OrderedJson& value) {
   switch (type_of(key)) {
@@ -45,6 +56,10 @@ Value convert(const Key& key, const OrderedJson& value) {
     case Type::kMap: {
       std::map<std::string, int> map;
       return to_map(value, map) ? Value{std::move(map)} : Value{};
+    }
+    case Type::kList: {
+      std::vector<int> list;
+      return to_list(value, list) ? Value{std::move(list)} : Value{};
     }
     case Type::kNone:
       return {};

@@ -103,6 +103,7 @@ std::shared_ptr<const random::Layout> make_random_layout(const Context& context)
   layout->seed = static_cast<std::uint64_t>(config.seed);
   layout->data_rank = context.data_rank();
   layout->microbatches = config.microbatches;
+  layout->first_samples = context.shares.begins();
   layout->data_ranks_of_group.clear();
   const auto& sharing = context.group(config.prescaled_batch ? Group::kRDP : Group::kDP).ranks();
   for (const int rank : context.group(Group::kTP).ranks()) {
@@ -111,6 +112,41 @@ std::shared_ptr<const random::Layout> make_random_layout(const Context& context)
         config.prescaled_batch ? layout->data_rank : static_cast<int>(place - sharing.begin()));
   }
   return layout;
+}
+
+// Ranks that weight gradients differently would go apart without a sign.
+void check_replica_samples(Context& context) {
+  std::uint64_t hash = context.config.replica_samples.size();
+  std::string said;
+  for (const int samples : context.config.replica_samples) {
+    hash = hash * 1'000'003 + static_cast<std::uint64_t>(samples);
+    said += str(said.empty() ? "" : ", ", samples);
+  }
+  comm::ProcessGroup& everybody = context.group(Group::kWorld);
+  const at::Tensor all = at::empty({everybody.size()}, at::kLong);
+  everybody.all_gather(all, at::full({1}, static_cast<std::int64_t>(hash), at::kLong));
+  const auto* of_rank = all.data_ptr<std::int64_t>();
+  for (int rank = 1; rank < everybody.size(); ++rank) {
+    if (of_rank[rank] != of_rank[0]) {
+      throw ConfigError(
+          str("replica_samples differs between ranks 0 and ",
+              rank,
+              " (on rank ",
+              context.world->rank(),
+              " it is [",
+              said,
+              "]); give all ranks the same configuration"));
+    }
+  }
+}
+
+DataShares make_shares(const Context& context) {
+  std::vector<int> replicas;
+  const bool prescaled = context.config.prescaled_batch;
+  for (const int rank : context.group(prescaled ? Group::kRDP : Group::kDP).ranks()) {
+    replicas.push_back(context.layout->coordinates(rank).rdp);
+  }
+  return {context.config, replicas};
 }
 
 } // namespace
@@ -123,6 +159,8 @@ std::shared_ptr<Context> make_context(const Config& config, comm::WorldPtr given
   context->layout = std::make_unique<topology::RankLayout>(
       degrees_of(config, world.size()), topology::PlacementStrategy(config.placement_strategy));
   context->groups = std::make_unique<comm::MeshGroups>(world, *context->layout);
+  check_replica_samples(*context);
+  context->shares = make_shares(*context);
   context->control = world.new_group("dp control", context->group(Group::kDP).ranks());
   if (config.tensor_parallel_degree > 1) {
     context->rdp_control = world.new_group("rdp control", context->group(Group::kRDP).ranks());

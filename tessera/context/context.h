@@ -4,6 +4,7 @@
 
 #include "tessera/comm/world.h"
 #include "tessera/config/config.h"
+#include "tessera/context/data_rows.h"
 #include "tessera/random/stream.h"
 #include "tessera/timeline/timeline.h"
 #include "tessera/topology/rank_layout.h"
@@ -28,6 +29,7 @@ struct Context : std::enable_shared_from_this<Context> {
   comm::WorldPtr world;
   std::unique_ptr<topology::RankLayout> layout;
   std::unique_ptr<comm::MeshGroups> groups;
+  DataShares shares;
   /// A second data-parallel group: agreements at the end of a step must not queue behind gradient
   /// buckets.
   comm::ProcessGroupPtr control;
@@ -61,6 +63,9 @@ struct Context : std::enable_shared_from_this<Context> {
   }
   int data_size() const {
     return group(config.prescaled_batch ? Group::kRDP : Group::kDP).size();
+  }
+  double data_weight() const {
+    return shares.weight_of(data_rank());
   }
 };
 

@@ -36,7 +36,9 @@ StagedStrategy staged(const Strategy& strategy, int global_batch_size) {
     stage.recomputes = strategy.activation_checkpointing;
     const auto first = strategy.device_of_rank.begin() + k * width;
     stage.devices.assign(first, first + width);
-    stage.samples.assign(at(strategy.dp), strategy.microbatch_size);
+    for (int d = 0; d < strategy.dp; ++d) {
+      stage.samples.push_back(strategy.microbatch_of(d));
+    }
     result.stages.push_back(std::move(stage));
   }
   return result;

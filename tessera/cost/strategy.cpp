@@ -1,5 +1,6 @@
 #include "tessera/cost/strategy.h"
 
+#include <algorithm>
 #include <cstdint>
 
 #include "tessera/base/error.h"
@@ -40,7 +41,29 @@ void validate(const Strategy& strategy, int devices, int layers, int global_batc
         " is not the number of devices, ",
         devices);
   }
-  const std::int64_t together = std::int64_t{strategy.dp} * strategy.microbatch_size;
+  const std::vector<int>& unlike = strategy.replica_microbatch;
+  if (!unlike.empty()) {
+    if (unlike.size() != static_cast<std::size_t>(strategy.dp) ||
+        *std::min_element(unlike.begin(), unlike.end()) < 1 ||
+        *std::max_element(unlike.begin(), unlike.end()) != strategy.microbatch_size) {
+      fail(
+          "microbatches of ",
+          unlike.size(),
+          " replicas; write one of 1 or more samples for each of ",
+          strategy.dp,
+          ", the most of them as mbs");
+    }
+    const int samples = strategy.samples_together();
+    if (global_batch_size % samples != 0) {
+      fail(
+          "the replicas' microbatches of ",
+          samples,
+          " samples together do not divide the global batch size ",
+          global_batch_size);
+    }
+  }
+  const std::int64_t together =
+      unlike.empty() ? std::int64_t{strategy.dp} * strategy.microbatch_size : 1;
   if (global_batch_size % together != 0) {
     fail("dp x mbs = ", together, " does not divide the global batch size ", global_batch_size);
   }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -27,6 +28,9 @@ struct Strategy {
   int dp = 1;
   int tp = 1;
   int microbatch_size = 1;
+  /// The samples of a microbatch of each replica, where they differ; microbatch_size is then the
+  /// most of them. Empty: microbatch_size.
+  std::vector<int> replica_microbatch = {};
   /// How many stages each pipeline rank holds: stage k is on rank k modulo pp ("virtual stages",
   /// dealt in turns).
   int stages_per_rank = 1;
@@ -79,8 +83,18 @@ struct Strategy {
   int rank(int pipeline_rank, int replica, int tensor) const {
     return (pipeline_rank * dp + replica) * tp + tensor;
   }
+  int microbatch_of(int replica) const {
+    return replica_microbatch.empty() ? microbatch_size
+                                      : replica_microbatch[static_cast<std::size_t>(replica)];
+  }
+  /// Returns the samples of one microbatch of all replicas.
+  int samples_together() const {
+    return replica_microbatch.empty()
+               ? dp * microbatch_size
+               : std::accumulate(replica_microbatch.begin(), replica_microbatch.end(), 0);
+  }
   int microbatches(int global_batch_size) const {
-    return global_batch_size / dp / microbatch_size;
+    return global_batch_size / samples_together();
   }
 };
 
@@ -91,8 +105,8 @@ std::vector<int>
 lay_out(const Strategy& strategy, const std::string& letters, const std::vector<int>& device_order);
 
 /// Checks a strategy. Throws: ConfigError when degrees do not fill the cluster, when
-/// dp x microbatch size does not divide the batch, when boundaries are not ascending stages over
-/// all layers, and for several stages a rank in the fixed order of 1F1B, which says nothing of
+/// the replicas' microbatches do not divide the batch, when boundaries are not ascending stages
+/// over all layers, and for several stages a rank in the fixed order of 1F1B, which says nothing of
 /// turns.
 void validate(const Strategy& strategy, int devices, int layers, int global_batch_size);
 

@@ -7,6 +7,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/index.h"
 #include "tessera/cost/gradient_overlap.h"
+#include "tessera/cost/uneven_cost.h"
 
 namespace tessera::cost {
 
@@ -346,6 +347,9 @@ StrategyCost price(
       cluster.device_count(),
       static_cast<int>(model.layers.size()),
       model.global_batch_size);
+  if (!strategy.replica_microbatch.empty()) {
+    return price_uneven(model, cluster, strategy, constants);
+  }
   const LayerTable table(model, cluster, strategy, constants);
   return price(model, cluster, strategy, table, place(strategy, cluster, constants), constants);
 }

@@ -139,7 +139,7 @@ StrategyCost price(
     const Constants& constants = {});
 
 /// Does the same for searches, with a table and links that were made for this strategy. It does
-/// not validate the strategy.
+/// not validate the strategy, whose replicas take as many samples each.
 StrategyCost price(
     const DescribedModel& model,
     const Cluster& cluster,

@@ -36,6 +36,9 @@ class GradientReducer : public GradientPart {
     bool overlap = true;
     /// Of the ranks' sum; not given: one over the size of the group.
     std::optional<double> scale = {};
+    /// What this rank's gradients are multiplied by before they are added. Those of all ranks add
+    /// up to the size of the group.
+    double weight = 1;
     /// A GradientOrder says when a parameter is complete, so which part of a
     /// gradient travels when depends on neither timing nor the step before.
     bool ordered = false;

@@ -149,8 +149,13 @@ void GradientReducer::take_averages(const EndOfStep& end) {
 
 /// Adds the average of the ranks' sparse gradients to the average of their dense ones, if any.
 void GradientReducer::add_sparse_average(Parameter& parameter, const at::Tensor& own) {
-  const at::Tensor average =
-      sparse_sum(group_, own, parameter.tensor.sizes(), options_of_sum(parameter.tensor), scale());
+  const bool weighted = own.defined() && options_.weight != 1;
+  const at::Tensor average = sparse_sum(
+      group_,
+      weighted ? own * options_.weight : own,
+      parameter.tensor.sizes(),
+      options_of_sum(parameter.tensor),
+      scale());
   at::Tensor& gradient = parameter.tensor.mutable_grad();
   parameter.grown = false;
   if (is_elsewhere(parameter.owner)) {

@@ -26,6 +26,7 @@ GradientSync::GradientSync(
     return;
   }
   GradientReducer::Options reducer = options.reducer;
+  reducer.weight = context_.data_weight();
   add(group_for(Group::kDP, options), *context_.control, std::move(equal), reducer);
   if (context_.group(Group::kTP).size() == 1) {
     return;

@@ -20,7 +20,8 @@ namespace tessera::data_parallel {
 ///
 /// A distributed parameter that met the samples of its whole TP_GROUP has the sum of that group's
 /// gradients already, so only the replicas' sum is missing. Both sums are divided by the number of
-/// different batches.
+/// different batches. Where these have unlike sizes (replica_samples), a rank's gradients count by
+/// its samples.
 ///
 /// With `f32_sums` of the reducers' options gradients of 16-bit parameters are f32 (F32Gradients),
 /// also where there are no replicas.

@@ -173,9 +173,9 @@ void DistributedOptimizer::find_owners() {
 namespace {
 
 /// A mean over ranks is one over samples: every rank of a pipeline has its
-/// replica's loss, and replicas have equally many samples.
+/// replica's loss, which counts by the replica's samples.
 at::Tensor mean_of_all_ranks(const Context& context, const at::Tensor& loss) {
-  const at::Tensor all = of_all_ranks(context, {loss.item<double>()});
+  const at::Tensor all = of_all_ranks(context, {loss.item<double>() * context.data_weight()});
   return at::full_like(loss.detach(), all.mean().item<double>());
 }
 

@@ -59,6 +59,9 @@ std::string calibration_json(
       entry["prescaled_batch"] = strategy.same_samples;
     }
     entry["mbs"] = strategy.microbatch_size;
+    if (!strategy.replica_microbatch.empty()) {
+      entry["replica_mbs"] = strategy.replica_microbatch;
+    }
     entry["layer_boundaries"] = strategy.boundaries;
     entry["stages_per_rank"] = strategy.stages_per_rank;
     entry["schedule"] = text_of(strategy.schedule);

@@ -72,8 +72,24 @@ std::string layers_text(const cost::Strategy& strategy, int rank) {
   return text;
 }
 
+// Returns the samples of a microbatch: "4", or of unlike replicas "5+3".
+std::string samples_text(const cost::Strategy& strategy) {
+  if (strategy.replica_microbatch.empty()) {
+    return str("microbatch size ", strategy.microbatch_size);
+  }
+  std::string text;
+  for (const int samples : strategy.replica_microbatch) {
+    text += str(text.empty() ? "microbatch sizes " : "+", samples);
+  }
+  return text;
+}
+
 bool is_in_turns(const Candidate& candidate) {
   return candidate.strategy.stages_per_rank > 1;
+}
+
+bool has_unlike_replicas(const Candidate& candidate) {
+  return !candidate.strategy.replica_microbatch.empty();
 }
 
 // Returns on which nodes a strategy runs that leaves some out.
@@ -98,9 +114,8 @@ std::string tensor_text(const cost::Strategy& strategy) {
 
 std::string headline(const cost::Strategy& strategy) {
   return "pp " + std::to_string(strategy.pp) + "  dp " + std::to_string(strategy.dp) + "  " +
-         tensor_text(strategy) + "  microbatch size " + std::to_string(strategy.microbatch_size) +
-         "  placement " + (strategy.placement.empty() ? "own" : strategy.placement) +
-         saving_text(strategy);
+         tensor_text(strategy) + "  " + samples_text(strategy) + "  placement " +
+         (strategy.placement.empty() ? "own" : strategy.placement) + saving_text(strategy);
 }
 
 std::string explain(
@@ -181,12 +196,16 @@ std::string summary(const SearchResult& result, const cost::DescribedModel& mode
   }
   if (result.lower_bound > 0 && !result.best.empty()) {
     const bool turns = std::any_of(result.best.begin(), result.best.end(), is_in_turns);
+    const bool unlike = std::any_of(result.best.begin(), result.best.end(), has_unlike_replicas);
     text += line(
         "  lower bound %.4f s by estimate%s, whatever the placement and the cuts",
         result.lower_bound,
-        turns ? " of one stage a rank" : "");
+        turns && unlike ? " of one stage a rank and equal replicas"
+        : turns         ? " of one stage a rank"
+        : unlike        ? " of equal replicas"
+                        : "");
     text.pop_back();
-    if (!is_in_turns(result.best.front())) {
+    if (!is_in_turns(result.best.front()) && !has_unlike_replicas(result.best.front())) {
       const double gap = result.gap();
       // Seconds are sums of many parts, whose order rounds differently.
       constexpr double kRounding = 1e-9;

@@ -77,6 +77,9 @@ OrderedJson strategy_of(
   json["distribution"] = std::string(text_of(strategy.distribution));
   json["same_samples"] = strategy.same_samples;
   json["microbatch_size"] = strategy.microbatch_size;
+  json["replica_microbatch"] = strategy.replica_microbatch.empty()
+                                   ? OrderedJson()
+                                   : OrderedJson(strategy.replica_microbatch);
   json["microbatches"] = strategy.microbatches(model.global_batch_size);
   json["placement"] = strategy.placement;
   json["schedule"] = std::string(text_of(strategy.schedule));

@@ -14,6 +14,7 @@ constexpr const char* kPlannedKeys[] = {
     "optimize",
     "prescaled_batch",
     "ddp",
+    "replica_samples",
     "microbatches",
     "pipeline",
     "custom_schedule",

@@ -22,6 +22,7 @@ RuntimeAbilities runtime_abilities() {
   abilities.tensor_parallelism = has_key("tensor_parallel_degree");
   abilities.optimizer_sharding = has_key("shard_optimizer_state");
   abilities.parameter_sharding = has_key("sharded_data_parallel_degree");
+  abilities.unlike_samples = has_key("replica_samples");
   abilities.activation_offloading = has_key("offload_activations");
   return abilities;
 }

@@ -12,6 +12,8 @@ struct RuntimeAbilities {
   bool optimizer_sharding = false;
   /// Of parameters and gradients too; `sharding_refusal` says with which degrees.
   bool parameter_sharding = false;
+  /// Replicas may take unlike numbers of samples.
+  bool unlike_samples = false;
   bool activation_checkpointing = false; // of all layers, by a configuration key
   bool activation_offloading = false; // of what recomputed layers keep
   /// Layers that share parameters may be on different pipeline ranks.

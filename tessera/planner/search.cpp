@@ -12,6 +12,7 @@
 #include "tessera/planner/objective.h"
 #include "tessera/planner/pricer.h"
 #include "tessera/planner/savings.h"
+#include "tessera/planner/shares.h"
 #include "tessera/planner/to_config.h"
 #include "tessera/planner/turns.h"
 #include "tessera/simulator/simulate.h"
@@ -146,7 +147,16 @@ SearchResult search_all_nodes(
     const SearchOptions& options) {
   SearchOptions wider = options;
   wider.keep = std::max(options.keep, options.simulate);
-  SearchResult result = search_by_estimate(model, cluster, wider);
+  SearchResult result;
+  try {
+    result = search_by_estimate(model, cluster, wider);
+    add_unlike_replicas(model, cluster, wider, result.best);
+  } catch (const NothingFits&) {
+    add_unlike_replicas(model, cluster, wider, result.best); // samples follow memory
+    if (result.best.empty()) {
+      throw;
+    }
+  }
   for (Candidate& candidate : result.best) {
     candidate.can_recompute = options.can_recompute;
     candidate.microbatches = candidate.strategy.microbatches(model.global_batch_size);

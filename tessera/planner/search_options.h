@@ -76,6 +76,8 @@ struct SearchOptions {
   /// Other objectives than time include `subsets`, without which the price of a step is its time.
   Objective objective = Objective::kTime;
   bool overlap_gradients = false;
+  /// Whether replicas on unlike devices may take unlike numbers of samples (shares.h).
+  bool unlike_samples = false;
   /// Whether to return only what the runtime of this version can run (`runtime_abilities.h`),
   /// priced as it runs: no activation checkpointing (but see can_recompute), pp + 2 active
   /// microbatches.

@@ -1,5 +1,7 @@
 #include "tessera/planner/to_config.h"
 
+#include <algorithm>
+
 #include "tessera/base/error.h"
 #include "tessera/planner/planned_config.h"
 #include "tessera/planner/runtime_abilities.h"
@@ -32,6 +34,9 @@ config::Config config_of(const Candidate& candidate, const plans::Plan& plan) {
   config::Config config;
   set_degrees(candidate.strategy, config);
   config.microbatches = plan.microbatches;
+  for (const int samples : candidate.strategy.replica_microbatch) {
+    config.replica_samples.push_back(samples * plan.microbatches);
+  }
   config.pipeline = plan.schedule;
   config.active_microbatches = plan.active_microbatches;
   config.placement_strategy = plan.placement;
@@ -96,8 +101,16 @@ std::optional<std::string> not_runnable(
     return "it has a tensor-parallel degree of " + std::to_string(strategy.tp) +
            ", which this version cannot train with";
   }
-  if (!strategy.same_samples && strategy.microbatch_size % strategy.tp != 0) {
-    return "its microbatches of " + std::to_string(strategy.microbatch_size) +
+  if (!strategy.replica_microbatch.empty() && !can.unlike_samples) {
+    return "its replicas take unlike numbers of samples, which this version cannot do";
+  }
+  const auto undivided = [&](int samples) { return samples % strategy.tp != 0; };
+  const std::vector<int> sizes = strategy.replica_microbatch.empty()
+                                     ? std::vector<int>{strategy.microbatch_size}
+                                     : strategy.replica_microbatch;
+  const auto found = std::find_if(sizes.begin(), sizes.end(), undivided);
+  if (!strategy.same_samples && found != sizes.end()) {
+    return "its microbatches of " + std::to_string(*found) +
            " samples cannot be divided over the " + std::to_string(strategy.tp) +
            " ranks of a tensor-parallel group, which bring samples of their "
            "own";

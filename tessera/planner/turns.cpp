@@ -14,9 +14,10 @@ namespace tessera::planner {
 
 namespace {
 
-// The fixed order of one forward, one backward says nothing of turns.
+// The fixed order of one forward, one backward says nothing of turns. Layers are assigned to turns
+// for equal replicas only.
 bool has_turns(const cost::Strategy& strategy) {
-  return strategy.pp > 1 && strategy.stages_per_rank == 1 &&
+  return strategy.pp > 1 && strategy.stages_per_rank == 1 && strategy.replica_microbatch.empty() &&
          (strategy.active_microbatches > 0 || strategy.schedule == cost::Schedule::kSimple);
 }
 

@@ -187,7 +187,7 @@ Place own_place(const Stream& stream, std::int64_t rows, const char* what) {
         "samples. Transpose the tensor before it, or write \"random\": \"by_task\""));
   }
   Place place;
-  place.first_row = stream.part() * rows;
+  place.first_row = stream.first_row(rows);
   return place;
 }
 

@@ -9,14 +9,15 @@
 namespace tessera::random {
 
 /// Where this rank's samples stand in the batch of a step, the same in every step. The batch is
-/// that of all data ranks, one behind the other, each bringing equally many samples; each divides
-/// its own into microbatches, in order.
+/// that of all data ranks, one behind the other; each divides its own into microbatches, in order.
 struct Layout {
   std::uint64_t seed = 0; // the run's, equal on all ranks
   int data_rank = 0;
   /// Data ranks of the ranks of this TP_GROUP, in its order.
   std::vector<int> data_ranks_of_group = {0};
   int microbatches = 1;
+  /// For each data rank the samples of those before it; empty: each brings equally many.
+  std::vector<std::int64_t> first_samples = {};
 };
 
 /// Names one use of random numbers: a tensor's dropout. No two uses of a run share a number.
@@ -37,12 +38,17 @@ struct Stream {
   std::int64_t samples = 0;
   std::uint32_t used = 0;
 
-  /// Place of the microbatch of a data rank among all parts of the step's batch.
-  std::int64_t part_of(int data_rank) const {
-    return std::int64_t{data_rank} * layout->microbatches + microbatch;
+  /// Returns where the microbatch of a data rank begins in the whole tensor, of which that rank
+  /// brings `rows` rows in it: this one, or one with as many samples.
+  std::int64_t first_row_of(int data_rank, std::int64_t rows) const {
+    if (layout->first_samples.empty()) {
+      return (std::int64_t{data_rank} * layout->microbatches + microbatch) * rows;
+    }
+    const std::int64_t each = samples > 0 ? rows / samples : rows; // of a sample
+    return layout->first_samples.at(static_cast<std::size_t>(data_rank)) * each + microbatch * rows;
   }
-  std::int64_t part() const {
-    return part_of(layout->data_rank);
+  std::int64_t first_row(std::int64_t rows) const {
+    return first_row_of(layout->data_rank, rows);
   }
 };
 

@@ -103,6 +103,7 @@ void ModelShards::add_reducer(
   ShardReducer::Options options;
   options.bucket_elements = config.sdp_reduce_bucket_size;
   options.scale = scale;
+  options.weight = context.data_weight();
   options.f32_sums = config.fp32_grad_accumulation;
   if (config.pipeline_parallel_degree > 1) {
     options.microbatches = config.reproducible ? ShardReducer::Microbatches::kOrdered

@@ -44,6 +44,7 @@ class ShardReducer : public data_parallel::SettlingGradientPart {
     /// alone.
     std::int64_t bucket_elements = 500'000'000;
     double scale = 1; // of the sum over all data-parallel ranks
+    double weight = 1; // of this rank's gradients in it
     Microbatches microbatches = Microbatches::kInTurn;
     /// Gradients of 16-bit parameters are f32 tensors, of which averages are not rounded either.
     bool f32_sums = false;

@@ -237,6 +237,9 @@ void ShardReducer::launch(std::size_t index) {
       slice_of(parameter, rank).zero_();
     }
   }
+  if (options_.weight != 1) {
+    bucket.flat.mul_(options_.weight);
+  }
   Flight flight{index, launching_, std::exchange(bucket.flat, at::Tensor()), {}, nullptr};
   flight.part = bucket.used_part.defined()
                     ? std::exchange(bucket.used_part, at::Tensor())

@@ -173,6 +173,7 @@ void ShardReducer::average_rest() {
     if (own.defined()) {
       rows.narrow(0, 0, own.numel()).copy_(own.detach().reshape({-1}));
     }
+    rows.mul_(options_.weight);
     at::Tensor part = at::empty({divided.per_rank}, rows.options());
     shards_.reduce_scatter(part, rows, comm::ReduceOp::kSum);
     slot.sum = slot.sum.defined() && slot.reached ? slot.sum + part : part;

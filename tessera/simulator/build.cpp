@@ -62,7 +62,6 @@ Pipelines::Pipelines(
       cluster_(cluster),
       strategy_(strategy),
       options_(options),
-      table_(model, cluster, strategy, options.constants),
       returns_home_(model.returns_home && strategy.pp > 1),
       microbatches_(strategy.microbatches(model.global_batch_size)),
       places_(strategy, cluster),
@@ -71,6 +70,14 @@ Pipelines::Pipelines(
       network_(network_links(cluster, places_.links(), options.constants.link_efficiency)),
       random_(options.seed),
       busy_seconds_(at(strategy.dp), 0) {
+  for (int d = 0; d < strategy.dp; ++d) {
+    const int samples = strategy.microbatch_of(d);
+    if (tables_.count(samples) == 0) {
+      cost::Strategy even = strategy;
+      even.microbatch_size = samples;
+      tables_.emplace(samples, cost::LayerTable(model, cluster, even, options.constants));
+    }
+  }
   // A custom order decides itself how many microbatches are in flight.
   const int active = strategy.schedule == cost::Schedule::kCustom ? microbatches_
                      : strategy.active_microbatches > 0           ? strategy.active_microbatches
@@ -125,7 +132,9 @@ void Pipelines::build_stages(const cost::PlacementLinks& links) {
   for (int stage = 0; stage < strategy_.stages(); ++stage) {
     bool ahead = !cluster_.stalls();
     for (const int kind : links.kinds[at(rank_of(stage))]) {
-      ahead &= cost::waiting_seconds(table_, cluster_, links, strategy_, kind, stage) == 0;
+      for (const auto& [samples, table] : tables_) {
+        ahead &= cost::waiting_seconds(table, cluster_, links, strategy_, kind, stage) == 0;
+      }
     }
     host_runs_ahead_.push_back(ahead ? 1 : 0);
     most_in_flight_.push_back(cost::in_flight(strategy_, stage, microbatches_));
@@ -133,7 +142,6 @@ void Pipelines::build_stages(const cost::PlacementLinks& links) {
       stages_.push_back(build_stage(links, stage, d));
     }
   }
-  memory_.resize(at(strategy_.stages()));
   units_.resize(at(strategy_.pp * strategy_.dp));
 }
 
@@ -143,6 +151,7 @@ Pipelines::build_stage(const cost::PlacementLinks& links, int stage, int replica
   const int first = first_layer(stage);
   const int last = last_layer(stage);
   const cost::StageLinks& place = links.stages[at(rank)];
+  const cost::LayerTable& table = table_of(replica);
   const bool holds_tail = returns_home_ && stage == 0;
   StageRun run;
   run.backwards_left = microbatches_;
@@ -151,13 +160,13 @@ Pipelines::build_stage(const cost::PlacementLinks& links, int stage, int replica
     const int kind = cluster_.nodes[at(node)].kind;
     Share share = {.node = node, .ranks = 1};
     const double slowed = slowdown(rank, replica, t);
-    const double forward = table_.forward_seconds(kind, first, last);
+    const double forward = table.forward_seconds(kind, first, last);
     share.layers = {
         forward,
-        table_.compute_seconds(kind, first, last) - forward +
-            cost::waiting_seconds(table_, cluster_, links, strategy_, kind, stage)};
+        table.compute_seconds(kind, first, last) - forward +
+            cost::waiting_seconds(table, cluster_, links, strategy_, kind, stage)};
     if (holds_tail) {
-      share.tail = table_.tail_seconds(kind);
+      share.tail = table.tail_seconds(kind);
       share.layers.forward -= share.tail.forward;
       share.layers.backward -= share.tail.backward;
     }
@@ -169,19 +178,19 @@ Pipelines::build_stage(const cost::PlacementLinks& links, int stage, int replica
     run.tail = slower(run.tail, share.tail);
     add_share(share, run.shares);
     run.on_cores |= shares_cores(share);
-    const double parameters = table_.parameters(first, last);
+    const double parameters = table.parameters(first, last);
     run.optimizer_seconds = std::max(
         run.optimizer_seconds,
         cost::optimizer_seconds(
             parameters,
-            table_.optimizer_bytes(parameters),
+            table.optimizer_bytes(parameters),
             cluster_.kinds[at(kind)],
             strategy_,
             options_.constants));
   }
-  run.exchange = table_.tensor_seconds(first, last, place);
+  run.exchange = table.tensor_seconds(first, last, place);
   if (stage == 0) {
-    const cost::PassSeconds tail = table_.tail_tensor_seconds(place);
+    const cost::PassSeconds tail = table.tail_tensor_seconds(place);
     if (returns_home_) {
       run.tail_exchange = tail;
     } else {
@@ -282,6 +291,7 @@ std::vector<Pipelines::Path> Pipelines::paths(int from, int to, int replica) con
 
 ReplicaWork Pipelines::work_of(int replica) const {
   ReplicaWork work;
+  work.figures.push_back(strategy_.microbatch_of(replica)); // what messages and memory follow
   const auto add_seconds = [&work](const cost::PassSeconds& pass) {
     work.figures.insert(work.figures.end(), {pass.forward, pass.backward});
   };

@@ -35,12 +35,12 @@ void Pipelines::record(
   }
 }
 
-const cost::StageMemory& Pipelines::memory_of(int stage, int in_flight) {
-  std::vector<cost::StageMemory>& known = memory_[at(stage)];
+const cost::StageMemory& Pipelines::memory_of(int stage, int replica, int in_flight) {
+  std::vector<cost::StageMemory>& known = memory_[{strategy_.microbatch_of(replica), stage}];
   while (known.size() <= at(in_flight)) {
     cost::StageState state = cost::stage_state(strategy_, static_cast<int>(known.size()));
     state.host_runs_ahead = host_runs_ahead_[at(stage)] != 0;
-    known.push_back(table_.memory(first_layer(stage), last_layer(stage), state));
+    known.push_back(table_of(replica).memory(first_layer(stage), last_layer(stage), state));
   }
   return known[at(in_flight)];
 }
@@ -48,7 +48,7 @@ const cost::StageMemory& Pipelines::memory_of(int stage, int in_flight) {
 double Pipelines::bytes_of(int rank, int replica, int stage) {
   double bytes = 0;
   for (int one = rank; one < strategy_.stages(); one += strategy_.pp) {
-    const cost::StageMemory& memory = memory_of(one, stage_run(one, replica).in_flight);
+    const cost::StageMemory& memory = memory_of(one, replica, stage_run(one, replica).in_flight);
     bytes += memory.total() - (one == stage ? 0 : memory.working + memory.logits);
   }
   return bytes;

@@ -374,7 +374,7 @@ void Pipelines::send(int from, int to, int replica, int cut, const Task& task) {
   }
   const int index = free_messages_.back();
   free_messages_.pop_back();
-  const double bytes = table_.cut_bytes(strategy_.boundaries[at(cut)]);
+  const double bytes = table_of(replica).cut_bytes(strategy_.boundaries[at(cut)]);
   const std::vector<Path>& paths = paths_between(from, to, replica);
   messages_[at(index)] = {from, to, replica, task, bytes, now_, static_cast<int>(paths.size())};
   for (const Path& path : paths) {

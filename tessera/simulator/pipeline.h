@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <map>
 #include <memory>
 #include <random>
 #include <string>
@@ -145,6 +146,13 @@ class Pipelines {
     }
   };
 
+  const cost::LayerTable& table_of(int replica) const {
+    return tables_.at(strategy_.microbatch_of(replica));
+  }
+  /// For what does not depend on samples.
+  const cost::LayerTable& any_table() const {
+    return tables_.begin()->second;
+  }
   int rank_of(int stage) const {
     return stage % strategy_.pp;
   }
@@ -252,7 +260,7 @@ class Pipelines {
       double start,
       double end,
       double bytes = 0);
-  const cost::StageMemory& memory_of(int stage, int in_flight);
+  const cost::StageMemory& memory_of(int stage, int replica, int in_flight);
   /// Returns the bytes of a unit that runs `stage`; between tasks for -1.
   double bytes_of(int rank, int replica, int stage);
   /// Samples between tasks, or while a stage runs.
@@ -263,7 +271,8 @@ class Pipelines {
   const cost::Cluster& cluster_;
   const cost::Strategy& strategy_;
   const SimulationOptions& options_;
-  cost::LayerTable table_;
+  /// By the samples of a microbatch, of which replicas may take unlike numbers.
+  std::map<int, cost::LayerTable> tables_;
   /// Whether there are several ranks and the output of the last stage returns to rank 0.
   bool returns_home_;
   int microbatches_;
@@ -297,7 +306,8 @@ class Pipelines {
   std::vector<std::vector<GroupFlow>> rank_flows_;
   int reductions_left_ = 0;
   std::vector<char> host_runs_ahead_; // per stage
-  std::vector<std::vector<cost::StageMemory>> memory_; // per stage, by microbatches in flight
+  /// Per samples of a microbatch and stage, by microbatches in flight.
+  std::map<std::pair<int, int>, std::vector<cost::StageMemory>> memory_;
   double iteration_ = 0;
   bool stepped_ = false;
   std::mt19937_64 random_;

@@ -68,6 +68,8 @@ struct SimulationResult {
 /// then, of a divided state that overlaps, the updated parameters. Tensor-parallel ranks run in
 /// step; their all-reduces are part of the task, at the bandwidth that cost::place gives them.
 ///
+/// Replicas may take unlike numbers of samples (Strategy::replica_microbatch).
+///
 /// Replicas that are alike (the same work over links that are used alike) are simulated once, where
 /// tasks do not vary: all of them do the same at the same time (decision 137).
 ///

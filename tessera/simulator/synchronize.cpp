@@ -13,8 +13,8 @@ void Pipelines::plan_reductions() {
   for (int k = 0; k < strategy_.stages(); ++k) {
     const int first = first_layer(k);
     const int last = last_layer(k);
-    const double whole = strategy_.tp > 1 ? table_.whole_parameters(first, last) : 0;
-    const double parameters = table_.parameters(first, last);
+    const double whole = strategy_.tp > 1 ? any_table().whole_parameters(first, last) : 0;
+    const double parameters = any_table().parameters(first, last);
     const double bytes =
         strategy_.dp > 1 ? (parameters - whole) * constants.gradient_wire_bytes : 0;
     double buckets = 1;
@@ -108,7 +108,7 @@ void Pipelines::reduce_next(int stage) {
 void Pipelines::reduce_whole(int stage) {
   const int first = first_layer(stage);
   const int last = last_layer(stage);
-  const double whole = strategy_.tp > 1 ? table_.whole_parameters(first, last) : 0;
+  const double whole = strategy_.tp > 1 ? any_table().whole_parameters(first, last) : 0;
   const auto done = [this] {
     if (--reductions_left_ == 0) {
       reduce_shared();
@@ -271,7 +271,7 @@ void Pipelines::reduce_shared() {
   std::vector<int> sharing;
   double parameters = 0;
   for (int k = 0; k < strategy_.stages(); ++k) {
-    const double tied = table_.tied_parameters(first_layer(k), last_layer(k));
+    const double tied = any_table().tied_parameters(first_layer(k), last_layer(k));
     if (tied > 0) {
       // Several stages of one rank hold the parameters once.
       if (std::find(sharing.begin(), sharing.end(), rank_of(k)) == sharing.end()) {
@@ -324,8 +324,8 @@ void Pipelines::return_parameters(int stage) {
   const int first = first_layer(stage);
   const int last = last_layer(stage);
   const double wire = options_.constants.gradient_wire_bytes;
-  const double whole = strategy_.tp > 1 ? table_.whole_parameters(first, last) * wire : 0;
-  const double divided = table_.parameters(first, last) * wire - whole;
+  const double whole = strategy_.tp > 1 ? any_table().whole_parameters(first, last) * wire : 0;
+  const double divided = any_table().parameters(first, last) * wire - whole;
   const auto arrived = [this] { iteration_ = std::max(iteration_, now_); };
   if (strategy_.dp > 1 && divided > 0) {
     collective(

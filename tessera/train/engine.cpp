@@ -147,6 +147,7 @@ std::vector<c10::IValue> StepEngine::run_step(const StepCall& call, const StepFu
     asked_.clear();
     const StepFunction each = [&](int microbatch) {
       c10::IValue result = run(microbatch);
+      check_rows(call);
       for (ModelCore* model : models()) {
         model->end_microbatch();
       }
@@ -179,6 +180,31 @@ std::vector<c10::IValue> StepEngine::run_step(const StepCall& call, const StepFu
     warn_of_shared_members(found, call.microbatches);
   }
   return results;
+}
+
+// Of a batch that is learnt from: the weights of gradients are those of the replicas' samples.
+void StepEngine::check_rows(const StepCall& call) const {
+  if (call.rows == 0 || !context_.shares.are_said()) {
+    return;
+  }
+  const bool learns =
+      !asked_.empty() || std::any_of(models().begin(), models().end(), [](const ModelCore* model) {
+        return model->partitioned() && model->gradients()->had_backward();
+      });
+  const std::int64_t expected =
+      context_.shares.rows_of(context_.data_rank(), context_.shares.all_samples()).count;
+  if (learns && call.rows != expected) {
+    throw UserError(
+        str("the step was given a batch of ",
+            call.rows,
+            " rows; replica ",
+            context_.coordinates().rdp,
+            " takes ",
+            expected,
+            " on this rank (replica_samples): slice the batch of ",
+            context_.shares.all_samples(),
+            " rows with tessera::data_rows"));
+  }
 }
 
 // Without it nothing is moved, and the key is there to save memory.
@@ -352,6 +378,12 @@ void StepEngine::warn_of_sum(const at::Tensor& loss, double scale) {
     return;
   }
   warned_of_sum_ = true;
+  if (context_.shares.are_said()) {
+    log::warning(
+        "the loss of model.backward ends in a sum, but with replica_samples a replica's gradients "
+        "count as those of a mean over its samples; write a mean");
+    return;
+  }
   log::warning(tessera::str(
       "the loss of model.backward ends in a sum. Gradients are averaged over the ",
       parts,

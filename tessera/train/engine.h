@@ -121,6 +121,8 @@ class StepEngine : public std::enable_shared_from_this<StepEngine> {
   std::optional<tracer::MemberChanges> watch_members(const StepCall& call);
   /// `found`: names of modules. Rank 0 says it.
   void warn_of_shared_members(const std::set<std::string>& found, int microbatches) const;
+  /// Throws: UserError for a step with a backward whose batch is not this replica's.
+  void check_rows(const StepCall& call) const;
   void agree_on_passes();
   void finish(const std::optional<std::string>& failure);
   void warn_of_idle_offloading();

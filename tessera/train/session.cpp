@@ -254,6 +254,12 @@ int data_rank() {
 int data_size() {
   return context().data_size();
 }
+DataRows data_rows(std::int64_t batch) {
+  return context().shares.rows_of(data_rank(), batch);
+}
+double data_weight() {
+  return context().data_weight();
+}
 
 std::vector<int> group_ranks(Group group) {
   return context().group(group).ranks();

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "tessera/config/config.h"
+#include "tessera/context/data_rows.h"
 #include "tessera/topology/rank_layout.h"
 
 namespace tessera {
@@ -80,6 +81,18 @@ int mp_size();
 /// rdp_size, else dp_rank of dp_size.
 int data_rank();
 int data_size();
+
+/// Returns which rows of a global batch of `batch` rows this rank is fed: those of its data_rank,
+/// equally many for all or as the key `replica_samples` says.
+///     const auto [begin, count] = tessera::data_rows(x.size(0));
+///     x = x.narrow(0, begin, count);
+/// Not collective. Throws: ShapeError for a batch of another size than the sum of
+/// `replica_samples`, or without the key for one that data_size() does not divide.
+DataRows data_rows(std::int64_t batch);
+/// Returns by how much a mean over this rank's samples counts in a mean over the data ranks: the
+/// mean of data_weight() x loss over them is the loss of the whole batch. 1 without
+/// `replica_samples`. Not collective.
+double data_weight();
 
 /// Returns global ranks of this rank's group of a kind, ascending.
 std::vector<int> group_ranks(Group group);

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
 #include <map>
 #include <string>
 #include <tuple>
@@ -48,8 +50,9 @@ class Step {
   ///
   /// Collective over the world.
   /// Throws: ConfigError when the options name an argument that is not there; UserError (on every
-  /// rank, naming rank and module) when the function or a module threw, or the batch does not
-  /// divide; gradients are undefined then until zero_grad.
+  /// rank, naming rank and module) when the function or a module threw, the batch does not
+  /// divide, or one with a backward is not the replica's of `replica_samples`; gradients are
+  /// undefined then until zero_grad.
   template <typename... Args>
   auto operator()(const Args&... args) const {
     using Result = std::decay_t<std::invoke_result_t<const Function&, Args&...>>;
@@ -73,8 +76,11 @@ class Step {
                    : packed;
       }
     };
+    const bool asked = !config_in_force().replica_samples.empty();
+    const std::int64_t rows =
+        asked ? rows_of(std::tie(args...), std::index_sequence_for<Args...>()) : 0;
     const std::vector<c10::IValue> values = train::run_step(
-        {type_of(function_), options_.static_mode, microbatches, options_.forward_only}, run);
+        {type_of(function_), options_.static_mode, microbatches, options_.forward_only, rows}, run);
     if constexpr (!std::is_void_v<Result>) {
       std::vector<Result> results;
       for (const c10::IValue& value : values) {
@@ -103,20 +109,31 @@ class Step {
     return {part(std::get<I>(args), microbatches, microbatch, I)...};
   }
 
+  template <typename... Args, std::size_t... I>
+  std::int64_t rows_of(
+      const std::tuple<const Args&...>& args,
+      std::index_sequence<I...> /*positions*/) const {
+    std::int64_t rows = 0;
+    const auto look = [&](std::int64_t found) { rows = rows == 0 ? found : rows; };
+    (look(is_whole(I) ? 0 : detail::rows_of_argument(std::get<I>(args), axis_of(I))), ...);
+    return rows;
+  }
+
   template <typename T>
   T part(const T& value, int microbatches, int microbatch, int position) const {
-    for (const int whole : options_.non_split_inputs) {
-      if (whole == position) {
-        return value;
-      }
+    if (is_whole(position)) {
+      return value;
     }
+    return detail::slice_argument(value, microbatches, microbatch, axis_of(position), position);
+  }
+
+  bool is_whole(int position) const {
+    const std::vector<int>& whole = options_.non_split_inputs;
+    return std::find(whole.begin(), whole.end(), position) != whole.end();
+  }
+  int axis_of(int position) const {
     const auto axis = options_.input_split_axes.find(position);
-    return detail::slice_argument(
-        value,
-        microbatches,
-        microbatch,
-        axis == options_.input_split_axes.end() ? 0 : axis->second,
-        position);
+    return axis == options_.input_split_axes.end() ? 0 : axis->second;
   }
 
   Function function_;

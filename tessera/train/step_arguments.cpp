@@ -138,6 +138,15 @@ slice_value(const c10::IValue& value, int microbatches, int microbatch, int axis
   });
 }
 
+std::int64_t rows_of_value(const c10::IValue& value, int axis) {
+  std::int64_t rows = 0;
+  map_tensors(value, [&](const at::Tensor& tensor) {
+    rows = rows == 0 && axis >= 0 && axis < tensor.dim() ? tensor.size(axis) : rows;
+    return tensor;
+  });
+  return rows;
+}
+
 at::Tensor FreshCopies::copy_of(const at::Tensor& tensor) {
   if (!tensor.has_storage() || tensor.layout() != at::kStrided) {
     return clone_of(tensor);

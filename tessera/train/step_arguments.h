@@ -39,6 +39,19 @@ slice_tensor(const at::Tensor& tensor, int microbatches, int microbatch, int axi
 c10::IValue
 slice_value(const c10::IValue& value, int microbatches, int microbatch, int axis, int argument);
 
+/// Returns the length of the first tensor in `value` along `axis`; 0 without one.
+std::int64_t rows_of_value(const c10::IValue& value, int axis);
+
+/// Does the same for an argument of a step. The rows of a type that splits itself are not known.
+template <typename T>
+std::int64_t rows_of_argument(const T& value, int axis) {
+  if constexpr (!Sliceable<T> && Packable<T> && Unpackable<T>) {
+    return rows_of_value(pack(value), axis);
+  } else {
+    return 0;
+  }
+}
+
 /// Returns the part of an argument of a step for one microbatch: every tensor in it is
 /// split along `axis`; a type with `tessera_slice(microbatches, microbatch,
 /// axis)` splits itself; anything else is passed whole.

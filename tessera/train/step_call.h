@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -14,6 +15,8 @@ struct StepCall {
   bool static_mode = true; // may be repeated as recorded
   int microbatches = 1;
   bool forward_only = false; // no graph is kept
+  /// Rows of the batch: of the first tensor that is split. 0: there is none, or nobody asks.
+  std::int64_t rows = 0;
 };
 
 /// The user's function on one microbatch.

@@ -224,7 +224,16 @@ class CaseMaker {
     const bool rows_of_mesh = config.prescaled_batch && degrees.tensor == 4 &&
                               config.tensor_parallel_kind == config::TensorParallelKind::k2d;
     strategy.rows *= rows_of_mesh ? 2 : 1;
-    if (!rows_of_mesh && draws(Feature::kUneven, index)) {
+    // Replicas and ranks with samples of their own are the same.
+    const bool one_rank_each = degrees.tensor == 1 || config.prescaled_batch;
+    if (config.ddp && one_rank_each && !rows_of_mesh && draws(Feature::kShares, index)) {
+      Random random = random_for(Feature::kShares, 2 + index);
+      for (int i = 0; i < replicas_of(config, world_); ++i) {
+        strategy.rows_of_replica.push_back(random.integer(1, 4));
+        config.replica_samples.push_back(strategy.rows_of_replica.back() * config.microbatches);
+      }
+      made_.has.insert(Feature::kShares);
+    } else if (!rows_of_mesh && draws(Feature::kUneven, index)) {
       Random random = random_for(Feature::kUneven, 2 + index);
       // Masks are found by the place of a sample among those of equally large replicas; the ranks
       // of a mesh row bring equally many.

@@ -40,7 +40,8 @@ Words random_words(Words counter, std::uint64_t seed) {
 torch::Tensor mask_of(Current& current, const torch::Tensor& x, double probability) {
   const std::uint32_t use = current.uses++;
   const double least = std::ldexp(probability, 32);
-  const auto first = static_cast<std::uint64_t>(current.place.part * x.numel());
+  const auto first =
+      static_cast<std::uint64_t>(current.place.before * (x.numel() / current.place.samples));
   std::vector<float> kept(static_cast<std::size_t>(x.numel()));
   for (std::size_t i = 0; i < kept.size(); ++i) {
     const std::uint64_t element = first + i;

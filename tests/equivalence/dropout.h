@@ -13,7 +13,8 @@ namespace tessera::equivalence {
 struct MaskPlace {
   std::uint64_t seed = 0;
   std::uint32_t step = 0; // of the run, counted from 0, evaluations too
-  std::int64_t part = 0; // its microbatch among those of all replicas, one replica behind the other
+  std::int64_t before = 0; // samples of the batch that come before it, one replica behind the other
+  std::int64_t samples = 1; // of the microbatch
 };
 
 /// While it lives, `drop` on this thread draws for this microbatch.

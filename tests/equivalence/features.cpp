@@ -22,7 +22,8 @@ const std::map<Feature, const char*>& words() {
       {Feature::kHalf, "half"},
       {Feature::kResume, "resume"},
       {Feature::kDropout, "dropout"},
-      {Feature::kOperations, "operations"}};
+      {Feature::kOperations, "operations"},
+      {Feature::kShares, "shares"}};
   return kWordsOf;
 }
 

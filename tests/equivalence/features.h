@@ -22,6 +22,7 @@ enum class Feature {
   kResume, // a checkpoint, and another layout after it
   kDropout, // random: layout_independent
   kOperations, // partition_mode: operations
+  kShares, // replica_samples
 };
 
 using Features = std::set<Feature>;

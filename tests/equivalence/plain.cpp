@@ -155,8 +155,12 @@ class PlainTraining {
       }
       const Batch mine = batch_of(strategy, world_, seed_, kind, number, replica);
       const auto rows = mine.x.size(0) / strategy.config.microbatches;
+      std::int64_t before = 0;
+      for (int other = 0; other < replica; ++other) {
+        before += std::int64_t{rows_of(strategy, number, other)} * strategy.config.microbatches;
+      }
       for (int i = 0; i < strategy.config.microbatches; ++i) {
-        const auto masks = masks_of(strategy, replica, i);
+        const auto masks = masks_of(strategy, before + i * rows, rows);
         run(replica, mine.rows(i * rows, rows));
       }
       replica_done();
@@ -172,13 +176,13 @@ class PlainTraining {
     ++steps_;
   }
 
-  std::unique_ptr<MasksOfOneProcess> masks_of(const Strategy& strategy, int replica, int i) const {
+  std::unique_ptr<MasksOfOneProcess>
+  masks_of(const Strategy& strategy, std::int64_t before, std::int64_t samples) const {
     if (!case_.course.drops) {
       return nullptr;
     }
-    const int part = replica * strategy.config.microbatches + i;
     return std::make_unique<MasksOfOneProcess>(
-        MaskPlace{static_cast<std::uint64_t>(strategy.config.seed), steps_, part});
+        MaskPlace{static_cast<std::uint64_t>(strategy.config.seed), steps_, before, samples});
   }
 
   PerReplica evaluated(const Strategy& strategy) {
@@ -206,21 +210,24 @@ class PlainTraining {
     auto& losses = result_.losses.emplace_back(replicas);
     auto& gradients = result_.input_gradients.emplace_back(replicas);
     State sums = divides_after ? taken_gradients() : State();
-    const auto divide = [&](std::int64_t least_elements) {
+    const auto divide = [&](std::int64_t least_elements, double weight) {
       for (const auto& [name, gradient] : taken_gradients(least_elements)) {
         Tensor& sum = sums[name];
-        sum = sum.defined() ? sum + gradient / replicas : gradient / replicas;
+        const Tensor own = gradient * (weight / replicas); // of sums in f32
+        sum = sum.defined() ? sum + own : own;
       }
     };
     const auto run = [&](int replica, const Batch& b) {
       auto x = b.x.clone().requires_grad_();
       const auto parts = losses_of(net_, signature_, x, b, type_);
       const auto loss = parts[0] + parts[1];
-      (loss * (factor * scale() / divided_before)).backward();
+      const double weight = weight_of(strategy, replica);
+      const double share = divides_after ? 1 : weight / divided_before;
+      (loss * (factor * scale() * share)).backward();
       losses[replica].push_back(loss.detach());
-      gradients[replica].push_back(gradient_or_zeros(x) * divided_before);
+      gradients[replica].push_back(gradient_or_zeros(x) / share);
       if (divides_each) {
-        divide(strategy.config.sdp_param_persistence_threshold);
+        divide(strategy.config.sdp_param_persistence_threshold, weight);
       }
     };
     int replica = 0;
@@ -229,10 +236,12 @@ class PlainTraining {
       if (!divides_after) {
         return;
       }
+      const double weight = weight_of(strategy, replica);
       State& own = undivided_.at(replica++);
       for (const auto& [name, gradient] : taken_gradients()) {
         Tensor& sum = own[name];
-        sum = sum.defined() ? sum + gradient : gradient;
+        const Tensor weighted = weight == 1 ? gradient : gradient * weight;
+        sum = sum.defined() ? sum + weighted : weighted;
       }
     });
     if (last_pass) {

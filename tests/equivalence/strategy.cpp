@@ -156,8 +156,20 @@ int replicas_of(const config::Config& config, int world) {
 }
 
 int rows_of(const Strategy& strategy, int step, int replica) {
+  if (!strategy.rows_of_replica.empty()) {
+    return strategy.rows_of_replica.at(static_cast<std::size_t>(replica));
+  }
   return strategy.rows + (strategy.more_rows_of_odd_replicas && replica % 2 == 1 ? 1 : 0) +
          (strategy.more_rows_in_odd_steps && step % 2 == 1 ? 1 : 0);
+}
+
+double weight_of(const Strategy& strategy, int replica) {
+  const std::vector<int>& rows = strategy.rows_of_replica;
+  if (rows.empty()) {
+    return 1;
+  }
+  const double all = std::accumulate(rows.begin(), rows.end(), 0);
+  return rows.at(static_cast<std::size_t>(replica)) * static_cast<double>(rows.size()) / all;
 }
 
 std::string to_text(const Strategy& strategy) {

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "tessera/config/config.h"
 
@@ -19,6 +20,7 @@ struct Strategy {
   /// Pipeline rank by place where the partition is manual.
   std::map<Place, int> ranks;
   int rows = 1; // of one microbatch
+  std::vector<int> rows_of_replica = {}; // in place of them, with replica_samples
   bool more_rows_of_odd_replicas = false;
   bool more_rows_in_odd_steps = false;
   int steps = 2; // of the optimizer
@@ -49,6 +51,9 @@ Strategy random_strategy(
 int replicas_of(const config::Config& config, int world);
 /// Rows of one microbatch in a step with a backward, counted from 0.
 int rows_of(const Strategy& strategy, int step, int replica);
+
+/// By how much the gradients of a replica count.
+double weight_of(const Strategy& strategy, int replica);
 
 /// For people: what differs from a plain run.
 std::string to_text(const Strategy& strategy);

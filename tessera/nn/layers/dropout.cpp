@@ -32,8 +32,9 @@ rows_of_ranks(const random::Stream& stream, const std::vector<int>& members, std
   random::Place place;
   for (const int member : members) {
     const int data_rank = stream.layout->data_ranks_of_group.at(static_cast<std::size_t>(member));
+    const std::int64_t first = stream.first_row_of(data_rank, each);
     for (std::int64_t i = 0; i < each; ++i) {
-      place.rows.push_back(stream.part_of(data_rank) * each + i);
+      place.rows.push_back(first + i);
     }
   }
   return place;
@@ -60,7 +61,7 @@ rows_of_mesh(const random::Stream& stream, const TensorParallel& parallel, std::
     return rows_of_ranks(stream, mesh.layout().row(mesh.row()), rows);
   }
   random::Place place;
-  place.first_row = stream.part() * rows * mesh.rows() + mesh.row() * rows;
+  place.first_row = stream.first_row(rows * mesh.rows()) + mesh.row() * rows;
   return place;
 }
 

@@ -174,6 +174,7 @@ TEST(Keys, EveryWrongTypeNamesKeyValueAndAllowed) {
     for (const std::string wrong : {"null", "[1]", "\"text\"", "true", "1.5", "{\"a\": \"b\"}"}) {
       const bool fits = (wrong == "true" && type_of(key) == Type::kBool) ||
                         (wrong == "1.5" && type_of(key) == Type::kNumber) ||
+                        (wrong == "[1]" && type_of(key) == Type::kList) ||
                         (wrong == "\"text\"" && type_of(key) == Type::kText);
       if (fits) {
         continue;
@@ -183,6 +184,20 @@ TEST(Keys, EveryWrongTypeNamesKeyValueAndAllowed) {
           parse_error("{\"" + key.name + "\": " + wrong + "}"),
           "test.json: " + key.name + ": found " + found + "; write " + allowed(key));
     }
+  }
+}
+
+TEST(Keys, ListsAreReadAndWritten) {
+  const Config config = parse_config(R"({"ddp": true, "replica_samples": [24, 8e0]})", "test");
+  EXPECT_EQ(config.replica_samples, (std::vector<int>{24, 8}));
+  EXPECT_EQ(parse_config(to_json(config), "again"), config);
+  EXPECT_EQ(to_text(get(*find_key("replica_samples"), config)), "[24, 8]");
+  EXPECT_EQ(default_of(*find_key("replica_samples")), "as many each");
+  for (const std::string wrong : {"[24,0]", "[1.5]", "[1000001]"}) {
+    EXPECT_EQ(
+        parse_error("{\"replica_samples\": " + wrong + "}"),
+        "test.json: replica_samples: found " + wrong +
+            "; write a list of integers from 1 to 1000000");
   }
 }
 

@@ -43,6 +43,31 @@ TEST(World, SeveralReplicasNeedDdp) {
       "would not be averaged; add \"ddp\": true, or start 2 processes");
 }
 
+TEST(World, EachReplicaHasItsSamples) {
+  EXPECT_EQ(world_error({.ddp = true, .replica_samples = {3, 1}}, 2), "no error");
+  EXPECT_EQ(
+      world_error({.pipeline_parallel_degree = 2, .ddp = true, .replica_samples = {3, 1}}, 4),
+      "no error");
+  EXPECT_EQ(
+      world_error({.pipeline_parallel_degree = 2, .ddp = true, .replica_samples = {3, 1}}, 6),
+      "replica_samples has 2 numbers, but world size 6 holds 3 replicas of the model "
+      "(pipeline_parallel_degree 2 x tensor_parallel_degree 1 = 2); write one number for each, or "
+      "leave it out for equal ones");
+}
+
+// Ranks of a tensor-parallel group that bring samples of their own divide a replica's.
+TEST(World, SamplesAreDividedOverRanksAndMicrobatches) {
+  const Config own{
+      .microbatches = 2, .ddp = true, .replica_samples = {8, 6}, .tensor_parallel_degree = 2};
+  EXPECT_THAT(
+      error_of([&] { validate(own); }),
+      HasSubstr("gives replica 1 6 samples, which 2 microbatches on 2 tensor-parallel ranks with "
+                "their own each do not divide; write a multiple of 4"));
+  Config same = own;
+  same.prescaled_batch = true;
+  EXPECT_EQ(error_of([&] { validate(same); }), "no error");
+}
+
 TEST(World, ShardingDividesTheDataParallelRanks) {
   EXPECT_EQ(world_error({.ddp = true, .sharded_data_parallel_degree = 2}, 4), "no error");
   EXPECT_THAT(

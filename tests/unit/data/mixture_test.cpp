@@ -11,13 +11,14 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-MixtureOptions options_of(std::uint64_t batch = 4, int rank = 0, int size = 1) {
+MixtureOptions
+options_of(std::uint64_t batch = 4, std::uint64_t before = 0, std::uint64_t all = 0) {
   MixtureOptions options;
   options.weights = {1, 3, 6};
   options.samples = {50, 7, 1000};
   options.batch = batch;
-  options.dp_rank = rank;
-  options.dp_size = size;
+  options.before = before;
+  options.all = all;
   options.seed = 11;
   return options;
 }
@@ -60,8 +61,8 @@ TEST(Mixture, OnePartIsASampler) {
   options.weights = {0.3};
   options.samples = {29};
   options.batch = 4;
-  options.dp_rank = 1;
-  options.dp_size = 3;
+  options.before = 4;
+  options.all = 12;
   options.seed = 7;
   MixtureSampler mixture(options);
   Sampler sampler({.samples = 29, .batch = 4, .dp_rank = 1, .dp_size = 3, .seed = 7});
@@ -83,12 +84,16 @@ TEST(Mixture, AStepIsTheSameUnderEveryLayoutAndGoesOn) {
     states.push_back(alone.state());
     steps.push_back(alone.next());
   }
-  for (const int size : {2, 3, 4}) {
+  const std::vector<std::vector<std::uint64_t>> layouts = {
+      {6, 6}, {4, 4, 4}, {3, 3, 3, 3}, {9, 3}, {1, 5, 6}};
+  for (const std::vector<std::uint64_t>& batches : layouts) {
     std::vector<MixtureSampler> ranks;
-    for (int rank = 0; rank < size; ++rank) {
-      ranks.emplace_back(options_of(12 / static_cast<std::uint64_t>(size), rank, size));
+    std::uint64_t before = 0;
+    for (const std::uint64_t batch : batches) {
+      ranks.emplace_back(options_of(batch, before, 12));
       // From a checkpoint of one rank.
       ranks.back().set_state(states[3]);
+      before += batch;
     }
     for (std::size_t step = 3; step < 8; ++step) {
       std::vector<Draw> joined;
@@ -96,7 +101,7 @@ TEST(Mixture, AStepIsTheSameUnderEveryLayoutAndGoesOn) {
         const auto own = rank.next();
         joined.insert(joined.end(), own.begin(), own.end());
       }
-      EXPECT_EQ(joined, steps[step]) << size << " ranks, step " << step;
+      EXPECT_EQ(joined, steps[step]) << batches.size() << " ranks, step " << step;
     }
     EXPECT_EQ(ranks[0].state(), alone.state());
   }
@@ -117,7 +122,9 @@ TEST(Mixture, ErrorsAreClear) {
   EXPECT_THAT(message([](auto& o) { o.weights = {1}; }), HasSubstr("1 weights for 3 parts"));
   EXPECT_THAT(message([](auto& o) { o.samples[1] = 0; }), HasSubstr("0 samples"));
   EXPECT_THAT(message([](auto& o) { o.batch = 0; }), HasSubstr("batch of 0"));
-  EXPECT_THAT(message([](auto& o) { o.dp_rank = 1; }), HasSubstr("rank 1 of 1"));
+  EXPECT_THAT(
+      message([](auto& o) { o.before = 1; }),
+      HasSubstr("a batch of 4 samples behind 1 of other ranks, of 4 in all"));
   MixtureSampler sampler(options_of());
   EXPECT_THAT(
       message_of<CheckpointError>([&] { sampler.set_state(R"({"epoch": 0, "index": 3})"); }),

@@ -393,9 +393,9 @@ TEST(Objective, SamplesAreTheSameUnderAnyLayout) {
     data::MixtureSampler whole(alone);
     data::MixtureOptions half = alone;
     half.batch = 8;
-    half.dp_size = 2;
+    half.all = 16;
     data::MixtureSampler first(half);
-    half.dp_rank = 1;
+    half.before = 8;
     data::MixtureSampler second(half);
     at::Tensor before;
     for (int step = 0; step < 6; ++step) { // two epochs

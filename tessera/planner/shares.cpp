@@ -1,0 +1,268 @@
+#include "tessera/planner/shares.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "tessera/base/index.h"
+#include "tessera/planner/best.h"
+#include "tessera/planner/pricer.h"
+#include "tessera/planner/space.h"
+
+namespace tessera::planner {
+
+namespace {
+
+constexpr double kDoesNotFit = std::numeric_limits<double>::infinity();
+
+bool has_kinds(const cost::Cluster& cluster) {
+  return std::any_of(cluster.nodes.begin(), cluster.nodes.end(), [&](const cost::Node& node) {
+    return node.kind != cluster.nodes.front().kind;
+  });
+}
+
+// Divides the samples of a microbatch among the replicas of one placed strategy with boundaries.
+class Division {
+ public:
+  Division(
+      const cost::DescribedModel& model,
+      const cost::Cluster& cluster,
+      const SearchOptions& options,
+      const cost::Strategy& strategy)
+      : model_(model),
+        cluster_(cluster),
+        options_(options),
+        strategy_(strategy),
+        links_(cost::place(strategy, cluster, options.constants)),
+        microbatches_(strategy.microbatches(model.global_batch_size)),
+        usable_(cost::usable_share(model, strategy, options.constants)) {
+    const std::vector<int> node_of_device = cluster.node_of_device();
+    std::vector<double> ranks(cluster.nodes.size(), 0);
+    for (const int device : strategy.device_of_rank) {
+      nodes_.push_back(node_of_device[at(device)]);
+      ranks[at(nodes_.back())] += 1;
+    }
+    for (std::size_t n = 0; n < ranks.size(); ++n) {
+      const double cores = cluster.nodes[n].cores;
+      crowding_.push_back(cores > 0 ? std::max(1.0, ranks[n] / cores) : 1);
+    }
+  }
+
+  // Returns whether some replica's devices differ from another's.
+  bool replicas_differ() const {
+    for (int d = 1; d < strategy_.dp; ++d) {
+      if (kinds_of(d) != kinds_of(0)) {
+        return true;
+      }
+    }
+    return false;
+  }
+
+  // Returns the samples of each replica; nullopt where memory does not hold them, or where equal
+  // ones are best.
+  std::optional<std::vector<int>> samples() {
+    // Ranks of a tensor-parallel group that bring samples of their own bring equally many.
+    const int together = strategy_.same_samples ? 1 : strategy_.tp;
+    const int all = strategy_.dp * strategy_.microbatch_size;
+    std::vector<int> given(at(strategy_.dp), 0);
+    for (int sum = 0; sum + together <= all; sum += together) {
+      int least = 0;
+      double least_seconds = kDoesNotFit;
+      for (int d = 0; d < strategy_.dp; ++d) {
+        // The first ones go round, since every replica needs some.
+        if (sum < strategy_.dp * together && given[at(d)] > 0) {
+          continue;
+        }
+        const double seconds = seconds_of(d, given[at(d)] + together);
+        if (seconds < least_seconds) {
+          least_seconds = seconds;
+          least = d;
+        }
+      }
+      if (least_seconds == kDoesNotFit) {
+        return std::nullopt;
+      }
+      given[at(least)] += together;
+    }
+    const bool alike =
+        std::all_of(given.begin(), given.end(), [&](int one) { return one == given.front(); });
+    const int sum = std::accumulate(given.begin(), given.end(), 0);
+    return alike || sum != all ? std::nullopt : std::optional(given);
+  }
+
+ private:
+  // The kinds of a replica's devices, and how crowded their hosts are.
+  std::vector<std::pair<int, double>> kinds_of(int replica) const {
+    std::vector<std::pair<int, double>> kinds;
+    for (int k = 0; k < strategy_.pp; ++k) {
+      for (int t = 0; t < strategy_.tp; ++t) {
+        const std::size_t node = at(nodes_[at(strategy_.rank(k, replica, t))]);
+        kinds.emplace_back(cluster_.nodes[node].kind, crowding_[node]);
+      }
+    }
+    return kinds;
+  }
+
+  // Returns the seconds of a replica's pipeline with so many samples a microbatch; infinity where
+  // a device does not hold them, or their cost is not known.
+  double seconds_of(int replica, int samples) {
+    const auto [known, is_new] =
+        seconds_.emplace(std::pair(kinds_of(replica), samples), kDoesNotFit);
+    if (is_new) {
+      if (const cost::LayerTable* table = table_of(samples)) {
+        known->second = pipeline_seconds(replica, *table);
+      }
+    }
+    return known->second;
+  }
+
+  double pipeline_seconds(int replica, const cost::LayerTable& table) const {
+    const std::vector<std::pair<int, double>> kinds = kinds_of(replica);
+    double sum = 0;
+    double most = 0;
+    for (int k = 0; k < strategy_.pp; ++k) {
+      const auto [first, last] = strategy_.layers_of(k);
+      const cost::PassSeconds tensor = table.tensor_seconds(first, last, links_.stages[at(k)]);
+      const cost::StageState state =
+          cost::stage_state(strategy_, cost::in_flight(strategy_, k, microbatches_));
+      const double needs = table.memory(first, last, state).total();
+      double slowest = 0;
+      for (int t = 0; t < strategy_.tp; ++t) {
+        const auto& [kind, crowding] = kinds[at(k * strategy_.tp + t)];
+        const double has = cluster_.kinds[at(kind)].memory_bytes;
+        if ((needs + options_.constants.context_bytes) / usable_ > has) {
+          return kDoesNotFit;
+        }
+        slowest = std::max(slowest, crowding * table.compute_seconds(kind, first, last));
+      }
+      const double seconds = slowest + tensor.forward + tensor.backward;
+      sum += seconds;
+      most = std::max(most, seconds);
+    }
+    return (microbatches_ - 1) * most + sum;
+  }
+
+  const cost::LayerTable* table_of(int samples) {
+    const cost::DividedModel* divided =
+        model_.divided_in({strategy_.tp, strategy_.distribution, strategy_.same_samples});
+    if (strategy_.tp > 1 && divided != nullptr &&
+        divided->part.tail_collectives.count(samples) == 0) {
+      return nullptr; // a size that was not traced
+    }
+    auto found = tables_.find(samples);
+    if (found == tables_.end()) {
+      cost::Strategy of_size = strategy_;
+      of_size.microbatch_size = samples;
+      found =
+          tables_.emplace(samples, cost::LayerTable(model_, cluster_, of_size, options_.constants))
+              .first;
+    }
+    return &found->second;
+  }
+
+  const cost::DescribedModel& model_;
+  const cost::Cluster& cluster_;
+  const SearchOptions& options_;
+  const cost::Strategy& strategy_;
+  cost::PlacementLinks links_;
+  int microbatches_;
+  double usable_; // share of a device's memory
+  std::vector<int> nodes_; // of each virtual rank
+  std::vector<double> crowding_; // ranks a core, of each node
+  std::map<int, cost::LayerTable> tables_; // by samples
+  std::map<std::pair<std::vector<std::pair<int, double>>, int>, double> seconds_;
+};
+
+std::vector<int> boundaries_of_even_stages(int layers, int stages) {
+  std::vector<int> cuts;
+  for (int k = 0; k <= stages; ++k) {
+    cuts.push_back(layers * k / stages);
+  }
+  return cuts;
+}
+
+// Returns the point under its best placement with unlike replicas.
+std::optional<Candidate> best_of(
+    const cost::DescribedModel& model,
+    const cost::Cluster& cluster,
+    const SearchOptions& options,
+    const Pricer& pricer,
+    const Point& point) {
+  const cost::LayerTable table = pricer.table(point);
+  std::optional<Candidate> best;
+  for (const Layout& layout : layouts_of(model, cluster, point, options)) {
+    cost::Strategy strategy = pricer.strategy(point);
+    strategy.placement = layout.letters;
+    strategy.device_of_rank =
+        cost::lay_out(strategy, layout.letters, devices_in_order(cluster, layout.node_order));
+    strategy.boundaries = boundaries_of_even_stages(table.layers(), point.pp);
+    if (!Division(model, cluster, options, strategy).replicas_differ()) {
+      continue;
+    }
+    if (auto equal = pricer.assigned(strategy, table)) {
+      strategy.boundaries = std::move(equal->strategy.boundaries);
+    }
+    auto samples = Division(model, cluster, options, strategy).samples();
+    if (!samples || (options.runnable_only && ties_apart(strategy, model))) {
+      continue;
+    }
+    strategy.microbatch_size = *std::max_element(samples->begin(), samples->end());
+    strategy.replica_microbatch = std::move(*samples);
+    Candidate candidate = pricer.priced(std::move(strategy));
+    if (candidate.cost.fits() && (!best || candidate.cost.seconds < best->cost.seconds)) {
+      candidate.node_order = layout.node_order;
+      best = std::move(candidate);
+    }
+  }
+  return best;
+}
+
+} // namespace
+
+void add_unlike_replicas(
+    const cost::DescribedModel& model,
+    const cost::Cluster& cluster,
+    const SearchOptions& options,
+    std::vector<Candidate>& best) {
+  const bool searches = options.method == Method::kAmp || options.method == Method::kAnnealing;
+  if (!options.unlike_samples || !searches || !has_kinds(cluster)) {
+    return;
+  }
+  constexpr std::size_t kMostPoints = 32;
+  // What is faster by less is so by rounding of samples more than by their division.
+  constexpr double kWorthIt = 0.995;
+  const double limit = best.empty() ? kDoesNotFit : best.front().cost.seconds * kWorthIt;
+  const Pricer pricer(model, cluster, options);
+  std::vector<std::pair<double, Point>> points; // with their bounds
+  for (const Point& point : points_of(model, cluster, options)) {
+    if (point.dp > 1) {
+      const double bound = pricer.lower_bound(point, pricer.table(point));
+      if (bound < limit) {
+        points.emplace_back(bound, point);
+      }
+    }
+  }
+  std::stable_sort(
+      points.begin(), points.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  points.resize(std::min(points.size(), kMostPoints));
+  Best found(options.keep, limit);
+  for (const auto& [bound, point] : points) {
+    if (options.stop != nullptr && options.stop->load()) {
+      break;
+    }
+    if (bound < found.worst()) {
+      if (auto candidate = best_of(model, cluster, options, pricer, point)) {
+        found.add(std::move(*candidate));
+      }
+    }
+  }
+  best.insert(
+      best.begin(),
+      std::make_move_iterator(found.candidates().begin()),
+      std::make_move_iterator(found.candidates().end()));
+}
+
+} // namespace tessera::planner
