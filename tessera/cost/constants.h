@@ -64,7 +64,7 @@ struct Constants {
   double accumulation_traffic_bytes = 12;
   /// Bytes of the f32 sum of one gradient.
   double gradient_sum_bytes = 4;
-  /// Usable share of a device's memory where nothing is recomputed.
+  /// Usable share of a device's memory: its allocator frees all that is cached before it fails.
   double packed_memory_share = 0.95;
   /// Time of one step to a device of the same node.
   double device_latency_seconds = 5e-6;

@@ -239,10 +239,10 @@ StageCost price_replica(
     cost.device_bytes = std::min(cost.device_bytes, of_kind.memory_bytes);
   }
   StageState state = stage_state(settings, in_flight);
-  state.host_runs_ahead = cost.waiting_seconds == 0 && !cluster.stalls();
+  state.host = host_pace(cluster, cost.waiting_seconds);
   cost.memory = table.memory(first, last, state);
   cost.needed_bytes = (cost.memory.total() + constants.context_bytes) /
-                      usable_share(tables.model(), settings, constants);
+                      usable_share(tables.model(), constants);
   return cost;
 }
 

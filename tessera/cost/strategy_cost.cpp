@@ -82,12 +82,12 @@ StageCost price_stage(const Inputs& inputs, int rank) {
         links, strategy, stage, table.cut_bytes(last), table.returns_home(), constants);
     cost.in_flight = in_flight(strategy, stage, microbatches);
     StageState state = stage_state(strategy, cost.in_flight);
-    state.host_runs_ahead = cost.waiting_seconds == 0 && !cluster.stalls();
+    state.host = host_pace(cluster, cost.waiting_seconds);
     join(table.memory(first, last, state), cost.memory);
   }
   cost.host_bytes = cost.memory.host;
   cost.needed_bytes =
-      (cost.memory.total() + constants.context_bytes) / usable_share(model, strategy, constants);
+      (cost.memory.total() + constants.context_bytes) / usable_share(model, constants);
   cost.device_bytes = std::numeric_limits<double>::infinity();
   cost.host_has_bytes = std::numeric_limits<double>::infinity();
   for (const int kind : links.kinds[at(rank)]) {
@@ -239,6 +239,13 @@ double waiting_seconds(
   const PassSeconds tensor = table.tensor_seconds(first, last, place);
   return std::max(
       0.0, host - table.compute_seconds(kind, first, last) - tensor.forward - tensor.backward);
+}
+
+HostPace host_pace(const Cluster& cluster, double waiting_seconds) {
+  if (cluster.stalls()) {
+    return HostPace::kStalled;
+  }
+  return waiting_seconds > 0 ? HostPace::kLevel : HostPace::kAhead;
 }
 
 double stall_seconds(const Cluster& cluster, int stages, int microbatches) {

@@ -103,6 +103,9 @@ double waiting_seconds(
     int kind,
     int stage);
 
+/// Returns the pace of a host whose devices wait so long for it in a microbatch.
+HostPace host_pace(const Cluster& cluster, double waiting_seconds);
+
 /// Returns for how long a network that stalls holds up an iteration: every message of the stage
 /// with most of them, and the messages that fill and drain the pipeline. Without messages data and
 /// synchronisation stall twice.

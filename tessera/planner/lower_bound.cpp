@@ -127,7 +127,7 @@ double LowerBound::assigned_seconds(const cost::Strategy& strategy, const cost::
     memory = std::max(memory, cluster_.kinds[at(kind)].memory_bytes);
   }
   const double usable =
-      memory * cost::usable_share(model_, strategy, options_.constants) * (1 + 1e-12) -
+      memory * cost::usable_share(model_, options_.constants) * (1 + 1e-12) -
       options_.constants.context_bytes;
   std::vector<std::vector<int>> fits(at(strategy.pp));
   for (int k = 0; k < strategy.pp; ++k) {

@@ -138,7 +138,7 @@ std::vector<double> Pricer::crowding(const cost::Strategy& strategy) const {
 std::vector<double> Pricer::usable_bytes(
     const cost::Strategy& strategy,
     const cost::PlacementLinks& links) const {
-  const double share = cost::usable_share(model_, strategy, options_.constants);
+  const double share = cost::usable_share(model_, options_.constants);
   std::vector<double> result;
   for (const std::vector<int>& kinds : links.kinds) {
     // A stage holds what its smallest device can.

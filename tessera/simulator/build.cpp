@@ -123,11 +123,12 @@ void Pipelines::add_share(const Share& share, std::vector<Share>& shares) {
 
 void Pipelines::build_stages(const cost::PlacementLinks& links) {
   for (int stage = 0; stage < strategy_.stages(); ++stage) {
-    bool ahead = !cluster_.stalls();
+    double waiting = 0;
     for (const int kind : links.kinds[at(rank_of(stage))]) {
-      ahead &= cost::waiting_seconds(table_, cluster_, links, strategy_, kind, stage) == 0;
+      waiting = std::max(
+          waiting, cost::waiting_seconds(table_, cluster_, links, strategy_, kind, stage));
     }
-    host_runs_ahead_.push_back(ahead ? 1 : 0);
+    host_pace_.push_back(cost::host_pace(cluster_, waiting));
     most_in_flight_.push_back(cost::in_flight(strategy_, stage, microbatches_));
     for (int d = 0; d < strategy_.dp; ++d) {
       stages_.push_back(build_stage(links, stage, d));

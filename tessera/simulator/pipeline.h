@@ -296,7 +296,7 @@ class Pipelines {
   std::vector<std::vector<GroupFlow>> replica_flows_;
   std::vector<std::vector<GroupFlow>> rank_flows_;
   int reductions_left_ = 0;
-  std::vector<char> host_runs_ahead_; // per stage
+  std::vector<cost::HostPace> host_pace_; // per stage
   std::vector<std::vector<cost::StageMemory>> memory_; // per stage, by microbatches in flight
   double iteration_ = 0;
   bool stepped_ = false;
