@@ -19,6 +19,8 @@ struct Constants {
   double link_efficiency = 0.8;
   /// Time of one step from sending to receiving.
   double link_latency_seconds = 20e-6;
+  /// Share of a ring's rate at which trees carry an all-reduce between nodes.
+  double tree_bandwidth_share = 0.92;
 
   // -- Optimizer --
   /// Bytes that the optimizer reads and writes in device memory for one parameter.

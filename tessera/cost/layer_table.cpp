@@ -106,7 +106,7 @@ LayerTable::LayerTable(
     cut_bytes_.push_back(row.output_bytes);
   }
   if (tensor_degree_ > 1) {
-    traffic_ = TensorTraffic(cluster, tensor_degree_, rows);
+    traffic_ = TensorTraffic(cluster, tensor_degree_, rows, constants);
   }
   parameters_ = prefix_sums(rows.layers, [](const auto& row) { return row.parameters; });
   whole_parameters_ =
@@ -201,8 +201,8 @@ StageMemory LayerTable::memory(int first, int last, const StageState& state) con
 }
 
 // Returns of how many microbatches the gathered activations are still held. A communicator holds
-// what it gathered until the device is done with it, so a host that is ahead holds those of all, one
-// that is level gives back those of the microbatches at work, and one that stalls holds none.
+// what it gathered until the device is done with it, so a host that is ahead holds those of all,
+// one that is level gives back those of the microbatches at work, and one that stalls holds none.
 int LayerTable::held(const StageState& state) {
   switch (state.host) {
     case HostPace::kAhead:

@@ -237,5 +237,24 @@ TEST(Cluster, JobsOnManyNodesStall) {
   EXPECT_NEAR(seconds(0.2), seconds(0.1) + 8 + 2, 1e-9);
 }
 
+TEST(Cluster, PipelinesOfWideGroupsStall) {
+  Cluster cluster = small_cluster(4, 0);
+  cluster.stall_seconds = 1;
+  DescribedModel model = small_model(8);
+  for (auto& layer : model.measured().layers) {
+    layer.forward_seconds_per_sample["fast"][4] = 1e-3;
+  }
+  const auto stalled = [&](const Strategy& strategy, int nodes) {
+    cluster.stalling_group_nodes = nodes;
+    return price(model, cluster, strategy).stall_seconds;
+  };
+  const Strategy wide = small_strategy(2, 1, 4, 1, 8); // groups on two nodes
+  EXPECT_EQ(stalled(wide, 0), 0);
+  EXPECT_EQ(stalled(wide, 3), 0);
+  EXPECT_EQ(stalled(wide, 2), 16 * 2 + 2);
+  EXPECT_EQ(stalled(small_strategy(2, 2, 2, 1, 8), 2), 0); // groups inside nodes
+  EXPECT_EQ(stalled(small_strategy(1, 2, 4, 1, 8), 2), 0); // no messages of a pipeline
+}
+
 } // namespace
 } // namespace tessera::cost
