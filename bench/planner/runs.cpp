@@ -72,6 +72,10 @@ void show_rows(const PublishedRuns& runs) {
 
 // Which limits break when a constant changes by a quarter.
 void show_sensitivity(const tessera::bench::AccuracyRuns& runs) {
+  const tessera::bench::FrozenConstant none = {"as they are", [](auto&, auto&, double) {}};
+  for (const std::string& limit : tessera::bench::broken_by(none, 1, runs)) {
+    std::printf("as they are: %s\n", limit.c_str());
+  }
   for (const auto& constant : tessera::bench::frozen_constants()) {
     for (const double factor : {0.75, 1.25}) {
       const auto broken = tessera::bench::broken_by(constant, factor, runs);
