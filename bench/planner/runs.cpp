@@ -1,17 +1,17 @@
 // Prices published runs and says how far the estimates are from what was measured.
-// usage: planner_runs FOLDER [--rows | --sensitivity]
+// usage: planner_runs FOLDER [--rows | --limits]
+//        planner_runs FOLDER --sensitivity SMP-FOLDER [AMP-FOLDER]
 // FOLDER has runs_*.csv, model_*.json and cluster_*.json (bench/planner/published). With --rows:
-// every run; with --sensitivity: what the figures are when a constant changes by a quarter.
+// every run; with --limits: what bench/planner/accuracy_limits.h may say at most; with
+// --sensitivity: which of these limits break when a constant changes by a quarter.
 #include <cmath>
 #include <cstdio>
 #include <exception>
+#include <set>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "tessera/cost/data_sheets.h"
-
-#include "bench/planner/accuracy_limits.h"
+#include "bench/planner/frozen_constants.h"
 
 namespace {
 
@@ -71,94 +71,75 @@ void show_rows(const PublishedRuns& runs) {
 }
 
 // Which limits break when a constant changes by a quarter.
-void show_sensitivity(const std::string& folder) {
-  using tessera::cost::Cluster;
-  using tessera::cost::Constants;
-  const std::vector<std::pair<const char*, double Constants::*>> constants = {
-      {"operators of a layer", &Constants::transformer_operators},
-      {"link efficiency", &Constants::link_efficiency},
-      {"link latency", &Constants::link_latency_seconds},
-      {"optimizer traffic", &Constants::optimizer_traffic_bytes},
-      {"memory efficiency", &Constants::memory_efficiency},
-      {"gradient on the wire", &Constants::gradient_wire_bytes},
-      {"gradient bucket", &Constants::gradient_bucket_bytes},
-      {"context", &Constants::context_bytes},
-      {"logits", &Constants::logit_bytes},
-      {"attention share", &Constants::attention_share},
-      {"traffic of the loss", &Constants::loss_traffic_bytes},
-      {"traffic of sums", &Constants::accumulation_traffic_bytes},
-      {"gradient sum", &Constants::gradient_sum_bytes},
-      {"usable memory", &Constants::packed_memory_share},
-      {"latency inside a node", &Constants::device_latency_seconds}};
-  const auto vary = [](const std::string& name, const auto& runs_of) {
+void show_sensitivity(const tessera::bench::AccuracyRuns& runs) {
+  const tessera::bench::FrozenConstant none = {"as they are", [](auto&, auto&, double) {}};
+  for (const std::string& limit : tessera::bench::broken_by(none, 1, runs)) {
+    std::printf("as they are: %s\n", limit.c_str());
+  }
+  for (const auto& constant : tessera::bench::frozen_constants()) {
     for (const double factor : {0.75, 1.25}) {
-      const auto broken =
-          tessera::bench::broken_limits(runs_of(factor), tessera::bench::accuracy_limits());
+      const auto broken = tessera::bench::broken_by(constant, factor, runs);
       std::printf(
-          "%-24s x %.2f: %2zu limits break%s%s\n",
-          name.c_str(),
+          "%-32s x %.2f: %2zu limits break%s%s\n",
+          constant.name,
           factor,
           broken.size(),
           broken.empty() ? "" : ", the first: ",
           broken.empty() ? "" : broken.front().c_str());
       std::fflush(stdout);
     }
-  };
-  for (const auto& [name, field] : constants) {
-    vary(name, [&, member = field](double factor) {
-      Constants changed;
-      changed.*member *= factor;
-      return tessera::bench::published_runs(folder, changed);
-    });
   }
-  // What files of clusters and data sheets say.
-  const std::vector<std::pair<const char*, void (*)(Cluster&, double)>> properties = {
-      {"rate of large products",
-       [](Cluster& cluster, double factor) {
-         for (auto& kind : cluster.kinds) {
-           kind.product_flops_per_s =
-               factor * tessera::cost::product_flops(kind, tessera::cost::Precision::kHalf);
-         }
-       }},
-      {"launch",
-       [](Cluster& cluster, double factor) { cluster.kinds[0].launch_seconds *= factor; }},
-      {"network latency",
-       [](Cluster& cluster, double factor) {
-         for (auto& node : cluster.nodes) {
-           node.network_latency_seconds *= factor;
-         }
-       }},
-      {"network",
-       [](Cluster& cluster, double factor) {
-         for (auto& node : cluster.nodes) {
-           node.inter_bytes_per_s *= factor;
-         }
-       }},
-      {"busy start", [](Cluster& cluster, double factor) { cluster.busy_start_seconds *= factor; }},
-      {"stalling share", [](Cluster& cluster, double factor) { cluster.stalling_share *= factor; }},
-      {"stall", [](Cluster& cluster, double factor) { cluster.stall_seconds *= factor; }}};
-  for (const auto& [name, change] : properties) {
-    vary(name, [&, apply = change](double factor) {
-      return tessera::bench::published_runs(
-          folder, {}, [&](Cluster& cluster) { apply(cluster, factor); });
-    });
+}
+
+// The limits that what was reached holds, as bench/planner/accuracy_limits.h has them.
+void show_limits(const std::vector<PublishedRuns>& all) {
+  const auto down = [](double value) { return std::floor(1000 * value) / 1000; };
+  const auto up = [](double value) { return std::ceil(1000 * value) / 1000; };
+  for (const PublishedRuns& runs : all) {
+    std::set<int> counts = {0};
+    if (runs.name.starts_with("llama")) {
+      counts = runs.node_counts();
+    }
+    for (const int nodes : counts) {
+      const Judgement verdict = tessera::planner::judge(
+          runs.table, [&](const auto& row) { return nodes == 0 || runs.nodes(row) == nodes; });
+      std::printf(
+          "      {\"%s\", %d, %.3f, %.3f, %.3f, %.3f, %.3f, %.3f, %.3f},\n",
+          runs.name.c_str(),
+          nodes,
+          down(verdict.spearman),
+          up(verdict.median_error),
+          down(verdict.median_ratio),
+          up(verdict.median_ratio),
+          up(verdict.memory_error),
+          down(verdict.right()),
+          up(verdict.regret));
+    }
   }
 }
 
 } // namespace
 
 int main(int argc, char** argv) {
-  if (argc < 2 || argc > 3) {
-    std::fprintf(stderr, "usage: planner_runs FOLDER [--rows | --sensitivity]\n");
+  const std::string option = argc > 2 ? argv[2] : "";
+  const bool varies = option == "--sensitivity";
+  const bool known = option.empty() || option == "--rows" || option == "--limits" || varies;
+  if (argc < 2 || argc > 5 || !known || (argc > 3) != varies) {
+    std::fprintf(
+        stderr,
+        "usage: planner_runs FOLDER [--rows | --limits | --sensitivity SMP-FOLDER [AMP-FOLDER]]\n");
     return 2;
   }
-  const std::string option = argc == 3 ? argv[2] : "";
   try {
-    if (option == "--sensitivity") {
-      show_sensitivity(argv[1]);
+    if (varies) {
+      show_sensitivity({.published = argv[1], .smp = argv[3], .amp = argc > 4 ? argv[4] : ""});
       return 0;
     }
     const auto all = tessera::bench::published_runs(argv[1], {});
+    if (option == "--limits") {
+      show_limits(all);
+      return 0;
+    }
     for (const PublishedRuns& runs : all) {
       if (option == "--rows") {
         show_rows(runs);

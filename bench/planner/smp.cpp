@@ -38,9 +38,11 @@ int main(int argc, char** argv) {
       if (run.offloads) {
         std::printf(
             "  missing: %.2f s for each microbatch of a stage; %.2f GB of checkpoints out and "
-            "back\n",
+            "back; if none of that ran beside computation %.1f sequences/s (%+.0f %%)\n",
             result.missing_seconds,
-            result.offloaded_bytes * 1e-9);
+            result.offloaded_bytes * 1e-9,
+            result.in_turn,
+            100 * (result.in_turn / run.measured - 1));
       }
     }
   } catch (const std::exception& error) {

@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <iterator>
+#include <limits>
 #include <map>
+#include <numeric>
 
 #include "tessera/base/error.h"
 
@@ -76,6 +79,43 @@ void validate_among(const CollectiveTime& one, int nodes) {
           ", or leave the field out"));
 }
 
+// Groups are behind a switch each, so two of them have no node in common or one holds the other.
+void validate_groups(const Cluster& cluster) {
+  const int count = static_cast<int>(cluster.nodes.size());
+  for (std::size_t i = 0; i < cluster.groups.size(); ++i) {
+    const NodeSet& nodes = cluster.groups[i].nodes;
+    const std::string place = str("cluster: groups[", i, "].");
+    if (nodes.empty() || nodes.front() < 0 || nodes.back() >= count ||
+        std::adjacent_find(nodes.begin(), nodes.end(), std::greater_equal<>()) != nodes.end()) {
+      throw ConfigError(
+          str(place, "nodes: write numbers of nodes, ascending, each from 0 to ", count - 1));
+    }
+    if (!positive(cluster.groups[i].bytes_per_s)) {
+      throw ConfigError(
+          str(place,
+              "gbit_per_s: found ",
+              cluster.groups[i].bytes_per_s * 8e-9,
+              "; write what leads out of the group's switch, more than 0"));
+    }
+    for (std::size_t j = 0; j < i; ++j) {
+      const NodeSet& other = cluster.groups[j].nodes;
+      NodeSet common;
+      std::set_intersection(
+          nodes.begin(), nodes.end(), other.begin(), other.end(), std::back_inserter(common));
+      if (!common.empty() && common != nodes && common != other) {
+        throw ConfigError(
+            str(place,
+                "nodes: shares node ",
+                common.front(),
+                " with groups[",
+                j,
+                "] and neither holds the other; write groups of which one holds all of the other, "
+                "or that have no node in common"));
+      }
+    }
+  }
+}
+
 void validate_points(const std::vector<MeasuredPoint>& points, const std::string& place) {
   double before = 0;
   for (const MeasuredPoint& point : points) {
@@ -122,8 +162,30 @@ void validate_speed(const DeviceKind& kind) {
 } // namespace
 
 double stream_bytes_per_s(const Node& node) {
-  return node.stream_bytes_per_s > 0 ? std::min(node.stream_bytes_per_s, node.inter_bytes_per_s)
-                                     : node.inter_bytes_per_s;
+  const double card = node.inter_bytes_per_s / std::max(1, node.network_cards);
+  return node.stream_bytes_per_s > 0 ? std::min(node.stream_bytes_per_s, card) : card;
+}
+
+double collective_bytes_per_s(const Node& node, int ranks) {
+  return stream_bytes_per_s(node) * std::max(1, std::min(ranks, node.network_cards));
+}
+
+std::vector<NodeGroup> groups_among(
+    const std::vector<NodeGroup>& groups,
+    const std::vector<int>& nodes) {
+  std::vector<NodeGroup> result;
+  for (const NodeGroup& group : groups) {
+    NodeGroup left = {.nodes = {}, .bytes_per_s = group.bytes_per_s};
+    for (std::size_t n = 0; n < nodes.size(); ++n) {
+      if (std::binary_search(group.nodes.begin(), group.nodes.end(), nodes[n])) {
+        left.nodes.push_back(static_cast<int>(n));
+      }
+    }
+    if (!left.nodes.empty()) {
+      result.push_back(std::move(left));
+    }
+  }
+  return result;
 }
 
 int Cluster::device_count() const {
@@ -143,15 +205,23 @@ std::vector<int> Cluster::node_of_device() const {
 }
 
 double Cluster::between(int first, int second) const {
+  double most = std::numeric_limits<double>::infinity();
+  for (const NodeGroup& group : groups) {
+    const auto has = [&](int node) {
+      return std::binary_search(group.nodes.begin(), group.nodes.end(), node);
+    };
+    most = has(first) != has(second) ? std::min(most, group.bytes_per_s) : most;
+  }
   for (const NodeLink& link : links) {
     if ((link.first == first && link.second == second) ||
         (link.first == second && link.second == first)) {
-      return link.bytes_per_s;
+      return std::min(most, link.bytes_per_s);
     }
   }
   return std::min(
-      nodes[static_cast<std::size_t>(first)].inter_bytes_per_s,
-      nodes[static_cast<std::size_t>(second)].inter_bytes_per_s);
+      {most,
+       nodes[static_cast<std::size_t>(first)].inter_bytes_per_s,
+       nodes[static_cast<std::size_t>(second)].inter_bytes_per_s});
 }
 
 bool Cluster::stalls() const {
@@ -168,6 +238,9 @@ Cluster Cluster::first_nodes(int count) const {
   std::erase_if(part.links, [&](const NodeLink& link) {
     return link.first >= count || link.second >= count;
   });
+  std::vector<int> first(static_cast<std::size_t>(count));
+  std::iota(first.begin(), first.end(), 0);
+  part.groups = groups_among(groups, first);
   std::erase_if(part.collectives, [&](const CollectiveTime& one) {
     return one.nodes > count || (!one.among.empty() && one.among.back() >= count);
   });
@@ -259,11 +332,19 @@ void validate(const Cluster& cluster) {
               "; the other nodes cannot be reached from this one; write the "
               "bandwidth of its network, more than 0, or leave the node out"));
     }
+    if (node.network_cards < 0) {
+      throw ConfigError(
+          str(place,
+              "network_cards: found ",
+              node.network_cards,
+              "; write how many the node has, or leave the field out"));
+    }
     if (!std::isfinite(node.cores) || node.cores < 0) {
       throw ConfigError(str(place, "cores: found ", node.cores, "; write more than 0"));
     }
   }
   validate_links(cluster);
+  validate_groups(cluster);
   for (const CollectiveTime& one : cluster.collectives) {
     if (one.ranks < 2 || one.nodes < 1 || !positive(one.bytes) || !positive(one.seconds)) {
       throw ConfigError(

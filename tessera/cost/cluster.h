@@ -43,6 +43,9 @@ struct Node {
   /// The most that one stream between a device of it and another node carries; 0: as much as the
   /// connection does.
   double stream_bytes_per_s = 0;
+  /// Network cards, among which its devices' streams are divided: a stream goes through one of
+  /// them, a collective through as many as it has ranks here. 0: one connection.
+  int network_cards = 0;
   /// Number of devices that can compute at full speed at the same time, if they are
   /// ranks that share processor cores. 0: all of them.
   double cores = 0;
@@ -56,6 +59,10 @@ struct Node {
 /// Returns the most that one stream through a node's network carries.
 double stream_bytes_per_s(const Node& node);
 
+/// Returns the most that a collective with so many ranks on a node carries through its network: a
+/// ring for each network card that its ranks reach, one where cards are not told apart.
+double collective_bytes_per_s(const Node& node, int ranks);
+
 /// The link between two nodes, if it differs from what their network connections allow. All flows
 /// between the two share it, separately in each direction.
 struct NodeLink {
@@ -67,6 +74,13 @@ struct NodeLink {
 
 /// Numbers of nodes, ascending, each once.
 using NodeSet = std::vector<int>;
+
+/// Nodes behind one switch. All that flows between them and other nodes shares what leads out of
+/// it, separately in each direction. Groups of groups are networks of more levels.
+struct NodeGroup {
+  NodeSet nodes = {};
+  double bytes_per_s = 0; // out of the group, each direction
+};
 
 /// A collective, measured while all groups of its size ran it at the same time.
 struct CollectiveTime {
@@ -113,16 +127,23 @@ struct Cluster {
   std::vector<DeviceKind> kinds;
   std::vector<Node> nodes;
   std::vector<NodeLink> links = {};
+  /// Two of them share no node, or one holds the other.
+  std::vector<NodeGroup> groups = {};
   std::vector<CollectiveTime> collectives = {};
   /// Whether bandwidths are measured payload; otherwise they are nominal.
   bool measured = false;
   /// Time for which a host is busy with one rank of a collective that it starts, if pipelines send
-  /// between nodes: its network library then polls for their messages as well. It grows with the
-  /// root of the nodes that the collective spans. 0: none.
+  /// between nodes: its network library then polls for their messages as well. 0: none.
   double busy_start_seconds = 0;
+  /// The same of a collective over several nodes, which the network library carries too. 0: as
+  /// inside a node.
+  double busy_network_start_seconds = 0;
   /// Share of nodes whose network stalls, and for how long each message of a pipeline and each
   /// microbatch then waits. A job is priced with stalls where most jobs of its nodes have one.
   double stalling_share = 0;
+  /// Pipelines that send between nodes stall too if tensor-parallel groups span so many nodes. 0:
+  /// none do.
+  int stalling_group_nodes = 0;
   double stall_seconds = 0;
   ProbeQuality quality = {};
 
@@ -146,6 +167,12 @@ struct Cluster {
   KnownCollective
   collective(const std::string& operation, int ranks, const Span& span, double bytes) const;
 };
+
+/// Returns the groups of a part of a cluster that has these of its nodes, in this order: what is
+/// left of each.
+std::vector<NodeGroup> groups_among(
+    const std::vector<NodeGroup>& groups,
+    const std::vector<int>& nodes);
 
 /// Checks a cluster. Throws: ConfigError, naming the place, what was found and what to
 /// write, for no node, no device, a bandwidth, a memory or a measured time that is

@@ -1,20 +1,37 @@
 #include "tessera/cost/collective.h"
 
+#include <algorithm>
+#include <cmath>
+
 namespace tessera::cost {
 
-Traffic ring_traffic(const std::string& operation, int ranks, double bytes) {
+Traffic ring_traffic(const std::string& operation, int ranks, int nodes, double bytes) {
   const double n = ranks;
-  Traffic traffic{.wire_bytes = bytes, .steps = 1};
+  double share = 1; // of the bytes that a link carries
+  int ways = 1; // around the ring
+  double steps = 1; // of one way
   if (operation == "all_reduce") {
-    traffic.wire_bytes *= 2 * (n - 1) / n;
-    traffic.steps = 2 * (n - 1);
+    share = 2 * (n - 1) / n;
+    ways = 2;
+    steps = n - 1;
   } else if (operation == "all_gather") {
-    traffic.wire_bytes *= n - 1;
-    traffic.steps = n - 1;
+    share = n - 1;
+    steps = n - 1;
   } else if (operation == "reduce_scatter" || operation == "all_to_all") {
-    traffic.wire_bytes *= (n - 1) / n;
-    traffic.steps = n - 1;
+    share = (n - 1) / n;
+    steps = n - 1;
   }
+  const double between = nodes > 1 ? std::min(steps, static_cast<double>(nodes)) : 0;
+  return {
+      .wire_bytes = bytes * share,
+      .steps = ways * between,
+      .inside_steps = ways * (steps - between)};
+}
+
+Traffic tree_traffic(int ranks, int nodes, double bytes, double bandwidth_share) {
+  Traffic traffic = ring_traffic("all_reduce", ranks, nodes, bytes / bandwidth_share);
+  traffic.steps = 2 * std::ceil(std::log2(static_cast<double>(nodes)));
+  traffic.inside_steps = 2 * std::ceil(static_cast<double>(ranks - nodes) / nodes);
   return traffic;
 }
 

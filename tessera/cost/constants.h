@@ -19,6 +19,8 @@ struct Constants {
   double link_efficiency = 0.8;
   /// Time of one step from sending to receiving.
   double link_latency_seconds = 20e-6;
+  /// Share of a ring's rate at which trees carry an all-reduce between nodes.
+  double tree_bandwidth_share = 0.92;
 
   // -- Optimizer --
   /// Bytes that the optimizer reads and writes in device memory for one parameter.
@@ -67,7 +69,7 @@ struct Constants {
   double accumulation_traffic_bytes = 12;
   /// Bytes of the f32 sum of one gradient.
   double gradient_sum_bytes = 4;
-  /// Usable share of a device's memory where nothing is recomputed.
+  /// Usable share of a device's memory: its allocator frees all that is cached before it fails.
   double packed_memory_share = 0.95;
   /// Time of one step to a device of the same node.
   double device_latency_seconds = 5e-6;

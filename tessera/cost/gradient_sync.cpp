@@ -36,11 +36,13 @@ class GradientTraffic {
     if (known.seconds > 0 && !known.elsewhere) {
       return;
     }
-    const Traffic ring = ring_traffic("all_reduce", n, bytes);
+    const Traffic ring = ring_traffic("all_reduce", n, static_cast<int>(place.nodes.size()), bytes);
     for (std::size_t i = 0; i < place.nodes.size() && place.nodes.size() > 1; ++i) {
       const int node = place.nodes[i];
       network_[at(node)] += ring.wire_bytes;
-      stream_ = std::max(stream_, ring.wire_bytes / stream_bytes_per_s(cluster_.nodes[at(node)]));
+      stream_ = std::max(
+          stream_,
+          ring.wire_bytes / collective_bytes_per_s(cluster_.nodes[at(node)], place.ranks[i]));
     }
     for (const int link : place.links) {
       link_[at(link)] += ring.wire_bytes;
@@ -51,7 +53,8 @@ class GradientTraffic {
         inside_[at(rank)] += ring.wire_bytes / cluster_.nodes[at(node)].intra_bytes_per_s;
       }
     }
-    latency_ = std::max(latency_, ring.steps * constants_.link_latency_seconds);
+    latency_ =
+        std::max(latency_, all_reduce_delay(place, places_.links(), bytes, cluster_, constants_));
   }
 
   double seconds() const {

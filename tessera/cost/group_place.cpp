@@ -16,11 +16,29 @@ NodeLinks::NodeLinks(const Cluster& cluster) {
       bytes_per_s_.push_back(link.bytes_per_s);
     }
   }
+  for (const NodeGroup& group : cluster.groups) {
+    groups_.emplace_back(group.nodes, size());
+    bytes_per_s_.push_back(group.bytes_per_s);
+  }
 }
 
-int NodeLinks::between(int first, int second) const {
-  const auto found = number_.find(std::minmax(first, second));
-  return found == number_.end() ? -1 : found->second;
+std::vector<NodeLinks::Passed> NodeLinks::between(int from, int to) const {
+  std::vector<Passed> passed;
+  if (size() == 0) {
+    return passed;
+  }
+  const auto found = number_.find(std::minmax(from, to));
+  if (found != number_.end() && found->second >= 0) {
+    passed.push_back({found->second, from > to});
+  }
+  for (const auto& [nodes, link] : groups_) {
+    const bool leaves = std::binary_search(nodes.begin(), nodes.end(), from);
+    const bool enters = std::binary_search(nodes.begin(), nodes.end(), to);
+    if (leaves != enters) {
+      passed.push_back({link, enters});
+    }
+  }
+  return passed;
 }
 
 std::vector<int> NodeLinks::among(const NodeSet& nodes) const {
@@ -30,9 +48,18 @@ std::vector<int> NodeLinks::among(const NodeSet& nodes) const {
   }
   for (std::size_t i = 0; i < nodes.size(); ++i) {
     for (std::size_t j = i + 1; j < nodes.size(); ++j) {
-      if (const int link = between(nodes[i], nodes[j]); link >= 0) {
-        result.push_back(link);
+      const auto found = number_.find({nodes[i], nodes[j]});
+      if (found != number_.end() && found->second >= 0) {
+        result.push_back(found->second);
       }
+    }
+  }
+  for (const auto& [group, link] : groups_) {
+    const auto inside = std::count_if(nodes.begin(), nodes.end(), [&of = group](int node) {
+      return std::binary_search(of.begin(), of.end(), node);
+    });
+    if (inside > 0 && inside < static_cast<std::ptrdiff_t>(nodes.size())) {
+      result.push_back(link);
     }
   }
   return result;
@@ -52,7 +79,11 @@ GroupPlace Places::of(const std::vector<int>& ranks) const {
   for (std::size_t i = 0; i < members.size(); ++i) {
     if (i == 0 || members[i] != members[i - 1]) {
       place.nodes.push_back(members[i]);
-    } else if (place.crowded.empty() || place.crowded.back() != members[i]) {
+      place.ranks.push_back(1);
+      continue;
+    }
+    ++place.ranks.back();
+    if (place.crowded.empty() || place.crowded.back() != members[i]) {
       place.crowded.push_back(members[i]);
     }
   }

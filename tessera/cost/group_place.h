@@ -9,11 +9,20 @@
 
 namespace tessera::cost {
 
-/// The links of pairs of nodes that carry less than the networks of both nodes. No other link
-/// bounds what flows between two nodes, since all of it leaves and enters through the networks.
-/// Links are numbered from 0.
+/// The links of pairs of nodes that carry less than the networks of both nodes, and what leads out
+/// of groups of nodes. No other link bounds what flows between two nodes, since all of it leaves
+/// and enters through the networks. Links are numbered from 0 and carry two directions.
 class NodeLinks {
  public:
+  /// A link that a flow passes: in its second direction from the higher of two nodes to the lower,
+  /// and into a group.
+  struct Passed {
+    int link = 0;
+    bool second = false;
+
+    auto operator<=>(const Passed&) const = default;
+  };
+
   explicit NodeLinks(const Cluster& cluster);
 
   int size() const {
@@ -22,19 +31,23 @@ class NodeLinks {
   double bytes_per_s(int link) const {
     return bytes_per_s_[static_cast<std::size_t>(link)];
   }
-  /// Returns the link between two different nodes; -1 when their networks alone bound it.
-  int between(int first, int second) const;
-  /// Returns the links between any two of these nodes.
+  /// Returns the links that a flow between two different nodes passes; empty when their networks
+  /// alone bound it.
+  std::vector<Passed> between(int from, int to) const;
+  /// Returns the links between any two of these nodes: of a group, what leads out of it counts
+  /// once, since a collective visits the nodes of a group one after the other.
   std::vector<int> among(const NodeSet& nodes) const;
 
  private:
   std::map<std::pair<int, int>, int> number_; // (lower node, higher node) -> link
+  std::vector<std::pair<NodeSet, int>> groups_; // nodes of a group, and its link
   std::vector<double> bytes_per_s_;
 };
 
 /// Where a group of ranks is placed.
 struct GroupPlace {
   NodeSet nodes;
+  std::vector<int> ranks; // of the group on each of the nodes
   /// Those of the nodes that have several of its ranks, which reach each other inside.
   NodeSet crowded;
   /// The links of NodeLinks between its nodes; empty for a group on one node.

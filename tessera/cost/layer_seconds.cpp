@@ -44,10 +44,10 @@ double all_reduces_inside(
       static_cast<double>(layer.output_elements_per_sample) * value_bytes(model.precision);
   const double found = cluster.collective("all_reduce", degree, inside, bytes).seconds;
   return 2 * (found > 0 ? found
-                        : ring_traffic("all_reduce", degree, bytes)
+                        : ring_traffic("all_reduce", degree, 1, bytes)
                               .seconds_at(
                                   bytes_per_s * constants.link_efficiency,
-                                  constants.link_latency_seconds));
+                                  {0, constants.link_latency_seconds}));
 }
 
 double operators_of(const Layer& layer, const Constants& constants) {

@@ -10,6 +10,8 @@ namespace tessera::cost {
 
 namespace {
 
+constexpr double kMasterBytes = 4; // of an f32 weight
+
 template <typename Value>
 std::vector<double> prefix_sums(const std::vector<LayerRow>& rows, Value value) {
   std::vector<double> sums(rows.size() + 1, 0);
@@ -104,7 +106,7 @@ LayerTable::LayerTable(
     cut_bytes_.push_back(row.output_bytes);
   }
   if (tensor_degree_ > 1) {
-    traffic_ = TensorTraffic(cluster, tensor_degree_, rows);
+    traffic_ = TensorTraffic(cluster, tensor_degree_, rows, constants);
   }
   parameters_ = prefix_sums(rows.layers, [](const auto& row) { return row.parameters; });
   whole_parameters_ =
@@ -161,15 +163,22 @@ double LayerTable::largest_layer(int first, int last) const {
 StageMemory LayerTable::memory(int first, int last, const StageState& state) const {
   const double count = parameters(first, last);
   StageMemory memory;
+  const double copies = sized_ ? constants_.gradient_sum_bytes : constants_.gradient_copies_bytes;
   memory.weights = count * value_bytes_ / state.parameter_shards;
-  memory.gradients =
-      count *
-      (value_bytes_ + (sized_ ? constants_.gradient_sum_bytes : constants_.gradient_copies_bytes)) /
-      state.parameter_shards;
+  memory.gradients = count * (value_bytes_ + copies) / state.parameter_shards;
   if (state.parameter_shards > 1) {
+    const double largest = largest_layer(first, last);
     // The layer at work and the next one are there whole, and the gradients of one.
-    memory.weights += 2 * largest_layer(first, last) * value_bytes_;
-    memory.gradients += largest_layer(first, last) * value_bytes_;
+    memory.weights += 2 * largest * value_bytes_;
+    memory.gradients += largest * value_bytes_;
+    if (sized_ && value_bytes_ < kMasterBytes) {
+      // What is divided are f32 weights, which the optimizer's state holds, and sums of their
+      // gradients: values of 16 bits are there only whole, and a layer's gradients in f32 as well
+      // while they are summed over replicas.
+      memory.weights -= count * value_bytes_ / state.parameter_shards;
+      memory.gradients -= count * value_bytes_ / state.parameter_shards;
+      memory.gradients += largest * constants_.gradient_wire_bytes;
+    }
   }
   memory.optimizer = optimizer_bytes(count) / state.optimizer_shards;
   if (state.offloads_optimizer) {
@@ -185,12 +194,25 @@ StageMemory LayerTable::memory(int first, int last, const StageState& state) con
     memory.host += leaving;
     memory.activations += near_bytes(first, last, state) - leaving;
   }
-  // A host that is behind its device gives back what was gathered for the microbatches at work.
-  const int held = state.host_runs_ahead ? state.in_flight : std::max(0, state.in_flight - 2);
-  memory.activations += (gathered_[at(last)] - gathered_[at(first)]) * held;
+  memory.activations += (gathered_[at(last)] - gathered_[at(first)]) * held(state);
   memory.working = most_working_[at(first)][at(last - first - 1)];
   memory.logits = logits_[at(last)] - logits_[at(first)];
   return memory;
+}
+
+// Returns of how many microbatches the gathered activations are still held. A communicator holds
+// what it gathered until the device is done with it, so a host that is ahead holds those of all,
+// one that is level gives back those of the microbatches at work, and one that stalls holds none.
+int LayerTable::held(const StageState& state) {
+  switch (state.host) {
+    case HostPace::kAhead:
+      return state.in_flight;
+    case HostPace::kLevel:
+      return std::max(0, state.in_flight - 2);
+    case HostPace::kStalled:
+      return 0;
+  }
+  return 0;
 }
 
 // With whole forwards the device holds what the microbatch at work keeps, and the one that leaves
@@ -211,11 +233,8 @@ double LayerTable::near_bytes(int first, int last, const StageState& state) cons
   return (leaving_[at(last)] - leaving_[at(first)]) * std::min(state.in_flight, near);
 }
 
-double
-usable_share(const DescribedModel& model, const Strategy& strategy, const Constants& constants) {
-  return model.sized() != nullptr && !strategy.activation_checkpointing
-             ? constants.packed_memory_share
-             : constants.usable_memory_share;
+double usable_share(const DescribedModel& model, const Constants& constants) {
+  return model.sized() != nullptr ? constants.packed_memory_share : constants.usable_memory_share;
 }
 
 } // namespace tessera::cost

@@ -28,14 +28,20 @@ struct StageMemory {
   }
 };
 
+/// How far a stage's host is ahead of its device.
+enum class HostPace {
+  kAhead, // the device is the slower one
+  kLevel, // the device waits for its host
+  kStalled, // both wait for a network that stalls (Cluster::stalls)
+};
+
 /// What determines the memory of a stage besides its layers.
 struct StageState {
   int in_flight = 1; // microbatches between forward and backward
   int optimizer_shards = 1; // ranks among which the optimizer state is divided
   int parameter_shards = 1; // those among which parameters and gradients are
-  /// Whether the device is the slower of device and host, which then has gathered activations
-  /// ahead.
-  bool host_runs_ahead = false;
+  /// A host that is ahead has gathered activations that its device has not used yet.
+  HostPace host = HostPace::kLevel;
   bool offloads_optimizer = false; // Strategy::offload_optimizer_state
   bool offloads_activations = false; // Strategy::offload_activations
   /// Whether the pipeline has one stage: what recomputed layers keep then leaves and returns layer
@@ -132,6 +138,7 @@ class LayerTable {
   /// default of the key activation_loading_horizon: plans never write it, and prices do not see a
   /// job that does.
   double near_bytes(int first, int last, const StageState& state) const;
+  static int held(const StageState& state);
 
   struct Tie {
     int layer = 0;
@@ -165,9 +172,7 @@ class LayerTable {
   std::vector<Tie> ties_;
 };
 
-/// Returns the share of a device's memory that tensors of the strategy's runs can fill: more where
-/// nothing is recomputed and only sizes are known of the model.
-double
-usable_share(const DescribedModel& model, const Strategy& strategy, const Constants& constants);
+/// Returns the share of a device's memory that tensors can fill before an allocation fails.
+double usable_share(const DescribedModel& model, const Constants& constants);
 
 } // namespace tessera::cost

@@ -48,7 +48,9 @@ class Rings {
       const int n = group.nodes[i];
       const Node& node = cluster_.nodes[at(n)];
       slowest = std::min(
-          {slowest, node.inter_bytes_per_s / on_network_[at(n)], stream_bytes_per_s(node)});
+          {slowest,
+           node.inter_bytes_per_s / on_network_[at(n)],
+           collective_bytes_per_s(node, group.ranks[i])});
     }
     for (const int link : group.links) {
       slowest = std::min(slowest, places_.links().bytes_per_s(link) / on_link_[at(link)]);
@@ -70,6 +72,7 @@ double slowest_of(const std::vector<Flow>& flows, const Cluster& cluster, const 
   std::map<int, double> out;
   std::map<int, double> in;
   std::map<Flow, double> both;
+  std::map<NodeLinks::Passed, double> on_link;
   for (const Flow& flow : flows) {
     out[flow.first] += 1;
     in[flow.second] += 1;
@@ -77,6 +80,13 @@ double slowest_of(const std::vector<Flow>& flows, const Cluster& cluster, const 
     if (flow.first == flow.second) { // inside a node, where every pair has a link
       out[flow.first] -= 1;
       in[flow.second] -= 1;
+    }
+  }
+  for (const auto& [flow, count] : both) {
+    if (flow.first != flow.second) {
+      for (const NodeLinks::Passed& one : places.links().between(flow.first, flow.second)) {
+        on_link[one] += count;
+      }
     }
   }
   double slowest = kUnlimited;
@@ -92,24 +102,27 @@ double slowest_of(const std::vector<Flow>& flows, const Cluster& cluster, const 
          cluster.nodes[at(to)].inter_bytes_per_s / in[to],
          stream_bytes_per_s(cluster.nodes[at(from)]),
          stream_bytes_per_s(cluster.nodes[at(to)])});
-    if (const int link = places.links().between(from, to); link >= 0) {
-      slowest = std::min(slowest, places.links().bytes_per_s(link) / count);
+    for (const NodeLinks::Passed& one : places.links().between(from, to)) {
+      slowest = std::min(slowest, places.links().bytes_per_s(one.link) / on_link[one]);
     }
   }
   return slowest;
 }
 
-// Returns the time of one step of a group's ring, in which all its links take part.
-double step_seconds(const GroupPlace& group, const Cluster& cluster, const Constants& constants) {
-  double slowest = 0;
-  for (const int n : group.nodes) {
-    const double latency = cluster.nodes[at(n)].network_latency_seconds;
-    if (latency == 0) {
-      return constants.link_latency_seconds;
-    }
-    slowest = std::max(slowest, latency);
+// Returns the rate at which a group's ring goes that has all links to itself.
+double alone_bytes_per_s(const GroupPlace& group, const Cluster& cluster, const NodeLinks& links) {
+  double slowest = kUnlimited;
+  for (const int n : group.crowded) {
+    slowest = std::min(slowest, cluster.nodes[at(n)].intra_bytes_per_s);
   }
-  return group.nodes.size() > 1 ? slowest : constants.device_latency_seconds;
+  for (std::size_t i = 0; i < group.nodes.size() && group.nodes.size() > 1; ++i) {
+    slowest = std::min(
+        slowest, collective_bytes_per_s(cluster.nodes[at(group.nodes[i])], group.ranks[i]));
+  }
+  for (const int link : group.links) {
+    slowest = std::min(slowest, links.bytes_per_s(link));
+  }
+  return slowest;
 }
 
 // Sets what a stage's tensor-parallel groups have; all groups of the cluster are in `rings`.
@@ -122,8 +135,9 @@ void place_tensor_groups(
   links.tensor_bytes_per_s = kUnlimited;
   std::set<Span> spans;
   for (const GroupPlace& group : groups) {
-    links.tensor_latency_seconds =
-        std::max(links.tensor_latency_seconds, step_seconds(group, cluster, constants));
+    const StepSeconds step = step_seconds(group.nodes, cluster, constants);
+    links.tensor_step.between = std::max(links.tensor_step.between, step.between);
+    links.tensor_step.inside = std::max(links.tensor_step.inside, step.inside);
     links.tensor_bytes_per_s = std::min(links.tensor_bytes_per_s, rings.bytes_per_s(group));
     spans.insert(cluster.span_of(group.nodes));
   }
@@ -131,6 +145,37 @@ void place_tensor_groups(
 }
 
 } // namespace
+
+StepSeconds step_seconds(const NodeSet& nodes, const Cluster& cluster, const Constants& constants) {
+  StepSeconds step = {.between = 0, .inside = constants.device_latency_seconds};
+  for (const int n : nodes) {
+    const double latency = cluster.nodes[at(n)].network_latency_seconds;
+    if (latency == 0) {
+      return {constants.link_latency_seconds, constants.link_latency_seconds};
+    }
+    step.between = std::max(step.between, latency);
+  }
+  return step;
+}
+
+double all_reduce_delay(
+    const GroupPlace& group,
+    const NodeLinks& links,
+    double bytes,
+    const Cluster& cluster,
+    const Constants& constants) {
+  const int nodes = static_cast<int>(group.nodes.size());
+  const int ranks = std::accumulate(group.ranks.begin(), group.ranks.end(), 0);
+  const StepSeconds step = step_seconds(group.nodes, cluster, constants);
+  const Traffic ring = ring_traffic("all_reduce", ranks, nodes, bytes);
+  if (nodes == 1 || cluster.measured) {
+    return ring.latency(step);
+  }
+  const Traffic tree = tree_traffic(ranks, nodes, bytes, constants.tree_bandwidth_share);
+  const double bytes_per_s = alone_bytes_per_s(group, cluster, links) * constants.link_efficiency;
+  return std::min(
+      ring.latency(step), tree.latency(step) + (tree.wire_bytes - ring.wire_bytes) / bytes_per_s);
+}
 
 PlacementLinks place(const Strategy& strategy, const Cluster& cluster, const Constants& constants) {
   PlacementLinks result;

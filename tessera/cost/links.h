@@ -3,12 +3,15 @@
 #include <vector>
 
 #include "tessera/cost/cluster.h"
+#include "tessera/cost/collective.h"
 #include "tessera/cost/constants.h"
 #include "tessera/cost/line_links.h"
 #include "tessera/cost/strategy.h"
 
 namespace tessera::cost {
 
+class NodeLinks;
+struct GroupPlace;
 struct StagedStrategy;
 
 /// The bandwidths of a stage where it is placed in the cluster, after
@@ -16,8 +19,8 @@ struct StagedStrategy;
 struct StageLinks {
   /// Of the ring of its slowest tensor-parallel group.
   double tensor_bytes_per_s = 0;
-  /// Of one step of that ring.
-  double tensor_latency_seconds = 0;
+  /// Of one step of its tensor-parallel collectives.
+  StepSeconds tensor_step = {};
   /// What its tensor-parallel groups span, each span once.
   std::vector<Span> tensor_nodes = {};
   /// Of the lines of its meshes (Distribution::kMesh); zero for other groups.
@@ -43,6 +46,21 @@ struct PlacementLinks {
   /// For each pipeline rank the kinds of its devices, each once.
   std::vector<std::vector<int>> kinds;
 };
+
+/// Returns the time of a step of collectives on these nodes. Where their cluster does not say what
+/// one between nodes takes, all take Constants::link_latency_seconds.
+StepSeconds step_seconds(const NodeSet& nodes, const Cluster& cluster, const Constants& constants);
+
+/// Returns by how much an all-reduce of a group takes longer than its ring's bytes: the steps of
+/// the ring, or, where that is less, those of trees and what their bytes take longer. So small ones
+/// go by trees and large ones by rings, as communication libraries of accelerators choose; the
+/// collectives of a measured cluster are the runtime's own, which are rings.
+double all_reduce_delay(
+    const GroupPlace& group,
+    const NodeLinks& links,
+    double bytes,
+    const Cluster& cluster,
+    const Constants& constants);
 
 /// Returns the bandwidths of a strategy that has its device_of_rank.
 PlacementLinks place(const Strategy& strategy, const Cluster& cluster, const Constants& constants);

@@ -77,7 +77,9 @@ class Direction {
       }
       if (line.ranks.size() > 1) {
         slowest = std::min(
-            {slowest, stream_bytes_per_s(node), node.inter_bytes_per_s / on_network_.at(n)});
+            {slowest,
+             collective_bytes_per_s(node, count),
+             node.inter_bytes_per_s / on_network_.at(n)});
         latency = std::max(
             latency,
             node.network_latency_seconds > 0 ? node.network_latency_seconds

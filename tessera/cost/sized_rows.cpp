@@ -13,6 +13,11 @@ namespace {
 // A loss casts, takes a softmax and its logarithm, gathers and takes a mean.
 constexpr double kLossOperators = 5;
 
+// A backward of a block whose sequence is divided has these of the block's size whole at one time:
+// its input and the gradient of its output, both gathered, the gradient of its input before that is
+// scattered, and the one before it, which its communicator has not given back.
+constexpr double kWholeTensors = 4;
+
 // A layer of kind "transformer_layer" consists of this, for one rank and one microbatch.
 struct Transformer {
   double width = 0;
@@ -51,6 +56,9 @@ class SizedRowsBuilder {
         tokens_(static_cast<double>(sizes_.sequence_length) * strategy.microbatch_size),
         recomputes_(strategy.activation_checkpointing),
         keeps_products_(recomputes_ && strategy.keeps_products) {
+    casts_logits_ = std::any_of(model.layers.begin(), model.layers.end(), [](const Layer& layer) {
+      return layer.kind == "cast";
+    });
     has_loss_ = std::any_of(model.layers.begin(), model.layers.end(), [](const Layer& layer) {
       return layer.kind == "loss" || layer.kind == "fused_loss";
     });
@@ -160,6 +168,7 @@ class SizedRowsBuilder {
     const double scores = constants_.score_bytes * work.scores;
     row.kept_bytes += recomputes_ ? 0 : scores;
     row.working_bytes = recomputes_ ? kept + scores : 2 * pass_ * fed / degree_;
+    row.working_bytes += divides_sequences() ? kWholeTensors * pass_ * elements : 0;
     row.gathered_bytes = divides_sequences() && !recomputes_ ? 2 * pass_ * elements : 0;
   }
 
@@ -182,7 +191,7 @@ class SizedRowsBuilder {
     row.kept_bytes = pass_ * elements / (distribution_ == Distribution::kMesh ? degree_ : 1);
     if (has_loss_) {
       add_seconds(work, row);
-      row.logit_bytes = pass_ * logits / degree_;
+      row.logit_bytes = casts_logits_ ? 0 : pass_ * logits / degree_;
     } else {
       add_loss(work, logits, row);
     }
@@ -306,6 +315,7 @@ class SizedRowsBuilder {
   bool recomputes_;
   bool keeps_products_;
   bool has_loss_ = false;
+  bool casts_logits_ = false; // in a layer of its own, behind which those of 16 bits are not needed
 };
 
 } // namespace

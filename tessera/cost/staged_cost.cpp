@@ -45,10 +45,10 @@ class Flows {
          out_[out] / source.inter_bytes_per_s,
          in_[in] / target.inter_bytes_per_s,
          between / std::min(stream_bytes_per_s(source), stream_bytes_per_s(target))});
-    if (const int link = links_.between(out, in); link >= 0) {
-      double& on_link = on_link_[{out, in}];
+    for (const NodeLinks::Passed& one : links_.between(out, in)) {
+      double& on_link = on_link_[one];
       on_link += bytes;
-      longest_ = std::max(longest_, on_link / links_.bytes_per_s(link));
+      longest_ = std::max(longest_, on_link / links_.bytes_per_s(one.link));
     }
   }
 
@@ -66,7 +66,7 @@ class Flows {
   std::map<std::pair<int, int>, double> pairs_; // of devices
   std::map<int, double> out_;
   std::map<int, double> in_;
-  std::map<std::pair<int, int>, double> on_link_; // of nodes, one direction
+  std::map<NodeLinks::Passed, double> on_link_;
   double longest_ = 0;
   bool between_nodes_ = false;
 };
@@ -239,10 +239,10 @@ StageCost price_replica(
     cost.device_bytes = std::min(cost.device_bytes, of_kind.memory_bytes);
   }
   StageState state = stage_state(settings, in_flight);
-  state.host_runs_ahead = cost.waiting_seconds == 0 && !cluster.stalls();
+  state.host = host_pace(stalls(cluster, placed), cost.waiting_seconds);
   cost.memory = table.memory(first, last, state);
-  cost.needed_bytes = (cost.memory.total() + constants.context_bytes) /
-                      usable_share(tables.model(), settings, constants);
+  cost.needed_bytes =
+      (cost.memory.total() + constants.context_bytes) / usable_share(tables.model(), constants);
   return cost;
 }
 
@@ -323,7 +323,11 @@ StrategyCost price(const StagedStrategy& strategy, StagedTables& tables) {
   cost.gradient_seconds =
       gradient_sync_seconds(strategy, cluster, parameters, whole, tied, constants) +
       (model.sized() != nullptr ? messages(strategy, tables) : 0);
-  cost.stall_seconds = stall_seconds(cluster, stages, strategy.microbatches);
+  cost.stall_seconds = stall_seconds(
+      cluster,
+      {.sends_between_nodes = between_nodes, .stages = placed, .pipelines = {}, .kinds = {}},
+      stages,
+      strategy.microbatches);
   cost.seconds = pipeline + cost.shared_cores_seconds + cost.transfer_seconds +
                  cost.gradient_seconds + cost.optimizer_seconds + cost.stall_seconds;
   cost.seconds_range = seconds_range(model, cost.seconds);

@@ -50,6 +50,15 @@ double waiting_seconds(const Inputs& inputs, int kind, int rank) {
   return sum;
 }
 
+// Returns the most nodes that a tensor-parallel group of a stage spans.
+int widest(const StageLinks& stage) {
+  int nodes = 1;
+  for (const Span& span : stage.tensor_nodes) {
+    nodes = std::max(nodes, span.count);
+  }
+  return nodes;
+}
+
 // Adds the memory of another stage of the same rank, of which one runs at a time.
 void join(const StageMemory& other, StageMemory& memory) {
   memory.weights += other.weights;
@@ -83,12 +92,12 @@ StageCost price_stage(const Inputs& inputs, int rank) {
         links, strategy, stage, table.cut_bytes(last), table.returns_home(), constants);
     cost.in_flight = in_flight(strategy, stage, microbatches);
     StageState state = stage_state(strategy, cost.in_flight);
-    state.host_runs_ahead = cost.waiting_seconds == 0 && !cluster.stalls();
+    state.host = host_pace(stalls(cluster, links), cost.waiting_seconds);
     join(table.memory(first, last, state), cost.memory);
   }
   cost.host_bytes = cost.memory.host;
   cost.needed_bytes =
-      (cost.memory.total() + constants.context_bytes) / usable_share(model, strategy, constants);
+      (cost.memory.total() + constants.context_bytes) / usable_share(model, constants);
   cost.device_bytes = std::numeric_limits<double>::infinity();
   cost.host_has_bytes = std::numeric_limits<double>::infinity();
   for (const int kind : links.kinds[at(rank)]) {
@@ -230,20 +239,34 @@ double waiting_seconds(
     return 0;
   }
   if (links.sends_between_nodes) {
-    double nodes = 1;
-    for (const Span& span : place.tensor_nodes) {
-      nodes = std::max(nodes, static_cast<double>(span.count));
-    }
-    host += table.collectives(first, last) * strategy.tp * std::sqrt(nodes) *
-            cluster.busy_start_seconds;
+    const double network = cluster.busy_network_start_seconds;
+    const bool over_nodes = network > 0 && widest(place) > 1;
+    host += table.collectives(first, last) * strategy.tp *
+            (over_nodes ? network : cluster.busy_start_seconds);
   }
   const PassSeconds tensor = table.tensor_seconds(first, last, place);
   return std::max(
       0.0, host - table.compute_seconds(kind, first, last) - tensor.forward - tensor.backward);
 }
 
-double stall_seconds(const Cluster& cluster, int stages, int microbatches) {
-  if (!cluster.stalls()) {
+bool stalls(const Cluster& cluster, const PlacementLinks& links) {
+  const bool wide = std::any_of(links.stages.begin(), links.stages.end(), [&](const auto& stage) {
+    return widest(stage) >= cluster.stalling_group_nodes;
+  });
+  return cluster.stalls() ||
+         (cluster.stalling_group_nodes > 0 && links.sends_between_nodes && wide);
+}
+
+HostPace host_pace(bool stalls, double waiting_seconds) {
+  if (stalls) {
+    return HostPace::kStalled;
+  }
+  return waiting_seconds > 0 ? HostPace::kLevel : HostPace::kAhead;
+}
+
+double
+stall_seconds(const Cluster& cluster, const PlacementLinks& links, int stages, int microbatches) {
+  if (!stalls(cluster, links)) {
     return 0;
   }
   const int messages = stages > 2 ? 4 : 2;
@@ -330,7 +353,8 @@ StrategyCost price(
   }
   add_pipeline_seconds(inputs, cost);
   add_exchange_seconds(inputs, load, cost);
-  cost.stall_seconds = stall_seconds(cluster, strategy.pp, microbatches * strategy.stages_per_rank);
+  cost.stall_seconds =
+      stall_seconds(cluster, links, strategy.pp, microbatches * strategy.stages_per_rank);
   cost.seconds += cost.gradient_seconds + cost.optimizer_seconds + cost.stall_seconds;
   cost.seconds_range = seconds_range(model, cost.seconds);
   cost.memory_range = memory_range(model, cost.stages[at(cost.fullest_stage)].memory.total());

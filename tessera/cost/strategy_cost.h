@@ -103,10 +103,17 @@ double waiting_seconds(
     int kind,
     int stage);
 
+/// Returns whether the network stalls a strategy that is placed so.
+bool stalls(const Cluster& cluster, const PlacementLinks& links);
+
+/// Returns the pace of a host whose devices wait so long for it in a microbatch.
+HostPace host_pace(bool stalls, double waiting_seconds);
+
 /// Returns for how long a network that stalls holds up an iteration: every message of the stage
 /// with most of them, and the messages that fill and drain the pipeline. Without messages data and
 /// synchronisation stall twice.
-double stall_seconds(const Cluster& cluster, int stages, int microbatches);
+double
+stall_seconds(const Cluster& cluster, const PlacementLinks& links, int stages, int microbatches);
 
 /// Estimates seconds and memory of a strategy by equations (3) to (5), extended by
 /// shared links, uneven devices, latency, host overhead, the optimizer step, and

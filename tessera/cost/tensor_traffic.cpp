@@ -18,7 +18,11 @@ using Key = std::tuple<std::string, int, double>;
 
 } // namespace
 
-TensorTraffic::TensorTraffic(const Cluster& cluster, int degree, const LayerRows& rows)
+TensorTraffic::TensorTraffic(
+    const Cluster& cluster,
+    int degree,
+    const LayerRows& rows,
+    const Constants& constants)
     : layers_(static_cast<int>(rows.layers.size())) {
   const int most = std::min(degree, static_cast<int>(cluster.nodes.size()));
   std::set<Span> spans;
@@ -32,7 +36,10 @@ TensorTraffic::TensorTraffic(const Cluster& cluster, int degree, const LayerRows
   }
   for (const Span& span : spans) {
     std::map<Key, KnownCollective> looked_up; // layers repeat each other's
-    const auto add = [&](const std::vector<TensorCollective>& collectives, PassTraffic& sum) {
+    const bool has_trees = span.count > 1 && !cluster.measured;
+    const auto add = [&](const std::vector<TensorCollective>& collectives,
+                         bool trees,
+                         PassTraffic& sum) {
       for (const TensorCollective& one : collectives) {
         if (one.line != MeshLine::kNone) {
           Traffic& line = one.line == MeshLine::kRow ? sum.rows : sum.columns;
@@ -45,9 +52,12 @@ TensorTraffic::TensorTraffic(const Cluster& cluster, int degree, const LayerRows
         }
         const KnownCollective& found = place->second;
         const Traffic measured = {.seconds = one.times * found.seconds};
-        Traffic ring = ring_traffic(one.operation, one.ranks, one.bytes);
-        ring.wire_bytes *= one.times;
-        ring.steps *= one.times;
+        const Traffic ring =
+            (trees && one.operation == "all_reduce"
+                 ? tree_traffic(one.ranks, span.count, one.bytes, constants.tree_bandwidth_share)
+                 : ring_traffic(
+                       one.operation, one.ranks, std::min(span.count, one.ranks), one.bytes))
+                .times(one.times);
         sum.known.add(found.seconds > 0 ? measured : ring);
         sum.ring.add(found.seconds > 0 && !found.elsewhere ? measured : ring);
       }
@@ -55,8 +65,10 @@ TensorTraffic::TensorTraffic(const Cluster& cluster, int degree, const LayerRows
     std::vector<Sums> sums(1);
     const auto append = [&](const PassCollectives& exchanged) {
       Sums sum = sums.back();
-      add(exchanged.forward, sum.forward);
-      add(exchanged.backward, sum.backward);
+      add(exchanged.forward, false, sum.forward);
+      add(exchanged.backward, false, sum.backward);
+      add(exchanged.forward, has_trees, sum.tree_forward);
+      add(exchanged.backward, has_trees, sum.tree_backward);
       sums.push_back(sum);
     };
     for (const LayerRow& row : rows.layers) {
@@ -82,8 +94,8 @@ PassSeconds TensorTraffic::seconds(int first, int last, const StageLinks& place)
   };
   const auto between = [&](const PassTraffic& from, const PassTraffic& to) {
     const double whole = std::max(
-        (to.known - from.known).seconds_at(place.tensor_bytes_per_s, place.tensor_latency_seconds),
-        (to.ring - from.ring).seconds_at(place.tensor_bytes_per_s, place.tensor_latency_seconds));
+        (to.known - from.known).seconds_at(place.tensor_bytes_per_s, place.tensor_step),
+        (to.ring - from.ring).seconds_at(place.tensor_bytes_per_s, place.tensor_step));
     return whole + on_lines(to.rows - from.rows, place.rows) +
            on_lines(to.columns - from.columns, place.columns);
   };
@@ -91,8 +103,13 @@ PassSeconds TensorTraffic::seconds(int first, int last, const StageLinks& place)
     const std::vector<Sums>& sums = sums_of(span);
     const Sums& from = sums[at(first)];
     const Sums& to = sums[at(last)];
-    slowest.forward = std::max(slowest.forward, between(from.forward, to.forward));
-    slowest.backward = std::max(slowest.backward, between(from.backward, to.backward));
+    slowest.forward = std::max(
+        slowest.forward,
+        std::min(between(from.forward, to.forward), between(from.tree_forward, to.tree_forward)));
+    slowest.backward = std::max(
+        slowest.backward,
+        std::min(
+            between(from.backward, to.backward), between(from.tree_backward, to.tree_backward)));
   }
   return slowest;
 }

@@ -229,6 +229,13 @@ void describe(Visit& visit, Node& node, const std::vector<DeviceKind>& kinds = {
        .unit = kBytesPerGigabit},
       node.stream_bytes_per_s);
   visit(
+      {.name = "network_cards",
+       .doc = "among which the network is divided: a stream goes through one of them, a collective "
+              "through as many as it has ranks on the node; one connection when not given",
+       .bounds = form::between(0, 1 << 20),
+       .presence = kIfSaid},
+      node.network_cards);
+  visit(
       {.name = "cores",
        .doc = "devices that compute at full speed at one time, where they share processor cores",
        .bounds = form::at_least(0),
@@ -267,6 +274,21 @@ void describe(Visit& visit, NodeLink& link) {
        .presence = form::Presence::kIfSaid,
        .unit = 1e-6},
       link.latency_seconds);
+}
+
+template <typename Visit>
+void describe(Visit& visit, NodeGroup& group) {
+  visit(
+      {.name = "nodes",
+       .doc = "the numbers of its nodes, ascending",
+       .bounds = form::between(0, 1 << 20)},
+      group.nodes);
+  visit(
+      {.name = "gbit_per_s",
+       .doc = "of what leads out of the group's switch, each direction",
+       .bounds = form::more_than(0),
+       .unit = kBytesPerGigabit},
+      group.bytes_per_s);
 }
 
 template <typename Visit>
@@ -319,6 +341,19 @@ void describe(Visit& visit, Cluster& cluster) {
        .unit = 1e-6},
       cluster.busy_start_seconds);
   visit(
+      {.name = "busy_network_start_us",
+       .doc = "the same of a collective over several nodes; as inside a node when not given",
+       .bounds = form::at_least(0),
+       .presence = kIfSaid,
+       .unit = 1e-6},
+      cluster.busy_network_start_seconds);
+  visit(
+      {.name = "stalling_group_nodes",
+       .doc = "pipelines that send between nodes stall too if tensor-parallel groups span so many",
+       .bounds = form::between(0, 1 << 20),
+       .presence = kIfSaid},
+      cluster.stalling_group_nodes);
+  visit(
       {.name = "stalling_share",
        .doc =
            "of nodes whose network stalls; a job is priced with stalls where most jobs on as many "
@@ -355,6 +390,12 @@ void describe(Visit& visit, Cluster& cluster) {
        .doc = "what two nodes reach between each other, where their networks alone do not say it",
        .presence = kIfSaid},
       cluster.links);
+  visit(
+      {.name = "groups",
+       .doc = "nodes behind a switch whose way to the other nodes all of them share; a group may "
+              "hold others, so networks have any number of levels",
+       .presence = kIfSaid},
+      cluster.groups);
   visit(
       {.name = "collectives",
        .doc = "measured, all groups of the size at work at one time",

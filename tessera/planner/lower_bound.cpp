@@ -86,7 +86,9 @@ LowerBound::LowerBound(
         return node.network_latency_seconds > 0;
       });
   ideal_.tensor_bytes_per_s = fastest * constants.link_efficiency;
-  ideal_.tensor_latency_seconds = told_apart ? latency : constants.link_latency_seconds;
+  // Over several nodes an all-reduce may have few steps, so none are counted.
+  const bool has_trees = cluster.nodes.size() > 1 && !cluster.measured;
+  ideal_.tensor_step.inside = has_trees ? 0 : told_apart ? latency : constants.link_latency_seconds;
   ideal_.tensor_nodes = {{1, {}}};
   ideal_.next_bytes_per_s = fastest * constants.link_efficiency;
   latency_seconds_ = constants.link_latency_seconds;
@@ -126,9 +128,8 @@ double LowerBound::assigned_seconds(const cost::Strategy& strategy, const cost::
   for (const int kind : kinds_) {
     memory = std::max(memory, cluster_.kinds[at(kind)].memory_bytes);
   }
-  const double usable =
-      memory * cost::usable_share(model_, strategy, options_.constants) * (1 + 1e-12) -
-      options_.constants.context_bytes;
+  const double usable = memory * cost::usable_share(model_, options_.constants) * (1 + 1e-12) -
+                        options_.constants.context_bytes;
   std::vector<std::vector<int>> fits(at(strategy.pp));
   for (int k = 0; k < strategy.pp; ++k) {
     const cost::StageState state =
@@ -224,9 +225,8 @@ double LowerBound::exchange_seconds(const cost::Strategy& strategy, const cost::
     return optimizer;
   }
   const cost::Traffic ring =
-      cost::ring_traffic("all_reduce", strategy.dp, largest * constants.gradient_wire_bytes);
-  return optimizer + ring.wire_bytes / ideal_.next_bytes_per_s +
-         ring.steps * constants.link_latency_seconds;
+      cost::ring_traffic("all_reduce", strategy.dp, 1, largest * constants.gradient_wire_bytes);
+  return optimizer + ring.wire_bytes / ideal_.next_bytes_per_s + ring.latency(ideal_.tensor_step);
 }
 
 double LowerBound::seconds(const cost::Strategy& strategy, const cost::LayerTable& table) const {

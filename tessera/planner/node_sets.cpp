@@ -92,7 +92,8 @@ std::vector<std::vector<int>> node_sets(
   }
   std::vector<std::vector<int>> sets;
   if (cluster.nodes.size() <= kFew) {
-    const bool alike_once = cluster.links.empty() && cluster.collectives.empty();
+    const bool alike_once =
+        cluster.links.empty() && cluster.groups.empty() && cluster.collectives.empty();
     sets = every_set(cluster, alike_once);
   } else {
     SearchOptions any_order = options;
@@ -128,6 +129,7 @@ cost::Cluster part_of(const cost::Cluster& cluster, const std::vector<int>& node
       part.links.push_back(link);
     }
   }
+  part.groups = cost::groups_among(cluster.groups, nodes);
   part.collectives.clear();
   for (cost::CollectiveTime time : cluster.collectives) {
     const bool here = std::all_of(

@@ -135,10 +135,8 @@ std::vector<double> Pricer::crowding(const cost::Strategy& strategy) const {
   return result;
 }
 
-std::vector<double> Pricer::usable_bytes(
-    const cost::Strategy& strategy,
-    const cost::PlacementLinks& links) const {
-  const double share = cost::usable_share(model_, strategy, options_.constants);
+std::vector<double> Pricer::usable_bytes(const cost::PlacementLinks& links) const {
+  const double share = cost::usable_share(model_, options_.constants);
   std::vector<double> result;
   for (const std::vector<int>& kinds : links.kinds) {
     // A stage holds what its smallest device can.
@@ -198,7 +196,7 @@ std::optional<Candidate> Pricer::assigned_in_turns(
     const cost::LayerTable& table) const {
   const cost::PlacementLinks links = cost::place(strategy, cluster_, options_.constants);
   AssignmentProblem problem = problem_of(strategy, table, links, crowding(strategy));
-  const std::vector<double> usable = usable_bytes(strategy, links);
+  const std::vector<double> usable = usable_bytes(links);
   std::optional<Candidate> best;
   const auto try_cuts = [&](const std::vector<int>& cuts) {
     Candidate candidate;
@@ -256,7 +254,7 @@ std::optional<Candidate> Pricer::assigned(
   const cost::PlacementLinks links = cost::place(strategy, cluster_, options_.constants);
   const int layers = table.layers();
   AssignmentProblem problem = problem_of(strategy, table, links, crowded);
-  const std::vector<double> usable = usable_bytes(strategy, links);
+  const std::vector<double> usable = usable_bytes(links);
   std::vector<std::vector<int>> fits;
   for (int k = 0; k < strategy.pp; ++k) {
     const int in_flight = cost::in_flight(strategy, k, problem.microbatches);

@@ -48,9 +48,7 @@ class Pricer {
       const cost::PlacementLinks& links,
       const std::vector<double>& crowded) const;
   /// Returns the bytes that a device of each pipeline rank has for tensors.
-  std::vector<double> usable_bytes(
-      const cost::Strategy& strategy,
-      const cost::PlacementLinks& links) const;
+  std::vector<double> usable_bytes(const cost::PlacementLinks& links) const;
   /// Returns for each pipeline rank the most ranks per core among its hosts, at least 1.
   std::vector<double> crowding(const cost::Strategy& strategy) const;
   std::optional<Candidate> assigned(

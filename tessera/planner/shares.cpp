@@ -38,7 +38,7 @@ class Division {
         strategy_(strategy),
         links_(cost::place(strategy, cluster, options.constants)),
         microbatches_(strategy.microbatches(model.global_batch_size)),
-        usable_(cost::usable_share(model, strategy, options.constants)) {
+        usable_(cost::usable_share(model, options.constants)) {
     const std::vector<int> node_of_device = cluster.node_of_device();
     std::vector<double> ranks(cluster.nodes.size(), 0);
     for (const int device : strategy.device_of_rank) {

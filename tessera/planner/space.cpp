@@ -114,7 +114,7 @@ namespace {
 // Returns whether some pairs of nodes reach each other faster than others.
 bool links_differ(const cost::Cluster& cluster) {
   const auto first = cluster.nodes.front().inter_bytes_per_s;
-  return !cluster.links.empty() ||
+  return !cluster.links.empty() || !cluster.groups.empty() ||
          std::any_of(cluster.nodes.begin(), cluster.nodes.end(), [&](const cost::Node& node) {
            return node.inter_bytes_per_s != first;
          });
@@ -133,6 +133,16 @@ std::vector<std::vector<double>> between_nodes(const cost::Cluster& cluster) {
   for (const cost::NodeLink& link : cluster.links) {
     for (const auto& [a, b] : {std::pair(link.first, link.second), {link.second, link.first}}) {
       result[at(a)][at(b)] = std::min(result[at(a)][at(b)], link.bytes_per_s);
+    }
+  }
+  for (const cost::NodeGroup& group : cluster.groups) {
+    for (std::size_t a = 0; a < count; ++a) {
+      const auto has = [&](std::size_t node) {
+        return std::binary_search(group.nodes.begin(), group.nodes.end(), static_cast<int>(node));
+      };
+      for (std::size_t b = 0; b < count; ++b) {
+        result[a][b] = has(a) != has(b) ? std::min(result[a][b], group.bytes_per_s) : result[a][b];
+      }
     }
   }
   return result;

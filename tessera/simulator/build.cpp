@@ -130,13 +130,14 @@ void Pipelines::add_share(const Share& share, std::vector<Share>& shares) {
 
 void Pipelines::build_stages(const cost::PlacementLinks& links) {
   for (int stage = 0; stage < strategy_.stages(); ++stage) {
-    bool ahead = !cluster_.stalls();
+    double waiting = 0;
     for (const int kind : links.kinds[at(rank_of(stage))]) {
       for (const auto& [samples, table] : tables_) {
-        ahead &= cost::waiting_seconds(table, cluster_, links, strategy_, kind, stage) == 0;
+        waiting = std::max(
+            waiting, cost::waiting_seconds(table, cluster_, links, strategy_, kind, stage));
       }
     }
-    host_runs_ahead_.push_back(ahead ? 1 : 0);
+    host_pace_.push_back(cost::host_pace(cost::stalls(cluster_, links), waiting));
     most_in_flight_.push_back(cost::in_flight(strategy_, stage, microbatches_));
     for (int d = 0; d < strategy_.dp; ++d) {
       stages_.push_back(build_stage(links, stage, d));
@@ -281,8 +282,8 @@ std::vector<Pipelines::Path> Pipelines::paths(int from, int to, int replica) con
                  std::min(
                      cost::stream_bytes_per_s(cluster_.nodes[at(source)]),
                      cost::stream_bytes_per_s(cluster_.nodes[at(target)]));
-    if (const int pair = places_.links().between(source, target); pair >= 0) {
-      path.uses.push_back({pair_link(pair, source > target)});
+    for (const auto& [pair, second] : places_.links().between(source, target)) {
+      path.uses.push_back({pair_link(pair, second)});
     }
     paths.push_back(std::move(path));
   }

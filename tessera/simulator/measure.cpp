@@ -39,7 +39,7 @@ const cost::StageMemory& Pipelines::memory_of(int stage, int replica, int in_fli
   std::vector<cost::StageMemory>& known = memory_[{strategy_.microbatch_of(replica), stage}];
   while (known.size() <= at(in_flight)) {
     cost::StageState state = cost::stage_state(strategy_, static_cast<int>(known.size()));
-    state.host_runs_ahead = host_runs_ahead_[at(stage)] != 0;
+    state.host = host_pace_[at(stage)];
     known.push_back(table_of(replica).memory(first_layer(stage), last_layer(stage), state));
   }
   return known[at(in_flight)];
@@ -80,7 +80,7 @@ SimulationResult Pipelines::result() {
       for (int t = 0; t < strategy_.tp; ++t) {
         result.memory_high_water.push_back(bytes);
         result.needed_bytes.push_back(
-            (bytes + constants.context_bytes) / cost::usable_share(model_, strategy_, constants));
+            (bytes + constants.context_bytes) / cost::usable_share(model_, constants));
       }
     }
   }

@@ -305,7 +305,7 @@ class Pipelines {
   std::vector<std::vector<GroupFlow>> replica_flows_;
   std::vector<std::vector<GroupFlow>> rank_flows_;
   int reductions_left_ = 0;
-  std::vector<char> host_runs_ahead_; // per stage
+  std::vector<cost::HostPace> host_pace_; // per stage
   /// Per samples of a microbatch and stage, by microbatches in flight.
   std::map<std::pair<int, int>, std::vector<cost::StageMemory>> memory_;
   double iteration_ = 0;

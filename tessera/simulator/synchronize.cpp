@@ -157,14 +157,14 @@ Pipelines::Path Pipelines::ring_path(
     const cost::GroupPlace& place) const {
   Path path{.limit = kUnlimited};
   const auto add = [&](int link) { path.uses.push_back({link, streams}); };
-  for (const int node : place.nodes) {
-    if (place.nodes.size() > 1) {
-      add(out_link(node));
-      add(in_link(node));
-      path.limit = std::min(
-          path.limit,
-          cost::stream_bytes_per_s(cluster_.nodes[at(node)]) * options_.constants.link_efficiency);
-    }
+  for (std::size_t i = 0; i < place.nodes.size() && place.nodes.size() > 1; ++i) {
+    const int node = place.nodes[i];
+    add(out_link(node));
+    add(in_link(node));
+    path.limit = std::min(
+        path.limit,
+        cost::collective_bytes_per_s(cluster_.nodes[at(node)], place.ranks[i]) *
+            options_.constants.link_efficiency);
   }
   for (const int pair : place.links) {
     add(pair_link(pair, false));
@@ -253,8 +253,11 @@ void Pipelines::all_reduce(
   if (!flows) {
     return;
   }
-  const cost::Traffic ring = cost::ring_traffic("all_reduce", n, what.bytes);
-  const double latency = what.part * ring.steps * options_.constants.link_latency_seconds;
+  const cost::Traffic ring =
+      cost::ring_traffic("all_reduce", n, static_cast<int>(groups.place.nodes.size()), what.bytes);
+  const double latency =
+      what.part * cost::all_reduce_delay(
+                      groups.place, places_.links(), what.bytes, cluster_, options_.constants);
   flow(
       what.part * ring.wire_bytes,
       groups.path.uses,

@@ -18,8 +18,9 @@ std::vector<std::string> seeds() {
           "nodes": [{"device": "t4", "count": 4, "intra_node_gbit_per_s": 50,
                      "inter_node_gbit_per_s": 10},
                     {"device": "t4", "count": 2, "intra_node_gbit_per_s": 50,
-                     "inter_node_gbit_per_s": 10}],
-          "links": [{"nodes": [0, 1], "gbit_per_s": 5}]})"};
+                     "inter_node_gbit_per_s": 10, "network_cards": 2}],
+          "links": [{"nodes": [0, 1], "gbit_per_s": 5}],
+          "groups": [{"nodes": [0], "gbit_per_s": 4}, {"nodes": [0, 1], "gbit_per_s": 3}]})"};
 }
 
 } // namespace tessera::fuzz

@@ -83,7 +83,7 @@ def model(family, size, count, width, heads, block, tied):
 
 def cluster(name, device, kind, nodes, inside, network, **more):
     """Nodes of 8 devices; bandwidths in Gbit/s, of a device inside and of a node's network."""
-    node_more = more.pop("node", {})
+    node_more = {"network_cards": 8} | more.pop("node", {})
     node = {
         "device": device,
         "count": 8,
@@ -182,7 +182,13 @@ def main():
             names, rows = mpt_rows(mpt, size, device)
             if rows:
                 write_csv(f"runs_mpt_{size}_{device}.csv", names, rows)
-    busy = {"busy_start_us": 175, "stalling_share": 0.015, "stall_us": 280000}
+    busy = {
+        "busy_start_us": 175,
+        "busy_network_start_us": 230,
+        "stalling_group_nodes": 4,
+        "stalling_share": 0.015,
+        "stall_us": 280000,
+    }
     write_json(
         "cluster_h100_efa.json",
         cluster(
@@ -192,7 +198,7 @@ def main():
             64,
             3600,
             3200,
-            node={"network_latency_us": 50},
+            node={"network_latency_us": 300},
             **busy,
         ),
     )

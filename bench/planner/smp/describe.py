@@ -56,6 +56,7 @@ def cluster(nodes):
             "count": 8,
             "intra_node_gbit_per_s": 2400,
             "inter_node_gbit_per_s": 400,
+            "network_cards": 4,
         }
     )
     # Two devices share 16 lanes of PCIe 3.0, and eight 1,152 GB of memory.

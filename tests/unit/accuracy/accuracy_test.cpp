@@ -1,7 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "bench/planner/accuracy_limits.h"
+#include "bench/planner/frozen_constants.h"
 
 namespace tessera::bench {
 namespace {
@@ -25,6 +25,22 @@ TEST(Accuracy, EveryLimitIsOfRunsThatAreThere) {
           one.name == limit.runs && (limit.nodes == 0 || one.node_counts().count(limit.nodes) != 0);
     }
     EXPECT_TRUE(found) << limit.runs << " on " << limit.nodes;
+  }
+}
+
+// A limit that no constant moves holds nothing; a constant that moves no limit is not known.
+TEST(Accuracy, EveryConstantBreaksALimitWhenItChangesByAQuarter) {
+  const AccuracyRuns runs = {.published = PUBLISHED_RUNS, .smp = SMP_RUNS, .amp = AMP_RUNS};
+  const FrozenConstant none = {"none", [](cost::Constants&, cost::Cluster&, double) {}};
+  EXPECT_THAT(broken_by(none, 1, runs), testing::IsEmpty());
+  for (const FrozenConstant& constant : frozen_constants()) {
+    if (constant.only_amp && runs.amp.empty()) {
+      continue;
+    }
+    for (const double factor : {0.75, 1.25}) {
+      EXPECT_THAT(broken_by(constant, factor, runs), testing::Not(testing::IsEmpty()))
+          << constant.name << " times " << factor;
+    }
   }
 }
 

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "bench/planner/amp_paper.h"
@@ -19,8 +20,6 @@ using AmpTables = NeedsAmpRuns;
 
 const auto kAll = [](const planner::PricedRow&) { return true; };
 
-// The order's correlation as reached, rounded down; the paper's own estimate has 0.935.
-constexpr double kSpearman = 0.9625;
 constexpr double kSimulatedSpearman = 0.958;
 
 TEST_F(AmpRuns, TheHomogeneousRunsAreRankedTheFastestFirstAndFailedOnesRefused) {
@@ -28,12 +27,7 @@ TEST_F(AmpRuns, TheHomogeneousRunsAreRankedTheFastestFirstAndFailedOnesRefused) 
   const planner::Judgement verdict = planner::judge(table, kAll);
   EXPECT_EQ(verdict.runs, 52);
   EXPECT_EQ(verdict.finished, 47);
-  EXPECT_GE(verdict.spearman, kSpearman);
-  EXPECT_EQ(verdict.regret, 0);
-  EXPECT_EQ(verdict.refused, 0);
-  EXPECT_EQ(verdict.accepted, 0);
-  EXPECT_LT(verdict.median_error, 0.27);
-  EXPECT_LT(verdict.worst_decile_error, 0.37);
+  EXPECT_THAT(broken_amp_limits(table), testing::IsEmpty());
 }
 
 TEST_F(AmpRuns, AreRankedBetterThanByThePapersOwnEstimate) {
@@ -55,7 +49,7 @@ TEST_F(AmpRuns, AreRankedBetterThanByThePapersOwnEstimate) {
 TEST_F(AmpFigureTwo, EstimateAndSimulationFollowTheMeasuredSeconds) {
   const std::vector<Series> series = amp_figure_two(AMP_RUNS);
   ASSERT_EQ(series[0].x.size(), 47u);
-  EXPECT_GE(planner::spearman(series[0].x, series[0].y), kSpearman);
+  EXPECT_GE(planner::spearman(series[0].x, series[0].y), kAmpSpearman);
   EXPECT_GE(planner::spearman(series[1].x, series[1].y), kSimulatedSpearman);
   for (std::size_t i = 0; i < series[0].x.size(); ++i) {
     EXPECT_NEAR(series[1].y[i] / series[0].y[i], 1, 0.11) << i; // two ways to one figure

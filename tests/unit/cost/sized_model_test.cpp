@@ -198,10 +198,11 @@ TEST(SizedModel, DividedParametersTakeLessMemory) {
   EXPECT_EQ(divided.weights, whole.weights);
   strategy.shard_parameters = true;
   const StageMemory sharded = price(model, cluster, strategy).stages[0].memory;
-  // The layer at work and the next one are whole.
+  // 16-bit values are there only whole: of the layer at work and the next one, and gradients of
+  // one, which are f32 while they are summed. Divided are f32 sums, and the optimizer's weights.
   const double largest = 12000.0 * kWidth * kWidth;
-  EXPECT_EQ(sharded.weights, whole.weights / 4 + 2 * 2 * largest);
-  EXPECT_EQ(sharded.gradients, whole.gradients / 4 + 2 * largest);
+  EXPECT_EQ(sharded.weights, 2 * 2 * largest);
+  EXPECT_EQ(sharded.gradients, whole.gradients * 4 / 6 / 4 + (2 + 4) * largest);
 }
 
 TEST(SizedModel, AnUnknownDeviceIsRefused) {
@@ -244,6 +245,26 @@ TEST(Cluster, JobsOnManyNodesStall) {
   };
   // Four microbatches with two messages each on a stage, and two that fill and drain.
   EXPECT_NEAR(seconds(0.2), seconds(0.1) + 8 + 2, 1e-9);
+}
+
+TEST(Cluster, PipelinesOfWideGroupsStall) {
+  Cluster cluster = small_cluster(4, 0);
+  cluster.stall_seconds = 1;
+  DescribedModel model = small_model(8);
+  for (auto& layer : model.measured().layers) {
+    layer.forward_seconds_per_sample["fast"][4] = 1e-3;
+    layer.forward_seconds_per_sample["slow"][4] = 2e-3;
+  }
+  const auto stalled = [&](const Strategy& strategy, int nodes) {
+    cluster.stalling_group_nodes = nodes;
+    return price(model, cluster, strategy).stall_seconds;
+  };
+  const Strategy wide = small_strategy(2, 1, 4, 1, 8); // groups on two nodes
+  EXPECT_EQ(stalled(wide, 0), 0);
+  EXPECT_EQ(stalled(wide, 3), 0);
+  EXPECT_EQ(stalled(wide, 2), 16 * 2 + 2);
+  EXPECT_EQ(stalled(small_strategy(2, 2, 2, 1, 8), 2), 0); // groups inside nodes
+  EXPECT_EQ(stalled(small_strategy(1, 2, 4, 1, 8), 2), 0); // no messages of a pipeline
 }
 
 } // namespace

@@ -167,6 +167,31 @@ struct Case {
   }
 };
 
+/// Adds switches above the nodes, one of which may be what is slowed, and network cards.
+void add_levels(Case& one, unsigned seed) {
+  Draw draw(seed + 7'000'003);
+  const int nodes = static_cast<int>(one.cluster.nodes.size());
+  std::vector<cost::NodeGroup> groups;
+  if (nodes > 1 && draw.one_in(2)) {
+    const int first = draw.from(0, nodes - 2);
+    groups.push_back({{first, first + 1}, draw.scale(1e6, 1e9)});
+    groups.push_back({{first}, draw.scale(1e6, 1e9)}); // a switch below it
+  }
+  for (int n = 0; n < nodes; ++n) {
+    const int cards = draw.one_in(3) ? draw.from(1, 3) : 0;
+    for (cost::Cluster* cluster : {&one.cluster, &one.slowed}) {
+      cluster->groups = groups;
+      cluster->nodes[static_cast<std::size_t>(n)].network_cards = cards;
+    }
+  }
+  if (!groups.empty() && draw.one_in(4)) {
+    one.slowed = one.cluster;
+    const int slowed = draw.from(0, 1);
+    one.slowed.groups[static_cast<std::size_t>(slowed)].bytes_per_s /= draw.scale(1.01, 300);
+    one.which = "switch " + std::to_string(slowed);
+  }
+}
+
 /// Returns nothing for a seed whose devices no strategy fills.
 std::optional<Case> draw(unsigned seed) {
   Draw draw(seed);
@@ -182,6 +207,7 @@ std::optional<Case> draw(unsigned seed) {
   }
   one.slowed = one.cluster;
   one.which = draw.slow_a_link(one.slowed);
+  add_levels(one, seed);
   return one;
 }
 
@@ -225,6 +251,7 @@ constexpr double kRounding = 1e-9;
 TEST(SlowerLinks, NeverLowerAPrice) {
   int priced = 0;
   int dearer = 0;
+  int switches = 0;
   int inside = 0; // slower links inside nodes under divided layers that were measured
   for (unsigned seed = 0; seed < 16000; ++seed) {
     auto one = draw(seed);
@@ -236,6 +263,7 @@ TEST(SlowerLinks, NeverLowerAPrice) {
                       std::holds_alternative<cost::MeasuredModel>(one->model.source)
                   ? 1
                   : 0;
+    switches += one->which.starts_with("switch") ? 1 : 0;
     const double before = cost::price(one->model, one->cluster, one->strategy).seconds;
     const double after = cost::price(one->model, one->slowed, one->strategy).seconds;
     EXPECT_GE(after, before * (1 - kRounding)) << seed << ": " << one->text();
@@ -243,6 +271,7 @@ TEST(SlowerLinks, NeverLowerAPrice) {
     dearer += after > before * 1.001 ? 1 : 0;
   }
   EXPECT_GT(priced, 10000);
+  EXPECT_GT(switches, 500);
   EXPECT_GT(inside, 500);
   EXPECT_GT(dearer, priced / 5); // most links matter to no strategy, but many do
 }
