@@ -4,6 +4,7 @@
 // one changes. docs/planner.md has their values and sources. Header only: `planner_runs` and the
 // test of accuracy.
 
+#include <cmath>
 #include <functional>
 #include <string>
 #include <vector>
@@ -23,6 +24,9 @@ struct FrozenConstant {
   std::function<void(cost::Constants&, cost::Cluster&, double factor)> change;
   /// Whether only the AMP paper's runs see it, whose inputs are no part of the tree.
   bool only_amp = false;
+  /// By what it changes. Numbers of nodes are doubled and halved, as those of the runs are.
+  double less = 0.75;
+  double more = 1.25;
 };
 
 namespace frozen {
@@ -65,6 +69,13 @@ inline FrozenConstant of_clusters(const char* name, double cost::Cluster::*field
   return {name, [field](cost::Constants&, cost::Cluster& cluster, double factor) {
             cluster.*field *= factor;
           }};
+}
+
+/// Known as far as numbers of nodes tell it, each of which is twice the one before.
+inline FrozenConstant to_a_factor_of_two(FrozenConstant constant) {
+  constant.less = 0.5;
+  constant.more = 2;
+  return constant;
 }
 
 inline void change_products(cost::DeviceKind& kind, double factor) {
@@ -115,7 +126,13 @@ inline std::vector<FrozenConstant> frozen_constants() {
       of_nodes("links inside a node", &Node::intra_bytes_per_s),
       of_clusters("busy start", &Cluster::busy_start_seconds),
       of_clusters("busy start over nodes", &Cluster::busy_network_start_seconds),
-      of_clusters("stalling share", &Cluster::stalling_share),
+      to_a_factor_of_two(of_clusters("stalling share", &Cluster::stalling_share)),
+      to_a_factor_of_two(
+          {"nodes of groups that stall",
+           [](Constants&, Cluster& cluster, double factor) {
+             cluster.stalling_group_nodes =
+                 static_cast<int>(std::lround(cluster.stalling_group_nodes * factor));
+           }}),
       of_clusters("stall", &Cluster::stall_seconds)};
 }
 

@@ -77,7 +77,7 @@ void show_sensitivity(const tessera::bench::AccuracyRuns& runs) {
     std::printf("as they are: %s\n", limit.c_str());
   }
   for (const auto& constant : tessera::bench::frozen_constants()) {
-    for (const double factor : {0.75, 1.25}) {
+    for (const double factor : {constant.less, constant.more}) {
       const auto broken = tessera::bench::broken_by(constant, factor, runs);
       std::printf(
           "%-32s x %.2f: %2zu limits break%s%s\n",

@@ -1,6 +1,5 @@
 #include "tessera/cost/collective.h"
 
-#include <algorithm>
 #include <cmath>
 
 namespace tessera::cost {
@@ -21,11 +20,11 @@ Traffic ring_traffic(const std::string& operation, int ranks, int nodes, double 
     share = (n - 1) / n;
     steps = n - 1;
   }
-  const double between = nodes > 1 ? std::min(steps, static_cast<double>(nodes)) : 0;
+  steps *= ways;
   return {
       .wire_bytes = bytes * share,
-      .steps = ways * between,
-      .inside_steps = ways * (steps - between)};
+      .steps = nodes > 1 ? steps : 0,
+      .inside_steps = nodes > 1 ? 0 : steps};
 }
 
 Traffic tree_traffic(int ranks, int nodes, double bytes, double bandwidth_share) {

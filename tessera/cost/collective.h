@@ -47,8 +47,8 @@ struct Traffic {
 
 /// Returns the traffic of one collective of n = `ranks` ranks on so many nodes by ring algorithms,
 /// where `bytes` is the size of one rank's input. An all-reduce sends 2 (n - 1) / n of it in
-/// 2 (n - 1) steps; a broadcast, and a panel on a mesh, sends all of it in one. Of the n - 1 steps
-/// of one way around, at most as many go from node to node as there are nodes.
+/// 2 (n - 1) steps; a broadcast, and a panel on a mesh, sends all of it in one. All links of a ring
+/// take part in each step, so over several nodes all steps are as long as those between nodes.
 /// Source: Li et al. 2022, equation (3).
 Traffic ring_traffic(const std::string& operation, int ranks, int nodes, double bytes);
 

@@ -198,7 +198,7 @@ def main():
             64,
             3600,
             3200,
-            node={"network_latency_us": 300},
+            node={"network_latency_us": 50},
             **busy,
         ),
     )

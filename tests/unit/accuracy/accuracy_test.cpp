@@ -37,7 +37,7 @@ TEST(Accuracy, EveryConstantBreaksALimitWhenItChangesByAQuarter) {
     if (constant.only_amp && runs.amp.empty()) {
       continue;
     }
-    for (const double factor : {0.75, 1.25}) {
+    for (const double factor : {constant.less, constant.more}) {
       EXPECT_THAT(broken_by(constant, factor, runs), testing::Not(testing::IsEmpty()))
           << constant.name << " times " << factor;
     }
