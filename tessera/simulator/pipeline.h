@@ -263,6 +263,7 @@ class Pipelines {
   const cost::Cluster& cluster_;
   const cost::Strategy& strategy_;
   const SimulationOptions& options_;
+  std::vector<int> run_rank_; // of events, by virtual rank
   cost::LayerTable table_;
   /// Whether there are several ranks and the output of the last stage returns to rank 0.
   bool returns_home_;
