@@ -2,17 +2,18 @@
 """Predicted and measured step time of one GPT under many strategies, in one run.
 
 usage: fidelity.py [--build build] [--ranks 4] [--batch 16] [--model gpt-mini]
-                   [--sequence 64] [--steps 8] [--strategies 8]
-                   [--json FILE] [--table FILE]
-                   [--least-strategies 8] [--least-spearman 0.6] [--most-factor 2]
+                   [--sequence 64] [--steps 8] [--strategies 30] [--simple 6]
+                   [--json FILE] [--table FILE] [--keep FOLDER] [--cluster-file FILE]
+                   [--least-strategies 30] [--least-spearman 0.6] [--most-factor 2]
 
 Probes the machine under the launcher, then lets `tessera plan --trials` price and
 train strategies that the runtime can execute on these ranks, spread over all of
-them from the best to the worst, under both schedules. Prints one table with the
-cost model's seconds (equation 5 and what was added to it), the simulator's and the
-measured ones, Spearman's coefficients and how far predictions are off. The exit status is 1 where
+them from the best to the worst: --strategies of the interleaved schedule, --simple
+of the other. Prints one table with the cost model's seconds (equation 5 and what was
+added to it), the simulator's and the measured ones, peaks of tensors, how far single
+events are off, and Spearman's coefficients. The exit status is 1 where
 a trial failed or the simulator's seconds are beyond a limit: a machine that other
-work slows down may need wider ones.
+work slows down may need wider ones, and the table says when there was some.
 """
 import argparse
 import collections
@@ -24,7 +25,9 @@ import sys
 import tempfile
 import time
 
-SCHEDULES = ["interleaved", "simple"]
+import events
+
+BUSY = 0.1  # of a processor: above, the machine is not idle
 
 
 def ranks_of(values):
@@ -72,8 +75,8 @@ def faults(trials, limits):
     failed = len(trials) - len(done)
     if failed:
         found.append(f"{failed} {'trial' if failed == 1 else 'trials'} failed")
-    distinct = {tuple(t.get(key) for key in ("pp", "dp", "tp", "mbs", "tensor_kind",
-                                             "prescaled_batch")) for t in done}
+    distinct = {tuple(t.get(key) for key in ("pp", "dp", "tp", "mbs", "tensor_kind", "prescaled_batch",
+                                             "stages_per_rank")) for t in done}
     if len(distinct) < limits.strategies:
         found.append(f"{len(distinct)} strategies ran, {limits.strategies} are needed")
     if len(done) > 1:
@@ -93,6 +96,52 @@ def kind_of(trial):
     return trial["tensor_kind"] + (", prescaled" if trial["prescaled_batch"] else "")
 
 
+class Others:
+    """What other programs take from this machine: processor time that is neither idle nor used by
+    this process and what it started and waited for."""
+
+    def __init__(self):
+        self.began = self.now()
+
+    @staticmethod
+    def now():
+        with open("/proc/stat") as file:
+            ticks = [int(value) for value in file.readline().split()[1:9]]
+        busy = (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")  # stolen time included
+        return time.monotonic(), busy - sum(os.times()[:4])
+
+    def processors(self):
+        """How many processors they used, on average since the beginning."""
+        (began, busy_then), (now, busy_now) = self.began, self.now()
+        return max(0.0, busy_now - busy_then) / (now - began)
+
+
+def median(values):
+    ordered = sorted(values)
+    return ordered[len(ordered) // 2] if ordered else None
+
+
+def peak_ratio(trial):
+    """Measured over simulated bytes of tensors, on the rank that has most of them."""
+    predicted, measured = trial.get("predicted_peak_bytes"), trial.get("measured_peak_bytes")
+    return max(measured) / max(predicted) if predicted and measured else None
+
+
+def add_events(trials, folder, schedule):
+    for number, trial in enumerate(trials, 1):
+        if "measured_s" not in trial:
+            continue
+        name = os.path.join(folder, f"trial_{number}")
+        with open(name + ".timeline.json") as run, open(name + ".simulated.json") as simulated:
+            trial["events"] = events.ratios(json.load(run), json.load(simulated))
+        trial["event_error"] = events.error_of(sum(trial["events"].values(), []))
+        trial["files"] = f"{schedule}/trial_{number}"
+
+
+def text_of(value, form="{:.2f}"):
+    return "-" if value is None else form.format(value)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--build", default="build")
@@ -101,10 +150,13 @@ def main():
     parser.add_argument("--model", default="gpt-mini")
     parser.add_argument("--sequence", type=int, default=64)
     parser.add_argument("--steps", type=int, default=8)
-    parser.add_argument("--strategies", type=int, default=8, help="of each schedule")
+    parser.add_argument("--strategies", type=int, default=30)
+    parser.add_argument("--simple", type=int, default=6, help="strategies under the simple schedule")
+    parser.add_argument("--keep", help="a folder for the files of every trial")
+    parser.add_argument("--cluster-file", help="in place of a probe")
     parser.add_argument("--json")
     parser.add_argument("--table", help="the table as Markdown")
-    parser.add_argument("--least-strategies", type=int, default=8,
+    parser.add_argument("--least-strategies", type=int, default=30,
                         help="distinct ones; schedules do not count")
     parser.add_argument("--least-spearman", type=float, default=0.6)
     parser.add_argument("--most-factor", type=float, default=2,
@@ -114,50 +166,79 @@ def main():
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     began = time.monotonic()
     load = os.getloadavg()[0]
+    others = Others()
     trials = []
     with tempfile.TemporaryDirectory() as work:
-        cluster = os.path.join(work, "cluster.json")
-        subprocess.run(
-            [tessera, "launch", "-n", str(options.ranks), "--", tessera, "probe", "-o", cluster],
-            check=True)
-        for schedule in SCHEDULES:
+        if options.keep:
+            os.makedirs(options.keep, exist_ok=True)
+        cluster = options.cluster_file or os.path.join(options.keep or work, "cluster.json")
+        if not options.cluster_file:
+            subprocess.run(
+                [tessera, "launch", "-n", str(options.ranks), "--", tessera, "probe",
+                 "-o", cluster], check=True)
+        for schedule, count in (("interleaved", options.strategies), ("simple", options.simple)):
+            if count == 0:
+                continue
             kept = os.path.join(work, schedule + ".json")
+            folder = os.path.join(options.keep or work, schedule)
             subprocess.run(
                 [tessera, "plan", "--model", options.model, "--sequence", str(options.sequence),
                  "--global-batch-size", str(options.batch), "--cluster-file", cluster,
-                 "--schedule", schedule, "--trials", str(options.strategies), "--spread-trials",
+                 "--schedule", schedule, "--trials", str(count), "--spread-trials",
+                 "--keep-trials", folder,
                  "--trial-steps", str(options.steps), "--calibration-file", kept],
                 check=True)
             with open(kept) as file:
-                trials += json.load(file)["trials"]
+                these = json.load(file)["trials"]
+            add_events(these, folder, schedule)
+            trials += these
         with open(cluster) as file:
             machine = json.load(file)
+    busy = others.processors()
     done = [t for t in trials if "measured_s" in t]
     done.sort(key=lambda t: t["predicted_s"])
+    peaks = [ratio for ratio in map(peak_ratio, done) if ratio is not None]
+    by_category = {
+        category: sum((t["events"].get(category, []) for t in done), [])
+        for category in events.CATEGORIES}
+    all_events = sum(by_category.values(), [])
     measured = [t["measured_s"] for t in done]
     result = {
         "command": " ".join(sys.argv), "model": options.model, "sequence": options.sequence,
         "batch": options.batch, "ranks": options.ranks, "processors": os.cpu_count(),
         "nodes": machine["nodes"], "probe": machine["probe"], "load_average_before": load,
+        "processors_of_others": round(busy, 2),
+        "peak_error": events.error_of(peaks), "event_error": events.error_of(all_events),
+        "events": {category: {"count": len(values), "middle_ratio": median(values),
+                              "error": events.error_of(values)}
+                   for category, values in by_category.items()},
         "seconds": round(time.monotonic() - began), "strategies": len(done),
         "simulator": agreement([t["predicted_s"] for t in done], measured),
         "cost_model": agreement([t["estimated_s"] for t in done], measured), "trials": trials}
+    for trial in done:
+        trial["events"] = {category: round(median(values), 3)
+                           for category, values in trial["events"].items()}
     lines = [
         f"{options.model}, sequence {options.sequence}, batch {options.batch}, {options.ranks} ranks on "
-        f"{os.cpu_count()} processors; load average before: {load:.1f}", "",
-        "| pp | dp | tp | kind | microbatch | schedule | cost model s | simulator s | measured s "
-        "| measured / simulator |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"]
+        f"{os.cpu_count()} processors; load average before: {load:.1f}; other programs used {busy:.2f} "
+        f"processors during the run" + (": NOT idle" if busy > BUSY else ": idle"), "",
+        "| pp | dp | tp | kind | microbatch | stages a rank | schedule | cost model s "
+        "| simulator s | measured s | measured / simulator | peak MiB, simulated "
+        "| measured / simulated | events off by |",
+        "|" + " --- |" * 14]
     for t in done:
         lines.append(
-            f"| {t['pp']} | {t['dp']} | {t['tp']} | {kind_of(t)} | {t['mbs']} | {t['schedule']} "
+            f"| {t['pp']} | {t['dp']} | {t['tp']} | {kind_of(t)} | {t['mbs']} "
+            f"| {t['stages_per_rank']} | {t['schedule']} "
             f"| {t['estimated_s']:.4f} | {t['predicted_s']:.4f} | {t['measured_s']:.4f} "
-            f"| {t['measured_s'] / t['predicted_s']:.2f} |")
+            f"| {t['measured_s'] / t['predicted_s']:.2f} "
+            f"| {max(t['predicted_peak_bytes']) / 2 ** 20:.1f} | {text_of(peak_ratio(t))} "
+            f"| {text_of(t['event_error'])} |")
     for t in trials:
         if "failure" in t:
             lines.append(f"| {t['pp']} | {t['dp']} | {t['tp']} | {kind_of(t)} | {t['mbs']} "
-                         f"| {t['schedule']} | {t['estimated_s']:.4f} | {t['predicted_s']:.4f} "
-                         f"| failed: {t['failure']} | |")
+                         f"| {t['stages_per_rank']} | {t['schedule']} | {t['estimated_s']:.4f} "
+                         f"| {t['predicted_s']:.4f} | failed: {t['failure']} | | | | |")
     lines.append("")
     for name in ("simulator", "cost_model"):
         figures = result[name]
@@ -166,6 +247,19 @@ def main():
             f"{figures['measured_by_predicted']:.2f} in the middle, half of them within "
             f"{100 * figures['middle_deviation']:.0f} % of that, all within "
             f"{100 * figures['largest_deviation']:.0f} %.")
+    if peaks:
+        lines.append(
+            f"peak of tensors: {100 * events.error_of(peaks):.1f} % off in the middle, measured / "
+            f"simulated {median(peaks):.2f}, from {min(peaks):.2f} to {max(peaks):.2f}.")
+    for category, values in by_category.items():
+        if values:
+            lines.append(
+                f"{len(values)} {category} events: {100 * events.error_of(values):.0f} % off in the "
+                f"middle, measured / simulated {median(values):.2f}.")
+    if all_events:
+        lines.append(
+            f"all {len(all_events)} events: {100 * events.error_of(all_events):.0f} % off in the "
+            "middle.")
     lines.append(f"{len(done)} strategies in {result['seconds']} s.")
     text = "\n".join(lines) + "\n"
     print("\n" + text)

@@ -2,7 +2,9 @@
 """What fidelity.py calls a failure: too few strategies, a wrong order, times that are far off."""
 import unittest
 
+import events
 import fidelity
+import probes
 
 
 def trials(pairs, schedules=("interleaved",)):
@@ -39,6 +41,43 @@ class Verdict(unittest.TestCase):
         some.append({"pp": 2, "dp": 2, "tp": 1, "mbs": 1, "schedule": "simple", "predicted_s": 1,
                      "estimated_s": 1, "failure": "out of memory"})
         self.assertIn("1 trial failed", fidelity.faults(some, LIMITS)[0])
+
+
+def event(category, microbatch, start, end, rank=0, step=0):
+    return {"rank": rank, "category": category, "microbatch": microbatch, "step": step,
+            "start_us": start, "end_us": end}
+
+
+class Events(unittest.TestCase):
+    def test_turns_of_a_microbatch_add_up_and_steps_give_a_median(self):
+        run = {"events": [
+            event("forward", 0, 0, 100), event("forward", 0, 200, 250),
+            event("forward", 0, 0, 10, step=1), event("forward", 0, 0, 300, step=2),
+            event("comm", 3, 0, 70)]}  # an activation on its way
+        self.assertEqual(events.durations(run), {(0, "forward", 0): 150})
+
+    def test_what_lies_in_each_other_counts_once(self):
+        run = {"events": [event("backward", 1, 0, 100), event("backward", 1, 20, 60)]}
+        self.assertEqual(events.durations(run), {(0, "backward", 1): 100})
+
+    def test_ratios_are_of_events_that_both_have(self):
+        run = {"events": [event("forward", 0, 0, 150), event("optimizer", -1, 200, 260)]}
+        simulated = {"events": [event("forward", 0, 0, 100), event("forward", 1, 100, 200),
+                                event("optimizer", -1, 300, 310)]}  # too short to say anything
+        self.assertEqual(events.ratios(run, simulated), {"forward": [1.5]})
+        self.assertEqual(events.error_of([0.5, 1.1, 1.2]), 0.19999999999999996)
+
+
+class Probes(unittest.TestCase):
+    def test_nineteen_of_twenty_are_asked_for(self):
+        some = [{"plan": "a", "busy": False}] * 19 + [{"plan": "b", "busy": False}]
+        self.assertEqual(probes.verdict(some, 0, 19), "")
+        self.assertIn("18 times in 20", probes.verdict(some[1:] + some[-1:], 0, 19))
+
+    def test_load_that_a_probe_does_not_see_fails(self):
+        some = [{"plan": "a", "busy": True}, {"plan": "b", "busy": False}]
+        self.assertIn("1 of 2", probes.verdict(some, 2, 19))
+        self.assertEqual(probes.verdict(some[:1], 2, 19), "")
 
 
 if __name__ == "__main__":

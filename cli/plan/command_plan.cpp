@@ -216,7 +216,8 @@ int try_best(
     const Options& options,
     const planner::SearchResult& result,
     const cost::DescribedModel& model,
-    const cost::Cluster& cluster) {
+    const cost::Cluster& cluster,
+    const cost::Constants& constants) {
   if (!model.traced()) {
     throw ConfigError(
         "--trials trains, so it needs a model: write --model or --job in place "
@@ -285,7 +286,15 @@ int try_best(
         one.failure.c_str());
     std::fflush(stdout);
   };
-  const std::vector<planner::Trial> trials = run_trials(candidates, model, trial, told);
+  std::vector<planner::Trial> trials = run_trials(candidates, model, trial, told);
+  for (std::size_t i = 0; i < trials.size(); ++i) {
+    SimulatedTrial simulated = simulate_trial(candidates[i], model, cluster, constants);
+    trials[i].predicted_peak_bytes = std::move(simulated.peak_bytes);
+    if (!trial.folder.empty()) {
+      write_text_file(
+          trial_file(trial.folder, i, ".simulated.json"), timeline::to_json(simulated.timeline));
+    }
+  }
   if (!made_data.empty()) {
     std::filesystem::remove_all(made_data);
   }
@@ -435,7 +444,7 @@ void run(const Options& options) {
   explain_best(options, result, model, cluster);
   const planner::Candidate* chosen = nullptr;
   if (options.trials > 0) {
-    const int winner = try_best(options, result, model, cluster);
+    const int winner = try_best(options, result, model, cluster, search.constants);
     chosen = &result.best[static_cast<std::size_t>(winner)];
   }
   if (writes(options)) {
@@ -502,6 +511,11 @@ void set_up(CLI::App& app) {
          "seconds after which a trial has failed")
       ->check(positive_number())
       ->capture_default_str();
+  app.add_option(
+         "--keep-trials",
+         options->trial.folder,
+         "a folder for the job, log and timeline of every trial, and for its simulated timeline")
+      ->needs(trials);
   app.add_option("--hostfile", options->trial.hostfile, "hosts of trials, as for launch");
   app.add_option(
          "--calibration-file",

@@ -17,6 +17,7 @@
 #include "tessera/planner/planned_config.h"
 #include "tessera/planner/to_config.h"
 #include "tessera/report/run_log.h"
+#include "tessera/simulator/simulate.h"
 
 #include "cli/interruption.h"
 #include "cli/launch/run_child.h"
@@ -81,12 +82,16 @@ Trial run_one(
     const planner::Candidate& candidate,
     const cost::DescribedModel& model,
     const TrialOptions& options,
+    std::size_t index,
     const WorkFolder& folder) {
   constexpr int kWarmUp = 2;
   Trial trial;
   trial.predicted_seconds = candidate.seconds();
-  data::write_file(folder.file("job.json"), trial_job(candidate, model, options));
-  const std::string log = folder.file("log.jsonl");
+  const bool keeps = !options.folder.empty();
+  const auto kept = [&](const char* ending) { return trial_file(options.folder, index, ending); };
+  const std::string job = keeps ? kept(".json") : folder.file("job.json");
+  data::write_file(job, trial_job(candidate, model, options));
+  const std::string log = keeps ? kept(".jsonl") : folder.file("log.jsonl");
   const std::string errors = folder.file("errors.txt");
   fs::remove(log);
   const std::string self = fs::read_symlink("/proc/self/exe").string();
@@ -105,14 +110,10 @@ Trial run_one(
   }
   command.insert(
       command.end(),
-      {"--",
-       self,
-       "train",
-       folder.file("job.json"),
-       "--steps",
-       std::to_string(options.steps),
-       "--log",
-       log});
+      {"--", self, "train", job, "--steps", std::to_string(options.steps), "--log", log});
+  if (keeps) {
+    command.insert(command.end(), {"--timeline", kept(".timeline.json")});
+  }
   const RunOutcome outcome = run_child(command, std::chrono::seconds(10));
   if (outcome.asked_to_end) {
     throw TrialInterrupted{};
@@ -126,6 +127,11 @@ Trial run_one(
   for (const report::StepRecord& step : report::read_run_log(log).steps) {
     if (step.step > kWarmUp) {
       seconds.push_back(step.step_seconds);
+      std::vector<double>& peaks = trial.measured_peak_bytes;
+      peaks.resize(step.peak_bytes.size());
+      for (std::size_t rank = 0; rank < peaks.size(); ++rank) {
+        peaks[rank] = std::max(peaks[rank], static_cast<double>(step.peak_bytes[rank]));
+      }
     }
   }
   if (seconds.empty()) {
@@ -159,12 +165,37 @@ std::string reason_of_failure(const std::string& log, int status) {
   return last.empty() ? str("exit status ", status) : last;
 }
 
+std::string trial_file(const std::string& folder, std::size_t index, const std::string& ending) {
+  return (fs::path(folder) / str("trial_", index + 1, ending)).string();
+}
+
+SimulatedTrial simulate_trial(
+    const planner::Candidate& candidate,
+    const cost::DescribedModel& model,
+    const cost::Cluster& cluster,
+    const cost::Constants& constants) {
+  simulator::SimulationResult result =
+      simulator::simulate(model, cluster, candidate.strategy, {.constants = constants});
+  SimulatedTrial simulated;
+  const std::vector<int> run_ranks = simulator::run_ranks(candidate.strategy);
+  simulated.peak_bytes.resize(run_ranks.size());
+  for (std::size_t rank = 0; rank < run_ranks.size(); ++rank) {
+    simulated.peak_bytes[static_cast<std::size_t>(run_ranks[rank])] =
+        result.memory_high_water[rank];
+  }
+  simulated.timeline = std::move(result.timeline);
+  return simulated;
+}
+
 std::vector<Trial> run_trials(
     const std::vector<planner::Candidate>& candidates,
     const cost::DescribedModel& model,
     const TrialOptions& options,
     const std::function<void(std::size_t, const Trial&)>& told) {
   const WorkFolder folder;
+  if (!options.folder.empty()) {
+    fs::create_directories(options.folder);
+  }
   const Interruption between_trials; // while a trial runs, run_child takes the signals
   std::vector<Trial> trials;
   for (std::size_t i = 0; i < candidates.size(); ++i) {
@@ -172,7 +203,7 @@ std::vector<Trial> run_trials(
       if (between_trials.asked()) {
         throw TrialInterrupted{};
       }
-      trials.push_back(run_one(candidates[i], model, options, folder));
+      trials.push_back(run_one(candidates[i], model, options, i, folder));
     } catch (const TrialInterrupted&) {
       if (planner::fastest(trials) < 0) {
         throw Error("trials: interrupted before any had finished");

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tessera/planner/calibration.h"
+#include "tessera/timeline/timeline.h"
 
 namespace tessera::cli {
 
@@ -16,7 +17,25 @@ struct TrialOptions {
   std::string hostfile; // "": this machine
   int timeout_seconds = 600; // of one trial
   std::string job; // JSON of a job that trains the model, without a strategy
+  /// Where the files of every trial are kept: its job, log and timeline, and the timeline that the
+  /// simulator gives the same strategy, as trial_N.json, trial_N.jsonl, trial_N.timeline.json and
+  /// trial_N.simulated.json. "": nowhere.
+  std::string folder;
 };
+
+/// What a simulation says of a trial.
+struct SimulatedTrial {
+  std::vector<double> peak_bytes; // of tensors on each rank
+  timeline::Timeline timeline;
+};
+SimulatedTrial simulate_trial(
+    const planner::Candidate& candidate,
+    const cost::DescribedModel& model,
+    const cost::Cluster& cluster,
+    const cost::Constants& constants);
+
+/// Returns where TrialOptions::folder has a file of trial `index`, counted from 0.
+std::string trial_file(const std::string& folder, std::size_t index, const std::string& ending);
 
 /// Trains a few steps under each candidate in a process tree of its own, so
 /// that a candidate that runs out of memory ends no other. The result has the order

@@ -75,11 +75,15 @@ std::string to_tables(const cost::Cluster& cluster) {
         "%d nodes and links were not measured and have the median of similar ones",
         quality.inferred);
   }
-  if (std::max(quality.compute_spread, quality.link_spread) > autotune::kAgreement) {
+  if (quality.foreign_processors.value_or(0) > autotune::kForeignLoad) {
+    text += formatted_line(
+        "the machine is busy: other programs used %.2f processors meanwhile, so plans on this file "
+        "may be off; probe again when it is quiet",
+        *quality.foreign_processors);
+  } else if (std::max(quality.compute_spread, quality.link_spread) > autotune::kAgreement) {
     text +=
-        "the machine is busy: rounds do not agree, so plans on this file may "
-        "be "
-        "off; probe again when it is quiet\n";
+        "the machine is busy: rounds do not agree, so plans on this file may be off; probe again "
+        "when it is quiet\n";
   }
   for (const cost::CollectiveTime& one : cluster.collectives) {
     if (one.operation == "all_reduce") {

@@ -23,6 +23,7 @@ struct Options {
   std::vector<std::string> runs; // as the user names them
   std::vector<std::string> logs; // of each of them
   std::string timeline;
+  std::string simulated;
   std::string output = "report.html";
   std::string chrome_trace;
   std::string csv;
@@ -37,6 +38,7 @@ struct Options {
 void check_one_run(const Options& options) {
   const std::pair<const char*, bool> given[] = {
       {"--timeline", !options.timeline.empty()},
+      {"--simulated", !options.simulated.empty()},
       {"--chrome-trace", !options.chrome_trace.empty()},
       {"--export-csv", !options.csv.empty()},
       {"--export-tensorboard", !options.tensorboard.empty()},
@@ -61,8 +63,12 @@ void check_files(const Options& options) {
   if (!options.chrome_trace.empty() && options.timeline.empty()) {
     throw ConfigError("--chrome-trace needs the events: give --timeline FILE as well");
   }
+  if (!options.simulated.empty() && options.timeline.empty()) {
+    throw ConfigError(
+        "--simulated is drawn beside what was recorded: give --timeline FILE as well");
+  }
   using Named = std::pair<const char*, std::string>;
-  std::vector<Named> read = {{"--timeline", options.timeline}};
+  std::vector<Named> read = {{"--timeline", options.timeline}, {"--simulated", options.simulated}};
   for (const std::string& log : options.logs) {
     read.emplace_back("the log", log);
   }
@@ -109,6 +115,14 @@ report::ReportInput read_run(const Options& options) {
       report::check_same_run(input.log, input.timeline);
     } catch (const Error& error) {
       throw Error(str(options.timeline, ": ", error.what()));
+    }
+  }
+  if (!options.simulated.empty()) {
+    try {
+      input.simulated = timeline::timeline_from_json(read_file<Error>(options.simulated));
+      report::check_simulation(input.timeline, input.simulated);
+    } catch (const Error& error) {
+      throw Error(str(options.simulated, ": ", error.what()));
     }
   }
   return input;
@@ -189,6 +203,10 @@ void set_up(CLI::App& app) {
          "log of tessera train --log, or a folder that holds one; several runs are compared")
       ->required();
   app.add_option("--timeline", options->timeline, "timeline file of the same run");
+  app.add_option(
+      "--simulated",
+      options->simulated,
+      "timeline of tessera simulate, or of a trial that was kept; drawn below what was recorded");
   auto* output =
       app.add_option("-o,--output", options->output, "HTML file to write")->capture_default_str();
   auto* trace = app.add_option(

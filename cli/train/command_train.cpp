@@ -11,6 +11,7 @@
 #include "cli/same_file.h"
 #include "cli/train/auto_strategy.h"
 #include "cli/train/check.h"
+#include "cli/train/tensor_memory.h"
 #include "cli/train/trainer.h"
 
 namespace tessera::cli {
@@ -49,6 +50,7 @@ void run(const Options& options) {
     choose_strategy(job, options.train.resume && !options.replan);
   }
   keep_freed_memory();
+  count_tensor_bytes();
   init(job.parallel);
   job.parallel = config_in_force(); // a launcher may have changed it
   int status = 1;

@@ -443,6 +443,7 @@ int Trainer::run() {
     record.bubble_share = totals.bubble_share;
     record.elapsed_seconds = elapsed();
     record.memory_bytes = totals.memory;
+    record.peak_bytes = totals.peaks;
     record.offload_bytes = totals.offloaded;
     if (progress_) {
       progress_->step(record);

@@ -64,6 +64,7 @@ class Trainer {
     bool stop = false;
     bool written = false; // the files of a save in the background, by every rank
     std::vector<std::int64_t> memory;
+    std::vector<std::int64_t> peaks; // empty where nothing counts tensors
     std::vector<std::int64_t> offloaded; // empty without offload_activations
   };
 

@@ -8,6 +8,7 @@
 #include "tessera/offload/offloader.h"
 #include "tessera/timeline/intervals.h"
 
+#include "cli/train/tensor_memory.h"
 #include "cli/train/trainer.h"
 
 namespace tessera::cli {
@@ -64,13 +65,26 @@ Trainer::Totals Trainer::add_up(std::int64_t step, double loss) {
   }
   const auto& offloader = context().offloader;
   // All ranks' figures in one small message.
-  enum Column { kLoss, kBusy, kFirst, kLast, kMemory, kOffloaded, kStop, kWritten, kColumns };
+  enum Column {
+    kLoss,
+    kBusy,
+    kFirst,
+    kLast,
+    kMemory,
+    kPeak,
+    kOffloaded,
+    kStop,
+    kWritten,
+    kColumns
+  };
+  const std::optional<std::int64_t> peak = take_tensor_peak();
   torch::Tensor mine = torch::tensor(
       {loss * data_weight(),
        busy.total,
        busy.first,
        busy.last,
        static_cast<double>(resident_bytes()),
+       static_cast<double>(peak.value_or(0)),
        offloader == nullptr ? 0.0 : static_cast<double>(offloader->host().bytes()),
        stop_asked() ? 1.0 : 0.0,
        saving_ && saving_->written() ? 1.0 : 0.0},
@@ -90,6 +104,9 @@ Trainer::Totals Trainer::add_up(std::int64_t step, double loss) {
   }
   for (int i = 0; i < size(); ++i) {
     totals.memory.push_back(static_cast<std::int64_t>(all[i][kMemory].item<double>()));
+    if (peak) {
+      totals.peaks.push_back(static_cast<std::int64_t>(all[i][kPeak].item<double>()));
+    }
     if (offloader != nullptr) {
       totals.offloaded.push_back(static_cast<std::int64_t>(all[i][kOffloaded].item<double>()));
     }

@@ -4,6 +4,9 @@
 #include <fstream>
 #include <sstream>
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include "tessera/base/error.h"
 
 namespace tessera {
@@ -84,6 +87,43 @@ void read_group(const std::string& root, HostMemory& facts) {
 }
 
 } // namespace
+
+std::optional<double> busy_processor_seconds(const std::string& root) {
+  std::ifstream file(root + "/proc/stat");
+  std::string name;
+  // The kernel's columns: user, nice, system, idle, waiting for files, two of interrupts, stolen.
+  double user = 0;
+  double nice = 0;
+  double system = 0;
+  double idle = 0;
+  double waiting = 0;
+  double interrupts = 0;
+  double soft_interrupts = 0;
+  double stolen = 0;
+  file >> name >> user >> nice >> system >> idle >> waiting >> interrupts >> soft_interrupts >>
+      stolen;
+  if (!file || name != "cpu") {
+    return std::nullopt;
+  }
+  return (user + nice + system + interrupts + soft_interrupts + stolen) /
+         static_cast<double>(::sysconf(_SC_CLK_TCK));
+}
+
+double own_processor_seconds() {
+  rusage used{};
+  ::getrusage(RUSAGE_SELF, &used);
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
+  };
+  return seconds(used.ru_utime) + seconds(used.ru_stime);
+}
+
+std::string machine_id(const std::string& root) {
+  std::ifstream file(root + "/proc/sys/kernel/random/boot_id");
+  std::string id;
+  file >> id;
+  return id;
+}
 
 std::string processor_name() {
   std::ifstream file("/proc/cpuinfo");

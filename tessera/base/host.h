@@ -26,6 +26,14 @@ struct HostMemory {
 /// Throws: Error when the system does not tell.
 HostMemory host_memory(const std::string& root = "");
 
+/// Seconds for which this machine's processors have worked since it was started, all together, with
+/// what a hypervisor took from them; nullopt where the system does not tell. `root` as above.
+std::optional<double> busy_processor_seconds(const std::string& root = "");
+/// Those for which they worked for this process, all threads.
+double own_processor_seconds();
+/// Identifies the running machine, whatever names it has in namespaces; "" where it does not tell.
+std::string machine_id(const std::string& root = "");
+
 /// "model name" of /proc/cpuinfo.
 std::string processor_name();
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <compare>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -118,6 +119,9 @@ struct ProbeQuality {
   double collective_spread = 0;
   /// Number of nodes and links that were not measured and have the median of similar ones.
   int inferred = 0;
+  /// Processors that other programs used while the probe ran, on average, on the machine where that
+  /// was most; nullopt: not known.
+  std::optional<double> foreign_processors = {};
 };
 
 /// The machines that a model is trained on. Devices are numbered node by node in the

@@ -5,10 +5,10 @@ namespace tessera::cost {
 Constants runtime_constants(const Cluster& cluster, Precision precision) {
   Constants constants;
   const bool half = precision == Precision::kHalf;
-  // Gradients are reduced in buckets of the parameters' type. Half-precision ones are
-  // then copied to f32, because they are applied to f32 master weights.
+  // Gradients are reduced in buckets of the parameters' type, in which they are made.
+  // Half-precision ones are then copied to f32, because they are applied to f32 master weights.
   constants.gradient_wire_bytes = half ? 2 : 4;
-  constants.gradient_copies_bytes = half ? 2 + 4 : 4;
+  constants.gradient_copies_bytes = half ? 2 + 4 : 0;
   // Bytes of AdamW, operator by operator, in f32: decay 8; first moment 8 + 12; second
   // moment 8 + 16; its root, the correction and epsilon 8 + 8 + 8; the update 16;
   // clipping by norm 4 + 8. Half precision adds the casts both ways, 6 + 6.

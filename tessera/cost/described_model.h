@@ -101,6 +101,8 @@ struct MeasuredModel {
 struct TracedLayer {
   MicrobatchSeconds microbatch_seconds;
   double kept_bytes_per_sample = 0; // activations that the forward keeps for the backward
+  /// The largest tensors that a backward of one of its operators makes and frees again.
+  double working_bytes_per_sample = 0;
   /// The part of a forward's seconds, and of the bytes that it keeps, that are of products with
   /// weights: selective recomputation keeps their results.
   MicrobatchSeconds product_seconds = {};

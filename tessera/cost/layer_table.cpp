@@ -86,7 +86,8 @@ LayerTable::LayerTable(
           model.optimizer_state_bytes.value_or(model.precision == Precision::kHalf ? 12.0 : 8.0)),
       returns_home_(model.returns_home),
       recomputes_(strategy.activation_checkpointing),
-      sized_(model.sized() != nullptr) {
+      sized_(model.sized() != nullptr),
+      traced_(model.traced() != nullptr) {
   LayerRows rows = rows_of(model, cluster, strategy, constants);
   if (strategy.offload_activations) {
     add_offloading(cluster, strategy.activation_checkpointing, rows);
@@ -197,6 +198,9 @@ StageMemory LayerTable::memory(int first, int last, const StageState& state) con
   memory.activations += (gathered_[at(last)] - gathered_[at(first)]) * held(state);
   memory.working = most_working_[at(first)][at(last - first - 1)];
   memory.logits = logits_[at(last)] - logits_[at(first)];
+  if (traced_ && state.parameter_shards == 1) {
+    memory.gradients = gradient_bytes(first, last, state, kept, memory.working);
+  }
   return memory;
 }
 
@@ -213,6 +217,27 @@ int LayerTable::held(const StageState& state) {
       return 0;
   }
   return 0;
+}
+
+double LayerTable::gradient_bytes(
+    int first,
+    int last,
+    const StageState& state,
+    double kept,
+    double working) const {
+  const double bytes = value_bytes_ + constants_.gradient_copies_bytes;
+  const double all = parameters(first, last) * bytes;
+  const double standing =
+      state.replicas ? all : std::min(all, whole_parameters(first, last) * bytes);
+  const double coming = all - standing;
+  if (state.had_backward) {
+    return all;
+  }
+  if (state.in_flight == 0) {
+    return standing;
+  }
+  // After the first backward one microbatch less is held, and all gradients.
+  return standing + std::max(0.0, coming - kept - working);
 }
 
 // With whole forwards the device holds what the microbatch at work keeps, and the one that leaves

@@ -44,6 +44,9 @@ struct StageState {
   HostPace host = HostPace::kLevel;
   bool offloads_optimizer = false; // Strategy::offload_optimizer_state
   bool offloads_activations = false; // Strategy::offload_activations
+  bool replicas = false; // Strategy::dp > 1
+  /// Whether a backward of the step has ended on the stage when it holds most microbatches.
+  bool had_backward = true;
   /// Whether the pipeline has one stage: what recomputed layers keep then leaves and returns layer
   /// by layer, and not microbatch by microbatch.
   bool by_layer = false;
@@ -134,6 +137,11 @@ class LayerTable {
   StageMemory memory(int first, int last, const StageState& state) const;
 
  private:
+  /// Returns the bytes of a traced model's gradients when the stage holds most, beside activations
+  /// of so many bytes a microbatch. Those that replicas average have memory of their own; others
+  /// come with the first backward, whose activations go as they come.
+  double gradient_bytes(int first, int last, const StageState& state, double kept, double working)
+      const;
   /// Returns the bytes of offloaded activations that the device holds all the same. Assumes the
   /// default of the key activation_loading_horizon: plans never write it, and prices do not see a
   /// job that does.
@@ -161,6 +169,7 @@ class LayerTable {
   std::vector<double> gathered_;
   bool recomputes_;
   bool sized_;
+  bool traced_;
   TensorTraffic traffic_;
   std::vector<double> whole_parameters_;
   std::vector<double> cut_bytes_;

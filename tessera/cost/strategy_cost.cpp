@@ -93,6 +93,7 @@ StageCost price_stage(const Inputs& inputs, int rank) {
     cost.in_flight = in_flight(strategy, stage, microbatches);
     StageState state = stage_state(strategy, cost.in_flight);
     state.host = host_pace(stalls(cluster, links), cost.waiting_seconds);
+    state.had_backward = microbatches > cost.in_flight;
     join(table.memory(first, last, state), cost.memory);
   }
   cost.host_bytes = cost.memory.host;
@@ -280,6 +281,7 @@ StageState stage_state(const Strategy& strategy, int in_flight) {
       .parameter_shards = strategy.shard_parameters ? strategy.dp : 1,
       .offloads_optimizer = strategy.offload_optimizer_state,
       .offloads_activations = strategy.offload_activations,
+      .replicas = strategy.dp > 1,
       .by_layer = strategy.pp == 1};
 }
 
@@ -309,6 +311,9 @@ double optimizer_seconds(
 }
 
 int in_flight(const Strategy& strategy, int stage, int microbatches) {
+  if (strategy.stages() == 1 && strategy.schedule == Schedule::kSimple) {
+    return 1; // without a pipeline a microbatch runs to its end
+  }
   if (strategy.schedule != Schedule::kInterleaved) {
     return microbatches;
   }

@@ -48,7 +48,7 @@ traced_rows(const DescribedModel& model, const Cluster& cluster, const Strategy&
     row.kept_bytes = !recomputed      ? all
                      : keeps_products ? row.output_bytes + traced.product_bytes_per_sample * samples
                                       : row.output_bytes;
-    row.working_bytes = recomputed ? all : 0;
+    row.working_bytes = traced.working_bytes_per_sample * samples + (recomputed ? all : 0);
     for (const DeviceKind& kind : cluster.kinds) {
       const PassSeconds pass =
           seconds_of(traced.microbatch_seconds, model.name, kind.name, samples);

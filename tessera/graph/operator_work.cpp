@@ -37,7 +37,8 @@ ForwardWork work_of_batch(const ForwardWork& one, const ForwardWork& two, double
           &OperatorWork::inner,
           &OperatorWork::columns,
           &OperatorWork::elements,
-          &OperatorWork::bytes}) {
+          &OperatorWork::bytes,
+          &OperatorWork::kept_bytes}) {
       at_batch(size);
     }
   }

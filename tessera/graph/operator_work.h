@@ -28,6 +28,9 @@ struct OperatorWork {
   /// For all kinds: elements and bytes of the results.
   double elements = 0;
   double bytes = 0; // for collectives: bytes of one rank's input
+  /// Bytes that live until the backward: the results, if an operator reads them there, and what
+  /// this one keeps of its own besides.
+  double kept_bytes = 0;
   /// For collectives, where `name` is the operation: the ranks of the group, and whether the
   /// backward has a collective too.
   int ranks = 0;

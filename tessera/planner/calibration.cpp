@@ -68,6 +68,12 @@ std::string calibration_json(
     entry["predicted_s"] = trials[i].predicted_seconds;
     entry["estimated_s"] = candidates[i].cost.seconds;
     entry["memory_gib"] = candidates[i].cost.needed_bytes() / (1 << 30);
+    if (!trials[i].predicted_peak_bytes.empty()) {
+      entry["predicted_peak_bytes"] = trials[i].predicted_peak_bytes;
+    }
+    if (!trials[i].measured_peak_bytes.empty()) {
+      entry["measured_peak_bytes"] = trials[i].measured_peak_bytes;
+    }
     if (trials[i].measured_seconds) {
       entry["measured_s"] = *trials[i].measured_seconds;
       if (candidates[i].predicted_seconds() > 0) {

@@ -13,6 +13,9 @@ struct Trial {
   double predicted_seconds = 0;
   std::optional<double> measured_seconds; // of the median step; nullopt: the trial failed
   std::string failure; // one line
+  /// The most bytes of tensors on each rank, as simulated and as the run's log says; may be empty.
+  std::vector<double> predicted_peak_bytes = {};
+  std::vector<double> measured_peak_bytes = {};
 };
 
 /// By what each part of a predicted time is multiplied to become a measured one

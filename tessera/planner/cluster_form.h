@@ -320,6 +320,12 @@ void describe(Visit& visit, ProbeQuality& quality) {
        .bounds = form::between(0, 1 << 30),
        .presence = form::Presence::kIfSaid},
       quality.inferred);
+  visit(
+      {.name = "foreign_processors",
+       .doc = "processors that other programs used meanwhile, where that was most",
+       .bounds = kNotNegative,
+       .presence = form::Presence::kIfSaid},
+      quality.foreign_processors);
 }
 
 template <typename Visit>

@@ -210,17 +210,23 @@ class Layers {
     });
   }
 
-  /// Adds the bytes of the results of a sample's operators, which the backward reads.
-  /// A view keeps nothing of its own.
+  /// Adds the bytes that a sample's operators keep for the backward.
   void add_kept_bytes(std::vector<cost::TracedLayer>& layers) const {
-    using Kind = graph::OperatorWork::Kind;
     const graph::ForwardWork& one = trace_.one_sample;
     const graph::ForwardWork two = work_of(2 * trace_.samples); // checks that the two agree
     for (std::size_t i = 0; i < two.size(); ++i) {
-      if (two[i].kind != Kind::kView && two[i].kind != Kind::kCollective) {
+      cost::TracedLayer& layer = layers[layer_[i]];
+      layer.kept_bytes_per_sample += (two[i].kept_bytes - one[i].kept_bytes) / trace_.samples;
+      if (two[i].kind != graph::OperatorWork::Kind::kView) {
+        // A loss has the gradients of its probabilities and of its argument at one time.
+        const bool loss = two[i].name.find("cross_entropy") != std::string::npos;
         const double bytes = (two[i].bytes - one[i].bytes) / trace_.samples;
-        layers[layer_[i]].kept_bytes_per_sample += bytes;
-        layers[layer_[i]].product_bytes_per_sample += has_weights(i) ? bytes : 0;
+        layer.working_bytes_per_sample =
+            std::max(layer.working_bytes_per_sample, (loss ? 2 : 1) * bytes);
+      }
+      if (has_weights(i)) {
+        layers[layer_[i]].product_bytes_per_sample +=
+            (two[i].bytes - one[i].bytes) / trace_.samples;
       }
     }
   }

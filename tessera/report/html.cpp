@@ -171,11 +171,12 @@ std::string memory(const RunLog& log, const Summary& summary) {
     const std::string host =
         rank < log.run.hosts.size() ? " on " + log.run.hosts[rank] : std::string();
     const auto most = static_cast<double>(peak[rank]);
-    bars.push_back(
-        {str("rank ", rank, host),
-         most,
-         now,
-         str("peak ", format_bytes(most), ", last ", format_bytes(now))});
+    std::string text = str("peak ", format_bytes(most), ", last ", format_bytes(now));
+    if (rank < summary.peak_tensor_bytes.size()) {
+      const auto tensors = static_cast<double>(summary.peak_tensor_bytes[rank]);
+      text += str(", tensors at most ", format_bytes(tensors));
+    }
+    bars.push_back({str("rank ", rank, host), most, now, text});
   }
   return out + bar_chart(bars);
 }
@@ -235,7 +236,7 @@ std::string to_html(const ReportInput& input) {
     out += remark(lost);
   }
   out += losses(log);
-  out += pipeline_section(input.timeline);
+  out += pipeline_section(input.timeline, input.simulated);
   out += progress(log);
   out += memory(log, summary);
   out += traffic(log);

@@ -58,7 +58,21 @@ std::vector<int> drawable_steps(const timeline::Timeline& timeline) {
 
 } // namespace
 
-std::string pipeline_section(const timeline::Timeline& timeline) {
+void check_simulation(const timeline::Timeline& timeline, const timeline::Timeline& simulated) {
+  if (simulated.origin != "simulated") {
+    throw Error(
+        str("it was ", simulated.origin, "; name a timeline of tessera simulate --timeline"));
+  }
+  const auto steps = drawable_steps(timeline);
+  if (steps.empty()) {
+    throw Error("the run's timeline has no step beside which it could be drawn");
+  }
+  static_cast<void>(timeline_picture(timeline, steps.back(), simulated));
+}
+
+std::string pipeline_section(
+    const timeline::Timeline& timeline,
+    const timeline::Timeline& simulated) {
   std::string out = "<h2>Pipeline</h2>\n";
   const auto all = drawable_steps(timeline);
   if (all.empty()) {
@@ -82,13 +96,22 @@ std::string pipeline_section(const timeline::Timeline& timeline) {
     out += choice("zoom", str("z", zoom), str(zoom, "x"), zoom == 1);
   }
   out += "<style>" + style + "</style>\n";
+  const bool both = !simulated.events.empty();
   for (const int step : shown) {
+    std::string note = str("Bubble of step ", step, ": ");
+    note += format_share(timeline::bubble_share(timeline, step)) + ".";
+    if (both) {
+      note += fill(
+          " Its events span {}; simulated they span {}, with a bubble of {}.",
+          {format_seconds(drawn_us(timeline, step) * 1e-6),
+           format_seconds(drawn_us(simulated, timeline::steps(simulated).front()) * 1e-6),
+           format_share(timeline::bubble_share(simulated))});
+    }
     out += fill(
-        "<div class=\"panel\" id=\"p{}\">\n{}<p class=\"note\">Bubble of step {}: {}.</p></div>\n",
+        "<div class=\"panel\" id=\"p{}\">\n{}<p class=\"note\">{}</p></div>\n",
         {str(step),
-         timeline_picture(timeline, step),
-         str(step),
-         format_share(timeline::bubble_share(timeline, step))});
+         both ? timeline_picture(timeline, step, simulated) : timeline_picture(timeline, step),
+         note});
   }
   out += "</div>\n";
   if (shown.size() < all.size()) {

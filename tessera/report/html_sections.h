@@ -13,8 +13,10 @@ namespace tessera::report {
 std::string head_section(const ReportInput& input, const Summary& summary);
 /// Returns what was started, with which command and by which version, and each restart.
 std::string run_section(const ReportInput& input, const Summary& summary);
-/// Returns the pipeline of a few recorded steps.
-std::string pipeline_section(const timeline::Timeline& timeline);
+/// Returns the pipeline of a few recorded steps, beside a simulation if there is one.
+std::string pipeline_section(
+    const timeline::Timeline& timeline,
+    const timeline::Timeline& simulated);
 
 /// Returns the beginning of a page up to its body; escapes `title`.
 std::string page_begin(const std::string& title, const std::string& style);

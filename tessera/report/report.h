@@ -14,6 +14,8 @@ namespace tessera::report {
 struct ReportInput {
   RunLog log;
   timeline::Timeline timeline;
+  /// A simulation of one step of the run, drawn below what was recorded; no events: none.
+  timeline::Timeline simulated;
   /// The time at which the report is made, in seconds since 1970; nullopt when unknown.
   std::optional<double> now;
   /// The peak of all ranks together, given by the user of the report; nullopt takes the log's.
@@ -70,6 +72,7 @@ struct Summary {
   /// flops_per_token x tokens per second / ranks. It needs no peak.
   std::optional<Spread> device_flops_per_second;
   std::vector<std::int64_t> peak_memory_bytes; // of each rank
+  std::vector<std::int64_t> peak_tensor_bytes; // the part of it that tensors held; may be empty
 };
 
 /// Computes the figures. A figure whose input is missing is left empty.
@@ -83,6 +86,10 @@ double perplexity(double loss);
 /// accepts a timeline without one when their world sizes are equal.
 /// Throws: Error that names both ids, or what else differs.
 void check_same_run(const RunLog& log, const timeline::Timeline& timeline);
+
+/// Checks that `simulated` is a simulation of one step on the ranks of `timeline`.
+/// Throws: Error that says what differs.
+void check_simulation(const timeline::Timeline& timeline, const timeline::Timeline& simulated);
 
 /// Returns one self-contained page. It runs no script and fetches nothing, all text is escaped, and
 /// the partition tree is an image, so that nothing inside it can run.

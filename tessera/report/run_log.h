@@ -52,6 +52,8 @@ struct StepRecord {
   std::optional<double> bubble_share;
   std::optional<double> elapsed_seconds; // since the start in its run line
   std::vector<std::int64_t> memory_bytes; // of each rank; may be empty
+  /// The most bytes that tensors of each rank held in this step; empty when not counted.
+  std::vector<std::int64_t> peak_bytes;
   /// Size of each rank's file of offloaded activations; empty without offload_activations.
   std::vector<std::int64_t> offload_bytes;
   std::optional<double> loss_scale; // of this step, in fp16

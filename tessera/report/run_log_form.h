@@ -113,6 +113,7 @@ void describe(Visit& visit, StepRecord& step) {
       {.name = "elapsed_seconds", .bounds = form::at_least(0), .presence = kIfSaid},
       step.elapsed_seconds);
   visit({.name = "memory_bytes", .bounds = form::at_least(0)}, step.memory_bytes);
+  visit({.name = "peak_bytes", .bounds = form::at_least(0), .presence = kIfSaid}, step.peak_bytes);
   visit(
       {.name = "offload_bytes", .bounds = form::at_least(0), .presence = kIfSaid},
       step.offload_bytes);

@@ -165,12 +165,16 @@ Summary summarize(const ReportInput& input) {
   add_speed(input, summary);
   add_totals(input.log, summary);
   add_mfu(input, summary);
-  for (const StepRecord& step : input.log.steps) {
-    auto& peak = summary.peak_memory_bytes;
-    peak.resize(std::max(peak.size(), step.memory_bytes.size()));
-    for (std::size_t rank = 0; rank < step.memory_bytes.size(); ++rank) {
-      peak[rank] = std::max(peak[rank], step.memory_bytes[rank]);
+  const auto take_peaks = [](const std::vector<std::int64_t>& of_step,
+                             std::vector<std::int64_t>& peak) {
+    peak.resize(std::max(peak.size(), of_step.size()));
+    for (std::size_t rank = 0; rank < of_step.size(); ++rank) {
+      peak[rank] = std::max(peak[rank], of_step[rank]);
     }
+  };
+  for (const StepRecord& step : input.log.steps) {
+    take_peaks(step.memory_bytes, summary.peak_memory_bytes);
+    take_peaks(step.peak_bytes, summary.peak_tensor_bytes);
   }
   return summary;
 }

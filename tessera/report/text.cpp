@@ -99,12 +99,20 @@ std::string step_table(const RunLog& log) {
 
 std::string memory_table(const RunLog& log, const Summary& summary) {
   TextTable table;
+  const auto& tensors = summary.peak_tensor_bytes;
   table.headers = {"rank", "host", "peak memory"};
+  if (!tensors.empty()) {
+    table.headers.emplace_back("peak of tensors");
+  }
   for (std::size_t rank = 0; rank < summary.peak_memory_bytes.size(); ++rank) {
-    table.rows.push_back(
-        {str(rank),
-         rank < log.run.hosts.size() ? log.run.hosts[rank] : "-",
-         format_bytes(static_cast<double>(summary.peak_memory_bytes[rank]))});
+    std::vector<std::string> row = {
+        str(rank),
+        rank < log.run.hosts.size() ? log.run.hosts[rank] : "-",
+        format_bytes(static_cast<double>(summary.peak_memory_bytes[rank]))};
+    if (!tensors.empty()) {
+      row.push_back(rank < tensors.size() ? format_bytes(static_cast<double>(tensors[rank])) : "-");
+    }
+    table.rows.push_back(std::move(row));
   }
   return to_text(table);
 }

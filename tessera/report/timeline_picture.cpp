@@ -99,29 +99,45 @@ Step collect(const timeline::Timeline& timeline, int step, const PictureOptions&
   return result;
 }
 
+double length_of(const Step& step) {
+  return step.span.end - step.span.start;
+}
+
+// Rows of a rank follow each other: that of the run, then that of the simulation.
 class Picture {
  public:
-  explicit Picture(const Step& step) : step_(step) {
+  explicit Picture(const std::vector<Step>& layers) : layers_(layers) {
     int row = 0;
-    for (const auto& entry : step.pp_rank_of) {
-      row_of_[entry.first] = row++;
+    for (const auto& entry : layers.front().pp_rank_of) {
+      row_of_[entry.first] = row;
+      row += static_cast<int>(layers.size());
+    }
+    for (const Step& layer : layers) {
+      length_us_ = std::max(length_us_, length_of(layer));
     }
   }
 
   std::string html(int number) const {
     std::string labels;
     std::string drawing;
-    for (const auto& [rank, row] : row_of_) {
-      labels += fill(
-          "<span style=\"height:{}px\">rank {} <i>(pp {})</i></span>\n",
-          {attribute(kRow), str(rank), str(step_.pp_rank_of.at(rank))});
-      drawing += fill(
-          "<rect class=\"row\" width=\"100%\" y=\"{}\" height=\"{}\"/>\n",
-          {attribute(kRow * row), attribute(kBox + kStrip + 2)});
+    for (const auto& [rank, first] : row_of_) {
+      for (std::size_t layer = 0; layer < layers_.size(); ++layer) {
+        const std::string what = layer == 0
+                                     ? fill(
+                                           "rank {} <i>(pp {})</i>",
+                                           {str(rank), str(layers_.front().pp_rank_of.at(rank))})
+                                     : "<i>simulated</i>";
+        labels += fill("<span style=\"height:{}px\">{}</span>\n", {attribute(kRow), what});
+        drawing += fill(
+            "<rect class=\"row\" width=\"100%\" y=\"{}\" height=\"{}\"/>\n",
+            {attribute(kRow * (first + static_cast<int>(layer))), attribute(kBox + kStrip + 2)});
+      }
     }
     drawing += axis();
-    for (const Box& box : step_.boxes) {
-      drawing += draw(box);
+    for (std::size_t layer = 0; layer < layers_.size(); ++layer) {
+      for (const Box& box : layers_[layer].boxes) {
+        drawing += draw(box, static_cast<int>(layer));
+      }
     }
     return fill(
         "<div class=\"timeline\"><div class=\"ranks\">\n{}</div><div class=\"scroll\">"
@@ -132,17 +148,17 @@ class Picture {
 
  private:
   double bottom() const {
-    return kRow * static_cast<double>(row_of_.size());
+    return kRow * static_cast<double>(row_of_.size() * layers_.size());
   }
 
   /// Returns a time since the step's start in percent of the step.
   double x(double microseconds) const {
-    return microseconds / std::max(1e-9, step_.span.end - step_.span.start) * 100;
+    return microseconds / std::max(1e-9, length_us_) * 100;
   }
 
   std::string axis() const {
     std::string out;
-    const double span_ms = (step_.span.end - step_.span.start) / 1e3;
+    const double span_ms = length_us_ / 1e3;
     if (span_ms <= 0) {
       return out;
     }
@@ -187,14 +203,18 @@ class Picture {
     return "";
   }
 
-  std::string draw(const Box& box) const {
+  std::string draw(const Box& box, int layer) const {
     const bool numbered = computes(box.category) && box.microbatch >= 0;
-    const double top = kRow * row_of_.at(box.rank);
+    const double top = kRow * (row_of_.at(box.rank) + layer);
+    const Interval& span = layers_[static_cast<std::size_t>(layer)].span;
     const double y = box.category == "comm" ? top + kBox + 1 : top;
-    const double begin = box.time.start - step_.span.start;
+    const double begin = box.time.start - span.start;
     const double left = x(begin);
-    const double width = std::max(0.04, x(box.time.end - step_.span.start) - left);
+    const double width = std::max(0.04, x(box.time.end - span.start) - left);
     std::string what = box.category == "comm" ? "communication" : box.category;
+    if (layer > 0) {
+      what = "simulated " + what;
+    }
     if (numbered) {
       what += str(" of microbatch ", box.microbatch);
     } else if (!box.name.empty() && box.name != what) {
@@ -216,34 +236,67 @@ class Picture {
     return out + (numbered ? label(box, left, width, y + kBox / 2) : "") + "\n";
   }
 
-  const Step& step_;
-  std::map<int, int> row_of_;
+  const std::vector<Step>& layers_; // of the run, and of its simulation
+  double length_us_ = 0;
+  std::map<int, int> row_of_; // the first of a rank
 };
 
-} // namespace
-
-std::string
-timeline_picture(const timeline::Timeline& timeline, int step, const PictureOptions& options) {
-  Step collected = collect(timeline, step, options);
-  auto& boxes = collected.boxes;
-  const std::size_t total = boxes.size();
-  if (total > options.most_boxes) {
+std::string picture_of(std::vector<Step> layers, int number, const PictureOptions& options) {
+  std::string notes;
+  for (Step& layer : layers) {
+    auto& boxes = layer.boxes;
+    const std::size_t total = boxes.size();
+    if (total <= options.most_boxes) {
+      continue;
+    }
     const auto length = [](const Box& box) { return box.time.end - box.time.start; };
     std::stable_sort(boxes.begin(), boxes.end(), [&length](const Box& a, const Box& b) {
       return length(a) > length(b);
     });
     boxes.resize(options.most_boxes);
-  }
-  std::string out = Picture(collected).html(step);
-  if (total > options.most_boxes) {
-    out +=
+    notes +=
         str("<p class=\"note\">The ",
             total - options.most_boxes,
             " shortest of ",
             total,
             " boxes are left out; the Chrome trace has all.</p>\n");
   }
-  return out;
+  return Picture(layers).html(number) + notes;
+}
+
+// The step that a simulation is of.
+int simulated_step(const timeline::Timeline& simulated) {
+  const std::vector<int> steps = timeline::steps(simulated);
+  if (steps.size() != 1) {
+    throw Error(str("timeline: a simulation has one step, this one has ", steps.size()));
+  }
+  return steps.front();
+}
+
+} // namespace
+
+std::string
+timeline_picture(const timeline::Timeline& timeline, int step, const PictureOptions& options) {
+  return picture_of({collect(timeline, step, options)}, step, options);
+}
+
+std::string timeline_picture(
+    const timeline::Timeline& timeline,
+    int step,
+    const timeline::Timeline& simulated,
+    const PictureOptions& options) {
+  std::vector<Step> layers = {
+      collect(timeline, step, options), collect(simulated, simulated_step(simulated), options)};
+  if (layers[0].pp_rank_of != layers[1].pp_rank_of) {
+    throw Error(
+        "timeline: the simulation has other ranks or stages than the run; simulate the strategy "
+        "that was run");
+  }
+  return picture_of(std::move(layers), step, options);
+}
+
+double drawn_us(const timeline::Timeline& timeline, int step) {
+  return length_of(collect(timeline, step, {}));
 }
 
 std::vector<std::string> drawn_categories(const timeline::Timeline& timeline) {

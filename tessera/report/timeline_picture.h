@@ -27,6 +27,19 @@ struct PictureOptions {
 std::string
 timeline_picture(const timeline::Timeline& timeline, int step, const PictureOptions& options = {});
 
+/// Draws the same, and below each rank's row the row that a simulation of the step gives the rank.
+/// Both begin where their first event does and have one axis, as long as the longer of them.
+/// Throws: Error also when the simulation has no event that can be drawn, or other ranks.
+std::string timeline_picture(
+    const timeline::Timeline& timeline,
+    int step,
+    const timeline::Timeline& simulated,
+    const PictureOptions& options = {});
+
+/// Returns the microseconds from the first event of a step that can be drawn to the end of its
+/// last. Throws: Error when the timeline has no such event.
+double drawn_us(const timeline::Timeline& timeline, int step);
+
 /// Returns the categories with a colour of their own that occur in `timeline`, in the order of a
 /// legend: of "forward", "backward", "optimizer" and "comm".
 std::vector<std::string> drawn_categories(const timeline::Timeline& timeline);

@@ -62,6 +62,7 @@ Pipelines::Pipelines(
       cluster_(cluster),
       strategy_(strategy),
       options_(options),
+      run_rank_(run_ranks(strategy)),
       returns_home_(model.returns_home && strategy.pp > 1),
       microbatches_(strategy.microbatches(model.global_batch_size)),
       places_(strategy, cluster),
@@ -79,13 +80,20 @@ Pipelines::Pipelines(
     }
   }
   // A custom order decides itself how many microbatches are in flight.
-  const int active = strategy.schedule == cost::Schedule::kCustom ? microbatches_
-                     : strategy.active_microbatches > 0           ? strategy.active_microbatches
-                                                                  : strategy.pp;
+  const bool custom = strategy.schedule == cost::Schedule::kCustom;
+  // Without a pipeline a microbatch runs to its end.
+  const bool alone = strategy.stages() == 1 && strategy.schedule == cost::Schedule::kSimple;
+  const int active = custom                             ? microbatches_
+                     : alone                            ? 1
+                     : strategy.active_microbatches > 0 ? strategy.active_microbatches
+                                                        : strategy.pp;
   for (int d = 0; d < strategy.dp; ++d) {
     progress_.push_back({std::vector<State>(at(microbatches_))});
     schedules_.push_back(schedule::make_schedule(
-        std::string(text_of(strategy.schedule)), microbatches_, active, options.custom_order));
+        std::string(text_of(alone ? cost::Schedule::kInterleaved : strategy.schedule)),
+        microbatches_,
+        active,
+        options.custom_order));
   }
   build_stages(cost::place(strategy, cluster, options.constants));
   build_paths();

@@ -1,10 +1,22 @@
 // What a simulation says: events, memory, and the result.
 
+#include <algorithm>
 #include <utility>
 
 #include "tessera/simulator/pipeline.h"
 
 namespace tessera::simulator {
+
+std::vector<int> run_ranks(const cost::Strategy& strategy) {
+  std::vector<int> used = strategy.device_of_rank;
+  std::sort(used.begin(), used.end());
+  std::vector<int> ranks;
+  for (const int device : strategy.device_of_rank) {
+    const auto place = std::lower_bound(used.begin(), used.end(), device);
+    ranks.push_back(static_cast<int>(place - used.begin()));
+  }
+  return ranks;
+}
 
 void Pipelines::record(
     int rank,
@@ -23,7 +35,7 @@ void Pipelines::record(
     timeline::Event event;
     event.name = name;
     event.category = category;
-    event.rank = strategy_.rank(rank, replica, t);
+    event.rank = run_rank_[at(strategy_.rank(rank, replica, t))];
     event.pp_rank = rank;
     event.microbatch = microbatch;
     event.step = 0;
@@ -39,6 +51,7 @@ const cost::StageMemory& Pipelines::memory_of(int stage, int replica, int in_fli
   std::vector<cost::StageMemory>& known = memory_[{strategy_.microbatch_of(replica), stage}];
   while (known.size() <= at(in_flight)) {
     cost::StageState state = cost::stage_state(strategy_, static_cast<int>(known.size()));
+    state.had_backward = microbatches_ > most_in_flight_[at(stage)];
     state.host = host_pace_[at(stage)];
     known.push_back(table_of(replica).memory(first_layer(stage), last_layer(stage), state));
   }

@@ -271,6 +271,7 @@ class Pipelines {
   const cost::Cluster& cluster_;
   const cost::Strategy& strategy_;
   const SimulationOptions& options_;
+  std::vector<int> run_rank_; // of events, by virtual rank
   /// By the samples of a microbatch, of which replicas may take unlike numbers.
   std::map<int, cost::LayerTable> tables_;
   /// Whether there are several ranks and the output of the last stage returns to rank 0.

@@ -55,6 +55,10 @@ struct SimulationResult {
   timeline::Timeline timeline;
 };
 
+/// Returns for each virtual rank of a strategy the rank that a run has where it is: the place of
+/// its device among those that are used. Events of a simulation are of these ranks.
+std::vector<int> run_ranks(const cost::Strategy& strategy);
+
 /// Executes one iteration of a strategy on a described cluster event by event.
 ///
 /// A stage of a replica runs one task at a time and prefers backwards that are ready, the lowest

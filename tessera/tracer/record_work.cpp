@@ -72,6 +72,39 @@ constexpr std::array<std::string_view, 7> kRandom =
 constexpr std::array<std::string_view, 8> kProducts =
     {"linear", "matmul", "mm", "bmm", "addmm", "baddbmm", "einsum", "conv2d"};
 
+// Operators whose backward reads their arguments, their result, or a tensor as large as the result
+// that only they hold: a mask, logarithms of probabilities. Others' backward reads none of them.
+constexpr std::array<std::string_view, 25> kReadArguments = {
+    "linear",     "matmul",
+    "mm",         "bmm",
+    "addmm",      "baddbmm",
+    "einsum",     "conv2d",
+    "layer_norm", "native_layer_norm",
+    "batch_norm", "gelu",
+    "silu",       "mul",
+    "div",        "pow",
+    "log",        "erf",
+    "logsumexp",  "norm",
+    "mse_loss",   "binary_cross_entropy_with_logits",
+    "softplus",   "nll_loss",
+    "maximum"};
+constexpr std::array<std::string_view, 11> kReadResult = {
+    "softmax",
+    "_softmax",
+    "log_softmax",
+    "_log_softmax",
+    "exp",
+    "tanh",
+    "sigmoid",
+    "sqrt",
+    "rsqrt",
+    "relu",
+    "elu"};
+constexpr std::array<std::string_view, 3> kHoldAsMuch = {
+    "dropout",
+    "native_dropout",
+    "cross_entropy_loss"};
+
 // Returns the two factors of a product: the first two tensor arguments, after the bias
 // of addmm and baddbmm, which comes first. That of linear comes last.
 std::vector<at::Tensor> factors_of(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
@@ -237,6 +270,7 @@ class Operators : public DispatchMode {
     if (work.kind == Kind::kProduct) {
       factors = factors_of(op, *stack);
     }
+    note_kept_arguments(name, arguments); // the call takes them off the stack
     if (takes_meta_tensor(op, *stack)) {
       try {
         call_on_meta(op, stack);
@@ -265,7 +299,11 @@ class Operators : public DispatchMode {
     if (work.kind == Kind::kProduct) {
       describe_product(name, factors, work);
     }
+    if (among(kHoldAsMuch, name)) {
+      work.kept_bytes += work.bytes;
+    }
     work_.push_back(std::move(work));
+    note_results(name, results, storages);
   }
 
   /// Records work that distributed modules leave out while one rank traces alone.
@@ -293,8 +331,57 @@ class Operators : public DispatchMode {
   }
 
  private:
+  // A tensor that has been made, by its storage.
+  struct Made {
+    std::size_t by = 0; // index into work_
+    double bytes = 0;
+    bool kept = false;
+  };
+
+  void keep(const at::Tensor& tensor) {
+    if (!tensor.has_storage() || !tensor.is_floating_point()) {
+      return;
+    }
+    const auto made = made_.find(tensor.storage().unsafeGetStorageImpl());
+    if (made != made_.end() && !std::exchange(made->second.kept, true)) {
+      work_[made->second.by].kept_bytes += made->second.bytes;
+    }
+  }
+
+  // Parameters and inputs of the model are not among those that were made.
+  void note_kept_arguments(std::string_view name, at::ArrayRef<c10::IValue> arguments) {
+    if (!among(kReadArguments, name)) {
+      return;
+    }
+    for (const c10::IValue& argument : arguments) {
+      for_each_operator_tensor(argument, [&](const at::Tensor& tensor) { keep(tensor); });
+    }
+  }
+
+  // A storage that is none of the arguments' is new, also where another one was before.
+  void note_results(
+      std::string_view name,
+      at::ArrayRef<c10::IValue> results,
+      const std::set<const c10::StorageImpl*>& of_arguments) {
+    for (const c10::IValue& result : results) {
+      for_each_operator_tensor(result, [&](const at::Tensor& tensor) {
+        if (!tensor.has_storage()) {
+          return;
+        }
+        const c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
+        if (of_arguments.count(storage) == 0) {
+          made_[storage] = {work_.size() - 1, static_cast<double>(bytes_of(tensor)), false};
+        }
+        if (among(kReadResult, name)) {
+          keep(tensor);
+        }
+      });
+    }
+  }
+
   const Path& path_;
   graph::ForwardWork work_;
+  std::unordered_map<const c10::StorageImpl*, Made> made_;
 };
 
 } // namespace

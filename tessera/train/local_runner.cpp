@@ -81,10 +81,13 @@ std::vector<c10::IValue> LocalRunner::run(const Work& work) {
 }
 
 c10::IValue LocalRunner::run_microbatch(const Work& work, int microbatch) {
-  timeline::Recorder& recorder = *context_.recorder;
   diagnostics::activity::runs(work.step, "", microbatch, false);
-  timeline::Event event;
-  event.start_us = recorder.now_us();
+  event_ = {};
+  event_.name = "step function";
+  event_.category = "forward";
+  event_.microbatch = microbatch;
+  event_.step = static_cast<int>(work.step);
+  event_.start_us = context_.recorder->now_us();
   c10::IValue result;
   const recompute::KeeperScope keeper(context_.offloader.get(), microbatch);
   const bool by_place = context_.random_layout != nullptr && !work.tracing;
@@ -104,21 +107,27 @@ c10::IValue LocalRunner::run_microbatch(const Work& work, int microbatch) {
         context_.world->rank(),
         str("the step function, microbatch ", microbatch)));
   }
-  if (recorder.enabled()) {
-    event.end_us = recorder.now_us();
-    event.name = "step function";
-    event.category = "forward";
-    event.microbatch = microbatch;
-    event.step = static_cast<int>(work.step);
-    recorder.add(std::move(event));
-  }
+  end_event();
   return result;
+}
+
+void LocalRunner::end_event() {
+  timeline::Recorder& recorder = *context_.recorder;
+  if (recorder.enabled()) {
+    event_.end_us = recorder.now_us();
+    recorder.add(event_);
+    event_.start_us = event_.end_us;
+  }
 }
 
 void LocalRunner::backward(
     const std::vector<at::Tensor>& tensors,
     const std::vector<at::Tensor>& gradients) {
   diagnostics::activity::turns_backward();
+  if (event_.category == "forward") { // what follows the backward is recorded with it
+    end_event();
+    event_.category = "backward";
+  }
   if (const recompute::KeeperScope* scope = recompute::KeeperScope::current()) {
     scope->keeper().task_begins({scope->microbatch(), true});
   }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "tessera/timeline/timeline.h"
 #include "tessera/train/step_runner.h"
 
 namespace tessera::train {
@@ -15,8 +16,10 @@ class LocalRunner : public StepRunner {
 
  private:
   c10::IValue run_microbatch(const Work& work, int microbatch);
+  void end_event();
 
   Context& context_;
+  timeline::Event event_; // the running one
 };
 
 } // namespace tessera::train

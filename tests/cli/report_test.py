@@ -60,6 +60,11 @@ def train(name, *options, status=0, **changes):
     return records_of(name) if status == 0 else printed
 
 
+def write_json(name, content):
+    with open(name, "w", encoding="utf-8") as file:
+        json.dump(content, file)
+
+
 def timeline_of(name):
     with open(name + ".timeline", encoding="utf-8") as file:
         return json.load(file)
@@ -121,6 +126,13 @@ with tempfile.TemporaryDirectory() as work:
     times = [one["elapsed_seconds"] for one in whole["step"]]
     assert times[:4] == sorted(times[:4]) and times[4:] == sorted(times[4:]), times
 
+    # Tensors hold at least what a rank trains: weights, gradients and two moments of f32.
+    for one in whole["step"]:
+        assert len(one["peak_bytes"]) == RANKS, one
+        assert sum(one["peak_bytes"]) >= 16 * whole["run"][0]["parameters"], one
+        assert all(peak < memory for peak, memory in
+                   zip(one["peak_bytes"], one["memory_bytes"], strict=True)), one
+
     # What MFU is made of.
     facts = whole["run"][-1]
     weights = LAYERS * 12 * WIDTH**2 + VOCABULARY * WIDTH
@@ -137,6 +149,25 @@ with tempfile.TemporaryDirectory() as work:
         page = file.read()
     for words in ("Recorded: steps 5 to 6", "communication outside of both", 'class="optimizer"'):
         assert words in page, words
+
+    # A simulation of a step stands below every rank; what is none, or of others, is refused.
+    last = [event for event in timeline["events"] if event["step"] == STEPS]
+    simulated = {**timeline, "origin": "simulated", "run_id": "",
+                 "events": [{**event, "step": 0} for event in last]}
+    write_json("simulated.timeline", simulated)
+    report("run", "--simulated", "simulated.timeline")
+    with open("run.html", encoding="utf-8") as file:
+        page = file.read()
+    assert page.count("<i>simulated</i>") == 2 * RANKS, page.count("<i>simulated</i>")  # two steps
+    assert "on rank 3: from" in page and "simulated backward" in page
+    refusal = report("run", "--simulated", "run.timeline", status=1)
+    assert "it was measured" in refusal, refusal
+    write_json("fewer.timeline", {**simulated, "events": [
+        event for event in simulated["events"] if event["rank"] > 0]})
+    refusal = report("run", "--simulated", "fewer.timeline", status=1)
+    assert "fewer.timeline" in refusal and "other ranks" in refusal, refusal
+    refusal = call(PROGRAM, "report", "run.jsonl", "--simulated", "simulated.timeline", status=2)
+    assert "--timeline" in refusal, refusal
 
     # The timeline of an earlier start is of this run; another run's is not.
     report("run", timeline="first.timeline")

@@ -1,11 +1,14 @@
 #include <algorithm>
 #include <chrono>
 #include <numeric>
+#include <optional>
 
 #include <ATen/ATen.h>
 
 #include "tessera/autotune/probe/probe.h"
 #include "tessera/base/error.h"
+#include "tessera/base/host.h"
+#include "tessera/base/stopwatch.h"
 #include "tessera/planner/description.h"
 
 namespace tessera::autotune {
@@ -33,8 +36,12 @@ c10::IValue pack(const RankMeasurement& one) {
             static_cast<double>(one.repeated),
             static_cast<double>(one.processors),
             one.offload_bytes_per_s,
-            one.offload_room_bytes},
+            one.offload_room_bytes,
+            one.elapsed_seconds,
+            one.own_seconds,
+            one.machine_seconds},
            at::kDouble)),
+       c10::IValue(one.machine),
        c10::IValue(one.busy_layers_per_s)});
 }
 
@@ -54,9 +61,32 @@ RankMeasurement unpack(const c10::IValue& value) {
   one.processors = static_cast<int>(rates[4].item<double>());
   one.offload_bytes_per_s = rates[5].item<double>();
   one.offload_room_bytes = rates[6].item<double>();
-  one.busy_layers_per_s = parts[3].toDoubleVector();
+  one.elapsed_seconds = rates[7].item<double>();
+  one.own_seconds = rates[8].item<double>();
+  one.machine_seconds = rates[9].item<double>();
+  one.machine = parts[3].toStringRef();
+  one.busy_layers_per_s = parts[4].toDoubleVector();
   return one;
 }
+
+// Who uses the processors from its construction on.
+class Load {
+ public:
+  void note(RankMeasurement& result) const {
+    result.machine = machine_id();
+    result.elapsed_seconds = seconds_since(begin_);
+    result.own_seconds = own_processor_seconds() - own_;
+    const std::optional<double> all = busy_processor_seconds();
+    if (all && all_) {
+      result.machine_seconds = *all - *all_;
+    }
+  }
+
+ private:
+  Clock::time_point begin_ = Clock::now();
+  double own_ = own_processor_seconds();
+  std::optional<double> all_ = busy_processor_seconds();
+};
 
 } // namespace
 
@@ -64,12 +94,16 @@ cost::Cluster measure_cluster(comm::World& world, const Effort& effort) {
   std::vector<int> ranks(static_cast<std::size_t>(world.size()));
   std::iota(ranks.begin(), ranks.end(), 0);
   const auto everyone = world.new_group("probe", ranks);
+  everyone->barrier(); // all begin together
+  const Load load;
   RankMeasurement mine = measure_speed(world, *everyone, effort);
   cost::ProbeQuality quality;
   quality.rounds = effort.rounds;
   measure_offloading(world, *everyone, effort, mine);
   const auto pairs = measure_links(world, *everyone, effort, quality);
   auto collectives = measure_collectives(world, *everyone, effort, quality);
+  everyone->barrier();
+  load.note(mine);
   std::vector<RankMeasurement> all;
   for (const c10::IValue& value : comm::gather_object(world, *everyone, pack(mine), 0)) {
     all.push_back(unpack(value));

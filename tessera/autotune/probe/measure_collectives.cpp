@@ -93,14 +93,17 @@ void measure_group(comm::ProcessGroup& group, std::vector<Timed>& all, const Eff
   constexpr double kRoundS = 0.03;
   constexpr double kSlowS = 0.3;
   constexpr int kMostRuns = 1000;
-  // What ranks compute between two collectives. Without computation, groups that share
-  // cores fall into lockstep, and their ranks never wait for each other.
-  const at::Tensor factor = at::randn({128, 128});
-  const at::Tensor product = at::empty({128, 128});
+  constexpr int kComputed = 20; // with computation before each
+  // What ranks compute between two collectives, about as long as the half of a layer. Without
+  // computation, groups that share cores fall into lockstep, and their ranks never wait for each
+  // other; with too little of it, all ranks compute within one time slice of their host.
+  const at::Tensor rows = at::randn({128, 256});
+  const at::Tensor weight = at::randn({256, 512});
+  const at::Tensor product = at::empty({128, 512});
   const auto compute = [&] {
-    for (int i = 0; i < 3; ++i) {
+    for (int i = 0; i < 2; ++i) {
       at::Tensor out = product;
-      at::mm_out(out, factor, factor);
+      at::mm_out(out, rows, weight);
     }
   };
   Rounds computing;
@@ -112,7 +115,7 @@ void measure_group(comm::ProcessGroup& group, std::vector<Timed>& all, const Eff
     one.rounds.add(seconds);
   }
   for (int round = 0; round < effort.rounds; ++round) {
-    computing.add(longest(group, seconds_in_a_row(group, compute, 200)));
+    computing.add(longest(group, seconds_in_a_row(group, compute, kComputed)));
     for (Timed& one : all) {
       if (!one.slow) {
         one.rounds.add(longest(group, seconds_in_a_row(group, one.run, one.runs)));
@@ -124,7 +127,7 @@ void measure_group(comm::ProcessGroup& group, std::vector<Timed>& all, const Eff
                   compute();
                   one.run();
                 },
-                std::min(one.runs, 100))));
+                std::min(one.runs, kComputed))));
       }
     }
   }
@@ -165,7 +168,7 @@ std::vector<cost::CollectiveTime> measure_collectives(
     comm::ProcessGroup& everyone,
     const Effort& effort,
     cost::ProbeQuality& quality) {
-  std::vector<std::int64_t> sizes = {1 << 14, 1 << 18, 1 << 22};
+  std::vector<std::int64_t> sizes = {1 << 11, 1 << 14, 1 << 18, 1 << 22};
   if (effort.quick) {
     sizes = {1 << 14, 1 << 20};
   }

@@ -36,6 +36,12 @@ struct RankMeasurement {
   double offload_room_bytes = 0;
   double spread = 0; // Rounds::spread of the point where it is largest
   int repeated = 0; // rounds beyond Effort::rounds
+  // While the probe ran: for how long it did, and the processor seconds of this process and of all
+  // programs of its machine; -1: the system does not tell.
+  std::string machine; // machine_id()
+  double elapsed_seconds = 0;
+  double own_seconds = 0;
+  double machine_seconds = -1;
 };
 
 /// Measures computation: first one rank of every host alone, then all ranks at the same

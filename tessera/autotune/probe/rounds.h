@@ -26,6 +26,9 @@ class Rounds {
   double second_ = std::numeric_limits<double>::infinity();
 };
 
+/// Other programs that use more than so many processors are load: less is what every system does.
+constexpr double kForeignLoad = 0.15;
+
 /// Rounds further apart than this share are repeated.
 constexpr double kAgreement = 0.2;
 

@@ -170,6 +170,30 @@ void add_links(const ByHosts& measured, cost::Cluster& cluster) {
   }
 }
 
+// Returns the processors that others than these ranks used, on the machine where that was most.
+// Several hosts may be one machine, whose processors are counted together.
+std::optional<double> foreign_processors(const std::vector<RankMeasurement>& ranks) {
+  struct Use {
+    double all = -1;
+    double own = 0;
+    double seconds = 0;
+  };
+  std::map<std::string, Use> machines;
+  for (const RankMeasurement& rank : ranks) {
+    Use& use = machines[rank.machine.empty() ? rank.host : rank.machine];
+    use.all = std::max(use.all, rank.machine_seconds);
+    use.own += rank.own_seconds;
+    use.seconds = std::max(use.seconds, rank.elapsed_seconds);
+  }
+  std::optional<double> most;
+  for (const auto& [machine, use] : machines) {
+    if (use.all >= 0 && use.seconds > 0) {
+      most = std::max(most.value_or(0), (use.all - use.own) / use.seconds);
+    }
+  }
+  return most;
+}
+
 } // namespace
 
 cost::Cluster to_cluster(
@@ -185,6 +209,7 @@ cost::Cluster to_cluster(
     quality.repeated += rank.repeated;
     quality.compute_spread = std::max(quality.compute_spread, rank.spread);
   }
+  quality.foreign_processors = foreign_processors(ranks);
   cluster.quality = quality;
   std::vector<const RankMeasurement*> kinds;
   for (const HostRange& host : hosts) {

@@ -143,5 +143,24 @@ TEST(ToCluster, ScatteredRanksAreRefused) {
   }
 }
 
+TEST(ToCluster, OtherProgramsAreWhatNoRankOfTheMachineUsed) {
+  std::vector<RankMeasurement> ranks(4, rank_on("a"));
+  const std::vector<PairFacts> pairs = {pair_of(0, 1, 1e9), pair_of(2, 3, 1e9), pair_of(0, 2, 1e9)};
+  ranks[2].host = ranks[3].host = "b";
+  for (RankMeasurement& rank : ranks) {
+    rank.machine = "one"; // both hosts are namespaces of it
+    rank.elapsed_seconds = 10;
+    rank.own_seconds = 4;
+    rank.machine_seconds = 19;
+  }
+  EXPECT_NEAR(*to_cluster(ranks, pairs, {}).quality.foreign_processors, 0.3, 1e-9);
+  ranks[2].machine = ranks[3].machine = "other";
+  EXPECT_NEAR(*to_cluster(ranks, pairs, {}).quality.foreign_processors, 1.1, 1e-9);
+  for (RankMeasurement& rank : ranks) {
+    rank.machine_seconds = -1; // the system does not tell
+  }
+  EXPECT_FALSE(to_cluster(ranks, pairs, {}).quality.foreign_processors.has_value());
+}
+
 } // namespace
 } // namespace tessera::autotune

@@ -3,6 +3,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include <unistd.h>
+
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
@@ -77,6 +79,27 @@ TEST(HostMemory, ThisMachine) {
   EXPECT_GT(facts.available, 0);
   EXPECT_NE(processor_name(), "");
   EXPECT_THROW(host_memory(SCRATCH "/nowhere"), Error);
+}
+
+TEST(ProcessorTime, IsThatOfAllColumnsButIdleAndWaiting) {
+  const System system("stat");
+  const std::string root = (std::filesystem::path(SCRATCH) / "stat").string();
+  EXPECT_FALSE(busy_processor_seconds(root).has_value());
+  const double tick = 1.0 / static_cast<double>(::sysconf(_SC_CLK_TCK));
+  system.write("proc/stat", "cpu  1 2 4 1000 5000 8 16 32 0 0\ncpu0 9 9 9 9 9 9 9 9\n");
+  EXPECT_NEAR(*busy_processor_seconds(root), 63 * tick, 1e-9);
+  EXPECT_EQ(machine_id(root), "");
+  system.write("proc/sys/kernel/random/boot_id", "an-id\n");
+  EXPECT_EQ(machine_id(root), "an-id");
+}
+
+TEST(ProcessorTime, OfThisProcessGrows) {
+  const double before = own_processor_seconds();
+  volatile double sum = 0;
+  for (int i = 0; i < 50'000'000; ++i) {
+    sum = sum + i;
+  }
+  EXPECT_GT(own_processor_seconds(), before);
 }
 
 } // namespace

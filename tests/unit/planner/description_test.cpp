@@ -188,11 +188,13 @@ TEST(Description, WhatProbeWritesIsReadBack) {
   cluster.collectives = {{"all_reduce", 2, 1, 65536, 1e-4, {1}}};
   cluster.quality.rounds = 3;
   cluster.quality.inferred = 2;
+  cluster.quality.foreign_processors = 0.25;
   const std::string text = cluster_to_json(cluster);
   const auto read = cluster_from_json(text, "c.json");
   EXPECT_EQ(cluster_to_json(read), text);
   EXPECT_TRUE(read.measured);
   EXPECT_EQ(read.quality.inferred, 2);
+  EXPECT_EQ(read.quality.foreign_processors, 0.25);
   EXPECT_EQ(read.kinds[0].speed.products.at("f32").back().seconds, 3e-3);
   EXPECT_EQ(read.kinds[0].speed.products.at("f32").back().backward_seconds, 0);
   EXPECT_EQ(read.kinds[0].speed.operators.at("gelu.tanh")[0].backward_seconds, 2e-6);

@@ -37,7 +37,7 @@ TEST(Offloading, AMicrobatchIsNoShorterThanItsTransfers) {
   model.layers[0].output_elements_per_sample = 1'000'000;
   const auto cluster = one_device();
   auto strategy = cost::small_strategy(1, 1, 1, 1, 1);
-  strategy.schedule = cost::Schedule::kSimple;
+  strategy.schedule = cost::Schedule::kCustom; // all microbatches in flight
   strategy.activation_checkpointing = false;
   const cost::LayerTable here(model, cluster, strategy, {});
   const auto kept = cost::price(model, cluster, strategy);

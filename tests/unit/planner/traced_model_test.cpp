@@ -63,6 +63,7 @@ ModelTrace small_language_model(int blocks) {
       one.module = module;
       one.elements = elements * batch;
       one.bytes = 4 * one.elements;
+      one.kept_bytes = 3 * one.elements;
       forward.push_back(one);
     };
     move(embedding, 1e6);
@@ -121,9 +122,41 @@ TEST(TracedModel, SecondsAreThoseOfItsOperators) {
   // Embedding and head; the head alone runs behind the blocks.
   EXPECT_NEAR(seconds(whole.layers[0].microbatch_seconds, 2), 6e-3, 1e-9);
   EXPECT_NEAR(seconds(whole.tail_seconds, 2), 4e-3, 1e-9);
-  EXPECT_EQ(whole.layers[1].kept_bytes_per_sample, 16e6);
+  EXPECT_EQ(whole.layers[1].kept_bytes_per_sample, 12e6);
+  EXPECT_EQ(whole.layers[1].working_bytes_per_sample, 16e6);
   // Sizes that divide the batch, and no others.
   EXPECT_EQ(whole.tail_seconds.at("cpu").size(), 4u);
+}
+
+TEST(TracedModel, GradientsComeWithTheFirstBackwardOrHaveMemoryOfTheirOwn) {
+  const cost::Cluster cluster = measured_cluster(2);
+  const auto described = describe_traced(small_language_model(3), cluster);
+  cost::Strategy strategy;
+  strategy.pp = 2;
+  strategy.boundaries = {0, 2, 4};
+  strategy.device_of_rank = {0, 1};
+  strategy.activation_checkpointing = false;
+  const cost::LayerTable table(
+      described, cluster, strategy, cost::runtime_constants(cluster, described.precision));
+  const auto memory = [&](const cost::StageState& state) { return table.memory(1, 2, state); };
+  constexpr double kGradients = 4 * 500;
+  // Many microbatches: those of the first are there when most are held.
+  EXPECT_EQ(memory({.in_flight = 2, .had_backward = true}).gradients, kGradients);
+  // One microbatch: they come as its activations of 12 MB go.
+  EXPECT_EQ(memory({.in_flight = 1, .had_backward = false}).gradients, 0);
+  // Those that replicas average lie in buckets that stay.
+  EXPECT_EQ(memory({.replicas = true, .had_backward = false}).gradients, kGradients);
+  EXPECT_EQ(memory({.in_flight = 2}).activations, 2 * 12e6);
+  EXPECT_EQ(memory({.in_flight = 2}).working, 16e6);
+}
+
+TEST(TracedModel, WithoutAPipelineAMicrobatchRunsToItsEnd) {
+  cost::Strategy strategy;
+  strategy.boundaries = {0, 4};
+  for (const auto schedule : {cost::Schedule::kSimple, cost::Schedule::kInterleaved}) {
+    strategy.schedule = schedule;
+    EXPECT_EQ(cost::in_flight(strategy, 0, 8), 1);
+  }
 }
 
 TEST(TracedModel, OperatorsThatDependOnTheBatchAreRefused) {

@@ -41,6 +41,7 @@ ReportInput example() {
     step.step_seconds = i == 0 ? 60 : 0.5;
     step.bubble_share = 0.25;
     step.memory_bytes = {1000 + (i == 5 ? 500 : 0), 2000};
+    step.peak_bytes = {700, 800 + (i == 3 ? 100 : 0)};
     input.log.steps.push_back(step);
   }
   input.log.starts = {{run, EndRecord{"finished", 20, 100, ""}, 20, 100}};
@@ -77,6 +78,7 @@ TEST(Summary, IsMadeOfMediansAndPeaks) {
   EXPECT_EQ(summary.tokens_per_second->median, 1000);
   EXPECT_EQ(summary.step_seconds->median, 0.5);
   EXPECT_THAT(summary.peak_memory_bytes, testing::ElementsAre(1500, 2000));
+  EXPECT_THAT(summary.peak_tensor_bytes, testing::ElementsAre(700, 900));
   EXPECT_EQ(summary.tokens, 20 * 500);
   EXPECT_EQ(summary.wall_seconds, 100);
 }

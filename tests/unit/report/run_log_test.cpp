@@ -69,6 +69,7 @@ StepRecord step(std::int64_t number, double loss) {
   record.step_seconds = 0.5;
   record.learning_rate = 1e-3;
   record.memory_bytes = {1, 2, 3, 4};
+  record.peak_bytes = {1, 0, 2, 4};
   record.offload_bytes = {4096, 0, 8192, 0};
   return record;
 }
@@ -137,6 +138,7 @@ TEST_F(RunLogFile, ComesBackAsItWasWritten) {
   EXPECT_EQ(log.steps[0].bubble_share, 0.125);
   EXPECT_EQ(log.steps[0].learning_rate, 1e-3);
   EXPECT_THAT(log.steps[0].memory_bytes, testing::ElementsAre(1, 2, 3, 4));
+  EXPECT_THAT(log.steps[0].peak_bytes, testing::ElementsAre(1, 0, 2, 4));
   EXPECT_THAT(log.steps[0].offload_bytes, testing::ElementsAre(4096, 0, 8192, 0));
   EXPECT_TRUE(std::isnan(log.steps[1].loss));
   EXPECT_EQ(log.steps[1].grad_norm, std::nullopt);

@@ -93,6 +93,39 @@ TEST(TimelinePicture, CutsWaitsOutOfTheirLane) {
   EXPECT_EQ(boxes_of(timeline_picture(timeline, 0)).size(), 3U);
 }
 
+TEST(TimelinePicture, DrawsASimulationBelowEveryRank) {
+  Timeline timeline;
+  timeline.events = {event("forward", 0, 0, 1000, 1100), event("forward", 1, 0, 1100, 1200)};
+  Timeline simulated;
+  simulated.origin = "simulated";
+  simulated.events = {event("forward", 0, 0, 0, 200), event("forward", 1, 0, 200, 400)};
+  simulated.events[0].step = simulated.events[1].step = 7; // its own count
+  const std::string html = timeline_picture(timeline, 0, simulated);
+  const auto boxes = boxes_of(html);
+  ASSERT_EQ(boxes.size(), 4U); // those of the run, then those of the simulation
+  EXPECT_EQ(boxes[0].x, 0);
+  EXPECT_EQ(boxes[2].x, 0); // both begin at once
+  EXPECT_NEAR(boxes[0].width, 25, 0.01); // of the longer of the two
+  EXPECT_NEAR(boxes[2].width, 50, 0.01);
+  EXPECT_LT(boxes[0].y, boxes[2].y);
+  EXPECT_LT(boxes[2].y, boxes[1].y); // rank 0, its simulation, rank 1, its simulation
+  EXPECT_LT(boxes[1].y, boxes[3].y);
+  EXPECT_THAT(html, testing::HasSubstr("simulated forward of microbatch 0 on rank 1"));
+  EXPECT_EQ(drawn_us(timeline, 0), 200);
+  EXPECT_EQ(drawn_us(simulated, 7), 400);
+}
+
+TEST(TimelinePicture, RefusesASimulationOfOtherRanksOrSeveralSteps) {
+  Timeline timeline;
+  timeline.events = {event("forward", 0, 0, 0, 100), event("forward", 1, 0, 100, 200)};
+  Timeline fewer = timeline;
+  fewer.events.pop_back();
+  EXPECT_THROW(timeline_picture(timeline, 0, fewer), Error);
+  Timeline more = timeline;
+  more.events[1].step = 1;
+  EXPECT_THROW(timeline_picture(timeline, 0, more), Error);
+}
+
 TEST(TimelinePicture, CountsTheBoxesItLeavesOut) {
   Timeline timeline;
   for (int i = 0; i < 10; ++i) {

@@ -74,6 +74,57 @@ TEST(RecordWork, CountsProductsByTheirSizes) {
   EXPECT_EQ(products[3].module, 2);
 }
 
+// The backward of a product reads its factors, that of a function its argument or its result; a sum
+// reads nothing. Autograd itself says the same of this forward.
+struct KeepingImpl : torch::nn::Module {
+  KeepingImpl() {
+    linear = register_module("linear", nn::Linear(4, 4));
+  }
+  torch::Tensor forward(torch::Tensor x) {
+    const auto sum = linear(x) + 1; // both are the argument of nothing that reads it
+    const auto doubled = sum + sum; // read by gelu
+    const auto curved = torch::gelu(doubled).view({-1, 4}); // read by the softmax's product
+    const auto weights = torch::softmax(curved + curved, -1); // read by itself and the product
+    return torch::mm(weights, curved.t()).sum();
+  }
+  nn::Linear linear{nullptr};
+};
+TESSERA_MODULE(Keeping);
+
+TEST(RecordWork, SaysWhatLivesUntilTheBackward) {
+  for (const bool delayed : {false, true}) {
+    const DelayedInitScope scope(delayed);
+    Keeping net;
+    const auto x = torch::zeros({5, 4}, delayed ? torch::kMeta : torch::kCPU);
+    const auto work = record_work(*net, [&] { net(x); });
+    std::vector<std::pair<std::string, double>> kept;
+    for (const auto& one : work) {
+      if (one.kept_bytes > 0) {
+        kept.emplace_back(one.name, one.kept_bytes);
+      }
+    }
+    using testing::HasSubstr;
+    using testing::Pair;
+    EXPECT_THAT(
+        kept,
+        testing::ElementsAre(
+            Pair(HasSubstr("add"), 80.0),
+            Pair(HasSubstr("gelu"), 80.0),
+            Pair(HasSubstr("softmax"), 80.0)));
+  }
+}
+
+TEST(RecordWork, MasksAndProbabilitiesAreHeldByTheirOperators) {
+  Keeping net; // any module
+  const auto x = torch::zeros({5, 4});
+  const auto targets = torch::zeros({5}, torch::kLong);
+  const auto work =
+      record_work(*net, [&] { torch::cross_entropy_loss(torch::dropout(x, 0.5, true), targets); });
+  ASSERT_EQ(work.size(), 2U);
+  EXPECT_EQ(work[0].kept_bytes, 80); // the mask; its result is read by nobody
+  EXPECT_EQ(work[1].kept_bytes, 80);
+}
+
 struct FailingImpl : torch::nn::Module {
   torch::Tensor forward(torch::Tensor /*x*/) {
     throw std::runtime_error("user");
