@@ -18,7 +18,7 @@ DataShares::DataShares(const config::Config& config, const std::vector<int>& rep
   }
 }
 
-DataRows DataShares::rows_of(int data_rank, std::int64_t batch) const {
+DataShares::Rows DataShares::rows_of(int data_rank, std::int64_t batch) const {
   if (are_said()) {
     if (batch != all_samples()) {
       throw ShapeError(

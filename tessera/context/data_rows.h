@@ -7,19 +7,16 @@
 
 namespace tessera {
 
-/// A run of the rows (samples) of a step's batch.
-struct DataRows {
-  std::int64_t begin = 0;
-  std::int64_t count = 0;
-
-  bool operator==(const DataRows&) const = default;
-};
-
 /// How the samples of a step's batch are shared out over the ranks that are fed samples of their
 /// own (data_rank of data_size): equally, or as `replica_samples` says. The ranks of a replica get
 /// equally many.
 class DataShares {
  public:
+  struct Rows {
+    std::int64_t begin = 0;
+    std::int64_t count = 0;
+  };
+
   DataShares() = default;
   /// `replicas`: of each data rank, the number of its replica (rdp_rank). Requires a configuration
   /// that was checked against the world.
@@ -35,7 +32,7 @@ class DataShares {
   }
   /// Returns the rows of a data rank in a batch of this many.
   /// Throws: ShapeError when the shares do not divide the batch so, saying what to write.
-  DataRows rows_of(int data_rank, std::int64_t batch) const;
+  Rows rows_of(int data_rank, std::int64_t batch) const;
   /// Returns how much a mean over a data rank's samples counts in a mean over the data ranks, so
   /// that it is one over all samples: 1 where all have equally many.
   double weight_of(int data_rank) const;

@@ -7,7 +7,6 @@
 #include "tessera/base/error.h"
 #include "tessera/base/index.h"
 #include "tessera/cost/gradient_overlap.h"
-#include "tessera/cost/uneven_cost.h"
 
 namespace tessera::cost {
 
@@ -364,23 +363,6 @@ StrategyCost price(
   cost.seconds_range = seconds_range(model, cost.seconds);
   cost.memory_range = memory_range(model, cost.stages[at(cost.fullest_stage)].memory.total());
   return cost;
-}
-
-StrategyCost price(
-    const DescribedModel& model,
-    const Cluster& cluster,
-    const Strategy& strategy,
-    const Constants& constants) {
-  validate(
-      strategy,
-      cluster.device_count(),
-      static_cast<int>(model.layers.size()),
-      model.global_batch_size);
-  if (!strategy.replica_microbatch.empty()) {
-    return price_uneven(model, cluster, strategy, constants);
-  }
-  const LayerTable table(model, cluster, strategy, constants);
-  return price(model, cluster, strategy, table, place(strategy, cluster, constants), constants);
 }
 
 } // namespace tessera::cost

@@ -134,6 +134,10 @@ stall_seconds(const Cluster& cluster, const PlacementLinks& links, int stages, i
 ///
 ///   T = max(m P + (sum_i t_i - max_i t_i) / v, (m - 1) P / v + sum_i t_i) + 2 sum_i e_i + ...
 ///
+/// Replicas that take unlike numbers of samples (Strategy::replica_microbatch) are priced by
+/// themselves, and the slowest counts; a stage's memory is that of the replica that fills its
+/// devices most.
+///
 /// Units: seconds of one iteration, bytes of one device.
 /// Throws: ConfigError as validate(Strategy) and LayerTable.
 /// Source: Li et al. 2022, section 3.4; Narayanan et al. 2021, section 2.2 (a bubble of 1 / v). In

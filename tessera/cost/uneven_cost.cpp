@@ -1,5 +1,4 @@
-#include "tessera/cost/uneven_cost.h"
-
+// The price of a whole strategy, whose replicas may take unlike numbers of samples.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -8,6 +7,7 @@
 #include "tessera/base/index.h"
 #include "tessera/cost/group_place.h"
 #include "tessera/cost/layer_table.h"
+#include "tessera/cost/strategy_cost.h"
 
 namespace tessera::cost {
 
@@ -58,8 +58,8 @@ double pipeline_seconds(const StrategyCost& cost) {
   return cost.seconds - cost.gradient_seconds - cost.optimizer_seconds - cost.stall_seconds;
 }
 
-} // namespace
-
+// Prices the replicas with as many samples by themselves, over links that all of them share; the
+// slowest count. A stage's memory is that of the replica that fills its devices most.
 StrategyCost price_uneven(
     const DescribedModel& model,
     const Cluster& cluster,
@@ -141,6 +141,25 @@ StrategyCost price_uneven(
   result.seconds_range = seconds_range(model, result.seconds);
   result.memory_range = memory_range(model, result.stages[at(result.fullest_stage)].memory.total());
   return result;
+}
+
+} // namespace
+
+StrategyCost price(
+    const DescribedModel& model,
+    const Cluster& cluster,
+    const Strategy& strategy,
+    const Constants& constants) {
+  validate(
+      strategy,
+      cluster.device_count(),
+      static_cast<int>(model.layers.size()),
+      model.global_batch_size);
+  if (!strategy.replica_microbatch.empty()) {
+    return price_uneven(model, cluster, strategy, constants);
+  }
+  const LayerTable table(model, cluster, strategy, constants);
+  return price(model, cluster, strategy, table, place(strategy, cluster, constants), constants);
 }
 
 } // namespace tessera::cost

@@ -1,10 +1,11 @@
 #include "tessera/planner/shares.h"
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <map>
 #include <optional>
-#include <set>
+#include <queue>
 #include <utility>
 
 #include "tessera/base/index.h"
@@ -24,6 +25,9 @@ bool has_kinds(const cost::Cluster& cluster) {
   });
 }
 
+// Of one point, by the samples of a microbatch.
+using Tables = std::map<int, cost::LayerTable>;
+
 // Divides the samples of a microbatch among the replicas of one placed strategy with boundaries.
 class Division {
  public:
@@ -31,14 +35,16 @@ class Division {
       const cost::DescribedModel& model,
       const cost::Cluster& cluster,
       const SearchOptions& options,
-      const cost::Strategy& strategy)
+      const cost::Strategy& strategy,
+      Tables& tables)
       : model_(model),
         cluster_(cluster),
         options_(options),
         strategy_(strategy),
         links_(cost::place(strategy, cluster, options.constants)),
         microbatches_(strategy.microbatches(model.global_batch_size)),
-        usable_(cost::usable_share(model, options.constants)) {
+        usable_(cost::usable_share(model, options.constants)),
+        tables_(tables) {
     const std::vector<int> node_of_device = cluster.node_of_device();
     std::vector<double> ranks(cluster.nodes.size(), 0);
     for (const int device : strategy.device_of_rank) {
@@ -49,16 +55,19 @@ class Division {
       const double cores = cluster.nodes[n].cores;
       crowding_.push_back(cores > 0 ? std::max(1.0, ranks[n] / cores) : 1);
     }
+    for (int d = 0; d < strategy.dp; ++d) {
+      const Kinds kinds = kinds_of(d);
+      const auto known = std::find(kinds_.begin(), kinds_.end(), kinds);
+      like_.push_back(static_cast<int>(known - kinds_.begin()));
+      if (known == kinds_.end()) {
+        kinds_.push_back(kinds);
+      }
+    }
   }
 
   // Returns whether some replica's devices differ from another's.
   bool replicas_differ() const {
-    for (int d = 1; d < strategy_.dp; ++d) {
-      if (kinds_of(d) != kinds_of(0)) {
-        return true;
-      }
-    }
-    return false;
+    return kinds_.size() > 1;
   }
 
   // Returns the samples of each replica; nullopt where memory does not hold them, or where equal
@@ -68,24 +77,23 @@ class Division {
     const int together = strategy_.same_samples ? 1 : strategy_.tp;
     const int all = strategy_.dp * strategy_.microbatch_size;
     std::vector<int> given(at(strategy_.dp), 0);
-    for (int sum = 0; sum + together <= all; sum += together) {
-      int least = 0;
-      double least_seconds = kDoesNotFit;
-      for (int d = 0; d < strategy_.dp; ++d) {
-        // The first ones go round, since every replica needs some.
-        if (sum < strategy_.dp * together && given[at(d)] > 0) {
-          continue;
-        }
-        const double seconds = seconds_of(d, given[at(d)] + together);
-        if (seconds < least_seconds) {
-          least_seconds = seconds;
-          least = d;
-        }
-      }
-      if (least_seconds == kDoesNotFit) {
+    using Next = std::pair<double, int>; // when a replica has done one more, and which
+    std::priority_queue<Next, std::vector<Next>, std::greater<>> queue;
+    for (int d = 0; d < strategy_.dp; ++d) { // every replica needs some
+      given[at(d)] = together;
+      if (seconds_of(d, together) == kDoesNotFit) {
         return std::nullopt;
       }
-      given[at(least)] += together;
+      queue.emplace(seconds_of(d, 2 * together), d);
+    }
+    for (int sum = strategy_.dp * together; sum + together <= all; sum += together) {
+      const auto [seconds, replica] = queue.top();
+      if (seconds == kDoesNotFit) {
+        return std::nullopt;
+      }
+      queue.pop();
+      given[at(replica)] += together;
+      queue.emplace(seconds_of(replica, given[at(replica)] + together), replica);
     }
     const bool alike =
         std::all_of(given.begin(), given.end(), [&](int one) { return one == given.front(); });
@@ -95,8 +103,10 @@ class Division {
 
  private:
   // The kinds of a replica's devices, and how crowded their hosts are.
-  std::vector<std::pair<int, double>> kinds_of(int replica) const {
-    std::vector<std::pair<int, double>> kinds;
+  using Kinds = std::vector<std::pair<int, double>>;
+
+  Kinds kinds_of(int replica) const {
+    Kinds kinds;
     for (int k = 0; k < strategy_.pp; ++k) {
       for (int t = 0; t < strategy_.tp; ++t) {
         const std::size_t node = at(nodes_[at(strategy_.rank(k, replica, t))]);
@@ -109,18 +119,17 @@ class Division {
   // Returns the seconds of a replica's pipeline with so many samples a microbatch; infinity where
   // a device does not hold them, or their cost is not known.
   double seconds_of(int replica, int samples) {
-    const auto [known, is_new] =
-        seconds_.emplace(std::pair(kinds_of(replica), samples), kDoesNotFit);
+    const int alike = like_[at(replica)];
+    const auto [known, is_new] = seconds_.emplace(std::pair(alike, samples), kDoesNotFit);
     if (is_new) {
       if (const cost::LayerTable* table = table_of(samples)) {
-        known->second = pipeline_seconds(replica, *table);
+        known->second = pipeline_seconds(kinds_[at(alike)], *table);
       }
     }
     return known->second;
   }
 
-  double pipeline_seconds(int replica, const cost::LayerTable& table) const {
-    const std::vector<std::pair<int, double>> kinds = kinds_of(replica);
+  double pipeline_seconds(const Kinds& kinds, const cost::LayerTable& table) const {
     double sum = 0;
     double most = 0;
     for (int k = 0; k < strategy_.pp; ++k) {
@@ -172,8 +181,10 @@ class Division {
   double usable_; // share of a device's memory
   std::vector<int> nodes_; // of each virtual rank
   std::vector<double> crowding_; // ranks a core, of each node
-  std::map<int, cost::LayerTable> tables_; // by samples
-  std::map<std::pair<std::vector<std::pair<int, double>>, int>, double> seconds_;
+  Tables& tables_;
+  std::vector<Kinds> kinds_; // of replicas that differ
+  std::vector<int> like_; // for each replica, of which of them it is
+  std::map<std::pair<int, int>, double> seconds_; // by these, and samples
 };
 
 std::vector<int> boundaries_of_even_stages(int layers, int stages) {
@@ -193,19 +204,20 @@ std::optional<Candidate> best_of(
     const Point& point) {
   const cost::LayerTable table = pricer.table(point);
   std::optional<Candidate> best;
+  Tables tables;
   for (const Layout& layout : layouts_of(model, cluster, point, options)) {
     cost::Strategy strategy = pricer.strategy(point);
     strategy.placement = layout.letters;
     strategy.device_of_rank =
         cost::lay_out(strategy, layout.letters, devices_in_order(cluster, layout.node_order));
     strategy.boundaries = boundaries_of_even_stages(table.layers(), point.pp);
-    if (!Division(model, cluster, options, strategy).replicas_differ()) {
+    if (!Division(model, cluster, options, strategy, tables).replicas_differ()) {
       continue;
     }
     if (auto equal = pricer.assigned(strategy, table)) {
       strategy.boundaries = std::move(equal->strategy.boundaries);
     }
-    auto samples = Division(model, cluster, options, strategy).samples();
+    auto samples = Division(model, cluster, options, strategy, tables).samples();
     if (!samples || (options.runnable_only && ties_apart(strategy, model))) {
       continue;
     }
@@ -228,7 +240,10 @@ void add_unlike_replicas(
     const SearchOptions& options,
     std::vector<Candidate>& best) {
   const bool searches = options.method == Method::kAmp || options.method == Method::kAnnealing;
-  if (!options.unlike_samples || !searches || !has_kinds(cluster)) {
+  // Where there are more, many pricings of many replicas take longer than the search.
+  constexpr int kMostDevices = 256;
+  if (!options.unlike_samples || !searches || !has_kinds(cluster) ||
+      cluster.device_count() > kMostDevices) {
     return;
   }
   constexpr std::size_t kMostPoints = 32;

@@ -14,7 +14,7 @@ namespace tessera::planner {
 /// that all have done at about the same time. The strategies that are there stay; what is not
 /// faster than the fastest of them by a little is left out.
 ///
-/// Nothing is added on devices of one kind, without SearchOptions::unlike_samples, and to what a
+/// Nothing is added on devices of one kind, on more than 256 devices, without SearchOptions::unlike_samples, and to what a
 /// baseline found. Boundaries
 /// of stages are those of the same strategy with equal replicas where it fits, else even ones.
 ///

@@ -255,7 +255,8 @@ int data_size() {
   return context().data_size();
 }
 DataRows data_rows(std::int64_t batch) {
-  return context().shares.rows_of(data_rank(), batch);
+  const DataShares::Rows rows = context().shares.rows_of(data_rank(), batch);
+  return {rows.begin, rows.count};
 }
 double data_weight() {
   return context().data_weight();

@@ -1,10 +1,10 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
 #include "tessera/config/config.h"
-#include "tessera/context/data_rows.h"
 #include "tessera/topology/rank_layout.h"
 
 namespace tessera {
@@ -81,6 +81,14 @@ int mp_size();
 /// rdp_size, else dp_rank of dp_size.
 int data_rank();
 int data_size();
+
+/// A run of the rows (samples) of a batch.
+struct DataRows {
+  std::int64_t begin = 0;
+  std::int64_t count = 0;
+
+  bool operator==(const DataRows&) const = default;
+};
 
 /// Returns which rows of a global batch of `batch` rows this rank is fed: those of its data_rank,
 /// equally many for all or as the key `replica_samples` says.

@@ -37,7 +37,7 @@ def job_of(parallel, **others):
         "model": {"name": "gpt-tiny", "options": {"dropout": 0.3}},
         "data": {"directory": "data", "sequence": 16, "batch": 12},
         "optimizer": {"learning_rate": 2e-3, "warmup_steps": 2, "clip_norm": 1.0},
-        "validation": {"every": 3, "batches": 2},
+        "validation": {"every": 2, "batches": 2},  # whose steps count for masks
         "steps": STEPS,
         **others,
     }
