@@ -3,8 +3,10 @@
 // The experiments of the AMP paper (Li et al. 2022, section 4), predicted. Header only:
 // `planner_amp` and the test of accuracy.
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -66,6 +68,19 @@ inline std::vector<std::string> broken_amp_limits(const planner::PricedTable& ta
   check("the number of accepted runs", verdict.accepted, verdict.accepted == 0);
   check("the median error", verdict.median_error, verdict.median_error < 0.27);
   check("the ninth decile", verdict.worst_decile_error, verdict.worst_decile_error < 0.37);
+  // What the runs that finished need at most, and those that failed at least; a device has 15 GiB.
+  double finished = 0;
+  double failed = std::numeric_limits<double>::infinity();
+  for (const planner::PricedRow& row : table.rows) {
+    const double gib = row.cost.needed_bytes() / (1 << 30);
+    if (std::isinf(std::stod(table.cell(row, "measured_s")))) {
+      failed = std::min(failed, gib);
+    } else {
+      finished = std::max(finished, gib);
+    }
+  }
+  check("what finished runs need", finished, finished > 14.36 && finished < 14.38);
+  check("what failed runs need", failed, failed > 15.31 && failed < 15.33);
   return broken;
 }
 
