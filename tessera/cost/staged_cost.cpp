@@ -238,7 +238,7 @@ StageCost price_replica(
             cost.parameters, table.optimizer_bytes(cost.parameters), of_kind, settings, constants));
     cost.device_bytes = std::min(cost.device_bytes, of_kind.memory_bytes);
   }
-  StageState state = stage_state(settings, in_flight);
+  StageState state = stage_state(settings, in_flight, strategy.microbatches);
   state.host = host_pace(stalls(cluster, placed), cost.waiting_seconds);
   cost.memory = table.memory(first, last, state);
   cost.needed_bytes =

@@ -90,9 +90,8 @@ StageCost price_stage(const Inputs& inputs, int rank) {
     cost.send_seconds += send_seconds(
         links, strategy, stage, table.cut_bytes(last), table.returns_home(), constants);
     cost.in_flight = in_flight(strategy, stage, microbatches);
-    StageState state = stage_state(strategy, cost.in_flight);
+    StageState state = stage_state(strategy, cost.in_flight, microbatches);
     state.host = host_pace(stalls(cluster, links), cost.waiting_seconds);
-    state.had_backward = microbatches > cost.in_flight;
     join(table.memory(first, last, state), cost.memory);
   }
   cost.host_bytes = cost.memory.host;
@@ -273,7 +272,7 @@ stall_seconds(const Cluster& cluster, const PlacementLinks& links, int stages, i
   return cluster.stall_seconds * (messages * microbatches + 2 * (stages - 1));
 }
 
-StageState stage_state(const Strategy& strategy, int in_flight) {
+StageState stage_state(const Strategy& strategy, int in_flight, int microbatches) {
   return {
       .in_flight = in_flight,
       .optimizer_shards = strategy.shard_optimizer_state ? strategy.dp : 1,
@@ -281,6 +280,7 @@ StageState stage_state(const Strategy& strategy, int in_flight) {
       .offloads_optimizer = strategy.offload_optimizer_state,
       .offloads_activations = strategy.offload_activations,
       .replicas = strategy.dp > 1,
+      .had_backward = microbatches > in_flight,
       .by_layer = strategy.pp == 1};
 }
 

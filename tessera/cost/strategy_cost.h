@@ -75,8 +75,8 @@ struct StrategyCost {
 };
 
 /// Returns what determines the memory of a stage of this strategy that has so many microbatches in
-/// flight.
-StageState stage_state(const Strategy& strategy, int in_flight);
+/// flight, at most, of those of a step.
+StageState stage_state(const Strategy& strategy, int in_flight, int microbatches);
 
 /// Returns the seconds in which a device updates so many parameters: it reads and writes its
 /// memory, and streams an offloaded state in and out beside that. 0 for a device whose memory's

@@ -132,8 +132,8 @@ double LowerBound::assigned_seconds(const cost::Strategy& strategy, const cost::
                         options_.constants.context_bytes;
   std::vector<std::vector<int>> fits(at(strategy.pp));
   for (int k = 0; k < strategy.pp; ++k) {
-    const cost::StageState state =
-        cost::stage_state(strategy, cost::in_flight(strategy, k, problem.microbatches));
+    const cost::StageState state = cost::stage_state(
+        strategy, cost::in_flight(strategy, k, problem.microbatches), problem.microbatches);
     int first = 0;
     for (int last = 0; last <= layers; ++last) {
       while (first < last && table.memory(first, last, state).total() > usable) {

@@ -216,7 +216,9 @@ std::optional<Candidate> Pricer::assigned_in_turns(
     for (int k = 0; k < strategy.stages(); ++k) {
       const int in_flight = cost::in_flight(strategy, k, problem.microbatches);
       fits.push_back(first_that_fit(
-          table, cost::stage_state(strategy, in_flight), usable[at(k % strategy.pp)] / parts));
+          table,
+          cost::stage_state(strategy, in_flight, problem.microbatches),
+          usable[at(k % strategy.pp)] / parts));
     }
     problem.first_that_fits = [&fits](int stage, int last) { return fits[at(stage)][at(last)]; };
     if (const Assignment assignment = assign_layers(problem); !assignment.boundaries.empty()) {
@@ -258,7 +260,8 @@ std::optional<Candidate> Pricer::assigned(
   std::vector<std::vector<int>> fits;
   for (int k = 0; k < strategy.pp; ++k) {
     const int in_flight = cost::in_flight(strategy, k, problem.microbatches);
-    fits.push_back(first_that_fit(table, cost::stage_state(strategy, in_flight), usable[at(k)]));
+    fits.push_back(first_that_fit(
+        table, cost::stage_state(strategy, in_flight, problem.microbatches), usable[at(k)]));
   }
   problem.first_that_fits = [&fits](int stage, int last) { return fits[at(stage)][at(last)]; };
   Assignment assignment = assign_layers(problem);
