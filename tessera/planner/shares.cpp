@@ -136,7 +136,7 @@ class Division {
       const auto [first, last] = strategy_.layers_of(k);
       const cost::PassSeconds tensor = table.tensor_seconds(first, last, links_.stages[at(k)]);
       const cost::StageState state =
-          cost::stage_state(strategy_, cost::in_flight(strategy_, k, microbatches_));
+          cost::stage_state(strategy_, cost::in_flight(strategy_, k, microbatches_), microbatches_);
       const double needs = table.memory(first, last, state).total();
       double slowest = 0;
       for (int t = 0; t < strategy_.tp; ++t) {
