@@ -61,6 +61,21 @@ TEST(WithoutHosts, HostsThatAreNotThereAreNamed) {
       ThrowsMessage<ConfigError>(HasSubstr("no host is left")));
 }
 
+TEST(WithoutHosts, OfManyHostsSixteenAreNamed) {
+  const auto all = [](int nodes) {
+    try {
+      without_hosts(cost::small_cluster(nodes, 0), {"dog"});
+    } catch (const ConfigError& error) {
+      return std::string(error.what());
+    }
+    return std::string("accepted");
+  };
+  EXPECT_THAT(
+      all(16),
+      testing::EndsWith("of the cluster: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15"));
+  EXPECT_THAT(all(17), testing::EndsWith(", 14, 15, ..."));
+}
+
 // What is planned without a host is for the ranks that are left, and runs.
 TEST(WithoutHosts, IsPlannedAnew) {
   cost::Cluster cluster = cost::small_cluster(2, 0);

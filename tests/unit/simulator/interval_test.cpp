@@ -2,8 +2,10 @@
 
 #include "tessera/simulator/interval.h"
 
+#include <algorithm>
 #include <cmath>
 #include <random>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -119,6 +121,32 @@ TEST(Jitter, AndSlowDevicesAreChecked) {
       simulate_interval(model, one_device(), strategy, without_events(), 3, 1.5), ConfigError);
 }
 
+// The quantiles of five draws, which are those of seeds that follow each other.
+TEST(Jitter, AnIntervalHoldsAShareOfTheDraws) {
+  const auto model = small_model(2);
+  const auto strategy = small_strategy(1, 1, 1, 1, 2);
+  SimulationOptions options = without_events();
+  options.jitter = 0.3;
+  std::vector<double> draws;
+  for (options.seed = 7; options.seed < 12; ++options.seed) {
+    draws.push_back(simulate(model, one_device(), strategy, options).iteration_seconds);
+  }
+  std::sort(draws.begin(), draws.end());
+  options.seed = 7;
+  const auto interval = [&](double coverage) {
+    return simulate_interval(model, one_device(), strategy, options, 5, coverage);
+  };
+  EXPECT_EQ(interval(1).low, draws[0]);
+  EXPECT_EQ(interval(1).high, draws[4]);
+  EXPECT_EQ(interval(0.5).low, draws[1]);
+  EXPECT_EQ(interval(0.5).median, draws[2]);
+  EXPECT_EQ(interval(0.5).high, draws[3]);
+  EXPECT_EQ(interval(0).low, draws[2]);
+  // A tenth of the way from the first to the last is four tenths of that to the second.
+  EXPECT_NEAR(interval(0.8).low, 0.6 * draws[0] + 0.4 * draws[1], 1e-12);
+  EXPECT_NEAR(interval(0.8).high, 0.6 * draws[4] + 0.4 * draws[3], 1e-12);
+}
+
 // Plays a job with failures at random times.
 double played_seconds(double step, int devices, const Failures& failures, int steps) {
   std::mt19937_64 random(3);
@@ -162,6 +190,44 @@ TEST(Failures, TheBestIntervalIsNearYoungsFormula) {
   Failures none = failures;
   none.device_mean_time = 0;
   EXPECT_THROW(seconds_with_failures(2, 100, none), ConfigError);
+}
+
+TEST(Failures, TheBestIntervalIsTheBestOfAll) {
+  Failures failures;
+  for (const double mean_time : {20.0, 60.0, 1000.0, 30000.0}) {
+    for (const double checkpoint : {0.0, 0.5, 30.0}) {
+      failures.device_mean_time = mean_time;
+      failures.checkpoint_seconds = checkpoint;
+      double least = 1e300;
+      for (int steps = 1; steps <= 4000; ++steps) {
+        failures.steps_between_checkpoints = steps;
+        least = std::min(least, seconds_with_failures(3, 2, failures));
+      }
+      failures.steps_between_checkpoints = best_checkpoint_interval(3, 2, failures);
+      EXPECT_EQ(failures.steps_between_checkpoints, std::round(failures.steps_between_checkpoints));
+      EXPECT_NEAR(seconds_with_failures(3, 2, failures) / least, 1, 1e-3)
+          << mean_time << " " << checkpoint << " " << failures.steps_between_checkpoints;
+    }
+  }
+}
+
+TEST(Failures, WhatIsNoTimeIsRefused) {
+  const Failures good = {.device_mean_time = 1e5, .steps_between_checkpoints = 1};
+  EXPECT_GT(seconds_with_failures(1, 1, good), 0); // checkpoints and restarts may cost nothing
+  for (double Failures::*field :
+       {&Failures::device_mean_time,
+        &Failures::checkpoint_seconds,
+        &Failures::restart_seconds,
+        &Failures::steps_between_checkpoints}) {
+    Failures bad = good;
+    bad.*field = -1;
+    EXPECT_THROW(seconds_with_failures(1, 1, bad), ConfigError);
+    bad.*field = std::nan("");
+    EXPECT_THROW(seconds_with_failures(1, 1, bad), ConfigError);
+  }
+  Failures none = good;
+  none.steps_between_checkpoints = 0;
+  EXPECT_THROW(seconds_with_failures(1, 1, none), ConfigError);
 }
 
 } // namespace
