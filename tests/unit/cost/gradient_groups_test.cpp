@@ -137,11 +137,11 @@ TEST(Stalls, AreOfTheMessagesThatAStageHas) {
   Cluster cluster = small_cluster(2, 0);
   cluster.stalling_share = 0.5;
   cluster.stall_seconds = 1;
-  EXPECT_EQ(stall_seconds(cluster, 1, 5), 2 * 5);
-  EXPECT_EQ(stall_seconds(cluster, 2, 5), 2 * 5 + 2);
-  EXPECT_EQ(stall_seconds(cluster, 4, 5), 4 * 5 + 6);
+  EXPECT_EQ(stall_seconds(cluster, PlacementLinks{}, 1, 5), 2 * 5);
+  EXPECT_EQ(stall_seconds(cluster, PlacementLinks{}, 2, 5), 2 * 5 + 2);
+  EXPECT_EQ(stall_seconds(cluster, PlacementLinks{}, 4, 5), 4 * 5 + 6);
   cluster.stalling_share = 0.2; // 0.64 of all jobs have none
-  EXPECT_EQ(stall_seconds(cluster, 4, 5), 0);
+  EXPECT_EQ(stall_seconds(cluster, PlacementLinks{}, 4, 5), 0);
 }
 
 } // namespace
