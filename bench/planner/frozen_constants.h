@@ -154,8 +154,13 @@ broken_by(const FrozenConstant& constant, double factor, const AccuracyRuns& run
     cost::Constants other;
     constant.change(other, cluster, factor);
   };
-  std::vector<std::string> broken =
-      broken_limits(published_runs(runs.published, constants, change_cluster), accuracy_limits());
+  std::vector<std::string> broken;
+  for (const char* only : {"llama_1b", "llama_8b", "mpt_"}) {
+    if (broken.empty()) {
+      broken = broken_limits(
+          published_runs(runs.published, constants, change_cluster, only), accuracy_limits());
+    }
+  }
   if (broken.empty()) {
     broken = broken_smp_limits(runs.smp, constants, change_cluster);
   }

@@ -38,15 +38,16 @@ struct PublishedRuns {
 
 /// Prices runs_MODEL.csv on cluster_h100_efa.json and runs_MODEL_CLUSTER.csv on
 /// cluster_CLUSTER.json, with model_MODEL.json, in the order of their names. `change` may change
-/// what a cluster's file says. Throws: ConfigError.
+/// what a cluster's file says; `only` takes the names that begin so. Throws: ConfigError.
 inline std::vector<PublishedRuns> published_runs(
     const std::string& folder,
     const cost::Constants& constants,
-    const std::function<void(cost::Cluster&)>& change = [](cost::Cluster&) {}) {
+    const std::function<void(cost::Cluster&)>& change = [](cost::Cluster&) {},
+    const std::string& only = "") {
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     const std::string file = entry.path().filename().string();
-    if (file.starts_with("runs_") && file.ends_with(".csv")) {
+    if (file.starts_with("runs_" + only) && file.ends_with(".csv")) {
       names.push_back(file.substr(5, file.size() - 9));
     }
   }

@@ -118,6 +118,10 @@ inline std::vector<std::string> broken_smp_limits(
     if (!(ratio >= run.least_ratio && ratio <= run.most_ratio)) {
       broken.push_back(str(run.model, ": simulated to measured is ", ratio));
     }
+    const double in_turn = result.in_turn / run.measured;
+    if (run.offloads && !(in_turn >= 0.975 && in_turn <= 0.985)) {
+      broken.push_back(str(run.model, ": with nothing hidden it is ", in_turn));
+    }
     const double gib = result.cost.needed_bytes() / (1 << 30);
     if (!(gib >= run.least_gib && gib <= run.most_gib)) {
       broken.push_back(str(run.model, ": a device needs ", gib, " GiB"));

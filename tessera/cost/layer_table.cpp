@@ -107,7 +107,7 @@ LayerTable::LayerTable(
     cut_bytes_.push_back(row.output_bytes);
   }
   if (tensor_degree_ > 1) {
-    traffic_ = TensorTraffic(cluster, tensor_degree_, rows, constants);
+    traffic_ = TensorTraffic(cluster, tensor_degree_, rows);
   }
   parameters_ = prefix_sums(rows.layers, [](const auto& row) { return row.parameters; });
   whole_parameters_ =

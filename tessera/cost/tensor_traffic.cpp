@@ -18,11 +18,7 @@ using Key = std::tuple<std::string, int, double>;
 
 } // namespace
 
-TensorTraffic::TensorTraffic(
-    const Cluster& cluster,
-    int degree,
-    const LayerRows& rows,
-    const Constants& constants)
+TensorTraffic::TensorTraffic(const Cluster& cluster, int degree, const LayerRows& rows)
     : layers_(static_cast<int>(rows.layers.size())) {
   const int most = std::min(degree, static_cast<int>(cluster.nodes.size()));
   std::set<Span> spans;
@@ -36,10 +32,7 @@ TensorTraffic::TensorTraffic(
   }
   for (const Span& span : spans) {
     std::map<Key, KnownCollective> looked_up; // layers repeat each other's
-    const bool has_trees = span.count > 1 && !cluster.measured;
-    const auto add = [&](const std::vector<TensorCollective>& collectives,
-                         bool trees,
-                         PassTraffic& sum) {
+    const auto add = [&](const std::vector<TensorCollective>& collectives, PassTraffic& sum) {
       for (const TensorCollective& one : collectives) {
         if (one.line != MeshLine::kNone) {
           Traffic& line = one.line == MeshLine::kRow ? sum.rows : sum.columns;
@@ -53,10 +46,7 @@ TensorTraffic::TensorTraffic(
         const KnownCollective& found = place->second;
         const Traffic measured = {.seconds = one.times * found.seconds};
         const Traffic ring =
-            (trees && one.operation == "all_reduce"
-                 ? tree_traffic(one.ranks, span.count, one.bytes, constants.tree_bandwidth_share)
-                 : ring_traffic(
-                       one.operation, one.ranks, std::min(span.count, one.ranks), one.bytes))
+            ring_traffic(one.operation, one.ranks, std::min(span.count, one.ranks), one.bytes)
                 .times(one.times);
         sum.known.add(found.seconds > 0 ? measured : ring);
         sum.ring.add(found.seconds > 0 && !found.elsewhere ? measured : ring);
@@ -65,10 +55,8 @@ TensorTraffic::TensorTraffic(
     std::vector<Sums> sums(1);
     const auto append = [&](const PassCollectives& exchanged) {
       Sums sum = sums.back();
-      add(exchanged.forward, false, sum.forward);
-      add(exchanged.backward, false, sum.backward);
-      add(exchanged.forward, has_trees, sum.tree_forward);
-      add(exchanged.backward, has_trees, sum.tree_backward);
+      add(exchanged.forward, sum.forward);
+      add(exchanged.backward, sum.backward);
       sums.push_back(sum);
     };
     for (const LayerRow& row : rows.layers) {
@@ -103,13 +91,8 @@ PassSeconds TensorTraffic::seconds(int first, int last, const StageLinks& place)
     const std::vector<Sums>& sums = sums_of(span);
     const Sums& from = sums[at(first)];
     const Sums& to = sums[at(last)];
-    slowest.forward = std::max(
-        slowest.forward,
-        std::min(between(from.forward, to.forward), between(from.tree_forward, to.tree_forward)));
-    slowest.backward = std::max(
-        slowest.backward,
-        std::min(
-            between(from.backward, to.backward), between(from.tree_backward, to.tree_backward)));
+    slowest.forward = std::max(slowest.forward, between(from.forward, to.forward));
+    slowest.backward = std::max(slowest.backward, between(from.backward, to.backward));
   }
   return slowest;
 }

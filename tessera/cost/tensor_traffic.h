@@ -5,7 +5,6 @@
 
 #include "tessera/cost/cluster.h"
 #include "tessera/cost/collective.h"
-#include "tessera/cost/constants.h"
 #include "tessera/cost/described_model.h"
 #include "tessera/cost/links.h"
 
@@ -20,11 +19,7 @@ class TensorTraffic {
   /// No collectives.
   TensorTraffic() = default;
   /// Those of the rows, for groups of `degree` ranks.
-  TensorTraffic(
-      const Cluster& cluster,
-      int degree,
-      const LayerRows& rows,
-      const Constants& constants);
+  TensorTraffic(const Cluster& cluster, int degree, const LayerRows& rows);
 
   /// Returns the seconds of layers [first, last) for the slowest group of a stage that is placed
   /// so. Where collectives were measured among other nodes only, they take at least what the
@@ -46,9 +41,6 @@ class TensorTraffic {
   struct Sums {
     PassTraffic forward;
     PassTraffic backward;
-    /// With trees for all-reduces over several nodes, of which the faster counts.
-    PassTraffic tree_forward;
-    PassTraffic tree_backward;
   };
 
   const std::vector<Sums>& sums_of(const Span& span) const;
