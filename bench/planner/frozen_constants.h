@@ -13,6 +13,7 @@
 
 #include "bench/planner/accuracy_limits.h"
 #include "bench/planner/amp_paper.h"
+#include "bench/planner/megatron_runs.h"
 #include "bench/planner/smp_runs.h"
 
 namespace tessera::bench {
@@ -111,6 +112,8 @@ inline std::vector<FrozenConstant> frozen_constants() {
       of_field("attention", &Constants::attention_share),
       of_field("written scores, forward", &Constants::score_forward_bytes),
       of_field("written scores, backward", &Constants::score_backward_bytes),
+      of_field("written scores, fused, forward", &Constants::fused_score_forward_bytes),
+      of_field("written scores, fused, backward", &Constants::fused_score_backward_bytes),
       of_field("traffic of the loss", &Constants::loss_traffic_bytes),
       of_field("traffic of sums", &Constants::accumulation_traffic_bytes),
       of_field("gradient sum", &Constants::gradient_sum_bytes),
@@ -140,6 +143,7 @@ inline std::vector<FrozenConstant> frozen_constants() {
 struct AccuracyRuns {
   std::string published;
   std::string smp;
+  std::string megatron;
   std::string amp;
 };
 
@@ -163,6 +167,9 @@ broken_by(const FrozenConstant& constant, double factor, const AccuracyRuns& run
   }
   if (broken.empty()) {
     broken = broken_smp_limits(runs.smp, constants, change_cluster);
+  }
+  if (broken.empty()) {
+    broken = broken_megatron_limits(runs.megatron, constants, change_cluster);
   }
   if (broken.empty() && !runs.amp.empty()) {
     broken = broken_amp_limits(amp_runs(runs.amp, constants, change_cluster));

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <sstream>
 #include <string>
@@ -32,7 +33,8 @@ struct MegatronRun {
 /// Throws: ConfigError for files that cannot be read.
 inline std::vector<MegatronRun> megatron_runs(
     const std::string& folder,
-    const cost::Constants& constants = {}) {
+    const cost::Constants& constants = {},
+    const std::function<void(cost::Cluster&)>& change = [](cost::Cluster&) {}) {
   std::ifstream in(folder + "/runs.csv");
   if (!in) {
     throw ConfigError(str("cannot read ", folder, "/runs.csv"));
@@ -51,7 +53,8 @@ inline std::vector<MegatronRun> megatron_runs(
     }
     tables[model] += line + "\n";
   }
-  const auto cluster = planner::load_cluster(folder + "/cluster_selene.json");
+  auto cluster = planner::load_cluster(folder + "/cluster_selene.json");
+  change(cluster);
   std::vector<MegatronRun> runs;
   for (const std::string& model : models) {
     const auto priced = planner::price_rows(
@@ -79,6 +82,33 @@ inline std::vector<MegatronRun> megatron_runs(
     }
   }
   return runs;
+}
+
+/// Returns every limit that the runs break, in words; empty: none.
+inline std::vector<std::string> broken_megatron_limits(
+    const std::string& folder,
+    const cost::Constants& constants = {},
+    const std::function<void(cost::Cluster&)>& change = [](cost::Cluster&) {}) {
+  // Priced over measured of each, as reached; all of them ran, so all of them fit.
+  constexpr double kLeast = 0.95;
+  constexpr double kMost = 1.25;
+  constexpr double kMiddle = 1.125;
+  constexpr double kOfTheSmallest = 1.097;
+  std::vector<std::string> broken;
+  std::vector<double> ratios;
+  for (const MegatronRun& run : megatron_runs(folder, constants, change)) {
+    ratios.push_back(run.priced / run.measured);
+    if (!(ratios.back() > kLeast && ratios.back() < kMost)) {
+      broken.push_back(str(run.table, " ", run.model, ": priced to measured is ", ratios.back()));
+    }
+  }
+  if (ratios.empty() || std::abs(ratios.front() - kOfTheSmallest) > 0.01) {
+    broken.push_back(str("the smallest model: ", ratios.empty() ? 0 : ratios.front()));
+  }
+  if (std::abs(median(ratios) - kMiddle) > 0.015) {
+    broken.push_back(str("in the middle priced to measured is ", median(ratios)));
+  }
+  return broken;
 }
 
 } // namespace tessera::bench

@@ -1,6 +1,6 @@
 // Prices published runs and says how far the estimates are from what was measured.
 // usage: planner_runs FOLDER [--rows | --limits]
-//        planner_runs FOLDER --sensitivity SMP-FOLDER [AMP-FOLDER]
+//        planner_runs FOLDER --sensitivity SMP-FOLDER MEGATRON-FOLDER [AMP-FOLDER]
 // FOLDER has runs_*.csv, model_*.json and cluster_*.json (bench/planner/published). With --rows:
 // every run; with --limits: what bench/planner/accuracy_limits.h may say at most; with
 // --sensitivity: which of these limits break when a constant changes by a quarter.
@@ -124,15 +124,20 @@ int main(int argc, char** argv) {
   const std::string option = argc > 2 ? argv[2] : "";
   const bool varies = option == "--sensitivity";
   const bool known = option.empty() || option == "--rows" || option == "--limits" || varies;
-  if (argc < 2 || argc > 5 || !known || (argc > 3) != varies) {
+  if (argc < 2 || argc > 6 || !known || (varies ? argc < 5 : argc > 3)) {
     std::fprintf(
         stderr,
-        "usage: planner_runs FOLDER [--rows | --limits | --sensitivity SMP-FOLDER [AMP-FOLDER]]\n");
+        "usage: planner_runs FOLDER [--rows | --limits | --sensitivity SMP-FOLDER MEGATRON-FOLDER "
+        "[AMP-FOLDER]]\n");
     return 2;
   }
   try {
     if (varies) {
-      show_sensitivity({.published = argv[1], .smp = argv[3], .amp = argc > 4 ? argv[4] : ""});
+      show_sensitivity(
+          {.published = argv[1],
+           .smp = argv[3],
+           .megatron = argv[4],
+           .amp = argc > 5 ? argv[5] : ""});
       return 0;
     }
     const auto all = tessera::bench::published_runs(argv[1], {});

@@ -116,7 +116,7 @@ with tempfile.TemporaryDirectory() as work:
             "write a multiple of 2")
     refused(job_of({"replica_samples": [6, 4, 2]}), 2,
             "replica_samples has 3 numbers, but world size 2 holds 2 replicas")
-    refused(job_of({"replica_samples": [12, 0]}), 2, "replica_samples", "at least 1")
+    refused(job_of({"replica_samples": [12, 0]}), 2, "replica_samples", "integers from 1")
     refused(job_of({"replica_samples": [10, 2], "ddp": False}), 2, "replica_samples", "\"ddp\": true")
     refused(job_of({"replica_samples": [10, 2], "microbatches": 1}, strategy="auto"), 2,
             "'parallel.replica_samples' is what \"strategy\": \"auto\" decides")

@@ -30,7 +30,8 @@ TEST(Accuracy, EveryLimitIsOfRunsThatAreThere) {
 
 // A limit that no constant moves holds nothing; a constant that moves no limit is not known.
 TEST(Accuracy, EveryConstantBreaksALimitWhenItChangesByAQuarter) {
-  const AccuracyRuns runs = {.published = PUBLISHED_RUNS, .smp = SMP_RUNS, .amp = AMP_RUNS};
+  const AccuracyRuns runs = {
+      .published = PUBLISHED_RUNS, .smp = SMP_RUNS, .megatron = MEGATRON_RUNS, .amp = AMP_RUNS};
   const FrozenConstant none = {"none", [](cost::Constants&, cost::Cluster&, double) {}};
   EXPECT_THAT(broken_by(none, 1, runs), testing::IsEmpty());
   for (const FrozenConstant& constant : frozen_constants()) {

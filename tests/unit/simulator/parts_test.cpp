@@ -143,6 +143,7 @@ class FourReplicas : public testing::Test {
  protected:
   FourReplicas() {
     options_.constants.link_latency_seconds = 1e-3;
+    options_.constants.tree_bandwidth_share = 1e-9; // rings alone
     // 2 million x 1,500 bytes at 0.75 TB/s.
     options_.constants.optimizer_traffic_bytes = 1500;
     options_.constants.gradient_bucket_bytes = 1e12;
@@ -248,7 +249,7 @@ TEST(Parts, TensorParallelRanksSendSideBySide) {
     const auto result = simulate(model, cluster, strategy, options);
     const auto events = events_of(result, "comm");
     EXPECT_EQ(events.size(), 4u); // both ranks, there and back
-    EXPECT_EQ(events[1].rank, 1);
+    EXPECT_EQ(events[1].rank, letters[0] == 'P' ? 1 : 2); // by devices, as a run numbers them
     return (events[0].end_us - events[0].start_us) * 1e-6;
   };
   EXPECT_NEAR(sent("PDT"), 2e-3, 1e-9); // two streams of 1 MB over one network
@@ -347,8 +348,9 @@ TEST(Parts, MemoryKnowsWhetherTheHostIsAhead) {
     held.push_back(simulate(model, cluster, strategy, {}).memory_high_water[0]);
     EXPECT_NEAR(held.back(), cost::price(model, cluster, strategy).stages[0].memory.total(), 1e-6);
   }
-  // Two of sixteen microbatches are at work, and of these nothing is gathered ahead.
-  EXPECT_NEAR(held[0] - held[1], 2 * 2 * 2 * 16 * 8.0, 1e-6);
+  // Without a pipeline one microbatch is at work, whose gathered activations a host that is behind
+  // has given back.
+  EXPECT_NEAR(held[0] - held[1], 2 * 2 * 16 * 8.0, 1e-6);
 }
 
 TEST(Parts, OfARankWithTwoStagesOneIsAtWork) {
