@@ -157,9 +157,11 @@ class Division {
   const cost::LayerTable* table_of(int samples) {
     const cost::DividedModel* divided =
         model_.divided_in({strategy_.tp, strategy_.distribution, strategy_.same_samples});
-    if (strategy_.tp > 1 && divided != nullptr &&
-        divided->part.tail_collectives.count(samples) == 0) {
-      return nullptr; // a size that was not traced
+    const cost::TracedPart* part = divided != nullptr           ? &divided->part
+                                   : model_.traced() != nullptr ? &model_.traced()->whole
+                                                                : nullptr;
+    if (part != nullptr && part->tail_collectives.count(samples) == 0) {
+      return nullptr; // a size that was not priced
     }
     auto found = tables_.find(samples);
     if (found == tables_.end()) {

@@ -324,9 +324,12 @@ cost::DescribedModel describe_traced(const ModelTrace& model, const cost::Cluste
   for (const cost::DeviceKind& kind : cluster.kinds) {
     speeds.emplace_back(&kind, speed_of(kind));
   }
+  // Replicas on unlike devices may take any number of samples.
+  constexpr int kMostSizes = 256;
+  const bool every_size = cluster.kinds.size() > 1 && model.global_batch_size <= kMostSizes;
   const auto price = [&](const Layers& layers, int samples, cost::TracedPart& part) {
     for (int size = samples; size <= model.global_batch_size; size += samples) {
-      if (model.global_batch_size % size == 0) {
+      if (model.global_batch_size % size == 0 || every_size) {
         for (const auto& [kind, speed] : speeds) {
           layers.price(*kind, speed, model.precision, size, part);
         }
