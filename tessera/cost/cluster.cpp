@@ -340,7 +340,11 @@ void validate(const Cluster& cluster) {
               "; write how many the node has, or leave the field out"));
     }
     if (!std::isfinite(node.cores) || node.cores < 0) {
-      throw ConfigError(str(place, "cores: found ", node.cores, "; write more than 0"));
+      throw ConfigError(
+          str(place,
+              "cores: found ",
+              node.cores,
+              "; write how many processors the node gives, or leave the field out"));
     }
   }
   validate_links(cluster);

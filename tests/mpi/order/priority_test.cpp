@@ -1,6 +1,8 @@
 // A server that comes free takes backwards first, then low microbatches, whatever came first.
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 
 #include <unistd.h>
 
@@ -129,9 +131,15 @@ TEST(Priority, BackwardFirstThenLowMicrobatches) {
   };
   train_step(x, numbers);
   if (pp_rank() == 1) {
-    EXPECT_EQ(
-        schedule::to_text({away->far->ran.begin(), away->far->ran.begin() + 6}),
-        "1F 2F 1B 0F 3F 4F");
+    // The backward of 2 becomes possible behind its forward, and goes before what is left whenever
+    // the root has asked for it.
+    const std::vector<Action>& ran = away->far->ran;
+    EXPECT_EQ(schedule::to_text({ran.begin(), ran.begin() + 3}), "1F 2F 1B");
+    std::vector<Action> forwards;
+    std::copy_if(ran.begin(), ran.end(), std::back_inserter(forwards), [](const Action& action) {
+      return action.phase == Phase::kForward;
+    });
+    EXPECT_EQ(schedule::to_text(forwards), "1F 2F 0F 3F 4F");
   }
 }
 
