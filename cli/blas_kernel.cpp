@@ -53,7 +53,14 @@ std::set<std::string> processor_features() {
 
 std::string picked_blas_kernel() {
   using Corename = char* (*)();
-  const auto corename = reinterpret_cast<Corename>(dlsym(RTLD_DEFAULT, "openblas_get_corename"));
+  void* library = RTLD_DEFAULT;
+  if (dlsym(library, "openblas_get_corename") == nullptr) {
+    // This process has no libtorch; what one would load says the same.
+    library = dlopen("libblas.so.3", RTLD_LAZY | RTLD_LOCAL);
+  }
+  const auto corename = library == nullptr
+                            ? nullptr
+                            : reinterpret_cast<Corename>(dlsym(library, "openblas_get_corename"));
   return corename == nullptr ? "" : corename();
 }
 

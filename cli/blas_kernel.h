@@ -10,8 +10,9 @@ namespace tessera::cli {
 /// "avx512_bf16", ...); none where the system does not list them.
 std::set<std::string> processor_features();
 
-/// Returns the kernels that OpenBLAS chose when it was loaded ("Haswell", "SkylakeX", ...), "" when
-/// this process has no OpenBLAS, or one that does not report its choice.
+/// Returns the kernels that OpenBLAS chose when it was loaded ("Haswell", "SkylakeX", ...), which
+/// this does where libtorch has not; "" when there is no OpenBLAS, or one that does not report its
+/// choice.
 std::string picked_blas_kernel();
 
 /// Returns the kernel to ask for with OPENBLAS_CORETYPE when the chosen one uses narrower vectors

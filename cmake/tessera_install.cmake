@@ -42,7 +42,7 @@ install(FILES
   DESTINATION ${package_folder} COMPONENT development)
 
 if(TARGET tessera_program)
-  install(TARGETS tessera_program tessera_tokenizer
+  install(TARGETS tessera_program tessera_commands tessera_tokenizer
     RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT program)
   install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" RENAME copyright
     DESTINATION ${CMAKE_INSTALL_DATAROOTDIR}/doc/tessera COMPONENT program)

@@ -26,7 +26,7 @@ done
 
 # What is in it, and where.
 dpkg-deb -x "$package" root
-for file in bin/tessera bin/tessera-tokenizer share/man/man1/tessera.1 share/man/man1/tessera-train.1 \
+for file in bin/tessera bin/tessera-commands bin/tessera-tokenizer share/man/man1/tessera.1 share/man/man1/tessera-train.1 \
   share/bash-completion/completions/tessera share/zsh/vendor-completions/_tessera \
   share/fish/vendor_completions.d/tessera.fish share/doc/tessera/copyright; do
   [ -f "root/usr/$file" ] || fail "no usr/$file in the package: $(dpkg-deb -c "$package")"
@@ -35,7 +35,7 @@ done
 [ "$(ls root/usr | xargs)" = "bin share" ] || fail "in usr: $(ls root/usr)"
 
 # Libraries are searched where Debian has them, not where this was built.
-for program in tessera tessera-tokenizer; do
+for program in tessera tessera-commands tessera-tokenizer; do
   paths=$(readelf -d "root/usr/bin/$program" | sed -nE 's/.*\((RPATH|RUNPATH)\).*\[(.*)\]/\2/p')
   for path in ${paths//:/ }; do
     [[ "$path" == /usr/lib/* ]] || fail "$program looks for libraries in $path"
