@@ -8,6 +8,7 @@
 
 #include "tessera/autotune/probe/probe.h"
 #include "tessera/autotune/probe/rounds.h"
+#include "tessera/base/statistics.h"
 #include "tessera/base/stopwatch.h"
 
 namespace tessera::autotune {
@@ -81,11 +82,14 @@ struct Timed {
   int runs = 3; // in a round
   bool slow = false; // so slow that one run is exact enough
   Rounds rounds; // of runs in a row
-  Rounds between; // of runs with computation before each
+  /// What runs with computation before each took longer than the computation alone, a round each.
+  /// A rank that waits for its turn on a core is no load of others, so the middle counts, which
+  /// steps pay, and not the best.
+  std::vector<double> behind;
   double seconds = 0;
 };
 
-/// Measures every collective of a group and sets its `seconds` to the best round.
+/// Measures every collective of a group and sets its `seconds`.
 /// Rounds go over all collectives, so that other load meets one round of a
 /// collective and not all of them.
 void measure_group(comm::ProcessGroup& group, std::vector<Timed>& all, const Effort& effort) {
@@ -93,20 +97,11 @@ void measure_group(comm::ProcessGroup& group, std::vector<Timed>& all, const Eff
   constexpr double kRoundS = 0.03;
   constexpr double kSlowS = 0.3;
   constexpr int kMostRuns = 1000;
-  constexpr int kComputed = 20; // with computation before each
-  // What ranks compute between two collectives, about as long as the half of a layer. Without
-  // computation, groups that share cores fall into lockstep, and their ranks never wait for each
-  // other; with too little of it, all ranks compute within one time slice of their host.
-  const at::Tensor rows = at::randn({128, 256});
-  const at::Tensor weight = at::randn({256, 512});
-  const at::Tensor product = at::empty({128, 512});
-  const auto compute = [&] {
-    for (int i = 0; i < 2; ++i) {
-      at::Tensor out = product;
-      at::mm_out(out, rows, weight);
-    }
-  };
-  Rounds computing;
+  constexpr int kComputed = 8; // with computation before each
+  // What ranks compute between two collectives is what a layer computes. Without computation,
+  // groups that share cores fall into lockstep, and their ranks never wait for each other; with too
+  // little of it, all ranks compute within one time slice of their host.
+  const std::function<void()> compute = training_layers();
   for (Timed& one : all) {
     seconds_in_a_row(group, one.run, 1); // the first run opens connections and allocates buffers
     const double seconds = longest(group, seconds_in_a_row(group, one.run, 1));
@@ -115,11 +110,11 @@ void measure_group(comm::ProcessGroup& group, std::vector<Timed>& all, const Eff
     one.rounds.add(seconds);
   }
   for (int round = 0; round < effort.rounds; ++round) {
-    computing.add(longest(group, seconds_in_a_row(group, compute, kComputed)));
+    const double computing = longest(group, seconds_in_a_row(group, compute, kComputed));
     for (Timed& one : all) {
       if (!one.slow) {
         one.rounds.add(longest(group, seconds_in_a_row(group, one.run, one.runs)));
-        one.between.add(longest(
+        const double both = longest(
             group,
             seconds_in_a_row(
                 group,
@@ -127,14 +122,15 @@ void measure_group(comm::ProcessGroup& group, std::vector<Timed>& all, const Eff
                   compute();
                   one.run();
                 },
-                std::min(one.runs, kComputed))));
+                kComputed));
+        one.behind.push_back(both - computing);
       }
     }
   }
   for (Timed& one : all) {
     one.seconds = one.rounds.best();
     if (!one.slow) {
-      one.seconds = std::max(one.seconds, one.between.best() - computing.best());
+      one.seconds = std::max(one.seconds, median(one.behind));
     }
   }
 }
