@@ -1,10 +1,10 @@
-"""The program as tests run it: `PROGRAM REPOSITORY` are the test's arguments."""
+"""The program as tests run it: `PROGRAM REPOSITORY [PART]` are the test's arguments."""
 import glob
 import json
 import subprocess
 import sys
 
-PROGRAM, REPOSITORY = sys.argv[1:]
+PROGRAM, REPOSITORY, *PART = sys.argv[1:]
 
 
 def call(*command, status=0):
