@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""usage: objectives_test.py PROGRAM REPOSITORY
+"""usage: objectives_test.py PROGRAM REPOSITORY FAMILY...
 
 Families that learn something else than the next token: BERT and RoBERTa (masked tokens) and T5 (span
 corruption). One process, pipeline, tensor and data parallelism and accumulated batches have the same
@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 
-PROGRAM, REPOSITORY = sys.argv[1:]
+PROGRAM, REPOSITORY, *KINDS = sys.argv[1:]
 STEPS, WORDS, SEQUENCE, BATCH, BATCHES = 6, 400, 32, 8, 2
 SMALL = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
          "intermediate_size": 128, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
@@ -176,7 +176,7 @@ with tempfile.TemporaryDirectory() as work:
     os.chdir(work)
     call(PROGRAM, "data", "prepare", "--output", "data", "--vocab-size", str(WORDS), "--text",
          REPOSITORY + "/README.md", *sorted(glob.glob(REPOSITORY + "/docs/*.md")))
-    for kind in FAMILIES:
+    for kind in KINDS:
         check_check(kind)
         course, valid = check_layouts(kind)
         check_resume(kind, course, valid)
