@@ -73,6 +73,12 @@ class GradientReducer : public GradientPart {
   void set_hook(CommHook hook) {
     hook_ = std::move(hook);
   }
+  /// Returns this rank's first error of the hook since the step began, once: the step went on, but
+  /// averages mean nothing then, also on ranks that do not have these parameters. After `finish`.
+  /// Not collective.
+  std::optional<std::string> take_hook_problem() {
+    return std::exchange(hook_problem_, std::nullopt);
+  }
 
   /// Starts counting; `reduce` false: gradients of this step only add up.
   void begin(bool reduce) override;
@@ -94,8 +100,8 @@ class GradientReducer : public GradientPart {
   /// start of its bucket and the end of the step a parameter has no gradient.
   /// `failure`: this rank's step failed; takes part so that no rank hangs.
   /// Returns whether any rank had a backward in this step.
-  /// Throws: UserError with the failing rank's text when any rank failed, or its hook; on every
-  /// rank where gradients were added to an average that only its owner has, see `average_rest`.
+  /// Throws: UserError with the failing rank's text when any rank failed; on every rank where
+  /// gradients were added to an average that only its owner has, see `average_rest`.
   bool finish(const std::optional<std::string>& failure) override;
 
   /// The first parameter whose gradient is not the replicas' average, as far as
@@ -182,7 +188,9 @@ class GradientReducer : public GradientPart {
   void end_average(comm::Work& work, const at::Tensor& flat, int owner);
   comm::WorkPtr start_bucket(const Bucket& bucket, const at::Tensor& flat);
   void launch(Bucket& bucket, bool zeros);
+  void weigh(const at::Tensor& flat) const;
   void launch_ready();
+  comm::WorkPtr start_sum(const at::Tensor& flat, int owner);
   void send_late_parts(Bucket& bucket);
   void hand_back(Bucket& bucket);
 

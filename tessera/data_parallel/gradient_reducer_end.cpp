@@ -57,17 +57,9 @@ bool GradientReducer::finish(const std::optional<std::string>& failure) {
   control_.all_reduce(end.flags, comm::ReduceOp::kMax);
   const bool reduce = reduce_ && end.backward != 0;
   send_rest(reduce, failure || refusal);
-  const auto hook_failed = std::exchange(hook_problem_, std::nullopt);
   if (end.failed != 0 || (reduce && end.refused != 0)) {
     give_up();
     throw_first_problem<UserError>(world_, control_, failure || !reduce ? failure : refusal);
-  }
-  if (hook_ != nullptr && reduce) {
-    const auto problem = first_problem(world_, control_, hook_failed);
-    if (problem) {
-      give_up();
-      throw UserError(*problem);
-    }
   }
   if (reduce) {
     take_averages(end);

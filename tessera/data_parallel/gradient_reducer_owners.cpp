@@ -75,11 +75,20 @@ bool GradientReducer::reduces_to_owner(at::ScalarType type) const {
   return type == at::kFloat || type == at::kDouble || (type == at::kBFloat16 && power_of_two);
 }
 
-/// `flat`: this rank's own, whose values are lost.
-comm::WorkPtr GradientReducer::start_average(const at::Tensor& flat, int owner) {
+void GradientReducer::weigh(const at::Tensor& flat) const {
   if (options_.weight != 1) {
     flat.mul_(options_.weight);
   }
+}
+
+/// `flat`: this rank's own, whose values are lost.
+comm::WorkPtr GradientReducer::start_average(const at::Tensor& flat, int owner) {
+  weigh(flat);
+  return start_sum(flat, owner);
+}
+
+/// Of gradients that are weighed already.
+comm::WorkPtr GradientReducer::start_sum(const at::Tensor& flat, int owner) {
   if (owner < 0 || !reduces_to_owner(flat.scalar_type())) {
     return group_.scaled_sum_async(flat, scale());
   }

@@ -47,6 +47,13 @@ class GradientSync {
 
   /// GradientReducer::set_hook.
   void set_hook(const CommHook& hook);
+  /// Returns whether a hook averages anything, on every rank of the world alike. Not collective.
+  bool has_hook() const {
+    return has_hook_;
+  }
+  /// Returns this rank's first error of the hook in the step that `finish` has ended, once. Not
+  /// collective.
+  std::optional<std::string> take_hook_problem();
 
   bool has_replicas() const {
     return !reducers_.empty();
@@ -105,6 +112,7 @@ class GradientSync {
   std::vector<GradientPart*> parts_; // the reducers, and what was added
   std::vector<SettlingGradientPart*> added_;
   int passes_per_step_;
+  bool has_hook_ = false;
   int passes_ = 0; // steps since gradients were last averaged
 };
 
