@@ -118,9 +118,11 @@ class GradientReducer : public GradientPart {
   /// Averages the gradients of which `unaveraged_gradient` tells on any rank, in
   /// place. Gradients that are equal on all ranks stay what they are, so an
   /// average to which something was added becomes the average of the sum. A
-  /// gradient that any rank has, all have then, or its owner.
-  /// Throws: UserError on every rank, naming parameter and rank, where the sum cannot be known: an
-  /// average that only its owner has was added to or replaced.
+  /// gradient that any rank has, all have then, or its owner. So does a tensor that a script has
+  /// put in the place of an average: it is divided by the ranks of the group, whatever `scale` is,
+  /// where what a backward has added is multiplied by that. Throws: UserError on every rank, naming
+  /// parameter and rank, where the sum cannot be known: an average that only its owner has was
+  /// added to or replaced.
   void average_rest();
 
   void forget_averages(const ParameterSet* of, bool set_to_none) override;
@@ -150,6 +152,8 @@ class GradientReducer : public GradientPart {
     std::int64_t zeros_version = 0; // before anybody wrote to them
     /// Grew on top of an average that other ranks do not have.
     bool mixed = false;
+    /// The gradient that did; of none where another tensor may hold the sum as well.
+    WeakGradient mixed_in{StrongGradient()};
     WeakGradient average{StrongGradient()}; // the gradient as handed back
     int count = 0; // additions in this step
     int expected = 0; // additions in the step before
@@ -184,13 +188,13 @@ class GradientReducer : public GradientPart {
   bool is_free_but_for_its_gradients(const Bucket& bucket) const;
   at::Tensor place(int index);
   void fill(Bucket& bucket, at::Tensor& flat, bool zeros);
+  void weigh(const at::Tensor& flat) const;
   comm::WorkPtr start_average(const at::Tensor& flat, int owner);
+  comm::WorkPtr start_sum(const at::Tensor& flat, int owner);
   void end_average(comm::Work& work, const at::Tensor& flat, int owner);
   comm::WorkPtr start_bucket(const Bucket& bucket, const at::Tensor& flat);
   void launch(Bucket& bucket, bool zeros);
-  void weigh(const at::Tensor& flat) const;
   void launch_ready();
-  comm::WorkPtr start_sum(const at::Tensor& flat, int owner);
   void send_late_parts(Bucket& bucket);
   void hand_back(Bucket& bucket);
 
@@ -206,6 +210,7 @@ class GradientReducer : public GradientPart {
   }
   std::int64_t bucket_bytes() const;
   bool reduces_to_owner(at::ScalarType type) const;
+  bool stays_apart(const Parameter& parameter) const;
   static bool is_all_zero(const at::Tensor& gradient);
   void note_mixed(Parameter& parameter) const;
   void set_averages_aside();
@@ -220,6 +225,7 @@ class GradientReducer : public GradientPart {
   void give_up();
   void take_averages(const EndOfStep& end);
   void add_sparse_average(Parameter& parameter, const at::Tensor& own);
+  void count_as_average(const Parameter& parameter) const;
   void average_in_place(const std::vector<Parameter*>& list);
   void learn_order();
 

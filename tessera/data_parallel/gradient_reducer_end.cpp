@@ -205,6 +205,7 @@ void GradientReducer::average_rest() {
         !is_unaveraged(parameter)) {
       std::swap(parameter.base, parameter.tensor.mutable_grad());
     }
+    count_as_average(parameter);
     if (sparse[i] != 0) {
       at::Tensor& gradient = parameter.tensor.mutable_grad();
       const bool mine = gradient.defined() && gradient.is_sparse();
@@ -221,6 +222,16 @@ void GradientReducer::average_rest() {
     add_sparse_average(*parameter, own);
   }
   add_averages_back();
+}
+
+/// An average that a script has changed, which the ranks of the group have alike, stays what it is
+/// in a sum that is multiplied by `scale`.
+void GradientReducer::count_as_average(const Parameter& parameter) const {
+  const at::Tensor& gradient = parameter.tensor.grad();
+  const double factor = 1 / (scale() * group_.size());
+  if (parameter.owner < 0 && !parameter.grown && gradient.defined() && factor != 1) {
+    gradient.detach().mul_(factor);
+  }
 }
 
 /// Parameters of one dtype and owner travel in one message.
