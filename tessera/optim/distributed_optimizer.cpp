@@ -236,6 +236,26 @@ class ComputesOverModel {
   LBFGS* optimizer_;
 };
 
+/// While it lives, an optimizer that needs norms of whole parameters gets them.
+class TakesNorms {
+ public:
+  TakesNorms(NeedsNorms* optimizer, WholeNorms norms) : optimizer_(optimizer) {
+    if (optimizer_ != nullptr) {
+      optimizer_->take_norms_from(std::move(norms));
+    }
+  }
+  ~TakesNorms() {
+    if (optimizer_ != nullptr) {
+      optimizer_->take_norms_from(nullptr);
+    }
+  }
+  TakesNorms(const TakesNorms&) = delete;
+  TakesNorms& operator=(const TakesNorms&) = delete;
+
+ private:
+  NeedsNorms* optimizer_;
+};
+
 } // namespace
 
 at::Tensor DistributedOptimizer::step(const Closure& closure) {
@@ -271,7 +291,7 @@ at::Tensor DistributedOptimizer::update(const Closure& closure, bool whole_here)
     return reduce(context, numbers, op);
   };
   const ComputesOverModel scope(lbfgs, {over_ranks, counted});
-  give_norms(whole_here);
+  const TakesNorms norms(dynamic_cast<NeedsNorms*>(optimizer_.get()), norms_for_update(whole_here));
   at::Tensor loss;
   bool overflow = false;
   if (closure) {
