@@ -63,9 +63,10 @@ double optimizer_bytes(const Job& job, double elements) {
   const double number = sizeof(float);
   const double moments = job.optimizer.type == "adamw_8bit" ? optim::adamw_8bit_bytes(elements)
                          : job.optimizer.type == "novograd" ? number * elements
-                         : job.optimizer.type != "sgd"      ? 2 * number * elements
-                         : job.optimizer.momentum > 0       ? number * elements
-                                                            : 0;
+                         : job.optimizer.type == "lamb" ? 3 * number * elements // with its updates
+                         : job.optimizer.type != "sgd"  ? 2 * number * elements
+                         : job.optimizer.momentum > 0   ? number * elements
+                                                        : 0;
   return moments + (has_masters(job) ? number * elements : 0);
 }
 

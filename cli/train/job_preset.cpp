@@ -220,6 +220,7 @@ double state_bytes_per_parameter(const Job& job) {
   const double moments = job.optimizer.type == "adamw_8bit"
                              ? optim::adamw_8bit_bytes(kLarge) / kLarge
                          : job.optimizer.type == "novograd" ? kNumber
+                         : job.optimizer.type == "lamb"     ? 3 * kNumber // with its updates
                          : job.optimizer.type != "sgd"      ? 2 * kNumber
                          : job.optimizer.momentum > 0       ? kNumber
                                                             : 0;

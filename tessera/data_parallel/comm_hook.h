@@ -13,14 +13,16 @@ namespace tessera::data_parallel {
 
 /// Gradients that are ready to be averaged.
 struct GradientBucket {
-  /// Those of this rank, one after the other; in their place the hook writes the averages.
-  at::Tensor buffer;
+  /// Those of this rank, one after the other, multiplied by its weight (replica_samples); in their
+  /// place the hook writes the averages (`bucket.buffer.copy_(...)`).
+  const at::Tensor buffer;
   /// Names of their parameters, in this order, and how many elements each has.
   std::vector<std::string> parameters;
   std::vector<std::int64_t> elements;
   /// The ranks whose gradients are averaged.
   comm::ProcessGroup& group;
-  /// Of the ranks' sum: their average.
+  /// What the ranks' sum is multiplied by for the average. Not always one over the group's size:
+  /// gradients of parameters that a TP_GROUP divides are sums over it already.
   double scale;
   /// Which bucket of this step, and whether it is the last one. Later additions to parameters of a
   /// bucket that has left come as a bucket of the same number.

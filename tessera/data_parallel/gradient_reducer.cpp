@@ -132,6 +132,7 @@ void GradientReducer::begin(bool reduce) {
   backward_ = false;
   next_bucket_ = 0;
   completed_ = 0;
+  hook_problem_.reset(); // of a step that did not come to its end
   find_trainable();
   set_averages_aside();
   for (Parameter& parameter : parameters_) {
@@ -283,6 +284,7 @@ comm::WorkPtr GradientReducer::start_bucket(const Bucket& bucket, const at::Tens
   if (hook_ == nullptr || hook_problem_) {
     return start_average(flat, bucket.owner);
   }
+  weigh(flat);
   const auto index = static_cast<int>(&bucket - buckets_.data());
   GradientBucket given{
       .buffer = flat,
@@ -301,7 +303,7 @@ comm::WorkPtr GradientReducer::start_bucket(const Bucket& bucket, const at::Tens
   } catch (const std::exception& error) {
     hook_problem_ =
         str("rank ", world_.rank(), ": the hook of register_comm_hook failed: ", error.what());
-    return start_average(flat, bucket.owner);
+    return start_sum(flat, bucket.owner);
   }
 }
 

@@ -73,6 +73,12 @@ class GradientReducer : public GradientPart {
   void set_hook(CommHook hook) {
     hook_ = std::move(hook);
   }
+  /// Returns this rank's first error of the hook since the step began, once: the step went on, but
+  /// averages mean nothing then, also on ranks that do not have these parameters. After `finish`.
+  /// Not collective.
+  std::optional<std::string> take_hook_problem() {
+    return std::exchange(hook_problem_, std::nullopt);
+  }
 
   /// Starts counting; `reduce` false: gradients of this step only add up.
   void begin(bool reduce) override;
@@ -94,8 +100,8 @@ class GradientReducer : public GradientPart {
   /// start of its bucket and the end of the step a parameter has no gradient.
   /// `failure`: this rank's step failed; takes part so that no rank hangs.
   /// Returns whether any rank had a backward in this step.
-  /// Throws: UserError with the failing rank's text when any rank failed, or its hook; on every
-  /// rank where gradients were added to an average that only its owner has, see `average_rest`.
+  /// Throws: UserError with the failing rank's text when any rank failed; on every rank where
+  /// gradients were added to an average that only its owner has, see `average_rest`.
   bool finish(const std::optional<std::string>& failure) override;
 
   /// The first parameter whose gradient is not the replicas' average, as far as
@@ -112,9 +118,11 @@ class GradientReducer : public GradientPart {
   /// Averages the gradients of which `unaveraged_gradient` tells on any rank, in
   /// place. Gradients that are equal on all ranks stay what they are, so an
   /// average to which something was added becomes the average of the sum. A
-  /// gradient that any rank has, all have then, or its owner.
-  /// Throws: UserError on every rank, naming parameter and rank, where the sum cannot be known: an
-  /// average that only its owner has was added to or replaced.
+  /// gradient that any rank has, all have then, or its owner. So does a tensor that a script has
+  /// put in the place of an average: it is divided by the ranks of the group, whatever `scale` is,
+  /// where what a backward has added is multiplied by that. Throws: UserError on every rank, naming
+  /// parameter and rank, where the sum cannot be known: an average that only its owner has was
+  /// added to or replaced.
   void average_rest();
 
   void forget_averages(const ParameterSet* of, bool set_to_none) override;
@@ -144,6 +152,8 @@ class GradientReducer : public GradientPart {
     std::int64_t zeros_version = 0; // before anybody wrote to them
     /// Grew on top of an average that other ranks do not have.
     bool mixed = false;
+    /// The gradient that did; of none where another tensor may hold the sum as well.
+    WeakGradient mixed_in{StrongGradient()};
     WeakGradient average{StrongGradient()}; // the gradient as handed back
     int count = 0; // additions in this step
     int expected = 0; // additions in the step before
@@ -178,7 +188,9 @@ class GradientReducer : public GradientPart {
   bool is_free_but_for_its_gradients(const Bucket& bucket) const;
   at::Tensor place(int index);
   void fill(Bucket& bucket, at::Tensor& flat, bool zeros);
+  void weigh(const at::Tensor& flat) const;
   comm::WorkPtr start_average(const at::Tensor& flat, int owner);
+  comm::WorkPtr start_sum(const at::Tensor& flat, int owner);
   void end_average(comm::Work& work, const at::Tensor& flat, int owner);
   comm::WorkPtr start_bucket(const Bucket& bucket, const at::Tensor& flat);
   void launch(Bucket& bucket, bool zeros);
@@ -198,6 +210,7 @@ class GradientReducer : public GradientPart {
   }
   std::int64_t bucket_bytes() const;
   bool reduces_to_owner(at::ScalarType type) const;
+  bool stays_apart(const Parameter& parameter) const;
   static bool is_all_zero(const at::Tensor& gradient);
   void note_mixed(Parameter& parameter) const;
   void set_averages_aside();
@@ -212,6 +225,7 @@ class GradientReducer : public GradientPart {
   void give_up();
   void take_averages(const EndOfStep& end);
   void add_sparse_average(Parameter& parameter, const at::Tensor& own);
+  void count_as_average(const Parameter& parameter) const;
   void average_in_place(const std::vector<Parameter*>& list);
   void learn_order();
 

@@ -57,17 +57,9 @@ bool GradientReducer::finish(const std::optional<std::string>& failure) {
   control_.all_reduce(end.flags, comm::ReduceOp::kMax);
   const bool reduce = reduce_ && end.backward != 0;
   send_rest(reduce, failure || refusal);
-  const auto hook_failed = std::exchange(hook_problem_, std::nullopt);
   if (end.failed != 0 || (reduce && end.refused != 0)) {
     give_up();
     throw_first_problem<UserError>(world_, control_, failure || !reduce ? failure : refusal);
-  }
-  if (hook_ != nullptr && reduce) {
-    const auto problem = first_problem(world_, control_, hook_failed);
-    if (problem) {
-      give_up();
-      throw UserError(*problem);
-    }
   }
   if (reduce) {
     take_averages(end);
@@ -213,6 +205,7 @@ void GradientReducer::average_rest() {
         !is_unaveraged(parameter)) {
       std::swap(parameter.base, parameter.tensor.mutable_grad());
     }
+    count_as_average(parameter);
     if (sparse[i] != 0) {
       at::Tensor& gradient = parameter.tensor.mutable_grad();
       const bool mine = gradient.defined() && gradient.is_sparse();
@@ -229,6 +222,16 @@ void GradientReducer::average_rest() {
     add_sparse_average(*parameter, own);
   }
   add_averages_back();
+}
+
+/// An average that a script has changed, which the ranks of the group have alike, stays what it is
+/// in a sum that is multiplied by `scale`.
+void GradientReducer::count_as_average(const Parameter& parameter) const {
+  const at::Tensor& gradient = parameter.tensor.grad();
+  const double factor = 1 / (scale() * group_.size());
+  if (parameter.owner < 0 && !parameter.grown && gradient.defined() && factor != 1) {
+    gradient.detach().mul_(factor);
+  }
 }
 
 /// Parameters of one dtype and owner travel in one message.

@@ -14,17 +14,17 @@ namespace {
 // Below this a bucket costs more than it brings.
 constexpr std::int64_t kLeastBucketBytes = 1 << 20;
 
-/// Returns whether averaging an average again would change it: ranks lack it, or their sum is of
-/// more samples than a mean over them is (gradients that a TP_GROUP divides).
-bool averages_stay_apart(int owner, double scale, int ranks) {
-  return owner >= 0 || scale != 1.0 / ranks;
-}
-
 } // namespace
 
 bool GradientReducer::is_all_zero(const at::Tensor& gradient) {
   const at::Tensor values = gradient.is_sparse() ? gradient.coalesce().values() : gradient;
   return !values.ne(0).any().item<bool>();
+}
+
+/// Whether averaging an average again would change it: ranks lack it, or their sum is of more
+/// samples than a mean over them is (gradients that a TP_GROUP divides).
+bool GradientReducer::stays_apart(const Parameter& parameter) const {
+  return parameter.owner >= 0 || scale() != 1.0 / group_.size();
 }
 
 bool GradientReducer::shares() const {
@@ -75,11 +75,20 @@ bool GradientReducer::reduces_to_owner(at::ScalarType type) const {
   return type == at::kFloat || type == at::kDouble || (type == at::kBFloat16 && power_of_two);
 }
 
-/// `flat`: this rank's own, whose values are lost.
-comm::WorkPtr GradientReducer::start_average(const at::Tensor& flat, int owner) {
+void GradientReducer::weigh(const at::Tensor& flat) const {
   if (options_.weight != 1) {
     flat.mul_(options_.weight);
   }
+}
+
+/// `flat`: this rank's own, whose values are lost.
+comm::WorkPtr GradientReducer::start_average(const at::Tensor& flat, int owner) {
+  weigh(flat);
+  return start_sum(flat, owner);
+}
+
+/// Of gradients that are weighed already.
+comm::WorkPtr GradientReducer::start_sum(const at::Tensor& flat, int owner) {
   if (owner < 0 || !reduces_to_owner(flat.scalar_type())) {
     return group_.scaled_sum_async(flat, scale());
   }
@@ -109,13 +118,23 @@ void GradientReducer::free_what_has_arrived() {
 /// from their sum neither part can be told.
 void GradientReducer::note_mixed(Parameter& parameter) const {
   const at::Tensor& gradient = parameter.tensor.grad();
-  if (!averages_stay_apart(parameter.owner, scale(), group_.size()) || (active_ && reduce_) ||
-      !gradient.defined()) {
+  if (!stays_apart(parameter) || (active_ && reduce_) || !gradient.defined()) {
     return;
   }
+  const bool out_of_place = at::GradMode::is_enabled(); // create_graph
+  const auto* of_mixed = parameter.mixed_in._unsafe_get_target();
+  if (!out_of_place && of_mixed != nullptr && of_mixed != gradient.unsafeGetTensorImpl()) {
+    parameter.mixed = false; // the script's zero_grad was between the two
+  }
+  const bool had_average =
+      parameter.owner >= 0 ||
+      (out_of_place && !parameter.grown && parameter.average._unsafe_get_target() != nullptr);
   parameter.mixed =
-      parameter.mixed || (parameter.owner >= 0 && gradient.requires_grad()) ||
+      parameter.mixed || (had_average && gradient.requires_grad()) ||
       (!is_elsewhere(parameter.owner) && !parameter.grown && !is_unaveraged(parameter));
+  // Dense parts that are added to a sparse gradient make another tensor.
+  const bool tells = parameter.mixed && !gradient.is_sparse();
+  parameter.mixed_in = WeakGradient(tells ? gradient.getIntrusivePtr() : StrongGradient());
 }
 
 /// The owner has the average of earlier steps and other ranks have nothing, or the average would be
@@ -127,11 +146,11 @@ void GradientReducer::set_averages_aside() {
     parameter.base = at::Tensor();
     parameter.zeros.reset();
     if (!reduce_ && !parameter.grown && gradient.defined() && !is_elsewhere(parameter.owner) &&
-        averages_stay_apart(parameter.owner, scale(), group_.size()) && is_all_zero(gradient)) {
+        stays_apart(parameter) && is_all_zero(gradient)) {
       parameter.grown = true; // nothing is below what this step adds
     }
-    if (reduce_ && averages_stay_apart(parameter.owner, scale(), group_.size()) &&
-        !is_elsewhere(parameter.owner) && gradient.defined() && !is_unaveraged(parameter)) {
+    if (reduce_ && stays_apart(parameter) && !is_elsewhere(parameter.owner) && gradient.defined() &&
+        !is_unaveraged(parameter)) {
       std::swap(parameter.base, gradient);
       if (!parameter.base.is_sparse()) { // a sparse gradient would become dense with zeros
         gradient = at::zeros_like(parameter.base.detach());
@@ -163,6 +182,10 @@ void GradientReducer::forget_averages(const ParameterSet* of, bool set_to_none) 
       at::Tensor& base = parameter.base;
       const bool zero = !set_to_none && base.defined() && !base.is_sparse();
       base = zero ? at::zeros_like(base.detach()) : at::Tensor();
+      parameter.mixed = false;
+      if (parameter.owner < 0) { // what the owner writes in place counts as an average
+        parameter.average = WeakGradient(StrongGradient());
+      }
     }
   }
 }

@@ -50,6 +50,16 @@ void GradientSync::set_hook(const CommHook& hook) {
   for (const auto& reducer : reducers_) {
     reducer->set_hook(hook);
   }
+  has_hook_ = hook != nullptr && has_replicas();
+}
+
+std::optional<std::string> GradientSync::take_hook_problem() {
+  std::optional<std::string> first;
+  for (const auto& reducer : reducers_) {
+    const auto problem = reducer->take_hook_problem();
+    first = first ? first : problem;
+  }
+  return first;
 }
 
 void GradientSync::share_state(const ParameterSet& parameters) {

@@ -47,6 +47,13 @@ class GradientSync {
 
   /// GradientReducer::set_hook.
   void set_hook(const CommHook& hook);
+  /// Returns whether a hook averages anything, on every rank of the world alike. Not collective.
+  bool has_hook() const {
+    return has_hook_;
+  }
+  /// Returns this rank's first error of the hook in the step that `finish` has ended, once. Not
+  /// collective.
+  std::optional<std::string> take_hook_problem();
 
   bool has_replicas() const {
     return !reducers_.empty();
@@ -72,7 +79,8 @@ class GradientSync {
   /// that did not average has added to one on any rank; else one agreement of two bytes.
   /// Collective over the DP_GROUP, with tensor parallelism over the world.
   /// What was added to a distributed parameter counts as in a step: it met the samples that its
-  /// TP_GROUP has met.
+  /// TP_GROUP has met. A tensor that a script has put in the place of its average, such as a
+  /// clamped one, stays what it is where the ranks that hold the parameter have done the same.
   /// Throws: UserError on all those ranks for a distributed parameter that has an average already,
   /// to which something was added, naming it and the rank; as GradientReducer::average_rest.
   void average_rest();
@@ -104,6 +112,7 @@ class GradientSync {
   std::vector<std::unique_ptr<StateOwners>> state_owners_; // for each of them
   std::vector<GradientPart*> parts_; // the reducers, and what was added
   std::vector<SettlingGradientPart*> added_;
+  bool has_hook_ = false;
   int passes_per_step_;
   int passes_ = 0; // steps since gradients were last averaged
 };

@@ -42,7 +42,7 @@ void broadcast_together(
 
 // What every rank of the DP_GROUP holds comes from one rank of it, what is distributed from one
 // that holds the same shard.
-void ModelCore::broadcast_from(const NamedTensors& tensors, int first_dp, int first_rdp) {
+void ModelCore::broadcast_from(const NamedTensors& tensors, int first_dp, int first_rdp) const {
   std::vector<at::Tensor> equal;
   std::vector<at::Tensor> shards;
   for (const auto& [name, tensor] : tensors) {

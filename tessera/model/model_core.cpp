@@ -102,9 +102,22 @@ void ModelCore::begin_step(int microbatches) {
   gradients_->begin();
 }
 
-void ModelCore::share_buffers() {
+void ModelCore::broadcast_buffers() const {
   if (partitioned() && options_.broadcast_buffers) {
     broadcast_from(local_buffers(), replica_.first_dp, replica_.first_rdp);
+  }
+}
+
+void ModelCore::share_buffers() {
+  broadcast_buffers();
+  if (std::exchange(replica_ends_, false)) {
+    replica_ = {};
+  }
+}
+
+void ModelCore::share_buffers_of_others() const {
+  if (replica_.first_dp != 0 || replica_.first_rdp != 0) {
+    broadcast_buffers();
   }
 }
 

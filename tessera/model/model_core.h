@@ -107,9 +107,22 @@ class ModelCore {
   };
   void set_replica_part(const ReplicaPart& part) {
     replica_ = part;
+    replica_ends_ = false;
+  }
+  const ReplicaPart& replica_part() const {
+    return replica_;
+  }
+  /// All replicas count alike again; the next step begins with the buffers of the last that counted
+  /// all the same. Not collective.
+  void end_replica_part() {
+    replica_.weight = 1;
+    replica_ends_ = true;
   }
   /// Gives all replicas the buffers of the first one. Collective over the data-parallel ranks.
   void share_buffers();
+  /// Does so where the first data-parallel rank does not count, whose buffers a checkpoint holds.
+  /// Collective over the data-parallel ranks.
+  void share_buffers_of_others() const;
   /// Averages are made by the hook from the partition on, or at once; nullptr: by the library.
   /// Throws: ConfigError where the library does not average buckets itself for every rank.
   void set_comm_hook(data_parallel::CommHook hook);
@@ -193,7 +206,8 @@ class ModelCore {
   void place_operations();
   void take_over_weights();
   void apply_state(const TensorMap& state, bool strict);
-  void broadcast_from(const NamedTensors& tensors, int first_dp, int first_rdp);
+  void broadcast_from(const NamedTensors& tensors, int first_dp, int first_rdp) const;
+  void broadcast_buffers() const;
   void broadcast_from_first(const NamedTensors& tensors) {
     broadcast_from(tensors, 0, 0);
   }
@@ -226,6 +240,7 @@ class ModelCore {
   std::optional<std::pair<TensorMap, bool>> deferred_state_;
   double scale_ = 1;
   ReplicaPart replica_;
+  bool replica_ends_ = false; // once buffers are shared
   data_parallel::CommHook comm_hook_;
 };
 

@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 
 #include "tessera/base/error.h"
+#include "tessera/optim/whole_norms.h"
 
 namespace tessera::optim {
 
@@ -17,13 +18,7 @@ double clip_grad_norm(
     throw ConfigError(str("clip_grad_norm: max_norm is ", max_norm, "; write more than 0"));
   }
   const at::NoGradGuard no_grad;
-  double square = 0;
-  for (const at::Tensor& gradient : counted) {
-    const at::Tensor values = gradient.is_sparse() ? gradient.coalesce().values() : gradient;
-    const double norm = values.to(at::kFloat).norm(2, at::kDouble).item<double>();
-    square += norm * norm;
-  }
-  at::Tensor sum = at::full({1}, square, at::kDouble);
+  at::Tensor sum = at::full({1}, sum_of_squares(counted), at::kDouble);
   group.all_reduce(sum);
   const double norm = std::sqrt(sum.item<double>());
   // The small number is torch's own, for equal results.

@@ -172,10 +172,12 @@ void DistributedOptimizer::find_owners() {
 
 namespace {
 
-/// A mean over ranks is one over samples: every rank of a pipeline has its
-/// replica's loss, which counts by the replica's samples.
-at::Tensor mean_of_all_ranks(const Context& context, const at::Tensor& loss) {
-  const at::Tensor all = of_all_ranks(context, {loss.item<double>() * context.data_weight()});
+/// A mean over ranks is one over samples: every rank of a pipeline has its replica's loss, which
+/// counts by the replica's samples. `part`: what its gradients were multiplied by on top of that
+/// (Join), so that what an optimizer decides by is the loss of the gradients it has.
+at::Tensor mean_of_all_ranks(const Context& context, const at::Tensor& loss, double part) {
+  const double own = part == 0 ? 0 : loss.item<double>() * context.data_weight() * part;
+  const at::Tensor all = of_all_ranks(context, {own});
   return at::full_like(loss.detach(), all.mean().item<double>());
 }
 
@@ -234,6 +236,26 @@ class ComputesOverModel {
   LBFGS* optimizer_;
 };
 
+/// While it lives, an optimizer that needs norms of whole parameters gets them.
+class TakesNorms {
+ public:
+  TakesNorms(NeedsNorms* optimizer, WholeNorms norms) : optimizer_(optimizer) {
+    if (optimizer_ != nullptr) {
+      optimizer_->take_norms_from(std::move(norms));
+    }
+  }
+  ~TakesNorms() {
+    if (optimizer_ != nullptr) {
+      optimizer_->take_norms_from(nullptr);
+    }
+  }
+  TakesNorms(const TakesNorms&) = delete;
+  TakesNorms& operator=(const TakesNorms&) = delete;
+
+ private:
+  NeedsNorms* optimizer_;
+};
+
 } // namespace
 
 at::Tensor DistributedOptimizer::step(const Closure& closure) {
@@ -269,7 +291,7 @@ at::Tensor DistributedOptimizer::update(const Closure& closure, bool whole_here)
     return reduce(context, numbers, op);
   };
   const ComputesOverModel scope(lbfgs, {over_ranks, counted});
-  give_norms(whole_here);
+  const TakesNorms norms(dynamic_cast<NeedsNorms*>(optimizer_.get()), norms_for_update(whole_here));
   at::Tensor loss;
   bool overflow = false;
   if (closure) {
@@ -314,7 +336,8 @@ at::Tensor DistributedOptimizer::evaluate(const Closure& closure) {
   }
   prepare(); // the closure's step may have partitioned the model
   const bool finite = take_gradients();
-  const at::Tensor mean = mean_of_all_ranks(context(), loss);
+  const double part = models_.empty() ? 1 : models_.front()->replica_part().weight;
+  const at::Tensor mean = mean_of_all_ranks(context(), loss, part);
   if (!finite) {
     throw Overflowed{mean};
   }

@@ -200,7 +200,7 @@ class DistributedOptimizer {
   double clip_shards(double max_norm);
   std::vector<at::Tensor> counted_in_world(const at::Tensor& parameter, const at::Tensor& tensor)
       const;
-  void give_norms(bool whole_here);
+  std::function<Norms(const std::vector<NormOf>&)> norms_for_update(bool whole_here);
   void number_parameters();
   Norms whole_norms(const std::vector<NormOf>& asked) const;
   at::Tensor evaluate(const Closure& closure);

@@ -87,19 +87,16 @@ std::vector<at::Tensor> DistributedOptimizer::counted_in_world(
   return owners_count || place == 0 ? counted_once(parameter, tensor) : std::vector<at::Tensor>();
 }
 
-void DistributedOptimizer::give_norms(bool whole_here) {
-  auto* needs = dynamic_cast<NeedsNorms*>(optimizer_.get());
-  if (needs == nullptr) {
-    return;
-  }
+/// What the optimizer asks in an update; nullptr: this process holds the whole. It refers to this
+/// object, which may move afterwards.
+WholeNorms DistributedOptimizer::norms_for_update(bool whole_here) {
   if (whole_here) {
-    needs->take_norms_from(nullptr);
-    return;
+    return nullptr;
   }
-  needs->take_norms_from([this](const std::vector<NormOf>& asked) {
+  return [this](const std::vector<NormOf>& asked) {
     number_parameters();
     return whole_norms(asked);
-  });
+  };
 }
 
 namespace {

@@ -14,7 +14,9 @@ namespace tessera::optim {
 double sum_of_squares(const std::vector<at::Tensor>& tensors) {
   double sum = 0;
   for (const at::Tensor& tensor : tensors) {
-    const double norm = tensor.to(at::kFloat).norm(2, at::kDouble).item<double>();
+    const at::Tensor values = tensor.is_sparse() ? tensor.coalesce().values() : tensor;
+    const auto type = values.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+    const double norm = values.to(type).norm(2, at::kDouble).item<double>();
     sum += norm * norm;
   }
   return sum;

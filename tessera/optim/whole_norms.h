@@ -50,7 +50,8 @@ double root_of_sum(std::vector<double> squares);
 /// What is wrong with a sparse tensor, "" for another one.
 std::string sparse_problem(const NormOf& of);
 
-/// Returns the sum of squares of the tensors' elements, in f64. Not collective.
+/// Returns the sum of squares of the tensors' elements, in f64: those of 16 bits are squared in f32
+/// at least, those of f64 in f64. Of a sparse tensor its values. Not collective.
 double sum_of_squares(const std::vector<at::Tensor>& tensors);
 
 } // namespace tessera::optim

@@ -123,6 +123,7 @@ std::unique_ptr<checkpoint::PendingSave> begin_save(
     checkpoint::PendingSave::Writes writes) {
   const train::StepEngine& engine = train::engine();
   engine.model_set()->claim_directory(model, directory);
+  model.share_buffers_of_others();
   checkpoint::Subject subject = subject_of(model, optimizer);
   if (optimizer != nullptr) {
     auto content = OptimizerAccess::content(*optimizer, options.full);

@@ -326,6 +326,21 @@ void StepEngine::agree_on_passes() {
   }
 }
 
+/// The first error of a hook on any rank of the world: the ranks that average together do not know
+/// of those of other parts of the model.
+std::optional<std::string> StepEngine::failed_hook() const {
+  bool any = false;
+  std::optional<std::string> mine;
+  for (const ModelCore* model : models()) {
+    if (model->partitioned() && model->gradients()->has_hook()) {
+      any = true;
+      const auto problem = model->gradients()->take_hook_problem();
+      mine = mine ? mine : problem;
+    }
+  }
+  return any ? first_problem(*context_.world, context_.group(Group::kWorld), mine) : std::nullopt;
+}
+
 void StepEngine::finish(const std::optional<std::string>& failure) {
   agree_on_passes();
   std::optional<std::string> problem = failure;
@@ -357,6 +372,9 @@ void StepEngine::finish(const std::optional<std::string>& failure) {
       thrown = thrown.value_or(error.what());
       problem = problem.value_or(error.what());
     }
+  }
+  if (const auto hook_problem = failed_hook()) {
+    thrown = thrown.value_or(*hook_problem);
   }
   if (!thrown) {
     return;

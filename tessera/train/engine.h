@@ -124,6 +124,7 @@ class StepEngine : public std::enable_shared_from_this<StepEngine> {
   /// Throws: UserError for a step with a backward whose batch is not this replica's.
   void check_rows(const StepCall& call) const;
   void agree_on_passes();
+  std::optional<std::string> failed_hook() const;
   void finish(const std::optional<std::string>& failure);
   void warn_of_idle_offloading();
   /// Collective in the first step that has gradients, with checkpoint_attentions.

@@ -17,15 +17,19 @@ namespace tessera {
 
 namespace {
 
-/// What every rank of the world has said: the first rank of its MP_GROUP, and whether it has data.
+/// What every rank of the world has said: the first rank of its MP_GROUP, whether it has data, and
+/// how many samples its replica takes of a step.
 struct Said {
   explicit Said(bool has_batch, bool again) {
     comm::ProcessGroup& world = train::engine().context().group(Group::kWorld);
-    const std::int64_t first = group_ranks(Group::kMP).front();
-    numbers = at::empty({world.size(), 3}, at::kLong);
-    world.all_gather(
-        numbers,
-        at::tensor(std::vector<std::int64_t>{first, has_batch ? 1 : 0, again ? 1 : 0}, at::kLong));
+    const std::vector<int>& samples = config_in_force().replica_samples;
+    const std::vector<std::int64_t> own = {
+        group_ranks(Group::kMP).front(),
+        has_batch ? 1 : 0,
+        again ? 1 : 0,
+        samples.empty() ? 1 : samples.at(rdp_rank())};
+    numbers = at::empty({world.size(), static_cast<std::int64_t>(own.size())}, at::kLong);
+    world.all_gather(numbers, at::tensor(own, at::kLong));
   }
   std::int64_t first_of(int rank) const {
     return numbers[rank][0].item<std::int64_t>();
@@ -35,6 +39,9 @@ struct Said {
   }
   bool has_again(int rank) const {
     return numbers[rank][2].item<std::int64_t>() != 0;
+  }
+  std::int64_t samples(int rank) const {
+    return numbers[rank][3].item<std::int64_t>();
   }
   int size() const {
     return static_cast<int>(numbers.size(0));
@@ -68,6 +75,18 @@ std::map<std::int64_t, bool> replicas(const Said& said) {
   return has;
 }
 
+/// What gradients of replicas with data are multiplied by to be divided by their samples alone.
+double part_of_active(const Said& said, const std::map<std::int64_t, bool>& has) {
+  std::int64_t all = 0;
+  std::int64_t active = 0;
+  for (const auto& [rank, has_batch] : has) {
+    const std::int64_t samples = said.samples(static_cast<int>(rank));
+    all += samples;
+    active += has_batch ? samples : 0;
+  }
+  return static_cast<double>(all) / static_cast<double>(active);
+}
+
 /// The first rank of this rank's group that has data, by its number in the group.
 int first_with_data(const Said& said, Group group) {
   const std::vector<int> ranks = group_ranks(group);
@@ -93,7 +112,7 @@ Join::Join(
 Join::~Join() {
   for (const auto& held : models_) {
     if (const auto model = held.lock()) {
-      model->set_replica_part({});
+      model->end_replica_part();
     }
   }
 }
@@ -128,8 +147,7 @@ bool Join::next(bool has_batch) {
             all,
             " replicas are out of data (throw_on_early_termination)"));
   }
-  const double given =
-      options_.divide_by_initial_world_size ? 1 : static_cast<double>(all) / active;
+  const double given = options_.divide_by_initial_world_size ? 1 : part_of_active(said, has);
   for (const auto& held : models_) {
     if (const auto model = held.lock()) {
       model->set_replica_part(

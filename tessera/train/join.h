@@ -15,7 +15,8 @@ class ModelCore;
 /// Names and defaults follow torch's `join`.
 struct JoinOptions {
   /// The gradients of replicas that have data are divided by the number of all replicas; false: by
-  /// the number of those that have some, so that late steps are not smaller than early ones.
+  /// the number of those that have some, so that late steps are not smaller than early ones. With
+  /// replica_samples their samples are counted, not replicas.
   bool divide_by_initial_world_size = true;
   /// An error on every rank when the first replica is out of data.
   bool throw_on_early_termination = false;
@@ -37,8 +38,14 @@ struct JoinOptions {
 /// shape, such as its last one: its gradients count nothing, what forwards make of buffers is
 /// dropped, and updates are those of the others. So everything that is collective finds all ranks,
 /// whatever the script's loop has in it. The results of its steps mean nothing (`joined`).
-/// When the last replica is out of data all have the buffers of that one.
+/// When the last replica is out of data all have the buffers of that one. `save` inside the loop
+/// gives all those of the first replica that has data; a state_dict has this rank's, of which a
+/// joined replica's mean nothing. With ModelOptions::broadcast_buffers false every replica keeps
+/// what its own forwards make of them, joined or not, and a checkpoint has those of the first
+/// data-parallel rank.
 ///
+/// The loss that `optimizer.step(closure)` returns is the one whose gradient the update used:
+/// those of joined replicas count nothing in it, and it is divided as gradients are.
 /// A gradient that a backward outside of `model.backward` makes is not multiplied by the weight.
 /// One for all models that the loop trains; outside of steps.
 /// Threads: step thread only.
@@ -49,7 +56,8 @@ class Join {
   explicit Join(
       const std::vector<std::reference_wrapper<const Model>>& models,
       const JoinOptions& options = {});
-  /// All replicas count alike again. Not collective.
+  /// All replicas count alike again, and the next step begins with the buffers of the first that
+  /// had data. Not collective.
   ~Join();
   Join(const Join&) = delete;
   Join& operator=(const Join&) = delete;

@@ -246,7 +246,7 @@ class Model {
       std::function<std::shared_ptr<comm::Work>(data_parallel::GradientBucket& bucket)>;
   /// From the next step on `hook` averages gradients in the place of the library: it is given each
   /// bucket (tessera/data_parallel/comm_hook.h) of this rank's gradients, which are averages over
-  /// microbatches already, and leaves in it those over `bucket.group`:
+  /// microbatches already, and leaves in it their sum over `bucket.group` times `bucket.scale`:
   ///
   ///     model.register_comm_hook([](tessera::data_parallel::GradientBucket& bucket) {
   ///       return bucket.group.scaled_sum_async(bucket.buffer, bucket.scale); // as without it
@@ -254,7 +254,7 @@ class Model {
   ///
   /// It is called on every rank of the group for the same buckets in one order; an empty one gives
   /// the library its work back. Sparse gradients, and gradients that a backward outside of a step
-  /// adds, are averaged by the library. What it throws is an error of the step on all replicas.
+  /// adds, are averaged by the library. What it throws is an error of the step on all ranks.
   /// Where there is one replica nothing is averaged. Between steps; not collective, but alike on
   /// all ranks.
   /// Throws: ConfigError without "ddp": true, with overlapping_allreduce false, and with sharded

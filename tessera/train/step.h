@@ -52,7 +52,9 @@ class Step {
   /// Throws: ConfigError when the options name an argument that is not there; UserError (on every
   /// rank, naming rank and module) when the function or a module threw, the batch does not
   /// divide, or one with a backward is not the replica's of `replica_samples`; gradients are
-  /// undefined then until zero_grad.
+  /// undefined then until zero_grad. The rows of an argument that splits itself (`tessera_slice`)
+  /// are not known, so a batch that consists of such arguments is not compared with
+  /// `replica_samples`.
   template <typename... Args>
   auto operator()(const Args&... args) const {
     using Result = std::decay_t<std::invoke_result_t<const Function&, Args&...>>;

@@ -204,6 +204,7 @@ with tempfile.TemporaryDirectory() as work:
     # At least the inputs of every product of 4 samples in a microbatch.
     assert activations > 4 * positions * layers * 8 * width * 4 / 2**20, row
     near(row[5], sum(row[:5]), 0.3)
+    near(memory(optimizer={"type": "lamb"})[0][2], 3 * mib)  # two moments, and all updates at once
     near(memory(optimizer={"type": "sgd"})[0][2], mib)
     near(memory(optimizer={"type": "sgd", "momentum": 0.0})[0][2], 0)
     (half,) = memory(precision="bf16")

@@ -1,5 +1,8 @@
 // Gradients that a script makes outside of steps are averaged over the replicas
 // before an optimizer uses them; its own changes in place are left alone.
+#include <functional>
+#include <map>
+
 #include "tessera/context/context.h"
 
 #include "tests/mpi/optim/support.h"
@@ -237,6 +240,70 @@ TEST(Gradients, OfAPlainLoopWithTensorParallelism) {
   }
 }
 
+/// Ways to set gradients to zero.
+std::map<std::string, std::function<void(DistributedModel<Chain>&, DistributedOptimizer&)>>
+zeroing() {
+  return {
+      {"optimizer, none", [](auto&, auto& optimizer) { optimizer.zero_grad(true); }},
+      {"optimizer, zeros", [](auto&, auto& optimizer) { optimizer.zero_grad(false); }},
+      {"model", [](auto& model, auto&) { model.zero_grad(); }},
+      {"libtorch", [](auto& model, auto&) { model.net()->zero_grad(true); }}};
+}
+
+// A backward whose gradients are thrown away leaves no trace.
+TEST(Gradients, OfABackwardThatIsThrownAway) {
+  Chain chain = made(7);
+  torch::optim::SGD reference(chain->parameters(), torch::optim::SGDOptions(0.1));
+  for (int i = 0; i < 2; ++i) {
+    reference.zero_grad();
+    loss_of(chain, batch_of()).backward();
+    reference.step();
+  }
+  for (const auto& [name, zero] : zeroing()) {
+    if (world_size() == 1) {
+      GTEST_SKIP() << "one rank";
+    }
+    init(config_of(Layout{1, 2}));
+    const Ended ended;
+    DistributedModel model{made(7)};
+    auto optimizer = plain_sgd(model.parameters());
+    const Batch mine = part_of(batch_of(), data_size(), data_rank());
+    const auto backward = [&] { torch::mse_loss(model(mine.x), mine.y).backward(); };
+    backward();
+    optimizer.step();
+    backward(); // on top of an average
+    zero(model, optimizer);
+    backward();
+    optimizer.step();
+    expect_state(model.state_dict(), state_of(chain), name);
+  }
+}
+
+// What a script puts in the place of an average is one, of distributed parameters too.
+TEST(Gradients, ReplacedBehindAStepStayWhatTheyAre) {
+  const auto clamped = [](const torch::Tensor& gradient) { return gradient.clamp(-0.01, 0.01); };
+  Chain chain = made(7);
+  torch::optim::SGD reference(chain->parameters(), torch::optim::SGDOptions(0.1));
+  loss_of(chain, batch_of()).backward();
+  for (torch::Tensor& parameter : chain->parameters()) {
+    parameter.mutable_grad() = clamped(parameter.grad());
+  }
+  reference.step();
+  for (const Layout& layout : layouts()) {
+    init(config_of(layout));
+    const Ended ended;
+    DistributedModel model{made(7)};
+    auto optimizer = plain_sgd(model.parameters());
+    const Batch mine = part_of(batch_of(), data_size(), data_rank());
+    step_of(model)(mine.x, mine.y);
+    for (auto [name, parameter] : model.local_parameters()) {
+      parameter.mutable_grad() = clamped(parameter.grad());
+    }
+    optimizer.step();
+    expect_state(model.state_dict(), state_of(chain), layout.text());
+  }
+}
+
 // The sum over a TP_GROUP is in a distributed gradient already, and it is an average.
 TEST(Gradients, AddedToAnAverageOfADistributedParameterAreRefused) {
   for (const Layout& layout : layouts()) {
@@ -249,18 +316,21 @@ TEST(Gradients, AddedToAnAverageOfADistributedParameterAreRefused) {
     auto optimizer = plain_sgd(model.parameters());
     const Batch mine = part_of(batch_of(), data_size(), data_rank());
     auto train_step = step_of(model);
-    train_step(mine.x, mine.y);
-    squares(model.local_parameters()).backward();
-    EXPECT_THAT(
-        error_of<UserError>([&] { optimizer.step(); }),
-        ::testing::AllOf(
-            HasSubstr("divided over a tensor-parallel group and holds an average already"),
-            HasSubstr("rank "),
-            HasSubstr("inside the step function")))
-        << layout.text();
-    optimizer.zero_grad();
-    train_step(mine.x, mine.y);
-    optimizer.step(); // as if nothing had happened
+    for (const bool create_graph : {false, true}) { // which makes another tensor
+      train_step(mine.x, mine.y);
+      squares(model.local_parameters()).backward({}, /*keep_graph=*/true, create_graph);
+      EXPECT_THAT(
+          error_of<UserError>([&] { optimizer.step(); }),
+          ::testing::AllOf(
+              HasSubstr("divided over a tensor-parallel group and holds an average already"),
+              HasSubstr("rank "),
+              HasSubstr("inside the step function")))
+          << layout.text() << ", create_graph " << create_graph;
+      optimizer.zero_grad();
+      train_step(mine.x, mine.y);
+      optimizer.step(); // as if nothing had happened
+      optimizer.zero_grad();
+    }
   }
 }
 

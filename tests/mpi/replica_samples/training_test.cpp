@@ -1,4 +1,6 @@
 // Replicas with unlike numbers of samples train what one process trains with the whole batch.
+#include "tessera/data_parallel/comm_hook.h"
+
 #include "tests/mpi/replica_samples/support.h"
 
 namespace tessera::testing {
@@ -12,6 +14,7 @@ struct How {
   std::optional<double> clip = {};
   int passes = 1;
   bool overlap = true;
+  bool hook = false;
   std::string text() const {
     return tessera::str(
         adam ? "AdamW" : "momentum",
@@ -19,7 +22,8 @@ struct How {
         type,
         clip ? ", clipped" : "",
         passes > 1 ? ", two passes" : "",
-        overlap ? "" : ", at the end");
+        overlap ? "" : ", at the end",
+        hook ? ", by a hook" : "");
   }
 };
 
@@ -68,6 +72,11 @@ Result trained(const Config& config, const How& how, const std::string& what, co
   options.overlapping_allreduce = how.overlap;
   options.bucket_cap_mb = 0.0005; // several buckets
   DistributedModel model(made(rdp_rank() == 0 ? 7 : 8, how.type), options);
+  if (how.hook) {
+    model.register_comm_hook([](data_parallel::GradientBucket& bucket) {
+      return bucket.group.scaled_sum_async(bucket.buffer, bucket.scale);
+    });
+  }
   DistributedOptimizer optimizer(optimizer_of(how, model.parameters()));
   const auto train_step = step_of(model);
   Result result;
@@ -92,6 +101,9 @@ void expect_plain(const How& how, double tolerance) {
     if (layout.shards > 1 && how.clip) {
       continue; // optimizer.step() clips there
     }
+    if (how.hook && (layout.shards > 1 || layout.shares_state)) {
+      continue; // refused
+    }
     const std::string what = layout.text() + ", " + how.text();
     const Result got = trained(config_of(layout), how, what, own_rows);
     expect_state(got.state, wanted.state, what, tolerance);
@@ -107,6 +119,10 @@ void expect_plain(const How& how, double tolerance) {
 TEST(ReplicaSamples, TrainWithMomentum) {
   expect_plain({}, 1e-5);
   expect_plain({.overlap = false}, 1e-5);
+}
+
+TEST(ReplicaSamples, CountInWhatAHookIsGiven) {
+  expect_plain({.hook = true}, 1e-5);
 }
 
 TEST(ReplicaSamples, TrainWithAdamW) {

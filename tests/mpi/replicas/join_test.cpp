@@ -2,7 +2,10 @@
 // is.
 #include "tessera/train/join.h"
 
+#include <algorithm>
+
 #include "tests/mpi/optim/support.h"
+#include "tests/support/shared_folder.h"
 
 namespace tessera::testing {
 namespace {
@@ -179,6 +182,147 @@ TEST(Join, CountsAllAlikeAfterwards) {
     EXPECT_GT(relative_error(step(), wanted), 0.1);
   }
   EXPECT_LE(relative_error(step(), wanted), 1e-6);
+}
+
+// With unlike samples those with data are divided by theirs.
+TEST(Join, CountsSamplesOfReplicas) {
+  const std::vector<int> samples =
+      world_size() == 2 ? std::vector<int>{16, 8} : std::vector<int>{8, 4, 2, 10};
+  const Batch batch = random_batches(24)(0);
+  Chain plain = made(7);
+  const int first = samples.front();
+  torch::mse_loss(plain(batch.x.narrow(0, first, 24 - first)), batch.y.narrow(0, first, 24 - first))
+      .backward();
+  for (const bool by_all : {true, false}) {
+    Config config = config_of(1, 1);
+    config.ddp = true;
+    config.replica_samples = samples;
+    init(config);
+    const Ended ended;
+    DistributedModel model{made(7)};
+    Join join(model, {.divide_by_initial_world_size = by_all});
+    ASSERT_TRUE(join.next(rdp_rank() != 0));
+    const DataRows rows = data_rows(24);
+    auto train_step = tessera::step(
+        [&](torch::Tensor x, torch::Tensor y) { model.backward(torch::mse_loss(model(x), y)); });
+    train_step(
+        batch.x.narrow(0, rows.begin, rows.count), batch.y.narrow(0, rows.begin, rows.count));
+    const double factor = by_all ? (24.0 - first) / 24 : 1;
+    const auto wanted = plain->named_parameters();
+    for (const auto& [name, parameter] : model.local_parameters()) {
+      EXPECT_LE(relative_error(parameter.grad(), wanted[name].grad() * factor), 1e-5) << name;
+    }
+  }
+}
+
+// The loss that an optimizer decides by is that of the gradients that it has.
+TEST(Join, LeavesOutLossesOfReplicasWithoutData) {
+  for (const bool by_all : {true, false}) {
+    init(uneven().front().config);
+    const Ended ended;
+    DistributedModel model{made(7)};
+    DistributedOptimizer optimizer(torch::optim::SGD(model.parameters(), 0.1));
+    auto train_step = tessera::step([&](torch::Tensor x) {
+      auto loss = model(x).pow(2).mean() * 0 + (rdp_rank() == 0 ? 1e6 : 1.0 + rdp_rank());
+      model.backward(loss);
+      return loss;
+    });
+    Join join(model, {.divide_by_initial_world_size = by_all});
+    ASSERT_TRUE(join.next(rdp_rank() != 0));
+    const torch::Tensor loss =
+        optimizer.step([&] { return train_step(batch_at(0, data_rank()).x).reduce_mean(); });
+    double sum = 0;
+    for (int replica = 1; replica < rdp_size(); ++replica) {
+      sum += 1.0 + replica;
+    }
+    EXPECT_NEAR(loss.item<double>(), sum / (by_all ? rdp_size() : rdp_size() - 1), 1e-6);
+  }
+}
+
+TensorMap buffers_of(const DistributedModel<Normed>& model) {
+  TensorMap copies;
+  for (const auto& [name, buffer] : model.local_buffers()) {
+    copies[name] = buffer.detach().clone();
+  }
+  return copies;
+}
+
+/// Those of the replica's first rank, on every rank.
+TensorMap of_replica(int replica, const TensorMap& own) {
+  const std::vector<int> replicas = allgather(rdp_rank(), Group::kDP);
+  const auto first = std::find(replicas.begin(), replicas.end(), replica) - replicas.begin();
+  TensorMap theirs;
+  for (const auto& [name, buffer] : own) {
+    theirs[name] = allgather(buffer, Group::kDP).at(first);
+  }
+  return theirs;
+}
+
+void expect_buffers(const TensorMap& got, const TensorMap& wanted, const std::string& what) {
+  for (const auto& [name, buffer] : wanted) {
+    EXPECT_TRUE(got.at(name).equal(buffer)) << what << ", " << name;
+  }
+}
+
+// A loop that ends before all are out of data.
+TEST(Join, GoesOnFromBuffersOfAReplicaWithData) {
+  for (const Uneven& entry : uneven()) {
+    init(entry.config);
+    const Ended ended;
+    DistributedModel model{normed()};
+    if (rdp_size() < 2) {
+      continue;
+    }
+    auto train_step = tessera::step(
+        [&](torch::Tensor x, torch::Tensor y) { model.backward(torch::mse_loss(model(x), y)); });
+    const Batch batch = batch_at(0, data_rank());
+    TensorMap wanted;
+    {
+      Join join(model);
+      ASSERT_TRUE(join.next(rdp_rank() != 0));
+      train_step(batch.x, batch.y);
+      wanted = of_replica(1, buffers_of(model));
+    }
+    model.eval(); // forwards leave buffers alone
+    for (int step = 0; step < 2; ++step) {
+      train_step(batch.x, batch.y);
+      expect_buffers(buffers_of(model), wanted, entry.text);
+    }
+    model.train();
+    train_step(batch.x, batch.y); // that of the first one counts again
+    wanted = of_replica(0, buffers_of(model));
+    model.eval();
+    train_step(batch.x, batch.y);
+    expect_buffers(buffers_of(model), wanted, entry.text + ", afterwards");
+  }
+}
+
+TEST(Join, SavesBuffersOfAReplicaWithData) {
+  for (const Uneven& entry : uneven()) {
+    const SharedFolder folder;
+    init(entry.config);
+    const Ended ended;
+    DistributedModel model{normed()};
+    DistributedOptimizer optimizer(torch::optim::SGD(model.parameters(), 0.1));
+    if (rdp_size() < 2) {
+      continue;
+    }
+    auto train_step = tessera::step(
+        [&](torch::Tensor x, torch::Tensor y) { model.backward(torch::mse_loss(model(x), y)); });
+    const Batch batch = batch_at(0, data_rank());
+    Join join(model);
+    ASSERT_TRUE(join.next(rdp_rank() != 0));
+    train_step(batch.x, batch.y);
+    optimizer.step();
+    const TensorMap wanted = of_replica(1, buffers_of(model));
+    tessera::save(model, optimizer, folder.path(), "inside");
+    for (const auto& [name, buffer] : model.local_buffers()) {
+      const at::NoGradGuard no_grad;
+      torch::Tensor(buffer).zero_();
+    }
+    ASSERT_TRUE(tessera::load(model, optimizer, folder.path()));
+    expect_buffers(buffers_of(model), wanted, entry.text);
+  }
 }
 
 TEST(Join, SaysWhatDoesNotGoTogether) {

@@ -3,6 +3,7 @@
 #include <map>
 #include <memory>
 
+#include "tessera/context/context.h"
 #include "tessera/nn/module/fused_layer_norm.h"
 #include "tessera/optim/fused.h"
 
@@ -160,6 +161,26 @@ TEST(FusedLayerNorm, IsLibtorchsNorm) {
 }
 
 // torch's AdamW with another default.
+struct Asking : optim::Lamb {
+  using Lamb::Lamb;
+  void ask() const {
+    norms_of({});
+  }
+};
+
+// What answers refers to a DistributedOptimizer, which may move between updates.
+TEST(NormsOfParameters, AreAskedForInAnUpdateAlone) {
+  const int pp = std::min(2, world_size());
+  init(config_of(Layout{pp, 1}));
+  const Ended ended;
+  Training run([](auto list) { return std::make_unique<Asking>(std::move(list)); });
+  run.step();
+  const auto& calls = context().group(Group::kWorld).traffic().calls;
+  const auto before = calls.load();
+  dynamic_cast<const Asking&>(run.optimizer.inner()).ask();
+  EXPECT_EQ(calls.load(), before);
+}
+
 TEST(FusedAdam, DecaysNothingUnlessAsked) {
   const Make fused = [](auto list) { return std::make_unique<optim::FusedAdam>(std::move(list)); };
   const Make torchs = [](auto list) {
@@ -176,6 +197,18 @@ TEST(FusedAdam, DecaysNothingUnlessAsked) {
     }
     expect_state(run.model.state_dict(), wanted, layout);
   }
+}
+
+TEST(FusedAdam, DecaysNothingWithARateOfItsOwn) {
+  const auto expect_rate = [](const optim::FusedAdam& optimizer) {
+    const auto& options =
+        static_cast<const torch::optim::AdamWOptions&>(optimizer.param_groups().front().options());
+    EXPECT_EQ(options.lr(), 3e-4);
+    EXPECT_EQ(options.weight_decay(), 0);
+  };
+  const std::vector<torch::Tensor> list = {torch::ones({2}, torch::requires_grad())};
+  expect_rate(optim::FusedAdam(list, 3e-4));
+  expect_rate(optim::FusedAdam(list, optim::FusedAdamOptions(3e-4)));
 }
 
 } // namespace

@@ -12,6 +12,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/comm/world.h"
+#include "tessera/optim/whole_norms.h"
 
 namespace tessera::optim {
 namespace {
@@ -110,6 +111,21 @@ TEST(Clip, WrongBoundIsNamed) {
       EXPECT_THAT(error.what(), ::testing::HasSubstr("max_norm is"));
     }
   }
+}
+
+// Numbers that f32 does not hold.
+TEST(Clip, NormOfF64IsMadeInF64) {
+  std::vector<Tensors> gradients = {{torch::full({4}, 1e100, torch::kDouble)}};
+  const std::vector<double> norms = clip(gradients, 1);
+  EXPECT_NEAR(norms[0] / 2e100, 1, 1e-12);
+  EXPECT_NEAR(gradients[0][0].norm().item<double>(), 1, 1e-6);
+  EXPECT_NEAR(sum_of_squares({torch::full({2}, 1 + 1e-12, torch::kDouble)}) - 2, 4e-12, 1e-14);
+}
+
+TEST(Clip, SquaresOfASparseTensorAreThoseOfItsValues) {
+  const torch::Tensor twice = torch::sparse_coo_tensor(
+      torch::tensor({{1, 1, 4}}), torch::tensor({{1.0, 2.0}, {2.0, 2.0}, {0.0, 1.0}}), {6, 2});
+  EXPECT_NEAR(sum_of_squares({twice}), 9 + 16 + 1, 1e-6); // rows of one index are added
 }
 
 } // namespace

@@ -1,7 +1,12 @@
 #include "cli/train/planned_job.h"
 
+#include <map>
+#include <string>
+
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+
+#include "cli/train/job_preset.h"
 
 namespace tessera::cli {
 namespace {
@@ -36,6 +41,17 @@ TEST(PlannedJob, AJobGoesOnFromAFolder) {
   EXPECT_EQ(
       job,
       nlohmann::json::parse(R"({"steps": 3, "checkpoint": {"directory": "there", "every": 2}})"));
+}
+
+// f32: Adam's moments; LAMB has its updates beside them.
+TEST(PlannedJob, StateIsWhatAnUpdateHolds) {
+  Job job;
+  for (const auto& [type, bytes] :
+       std::map<std::string, double>{{"adamw", 8}, {"lamb", 12}, {"novograd", 4}, {"sgd", 0}}) {
+    job.optimizer.type = type;
+    job.optimizer.momentum = 0;
+    EXPECT_EQ(state_bytes_per_parameter(job), bytes) << type;
+  }
 }
 
 } // namespace
