@@ -69,12 +69,12 @@ std::tuple<Tensor, Tensor, Tensor> batch_norm(
     double momentum,
     double epsilon) {
   const auto wide = [](const TorchOptional<Tensor>& tensor) {
-    return holds_half(tensor) ? TorchOptional<Tensor>(tensor->to(at::kFloat)) : tensor;
+    return holds(at::kHalf, tensor) ? TorchOptional<Tensor>(tensor->to(at::kFloat)) : tensor;
   };
   const TorchOptional<Tensor> mean = wide(running_mean);
   const TorchOptional<Tensor> variance = wide(running_var);
   auto results = at::cpu::native_batch_norm(
-      is_half(input) ? input.to(at::kFloat) : input,
+      is_of(at::kHalf, input) ? input.to(at::kFloat) : input,
       wide(weight),
       wide(bias),
       mean,
@@ -82,10 +82,10 @@ std::tuple<Tensor, Tensor, Tensor> batch_norm(
       training,
       momentum,
       epsilon);
-  if (is_half(input)) {
-    std::get<0>(results) = narrowed(std::get<0>(results));
+  if (is_of(at::kHalf, input)) {
+    std::get<0>(results) = narrowed(at::kHalf, std::get<0>(results));
   }
-  if (training && holds_half(running_mean)) {
+  if (training && holds(at::kHalf, running_mean)) {
     running_mean->copy_(*mean);
     running_var->copy_(*variance);
   }
@@ -229,6 +229,31 @@ std::vector<std::string> lacking() {
   return names;
 }
 
+std::unique_ptr<torch::Library> registered(const std::vector<Entry>& list) {
+  NoWarnings quiet;
+  const NoWarnings::Guard guard(&quiet);
+  auto library = std::make_unique<torch::Library>(
+      torch::Library::IMPL,
+      "aten",
+      TorchOptional<c10::DispatchKey>(c10::DispatchKey::CPU),
+      __FILE__,
+      __LINE__);
+  for (const Entry& one : list) {
+    one.add(*library, one.name);
+  }
+  return library;
+}
+
+/// Whether oneDNN computes products of bf16 here, as libtorch asks before it calls it.
+bool has_bf16_products() {
+#if defined(__x86_64__)
+  return __builtin_cpu_supports("avx512bw") != 0 && __builtin_cpu_supports("avx512vl") != 0 &&
+         __builtin_cpu_supports("avx512dq") != 0;
+#else
+  return true; // libtorch's own, whatever they cost
+#endif
+}
+
 } // namespace
 
 std::vector<std::string> widened_operators() {
@@ -239,24 +264,15 @@ std::vector<std::string> widened_operators() {
   return names;
 }
 
+WidenedTypes& widened_types() {
+  static WidenedTypes types;
+  return types;
+}
+
 void support_processor() {
-  static const std::unique_ptr<torch::Library> library = [] {
-    std::unique_ptr<torch::Library> made;
-    if (!lacking().empty()) {
-      NoWarnings quiet;
-      const NoWarnings::Guard guard(&quiet);
-      made = std::make_unique<torch::Library>(
-          torch::Library::IMPL,
-          "aten",
-          TorchOptional<c10::DispatchKey>(c10::DispatchKey::CPU),
-          __FILE__,
-          __LINE__);
-      for (const Entry& one : entries()) {
-        one.add(*made, one.name);
-      }
-    }
-    return made;
-  }();
+  static const std::unique_ptr<torch::Library> library =
+      lacking().empty() ? nullptr : registered(entries());
+  widened_types().half = library != nullptr;
   const auto names = lacking();
   if (!names.empty()) {
     throw ConfigError(
@@ -265,6 +281,17 @@ void support_processor() {
             " does not have on this processor: ",
             join(names, ", "),
             "; write \"bf16\": true instead"));
+  }
+}
+
+void widen_bf16_products() {
+  static const std::unique_ptr<torch::Library> library = registered(products());
+  widened_types().bfloat16 = true;
+}
+
+void support_bf16_products() {
+  if (!has_bf16_products()) {
+    widen_bf16_products();
   }
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <tuple>
 #include <type_traits>
@@ -10,16 +11,19 @@
 
 #include "tessera/tensor/torch_compat.h"
 
-// How a kernel of libtorch that takes f32 is made to take f16; private to this folder.
+// How a kernel of libtorch that takes f32 is made to take a type of 16 bits; private to this
+// folder.
 namespace tessera::half {
 
-inline bool is_half(const at::Tensor& tensor) {
-  return tensor.defined() && tensor.scalar_type() == at::kHalf;
+inline bool is_of(at::ScalarType type, const at::Tensor& tensor) {
+  return tensor.defined() && tensor.scalar_type() == type;
 }
 
-/// One argument of an operator, and how its f32 kernel takes it. This one is for numbers and sizes.
+/// One argument of an operator, and how its f32 kernel takes it where it is `narrow`. This one is
+/// for numbers and sizes.
 template <typename A>
 struct Argument {
+  at::ScalarType narrow;
   A given;
 
   A wide() {
@@ -28,22 +32,23 @@ struct Argument {
   void put_back() {}
 };
 template <typename A>
-bool holds_half(const A& /*argument*/) {
+bool holds(at::ScalarType /*type*/, const A& /*argument*/) {
   return false;
 }
-/// Whether f16 kernels of libtorch would refuse the argument beside f16 ones.
+/// Whether kernels of libtorch for `type` would refuse the argument beside those of the type.
 template <typename A>
-bool is_of_another_type(const A& /*argument*/) {
+bool is_of_another_type(at::ScalarType /*type*/, const A& /*argument*/) {
   return false;
 }
 
 template <>
 struct Argument<const at::Tensor&> {
+  at::ScalarType narrow;
   const at::Tensor& given;
   at::Tensor made = {};
 
   const at::Tensor& wide() {
-    if (!is_half(given)) {
+    if (!is_of(narrow, given)) {
       return given;
     }
     made = given.to(at::kFloat);
@@ -51,21 +56,22 @@ struct Argument<const at::Tensor&> {
   }
   void put_back() {}
 };
-inline bool holds_half(const at::Tensor& argument) {
-  return is_half(argument);
+inline bool holds(at::ScalarType type, const at::Tensor& argument) {
+  return is_of(type, argument);
 }
-inline bool is_of_another_type(const at::Tensor& argument) {
-  return argument.defined() && argument.is_floating_point() && !is_half(argument) &&
+inline bool is_of_another_type(at::ScalarType type, const at::Tensor& argument) {
+  return argument.defined() && argument.is_floating_point() && !is_of(type, argument) &&
          argument.dim() > 0;
 }
 
 template <>
 struct Argument<const TorchOptional<at::Tensor>&> {
+  at::ScalarType narrow;
   const TorchOptional<at::Tensor>& given;
   TorchOptional<at::Tensor> made = {};
 
   const TorchOptional<at::Tensor>& wide() {
-    if (!given.has_value() || !is_half(*given)) {
+    if (!given.has_value() || !is_of(narrow, *given)) {
       return given;
     }
     made = given->to(at::kFloat);
@@ -73,21 +79,22 @@ struct Argument<const TorchOptional<at::Tensor>&> {
   }
   void put_back() {}
 };
-inline bool holds_half(const TorchOptional<at::Tensor>& argument) {
-  return argument.has_value() && is_half(*argument);
+inline bool holds(at::ScalarType type, const TorchOptional<at::Tensor>& argument) {
+  return argument.has_value() && is_of(type, *argument);
 }
-inline bool is_of_another_type(const TorchOptional<at::Tensor>& argument) {
-  return argument.has_value() && is_of_another_type(*argument);
+inline bool is_of_another_type(at::ScalarType type, const TorchOptional<at::Tensor>& argument) {
+  return argument.has_value() && is_of_another_type(type, *argument);
 }
 
 /// What the operator writes.
 template <>
 struct Argument<at::Tensor&> {
+  at::ScalarType narrow;
   at::Tensor& given;
   at::Tensor made = {};
 
   at::Tensor& wide() {
-    if (!is_half(given)) {
+    if (!is_of(narrow, given)) {
       return given;
     }
     made = given.to(at::kFloat);
@@ -106,60 +113,65 @@ struct Argument<at::Tensor&> {
 /// The type that a result is to have.
 template <>
 struct Argument<at::ScalarType> {
+  at::ScalarType narrow;
   at::ScalarType given;
 
   at::ScalarType wide() {
-    return given == at::kHalf ? at::kFloat : given;
+    return given == narrow ? at::kFloat : given;
   }
   void put_back() {}
 };
 template <>
 struct Argument<TorchOptional<at::ScalarType>> {
+  at::ScalarType narrow;
   TorchOptional<at::ScalarType> given;
 
   TorchOptional<at::ScalarType> wide() {
-    return given.has_value() && *given == at::kHalf ? at::kFloat : given;
+    return given.has_value() && *given == narrow ? at::kFloat : given;
   }
   void put_back() {}
 };
 
-/// Whether the argument says that results are of another type than f16.
+/// Whether the argument says that results are of another type than `type`.
 template <typename A>
-bool asks_for_another_type(const A& /*argument*/) {
+bool asks_for_another_type(at::ScalarType /*type*/, const A& /*argument*/) {
   return false;
 }
-inline bool asks_for_another_type(const at::ScalarType& argument) {
-  return argument != at::kHalf;
+inline bool asks_for_another_type(at::ScalarType type, const at::ScalarType& argument) {
+  return argument != type;
 }
-inline bool asks_for_another_type(const TorchOptional<at::ScalarType>& argument) {
-  return argument.has_value() && *argument != at::kHalf;
+inline bool asks_for_another_type(
+    at::ScalarType type,
+    const TorchOptional<at::ScalarType>& argument) {
+  return argument.has_value() && *argument != type;
 }
 
 /// Which results are rounded, and which mixtures of types are taken.
 enum class Kind {
-  kPlain, // all results; f16 beside wider types is left to libtorch, which refuses it
+  kPlain, // all results; 16 bits beside wider types are left to libtorch, which refuses them
   kBackward, // all results; statistics of the forward come as f32
   kStatistics // the first result: statistics for the backward stay f32, and may come as f32
 };
 
-inline at::Tensor narrowed(const at::Tensor& tensor) {
-  return tensor.defined() && tensor.scalar_type() == at::kFloat ? tensor.to(at::kHalf) : tensor;
+inline at::Tensor narrowed(at::ScalarType type, const at::Tensor& tensor) {
+  return tensor.defined() && tensor.scalar_type() == at::kFloat ? tensor.to(type) : tensor;
 }
 
 template <Kind kKind, typename... Ts, std::size_t... I>
-std::tuple<Ts...> narrowed_tuple(const std::tuple<Ts...>& results, std::index_sequence<I...>) {
+std::tuple<Ts...>
+narrowed_tuple(at::ScalarType type, const std::tuple<Ts...>& results, std::index_sequence<I...>) {
   return {
-      (I == 0 || kKind != Kind::kStatistics ? narrowed(std::get<I>(results))
+      (I == 0 || kKind != Kind::kStatistics ? narrowed(type, std::get<I>(results))
                                             : std::get<I>(results))...};
 }
 
 template <Kind kKind>
-at::Tensor narrowed_result(const at::Tensor& result) {
-  return narrowed(result);
+at::Tensor narrowed_result(at::ScalarType type, const at::Tensor& result) {
+  return narrowed(type, result);
 }
 template <Kind kKind, typename... Ts>
-std::tuple<Ts...> narrowed_result(const std::tuple<Ts...>& results) {
-  return narrowed_tuple<kKind>(results, std::index_sequence_for<Ts...>());
+std::tuple<Ts...> narrowed_result(at::ScalarType type, const std::tuple<Ts...>& results) {
+  return narrowed_tuple<kKind>(type, results, std::index_sequence_for<Ts...>());
 }
 
 inline at::Tensor* written(at::Tensor& argument) {
@@ -170,19 +182,29 @@ at::Tensor* written(const A& /*argument*/) {
   return nullptr;
 }
 
-/// The kernel `kOriginal`, with f16 tensors taken as f32 ones.
+/// The kernel `kOriginal`, with tensors of the types of `widened_types()` taken as f32 ones.
 template <auto kOriginal, Kind kKind, typename Function = decltype(kOriginal)>
 struct Widened;
+
+/// The types that are computed in f32, each from when something has asked for it.
+struct WidenedTypes {
+  std::atomic<bool> half = false;
+  std::atomic<bool> bfloat16 = false; // in products alone
+};
+WidenedTypes& widened_types();
 
 template <auto kOriginal, Kind kKind, typename R, typename... A>
 struct Widened<kOriginal, kKind, R (*)(A...)> {
   static R call(A... args) {
-    const bool half = (holds_half(args) || ...);
-    const bool mixed = kKind == Kind::kPlain && (is_of_another_type(args) || ...);
-    if (!half || mixed) {
+    const WidenedTypes& types = widened_types();
+    const bool bfloat16 = types.bfloat16 && (holds(at::kBFloat16, args) || ...);
+    const at::ScalarType type = bfloat16 ? at::kBFloat16 : at::kHalf;
+    const bool narrow = bfloat16 || (types.half && (holds(at::kHalf, args) || ...));
+    const bool mixed = kKind == Kind::kPlain && (is_of_another_type(type, args) || ...);
+    if (!narrow || mixed) {
       return kOriginal(std::forward<A>(args)...);
     }
-    std::tuple<Argument<A>...> arguments{Argument<A>{std::forward<A>(args)}...};
+    std::tuple<Argument<A>...> arguments{Argument<A>{type, std::forward<A>(args)}...};
     const auto run = [&]() -> R {
       return std::apply([](auto&... a) -> R { return kOriginal(a.wide()...); }, arguments);
     };
@@ -193,8 +215,8 @@ struct Widened<kOriginal, kKind, R (*)(A...)> {
       ((result = result != nullptr ? result : written(args)), ...);
       return *result;
     } else {
-      const bool stays_wide = (asks_for_another_type(args) || ...);
-      return stays_wide ? run() : narrowed_result<kKind>(run());
+      const bool stays_wide = (asks_for_another_type(type, args) || ...);
+      return stays_wide ? run() : narrowed_result<kKind>(type, run());
     }
   }
 };

@@ -142,6 +142,9 @@ void start(const config::Launched& by_argument) {
   if (config.fp16 || config.fp16_params) {
     half::support_processor();
   }
+  if (config.bf16) {
+    half::support_bf16_products();
+  }
   if (config.random == config::RandomNumbers::kLayoutIndependent) {
     random::take_over_dropout();
     at::manual_seed(static_cast<std::uint64_t>(config.seed)); // first weights are drawn from it

@@ -199,5 +199,43 @@ TEST(HalfOperators, AreListed) {
   EXPECT_EQ(std::set<std::string>(names.begin(), names.end()).size(), names.size());
 }
 
+// Sums of bf16 products are those of f32, rounded once; other types and mixtures are left alone.
+TEST(Bf16Products, AreThoseOfF32Rounded) {
+  widen_bf16_products();
+  const auto bf16 = [](const at::Tensor& t) { return t.detach().to(at::kBFloat16); };
+  torch::manual_seed(3);
+  const at::Tensor a = bf16(torch::randn({33, 257}));
+  const at::Tensor b = bf16(torch::randn({257, 65}));
+  const at::Tensor wanted = at::mm(a.to(at::kFloat), b.to(at::kFloat));
+  EXPECT_TRUE(at::mm(a, b).equal(bf16(wanted)));
+  EXPECT_TRUE(at::matmul(a.expand({2, 33, 257}), b.expand({2, 257, 65}))
+                  .equal(bf16(wanted).expand({2, 33, 65})));
+  at::Tensor sum = bf16(torch::randn({33, 65}));
+  const at::Tensor added = bf16(at::addmm(sum.to(at::kFloat), a.to(at::kFloat), b.to(at::kFloat)));
+  EXPECT_TRUE(sum.addmm_(a, b).is_same(sum));
+  EXPECT_TRUE(sum.equal(added));
+  EXPECT_THROW(at::mm(a, b.to(at::kFloat)), c10::Error);
+
+  const at::Tensor weight = b.clone().requires_grad_(true);
+  at::mm(a, weight).sum().backward();
+  ASSERT_EQ(weight.grad().scalar_type(), at::kBFloat16);
+  const at::Tensor ones = at::ones({33, 65});
+  EXPECT_TRUE(weight.grad().equal(bf16(at::mm(a.to(at::kFloat).t(), ones))));
+}
+
+// One kernel serves both types, whichever was asked for first.
+TEST(Bf16Products, StandBesideThoseOfF16) {
+  widen_bf16_products();
+  support_processor();
+  widen_bf16_products();
+  const at::Tensor a = torch::randn({3, 4});
+  const at::Tensor b = torch::randn({4, 5});
+  for (const auto type : {at::kHalf, at::kBFloat16}) {
+    const at::Tensor x = a.to(type);
+    const at::Tensor y = b.to(type);
+    EXPECT_TRUE(at::mm(x, y).equal(at::mm(x.to(at::kFloat), y.to(at::kFloat)).to(type))) << type;
+  }
+}
+
 } // namespace
 } // namespace tessera::half
