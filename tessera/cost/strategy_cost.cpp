@@ -309,9 +309,13 @@ double optimizer_seconds(
   return seconds;
 }
 
+bool runs_one_at_a_time(const Strategy& strategy) {
+  return strategy.stages() == 1 && strategy.schedule != Schedule::kCustom;
+}
+
 int in_flight(const Strategy& strategy, int stage, int microbatches) {
-  if (strategy.stages() == 1 && strategy.schedule == Schedule::kSimple) {
-    return 1; // without a pipeline a microbatch runs to its end
+  if (runs_one_at_a_time(strategy)) {
+    return 1;
   }
   if (strategy.schedule != Schedule::kInterleaved) {
     return microbatches;

@@ -89,6 +89,10 @@ double optimizer_seconds(
     const Strategy& strategy,
     const Constants& constants);
 
+/// Returns whether every microbatch runs to its end before the next begins, as without a pipeline,
+/// whatever Strategy::active_microbatches says; only a given order may say otherwise.
+bool runs_one_at_a_time(const Strategy& strategy);
+
 /// Returns the most microbatches that `stage` holds between forward and backward.
 int in_flight(const Strategy& strategy, int stage, int microbatches);
 

