@@ -238,9 +238,9 @@ StageCost price_replica(
             cost.parameters, table.optimizer_bytes(cost.parameters), of_kind, settings, constants));
     cost.device_bytes = std::min(cost.device_bytes, of_kind.memory_bytes);
   }
-  StageState state = stage_state(settings, in_flight, strategy.microbatches);
-  state.host = host_pace(stalls(cluster, placed), cost.waiting_seconds);
-  cost.memory = table.memory(first, last, state);
+  const HostPace pace = host_pace(stalls(cluster, placed), cost.waiting_seconds);
+  cost.memory =
+      table.memory(first, last, stage_state(settings, in_flight, strategy.microbatches, pace));
   cost.needed_bytes =
       (cost.memory.total() + constants.context_bytes) / usable_share(tables.model(), constants);
   return cost;

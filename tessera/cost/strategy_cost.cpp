@@ -90,9 +90,10 @@ StageCost price_stage(const Inputs& inputs, int rank) {
     cost.send_seconds += send_seconds(
         links, strategy, stage, table.cut_bytes(last), table.returns_home(), constants);
     cost.in_flight = in_flight(strategy, stage, microbatches);
-    StageState state = stage_state(strategy, cost.in_flight, microbatches);
-    state.host = host_pace(stalls(cluster, links), cost.waiting_seconds);
-    join(table.memory(first, last, state), cost.memory);
+    const HostPace pace = host_pace(stalls(cluster, links), cost.waiting_seconds);
+    join(
+        table.memory(first, last, stage_state(strategy, cost.in_flight, microbatches, pace)),
+        cost.memory);
   }
   cost.host_bytes = cost.memory.host;
   cost.needed_bytes =
@@ -231,8 +232,20 @@ double waiting_seconds(
     const Strategy& strategy,
     int kind,
     int stage) {
-  const auto [first, last] = strategy.layers_of(stage);
-  const StageLinks& place = links.stages[at(stage % strategy.pp)];
+  return waiting_seconds(
+      table, cluster, links, strategy.tp, kind, stage % strategy.pp, strategy.layers_of(stage));
+}
+
+double waiting_seconds(
+    const LayerTable& table,
+    const Cluster& cluster,
+    const PlacementLinks& links,
+    int tensor_degree,
+    int kind,
+    int rank,
+    std::pair<int, int> layers) {
+  const auto [first, last] = layers;
+  const StageLinks& place = links.stages[at(rank)];
   double host = table.host_seconds(kind, first, last);
   if (host == 0) {
     return 0;
@@ -240,7 +253,7 @@ double waiting_seconds(
   if (links.sends_between_nodes) {
     const double network = cluster.busy_network_start_seconds;
     const bool over_nodes = network > 0 && widest(place) > 1;
-    host += table.collectives(first, last) * strategy.tp *
+    host += table.collectives(first, last) * tensor_degree *
             (over_nodes ? network : cluster.busy_start_seconds);
   }
   const PassSeconds tensor = table.tensor_seconds(first, last, place);
@@ -272,11 +285,12 @@ stall_seconds(const Cluster& cluster, const PlacementLinks& links, int stages, i
   return cluster.stall_seconds * (messages * microbatches + 2 * (stages - 1));
 }
 
-StageState stage_state(const Strategy& strategy, int in_flight, int microbatches) {
+StageState stage_state(const Strategy& strategy, int in_flight, int microbatches, HostPace host) {
   return {
       .in_flight = in_flight,
       .optimizer_shards = strategy.shard_optimizer_state ? strategy.dp : 1,
       .parameter_shards = strategy.shard_parameters ? strategy.dp : 1,
+      .host = host,
       .offloads_optimizer = strategy.offload_optimizer_state,
       .offloads_activations = strategy.offload_activations,
       .replicas = strategy.dp > 1,

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <algorithm>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tessera/cost/cluster.h"
@@ -75,8 +77,8 @@ struct StrategyCost {
 };
 
 /// Returns what determines the memory of a stage of this strategy that has so many microbatches in
-/// flight, at most, of those of a step.
-StageState stage_state(const Strategy& strategy, int in_flight, int microbatches);
+/// flight, at most, of those of a step, and whose hosts have this pace.
+StageState stage_state(const Strategy& strategy, int in_flight, int microbatches, HostPace host);
 
 /// Returns the seconds in which a device updates so many parameters: it reads and writes its
 /// memory, and streams an offloaded state in and out beside that. 0 for a device whose memory's
@@ -106,6 +108,16 @@ double waiting_seconds(
     const Strategy& strategy,
     int kind,
     int stage);
+
+/// Does the same for any run of layers on a pipeline rank, of groups of so many ranks.
+double waiting_seconds(
+    const LayerTable& table,
+    const Cluster& cluster,
+    const PlacementLinks& links,
+    int tensor_degree,
+    int kind,
+    int rank,
+    std::pair<int, int> layers);
 
 /// Returns whether the network stalls a strategy that is placed so.
 bool stalls(const Cluster& cluster, const PlacementLinks& links);

@@ -42,21 +42,6 @@ double largest_stage(const cost::Strategy& strategy, const cost::LayerTable& tab
   return largest;
 }
 
-// Returns for each end the first layer of the longest run up to there that fits so many bytes. A
-// stage's memory grows with its layers, so the first layer that fits only moves forward.
-std::vector<int>
-first_that_fit(const cost::LayerTable& table, const cost::StageState& state, double usable) {
-  std::vector<int> result;
-  int first = 0;
-  for (int last = 0; last <= table.layers(); ++last) {
-    while (first < last && table.memory(first, last, state).total() > usable) {
-      ++first;
-    }
-    result.push_back(first);
-  }
-  return result;
-}
-
 } // namespace
 
 cost::Strategy Pricer::strategy(const Point& point) const {
@@ -150,6 +135,40 @@ std::vector<double> Pricer::usable_bytes(const cost::PlacementLinks& links) cons
   return result;
 }
 
+std::vector<int> Pricer::first_that_fit(
+    const cost::Strategy& strategy,
+    const cost::LayerTable& table,
+    const cost::PlacementLinks& links,
+    int stage,
+    double usable) const {
+  const int microbatches = strategy.microbatches(model_.global_batch_size);
+  const int in_flight = cost::in_flight(strategy, stage, microbatches);
+  const int rank = stage % strategy.pp;
+  const bool stalls = cost::stalls(cluster_, links);
+  const auto bytes_of = [&](int first, int last) {
+    double waiting = 0;
+    if (table.gathers() && !stalls) { // else no pace or one alone matters
+      for (const int kind : links.kinds[at(rank)]) {
+        waiting = std::max(
+            waiting,
+            cost::waiting_seconds(table, cluster_, links, strategy.tp, kind, rank, {first, last}));
+      }
+    }
+    const cost::HostPace pace = cost::host_pace(stalls, waiting);
+    const cost::StageState state = cost::stage_state(strategy, in_flight, microbatches, pace);
+    return table.memory(first, last, state).total();
+  };
+  std::vector<int> result;
+  int first = 0;
+  for (int last = 0; last <= table.layers(); ++last) {
+    while (first < last && bytes_of(first, last) > usable) {
+      ++first;
+    }
+    result.push_back(first);
+  }
+  return result;
+}
+
 AssignmentProblem Pricer::problem_of(
     const cost::Strategy& strategy,
     const cost::LayerTable& table,
@@ -214,11 +233,8 @@ std::optional<Candidate> Pricer::assigned_in_turns(
   for (const int parts : {1, strategy.stages_per_rank}) {
     std::vector<std::vector<int>> fits;
     for (int k = 0; k < strategy.stages(); ++k) {
-      const int in_flight = cost::in_flight(strategy, k, problem.microbatches);
-      fits.push_back(first_that_fit(
-          table,
-          cost::stage_state(strategy, in_flight, problem.microbatches),
-          usable[at(k % strategy.pp)] / parts));
+      fits.push_back(
+          first_that_fit(strategy, table, links, k, usable[at(k % strategy.pp)] / parts));
     }
     problem.first_that_fits = [&fits](int stage, int last) { return fits[at(stage)][at(last)]; };
     if (const Assignment assignment = assign_layers(problem); !assignment.boundaries.empty()) {
@@ -259,9 +275,7 @@ std::optional<Candidate> Pricer::assigned(
   const std::vector<double> usable = usable_bytes(links);
   std::vector<std::vector<int>> fits;
   for (int k = 0; k < strategy.pp; ++k) {
-    const int in_flight = cost::in_flight(strategy, k, problem.microbatches);
-    fits.push_back(first_that_fit(
-        table, cost::stage_state(strategy, in_flight, problem.microbatches), usable[at(k)]));
+    fits.push_back(first_that_fit(strategy, table, links, k, usable[at(k)]));
   }
   problem.first_that_fits = [&fits](int stage, int last) { return fits[at(stage)][at(last)]; };
   Assignment assignment = assign_layers(problem);

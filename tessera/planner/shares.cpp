@@ -17,7 +17,8 @@ namespace tessera::planner {
 
 namespace {
 
-constexpr double kDoesNotFit = std::numeric_limits<double>::infinity();
+constexpr double kUnlimited = std::numeric_limits<double>::infinity();
+constexpr double kDoesNotFit = kUnlimited; // seconds
 
 bool has_kinds(const cost::Cluster& cluster) {
   return std::any_of(cluster.nodes.begin(), cluster.nodes.end(), [&](const cost::Node& node) {
@@ -44,6 +45,7 @@ class Division {
         links_(cost::place(strategy, cluster, options.constants)),
         microbatches_(strategy.microbatches(model.global_batch_size)),
         usable_(cost::usable_share(model, options.constants)),
+        stalls_(cost::stalls(cluster, links_)),
         tables_(tables) {
     const std::vector<int> node_of_device = cluster.node_of_device();
     std::vector<double> ranks(cluster.nodes.size(), 0);
@@ -135,17 +137,25 @@ class Division {
     for (int k = 0; k < strategy_.pp; ++k) {
       const auto [first, last] = strategy_.layers_of(k);
       const cost::PassSeconds tensor = table.tensor_seconds(first, last, links_.stages[at(k)]);
-      const cost::StageState state =
-          cost::stage_state(strategy_, cost::in_flight(strategy_, k, microbatches_), microbatches_);
-      const double needs = table.memory(first, last, state).total();
       double slowest = 0;
+      double waiting = 0;
+      double has = kUnlimited;
       for (int t = 0; t < strategy_.tp; ++t) {
         const auto& [kind, crowding] = kinds[at(k * strategy_.tp + t)];
-        const double has = cluster_.kinds[at(kind)].memory_bytes;
-        if ((needs + options_.constants.context_bytes) / usable_ > has) {
-          return kDoesNotFit;
-        }
         slowest = std::max(slowest, crowding * table.compute_seconds(kind, first, last));
+        waiting = std::max(
+            waiting,
+            cost::waiting_seconds(table, cluster_, links_, strategy_.tp, kind, k, {first, last}));
+        has = std::min(has, cluster_.kinds[at(kind)].memory_bytes);
+      }
+      const cost::StageState state = cost::stage_state(
+          strategy_,
+          cost::in_flight(strategy_, k, microbatches_),
+          microbatches_,
+          cost::host_pace(stalls_, waiting));
+      const double needs = table.memory(first, last, state).total();
+      if ((needs + options_.constants.context_bytes) / usable_ > has) {
+        return kDoesNotFit;
       }
       const double seconds = slowest + tensor.forward + tensor.backward;
       sum += seconds;
@@ -181,6 +191,7 @@ class Division {
   cost::PlacementLinks links_;
   int microbatches_;
   double usable_; // share of a device's memory
+  bool stalls_; // whether the network does
   std::vector<int> nodes_; // of each virtual rank
   std::vector<double> crowding_; // ranks a core, of each node
   Tables& tables_;

@@ -50,10 +50,9 @@ void Pipelines::record(
 const cost::StageMemory& Pipelines::memory_of(int stage, int replica, int in_flight) {
   std::vector<cost::StageMemory>& known = memory_[{strategy_.microbatch_of(replica), stage}];
   while (known.size() <= at(in_flight)) {
-    cost::StageState state =
-        cost::stage_state(strategy_, static_cast<int>(known.size()), microbatches_);
+    cost::StageState state = cost::stage_state(
+        strategy_, static_cast<int>(known.size()), microbatches_, host_pace_[at(stage)]);
     state.had_backward = microbatches_ > most_in_flight_[at(stage)];
-    state.host = host_pace_[at(stage)];
     known.push_back(table_of(replica).memory(first_layer(stage), last_layer(stage), state));
   }
   return known[at(in_flight)];

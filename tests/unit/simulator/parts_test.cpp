@@ -307,7 +307,8 @@ TEST(Parts, EveryRankHoldsWhatTheEstimateSays) {
   // While its first task runs a stage holds one microbatch; behind it nothing is at work.
   const auto& first = result.memory_over_time[0];
   const cost::LayerTable table(model, cluster, strategy, options.constants);
-  const cost::StageMemory one = table.memory(0, 2, cost::stage_state(strategy, 1, 4));
+  const cost::StageMemory one =
+      table.memory(0, 2, cost::stage_state(strategy, 1, 4, cost::HostPace::kLevel));
   EXPECT_NEAR(first[0].bytes, one.total(), 1);
   EXPECT_NEAR(first[1].bytes, one.total() - one.working - one.logits, 1);
   EXPECT_EQ(first[0].time_us, 0);
@@ -384,7 +385,8 @@ TEST(Parts, OfARankWithTwoStagesOneIsAtWork) {
   const auto result = simulate(model, single_devices(2), strategy, {});
   const cost::LayerTable table(model, single_devices(2), strategy, {});
   const auto of_stage = [&](int stage, int held) {
-    return table.memory(stage, stage + 1, cost::stage_state(strategy, held, 1));
+    return table.memory(
+        stage, stage + 1, cost::stage_state(strategy, held, 1, cost::HostPace::kLevel));
   };
   const auto& first = result.memory_over_time[0];
   // The first forward of rank 0, and that of its second stage, which holds the larger layer.
