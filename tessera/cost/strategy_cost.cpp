@@ -7,6 +7,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/index.h"
 #include "tessera/cost/gradient_overlap.h"
+#include "tessera/cost/shared_cores.h"
 
 namespace tessera::cost {
 
@@ -113,25 +114,23 @@ StageCost price_stage(const Inputs& inputs, int rank) {
   return cost;
 }
 
-// Returns the most seconds that the cores of a node need for the computation of its ranks.
-double shared_cores_seconds(const Inputs& inputs) {
+// Returns the most seconds that a node needs whose ranks share cores; `stages` are priced.
+double shared_cores_seconds(const Inputs& inputs, const std::vector<StageCost>& stages) {
   const Cluster& cluster = inputs.cluster;
   const Strategy& strategy = inputs.strategy;
-  std::vector<double> work(cluster.nodes.size(), 0);
+  SharedCores cores(cluster);
   const std::vector<int> node_of_device = cluster.node_of_device();
   for (int rank = 0; rank < strategy.devices(); ++rank) {
     const int node = node_of_device[at(strategy.device_of_rank[at(rank)])];
-    const int pipeline_rank = rank / (strategy.dp * strategy.tp);
-    work[at(node)] +=
-        inputs.microbatches * compute_seconds(inputs, cluster.nodes[at(node)].kind, pipeline_rank);
+    const int group = rank / strategy.tp;
+    const int pipeline_rank = group / strategy.dp;
+    cores.add(
+        node,
+        group,
+        inputs.microbatches * compute_seconds(inputs, cluster.nodes[at(node)].kind, pipeline_rank),
+        inputs.microbatches * stages[at(pipeline_rank)].tensor_seconds);
   }
-  double longest = 0;
-  for (std::size_t n = 0; n < work.size(); ++n) {
-    if (cluster.nodes[n].cores > 0) {
-      longest = std::max(longest, work[n] / cluster.nodes[n].cores);
-    }
-  }
-  return longest;
+  return cores.seconds();
 }
 
 // Adds the first two lines of price's formula, for the slowest pipeline.
@@ -181,7 +180,7 @@ void add_pipeline_seconds(const Inputs& inputs, StrategyCost& cost) {
   const bool shared = std::any_of(
       cluster.nodes.begin(), cluster.nodes.end(), [](const Node& node) { return node.cores > 0; });
   if (shared) {
-    const double bound = shared_cores_seconds(inputs);
+    const double bound = shared_cores_seconds(inputs, cost.stages);
     cost.shared_cores_seconds = std::max(0.0, bound - slowest);
     slowest += cost.shared_cores_seconds;
   }
@@ -347,6 +346,17 @@ StrategyCost price(
     const PlacementLinks& links,
     const Constants& constants) {
   const int microbatches = strategy.microbatches(model.global_batch_size);
+  return price(model, cluster, strategy, table, links, constants, microbatches);
+}
+
+StrategyCost price(
+    const DescribedModel& model,
+    const Cluster& cluster,
+    const Strategy& strategy,
+    const LayerTable& table,
+    const PlacementLinks& links,
+    const Constants& constants,
+    int microbatches) {
   const Inputs inputs = {model, cluster, strategy, table, links, constants, microbatches};
   StrategyCost cost;
   GradientLoad load;

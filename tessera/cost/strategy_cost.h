@@ -175,4 +175,14 @@ StrategyCost price(
     const PlacementLinks& links,
     const Constants& constants);
 
+/// Does the same for so many microbatches, whatever the model's batch makes of the strategy.
+StrategyCost price(
+    const DescribedModel& model,
+    const Cluster& cluster,
+    const Strategy& strategy,
+    const LayerTable& table,
+    const PlacementLinks& links,
+    const Constants& constants,
+    int microbatches);
+
 } // namespace tessera::cost
