@@ -144,6 +144,20 @@ TEST(TracedModel, GradientsComeWithTheFirstBackwardOrHaveMemoryOfTheirOwn) {
   EXPECT_EQ(memory({.in_flight = 2, .had_backward = true}).gradients, kGradients);
   // One microbatch: they come as its activations of 12 MB go.
   EXPECT_EQ(memory({.in_flight = 1, .had_backward = false}).gradients, 0);
+  // With another microbatch left, its backward is at work beside all gradients: 100 GB of them
+  // exceed the 12 MB that the first one kept, and the 16 MB at work stand beside both.
+  auto large = described;
+  large.layers[1].parameters = 25'000'000'000;
+  const cost::LayerTable larger(
+      large, cluster, strategy, cost::runtime_constants(cluster, described.precision));
+  const auto peak = [&](int in_flight) {
+    const cost::StageMemory all =
+        larger.memory(1, 2, {.in_flight = in_flight, .had_backward = false});
+    return all.gradients + all.activations + all.working;
+  };
+  EXPECT_EQ(peak(1), 1e11);
+  EXPECT_EQ(peak(2), 12e6 + 1e11 + 16e6);
+  EXPECT_EQ(peak(3), 2 * 12e6 + 1e11 + 16e6);
   // Those that replicas average lie in buckets that stay.
   EXPECT_EQ(memory({.replicas = true, .had_backward = false}).gradients, kGradients);
   EXPECT_EQ(memory({.in_flight = 2}).activations, 2 * 12e6);
