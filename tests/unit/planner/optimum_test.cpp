@@ -8,6 +8,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/planner/candidate_text.h"
+#include "tessera/planner/nothing_fits.h"
 #include "tessera/planner/search.h"
 
 #include "tests/unit/cost/small_cases.h"

@@ -217,7 +217,7 @@ TEST(Simulate, NothingRunsBesideTheExchangesOfANodesOnlyGroup) {
       degrees[4] = degrees[2];
     }
   }
-  model.layers[0].output_elements_per_sample = 10'000'000;
+  model.layers[0].output_elements_per_sample = 2'000'000;
   auto cluster = small_cluster(2, 0);
   for (auto& node : cluster.nodes) {
     node.count = 4;
