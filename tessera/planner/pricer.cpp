@@ -102,20 +102,12 @@ std::optional<Candidate> Pricer::assigned(cost::Strategy strategy, const cost::L
 
 std::vector<double> Pricer::crowding(const cost::Strategy& strategy) const {
   const std::vector<int> node_of_device = cluster_.node_of_device();
-  const auto node_of = [&](int rank) {
-    return at(node_of_device[at(strategy.device_of_rank[at(rank)])]);
-  };
-  std::vector<double> ranks(cluster_.nodes.size(), 0);
-  for (int rank = 0; rank < strategy.devices(); ++rank) {
-    ranks[node_of(rank)] += 1;
-  }
+  const std::vector<double> of_node = ranks_a_core(strategy, cluster_);
   std::vector<double> result(at(strategy.pp), 1.0);
   for (int rank = 0; rank < strategy.devices(); ++rank) {
-    const std::size_t node = node_of(rank);
     double& of_stage = result[at(rank / (strategy.dp * strategy.tp))];
-    if (cluster_.nodes[node].cores > 0) {
-      of_stage = std::max(of_stage, ranks[node] / cluster_.nodes[node].cores);
-    }
+    const int device = strategy.device_of_rank[at(rank)];
+    of_stage = std::max(of_stage, of_node[at(node_of_device[at(device)])]);
   }
   return result;
 }
@@ -242,11 +234,7 @@ std::optional<Candidate> Pricer::assigned_in_turns(
     }
   }
   // Even layers, since a rank's stages together may be even where each is not.
-  std::vector<int> even;
-  for (int k = 0; k <= strategy.stages(); ++k) {
-    even.push_back(table.layers() * k / strategy.stages());
-  }
-  try_cuts(even);
+  try_cuts(even_layers(table.layers(), strategy.stages()));
   // Single layers move over a cut as long as that is faster.
   constexpr int kMostSweeps = 8;
   bool better = best.has_value();

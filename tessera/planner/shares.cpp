@@ -46,16 +46,11 @@ class Division {
         microbatches_(strategy.microbatches(model.global_batch_size)),
         usable_(cost::usable_share(model, options.constants)),
         stalls_(cost::stalls(cluster, links_)),
+        crowding_(ranks_a_core(strategy, cluster)),
         tables_(tables) {
     const std::vector<int> node_of_device = cluster.node_of_device();
-    std::vector<double> ranks(cluster.nodes.size(), 0);
     for (const int device : strategy.device_of_rank) {
       nodes_.push_back(node_of_device[at(device)]);
-      ranks[at(nodes_.back())] += 1;
-    }
-    for (std::size_t n = 0; n < ranks.size(); ++n) {
-      const double cores = cluster.nodes[n].cores;
-      crowding_.push_back(cores > 0 ? std::max(1.0, ranks[n] / cores) : 1);
     }
     for (int d = 0; d < strategy.dp; ++d) {
       const Kinds kinds = kinds_of(d);
@@ -200,14 +195,6 @@ class Division {
   std::map<std::pair<int, int>, double> seconds_; // by these, and samples
 };
 
-std::vector<int> boundaries_of_even_stages(int layers, int stages) {
-  std::vector<int> cuts;
-  for (int k = 0; k <= stages; ++k) {
-    cuts.push_back(layers * k / stages);
-  }
-  return cuts;
-}
-
 // Returns the point under its best placement with unlike replicas.
 std::optional<Candidate> best_of(
     const cost::DescribedModel& model,
@@ -223,7 +210,7 @@ std::optional<Candidate> best_of(
     strategy.placement = layout.letters;
     strategy.device_of_rank =
         cost::lay_out(strategy, layout.letters, devices_in_order(cluster, layout.node_order));
-    strategy.boundaries = boundaries_of_even_stages(table.layers(), point.pp);
+    strategy.boundaries = even_layers(table.layers(), point.pp);
     if (!Division(model, cluster, options, strategy, tables).replicas_differ()) {
       continue;
     }

@@ -269,4 +269,25 @@ std::vector<int> devices_in_order(
   return devices;
 }
 
+std::vector<int> even_layers(int layers, int stages) {
+  std::vector<int> boundaries;
+  for (int k = 0; k <= stages; ++k) {
+    boundaries.push_back(layers * k / stages);
+  }
+  return boundaries;
+}
+
+std::vector<double> ranks_a_core(const cost::Strategy& strategy, const cost::Cluster& cluster) {
+  const std::vector<int> node_of_device = cluster.node_of_device();
+  std::vector<double> result(cluster.nodes.size(), 0);
+  for (const int device : strategy.device_of_rank) {
+    result[at(node_of_device[at(device)])] += 1;
+  }
+  for (std::size_t n = 0; n < result.size(); ++n) {
+    const double cores = cluster.nodes[n].cores;
+    result[n] = cores > 0 ? std::max(1.0, result[n] / cores) : 1;
+  }
+  return result;
+}
+
 } // namespace tessera::planner
