@@ -325,7 +325,9 @@ TEST(UnlikeReplicas, AreValidated) {
     }
   };
   const auto even = cost::small_strategy(1, 2, 1, 12, 4);
-  EXPECT_THAT(message(unlike(even, {16, 4, 4})), HasSubstr("microbatches of 3 replicas"));
+  EXPECT_THAT(
+      message(unlike(even, {16, 4, 4})),
+      HasSubstr("found microbatches of 16+4+4 samples with mbs 16; write"));
   EXPECT_THAT(message(unlike(even, {24, 0})), HasSubstr("1 or more samples"));
   EXPECT_THAT(message(unlike(even, {5, 6})), HasSubstr("11 samples together do not divide"));
   EXPECT_EQ(message(unlike(even, {5, 3})), "no error");
