@@ -152,18 +152,6 @@ void place_tensor_groups(
 
 } // namespace
 
-StepSeconds step_seconds(const NodeSet& nodes, const Cluster& cluster, const Constants& constants) {
-  StepSeconds step = {.between = 0, .inside = constants.device_latency_seconds};
-  for (const int n : nodes) {
-    const double latency = cluster.nodes[at(n)].network_latency_seconds;
-    if (latency == 0) {
-      return {constants.link_latency_seconds, constants.link_latency_seconds};
-    }
-    step.between = std::max(step.between, latency);
-  }
-  return step;
-}
-
 double all_reduce_delay(
     const GroupPlace& group,
     const NodeLinks& links,

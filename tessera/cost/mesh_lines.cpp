@@ -6,7 +6,6 @@
 #include <map>
 
 #include "tessera/base/index.h"
-#include "tessera/cost/links.h"
 #include "tessera/topology/mesh_layout.h"
 
 namespace tessera::cost {
