@@ -204,11 +204,11 @@ class Paces : public testing::TestWithParam<cost::HostPace> {
     model_.activation_checkpointing = false;
     model_.global_batch_size = 4;
     for (std::size_t i = 0; i < model_.layers.size(); ++i) {
-      model_.layers[i].parameters = 12 * 64 * 64 * static_cast<int>(1 + i % 2);
-      model_.layers[i].output_elements_per_sample = 64 * 512;
+      model_.layers[i].parameters = 12 * 256 * 256 * static_cast<int>(1 + i % 2);
+      model_.layers[i].output_elements_per_sample = 256 * 64;
     }
     model_.source =
-        cost::SizedModel{.sequence_length = 512, .num_attention_heads = 2, .vocabulary_size = 32};
+        cost::SizedModel{.sequence_length = 64, .num_attention_heads = 2, .vocabulary_size = 32};
     cluster_.kinds.resize(1);
     cluster_.nodes[0].count = 4;
     cluster_.kinds[0].product_flops_per_s = 1e12;
